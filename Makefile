@@ -12,9 +12,16 @@ TEST_ARGS  =
 FAULTS     = ^TestFault_
 BENCH_ARGS =
 DEV_ARGS   =
+# A major version of PostgreSQL, 14 to 18.
+VERSION    =
+NEWEST     = 18
+# The tests of what a version of PostgreSQL may do otherwise: all SQL, plans, DDL, each worker, the pipeline.
+VERSIONED  = TestSQL_|PlansKeepToIndexes|TestCatalog_|TestInstallQueue_|TestTrack_|TestShards_|TestContract|PipelineOracle
+# What make release builds for; empty: linux and darwin, amd64 and arm64.
+PLATFORMS  =
 
 .DEFAULT_GOAL := help
-.PHONY: help run build man test test-faults test-web pictures test-prometheus test-jaeger jaeger check verify lint generated proto sixth-worker bench bench-once generate format clean
+.PHONY: help run build release man test test-postgres test-newest test-faults test-web pictures test-prometheus test-jaeger test-clients test-packages test-deploy jaeger check verify lint generated proto sixth-worker bench bench-once generate format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -26,6 +33,9 @@ run: build ## start caretaker with a database of its own and demo data (DEV_ARGS
 build: ## build bin/caretaker
 	$(GO) build -o bin/caretaker .
 
+release: ## build archives, packages, bills of materials and checksums of the last commit into dist (PLATFORMS=linux/amd64)
+	tools/release.sh $(PLATFORMS)
+
 man: ## write the manual pages into bin/man
 	$(GO) run ./tools/manpages bin/man/man1
 
@@ -36,6 +46,14 @@ test: ## run the tests but those of faults (PACKAGES=./repo TEST_ARGS="-run NAME
 test-faults: ## run the tests of outages, crashes, replicas, poolers and load
 	@tools/require.sh postgres pgbouncer $(if $(RACE),compiler)
 	$(GO) test -timeout 40m $(RACE) -run '$(FAULTS)' $(TEST_ARGS) $(PACKAGES)
+
+test-postgres: ## run tests on another PostgreSQL (VERSION=18 PACKAGES=./repo TEST_ARGS=...), fetched with npm if need be
+	@tools/require.sh $(if $(RACE),compiler)
+	@programs=$$(tools/postgres.sh "$(VERSION)") && PATH="$$programs:$$PATH" && export PATH && \
+		$(GO) test -timeout 40m $(RACE) $(TEST_ARGS) $(PACKAGES)
+
+test-newest: ## run the tests of SQL, plans, workers and the pipeline on the newest PostgreSQL
+	@$(MAKE) test-postgres VERSION=$(NEWEST) PACKAGES="./repo/... ./service/..." TEST_ARGS="-run '$(VERSIONED)'"
 
 test-web: ## look at the status page with a headless Chromium
 	@tools/require.sh postgres chromium $(if $(RACE),compiler)
@@ -49,9 +67,21 @@ test-prometheus: ## test alerts and dashboard: a real Prometheus watches servers
 	@tools/require.sh postgres prometheus $(if $(RACE),compiler)
 	$(GO) test $(RACE) -tags prometheus -run TestPrometheus $(TEST_ARGS) ./cli
 
+test-clients: ## run the documentation's clients in Go, Python and Ruby against a server
+	@tools/require.sh postgres clients
+	$(GO) test -tags clients -run TestClients $(TEST_ARGS) ./docs
+
 test-jaeger: bin/jaeger ## run all workers against a real Jaeger and look at their traces
 	@tools/require.sh postgres $(if $(RACE),compiler)
 	$(GO) test $(RACE) -tags jaeger -run TestJaeger $(TEST_ARGS) ./cli
+
+test-packages: ## build a release twice, compare, and install, upgrade, remove its packages in a bare Debian (as root)
+	@tools/require.sh postgres packages
+	$(GO) test -timeout 30m -tags packages $(TEST_ARGS) ./deploy
+
+test-deploy: ## read the manifests of Kubernetes, compose.yaml and the Dockerfile as those do who run them, and test the tools
+	cd tools/deploy && $(GO) test ./...
+	cd tools/dependencies && $(GO) test ./...
 
 jaeger: bin/jaeger ## start Jaeger with all in memory: OTLP at 4317 and 4318, query API at 16686 (ports: JAEGER_*_PORT)
 	bin/jaeger --config tools/jaeger/config.yaml
@@ -61,7 +91,7 @@ bin/jaeger: tools/jaeger/go.mod tools/jaeger/go.sum
 	$(GO) build -modfile=tools/jaeger/go.mod -o bin/jaeger github.com/jaegertracing/jaeger/cmd/jaeger
 
 check: RACE = -race
-check: verify test test-faults test-web test-prometheus test-jaeger sixth-worker ## all that CI checks
+check: verify test test-newest test-faults test-web test-prometheus test-jaeger test-clients test-packages test-deploy sixth-worker ## all that CI checks
 
 verify: lint generated proto bench-once ## all that CI checks, except the tests
 
@@ -92,10 +122,12 @@ bench-once: ## run every benchmark once, as small as can be, to see that it stil
 generate: ## write the generated code and documents
 	$(BUF) generate
 	$(GO) generate ./...
+	cd tools/dependencies && $(GO) run . notice ../.. > ../../NOTICE.new
+	mv NOTICE.new NOTICE
 
 format: ## format the Go code and the API
 	$(LINTER) fmt
 	$(BUF) format --write
 
 clean: ## remove what was built
-	rm -rf bin
+	rm -rf bin dist

@@ -30,7 +30,7 @@ func sides() []side {
 }
 
 func definition() []repo.LooseForeignKey {
-	return []repo.LooseForeignKey{{Table: "children", Column: "parent_id", Parent: "parents", OnDelete: repo.AsyncDelete}}
+	return []repo.LooseForeignKey{{Table: "children", Columns: []string{"parent_id"}, Parent: "parents", OnDelete: repo.AsyncDelete}}
 }
 
 // readyCaretaker has a server behind it that has run before, with nothing to do.

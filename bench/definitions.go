@@ -17,7 +17,7 @@ func countStatements(ctx context.Context, l *lab) (*report, error) {
 	keys := make([]repo.LooseForeignKey, l.definitions)
 	statements := []string{`CREATE EXTENSION pg_stat_statements`}
 	for i := range keys {
-		keys[i] = repo.LooseForeignKey{Table: fmt.Sprintf("child_%03d", i+1), Column: "parent_id", Parent: "parents", OnDelete: repo.AsyncDelete}
+		keys[i] = repo.LooseForeignKey{Table: fmt.Sprintf("child_%03d", i+1), Columns: []string{"parent_id"}, Parent: "parents", OnDelete: repo.AsyncDelete}
 		statements = append(statements,
 			fmt.Sprintf(`CREATE TABLE %s (id bigint PRIMARY KEY, parent_id bigint)`, keys[i].Table),
 			fmt.Sprintf(`INSERT INTO %s SELECT i, %d + i FROM generate_series(1, 1000) i`, keys[i].Table, childless),

@@ -63,7 +63,7 @@ func (r reference) load(ctx context.Context) (ids, keys []int64, err error) {
 
 func (r reference) pass(ctx context.Context, key repo.LooseForeignKey, keys []int64, lock string) error {
 	purge := fmt.Sprintf(`DELETE FROM %[1]s WHERE id IN (SELECT id FROM %[1]s WHERE %[2]s IN (%[3]s) LIMIT %[4]d %[5]s)`,
-		key.Table, key.Column, literals(keys), referenceRows, lock)
+		key.Table, key.Columns[0], literals(keys), referenceRows, lock)
 	for {
 		done, err := r.conn.Exec(ctx, purge, pgx.QueryExecModeSimpleProtocol)
 		if err != nil || done.RowsAffected() == 0 {

@@ -63,6 +63,7 @@ func Main(args []string) int {
 func Run(ctx context.Context, args []string, streams Streams) int {
 	a := &app{Streams: streams}
 	root := a.root()
+	a.suitUse(root)
 	root.SetArgs(args)
 	root.SetIn(streams.In)
 	root.SetOut(streams.Out)
@@ -108,13 +109,13 @@ func (a *app) root() *cobra.Command {
 			"(default text)", a.setOutput)
 	root.AddGroup(&cobra.Group{ID: groupServe, Title: "Server:"},
 		&cobra.Group{ID: groupClient, Title: "Client:"})
-	root.AddCommand(a.dev(), a.serve(), a.migrate(), a.doctor(), a.lfkCommand(), a.version())
+	root.AddCommand(a.init(), a.dev(), a.serve(), a.migrate(), a.doctor(), a.lfkCommand(), a.version())
 	root.AddCommand(a.receipts())
-	for _, c := range []*cobra.Command{
+	clients := []*cobra.Command{
 		a.run(), a.status(), a.leases(), a.runs(), a.fires(), a.watch(), a.cancel(), a.pause(),
-		a.resume(), a.jobs(), a.flags(), a.plan(), a.protect(), a.unprotect(), a.protected(),
-		a.audit(),
-	} {
+		a.resume(), a.flags(), a.audit(),
+	}
+	for _, c := range append(clients, a.gitlabCommands()...) {
 		c.GroupID = groupClient
 		a.clientFlags(c)
 		root.AddCommand(c)
@@ -159,6 +160,7 @@ func help(root *cobra.Command) *cobra.Command {
 const (
 	groupServe  = "serve"
 	groupClient = "client"
+	groupGitLab = "gitlab"
 )
 
 // markBegin makes all commands refuse empty arguments and flags, and then set began: errors before

@@ -96,7 +96,7 @@ func (a *app) completeFlag(command *cobra.Command, f *pflag.Flag) {
 // completers offer names, by what stands for them in usage lines.
 func (a *app) completers() map[string]completer {
 	return map[string]completer{
-		"WORKER":   func(context.Context) []string { return workerNames() },
+		"WORKER":   func(context.Context) []string { return a.usedWorkers() },
 		"KIND":     func(context.Context) []string { return jobKinds() },
 		"DATABASE": a.databaseNames,
 		"RUN":      a.recentRuns,
@@ -104,6 +104,12 @@ func (a *app) completers() map[string]completer {
 		"NAME":     a.flagNames,
 		"PROFILE":  func(context.Context) []string { return config.ProfileNames() },
 	}
+}
+
+// usedWorkers are those that the configuration does not leave out, as far as it can be read.
+func (a *app) usedWorkers() []string {
+	s, _ := a.settings(config.LoadPartial)
+	return s.service.Workers()
 }
 
 func jobKinds() []string {
@@ -140,8 +146,16 @@ func (a *app) databaseNames(ctx context.Context) []string {
 		}
 		return names
 	})
-	if len(names) == 0 {
-		return slices.Clone(config.DatabaseNames())
+	if len(names) > 0 {
+		return names
+	}
+	names = slices.Clone(config.GitLabDatabases())
+	// Mistakes in the configuration are not for this moment: what could be read of it is enough.
+	known, _ := a.settings(config.LoadPartial)
+	for _, d := range known.Databases {
+		if !slices.Contains(names, d.Name) {
+			names = append(names, d.Name)
+		}
 	}
 	return names
 }

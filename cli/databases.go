@@ -5,19 +5,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // databases opens the configured databases in the order of the rotation. Two names for the same
 // database are an error; one that does not answer is compared once it does. closeAll closes them.
 func databases(
-	ctx context.Context, c *config.Config,
+	ctx context.Context, c *settings,
 ) (open []*repo.Database, closeAll func(), err error) {
 	closeAll = func() {
 		for _, d := range open {
@@ -27,6 +27,7 @@ func databases(
 	for _, d := range c.Databases {
 		database, openErr := repo.Open(ctx, d.Name, d.URL)
 		if openErr == nil {
+			database.LooseForeignKeysOnly = c.service.LooseForeignKeysOnly()
 			open = append(open, database)
 		}
 		err = errors.Join(err, openErr)
@@ -81,14 +82,14 @@ func (i *instance) checkDatabases(ctx context.Context) error {
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("the schema maintenance is missing or old in %s: run caretaker migrate with "+
-			"the same configuration, then start again", strings.Join(missing, ", "))
+			"the same configuration, then start again", run.SomeNames(missing))
 	}
 	return nil
 }
 
 // checkMigrated checks the schema maintenance, in main with the tables of the job queue.
 func checkMigrated(ctx context.Context, d *repo.Database) error {
-	if err := d.CheckMigrated(ctx); err != nil || d.Name != "main" {
+	if err := d.CheckMigrated(ctx); err != nil || d.Name != "main" || d.LooseForeignKeysOnly {
 		return err
 	}
 	return scheduler.CheckQueueMigrated(ctx, d)

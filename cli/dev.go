@@ -112,7 +112,7 @@ func (p *playground) fill(ctx context.Context, note func(string, ...any)) error 
 	} else {
 		note("loading schema and demo data into %s", p.cluster.Dir())
 	}
-	for _, name := range config.DatabaseNames() {
+	for _, name := range config.GitLabDatabases() {
 		if err := p.cluster.CreateDatabase(ctx, name); err != nil {
 			return err
 		}
@@ -124,7 +124,7 @@ func (p *playground) fill(ctx context.Context, note func(string, ...any)) error 
 	if err := devdb.LoadDemo(ctx, p.urls); err != nil {
 		return err
 	}
-	for _, name := range config.DatabaseNames() {
+	for _, name := range config.GitLabDatabases() {
 		d, err := repo.Open(ctx, name, p.urls[name])
 		if err != nil {
 			return err
@@ -144,7 +144,7 @@ func (p *playground) fill(ctx context.Context, note func(string, ...any)) error 
 // configure makes the configuration that of the playground.
 func (p *playground) configure(c *settings) {
 	c.Databases = nil
-	for _, name := range config.DatabaseNames() {
+	for _, name := range config.GitLabDatabases() {
 		c.Databases = append(c.Databases, config.Database{Name: name, URL: p.urls[name]})
 	}
 	keys := service.Settings[loosefk.Config](&c.service)

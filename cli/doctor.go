@@ -174,6 +174,10 @@ func (d *doctor) runChecks(ctx context.Context, database string, checks []check)
 	return all
 }
 
+// examinedAtOnce is how many databases are examined side by side: who examines one asks all of them
+// where tables are, and servers have connections for more than this command.
+const examinedAtOnce = 3
+
 // examineDatabases looks whether they answer, in order, so that of two names for one database the
 // later is found out. What does not answer is not looked at any further.
 func (d *doctor) examineDatabases(ctx context.Context) (findings []finding) {
@@ -192,9 +196,14 @@ func (d *doctor) examineDatabases(ctx context.Context) (findings []finding) {
 		"workers", func(context.Context) ([]finding, error) { return d.build(answering) },
 	}})...)
 	all := make([][]finding, len(answering))
+	turns := make(chan struct{}, examinedAtOnce)
 	var work sync.WaitGroup
 	for i, database := range answering {
-		work.Go(func() { all[i] = d.examineDatabase(ctx, database) })
+		work.Go(func() {
+			turns <- struct{}{}
+			all[i] = d.examineDatabase(ctx, database)
+			<-turns
+		})
 	}
 	work.Wait()
 	return append(findings, slices.Concat(all...)...)
@@ -218,7 +227,7 @@ func (d *doctor) examineDatabase(ctx context.Context, database *repo.Database) [
 	if d.service != nil {
 		checks = append(checks, check{"rights", on(d.rights)}, check{"indexes", on(d.indexes)})
 	}
-	if database.Name == mainDatabase {
+	if database.Name == mainDatabase && !database.LooseForeignKeysOnly {
 		checks = append(checks, check{"references", on(d.references)})
 	}
 	return d.runChecks(ctx, database.Name, checks)
@@ -247,6 +256,7 @@ func (d *doctor) configuration(ctx context.Context) (found []finding, err error)
 			found = append(found, wrong(err.Error(), "correct the URL (docs/databases.md)"))
 		}
 		if database != nil {
+			database.LooseForeignKeysOnly = c.service.LooseForeignKeysOnly()
 			d.databases = append(d.databases, database)
 		}
 	}
@@ -262,18 +272,20 @@ func errorText(err error) string {
 }
 
 // build makes the service on the databases that answer. Nothing of it is started.
-func (d *doctor) build(databases []*repo.Database) ([]finding, error) {
+func (d *doctor) build(databases []*repo.Database) (_ []finding, err error) {
 	if len(databases) == 0 || databases[0].Name != mainDatabase {
 		return []finding{wrong("what the workers need was not checked: main does not answer",
 			"mend that, then look again")}, nil
 	}
 	logger := slog.New(slog.DiscardHandler)
-	queue, err := scheduler.NewQueue(databases[0], scheduler.QueueConfig{Logger: logger})
-	if err != nil {
-		return nil, err
-	}
 	s := d.config.service
-	s.Databases, s.Queue, s.Logger = databases, queue, logger
+	if !s.LooseForeignKeysOnly() {
+		queue := scheduler.QueueConfig{Logger: logger}
+		if s.Queue, err = scheduler.NewQueue(databases[0], queue); err != nil {
+			return nil, err
+		}
+	}
+	s.Databases, s.Logger = databases, logger
 	d.service, err = service.New(s)
 	return nil, err
 }

@@ -23,6 +23,13 @@ func examples() map[string][]string {
 		"caretaker lfk dead":          {"caretaker lfk dead", "caretaker lfk dead --failing --table projects"},
 		"caretaker lfk retry":         {"caretaker lfk retry --all", "caretaker lfk retry --table projects"},
 		"caretaker lfk accept-absent": {"caretaker lfk accept-absent epics", "caretaker lfk accept-absent --list"},
+		"caretaker lfk adopt": {
+			"caretaker lfk adopt members.user_id --plan", "caretaker lfk adopt members.user_id --yes",
+		},
+		"caretaker lfk revert": {"caretaker lfk revert members.user_id"},
+		"caretaker lfk orphans": {
+			"caretaker lfk orphans", "caretaker lfk orphans members.user_id --fix --database main",
+		},
 		"caretaker run": {
 			"caretaker run ghost_user_migration --dry-run",
 			"caretaker run loose_foreign_keys_cleanup --database ci",

@@ -76,13 +76,15 @@ func TestVersion_SaysWhatItIsMadeOf(t *testing.T) {
 
 func TestCompletion_OffersNamesAndFilesOnlyWhereFilesAreMeant(t *testing.T) {
 	t.Setenv("CARETAKER_ADDRESS", "127.0.0.1:1")
+	t.Setenv("CARETAKER_DATABASES_EU_SHOP_URL", "postgres://127.0.0.1:1/x")
 	for line, offered := range map[string]string{
-		"run ":                        "loose_foreign_keys_cleanup ghost_user_migration adjourned_group_deletion placeholder_user_cleanup inactive_token_deletion :4",
+		"run ":                        "loose_foreign_keys_cleanup ghost_user_migration adjourned_group_deletion placeholder_user_cleanup inactive_token_deletion orphan_audit :4",
 		"pause gh":                    "ghost_user_migration :4",
 		"run ghost_user_migration ":   ":4",
 		"runs --state s":              "succeeded skipped :4",
 		"jobs --kind delete_u":        "delete_user :4",
 		"run x --database s":          "sec :4",
+		"run x --database e":          "eu_shop :4",
 		"protect u":                   "user :4",
 		"status --output ":            "text json :4",
 		"serve --config ":             ":0",

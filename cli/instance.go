@@ -35,8 +35,9 @@ type instance struct {
 	service   *service.Service
 	// scheduler is nil when it is switched off.
 	scheduler *scheduler.Scheduler
-	queue     *scheduler.Queue
-	// worksJobs is the setting jobs.enabled.
+	// queue is nil where there are no jobs: with loose foreign keys only.
+	queue *scheduler.Queue
+	// worksJobs is the setting jobs.enabled, where there are jobs.
 	worksJobs bool
 	server    *server.Server
 	// site is the status page, nil when it is switched off.
@@ -79,7 +80,7 @@ func (i *instance) open(ctx context.Context, c *settings) (err error) {
 		return err
 	}
 	var closeDatabases func()
-	if i.databases, closeDatabases, err = databases(ctx, c.Config); err != nil {
+	if i.databases, closeDatabases, err = databases(ctx, c); err != nil {
 		return err
 	}
 	i.closers = append(i.closers, closeDatabases)
@@ -125,13 +126,15 @@ func (i *instance) startTelemetry(ctx context.Context, o config.OpenTelemetry) (
 
 // wire makes the parts that do not need the network.
 func (i *instance) wire(c *settings) (err error) {
-	i.worksJobs = c.JobsEnabled
-	i.queue, err = scheduler.NewQueue(i.databases[0], scheduler.QueueConfig{Logger: i.logger})
-	if err != nil {
-		return err
-	}
 	s := c.service
-	s.Databases, s.Queue, s.SchedulerOff = i.databases, i.queue, !c.SchedulerEnabled
+	if !s.LooseForeignKeysOnly() {
+		i.queue, err = scheduler.NewQueue(i.databases[0], scheduler.QueueConfig{Logger: i.logger})
+		if err != nil {
+			return err
+		}
+		i.worksJobs, s.Queue = c.JobsEnabled, i.queue
+	}
+	s.Databases, s.SchedulerOff = i.databases, !c.SchedulerEnabled
 	s.Logger, s.Replica = i.logger, i.replica
 	if i.service, err = service.New(s); err != nil {
 		return err
@@ -270,11 +273,13 @@ func (i *instance) shutdown(ctx context.Context) {
 	i.server.Drain()
 	i.stopScheduler()
 	// Jobs and runs end side by side, as a job may wait for a run.
-	i.work.Go(func() {
-		bounded(ctx, jobsTimeout, func(ctx context.Context) {
-			i.logWarning("jobs not ended", i.queue.Stop(ctx))
+	if i.queue != nil {
+		i.work.Go(func() {
+			bounded(ctx, jobsTimeout, func(ctx context.Context) {
+				i.logWarning("jobs not ended", i.queue.Stop(ctx))
+			})
 		})
-	})
+	}
 	bounded(ctx, runsTimeout, func(ctx context.Context) {
 		i.logWarning("runs not ended", i.service.Shutdown(ctx))
 	})

@@ -5,13 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // lfk has the commands for loose foreign keys. They are no clients: they connect to the databases.
@@ -26,17 +29,17 @@ func (a *app) lfkCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:     "lfk",
 		GroupID: groupServe,
-		Short:   "Set up and check loose foreign keys: queue, triggers, definitions, dead records",
+		Short:   "Set up and check loose foreign keys: queue, triggers, definitions, records, orphans",
 		Args:    commandOnly,
 		RunE: func(*cobra.Command, []string) error {
-			return usage(errors.New("missing command: lint, install, track, untrack, dead, retry or " +
-				"accept-absent; see caretaker lfk --help"))
+			return usage(errors.New("missing command: lint, install, track, untrack, dead, retry, " +
+				"accept-absent, adopt, revert or orphans; see caretaker lfk --help"))
 		},
 	}
 	command.PersistentFlags().StringVar(&l.database, "database", "",
 		"`name` of the database to work on: main, ci or sec; default all that are configured")
 	command.AddCommand(l.lint(), l.install(), l.track(), l.untrack(), l.dead(), l.retry(),
-		l.acceptAbsent())
+		l.acceptAbsent(), l.adopt(), l.revert(), l.orphans())
 	return command
 }
 
@@ -57,7 +60,7 @@ func (l *lfk) with(do action) func(*cobra.Command, []string) error {
 		if err != nil {
 			return err
 		}
-		databases, closeAll, err := databases(ctx, configuration.Config)
+		databases, closeAll, err := databases(ctx, configuration)
 		if err != nil {
 			return err
 		}
@@ -74,6 +77,21 @@ func (l *lfk) with(do action) func(*cobra.Command, []string) error {
 		}
 		return err
 	}
+}
+
+// withAll is with for a command that needs all databases, and whose --database selects something
+// else: its name only has to be one of them.
+func (l *lfk) withAll(do action) func(*cobra.Command, []string) error {
+	return l.with(func(ctx context.Context, keys loosefk.Admin, args []string) error {
+		known := slices.ContainsFunc(keys.Databases, func(d *repo.Database) bool {
+			return keys.Only == "" || d.Name == keys.Only
+		})
+		if !known {
+			return fmt.Errorf("%w %q: configured are %s", service.ErrUnknownDatabase, keys.Only,
+				run.DatabaseNames(keys.Databases))
+		}
+		return do(ctx, keys, args)
+	})
 }
 
 // keys are the worker's settings that matter here.
@@ -156,13 +174,13 @@ func (l *lfk) install() *cobra.Command {
 }
 
 func (l *lfk) track() *cobra.Command {
-	var column string
+	var columns []string
 	command := &cobra.Command{
 		Use:   "track TABLE",
 		Short: "Create the triggers that queue a table's deleted rows, in all its partitions",
 		Args:  between(1, 1),
 		RunE: l.with(func(ctx context.Context, keys loosefk.Admin, args []string) error {
-			done, err := keys.Track(ctx, args[0], column)
+			done, err := keys.Track(ctx, args[0], columns...)
 			if err != nil {
 				return err
 			}
@@ -176,7 +194,8 @@ func (l *lfk) track() *cobra.Command {
 			})
 		}),
 	}
-	command.Flags().StringVar(&column, "column", "", "`name` of the key to queue; default id")
+	command.Flags().StringSliceVar(&columns, "column", nil,
+		"`name` of the key to queue, or up to four, separated by commas; default id")
 	return command
 }
 

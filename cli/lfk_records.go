@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -87,7 +86,7 @@ func (l *lfk) deadRecords() listing[loosefk.DeadRecord] {
 		},
 		row: func(r loosefk.DeadRecord) []string {
 			return []string{
-				r.Database, number(r.ID), r.Table, number(r.Key), r.Definition, r.SQLState,
+				r.Database, number(r.ID), r.Table, r.Key().String(), r.Definition, r.SQLState,
 				strconv.Itoa(r.Failures), l.clock(r.RecordedAt), l.clock(r.DeadAt),
 				strings.Join(strings.Fields(r.Message), " "),
 			}
@@ -115,7 +114,7 @@ func (l *lfk) failingRecords() listing[loosefk.FailingRecord] {
 				next = l.clock(*r.NextTry)
 			}
 			return []string{
-				r.Database, number(r.ID), r.Table, number(r.Key), r.Definition,
+				r.Database, number(r.ID), r.Table, r.Key().String(), r.Definition,
 				cmp.Or(r.SQLState, none), strconv.Itoa(r.Failures), l.clock(r.FailedAt), next,
 			}
 		},
@@ -201,9 +200,7 @@ func (l *lfk) acceptAbsent() *cobra.Command {
 func (l *lfk) acceptChildren(
 	ctx context.Context, keys loosefk.Admin, children []string,
 ) error {
-	host, _ := os.Hostname()
-	operator := cmp.Or(userName(), "unknown") + "@" + cmp.Or(host, "unknown")
-	done, err := keys.AcceptAbsent(ctx, children, operator)
+	done, err := keys.AcceptAbsent(ctx, children, operator())
 	if err != nil {
 		return err
 	}

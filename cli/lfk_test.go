@@ -173,13 +173,13 @@ func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
 	main, ci := configured(t, "main"), configured(t, "ci")
 	migrate(t)
 	want(t, 0, "lfk install", "main: installed\nci: installed\n")
-	execute(t, main, "CREATE TABLE p (id uuid PRIMARY KEY); CREATE TABLE q (id int PRIMARY KEY); CREATE TABLE "+strings.Repeat("n", 50)+" (id int PRIMARY KEY)")
+	execute(t, main, "CREATE TABLE p (id numeric PRIMARY KEY); CREATE TABLE q (id int PRIMARY KEY); CREATE TABLE "+strings.Repeat("n", 50)+" (id int PRIMARY KEY)")
 	execute(t, ci, "CREATE TABLE q (id int PRIMARY KEY, code int)")
 	for _, command := range []string{"track", "untrack"} {
 		want(t, 2, "lfk "+command+" nowhere", "there is no table nowhere in main, ci")
 	}
 	want(t, 1, "lfk untrack p", "main: public.p is not tracked")
-	want(t, 1, "lfk track p", "caretaker: main: the key id of public.p is of type uuid")
+	want(t, 1, "lfk track p", "caretaker: main: the key id of public.p is of type numeric")
 	want(t, 1, "lfk track q", "q is in main, ci: say with --database in which to track it")
 	want(t, 0, "lfk track q --database ci", "ci: trigger q_loose_fk_trigger on public.q")
 	want(t, 1, "lfk track q --database ci --column code", "code of public.q is neither the primary key nor alone")

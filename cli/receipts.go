@@ -122,7 +122,7 @@ func (a *app) eachDatabase(
 	if err != nil {
 		return err
 	}
-	open, closeAll, err := databases(ctx, configuration.Config)
+	open, closeAll, err := databases(ctx, configuration)
 	if err != nil {
 		return err
 	}

@@ -50,7 +50,7 @@ func (a *app) migrate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			databases, closeAll, err := databases(ctx, c.Config)
+			databases, closeAll, err := databases(ctx, c)
 			if err != nil {
 				return err
 			}

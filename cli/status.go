@@ -1,16 +1,16 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/caretaker-go/caretaker/config"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // status shows the state of the workers.
@@ -90,8 +90,48 @@ func (a *app) describeWorkers(workers ...*pb.WorkerStatus) error {
 	})
 	for _, w := range workers {
 		a.explainCondition(w)
+		if err == nil && len(w.GetDatabases()) > fewDatabases {
+			err = a.describeDatabases(w, len(workers) == 1)
+		}
 	}
 	return err
+}
+
+// fewDatabases are so many that a worker's own line says enough of them.
+const fewDatabases = 3
+
+// describeDatabases writes a line for each database of a worker that was asked for, else one line on
+// all of them: which are in trouble, and how much is due where.
+func (a *app) describeDatabases(w *pb.WorkerStatus, each bool) error {
+	a.say("")
+	if each {
+		columns := []column{{"DATABASE", 0}, {"DUE", 0}, {"DEFERRED", 0}, {"DEAD", 0}, {"PROBLEM", cut}}
+		return printTable(a, columns, w.GetDatabases(), func(d *pb.DatabaseStatus) []string {
+			due, deferred, dead := none, none, none
+			if b := d.GetBacklog(); b != nil {
+				due, deferred, dead = number(b.GetDue()), number(b.GetDeferred()), number(b.GetDead())
+			}
+			return []string{d.GetDatabase(), due, deferred, dead, cmp.Or(d.GetProblem(), none)}
+		})
+	}
+	var trouble, due []string
+	for _, d := range w.GetDatabases() {
+		if d.GetProblem() != "" {
+			trouble = append(trouble, d.GetDatabase())
+		}
+		if n := d.GetBacklog().GetDue(); n > 0 {
+			due = append(due, d.GetDatabase()+" "+number(n))
+		}
+	}
+	text := fmt.Sprintf("%s has %d databases", w.GetWorker(), len(w.GetDatabases()))
+	if len(trouble) > 0 {
+		text += "; in trouble: " + run.SomeNames(trouble)
+	}
+	if len(due) > 0 {
+		text += "; due: " + run.SomeNames(due)
+	}
+	a.prose("", text+"; each: caretaker status "+w.GetWorker())
+	return nil
 }
 
 // explainCondition writes why a worker's condition is what it is, and what to do about it.
@@ -186,9 +226,6 @@ func (a *app) flags() *cobra.Command {
 		Args:  cobra.MatchAll(between(2, 2), flagValue(request)),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.ask(c.Context(), func(ctx context.Context, client api) error {
-				if err := knownFlag(ctx, client, request.GetName()); err != nil {
-					return err
-				}
 				answer, err := client.SetFeatureFlag(ctx, request)
 				if err != nil {
 					return err
@@ -214,31 +251,6 @@ func everyFlag(ctx context.Context, client api) (*pb.ListFeatureFlagsResponse, e
 			return all, nil
 		}
 	}
-}
-
-// knownFlag refuses names that nobody has set and no run reads, as they are most likely mistyped.
-// Unlike the API it lists only those that runs read.
-func knownFlag(ctx context.Context, client api, name string) error {
-	answer, err := everyFlag(ctx, client)
-	if err != nil {
-		return err
-	}
-	var names []string
-	for _, f := range answer.GetFlags() {
-		if f.GetName() == name {
-			return nil
-		}
-		if isRead(f.GetName()) {
-			names = append(names, f.GetName())
-		}
-	}
-	return usage(fmt.Errorf("unknown flag %q: known are %s", name, strings.Join(names, ", ")))
-}
-
-// isRead reports whether runs read a flag: the server also lists others that the API has set.
-func isRead(name string) bool {
-	database, turbo := strings.CutPrefix(name, "loose_foreign_keys_turbo_mode_")
-	return turbo && slices.Contains(config.DatabaseNames(), database)
 }
 
 // flagValue puts the arguments NAME and on|off into the request.

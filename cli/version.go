@@ -16,7 +16,9 @@ type build struct {
 	// Commit is that of the source, "" if that is not known; Modified: it was changed since.
 	Commit   string `json:"commit"`
 	Modified bool   `json:"modified"`
-	Go       string `json:"go"`
+	// Date is when the commit was made, RFC 3339 in UTC; "" if that is not known.
+	Date string `json:"date"`
+	Go   string `json:"go"`
 	// Schema is what caretaker migrate brings: the newest migration of every database, and of main.
 	Schema schemaVersion `json:"schema"`
 }
@@ -29,7 +31,7 @@ type schemaVersion struct {
 func (a *app) version() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Show the version, its commit, Go, and the schema that migrate brings",
+		Short: "Show the version, its commit and date, Go, and the schema that migrate brings",
 		Args:  between(0, 0),
 		RunE: func(*cobra.Command, []string) error {
 			if err := a.checkConfigFile(); err != nil {
@@ -43,6 +45,8 @@ func (a *app) version() *cobra.Command {
 						b.Commit = s.Value
 					case "vcs.modified":
 						b.Modified = s.Value == "true"
+					case "vcs.time":
+						b.Date = s.Value
 					}
 				}
 			}
@@ -58,7 +62,7 @@ func (a *app) version() *cobra.Command {
 				commit += " (modified)"
 			}
 			a.say("caretaker %s", b.Version)
-			a.fields("commit", commit, "go", b.Go,
+			a.fields("commit", commit, "date", b.Date, "go", b.Go,
 				"schema", fmt.Sprintf("%d in every database, %d in main", b.Schema.Every, b.Schema.Main))
 			return nil
 		},

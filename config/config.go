@@ -21,6 +21,8 @@
 //   - key: the key's name; for a struct, that of its section. An embedded struct's keys are those
 //     of the outer one; the tag of the embedding may give them other defaults, by their keys;
 //   - default: as it would be written in the file;
+//   - example: a value for the installed file, where every key is commented out; without one it has
+//     the default;
 //   - min and max: the bounds of a number, a duration or a size. Without min they are at least 1,
 //     or more than 0;
 //   - off: zero, or an empty text, is a value, too: it switches something off;
@@ -29,7 +31,9 @@
 //
 // A struct whose sections are not fixed has them in a method Sections() iter.Seq2[string, any]:
 // pointers to structs, by their keys.
-// What tags cannot say is said by a method Check(key, text string) error of the struct.
+// What tags cannot say is said by a method Check(key, text string) error of the struct. Keys that
+// have no effect with the values of others are named by a method Unused(key string) string of a
+// struct that is handed to [Load].
 // The comment of a field is its documentation in docs/configuration.md.
 package config
 
@@ -56,9 +60,9 @@ type Config struct {
 	MetricsListen string `key:"metrics_listen" default:"127.0.0.1:9464" off:""`
 	// WebListen is the address of the status page, such as 127.0.0.1:8080; the same holds as for
 	// listen.
-	WebListen string `key:"web_listen" off:""`
+	WebListen string `key:"web_listen" example:"127.0.0.1:8080" off:""`
 	// WebTraceURL is where a trace is shown, such as https://jaeger.example/trace/{trace_id}.
-	WebTraceURL string `key:"web.trace_url"`
+	WebTraceURL string `key:"web.trace_url" example:"https://jaeger.example/trace/{trace_id}"`
 	// Insecure allows addresses that other hosts can reach with neither tls nor auth.
 	Insecure bool `key:"insecure" default:"false"`
 	TLS      TLS  `key:"tls"`
@@ -67,8 +71,9 @@ type Config struct {
 	LogLevel string `key:"log.level" default:"info" of:"debug info warn error"`
 	// LogFormat is json, one object a line, or text, for people; if it is not set: text on a terminal,
 	// else json.
-	LogFormat string `key:"log.format" of:"json text"`
-	// Databases are those with a URL, in the order of the rotation: main, ci, sec.
+	LogFormat string `key:"log.format" of:"json text" example:"json"`
+	// Databases are those with a URL, in the order of the rotation: main, ci, sec, then the others by
+	// name.
 	Databases []Database
 	// SchedulerEnabled lets this server start runs by their schedules.
 	SchedulerEnabled bool `key:"scheduler.enabled" default:"true"`
@@ -81,12 +86,12 @@ type Config struct {
 // TLS names PEM files.
 type TLS struct {
 	// CertFile is the PEM file of the server's certificate; it needs key_file.
-	CertFile string `key:"cert_file"`
+	CertFile string `key:"cert_file" example:"/etc/caretaker/server.crt"`
 	// KeyFile is the PEM file of its key.
-	KeyFile string `key:"key_file"`
+	KeyFile string `key:"key_file" example:"/etc/caretaker/server.key"`
 	// ClientCAFile is the PEM file of authorities; clients then need a certificate signed by one of
 	// them.
-	ClientCAFile string `key:"client_ca_file"`
+	ClientCAFile string `key:"client_ca_file" example:"/etc/caretaker/clients-ca.crt"`
 }
 
 // Auth says who may do what; at most one of the first two is set.
@@ -96,27 +101,15 @@ type Auth struct {
 	// TokenFile is the file that has the token, instead of it.
 	TokenFile string `key:"token_file"`
 	// TokensFile is a YAML list of tokens, each with name, sha256 and role: [who may do what](security.md).
-	TokensFile string `key:"tokens_file"`
+	TokensFile string `key:"tokens_file" example:"/etc/caretaker/tokens.yml"`
 	// Certificates give roles to client certificates, by common name or alternative name; without
 	// them every verified client is an admin. In the environment a mapping as in JSON. It needs
 	// tls.client_ca_file.
-	Certificates map[string]string `key:"certificates" of:"viewer operator admin"`
+	Certificates map[string]string `key:"certificates" of:"viewer operator admin" example:"{alice@example.com: operator}"`
 }
 
 // HasTokens reports whether calls have to carry a token.
 func (a Auth) HasTokens() bool { return a.Token != "" || a.TokenFile != "" || a.TokensFile != "" }
-
-// Database is where a configured database is.
-type Database struct {
-	Name string
-	// URL is where the primary is: postgres://…
-	URL string `key:"url"`
-	// ReplicaURL is where a read replica is, for what only reads.
-	ReplicaURL string `key:"replica_url"`
-}
-
-// DatabaseNames are the databases there can be, in the order of the rotation.
-func DatabaseNames() []string { return []string{"main", "ci", "sec"} }
 
 // Load reads the file, "" for none, and the environment into a Config and the structs that into
 // points to. Its error lists every mistake, one a line, those of the file by their lines; what
@@ -161,10 +154,13 @@ func joined(mistakes []mistake) error {
 // read is load without the check that a database is there.
 func read(file string, environ []string, into ...any) (*Config, []mistake) {
 	c := &Config{}
-	keys := c.Keys(into...)
-	inFile, mistakes := fileValues(file, keys)
-	inEnvironment, more := environmentValues(environ, keys)
-	for _, err := range more {
+	document, mistakes := readDocument(file)
+	names := append(databasesInFile(document), databasesInEnvironment(environ)...)
+	keys := c.keys(inRotation(names), into...)
+	inFile, more := fileValues(file, document, keys)
+	mistakes = append(mistakes, more...)
+	inEnvironment, wrong := environmentValues(environ, keys)
+	for _, err := range wrong {
 		mistakes = append(mistakes, mistake{lastLine, err})
 	}
 	used := map[string]value{}
@@ -191,6 +187,7 @@ func read(file string, environ []string, into ...any) (*Config, []mistake) {
 		}
 	}
 	fill(keys)
+	mistakes = append(mistakes, unusedKeys(used, into)...)
 	c.OpenTelemetry = openTelemetry(environ)
 	c.Databases = slices.DeleteFunc(c.Databases,
 		func(d Database) bool { return d.URL == "" && d.ReplicaURL == "" })
@@ -204,11 +201,41 @@ func read(file string, environ []string, into ...any) (*Config, []mistake) {
 	return c, mistakes
 }
 
-// Keys are those of c, with its databases, and of the other structs.
+// sparing is a struct some of whose keys may have no effect, by the values of others.
+type sparing interface {
+	// Unused says why a key has none; "" if it has one.
+	Unused(key string) string
+}
+
+// unusedKeys are the mistakes of keys that are given and have no effect.
+func unusedKeys(used map[string]value, into []any) (mistakes []mistake) {
+	for _, s := range into {
+		owner, ok := s.(sparing)
+		if !ok {
+			continue
+		}
+		for path, v := range used {
+			// Defaults come from nowhere.
+			if why := owner.Unused(path); v.where != "" && why != "" {
+				mistakes = append(mistakes, mistake{v.line, fmt.Errorf("%s: %s", v.where, why)})
+			}
+		}
+	}
+	slices.SortFunc(mistakes, func(a, b mistake) int { return cmp.Compare(a.err.Error(), b.err.Error()) })
+	return mistakes
+}
+
+// Keys are those of c and of the other structs. Of the databases they are main's, and those of any
+// other with <name> for its name.
 func (c *Config) Keys(into ...any) []Key {
+	return c.keys([]string{GitLabDatabases()[0], anyName}, into...)
+}
+
+// keys are those of c, with the named databases, and of the other structs.
+func (c *Config) keys(databases []string, into ...any) []Key {
 	keys := Keys(c)
 	c.Databases = nil
-	for _, name := range DatabaseNames() {
+	for _, name := range databases {
 		c.Databases = append(c.Databases, Database{Name: name})
 	}
 	for i := range c.Databases {
@@ -246,18 +273,6 @@ func CheckAddress(s, example string) error {
 		return fmt.Errorf("%q is not an address such as %s", s, example)
 	}
 	return nil
-}
-
-// Check returns an error for a URL that is none of PostgreSQL's. A wrong replica_url is no mistake:
-// a server then reads from the primary, and warns.
-func (d Database) Check(key, text string) error {
-	u, err := url.Parse(text)
-	isURL := err == nil && (u.Scheme == "postgres" || u.Scheme == "postgresql")
-	if key != "url" || text == "" || isURL || !strings.Contains(text, "://") && strings.Contains(text, "=") {
-		return nil
-	}
-	return errors.New("is not a URL such as postgres://caretaker@db:5432/gitlab (it is not shown, as " +
-		"it may have a password)")
 }
 
 // Validate reports settings that contradict each other, after a command has changed some.
@@ -298,7 +313,8 @@ func (c *Config) contradictions() (found []contradiction) {
 	for _, d := range c.Databases {
 		if d.URL == "" {
 			key := "databases." + d.Name + ".replica_url"
-			add(key, "%s is set without databases.%s.url", key, d.Name)
+			add(key, "%s is set without databases.%s.url: set that, too. (Of a database %s_replica the "+
+				"url can be set in the file only)", key, d.Name, d.Name)
 		}
 	}
 	if c.Insecure || c.TLS.CertFile != "" || c.Auth.HasTokens() {

@@ -14,7 +14,9 @@ const AddressVariable = "CARETAKER_ADDRESS"
 // Mistyped are errors about the variables that serve would refuse, for commands that do not read
 // the configuration.
 func Mistyped(into ...any) []error {
-	_, mistakes := environmentValues(os.Environ(), new(Config).Keys(into...))
+	environ := os.Environ()
+	keys := new(Config).keys(inRotation(databasesInEnvironment(environ)), into...)
+	_, mistakes := environmentValues(environ, keys)
 	return mistakes
 }
 
@@ -33,6 +35,9 @@ func environmentValues(environ []string, keys []Key) (map[string]value, []error)
 	byVariable := map[string]string{}
 	names := make([]string, 0, len(keys))
 	for _, k := range keys {
+		if inFileOnly(k.Path) {
+			continue
+		}
 		byVariable[Variable(k.Path)] = k.Path
 		names = append(names, Variable(k.Path))
 	}
@@ -52,6 +57,9 @@ func environmentValues(environ []string, keys []Key) (map[string]value, []error)
 		case foreign.MatchString(name), near == "" && !section:
 		case lacking != "":
 			mistakes = append(mistakes, fmt.Errorf("%s: no such configuration key, there is %s", name, lacking))
+		case strings.HasPrefix(name, prefix+"DATABASES_") && strings.HasSuffix(name, "_URL"):
+			mistakes = append(mistakes, fmt.Errorf("%s: no such configuration key: %s, in capitals here",
+				name, nameRule))
 		case near == "" || section && !strings.HasPrefix(near, sectionOf(name)):
 			mistakes = append(mistakes, fmt.Errorf("%s: no such configuration key", name))
 		default:

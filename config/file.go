@@ -27,9 +27,8 @@ type reader struct {
 	mistakes []mistake
 }
 
-// fileValues reads the YAML file: nested mappings, one for each dot of a key.
-func fileValues(file string, keys []Key) (map[string]value, []mistake) {
-	r := reader{file: file, keys: keys, values: map[string]value{}}
+// readDocument reads the YAML file; nil: there is none, or nothing in it.
+func readDocument(file string) (*yaml.Node, []mistake) {
 	if file == "" {
 		return nil, nil
 	}
@@ -48,7 +47,15 @@ func fileValues(file string, keys []Key) (map[string]value, []mistake) {
 	if !errors.Is(decoder.Decode(&second), io.EOF) {
 		return nil, []mistake{{0, fmt.Errorf("%s: more than one YAML document", file)}}
 	}
-	r.mapping("", document.Content[0])
+	return document.Content[0], nil
+}
+
+// fileValues are the values of a document: nested mappings, one for each dot of a key.
+func fileValues(file string, document *yaml.Node, keys []Key) (map[string]value, []mistake) {
+	r := reader{file: file, keys: keys, values: map[string]value{}}
+	if document != nil {
+		r.mapping("", document)
+	}
 	return r.values, r.mistakes
 }
 
@@ -99,6 +106,11 @@ func (r *reader) entry(path string, name, child *yaml.Node) {
 			return
 		}
 		section = section || strings.HasPrefix(k.Path, path+".")
+	}
+	if database, of := strings.CutPrefix(path, "databases."); !section && of &&
+		!strings.Contains(database, ".") {
+		r.mistake(name, path, errors.New("unknown key: "+nameRule))
+		return
 	}
 	if !section {
 		r.mistake(name, path, errors.New("unknown key"+r.Nearest(path)))

@@ -167,3 +167,37 @@ func TestDocuments_LeadToAnchorsThatAreThere(t *testing.T) {
 		}
 	}
 }
+
+// Where loose foreign keys alone are used, no rule speaks of anything else; the others are those for all.
+func TestAlerts_ForLooseForeignKeysAloneAreThoseThatTheyCanHave(t *testing.T) {
+	var some struct{ Groups []struct{ Rules []rule } }
+	parse(t, "prometheus/alerts-loose-foreign-keys.yml", &some)
+	shown := map[string]rule{}
+	for _, g := range some.Groups {
+		for _, r := range g.Rules {
+			shown[r.Alert] = r
+		}
+	}
+	others := regexp.MustCompile(`ghost_|placeholder|adjourned|inactive_token|\busers\b|\bjobs\b|_jobs|queue_oldest`)
+	narrowed := []string{"CaretakerBacklogOld", "CaretakerBacklogNotDraining", "CaretakerDatabaseLoaded"}
+	for _, r := range rules(t) {
+		if r.Alert == "" {
+			continue
+		}
+		text := func(r rule) string {
+			return strings.Join([]string{r.Expr, r.Annotations["summary"], r.Annotations["description"]}, " ")
+		}
+		own, there := shown[r.Alert]
+		narrow := slices.Contains(narrowed, r.Alert)
+		if general := !others.MatchString(text(r)); there != (general || narrow) {
+			t.Errorf("%s: is there: %v", r.Alert, there)
+		}
+		if found := others.FindString(text(own)); found != "" || there && !narrow && text(own) != text(r) {
+			t.Errorf("%s: speaks of %q, or is another one", r.Alert, found)
+		}
+		delete(shown, r.Alert)
+	}
+	for name := range shown {
+		t.Errorf("%s is no alert of all", name)
+	}
+}

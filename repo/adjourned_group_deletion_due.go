@@ -10,16 +10,17 @@ import (
 
 // groupCandidatesSQL: whoever is past the cut-off in one store may not be by the other, and need
 // not be a group. MATERIALIZED keeps the stores' own indexes on the date in use: only few of all
-// namespaces are marked.
+// namespaces are marked. With UNION in the place of UNION ALL some versions of PostgreSQL would merge
+// the stores in the order of their ids, and read them whole for it.
 const groupCandidatesSQL = `
 WITH candidates AS MATERIALIZED (
   SELECT l.group_id FROM {legacy} l WHERE l.marked_on <= {cutoff}
-  UNION
+  UNION ALL
   SELECT d.group_id FROM {modern} d WHERE d.marked_at < ({cutoff} + 1)::timestamp AT TIME ZONE 'UTC'
-  UNION
+  UNION ALL
   SELECT r.group_id FROM maintenance.group_removals r WHERE r.group_id > $3
 )
-SELECT group_id FROM candidates WHERE group_id > $3 ORDER BY group_id LIMIT $4`
+SELECT DISTINCT group_id FROM candidates WHERE group_id > $3 ORDER BY group_id LIMIT $4`
 
 // candidatesPage is how many ids of groups are read at a time.
 const candidatesPage = 10_000

@@ -56,7 +56,11 @@ func TestCatalog_KnowsForeignKeysOfEverySchemaAndTheirActions(t *testing.T) {
 	b.exec(`CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.c1 (p_id bigint REFERENCES p ON DELETE CASCADE)`)
 	b.exec(`CREATE TABLE c2 (p_id bigint REFERENCES p ON DELETE SET NULL, r bigint REFERENCES p ON DELETE RESTRICT,
 		d bigint REFERENCES p ON DELETE SET DEFAULT, n bigint REFERENCES p)`)
-	b.exec(`CREATE TABLE c3 (x integer, y text, FOREIGN KEY (x, y) REFERENCES p (a, b) ON DELETE SET NULL (x))`)
+	some, set := "(x)", []string{"x"}
+	if b.value(`current_setting('server_version_num')::int < 150000`) == "true" {
+		some, set = "", []string{"x", "y"} // All columns are set to NULL, or none.
+	}
+	b.exec(`CREATE TABLE c3 (x integer, y text, FOREIGN KEY (x, y) REFERENCES p (a, b) ON DELETE SET NULL ` + some + `)`)
 	b.exec(`CREATE TABLE c4 (id bigint, p_id bigint REFERENCES p ON DELETE CASCADE) PARTITION BY LIST (id);
 		CREATE TABLE c4_1 PARTITION OF c4 FOR VALUES IN (1); CREATE TABLE c4_2 PARTITION OF c4 FOR VALUES IN (2)`)
 	var got []string
@@ -66,7 +70,7 @@ func TestCatalog_KnowsForeignKeysOfEverySchemaAndTheirActions(t *testing.T) {
 			parent += " " + c.Name + ":" + c.Type
 		}
 		got = append(got, k.Child.Schema+"."+k.Child.Name+" "+k.ColumnNames()+" "+k.OnDelete+parent)
-		if k.Child.Name == "c3" && !slices.Equal(k.Nullify().Set, []string{"x"}) {
+		if k.Child.Name == "c3" && !slices.Equal(k.Nullify().Set, set) {
 			t.Errorf("sets %s to NULL", k.Nullify().Set)
 		}
 	}

@@ -20,7 +20,10 @@ type Database struct {
 	Name string
 	// KeepKeys keeps in receipts the keys of all rows, besides a digest. It is set before use.
 	KeepKeys bool
-	pool     *pgxpool.Pool
+	// LooseForeignKeysOnly: the tables of the workers for GitLab alone, and the queue of jobs, are
+	// neither made nor read. It is set before use.
+	LooseForeignKeysOnly bool
+	pool                 *pgxpool.Pool
 	// reachability is what our statements have found out about the server.
 	reachability reachability
 	// prepares: the URL does not say that statements must not be prepared

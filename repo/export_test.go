@@ -34,9 +34,12 @@ func (d *Database) Exec(ctx context.Context, sql string, args ...any) error {
 // PurgeWithoutReceipt is [Child.PurgeAll], uncounted, as it would be if there were no receipts.
 func (c *Child) PurgeWithoutReceipt(ctx context.Context, p Purge) error {
 	ending := strings.Replace(purgeAllResultSQL, "{noted}", "true", 1)
-	sql, values := c.sql(strings.Replace(purgeUncountedSQL+ending, "RETURNING {returned} AS key", "RETURNING 1", 1), 3)
+	q, err := c.query("clean without a receipt", strings.Replace(purgeUncountedSQL+ending, "RETURNING {returned} AS key", "RETURNING 1", 1), p.Keys, []any{p.Cap})
+	if err != nil {
+		return err
+	}
 	var found, changed, removed int64
-	return c.Database.write(ctx, p.Permit, newQuery("clean without a receipt", sql, append([]any{p.Keys, p.Cap}, values...)...),
+	return c.Database.write(ctx, p.Permit, q,
 		&found, &changed, &removed)
 }
 

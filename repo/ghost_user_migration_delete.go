@@ -191,15 +191,17 @@ func anyElsewhere(ctx context.Context, rows map[*Database][]Rows) (bool, error) 
 // ProcessedByKey is the key, in the metadata of a finished job, of the span (W3C) that has worked it.
 const ProcessedByKey = "processed_by"
 
-// deletionTracesSQL is materialized, so that the index of arguments is read, and not all jobs from
-// the newest on.
+// deletionTracesSQL is materialized, so that the index of arguments is read, and neither all jobs of
+// the kind nor all from the newest on.
 const deletionTracesSQL = `
-WITH found AS MATERIALIZED (
-  SELECT id, metadata ->> 'processed_by' AS span FROM maintenance.river_job
-  WHERE kind = 'delete_user' AND args @> jsonb_build_object('user_id', $1::bigint)
-    AND metadata ->> 'processed_by' IS NOT NULL AND metadata ->> 'outcome' = 'succeeded'
+WITH asked AS MATERIALIZED (
+  SELECT id, kind, metadata FROM maintenance.river_job
+  WHERE args @> jsonb_build_object('user_id', $1::bigint)
 )
-SELECT span FROM found ORDER BY id DESC LIMIT 3`
+SELECT metadata ->> 'processed_by' FROM asked
+WHERE kind = 'delete_user' AND metadata ->> 'processed_by' IS NOT NULL
+  AND metadata ->> 'outcome' = 'succeeded'
+ORDER BY id DESC LIMIT 3`
 
 // DeletionTraces reads the spans (W3C) of the last three jobs that have queued the user, the newest
 // first, as long as the queue of jobs remembers them.

@@ -31,8 +31,14 @@ old_audit AS (
     WHERE a.at < (SELECT clock_timestamp() - $1::interval)
     ORDER BY a.at, a.id LIMIT $2))
   RETURNING 1
-),
-old_cancellations AS (
+)
+SELECT (SELECT count(*) FROM old_fires) = $2 OR (SELECT count(*) FROM old_runs) = $2
+  OR (SELECT count(*) FROM old_audit) = $2`
+
+// pruneDeletionsSQL leaves cancellations of jobs that would otherwise go on, and paths that nobody
+// has called done.
+const pruneDeletionsSQL = `
+WITH old_cancellations AS (
   DELETE FROM maintenance.job_cancellations WHERE job_id = ANY (ARRAY(
     SELECT c.job_id FROM maintenance.job_cancellations c
     WHERE NOT EXISTS (SELECT FROM maintenance.river_job j WHERE j.id = c.job_id)
@@ -53,17 +59,21 @@ old_paths AS (
     ORDER BY o.done_at LIMIT $2))
   RETURNING 1
 )
-SELECT (SELECT count(*) FROM old_fires) = $2 OR (SELECT count(*) FROM old_runs) = $2
-  OR (SELECT count(*) FROM old_audit) = $2 OR (SELECT count(*) FROM old_paths) = $2
-  OR (SELECT count(*) FROM old_protections) = $2`
+SELECT (SELECT count(*) FROM old_paths) = $2 OR (SELECT count(*) FROM old_protections) = $2`
 
 // pruneBatch is how many rows of each table one statement of PruneHistory deletes.
 const pruneBatch = 1000
 
 // PruneHistory deletes, up to 1000 of each, runs, fires and entries of the audit that are older than
 // keep, paths outside that have been done for longer than that, expired protections, and
-// cancellations of jobs that are gone, unless what such a job had begun would then go on. It says whether there may be more.
+// cancellations of jobs that are gone, unless what such a job had begun would then go on. It says
+// whether there may be more.
 func (d *Database) PruneHistory(ctx context.Context, keep time.Duration) (more bool, err error) {
 	err = d.queryRow(ctx, "prune the history", []any{&more}, pruneHistorySQL, keep, pruneBatch)
-	return more, err
+	if err != nil || d.LooseForeignKeysOnly {
+		return more, err
+	}
+	var others bool
+	err = d.queryRow(ctx, "prune what deletions left", []any{&others}, pruneDeletionsSQL, keep, pruneBatch)
+	return more || others, err
 }

@@ -137,14 +137,15 @@ func (a *aged) calls() map[string]func(context.Context) error {
 		"Protections": func(ctx context.Context) error {
 			return second(a.Protections(ctx, "user", service.Protection{}, 50))
 		},
-		"Unprotect":      func(context.Context) error { return nil }, // protect calls it, and this one
-		"PlanDeletion":   func(context.Context) error { return nil },
-		"JobKinds":       func(context.Context) error { a.JobKinds(); return nil },
-		"JobStates":      func(context.Context) error { a.JobStates(); return nil },
-		"Waiting":        a.listWaiting,
-		"WorkJob":        a.workJobs,
-		"BacklogSamples": func(ctx context.Context) error { return second(a.BacklogSamples(ctx)) },
-		"SampleBacklogs": a.SampleBacklogs,
+		"Unprotect":            func(context.Context) error { return nil }, // protect calls it, and this one
+		"PlanDeletion":         func(context.Context) error { return nil },
+		"JobKinds":             func(context.Context) error { a.JobKinds(); return nil },
+		"LooseForeignKeysOnly": func(context.Context) error { a.LooseForeignKeysOnly(); return nil },
+		"JobStates":            func(context.Context) error { a.JobStates(); return nil },
+		"Waiting":              a.listWaiting,
+		"WorkJob":              a.workJobs,
+		"BacklogSamples":       func(ctx context.Context) error { return second(a.BacklogSamples(ctx)) },
+		"SampleBacklogs":       a.SampleBacklogs,
 		"PauseWorker": func(ctx context.Context) error {
 			return second(a.PauseWorker(ctx, "ghost_user_migration", "a test", "test", time.Hour))
 		},

@@ -206,11 +206,11 @@ func fencedSteps(b *bench) map[string]func(repo.Permit) error {
 		"repair partitions": func(p repo.Permit) error { _, err := b.RepairPartition(ctx, p, broken); return err },
 	}
 	for _, action := range []string{repo.AsyncDelete, repo.AsyncNullify} {
-		children, err := b.Children(ctx, []repo.LooseForeignKey{{Table: "c", Column: "p_id", Parent: "p", OnDelete: action}})
+		children, err := b.Children(ctx, []repo.LooseForeignKey{{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: action}})
 		if err != nil || children[0] == nil {
 			b.Fatal(children, err)
 		}
-		purge := repo.Purge{Keys: []int64{1, 2, 3}, Cap: 100}
+		purge := repo.Purge{Keys: repo.IntKeys(1, 2, 3), Cap: 100}
 		steps[action+" all"] = func(p repo.Permit) error {
 			purge.Permit = p
 			_, err := children[0].PurgeAll(ctx, purge, queue, nil)

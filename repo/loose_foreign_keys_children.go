@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -16,10 +17,14 @@ const (
 	UpdateColumnTo = "update_column_to"
 )
 
-// LooseForeignKey is one definition: what becomes of the rows of Table whose Column refers to a
-// deleted row of Parent. Names are unqualified and literal.
+// LooseForeignKey is one definition: what becomes of the rows of Table whose Columns refer to a
+// deleted row of Parent. Tables are named as [ParseTable] reads them, columns literally.
 type LooseForeignKey struct {
-	Table, Column, Parent string
+	Table, Parent string
+	// Columns of the child, one to four, which refer one by one to those of Key.
+	Columns []string
+	// Key are the parent's columns; none: those that are recorded, in their order.
+	Key []string
 	// OnDelete is one of the actions above.
 	OnDelete string
 	// TargetColumn and TargetValue belong to UpdateColumnTo.
@@ -34,27 +39,36 @@ type LooseForeignKey struct {
 // type.
 type ColumnValue struct{ Column, Value string }
 
-// String is the definition's identity in messages: "child.column -> parent".
-func (k LooseForeignKey) String() string { return k.Table + "." + k.Column + " -> " + k.Parent }
+// String is the definition's identity in messages: "child.column -> parent", or, of several columns,
+// "child.(one, other) -> parent".
+func (k LooseForeignKey) String() string {
+	return k.Table + "." + ColumnList(k.Columns) + " -> " + k.Parent
+}
 
-// changes is the column that the action sets; "": rows are deleted.
-func (k LooseForeignKey) changes() string {
+// ColumnList names columns: "one", or "(one, other)".
+func ColumnList(columns []string) string {
+	if len(columns) == 1 {
+		return columns[0]
+	}
+	return "(" + strings.Join(columns, ", ") + ")"
+}
+
+// changes are the columns that the action sets; none: rows are deleted.
+func (k LooseForeignKey) changes() []string {
 	switch k.OnDelete {
 	case AsyncNullify:
-		return k.Column
+		return k.Columns
 	case UpdateColumnTo:
-		return k.TargetColumn
+		return []string{k.TargetColumn}
 	}
-	return ""
+	return nil
 }
 
 // Child is one definition in one home of its child table.
 type Child struct {
 	Key      LooseForeignKey
 	Database *Database
-	schema   string
-	table    string
-	types    columnTypes
+	home     *childHome
 	// lock is how rows are locked before they are changed: an update that leaves unique columns alone
 	// gets along with the checks of foreign keys.
 	lock string
@@ -65,26 +79,78 @@ type Child struct {
 	// unprotected is the condition of rows that may be deleted, "" if all may: a protected user or group
 	// stays, and its record with it.
 	unprotected string
+	// order is where the value for each column is in a recorded key; nil: in that of the columns.
+	order []int
+}
+
+// childHome is a child table with the columns that definitions name.
+type childHome struct {
+	Table
+	// columns by name; one that the table does not have is not there.
+	columns map[string]childColumn
+}
+
+// childColumn is a column of a child.
+type childColumn struct {
+	// Type without its modifiers: a cast to character(3) or bit would cut values off. Compared is the
+	// one that keys are compared as: bigint for all integers, of a domain the type that it is of.
+	Type, Compared string
+	// Class is that of KeyClassSQL.
+	Class  string
+	Unique bool
 }
 
 // MayKeep says whether a row that a statement finds may be left as it is without an error: by a
 // BEFORE trigger, a rule, another server, or because it may be protected.
 func (c *Child) MayKeep() bool { return c.mayKeep }
 
-// columnTypes by table and column, without their modifiers: a cast to character(3) or bit would cut
-// values off.
-type columnTypes map[[2]string]string
+// Table is the child table.
+func (c *Child) Table() Table { return c.home.Table }
 
-// childTablesSQL: ordinary and partitioned tables of the application schema count. A table whose
-// enabled trigger refuses every write is a leftover of a split database and is no home.
+// baseTypeSQL is the type of the column a, as t, of a domain the type that it is of.
+const baseTypeSQL = `(
+  WITH RECURSIVE base (oid) AS (
+    SELECT a.atttypid
+    UNION ALL
+    SELECT t.typbasetype FROM base b JOIN pg_type t ON t.oid = b.oid WHERE t.typtype = 'd'
+  )
+  SELECT t.oid FROM base b JOIN pg_type t ON t.oid = b.oid WHERE t.typtype <> 'd')`
+
+// comparedSQL is the type that keys are compared with the column a as: any integer finds a bigint,
+// and a value that is out of a domain's range is not refused.
+const comparedSQL = `(
+  SELECT CASE WHEN t.oid IN ('smallint'::regtype, 'integer'::regtype) THEN 'bigint'
+    ELSE format_type(t.oid, -1) END
+  FROM ` + baseTypeSQL + ` t (oid))`
+
+// KeyClassSQL is what a column a of a key is compared with: 'integer', 'uuid', 'text' (also varchar)
+// or 'character', or a domain over one of these; ” if its type can be no part of a key. Texts that
+// are equal and not the same, by their collation, cannot.
+const KeyClassSQL = `coalesce((
+  SELECT CASE
+    WHEN t.oid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype) THEN 'integer'
+    WHEN t.oid = 'uuid'::regtype THEN 'uuid'
+    WHEN NOT EXISTS (
+      SELECT FROM pg_collation l WHERE l.oid = a.attcollation AND l.collisdeterministic) THEN ''
+    WHEN t.oid IN ('text'::regtype, 'varchar'::regtype) THEN 'text'
+    WHEN t.oid = 'bpchar'::regtype THEN 'character' END
+  FROM ` + baseTypeSQL + ` t (oid)), '')`
+
+// childTablesSQL: ordinary and partitioned tables count. A table whose enabled trigger refuses every
+// write is a leftover of a split database and is no home.
 //
-// The last column says whether rows may be kept: triggers as in keepingTriggersSQL, of the table and
-// all that inherit from it.
+// kept says whether rows may be kept: triggers as in keepingTriggersSQL, of the table and all that
+// inherit from it.
 const childTablesSQL = `
-WITH RECURSIVE member (root, oid) AS (
-  SELECT c.oid, c.oid FROM pg_class c
-  JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = current_schema()
-  WHERE c.relname = ANY ($1)
+WITH RECURSIVE home AS (
+  SELECT c.oid, w.written, n.nspname, c.relname, n.nspname = current_schema() AS here
+  FROM (SELECT DISTINCT written, schema, name FROM unnest($1::text[], $2::text[], $3::text[])
+    AS w (written, schema, name)) w
+  JOIN pg_namespace n ON n.nspname = coalesce(nullif(w.schema, ''), current_schema())
+  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
+  WHERE c.relkind IN ('r', 'p') AND NOT ` + ProtectedSQL + `
+), member (root, oid) AS (
+  SELECT oid, oid FROM home
   UNION
   SELECT m.root, i.inhrelid FROM pg_inherits i JOIN member m ON m.oid = i.inhparent
 ), keeping AS (
@@ -93,71 +159,99 @@ WITH RECURSIVE member (root, oid) AS (
     SELECT FROM pg_trigger t
     WHERE t.tgrelid = k.oid AND t.tgenabled IN ('O', 'A') AND t.tgtype & 3 = 3 AND t.tgtype & 24 > 0)
 )
-SELECT c.relname, coalesce(a.attname, ''), coalesce(format_type(a.atttypid, -1), ''), n.nspname,
+SELECT c.written, c.nspname, c.relname, c.here, EXISTS (SELECT FROM keeping k WHERE k.root = c.oid),
+  ` + keyOfSQL + `, coalesce(a.attname, ''), coalesce(format_type(a.atttypid, -1), ''),
+  coalesce(` + comparedSQL + `, ''), ` + KeyClassSQL + `,
   EXISTS (
     SELECT FROM pg_index i
-    WHERE i.indrelid = c.oid AND i.indisunique AND a.attnum = ANY (i.indkey)),
-  EXISTS (SELECT FROM keeping k WHERE k.root = c.oid), ` + keyOfSQL + `
-FROM pg_class c
-JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = current_schema()
+    WHERE i.indrelid = c.oid AND i.indisunique AND a.attnum = ANY (i.indkey))
+FROM home c
 LEFT JOIN pg_attribute a
-  ON a.attrelid = c.oid AND a.attname = ANY ($2) AND a.attnum > 0 AND NOT a.attisdropped
-WHERE c.relname = ANY ($1) AND c.relkind IN ('r', 'p') AND NOT ` + ProtectedSQL
+  ON a.attrelid = c.oid AND a.attname = ANY ($4) AND a.attnum > 0 AND NOT a.attisdropped`
+
+// childRow is a row of childTablesSQL: a column of a table.
+type childRow struct {
+	Written, Schema, Table string
+	Here, MayKeep          bool
+	Key, Name              string
+	childColumn
+}
 
 // Children finds the definitions whose child table has a home in this database. The result has an
 // entry a definition, nil where the table is not here. Without an application schema the error is a
 // [*NoSchemaError].
 func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Child, error) {
-	tables, columns := namesOf(keys)
-	type column struct {
-		Table, Name, Type, Schema string
-		Unique, MayKeep           bool
-		Key                       string
+	var schemas, tables []string
+	written, columns := namesOf(keys)
+	for _, name := range written {
+		t := tableNamed(name)
+		schemas, tables = append(schemas, t.Schema), append(tables, t.Name)
 	}
-	find := newQuery("find child tables", childTablesSQL, tables, columns)
-	found, err := collect(ctx, d, find, pgx.RowToStructByPos[column])
+	find := newQuery("find child tables", childTablesSQL, written, schemas, tables, columns)
+	found, err := collect(ctx, d, find, pgx.RowToStructByPos[childRow])
 	if err == nil && len(found) == 0 {
 		_, err = d.ApplicationSchema(ctx)
 	}
 	if err != nil {
 		return nil, err
 	}
-	schemas, types, unique := map[string]string{}, columnTypes{}, map[[2]string]bool{}
-	mayKeep, primaryKeys := map[string]bool{}, map[string]string{}
-	for _, c := range found {
-		schemas[c.Table], mayKeep[c.Table], primaryKeys[c.Table] = c.Schema, c.MayKeep, c.Key
-		types[[2]string{c.Table, c.Name}] = c.Type
-		unique[[2]string{c.Table, c.Name}] = c.Unique
+	rows, homes := map[string]childRow{}, map[string]*childHome{}
+	for _, r := range found {
+		if homes[r.Written] == nil {
+			home := &childHome{Table{r.Schema, r.Table}, map[string]childColumn{}}
+			rows[r.Written], homes[r.Written] = r, home
+		}
+		homes[r.Written].columns[r.Name] = r.childColumn
 	}
 	children := make([]*Child, len(keys))
 	for i, key := range keys {
-		if schema, ok := schemas[key.Table]; ok {
-			children[i] = &Child{
-				Key: key, Database: d, schema: schema, table: quote(schema, key.Table),
-				types: types, lock: "FOR UPDATE SKIP LOCKED", mayKeep: mayKeep[key.Table],
-				key: cmp.Or(primaryKeys[key.Table], "t."+quote(key.Column)+"::text"),
-			}
-			if key.changes() == "" {
-				children[i].unprotected = d.unprotectedRows(key.Table)
-			}
-			if children[i].unprotected != "" {
-				children[i].mayKeep = true
-			}
-			if changed := key.changes(); changed != "" && !unique[[2]string{key.Table, changed}] {
-				children[i].lock = "FOR NO KEY UPDATE SKIP LOCKED"
-			}
+		if home := homes[key.Table]; home != nil {
+			children[i] = d.child(key, home, rows[key.Table])
 		}
 	}
 	return children, nil
 }
 
-// Table is the child table.
-func (c *Child) Table() Table { return Table{c.schema, c.Key.Table} }
+// child is a definition whose child is in this database.
+func (d *Database) child(key LooseForeignKey, home *childHome, r childRow) *Child {
+	c := &Child{
+		Key: key, Database: d, home: home, lock: "FOR UPDATE SKIP LOCKED", mayKeep: r.MayKeep,
+		key: cmp.Or(r.Key, textOf(key.Columns)),
+	}
+	changed := key.changes()
+	if len(changed) == 0 && r.Here {
+		c.unprotected = d.unprotectedRows(r.Table)
+	}
+	c.mayKeep = c.mayKeep || c.unprotected != ""
+	if len(changed) > 0 && !slices.ContainsFunc(changed, func(name string) bool {
+		return home.columns[name].Unique
+	}) {
+		c.lock = "FOR NO KEY UPDATE SKIP LOCKED"
+	}
+	return c
+}
+
+// textOf is what a statement can return of rows without a primary key.
+func textOf(columns []string) string {
+	if len(columns) == 1 {
+		return "t." + quote(columns[0]) + "::text"
+	}
+	return "ROW(" + referring(columns) + ")::text"
+}
+
+// referring are columns of the child t.
+func referring(columns []string) string {
+	names := make([]string, len(columns))
+	for i, c := range columns {
+		names[i] = "t." + quote(c)
+	}
+	return strings.Join(names, ", ")
+}
 
 func namesOf(keys []LooseForeignKey) (tables, columns []string) {
 	for _, k := range keys {
 		tables = append(tables, k.Table)
-		columns = append(columns, k.Column, k.TargetColumn)
+		columns = append(append(columns, k.Columns...), k.TargetColumn)
 		for _, c := range k.Conditions {
 			columns = append(columns, c.Column)
 		}
@@ -165,213 +259,98 @@ func namesOf(keys []LooseForeignKey) (tables, columns []string) {
 	return tables, columns
 }
 
-// sql fills the child's identifiers into a statement whose own parameters end before $first, and
-// returns the values of the parameters from there on. A column that does not exist has no type: the
-// statement then fails by its name.
-func (c *Child) sql(template string, first int, more ...string) (sql string, values []any) {
-	var conditions strings.Builder
-	parameter := func(column, value string) string {
-		values = append(values, value)
-		kind := c.types[[2]string{c.Key.Table, column}]
-		if kind == "" {
-			kind = "text"
+// keyArguments are keys as the parameters of a statement, an array of texts a column.
+type keyArguments [][]string
+
+func (c *Child) arguments(keys []Key) (keyArguments, error) {
+	of := make(keyArguments, len(c.Key.Columns))
+	for i := range of {
+		of[i] = make([]string, len(keys))
+	}
+	for n, key := range keys {
+		values := key.Values()
+		if len(values) != len(of) {
+			return nil, fmt.Errorf("a key of %d values for %s", len(values), c.Key)
 		}
-		return fmt.Sprintf("$%d::text::%s", first+len(values)-1, kind)
+		for i := range of {
+			at := i
+			if c.order != nil {
+				at = c.order[i]
+			}
+			of[i][n] = values[at]
+		}
 	}
-	for _, want := range c.Key.Conditions {
-		fmt.Fprintf(&conditions, " AND t.%s = %s", quote(want.Column), parameter(want.Column, want.Value))
+	return of, nil
+}
+
+// query fills the child's identifiers into a statement whose parameters are the keys' first column
+// as $1, and own. Behind them come the other columns' and the values of the definition. A column
+// that does not exist has no type: the statement then fails by its name.
+func (c *Child) query(
+	operation, template string, keys []Key, own []any, more ...string,
+) (query, error) {
+	arrays, err := c.arguments(keys)
+	if err != nil {
+		return query{}, err
 	}
-	change := "DELETE FROM " + c.table + " t"
-	switch c.Key.OnDelete {
-	case AsyncNullify:
-		change = fmt.Sprintf("UPDATE %s t SET %s = NULL", c.table, quote(c.Key.Column))
-	case UpdateColumnTo:
-		target, value := quote(c.Key.TargetColumn), parameter(c.Key.TargetColumn, c.Key.TargetValue)
-		change = fmt.Sprintf("UPDATE %s t SET %s = %s", c.table, target, value)
-		fmt.Fprintf(&conditions, " AND t.%s IS DISTINCT FROM %s", target, value)
+	args := parameters(append([]any{arrays[0]}, own...))
+	var lists, names, matches []string
+	for i, column := range c.Key.Columns {
+		compared := cmp.Or(c.home.columns[column].Compared, "text")
+		list := "$1::text[]::" + compared + "[]"
+		if i > 0 {
+			list = args.add(arrays[i]) + "::text[]::" + compared + "[]"
+		}
+		name := fmt.Sprintf("k%d", i+1)
+		lists, names = append(lists, list), append(names, name)
+		matches = append(matches, "t."+quote(column)+" = k."+name)
 	}
+	change, conditions := c.changeSQL(&args)
 	unprotected := ""
 	if c.unprotected != "" {
 		unprotected = " AND " + c.unprotected
 	}
-	names := append([]string{
-		"{unprotected}", unprotected, "{child}", c.table, "{column}", quote(c.Key.Column),
-		"{conditions}", conditions.String(), "{change}", change, "{returned}", c.key, "{noted}", notedSQL,
+	all := append([]string{
+		"{unprotected}", unprotected, "{child}", c.home.sql(), "{conditions}", conditions,
+		"{column}", quote(c.Key.Columns[0]), "{list}", lists[0], "{child_columns}", referring(c.Key.Columns),
+		"{parents}", "unnest(" + strings.Join(lists, ", ") + ") WITH ORDINALITY AS k (" +
+			strings.Join(names, ", ") + ", n)",
+		"{matched}", strings.Join(matches, " AND "), "{parent_values}", strings.Join(names, ", "),
+		"{change}", change, "{returned}", c.key, "{noted}", notedSQL,
 	}, more...)
-	return c.Database.summary(fill(template, names...), c.key, "true"), values
+	sql := c.Database.summary(fill(template, all...), c.key, "true")
+	return newQuery(operation+" "+c.Key.String(), sql, args...), nil
 }
 
-// receipt is of what the definition changes.
-func (c *Child) receipt() receipt {
-	action := receiptDeleted
+// changeSQL is the beginning of the change, and the conditions on the rows.
+func (c *Child) changeSQL(args *parameters) (change, conditions string) {
+	conditions = c.equalities(args)
 	switch c.Key.OnDelete {
 	case AsyncNullify:
-		action = receiptNullified
+		set := make([]string, len(c.Key.Columns))
+		for i, column := range c.Key.Columns {
+			set[i] = quote(column) + " = NULL"
+		}
+		return fmt.Sprintf("UPDATE %s t SET %s", c.home.sql(), strings.Join(set, ", ")), conditions
 	case UpdateColumnTo:
-		action = receiptUpdated
+		target := quote(c.Key.TargetColumn)
+		to := c.value(args, c.Key.TargetColumn, c.Key.TargetValue)
+		conditions += fmt.Sprintf(" AND t.%s IS DISTINCT FROM %s", target, to)
+		return fmt.Sprintf("UPDATE %s t SET %s = %s", c.home.sql(), target, to), conditions
 	}
-	return receipt{c.Key.Table, action, c.Key.String()}
+	return "DELETE FROM " + c.home.sql() + " t", conditions
 }
 
-// purgeAllSQL changes all rows of the keys, if there are no more than $2, else none. Counting and
-// changing see one snapshot, so the cap holds whatever others commit meanwhile; a row that moves to
-// another parent is left alone.
-const purgeAllSQL = `
-WITH {guard},
-counted AS MATERIALIZED (
-  SELECT count(*) AS n FROM (
-    SELECT FROM {child} t WHERE t.{column} = ANY ($1::bigint[]){conditions} LIMIT $2::bigint + 1) x
-),
-changed AS (
-  {change}
-  WHERE t.{column} = ANY ($1::bigint[]){conditions}{unprotected}
-    AND (SELECT n FROM counted) BETWEEN 1 AND $2::bigint AND (SELECT held FROM guard) = 1
-  RETURNING {returned} AS key
-),
-tally AS MATERIALIZED (
-  SELECT (SELECT n FROM counted) AS found, (SELECT count(*) FROM changed) AS changed
-)`
-
-// purgeUncountedSQL changes all rows of the keys without counting them first, which costs a third
-// less. If there are more than $2 the statement fails with a division by zero, and changes nothing.
-const purgeUncountedSQL = `
-WITH {guard},
-changed AS (
-  {change}
-  WHERE t.{column} = ANY ($1::bigint[]){conditions}{unprotected}
-    AND (SELECT held FROM guard) = 1
-  RETURNING {returned} AS key
-),
-tally AS MATERIALIZED (
-  SELECT n AS found, n AS changed FROM (SELECT count(*) AS n FROM changed) c
-  WHERE 1 / (n <= $2::bigint)::int = 1
-)`
-
-// purgeAllResultSQL ends the statement where no records are to be removed.
-const purgeAllResultSQL = `
-SELECT EXISTS (SELECT FROM guard) AND {noted}, found, changed, 0::bigint FROM tally`
-
-// purgeAllRemovalSQL ends it where the child is in the queue's database and this is the last
-// definition of the keys: their records go with their rows. They stay if the cap was reached or not
-// every row was changed; whether a key has rows left is then for [Child.Remaining] to say.
-const purgeAllRemovalSQL = `,
-deleted AS (
-  DELETE FROM {queue} q USING tally, unnest($3::bigint[], $4::bigint[]) AS r (partition, id)
-  WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE
-    AND (SELECT held FROM guard) = 1 AND tally.found = tally.changed AND tally.found <= $2::bigint
-  RETURNING q.partition, q.id
-)` + forgetSQL + `
-SELECT EXISTS (SELECT FROM guard) AND {noted}, found, changed, (SELECT count(*) FROM deleted) FROM tally`
-
-// purgeSharesSQL changes at most $3 rows of each key and $2 in all, where they stand: found by
-// (tableoid, ctid), because ctid alone is not unique in a partitioned table and a child may have no
-// primary key. A row that has moved on since is left alone, and missing in changed: only found rows
-// that the statement's snapshot still sees, and that are not changed, were kept. LIMIT 1 makes seen
-// look at them one by one, by ctid. IS TRUE keeps the comparison a hash look-up for the row at
-// hand.
-const purgeSharesSQL = `
-WITH {guard},
-found AS MATERIALIZED (
-  SELECT k.key, c.tbl, c.loc
-  FROM guard CROSS JOIN unnest($1::bigint[]) AS k (key)
-  CROSS JOIN LATERAL (
-    SELECT t.tableoid AS tbl, t.ctid AS loc FROM {child} t
-    WHERE t.{column} = k.key{conditions} LIMIT $3::bigint {lock}
-  ) c
-  LIMIT $2::bigint
-),
-changed AS (
-  {change}
-  WHERE t.ctid = ANY (ARRAY(SELECT loc FROM found))
-    AND ((t.tableoid, t.ctid, t.{column}) IN (SELECT tbl, loc, key FROM found)) IS TRUE{conditions}{unprotected}
-  RETURNING {returned} AS key
-),
-tally AS (SELECT key, count(*) AS n FROM found GROUP BY key),
-seen AS MATERIALIZED (
-  SELECT f.key FROM found f
-  CROSS JOIN LATERAL (SELECT FROM {child} s WHERE s.ctid = f.loc AND s.tableoid = f.tbl LIMIT 1) s
-  WHERE (SELECT count(*) FROM found) > (SELECT count(*) FROM changed)
-)
-SELECT EXISTS (SELECT FROM guard) AND {noted},
-  ARRAY(SELECT key FROM tally ORDER BY key), ARRAY(SELECT n FROM tally ORDER BY key),
-  (SELECT count(*) FROM found), (SELECT count(*) FROM changed),
-  ARRAY(
-    SELECT DISTINCT key FROM seen
-    WHERE (SELECT count(*) FROM seen) > (SELECT count(*) FROM changed))`
-
-// Purge is one statement on a child.
-type Purge struct {
-	Permit
-	// Keys of deleted parents, without duplicates.
-	Keys []int64
-	// Cap is how many rows the statement may change.
-	Cap int64
-	// Uncounted lets PurgeAll change the rows without counting them first. It is an error if they
-	// are more than the cap. Of a child that [Child.MayKeep] rows it must not be asked: it takes all
-	// that it finds for changed.
-	Uncounted bool
+// equalities are the definition's conditions on the rows.
+func (c *Child) equalities(args *parameters) string {
+	var all strings.Builder
+	for _, want := range c.Key.Conditions {
+		fmt.Fprintf(&all, " AND t.%s = %s", quote(want.Column), c.value(args, want.Column, want.Value))
+	}
+	return all.String()
 }
 
-// PurgeResult is what a statement did.
-type PurgeResult struct {
-	// Found rows, at most one more than the cap, and how many of them were Changed.
-	Found, Changed int64
-	// Shares counts the rows found of each key that had any; PurgeAll does not know them.
-	Shares map[int64]int64
-	// Kept are keys of which there are rows that the statement has locked and not changed, although
-	// nobody else has changed them: triggers do that. Only PurgeShares with skipLocked knows them.
-	Kept []int64
-	// Removed records.
-	Removed int64
-}
-
-// PurgeAll deletes or updates all rows of some keys in one transaction, or none if there are more
-// than the cap. If it changes all rows it finds, it removes the given records from the queue; that
-// is possible in the queue's own database only.
-func (c *Child) PurgeAll(
-	ctx context.Context, p Purge, q DeletedRecords, records []Record,
-) (r PurgeResult, err error) {
-	ending, first, args := purgeAllResultSQL, 3, []any{p.Keys, p.Cap}
-	if len(records) > 0 {
-		ending, first, args = purgeAllRemovalSQL, 5, append(args, recordArrays(records)...)
-	}
-	beginning := purgeAllSQL
-	if p.Uncounted {
-		beginning = purgeUncountedSQL
-	}
-	sql, values := c.sql(beginning+ending, first, "{queue}", q.sql)
-	err = c.change(ctx, p.Permit,
-		newQuery("clean "+c.Key.String(), sql, append(args, values...)...),
-		&r.Found, affected{&r.Changed}, affected{&r.Removed})
-	return r, err
-}
-
-// PurgeShares deletes or updates at most perKey rows of each key, and no more than the cap in all,
-// in one transaction. With skipLocked it leaves locked rows out instead of waiting for them under
-// Limits.Lock.
-func (c *Child) PurgeShares(
-	ctx context.Context, p Purge, perKey int64, skipLocked bool,
-) (r PurgeResult, err error) {
-	lock := ""
-	if skipLocked {
-		lock = c.lock
-	}
-	sql, values := c.sql(purgeSharesSQL, 4, "{lock}", lock)
-	var keys, counts []int64
-	err = c.change(ctx, p.Permit,
-		newQuery("clean "+c.Key.String(), sql, append([]any{p.Keys, p.Cap, perKey}, values...)...),
-		&keys, &counts, &r.Found, affected{&r.Changed}, &r.Kept)
-	r.Shares = make(map[int64]int64, len(keys))
-	for i, key := range keys {
-		r.Shares[key] = counts[i]
-	}
-	return r, err
-}
-
-// change sends a statement on the child.
-func (c *Child) change(ctx context.Context, p Permit, q query, into ...any) error {
-	if c.unprotected != "" {
-		return c.Database.changeUnprotected(ctx, p, q, c.receipt(), into...)
-	}
-	return c.Database.change(ctx, p, q, c.receipt(), into...)
+// value is a parameter of the type of a column.
+func (c *Child) value(args *parameters, column, value string) string {
+	return args.add(value) + "::text::" + cmp.Or(c.home.columns[column].Type, "text")
 }

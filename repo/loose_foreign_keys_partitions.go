@@ -19,9 +19,6 @@ func PartitionLimits() Limits {
 	return Limits{Statement: 2 * time.Second, Lock: 100 * time.Millisecond}
 }
 
-// QueueLeafSchema holds the partitions of the queue.
-const QueueLeafSchema = "gitlab_partitions_dynamic"
-
 // createLeafSQL makes a partition. Removal is by DELETE, so vacuum must keep up.
 const createLeafSQL = `
 CREATE TABLE {leaf} PARTITION OF {queue} FOR VALUES IN ({number})
@@ -34,7 +31,7 @@ func CreatePartition(ctx context.Context, tx pgx.Tx, q DeletedRecords, number in
 }
 
 func createLeaf(q DeletedRecords, number int64) string {
-	return fill(createLeafSQL, "{leaf}", quote(QueueLeafSchema,
+	return fill(createLeafSQL, "{leaf}", quote(q.leafSchema,
 		fmt.Sprintf("%s_%d", queueTable, number)),
 		"{queue}", q.sql, "{number}", strconv.FormatInt(number, 10))
 }

@@ -25,6 +25,9 @@ type DeletedRecords struct {
 	Exists, Partitioned bool
 	// Managed by caretaker: made by `caretaker lfk install`.
 	Managed bool
+	// Wide: it is managed by caretaker and has the column key_values, for keys that are not one
+	// integer.
+	Wide bool
 	// Leaves are the tables that it is made of.
 	Leaves int
 	// Partitions are the numbers that the leaves are for, by their bounds, ascending; a leaf may have
@@ -35,8 +38,11 @@ type DeletedRecords struct {
 	// none.
 	Active int64
 	// At is when it was read, by the clock of the database: what is due is decided by it.
-	At  time.Time
-	sql string
+	At time.Time
+	// leafSchema is where its newest leaf lies, and the next one will; before there is any, that of
+	// GitLab's partitions where there is such a schema, else our own.
+	leafSchema string
+	sql        string
 }
 
 // Table is where the queue is.
@@ -45,6 +51,9 @@ func (q *DeletedRecords) Table() Table { return Table{q.Schema, queueTable} }
 const queueSQL = `
 SELECT n.nspname, q.oid IS NOT NULL, coalesce(q.relkind = 'p', false),
   EXISTS (SELECT FROM maintenance.queue_partitions),
+  EXISTS (SELECT FROM maintenance.queue_partitions) AND EXISTS (
+    SELECT FROM pg_attribute a WHERE a.attrelid = q.oid AND a.attname = 'key_values'
+      AND a.atttypid = 'text[]'::regtype AND NOT a.attisdropped),
   (SELECT count(*) FROM pg_inherits i WHERE i.inhparent = q.oid),
   ARRAY (
     SELECT number[1]::bigint AS bound
@@ -60,6 +69,15 @@ SELECT n.nspname, q.oid IS NOT NULL, coalesce(q.relkind = 'p', false),
     SELECT substring(pg_get_expr(d.adbin, d.adrelid) FROM '^''?(-?[0-9]+)')::bigint
     FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
     WHERE a.attrelid = q.oid AND a.attname = 'partition'), 0),
+  coalesce((
+    SELECT home.nspname
+    FROM pg_inherits i JOIN pg_class leaf ON leaf.oid = i.inhrelid
+    JOIN pg_namespace home ON home.oid = leaf.relnamespace
+    CROSS JOIN pg_get_expr(leaf.relpartbound, leaf.oid) bounds
+    WHERE i.inhparent = q.oid AND bounds LIKE 'FOR VALUES IN (%'
+    ORDER BY substring(bounds FROM '-?[0-9]+')::bigint DESC LIMIT 1),
+    (SELECT nspname FROM pg_namespace WHERE nspname = 'gitlab_partitions_dynamic'),
+    'maintenance'),
   clock_timestamp()
 FROM pg_namespace n
 LEFT JOIN pg_class q
@@ -69,8 +87,8 @@ WHERE n.nspname = current_schema()`
 // row are the fields in the order of queueSQL.
 func (q *DeletedRecords) row() []any {
 	return []any{
-		&q.Schema, &q.Exists, &q.Partitioned, &q.Managed,
-		&q.Leaves, &q.Partitions, &q.HasDefault, &q.Active, &q.At,
+		&q.Schema, &q.Exists, &q.Partitioned, &q.Managed, &q.Wide,
+		&q.Leaves, &q.Partitions, &q.HasDefault, &q.Active, &q.leafSchema, &q.At,
 	}
 }
 
@@ -202,7 +220,10 @@ func (q *DeletedRecords) parents(ctx context.Context, d *Database, l Limits, fin
 }
 
 // Record is one deleted parent row, whose key is Key.
-type Record struct{ Partition, ID, Key int64 }
+type Record struct {
+	Partition, ID int64
+	Key           Key
+}
 
 // Position is where loading goes on: behind this record. The zero value is the beginning of the
 // queue.
@@ -215,15 +236,15 @@ type Position struct {
 // loadRecordsSQL names the partition: without it the index's first column is unused. Records
 // without a time are due, and come last. A record that nobody has tried since then has the time at
 // which it was recorded; who postpones one gives it a later one, so that it does not come back to
-// the run that has done so, however soon it is due again.
+// the run that has done so, however soon it is due again. Keys are as keySQL has them.
 const loadRecordsSQL = `
-(SELECT id, primary_key_value, consume_after FROM {queue}
+(SELECT id, {key_number} AS number, {key_values} AS key_values, consume_after FROM {queue}
  WHERE partition = $1 AND fully_qualified_table_name = $2 AND status = 1
    AND consume_after <= now() AND (consume_after, id) > ($3::timestamptz, $4::bigint)
    AND (consume_after <= $7 OR $8 AND consume_after = created_at)
  ORDER BY consume_after, id LIMIT $6)
 UNION ALL
-(SELECT id, primary_key_value, consume_after FROM {queue}
+(SELECT id, {key_number} AS number, {key_values} AS key_values, consume_after FROM {queue}
  WHERE partition = $1 AND fully_qualified_table_name = $2 AND status = 1
    AND consume_after IS NULL AND id > $5::bigint
  ORDER BY id LIMIT $6)
@@ -251,14 +272,14 @@ func (d *Database) LoadRecords(
 			continue
 		}
 		time, id, nullID := after.keyset(partition)
-		load := newQuery("load records", fill(loadRecordsSQL, "{queue}", q.sql), partition, want.Parent,
+		load := newQuery("load records", q.fill(loadRecordsSQL), partition, want.Parent,
 			time, id, nullID, want.Limit-len(records), q.At, want.Since)
 		rows, err := readRows(ctx, d, l, load, pgx.RowToStructByPos[queueRow])
 		if err != nil {
 			return nil, after, err
 		}
 		for _, r := range rows {
-			records = append(records, Record{Partition: partition, ID: r.ID, Key: r.Key})
+			records = append(records, Record{Partition: partition, ID: r.ID, Key: r.Key()})
 			after = Position{begun: true, partition: partition, id: r.ID, consumeAfter: r.ConsumeAfter}
 		}
 	}
@@ -266,8 +287,20 @@ func (d *Database) LoadRecords(
 }
 
 type queueRow struct {
-	ID, Key      int64
+	ID int64
+	RecordKey
 	ConsumeAfter pgtype.Timestamptz
+}
+
+// fill puts the queue, and the number or the values of a record's key, into a statement. Only a
+// queue that is Wide has values: NULL for one integer, which is in primary_key_value then.
+func (q *DeletedRecords) fill(sql string) string {
+	number, values := "primary_key_value", "NULL::text[]"
+	if q.Wide {
+		number = "CASE WHEN key_values IS NULL THEN primary_key_value END"
+		values = "array_remove(key_values, NULL)"
+	}
+	return fill(sql, "{queue}", q.sql, "{key_number}", number, "{key_values}", values)
 }
 
 // keyset is where to begin in a partition: behind (time, id) among the records with a time, behind

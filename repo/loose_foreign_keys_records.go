@@ -137,14 +137,15 @@ noted AS (
 deleted AS (
   DELETE FROM {queue} q USING failed r
   WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE AND r.failures >= $7
-  RETURNING q.partition, q.id, q.fully_qualified_table_name, q.primary_key_value, q.created_at
+  RETURNING q.partition, q.id, q.fully_qualified_table_name, q.primary_key_value,
+    {key_values} AS key_values, q.created_at
 ),
 moved_to_dead AS (
   INSERT INTO maintenance.dead_records
-    (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures,
-     recorded_at)
-  SELECT d.fully_qualified_table_name, d.primary_key_value, r.definition, r.sqlstate, r.message,
-    r.failures, d.created_at
+    (fully_qualified_table_name, primary_key_value, key_values, definition, sqlstate, message,
+     failures, recorded_at)
+  SELECT d.fully_qualified_table_name, d.primary_key_value, d.key_values, r.definition,
+    r.sqlstate, r.message, r.failures, d.created_at
   FROM deleted d JOIN failed r USING (partition, id)
 )` + forgetSQL + `
 SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM postponed), (SELECT count(*) FROM deleted)`
@@ -163,7 +164,7 @@ func (d *Database) FailRecords(
 		definitions = append(definitions, x.Definition)
 		states, messages = append(states, x.SQLState), append(messages, x.Message)
 	}
-	fail := newQuery("record failures", fill(failRecordsSQL, "{queue}", q.sql),
+	fail := newQuery("record failures", q.fill(failRecordsSQL),
 		partitions, ids, isolated, definitions, states, messages, DeadAfter)
 	err = d.write(ctx, p, fail, affected{&rescheduled}, affected{&dead})
 	return rescheduled, dead, err
@@ -174,12 +175,12 @@ func (d *Database) FailRecords(
 type FailingRecord struct {
 	Partition int64 `json:"partition"`
 	ID        int64 `json:"id"`
-	// Table is the recorded name, with its schema; Key that of the deleted row.
+	// Table is the recorded name, with its schema; the key is that of the deleted row.
 	Table string `json:"table"`
-	Key   int64  `json:"key"`
+	RecordKey
 	// Definition and SQLState of the last failure; the latter is empty if a database did not answer,
-	// "absent" if no configured database has the child, and [ReasonKeptByTrigger] if a trigger or rule
-	// keeps the rows.
+	// "absent" if no configured database has the child, [ReasonKeptByTrigger] if a trigger or rule
+	// keeps the rows, and [ReasonKeyMismatch] if the definition has another key.
 	Definition string `json:"definition"`
 	SQLState   string `json:"sqlstate"`
 	// Failures are those known to be this record's own: the tenth makes it a dead one. Setbacks are
@@ -195,12 +196,12 @@ type FailingRecord struct {
 // failingRecordsSQL begins at the failures, which are few, and finds their records by the queue's
 // primary key.
 const failingRecordsSQL = `
-SELECT q.partition, q.id, q.fully_qualified_table_name, q.primary_key_value,
+SELECT q.partition, q.id, q.fully_qualified_table_name, {key_number}, {key_values},
   x.last_definition, x.sqlstate, x.failures, x.setbacks, x.failed_at, q.consume_after
 FROM maintenance.record_failures x
 JOIN {queue} q ON q.partition = x.partition AND q.id = x.record_id
 WHERE (x.partition, x.record_id) > ($1, $2) AND q.status = 1
-  AND ($3::text = '' OR q.fully_qualified_table_name IN ($3, current_schema() || '.' || $3))
+  AND ($3::text[] IS NULL OR q.fully_qualified_table_name = ANY ($3))
 ORDER BY x.partition, x.record_id LIMIT $4`
 
 // FailingRecords reads up to limit records of the queue that have failed, behind the one given, by
@@ -213,8 +214,8 @@ func (d *Database) FailingRecords(
 	if err != nil || !queue.Exists {
 		return nil, err
 	}
-	q := newQuery("list failing records", fill(failingRecordsSQL, "{queue}", queue.sql),
-		after.Partition, after.ID, table, limit)
+	q := newQuery("list failing records", queue.fill(failingRecordsSQL),
+		after.Partition, after.ID, RecordedNames(table, queue.Schema), limit)
 	return collect(ctx, d, q, pgx.RowToStructByPos[FailingRecord])
 }
 

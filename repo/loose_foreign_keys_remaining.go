@@ -7,29 +7,33 @@ import (
 )
 
 const remainingSQL = `
-SELECT k.key FROM unnest($1::bigint[]) AS k (key)
-CROSS JOIN LATERAL (SELECT FROM {child} t WHERE t.{column} = k.key{conditions} LIMIT 1) c`
+SELECT k.n FROM {parents}
+CROSS JOIN LATERAL (SELECT FROM {child} t WHERE {matched}{conditions} LIMIT 1) c`
 
 // Remaining says which of the keys still have rows.
-func (c *Child) Remaining(ctx context.Context, keys []int64, l Limits) ([]int64, error) {
-	sql, values := c.sql(remainingSQL, 2)
-	probe := newQuery("probe "+c.Key.String(), sql, append([]any{keys}, values...)...)
-	return readRows(ctx, c.Database, l, probe, pgx.RowTo[int64])
+func (c *Child) Remaining(ctx context.Context, keys []Key, l Limits) ([]Key, error) {
+	probe, err := c.query("probe", remainingSQL, keys, nil)
+	if err != nil {
+		return nil, err
+	}
+	numbers, err := readRows(ctx, c.Database, l, probe, pgx.RowTo[int64])
+	return numbered(keys, numbers), err
 }
 
 const countChildrenSQL = `
 SELECT count(*) FROM (
-  SELECT FROM unnest($1::bigint[]) AS k (key)
-  CROSS JOIN LATERAL (SELECT FROM {child} t WHERE t.{column} = k.key{conditions} LIMIT $2) c
+  SELECT FROM {parents}
+  CROSS JOIN LATERAL (SELECT FROM {child} t WHERE {matched}{conditions} LIMIT $2) c
   LIMIT $2
 ) capped`
 
 // Count counts the rows that Purge would change, up to limit.
 func (c *Child) Count(
-	ctx context.Context, keys []int64, limit int64, l Limits,
+	ctx context.Context, keys []Key, limit int64, l Limits,
 ) (n int64, err error) {
-	sql, values := c.sql(countChildrenSQL, 3)
-	count := newQuery("count "+c.Key.String(), sql, append([]any{keys, limit}, values...)...)
-	err = c.Database.readRow(ctx, l, count, &n)
+	count, err := c.query("count", countChildrenSQL, keys, []any{limit})
+	if err == nil {
+		err = c.Database.readRow(ctx, l, count, &n)
+	}
 	return n, err
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -70,7 +71,13 @@ func (d *Database) CheckMigrated(ctx context.Context) error {
 	}
 	for _, set := range d.migrationSets() {
 		var current int64
-		err := d.queryRow(ctx, "read the schema version", []any{&current}, set.versionSQL())
+		wanted, err := set.versions()
+		if err != nil {
+			return err
+		}
+		var applied int
+		into := []any{&current, &applied}
+		err = d.queryRow(ctx, "read the schema version", into, set.versionSQL(), wanted)
 		var pgErr *Error
 		if errors.As(err, &pgErr) && pgErr.SQLState != "42501" && pgErr.Class() == ClassSchema {
 			return fmt.Errorf("database %s: %w", d.Name, ErrNotMigrated)
@@ -78,9 +85,12 @@ func (d *Database) CheckMigrated(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if newest, err := set.newest(); err != nil || current < newest {
-			old := fmt.Errorf("database %s is at %d, needed is %d: %w", d.Name, current, newest, ErrNotMigrated)
-			return errors.Join(old, err)
+		switch newest := slices.Max(wanted); {
+		case current < newest:
+			return fmt.Errorf("database %s is at %d, needed is %d: %w", d.Name, current, newest, ErrNotMigrated)
+		case applied < len(wanted):
+			return fmt.Errorf("database %s lacks tables that this configuration uses: %w",
+				d.Name, ErrNotMigrated)
 		}
 	}
 	return nil
@@ -90,7 +100,9 @@ func (d *Database) CheckMigrated(ctx context.Context) error {
 // further: to what, and how far this one goes.
 func (d *Database) NewerSchema(ctx context.Context) (newer bool, current, known int64, err error) {
 	for _, set := range d.migrationSets() {
-		err := d.queryRow(ctx, "read the schema version", []any{&current}, set.versionSQL())
+		var applied int
+		into := []any{&current, &applied}
+		err := d.queryRow(ctx, "read the schema version", into, set.versionSQL(), []int64{})
 		if err == nil {
 			known, err = set.newest()
 		}
@@ -102,27 +114,62 @@ func (d *Database) NewerSchema(ctx context.Context) (newer bool, current, known 
 }
 
 // migrationSet is a folder of migrations with its version table.
-type migrationSet struct{ folder, table string }
+type migrationSet struct {
+	folder, table string
+	// without are the migrations that are left out.
+	without []int64
+}
 
 // migrationSets: what every database has, and what main has besides.
 func (d *Database) migrationSets() []migrationSet {
-	sets := []migrationSet{{"every", "maintenance.schema_migrations"}}
+	sets := []migrationSet{{folder: "every", table: "maintenance.schema_migrations"}}
 	if d.Name == "main" {
-		sets = append(sets, migrationSet{"main", "maintenance.schema_migrations_main"})
+		main := migrationSet{folder: "main", table: "maintenance.schema_migrations_main"}
+		if d.LooseForeignKeysOnly {
+			main.without = gitlabMigrations()
+		}
+		sets = append(sets, main)
 	}
 	return sets
 }
 
-func (s migrationSet) versionSQL() string {
-	return `SELECT coalesce(max(version_id), 0) FROM ` + s.table + ` WHERE is_applied`
+// gitlabMigrations are those of main that make nothing but what the workers for GitLab's users,
+// groups and tokens need. A migration is for them or for all, never both.
+func gitlabMigrations() []int64 {
+	return []int64{2, 3, 7, 10, 14}
 }
 
-func (s migrationSet) newest() (int64, error) {
+// versionSQL reads the newest version there is, and how many there are of $1.
+func (s migrationSet) versionSQL() string {
+	return `SELECT coalesce(max(version_id), 0), count(DISTINCT version_id) FILTER (WHERE version_id = ANY ($1::bigint[]))
+FROM ` + s.table + ` WHERE is_applied`
+}
+
+// versions are the migrations of this program that are not left out, ascending.
+func (s migrationSet) versions() (all []int64, err error) {
 	files, err := fs.Glob(migrationFiles, "migrations/"+s.folder+"/*.sql")
 	if err != nil || len(files) == 0 {
-		return 0, fmt.Errorf("no migrations in %s: %w", s.folder, err)
+		return nil, fmt.Errorf("no migrations in %s: %w", s.folder, err)
 	}
-	return goose.NumericComponent(files[len(files)-1])
+	for _, file := range files {
+		version, err := goose.NumericComponent(file)
+		if err != nil {
+			return nil, fmt.Errorf("migration %s: %w", file, err)
+		}
+		if !slices.Contains(s.without, version) {
+			all = append(all, version)
+		}
+	}
+	return all, nil
+}
+
+// newest is that of the folder, left out or not.
+func (s migrationSet) newest() (int64, error) {
+	all, err := migrationSet{folder: s.folder}.versions()
+	if err != nil {
+		return 0, err
+	}
+	return slices.Max(all), nil
 }
 
 func (d *Database) migrateSet(ctx context.Context, set migrationSet) ([]string, error) {
@@ -139,7 +186,10 @@ func (d *Database) migrateSet(ctx context.Context, set migrationSet) ([]string, 
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	db := stdlib.OpenDB(*config)
 	defer func() { _ = db.Close() }()
-	provider, err := goose.NewProvider("", db, files, goose.WithStore(store), goose.WithDisableGlobalRegistry(true))
+	// What was left out is older than what is there, if it is wanted later.
+	provider, err := goose.NewProvider("", db, files, goose.WithStore(store),
+		goose.WithDisableGlobalRegistry(true), goose.WithExcludeVersions(set.without),
+		goose.WithAllowOutofOrder(true))
 	if err != nil {
 		return nil, err
 	}

@@ -2,9 +2,12 @@ package repo_test
 
 import (
 	"context"
+	"crypto/md5"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +40,10 @@ CREATE TABLE parted_1 PARTITION OF parted FOR VALUES IN (1) WITH (autovacuum_ena
 CREATE TABLE parted_2 PARTITION OF parted FOR VALUES IN (2) WITH (autovacuum_enabled = off);
 INSERT INTO parted (leaf, p_id, kind) SELECT i % 3, i % 10000, i % 3 FROM generate_series(1, 200000) i;
 CREATE INDEX ON parted (p_id);
+CREATE TABLE paired (id bigserial PRIMARY KEY, p_id bigint, other varchar(20), one uuid, kind text, x smallint) WITH (autovacuum_enabled = off);
+INSERT INTO paired (p_id, other, one, kind) SELECT i % 10000, 'n' || i % 10000, md5((i % 10000)::text)::uuid, i % 3 FROM generate_series(1, 200000) i;
+CREATE INDEX ON paired (p_id, other);
+CREATE INDEX ON paired (one);
 CREATE TABLE gitlab_partitions_dynamic.loose_foreign_keys_deleted_records_2 PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (2);
 CREATE TABLE gitlab_partitions_dynamic.loose_foreign_keys_deleted_records_3 PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (3);
 CREATE TABLE gitlab_partitions_dynamic.loose_foreign_keys_deleted_records_4 PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (4);
@@ -91,7 +98,7 @@ func newBig(t *testing.T, d *repo.Database) *big {
 		t.Fatal(err)
 	}
 	for i := range 500 {
-		b.records = append(b.records, repo.Record{Partition: int64(1 + (i*7)%3), ID: int64(i * 7), Key: int64(i)})
+		b.records = append(b.records, repo.Record{Partition: int64(1 + (i*7)%3), ID: int64(i * 7), Key: repo.IntKey(int64(i))})
 	}
 	return b
 }
@@ -185,9 +192,18 @@ func (b *big) childStatements(key repo.LooseForeignKey) map[string]func(context.
 		b.t.Fatalf("%s: %v", key, err)
 	}
 	c := children[0]
-	var keys []int64
+	var keys []repo.Key
 	for i := range 500 {
-		keys = append(keys, int64(9750+i))
+		n := strconv.Itoa(9750 + i)
+		switch {
+		case len(key.Columns) > 1:
+			keys = append(keys, repo.KeyOf(n, "n"+n))
+		case key.Columns[0] == "one":
+			sum := md5.Sum([]byte(n))
+			keys = append(keys, repo.KeyOf(hex.EncodeToString(sum[:])))
+		default:
+			keys = append(keys, repo.IntKey(int64(9750+i)))
+		}
 	}
 	p := repo.Purge{Permit: by(b.fence), Keys: keys, Cap: 20_000}
 	all := func(records []repo.Record) func(context.Context) error {
@@ -235,9 +251,17 @@ func TestLooseForeignKeys_PlansKeepToIndexes(t *testing.T) {
 			for name, call := range b.figures() {
 				calls["figures "+name] = call
 			}
+			for _, columns := range [][]string{{"one"}, {"p_id", "other"}} {
+				for _, action := range []string{repo.AsyncDelete, repo.AsyncNullify} {
+					key := repo.LooseForeignKey{Table: "paired", Columns: columns, Parent: "p1", OnDelete: action}
+					for name, call := range b.childStatements(key) {
+						calls[strings.Join([]string{"paired", columns[0], action, name}, " ")] = call
+					}
+				}
+			}
 			for _, table := range []string{"plain", "narrow", "dense", "composite", "parted"} {
 				for _, action := range []string{repo.AsyncDelete, repo.AsyncNullify, repo.UpdateColumnTo} {
-					key := repo.LooseForeignKey{Table: table, Column: "p_id", Parent: "p1", OnDelete: action}
+					key := repo.LooseForeignKey{Table: table, Columns: []string{"p_id"}, Parent: "p1", OnDelete: action}
 					if action == repo.UpdateColumnTo {
 						key.TargetColumn, key.TargetValue = "x", "4"
 					}

@@ -31,18 +31,20 @@ func BenchmarkReceipts_Cost(b *testing.B) {
 	exec(`CREATE TABLE children (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, parent_id bigint NOT NULL, title text NOT NULL,
 		created_at timestamptz NOT NULL DEFAULT now())`)
 	exec(`CREATE INDEX ON children (parent_id)`)
-	children, err := d.Children(ctx, []repo.LooseForeignKey{{Table: "children", Column: "parent_id", Parent: "parents", OnDelete: repo.AsyncDelete}})
+	children, err := d.Children(ctx, []repo.LooseForeignKey{{Table: "children", Columns: []string{"parent_id"}, Parent: "parents", OnDelete: repo.AsyncDelete}})
 	if err != nil || children[0] == nil {
 		b.Fatal(children, err)
 	}
 	next := int64(0)
 	measure := func(purge func(context.Context, repo.Purge) error) (took, ran float64) {
 		p := repo.Purge{Permit: locking(1), Cap: 10 * keys * rows, Uncounted: true}
+		var numbers []int64
 		for range keys {
 			next++
-			p.Keys = append(p.Keys, next)
+			numbers = append(numbers, next)
 		}
-		exec(`INSERT INTO children (parent_id, title) SELECT k, 'child ' || n || ' of ' || k FROM generate_series(1, $1::bigint) n, unnest($2::bigint[]) k`, rows, p.Keys)
+		p.Keys = repo.IntKeys(numbers...)
+		exec(`INSERT INTO children (parent_id, title) SELECT k, 'child ' || n || ' of ' || k FROM generate_series(1, $1::bigint) n, unnest($2::bigint[]) k`, rows, numbers)
 		before, start := running(ctx, b, d), time.Now()
 		if err := purge(ctx, p); err != nil {
 			b.Fatal(err)

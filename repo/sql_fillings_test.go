@@ -15,8 +15,8 @@ var fragments = []string{
 	// Fires.
 	"noLedgerTimeSQL", "recordLeaseSQL",
 	// Loose foreign keys.
-	"createFunctionSQL", "createTriggerSQL", "deadRecordMatchSQL", "dropTriggerSQL", "enableTriggerSQL", "functionBodySQL", "tracedBodySQL", "forgetSQL", "integerTypesSQL",
-	"ProtectedSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "purgeUncountedSQL", "revokeFunctionSQL",
+	"createFunctionSQL", "createTriggerSQL", "deadRecordMatchSQL", "dropTriggerSQL", "enableTriggerSQL", "functionBodySQL", "tracedBodySQL", "baseTypeSQL", "comparedSQL", "KeyClassSQL", "forgetSQL",
+	"ProtectedSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "purgeSeveralSQL", "purgeUncountedSQL", "revokeFunctionSQL",
 	// Groups.
 	"archivedSQL", "cutoffSQL", "detailsSQL", "directMembershipSQL", "knownMarkSQL", "marksSQL", "namespaceMembersSQL", "noDetailsSQL", "noSchedulesSQL",
 	"schedulesSQL", "sourceMembersSQL", "todaySQL",
@@ -35,10 +35,14 @@ var fillings = map[string]string{
 	"{guard}": "fenceSQL", "{name}": "'w'", "{holder}": "'us'", "{epoch}": "1",
 	// Loose foreign keys.
 	"{queue}": "public.loose_foreign_keys_deleted_records",
-	"{child}": "public.members", "{unprotected}": "", "{column}": "user_id", "{conditions}": " AND t.source_type = 'Project'",
+	"{child}": "public.members", "{unprotected}": "", "{column}": "user_id", "{list}": "$1::text[]::bigint[]", "{child_columns}": "t.user_id", "{parent_values}": "k1",
+	"{parents}": "unnest($1::text[]::bigint[]) WITH ORDINALITY AS k (k1, n)", "{matched}": "t.user_id = k.k1",
+	"{key_number}": "primary_key_value", "{key_values}": "NULL::text[]", "{fits}": "", "{key_column}": "", "{conditions}": " AND t.source_type = 'Project'",
 	"{change}": "DELETE FROM public.members t", "{lock}": "FOR UPDATE SKIP LOCKED",
 	"{leaf}": "gitlab_partitions_dynamic.leaf", "{number}": "2", "{others}": "AND partition NOT IN (1, 2)", "{sequence}": "public.a_sequence", "{sequence_literal}": "'public.a_sequence'",
 	"{table}": "public.users", "{condition}": "id IS NULL", "{type}": "bigint", "{exact}": "bigint",
+	"{present}": "t.user_id IS NOT NULL", "{behind}": " AND (t.user_id) > (7::text::bigint)", "{equalities}": "", "{last_values}": "k.k1", "{next_values}": "x.k1", "{named_columns}": "t.user_id AS k1", "{texts}": "k.k1::text",
+	"{recorded_columns}": "primary_key_value", "{recorded_values}": "k.k1",
 	// Groups.
 	"{legacy}": "schedulesSQL", "{modern}": "detailsSQL", "{marks}": "marksSQL", "{cutoff}": "cutoffSQL", "{today}": "todaySQL",
 	"{direct}": "directMembershipSQL", "{archived}": "archivedSQL", "{state}": "n.state", "{key}": "'deletion_scheduled_by_user_id'",

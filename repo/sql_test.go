@@ -90,6 +90,8 @@ func statements(t *testing.T) map[string]string {
 	constants["purgeAllSQL with removal"] = constants["purgeAllSQL"] + constants["purgeAllRemovalSQL"]
 	constants["purgeUncountedSQL with its result"] = constants["purgeUncountedSQL"] + constants["purgeAllResultSQL"]
 	constants["purgeUncountedSQL with removal"] = constants["purgeUncountedSQL"] + constants["purgeAllRemovalSQL"]
+	constants["purgeSeveralSQL with its result"] = constants["purgeSeveralSQL"] + constants["purgeAllResultSQL"]
+	constants["purgeSeveralSQL with removal"] = constants["purgeSeveralSQL"] + constants["purgeAllRemovalSQL"]
 	for _, name := range fragments {
 		if _, ok := constants[name]; !ok {
 			t.Errorf("there is no constant %s any more: take it off the fragments in sql_fillings_test.go", name)

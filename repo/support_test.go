@@ -74,6 +74,7 @@ func newBench(t *testing.T, schema string) *bench {
 func installed(t *testing.T) *bench {
 	t.Helper()
 	b := newBench(t, "")
+	b.exec("CREATE SCHEMA gitlab_partitions_dynamic")
 	if _, err := lfkadmin.New(b.Database).InstallQueue(t.Context()); err != nil {
 		t.Fatal(err)
 	}

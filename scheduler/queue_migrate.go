@@ -12,12 +12,12 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// Migrate creates or updates the schema maintenance of a database, in main with River's tables, and
-// returns the names of the migrations applied. Servers may keep working meanwhile. Calls in several
+// Migrate creates or updates the schema maintenance of a database, in main with River's tables
+// unless it is for loose foreign keys only, and returns the names of the migrations applied. Servers may keep working meanwhile. Calls in several
 // processes wait for each other.
 func Migrate(ctx context.Context, d *repo.Database) (applied []string, err error) {
 	applied, err = d.Migrate(ctx)
-	if err != nil || d.Name != "main" {
+	if err != nil || d.Name != "main" || d.LooseForeignKeysOnly {
 		return applied, err
 	}
 	queue, err := migrateQueue(ctx, d)

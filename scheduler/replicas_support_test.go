@@ -76,13 +76,13 @@ func (l *lab) used(r *stepped) map[string]string {
 	if err != nil {
 		l.Fatal(err)
 	}
-	schedules := hourSchedules()
+	used, schedules := map[string]string{}, hourSchedules()
 	for _, st := range all {
-		if st.Condition == service.ConditionNotConfigured {
-			delete(schedules, st.Worker)
+		if st.Condition != service.ConditionNotConfigured {
+			used[st.Worker] = schedules[st.Worker]
 		}
 	}
-	return schedules
+	return used
 }
 
 // newReplica is a service as the wiring makes it.

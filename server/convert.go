@@ -161,11 +161,8 @@ func toStatus(w service.WorkerStatus) *pb.WorkerStatus {
 		Condition:       enum[pb.Condition](pb.Condition_value, conditionPrefix, string(w.Condition)),
 		ConditionDetail: run.Shorten(w.ConditionDetail, 4*listText, "GetRun, and the server's log"),
 	}
-	if b := w.Backlog; !w.BacklogUnknown {
-		status.Backlog = &pb.Backlog{
-			Pending: b.Pending, OldestAt: toTime(b.OldestAt), Due: b.Due, Deferred: b.Deferred,
-			Dead: b.Dead,
-		}
+	if !w.BacklogUnknown {
+		status.Backlog = toBacklog(w.Backlog)
 	}
 	if f := w.Failing; f != nil {
 		status.Failing = &pb.Failing{
@@ -182,5 +179,20 @@ func toStatus(w service.WorkerStatus) *pb.WorkerStatus {
 	for i := range w.Leases {
 		status.Leases = append(status.Leases, toLease(&w.Leases[i]))
 	}
+	for _, d := range w.Databases {
+		there := &pb.DatabaseStatus{
+			Database: d.Name, Problem: run.Shorten(d.Problem, listText, "GetRun"),
+		}
+		if d.Known {
+			there.Backlog = toBacklog(d.Backlog)
+		}
+		status.Databases = append(status.Databases, there)
+	}
 	return status
+}
+
+func toBacklog(b service.Backlog) *pb.Backlog {
+	return &pb.Backlog{
+		Pending: b.Pending, OldestAt: toTime(b.OldestAt), Due: b.Due, Deferred: b.Deferred, Dead: b.Dead,
+	}
 }

@@ -210,12 +210,18 @@ func findRefused(err error) failure {
 	return failure{}
 }
 
-// findPlanned is the part of the table about plans.
+// findPlanned is the part of the table about plans, and about what is not used here.
 func findPlanned(err error) failure {
 	var changed *service.PlanChangedError
 	var target *service.UnknownTargetError
 	var busy *service.PlansBusyError
+	var notInUse *service.NotInUseError
 	switch {
+	case errors.As(err, &notInUse):
+		return failure{
+			code: codes.FailedPrecondition, reason: "NOT_IN_USE", message: notInUse.Error(),
+			metadata: map[string]string{"what": notInUse.What},
+		}
 	case errors.As(err, &busy):
 		return failure{
 			code: codes.ResourceExhausted, reason: "PLANS_BUSY", message: busy.Error(),

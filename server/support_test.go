@@ -30,6 +30,7 @@ import (
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 var databases devdb.Tests
@@ -114,6 +115,7 @@ func startWith(t *testing.T, definitions string, transport credentials.Transport
 func (f *fixture) newService(definitions string) {
 	f.t.Helper()
 	config := service.Config{Databases: []*repo.Database{f.main}, Logger: slog.New(slog.DiscardHandler)}
+	servicetest.Audited(&config)
 	if definitions != "" {
 		file := filepath.Join(f.t.TempDir(), "definitions.yml")
 		err := os.WriteFile(file, []byte(definitions), 0o600)

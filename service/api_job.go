@@ -8,6 +8,14 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
+// What there is none of with loose foreign keys only: see [NotInUseError].
+const (
+	jobs         = "jobs"
+	plans        = "plans of deletions"
+	protections  = "protections"
+	outsidePaths = "paths outside the database"
+)
+
 // What callers need of deferred jobs, under the name of the package that they know.
 type (
 	// Job is a deferred job.
@@ -55,26 +63,50 @@ func (s *Service) JobKinds() []string { return s.pool.JobKinds() }
 func (s *Service) JobStates() []string { return job.States() }
 
 // JobCounts are how many jobs there are, by kind and state.
-func (s *Service) JobCounts(ctx context.Context) ([]JobCount, error) { return s.pool.JobCounts(ctx) }
+func (s *Service) JobCounts(ctx context.Context) ([]JobCount, error) {
+	if err := s.inUse(jobs); err != nil {
+		return nil, err
+	}
+	return s.pool.JobCounts(ctx)
+}
 
 // Jobs lists jobs, the newest first.
-func (s *Service) Jobs(ctx context.Context, f JobFilter) ([]Job, error) { return s.pool.Jobs(ctx, f) }
+func (s *Service) Jobs(ctx context.Context, f JobFilter) ([]Job, error) {
+	if err := s.inUse(jobs); err != nil {
+		return nil, err
+	}
+	return s.pool.Jobs(ctx, f)
+}
 
 // Job is a job by its id, or [ErrUnknownJob].
-func (s *Service) Job(ctx context.Context, id int64) (Job, error) { return s.pool.Job(ctx, id) }
+func (s *Service) Job(ctx context.Context, id int64) (Job, error) {
+	if err := s.inUse(jobs); err != nil {
+		return Job{}, err
+	}
+	return s.pool.Job(ctx, id)
+}
 
 // JobWorker is the worker that a job is of, "" for one of no worker, or [ErrUnknownJob].
 func (s *Service) JobWorker(ctx context.Context, id int64) (string, error) {
+	if err := s.inUse(jobs); err != nil {
+		return "", err
+	}
 	return s.pool.JobWorker(ctx, id)
 }
 
 // JobsOfRun are up to limit jobs that a run queued, the oldest first.
 func (s *Service) JobsOfRun(ctx context.Context, id string, limit int) ([]Job, error) {
+	if s.looseForeignKeysOnly {
+		return nil, nil
+	}
 	return s.pool.JobsOfRun(ctx, id, limit)
 }
 
 // CancelJob stops a job for good, and returns it as it is now; RetryJob takes that back. by is who asks.
 func (s *Service) CancelJob(ctx context.Context, id int64, reason, by string) (Job, error) {
+	if err := s.inUse(jobs); err != nil {
+		return Job{}, err
+	}
 	reason, by = strings.TrimSpace(reason), run.TruncateActor(strings.TrimSpace(by))
 	if err := checkReason(reason); err != nil {
 		return Job{}, err
@@ -88,5 +120,8 @@ func (s *Service) CancelJob(ctx context.Context, id int64, reason, by string) (J
 
 // RetryJob lets a job that failed or was given up be worked again at once.
 func (s *Service) RetryJob(ctx context.Context, id int64) (Job, error) {
+	if err := s.inUse(jobs); err != nil {
+		return Job{}, err
+	}
 	return s.pool.RetryJob(ctx, id)
 }

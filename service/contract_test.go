@@ -40,7 +40,7 @@ func TestWorkers_EachIsHeldToTheContract(t *testing.T) {
 func TestWorkers_BearTheNamesOfTheList(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, "main", "main")
-	all, err := e.Service("").Status(t.Context(), "")
+	all, err := e.Service("", servicetest.Audited).Status(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}

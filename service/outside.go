@@ -27,6 +27,9 @@ const MaxAck = 1000
 // Outside lists what deleted rows have left outside the database, the oldest first. Errors:
 // [ErrUnreachable].
 func (s *Service) Outside(ctx context.Context, f OutsideFilter) ([]OutsidePath, error) {
+	if err := s.inUse(outsidePaths); err != nil {
+		return nil, err
+	}
 	return s.engine.Main.ListOutside(ctx, f)
 }
 
@@ -35,6 +38,9 @@ func (s *Service) Outside(ctx context.Context, f OutsideFilter) ([]OutsidePath, 
 //
 // Errors: [*InvalidArgumentError]; [ErrUnknownPath], with nothing marked; [ErrUnreachable].
 func (s *Service) AckOutside(ctx context.Context, ids []int64, by string) ([]OutsidePath, error) {
+	if err := s.inUse(outsidePaths); err != nil {
+		return nil, err
+	}
 	if len(ids) == 0 || len(ids) > MaxAck {
 		text := fmt.Sprintf("from 1 to %d of them; ListOutside has them", MaxAck)
 		return nil, &run.InvalidArgumentError{Field: "ids", Description: text}

@@ -30,7 +30,7 @@ func pausedBy(t *testing.T, s *service.Service, worker string) string {
 func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, "main", "main")
-	s, replica := e.Service(servicetest.OneChild, e.WithQueue), e.Service(servicetest.OneChild, e.WithQueue)
+	s, replica := e.Service(servicetest.OneChild, e.WithQueue), e.Service(servicetest.OneChild, e.WithQueue, servicetest.Audited)
 	st := servicetest.Pause(t, s, service.AllWorkers)
 	if st.Worker != "*" || st.Condition != service.ConditionPaused || st.Paused == nil || st.Paused.Reason != "an incident" || st.Paused.By != "alice" {
 		t.Errorf("%+v", st)

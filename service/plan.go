@@ -103,6 +103,9 @@ func (s *Service) planTurn(ctx context.Context) (done func(), err error) {
 // Errors: [*InvalidArgumentError], [*UnknownTargetError], [*NotConfiguredError], [ErrUnreachable],
 // [*PlansBusyError].
 func (s *Service) PlanDeletion(ctx context.Context, kind string, id int64) (*Plan, error) {
+	if err := s.inUse(plans); err != nil {
+		return nil, err
+	}
 	steps, err := s.planners(kind, id)
 	if err != nil {
 		return nil, err
@@ -112,7 +115,7 @@ func (s *Service) PlanDeletion(ctx context.Context, kind string, id int64) (*Pla
 		return nil, err
 	}
 	defer done()
-	primaries := s.engine.Databases
+	primaries := run.GitLabs(s.engine.Databases)
 	copies, replicas := make([]*repo.Database, len(primaries)), false
 	for i, d := range primaries {
 		copies[i] = d.ReadCopy(ctx)

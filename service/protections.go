@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,6 +44,9 @@ const AllowedProtection = "from 1s to 87600h, which is ten years; leave it out t
 func (s *Service) Protect(
 	ctx context.Context, p Protection, ttl time.Duration,
 ) (Protection, error) {
+	if err := s.inUse(protections); err != nil {
+		return Protection{}, err
+	}
 	p.Reason, p.By = strings.TrimSpace(p.Reason), run.TruncateActor(strings.TrimSpace(p.By))
 	err := errors.Join(checkTarget(p.Kind, p.ID), checkReason(p.Reason))
 	if ttl != 0 && (ttl < minPause || ttl > maxProtection) {
@@ -72,7 +76,7 @@ func (s *Service) Protect(
 func (s *Service) Unprotect(
 	ctx context.Context, kind string, id int64, by string,
 ) (Protection, error) {
-	if err := checkTarget(kind, id); err != nil {
+	if err := cmp.Or(s.inUse(protections), checkTarget(kind, id)); err != nil {
 		return Protection{}, err
 	}
 	ended, err := s.engine.Main.Unprotect(ctx, kind, id)
@@ -95,6 +99,9 @@ func (s *Service) Unprotect(
 func (s *Service) Protections(
 	ctx context.Context, kind string, behind Protection, limit int,
 ) ([]Protection, error) {
+	if err := s.inUse(protections); err != nil {
+		return nil, err
+	}
 	if kind != "" {
 		if err := checkKind(kind); err != nil {
 			return nil, err

@@ -18,14 +18,18 @@ import (
 // Config is what a Service needs. Databases is required, with main first. The fields with keys come from package config:
 // they are read from the configuration, or get their defaults there.
 type Config struct {
-	// Databases in the order of the rotation: main, ci, sec.
+	// Databases in the order of the rotation: main, ci, sec, then the others by name.
 	Databases []*repo.Database
 	// Replica names this process in leases and runs; empty: a [run.ReplicaName].
 	Replica string
 	// SchedulerOff says that nothing starts by itself here; only GetStatus cares.
 	SchedulerOff bool
-	// Queue takes deferred jobs; nil: workers that queue jobs are not configured.
+	// Queue takes deferred jobs; nil: workers that queue jobs are not configured. With loose foreign keys
+	// only there is none.
 	Queue repo.JobQueue
+	// Use is what caretaker is for here: gitlab, every worker, or loose_foreign_keys, these alone, which
+	// needs fewer tables of its own and shows nothing else: [guide](guide-any-postgresql.md).
+	Use string `key:"use" default:"gitlab" of:"gitlab loose_foreign_keys"`
 	// HistoryKeep is how long runs, fires and the audit are kept.
 	HistoryKeep time.Duration `key:"history.keep" default:"720h" min:"1h" max:"87600h"`
 	// Receipts says what is kept of the rows that were changed.
@@ -75,6 +79,8 @@ type WorkerStatus struct {
 	ConditionDetail string
 	// Failing is set with ConditionFailing.
 	Failing *Failing
+	// Databases are those of a worker that has several, those with a problem first.
+	Databases []DatabaseStatus
 }
 
 // Service is what the edges call. Its methods may be called from any goroutine.
@@ -82,11 +88,13 @@ type Service struct {
 	engine       *run.Runner
 	pool         *job.Pool
 	schedulerOff bool
-	queue        repo.JobQueue
-	noticed      noticed
-	failedJobs   failedJobs
-	schedule     *schedule.Dispatcher
-	gauges       metric.Registration
+	// looseForeignKeysOnly: see [Config.LooseForeignKeysOnly].
+	looseForeignKeysOnly bool
+	queue                repo.JobQueue
+	noticed              noticed
+	failedJobs           failedJobs
+	schedule             *schedule.Dispatcher
+	gauges               metric.Registration
 	// plans has an element for each plan that is being made.
 	plans chan struct{}
 	// migrated: main has been found so.
@@ -99,18 +107,22 @@ func New(c Config) (*Service, error) {
 		return nil, errors.New("databases.main.url is required")
 	}
 	for _, d := range c.Databases {
-		d.KeepKeys = c.Receipts.KeepKeys
+		// Who makes another Service on databases in use changes nothing of them.
+		if d.KeepKeys != c.Receipts.KeepKeys || d.LooseForeignKeysOnly != c.LooseForeignKeysOnly() {
+			d.KeepKeys, d.LooseForeignKeysOnly = c.Receipts.KeepKeys, c.LooseForeignKeysOnly()
+		}
 	}
 	runner, err := run.New(run.Config{
 		Databases: c.Databases, Replica: c.Replica, HistoryKeep: c.HistoryKeep,
-		ReceiptsKeep: c.Receipts.Keep, Load: c.Load, Logger: c.Logger,
+		ReceiptsKeep: c.Receipts.Keep, Load: c.Load, Logger: c.Logger, LeftOut: c.leftOut(),
 	})
 	if err != nil {
 		return nil, err
 	}
 	s := &Service{engine: runner, pool: job.New(runner), schedule: schedule.New(runner), schedulerOff: c.SchedulerOff}
 	s.plans = make(chan struct{}, plansAtOnce)
-	if c.Queue != nil {
+	s.looseForeignKeysOnly = c.LooseForeignKeysOnly()
+	if c.Queue != nil && !s.looseForeignKeysOnly {
 		s.queue = run.CountedQueue{JobQueue: c.Queue}
 	}
 	if err := s.addWorkers(c); err != nil {

@@ -56,7 +56,7 @@ func TestSettings_Defaults(t *testing.T) {
 			MaxReplicaLag: 30 * time.Second, MaxArchiveBacklog: 4 << 30, MaxLockWait: 5 * time.Second, Patience: 20 * time.Second,
 		},
 		loosefk.Config{
-			WorkerConfig: common("* * * * *", false), Rotation: loosefk.RotationMinute, BatchSize: 500,
+			WorkerConfig: common("* * * * *", false), Rotation: loosefk.RotationMinute, TrackPartitions: new(true), BatchSize: 500,
 			MaxDeletes: 100_000, MaxUpdates: 50_000, MaxRuntime: 30 * time.Second,
 		},
 		inactivetoken.Config{
@@ -96,6 +96,7 @@ workers:
     catch_up: true
     definitions: d.yml
     rotation: all
+    track_partitions: false
     batch_size: 1
     max_deletes: 2
     max_updates: 3
@@ -126,7 +127,7 @@ workers:
 		},
 		loosefk.Config{
 			WorkerConfig:    service.WorkerConfig{Schedule: "*/5 * * * *", Enabled: new(false), CatchUp: new(true)},
-			DefinitionsFile: "d.yml", Rotation: loosefk.RotationAll, BatchSize: 1, MaxDeletes: 2, MaxUpdates: 3,
+			DefinitionsFile: "d.yml", Rotation: loosefk.RotationAll, TrackPartitions: new(false), BatchSize: 1, MaxDeletes: 2, MaxUpdates: 3,
 			MaxRuntime: 90 * time.Second,
 		},
 		inactivetoken.Config{

@@ -3,6 +3,7 @@ package service
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -35,7 +36,17 @@ func (s *Service) Status(ctx context.Context, name string) ([]WorkerStatus, erro
 		})
 	}
 	wait.Wait()
+	if name == "" {
+		out = slices.DeleteFunc(out, s.unseen)
+	}
 	return out, nil
+}
+
+// unseen says that an optional worker was never enabled here or elsewhere, and has never run: among
+// all workers it is of no interest.
+func (s *Service) unseen(st WorkerStatus) bool {
+	w, err := s.engine.Worker(st.Worker)
+	return err == nil && w.Optional && w.Config.Disabled() && st.NotUsed != "" && st.LastRun == nil
 }
 
 // statusTurns is how many workers are read side by side: the connections of main are there for work,
@@ -86,14 +97,14 @@ func (s *Service) status(ctx context.Context, w *run.Worker, shared func() overv
 	if !s.schedulerOff && !w.Config.Disabled() {
 		found.add(s.schedulerProblem(ctx, s.schedule.Heartbeat()))
 	}
-	for _, record := range failures {
-		if f := failed(record); f.Class != FailureUnreachable || !s.answerAgain(ctx, w, record) {
-			found.add(f)
-		} else {
-			remarks = append(remarks, f.Message+"; the databases answer again")
-		}
+	away := slices.ContainsFunc(places, func(p place) bool { return p.err != nil })
+	lasting, over := s.runProblems(ctx, w, failures, away)
+	for _, f := range lasting {
+		found.add(f)
 	}
+	remarks = append(remarks, over...)
 	s.noticed.date(w.Name, found)
+	st.Databases = databasesOf(w, places, found)
 	fires := s.schedule.Health(ctx, w)
 	remarks = append(remarks, schedule.Remark(fires))
 	if st.Backlog.AtLeast {
@@ -131,6 +142,22 @@ func (s *Service) status(ctx context.Context, w *run.Worker, shared func() overv
 	return st
 }
 
+// runProblems are those of the runs that failed, with remarks on runs that could not reach databases
+// which answer again; while one is away, none is taken to.
+func (s *Service) runProblems(
+	ctx context.Context, w *run.Worker, failures []repo.Failure, away bool,
+) (lasting []Failing, remarks []string) {
+	for _, record := range failures {
+		f := failed(record)
+		if f.Class != FailureUnreachable || away || !s.answerAgain(ctx, w, record) {
+			lasting = append(lasting, f)
+		} else {
+			remarks = append(remarks, f.Message+"; the databases answer again")
+		}
+	}
+	return lasting, firstTold(remarks, "runs that failed so")
+}
+
 // notConfigured shows no backlog of a worker that is not configured, unless there is one. Its remark says why it is not,
 // where the condition is another.
 func notConfigured(st *WorkerStatus, missing string) (remark string) {
@@ -164,7 +191,7 @@ func (st *WorkerStatus) add(places []place) (remarks []string) {
 			remarks = append(remarks, p.remark)
 		}
 	}
-	return remarks
+	return firstTold(remarks, "databases with remarks")
 }
 
 // leasesTimeout is how long a database may take to show its leases.

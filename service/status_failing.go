@@ -57,7 +57,7 @@ func (t *problems) words() string {
 	for _, f := range *t {
 		texts = append(texts, fmt.Sprintf("%s (since %s)", f.Message, f.Since.UTC().Format(time.RFC3339)))
 	}
-	return strings.Join(texts, "; ")
+	return strings.Join(firstTold(texts, "problems"), "; ")
 }
 
 // noticed remembers when a trouble of a worker was first seen, as long as every status call sees it.
@@ -179,14 +179,18 @@ func failed(record repo.Failure) Failing {
 	return f
 }
 
-// answerAgain says whether what a run could not reach has come back: all databases can work, and nobody else holds its
+// answerAgain says whether what a run could not reach has come back: all its databases can work, and nobody else holds its
 // fence rows. Then the worker is in order, though its next run may be far off.
 func (s *Service) answerAgain(ctx context.Context, w *run.Worker, record repo.Failure) bool {
 	name := w.Name
 	if record.Database != "" {
 		name += "/" + record.Database
 	}
-	return !slices.ContainsFunc(s.engine.Databases, func(d *repo.Database) bool {
+	databases := s.engine.Databases
+	if w.Databases == nil {
+		databases = run.GitLabs(databases)
+	}
+	return !slices.ContainsFunc(databases, func(d *repo.Database) bool {
 		bounded, cancel := context.WithTimeoutCause(ctx, leasesTimeout, repo.ErrUnreachable)
 		defer cancel()
 		if d.Writable(bounded) != nil {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -23,8 +22,12 @@ func (s *Service) SetFeatureFlag(ctx context.Context, name string, enabled bool)
 		return err
 	}
 	if _, is := known[name]; !is {
-		text := fmt.Sprintf("%s %q: known are %s", run.ErrUnknownFlag, name,
-			strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+		var read []string
+		for _, w := range s.engine.Workers {
+			read = append(read, w.Flags...)
+		}
+		slices.Sort(read)
+		text := fmt.Sprintf("%s %q: known are %s", run.ErrUnknownFlag, name, run.SomeNames(read))
 		return &run.UnknownError{What: run.ErrUnknownFlag, Name: name, Text: text}
 	}
 	if err := s.engine.Main.SetFeatureFlag(ctx, name, enabled); err != nil {

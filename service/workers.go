@@ -10,6 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/orphanaudit"
 	"github.com/caretaker-go/caretaker/service/placeholderuser"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -19,11 +20,12 @@ import (
 func (c *Config) list() []worker {
 	if c.workers == nil {
 		c.workers = []worker{
-			line(loosefk.Name, loosefk.New),
+			line(loosefk.Name, loosefk.New).forLooseForeignKeys(),
 			line(ghostuser.Name, ghostuser.New),
 			line(adjournedgroup.Name, adjournedgroup.New),
 			line(placeholderuser.Name, placeholderuser.New),
 			line(inactivetoken.Name, inactivetoken.New),
+			line(orphanaudit.Name, orphanaudit.New).forLooseForeignKeys(),
 		}
 	}
 	return c.workers
@@ -36,6 +38,8 @@ type worker struct {
 	settings any
 	// build makes the worker of them, with the kinds of job that belong to it.
 	build func(run.Deps) (*run.Worker, []job.Kind, error)
+	// looseForeignKeys: it belongs to them, whatever the application is.
+	looseForeignKeys bool
 }
 
 // constructor makes a worker of settings C.
@@ -44,7 +48,14 @@ type constructor[C any] func(run.Deps, C) (*run.Worker, []job.Kind, error)
 // line is the line of a worker in the list.
 func line[C any](name string, build constructor[C]) worker {
 	settings := new(C)
-	return worker{name, settings, func(d run.Deps) (*run.Worker, []job.Kind, error) { return build(d, *settings) }}
+	withSettings := func(d run.Deps) (*run.Worker, []job.Kind, error) { return build(d, *settings) }
+	return worker{name: name, settings: settings, build: withSettings}
+}
+
+// forLooseForeignKeys says that the worker is used wherever loose foreign keys are.
+func (w worker) forLooseForeignKeys() worker {
+	w.looseForeignKeys = true
+	return w
 }
 
 // Settings are the settings of the worker that has settings of type C, to be read and set. Copies of a Config
@@ -71,11 +82,18 @@ func (c *Config) Sections() iter.Seq2[string, any] {
 
 // addWorkers makes the workers of the list and their kinds of job.
 func (s *Service) addWorkers(c Config) error {
+	keys, err := Settings[loosefk.Config](&c).Keys()
+	if err != nil {
+		return err
+	}
 	d := run.Deps{
 		Main: s.engine.Main, Databases: s.engine.Databases, Queue: s.queue, Logger: s.engine.Logger,
-		Resume: s.engine.Resume,
+		Resume: s.engine.Resume, LooseForeignKeys: keys,
 	}
 	for _, line := range c.list() {
+		if !c.uses(line) {
+			continue
+		}
 		w, kinds, err := line.build(d)
 		if err != nil {
 			return err
@@ -85,6 +103,8 @@ func (s *Service) addWorkers(c Config) error {
 			return err
 		}
 	}
-	s.pool.Add(deletion.New(d, s.engine.Workers))
+	if !s.looseForeignKeysOnly {
+		s.pool.Add(deletion.New(d, s.engine.Workers))
+	}
 	return nil
 }

@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 fingerprint() {
-	find gen docs -type f 2>/dev/null | LC_ALL=C sort | while IFS= read -r file; do
+	find gen docs deploy NOTICE -type f 2>/dev/null | LC_ALL=C sort | while IFS= read -r file; do
 		cksum "$file"
 	done
 }
@@ -16,7 +16,7 @@ after=$(fingerprint)
 
 if [ "$before" != "$after" ]; then
 	echo "generated files were out of date; they are fresh now, review and commit them:" >&2
-	git --no-pager status --short -- gen docs >&2
+	git --no-pager status --short -- gen docs deploy NOTICE >&2
 	exit 1
 fi
 echo "generated files are up to date"

@@ -5,6 +5,9 @@
 #   prometheus Prometheus and promtool, which tests of alerts and dashboards ask
 #   chromium   Chromium and chromedriver, which look at the status page
 #   compiler   a C compiler, which Go's race detector needs
+#   npm        npm, which fetches other versions of PostgreSQL
+#   packages   what builds a bare Debian, rpm, and systemd's look at units, for the tests of packages
+#   clients    Python and Ruby with gRPC, in which the documentation has examples
 #   make       make itself, for machines that only run .ci/run
 # Installs with apt-get, dnf or brew, as root or by sudo without a password, and says so.
 set -eu
@@ -122,6 +125,7 @@ install() {
 		case $1 in
 		postgres) say "installing postgresql@17 with brew" && brew install --quiet postgresql@17 ;;
 		pgbouncer) say "installing pgbouncer with brew" && brew install --quiet pgbouncer ;;
+		npm) say "installing node with brew" && brew install --quiet node ;;
 		chromium) say "installing chromium with brew" && brew install --quiet --cask chromium chromedriver ;;
 		prometheus) say "installing prometheus with brew" && brew install --quiet prometheus ;;
 		*) return 1 ;;
@@ -136,7 +140,10 @@ install() {
 		prometheus) apt_install_prometheus ;;
 		chromium) apt_install chromium chromium-driver ;;
 		compiler) apt_install gcc libc6-dev ;;
+		npm) apt_install npm ;;
+		clients) apt_install python3-grpcio python3-grpc-tools ruby ruby-grpc ruby-grpc-tools protobuf-compiler libprotobuf-dev ;;
 		make) apt_install make ;;
+		packages) apt_install mmdebstrap rpm systemd ;;
 		esac
 	elif command -v dnf >/dev/null; then
 		case $1 in
@@ -145,6 +152,7 @@ install() {
 		chromium) say "installing chromium with dnf" && as_root dnf -q -y install chromium chromedriver ;;
 		prometheus) say "installing prometheus with dnf" && as_root dnf -q -y install golang-github-prometheus ;;
 		compiler) say "installing gcc with dnf" && as_root dnf -q -y install gcc ;;
+		npm) say "installing npm with dnf" && as_root dnf -q -y install npm ;;
 		make) say "installing make with dnf" && as_root dnf -q -y install make ;;
 		esac
 	else
@@ -242,6 +250,35 @@ require_compiler() {
 	fi
 }
 
+require_npm() {
+	if ! command -v npm >/dev/null && ! install npm; then
+		say "no npm, which fetches other versions of PostgreSQL. Install it, for example: sudo apt-get install npm" >&2
+		return 1
+	fi
+}
+
+require_packages() {
+	for program in mmdebstrap rpm systemd-analyze; do
+		if ! command -v $program >/dev/null && ! { command -v apt-get >/dev/null && install packages; }; then
+			say "no $program: packages are tried on Debian, as root: sudo apt-get install mmdebstrap rpm systemd" >&2
+			return 1
+		fi
+	done
+}
+
+has_clients() {
+	command -v protoc >/dev/null && command -v grpc_python_plugin >/dev/null && command -v grpc_tools_ruby_protoc >/dev/null &&
+		/usr/bin/python3 -c 'import grpc' 2>/dev/null && ruby -e 'require "grpc"' 2>/dev/null
+}
+
+require_clients() {
+	if ! has_clients && { ! install clients || ! has_clients; }; then
+		say "no Python and Ruby with gRPC, in which the documentation has examples. On Debian: sudo apt-get install python3-grpcio" >&2
+		say "python3-grpc-tools ruby-grpc ruby-grpc-tools protobuf-compiler libprotobuf-dev. All other tests: make test" >&2
+		return 1
+	fi
+}
+
 require_make() {
 	if ! command -v make >/dev/null && ! install make; then
 		say "no make. Install it, for example: sudo apt-get install make" >&2
@@ -251,7 +288,7 @@ require_make() {
 
 for name in "$@"; do
 	case $name in
-	postgres | pgbouncer | prometheus | chromium | compiler | make) "require_$name" ;;
-	*) say "unknown requirement $name: postgres, pgbouncer, prometheus, chromium, compiler or make" >&2 && exit 2 ;;
+	postgres | pgbouncer | prometheus | chromium | compiler | clients | packages | npm | make) "require_$name" ;;
+	*) say "unknown requirement $name: postgres, pgbouncer, prometheus, chromium, compiler, clients, packages, npm or make" >&2 && exit 2 ;;
 	esac
 done

@@ -17,6 +17,8 @@ const (
 	runsShown, jobsShown, firesShown = 20, 8, 8
 	// historyEvery is how often the curves are read: they get a new point a minute.
 	historyEvery = 30 * time.Second
+	// listShown is how many leases, or databases of a worker, a page lists.
+	listShown = 12
 	// workerRuns is how many runs and fires the page of a worker has.
 	workerRuns = 40
 )
@@ -57,12 +59,26 @@ func (b *board) Ended() []service.Run {
 	return slices.DeleteFunc(slices.Clone(b.Runs.Value), func(r service.Run) bool { return r.State == running })
 }
 
-// Leases are those of all workers, held ones first.
-func (b *board) Leases() (leases []service.Lease) {
-	for _, w := range b.Workers.Value {
-		leases = append(leases, w.Leases...)
+// Leases are those of all workers that a page has room for, held ones first.
+func (b *board) Leases() []service.Lease {
+	shown, _ := leasesOf(b.Workers.Value)
+	return shown
+}
+
+// OtherLeases says how many others there are; "" for none.
+func (b *board) OtherLeases() string {
+	_, others := leasesOf(b.Workers.Value)
+	return others
+}
+
+// leasesOf are the leases of some workers, held ones first: all of those, and free ones as long as
+// there is room; others says how many more are free.
+func leasesOf(workers []service.WorkerStatus) (shown []service.Lease, others string) {
+	held := 0
+	for _, w := range workers {
+		shown = append(shown, w.Leases...)
 	}
-	slices.SortStableFunc(leases, func(a, b service.Lease) int {
+	slices.SortStableFunc(shown, func(a, b service.Lease) int {
 		switch {
 		case a.Expired == b.Expired:
 			return strings.Compare(a.Name, b.Name)
@@ -71,7 +87,15 @@ func (b *board) Leases() (leases []service.Lease) {
 		}
 		return 1
 	})
-	return leases
+	for _, l := range shown {
+		if !l.Expired {
+			held++
+		}
+	}
+	if more := len(shown) - max(held, listShown); more > 0 {
+		return shown[:len(shown)-more], fmt.Sprintf("%d more, free; caretaker leases lists them all.", more)
+	}
+	return shown, ""
 }
 
 // Curve of a worker's backlog over the last hours, ending with the present one.
@@ -146,10 +170,12 @@ func (p *pages) board(ctx context.Context) *board {
 	var wait sync.WaitGroup
 	wait.Go(func() { b.Workers = p.statuses(ctx) })
 	wait.Go(func() { b.Runs = p.runs(ctx, "", runsShown) })
-	wait.Go(func() { b.Counts = read(ctx, p.recent, "counts", readEvery, p.config.Service.JobCounts) })
-	wait.Go(func() { b.Working = p.jobs(ctx, running) })
-	wait.Go(func() { b.Failing = p.jobs(ctx, "retryable") })
-	wait.Go(func() { b.Dead = p.jobs(ctx, "discarded") })
+	if p.hasJobs() {
+		wait.Go(func() { b.Counts = read(ctx, p.recent, "counts", readEvery, p.config.Service.JobCounts) })
+		wait.Go(func() { b.Working = p.jobs(ctx, running) })
+		wait.Go(func() { b.Failing = p.jobs(ctx, "retryable") })
+		wait.Go(func() { b.Dead = p.jobs(ctx, "discarded") })
+	}
 	wait.Go(func() { b.Missed = p.fires(ctx, missed) })
 	wait.Go(func() { b.History = p.history(ctx) })
 	wait.Wait()
@@ -169,6 +195,37 @@ type workerPage struct {
 	Fires   part[[]service.Fire]
 	Curve   *curve
 	Verdict verdict
+}
+
+// Databases are those of the worker that a page has room for, those with a problem first.
+func (p *workerPage) Databases() []service.DatabaseStatus {
+	return p.Status.Databases[:min(len(p.Status.Databases), listShown)]
+}
+
+// OtherDatabases says what is due on the others; "" if there are none.
+func (p *workerPage) OtherDatabases() string {
+	others := p.Status.Databases[len(p.Databases()):]
+	if len(others) == 0 {
+		return ""
+	}
+	var due int64
+	for _, d := range others {
+		due += d.Backlog.Due
+	}
+	return fmt.Sprintf("%d more, with %d due; caretaker status %s lists them all.",
+		len(others), due, p.Status.Worker)
+}
+
+// Leases are those of the worker that a page has room for, held ones first.
+func (p *workerPage) Leases() []service.Lease {
+	shown, _ := leasesOf([]service.WorkerStatus{p.Status})
+	return shown
+}
+
+// OtherLeases says how many others there are; "" for none.
+func (p *workerPage) OtherLeases() string {
+	_, others := leasesOf([]service.WorkerStatus{p.Status})
+	return others
 }
 
 // Down reports whether main does not answer.

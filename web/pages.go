@@ -46,6 +46,7 @@ func newPages(c Config) (*pages, error) {
 	}
 	functions := p.functions()
 	functions["asset"] = func(name string) string { return names[name] }
+	functions["hasJobs"] = p.hasJobs
 	for _, name := range []string{
 		"overview", "worker", "waiting", "runs", "run", "jobs", "job", "plan", "sorry",
 	} {
@@ -87,15 +88,21 @@ func (p *pages) routes() http.Handler {
 	mux.HandleFunc("GET /workers/{name}/{what}", p.waiting)
 	mux.HandleFunc("GET /runs", p.runList)
 	mux.HandleFunc("GET /runs/{id}", p.run)
-	mux.HandleFunc("GET /jobs", p.jobList)
-	mux.HandleFunc("GET /jobs/{id}", p.job)
-	mux.HandleFunc("GET /plan/{kind}/{id}", p.plan)
+	if p.hasJobs() {
+		mux.HandleFunc("GET /jobs", p.jobList)
+		mux.HandleFunc("GET /jobs/{id}", p.job)
+		mux.HandleFunc("GET /plan/{kind}/{id}", p.plan)
+	}
 	mux.HandleFunc("GET /static/{file}", p.asset)
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
 		p.sorry(w, r, http.StatusNotFound, "There is no such page.")
 	})
 	return mux
 }
+
+// hasJobs says that there are deferred jobs and plans of what they do: not with loose foreign keys
+// only.
+func (p *pages) hasJobs() bool { return !p.config.Service.LooseForeignKeysOnly() }
 
 func (p *pages) asset(w http.ResponseWriter, r *http.Request) {
 	a, known := p.assets[r.URL.Path]

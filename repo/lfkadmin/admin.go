@@ -20,6 +20,7 @@
 package lfkadmin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,10 +33,17 @@ import (
 )
 
 // Admin makes, removes and inspects what records deletions in one database.
-type Admin struct{ database *repo.Database }
+type Admin struct {
+	database *repo.Database
+	// patience is how long a transaction may take; 0: [timeout].
+	patience time.Duration
+}
 
 // New needs a database that is migrated.
-func New(d *repo.Database) Admin { return Admin{d} }
+func New(d *repo.Database) Admin { return Admin{database: d} }
+
+// patient lets a transaction take as long as it needs, within reason.
+func (a Admin) patient() Admin { return Admin{a.database, 24 * time.Hour} }
 
 // RefusedError says why a command does not do what it was asked to. Nothing was changed.
 type RefusedError struct {
@@ -125,7 +133,7 @@ func (a Admin) change(ctx context.Context, operation string,
 func (a Admin) transact(ctx context.Context, operation string, options pgx.TxOptions,
 	do func(context.Context, pgx.Tx) error,
 ) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, repo.ErrUnreachable)
+	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(a.patience, timeout), repo.ErrUnreachable)
 	defer cancel()
 	err := pgx.BeginTxFunc(ctx, a.database, options, func(tx pgx.Tx) error { return do(ctx, tx) })
 	if _, refused := errors.AsType[*RefusedError](err); refused {
@@ -172,12 +180,3 @@ func quote(names ...string) string { return pgx.Identifier(names).Sanitize() }
 
 // quotedQueue is the quoted name of the queue.
 func quotedQueue(q repo.DeletedRecords) string { return quote(q.Table().Schema, q.Table().Name) }
-
-// literal quotes a string constant for DDL, which takes no parameters.
-func literal(s string) string {
-	quoted := "'" + strings.ReplaceAll(s, "'", "''") + "'"
-	if strings.Contains(s, `\`) {
-		return "E" + strings.ReplaceAll(quoted, `\`, `\\`)
-	}
-	return quoted
-}

@@ -2,6 +2,7 @@ package lfkadmin
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"strings"
 
@@ -10,12 +11,14 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// Names of what records deletions, which are GitLab's.
+// Names of what records deletions, which are GitLab's but for functions of one table.
 const (
-	plainFunctionName    = "insert_into_loose_foreign_keys_deleted_records"
-	overrideFunctionName = plainFunctionName + "_override_table"
-	columnFunctionPrefix = plainFunctionName + "_with_"
-	triggerSuffix        = "_loose_fk_trigger"
+	plainFunctionName     = repo.TriggerFunctions
+	overrideFunctionName  = plainFunctionName + "_override_table"
+	columnFunctionPrefix  = plainFunctionName + "_with_"
+	integerFunctionPrefix = plainFunctionName + "_int_"
+	valuesFunctionPrefix  = repo.ValuesFunctionPrefix
+	triggerSuffix         = repo.TriggerSuffix
 )
 
 // maxNameBytes is how long a name in PostgreSQL can be. A longer one is cut off silently, and then
@@ -26,23 +29,48 @@ const maxNameBytes = 63
 type captureFunction struct {
 	name string
 	// recorded is the expression for the table's name in the record; {schema} is the application
-	// schema.
+	// schema, unless the function is for one table.
 	recorded string
-	// column holds the key.
-	column string
+	// key are the columns that are recorded.
+	key []string
+	// arguments of the triggers.
+	arguments []string
 }
 
 func plainFunction() captureFunction {
-	return captureFunction{plainFunctionName, `TG_TABLE_SCHEMA || '.' || TG_TABLE_NAME`, "id"}
+	return captureFunction{
+		name: plainFunctionName, recorded: `TG_TABLE_SCHEMA || '.' || TG_TABLE_NAME`,
+		key: []string{"id"},
+	}
 }
 
-func overrideFunction() captureFunction {
-	return captureFunction{overrideFunctionName, `{schema} || '.' || TG_ARGV[0]`, "id"}
+func overrideFunction(root relation) captureFunction {
+	return captureFunction{
+		overrideFunctionName, `{schema} || '.' || TG_ARGV[0]`, []string{"id"}, []string{root.Name},
+	}
 }
 
-func columnFunction(column string) captureFunction {
-	return captureFunction{columnFunctionPrefix + column, `{schema} || '.' || TG_ARGV[0]`, column}
+func columnFunction(column string, root relation) captureFunction {
+	return captureFunction{
+		columnFunctionPrefix + column, `{schema} || '.' || TG_ARGV[0]`,
+		[]string{column},
+		[]string{root.Name},
+	}
 }
+
+// tableFunction is for one table and its key, of either prefix: a function for any table would have
+// to put its statement together at each call, which takes three times as long. The name has a hash of
+// what it records; its triggers say it again in their arguments, for who reads them.
+func tableFunction(prefix string, root relation, key []string) captureFunction {
+	arguments := append([]string{root.String()}, key...)
+	hash := sha256.Sum256([]byte(strings.Join(arguments, "\x00")))
+	return captureFunction{
+		prefix + hex.EncodeToString(hash[:6]), repo.Literal(root.String()), key, arguments,
+	}
+}
+
+// values says that the key is recorded as texts.
+func (f captureFunction) values() bool { return strings.HasPrefix(f.name, valuesFunctionPrefix) }
 
 // createFunctionSQL: whoever may delete from the table needs no rights on the queue, and no
 // search_path leads the function astray. It catches no errors: that would cost every deletion a
@@ -69,15 +97,15 @@ DECLARE
 BEGIN
   IF trace ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$' THEN
     WITH noted AS (
-      INSERT INTO {queue} (fully_qualified_table_name, primary_key_value)
-      SELECT {recorded}, old_table.{column} FROM old_table WHERE old_table.{column} IS NOT NULL
+      INSERT INTO {queue} ({columns})
+      SELECT {recorded}, {key} FROM old_table WHERE {present}
       RETURNING partition, id
     )
     INSERT INTO maintenance.record_traces (partition, record_id, traceparent)
     SELECT noted.partition, noted.id, trace FROM noted LIMIT 1000;
   ELSE
-    INSERT INTO {queue} (fully_qualified_table_name, primary_key_value)
-    SELECT {recorded}, old_table.{column} FROM old_table WHERE old_table.{column} IS NOT NULL;
+    INSERT INTO {queue} ({columns})
+    SELECT {recorded}, {key} FROM old_table WHERE {present};
   END IF;
   RETURN NULL;
 END
@@ -119,12 +147,26 @@ func (f captureFunction) replace(ctx context.Context, tx pgx.Tx, q repo.DeletedR
 		body = tracedBodySQL
 	}
 	return run(ctx, tx, fill(createFunctionSQL, "{function}", f.sql(q), "{body}",
-		literal(f.body(body, q))))
+		repo.Literal(f.body(body, q))))
 }
 
 func (f captureFunction) body(template string, q repo.DeletedRecords) string {
-	return fill(template, "{queue}", quotedQueue(q), "{column}", quote(f.column),
-		"{recorded}", fill(f.recorded, "{schema}", literal(q.Schema)))
+	var values, present []string
+	for _, name := range f.key {
+		column := "old_table." + quote(name)
+		values, present = append(values, column+"::text"), append(present, column+" IS NOT NULL")
+	}
+	recorded := f.recorded
+	if len(f.arguments) < 2 {
+		recorded = fill(recorded, "{schema}", repo.Literal(q.Schema))
+	}
+	columns, key := "fully_qualified_table_name, primary_key_value", "old_table."+quote(f.key[0])
+	if f.values() {
+		columns, key = columns+", key_values", "0, ARRAY["+strings.Join(values, ", ")+"]"
+	}
+	return fill(template, "{queue}", quotedQueue(q), "{column}", quote(f.key[0]),
+		"{columns}", columns, "{key}", key, "{present}", strings.Join(present, " AND "),
+		"{recorded}", recorded)
 }
 
 const captureFunctionsSQL = `
@@ -145,9 +187,9 @@ func oldFunctions(ctx context.Context, tx pgx.Tx, q repo.DeletedRecords) (old []
 	for _, there := range found {
 		f := plainFunction()
 		if column, named := strings.CutPrefix(there.Name, columnFunctionPrefix); named {
-			f = columnFunction(column)
+			f = columnFunction(column, relation{})
 		} else if there.Name == overrideFunctionName {
-			f = overrideFunction()
+			f = overrideFunction(relation{})
 		}
 		if there.Name == f.name && there.Source == f.body(functionBodySQL, q) {
 			old = append(old, f)
@@ -163,8 +205,9 @@ type Trigger struct {
 	Schema, Table string
 	// Parent is the name of the topmost partitioned table it belongs to, or the table itself.
 	Parent string
-	// ParentHere: the parent is in the application schema.
-	ParentHere bool
+	// ParentSchema is the parent's; ParentHere: it is the application schema.
+	ParentSchema string
+	ParentHere   bool
 	// Divided is true for a partitioned table and for a partition.
 	Divided  bool
 	Name     string
@@ -194,29 +237,44 @@ const (
 	FormRight
 )
 
-// Form says whether the trigger does its work, and the column that it records: "" for a foreign
+// Recorded is the name under which deletions from the table should be recorded.
+func (t Trigger) Recorded() string { return t.ParentSchema + "." + t.Parent }
+
+// Values says that the trigger records the key as texts.
+func (t Trigger) Values() bool { return strings.HasPrefix(t.Function, valuesFunctionPrefix) }
+
+// ofTable: the function is for one table.
+func (t Trigger) ofTable() bool {
+	return t.Values() || strings.HasPrefix(t.Function, integerFunctionPrefix)
+}
+
+// Form says whether the trigger does its work, and the columns that it records: none for a foreign
 // one.
-func (t Trigger) Form() (form Form, column string) {
-	column = "id"
+func (t Trigger) Form() (form Form, key []string) {
+	key = []string{"id"}
 	named, isColumn := strings.CutPrefix(t.Function, columnFunctionPrefix)
 	if isColumn {
-		column = named
+		key = []string{named}
 	}
-	ours := isColumn || t.Function == plainFunctionName || t.Function == overrideFunctionName
+	ours := isColumn || t.Function == plainFunctionName || t.Function == overrideFunctionName ||
+		t.ofTable()
 	switch {
 	case !ours || !t.capturing:
-		return FormForeign, ""
-	case !t.ParentHere:
-		return FormWrong, column
+		return FormForeign, nil
+	case t.ofTable():
+		if len(t.Arguments) < 2 || t.Arguments[0] != t.Recorded() {
+			return FormWrong, key
+		}
+		return FormRight, t.Arguments[1:]
 	case t.Function == plainFunctionName:
 		// Under its own name: that of a partition nobody asks for.
 		if t.Divided || len(t.Arguments) > 0 {
-			return FormWrong, column
+			return FormWrong, key
 		}
-	case len(t.Arguments) != 1 || t.Arguments[0] != t.Parent:
-		return FormWrong, column
+	case !t.ParentHere || len(t.Arguments) != 1 || t.Arguments[0] != t.Parent:
+		return FormWrong, key
 	}
-	return FormRight, column
+	return FormRight, key
 }
 
 // Routed triggers write to GitLab's queues for single organizations, namespaces, projects or users.
@@ -224,14 +282,14 @@ func (t Trigger) Routed() bool {
 	if t.Function == plainFunctionName {
 		return len(t.Arguments) > 0
 	}
-	return len(t.Arguments) > 1
+	return len(t.Arguments) > 1 && !t.ofTable()
 }
 
 // Off says that the trigger does not fire when the application deletes.
 func (t Trigger) Off() bool { return t.Fires == "D" || t.Fires == "R" }
 
 const triggersSQL = `
-SELECT c.oid, n.nspname, c.relname, root.relname, rn.nspname = current_schema(),
+SELECT c.oid, n.nspname, c.relname, root.relname, rn.nspname, rn.nspname = current_schema(),
   c.relkind = 'p' OR c.relispartition,
   t.tgname, p.proname, encode(t.tgargs, 'hex'), t.tgenabled::text,
   pn.nspname = current_schema() AND t.tgtype = 8 AND t.tgqual IS NULL
@@ -250,16 +308,9 @@ ORDER BY n.nspname, c.relname, t.tgname`
 func triggers(ctx context.Context, tx pgx.Tx) ([]Trigger, error) {
 	return list(ctx, tx, func(row pgx.CollectableRow) (t Trigger, err error) {
 		var arguments string
-		err = row.Scan(&t.OID, &t.Schema, &t.Table, &t.Parent, &t.ParentHere, &t.Divided,
+		err = row.Scan(&t.OID, &t.Schema, &t.Table, &t.Parent, &t.ParentSchema, &t.ParentHere, &t.Divided,
 			&t.Name, &t.Function, &arguments, &t.Fires, &t.capturing)
-		if err != nil {
-			return t, err
-		}
-		// Each argument ends with a zero byte.
-		bytes, err := hex.DecodeString(arguments)
-		if text, some := strings.CutSuffix(string(bytes), "\x00"); some {
-			t.Arguments = strings.Split(text, "\x00")
-		}
+		t.Arguments = repo.TriggerArguments(arguments)
 		return t, err
 	}, triggersSQL, plainFunctionName, triggerSuffix)
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo"
 )
 
 func TestCapture_NothingIsRecordedWithoutADeletion(t *testing.T) {
@@ -127,7 +129,7 @@ func TestCapture_ARoleWithoutRightsOnTheQueueMayDelete(t *testing.T) {
 	b := partitioned(t)
 	b.track("p", "")
 	b.exec(`CREATE ROLE deleter_of_p LOGIN PASSWORD 'x'; GRANT SELECT, DELETE ON p, leaves.b TO deleter_of_p; GRANT USAGE ON SCHEMA leaves TO deleter_of_p;
-		REVOKE ALL ON SCHEMA gitlab_partitions_dynamic, maintenance FROM PUBLIC`)
+		REVOKE ALL ON SCHEMA maintenance FROM PUBLIC`)
 	t.Cleanup(func() { b.exec("DROP OWNED BY deleter_of_p; DROP ROLE deleter_of_p") })
 	b.exec("SET ROLE deleter_of_p")
 	b.exec("DELETE FROM public.p WHERE id = 1; DELETE FROM leaves.b WHERE id = 2")
@@ -169,13 +171,13 @@ func TestCapture_SchemaAndTableNamesAreLiteral(t *testing.T) {
 		b.exec("CREATE TABLE " + quoted(name) + ` (id int, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part)`)
 		b.exec("CREATE TABLE " + quoted(name[:5]+" leaf") + " PARTITION OF " + quoted(name) + " DEFAULT")
 		b.exec("INSERT INTO " + quoted(name) + " VALUES (1, 1), (2, 2)")
-		b.track(name, "")
+		b.track(repo.Table{Name: name}.Written(), "")
 		b.exec("DELETE FROM " + quoted(name) + " WHERE id = 1")
 		b.exec("DELETE FROM " + quoted(name[:5]+" leaf"))
 		b.wantRecords(schema+"."+name+":1", schema+"."+name+":2")
-		b.track(name, "")
+		b.track(repo.Table{Name: name}.Written(), "")
 		b.exec("CREATE TABLE " + quoted("plain "+name[:5]) + ` (";'\ x" int PRIMARY KEY); INSERT INTO ` + quoted("plain "+name[:5]) + " VALUES (7)")
-		b.track("plain "+name[:5], `;'\ x`)
+		b.track(repo.Table{Name: "plain " + name[:5]}.Written(), `;'\ x`)
 		b.exec("DELETE FROM " + quoted("plain "+name[:5]))
 		b.wantRecords(schema + ".plain " + name[:5] + ":7")
 	}

@@ -22,28 +22,30 @@ type Child struct {
 	// Indexed: the rows of a key are found by an index. What cannot run at all counts as indexed: it
 	// is not called slow as well.
 	Indexed bool
-	// NeverNull: the column that is to become NULL cannot.
-	NeverNull bool
+	// Columns are those that refer, unless some are missing.
+	Columns []KeyColumn
+	// NeverNull are columns that are to become NULL and cannot.
+	NeverNull []string
 	// Keepers are triggers and rules that may keep rows as they are.
 	Keepers []repo.KeepingTrigger
 }
 
 // childColumn is a column of a child; for NOT NULL and checks, of its partitions too.
 type childColumn struct {
-	Table                   uint32
-	Name, Type, Exact       string
-	Integer, NotNull, Check bool
+	Table uint32
+	KeyColumn
+	// Type is without modifiers.
+	Type           string
+	NotNull, Check bool
 }
 
 const childColumnsSQL = `
-WITH RECURSIVE ` + integerTypesSQL + `,
-below (root, oid) AS (
+WITH RECURSIVE below (root, oid) AS (
   SELECT oid, oid FROM unnest($1::oid[]) AS t (oid)
   UNION ALL SELECT b.root, i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid
 )
-SELECT b.root, a.attname::text, min(format_type(a.atttypid, -1)),
-  min(format_type(a.atttypid, a.atttypmod)),
-  bool_and(a.atttypid IN (SELECT oid FROM integers)), bool_or(a.attnotnull OR t.typnotnull),
+SELECT b.root, a.attname::text, min(format_type(a.atttypid, a.atttypmod)),
+  min(` + repo.KeyClassSQL + `), min(format_type(a.atttypid, -1)), bool_or(a.attnotnull OR t.typnotnull),
   bool_or(EXISTS (
     SELECT FROM pg_constraint k
     WHERE k.conrelid = a.attrelid AND k.contype = 'c' AND a.attnum = ANY (k.conkey)))
@@ -99,19 +101,17 @@ func (c childCheck) inspect(ctx context.Context) (*Child, error) {
 	if c.key.OnDelete == repo.UpdateColumnTo {
 		values = append(values, repo.ColumnValue{Column: c.key.TargetColumn, Value: c.key.TargetValue})
 	}
-	for _, name := range append([]string{c.key.Column}, columnsOf(values)...) {
+	for _, name := range append(slices.Clone(c.key.Columns), columnsOf(values)...) {
 		if _, ok := c.columns[name]; !ok && !slices.Contains(child.MissingColumns, name) {
 			child.MissingColumns = append(child.MissingColumns, name)
 		}
 	}
-	if slices.Contains(child.MissingColumns, c.key.Column) {
-		return child, nil
-	}
-	column := c.columns[c.key.Column]
-	if !column.Integer {
-		child.Mismatches = append(child.Mismatches, fmt.Sprintf(
-			"%s is of type %s: only smallint, integer and bigint can refer to a deleted "+
-				"row", column.Name, column.Exact))
+	for _, name := range c.key.Columns {
+		column, ok := c.columns[name]
+		if !ok {
+			return child, nil
+		}
+		child.Columns = append(child.Columns, column.KeyColumn)
 	}
 	for _, v := range values {
 		fits, err := c.fits(ctx, v)
@@ -128,12 +128,24 @@ func (c childCheck) inspect(ctx context.Context) (*Child, error) {
 		child.Indexed, err = c.indexed(ctx, c.home.OID)
 	}
 	if err == nil && c.key.OnDelete == repo.AsyncNullify {
-		child.NeverNull = column.NotNull
-		if !column.NotNull && column.Check {
-			child.NeverNull, err = c.never(ctx, c.home.sql(), quote(c.key.Column)+" IS NULL", nil)
-		}
+		child.NeverNull, err = c.neverNull(ctx)
 	}
 	return child, err
+}
+
+// neverNull are the columns of the definition that cannot become NULL.
+func (c childCheck) neverNull(ctx context.Context) (never []string, err error) {
+	for _, name := range c.key.Columns {
+		column := c.columns[name]
+		proved := column.NotNull
+		if !proved && column.Check {
+			proved, err = c.never(ctx, c.home.sql(), quote(name)+" IS NULL", nil)
+		}
+		if proved {
+			never = append(never, name)
+		}
+	}
+	return never, err
 }
 
 func columnsOf(values []repo.ColumnValue) []string {

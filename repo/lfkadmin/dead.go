@@ -5,15 +5,17 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo"
 )
 
 // DeadRecord is a deleted parent whose children could not be cleaned: a row of
 // maintenance.dead_records.
 type DeadRecord struct {
 	ID int64 `json:"id"`
-	// Table is the recorded name, with its schema; Key that of the deleted row.
+	// Table is the recorded name, with its schema; the key is that of the deleted row.
 	Table string `json:"table"`
-	Key   int64  `json:"key"`
+	repo.RecordKey
 	// Definition, SQLState and Message of the last failure.
 	Definition string `json:"definition"`
 	SQLState   string `json:"sqlstate"`
@@ -24,22 +26,22 @@ type DeadRecord struct {
 	DeadAt     time.Time `json:"dead_at"`
 }
 
-// deadRecordMatchSQL: all, one by its id ($2), or those of a table ($3) with or without the
-// application schema.
+// deadRecordMatchSQL: all, one by its id ($2), or those of a table under one of its names
+// ($3).
 const deadRecordMatchSQL = `($2::bigint IS NULL OR id = $2)
-  AND ($3::text = '' OR fully_qualified_table_name IN ($3, current_schema() || '.' || $3))`
+  AND ($3::text[] IS NULL OR fully_qualified_table_name = ANY ($3))`
 
 // DeadRecordFilter chooses dead records; the zero value is all of them.
 type DeadRecordFilter struct {
 	// ID of one record; nil: any.
 	ID *int64
-	// Table they were recorded for, with or without the application schema; "": any.
+	// Table they were recorded for, named as [repo.ParseTable] reads it; "": any.
 	Table string
 }
 
 const deadRecordsSQL = `
-SELECT id, fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures,
-  recorded_at, dead_at
+SELECT id, fully_qualified_table_name, CASE WHEN key_values IS NULL THEN primary_key_value END,
+  key_values, definition, sqlstate, message, failures, recorded_at, dead_at
 FROM maintenance.dead_records
 WHERE id > $1 AND ` + deadRecordMatchSQL + ` ORDER BY id LIMIT $4`
 
@@ -47,9 +49,15 @@ WHERE id > $1 AND ` + deadRecordMatchSQL + ` ORDER BY id LIMIT $4`
 func (a Admin) DeadRecords(
 	ctx context.Context, filter DeadRecordFilter, after int64, limit int,
 ) (records []DeadRecord, err error) {
+	var schema string
+	if filter.Table != "" {
+		if schema, err = a.database.ApplicationSchema(ctx); err != nil {
+			return nil, err
+		}
+	}
 	err = a.read(ctx, "list dead records", func(ctx context.Context, tx pgx.Tx) error {
 		records, err = list(ctx, tx, pgx.RowToStructByPos[DeadRecord], deadRecordsSQL,
-			after, filter.ID, filter.Table, limit)
+			after, filter.ID, repo.RecordedNames(filter.Table, schema), limit)
 		return err
 	})
 	return records, err
@@ -60,16 +68,17 @@ const retryBatch = 1000
 
 const newestDeadRecordSQL = `SELECT coalesce(max(id), 0) FROM maintenance.dead_records`
 
-// retryRecordsSQL puts records back as if the rows had just been deleted: table and key only.
+// retryRecordsSQL puts records back as if the rows had just been deleted: table and key only. A
+// queue that is not Wide takes no key of values: {fits} leaves those where they are.
 const retryRecordsSQL = `
 WITH back AS (
   DELETE FROM maintenance.dead_records WHERE id = ANY (ARRAY(
     SELECT id FROM maintenance.dead_records
-    WHERE id <= $1 AND ` + deadRecordMatchSQL + ` ORDER BY id LIMIT $4 FOR UPDATE))
-  RETURNING fully_qualified_table_name, primary_key_value
+    WHERE id <= $1 AND ` + deadRecordMatchSQL + `{fits} ORDER BY id LIMIT $4 FOR UPDATE))
+  RETURNING fully_qualified_table_name, primary_key_value, key_values
 )
-INSERT INTO {queue} (fully_qualified_table_name, primary_key_value)
-SELECT fully_qualified_table_name, primary_key_value FROM back`
+INSERT INTO {queue} (fully_qualified_table_name, primary_key_value{key_column})
+SELECT fully_qualified_table_name, primary_key_value{key_column} FROM back`
 
 // RetryDeadRecords puts dead records back into the queue and returns how many, also with an error.
 // Each is moved in one transaction, a thousand at a time; one that dies again meanwhile stays dead.
@@ -85,11 +94,16 @@ func (a Admin) RetryDeadRecords(ctx context.Context, filter DeadRecordFilter) (n
 	err = a.read(ctx, "find the newest dead record", func(ctx context.Context, tx pgx.Tx) error {
 		return tx.QueryRow(ctx, newestDeadRecordSQL).Scan(&newest)
 	})
+	fits, column := " AND key_values IS NULL", ""
+	if q.Wide {
+		fits, column = "", ", key_values"
+	}
+	sql := fill(retryRecordsSQL, "{queue}", quotedQueue(q), "{fits}", fits, "{key_column}", column)
+	names := repo.RecordedNames(filter.Table, q.Schema)
 	for moved := int64(1); moved > 0 && err == nil; n += moved {
 		moved = 0
 		err = a.write(ctx, "put dead records back", func(ctx context.Context, tx pgx.Tx) error {
-			tag, err := tx.Exec(ctx, fill(retryRecordsSQL, "{queue}", quotedQueue(q)),
-				newest, filter.ID, filter.Table, retryBatch)
+			tag, err := tx.Exec(ctx, sql, newest, filter.ID, names, retryBatch)
 			moved = tag.RowsAffected()
 			return err
 		})

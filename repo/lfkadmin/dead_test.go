@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 )
 
@@ -39,7 +40,7 @@ func TestDeadRecords_ArePagedByID(t *testing.T) {
 		var got []int64
 		for _, r := range page {
 			got = append(got, r.ID)
-			if r.Key != r.ID*10 || r.Definition != "c.p_id -> p" || r.SQLState != "P0001" || r.Message != "no" || r.Failures != 10 ||
+			if r.Key() != repo.IntKey(r.ID*10) || r.Definition != "c.p_id -> p" || r.SQLState != "P0001" || r.Message != "no" || r.Failures != 10 ||
 				!r.RecordedAt.Before(r.DeadAt) {
 				t.Errorf("got %+v", r)
 			}

@@ -99,25 +99,29 @@ func (c childCheck) indexed(ctx context.Context, oid uint32) (bool, error) {
 	return true, nil
 }
 
-// usable: all columns up to and including the definition's are that or those of its conditions, and
-// the predicate, if there is one, holds for every row that the definition is about.
+// usable: all columns up to and including the last of the definition's are those or columns of its
+// conditions, and the predicate, if there is one, holds for every row that the definition is about.
 func (c childCheck) usable(ctx context.Context, table relation, index childIndex) (bool, error) {
-	conditions := columnsOf(c.key.Conditions)
+	conditions, left := columnsOf(c.key.Conditions), slices.Clone(c.key.Columns)
 	for _, column := range index.columns {
-		if column == c.key.Column {
+		if len(left) == 0 {
 			break
 		}
-		if !slices.Contains(conditions, column) {
+		if !slices.Contains(left, column) && !slices.Contains(conditions, column) {
 			return false, nil
 		}
+		left = slices.DeleteFunc(left, func(l string) bool { return l == column })
 	}
-	if !slices.Contains(index.columns, c.key.Column) {
+	if len(left) > 0 {
 		return false, nil
 	}
 	if index.predicate == "" {
 		return true, nil
 	}
-	where := []string{quote(c.key.Column) + " IS NOT NULL"}
+	var where []string
+	for _, column := range c.key.Columns {
+		where = append(where, quote(column)+" IS NOT NULL")
+	}
 	var values []any
 	for i, v := range c.key.Conditions {
 		where = append(where, fmt.Sprintf("%s = $%d::text::%s", quote(v.Column), i+1,

@@ -2,7 +2,6 @@ package lfkadmin
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -20,7 +19,7 @@ type Inspection struct {
 	ActiveMissing bool
 	// Pending are the recorded table names that have pending records.
 	Pending []string
-	// Parents that are tables of the application schema here, by name.
+	// Parents that are tables here, by the names that the definitions have for them.
 	Parents map[string]Parent
 	// Children has an entry a definition, nil where its child has no home here.
 	Children []*Child
@@ -39,10 +38,23 @@ type Parent struct {
 	PartitionOf string
 	// Relations are the table, then its partitions, level by level.
 	Relations []Relation
-	// Key is the column that is recorded, KeyType its type ("": there is no such column), KeyRight
-	// whether it is one that can be recorded.
-	Key, KeyType string
-	KeyRight     bool
+	// Key are the columns that are recorded; where nothing is, those that the definitions name, or id.
+	// Columns are those of them that exist.
+	Key     []string
+	Columns []KeyColumn
+	// Values: the key is recorded as texts, otherwise as one integer.
+	Values bool
+}
+
+// Tracked says that a trigger records deletions, in whatever form.
+func (p Parent) Tracked() bool {
+	return slices.ContainsFunc(p.Relations, func(r Relation) bool {
+		if r.Trigger == nil {
+			return false
+		}
+		form, _ := r.Trigger.Form()
+		return form != FormForeign
+	})
 }
 
 // Relation is a table or partition with its trigger.
@@ -69,8 +81,8 @@ func (a Admin) Inspect(ctx context.Context, keys []repo.LooseForeignKey) (Inspec
 			return err
 		}
 		for _, k := range keys {
-			if home, ok := homes[k.Parent]; ok && err == nil && i.Parents[k.Parent].Key == "" {
-				i.Parents[k.Parent], err = inspectParent(ctx, tx, home, i.Triggers)
+			if home, ok := homes[k.Parent]; ok && err == nil && i.Parents[k.Parent].Key == nil {
+				i.Parents[k.Parent], err = inspectParent(ctx, tx, home, i.Triggers, wantedKey(keys, k.Parent))
 			}
 		}
 		if err == nil {
@@ -142,59 +154,75 @@ func (a Admin) inspectPending(ctx context.Context, i *Inspection) error {
 	return err
 }
 
-// homesSQL: ordinary and partitioned tables of the application schema that can be written to.
+// homesSQL: ordinary and partitioned tables that can be written to, by the names that definitions
+// have for them.
 const homesSQL = `
-SELECT c.oid, n.nspname, c.relname, c.relkind::text, coalesce((
-  SELECT root.relname::text FROM pg_class root
+SELECT w.written, c.oid, n.nspname, c.relname, c.relkind::text, coalesce((
+  SELECT CASE WHEN rn.nspname = current_schema() THEN root.relname::text
+    ELSE rn.nspname || '.' || root.relname END
+  FROM pg_class root JOIN pg_namespace rn ON rn.oid = root.relnamespace
   WHERE root.oid = pg_partition_root(c.oid) AND root.oid <> c.oid), '')
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = current_schema()
-WHERE c.relname::text = ANY ($1::text[]) AND c.relkind IN ('r', 'p') AND NOT ` + repo.ProtectedSQL
+FROM (SELECT DISTINCT written, schema, name FROM unnest($1::text[], $2::text[], $3::text[])
+  AS w (written, schema, name)) w
+JOIN pg_namespace n ON n.nspname = coalesce(nullif(w.schema, ''), current_schema())
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
+WHERE c.relkind IN ('r', 'p') AND NOT ` + repo.ProtectedSQL
 
 // findHomes finds the tables that definitions name, as children and as parents.
 func findHomes(
 	ctx context.Context, tx pgx.Tx, keys []repo.LooseForeignKey,
 ) (map[string]relation, error) {
-	names := []string{}
+	var written, schemas, names []string
 	for _, k := range keys {
-		names = append(names, k.Table, k.Parent)
+		for _, name := range []string{k.Table, k.Parent} {
+			if t, err := repo.ParseTable(name); err == nil {
+				written = append(written, name)
+				schemas, names = append(schemas, t.Schema), append(names, t.Name)
+			}
+		}
 	}
-	found, err := list(ctx, tx, func(row pgx.CollectableRow) (r relation, err error) {
-		err = row.Scan(&r.OID, &r.Schema, &r.Name, &r.Kind, &r.Parent)
+	byName := make(map[string]relation, len(written))
+	_, err := list(ctx, tx, func(row pgx.CollectableRow) (r relation, err error) {
+		var name string
+		err = row.Scan(&name, &r.OID, &r.Schema, &r.Name, &r.Kind, &r.Parent)
+		byName[name] = r
 		return r, err
-	}, homesSQL, names)
-	byName := make(map[string]relation, len(found))
-	for _, r := range found {
-		byName[r.Name] = r
-	}
+	}, homesSQL, written, schemas, names)
 	return byName, err
 }
 
+// wantedKey is the key that the definitions of a parent name, or else id.
+func wantedKey(keys []repo.LooseForeignKey, parent string) []string {
+	for _, k := range keys {
+		if k.Parent == parent && k.Key != nil {
+			return k.Key
+		}
+	}
+	return []string{"id"}
+}
+
 func inspectParent(
-	ctx context.Context, tx pgx.Tx, home relation, existing []Trigger,
+	ctx context.Context, tx pgx.Tx, home relation, existing []Trigger, wanted []string,
 ) (p Parent, err error) {
 	tree, err := partitionTree(ctx, tx, home.OID)
 	if err != nil {
 		return p, err
 	}
-	p.Key, p.PartitionOf = "id", home.Parent
+	p.Key, p.PartitionOf = wanted, home.Parent
 	for _, rel := range slices.Backward(tree) {
 		if rel.Inherited {
 			continue
 		}
 		best := bestTrigger(rel, existing)
 		if best != nil {
-			if form, column := best.Form(); form != FormForeign {
-				p.Key = column
+			if form, key := best.Form(); form != FormForeign {
+				p.Key, p.Values = key, best.Values()
 			}
 		}
 		p.Relations = append(p.Relations, Relation{Name: rel.String(), Trigger: best})
 	}
 	slices.Reverse(p.Relations)
-	key, err := readKeyColumn(ctx, tx, home.OID, p.Key)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return p, nil
-	}
-	p.KeyType, p.KeyRight = key.kind, key.integer
+	p.Columns, err = keyColumns(ctx, tx, home.OID, p.Key)
 	return p, err
 }
 
@@ -218,10 +246,11 @@ type ForeignKey struct {
 	Table repo.Table
 	// Columns that refer.
 	Columns []string
-	// Child is the table of the definitions that the foreign key belongs to, or has below it; "":
-	// none.
+	// Child is the table of the definitions that the foreign key belongs to, or has below it, with its
+	// schema; "": none.
 	Child string
-	// Parent is the table of the definitions that it refers to, itself or one of its partitions.
+	// Parent is the table of the definitions that it refers to, itself or one of its partitions, with
+	// its schema.
 	Parent string
 	// Blocks: a row that is referred to cannot be deleted. If it is deferrable that shows at the
 	// commit.
@@ -259,11 +288,12 @@ func inspectForeignKeys(
 	ctx context.Context, tx pgx.Tx, homes map[string]relation,
 ) ([]ForeignKey, error) {
 	names, oids := map[uint32]string{}, []uint32{}
-	for name, home := range homes {
-		names[home.OID] = name
+	for _, home := range homes {
+		names[home.OID] = home.String()
 		oids = append(oids, home.OID)
 	}
 	slices.Sort(oids)
+	oids = slices.Compact(oids)
 	return list(ctx, tx, func(row pgx.CollectableRow) (f ForeignKey, err error) {
 		var child, parent uint32
 		err = row.Scan(&f.Name, &f.Table.Schema, &f.Table.Name, &f.Columns, &child, &parent, &f.Blocks)

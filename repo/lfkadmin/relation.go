@@ -2,6 +2,7 @@ package lfkadmin
 
 import (
 	"context"
+	"errors"
 
 	"github.com/jackc/pgx/v5"
 
@@ -21,7 +22,7 @@ type relation struct {
 	Schema, Name string
 	Kind         string
 	// Partition of Parent, its topmost partitioned table; otherwise Parent is the name of the table
-	// itself.
+	// itself. The name has no schema if that is the application's.
 	Partition bool
 	Parent    string
 	// ParentHere: the parent is in the application schema.
@@ -36,9 +37,9 @@ func (r relation) String() string { return r.Schema + "." + r.Name }
 
 func (r relation) sql() string { return quote(r.Schema, r.Name) }
 
-// locateSQL: a table of the application schema by its literal name; else schema and name; else a
-// partition of a table of the application schema by its own name. The comparison is by text: a name
-// of 64 bytes would be cut to 63.
+// locateSQL: a table by its literal name, of the application schema unless another one is named; else
+// a partition of a table of the application schema by its own name. The comparison is by text: a
+// name of 64 bytes would be cut to 63.
 const locateSQL = `
 SELECT oid, schema, name, kind, partition, parent, here, protected FROM (
   SELECT c.oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
@@ -46,21 +47,23 @@ SELECT oid, schema, name, kind, partition, parent, here, protected FROM (
     CASE WHEN rn.nspname = current_schema() THEN root.relname::text
       ELSE rn.nspname || '.' || root.relname END AS parent,
     rn.nspname = current_schema() AS here, ` + repo.ProtectedSQL + ` AS protected,
-    rank() OVER (ORDER BY n.nspname = current_schema() AND c.relname::text = $1 DESC,
-      n.nspname || '.' || c.relname = $1 DESC)
+    rank() OVER (ORDER BY n.nspname = coalesce(nullif($1, ''), current_schema()) DESC)
   FROM pg_class c
   JOIN pg_namespace n ON n.oid = c.relnamespace
   JOIN pg_class root ON root.oid = coalesce(pg_partition_root(c.oid), c.oid)
   JOIN pg_namespace rn ON rn.oid = root.relnamespace
-  WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND (
-    (n.nspname = current_schema() AND c.relname::text = $1) OR n.nspname || '.' || c.relname = $1
-    OR (c.relispartition AND c.relname::text = $1 AND rn.nspname = current_schema()))
+  WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relname::text = $2 AND (
+    n.nspname::text = coalesce(nullif($1, ''), current_schema())
+    OR ($1 = '' AND c.relispartition AND rn.nspname = current_schema()))
 ) found WHERE rank = 1 ORDER BY schema, name`
 
 // locate finds the one table that an operator has named.
 func (a Admin) locate(ctx context.Context, tx pgx.Tx, name string) (relation, error) {
 	found, err := named(ctx, tx, name)
+	wrong, unreadable := errors.AsType[*nameError](err)
 	switch {
+	case unreadable:
+		return relation{}, a.refuse("%s", wrong)
 	case err != nil:
 		return relation{}, err
 	case len(found) == 0:
@@ -74,12 +77,25 @@ func (a Admin) locate(ctx context.Context, tx pgx.Tx, name string) (relation, er
 	return found[0], nil
 }
 
+// nameError is a table's name that cannot be read.
+type nameError struct {
+	name string
+	error
+}
+
+// Error has the name and what is wrong with it.
+func (e *nameError) Error() string { return "the name " + e.name + " " + e.error.Error() }
+
 func named(ctx context.Context, tx pgx.Tx, name string) ([]relation, error) {
+	t, err := repo.ParseTable(name)
+	if err != nil {
+		return nil, &nameError{name, err}
+	}
 	return list(ctx, tx, func(row pgx.CollectableRow) (r relation, err error) {
 		err = row.Scan(&r.OID, &r.Schema, &r.Name, &r.Kind, &r.Partition, &r.Parent, &r.ParentHere,
 			&r.Protected)
 		return r, err
-	}, locateSQL, name)
+	}, locateSQL, t.Schema, t.Name)
 }
 
 // HasTable says whether there is something of that name here that a command could be about: a table
@@ -87,6 +103,9 @@ func named(ctx context.Context, tx pgx.Tx, name string) ([]relation, error) {
 func (a Admin) HasTable(ctx context.Context, name string) (has bool, err error) {
 	err = a.read(ctx, "look for "+name, func(ctx context.Context, tx pgx.Tx) error {
 		found, err := named(ctx, tx, name)
+		if wrong, ok := errors.AsType[*nameError](err); ok {
+			return a.refuse("%s", wrong)
+		}
 		has = len(found) > 0 && !found[0].Protected
 		return err
 	})
@@ -115,37 +134,52 @@ func partitionTree(ctx context.Context, tx pgx.Tx, root uint32) ([]relation, err
 	}, belowSQL, root)
 }
 
-// integerTypesSQL are the types a key can have: integers of whatever size, and domains over them.
-const integerTypesSQL = `integers (oid) AS (
-  SELECT type::oid FROM unnest(ARRAY['smallint', 'integer', 'bigint']::regtype[]) AS i (type)
-  UNION SELECT t.oid FROM integers i JOIN pg_type t ON t.typbasetype = i.oid AND t.typtype = 'd'
-)`
-
-// keyColumnSQL says of a column whether it can be a key, and whether it alone is the primary key or
-// under an index that allows no two equal values at any time.
-const keyColumnSQL = `
-WITH RECURSIVE ` + integerTypesSQL + `
-SELECT format_type(a.atttypid, a.atttypmod), a.atttypid IN (SELECT oid FROM integers),
-  EXISTS (
-    SELECT FROM pg_index i
-    WHERE i.indrelid = a.attrelid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
-      AND (i.indisprimary OR i.indimmediate) AND i.indnkeyatts = 1 AND i.indkey[0] = a.attnum)
-FROM pg_attribute a
-WHERE a.attrelid = $1 AND a.attname = $2 AND a.attnum > 0 AND NOT a.attisdropped`
-
-// keyColumn is a column that may identify deleted rows.
-type keyColumn struct {
-	kind            string
-	integer, unique bool
+// KeyColumn is a column that may be part of a key, or refer to one.
+type KeyColumn struct {
+	Name string
+	// Exact is the type with its modifiers, Class what it can be compared with: see
+	// [repo.KeyClassSQL].
+	Exact, Class string
 }
 
-// readKeyColumn finds a column by its literal name; [pgx.ErrNoRows]: there is none.
-func readKeyColumn(
-	ctx context.Context, tx pgx.Tx, table uint32, name string,
-) (k keyColumn, err error) {
-	if len(name) > maxNameBytes {
-		return k, pgx.ErrNoRows
+// keyColumnsSQL are columns of a table by their names.
+const keyColumnsSQL = `
+SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), ` + repo.KeyClassSQL + `
+FROM pg_attribute a
+WHERE a.attrelid = $1 AND a.attname::text = ANY ($2::text[]) AND a.attnum > 0
+  AND NOT a.attisdropped`
+
+// keyColumns finds columns by their literal names, in their order, as far as they exist.
+func keyColumns(
+	ctx context.Context, tx pgx.Tx, table uint32, names []string,
+) (columns []KeyColumn, err error) {
+	found, err := list(ctx, tx, pgx.RowToStructByPos[KeyColumn], keyColumnsSQL, table, names)
+	for _, name := range names {
+		for _, c := range found {
+			if c.Name == name {
+				columns = append(columns, c)
+			}
+		}
 	}
-	err = tx.QueryRow(ctx, keyColumnSQL, table, name).Scan(&k.kind, &k.integer, &k.unique)
-	return k, err
+	return columns, err
+}
+
+// uniqueKeySQL says whether some columns, in whatever order, are the primary key or all that is
+// under an index that allows no two equal values at any time.
+const uniqueKeySQL = `
+SELECT EXISTS (
+  SELECT FROM pg_index i
+  WHERE i.indrelid = $1 AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
+    AND (i.indisprimary OR i.indimmediate) AND i.indnkeyatts = cardinality($2::text[])
+    AND (
+      SELECT count(DISTINCT a.attname) FROM generate_series(0, i.indnkeyatts - 1) AS k (n)
+      JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k.n] AND a.attnum > 0
+      WHERE a.attname::text = ANY ($2::text[])
+    ) = cardinality($2::text[]))`
+
+func isUnique(
+	ctx context.Context, tx pgx.Tx, table uint32, columns []string,
+) (unique bool, err error) {
+	err = tx.QueryRow(ctx, uniqueKeySQL, table, columns).Scan(&unique)
+	return unique, err
 }

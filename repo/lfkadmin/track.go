@@ -2,8 +2,8 @@ package lfkadmin
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -15,18 +15,21 @@ import (
 type Tracked struct {
 	// Table is the schema and name of the table that records are written for.
 	Table string `json:"table"`
-	// Column holds the key.
-	Column string `json:"column"`
+	// Column holds the key; of a key of several columns it is "".
+	Column string `json:"column,omitempty"`
+	// Columns are those of a key of several.
+	Columns []string `json:"columns,omitempty"`
 	// Triggers created, or enabled again, as "name on schema.table"; empty: already tracked.
 	Triggers []string `json:"triggers"`
 }
 
-// Track adds the triggers that record deletions from a table of the application schema: to a
-// partitioned table, all its levels and leaves. column is the key, "" for id. What is right already
-// stays as it is; what cannot be right is a [*RefusedError]. The table's writers wait while the
-// triggers are made.
-func (a Admin) Track(ctx context.Context, table, column string) (Tracked, error) {
-	request := tracking{Admin: a, table: table, column: column}
+// Track adds the triggers that record deletions from a table, named as [repo.ParseTable] reads it:
+// to a partitioned table, all its levels and leaves. columns are the key, in the order in which its
+// values are recorded; none is id. What is right already stays as it is; what cannot be right is a
+// [*RefusedError]. The table's writers wait while the triggers are made.
+func (a Admin) Track(ctx context.Context, table string, columns ...string) (Tracked, error) {
+	columns = slices.DeleteFunc(slices.Clone(columns), func(c string) bool { return c == "" })
+	request := tracking{Admin: a, table: table, columns: columns}
 	var plan trackPlan
 	needed := func(ctx context.Context, tx pgx.Tx) (_ bool, err error) {
 		plan, err = request.plan(ctx, tx)
@@ -46,7 +49,10 @@ func (a Admin) Track(ctx context.Context, table, column string) (Tracked, error)
 	if err != nil {
 		return Tracked{}, err
 	}
-	done := Tracked{Table: plan.root.String(), Column: plan.function.column, Triggers: []string{}}
+	done := Tracked{Table: plan.root.String(), Triggers: []string{}}
+	if done.Columns = plan.function.key; len(done.Columns) == 1 {
+		done.Column, done.Columns = done.Columns[0], nil
+	}
 	for _, s := range plan.steps {
 		done.Triggers = append(done.Triggers, fmt.Sprintf("%s on %s", s.trigger, s.relation))
 	}
@@ -56,7 +62,8 @@ func (a Admin) Track(ctx context.Context, table, column string) (Tracked, error)
 // tracking is a request to track a table.
 type tracking struct {
 	Admin
-	table, column string
+	table   string
+	columns []string
 }
 
 // trackPlan is what has to be done to track it.
@@ -118,10 +125,13 @@ func (r tracking) checkRoot(t relation, q repo.DeletedRecords) error {
 		return r.refuse("%s is a partition of %s: track that, and its partitions with it", t, t.Parent)
 	case t.Kind != kindTable && t.Kind != kindPartitioned:
 		return r.refuse("%s is a view or a foreign table: only tables can be tracked", t)
-	case !t.ParentHere:
-		return r.refuse("%s is not in the application schema, which definitions stand for: "+
+	case !t.ParentHere && !q.Managed:
+		return r.refuse("%s is not in the application schema, and GitLab's queue has no other tables: "+
 			"connect with another search_path", t)
-	case t.Name == q.Table().Name:
+	case !t.ParentHere && strings.Contains(t.Schema, "."):
+		return r.refuse("%s cannot be tracked: with the dot in its schema's name it could not be told "+
+			"from a table of another schema", t)
+	case t.ParentHere && t.Name == q.Table().Name:
 		return r.refuse("%s is the queue itself", t)
 	case t.Protected:
 		return r.refuse("%s is write-protected here, a leftover of a split database: track it where "+
@@ -135,41 +145,122 @@ func (r tracking) checkRoot(t relation, q repo.DeletedRecords) error {
 // partitioned table is taken for unique, because no index could say so.
 func (r tracking) choose(
 	ctx context.Context, tx pgx.Tx, q repo.DeletedRecords, t relation,
-) (captureFunction, error) {
-	f := columnFunction(r.column)
-	byID := r.column == "" || r.column == "id"
-	if byID {
-		f = plainFunction()
-		if t.Kind == kindPartitioned {
-			f = overrideFunction()
+) (f captureFunction, err error) {
+	columns, err := r.key(ctx, tx, t)
+	if err != nil {
+		return f, err
+	}
+	byID := len(columns) == 1 && columns[0].Name == "id"
+	if err := r.checkTypes(columns, q, t); err != nil {
+		return f, err
+	}
+	names := namesOf(columns)
+	if !byID || t.Kind != kindPartitioned {
+		if err := r.checkUnique(ctx, tx, t, names); err != nil {
+			return f, err
 		}
 	}
-	key, err := readKeyColumn(ctx, tx, t.OID, f.column)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows) && r.column == "":
-		return f, r.refuse("%s has no column id: name the key with --column", t)
-	case errors.Is(err, pgx.ErrNoRows):
-		return f, r.refuse("%s has no column %s", t, f.column)
-	case err != nil:
-		return f, err
-	case !key.integer:
-		return f, r.refuse("the key %s of %s is of type %s: only smallint, integer and bigint can be "+
-			"recorded",
-			f.column, t, key.kind)
-	case !key.unique && !(byID && t.Kind == kindPartitioned):
-		return f, r.refuse("%s of %s is neither the primary key nor alone in a valid unique index "+
-			"that is neither partial nor deferrable: another row of the same key would lose its children",
-			f.column, t)
+	case len(columns) > 1 || columns[0].Class != classInteger:
+		return tableFunction(valuesFunctionPrefix, t, names), nil
+	case byID && t.Kind != kindPartitioned:
+		f = plainFunction()
+	case !t.ParentHere:
+		return tableFunction(integerFunctionPrefix, t, names), nil
+	case byID:
+		f = overrideFunction(t)
+	default:
+		return columnFunction(names[0], t), nil
 	}
-	if byID {
-		exists, err := f.exists(ctx, tx, q)
-		if err == nil && !exists {
-			err = r.refuse("the function %s is missing: the queue was not made by `caretaker lfk install`, "+
-				"nor by a GitLab that has it", f.sql(q))
+	exists, err := f.exists(ctx, tx, q)
+	if err == nil && !exists {
+		err = r.refuse("the function %s is missing: the queue was not made by `caretaker lfk install`, "+
+			"nor by a GitLab that has it", f.sql(q))
+	}
+	return f, err
+}
+
+// classInteger is that of [repo.KeyClassSQL].
+const classInteger = "integer"
+
+// key are the columns that were asked for.
+func (r tracking) key(ctx context.Context, tx pgx.Tx, t relation) ([]KeyColumn, error) {
+	names := r.columns
+	if len(names) == 0 {
+		names = []string{"id"}
+	}
+	if len(names) > repo.MaxKeyColumns {
+		return nil, r.refuse("a key has at most %d columns: %s of %s cannot be recorded",
+			repo.MaxKeyColumns, repo.ColumnList(names), t)
+	}
+	columns, err := keyColumns(ctx, tx, t.OID, names)
+	if err != nil {
+		return nil, err
+	}
+	for i, name := range names {
+		switch {
+		case slices.Contains(names[:i], name):
+			return nil, r.refuse("the column %s is named twice", name)
+		case slices.ContainsFunc(columns, func(c KeyColumn) bool { return c.Name == name }):
+		case len(r.columns) == 0:
+			return nil, r.refuse("%s has no column id: name the key with --column", t)
+		default:
+			return nil, r.refuse("%s has no column %s", t, name)
 		}
-		return f, err
 	}
-	return f, nil
+	return columns, nil
+}
+
+func namesOf(columns []KeyColumn) []string {
+	names := make([]string, len(columns))
+	for i, c := range columns {
+		names[i] = c.Name
+	}
+	return names
+}
+
+// checkTypes refuses keys that the queue cannot take.
+func (r tracking) checkTypes(columns []KeyColumn, q repo.DeletedRecords, t relation) error {
+	wide := len(columns) > 1
+	for _, c := range columns {
+		switch {
+		case c.Class == classInteger:
+			continue
+		case !q.Managed:
+			return r.refuse("the key %s of %s is of type %s: only smallint, integer and bigint can be "+
+				"recorded in GitLab's queue", c.Name, t, c.Exact)
+		case c.Class == "":
+			return r.refuse("the key %s of %s is of type %s: only smallint, integer, bigint, uuid, text, "+
+				"varchar and char can be recorded, texts with a deterministic collation", c.Name, t, c.Exact)
+		}
+		wide = true
+	}
+	switch {
+	case wide && !q.Managed:
+		return r.refuse("the key %s of %s has several columns: only one smallint, integer or bigint can "+
+			"be recorded in GitLab's queue", repo.ColumnList(namesOf(columns)), t)
+	case wide && !q.Wide:
+		return r.refuse("%s has no column key_values, which the key of %s needs: add it with "+
+			"`caretaker lfk install`", q.Schema+"."+q.Table().Name, t)
+	}
+	return nil
+}
+
+func (r tracking) checkUnique(
+	ctx context.Context, tx pgx.Tx, t relation, names []string,
+) error {
+	unique, err := isUnique(ctx, tx, t.OID, names)
+	switch {
+	case err != nil || unique:
+		return err
+	case len(names) == 1:
+		return r.refuse("%s of %s is neither the primary key nor alone in a valid unique index "+
+			"that is neither partial nor deferrable: another row of the same key would lose its children",
+			names[0], t)
+	}
+	return r.refuse("%s of %s are neither the primary key nor all columns of a valid unique index "+
+		"that is neither partial nor deferrable: another row of the same key would lose its children",
+		repo.ColumnList(names), t)
 }
 
 // checkTree refuses names that PostgreSQL would cut off, and partitions whose deletions cannot be
@@ -206,132 +297,63 @@ func (r tracking) step(
 		if t.OID != rel.OID {
 			continue
 		}
-		form, column := t.Form()
+		form, key := t.Form()
+		same := slices.Equal(key, f.key)
 		switch {
-		case form == FormRight && column == f.column:
+		case form == FormRight && same && t.Values() == f.values():
 			return trackStep{relation: rel, trigger: t.Name}, t.Off(), nil
+		case form == FormRight && same:
+			return step, false, r.refuse("%s is tracked by %s as it was of another type: run `caretaker "+
+				"lfk untrack %s` first", rel, repo.ColumnList(key), r.table)
+		case form == FormRight && len(key) > 1:
+			return step, false, r.refuse("%s is tracked by %s: say --column %s, or `caretaker "+
+				"lfk untrack %s` first", rel, repo.ColumnList(key), strings.Join(key, ","), r.table)
 		case form == FormRight:
 			return step, false, r.refuse("%s is tracked by its column %s: say --column %s, or `caretaker "+
 				"lfk untrack %s` first",
-				rel, column, column, r.table)
+				rel, repo.ColumnList(key), strings.Join(key, ","), r.table)
 		case t.Name == name:
 			return step, false, r.refuse("%s has a different trigger named %s, which calls %s(%s): drop "+
 				"or rename it first",
-				rel, name, t.Function, literals(t.Arguments))
+				rel, name, t.Function, repo.Literals(t.Arguments))
 		}
 	}
 	return trackStep{relation: rel, trigger: name, create: true}, true, nil
 }
 
-// literals shows the arguments of a trigger.
-func literals(arguments []string) string {
-	quoted := make([]string, len(arguments))
-	for i, argument := range arguments {
-		quoted[i] = literal(argument)
-	}
-	return strings.Join(quoted, ", ")
-}
-
-// createTriggerSQL fires after each statement that deletes, with the rows it deleted.
-const createTriggerSQL = `
-CREATE TRIGGER {trigger} AFTER DELETE ON {table} REFERENCING OLD TABLE AS old_table
-FOR EACH STATEMENT EXECUTE FUNCTION {function}({argument})`
-
-// enableTriggerSQL: by default triggers rest while a replica applies changes, and deletions would
-// go unnoticed. ONLY, because partitions have triggers of other names.
-const enableTriggerSQL = `ALTER TABLE ONLY {table} ENABLE ALWAYS TRIGGER {trigger}`
-
 func (p trackPlan) carryOut(ctx context.Context, tx pgx.Tx) error {
 	if err := p.function.create(ctx, tx, p.queue); err != nil {
 		return err
 	}
-	argument := literal(p.root.Name)
-	if p.function.name == plainFunctionName {
-		argument = ""
+	for _, sql := range p.sql() {
+		if err := run(ctx, tx, sql); err != nil {
+			return err
+		}
 	}
 	for _, s := range p.steps {
-		names := []string{
-			"{trigger}", quote(s.trigger), "{table}", s.relation.sql(),
-			"{function}", p.function.sql(p.queue), "{argument}", argument,
-		}
-		if s.create {
-			if err := run(ctx, tx, fill(createTriggerSQL, names...)); err != nil {
-				return err
-			}
-		}
-		if err := run(ctx, tx, fill(enableTriggerSQL, names...)); err != nil {
+		if _, err := tx.Exec(ctx, endUntrackingSQL, s.relation.Schema, s.relation.Name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Untracked is what Untrack did.
-type Untracked struct {
-	// Table is the schema and name of the table.
-	Table string `json:"table"`
-	// Parent is its unqualified name if its deletions are no longer recorded at all; empty after
-	// untracking a partition.
-	Parent string `json:"-"`
-	// Triggers dropped, as "name on schema.table".
-	Triggers []string `json:"triggers"`
-}
-
-const dropTriggerSQL = `DROP TRIGGER {trigger} ON {table}`
-
-// Untrack drops the triggers that record deletions from a table and all its partitions; given a
-// partition, that one's and those of its own partitions. Pending records stay and are still
-// cleaned. A table without such a trigger is a [*RefusedError].
-func (a Admin) Untrack(ctx context.Context, table string) (Untracked, error) {
-	var target relation
-	var drop []Trigger
-	needed := func(ctx context.Context, tx pgx.Tx) (_ bool, err error) {
-		target, drop, err = a.trackedBelow(ctx, tx, table)
-		return true, err
-	}
-	err := a.change(ctx, "untrack "+table, needed, func(ctx context.Context, tx pgx.Tx) error {
-		for _, t := range drop {
-			names := []string{"{trigger}", quote(t.Name), "{table}", quote(t.Schema, t.Table)}
-			if err := run(ctx, tx, fill(dropTriggerSQL, names...)); err != nil {
-				return err
-			}
+// sql makes the triggers, and enables them.
+func (p trackPlan) sql() (all []string) {
+	for _, s := range p.steps {
+		t := repo.DeleteTrigger{
+			Name: s.trigger, Table: repo.Table{Schema: s.relation.Schema, Name: s.relation.Name},
+			Function:  repo.Table{Schema: p.queue.Schema, Name: p.function.name},
+			Arguments: p.function.arguments,
 		}
-		return nil
-	})
-	if err != nil {
-		return Untracked{}, err
+		if s.create {
+			all = append(all, t.CreateSQL())
+		}
+		all = append(all, t.EnableSQL())
 	}
-	done := Untracked{Table: target.String()}
-	if !target.Partition && target.ParentHere {
-		done.Parent = target.Name
-	}
-	for _, t := range drop {
-		done.Triggers = append(done.Triggers, fmt.Sprintf("%s on %s", t.Name, t.Relation()))
-	}
-	return done, nil
+	return all
 }
 
-// trackedBelow finds the triggers on a table and on its partitions.
-func (a Admin) trackedBelow(
-	ctx context.Context, tx pgx.Tx, table string,
-) (target relation, below []Trigger, err error) {
-	if target, err = a.locate(ctx, tx, table); err != nil {
-		return target, nil, err
-	}
-	tree, err := partitionTree(ctx, tx, target.OID)
-	if err != nil {
-		return target, nil, err
-	}
-	existing, err := triggers(ctx, tx)
-	for _, rel := range tree {
-		for _, t := range existing {
-			if t.OID == rel.OID && !rel.Inherited && strings.HasPrefix(t.Function, plainFunctionName) {
-				below = append(below, t)
-			}
-		}
-	}
-	if err == nil && len(below) == 0 {
-		err = a.refuse("%s is not tracked", target)
-	}
-	return target, below, err
-}
+// endUntrackingSQL: from now on runs may track the partition again.
+const endUntrackingSQL = `
+DELETE FROM maintenance.untracked_partitions WHERE schema = $1 AND name = $2`

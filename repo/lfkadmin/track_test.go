@@ -81,8 +81,8 @@ func TestTrack_ATableThatWasRenamedIsStillTracked(t *testing.T) {
 	b.wantRecords("public.q:1")
 }
 
-func TestTrack_RefusesWhatCannotBeRecorded(t *testing.T) {
-	b := installed(t)
+func TestTrack_RefusesWhatGitLabsQueueCannotRecord(t *testing.T) {
+	b := newBench(t, "main")
 	b.exec(`CREATE TABLE uuids (id uuid PRIMARY KEY); CREATE TABLE texts (id text PRIMARY KEY); CREATE TABLE numerics (id numeric PRIMARY KEY);
 		CREATE TABLE keyless (number int PRIMARY KEY, wide bigint); CREATE TABLE composite (id int, x int, PRIMARY KEY (id, x));
 		CREATE TABLE many (id int PRIMARY KEY, nonunique int, partial int, together int, deferred int UNIQUE DEFERRABLE, lowered text, including int);

@@ -40,6 +40,7 @@ type worker struct {
 
 // New makes the worker, which has no jobs. It does not connect, and always succeeds.
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
+	d.Databases = run.GitLabs(d.Databases)
 	w := &worker{config, d, bulk.NewStatementSizes()}
 	return &run.Worker{
 		Name:    Name,

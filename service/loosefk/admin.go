@@ -56,8 +56,8 @@ type Tracked struct {
 }
 
 // Track makes the triggers that note deletions from a table, in the one database in which it is.
-// column is its key, "" for id.
-func (l Admin) Track(ctx context.Context, table, column string) (Tracked, error) {
+// columns are its key; none is id.
+func (l Admin) Track(ctx context.Context, table string, columns ...string) (Tracked, error) {
 	homes, err := l.homesOf(ctx, table)
 	switch {
 	case err != nil:
@@ -68,7 +68,7 @@ func (l Admin) Track(ctx context.Context, table, column string) (Tracked, error)
 	case len(homes) == 0:
 		return Tracked{}, fmt.Errorf("%w (write-protected leftovers do not count)", l.unknownTable(table))
 	}
-	tracked, err := lfkadmin.New(homes[0]).Track(ctx, table, column)
+	tracked, err := lfkadmin.New(homes[0]).Track(ctx, table, columns...)
 	return Tracked{homes[0].Name, tracked}, err
 }
 
@@ -112,9 +112,15 @@ func (l Admin) Untrack(ctx context.Context, table string) ([]Untracked, error) {
 			refused = append(refused, err)
 			return nil
 		}
-		if err == nil {
-			done = append(done, Untracked{d.Name, untracked, l.fedBy(untracked.Parent)})
+		if err != nil {
+			return err
 		}
+		schema, err := d.ApplicationSchema(ctx)
+		unfed := []string{}
+		if untracked.Parent != "" {
+			unfed = l.fedBy(untracked.Table, schema)
+		}
+		done = append(done, Untracked{d.Name, untracked, unfed})
 		return err
 	})
 	switch {
@@ -127,14 +133,16 @@ func (l Admin) Untrack(ctx context.Context, table string) ([]Untracked, error) {
 	return done, err
 }
 
-// fedBy are the definitions of a parent.
-func (l Admin) fedBy(parent string) []string {
+// fedBy are the definitions of a parent by its recorded name, where schema is the application's.
+func (l Admin) fedBy(recorded, schema string) []string {
 	names := []string{}
-	if l.Definitions == nil || parent == "" {
+	if l.Definitions == nil {
 		return names
 	}
-	for _, k := range l.Definitions.ByParent()[parent] {
-		names = append(names, k.String())
+	for _, k := range l.Definitions.Keys {
+		if repo.RecordedName(k.Parent, schema) == recorded {
+			names = append(names, k.String())
+		}
 	}
 	return names
 }

@@ -29,7 +29,7 @@ type batch struct {
 
 // openKey is one deleted parent row on its way through the definitions.
 type openKey struct {
-	key     int64
+	key     repo.Key
 	records []repo.Record
 	// at is the index of the key's next task: len(tasks) when it is complete.
 	at int
@@ -44,7 +44,7 @@ type openKey struct {
 
 func newBatch(p *parentTasks, records []repo.Record, pages int) *batch {
 	b := &batch{parentTasks: p, size: len(records), pages: pages, taskRuns: map[*childTask]*taskRun{}}
-	byKey := map[int64]*openKey{}
+	byKey := map[repo.Key]*openKey{}
 	for _, r := range records {
 		k := byKey[r.Key]
 		if k == nil {
@@ -177,11 +177,11 @@ func (c *cleanup) advance(
 	ctx context.Context, task *childTask, keys []*openKey,
 ) (left []*openKey, err error) {
 	limits := repo.Limits{Statement: bulk.StatementTime, Lock: bulk.LockTime}
-	remaining, err := task.child.Remaining(ctx, numbers(keys), limits)
+	remaining, err := task.child.Remaining(ctx, recordedKeys(keys), limits)
 	if err != nil {
 		return nil, err
 	}
-	rows := map[int64]bool{}
+	rows := map[repo.Key]bool{}
 	for _, key := range remaining {
 		rows[key] = true
 	}
@@ -195,8 +195,8 @@ func (c *cleanup) advance(
 	return left, nil
 }
 
-func numbers(keys []*openKey) []int64 {
-	out := make([]int64, len(keys))
+func recordedKeys(keys []*openKey) []repo.Key {
+	out := make([]repo.Key, len(keys))
 	for i, k := range keys {
 		out[i] = k.key
 	}
@@ -262,7 +262,7 @@ const maxFailedKeys = 10
 // postponed.
 func (b *batch) report(ctx context.Context, locked map[string]int) {
 	var failures tally
-	var keys []int64
+	var keys []repo.Key
 	for _, k := range b.keys {
 		if k.failure != nil {
 			failures.add(k.failure, len(k.records))
@@ -271,14 +271,30 @@ func (b *batch) report(ctx context.Context, locked map[string]int) {
 	}
 	if err := failures.err(); err != nil {
 		run.RecordFailure(ctx, err)
-		trace.SpanFromContext(ctx).SetAttributes(
-			attribute.Int64Slice("maintenance.failed_keys", keys[:min(len(keys), maxFailedKeys)]))
+		trace.SpanFromContext(ctx).SetAttributes(keysAttribute(keys[:min(len(keys), maxFailedKeys)]))
 	} else if len(locked) > 0 {
 		places := strings.Join(slices.Sorted(maps.Keys(locked)), ", ")
 		run.RecordOutcome(ctx, run.OutcomeDeferred, "locked: "+places)
 	} else if len(b.absent) > 0 {
 		run.RecordOutcome(ctx, run.OutcomeDeferred, "held, "+absentText(b.absentChildren()))
 	}
+}
+
+// keysAttribute names keys on a span: as numbers, if they are.
+func keysAttribute(keys []repo.Key) attribute.KeyValue {
+	const name = "maintenance.failed_keys"
+	var numbers []int64
+	var texts []string
+	for _, k := range keys {
+		if n, ok := k.Int(); ok {
+			numbers = append(numbers, n)
+		}
+		texts = append(texts, k.String())
+	}
+	if len(numbers) == len(keys) {
+		return attribute.Int64Slice(name, numbers)
+	}
+	return attribute.StringSlice(name, texts)
 }
 
 // permit is for one statement on the queue, which waits for a lock.

@@ -153,7 +153,7 @@ func (f *definitionsFile) childName(node *yaml.Node) (string, bool) {
 		f.problem(place, "is %s: a table's name must be a string, put it in quotes", kind(node))
 		return "", false
 	}
-	if wrong := wrongName(node.Value); wrong != "" {
+	if wrong := wrongTable(node.Value); wrong != "" {
 		f.problem(cmp.Or(place, fmt.Sprintf("line %d", node.Line)), "a table's name %s", wrong)
 		return "", false
 	}
@@ -181,8 +181,8 @@ func (f *definitionsFile) entries(child string, list *yaml.Node) {
 			continue
 		}
 		known = append(known, e.key)
+		f.Keys = append(f.Keys, e.key)
 	}
-	f.Keys = append(f.Keys, known...)
 }
 
 func (f *definitionsFile) warn(code, object, advice string) {
@@ -195,6 +195,23 @@ func (f *definitionsFile) warn(code, object, advice string) {
 // maxNameBytes is how long a name in PostgreSQL can be. A longer one would be cut off, and mean
 // another table.
 const maxNameBytes = 63
+
+// wrongTable says what keeps a name from being that of a table; "" when nothing does.
+func wrongTable(name string) string {
+	if wrong := wrongName(name); wrong != "" && !strings.ContainsAny(name, `."`) {
+		return wrong
+	}
+	t, err := repo.ParseTable(name)
+	if err != nil {
+		return err.Error()
+	}
+	if t.Schema != "" || strings.HasPrefix(name, ".") {
+		if wrong := wrongName(t.Schema); wrong != "" {
+			return "has a schema whose name " + wrong
+		}
+	}
+	return wrongName(t.Name)
+}
 
 // wrongName says what keeps a name from being one of PostgreSQL's; "" when nothing does.
 func wrongName(name string) string {

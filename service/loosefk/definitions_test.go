@@ -62,14 +62,14 @@ notes:
 	}
 	want := []repo.LooseForeignKey{
 		{
-			Table: "packages", Column: "project_id", Parent: "projects", OnDelete: "update_column_to",
+			Table: "packages", Columns: []string{"project_id"}, Parent: "projects", OnDelete: "update_column_to",
 			TargetColumn: "status", TargetValue: "4", DeleteLimit: 20,
 		},
 		{
-			Table: "notes", Column: "noteable_id", Parent: "vulnerabilities", OnDelete: "async_delete",
+			Table: "notes", Columns: []string{"noteable_id"}, Parent: "vulnerabilities", OnDelete: "async_delete",
 			Conditions: []repo.ColumnValue{{Column: "noteable_type", Value: "Vulnerability"}, {Column: "system", Value: "true"}},
 		},
-		{Table: "notes", Column: "author_id", Parent: "users", OnDelete: "async_nullify"},
+		{Table: "notes", Columns: []string{"author_id"}, Parent: "users", OnDelete: "async_nullify"},
 	}
 	if !reflect.DeepEqual(d.Keys, want) {
 		t.Errorf("got %+v\nwant %+v", d.Keys, want)
@@ -114,7 +114,7 @@ select:
 	}
 	var got []string
 	for _, k := range d.Keys {
-		got = append(got, k.Table, k.Parent, k.Column)
+		got = append(got, k.Table, k.Parent, k.Columns[0])
 	}
 	want := []string{"Weird Table-1", "select", `a.b"c`, "select", "public.p", "%s {child} $1", "123", "true", "~"}
 	if !reflect.DeepEqual(got, want) {
@@ -193,7 +193,7 @@ a:
 	got := map[string]string{}
 	for parent, keys := range d.ByParent() {
 		for _, k := range keys {
-			got[parent] += k.Table + "." + k.Column + " "
+			got[parent] += k.Table + "." + k.Columns[0] + " "
 		}
 	}
 	if want := map[string]string{"p": "z.a a.c ", "q": "z.b "}; !reflect.DeepEqual(got, want) {

@@ -21,7 +21,8 @@
 //     without an error. If they then do not fit, or take longer than the goal of a statement,
 //     nothing is changed, and they are counted. It waits for nobody's locks, except once for a
 //     second where rows stay locked. A statement that fails is halved by keys until the fault is
-//     alone (isolate.go).
+//     alone (isolate.go). A database that does not answer is taken to have what it had before, or
+//     what several others have: its tasks fail (homes.go).
 //  3. The records of keys that are complete for every definition are removed, with the last
 //     statement if it ran in the queue's database, else in a transaction of their own.
 //  4. The set-aside keys go on where they stopped, until none is left or a limit ends the run.
@@ -34,7 +35,7 @@
 // fenced by the lease, in the database it goes to. Whatever is killed, the next run goes on.
 //
 // Where what is: worker.go has the configuration, start.go what a run finds out before its first
-// batch, run.go the loops and limits, loader.go the order of the batches, batch.go the steps of one,
+// batch, homes.go where the children are, run.go the loops and limits, loader.go the order of the batches, batch.go the steps of one,
 // statement.go a statement, isolate.go what follows when it fails, outcome.go what a run reports,
 // status.go what the worker's status says between runs, dry_run.go the count without changes.
 // definitions.go reads the definitions file, entry.go one entry of it; admin.go, dead.go, absent.go

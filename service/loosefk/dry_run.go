@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -45,7 +46,7 @@ func (c *cleanup) dryRun(ctx context.Context) error {
 
 // walk counts for all due records of a parent; false: the time was up first.
 func (d *dryRun) walk(ctx context.Context, p *parentTasks) (finished bool, err error) {
-	seen := map[int64]struct{}{}
+	seen := map[repo.Key]struct{}{}
 	for {
 		if err := d.x.Stopped(); err != nil {
 			return false, err
@@ -68,7 +69,7 @@ func (d *dryRun) walk(ctx context.Context, p *parentTasks) (finished bool, err e
 // page counts for the next records of a parent. left: there are more; finished: there are none,
 // false if the time was up.
 func (d *dryRun) page(
-	ctx context.Context, p *parentTasks, seen map[int64]struct{},
+	ctx context.Context, p *parentTasks, seen map[repo.Key]struct{},
 ) (left, finished bool, err error) {
 	limits := run.ReadLimits()
 	limits.ReadOnly = true
@@ -84,7 +85,7 @@ func (d *dryRun) page(
 	} else {
 		d.x.Count(ctx, "processed_records", int64(len(records)))
 	}
-	var keys []int64
+	var keys []repo.Key
 	for _, r := range records {
 		if _, ok := seen[r.Key]; !ok {
 			seen[r.Key] = struct{}{}
@@ -110,12 +111,22 @@ func (d *dryRun) interrupt(p *parentTasks) {
 	}
 }
 
-func (d *dryRun) count(ctx context.Context, task *childTask, keys []int64) {
+func (d *dryRun) count(ctx context.Context, task *childTask, keys []repo.Key) {
 	entry := d.entry(task)
 	if entry.AtLeast || len(keys) == 0 {
 		return
 	}
 	n, err := int64(0), d.down(task)
+	keys = slices.DeleteFunc(slices.Clone(keys), func(k repo.Key) bool {
+		misfit := task.key.Takes(k)
+		if misfit != nil && err == nil {
+			d.addFailure(ctx, newFailure(task, misfit, true), 1, misfit)
+		}
+		return misfit != nil
+	})
+	if len(keys) == 0 {
+		return
+	}
 	if err == nil {
 		n, err = task.child.Count(ctx, keys, dryRunRows-entry.Rows+1, repo.Limits{
 			Statement: max(bulk.StatementTime, min(bulk.SingleRowTime, d.x.Left())),
@@ -145,7 +156,7 @@ func (d *dryRun) entry(task *childTask) *repo.DefinitionCount {
 	if e == nil {
 		e = &repo.DefinitionCount{
 			Table:  task.key.Table,
-			Column: task.key.Column,
+			Column: repo.ColumnList(task.key.Columns),
 			Parent: task.key.Parent,
 			Action: task.key.OnDelete,
 		}

@@ -9,6 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // entry is one definition of a definitions file while it is read.
@@ -23,7 +24,7 @@ type entry struct {
 // entryKeys are the keys an entry may have, in the order of the documentation.
 func entryKeys() []string {
 	return []string{
-		"table", "column", "on_delete", "target_column", "target_value", "conditions",
+		"table", "column", "key", "on_delete", "target_column", "target_value", "conditions",
 		"delete_limit", "worker_class",
 	}
 }
@@ -46,6 +47,7 @@ func (e *entry) read(node *yaml.Node) bool {
 		}
 	}
 	e.checkTarget()
+	e.checkKey()
 	return len(e.file.problems) == before
 }
 
@@ -84,9 +86,11 @@ func (e *entry) fields(
 func (e *entry) field(name string, value *yaml.Node) {
 	switch name {
 	case "table":
-		e.key.Parent = e.name(name, value)
+		e.key.Parent = e.table(name, value)
 	case "column":
-		e.key.Column = e.name(name, value)
+		e.key.Columns = e.columns(name, value)
+	case "key":
+		e.key.Key = e.columns(name, value)
 	case "on_delete":
 		e.key.OnDelete = e.action(value)
 	case "target_column":
@@ -105,14 +109,51 @@ func (e *entry) field(name string, value *yaml.Node) {
 	}
 }
 
-// name reads the name of a table or column.
+// table reads the name of a table.
+func (e *entry) table(key string, value *yaml.Node) string {
+	return e.text(key, value, wrongTable)
+}
+
+// columns reads one column, or a list of them.
+func (e *entry) columns(key string, value *yaml.Node) (names []string) {
+	if value.Kind != yaml.SequenceNode {
+		return []string{e.name(key, value)}
+	}
+	if n := len(value.Content); n < 2 || n > repo.MaxKeyColumns {
+		e.problem(key, "is a list of %d: write two to %d columns, or the name of one", n,
+			repo.MaxKeyColumns)
+	}
+	for i, item := range value.Content {
+		name := e.name(fmt.Sprintf("%s[%d]", key, i), followed(item))
+		if slices.Contains(names, name) {
+			e.problem(key, "has the column %s twice", name)
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+// checkKey: the columns of a list refer one by one to those of the key.
+func (e *entry) checkKey() {
+	if e.key.Key != nil && e.key.Columns != nil && len(e.key.Key) != len(e.key.Columns) {
+		e.problem("key", "has %s, column has %d: they refer one by one",
+			run.Counted(len(e.key.Key), "column"), len(e.key.Columns))
+	}
+}
+
+// name reads the name of a column.
 func (e *entry) name(key string, value *yaml.Node) string {
+	return e.text(key, value, wrongName)
+}
+
+// text reads a name; wrong says what is wrong with it, "" if nothing is.
+func (e *entry) text(key string, value *yaml.Node, wrong func(string) string) string {
 	if value.Kind != yaml.ScalarNode || value.ShortTag() != "!!str" {
 		e.problem(key, "is %s: a name must be a string, put it in quotes", kind(value))
 		return ""
 	}
-	if wrong := wrongName(value.Value); wrong != "" {
-		e.problem(key, "%s", wrong)
+	if fault := wrong(value.Value); fault != "" {
+		e.problem(key, "%s", fault)
 	}
 	return value.Value
 }

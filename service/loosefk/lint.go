@@ -82,6 +82,7 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 		check.children(d)
 		check.foreignKeys(d)
 		check.parents(d)
+		check.keyFaults(d)
 		check.triggers(d)
 		check.pending(d)
 	}
@@ -146,6 +147,9 @@ func (l *lint) queue(d inspected) {
 	switch {
 	case !d.Queue.Exists:
 		l.at(d.name, queue).fail("queue_missing", "run `caretaker lfk install --database %s`", d.name)
+	case d.Queue.Managed && !d.Queue.Wide && l.needsValues(d):
+		l.at(d.name, queue).fail("queue_old", "has no column key_values, which keys other than one "+
+			"integer need: run `caretaker lfk install --database %s`, which adds it", d.name)
 	case len(d.QueueFaults) > 0:
 		l.at(d.name, queue).fail("queue_shape", "bring it into GitLab's form: %s",
 			strings.Join(d.QueueFaults, ", "))
@@ -178,10 +182,11 @@ func (l *lint) children(d inspected) {
 			at.fail("column_missing",
 				"%s has no column %s: correct the definition or the table", key.Table, column)
 		}
-		for _, mismatch := range child.Mismatches {
+		mismatches := append(l.mismatches(key, child), child.Mismatches...)
+		for _, mismatch := range mismatches {
 			at.fail("type_mismatch", "%s: correct the definition or the table", mismatch)
 		}
-		if !child.Indexed {
+		if !child.Indexed && len(mismatches) == 0 {
 			at.fail("fk_not_indexed", "create an index on %s (%s): without it "+
 				"every statement reads the whole table", key.Table, indexColumns(key))
 		}
@@ -189,9 +194,9 @@ func (l *lint) children(d inspected) {
 			at.warn("row_trigger", "the %s may keep rows from being deleted or "+
 				"changed, and their records are then postponed: make sure that it does not", k)
 		}
-		if child.NeverNull {
+		for _, column := range child.NeverNull {
 			at.fail("nullify_not_null", "%s cannot become NULL: allow it, or "+
-				"choose another on_delete", key.Column)
+				"choose another on_delete", column)
 		}
 	}
 }
@@ -202,16 +207,15 @@ func indexColumns(key repo.LooseForeignKey) string {
 	for _, c := range key.Conditions {
 		columns = append(columns, c.Column)
 	}
-	return strings.Join(append(columns, key.Column), ", ")
+	return strings.Join(append(columns, key.Columns...), ", ")
 }
 
 // pending reports records that no run will ever remove.
 func (l *lint) pending(d inspected) {
 	for _, name := range d.Pending {
-		parent, ours := strings.CutPrefix(name, d.Queue.Schema+".")
-		switch children := l.acceptedOf(parent); {
-		case ours && l.served(parent):
-		case ours && len(children) > 0:
+		switch children := l.acceptedOf(d, name); {
+		case l.served(d, name):
+		case len(children) > 0:
 			l.at(d.name, name).fail("pending_without_definition", "its records are pending for ever, "+
 				"because its child tables were accepted as absent: delete them from "+
 				"%s.loose_foreign_keys_deleted_records, or %s",

@@ -42,21 +42,26 @@ func (l *lint) found(i int) bool {
 	return slices.ContainsFunc(l.databases, func(d inspected) bool { return d.Children[i] != nil })
 }
 
-// served says whether a parent has definitions: one all of whose children are accepted as absent
-// counts as one without.
-func (l *lint) served(parent string) bool {
+// is says whether a definition's name of a table is that of a recorded one.
+func (d inspected) is(name, recorded string) bool {
+	return repo.RecordedName(name, d.Queue.Schema) == recorded
+}
+
+// served says whether a parent, by its recorded name, has definitions: one all of whose children are
+// accepted as absent counts as one without.
+func (l *lint) served(d inspected, recorded string) bool {
 	for i, key := range l.keys {
-		if key.Parent == parent && (l.found(i) || !accepts(l.accepted, key.Table)) {
+		if d.is(key.Parent, recorded) && (l.found(i) || !accepts(l.accepted, key.Table)) {
 			return true
 		}
 	}
 	return false
 }
 
-// acceptedOf are the children of a parent that were accepted as absent.
-func (l *lint) acceptedOf(parent string) (children []string) {
+// acceptedOf are the children of a parent, by its recorded name, that were accepted as absent.
+func (l *lint) acceptedOf(d inspected, recorded string) (children []string) {
 	for _, key := range l.keys {
-		if key.Parent == parent && accepts(l.accepted, key.Table) && !slices.Contains(children,
+		if d.is(key.Parent, recorded) && accepts(l.accepted, key.Table) && !slices.Contains(children,
 			key.Table) {
 			children = append(children, key.Table)
 		}
@@ -68,12 +73,12 @@ func revokeCommand(children []string) string {
 	return "`caretaker lfk accept-absent --revoke " + strings.Join(children, " ") + "`"
 }
 
-// cleaned says whether a parent has a definition with a child to be cleaned, or one that may be in
+// cleaned says whether a parent, by its recorded name, has a definition with a child to be cleaned, or one that may be in
 // a database that was not inspected. Before it is known that there is one, nothing has to feed the
 // queue.
-func (l *lint) cleaned(parent string) bool {
+func (l *lint) cleaned(d inspected, recorded string) bool {
 	for i, key := range l.keys {
-		if key.Parent == parent && (l.found(i) || !l.complete && !accepts(l.accepted, key.Table)) {
+		if d.is(key.Parent, recorded) && (l.found(i) || !l.complete && !accepts(l.accepted, key.Table)) {
 			return true
 		}
 	}
@@ -85,14 +90,15 @@ func (l *lint) cleaned(parent string) bool {
 func (l *lint) foreignKeys(d inspected) {
 	for _, f := range d.ForeignKeys {
 		if key := l.definition(d, func(k repo.LooseForeignKey) bool {
-			return f.Blocks && k.Table == f.Parent && k.OnDelete == repo.AsyncDelete
+			return f.Blocks && d.is(k.Table, f.Parent) && k.OnDelete == repo.AsyncDelete
 		}); key != nil {
 			l.at(d.name, f.String()).fail("fk_blocks_deletion", "rows of %s that it refers to cannot be "+
 				"deleted by %s (23503): give it ON DELETE CASCADE or SET NULL, or replace it by a "+
-				"definition", f.Parent, key)
+				"definition", key.Table, key)
 		}
 		if key := l.definition(d, func(k repo.LooseForeignKey) bool {
-			return k.Table == f.Child && k.Parent == f.Parent && slices.Contains(f.Columns, k.Column)
+			return d.is(k.Table, f.Child) && d.is(k.Parent, f.Parent) &&
+				slices.Contains(f.Columns, k.Columns[0])
 		}); key != nil {
 			l.at(d.name, f.String()).warn("fk_beside_definition", "is a real foreign key beside %s, "+
 				"which finds nothing to do as long as it is there: drop one of the two", key)
@@ -116,31 +122,24 @@ func (l *lint) parents(d inspected) {
 	var seen []string
 	for _, key := range l.keys {
 		parent, ok := d.Parents[key.Parent]
-		if !ok || slices.Contains(seen, key.Parent) || !l.cleaned(key.Parent) {
+		recorded := repo.RecordedName(key.Parent, d.Queue.Schema)
+		if !ok || slices.Contains(seen, recorded) || !l.cleaned(d, recorded) {
 			continue
 		}
-		seen = append(seen, key.Parent)
+		seen = append(seen, recorded)
 		if parent.PartitionOf != "" {
 			l.at(d.name, key.Parent).warn("parent_missing", "is a partition of %s, for which its "+
 				"deletions are recorded: name that in the definitions", parent.PartitionOf)
 			continue
 		}
 		track := "`caretaker lfk track " + key.Parent + " --database " + d.name
-		if parent.Key != "id" {
-			track += " --column " + parent.Key
+		if !slices.Equal(parent.Key, []string{"id"}) {
+			track += " --column " + strings.Join(parent.Key, ",")
 		}
 		for _, relation := range parent.Relations {
 			l.at(d.name, relation.Name).trigger(key.Parent, relation.Trigger, track+"`")
 		}
-		switch {
-		case parent.KeyType == "" && slices.ContainsFunc(parent.Relations,
-			func(r lfkadmin.Relation) bool { return r.Trigger != nil }):
-			l.at(d.name, key.Parent).fail("key_type", "has no column %s, which its trigger records: "+
-				"deletions from it fail: drop the trigger", parent.Key)
-		case parent.KeyType != "" && !parent.KeyRight:
-			l.at(d.name, key.Parent).fail("key_type", "its key %s is of type %s: only smallint, integer "+
-				"and bigint can be recorded, so it cannot have definitions", parent.Key, parent.KeyType)
-		}
+		l.keyType(d, l.at(d.name, key.Parent), parent)
 	}
 }
 
@@ -179,23 +178,23 @@ func (l *lint) triggers(d inspected) {
 		if form, _ := t.Form(); form == lfkadmin.FormForeign {
 			continue
 		}
-		recorded := t.Parent
+		recorded, shown := t.Recorded(), t.Parent
 		if !t.ParentHere {
-			recorded = t.Relation()
+			shown = recorded
 		}
-		if slices.Contains(seen, recorded) || t.ParentHere && l.served(recorded) {
+		if slices.Contains(seen, recorded) || l.served(d, recorded) {
 			continue
 		}
 		seen = append(seen, recorded)
-		if children := l.acceptedOf(recorded); t.ParentHere && len(children) > 0 {
-			l.at(d.name, recorded).warn("trigger_without_definition",
+		if children := l.acceptedOf(d, recorded); len(children) > 0 {
+			l.at(d.name, shown).warn("trigger_without_definition",
 				"its deletions are noted by %s, but its child tables were accepted as absent: run "+
 					"`caretaker lfk untrack %s`, or %s",
-				t.Name, recorded, revokeCommand(children))
+				t.Name, shown, revokeCommand(children))
 			continue
 		}
-		l.at(d.name, recorded).warn("trigger_without_definition",
+		l.at(d.name, shown).warn("trigger_without_definition",
 			"its deletions are noted by %s, but no definition needs them: add one, "+
-				"or run `caretaker lfk untrack %s`", t.Name, recorded)
+				"or run `caretaker lfk untrack %s`", t.Name, shown)
 	}
 }

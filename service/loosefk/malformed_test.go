@@ -17,7 +17,7 @@ d:
   - {table: p, column: p_id, on_delete: async_delete, delete_limit: 0}
 `)
 	want := []string{
-		`d.yml: c[0].only_if: is not a key of this mapping: allowed are table, column, on_delete, target_column, ` +
+		`d.yml: c[0].only_if: is not a key of this mapping: allowed are table, column, key, on_delete, target_column, ` +
 			`target_value, conditions, delete_limit, worker_class`,
 		`d.yml: c[1].target_value: is required for on_delete: update_column_to`,
 		`d.yml: d[0].delete_limit: is the integer "0": write an integer of at least 1`,

@@ -33,6 +33,9 @@ func newFailure(task *childTask, err error, isolated bool) *failure {
 	if kept, ok := errors.AsType[*repo.KeptError](err); ok {
 		f.condition, f.sqlstate = kept.Error(), repo.ReasonKeptByTrigger
 	}
+	if mismatch, ok := errors.AsType[*repo.KeyMismatchError](err); ok {
+		f.condition, f.sqlstate = mismatch.Error(), repo.ReasonKeyMismatch
+	}
 	return f
 }
 

@@ -169,7 +169,7 @@ func TestLooseForeignKeysCleanup_NamesAreLiteral(t *testing.T) {
 	e.Deleted("main", `Order's "x"`, 1, 1)
 	e.Deleted("main", `order's "x"`, 2, 2)
 	r := servicetest.RunBatch(t, e.Service(`
-'Weird "Name".$1 {child}':
+'"Weird ""Name"".$1 {child}"':
   - table: 'Order''s "x"'
     column: 'Parent; DROP TABLE users'
     on_delete: update_column_to

@@ -21,6 +21,14 @@ import (
 func newOwnQueue(t *testing.T) *servicetest.Estate {
 	t.Helper()
 	e := servicetest.New(t, "", "main")
+	e.Exec("main", `CREATE SCHEMA gitlab_partitions_dynamic`)
+	return withOwnQueue(e)
+}
+
+// withOwnQueue installs the queue, and tracks parents p.
+func withOwnQueue(e *servicetest.Estate) *servicetest.Estate {
+	t := e.T
+	t.Helper()
 	if _, err := lfkadmin.New(e.Open[0]).InstallQueue(context.Background()); err != nil {
 		t.Fatal(err)
 	}
@@ -295,4 +303,27 @@ func TestPartitions_ADefaultLeafTakesTheActiveNumber(t *testing.T) {
 	servicetest.WantCounts(t, r, "processed_records=3 deleted_rows=3")
 	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.unknown', 1)`)
 	wantFindings(t, e.Keys(servicetest.OneChild), "error pending_without_definition main public.unknown")
+}
+
+// Where GitLab's schema for partitions is missing they lie in our own; those that there are show the next
+// one its place.
+func TestPartitions_LieWhereTheNewestLies(t *testing.T) {
+	t.Parallel()
+	e := withOwnQueue(servicetest.New(t, "", "main"))
+	s := e.Service(servicetest.OneChild)
+	roll := func(first int, want string) {
+		t.Helper()
+		deleteParents(e, first, first)
+		active(e, "25 hours")
+		servicetest.RunBatch(t, s, "main")
+		e.Want("main", `SELECT string_agg(i.inhrelid::regclass::text, ' ' ORDER BY i.inhrelid)
+			FROM pg_inherits i WHERE i.inhparent = 'loose_foreign_keys_deleted_records'::regclass`, want)
+	}
+	const queue = "maintenance.loose_foreign_keys_deleted_records_"
+	roll(1, queue+"1 "+queue+"2")
+	e.Exec("main", `CREATE SCHEMA gitlab_partitions_dynamic`)
+	roll(2, queue+"2 "+queue+"3")
+	e.Exec("main", `CREATE SCHEMA elsewhere; ALTER TABLE `+queue+`3 SET SCHEMA elsewhere`)
+	const moved = "elsewhere.loose_foreign_keys_deleted_records_"
+	roll(3, moved+"3 "+moved+"4")
 }

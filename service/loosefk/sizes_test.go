@@ -9,7 +9,7 @@ import (
 )
 
 func TestStatementSizes_FollowTheTimeThatStatementsTake(t *testing.T) {
-	s := &childTask{key: repo.LooseForeignKey{Table: "c", Column: "p_id", Parent: "p", OnDelete: repo.AsyncDelete}, database: "main"}
+	s := &childTask{key: repo.LooseForeignKey{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: repo.AsyncDelete}, database: "main"}
 	z := bulk.NewStatementSizes()
 	for i, test := range []struct {
 		took         time.Duration
@@ -52,11 +52,11 @@ func TestStatementSizes_AreHalvedOnATimeoutDownToOne(t *testing.T) {
 }
 
 func TestStatementSizes_AreKeptForEachDefinitionAndHome(t *testing.T) {
-	key := repo.LooseForeignKey{Table: "c", Column: "p_id", Parent: "p", OnDelete: repo.AsyncDelete}
+	key := repo.LooseForeignKey{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: repo.AsyncDelete}
 	nullify := key
 	nullify.OnDelete = repo.AsyncNullify
 	other := key
-	other.Column = "q_id"
+	other.Columns = []string{"q_id"}
 	z := bulk.NewStatementSizes()
 	z.Halve(&childTask{key: key, database: "main"}, 100)
 	for name, s := range map[string]*childTask{

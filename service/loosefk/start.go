@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -74,6 +75,7 @@ func (k *looseForeignKeys) maintainPartitions(
 			}
 			return err
 		},
+		func(p repo.Permit) error { return k.trackPartitions(ctx, x, p) },
 	} {
 		err := permitted(ctx, x, do)
 		if errors.Is(err, repo.ErrLeaseLost) || x.Stopped() != nil {
@@ -84,6 +86,26 @@ func (k *looseForeignKeys) maintainPartitions(
 		}
 	}
 	return changed, nil
+}
+
+// trackPartitions tracks the new partitions of tracked tables, unless that is switched off.
+func (k *looseForeignKeys) trackPartitions(
+	ctx context.Context, x *run.Execution, p repo.Permit,
+) error {
+	if k.config.TrackPartitions != nil && !*k.config.TrackPartitions {
+		return nil
+	}
+	tracked, err := x.Database.TrackPartitions(ctx, p)
+	if len(tracked) > 0 {
+		x.Log.InfoContext(ctx, "new partitions of tracked tables are tracked", "partitions", tracked)
+	}
+	if err == nil || errors.Is(err, repo.ErrLeaseLost) {
+		return err
+	}
+	x.Log.WarnContext(ctx, "new partitions of tracked tables are left for the next run: if that "+
+		"lasts, run caretaker lfk track on their table as the role that owns it, or set "+
+		"track_partitions to false", "error", err)
+	return nil
 }
 
 // permitted does a step on partitions.
@@ -152,35 +174,42 @@ func (k *looseForeignKeys) tasks(
 		return nil, err
 	}
 	keys := k.config.Definitions.Keys
-	homes, silent, err := k.homes(ctx, x, keys)
+	homes, err := k.homes(ctx, x, keys)
 	if err != nil {
 		return nil, err
 	}
 	byParent := map[string]*parentTasks{}
 	var returned, absent []string
 	for i, key := range keys {
-		p := byParent[key.Parent]
+		recorded := repo.RecordedName(key.Parent, queue.Schema)
+		p := byParent[recorded]
 		if p == nil {
-			p = &parentTasks{recorded: queue.Schema + "." + key.Parent}
-			byParent[key.Parent] = p
+			p = &parentTasks{recorded: recorded}
+			byParent[recorded] = p
 		}
-		switch found := p.add(key, i, homes); {
+		p.tasks = append(p.tasks, homes.unknown(key, i)...)
+		switch found := p.add(key, i, homes.found); {
 		case found && accepted[key.Table]:
 			returned = append(returned, key.Table)
-		case found:
-		case silent != nil:
-			p.tasks = append(p.tasks, &childTask{key: key, database: silent.database, down: silent.down})
+		case found, len(homes.silent) > 0:
 		case !accepted[key.Table]:
 			p.absent = append(p.absent, key)
 			absent = append(absent, key.Table)
 		}
 	}
-	if silent == nil {
+	if len(homes.silent) == 0 {
 		k.recordAbsent(ctx, x, slices.Compact(absent))
+	}
+	if err := k.refer(ctx, x, queue, byParent); err != nil {
+		return nil, err
+	}
+	lacking, err := k.lacking(ctx, x, queue)
+	if err != nil {
+		return nil, err
 	}
 	var parents []*parentTasks
 	for _, p := range byParent {
-		if len(p.tasks)+len(p.absent) > 0 {
+		if len(p.tasks)+len(p.absent) > 0 && lacking[p.recorded] == "" {
 			parents = append(parents, p)
 		}
 	}
@@ -191,45 +220,55 @@ func (k *looseForeignKeys) tasks(
 // says whether there are any.
 func (p *parentTasks) add(key repo.LooseForeignKey, i int, homes [][]*repo.Child) (found bool) {
 	for _, children := range homes {
-		if child := children[i]; child != nil {
-			p.tasks = append(p.tasks, &childTask{key: key, child: child, database: child.Database.Name})
-			found = true
+		child := children[i]
+		if child == nil {
+			continue
+		}
+		found = true
+		task := &childTask{key: key, child: child, database: child.Database.Name}
+		if !slices.ContainsFunc(p.tasks, task.repeats) {
+			p.tasks = append(p.tasks, task)
 		}
 	}
 	return found
 }
 
-// homes looks for the children in every configured database, the queue's own last. Where one does
-// not answer, silent is a task on it: absence is a fact only if all of them answered.
-func (k *looseForeignKeys) homes(
-	ctx context.Context, x *run.Execution, keys []repo.LooseForeignKey,
-) (homes [][]*repo.Child, silent *childTask, err error) {
-	var own []*repo.Child
-	for _, d := range k.Databases {
-		children, err := d.Children(ctx, keys)
-		switch {
-		case err == nil && d == x.Database:
-			own = children
-		case err == nil:
-			homes = append(homes, children)
-		case d != x.Database && hidden(err):
-			x.Log.WarnContext(ctx, "database unreachable, its child tables are not checked",
-				"child_database", d.Name, "error", err)
-			if silent == nil {
-				silent = &childTask{database: d.Name, down: err}
+// refer lets the tasks find their rows by the keys that are recorded as values. What does not fit
+// fails, and its records stay.
+func (k *looseForeignKeys) refer(
+	ctx context.Context, x *run.Execution, queue repo.DeletedRecords, parents map[string]*parentTasks,
+) error {
+	if !queue.Wide {
+		return nil
+	}
+	limits := run.ReadLimits()
+	limits.ReadOnly = x.DryRun
+	keys, err := x.Database.RecordedKeys(ctx, limits)
+	for recorded, key := range keys {
+		p := parents[recorded]
+		if p == nil {
+			continue
+		}
+		for _, task := range p.tasks {
+			if task.child == nil {
+				continue
 			}
-		default:
-			return nil, nil, err
+			if mismatch := task.child.Refer(key); mismatch != nil {
+				task.down = mismatch
+			}
 		}
 	}
-	return append(homes, own), silent, nil
+	return err
 }
 
-// hidden says that a database does not show which tables it has: it does not answer, or our role
-// may not see its application schema.
-func hidden(err error) bool {
-	_, noSchema := errors.AsType[*repo.NoSchemaError](err)
-	return noSchema || errors.Is(err, repo.ErrUnreachable)
+// repeats says whether another task is the same, of tables that are named in two ways.
+func (t *childTask) repeats(other *childTask) bool {
+	if other.child == nil || other.child.Table() != t.child.Table() || other.database != t.database {
+		return false
+	}
+	one, two := t.key, other.key
+	one.Table, one.Parent, two.Table, two.Parent = "", "", "", ""
+	return reflect.DeepEqual(one, two)
 }
 
 // A child table that is in no configured database is absent. Perhaps it was never there; perhaps a

@@ -32,12 +32,27 @@ func (c *cleanup) apply(ctx context.Context, b *batch, task *childTask, keys []*
 		c.failKeys(ctx, task, keys, err, false)
 		return nil
 	}
+	if keys = c.failMisfits(ctx, task, keys); len(keys) == 0 {
+		return nil
+	}
 	t := b.taskRuns[task]
 	if t == nil {
 		t = &taskRun{cleanup: c, batch: b, task: task}
 		b.taskRuns[task] = t
 	}
 	return t.try(ctx, keys)
+}
+
+// failMisfits fails the keys that have another number of values than the definition has columns, and
+// returns the others.
+func (c *cleanup) failMisfits(ctx context.Context, task *childTask, keys []*openKey) []*openKey {
+	return slices.DeleteFunc(slices.Clone(keys), func(k *openKey) bool {
+		err := task.key.Takes(k.key)
+		if err != nil {
+			c.failKeys(ctx, task, []*openKey{k}, err, true)
+		}
+		return err != nil
+	})
 }
 
 // try runs the statement for the keys; what it cannot do for all at once it does for halves.
@@ -155,7 +170,7 @@ func (t *taskRun) send(
 	}
 	defer permit.End(&err)
 	p := repo.Purge{
-		Permit: permit.Permit, Keys: numbers(keys), Cap: r.cap, Uncounted: m == uncounted,
+		Permit: permit.Permit, Keys: recordedKeys(keys), Cap: r.cap, Uncounted: m == uncounted,
 	}
 	began := time.Now()
 	if r.perKey == 0 {

@@ -51,7 +51,7 @@ func (k *looseForeignKeys) undefined(
 	defined := map[string]bool{}
 	for _, key := range k.config.Definitions.Keys {
 		if !accepted[key.Table] {
-			defined[q.Schema+"."+key.Parent] = true
+			defined[repo.RecordedName(key.Parent, q.Schema)] = true
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(recorded), func(name string) bool { return defined[name] })
@@ -99,7 +99,7 @@ func (k *looseForeignKeys) waiting(
 		records, err := lfkadmin.New(d).DeadRecords(ctx, lfkadmin.DeadRecordFilter{}, 0, waitingShown)
 		for _, r := range records {
 			list = append(list, repo.Waiting{
-				Kind: "record", ID: r.ID, Name: recordName(r.Table, r.Key), Since: r.DeadAt,
+				Kind: "record", ID: r.ID, Name: recordName(r.Table, r.Key()), Since: r.DeadAt,
 				Reason: fmt.Sprintf("%s failed %d times, last with %s", r.Definition, r.Failures, r.SQLState),
 			})
 		}
@@ -108,7 +108,7 @@ func (k *looseForeignKeys) waiting(
 	records, err := d.FailingRecords(ctx, "", repo.FailingRecord{}, waitingShown)
 	for _, r := range records {
 		w := repo.Waiting{
-			Kind: "record", ID: r.ID, Name: recordName(r.Table, r.Key), Since: r.FailedAt,
+			Kind: "record", ID: r.ID, Name: recordName(r.Table, r.Key()), Since: r.FailedAt,
 			Reason: r.Definition + ": " + cmp.Or(r.SQLState, "its database did not answer"),
 		}
 		if r.NextTry != nil {
@@ -119,7 +119,7 @@ func (k *looseForeignKeys) waiting(
 	return list, err
 }
 
-func recordName(table string, key int64) string { return fmt.Sprintf("%s %d", table, key) }
+func recordName(table string, key repo.Key) string { return table + " " + key.String() }
 
 // failingRemark says that records have failed or are held, which are postponed while runs succeed.
 func failingRemark(d *repo.Database, failing []repo.FailingRecord) []string {

@@ -3,10 +3,10 @@ package loosefk
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -27,12 +27,15 @@ const (
 type Config struct {
 	run.WorkerConfig `schedule:"* * * * *"`
 	// DefinitionsFile is the path of the definitions file; without one the worker is not configured.
-	DefinitionsFile string `key:"definitions"`
+	DefinitionsFile string `key:"definitions" example:"/etc/caretaker/loose_foreign_keys.yml"`
 	// Definitions say what becomes of the children of deleted parents; nil: what the file says.
 	Definitions *Definitions
 	// Rotation is minute, a fire works the database whose turn it is, or all, it works each that has
 	// records due.
 	Rotation string `key:"rotation" default:"minute" of:"minute all"`
+	// TrackPartitions lets runs track the new partitions of tracked tables, where caretaker lfk install
+	// has made the queue: they create triggers on these. With GitLab's queue it has no effect.
+	TrackPartitions *bool `key:"track_partitions" default:"true"`
 	// BatchSize is how many records are loaded at a time. From 500 on, loads of together 2,000 records
 	// are cleaned at once where that is quick.
 	BatchSize int `key:"batch_size" default:"500" max:"10000"`
@@ -44,6 +47,23 @@ type Config struct {
 	// MaxRuntime is how long a run may take; under a second the log warns at the start. Turbo mode:
 	// 45s, or this if it is longer.
 	MaxRuntime time.Duration `key:"max_runtime" default:"30s" max:"24h"`
+}
+
+// load is the definitions, from the file if there is one; nil: none are configured.
+func (c Config) load() (*Definitions, error) {
+	if c.Definitions != nil || c.DefinitionsFile == "" {
+		return c.Definitions, nil
+	}
+	return LoadDefinitions(c.DefinitionsFile)
+}
+
+// Keys are the definitions; nil: none are configured. The error is that of [LoadDefinitions].
+func (c Config) Keys() ([]repo.LooseForeignKey, error) {
+	definitions, err := c.load()
+	if err != nil || definitions == nil {
+		return nil, err
+	}
+	return append([]repo.LooseForeignKey{}, definitions.Keys...), nil
 }
 
 // DoneCounts are the counts of what was due that a run has dealt with.
@@ -64,20 +84,20 @@ type looseForeignKeys struct {
 	// absent are the child tables that hold records, as the last run of this process has found;
 	// nil: there was none.
 	absent []string
+	// had are the child tables that each database had when it last answered this process.
+	had map[string]map[string]bool
 }
 
 // New makes the worker, with the kinds of job that belong to it. It does not connect; an error
 // names the configuration key that is wrong.
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
-	if config.Definitions == nil && config.DefinitionsFile != "" {
-		var err error
-		if config.Definitions, err = LoadDefinitions(config.DefinitionsFile); err != nil {
-			return nil, nil, err
-		}
+	var err error
+	if config.Definitions, err = config.load(); err != nil {
+		return nil, nil, err
 	}
 	k := &looseForeignKeys{
 		config: config, Deps: d, sizes: bulk.NewStatementSizes(),
-		failing: newFailing(),
+		failing: newFailing(), had: map[string]map[string]bool{},
 	}
 	w := &run.Worker{
 		Name:          Name,
@@ -140,26 +160,25 @@ func (k *looseForeignKeys) missing(context.Context) (string, error) {
 func (k *looseForeignKeys) warnOfStarvation() (remark string) {
 	var names []string
 	for _, i := range starvedDatabases(k.config.Schedule, len(k.Databases)) {
-		name := k.Databases[i].Name
-		names = append(names, name)
-		k.Logger.Warn("the schedule never fires in a minute in which it is this database's turn: "+
-			"choose one that fires every minute, or set rotation to all",
-			"worker", Name, "database", name, "schedule", k.config.Schedule)
+		names = append(names, k.Databases[i].Name)
 	}
 	if len(names) == 0 {
 		return ""
 	}
+	k.Logger.Warn("the schedule never fires in a minute in which it is this database's turn: "+
+		"choose one that fires every minute, or set rotation to all",
+		"worker", Name, "database", run.SomeNames(names), "schedule", k.config.Schedule)
 	return fmt.Sprintf("the schedule %s never fires in a minute in which it is the turn of %s, so "+
 		"only requests start runs there: "+
 		"choose a schedule that fires every minute, or set "+
 		"workers.loose_foreign_keys_cleanup.rotation to all",
-		k.config.Schedule, strings.Join(names, ", "))
+		k.config.Schedule, run.SomeNames(names))
 }
 
 // starvedDatabases are those of n databases that have no turn within 24 hours from a fire of a
 // schedule: of five fields, UTC. The day from the first fire shows every minute of the day in which
-// it fires, and 24 hours are a multiple of n minutes. An invalid schedule starves none here: [New]
-// refuses it.
+// it fires. Where a day is no multiple of n minutes, others may be left out on other days. An
+// invalid schedule starves none here: [New] refuses it.
 func starvedDatabases(expression string, n int) []int {
 	schedule, err := run.ParseSchedule(expression)
 	if err != nil {

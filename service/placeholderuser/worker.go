@@ -49,6 +49,7 @@ type placeholderUserCleanup struct {
 // names the configuration key that is wrong.
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	p := &placeholderUserCleanup{config: config, main: d.Main, queue: d.Queue, logger: d.Logger}
+	d.Databases = run.GitLabs(d.Databases)
 	attempts := &placeholderDeletion{databases: d.Databases, queue: d.Queue}
 	w := &run.Worker{
 		Name:       Name,

@@ -151,7 +151,12 @@ func (r *Runner) unknownWorker(name string) error {
 	for _, w := range r.Workers {
 		names = append(names, w.Name)
 	}
-	return unknown(ErrUnknownWorker, name, "there are "+strings.Join(names, ", "))
+	advice := "there are " + strings.Join(names, ", ")
+	if slices.Contains(r.LeftOut, name) {
+		advice = "it is for GitLab's tables, which use: loose_foreign_keys leaves out: set use: gitlab in " +
+			"the configuration and run caretaker migrate, or take one of: " + strings.Join(names, ", ")
+	}
+	return unknown(ErrUnknownWorker, name, advice)
 }
 
 // Forbidden says whether our role lacks a privilege, or row-level security keeps rows from it.

@@ -28,7 +28,7 @@ type (
 
 // Config is what a Runner needs. Databases is required, with main first.
 type Config struct {
-	// Databases in the order of the rotation: main, ci, sec.
+	// Databases in the order of the rotation: main, ci, sec, then the others by name.
 	Databases []*repo.Database
 	// Replica names this process in leases and runs; empty: a [ReplicaName].
 	Replica string
@@ -40,6 +40,8 @@ type Config struct {
 	Load LoadConfig
 	// Logger gets one line a run; nil: slog.Default.
 	Logger *slog.Logger
+	// LeftOut are workers that are not used here: whoever asks for one is told why.
+	LeftOut []string
 }
 
 // Runner runs the workers. Its methods may be called from any goroutine.
@@ -51,6 +53,7 @@ type Runner struct {
 	Tracer     trace.Tracer
 	Metrics    *Metrics
 	Workers    []*Worker
+	LeftOut    []string
 	Pauses     *recentPauses
 	Loads      *Loads
 	Backlogs   *backlogs
@@ -80,7 +83,7 @@ func New(c Config) (*Runner, error) {
 		Tracer: otel.Tracer("github.com/caretaker-go/caretaker/service"),
 		Pauses: &recentPauses{main: c.Databases[0]}, Backlogs: newBacklogs(),
 		HistoryKeep: c.HistoryKeep, receiptsKeep: c.ReceiptsKeep,
-		active: map[*Execution]struct{}{}, Stopping: make(chan struct{}),
+		active: map[*Execution]struct{}{}, Stopping: make(chan struct{}), LeftOut: c.LeftOut,
 	}
 	r.idle = sync.NewCond(&r.mu)
 	if r.Replica == "" {

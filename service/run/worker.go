@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,6 +52,9 @@ type Deps struct {
 	Logger *slog.Logger
 	// Resume starts a run that continues what another one has left, and does not wait for its end.
 	Resume func(ctx context.Context, w *Worker, reason string) (Run, error)
+	// LooseForeignKeys are the definitions of the file, for workers that look at them; nil: none are
+	// configured.
+	LooseForeignKeys []repo.LooseForeignKey
 }
 
 // Worker is one kind of maintenance work, as a value. What it does is in its package; how a run of it
@@ -101,6 +105,8 @@ type Worker struct {
 	Candidates bool
 	// Plan adds to a plan what a run would do with its target; nil: nothing.
 	Plan Planner
+	// Optional says that it is not shown among all workers before it is enabled somewhere, or has run.
+	Optional bool
 	// Sli says that its runs are counted as service levels.
 	Sli bool
 }
@@ -200,11 +206,30 @@ func Rotation(at time.Time, n int) int {
 // DuePatience is how long a database may take to say whether it has records due.
 const DuePatience = 3 * time.Second
 
-// DatabaseNames are the names of databases, with commas.
+// DatabaseNames are the names of databases, as [SomeNames] lists them.
 func DatabaseNames(databases []*repo.Database) string {
 	names := make([]string, len(databases))
 	for i, d := range databases {
 		names[i] = d.Name
+	}
+	return SomeNames(names)
+}
+
+// GitLabs are those of the databases that GitLab has, main, ci and sec, in the same order. Workers
+// of its tables look into no others: without a table in ci or sec they look for it in main.
+func GitLabs(databases []*repo.Database) []*repo.Database {
+	return slices.DeleteFunc(slices.Clone(databases), func(d *repo.Database) bool {
+		return d.Name != MainDatabase && d.Name != "ci" && d.Name != "sec"
+	})
+}
+
+// maxNames is how many names a message has.
+const maxNames = 10
+
+// SomeNames are names with commas, the first ten of them: "main, ci and 20 more" for people.
+func SomeNames(names []string) string {
+	if more := len(names) - maxNames; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), more)
 	}
 	return strings.Join(names, ", ")
 }

@@ -1,4 +1,5 @@
-// Command configdoc writes docs/configuration.md: every key, from the tags and comments of the structs that have them.
+// Command configdoc writes docs/configuration.md, and the configuration that packages install: every
+// key, from the tags and comments of the structs that have them.
 package main
 
 import (
@@ -25,6 +26,11 @@ A YAML file, given with ` + "`--config`" + `, and over it environment variables:
 with ` + "`_`" + ` for its dots, so ` + "`databases.main.url`" + ` is ` + "`CARETAKER_DATABASES_MAIN_URL`" + `. That one is required; all others have
 defaults or may be left out. ` + "`caretaker serve`" + ` refuses what it does not know, and reports all mistakes at once.
 
+There may be [any number of databases](databases.md), called by a small letter and up to 30 small letters, digits and ` + "`_`" + `. Their
+order, wherever there is one, is main, ci, sec, then the others by name. ` + "`CARETAKER_DATABASES_SHOP_EU_URL`" + ` is
+` + "`databases.shop_eu.url`" + `. A variable that ends in ` + "`_REPLICA_URL`" + ` is a ` + "`replica_url`" + `: the ` + "`url`" + ` of a database whose name is ` + "`replica`" + `
+or ends in ` + "`_replica`" + ` can be set in the file only.
+
 Durations are such as ` + "`30s`, `2m`, `48h`" + `; sizes are bytes, or with kB, MB, GB, TB, of 1024 each.
 `
 
@@ -47,10 +53,27 @@ func write() error {
 			return err
 		}
 	}
+	keys := new(config.Config).Keys(&service.Config{})
+	page, err := reference(keys, comments)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile("docs/configuration.md", []byte(page), 0o600); err != nil {
+		return err
+	}
+	file, err := installed(keys, comments)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile("deploy/packages/caretaker.yml", []byte(file), 0o600)
+}
+
+// reference is the page with all keys in tables.
+func reference(keys []config.Key, comments map[string]string) (string, error) {
 	var out strings.Builder
 	out.WriteString(head)
 	last := ""
-	for _, k := range new(config.Config).Keys(&service.Config{}) {
+	for _, k := range keys {
 		title, name := "The server", k.Path
 		if worker := strings.SplitN(k.Path, ".", 3); worker[0] == "workers" {
 			title, name = worker[1], worker[2]
@@ -65,11 +88,11 @@ func write() error {
 		}
 		text := comments[k.Owner.String()+"."+k.Field.Name]
 		if text == "" {
-			return fmt.Errorf("%s: the field %s of %s has no comment", k.Path, k.Field.Name, k.Owner)
+			return "", fmt.Errorf("%s: the field %s of %s has no comment", k.Path, k.Field.Name, k.Owner)
 		}
 		fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", name, code(k.Default), allowed(k), text)
 	}
-	return os.WriteFile("docs/configuration.md", []byte(out.String()), 0o600)
+	return out.String(), nil
 }
 
 // collect notes the comments of the fields in a file, by package, type and field.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,11 +18,19 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: manpages FOLDER")
+	day := time.Now()
+	if len(os.Args) == 3 {
+		seconds, err := strconv.ParseInt(os.Args[2], 10, 64)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "manpages: the day of the pages:", err)
+			os.Exit(2)
+		}
+		day = time.Unix(seconds, 0).UTC()
+	} else if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: manpages FOLDER [SECONDS-SINCE-1970]")
 		os.Exit(2)
 	}
-	if err := write(os.Args[1], time.Now()); err != nil {
+	if err := write(os.Args[1], day); err != nil {
 		fmt.Fprintln(os.Stderr, "manpages:", err)
 		os.Exit(1)
 	}

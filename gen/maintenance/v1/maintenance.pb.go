@@ -1335,7 +1335,10 @@ type WorkerStatus struct {
 	// The same in words, with details.
 	ConditionDetail string `protobuf:"bytes,11,opt,name=condition_detail,json=conditionDetail,proto3" json:"condition_detail,omitempty"`
 	// Set with CONDITION_FAILING.
-	Failing       *Failing `protobuf:"bytes,12,opt,name=failing,proto3" json:"failing,omitempty"`
+	Failing *Failing `protobuf:"bytes,12,opt,name=failing,proto3" json:"failing,omitempty"`
+	// Its databases, if it has several with a lease each: those with a problem first, then those with something dead, then
+	// those with something due, then the others, each in the order of the rotation.
+	Databases     []*DatabaseStatus `protobuf:"bytes,13,rep,name=databases,proto3" json:"databases,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1454,6 +1457,77 @@ func (x *WorkerStatus) GetFailing() *Failing {
 	return nil
 }
 
+func (x *WorkerStatus) GetDatabases() []*DatabaseStatus {
+	if x != nil {
+		return x.Databases
+	}
+	return nil
+}
+
+// DatabaseStatus is the state of a worker on one of its databases.
+type DatabaseStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the database.
+	Database string `protobuf:"bytes,1,opt,name=database,proto3" json:"database,omitempty"`
+	// What is left to do there; absent if the answering server has not been able to read it since its start.
+	Backlog *Backlog `protobuf:"bytes,2,opt,name=backlog,proto3" json:"backlog,omitempty"`
+	// What keeps runs there from their work; empty if nothing does.
+	Problem       string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DatabaseStatus) Reset() {
+	*x = DatabaseStatus{}
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DatabaseStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DatabaseStatus) ProtoMessage() {}
+
+func (x *DatabaseStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DatabaseStatus.ProtoReflect.Descriptor instead.
+func (*DatabaseStatus) Descriptor() ([]byte, []int) {
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *DatabaseStatus) GetDatabase() string {
+	if x != nil {
+		return x.Database
+	}
+	return ""
+}
+
+func (x *DatabaseStatus) GetBacklog() *Backlog {
+	if x != nil {
+		return x.Backlog
+	}
+	return nil
+}
+
+func (x *DatabaseStatus) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 // Job is deferred work that a worker, or another job, has queued.
 type Job struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1511,7 +1585,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[9]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1523,7 +1597,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[9]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1536,7 +1610,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{9}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Job) GetId() int64 {
@@ -1693,7 +1767,7 @@ type OutsideCount struct {
 
 func (x *OutsideCount) Reset() {
 	*x = OutsideCount{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[10]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1705,7 +1779,7 @@ func (x *OutsideCount) String() string {
 func (*OutsideCount) ProtoMessage() {}
 
 func (x *OutsideCount) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[10]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1718,7 +1792,7 @@ func (x *OutsideCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OutsideCount.ProtoReflect.Descriptor instead.
 func (*OutsideCount) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{10}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *OutsideCount) GetPending() int64 {
@@ -1750,7 +1824,7 @@ type Cancellation struct {
 
 func (x *Cancellation) Reset() {
 	*x = Cancellation{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[11]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1762,7 +1836,7 @@ func (x *Cancellation) String() string {
 func (*Cancellation) ProtoMessage() {}
 
 func (x *Cancellation) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[11]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1775,7 +1849,7 @@ func (x *Cancellation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancellation.ProtoReflect.Descriptor instead.
 func (*Cancellation) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{11}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Cancellation) GetReason() string {
@@ -1814,7 +1888,7 @@ type JobError struct {
 
 func (x *JobError) Reset() {
 	*x = JobError{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[12]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1826,7 +1900,7 @@ func (x *JobError) String() string {
 func (*JobError) ProtoMessage() {}
 
 func (x *JobError) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[12]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1839,7 +1913,7 @@ func (x *JobError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobError.ProtoReflect.Descriptor instead.
 func (*JobError) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{12}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *JobError) GetAt() *timestamppb.Timestamp {
@@ -1876,7 +1950,7 @@ type FeatureFlag struct {
 
 func (x *FeatureFlag) Reset() {
 	*x = FeatureFlag{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[13]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1888,7 +1962,7 @@ func (x *FeatureFlag) String() string {
 func (*FeatureFlag) ProtoMessage() {}
 
 func (x *FeatureFlag) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[13]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1901,7 +1975,7 @@ func (x *FeatureFlag) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeatureFlag.ProtoReflect.Descriptor instead.
 func (*FeatureFlag) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{13}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *FeatureFlag) GetName() string {
@@ -1942,7 +2016,7 @@ type RunBatchRequest struct {
 
 func (x *RunBatchRequest) Reset() {
 	*x = RunBatchRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[14]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1954,7 +2028,7 @@ func (x *RunBatchRequest) String() string {
 func (*RunBatchRequest) ProtoMessage() {}
 
 func (x *RunBatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[14]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1967,7 +2041,7 @@ func (x *RunBatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunBatchRequest.ProtoReflect.Descriptor instead.
 func (*RunBatchRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{14}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RunBatchRequest) GetWorker() string {
@@ -2023,7 +2097,7 @@ type RunBatchResponse struct {
 
 func (x *RunBatchResponse) Reset() {
 	*x = RunBatchResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[15]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2035,7 +2109,7 @@ func (x *RunBatchResponse) String() string {
 func (*RunBatchResponse) ProtoMessage() {}
 
 func (x *RunBatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[15]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2048,7 +2122,7 @@ func (x *RunBatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunBatchResponse.ProtoReflect.Descriptor instead.
 func (*RunBatchResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{15}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RunBatchResponse) GetRun() *Run {
@@ -2069,7 +2143,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[16]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2081,7 +2155,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[16]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2094,7 +2168,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{16}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetStatusRequest) GetWorker() string {
@@ -2115,7 +2189,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[17]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2127,7 +2201,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[17]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2140,7 +2214,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{17}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetStatusResponse) GetWorkers() []*WorkerStatus {
@@ -2165,7 +2239,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[18]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2177,7 +2251,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[18]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2190,7 +2264,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{18}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListLeasesRequest) GetWorker() string {
@@ -2227,7 +2301,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[19]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2239,7 +2313,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[19]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2252,7 +2326,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{19}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListLeasesResponse) GetLeases() []*Lease {
@@ -2280,7 +2354,7 @@ type GetRunRequest struct {
 
 func (x *GetRunRequest) Reset() {
 	*x = GetRunRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[20]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2292,7 +2366,7 @@ func (x *GetRunRequest) String() string {
 func (*GetRunRequest) ProtoMessage() {}
 
 func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[20]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2305,7 +2379,7 @@ func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunRequest.ProtoReflect.Descriptor instead.
 func (*GetRunRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{20}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GetRunRequest) GetId() string {
@@ -2326,7 +2400,7 @@ type GetRunResponse struct {
 
 func (x *GetRunResponse) Reset() {
 	*x = GetRunResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[21]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2338,7 +2412,7 @@ func (x *GetRunResponse) String() string {
 func (*GetRunResponse) ProtoMessage() {}
 
 func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[21]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2351,7 +2425,7 @@ func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunResponse.ProtoReflect.Descriptor instead.
 func (*GetRunResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{21}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *GetRunResponse) GetRun() *Run {
@@ -2382,7 +2456,7 @@ type ListRunsRequest struct {
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[22]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2394,7 +2468,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[22]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2407,7 +2481,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{22}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListRunsRequest) GetWorker() string {
@@ -2465,7 +2539,7 @@ type ListRunsResponse struct {
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[23]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2477,7 +2551,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[23]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2490,7 +2564,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{23}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListRunsResponse) GetRuns() []*Run {
@@ -2524,7 +2598,7 @@ type ListFiresRequest struct {
 
 func (x *ListFiresRequest) Reset() {
 	*x = ListFiresRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[24]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2536,7 +2610,7 @@ func (x *ListFiresRequest) String() string {
 func (*ListFiresRequest) ProtoMessage() {}
 
 func (x *ListFiresRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[24]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2549,7 +2623,7 @@ func (x *ListFiresRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFiresRequest.ProtoReflect.Descriptor instead.
 func (*ListFiresRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{24}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListFiresRequest) GetWorker() string {
@@ -2593,7 +2667,7 @@ type ListFiresResponse struct {
 
 func (x *ListFiresResponse) Reset() {
 	*x = ListFiresResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[25]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2605,7 +2679,7 @@ func (x *ListFiresResponse) String() string {
 func (*ListFiresResponse) ProtoMessage() {}
 
 func (x *ListFiresResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[25]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2618,7 +2692,7 @@ func (x *ListFiresResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFiresResponse.ProtoReflect.Descriptor instead.
 func (*ListFiresResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{25}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListFiresResponse) GetFires() []*Fire {
@@ -2646,7 +2720,7 @@ type WatchRunRequest struct {
 
 func (x *WatchRunRequest) Reset() {
 	*x = WatchRunRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[26]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2658,7 +2732,7 @@ func (x *WatchRunRequest) String() string {
 func (*WatchRunRequest) ProtoMessage() {}
 
 func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[26]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2671,7 +2745,7 @@ func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRunRequest.ProtoReflect.Descriptor instead.
 func (*WatchRunRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{26}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WatchRunRequest) GetId() string {
@@ -2694,7 +2768,7 @@ type RunEvent struct {
 
 func (x *RunEvent) Reset() {
 	*x = RunEvent{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[27]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2706,7 +2780,7 @@ func (x *RunEvent) String() string {
 func (*RunEvent) ProtoMessage() {}
 
 func (x *RunEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[27]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2719,7 +2793,7 @@ func (x *RunEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
 func (*RunEvent) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{27}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RunEvent) GetRun() *Run {
@@ -2747,7 +2821,7 @@ type CancelRunRequest struct {
 
 func (x *CancelRunRequest) Reset() {
 	*x = CancelRunRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[28]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2759,7 +2833,7 @@ func (x *CancelRunRequest) String() string {
 func (*CancelRunRequest) ProtoMessage() {}
 
 func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[28]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2772,7 +2846,7 @@ func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunRequest.ProtoReflect.Descriptor instead.
 func (*CancelRunRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{28}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CancelRunRequest) GetId() string {
@@ -2793,7 +2867,7 @@ type CancelRunResponse struct {
 
 func (x *CancelRunResponse) Reset() {
 	*x = CancelRunResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[29]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2805,7 +2879,7 @@ func (x *CancelRunResponse) String() string {
 func (*CancelRunResponse) ProtoMessage() {}
 
 func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[29]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2818,7 +2892,7 @@ func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunResponse.ProtoReflect.Descriptor instead.
 func (*CancelRunResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{29}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CancelRunResponse) GetRun() *Run {
@@ -2843,7 +2917,7 @@ type PauseWorkerRequest struct {
 
 func (x *PauseWorkerRequest) Reset() {
 	*x = PauseWorkerRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[30]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2855,7 +2929,7 @@ func (x *PauseWorkerRequest) String() string {
 func (*PauseWorkerRequest) ProtoMessage() {}
 
 func (x *PauseWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[30]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2868,7 +2942,7 @@ func (x *PauseWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseWorkerRequest.ProtoReflect.Descriptor instead.
 func (*PauseWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{30}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PauseWorkerRequest) GetWorker() string {
@@ -2903,7 +2977,7 @@ type PauseWorkerResponse struct {
 
 func (x *PauseWorkerResponse) Reset() {
 	*x = PauseWorkerResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[31]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2915,7 +2989,7 @@ func (x *PauseWorkerResponse) String() string {
 func (*PauseWorkerResponse) ProtoMessage() {}
 
 func (x *PauseWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[31]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2928,7 +3002,7 @@ func (x *PauseWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseWorkerResponse.ProtoReflect.Descriptor instead.
 func (*PauseWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{31}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PauseWorkerResponse) GetWorker() *WorkerStatus {
@@ -2949,7 +3023,7 @@ type ResumeWorkerRequest struct {
 
 func (x *ResumeWorkerRequest) Reset() {
 	*x = ResumeWorkerRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[32]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2961,7 +3035,7 @@ func (x *ResumeWorkerRequest) String() string {
 func (*ResumeWorkerRequest) ProtoMessage() {}
 
 func (x *ResumeWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[32]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2974,7 +3048,7 @@ func (x *ResumeWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeWorkerRequest.ProtoReflect.Descriptor instead.
 func (*ResumeWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{32}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ResumeWorkerRequest) GetWorker() string {
@@ -2995,7 +3069,7 @@ type ResumeWorkerResponse struct {
 
 func (x *ResumeWorkerResponse) Reset() {
 	*x = ResumeWorkerResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[33]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3007,7 +3081,7 @@ func (x *ResumeWorkerResponse) String() string {
 func (*ResumeWorkerResponse) ProtoMessage() {}
 
 func (x *ResumeWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[33]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3020,7 +3094,7 @@ func (x *ResumeWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeWorkerResponse.ProtoReflect.Descriptor instead.
 func (*ResumeWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{33}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ResumeWorkerResponse) GetWorker() *WorkerStatus {
@@ -3059,7 +3133,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[34]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3071,7 +3145,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[34]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3084,7 +3158,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{34}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListJobsRequest) GetKind() string {
@@ -3158,7 +3232,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[35]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3170,7 +3244,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[35]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3183,7 +3257,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{35}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -3211,7 +3285,7 @@ type GetJobRequest struct {
 
 func (x *GetJobRequest) Reset() {
 	*x = GetJobRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[36]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3223,7 +3297,7 @@ func (x *GetJobRequest) String() string {
 func (*GetJobRequest) ProtoMessage() {}
 
 func (x *GetJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[36]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3236,7 +3310,7 @@ func (x *GetJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobRequest.ProtoReflect.Descriptor instead.
 func (*GetJobRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{36}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetJobRequest) GetId() int64 {
@@ -3257,7 +3331,7 @@ type GetJobResponse struct {
 
 func (x *GetJobResponse) Reset() {
 	*x = GetJobResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[37]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3269,7 +3343,7 @@ func (x *GetJobResponse) String() string {
 func (*GetJobResponse) ProtoMessage() {}
 
 func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[37]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3282,7 +3356,7 @@ func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobResponse.ProtoReflect.Descriptor instead.
 func (*GetJobResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{37}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *GetJobResponse) GetJob() *Job {
@@ -3305,7 +3379,7 @@ type CancelJobRequest struct {
 
 func (x *CancelJobRequest) Reset() {
 	*x = CancelJobRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[38]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3317,7 +3391,7 @@ func (x *CancelJobRequest) String() string {
 func (*CancelJobRequest) ProtoMessage() {}
 
 func (x *CancelJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[38]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3330,7 +3404,7 @@ func (x *CancelJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJobRequest.ProtoReflect.Descriptor instead.
 func (*CancelJobRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{38}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CancelJobRequest) GetId() int64 {
@@ -3358,7 +3432,7 @@ type CancelJobResponse struct {
 
 func (x *CancelJobResponse) Reset() {
 	*x = CancelJobResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[39]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3370,7 +3444,7 @@ func (x *CancelJobResponse) String() string {
 func (*CancelJobResponse) ProtoMessage() {}
 
 func (x *CancelJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[39]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3383,7 +3457,7 @@ func (x *CancelJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJobResponse.ProtoReflect.Descriptor instead.
 func (*CancelJobResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{39}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *CancelJobResponse) GetJob() *Job {
@@ -3404,7 +3478,7 @@ type RetryJobRequest struct {
 
 func (x *RetryJobRequest) Reset() {
 	*x = RetryJobRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[40]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3416,7 +3490,7 @@ func (x *RetryJobRequest) String() string {
 func (*RetryJobRequest) ProtoMessage() {}
 
 func (x *RetryJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[40]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3429,7 +3503,7 @@ func (x *RetryJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryJobRequest.ProtoReflect.Descriptor instead.
 func (*RetryJobRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{40}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RetryJobRequest) GetId() int64 {
@@ -3450,7 +3524,7 @@ type RetryJobResponse struct {
 
 func (x *RetryJobResponse) Reset() {
 	*x = RetryJobResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[41]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3462,7 +3536,7 @@ func (x *RetryJobResponse) String() string {
 func (*RetryJobResponse) ProtoMessage() {}
 
 func (x *RetryJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[41]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3475,7 +3549,7 @@ func (x *RetryJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryJobResponse.ProtoReflect.Descriptor instead.
 func (*RetryJobResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{41}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *RetryJobResponse) GetJob() *Job {
@@ -3498,7 +3572,7 @@ type SetFeatureFlagRequest struct {
 
 func (x *SetFeatureFlagRequest) Reset() {
 	*x = SetFeatureFlagRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[42]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3510,7 +3584,7 @@ func (x *SetFeatureFlagRequest) String() string {
 func (*SetFeatureFlagRequest) ProtoMessage() {}
 
 func (x *SetFeatureFlagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[42]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3523,7 +3597,7 @@ func (x *SetFeatureFlagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFeatureFlagRequest.ProtoReflect.Descriptor instead.
 func (*SetFeatureFlagRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{42}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SetFeatureFlagRequest) GetName() string {
@@ -3551,7 +3625,7 @@ type SetFeatureFlagResponse struct {
 
 func (x *SetFeatureFlagResponse) Reset() {
 	*x = SetFeatureFlagResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[43]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3563,7 +3637,7 @@ func (x *SetFeatureFlagResponse) String() string {
 func (*SetFeatureFlagResponse) ProtoMessage() {}
 
 func (x *SetFeatureFlagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[43]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3576,7 +3650,7 @@ func (x *SetFeatureFlagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFeatureFlagResponse.ProtoReflect.Descriptor instead.
 func (*SetFeatureFlagResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{43}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *SetFeatureFlagResponse) GetFlag() *FeatureFlag {
@@ -3599,7 +3673,7 @@ type ListFeatureFlagsRequest struct {
 
 func (x *ListFeatureFlagsRequest) Reset() {
 	*x = ListFeatureFlagsRequest{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[44]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3611,7 +3685,7 @@ func (x *ListFeatureFlagsRequest) String() string {
 func (*ListFeatureFlagsRequest) ProtoMessage() {}
 
 func (x *ListFeatureFlagsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[44]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3624,7 +3698,7 @@ func (x *ListFeatureFlagsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFeatureFlagsRequest.ProtoReflect.Descriptor instead.
 func (*ListFeatureFlagsRequest) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{44}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ListFeatureFlagsRequest) GetPageSize() int32 {
@@ -3654,7 +3728,7 @@ type ListFeatureFlagsResponse struct {
 
 func (x *ListFeatureFlagsResponse) Reset() {
 	*x = ListFeatureFlagsResponse{}
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[45]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3666,7 +3740,7 @@ func (x *ListFeatureFlagsResponse) String() string {
 func (*ListFeatureFlagsResponse) ProtoMessage() {}
 
 func (x *ListFeatureFlagsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_maintenance_v1_maintenance_proto_msgTypes[45]
+	mi := &file_maintenance_v1_maintenance_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3679,7 +3753,7 @@ func (x *ListFeatureFlagsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFeatureFlagsResponse.ProtoReflect.Descriptor instead.
 func (*ListFeatureFlagsResponse) Descriptor() ([]byte, []int) {
-	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{45}
+	return file_maintenance_v1_maintenance_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ListFeatureFlagsResponse) GetFlags() []*FeatureFlag {
@@ -3790,7 +3864,7 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\toldest_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\boldestAt\x12\x10\n" +
 	"\x03due\x18\x03 \x01(\x03R\x03due\x12\x1a\n" +
 	"\bdeferred\x18\x04 \x01(\x03R\bdeferred\x12\x12\n" +
-	"\x04dead\x18\x05 \x01(\x03R\x04dead\"\xd0\x04\n" +
+	"\x04dead\x18\x05 \x01(\x03R\x04dead\"\x8e\x05\n" +
 	"\fWorkerStatus\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x1a\n" +
 	"\bschedule\x18\x02 \x01(\tR\bschedule\x12:\n" +
@@ -3805,7 +3879,12 @@ const file_maintenance_v1_maintenance_proto_rawDesc = "" +
 	"\tcondition\x18\n" +
 	" \x01(\x0e2\x19.maintenance.v1.ConditionR\tcondition\x12)\n" +
 	"\x10condition_detail\x18\v \x01(\tR\x0fconditionDetail\x121\n" +
-	"\afailing\x18\f \x01(\v2\x17.maintenance.v1.FailingR\afailing\"\xd7\x06\n" +
+	"\afailing\x18\f \x01(\v2\x17.maintenance.v1.FailingR\afailing\x12<\n" +
+	"\tdatabases\x18\r \x03(\v2\x1e.maintenance.v1.DatabaseStatusR\tdatabases\"y\n" +
+	"\x0eDatabaseStatus\x12\x1a\n" +
+	"\bdatabase\x18\x01 \x01(\tR\bdatabase\x121\n" +
+	"\abacklog\x18\x02 \x01(\v2\x17.maintenance.v1.BacklogR\abacklog\x12\x18\n" +
+	"\aproblem\x18\x03 \x01(\tR\aproblem\"\xd7\x06\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
@@ -4034,7 +4113,7 @@ func file_maintenance_v1_maintenance_proto_rawDescGZIP() []byte {
 }
 
 var file_maintenance_v1_maintenance_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_maintenance_v1_maintenance_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_maintenance_v1_maintenance_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_maintenance_v1_maintenance_proto_goTypes = []any{
 	(RunState)(0),                    // 0: maintenance.v1.RunState
 	(Trigger)(0),                     // 1: maintenance.v1.Trigger
@@ -4051,186 +4130,189 @@ var file_maintenance_v1_maintenance_proto_goTypes = []any{
 	(*Pause)(nil),                    // 12: maintenance.v1.Pause
 	(*Backlog)(nil),                  // 13: maintenance.v1.Backlog
 	(*WorkerStatus)(nil),             // 14: maintenance.v1.WorkerStatus
-	(*Job)(nil),                      // 15: maintenance.v1.Job
-	(*OutsideCount)(nil),             // 16: maintenance.v1.OutsideCount
-	(*Cancellation)(nil),             // 17: maintenance.v1.Cancellation
-	(*JobError)(nil),                 // 18: maintenance.v1.JobError
-	(*FeatureFlag)(nil),              // 19: maintenance.v1.FeatureFlag
-	(*RunBatchRequest)(nil),          // 20: maintenance.v1.RunBatchRequest
-	(*RunBatchResponse)(nil),         // 21: maintenance.v1.RunBatchResponse
-	(*GetStatusRequest)(nil),         // 22: maintenance.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),        // 23: maintenance.v1.GetStatusResponse
-	(*ListLeasesRequest)(nil),        // 24: maintenance.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),       // 25: maintenance.v1.ListLeasesResponse
-	(*GetRunRequest)(nil),            // 26: maintenance.v1.GetRunRequest
-	(*GetRunResponse)(nil),           // 27: maintenance.v1.GetRunResponse
-	(*ListRunsRequest)(nil),          // 28: maintenance.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),         // 29: maintenance.v1.ListRunsResponse
-	(*ListFiresRequest)(nil),         // 30: maintenance.v1.ListFiresRequest
-	(*ListFiresResponse)(nil),        // 31: maintenance.v1.ListFiresResponse
-	(*WatchRunRequest)(nil),          // 32: maintenance.v1.WatchRunRequest
-	(*RunEvent)(nil),                 // 33: maintenance.v1.RunEvent
-	(*CancelRunRequest)(nil),         // 34: maintenance.v1.CancelRunRequest
-	(*CancelRunResponse)(nil),        // 35: maintenance.v1.CancelRunResponse
-	(*PauseWorkerRequest)(nil),       // 36: maintenance.v1.PauseWorkerRequest
-	(*PauseWorkerResponse)(nil),      // 37: maintenance.v1.PauseWorkerResponse
-	(*ResumeWorkerRequest)(nil),      // 38: maintenance.v1.ResumeWorkerRequest
-	(*ResumeWorkerResponse)(nil),     // 39: maintenance.v1.ResumeWorkerResponse
-	(*ListJobsRequest)(nil),          // 40: maintenance.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),         // 41: maintenance.v1.ListJobsResponse
-	(*GetJobRequest)(nil),            // 42: maintenance.v1.GetJobRequest
-	(*GetJobResponse)(nil),           // 43: maintenance.v1.GetJobResponse
-	(*CancelJobRequest)(nil),         // 44: maintenance.v1.CancelJobRequest
-	(*CancelJobResponse)(nil),        // 45: maintenance.v1.CancelJobResponse
-	(*RetryJobRequest)(nil),          // 46: maintenance.v1.RetryJobRequest
-	(*RetryJobResponse)(nil),         // 47: maintenance.v1.RetryJobResponse
-	(*SetFeatureFlagRequest)(nil),    // 48: maintenance.v1.SetFeatureFlagRequest
-	(*SetFeatureFlagResponse)(nil),   // 49: maintenance.v1.SetFeatureFlagResponse
-	(*ListFeatureFlagsRequest)(nil),  // 50: maintenance.v1.ListFeatureFlagsRequest
-	(*ListFeatureFlagsResponse)(nil), // 51: maintenance.v1.ListFeatureFlagsResponse
-	nil,                              // 52: maintenance.v1.Run.CountsEntry
-	(*timestamppb.Timestamp)(nil),    // 53: google.protobuf.Timestamp
-	(*Candidate)(nil),                // 54: maintenance.v1.Candidate
-	(*durationpb.Duration)(nil),      // 55: google.protobuf.Duration
-	(*structpb.Struct)(nil),          // 56: google.protobuf.Struct
-	(*PlanDeletionRequest)(nil),      // 57: maintenance.v1.PlanDeletionRequest
-	(*ProtectTargetRequest)(nil),     // 58: maintenance.v1.ProtectTargetRequest
-	(*UnprotectTargetRequest)(nil),   // 59: maintenance.v1.UnprotectTargetRequest
-	(*ListProtectedRequest)(nil),     // 60: maintenance.v1.ListProtectedRequest
-	(*ListOutsideRequest)(nil),       // 61: maintenance.v1.ListOutsideRequest
-	(*AckOutsideRequest)(nil),        // 62: maintenance.v1.AckOutsideRequest
-	(*ListReceiptsRequest)(nil),      // 63: maintenance.v1.ListReceiptsRequest
-	(*ListAuditRequest)(nil),         // 64: maintenance.v1.ListAuditRequest
-	(*PlanDeletionResponse)(nil),     // 65: maintenance.v1.PlanDeletionResponse
-	(*ProtectTargetResponse)(nil),    // 66: maintenance.v1.ProtectTargetResponse
-	(*UnprotectTargetResponse)(nil),  // 67: maintenance.v1.UnprotectTargetResponse
-	(*ListProtectedResponse)(nil),    // 68: maintenance.v1.ListProtectedResponse
-	(*ListOutsideResponse)(nil),      // 69: maintenance.v1.ListOutsideResponse
-	(*AckOutsideResponse)(nil),       // 70: maintenance.v1.AckOutsideResponse
-	(*ListReceiptsResponse)(nil),     // 71: maintenance.v1.ListReceiptsResponse
-	(*ListAuditResponse)(nil),        // 72: maintenance.v1.ListAuditResponse
+	(*DatabaseStatus)(nil),           // 15: maintenance.v1.DatabaseStatus
+	(*Job)(nil),                      // 16: maintenance.v1.Job
+	(*OutsideCount)(nil),             // 17: maintenance.v1.OutsideCount
+	(*Cancellation)(nil),             // 18: maintenance.v1.Cancellation
+	(*JobError)(nil),                 // 19: maintenance.v1.JobError
+	(*FeatureFlag)(nil),              // 20: maintenance.v1.FeatureFlag
+	(*RunBatchRequest)(nil),          // 21: maintenance.v1.RunBatchRequest
+	(*RunBatchResponse)(nil),         // 22: maintenance.v1.RunBatchResponse
+	(*GetStatusRequest)(nil),         // 23: maintenance.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),        // 24: maintenance.v1.GetStatusResponse
+	(*ListLeasesRequest)(nil),        // 25: maintenance.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),       // 26: maintenance.v1.ListLeasesResponse
+	(*GetRunRequest)(nil),            // 27: maintenance.v1.GetRunRequest
+	(*GetRunResponse)(nil),           // 28: maintenance.v1.GetRunResponse
+	(*ListRunsRequest)(nil),          // 29: maintenance.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),         // 30: maintenance.v1.ListRunsResponse
+	(*ListFiresRequest)(nil),         // 31: maintenance.v1.ListFiresRequest
+	(*ListFiresResponse)(nil),        // 32: maintenance.v1.ListFiresResponse
+	(*WatchRunRequest)(nil),          // 33: maintenance.v1.WatchRunRequest
+	(*RunEvent)(nil),                 // 34: maintenance.v1.RunEvent
+	(*CancelRunRequest)(nil),         // 35: maintenance.v1.CancelRunRequest
+	(*CancelRunResponse)(nil),        // 36: maintenance.v1.CancelRunResponse
+	(*PauseWorkerRequest)(nil),       // 37: maintenance.v1.PauseWorkerRequest
+	(*PauseWorkerResponse)(nil),      // 38: maintenance.v1.PauseWorkerResponse
+	(*ResumeWorkerRequest)(nil),      // 39: maintenance.v1.ResumeWorkerRequest
+	(*ResumeWorkerResponse)(nil),     // 40: maintenance.v1.ResumeWorkerResponse
+	(*ListJobsRequest)(nil),          // 41: maintenance.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),         // 42: maintenance.v1.ListJobsResponse
+	(*GetJobRequest)(nil),            // 43: maintenance.v1.GetJobRequest
+	(*GetJobResponse)(nil),           // 44: maintenance.v1.GetJobResponse
+	(*CancelJobRequest)(nil),         // 45: maintenance.v1.CancelJobRequest
+	(*CancelJobResponse)(nil),        // 46: maintenance.v1.CancelJobResponse
+	(*RetryJobRequest)(nil),          // 47: maintenance.v1.RetryJobRequest
+	(*RetryJobResponse)(nil),         // 48: maintenance.v1.RetryJobResponse
+	(*SetFeatureFlagRequest)(nil),    // 49: maintenance.v1.SetFeatureFlagRequest
+	(*SetFeatureFlagResponse)(nil),   // 50: maintenance.v1.SetFeatureFlagResponse
+	(*ListFeatureFlagsRequest)(nil),  // 51: maintenance.v1.ListFeatureFlagsRequest
+	(*ListFeatureFlagsResponse)(nil), // 52: maintenance.v1.ListFeatureFlagsResponse
+	nil,                              // 53: maintenance.v1.Run.CountsEntry
+	(*timestamppb.Timestamp)(nil),    // 54: google.protobuf.Timestamp
+	(*Candidate)(nil),                // 55: maintenance.v1.Candidate
+	(*durationpb.Duration)(nil),      // 56: google.protobuf.Duration
+	(*structpb.Struct)(nil),          // 57: google.protobuf.Struct
+	(*PlanDeletionRequest)(nil),      // 58: maintenance.v1.PlanDeletionRequest
+	(*ProtectTargetRequest)(nil),     // 59: maintenance.v1.ProtectTargetRequest
+	(*UnprotectTargetRequest)(nil),   // 60: maintenance.v1.UnprotectTargetRequest
+	(*ListProtectedRequest)(nil),     // 61: maintenance.v1.ListProtectedRequest
+	(*ListOutsideRequest)(nil),       // 62: maintenance.v1.ListOutsideRequest
+	(*AckOutsideRequest)(nil),        // 63: maintenance.v1.AckOutsideRequest
+	(*ListReceiptsRequest)(nil),      // 64: maintenance.v1.ListReceiptsRequest
+	(*ListAuditRequest)(nil),         // 65: maintenance.v1.ListAuditRequest
+	(*PlanDeletionResponse)(nil),     // 66: maintenance.v1.PlanDeletionResponse
+	(*ProtectTargetResponse)(nil),    // 67: maintenance.v1.ProtectTargetResponse
+	(*UnprotectTargetResponse)(nil),  // 68: maintenance.v1.UnprotectTargetResponse
+	(*ListProtectedResponse)(nil),    // 69: maintenance.v1.ListProtectedResponse
+	(*ListOutsideResponse)(nil),      // 70: maintenance.v1.ListOutsideResponse
+	(*AckOutsideResponse)(nil),       // 71: maintenance.v1.AckOutsideResponse
+	(*ListReceiptsResponse)(nil),     // 72: maintenance.v1.ListReceiptsResponse
+	(*ListAuditResponse)(nil),        // 73: maintenance.v1.ListAuditResponse
 }
 var file_maintenance_v1_maintenance_proto_depIdxs = []int32{
-	53, // 0: maintenance.v1.Failing.since:type_name -> google.protobuf.Timestamp
+	54, // 0: maintenance.v1.Failing.since:type_name -> google.protobuf.Timestamp
 	5,  // 1: maintenance.v1.Failing.class:type_name -> maintenance.v1.FailureClass
 	1,  // 2: maintenance.v1.Run.trigger:type_name -> maintenance.v1.Trigger
 	0,  // 3: maintenance.v1.Run.state:type_name -> maintenance.v1.RunState
-	53, // 4: maintenance.v1.Run.started_at:type_name -> google.protobuf.Timestamp
-	53, // 5: maintenance.v1.Run.finished_at:type_name -> google.protobuf.Timestamp
-	52, // 6: maintenance.v1.Run.counts:type_name -> maintenance.v1.Run.CountsEntry
+	54, // 4: maintenance.v1.Run.started_at:type_name -> google.protobuf.Timestamp
+	54, // 5: maintenance.v1.Run.finished_at:type_name -> google.protobuf.Timestamp
+	53, // 6: maintenance.v1.Run.counts:type_name -> maintenance.v1.Run.CountsEntry
 	7,  // 7: maintenance.v1.Run.tables:type_name -> maintenance.v1.TableCount
 	8,  // 8: maintenance.v1.Run.definitions:type_name -> maintenance.v1.DefinitionCount
-	54, // 9: maintenance.v1.Run.candidates:type_name -> maintenance.v1.Candidate
-	53, // 10: maintenance.v1.Fire.fire_time:type_name -> google.protobuf.Timestamp
+	55, // 9: maintenance.v1.Run.candidates:type_name -> maintenance.v1.Candidate
+	54, // 10: maintenance.v1.Fire.fire_time:type_name -> google.protobuf.Timestamp
 	3,  // 11: maintenance.v1.Fire.outcome:type_name -> maintenance.v1.FireOutcome
-	53, // 12: maintenance.v1.Fire.claimed_at:type_name -> google.protobuf.Timestamp
-	53, // 13: maintenance.v1.Fire.started_at:type_name -> google.protobuf.Timestamp
-	55, // 14: maintenance.v1.Fire.late:type_name -> google.protobuf.Duration
-	53, // 15: maintenance.v1.Lease.acquired_at:type_name -> google.protobuf.Timestamp
-	53, // 16: maintenance.v1.Lease.renewed_at:type_name -> google.protobuf.Timestamp
-	53, // 17: maintenance.v1.Lease.expires_at:type_name -> google.protobuf.Timestamp
-	53, // 18: maintenance.v1.Pause.since:type_name -> google.protobuf.Timestamp
-	53, // 19: maintenance.v1.Pause.until:type_name -> google.protobuf.Timestamp
-	53, // 20: maintenance.v1.Backlog.oldest_at:type_name -> google.protobuf.Timestamp
-	53, // 21: maintenance.v1.WorkerStatus.next_run_at:type_name -> google.protobuf.Timestamp
+	54, // 12: maintenance.v1.Fire.claimed_at:type_name -> google.protobuf.Timestamp
+	54, // 13: maintenance.v1.Fire.started_at:type_name -> google.protobuf.Timestamp
+	56, // 14: maintenance.v1.Fire.late:type_name -> google.protobuf.Duration
+	54, // 15: maintenance.v1.Lease.acquired_at:type_name -> google.protobuf.Timestamp
+	54, // 16: maintenance.v1.Lease.renewed_at:type_name -> google.protobuf.Timestamp
+	54, // 17: maintenance.v1.Lease.expires_at:type_name -> google.protobuf.Timestamp
+	54, // 18: maintenance.v1.Pause.since:type_name -> google.protobuf.Timestamp
+	54, // 19: maintenance.v1.Pause.until:type_name -> google.protobuf.Timestamp
+	54, // 20: maintenance.v1.Backlog.oldest_at:type_name -> google.protobuf.Timestamp
+	54, // 21: maintenance.v1.WorkerStatus.next_run_at:type_name -> google.protobuf.Timestamp
 	12, // 22: maintenance.v1.WorkerStatus.paused:type_name -> maintenance.v1.Pause
 	11, // 23: maintenance.v1.WorkerStatus.leases:type_name -> maintenance.v1.Lease
 	9,  // 24: maintenance.v1.WorkerStatus.current_run:type_name -> maintenance.v1.Run
 	9,  // 25: maintenance.v1.WorkerStatus.last_run:type_name -> maintenance.v1.Run
-	53, // 26: maintenance.v1.WorkerStatus.last_success_at:type_name -> google.protobuf.Timestamp
+	54, // 26: maintenance.v1.WorkerStatus.last_success_at:type_name -> google.protobuf.Timestamp
 	13, // 27: maintenance.v1.WorkerStatus.backlog:type_name -> maintenance.v1.Backlog
 	4,  // 28: maintenance.v1.WorkerStatus.condition:type_name -> maintenance.v1.Condition
 	6,  // 29: maintenance.v1.WorkerStatus.failing:type_name -> maintenance.v1.Failing
-	56, // 30: maintenance.v1.Job.args:type_name -> google.protobuf.Struct
-	53, // 31: maintenance.v1.Job.scheduled_at:type_name -> google.protobuf.Timestamp
-	18, // 32: maintenance.v1.Job.errors:type_name -> maintenance.v1.JobError
-	53, // 33: maintenance.v1.Job.created_at:type_name -> google.protobuf.Timestamp
-	53, // 34: maintenance.v1.Job.attempted_at:type_name -> google.protobuf.Timestamp
-	53, // 35: maintenance.v1.Job.finalized_at:type_name -> google.protobuf.Timestamp
-	2,  // 36: maintenance.v1.Job.job_state:type_name -> maintenance.v1.JobState
-	7,  // 37: maintenance.v1.Job.tables:type_name -> maintenance.v1.TableCount
-	17, // 38: maintenance.v1.Job.cancellation:type_name -> maintenance.v1.Cancellation
-	16, // 39: maintenance.v1.Job.outside:type_name -> maintenance.v1.OutsideCount
-	55, // 40: maintenance.v1.Job.duration:type_name -> google.protobuf.Duration
-	53, // 41: maintenance.v1.Cancellation.at:type_name -> google.protobuf.Timestamp
-	53, // 42: maintenance.v1.JobError.at:type_name -> google.protobuf.Timestamp
-	9,  // 43: maintenance.v1.RunBatchResponse.run:type_name -> maintenance.v1.Run
-	14, // 44: maintenance.v1.GetStatusResponse.workers:type_name -> maintenance.v1.WorkerStatus
-	11, // 45: maintenance.v1.ListLeasesResponse.leases:type_name -> maintenance.v1.Lease
-	9,  // 46: maintenance.v1.GetRunResponse.run:type_name -> maintenance.v1.Run
-	0,  // 47: maintenance.v1.ListRunsRequest.state:type_name -> maintenance.v1.RunState
-	53, // 48: maintenance.v1.ListRunsRequest.since:type_name -> google.protobuf.Timestamp
-	53, // 49: maintenance.v1.ListRunsRequest.until:type_name -> google.protobuf.Timestamp
-	9,  // 50: maintenance.v1.ListRunsResponse.runs:type_name -> maintenance.v1.Run
-	3,  // 51: maintenance.v1.ListFiresRequest.outcome:type_name -> maintenance.v1.FireOutcome
-	10, // 52: maintenance.v1.ListFiresResponse.fires:type_name -> maintenance.v1.Fire
-	9,  // 53: maintenance.v1.RunEvent.run:type_name -> maintenance.v1.Run
-	9,  // 54: maintenance.v1.CancelRunResponse.run:type_name -> maintenance.v1.Run
-	55, // 55: maintenance.v1.PauseWorkerRequest.ttl:type_name -> google.protobuf.Duration
-	14, // 56: maintenance.v1.PauseWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
-	14, // 57: maintenance.v1.ResumeWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
-	53, // 58: maintenance.v1.ListJobsRequest.since:type_name -> google.protobuf.Timestamp
-	53, // 59: maintenance.v1.ListJobsRequest.until:type_name -> google.protobuf.Timestamp
-	2,  // 60: maintenance.v1.ListJobsRequest.job_state:type_name -> maintenance.v1.JobState
-	15, // 61: maintenance.v1.ListJobsResponse.jobs:type_name -> maintenance.v1.Job
-	15, // 62: maintenance.v1.GetJobResponse.job:type_name -> maintenance.v1.Job
-	15, // 63: maintenance.v1.CancelJobResponse.job:type_name -> maintenance.v1.Job
-	15, // 64: maintenance.v1.RetryJobResponse.job:type_name -> maintenance.v1.Job
-	19, // 65: maintenance.v1.SetFeatureFlagResponse.flag:type_name -> maintenance.v1.FeatureFlag
-	19, // 66: maintenance.v1.ListFeatureFlagsResponse.flags:type_name -> maintenance.v1.FeatureFlag
-	20, // 67: maintenance.v1.MaintenanceService.RunBatch:input_type -> maintenance.v1.RunBatchRequest
-	22, // 68: maintenance.v1.MaintenanceService.GetStatus:input_type -> maintenance.v1.GetStatusRequest
-	24, // 69: maintenance.v1.MaintenanceService.ListLeases:input_type -> maintenance.v1.ListLeasesRequest
-	26, // 70: maintenance.v1.MaintenanceService.GetRun:input_type -> maintenance.v1.GetRunRequest
-	28, // 71: maintenance.v1.MaintenanceService.ListRuns:input_type -> maintenance.v1.ListRunsRequest
-	30, // 72: maintenance.v1.MaintenanceService.ListFires:input_type -> maintenance.v1.ListFiresRequest
-	32, // 73: maintenance.v1.MaintenanceService.WatchRun:input_type -> maintenance.v1.WatchRunRequest
-	34, // 74: maintenance.v1.MaintenanceService.CancelRun:input_type -> maintenance.v1.CancelRunRequest
-	36, // 75: maintenance.v1.MaintenanceService.PauseWorker:input_type -> maintenance.v1.PauseWorkerRequest
-	38, // 76: maintenance.v1.MaintenanceService.ResumeWorker:input_type -> maintenance.v1.ResumeWorkerRequest
-	42, // 77: maintenance.v1.MaintenanceService.GetJob:input_type -> maintenance.v1.GetJobRequest
-	44, // 78: maintenance.v1.MaintenanceService.CancelJob:input_type -> maintenance.v1.CancelJobRequest
-	40, // 79: maintenance.v1.MaintenanceService.ListJobs:input_type -> maintenance.v1.ListJobsRequest
-	46, // 80: maintenance.v1.MaintenanceService.RetryJob:input_type -> maintenance.v1.RetryJobRequest
-	57, // 81: maintenance.v1.MaintenanceService.PlanDeletion:input_type -> maintenance.v1.PlanDeletionRequest
-	58, // 82: maintenance.v1.MaintenanceService.ProtectTarget:input_type -> maintenance.v1.ProtectTargetRequest
-	59, // 83: maintenance.v1.MaintenanceService.UnprotectTarget:input_type -> maintenance.v1.UnprotectTargetRequest
-	60, // 84: maintenance.v1.MaintenanceService.ListProtected:input_type -> maintenance.v1.ListProtectedRequest
-	61, // 85: maintenance.v1.MaintenanceService.ListOutside:input_type -> maintenance.v1.ListOutsideRequest
-	62, // 86: maintenance.v1.MaintenanceService.AckOutside:input_type -> maintenance.v1.AckOutsideRequest
-	63, // 87: maintenance.v1.MaintenanceService.ListReceipts:input_type -> maintenance.v1.ListReceiptsRequest
-	64, // 88: maintenance.v1.MaintenanceService.ListAudit:input_type -> maintenance.v1.ListAuditRequest
-	48, // 89: maintenance.v1.MaintenanceService.SetFeatureFlag:input_type -> maintenance.v1.SetFeatureFlagRequest
-	50, // 90: maintenance.v1.MaintenanceService.ListFeatureFlags:input_type -> maintenance.v1.ListFeatureFlagsRequest
-	21, // 91: maintenance.v1.MaintenanceService.RunBatch:output_type -> maintenance.v1.RunBatchResponse
-	23, // 92: maintenance.v1.MaintenanceService.GetStatus:output_type -> maintenance.v1.GetStatusResponse
-	25, // 93: maintenance.v1.MaintenanceService.ListLeases:output_type -> maintenance.v1.ListLeasesResponse
-	27, // 94: maintenance.v1.MaintenanceService.GetRun:output_type -> maintenance.v1.GetRunResponse
-	29, // 95: maintenance.v1.MaintenanceService.ListRuns:output_type -> maintenance.v1.ListRunsResponse
-	31, // 96: maintenance.v1.MaintenanceService.ListFires:output_type -> maintenance.v1.ListFiresResponse
-	33, // 97: maintenance.v1.MaintenanceService.WatchRun:output_type -> maintenance.v1.RunEvent
-	35, // 98: maintenance.v1.MaintenanceService.CancelRun:output_type -> maintenance.v1.CancelRunResponse
-	37, // 99: maintenance.v1.MaintenanceService.PauseWorker:output_type -> maintenance.v1.PauseWorkerResponse
-	39, // 100: maintenance.v1.MaintenanceService.ResumeWorker:output_type -> maintenance.v1.ResumeWorkerResponse
-	43, // 101: maintenance.v1.MaintenanceService.GetJob:output_type -> maintenance.v1.GetJobResponse
-	45, // 102: maintenance.v1.MaintenanceService.CancelJob:output_type -> maintenance.v1.CancelJobResponse
-	41, // 103: maintenance.v1.MaintenanceService.ListJobs:output_type -> maintenance.v1.ListJobsResponse
-	47, // 104: maintenance.v1.MaintenanceService.RetryJob:output_type -> maintenance.v1.RetryJobResponse
-	65, // 105: maintenance.v1.MaintenanceService.PlanDeletion:output_type -> maintenance.v1.PlanDeletionResponse
-	66, // 106: maintenance.v1.MaintenanceService.ProtectTarget:output_type -> maintenance.v1.ProtectTargetResponse
-	67, // 107: maintenance.v1.MaintenanceService.UnprotectTarget:output_type -> maintenance.v1.UnprotectTargetResponse
-	68, // 108: maintenance.v1.MaintenanceService.ListProtected:output_type -> maintenance.v1.ListProtectedResponse
-	69, // 109: maintenance.v1.MaintenanceService.ListOutside:output_type -> maintenance.v1.ListOutsideResponse
-	70, // 110: maintenance.v1.MaintenanceService.AckOutside:output_type -> maintenance.v1.AckOutsideResponse
-	71, // 111: maintenance.v1.MaintenanceService.ListReceipts:output_type -> maintenance.v1.ListReceiptsResponse
-	72, // 112: maintenance.v1.MaintenanceService.ListAudit:output_type -> maintenance.v1.ListAuditResponse
-	49, // 113: maintenance.v1.MaintenanceService.SetFeatureFlag:output_type -> maintenance.v1.SetFeatureFlagResponse
-	51, // 114: maintenance.v1.MaintenanceService.ListFeatureFlags:output_type -> maintenance.v1.ListFeatureFlagsResponse
-	91, // [91:115] is the sub-list for method output_type
-	67, // [67:91] is the sub-list for method input_type
-	67, // [67:67] is the sub-list for extension type_name
-	67, // [67:67] is the sub-list for extension extendee
-	0,  // [0:67] is the sub-list for field type_name
+	15, // 30: maintenance.v1.WorkerStatus.databases:type_name -> maintenance.v1.DatabaseStatus
+	13, // 31: maintenance.v1.DatabaseStatus.backlog:type_name -> maintenance.v1.Backlog
+	57, // 32: maintenance.v1.Job.args:type_name -> google.protobuf.Struct
+	54, // 33: maintenance.v1.Job.scheduled_at:type_name -> google.protobuf.Timestamp
+	19, // 34: maintenance.v1.Job.errors:type_name -> maintenance.v1.JobError
+	54, // 35: maintenance.v1.Job.created_at:type_name -> google.protobuf.Timestamp
+	54, // 36: maintenance.v1.Job.attempted_at:type_name -> google.protobuf.Timestamp
+	54, // 37: maintenance.v1.Job.finalized_at:type_name -> google.protobuf.Timestamp
+	2,  // 38: maintenance.v1.Job.job_state:type_name -> maintenance.v1.JobState
+	7,  // 39: maintenance.v1.Job.tables:type_name -> maintenance.v1.TableCount
+	18, // 40: maintenance.v1.Job.cancellation:type_name -> maintenance.v1.Cancellation
+	17, // 41: maintenance.v1.Job.outside:type_name -> maintenance.v1.OutsideCount
+	56, // 42: maintenance.v1.Job.duration:type_name -> google.protobuf.Duration
+	54, // 43: maintenance.v1.Cancellation.at:type_name -> google.protobuf.Timestamp
+	54, // 44: maintenance.v1.JobError.at:type_name -> google.protobuf.Timestamp
+	9,  // 45: maintenance.v1.RunBatchResponse.run:type_name -> maintenance.v1.Run
+	14, // 46: maintenance.v1.GetStatusResponse.workers:type_name -> maintenance.v1.WorkerStatus
+	11, // 47: maintenance.v1.ListLeasesResponse.leases:type_name -> maintenance.v1.Lease
+	9,  // 48: maintenance.v1.GetRunResponse.run:type_name -> maintenance.v1.Run
+	0,  // 49: maintenance.v1.ListRunsRequest.state:type_name -> maintenance.v1.RunState
+	54, // 50: maintenance.v1.ListRunsRequest.since:type_name -> google.protobuf.Timestamp
+	54, // 51: maintenance.v1.ListRunsRequest.until:type_name -> google.protobuf.Timestamp
+	9,  // 52: maintenance.v1.ListRunsResponse.runs:type_name -> maintenance.v1.Run
+	3,  // 53: maintenance.v1.ListFiresRequest.outcome:type_name -> maintenance.v1.FireOutcome
+	10, // 54: maintenance.v1.ListFiresResponse.fires:type_name -> maintenance.v1.Fire
+	9,  // 55: maintenance.v1.RunEvent.run:type_name -> maintenance.v1.Run
+	9,  // 56: maintenance.v1.CancelRunResponse.run:type_name -> maintenance.v1.Run
+	56, // 57: maintenance.v1.PauseWorkerRequest.ttl:type_name -> google.protobuf.Duration
+	14, // 58: maintenance.v1.PauseWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
+	14, // 59: maintenance.v1.ResumeWorkerResponse.worker:type_name -> maintenance.v1.WorkerStatus
+	54, // 60: maintenance.v1.ListJobsRequest.since:type_name -> google.protobuf.Timestamp
+	54, // 61: maintenance.v1.ListJobsRequest.until:type_name -> google.protobuf.Timestamp
+	2,  // 62: maintenance.v1.ListJobsRequest.job_state:type_name -> maintenance.v1.JobState
+	16, // 63: maintenance.v1.ListJobsResponse.jobs:type_name -> maintenance.v1.Job
+	16, // 64: maintenance.v1.GetJobResponse.job:type_name -> maintenance.v1.Job
+	16, // 65: maintenance.v1.CancelJobResponse.job:type_name -> maintenance.v1.Job
+	16, // 66: maintenance.v1.RetryJobResponse.job:type_name -> maintenance.v1.Job
+	20, // 67: maintenance.v1.SetFeatureFlagResponse.flag:type_name -> maintenance.v1.FeatureFlag
+	20, // 68: maintenance.v1.ListFeatureFlagsResponse.flags:type_name -> maintenance.v1.FeatureFlag
+	21, // 69: maintenance.v1.MaintenanceService.RunBatch:input_type -> maintenance.v1.RunBatchRequest
+	23, // 70: maintenance.v1.MaintenanceService.GetStatus:input_type -> maintenance.v1.GetStatusRequest
+	25, // 71: maintenance.v1.MaintenanceService.ListLeases:input_type -> maintenance.v1.ListLeasesRequest
+	27, // 72: maintenance.v1.MaintenanceService.GetRun:input_type -> maintenance.v1.GetRunRequest
+	29, // 73: maintenance.v1.MaintenanceService.ListRuns:input_type -> maintenance.v1.ListRunsRequest
+	31, // 74: maintenance.v1.MaintenanceService.ListFires:input_type -> maintenance.v1.ListFiresRequest
+	33, // 75: maintenance.v1.MaintenanceService.WatchRun:input_type -> maintenance.v1.WatchRunRequest
+	35, // 76: maintenance.v1.MaintenanceService.CancelRun:input_type -> maintenance.v1.CancelRunRequest
+	37, // 77: maintenance.v1.MaintenanceService.PauseWorker:input_type -> maintenance.v1.PauseWorkerRequest
+	39, // 78: maintenance.v1.MaintenanceService.ResumeWorker:input_type -> maintenance.v1.ResumeWorkerRequest
+	43, // 79: maintenance.v1.MaintenanceService.GetJob:input_type -> maintenance.v1.GetJobRequest
+	45, // 80: maintenance.v1.MaintenanceService.CancelJob:input_type -> maintenance.v1.CancelJobRequest
+	41, // 81: maintenance.v1.MaintenanceService.ListJobs:input_type -> maintenance.v1.ListJobsRequest
+	47, // 82: maintenance.v1.MaintenanceService.RetryJob:input_type -> maintenance.v1.RetryJobRequest
+	58, // 83: maintenance.v1.MaintenanceService.PlanDeletion:input_type -> maintenance.v1.PlanDeletionRequest
+	59, // 84: maintenance.v1.MaintenanceService.ProtectTarget:input_type -> maintenance.v1.ProtectTargetRequest
+	60, // 85: maintenance.v1.MaintenanceService.UnprotectTarget:input_type -> maintenance.v1.UnprotectTargetRequest
+	61, // 86: maintenance.v1.MaintenanceService.ListProtected:input_type -> maintenance.v1.ListProtectedRequest
+	62, // 87: maintenance.v1.MaintenanceService.ListOutside:input_type -> maintenance.v1.ListOutsideRequest
+	63, // 88: maintenance.v1.MaintenanceService.AckOutside:input_type -> maintenance.v1.AckOutsideRequest
+	64, // 89: maintenance.v1.MaintenanceService.ListReceipts:input_type -> maintenance.v1.ListReceiptsRequest
+	65, // 90: maintenance.v1.MaintenanceService.ListAudit:input_type -> maintenance.v1.ListAuditRequest
+	49, // 91: maintenance.v1.MaintenanceService.SetFeatureFlag:input_type -> maintenance.v1.SetFeatureFlagRequest
+	51, // 92: maintenance.v1.MaintenanceService.ListFeatureFlags:input_type -> maintenance.v1.ListFeatureFlagsRequest
+	22, // 93: maintenance.v1.MaintenanceService.RunBatch:output_type -> maintenance.v1.RunBatchResponse
+	24, // 94: maintenance.v1.MaintenanceService.GetStatus:output_type -> maintenance.v1.GetStatusResponse
+	26, // 95: maintenance.v1.MaintenanceService.ListLeases:output_type -> maintenance.v1.ListLeasesResponse
+	28, // 96: maintenance.v1.MaintenanceService.GetRun:output_type -> maintenance.v1.GetRunResponse
+	30, // 97: maintenance.v1.MaintenanceService.ListRuns:output_type -> maintenance.v1.ListRunsResponse
+	32, // 98: maintenance.v1.MaintenanceService.ListFires:output_type -> maintenance.v1.ListFiresResponse
+	34, // 99: maintenance.v1.MaintenanceService.WatchRun:output_type -> maintenance.v1.RunEvent
+	36, // 100: maintenance.v1.MaintenanceService.CancelRun:output_type -> maintenance.v1.CancelRunResponse
+	38, // 101: maintenance.v1.MaintenanceService.PauseWorker:output_type -> maintenance.v1.PauseWorkerResponse
+	40, // 102: maintenance.v1.MaintenanceService.ResumeWorker:output_type -> maintenance.v1.ResumeWorkerResponse
+	44, // 103: maintenance.v1.MaintenanceService.GetJob:output_type -> maintenance.v1.GetJobResponse
+	46, // 104: maintenance.v1.MaintenanceService.CancelJob:output_type -> maintenance.v1.CancelJobResponse
+	42, // 105: maintenance.v1.MaintenanceService.ListJobs:output_type -> maintenance.v1.ListJobsResponse
+	48, // 106: maintenance.v1.MaintenanceService.RetryJob:output_type -> maintenance.v1.RetryJobResponse
+	66, // 107: maintenance.v1.MaintenanceService.PlanDeletion:output_type -> maintenance.v1.PlanDeletionResponse
+	67, // 108: maintenance.v1.MaintenanceService.ProtectTarget:output_type -> maintenance.v1.ProtectTargetResponse
+	68, // 109: maintenance.v1.MaintenanceService.UnprotectTarget:output_type -> maintenance.v1.UnprotectTargetResponse
+	69, // 110: maintenance.v1.MaintenanceService.ListProtected:output_type -> maintenance.v1.ListProtectedResponse
+	70, // 111: maintenance.v1.MaintenanceService.ListOutside:output_type -> maintenance.v1.ListOutsideResponse
+	71, // 112: maintenance.v1.MaintenanceService.AckOutside:output_type -> maintenance.v1.AckOutsideResponse
+	72, // 113: maintenance.v1.MaintenanceService.ListReceipts:output_type -> maintenance.v1.ListReceiptsResponse
+	73, // 114: maintenance.v1.MaintenanceService.ListAudit:output_type -> maintenance.v1.ListAuditResponse
+	50, // 115: maintenance.v1.MaintenanceService.SetFeatureFlag:output_type -> maintenance.v1.SetFeatureFlagResponse
+	52, // 116: maintenance.v1.MaintenanceService.ListFeatureFlags:output_type -> maintenance.v1.ListFeatureFlagsResponse
+	93, // [93:117] is the sub-list for method output_type
+	69, // [69:93] is the sub-list for method input_type
+	69, // [69:69] is the sub-list for extension type_name
+	69, // [69:69] is the sub-list for extension extendee
+	0,  // [0:69] is the sub-list for field type_name
 }
 
 func init() { file_maintenance_v1_maintenance_proto_init() }
@@ -4249,7 +4331,7 @@ func file_maintenance_v1_maintenance_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_maintenance_v1_maintenance_proto_rawDesc), len(file_maintenance_v1_maintenance_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   47,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

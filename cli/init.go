@@ -1,0 +1,243 @@
+package cli
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// setup is what init writes down, by flags, answers and what the databases show.
+type setup struct {
+	*app
+	// file is the configuration.
+	file string
+	// Use is gitlab or loose_foreign_keys, "" until it is known.
+	Use string
+	// URL and Replica are main's, Others the databases besides.
+	URL, Replica string
+	Others       []config.Database
+	// Definitions is the file of the definitions; wroteRules says that there was none.
+	Definitions string
+	wroteRules  bool
+	// Listen and Web are addresses, TLSCert and TLSKey files.
+	Listen, Web, TLSCert, TLSKey string
+	// force overwrites. asking: somebody is there to answer, through input.
+	force, asking bool
+	input         *bufio.Reader
+	survey        repo.Survey
+	// hasAdopt: there is a command that makes a foreign key a loose one.
+	hasAdopt bool
+}
+
+// init writes a configuration.
+func (a *app) init() *cobra.Command {
+	s := &setup{app: a}
+	var others []string
+	var yes bool
+	command := &cobra.Command{
+		Use:     "init",
+		GroupID: groupServe,
+		Short:   "Write a configuration, and a file for definitions of loose foreign keys",
+		Long: "Write a configuration, and a file for definitions of loose foreign keys.\n\n" +
+			"On a terminal it asks for what no flag says. It connects to the databases and looks at\n" +
+			"their tables, and changes nothing there. The configuration is the file of --config,\n" +
+			"caretaker.yml unless that is given. A file that is there stays, unless --force is given.",
+		Example: "  caretaker init --url postgres://caretaker@db:5432/shop\n" +
+			"  caretaker init --url postgres://caretaker@db:5432/shop --use loose_foreign_keys --yes",
+		Args: between(0, 0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx, stop := untilSignal(c.Context())
+			defer stop()
+			s.file, s.asking = cmp.Or(a.configFile, "caretaker.yml"), a.asks() && !yes
+			s.input = bufio.NewReader(a.In)
+			_, _, err := c.Root().Find([]string{"lfk", "adopt"})
+			s.hasAdopt = err == nil
+			if err := s.readOthers(others); err != nil {
+				return usage(err)
+			}
+			return s.write(ctx)
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&s.Use, "use", "",
+		"`what` for: loose_foreign_keys, or gitlab; default by the tables of main")
+	flags.StringVar(&s.URL, "url", "", "`URL` of the database main: postgres://…")
+	flags.StringVar(&s.Replica, "replica-url", "", "`URL` of a read replica of it")
+	flags.StringArrayVar(&others, "database", nil, "`NAME=URL` of a further database; may be repeated")
+	flags.StringVar(&s.Definitions, "definitions", "",
+		"`file` of the definitions; default loose_foreign_keys.yml beside the configuration")
+	flags.StringVar(&s.Listen, "listen", "", "`address` of the API; default 127.0.0.1:50051")
+	flags.StringVar(&s.Web, "web-listen", "", "`address` of the status page; default 127.0.0.1:8080")
+	flags.StringVar(&s.TLSCert, "tls-cert", "", "`file` of the server's certificate (PEM)")
+	flags.StringVar(&s.TLSKey, "tls-key", "", "`file` of its key (PEM)")
+	flags.BoolVar(&yes, "yes", false, "take the defaults, ask nothing")
+	flags.BoolVar(&s.force, "force", false, "overwrite a configuration that is there")
+	return command
+}
+
+// readOthers reads NAME=URL pairs.
+func (s *setup) readOthers(pairs []string) error {
+	for _, pair := range pairs {
+		name, url, ok := strings.Cut(pair, "=")
+		if !ok || name == "" || url == "" {
+			return errors.New("--database: write NAME=URL, such as ci=postgres://caretaker@db:5432/ci")
+		}
+		if name == mainDatabase {
+			return errors.New("--database: the URL of main is that of --url")
+		}
+		s.Others = append(s.Others, config.Database{Name: name, URL: url})
+	}
+	if s.Use != "" && s.Use != service.UseGitLab && s.Use != service.UseLooseForeignKeys {
+		return fmt.Errorf("--use: %q is neither %s nor %s", s.Use, service.UseLooseForeignKeys,
+			service.UseGitLab)
+	}
+	return nil
+}
+
+// write asks, looks and writes.
+func (s *setup) write(ctx context.Context) error {
+	if _, err := os.Stat(s.file); err == nil && !s.force {
+		return fmt.Errorf("%s is there already: give --force to overwrite it, or another --config",
+			s.file)
+	}
+	if err := s.databases(ctx); err != nil {
+		return err
+	}
+	if err := s.questions(); err != nil {
+		return err
+	}
+	if err := s.writeFiles(); err != nil {
+		return err
+	}
+	return s.done()
+}
+
+// databases connects to all of them. On a terminal it asks for main's until one answers.
+func (s *setup) databases(ctx context.Context) error {
+	for {
+		if s.URL == "" {
+			const question = "URL of the database (postgres://role@host:5432/name)"
+			if err := s.ask(question, "", &s.URL); err != nil {
+				return err
+			}
+		}
+		if s.URL == "" {
+			return usage(errors.New("--url is required: where the database is, postgres://…"))
+		}
+		err := s.look(ctx)
+		if err == nil {
+			break
+		}
+		if !s.asking {
+			return err
+		}
+		s.note("%v", err)
+		s.URL = ""
+	}
+	for _, d := range s.Others {
+		if err := s.connect(ctx, d.Name, "--database "+d.Name, d.URL, nil); err != nil {
+			return err
+		}
+	}
+	if s.Replica != "" {
+		return s.connect(ctx, mainDatabase, "--replica-url", s.Replica, nil)
+	}
+	return nil
+}
+
+// look connects to main and looks at its tables.
+func (s *setup) look(ctx context.Context) error {
+	return s.connect(ctx, mainDatabase, "--url", s.URL, func(d *repo.Database) (err error) {
+		s.survey, err = d.Survey(ctx)
+		return err
+	})
+}
+
+// connectTime bounds each connection that is tried.
+const connectTime = 10 * time.Second
+
+func (s *setup) connect(
+	ctx context.Context, name, flag, url string, look func(*repo.Database) error,
+) error {
+	ctx, cancel := context.WithTimeout(ctx, connectTime)
+	defer cancel()
+	d, err := repo.Open(ctx, name, url)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	err = d.Ping(ctx)
+	if err == nil && look != nil {
+		err = look(d)
+	}
+	if refused, ok := errors.AsType[*repo.Error](err); ok && refused.Refused() {
+		return fmt.Errorf("%s: %s: %w", flag, refused.Explanation(), refused.Cause())
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w: start the server, or correct host, port and network", flag, err)
+	}
+	return nil
+}
+
+// questions settles what is not known yet.
+func (s *setup) questions() error {
+	proposed := service.UseLooseForeignKeys
+	if s.survey.GitLab {
+		proposed = service.UseGitLab
+	}
+	folder := filepath.Dir(s.file)
+	for _, q := range []struct {
+		question, proposed string
+		to                 *string
+	}{
+		{"Use (loose_foreign_keys, or gitlab for its users and groups, too)", proposed, &s.Use},
+		{"File of the definitions", filepath.Join(folder, "loose_foreign_keys.yml"), &s.Definitions},
+		{"Address of the API", "127.0.0.1:50051", &s.Listen},
+		{"Address of the status page", "127.0.0.1:8080", &s.Web},
+	} {
+		if *q.to != "" {
+			continue
+		}
+		if err := s.ask(q.question, q.proposed, q.to); err != nil {
+			return err
+		}
+	}
+	if config.Loopback(s.Listen) && config.Loopback(s.Web) || s.TLSCert != "" {
+		return nil
+	}
+	if s.asking {
+		s.note("Other hosts can reach that: a certificate is needed.")
+	}
+	return errors.Join(s.ask("File of the certificate (PEM)", "", &s.TLSCert),
+		s.ask("File of its key (PEM)", "", &s.TLSKey))
+}
+
+// ask asks on a terminal; else, and for an empty answer, it takes what is proposed.
+func (s *setup) ask(question, proposed string, to *string) error {
+	*to = proposed
+	if !s.asking {
+		return nil
+	}
+	if proposed != "" {
+		question += " [" + proposed + "]"
+	}
+	_, _ = fmt.Fprintf(s.Err, "%s: ", question)
+	line, err := s.input.ReadString('\n')
+	if err != nil {
+		return errDeclined
+	}
+	*to = cmp.Or(strings.TrimSpace(line), proposed)
+	return nil
+}

@@ -1,0 +1,207 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
+)
+
+// emptyDefinitions is what a file of definitions begins with.
+const emptyDefinitions = `# Loose foreign keys: what happens to children once their parent is deleted.
+# Each entry is a child table, with one or several of its columns that refer to parents.
+#
+# order_items:
+#   - table: orders              # the parent, known by its key id
+#     column: order_id           # the child's column; it needs an index
+#     on_delete: async_delete    # the child is deleted
+# invoices:
+#   - table: orders
+#     column: order_id
+#     on_delete: async_nullify   # the child stays, its column becomes NULL
+`
+
+// text is the configuration.
+func (s *setup) text() (string, error) {
+	definitions, err := filepath.Abs(s.Definitions)
+	if err != nil {
+		return "", fmt.Errorf("--definitions: %w", err)
+	}
+	var b strings.Builder
+	line := func(indent int, key, value string) {
+		fmt.Fprintf(&b, "%s%s: '%s'\n", strings.Repeat("  ", indent), key,
+			strings.ReplaceAll(value, "'", "''"))
+	}
+	b.WriteString("# The configuration of caretaker: docs/configuration.md has all keys.\n" +
+		"# Each key has an environment variable, which wins: " +
+		config.Variable("databases.main.url") + ".\n\n")
+	fmt.Fprintf(&b, "use: %s\n", s.Use)
+	line(0, "listen", s.Listen)
+	line(0, "web_listen", s.Web)
+	line(0, "metrics_listen", "127.0.0.1:9464")
+	if s.TLSCert != "" {
+		b.WriteString("tls:\n")
+		line(1, "cert_file", s.TLSCert)
+		line(1, "key_file", s.TLSKey)
+	}
+	b.WriteString("databases:\n  main:\n")
+	if s.passwords() != nil {
+		b.WriteString("    # It has a password. To keep that elsewhere, set " +
+			config.Variable("databases.main.url") + " and delete this line.\n")
+	}
+	line(2, "url", s.URL)
+	if s.Replica != "" {
+		line(2, "replica_url", s.Replica)
+	}
+	for _, d := range s.Others {
+		fmt.Fprintf(&b, "  %s:\n", d.Name)
+		line(2, "url", d.URL)
+	}
+	fmt.Fprintf(&b, "workers:\n  %s:\n", loosefk.Name)
+	line(2, "definitions", definitions)
+	return b.String(), nil
+}
+
+// passwords are the databases whose URL has one.
+func (s *setup) passwords() (names []string) {
+	all := []config.Database{{Name: mainDatabase, URL: s.URL}, {Name: mainDatabase, URL: s.Replica}}
+	for _, d := range append(all, s.Others...) {
+		u, err := url.Parse(d.URL)
+		has := err == nil && u.User != nil
+		if has {
+			_, has = u.User.Password()
+		}
+		if has || strings.Contains(d.URL, "password=") {
+			names = append(names, d.Name)
+		}
+	}
+	return names
+}
+
+// writeFiles writes the configuration, once it has been found to load, and the definitions if there
+// are none.
+func (s *setup) writeFiles() error {
+	text, err := s.text()
+	if err != nil {
+		return err
+	}
+	mode := fs.FileMode(0o644)
+	if s.passwords() != nil {
+		mode = 0o600
+	}
+	temporary, err := os.CreateTemp(filepath.Dir(s.file), ".caretaker-*.yml")
+	if err != nil {
+		return fmt.Errorf("write the configuration: %w", err)
+	}
+	defer func() { _ = os.Remove(temporary.Name()) }()
+	_, err = temporary.WriteString(text)
+	err = errors.Join(err, temporary.Chmod(mode), temporary.Close())
+	if err != nil {
+		return fmt.Errorf("write the configuration: %w", err)
+	}
+	if _, err := config.Load(temporary.Name(), &service.Config{}); err != nil {
+		readable := strings.ReplaceAll(err.Error(), temporary.Name(), filepath.Base(s.file))
+		return fmt.Errorf("nothing was written, as this would not be a configuration:\n%s", readable)
+	}
+	if err := s.writeDefinitions(); err != nil {
+		return err
+	}
+	if s.force {
+		err = os.Rename(temporary.Name(), s.file)
+	} else {
+		err = os.Link(temporary.Name(), s.file)
+	}
+	if err != nil {
+		return fmt.Errorf("write the configuration: %w", err)
+	}
+	return nil
+}
+
+// writeDefinitions leaves a file alone that is there.
+func (s *setup) writeDefinitions() error {
+	const create = os.O_CREATE | os.O_EXCL | os.O_WRONLY
+	file, err := os.OpenFile(s.Definitions, create, 0o644) //nolint:gosec // no secret
+	if errors.Is(err, fs.ErrExist) {
+		_, err = loosefk.LoadDefinitions(s.Definitions)
+		return err
+	}
+	if err != nil {
+		return fmt.Errorf("write the definitions: %w", err)
+	}
+	s.wroteRules = true
+	_, err = file.WriteString(emptyDefinitions)
+	if err := errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("write the definitions: %w", err)
+	}
+	return nil
+}
+
+// done says what was written, and what to do next.
+func (s *setup) done() error {
+	next := s.next()
+	if s.asJSON {
+		return s.json(map[string]any{
+			"config": s.file, "definitions": s.Definitions, "use": s.Use, "next": next,
+		})
+	}
+	s.say("wrote %s (use: %s)", s.file, s.Use)
+	if s.passwords() != nil {
+		s.say("  only you can read it: it has a password. %s may have the URL instead.",
+			config.Variable("databases.main.url"))
+	}
+	if s.wroteRules {
+		s.say("wrote %s: add your definitions, the examples in it show how", s.Definitions)
+	} else {
+		s.say("kept %s", s.Definitions)
+	}
+	s.describeCascades()
+	s.say("\nnext:")
+	for _, command := range next {
+		s.say("  %s", command)
+	}
+	return nil
+}
+
+// describeCascades names foreign keys that could be loose ones.
+func (s *setup) describeCascades() {
+	if s.Use == service.UseGitLab || len(s.survey.Cascades) == 0 {
+		return
+	}
+	s.say("\nforeign keys with ON DELETE CASCADE and many children, which loose ones can replace:")
+	for _, c := range s.survey.Cascades {
+		s.say("  %s.%s -> %s, about %d rows%s", c.Child, c.Column, c.Parent, c.Rows, s.adopting(c))
+	}
+}
+
+// adopting is the command that does it, if there is one.
+func (s *setup) adopting(c repo.Cascade) string {
+	if !s.hasAdopt {
+		return ""
+	}
+	return fmt.Sprintf(": caretaker lfk adopt %s.%s --plan --config %s", c.Child, c.Column, s.file)
+}
+
+// next are the commands that follow.
+func (s *setup) next() []string {
+	lines := []string{
+		"caretaker migrate --config " + s.file,
+		"caretaker lfk install --config " + s.file,
+		"caretaker lfk track TABLE --config " + s.file,
+		"caretaker lfk lint --config " + s.file,
+		"caretaker serve --config " + s.file,
+		"caretaker run " + loosefk.Name + " --dry-run --address " + s.Listen,
+	}
+	if s.Use == service.UseGitLab {
+		// GitLab has the queue and its triggers.
+		lines = append(lines[:1], lines[3:]...)
+	}
+	return lines
+}

@@ -1,0 +1,151 @@
+package cli_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/devdb"
+)
+
+// gitlabsWords are what a database that is not GitLab's should never be told of.
+var gitlabsWords = regexp.MustCompile(`(?i)gitlab|ghost|placeholder|adjourned|inactive_token|project|\busers?\b|\bgroups?\b|protect|\bjobs?\b|river`)
+
+// wantNoGitLab fails the test for each line of a text that speaks of GitLab's things.
+func wantNoGitLab(t *testing.T, what, text string) {
+	t.Helper()
+	if strings.TrimSpace(text) == "" {
+		t.Errorf("%s: nothing", what)
+	}
+	for line := range strings.Lines(text) {
+		if found := gitlabsWords.FindString(line); found != "" {
+			t.Errorf("%s speaks of %q: %s", what, found, line)
+		}
+	}
+}
+
+// shop is an empty database with orders and their items.
+func shop(t *testing.T) (url string, conn *pgx.Conn) {
+	t.Helper()
+	url = databases.Clone(t, devdb.Template{Name: "cli"})
+	conn, err := pgx.Connect(context.Background(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	execute(t, conn, `CREATE TABLE orders (id bigserial PRIMARY KEY, customer text);
+		CREATE TABLE order_items (id bigserial PRIMARY KEY, order_id bigint);
+		CREATE INDEX ON order_items (order_id);
+		INSERT INTO orders (customer) SELECT 'c' || i FROM generate_series(1, 3) i;
+		INSERT INTO order_items (order_id) SELECT i % 3 + 1 FROM generate_series(1, 9) i`)
+	return url, conn
+}
+
+func column(t *testing.T, conn *pgx.Conn, sql string) string {
+	t.Helper()
+	rows, err := conn.Query(context.Background(), sql)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(all, "\n")
+}
+
+func pageOf(t *testing.T, url string) string {
+	t.Helper()
+	answer, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	content, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+func TestInit_FromAnEmptyDatabaseToCleanedChildrenWithoutAWordOfGitLab(t *testing.T) {
+	url, conn := shop(t)
+	dir := t.TempDir()
+	file, definitions := filepath.Join(dir, "caretaker.yml"), filepath.Join(dir, "loose_foreign_keys.yml")
+	with := " --config " + file
+	wantNoGitLab(t, "init", want(t, 0, "init --url "+url+" --listen 127.0.0.1:0 --web-listen 127.0.0.1:0"+with,
+		"(use: loose_foreign_keys)", "caretaker migrate --config "+file))
+	wantNoGitLab(t, "migrate", want(t, 0, "migrate"+with))
+	want(t, 0, "lfk install"+with, "main: installed")
+	want(t, 0, "lfk track orders"+with, "orders_loose_fk_trigger")
+	rules := "order_items: [{table: orders, column: order_id, on_delete: async_delete}]"
+	if err := os.WriteFile(definitions, []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want(t, 0, "lfk lint"+with, "0 errors")
+	r := serving(t, "serve", "--config", file)
+	execute(t, conn, `DELETE FROM orders WHERE id = 1`)
+	r.want(t, 0, "run "+worker+" --dry-run"+with, "order_items.order_id")
+	r.want(t, 0, "run "+worker+with, "deleted rows 3")
+	if left := column(t, conn, `SELECT count(*)::text FROM order_items WHERE order_id = 1`); left != "0" {
+		t.Errorf("%s children are left", left)
+	}
+	wantNoGitLab(t, "the schemas", column(t, conn, `SELECT nspname::text FROM pg_namespace`))
+	wantNoGitLab(t, "maintenance", column(t, conn, `SELECT relname::text FROM pg_class
+		WHERE relnamespace = 'maintenance'::regnamespace`))
+	wantNoGitLab(t, "status", r.want(t, 0, "status"+with, worker))
+	wantNoGitLab(t, "leases", r.want(t, 0, "leases"+with, worker))
+	wantNoGitLab(t, "help", want(t, 0, "--help"+with, "Loose foreign keys"))
+	wantNoGitLab(t, "help of run", want(t, 0, "help run"+with))
+	wantNoGitLab(t, "grants", want(t, 0, "doctor --grants"+with, "ON public.order_items"))
+	wantNoGitLab(t, "the page", pageOf(t, "http://"+r.log.field(t, "serving", "web_listen")+"/"))
+	var ours strings.Builder
+	for line := range strings.Lines(pageOf(t, "http://"+r.log.field(t, "serving", "metrics_listen")+"/metrics")) {
+		if strings.Contains(line, "maintenance_") {
+			ours.WriteString(line)
+		}
+	}
+	wantNoGitLab(t, "metrics", ours.String())
+	r.want(t, 1, "jobs"+with, "use: loose_foreign_keys")
+	r.want(t, 2, "run ghost_user_migration"+with, "use: gitlab")
+	want(t, 0, "doctor"+with)
+	if strings.Contains(r.log.String(), `"level":"ERROR"`) {
+		t.Error(r.log.String())
+	}
+	// What is there stays, and the other use adds what is missing.
+	t.Setenv("CARETAKER_USE", "gitlab")
+	want(t, 0, "migrate"+with, "main/00010_jobs_and_protections.sql", "queue/001")
+}
+
+func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {
+	url, _ := shop(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "caretaker.yml")
+	_, rest, _ := strings.Cut(url, "://")
+	_, password, _ := strings.Cut(strings.Split(rest, "@")[0], ":")
+	out := want(t, 0, "init --config "+file+" --url "+url, "only you can read it", "CARETAKER_DATABASES_MAIN_URL")
+	if password == "" || strings.Contains(out, password) {
+		t.Errorf("the password is shown: %s", out)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	want(t, 1, "init --config "+file+" --url "+url, "is there already", "--force")
+	want(t, 0, "init --config "+file+" --force --use gitlab --url "+url, "use: gitlab", "kept ")
+	other := "init --config " + filepath.Join(dir, "other.yml")
+	want(t, 2, other, "--url is required")
+	want(t, 1, other+" --url postgres://x@127.0.0.1:1/x", "--url", "start the server")
+	want(t, 1, other+" --url "+url+" --listen 0.0.0.0:1", "nothing was written", "can be reached from other hosts")
+	want(t, 2, other+" --url "+url+" --use shop", `"shop" is neither`)
+	want(t, 2, other+" --url "+url+" --database ci", "NAME=URL")
+	if left, err := filepath.Glob(filepath.Join(dir, "*other*")); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}

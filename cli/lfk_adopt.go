@@ -1,0 +1,190 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caretaker-go/caretaker/service/loosefk"
+)
+
+// adopting are the flags of adopt and revert.
+type adopting struct {
+	constraint, onDelete string
+	plan, yes            bool
+}
+
+func (f *adopting) request(argument string) (loosefk.AdoptRequest, error) {
+	r, err := parseReference(argument)
+	return loosefk.AdoptRequest{
+		Table: r.table, Columns: r.columns, Constraint: f.constraint, OnDelete: f.onDelete,
+		Holder: operator(),
+	}, err
+}
+
+func (l *lfk) adopt() *cobra.Command {
+	f := &adopting{}
+	command := &cobra.Command{
+		Use:   "adopt TABLE.COLUMN",
+		Short: "Turn a real foreign key into a loose one, in two steps",
+		Long: "Turn a real foreign key into a loose one. The first time the command checks what it\n" +
+			"needs, writes the definition into the configured file and tracks the parent. Restart all\n" +
+			"servers then, so that they know the definition, and run it again: it drops the constraint.\n" +
+			"Between the two nothing changes for the application. Interrupted, it goes on where it was.\n" +
+			"A key of several columns is TABLE.COLUMN,COLUMN.",
+		Args: between(1, 1),
+		RunE: l.with(func(ctx context.Context, keys loosefk.Admin, args []string) error {
+			request, err := f.request(args[0])
+			if err != nil {
+				return err
+			}
+			a, err := keys.PlanAdoption(ctx, request)
+			if err != nil {
+				return err
+			}
+			return l.adopted(ctx, a, f)
+		}),
+	}
+	flags := command.Flags()
+	flags.StringVar(&f.constraint, "constraint", "", "`name` of the foreign key, if there are several")
+	flags.StringVar(&f.onDelete, "on-delete", "", "`action` of the definition: async_delete or "+
+		"async_nullify; default what the constraint does")
+	flags.BoolVar(&f.plan, "plan", false, "show each step, with its SQL, and change nothing")
+	flags.BoolVar(&f.yes, "yes", false, "drop the constraint without asking: all servers know the definition")
+	return command
+}
+
+// adopted carries an adoption out, as far as it can go now.
+func (l *lfk) adopted(ctx context.Context, a *loosefk.Adoption, f *adopting) error {
+	if a.Dropped() {
+		return l.report(nil, a, func() {
+			l.say("%s: %s: already loose", a.Database, a.Definition)
+		})
+	}
+	if f.plan {
+		return l.report(nil, a, func() { l.plannedSteps(a) })
+	}
+	ready := a.Ready()
+	if err := a.Prepare(ctx); err != nil {
+		return err
+	}
+	l.doneSteps(a, 0, 1)
+	if !ready {
+		return l.report(nil, a, func() {
+			l.note("restart every server, so that it knows the definition, then run this command again: "+
+				"it drops %s", a.Constraint)
+		})
+	}
+	if !f.yes {
+		if err := l.agree("drop %s on %s? Every server must have been restarted since the "+
+			"definition was written [y/N] ", a.Constraint, a.Database); err != nil {
+			return err
+		}
+	}
+	if err := a.Drop(ctx); err != nil {
+		return err
+	}
+	l.doneSteps(a, 3)
+	return l.report(nil, a, func() { l.say("%s: %s: loose from now on", a.Database, a.Definition) })
+}
+
+// agree asks, where somebody is there to be asked.
+func (l *lfk) agree(question string, args ...any) error {
+	if !l.asks() {
+		return errors.New("nothing was dropped: restart every server, so that it knows the " +
+			"definition, then run this command again with --yes")
+	}
+	l.note(question, args...)
+	line, err := bufio.NewReader(l.In).ReadString('\n')
+	if yes := strings.ToLower(strings.TrimSpace(line)); err != nil || yes != "y" && yes != "yes" {
+		return errors.New("nothing was dropped")
+	}
+	return nil
+}
+
+// doneSteps marks steps as done, and says those that had not been.
+func (l *lfk) doneSteps(a *loosefk.Adoption, numbers ...int) {
+	for _, n := range numbers {
+		if !a.Steps[n].Done {
+			a.Steps[n].Done = true
+			l.text("%s: %s: done", a.Database, a.Steps[n].Text)
+		}
+	}
+}
+
+// plannedSteps shows the steps of a plan.
+func (l *lfk) plannedSteps(a *loosefk.Adoption) {
+	l.say("%s: %s (%s)", a.Database, a.Definition, a.Constraint)
+	for i, step := range a.Steps {
+		done := ""
+		if step.Done {
+			done = ": done already"
+		}
+		l.say("%d. %s%s", i+1, step.Text, done)
+		for _, sql := range step.SQL {
+			l.say("     %s", sql)
+		}
+	}
+	for _, warning := range a.Warnings {
+		l.note("warning: %s", warning)
+	}
+}
+
+func (l *lfk) revert() *cobra.Command {
+	f := &adopting{}
+	command := &cobra.Command{
+		Use:   "revert TABLE.COLUMN",
+		Short: "Make an adopted foreign key a real one again",
+		Long: "Make a foreign key that lfk adopt has dropped again. The constraint is added first, so\n" +
+			"that no new row without a parent comes in; the rows that are there are checked when no\n" +
+			"record of the parent is pending any more; the definition goes last. While records are\n" +
+			"pending the command ends with 1, and goes on when it is run again.",
+		Args: between(1, 1),
+		RunE: l.with(func(ctx context.Context, keys loosefk.Admin, args []string) error {
+			request, err := f.request(args[0])
+			if err != nil {
+				return err
+			}
+			a, err := keys.PlanReversion(ctx, request)
+			if err != nil {
+				return err
+			}
+			if f.plan {
+				return l.report(nil, a, func() { l.plannedSteps(a) })
+			}
+			return l.reverted(ctx, a)
+		}),
+	}
+	flags := command.Flags()
+	flags.StringVar(&f.constraint, "constraint", "", "`name` of the foreign key, if there are several")
+	flags.BoolVar(&f.plan, "plan", false, "show each step, with its SQL, and change nothing")
+	return command
+}
+
+// reverted carries a reversion out, as far as it can go now.
+func (l *lfk) reverted(ctx context.Context, a *loosefk.Adoption) error {
+	if err := a.Restore(ctx); err != nil {
+		return err
+	}
+	l.doneSteps(a, 0)
+	others, err := a.Finish(ctx)
+	if err != nil {
+		return err
+	}
+	for n := range a.Steps[1:] {
+		l.doneSteps(a, n+1)
+	}
+	return l.report(nil, a, func() {
+		l.say("%s: %s is a real foreign key", a.Database, a.Constraint)
+		if len(others) == 0 {
+			l.note("nothing else needs the records of %s: `caretaker lfk untrack %[1]s` ends them; "+
+				"restart the servers, so that they forget the definition", a.Parent())
+			return
+		}
+		l.note("%s stays tracked for %s; restart the servers, so that they forget the definition",
+			a.Parent(), strings.Join(others, ", "))
+	})
+}

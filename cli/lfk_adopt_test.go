@@ -1,0 +1,102 @@
+package cli_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// adoptable is a main with a real foreign key, whose definitions file has a comment and another entry.
+func adoptable(t *testing.T, onDelete string) (sql func(string), file string) {
+	t.Helper()
+	conn := configured(t, "main")
+	file = defined(t, "# kept\nz:  # this one, too\n  - {table: customers, column: customer_id, on_delete: async_delete}\n")
+	migrate(t)
+	execute(t, conn, `CREATE TABLE customers (id bigint PRIMARY KEY);
+		CREATE TABLE orders (id bigserial PRIMARY KEY, customer_id bigint CONSTRAINT fk REFERENCES customers `+onDelete+`);
+		CREATE TABLE z (customer_id bigint); CREATE INDEX ON z (customer_id)`)
+	want(t, 0, "lfk install")
+	return func(s string) { t.Helper(); execute(t, conn, s) }, file
+}
+
+func fileText(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestLfkAdopt_ThereAndBack(t *testing.T) {
+	sql, file := adoptable(t, "ON DELETE CASCADE")
+	before := fileText(t, file)
+	want(t, 1, "lfk adopt orders.customer_id", "create an index on orders (customer_id)")
+	sql(`CREATE INDEX ON orders (customer_id)`)
+	want(t, 0, "lfk adopt orders.customer_id --plan", "1. add the definition to "+file, "- table: customers", "2. track customers",
+		"CREATE TRIGGER", "3. restart every server", `4. drop the foreign key fk`, `ALTER TABLE "public"."orders" DROP CONSTRAINT "fk"`)
+	if got := fileText(t, file); got != before {
+		t.Errorf("--plan has written\n%s", got)
+	}
+	want(t, 0, "lfk adopt orders.customer_id --yes", "add the definition to "+file+": done", "track customers: done", "restart every server")
+	after := "# kept\norders:\n  - table: customers\n    column: customer_id\n    on_delete: async_delete\n" + strings.TrimPrefix(before, "# kept\n")
+	if got := fileText(t, file); !strings.Contains(got, "orders:\n  - table: customers\n    column: customer_id\n    on_delete: async_delete\n") ||
+		!strings.Contains(got, "# kept\n") || !strings.Contains(got, "z:  # this one, too\n") || len(got) != len(after) {
+		t.Errorf("the file is\n%s", got)
+	}
+	sql(`INSERT INTO customers VALUES (1), (2); INSERT INTO orders (customer_id) VALUES (1), (2); DELETE FROM customers WHERE id = 1`)
+	want(t, 1, "lfk adopt orders.customer_id", "nothing was dropped", "--yes")
+	want(t, 0, "lfk adopt orders.customer_id --yes", "drop the foreign key fk: done", "loose from now on")
+	want(t, 0, "lfk adopt orders.customer_id", "already loose")
+	sql(`DELETE FROM customers WHERE id = 2`)
+	want(t, 0, "lfk orphans", "no orphans")
+	want(t, 1, "lfk revert orders.customer_id", "add the foreign key fk: done", "records of the parent are pending: customers on main")
+	sql(`DELETE FROM loose_foreign_keys_deleted_records`)
+	want(t, 1, "lfk revert orders.customer_id", "rows of orders refer to rows of customers that are gone", "caretaker lfk orphans orders.customer_id --fix")
+	want(t, 0, "lfk orphans orders.customer_id --fix", "orders.customer_id -> customers  main      1     1     1")
+	sql(`DELETE FROM orders; DELETE FROM loose_foreign_keys_deleted_records`)
+	want(t, 0, "lfk revert orders.customer_id", "fk is a real foreign key", "stays tracked for z.customer_id -> customers")
+	want(t, 0, "lfk revert orders.customer_id", "fk is a real foreign key")
+	if got := fileText(t, file); got != before {
+		t.Errorf("the file is\n%s\nand was\n%s", got, before)
+	}
+	sql(`INSERT INTO customers VALUES (3); INSERT INTO orders (customer_id) VALUES (3); DELETE FROM customers;
+		DO $$ BEGIN ASSERT NOT EXISTS (SELECT FROM orders); ASSERT (SELECT convalidated FROM pg_constraint WHERE conname = 'fk');
+		ASSERT NOT EXISTS (SELECT FROM maintenance.adopted_foreign_keys); END $$`)
+}
+
+func TestLfkAdopt_RefusesWhatCannotBeLoose(t *testing.T) {
+	sql, file := adoptable(t, "")
+	sql(`CREATE INDEX ON orders (customer_id); ALTER TABLE orders ALTER customer_id SET NOT NULL`)
+	before := fileText(t, file)
+	want(t, 1, "lfk adopt orders.customer_id", "fk is ON DELETE NO ACTION", "--on-delete async_delete or async_nullify")
+	want(t, 1, "lfk adopt orders.customer_id --on-delete async_nullify", "customer_id cannot become NULL")
+	want(t, 1, "lfk adopt orders.customer_id --on-delete drop", "allowed are async_delete, async_nullify")
+	want(t, 1, "lfk adopt orders.id", "there is no foreign key of orders.id")
+	want(t, 2, "lfk adopt orders", "write TABLE.COLUMN")
+	want(t, 2, "lfk adopt nowhere.x", "there is no table nowhere in main")
+	sql(`ALTER TABLE orders ADD CONSTRAINT fk2 FOREIGN KEY (customer_id) REFERENCES customers ON DELETE CASCADE`)
+	want(t, 1, "lfk adopt orders.customer_id", "has the foreign keys fk, fk2: say with --constraint")
+	if got := fileText(t, file); got != before {
+		t.Errorf("the file is\n%s", got)
+	}
+	want(t, 0, "lfk adopt orders.customer_id --constraint fk2 --plan", "(fk2)")
+	if err := os.WriteFile(file, []byte("{}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want(t, 1, "lfk adopt orders.customer_id --constraint fk2", "its form is one that this command does not edit: write it yourself", "- table: customers")
+}
+
+func TestLfkOrphans_SaysWhereToGoOn(t *testing.T) {
+	sql, _ := adoptable(t, "ON DELETE CASCADE")
+	sql(`INSERT INTO z SELECT i % 10 FROM generate_series(1, 40) i; INSERT INTO customers VALUES (3); INSERT INTO z VALUES (NULL)`)
+	want(t, 0, "lfk orphans --limit 4", "z.customer_id -> customers  main      at least 4  at least 16  0",
+		"go on with caretaker lfk orphans z.customer_id --database main --after '4'")
+	want(t, 0, "lfk orphans z.customer_id --after 4 -o json", `"keys": 5`, `"rows": 20`, `"more": false`)
+	want(t, 2, "lfk orphans --after 4", "--after needs TABLE.COLUMN")
+	want(t, 2, "lfk orphans z.other", "no such definition")
+	want(t, 2, "lfk orphans --database nowhere", `unknown database "nowhere"`)
+	want(t, 0, "lfk orphans --fix", "z.customer_id -> customers  main      9     36    9")
+	want(t, 0, "lfk orphans", "no orphans")
+	sql(`DO $$ BEGIN ASSERT (SELECT array_agg(primary_key_value ORDER BY 1) = '{0,1,2,4,5,6,7,8,9}' FROM loose_foreign_keys_deleted_records); END $$`)
+}

@@ -1,0 +1,172 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/orphanaudit"
+)
+
+// operator is who runs the command, as records name them.
+func operator() string {
+	host, _ := os.Hostname()
+	return cmp.Or(userName(), "unknown") + "@" + cmp.Or(host, "unknown")
+}
+
+// reference is TABLE.COLUMN, or TABLE.COLUMN,COLUMN, as arguments have it.
+type reference struct {
+	table   string
+	columns []string
+}
+
+func parseReference(argument string) (reference, error) {
+	dot := strings.LastIndex(argument, ".")
+	if dot <= 0 || dot == len(argument)-1 {
+		return reference{}, usage(fmt.Errorf("%s: write TABLE.COLUMN, or TABLE.COLUMN,COLUMN for a key "+
+			"of several columns", argument))
+	}
+	return reference{argument[:dot], strings.Split(argument[dot+1:], ",")}, nil
+}
+
+// of says whether a definition is of these columns.
+func (r reference) of(key repo.LooseForeignKey) bool {
+	return key.Table == r.table && slices.Equal(key.Columns, r.columns)
+}
+
+func (l *lfk) orphans() *cobra.Command {
+	var fix bool
+	var limit int
+	var after []string
+	command := &cobra.Command{
+		Use:   "orphans [TABLE.COLUMN]",
+		Short: "Find children whose parent is gone although no record says so",
+		Long: "Find rows of child tables whose parent is gone: of all definitions, or of one. Nothing is\n" +
+			"deleted. With --fix a record of each missing parent is put into the queue, and the worker\n" +
+			"loose_foreign_keys_cleanup then does what the definition says. All configured databases\n" +
+			"must answer. --database selects that of the child table. When it is interrupted, or ends at\n" +
+			"--limit, it says where to go on.",
+		Args: between(0, 1),
+		RunE: l.withAll(func(ctx context.Context, keys loosefk.Admin, args []string) error {
+			if keys.Definitions == nil {
+				return errors.New("there are no definitions: set " +
+					"workers.loose_foreign_keys_cleanup.definitions to their file")
+			}
+			search, err := l.search(keys, args)
+			if err != nil {
+				return err
+			}
+			search.Limit, search.After = limit, keyBehind(after)
+			if len(after) > 0 && len(args) == 0 {
+				return usage(errors.New("--after needs TABLE.COLUMN"))
+			}
+			if fix {
+				search.Fix = &orphanaudit.Fixing{Main: keys.Databases[0], Holder: operator()}
+				defer search.Fix.End(context.WithoutCancel(ctx))
+			}
+			found, err := search.Run(ctx)
+			if errors.Is(err, orphanaudit.ErrNoTask) {
+				return usage(fmt.Errorf("%w: `caretaker lfk lint` checks them", err))
+			}
+			if err != nil {
+				return err
+			}
+			return l.showOrphans(found)
+		}),
+	}
+	flags := command.Flags()
+	flags.BoolVar(&fix, "fix", false, "put records of the missing parents into the queue")
+	flags.IntVar(&limit, "limit", 100_000, "`number` of missing parents after which to end")
+	flags.StringArrayVar(&after, "after", nil, "`value` of the key behind which to begin, one a column")
+	return command
+}
+
+func keyBehind(values []string) (key repo.Key) {
+	if len(values) > 0 {
+		key = repo.KeyOf(values...)
+	}
+	return key
+}
+
+// search is what the arguments select.
+func (l *lfk) search(keys loosefk.Admin, args []string) (*orphanaudit.Search, error) {
+	var only *reference
+	if len(args) > 0 {
+		r, err := parseReference(args[0])
+		if err != nil {
+			return nil, err
+		}
+		only = &r
+	}
+	return &orphanaudit.Search{
+		Audit: orphanaudit.Audit{Databases: keys.Databases, Keys: keys.Definitions.Keys},
+		Which: func(t *orphanaudit.Task) bool {
+			return (only == nil || only.of(t.Key)) && (l.database == "" || l.database == t.Database())
+		},
+	}, nil
+}
+
+// showOrphans prints what was found, and where to go on.
+func (l *lfk) showOrphans(found []orphanaudit.Found) error {
+	some, failed, more := false, false, false
+	for _, f := range found {
+		some, failed = some || f.Keys > 0 || f.Fault != "", failed || f.Fault != ""
+		more = more || f.After != nil
+	}
+	if l.asJSON {
+		if err := l.json(map[string]any{"orphans": found, "more": more}); err != nil {
+			return err
+		}
+	} else if err := l.orphanTable(found, some || more); err != nil {
+		return err
+	}
+	if failed {
+		return &exitError{code: exitFailed}
+	}
+	return nil
+}
+
+func (l *lfk) orphanTable(found []orphanaudit.Found, some bool) error {
+	if !some {
+		l.say("no orphans")
+		return nil
+	}
+	columns := []column{{"DEFINITION", cut}, {"DATABASE", 0}, {"KEYS", 0}, {"ROWS", 0}, {"QUEUED", 0}}
+	err := printTable(l.app, columns, found, func(f orphanaudit.Found) []string {
+		least := ""
+		if f.AtLeast {
+			least = "at least "
+		}
+		return []string{
+			f.Definition, f.Database, least + number(f.Keys), least + number(f.Rows), number(f.Queued),
+		}
+	})
+	for _, f := range found {
+		if f.Fault != "" {
+			l.note("error: %s on %s: %s", f.Definition, f.Database, f.Fault)
+		}
+		if len(f.After) > 0 {
+			child, _, _ := strings.Cut(f.Definition, " -> ")
+			l.note("more may be left: go on with caretaker lfk orphans %s --database %s%s",
+				strings.NewReplacer("(", "", ")", "", ", ", ",").Replace(child), f.Database,
+				afterFlags(f.After))
+		}
+	}
+	return err
+}
+
+// afterFlags are those that go on behind a key.
+func afterFlags(values []string) (flags string) {
+	for _, v := range values {
+		flags += " --after '" + strings.ReplaceAll(v, "'", `'\''`) + "'"
+	}
+	return flags
+}

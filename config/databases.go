@@ -1,0 +1,104 @@
+package config
+
+import (
+	"errors"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Database is where a configured database is.
+type Database struct {
+	Name string
+	// URL is where the primary is: postgres://…
+	URL string `key:"url" example:"postgres://caretaker@db.example/application"`
+	// ReplicaURL is where a read replica is, for what only reads.
+	ReplicaURL string `key:"replica_url" example:"postgres://caretaker@standby.example/application"`
+}
+
+// GitLabDatabases are the databases that GitLab has, in the order of the rotation. Only main has to
+// be there, and any others may be.
+func GitLabDatabases() []string { return []string{"main", "ci", "sec"} }
+
+// databaseName is what a database may be called.
+var databaseName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,30}$`)
+
+// nameRule says it.
+const nameRule = "a database is called by a small letter and up to 30 small letters, digits and _"
+
+// anyName stands for the name of a database in the keys of [Config.Keys].
+const anyName = "<name>"
+
+// inRotation are GitLab's databases and the named ones, in the order of the rotation: main, ci, sec,
+// then the others by name.
+func inRotation(names []string) []string {
+	others := slices.DeleteFunc(slices.Clone(names),
+		func(name string) bool { return slices.Contains(GitLabDatabases(), name) })
+	slices.Sort(others)
+	return append(GitLabDatabases(), slices.Compact(others)...)
+}
+
+// databasesInFile are the names of the databases in a file's document.
+func databasesInFile(document *yaml.Node) (names []string) {
+	section := child(document, "databases")
+	if section == nil || section.Kind != yaml.MappingNode {
+		return nil
+	}
+	for i := 0; i < len(section.Content); i += 2 {
+		if name := section.Content[i].Value; databaseName.MatchString(name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// child is the value of a key of a mapping, nil if there is none.
+func child(mapping *yaml.Node, key string) *yaml.Node {
+	if mapping == nil || resolved(mapping).Kind != yaml.MappingNode {
+		return nil
+	}
+	entries := resolved(mapping).Content
+	for i := 0; i+1 < len(entries); i += 2 {
+		if entries[i].Value == key {
+			return resolved(entries[i+1])
+		}
+	}
+	return nil
+}
+
+// databaseURL matches the variables of URLs. Its name is as short as can be: what ends in
+// _REPLICA_URL is a replica_url.
+var databaseURL = regexp.MustCompile(
+	`^` + prefix + `DATABASES_([A-Z][A-Z0-9_]{0,30}?)(_REPLICA)?_URL$`)
+
+// databasesInEnvironment are the names of the databases that variables set a URL of.
+func databasesInEnvironment(environ []string) (names []string) {
+	for _, entry := range environ {
+		variable, _, _ := strings.Cut(entry, "=")
+		if found := databaseURL.FindStringSubmatch(variable); len(found) > 1 && found[1] != "REPLICA" {
+			names = append(names, strings.ToLower(found[1]))
+		}
+	}
+	return names
+}
+
+// inFileOnly says that a key has no variable: CARETAKER_DATABASES_SHOP_REPLICA_URL always is
+// databases.shop.replica_url, and never databases.shop_replica.url.
+func inFileOnly(path string) bool {
+	return strings.HasPrefix(path, "databases.") && strings.HasSuffix(path, "replica.url")
+}
+
+// Check returns an error for a URL that is none of PostgreSQL's. A wrong replica_url is no mistake:
+// a server then reads from the primary, and warns.
+func (d Database) Check(key, text string) error {
+	u, err := url.Parse(text)
+	isURL := err == nil && (u.Scheme == "postgres" || u.Scheme == "postgresql")
+	if key != "url" || text == "" || isURL || !strings.Contains(text, "://") && strings.Contains(text, "=") {
+		return nil
+	}
+	return errors.New("is not a URL such as postgres://caretaker@db:5432/gitlab (it is not shown, as " +
+		"it may have a password)")
+}

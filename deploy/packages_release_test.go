@@ -1,0 +1,139 @@
+//go:build packages
+
+package deploy_test
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// newer is the number of a release that every other one is upgraded to.
+const newer = "999.0.0"
+
+// release builds a release of the last commit for this architecture, and returns its folder.
+func release(folder string, environment ...string) (string, error) {
+	c := exec.Command("../tools/release.sh", "linux/"+runtime.GOARCH)
+	c.Env = append(append(os.Environ(), "OUT="+folder), environment...)
+	out, err := c.CombinedOutput()
+	if err != nil {
+		return "", &failure{err, string(out)}
+	}
+	return folder, nil
+}
+
+type failure struct {
+	error
+	out string
+}
+
+func (f *failure) Error() string { return f.error.Error() + "\n" + f.out }
+
+// releases are the two that several tests look at, made once.
+type releases struct {
+	once         sync.Once
+	first, later string
+	err          error
+}
+
+var built releases
+
+func (r *releases) folders(t *testing.T) (first, later string) {
+	t.Helper()
+	r.once.Do(func() {
+		base, err := os.MkdirTemp("", "caretaker-release-")
+		if err != nil {
+			r.err = err
+			return
+		}
+		if r.first, r.err = release(filepath.Join(base, "first")); r.err == nil {
+			r.later, r.err = release(filepath.Join(base, "later"), "NUMBER="+newer)
+		}
+	})
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	return r.first, r.later
+}
+
+// file is the one file of a folder with a name that ends so.
+func file(t *testing.T, folder, end string) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(folder, "*"+end))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%s has %v for %s: %v", folder, found, end, err)
+	}
+	return found[0]
+}
+
+// output runs a command and returns what it prints.
+func output(t *testing.T, command ...string) string {
+	t.Helper()
+	out, err := exec.Command(command[0], command[1:]...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(command, " "), err, out)
+	}
+	return string(out)
+}
+
+// want fails the test unless the text has all these parts.
+func want(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("%q is not in\n%s", part, text)
+		}
+	}
+}
+
+// The second one is built by another cache, in another folder, as all are.
+func TestRelease_IsTheSameEachTime(t *testing.T) {
+	first, _ := built.folders(t)
+	again, err := release(t.TempDir(), "GOCACHE="+t.TempDir(), "TZ=Pacific/Auckland")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := read(t, first+"/SHA256SUMS"), read(t, again+"/SHA256SUMS"); a != b {
+		t.Errorf("the sums differ:\n%s\n%s", a, b)
+	}
+}
+
+func TestRelease_ArchiveHasAProgramThatKnowsItsCommit(t *testing.T) {
+	first, _ := built.folders(t)
+	c := exec.Command("sha256sum", "--check", "--strict", "SHA256SUMS")
+	c.Dir = first
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	archive := file(t, first, ".tar.gz")
+	folder := t.TempDir()
+	output(t, "tar", "-xzf", archive, "-C", folder, "--strip-components=1")
+	commit := strings.TrimSpace(output(t, "git", "rev-parse", "HEAD"))
+	version := output(t, folder+"/caretaker", "version")
+	want(t, version, commit, "  date    20")
+	if strings.Contains(version, "modified") {
+		t.Errorf("built from what is not committed: %s", version)
+	}
+	for _, name := range []string{
+		"LICENSE", "NOTICE", "LICENSES.txt", "CHANGELOG.md", "caretaker.yml", "caretaker.env",
+		"caretaker.service", "completions/caretaker.bash", "completions/_caretaker",
+		"completions/caretaker.fish", "man/man1/caretaker-serve.1.gz", "prometheus/alerts.yml",
+		"grafana/caretaker.json",
+	} {
+		if info, err := os.Stat(filepath.Join(folder, name)); err != nil || info.Size() < 100 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	output(t, "bash", "-n", folder+"/completions/caretaker.bash")
+	content, err := os.ReadFile(folder + "/caretaker")
+	if err != nil || bytes.Contains(content, []byte("/work/")) {
+		t.Errorf("the program has a path of the machine it was built on, or %v", err)
+	}
+	want(t, read(t, file(t, first, ".cdx.json")), `"specVersion": "1.6"`, commit,
+		"pkg:golang/github.com/jackc/pgx/v5@", "pkg:golang/std@go", `"id": "MPL-2.0"`)
+}

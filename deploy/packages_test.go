@@ -1,0 +1,91 @@
+package deploy_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+const installedConfiguration = "packages/caretaker.yml"
+
+// setting is a key that is commented out; prose has a space behind its #.
+var setting = regexp.MustCompile(`(?m)^( *)#([a-z_]+: )`)
+
+func load(t *testing.T, content string) (*config.Config, error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "caretaker.yml")
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return config.Load(file, &service.Config{})
+}
+
+func TestInstalledConfiguration_IsEveryKeyAndValidWithAllOfThem(t *testing.T) {
+	content := read(t, installedConfiguration)
+	all := setting.ReplaceAllString(content, "$1$2")
+	c, err := load(t, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Databases) != 2 || c.TLS.CertFile == "" || c.WebListen == "" {
+		t.Errorf("the examples are not there: %+v", c)
+	}
+	keys := new(config.Config).Keys(&service.Config{})
+	if got := len(setting.FindAllString(content, -1)); got != len(keys) {
+		t.Errorf("%d keys, want all %d", got, len(keys))
+	}
+	for line := range strings.Lines(content) {
+		if len(line) > 101 {
+			t.Errorf("longer than 100 columns: %s", line)
+		}
+	}
+}
+
+func TestInstalledConfiguration_SetsNothingByItself(t *testing.T) {
+	const url = "postgres://caretaker@db.example/application"
+	t.Setenv("CARETAKER_DATABASES_MAIN_URL", url)
+	c, err := load(t, read(t, installedConfiguration))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := load(t, "")
+	if err != nil || c.Listen != plain.Listen || c.TLS != plain.TLS || c.Auth.TokensFile != "" ||
+		!slices.Equal(c.Databases, plain.Databases) {
+		t.Errorf("%+v, want %+v; %v", c, plain, err)
+	}
+}
+
+func TestInstalledEnvironment_HasNamesThatTheServerKnows(t *testing.T) {
+	names := 0
+	for line := range strings.Lines(read(t, "packages/caretaker.env")) {
+		name, value, is := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "#"), "=")
+		if !is || !strings.HasPrefix(name, "CARETAKER_") {
+			continue
+		}
+		names++
+		if !strings.HasPrefix(value, "'") || !strings.HasSuffix(value, "'") {
+			t.Errorf("%s: a shell and systemd read it alike in single quotes only", name)
+		}
+		t.Setenv(name, strings.Trim(value, "'"))
+	}
+	if _, err := load(t, ""); err != nil || names < 2 {
+		t.Errorf("%d names: %v", names, err)
+	}
+}
+
+func TestKubernetesConfiguration_IsValid(t *testing.T) {
+	for line := range strings.Lines(read(t, "kubernetes/caretaker.env")) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		t.Setenv(name, value)
+	}
+	c, err := load(t, read(t, "kubernetes/caretaker.yml"))
+	if err != nil || c.Auth.TokensFile == "" || c.Databases[0].URL == "" {
+		t.Errorf("%+v: %v", c, err)
+	}
+}

@@ -1,0 +1,234 @@
+package docs_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const inDebian = "make test-packages does this in a bare Debian"
+
+// notRun lists the blocks marked no-test, by page and first command, with what keeps them from being
+// run here.
+var notRun = map[string]string{
+	"README.md: make run": "make test is what runs this; make run is tried further down",
+	"docs/install.md: sha256sum --check --ignore-missing SHA256SUMS":                                                                        "make test-packages makes the sums and checks them",
+	"docs/install.md: apt-get install ./caretaker_VERSION_amd64.deb":                                                                        inDebian,
+	"docs/install.md: dnf install ./caretaker-VERSION-1.x86_64.rpm":                                                                         "make test-packages installs it with rpm",
+	"docs/install.md: editor /etc/caretaker/caretaker.env":                                                                                  inDebian,
+	"docs/install.md: apt-get remove caretaker":                                                                                             inDebian,
+	"docs/install.md: tar -xzf caretaker_VERSION_linux_amd64.tar.gz":                                                                        "make test-packages unpacks it and asks for its version",
+	"docs/install.md: docker build -t caretaker:local .":                                                                                    "takes a container engine; make test-deploy reads the Dockerfile",
+	"docs/install.md: kubectl apply -k .":                                                                                                   "takes a cluster; make test-deploy reads the manifests",
+	"docs/loose-foreign-keys.md: caretaker lfk adopt invoices.customer_id --plan":                                                           "TestLfkAdopt of cli does so",
+	"docs/loose-foreign-keys.md: caretaker lfk adopt invoices.customer_id --yes":                                                            "TestLfkAdopt of cli does so",
+	"docs/loose-foreign-keys.md: caretaker lfk revert invoices.customer_id":                                                                 "TestLfkAdopt of cli does so",
+	"docs/loose-foreign-keys.md: caretaker lfk orphans":                                                                                     "TestLfkOrphans of cli does so",
+	"docs/performance.md: make bench":                                                                                                       "takes hours",
+	"docs/architecture.md: WITH guard AS MATERIALIZED (":                                                                                    "has placeholders of parameters",
+	"docs/clients/README.md: apt-get install python3-grpcio python3-grpc-tools ruby-grpc ruby-grpc-tools protobuf-compiler libprotobuf-dev": "make test-clients installs it",
+	"docs/clients/README.md: mkdir -p python ruby":                                                                                          "make test-clients does so",
+	"docs/clients/README.md: go run ./docs/clients/go localhost:50051 ca.crt alice.token":                                                   "make test-clients does so",
+}
+
+// block is what stands between two fences of a page, or in a comment for the test.
+type block struct {
+	page string
+	line int
+	// kind is the first word behind the fence: sh, console, sql, yaml, json, text or nothing.
+	kind string
+	// name is the second word: of the file that a yaml block is, of the database of a sql block.
+	name   string
+	noTest bool
+	lines  []string
+}
+
+// step is one command, or a whole script, with the output that the page shows.
+type step struct {
+	line    int
+	command string
+	// shown is what the page says the command prints; empty: nothing is compared.
+	shown string
+}
+
+var (
+	fence = regexp.MustCompile("^( *)```([a-z]*) *(.*)$")
+	// looksLikeCommand finds commands in blocks that are not said to have any.
+	looksLikeCommand = regexp.MustCompile(
+		`^(\$ |(bin/)?caretaker [a-z]+( |$)|psql |grpcurl |make [a-z]|export |openssl |curl |apt-get |sudo )`)
+	heredoc = regexp.MustCompile(`<<-?'?([A-Z]+)'?`)
+)
+
+// pages are README.md and all of docs, as paths from the root of the repository.
+func pages(t *testing.T) []string {
+	t.Helper()
+	all := []string{"README.md"}
+	err := filepath.WalkDir(".", func(path string, entry os.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() && strings.HasSuffix(path, ".md") {
+			all = append(all, "docs/"+path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// read returns the text of a page and its blocks.
+func read(t *testing.T, page string) (text string, all []block) {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join("..", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = string(content)
+	var open *block
+	indent, end := "", ""
+	for i, line := range strings.Split(text, "\n") {
+		switch m := fence.FindStringSubmatch(line); {
+		case open != nil && strings.TrimSpace(line) == end:
+			all = append(all, *open)
+			open = nil
+		case open != nil:
+			open.lines = append(open.lines, strings.TrimPrefix(line, indent))
+		case line == "<!-- test":
+			open, indent, end = &block{page: page, line: i + 1, kind: "sh"}, "", "-->"
+		case m != nil:
+			open, indent, end = newBlock(m), m[1], "```"
+			open.page, open.line = page, i+1
+		}
+	}
+	if open != nil {
+		t.Fatalf("%s:%d: the block does not end", page, open.line)
+	}
+	return text, all
+}
+
+func newBlock(fence []string) *block {
+	b := &block{kind: fence[2]}
+	for word := range strings.FieldsSeq(fence[3]) {
+		if word == "no-test" {
+			b.noTest = true
+		} else {
+			b.name = word
+		}
+	}
+	return b
+}
+
+// steps are the commands of a block of sh, whose lines are one script but for commands that go on,
+// or of console, where each begins with "$ ".
+func (b block) steps() (all []step) {
+	if b.kind == "console" {
+		return b.consoleSteps()
+	}
+	for i, line := range b.lines {
+		if i == 0 || goesOn(line) || goesOn(b.lines[i-1]) {
+			all = append(all, step{line: b.line + i + 1})
+		}
+		last := &all[len(all)-1]
+		last.command += line + "\n"
+	}
+	return all
+}
+
+func (b block) consoleSteps() (all []step) {
+	until := ""
+	for i, line := range b.lines {
+		command, begins := strings.CutPrefix(line, "$ ")
+		switch {
+		case until != "":
+			all[len(all)-1].command += "\n" + line
+			if line == until {
+				until = ""
+			}
+			continue
+		case begins:
+			all = append(all, step{line: b.line + i + 1, command: command})
+		case len(all) == 0:
+			continue
+		case strings.HasSuffix(all[len(all)-1].command, `\`):
+			all[len(all)-1].command += "\n" + line
+			command = line
+		default:
+			all[len(all)-1].shown += line + "\n"
+			continue
+		}
+		if m := heredoc.FindStringSubmatch(command); m != nil {
+			until = m[1]
+		}
+	}
+	return all
+}
+
+// first is the first line that says something, without its comment, by which a block is listed in notRun.
+func (b block) first() string {
+	for _, line := range b.lines {
+		if line = strings.TrimSpace(line); line != "" {
+			line, _, _ = strings.Cut(strings.TrimPrefix(line, "$ "), " #")
+			return strings.TrimSpace(line)
+		}
+	}
+	return ""
+}
+
+func (b block) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
+
+func TestBlocks_SayWhatTheyAre(t *testing.T) {
+	kinds := []string{"sh", "console", "sql", "yaml", "json", "text", ""}
+	found := map[string]bool{}
+	for _, page := range pages(t) {
+		_, blocks := read(t, page)
+		for _, b := range blocks {
+			if !slices.Contains(kinds, b.kind) {
+				t.Errorf("%s: a block of %q: write one of %q", b, b.kind, kinds)
+			}
+			if b.kind == "console" && len(b.steps()) == 0 {
+				t.Errorf("%s: a block of console has no line that begins with \"$ \"", b)
+			}
+			if b.kind == "yaml" && b.name == "" && !b.noTest {
+				t.Errorf("%s: a block of yaml has the name of its file, such as ```yaml caretaker.yml", b)
+			}
+			if b.kind == "" || b.kind == "text" {
+				for i, line := range b.lines {
+					if looksLikeCommand.MatchString(line) {
+						t.Errorf("%s:%d: %q is a command: begin the block with ```sh or ```console",
+							b.page, b.line+i+1, line)
+					}
+				}
+			}
+			if b.noTest {
+				key := b.page + ": " + b.first()
+				found[key] = true
+				if notRun[key] == "" {
+					t.Errorf("%s: no-test without a reason in notRun: %q", b, key)
+				}
+			}
+		}
+	}
+	for key := range notRun {
+		if !found[key] {
+			t.Errorf("notRun has %q, but there is no such block", key)
+		}
+	}
+}
+
+// A link to a page or a file of the repository, without its anchor.
+var link = regexp.MustCompile(`\]\(([^)#:\s]+)(#[^)\s]*)?\)|(?:src|srcset)="([^":]+)"`)
+
+func TestPages_LinksLeadToFiles(t *testing.T) {
+	for _, page := range append(pages(t), "CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md") {
+		text, _ := read(t, page)
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			target := filepath.Join("..", filepath.Dir(page), m[1]+m[3])
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s: %s leads nowhere", page, m[0])
+			}
+		}
+	}
+}

@@ -1,0 +1,33 @@
+package repo
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// AdoptedKey is a foreign key that `caretaker lfk adopt` has dropped: a definition stands for it.
+type AdoptedKey struct {
+	// Schema and Table have the columns, ParentSchema and Parent are what they refer to.
+	Schema, Table        string
+	Columns              []string
+	ParentSchema, Parent string
+}
+
+// adoptedKeysSQL: of a table that is gone nothing has to be cleaned any more, and a constraint that is
+// there again does so itself.
+const adoptedKeysSQL = `
+SELECT f.schema, f."table", f.columns, f.parent_schema, f.parent
+FROM maintenance.adopted_foreign_keys f
+JOIN pg_namespace n ON n.nspname = f.schema
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = f."table"
+WHERE NOT EXISTS (
+  SELECT FROM pg_constraint k
+  WHERE k.conrelid = c.oid AND k.contype = 'f' AND k.conname::text = f.name AND k.convalidated)
+ORDER BY f.schema, f."table", f.name`
+
+// AdoptedKeys reads the foreign keys of this database that are loose now.
+func (d *Database) AdoptedKeys(ctx context.Context) ([]AdoptedKey, error) {
+	return collect(ctx, d, newQuery("read adopted foreign keys", adoptedKeysSQL),
+		pgx.RowToStructByPos[AdoptedKey])
+}

@@ -1,0 +1,104 @@
+package repo
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// KeyMismatchError means that a definition does not fit the key that is recorded of its parent: it
+// would find the rows of others, or none.
+type KeyMismatchError struct{ text string }
+
+// Error says what does not fit.
+func (e *KeyMismatchError) Error() string { return e.text }
+
+// Public says that the text is fit for clients.
+func (e *KeyMismatchError) Public() {}
+
+// ReasonKeyMismatch stands for the SQLSTATE of a [KeyMismatchError].
+const ReasonKeyMismatch = "KEY_MISMATCH"
+
+// RecordedKey is how the key of a table is recorded as values: its columns, and the class of each as
+// [KeyClassSQL] has it.
+type RecordedKey struct{ Columns, Classes []string }
+
+// recordedKeysSQL are the triggers that record values, with their arguments: the name of the table,
+// then the columns of the key. A partition's say the same as its parent's, and do not count.
+const recordedKeysSQL = `
+SELECT encode(t.tgargs, 'hex'),
+  ARRAY(
+    SELECT a.attname::text FROM pg_attribute a
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum),
+  ARRAY(
+    SELECT ` + KeyClassSQL + ` FROM pg_attribute a
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum)
+FROM pg_proc f
+JOIN pg_namespace n ON n.oid = f.pronamespace AND n.nspname = current_schema()
+JOIN pg_trigger t ON t.tgfoid = f.oid
+JOIN pg_class c ON c.oid = t.tgrelid AND NOT c.relispartition
+WHERE starts_with(f.proname, $1) AND f.pronargs = 0`
+
+// RecordedKeys are the keys of tables that are recorded as values now, by the tables' recorded names.
+func (d *Database) RecordedKeys(ctx context.Context, l Limits) (map[string]RecordedKey, error) {
+	type row struct {
+		Arguments      string
+		Names, Classes []string
+	}
+	find := newQuery("find recorded keys", recordedKeysSQL, ValuesFunctionPrefix)
+	found, err := readRows(ctx, d, l, find, pgx.RowToStructByPos[row])
+	keys := map[string]RecordedKey{}
+	for _, r := range found {
+		arguments := TriggerArguments(r.Arguments)
+		if len(arguments) < 2 {
+			continue
+		}
+		key := RecordedKey{Columns: arguments[1:]}
+		for _, name := range key.Columns {
+			class := ""
+			if at := slices.Index(r.Names, name); at >= 0 {
+				class = r.Classes[at]
+			}
+			key.Classes = append(key.Classes, class)
+		}
+		keys[arguments[0]] = key
+	}
+	return keys, err
+}
+
+// Refer lets the child find its rows by a recorded key, whose columns may stand in another order than
+// the definition's. One that it does not fit is a [*KeyMismatchError].
+func (c *Child) Refer(to RecordedKey) error {
+	if len(c.Key.Columns) != len(to.Columns) {
+		return &KeyMismatchError{fmt.Sprintf("it refers by %d columns, but %s is known by %s",
+			len(c.Key.Columns), c.Key.Parent, ColumnList(to.Columns))}
+	}
+	c.order = make([]int, len(to.Columns))
+	for i, column := range c.Key.Columns {
+		at := i
+		if c.Key.Key != nil {
+			at = slices.Index(to.Columns, c.Key.Key[i])
+		}
+		if at < 0 {
+			return &KeyMismatchError{fmt.Sprintf("it refers to %s, but %s is known by %s",
+				ColumnList(c.Key.Key), c.Key.Parent, ColumnList(to.Columns))}
+		}
+		c.order[i] = at
+		if got, want := c.home.columns[column].Class, to.Classes[at]; got != want && want != "" {
+			return &KeyMismatchError{fmt.Sprintf("%s cannot be compared with %s of %s", column,
+				to.Columns[at], c.Key.Parent)}
+		}
+	}
+	return nil
+}
+
+// Takes says whether the child can look for a key: nil, or a [*KeyMismatchError].
+func (k LooseForeignKey) Takes(key Key) error {
+	if key.Columns() == len(k.Columns) {
+		return nil
+	}
+	return &KeyMismatchError{fmt.Sprintf("it refers by %d columns, but a key of %d was recorded",
+		len(k.Columns), key.Columns())}
+}

@@ -1,0 +1,186 @@
+package repo
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+)
+
+// ParseTable reads a table's name as definitions and commands have it: orders is a table of the
+// application schema, and has no Schema; sales.orders is one of the schema sales. A name that itself
+// has a dot, or begins with a quote, is written as in SQL: "a.b", or sales."a.b". Case is kept. The
+// error says what is wrong with the name.
+func ParseTable(name string) (Table, error) {
+	var parts []string
+	for rest, more := name, true; more; {
+		var part string
+		var err error
+		if part, rest, more, err = nextPart(rest); err != nil {
+			return Table{}, err
+		}
+		parts = append(parts, part)
+	}
+	switch len(parts) {
+	case 1:
+		return Table{Name: parts[0]}, nil
+	case 2:
+		return Table{Schema: parts[0], Name: parts[1]}, nil
+	}
+	return Table{}, errors.New(`has more than one dot: put a name that has one in quotes, as in ` +
+		`sales."a.b"`)
+}
+
+// nextPart takes a part off a name; more: behind it is a dot, and another part.
+func nextPart(name string) (part, rest string, more bool, err error) {
+	if !strings.HasPrefix(name, `"`) {
+		part, rest, more = strings.Cut(name, ".")
+		return part, rest, more, nil
+	}
+	for rest = name[1:]; ; {
+		before, behind, closed := strings.Cut(rest, `"`)
+		part += before
+		switch {
+		case !closed:
+			return "", "", false, errors.New("begins with a quote that is not closed")
+		case behind == "":
+			return part, "", false, nil
+		case behind[0] == '.':
+			return part, behind[1:], true, nil
+		case behind[0] != '"':
+			return "", "", false, errors.New("has something behind a closing quote that is no dot")
+		}
+		part, rest = part+`"`, behind[1:]
+	}
+}
+
+// Written is the name as [ParseTable] reads it.
+func (t Table) Written() string {
+	if t.Schema == "" {
+		return written(t.Name)
+	}
+	return written(t.Schema) + "." + written(t.Name)
+}
+
+func written(name string) string {
+	if strings.Contains(name, ".") || strings.HasPrefix(name, `"`) {
+		return quote(name)
+	}
+	return name
+}
+
+// In is the table with the schema that it has where schema is the application's.
+func (t Table) In(schema string) Table {
+	if t.Schema == "" {
+		t.Schema = schema
+	}
+	return t
+}
+
+// Recorded is the name under which deletions from the table are recorded, where schema is the
+// application's.
+func (t Table) Recorded(schema string) string {
+	t = t.In(schema)
+	return t.Schema + "." + t.Name
+}
+
+// RecordedName is [Table.Recorded] of a name as definitions have it. One that cannot be read is
+// taken literally.
+func RecordedName(name, schema string) string { return tableNamed(name).Recorded(schema) }
+
+// tableNamed is [ParseTable], but for a name that cannot be read: it is taken literally.
+func tableNamed(name string) Table {
+	t, err := ParseTable(name)
+	if err != nil {
+		return Table{Name: name}
+	}
+	return t
+}
+
+// RecordedNames are those that records of a table may bear that an operator has named, where schema
+// is the application's; nil for "", which is any table.
+func RecordedNames(name, schema string) []string {
+	if name == "" {
+		return nil
+	}
+	return []string{RecordedName(name, schema), name}
+}
+
+// MaxKeyColumns is how many columns a recorded key has at most.
+const MaxKeyColumns = 4
+
+// Key is the recorded key of a deleted row: one to four values in PostgreSQL's text form. Keys can
+// be compared; equal ones are of the same row.
+type Key struct {
+	// values, each with a zero byte behind it, which no text of PostgreSQL has.
+	values string
+}
+
+// KeyOf is the key of some values, in the order in which they are recorded.
+func KeyOf(values ...string) Key {
+	var all strings.Builder
+	for _, v := range values {
+		all.WriteString(v)
+		all.WriteByte(0)
+	}
+	return Key{all.String()}
+}
+
+// IntKey is the key of a row that is known by an integer.
+func IntKey(n int64) Key { return KeyOf(strconv.FormatInt(n, 10)) }
+
+// IntKeys are keys of rows that are known by integers.
+func IntKeys(numbers ...int64) []Key {
+	keys := make([]Key, len(numbers))
+	for i, n := range numbers {
+		keys[i] = IntKey(n)
+	}
+	return keys
+}
+
+// Values are those of the key's columns.
+func (k Key) Values() []string {
+	if k.values == "" {
+		return nil
+	}
+	return strings.Split(k.values[:len(k.values)-1], "\x00")
+}
+
+// Columns is how many values the key has.
+func (k Key) Columns() int { return strings.Count(k.values, "\x00") }
+
+// Int is the number of a key that is one integer.
+func (k Key) Int() (n int64, ok bool) {
+	text, one := strings.CutSuffix(k.values, "\x00")
+	n, err := strconv.ParseInt(text, 10, 64)
+	return n, one && err == nil
+}
+
+// String is for people: 7, or (7, abc). A value that could be misread is quoted.
+func (k Key) String() string {
+	values := k.Values()
+	for i, v := range values {
+		if v == "" || strconv.Quote(v) != `"`+v+`"` || strings.ContainsAny(v, ",()") ||
+			strings.TrimSpace(v) != v {
+			values[i] = strconv.Quote(v)
+		}
+	}
+	if len(values) == 1 {
+		return values[0]
+	}
+	return "(" + strings.Join(values, ", ") + ")"
+}
+
+// RecordKey is the key of a record, as documents have it: a number, or texts.
+type RecordKey struct {
+	// Number is nil if the row was not known by one integer; then Values has its values.
+	Number *int64   `json:"key"`
+	Values []string `json:"key_values,omitempty"`
+}
+
+// Key is the key.
+func (k RecordKey) Key() Key {
+	if k.Number != nil {
+		return IntKey(*k.Number)
+	}
+	return KeyOf(k.Values...)
+}

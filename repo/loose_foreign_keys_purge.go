@@ -1,0 +1,221 @@
+package repo
+
+import "context"
+
+// The statements that delete or update the children of deleted parents.
+
+// receipt is of what the definition changes.
+func (c *Child) receipt() receipt {
+	action := receiptDeleted
+	switch c.Key.OnDelete {
+	case AsyncNullify:
+		action = receiptNullified
+	case UpdateColumnTo:
+		action = receiptUpdated
+	}
+	return receipt{c.Key.Table, action, c.Key.String()}
+}
+
+// purgeAllSQL changes all rows of the keys, if there are no more than $2, else none. Counting and
+// changing see one snapshot, so the cap holds whatever others commit meanwhile; a row that moves to
+// another parent is left alone.
+const purgeAllSQL = `
+WITH {guard},
+counted AS MATERIALIZED (
+  SELECT count(*) AS n FROM (
+    SELECT FROM {child} t WHERE t.{column} = ANY ({list}){conditions} LIMIT $2::bigint + 1) x
+),
+changed AS (
+  {change}
+  WHERE t.{column} = ANY ({list}){conditions}{unprotected}
+    AND (SELECT n FROM counted) BETWEEN 1 AND $2::bigint AND (SELECT held FROM guard) = 1
+  RETURNING {returned} AS key
+),
+tally AS MATERIALIZED (
+  SELECT (SELECT n FROM counted) AS found, (SELECT count(*) FROM changed) AS changed
+)`
+
+// purgeUncountedSQL changes all rows of the keys without counting them first, which costs a third
+// less. If there are more than $2 the statement fails with a division by zero, and changes nothing.
+const purgeUncountedSQL = `
+WITH {guard},
+changed AS (
+  {change}
+  WHERE t.{column} = ANY ({list}){conditions}{unprotected}
+    AND (SELECT held FROM guard) = 1
+  RETURNING {returned} AS key
+),
+tally AS MATERIALIZED (
+  SELECT n AS found, n AS changed FROM (SELECT count(*) AS n FROM changed) c
+  WHERE 1 / (n <= $2::bigint)::int = 1
+)`
+
+// purgeSeveralSQL is purgeAllSQL for a key of several columns. A join with the keys might read the
+// whole table, or a whole index, where a LATERAL look-up of each key does not; the rows that it finds
+// are changed where they stand, as by purgeSharesSQL.
+const purgeSeveralSQL = `
+WITH {guard},
+found AS MATERIALIZED (
+  SELECT {parent_values}, c.tbl, c.loc
+  FROM guard CROSS JOIN {parents}
+  CROSS JOIN LATERAL (
+    SELECT t.tableoid AS tbl, t.ctid AS loc FROM {child} t
+    WHERE {matched}{conditions} LIMIT $2::bigint + 1
+  ) c
+  LIMIT $2::bigint + 1
+),
+counted AS MATERIALIZED (SELECT count(*) AS n FROM found),
+changed AS (
+  {change}
+  WHERE t.ctid = ANY (ARRAY(SELECT loc FROM found))
+    AND ((t.tableoid, t.ctid, {child_columns}) IN (SELECT tbl, loc, {parent_values} FROM found)) IS TRUE
+    {conditions}{unprotected} AND (SELECT n FROM counted) BETWEEN 1 AND $2::bigint
+  RETURNING {returned} AS key
+),
+tally AS MATERIALIZED (
+  SELECT (SELECT n FROM counted) AS found, (SELECT count(*) FROM changed) AS changed
+)`
+
+// purgeAllResultSQL ends the statement where no records are to be removed.
+const purgeAllResultSQL = `
+SELECT EXISTS (SELECT FROM guard) AND {noted}, found, changed, 0::bigint FROM tally`
+
+// purgeAllRemovalSQL ends it where the child is in the queue's database and this is the last
+// definition of the keys: their records go with their rows. They stay if the cap was reached or not
+// every row was changed; whether a key has rows left is then for [Child.Remaining] to say.
+const purgeAllRemovalSQL = `,
+deleted AS (
+  DELETE FROM {queue} q USING tally, unnest($3::bigint[], $4::bigint[]) AS r (partition, id)
+  WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE
+    AND (SELECT held FROM guard) = 1 AND tally.found = tally.changed AND tally.found <= $2::bigint
+  RETURNING q.partition, q.id
+)` + forgetSQL + `
+SELECT EXISTS (SELECT FROM guard) AND {noted}, found, changed, (SELECT count(*) FROM deleted) FROM tally`
+
+// purgeSharesSQL changes at most $3 rows of each key and $2 in all, where they stand: found by
+// (tableoid, ctid), because ctid alone is not unique in a partitioned table and a child may have no
+// primary key. A row that has moved on since is left alone, and missing in changed: only found rows
+// that the statement's snapshot still sees, and that are not changed, were kept. LIMIT 1 makes seen
+// look at them one by one, by ctid. IS TRUE keeps the comparison a hash look-up for the row at
+// hand. Of the keys it tells the numbers, n.
+const purgeSharesSQL = `
+WITH {guard},
+found AS MATERIALIZED (
+  SELECT k.n, {parent_values}, c.tbl, c.loc
+  FROM guard CROSS JOIN {parents}
+  CROSS JOIN LATERAL (
+    SELECT t.tableoid AS tbl, t.ctid AS loc FROM {child} t
+    WHERE {matched}{conditions} LIMIT $3::bigint {lock}
+  ) c
+  LIMIT $2::bigint
+),
+changed AS (
+  {change}
+  WHERE t.ctid = ANY (ARRAY(SELECT loc FROM found))
+    AND ((t.tableoid, t.ctid, {child_columns}) IN (SELECT tbl, loc, {parent_values} FROM found)) IS TRUE{conditions}{unprotected}
+  RETURNING {returned} AS key
+),
+tally AS (SELECT n, count(*) AS rows FROM found GROUP BY n),
+seen AS MATERIALIZED (
+  SELECT f.n FROM found f
+  CROSS JOIN LATERAL (SELECT FROM {child} s WHERE s.ctid = f.loc AND s.tableoid = f.tbl LIMIT 1) s
+  WHERE (SELECT count(*) FROM found) > (SELECT count(*) FROM changed)
+)
+SELECT EXISTS (SELECT FROM guard) AND {noted},
+  ARRAY(SELECT n FROM tally ORDER BY n), ARRAY(SELECT rows FROM tally ORDER BY n),
+  (SELECT count(*) FROM found), (SELECT count(*) FROM changed),
+  ARRAY(
+    SELECT DISTINCT n FROM seen
+    WHERE (SELECT count(*) FROM seen) > (SELECT count(*) FROM changed))`
+
+// Purge is one statement on a child.
+type Purge struct {
+	Permit
+	// Keys of deleted parents, without duplicates, with as many values as the definition has columns.
+	Keys []Key
+	// Cap is how many rows the statement may change.
+	Cap int64
+	// Uncounted lets PurgeAll change the rows without counting them first. It is an error if they
+	// are more than the cap. Of a child that [Child.MayKeep] rows it must not be asked: it takes all
+	// that it finds for changed. Of keys of several columns the rows are always counted.
+	Uncounted bool
+}
+
+// PurgeResult is what a statement did.
+type PurgeResult struct {
+	// Found rows, at most one more than the cap, and how many of them were Changed.
+	Found, Changed int64
+	// Shares counts the rows found of each key that had any; PurgeAll does not know them.
+	Shares map[Key]int64
+	// Kept are keys of which there are rows that the statement has locked and not changed, although
+	// nobody else has changed them: triggers do that. Only PurgeShares with skipLocked knows them.
+	Kept []Key
+	// Removed records.
+	Removed int64
+}
+
+// PurgeAll deletes or updates all rows of some keys in one transaction, or none if there are more
+// than the cap. If it changes all rows it finds, it removes the given records from the queue; that
+// is possible in the queue's own database only.
+func (c *Child) PurgeAll(
+	ctx context.Context, p Purge, q DeletedRecords, records []Record,
+) (r PurgeResult, err error) {
+	ending, own := purgeAllResultSQL, []any{p.Cap}
+	if len(records) > 0 {
+		ending, own = purgeAllRemovalSQL, append(own, recordArrays(records)...)
+	}
+	beginning := purgeAllSQL
+	switch {
+	case len(c.Key.Columns) > 1:
+		beginning = purgeSeveralSQL
+	case p.Uncounted:
+		beginning = purgeUncountedSQL
+	}
+	clean, err := c.query("clean", beginning+ending, p.Keys, own, "{queue}", q.sql)
+	if err == nil {
+		err = c.change(ctx, p.Permit, clean, &r.Found, affected{&r.Changed}, affected{&r.Removed})
+	}
+	return r, err
+}
+
+// PurgeShares deletes or updates at most perKey rows of each key, and no more than the cap in all,
+// in one transaction. With skipLocked it leaves locked rows out instead of waiting for them under
+// Limits.Lock.
+func (c *Child) PurgeShares(
+	ctx context.Context, p Purge, perKey int64, skipLocked bool,
+) (r PurgeResult, err error) {
+	lock := ""
+	if skipLocked {
+		lock = c.lock
+	}
+	clean, err := c.query("clean", purgeSharesSQL, p.Keys, []any{p.Cap, perKey}, "{lock}", lock)
+	if err != nil {
+		return r, err
+	}
+	var numbers, counts, kept []int64
+	err = c.change(ctx, p.Permit, clean,
+		&numbers, &counts, &r.Found, affected{&r.Changed}, &kept)
+	r.Shares = make(map[Key]int64, len(numbers))
+	for i, n := range numbers {
+		r.Shares[p.Keys[n-1]] = counts[i]
+	}
+	r.Kept = numbered(p.Keys, kept)
+	return r, err
+}
+
+// numbered are some of the keys, by their numbers from 1.
+func numbered(keys []Key, numbers []int64) []Key {
+	some := make([]Key, len(numbers))
+	for i, n := range numbers {
+		some[i] = keys[n-1]
+	}
+	return some
+}
+
+// change sends a statement on the child.
+func (c *Child) change(ctx context.Context, p Permit, q query, into ...any) error {
+	if c.unprotected != "" {
+		return c.Database.changeUnprotected(ctx, p, q, c.receipt(), into...)
+	}
+	return c.Database.change(ctx, p, q, c.receipt(), into...)
+}

@@ -1,0 +1,75 @@
+package repo
+
+import (
+	"encoding/hex"
+	"strings"
+)
+
+// Triggers that record deletions are made by `caretaker lfk track`, and repeated on new partitions by
+// runs.
+
+const (
+	// TriggerFunctions is how the names of the trigger functions begin that record deletions.
+	TriggerFunctions = "insert_into_loose_foreign_keys_deleted_records"
+	// ValuesFunctionPrefix is how those begin that record a key as values.
+	ValuesFunctionPrefix = TriggerFunctions + "_key_"
+	// TriggerSuffix is how the names of their triggers end.
+	TriggerSuffix = "_loose_fk_trigger"
+)
+
+// DeleteTrigger is a trigger that records the deletions from a table.
+type DeleteTrigger struct {
+	Name            string
+	Table, Function Table
+	Arguments       []string
+}
+
+// createTriggerSQL fires after each statement that deletes, with the rows it deleted.
+const createTriggerSQL = `
+CREATE TRIGGER {trigger} AFTER DELETE ON {table} REFERENCING OLD TABLE AS old_table
+FOR EACH STATEMENT EXECUTE FUNCTION {function}({arguments})`
+
+// enableTriggerSQL: by default triggers rest while a replica applies changes, and deletions would
+// go unnoticed. ONLY, because partitions have triggers of other names.
+const enableTriggerSQL = `ALTER TABLE ONLY {table} ENABLE ALWAYS TRIGGER {trigger}`
+
+// CreateSQL makes the trigger.
+func (t DeleteTrigger) CreateSQL() string { return t.fill(createTriggerSQL) }
+
+// EnableSQL lets the trigger fire always.
+func (t DeleteTrigger) EnableSQL() string { return t.fill(enableTriggerSQL) }
+
+func (t DeleteTrigger) fill(sql string) string {
+	return fill(sql, "{trigger}", quote(t.Name), "{table}", quote(t.Table.Schema, t.Table.Name),
+		"{function}", quote(t.Function.Schema, t.Function.Name),
+		"{arguments}", Literals(t.Arguments))
+}
+
+// TriggerArguments are those of a trigger, from pg_trigger.tgargs in hex: each ends with a zero byte.
+func TriggerArguments(encoded string) []string {
+	// What PostgreSQL encodes can be decoded.
+	bytes, _ := hex.DecodeString(encoded)
+	text, some := strings.CutSuffix(string(bytes), "\x00")
+	if !some {
+		return nil
+	}
+	return strings.Split(text, "\x00")
+}
+
+// Literal quotes a string constant for DDL, which takes no parameters.
+func Literal(s string) string {
+	quoted := "'" + strings.ReplaceAll(s, "'", "''") + "'"
+	if strings.Contains(s, `\`) {
+		return "E" + strings.ReplaceAll(quoted, `\`, `\\`)
+	}
+	return quoted
+}
+
+// Literals are constants, with commas in between.
+func Literals(all []string) string {
+	quoted := make([]string, len(all))
+	for i, s := range all {
+		quoted[i] = Literal(s)
+	}
+	return strings.Join(quoted, ", ")
+}

@@ -1,0 +1,21 @@
+-- +goose Up
+CREATE TABLE maintenance.untracked_partitions (
+  schema text NOT NULL,
+  name text NOT NULL,
+  PRIMARY KEY (schema, name)
+);
+COMMENT ON TABLE maintenance.untracked_partitions IS 'Partitions of tracked tables that caretaker lfk untrack was given by name: runs do not track them again, caretaker lfk track of the parent does.';
+
+CREATE TABLE maintenance.adopted_foreign_keys (
+  schema text NOT NULL,
+  "table" text NOT NULL,
+  name text NOT NULL,
+  definition text NOT NULL,
+  columns text[] NOT NULL,
+  parent_schema text NOT NULL,
+  parent text NOT NULL,
+  adopted_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  PRIMARY KEY (schema, "table", name)
+);
+COMMENT ON TABLE maintenance.adopted_foreign_keys IS 'Foreign keys that caretaker lfk adopt has dropped, written in the same transaction: caretaker lfk revert makes them again. Runs leave the records of a parent alone while their definitions lack one of its adopted keys.';
+COMMENT ON COLUMN maintenance.adopted_foreign_keys.definition IS 'As pg_get_constraintdef had it.';

@@ -1,0 +1,257 @@
+package repo
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Orphans are rows of a child whose parent is gone, although no record says so: it was deleted before
+// its table was tracked, or the application has inserted them afterwards. They are found key by key:
+// those that a child refers to, without those that a parent has, without those whose records wait.
+
+// referredSQL are the next $1 keys that a child refers to, each once, by a skip scan of the index on
+// its columns: the cost grows with the keys, not with the rows. Of the definition's conditions those
+// that an index may begin with count; whether rows are left to be changed is asked of the few keys
+// without a parent.
+const referredSQL = `
+WITH RECURSIVE referred ({parent_values}, n) AS (
+  (SELECT {child_columns}, 1 FROM {child} t WHERE {present}{behind}{equalities}
+   ORDER BY {child_columns} LIMIT 1)
+  UNION ALL
+  SELECT {next_values}, x.n FROM referred k CROSS JOIN LATERAL (
+    SELECT {named_columns}, k.n + 1 AS n FROM {child} t
+    WHERE {present} AND ({child_columns}) > ({last_values}){equalities}
+    ORDER BY {child_columns} LIMIT 1
+  ) x WHERE k.n < $1
+)
+SELECT ARRAY[{texts}] FROM referred k ORDER BY k.n`
+
+// Referred are the next keys that the child refers to, behind one of them: of those in its index's
+// order up to limit, without NULLs. The zero key is before all others. A replica may answer, if
+// the context has a reader: they are candidates.
+func (c *Child) Referred(ctx context.Context, after Key, limit int, l Limits) ([]Key, error) {
+	args := parameters{limit}
+	var present, names, last, texts, begin, next, named []string
+	for i, column := range c.Key.Columns {
+		name := fmt.Sprintf("k%d", i+1)
+		present = append(present, "t."+quote(column)+" IS NOT NULL")
+		next, named = append(next, "x."+name), append(named, "t."+quote(column)+" AS "+name)
+		names, last, texts = append(names, name), append(last, "k."+name), append(texts, "k."+name+"::text")
+	}
+	behind := ""
+	if values := after.Values(); len(values) == len(c.Key.Columns) {
+		for i, column := range c.Key.Columns {
+			begin = append(begin, c.value(&args, column, values[i]))
+		}
+		behind = " AND (" + referring(c.Key.Columns) + ") > (" + strings.Join(begin, ", ") + ")"
+	}
+	equalities := c.equalities(&args)
+	find := newQuery("look for keys of "+c.Key.String(), fill(referredSQL,
+		"{child}", c.home.sql(), "{child_columns}", referring(c.Key.Columns),
+		"{parent_values}", strings.Join(names, ", "), "{last_values}", strings.Join(last, ", "),
+		"{texts}", strings.Join(texts, ", "), "{present}", strings.Join(present, " AND "),
+		"{next_values}", strings.Join(next, ", "), "{named_columns}", strings.Join(named, ", "),
+		"{behind}", behind, "{equalities}", equalities), args...)
+	rows, _, err := candidateRows(ctx, c.Database, l, find, pgx.RowTo[[]string])
+	keys := make([]Key, len(rows))
+	for i, values := range rows {
+		keys[i] = KeyOf(values...)
+	}
+	return keys, err
+}
+
+// Parent is a parent table in one of its homes, and how its deletions are recorded there.
+type Parent struct {
+	// rows are the parent's, by the recorded columns.
+	rows  *Child
+	queue DeletedRecords
+	// values: the key is recorded as texts.
+	values bool
+}
+
+// Database is where the table is.
+func (p *Parent) Database() *Database { return p.rows.Database }
+
+// Recorded is the table's name in records.
+func (p *Parent) Recorded() string { return p.rows.home.Schema + "." + p.rows.home.Name }
+
+// Parent is a table of this database as a parent that is known by these columns, as texts or by one
+// integer; nil: there is no such table. Its queue is read with it.
+func (d *Database) Parent(
+	ctx context.Context, table string, columns []string, values bool,
+) (*Parent, error) {
+	rows, err := d.Children(ctx, []LooseForeignKey{
+		{Table: table, Columns: columns, Parent: table, OnDelete: AsyncDelete},
+	})
+	if err != nil || rows[0] == nil {
+		return nil, err
+	}
+	queue, err := d.DeletedRecords(ctx)
+	return &Parent{rows: rows[0], queue: queue, values: values}, err
+}
+
+// Refuses says why no records of the table can be written; "": they can.
+func (p *Parent) Refuses() string {
+	switch {
+	case !p.queue.Exists:
+		return "database " + p.Database().Name + " has no queue: caretaker lfk install makes it"
+	case p.values && !p.queue.Wide:
+		return "the queue of " + p.Database().Name + " takes keys of one integer alone"
+	}
+	return ""
+}
+
+const horizonSQL = `SELECT pg_snapshot_xmax(pg_current_snapshot())::text`
+
+// Horizon is the first transaction of the database that has not begun yet, for [Parent.Record].
+func (p *Parent) Horizon(ctx context.Context) (horizon string, err error) {
+	err = p.Database().queryRow(ctx, "read the transaction horizon", []any{&horizon}, horizonSQL)
+	return horizon, err
+}
+
+// Missing are those of some keys that no row of the table has.
+func (p *Parent) Missing(ctx context.Context, keys []Key, l Limits) (missing []Key, err error) {
+	there, err := p.rows.Remaining(ctx, keys, l)
+	found := make(map[Key]bool, len(there))
+	for _, k := range there {
+		found[k] = true
+	}
+	for _, k := range keys {
+		if !found[k] {
+			missing = append(missing, k)
+		}
+	}
+	return missing, err
+}
+
+// maxWaiting is how many records of one parent are compared with the keys that are found.
+const maxWaiting = 10_000
+
+// waitingRecordsSQL are the keys of a table's records, pending or dead, up to a bound: one more says
+// that there are too many.
+const waitingRecordsSQL = `
+(SELECT {key_number} AS number, {key_values} AS key_values FROM {queue}
+ WHERE partition = ANY ($1::bigint[]) AND fully_qualified_table_name = $2 AND status = 1
+ ORDER BY partition, fully_qualified_table_name, consume_after, id LIMIT $3)
+UNION ALL
+(SELECT CASE WHEN key_values IS NULL THEN primary_key_value END, key_values
+ FROM maintenance.dead_records WHERE fully_qualified_table_name = $2 ORDER BY id LIMIT $3)`
+
+// Waiting are the keys of the table's records, pending or dead. busy: they are more than 10,000, too
+// many to compare with, and none are returned.
+func (p *Parent) Waiting(ctx context.Context, l Limits) (waiting map[Key]bool, busy bool, err error) {
+	if !p.queue.Exists {
+		return nil, false, nil
+	}
+	read := newQuery("read waiting records", p.queue.fill(waitingRecordsSQL), p.queue.Partitions,
+		p.Recorded(), maxWaiting+1)
+	records, err := readRows(ctx, p.Database(), l, read, pgx.RowToStructByPos[RecordKey])
+	if err != nil || len(records) > maxWaiting {
+		return nil, err == nil, err
+	}
+	waiting = make(map[Key]bool, len(records))
+	for _, r := range records {
+		waiting[r.Key()] = true
+	}
+	return waiting, false, nil
+}
+
+// recordOrphansSQL records keys that no row of the parent has, as their deletion would have. A row
+// that a transaction had inserted but not committed when the key was looked for is one that the
+// parent has: nothing is recorded before all transactions of that time have ended.
+const recordOrphansSQL = `
+WITH {guard},
+ended AS MATERIALIZED (
+  SELECT pg_snapshot_xmin(pg_current_snapshot()) >= $2::text::xid8 AS all_of_them
+),
+recorded AS (
+  INSERT INTO {queue} (fully_qualified_table_name, {recorded_columns})
+  SELECT $3, {recorded_values} FROM guard CROSS JOIN ended CROSS JOIN {parents}
+  WHERE ended.all_of_them AND NOT EXISTS (SELECT FROM {child} t WHERE {matched})
+  ORDER BY k.n
+  RETURNING 1
+)
+SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM recorded), (SELECT all_of_them FROM ended)`
+
+// Record writes the records of keys that still no row of the table has, and says how many. late: a
+// transaction that is older than the horizon has not ended yet, nothing was written, try again.
+func (p *Parent) Record(
+	ctx context.Context, permit Permit, keys []Key, horizon string,
+) (n int64, late bool, err error) {
+	columns, values := "primary_key_value", "k.k1"
+	if p.values {
+		var texts []string
+		for i := range p.rows.Key.Columns {
+			texts = append(texts, fmt.Sprintf("k.k%d::text", i+1))
+		}
+		columns = "primary_key_value, key_values"
+		values = "0, ARRAY[" + strings.Join(texts, ", ") + "]"
+	}
+	insert, err := p.rows.query("record orphans of", recordOrphansSQL, keys,
+		[]any{horizon, p.Recorded()}, "{queue}", p.queue.sql, "{recorded_columns}", columns,
+		"{recorded_values}", values)
+	if err != nil {
+		return 0, false, err
+	}
+	var ended bool
+	err = p.Database().write(ctx, permit, insert, affected{&n}, &ended)
+	return n, err == nil && !ended, err
+}
+
+// AuditPlace is how far an audit has got with a definition in a database that has its child.
+type AuditPlace struct {
+	Definition, Database string
+	// After is the last key looked at, none at the beginning.
+	After []string
+	// Done: all keys have been looked at.
+	Done bool
+}
+
+const auditPlacesSQL = `
+SELECT definition, database, coalesce(after, '{}'), done FROM maintenance.orphan_audits
+ORDER BY definition, database`
+
+// AuditPlaces are those of the audit under way, none between two.
+func (d *Database) AuditPlaces(ctx context.Context) ([]AuditPlace, error) {
+	read := newQuery("read the places of the audit", auditPlacesSQL)
+	return collect(ctx, d, read, pgx.RowToStructByPos[AuditPlace])
+}
+
+const saveAuditPlaceSQL = `
+WITH {guard},
+saved AS (
+  INSERT INTO maintenance.orphan_audits AS a (definition, database, after, done)
+  SELECT $1, $2, nullif($3::text[], '{}'), $4 FROM guard
+  ON CONFLICT (definition, database) DO UPDATE SET after = EXCLUDED.after, done = EXCLUDED.done
+)
+SELECT EXISTS (SELECT FROM guard)`
+
+// SaveAuditPlace keeps a place for the next run.
+func (d *Database) SaveAuditPlace(ctx context.Context, p Permit, place AuditPlace) error {
+	return d.write(ctx, p, newQuery("save the place of the audit", saveAuditPlaceSQL,
+		place.Definition, place.Database, append([]string{}, place.After...), place.Done))
+}
+
+const endAuditSQL = `
+WITH {guard},
+ended AS (DELETE FROM maintenance.orphan_audits WHERE EXISTS (SELECT FROM guard))
+SELECT EXISTS (SELECT FROM guard)`
+
+// EndAudit forgets all places: the next run begins a new audit.
+func (d *Database) EndAudit(ctx context.Context, p Permit) error {
+	return d.write(ctx, p, newQuery("end the audit", endAuditSQL))
+}
+
+const auditBacklogSQL = `
+SELECT count(*), clock_timestamp() FROM maintenance.orphan_audits WHERE NOT done`
+
+// AuditBacklog counts the definitions, by database, that the audit under way has yet to look at.
+func (d *Database) AuditBacklog(ctx context.Context) (b Backlog, err error) {
+	err = d.queryRow(ctx, "count what is left of the audit", []any{&b.Pending, &b.ReadAt},
+		auditBacklogSQL)
+	b.Due = b.Pending
+	return b, err
+}

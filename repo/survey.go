@@ -1,0 +1,56 @@
+package repo
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Survey is what there is to see in a database before caretaker is set up.
+type Survey struct {
+	// GitLab: the tables are GitLab's.
+	GitLab bool
+	// Cascades are foreign keys with ON DELETE CASCADE whose child has many rows, the largest first.
+	Cascades []Cascade
+}
+
+// Cascade is a foreign key of one column. Rows are as the planner knows them.
+type Cascade struct {
+	Child, Column, Parent string
+	Rows                  int64
+}
+
+const (
+	looksLikeGitLabSQL = `
+SELECT count(*) = 4 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = current_schema() AND c.relkind IN ('r', 'p')
+  AND c.relname IN ('namespaces', 'projects', 'users', 'members')`
+
+	cascadesSQL = `
+SELECT c.conrelid::regclass::text, a.attname::text, c.confrelid::regclass::text,
+  child.reltuples::bigint
+FROM pg_constraint c
+JOIN pg_class child ON child.oid = c.conrelid
+JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = c.conkey[1]
+WHERE c.contype = 'f' AND c.confdeltype = 'c' AND c.conparentid = 0 AND cardinality(c.conkey) = 1
+  AND child.reltuples >= $1
+ORDER BY child.reltuples DESC, 1, 2 LIMIT $2`
+)
+
+const (
+	// manyChildren is from how many rows on a cascade may take long.
+	manyChildren = 100_000
+	// cascadesShown is how many a survey has.
+	cascadesShown = 5
+)
+
+// Survey looks at the application's tables, by the catalogue alone.
+func (d *Database) Survey(ctx context.Context) (s Survey, err error) {
+	err = d.queryRow(ctx, "look for GitLab's tables", []any{&s.GitLab}, looksLikeGitLabSQL)
+	if err != nil {
+		return s, err
+	}
+	q := newQuery("look for cascades", cascadesSQL, manyChildren, cascadesShown)
+	s.Cascades, err = collect(ctx, d, q, pgx.RowToStructByPos[Cascade])
+	return s, err
+}

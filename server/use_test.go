@@ -1,0 +1,20 @@
+package server
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/caretaker-go/caretaker/service"
+)
+
+func TestErrors_WhatIsNotUsedHereSaysSo(t *testing.T) {
+	t.Parallel()
+	f := &fixture{t: t}
+	s := f.failure(clientError(t.Context(), &service.NotInUseError{What: "jobs"}),
+		codes.FailedPrecondition, "NOT_IN_USE")
+	if !strings.Contains(s.Message(), "use: gitlab") {
+		t.Errorf("got %s", s.Message())
+	}
+}

@@ -1,0 +1,155 @@
+package loosefk_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/servicetest"
+)
+
+// newAdoptable is a main with a real foreign key of c to p, and an empty definitions file.
+func newAdoptable(t *testing.T) (*servicetest.Estate, string) {
+	t.Helper()
+	e := servicetest.New(t, "", "main")
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY);
+		CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint CONSTRAINT fk REFERENCES p ON DELETE CASCADE); CREATE INDEX ON c (p_id)`)
+	e.Install()
+	return e, servicetest.Save(t, "")
+}
+
+// at is the state of the file now, as a command reads it.
+func at(t *testing.T, e *servicetest.Estate, file string) loosefk.Admin {
+	t.Helper()
+	d, err := loosefk.LoadDefinitions(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return loosefk.Admin{Databases: e.Open, Definitions: d}
+}
+
+var ofC = loosefk.AdoptRequest{Table: "c", Columns: []string{"p_id"}, Holder: "test"}
+
+// adopted adopts the foreign key by as many commands as it takes.
+func adopted(t *testing.T, e *servicetest.Estate, file string) {
+	t.Helper()
+	for {
+		a, err := at(t, e, file).PlanAdoption(t.Context(), ofC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Dropped() {
+			return
+		}
+		ready := a.Ready()
+		if err := a.Prepare(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if ready {
+			if err := a.Drop(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestAdopt_RowsHaveSomebodyWhoCleansThemAtAnyTime: parents come and go meanwhile, with their children.
+func TestAdopt_RowsHaveSomebodyWhoCleansThemAtAnyTime(t *testing.T) {
+	t.Parallel()
+	e, file := newAdoptable(t)
+	stop := make(chan struct{})
+	var wait sync.WaitGroup
+	for n := range 3 {
+		conn := e.Connect("main")
+		wait.Go(func() {
+			for i := n; ; i += 3 {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if _, err := conn.Exec(t.Context(), fmt.Sprintf(`WITH p AS (INSERT INTO p VALUES (%d) RETURNING id)
+					INSERT INTO c (p_id) SELECT id FROM p, generate_series(1, 3)`, i)); err != nil {
+					t.Error(err)
+				}
+				if _, err := conn.Exec(t.Context(), `DELETE FROM p WHERE id = $1 AND id % 4 > 0`, i); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	e.Eventually("main", `SELECT count(*) > 20 FROM p`, "true")
+	adopted(t, e, file)
+	seen := e.Value("main", `SELECT max(id) FROM p`)
+	e.Eventually("main", `SELECT max(id) > `+seen+` + 200 FROM p`, "true")
+	close(stop)
+	wait.Wait()
+	s := e.Service(servicetest.OneChild)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	e.Want("main", `SELECT count(*) FROM c WHERE p_id NOT IN (SELECT id FROM p)`, "0")
+	e.Want("main", `SELECT count(*) = 3 * (SELECT count(*) FROM p) FROM c`, "true")
+	a, err := at(t, e, file).PlanReversion(t.Context(), ofC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Restore(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// Interrupted here, another command goes on.
+	if a, err = at(t, e, file).PlanReversion(t.Context(), ofC); err == nil {
+		_, err = a.Finish(t.Context())
+	}
+	if err != nil || len(at(t, e, file).Definitions.Keys) > 0 {
+		t.Errorf("%v, %+v", err, at(t, e, file).Definitions.Keys)
+	}
+	e.Want("main", `SELECT convalidated FROM pg_constraint WHERE conname = 'fk'`, "true")
+}
+
+// TestAdopt_AServerThatDoesNotKnowTheDefinitionLeavesTheRecords of the parent to one that does.
+func TestAdopt_AServerThatDoesNotKnowTheDefinitionLeavesTheRecords(t *testing.T) {
+	t.Parallel()
+	e, file := newAdoptable(t)
+	e.Exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
+	old := e.Service("d:\n  - {table: p, column: p_id, on_delete: async_delete}\n")
+	adopted(t, e, file)
+	e.Exec("main", `INSERT INTO p VALUES (1); INSERT INTO c (p_id) VALUES (1); DELETE FROM p`)
+	servicetest.WantState(t, servicetest.RunBatch(t, old, "main"), repo.RunSucceeded)
+	e.WantQueue("main", "1")
+	servicetest.WantCounts(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main"), "processed_records=1 deleted_rows=1")
+}
+
+// TestAdopt_WaitsForARunAndForLocks: it tries again, and nothing is dropped before.
+func TestAdopt_WaitsForARunAndForLocks(t *testing.T) {
+	t.Parallel()
+	e, file := newAdoptable(t)
+	a, err := at(t, e, file).PlanAdoption(t.Context(), ofC)
+	if err == nil {
+		err = a.Prepare(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.ForeignLease("main", servicetest.MainLease, "1 hour")
+	other := e.Connect("main")
+	if _, err := other.Exec(t.Context(), `BEGIN; LOCK TABLE p IN ROW EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	if a, err = at(t, e, file).PlanAdoption(t.Context(), ofC); err != nil || !a.Ready() {
+		t.Fatal(err)
+	}
+	dropped := make(chan error, 1)
+	go func() { dropped <- a.Drop(t.Context()) }()
+	e.Want("main", `SELECT count(*) FROM pg_constraint WHERE conname = 'fk'`, "1")
+	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
+	e.Eventually("main", `SELECT count(*) > 0 FROM pg_locks WHERE relation = 'p'::regclass AND NOT granted`, "true")
+	e.Want("main", `SELECT count(*) FROM maintenance.adopted_foreign_keys`, "0")
+	if _, err := other.Exec(t.Context(), `COMMIT`); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-dropped; err != nil {
+		t.Fatal(err)
+	}
+	e.Want("main", `SELECT count(*) || ' ' || (SELECT count(*) FROM maintenance.adopted_foreign_keys) FROM pg_constraint WHERE conname = 'fk'`, "0 1")
+}

@@ -1,0 +1,52 @@
+package loosefk
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// A server that was started before a definition was written does not know it. If the foreign key that
+// it stands for has been dropped since, such a server would remove records and leave the children.
+// So a run leaves the records of a parent alone while the definitions lack one of its adopted keys.
+
+// lacking are the recorded names of parents with adopted keys that have no definition here, with
+// these keys as the definitions would have them.
+func (k *looseForeignKeys) lacking(
+	ctx context.Context, x *run.Execution, queue repo.DeletedRecords,
+) (map[string]string, error) {
+	adopted, err := x.Database.AdoptedKeys(ctx)
+	lacking := map[string]string{}
+	for _, a := range adopted {
+		child := repo.Table{Schema: a.Schema, Name: a.Table}
+		parent := repo.Table{Schema: a.ParentSchema, Name: a.Parent}.Recorded("")
+		if standsFor(k.config.Definitions.Keys, queue.Schema, a) == nil {
+			lacking[parent] = child.Written() + "." + strings.Join(a.Columns, ",")
+			x.Log.WarnContext(ctx, "the definitions of this server lack an adopted foreign key, records "+
+				"of its parent are left: restart the server with the file that has it, "+
+				"or run caretaker lfk revert", "foreign_key", lacking[parent], "parent", parent)
+		}
+	}
+	return lacking, err
+}
+
+// standsFor is the definition that stands for a foreign key; nil: there is none. schema is the
+// application's.
+func standsFor(
+	keys []repo.LooseForeignKey, schema string, key repo.AdoptedKey,
+) *repo.LooseForeignKey {
+	child := repo.Table{Schema: key.Schema, Name: key.Table}.Recorded(schema)
+	parent := repo.Table{Schema: key.ParentSchema, Name: key.Parent}.Recorded(schema)
+	at := slices.IndexFunc(keys, func(k repo.LooseForeignKey) bool {
+		return repo.RecordedName(k.Table, schema) == child &&
+			repo.RecordedName(k.Parent, schema) == parent && sameColumns(k.Columns, key.Columns)
+	})
+	if at < 0 {
+		return nil
+	}
+	found := keys[at]
+	return &found
+}

@@ -1,0 +1,110 @@
+package loosefk
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// homes is where the children are, as far as is known at the start of a run.
+type homes struct {
+	// found are the children by database, the queue's own last, and by number of the definition.
+	found [][]*repo.Child
+	// silent are the databases that do not answer.
+	silent []silentDatabase
+}
+
+// silentDatabase is one that does not say which tables it has.
+type silentDatabase struct {
+	name string
+	// why it does not.
+	why error
+	// had are the children that it had when it last answered this process; nil: it never has.
+	had map[string]bool
+}
+
+// mayHave says whether a child must be taken to be in a database that does not answer, though so
+// many others have it: where it was when that database last answered. If it never has, a child of
+// several others is a table that every shard has; one of a single database is at home there.
+func (s silentDatabase) mayHave(child string, others int) bool {
+	if s.had != nil {
+		return s.had[child]
+	}
+	return others > 1
+}
+
+// unknown are the tasks of a definition, the i-th, that nothing can be done for in this run: one for
+// each silent database that may have the child; for a child that no other has, at least one.
+func (h homes) unknown(key repo.LooseForeignKey, i int) (tasks []*childTask) {
+	others := 0
+	for _, children := range h.found {
+		if children[i] != nil {
+			others++
+		}
+	}
+	for _, s := range h.silent {
+		if s.mayHave(key.Table, others) {
+			tasks = append(tasks, &childTask{key: key, database: s.name, down: s.why})
+		}
+	}
+	if len(tasks)+others == 0 && len(h.silent) > 0 {
+		tasks = append(tasks, &childTask{key: key, database: h.silent[0].name, down: h.silent[0].why})
+	}
+	return tasks
+}
+
+// looksAtOnce is how many databases are asked side by side for the children that they have.
+const looksAtOnce = 8
+
+// homes looks for the children in every configured database. Absence is a fact only if all of them
+// answer.
+func (k *looseForeignKeys) homes(
+	ctx context.Context, x *run.Execution, keys []repo.LooseForeignKey,
+) (h homes, _ error) {
+	found, errs := make([][]*repo.Child, len(k.Databases)), make([]error, len(k.Databases))
+	turns := make(chan struct{}, looksAtOnce)
+	var wait sync.WaitGroup
+	for i, d := range k.Databases {
+		wait.Go(func() {
+			turns <- struct{}{}
+			found[i], errs[i] = d.Children(ctx, keys)
+			<-turns
+		})
+	}
+	wait.Wait()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var own []*repo.Child
+	for i, d := range k.Databases {
+		switch err := errs[i]; {
+		case err == nil && d == x.Database:
+			own = found[i]
+		case err == nil:
+			h.found = append(h.found, found[i])
+		case d != x.Database && hidden(err):
+			x.Log.WarnContext(ctx, "database unreachable, its child tables are not checked",
+				"child_database", d.Name, "error", err)
+			h.silent = append(h.silent, silentDatabase{d.Name, err, k.had[d.Name]})
+			continue
+		default:
+			return h, err
+		}
+		had := map[string]bool{}
+		for n, child := range found[i] {
+			had[keys[n].Table] = had[keys[n].Table] || child != nil
+		}
+		k.had[d.Name] = had
+	}
+	h.found = append(h.found, own)
+	return h, nil
+}
+
+// hidden says that a database does not show which tables it has: it does not answer, or our role
+// may not see its application schema.
+func hidden(err error) bool {
+	_, noSchema := errors.AsType[*repo.NoSchemaError](err)
+	return noSchema || errors.Is(err, repo.ErrUnreachable)
+}

@@ -1,0 +1,280 @@
+package loosefk_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/servicetest"
+)
+
+// track installs queues and tracks a table by a key.
+func track(e *servicetest.Estate, table string, columns ...string) {
+	e.T.Helper()
+	e.Install()
+	if _, err := e.Keys("").Track(context.Background(), table, columns...); err != nil {
+		e.T.Fatal(err)
+	}
+}
+
+// awkward are texts that are easily taken for something else.
+var awkward = []string{
+	"plain", "it's", `"quoted"`, "a,b", "{a}", "{}", "NULL", "", " ", "line\nbreak", `back\slash`, "Ünïcödé 🛒", "%s $1 {queue}", "\t",
+	"7", "007", "$$", `\000`, "x\x01", strings.Repeat("long ", 20),
+}
+
+func TestLooseForeignKeysCleanup_AParentIsKnownByAKeyOfAnyKind(t *testing.T) {
+	for kind, values := range map[string][]string{
+		"uuid": {
+			"0198f000-0000-7000-8000-000000000001", "0198f000-0000-7000-8000-000000000002", "0198f000-0000-7000-8000-000000000003",
+			"0198f000-0000-7000-8000-000000000004",
+		},
+		"text": awkward, "varchar(120)": awkward, "label": awkward, "char(6)": {"a", "ab", "A", "it's", "{,}", `"`, "äöü", "123456"},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			e := servicetest.New(t, "", "main", "ci")
+			for _, name := range []string{"main", "ci"} {
+				e.Exec(name, `CREATE DOMAIN label AS text CHECK (VALUE <> 'never')`)
+				e.Exec(name, `CREATE TABLE c (id serial PRIMARY KEY, ref `+kind+`); CREATE INDEX ON c (ref);
+					CREATE TABLE n (ref `+kind+`); CREATE INDEX ON n (ref)`)
+			}
+			e.Exec("main", `CREATE TABLE p (key `+kind+` PRIMARY KEY)`)
+			for i, v := range values {
+				e.Exec("main", `INSERT INTO p SELECT $1::text::`+kind, v)
+				for _, name := range []string{"main", "ci"} {
+					e.Exec(name, `INSERT INTO c (ref) SELECT $1::text::`+kind+` FROM generate_series(0, $2)`, v, i%3)
+					e.Exec(name, `INSERT INTO n SELECT $1::text::`+kind, v)
+				}
+			}
+			e.Exec("main", `INSERT INTO c (ref) VALUES (NULL); INSERT INTO n VALUES (NULL)`)
+			track(e, "p", "key")
+			definitions := "c: [{table: p, column: ref, key: key, on_delete: async_delete, delete_limit: 2}]\n" +
+				"n: [{table: p, column: ref, on_delete: async_nullify}]\n"
+			wantFindings(t, e.Keys(definitions))
+			// Every second parent goes; with it go its children, and no others.
+			for i := 0; i < len(values); i += 2 {
+				e.Exec("main", `DELETE FROM p WHERE key = $1::text::`+kind, values[i])
+			}
+			before := e.State("main", "c", "n", "p")
+			s := e.Service(definitions)
+			dry := servicetest.DryRun(t, s)
+			e.WantSame("main", before, "c", "n", "p")
+			r := servicetest.RunBatch(t, s, "main")
+			servicetest.WantState(t, r, "succeeded")
+			if dry.Counts["deleted_rows"] != r.Counts["deleted_rows"] || dry.Counts["updated_rows"] != r.Counts["updated_rows"] || r.Counts["deleted_rows"] == 0 {
+				t.Errorf("the dry run counted %v, the run %v", dry.Counts, r.Counts)
+			}
+			e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "0")
+			const left = `SELECT string_agg(DISTINCT ref::text, '|' ORDER BY ref::text) FROM `
+			living := e.Value("main", `SELECT string_agg(key::text, '|' ORDER BY key::text) FROM p`)
+			for _, name := range []string{"main", "ci"} {
+				e.Want(name, left+"c WHERE ref IS NOT NULL", living)
+				e.Want(name, left+"n WHERE ref IS NOT NULL", living)
+			}
+			e.Want("main", `SELECT count(*) FROM c WHERE ref IS NULL`, "1")
+		})
+	}
+}
+
+func TestLooseForeignKeysCleanup_AParentIsKnownByUpToFourColumns(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "", "main")
+	e.Exec("main", `CREATE TABLE p (a int, b uuid, c text, d char(4), UNIQUE (d, c, b, a));
+		CREATE TABLE c (id serial PRIMARY KEY, w smallint, x uuid, y varchar(20), z char(4), kind text);
+		CREATE INDEX ON c (kind, x, w, z, y);
+		INSERT INTO p SELECT i, md5(j::text)::uuid, k, 'x' FROM generate_series(1, 4) i, generate_series(1, 3) j, unnest('{1,"1,2","}"}'::text[]) k;
+		INSERT INTO p VALUES (9, NULL, '1', 'x'), (70000, md5('1')::uuid, '1', 'x');
+		INSERT INTO c (w, x, y, z, kind) SELECT a, b, c, d, k FROM p, unnest('{good,other}'::text[]) k, generate_series(1, 3) WHERE a < 9;
+		INSERT INTO c (w, x, y, z, kind) VALUES (9, NULL, '1', 'x', 'good')`)
+	track(e, "p", "b", "a", "d", "c")
+	e.Exec("main", `DELETE FROM p WHERE a > 2 OR c = '1'`)
+	e.Want("main", `SELECT count(*) || ' ' || max(primary_key_value) FROM loose_foreign_keys_deleted_records`, "25 0")
+	definitions := "c: [{table: p, column: [w, x, y, z], key: [a, b, c, d], on_delete: async_delete, delete_limit: 20, conditions: [{column: kind, value: good}]}]\n"
+	keys := e.Keys(definitions)
+	wantFindings(t, keys)
+	dry := servicetest.DryRun(t, e.Service(definitions))
+	if d := dry.Definitions[0]; d.Column != "(w, x, y, z)" || d.Rows != 72 {
+		t.Errorf("the dry run says %+v", d)
+	}
+	r := servicetest.RunBatch(t, e.Service(definitions), "main")
+	servicetest.WantState(t, r, "succeeded")
+	servicetest.WantCounts(t, r, "processed_records=25 deleted_rows=72")
+	e.Want("main", `SELECT count(*) FROM c WHERE kind = 'good' AND x IS NOT NULL AND NOT EXISTS (
+		SELECT FROM p WHERE (p.a, p.b, p.c, p.d) = (c.w, c.x, c.y, c.z))`, "0")
+	e.Want("main", `SELECT count(*) FILTER (WHERE kind = 'good') || ' ' || count(*) FILTER (WHERE kind = 'other') FROM c`, "37 108")
+}
+
+func TestLooseForeignKeysCleanup_SeveralColumnsAreNullifiedTogether(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "", "main")
+	e.Exec("main", `CREATE TABLE p (a int, b int, PRIMARY KEY (a, b)); INSERT INTO p VALUES (1, 1), (1, 2), (2, 1);
+		CREATE TABLE c (x int, y int, part int) PARTITION BY LIST (part); CREATE INDEX ON c (x, y);
+		CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1); CREATE TABLE c_2 PARTITION OF c FOR VALUES IN (2);
+		INSERT INTO c SELECT a, b, part FROM p, generate_series(1, 2) part`)
+	track(e, "p", "a", "b")
+	e.Exec("main", `DELETE FROM p WHERE (a, b) = (1, 2)`)
+	r := servicetest.RunBatch(t, e.Service("c: [{table: p, column: [x, y], on_delete: async_nullify}]"), "main")
+	servicetest.WantCounts(t, r, "processed_records=1 updated_rows=2")
+	e.Want("main", `SELECT string_agg(concat_ws('-', x, y), ' ' ORDER BY x, y, part) FROM c`, "1-1 1-1 2-1 2-1  ")
+}
+
+// The order of the recorded columns is the trigger's: a definition that names them may have another one, and one that
+// names others deletes nothing.
+func TestLooseForeignKeysCleanup_ADefinitionWithAnotherKeyFindsNothing(t *testing.T) {
+	t.Parallel()
+	for what, definition := range map[string]string{
+		"number":  "c: [{table: p, column: x, on_delete: async_delete}]",
+		"name":    "c: [{table: p, column: [x, y], key: [a, c], on_delete: async_delete}]",
+		"type":    "c: [{table: p, column: [x, z], key: [a, b], on_delete: async_delete}]",
+		"integer": "c: [{table: i, column: [x, y], on_delete: async_delete}]",
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			e := servicetest.New(t, "", "main")
+			e.Exec("main", `CREATE TABLE p (a int, b int, c int, PRIMARY KEY (a, b)); INSERT INTO p VALUES (1, 2, 2);
+				CREATE TABLE i (id int PRIMARY KEY); INSERT INTO i VALUES (1);
+				CREATE TABLE c (x int, y int, z text); INSERT INTO c VALUES (1, 2, '2'), (2, 1, '1'); CREATE INDEX ON c (x, y); CREATE INDEX ON c (x, z)`)
+			track(e, "p", "a", "b")
+			track(e, "i")
+			e.Exec("main", `DELETE FROM p; DELETE FROM i`)
+			r := servicetest.RunBatch(t, e.Service(definition), "main")
+			servicetest.WantState(t, r, "failed")
+			if !strings.Contains(r.Error, " on main: ") || strings.Contains(r.Error, "unreachable") {
+				t.Errorf("error %q", r.Error)
+			}
+			e.Want("main", `SELECT count(*) FROM c`, "2")
+			e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "2")
+			result, err := e.Keys(definition).Lint(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := map[string]string{"number": "key_mismatch", "name": "key_mismatch", "type": "type_mismatch", "integer": "key_mismatch"}[what]
+			codes := []string{}
+			for _, f := range result.Findings {
+				codes = append(codes, f.Code)
+			}
+			if !strings.Contains(strings.Join(codes, " "), want) {
+				t.Errorf("lint found %v, want %s", codes, want)
+			}
+		})
+	}
+}
+
+func TestLooseForeignKeys_TablesOfSeveralSchemasAreToldApart(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "", "main", "ci")
+	for _, name := range []string{"main", "ci"} {
+		e.Exec(name, `CREATE SCHEMA sales; CREATE SCHEMA stock; CREATE SCHEMA "od.d"`)
+		for _, schema := range []string{"public", "sales", "stock"} {
+			e.Exec(name, `CREATE TABLE `+schema+`.items (id serial PRIMARY KEY, order_id bigint); CREATE INDEX ON `+schema+`.items (order_id);
+				INSERT INTO `+schema+`.items (order_id) VALUES (1), (2), (2)`)
+		}
+	}
+	e.Exec("main", `CREATE TABLE orders (id bigint PRIMARY KEY); CREATE TABLE sales.orders (id bigint PRIMARY KEY);
+		CREATE TABLE stock.orders (number bigint UNIQUE, part int) ; CREATE TABLE "od.d".orders (id bigint PRIMARY KEY);
+		CREATE TABLE "with.dot" (id bigint, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part); CREATE TABLE leaf PARTITION OF "with.dot" DEFAULT;
+		CREATE TABLE sales.parts (id bigint, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part); CREATE TABLE sales.leaf PARTITION OF sales.parts DEFAULT;
+		INSERT INTO orders VALUES (1), (2); INSERT INTO sales.orders VALUES (1), (2); INSERT INTO stock.orders VALUES (1), (2), (NULL);
+		INSERT INTO "with.dot" VALUES (1, 1); INSERT INTO sales.parts VALUES (7, 1)`)
+	track(e, "sales.orders")
+	for table, column := range map[string]string{"stock.orders": "number", `"with.dot"`: "", "sales.parts": "", "public.orders": ""} {
+		if _, err := e.Keys("").Track(context.Background(), table, column); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := e.Keys("").Track(context.Background(), `"od.d".orders`); err == nil || !strings.Contains(err.Error(), "dot in its schema's name") {
+		t.Errorf("a schema with a dot in its name: %v", err)
+	}
+	e.Exec("main", `DELETE FROM sales.orders WHERE id = 2; DELETE FROM stock.orders WHERE number = 1 OR number IS NULL; DELETE FROM "with.dot"; DELETE FROM sales.leaf`)
+	e.Want("main", `SELECT string_agg(fully_qualified_table_name || ' ' || primary_key_value || coalesce(key_values::text, ''), ', ' ORDER BY 1)
+		FROM (SELECT * FROM loose_foreign_keys_deleted_records ORDER BY fully_qualified_table_name) q`,
+		"public.with.dot 1, sales.orders 2, sales.parts 7, stock.orders 1")
+	definitions := `
+items:
+  - {table: orders, column: order_id, on_delete: async_delete}
+public.items:
+  - {table: public.orders, column: order_id, on_delete: async_delete}
+sales.items:
+  - {table: sales.orders, column: order_id, on_delete: async_delete}
+  - {table: sales.parts, column: order_id, on_delete: async_delete}
+  - {table: '"with.dot"', column: order_id, on_delete: async_nullify}
+stock.items:
+  - {table: stock.orders, column: order_id, on_delete: async_nullify}
+`
+	wantFindings(t, e.Keys(definitions))
+	r := servicetest.RunBatch(t, e.Service(definitions), "main")
+	servicetest.WantState(t, r, "succeeded")
+	servicetest.WantCounts(t, r, "processed_records=4 deleted_rows=4 updated_rows=4")
+	for _, name := range []string{"main", "ci"} {
+		e.Want(name, `SELECT concat_ws(' ', (SELECT count(*) FROM items), (SELECT count(order_id) FROM sales.items), (SELECT count(order_id) FROM stock.items))`, "3 0 2")
+	}
+	// By both names it is one table, and cleaned once.
+	e.Exec("main", `DELETE FROM orders WHERE id = 2`)
+	r = servicetest.RunBatch(t, e.Service(definitions), "main")
+	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=4")
+	untracked, err := e.Keys(definitions).Untrack(context.Background(), "sales.orders")
+	if err != nil || len(untracked) != 1 || len(untracked[0].Unfed) != 1 || untracked[0].Unfed[0] != "sales.items.order_id -> sales.orders" {
+		t.Errorf("untracked %+v, %v", untracked, err)
+	}
+}
+
+func TestLooseForeignKeys_DeadRecordsOfAnyKeyAreListedAndPutBack(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "", "main")
+	e.Exec("main", `CREATE TABLE p (a text, b int, PRIMARY KEY (a, b)); INSERT INTO p VALUES ('it''s, 1', 2), ('fine', 3);
+		CREATE TABLE c (p_id text, b int); CREATE INDEX ON c (p_id, b); INSERT INTO c SELECT a, b FROM p`)
+	track(e, "p", "a", "b")
+	e.Exec("main", `DELETE FROM p`)
+	e.Mine("c", "OLD.b = 2", "P0001")
+	const definitions = "c: [{table: p, column: [p_id, b], on_delete: async_delete}]"
+	s, keys := e.Service(definitions), e.Keys(definitions)
+	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 deleted_rows=1 rescheduled_records=1")
+	failing, err := keys.Failing(context.Background(), "p")
+	if err != nil || len(failing) != 1 || failing[0].Key().String() != `("it's, 1", 2)` {
+		t.Errorf("failing: %+v, %v", failing, err)
+	}
+	e.Exec("main", `UPDATE maintenance.record_failures SET failures = 9`)
+	dueAgain(e, "main")
+	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "dead_records=1")
+	var dead []loosefk.DeadRecord
+	err = keys.Dead(context.Background(), "public.p", func(r loosefk.DeadRecord) error {
+		dead = append(dead, r)
+		return nil
+	})
+	if err != nil || len(dead) != 1 {
+		t.Fatalf("dead: %+v, %v", dead, err)
+	}
+	if text, err := json.Marshal(dead[0]); err != nil || !strings.Contains(string(text), `"key":null,"key_values":["it's, 1","2"]`) {
+		t.Errorf("dead: %s, %v", text, err)
+	}
+	e.Exec("main", `DROP TRIGGER mine ON c`)
+	if retried, err := keys.Retry(context.Background(), nil, "p"); err != nil || len(retried) != 1 || retried[0].Records != 1 {
+		t.Errorf("retried: %+v, %v", retried, err)
+	}
+	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 deleted_rows=1")
+}
+
+func TestLooseForeignKeys_AnOlderQueueGetsTheColumnForKeys(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "", "main")
+	e.Exec("main", `CREATE TABLE p (id uuid PRIMARY KEY); CREATE TABLE c (p_id uuid); CREATE INDEX ON c (p_id);
+		CREATE TABLE q (id int PRIMARY KEY); INSERT INTO q VALUES (1); CREATE TABLE d (q_id int); CREATE INDEX ON d (q_id); INSERT INTO d VALUES (1)`)
+	e.Install("q")
+	e.Exec("main", `ALTER TABLE loose_foreign_keys_deleted_records DROP COLUMN key_values; DELETE FROM q`)
+	const integer = "d: [{table: q, column: q_id, on_delete: async_delete}]"
+	wantFindings(t, e.Keys(integer))
+	servicetest.WantCounts(t, servicetest.RunBatch(t, e.Service(integer), "main"), "processed_records=1 deleted_rows=1")
+	keys := e.Keys("c: [{table: p, column: p_id, on_delete: async_delete}]\n" + integer)
+	wantFindings(t, keys, "error queue_old main public.loose_foreign_keys_deleted_records", "error trigger_missing main public.p")
+	if _, err := keys.Track(context.Background(), "p"); err == nil || !strings.Contains(err.Error(), "add it with `caretaker lfk install`") {
+		t.Errorf("tracked: %v", err)
+	}
+	if done, err := keys.Install(context.Background()); err != nil || done[0].Result != "managed by caretaker, column key_values added" {
+		t.Errorf("installed: %+v, %v", done, err)
+	}
+	track(e, "p")
+	wantFindings(t, keys)
+}

@@ -1,0 +1,147 @@
+package loosefk
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+)
+
+// classInteger is that of [repo.KeyClassSQL].
+const classInteger = "integer"
+
+// Kinds of columns, as messages have them.
+const (
+	integerKinds = "smallint, integer and bigint"
+	allKinds     = "smallint, integer, bigint, uuid, text, varchar and char"
+)
+
+// keyType reports a key that its trigger cannot record, or that no trigger could.
+func (l *lint) keyType(d inspected, at spot, parent lfkadmin.Parent) {
+	tracked := slices.ContainsFunc(parent.Relations,
+		func(r lfkadmin.Relation) bool { return r.Trigger != nil })
+	if len(parent.Columns) < len(parent.Key) {
+		if tracked {
+			at.fail("key_type", "has no column %s, which its trigger records: "+
+				"deletions from it fail: drop the trigger", missingColumn(parent))
+		}
+		return
+	}
+	for _, c := range parent.Columns {
+		switch asInteger := tracked && !parent.Values; {
+		case c.Class == "":
+			at.fail("key_type", "its key %s is of type %s: only %s can be recorded, "+
+				"so it cannot have definitions", c.Name, c.Exact, recordable(d))
+		case c.Class == classInteger:
+		case !d.Queue.Managed:
+			at.fail("key_type", "its key %s is of type %s: only %s can be recorded in GitLab's queue, "+
+				"so it cannot have definitions", c.Name, c.Exact, integerKinds)
+		case asInteger:
+			at.fail("key_type", "its key %s is of type %s, which its trigger does not record: deletions "+
+				"from it fail: run `caretaker lfk untrack %s`, and track it again", c.Name, c.Exact,
+				at.object)
+		}
+	}
+}
+
+// recordable are the types that a queue takes.
+func recordable(d inspected) string {
+	if d.Queue.Managed {
+		return allKinds
+	}
+	return integerKinds
+}
+
+// missingColumn is the first column of the key that the table does not have.
+func missingColumn(parent lfkadmin.Parent) string {
+	for i, name := range parent.Key {
+		if i >= len(parent.Columns) || parent.Columns[i].Name != name {
+			return name
+		}
+	}
+	return ""
+}
+
+// needsValues says whether a definition's parent in a database has a key that is not one integer.
+func (l *lint) needsValues(d inspected) bool {
+	return slices.ContainsFunc(l.keys, func(key repo.LooseForeignKey) bool {
+		parent, here := d.Parents[key.Parent]
+		return here && (len(parent.Key) > 1 ||
+			slices.ContainsFunc(parent.Columns, func(c lfkadmin.KeyColumn) bool {
+				return c.Class != classInteger
+			}))
+	})
+}
+
+// recordedKey is the key of a definition's parent: the columns that the definition's refer to, one
+// by one. Nil: no database has the parent, or its key is another one than the definition's.
+func (l *lint) recordedKey(key repo.LooseForeignKey) (columns []lfkadmin.KeyColumn) {
+	for _, d := range l.databases {
+		parent, here := d.Parents[key.Parent]
+		if !here || len(parent.Columns) != len(key.Columns) || keyFault(key, parent) != "" ||
+			parent.Tracked() && !parent.Values && parent.Columns[0].Class != classInteger {
+			continue
+		}
+		for i := range key.Columns {
+			at := i
+			if key.Key != nil {
+				at = slices.Index(parent.Key, key.Key[i])
+			}
+			columns = append(columns, parent.Columns[at])
+		}
+		return columns
+	}
+	return nil
+}
+
+// keyFault says how the key of a definition is not the recorded one; "": it is.
+func keyFault(key repo.LooseForeignKey, parent lfkadmin.Parent) string {
+	recorded := repo.ColumnList(parent.Key)
+	if len(key.Columns) != len(parent.Key) {
+		return fmt.Sprintf("refers by %d columns, but %s is known by %s", len(key.Columns), key.Parent,
+			recorded)
+	}
+	for _, name := range key.Key {
+		if !slices.Contains(parent.Key, name) {
+			return fmt.Sprintf("refers to %s, but %s is known by %s", repo.ColumnList(key.Key), key.Parent,
+				recorded)
+		}
+	}
+	return ""
+}
+
+// keyFaults reports definitions whose key is not the one that is recorded of their parent.
+func (l *lint) keyFaults(d inspected) {
+	for _, key := range l.keys {
+		parent, here := d.Parents[key.Parent]
+		if !here || !parent.Tracked() || parent.PartitionOf != "" {
+			continue
+		}
+		if fault := keyFault(key, parent); fault != "" {
+			l.at(d.name, key.String()).fail("key_mismatch", "%s: correct the definition, or track %s "+
+				"by the other key", fault, key.Parent)
+		}
+	}
+}
+
+// mismatches are columns of the child that cannot be compared with those of the recorded key. If
+// that is not known, those that can be compared with none.
+func (l *lint) mismatches(key repo.LooseForeignKey, child *lfkadmin.Child) (mismatches []string) {
+	recorded := l.recordedKey(key)
+	for i, column := range child.Columns {
+		kinds, of := allKinds, "a deleted row"
+		switch {
+		case recorded == nil && column.Class != "",
+			recorded != nil && column.Class != "" && recorded[i].Class == column.Class:
+			continue
+		case i < len(recorded) && recorded[i].Class == classInteger:
+			kinds = integerKinds
+		case i < len(recorded):
+			kinds, of = recorded[i].Exact, recorded[i].Name+" of "+key.Parent
+		}
+		mismatches = append(mismatches, fmt.Sprintf("%s is of type %s: only %s can refer to %s",
+			column.Name, column.Exact, kinds, of))
+	}
+	return mismatches
+}

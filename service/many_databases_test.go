@@ -1,0 +1,98 @@
+package service_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
+)
+
+func TestManyDatabases_ARoundWorksThirtyAndOneThatIsAwayKeepsNoOtherFromIt(t *testing.T) {
+	m := servicetest.NewMeter(t)
+	var shards []string
+	for i := range 29 {
+		shards = append(shards, fmt.Sprintf("shard_%02d", i+1))
+	}
+	c, s := newRounds(t, shards...)
+	c.dueIn("main")
+	c.dueIn(shards...)
+	const away = "shard_07"
+	c.Open[7].Close()
+	want := []string{"main succeeded"}
+	for _, shard := range shards {
+		state := " succeeded"
+		if shard == away {
+			state = " failed"
+		}
+		want = append(want, shard+state)
+	}
+	c.fire(s, "11-20 12:01:00", want...)
+	for _, shard := range shards {
+		if shard != away {
+			c.WantQueue(shard, "")
+			c.Want(shard, `SELECT string_agg(name || ' ' || epoch, '') FROM maintenance.leases`, servicetest.LooseForeignKeys+"/"+shard+" 1")
+		}
+	}
+	c.WantQueue(away, "1")
+
+	st := servicetest.WantCondition(t, s, service.ConditionFailing, "database "+away+": unreachable")
+	if n := len(st.Databases); n != 30 || st.Databases[0].Name != away || st.Databases[1].Name != "main" || st.Databases[29].Name != "shard_29" ||
+		!strings.Contains(st.Databases[0].Problem, "unreachable") || st.Databases[0].Known || st.Databases[1].Problem != "" {
+		t.Errorf("%d databases: %+v", n, st.Databases)
+	}
+	if len(st.Leases) != 29 {
+		t.Errorf("%d leases", len(st.Leases))
+	}
+	for _, series := range []string{"backlog.pending", "lease.held", "backlog.partitions"} {
+		if n := len(m.Values("maintenance."+series, "worker="+servicetest.LooseForeignKeys)); n > 30 {
+			t.Errorf("%s has %d series", series, n)
+		}
+	}
+	reachable := m.Values("maintenance.database.reachable", "")
+	slices.Sort(reachable)
+	if len(reachable) != 30 || reachable[0] != 0 || reachable[1] != 1 {
+		t.Errorf("reachable are %v", reachable)
+	}
+}
+
+func TestManyDatabases_StatusTellsTheFirstProblemsAndHowManyMoreThereAre(t *testing.T) {
+	t.Parallel()
+	names := []string{"main", "a", "b", "c", "d", "e", "f", "g"}
+	e := servicetest.New(t, "sec", names...)
+	s := e.Service(servicetest.OneChild)
+	for _, d := range e.Open[1:] {
+		d.Close()
+	}
+	st := servicetest.WantCondition(t, s, service.ConditionFailing, "database e: unreachable", "; 2 more problems", "; 2 more databases with remarks")
+	if strings.Contains(st.ConditionDetail, "database f: unreachable") {
+		t.Errorf("detail %q", st.ConditionDetail)
+	}
+	if st.Databases[0].Name != "a" || st.Databases[7].Name != "main" {
+		t.Errorf("%+v", st.Databases)
+	}
+}
+
+func TestManyDatabases_GitLabsOwnWorkersLookIntoNoneThatIsNotGitLabs(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "main", "main", "ci", "shop")
+	s := e.Service(servicetest.OneChild, e.WithQueue)
+	e.Open[2].Close()
+	for _, worker := range []string{"ghost_user_migration", "placeholder_user_cleanup"} {
+		r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: worker})
+		if err != nil || r.State != "succeeded" {
+			t.Errorf("%s: %+v, %v", worker, r, err)
+		}
+		if st := servicetest.StatusOf(t, s, worker); st.Condition == service.ConditionFailing || len(st.Databases) > 0 {
+			t.Errorf("%s: %+v", worker, st)
+		}
+	}
+	e.Want("ci", `SELECT count(*) FROM maintenance.leases WHERE name = 'ghost_user_migration'`, "1")
+	e.Open[1].Close()
+	r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: "ghost_user_migration"})
+	if err == nil && r.State == "succeeded" {
+		t.Error("ci is away, and nobody has noticed")
+	}
+}

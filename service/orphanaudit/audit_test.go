@@ -1,0 +1,175 @@
+package orphanaudit_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/orphanaudit"
+	"github.com/caretaker-go/caretaker/service/servicetest"
+)
+
+// shop are parents of every kind of key in main, and their children in main and ci.
+const shop = `
+a:
+  - {table: p, column: p_id, on_delete: async_nullify}
+b:
+  - {table: u, column: u_id, on_delete: async_delete}
+c:
+  - {table: p, column: p_id, on_delete: async_delete}
+d:
+  - {table: k, column: [x, y], key: [m, n], on_delete: async_delete}
+e:
+  - {table: p, column: p_id, on_delete: update_column_to, target_column: state, target_value: gone}
+f:
+  - {table: p, column: p_id, on_delete: async_delete, conditions: [{column: kind, value: P}]}
+`
+
+func newShop(t *testing.T) *servicetest.Estate {
+	t.Helper()
+	e := servicetest.New(t, "", "main", "ci")
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE u (id uuid PRIMARY KEY); CREATE TABLE k (m int, n text, PRIMARY KEY (m, n));
+		CREATE TABLE a (id bigserial PRIMARY KEY, p_id int); CREATE INDEX ON a (p_id);
+		CREATE TABLE b (id bigserial PRIMARY KEY, u_id uuid); CREATE INDEX ON b (u_id);
+		CREATE TABLE d (id bigserial PRIMARY KEY, x int, y text); CREATE INDEX ON d (x, y);
+		CREATE TABLE e (id bigserial PRIMARY KEY, p_id bigint, state text); CREATE INDEX ON e (p_id);
+		CREATE TABLE f (id bigserial PRIMARY KEY, p_id bigint, kind text); CREATE INDEX ON f (kind, p_id)`)
+	e.Exec("ci", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
+	e.Install("p", "u")
+	if _, err := e.Keys("").Track(t.Context(), "k", "m", "n"); err != nil {
+		t.Fatal(err)
+	}
+	// Of the keys 1 to 60 a third has a parent.
+	e.Exec("main", `INSERT INTO p SELECT i FROM generate_series(1, 60, 3) i; INSERT INTO u SELECT md5(i::text)::uuid FROM generate_series(1, 60, 3) i;
+		INSERT INTO k SELECT i, 'n' || i FROM generate_series(1, 60, 3) i;
+		INSERT INTO a (p_id) SELECT i % 60 + 1 FROM generate_series(1, 120) i; INSERT INTO a (p_id) VALUES (NULL);
+		INSERT INTO b (u_id) SELECT md5((i % 60 + 1)::text)::uuid FROM generate_series(1, 120) i;
+		INSERT INTO d (x, y) SELECT i % 60 + 1, 'n' || i % 60 + 1 FROM generate_series(1, 120) i; INSERT INTO d (x, y) VALUES (2, NULL), (1, 'n2');
+		INSERT INTO e (p_id, state) SELECT i % 60 + 1, CASE WHEN i % 2 = 0 THEN 'gone' END FROM generate_series(1, 60) i;
+		INSERT INTO f (p_id, kind) SELECT i % 60 + 1, CASE WHEN i % 4 = 0 THEN 'P' ELSE 'Q' END FROM generate_series(1, 60) i`)
+	e.Exec("ci", `INSERT INTO c (p_id) SELECT i % 60 + 1 FROM generate_series(1, 120) i`)
+	return e
+}
+
+// run runs a worker once more, until no limit stops it.
+func run(t *testing.T, s *service.Service, worker, database string) (last service.Run) {
+	t.Helper()
+	for {
+		r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: worker, Database: database})
+		if err != nil {
+			t.Fatal(err)
+		}
+		servicetest.WantState(t, r, repo.RunSucceeded)
+		if last = r; !r.OverLimit {
+			return last
+		}
+	}
+}
+
+func fixing(size, records int) func(*service.Config) {
+	return servicetest.With(func(c *orphanaudit.Config) {
+		c.Fix, c.BatchSize, c.MaxRecords = new(true), size, records
+	})
+}
+
+func TestOrphanAudit_WhatItRecordsIsCleanedAndNothingElse(t *testing.T) {
+	t.Parallel()
+	e := newShop(t)
+	s := e.Service(shop, fixing(7, 25))
+	counted, err := e.Service(shop).RunBatch(t.Context(), service.RunRequest{Worker: orphanaudit.Name})
+	if err != nil || counted.State != repo.RunSucceeded {
+		t.Fatalf("%+v, %v", counted, err)
+	}
+	servicetest.WantCounts(t, counted, "examined_keys=316 orphaned_keys=191 orphaned_rows=351")
+	e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "0")
+	run(t, s, orphanaudit.Name, "")
+	// 40 keys of p and of u each, 41 of k, where a row (1, n2) refers to nobody.
+	e.Want("main", `SELECT string_agg(n::text, ' ' ORDER BY t) FROM (SELECT fully_qualified_table_name AS t, count(*) AS n
+		FROM loose_foreign_keys_deleted_records GROUP BY 1) x`, "41 40 40")
+	run(t, s, orphanaudit.Name, "")
+	e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "121")
+	run(t, s, servicetest.LooseForeignKeys, "main")
+	for _, c := range []struct{ database, sql, want string }{
+		{"main", `SELECT count(*) FILTER (WHERE p_id IS NULL) || ' ' || count(p_id) FROM a`, "81 40"},
+		{"main", `SELECT count(*) || ' ' || count(*) FILTER (WHERE u_id NOT IN (SELECT id FROM u)) FROM b`, "40 0"},
+		{"ci", `SELECT count(*) FROM c`, "40"},
+		{"main", `SELECT count(*) || ' ' || count(*) FILTER (WHERE y IS NULL) FROM d`, "41 1"},
+		{"main", `SELECT count(*) FROM e WHERE state IS DISTINCT FROM 'gone' AND p_id NOT IN (SELECT id FROM p)`, "0"},
+		{"main", `SELECT count(*) FROM e WHERE state IS NULL`, "10"},
+		{"main", `SELECT count(*) FILTER (WHERE kind = 'Q') || ' ' || count(*) FILTER (WHERE kind = 'P' AND p_id NOT IN (SELECT id FROM p)) FROM f`, "45 0"},
+		{"main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "0"},
+		{"main", `SELECT count(*) FROM maintenance.orphan_audits`, "0"},
+	} {
+		e.Want(c.database, c.sql, c.want)
+	}
+	if again := run(t, s, orphanaudit.Name, ""); again.Counts["orphaned_keys"] != 0 {
+		t.Errorf("orphans are left: %v", again.Counts)
+	}
+}
+
+// TestOrphanAudit_AParentThatIsNotCommittedYetIsNotMissing: its child may be, in another database.
+func TestOrphanAudit_AParentThatIsNotCommittedYetIsNotMissing(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "", "main", "ci")
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY)`)
+	e.Exec("ci", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
+	e.Install("p")
+	writer := e.Connect("main")
+	if _, err := writer.Exec(t.Context(), `BEGIN; INSERT INTO p VALUES (1)`); err != nil {
+		t.Fatal(err)
+	}
+	e.Exec("ci", `INSERT INTO c (p_id) VALUES (1), (2)`)
+	s := e.Service(servicetest.OneChild, fixing(10, 10))
+	r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: orphanaudit.Name})
+	if err != nil || r.State != repo.RunSucceeded || !r.OverLimit || !strings.Contains(r.Reason, "older transactions are open") {
+		t.Errorf("%+v, %v", r, err)
+	}
+	e.WantQueue("main", "")
+	if _, err := writer.Exec(t.Context(), `COMMIT`); err != nil {
+		t.Fatal(err)
+	}
+	run(t, s, orphanaudit.Name, "")
+	e.WantQueue("main", "2")
+}
+
+func TestOrphanAudit_WaitingAndDeadRecordsAreNoOrphans(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO c (p_id) VALUES (1), (2), (3)`)
+	e.Deleted("main", "p", 1, 1)
+	e.Exec("main", `INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at)
+		VALUES ('public.p', 2, 'c.p_id -> p', 'P0001', 'no', 10, now())`)
+	// The reference schema's queue is GitLab's.
+	servicetest.WantCounts(t, run(t, e.Service(servicetest.OneChild, fixing(10, 10)), orphanaudit.Name, ""),
+		"examined_keys=3 orphaned_keys=1 orphaned_rows=1 queued_records=1")
+	e.WantQueue("main", "1 3")
+}
+
+func TestOrphanAudit_OneThatFailsDoesNotKeepOthersFromBeingLookedAt(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE b (p_id bigint); INSERT INTO c (p_id) VALUES (1)`)
+	s := e.Service("b: [{table: p, column: p_id, on_delete: async_delete}]\n" + servicetest.OneChild)
+	r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: orphanaudit.Name})
+	if err != nil || r.State != repo.RunFailed || !strings.Contains(r.Error, "b.p_id -> p on main: no index finds its keys") {
+		t.Errorf("%+v, %v", r, err)
+	}
+	servicetest.WantCounts(t, r, "examined_keys=1 orphaned_keys=1 orphaned_rows=1")
+	all, err := s.Status(t.Context(), "")
+	if err != nil || all[len(all)-1].Worker != orphanaudit.Name {
+		t.Errorf("a worker that has run is not shown: %+v, %v", all, err)
+	}
+}
+
+func TestOrphanAudit_IsNotShownBeforeItIsEnabled(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewOneChild(t)
+	all, err := e.Service(servicetest.OneChild).Status(t.Context(), "")
+	if err != nil || len(all) != len(servicetest.Workers())-1 {
+		t.Errorf("%d workers, %v", len(all), err)
+	}
+	if st := servicetest.StatusOf(t, e.Service(servicetest.OneChild), orphanaudit.Name); st.NotUsed == "" {
+		t.Errorf("%+v", st)
+	}
+}

@@ -1,0 +1,121 @@
+package orphanaudit
+
+import (
+	"context"
+	"errors"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// Search is a look for orphans by hand.
+type Search struct {
+	Audit
+	// Which selects tasks; nil: all.
+	Which func(*Task) bool
+	// After is the key behind which one task begins; the zero key: at the beginning.
+	After repo.Key
+	// Limit is how many orphaned keys are looked for in all.
+	Limit int
+	// Fix writes records; nil: orphans are only counted.
+	Fix *Fixing
+}
+
+// Found is what was found of one definition in one database.
+type Found struct {
+	Definition string `json:"definition"`
+	Database   string `json:"database"`
+	// Examined are the keys looked at, Keys those without a parent, Rows the rows that refer to these.
+	Examined int64 `json:"examined"`
+	Keys     int64 `json:"keys"`
+	Rows     int64 `json:"rows"`
+	// AtLeast: there may be more of them.
+	AtLeast bool `json:"at_least"`
+	// Queued are the records that were written.
+	Queued int64 `json:"queued"`
+	// After is where to go on; none if all was looked at.
+	After []string `json:"after,omitempty"`
+	// Fault says why it could not be looked at, or not to its end.
+	Fault string `json:"fault,omitempty"`
+}
+
+// ErrNoTask says that no definition is selected, or none has its child in a configured database.
+var ErrNoTask = errors.New("no such definition with a child in a configured database")
+
+// errLate: the records of a page could not be written.
+var errLate = errors.New("older transactions are open: try again when they have ended")
+
+// pageKeys is how many keys one statement of a search looks at.
+const pageKeys = 1000
+
+// Run looks at the selected tasks, one after the other. What has been found until ctx ends is in the
+// result; an error means that nothing could be looked at.
+func (s *Search) Run(ctx context.Context) (found []Found, err error) {
+	tasks, err := s.Tasks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	left := s.Limit
+	for _, t := range tasks {
+		if s.Which != nil && !s.Which(t) {
+			continue
+		}
+		f := Found{Definition: t.Name(), Database: t.Database(), Fault: t.faultOf(s.Fix != nil)}
+		if f.Fault == "" {
+			if err := s.task(ctx, t, &f, &left); err != nil {
+				f.Fault, f.AtLeast = err.Error(), true
+			}
+		}
+		found = append(found, f)
+	}
+	if len(found) == 0 {
+		return nil, ErrNoTask
+	}
+	return found, nil
+}
+
+// page looks at the next keys of a task, up to so many orphans.
+func (s *Search) page(ctx context.Context, t *Task, after repo.Key, left int) (p Page, err error) {
+	p, err = t.Look(ctx, after, pageKeys)
+	if err == nil && len(p.Orphans) > left {
+		p.Cut(left)
+		p.Rows, err = t.child.Count(ctx, p.Orphans, maxRows, limits())
+	}
+	return p, err
+}
+
+// record writes the records of a page's orphans.
+func (s *Search) record(ctx context.Context, t *Task, f *Found, p Page) error {
+	n, late, err := t.Record(ctx, p, func(do func(repo.Permit) error) error {
+		return s.Fix.Permitted(ctx, t.Home(), do)
+	})
+	f.Queued += n
+	if err == nil && late {
+		err = errLate
+	}
+	return err
+}
+
+// task looks at one task until its end, or until nothing is left of the limit.
+func (s *Search) task(ctx context.Context, t *Task, f *Found, left *int) error {
+	after := s.After
+	for ctx.Err() == nil && *left > 0 {
+		page, err := s.page(ctx, t, after, *left)
+		if err == nil && s.Fix != nil && len(page.Orphans) > 0 {
+			err = s.record(ctx, t, f, page)
+		}
+		if err != nil {
+			f.After = after.Values()
+			return err
+		}
+		f.Examined += int64(len(page.Keys))
+		f.Keys += int64(len(page.Orphans))
+		f.Rows += page.Rows
+		f.AtLeast = f.AtLeast || page.AtLeast
+		if *left -= len(page.Orphans); !page.More {
+			return nil
+		}
+		after = page.Keys[len(page.Keys)-1]
+	}
+	f.AtLeast, f.After = true, append([]string{}, after.Values()...)
+	return nil
+}

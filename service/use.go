@@ -1,0 +1,74 @@
+package service
+
+import (
+	"fmt"
+	"strings"
+)
+
+// What an installation uses: the values of the key use.
+const (
+	UseGitLab           = "gitlab"
+	UseLooseForeignKeys = "loose_foreign_keys"
+)
+
+// LooseForeignKeysOnly says that nothing else is used: neither the workers that know GitLab's
+// tables nor jobs, plans and protections, and that their tables may not be there.
+func (c *Config) LooseForeignKeysOnly() bool { return c.Use == UseLooseForeignKeys }
+
+// uses says whether a worker of the list is used.
+func (c *Config) uses(w worker) bool { return w.looseForeignKeys || !c.LooseForeignKeysOnly() }
+
+// leftOut are the workers that are not used.
+func (c *Config) leftOut() (names []string) {
+	for _, w := range c.list() {
+		if !c.uses(w) {
+			names = append(names, w.name)
+		}
+	}
+	return names
+}
+
+// Workers are the names of the workers that are used, in the order in which they are shown.
+func (c *Config) Workers() (names []string) {
+	for _, w := range c.list() {
+		if c.uses(w) {
+			names = append(names, w.name)
+		}
+	}
+	return names
+}
+
+// Unused says why a key that is given has no effect; "" if it has one. It is for package config.
+func (c *Config) Unused(key string) string {
+	for _, name := range c.leftOut() {
+		if strings.HasPrefix(key, "workers."+name+".") {
+			return "there is no worker " + name + " with use: " + UseLooseForeignKeys +
+				": leave the key out, or set use: " + UseGitLab
+		}
+	}
+	return ""
+}
+
+// LooseForeignKeysOnly says that nothing else is used here: see [Config.LooseForeignKeysOnly].
+func (s *Service) LooseForeignKeysOnly() bool { return s.looseForeignKeysOnly }
+
+// NotInUseError says that something belongs to what this installation does not use.
+type NotInUseError struct {
+	// What there is none of: jobs, plans.
+	What string
+}
+
+// Error says what to do.
+func (e *NotInUseError) Error() string {
+	return fmt.Sprintf("there are no %s here: the configuration has use: %s; for a GitLab database "+
+		"set use: %s, run caretaker migrate and start the servers again",
+		e.What, UseLooseForeignKeys, UseGitLab)
+}
+
+// inUse refuses what needs more than loose foreign keys.
+func (s *Service) inUse(what string) error {
+	if s.looseForeignKeysOnly {
+		return &NotInUseError{what}
+	}
+	return nil
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/caretaker-go/caretaker/config"
+)
+
+const installedHead = `# The configuration of caretaker. Every key is here, commented out: with its default, or with an
+# example where it has none. To set one, take away its # and nothing else.
+# Passwords, as those in databases.main.url, belong into caretaker.env beside this file, which is
+# not for everybody to read: databases.main.url is CARETAKER_DATABASES_MAIN_URL there. What is set
+# there overrides this file.
+# Written by go generate from the program's source: caretaker doctor says what is wrong with it.
+
+`
+
+// width is how long a line of the installed file may be.
+const width = 100
+
+// installed is the file that packages install: each section with its keys commented out.
+func installed(keys []config.Key, comments map[string]string) (string, error) {
+	var out strings.Builder
+	out.WriteString(installedHead)
+	var open []string
+	for _, k := range keys {
+		// Any name will do; the file needs one.
+		path := strings.Split(strings.ReplaceAll(k.Path, "<name>", "another"), ".")
+		sections, name := path[:len(path)-1], path[len(path)-1]
+		shared := 0
+		for shared < min(len(open), len(sections)) && open[shared] == sections[shared] {
+			shared++
+		}
+		if shared == 0 && (len(open) > 0 || len(sections) > 0) || len(sections) > shared {
+			out.WriteString("\n")
+		}
+		for i, section := range sections[shared:] {
+			fmt.Fprintf(&out, "%s%s:\n", strings.Repeat("  ", shared+i), section)
+		}
+		open = sections
+		text := comments[k.Owner.String()+"."+k.Field.Name]
+		if text == "" {
+			return "", fmt.Errorf("%s: the field %s of %s has no comment", k.Path, k.Field.Name, k.Owner)
+		}
+		indent := strings.Repeat("  ", len(sections))
+		out.WriteString(wrapped(indent+"# ", prose(text, k)))
+		fmt.Fprintf(&out, "%s#%s: %s\n", indent, name, written(k))
+	}
+	return out.String(), nil
+}
+
+// written is the key's example, else its default, as it stands in a YAML file.
+func written(k config.Key) string {
+	value := cmp.Or(k.Field.Tag.Get("example"), k.Default)
+	kind := k.Field.Type.Kind()
+	isText := kind == reflect.String || kind == reflect.Slice
+	if isText && (value == "" || strings.ContainsAny(value, " *{}")) {
+		return strconv.Quote(value)
+	}
+	return value
+}
+
+var link = regexp.MustCompile(`\[([^\]]+)\]\([^)]+\)`)
+
+// prose is a comment as a sentence, without the marks of the page, and what is allowed.
+func prose(text string, k config.Key) string {
+	text = strings.ReplaceAll(link.ReplaceAllString(text, "$1"), `\|`, "|")
+	word := strings.Trim(strings.Fields(text)[0], ",")
+	if !slices.Contains(strings.Fields(k.Field.Tag.Get("of")), word) {
+		first, size := utf8.DecodeRuneInString(text)
+		text = string(unicode.ToUpper(first)) + text[size:]
+	}
+	if may := allowed(k); may != "" {
+		text += " (" + may + ")"
+	}
+	if strings.HasSuffix(text, "…") {
+		return text
+	}
+	return text + "."
+}
+
+// wrapped is a text in lines that begin with a prefix.
+func wrapped(prefix, text string) string {
+	var out strings.Builder
+	line := prefix
+	for word := range strings.FieldsSeq(text) {
+		if line != prefix && len(line)+len(word) > width {
+			out.WriteString(strings.TrimRight(line, " ") + "\n")
+			line = prefix
+		}
+		line += word + " "
+	}
+	return out.String() + strings.TrimRight(line, " ") + "\n"
+}
