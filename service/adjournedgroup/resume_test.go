@@ -161,7 +161,7 @@ func job(g *servicetest.Groups, at string) func() (service.JobResult, error) {
 	s := g.Estate.Service("", g.WithQueue, func(c *service.Config) { c.Logger = slog.New(stop) })
 	r := g.Running(repo.DestroyGroup{GroupID: 10, UserID: new(int64(1))})
 	r.Stopping = stop.stopped
-	return func() (service.JobResult, error) { return s.WorkJob(context.Background(), r) }
+	return func() (service.JobResult, error) { return servicetest.Attempt(s, r) }
 }
 
 func TestDestroyGroup_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T) {

@@ -32,7 +32,7 @@ type hold struct {
 func (p *Pool) holdReason(ctx context.Context, j *Attempt) *hold {
 	pauses, known := p.Pauses.Get(ctx)
 	if !known {
-		return &hold{run.ReasonPaused + ": the pauses cannot be read", holdPause}
+		return &hold{run.ReasonPaused + ": " + run.PausesUnknown, holdPause}
 	}
 	if run.PauseFor(p.owner(j.Request), pauses) != nil {
 		return &hold{run.ReasonPaused, holdPause}

@@ -12,6 +12,9 @@ import (
 // AllWorkers is the name under which all workers are paused and resumed at once: the kill switch.
 const AllWorkers = "*"
 
+// PausesUnknown is why nothing is worked while main does not answer.
+const PausesUnknown = "the pauses cannot be read"
+
 // PauseFor is the pause among all that holds a worker, nil if there is none: that of all workers before its own.
 func PauseFor(worker string, all []Pause) *Pause {
 	for _, name := range []string{AllWorkers, worker} {

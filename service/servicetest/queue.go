@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // WithQueue gives a service a queue of jobs on main: e.service("", e.withQueue). Nothing is worked until e.work.
@@ -166,7 +168,7 @@ func (e *Estate) Holds(s *service.Service, args repo.JobArgs) bool {
 // WorkHolds is whether an attempt of a job waits instead of working.
 func WorkHolds(t *testing.T, s *service.Service, request service.JobRequest) bool {
 	t.Helper()
-	r, err := s.WorkJob(context.Background(), request)
+	r, err := Attempt(s, request)
 	if err != nil || (r.Snooze > 0) == (r.Outcome == "skipped") {
 		t.Fatalf("%s: %+v, %v", request.Kind, r, err)
 	}
@@ -193,5 +195,16 @@ func (e *Estate) AttemptOf(s *service.Service, args repo.DeleteUser, stopping ch
 	e.T.Helper()
 	r := e.Running(args)
 	r.Stopping = stopping
-	return s.WorkJob(context.Background(), r)
+	return Attempt(s, r)
+}
+
+// Attempt does an attempt of a job. One that was held because a busy machine did not tell the pauses
+// in time is done again.
+func Attempt(s *service.Service, r service.JobRequest) (service.JobResult, error) {
+	for {
+		result, err := s.WorkJob(context.Background(), r)
+		if err != nil || !strings.HasSuffix(result.Reason, run.PausesUnknown) {
+			return result, err
+		}
+	}
 }
