@@ -1,6 +1,6 @@
 // Bench measures caretaker's five workers beside the other ways to do the same work - what they replace, and the one
 // statement that is PostgreSQL's own limit: on one PostgreSQL that it starts for itself, in turn and several times over.
-// Scenarios (a) to (e) are loose_foreign_keys_cleanup, (f) inactive_token_deletion, (g) ghost_user_migration, (h)
+// Scenarios (a) to (e) and (m) are loose_foreign_keys_cleanup, (f) inactive_token_deletion, (g) ghost_user_migration, (h)
 // placeholder_user_cleanup, (i) and (j) adjourned_group_deletion and its job; (k) is a server with nothing to do, (l) what
 // calls cost after years. It prints Markdown: docs/performance.md says what the figures mean and has a run of them.
 //
@@ -53,6 +53,7 @@ func scenarios() []scenario {
 		{"j", "A project with many issues", compareRemovals},
 		{"k", "A server with nothing to do", measureIdle},
 		{"l", "A long history", measureHistory},
+		{"m", "Keys of other types", compareKeys},
 	}
 }
 

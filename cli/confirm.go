@@ -29,6 +29,13 @@ func (a *app) asks() bool {
 	return true
 }
 
+// agrees reads the answer to a question: only y and yes agree.
+func (a *app) agrees() bool {
+	line, err := bufio.NewReader(a.In).ReadString('\n')
+	answer := strings.ToLower(strings.TrimSpace(line))
+	return err == nil && (answer == "y" || answer == "yes")
+}
+
 // confirm makes a dry run, shows what the run would do, and asks. The run is then held to what was
 // shown, unless not all could be looked at, which the question says. It returns the dry run, and
 // whether there is something to do at all.
@@ -62,8 +69,7 @@ func (a *app) confirm(
 	}
 	a.note("run %s now, for good, on %s, at the server %s? [y/N] ",
 		request.GetWorker(), extent(plan), a.client.address)
-	line, err := bufio.NewReader(a.In).ReadString('\n')
-	if yes := strings.ToLower(strings.TrimSpace(line)); err != nil || yes != "y" && yes != "yes" {
+	if !a.agrees() {
 		return nil, false, errDeclined
 	}
 	request.ExpectedDigest = plan.GetCandidatesDigest()

@@ -37,8 +37,6 @@ type setup struct {
 	force, asking bool
 	input         *bufio.Reader
 	survey        repo.Survey
-	// hasAdopt: there is a command that makes a foreign key a loose one.
-	hasAdopt bool
 }
 
 // init writes a configuration.
@@ -62,8 +60,6 @@ func (a *app) init() *cobra.Command {
 			defer stop()
 			s.file, s.asking = cmp.Or(a.configFile, "caretaker.yml"), a.asks() && !yes
 			s.input = bufio.NewReader(a.In)
-			_, _, err := c.Root().Find([]string{"lfk", "adopt"})
-			s.hasAdopt = err == nil
 			if err := s.readOthers(others); err != nil {
 				return usage(err)
 			}

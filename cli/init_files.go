@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/config"
-	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 )
@@ -177,16 +176,9 @@ func (s *setup) describeCascades() {
 	}
 	s.say("\nforeign keys with ON DELETE CASCADE and many children, which loose ones can replace:")
 	for _, c := range s.survey.Cascades {
-		s.say("  %s.%s -> %s, about %d rows%s", c.Child, c.Column, c.Parent, c.Rows, s.adopting(c))
+		s.say("  %s.%s -> %s, about %d rows: caretaker lfk adopt %[1]s.%[2]s --plan --config %[5]s",
+			c.Child, c.Column, c.Parent, c.Rows, s.file)
 	}
-}
-
-// adopting is the command that does it, if there is one.
-func (s *setup) adopting(c repo.Cascade) string {
-	if !s.hasAdopt {
-		return ""
-	}
-	return fmt.Sprintf(": caretaker lfk adopt %s.%s --plan --config %s", c.Child, c.Column, s.file)
 }
 
 // next are the commands that follow.

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"strings"
@@ -98,8 +97,7 @@ func (l *lfk) agree(question string, args ...any) error {
 			"definition, then run this command again with --yes")
 	}
 	l.note(question, args...)
-	line, err := bufio.NewReader(l.In).ReadString('\n')
-	if yes := strings.ToLower(strings.TrimSpace(line)); err != nil || yes != "y" && yes != "yes" {
+	if !l.agrees() {
 		return errors.New("nothing was dropped")
 	}
 	return nil

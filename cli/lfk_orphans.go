@@ -64,7 +64,7 @@ func (l *lfk) orphans() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			search.Limit, search.After = limit, keyBehind(after)
+			search.Limit, search.After = limit, repo.KeyOf(after...)
 			if len(after) > 0 && len(args) == 0 {
 				return usage(errors.New("--after needs TABLE.COLUMN"))
 			}
@@ -87,13 +87,6 @@ func (l *lfk) orphans() *cobra.Command {
 	flags.IntVar(&limit, "limit", 100_000, "`number` of missing parents after which to end")
 	flags.StringArrayVar(&after, "after", nil, "`value` of the key behind which to begin, one a column")
 	return command
-}
-
-func keyBehind(values []string) (key repo.Key) {
-	if len(values) > 0 {
-		key = repo.KeyOf(values...)
-	}
-	return key
 }
 
 // search is what the arguments select.

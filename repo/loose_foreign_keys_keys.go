@@ -68,24 +68,36 @@ func (d *Database) RecordedKeys(ctx context.Context, l Limits) (map[string]Recor
 	return keys, err
 }
 
-// Refer lets the child find its rows by a recorded key, whose columns may stand in another order than
-// the definition's. One that it does not fit is a [*KeyMismatchError].
-func (c *Child) Refer(to RecordedKey) error {
-	if len(c.Key.Columns) != len(to.Columns) {
-		return &KeyMismatchError{fmt.Sprintf("it refers by %d columns, but %s is known by %s",
-			len(c.Key.Columns), c.Key.Parent, ColumnList(to.Columns))}
+// Places are where each column of the definition has its value in a key that is recorded by these
+// columns, which may stand in another order. A definition that the key does not fit is a
+// [*KeyMismatchError].
+func (k LooseForeignKey) Places(recorded []string) ([]int, error) {
+	if len(k.Columns) != len(recorded) {
+		return nil, &KeyMismatchError{fmt.Sprintf("refers by %d columns, but %s is known by %s",
+			len(k.Columns), k.Parent, ColumnList(recorded))}
 	}
-	c.order = make([]int, len(to.Columns))
+	places := make([]int, len(recorded))
+	for i := range places {
+		places[i] = i
+		if k.Key != nil {
+			places[i] = slices.Index(recorded, k.Key[i])
+		}
+	}
+	if slices.Contains(places, -1) {
+		return nil, &KeyMismatchError{fmt.Sprintf("refers to %s, but %s is known by %s",
+			ColumnList(k.Key), k.Parent, ColumnList(recorded))}
+	}
+	return places, nil
+}
+
+// Refer lets the child find its rows by a recorded key. One that it does not fit is a
+// [*KeyMismatchError].
+func (c *Child) Refer(to RecordedKey) (err error) {
+	if c.order, err = c.Key.Places(to.Columns); err != nil {
+		return err
+	}
 	for i, column := range c.Key.Columns {
-		at := i
-		if c.Key.Key != nil {
-			at = slices.Index(to.Columns, c.Key.Key[i])
-		}
-		if at < 0 {
-			return &KeyMismatchError{fmt.Sprintf("it refers to %s, but %s is known by %s",
-				ColumnList(c.Key.Key), c.Key.Parent, ColumnList(to.Columns))}
-		}
-		c.order[i] = at
+		at := c.order[i]
 		if got, want := c.home.columns[column].Class, to.Classes[at]; got != want && want != "" {
 			return &KeyMismatchError{fmt.Sprintf("%s cannot be compared with %s of %s", column,
 				to.Columns[at], c.Key.Parent)}
@@ -99,6 +111,6 @@ func (k LooseForeignKey) Takes(key Key) error {
 	if key.Columns() == len(k.Columns) {
 		return nil
 	}
-	return &KeyMismatchError{fmt.Sprintf("it refers by %d columns, but a key of %d was recorded",
+	return &KeyMismatchError{fmt.Sprintf("refers by %d columns, but a key of %d was recorded",
 		len(k.Columns), key.Columns())}
 }

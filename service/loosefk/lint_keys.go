@@ -79,36 +79,17 @@ func (l *lint) needsValues(d inspected) bool {
 func (l *lint) recordedKey(key repo.LooseForeignKey) (columns []lfkadmin.KeyColumn) {
 	for _, d := range l.databases {
 		parent, here := d.Parents[key.Parent]
-		if !here || len(parent.Columns) != len(key.Columns) || keyFault(key, parent) != "" ||
+		places, err := key.Places(parent.Key)
+		if !here || err != nil || len(parent.Columns) != len(key.Columns) ||
 			parent.Tracked() && !parent.Values && parent.Columns[0].Class != classInteger {
 			continue
 		}
-		for i := range key.Columns {
-			at := i
-			if key.Key != nil {
-				at = slices.Index(parent.Key, key.Key[i])
-			}
-			columns = append(columns, parent.Columns[at])
+		for _, place := range places {
+			columns = append(columns, parent.Columns[place])
 		}
 		return columns
 	}
 	return nil
-}
-
-// keyFault says how the key of a definition is not the recorded one; "": it is.
-func keyFault(key repo.LooseForeignKey, parent lfkadmin.Parent) string {
-	recorded := repo.ColumnList(parent.Key)
-	if len(key.Columns) != len(parent.Key) {
-		return fmt.Sprintf("refers by %d columns, but %s is known by %s", len(key.Columns), key.Parent,
-			recorded)
-	}
-	for _, name := range key.Key {
-		if !slices.Contains(parent.Key, name) {
-			return fmt.Sprintf("refers to %s, but %s is known by %s", repo.ColumnList(key.Key), key.Parent,
-				recorded)
-		}
-	}
-	return ""
 }
 
 // keyFaults reports definitions whose key is not the one that is recorded of their parent.
@@ -118,9 +99,9 @@ func (l *lint) keyFaults(d inspected) {
 		if !here || !parent.Tracked() || parent.PartitionOf != "" {
 			continue
 		}
-		if fault := keyFault(key, parent); fault != "" {
+		if _, err := key.Places(parent.Key); err != nil {
 			l.at(d.name, key.String()).fail("key_mismatch", "%s: correct the definition, or track %s "+
-				"by the other key", fault, key.Parent)
+				"by the other key", err, key.Parent)
 		}
 	}
 }

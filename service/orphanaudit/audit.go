@@ -133,16 +133,13 @@ func needsValues(p lfkadmin.Parent) bool {
 
 // arrange finds the place of each recorded column among the child's.
 func (t *Task) arrange(recorded []string) (fault string) {
-	t.order = make([]int, len(recorded))
-	for i, column := range recorded {
-		t.order[i] = i
-		if t.Key.Key != nil {
-			t.order[i] = slices.Index(t.Key.Key, column)
-		}
+	places, err := t.Key.Places(recorded)
+	if err != nil {
+		return err.Error() + ": `caretaker lfk lint` says what to do"
 	}
-	if len(recorded) != len(t.Key.Columns) || slices.Contains(t.order, -1) {
-		return fmt.Sprintf("%s is known by %s: caretaker lfk lint says what to do", t.Key.Parent,
-			repo.ColumnList(recorded))
+	t.order = make([]int, len(places))
+	for i, place := range places {
+		t.order[place] = i
 	}
 	return ""
 }
@@ -181,8 +178,8 @@ var ErrBusy = errors.New("its parent has more than 10,000 waiting records: " +
 // limits bound the reads.
 func limits() repo.Limits { return repo.Limits{Statement: 10 * time.Second, Lock: time.Second} }
 
-// Look looks at the next keys of the child, up to limit, behind after.
-func (t *Task) Look(ctx context.Context, after repo.Key, limit int) (p Page, err error) {
+// Look looks at the next keys of the child behind after, up to limit, and not beyond so many orphans.
+func (t *Task) Look(ctx context.Context, after repo.Key, limit, orphans int) (p Page, err error) {
 	if p.Keys, err = t.child.Referred(ctx, after, limit, limits()); err != nil || len(p.Keys) == 0 {
 		return p, err
 	}
@@ -217,13 +214,16 @@ func (t *Task) Look(ctx context.Context, after repo.Key, limit int) (p Page, err
 	if p.Orphans, err = t.child.Remaining(ctx, missing, limits()); err != nil || len(p.Orphans) == 0 {
 		return p, err
 	}
+	if len(p.Orphans) > orphans {
+		p.cut(orphans)
+	}
 	p.Rows, err = t.child.Count(ctx, p.Orphans, maxRows+1, limits())
 	p.Rows, p.AtLeast = min(p.Rows, maxRows), p.Rows > maxRows
 	return p, err
 }
 
-// Cut leaves only the first n of the orphans, and of the keys those up to the last of them.
-func (p *Page) Cut(n int) {
+// cut leaves only the first n of the orphans, and of the keys those up to the last of them.
+func (p *Page) cut(n int) {
 	last := slices.Index(p.Keys, p.Orphans[n-1])
 	p.Orphans, p.Keys, p.More = p.Orphans[:n], p.Keys[:last+1], true
 }

@@ -73,16 +73,6 @@ func (s *Search) Run(ctx context.Context) (found []Found, err error) {
 	return found, nil
 }
 
-// page looks at the next keys of a task, up to so many orphans.
-func (s *Search) page(ctx context.Context, t *Task, after repo.Key, left int) (p Page, err error) {
-	p, err = t.Look(ctx, after, pageKeys)
-	if err == nil && len(p.Orphans) > left {
-		p.Cut(left)
-		p.Rows, err = t.child.Count(ctx, p.Orphans, maxRows, limits())
-	}
-	return p, err
-}
-
 // record writes the records of a page's orphans.
 func (s *Search) record(ctx context.Context, t *Task, f *Found, p Page) error {
 	n, late, err := t.Record(ctx, p, func(do func(repo.Permit) error) error {
@@ -99,7 +89,7 @@ func (s *Search) record(ctx context.Context, t *Task, f *Found, p Page) error {
 func (s *Search) task(ctx context.Context, t *Task, f *Found, left *int) error {
 	after := s.After
 	for ctx.Err() == nil && *left > 0 {
-		page, err := s.page(ctx, t, after, *left)
+		page, err := t.Look(ctx, after, pageKeys, *left)
 		if err == nil && s.Fix != nil && len(page.Orphans) > 0 {
 			err = s.record(ctx, t, f, page)
 		}

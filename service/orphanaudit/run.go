@@ -181,19 +181,13 @@ func (w *working) batch(
 	if fault := t.faultOf(w.fixes()); fault != "" {
 		return false, false, &run.FailedError{Text: fault}
 	}
-	var after repo.Key
-	if len(place.After) > 0 {
-		after = repo.KeyOf(place.After...)
+	most := w.config.BatchSize
+	if w.fixes() {
+		most = w.records
 	}
-	page, err := t.Look(ctx, after, w.config.BatchSize)
+	page, err := t.Look(ctx, repo.KeyOf(place.After...), w.config.BatchSize, most)
 	if err != nil || len(page.Keys) == 0 {
 		return true, false, err
-	}
-	if w.fixes() && len(page.Orphans) > w.records {
-		page.Cut(w.records)
-		if page.Rows, err = t.child.Count(ctx, page.Orphans, maxRows, limits()); err != nil {
-			return false, false, err
-		}
 	}
 	var recorded int64
 	if w.fixes() && len(page.Orphans) > 0 {
