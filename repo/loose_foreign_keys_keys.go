@@ -107,10 +107,16 @@ func (c *Child) Refer(to RecordedKey) (err error) {
 }
 
 // Takes says whether the child can look for a key: nil, or a [*KeyMismatchError].
-func (k LooseForeignKey) Takes(key Key) error {
-	if key.Columns() == len(k.Columns) {
-		return nil
+func (c *Child) Takes(key Key) error {
+	switch {
+	case key.Columns() != len(c.Key.Columns):
+		return &KeyMismatchError{fmt.Sprintf("refers by %d columns, but a key of %d was recorded",
+			len(c.Key.Columns), key.Columns())}
+	case len(c.Key.Key) > 1 && c.order == nil:
+		// In another order they would find the rows of others.
+		return &KeyMismatchError{fmt.Sprintf("%s is no longer tracked, so nobody knows the order in which "+
+			"its columns %s were recorded: track it again, or leave key out of the definition and give "+
+			"column in that order", c.Key.Parent, ColumnList(c.Key.Key))}
 	}
-	return &KeyMismatchError{fmt.Sprintf("refers by %d columns, but a key of %d was recorded",
-		len(k.Columns), key.Columns())}
+	return nil
 }

@@ -15,7 +15,7 @@ var fragments = []string{
 	// Fires.
 	"noLedgerTimeSQL", "recordLeaseSQL",
 	// Loose foreign keys.
-	"createFunctionSQL", "createTriggerSQL", "deadRecordMatchSQL", "dropTriggerSQL", "enableTriggerSQL", "functionBodySQL", "tracedBodySQL", "baseTypeSQL", "comparedSQL", "KeyClassSQL", "forgetSQL",
+	"createFunctionSQL", "createTriggerSQL", "compositePendingSQL", "deadRecordMatchSQL", "dropFunctionSQL", "dropTriggerSQL", "enableTriggerSQL", "functionBodySQL", "tracedBodySQL", "baseTypeSQL", "comparedSQL", "KeyClassSQL", "forgetSQL",
 	"ProtectedSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "purgeSeveralSQL", "purgeUncountedSQL", "revokeFunctionSQL",
 	// Groups.
 	"archivedSQL", "cutoffSQL", "detailsSQL", "directMembershipSQL", "knownMarkSQL", "marksSQL", "namespaceMembersSQL", "noDetailsSQL", "noSchedulesSQL",

@@ -3,6 +3,7 @@ package lfkadmin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -19,6 +20,17 @@ type Untracked struct {
 	Triggers []string `json:"triggers"`
 }
 
+const (
+	// unusedFunctionsSQL are those of one table whose triggers are gone.
+	unusedFunctionsSQL = `
+SELECT f.oid::regprocedure::text FROM pg_proc f
+JOIN pg_namespace n ON n.oid = f.pronamespace AND n.nspname = current_schema()
+WHERE f.pronargs = 0 AND f.proname = ANY ($1) AND (starts_with(f.proname, $2) OR starts_with(f.proname, $3))
+  AND NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgfoid = f.oid)`
+
+	dropFunctionSQL = `DROP FUNCTION {function}`
+)
+
 const dropTriggerSQL = `DROP TRIGGER {trigger} ON {table}`
 
 // keepUntrackedSQL: else the next run would take the partition for a new one, and track it again.
@@ -27,7 +39,8 @@ INSERT INTO maintenance.untracked_partitions (schema, name) VALUES ($1, $2) ON C
 
 // Untrack drops the triggers that record deletions from a table and all its partitions; given a
 // partition, that one's and those of its own partitions. Pending records stay and are still
-// cleaned. A table without such a trigger is a [*RefusedError].
+// cleaned. A table without such a trigger is a [*RefusedError], and so is one with pending records
+// whose keys have several columns.
 func (a Admin) Untrack(ctx context.Context, table string) (Untracked, error) {
 	var target relation
 	var drop []Trigger
@@ -48,7 +61,10 @@ func (a Admin) Untrack(ctx context.Context, table string) (Untracked, error) {
 				return err
 			}
 		}
-		return nil
+		if err := a.keepMeaning(ctx, tx, target, drop); err != nil {
+			return err
+		}
+		return dropUnused(ctx, tx, drop)
 	})
 	if err != nil {
 		return Untracked{}, err
@@ -61,6 +77,57 @@ func (a Admin) Untrack(ctx context.Context, table string) (Untracked, error) {
 		done.Triggers = append(done.Triggers, fmt.Sprintf("%s on %s", t.Name, t.Relation()))
 	}
 	return done, nil
+}
+
+// compositePendingSQL: a pending record of a table has a key of several columns. $1 are the numbers of
+// the partitions.
+const compositePendingSQL = `
+SELECT EXISTS (
+  SELECT FROM unnest($1::bigint[]) AS leaf (number) CROSS JOIN LATERAL (
+    SELECT FROM {queue} q
+    WHERE q.partition = leaf.number AND q.status = 1 AND q.fully_qualified_table_name = $2
+      AND cardinality(q.key_values) > 1
+    LIMIT 1) pending)`
+
+// keepMeaning refuses while keys of several columns are pending: the order of their values is known
+// by the trigger alone. Its lock is held, so no more can come.
+func (a Admin) keepMeaning(ctx context.Context, tx pgx.Tx, target relation, drop []Trigger) error {
+	composite := func(t Trigger) bool {
+		return strings.HasPrefix(t.Function, valuesFunctionPrefix) && len(t.Arguments) > 2
+	}
+	if target.Partition || !slices.ContainsFunc(drop, composite) {
+		return nil
+	}
+	q, err := a.usableQueue(ctx, tx)
+	if err != nil || !q.Wide {
+		return err
+	}
+	var pending bool
+	sql := fill(compositePendingSQL, "{queue}", quotedQueue(q))
+	if err := tx.QueryRow(ctx, sql, q.Partitions, target.String()).Scan(&pending); err != nil || !pending {
+		return err
+	}
+	return a.refuse("records of %s are pending, and without its trigger nobody knows the order of the "+
+		"values in their keys: let loose_foreign_keys_cleanup work them off first", target)
+}
+
+// dropUnused drops the functions of one table that only these triggers called.
+func dropUnused(ctx context.Context, tx pgx.Tx, dropped []Trigger) error {
+	names := make([]string, len(dropped))
+	for i, t := range dropped {
+		names[i] = t.Function
+	}
+	rows, _ := tx.Query(ctx, unusedFunctionsSQL, names, valuesFunctionPrefix, integerFunctionPrefix)
+	functions, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	for _, f := range functions {
+		if err := run(ctx, tx, fill(dropFunctionSQL, "{function}", f)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // trackedBelow finds the triggers on a table and on its partitions.

@@ -117,17 +117,17 @@ func (d *dryRun) count(ctx context.Context, task *childTask, keys []repo.Key) {
 		return
 	}
 	n, err := int64(0), d.down(task)
-	keys = slices.DeleteFunc(slices.Clone(keys), func(k repo.Key) bool {
-		misfit := task.key.Takes(k)
-		if misfit != nil && err == nil {
-			d.addFailure(ctx, newFailure(task, misfit, true), 1, misfit)
-		}
-		return misfit != nil
-	})
-	if len(keys) == 0 {
-		return
-	}
 	if err == nil {
+		keys = slices.DeleteFunc(slices.Clone(keys), func(k repo.Key) bool {
+			misfit := task.child.Takes(k)
+			if misfit != nil {
+				d.addFailure(ctx, newFailure(task, misfit, true), 1, misfit)
+			}
+			return misfit != nil
+		})
+		if len(keys) == 0 {
+			return
+		}
 		n, err = task.child.Count(ctx, keys, dryRunRows-entry.Rows+1, repo.Limits{
 			Statement: max(bulk.StatementTime, min(bulk.SingleRowTime, d.x.Left())),
 			Lock:      bulk.LongLockTime,

@@ -278,3 +278,45 @@ func TestLooseForeignKeys_AnOlderQueueGetsTheColumnForKeys(t *testing.T) {
 	track(e, "p")
 	wantFindings(t, keys)
 }
+
+// Without its trigger nobody knows in which order the values of a key were recorded.
+func TestLooseForeignKeysCleanup_AKeyOfSeveralColumnsKeepsItsMeaning(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "", "main")
+	e.Exec("main", `CREATE TABLE p (a int, b int, PRIMARY KEY (a, b)); INSERT INTO p VALUES (1, 2);
+		CREATE TABLE c (x int, y int); INSERT INTO c VALUES (1, 2), (2, 1); CREATE INDEX ON c (x, y)`)
+	track(e, "p", "b", "a")
+	e.Exec("main", `DELETE FROM p`)
+	const named = "c: [{table: p, column: [x, y], key: [a, b], on_delete: async_delete}]"
+	_, err := e.Keys(named).Untrack(context.Background(), "p")
+	if err == nil || !strings.Contains(err.Error(), "records of public.p are pending") {
+		t.Errorf("untrack: %v", err)
+	}
+	e.Exec("main", `DROP TRIGGER p_loose_fk_trigger ON p`)
+	r := servicetest.RunBatch(t, e.Service(named), "main")
+	servicetest.WantState(t, r, "failed")
+	if !strings.Contains(r.Error, "p is no longer tracked") {
+		t.Errorf("error %q", r.Error)
+	}
+	e.Want("main", `SELECT count(*) FROM c`, "2")
+	e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
+	r = servicetest.RunBatch(t, e.Service("c: [{table: p, column: [y, x], on_delete: async_delete}]"), "main")
+	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=1")
+	e.Want("main", `SELECT x || ' ' || y FROM c`, "2 1")
+}
+
+func TestUntrack_DropsTheFunctionsOfItsTable(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "", "main")
+	e.Exec("main", `CREATE TABLE p (id uuid PRIMARY KEY); CREATE TABLE other (id uuid PRIMARY KEY)`)
+	track(e, "p")
+	track(e, "other")
+	if _, err := e.Keys("").Untrack(context.Background(), "p"); err != nil {
+		t.Fatal(err)
+	}
+	e.Want("main", `SELECT count(*) FROM pg_proc WHERE proname LIKE 'insert\_into\_loose\_foreign\_keys\_deleted\_records\_key\_%'`, "1")
+	e.Exec("main", `INSERT INTO other VALUES (gen_random_uuid()); DELETE FROM other`)
+	track(e, "p")
+	e.Exec("main", `INSERT INTO p VALUES (gen_random_uuid()); DELETE FROM p`)
+	e.Want("main", `SELECT string_agg(fully_qualified_table_name, ' ' ORDER BY id) FROM loose_foreign_keys_deleted_records`, "public.other public.p")
+}

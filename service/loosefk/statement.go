@@ -47,7 +47,7 @@ func (c *cleanup) apply(ctx context.Context, b *batch, task *childTask, keys []*
 // returns the others.
 func (c *cleanup) failMisfits(ctx context.Context, task *childTask, keys []*openKey) []*openKey {
 	return slices.DeleteFunc(slices.Clone(keys), func(k *openKey) bool {
-		err := task.key.Takes(k.key)
+		err := task.child.Takes(k.key)
 		if err != nil {
 			c.failKeys(ctx, task, []*openKey{k}, err, true)
 		}
