@@ -132,7 +132,7 @@ func (s *session) environment(home, programs string) []string {
 		"PGPASSWORD=" + password, "PGDATABASE=postgres", "PGSSLMODE=disable", "PSQLRC=/dev/null",
 		"CARETAKER_ADDRESS=127.0.0.1:" + s.ports["50051"],
 	}
-	for _, name := range []string{"GOFLAGS", "GOCACHE", "GOMODCACHE", "GOPATH", "TMPDIR"} {
+	for _, name := range []string{"GORACE", "GOFLAGS", "GOCACHE", "GOMODCACHE", "GOPATH", "TMPDIR"} {
 		if value := os.Getenv(name); value != "" {
 			env = append(env, name+"="+value)
 		}
