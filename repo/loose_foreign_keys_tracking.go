@@ -12,11 +12,11 @@ import (
 // `caretaker lfk track`: here the table's own is repeated.
 
 // newPartitionsSQL are partitions without the trigger that their partitioned table has: up to $3 of
-// them, by name. Foreign tables cannot have one, a name that is too long would be cut off, and what
-// bears the name already is for `caretaker lfk lint` to report. One that somebody has untracked by
+// them, by name. Foreign tables cannot have one. Where the name would be too long it is that of the
+// table's own trigger; what bears it already is for `caretaker lfk lint` to report. One that somebody has untracked by
 // its name stays so. pg_trigger is read as a whole, in memory: it has no index on the function.
 const newPartitionsSQL = `
-SELECT part.oid, n.nspname, part.relname, part.relname || $2, fn.nspname, f.proname,
+SELECT part.oid, n.nspname, part.relname, named.trigger, fn.nspname, f.proname,
   encode(t.tgargs, 'hex')
 FROM pg_proc f
 JOIN pg_namespace fn ON fn.oid = f.pronamespace AND fn.nspname = current_schema()
@@ -26,11 +26,14 @@ JOIN pg_class root ON root.oid = t.tgrelid AND root.relkind = 'p' AND NOT root.r
 CROSS JOIN LATERAL pg_partition_tree(root.oid) below
 JOIN pg_class part ON part.oid = below.relid AND part.oid <> root.oid AND part.relkind IN ('r', 'p')
 JOIN pg_namespace n ON n.oid = part.relnamespace
-WHERE starts_with(f.proname, $1) AND octet_length(part.relname || $2) <= 63
+CROSS JOIN LATERAL (
+  SELECT CASE WHEN octet_length(part.relname || $2) <= 63 THEN part.relname || $2
+    ELSE t.tgname::text END AS trigger) named
+WHERE starts_with(f.proname, $1)
   AND NOT EXISTS (
     SELECT FROM pg_trigger own
     WHERE own.tgrelid = part.oid
-      AND (own.tgfoid = f.oid OR own.tgname::text = part.relname || $2))
+      AND (own.tgfoid = f.oid OR own.tgname::text = named.trigger))
   AND NOT EXISTS (
     SELECT FROM maintenance.untracked_partitions u
     WHERE u.schema = n.nspname AND u.name = part.relname)

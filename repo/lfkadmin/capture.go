@@ -301,7 +301,7 @@ JOIN pg_class root ON root.oid = coalesce(pg_partition_root(c.oid), c.oid)
 JOIN pg_namespace rn ON rn.oid = root.relnamespace
 JOIN pg_proc p ON p.oid = t.tgfoid
 JOIN pg_namespace pn ON pn.oid = p.pronamespace
-WHERE NOT t.tgisinternal AND (starts_with(p.proname, $1) OR t.tgname::text = c.relname || $2)
+WHERE NOT t.tgisinternal AND (starts_with(p.proname, $1) OR t.tgname::text IN (c.relname || $2, root.relname || $2))
 ORDER BY n.nspname, c.relname, t.tgname`
 
 // triggers reads all triggers of the database that record deletions, or bear the name of one.

@@ -107,7 +107,7 @@ func (r tracking) plan(ctx context.Context, tx pgx.Tx) (p trackPlan, err error) 
 	}
 	existing, err := triggers(ctx, tx)
 	for _, rel := range tree {
-		step, needed, stepErr := r.step(rel, p.function, existing)
+		step, needed, stepErr := r.step(rel, p.root, p.function, existing)
 		if err == nil {
 			err = stepErr
 		}
@@ -266,14 +266,11 @@ func (r tracking) checkUnique(
 // checkTree refuses names that PostgreSQL would cut off, and partitions whose deletions cannot be
 // captured: with a trigger on the parent, deleting from them would fail.
 func (r tracking) checkTree(f captureFunction, tree []relation) error {
-	names := []string{f.name}
+	names := []string{f.name, tree[0].Name + triggerSuffix}
 	for _, rel := range tree {
 		if rel.Kind == kindForeign {
 			return r.refuse("%s has the foreign table %s below it, whose deleted rows no trigger sees: "+
 				"it cannot be tracked", r.table, rel)
-		}
-		if !rel.Inherited {
-			names = append(names, rel.Name+triggerSuffix)
 		}
 	}
 	for _, name := range names {
@@ -285,14 +282,22 @@ func (r tracking) checkTree(f captureFunction, tree []relation) error {
 	return nil
 }
 
+// triggerName is that of a relation's trigger: a partition with too long a name has that of its root.
+func triggerName(rel, root relation) string {
+	if name := rel.Name + triggerSuffix; len(name) <= maxNameBytes {
+		return name
+	}
+	return root.Name + triggerSuffix
+}
+
 // step is what has to be done about one relation.
 func (r tracking) step(
-	rel relation, f captureFunction, existing []Trigger,
+	rel, root relation, f captureFunction, existing []Trigger,
 ) (step trackStep, needed bool, err error) {
 	if rel.Inherited {
 		return step, false, nil
 	}
-	name := rel.Name + triggerSuffix
+	name := triggerName(rel, root)
 	for _, t := range existing {
 		if t.OID != rel.OID {
 			continue

@@ -39,7 +39,8 @@ func TestNewPartitions_AreTrackedByTheRunThatFindsThem(t *testing.T) {
 	t.Parallel()
 	e := newVisits(t)
 	e.Exec("main", `CREATE TABLE visits_2 PARTITION OF visits FOR VALUES IN (2, 3) PARTITION BY LIST (month);
-		CREATE TABLE "o'dd \x" PARTITION OF visits_2 FOR VALUES IN (2)`)
+		CREATE TABLE "o'dd \x" PARTITION OF visits_2 FOR VALUES IN (2);
+		CREATE TABLE a_name_that_leaves_no_room_for_the_ending_of_the_trigger PARTITION OF visits FOR VALUES IN (4)`)
 	var said bytes.Buffer
 	s := e.Service(visitsChild, func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
 	if r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, DryRun: true}); err != nil || r.State != repo.RunSucceeded {
@@ -47,7 +48,8 @@ func TestNewPartitions_AreTrackedByTheRunThatFindsThem(t *testing.T) {
 	}
 	e.Want("main", tracked, firstVisits)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
-	e.Want("main", tracked, `"o'dd \x" o'dd \x_loose_fk_trigger, `+bothVisits)
+	const long = "a_name_that_leaves_no_room_for_the_ending_of_the_trigger visits_loose_fk_trigger, "
+	e.Want("main", tracked, `"o'dd \x" o'dd \x_loose_fk_trigger, `+long+bothVisits)
 	if !strings.Contains(said.String(), "new partitions of tracked tables are tracked") {
 		t.Errorf("log %q", said.String())
 	}
@@ -58,7 +60,7 @@ func TestNewPartitions_AreTrackedByTheRunThatFindsThem(t *testing.T) {
 	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=2 deleted_rows=2")
 	e.Exec("main", `DROP TABLE "o'dd \x"`)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
-	e.Want("main", tracked, bothVisits)
+	e.Want("main", tracked, long+bothVisits)
 }
 
 func TestNewPartitions_AreLeftAloneWhereThatIsSwitchedOff(t *testing.T) {
