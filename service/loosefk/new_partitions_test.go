@@ -125,3 +125,18 @@ func TestNewPartitions_ThatAreLockedDoNotHoldARunUp(t *testing.T) {
 	servicetest.RunBatch(t, s, "main")
 	e.Want("main", tracked, bothVisits+", visits_3 visits_3_loose_fk_trigger")
 }
+
+// Before version 6 nobody noted which partitions were untracked on purpose.
+func TestNewPartitions_ThatAnOlderVersionLeftUntrackedStaySo(t *testing.T) {
+	t.Parallel()
+	e := newVisits(t)
+	e.Exec("main", `CREATE TABLE visits_2 PARTITION OF visits FOR VALUES IN (2);
+		DROP TABLE maintenance.untracked_partitions, maintenance.adopted_foreign_keys;
+		DELETE FROM maintenance.schema_migrations WHERE version_id = 6`)
+	if _, err := e.Open[0].Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e.Exec("main", `CREATE TABLE visits_3 PARTITION OF visits FOR VALUES IN (3)`)
+	servicetest.WantState(t, servicetest.RunBatch(t, e.Service(visitsChild), "main"), repo.RunSucceeded)
+	e.Want("main", tracked, firstVisits+", visits_3 visits_3_loose_fk_trigger")
+}

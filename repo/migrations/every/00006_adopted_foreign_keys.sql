@@ -6,6 +6,18 @@ CREATE TABLE maintenance.untracked_partitions (
 );
 COMMENT ON TABLE maintenance.untracked_partitions IS 'Partitions of tracked tables that caretaker lfk untrack was given by name: runs do not track them again, caretaker lfk track of the parent does.';
 
+-- Partitions that have no trigger though their table has one stay as they are: perhaps somebody has untracked them.
+INSERT INTO maintenance.untracked_partitions (schema, name)
+SELECT DISTINCT n.nspname, part.relname
+FROM pg_proc f
+JOIN pg_trigger t ON t.tgfoid = f.oid
+JOIN pg_class root ON root.oid = t.tgrelid AND root.relkind = 'p' AND NOT root.relispartition
+CROSS JOIN LATERAL pg_partition_tree(root.oid) below
+JOIN pg_class part ON part.oid = below.relid AND part.oid <> root.oid
+JOIN pg_namespace n ON n.oid = part.relnamespace
+WHERE starts_with(f.proname, 'insert_into_loose_foreign_keys_deleted_records')
+  AND NOT EXISTS (SELECT FROM pg_trigger own WHERE own.tgrelid = part.oid AND own.tgfoid = f.oid);
+
 CREATE TABLE maintenance.adopted_foreign_keys (
   schema text NOT NULL,
   "table" text NOT NULL,
