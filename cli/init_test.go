@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -122,6 +123,38 @@ func TestInit_FromAnEmptyDatabaseToCleanedChildrenWithoutAWordOfGitLab(t *testin
 	// What is there stays, and the other use adds what is missing.
 	t.Setenv("CARETAKER_USE", "gitlab")
 	want(t, 0, "migrate"+with, "main/00010_jobs_and_protections.sql", "queue/001")
+}
+
+func TestDoctor_GrantsOfChildrenOfOtherSchemasSuffice(t *testing.T) {
+	url, conn := shop(t)
+	dir := t.TempDir()
+	with := " --config " + filepath.Join(dir, "caretaker.yml")
+	want(t, 0, "init --url "+url+" --listen 127.0.0.1:0 --web-listen 127.0.0.1:0"+with)
+	want(t, 0, "migrate"+with)
+	want(t, 0, "lfk install"+with)
+	want(t, 0, "lfk track orders"+with)
+	role := fmt.Sprintf("role_%d", conn.PgConn().PID())
+	execute(t, conn, `CREATE SCHEMA sales; CREATE TABLE sales."Lines.1" (id bigserial PRIMARY KEY, order_id bigint);
+		CREATE INDEX ON sales."Lines.1" (order_id); INSERT INTO sales."Lines.1" (order_id) VALUES (1), (2);
+		CREATE TABLE sales.notes (order_id bigint); CREATE INDEX ON sales.notes (order_id);
+		INSERT INTO sales.notes VALUES (1); REVOKE ALL ON SCHEMA public FROM public; CREATE ROLE `+role+` LOGIN PASSWORD 'x'`)
+	t.Cleanup(func() { execute(t, conn, "DROP OWNED BY "+role+"; DROP ROLE "+role) })
+	rules := `'sales."Lines.1"': [{table: orders, column: order_id, on_delete: async_delete}]` + "\n" +
+		"sales.notes: [{table: public.orders, column: order_id, on_delete: async_nullify}]\n"
+	if err := os.WriteFile(filepath.Join(dir, "loose_foreign_keys.yml"), []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	script := want(t, 0, "doctor --grants --role "+role+with, "GRANT USAGE ON SCHEMA sales TO "+role+";",
+		`GRANT SELECT, UPDATE, DELETE ON sales."Lines.1" TO `, "GRANT SELECT, UPDATE ON sales.notes TO ")
+	execute(t, conn, script+"GRANT USAGE ON SCHEMA public TO "+role)
+	execute(t, conn, "REVOKE UPDATE ON sales.notes FROM "+role)
+	t.Setenv("CARETAKER_DATABASES_MAIN_URL", conn.Config().ConnString()+"&options=-c%20role%3D"+role)
+	want(t, 1, "doctor"+with, "lacks UPDATE on sales.notes")
+	execute(t, conn, "GRANT UPDATE ON sales.notes TO "+role)
+	want(t, 1, "doctor"+with, "the queue of deleted records belongs to", "1 error, 0 warnings")
+	r := serving(t, "serve", "--config", filepath.Join(dir, "caretaker.yml"))
+	execute(t, conn, `DELETE FROM orders WHERE id = 1`)
+	r.want(t, 0, "run "+worker+with, "deleted rows 1", "updated rows 1")
 }
 
 func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {

@@ -102,6 +102,34 @@ func (n *Needs) AddNamed(r Rights, names ...string) {
 	}
 }
 
+const writtenTablesSQL = `
+SELECT w.number, n.nspname, c.relname
+FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS w (schema, name, number)
+JOIN pg_namespace n ON n.nspname = coalesce(nullif(w.schema, ''), current_schema())
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
+WHERE c.relkind IN ('r', 'p') AND NOT ` + ProtectedSQL + `
+ORDER BY w.number`
+
+// AddWritten adds rights on those tables that are there, of any schema. They are named as
+// [ParseTable] reads them.
+func (n *Needs) AddWritten(ctx context.Context, wanted map[string]Rights) error {
+	names := slices.Sorted(maps.Keys(wanted))
+	schemas, tables := make([]string, len(names)), make([]string, len(names))
+	for i, name := range names {
+		t := tableNamed(name)
+		schemas[i], tables[i] = t.Schema, t.Name
+	}
+	q := newQuery("look for tables", writtenTablesSQL, schemas, tables)
+	_, err := collect(ctx, n.Catalog.Database, q, func(row pgx.CollectableRow) (t Table, err error) {
+		var number int
+		if err = row.Scan(&number, &t.Schema, &t.Name); err == nil {
+			n.Add(t, wanted[names[number-1]])
+		}
+		return t, err
+	})
+	return err
+}
+
 // Find adds a look-up.
 func (n *Needs) Find(l LookUp) { n.LookUps = append(n.LookUps, l) }
 

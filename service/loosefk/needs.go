@@ -12,22 +12,22 @@ func (k *looseForeignKeys) needs(ctx context.Context) (all []*repo.Needs, err er
 		return nil, nil
 	}
 	const queue = "loose_foreign_keys_deleted_records"
-	wanted := map[string][]string{queue: nil}
+	children := map[string]repo.Rights{}
 	for _, key := range k.config.Definitions.Keys {
-		wanted[key.Table] = nil
+		rights := repo.ToChange
+		if key.OnDelete == repo.AsyncDelete {
+			rights = repo.ToRemove
+		}
+		children[key.Table] |= rights
 	}
 	for _, d := range k.Databases {
-		n, err := d.Needs(ctx, wanted)
+		n, err := d.Needs(ctx, map[string][]string{queue: nil})
 		if err != nil {
 			return nil, err
 		}
 		n.AddNamed(repo.ToRemove, queue)
-		for _, key := range k.config.Definitions.Keys {
-			rights := repo.ToChange
-			if key.OnDelete == repo.AsyncDelete {
-				rights = repo.ToRemove
-			}
-			n.AddNamed(rights, key.Table)
+		if err := n.AddWritten(ctx, children); err != nil {
+			return nil, err
 		}
 		all = append(all, n)
 	}

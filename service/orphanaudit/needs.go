@@ -13,20 +13,20 @@ func (a *audit) needs(ctx context.Context) (all []*repo.Needs, err error) {
 		return nil, nil
 	}
 	const queue = "loose_foreign_keys_deleted_records"
-	wanted := map[string][]string{queue: nil}
+	tables := map[string]repo.Rights{}
 	for _, key := range a.LooseForeignKeys {
-		wanted[key.Table], wanted[key.Parent] = nil, nil
+		tables[key.Table], tables[key.Parent] = repo.ToRead, repo.ToRead
 	}
 	for _, d := range a.Databases {
-		n, err := d.Needs(ctx, wanted)
+		n, err := d.Needs(ctx, map[string][]string{queue: nil})
 		if err != nil {
 			return nil, err
 		}
 		if a.fixes() {
 			n.AddNamed(repo.MaySelect|repo.MayInsert, queue)
 		}
-		for name := range wanted {
-			n.AddNamed(repo.ToRead, name)
+		if err := n.AddWritten(ctx, tables); err != nil {
+			return nil, err
 		}
 		all = append(all, n)
 	}
