@@ -81,6 +81,8 @@ type Child struct {
 	unprotected string
 	// order is where the value for each column is in a recorded key; nil: in that of the columns.
 	order []int
+	// integers: the key is recorded as one integer.
+	integers bool
 }
 
 // childHome is a child table with the columns that definitions name.
@@ -297,6 +299,10 @@ func (c *Child) query(
 	var lists, names, matches []string
 	for i, column := range c.Key.Columns {
 		compared := cmp.Or(c.home.columns[column].Compared, "text")
+		if c.integers {
+			// A column of another type is refused, as PostgreSQL has it.
+			compared = "bigint"
+		}
 		list := "$1::text[]::" + compared + "[]"
 		if i > 0 {
 			list = args.add(arrays[i]) + "::text[]::" + compared + "[]"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -21,14 +22,20 @@ func (e *KeyMismatchError) Public() {}
 // ReasonKeyMismatch stands for the SQLSTATE of a [KeyMismatchError].
 const ReasonKeyMismatch = "KEY_MISMATCH"
 
-// RecordedKey is how the key of a table is recorded as values: its columns, and the class of each as
-// [KeyClassSQL] has it.
-type RecordedKey struct{ Columns, Classes []string }
+// RecordedKey is how the key of a table is recorded.
+type RecordedKey struct {
+	// Columns of the key; none: nobody knows them.
+	Columns []string
+	// Values: as texts, else as one integer. Classes are those of the columns then, as [KeyClassSQL]
+	// has them.
+	Values  bool
+	Classes []string
+}
 
-// recordedKeysSQL are the triggers that record values, with their arguments: the name of the table,
-// then the columns of the key. A partition's say the same as its parent's, and do not count.
+// recordedKeysSQL are the triggers that record deletions. A partition's say the same as its parent's,
+// and do not count.
 const recordedKeysSQL = `
-SELECT encode(t.tgargs, 'hex'),
+SELECT f.proname, n.nspname, cn.nspname || '.' || c.relname, encode(t.tgargs, 'hex'),
   ARRAY(
     SELECT a.attname::text FROM pg_attribute a
     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum),
@@ -39,31 +46,53 @@ FROM pg_proc f
 JOIN pg_namespace n ON n.oid = f.pronamespace AND n.nspname = current_schema()
 JOIN pg_trigger t ON t.tgfoid = f.oid
 JOIN pg_class c ON c.oid = t.tgrelid AND NOT c.relispartition
+JOIN pg_namespace cn ON cn.oid = c.relnamespace
 WHERE starts_with(f.proname, $1) AND f.pronargs = 0`
 
-// RecordedKeys are the keys of tables that are recorded as values now, by the tables' recorded names.
-func (d *Database) RecordedKeys(ctx context.Context, l Limits) (map[string]RecordedKey, error) {
-	type row struct {
-		Arguments      string
-		Names, Classes []string
+// captureTrigger is a row of recordedKeysSQL.
+type captureTrigger struct {
+	// Function and its Schema, the name of the Table with its own.
+	Function, Schema, Table string
+	Arguments               string
+	// Names and Classes of the table's columns.
+	Names, Classes []string
+}
+
+// key is what the trigger records, and under which name; none if it is not one of these triggers.
+func (t captureTrigger) key() (table string, key RecordedKey) {
+	arguments := TriggerArguments(t.Arguments)
+	column, ofColumn := strings.CutPrefix(t.Function, ColumnFunctionPrefix)
+	switch values := strings.HasPrefix(t.Function, ValuesFunctionPrefix); {
+	case values || strings.HasPrefix(t.Function, IntegerFunctionPrefix):
+		if len(arguments) > 1 {
+			table, key = arguments[0], RecordedKey{Columns: arguments[1:], Values: values}
+		}
+	case t.Function == TriggerFunctions && len(arguments) == 0:
+		table, key.Columns = t.Table, []string{"id"}
+	case t.Function == OverrideFunction && len(arguments) == 1:
+		table, key.Columns = t.Schema+"."+arguments[0], []string{"id"}
+	case ofColumn && len(arguments) == 1:
+		table, key.Columns = t.Schema+"."+arguments[0], []string{column}
 	}
-	find := newQuery("find recorded keys", recordedKeysSQL, ValuesFunctionPrefix)
-	found, err := readRows(ctx, d, l, find, pgx.RowToStructByPos[row])
+	for _, name := range key.Columns {
+		class := ""
+		if at := slices.Index(t.Names, name); at >= 0 {
+			class = t.Classes[at]
+		}
+		key.Classes = append(key.Classes, class)
+	}
+	return table, key
+}
+
+// RecordedKeys are the keys of tables that are recorded now, by the tables' recorded names.
+func (d *Database) RecordedKeys(ctx context.Context, l Limits) (map[string]RecordedKey, error) {
+	find := newQuery("find recorded keys", recordedKeysSQL, TriggerFunctions)
+	found, err := readRows(ctx, d, l, find, pgx.RowToStructByPos[captureTrigger])
 	keys := map[string]RecordedKey{}
-	for _, r := range found {
-		arguments := TriggerArguments(r.Arguments)
-		if len(arguments) < 2 {
-			continue
+	for _, t := range found {
+		if table, key := t.key(); table != "" {
+			keys[table] = key
 		}
-		key := RecordedKey{Columns: arguments[1:]}
-		for _, name := range key.Columns {
-			class := ""
-			if at := slices.Index(r.Names, name); at >= 0 {
-				class = r.Classes[at]
-			}
-			key.Classes = append(key.Classes, class)
-		}
-		keys[arguments[0]] = key
 	}
 	return keys, err
 }
@@ -93,7 +122,11 @@ func (k LooseForeignKey) Places(recorded []string) ([]int, error) {
 // Refer lets the child find its rows by a recorded key. One that it does not fit is a
 // [*KeyMismatchError].
 func (c *Child) Refer(to RecordedKey) (err error) {
-	if c.order, err = c.Key.Places(to.Columns); err != nil {
+	c.integers = !to.Values
+	if len(to.Columns) == 0 {
+		return nil
+	}
+	if c.order, err = c.Key.Places(to.Columns); err != nil || c.integers {
 		return err
 	}
 	for i, column := range c.Key.Columns {

@@ -11,7 +11,13 @@ import (
 const (
 	// TriggerFunctions is how the names of the trigger functions begin that record deletions.
 	TriggerFunctions = "insert_into_loose_foreign_keys_deleted_records"
-	// ValuesFunctionPrefix is how those begin that record a key as values.
+	// OverrideFunction records the column id under another table's name.
+	OverrideFunction = TriggerFunctions + "_override_table"
+	// ColumnFunctionPrefix is how those begin that record the column which they are called after.
+	ColumnFunctionPrefix = TriggerFunctions + "_with_"
+	// IntegerFunctionPrefix is how those of one table begin that record an integer.
+	IntegerFunctionPrefix = TriggerFunctions + "_int_"
+	// ValuesFunctionPrefix is how those of one table begin that record a key as values.
 	ValuesFunctionPrefix = TriggerFunctions + "_key_"
 	// TriggerSuffix is how the names of their triggers end.
 	TriggerSuffix = "_loose_fk_trigger"

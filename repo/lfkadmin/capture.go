@@ -14,9 +14,9 @@ import (
 // Names of what records deletions, which are GitLab's but for functions of one table.
 const (
 	plainFunctionName     = repo.TriggerFunctions
-	overrideFunctionName  = plainFunctionName + "_override_table"
-	columnFunctionPrefix  = plainFunctionName + "_with_"
-	integerFunctionPrefix = plainFunctionName + "_int_"
+	overrideFunctionName  = repo.OverrideFunction
+	columnFunctionPrefix  = repo.ColumnFunctionPrefix
+	integerFunctionPrefix = repo.IntegerFunctionPrefix
 	valuesFunctionPrefix  = repo.ValuesFunctionPrefix
 	triggerSuffix         = repo.TriggerSuffix
 )

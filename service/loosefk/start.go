@@ -233,22 +233,24 @@ func (p *parentTasks) add(key repo.LooseForeignKey, i int, homes [][]*repo.Child
 	return found
 }
 
-// refer lets the tasks find their rows by the keys that are recorded as values. What does not fit
-// fails, and its records stay.
+// refer lets the tasks find their rows by the keys that are recorded. What does not fit fails, and
+// its records stay.
 func (k *looseForeignKeys) refer(
 	ctx context.Context, x *run.Execution, queue repo.DeletedRecords, parents map[string]*parentTasks,
 ) error {
-	if !queue.Wide {
-		return nil
-	}
-	limits := run.ReadLimits()
-	limits.ReadOnly = x.DryRun
-	keys, err := x.Database.RecordedKeys(ctx, limits)
-	for recorded, key := range keys {
-		p := parents[recorded]
-		if p == nil {
-			continue
+	var keys map[string]repo.RecordedKey
+	named := func(k repo.LooseForeignKey) bool { return k.Key != nil }
+	if queue.Wide || slices.ContainsFunc(k.config.Definitions.Keys, named) {
+		limits := run.ReadLimits()
+		limits.ReadOnly = x.DryRun
+		var err error
+		if keys, err = x.Database.RecordedKeys(ctx, limits); err != nil {
+			return err
 		}
+	}
+	for recorded, p := range parents {
+		key, known := keys[recorded]
+		key.Values = key.Values || !known && queue.Wide
 		for _, task := range p.tasks {
 			if task.child == nil {
 				continue
@@ -258,7 +260,7 @@ func (k *looseForeignKeys) refer(
 			}
 		}
 	}
-	return err
+	return nil
 }
 
 // repeats says whether another task is the same, of tables that are named in two ways.
