@@ -55,10 +55,10 @@ const unprotectedRowSQL = `NOT EXISTS (
   WHERE p.kind = {kind} AND p.id = t.id AND ` + inForceSQL + `)`
 
 // unprotectedRows is that condition for a table of this database, "" if none of its rows can be
-// protected. Only main knows protections.
+// protected. Only main knows protections, and those are of GitLab's users and groups.
 func (d *Database) unprotectedRows(table string) string {
 	kind := map[string]string{"users": "'user'", "namespaces": "'group'"}[table]
-	if d.Name != "main" || kind == "" {
+	if d.Name != "main" || d.LooseForeignKeysOnly || kind == "" {
 		return ""
 	}
 	return fill(unprotectedRowSQL, "{kind}", kind)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -348,4 +349,21 @@ func TestLooseForeignKeysCleanup_AnotherIntegerKeyThanTheRecordedOneIsRefused(t 
 			e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.p'`, "1")
 		})
 	}
+}
+
+// Without GitLab's workers nothing is protected: users are a table like any other.
+func TestLooseForeignKeysCleanup_UsersOfAnApplicationThatIsNotGitLab(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "", "main")
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (1), (2);
+		CREATE TABLE users (id uuid PRIMARY KEY, p_id bigint); CREATE INDEX ON users (p_id);
+		INSERT INTO users SELECT gen_random_uuid(), id FROM p; DROP TABLE maintenance.protected_targets`)
+	track(e, "p")
+	e.Exec("main", `DELETE FROM p WHERE id = 1`)
+	s := e.Service("users: [{table: p, column: p_id, on_delete: async_delete}]", func(c *service.Config) {
+		c.Use = service.UseLooseForeignKeys
+	})
+	r := servicetest.RunBatch(t, s, "main")
+	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=1")
+	e.Want("main", `SELECT p_id FROM users`, "2")
 }
