@@ -151,6 +151,7 @@ func (m machine) wantInstalled() {
 		"/usr/share/man/man1/caretaker.1.gz", "/usr/share/man/man1/caretaker-lfk-lint.1.gz",
 		"/usr/share/bash-completion/completions/caretaker", "/usr/share/zsh/vendor-completions/_caretaker",
 		"/usr/share/fish/vendor_completions.d/caretaker.fish", "/usr/share/caretaker/prometheus/alerts.yml",
+		"/usr/share/caretaker/prometheus/alerts-loose-foreign-keys.yml",
 		"/usr/share/caretaker/grafana/caretaker.json", "/usr/share/doc/caretaker/copyright",
 		"/usr/share/doc/caretaker/NOTICE", "/usr/share/doc/caretaker/LICENSES.txt",
 	} {

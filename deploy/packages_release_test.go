@@ -123,7 +123,7 @@ func TestRelease_ArchiveHasAProgramThatKnowsItsCommit(t *testing.T) {
 		"LICENSE", "NOTICE", "LICENSES.txt", "CHANGELOG.md", "caretaker.yml", "caretaker.env",
 		"caretaker.service", "completions/caretaker.bash", "completions/_caretaker",
 		"completions/caretaker.fish", "man/man1/caretaker-serve.1.gz", "prometheus/alerts.yml",
-		"grafana/caretaker.json",
+		"prometheus/alerts-loose-foreign-keys.yml", "prometheus/rules.yml", "grafana/caretaker.json",
 	} {
 		if info, err := os.Stat(filepath.Join(folder, name)); err != nil || info.Size() < 100 {
 			t.Errorf("%s: %v", name, err)

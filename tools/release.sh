@@ -57,7 +57,8 @@ gzip -9n "$shared"/man/man1/*
 "$work/native" completion fish >"$shared/completions/caretaker.fish"
 cp LICENSE NOTICE CHANGELOG.md deploy/packages/caretaker.* "$shared"
 mkdir "$shared/prometheus"
-cp deploy/prometheus/alerts.yml deploy/prometheus/rules.yml "$shared/prometheus"
+cp deploy/prometheus/alerts.yml deploy/prometheus/alerts-loose-foreign-keys.yml deploy/prometheus/rules.yml \
+	"$shared/prometheus"
 cp -R deploy/grafana "$shared"
 find "$shared" -type f -exec chmod 644 {} +
 find "$shared" -type d -exec chmod 755 {} +
