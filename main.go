@@ -1,4 +1,5 @@
-// Caretaker is a maintenance service for a GitLab-shaped PostgreSQL estate.
+// Caretaker is a maintenance service for PostgreSQL: loose foreign keys anywhere, users and groups of
+// GitLab.
 package main
 
 //go:generate go run ./tools/configdoc

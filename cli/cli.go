@@ -90,8 +90,8 @@ func Run(ctx context.Context, args []string, streams Streams) int {
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "caretaker",
-		Short: "Maintenance for a GitLab-shaped PostgreSQL estate",
-		Long: "Maintenance for a GitLab-shaped PostgreSQL estate\n\n" +
+		Short: "Loose foreign keys for any PostgreSQL, and clean-up of users and groups for GitLab",
+		Long: "Loose foreign keys for any PostgreSQL, and clean-up of users and groups for GitLab\n\n" +
 			"Exit codes:\n" +
 			"  0  done\n" +
 			"  1  failed, including a wrong configuration or a lost connection\n" +

@@ -210,7 +210,15 @@ func (d *doctor) application(ctx context.Context, database *repo.Database) ([]fi
 	if none, ok := errors.AsType[*repo.NoSchemaError](err); ok {
 		return []finding{wrong("it has no application schema", none.Advice)}, nil
 	}
-	return nil, err
+	if err != nil || database.Name != mainDatabase || database.LooseForeignKeysOnly {
+		return nil, err
+	}
+	is, err := database.LooksLikeGitLab(ctx)
+	if err != nil || is {
+		return nil, err
+	}
+	return []finding{doubtful("it has not the tables of GitLab, for which use: gitlab is",
+		"set use: loose_foreign_keys")}, nil
 }
 
 // definitions are those of loose foreign keys, as caretaker lfk lint finds them.

@@ -123,6 +123,7 @@ func TestInit_FromAnEmptyDatabaseToCleanedChildrenWithoutAWordOfGitLab(t *testin
 	// What is there stays, and the other use adds what is missing.
 	t.Setenv("CARETAKER_USE", "gitlab")
 	want(t, 0, "migrate"+with, "main/00010_jobs_and_protections.sql", "queue/001")
+	want(t, 0, "doctor"+with, "it has not the tables of GitLab", "set use: loose_foreign_keys")
 }
 
 func TestDoctor_GrantsOfChildrenOfOtherSchemasSuffice(t *testing.T) {
@@ -155,6 +156,15 @@ func TestDoctor_GrantsOfChildrenOfOtherSchemasSuffice(t *testing.T) {
 	r := serving(t, "serve", "--config", filepath.Join(dir, "caretaker.yml"))
 	execute(t, conn, `DELETE FROM orders WHERE id = 1`)
 	r.want(t, 0, "run "+worker+with, "deleted rows 1", "updated rows 1")
+}
+
+func TestMigrate_SaysWhichRightIsMissing(t *testing.T) {
+	_, conn := shop(t)
+	role := fmt.Sprintf("role_%d", conn.PgConn().PID())
+	execute(t, conn, "CREATE ROLE "+role)
+	t.Cleanup(func() { execute(t, conn, "DROP ROLE "+role) })
+	t.Setenv("CARETAKER_DATABASES_MAIN_URL", conn.Config().ConnString()+"&options=-c%20role%3D"+role)
+	want(t, 1, "migrate", "42501", "grant CREATE on the database to the role of databases.main.url")
 }
 
 func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {

@@ -37,7 +37,7 @@ func (a *app) lfkCommand() *cobra.Command {
 		},
 	}
 	command.PersistentFlags().StringVar(&l.database, "database", "",
-		"`name` of the database to work on: main, ci or sec; default all that are configured")
+		"`name` of the database to work on, as in the configuration; default all")
 	command.AddCommand(l.lint(), l.install(), l.track(), l.untrack(), l.dead(), l.retry(),
 		l.acceptAbsent(), l.adopt(), l.revert(), l.orphans())
 	return command

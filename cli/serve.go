@@ -81,6 +81,9 @@ func (a *app) migrateAll(ctx context.Context, databases []*repo.Database) error 
 		case ok && strings.Contains(err.Error(), "server refused TLS connection"):
 			return fmt.Errorf("%w: sslmode in databases.%s.url asks for TLS, which the server lacks",
 				err, d.Name)
+		case ok && failed.SQLState == "42501":
+			return fmt.Errorf("%w: grant CREATE on the database to the role of databases.%s.url, or run "+
+				"caretaker migrate as the owner of the database, or of the schema maintenance", err, d.Name)
 		case ok: // It says on which database.
 			return err
 		case err != nil:

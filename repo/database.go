@@ -16,7 +16,7 @@ import (
 
 // Database is one configured PostgreSQL database. It connects when it is first needed.
 type Database struct {
-	// Name is the configured name: main, ci or sec.
+	// Name is that of the configuration, such as main.
 	Name string
 	// KeepKeys keeps in receipts the keys of all rows, besides a digest. It is set before use.
 	KeepKeys bool

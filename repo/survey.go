@@ -44,10 +44,15 @@ const (
 	cascadesShown = 5
 )
 
+// LooksLikeGitLab says whether the application's tables are GitLab's.
+func (d *Database) LooksLikeGitLab(ctx context.Context) (is bool, err error) {
+	err = d.queryRow(ctx, "look for GitLab's tables", []any{&is}, looksLikeGitLabSQL)
+	return is, err
+}
+
 // Survey looks at the application's tables, by the catalogue alone.
 func (d *Database) Survey(ctx context.Context) (s Survey, err error) {
-	err = d.queryRow(ctx, "look for GitLab's tables", []any{&s.GitLab}, looksLikeGitLabSQL)
-	if err != nil {
+	if s.GitLab, err = d.LooksLikeGitLab(ctx); err != nil {
 		return s, err
 	}
 	q := newQuery("look for cascades", cascadesSQL, manyChildren, cascadesShown)

@@ -112,6 +112,38 @@ func (a Admin) HasTable(ctx context.Context, name string) (has bool, err error) 
 	return has, err
 }
 
+// similarSQL are up to five tables of a name but for case and schema. Those of the application schema
+// come first, and without it.
+const similarSQL = `
+SELECT CASE WHEN n.nspname = current_schema() THEN '' ELSE n.nspname END, c.relname, ` + repo.ProtectedSQL + `
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE lower(c.relname) = lower($1) AND c.relkind IN ('r', 'p')
+  AND n.nspname NOT IN ('maintenance', 'information_schema') AND n.nspname NOT LIKE 'pg\_%'
+ORDER BY 1, 2 LIMIT 5`
+
+// SimilarTable is a table that somebody may have meant.
+type SimilarTable struct {
+	repo.Table
+	// Protected: it is a write-protected leftover.
+	Protected bool
+}
+
+// SimilarTables are those that are called so but for case and schema.
+func (a Admin) SimilarTables(ctx context.Context, name string) (similar []SimilarTable, err error) {
+	t, err := repo.ParseTable(name)
+	if err != nil {
+		return nil, err
+	}
+	err = a.read(ctx, "look for "+name, func(ctx context.Context, tx pgx.Tx) error {
+		similar, err = list(ctx, tx, func(row pgx.CollectableRow) (s SimilarTable, err error) {
+			err = row.Scan(&s.Schema, &s.Name, &s.Protected)
+			return s, err
+		}, similarSQL, t.Name)
+		return err
+	})
+	return similar, err
+}
+
 // belowSQL is a table and all that is below it, its partitions level by level.
 const belowSQL = `
 WITH RECURSIVE below (oid, inherited, level) AS (

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
@@ -66,7 +68,7 @@ func (l Admin) Track(ctx context.Context, table string, columns ...string) (Trac
 		return Tracked{}, fmt.Errorf("%s is in %s: say with --database in which to track it", table,
 			run.DatabaseNames(homes))
 	case len(homes) == 0:
-		return Tracked{}, fmt.Errorf("%w (write-protected leftovers do not count)", l.unknownTable(table))
+		return Tracked{}, fmt.Errorf("%w%s", l.unknownTable(table), l.meant(ctx, table))
 	}
 	tracked, err := lfkadmin.New(homes[0]).Track(ctx, table, columns...)
 	return Tracked{homes[0].Name, tracked}, err
@@ -88,6 +90,28 @@ func (l Admin) homesOf(ctx context.Context, table string) (homes []*repo.Databas
 func (l Admin) unknownTable(table string) error {
 	selected, _ := l.selected()
 	return fmt.Errorf("%w %s in %s", ErrUnknownTable, table, run.DatabaseNames(selected))
+}
+
+// meant says which tables of another case or schema an unknown name may mean, and which tables do
+// not count; "" if there is none.
+func (l Admin) meant(ctx context.Context, table string) (hint string) {
+	var names []string
+	protected := ""
+	_ = l.each(ctx, func(d *repo.Database) error { // of a hint no error matters
+		similar, err := lfkadmin.New(d).SimilarTables(ctx, table)
+		for _, s := range similar {
+			if name := s.Written(); s.Protected {
+				protected = "; write-protected leftovers do not count"
+			} else if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+		return err
+	})
+	if len(names) > 0 {
+		hint = ": there is " + strings.Join(names, ", ") + "; case and schema count"
+	}
+	return hint + protected
 }
 
 // Untracked is what Untrack did in one database.
