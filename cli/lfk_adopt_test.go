@@ -87,6 +87,36 @@ func TestLfkAdopt_RefusesWhatCannotBeLoose(t *testing.T) {
 	want(t, 1, "lfk adopt orders.customer_id --constraint fk2", "its form is one that this command does not edit: write it yourself", "- table: customers")
 }
 
+// TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint: nothing is dropped with it, and the command adds its own.
+func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing.T) {
+	sql, file := adoptable(t, "ON DELETE CASCADE")
+	sql(`CREATE INDEX ON orders (customer_id); ALTER TABLE orders ADD kind text`)
+	write := func(entry string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte("orders:\n  - {table: customers, column: customer_id, "+entry+"}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("on_delete: async_delete, conditions: [{column: kind, value: A}]")
+	want(t, 0, "lfk adopt orders.customer_id --yes", "add the definition to "+file+": done", "restart every server")
+	if got := fileText(t, file); strings.Count(got, "table: customers") != 2 {
+		t.Errorf("the file is\n%s", got)
+	}
+	out := want(t, 0, "lfk adopt orders.customer_id --plan", "1. add the definition to "+file+": done already",
+		"restart every server, so that it knows the definition, which cannot be checked from here; then run this command again\n")
+	if strings.Count(out, "done already") != 2 {
+		t.Error(out)
+	}
+	write("on_delete: async_nullify")
+	const other = "has on_delete: async_nullify for orders.customer_id -> customers, but fk does what async_delete does"
+	want(t, 1, "lfk adopt orders.customer_id --yes", other, "say --on-delete async_nullify if that is meant")
+	want(t, 1, "lfk adopt orders.customer_id --yes --on-delete async_delete", "not async_delete: correct the definition")
+	want(t, 0, "lfk adopt orders.customer_id --yes --on-delete async_nullify", "loose from now on")
+	want(t, 1, "lfk adopt orders.customer_id --on-delete async_delete", "not async_delete: correct the definition")
+	want(t, 0, "lfk adopt orders.customer_id", "already loose")
+	want(t, 1, "lfk adopt orders.customer_id --constraint nope", "has no foreign key nope: --constraint may be fk")
+}
+
 func TestLfkOrphans_SaysWhereToGoOn(t *testing.T) {
 	sql, _ := adoptable(t, "ON DELETE CASCADE")
 	sql(`INSERT INTO z SELECT i % 10 FROM generate_series(1, 40) i; INSERT INTO customers VALUES (3); INSERT INTO z VALUES (NULL)`)

@@ -2,6 +2,8 @@ package repo
 
 import (
 	"context"
+	"regexp"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -12,12 +14,41 @@ type AdoptedKey struct {
 	Schema, Table        string
 	Columns              []string
 	ParentSchema, Parent string
+	// Definition is the constraint's, with all names in full.
+	Definition string
+}
+
+// ParentColumns are those that the columns refer to, one by one; none if the definition cannot be
+// read.
+func (k AdoptedKey) ParentColumns() []string { return ReferencedColumns(k.Definition) }
+
+// definitionPattern is how pg_get_constraintdef begins a foreign key, up to the parent's columns;
+// identifierPattern is a name there.
+var (
+	identifierPattern = regexp.MustCompile(`"(?:[^"]|"")+"|[^"(),. ]+`)
+	definitionPattern = regexp.MustCompile(`^FOREIGN KEY \((?:"(?:[^"]|"")+"|[^")])+\) REFERENCES ` +
+		`(?:"(?:[^"]|"")+"|[^"(])+\(((?:"(?:[^"]|"")+"|[^")])+)\)`)
+)
+
+// ReferencedColumns are the parent's columns in the definition of a foreign key, in their order.
+func ReferencedColumns(definition string) []string {
+	found := definitionPattern.FindStringSubmatch(definition)
+	if found == nil {
+		return nil
+	}
+	columns := identifierPattern.FindAllString(found[1], -1)
+	for i, name := range columns {
+		if inner, quoted := strings.CutPrefix(name, `"`); quoted {
+			columns[i] = strings.ReplaceAll(strings.TrimSuffix(inner, `"`), `""`, `"`)
+		}
+	}
+	return columns
 }
 
 // adoptedKeysSQL: of a table that is gone nothing has to be cleaned any more, and a constraint that is
 // there again does so itself.
 const adoptedKeysSQL = `
-SELECT f.schema, f."table", f.columns, f.parent_schema, f.parent
+SELECT f.schema, f."table", f.columns, f.parent_schema, f.parent, f.definition
 FROM maintenance.adopted_foreign_keys f
 JOIN pg_namespace n ON n.nspname = f.schema
 JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = f."table"

@@ -75,6 +75,9 @@ const writeSettingsSQL = `
 SELECT set_config('lock_timeout', '2s', true), set_config('quote_all_identifiers', 'off', true),
   set_config('idle_in_transaction_session_timeout', '10s', true)`
 
+// patientSettingsSQL: a role's own limit must not end what takes as long as it needs.
+const patientSettingsSQL = `SELECT set_config('statement_timeout', '0', true)`
+
 // mutexSQL lets one command at a time change the queue or its triggers. Reading goes on, and so do
 // runs, except for the moment in which they mark a partition.
 const mutexSQL = `LOCK TABLE maintenance.queue_partitions IN SHARE ROW EXCLUSIVE MODE`
@@ -100,6 +103,11 @@ func (a Admin) write(
 	return a.transact(ctx, operation, options, func(ctx context.Context, tx pgx.Tx) error {
 		if err := run(ctx, tx, writeSettingsSQL); err != nil {
 			return err
+		}
+		if a.patience > 0 {
+			if err := run(ctx, tx, patientSettingsSQL); err != nil {
+				return err
+			}
 		}
 		return do(ctx, tx)
 	})

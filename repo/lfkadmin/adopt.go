@@ -103,6 +103,9 @@ func scanRealKey(row pgx.CollectableRow) (k RealKey, err error) {
 	err = row.Scan(&k.OID, &k.Table.Schema, &k.Table.Name, &k.Parent.Schema, &k.Parent.Name, &k.Name,
 		&k.Columns, &k.ParentColumns, &k.Definition, &k.OnDelete, &k.OnUpdate, &k.SomeColumns, &k.Valid,
 		&k.CopyOf, &k.Partitioned, &k.Adopted)
+	if k.OID == 0 {
+		k.ParentColumns = repo.ReferencedColumns(k.Definition)
+	}
 	return k, err
 }
 

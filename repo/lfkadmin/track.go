@@ -28,7 +28,11 @@ type Tracked struct {
 // values are recorded; none is id. What is right already stays as it is; what cannot be right is a
 // [*RefusedError]. The table's writers wait while the triggers are made.
 func (a Admin) Track(ctx context.Context, table string, columns ...string) (Tracked, error) {
-	columns = slices.DeleteFunc(slices.Clone(columns), func(c string) bool { return c == "" })
+	columns = slices.Clone(columns)
+	for i := range columns {
+		columns[i] = strings.TrimSpace(columns[i])
+	}
+	columns = slices.DeleteFunc(columns, func(c string) bool { return c == "" })
 	request := tracking{Admin: a, table: table, columns: columns}
 	var plan trackPlan
 	needed := func(ctx context.Context, tx pgx.Tx) (_ bool, err error) {
@@ -121,6 +125,8 @@ func (r tracking) plan(ctx context.Context, tx pgx.Tx) (p trackPlan, err error) 
 // checkRoot refuses what is no table that definitions can stand for.
 func (r tracking) checkRoot(t relation, q repo.DeletedRecords) error {
 	switch {
+	case t.Schema == "maintenance":
+		return r.refuse("%s is caretaker's own: only tables of the application can be tracked", t)
 	case t.Partition:
 		return r.refuse("%s is a partition of %s: track that, and its partitions with it", t, t.Parent)
 	case t.Kind != kindTable && t.Kind != kindPartitioned:

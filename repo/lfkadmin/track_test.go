@@ -125,6 +125,7 @@ func TestTrack_RefusesWhatGitLabsQueueCannotRecord(t *testing.T) {
 		{"heirs", "", "heirs has the foreign table public.heir below it"},
 		{"elsewhere.p", "", "elsewhere.p is not in the application schema"},
 		{"locked", "", "public.locked is write-protected here"},
+		{"maintenance.leases", "name", "maintenance.leases is caretaker's own"},
 		{"loose_foreign_keys_deleted_records", "", "is the queue itself"},
 		{"loose_foreign_keys_deleted_records_1", "", "is a partition of loose_foreign_keys_deleted_records"},
 	} {
@@ -143,7 +144,7 @@ func TestTrack_RefusesWhatGitLabsQueueCannotRecord(t *testing.T) {
 	if b.dump() != before {
 		t.Error("refusals changed the schema")
 	}
-	b.track("many", "including")
+	b.track("many", " including ")
 }
 
 func TestTrack_NeedsAQueue(t *testing.T) {

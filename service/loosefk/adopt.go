@@ -1,6 +1,7 @@
 package loosefk
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,10 +115,18 @@ func (l Admin) find(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 
 // choose chooses the one foreign key that is meant.
 func choose(found []lfkadmin.RealKey, r AdoptRequest) (lfkadmin.RealKey, error) {
-	if r.Constraint != "" {
-		found = slices.DeleteFunc(found, func(k lfkadmin.RealKey) bool { return k.Name != r.Constraint })
-	}
 	named := r.Table + "." + repo.ColumnList(r.Columns)
+	names := make([]string, len(found))
+	for i, k := range found {
+		names[i] = k.Name
+	}
+	if r.Constraint != "" && len(found) > 0 {
+		found = slices.DeleteFunc(found, func(k lfkadmin.RealKey) bool { return k.Name != r.Constraint })
+		if len(found) == 0 {
+			return lfkadmin.RealKey{}, fmt.Errorf("%s has no foreign key %s: --constraint may be %s", named,
+				r.Constraint, strings.Join(names, ", "))
+		}
+	}
 	switch len(found) {
 	case 0:
 		return lfkadmin.RealKey{}, fmt.Errorf("there is no foreign key of %s", named)
@@ -127,10 +136,6 @@ func choose(found []lfkadmin.RealKey, r AdoptRequest) (lfkadmin.RealKey, error) 
 				found[0].Name, named, of)
 		}
 		return found[0], nil
-	}
-	names := make([]string, len(found))
-	for i, k := range found {
-		names[i] = k.Name
 	}
 	return found[0], fmt.Errorf("%s has the foreign keys %s: say with --constraint which is meant",
 		named, strings.Join(names, ", "))
@@ -148,12 +153,8 @@ func writtenIn(t repo.Table, schema string) string {
 func (a *Adoption) known(schema string) *repo.LooseForeignKey {
 	return standsFor(a.admin.Definitions.Keys, schema, repo.AdoptedKey{
 		Schema: a.real.Table.Schema, Table: a.real.Table.Name, Columns: a.real.Columns,
-		ParentSchema: a.real.Parent.Schema, Parent: a.real.Parent.Name,
+		ParentSchema: a.real.Parent.Schema, Parent: a.real.Parent.Name, Definition: a.real.Definition,
 	})
-}
-
-func sameColumns(one, other []string) bool {
-	return slices.Equal(slices.Sorted(slices.Values(one)), slices.Sorted(slices.Values(other)))
 }
 
 // PlanAdoption finds out what has to be done to make a foreign key a loose one, and refuses what
@@ -161,6 +162,9 @@ func sameColumns(one, other []string) bool {
 func (l Admin) PlanAdoption(ctx context.Context, r AdoptRequest) (*Adoption, error) {
 	a, err := l.find(ctx, r)
 	if err != nil {
+		return nil, err
+	}
+	if err := a.checkAction(r.OnDelete); err != nil {
 		return nil, err
 	}
 	if a.Dropped() {
@@ -186,10 +190,8 @@ func (l Admin) PlanAdoption(ctx context.Context, r AdoptRequest) (*Adoption, err
 	a.Steps = []Step{
 		{Text: "add the definition to " + l.Definitions.File, SQL: trimmed(Entry(a.key)), Done: a.defined},
 		{Text: "track " + a.key.Parent, SQL: trimmed(tracking...), Done: a.tracked},
-		{
-			Text: "restart every server, so that it knows the definition; then run this command again",
-			Done: a.defined && a.tracked,
-		},
+		{Text: "restart every server, so that it knows the definition, which cannot be checked from " +
+			"here; then run this command again"},
 		{Text: "drop the foreign key " + a.real.Name, SQL: []string{a.real.DropSQL()}},
 	}
 	return a, nil
@@ -213,18 +215,44 @@ func (a *Adoption) checkDropped() error {
 		a.admin.Definitions.File, a.key.Table, strings.Join(a.key.Columns, ","), Entry(a.key))
 }
 
+// same is the action that does what the constraint does; "": there is none.
+func (a *Adoption) same() string {
+	switch {
+	case a.real.OnDelete == "c":
+		return repo.AsyncDelete
+	case a.real.OnDelete == "n" && !a.real.SomeColumns:
+		return repo.AsyncNullify
+	}
+	return ""
+}
+
+// checkAction refuses a definition in the file that does something else than was asked for, or else
+// than the constraint does.
+func (a *Adoption) checkAction(asked string) error {
+	wanted := cmp.Or(asked, a.same())
+	if !a.defined || wanted == "" || wanted == a.key.OnDelete {
+		return nil
+	}
+	why := "but " + a.real.Name + " does what " + wanted + " does"
+	if asked != "" {
+		why = "not " + asked
+	}
+	return fmt.Errorf("%s: %s has on_delete: %s for %s, %s: correct the definition, or say "+
+		"--on-delete %[3]s if that is meant", a.Database, a.admin.Definitions.File, a.key.OnDelete,
+		a.key, why)
+}
+
 // action is what becomes of the children.
 func (a *Adoption) action(asked string) (string, error) {
 	allowed := []string{repo.AsyncDelete, repo.AsyncNullify}
+	same := a.same()
 	switch {
 	case asked != "" && !slices.Contains(allowed, asked):
 		return "", fmt.Errorf("--on-delete %s: allowed are %s", asked, strings.Join(allowed, ", "))
 	case asked != "":
 		return asked, nil
-	case a.real.OnDelete == "c":
-		return repo.AsyncDelete, nil
-	case a.real.OnDelete == "n" && !a.real.SomeColumns:
-		return repo.AsyncNullify, nil
+	case same != "":
+		return same, nil
 	}
 	does := map[string]string{
 		"a": "is ON DELETE NO ACTION: it keeps parents that have children from being deleted",

@@ -120,6 +120,52 @@ func TestAdopt_AServerThatDoesNotKnowTheDefinitionLeavesTheRecords(t *testing.T)
 	servicetest.WantCounts(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main"), "processed_records=1 deleted_rows=1")
 }
 
+// TestAdopt_OnlyADefinitionThatDoesTheSameStandsForTheKey: a run with another one leaves the records.
+func TestAdopt_OnlyADefinitionThatDoesTheSameStandsForTheKey(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "", "main")
+	e.Exec("main", `CREATE TABLE p (x int, "y,""(z" int, PRIMARY KEY (x, "y,""(z"));
+		CREATE TABLE c (a int, b int, kind text, CONSTRAINT fk FOREIGN KEY (a, b) REFERENCES p ON DELETE CASCADE); CREATE INDEX ON c (a, b);
+		INSERT INTO p VALUES (1, 2); INSERT INTO c VALUES (1, 2)`)
+	e.Install()
+	file := servicetest.Save(t, "")
+	of := loosefk.AdoptRequest{Table: "c", Columns: []string{"b", "a"}, Holder: "test"}
+	for range 2 {
+		a, err := at(t, e, file).PlanAdoption(t.Context(), of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ready := a.Ready()
+		if err := a.Prepare(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if ready {
+			err = a.Drop(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.Want("main", `SELECT count(*) FROM pg_constraint WHERE conname = 'fk'`, "0")
+	e.Exec("main", `DELETE FROM p`)
+	const entry = "c:\n  - table: p\n    on_delete: async_delete\n    "
+	for _, other := range []string{
+		"column: [a, b]\n    key: ['y,\"(z', x]\n", "column: [b, a]\n",
+		"column: [a, b]\n    conditions: [{column: kind, value: A}]\n",
+	} {
+		servicetest.WantState(t, servicetest.RunBatch(t, e.Service(entry+other), "main"), repo.RunSucceeded)
+		e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "1")
+		if a, err := at(t, e, servicetest.Save(t, entry+other)).PlanAdoption(t.Context(), of); err == nil || a.Ready() {
+			t.Errorf("%s: %v", other, err)
+		}
+	}
+	same := entry + "column: [b, a]\n    key: ['y,\"(z', x]\n"
+	if a, err := at(t, e, servicetest.Save(t, same)).PlanAdoption(t.Context(), of); err != nil || !a.Ready() {
+		t.Error(err)
+	}
+	servicetest.WantCounts(t, servicetest.RunBatch(t, e.Service(same), "main"), "processed_records=1 deleted_rows=1")
+}
+
 // TestAdopt_WaitsForARunAndForLocks: it tries again, and nothing is dropped before.
 func TestAdopt_WaitsForARunAndForLocks(t *testing.T) {
 	t.Parallel()

@@ -33,8 +33,8 @@ func (k *looseForeignKeys) lacking(
 	return lacking, err
 }
 
-// standsFor is the definition that stands for a foreign key; nil: there is none. schema is the
-// application's.
+// standsFor is the definition that stands for a foreign key: without conditions, and with the same
+// pairs of columns. Nil: there is none. schema is the application's.
 func standsFor(
 	keys []repo.LooseForeignKey, schema string, key repo.AdoptedKey,
 ) *repo.LooseForeignKey {
@@ -42,11 +42,33 @@ func standsFor(
 	parent := repo.Table{Schema: key.ParentSchema, Name: key.Parent}.Recorded(schema)
 	at := slices.IndexFunc(keys, func(k repo.LooseForeignKey) bool {
 		return repo.RecordedName(k.Table, schema) == child &&
-			repo.RecordedName(k.Parent, schema) == parent && sameColumns(k.Columns, key.Columns)
+			repo.RecordedName(k.Parent, schema) == parent && len(k.Conditions) == 0 && samePairs(k, key)
 	})
 	if at < 0 {
 		return nil
 	}
 	found := keys[at]
 	return &found
+}
+
+// samePairs says whether each column of a definition refers to what it refers to in a foreign key. A
+// definition without key refers to the columns that are recorded: an adoption has seen to it that
+// these are the foreign key's, in their order.
+func samePairs(k repo.LooseForeignKey, key repo.AdoptedKey) bool {
+	parents := key.ParentColumns()
+	to := k.Key
+	if to == nil {
+		to = parents
+	}
+	if len(k.Columns) != len(key.Columns) || len(to) != len(key.Columns) ||
+		len(parents) != len(key.Columns) {
+		return false
+	}
+	for i, column := range key.Columns {
+		at := slices.Index(k.Columns, column)
+		if at < 0 || to[at] != parents[i] {
+			return false
+		}
+	}
+	return true
 }
