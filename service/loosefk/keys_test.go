@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
