@@ -126,6 +126,8 @@ func TestLfkOrphans_SaysWhereToGoOn(t *testing.T) {
 	want(t, 2, "lfk orphans --after 4", "--after needs TABLE.COLUMN")
 	want(t, 2, "lfk orphans z.other", "no such definition")
 	want(t, 2, "lfk orphans --database nowhere", `unknown database "nowhere"`)
+	want(t, 1, "lfk orphans --fix", "customers is not tracked on main")
+	want(t, 0, "lfk track customers")
 	want(t, 0, "lfk orphans --fix", "z.customer_id -> customers  main      9     36    9")
 	want(t, 0, "lfk orphans", "no orphans")
 	sql(`DO $$ BEGIN ASSERT (SELECT array_agg(primary_key_value ORDER BY 1) = '{0,1,2,4,5,6,7,8,9}' FROM loose_foreign_keys_deleted_records); END $$`)

@@ -112,6 +112,14 @@ func (p *Parent) Horizon(ctx context.Context) (horizon string, err error) {
 	return horizon, err
 }
 
+const endedSQL = `SELECT pg_snapshot_xmin(pg_current_snapshot()) >= $1::text::xid8`
+
+// Ended says whether all transactions have ended that were open at a horizon.
+func (p *Parent) Ended(ctx context.Context, horizon string) (ended bool, err error) {
+	err = p.Database().queryRow(ctx, "wait for older transactions", []any{&ended}, endedSQL, horizon)
+	return ended, err
+}
+
 // Missing are those of some keys that no row of the table has.
 func (p *Parent) Missing(ctx context.Context, keys []Key, l Limits) (missing []Key, err error) {
 	there, err := p.rows.Remaining(ctx, keys, l)

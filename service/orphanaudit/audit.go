@@ -29,6 +29,10 @@ type Task struct {
 	child *repo.Child
 	// parents are the parent's homes. Records are written in the first.
 	parents []*repo.Parent
+	// key are the columns by which the homes know the parent, untracked the first home where that is a
+	// guess, because nothing records its deletions.
+	key       []string
+	untracked string
 	// order has, for each recorded column of the parent, the place of the child's column.
 	order []int
 }
@@ -108,8 +112,16 @@ func (t *Task) findParents(ctx context.Context, databases []inspected) (fault st
 		if !here || seen.PartitionOf != "" {
 			continue
 		}
+		if t.key != nil && !slices.Equal(t.key, seen.Key) {
+			return fmt.Sprintf("%s is known by %s on %s and by %s elsewhere: track it by the same key "+
+				"everywhere", t.Key.Parent, repo.ColumnList(seen.Key), d.database.Name,
+				repo.ColumnList(t.key)), nil
+		}
 		if fault := t.arrange(seen.Key); fault != "" {
 			return fault, nil
+		}
+		if t.key = seen.Key; t.untracked == "" && !seen.Tracked() {
+			t.untracked = d.database.Name
 		}
 		parent, err := d.database.Parent(ctx, t.Key.Parent, seen.Key, needsValues(seen))
 		if err != nil {
@@ -164,8 +176,8 @@ type Page struct {
 	Orphans []repo.Key
 	Rows    int64
 	AtLeast bool
-	// horizon is from before the parents were looked for.
-	horizon string
+	// horizons are those of the parent's homes, from before the parents were looked for.
+	horizons []string
 }
 
 // maxRows is up to where the rows of a page's orphans are counted.
@@ -184,8 +196,12 @@ func (t *Task) Look(ctx context.Context, after repo.Key, limit, orphans int) (p 
 		return p, err
 	}
 	p.More = len(p.Keys) == limit
-	if p.horizon, err = t.parents[0].Horizon(ctx); err != nil {
-		return p, err
+	for _, parent := range t.parents {
+		horizon, err := parent.Horizon(ctx)
+		if err != nil {
+			return p, err
+		}
+		p.horizons = append(p.horizons, horizon)
 	}
 	child := make(map[repo.Key]repo.Key, len(p.Keys))
 	missing := make([]repo.Key, len(p.Keys))
@@ -229,7 +245,28 @@ func (p *Page) cut(n int) {
 }
 
 // Refuses says why no records can be written for the task's orphans; "": they can.
-func (t *Task) Refuses() string { return t.parents[0].Refuses() }
+func (t *Task) Refuses() string {
+	if t.untracked != "" {
+		return fmt.Sprintf("%s is not tracked on %s, so nobody knows by which key: run `caretaker lfk "+
+			"track %[1]s --database %[2]s` first", t.Key.Parent, t.untracked)
+	}
+	return t.parents[0].Refuses()
+}
+
+// confirm returns the keys that the parent's homes but the first still miss, once the transactions
+// have ended that were open there when the keys were found. late: they have not.
+func (t *Task) confirm(ctx context.Context, p Page, keys []repo.Key) (_ []repo.Key, late bool, err error) {
+	for i, parent := range t.parents[1:] {
+		ended, err := parent.Ended(ctx, p.horizons[i+1])
+		if err != nil || !ended {
+			return nil, err == nil, err
+		}
+		if keys, err = parent.Missing(ctx, keys, limits()); err != nil {
+			return nil, false, err
+		}
+	}
+	return keys, false, nil
+}
 
 // patience is how long older transactions are waited for, and how often they are looked at.
 const (
@@ -248,10 +285,14 @@ func (t *Task) Record(
 		keys[i] = t.recorded(key)
 	}
 	for end := time.Now().Add(patience); ; {
-		err = permitted(func(permit repo.Permit) (err error) {
-			n, late, err = t.parents[0].Record(ctx, permit, keys, p.horizon)
-			return err
-		})
+		var missing []repo.Key
+		missing, late, err = t.confirm(ctx, p, keys)
+		if err == nil && !late && len(missing) > 0 {
+			err = permitted(func(permit repo.Permit) (err error) {
+				n, late, err = t.parents[0].Record(ctx, permit, missing, p.horizons[0])
+				return err
+			})
+		}
 		if err != nil || !late || time.Now().After(end) {
 			return n, late, err
 		}

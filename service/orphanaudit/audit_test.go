@@ -133,10 +133,48 @@ func TestOrphanAudit_AParentThatIsNotCommittedYetIsNotMissing(t *testing.T) {
 	e.WantQueue("main", "2")
 }
 
+// A parent with several homes is missing only if no home has it, nor will have it when it commits.
+func TestOrphanAudit_AParentOfAnotherHomeThatIsNotCommittedYetIsNotMissing(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "", "main", "ci", "sec")
+	for _, home := range []string{"main", "sec"} {
+		e.Exec(home, `CREATE TABLE p (id bigint PRIMARY KEY)`)
+	}
+	e.Exec("ci", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c (p_id) VALUES (1), (2)`)
+	s := e.Service(servicetest.OneChild, fixing(10, 10))
+	e.Install()
+	r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: orphanaudit.Name})
+	if err != nil || r.State != repo.RunFailed || !strings.Contains(r.Error, "p is not tracked on main") {
+		t.Errorf("%+v, %v", r, err)
+	}
+	for _, home := range []string{"main", "sec"} {
+		keys := e.Keys("")
+		keys.Only = home
+		if _, err := keys.Track(t.Context(), "p"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	writer := e.Connect("sec")
+	if _, err := writer.Exec(t.Context(), `BEGIN; INSERT INTO p VALUES (1)`); err != nil {
+		t.Fatal(err)
+	}
+	r, err = s.RunBatch(t.Context(), service.RunRequest{Worker: orphanaudit.Name})
+	if err != nil || !r.OverLimit || !strings.Contains(r.Reason, "older transactions are open") {
+		t.Errorf("%+v, %v", r, err)
+	}
+	e.WantQueue("main", "")
+	if _, err := writer.Exec(t.Context(), `COMMIT`); err != nil {
+		t.Fatal(err)
+	}
+	run(t, s, orphanaudit.Name, "")
+	e.WantQueue("main", "2")
+}
+
 func TestOrphanAudit_WaitingAndDeadRecordsAreNoOrphans(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewOneChild(t)
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO c (p_id) VALUES (1), (2), (3)`)
+	e.Install("p")
 	e.Deleted("main", "p", 1, 1)
 	e.Exec("main", `INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at)
 		VALUES ('public.p', 2, 'c.p_id -> p', 'P0001', 'no', 10, now())`)

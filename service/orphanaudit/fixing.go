@@ -2,6 +2,7 @@ package orphanaudit
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -37,10 +38,14 @@ func (f *Fixing) hold(ctx context.Context, d *repo.Database) (err error) {
 		f.leases = map[*repo.Database]repo.Lease{}
 	}
 	lease, has := f.leases[d]
-	if !has {
-		lease, err = d.AcquireLease(ctx, Name, f.Holder, leaseTime)
-	} else {
+	if has {
 		lease, err = d.RenewLease(ctx, lease.Fence, leaseTime)
+		// It has run out while there was nothing to write.
+		has = !errors.Is(err, repo.ErrLeaseLost)
+	}
+	if !has {
+		delete(f.leases, d)
+		lease, err = d.AcquireLease(ctx, Name, f.Holder, leaseTime)
 	}
 	if err == nil {
 		f.leases[d] = lease

@@ -75,7 +75,8 @@ func (w *working) begin(ctx context.Context, tasks []*Task) (places []repo.Audit
 func (w *working) end(ctx context.Context) error {
 	switch {
 	case len(w.late) > 0:
-		reason := "older transactions are open: records are left to the next run for " +
+		reason := "older transactions are open, or more than 10,000 records of the parent are waiting: " +
+			"the rest is left to the next run for " +
 			strings.Join(w.late, ", ")
 		w.x.Limit(reason, reason)
 	case !w.x.DryRun:
@@ -142,13 +143,13 @@ func (w *working) task(
 		if w.ends(err) {
 			return false, err
 		}
+		if late = late || errors.Is(err, ErrBusy); late {
+			w.late = append(w.late, t.Key.String())
+			return false, nil
+		}
 		if err != nil {
 			done = true
 			w.fail(ctx, t, err)
-		}
-		if late {
-			w.late = append(w.late, t.Key.String())
-			return false, nil
 		}
 		if done {
 			place.Done = true
@@ -165,9 +166,6 @@ func (w *working) ends(err error) bool {
 // fail notes what a definition has failed with.
 func (w *working) fail(ctx context.Context, t *Task, err error) {
 	text := run.PublicText(err)
-	if errors.Is(err, ErrBusy) {
-		text = ErrBusy.Error()
-	}
 	w.x.Log.ErrorContext(ctx, "definition could not be audited", "definition", t.Key.String(),
 		"child_database", t.Database(), "error", err)
 	w.failed = append(w.failed, t.Key.String()+" on "+t.Database()+": "+text)
