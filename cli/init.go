@@ -148,9 +148,25 @@ func (s *setup) databases(ctx context.Context) error {
 		}
 	}
 	if s.Replica != "" {
-		return s.connect(ctx, mainDatabase, "--replica-url", s.Replica, nil)
+		if err := s.connect(ctx, mainDatabase, "--replica-url", s.Replica, nil); err != nil {
+			return err
+		}
 	}
-	return nil
+	return s.differ(ctx)
+}
+
+// differ refuses two names for one database, as all that reads the configuration would.
+func (s *setup) differ(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, connectTime)
+	defer cancel()
+	all := &settings{Config: &config.Config{
+		Databases: append([]config.Database{{Name: mainDatabase, URL: s.URL}}, s.Others...),
+	}}
+	_, closeAll, err := databases(ctx, all)
+	if err == nil {
+		closeAll()
+	}
+	return err
 }
 
 // look connects to main and looks at its tables.

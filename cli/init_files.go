@@ -96,12 +96,20 @@ func (s *setup) writeFiles() error {
 	if s.passwords() != nil {
 		mode = 0o600
 	}
+	old, err := os.Stat(s.file)
+	replaces := s.force && err == nil
+	if replaces && old.Mode().Perm()&0o007 == 0 {
+		mode = old.Mode().Perm()
+	}
 	temporary, err := os.CreateTemp(filepath.Dir(s.file), ".caretaker-*.yml")
 	if err != nil {
 		return fmt.Errorf("write the configuration: %w", err)
 	}
 	defer func() { _ = os.Remove(temporary.Name()) }()
 	_, err = temporary.WriteString(text)
+	if replaces {
+		err = errors.Join(err, loosefk.KeepOwner(temporary, old))
+	}
 	err = errors.Join(err, temporary.Chmod(mode), temporary.Close())
 	if err != nil {
 		return fmt.Errorf("write the configuration: %w", err)
@@ -153,7 +161,7 @@ func (s *setup) done() error {
 	}
 	s.say("wrote %s (use: %s)", s.file, s.Use)
 	if s.passwords() != nil {
-		s.say("  only you can read it: it has a password. %s may have the URL instead.",
+		s.say("  others cannot read it: it has a password. %s may have the URL instead.",
 			config.Variable("databases.main.url"))
 	}
 	if s.wroteRules {

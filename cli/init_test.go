@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -173,7 +174,7 @@ func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {
 	file := filepath.Join(dir, "caretaker.yml")
 	_, rest, _ := strings.Cut(url, "://")
 	_, password, _ := strings.Cut(strings.Split(rest, "@")[0], ":")
-	out := want(t, 0, "init --config "+file+" --url "+url, "only you can read it", "CARETAKER_DATABASES_MAIN_URL")
+	out := want(t, 0, "init --config "+file+" --url "+url, "others cannot read it", "CARETAKER_DATABASES_MAIN_URL")
 	if password == "" || strings.Contains(out, password) {
 		t.Errorf("the password is shown: %s", out)
 	}
@@ -182,6 +183,23 @@ func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {
 	}
 	want(t, 1, "init --config "+file+" --url "+url, "is there already", "--force")
 	want(t, 0, "init --config "+file+" --force --use gitlab --url "+url, "use: gitlab", "kept ")
+	if err := os.Chmod(file, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if os.Getuid() == 0 {
+		if err := os.Chown(file, 0, 8); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want(t, 0, "init --config "+file+" --force --url "+url, "others cannot read it")
+	info, err := os.Stat(file)
+	if err != nil || info.Mode().Perm() != 0o640 {
+		t.Fatalf("%+v, %v", info, err)
+	}
+	if is, ok := info.Sys().(*syscall.Stat_t); os.Getuid() == 0 && (!ok || is.Gid != 8) {
+		t.Errorf("%+v", is)
+	}
+	want(t, 1, "init --config "+dir+"/two.yml --url "+url+" --database ci="+url, "databases.ci.url is the same database as databases.main.url: leave")
 	other := "init --config " + filepath.Join(dir, "other.yml")
 	want(t, 2, other, "--url is required")
 	want(t, 1, other+" --url postgres://x@127.0.0.1:1/x", "--url", "start the server")

@@ -132,3 +132,17 @@ func TestLfkOrphans_SaysWhereToGoOn(t *testing.T) {
 	want(t, 0, "lfk orphans", "no orphans")
 	sql(`DO $$ BEGIN ASSERT (SELECT array_agg(primary_key_value ORDER BY 1) = '{0,1,2,4,5,6,7,8,9}' FROM loose_foreign_keys_deleted_records); END $$`)
 }
+
+func TestLfkAdopt_NamesMayBeQuoted(t *testing.T) {
+	sql, _ := adoptable(t, "")
+	sql(`CREATE TABLE "Kid.Table" ("Cust.Id" bigint, "a""b,c" bigint, FOREIGN KEY ("Cust.Id") REFERENCES customers ON DELETE CASCADE);
+		CREATE INDEX ON "Kid.Table" ("Cust.Id")`)
+	want(t, 0, `lfk adopt "Kid.Table"."Cust.Id"`, `add the definition`)
+	want(t, 0, `lfk adopt "Kid.Table"."Cust.Id" --yes`, `loose from now on`)
+	want(t, 0, `lfk orphans "Kid.Table"."Cust.Id"`, "no orphans")
+	want(t, 0, `lfk orphans "z"."customer_id"`, "no orphans")
+	want(t, 1, `lfk adopt "Kid.Table"."a""b,c","Cust.Id"`, `there is no foreign key of "Kid.Table".(a"b,c, Cust.Id)`)
+	for _, wrong := range []string{`"Kid.Table"`, `.a`, `a.`, `a.b,`, `"a.b`} {
+		want(t, 2, "lfk orphans "+wrong, "write TABLE.COLUMN")
+	}
+}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -20,26 +19,6 @@ import (
 func operator() string {
 	host, _ := os.Hostname()
 	return cmp.Or(userName(), "unknown") + "@" + cmp.Or(host, "unknown")
-}
-
-// reference is TABLE.COLUMN, or TABLE.COLUMN,COLUMN, as arguments have it.
-type reference struct {
-	table   string
-	columns []string
-}
-
-func parseReference(argument string) (reference, error) {
-	dot := strings.LastIndex(argument, ".")
-	if dot <= 0 || dot == len(argument)-1 {
-		return reference{}, usage(fmt.Errorf("%s: write TABLE.COLUMN, or TABLE.COLUMN,COLUMN for a key "+
-			"of several columns", argument))
-	}
-	return reference{argument[:dot], strings.Split(argument[dot+1:], ",")}, nil
-}
-
-// of says whether a definition is of these columns.
-func (r reference) of(key repo.LooseForeignKey) bool {
-	return key.Table == r.table && slices.Equal(key.Columns, r.columns)
 }
 
 func (l *lfk) orphans() *cobra.Command {

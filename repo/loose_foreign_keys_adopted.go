@@ -18,6 +18,16 @@ type AdoptedKey struct {
 	Definition string
 }
 
+// Named is its name in commands: sales.orders.customer_id.
+func (k AdoptedKey) Named() string {
+	return Table{Schema: k.Schema, Name: k.Table}.Written() + "." + strings.Join(k.Columns, ",")
+}
+
+// RecordedParent is the name of its parent in records.
+func (k AdoptedKey) RecordedParent() string {
+	return Table{Schema: k.ParentSchema, Name: k.Parent}.Recorded("")
+}
+
 // ParentColumns are those that the columns refer to, one by one; none if the definition cannot be
 // read.
 func (k AdoptedKey) ParentColumns() []string { return ReferencedColumns(k.Definition) }

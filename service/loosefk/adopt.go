@@ -179,7 +179,7 @@ func (l Admin) PlanAdoption(ctx context.Context, r AdoptRequest) (*Adoption, err
 			return nil, err
 		}
 	}
-	if err := a.check(ctx); err != nil {
+	if err := errors.Join(a.checkHomes(ctx), a.check(ctx)); err != nil {
 		return nil, err
 	}
 	tracking, err := a.at.TrackingSQL(ctx, a.key.Parent, a.real.ParentColumns...)
@@ -262,6 +262,29 @@ func (a *Adoption) action(asked string) (string, error) {
 	return "", fmt.Errorf("%s: %s %s, which no loose foreign key does: say with --on-delete "+
 		"async_delete or async_nullify what is to become of the children",
 		a.Database, a.real.Name, does[a.real.OnDelete])
+}
+
+// checkHomes refuses a pair of tables that several databases have: a constraint sees its own database
+// alone, a record is applied in all. GitLab's databases have copies of each other's tables, empty.
+func (a *Adoption) checkHomes(ctx context.Context) error {
+	queue, err := a.home.DeletedRecords(ctx)
+	if err != nil || queue.Exists && !queue.Managed {
+		return err
+	}
+	all := Admin{Databases: a.admin.Databases}
+	parents, parentsErr := all.homesOf(ctx, a.key.Parent)
+	children, childrenErr := all.homesOf(ctx, a.key.Table)
+	if err := errors.Join(parentsErr, childrenErr); err != nil {
+		return fmt.Errorf("which databases have the tables is known only if every one answers: %w", err)
+	}
+	if len(parents) < 2 || len(children) < 2 {
+		return nil
+	}
+	return fmt.Errorf("%s: %s is in %s, and %s in %s: a deletion in one of them would be carried out in "+
+		"all that have %[4]s. If each has keys of its own this foreign key must stay. Only if no key is "+
+		"used in two databases: write the definition, track %[2]s in each, restart every server, then "+
+		"drop %[6]s yourself", a.Database, a.key.Parent, run.DatabaseNames(parents), a.key.Table,
+		run.DatabaseNames(children), a.real.Name)
 }
 
 // check refuses what lint would call an error.

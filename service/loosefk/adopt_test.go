@@ -2,7 +2,10 @@ package loosefk_test
 
 import (
 	"fmt"
+	"os"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -115,7 +118,15 @@ func TestAdopt_AServerThatDoesNotKnowTheDefinitionLeavesTheRecords(t *testing.T)
 	old := e.Service("d:\n  - {table: p, column: p_id, on_delete: async_delete}\n")
 	adopted(t, e, file)
 	e.Exec("main", `INSERT INTO p VALUES (1); INSERT INTO c (p_id) VALUES (1); DELETE FROM p`)
-	servicetest.WantState(t, servicetest.RunBatch(t, old, "main"), repo.RunSucceeded)
+	r := servicetest.RunBatch(t, old, "main")
+	servicetest.WantState(t, r, repo.RunSucceeded)
+	const left = "are left, the definitions of this server lack the adopted foreign keys "
+	wantWords(t, r.Reason, "records "+left, "c.p_id: restart it with the file that has them, or run caretaker lfk revert")
+	detail := servicetest.StatusOf(t, old, servicetest.LooseForeignKeys).ConditionDetail
+	wantWords(t, detail, "records on main "+left)
+	if strings.Count(detail, left) != 1 {
+		t.Errorf("detail %q, want that it says once that records are left", detail)
+	}
 	e.WantQueue("main", "1")
 	servicetest.WantCounts(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main"), "processed_records=1 deleted_rows=1")
 }
@@ -198,4 +209,64 @@ func TestAdopt_WaitsForARunAndForLocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.Want("main", `SELECT count(*) || ' ' || (SELECT count(*) FROM maintenance.adopted_foreign_keys) FROM pg_constraint WHERE conname = 'fk'`, "0 1")
+}
+
+// TestAdopt_RefusesTablesThatSeveralDatabasesHave: each may have keys of its own. Lint warns of what is tracked so.
+func TestAdopt_RefusesTablesThatSeveralDatabasesHave(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "", "main", "east")
+	for _, d := range []string{"main", "east"} {
+		e.Exec(d, `CREATE TABLE p (id bigint PRIMARY KEY);
+			CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint CONSTRAINT fk REFERENCES p ON DELETE CASCADE); CREATE INDEX ON c (p_id)`)
+	}
+	e.Install()
+	admin := at(t, e, servicetest.Save(t, ""))
+	admin.Only = "east"
+	_, err := admin.PlanAdoption(t.Context(), ofC)
+	if err == nil {
+		t.Fatal("adopted")
+	}
+	wantWords(t, err.Error(), "east: p is in main, east, and c in main, east: a deletion in one of them would be carried out in all")
+	keys := e.Keys(servicetest.OneChild)
+	const beside = "warning fk_beside_definition "
+	tracked := []string{beside + "main fk on public.c", beside + "east fk on public.c", "error trigger_missing main public.p"}
+	for _, d := range []string{"east", "main"} {
+		keys.Only = d
+		if _, err := keys.Track(t.Context(), "p"); err != nil {
+			t.Fatal(err)
+		}
+		keys.Only = ""
+		wantFindings(t, keys, tracked...)
+		tracked = append(tracked[:2], "warning key_in_several_databases  c.p_id -> p")
+	}
+	// With a queue of GitLab's that is no finding.
+	e.Exec("east", `DELETE FROM maintenance.queue_partitions`)
+	wantFindings(t, keys, tracked[:2]...)
+	e.Exec("main", `DROP TABLE c`)
+	if _, err := admin.PlanAdoption(t.Context(), ofC); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAdopt_TheFileKeepsItsOwner: the server reads it by its group.
+func TestAdopt_TheFileKeepsItsOwner(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("only root may give files to others")
+	}
+	e, file := newAdoptable(t)
+	if err := os.Chown(file, 7, 8); err != nil {
+		t.Fatal(err)
+	}
+	a, err := at(t, e, file).PlanAdoption(t.Context(), ofC)
+	if err == nil {
+		err = a.Prepare(t.Context())
+	}
+	info, statErr := os.Stat(file)
+	if err != nil || statErr != nil {
+		t.Fatal(err, statErr)
+	}
+	if is, ok := info.Sys().(*syscall.Stat_t); !ok || is.Uid != 7 || is.Gid != 8 || len(at(t, e, file).Definitions.Keys) != 1 {
+		t.Errorf("the file is of %d:%d", is.Uid, is.Gid)
+	}
 }

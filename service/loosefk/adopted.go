@@ -13,6 +13,49 @@ import (
 // it stands for has been dropped since, such a server would remove records and leave the children.
 // So a run leaves the records of a parent alone while the definitions lack one of its adopted keys.
 
+// leftText says that a server lacks adopted keys, and what to do about it.
+func leftText(keys []string) string {
+	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
+	return "the definitions of this server lack the adopted foreign keys " + run.SomeNames(keys) +
+		": restart it with the file that has them, or run caretaker lfk revert"
+}
+
+// reportLacking adds to the run's reason that records are left that are due.
+func (c *cleanup) reportLacking(lacking map[string]string, due []string) {
+	var keys []string
+	for _, parent := range due {
+		if key := lacking[parent]; key != "" {
+			keys = append(keys, key)
+		}
+	}
+	if len(keys) > 0 {
+		text := "records are left, " + leftText(keys)
+		c.x.Report(func(r *run.Run) { r.Reason = strings.TrimPrefix(r.Reason+"; "+text, "; ") })
+	}
+}
+
+// lackingRemark names the adopted keys that keep due records of a database.
+func (k *looseForeignKeys) lackingRemark(
+	ctx context.Context, d *repo.Database, schema string, due []string,
+) []string {
+	adopted, _ := d.AdoptedKeys(ctx)
+	var keys []string
+	for _, a := range adopted {
+		if slices.Contains(due, a.RecordedParent()) && !k.stands(schema, a) {
+			keys = append(keys, a.Named())
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	return []string{"records on " + d.Name + " are left, " + leftText(keys)}
+}
+
+// stands says whether a definition of this server stands for an adopted key.
+func (k *looseForeignKeys) stands(schema string, a repo.AdoptedKey) bool {
+	return standsFor(k.config.Definitions.Keys, schema, a) != nil
+}
+
 // lacking are the recorded names of parents with adopted keys that have no definition here, with
 // these keys as the definitions would have them.
 func (k *looseForeignKeys) lacking(
@@ -21,10 +64,8 @@ func (k *looseForeignKeys) lacking(
 	adopted, err := x.Database.AdoptedKeys(ctx)
 	lacking := map[string]string{}
 	for _, a := range adopted {
-		child := repo.Table{Schema: a.Schema, Name: a.Table}
-		parent := repo.Table{Schema: a.ParentSchema, Name: a.Parent}.Recorded("")
-		if standsFor(k.config.Definitions.Keys, queue.Schema, a) == nil {
-			lacking[parent] = child.Written() + "." + strings.Join(a.Columns, ",")
+		if parent := a.RecordedParent(); !k.stands(queue.Schema, a) {
+			lacking[parent] = a.Named()
 			x.Log.WarnContext(ctx, "the definitions of this server lack an adopted foreign key, records "+
 				"of its parent are left: restart the server with the file that has it, "+
 				"or run caretaker lfk revert", "foreign_key", lacking[parent], "parent", parent)

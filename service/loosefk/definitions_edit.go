@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 
 	"go.yaml.in/yaml/v3"
 
@@ -151,11 +152,31 @@ func replaceFile(path string, content []byte) (err error) {
 		}
 	}()
 	_, err = temporary.Write(content)
-	err = errors.Join(err, temporary.Chmod(info.Mode().Perm()), temporary.Sync(), temporary.Close())
+	err = errors.Join(err, KeepOwner(temporary, info), temporary.Chmod(info.Mode().Perm()),
+		temporary.Sync(), temporary.Close())
 	if err != nil {
 		return err
 	}
 	return os.Rename(temporary.Name(), path)
+}
+
+// KeepOwner gives a file that is to replace another one the owner and group of that: else who
+// could read the old one might not read the new one.
+func KeepOwner(file *os.File, old os.FileInfo) error {
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	is, known := info.Sys().(*syscall.Stat_t)
+	was, alsoKnown := old.Sys().(*syscall.Stat_t)
+	if !known || !alsoKnown || is.Uid == was.Uid && is.Gid == was.Gid {
+		return nil
+	}
+	if err := file.Chown(int(was.Uid), int(was.Gid)); err != nil {
+		return fmt.Errorf("%s stays as it was, for a new one could not get its owner %d and group %d "+
+			"(%w): run the command as that user, or as root", old.Name(), was.Uid, was.Gid, reason(err))
+	}
+	return nil
 }
 
 // added are the lines with an entry more.

@@ -87,6 +87,7 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 		check.pending(d)
 	}
 	check.missing()
+	check.shared()
 	return check.result, err
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // missing reports tables that are in no configured database.
@@ -33,6 +34,28 @@ func (l *lint) missing() {
 			l.at("", key.String()).fail("child_missing", "%s is in no configured database, so records of "+
 				"%s are held: configure the database that has it, or, if there is none, "+
 				"run `caretaker lfk accept-absent %[1]s`", key.Table, key.Parent)
+		}
+	}
+}
+
+// shared reports definitions whose parent and child are in several databases: a record of one is
+// applied in all. With GitLab's queue that is as it should be: its databases have copies of tables.
+func (l *lint) shared() {
+	for i, key := range l.keys {
+		var tracked, children []string
+		for _, d := range l.databases {
+			if d.Queue.Managed && d.Parents[key.Parent].Tracked() {
+				tracked = append(tracked, d.name)
+			}
+			if d.Children[i] != nil {
+				children = append(children, d.name)
+			}
+		}
+		if len(tracked) > 1 && len(children) > 1 {
+			l.at("", key.String()).warn("key_in_several_databases", "%s is tracked in %s, and each deletion "+
+				"is carried out in all that have %s: %s. Make sure that no key of %[1]s is used in two "+
+				"databases", key.Parent, run.SomeNames(tracked), key.Table,
+				run.SomeNames(children))
 		}
 	}
 }

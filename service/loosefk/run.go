@@ -49,10 +49,15 @@ func (k *looseForeignKeys) work(ctx context.Context, x *run.Execution) error {
 		traced, err := x.Database.HasRecordTraces(ctx)
 		c.traced = traced && err == nil
 	}
-	parents, err := k.tasks(ctx, x, queue)
+	lacking, err := k.lacking(ctx, x, queue)
 	if err != nil {
 		return err
 	}
+	parents, err := k.tasks(ctx, x, queue, lacking)
+	if err != nil {
+		return err
+	}
+	c.reportLacking(lacking, due)
 	c.loader = newLoader(c, parents)
 	c.loader.begin(due)
 	defer c.reportHeld()

@@ -165,9 +165,9 @@ func (t *childTask) place() string { return t.key.Table + " on " + t.database }
 func (t *childTask) deletes() bool { return t.key.OnDelete == repo.AsyncDelete }
 
 // tasks makes the tasks of the parents that have definitions: one all of whose children are accepted
-// as absent counts as one without, and is left alone.
+// as absent counts as one without, and is left alone. So are those that definitions are lacking of.
 func (k *looseForeignKeys) tasks(
-	ctx context.Context, x *run.Execution, queue repo.DeletedRecords,
+	ctx context.Context, x *run.Execution, queue repo.DeletedRecords, lacking map[string]string,
 ) ([]*parentTasks, error) {
 	accepted, err := k.acceptedAbsent(ctx)
 	if err != nil {
@@ -201,10 +201,6 @@ func (k *looseForeignKeys) tasks(
 		k.recordAbsent(ctx, x, slices.Compact(absent))
 	}
 	if err := k.refer(ctx, x, queue, byParent); err != nil {
-		return nil, err
-	}
-	lacking, err := k.lacking(ctx, x, queue)
-	if err != nil {
 		return nil, err
 	}
 	var parents []*parentTasks

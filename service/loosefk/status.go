@@ -76,6 +76,7 @@ func (k *looseForeignKeys) backlog(
 	failing, _ := d.FailingRecords(ctx, "", repo.FailingRecord{}, recordPage)
 	remarks := append(failingRemark(d, failing), k.absentRemark(d, accepted, failing)...)
 	due, _ := d.DueParents(ctx, queue, run.ReadLimits())
+	remarks = append(remarks, k.lackingRemark(ctx, d, queue.Schema, due)...)
 	if undefined := k.undefined(queue, due, accepted); len(undefined) > 0 {
 		remarks = append(remarks, fmt.Sprintf("records on %s of parents without definitions: %s",
 			d.Name, strings.Join(undefined, ", ")))
@@ -169,8 +170,8 @@ func (k *looseForeignKeys) holders(failing []repo.FailingRecord) (children []str
 	return slices.Compact(children)
 }
 
-// withoutHeld is the reason of a run without the part on held records: a status has its own remark
-// about them, which knows what was accepted since.
+// withoutHeld is the reason of a run without the part on records that are held or left: a status has
+// its own remarks about them, which know what was done since.
 func withoutHeld(reason string) string {
-	return regexp.MustCompile(`(^|; )\d+ records? held, .*$`).ReplaceAllString(reason, "")
+	return regexp.MustCompile(`(^|; )(\d+ records? held|records are left), .*$`).ReplaceAllString(reason, "")
 }
