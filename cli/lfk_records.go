@@ -48,7 +48,8 @@ func (l *lfk) dead() *cobra.Command {
 			"child's database, which may quote rows.\n\n" +
 			"With --failing, list the records that will be retried: those that have failed, or are\n" +
 			"held for a missing child table. CAUSE is a SQLSTATE; \"absent\" for a missing child table;\n" +
-			"KEPT_BY_TRIGGER for rows that a trigger or rule keeps; - if a database did not answer.",
+			"KEPT_BY_TRIGGER for rows that a trigger or rule keeps;\n" +
+			"KEY_MISMATCH if the definition has another key; - if a database did not answer.",
 		Args: between(0, 0),
 		RunE: l.with(func(ctx context.Context, keys loosefk.Admin, _ []string) error {
 			if failing {

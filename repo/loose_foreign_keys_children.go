@@ -125,9 +125,11 @@ const comparedSQL = `(
     ELSE format_type(t.oid, -1) END
   FROM ` + baseTypeSQL + ` t (oid))`
 
-// KeyClassSQL is what a column a of a key is compared with: 'integer', 'uuid', 'text' (also varchar)
-// or 'character', or a domain over one of these; ” if its type can be no part of a key. Texts that
-// are equal and not the same, by their collation, cannot.
+// KeyClassSQL is the class of a key's column a: 'integer', 'uuid', 'text' (also varchar) or
+// 'character'; a domain has that of its base type. It is empty for a type that cannot be in a key, as
+// that of texts which can be equal and not the same, by their collation. Types without a collation
+// stand before the collation is asked for. A class needs a text form that is the same exactly for
+// equal values: [Key] compares it.
 const KeyClassSQL = `coalesce((
   SELECT CASE
     WHEN t.oid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype) THEN 'integer'

@@ -102,7 +102,7 @@ func (d *Database) RecordedKeys(ctx context.Context, l Limits) (map[string]Recor
 // [*KeyMismatchError].
 func (k LooseForeignKey) Places(recorded []string) ([]int, error) {
 	if len(k.Columns) != len(recorded) {
-		return nil, &KeyMismatchError{fmt.Sprintf("refers by %d columns, but %s is known by %s",
+		return nil, &KeyMismatchError{fmt.Sprintf("has %d columns, but the recorded key of %s is %s",
 			len(k.Columns), k.Parent, ColumnList(recorded))}
 	}
 	places := make([]int, len(recorded))
@@ -113,7 +113,7 @@ func (k LooseForeignKey) Places(recorded []string) ([]int, error) {
 		}
 	}
 	if slices.Contains(places, -1) {
-		return nil, &KeyMismatchError{fmt.Sprintf("refers to %s, but %s is known by %s",
+		return nil, &KeyMismatchError{fmt.Sprintf("refers to %s, but the recorded key of %s is %s",
 			ColumnList(k.Key), k.Parent, ColumnList(recorded))}
 	}
 	return places, nil
@@ -143,7 +143,7 @@ func (c *Child) Refer(to RecordedKey) (err error) {
 func (c *Child) Takes(key Key) error {
 	switch {
 	case key.Columns() != len(c.Key.Columns):
-		return &KeyMismatchError{fmt.Sprintf("refers by %d columns, but a key of %d was recorded",
+		return &KeyMismatchError{fmt.Sprintf("has %d columns, but a key of %d values was recorded",
 			len(c.Key.Columns), key.Columns())}
 	case len(c.Key.Key) > 1 && c.order == nil:
 		// In another order they would find the rows of others.

@@ -34,11 +34,12 @@ type Admin struct {
 // Installed is what Install found or did in one database.
 type Installed struct {
 	Database string `json:"database"`
-	// Result is one of lfkadmin.QueueInstalled, QueueOurs and QueueGitLabs.
+	// Result is one of the constants of lfkadmin that begin with Queue.
 	Result string `json:"result"`
 }
 
-// Install makes the queue of deleted records where there is none.
+// Install makes the queue of deleted records and its trigger functions, or renews those of an older
+// version.
 func (l Admin) Install(ctx context.Context) ([]Installed, error) {
 	done := []Installed{}
 	err := l.each(ctx, func(d *repo.Database) error {

@@ -121,7 +121,7 @@ func (d *dryRun) count(ctx context.Context, task *childTask, keys []repo.Key) {
 		keys = slices.DeleteFunc(slices.Clone(keys), func(k repo.Key) bool {
 			misfit := task.child.Takes(k)
 			if misfit != nil {
-				d.addFailure(ctx, newFailure(task, misfit, true), 1, misfit)
+				d.addFailure(ctx, newFailure(task, misfit, false), 1, misfit)
 			}
 			return misfit != nil
 		})

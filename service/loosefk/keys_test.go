@@ -327,8 +327,8 @@ func TestLooseForeignKeysCleanup_AnotherIntegerKeyThanTheRecordedOneIsRefused(t 
 	t.Parallel()
 	const named = "c: [{table: p, column: number, key: number, on_delete: async_delete}]"
 	for _, c := range []struct{ name, schema, definition, want string }{
-		{"own queue", "", named, "refers to number, but p is known by id"},
-		{"GitLab's queue", "main", named, "refers to number, but p is known by id"},
+		{"own queue", "", named, "refers to number, but the recorded key of p is id"},
+		{"GitLab's queue", "main", named, "refers to number, but the recorded key of p is id"},
 		{"own queue, text", "", "c: [{table: p, column: label, on_delete: async_delete}]", "42883"},
 		{"GitLab's queue, text", "main", "c: [{table: p, column: label, on_delete: async_delete}]", "42883"},
 	} {

@@ -188,7 +188,7 @@ func (at spot) trigger(parent string, t *lfkadmin.Trigger, track string) {
 		at.fail("trigger_disabled", "its trigger %s is disabled, or fires on "+
 			"replicas only: run %s", t.Name, track)
 	case t.Fires == "O":
-		at.warn("trigger_not_always", "its trigger %s rests while "+
+		at.warn("trigger_not_always", "its trigger %s does not fire while "+
 			"session_replication_role is replica: if rows are deleted so, ALTER TABLE %s ENABLE ALWAYS "+
 			"TRIGGER %s", t.Name, t.Relation(), t.Name)
 	}

@@ -49,7 +49,7 @@ func (c *cleanup) failMisfits(ctx context.Context, task *childTask, keys []*open
 	return slices.DeleteFunc(slices.Clone(keys), func(k *openKey) bool {
 		err := task.child.Takes(k.key)
 		if err != nil {
-			c.failKeys(ctx, task, []*openKey{k}, err, true)
+			c.failKeys(ctx, task, []*openKey{k}, err, false)
 		}
 		return err != nil
 	})
