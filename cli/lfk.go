@@ -48,7 +48,12 @@ type action func(ctx context.Context, keys loosefk.Admin, args []string) error
 
 // with is the body of a command: it opens the configured databases for do. Unknown databases,
 // tables, records and children are errors of usage.
-func (l *lfk) with(do action) func(*cobra.Command, []string) error {
+func (l *lfk) with(do action) func(*cobra.Command, []string) error { return l.body(true, do) }
+
+// withTables is with for a command that does without the definitions where they cannot be read.
+func (l *lfk) withTables(do action) func(*cobra.Command, []string) error { return l.body(false, do) }
+
+func (l *lfk) body(needsDefinitions bool, do action) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, args []string) error {
 		ctx, stop := untilSignal(c.Context())
 		defer stop()
@@ -57,6 +62,10 @@ func (l *lfk) with(do action) func(*cobra.Command, []string) error {
 			return err
 		}
 		keys, err := l.keys(service.Settings[loosefk.Config](&configuration.service))
+		if _, wrong := errors.AsType[*loosefk.DefinitionsError](err); wrong && !needsDefinitions {
+			l.note("warning: the definitions cannot be read, and are not looked at: %v", err)
+			err = nil
+		}
 		if err != nil {
 			return err
 		}
@@ -162,7 +171,7 @@ func (l *lfk) install() *cobra.Command {
 		Use:   "install",
 		Short: "Create the queue of deleted records and its trigger functions, where there is none",
 		Args:  between(0, 0),
-		RunE: l.with(func(ctx context.Context, keys loosefk.Admin, _ []string) error {
+		RunE: l.withTables(func(ctx context.Context, keys loosefk.Admin, _ []string) error {
 			done, err := keys.Install(ctx)
 			return l.report(err, map[string]any{"databases": done}, func() {
 				for _, d := range done {
@@ -179,7 +188,7 @@ func (l *lfk) track() *cobra.Command {
 		Use:   "track TABLE",
 		Short: "Create the triggers that queue a table's deleted rows, in all its partitions",
 		Args:  between(1, 1),
-		RunE: l.with(func(ctx context.Context, keys loosefk.Admin, args []string) error {
+		RunE: l.withTables(func(ctx context.Context, keys loosefk.Admin, args []string) error {
 			done, err := keys.Track(ctx, args[0], columns...)
 			if err != nil {
 				return err
@@ -204,7 +213,7 @@ func (l *lfk) untrack() *cobra.Command {
 		Use:   "untrack TABLE",
 		Short: "Drop the triggers that queue the deleted rows of a table, or of one partition",
 		Args:  between(1, 1),
-		RunE: l.with(func(ctx context.Context, keys loosefk.Admin, args []string) error {
+		RunE: l.withTables(func(ctx context.Context, keys loosefk.Admin, args []string) error {
 			done, err := keys.Untrack(ctx, args[0])
 			return l.report(err, map[string]any{"databases": done}, func() {
 				for _, d := range done {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
@@ -180,8 +181,9 @@ func (l *lfk) reverted(ctx context.Context, a *loosefk.Adoption) error {
 	return l.report(nil, a, func() {
 		l.say("%s: %s is a real foreign key", a.Database, a.Constraint)
 		if len(others) == 0 {
-			l.note("nothing else needs the records of %s: `caretaker lfk untrack %[1]s` ends them; "+
-				"restart the servers, so that they forget the definition", a.Parent())
+			l.note("nothing else needs the records of %s: `caretaker lfk untrack %s` ends them; "+
+				"restart the servers, so that they forget the definition",
+				a.Parent(), repo.Argument(a.Parent()))
 			return
 		}
 		l.note("%s stays tracked for %s; restart the servers, so that they forget the definition",

@@ -146,3 +146,21 @@ func TestLfkAdopt_NamesMayBeQuoted(t *testing.T) {
 		want(t, 2, "lfk orphans "+wrong, "write TABLE.COLUMN")
 	}
 }
+
+func TestLfk_TablesAreTrackedWithoutDefinitionsThatCanBeRead(t *testing.T) {
+	conn := configured(t, "main")
+	defined(t, "c: 1\n")
+	migrate(t)
+	execute(t, conn, `CREATE TABLE "Price.List" (id bigint PRIMARY KEY)`)
+	const warning = "warning: the definitions cannot be read, and are not looked at: "
+	want(t, 0, "lfk install", warning, "main: ")
+	want(t, 0, `lfk track "Price.List"`, warning, "trigger")
+	want(t, 0, `lfk untrack "Price.List"`, warning, "dropped trigger")
+	want(t, 0, "lfk dead", warning)
+	want(t, 1, "lfk lint", "definitions.yml: c: ")
+
+	// What is advised can be copied into a shell.
+	defined(t, "")
+	want(t, 0, `lfk track "Price.List"`, "trigger")
+	want(t, 0, "lfk lint", "`caretaker lfk untrack '\"Price.List\"'`")
+}

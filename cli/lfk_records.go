@@ -51,7 +51,7 @@ func (l *lfk) dead() *cobra.Command {
 			"KEPT_BY_TRIGGER for rows that a trigger or rule keeps;\n" +
 			"KEY_MISMATCH if the definition has another key; - if a database did not answer.",
 		Args: between(0, 0),
-		RunE: l.with(func(ctx context.Context, keys loosefk.Admin, _ []string) error {
+		RunE: l.withTables(func(ctx context.Context, keys loosefk.Admin, _ []string) error {
 			if failing {
 				records, err := keys.Failing(ctx, table)
 				return l.failingRecords().show(l, records, err)
@@ -140,7 +140,7 @@ func (l *lfk) retry() *cobra.Command {
 	flags.Int64Var(&id, "id", 0, "`number` of the record")
 	flags.StringVar(&table, "table", "", "`name` of the parent table of the records")
 	flags.BoolVar(&all, "all", false, "all dead records")
-	command.RunE = l.with(func(ctx context.Context, keys loosefk.Admin, _ []string) error {
+	command.RunE = l.withTables(func(ctx context.Context, keys loosefk.Admin, _ []string) error {
 		var only *int64
 		if flags.Changed("id") {
 			only = &id

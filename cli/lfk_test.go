@@ -159,11 +159,11 @@ func TestLfk_MistakesOfUsageExitWith2(t *testing.T) {
 	want(t, 0, "lfk lint --help", "--database")
 }
 
-func TestLfk_MalformedDefinitionsAreFatal(t *testing.T) {
+func TestLfk_MalformedDefinitionsAreFatalWhereTheyAreNeeded(t *testing.T) {
 	configured(t, "main")
 	migrate(t)
 	file := defined(t, "c: [{table: p, column: p_id, on_delete: async_drop}]\nd: 1")
-	for _, command := range []string{"lint", "install", "track p", "untrack p", "dead", "retry --all"} {
+	for _, command := range []string{"lint", "accept-absent --all", "orphans", "adopt c.p_id"} {
 		want(t, 1, "lfk "+command, file+": c[0].on_delete: is the string \"async_drop\": allowed are async_delete, async_nullify, update_column_to\n",
 			file+": d: is the integer \"1\"")
 	}

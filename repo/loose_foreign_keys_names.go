@@ -2,6 +2,7 @@ package repo
 
 import (
 	"errors"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -66,6 +67,30 @@ func written(name string) string {
 		return quote(name)
 	}
 	return name
+}
+
+// plainWord is what a shell takes as it is.
+var plainWord = regexp.MustCompile(`^[\w.,:/@%+=-]+$`)
+
+// Argument is a text as a command that is to be copied into a shell needs it: names that have quotes
+// of their own keep them.
+func Argument(text string) string {
+	if plainWord.MatchString(text) {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}
+
+// ReferenceArgument is the [Argument] TABLE.COLUMN, with the table as definitions have it.
+func ReferenceArgument(table string, columns []string) string {
+	names := make([]string, len(columns))
+	for i, name := range columns {
+		names[i] = name
+		if strings.ContainsAny(name, `.,"`) || strings.TrimSpace(name) != name {
+			names[i] = quote(name)
+		}
+	}
+	return Argument(table + "." + strings.Join(names, ","))
 }
 
 // In is the table with the schema that it has where schema is the application's.

@@ -315,14 +315,15 @@ func (r tracking) step(
 			return trackStep{relation: rel, trigger: t.Name}, t.Off(), nil
 		case form == FormRight && same:
 			return step, false, r.refuse("%s is tracked by %s as it was of another type: run `caretaker "+
-				"lfk untrack %s` first", rel, repo.ColumnList(key), r.table)
+				"lfk untrack %s` first", rel, repo.ColumnList(key), repo.Argument(r.table))
 		case form == FormRight && len(key) > 1:
 			return step, false, r.refuse("%s is tracked by %s: say --column %s, or `caretaker "+
-				"lfk untrack %s` first", rel, repo.ColumnList(key), strings.Join(key, ","), r.table)
+				"lfk untrack %s` first", rel, repo.ColumnList(key), columnsArgument(key),
+				repo.Argument(r.table))
 		case form == FormRight:
 			return step, false, r.refuse("%s is tracked by its column %s: say --column %s, or `caretaker "+
 				"lfk untrack %s` first",
-				rel, repo.ColumnList(key), strings.Join(key, ","), r.table)
+				rel, repo.ColumnList(key), columnsArgument(key), repo.Argument(r.table))
 		case t.Name == name:
 			return step, false, r.refuse("%s has a different trigger named %s, which calls %s(%s): drop "+
 				"or rename it first",
@@ -331,6 +332,8 @@ func (r tracking) step(
 	}
 	return trackStep{relation: rel, trigger: name, create: true}, true, nil
 }
+
+func columnsArgument(key []string) string { return repo.Argument(strings.Join(key, ",")) }
 
 func (p trackPlan) carryOut(ctx context.Context, tx pgx.Tx) error {
 	if err := p.function.create(ctx, tx, p.queue); err != nil {

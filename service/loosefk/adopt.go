@@ -211,8 +211,8 @@ func (a *Adoption) checkDropped() error {
 		return nil
 	}
 	return fmt.Errorf("%s: %s was dropped, but %s has no definition for it: run `caretaker lfk revert "+
-		"%s.%s`, or write the definition again:\n%s", a.Database, a.real.Name,
-		a.admin.Definitions.File, a.key.Table, strings.Join(a.key.Columns, ","), Entry(a.key))
+		"%s`, or write the definition again:\n%s", a.Database, a.real.Name,
+		a.admin.Definitions.File, repo.ReferenceArgument(a.key.Table, a.key.Columns), Entry(a.key))
 }
 
 // same is the action that does what the constraint does; "": there is none.

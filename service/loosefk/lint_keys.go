@@ -40,7 +40,7 @@ func (l *lint) keyType(d inspected, at spot, parent lfkadmin.Parent) {
 		case asInteger:
 			at.fail("key_type", "its key %s is of type %s, which its trigger does not record: deletions "+
 				"from it fail: run `caretaker lfk untrack %s`, and track it again", c.Name, c.Exact,
-				at.object)
+				repo.Argument(at.object))
 		}
 	}
 }

@@ -33,7 +33,7 @@ func (l *lint) missing() {
 		default:
 			l.at("", key.String()).fail("child_missing", "%s is in no configured database, so records of "+
 				"%s are held: configure the database that has it, or, if there is none, "+
-				"run `caretaker lfk accept-absent %[1]s`", key.Table, key.Parent)
+				"run `caretaker lfk accept-absent %s`", key.Table, key.Parent, repo.Argument(key.Table))
 		}
 	}
 }
@@ -93,7 +93,11 @@ func (l *lint) acceptedOf(d inspected, recorded string) (children []string) {
 }
 
 func revokeCommand(children []string) string {
-	return "`caretaker lfk accept-absent --revoke " + strings.Join(children, " ") + "`"
+	arguments := make([]string, len(children))
+	for i, child := range children {
+		arguments[i] = repo.Argument(child)
+	}
+	return "`caretaker lfk accept-absent --revoke " + strings.Join(arguments, " ") + "`"
 }
 
 // cleaned says whether a parent, by its recorded name, has a definition with a child to be cleaned, or one that may be in
@@ -155,9 +159,9 @@ func (l *lint) parents(d inspected) {
 				"deletions are recorded: name that in the definitions", parent.PartitionOf)
 			continue
 		}
-		track := "`caretaker lfk track " + key.Parent + " --database " + d.name
+		track := "`caretaker lfk track " + repo.Argument(key.Parent) + " --database " + d.name
 		if !slices.Equal(parent.Key, []string{"id"}) {
-			track += " --column " + strings.Join(parent.Key, ",")
+			track += " --column " + repo.Argument(strings.Join(parent.Key, ","))
 		}
 		for _, relation := range parent.Relations {
 			l.at(d.name, relation.Name).trigger(key.Parent, relation.Trigger, track+"`")
@@ -179,11 +183,11 @@ func (at spot) trigger(parent string, t *lfkadmin.Trigger, track string) {
 	case form == lfkadmin.FormWrong && t.Routed():
 		at.fail("trigger_form", "its trigger %s sends records to queues that "+
 			"caretaker does not read: leave this parent to GitLab's own worker, "+
-			"or run `caretaker lfk untrack %s` and %s", t.Name, parent, track)
+			"or run `caretaker lfk untrack %s` and %s", t.Name, repo.Argument(parent), track)
 	case form == lfkadmin.FormWrong:
 		at.fail("trigger_form", "its trigger %s calls %s(%s), which does not "+
 			"record %s: run `caretaker lfk untrack %s` and %s",
-			t.Name, t.Function, strings.Join(t.Arguments, ", "), parent, parent, track)
+			t.Name, t.Function, strings.Join(t.Arguments, ", "), parent, repo.Argument(parent), track)
 	case t.Off():
 		at.fail("trigger_disabled", "its trigger %s is disabled, or fires on "+
 			"replicas only: run %s", t.Name, track)
@@ -202,9 +206,11 @@ func (l *lint) triggers(d inspected) {
 			continue
 		}
 		recorded, shown := t.Recorded(), t.Parent
+		table := repo.Table{Name: t.Parent}
 		if !t.ParentHere {
-			shown = recorded
+			shown, table.Schema = recorded, t.ParentSchema
 		}
+		argument := repo.Argument(table.Written())
 		if slices.Contains(seen, recorded) || l.served(d, recorded) {
 			continue
 		}
@@ -213,11 +219,11 @@ func (l *lint) triggers(d inspected) {
 			l.at(d.name, shown).warn("trigger_without_definition",
 				"its deletions are noted by %s, but its child tables were accepted as absent: run "+
 					"`caretaker lfk untrack %s`, or %s",
-				t.Name, shown, revokeCommand(children))
+				t.Name, argument, revokeCommand(children))
 			continue
 		}
 		l.at(d.name, shown).warn("trigger_without_definition",
 			"its deletions are noted by %s, but no definition needs them: add one, "+
-				"or run `caretaker lfk untrack %s`", t.Name, shown)
+				"or run `caretaker lfk untrack %s`", t.Name, argument)
 	}
 }

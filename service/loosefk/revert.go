@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
@@ -74,9 +73,9 @@ func (a *Adoption) explain(err error) error {
 		return err
 	}
 	return fmt.Errorf("rows of %s refer to rows of %s that are gone, so %s cannot be checked: put records "+
-		"of them into the queue with `caretaker lfk orphans %[1]s.%[4]s --fix`, let the worker clean "+
+		"of them into the queue with `caretaker lfk orphans %s --fix`, let the worker clean "+
 		"them, then run this command again", a.key.Table, a.key.Parent, a.real.Name,
-		strings.Join(a.key.Columns, ","))
+		repo.ReferenceArgument(a.key.Table, a.key.Columns))
 }
 
 // Finish checks the rows, forgets the adoption, and takes the definition out of the file, in this
