@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,6 +26,7 @@ func (l *lfk) orphans() *cobra.Command {
 	var fix bool
 	var limit int
 	var after []string
+	var parent string
 	command := &cobra.Command{
 		Use:   "orphans [TABLE.COLUMN]",
 		Short: "Find children whose parent is gone although no record says so",
@@ -44,14 +46,23 @@ func (l *lfk) orphans() *cobra.Command {
 				return err
 			}
 			search.Limit, search.After = limit, repo.KeyOf(after...)
-			if len(after) > 0 && len(args) == 0 {
+			switch {
+			case len(after) > 0 && len(args) == 0:
 				return usage(errors.New("--after needs TABLE.COLUMN"))
+			case limit < 1:
+				return usage(errors.New("--limit is at least 1"))
+			case parent != "":
+				of := search.Which
+				search.Which = func(t *orphanaudit.Task) bool { return t.Key.Parent == parent && of(t) }
 			}
 			if fix {
 				search.Fix = &orphanaudit.Fixing{Main: keys.Databases[0], Holder: operator()}
 				defer search.Fix.End(context.WithoutCancel(ctx))
 			}
 			found, err := search.Run(ctx)
+			if errors.Is(err, orphanaudit.ErrAfter) {
+				return usage(err)
+			}
 			if errors.Is(err, orphanaudit.ErrNoTask) {
 				return usage(fmt.Errorf("%w: `caretaker lfk lint` checks them", err))
 			}
@@ -63,6 +74,8 @@ func (l *lfk) orphans() *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.BoolVar(&fix, "fix", false, "put records of the missing parents into the queue")
+	flags.StringVar(&parent, "parent", "", "`table` that the definition refers to, where a column has "+
+		"several")
 	flags.IntVar(&limit, "limit", 100_000, "`number` of missing parents after which to end")
 	flags.StringArrayVar(&after, "after", nil, "`value` of the key behind which to begin, one a column")
 	return command
@@ -126,9 +139,16 @@ func (l *lfk) orphanTable(found []orphanaudit.Found, some bool) error {
 			l.note("error: %s on %s: %s", f.Definition, f.Database, f.Fault)
 		}
 		if len(f.After) > 0 {
-			child, _, _ := strings.Cut(f.Definition, " -> ")
-			l.note("more may be left: go on with caretaker lfk orphans %s --database %s%s",
-				strings.NewReplacer("(", "", ")", "", ", ", ",").Replace(child), f.Database,
+			child, parent, _ := strings.Cut(f.Definition, " -> ")
+			parent, _, _ = strings.Cut(parent, " if ")
+			selected := " --database " + f.Database
+			if slices.ContainsFunc(found, func(o orphanaudit.Found) bool {
+				return o.Definition != f.Definition && strings.HasPrefix(o.Definition, child+" -> ")
+			}) {
+				selected = " --parent " + parent + selected
+			}
+			l.note("more may be left: go on with caretaker lfk orphans %s%s%s",
+				strings.NewReplacer("(", "", ")", "", ", ", ",").Replace(child), selected,
 				afterFlags(f.After))
 		}
 	}

@@ -16,6 +16,7 @@ func TestContract(t *testing.T) {
 		Prepare: func(e *servicetest.Estate) {
 			e.Exec("main", `CREATE TABLE p (id bigserial PRIMARY KEY);
 				CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
+			e.Install("p")
 		},
 		Due: func(e *servicetest.Estate, n int) {
 			e.Exec("main", `INSERT INTO c (p_id) SELECT generate_series(1, $1::int)`, n)

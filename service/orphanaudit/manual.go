@@ -3,6 +3,9 @@ package orphanaudit
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -41,6 +44,9 @@ type Found struct {
 // ErrNoTask says that no definition is selected, or none has its child in a configured database.
 var ErrNoTask = errors.New("no such definition with a child in a configured database")
 
+// ErrAfter says that a search cannot begin where it was told to.
+var ErrAfter = errors.New("--after cannot be used so")
+
 // errLate: the records of a page could not be written.
 var errLate = errors.New("older transactions are open: try again when they have ended")
 
@@ -54,11 +60,15 @@ func (s *Search) Run(ctx context.Context) (found []Found, err error) {
 	if err != nil {
 		return nil, err
 	}
+	tasks = slices.DeleteFunc(tasks, func(t *Task) bool { return s.Which != nil && !s.Which(t) })
+	if len(tasks) == 0 {
+		return nil, ErrNoTask
+	}
+	if err := s.checkAfter(tasks); err != nil {
+		return nil, err
+	}
 	left := s.Limit
 	for _, t := range tasks {
-		if s.Which != nil && !s.Which(t) {
-			continue
-		}
 		f := Found{Definition: t.Name(), Database: t.Database(), Fault: t.faultOf(s.Fix != nil)}
 		if f.Fault == "" {
 			if err := s.task(ctx, t, &f, &left); err != nil {
@@ -67,10 +77,26 @@ func (s *Search) Run(ctx context.Context) (found []Found, err error) {
 		}
 		found = append(found, f)
 	}
-	if len(found) == 0 {
-		return nil, ErrNoTask
-	}
 	return found, nil
+}
+
+// checkAfter refuses a beginning that is not of one task: another one would pass its own keys over.
+func (s *Search) checkAfter(tasks []*Task) error {
+	var zero repo.Key
+	switch t := tasks[0]; {
+	case s.After == zero:
+	case len(tasks) > 1:
+		names := make([]string, len(tasks))
+		for i, t := range tasks {
+			names[i] = t.Name() + " on " + t.Database()
+		}
+		return fmt.Errorf("%w: it would be of %s: choose one with --parent and --database", ErrAfter,
+			strings.Join(names, ", "))
+	case s.After.Columns() != len(t.Key.Columns):
+		return fmt.Errorf("%w: %s has %d columns: give --after for each, in their order", ErrAfter,
+			t.Name(), len(t.Key.Columns))
+	}
+	return nil
 }
 
 // record writes the records of a page's orphans.
