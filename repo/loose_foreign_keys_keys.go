@@ -27,21 +27,24 @@ type RecordedKey struct {
 	// Columns of the key; none: nobody knows them.
 	Columns []string
 	// Values: as texts, else as one integer. Classes are those of the columns then, as [KeyClassSQL]
-	// has them.
+	// has them; of an integer they are empty.
 	Values  bool
 	Classes []string
 }
 
 // recordedKeysSQL are the triggers that record deletions. A partition's say the same as its parent's,
-// and do not count.
+// and do not count. Only those that record values ($2) have the table's columns: each costs a look at
+// all types, and GitLab's tables have thousands.
 const recordedKeysSQL = `
 SELECT f.proname, n.nspname, cn.nspname || '.' || c.relname, encode(t.tgargs, 'hex'),
   ARRAY(
     SELECT a.attname::text FROM pg_attribute a
-    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum),
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+      AND starts_with(f.proname, $2) ORDER BY a.attnum),
   ARRAY(
     SELECT ` + KeyClassSQL + ` FROM pg_attribute a
-    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum)
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+      AND starts_with(f.proname, $2) ORDER BY a.attnum)
 FROM pg_proc f
 JOIN pg_namespace n ON n.oid = f.pronamespace AND n.nspname = current_schema()
 JOIN pg_trigger t ON t.tgfoid = f.oid
@@ -54,7 +57,7 @@ type captureTrigger struct {
 	// Function and its Schema, the name of the Table with its own.
 	Function, Schema, Table string
 	Arguments               string
-	// Names and Classes of the table's columns.
+	// Names and Classes of the table's columns; none if an integer is recorded.
 	Names, Classes []string
 }
 
@@ -86,7 +89,7 @@ func (t captureTrigger) key() (table string, key RecordedKey) {
 
 // RecordedKeys are the keys of tables that are recorded now, by the tables' recorded names.
 func (d *Database) RecordedKeys(ctx context.Context, l Limits) (map[string]RecordedKey, error) {
-	find := newQuery("find recorded keys", recordedKeysSQL, TriggerFunctions)
+	find := newQuery("find recorded keys", recordedKeysSQL, TriggerFunctions, ValuesFunctionPrefix)
 	found, err := readRows(ctx, d, l, find, pgx.RowToStructByPos[captureTrigger])
 	keys := map[string]RecordedKey{}
 	for _, t := range found {
