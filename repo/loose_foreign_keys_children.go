@@ -125,6 +125,9 @@ const comparedSQL = `(
     ELSE format_type(t.oid, -1) END
   FROM ` + baseTypeSQL + ` t (oid))`
 
+// ClassInteger is the class of smallint, integer and bigint.
+const ClassInteger = "integer"
+
 // KeyClassSQL is the class of a key's column a: 'integer', 'uuid', 'text' (also varchar) or
 // 'character'; a domain has that of its base type. It is empty for a type that cannot be in a key, as
 // that of texts which can be equal and not the same, by their collation. Types without a collation
@@ -132,7 +135,7 @@ const comparedSQL = `(
 // equal values: [Key] compares it.
 const KeyClassSQL = `coalesce((
   SELECT CASE
-    WHEN t.oid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype) THEN 'integer'
+    WHEN t.oid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype) THEN '` + ClassInteger + `'
     WHEN t.oid = 'uuid'::regtype THEN 'uuid'
     WHEN NOT EXISTS (
       SELECT FROM pg_collation l WHERE l.oid = a.attcollation AND l.collisdeterministic) THEN ''

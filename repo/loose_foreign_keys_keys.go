@@ -64,18 +64,16 @@ type captureTrigger struct {
 // key is what the trigger records, and under which name; none if it is not one of these triggers.
 func (t captureTrigger) key() (table string, key RecordedKey) {
 	arguments := TriggerArguments(t.Arguments)
-	column, ofColumn := strings.CutPrefix(t.Function, ColumnFunctionPrefix)
-	switch values := strings.HasPrefix(t.Function, ValuesFunctionPrefix); {
-	case values || strings.HasPrefix(t.Function, IntegerFunctionPrefix):
-		if len(arguments) > 1 {
-			table, key = arguments[0], RecordedKey{Columns: arguments[1:], Values: values}
-		}
+	key.Columns = TriggerKey(t.Function, arguments)
+	key.Values = strings.HasPrefix(t.Function, ValuesFunctionPrefix)
+	switch {
+	case len(key.Columns) == 0:
+	case FunctionOfTable(t.Function):
+		table = arguments[0]
 	case t.Function == TriggerFunctions && len(arguments) == 0:
-		table, key.Columns = t.Table, []string{"id"}
-	case t.Function == OverrideFunction && len(arguments) == 1:
-		table, key.Columns = t.Schema+"."+arguments[0], []string{"id"}
-	case ofColumn && len(arguments) == 1:
-		table, key.Columns = t.Schema+"."+arguments[0], []string{column}
+		table = t.Table
+	case t.Function != TriggerFunctions && len(arguments) == 1:
+		table = t.Schema + "." + arguments[0]
 	}
 	for _, name := range key.Columns {
 		class := ""

@@ -23,6 +23,28 @@ const (
 	TriggerSuffix = "_loose_fk_trigger"
 )
 
+// TriggerKey are the columns that a trigger records which calls this function with these arguments;
+// none: it is not one that records deletions.
+func TriggerKey(function string, arguments []string) []string {
+	column, ofColumn := strings.CutPrefix(function, ColumnFunctionPrefix)
+	switch {
+	case FunctionOfTable(function):
+		return arguments[min(1, len(arguments)):]
+	case ofColumn:
+		return []string{column}
+	case function == TriggerFunctions, function == OverrideFunction:
+		return []string{"id"}
+	}
+	return nil
+}
+
+// FunctionOfTable says that a trigger function is for one table, which the first argument of its
+// triggers names.
+func FunctionOfTable(function string) bool {
+	return strings.HasPrefix(function, ValuesFunctionPrefix) ||
+		strings.HasPrefix(function, IntegerFunctionPrefix)
+}
+
 // DeleteTrigger is a trigger that records the deletions from a table.
 type DeleteTrigger struct {
 	Name            string

@@ -67,8 +67,9 @@ func (k *RealKey) WasValid() bool { return !strings.HasSuffix(k.Definition, " NO
 // fullNamesSQL lets PostgreSQL write all names with their schemas.
 const fullNamesSQL = `SELECT set_config('search_path', 'pg_catalog', true)`
 
-// realKeysSQL: those of the table $1, as they were if they were dropped and made again, with the copies that a partition has, but not the copies for
-// the partitions of a parent; then those that were dropped and are no longer there.
+// realKeysSQL are the foreign keys of the table $1, with the copies that a partition has of its
+// table's, but without those that PostgreSQL makes for the partitions of a parent; then those that
+// were dropped and are not there. One that was dropped and made again is as it was before.
 const realKeysSQL = `
 SELECT k.oid, n.nspname, c.relname, pn.nspname, p.relname, k.conname::text,
   ARRAY(

@@ -244,28 +244,19 @@ func (t Trigger) Recorded() string { return t.ParentSchema + "." + t.Parent }
 func (t Trigger) Values() bool { return strings.HasPrefix(t.Function, valuesFunctionPrefix) }
 
 // ofTable: the function is for one table.
-func (t Trigger) ofTable() bool {
-	return t.Values() || strings.HasPrefix(t.Function, integerFunctionPrefix)
-}
+func (t Trigger) ofTable() bool { return repo.FunctionOfTable(t.Function) }
 
 // Form says whether the trigger does its work, and the columns that it records: none for a foreign
 // one.
 func (t Trigger) Form() (form Form, key []string) {
-	key = []string{"id"}
-	named, isColumn := strings.CutPrefix(t.Function, columnFunctionPrefix)
-	if isColumn {
-		key = []string{named}
-	}
-	ours := isColumn || t.Function == plainFunctionName || t.Function == overrideFunctionName ||
-		t.ofTable()
+	key = repo.TriggerKey(t.Function, t.Arguments)
 	switch {
-	case !ours || !t.capturing:
+	case !t.capturing, len(key) == 0 && !t.ofTable():
 		return FormForeign, nil
 	case t.ofTable():
-		if len(t.Arguments) < 2 || t.Arguments[0] != t.Recorded() {
-			return FormWrong, key
+		if len(key) == 0 || t.Arguments[0] != t.Recorded() {
+			return FormWrong, []string{"id"}
 		}
-		return FormRight, t.Arguments[1:]
 	case t.Function == plainFunctionName:
 		// Under its own name: that of a partition nobody asks for.
 		if t.Divided || len(t.Arguments) > 0 {

@@ -50,7 +50,8 @@ const widenQueueSQL = `ALTER TABLE {queue} ADD COLUMN key_values text[]`
 
 // InstallQueue makes the queue of deleted records and the functions that feed it, unless there is a
 // queue already; of a queue of our own it renews functions of an older version, and adds the column
-// key_values to one that lacks it. It returns one of the words above. A relation of that name with another shape is a [*RefusedError].
+// key_values to one that lacks it. It returns one of the words above. A relation of that name with
+// another shape is a [*RefusedError].
 func (a Admin) InstallQueue(ctx context.Context) (string, error) {
 	var q repo.DeletedRecords
 	var old []captureFunction

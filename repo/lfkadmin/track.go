@@ -167,7 +167,7 @@ func (r tracking) choose(
 		}
 	}
 	switch {
-	case len(columns) > 1 || columns[0].Class != classInteger:
+	case len(columns) > 1 || columns[0].Class != repo.ClassInteger:
 		return tableFunction(valuesFunctionPrefix, t, names), nil
 	case byID && t.Kind != kindPartitioned:
 		f = plainFunction()
@@ -185,9 +185,6 @@ func (r tracking) choose(
 	}
 	return f, err
 }
-
-// classInteger is that of [repo.KeyClassSQL].
-const classInteger = "integer"
 
 // key are the columns that were asked for.
 func (r tracking) key(ctx context.Context, tx pgx.Tx, t relation) ([]KeyColumn, error) {
@@ -230,7 +227,7 @@ func (r tracking) checkTypes(columns []KeyColumn, q repo.DeletedRecords, t relat
 	wide := len(columns) > 1
 	for _, c := range columns {
 		switch {
-		case c.Class == classInteger:
+		case c.Class == repo.ClassInteger:
 			continue
 		case !q.Managed:
 			return r.refuse("the key %s of %s is of type %s: only smallint, integer and bigint can be "+

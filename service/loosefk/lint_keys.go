@@ -8,9 +8,6 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 )
 
-// classInteger is that of [repo.KeyClassSQL].
-const classInteger = "integer"
-
 // Kinds of columns, as messages have them.
 const (
 	integerKinds = "smallint, integer and bigint"
@@ -33,7 +30,7 @@ func (l *lint) keyType(d inspected, at spot, parent lfkadmin.Parent) {
 		case c.Class == "":
 			at.fail("key_type", "its key %s is of type %s: only %s can be recorded, "+
 				"so it cannot have definitions", c.Name, c.Exact, recordable(d))
-		case c.Class == classInteger:
+		case c.Class == repo.ClassInteger:
 		case !d.Queue.Managed:
 			at.fail("key_type", "its key %s is of type %s: only %s can be recorded in GitLab's queue, "+
 				"so it cannot have definitions", c.Name, c.Exact, integerKinds)
@@ -69,7 +66,7 @@ func (l *lint) needsValues(d inspected) bool {
 		parent, here := d.Parents[key.Parent]
 		return here && (len(parent.Key) > 1 ||
 			slices.ContainsFunc(parent.Columns, func(c lfkadmin.KeyColumn) bool {
-				return c.Class != classInteger
+				return c.Class != repo.ClassInteger
 			}))
 	})
 }
@@ -81,7 +78,7 @@ func (l *lint) recordedKey(key repo.LooseForeignKey) (columns []lfkadmin.KeyColu
 		parent, here := d.Parents[key.Parent]
 		places, err := key.Places(parent.Key)
 		if !here || err != nil || len(parent.Columns) != len(key.Columns) ||
-			parent.Tracked() && !parent.Values && parent.Columns[0].Class != classInteger {
+			parent.Tracked() && !parent.Values && parent.Columns[0].Class != repo.ClassInteger {
 			continue
 		}
 		for _, place := range places {
@@ -116,7 +113,7 @@ func (l *lint) mismatches(key repo.LooseForeignKey, child *lfkadmin.Child) (mism
 		case recorded == nil && column.Class != "",
 			recorded != nil && column.Class != "" && recorded[i].Class == column.Class:
 			continue
-		case i < len(recorded) && recorded[i].Class == classInteger:
+		case i < len(recorded) && recorded[i].Class == repo.ClassInteger:
 			kinds = integerKinds
 		case i < len(recorded):
 			kinds, of = recorded[i].Exact, recorded[i].Name+" of "+key.Parent

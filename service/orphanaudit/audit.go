@@ -140,7 +140,7 @@ func (t *Task) findParents(ctx context.Context, databases []inspected) (fault st
 
 // needsValues: a key is recorded as one integer, or else as texts.
 func needsValues(p lfkadmin.Parent) bool {
-	return p.Values || len(p.Columns) != 1 || p.Columns[0].Class != "integer"
+	return p.Values || len(p.Columns) != 1 || p.Columns[0].Class != repo.ClassInteger
 }
 
 // arrange finds the place of each recorded column among the child's.
