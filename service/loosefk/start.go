@@ -77,7 +77,7 @@ func (k *looseForeignKeys) maintainPartitions(
 		},
 		func(p repo.Permit) error { return k.trackPartitions(ctx, x, p) },
 	} {
-		err := permitted(ctx, x, do)
+		err := x.Permitted(ctx, x.Database, repo.PartitionLimits(), do)
 		if errors.Is(err, repo.ErrLeaseLost) || x.Stopped() != nil {
 			return changed, err
 		}
@@ -106,16 +106,6 @@ func (k *looseForeignKeys) trackPartitions(
 		"lasts, run caretaker lfk track on their table as the role that owns it, or set "+
 		"track_partitions to false", "error", err)
 	return nil
-}
-
-// permitted does a step on partitions.
-func permitted(ctx context.Context, x *run.Execution, do func(repo.Permit) error) (err error) {
-	permit, err := x.Permit(ctx, x.Database, repo.Table{}, repo.PartitionLimits())
-	if err != nil {
-		return err
-	}
-	defer permit.End(&err)
-	return do(permit.Permit)
 }
 
 // parentTasks is what has to be done for the records of one parent, and how far loading them has

@@ -80,7 +80,9 @@ func (w *working) end(ctx context.Context) error {
 			strings.Join(w.late, ", ")
 		w.x.Limit(reason, reason)
 	case !w.x.DryRun:
-		err := w.permitted(ctx, w.Main, func(p repo.Permit) error { return w.Main.EndAudit(ctx, p) })
+		err := w.x.Permitted(ctx, w.Main, limits(), func(p repo.Permit) error {
+			return w.Main.EndAudit(ctx, p)
+		})
 		if err != nil {
 			return err
 		}
@@ -91,24 +93,12 @@ func (w *working) end(ctx context.Context) error {
 	return nil
 }
 
-// permitted does a step that writes.
-func (w *working) permitted(
-	ctx context.Context, d *repo.Database, do func(repo.Permit) error,
-) (err error) {
-	permit, err := w.x.Permit(ctx, d, repo.Table{}, limits())
-	if err != nil {
-		return err
-	}
-	defer permit.End(&err)
-	return do(permit.Permit)
-}
-
 // save keeps a place for the next run.
 func (w *working) save(ctx context.Context, place repo.AuditPlace) error {
 	if w.x.DryRun {
 		return nil
 	}
-	return w.permitted(ctx, w.Main, func(p repo.Permit) error {
+	return w.x.Permitted(ctx, w.Main, limits(), func(p repo.Permit) error {
 		return w.Main.SaveAuditPlace(ctx, p, place)
 	})
 }
@@ -214,7 +204,7 @@ func (w *working) record(
 		return int64(len(page.Orphans)), false, nil
 	}
 	return t.Record(ctx, page, func(do func(repo.Permit) error) error {
-		return w.permitted(ctx, t.Home(), do)
+		return w.x.Permitted(ctx, t.Home(), limits(), do)
 	})
 }
 

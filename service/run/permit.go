@@ -91,6 +91,18 @@ func (p Permit) End(err *error) {
 	o.queued.Committed(*err == nil)
 }
 
+// Permitted does a step that writes, on no table in particular, with a permit.
+func (x *Execution) Permitted(
+	ctx context.Context, d *repo.Database, l repo.Limits, do func(repo.Permit) error,
+) (err error) {
+	permit, err := x.Permit(ctx, d, repo.Table{}, l)
+	if err != nil {
+		return err
+	}
+	defer permit.End(&err)
+	return do(permit.Permit)
+}
+
 // statementMargin is what a statement's end stays before the lease's.
 const statementMargin = time.Second
 
