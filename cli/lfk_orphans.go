@@ -139,17 +139,14 @@ func (l *lfk) orphanTable(found []orphanaudit.Found, some bool) error {
 			l.note("error: %s on %s: %s", f.Definition, f.Database, f.Fault)
 		}
 		if len(f.After) > 0 {
-			child, parent, _ := strings.Cut(f.Definition, " -> ")
-			parent, _, _ = strings.Cut(parent, " if ")
-			selected := " --database " + f.Database
+			child, selected := reference{f.Key.Table, f.Key.Columns}, " --database "+f.Database
 			if slices.ContainsFunc(found, func(o orphanaudit.Found) bool {
-				return o.Definition != f.Definition && strings.HasPrefix(o.Definition, child+" -> ")
+				return o.Definition != f.Definition && child.of(o.Key)
 			}) {
-				selected = " --parent " + parent + selected
+				selected = " --parent " + f.Key.Parent + selected
 			}
 			l.note("more may be left: go on with caretaker lfk orphans %s%s%s",
-				strings.NewReplacer("(", "", ")", "", ", ", ",").Replace(child), selected,
-				afterFlags(f.After))
+				repo.ReferenceArgument(child.table, child.columns), selected, afterFlags(f.After))
 		}
 	}
 	return err

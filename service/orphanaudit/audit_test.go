@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/orphanaudit"
@@ -108,6 +110,31 @@ func TestOrphanAudit_WhatItRecordsIsCleanedAndNothingElse(t *testing.T) {
 	}
 }
 
+// inserting has inserted the parent 1 in a database, and not committed.
+func inserting(e *servicetest.Estate, database string) *pgx.Conn {
+	e.T.Helper()
+	writer := e.Connect(database)
+	if _, err := writer.Exec(e.T.Context(), `BEGIN; INSERT INTO p VALUES (1)`); err != nil {
+		e.T.Fatal(err)
+	}
+	return writer
+}
+
+// wantLate runs the audit, which has to wait for the writer, and again when that has committed.
+func wantLate(e *servicetest.Estate, s *service.Service, writer *pgx.Conn) {
+	e.T.Helper()
+	r, err := s.RunBatch(e.T.Context(), service.RunRequest{Worker: orphanaudit.Name})
+	if err != nil || r.State != repo.RunSucceeded || !r.OverLimit || !strings.Contains(r.Reason, "older transactions are open") {
+		e.T.Errorf("%+v, %v", r, err)
+	}
+	e.WantQueue("main", "")
+	if _, err := writer.Exec(e.T.Context(), `COMMIT`); err != nil {
+		e.T.Fatal(err)
+	}
+	run(e.T, s, orphanaudit.Name, "")
+	e.WantQueue("main", "2")
+}
+
 // TestOrphanAudit_AParentThatIsNotCommittedYetIsNotMissing: its child may be, in another database.
 func TestOrphanAudit_AParentThatIsNotCommittedYetIsNotMissing(t *testing.T) {
 	t.Parallel()
@@ -115,22 +142,10 @@ func TestOrphanAudit_AParentThatIsNotCommittedYetIsNotMissing(t *testing.T) {
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY)`)
 	e.Exec("ci", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
 	e.Install("p")
-	writer := e.Connect("main")
-	if _, err := writer.Exec(t.Context(), `BEGIN; INSERT INTO p VALUES (1)`); err != nil {
-		t.Fatal(err)
-	}
+	writer := inserting(e, "main")
 	e.Exec("ci", `INSERT INTO c (p_id) VALUES (1), (2)`)
 	s := e.Service(servicetest.OneChild, fixing(10, 10))
-	r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: orphanaudit.Name})
-	if err != nil || r.State != repo.RunSucceeded || !r.OverLimit || !strings.Contains(r.Reason, "older transactions are open") {
-		t.Errorf("%+v, %v", r, err)
-	}
-	e.WantQueue("main", "")
-	if _, err := writer.Exec(t.Context(), `COMMIT`); err != nil {
-		t.Fatal(err)
-	}
-	run(t, s, orphanaudit.Name, "")
-	e.WantQueue("main", "2")
+	wantLate(e, s, writer)
 }
 
 // A parent with several homes is missing only if no home has it, nor will have it when it commits.
@@ -154,20 +169,8 @@ func TestOrphanAudit_AParentOfAnotherHomeThatIsNotCommittedYetIsNotMissing(t *te
 			t.Fatal(err)
 		}
 	}
-	writer := e.Connect("sec")
-	if _, err := writer.Exec(t.Context(), `BEGIN; INSERT INTO p VALUES (1)`); err != nil {
-		t.Fatal(err)
-	}
-	r, err = s.RunBatch(t.Context(), service.RunRequest{Worker: orphanaudit.Name})
-	if err != nil || !r.OverLimit || !strings.Contains(r.Reason, "older transactions are open") {
-		t.Errorf("%+v, %v", r, err)
-	}
-	e.WantQueue("main", "")
-	if _, err := writer.Exec(t.Context(), `COMMIT`); err != nil {
-		t.Fatal(err)
-	}
-	run(t, s, orphanaudit.Name, "")
-	e.WantQueue("main", "2")
+	writer := inserting(e, "sec")
+	wantLate(e, s, writer)
 }
 
 func TestOrphanAudit_WaitingAndDeadRecordsAreNoOrphans(t *testing.T) {

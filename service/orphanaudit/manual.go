@@ -39,6 +39,8 @@ type Found struct {
 	After []string `json:"after,omitempty"`
 	// Fault says why it could not be looked at, or not to its end.
 	Fault string `json:"fault,omitempty"`
+	// Key is the definition.
+	Key repo.LooseForeignKey `json:"-"`
 }
 
 // ErrNoTask says that no definition is selected, or none has its child in a configured database.
@@ -69,7 +71,9 @@ func (s *Search) Run(ctx context.Context) (found []Found, err error) {
 	}
 	left := s.Limit
 	for _, t := range tasks {
-		f := Found{Definition: t.Name(), Database: t.Database(), Fault: t.faultOf(s.Fix != nil)}
+		f := Found{
+			Definition: t.Name(), Database: t.Database(), Fault: t.faultOf(s.Fix != nil), Key: t.Key,
+		}
 		if f.Fault == "" {
 			if err := s.task(ctx, t, &f, &left); err != nil {
 				f.Fault, f.AtLeast = err.Error(), true
