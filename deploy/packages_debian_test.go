@@ -180,7 +180,7 @@ func (m machine) wantWorking(said string) {
 	want(m.T, m.run(migrate), "main: applied")
 
 	start := regexp.MustCompile(`(?m)^ExecStart=/usr/bin/(.*)$`).FindStringSubmatch(read(m.T, "packages/caretaker.service"))[1]
-	serve := regexp.MustCompile(`exec caretaker .*?'`).ReplaceAllLiteralString(migrate, "exec "+start+"'")
+	serve := regexp.MustCompile(`(?s)caretaker migrate.*?'`).ReplaceAllLiteralString(migrate, "exec "+start+"'")
 	var log bytes.Buffer
 	c := m.command("exec " + serve)
 	lines, err := c.StdoutPipe()
