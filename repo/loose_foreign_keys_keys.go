@@ -149,8 +149,8 @@ func (c *Child) Takes(key Key) error {
 	case len(c.Key.Key) > 1 && c.order == nil:
 		// In another order they would find the rows of others.
 		return &KeyMismatchError{fmt.Sprintf("%s is no longer tracked, so nobody knows the order in which "+
-			"its columns %s were recorded: track it again, or leave key out of the definition and give "+
-			"column in that order", c.Key.Parent, ColumnList(c.Key.Key))}
+			"its columns %s were recorded: leave key out of the definition and give column in that order",
+			c.Key.Parent, ColumnList(c.Key.Key))}
 	}
 	return nil
 }

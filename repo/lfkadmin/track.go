@@ -119,6 +119,9 @@ func (r tracking) plan(ctx context.Context, tx pgx.Tx) (p trackPlan, err error) 
 			p.steps = append(p.steps, step)
 		}
 	}
+	if err == nil {
+		err = r.checkLeft(ctx, tx, p, existing)
+	}
 	return p, err
 }
 

@@ -329,3 +329,68 @@ func TestTrack_StatementsRunThroughAPoolerWithoutPreparedStatements(t *testing.T
 		}
 	}
 }
+
+// Records that are left would be taken for values of the new key.
+func TestTrack_ByAnotherKeyWaitsForTheRecordsThatAreLeft(t *testing.T) {
+	b := installed(t)
+	b.exec("CREATE TABLE p (id bigint PRIMARY KEY, number int NOT NULL UNIQUE); INSERT INTO p VALUES (7, 1007), (8, 7)")
+	b.track("p", "")
+	b.exec("DELETE FROM p WHERE id = 7")
+	untrack := func() {
+		t.Helper()
+		if _, err := b.Untrack(context.Background(), "p"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := func() {
+		t.Helper()
+		before := b.dump()
+		_, err := b.Track(context.Background(), "p", "number")
+		b.wantRefusal(err, "records of public.p are pending or dead", "caretaker lfk retry --table public.p")
+		if b.dump() != before {
+			t.Error("refused, but the schema has changed")
+		}
+	}
+	untrack()
+	refused()
+	b.track("p", "")
+	untrack()
+	b.exec(`INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at)
+		SELECT fully_qualified_table_name, primary_key_value, 'd', 'P0001', 'no', 10, now() FROM loose_foreign_keys_deleted_records;
+		DELETE FROM loose_foreign_keys_deleted_records`)
+	refused()
+	b.exec("DELETE FROM maintenance.dead_records")
+	b.track("p", "number")
+	// Its own records hinder nothing.
+	b.exec("DELETE FROM p; ALTER TABLE p DISABLE TRIGGER p_loose_fk_trigger")
+	b.track("p", "number")
+	b.wantTriggers("p:A")
+}
+
+func TestTrack_NewPartitionsOfATrackedTableWaitForNoRecords(t *testing.T) {
+	b := installed(t)
+	b.exec(`CREATE TABLE p (number int PRIMARY KEY) PARTITION BY RANGE (number); CREATE TABLE p_1 PARTITION OF p FOR VALUES FROM (0) TO (10);
+		INSERT INTO p VALUES (1)`)
+	b.track("p", "number")
+	b.exec("DELETE FROM p; CREATE TABLE p_2 PARTITION OF p FOR VALUES FROM (10) TO (20)")
+	if got := b.track("p", "number").Triggers; !slices.Equal(got, []string{"p_2_loose_fk_trigger on public.p_2"}) {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestUntrack_KeepsTheOrderOfDeadKeys(t *testing.T) {
+	b := installed(t)
+	b.exec("CREATE TABLE p (a int, b int, PRIMARY KEY (a, b))")
+	if _, err := b.Track(context.Background(), "p", "b", "a"); err != nil {
+		t.Fatal(err)
+	}
+	b.exec(`INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, key_values, definition, sqlstate, message, failures, recorded_at)
+		VALUES ('public.p', 0, '{1,2}', 'd', 'P0001', 'no', 10, now())`)
+	_, err := b.Untrack(context.Background(), "p")
+	b.wantRefusal(err, "records of public.p are pending or dead")
+	b.wantTriggers("p:A")
+	b.exec("DELETE FROM maintenance.dead_records")
+	if _, err := b.Untrack(context.Background(), "p"); err != nil {
+		t.Error(err)
+	}
+}

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo"
 )
 
 // Untracked is what Untrack did.
@@ -39,8 +41,8 @@ INSERT INTO maintenance.untracked_partitions (schema, name) VALUES ($1, $2) ON C
 
 // Untrack drops the triggers that record deletions from a table and all its partitions; given a
 // partition, that one's and those of its own partitions. Pending records stay and are still
-// cleaned. A table without such a trigger is a [*RefusedError], and so is one with pending records
-// whose keys have several columns.
+// cleaned. A table without such a trigger is a [*RefusedError], and so is one with pending or dead
+// records whose keys have several columns.
 func (a Admin) Untrack(ctx context.Context, table string) (Untracked, error) {
 	var target relation
 	var drop []Trigger
@@ -79,18 +81,36 @@ func (a Admin) Untrack(ctx context.Context, table string) (Untracked, error) {
 	return done, nil
 }
 
-// compositePendingSQL: a pending record of a table has a key of several columns. $1 are the numbers of
-// the partitions.
-const compositePendingSQL = `
+// leftRecordsSQL: a record of the table $2 is pending, in one of the partitions $1, or dead.
+const leftRecordsSQL = `
 SELECT EXISTS (
   SELECT FROM unnest($1::bigint[]) AS leaf (number) CROSS JOIN LATERAL (
-    SELECT FROM {queue} q
-    WHERE q.partition = leaf.number AND q.status = 1 AND q.fully_qualified_table_name = $2
-      AND cardinality(q.key_values) > 1
-    LIMIT 1) pending)`
+    SELECT FROM {queue} r
+    WHERE r.partition = leaf.number AND r.status = 1 AND r.fully_qualified_table_name = $2{which}
+    LIMIT 1) pending)
+  OR EXISTS (
+    SELECT FROM maintenance.dead_records r WHERE r.fully_qualified_table_name = $2{which})`
 
-// keepMeaning refuses while keys of several columns are pending: the order of their values is known
-// by the trigger alone. Its lock is held, so no more can come.
+// compositeSQL: the key of a record has several columns.
+const compositeSQL = ` AND cardinality(r.key_values) > 1`
+
+// leftRecords says whether such records of a table are left; which narrows them.
+func leftRecords(
+	ctx context.Context, tx pgx.Tx, q repo.DeletedRecords, t relation, which string,
+) (left bool, err error) {
+	sql := fill(leftRecordsSQL, "{queue}", quotedQueue(q), "{which}", which)
+	err = tx.QueryRow(ctx, sql, q.Partitions, t.String()).Scan(&left)
+	return left, err
+}
+
+// workOff is what to do about records that are left.
+func workOff(t relation) string {
+	return fmt.Sprintf("let loose_foreign_keys_cleanup work them off first, dead ones after "+
+		"`caretaker lfk retry --table %s`", repo.Argument(t.String()))
+}
+
+// keepMeaning refuses while keys of several columns are left: the order of their values is known by
+// the trigger alone. Its lock is held, so no more can come.
 func (a Admin) keepMeaning(ctx context.Context, tx pgx.Tx, target relation, drop []Trigger) error {
 	composite := func(t Trigger) bool {
 		return strings.HasPrefix(t.Function, valuesFunctionPrefix) && len(t.Arguments) > 2
@@ -102,13 +122,29 @@ func (a Admin) keepMeaning(ctx context.Context, tx pgx.Tx, target relation, drop
 	if err != nil || !q.Wide {
 		return err
 	}
-	var pending bool
-	sql := fill(compositePendingSQL, "{queue}", quotedQueue(q))
-	if err := tx.QueryRow(ctx, sql, q.Partitions, target.String()).Scan(&pending); err != nil || !pending {
+	if left, err := leftRecords(ctx, tx, q, target, compositeSQL); err != nil || !left {
 		return err
 	}
-	return a.refuse("records of %s are pending, and without its trigger nobody knows the order of the "+
-		"values in their keys: let loose_foreign_keys_cleanup work them off first", target)
+	return a.refuse("records of %s are pending or dead, and without its trigger nobody knows the "+
+		"order of the values in their keys: %s", target, workOff(target))
+}
+
+// checkLeft refuses to begin with another key than id while records are left from when the table was
+// tracked before: perhaps by another key, and then they would be taken for values of this one.
+func (r tracking) checkLeft(
+	ctx context.Context, tx pgx.Tx, p trackPlan, existing []Trigger,
+) error {
+	tracked := func(t Trigger) bool {
+		return t.OID == p.root.OID && strings.HasPrefix(t.Function, plainFunctionName)
+	}
+	if slices.Equal(p.function.key, []string{"id"}) || slices.ContainsFunc(existing, tracked) {
+		return nil
+	}
+	if left, err := leftRecords(ctx, tx, p.queue, p.root, ""); err != nil || !left {
+		return err
+	}
+	return r.refuse("records of %s are pending or dead from when it was tracked before, perhaps by "+
+		"another key: %s", p.root, workOff(p.root))
 }
 
 // dropUnused drops the functions of one table that only these triggers called.
