@@ -85,7 +85,7 @@ type Child struct {
 	integers bool
 }
 
-// childHome is a child table with the columns that definitions name.
+// childHome is a child table with the columns that definitions name, and the id that protections do.
 type childHome struct {
 	Table
 	// columns by name; one that the table does not have is not there.
@@ -226,7 +226,8 @@ func (d *Database) child(key LooseForeignKey, home *childHome, r childRow) *Chil
 		key: cmp.Or(r.Key, textOf(key.Columns)),
 	}
 	changed := key.changes()
-	if len(changed) == 0 && r.Here {
+	// Protections are of integers: a table of that name with another id is not GitLab's.
+	if len(changed) == 0 && r.Here && home.columns["id"].Class == "integer" {
 		c.unprotected = d.unprotectedRows(r.Table)
 	}
 	c.mayKeep = c.mayKeep || c.unprotected != ""
@@ -259,6 +260,9 @@ func namesOf(keys []LooseForeignKey) (tables, columns []string) {
 	for _, k := range keys {
 		tables = append(tables, k.Table)
 		columns = append(append(columns, k.Columns...), k.TargetColumn)
+		if protectedKind(tableNamed(k.Table).Name) != "" {
+			columns = append(columns, "id")
+		}
 		for _, c := range k.Conditions {
 			columns = append(columns, c.Column)
 		}

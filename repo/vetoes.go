@@ -54,10 +54,15 @@ const unprotectedRowSQL = `NOT EXISTS (
   SELECT FROM maintenance.protected_targets p
   WHERE p.kind = {kind} AND p.id = t.id AND ` + inForceSQL + `)`
 
+// protectedKind is the kind of protections, as SQL, of GitLab's table of that name; "": it has none.
+func protectedKind(table string) string {
+	return map[string]string{"users": "'user'", "namespaces": "'group'"}[table]
+}
+
 // unprotectedRows is that condition for a table of this database, "" if none of its rows can be
 // protected. Only main knows protections, and those are of GitLab's users and groups.
 func (d *Database) unprotectedRows(table string) string {
-	kind := map[string]string{"users": "'user'", "namespaces": "'group'"}[table]
+	kind := protectedKind(table)
 	if d.Name != "main" || d.LooseForeignKeysOnly || kind == "" {
 		return ""
 	}

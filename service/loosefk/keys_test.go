@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -320,50 +319,4 @@ func TestUntrack_DropsTheFunctionsOfItsTable(t *testing.T) {
 	track(e, "p")
 	e.Exec("main", `INSERT INTO p VALUES (gen_random_uuid()); DELETE FROM p`)
 	e.Want("main", `SELECT string_agg(fully_qualified_table_name, ' ' ORDER BY id) FROM loose_foreign_keys_deleted_records`, "public.other public.p")
-}
-
-// A definition that names a key other than the recorded one would delete the rows of others.
-func TestLooseForeignKeysCleanup_AnotherIntegerKeyThanTheRecordedOneIsRefused(t *testing.T) {
-	t.Parallel()
-	const named = "c: [{table: p, column: number, key: number, on_delete: async_delete}]"
-	for _, c := range []struct{ name, schema, definition, want string }{
-		{"own queue", "", named, "refers to number, but the recorded key of p is id"},
-		{"GitLab's queue", "main", named, "refers to number, but the recorded key of p is id"},
-		{"own queue, text", "", "c: [{table: p, column: label, on_delete: async_delete}]", "42883"},
-		{"GitLab's queue, text", "main", "c: [{table: p, column: label, on_delete: async_delete}]", "42883"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.New(t, c.schema, "main")
-			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY, number int UNIQUE); INSERT INTO p VALUES (7, 1007), (8, 7);
-				CREATE TABLE c (number int, label text); INSERT INTO c VALUES (7, '7'), (1007, '007');
-				CREATE INDEX ON c (number); CREATE INDEX ON c (label)`)
-			track(e, "p")
-			e.Exec("main", `DELETE FROM p WHERE id = 7`)
-			r := servicetest.RunBatch(t, e.Service(c.definition), "main")
-			servicetest.WantState(t, r, "failed")
-			if !strings.Contains(r.Error, c.want) {
-				t.Errorf("error %q, want %q", r.Error, c.want)
-			}
-			e.Want("main", `SELECT count(*) FROM c`, "2")
-			e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.p'`, "1")
-		})
-	}
-}
-
-// Without GitLab's workers nothing is protected: users are a table like any other.
-func TestLooseForeignKeysCleanup_UsersOfAnApplicationThatIsNotGitLab(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
-	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (1), (2);
-		CREATE TABLE users (id uuid PRIMARY KEY, p_id bigint); CREATE INDEX ON users (p_id);
-		INSERT INTO users SELECT gen_random_uuid(), id FROM p; DROP TABLE maintenance.protected_targets`)
-	track(e, "p")
-	e.Exec("main", `DELETE FROM p WHERE id = 1`)
-	s := e.Service("users: [{table: p, column: p_id, on_delete: async_delete}]", func(c *service.Config) {
-		c.Use = service.UseLooseForeignKeys
-	})
-	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=1")
-	e.Want("main", `SELECT p_id FROM users`, "2")
 }
