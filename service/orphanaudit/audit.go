@@ -185,7 +185,7 @@ const maxRows = 100_000
 
 // ErrBusy says that the parent of a definition has too many waiting records to compare with.
 var ErrBusy = errors.New("its parent has more than 10,000 waiting records: " +
-	"audit it when they have been worked off")
+	"go on when loose_foreign_keys_cleanup has worked them off")
 
 // limits bound the reads.
 func limits() repo.Limits { return repo.Limits{Statement: 10 * time.Second, Lock: time.Second} }

@@ -20,7 +20,7 @@
 //     Every configured database must answer: else nobody knows who has a parent.
 //  3. Keys whose record waits in the parent's queue, or is dead, are left out: they are no orphans
 //     but work to do. A definition whose parent has more than 10,000 waiting records is left to the
-//     next audit.
+//     next run.
 //  4. Of what is left, those count that still have rows which the definition would change, by the
 //     primary. Rows that update_column_to has marked do not.
 //  5. With fix, a record of each is written in one fenced statement, which asks the parent's table

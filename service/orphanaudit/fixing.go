@@ -3,9 +3,11 @@ package orphanaudit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // Fixing lets a caller that is no run write records, one at a time: it has the worker's lease.
@@ -19,11 +21,32 @@ type Fixing struct {
 // leaseTime is how long the lease lasts without a renewal.
 const leaseTime = time.Minute
 
+// cleanup is the worker that deletes what the records are of: who pauses it wants no more of them.
+const cleanup = "loose_foreign_keys_cleanup"
+
+// held is the pause that keeps records from being written: what no run may do nobody does by hand.
+func (f *Fixing) held(ctx context.Context) error {
+	pauses, err := f.Main.Pauses(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", run.PausesUnknown, err)
+	}
+	for _, worker := range []string{Name, cleanup} {
+		if pause := run.PauseFor(worker, pauses); pause != nil {
+			return fmt.Errorf("no records are written: %w",
+				&run.WorkerPausedError{Worker: worker, Pause: *pause})
+		}
+	}
+	return nil
+}
+
 // Permitted calls with a permit for a database. Where a run, or somebody else, has the lease the
-// error is a [*repo.LeaseHeldError].
+// error is a [*repo.LeaseHeldError], and a pause is a [*run.WorkerPausedError].
 func (f *Fixing) Permitted(
 	ctx context.Context, d *repo.Database, do func(repo.Permit) error,
 ) error {
+	if err := f.held(ctx); err != nil {
+		return err
+	}
 	for _, at := range []*repo.Database{f.Main, d} {
 		if err := f.hold(ctx, at); err != nil {
 			return err

@@ -58,6 +58,11 @@ const pageKeys = 1000
 // Run looks at the selected tasks, one after the other. What has been found until ctx ends is in the
 // result; an error means that nothing could be looked at.
 func (s *Search) Run(ctx context.Context) (found []Found, err error) {
+	if s.Fix != nil {
+		if err := s.Fix.held(ctx); err != nil {
+			return nil, err
+		}
+	}
 	tasks, err := s.Tasks(ctx)
 	if err != nil {
 		return nil, err
