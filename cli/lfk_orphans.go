@@ -64,7 +64,7 @@ func (l *lfk) orphans() *cobra.Command {
 				return usage(err)
 			}
 			if errors.Is(err, orphanaudit.ErrNoTask) {
-				return usage(fmt.Errorf("%w: `caretaker lfk lint` checks them", err))
+				return usage(fmt.Errorf("%w; `caretaker lfk lint` checks them", err))
 			}
 			if err != nil {
 				return err

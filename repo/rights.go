@@ -11,8 +11,8 @@ import (
 
 // missingRightSQL says what to grant to our role. A server says in its own language that something
 // is denied, but always by name: $1 is looked through for the names of schemas, tables and
-// sequences that the role has not all rights on that caretaker needs. The longest name is the one,
-// so that public.user is not taken for public.users.
+// sequences that the role has not all rights on that caretaker needs, or with $3 the right to read.
+// The longest name is the one, so that public.user is not taken for public.users.
 const missingRightSQL = `
 WITH lacking (schema, name, rights, object) AS (
   SELECT n.nspname, n.nspname, 'USAGE', format('SCHEMA %I', n.nspname)
@@ -28,7 +28,8 @@ WITH lacking (schema, name, rights, object) AS (
   CROSS JOIN LATERAL (
     SELECT string_agg(r.name, ', ') AS missing
     FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) WITH ORDINALITY AS r (name, n)
-    WHERE NOT has_table_privilege(c.oid, r.name) AND (r.name <> 'INSERT' OR n.nspname = 'maintenance' OR c.relname = ANY ($2::name[]))
+    WHERE NOT has_table_privilege(c.oid, r.name) AND (r.name = 'SELECT' OR NOT $3)
+      AND (r.name <> 'INSERT' OR n.nspname = 'maintenance' OR c.relname = ANY ($2::name[]))
   ) rights
   WHERE c.relkind IN ('r', 'p', 'v', 'f') AND position(c.relname::text IN $1::text) > 0 AND rights.missing IS NOT NULL
 )
@@ -40,11 +41,20 @@ func insertedTables() []string {
 	return []string{"users", "ghost_user_migrations", "users_ghost_user_migrations", queueTable}
 }
 
+// readingKey is the context key of onlyReading.
+type readingKey struct{}
+
+// onlyReading marks statements on tables that are only read: a refusal asks for no more than SELECT.
+func onlyReading(ctx context.Context) context.Context {
+	return context.WithValue(ctx, readingKey{}, true)
+}
+
 // missingRight is the GRANT that a refusal asks for, "" if nobody knows.
 func (d *Database) missingRight(ctx context.Context, refusal string) (grant string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	if d.pool.QueryRow(ctx, missingRightSQL, refusal, insertedTables()).Scan(&grant) != nil {
+	reading := ctx.Value(readingKey{}) != nil
+	if d.pool.QueryRow(ctx, missingRightSQL, refusal, insertedTables(), reading).Scan(&grant) != nil {
 		return ""
 	}
 	return grant

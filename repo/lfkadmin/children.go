@@ -22,6 +22,9 @@ type Child struct {
 	// Indexed: the rows of a key are found by an index. What cannot run at all counts as indexed: it
 	// is not called slow as well.
 	Indexed bool
+	// Ordered: one of these indexes has the definition's columns in their order, so that the keys can
+	// be walked. What is not indexed is not ordered.
+	Ordered bool
 	// Columns are those that refer, unless some are missing.
 	Columns []KeyColumn
 	// NeverNull are columns that are to become NULL and cannot.
@@ -93,6 +96,8 @@ type childCheck struct {
 	home    relation
 	columns map[string]childColumn
 	indexes indexesByTable
+	// ordered: only indexes count that have the columns in the definition's order.
+	ordered bool
 }
 
 func (c childCheck) inspect(ctx context.Context) (*Child, error) {
@@ -126,6 +131,11 @@ func (c childCheck) inspect(ctx context.Context) (*Child, error) {
 	var err error
 	if len(child.MissingColumns)+len(child.Mismatches) == 0 {
 		child.Indexed, err = c.indexed(ctx, c.home.OID)
+		child.Ordered = child.Indexed
+		if err == nil && child.Indexed && len(c.key.Columns) > 1 {
+			c.ordered = true
+			child.Ordered, err = c.indexed(ctx, c.home.OID)
+		}
 	}
 	if err == nil && c.key.OnDelete == repo.AsyncNullify {
 		child.NeverNull, err = c.neverNull(ctx)

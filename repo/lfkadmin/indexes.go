@@ -107,7 +107,11 @@ func (c childCheck) usable(ctx context.Context, table relation, index childIndex
 		if len(left) == 0 {
 			break
 		}
-		if !slices.Contains(left, column) && !slices.Contains(conditions, column) {
+		next := left
+		if c.ordered {
+			next = left[:1]
+		}
+		if !slices.Contains(next, column) && !slices.Contains(conditions, column) {
 			return false, nil
 		}
 		left = slices.DeleteFunc(left, func(l string) bool { return l == column })

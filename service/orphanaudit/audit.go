@@ -33,6 +33,9 @@ type Task struct {
 	// guess, because nothing records its deletions.
 	key       []string
 	untracked string
+	// values: the first home records texts. mixed is a home that does otherwise.
+	values bool
+	mixed  string
 	// order has, for each recorded column of the parent, the place of the child's column.
 	order []int
 }
@@ -101,6 +104,10 @@ func childFault(key repo.LooseForeignKey, child *lfkadmin.Child) string {
 		return child.Mismatches[0] + ": caretaker lfk lint says what to do"
 	case !child.Indexed:
 		return "no index finds its keys: caretaker lfk lint says which it needs"
+	case !child.Ordered:
+		return fmt.Sprintf("orphans of %s need an index on (%s), in this order: make one, or write the "+
+			"definition's columns and its key in the order of an index that there is", key.Table,
+			strings.Join(key.Columns, ", "))
 	}
 	return ""
 }
@@ -123,7 +130,13 @@ func (t *Task) findParents(ctx context.Context, databases []inspected) (fault st
 		if t.key = seen.Key; t.untracked == "" && !seen.Tracked() {
 			t.untracked = d.database.Name
 		}
-		parent, err := d.database.Parent(ctx, t.Key.Parent, seen.Key, needsValues(seen))
+		values := needsValues(seen)
+		if len(t.parents) == 0 {
+			t.values = values
+		} else if values != t.values {
+			t.mixed = d.database.Name
+		}
+		parent, err := d.database.Parent(ctx, t.Key.Parent, seen.Key, values)
 		if err != nil {
 			return "", err
 		}
@@ -249,6 +262,10 @@ func (t *Task) Refuses() string {
 	if t.untracked != "" {
 		return fmt.Sprintf("%s is not tracked on %s, so nobody knows by which key: run `caretaker lfk "+
 			"track %[1]s --database %[2]s` first", t.Key.Parent, t.untracked)
+	}
+	if t.mixed != "" {
+		return fmt.Sprintf("%s records its keys in one form on %s and in another one on %s: give its key "+
+			"columns the same type everywhere, and track it again", t.Key.Parent, t.Home().Name, t.mixed)
 	}
 	return t.parents[0].Refuses()
 }

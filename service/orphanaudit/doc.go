@@ -13,8 +13,9 @@
 //
 // One batch:
 //
-//  1. The next batch_size keys that the child refers to are read from its index, each once, on the
-//     read replica if there is one and it has replayed this worker's last write. NULLs, and rows that
+//  1. The next batch_size keys that the child refers to are read from its index, each once: those of
+//     children in main on its read replica if there is one and it has replayed this worker's last
+//     write. They are candidates; what follows is read on primaries. NULLs, and rows that
 //     do not meet the definition's conditions, are left out.
 //  2. Those that no home of the parent has are missing. A home is a database that has the table.
 //     Every configured database must answer: else nobody knows who has a parent.

@@ -67,11 +67,12 @@ func (s *Search) Run(ctx context.Context) (found []Found, err error) {
 	if err != nil {
 		return nil, err
 	}
+	all := slices.Clone(tasks)
 	tasks = slices.DeleteFunc(tasks, func(t *Task) bool { return s.Which != nil && !s.Which(t) })
 	if len(tasks) == 0 {
-		return nil, ErrNoTask
+		return nil, noTask(all)
 	}
-	if err := s.checkAfter(tasks); err != nil {
+	if err := s.checkAfter(ctx, tasks); err != nil {
 		return nil, err
 	}
 	left := s.Limit
@@ -90,7 +91,7 @@ func (s *Search) Run(ctx context.Context) (found []Found, err error) {
 }
 
 // checkAfter refuses a beginning that is not of one task: another one would pass its own keys over.
-func (s *Search) checkAfter(tasks []*Task) error {
+func (s *Search) checkAfter(ctx context.Context, tasks []*Task) error {
 	var zero repo.Key
 	switch t := tasks[0]; {
 	case s.After == zero:
@@ -104,8 +105,32 @@ func (s *Search) checkAfter(tasks []*Task) error {
 	case s.After.Columns() != len(t.Key.Columns):
 		return fmt.Errorf("%w: %s has %d columns: give --after for each, in their order", ErrAfter,
 			t.Name(), len(t.Key.Columns))
+	case t.Fault == "":
+		_, err := t.child.Referred(ctx, s.After, 1, limits())
+		if of, ok := errors.AsType[*repo.Error](err); ok && strings.HasPrefix(of.SQLState, "22") {
+			return fmt.Errorf("%w: no value of %s: %w", ErrAfter, t.Name(), err)
+		}
+		return err
 	}
 	return nil
+}
+
+// maxNamed is how many definitions an error names.
+const maxNamed = 10
+
+// noTask says what there would be to be selected.
+func noTask(tasks []*Task) error {
+	if len(tasks) == 0 {
+		return ErrNoTask
+	}
+	var names []string
+	for _, t := range tasks[:min(len(tasks), maxNamed)] {
+		names = append(names, t.Name()+" on "+t.Database())
+	}
+	if more := len(tasks) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return fmt.Errorf("%w: there are %s", ErrNoTask, strings.Join(names, ", "))
 }
 
 // record writes the records of a page's orphans.
