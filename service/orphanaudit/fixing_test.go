@@ -1,6 +1,7 @@
 package orphanaudit_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -104,4 +105,41 @@ func TestSearch_TooManyWaitingRecordsSayWhereToGoOn(t *testing.T) {
 		t.Errorf("%+v", found)
 	}
 	e.Want("main", `SELECT min(primary_key_value) || ' ' || count(*) FROM loose_foreign_keys_deleted_records`, "1001 1500")
+}
+
+// TestTask_EveryHomeIsAskedAgainBeforeARecordIsWritten: a parent may have come into another home than the one with the queue.
+func TestTask_EveryHomeIsAskedAgainBeforeARecordIsWritten(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "", "main", "ci", "sec")
+	e.Exec("ci", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c (p_id) VALUES (1), (2)`)
+	e.Install()
+	for _, home := range []string{"main", "sec"} {
+		e.Exec(home, `CREATE TABLE p (id bigint PRIMARY KEY)`)
+		keys := e.Keys("")
+		keys.Only = home
+		if _, err := keys.Track(t.Context(), "p"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	search := looking(e, servicetest.OneChild)
+	tasks, err := search.Tasks(t.Context())
+	if err != nil || len(tasks) != 1 {
+		t.Fatalf("%+v, %v", tasks, err)
+	}
+	page, err := tasks[0].Look(t.Context(), repo.Key{}, 10, 10)
+	if err != nil || len(page.Orphans) != 2 {
+		t.Fatalf("%+v, %v", page, err)
+	}
+	e.Exec("sec", `INSERT INTO p VALUES (1)`)
+	fix := &orphanaudit.Fixing{Main: search.Databases[0], Holder: "somebody"}
+	defer fix.End(context.WithoutCancel(t.Context()))
+	for late := true; late; {
+		_, late, err = tasks[0].Record(t.Context(), page, func(do func(repo.Permit) error) error {
+			return fix.Permitted(t.Context(), tasks[0].Home(), do)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.WantQueue("main", "2")
 }
