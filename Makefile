@@ -13,6 +13,7 @@ TEST_ARGS  =
 # The names of tests of what breaks begin so.
 FAULTS     = ^TestFault_
 BENCH_ARGS =
+FAULTS_ARGS =
 DEV_ARGS   =
 # A major version of PostgreSQL, 14 to 18.
 VERSION    =
@@ -23,7 +24,7 @@ VERSIONED  = TestSQL_|PlansKeepToIndexes|TestCatalog_|TestInstallQueue_|TestTrac
 PLATFORMS  =
 
 .DEFAULT_GOAL := help
-.PHONY: help run build release man test test-postgres test-newest test-faults test-web pictures test-prometheus test-jaeger test-clients test-packages test-deploy jaeger check verify lint generated proto sixth-worker bench bench-once generate format clean
+.PHONY: help run build release man test test-postgres test-newest test-faults faults test-web pictures test-prometheus test-jaeger test-clients test-packages test-deploy jaeger check verify lint generated proto sixth-worker bench bench-once generate format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +49,10 @@ test: ## run the tests but those of faults (PACKAGES=./repo TEST_ARGS="-run NAME
 test-faults: ## run the tests of outages, crashes, replicas, poolers and load
 	@tools/require.sh postgres pgbouncer $(if $(RACE),compiler)
 	$(GO) test -timeout 40m $(RACE) -run '$(FAULTS)' $(TEST_ARGS) $(PACKAGES)
+
+faults: ## ten minutes of faults of all kinds while replicas work: nothing lost, nothing twice (FAULTS_ARGS="-seed 7 -time 1h")
+	@tools/require.sh postgres faketime
+	$(GO) run ./faults $(FAULTS_ARGS)
 
 test-postgres: ## run tests on another PostgreSQL (VERSION=18 PACKAGES=./repo TEST_ARGS=...), fetched with npm if need be
 	@tools/require.sh $(if $(RACE),compiler)

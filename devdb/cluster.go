@@ -33,6 +33,8 @@ type Config struct {
 	Log io.Writer
 	// Settings are server settings (postgresql.conf) that win over our own.
 	Settings map[string]string
+	// Environment has variables for the server's process, as NAME=value.
+	Environment []string
 }
 
 // Cluster is a running PostgreSQL server. Its methods may be called from

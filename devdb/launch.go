@@ -149,6 +149,9 @@ func (c *Cluster) try(ctx context.Context, found programs) error {
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		command = append(command, "-c", name+"="+settings[name])
 	}
+	if len(c.config.Environment) > 0 {
+		command = slices.Concat([]string{"env"}, c.config.Environment, command)
+	}
 	cmd, hold, err := supervised(ctx, c.folder, c.owner, c.config.Ephemeral, 0, command...)
 	if err != nil {
 		return err

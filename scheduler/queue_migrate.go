@@ -59,7 +59,7 @@ func CheckQueueMigrated(ctx context.Context, main *repo.Database) error {
 	}
 	result, err := migrator.Validate(ctx, nil)
 	if err != nil {
-		return fmt.Errorf("check the queue of jobs: %w", err)
+		return main.Wrap(ctx, "check the queue of jobs", err)
 	}
 	if !result.OK {
 		return fmt.Errorf("queue of jobs in database %s: %w", main.Name, repo.ErrNotMigrated)

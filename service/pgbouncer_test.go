@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/devdb/oracle"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -46,8 +47,8 @@ func storm(e *servicetest.Estate, every time.Duration) (stop func()) {
 func TestFault_PgBouncer_PipelineRunsToItsEnd(t *testing.T) {
 	t.Parallel()
 	e, _ := servicetest.Pooled(t, 1, map[string]string{"main": servicetest.Databases.Clone(t, servicetest.Migrated("all"))})
-	p := &pipelineRun{Estate: e, pipelineEstate: generatePipeline(3)}
-	p.load(p.Estate)
+	p := &pipelineRun{Estate: e, oracle: oracle.Generate(3, 1)}
+	p.load()
 	p.Gate("main", "notes")
 	p.replace()
 	p.killed(func(o *servicetest.Order) { o.Worker, o.Database = servicetest.GhostUsers, "" })

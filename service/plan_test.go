@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/caretaker-go/caretaker/devdb/oracle"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -24,14 +25,13 @@ type planned struct {
 
 func newPlanned(t *testing.T, seed uint64) planned {
 	t.Helper()
-	p := planned{&pipelineRun{Estate: servicetest.New(t, "all", "main"), pipelineEstate: generatePipeline(seed)}}
-	p.load(p.Estate)
+	p := planned{&pipelineRun{Estate: servicetest.New(t, "all", "main"), oracle: oracle.Generate(seed, 1)}}
+	p.load()
 	p.Exec("main", `DELETE FROM maintenance.river_job`)
 	p.Exec("main", `DELETE FROM ghost_user_migrations`)
 	p.Exec("main", `INSERT INTO users (id, email, username, projects_limit, state, user_type, organization_id)
 		VALUES (99000, 'ghost2@x', 'ghost2', 0, 'active', 5, 2)`)
 	// Paths, and references of many kinds.
-	p.Exec("main", `INSERT INTO project_repositories (project_id, disk_path) SELECT id, '@hashed/' || id FROM projects`)
 	p.Exec("main", `INSERT INTO award_emoji (name, user_id, awardable_id, awardable_type) SELECT 'thumbsup', author_id, id, 'Note' FROM notes WHERE id % 3 = 0`)
 	p.Exec("main", `INSERT INTO issue_assignees (user_id, issue_id, namespace_id) SELECT DISTINCT x.author_id, i.id, i.namespace_id FROM issues i JOIN issues x ON i.id = x.id % 50 + 1`)
 	p.Exec("main", `UPDATE issues SET updated_by_id = author_id, closed_by_id = author_id % 30 + 20 WHERE id % 2 = 0`)
@@ -174,13 +174,13 @@ func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
 			p := newPlanned(t, seed)
 			// Project bots go by jobs of their own.
 			p.Exec("main", `INSERT INTO members (id, user_id, source_id, source_type, type, access_level, member_namespace_id)
-				SELECT 90000 + id, 21, id, 'Project', 'ProjectMember', 30, project_namespace_id FROM projects WHERE namespace_id = $1`, personal(keptByProject))
-			if plan := p.plan("user", keptByProject); !slices.Contains(plan.Jobs, "delete_user") {
+				SELECT 90000 + id, 21, id, 'Project', 'ProjectMember', 30, project_namespace_id FROM projects WHERE namespace_id = $1`, oracle.Personal(oracle.KeptByProject))
+			if plan := p.plan("user", oracle.KeptByProject); !slices.Contains(plan.Jobs, "delete_user") {
 				t.Errorf("a bot goes with a personal project, and %+v", plan)
 			}
 			p.Exec("main", `DELETE FROM members m USING users u WHERE u.id = m.user_id AND u.user_type = 6 AND m.source_type = 'Project'`)
 			done := 0
-			for id := 2; id <= lastUser; id += 2 {
+			for id := 2; id <= p.oracle.LastUser(); id += 2 {
 				if id%3 == 0 {
 					// A row of the queue that is there stays as it is.
 					p.Exec("main", `INSERT INTO ghost_user_migrations (user_id, hard_delete, created_at, updated_at)
@@ -219,20 +219,17 @@ func TestPlanDeletion_OfAGroupIsWhatThenHappens(t *testing.T) {
 			t.Parallel()
 			p := newPlanned(t, seed)
 			done := 0
-			for _, g := range slices.Backward(p.groups) {
-				if p.Value("main", fmt.Sprint(`SELECT count(*) FROM namespaces WHERE id = `, g.id)) == "0" {
+			for _, g := range slices.Backward(p.oracle.Groups()) {
+				if p.Value("main", fmt.Sprint(`SELECT count(*) FROM namespaces WHERE id = `, g.ID)) == "0" {
 					continue
 				}
-				plan, before := p.plan("group", g.id), p.counts()
+				plan, before := p.plan("group", int(g.ID)), p.counts()
 				paths := p.paths()
-				args := repo.DestroyGroup{GroupID: int64(g.id)}
-				if g.by > 0 && g.by <= lastUser {
-					args.UserID = new(int64(g.by))
-				}
+				args := repo.DestroyGroup{GroupID: g.ID, UserID: g.By}
 				_, reason := p.job(args)
 				if plan.Refused != nil {
 					if plan.Refused.Reason != reason {
-						t.Errorf("group %d: %s, planned was %+v", g.id, reason, *plan.Refused)
+						t.Errorf("group %d: %s, planned was %+v", g.ID, reason, *plan.Refused)
 					}
 					continue
 				}
@@ -251,16 +248,13 @@ func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
 	t.Parallel()
 	p := newPlanned(t, 9)
 	free, referenced := 0, 0
-	for _, u := range p.users {
-		if u.kind != 15 {
-			continue
-		}
-		plan, before := p.plan("placeholder", u.id), p.counts()
-		p.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: int64(u.id)}})
+	for _, user := range p.oracle.Placeholders() {
+		plan, before := p.plan("placeholder", int(user)), p.counts()
+		p.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: user}})
 		p.Work(p.service, "delete_placeholder_user")
 		queued := p.Value("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'delete_user'`) == "1"
 		if (plan.Refused == nil) != queued || slices.Contains(plan.Jobs, "delete_user") != queued {
-			t.Errorf("user %d: queued %t, planned was %+v", u.id, queued, plan)
+			t.Errorf("user %d: queued %t, planned was %+v", user, queued, plan)
 		}
 		if !queued {
 			referenced++
@@ -279,7 +273,7 @@ func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
 	if free == 0 || referenced == 0 {
 		t.Errorf("%d went, %d were kept", free, referenced)
 	}
-	if plan := p.plan("placeholder", owner); plan.Refused == nil || plan.Refused.Reason != "NOT_A_PLACEHOLDER" {
+	if plan := p.plan("placeholder", oracle.Owner); plan.Refused == nil || plan.Refused.Reason != "NOT_A_PLACEHOLDER" {
 		t.Errorf("got %+v", plan.Refused)
 	}
 }
@@ -287,7 +281,7 @@ func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
 func TestPlanDeletion_OfWhatIsRefusedSaysWhatWouldGoWithoutThat(t *testing.T) {
 	t.Parallel()
 	p := newPlanned(t, 13)
-	below := fmt.Sprintf(`SELECT min(id) FROM namespaces WHERE parent_id = %d AND type = 'Group'`, firstGroup)
+	below := fmt.Sprintf(`SELECT min(id) FROM namespaces WHERE parent_id = %d AND type = 'Group'`, oracle.FirstGroup)
 	var child int64
 	if _, err := fmt.Sscan(p.Value("main", below), &child); err != nil {
 		t.Fatal(err)
@@ -296,7 +290,7 @@ func TestPlanDeletion_OfWhatIsRefusedSaysWhatWouldGoWithoutThat(t *testing.T) {
 		"group": func() { protect(t, p.service, "group", child) },
 		"user":  func() { p.Exec("main", `UPDATE users SET user_type = 11 WHERE id = 20`) },
 	} {
-		id := map[string]int{"group": firstGroup, "user": 20}[kind]
+		id := map[string]int{"group": oracle.FirstGroup, "user": 20}[kind]
 		before := p.plan(kind, id)
 		change()
 		after := p.plan(kind, id)
@@ -334,7 +328,7 @@ func TestPlanDeletion_WritesAndLocksNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	user, group := p.plan("user", 20), p.plan("group", firstGroup)
+	user, group := p.plan("user", 20), p.plan("group", oracle.FirstGroup)
 	if err := tx.Rollback(context.Background()); err != nil {
 		t.Fatal(err)
 	}
@@ -345,11 +339,11 @@ func TestPlanDeletion_WritesAndLocksNothing(t *testing.T) {
 		t.Error("a plan has written")
 	}
 	// The same again, until something changes.
-	if again := p.plan("group", firstGroup); !reflect.DeepEqual(again.Tables, group.Tables) || again.Digest != group.Digest {
+	if again := p.plan("group", oracle.FirstGroup); !reflect.DeepEqual(again.Tables, group.Tables) || again.Digest != group.Digest {
 		t.Errorf("nothing has changed, but %+v, was %+v", again, group)
 	}
 	p.Exec("main", `INSERT INTO issues (id, title, author_id, project_id, namespace_id, iid) VALUES (9999, 'i', 5, 1, 5001, 9999)`)
-	if again := p.plan("group", firstGroup); again.Digest == group.Digest {
+	if again := p.plan("group", oracle.FirstGroup); again.Digest == group.Digest {
 		t.Error("an issue more, and the digest is the same")
 	}
 }
@@ -358,7 +352,7 @@ func TestPlanDeletion_CountsUpToALimit(t *testing.T) {
 	t.Parallel()
 	p := newPlanned(t, 11)
 	p.Exec("main", `INSERT INTO issues (id, title, author_id, project_id, namespace_id, iid) SELECT i, 'i', 20, 1, 5001, i FROM generate_series(20001, 30500) i`)
-	for kind, id := range map[string]int{"user": 20, "group": firstGroup} {
+	for kind, id := range map[string]int{"user": 20, "group": oracle.FirstGroup} {
 		plan := p.plan(kind, id)
 		i := slices.IndexFunc(plan.Tables, func(t service.PlannedTable) bool { return t.Table == "issues" })
 		if i < 0 || plan.Exact || !plan.Tables[i].AtLeast || plan.Tables[i].Moved+plan.Tables[i].Deleted != 10_000 {
@@ -372,7 +366,7 @@ func TestPlanDeletion_SaysWhatIsWrong(t *testing.T) {
 	p := newPlanned(t, 12)
 	ctx := context.Background()
 	for target, words := range map[[2]string]string{
-		{"user", "4711"}: "no user 4711", {"group", "4711"}: "no group 4711", {"group", fmt.Sprint(personal(20))}: "no group",
+		{"user", "4711"}: "no user 4711", {"group", "4711"}: "no group 4711", {"group", fmt.Sprint(oracle.Personal(20))}: "no group",
 		{"placeholder", "4711"}: "no placeholder 4711",
 	} {
 		var id int64

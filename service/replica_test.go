@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/devdb/oracle"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -201,8 +202,8 @@ func TestFault_Replica_BacklogsAreReadThere(t *testing.T) {
 func TestFault_Replica_PipelineOracle(t *testing.T) {
 	t.Parallel()
 	m := servicetest.NewMirrored(t)
-	p := &pipelineRun{Estate: m.Estate, pipelineEstate: generatePipeline(7), change: []func(*service.Config){servicetest.LogTo(m.Log)}}
-	p.load(p.Estate)
+	p := &pipelineRun{Estate: m.Estate, oracle: oracle.Generate(7, 1), change: []func(*service.Config){servicetest.LogTo(m.Log)}}
+	p.load()
 	p.Gate("main", "notes")
 	p.onRound = func(round int) {
 		m.Replay()

@@ -6,6 +6,7 @@
 #   chromium   Chromium and chromedriver, which look at the status page
 #   compiler   a C compiler, which Go's race detector needs
 #   npm        npm, which fetches other versions of PostgreSQL
+#   faketime   a library with which the clock of a PostgreSQL can be wrong; it can be done without
 #   packages   what builds a bare Debian, rpm, and systemd's look at units, for the tests of packages
 #   clients    Python and Ruby with gRPC, in which the documentation has examples
 #   make       make itself, for machines that only run .ci/run
@@ -141,6 +142,7 @@ install() {
 		chromium) apt_install chromium chromium-driver ;;
 		compiler) apt_install gcc libc6-dev ;;
 		npm) apt_install npm ;;
+		faketime) apt_install faketime ;;
 		clients) apt_install python3-grpcio python3-grpc-tools ruby ruby-grpc ruby-grpc-tools protobuf-compiler libprotobuf-dev ;;
 		make) apt_install make ;;
 		packages) apt_install mmdebstrap rpm systemd ;;
@@ -279,6 +281,13 @@ require_clients() {
 	fi
 }
 
+# The campaign of faults says what it has left out where there is none.
+require_faketime() {
+	if ! ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 && ! install faketime; then
+		say "no faketime: the clock of the database is left right"
+	fi
+}
+
 require_make() {
 	if ! command -v make >/dev/null && ! install make; then
 		say "no make. Install it, for example: sudo apt-get install make" >&2
@@ -288,7 +297,7 @@ require_make() {
 
 for name in "$@"; do
 	case $name in
-	postgres | pgbouncer | prometheus | chromium | compiler | clients | packages | npm | make) "require_$name" ;;
-	*) say "unknown requirement $name: postgres, pgbouncer, prometheus, chromium, compiler, clients, packages, npm or make" >&2 && exit 2 ;;
+	postgres | pgbouncer | prometheus | chromium | compiler | clients | packages | faketime | npm | make) "require_$name" ;;
+	*) say "unknown requirement $name: postgres, pgbouncer, prometheus, chromium, compiler, clients, packages, faketime, npm or make" >&2 && exit 2 ;;
 	esac
 done

@@ -1,0 +1,96 @@
+package oracle
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Differences are the rows that are missing and those that must not be there, at most 20 of a table,
+// between what the model says and the databases, which may be one and the same.
+func (e *Estate) Differences(ctx context.Context, main, ci *pgx.Conn) (found []string, err error) {
+	want := e.Rows()
+	for _, name := range slices.Sorted(maps.Keys(Tables())) {
+		t, conn := Tables()[name], main
+		if t.Database == "ci" {
+			conn = ci
+		}
+		rows, err := conn.Query(ctx, t.SQL)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		there, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		found = append(found, differences(name, want[name], there)...)
+	}
+	for _, sql := range dangling() {
+		var n int
+		if err := main.QueryRow(ctx, sql).Scan(&n); err != nil {
+			return nil, fmt.Errorf("%s: %w", sql, err)
+		}
+		if n > 0 {
+			found = append(found, fmt.Sprintf("%d rows lead nowhere: %s", n, sql))
+		}
+	}
+	return found, nil
+}
+
+func differences(table string, want, there []string) (found []string) {
+	left := map[string]bool{}
+	for _, row := range there {
+		left[row] = true
+	}
+	for _, row := range want {
+		if !left[row] {
+			found = append(found, fmt.Sprintf("%s: %q is missing", table, row))
+		}
+		delete(left, row)
+	}
+	for _, row := range slices.Sorted(maps.Keys(left)) {
+		found = append(found, fmt.Sprintf("%s: %q must not be there", table, row))
+	}
+	return found[:min(len(found), 20)]
+}
+
+// dangling are queries that count rows of main whose reference leads nowhere.
+func dangling() (queries []string) {
+	for _, r := range [][4]string{
+		{"issues", "author_id", "users"},
+		{"notes", "author_id", "users"},
+		{"notes", "project_id", "projects"},
+		{"notes", "noteable_id", "issues"},
+		{"issues", "project_id", "projects"},
+		{"issues", "namespace_id", "namespaces"},
+		{"members", "user_id", "users"},
+		{"members", "member_namespace_id", "namespaces"},
+		{"members", "source_id", "namespaces", "x.source_type = 'Namespace'"},
+		{"members", "source_id", "projects", "x.source_type = 'Project'"},
+		{"routes", "source_id", "namespaces", "x.source_type = 'Namespace'"},
+		{"routes", "source_id", "projects", "x.source_type = 'Project'"},
+		{"projects", "creator_id", "users"},
+		{"projects", "namespace_id", "namespaces"},
+		{"projects", "project_namespace_id", "namespaces"},
+		{"namespaces", "parent_id", "namespaces"},
+		{"namespaces", "owner_id", "users"},
+		{"personal_access_tokens", "user_id", "users"},
+		{"import_placeholder_user_details", "placeholder_user_id", "users"},
+		{"import_placeholder_user_details", "namespace_id", "namespaces"},
+		{"group_group_links", "shared_group_id", "namespaces"},
+		{"group_deletion_schedules", "group_id", "namespaces"},
+		{"namespace_details", "namespace_id", "namespaces"},
+		{"ghost_user_migrations", "user_id", "users"},
+	} {
+		condition := r[3]
+		if condition == "" {
+			condition = "true"
+		}
+		queries = append(queries, fmt.Sprintf(`SELECT count(*) FROM %s x WHERE %s AND x.%s IS NOT NULL
+			AND NOT EXISTS (SELECT FROM %s p WHERE p.id = x.%s)`, r[0], condition, r[1], r[2], r[1]))
+	}
+	return queries
+}

@@ -1,0 +1,286 @@
+package oracle
+
+import "math/rand/v2"
+
+// Users with a part of their own. All others are at random, and come behind lastCast.
+const (
+	ghostOne, adminUser, blockedUser, supportBot = 1, 2, 3, 4
+	clubOwner, soleOwner, unauthorized           = 7, 8, 9
+	hardDeleted, marker, soleBot, lastCast       = 11, 12, 13, 20
+	nobody                                       = 80_000 // is the least id of users who are not there
+
+	// Owner owns every group of the first level.
+	Owner = 5
+	// Second owns every group.
+	Second = 6
+	// KeptByProject has a personal project, which keeps the user.
+	KeptByProject = 10
+)
+
+// Groups with a part of their own, and where the ids of the others begin. Namespaces of users and
+// projects have ids behind those of all groups: see Personal and ofProject.
+const (
+	club, soleGroup, botGroup, markerGroup = 50, 51, 52, 53
+	FirstGroup                             = 100
+)
+
+// MaxSize is the greatest size of an estate.
+const MaxSize = 50
+
+type user struct {
+	id, org, kind int
+	state         string
+	// deletedBy asks for the deletion; 0: nobody does.
+	deletedBy int
+	tokens    []token
+	// placed is whether the user is a placeholder with details, of a group or of none (0).
+	placed     bool
+	group      int
+	referenced bool
+}
+
+// token has dates as days before today, negative in the future; 0 for none.
+type token struct{ expired, revoked int }
+
+type group struct {
+	id, parent int
+	marked     bool
+	days, by   int
+	newStore   bool
+	// lost is a name that says marked, without a mark.
+	lost bool
+}
+
+type project struct{ id, namespace, org int }
+
+type member struct {
+	id, user, source, level int
+	project                 bool
+}
+
+type text struct{ id, author, project, issue int }
+
+// Estate is what was generated.
+type Estate struct {
+	// Random goes on where the generation has ended.
+	Random              *rand.Rand
+	size                int
+	lastUser, lastGroup int
+	users               []user
+	groups              []group
+	shares              map[int]int
+	projects            []project
+	members             []member
+	issues              []text
+	notes               []text
+}
+
+// Generate makes an estate of 70 users, 20 groups, 25 projects, 160 issues and 300 notes, or as many
+// times as many as size says: 1 to [MaxSize].
+func Generate(seed uint64, size int) *Estate {
+	size = min(max(size, 1), MaxSize)
+	e := &Estate{
+		Random: rand.New(rand.NewPCG(seed, 51)), size: size, shares: map[int]int{},
+		lastUser: 70 * size, lastGroup: FirstGroup + 16*size - 1,
+	}
+	for id := 1; id <= e.lastUser; id++ {
+		e.users = append(e.users, e.user(id))
+	}
+	for id := FirstGroup; id <= e.lastGroup; id++ {
+		e.groups = append(e.groups, e.group(id))
+		if e.Random.IntN(4) == 0 {
+			e.shares[id] = []int{30, 50}[e.Random.IntN(2)]
+		}
+	}
+	e.groups = append(e.groups, group{id: club}, group{id: soleGroup}, group{id: botGroup},
+		group{id: markerGroup, marked: true, days: 2, by: marker})
+	e.addProjects()
+	e.addMembers()
+	e.addTexts()
+	return e
+}
+
+// user of any kind; only the cast is never at random.
+func (e *Estate) user(id int) user {
+	u := user{id: id, org: 1 + e.Random.IntN(2), state: "active"}
+	switch id {
+	case ghostOne:
+		u.kind, u.org = 5, 1
+	case supportBot:
+		u.kind = 1
+	case blockedUser:
+		u.state = "blocked"
+	case soleOwner, marker:
+		u.deletedBy = adminUser
+	case unauthorized:
+		u.deletedBy = Owner
+	case soleBot:
+		u.kind, u.tokens = 6, []token{{expired: 90}}
+	}
+	if id < lastCast {
+		return u
+	}
+	u.kind = []int{0, 6, 6, 13, 15}[id%5]
+	u.tokens = e.tokens()
+	switch u.kind {
+	case 0:
+		u.deletedBy = []int{0, 0, id, adminUser}[e.Random.IntN(4)]
+	case 15:
+		u.tokens, u.placed, u.referenced = nil, e.Random.IntN(5) > 0, e.Random.IntN(3) == 0
+		if e.Random.IntN(2) == 0 {
+			u.group = FirstGroup + e.Random.IntN(e.lastGroup-FirstGroup+1)
+		}
+	}
+	return u
+}
+
+func (e *Estate) tokens() (tokens []token) {
+	all := []token{{}, {expired: -20}, {expired: 5}, {expired: 90}, {expired: 90}, {revoked: 90}, {revoked: 4}, {expired: 90, revoked: 3}, {expired: 7, revoked: 80}, {expired: -60, revoked: 70}, {expired: 200}}
+	for range e.Random.IntN(3) {
+		tokens = append(tokens, all[e.Random.IntN(len(all))])
+	}
+	return tokens
+}
+
+// group: the first stays and is on the first level.
+func (e *Estate) group(id int) group {
+	g := group{id: id}
+	if id == FirstGroup {
+		return g
+	}
+	if e.Random.IntN(5) < 3 {
+		g.parent = FirstGroup + e.Random.IntN(id-FirstGroup)
+	}
+	switch e.Random.IntN(6) {
+	case 0:
+		g.lost = e.Random.IntN(2) == 0
+	case 1:
+	default:
+		g.marked, g.newStore, g.days = true, e.Random.IntN(2) == 0, []int{2, 40, 60, 90}[e.Random.IntN(4)]
+		g.by = []int{Owner, adminUser, blockedUser, clubOwner, nobody + KeptByProject}[e.Random.IntN(5)]
+		g.newStore = g.newStore || g.by >= nobody
+	}
+	return g
+}
+
+func (e *Estate) addProjects() {
+	add := func(namespace, org int) {
+		e.projects = append(e.projects, project{len(e.projects) + 1, namespace, org})
+	}
+	add(FirstGroup, 1)
+	for range 24 * e.size {
+		add(FirstGroup+e.Random.IntN(e.lastGroup-FirstGroup+1), 1)
+	}
+	for _, u := range e.users {
+		if u.id == KeptByProject || u.id >= lastCast && u.kind == 0 && e.Random.IntN(3) == 0 {
+			add(Personal(u.id), u.org)
+		}
+	}
+}
+
+// Personal is the id of a user's namespace.
+func Personal(user int) int { return 1000 + user }
+
+// ofProject is the id of a project's namespace.
+func ofProject(project int) int { return 5000 + project }
+
+func (e *Estate) addMembers() {
+	add := func(user, source, level int, project bool) {
+		e.members = append(e.members, member{len(e.members) + 1, user, source, level, project})
+	}
+	for _, g := range e.groups[:e.lastGroup-FirstGroup+1] {
+		if g.parent == 0 {
+			add(Owner, g.id, 50, false)
+			add(blockedUser, g.id, 50, false)
+		}
+		add(Second, g.id, 50, false)
+		add(clubOwner, g.id, 40, false)
+	}
+	add(clubOwner, club, 50, false)
+	add(soleOwner, soleGroup, 50, false)
+	add(soleBot, botGroup, 50, false)
+	add(Second, markerGroup, 50, false)
+	add(KeptByProject, club, 30, false)
+	for _, u := range e.users[lastCast-1:] {
+		for range e.Random.IntN(3) {
+			if e.Random.IntN(2) == 0 {
+				add(u.id, FirstGroup+e.Random.IntN(e.lastGroup-FirstGroup+1), 30, false)
+			} else {
+				add(u.id, 1+e.Random.IntN(len(e.projects)), 30, true)
+			}
+		}
+	}
+}
+
+// addTexts adds issues and notes; placeholders write in the first issue only, which stays.
+func (e *Estate) addTexts() {
+	e.issues = append(e.issues, text{id: 1, author: Owner, project: 1})
+	anybody := func() int {
+		for {
+			if u := e.users[e.Random.IntN(e.lastUser)]; u.kind != 15 {
+				return u.id
+			}
+		}
+	}
+	for id := 2; id <= 160*e.size; id++ {
+		i := text{id: id, author: anybody(), project: 1 + e.Random.IntN(len(e.projects))}
+		if id < 6 {
+			i.author, i.project = []int{hardDeleted, KeptByProject}[id%2], 1
+		}
+		e.issues = append(e.issues, i)
+	}
+	note := func(author int, i text) {
+		e.notes = append(e.notes, text{len(e.notes) + 1, author, i.project, i.id})
+	}
+	note(hardDeleted, e.issues[0])
+	for range 300 * e.size {
+		note(anybody(), e.issues[e.Random.IntN(len(e.issues))])
+	}
+	for _, u := range e.users {
+		if u.referenced {
+			note(u.id, e.issues[0])
+		}
+	}
+}
+
+// LastUser is the highest id of the users that were generated.
+func (e *Estate) LastUser() int { return e.lastUser }
+
+// Group is one of [Estate.Groups].
+type Group struct {
+	ID int64
+	// By has asked for its deletion; nil: nobody has, or somebody who is not there.
+	By *int64
+}
+
+// Groups are all, parents before their children.
+func (e *Estate) Groups() (all []Group) {
+	for _, g := range e.groups {
+		x := Group{ID: int64(g.id)}
+		if g.by > 0 && g.by < nobody {
+			x.By = new(int64(g.by))
+		}
+		all = append(all, x)
+	}
+	return all
+}
+
+// Placeholders are the ids of all placeholder users.
+func (e *Estate) Placeholders() (all []int64) {
+	for _, u := range e.users {
+		if u.kind == 15 {
+			all = append(all, int64(u.id))
+		}
+	}
+	return all
+}
+
+// InactiveBots are the project bots whose tokens are all dead: each gets a job.
+func (e *Estate) InactiveBots() (all []int64) {
+	for _, u := range e.users {
+		if u.kind == 6 && e.inactive(u) {
+			all = append(all, int64(u.id))
+		}
+	}
+	return all
+}

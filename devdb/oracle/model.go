@@ -1,0 +1,216 @@
+package oracle
+
+import (
+	"fmt"
+	"strings"
+)
+
+// level of a user in a group, by memberships and invitations of the group and all above it.
+func (e *Estate) level(user, group int) (level int) {
+	for g := group; g != 0; g = e.groupOf(g).parent {
+		for _, x := range e.members {
+			switch {
+			case x.user != user || x.project:
+			case x.source == g:
+				level = max(level, x.level)
+			case x.source == club:
+				level = max(level, min(x.level, e.shares[g]))
+			}
+		}
+	}
+	return level
+}
+
+func (e *Estate) groupOf(id int) group {
+	for _, g := range e.groups {
+		if g.id == id {
+			return g
+		}
+	}
+	return group{}
+}
+
+func due(g group) bool { return g.marked && g.days >= 30 }
+
+func (e *Estate) groupGone(id int) bool {
+	if id == 0 {
+		return false
+	}
+	g := e.groupOf(id)
+	allowed := g.by < nobody && g.by != blockedUser && (g.by == adminUser || e.level(g.by, id) >= 50)
+	return due(g) && allowed || e.groupGone(g.parent)
+}
+
+// restored groups have their old path again.
+func (e *Estate) restored(g group) bool {
+	return due(g) && g.by < nobody && !e.groupGone(g.id)
+}
+
+// Held is how many groups stay, and are reported by every run: they are due for somebody who is not there, or look marked and are not.
+func (e *Estate) Held() (n int64) {
+	for _, g := range e.groups {
+		if !e.groupGone(g.id) && (due(g) && g.by >= nobody || g.lost || g.by == marker) {
+			n++
+		}
+	}
+	return n
+}
+
+func (e *Estate) projectGone(id int) bool {
+	namespace := e.projects[id-1].namespace
+	if namespace > 1000 {
+		return e.userGone(namespace - 1000)
+	}
+	return e.groupGone(namespace)
+}
+
+// keeps says whether a token keeps its bot; all dates are far from the edges.
+func (t token) keeps() bool {
+	active := t.revoked == 0 && t.expired <= 0
+	return active || t.expired > 0 && t.expired < 30 || t.revoked > 0 && t.revoked < 30
+}
+
+func (e *Estate) userGone(id int) bool {
+	if id == hardDeleted {
+		return true
+	}
+	u := e.users[id-1]
+	switch u.kind {
+	case 0:
+		return u.deletedBy != 0 && id != soleOwner && id != unauthorized
+	case 6:
+		return id != soleBot && (e.inactive(u) || e.inGoneSource(id))
+	case 15:
+		return e.candidate(u) && !u.referenced
+	}
+	return false
+}
+
+func (e *Estate) inactive(u user) bool {
+	for _, t := range u.tokens {
+		if t.keeps() {
+			return false
+		}
+	}
+	return true
+}
+
+func (e *Estate) inGoneSource(user int) bool {
+	for _, x := range e.members {
+		if x.user == user && e.sourceGone(x) {
+			return true
+		}
+	}
+	return false
+}
+
+func (e *Estate) sourceGone(x member) bool {
+	if x.project {
+		return e.projectGone(x.source)
+	}
+	return e.groupGone(x.source)
+}
+
+func (e *Estate) candidate(u user) bool {
+	return u.placed && (u.group == 0 || e.groupGone(u.group))
+}
+
+func (e *Estate) issueGone(i text) bool {
+	return e.projectGone(i.project) || i.author == hardDeleted
+}
+
+func (e *Estate) noteGone(n text) bool {
+	return n.author == hardDeleted || e.issueGone(e.issues[n.issue-1])
+}
+
+// author is who has written what is left: a ghost of the organization for those who are gone, and for the one whose
+// contributions were moved before the project in the way was found.
+func (e *Estate) author(id int) string {
+	if e.userGone(id) || id == KeptByProject || id == ghostOne {
+		return fmt.Sprintf("ghost%d", e.users[id-1].org)
+	}
+	return fmt.Sprint(id)
+}
+
+// Table is how to read what the model says of one: each row is one text.
+type Table struct {
+	// Database it is in, where ci has one of its own: main or ci.
+	Database, SQL string
+}
+
+// Tables are all of which the model says something.
+func Tables() map[string]Table {
+	const written = `SELECT concat_ws(' ', x.id, CASE WHEN u.user_type = 5 THEN 'ghost' || u.organization_id
+		ELSE coalesce(u.id::text, 'nobody') END) FROM %s x LEFT JOIN users u ON u.id = x.author_id`
+	return map[string]Table{
+		"users":       {"main", `SELECT id::text FROM users WHERE id <= 100000`},
+		"namespaces":  {"main", `SELECT concat_ws(' ', id, type, path) FROM namespaces`},
+		"projects":    {"main", `SELECT id::text FROM projects`},
+		"members":     {"main", `SELECT id::text FROM members`},
+		"issues":      {"main", fmt.Sprintf(written, "issues")},
+		"notes":       {"main", fmt.Sprintf(written, "notes")},
+		"ghost queue": {"main", `SELECT user_id::text FROM ghost_user_migrations`},
+		"mirrors":     {"ci", `SELECT namespace_id::text FROM ci_namespace_mirrors`},
+		"metadata":    {"ci", `SELECT project_id::text FROM ci_pipeline_metadata`},
+		"refusals": {"main", `SELECT DISTINCT concat_ws(' ', kind, coalesce(args ->> 'placeholder_user_id', args ->> 'user_id'), metadata ->> 'reason')
+			FROM maintenance.river_job WHERE state NOT IN ('completed', 'available', 'scheduled', 'running', 'retryable')`},
+	}
+}
+
+// Rows are what must be in each of [Tables] at the end, and nothing else.
+func (e *Estate) Rows() map[string][]string {
+	r := map[string][]string{"ghost queue": {fmt.Sprint(supportBot), fmt.Sprint(KeptByProject)}}
+	add := func(table string, values ...any) {
+		r[table] = append(r[table], strings.TrimSpace(fmt.Sprintln(values...)))
+	}
+	e.addUsers(add)
+	for _, g := range e.groups {
+		if e.groupGone(g.id) {
+			continue
+		}
+		path := fmt.Sprintf("g%d", g.id)
+		if (g.marked || g.lost) && !e.restored(g) {
+			path += fmt.Sprintf("-deletion_scheduled-%d", g.id)
+		}
+		add("namespaces", g.id, "Group", path)
+		add("mirrors", g.id)
+	}
+	for _, p := range e.projects {
+		if !e.projectGone(p.id) {
+			add("projects", p.id)
+			add("metadata", p.id)
+			add("namespaces", ofProject(p.id), "Project", fmt.Sprintf("p%d", p.id))
+		}
+	}
+	for _, x := range e.members {
+		if !e.sourceGone(x) && !e.userGone(x.user) && x.user != KeptByProject {
+			add("members", x.id)
+		}
+	}
+	for _, i := range e.issues {
+		if !e.issueGone(i) {
+			add("issues", i.id, e.author(i.author))
+		}
+	}
+	for _, n := range e.notes {
+		if !e.noteGone(n) {
+			add("notes", n.id, e.author(n.author))
+		}
+	}
+	return r
+}
+
+func (e *Estate) addUsers(add func(string, ...any)) {
+	for _, u := range e.users {
+		if !e.userGone(u.id) {
+			add("users", u.id)
+			add("namespaces", Personal(u.id), "User", fmt.Sprintf("u%d", u.id))
+		}
+		if e.candidate(u) && u.referenced {
+			add("refusals", "delete_placeholder_user", u.id, "STILL_REFERENCED")
+		}
+	}
+	add("refusals", "delete_user", soleOwner, "SOLE_OWNER_OF_GROUP")
+	add("refusals", "delete_user", soleBot, "SOLE_OWNER_OF_GROUP")
+	add("refusals", "delete_user", unauthorized, "NOT_AUTHORIZED")
+}

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/devdb/oracle"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+)
+
+// leftSQL are jobs that are still to be done. A bot that must stay gets a new job in every pass: the
+// newest ones do not count.
+const leftSQL = `
+SELECT concat_ws(' ', 'job', kind, args, state, 'attempt', attempt, 'due', scheduled_at, 'now', now()) FROM maintenance.river_job
+WHERE finalized_at IS NULL AND created_at < now() - interval '2 seconds' ORDER BY id LIMIT 10`
+
+const recordsSQL = `SELECT 'records of ' || fully_qualified_table_name || ': ' || count(*)
+FROM loose_foreign_keys_deleted_records WHERE status = 1 GROUP BY fully_qualified_table_name`
+
+// differences are those between the model and the databases, and what is not done yet.
+func (r *round) differences(ctx context.Context) (found []string, err error) {
+	main, err := r.lab.connect(ctx, "main")
+	if err != nil {
+		return nil, err
+	}
+	ci, err := r.lab.connect(ctx, "ci")
+	if err != nil {
+		return nil, err
+	}
+	if found, err = r.estate.Differences(ctx, main, ci); err != nil {
+		return nil, err
+	}
+	for _, q := range []struct {
+		conn *pgx.Conn
+		sql  string
+	}{{main, leftSQL}, {main, recordsSQL}, {ci, recordsSQL}} {
+		more, err := texts(ctx, q.conn, q.sql)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, more...)
+	}
+	return found, nil
+}
+
+func texts(ctx context.Context, conn *pgx.Conn, sql string, args ...any) ([]string, error) {
+	rows, err := conn.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, fmt.Errorf("%.60q: %w", sql, err)
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// brokenSQL are queries over main that find nothing. Two workers have further runs by schedule: of the
+// rotation's other databases, and what continues a pass.
+func brokenSQL() []string {
+	return []string{
+		`SELECT 'a job was given up: ' || kind || ' ' || args::text FROM maintenance.river_job WHERE state = 'discarded'`,
+		`SELECT 'a job ended without an outcome: ' || to_jsonb(j)::text FROM maintenance.river_job j
+			WHERE finalized_at IS NOT NULL AND metadata ->> 'outcome' IS NULL`,
+		`SELECT 'a fire has no run: ' || worker || ' ' || fire_time FROM maintenance.fires f WHERE outcome = 'ran'
+			AND NOT EXISTS (SELECT FROM maintenance.runs r WHERE r.id = f.run_id)`,
+		`SELECT 'a run by schedule has not one fire: ' || worker || ' ' || id FROM maintenance.runs r 
+			WHERE trigger = 'schedule' AND (SELECT count(*) FROM maintenance.fires f WHERE f.run_id = r.id) <> 1
+				AND worker NOT IN ('loose_foreign_keys_cleanup', 'inactive_token_deletion')`,
+		`SELECT 'two fires have one run: ' || run_id FROM maintenance.fires WHERE run_id IS NOT NULL GROUP BY run_id HAVING count(*) > 1`,
+		`SELECT 'a run counts more rows than its receipts: ' || r.id || ' ' || (t ->> 'table') FROM maintenance.runs r, jsonb_array_elements(r.tables) t
+			WHERE r.worker <> 'loose_foreign_keys_cleanup' AND (t ->> 'deleted')::bigint > (SELECT coalesce(sum(rows), 0) FROM maintenance.receipts x
+				WHERE x.run_id = r.id AND x.action = 'deleted' AND x."table" = t ->> 'table')`,
+		`SELECT 'placeholders were claimed twice: ' || placeholder_user_id FROM import_placeholder_user_details WHERE deletion_attempts > 1`,
+	}
+}
+
+// check looks for what must never be, when all is done.
+func (r *round) check(ctx context.Context) (broken []string, err error) {
+	main, err := r.lab.connect(ctx, "main")
+	if err != nil {
+		return nil, err
+	}
+	for _, sql := range brokenSQL() {
+		found, err := texts(ctx, main, sql)
+		if err != nil {
+			return nil, err
+		}
+		broken = append(broken, found...)
+	}
+	for _, name := range databases() {
+		found, err := r.checkNotes(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		broken = append(broken, found...)
+	}
+	var seen, receipted string
+	err = main.QueryRow(ctx, `SELECT coalesce((`+oracle.Seen+`), ''), coalesce((`+oracle.Receipted+`), '')`).Scan(&seen, &receipted)
+	if seen != receipted {
+		broken = append(broken, fmt.Sprintf("changed were\n%s\nthe receipts say\n%s", seen, receipted))
+	}
+	r.tally.mu.Lock()
+	defer r.tally.mu.Unlock()
+	r.tally.rounds++
+	return broken, err
+}
+
+// checkNotes reads what the rules have found in a database, and how much they have looked at.
+func (r *round) checkNotes(ctx context.Context, name string) (broken []string, err error) {
+	conn, err := r.lab.connect(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if broken, err = texts(ctx, conn, `SELECT rule || ': ' || detail || ' at ' || at FROM faults.violations ORDER BY at LIMIT 20`); err != nil {
+		return nil, err
+	}
+	d, err := repo.Open(ctx, name, r.lab.url(name))
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	chain, err := service.VerifyReceipts(ctx, d, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range chain.Findings {
+		broken = append(broken, fmt.Sprintf("the chain of receipts on %s: %+v", name, f))
+	}
+	return broken, r.countNotes(ctx, name, conn)
+}
+
+func (r *round) countNotes(ctx context.Context, name string, conn *pgx.Conn) error {
+	rows, err := conn.Query(ctx, `SELECT rule, count(*) FROM faults.watched GROUP BY rule`) //nolint:rowserrcheck // ForEachRow returns it
+	if err != nil {
+		return err
+	}
+	r.tally.mu.Lock()
+	defer r.tally.mu.Unlock()
+	var rule string
+	var n int
+	if _, err := pgx.ForEachRow(rows, []any{&rule, &n}, func() error {
+		r.tally.watched[rule] += n
+		return nil
+	}); err != nil || name != "main" {
+		return err
+	}
+	var seen, runs, jobs, fires int
+	err = conn.QueryRow(ctx, `SELECT (SELECT count(*) FROM witness.seen), (SELECT count(*) FROM maintenance.runs),
+		(SELECT count(*) FROM maintenance.river_job), (SELECT count(*) FROM maintenance.fires)`).Scan(&seen, &runs, &jobs, &fires)
+	r.tally.rows, r.tally.runs, r.tally.jobs, r.tally.fires = r.tally.rows+seen, r.tally.runs+runs, r.tally.jobs+jobs, r.tally.fires+fires
+	return err
+}

@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// fault is something that happens to replicas, networks or servers. It returns when it is over.
+type fault struct {
+	name string
+	// possible says whether it can be caused now; nil: always.
+	possible func(*round) bool
+	cause    func(*round, context.Context) error
+}
+
+func faults() []fault {
+	return []fault{
+		{"kill a replica", nil, (*round).kill},
+		{"stop a replica in order", nil, (*round).stopInOrder},
+		{"stop a replica for longer than its leases", nil, (*round).holdLong},
+		{"cut connections", nil, (*round).cut},
+		{"slow network", nil, (*round).slow},
+		{"half-open connections", nil, (*round).stall},
+		{"cut after COMMIT was sent", nil, (*round).cutCommits},
+		{"storm of terminated backends", nil, (*round).terminate},
+		{"lock time-outs", nil, (*round).lock},
+		{"lost configuration", nil, (*round).loseConfiguration},
+		{"replay paused", func(r *round) bool { return !r.lab.failedOver }, (*round).pauseReplay},
+		{"PostgreSQL killed and started again", func(r *round) bool { return !r.lab.failedOver }, (*round).killServer},
+		{"fail-over to the standby", func(r *round) bool { return !r.lab.failedOver }, (*round).failOver},
+		{"full disk", func(r *round) bool { return r.lab.disk && !r.lab.failedOver }, (*round).fillDisk},
+		{"database clock set back", func(r *round) bool { return r.lab.clock != "" }, (*round).setClockBack},
+	}
+}
+
+// cause lets faults happen one after the other, in the order that the seed says, until the time is over.
+func (r *round) cause(ctx context.Context) error {
+	var order []fault
+	for ctx.Err() == nil {
+		if len(order) == 0 {
+			order = faults()
+			r.random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+		}
+		f := order[0]
+		order = order[1:]
+		if f.possible != nil && !f.possible(r) || len(r.only) > 0 && !slices.Contains(r.only, f.name) {
+			continue
+		}
+		if !wait(ctx, time.Duration(r.random.IntN(1000))*time.Millisecond) {
+			break
+		}
+		// One that has begun is brought to its end: what was stopped goes on.
+		if err := f.cause(r, context.WithoutCancel(ctx)); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+		r.tally.count(f.name)
+	}
+	return nil
+}
+
+// wait waits for so long; false: the context has ended before.
+func wait(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+func (r *round) some() *replica { return r.replicas[r.random.IntN(len(r.replicas))] }
+
+func (r *round) network() *proxy { return r.some().network[databases()[r.random.IntN(3)]] }
+
+// upTo is a time up to so many milliseconds.
+func (r *round) upTo(milliseconds int) time.Duration {
+	return time.Duration(1+r.random.IntN(milliseconds)) * time.Millisecond
+}
+
+// free lets what a replica that is gone has left behind run out, as it would in time.
+func (r *round) free(ctx context.Context, gone *replica) error {
+	return within(ctx, 30*time.Second, "the leases of a replica that is gone", func(ctx context.Context) error {
+		for _, name := range databases() {
+			conn, err := connect(ctx, r.lab.url(name))
+			if err != nil {
+				return err
+			}
+			_, err = conn.Exec(ctx, expireSQL, gone.name)
+			if err == nil && name == "main" {
+				_, err = conn.Exec(ctx, rescueSQL, gone.name)
+			}
+			if closeErr := conn.Close(ctx); err != nil || closeErr != nil {
+				return fmt.Errorf("%w %w", err, closeErr)
+			}
+		}
+		return nil
+	})
+}
+
+func (r *round) kill(ctx context.Context) error {
+	replica := r.some()
+	replica.end(syscall.SIGKILL)
+	wait(ctx, r.upTo(1000))
+	if err := r.free(ctx, replica); err != nil {
+		return err
+	}
+	return replica.start(ctx, true)
+}
+
+func (r *round) stopInOrder(ctx context.Context) error {
+	replica := r.some()
+	replica.end(syscall.SIGTERM)
+	wait(ctx, r.upTo(500))
+	return replica.start(ctx, true)
+}
+
+// holdLong stops a replica for longer than the 12 seconds that a lease of two seconds of work holds.
+func (r *round) holdLong(ctx context.Context) error {
+	replica := r.some()
+	for !replica.hold() {
+		wait(ctx, time.Millisecond)
+	}
+	wait(ctx, 13*time.Second)
+	replica.release()
+	return nil
+}
+
+func (r *round) cut(ctx context.Context) error {
+	for range 10 {
+		r.network().cut()
+		wait(ctx, r.upTo(100))
+	}
+	return nil
+}
+
+func (r *round) slow(ctx context.Context) error {
+	network := r.network()
+	network.delay.Store(int64(r.upTo(100)))
+	wait(ctx, r.upTo(3000))
+	network.delay.Store(0)
+	return nil
+}
+
+// stall keeps what is sent on open connections; then it is passed on late, or lost.
+func (r *round) stall(ctx context.Context) error {
+	network := r.network()
+	network.stalled.Store(true)
+	wait(ctx, r.upTo(5000))
+	if r.random.IntN(2) == 0 {
+		network.cut()
+	}
+	network.stalled.Store(false)
+	return nil
+}
+
+func (r *round) cutCommits(ctx context.Context) error {
+	for range 10 {
+		r.network().commits.Add(1)
+		wait(ctx, r.upTo(100))
+	}
+	return nil
+}
+
+func (r *round) terminate(ctx context.Context) error {
+	for range 1 + r.random.IntN(10) {
+		err := r.lab.administer(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'replica%'`)
+		if err != nil {
+			return err
+		}
+		wait(ctx, r.upTo(300))
+	}
+	return nil
+}
+
+// lock keeps a table from whoever wants to write in it, for longer than a statement waits.
+func (r *round) lock(ctx context.Context) error {
+	tables := []string{"notes", "issues", "members", "users", "projects", "loose_foreign_keys_deleted_records", "maintenance.river_job", "maintenance.leases"}
+	conn, err := open(ctx, r.lab.url("main"), "application")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	table, hold := tables[r.random.IntN(len(tables))], r.upTo(4000)
+	// It may lose in a deadlock: then it was none.
+	_ = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `LOCK TABLE `+table+` IN SHARE ROW EXCLUSIVE MODE`)
+		if err == nil {
+			wait(ctx, hold)
+		}
+		return err
+	})
+	return nil
+}
+
+// loseConfiguration starts a replica again without its definitions.
+func (r *round) loseConfiguration(ctx context.Context) error {
+	replica := r.some()
+	replica.end(syscall.SIGTERM)
+	if err := replica.start(ctx, false); err != nil {
+		return err
+	}
+	wait(ctx, r.upTo(3000))
+	replica.end(syscall.SIGTERM)
+	return replica.start(ctx, true)
+}
+
+// application changes rows in another order than caretaker does, so that deadlocks come about.
+func (r *round) application(ctx context.Context) {
+	random := rand.New(rand.NewPCG(r.seed, 3))
+	r.repeat(ctx, 10*time.Millisecond, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		conn, err := open(ctx, r.lab.url("main"), "application")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close(ctx) }()
+		for range 20 {
+			err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+				for _, change := range random.Perm(3) {
+					sql := []string{
+						`UPDATE notes SET note = 'seen' WHERE id = ANY ($1)`, `UPDATE issues SET title = 'seen' WHERE id = ANY ($1)`,
+						`UPDATE users SET name = 'seen' WHERE id = ANY ($1)`,
+					}[change]
+					if _, err := tx.Exec(ctx, sql, []int{random.IntN(100), random.IntN(100), random.IntN(100)}); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if conn.IsClosed() {
+				return err
+			}
+		}
+		return nil
+	})
+}

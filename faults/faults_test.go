@@ -1,0 +1,153 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// echo is a server that sends back what it gets, and its address as a URL.
+func echo(t *testing.T) string {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(c, c) }()
+		}
+	}()
+	return "postgres://" + listener.Addr().String() + "/main"
+}
+
+// through opens a connection to the server behind a proxy.
+func through(t *testing.T, p *proxy) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", p.listener.Addr().String()) //nolint:noctx // of this machine
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// answered sends a text and says whether it comes back within a moment.
+func answered(t *testing.T, c net.Conn, text string) bool {
+	t.Helper()
+	if _, err := c.Write([]byte(text)); err != nil {
+		return false
+	}
+	if err := c.SetReadDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	back := make([]byte, len(text))
+	_, err := io.ReadFull(c, back)
+	return err == nil && string(back) == text
+}
+
+func newTestProxy(t *testing.T) *proxy {
+	t.Helper()
+	p, err := newProxy(context.Background(), echo(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	return p
+}
+
+func TestProxy_PassesCutsAndStallsConnections(t *testing.T) {
+	t.Parallel()
+	p := newTestProxy(t)
+	c := through(t, p)
+	if !answered(t, c, "hello") {
+		t.Fatal("a whole network passes nothing")
+	}
+	p.stalled.Store(true)
+	if answered(t, c, "again") {
+		t.Error("a stalled network passes something")
+	}
+	p.heal()
+	back := make([]byte, len("again"))
+	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.ReadFull(c, back); err != nil || string(back) != "again" {
+		t.Errorf("what was held up came as %q, %v", back, err)
+	}
+	p.cut()
+	if answered(t, c, "once more") {
+		t.Error("a connection that is cut passes something")
+	}
+	if !answered(t, through(t, p), "hello") {
+		t.Error("there is no new connection after a cut")
+	}
+}
+
+func TestProxy_CutsAfterCommitWasSent(t *testing.T) {
+	t.Parallel()
+	p := newTestProxy(t)
+	c := through(t, p)
+	p.commits.Store(1)
+	if !answered(t, c, "Q begin\x00") {
+		t.Fatal("it does not wait for a COMMIT")
+	}
+	if answered(t, c, "Q commit\x00") && answered(t, c, "Q select\x00") {
+		t.Error("the connection lasts beyond the COMMIT")
+	}
+	if !answered(t, through(t, p), "Q commit\x00") {
+		t.Error("more than one COMMIT was cut")
+	}
+}
+
+// TestMutations_AreOfTheCodeAsItIs fails when a text that a defect replaces has changed. That each is found is
+// for make faults FAULTS_ARGS=-mutations.
+func TestMutations_AreOfTheCodeAsItIs(t *testing.T) {
+	t.Parallel()
+	out, err := exec.CommandContext(t.Context(), "go", "env", "GOMOD").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := filepath.Dir(strings.TrimSpace(string(out)))
+	for _, m := range mutations() {
+		o := &overlay{dir: t.TempDir(), Replace: map[string]string{}}
+		for _, c := range m.changes {
+			path := filepath.Join(source, c.file)
+			if err := o.change(path, c.before, c.after); err != nil {
+				t.Errorf("%s: %v", m.name, err)
+				continue
+			}
+			changed, err := os.ReadFile(o.Replace[path])
+			if err != nil || !bytes.Contains(changed, []byte(c.after)) {
+				t.Errorf("%s: %s was not changed: %v", m.name, c.file, err)
+			}
+		}
+	}
+}
+
+func TestParse_NamesWhatThereIs(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"-only", "rain"}, `there is no fault "rain": choose one of kill a replica; `},
+		{[]string{"-replicas", "0"}, "-replicas is 1 to 10"},
+		{[]string{"-mutation", "none"}, `there is no defect "none": choose one of the epoch is not`},
+		{[]string{"now"}, "there are no arguments"},
+	} {
+		if _, err := parse(c.args, io.Discard); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: %v, want %s", c.args, err, c.want)
+		}
+	}
+}

@@ -1,0 +1,93 @@
+-- Notes and rules of the fault harness, in each database. A rule that is broken leaves a row in
+-- faults.violations, in the transaction that broke it: what is rolled back has broken nothing.
+CREATE SCHEMA faults;
+CREATE TABLE faults.violations (at timestamptz NOT NULL DEFAULT clock_timestamp(), rule text NOT NULL, detail text NOT NULL);
+-- Who has taken which lease, and who has begun the attempt of a job.
+CREATE TABLE faults.epochs (
+  name text, epoch bigint, app text NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (name, epoch));
+CREATE TABLE faults.attempts (job_id bigint PRIMARY KEY, app text NOT NULL);
+-- Bots without a live token, and where the children of tracked parents are.
+CREATE TABLE faults.bots (id bigint PRIMARY KEY);
+CREATE TABLE faults.children (parent text, child text, child_column text);
+-- How many rows were changed under the eyes of a rule.
+CREATE UNLOGGED TABLE faults.watched (rule text);
+
+CREATE FUNCTION faults.app() RETURNS text LANGUAGE sql AS $$ SELECT current_setting('application_name') $$;
+CREATE FUNCTION faults.ours() RETURNS boolean LANGUAGE sql AS $$ SELECT faults.app() IN ('faults', 'application') $$;
+
+CREATE FUNCTION faults.violate(rule text, detail text) RETURNS void LANGUAGE sql AS $$
+  INSERT INTO faults.violations (rule, detail) VALUES (rule, faults.app() || ': ' || detail)
+$$;
+
+-- A lease is taken when nobody has it, and its epoch grows by one; only its holder changes it.
+CREATE FUNCTION faults.lease() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE taken_by text;
+BEGIN
+  IF faults.ours() THEN RETURN NULL; END IF;
+  INSERT INTO faults.watched VALUES ('lease');
+  IF TG_OP = 'INSERT' OR NEW.epoch <> OLD.epoch OR NEW.holder <> OLD.holder THEN
+    IF TG_OP = 'UPDATE' AND OLD.expires_at > clock_timestamp() THEN
+      PERFORM faults.violate('a lease was taken from its holder', to_jsonb(OLD)::text || ' ' || to_jsonb(NEW)::text);
+    END IF;
+    IF NEW.epoch <> coalesce((SELECT max(epoch) FROM faults.epochs e WHERE e.name = NEW.name), 0) + 1 THEN
+      PERFORM faults.violate('an epoch did not grow by one', to_jsonb(NEW)::text);
+    END IF;
+    INSERT INTO faults.epochs VALUES (NEW.name, NEW.epoch, faults.app()) ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN PERFORM faults.violate('one epoch was taken twice', to_jsonb(NEW)::text); END IF;
+    RETURN NULL;
+  END IF;
+  SELECT app INTO taken_by FROM faults.epochs e WHERE e.name = NEW.name AND e.epoch = NEW.epoch;
+  IF taken_by IS DISTINCT FROM faults.app() THEN
+    PERFORM faults.violate('a lease was changed by one who does not hold it', coalesce(taken_by, 'nobody') || ' ' || to_jsonb(NEW)::text);
+  ELSIF OLD.expires_at < transaction_timestamp() AND NEW.expires_at > OLD.expires_at THEN
+    PERFORM faults.violate('an expired lease was renewed', to_jsonb(OLD)::text || ' ' || to_jsonb(NEW)::text);
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER faults AFTER INSERT OR UPDATE ON maintenance.leases FOR EACH ROW EXECUTE FUNCTION faults.lease();
+
+CREATE FUNCTION faults.lease_row() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM faults.violate('the row of a lease was deleted', OLD.name);
+  RETURN NULL;
+END $$;
+CREATE TRIGGER faults_row AFTER DELETE ON maintenance.leases FOR EACH ROW EXECUTE FUNCTION faults.lease_row();
+
+-- A write of a worker: the session's replica holds a lease of the worker now, and held it when the
+-- transaction began. What checks the lease first in a transaction, or in its statement, cannot fail this.
+CREATE FUNCTION faults.needs_lease(worker text, detail text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO faults.watched VALUES ('write of a worker');
+  PERFORM FROM maintenance.leases l JOIN faults.epochs e USING (name, epoch)
+  WHERE (l.name = worker OR l.name LIKE worker || '/%') AND e.app = faults.app() AND l.expires_at >= transaction_timestamp();
+  IF NOT FOUND THEN
+    PERFORM faults.violate('written without the lease', worker || ' ' || detail || ' ' ||
+      coalesce((SELECT jsonb_agg(to_jsonb(l))::text FROM maintenance.leases l WHERE l.name LIKE worker || '%'), ''));
+  END IF;
+END $$;
+
+CREATE FUNCTION faults.claim() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF NOT faults.ours() THEN PERFORM faults.needs_lease(TG_ARGV[0], TG_RELID::regclass::text); END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER faults_claim AFTER UPDATE OR DELETE ON loose_foreign_keys_deleted_records
+  FOR EACH ROW WHEN (OLD.status = 1) EXECUTE FUNCTION faults.claim('loose_foreign_keys_cleanup');
+
+-- A record leaves the queue after its last child, as far as the children are in this database.
+CREATE FUNCTION faults.record_done() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE c record; there boolean;
+BEGIN
+  IF TG_OP = 'UPDATE' AND NEW.status = 1 THEN RETURN NULL; END IF;
+  INSERT INTO faults.watched VALUES ('record done');
+  FOR c IN SELECT * FROM faults.children WHERE parent = split_part(OLD.fully_qualified_table_name, '.', 2) LOOP
+    EXECUTE format('SELECT EXISTS (SELECT FROM %I WHERE %I = $1)', c.child, c.child_column) INTO there USING OLD.primary_key_value;
+    IF there THEN
+      PERFORM faults.violate('a record was done before its last child',
+        OLD.fully_qualified_table_name || ' ' || OLD.primary_key_value || ' ' || c.child);
+    END IF;
+  END LOOP;
+  RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER faults_done AFTER UPDATE OR DELETE ON loose_foreign_keys_deleted_records
+  DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.status = 1) EXECUTE FUNCTION faults.record_done();

@@ -1,0 +1,94 @@
+-- Rules about what main alone has: runs, jobs, and what queues them.
+
+-- A receipt is of a run whose lease is held, under the run's epoch, or of the attempt that is at work.
+CREATE FUNCTION faults.receipt() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE r record; j record;
+BEGIN
+  IF NEW.run_id IS NOT NULL THEN
+    PERFORM faults.needs_lease(NEW.worker, NEW."table");
+    SELECT database, lease_epoch INTO r FROM maintenance.runs WHERE id = NEW.run_id;
+    IF r.lease_epoch > 0 AND r.database IN ('', 'main') AND NOT EXISTS (SELECT FROM maintenance.leases l
+        WHERE l.name IN (NEW.worker, NEW.worker || '/main') AND l.epoch = r.lease_epoch) THEN
+      PERFORM faults.violate('written under an epoch that is over', NEW.worker || ' ' || r.lease_epoch);
+    END IF;
+    RETURN NULL;
+  END IF;
+  INSERT INTO faults.watched VALUES ('write of a job');
+  SELECT x.state, a.app INTO j FROM maintenance.river_job x LEFT JOIN faults.attempts a ON a.job_id = x.id WHERE x.id = NEW.job_id;
+  IF j.state <> 'running' AND NOT EXISTS (SELECT FROM maintenance.river_job x
+      WHERE x.id = NEW.job_id AND x.xmin = pg_current_xact_id()::xid) OR j.app IS DISTINCT FROM faults.app() THEN
+    PERFORM faults.violate('written by an attempt that is over', NEW.job_id || ' ' || to_jsonb(j)::text);
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER faults AFTER INSERT ON maintenance.receipts FOR EACH ROW EXECUTE FUNCTION faults.receipt();
+
+-- Only the replica that works a job completes it.
+CREATE FUNCTION faults.job() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE begun_by text;
+BEGIN
+  IF NEW.state = 'running' THEN
+    INSERT INTO faults.attempts VALUES (NEW.id, faults.app()) ON CONFLICT (job_id) DO UPDATE SET app = EXCLUDED.app;
+    RETURN NULL;
+  END IF;
+  INSERT INTO faults.watched VALUES ('end of a job');
+  SELECT app INTO begun_by FROM faults.attempts WHERE job_id = NEW.id;
+  IF NOT faults.ours() AND NEW.state = 'completed' AND (begun_by IS DISTINCT FROM faults.app() OR OLD.state <> 'running') THEN
+    PERFORM faults.violate('a job was completed by one who does not work it', NEW.id || ' ' || OLD.state || ' ' || coalesce(begun_by, ''));
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER faults AFTER UPDATE ON maintenance.river_job FOR EACH ROW
+  WHEN (NEW.state IS DISTINCT FROM OLD.state OR NEW.attempted_at IS DISTINCT FROM OLD.attempted_at) EXECUTE FUNCTION faults.job();
+
+-- A job and the change that causes it are one transaction: looked at when it commits.
+CREATE FUNCTION faults.job_begun() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE caused boolean := true;
+BEGIN
+  IF faults.ours() THEN RETURN NULL; END IF;
+  INSERT INTO faults.watched VALUES ('begin of a job');
+  IF NEW.kind = 'delete_placeholder_user' THEN
+    caused := EXISTS (SELECT FROM import_placeholder_user_details
+      WHERE placeholder_user_id = (NEW.args ->> 'placeholder_user_id')::bigint AND xmin = pg_current_xact_id()::xid);
+  ELSIF NEW.kind = 'delete_user' AND NEW.args ->> 'reason' = 'No active token assigned' THEN
+    caused := EXISTS (SELECT FROM maintenance.token_passes WHERE xmin = pg_current_xact_id()::xid);
+  END IF;
+  IF NOT caused THEN
+    PERFORM faults.violate('a job was queued outside the transaction that causes it', NEW.kind || ' ' || NEW.args::text);
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER faults_begun AFTER INSERT ON maintenance.river_job DEFERRABLE INITIALLY DEFERRED
+  FOR EACH ROW EXECUTE FUNCTION faults.job_begun();
+
+CREATE FUNCTION faults.claimed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM FROM maintenance.river_job WHERE kind = 'delete_placeholder_user' AND (args ->> 'placeholder_user_id')::bigint = NEW.placeholder_user_id;
+  IF NOT FOUND AND NOT faults.ours() THEN
+    PERFORM faults.violate('an attempt was claimed without its job', NEW.placeholder_user_id::text);
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER faults_claimed AFTER UPDATE ON import_placeholder_user_details DEFERRABLE INITIALLY DEFERRED
+  FOR EACH ROW WHEN (NEW.deletion_attempts > OLD.deletion_attempts) EXECUTE FUNCTION faults.claimed();
+CREATE TRIGGER faults_claim AFTER UPDATE ON import_placeholder_user_details FOR EACH ROW
+  WHEN (NEW.deletion_attempts > OLD.deletion_attempts) EXECUTE FUNCTION faults.claim('placeholder_user_cleanup');
+CREATE TRIGGER faults_claim AFTER UPDATE OR DELETE ON ghost_user_migrations
+  FOR EACH ROW EXECUTE FUNCTION faults.claim('ghost_user_migration');
+CREATE TRIGGER faults_claim AFTER UPDATE ON maintenance.token_passes
+  FOR EACH ROW EXECUTE FUNCTION faults.claim('inactive_token_deletion');
+
+-- A cursor passes no bot that must go and has no job.
+CREATE FUNCTION faults.cursor_saved() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE skipped bigint;
+BEGIN
+  INSERT INTO faults.watched VALUES ('cursor saved');
+  SELECT b.id INTO skipped FROM faults.bots b JOIN users u ON u.id = b.id
+  WHERE b.id > OLD.cursor AND b.id <= NEW.cursor AND NOT EXISTS (SELECT FROM ghost_user_migrations g WHERE g.user_id = b.id)
+    AND NOT EXISTS (SELECT FROM maintenance.river_job j WHERE j.kind = 'delete_user' AND (j.args ->> 'user_id')::bigint = b.id)
+  LIMIT 1;
+  IF FOUND THEN PERFORM faults.violate('a cursor was saved before the job', skipped::text); END IF;
+  RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER faults_cursor AFTER UPDATE ON maintenance.token_passes DEFERRABLE INITIALLY DEFERRED
+  FOR EACH ROW WHEN (NEW.cursor > OLD.cursor) EXECUTE FUNCTION faults.cursor_saved();

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// expireSQL lets the leases of a replica run out, and names them. It waits for a transaction of the
+// replica that has checked one: the server ends that when it has been idle for two seconds.
+const expireSQL = `
+UPDATE maintenance.leases l SET expires_at = clock_timestamp() FROM faults.epochs e
+WHERE e.name = l.name AND e.epoch = l.epoch AND e.app = $1 AND l.expires_at > clock_timestamp()
+RETURNING l.name, l.epoch`
+
+// holdsSQL counts the leases that a replica has.
+const holdsSQL = `
+SELECT count(*) FROM maintenance.leases l JOIN faults.epochs e USING (name, epoch)
+WHERE e.app = $1 AND l.expires_at > clock_timestamp()`
+
+// endSQL ends the transactions of a replica that wait for it.
+const endSQL = `
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND application_name = $1 AND state LIKE 'idle in transaction%'`
+
+// takeSQL takes a lease that nobody has taken yet, for a moment.
+const takeSQL = `
+WITH taken AS (
+  UPDATE maintenance.leases SET epoch = epoch + 1, holder = 'faults', acquired_at = now(), renewed_at = now(),
+    expires_at = clock_timestamp() + interval '50 ms'
+  WHERE name = $1 AND epoch = $2 AND expires_at <= clock_timestamp() RETURNING name, epoch
+)
+INSERT INTO faults.epochs (name, epoch, app) SELECT name, epoch, 'faults' FROM taken`
+
+// rescueSQL takes the jobs away from a replica, as River does when their attempts are too old.
+const rescueSQL = `
+UPDATE maintenance.river_job j SET state = 'available', scheduled_at = now()
+FROM faults.attempts a WHERE a.job_id = j.id AND a.app = $1 AND j.state = 'running'`
+
+// expired is a lease that its holder has lost.
+type expired struct {
+	name  string
+	epoch int64
+}
+
+// pauseHolder stops a replica again and again, when it has a lease, lets its leases run out and others
+// take them, and wakes it. A transaction that is in the middle is ended: by the server, which lets one
+// be idle for two seconds, or, to save time, nine times in ten by us.
+func (r *round) pauseHolder(ctx context.Context, replica *replica, random *rand.Rand) {
+	connections := connections{}
+	defer connections.close(ctx)
+	for ctx.Err() == nil {
+		wait(ctx, time.Duration(random.IntN(20))*time.Millisecond)
+		lost, err := r.pause(ctx, replica, connections, random.IntN(10) > 0)
+		if err != nil {
+			connections.close(ctx)
+		}
+		if lost > 0 {
+			r.tally.mu.Lock()
+			r.tally.pauses++
+			r.tally.mu.Unlock()
+		}
+	}
+}
+
+// connections are open ones, by database.
+type connections map[string]*pgx.Conn
+
+func (c connections) close(ctx context.Context) {
+	for name, conn := range c {
+		_ = conn.Close(context.WithoutCancel(ctx))
+		delete(c, name)
+	}
+}
+
+func (r *round) pause(ctx context.Context, replica *replica, open connections, end bool) (lost int, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 6*time.Second)
+	defer cancel()
+	held := 0
+	for _, name := range databases() {
+		if open[name] == nil {
+			if open[name], err = connect(ctx, r.lab.url(name)); err != nil {
+				delete(open, name)
+				return 0, err
+			}
+		}
+		var n int
+		if err := open[name].QueryRow(ctx, holdsSQL, replica.name).Scan(&n); err != nil {
+			return 0, err
+		}
+		held += n
+	}
+	if held == 0 || !replica.hold() {
+		return 0, nil
+	}
+	defer replica.release()
+	for name, conn := range open {
+		if end {
+			if _, err := conn.Exec(ctx, endSQL, replica.name); err != nil {
+				return lost, err
+			}
+		}
+		n, oneErr := takeOver(ctx, conn, replica.name, name == "main")
+		lost, err = lost+n, errors.Join(err, oneErr)
+	}
+	return lost, err
+}
+
+// takeOver lets what the replica holds in a database go to others, and says how many leases that was.
+func takeOver(ctx context.Context, conn *pgx.Conn, app string, jobs bool) (int, error) {
+	rows, err := conn.Query(ctx, expireSQL, app)
+	if err != nil {
+		return 0, err
+	}
+	lost, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e expired, err error) {
+		err = row.Scan(&e.name, &e.epoch)
+		return e, err
+	})
+	if err != nil {
+		return 0, err
+	}
+	if jobs {
+		if _, err := conn.Exec(ctx, rescueSQL, app); err != nil {
+			return 0, err
+		}
+	}
+	if len(lost) > 0 {
+		time.Sleep(20 * time.Millisecond) // in which another replica may take them
+	}
+	for _, e := range lost {
+		if _, err := conn.Exec(ctx, takeSQL, e.name, e.epoch); err != nil {
+			return 0, err
+		}
+	}
+	return len(lost), nil
+}

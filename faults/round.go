@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caretaker-go/caretaker/devdb/oracle"
+	"github.com/caretaker-go/caretaker/service/adjournedgroup"
+	"github.com/caretaker-go/caretaker/service/ghostuser"
+	"github.com/caretaker-go/caretaker/service/inactivetoken"
+	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/placeholderuser"
+)
+
+// workers are the five of the pipeline.
+func workers() []string {
+	return []string{loosefk.Name, inactivetoken.Name, ghostuser.Name, adjournedgroup.Name, placeholderuser.Name}
+}
+
+func upper(name string) string { return strings.ToUpper(name) }
+
+// round is an estate that replicas work on while faults befall them, until all is done.
+type round struct {
+	options
+	seed     uint64
+	estate   *oracle.Estate
+	lab      *lab
+	replicas []*replica
+	// random is of the schedule of faults; others that draw have sources of their own.
+	random *rand.Rand
+	tally  *tally
+}
+
+// tally counts what was done in a campaign.
+type tally struct {
+	mu     sync.Mutex
+	faults map[string]int
+	// watched are the rows on which a rule looked.
+	watched map[string]int
+	// pauses are those in which somebody else took the lease of the one who was stopped.
+	pauses, rounds, rows, runs, jobs, fires int
+	// drained is how long the work took at most when all was healed.
+	drained time.Duration
+	missing []string
+}
+
+func newTally() *tally { return &tally{faults: map[string]int{}, watched: map[string]int{}} }
+
+func (t *tally) count(fault string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.faults[fault]++
+}
+
+// play does one round and returns what is wrong at its end.
+func play(ctx context.Context, o options, program string, seed uint64, t *tally) (violations []string, err error) {
+	dir, err := os.MkdirTemp(o.dir, fmt.Sprintf("round-%d-", seed))
+	if err != nil {
+		return nil, err
+	}
+	// The server's user has to reach its data below.
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // it holds nothing secret
+		return nil, err
+	}
+	r := &round{options: o, seed: seed, estate: oracle.Generate(seed, o.size), random: rand.New(rand.NewPCG(seed, 1)), tally: t}
+	if r.lab, err = openLab(ctx, dir, r.estate); err != nil {
+		return nil, err
+	}
+	defer func() {
+		for _, replica := range r.replicas {
+			err = errors.Join(err, replica.close())
+		}
+		err = errors.Join(err, r.lab.close(ctx))
+		if err == nil && len(violations) == 0 {
+			err = os.RemoveAll(dir)
+		}
+	}()
+	t.missing = r.lab.missing()
+	for n := range o.replicas {
+		replica, err := newReplica(ctx, r.lab, dir, program, n)
+		if err != nil {
+			return nil, err
+		}
+		r.replicas = append(r.replicas, replica)
+		if err := replica.start(ctx, true); err != nil {
+			return nil, err
+		}
+	}
+	return r.work(ctx)
+}
+
+// work lets the faults happen for a while, then heals all and waits for the end of the work.
+func (r *round) work(ctx context.Context) ([]string, error) {
+	var wait, disturbers sync.WaitGroup
+	defer wait.Wait()
+	working, stop := context.WithCancel(ctx)
+	defer stop()
+	disturbing, heal := context.WithTimeout(ctx, r.disturb)
+	defer heal()
+	for n, replica := range r.replicas {
+		random := rand.New(rand.NewPCG(r.seed, uint64(10+n)))
+		for range 4 {
+			wait.Go(func() {
+				for working.Err() == nil {
+					replica.request(working, random)
+				}
+			})
+		}
+	}
+	wait.Go(func() { r.repeat(working, 200*time.Millisecond, r.passTime) })
+	disturbers.Go(func() { r.application(disturbing) })
+	for n, replica := range r.replicas {
+		random := rand.New(rand.NewPCG(r.seed, uint64(100+n)))
+		disturbers.Go(func() { r.pauseHolder(disturbing, replica, random) })
+	}
+	err := r.cause(disturbing)
+	disturbers.Wait()
+	if err = errors.Join(err, r.heal(ctx)); err != nil {
+		return nil, err
+	}
+	healed := time.Now()
+	left, err := r.drain(ctx)
+	r.tally.drained = max(r.tally.drained, time.Since(healed))
+	stop()
+	wait.Wait()
+	if err != nil {
+		return nil, err
+	}
+	broken, err := r.check(ctx)
+	for i := range left {
+		left[i] = "left at the end: " + left[i]
+	}
+	return append(broken, left...), err
+}
+
+// repeat does something again and again, whatever becomes of it: databases may be away.
+func (r *round) repeat(ctx context.Context, pause time.Duration, do func(context.Context) error) {
+	for {
+		_ = do(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// passTime is as if the time had passed after which a failed user, record or job is tried again. One that
+// a replica with a wrong clock has given back is due by that clock. A job's 25 attempts last for weeks:
+// here it gets more.
+func (r *round) passTime(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	for _, name := range databases() {
+		c, err := connect(ctx, r.lab.url(name))
+		if err != nil {
+			return err
+		}
+		_, err = c.Exec(ctx, `UPDATE loose_foreign_keys_deleted_records SET consume_after = now() WHERE status = 1 AND consume_after > now()`)
+		if name == "main" && err == nil {
+			_, err = c.Exec(ctx, `UPDATE ghost_user_migrations SET consume_after = now() WHERE consume_after > now()`)
+			_, more := c.Exec(ctx, `UPDATE maintenance.river_job SET state = 'available', scheduled_at = now(), max_attempts = attempt + 25
+				WHERE state IN ('retryable', 'scheduled') OR state = 'available' AND scheduled_at > now()`)
+			err = errors.Join(err, more)
+		}
+		if err := errors.Join(err, c.Close(ctx)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// heal ends all faults and starts what was killed.
+func (r *round) heal(ctx context.Context) error {
+	for _, replica := range r.replicas {
+		for _, network := range replica.network {
+			network.heal()
+		}
+		replica.mu.Lock()
+		gone := replica.process == nil
+		replica.mu.Unlock()
+		if gone {
+			if err := replica.start(ctx, true); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// drain waits until the model is met and stays so for three seconds; else it returns what differs.
+func (r *round) drain(ctx context.Context) (differences []string, err error) {
+	met := time.Time{}
+	for end := time.Now().Add(r.patience); ; {
+		differences, err = r.differences(ctx)
+		switch {
+		case len(differences) > 0 || err != nil:
+			met = time.Time{}
+		case met.IsZero():
+			met = time.Now()
+		case time.Since(met) > 3*time.Second:
+			return nil, nil
+		}
+		if time.Now().After(end) {
+			return differences, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(300 * time.Millisecond):
+		}
+	}
+}
