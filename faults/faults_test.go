@@ -36,7 +36,7 @@ func echo(t *testing.T) string {
 // through opens a connection to the server behind a proxy.
 func through(t *testing.T, p *proxy) net.Conn {
 	t.Helper()
-	c, err := net.Dial("tcp", p.listener.Addr().String()) //nolint:noctx // of this machine
+	c, err := net.Dial("tcp", p.listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,9 @@ type options struct {
 	mutations         bool
 	mutation          string
 	bound             int
-	dir               string
+	// proving ends a round as soon as something was found.
+	proving bool
+	dir     string
 }
 
 // list is a flag that may be given several times.

@@ -62,6 +62,7 @@ func mutations() []mutation {
 // prove builds in one defect after the other, and plays rounds until it is found.
 func prove(ctx context.Context, o options, report, progress io.Writer) error {
 	fmt.Fprintln(report, "| defect | found in round | by |\n|---|---|---|")
+	o.proving = true
 	missed := 0
 	for _, m := range mutations() {
 		if o.mutation != "" && o.mutation != m.name {

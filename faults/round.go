@@ -124,6 +124,11 @@ func (r *round) work(ctx context.Context) ([]string, error) {
 	if err = errors.Join(err, r.heal(ctx)); err != nil {
 		return nil, err
 	}
+	if r.proving {
+		if broken, err := r.check(ctx); len(broken) > 0 || err != nil {
+			return broken, err
+		}
+	}
 	healed := time.Now()
 	left, err := r.drain(ctx)
 	r.tally.drained = max(r.tally.drained, time.Since(healed))

@@ -85,12 +85,31 @@ func (w *worker) Work(ctx context.Context, job *river.Job[arguments]) error {
 }
 
 // lost reports whether another attempt has the job by now: River would store the end of this one
-// all the same.
+// all the same, and this one's outcome with a job that is finished. While main does not answer it asks
+// again, as long as an attempt may take: nothing can be stored meanwhile. A queue that stops does not
+// wait.
 func (w *worker) lost(ctx context.Context, row *rivertype.JobRow) bool {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
 	defer cancel()
-	err := w.database.CheckAttempt(ctx, repo.AttemptOf{ID: row.ID, AttemptedAt: *row.AttemptedAt})
-	return errors.Is(err, repo.ErrJobLost)
+	for {
+		err := w.checkAttempt(ctx, row)
+		if err == nil || errors.Is(err, repo.ErrJobLost) {
+			return err != nil
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-w.stopping:
+			return false
+		case <-time.After(awaitInterval):
+		}
+	}
+}
+
+func (w *worker) checkAttempt(ctx context.Context, row *rivertype.JobRow) error {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	return w.database.CheckAttempt(ctx, repo.AttemptOf{ID: row.ID, AttemptedAt: *row.AttemptedAt})
 }
 
 // awaitEnd waits until a job does not run: River stores the end of a lost attempt with a job that

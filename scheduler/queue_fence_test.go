@@ -64,6 +64,38 @@ func TestQueue_AttemptThatComesBackToLifeDoesNotFinishTheJob(t *testing.T) {
 	}
 }
 
+// Main does not answer when an attempt ends: whether that has lost its job is asked until it does. Else it would leave
+// its outcome with a job that another one has finished.
+func TestQueue_AttemptThatEndsWhileMainIsAwayLeavesAFinishedJobAlone(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.insert(deleteUser(1))
+	first := newHeld()
+	l.work(l.Queue, &jobs{do: first.do})
+	<-first.begun
+	away := l.begin()
+	change := func(sql string) {
+		t.Helper()
+		if _, err := away.Exec(context.Background(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change(`LOCK TABLE maintenance.river_job`)
+	first.end <- errors.New("main is away")
+	// Who asked first has given up when a later question waits.
+	const began = `SELECT coalesce(extract(epoch FROM min(query_start)), 0) FROM pg_stat_activity
+		WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%attempted_at = $2 AND (state%'`
+	l.until(`(`+began+`) > 0`, "true")
+	l.until(`(`+began+`) > `+l.value(began), "true")
+	change(`UPDATE maintenance.river_job SET state = 'cancelled', finalized_at = now(), attempted_at = now(),
+		metadata = metadata || '{"outcome": "refused", "reason": "NOT_AUTHORIZED"}'`)
+	if err := away.Commit(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	l.stop(l.Queue)
+	l.want(fate, "cancelled 1 refused NOT_AUTHORIZED")
+}
+
 func TestQueue_SaysWhatKeepsItFromItsWorkOnce(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)

@@ -34,7 +34,7 @@ const (
 	firstProbeRetry = 500 * time.Millisecond
 	// stopMargin is the time in which River stops fetching before attempts put their jobs back.
 	stopMargin = 20 * time.Millisecond
-	// checkTimeout bounds the check whether an attempt that has ended still has its job.
+	// checkTimeout bounds each check whether an attempt that has ended still has its job.
 	checkTimeout = 2 * time.Second
 	// awaitInterval is how often a lost attempt looks whether its job still runs.
 	awaitInterval = 100 * time.Millisecond
