@@ -96,6 +96,21 @@ func TestQueue_AttemptThatEndsWhileMainIsAwayLeavesAFinishedJobAlone(t *testing.
 	l.want(fate, "cancelled 1 refused NOT_AUTHORIZED")
 }
 
+// River stores an end again when it could not at first, seconds later.
+func TestQueue_AFinishedJobKeepsItsOutcomeWhateverIsStoredLater(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.insert(deleteUser(1))
+	l.exec(`UPDATE maintenance.river_job SET state = 'cancelled', attempt = 2, finalized_at = now(),
+		metadata = metadata || '{"outcome": "refused", "reason": "NOT_AUTHORIZED"}'`)
+	l.exec(`UPDATE maintenance.river_job SET metadata = metadata || '{"outcome": "failed", "reason": "", "trace_id": "a"}'`)
+	l.want(fate, "cancelled 2 refused NOT_AUTHORIZED")
+	l.want(`SELECT metadata ->> 'trace_id' FROM maintenance.river_job`, "a")
+	// A job that is tried again begins anew.
+	l.exec(`UPDATE maintenance.river_job SET state = 'available', finalized_at = NULL, metadata = metadata - '{outcome,reason}'::text[]`)
+	l.want(fate, "available 2")
+}
+
 func TestQueue_SaysWhatKeepsItFromItsWorkOnce(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)

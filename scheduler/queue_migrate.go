@@ -38,9 +38,16 @@ func migrateQueue(ctx context.Context, main *repo.Database) (applied []string, e
 			name := strings.ReplaceAll(v.Name, " ", "_")
 			applied = append(applied, fmt.Sprintf("queue/%03d_%s", v.Version, name))
 		}
-		made, err := main.IndexJobs(ctx)
-		if made {
+		indexed, err := main.IndexJobs(ctx)
+		if indexed {
 			applied = append(applied, "queue/index_by_kind_and_state")
+		}
+		if err != nil {
+			return err
+		}
+		kept, err := main.KeepJobEnds(ctx)
+		if kept {
+			applied = append(applied, "queue/keep_ends")
 		}
 		return err
 	})
