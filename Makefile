@@ -14,6 +14,7 @@ TEST_ARGS  =
 FAULTS     = ^TestFault_
 BENCH_ARGS =
 FAULTS_ARGS =
+SOAK_ARGS  =
 DEV_ARGS   =
 # A major version of PostgreSQL, 14 to 18.
 VERSION    =
@@ -24,7 +25,7 @@ VERSIONED  = TestSQL_|PlansKeepToIndexes|TestCatalog_|TestInstallQueue_|TestTrac
 PLATFORMS  =
 
 .DEFAULT_GOAL := help
-.PHONY: help run build release man test test-postgres test-newest test-faults faults test-web pictures test-prometheus test-jaeger test-clients test-packages test-deploy jaeger check verify lint generated proto sixth-worker bench bench-once generate format clean
+.PHONY: help run build release man test test-postgres test-newest test-faults faults test-web pictures test-prometheus test-jaeger test-clients test-packages test-deploy jaeger check verify lint generated proto sixth-worker bench bench-once soak generate format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -125,6 +126,11 @@ bench-once: ## run every benchmark once, as small as can be, to see that it stil
 	@tools/require.sh postgres
 	$(GO) test -run '^$$' -bench . -benchtime 1x $(PACKAGES)
 	$(GO) run ./bench -quick
+	$(GO) run ./bench/soak -quick
+
+soak: ## let two servers work for hours and say what grows (SOAK_ARGS="-time 4h")
+	@tools/require.sh postgres
+	$(GO) run ./bench/soak $(SOAK_ARGS)
 
 generate: ## write the generated code and documents
 	$(BUF) generate
