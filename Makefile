@@ -15,6 +15,8 @@ FAULTS     = ^TestFault_
 BENCH_ARGS =
 FAULTS_ARGS =
 SOAK_ARGS  =
+# For each target.
+FUZZ_TIME  = 10m
 DEV_ARGS   =
 # A major version of PostgreSQL, 14 to 18.
 VERSION    =
@@ -25,7 +27,7 @@ VERSIONED  = TestSQL_|PlansKeepToIndexes|TestCatalog_|TestInstallQueue_|TestTrac
 PLATFORMS  =
 
 .DEFAULT_GOAL := help
-.PHONY: help run build release man test test-postgres test-newest test-faults faults test-web pictures test-prometheus test-jaeger test-clients test-packages test-deploy jaeger check verify lint generated proto sixth-worker bench bench-once soak generate format clean
+.PHONY: help run build release man test test-postgres test-newest test-faults faults fuzz test-web pictures test-prometheus test-jaeger test-clients test-packages test-deploy jaeger check verify lint generated proto sixth-worker bench bench-once soak generate format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -54,6 +56,15 @@ test-faults: ## run the tests of outages, crashes, replicas, poolers and load
 faults: ## ten minutes of faults of all kinds while replicas work: nothing lost, nothing twice (FAULTS_ARGS="-seed 7 -time 1h")
 	@tools/require.sh postgres faketime
 	$(GO) run ./faults $(FAULTS_ARGS)
+
+fuzz: ## feed whatever comes to all that reads files, requests and expressions (FUZZ_TIME=10m, for each)
+	@tools/require.sh postgres
+	@for folder in $$(grep -rl '^func Fuzz' --include='*_test.go' . | xargs -n 1 dirname | sort -u); do \
+		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z]*\).*/\1/p' $$folder/*_test.go); do \
+			echo "== $$folder $$target"; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZ_TIME) $$folder || exit 1; \
+		done; \
+	done
 
 test-postgres: ## run tests on another PostgreSQL (VERSION=18 PACKAGES=./repo TEST_ARGS=...), fetched with npm if need be
 	@tools/require.sh $(if $(RACE),compiler)
