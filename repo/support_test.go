@@ -2,6 +2,7 @@ package repo_test
 
 import (
 	"context"
+	"flag"
 	"net/url"
 	"os"
 	"strings"
@@ -20,7 +21,13 @@ var databases devdb.Tests
 // replicated is a cluster for tests with a standby, which streams what all of them write.
 var replicated = devdb.Tests{Settings: map[string]string{"synchronous_commit": "on"}}
 
-func TestMain(m *testing.M) { os.Exit(databases.Run(onReplicated{m})) }
+func TestMain(m *testing.M) {
+	// State machines are short, unless -rapid.checks says otherwise.
+	if err := flag.Set("rapid.checks", "20"); err != nil {
+		panic(err)
+	}
+	os.Exit(databases.Run(onReplicated{m}))
+}
 
 type onReplicated struct{ tests *testing.M }
 

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"log/slog"
 	"os"
 	"slices"
@@ -26,6 +27,10 @@ func TestMain(m *testing.M) {
 	}
 	if url := os.Getenv(replicaVariable); url != "" {
 		doomedReplica(url)
+	}
+	// State machines are short, unless -rapid.checks says otherwise.
+	if err := flag.Set("rapid.checks", "20"); err != nil {
+		panic(err)
 	}
 	goleak.VerifyTestMain(onDatabases{m})
 }
