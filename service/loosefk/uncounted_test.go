@@ -28,8 +28,9 @@ func TestLooseForeignKeysCleanup_SmallBatchesStaySmall(t *testing.T) {
 	e := servicetest.NewDeletedParents(t, 100)
 	e.Exec("main", `CREATE EXTENSION pg_stat_statements`)
 	servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.Batches(10, 0)), "main")
-	e.Want("main", `SELECT sum(calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()
-		WHERE query ~ 'DELETE FROM "[a-z]+"."c" t'`, "10")
+	// One for each batch of ten at least: more where statements take long.
+	e.Want("main", `SELECT sum(calls) >= 10 FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()
+		WHERE query ~ 'DELETE FROM "[a-z]+"."c" t'`, "true")
 }
 
 func TestLooseForeignKeysCleanup_MoreRowsThanExpectedStayWithinTheLimit(t *testing.T) {
