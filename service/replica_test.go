@@ -156,6 +156,8 @@ func TestFault_Replica_AfterARunThatDiedBeforeItsLastWriteWasRememberedThePrimar
 		o.Worker, o.Database, o.BatchSize, o.Replica = servicetest.PlaceholderUsers, "", 1, m.MirrorURL()
 	})
 	m.AtGate("main", "doomed")
+	// Two pages are worked side by side: the first one may be in flight yet.
+	m.Eventually("main", servicetest.JobsOfPlaceholders, "301")
 	m.WantRead(candidateQueries()[servicetest.PlaceholderUsers], -1)
 	doomed.Kill()
 	m.Lift("main", "doomed")
