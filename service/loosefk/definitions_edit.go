@@ -1,6 +1,7 @@
 package loosefk
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -63,6 +64,9 @@ func scalar(text string) string {
 // errNotEditable: the file's form is one that is not edited here.
 var errNotEditable = errors.New("its form is one that this command does not edit")
 
+// otherLineBreaks also end a line in YAML. Here lines end with \n or \r\n.
+const otherLineBreaks = "\r\u0085\u2028\u2029"
+
 // Add puts a definition into the file: behind the others of its child, or where its child belongs by
 // name.
 func (d *Definitions) Add(key repo.LooseForeignKey) error {
@@ -94,6 +98,9 @@ func (d *Definitions) edit(
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return err
+	}
+	if bytes.ContainsAny(bytes.ReplaceAll(content, []byte("\r\n"), nil), otherLineBreaks) {
+		return fmt.Errorf("%s: %w", d.File, errNotEditable)
 	}
 	var document yaml.Node
 	if err := yaml.Unmarshal(content, &document); err != nil {

@@ -54,6 +54,8 @@ func FuzzDefinitionsEdit(f *testing.F) {
 	f.Add(devdb.Definitions())
 	f.Add("a:\n  - {table: p, column: c, on_delete: async_delete} # why\n")
 	f.Add("# nothing\n")
+	f.Add("\r ")
+	f.Add("a:\r\n  - {table: p, column: c, on_delete: async_delete}\r\n")
 	f.Add("zz_new:\n  - {table: p, column: c, on_delete: async_delete}\n")
 	f.Fuzz(func(t *testing.T, content string) {
 		before, err := definitionsIn(t, content)
