@@ -73,7 +73,7 @@ func (t *tally) report(out io.Writer, o options, took time.Duration, found int) 
 	row := func(what string, n int) { fmt.Fprintf(out, "| %s | %d |\n", what, n) }
 	row("violations", found)
 	row("rounds", t.rounds)
-	row("pauses of a replica until another one had its lease", t.pauses)
+	row("pauses of a replica until a lease of its own had expired", t.pauses)
 	row("rows of the application that were changed", t.rows)
 	row("runs", t.runs)
 	row("jobs", t.jobs)

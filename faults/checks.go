@@ -66,6 +66,9 @@ func brokenSQL() []string {
 		`SELECT 'a run by schedule has not one fire: ' || worker || ' ' || id FROM maintenance.runs r 
 			WHERE trigger = 'schedule' AND (SELECT count(*) FROM maintenance.fires f WHERE f.run_id = r.id) <> 1
 				AND worker NOT IN ('loose_foreign_keys_cleanup', 'inactive_token_deletion')`,
+		`SELECT 'a fire is not on record: ' || s.worker || ' ' || due FROM maintenance.schedules s,
+			generate_series((SELECT min(fire_time) FROM maintenance.fires f WHERE f.worker = s.worker), s.accounted_until, '1 minute') due
+			WHERE NOT EXISTS (SELECT FROM maintenance.fires f WHERE f.worker = s.worker AND f.fire_time = due)`,
 		`SELECT 'two fires have one run: ' || run_id FROM maintenance.fires WHERE run_id IS NOT NULL GROUP BY run_id HAVING count(*) > 1`,
 		`SELECT 'a run counts more rows than its receipts: ' || r.id || ' ' || (t ->> 'table') FROM maintenance.runs r, jsonb_array_elements(r.tables) t
 			WHERE r.worker <> 'loose_foreign_keys_cleanup' AND (t ->> 'deleted')::bigint > (SELECT coalesce(sum(rows), 0) FROM maintenance.receipts x

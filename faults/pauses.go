@@ -46,15 +46,15 @@ type expired struct {
 	epoch int64
 }
 
-// pauseHolder stops a replica again and again, when it has a lease, lets its leases run out and others
-// take them, and wakes it. A transaction that is in the middle is ended: by the server, which lets one
-// be idle for two seconds, or, to save time, nine times in ten by us.
+// pauseHolder stops a replica again and again, when it has a lease, lets its leases run out, mostly lets
+// others take them, and wakes it. A transaction that is in the middle is ended: by the server, which
+// lets one be idle for two seconds, or, to save time, nine times in ten by us.
 func (r *round) pauseHolder(ctx context.Context, replica *replica, random *rand.Rand) {
 	connections := connections{}
 	defer connections.close(ctx)
 	for ctx.Err() == nil {
 		wait(ctx, time.Duration(random.IntN(20))*time.Millisecond)
-		lost, err := r.pause(ctx, replica, connections, random.IntN(10) > 0)
+		lost, err := r.pause(ctx, replica, connections, random.IntN(10) > 0, random.IntN(5) > 0)
 		if err != nil {
 			connections.close(ctx)
 		}
@@ -76,7 +76,9 @@ func (c connections) close(ctx context.Context) {
 	}
 }
 
-func (r *round) pause(ctx context.Context, replica *replica, open connections, end bool) (lost int, err error) {
+// pause stops a replica for as long as its leases last, and says how many it has lost. end: its
+// transactions are ended. take: somebody has each lease before the replica wakes.
+func (r *round) pause(ctx context.Context, replica *replica, open connections, end, take bool) (lost int, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 6*time.Second)
 	defer cancel()
 	held := 0
@@ -103,14 +105,14 @@ func (r *round) pause(ctx context.Context, replica *replica, open connections, e
 				return lost, err
 			}
 		}
-		n, oneErr := takeOver(ctx, conn, replica.name, name == "main")
+		n, oneErr := takeOver(ctx, conn, replica.name, name == "main", take)
 		lost, err = lost+n, errors.Join(err, oneErr)
 	}
 	return lost, err
 }
 
-// takeOver lets what the replica holds in a database go to others, and says how many leases that was.
-func takeOver(ctx context.Context, conn *pgx.Conn, app string, jobs bool) (int, error) {
+// takeOver lets what the replica holds in a database run out, and says how many leases that was.
+func takeOver(ctx context.Context, conn *pgx.Conn, app string, jobs, take bool) (int, error) {
 	rows, err := conn.Query(ctx, expireSQL, app)
 	if err != nil {
 		return 0, err
@@ -127,9 +129,10 @@ func takeOver(ctx context.Context, conn *pgx.Conn, app string, jobs bool) (int, 
 			return 0, err
 		}
 	}
-	if len(lost) > 0 {
-		time.Sleep(20 * time.Millisecond) // in which another replica may take them
+	if len(lost) == 0 || !take {
+		return len(lost), nil
 	}
+	time.Sleep(20 * time.Millisecond) // in which another replica may take them
 	for _, e := range lost {
 		if _, err := conn.Exec(ctx, takeSQL, e.name, e.epoch); err != nil {
 			return 0, err

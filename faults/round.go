@@ -43,7 +43,7 @@ type tally struct {
 	faults map[string]int
 	// watched are the rows on which a rule looked.
 	watched map[string]int
-	// pauses are those in which somebody else took the lease of the one who was stopped.
+	// pauses are those in which a lease of the one who was stopped expired.
 	pauses, rounds, rows, runs, jobs, fires int
 	// drained is how long the work took at most when all was healed.
 	drained time.Duration
