@@ -166,9 +166,9 @@ func (l *lab) takeNotes(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	sql := notesSQL
+	sql := notesSQL + oracle.Witness
 	if name == "main" {
-		sql += notesMainSQL + oracle.Witness
+		sql += notesMainSQL
 	}
 	if _, err := conn.Exec(ctx, sql); err != nil {
 		return err
