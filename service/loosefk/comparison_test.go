@@ -33,7 +33,7 @@ type comparedTable struct {
 
 // comparison has two databases with the same rows. One has loose foreign keys, the other one real ones.
 type comparison struct {
-	loose, real *servicetest.Estate
+	loose, enforced *servicetest.Estate
 	parent      string
 	// kinds are the types of the parent's key.
 	kinds   []string
@@ -45,7 +45,7 @@ type comparison struct {
 
 func (w *comparison) both(sql string, args ...any) {
 	w.loose.Exec("main", sql, args...)
-	w.real.Exec("main", sql, args...)
+	w.enforced.Exec("main", sql, args...)
 }
 
 // columns are the key's columns with this prefix and their types.
@@ -126,7 +126,7 @@ func (w *comparison) define(t *rapid.T) string {
 	definitions := map[string][]string{}
 	tracked := map[string]bool{}
 	for _, c := range w.tables {
-		w.real.Exec("main", "ALTER TABLE "+c.name+" ADD FOREIGN KEY ("+strings.Join(c.columns, ", ")+") REFERENCES "+
+		w.enforced.Exec("main", "ALTER TABLE "+c.name+" ADD FOREIGN KEY ("+strings.Join(c.columns, ", ")+") REFERENCES "+
 			c.parent+" ON DELETE "+c.action)
 		w.loose.Exec("main", "CREATE INDEX ON "+c.name+" ("+strings.Join(c.columns, ", ")+")")
 		if !tracked[c.parent] {
@@ -202,7 +202,7 @@ func (w *comparison) clean(t *rapid.T, definitions string) {
 func (w *comparison) compare(t *rapid.T, definitions string) {
 	for _, table := range append([]comparedTable{{name: w.parent}}, w.tables...) {
 		rows := "SELECT string_agg(c::text, ' ' ORDER BY c::text) FROM " + table.name + " c"
-		if got, want := w.loose.Value("main", rows), w.real.Value("main", rows); got != want {
+		if got, want := w.loose.Value("main", rows), w.enforced.Value("main", rows); got != want {
 			t.Fatalf("%s has %s, with a real foreign key %s\n%s", table.name, got, want, definitions)
 		}
 	}
@@ -212,12 +212,12 @@ func (w *comparison) compare(t *rapid.T, definitions string) {
 // keys leave.
 func TestLooseForeignKeysCleanup_LeavesWhatRealForeignKeysLeave(t *testing.T) {
 	t.Parallel()
-	loose, real := servicetest.New(t, "", "main"), servicetest.New(t, "", "main")
+	loose, enforced := servicetest.New(t, "", "main"), servicetest.New(t, "", "main")
 	loose.Install()
 	number := 0
 	rapid.Check(t, func(t *rapid.T) {
 		number++
-		w := &comparison{loose: loose, real: real, parent: fmt.Sprint("p", number)}
+		w := &comparison{loose: loose, enforced: enforced, parent: fmt.Sprint("p", number)}
 		w.makeParent(t)
 		for i := range rapid.IntRange(1, 3).Draw(t, "children") {
 			w.makeChild(t, fmt.Sprintf("c%d_%d", number, i))
