@@ -49,7 +49,7 @@ type options struct {
 	size, replicas int
 	rounds         int
 	time           time.Duration
-	// disturb is how long faults happen in a round, patience how long the work may take afterwards.
+	// disturb is how long faults happen in a round, patience how long the work may stand still afterwards.
 	disturb, patience time.Duration
 	only              list
 	mutations         bool
@@ -80,7 +80,7 @@ func parse(args []string, errors io.Writer) (options, error) {
 	flags.IntVar(&o.rounds, "rounds", 0, "rounds to do; 0: as many as the time allows")
 	flags.DurationVar(&o.time, "time", 10*time.Minute, "begin no round after this time")
 	flags.DurationVar(&o.disturb, "disturb", 40*time.Second, "how long faults happen in a round")
-	flags.DurationVar(&o.patience, "patience", 2*time.Minute, "how long the work may take when all is healed")
+	flags.DurationVar(&o.patience, "patience", 2*time.Minute, "how long nothing may get done when all is healed and work is left")
 	flags.Var(&o.only, "only", "cause this fault alone, by its name in the report; may be repeated")
 	flags.BoolVar(&o.mutations, "mutations", false, "look for built-in defects instead, one after the other")
 	flags.StringVar(&o.mutation, "mutation", "", "look for this defect alone")

@@ -28,10 +28,6 @@ func mutations() []mutation {
 			"repo/guard.go", "WHERE name = {name} AND holder = {holder} AND epoch = {epoch} AND expires_at > clock_timestamp()\n  FOR SHARE",
 			"WHERE name = {name} AND holder = {holder} AND epoch = {epoch}\n  FOR SHARE",
 		}}},
-		{"an expired lease is renewed", []change{{
-			"repo/lease.go", "WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > clock_timestamp()\nRETURNING",
-			"WHERE name = $1 AND holder = $2 AND epoch = $3\nRETURNING",
-		}}},
 		{"an attempt that is over may write", []change{{
 			"repo/guard.go", "WHERE id = {job} AND state = 'running' AND attempted_at = {attempted}\n    AND",
 			"WHERE id = {job} AND {attempted}::timestamptz IS NOT NULL\n    AND",

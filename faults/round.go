@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -199,9 +200,10 @@ func (r *round) heal(ctx context.Context) error {
 	return nil
 }
 
-// drain waits until the model is met and stays so for three seconds; else it returns what differs.
+// drain waits until the model is met and stays so for three seconds; else, when the patience is at its
+// end without anything getting better, it returns what differs.
 func (r *round) drain(ctx context.Context) (differences []string, err error) {
-	met := time.Time{}
+	met, least := time.Time{}, math.MaxInt
 	for end := time.Now().Add(r.patience); ; {
 		differences, err = r.differences(ctx)
 		switch {
@@ -211,6 +213,9 @@ func (r *round) drain(ctx context.Context) (differences []string, err error) {
 			met = time.Now()
 		case time.Since(met) > 3*time.Second:
 			return nil, nil
+		}
+		if err == nil && len(differences) < least {
+			least, end = len(differences), time.Now().Add(r.patience)
 		}
 		if time.Now().After(end) {
 			return differences, err
