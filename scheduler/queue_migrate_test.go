@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -72,5 +74,31 @@ func TestCheckQueueMigrated_SaysWhatIsWrong(t *testing.T) {
 	t.Cleanup(gone.Close)
 	if err := CheckQueueMigrated(ctx, gone); !errors.Is(err, repo.ErrUnreachable) {
 		t.Errorf("down: got %v, want ErrUnreachable", err)
+	}
+}
+
+// A connection that is cut in the middle says nothing about the tables: the server tries again.
+func TestCheckQueueMigrated_CutInTheMiddleIsUnreachable(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	l := newLab(t)
+	locker, err := pgx.Connect(ctx, l.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = locker.Close(ctx) })
+	if _, err := locker.Exec(ctx, `BEGIN; LOCK TABLE maintenance.river_migration IN ACCESS EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	checked := make(chan error, 1)
+	go func() { checked <- CheckQueueMigrated(ctx, l.main) }()
+	devdb.Eventually(t, "the check to wait for the table", func() bool {
+		var ended bool
+		err := l.sql.QueryRow(ctx, `SELECT count(pg_terminate_backend(pid)) > 0 FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&ended)
+		return err == nil && ended
+	})
+	if err := <-checked; !errors.Is(err, repo.ErrUnreachable) {
+		t.Errorf("got %v, want ErrUnreachable", err)
 	}
 }
