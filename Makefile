@@ -13,6 +13,7 @@ TEST_ARGS  =
 # The names of tests of what breaks begin so.
 FAULTS     = ^TestFault_
 BENCH_ARGS =
+SCALE_ARGS =
 FAULTS_ARGS =
 SOAK_ARGS  =
 # For each target.
@@ -137,6 +138,11 @@ bench-once: ## run every benchmark once, as small as can be, to see that it stil
 	@tools/require.sh postgres
 	$(GO) test -run '^$$' -bench . -benchtime 1x $(PACKAGES)
 	$(GO) run ./bench -quick
+	$(GO) run ./bench -quick -scale
+
+scale: ## measure curves over growing sizes and draw them into docs/images (SCALE_ARGS="-only backlog,children -rows 1000000 -full")
+	@tools/require.sh postgres
+	$(GO) run ./bench -scale -images docs/images $(SCALE_ARGS)
 	$(GO) run ./bench/soak -quick
 
 soak: ## let two servers work for hours and say what grows (SOAK_ARGS="-time 4h")

@@ -16,17 +16,22 @@ import (
 
 // caretaker is the worker as the server runs it.
 type caretaker struct {
-	database *repo.Database
-	service  *service.Service
+	databases []*repo.Database
+	service   *service.Service
 }
 
-// newCaretaker opens the worker on a database. Limits that are 0 are out of the way.
-func newCaretaker(ctx context.Context, d *database, keys []repo.LooseForeignKey, maxDeletes int64) (*caretaker, error) {
-	database, err := repo.Open(ctx, "main", d.url)
-	if err != nil {
-		return nil, err
+// newCaretaker opens the worker on a database, and on shards beside it. Limits that are 0 are out of the way.
+func newCaretaker(ctx context.Context, d *database, keys []repo.LooseForeignKey, maxDeletes int64, shards ...*database) (*caretaker, error) {
+	c := &caretaker{}
+	for i, each := range append([]*database{d}, shards...) {
+		opened, err := repo.Open(ctx, databaseName(i), each.url)
+		if err != nil {
+			c.closeDatabases()
+			return nil, err
+		}
+		c.databases = append(c.databases, opened)
 	}
-	all := service.Config{Databases: []*repo.Database{database}, Logger: slog.New(slog.DiscardHandler)}
+	all := service.Config{Databases: c.databases, Logger: slog.New(slog.DiscardHandler)}
 	*service.Settings[loosefk.Config](&all) = loosefk.Config{
 		Definitions: &loosefk.Definitions{File: "bench", Keys: keys},
 		MaxDeletes:  cmp.Or(maxDeletes, 1<<40), MaxUpdates: 1 << 40, MaxRuntime: 10 * time.Minute,
@@ -34,24 +39,32 @@ func newCaretaker(ctx context.Context, d *database, keys []repo.LooseForeignKey,
 	config.Defaults(&all)
 	s, err := service.New(all) //nolint:contextcheck // counters begin with the service, not with a call
 	if err != nil {
-		database.Close()
+		c.closeDatabases()
 		return nil, err
 	}
-	c := &caretaker{database, s}
+	c.service = s
 	d.closers = append(d.closers, c.close)
 	return c, nil
 }
 
+func (c *caretaker) closeDatabases() {
+	for _, d := range c.databases {
+		d.Close()
+	}
+}
+
 func (c *caretaker) close() error {
-	defer c.database.Close()
+	defer c.closeDatabases()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return c.service.Shutdown(ctx)
 }
 
 // clean is one run.
-func (c *caretaker) clean(ctx context.Context) (service.Run, error) {
-	run, err := c.service.RunBatch(ctx, service.RunRequest{Worker: loosefk.Name, Database: "main"})
+func (c *caretaker) clean(ctx context.Context) (service.Run, error) { return c.cleanIn(ctx, "main") }
+
+func (c *caretaker) cleanIn(ctx context.Context, database string) (service.Run, error) {
+	run, err := c.service.RunBatch(ctx, service.RunRequest{Worker: loosefk.Name, Database: database})
 	if err == nil && run.State != repo.RunSucceeded {
 		err = errors.New(run.Error)
 		if run.Error == "" {

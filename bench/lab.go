@@ -105,8 +105,12 @@ func (l *lab) connectTo(ctx context.Context, name, url string) (*database, error
 
 // fresh copies a database. The caller drops it.
 func (l *lab) fresh(ctx context.Context, template string) (*database, error) {
-	const name = "work"
-	if err := l.administer(ctx, `DROP DATABASE IF EXISTS work WITH (FORCE)`, `CREATE DATABASE work TEMPLATE `+template); err != nil {
+	return l.copy(ctx, template, "work")
+}
+
+// copy is the same by a name.
+func (l *lab) copy(ctx context.Context, template, name string) (*database, error) {
+	if err := l.administer(ctx, `DROP DATABASE IF EXISTS `+name+` WITH (FORCE)`, `CREATE DATABASE `+name+` TEMPLATE `+template); err != nil {
 		return nil, err
 	}
 	return l.connect(ctx, name)

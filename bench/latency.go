@@ -107,9 +107,7 @@ func (l *lab) logged(ctx context.Context, template string) (took []time.Duration
 // statementsOf does some work on connections that it opens, and returns how long each of their statements took whose text
 // matches an expression, by the server's log.
 func (d *database) statementsOf(ctx context.Context, expression string, do func() error) (took []time.Duration, err error) {
-	// For the connections to come: our own is not logged.
-	err = d.exec(ctx, `ALTER DATABASE `+d.name+` SET log_min_duration_statement = 0`, `ALTER DATABASE `+d.name+` SET log_parameter_max_length = 0`)
-	if err != nil {
+	if err := d.logStatements(ctx); err != nil {
 		return nil, err
 	}
 	log, err := d.lab.serverLog()
@@ -125,6 +123,11 @@ func (d *database) statementsOf(ctx context.Context, expression string, do func(
 		err = fmt.Errorf("the server's log tells of no statement with %q", expression)
 	}
 	return took, err
+}
+
+// logStatements has the server log the statements of connections to come: our own is not logged.
+func (d *database) logStatements(ctx context.Context) error {
+	return d.exec(ctx, `ALTER DATABASE `+d.name+` SET log_min_duration_statement = 0`, `ALTER DATABASE `+d.name+` SET log_parameter_max_length = 0`)
 }
 
 // serverLog is the server's log from here on.

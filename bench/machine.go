@@ -33,9 +33,13 @@ func (l *lab) machine(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%s, %d cores, load %s, %s/%s, %s, PostgreSQL %s (%s).\n%d parents, %d children each, %d rounds.",
+	sizes := fmt.Sprintf("%d parents, %d children each", l.parents, l.children)
+	if l.scale {
+		sizes = grouped(int64(l.rows)) + " rows"
+	}
+	return fmt.Sprintf("%s, %d cores, load %s, %s/%s, %s, PostgreSQL %s (%s).\n%s, %d rounds.",
 		processor(), runtime.NumCPU(), busy(), runtime.GOOS, runtime.GOARCH, runtime.Version(), version, strings.Join(settings, ", "),
-		l.parents, l.children, l.repeat), nil
+		sizes, l.repeat), nil
 }
 
 // busy is how many processes wanted a core in the last minute, where Linux tells it.

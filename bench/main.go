@@ -4,6 +4,9 @@
 // placeholder_user_cleanup, (i) and (j) adjourned_group_deletion and its job; (k) is a server with nothing to do, (l) what
 // calls cost after years. It prints Markdown: docs/performance.md says what the figures mean and has a run of them.
 //
+// With -scale it measures curves instead: loose_foreign_keys_cleanup at growing sizes, with a picture of each, for
+// docs/capacity.md.
+//
 // It fails when rows are left over or missing, never because of a figure.
 package main
 
@@ -68,6 +71,9 @@ type options struct {
 	repeat, tries        int
 	only                 string
 	quick, durable       bool
+	scale, full          bool
+	rows                 int
+	images               string
 	plans                bool
 	timeout, idle        time.Duration
 }
@@ -94,6 +100,10 @@ func parse(args []string, errors io.Writer) (options, error) {
 	flags.StringVar(&o.only, "only", "", "run these alone, as in a,c")
 	flags.BoolVar(&o.quick, "quick", false, "tiny sizes, everything once: shows that it works, measures nothing")
 	flags.BoolVar(&o.durable, "durable", false, "with fsync, synchronous_commit and full_page_writes on")
+	flags.BoolVar(&o.scale, "scale", false, "measure the curves of docs/capacity.md instead: backlog, children, definitions, databases, replicas, trigger")
+	flags.IntVar(&o.rows, "rows", 200_000, "rows that go at each size of a curve of -scale; a tenth as many parents are deleted for trigger")
+	flags.BoolVar(&o.full, "full", false, "a queue of 10,000,000 records too, with -scale")
+	flags.StringVar(&o.images, "images", "", "the folder to write the pictures of -scale to; empty: none is written")
 	flags.DurationVar(&o.idle, "idle", 10*time.Minute, "how long the idle server of (k) is watched")
 	flags.DurationVar(&o.timeout, "timeout", 2*time.Hour, "give up after this long")
 	if err := flags.Parse(args); err != nil {
@@ -104,9 +114,10 @@ func parse(args []string, errors io.Writer) (options, error) {
 		o.idle = 5 * time.Second
 		o.bots, o.contributions, o.placeholders, o.issues = 3000, 12_000, 1200, 3000
 		o.runs, o.jobs, o.records, o.watch = 3000, 3000, 3000, time.Second
+		o.rows, o.full = 1000, false
 	}
 	smallest := min(o.parents, o.children, o.definitions, o.repeat, o.tries, o.bots, o.contributions/4,
-		o.placeholders, o.issues, o.runs, o.jobs, o.records)
+		o.placeholders, o.issues, o.runs, o.jobs, o.records, o.rows/10)
 	if flags.NArg() > 0 || smallest < 1 || o.backlog < smallBacklog && !o.quick {
 		return o, fmt.Errorf("sizes are at least 1, -backlog at least %d, and there are no further arguments", smallBacklog)
 	}
@@ -118,7 +129,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) (err error
 	if err != nil {
 		return err
 	}
-	chosen, err := choose(o.only)
+	chosen, err := choose(o)
 	if err != nil {
 		return err
 	}
@@ -145,16 +156,19 @@ func run(ctx context.Context, args []string, out, progress io.Writer) (err error
 	return nil
 }
 
-func choose(only string) ([]scenario, error) {
+func choose(o options) ([]scenario, error) {
 	all := scenarios()
-	if only == "" {
+	if o.scale {
+		all = curves()
+	}
+	if o.only == "" {
 		return all, nil
 	}
 	var chosen []scenario
-	for letter := range strings.SplitSeq(only, ",") {
+	for letter := range strings.SplitSeq(o.only, ",") {
 		i := slices.IndexFunc(all, func(s scenario) bool { return s.letter == letter })
 		if i < 0 {
-			return nil, fmt.Errorf("-only %s: there is no %q", only, letter)
+			return nil, fmt.Errorf("-only %s: there is no %q", o.only, letter)
 		}
 		chosen = append(chosen, all[i])
 	}
