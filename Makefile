@@ -139,11 +139,11 @@ bench-once: ## run every benchmark once, as small as can be, to see that it stil
 	$(GO) test -run '^$$' -bench . -benchtime 1x $(PACKAGES)
 	$(GO) run ./bench -quick
 	$(GO) run ./bench -quick -scale
+	$(GO) run ./bench/soak -quick
 
 scale: ## measure curves over growing sizes and draw them into docs/images (SCALE_ARGS="-only backlog,children -rows 1000000 -full")
 	@tools/require.sh postgres
 	$(GO) run ./bench -scale -images docs/images $(SCALE_ARGS)
-	$(GO) run ./bench/soak -quick
 
 soak: ## let two servers work for hours and say what grows (SOAK_ARGS="-time 4h")
 	@tools/require.sh postgres
