@@ -100,7 +100,8 @@ func (d *database) measureCalls(ctx context.Context, r *report) (err error) {
 
 // openHistory opens the workers with definitions for the queue.
 func openHistory(ctx context.Context, d *database) (*service.Service, error) {
-	var c service.Config
+	// All of the history is kept: what is pruned costs each run some milliseconds, until it is gone.
+	c := service.Config{HistoryKeep: 10 * 365 * 24 * time.Hour}
 	service.Settings[loosefk.Config](&c).Definitions = &loosefk.Definitions{File: "bench", Keys: definition()}
 	return openService(ctx, d, c)
 }
@@ -180,13 +181,10 @@ func second[T any](_ T, err error) error { return err }
 
 // list reads each list as its RPC does.
 func (l *lab) list(ctx context.Context, r *report, s *service.Service) error {
-	half, err := s.Runs(ctx, service.RunFilter{Limit: 1})
-	if err != nil || len(half) == 0 {
-		return errors.Join(err, errors.New("there is no run"))
+	all, err := l.lists(ctx, s)
+	if err != nil {
+		return err
 	}
-	middle := half[0].StartedAt.Add(-time.Duration(l.runs/2) * time.Minute)
-	all := slices.Concat(runLists(s, middle), fireLists(s, middle), l.jobLists(s))
-	slices.SortFunc(all, func(a, b request) int { return cmp.Compare(a.name, b.name) })
 	for _, c := range all {
 		var took []time.Duration
 		for range min(listCalls, max(l.runs/100, 1)) {
@@ -199,6 +197,18 @@ func (l *lab) list(ctx context.Context, r *report, s *service.Service) error {
 		l.measured(r, c, took)
 	}
 	return nil
+}
+
+// lists are the calls of lists, by name.
+func (o options) lists(ctx context.Context, s *service.Service) ([]request, error) {
+	newest, err := s.Runs(ctx, service.RunFilter{Limit: 1})
+	if err != nil || len(newest) == 0 {
+		return nil, errors.Join(err, errors.New("there is no run"))
+	}
+	middle := newest[0].StartedAt.Add(-time.Duration(o.runs/2) * time.Minute)
+	all := slices.Concat(runLists(s, middle), fireLists(s, middle), o.jobLists(s))
+	slices.SortFunc(all, func(a, b request) int { return cmp.Compare(a.name, b.name) })
+	return all, nil
 }
 
 func runLists(s *service.Service, middle time.Time) (all []request) {
@@ -238,9 +248,9 @@ func fireLists(s *service.Service, middle time.Time) (all []request) {
 	return all
 }
 
-func (l *lab) jobLists(s *service.Service) (all []request) {
+func (o options) jobLists(s *service.Service) (all []request) {
 	const few = "continue_inactive_token_deletion"
-	half := int64(l.jobs / 2)
+	half := int64(o.jobs / 2)
 	for name, f := range map[string]service.JobFilter{
 		"":                                     {},
 		" of a kind":                           {Kind: "delete_user"},

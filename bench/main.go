@@ -100,7 +100,7 @@ func parse(args []string, errors io.Writer) (options, error) {
 	flags.StringVar(&o.only, "only", "", "run these alone, as in a,c")
 	flags.BoolVar(&o.quick, "quick", false, "tiny sizes, everything once: shows that it works, measures nothing")
 	flags.BoolVar(&o.durable, "durable", false, "with fsync, synchronous_commit and full_page_writes on")
-	flags.BoolVar(&o.scale, "scale", false, "measure the curves of docs/capacity.md instead: backlog, children, definitions, databases, replicas, trigger")
+	flags.BoolVar(&o.scale, "scale", false, "measure the curves of docs/capacity.md instead: backlog, children, definitions, databases, replicas, trigger, foreground, history")
 	flags.IntVar(&o.rows, "rows", 200_000, "rows that go at each size of a curve of -scale; a tenth as many parents are deleted for trigger")
 	flags.BoolVar(&o.full, "full", false, "a queue of 10,000,000 records too, with -scale")
 	flags.StringVar(&o.images, "images", "", "the folder to write the pictures of -scale to; empty: none is written")

@@ -118,12 +118,17 @@ func (l *lab) draw(r *report, name string, c chart) error {
 // onChild finds statements that name a child table, all of which are called children and a number.
 var onChild = regexp.MustCompile(`"children`)
 
-// stage does one stage on fresh copies.
-func (l *lab) stage(ctx context.Context, s stage) (f figures, err error) {
-	var all []*database
+// arranged are the databases of a stage, main first, and the servers that work on them.
+type arranged struct {
+	databases []*database
+	replicas  []*caretaker
+}
+
+// arrange makes fresh copies and opens the servers. prepare is done to each copy before.
+func (l *lab) arrange(ctx context.Context, s stage, prepare func(*database) error) (a arranged, err error) {
 	defer func() {
-		for _, d := range all { // main first, which closes the services
-			err = errors.Join(err, d.drop(ctx))
+		if err != nil {
+			err = errors.Join(err, a.drop(ctx))
 		}
 	}()
 	for i, template := range s.templates {
@@ -133,22 +138,40 @@ func (l *lab) stage(ctx context.Context, s stage) (f figures, err error) {
 		}
 		d, err := l.copy(ctx, template, name)
 		if err != nil {
-			return f, err
+			return a, err
 		}
-		all = append(all, d)
-		if err := errors.Join(d.settle(ctx), d.logStatements(ctx)); err != nil {
-			return f, err
-		}
-	}
-	replicas := make([]*caretaker, s.replicas)
-	for i := range replicas {
-		if replicas[i], err = newCaretaker(ctx, all[0], s.keys, 0, all[1:]...); err != nil {
-			return f, err
-		}
-		if err := replicas[i].service.Healthy(ctx); err != nil {
-			return f, err
+		a.databases = append(a.databases, d)
+		if err := errors.Join(d.settle(ctx), prepare(d)); err != nil {
+			return a, err
 		}
 	}
+	for range s.replicas {
+		c, err := newCaretaker(ctx, a.databases[0], s.keys, 0, a.databases[1:]...)
+		if err != nil {
+			return a, err
+		}
+		if err := c.service.Healthy(ctx); err != nil {
+			return a, err
+		}
+		a.replicas = append(a.replicas, c)
+	}
+	return a, nil
+}
+
+func (a arranged) drop(ctx context.Context) (err error) {
+	for _, d := range a.databases { // main first, which closes the servers
+		err = errors.Join(err, d.drop(ctx))
+	}
+	return err
+}
+
+// stage does one stage on fresh copies.
+func (l *lab) stage(ctx context.Context, s stage) (f figures, err error) {
+	a, err := l.arrange(ctx, s, func(d *database) error { return d.logStatements(ctx) })
+	if err != nil {
+		return f, err
+	}
+	defer func() { err = errors.Join(err, a.drop(ctx)) }()
 	log, err := l.serverLog()
 	if err != nil {
 		return f, err
@@ -156,7 +179,7 @@ func (l *lab) stage(ctx context.Context, s stage) (f figures, err error) {
 	defer func() { err = errors.Join(err, log.Close()) }()
 	var took cost
 	f.memory, err = peakMemory(func() (err error) {
-		took, err = l.timed(func() error { return drain(ctx, s, replicas) })
+		took, err = l.timed(func() error { return drain(ctx, s, a.replicas) })
 		return err
 	})
 	if err != nil {

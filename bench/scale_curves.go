@@ -20,7 +20,11 @@ func curves() []scenario {
 	for _, c := range all {
 		scenarios = append(scenarios, scenario{c.name, c.title, c.measure})
 	}
-	return append(scenarios, scenario{"trigger", "What noting the keys costs the DELETE", measureTrigger})
+	return append(scenarios,
+		scenario{"trigger", "What noting the keys costs the DELETE", measureTrigger},
+		scenario{"foreground", "What an application notices while replicas drain queues", measureForegroundByReplicas},
+		scenario{"history", "What a long history costs", measureHistoryBySize},
+	)
 }
 
 // sizes are those of a curve that its largest one and -quick leave.
@@ -154,16 +158,21 @@ func databaseStages(ctx context.Context, l *lab) ([]stage, error) {
 
 // replicaStages have four databases, each with parents and children of its own.
 func replicaStages(ctx context.Context, l *lab) ([]stage, error) {
+	return l.fourDatabases(ctx, "replicas", l.rows)
+}
+
+// fourDatabases are drained of so many rows by one to four replicas. main has further tables.
+func (l *lab) fourDatabases(ctx context.Context, prefix string, rows int, inMain ...string) ([]stage, error) {
 	const databases = 4
 	all := stage{queues: databases}
 	for i := range databases {
-		b := bereaved{number: i, parents: max(l.rows/10/databases, 1), tables: 1, rows: max(l.rows/databases, 1)}
-		s, err := l.inOneDatabase(ctx, fmt.Sprintf("replicas_%d", i), i, b)
-		if err != nil {
+		b := bereaved{number: i, parents: max(rows/10/databases, 1), tables: 1, rows: max(rows/databases, 1)}
+		template := fmt.Sprintf("%s_%d", prefix, i)
+		if err := l.derive(ctx, template, append(b.statements(), inMain...)); err != nil {
 			return nil, err
 		}
-		all.templates, all.keys = append(all.templates, s.templates...), append(all.keys, s.keys...)
-		all.rows += s.rows
+		inMain = nil
+		all.templates, all.keys, all.rows = append(all.templates, template), append(all.keys, b.keys()...), all.rows+b.rows
 	}
 	return each(l.sizes(databases, 1, 2, 3, 4), func(replicas int) (stage, error) {
 		s := all
