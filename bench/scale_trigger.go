@@ -84,7 +84,7 @@ func measureTrigger(ctx context.Context, l *lab) (*report, error) {
 	r.note("Time of the DELETE for each parent, with its transaction: median (range). %s", note)
 	return r, l.draw(r, "trigger", chart{
 		"What looking after children costs the DELETE of a parent", "parents in a DELETE",
-		[]panel{{"µs for each parent", lines}},
+		[]panel{{"µs each", lines}},
 	})
 }
 
