@@ -28,7 +28,7 @@ VERSIONED  = TestSQL_|PlansKeepToIndexes|TestCatalog_|TestInstallQueue_|TestTrac
 PLATFORMS  =
 
 .DEFAULT_GOAL := help
-.PHONY: help run build release man test test-postgres test-newest test-faults faults fuzz test-web pictures test-prometheus test-jaeger test-clients test-packages test-deploy jaeger check verify lint generated proto sixth-worker bench bench-once soak generate format clean
+.PHONY: help run build release man test test-postgres test-newest test-faults faults fuzz test-web pictures test-prometheus test-jaeger test-clients test-packages test-deploy jaeger check verify lint generated proto sixth-worker bench bench-once scale soak generate format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -111,7 +111,7 @@ bin/jaeger: tools/jaeger/go.mod tools/jaeger/go.sum
 	$(GO) build -modfile=tools/jaeger/go.mod -o bin/jaeger github.com/jaegertracing/jaeger/cmd/jaeger
 
 check: RACE = -race
-check: verify test test-newest test-faults test-web test-prometheus test-jaeger test-clients test-packages test-deploy sixth-worker ## all that CI checks
+check: verify test test-newest test-faults faults test-web test-prometheus test-jaeger test-clients test-packages test-deploy sixth-worker ## all that CI checks
 
 verify: lint generated proto bench-once ## all that CI checks, except the tests
 

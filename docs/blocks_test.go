@@ -31,6 +31,7 @@ var notRun = map[string]string{
 	"docs/loose-foreign-keys.md: caretaker lfk orphans":                             "TestLfkOrphans of cli does so",
 	"docs/reliability.md: make faults":                                              "takes ten minutes, and more",
 	"docs/performance.md: make bench":                                               "takes hours",
+	"docs/capacity.md: make scale":                                                  "measures for half an hour; make bench-once runs it small",
 	"docs/soak.md: make soak":                                                       "takes hours",
 	"docs/architecture.md: WITH guard AS MATERIALIZED (":                            "has placeholders of parameters",
 	"docs/clients/README.md: apt-get install python3-grpcio python3-grpc-tools ruby-grpc ruby-grpc-tools protobuf-compiler libprotobuf-dev": "make test-clients installs it",
