@@ -78,6 +78,7 @@ func (t *tally) report(out io.Writer, o options, took time.Duration, found int) 
 	row("runs", t.runs)
 	row("jobs", t.jobs)
 	row("fires", t.fires)
+	row("fires that nobody ran within a minute", t.missed)
 	for _, rule := range slices.Sorted(maps.Keys(t.watched)) {
 		row("looked at: "+rule, t.watched[rule])
 	}

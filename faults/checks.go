@@ -46,6 +46,15 @@ func (r *round) differences(ctx context.Context) (found []string, err error) {
 	return found, nil
 }
 
+// changes is how many rows caretaker has changed in main.
+func (r *round) changes(ctx context.Context) (n int, err error) {
+	main, err := r.lab.connect(ctx, "main")
+	if err == nil {
+		err = main.QueryRow(ctx, `SELECT count(*) FROM witness.seen`).Scan(&n)
+	}
+	return n, err
+}
+
 func texts(ctx context.Context, conn *pgx.Conn, sql string, args ...any) ([]string, error) {
 	rows, err := conn.Query(ctx, sql, args...)
 	if err != nil {
@@ -191,9 +200,11 @@ func (r *round) countNotes(ctx context.Context, name string, conn *pgx.Conn) err
 	}); err != nil || name != "main" {
 		return err
 	}
-	var seen, runs, jobs, fires int
+	var seen, runs, jobs, fires, missed int
 	err = conn.QueryRow(ctx, `SELECT (SELECT count(*) FROM witness.seen), (SELECT count(*) FROM maintenance.runs),
-		(SELECT count(*) FROM maintenance.river_job), (SELECT count(*) FROM maintenance.fires)`).Scan(&seen, &runs, &jobs, &fires)
+		(SELECT count(*) FROM maintenance.river_job), (SELECT count(*) FROM maintenance.fires),
+		(SELECT count(*) FROM maintenance.fires WHERE outcome = 'missed')`).Scan(&seen, &runs, &jobs, &fires, &missed)
 	r.tally.rows, r.tally.runs, r.tally.jobs, r.tally.fires = r.tally.rows+seen, r.tally.runs+runs, r.tally.jobs+jobs, r.tally.fires+fires
+	r.tally.missed += missed
 	return err
 }

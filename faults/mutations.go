@@ -48,6 +48,10 @@ func mutations() []mutation {
 			"		return pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) (err error) {\n" +
 				"			claim.Scheduled, err = to.Queue.InsertJobs(ctx, tx, to.jobs(page.rules, rows))\n			return err\n		})\n",
 		}}},
+		{"a job is queued that waits already", []change{{
+			"scheduler/queue_insert.go", "	if _, special := j.Args.(repo.UniqueWhileWaiting); !special {\n		opts.",
+			"	if _, special := j.Args.(repo.UniqueWhileWaiting); !special && opts == nil {\n		opts.",
+		}}},
 		{"a cursor is saved too early", []change{{
 			"repo/inactive_token_deletion_pass.go", "	err = d.transaction(ctx, operation, p, func(ctx context.Context, tx *changing) (err error) {\n",
 			"	err = d.write(ctx, p, newQuery(operation, advanceTokenPassSQL, pass, step.Last, 0, 0, false), &advanced)\n" +

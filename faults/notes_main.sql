@@ -53,6 +53,12 @@ BEGIN
   ELSIF NEW.kind = 'delete_user' AND NEW.args ->> 'reason' = 'No active token assigned' THEN
     caused := EXISTS (SELECT FROM maintenance.token_passes WHERE xmin = pg_current_xact_id()::xid);
   END IF;
+  IF EXISTS (SELECT FROM maintenance.river_job j, maintenance.river_job i WHERE i.id = NEW.id AND i.finalized_at IS NULL
+      AND j.id <> i.id AND j.finalized_at IS NULL AND j.kind = i.kind AND i.kind IN ('delete_user', 'destroy_group', 'delete_placeholder_user')
+      AND (j.args -> 'user_id', j.args -> 'reason', j.args -> 'group_id', j.args -> 'placeholder_user_id')
+        IS NOT DISTINCT FROM (i.args -> 'user_id', i.args -> 'reason', i.args -> 'group_id', i.args -> 'placeholder_user_id')) THEN
+    PERFORM faults.violate('a job was queued that waits already', NEW.kind || ' ' || NEW.args::text);
+  END IF;
   IF NOT caused THEN
     PERFORM faults.violate('a job was queued outside the transaction that causes it', NEW.kind || ' ' || NEW.args::text);
   END IF;

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -45,7 +44,7 @@ type tally struct {
 	// watched are the rows on which a rule looked.
 	watched map[string]int
 	// pauses are those in which a lease of the one who was stopped expired.
-	pauses, rounds, rows, runs, jobs, fires int
+	pauses, rounds, rows, runs, jobs, fires, missed int
 	// drained is how long the work took at most when all was healed.
 	drained time.Duration
 	missing []string
@@ -200,10 +199,10 @@ func (r *round) heal(ctx context.Context) error {
 	return nil
 }
 
-// drain waits until the model is met and stays so for three seconds; else, when the patience is at its
-// end without anything getting better, it returns what differs.
+// drain waits until the model is met and stays so for three seconds; else, when for as long as the
+// patience nothing was changed any more, or after ten times that, it returns what differs.
 func (r *round) drain(ctx context.Context) (differences []string, err error) {
-	met, least := time.Time{}, math.MaxInt
+	met, changed, last := time.Time{}, 0, time.Now().Add(10*r.patience)
 	for end := time.Now().Add(r.patience); ; {
 		differences, err = r.differences(ctx)
 		switch {
@@ -214,10 +213,10 @@ func (r *round) drain(ctx context.Context) (differences []string, err error) {
 		case time.Since(met) > 3*time.Second:
 			return nil, nil
 		}
-		if err == nil && len(differences) < least {
-			least, end = len(differences), time.Now().Add(r.patience)
+		if n, err := r.changes(ctx); err == nil && n > changed {
+			changed, end = n, time.Now().Add(r.patience)
 		}
-		if time.Now().After(end) {
+		if now := time.Now(); now.After(end) || now.After(last) {
 			return differences, err
 		}
 		select {
