@@ -168,9 +168,17 @@ func choose(o options) ([]scenario, error) {
 	for letter := range strings.SplitSeq(o.only, ",") {
 		i := slices.IndexFunc(all, func(s scenario) bool { return s.letter == letter })
 		if i < 0 {
-			return nil, fmt.Errorf("-only %s: there is no %q", o.only, letter)
+			return nil, fmt.Errorf("-only %s: there is no %q: choose of %s", o.only, letter, letters(all))
 		}
 		chosen = append(chosen, all[i])
 	}
 	return chosen, nil
+}
+
+func letters(all []scenario) string {
+	out := make([]string, len(all))
+	for i, s := range all {
+		out[i] = s.letter
+	}
+	return strings.Join(out, ",")
 }

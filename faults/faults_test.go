@@ -143,6 +143,8 @@ func TestParse_NamesWhatThereIs(t *testing.T) {
 	}{
 		{[]string{"-only", "rain"}, `there is no fault "rain": choose one of kill a replica; `},
 		{[]string{"-replicas", "0"}, "-replicas is 1 to 10"},
+		{[]string{"-disturb", "-5s"}, "times are above 0"},
+		{[]string{"-bound", "0"}, "-bound 1 or more"},
 		{[]string{"-mutation", "none"}, `there is no defect "none": choose one of the epoch is not`},
 		{[]string{"now"}, "there are no arguments"},
 	} {

@@ -95,6 +95,9 @@ func parse(args []string, errors io.Writer) (options, error) {
 	if o.replicas < 1 || o.replicas > 10 || o.size < 1 || o.size > 50 {
 		return o, fmt.Errorf("-replicas is 1 to 10 and -size 1 to 50")
 	}
+	if o.rounds < 0 || o.bound < 1 || o.time <= 0 || o.disturb <= 0 || o.patience <= 0 {
+		return o, fmt.Errorf("times are above 0, -rounds is 0 or more, -bound 1 or more")
+	}
 	for _, name := range o.only {
 		if !slices.Contains(names(), name) {
 			return o, fmt.Errorf("there is no fault %q: choose one of %s", name, strings.Join(names(), "; "))
