@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
-	"slices"
 	"time"
 )
 
-// errFound is of a campaign that found something.
+// errFound is the error of a campaign in which there were violations.
 var errFound = errors.New("something is wrong: see above")
 
 func run(ctx context.Context, args []string, out, progress io.Writer) error {
@@ -20,12 +18,16 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 		return err
 	}
 	if o.dir == "" {
-		// Not in a folder of root's alone: the database server has another user.
 		if o.dir, err = os.MkdirTemp("", "caretaker-faults-"); err != nil {
 			return err
 		}
+		o.temporary = true
+		// The database server has another user, who must get there.
+		err = os.Chmod(o.dir, 0o755) //nolint:gosec // it holds nothing secret
+	} else {
+		err = os.MkdirAll(o.dir, 0o755)
 	}
-	if err := os.Chmod(o.dir, 0o755); err != nil { //nolint:gosec // it holds nothing secret
+	if err != nil {
 		return err
 	}
 	if o.mutations || o.mutation != "" {
@@ -46,24 +48,44 @@ func (o options) campaign(ctx context.Context, out, progress io.Writer) error {
 	for n := 0; (o.rounds == 0 || n < o.rounds) && (n == 0 || time.Since(began) < o.time); n++ {
 		seed, at := o.seed+uint64(n), time.Now()
 		violations, err := play(ctx, o, program, seed, t)
+		if err != nil && ctx.Err() != nil {
+			break // what was done is reported
+		}
 		if err != nil {
 			return fmt.Errorf("seed %d: %w", seed, err)
 		}
-		fmt.Fprintf(progress, "seed %d: %s, %d violations, %d pauses so far\n", seed, time.Since(at).Round(time.Second), len(violations), t.pauses)
+		fmt.Fprintf(progress, "seed %d: %s, %d violations, %d freezes so far\n", seed, time.Since(at).Round(time.Second), len(violations), t.freezes)
 		for _, v := range violations {
 			found++
 			fmt.Fprintf(out, "seed %d: %s\n\n", seed, v)
 		}
 		if len(violations) > 0 {
-			fmt.Fprintf(out, "To repeat it: go run ./faults -seed %d -rounds 1 -size %d -replicas %d -disturb %s\n"+
-				"The logs are in %s.\n\n", seed, o.size, o.replicas, o.disturb, o.dir)
+			fmt.Fprintf(out, "To repeat it: make faults FAULTS_ARGS=%q\nThe logs are in %s.\n\n", o.repeat(seed), o.dir)
 		}
 	}
 	t.report(out, o, time.Since(began), found)
 	if found > 0 {
 		return errFound
 	}
+	if !o.temporary {
+		return os.Remove(program)
+	}
 	return os.RemoveAll(o.dir)
+}
+
+// repeat are the options that repeat the round of a seed.
+func (o options) repeat(seed uint64) string {
+	args := fmt.Sprintf("-seed %d -rounds 1 -size %d -replicas %d -disturb %s -patience %s", seed, o.size, o.replicas, o.disturb, o.patience)
+	for _, name := range o.only {
+		args += " -only '" + name + "'"
+	}
+	return args
+}
+
+// rules are what triggers look at: a campaign in which one has looked at nothing proves nothing. A crash
+// or failover of PostgreSQL sets its counts back.
+func rules() []string {
+	return []string{"begin of a job", "cursor saved", "end of a job", "lease", "record done", "write of a job", "write of a worker"}
 }
 
 // report prints what was done, and what was found.
@@ -73,13 +95,13 @@ func (t *tally) report(out io.Writer, o options, took time.Duration, found int) 
 	row := func(what string, n int) { fmt.Fprintf(out, "| %s | %d |\n", what, n) }
 	row("violations", found)
 	row("rounds", t.rounds)
-	row("pauses of a replica until a lease of its own had expired", t.pauses)
+	row("a replica frozen until a lease that it held had expired", t.freezes)
 	row("rows of the application that were changed", t.rows)
 	row("runs", t.runs)
 	row("jobs", t.jobs)
 	row("fires", t.fires)
 	row("fires that nobody ran within a minute", t.missed)
-	for _, rule := range slices.Sorted(maps.Keys(t.watched)) {
+	for _, rule := range rules() {
 		row("looked at: "+rule, t.watched[rule])
 	}
 	fmt.Fprintf(out, "| the work was done after the last fault within | %s |\n", t.drained.Round(time.Second))

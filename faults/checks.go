@@ -46,7 +46,7 @@ func (r *round) differences(ctx context.Context) (found []string, err error) {
 	return found, nil
 }
 
-// changes is how many rows caretaker has changed in main.
+// changes is how many rows of the application caretaker has changed in main: work in ci alone does not count.
 func (r *round) changes(ctx context.Context) (n int, err error) {
 	main, err := r.lab.connect(ctx, "main")
 	if err == nil {
@@ -63,8 +63,9 @@ func texts(ctx context.Context, conn *pgx.Conn, sql string, args ...any) ([]stri
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-// brokenSQL are queries over main that find nothing. Two workers have further runs by schedule: of the
-// rotation's other databases, and what continues a pass.
+// brokenSQL are queries over main, each of which must find nothing. loose_foreign_keys_cleanup and
+// inactive_token_deletion also have scheduled runs without a fire of their own: those of the rotation's
+// other databases, and those that continue a pass.
 func brokenSQL() []string {
 	return []string{
 		`SELECT 'a job was given up: ' || kind || ' ' || args::text FROM maintenance.river_job WHERE state = 'discarded'`,
@@ -72,7 +73,7 @@ func brokenSQL() []string {
 			WHERE finalized_at IS NOT NULL AND metadata ->> 'outcome' IS NULL`,
 		`SELECT 'a fire has no run: ' || worker || ' ' || fire_time FROM maintenance.fires f WHERE outcome = 'ran'
 			AND NOT EXISTS (SELECT FROM maintenance.runs r WHERE r.id = f.run_id)`,
-		`SELECT 'a run by schedule has not one fire: ' || worker || ' ' || id FROM maintenance.runs r 
+		`SELECT 'a run by schedule has not one fire: ' || worker || ' ' || id FROM maintenance.runs r
 			WHERE trigger = 'schedule' AND (SELECT count(*) FROM maintenance.fires f WHERE f.run_id = r.id) <> 1
 				AND worker NOT IN ('loose_foreign_keys_cleanup', 'inactive_token_deletion')`,
 		`SELECT 'a fire is not on record: ' || s.worker || ' ' || due FROM maintenance.schedules s,
@@ -97,7 +98,7 @@ func (r *round) check(ctx context.Context) (broken []string, err error) {
 		broken = append(broken, found...)
 	}
 	for _, name := range databases() {
-		found, err := r.checkNotes(ctx, name)
+		found, err := r.violations(ctx, name)
 		if err != nil {
 			return nil, err
 		}
@@ -108,14 +109,20 @@ func (r *round) check(ctx context.Context) (broken []string, err error) {
 		return nil, err
 	}
 	broken = append(broken, found...)
+	for _, replica := range r.replicas {
+		replica.mu.Lock()
+		broken = append(broken, replica.failures...)
+		replica.mu.Unlock()
+	}
 	r.tally.mu.Lock()
 	defer r.tally.mu.Unlock()
 	r.tally.rounds++
 	return broken, nil
 }
 
-// checkCounts finds runs that count more rows of a table than their receipts in all databases. One that
-// was cut off from the answer to a commit counts less. Claims of placeholders have no receipts.
+// checkCounts finds runs that count more rows of a table than their receipts in all databases say. A run
+// may count fewer: its connection may have been cut before the answer to a COMMIT. Claims of placeholders
+// have no receipts.
 func (r *round) checkCounts(ctx context.Context) (broken []string, err error) {
 	type change struct{ run, table, action string }
 	receipted := map[change]int64{}
@@ -136,6 +143,14 @@ func (r *round) checkCounts(ctx context.Context) (broken []string, err error) {
 		})
 		return err
 	}
+	// Runs are read first: what is at work meanwhile has more receipts afterwards, not fewer.
+	counted := map[change]int64{}
+	err = read("main", `SELECT r.id::text, t ->> 'table', action, (t ->> action)::bigint FROM maintenance.runs r,
+		jsonb_array_elements(r.tables) t, unnest('{deleted,updated}'::text[]) action
+		WHERE (t ->> 'table', action) <> ('import_placeholder_user_details', 'updated')`, func(c change, n int64) { counted[c] = n })
+	if err != nil {
+		return nil, err
+	}
 	for _, name := range databases() {
 		err := read(name, `SELECT run_id::text, "table", replace(action, 'nullified', 'updated'), sum(rows)::bigint
 			FROM maintenance.receipts WHERE run_id IS NOT NULL GROUP BY 1, 2, 3`, func(c change, n int64) { receipted[c] += n })
@@ -143,18 +158,16 @@ func (r *round) checkCounts(ctx context.Context) (broken []string, err error) {
 			return nil, err
 		}
 	}
-	err = read("main", `SELECT r.id::text, t ->> 'table', action, (t ->> action)::bigint FROM maintenance.runs r,
-		jsonb_array_elements(r.tables) t, unnest('{deleted,updated}'::text[]) action
-		WHERE (t ->> 'table', action) <> ('import_placeholder_user_details', 'updated')`, func(c change, n int64) {
+	for c, n := range counted {
 		if n > receipted[c] {
 			broken = append(broken, fmt.Sprintf("a run counts more rows than its receipts: %+v %d %d", c, n, receipted[c]))
 		}
-	})
-	return broken, err
+	}
+	return broken, nil
 }
 
-// checkNotes reads what the rules have found in a database, and how much they have looked at.
-func (r *round) checkNotes(ctx context.Context, name string) (broken []string, err error) {
+// violations reads what the rules have found in a database, and how much they have looked at.
+func (r *round) violations(ctx context.Context, name string) (broken []string, err error) {
 	conn, err := r.lab.connect(ctx, name)
 	if err != nil {
 		return nil, err
@@ -182,10 +195,10 @@ func (r *round) checkNotes(ctx context.Context, name string) (broken []string, e
 	for _, f := range chain.Findings {
 		broken = append(broken, fmt.Sprintf("the chain of receipts on %s: %+v", name, f))
 	}
-	return broken, r.countNotes(ctx, name, conn)
+	return broken, r.countWatched(ctx, name, conn)
 }
 
-func (r *round) countNotes(ctx context.Context, name string, conn *pgx.Conn) error {
+func (r *round) countWatched(ctx context.Context, name string, conn *pgx.Conn) error {
 	rows, err := conn.Query(ctx, `SELECT rule, count(*) FROM faults.watched GROUP BY rule`) //nolint:rowserrcheck // ForEachRow returns it
 	if err != nil {
 		return err

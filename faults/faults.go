@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -22,18 +23,18 @@ type fault struct {
 func faults() []fault {
 	return []fault{
 		{"kill a replica", nil, (*round).kill},
-		{"stop a replica in order", nil, (*round).stopInOrder},
-		{"stop a replica for longer than its leases", nil, (*round).holdLong},
+		{"shut a replica down", nil, (*round).stopInOrder},
+		{"freeze a replica for longer than its leases", nil, (*round).freezeLong},
 		{"cut connections", nil, (*round).cut},
 		{"slow network", nil, (*round).slow},
-		{"half-open connections", nil, (*round).stall},
+		{"stalled connections", nil, (*round).stall},
 		{"cut after COMMIT was sent", nil, (*round).cutCommits},
-		{"storm of terminated backends", nil, (*round).terminate},
-		{"lock time-outs", nil, (*round).lock},
+		{"backends terminated", nil, (*round).terminate},
+		{"lock timeouts", nil, (*round).lock},
 		{"lost configuration", nil, (*round).loseConfiguration},
-		{"replay paused", func(r *round) bool { return !r.lab.failedOver }, (*round).pauseReplay},
+		{"WAL replay paused on the standby", func(r *round) bool { return !r.lab.failedOver }, (*round).pauseReplay},
 		{"PostgreSQL killed and started again", func(r *round) bool { return !r.lab.failedOver }, (*round).killServer},
-		{"fail-over to the standby", func(r *round) bool { return !r.lab.failedOver }, (*round).failOver},
+		{"failover to the standby", func(r *round) bool { return !r.lab.failedOver }, (*round).failOver},
 		{"full disk", func(r *round) bool { return r.lab.disk && !r.lab.failedOver }, (*round).fillDisk},
 		{"database clock set back", func(r *round) bool { return r.lab.clock != "" }, (*round).setClockBack},
 	}
@@ -95,8 +96,8 @@ func (r *round) free(ctx context.Context, gone *replica) error {
 			if err == nil && name == "main" {
 				_, err = conn.Exec(ctx, rescueSQL, gone.name)
 			}
-			if closeErr := conn.Close(ctx); err != nil || closeErr != nil {
-				return fmt.Errorf("%w %w", err, closeErr)
+			if err = errors.Join(err, conn.Close(ctx)); err != nil {
+				return err
 			}
 		}
 		return nil
@@ -120,14 +121,16 @@ func (r *round) stopInOrder(ctx context.Context) error {
 	return replica.start(ctx, true)
 }
 
-// holdLong stops a replica for longer than the 12 seconds that a lease of two seconds of work holds.
-func (r *round) holdLong(ctx context.Context) error {
+// freezeLong freezes a replica for 13 seconds, which is longer than the leases of the workers whose
+// max_runtime is 2 s last: 2 s and run.LeaseMargin. Those of adjourned_group_deletion and
+// placeholder_user_cleanup last for 70 s: freezeHolder alone lets them expire.
+func (r *round) freezeLong(ctx context.Context) error {
 	replica := r.some()
-	for !replica.hold() {
+	for !replica.freeze() {
 		wait(ctx, time.Millisecond)
 	}
 	wait(ctx, 13*time.Second)
-	replica.release()
+	replica.thaw()
 	return nil
 }
 
@@ -162,6 +165,7 @@ func (r *round) stall(ctx context.Context) error {
 func (r *round) cutCommits(ctx context.Context) error {
 	for range 10 {
 		r.network().commits.Add(1)
+		r.network().statements.Add(1)
 		wait(ctx, r.upTo(100))
 	}
 	return nil

@@ -124,8 +124,9 @@ func (r *round) fillDisk(ctx context.Context) error {
 	return r.restart(ctx)
 }
 
-// setClockBack sets the clock of the database back by up to 30 seconds, and later right again. Nobody
-// is connected in that moment: processes of the server read the clock file a second later at most.
+// setClockBack sets the clock of the database back by up to 30 seconds, and later right again. No
+// replica works meanwhile: all are frozen and their connections ended, as a process of the server goes on
+// with the old clock for up to a second.
 func (r *round) setClockBack(ctx context.Context) error {
 	if err := r.setClock(ctx, fmt.Sprintf("-%d", 1+r.random.IntN(30))); err != nil {
 		return err
@@ -137,13 +138,13 @@ func (r *round) setClockBack(ctx context.Context) error {
 // setClock makes the clock of the database wrong by so many seconds.
 func (r *round) setClock(ctx context.Context, by string) error {
 	for _, replica := range r.replicas {
-		for !replica.hold() {
+		for !replica.freeze() {
 			wait(ctx, time.Millisecond)
 		}
 	}
 	defer func() {
 		for _, replica := range r.replicas {
-			replica.release()
+			replica.thaw()
 		}
 	}()
 	if err := os.WriteFile(r.lab.clock, []byte(by+"\n"), 0o644); err != nil { //nolint:gosec // the server has another user

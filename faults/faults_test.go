@@ -108,6 +108,25 @@ func TestProxy_CutsAfterCommitWasSent(t *testing.T) {
 	if !answered(t, through(t, p), "Q commit\x00") {
 		t.Error("more than one COMMIT was cut")
 	}
+	sync := "E execute S\x00\x00\x00\x04"
+	c = through(t, p)
+	p.statements.Store(1)
+	if answered(t, c, sync) && answered(t, c, sync) {
+		t.Error("the connection lasts beyond a statement that commits by itself")
+	}
+}
+
+func TestMutations_AreInTheReport(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/reliability.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mutations() {
+		if !bytes.Contains(page, []byte("\n| "+m.name+" | ")) {
+			t.Errorf("docs/reliability.md does not say when %q was found", m.name)
+		}
+	}
 }
 
 // TestMutations_AreOfTheCodeAsItIs fails when a text that a defect replaces has changed. That each is found is

@@ -21,10 +21,10 @@ import (
 )
 
 var (
-	//go:embed notes.sql
-	notesSQL string
-	//go:embed notes_main.sql
-	notesMainSQL string
+	//go:embed rules.sql
+	rulesSQL string
+	//go:embed rules_main.sql
+	rulesMainSQL string
 )
 
 // databases of the estate, in the order in which they are made.
@@ -84,7 +84,7 @@ func openLab(ctx context.Context, dir string, estate *oracle.Estate) (l *lab, er
 	if l.standby, err = l.primary.Standby(ctx, nil); err != nil {
 		return nil, err
 	}
-	// What is committed is on the standby too: a fail-over loses nothing.
+	// What is committed is on the standby too: a failover loses nothing.
 	err = l.administer(ctx, `ALTER SYSTEM SET synchronous_standby_names = '*'`, `SELECT pg_reload_conf()`)
 	return l, err
 }
@@ -152,7 +152,7 @@ func (l *lab) fill(ctx context.Context, estate *oracle.Estate) error {
 		return err
 	}
 	for _, name := range databases() {
-		if err := l.takeNotes(ctx, name); err != nil {
+		if err := l.installRules(ctx, name); err != nil {
 			return fmt.Errorf("take notes on %s: %w", name, err)
 		}
 	}
@@ -160,20 +160,20 @@ func (l *lab) fill(ctx context.Context, estate *oracle.Estate) error {
 	return err
 }
 
-// takeNotes creates the triggers.
-func (l *lab) takeNotes(ctx context.Context, name string) error {
+// installRules creates the triggers.
+func (l *lab) installRules(ctx context.Context, name string) error {
 	conn, err := l.connect(ctx, name)
 	if err != nil {
 		return err
 	}
-	sql := notesSQL + oracle.Witness
+	sql := rulesSQL + oracle.Witness
 	if name == "main" {
-		sql += notesMainSQL
+		sql += rulesMainSQL
 	}
 	if _, err := conn.Exec(ctx, sql); err != nil {
 		return err
 	}
-	return noteChildren(ctx, conn, l.definitions)
+	return addChildren(ctx, conn, l.definitions)
 }
 
 func (l *lab) queueDeletions(ctx context.Context, main *pgx.Conn, deletions []oracle.Deletion) error {
@@ -196,8 +196,8 @@ func (l *lab) queueDeletions(ctx context.Context, main *pgx.Conn, deletions []or
 	})
 }
 
-// noteChildren tells the notes which children must be gone before a record is done.
-func noteChildren(ctx context.Context, conn *pgx.Conn, file string) error {
+// addChildren tells the notes which children must be gone before a record is done.
+func addChildren(ctx context.Context, conn *pgx.Conn, file string) error {
 	definitions, err := loosefk.LoadDefinitions(file)
 	if err != nil {
 		return err

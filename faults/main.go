@@ -1,20 +1,23 @@
-// Faults lets everything go wrong that can, while several replicas of caretaker work on an estate made
-// at random, and looks whether anything was lost, done twice, or written by one who had lost the lease.
+// Faults breaks processes, networks and servers while several replicas of caretaker work on an estate
+// made at random, and checks that nothing was lost, done twice, or written without a lease.
 //
-// A campaign is a number of rounds, each with a seed of its own: from it come the estate, the order of
-// the faults and their lengths. The moments at which the processes are hit are not from the seed, so that
-// a seed that found something finds it again, but not always in the first try. In a round
+// A campaign is a number of rounds, each with a seed of its own. The seed gives the estate, the order of
+// the faults and how long they last, but not the moment at which they hit a process: a seed that found
+// something may need several tries to find it again. A round
 //
-//  1. two databases are made and filled, with triggers that note who writes, and under which lease;
-//  2. replicas, real processes, run all workers and jobs, on request and by schedule;
-//  3. faults happen, and one holder of a lease after the other is stopped until another one has it;
-//  4. all is healed, and the work goes on to its end;
-//  5. every row is compared with what the model of the estate says, receipts with what a trigger has
-//     seen, fires with runs; and no rule of the triggers may have been broken.
+//  1. makes the databases main, ci and sec, fills main and ci, and adds the triggers of rules.sql, which
+//     look at every write and at who makes it (lab.go). sec is empty: it is there for the rotation;
+//  2. starts the replicas, real processes that run the five workers of the pipeline (not orphan_audit)
+//     and all jobs, on request and by schedule (replica.go);
+//  3. causes faults one after the other (faults.go, faults_server.go, proxy.go); all the while it freezes
+//     replicas that hold a lease (freeze.go), and an application writes to the same rows;
+//  4. heals everything and waits until the work is done (round.go);
+//  5. compares main and ci with the model of devdb/oracle, receipts with what triggers have seen, fires
+//     with runs, and reads the violations that the triggers have found (checks.go).
 //
-// With -mutations it also builds caretaker with one defect after the other, and says after how many
-// rounds each was found. It prints Markdown: docs/reliability.md has a report. It ends with 1 if
-// something was found, or a defect was not.
+// With -mutations it builds caretaker with one defect after the other (mutations.go, build.go) and
+// reports in which round each was found. It prints Markdown: docs/reliability.md has a report. It exits
+// with 1 if there was a violation, if a defect was not found, or if the harness itself failed.
 package main
 
 import (
@@ -49,7 +52,7 @@ type options struct {
 	size, replicas int
 	rounds         int
 	time           time.Duration
-	// disturb is how long faults happen in a round, patience how long the work may stand still afterwards.
+	// disturb is how long faults happen in a round, patience how long nothing may be changed afterwards while work is left.
 	disturb, patience time.Duration
 	only              list
 	mutations         bool
@@ -58,6 +61,8 @@ type options struct {
 	// proving ends a round as soon as something was found.
 	proving bool
 	dir     string
+	// temporary: dir is ours to remove.
+	temporary bool
 }
 
 // list is a flag that may be given several times.
@@ -80,12 +85,12 @@ func parse(args []string, errors io.Writer) (options, error) {
 	flags.IntVar(&o.rounds, "rounds", 0, "rounds to do; 0: as many as the time allows")
 	flags.DurationVar(&o.time, "time", 10*time.Minute, "begin no round after this time")
 	flags.DurationVar(&o.disturb, "disturb", 40*time.Second, "how long faults happen in a round")
-	flags.DurationVar(&o.patience, "patience", 2*time.Minute, "how long nothing may get done when all is healed and work is left")
+	flags.DurationVar(&o.patience, "patience", 2*time.Minute, "after the faults: give a round up when nothing was changed for so long and work is left")
 	flags.Var(&o.only, "only", "cause this fault alone, by its name in the report; may be repeated")
-	flags.BoolVar(&o.mutations, "mutations", false, "look for built-in defects instead, one after the other")
-	flags.StringVar(&o.mutation, "mutation", "", "look for this defect alone")
-	flags.IntVar(&o.bound, "bound", 10, "rounds within which a defect must be found")
-	flags.StringVar(&o.dir, "dir", "", "where logs and databases go; a round in which nothing was found is removed (default: a new folder in the temporary one)")
+	flags.BoolVar(&o.mutations, "mutations", false, "inject one defect after the other instead, and see whether each is found")
+	flags.StringVar(&o.mutation, "mutation", "", "inject this defect alone")
+	flags.IntVar(&o.bound, "bound", 10, "rounds within which an injected defect must be found")
+	flags.StringVar(&o.dir, "dir", "", "folder for logs and databases, made if need be; it stays, without the rounds in which nothing was found (default: a temporary one, which goes if nothing was found)")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}

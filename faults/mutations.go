@@ -10,7 +10,7 @@ import (
 // change replaces a text that occurs once in a file of the source.
 type change struct{ file, before, after string }
 
-// mutation is a defect that is built in to see whether it is found.
+// mutation is a defect that is injected to see whether it is found.
 type mutation struct {
 	name    string
 	changes []change
@@ -33,11 +33,18 @@ func mutations() []mutation {
 			"WHERE id = {job} AND {attempted}::timestamptz IS NOT NULL\n    AND",
 		}}},
 		{"a lease is taken before it has expired", []change{{
+			// Of a lease of 12 s less than 11 s are always left for a part of the time.
 			"repo/lease.go", "const freeSQL = `(l.expires_at > clock_timestamp()) IS NOT TRUE`",
 			"const freeSQL = `(l.expires_at > clock_timestamp() + interval '11 s') IS NOT TRUE`",
 		}, {
 			"repo/lease.go", "SELECT FROM maintenance.leases l WHERE l.name = $1 AND l.expires_at > clock_timestamp())`",
 			"SELECT FROM maintenance.leases l WHERE l.name = $1 AND l.expires_at > clock_timestamp() + interval '11 s')`",
+		}}},
+		{"a fire is claimed twice", []change{{
+			"repo/runs_start.go", "AND (accounted_until = $8 OR ` + noLedgerTimeSQL + `)\n  RETURNING worker",
+			"AND ($8::timestamptz IS NOT NULL OR ` + noLedgerTimeSQL + `)\n  RETURNING worker",
+		}, {
+			"repo/runs_start.go", "WHERE c.outcome = 'missed'", "WHERE c.outcome <> ''",
 		}}},
 		{"a release frees the successor", []change{{
 			"repo/lease.go", "WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > now()`",

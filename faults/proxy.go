@@ -12,7 +12,7 @@ import (
 )
 
 // proxy is the network between one replica and one database. What it does to the connections can be
-// changed at any time; it also leads elsewhere after a fail-over.
+// changed at any time; it also leads elsewhere after a failover.
 type proxy struct {
 	listener net.Listener
 	wait     sync.WaitGroup
@@ -26,8 +26,9 @@ type proxy struct {
 	delay atomic.Int64
 	// stalled keeps what is sent in either direction, on connections that stay open.
 	stalled atomic.Bool
-	// commits is how many of the next COMMITs are passed on just before the connection is cut.
-	commits atomic.Int64
+	// commits is how many of the next COMMITs are passed on just before the connection is cut, statements
+	// the same of statements that commit by themselves.
+	commits, statements atomic.Int64
 }
 
 // newProxy leads to the server of a URL.
@@ -111,7 +112,7 @@ func (p *proxy) pass(to, from net.Conn, sent bool) {
 	buffer := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buffer)
-		if n > 0 && !p.hold(from) {
+		if n > 0 && !p.waitWhileSlow(from) {
 			return
 		}
 		if n > 0 {
@@ -119,7 +120,7 @@ func (p *proxy) pass(to, from net.Conn, sent bool) {
 				return
 			}
 		}
-		if sent && n > 0 && isCommit(buffer[:n]) && p.takeCommit() {
+		if sent && (isCommit(buffer[:n], true) && take(&p.commits) || isCommit(buffer[:n], false) && take(&p.statements)) {
 			return
 		}
 		if err != nil {
@@ -128,8 +129,8 @@ func (p *proxy) pass(to, from net.Conn, sent bool) {
 	}
 }
 
-// hold waits while the network is slow or stalled; false: the connection was cut meanwhile.
-func (p *proxy) hold(c net.Conn) bool {
+// waitWhileSlow waits while the network is slow or stalled; false: the connection was cut meanwhile.
+func (p *proxy) waitWhileSlow(c net.Conn) bool {
 	time.Sleep(time.Duration(p.delay.Load()))
 	for p.stalled.Load() {
 		time.Sleep(5 * time.Millisecond)
@@ -143,16 +144,23 @@ func (p *proxy) hold(c net.Conn) bool {
 	return true
 }
 
-// isCommit knows the simple query that pgx ends a transaction with.
-func isCommit(message []byte) bool { return bytes.Contains(message, []byte("commit\x00")) }
+// isCommit knows the simple query with which pgx ends a transaction, and the Sync behind a statement,
+// which commits what is no transaction of its own. A message that is split over two reads is not seen.
+func isCommit(message []byte, transaction bool) bool {
+	if transaction {
+		return bytes.Contains(message, []byte("commit\x00"))
+	}
+	return bytes.HasSuffix(message, []byte("S\x00\x00\x00\x04"))
+}
 
-func (p *proxy) takeCommit() bool {
+// take takes one of what is left, if anything is.
+func take(of *atomic.Int64) bool {
 	for {
-		left := p.commits.Load()
+		left := of.Load()
 		if left == 0 {
 			return false
 		}
-		if p.commits.CompareAndSwap(left, left-1) {
+		if of.CompareAndSwap(left, left-1) {
 			return true
 		}
 	}
@@ -176,6 +184,7 @@ func (p *proxy) heal() {
 	p.delay.Store(0)
 	p.stalled.Store(false)
 	p.commits.Store(0)
+	p.statements.Store(0)
 }
 
 var _ io.Closer = (*proxy)(nil)

@@ -23,7 +23,8 @@ import (
 
 // replica is a server in a process of its own, behind a network that can break.
 type replica struct {
-	// name is its application_name.
+	// name is its application_name, by which the rules tell the replicas apart: it must be unique, and
+	// neither faults nor application.
 	name, dir, program string
 	// skew is by how many seconds its clock is wrong.
 	skew    int
@@ -36,7 +37,10 @@ type replica struct {
 	conn    *grpc.ClientConn
 	client  maintenancev1.MaintenanceServiceClient
 	// up is while the process serves, held while it is stopped.
-	up, held bool
+	up, frozen bool
+	// ending: the process was told to end. failures are what it did against our will.
+	ending   bool
+	failures []string
 }
 
 func newReplica(ctx context.Context, l *lab, dir, program string, number int) (*replica, error) {
@@ -117,11 +121,16 @@ func (r *replica) start(ctx context.Context, configured bool) error {
 				}
 			}
 		}
-		_ = process.Wait()
+		err := process.Wait()
 		_ = log.Close()
+		r.mu.Lock()
+		if !r.ending {
+			r.failures = append(r.failures, fmt.Sprintf("%s ended by itself: %v, see %s", r.name, err, log.Name()))
+		}
+		r.mu.Unlock()
 	}()
 	r.mu.Lock()
-	r.process, r.ended = process, ended
+	r.process, r.ended, r.ending = process, ended, false
 	r.mu.Unlock()
 	select {
 	case at := <-address:
@@ -142,36 +151,36 @@ func (r *replica) connect(address string) error {
 	if r.conn != nil {
 		_ = r.conn.Close()
 	}
-	r.conn, r.client, r.up, r.held = conn, maintenancev1.NewMaintenanceServiceClient(conn), true, false
+	r.conn, r.client, r.up, r.frozen = conn, maintenancev1.NewMaintenanceServiceClient(conn), true, false
 	return err
 }
 
 // hold stops the process until release; false: it is stopped already, or does not serve.
-func (r *replica) hold() bool {
+func (r *replica) freeze() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.up || r.held {
+	if !r.up || r.frozen {
 		return false
 	}
-	r.held = true
+	r.frozen = true
 	_ = r.process.Process.Signal(syscall.SIGSTOP)
 	return true
 }
 
-func (r *replica) release() {
+func (r *replica) thaw() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.process != nil {
 		_ = r.process.Process.Signal(syscall.SIGCONT)
 	}
-	r.held = false
+	r.frozen = false
 }
 
 // end sends a signal to a process that runs, and waits for its end.
 func (r *replica) end(s syscall.Signal) {
 	r.mu.Lock()
 	process, ended := r.process, r.ended
-	r.up = false
+	r.up, r.ending = false, true
 	r.mu.Unlock()
 	if process == nil {
 		return
@@ -182,6 +191,9 @@ func (r *replica) end(s syscall.Signal) {
 	case <-time.After(90 * time.Second):
 		_ = process.Process.Kill()
 		<-ended
+		r.mu.Lock()
+		r.failures = append(r.failures, r.name+" did not end within 90 seconds of being told to")
+		r.mu.Unlock()
 	}
 	r.mu.Lock()
 	r.process = nil
@@ -191,7 +203,7 @@ func (r *replica) end(s syscall.Signal) {
 // request asks for a run of any worker. What comes of it is seen in the databases.
 func (r *replica) request(ctx context.Context, random *rand.Rand) {
 	r.mu.Lock()
-	client, up := r.client, r.up && !r.held
+	client, up := r.client, r.up && !r.frozen
 	r.mu.Unlock()
 	if !up {
 		time.Sleep(10 * time.Millisecond)
@@ -203,7 +215,8 @@ func (r *replica) request(ctx context.Context, random *rand.Rand) {
 	if q.GetWorker() == loosefk.Name && random.IntN(2) == 0 {
 		q.Database = databases()[random.IntN(3)]
 	}
-	// A server refuses more than 20 requests a second from one address.
+	// Four of these make up to 40 requests a second; a server refuses more than 20, after the first 200.
+	// Refused ones do not matter.
 	_, _ = client.RunBatch(ctx, q)
 	time.Sleep(100 * time.Millisecond)
 }

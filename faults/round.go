@@ -43,8 +43,8 @@ type tally struct {
 	faults map[string]int
 	// watched are the rows on which a rule looked.
 	watched map[string]int
-	// pauses are those in which a lease of the one who was stopped expired.
-	pauses, rounds, rows, runs, jobs, fires, missed int
+	// freezes are those in which a lease of the frozen replica expired.
+	freezes, rounds, rows, runs, jobs, fires, missed int
 	// drained is how long the work took at most when all was healed.
 	drained time.Duration
 	missing []string
@@ -117,7 +117,7 @@ func (r *round) work(ctx context.Context) ([]string, error) {
 	disturbers.Go(func() { r.application(disturbing) })
 	for n, replica := range r.replicas {
 		random := rand.New(rand.NewPCG(r.seed, uint64(100+n)))
-		disturbers.Go(func() { r.pauseHolder(disturbing, replica, random) })
+		disturbers.Go(func() { r.freezeHolder(disturbing, replica, random) })
 	}
 	err := r.cause(disturbing)
 	disturbers.Wait()
@@ -145,20 +145,20 @@ func (r *round) work(ctx context.Context) ([]string, error) {
 }
 
 // repeat does something again and again, whatever becomes of it: databases may be away.
-func (r *round) repeat(ctx context.Context, pause time.Duration, do func(context.Context) error) {
+func (r *round) repeat(ctx context.Context, every time.Duration, do func(context.Context) error) {
 	for {
 		_ = do(ctx)
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(pause):
+		case <-time.After(every):
 		}
 	}
 }
 
-// passTime is as if the time had passed after which a failed user, record or job is tried again. One that
-// a replica with a wrong clock has given back is due by that clock. A job's 25 attempts last for weeks:
-// here it gets more.
+// passTime makes due at once what waits for another try: records, users in the ghost queue, jobs, also
+// those that a replica whose clock is ahead has put off until a time by that clock. max_attempts moves
+// along: 25 attempts are meant to last for weeks, here for minutes.
 func (r *round) passTime(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -199,8 +199,8 @@ func (r *round) heal(ctx context.Context) error {
 	return nil
 }
 
-// drain waits until the model is met and stays so for three seconds; else, when for as long as the
-// patience nothing was changed any more, or after ten times that, it returns what differs.
+// drain waits until nothing differs from the model for three seconds. It gives up, and returns what
+// differs, when no row of main has been changed for -patience, or after ten times -patience in all.
 func (r *round) drain(ctx context.Context) (differences []string, err error) {
 	met, changed, last := time.Time{}, 0, time.Now().Add(10*r.patience)
 	for end := time.Now().Add(r.patience); ; {

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Differences are the rows that are missing and those that must not be there, at most 20 of a table,
-// between what the model says and the databases, which may be one and the same.
+// Differences compares the databases with the model, and returns up to 20 differences of each table: rows
+// that are missing, and rows that must not be there. main and ci may be the same database.
 func (e *Estate) Differences(ctx context.Context, main, ci *pgx.Conn) (found []string, err error) {
 	want := e.Rows()
 	for _, name := range slices.Sorted(maps.Keys(Tables())) {

@@ -1,7 +1,14 @@
-// Package oracle makes estates at random for the deletion pipeline, on the reference schema, and says
-// from what it has generated alone what must be left of them at the end: see [Generate], [Estate.Load]
-// and [Estate.Rows].
+// Package oracle is the test oracle of the deletion pipeline: it makes an estate at random, the rows of a
+// small GitLab on the reference schema, and says, from what it has generated alone, which rows must be left
+// when all work is done.
 //
-// It knows nothing of caretaker. Whoever tests compares each of [Tables] with the rows, and what is
-// written down about the work with what triggers have seen: [Witness].
+//	generate.go     Generate: users, groups, projects, members, issues and notes from a seed
+//	load.go         Estate.Load: writes them into databases
+//	model.go        Estate.Rows: what must be left; Tables: the queries that read what is left
+//	differences.go  Estate.Differences: the two compared
+//	witness.go      Witness: triggers that count changed rows, to compare with the receipts
+//
+// It shares no code with caretaker, so that a mistake there is not made here again; of its tables it reads
+// the jobs (the reasons of refusals) and the receipts. Whoever changes what a worker deletes changes
+// model.go with it: by the worker's documentation, not by its code.
 package oracle

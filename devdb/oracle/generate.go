@@ -2,19 +2,24 @@ package oracle
 
 import "math/rand/v2"
 
-// Users with a part of their own. All others are at random, and come behind lastCast.
+// Users that the model treats by name. Those behind lastCast are generated at random.
 const (
-	ghostOne, adminUser, blockedUser, supportBot = 1, 2, 3, 4
-	clubOwner, soleOwner, unauthorized           = 7, 8, 9
-	hardDeleted, marker, soleBot, lastCast       = 11, 12, 13, 20
-	nobody                                       = 80_000 // is the least id of users who are not there
-
-	// Owner owns every group of the first level.
-	Owner = 5
-	// Second owns every group.
-	Second = 6
-	// KeptByProject has a personal project, which keeps the user.
+	ghostOne     = 1 // the ghost user of organization 1
+	adminUser    = 2 // may delete everybody and every group
+	blockedUser  = 3 // owns groups, but is blocked: groups marked by this user are restored
+	supportBot   = 4 // in the queue of the ghost migration, but of an internal type: stays there
+	Owner        = 5 // owns every group of the first level
+	Second       = 6 // owns every group, so that nobody else is the only owner
+	clubOwner    = 7 // maintainer of every group, owner of those shared with the group club at level 50
+	soleOwner    = 8 // the only owner of soleGroup: may not be deleted
+	unauthorized = 9 // whose deletion is asked for by somebody who may not
+	// KeptByProject has a personal project: the contributions move to the ghost, the user stays.
 	KeptByProject = 10
+	hardDeleted   = 11     // goes with all contributions
+	marker        = 12     // has marked markerGroup and goes: the group is held
+	soleBot       = 13     // a bot without a live token, the only owner of botGroup: may not be deleted
+	lastCast      = 20     // the last id of users by name
+	nobody        = 80_000 // ids from here on are of users who are not there
 )
 
 // Groups with a part of their own, and where the ids of the others begin. Namespaces of users and
@@ -24,7 +29,9 @@ const (
 	FirstGroup                             = 100
 )
 
-// MaxSize is the greatest size of an estate.
+// MaxSize is the greatest size of an estate: with more the ranges of ids would overlap. Namespaces of groups
+// begin at 50, those of users at 1001, those of projects at 5001; users who are not there at 80,000, and
+// rows that others add at 100,000.
 const MaxSize = 50
 
 type user struct {
@@ -62,7 +69,8 @@ type text struct{ id, author, project, issue int }
 
 // Estate is what was generated.
 type Estate struct {
-	// Random goes on where the generation has ended.
+	// Random is used by Generate, then Load, then tests. A draw more or less gives another estate for every
+	// seed: seeds in reports and tests then mean something else.
 	Random              *rand.Rand
 	size                int
 	lastUser, lastGroup int

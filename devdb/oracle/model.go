@@ -46,7 +46,8 @@ func (e *Estate) restored(g group) bool {
 	return due(g) && g.by < nobody && !e.groupGone(g.id)
 }
 
-// Held is how many groups stay, and are reported by every run: they are due for somebody who is not there, or look marked and are not.
+// Held is how many groups every run reports as held: marked by somebody who is not there, or named like a
+// marked group without a mark.
 func (e *Estate) Held() (n int64) {
 	for _, g := range e.groups {
 		if !e.groupGone(g.id) && (due(g) && g.by >= nobody || g.lost || g.by == marker) {

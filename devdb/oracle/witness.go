@@ -1,9 +1,9 @@
 package oracle
 
-// Witness is SQL that notes from now on, in the schema witness, every row of the application that a
-// statement changes, and not a foreign key or trigger, and the paths that deleted rows leave outside
-// the database. Queues and claims are left out: they say what is to be done. So is what sessions do
-// whose application_name is application.
+// Witness is SQL: it makes the schema witness, and triggers that from then on note every row of the
+// application that is deleted or updated by a statement itself, not by a foreign key or a trigger, and the
+// paths that deleted rows leave outside the database. Not noted are queues and claims, which say what is to
+// be done, and sessions whose application_name is application.
 const Witness = `
 CREATE SCHEMA witness;
 CREATE TABLE witness.seen (name text, action text);

@@ -1,5 +1,5 @@
--- Notes and rules of the fault harness, in each database. A rule that is broken leaves a row in
--- faults.violations, in the transaction that broke it: what is rolled back has broken nothing.
+-- The rules of the fault harness: triggers in each database. A broken rule leaves a row in
+-- faults.violations, in the transaction that broke it, so that what is rolled back is no violation.
 CREATE SCHEMA faults;
 CREATE TABLE faults.violations (at timestamptz NOT NULL DEFAULT clock_timestamp(), rule text NOT NULL, detail text NOT NULL);
 -- Who has taken which lease, and who has begun the attempt of a job.
@@ -9,9 +9,12 @@ CREATE TABLE faults.attempts (job_id bigint PRIMARY KEY, app text NOT NULL);
 -- Bots without a live token, and where the children of tracked parents are.
 CREATE TABLE faults.bots (id bigint PRIMARY KEY);
 CREATE TABLE faults.children (parent text, child text, child_column text);
--- How many rows were changed under the eyes of a rule.
+-- How many rows each rule has looked at. Unlogged, as it is only a count: a crash or a failover of
+-- PostgreSQL starts it at 0 again.
 CREATE UNLOGGED TABLE faults.watched (rule text);
 
+-- Who writes is told by application_name: replica0, replica1 and so on are the replicas; faults (the
+-- harness) and application are not looked at. repo keeps a name that is in the URL: the rules depend on it.
 CREATE FUNCTION faults.app() RETURNS text LANGUAGE sql AS $$ SELECT current_setting('application_name') $$;
 CREATE FUNCTION faults.ours() RETURNS boolean LANGUAGE sql AS $$ SELECT faults.app() IN ('faults', 'application') $$;
 
@@ -54,8 +57,9 @@ BEGIN
 END $$;
 CREATE TRIGGER faults_row AFTER DELETE ON maintenance.leases FOR EACH ROW EXECUTE FUNCTION faults.lease_row();
 
--- A write of a worker: the session's replica holds a lease of the worker now, and held it when the
--- transaction began. What checks the lease first in a transaction, or in its statement, cannot fail this.
+-- Every write of a worker: this session's replica took the newest epoch of one of the worker's leases, and
+-- that lease had not expired when the transaction began. It may expire while the transaction runs: a guard
+-- checks it once and locks its row until the commit. So a write behind a guard cannot break this rule.
 CREATE FUNCTION faults.needs_lease(worker text, detail text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO faults.watched VALUES ('write of a worker');
@@ -74,6 +78,14 @@ BEGIN
 END $$;
 CREATE TRIGGER faults_claim AFTER UPDATE OR DELETE ON loose_foreign_keys_deleted_records
   FOR EACH ROW WHEN (OLD.status = 1) EXECUTE FUNCTION faults.claim('loose_foreign_keys_cleanup');
+
+-- So are the rows that a run changes, in whatever database: each has a receipt there.
+CREATE FUNCTION faults.receipt() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF NEW.run_id IS NOT NULL THEN PERFORM faults.needs_lease(NEW.worker, NEW."table"); END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER faults_receipt AFTER INSERT ON maintenance.receipts FOR EACH ROW EXECUTE FUNCTION faults.receipt();
 
 -- A record leaves the queue after its last child, as far as the children are in this database.
 CREATE FUNCTION faults.record_done() RETURNS trigger LANGUAGE plpgsql AS $$

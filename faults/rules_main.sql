@@ -1,11 +1,10 @@
 -- Rules about what main alone has: runs, jobs, and what queues them.
 
 -- A receipt is of a run whose lease is held, under the run's epoch, or of the attempt that is at work.
-CREATE FUNCTION faults.receipt() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION faults.receipt_main() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE r record; j record;
 BEGIN
   IF NEW.run_id IS NOT NULL THEN
-    PERFORM faults.needs_lease(NEW.worker, NEW."table");
     SELECT database, lease_epoch INTO r FROM maintenance.runs WHERE id = NEW.run_id;
     IF r.lease_epoch > 0 AND r.database IN ('', 'main') AND NOT EXISTS (SELECT FROM maintenance.leases l
         WHERE l.name IN (NEW.worker, NEW.worker || '/main') AND l.epoch = r.lease_epoch) THEN
@@ -21,7 +20,7 @@ BEGIN
   END IF;
   RETURN NULL;
 END $$;
-CREATE TRIGGER faults AFTER INSERT ON maintenance.receipts FOR EACH ROW EXECUTE FUNCTION faults.receipt();
+CREATE TRIGGER faults AFTER INSERT ON maintenance.receipts FOR EACH ROW EXECUTE FUNCTION faults.receipt_main();
 
 -- Only the replica that works a job completes it.
 CREATE FUNCTION faults.job() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -41,7 +40,8 @@ END $$;
 CREATE TRIGGER faults AFTER UPDATE ON maintenance.river_job FOR EACH ROW
   WHEN (NEW.state IS DISTINCT FROM OLD.state OR NEW.attempted_at IS DISTINCT FROM OLD.attempted_at) EXECUTE FUNCTION faults.job();
 
--- A job and the change that causes it are one transaction: looked at when it commits.
+-- A job and the change that causes it are one transaction: looked at when it commits. xmin is of the
+-- transaction as long as no step uses a savepoint: rows that are written behind one have another.
 CREATE FUNCTION faults.job_begun() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE caused boolean := true;
 BEGIN

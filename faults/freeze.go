@@ -35,8 +35,8 @@ WITH taken AS (
 )
 INSERT INTO faults.epochs (name, epoch, app) SELECT name, epoch, 'faults' FROM taken`
 
-// rescueSQL takes the jobs away from a replica, as River does when their attempts are too old. Each time
-// costs an attempt: here that is more often than in weeks, so a job gets as many again.
+// rescueSQL takes a replica's running jobs away, as River does when an attempt is too old. Each rescue uses
+// up an attempt, and here there are more of them than otherwise in weeks, so max_attempts moves along.
 const rescueSQL = `
 UPDATE maintenance.river_job j SET state = 'available', scheduled_at = now(), max_attempts = attempt + 25
 FROM faults.attempts a WHERE a.job_id = j.id AND a.app = $1 AND j.state = 'running'`
@@ -47,21 +47,21 @@ type expired struct {
 	epoch int64
 }
 
-// pauseHolder stops a replica again and again, when it has a lease, lets its leases run out, mostly lets
+// freezeHolder stops a replica again and again, when it has a lease, lets its leases run out, mostly lets
 // others take them, and wakes it. A transaction that is in the middle is ended: by the server, which
 // lets one be idle for two seconds, or, to save time, nine times in ten by us.
-func (r *round) pauseHolder(ctx context.Context, replica *replica, random *rand.Rand) {
+func (r *round) freezeHolder(ctx context.Context, replica *replica, random *rand.Rand) {
 	connections := connections{}
 	defer connections.close(ctx)
 	for ctx.Err() == nil {
 		wait(ctx, time.Duration(random.IntN(20))*time.Millisecond)
-		lost, err := r.pause(ctx, replica, connections, random.IntN(10) > 0, random.IntN(5) > 0)
+		lost, err := r.freezeOnce(ctx, replica, connections, random.IntN(10) > 0, random.IntN(5) > 0)
 		if err != nil {
 			connections.close(ctx)
 		}
 		if lost > 0 {
 			r.tally.mu.Lock()
-			r.tally.pauses++
+			r.tally.freezes++
 			r.tally.mu.Unlock()
 		}
 	}
@@ -77,9 +77,9 @@ func (c connections) close(ctx context.Context) {
 	}
 }
 
-// pause stops a replica for as long as its leases last, and says how many it has lost. end: its
+// freezeOnce stops a replica until its leases have expired, and says how many it has lost. end: its
 // transactions are ended. take: somebody has each lease before the replica wakes.
-func (r *round) pause(ctx context.Context, replica *replica, open connections, end, take bool) (lost int, err error) {
+func (r *round) freezeOnce(ctx context.Context, replica *replica, open connections, end, take bool) (lost int, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 6*time.Second)
 	defer cancel()
 	held := 0
@@ -96,10 +96,10 @@ func (r *round) pause(ctx context.Context, replica *replica, open connections, e
 		}
 		held += n
 	}
-	if held == 0 || !replica.hold() {
+	if held == 0 || !replica.freeze() {
 		return 0, nil
 	}
-	defer replica.release()
+	defer replica.thaw()
 	for name, conn := range open {
 		if end {
 			if _, err := conn.Exec(ctx, endSQL, replica.name); err != nil {
