@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -63,6 +65,10 @@ func (o options) campaign(ctx context.Context, out, progress io.Writer) error {
 			fmt.Fprintf(out, "To repeat it: make faults FAULTS_ARGS=%q\nThe logs are in %s.\n\n", o.repeat(seed), o.dir)
 		}
 	}
+	if idle := t.idle(); t.rounds > 2 && len(idle) > 0 {
+		found++
+		fmt.Fprintf(out, "In the whole campaign there was no %s.\n\n", strings.Join(idle, ", no "))
+	}
 	t.report(out, o, time.Since(began), found)
 	if found > 0 {
 		return errFound
@@ -82,6 +88,24 @@ func (o options) repeat(seed uint64) string {
 	return args
 }
 
+// idle is what a campaign must have seen, and has not: then it proves nothing.
+func (t *tally) idle() (all []string) {
+	for what, n := range map[string]int{
+		"freeze": t.freezes, "row that was changed while faults happened": t.disturbed, "run": t.runs, "job": t.jobs, "fire": t.fires,
+	} {
+		if n == 0 {
+			all = append(all, what)
+		}
+	}
+	for _, rule := range rules() {
+		if t.watched[rule] == 0 {
+			all = append(all, rule)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
 // rules are what triggers look at: a campaign in which one has looked at nothing proves nothing. A crash
 // or failover of PostgreSQL sets its counts back.
 func rules() []string {
@@ -97,6 +121,7 @@ func (t *tally) report(out io.Writer, o options, took time.Duration, found int) 
 	row("rounds", t.rounds)
 	row("a replica frozen until a lease that it held had expired", t.freezes)
 	row("rows of the application that were changed", t.rows)
+	row("of them while faults happened", t.disturbed)
 	row("runs", t.runs)
 	row("jobs", t.jobs)
 	row("fires", t.fires)

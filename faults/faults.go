@@ -36,7 +36,7 @@ func faults() []fault {
 		{"PostgreSQL killed and started again", func(r *round) bool { return !r.lab.failedOver }, (*round).killServer},
 		{"failover to the standby", func(r *round) bool { return !r.lab.failedOver }, (*round).failOver},
 		{"full disk", func(r *round) bool { return r.lab.disk && !r.lab.failedOver }, (*round).fillDisk},
-		{"database clock set back", func(r *round) bool { return r.lab.clock != "" }, (*round).setClockBack},
+		{"database clock set back", func(r *round) bool { return r.lab.clock != "" && !r.lab.failedOver }, (*round).setClockBack},
 	}
 }
 
@@ -51,6 +51,7 @@ func (r *round) cause(ctx context.Context) error {
 		f := order[0]
 		order = order[1:]
 		if f.possible != nil && !f.possible(r) || len(r.only) > 0 && !slices.Contains(r.only, f.name) {
+			wait(ctx, time.Millisecond)
 			continue
 		}
 		if !wait(ctx, time.Duration(r.random.IntN(1000))*time.Millisecond) {

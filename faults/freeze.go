@@ -49,13 +49,16 @@ type expired struct {
 
 // freezeHolder stops a replica again and again, when it has a lease, lets its leases run out, mostly lets
 // others take them, and wakes it. A transaction that is in the middle is ended: by the server, which
-// lets one be idle for two seconds, or, to save time, nine times in ten by us.
+// lets one be idle for two seconds, or, to save time, every second time by us.
 func (r *round) freezeHolder(ctx context.Context, replica *replica, random *rand.Rand) {
 	connections := connections{}
 	defer connections.close(ctx)
 	for ctx.Err() == nil {
-		wait(ctx, time.Duration(random.IntN(20))*time.Millisecond)
-		lost, err := r.freezeOnce(ctx, replica, connections, random.IntN(10) > 0, random.IntN(5) > 0)
+		// In between the replica gets something done: it is not to be frozen while it does nothing alone.
+		wait(ctx, time.Duration(random.IntN(300))*time.Millisecond)
+		lost, err := r.freezeOnce(ctx, replica, connections, howFrozen{
+			end: random.IntN(10) > 4, take: random.IntN(5) > 0, rescue: random.IntN(5) == 0,
+		})
 		if err != nil {
 			connections.close(ctx)
 		}
@@ -77,9 +80,12 @@ func (c connections) close(ctx context.Context) {
 	}
 }
 
-// freezeOnce stops a replica until its leases have expired, and says how many it has lost. end: its
-// transactions are ended. take: somebody has each lease before the replica wakes.
-func (r *round) freezeOnce(ctx context.Context, replica *replica, open connections, end, take bool) (lost int, err error) {
+// howFrozen is what happens to a replica while it is frozen: its transactions are ended, somebody has each of
+// its leases before it wakes, its jobs are given to others.
+type howFrozen struct{ end, take, rescue bool }
+
+// freezeOnce freezes a replica that holds a lease until its leases have expired, and says how many it lost.
+func (r *round) freezeOnce(ctx context.Context, replica *replica, open connections, how howFrozen) (lost int, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 6*time.Second)
 	defer cancel()
 	held := 0
@@ -101,12 +107,12 @@ func (r *round) freezeOnce(ctx context.Context, replica *replica, open connectio
 	}
 	defer replica.thaw()
 	for name, conn := range open {
-		if end {
+		if how.end {
 			if _, err := conn.Exec(ctx, endSQL, replica.name); err != nil {
 				return lost, err
 			}
 		}
-		n, oneErr := takeOver(ctx, conn, replica.name, name == "main", take)
+		n, oneErr := takeOver(ctx, conn, replica.name, how.rescue && name == "main", how.take)
 		lost, err = lost+n, errors.Join(err, oneErr)
 	}
 	return lost, err

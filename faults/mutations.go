@@ -24,6 +24,10 @@ func mutations() []mutation {
 			"repo/guard.go", "WHERE name = {name} AND holder = {holder} AND epoch = {epoch} AND expires_at > clock_timestamp()\n  FOR SHARE",
 			"WHERE name = {name} AND {holder}::text IS NOT NULL AND {epoch}::bigint IS NOT NULL\n  FOR SHARE",
 		}}},
+		{"a guard does not lock the lease", []change{{
+			"repo/guard.go", "AND epoch = {epoch} AND expires_at > clock_timestamp()\n  FOR SHARE",
+			"AND epoch = {epoch} AND expires_at > clock_timestamp()",
+		}}},
 		{"an expired lease lets its holder write", []change{{
 			"repo/guard.go", "WHERE name = {name} AND holder = {holder} AND epoch = {epoch} AND expires_at > clock_timestamp()\n  FOR SHARE",
 			"WHERE name = {name} AND holder = {holder} AND epoch = {epoch}\n  FOR SHARE",

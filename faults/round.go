@@ -45,6 +45,8 @@ type tally struct {
 	watched map[string]int
 	// freezes are those in which a lease of the frozen replica expired.
 	freezes, rounds, rows, runs, jobs, fires, missed int
+	// disturbed are the rows that were changed while faults happened.
+	disturbed int
 	// drained is how long the work took at most when all was healed.
 	drained time.Duration
 	missing []string
@@ -104,8 +106,8 @@ func (r *round) work(ctx context.Context) ([]string, error) {
 	disturbing, heal := context.WithTimeout(ctx, r.disturb)
 	defer heal()
 	for n, replica := range r.replicas {
-		random := rand.New(rand.NewPCG(r.seed, uint64(10+n)))
-		for range 4 {
+		for i := range 4 {
+			random := rand.New(rand.NewPCG(r.seed, uint64(10+4*n+i)))
 			wait.Go(func() {
 				for working.Err() == nil {
 					replica.request(working, random)
@@ -123,6 +125,9 @@ func (r *round) work(ctx context.Context) ([]string, error) {
 	disturbers.Wait()
 	if err = errors.Join(err, r.heal(ctx)); err != nil {
 		return nil, err
+	}
+	if n, err := r.changes(ctx); err == nil {
+		r.tally.disturbed += n
 	}
 	if r.proving {
 		if broken, err := r.check(ctx); len(broken) > 0 || err != nil {

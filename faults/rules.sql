@@ -57,9 +57,10 @@ BEGIN
 END $$;
 CREATE TRIGGER faults_row AFTER DELETE ON maintenance.leases FOR EACH ROW EXECUTE FUNCTION faults.lease_row();
 
--- Every write of a worker: this session's replica took the newest epoch of one of the worker's leases, and
--- that lease had not expired when the transaction began. It may expire while the transaction runs: a guard
--- checks it once and locks its row until the commit. So a write behind a guard cannot break this rule.
+-- Every write of a worker, when it commits: this session's replica took the newest epoch of one of the
+-- worker's leases, and that lease had not expired when the transaction began. It may expire while the
+-- transaction runs: a guard checks it once and locks its row until the commit. So a write behind a guard
+-- cannot break this rule.
 CREATE FUNCTION faults.needs_lease(worker text, detail text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO faults.watched VALUES ('write of a worker');
@@ -76,8 +77,8 @@ BEGIN
   IF NOT faults.ours() THEN PERFORM faults.needs_lease(TG_ARGV[0], TG_RELID::regclass::text); END IF;
   RETURN NULL;
 END $$;
-CREATE TRIGGER faults_claim AFTER UPDATE OR DELETE ON loose_foreign_keys_deleted_records
-  FOR EACH ROW WHEN (OLD.status = 1) EXECUTE FUNCTION faults.claim('loose_foreign_keys_cleanup');
+CREATE CONSTRAINT TRIGGER faults_claim AFTER UPDATE OR DELETE ON loose_foreign_keys_deleted_records
+  DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.status = 1) EXECUTE FUNCTION faults.claim('loose_foreign_keys_cleanup');
 
 -- So are the rows that a run changes, in whatever database: each has a receipt there.
 CREATE FUNCTION faults.receipt() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -85,7 +86,8 @@ BEGIN
   IF NEW.run_id IS NOT NULL THEN PERFORM faults.needs_lease(NEW.worker, NEW."table"); END IF;
   RETURN NULL;
 END $$;
-CREATE TRIGGER faults_receipt AFTER INSERT ON maintenance.receipts FOR EACH ROW EXECUTE FUNCTION faults.receipt();
+CREATE CONSTRAINT TRIGGER faults_receipt AFTER INSERT ON maintenance.receipts
+  DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION faults.receipt();
 
 -- A record leaves the queue after its last child, as far as the children are in this database.
 CREATE FUNCTION faults.record_done() RETURNS trigger LANGUAGE plpgsql AS $$
