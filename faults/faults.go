@@ -123,8 +123,8 @@ func (r *round) stopInOrder(ctx context.Context) error {
 }
 
 // freezeLong freezes a replica for 13 seconds, which is longer than the leases of the workers whose
-// max_runtime is 2 s last: 2 s and run.LeaseMargin. Those of adjourned_group_deletion and
-// placeholder_user_cleanup last for 70 s: freezeHolder alone lets them expire.
+// max_runtime is 2 s last: 2 s and run.LeaseMargin. Those of the others last longer: freezeHolder alone
+// lets them expire.
 func (r *round) freezeLong(ctx context.Context) error {
 	replica := r.some()
 	for !replica.freeze() {

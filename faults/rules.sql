@@ -106,3 +106,18 @@ BEGIN
 END $$;
 CREATE CONSTRAINT TRIGGER faults_done AFTER UPDATE OR DELETE ON loose_foreign_keys_deleted_records
   DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.status = 1) EXECUTE FUNCTION faults.record_done();
+
+-- A step that was interrupted finds less to do: no row is changed to what it was. But to restore a group
+-- clears its details, whatever is there.
+CREATE FUNCTION faults.changed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF NOT faults.ours() THEN PERFORM faults.violate('a row was changed to what it was', TG_RELID::regclass || ' ' || to_jsonb(NEW)::text); END IF;
+  RETURN NULL;
+END $$;
+DO $$ DECLARE t regclass; BEGIN
+  FOR t IN SELECT c.oid FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+    AND c.relname NOT IN ('loose_foreign_keys_deleted_records', 'namespace_details') LOOP
+    EXECUTE format('CREATE TRIGGER faults_changed AFTER UPDATE ON %s FOR EACH ROW
+      WHEN (pg_trigger_depth() = 0 AND OLD.* IS NOT DISTINCT FROM NEW.*) EXECUTE FUNCTION faults.changed()', t);
+  END LOOP;
+END $$;
