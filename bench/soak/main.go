@@ -79,7 +79,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) (err error
 	defer func() { err = errors.Join(err, e.close(ctx)) }()
 	e.say("the application is at work for %s; logs and samples are in %s", o.time, e.dir)
 	if err := e.soak(ctx); err != nil {
-		return err
+		return errors.Join(err, e.samples.write(e.dir))
 	}
 	e.say("the application has stopped, the rest is worked")
 	left, err := e.drain(ctx)

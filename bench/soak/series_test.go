@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -138,4 +139,19 @@ func TestParseFigures_SumsOverLabelsAndByOutcome(t *testing.T) {
 	near(t, "failed", f["runs/failed"], 2, 0)
 	near(t, "without labels", f["go_goroutines"], 61, 0)
 	near(t, "with those of another process", f.plus(f)["runs"], 74, 0)
+}
+
+func TestFollow_ReadsTheLogBetweenPiecesOfALineAboutACollection(t *testing.T) {
+	t.Parallel()
+	s, serving := &server{}, make(chan struct{})
+	s.follow(strings.NewReader("gc 1 @0.1s 2%: 0.1+0.2 ms clock, 4->5->3 MB, 4 MB goal\n"+
+		`gc {"level":"INFO","msg":"serving","listen":"127.0.0.1:1"}`+"\n"+`{"level":"ERROR","msg":"no"}`+"\n"), io.Discard, serving)
+	select {
+	case <-serving:
+	default:
+		t.Error("it was not seen that the server serves")
+	}
+	if s.api != "127.0.0.1:1" || s.heap != 3 || s.errors != 1 {
+		t.Errorf("%q, %v MB, %v errors", s.api, s.heap, s.errors)
+	}
 }

@@ -32,8 +32,8 @@ type server struct {
 	heap, errors float64
 }
 
-// stopTimeout is how long a server may take to end.
-const stopTimeout = 30 * time.Second
+// startTimeout is how long a server may take until it serves, stopTimeout until it has ended.
+const startTimeout, stopTimeout = 2 * time.Minute, 30 * time.Second
 
 // startServer returns when the server serves. GODEBUG lets it write a line for each garbage collection, with the living heap.
 func (e *estate) startServer(ctx context.Context, name string) (*server, error) {
@@ -63,6 +63,8 @@ func (e *estate) startServer(ctx context.Context, name string) (*server, error) 
 		return s, nil
 	case err := <-s.ended:
 		return nil, fmt.Errorf("%s did not start, see %s: %w", name, log.Name(), err)
+	case <-time.After(startTimeout):
+		return nil, errors.Join(fmt.Errorf("%s does not serve after %s, see %s", name, startTimeout, log.Name()), s.process.Process.Kill())
 	}
 }
 
@@ -81,7 +83,9 @@ func (s *server) follow(lines io.Reader, log io.Writer, serving chan<- struct{})
 			Web                string `json:"web_listen"`
 		}
 		found := collected.FindStringSubmatch(in.Text())
-		_ = json.Unmarshal(in.Bytes(), &line) // lines about collections are none
+		// The runtime writes a line about a collection in pieces: a line of the log may lie between them.
+		_, object, _ := strings.Cut(in.Text(), "{")
+		_ = json.Unmarshal([]byte("{"+object), &line)
 		s.mu.Lock()
 		switch {
 		case found != nil:
