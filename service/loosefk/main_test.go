@@ -9,6 +9,6 @@ import (
 
 func TestMain(m *testing.M) {
 	// Properties are tried on a few schemas, unless -rapid.checks says otherwise.
-	_ = flag.Set("rapid.checks", "12")
+	_ = flag.Set("rapid.checks", "5")
 	servicetest.Main(m)
 }
