@@ -81,11 +81,11 @@ func (o options) campaign(ctx context.Context, out, progress io.Writer) error {
 
 // repeat are the options that repeat the round of a seed.
 func (o options) repeat(seed uint64) string {
-	args := fmt.Sprintf("-seed %d -rounds 1 -size %d -replicas %d -disturb %s -patience %s", seed, o.size, o.replicas, o.disturb, o.patience)
+	args := []string{fmt.Sprintf("-seed %d -rounds 1 -size %d -replicas %d -disturb %s -patience %s", seed, o.size, o.replicas, o.disturb, o.patience)}
 	for _, name := range o.only {
-		args += " -only '" + name + "'"
+		args = append(args, "-only '"+name+"'")
 	}
-	return args
+	return strings.Join(args, " ")
 }
 
 // idle is what a campaign must have seen, and has not: then it proves nothing.

@@ -108,10 +108,10 @@ func TestProxy_CutsAfterCommitWasSent(t *testing.T) {
 	if !answered(t, through(t, p), "Q commit\x00") {
 		t.Error("more than one COMMIT was cut")
 	}
-	sync := "E execute S\x00\x00\x00\x04"
+	const first, second = "E first S\x00\x00\x00\x04", "E second S\x00\x00\x00\x04"
 	c = through(t, p)
 	p.statements.Store(1)
-	if answered(t, c, sync) && answered(t, c, sync) {
+	if answered(t, c, first) && answered(t, c, second) {
 		t.Error("the connection lasts beyond a statement that commits by itself")
 	}
 }
