@@ -109,18 +109,8 @@ func compareForeground(ctx context.Context, l *lab) (*report, error) {
 		return nil, err
 	}
 	watched := sides()[:3]
-	measured, note, err := rounds(l, l.repeat, func(int) ([]beside, float64, error) {
-		both, others := make([]beside, len(watched)), 0.0
-		for i, s := range watched {
-			b, other, err := l.disturb(ctx, s)
-			if err != nil {
-				return nil, 0, fmt.Errorf("%s: %w", s.name, err)
-			}
-			l.say("  %s: p99 %s", s.name, milliseconds(percentile(b.during, 99)))
-			both[i], others = b, max(others, other)
-		}
-		return both, others, nil
-	})
+	measured, note, err := watch(l, watched, func(s side) string { return s.name },
+		func(s side) (beside, float64, error) { return l.disturb(ctx, s) })
 	if err != nil {
 		return nil, err
 	}
@@ -132,6 +122,35 @@ func compareForeground(ctx context.Context, l *lab) (*report, error) {
 
 // beside are the application's times before a clean-up and during it.
 type beside struct{ before, during []time.Duration }
+
+// watch has the application beside each of several clean-ups, in turn in each round.
+func watch[T any](
+	l *lab, all []T, name func(T) string, disturb func(T) (beside, float64, error),
+) ([][]beside, string, error) {
+	return rounds(l, l.repeat, func(int) ([]beside, float64, error) {
+		measured, others := make([]beside, len(all)), 0.0
+		for i, each := range all {
+			b, other, err := disturb(each)
+			if err != nil {
+				return nil, 0, fmt.Errorf("%s: %w", name(each), err)
+			}
+			l.say("  %s: p99 %s", name(each), milliseconds(percentile(b.during, 99)))
+			measured[i], others = b, max(others, other)
+		}
+		return measured, others, nil
+	})
+}
+
+// disturbedBy runs the application before some work and during it.
+func (l *lab) disturbedBy(ctx context.Context, a application, do work) (b beside, others float64, err error) {
+	took, err := l.timed(func() (err error) {
+		if b.before, err = a.besides(ctx, idle); err == nil {
+			b.during, err = a.besides(ctx, do)
+		}
+		return err
+	})
+	return b, took.others, err
+}
 
 // disturb runs the application before a clean-up and during it.
 func (l *lab) disturb(ctx context.Context, s side) (b beside, others float64, err error) {
@@ -156,13 +175,8 @@ func (l *lab) disturb(ctx context.Context, s side) (b beside, others float64, er
 	if err != nil {
 		return b, 0, err
 	}
-	took, err := l.timed(func() (err error) {
-		if b.before, err = a.besides(ctx, idle); err == nil {
-			b.during, err = a.besides(ctx, clean)
-		}
-		return err
-	})
-	return b, took.others, errors.Join(err, d.verify(ctx, s))
+	b, others, err = l.disturbedBy(ctx, a, clean)
+	return b, others, errors.Join(err, d.verify(ctx, s))
 }
 
 func (l *lab) disturbance(watched []side, measured [][]beside) *report {

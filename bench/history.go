@@ -166,6 +166,18 @@ func (l *lab) measured(r *report, c request, took []time.Duration) {
 		milliseconds(p95), milliseconds(slices.Max(took)), most)
 }
 
+// times is how long each of n calls takes.
+func (c request) times(ctx context.Context, n int) (took []time.Duration, err error) {
+	for range n {
+		each, err := elapsed(func() error { return c.do(ctx) })
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", c.name, err)
+		}
+		took = append(took, each)
+	}
+	return took, nil
+}
+
 // scrape reads the metrics once.
 func scrape(ctx context.Context, metrics http.Handler) error {
 	answer := httptest.NewRecorder()
@@ -186,13 +198,9 @@ func (l *lab) list(ctx context.Context, r *report, s *service.Service) error {
 		return err
 	}
 	for _, c := range all {
-		var took []time.Duration
-		for range min(listCalls, max(l.runs/100, 1)) {
-			start := time.Now()
-			if err := c.do(ctx); err != nil {
-				return fmt.Errorf("%s: %w", c.name, err)
-			}
-			took = append(took, time.Since(start))
+		took, err := c.times(ctx, min(listCalls, max(l.runs/100, 1)))
+		if err != nil {
+			return err
 		}
 		l.measured(r, c, took)
 	}

@@ -14,18 +14,8 @@ func measureForegroundByReplicas(ctx context.Context, l *lab) (*report, error) {
 	if err != nil {
 		return nil, err
 	}
-	measured, note, err := rounds(l, l.repeat, func(int) ([]beside, float64, error) {
-		all, others := make([]beside, len(stages)), 0.0
-		for i, s := range stages {
-			b, other, err := l.disturbByDrain(ctx, s)
-			if err != nil {
-				return nil, 0, fmt.Errorf("%d replicas: %w", s.size, err)
-			}
-			l.say("  replicas %d: p99 %s", s.size, milliseconds(percentile(b.during, 99)))
-			all[i], others = b, max(others, other)
-		}
-		return all, others, nil
-	})
+	measured, note, err := watch(l, stages, func(s stage) string { return fmt.Sprintf("replicas %d", s.size) },
+		func(s stage) (beside, float64, error) { return l.disturbByDrain(ctx, s) })
 	if err != nil {
 		return nil, err
 	}
@@ -68,11 +58,5 @@ func (l *lab) disturbByDrain(ctx context.Context, s stage) (b beside, others flo
 	if err != nil {
 		return b, 0, err
 	}
-	took, err := l.timed(func() (err error) {
-		if b.before, err = clients.besides(ctx, idle); err == nil {
-			b.during, err = clients.besides(ctx, func(ctx context.Context) error { return drain(ctx, s, a.replicas) })
-		}
-		return err
-	})
-	return b, took.others, err
+	return l.disturbedBy(ctx, clients, func(ctx context.Context) error { return drain(ctx, s, a.replicas) })
 }

@@ -105,13 +105,9 @@ func (l *lab) remember(ctx context.Context, template string, o options) (m remem
 		return m, err
 	}
 	for _, c := range lists {
-		var took []time.Duration
-		for range historyCalls {
-			each, err := elapsed(func() error { return c.do(ctx) })
-			if err != nil {
-				return m, fmt.Errorf("%s: %w", c.name, err)
-			}
-			took = append(took, each)
+		took, err := c.times(ctx, historyCalls)
+		if err != nil {
+			return m, err
 		}
 		m.list = max(m.list, inMilliseconds(percentile(took, 95)))
 	}

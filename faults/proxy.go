@@ -120,7 +120,7 @@ func (p *proxy) pass(to, from net.Conn, sent bool) {
 				return
 			}
 		}
-		if sent && (isCommit(buffer[:n], true) && take(&p.commits) || isCommit(buffer[:n], false) && take(&p.statements)) {
+		if sent && (isCommit(buffer[:n]) && take(&p.commits) || isStatement(buffer[:n]) && take(&p.statements)) {
 			return
 		}
 		if err != nil {
@@ -144,14 +144,12 @@ func (p *proxy) waitWhileSlow(c net.Conn) bool {
 	return true
 }
 
-// isCommit knows the simple query with which pgx ends a transaction, and the Sync behind a statement,
-// which commits what is no transaction of its own. A message that is split over two reads is not seen.
-func isCommit(message []byte, transaction bool) bool {
-	if transaction {
-		return bytes.Contains(message, []byte("commit\x00"))
-	}
-	return bytes.HasSuffix(message, []byte("S\x00\x00\x00\x04"))
-}
+// isCommit knows the simple query with which pgx ends a transaction. Neither it nor isStatement sees a
+// message that is split over two reads.
+func isCommit(message []byte) bool { return bytes.Contains(message, []byte("commit\x00")) }
+
+// isStatement knows the Sync behind a statement, which commits what is no transaction of its own.
+func isStatement(message []byte) bool { return bytes.HasSuffix(message, []byte("S\x00\x00\x00\x04")) }
 
 // take takes one of what is left, if anything is.
 func take(of *atomic.Int64) bool {

@@ -36,7 +36,7 @@ type replica struct {
 	ended   chan struct{}
 	conn    *grpc.ClientConn
 	client  maintenancev1.MaintenanceServiceClient
-	// up is while the process serves, held while it is stopped.
+	// up is while the process serves, frozen while it is stopped.
 	up, frozen bool
 	// ending: the process was told to end. failures are what it did against our will.
 	ending   bool
@@ -155,7 +155,7 @@ func (r *replica) connect(address string) error {
 	return err
 }
 
-// hold stops the process until release; false: it is stopped already, or does not serve.
+// freeze stops the process until thaw; false: it is stopped already, or does not serve.
 func (r *replica) freeze() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
