@@ -22,21 +22,17 @@ FROM loose_foreign_keys_deleted_records WHERE status = 1 GROUP BY fully_qualifie
 
 // differences are those between the model and the databases, and what is not done yet.
 func (r *round) differences(ctx context.Context) (found []string, err error) {
-	main, err := r.lab.connect(ctx, "main")
+	all, err := r.lab.connectAll(ctx)
 	if err != nil {
 		return nil, err
 	}
-	ci, err := r.lab.connect(ctx, "ci")
-	if err != nil {
-		return nil, err
-	}
-	if found, err = r.estate.Differences(ctx, main, ci); err != nil {
+	if found, err = r.estate.Differences(ctx, all); err != nil {
 		return nil, err
 	}
 	for _, q := range []struct {
 		conn *pgx.Conn
 		sql  string
-	}{{main, leftSQL}, {main, recordsSQL}, {ci, recordsSQL}} {
+	}{{all.Main, leftSQL}, {all.Main, recordsSQL}, {all.CI, recordsSQL}, {all.Sec, recordsSQL}} {
 		more, err := texts(ctx, q.conn, q.sql)
 		if err != nil {
 			return nil, err

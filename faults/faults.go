@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/ghostuser"
 )
 
 // fault is something that happens to replicas, networks or servers. It returns when it is over.
@@ -25,6 +28,8 @@ func faults() []fault {
 		{"kill a replica", nil, (*round).kill},
 		{"shut a replica down", nil, (*round).stopInOrder},
 		{"freeze a replica for longer than its leases", nil, (*round).freezeLong},
+		{"freeze a replica for longer than a renewal waits", nil, (*round).freezeRenewal},
+		{"pause a worker", nil, (*round).pauseWorker},
 		{"cut connections", nil, (*round).cut},
 		{"slow network", nil, (*round).slow},
 		{"stalled connections", nil, (*round).stall},
@@ -133,6 +138,66 @@ func (r *round) freezeLong(ctx context.Context) error {
 	wait(ctx, 13*time.Second)
 	replica.thaw()
 	return nil
+}
+
+// freezeRenewal freezes a replica with the lease of the ghost migration until its next renewal is late, and
+// its leases have expired: it renews before anything else when it wakes, if it may.
+func (r *round) freezeRenewal(ctx context.Context) error {
+	replica := r.some()
+	conn, err := connect(ctx, r.lab.url("main"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); wait(ctx, 5*time.Millisecond) {
+		var holds int
+		if err := conn.QueryRow(ctx, holdsSQL+` AND l.name = $2`, replica.name, ghostuser.Name).Scan(&holds); err != nil {
+			return err
+		}
+		if holds == 0 || !replica.freeze() {
+			continue
+		}
+		defer replica.thaw()
+		wait(ctx, 11*time.Second) // a third of ghostRuntime and run.LeaseMargin, and a second
+		_, err := conn.Exec(ctx, expireSQL, replica.name)
+		return err
+	}
+	return nil
+}
+
+// pauseWorker pauses a worker for a while: no lease of it may be taken meanwhile.
+func (r *round) pauseWorker(ctx context.Context) error {
+	worker := workers()[r.random.IntN(5)]
+	call := func(what string, do func(context.Context, maintenancev1.MaintenanceServiceClient) error) error {
+		return within(ctx, time.Minute, what, func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+			defer cancel()
+			return r.some().call(func(c maintenancev1.MaintenanceServiceClient) error { return do(ctx, c) })
+		})
+	}
+	note := func(sql string) error {
+		conn, err := connect(ctx, r.lab.url("main"))
+		if err == nil {
+			_, err = conn.Exec(ctx, sql, worker)
+			err = errors.Join(err, conn.Close(ctx))
+		}
+		return err
+	}
+	err := call("the pause of "+worker, func(ctx context.Context, c maintenancev1.MaintenanceServiceClient) error {
+		_, err := c.PauseWorker(ctx, &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "to see that it stops"})
+		return err
+	})
+	if err := errors.Join(err, note(`INSERT INTO faults.paused (worker) VALUES ($1)`)); err != nil {
+		return err
+	}
+	wait(ctx, r.upTo(4000))
+	if err := note(`DELETE FROM faults.paused WHERE worker = $1`); err != nil {
+		return err
+	}
+	return call("the end of the pause of "+worker, func(ctx context.Context, c maintenancev1.MaintenanceServiceClient) error {
+		_, err := c.ResumeWorker(ctx, &maintenancev1.ResumeWorkerRequest{Worker: worker})
+		return err
+	})
 }
 
 func (r *round) cut(ctx context.Context) error {

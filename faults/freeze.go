@@ -35,6 +35,10 @@ WITH taken AS (
 )
 INSERT INTO faults.epochs (name, epoch, app) SELECT name, epoch, 'faults' FROM taken`
 
+// writesSQL says whether a replica is in the middle of a transaction that has written.
+const writesSQL = `
+SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1 AND backend_xid IS NOT NULL)`
+
 // rescueSQL takes a replica's running jobs away, as River does when an attempt is too old. Each rescue uses
 // up an attempt, and here there are more of them than otherwise in weeks, so max_attempts moves along.
 const rescueSQL = `
@@ -57,7 +61,7 @@ func (r *round) freezeHolder(ctx context.Context, replica *replica, random *rand
 		// In between the replica gets something done: it is not to be frozen while it does nothing alone.
 		wait(ctx, time.Duration(random.IntN(300))*time.Millisecond)
 		lost, err := r.freezeOnce(ctx, replica, connections, howFrozen{
-			end: random.IntN(10) > 4, take: random.IntN(5) > 0, rescue: random.IntN(5) == 0,
+			writing: random.IntN(2) > 0, end: random.IntN(10) > 4, take: random.IntN(5) > 0, rescue: random.IntN(5) == 0,
 		})
 		if err != nil {
 			connections.close(ctx)
@@ -80,9 +84,10 @@ func (c connections) close(ctx context.Context) {
 	}
 }
 
-// howFrozen is what happens to a replica while it is frozen: its transactions are ended, somebody has each of
-// its leases before it wakes, its jobs are given to others.
-type howFrozen struct{ end, take, rescue bool }
+// howFrozen is when a replica is frozen, if it can be: in a transaction that has written; and what happens
+// then: its transactions are ended, somebody has each of its leases before it wakes, its jobs are given
+// to others.
+type howFrozen struct{ writing, end, take, rescue bool }
 
 // freezeOnce freezes a replica that holds a lease until its leases have expired, and says how many it lost.
 func (r *round) freezeOnce(ctx context.Context, replica *replica, open connections, how howFrozen) (lost int, err error) {
@@ -102,7 +107,15 @@ func (r *round) freezeOnce(ctx context.Context, replica *replica, open connectio
 		}
 		held += n
 	}
-	if held == 0 || !replica.freeze() {
+	if held == 0 {
+		return 0, nil
+	}
+	if how.writing {
+		if err := untilItWrites(ctx, open, replica.name); err != nil {
+			return 0, err
+		}
+	}
+	if !replica.freeze() {
 		return 0, nil
 	}
 	defer replica.thaw()
@@ -116,6 +129,20 @@ func (r *round) freezeOnce(ctx context.Context, replica *replica, open connectio
 		lost, err = lost+n, errors.Join(err, oneErr)
 	}
 	return lost, err
+}
+
+// untilItWrites waits until a replica is in the middle of a transaction that has written, in any database,
+// but not for long: it may have nothing to do.
+func untilItWrites(ctx context.Context, open connections, app string) error {
+	for range 30 {
+		for _, conn := range open {
+			var writes bool
+			if err := conn.QueryRow(ctx, writesSQL, app).Scan(&writes); err != nil || writes {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // takeOver lets what the replica holds in a database run out, and says how many leases that was.

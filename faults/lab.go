@@ -137,18 +137,14 @@ func (l *lab) make(ctx context.Context, name string) error {
 
 // fill writes the estate, and begins to take notes.
 func (l *lab) fill(ctx context.Context, estate *oracle.Estate) error {
-	main, err := l.connect(ctx, "main")
+	all, err := l.connectAll(ctx)
 	if err != nil {
 		return err
 	}
-	ci, err := l.connect(ctx, "ci")
-	if err != nil {
+	if err := estate.Load(ctx, all); err != nil {
 		return err
 	}
-	if err := estate.Load(ctx, main, ci); err != nil {
-		return err
-	}
-	if err := l.queueDeletions(ctx, main, estate.Deletions()); err != nil {
+	if err := l.queueDeletions(ctx, all.Main, estate.Deletions()); err != nil {
 		return err
 	}
 	for _, name := range databases() {
@@ -156,7 +152,7 @@ func (l *lab) fill(ctx context.Context, estate *oracle.Estate) error {
 			return fmt.Errorf("take notes on %s: %w", name, err)
 		}
 	}
-	_, err = main.Exec(ctx, `INSERT INTO faults.bots SELECT unnest($1::bigint[])`, estate.InactiveBots())
+	_, err = all.Main.Exec(ctx, `INSERT INTO faults.bots SELECT unnest($1::bigint[])`, estate.InactiveBots())
 	return err
 }
 
@@ -226,6 +222,16 @@ func (l *lab) connect(ctx context.Context, name string) (*pgx.Conn, error) {
 		l.conn[name] = c
 	}
 	return c, err
+}
+
+// connectAll connects to all databases.
+func (l *lab) connectAll(ctx context.Context) (all oracle.Databases, err error) {
+	for name, c := range map[string]**pgx.Conn{"main": &all.Main, "ci": &all.CI, "sec": &all.Sec} {
+		if *c, err = l.connect(ctx, name); err != nil {
+			return all, err
+		}
+	}
+	return all, nil
 }
 
 // open opens a connection under a name. connect is for ourselves.

@@ -58,12 +58,16 @@ func newReplica(ctx context.Context, l *lab, dir, program string, number int) (*
 	return r, nil
 }
 
+// ghostRuntime lets one worker run for longer than its lease waits for its first renewal, which is a third
+// of this time and run.LeaseMargin.
+const ghostRuntime = 20 * time.Second
+
 // settings are small batches and no pauses, so that faults find something to interrupt.
 func (r *replica) settings(configured bool) ([]string, error) {
 	env := []string{
 		"CARETAKER_LISTEN=127.0.0.1:0", "CARETAKER_METRICS_LISTEN=", clockVariable + "=" + fmt.Sprint(r.skew),
 		"CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_BATCH_SIZE=2", "CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_MAX_RUNTIME=2s",
-		"CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_ROTATION=all", "CARETAKER_WORKERS_GHOST_USER_MIGRATION_MAX_RUNTIME=2s",
+		"CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_ROTATION=all", "CARETAKER_WORKERS_GHOST_USER_MIGRATION_MAX_RUNTIME=" + ghostRuntime.String(),
 		"CARETAKER_WORKERS_INACTIVE_TOKEN_DELETION_BATCH_SIZE=2", "CARETAKER_WORKERS_INACTIVE_TOKEN_DELETION_MAX_RUNTIME=2s",
 		"CARETAKER_WORKERS_INACTIVE_TOKEN_DELETION_CONTINUE_AFTER=1s", "CARETAKER_WORKERS_ADJOURNED_GROUP_DELETION_BATCH_SIZE=2",
 		"CARETAKER_WORKERS_ADJOURNED_GROUP_DELETION_INTERVAL=10ms", "CARETAKER_WORKERS_PLACEHOLDER_USER_CLEANUP_BATCH_SIZE=2",
@@ -219,6 +223,17 @@ func (r *replica) request(ctx context.Context, random *rand.Rand) {
 	// Refused ones do not matter.
 	_, _ = client.RunBatch(ctx, q)
 	time.Sleep(100 * time.Millisecond)
+}
+
+// call calls the replica as long as it serves and is not frozen.
+func (r *replica) call(do func(maintenancev1.MaintenanceServiceClient) error) error {
+	r.mu.Lock()
+	client, up := r.client, r.up && !r.frozen
+	r.mu.Unlock()
+	if !up {
+		return errors.New(r.name + " does not serve")
+	}
+	return do(client)
 }
 
 func (r *replica) close() (err error) {

@@ -6,6 +6,8 @@ CREATE TABLE faults.violations (at timestamptz NOT NULL DEFAULT clock_timestamp(
 CREATE TABLE faults.epochs (
   name text, epoch bigint, app text NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (name, epoch));
 CREATE TABLE faults.attempts (job_id bigint PRIMARY KEY, app text NOT NULL);
+-- Workers that the harness has paused, from when that was confirmed.
+CREATE TABLE faults.paused (worker text PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp());
 -- Bots without a live token, and where the children of tracked parents are.
 CREATE TABLE faults.bots (id bigint PRIMARY KEY);
 CREATE TABLE faults.children (parent text, child text, child_column text);
@@ -35,6 +37,9 @@ BEGIN
     END IF;
     IF NEW.epoch <> coalesce((SELECT max(epoch) FROM faults.epochs e WHERE e.name = NEW.name), 0) + 1 THEN
       PERFORM faults.violate('an epoch did not grow by one', to_jsonb(NEW)::text);
+    END IF;
+    IF EXISTS (SELECT FROM faults.paused p WHERE NEW.name IN (p.worker, p.worker || '/main') AND p.at < transaction_timestamp()) THEN
+      PERFORM faults.violate('a lease was taken while its worker was paused', to_jsonb(NEW)::text);
     END IF;
     INSERT INTO faults.epochs VALUES (NEW.name, NEW.epoch, faults.app()) ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN PERFORM faults.violate('one epoch was taken twice', to_jsonb(NEW)::text); END IF;

@@ -58,7 +58,7 @@ func TestFault_PipelineOracle_NarrowIDsMakeNoDifference(t *testing.T) {
 
 	const wide = 3_000_000_000
 	p.Exec("main", `DELETE FROM maintenance.river_job`)
-	if err := p.oracle.LoadMarkedGroup(context.Background(), p.SQL["main"], p.SQL["main"], 130); err != nil {
+	if err := p.oracle.LoadMarkedGroup(context.Background(), p.databases(), 130); err != nil {
 		t.Fatal(err)
 	}
 	p.Insert(repo.Job{Args: repo.DestroyGroup{GroupID: wide, UserID: new(int64(oracle.Owner))}},
@@ -77,12 +77,17 @@ func TestFault_PipelineOracle_NarrowIDsMakeNoDifference(t *testing.T) {
 // load writes the estate's rows, and queues the deletions of users that were asked for.
 func (p *pipelineRun) load() {
 	p.T.Helper()
-	if err := p.oracle.Load(context.Background(), p.SQL["main"], p.SQL["main"]); err != nil {
+	if err := p.oracle.Load(context.Background(), p.databases()); err != nil {
 		p.T.Fatal(err)
 	}
 	for _, d := range p.oracle.Deletions() {
 		p.Insert(repo.Job{Args: repo.DeleteUser{UserID: d.User, DeletedByID: new(d.By), Reason: "asked for"}})
 	}
+}
+
+// databases of the estate are one here.
+func (p *pipelineRun) databases() oracle.Databases {
+	return oracle.Databases{Main: p.SQL["main"], CI: p.SQL["main"], Sec: p.SQL["main"]}
 }
 
 // replace shuts the service down and makes a new one.
@@ -186,7 +191,7 @@ func (p *pipelineRun) digest() (all string) {
 // compare fails the test for every row that is there and must not be, and the other way round.
 func (p *pipelineRun) compare() {
 	p.T.Helper()
-	found, err := p.oracle.Differences(context.Background(), p.SQL["main"], p.SQL["main"])
+	found, err := p.oracle.Differences(context.Background(), p.databases())
 	if err != nil {
 		p.T.Fatal(err)
 	}

@@ -10,15 +10,12 @@ import (
 )
 
 // Differences compares the databases with the model, and returns up to 20 differences of each table: rows
-// that are missing, and rows that must not be there. main and ci may be the same database.
-func (e *Estate) Differences(ctx context.Context, main, ci *pgx.Conn) (found []string, err error) {
+// that are missing, and rows that must not be there.
+func (e *Estate) Differences(ctx context.Context, to Databases) (found []string, err error) {
 	want := e.Rows()
 	for _, name := range slices.Sorted(maps.Keys(Tables())) {
-		t, conn := Tables()[name], main
-		if t.Database == "ci" {
-			conn = ci
-		}
-		rows, err := conn.Query(ctx, t.SQL)
+		t := Tables()[name]
+		rows, err := to.of(t.Database).Query(ctx, t.SQL)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
@@ -30,7 +27,7 @@ func (e *Estate) Differences(ctx context.Context, main, ci *pgx.Conn) (found []s
 	}
 	for _, sql := range dangling() {
 		var n int
-		if err := main.QueryRow(ctx, sql).Scan(&n); err != nil {
+		if err := to.Main.QueryRow(ctx, sql).Scan(&n); err != nil {
 			return nil, fmt.Errorf("%s: %w", sql, err)
 		}
 		if n > 0 {
@@ -63,7 +60,7 @@ func dangling() (queries []string) {
 		{"issues", "author_id", "users"},
 		{"notes", "author_id", "users"},
 		{"notes", "project_id", "projects"},
-		{"notes", "noteable_id", "issues"},
+		{"notes", "noteable_id", "issues", "x.noteable_type = 'Issue'"},
 		{"issues", "project_id", "projects"},
 		{"issues", "namespace_id", "namespaces"},
 		{"members", "user_id", "users"},

@@ -18,6 +18,7 @@ const (
 	hardDeleted   = 11     // goes with all contributions
 	marker        = 12     // has marked markerGroup and goes: the group is held
 	soleBot       = 13     // a bot without a live token, the only owner of botGroup: may not be deleted
+	protectedUser = 14     // whose deletion is asked for, and whom a protection keeps
 	lastCast      = 20     // the last id of users by name
 	nobody        = 80_000 // ids from here on are of users who are not there
 )
@@ -25,8 +26,8 @@ const (
 // Groups with a part of their own, and where the ids of the others begin. Namespaces of users and
 // projects have ids behind those of all groups: see Personal and ofProject.
 const (
-	club, soleGroup, botGroup, markerGroup = 50, 51, 52, 53
-	FirstGroup                             = 100
+	club, soleGroup, botGroup, markerGroup, protectedGroup = 50, 51, 52, 53, 54
+	FirstGroup                                             = 100
 )
 
 // MaxSize is the greatest size of an estate: with more the ranges of ids would overlap. Namespaces of groups
@@ -81,6 +82,8 @@ type Estate struct {
 	members             []member
 	issues              []text
 	notes               []text
+	pipelines           []pipeline
+	vulnerabilities     []vulnerability
 }
 
 // Generate makes an estate of 70 users, 20 groups, 25 projects, 160 issues and 300 notes, or as many
@@ -101,10 +104,11 @@ func Generate(seed uint64, size int) *Estate {
 		}
 	}
 	e.groups = append(e.groups, group{id: club}, group{id: soleGroup}, group{id: botGroup},
-		group{id: markerGroup, marked: true, days: 2, by: marker})
+		group{id: markerGroup, marked: true, days: 2, by: marker}, group{id: protectedGroup, marked: true, days: 60, by: adminUser})
 	e.addProjects()
 	e.addMembers()
 	e.addTexts()
+	e.addElsewhere(rand.New(rand.NewPCG(seed, 52)))
 	return e
 }
 
@@ -118,7 +122,7 @@ func (e *Estate) user(id int) user {
 		u.kind = 1
 	case blockedUser:
 		u.state = "blocked"
-	case soleOwner, marker:
+	case soleOwner, marker, protectedUser:
 		u.deletedBy = adminUser
 	case unauthorized:
 		u.deletedBy = Owner

@@ -21,12 +21,23 @@ func (e *Estate) Deletions() (all []Deletion) {
 	return all
 }
 
-// writer collects statements for each database.
-type writer struct{ main, ci pgx.Batch }
+// Databases are connections to those of an estate, which may be one and the same.
+type Databases struct{ Main, CI, Sec *pgx.Conn }
 
-// Load writes the estate's rows into empty databases, which may be one and the same: in tables of ci if
-// they are of that database. Jobs are left to the caller.
-func (e *Estate) Load(ctx context.Context, main, ci *pgx.Conn) error {
+func (d Databases) of(name string) *pgx.Conn {
+	return map[string]*pgx.Conn{"main": d.Main, "ci": d.CI, "sec": d.Sec}[name]
+}
+
+// writer collects statements for each database.
+type writer struct{ main, ci, sec pgx.Batch }
+
+// send sends the statements, main's first.
+func (w *writer) send(ctx context.Context, to Databases) error {
+	return errors.Join(to.Main.SendBatch(ctx, &w.main).Close(), to.CI.SendBatch(ctx, &w.ci).Close(), to.Sec.SendBatch(ctx, &w.sec).Close())
+}
+
+// Load writes the estate's rows into databases that are empty but for caretaker's own tables. Jobs are left to the caller.
+func (e *Estate) Load(ctx context.Context, to Databases) error {
 	w := &writer{}
 	w.main.Queue(`INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'one', now(), now()), (2, 'two', now(), now())`)
 	w.main.Queue(`INSERT INTO application_settings (deletion_adjourned_period) VALUES (30)`)
@@ -63,14 +74,17 @@ func (e *Estate) Load(ctx context.Context, main, ci *pgx.Conn) error {
 	}
 	w.main.Queue(`INSERT INTO ghost_user_migrations (user_id, hard_delete, created_at, updated_at)
 		VALUES ($1, false, now(), now()), ($2, false, now(), now()), ($3, true, now(), now())`, supportBot, KeptByProject, hardDeleted)
-	return errors.Join(main.SendBatch(ctx, &w.main).Close(), ci.SendBatch(ctx, &w.ci).Close())
+	w.main.Queue(`INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by)
+		VALUES ('user', $1, 'kept', 'oracle'), ('group', $2, 'kept', 'oracle')`, protectedUser, protectedGroup)
+	e.loadElsewhere(w)
+	return w.send(ctx, to)
 }
 
 // LoadMarkedGroup adds a group that is due, which the model does not know.
-func (e *Estate) LoadMarkedGroup(ctx context.Context, main, ci *pgx.Conn, id int) error {
+func (e *Estate) LoadMarkedGroup(ctx context.Context, to Databases, id int) error {
 	w := &writer{}
 	w.group(group{id: id, marked: true, days: 60, by: Owner})
-	return errors.Join(main.SendBatch(ctx, &w.main).Close(), ci.SendBatch(ctx, &w.ci).Close())
+	return w.send(ctx, to)
 }
 
 func (w *writer) user(u user) {

@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -37,20 +38,23 @@ func (e *Estate) groupGone(id int) bool {
 		return false
 	}
 	g := e.groupOf(id)
+	if id == protectedGroup {
+		return false
+	}
 	allowed := g.by < nobody && g.by != blockedUser && (g.by == adminUser || e.level(g.by, id) >= 50)
 	return due(g) && allowed || e.groupGone(g.parent)
 }
 
 // restored groups have their old path again.
 func (e *Estate) restored(g group) bool {
-	return due(g) && g.by < nobody && !e.groupGone(g.id)
+	return due(g) && g.by < nobody && g.id != protectedGroup && !e.groupGone(g.id)
 }
 
 // Held is how many groups every run reports as held: marked by somebody who is not there, or named like a
-// marked group without a mark.
+// marked group without a mark, or protected.
 func (e *Estate) Held() (n int64) {
 	for _, g := range e.groups {
-		if !e.groupGone(g.id) && (due(g) && g.by >= nobody || g.lost || g.by == marker) {
+		if !e.groupGone(g.id) && (due(g) && g.by >= nobody || g.lost || g.by == marker || g.id == protectedGroup) {
 			n++
 		}
 	}
@@ -78,7 +82,7 @@ func (e *Estate) userGone(id int) bool {
 	u := e.users[id-1]
 	switch u.kind {
 	case 0:
-		return u.deletedBy != 0 && id != soleOwner && id != unauthorized
+		return u.deletedBy != 0 && !slices.Contains([]int{soleOwner, unauthorized, protectedUser}, id)
 	case 6:
 		return id != soleBot && (e.inactive(u) || e.inGoneSource(id))
 	case 15:
@@ -135,7 +139,7 @@ func (e *Estate) author(id int) string {
 
 // Table is how to read what the model says of one: each row is one text.
 type Table struct {
-	// Database it is in, where ci has one of its own: main or ci.
+	// Database it is in, where each has one of its own: main, ci or sec.
 	Database, SQL string
 }
 
@@ -143,16 +147,22 @@ type Table struct {
 func Tables() map[string]Table {
 	const written = `SELECT concat_ws(' ', x.id, CASE WHEN u.user_type = 5 THEN 'ghost' || u.organization_id
 		ELSE coalesce(u.id::text, 'nobody') END) FROM %s x LEFT JOIN users u ON u.id = x.author_id`
+	// In ci there are no users: the ghost user of organization 2 is the one that was added.
+	const runBy = `CASE WHEN user_id = 1 THEN 'ghost1' WHEN user_id > 100000 THEN 'ghost2' ELSE coalesce(user_id::text, 'nobody') END`
 	return map[string]Table{
-		"users":       {"main", `SELECT id::text FROM users WHERE id <= 100000`},
-		"namespaces":  {"main", `SELECT concat_ws(' ', id, type, path) FROM namespaces`},
-		"projects":    {"main", `SELECT id::text FROM projects`},
-		"members":     {"main", `SELECT id::text FROM members`},
-		"issues":      {"main", fmt.Sprintf(written, "issues")},
-		"notes":       {"main", fmt.Sprintf(written, "notes")},
-		"ghost queue": {"main", `SELECT user_id::text FROM ghost_user_migrations`},
-		"mirrors":     {"ci", `SELECT namespace_id::text FROM ci_namespace_mirrors`},
-		"metadata":    {"ci", `SELECT project_id::text FROM ci_pipeline_metadata`},
+		"users":                    {"main", `SELECT id::text FROM users WHERE id <= 100000`},
+		"namespaces":               {"main", `SELECT concat_ws(' ', id, type, path) FROM namespaces`},
+		"projects":                 {"main", `SELECT id::text FROM projects`},
+		"members":                  {"main", `SELECT id::text FROM members`},
+		"issues":                   {"main", fmt.Sprintf(written, "issues")},
+		"notes":                    {"main", fmt.Sprintf(written, "notes") + ` WHERE x.noteable_type = 'Issue'`},
+		"ghost queue":              {"main", `SELECT user_id::text FROM ghost_user_migrations`},
+		"mirrors":                  {"ci", `SELECT namespace_id::text FROM ci_namespace_mirrors`},
+		"metadata":                 {"ci", `SELECT project_id::text FROM ci_pipeline_metadata`},
+		"pipelines":                {"ci", `SELECT concat_ws(' ', id, ` + runBy + `, 'trigger', coalesce(trigger_id, 0)) FROM p_ci_pipelines`},
+		"builds":                   {"ci", `SELECT concat_ws(' ', id, ` + runBy + `) FROM p_ci_builds`},
+		"vulnerabilities":          {"sec", `SELECT concat_ws(' ', id, 'resolved by', coalesce(resolved_by_id, 0)) FROM vulnerabilities`},
+		"notes of vulnerabilities": {"main", `SELECT noteable_id::text FROM notes WHERE noteable_type = 'Vulnerability'`},
 		"refusals": {"main", `SELECT DISTINCT concat_ws(' ', kind, coalesce(args ->> 'placeholder_user_id', args ->> 'user_id'), metadata ->> 'reason')
 			FROM maintenance.river_job WHERE state NOT IN ('completed', 'available', 'scheduled', 'running', 'retryable')`},
 	}
@@ -198,6 +208,7 @@ func (e *Estate) Rows() map[string][]string {
 			add("notes", n.id, e.author(n.author))
 		}
 	}
+	e.addElsewhereRows(add)
 	return r
 }
 
@@ -214,4 +225,5 @@ func (e *Estate) addUsers(add func(string, ...any)) {
 	add("refusals", "delete_user", soleOwner, "SOLE_OWNER_OF_GROUP")
 	add("refusals", "delete_user", soleBot, "SOLE_OWNER_OF_GROUP")
 	add("refusals", "delete_user", unauthorized, "NOT_AUTHORIZED")
+	add("refusals", "delete_user", protectedUser, "PROTECTED")
 }

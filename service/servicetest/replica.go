@@ -156,13 +156,19 @@ func (m *Mirrored) ReadFrom(run string) string {
 // WantRead fails the test unless the standby has been asked so many times for something, or with -1 at all.
 func (m *Mirrored) WantRead(what string, times int) {
 	m.T.Helper()
+	if n := m.Asked(what); n != times && (times >= 0 || n == 0) {
+		m.T.Errorf("the standby was asked %d times for %s, want %d", n, what, times)
+	}
+}
+
+// Asked is how many times the standby has been asked for something.
+func (m *Mirrored) Asked(what string) int {
+	m.T.Helper()
 	text, err := os.ReadFile(filepath.Join(m.Standby.Dir(), "postgres.log"))
 	if err != nil {
 		m.T.Fatal(err)
 	}
-	if n := bytes.Count(text, []byte(what)); n != times && (times >= 0 || n == 0) {
-		m.T.Errorf("the standby was asked %d times for %s, want %d", n, what, times)
-	}
+	return bytes.Count(text, []byte(what))
 }
 
 // Candidates has three candidates for each worker: bots 201 to 203, placeholders 301 to 303, groups 401 to 403, ghosts 501
