@@ -140,8 +140,9 @@ func (r *round) freezeLong(ctx context.Context) error {
 	return nil
 }
 
-// freezeRenewal freezes a replica with the lease of the ghost migration until its next renewal is late, and
-// its leases have expired: it renews before anything else when it wakes, if it may.
+// freezeRenewal freezes a replica with the lease of the ghost migration, in a run that has been at work for a
+// while, until its next renewal is late, and its leases have expired: it renews before anything else when it
+// wakes, if it may.
 func (r *round) freezeRenewal(ctx context.Context) error {
 	replica := r.some()
 	conn, err := connect(ctx, r.lab.url("main"))
@@ -151,21 +152,20 @@ func (r *round) freezeRenewal(ctx context.Context) error {
 	defer func() { _ = conn.Close(ctx) }()
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); wait(ctx, 5*time.Millisecond) {
 		var holds int
-		if err := conn.QueryRow(ctx, holdsSQL+` AND l.name = $2`, replica.name, ghostuser.Name).Scan(&holds); err != nil {
+		if err := conn.QueryRow(ctx, holdsSQL+` AND l.name = $2 AND l.acquired_at < clock_timestamp() - interval '0.3 s'`, replica.name, ghostuser.Name).Scan(&holds); err != nil {
 			return err
 		}
-		if holds == 0 || !replica.freeze() {
-			continue
+		if holds > 0 && replica.freeze() {
+			wait(ctx, 11*time.Second) // a third of ghostRuntime and run.LeaseMargin, and a second
+			_, err := conn.Exec(ctx, expireSQL, replica.name)
+			replica.thaw()
+			return err
 		}
-		defer replica.thaw()
-		wait(ctx, 11*time.Second) // a third of ghostRuntime and run.LeaseMargin, and a second
-		_, err := conn.Exec(ctx, expireSQL, replica.name)
-		return err
 	}
 	return nil
 }
 
-// pauseWorker pauses a worker for a while: no lease of it may be taken meanwhile.
+// pauseWorker pauses a worker for a while: after three seconds no lease of it may be taken.
 func (r *round) pauseWorker(ctx context.Context) error {
 	worker := workers()[r.random.IntN(5)]
 	call := func(what string, do func(context.Context, maintenancev1.MaintenanceServiceClient) error) error {
@@ -190,7 +190,7 @@ func (r *round) pauseWorker(ctx context.Context) error {
 	if err := errors.Join(err, note(`INSERT INTO faults.paused (worker) VALUES ($1)`)); err != nil {
 		return err
 	}
-	wait(ctx, r.upTo(4000))
+	wait(ctx, 4*time.Second+r.upTo(2000))
 	if err := note(`DELETE FROM faults.paused WHERE worker = $1`); err != nil {
 		return err
 	}

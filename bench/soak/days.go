@@ -18,7 +18,7 @@ func (e *estate) passDay(ctx context.Context) error {
 	for _, name := range databases {
 		statements := everywhereSQL
 		if name == "main" {
-			statements += ";\n" + mainSQL + ";\n" + periodsSQL
+			statements += ";\n" + mainSQL + ";\n" + periodsSQL + ";\n" + midnightSQL
 		}
 		keep := fmt.Sprintf("interval '%d milliseconds'", 3*e.day.Milliseconds())
 		for statement := range strings.SplitSeq(strings.ReplaceAll(statements, "$1::interval", keep), ";\n") {
@@ -136,6 +136,10 @@ WHERE last_deletion_attempt_at > now() - interval '3 days' AND deletion_attempts
   AND placeholder_user_id IN (SELECT id FROM users WHERE username LIKE 'soak-%');
 UPDATE group_deletion_schedules SET marked_for_deletion_on = marked_for_deletion_on - 40 WHERE marked_for_deletion_on > current_date - 30;
 UPDATE personal_access_tokens SET expires_at = expires_at - 40 WHERE name = 'soak' AND expires_at > current_date - 30`
+
+// midnightSQL is what River does every midnight: it rebuilds the indexes of jobs. Two of them are GIN indexes, which
+// keep the keys of rows that are gone.
+const midnightSQL = `REINDEX TABLE CONCURRENTLY maintenance.river_job`
 
 // work has a worker run. One that is skipped, as a schedule has just started it, is no failure.
 func (e *estate) work(ctx context.Context, worker string, flags ...string) error {
