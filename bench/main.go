@@ -22,6 +22,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/caretaker-go/caretaker/bench/commandline"
 )
 
 func main() {
@@ -78,10 +80,8 @@ type options struct {
 	timeout, idle        time.Duration
 }
 
-func parse(args []string, errors io.Writer) (options, error) {
-	var o options
+func parse(args []string, help io.Writer) (o options, err error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	flags.SetOutput(errors)
 	flags.IntVar(&o.parents, "parents", 50_000, "deleted parents in (a)")
 	flags.IntVar(&o.children, "children", 10, "child rows of each parent")
 	flags.IntVar(&o.backlog, "backlog", 1_000_000, "records in the long queue of (b), which is compared with one of 10,000")
@@ -103,10 +103,10 @@ func parse(args []string, errors io.Writer) (options, error) {
 	flags.BoolVar(&o.scale, "scale", false, "measure the curves of docs/capacity.md instead: backlog, children, definitions, databases, replicas, trigger, foreground, history")
 	flags.IntVar(&o.rows, "rows", 200_000, "rows that go at each size of a curve of -scale; a tenth as many parents are deleted for trigger")
 	flags.BoolVar(&o.full, "full", false, "a queue of 10,000,000 records too, with -scale")
-	flags.StringVar(&o.images, "images", "", "the folder to write the pictures of -scale to; empty: none is written")
+	flags.StringVar(&o.images, "images", "", "the `folder` to write the pictures of -scale to; empty, or with -quick: none is written")
 	flags.DurationVar(&o.idle, "idle", 10*time.Minute, "how long the idle server of (k) is watched")
 	flags.DurationVar(&o.timeout, "timeout", 2*time.Hour, "give up after this long")
-	if err := flags.Parse(args); err != nil {
+	if err := commandline.Parse(flags, args, help); err != nil {
 		return o, err
 	}
 	if o.quick {
@@ -114,14 +114,17 @@ func parse(args []string, errors io.Writer) (options, error) {
 		o.idle = 5 * time.Second
 		o.bots, o.contributions, o.placeholders, o.issues = 3000, 12_000, 1200, 3000
 		o.runs, o.jobs, o.records, o.watch = 3000, 3000, 3000, time.Second
-		o.rows, o.full = 1000, false
+		o.rows, o.full, o.images = 1000, false, ""
+		return o, nil
 	}
-	smallest := min(o.parents, o.children, o.definitions, o.repeat, o.tries, o.bots, o.contributions/4,
-		o.placeholders, o.issues, o.runs, o.jobs, o.records, o.rows/10)
-	if flags.NArg() > 0 || smallest < 1 || o.backlog < smallBacklog && !o.quick {
-		return o, fmt.Errorf("sizes are at least 1, -backlog at least %d, and there are no further arguments", smallBacklog)
+	if o.backlog < smallBacklog {
+		return o, fmt.Errorf("-backlog is %d: it must be %d or more, which it is compared with", o.backlog, smallBacklog)
 	}
-	return o, nil
+	if o.rows < 10 || o.contributions < 4 {
+		return o, fmt.Errorf("-rows is %d and -contributions %d: they must be 10 and 4 or more", o.rows, o.contributions)
+	}
+	return o, commandline.Positive(flags, "parents", "children", "definitions", "repeat", "tries", "bots", "placeholders", "issues",
+		"runs", "jobs", "records", "watch", "idle", "timeout")
 }
 
 func run(ctx context.Context, args []string, out, progress io.Writer) (err error) {

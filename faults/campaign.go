@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -20,43 +21,42 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 		return err
 	}
 	if o.dir == "" {
-		if o.dir, err = os.MkdirTemp("", "caretaker-faults-"); err != nil {
-			return err
-		}
 		o.temporary = true
-		// The database server has another user, who must get there.
-		err = os.Chmod(o.dir, 0o755) //nolint:gosec // it holds nothing secret
-	} else {
+		if o.dir, err = os.MkdirTemp("", "caretaker-faults-"); err == nil {
+			// The database server has another user, who must get there.
+			err = os.Chmod(o.dir, 0o755) //nolint:gosec // it holds nothing secret
+		}
+	} else if o.dir, err = filepath.Abs(o.dir); err == nil {
 		err = os.MkdirAll(o.dir, 0o755)
 	}
 	if err != nil {
 		return err
 	}
 	if o.mutations || o.mutation != "" {
-		return prove(ctx, o, out, progress)
+		return o.prove(ctx, out)
 	}
-	return o.campaign(ctx, out, progress)
+	return o.campaign(ctx, out)
 }
 
 // campaign plays rounds until the time is over.
-func (o options) campaign(ctx context.Context, out, progress io.Writer) error {
-	fmt.Fprintln(progress, "building caretaker with a clock that can be wrong ...")
-	program, err := build(ctx, o.dir)
+func (o options) campaign(ctx context.Context, out io.Writer) error {
+	program, remove, err := o.build(ctx)
 	if err != nil {
 		return err
 	}
+	defer remove()
 	t, began := newTally(), time.Now()
 	found := 0
 	for n := 0; (o.rounds == 0 || n < o.rounds) && (n == 0 || time.Since(began) < o.time); n++ {
 		seed, at := o.seed+uint64(n), time.Now()
-		violations, err := play(ctx, o, program, seed, t)
+		violations, err := o.play(ctx, program, seed, t)
 		if err != nil && ctx.Err() != nil {
 			break // what was done is reported
 		}
 		if err != nil {
 			return fmt.Errorf("seed %d: %w", seed, err)
 		}
-		fmt.Fprintf(progress, "seed %d: %s, %d violations, %d freezes so far\n", seed, time.Since(at).Round(time.Second), len(violations), t.freezes)
+		o.say("seed %d: %s, %d violations; %d freezes so far", seed, time.Since(at).Round(time.Second), len(violations), t.freezes)
 		for _, v := range violations {
 			found++
 			fmt.Fprintf(out, "seed %d: %s\n\n", seed, v)
@@ -64,6 +64,9 @@ func (o options) campaign(ctx context.Context, out, progress io.Writer) error {
 		if len(violations) > 0 {
 			fmt.Fprintf(out, "To repeat it: make faults FAULTS_ARGS=%q\nThe logs are in %s.\n\n", o.repeat(seed), o.dir)
 		}
+	}
+	if ctx.Err() != nil && t.rounds == 0 {
+		return fmt.Errorf("interrupted in the first round: nothing was found, and nothing proved; %s stays", o.dir)
 	}
 	if idle := t.idle(); t.rounds > 2 && len(idle) > 0 {
 		found++
@@ -73,8 +76,34 @@ func (o options) campaign(ctx context.Context, out, progress io.Writer) error {
 	if found > 0 {
 		return errFound
 	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("interrupted after %d rounds; what is left of the last one is in %s", t.rounds, o.dir)
+	}
+	return o.removeDir()
+}
+
+// build is followed by remove.
+func (o options) build(ctx context.Context, changes ...change) (program string, remove func(), err error) {
+	o.say("building caretaker with a clock that can be wrong")
+	dir, err := os.MkdirTemp(o.dir, "build-")
+	if err != nil {
+		return "", nil, err
+	}
+	program, err = build(ctx, dir, changes...)
+	remove = func() { _ = os.RemoveAll(dir) }
+	if err != nil {
+		remove()
+	}
+	if ctx.Err() != nil {
+		err = errors.Join(errors.New("interrupted while caretaker was built"), o.removeDir())
+	}
+	return program, remove, err
+}
+
+// removeDir removes a temporary folder.
+func (o options) removeDir() error {
 	if !o.temporary {
-		return os.Remove(program)
+		return nil
 	}
 	return os.RemoveAll(o.dir)
 }
@@ -129,7 +158,7 @@ func (t *tally) report(out io.Writer, o options, took time.Duration, found int) 
 	for _, rule := range rules() {
 		row("looked at: "+rule, t.watched[rule])
 	}
-	fmt.Fprintf(out, "| the work was done after the last fault within | %s |\n", t.drained.Round(time.Second))
+	fmt.Fprintf(out, "| recovery time, at most | %s |\n", t.drained.Round(time.Second))
 	fmt.Fprintln(out, "\n| fault | how often |\n|---|---:|")
 	for _, name := range names() {
 		row(name, t.faults[name])
@@ -137,4 +166,13 @@ func (t *tally) report(out io.Writer, o options, took time.Duration, found int) 
 	for _, m := range t.missing {
 		fmt.Fprintf(out, "\nNot caused here: %s.\n", m)
 	}
+	if never := t.never(); len(never) > 0 && len(o.only) == 0 {
+		fmt.Fprintf(out, "\nDid not happen, so nothing is said about: %s. A longer campaign has them (-time 30m), or one of them alone (-only).\n",
+			strings.Join(never, ", "))
+	}
+}
+
+// never are the faults that did not happen.
+func (t *tally) never() []string {
+	return slices.DeleteFunc(names(), func(name string) bool { return t.faults[name] > 0 })
 }

@@ -51,8 +51,8 @@ func (r *round) changes(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-func texts(ctx context.Context, conn *pgx.Conn, sql string, args ...any) ([]string, error) {
-	rows, err := conn.Query(ctx, sql, args...)
+func texts(ctx context.Context, conn *pgx.Conn, sql string) ([]string, error) {
+	rows, err := conn.Query(ctx, sql)
 	if err != nil {
 		return nil, fmt.Errorf("%.60q: %w", sql, err)
 	}
@@ -67,6 +67,11 @@ func brokenSQL() []string {
 		`SELECT 'a job was given up: ' || kind || ' ' || args::text FROM maintenance.river_job WHERE state = 'discarded'`,
 		`SELECT 'a job ended without an outcome: ' || to_jsonb(j)::text FROM maintenance.river_job j
 			WHERE finalized_at IS NOT NULL AND metadata ->> 'outcome' IS NULL`,
+		`SELECT 'a completed job has another outcome: ' || to_jsonb(j)::text FROM maintenance.river_job j
+			WHERE state = 'completed' AND metadata ->> 'outcome' NOT IN ('succeeded', 'skipped', 'restored')`,
+		`SELECT 'a run counts other rows than its tables: ' || r.id || ' ' || counts::text || ' ' || tables::text FROM maintenance.runs r
+			WHERE worker = 'loose_foreign_keys_cleanup' AND state = 'succeeded' AND (counts ->> 'deleted_rows')::bigint
+				<> (SELECT coalesce(sum((t ->> 'deleted')::bigint), 0) FROM jsonb_array_elements(tables) t)`,
 		`SELECT 'a fire has no run: ' || worker || ' ' || fire_time FROM maintenance.fires f WHERE outcome = 'ran'
 			AND NOT EXISTS (SELECT FROM maintenance.runs r WHERE r.id = f.run_id)`,
 		`SELECT 'a run by schedule has not one fire: ' || worker || ' ' || id FROM maintenance.runs r
@@ -76,6 +81,9 @@ func brokenSQL() []string {
 			generate_series((SELECT min(fire_time) FROM maintenance.fires f WHERE f.worker = s.worker), greatest(s.accounted_until, now() - interval '2 minutes'), '1 minute') due
 			WHERE NOT EXISTS (SELECT FROM maintenance.fires f WHERE f.worker = s.worker AND f.fire_time = due)`,
 		`SELECT 'two fires have one run: ' || run_id FROM maintenance.fires WHERE run_id IS NOT NULL GROUP BY run_id HAVING count(*) > 1`,
+		`SELECT 'paths outside the database differ from the witness: ' || concat_ws(' ', kind, path) FROM (
+			(SELECT kind, path FROM witness.left_outside EXCEPT ALL SELECT kind, path FROM maintenance.outside_paths) UNION ALL
+			(SELECT kind, path FROM maintenance.outside_paths EXCEPT ALL SELECT kind, path FROM witness.left_outside)) differing`,
 		`SELECT 'placeholders were claimed twice: ' || placeholder_user_id FROM import_placeholder_user_details WHERE deletion_attempts > 1`,
 	}
 }
@@ -181,8 +189,13 @@ func (r *round) violations(ctx context.Context, name string) (broken []string, e
 	if err != nil {
 		return nil, err
 	}
+	dead, err := texts(ctx, conn, `SELECT 'a record was given up: ' || to_jsonb(r)::text FROM maintenance.dead_records r`)
+	if err != nil {
+		return nil, err
+	}
+	broken = append(broken, dead...)
 	if seen != receipted {
-		broken = append(broken, fmt.Sprintf("on %s were changed\n%s\nthe receipts say\n%s", name, seen, receipted))
+		broken = append(broken, fmt.Sprintf("receipts differ from the witness: on %s were changed\n%s\nthe receipts say\n%s", name, seen, receipted))
 	}
 	chain, err := service.VerifyReceipts(ctx, d, nil)
 	if err != nil {

@@ -45,6 +45,9 @@ func faults() []fault {
 	}
 }
 
+// errNoOccasion is of a fault that found nothing to befall, and is not counted.
+var errNoOccasion = errors.New("there was no occasion")
+
 // cause lets faults happen one after the other, in the order that the seed says, until the time is over.
 func (r *round) cause(ctx context.Context) error {
 	var order []fault
@@ -63,10 +66,12 @@ func (r *round) cause(ctx context.Context) error {
 			break
 		}
 		// One that has begun is brought to its end: what was stopped goes on.
-		if err := f.cause(r, context.WithoutCancel(ctx)); err != nil {
+		switch err := f.cause(r, context.WithoutCancel(ctx)); {
+		case err == nil:
+			r.tally.count(f.name)
+		case !errors.Is(err, errNoOccasion):
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
-		r.tally.count(f.name)
 	}
 	return nil
 }
@@ -140,29 +145,44 @@ func (r *round) freezeLong(ctx context.Context) error {
 	return nil
 }
 
-// freezeRenewal freezes a replica with the lease of the ghost migration, in a run that has been at work for a
-// while, until its next renewal is late, and its leases have expired: it renews before anything else when it
-// wakes, if it may.
+// freezeRenewal freezes the replica that has the lease of the ghost migration, in a run that has been at work for
+// a while, between two transactions, until its next renewal is late, and its leases have expired: it renews before
+// anything else when it wakes, if it may.
 func (r *round) freezeRenewal(ctx context.Context) error {
-	replica := r.some()
 	conn, err := connect(ctx, r.lab.url("main"))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); wait(ctx, 5*time.Millisecond) {
-		var holds int
-		if err := conn.QueryRow(ctx, holdsSQL+` AND l.name = $2 AND l.acquired_at < clock_timestamp() - interval '0.3 s'`, replica.name, ghostuser.Name).Scan(&holds); err != nil {
-			return err
-		}
-		if holds > 0 && replica.freeze() {
-			wait(ctx, 11*time.Second) // a third of ghostRuntime and run.LeaseMargin, and a second
-			_, err := conn.Exec(ctx, expireSQL, replica.name)
+		for _, replica := range r.replicas {
+			idle, err := betweenTransactions(ctx, conn, replica.name)
+			if err != nil {
+				return err
+			}
+			if !idle || !replica.freeze() {
+				continue
+			}
+			// It may have begun one meanwhile: then the server would end that, and the run fail before it renews.
+			idle, err = betweenTransactions(ctx, conn, replica.name)
+			if idle && err == nil {
+				wait(ctx, 11*time.Second) // a third of ghostRuntime and run.LeaseMargin, and a second
+				_, err = conn.Exec(ctx, expireSQL, replica.name)
+			}
 			replica.thaw()
-			return err
+			if idle || err != nil {
+				return err
+			}
 		}
 	}
-	return nil
+	return errNoOccasion
+}
+
+// betweenTransactions says whether a replica has had the lease of the ghost migration for a while, and is in no transaction.
+func betweenTransactions(ctx context.Context, conn *pgx.Conn, app string) (is bool, err error) {
+	err = conn.QueryRow(ctx, `SELECT (`+holdsSQL+` AND l.name = $2 AND l.acquired_at < clock_timestamp() - interval '0.3 s') > 0
+		AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND xact_start IS NOT NULL)`, app, ghostuser.Name).Scan(&is)
+	return is, err
 }
 
 // pauseWorker pauses a worker for a while: after three seconds no lease of it may be taken.

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caretaker-go/caretaker/devdb/oracle"
 )
 
 // echo is a server that sends back what it gets, and its address as a URL.
@@ -129,7 +131,7 @@ func TestMutations_AreInTheReport(t *testing.T) {
 	}
 }
 
-// TestMutations_AreOfTheCodeAsItIs fails when a text that a defect replaces has changed. That each is found is
+// TestMutations_AreOfTheCodeAsItIs fails when a text that a mutation replaces has changed. That each is found is
 // for make faults FAULTS_ARGS=-mutations.
 func TestMutations_AreOfTheCodeAsItIs(t *testing.T) {
 	t.Parallel()
@@ -161,14 +163,27 @@ func TestParse_NamesWhatThereIs(t *testing.T) {
 		want string
 	}{
 		{[]string{"-only", "rain"}, `there is no fault "rain": choose one of kill a replica; `},
-		{[]string{"-replicas", "0"}, "-replicas is 1 to 10"},
-		{[]string{"-disturb", "-5s"}, "times are above 0"},
-		{[]string{"-bound", "0"}, "-bound 1 or more"},
-		{[]string{"-mutation", "none"}, `there is no defect "none": choose one of the epoch is not`},
-		{[]string{"now"}, "there are no arguments"},
+		{[]string{"-replicas", "0"}, "-replicas is 0: it must be 1 to 10"},
+		{[]string{"-disturb", "-5s"}, "-disturb is -5s: it must be above 0"},
+		{[]string{"-bound", "0"}, "-bound is 0: it must be above 0"},
+		{[]string{"-mutation", "none"}, `there is no mutation "none": choose one of the epoch is not`},
+		{[]string{"-size", "51"}, "-size is 51: it must be 1 to 50"},
+		{[]string{"-mutations", "none"}, `there are no arguments, but got "none": see -help; for one mutation alone -mutation "none"`},
+		{[]string{"now"}, `there are no arguments, but got "now": see -help`},
 	} {
 		if _, err := parse(c.args, io.Discard); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: %v, want %s", c.args, err, c.want)
 		}
+	}
+}
+
+func TestOpenLab_SaysWhyItCannot(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openLab(t.Context(), file, oracle.Generate(1, 1)); err == nil || !strings.Contains(err.Error(), "not a directory") {
+		t.Errorf("%v, want that it is not a directory", err)
 	}
 }

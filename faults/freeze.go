@@ -26,11 +26,12 @@ const endSQL = `
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name = $1 AND state LIKE 'idle in transaction%'`
 
-// takeSQL takes a lease that nobody has taken yet, for a moment.
+// takeSQL takes a lease that nobody has taken yet, for a moment, also under the name of the holder before: then
+// the epoch alone tells the two apart.
 const takeSQL = `
 WITH taken AS (
-  UPDATE maintenance.leases SET epoch = epoch + 1, holder = 'faults', acquired_at = now(), renewed_at = now(),
-    expires_at = clock_timestamp() + interval '50 ms'
+  UPDATE maintenance.leases SET epoch = epoch + 1, holder = CASE WHEN $3 THEN holder ELSE 'faults' END, acquired_at = now(), renewed_at = now(),
+    expires_at = clock_timestamp() + interval '100 ms'
   WHERE name = $1 AND epoch = $2 AND expires_at <= clock_timestamp() RETURNING name, epoch
 )
 INSERT INTO faults.epochs (name, epoch, app) SELECT name, epoch, 'faults' FROM taken`
@@ -175,8 +176,8 @@ func takeOver(ctx context.Context, conn *pgx.Conn, app string, jobs, take bool) 
 		return len(lost), nil
 	}
 	time.Sleep(20 * time.Millisecond) // in which another replica may take them
-	for _, e := range lost {
-		if _, err := conn.Exec(ctx, takeSQL, e.name, e.epoch); err != nil {
+	for i, e := range lost {
+		if _, err := conn.Exec(ctx, takeSQL, e.name, e.epoch, (e.epoch+int64(i))%2 == 0); err != nil {
 			return 0, err
 		}
 	}

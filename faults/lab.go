@@ -52,8 +52,8 @@ type lab struct {
 const diskSize = "1g"
 
 // openLab starts the servers and fills the databases.
-func openLab(ctx context.Context, dir string, estate *oracle.Estate) (l *lab, err error) {
-	l = &lab{dir: filepath.Join(dir, "server"), conn: map[string]*pgx.Conn{}}
+func openLab(ctx context.Context, dir string, estate *oracle.Estate) (_ *lab, err error) {
+	l := &lab{dir: filepath.Join(dir, "server"), conn: map[string]*pgx.Conn{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.close(ctx))
@@ -144,7 +144,7 @@ func (l *lab) fill(ctx context.Context, estate *oracle.Estate) error {
 	if err := estate.Load(ctx, all); err != nil {
 		return err
 	}
-	if err := l.queueDeletions(ctx, all.Main, estate.Deletions()); err != nil {
+	if err := l.queueJobs(ctx, all.Main, estate.Jobs()); err != nil {
 		return err
 	}
 	for _, name := range databases() {
@@ -172,7 +172,7 @@ func (l *lab) installRules(ctx context.Context, name string) error {
 	return addChildren(ctx, conn, l.definitions)
 }
 
-func (l *lab) queueDeletions(ctx context.Context, main *pgx.Conn, deletions []oracle.Deletion) error {
+func (l *lab) queueJobs(ctx context.Context, main *pgx.Conn, jobs []repo.Job) error {
 	d, err := repo.Open(ctx, "main", l.primary.URL("main"))
 	if err != nil {
 		return err
@@ -181,10 +181,6 @@ func (l *lab) queueDeletions(ctx context.Context, main *pgx.Conn, deletions []or
 	queue, err := scheduler.NewQueue(d, scheduler.QueueConfig{})
 	if err != nil {
 		return err
-	}
-	var jobs []repo.Job
-	for _, x := range deletions {
-		jobs = append(jobs, repo.Job{Args: repo.DeleteUser{UserID: x.User, DeletedByID: new(x.By), Reason: "asked for"}})
 	}
 	return pgx.BeginFunc(ctx, main, func(tx pgx.Tx) error {
 		_, err := queue.InsertJobs(ctx, tx, jobs)

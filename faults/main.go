@@ -5,19 +5,20 @@
 // the faults and how long they last, but not the moment at which they hit a process: a seed that found
 // something may need several tries to find it again. A round
 //
-//  1. makes the databases main, ci and sec, fills main and ci, and adds the triggers of rules.sql, which
-//     look at every write and at who makes it (lab.go). sec is empty: it is there for the rotation;
+//  1. makes the databases main, ci and sec, fills them, and adds the triggers of rules.sql, which
+//     look at every write and at who makes it (lab.go);
 //  2. starts the replicas, real processes that run the five workers of the pipeline (not orphan_audit)
 //     and all jobs, on request and by schedule (replica.go);
 //  3. causes faults one after the other (faults.go, faults_server.go, proxy.go); all the while it freezes
 //     replicas that hold a lease (freeze.go), and an application writes to the same rows;
 //  4. heals everything and waits until the work is done (round.go);
-//  5. compares main and ci with the model of devdb/oracle, receipts with what triggers have seen, fires
+//  5. compares them with the model of devdb/oracle, receipts with what triggers have seen, fires
 //     with runs, and reads the violations that the triggers have found (checks.go).
 //
-// With -mutations it builds caretaker with one defect after the other (mutations.go, build.go) and
-// reports in which round each was found. It prints Markdown: docs/reliability.md has a report. It exits
-// with 1 if there was a violation, if a defect was not found, or if the harness itself failed.
+// With -mutations it builds caretaker with one mutation after the other, which is a defect put in on
+// purpose (mutations.go, build.go), and reports in which round each was found. It prints Markdown:
+// docs/reliability.md has a report. It exits with 1 if there was a violation, if a mutation was not
+// found, if it was interrupted, or if the harness itself failed.
 package main
 
 import (
@@ -32,6 +33,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/caretaker-go/caretaker/bench/commandline"
+	"github.com/caretaker-go/caretaker/devdb/oracle"
 )
 
 func main() {
@@ -63,7 +67,10 @@ type options struct {
 	dir     string
 	// temporary: dir is ours to remove.
 	temporary bool
+	progress  io.Writer
 }
+
+func (o options) say(format string, args ...any) { fmt.Fprintf(o.progress, format+"\n", args...) }
 
 // list is a flag that may be given several times.
 type list []string
@@ -75,46 +82,45 @@ func (l *list) Set(value string) error {
 	return nil
 }
 
-func parse(args []string, errors io.Writer) (options, error) {
-	var o options
+func parse(args []string, progress io.Writer) (options, error) {
+	o := options{progress: progress}
 	flags := flag.NewFlagSet("faults", flag.ContinueOnError)
-	flags.SetOutput(errors)
 	flags.Uint64Var(&o.seed, "seed", 1, "seed of the first round; the others have the next ones")
 	flags.IntVar(&o.size, "size", 3, "size of the estate: 1 has 70 users, 160 issues and 300 notes, at most 50")
 	flags.IntVar(&o.replicas, "replicas", 3, "replicas, one to ten")
 	flags.IntVar(&o.rounds, "rounds", 0, "rounds to do; 0: as many as the time allows")
-	flags.DurationVar(&o.time, "time", 10*time.Minute, "begin no round after this time")
+	flags.DurationVar(&o.time, "time", 10*time.Minute, "begin no round after this time; one that has begun is brought to its end")
 	flags.DurationVar(&o.disturb, "disturb", 40*time.Second, "how long faults happen in a round")
 	flags.DurationVar(&o.patience, "patience", 2*time.Minute, "after the faults: give a round up when nothing was changed for so long and work is left")
 	flags.Var(&o.only, "only", "cause this fault alone, by its name in the report; may be repeated")
-	flags.BoolVar(&o.mutations, "mutations", false, "inject one defect after the other instead, and see whether each is found")
-	flags.StringVar(&o.mutation, "mutation", "", "inject this defect alone")
-	flags.IntVar(&o.bound, "bound", 10, "rounds within which an injected defect must be found")
-	flags.StringVar(&o.dir, "dir", "", "folder for logs and databases, made if need be; it stays, without the rounds in which nothing was found (default: a temporary one, which goes if nothing was found)")
-	if err := flags.Parse(args); err != nil {
+	flags.BoolVar(&o.mutations, "mutations", false, "build in one mutation after the other instead, and see whether each is found")
+	flags.StringVar(&o.mutation, "mutation", "", "build in this mutation alone")
+	flags.IntVar(&o.bound, "bound", 10, "rounds within which a mutation must be found")
+	flags.StringVar(&o.dir, "dir", "", "`folder` for logs and databases, made if need be; it stays, without the rounds in which nothing was found (default: a temporary one, which goes if nothing was found)")
+	if err := commandline.Parse(flags, args, progress); err != nil {
+		if o.mutations && flags.NArg() > 0 {
+			err = fmt.Errorf("%w; for one mutation alone -mutation %q", err, strings.Join(flags.Args(), " "))
+		}
 		return o, err
 	}
-	if flags.NArg() > 0 {
-		return o, fmt.Errorf("there are no arguments, but %q: see -help", flags.Args())
-	}
-	if o.replicas < 1 || o.replicas > 10 || o.size < 1 || o.size > 50 {
-		return o, fmt.Errorf("-replicas is 1 to 10 and -size 1 to 50")
-	}
-	if o.rounds < 0 || o.bound < 1 || o.time <= 0 || o.disturb <= 0 || o.patience <= 0 {
-		return o, fmt.Errorf("times are above 0, -rounds is 0 or more, -bound 1 or more")
+	err := errors.Join(
+		commandline.Within(flags, "size", 1, oracle.MaxSize), commandline.Within(flags, "replicas", 1, 10), commandline.Within(flags, "rounds", 0, 1_000_000),
+		commandline.Positive(flags, "time", "disturb", "patience", "bound"))
+	if err != nil {
+		return o, err
 	}
 	for _, name := range o.only {
 		if !slices.Contains(names(), name) {
 			return o, fmt.Errorf("there is no fault %q: choose one of %s", name, strings.Join(names(), "; "))
 		}
 	}
-	if o.mutation != "" && !slices.Contains(defects(), o.mutation) {
-		return o, fmt.Errorf("there is no defect %q: choose one of %s", o.mutation, strings.Join(defects(), "; "))
+	if o.mutation != "" && !slices.Contains(mutationNames(), o.mutation) {
+		return o, fmt.Errorf("there is no mutation %q: choose one of %s", o.mutation, strings.Join(mutationNames(), "; "))
 	}
 	return o, nil
 }
 
-func defects() (all []string) {
+func mutationNames() (all []string) {
 	for _, m := range mutations() {
 		all = append(all, m.name)
 	}

@@ -4,21 +4,24 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
+	"strings"
 )
 
 // change replaces a text that occurs once in a file of the source.
 type change struct{ file, before, after string }
 
-// mutation is a defect that is injected to see whether it is found.
+// mutation is a defect that is put in on purpose, to see whether it is found.
 type mutation struct {
 	name    string
 	changes []change
 }
 
-// mutations are defects of each kind against which caretaker promises something. They are compiled in
+// mutations are of each kind against which caretaker promises something. They are compiled in
 // place of the source, which has no trace of them.
-func mutations() []mutation {
+func mutations() []mutation { return append(mutationsOfLeases(), mutationsOfWork()...) }
+
+// mutationsOfLeases are those of who may write, and when.
+func mutationsOfLeases() []mutation {
 	return []mutation{
 		{"the epoch is not checked before a write", []change{{
 			"repo/guard.go", "WHERE name = {name} AND holder = {holder} AND epoch = {epoch} AND expires_at > clock_timestamp()\n  FOR SHARE",
@@ -44,6 +47,12 @@ func mutations() []mutation {
 			"repo/lease.go", "SELECT FROM maintenance.leases l WHERE l.name = $1 AND l.expires_at > clock_timestamp())`",
 			"SELECT FROM maintenance.leases l WHERE l.name = $1 AND l.expires_at > clock_timestamp() + interval '11 s')`",
 		}}},
+		{"an expired lease is renewed", []change{{
+			"repo/lease.go", "AND epoch = $3 AND expires_at > clock_timestamp()\nRETURNING", "AND epoch = $3\nRETURNING",
+		}}},
+		{"a pause is ignored", []change{{
+			"repo/runs_start.go", "WHERE worker IN ($1, '*') AND", "WHERE worker IN ($1, '*') AND worker = '' AND",
+		}}},
 		{"a fire is claimed twice", []change{{
 			"repo/runs_start.go", "AND (accounted_until = $8 OR ` + noLedgerTimeSQL + `)\n  RETURNING worker",
 			"AND ($8::timestamptz IS NOT NULL OR ` + noLedgerTimeSQL + `)\n  RETURNING worker",
@@ -53,6 +62,35 @@ func mutations() []mutation {
 		{"a release frees the successor", []change{{
 			"repo/lease.go", "WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > now()`",
 			"WHERE name = $1 AND $2::text <> '' AND $3::bigint > 0 AND expires_at > now()`",
+		}}},
+		{"a release does not look at the epoch", []change{{
+			"repo/lease.go", "WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > now()`",
+			"WHERE name = $1 AND holder = $2 AND $3::bigint > 0 AND expires_at > now()`",
+		}}},
+		{"a fire is given up at once", []change{{
+			"service/schedule/due.go", "t.now.Sub(d.missed[n-1]) < fireGrace {", "t.now.Sub(d.missed[n-1]) < 0 {",
+		}}},
+	}
+}
+
+// mutationsOfWork are those of what is done, and of what is noted about it.
+func mutationsOfWork() []mutation {
+	return []mutation{
+		{"a protection is ignored", []change{{
+			"repo/protections.go", "const inForceSQL = `(p.until IS NULL OR p.until > clock_timestamp())`",
+			"const inForceSQL = `(p.until < clock_timestamp())`",
+		}}},
+		{"a group goes before its time", []change{{
+			"repo/adjourned_group_deletion_begin.go", "	case !ripe:\n", "	case !ripe && !known:\n",
+		}}},
+		{"contributions go with their author", []change{{
+			"service/ghostuser/lists.go", `{table: "merge_requests", columns: "author_id", normal: give, hard: remove},`,
+			`{table: "merge_requests", columns: "author_id", normal: remove, hard: remove},`,
+		}}},
+		{"a placeholder's job is queued outside its transaction", []change{{
+			"repo/placeholder_user_references.go", "		if _, err := a.Queue.InsertJobs(ctx, tx, []Job{job}); err != nil {\n",
+			"		if err := pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {\n" +
+				"			_, err := a.Queue.InsertJobs(ctx, tx, []Job{job})\n			return err\n		}); err != nil {\n",
 		}}},
 		{"a job is queued outside its transaction", []change{{
 			"repo/placeholder_user_cleanup.go", "		claim.Scheduled, err = to.Queue.InsertJobs(ctx, tx, to.jobs(page.rules, rows))\n		return err\n",
@@ -78,49 +116,55 @@ func mutations() []mutation {
 	}
 }
 
-// prove builds in one defect after the other, and plays rounds until it is found.
-func prove(ctx context.Context, o options, report, progress io.Writer) error {
-	fmt.Fprintln(report, "| defect | found in round | by |\n|---|---|---|")
+// prove builds in one mutation after the other, and plays rounds until it is found.
+func (o options) prove(ctx context.Context, report io.Writer) error {
+	fmt.Fprintln(report, "| mutation | found in round | by |\n|---|---|---|")
 	o.proving = true
 	missed := 0
 	for _, m := range mutations() {
 		if o.mutation != "" && o.mutation != m.name {
 			continue
 		}
-		found, err := o.find(ctx, m, report, progress)
-		if err != nil {
+		round, by, err := o.find(ctx, m)
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("interrupted while %q was looked for: see %s for what is left of the round", m.name, o.dir)
+		case err != nil:
 			return fmt.Errorf("%s: %w", m.name, err)
-		}
-		if !found {
+		case round == 0:
 			missed++
 			fmt.Fprintf(report, "| %s | **not in %d** | |\n", m.name, o.bound)
+		default:
+			rule, _, _ := strings.Cut(by, ": ")
+			fmt.Fprintf(report, "| %s | %d | %s |\n", m.name, round, rule)
 		}
 	}
 	if missed > 0 {
-		return fmt.Errorf("%d defects were not found", missed)
+		return fmt.Errorf("%d mutations were not found", missed)
 	}
-	return nil
+	return o.removeDir()
 }
 
-func (o options) find(ctx context.Context, m mutation, report, progress io.Writer) (bool, error) {
-	dir, err := os.MkdirTemp(o.dir, "mutation-")
+// find returns the round in which a mutation is found, and a violation; 0 if it is not.
+func (o options) find(ctx context.Context, m mutation) (round int, by string, err error) {
+	program, remove, err := o.build(ctx, m.changes...)
 	if err != nil {
-		return false, err
+		return 0, "", err
 	}
-	program, err := build(ctx, dir, m.changes...)
-	if err != nil {
-		return false, err
-	}
+	defer remove()
 	for n := range o.bound {
-		violations, err := play(ctx, o, program, o.seed+uint64(n), newTally())
+		seed := o.seed + uint64(n)
+		violations, err := o.play(ctx, program, seed, newTally())
 		if err != nil {
-			return false, err
+			return 0, "", err
 		}
-		fmt.Fprintf(progress, "%s: seed %d: %d violations\n", m.name, o.seed+uint64(n), len(violations))
-		if len(violations) > 0 {
-			fmt.Fprintf(report, "| %s | %d | %.60s |\n", m.name, n+1, violations[0])
-			return true, os.RemoveAll(dir)
+		if len(violations) == 0 {
+			o.say("%s: not found in round %d", m.name, n+1)
+			continue
 		}
+		o.say("%s: found in round %d, %d violations, as\n  %s\nTo repeat it, and keep the logs: make faults FAULTS_ARGS=%q",
+			m.name, n+1, len(violations), violations[0], fmt.Sprintf("-mutation '%s' -bound 1 -dir faults-found %s", m.name, o.repeat(seed)))
+		return n + 1, violations[0], nil
 	}
-	return false, os.RemoveAll(dir)
+	return 0, "", nil
 }

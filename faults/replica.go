@@ -129,7 +129,7 @@ func (r *replica) start(ctx context.Context, configured bool) error {
 		_ = log.Close()
 		r.mu.Lock()
 		if !r.ending {
-			r.failures = append(r.failures, fmt.Sprintf("%s ended by itself: %v, see %s", r.name, err, log.Name()))
+			r.failures = append(r.failures, fmt.Sprintf("%s exited unasked: %v, see %s", r.name, err, log.Name()))
 		}
 		r.mu.Unlock()
 	}()

@@ -61,7 +61,8 @@ func (t *tally) count(fault string) {
 }
 
 // play does one round and returns what is wrong at its end.
-func play(ctx context.Context, o options, program string, seed uint64, t *tally) (violations []string, err error) {
+func (o options) play(ctx context.Context, program string, seed uint64, t *tally) (violations []string, err error) {
+	o.say("seed %d: making and filling the databases", seed)
 	dir, err := os.MkdirTemp(o.dir, fmt.Sprintf("round-%d-", seed))
 	if err != nil {
 		return nil, err
@@ -121,8 +122,10 @@ func (r *round) work(ctx context.Context) ([]string, error) {
 		random := rand.New(rand.NewPCG(r.seed, uint64(100+n)))
 		disturbers.Go(func() { r.freezeHolder(disturbing, replica, random) })
 	}
+	r.say("seed %d: faults for %s", r.seed, r.disturb)
 	err := r.cause(disturbing)
 	disturbers.Wait()
+	r.say("seed %d: all is healed, waiting until the work is done", r.seed)
 	if err = errors.Join(err, r.heal(ctx)); err != nil {
 		return nil, err
 	}

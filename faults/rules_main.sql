@@ -55,6 +55,11 @@ BEGIN
       WHERE placeholder_user_id = (NEW.args ->> 'placeholder_user_id')::bigint AND xmin = pg_current_xact_id()::xid);
   ELSIF NEW.kind = 'delete_user' AND NEW.args ->> 'reason' = 'No active token assigned' THEN
     caused := EXISTS (SELECT FROM maintenance.token_passes WHERE xmin = pg_current_xact_id()::xid);
+  ELSIF NEW.kind = 'delete_user' AND NEW.args ->> 'reason' = 'Group was deleted' THEN
+    caused := EXISTS (SELECT FROM maintenance.receipts WHERE "table" = 'members' AND xmin = pg_current_xact_id()::xid);
+  ELSIF NEW.kind = 'delete_user' AND NEW.args ->> 'reason' = 'Placeholder user is no longer referenced' THEN
+    caused := EXISTS (SELECT FROM maintenance.river_job
+      WHERE kind = 'delete_placeholder_user' AND state = 'completed' AND xmin = pg_current_xact_id()::xid);
   END IF;
   IF EXISTS (SELECT FROM maintenance.river_job j, maintenance.river_job i WHERE i.id = NEW.id AND i.finalized_at IS NULL
       AND j.id <> i.id AND j.finalized_at IS NULL AND j.kind = i.kind AND i.kind IN ('delete_user', 'destroy_group', 'delete_placeholder_user')
@@ -101,3 +106,13 @@ BEGIN
 END $$;
 CREATE CONSTRAINT TRIGGER faults_cursor AFTER UPDATE ON maintenance.token_passes DEFERRABLE INITIALLY DEFERRED
   FOR EACH ROW WHEN (NEW.cursor > OLD.cursor) EXECUTE FUNCTION faults.cursor_saved();
+
+-- A fire whose time has just come is not given up: a replica has a minute to run it.
+CREATE FUNCTION faults.missed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF NEW.outcome = 'missed' AND NEW.fire_time > clock_timestamp() - interval '1 minute' THEN
+    PERFORM faults.violate('a fire was given up before its time', to_jsonb(NEW)::text);
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER faults AFTER INSERT OR UPDATE ON maintenance.fires FOR EACH ROW EXECUTE FUNCTION faults.missed();

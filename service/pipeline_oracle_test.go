@@ -74,15 +74,13 @@ func TestFault_PipelineOracle_NarrowIDsMakeNoDifference(t *testing.T) {
 	}
 }
 
-// load writes the estate's rows, and queues the deletions of users that were asked for.
+// load writes the estate's rows, and queues its jobs.
 func (p *pipelineRun) load() {
 	p.T.Helper()
 	if err := p.oracle.Load(context.Background(), p.databases()); err != nil {
 		p.T.Fatal(err)
 	}
-	for _, d := range p.oracle.Deletions() {
-		p.Insert(repo.Job{Args: repo.DeleteUser{UserID: d.User, DeletedByID: new(d.By), Reason: "asked for"}})
-	}
+	p.Insert(p.oracle.Jobs()...)
 }
 
 // databases of the estate are one here.
@@ -176,7 +174,7 @@ func (p *pipelineRun) run(worker string) service.Run {
 }
 
 // digest of all that a round may change in the end: every table of the application with its number of rows and their
-// content, but for the stamps of what is tried again and again.
+// content, but for the timestamps of what is tried again and again.
 func (p *pipelineRun) digest() (all string) {
 	p.T.Helper()
 	tables := oracle.Tables()

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// passDay makes all that takes days due: it moves stamps back.
+// passDay makes all that takes days due: it moves timestamps back.
 func (e *estate) passDay(ctx context.Context) error {
 	for _, name := range databases {
 		statements := everywhereSQL
@@ -103,7 +103,7 @@ func (e *estate) drain(ctx context.Context) (left []leftover, err error) {
 	}
 }
 
-// everywhereSQL moves the stamps that every database has. What has lain for three days goes into the far past at once, where
+// everywhereSQL moves the timestamps that every database has. What has lain for three days goes into the far past at once, where
 // nothing keeps it: so no row is moved twice. Records that were postponed are due; a queue of our own is to be rolled.
 const everywhereSQL = `
 UPDATE maintenance.receipts SET at = at - interval '400 days'

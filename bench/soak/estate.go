@@ -32,7 +32,7 @@ type estate struct {
 	// gone is what servers had counted that are no more; replaced is how many.
 	gone     figures
 	replaced int
-	// worked is what all have counted in the end, version that of PostgreSQL.
+	// worked is what all have counted in the end; version is that of PostgreSQL.
 	worked  figures
 	version string
 }
@@ -132,6 +132,9 @@ func (e *estate) fill(ctx context.Context) (err error) {
 		}
 	}
 	if err := devdb.LoadDemo(ctx, urls); err != nil {
+		return err
+	}
+	if err := e.conns["main"].QueryRow(ctx, `SHOW server_version`).Scan(&e.version); err != nil {
 		return err
 	}
 	definitions := filepath.Join(e.dir, "definitions.yml")

@@ -1,14 +1,14 @@
 // Soak watches caretaker for as long as one likes, to find what grows: a private PostgreSQL with autovacuum on, two servers
 // whose five workers run every minute, and an application that makes rows and deletes them, at a trickle and in bursts.
 //
-// A day lasts a minute (-day): at its end the stamps of history, retry periods, grace periods and queue partitions are
+// A day lasts a minute (-day): at its end the timestamps of history, retry periods, grace periods and queue partitions are
 // moved back, so that all that takes days is due. The second server is replaced every few days (-replace), as by a
 // deployment; a server prunes the history when it starts and once an hour. The first server lives as long as the soak,
 // and its memory is what is watched.
 //
 // It prints Markdown: of each series the slope with its standard error, the first quarter left out, and what was worked in
-// all. It fails if a series rises beyond its bound, or if rows are left over when the application has stopped. docs/soak.md
-// has a run, and says how to look further.
+// all. It fails if a series rises beyond its bound, or if rows are left over when the application has stopped. If it is
+// interrupted, it prints the slopes until then. docs/soak.md has a run, and says how to look further.
 package main
 
 import (
@@ -21,6 +21,8 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/caretaker-go/caretaker/bench/commandline"
 )
 
 func main() {
@@ -42,10 +44,8 @@ type options struct {
 	dir                              string
 }
 
-func parse(args []string, errors io.Writer) (options, error) {
-	var o options
+func parse(args []string, help io.Writer) (o options, err error) {
 	flags := flag.NewFlagSet("soak", flag.ContinueOnError)
-	flags.SetOutput(errors)
 	flags.DurationVar(&o.time, "time", 20*time.Minute, "how long the application is at work")
 	flags.DurationVar(&o.every, "every", 5*time.Second, "how often everything is measured")
 	flags.DurationVar(&o.day, "day", time.Minute, "how long a day lasts")
@@ -53,18 +53,15 @@ func parse(args []string, errors io.Writer) (options, error) {
 	flags.DurationVar(&o.drain, "drain", 5*time.Minute, "how long the servers may take for the rest at the end")
 	flags.IntVar(&o.burst, "burst", 1000, "orders that are deleted at once, once a day, with 20 items each")
 	flags.Float64Var(&o.bound, "bound", 10, "how many percent of its mean a series may rise in an hour")
-	flags.BoolVar(&o.quick, "quick", false, "a few seconds: shows that it works, measures nothing")
+	flags.BoolVar(&o.quick, "quick", false, "an application for four seconds, about a minute in all: shows that it works, measures nothing")
 	flags.StringVar(&o.dir, "dir", "", "`directory` for the servers' logs and all samples; default a new temporary one")
-	if err := flags.Parse(args); err != nil {
+	if err := commandline.Parse(flags, args, help); err != nil {
 		return o, err
 	}
 	if o.quick {
 		o.time, o.every, o.day, o.replace, o.burst = 4*time.Second, 200*time.Millisecond, time.Second, 2*time.Second, 50
 	}
-	if flags.NArg() > 0 || min(o.time, o.every, o.day, o.replace, o.drain) <= 0 || o.burst < 1 || o.bound <= 0 {
-		return o, fmt.Errorf("times and sizes are above 0, and there are no further arguments")
-	}
-	return o, nil
+	return o, commandline.Positive(flags, "time", "every", "day", "replace", "drain", "burst", "bound")
 }
 
 func run(ctx context.Context, args []string, out, progress io.Writer) (err error) {
@@ -79,9 +76,14 @@ func run(ctx context.Context, args []string, out, progress io.Writer) (err error
 	defer func() { err = errors.Join(err, e.close(ctx)) }()
 	e.say("the application is at work for %s; logs and samples are in %s", o.time, e.dir)
 	if err := e.soak(ctx); err != nil {
-		return errors.Join(err, e.samples.write(e.dir))
+		if ctx.Err() != nil {
+			e.time = time.Since(e.began)
+			e.slopes(out, e.samples.trends(e.options))
+			err = fmt.Errorf("interrupted after %s: what is left over was not looked at", e.time.Round(time.Second))
+		}
+		return errors.Join(err, e.samples.write(e.dir), fmt.Errorf("logs and samples are in %s", e.dir))
 	}
-	e.say("the application has stopped, the rest is worked")
+	e.say("the application has stopped, the rest is worked off")
 	left, err := e.drain(ctx)
 	if err != nil {
 		return err
@@ -90,8 +92,10 @@ func run(ctx context.Context, args []string, out, progress io.Writer) (err error
 		return err
 	}
 	trends := e.samples.trends(o)
-	e.report(out, trends, left)
-	return verdict(trends, left, o, e.dir)
+	e.slopes(out, trends)
+	e.totals(out, left)
+	e.say("logs and samples are in %s", e.dir)
+	return failure(trends, left, o, e.dir)
 }
 
 // soak lets the application work, time pass and everything be measured until the time is over.

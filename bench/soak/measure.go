@@ -46,7 +46,7 @@ const megabyte = 1 << 20
 func (e *estate) sampleServer(f figures, at time.Duration) {
 	add := func(name string, floor, value float64) { e.samples.add(name, floor, at, value) }
 	add("server: resident memory, MB", 5, f["process_resident_memory_bytes"]/megabyte)
-	add("server: living heap, MB", 2, f["heap"])
+	add("server: live heap, MB", 2, f["heap"])
 	add("server: goroutines", 5, f["go_goroutines"])
 	add("server: open files", 3, f["process_open_fds"])
 	add("backlog: rows", 500, f["maintenance_backlog_pending"])
@@ -84,7 +84,7 @@ func (e *estate) sampleDatabase(ctx context.Context, name string, sizes map[seri
 	var size, dead float64
 	_, err = pgx.ForEachRow(rows, []any{&table, &partitions, &size, &dead}, func() error {
 		sizes[series{"size: " + table + ", kB", 512}] += size / 1024
-		sizes[series{"dead rows: " + table, 500}] += dead
+		sizes[series{"dead tuples: " + table, 500}] += dead
 		if table == "queue of records" {
 			sizes[series{"queue: partitions", 2}] += float64(partitions)
 		}

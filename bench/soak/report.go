@@ -7,12 +7,13 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"time"
 )
 
-// report prints what came of it.
-func (e *estate) report(out io.Writer, trends []trend, left []leftover) {
+// slopes prints where the series go.
+func (e *estate) slopes(out io.Writer, trends []trend) {
 	fmt.Fprintf(out, "%d cores, load %s, %s/%s, %s, PostgreSQL %s. %s of %s days, the first quarter left out; the second server was "+
-		"replaced %d times.\n\n", runtime.NumCPU(), load(), runtime.GOOS, runtime.GOARCH, runtime.Version(), e.version, e.time, e.day,
+		"replaced %d times.\n\n", runtime.NumCPU(), load(), runtime.GOOS, runtime.GOARCH, runtime.Version(), e.version, e.time.Round(time.Second), e.day,
 		e.replaced)
 	fmt.Fprintln(out, "| series | mean | slope an hour | standard error | bound | rises |\n|---|---|---|---|---|---|")
 	var constant []string
@@ -23,19 +24,14 @@ func (e *estate) report(out io.Writer, trends []trend, left []leftover) {
 			}
 			continue
 		}
-		rises := "no"
-		switch {
-		case t.n < fewest:
-			rises = "too short to say"
-		case t.tooMuch():
-			rises = "**yes, too much**"
-		case t.rises():
-			rises = "yes, within the bound"
-		}
 		fmt.Fprintf(out, "| %s | %s | %s | %s | %s | %s |\n", t.name, figure(t.mean), figure(t.slope), figure(t.stdErr), figure(t.bound),
-			rises)
+			t.verdict())
 	}
 	fmt.Fprintf(out, "\nConstant: %s; and all that is not listed.\n\n", strings.Join(constant, "; "))
+}
+
+// totals prints what was worked in all, and what is left over.
+func (e *estate) totals(out io.Writer, left []leftover) {
 	w := e.worked
 	fmt.Fprintf(out, "Worked in all: %.0f rows, users and groups by %.0f runs that succeeded, %.0f that failed, %.0f skipped, "+
 		"%.0f cancelled; %.0f jobs that succeeded, %.0f other attempts; %.0f fires, %.0f missed; %.0f statements. Errors in the logs: "+
@@ -49,7 +45,7 @@ func (e *estate) report(out io.Writer, trends []trend, left []leftover) {
 	}
 }
 
-// tally adds up what all servers have counted, and asks what the report says of the database.
+// tally adds up what all servers have counted.
 func (e *estate) tally(ctx context.Context) error {
 	e.worked = e.gone
 	for _, s := range []*server{e.first, e.second} {
@@ -59,7 +55,7 @@ func (e *estate) tally(ctx context.Context) error {
 		}
 		e.worked = f.plus(e.worked)
 	}
-	return e.conns["main"].QueryRow(ctx, `SHOW server_version`).Scan(&e.version)
+	return nil
 }
 
 // load is how many processes wanted a core in the last minutes, where Linux tells it.

@@ -57,6 +57,25 @@ func (t trend) rises() bool {
 // tooMuch says whether it rises so much that the soak fails.
 func (t trend) tooMuch() bool { return t.rises() && t.slope > t.bound }
 
+// cannotTell says whether it may rise too much for all one knows: the slope is no more certain than that.
+func (t trend) cannotTell() bool {
+	return t.n < fewest || !t.rises() && t.slope+significance*t.stdErr > max(t.bound, smallRise*math.Abs(t.mean))
+}
+
+// verdict says whether it rises, as the report does.
+func (t trend) verdict() string {
+	switch {
+	case t.cannotTell():
+		return "cannot tell"
+	case t.tooMuch():
+		return "**yes, too much**"
+	case t.rises():
+		return "yes, within the bound"
+	default:
+		return "no"
+	}
+}
+
 // trends fits a line to each series, behind the warm-up: the first quarter.
 func (s *samples) trends(o options) []trend {
 	width := max(o.day, (o.time / 40).Truncate(o.day))
@@ -122,8 +141,8 @@ func fit(points []point) (t trend) {
 	return t
 }
 
-// verdict is an error that names what went wrong and how to look further.
-func verdict(trends []trend, left []leftover, o options, dir string) error {
+// failure is an error that names what went wrong and how to look further.
+func failure(trends []trend, left []leftover, o options, dir string) error {
 	var errs []error
 	for _, t := range trends {
 		if t.tooMuch() && !o.quick {

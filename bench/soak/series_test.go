@@ -97,6 +97,20 @@ func TestTrend_RisesOnlyIfItIsNeitherChanceNorLittle(t *testing.T) {
 	}
 }
 
+func TestTrend_SaysNoOnlyIfTheSlopeIsCertainEnough(t *testing.T) {
+	t.Parallel()
+	for want, of := range map[string]trend{
+		"no":                    {n: 20, mean: 100, slope: 1, stdErr: 4, bound: 10},
+		"cannot tell":           {n: 20, mean: 100, slope: 1, stdErr: 5, bound: 10},
+		"yes, within the bound": {n: 20, mean: 100, slope: 9, stdErr: 2, bound: 10},
+		"**yes, too much**":     {n: 20, mean: 100, slope: 11, stdErr: 2, bound: 10},
+	} {
+		if got := of.verdict(); got != want {
+			t.Errorf("%+v: %q, want %q", of, got, want)
+		}
+	}
+}
+
 func TestTrends_TheBoundIsAPartOfTheMeanOrTheFloor(t *testing.T) {
 	t.Parallel()
 	var s samples
@@ -113,20 +127,20 @@ func TestTrends_TheBoundIsAPartOfTheMeanOrTheFloor(t *testing.T) {
 	}
 }
 
-func TestVerdict_NamesTheSeriesAndWhatIsLeft(t *testing.T) {
+func TestFailure_NamesTheSeriesAndWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	leak := trend{name: "server: goroutines", n: 20, mean: 100, slope: 60, stdErr: 1, bound: 10}
 	left := []leftover{{"shop", "items of orders", 3}}
-	if err := verdict([]trend{{name: "quiet", n: 20, mean: 5}}, nil, options{}, "d"); err != nil {
+	if err := failure([]trend{{name: "quiet", n: 20, mean: 5}}, nil, options{}, "d"); err != nil {
 		t.Error(err)
 	}
-	err := verdict([]trend{leak}, left, options{}, "d")
+	err := failure([]trend{leak}, left, options{}, "d")
 	for _, want := range []string{"server: goroutines rises by 60 an hour, 10 are allowed", "3 items of orders in shop", "samples.csv"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
-	if err := verdict([]trend{leak}, nil, options{quick: true}, "d"); err != nil {
+	if err := failure([]trend{leak}, nil, options{quick: true}, "d"); err != nil {
 		t.Errorf("a quick look measures nothing: %v", err)
 	}
 }

@@ -28,19 +28,19 @@ type server struct {
 	ended             chan error
 
 	mu sync.Mutex
-	// heap is what was alive behind the last garbage collection, in MB; errors are lines of the log.
+	// heap is what was live after the last garbage collection, in MB; errors are lines of the log.
 	heap, errors float64
 }
 
 // startTimeout is how long a server may take until it serves, stopTimeout until it has ended.
 const startTimeout, stopTimeout = 2 * time.Minute, 30 * time.Second
 
-// startServer returns when the server serves. GODEBUG lets it write a line for each garbage collection, with the living heap.
+// startServer returns when the server serves. GODEBUG lets it write a line for each garbage collection, with the live heap.
 func (e *estate) startServer(ctx context.Context, name string) (*server, error) {
 	s := &server{name: name, ended: make(chan error, 1)}
-	s.process = exec.CommandContext(ctx, e.program, "serve", "--config", e.config(name))
-	s.process.Cancel = func() error { return s.process.Process.Signal(syscall.SIGTERM) }
-	s.process.WaitDelay = stopTimeout
+	s.process = exec.CommandContext(context.WithoutCancel(ctx), e.program, "serve", "--config", e.config(name))
+	// Whoever interrupts the soak at a terminal does not interrupt the server, which is stopped in order.
+	s.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	s.process.Env = append(os.Environ(), "GODEBUG=gctrace=1")
 	lines, err := s.process.StderrPipe()
 	if err != nil {
@@ -68,7 +68,7 @@ func (e *estate) startServer(ctx context.Context, name string) (*server, error) 
 	}
 }
 
-// collected is a line about a garbage collection; the third size is what lives.
+// collected is a line about a garbage collection; the third size is the live heap.
 var collected = regexp.MustCompile(`^gc \d+ @.* \d+->\d+->(\d+) MB`)
 
 // follow copies the log until its end, and takes from it what is of interest.

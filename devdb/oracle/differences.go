@@ -81,6 +81,7 @@ func dangling() (queries []string) {
 		{"group_deletion_schedules", "group_id", "namespaces"},
 		{"namespace_details", "namespace_id", "namespaces"},
 		{"ghost_user_migrations", "user_id", "users"},
+		{"oauth_access_tokens", "resource_owner_id", "users"},
 	} {
 		condition := r[3]
 		if condition == "" {

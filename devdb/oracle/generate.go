@@ -84,6 +84,8 @@ type Estate struct {
 	notes               []text
 	pipelines           []pipeline
 	vulnerabilities     []vulnerability
+	mergeRequests       []text
+	epics               []text
 }
 
 // Generate makes an estate of 70 users, 20 groups, 25 projects, 160 issues and 300 notes, or as many
@@ -109,6 +111,7 @@ func Generate(seed uint64, size int) *Estate {
 	e.addMembers()
 	e.addTexts()
 	e.addElsewhere(rand.New(rand.NewPCG(seed, 52)))
+	e.addBelongings(rand.New(rand.NewPCG(seed, 53)))
 	return e
 }
 
@@ -224,18 +227,20 @@ func (e *Estate) addMembers() {
 	}
 }
 
+// anybody may have written something: a placeholder who has is still referenced.
+func (e *Estate) anybody(random *rand.Rand) int {
+	for {
+		if u := e.users[random.IntN(e.lastUser)]; u.kind != 15 {
+			return u.id
+		}
+	}
+}
+
 // addTexts adds issues and notes; placeholders write in the first issue only, which stays.
 func (e *Estate) addTexts() {
 	e.issues = append(e.issues, text{id: 1, author: Owner, project: 1})
-	anybody := func() int {
-		for {
-			if u := e.users[e.Random.IntN(e.lastUser)]; u.kind != 15 {
-				return u.id
-			}
-		}
-	}
 	for id := 2; id <= 160*e.size; id++ {
-		i := text{id: id, author: anybody(), project: 1 + e.Random.IntN(len(e.projects))}
+		i := text{id: id, author: e.anybody(e.Random), project: 1 + e.Random.IntN(len(e.projects))}
 		if id < 6 {
 			i.author, i.project = []int{hardDeleted, KeptByProject}[id%2], 1
 		}
@@ -246,7 +251,7 @@ func (e *Estate) addTexts() {
 	}
 	note(hardDeleted, e.issues[0])
 	for range 300 * e.size {
-		note(anybody(), e.issues[e.Random.IntN(len(e.issues))])
+		note(e.anybody(e.Random), e.issues[e.Random.IntN(len(e.issues))])
 	}
 	for _, u := range e.users {
 		if u.referenced {

@@ -8,19 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Deletion of a user that somebody has asked for.
-type Deletion struct{ User, By int64 }
-
-// Deletions are all, for the queue of jobs.
-func (e *Estate) Deletions() (all []Deletion) {
-	for _, u := range e.users {
-		if u.deletedBy > 0 {
-			all = append(all, Deletion{int64(u.id), int64(u.deletedBy)})
-		}
-	}
-	return all
-}
-
 // Databases are connections to those of an estate, which may be one and the same.
 type Databases struct{ Main, CI, Sec *pgx.Conn }
 
@@ -36,7 +23,7 @@ func (w *writer) send(ctx context.Context, to Databases) error {
 	return errors.Join(to.Main.SendBatch(ctx, &w.main).Close(), to.CI.SendBatch(ctx, &w.ci).Close(), to.Sec.SendBatch(ctx, &w.sec).Close())
 }
 
-// Load writes the estate's rows into databases that are empty but for caretaker's own tables. Jobs are left to the caller.
+// Load writes the estate's rows into databases that are empty but for caretaker's own tables. [Estate.Jobs] are left to the caller.
 func (e *Estate) Load(ctx context.Context, to Databases) error {
 	w := &writer{}
 	w.main.Queue(`INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'one', now(), now()), (2, 'two', now(), now())`)
@@ -77,6 +64,7 @@ func (e *Estate) Load(ctx context.Context, to Databases) error {
 	w.main.Queue(`INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by)
 		VALUES ('user', $1, 'kept', 'oracle'), ('group', $2, 'kept', 'oracle')`, protectedUser, protectedGroup)
 	e.loadElsewhere(w)
+	e.loadBelongings(w)
 	return w.send(ctx, to)
 }
 

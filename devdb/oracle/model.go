@@ -150,12 +150,22 @@ func Tables() map[string]Table {
 	// In ci there are no users: the ghost user of organization 2 is the one that was added.
 	const runBy = `CASE WHEN user_id = 1 THEN 'ghost1' WHEN user_id > 100000 THEN 'ghost2' ELSE coalesce(user_id::text, 'nobody') END`
 	return map[string]Table{
-		"users":                    {"main", `SELECT id::text FROM users WHERE id <= 100000`},
-		"namespaces":               {"main", `SELECT concat_ws(' ', id, type, path) FROM namespaces`},
+		"users":                 {"main", `SELECT concat_ws(' ', id, state, user_type) FROM users WHERE id <= 100000`},
+		"tokens":                {"main", `SELECT concat_ws(' ', user_id, count(*), 'revoked', count(*) FILTER (WHERE revoked)) FROM personal_access_tokens GROUP BY user_id`},
+		"placeholders":          {"main", `SELECT concat_ws(' ', placeholder_user_id, 'of', coalesce(namespace_id, 0), 'attempts', deletion_attempts) FROM import_placeholder_user_details`},
+		"namespaces":            {"main", `SELECT concat_ws(' ', id, type, path) FROM namespaces`},
+		"routes":                {"main", `SELECT concat_ws(' ', source_type, source_id, path) FROM routes`},
+		"group links":           {"main", `SELECT concat_ws(' ', shared_group_id, group_access) FROM group_group_links`},
+		"groups marked by date": {"main", `SELECT concat_ws(' ', group_id, 'by', user_id) FROM group_deletion_schedules`},
+		"groups marked in details": {"main", `SELECT concat_ws(' ', namespace_id, 'by', state_metadata ->> 'deletion_scheduled_by_user_id') FROM namespace_details
+			WHERE deletion_scheduled_at IS NOT NULL OR state_metadata ? 'deletion_scheduled_by_user_id'`},
 		"projects":                 {"main", `SELECT id::text FROM projects`},
+		"repositories":             {"main", `SELECT project_id::text FROM project_repositories`},
 		"members":                  {"main", `SELECT id::text FROM members`},
 		"issues":                   {"main", fmt.Sprintf(written, "issues")},
 		"notes":                    {"main", fmt.Sprintf(written, "notes") + ` WHERE x.noteable_type = 'Issue'`},
+		"merge requests":           {"main", fmt.Sprintf(written, "merge_requests")},
+		"epics":                    {"main", fmt.Sprintf(written, "epics")},
 		"ghost queue":              {"main", `SELECT user_id::text FROM ghost_user_migrations`},
 		"mirrors":                  {"ci", `SELECT namespace_id::text FROM ci_namespace_mirrors`},
 		"metadata":                 {"ci", `SELECT project_id::text FROM ci_pipeline_metadata`},
@@ -163,7 +173,7 @@ func Tables() map[string]Table {
 		"builds":                   {"ci", `SELECT concat_ws(' ', id, ` + runBy + `) FROM p_ci_builds`},
 		"vulnerabilities":          {"sec", `SELECT concat_ws(' ', id, 'resolved by', coalesce(resolved_by_id, 0)) FROM vulnerabilities`},
 		"notes of vulnerabilities": {"main", `SELECT noteable_id::text FROM notes WHERE noteable_type = 'Vulnerability'`},
-		"refusals": {"main", `SELECT DISTINCT concat_ws(' ', kind, coalesce(args ->> 'placeholder_user_id', args ->> 'user_id'), metadata ->> 'reason')
+		"refusals": {"main", `SELECT DISTINCT concat_ws(' ', kind, coalesce(args ->> 'placeholder_user_id', args ->> 'group_id', args ->> 'user_id'), metadata ->> 'reason')
 			FROM maintenance.river_job WHERE state NOT IN ('completed', 'available', 'scheduled', 'running', 'retryable')`},
 	}
 }
@@ -176,20 +186,16 @@ func (e *Estate) Rows() map[string][]string {
 	}
 	e.addUsers(add)
 	for _, g := range e.groups {
-		if e.groupGone(g.id) {
-			continue
+		if !e.groupGone(g.id) {
+			e.addGroup(add, g)
 		}
-		path := fmt.Sprintf("g%d", g.id)
-		if (g.marked || g.lost) && !e.restored(g) {
-			path += fmt.Sprintf("-deletion_scheduled-%d", g.id)
-		}
-		add("namespaces", g.id, "Group", path)
-		add("mirrors", g.id)
 	}
 	for _, p := range e.projects {
 		if !e.projectGone(p.id) {
 			add("projects", p.id)
 			add("metadata", p.id)
+			add("repositories", p.id)
+			add("routes", "Project", p.id, fmt.Sprintf("x/p%d", p.id))
 			add("namespaces", ofProject(p.id), "Project", fmt.Sprintf("p%d", p.id))
 		}
 	}
@@ -208,14 +214,36 @@ func (e *Estate) Rows() map[string][]string {
 			add("notes", n.id, e.author(n.author))
 		}
 	}
+	e.addWork(add)
 	e.addElsewhereRows(add)
 	return r
+}
+
+func (e *Estate) addGroup(add func(string, ...any), g group) {
+	path := fmt.Sprintf("g%d", g.id)
+	if (g.marked || g.lost) && !e.restored(g) {
+		path += fmt.Sprintf("-deletion_scheduled-%d", g.id)
+	}
+	add("namespaces", g.id, "Group", path)
+	add("routes", "Namespace", g.id, path)
+	add("mirrors", g.id)
+	if level := e.shares[g.id]; level > 0 {
+		add("group links", g.id, level)
+	}
+	switch {
+	case !g.marked || e.restored(g):
+	case g.newStore:
+		add("groups marked in details", g.id, "by", g.by)
+	case !e.userGone(g.by): // the mark goes with the one who has set it
+		add("groups marked by date", g.id, "by", g.by)
+	}
 }
 
 func (e *Estate) addUsers(add func(string, ...any)) {
 	for _, u := range e.users {
 		if !e.userGone(u.id) {
-			add("users", u.id)
+			add("users", u.id, u.state, u.kind)
+			e.addUsersBelongings(add, u)
 			add("namespaces", Personal(u.id), "User", fmt.Sprintf("u%d", u.id))
 		}
 		if e.candidate(u) && u.referenced {
@@ -226,4 +254,5 @@ func (e *Estate) addUsers(add func(string, ...any)) {
 	add("refusals", "delete_user", soleBot, "SOLE_OWNER_OF_GROUP")
 	add("refusals", "delete_user", unauthorized, "NOT_AUTHORIZED")
 	add("refusals", "delete_user", protectedUser, "PROTECTED")
+	add("refusals", "destroy_group", protectedGroup, "PROTECTED")
 }

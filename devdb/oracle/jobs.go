@@ -1,0 +1,37 @@
+package oracle
+
+import "github.com/caretaker-go/caretaker/repo"
+
+// Jobs are those that wait at the start: the deletions of users that somebody has asked for, and a few of bots
+// and groups that must stay: bots with a token that keeps them, groups whose time has not come, without a mark,
+// or protected.
+func (e *Estate) Jobs() (all []repo.Job) {
+	add := func(args repo.JobArgs) { all = append(all, repo.Job{Args: args}) }
+	for _, u := range e.users {
+		if u.deletedBy > 0 {
+			add(repo.DeleteUser{UserID: int64(u.id), DeletedByID: new(int64(u.deletedBy)), Reason: "asked for"})
+		}
+	}
+	bots := 0
+	for _, u := range e.users {
+		if bots < 5 && u.id >= lastCast && u.kind == 6 && !e.inactive(u) {
+			bots++
+			bot := int64(u.id)
+			add(repo.DeleteUser{UserID: bot, DeletedByID: &bot, SkipAuthorization: true, Reason: repo.TokenDeletionReason})
+		}
+	}
+	groups := 0
+	for _, g := range e.groups {
+		by := g.by
+		switch {
+		case g.id == protectedGroup, groups < 8 && g.marked && !due(g) && g.by < nobody && g.id != markerGroup:
+		case groups < 4 && !g.marked && !g.lost:
+			by = adminUser
+		default:
+			continue
+		}
+		groups++
+		add(repo.DestroyGroup{GroupID: int64(g.id), UserID: new(int64(by))})
+	}
+	return all
+}
