@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
@@ -126,9 +128,15 @@ type oneAttempt struct {
 	e *Estate
 }
 
-// WorkJob sets the job aside and works it.
+// WorkJob sets the job aside and works it. The database may be one whose transactions are serializable by themselves:
+// those collide with what the queue writes meanwhile.
 func (o oneAttempt) WorkJob(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
-	if _, err := o.e.Open[0].Pool().Exec(ctx, setWorkedAsideSQL, r.ID); err != nil {
+	readCommitted := pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
+	err := pgx.BeginTxFunc(ctx, o.e.Open[0].Pool(), readCommitted, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, setWorkedAsideSQL, r.ID)
+		return err
+	})
+	if err != nil {
 		return service.JobResult{}, err
 	}
 	return o.OnlyKind.WorkJob(ctx, r)
