@@ -70,8 +70,16 @@ func brokenSQL() []string {
 		`SELECT 'a completed job has another outcome: ' || to_jsonb(j)::text FROM maintenance.river_job j
 			WHERE state = 'completed' AND metadata ->> 'outcome' NOT IN ('succeeded', 'skipped', 'restored')`,
 		`SELECT 'a run counts other rows than its tables: ' || r.id || ' ' || counts::text || ' ' || tables::text FROM maintenance.runs r
-			WHERE worker = 'loose_foreign_keys_cleanup' AND state = 'succeeded' AND (counts ->> 'deleted_rows')::bigint
+			WHERE worker IN ('loose_foreign_keys_cleanup', 'ghost_user_migration') AND state = 'succeeded' AND (counts ->> 'deleted_rows')::bigint
 				<> (SELECT coalesce(sum((t ->> 'deleted')::bigint), 0) FROM jsonb_array_elements(tables) t)`,
+		`SELECT 'a run counts other values than its tables: ' || r.id || ' ' || counts::text || ' ' || tables::text FROM maintenance.runs r
+			WHERE worker = 'ghost_user_migration' AND state = 'succeeded' AND (counts ->> 'moved_rows')::bigint + (counts ->> 'nullified_rows')::bigint
+				< (SELECT coalesce(sum((t ->> 'updated')::bigint), 0) FROM jsonb_array_elements(tables) t)`,
+		`SELECT 'a run counts other jobs than it has queued: ' || r.id || ' ' || r.worker || ' ' || counts::text || ', queued ' || n FROM maintenance.runs r
+			JOIN (VALUES ('inactive_token_deletion', 'delete_user'), ('adjourned_group_deletion', 'destroy_group'), ('placeholder_user_cleanup', 'delete_placeholder_user'))
+				queues (by, kind) ON by = worker,
+			LATERAL (SELECT count(*) AS n FROM maintenance.river_job j WHERE j.metadata ->> 'run_id' = r.id::text AND j.kind = queues.kind) queued
+			WHERE NOT dry_run AND state = 'succeeded' AND (counts ->> 'scheduled_jobs')::bigint <> n`,
 		`SELECT 'a fire has no run: ' || worker || ' ' || fire_time FROM maintenance.fires f WHERE outcome = 'ran'
 			AND NOT EXISTS (SELECT FROM maintenance.runs r WHERE r.id = f.run_id)`,
 		`SELECT 'a run by schedule has not one fire: ' || worker || ' ' || id FROM maintenance.runs r

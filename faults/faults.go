@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/caretaker-go/caretaker/devdb/oracle"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service/ghostuser"
 )
@@ -146,7 +147,7 @@ func (r *round) freezeLong(ctx context.Context) error {
 }
 
 // freezeRenewal freezes the replica that has the lease of the ghost migration, in a run that has been at work for
-// a while, between two transactions, until its next renewal is late, and its leases have expired: it renews before
+// a while, between two statements, until its next renewal is late, and its leases have expired: it renews before
 // anything else when it wakes, if it may.
 func (r *round) freezeRenewal(ctx context.Context) error {
 	conn, err := connect(ctx, r.lab.url("main"))
@@ -156,21 +157,24 @@ func (r *round) freezeRenewal(ctx context.Context) error {
 	defer func() { _ = conn.Close(ctx) }()
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); wait(ctx, 5*time.Millisecond) {
 		for _, replica := range r.replicas {
-			idle, err := betweenTransactions(ctx, conn, replica.name)
+			var migrates bool
+			err := conn.QueryRow(ctx, `SELECT (`+holdsSQL+` AND l.name = $2 AND l.acquired_at < clock_timestamp() - interval '0.3 s') > 0`,
+				replica.name, ghostuser.Name).Scan(&migrates)
 			if err != nil {
 				return err
 			}
-			if !idle || !replica.freeze() {
+			if !migrates || !replica.freeze() {
 				continue
 			}
-			// It may have begun one meanwhile: then the server would end that, and the run fail before it renews.
-			idle, err = betweenTransactions(ctx, conn, replica.name)
-			if idle && err == nil {
+			// Not in a transaction: the server would end that, and the run fail before it renews.
+			var inTransaction bool
+			err = conn.QueryRow(ctx, inTransactionSQL, replica.name).Scan(&inTransaction)
+			if !inTransaction && err == nil {
 				wait(ctx, 11*time.Second) // a third of ghostRuntime and run.LeaseMargin, and a second
 				_, err = conn.Exec(ctx, expireSQL, replica.name)
 			}
 			replica.thaw()
-			if idle || err != nil {
+			if !inTransaction || err != nil {
 				return err
 			}
 		}
@@ -178,12 +182,9 @@ func (r *round) freezeRenewal(ctx context.Context) error {
 	return errNoOccasion
 }
 
-// betweenTransactions says whether a replica has had the lease of the ghost migration for a while, and is in no transaction.
-func betweenTransactions(ctx context.Context, conn *pgx.Conn, app string) (is bool, err error) {
-	err = conn.QueryRow(ctx, `SELECT (`+holdsSQL+` AND l.name = $2 AND l.acquired_at < clock_timestamp() - interval '0.3 s') > 0
-		AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND xact_start IS NOT NULL)`, app, ghostuser.Name).Scan(&is)
-	return is, err
-}
+// inTransactionSQL says whether a frozen replica is in the middle of a transaction; what the server still works for it ends by itself.
+const inTransactionSQL = `
+SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND state LIKE 'idle in transaction%')`
 
 // pauseWorker pauses a worker for a while: after three seconds no lease of it may be taken.
 func (r *round) pauseWorker(ctx context.Context) error {
@@ -300,8 +301,14 @@ func (r *round) loseConfiguration(ctx context.Context) error {
 	return replica.start(ctx, true)
 }
 
-// application changes rows in another order than caretaker does, so that deadlocks come about.
+// lateIssueSQL lets a user write an issue in project 1, which stays, also one who is about to go.
+const lateIssueSQL = `
+INSERT INTO issues (id, iid, title, author_id, project_id, namespace_id)
+SELECT $1::bigint, $1::bigint, 'late', u.id, p.id, p.project_namespace_id FROM users u, projects p WHERE u.id = $2 AND u.user_type IN (0, 6) AND p.id = 1`
+
+// application lets users write issues, and changes rows in another order than caretaker does, so that deadlocks come about.
 func (r *round) application(ctx context.Context) {
+	late := oracle.FirstLate
 	random := rand.New(rand.NewPCG(r.seed, 3))
 	r.repeat(ctx, 10*time.Millisecond, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -312,7 +319,11 @@ func (r *round) application(ctx context.Context) {
 		}
 		defer func() { _ = conn.Close(ctx) }()
 		for range 20 {
+			late++
 			err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+				if _, err := tx.Exec(ctx, lateIssueSQL, late, 1+random.IntN(r.estate.LastUser())); err != nil {
+					return err
+				}
 				for _, change := range random.Perm(3) {
 					sql := []string{
 						`UPDATE notes SET note = 'seen' WHERE id = ANY ($1)`, `UPDATE issues SET title = 'seen' WHERE id = ANY ($1)`,

@@ -115,6 +115,17 @@ END $$;
 CREATE CONSTRAINT TRIGGER faults_done AFTER UPDATE OR DELETE ON loose_foreign_keys_deleted_records
   DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.status = 1) EXECUTE FUNCTION faults.record_done();
 
+-- What waits for another try does not wait longer than it says.
+CREATE FUNCTION faults.put_off() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF NOT faults.ours() AND NEW.consume_after > clock_timestamp() + TG_ARGV[0]::interval THEN
+    PERFORM faults.violate('a record or a user was put off for too long', to_jsonb(NEW)::text);
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER faults_put_off AFTER UPDATE ON loose_foreign_keys_deleted_records FOR EACH ROW
+  WHEN (NEW.consume_after > OLD.consume_after) EXECUTE FUNCTION faults.put_off('61 min');
+
 -- A step that was interrupted finds less to do: no row is changed to what it was. But to restore a group
 -- clears its details, whatever is there.
 CREATE FUNCTION faults.changed() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -27,6 +27,11 @@ CREATE TRIGGER faults AFTER INSERT ON maintenance.receipts FOR EACH ROW EXECUTE 
 CREATE FUNCTION faults.job() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE begun_by text;
 BEGIN
+  -- A failed attempt is repeated after attempt^4 seconds, by the clock of a replica, which may be minutes wrong.
+  IF NOT faults.ours() AND NEW.state IN ('available', 'scheduled', 'retryable')
+    AND NEW.scheduled_at > clock_timestamp() + 1.1 * interval '1 s' * (NEW.attempt + 1) ^ 4 + interval '20 min' THEN
+    PERFORM faults.violate('a job was put off for too long', NEW.kind || ' attempt ' || NEW.attempt || ' until ' || NEW.scheduled_at);
+  END IF;
   IF NEW.state = 'running' THEN
     INSERT INTO faults.attempts VALUES (NEW.id, faults.app()) ON CONFLICT (job_id) DO UPDATE SET app = EXCLUDED.app;
     INSERT INTO faults.attempted VALUES (NEW.id, faults.app()) ON CONFLICT DO NOTHING;
@@ -89,6 +94,8 @@ CREATE TRIGGER faults_claim AFTER UPDATE ON import_placeholder_user_details FOR 
   WHEN (NEW.deletion_attempts > OLD.deletion_attempts) EXECUTE FUNCTION faults.claim('placeholder_user_cleanup');
 CREATE TRIGGER faults_claim AFTER UPDATE OR DELETE ON ghost_user_migrations
   FOR EACH ROW EXECUTE FUNCTION faults.claim('ghost_user_migration');
+CREATE TRIGGER faults_put_off AFTER UPDATE ON ghost_user_migrations FOR EACH ROW
+  WHEN (NEW.consume_after > OLD.consume_after) EXECUTE FUNCTION faults.put_off('31 min');
 CREATE TRIGGER faults_claim AFTER UPDATE ON maintenance.token_passes
   FOR EACH ROW EXECUTE FUNCTION faults.claim('inactive_token_deletion');
 

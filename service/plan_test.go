@@ -33,7 +33,7 @@ func newPlanned(t *testing.T, seed uint64) planned {
 		VALUES (99000, 'ghost2@x', 'ghost2', 0, 'active', 5, 2)`)
 	// Paths, and references of many kinds.
 	p.Exec("main", `INSERT INTO award_emoji (name, user_id, awardable_id, awardable_type) SELECT 'thumbsup', author_id, id, 'Note' FROM notes WHERE id % 3 = 0`)
-	p.Exec("main", `INSERT INTO issue_assignees (user_id, issue_id, namespace_id) SELECT DISTINCT x.author_id, i.id, i.namespace_id FROM issues i JOIN issues x ON i.id = x.id % 50 + 1`)
+	p.Exec("main", `INSERT INTO issue_assignees (user_id, issue_id, namespace_id) SELECT DISTINCT x.author_id, i.id, i.namespace_id FROM issues i JOIN issues x ON i.id = x.id % 50 + 1 AND x.author_id > 0 ON CONFLICT DO NOTHING`)
 	p.Exec("main", `UPDATE issues SET updated_by_id = author_id, closed_by_id = author_id % 30 + 20 WHERE id % 2 = 0`)
 	p.Exec("main", `INSERT INTO project_authorizations (user_id, project_id, access_level) SELECT DISTINCT user_id, source_id, 30 FROM members WHERE source_type = 'Project'`)
 	p.replace()

@@ -1,12 +1,8 @@
 package oracle
 
-import (
-	"fmt"
-	"math/rand/v2"
-)
+import "math/rand/v2"
 
-// What users have beside issues and notes: merge requests in any project, epics in the first group, which stays,
-// and access tokens of applications, which no foreign key leads to.
+// What users have beside issues and notes: merge requests in any project, and epics in the first group, which stays.
 
 // addBelongings draws from a source of its own, so that what a seed means elsewhere does not change.
 func (e *Estate) addBelongings(random *rand.Rand) {
@@ -16,10 +12,6 @@ func (e *Estate) addBelongings(random *rand.Rand) {
 	}
 }
 
-// hasAccess says whether a user has an access token. The ghost migration takes away that of a user who stays in
-// the end, and so there is none.
-func (u user) hasAccess() bool { return u.id%2 == 0 && u.id != KeptByProject && u.kind != 15 }
-
 func (e *Estate) loadBelongings(w *writer) {
 	for _, m := range e.mergeRequests {
 		w.main.Queue(`INSERT INTO merge_requests (id, target_branch, source_branch, target_project_id, author_id, iid)
@@ -28,18 +20,10 @@ func (e *Estate) loadBelongings(w *writer) {
 	for _, x := range e.epics {
 		w.main.Queue(`INSERT INTO epics (id, group_id, iid, title, author_id) VALUES ($1::bigint, $2, $1::bigint, 'e', $3)`, x.id, FirstGroup, x.author)
 	}
-	for _, u := range e.users {
-		if u.hasAccess() {
-			w.main.Queue(`INSERT INTO oauth_access_tokens (resource_owner_id, token, created_at) VALUES ($1, $2, now())`, u.id, fmt.Sprint(u.id))
-		}
-	}
 }
 
 // addUsersBelongings adds what a user who stays keeps.
 func (e *Estate) addUsersBelongings(add func(string, ...any), u user) {
-	if u.hasAccess() {
-		add("access tokens", u.id)
-	}
 	if len(u.tokens) > 0 {
 		revoked := 0
 		for _, t := range u.tokens {

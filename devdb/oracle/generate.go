@@ -1,6 +1,9 @@
 package oracle
 
-import "math/rand/v2"
+import (
+	"math/rand/v2"
+	"time"
+)
 
 // Users that the model treats by name. Those behind lastCast are generated at random.
 const (
@@ -32,8 +35,11 @@ const (
 
 // MaxSize is the greatest size of an estate: with more the ranges of ids would overlap. Namespaces of groups
 // begin at 50, those of users at 1001, those of projects at 5001; users who are not there at 80,000, and
-// rows that others add at 100,000.
+// rows that others add at 100,000. In other tables rows that mention users begin at 60,032.
 const MaxSize = 50
+
+// FirstLate is the first id of issues that an application may add while users go: none may be left without an author.
+const FirstLate = 200_000
 
 type user struct {
 	id, org, kind int
@@ -86,6 +92,7 @@ type Estate struct {
 	vulnerabilities     []vulnerability
 	mergeRequests       []text
 	epics               []text
+	mentions            []mention
 }
 
 // Generate makes an estate of 70 users, 20 groups, 25 projects, 160 issues and 300 notes, or as many
@@ -112,6 +119,7 @@ func Generate(seed uint64, size int) *Estate {
 	e.addTexts()
 	e.addElsewhere(rand.New(rand.NewPCG(seed, 52)))
 	e.addBelongings(rand.New(rand.NewPCG(seed, 53)))
+	e.addMentions()
 	return e
 }
 
@@ -150,11 +158,20 @@ func (e *Estate) user(id int) user {
 }
 
 func (e *Estate) tokens() (tokens []token) {
-	all := []token{{}, {expired: -20}, {expired: 5}, {expired: 90}, {expired: 90}, {revoked: 90}, {revoked: 4}, {expired: 90, revoked: 3}, {expired: 7, revoked: 80}, {expired: -60, revoked: 70}, {expired: 200}}
+	all := []token{{}, {expired: -20}, {expired: lastKept(30)}, {expired: 31}, {expired: 90}, {revoked: 31}, {revoked: 29}, {expired: 90, revoked: 3}, {expired: 7, revoked: 80}, {expired: -60, revoked: 70}, {expired: 200}}
 	for range e.Random.IntN(3) {
 		tokens = append(tokens, all[e.Random.IntN(len(all))])
 	}
 	return tokens
+}
+
+// lastKept is the age in days at which something is just kept, by the date in UTC; in the last hour of a day it is one
+// day less, so that it is kept when midnight comes while the estate is worked on.
+func lastKept(days int) int {
+	if time.Now().UTC().Hour() == 23 {
+		return days - 1
+	}
+	return days
 }
 
 // group: the first stays and is on the first level.
@@ -171,7 +188,7 @@ func (e *Estate) group(id int) group {
 		g.lost = e.Random.IntN(2) == 0
 	case 1:
 	default:
-		g.marked, g.newStore, g.days = true, e.Random.IntN(2) == 0, []int{2, 40, 60, 90}[e.Random.IntN(4)]
+		g.marked, g.newStore, g.days = true, e.Random.IntN(2) == 0, []int{lastKept(29), 30, 60, 90}[e.Random.IntN(4)]
 		g.by = []int{Owner, adminUser, blockedUser, clubOwner, nobody + KeptByProject}[e.Random.IntN(5)]
 		g.newStore = g.newStore || g.by >= nobody
 	}

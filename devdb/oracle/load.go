@@ -65,7 +65,10 @@ func (e *Estate) Load(ctx context.Context, to Databases) error {
 		VALUES ('user', $1, 'kept', 'oracle'), ('group', $2, 'kept', 'oracle')`, protectedUser, protectedGroup)
 	e.loadElsewhere(w)
 	e.loadBelongings(w)
-	return w.send(ctx, to)
+	if err := w.send(ctx, to); err != nil {
+		return err
+	}
+	return e.loadMentions(ctx, to)
 }
 
 // LoadMarkedGroup adds a group that is due, which the model does not know.

@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -69,10 +70,10 @@ func (e *Estate) projectGone(id int) bool {
 	return e.groupGone(namespace)
 }
 
-// keeps says whether a token keeps its bot; all dates are far from the edges.
+// keeps says whether a token keeps its bot: it expires by the day, and is revoked at a time of the day.
 func (t token) keeps() bool {
 	active := t.revoked == 0 && t.expired <= 0
-	return active || t.expired > 0 && t.expired < 30 || t.revoked > 0 && t.revoked < 30
+	return active || t.expired > 0 && t.expired <= 30 || t.revoked > 0 && t.revoked < 30
 }
 
 func (e *Estate) userGone(id int) bool {
@@ -143,13 +144,15 @@ type Table struct {
 	Database, SQL string
 }
 
+// ghostOrUser is user_id in words. In ci and sec there are no users: the ghost user of organization 2 is the one that
+// was added.
+const ghostOrUser = `CASE WHEN user_id = 1 THEN 'ghost1' WHEN user_id > 100000 THEN 'ghost2' ELSE coalesce(user_id::text, 'nobody') END`
+
 // Tables are all of which the model says something.
 func Tables() map[string]Table {
 	const written = `SELECT concat_ws(' ', x.id, CASE WHEN u.user_type = 5 THEN 'ghost' || u.organization_id
-		ELSE coalesce(u.id::text, 'nobody') END) FROM %s x LEFT JOIN users u ON u.id = x.author_id`
-	// In ci there are no users: the ghost user of organization 2 is the one that was added.
-	const runBy = `CASE WHEN user_id = 1 THEN 'ghost1' WHEN user_id > 100000 THEN 'ghost2' ELSE coalesce(user_id::text, 'nobody') END`
-	return map[string]Table{
+		ELSE coalesce(u.id::text, 'nobody') END) FROM %s x LEFT JOIN users u ON u.id = x.author_id WHERE x.id < 60000`
+	all := map[string]Table{
 		"users":                 {"main", `SELECT concat_ws(' ', id, state, user_type) FROM users WHERE id <= 100000`},
 		"tokens":                {"main", `SELECT concat_ws(' ', user_id, count(*), 'revoked', count(*) FILTER (WHERE revoked)) FROM personal_access_tokens GROUP BY user_id`},
 		"placeholders":          {"main", `SELECT concat_ws(' ', placeholder_user_id, 'of', coalesce(namespace_id, 0), 'attempts', deletion_attempts) FROM import_placeholder_user_details`},
@@ -163,19 +166,21 @@ func Tables() map[string]Table {
 		"repositories":             {"main", `SELECT project_id::text FROM project_repositories`},
 		"members":                  {"main", `SELECT id::text FROM members`},
 		"issues":                   {"main", fmt.Sprintf(written, "issues")},
-		"notes":                    {"main", fmt.Sprintf(written, "notes") + ` WHERE x.noteable_type = 'Issue'`},
+		"notes":                    {"main", fmt.Sprintf(written, "notes") + ` AND x.noteable_type = 'Issue'`},
 		"merge requests":           {"main", fmt.Sprintf(written, "merge_requests")},
 		"epics":                    {"main", fmt.Sprintf(written, "epics")},
 		"ghost queue":              {"main", `SELECT user_id::text FROM ghost_user_migrations`},
 		"mirrors":                  {"ci", `SELECT namespace_id::text FROM ci_namespace_mirrors`},
 		"metadata":                 {"ci", `SELECT project_id::text FROM ci_pipeline_metadata`},
-		"pipelines":                {"ci", `SELECT concat_ws(' ', id, ` + runBy + `, 'trigger', coalesce(trigger_id, 0)) FROM p_ci_pipelines`},
-		"builds":                   {"ci", `SELECT concat_ws(' ', id, ` + runBy + `) FROM p_ci_builds`},
-		"vulnerabilities":          {"sec", `SELECT concat_ws(' ', id, 'resolved by', coalesce(resolved_by_id, 0)) FROM vulnerabilities`},
+		"pipelines":                {"ci", `SELECT concat_ws(' ', id, ` + ghostOrUser + `, 'trigger', coalesce(trigger_id, 0)) FROM p_ci_pipelines WHERE id < 60000`},
+		"builds":                   {"ci", `SELECT concat_ws(' ', id, ` + ghostOrUser + `) FROM p_ci_builds WHERE id < 60000`},
+		"vulnerabilities":          {"sec", `SELECT concat_ws(' ', id, 'resolved by', coalesce(resolved_by_id, 0)) FROM vulnerabilities WHERE id < 60000`},
 		"notes of vulnerabilities": {"main", `SELECT noteable_id::text FROM notes WHERE noteable_type = 'Vulnerability'`},
 		"refusals": {"main", `SELECT DISTINCT concat_ws(' ', kind, coalesce(args ->> 'placeholder_user_id', args ->> 'group_id', args ->> 'user_id'), metadata ->> 'reason')
 			FROM maintenance.river_job WHERE state NOT IN ('completed', 'available', 'scheduled', 'running', 'retryable')`},
 	}
+	maps.Copy(all, mentionTables())
+	return all
 }
 
 // Rows are what must be in each of [Tables] at the end, and nothing else.
@@ -216,6 +221,7 @@ func (e *Estate) Rows() map[string][]string {
 	}
 	e.addWork(add)
 	e.addElsewhereRows(add)
+	e.addMentionRows(add)
 	return r
 }
 

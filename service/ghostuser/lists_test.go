@@ -11,9 +11,9 @@ import (
 func wantGhostRows(g *servicetest.Ghosts, rows []servicetest.GhostRow, hardDelete bool) {
 	g.T.Helper()
 	for _, r := range rows {
-		action := r.Actions[0]
+		action := r.Normal
 		if hardDelete {
-			action = r.Actions[1]
+			action = r.Hard
 		}
 		want := map[string]string{"G": "5", "N": "null", "D": "gone", "K": "10"}[action]
 		got := g.Value(r.Database, fmt.Sprintf(`SELECT coalesce((SELECT coalesce(%[2]s::text, 'null') FROM %[1]s t WHERE to_jsonb(t) - '%[2]s' = $1::jsonb), 'gone')`,

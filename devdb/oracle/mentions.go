@@ -1,0 +1,331 @@
+package oracle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// mentions are the columns that mention a user: table, column, what becomes of it, and with hard_delete; and more
+// columns of the row where that is so only under a condition. The order is that in which they are worked.
+const mentions = `
+user_achievements awarded_by_user_id G G
+user_achievements revoked_by_user_id G G
+resource_iteration_events user_id G G
+resource_link_events user_id G G
+todos author_id G D
+issues author_id G D
+issues last_edited_by_id G N
+saved_views created_by_id G N
+saved_views updated_by_id G N
+merge_requests author_id G D
+merge_requests merge_user_id G N
+notes author_id G D
+resource_label_events user_id G N
+abuse_reports reporter_id G N
+award_emoji user_id G D
+snippets author_id G D project_id=1
+reviews author_id G D
+releases author_id G N
+timelogs user_id G D
+p_ci_pipelines user_id G N
+p_ci_builds user_id G N
+epics author_id G D
+epics last_edited_by_id G N
+vulnerability_feedback author_id G D
+vulnerability_feedback comment_author_id G N
+vulnerabilities author_id G G
+vulnerability_external_issue_links author_id G G
+keys user_id N N type='DeployKey'
+projects creator_id N N
+projects marked_for_deletion_by_user_id N N
+merge_requests assignee_id N N
+merge_requests updated_by_id N N
+merge_requests last_edited_by_id N N
+merge_request_metrics merged_by_id N N
+merge_request_metrics latest_closed_by_id N N
+issues updated_by_id N N
+issues closed_by_id N N
+notes updated_by_id N N
+notes resolved_by_id N N
+resource_state_events user_id N N
+resource_milestone_events user_id N N
+design_management_versions author_id N N
+abuse_reports user_id N N
+abuse_reports resolved_by_id N N
+abuse_report_events user_id N N
+authentication_events user_id N N
+import_source_users placeholder_user_id N N
+import_source_users reassign_to_user_id N N
+import_source_users reassigned_by_user_id N N
+jira_imports user_id N N
+packages_packages creator_id N N
+project_export_jobs user_id N N
+ssh_signatures user_id N N
+namespace_details creator_id N N
+epics assignee_id N N
+epics updated_by_id N N
+epics closed_by_id N N
+ci_pipeline_schedules owner_id N N
+p_ci_builds erased_by_id N N
+vulnerabilities updated_by_id N N
+vulnerabilities last_edited_by_id N N
+vulnerabilities resolved_by_id N N
+vulnerabilities dismissed_by_id N N
+vulnerabilities confirmed_by_id N N
+snippets author_id D D project_id=NULL organization_id=1
+events author_id D D
+todos user_id D D
+issue_assignees user_id D D
+merge_request_assignees user_id D D
+merge_request_reviewers user_id D D
+approvals user_id D D
+draft_notes author_id D D
+lists user_id D D
+list_user_preferences user_id D D
+board_group_recent_visits user_id D D
+board_project_recent_visits user_id D D
+protected_tag_create_access_levels user_id D D
+protected_branch_merge_access_levels user_id D D
+protected_branch_push_access_levels user_id D D
+keys user_id D D type=NULL
+keys user_id D D type='Key'
+gpg_keys user_id D D
+emails user_id D D
+personal_access_tokens user_id D D
+identities user_id D D
+chat_names user_id D D
+users_star_projects user_id D D
+subscriptions user_id D D
+spam_logs user_id D D
+oauth_applications owner_id D D owner_type='User'
+oauth_access_tokens resource_owner_id D D
+bulk_import_exports user_id D D
+import_offline_exports user_id D D
+csv_issue_imports user_id D D
+group_import_states user_id D D
+import_failures user_id D D
+members_deletion_schedules user_id D D
+user_achievements user_id D D
+members user_id D D
+project_authorizations user_id D D
+organization_users user_id D D
+user_details user_id D D
+user_preferences user_id D D
+import_placeholder_user_details placeholder_user_id D D
+members_deletion_schedules scheduled_by_id D D
+oauth_applications owner_id K K owner_type='Group'
+users created_by_id K K
+members created_by_id K K
+ci_triggers owner_id K K`
+
+// What becomes of a column that mentions a user who goes.
+const (
+	Given     = "G" // it is the ghost
+	Null      = "N"
+	RowGoes   = "D"
+	Untouched = "K"
+)
+
+// Mention is a column that mentions users.
+type Mention struct {
+	// Line says all of it, in a word for each field.
+	Line, Table, Column string
+	// Normal is what becomes of it when the user goes, Hard the same with hard_delete.
+	Normal, Hard string
+	with         map[string]string
+}
+
+// Mentions are all columns of main, ci and sec that mention users.
+func Mentions() (all []Mention) {
+	for line := range strings.Lines(strings.TrimSpace(mentions)) {
+		f := strings.Fields(line)
+		m := Mention{Line: strings.TrimSpace(line), Table: f[0], Column: f[1], Normal: f[2], Hard: f[3], with: map[string]string{}}
+		for _, more := range f[4:] {
+			column, value, _ := strings.Cut(more, "=")
+			m.with[column] = value
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+// Insert inserts a row that mentions a user, and returns the row without the column, as JSON. What must be unique is n,
+// which is at least 1000; other users that the row needs are user 7. Where nothing else is there that the row refers
+// to, the session must not check foreign keys.
+func (m Mention) Insert(ctx context.Context, conn *pgx.Conn, user, n int) (rest string, err error) {
+	values := map[string]string{m.Column: fmt.Sprint(user)}
+	for column, value := range m.with {
+		values[column] = value
+	}
+	if err := m.fillRequired(ctx, conn, values, n); err != nil {
+		return "", fmt.Errorf("%s: %w", m.Line, err)
+	}
+	columns, texts := []string{}, []string{}
+	for column, value := range values {
+		columns, texts = append(columns, column), append(texts, value)
+	}
+	err = conn.QueryRow(ctx, fmt.Sprintf(`INSERT INTO %[1]s (%[2]s) VALUES (%[3]s) RETURNING to_jsonb(%[1]s) - '%[4]s'`,
+		m.Table, strings.Join(columns, ", "), strings.Join(texts, ", "), m.Column)).Scan(&rest)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", m.Line, err)
+	}
+	return rest, nil
+}
+
+const requiredSQL = `
+SELECT column_name, data_type FROM information_schema.columns
+WHERE table_schema = 'public' AND table_name = $1 AND (is_nullable = 'NO' AND column_default IS NULL OR column_name IN ('id', 'project_id'))`
+
+// onePerNamespace are the tables that have no two rows of a namespace, or of a namespace and a user.
+var onePerNamespace = []string{"namespace_details", "group_import_states", "members_deletion_schedules"} //nolint:gochecknoglobals // never changed
+
+// fillRequired adds values for the columns that need one.
+func (m Mention) fillRequired(ctx context.Context, conn *pgx.Conn, values map[string]string, n int) error {
+	found, err := conn.Query(ctx, requiredSQL, m.Table) //nolint:rowserrcheck // ForEachRow returns it
+	if err != nil {
+		return err
+	}
+	var column, kind string
+	_, err = pgx.ForEachRow(found, []any{&column, &kind}, func() error {
+		if _, is := values[column]; is {
+			return nil
+		}
+		switch {
+		case slices.Contains([]string{"namespace_id", "group_id"}, column) && !slices.Contains(onePerNamespace, m.Table):
+			values[column] = fmt.Sprint(FirstGroup)
+		case strings.HasSuffix(column, "_by_id"), slices.Contains([]string{"user_id", "author_id", "owner_id"}, column):
+			values[column] = fmt.Sprint(clubOwner)
+		case column == "partition_id":
+			values[column] = fmt.Sprint(100 + n%3)
+		case slices.Contains([]string{"id", "iid", "group_id", "namespace_id", "project_namespace_id", "merge_request_id", "vulnerability_id"}, column):
+			values[column] = fmt.Sprint(n)
+		case strings.HasPrefix(kind, "timestamp"):
+			values[column] = "now()"
+		case kind == "text", kind == "character varying":
+			values[column] = fmt.Sprintf("'x%d'", n)
+		case kind == "bytea":
+			values[column] = "''"
+		default:
+			values[column] = "1"
+		}
+		return nil
+	})
+	return err
+}
+
+// database is where a mention is, if ci and sec are apart.
+func (m Mention) database() string {
+	switch {
+	case strings.HasPrefix(m.Table, "p_ci_"), strings.HasPrefix(m.Table, "ci_"):
+		return "ci"
+	case strings.HasPrefix(m.Table, "vulnerabilit"):
+		return "sec"
+	}
+	return "main"
+}
+
+// Rows that mention somebody have ids from firstMention to lastMention; the remainder by mentionLines says of which
+// line, where a table has ids.
+const (
+	firstMention, lastMention = 60_032, 99_999 // the first is a multiple of mentionLines
+	mentionLines              = 128
+)
+
+// mention is a row of an estate that mentions a user in the column of a line.
+type mention struct{ line, user, id int }
+
+// elsewhereKnown are the tables of which the rest of the model says what becomes of their users.
+func elsewhereKnown() []string {
+	return []string{"users", "members", "projects", "namespace_details", "personal_access_tokens", "import_placeholder_user_details"}
+}
+
+// addMentions adds rows in some columns for everybody who may go, and in all for the one who goes with all
+// contributions.
+func (e *Estate) addMentions() {
+	for line, m := range Mentions() {
+		if m.Normal == Untouched || slices.Contains(elsewhereKnown(), m.Table) {
+			continue
+		}
+		id := firstMention + line
+		for _, u := range e.users {
+			if u.id == hardDeleted || u.id >= lastCast && u.kind != 15 && (13*u.id+line)%16 == 0 {
+				e.mentions = append(e.mentions, mention{line, u.id, id})
+				id += mentionLines
+			}
+		}
+	}
+}
+
+// loadMentions inserts the rows, which may refer to what is not there.
+func (e *Estate) loadMentions(ctx context.Context, to Databases) error {
+	setRole := func(role string) (err error) {
+		for _, conn := range []*pgx.Conn{to.Main, to.CI, to.Sec} {
+			_, oneErr := conn.Exec(ctx, `SET session_replication_role = `+role)
+			err = errors.Join(err, oneErr)
+		}
+		return err
+	}
+	if err := setRole("replica"); err != nil {
+		return err
+	}
+	all := Mentions()
+	for _, x := range e.mentions {
+		if _, err := all[x.line].Insert(ctx, to.of(all[x.line].database()), x.user, x.id); err != nil {
+			return err
+		}
+	}
+	return setRole("origin")
+}
+
+// mentionTables are [Tables] of how many rows of each line mention whom.
+func mentionTables() map[string]Table {
+	queries := map[string][]string{}
+	for line, m := range Mentions() {
+		if m.Normal == Untouched || slices.Contains(elsewhereKnown(), m.Table) {
+			continue
+		}
+		queries[m.database()] = append(queries[m.database()], fmt.Sprintf(`
+			SELECT concat_ws(' ', '%[1]s:', who, n) FROM (SELECT `+ghostOrUser+` AS who, count(*) AS n
+				FROM (SELECT %[2]s AS user_id, coalesce((to_jsonb(t) ->> 'id')::bigint, %[4]d) AS id FROM %[3]s t) x
+				WHERE id BETWEEN %[5]d AND %[6]d AND id %% %[7]d = %[8]d GROUP BY 1) y`,
+			strings.ReplaceAll(m.Line, "'", "''"), m.Column, m.Table, firstMention+line, firstMention, lastMention, mentionLines, line))
+	}
+	tables := map[string]Table{}
+	for database, of := range queries {
+		tables["mentions in "+database] = Table{database, strings.Join(of, " UNION ALL ")}
+	}
+	return tables
+}
+
+// addMentionRows adds how many rows of each line mention whom at the end.
+func (e *Estate) addMentionRows(add func(string, ...any)) {
+	type whom struct {
+		line int
+		who  string
+	}
+	rows := map[whom]int{}
+	all := Mentions()
+	for _, x := range e.mentions {
+		m := all[x.line]
+		becomes := m.Normal
+		if x.user == hardDeleted {
+			becomes = m.Hard
+		}
+		switch {
+		case !e.userGone(x.user):
+			rows[whom{x.line, fmt.Sprint(x.user)}]++
+		case becomes == Given:
+			rows[whom{x.line, e.author(x.user)}]++
+		case becomes == Null:
+			rows[whom{x.line, "nobody"}]++
+		}
+	}
+	for w, n := range rows {
+		add("mentions in "+all[w.line].database(), all[w.line].Line+":", w.who, n)
+	}
+}
