@@ -155,6 +155,8 @@ func (r *round) freezeRenewal(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = conn.Close(ctx) }()
+	r.calm.Store(true)
+	defer r.calm.Store(false)
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); wait(ctx, 5*time.Millisecond) {
 		for _, replica := range r.replicas {
 			var migrates bool

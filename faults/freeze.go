@@ -59,6 +59,10 @@ func (r *round) freezeHolder(ctx context.Context, replica *replica, random *rand
 	connections := connections{}
 	defer connections.close(ctx)
 	for ctx.Err() == nil {
+		if r.calm.Load() {
+			wait(ctx, 50*time.Millisecond)
+			continue
+		}
 		// In between the replica gets something done: it is not to be frozen while it does nothing alone.
 		wait(ctx, time.Duration(random.IntN(300))*time.Millisecond)
 		lost, err := r.freezeOnce(ctx, replica, connections, howFrozen{

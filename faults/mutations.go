@@ -87,6 +87,21 @@ func mutationsOfWork() []mutation {
 			"service/ghostuser/lists.go", `{table: "merge_requests", columns: "author_id", normal: give, hard: remove},`,
 			`{table: "merge_requests", columns: "author_id", normal: remove, hard: remove},`,
 		}}},
+		{"a column is passed over", []change{{
+			"service/ghostuser/lists.go", `{table: "award_emoji", columns: "user_id", normal: give, hard: remove},`,
+			`{table: "award_emojis", columns: "user_id", normal: give, hard: remove},`,
+		}}},
+		{"a bot goes a day too early", []change{{
+			"repo/inactive_token_deletion.go", "CutOff: at.Add(-time.Duration(days) * 24 * time.Hour)",
+			"CutOff: at.Add(-time.Duration(days-1) * 24 * time.Hour)",
+		}}},
+		{"a job is counted that was not queued", []change{{
+			"service/placeholderuser/worker.go", `x.Count(ctx, "scheduled_jobs", int64(claim.Scheduled))`,
+			`x.Count(ctx, "scheduled_jobs", int64(claim.Scheduled)+1)`,
+		}}},
+		{"a locked record waits for a week", []change{{
+			"repo/loose_foreign_keys_records.go", "SET consume_after = now() + interval '1 minute'", "SET consume_after = now() + interval '1 week'",
+		}}},
 		{"a placeholder's job is queued outside its transaction", []change{{
 			"repo/placeholder_user_references.go", "		if _, err := a.Queue.InsertJobs(ctx, tx, []Job{job}); err != nil {\n",
 			"		if err := pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {\n" +

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caretaker-go/caretaker/devdb/oracle"
@@ -35,6 +36,8 @@ type round struct {
 	// random is of the schedule of faults; others that draw have sources of their own.
 	random *rand.Rand
 	tally  *tally
+	// calm is whether leases are left to their holders for a while.
+	calm atomic.Bool
 }
 
 // tally counts what was done in a campaign.
