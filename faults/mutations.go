@@ -99,9 +99,6 @@ func mutationsOfWork() []mutation {
 			"service/placeholderuser/worker.go", `x.Count(ctx, "scheduled_jobs", int64(claim.Scheduled))`,
 			`x.Count(ctx, "scheduled_jobs", int64(claim.Scheduled)+1)`,
 		}}},
-		{"a locked record waits for a week", []change{{
-			"repo/loose_foreign_keys_records.go", "SET consume_after = now() + interval '1 minute'", "SET consume_after = now() + interval '1 week'",
-		}}},
 		{"a placeholder's job is queued outside its transaction", []change{{
 			"repo/placeholder_user_references.go", "		if _, err := a.Queue.InsertJobs(ctx, tx, []Job{job}); err != nil {\n",
 			"		if err := pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {\n" +
