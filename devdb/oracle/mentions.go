@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -159,9 +160,7 @@ func Mentions() (all []Mention) {
 // to, the session must not check foreign keys.
 func (m Mention) Insert(ctx context.Context, conn *pgx.Conn, user, n int) (rest string, err error) {
 	values := map[string]string{m.Column: fmt.Sprint(user)}
-	for column, value := range m.with {
-		values[column] = value
-	}
+	maps.Copy(values, m.with)
 	if err := m.fillRequired(ctx, conn, values, n); err != nil {
 		return "", fmt.Errorf("%s: %w", m.Line, err)
 	}
