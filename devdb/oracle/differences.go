@@ -12,14 +12,14 @@ import (
 // Differences compares the databases with the model, and returns up to 20 differences of each table: rows
 // that are missing, and rows that must not be there.
 func (e *Estate) Differences(ctx context.Context, to Databases) (found []string, err error) {
-	want := e.Rows()
+	want, tables := e.Rows(), Tables()
 	for name := range want {
-		if _, is := Tables()[name]; !is {
+		if _, is := tables[name]; !is {
 			return nil, fmt.Errorf("the model says something of %s, which nobody reads", name)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(Tables())) {
-		t := Tables()[name]
+	for _, name := range slices.Sorted(maps.Keys(tables)) {
+		t := tables[name]
 		rows, err := to.of(t.Database).Query(ctx, t.SQL)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
@@ -30,7 +30,7 @@ func (e *Estate) Differences(ctx context.Context, to Databases) (found []string,
 		}
 		found = append(found, differences(name, want[name], there)...)
 	}
-	for _, sql := range append(dangling(), `SELECT count(*) FROM issues WHERE id >= `+fmt.Sprint(FirstLate)+` AND author_id IS NULL`) {
+	for _, sql := range dangling() {
 		var n int
 		if err := to.Main.QueryRow(ctx, sql).Scan(&n); err != nil {
 			return nil, fmt.Errorf("%s: %w", sql, err)
@@ -59,7 +59,7 @@ func differences(table string, want, there []string) (found []string) {
 	return found[:min(len(found), 20)]
 }
 
-// dangling are queries that count rows of main whose reference leads nowhere.
+// dangling are queries that count rows of main whose reference leads nowhere, and late issues that have lost it.
 func dangling() (queries []string) {
 	for _, r := range [][4]string{
 		{"issues", "author_id", "users"},
@@ -95,5 +95,5 @@ func dangling() (queries []string) {
 		queries = append(queries, fmt.Sprintf(`SELECT count(*) FROM %s x WHERE %s AND x.%s IS NOT NULL
 			AND NOT EXISTS (SELECT FROM %s p WHERE p.id = x.%s)`, r[0], condition, r[1], r[2], r[1]))
 	}
-	return queries
+	return append(queries, fmt.Sprintf(`SELECT count(*) FROM issues WHERE id >= %d AND author_id IS NULL`, FirstLate))
 }

@@ -2,7 +2,6 @@ package oracle
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -124,12 +123,11 @@ users created_by_id K K
 members created_by_id K K
 ci_triggers owner_id K K`
 
-// What becomes of a column that mentions a user who goes.
+// What becomes of a column that mentions a user who goes, beside D: the row goes.
 const (
-	Given     = "G" // it is the ghost
-	Null      = "N"
-	RowGoes   = "D"
-	Untouched = "K"
+	given     = "G" // it is the ghost
+	null      = "N"
+	untouched = "K"
 )
 
 // Mention is a column that mentions users.
@@ -139,13 +137,18 @@ type Mention struct {
 	// Normal is what becomes of it when the user goes, Hard the same with hard_delete.
 	Normal, Hard string
 	with         map[string]string
+	// number of the line, from 0.
+	number int
 }
 
 // Mentions are all columns of main, ci and sec that mention users.
 func Mentions() (all []Mention) {
 	for line := range strings.Lines(strings.TrimSpace(mentions)) {
 		f := strings.Fields(line)
-		m := Mention{Line: strings.TrimSpace(line), Table: f[0], Column: f[1], Normal: f[2], Hard: f[3], with: map[string]string{}}
+		m := Mention{
+			Line: strings.TrimSpace(line), Table: f[0], Column: f[1], Normal: f[2], Hard: f[3],
+			with: map[string]string{}, number: len(all),
+		}
 		for _, more := range f[4:] {
 			column, value, _ := strings.Cut(more, "=")
 			m.with[column] = value
@@ -155,25 +158,26 @@ func Mentions() (all []Mention) {
 	return all
 }
 
-// Insert inserts a row that mentions a user, and returns the row without the column, as JSON. What must be unique is n,
-// which is at least 1000; other users that the row needs are user 7. Where nothing else is there that the row refers
-// to, the session must not check foreign keys.
-func (m Mention) Insert(ctx context.Context, conn *pgx.Conn, user, n int) (rest string, err error) {
-	values := map[string]string{m.Column: fmt.Sprint(user)}
+// InsertSQL is a statement that inserts a row and returns it without the column, as JSON. $1 is the user who is
+// mentioned, $2, at least 1000, what must be unique; other users that the row needs are user 7. Where nothing else is
+// there that the row refers to, the session must not check foreign keys.
+func (m Mention) InsertSQL(ctx context.Context, in querier) (string, error) {
+	values := map[string]string{m.Column: "x.who"}
 	maps.Copy(values, m.with)
-	if err := m.fillRequired(ctx, conn, values, n); err != nil {
+	if err := m.fillRequired(ctx, in, values); err != nil {
 		return "", fmt.Errorf("%s: %w", m.Line, err)
 	}
 	columns, texts := []string{}, []string{}
 	for column, value := range values {
 		columns, texts = append(columns, column), append(texts, value)
 	}
-	err = conn.QueryRow(ctx, fmt.Sprintf(`INSERT INTO %[1]s (%[2]s) VALUES (%[3]s) RETURNING to_jsonb(%[1]s) - '%[4]s'`,
-		m.Table, strings.Join(columns, ", "), strings.Join(texts, ", "), m.Column)).Scan(&rest)
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", m.Line, err)
-	}
-	return rest, nil
+	return fmt.Sprintf(`INSERT INTO %[1]s (%[2]s) SELECT %[3]s FROM (SELECT $1::bigint AS who, $2::bigint AS n) x
+		RETURNING to_jsonb(%[1]s) - '%[4]s'`, m.Table, strings.Join(columns, ", "), strings.Join(texts, ", "), m.Column), nil
+}
+
+// querier is a connection or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
 const requiredSQL = `
@@ -184,8 +188,8 @@ WHERE table_schema = 'public' AND table_name = $1 AND (is_nullable = 'NO' AND co
 var onePerNamespace = []string{"namespace_details", "group_import_states", "members_deletion_schedules"} //nolint:gochecknoglobals // never changed
 
 // fillRequired adds values for the columns that need one.
-func (m Mention) fillRequired(ctx context.Context, conn *pgx.Conn, values map[string]string, n int) error {
-	found, err := conn.Query(ctx, requiredSQL, m.Table) //nolint:rowserrcheck // ForEachRow returns it
+func (m Mention) fillRequired(ctx context.Context, in querier, values map[string]string) error {
+	found, err := in.Query(ctx, requiredSQL, m.Table) //nolint:rowserrcheck // ForEachRow returns it
 	if err != nil {
 		return err
 	}
@@ -200,13 +204,13 @@ func (m Mention) fillRequired(ctx context.Context, conn *pgx.Conn, values map[st
 		case strings.HasSuffix(column, "_by_id"), slices.Contains([]string{"user_id", "author_id", "owner_id"}, column):
 			values[column] = fmt.Sprint(clubOwner)
 		case column == "partition_id":
-			values[column] = fmt.Sprint(100 + n%3)
+			values[column] = "100 + x.n % 3"
 		case slices.Contains([]string{"id", "iid", "group_id", "namespace_id", "project_namespace_id", "merge_request_id", "vulnerability_id"}, column):
-			values[column] = fmt.Sprint(n)
+			values[column] = "x.n"
 		case strings.HasPrefix(kind, "timestamp"):
 			values[column] = "now()"
 		case kind == "text", kind == "character varying":
-			values[column] = fmt.Sprintf("'x%d'", n)
+			values[column] = "'x' || x.n"
 		case kind == "bytea":
 			values[column] = "''"
 		default:
@@ -228,71 +232,79 @@ func (m Mention) database() string {
 	return "main"
 }
 
-// Rows that mention somebody have ids from firstMention to lastMention; the remainder by mentionLines says of which
-// line, where a table has ids.
+// Rows that mention somebody have ids from firstMention to lastMention, those that the rest of the model knows below
+// 60,000; the remainder by mentionLines says of which line a row is, where a table has ids.
 const (
 	firstMention, lastMention = 60_032, 99_999 // the first is a multiple of mentionLines
 	mentionLines              = 128
 )
 
-// mention is a row of an estate that mentions a user in the column of a line.
-type mention struct{ line, user, id int }
+// mention is a line of which an estate has a row for each of these users.
+type mention struct {
+	Mention
+	users []int
+}
 
-// elsewhereKnown are the tables of which the rest of the model says what becomes of their users.
-func elsewhereKnown() []string {
-	return []string{"users", "members", "projects", "namespace_details", "personal_access_tokens", "import_placeholder_user_details"}
+// id of the row of the nth user, and of other rows of that line.
+func (m Mention) id(n int) int { return firstMention + m.number + mentionLines*n }
+
+// modelled are the mentions of which an estate has rows: not those that stay, nor those of tables of which the rest of
+// the model says what becomes of their users.
+func modelled() []Mention {
+	known := []string{"users", "members", "projects", "namespace_details", "personal_access_tokens", "import_placeholder_user_details"}
+	return slices.DeleteFunc(Mentions(), func(m Mention) bool { return m.Normal == untouched || slices.Contains(known, m.Table) })
 }
 
 // addMentions adds rows in some columns for everybody who may go, and in all for the one who goes with all
 // contributions.
 func (e *Estate) addMentions() {
-	for line, m := range Mentions() {
-		if m.Normal == Untouched || slices.Contains(elsewhereKnown(), m.Table) {
-			continue
-		}
-		id := firstMention + line
+	for _, m := range modelled() {
+		of := mention{Mention: m}
 		for _, u := range e.users {
-			if u.id == hardDeleted || u.id >= lastCast && u.kind != 15 && (13*u.id+line)%16 == 0 {
-				e.mentions = append(e.mentions, mention{line, u.id, id})
-				id += mentionLines
+			if u.id == hardDeleted || u.id >= lastCast && u.kind != 15 && (13*u.id+m.number)%16 == 0 {
+				of.users = append(of.users, u.id)
 			}
 		}
+		e.mentions = append(e.mentions, of)
 	}
 }
 
 // loadMentions inserts the rows, which may refer to what is not there.
 func (e *Estate) loadMentions(ctx context.Context, to Databases) error {
-	setRole := func(role string) (err error) {
-		for _, conn := range []*pgx.Conn{to.Main, to.CI, to.Sec} {
-			_, oneErr := conn.Exec(ctx, `SET session_replication_role = `+role)
-			err = errors.Join(err, oneErr)
+	for _, database := range []string{"main", "ci", "sec"} {
+		err := pgx.BeginFunc(ctx, to.of(database), func(tx pgx.Tx) error {
+			rows := &pgx.Batch{}
+			rows.Queue(`SET LOCAL session_replication_role = replica`)
+			for _, m := range e.mentions {
+				if m.database() != database {
+					continue
+				}
+				sql, err := m.InsertSQL(ctx, tx)
+				if err != nil {
+					return err
+				}
+				for n, user := range m.users {
+					rows.Queue(sql, user, m.id(n))
+				}
+			}
+			return tx.SendBatch(ctx, rows).Close()
+		})
+		if err != nil {
+			return fmt.Errorf("mentions in %s: %w", database, err)
 		}
-		return err
 	}
-	if err := setRole("replica"); err != nil {
-		return err
-	}
-	all := Mentions()
-	for _, x := range e.mentions {
-		if _, err := all[x.line].Insert(ctx, to.of(all[x.line].database()), x.user, x.id); err != nil {
-			return err
-		}
-	}
-	return setRole("origin")
+	return nil
 }
 
 // mentionTables are [Tables] of how many rows of each line mention whom.
 func mentionTables() map[string]Table {
 	queries := map[string][]string{}
-	for line, m := range Mentions() {
-		if m.Normal == Untouched || slices.Contains(elsewhereKnown(), m.Table) {
-			continue
-		}
+	for _, m := range modelled() {
 		queries[m.database()] = append(queries[m.database()], fmt.Sprintf(`
 			SELECT concat_ws(' ', '%[1]s:', who, n) FROM (SELECT `+ghostOrUser+` AS who, count(*) AS n
 				FROM (SELECT %[2]s AS user_id, coalesce((to_jsonb(t) ->> 'id')::bigint, %[4]d) AS id FROM %[3]s t) x
 				WHERE id BETWEEN %[5]d AND %[6]d AND id %% %[7]d = %[8]d GROUP BY 1) y`,
-			strings.ReplaceAll(m.Line, "'", "''"), m.Column, m.Table, firstMention+line, firstMention, lastMention, mentionLines, line))
+			strings.ReplaceAll(m.Line, "'", "''"), m.Column, m.Table, m.id(0), firstMention, lastMention, mentionLines, m.number))
 	}
 	tables := map[string]Table{}
 	for database, of := range queries {
@@ -303,28 +315,24 @@ func mentionTables() map[string]Table {
 
 // addMentionRows adds how many rows of each line mention whom at the end.
 func (e *Estate) addMentionRows(add func(string, ...any)) {
-	type whom struct {
-		line int
-		who  string
-	}
-	rows := map[whom]int{}
-	all := Mentions()
-	for _, x := range e.mentions {
-		m := all[x.line]
-		becomes := m.Normal
-		if x.user == hardDeleted {
-			becomes = m.Hard
+	for _, m := range e.mentions {
+		rows := map[string]int{}
+		for _, user := range m.users {
+			becomes := m.Normal
+			if user == hardDeleted {
+				becomes = m.Hard
+			}
+			switch {
+			case !e.userGone(user):
+				rows[fmt.Sprint(user)]++
+			case becomes == given:
+				rows[e.author(user)]++
+			case becomes == null:
+				rows["nobody"]++
+			}
 		}
-		switch {
-		case !e.userGone(x.user):
-			rows[whom{x.line, fmt.Sprint(x.user)}]++
-		case becomes == Given:
-			rows[whom{x.line, e.author(x.user)}]++
-		case becomes == Null:
-			rows[whom{x.line, "nobody"}]++
+		for who, n := range rows {
+			add("mentions in "+m.database(), m.Line+":", who, n)
 		}
-	}
-	for w, n := range rows {
-		add("mentions in "+all[w.line].database(), all[w.line].Line+":", w.who, n)
 	}
 }

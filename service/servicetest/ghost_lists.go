@@ -10,7 +10,7 @@ import (
 type GhostRow struct {
 	oracle.Mention
 	Database string
-	// rest is the row without the column, as JSON.
+	// Rest is the row without the column, as JSON.
 	Rest string
 }
 
@@ -25,9 +25,13 @@ func (g *Ghosts) InsertRows() (rows []GhostRow) {
 				r.Database = name
 			}
 		}
-		var err error
-		if r.Rest, err = mention.Insert(context.Background(), g.SQL[r.Database], 10, 1001+n); err != nil {
-			g.T.Fatal(err)
+		ctx, conn := context.Background(), g.SQL[r.Database]
+		sql, err := mention.InsertSQL(ctx, conn)
+		if err == nil {
+			err = conn.QueryRow(ctx, sql, 10, 1001+n).Scan(&r.Rest)
+		}
+		if err != nil {
+			g.T.Fatalf("%s: %v", mention.Line, err)
 		}
 		rows = append(rows, r)
 	}
