@@ -20,7 +20,7 @@ import (
 // the standby answers queries; settings win over our own. Roles and passwords are the cluster's. It needs no program
 // besides the server's own.
 func (c *Cluster) Standby(ctx context.Context, settings map[string]string) (*Cluster, error) {
-	config := Config{Ephemeral: true, Log: c.config.Log, Settings: map[string]string{
+	config := Config{Ephemeral: true, Dir: c.throwAwayDir(), Log: c.config.Log, Settings: map[string]string{
 		"hot_standby":      "on",
 		"primary_conninfo": fmt.Sprintf("host=127.0.0.1 port=%d user=%s password=%s application_name=standby", c.port, superuser, c.password),
 	}}
@@ -42,6 +42,14 @@ func (c *Cluster) Standby(ctx context.Context, settings map[string]string) (*Clu
 		return nil, errors.Join(fmt.Errorf("start a standby: %w", err), os.RemoveAll(f.path), f.close())
 	}
 	return s, nil
+}
+
+// throwAwayDir is where throw-away clusters beside this one go: "" is the default.
+func (c *Cluster) throwAwayDir() string {
+	if c.config.Ephemeral {
+		return c.config.Dir
+	}
+	return ""
 }
 
 // follow starts a server on a copy of another one's data, as its standby.
