@@ -173,7 +173,7 @@ func (e *tracedEstate) settled() {
 // tick waits for the trace of a run of the schedule, which comes every minute.
 func (e *tracedEstate) tick() jaegerTrace {
 	e.t.Helper()
-	// Longer than devdb.Patience: a minute may have just begun.
+	// Longer than devdb.WaitTimeout: a minute may have just begun.
 	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
 		if found := e.search("maintenance.run", map[string]string{"maintenance.trigger": "schedule"}); len(found) > 0 {
 			return found[0]

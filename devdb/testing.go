@@ -25,19 +25,19 @@ type tb interface {
 	Fatalf(format string, args ...any)
 }
 
-// Patience is how long a test waits for what must come: so long only if that
+// WaitTimeout is how long a test waits for what must come: so long only if that
 // never comes.
-const Patience = 2 * time.Minute
+const WaitTimeout = 2 * time.Minute
 
 // Eventually waits until a condition holds and asks every few milliseconds. The
-// test fails after Patience.
+// test fails after WaitTimeout.
 func Eventually(t tb, what string, holds func() bool) {
 	t.Helper()
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
-	for end := time.Now().Add(Patience); !holds(); <-again.C {
+	for end := time.Now().Add(WaitTimeout); !holds(); <-again.C {
 		if time.Now().After(end) {
-			t.Fatalf("waited %s for %s", Patience, what)
+			t.Fatalf("waited %s for %s", WaitTimeout, what)
 		}
 	}
 }

@@ -42,7 +42,7 @@ func permitted(ctx context.Context, x *run.Execution) (run.Permit, error) {
 // wantFailed runs the worker, which fails, and wants the lease to be free at once.
 func wantFailed(e *servicetest.Estate, s *service.Service, words string) {
 	e.T.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), devdb.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 	defer cancel()
 	r, err := s.RunBatch(ctx, service.RunRequest{Worker: "writer"})
 	if err != nil {
@@ -158,7 +158,7 @@ func TestPermit_ForAnotherDatabaseWaitsForNoStatementInFlight(t *testing.T) {
 		select {
 		case err = <-entered:
 			return err
-		case <-time.After(devdb.Patience):
+		case <-time.After(devdb.WaitTimeout):
 			return errors.New("the fence row is not taken while another permit is out")
 		}
 	})

@@ -18,7 +18,7 @@ import (
 
 // request asks for a run on main under a request id.
 func request(s *service.Service, id string, async bool) (service.Run, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), devdb.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 	defer cancel()
 	return s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", RequestID: id, Async: async})
 }

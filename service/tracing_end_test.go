@@ -100,7 +100,7 @@ func TestTrace_AHeldGroupTellsWhy(t *testing.T) {
 func TestTrace_RestsAreToldOnTheRunAndItsBatch(t *testing.T) {
 	spans := servicetest.Tracing(t)
 	e := servicetest.NewDeletedParents(t, 40)
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 300 * time.Millisecond, Patience: devdb.Patience}))
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 300 * time.Millisecond, Patience: devdb.WaitTimeout}))
 	dissolve := e.LockQueue("c", "2 s")
 	r := servicetest.Begin(t, s, "main")
 	servicetest.WaitThrottled(t, s, "somebody waits for a lock on public.c of main: ")

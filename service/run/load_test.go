@@ -53,7 +53,7 @@ func TestFault_Load_RunRestsWhileALockQueueLastsAndThenGoesOn(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewLoaded(t, "main", 40)
 	book := &servicetest.LogBook{}
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 300 * time.Millisecond, Patience: devdb.Patience}), book.KeepAll)
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 300 * time.Millisecond, Patience: devdb.WaitTimeout}), book.KeepAll)
 	dissolve := e.LockQueue("c", "2 s")
 	r := servicetest.Begin(t, s, "main")
 	servicetest.WaitThrottled(t, s, "somebody waits for a lock on public.c of main: ")

@@ -84,7 +84,7 @@ func (e *Estate) Held(sql string, waiting int, then ...string) {
 func awaitLocks(ctx context.Context, conn *pgx.Conn, waiting int) {
 	again := time.NewTicker(5 * time.Millisecond)
 	defer again.Stop()
-	for end := time.Now().Add(devdb.Patience); time.Now().Before(end); <-again.C {
+	for end := time.Now().Add(devdb.WaitTimeout); time.Now().Before(end); <-again.C {
 		var n int
 		err := conn.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n)
 		if err != nil || n >= waiting {

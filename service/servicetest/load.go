@@ -63,7 +63,7 @@ func LoadLimits(l service.LoadConfig) func(*service.Config) {
 		service.Settings[loosefk.Config](c).BatchSize = 2
 		// What a test waits for besides the load must not end its run.
 		if service.Settings[loosefk.Config](c).MaxRuntime == 0 {
-			service.Settings[loosefk.Config](c).MaxRuntime = 2 * devdb.Patience
+			service.Settings[loosefk.Config](c).MaxRuntime = 2 * devdb.WaitTimeout
 		}
 	}
 }

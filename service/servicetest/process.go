@@ -176,7 +176,7 @@ func (p *Process) Kill() {
 // Result waits for the end of the process.
 func (p *Process) Result() (r Result) {
 	p.t.Helper()
-	late := time.AfterFunc(devdb.Patience, func() { _ = p.command.Process.Kill() })
+	late := time.AfterFunc(devdb.WaitTimeout, func() { _ = p.command.Process.Kill() })
 	defer late.Stop()
 	if err := json.NewDecoder(p.output).Decode(&r); err != nil {
 		p.t.Fatal(fmt.Errorf("the process has said nothing: %w", err))

@@ -51,7 +51,7 @@ func Begin(t *testing.T, s *service.Service, database string) service.Run {
 // Ended waits for the end of a run.
 func Ended(t *testing.T, s *service.Service, id string) (r service.Run) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), devdb.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 	defer cancel()
 	err := s.WatchRun(ctx, id, func(run service.Run) error {
 		r = run
