@@ -17,7 +17,7 @@ import (
 // applied is a database with all tables of the application, migrated, which the environment names.
 func applied(t *testing.T) *pgx.Conn {
 	t.Helper()
-	url := databases.Clone(t, devdb.Template{Name: "cli_main", Schema: "main"})
+	url := databases.Clone(t, devdb.Template{Name: "bare", Schema: "main"})
 	t.Setenv("CARETAKER_DATABASES_MAIN_URL", url)
 	t.Setenv("CARETAKER_LISTEN", "127.0.0.1:0")
 	t.Setenv("CARETAKER_METRICS_LISTEN", "")
@@ -186,7 +186,7 @@ func TestDoctor_GrantsMakeARoleThatItHasNothingToSayAbout(t *testing.T) {
 
 func TestDoctor_GrantsOfOneDatabaseAreNotMixedWithOthers(t *testing.T) {
 	applied(t)
-	t.Setenv("CARETAKER_DATABASES_CI_URL", databases.Clone(t, devdb.Template{Name: "cli_queue", Schema: "ci"}))
+	t.Setenv("CARETAKER_DATABASES_CI_URL", databases.Clone(t, devdb.Template{Name: "bare", Schema: "ci"}))
 	migrate(t)
 	all := want(t, 0, "doctor --grants", "DO NOT RUN ALL OF THIS ON ONE DATABASE", "doctor --grants --database NAME",
 		"To be run on the database main (databases.main.url), and on no other", "To be run on the database ci (databases.ci.url)")

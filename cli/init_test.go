@@ -36,7 +36,7 @@ func wantNoGitLab(t *testing.T, what, text string) {
 // shop is an empty database with orders and their items.
 func shop(t *testing.T) (url string, conn *pgx.Conn) {
 	t.Helper()
-	url = databases.Clone(t, devdb.Template{Name: "cli"})
+	url = databases.Clone(t, devdb.Template{Name: "bare"})
 	conn, err := pgx.Connect(context.Background(), url)
 	if err != nil {
 		t.Fatal(err)

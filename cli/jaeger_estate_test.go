@@ -65,7 +65,7 @@ func newTracedEstate(t *testing.T) *tracedEstate {
 	e := &tracedEstate{jaeger: startJaeger(t)}
 	urls := map[string]string{}
 	for _, name := range []string{"main", "ci", "sec"} {
-		urls[name] = databases.Clone(t, devdb.Template{Name: "jaeger_" + name, Schema: name})
+		urls[name] = databases.Clone(t, devdb.Template{Name: "bare", Schema: name})
 		t.Setenv("CARETAKER_DATABASES_"+strings.ToUpper(name)+"_URL", urls[name])
 	}
 	if err := devdb.LoadDemo(t.Context(), urls); err != nil {

@@ -54,7 +54,7 @@ func counts(t *testing.T, conn *pgx.Conn) map[string][]string {
 
 func TestLog_OfEveryWorkerIsOneObjectALineWithItsKeysAndNothingPersonal(t *testing.T) {
 	ctx := context.Background()
-	url := databases.Clone(t, devdb.Template{Name: "cli_demo", Schema: "all", Prepare: func(ctx context.Context, url string) error {
+	url := databases.Clone(t, devdb.Template{Name: "demo_bare", Schema: "all", Prepare: func(ctx context.Context, url string) error {
 		return devdb.LoadDemo(ctx, map[string]string{"main": url})
 	}})
 	t.Setenv("CARETAKER_DATABASES_MAIN_URL", url)

@@ -14,7 +14,7 @@ import (
 // people is a database in which a user, a group and a placeholder can be planned, which the environment names.
 func people(t *testing.T) *pgx.Conn {
 	t.Helper()
-	url := databases.Clone(t, devdb.Template{Name: "cli_people", Schema: "all"})
+	url := databases.Clone(t, devdb.Template{Name: "bare", Schema: "all"})
 	t.Setenv("CARETAKER_DATABASES_MAIN_URL", url)
 	conn, err := pgx.Connect(context.Background(), url)
 	if err != nil {

@@ -77,7 +77,7 @@ func newWatchedEstate(t *testing.T) *watchedEstate {
 	t.Helper()
 	e := &watchedEstate{sql: map[string]*pgx.Conn{}, urls: map[string]string{}, ports: freePorts(t, 2)}
 	for _, name := range []string{"main", "ci", "sec"} {
-		e.urls[name] = databases.Clone(t, devdb.Template{Name: "prometheus_" + name, Schema: name})
+		e.urls[name] = databases.Clone(t, devdb.Template{Name: "bare", Schema: name})
 		t.Setenv("CARETAKER_DATABASES_"+strings.ToUpper(name)+"_URL", e.urls[name])
 	}
 	if err := devdb.LoadDemo(t.Context(), e.urls); err != nil {

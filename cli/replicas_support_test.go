@@ -107,7 +107,7 @@ type shared struct {
 }
 
 // reference is the reference schema of main, not migrated.
-var reference = devdb.Template{Name: "cli_reference", Schema: "main"}
+var reference = devdb.Template{Name: "bare", Schema: "main"}
 
 func newShared(t *testing.T, url string) *shared {
 	t.Helper()

@@ -38,7 +38,7 @@ func TestRunbook_NamesCommandsAndFlagsThatThereAre(t *testing.T) {
 }
 
 func TestRunbook_StatementsWork(t *testing.T) {
-	url := databases.Clone(t, devdb.Template{Name: "cli_runbook", Schema: "main"})
+	url := databases.Clone(t, devdb.Template{Name: "bare", Schema: "main"})
 	t.Setenv("CARETAKER_DATABASES_MAIN_URL", url)
 	migrate(t)
 	s := newShared(t, url)

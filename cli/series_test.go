@@ -51,7 +51,7 @@ func TestMetrics_OfADefaultServerAreFewSeries(t *testing.T) {
 	ctx := context.Background()
 	urls := map[string]string{}
 	for _, name := range []string{"main", "ci", "sec"} {
-		urls[name] = databases.Clone(t, devdb.Template{Name: "cli_series_" + name, Schema: name})
+		urls[name] = databases.Clone(t, devdb.Template{Name: "bare", Schema: name})
 		t.Setenv("CARETAKER_DATABASES_"+strings.ToUpper(name)+"_URL", urls[name])
 	}
 	if err := devdb.LoadDemo(ctx, urls); err != nil {

@@ -63,7 +63,7 @@ func TestServe_StopsRunsInOrder(t *testing.T) {
 
 func TestServe_RefusesWhatCannotWork(t *testing.T) {
 	want(t, 1, "serve", "databases.main.url is required", "CARETAKER_DATABASES_MAIN_URL")
-	t.Setenv("CARETAKER_DATABASES_MAIN_URL", databases.Clone(t, devdb.Template{Name: "cli"}))
+	t.Setenv("CARETAKER_DATABASES_MAIN_URL", databases.Clone(t, devdb.Template{Name: "bare"}))
 	t.Setenv("CARETAKER_LISTEN", "127.0.0.1:0")
 	t.Setenv("CARETAKER_METRICS_LISTEN", "")
 	want(t, 1, "serve", "missing or old in main: run caretaker migrate")

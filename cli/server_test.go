@@ -137,7 +137,7 @@ func others(t *testing.T, c maintenancev1.MaintenanceServiceClient) (names []str
 // prepared is a migrated database with a queue and a table c of children of p, which the environment names.
 func prepared(t *testing.T) *pgx.Conn {
 	t.Helper()
-	url := databases.Clone(t, devdb.Template{Name: "cli_queue", Schema: "ci"})
+	url := databases.Clone(t, devdb.Template{Name: "bare", Schema: "ci"})
 	t.Setenv("CARETAKER_DATABASES_MAIN_URL", url)
 	conn, err := pgx.Connect(context.Background(), url)
 	if err != nil {

@@ -44,7 +44,7 @@ func want(t *testing.T, code int, command string, parts ...string) string {
 // configured makes an empty database and lets the environment name it.
 func configured(t *testing.T, name string) *pgx.Conn {
 	t.Helper()
-	url := databases.Clone(t, devdb.Template{Name: "cli"})
+	url := databases.Clone(t, devdb.Template{Name: "bare"})
 	t.Setenv("CARETAKER_DATABASES_"+strings.ToUpper(name)+"_URL", url)
 	conn, err := pgx.Connect(context.Background(), url)
 	if err != nil {

@@ -46,7 +46,7 @@ func BenchmarkTrace_Drain(b *testing.B) {
 func drain(b *testing.B) {
 	b.Helper()
 	ctx := context.Background()
-	url := databases.Clone(b, devdb.Template{Name: "cli"})
+	url := databases.Clone(b, devdb.Template{Name: "bare"})
 	main, err := repo.Open(ctx, "main", url)
 	if err != nil {
 		b.Fatal(err)

@@ -169,7 +169,7 @@ func (m machine) wantInstalled() {
 // the unit starts it.
 func (m machine) wantWorking(said string) {
 	m.Helper()
-	url := databases.Clone(m, devdb.Template{Name: "empty"})
+	url := databases.Clone(m, devdb.Template{Name: "bare"})
 	m.run("cat >>/etc/caretaker/caretaker.env <<'END'\nCARETAKER_DATABASES_MAIN_URL='" + url + "'\n" +
 		"CARETAKER_LISTEN='127.0.0.1:0'\nCARETAKER_METRICS_LISTEN=''\nEND")
 	found := regexp.MustCompile(`(?s)  (runuser .*?\.yml')`).FindStringSubmatch(said)

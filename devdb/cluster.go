@@ -29,6 +29,8 @@ type Config struct {
 	// Ephemeral clusters trade durability for speed and are removed, folder and
 	// all, when they stop or their process ends.
 	Ephemeral bool
+	// unsafe clusters are as fast, but are kept: those of tests.
+	unsafe bool
 	// Log gets one line for each step that takes time; nil: nothing is said.
 	Log io.Writer
 	// Settings are server settings (postgresql.conf) that win over our own.
@@ -46,6 +48,8 @@ type Cluster struct {
 	password string
 	port     int
 	server   server
+	// attached: another process has started the server, and stops it.
+	attached bool
 }
 
 // Start returns when the server accepts connections, at once if the folder's
@@ -177,6 +181,9 @@ func (c *Cluster) exec(ctx context.Context, statements ...string) error {
 // when ctx ends, is stopped without a checkpoint; nothing committed is lost.
 // Stopping twice does nothing.
 func (c *Cluster) Stop(ctx context.Context) error {
+	if c.attached {
+		return nil
+	}
 	err := c.server.stop(ctx, c.folder)
 	if c.config.Ephemeral {
 		err = errors.Join(err, os.RemoveAll(c.folder.path))

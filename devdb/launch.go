@@ -54,7 +54,7 @@ func (c *Cluster) initialise(ctx context.Context, found programs) error {
 		"--pgdata=" + fresh, "--username=" + superuser, "--pwfile=" + c.folder.file("password"),
 		"--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-instructions",
 	}
-	if c.config.Ephemeral {
+	if c.config.Ephemeral || c.config.unsafe {
 		args = append(args, "--no-sync")
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(found.dir, "initdb"), args...)

@@ -8,8 +8,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// databases serves all tests of the package.
-var databases Tests
+// databases serves all tests of the package, on a cluster of its own.
+var databases = Tests{Settings: map[string]string{"cluster_name": "devdb"}}
 
 func TestMain(m *testing.M) {
 	if os.Getenv(helperDir) != "" {

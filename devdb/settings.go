@@ -18,12 +18,13 @@ func (c *Cluster) settings(ctx context.Context, found programs) map[string]strin
 		"timezone":                "UTC",
 		"log_timezone":            "UTC",
 	}
-	if c.config.Ephemeral {
+	if c.config.Ephemeral || c.config.unsafe {
 		maps.Copy(all, map[string]string{
 			"max_connections":    "300",
 			"fsync":              "off",
 			"synchronous_commit": "off",
 			"full_page_writes":   "off",
+			"jit":                "off",
 			// Packages are tested side by side: their logs are not to fill a disk.
 			"max_wal_size": "256MB",
 		})

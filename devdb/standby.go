@@ -20,6 +20,9 @@ import (
 // the standby answers queries; settings win over our own. Roles and passwords are the cluster's. It needs no program
 // besides the server's own.
 func (c *Cluster) Standby(ctx context.Context, settings map[string]string) (*Cluster, error) {
+	if c.attached {
+		return nil, errors.New("a cluster that several processes share gets no standby: start one with Start")
+	}
 	config := Config{Ephemeral: true, Dir: c.throwAwayDir(), Log: c.config.Log, Settings: map[string]string{
 		"hot_standby":      "on",
 		"primary_conninfo": fmt.Sprintf("host=127.0.0.1 port=%d user=%s password=%s application_name=standby", c.port, superuser, c.password),

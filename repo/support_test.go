@@ -35,7 +35,7 @@ func (r onReplicated) Run() int { return replicated.Run(r.tests) }
 
 // migrated is a database with a part of the reference schema ("": nothing) and the schema maintenance.
 func migrated(schema string) devdb.Template {
-	return devdb.Template{Name: "repo_" + schema, Schema: schema, Prepare: func(ctx context.Context, url string) error {
+	return devdb.Template{Name: "migrated", Schema: schema, Prepare: func(ctx context.Context, url string) error {
 		d, err := repo.Open(ctx, "main", url)
 		if err != nil {
 			return err
@@ -48,7 +48,7 @@ func migrated(schema string) devdb.Template {
 
 // loaded is such a database with what some SQL has put there.
 func loaded(name, schema, sql string) devdb.Template {
-	return devdb.Template{Name: name, Schema: schema, Prepare: func(ctx context.Context, url string) error {
+	return devdb.Template{Name: name, Schema: schema, Version: sql, Prepare: func(ctx context.Context, url string) error {
 		if err := migrated(schema).Prepare(ctx, url); err != nil {
 			return err
 		}

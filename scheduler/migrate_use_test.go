@@ -16,7 +16,7 @@ const forGitLab = "group_removals job_cancellations outside_paths protected_targ
 
 func emptyMain(t *testing.T, only bool) *repo.Database {
 	t.Helper()
-	url := databases.Clone(t, devdb.Template{Name: "empty"})
+	url := databases.Clone(t, devdb.Template{Name: "bare"})
 	d, err := repo.Open(t.Context(), "main", url)
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 func TestMigrate_MakesOursAndRiversTablesOnceInTheSchemaMaintenance(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	d, err := repo.Open(ctx, "main", databases.Clone(t, devdb.Template{Name: "empty"}))
+	d, err := repo.Open(ctx, "main", databases.Clone(t, devdb.Template{Name: "bare"}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ type onDatabases struct{ tests *testing.M }
 func (d onDatabases) Run() int { return databases.Run(d.tests) }
 
 // migrated is an empty database with the schema maintenance and River's tables.
-var migrated = devdb.Template{Name: "scheduler", Prepare: func(ctx context.Context, url string) error {
+var migrated = devdb.Template{Name: "migrated", Prepare: func(ctx context.Context, url string) error {
 	d, err := repo.Open(ctx, "main", url)
 	if err != nil {
 		return err

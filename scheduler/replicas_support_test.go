@@ -40,7 +40,7 @@ func byTheClock(url string) string {
 // newHour is a main with the reference schema, whose clock stands still.
 func newHour(t *testing.T) *lab {
 	t.Helper()
-	url := databases.Clone(t, devdb.Template{Name: "scheduler_hour", Schema: "main", Prepare: func(ctx context.Context, url string) error {
+	url := databases.Clone(t, devdb.Template{Name: "hour", Schema: "main", Version: standingClockSQL, Prepare: func(ctx context.Context, url string) error {
 		conn, err := pgx.Connect(ctx, url)
 		if err != nil {
 			return err

@@ -36,7 +36,7 @@ func byTheClock(url string) string {
 }
 
 func withClock() devdb.Template {
-	return devdb.Template{Name: "service_clock", Schema: "main", Prepare: func(ctx context.Context, url string) error {
+	return devdb.Template{Name: "clock", Schema: "main", Version: clockSQL, Prepare: func(ctx context.Context, url string) error {
 		conn, err := pgx.Connect(ctx, url)
 		if err != nil {
 			return err

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { os.Exit(databases.Run(m)) }
 
 // migrated is a database with a part of the reference schema ("": nothing) and the schema maintenance.
 func migrated(schema string) devdb.Template {
-	return devdb.Template{Name: "lfkadmin_" + schema, Schema: schema, Prepare: func(ctx context.Context, url string) error {
+	return devdb.Template{Name: "migrated", Schema: schema, Prepare: func(ctx context.Context, url string) error {
 		d, err := repo.Open(ctx, "main", url)
 		if err != nil {
 			return err

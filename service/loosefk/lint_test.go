@@ -207,7 +207,7 @@ c: [{table: q, column: q_id, on_delete: async_delete}]
 }
 
 func TestLint_NeedsTheSchemaMaintenance(t *testing.T) {
-	url := servicetest.Databases.Clone(t, devdb.Template{Name: "service_bare"})
+	url := servicetest.Databases.Clone(t, devdb.Template{Name: "bare"})
 	d, err := repo.Open(context.Background(), "main", url)
 	if err != nil {
 		t.Fatal(err)

@@ -27,7 +27,7 @@ var Loaded = devdb.Tests{Settings: map[string]string{
 // Migrated is an empty database, or one with a part of the reference schema, with the schema maintenance. The schema
 // maintenance of main goes into all, so that one database can play any part.
 func Migrated(schema string) devdb.Template {
-	return devdb.Template{Name: "service_" + schema, Schema: schema, Prepare: func(ctx context.Context, url string) error {
+	return devdb.Template{Name: "migrated", Schema: schema, Prepare: func(ctx context.Context, url string) error {
 		d, err := repo.Open(ctx, "main", url)
 		if err != nil {
 			return err

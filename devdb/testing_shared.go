@@ -1,0 +1,171 @@
+package devdb
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// SharedCluster is the environment variable with the folder of a running cluster
+// on which the test packages of one "go test ./..." have their databases.
+const SharedCluster = "CARETAKER_TEST_CLUSTER"
+
+// maxTemplates is how many templates a kept cluster may have at its start. Each
+// change of the schema or of a migration leaves old ones behind.
+const maxTemplates = 60
+
+// StartShared starts the cluster for SharedCluster. It is kept, with its
+// templates, for the next call; in memory, where the machine has room. While
+// another process uses it, or if it does not start, the cluster is ephemeral.
+// The log gets one line for each step that takes time.
+func StartShared(ctx context.Context, log io.Writer) (*Cluster, error) {
+	c, err := startKept(ctx, log)
+	if err == nil {
+		return c, nil
+	}
+	_, _ = fmt.Fprintf(log, "The kept test cluster is not available (%v): starting another one\n", err)
+	return Start(ctx, Config{Ephemeral: true, Dir: memoryDir(), Log: log})
+}
+
+func startKept(ctx context.Context, log io.Writer) (*Cluster, error) {
+	version := 0 // that of a PostgreSQL that is still to be downloaded
+	if found, err := find(ctx, os.Getenv("PATH"), places(), 0); err == nil {
+		version = found.version
+	}
+	c, err := Start(ctx, Config{Dir: keptDir(strconv.Itoa(version)), unsafe: true, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	if err := c.tidy(ctx); err != nil {
+		return nil, errors.Join(err, c.Stop(ctx))
+	}
+	return c, nil
+}
+
+// keptDir is the folder of the kept cluster of a major version.
+func keptDir(version string) string {
+	base := memoryDir()
+	if base == "" {
+		base = os.TempDir()
+	}
+	return filepath.Join(base, fmt.Sprintf("caretaker-tests-%d-%s", os.Getuid(), version))
+}
+
+// RemoveShared removes the kept clusters of all versions. It fails while a
+// process uses one.
+func RemoveShared() error {
+	dirs, err := filepath.Glob(keptDir("*"))
+	for _, dir := range dirs {
+		lock, lockErr := lockFile(filepath.Join(dir, "lock"))
+		if lockErr != nil {
+			err = errors.Join(err, lockErr)
+			continue
+		}
+		err = errors.Join(err, os.RemoveAll(dir), lock.Close())
+	}
+	return err
+}
+
+const leftBehindSQL = `
+SELECT format('DROP DATABASE %I WITH (FORCE)', datname)
+FROM pg_database
+WHERE NOT datistemplate AND datname <> 'postgres'
+  AND (datname NOT LIKE 'template\_%' OR datname LIKE '%\_new'
+    OR (SELECT count(*) FROM pg_database WHERE datname LIKE 'template\_%') > $1)
+UNION ALL
+SELECT format('DROP ROLE %I', rolname)
+FROM pg_roles
+WHERE rolname NOT LIKE 'pg\_%' AND rolname <> current_user`
+
+// tidy drops what killed tests have left behind: all databases but complete
+// templates, and all roles.
+func (c *Cluster) tidy(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, c.URL("postgres"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	rows, _ := conn.Query(ctx, leftBehindSQL, maxTemplates) // CollectRows returns the error
+	statements, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	return c.exec(ctx, statements...)
+}
+
+// attach returns the running cluster of a folder. Its Stop does nothing.
+func attach(ctx context.Context, dir string) (*Cluster, error) {
+	c := &Cluster{folder: folder{path: dir}, attached: true}
+	password, err := os.ReadFile(c.folder.file("password"))
+	if err != nil {
+		return nil, fmt.Errorf("%s names no cluster: %w", SharedCluster, err)
+	}
+	running, ok := c.folder.readPostmaster()
+	if !ok {
+		return nil, fmt.Errorf("the cluster that %s names does not run: unset it, or start the cluster with make test", SharedCluster)
+	}
+	c.password, c.port = string(password), running.port
+	if c.owner, err = serverAccount(); err != nil {
+		return nil, err
+	}
+	if err := proves(ctx, c.folder, c.URL("postgres")); err != nil {
+		return nil, fmt.Errorf("connect to the cluster that %s names: %w", SharedCluster, err)
+	}
+	return c, nil
+}
+
+// memoryDir returns a folder in memory if the machine has one with at least
+// 4 GiB free, else "". A clone has a thousand files: on a disk that is busy
+// making one takes a second, in memory 20 ms.
+func memoryDir() string {
+	const shared, needed = "/dev/shm", 4 << 30
+	var stat syscall.Statfs_t
+	if err := syscall.Statfs(shared, &stat); err != nil || stat.Bavail*uint64(stat.Bsize) < needed {
+		return ""
+	}
+	return shared
+}
+
+// templateSources is a hash of the files of this module that make schemas, demo
+// data and migrations.
+func templateSources() (string, error) {
+	root, err := os.Getwd()
+	for err == nil {
+		if _, statErr := os.Stat(filepath.Join(root, "go.mod")); statErr == nil {
+			break
+		}
+		if root == filepath.Dir(root) {
+			return "", errors.New("tests run outside the source tree, whose files their templates are made of")
+		}
+		root = filepath.Dir(root)
+	}
+	if err != nil {
+		return "", err
+	}
+	hash := sha256.New()
+	for _, pattern := range []string{
+		"go.sum", "devdb/*.sql", "devdb/schema.go", "devdb/demo.go", "repo/migrate.go", "repo/migrations/*/*", "scheduler/queue_migrate.go",
+	} {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil || len(files) == 0 {
+			return "", errors.Join(fmt.Errorf("no files %s, of which templates are made", pattern), err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return "", err
+			}
+			_, _ = fmt.Fprintf(hash, "%s:%d:", filepath.Base(file), len(text))
+			_, _ = hash.Write(text)
+		}
+	}
+	return string(hash.Sum(nil)), nil
+}
