@@ -6,12 +6,17 @@ BUF        = $(GO) tool -modfile=tools/buf/go.mod buf
 LINTER     = $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 # The race detector is for CI, or make test RACE=-race.
 RACE       =
+# Clones in other folders share one build cache.
+export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
 # Else each program ends a second late under the race detector, and the tests start hundreds.
 export GORACE = atexit_sleep_ms=0
 PACKAGES   = ./...
 TEST_ARGS  =
-# The names of tests of what breaks begin so.
+# The names of tests of what breaks, and of the pages of docs, begin so.
 FAULTS     = ^TestFault_
+PAGES      = ^TestPages_
+# The packages that start goroutines: CI runs them under the race detector.
+CONCURRENT = ./service/run ./service/schedule ./service/job ./scheduler ./server ./web ./access ./telemetry
 BENCH_ARGS =
 SCALE_ARGS =
 FAULTS_ARGS =
@@ -28,14 +33,17 @@ VERSIONED  = TestSQL_|PlansKeepToIndexes|TestCatalog_|TestInstallQueue_|TestTrac
 PLATFORMS  =
 
 .DEFAULT_GOAL := help
-.PHONY: help run build release man test test-postgres test-newest test-faults faults fuzz test-web pictures test-prometheus test-jaeger test-clients test-packages test-deploy jaeger check verify lint generated proto sixth-worker bench bench-once scale soak generate format clean
+.PHONY: help run build release man test test-race test-docs test-postgres test-newest test-faults faults fuzz test-web pictures test-prometheus test-jaeger test-clients test-packages test-deploy jaeger check check-all lint generated proto sixth-worker bench bench-once scale soak generate format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
 
-run: build ## start caretaker with a database of its own and demo data (DEV_ARGS="--listen ADDR")
+run: ## start caretaker with a database of its own and demo data (DEV_ARGS="--listen ADDR")
 	@tools/require.sh postgres
-	bin/caretaker dev $(DEV_ARGS)
+	@echo "Building caretaker: about two minutes the first time, then seconds."
+	@$(MAKE) --no-print-directory build
+	@echo "Starting a PostgreSQL with demo data, and the server: about ten seconds. Ctrl-C stops both."
+	@bin/caretaker dev $(DEV_ARGS)
 
 build: ## build bin/caretaker
 	$(GO) build -o bin/caretaker .
@@ -46,13 +54,20 @@ release: ## build archives, packages, bills of materials and checksums of the la
 man: ## write the manual pages into bin/man
 	$(GO) run ./tools/manpages bin/man/man1
 
-test: ## run the tests but those of faults (PACKAGES=./repo TEST_ARGS="-run NAME -v" RACE=-race)
+test: ## run the tests of all behaviour, in about three minutes (PACKAGES=./repo TEST_ARGS="-run NAME -v" RACE=-race)
 	@tools/require.sh postgres $(if $(RACE),compiler)
-	$(GO) test -timeout 30m $(RACE) -skip '$(FAULTS)' $(TEST_ARGS) $(PACKAGES)
+	@tools/gotest.sh -timeout 60m $(RACE) -skip '$(FAULTS)|$(PAGES)' $(TEST_ARGS) $(PACKAGES)
+
+test-race: ## run the tests of the packages that start goroutines under the race detector
+	@$(MAKE) --no-print-directory test RACE=-race PACKAGES="$(CONCURRENT)"
 
 test-faults: ## run the tests of outages, crashes, replicas, poolers and load
 	@tools/require.sh postgres pgbouncer $(if $(RACE),compiler)
-	$(GO) test -timeout 40m $(RACE) -run '$(FAULTS)' $(TEST_ARGS) $(PACKAGES)
+	@tools/gotest.sh -timeout 60m $(RACE) -run '$(FAULTS)' $(TEST_ARGS) $(PACKAGES)
+
+test-docs: ## run what README.md and the pages of docs show (TEST_ARGS="-run TestPages_DoWhatTheySay/docs/jobs.md")
+	@tools/require.sh postgres
+	@tools/gotest.sh -timeout 60m -run '$(PAGES)' $(TEST_ARGS) ./docs
 
 faults: ## ten minutes of faults of all kinds while replicas work: nothing lost, nothing twice (FAULTS_ARGS="-seed 7 -time 1h")
 	@tools/require.sh postgres faketime
@@ -70,7 +85,7 @@ fuzz: ## feed whatever comes to all that reads files, requests and expressions (
 test-postgres: ## run tests on another PostgreSQL (VERSION=18 PACKAGES=./repo TEST_ARGS=...), fetched with npm if need be
 	@tools/require.sh $(if $(RACE),compiler)
 	@programs=$$(tools/postgres.sh "$(VERSION)") && PATH="$$programs:$$PATH" && export PATH && \
-		$(GO) test -timeout 40m $(RACE) $(TEST_ARGS) $(PACKAGES)
+		tools/gotest.sh -timeout 60m $(RACE) -skip '$(FAULTS)|$(PAGES)' $(TEST_ARGS) $(PACKAGES)
 
 test-newest: ## run the tests of SQL, plans, workers and the pipeline on the newest PostgreSQL
 	@$(MAKE) test-postgres VERSION=$(NEWEST) PACKAGES="./repo/... ./service/..." TEST_ARGS="-run '$(VERSIONED)'"
@@ -110,10 +125,17 @@ jaeger: bin/jaeger ## start Jaeger with all in memory: OTLP at 4317 and 4318, qu
 bin/jaeger: tools/jaeger/go.mod tools/jaeger/go.sum
 	$(GO) build -modfile=tools/jaeger/go.mod -o bin/jaeger github.com/jaegertracing/jaeger/cmd/jaeger
 
-check: RACE = -race
-check: verify test test-newest test-faults faults test-web test-prometheus test-jaeger test-clients test-packages test-deploy sixth-worker ## all that CI checks
+check: ## run all that CI runs for the change since the published main
+	@.ci/run
 
-verify: lint generated proto bench-once ## all that CI checks, except the tests
+check-all: ## run every check there is, for a release: some four hours
+	$(MAKE) test RACE=-race
+	$(MAKE) test-faults RACE=-race
+	for version in 14 15 16 17 18; do $(MAKE) test-postgres VERSION=$$version PACKAGES="./repo/... ./service/..." TEST_ARGS="-run '$(VERSIONED)'" || exit 1; done
+	$(MAKE) test-docs test-web test-prometheus test-jaeger test-clients test-packages test-deploy sixth-worker
+	$(MAKE) lint generated proto bench-once
+	$(MAKE) faults FAULTS_ARGS="-time 1h"
+	$(MAKE) fuzz FUZZ_TIME=1m
 
 lint: ## check the Go code with golangci-lint
 	$(LINTER) run
@@ -123,7 +145,7 @@ generated: ## check that generated code and documents are up to date
 
 sixth-worker: ## check that the worker of CONTRIBUTING.md builds and passes
 	@tools/require.sh postgres
-	@tools/sixth_worker.sh
+	@$(GO) run ./tools/testcluster tools/sixth_worker.sh
 
 proto: ## check the API: format, style, and that nothing published breaks
 	$(BUF) format --diff --exit-code
@@ -159,5 +181,6 @@ format: ## format the Go code and the API
 	$(LINTER) fmt
 	$(BUF) format --write
 
-clean: ## remove what was built
+clean: ## remove what was built, and the test databases that are kept
 	rm -rf bin dist
+	$(GO) run ./tools/testcluster -clean

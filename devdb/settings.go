@@ -6,6 +6,14 @@ import (
 	"strconv"
 )
 
+// testSettings are the settings of clusters of tests. Vacuuming by itself only
+// disturbs tests: databases live for seconds.
+func testSettings(own map[string]string) map[string]string {
+	all := map[string]string{"autovacuum": "off", "jit": "off", "max_connections": "600"}
+	maps.Copy(all, own)
+	return all
+}
+
 // settings are the server's settings: light, and for an ephemeral cluster as
 // fast as a database can be that nobody will miss.
 func (c *Cluster) settings(ctx context.Context, found programs) map[string]string {
@@ -24,7 +32,6 @@ func (c *Cluster) settings(ctx context.Context, found programs) map[string]strin
 			"fsync":              "off",
 			"synchronous_commit": "off",
 			"full_page_writes":   "off",
-			"jit":                "off",
 			// Packages are tested side by side: their logs are not to fill a disk.
 			"max_wal_size": "256MB",
 		})

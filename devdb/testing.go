@@ -145,7 +145,7 @@ func (s *Tests) started() (*Cluster, error) {
 		if shared := os.Getenv(SharedCluster); shared != "" && s.Settings == nil {
 			s.cluster, s.failed = attach(ctx, shared)
 		} else {
-			s.cluster, s.failed = Start(ctx, Config{Ephemeral: true, Dir: memoryDir(), Settings: s.Settings})
+			s.cluster, s.failed = Start(ctx, Config{Ephemeral: true, Dir: memoryDir(), Settings: testSettings(s.Settings)})
 		}
 	}
 	return s.cluster, s.failed

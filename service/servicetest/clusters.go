@@ -19,7 +19,7 @@ const ArchiveFull = "archive_full"
 
 // Loaded is a cluster whose load tests cause: it archives, has standbys, and vacuums by itself.
 var Loaded = devdb.Tests{Settings: map[string]string{
-	"synchronous_commit": "on", "archive_mode": "on", "archive_command": "test ! -e " + ArchiveFull, "autovacuum_naptime": "1s",
+	"synchronous_commit": "on", "archive_mode": "on", "archive_command": "test ! -e " + ArchiveFull, "autovacuum": "on", "autovacuum_naptime": "1s",
 	// A standby that is being made must find what others switch away.
 	"wal_keep_size": "1GB", "deadlock_timeout": "10s",
 }}

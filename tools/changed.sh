@@ -1,0 +1,52 @@
+#!/bin/sh
+# changed.sh: prints the targets beside those that CI always runs which the change under test needs, a line each.
+# The change is what differs from $CI_BASE, else from the published main, else from the newest commit that is older
+# than a day. Where nothing earlier is known, it is everything.
+set -eu
+cd "$(dirname "$0")/.."
+
+base() {
+	if [ -n "${CI_BASE:-}" ]; then
+		git rev-parse --verify --quiet "$CI_BASE^{commit}"
+		return
+	fi
+	main=$(git merge-base HEAD refs/remotes/origin/main 2>/dev/null || true)
+	if [ -n "$main" ] && [ "$main" != "$(git rev-parse HEAD)" ]; then
+		echo "$main"
+		return
+	fi
+	git rev-list -1 --before='1 day ago' HEAD
+}
+
+from=$(base || true)
+if [ -n "$from" ]; then
+	files=$(git diff --name-only "$from" HEAD)
+else
+	files=$(git ls-files)
+fi
+
+# "make test" has run the tests that need no build tag, but for the pages of docs.
+relevant=$(echo "$files" | while IFS= read -r file; do
+	case $file in
+	docs/*) ;;
+	*_test.go) grep -qs '^//go:build' "$file" || continue ;;
+	esac
+	echo "$file"
+done)
+
+# needs TARGET PATTERN: prints the target if a file matches.
+needs() {
+	if echo "$relevant" | grep -qE "$2"; then
+		echo "$1"
+	fi
+}
+
+needs test-newest '^repo/'
+needs test-docs '^README\.md$|^docs/(.*\.md|[a-z]*_test\.go)$'
+needs test-web '^web/'
+needs test-jaeger '^telemetry/|^tools/jaeger/|jaeger.*_test\.go$'
+needs test-prometheus '^telemetry/|^deploy/(prometheus|grafana)/|prometheus.*_test\.go$'
+needs test-clients '^proto/|^docs/clients'
+needs test-packages '^deploy/packages|^tools/release'
+needs test-deploy '^deploy/(kubernetes|compose)/|^compose\.yaml$|^Dockerfile$|^tools/(deploy|dependencies)/'
+needs bench-once '^bench/'

@@ -1,0 +1,18 @@
+#!/bin/sh
+# gotest.sh FLAG... PACKAGE...: runs "go test" with one PostgreSQL cluster for all packages. Prints a line for each
+# package as it finishes, then what failed, then the ten slowest tests. With -v it prints what tests print.
+set -eu
+cd "$(dirname "$0")/.."
+sum="go tool -modfile=tools/gotestsum/go.mod gotestsum"
+events=$(mktemp)
+trap 'rm -f "$events"' EXIT
+format=pkgname
+case " $* " in
+*" -v "*) format=standard-verbose ;;
+esac
+code=0
+go run ./tools/testcluster $sum --format $format --format-icons text --hide-summary skipped --jsonfile-timing-events "$events" -- "$@" ||
+	code=$?
+echo "The ten slowest tests:"
+$sum tool slowest --num 10 --threshold 1ms --jsonfile "$events"
+exit $code
