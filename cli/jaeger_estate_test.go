@@ -24,6 +24,7 @@ import (
 // main is our own, as only that keeps traces.
 type tracedEstate struct {
 	*jaeger
+	sh     *shell
 	sql    *pgx.Conn
 	client maintenancev1.MaintenanceServiceClient
 	server *exec.Cmd
@@ -62,11 +63,12 @@ next_child: [{table: slow, column: slow_id, on_delete: async_delete}]
 
 func newTracedEstate(t *testing.T) *tracedEstate {
 	t.Helper()
-	e := &tracedEstate{jaeger: startJaeger(t)}
+	sh := newShell(t)
+	e := &tracedEstate{jaeger: startJaeger(t), sh: sh}
 	urls := map[string]string{}
 	for _, name := range []string{"main", "ci", "sec"} {
 		urls[name] = databases.Clone(t, devdb.Template{Name: "bare", Schema: name})
-		t.Setenv("CARETAKER_DATABASES_"+strings.ToUpper(name)+"_URL", urls[name])
+		sh.set("CARETAKER_DATABASES_"+strings.ToUpper(name)+"_URL", urls[name])
 	}
 	if err := devdb.LoadDemo(t.Context(), urls); err != nil {
 		t.Fatal(err)
@@ -77,11 +79,11 @@ func newTracedEstate(t *testing.T) *tracedEstate {
 	}
 	t.Cleanup(func() { _ = e.sql.Close(context.Background()) })
 	execute(t, e.sql, ownQueueSQL)
-	defined(t, devdb.Definitions()+ownDefinitions)
-	migrate(t)
-	want(t, 0, "lfk install --database main", "installed")
+	sh.defined(devdb.Definitions() + ownDefinitions)
+	sh.migrate()
+	sh.want(0, "lfk install --database main", "installed")
 	for _, table := range []string{"users", "namespaces", "projects", "merge_requests", "drainers", "faulters", "slow"} {
-		want(t, 0, "lfk track "+table+" --database main")
+		sh.want(0, "lfk track "+table+" --database main")
 	}
 	e.serve()
 	return e
@@ -97,9 +99,9 @@ func (e *tracedEstate) serve() {
 		"CARETAKER_WORKERS_PLACEHOLDER_USER_CLEANUP_ENABLED": "false", "CARETAKER_WORKERS_INACTIVE_TOKEN_DELETION_SCHEDULE": "* * * * *",
 		"CARETAKER_WORKERS_PLACEHOLDER_USER_CLEANUP_INTERVAL": "1ms", "CARETAKER_WORKERS_ADJOURNED_GROUP_DELETION_INTERVAL": "1ms",
 	} {
-		e.t.Setenv(key, value)
+		e.sh.set(key, value)
 	}
-	e.server, e.log = process(e.t, "serve")
+	e.server, e.log = e.sh.process("serve")
 	address := e.log.field(e.t, "serving", "listen")
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

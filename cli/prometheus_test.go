@@ -13,6 +13,7 @@ import (
 )
 
 func TestPrometheus_RulesPassPromtool(t *testing.T) {
+	t.Parallel()
 	promtool := prometheusProgram(t, "promtool")
 	for _, command := range []string{
 		"check config prometheus.yml", "check rules --lint-fatal rules.yml alerts.yml", "test rules alerts_test.yml alerts_of_days_test.yml",
@@ -85,6 +86,7 @@ func (c *causes) until(names ...string) {
 }
 
 func TestPrometheus_ScrapesServersAtWorkAndAlertsFireWhenTheyAreCaused(t *testing.T) {
+	t.Parallel()
 	c := &causes{begun: time.Now(), fired: map[string]string{}}
 	e := newWatchedEstate(t)
 	c.prometheus = e.prometheus
