@@ -18,6 +18,7 @@ import (
 )
 
 func TestEveryAnswer_ForbidsForeignContent(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	for _, path := range []string{"/", "/nothing"} {
 		answer, body := f.request(http.MethodGet, path)
@@ -34,6 +35,7 @@ func TestEveryAnswer_ForbidsForeignContent(t *testing.T) {
 }
 
 func TestOnlyReading_IsAllowed(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions} {
 		if answer, _ := f.request(method, "/"); answer.StatusCode != http.StatusMethodNotAllowed || answer.Header.Get("Allow") != "GET, HEAD" {
@@ -46,6 +48,7 @@ func TestOnlyReading_IsAllowed(t *testing.T) {
 }
 
 func TestForeignNames_AreRefusedOnLoopback(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	for host, want := range map[string]int{"evil.example": 421, "localhost:1": 200, "127.0.0.1": 200, "[::1]:8080": 200, "evil.example:8080": 421} {
 		if answer, _ := f.request(http.MethodGet, "/", func(r *http.Request) { r.Host = host }); answer.StatusCode != want {
@@ -55,6 +58,7 @@ func TestForeignNames_AreRefusedOnLoopback(t *testing.T) {
 }
 
 func TestToken_IsNeededAsBearerOrPassword(t *testing.T) {
+	t.Parallel()
 	only, err := access.New(access.Config{Token: "secret"})
 	if err != nil {
 		t.Fatal(err)
@@ -86,6 +90,7 @@ func TestToken_IsNeededAsBearerOrPassword(t *testing.T) {
 }
 
 func TestTLS_IsTheSitesOwn(t *testing.T) {
+	t.Parallel()
 	shared := &tls.Config{MinVersion: tls.VersionTLS12}
 	f := start(t)
 	config := f.site.config
@@ -109,6 +114,7 @@ func trusted(name string) func(*http.Request) {
 }
 
 func TestRoles_OfThePageAreThoseOfTheAPI(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "tokens.yml")
 	entry := func(name, more string) string {
 		hash := sha256.Sum256([]byte(name + "-token"))
