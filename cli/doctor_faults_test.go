@@ -129,8 +129,8 @@ func TestDoctor_EachStateOfADatabaseHasARemedy(t *testing.T) {
 			status: "error", where: "application", problem: "no application schema", remedy: "search_path",
 		},
 		{
-			name: "an address of another host", environment: [2]string{"CARETAKER_METRICS_LISTEN", "192.0.2.1:9464"},
-			status: "error", where: "ports", problem: "192.0.2.1:9464", remedy: "correct metrics_listen (CARETAKER_METRICS_LISTEN)",
+			name: "an address of another host", environment: [2]string{"CARETAKER_METRICS_LISTEN", "192.0.2.1:9999"},
+			status: "error", where: "ports", problem: "192.0.2.1:9999", remedy: "correct metrics_listen (CARETAKER_METRICS_LISTEN)",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -231,9 +231,10 @@ func TestFault_Doctor_KnowsPoolersThatLoseStatements(t *testing.T) {
 func TestFault_Doctor_KnowsWhichServerIsTheStandby(t *testing.T) {
 	t.Parallel()
 	sh := newShell(t)
+	cluster := sh.onItsOwnCluster()
 	sql := sh.applied()
 	name := sql.Config().Database
-	standby, err := databases.Cluster(t).Standby(t.Context(), map[string]string{"max_standby_streaming_delay": "2s"})
+	standby, err := cluster.Standby(t.Context(), map[string]string{"max_standby_streaming_delay": "2s"})
 	if err != nil {
 		t.Fatal(err)
 	}

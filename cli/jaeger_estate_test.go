@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"google.golang.org/grpc"
@@ -125,7 +124,7 @@ func (e *tracedEstate) call(request *maintenancev1.RunBatchRequest) (*maintenanc
 func (e *tracedEstate) ask(request *maintenancev1.RunBatchRequest) (id string, _ *maintenancev1.Run, err error) {
 	e.calls++
 	id = fmt.Sprintf("%032x", 0xca11<<32+e.calls)
-	ctx, cancel := context.WithTimeout(e.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(e.t.Context(), devdb.WaitTimeout)
 	defer cancel()
 	ctx = metadata.AppendToOutgoingContext(ctx, "traceparent", "00-"+id+"-"+callerSpan+"-01")
 	response, err := e.client.RunBatch(ctx, request)
@@ -175,14 +174,12 @@ func (e *tracedEstate) settled() {
 // tick waits for the trace of a run of the schedule, which comes every minute.
 func (e *tracedEstate) tick() jaegerTrace {
 	e.t.Helper()
-	// Longer than devdb.WaitTimeout: a minute may have just begun.
-	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
-		if found := e.search("maintenance.run", map[string]string{"maintenance.trigger": "schedule"}); len(found) > 0 {
-			return found[0]
-		}
-	}
-	e.t.Fatalf("no run of the schedule\n%s", e.log)
-	return jaegerTrace{}
+	var found []jaegerTrace
+	eventually(e.t, "a run of the schedule", e.log, func() bool {
+		found = e.search("maintenance.run", map[string]string{"maintenance.trigger": "schedule"})
+		return len(found) > 0
+	})
+	return found[0]
 }
 
 // stop ends the server, with all that it has not sent yet.

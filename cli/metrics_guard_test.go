@@ -21,7 +21,7 @@ import (
 // elsewhere is a listener that other hosts can reach; nobody connects to it.
 type elsewhere struct{ net.Listener }
 
-func (elsewhere) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 9464} }
+func (elsewhere) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 9999} }
 
 func TestMetrics_WantTheRolesOfTheAPIBeyondLoopback(t *testing.T) {
 	t.Parallel()

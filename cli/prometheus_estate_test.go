@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"google.golang.org/grpc"
@@ -127,7 +126,7 @@ func (e *watchedEstate) serve(which int, environment ...string) *watchedServer {
 // run asks for a run and returns it when it has ended, or at once when async.
 func (s *watchedServer) run(worker, database string, async bool) *maintenancev1.Run {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(s.t.Context(), devdb.WaitTimeout)
 	defer cancel()
 	answer, err := s.RunBatch(ctx, &maintenancev1.RunBatchRequest{Worker: worker, Database: database, Async: async})
 	if err != nil {

@@ -38,6 +38,7 @@ func TestMain(m *testing.M) {
 type shell struct {
 	t         *testing.T
 	variables map[string]string
+	databases *devdb.Tests
 }
 
 // newShell returns a shell whose servers listen on free ports.
@@ -45,13 +46,32 @@ func newShell(t *testing.T) *shell {
 	t.Helper()
 	return &shell{t, map[string]string{
 		"HOME": t.TempDir(), "CARETAKER_LISTEN": "127.0.0.1:0", "CARETAKER_METRICS_LISTEN": "127.0.0.1:0",
-	}}
+	}, &databases}
 }
+
+// onItsOwnCluster lets the shell make its databases on a cluster that no other test uses, for what concerns the whole
+// server: standbys, settings, stops.
+func (sh *shell) onItsOwnCluster() *devdb.Cluster {
+	sh.t.Helper()
+	own := &devdb.Tests{Settings: map[string]string{"cluster_name": "own"}}
+	sh.t.Cleanup(func() {
+		if own.Run(noTests{}) != 0 {
+			sh.t.Error("the cluster did not stop")
+		}
+	})
+	sh.databases = own
+	return own.Cluster(sh.t)
+}
+
+// noTests lets devdb.Tests.Run stop its cluster.
+type noTests struct{}
+
+func (noTests) Run() int { return 0 }
 
 // sub returns a copy for a subtest, whose variables end with it.
 func (sh *shell) sub(t *testing.T) *shell {
 	t.Helper()
-	return &shell{t, maps.Clone(sh.variables)}
+	return &shell{t, maps.Clone(sh.variables), sh.databases}
 }
 
 func (sh *shell) set(name, value string) { sh.variables[name] = value }
@@ -106,7 +126,7 @@ func migrated(schema string) devdb.Template {
 // database makes a database of a template and names it in the environment.
 func (sh *shell) database(name string, from devdb.Template) *pgx.Conn {
 	sh.t.Helper()
-	url := databases.Clone(sh.t, from)
+	url := sh.databases.Clone(sh.t, from)
 	sh.set("CARETAKER_DATABASES_"+strings.ToUpper(name)+"_URL", url)
 	conn, err := pgx.Connect(context.Background(), url)
 	if err != nil {

@@ -50,7 +50,7 @@ func TestOnlyReading_IsAllowed(t *testing.T) {
 func TestForeignNames_AreRefusedOnLoopback(t *testing.T) {
 	t.Parallel()
 	f := start(t)
-	for host, want := range map[string]int{"evil.example": 421, "localhost:1": 200, "127.0.0.1": 200, "[::1]:8080": 200, "evil.example:8080": 421} {
+	for host, want := range map[string]int{"evil.example": 421, "localhost:1": 200, "127.0.0.1": 200, "[::1]:81": 200, "evil.example:81": 421} {
 		if answer, _ := f.request(http.MethodGet, "/", func(r *http.Request) { r.Host = host }); answer.StatusCode != want {
 			t.Errorf("%s: %s", host, answer.Status)
 		}
@@ -132,7 +132,7 @@ func TestRoles_OfThePageAreThoseOfTheAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := start(t, func(c *Config) { c.Access = known })
-	handler := f.site.handler(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 8080})
+	handler := f.site.handler(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 9999})
 	bearer := func(token string) func(*http.Request) {
 		return func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) }
 	}
