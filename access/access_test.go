@@ -43,6 +43,7 @@ func problem(k *Keys, given string) string {
 }
 
 func TestNew_NamesWhatIsWrongWithAFile(t *testing.T) {
+	t.Parallel()
 	sum := hashed("a")
 	for content, want := range map[string]string{
 		"":                                 "has no tokens",
@@ -89,6 +90,7 @@ func TestNew_NamesWhatIsWrongWithAFile(t *testing.T) {
 }
 
 func TestNew_ShowsNoTokenThatIsInTheWrongPlace(t *testing.T) {
+	t.Parallel()
 	const secret = "8f14e45fceea167a5a36dedd4bea2543"
 	sum := hashed("a")
 	for _, content := range []string{
@@ -107,6 +109,7 @@ func TestNew_ShowsNoTokenThatIsInTheWrongPlace(t *testing.T) {
 }
 
 func TestIdentify_SaysWhoATokenIs(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "tokens.yml")
 	write(t, file, fmt.Sprintf(`
 - {name: a, sha256: %s, role: viewer, expires: 2999-01-31T12:00:00Z}
@@ -215,6 +218,7 @@ func TestTokensFile_IsReadAgainWhenItChanges(t *testing.T) {
 }
 
 func TestIdentify_SaysWhoACertificateIs(t *testing.T) {
+	t.Parallel()
 	uri, err := url.Parse("spiffe://example/ops")
 	if err != nil {
 		t.Fatal(err)
@@ -256,6 +260,7 @@ func TestIdentify_SaysWhoACertificateIs(t *testing.T) {
 }
 
 func TestGuard_LetsViewersLook(t *testing.T) {
+	t.Parallel()
 	k, err := New(Config{Token: "t", Certificates: map[string]string{"alice": "viewer"}})
 	if err != nil {
 		t.Fatal(err)

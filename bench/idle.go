@@ -72,7 +72,9 @@ func (l *lab) serveIdle(ctx context.Context) (stop func() error, err error) {
 	serving, cancel := context.WithCancel(ctx)
 	ended := make(chan int, 1)
 	go func() {
-		ended <- cli.Run(serving, []string{"serve", "--config", config}, cli.Streams{Out: io.Discard, Err: l.progress})
+		ended <- cli.Run(serving, []string{"serve", "--config", config}, cli.Streams{
+			Out: io.Discard, Err: l.progress, Env: os.Environ(),
+		})
 	}()
 	return func() error {
 		cancel()

@@ -61,35 +61,37 @@ func certifiedUntil(t *testing.T, name string, until time.Duration) (certificate
 }
 
 func TestRoles_OfTokensOverTLS(t *testing.T) {
-	prepared(t)
+	t.Parallel()
+	sh := newShell(t)
+	sh.prepared()
 	entry := func(name, role, more string) string {
 		hash := sha256.Sum256([]byte(name + "-secret"))
 		return fmt.Sprintf("- {name: %s, sha256: %s, role: %s%s}\n", name, hex.EncodeToString(hash[:]), role, more)
 	}
 	tokens := saved(t, "tokens.yml", entry("viola", "viewer", "")+entry("otto", "operator", ", workers: ["+worker+"]")+entry("ada", "admin", ""))
 	certificate, key := certified(t, "server")
-	t.Setenv("CARETAKER_TLS_CERT_FILE", certificate)
-	t.Setenv("CARETAKER_TLS_KEY_FILE", key)
-	t.Setenv("CARETAKER_AUTH_TOKENS_FILE", tokens)
-	r := serving(t)
+	sh.set("CARETAKER_TLS_CERT_FILE", certificate)
+	sh.set("CARETAKER_TLS_KEY_FILE", key)
+	sh.set("CARETAKER_AUTH_TOKENS_FILE", tokens)
+	r := sh.serving()
 	as := func(name string) string {
 		return " --tls-ca " + certificate + " --token-file " + saved(t, name+".token", name+"-secret\n")
 	}
-	r.want(t, 1, "status --tls-ca "+certificate, "a bearer token is needed")
-	r.want(t, 1, "status"+as("nobody"), "this token is not known here")
-	r.want(t, 0, "status"+as("viola"), worker)
-	r.want(t, 1, "pause "+worker+" --reason r"+as("viola"), "this needs the role operator, you have viewer")
-	r.want(t, 0, "pause "+worker+" --reason repairs"+as("otto"), "paused", "otto at 127.0.0.1:")
-	r.want(t, 1, "pause ghost_user_migration --reason r"+as("otto"), "your token is for "+worker+" alone, and this is about ghost_user_migration")
-	r.want(t, 1, "pause --all --reason r"+as("otto"), "this needs the role admin, you have operator")
-	r.want(t, 0, "pause --all --reason incident"+as("ada"), "ada at 127.0.0.1:")
-	r.want(t, 2, "audit --since yesterday"+as("viola"), "neither a time such as 2026-11-01T00:00:00Z nor a duration such as 24h")
-	r.want(t, 0, "audit --since 2999-01-01T00:00:00Z"+as("viola"), "OUTCOME")
-	r.want(t, 0, "audit --page-size 1"+as("viola"), "PauseWorker  *", "incident", "older entries: --page-token ")
+	r.want(1, "status --tls-ca "+certificate, "a bearer token is needed")
+	r.want(1, "status"+as("nobody"), "this token is not known here")
+	r.want(0, "status"+as("viola"), worker)
+	r.want(1, "pause "+worker+" --reason r"+as("viola"), "this needs the role operator, you have viewer")
+	r.want(0, "pause "+worker+" --reason repairs"+as("otto"), "paused", "otto at 127.0.0.1:")
+	r.want(1, "pause ghost_user_migration --reason r"+as("otto"), "your token is for "+worker+" alone, and this is about ghost_user_migration")
+	r.want(1, "pause --all --reason r"+as("otto"), "this needs the role admin, you have operator")
+	r.want(0, "pause --all --reason incident"+as("ada"), "ada at 127.0.0.1:")
+	r.want(2, "audit --since yesterday"+as("viola"), "neither a time such as 2026-11-01T00:00:00Z nor a duration such as 24h")
+	r.want(0, "audit --since 2999-01-01T00:00:00Z"+as("viola"), "OUTCOME")
+	r.want(0, "audit --page-size 1"+as("viola"), "PauseWorker  *", "incident", "older entries: --page-token ")
 	// Page after page of the last hour, as the command itself says how to.
 	entries, rest := 0, " --since 1h"
 	for rest != "" {
-		code, out, err := caretaker(t, strings.Fields("audit --page-size 2 --address "+r.address+as("viola")+rest)...)
+		code, out, err := sh.caretaker(strings.Fields("audit --page-size 2 --address " + r.address + as("viola") + rest)...)
 		entries += strings.Count(out, "\n") - 1
 		if _, rest, _ = strings.Cut(err, "older entries:"); code != 0 || rest != "" && !strings.Contains(rest, " --since 20") {
 			t.Fatalf("exit %d, %s", code, err)
@@ -98,39 +100,43 @@ func TestRoles_OfTokensOverTLS(t *testing.T) {
 	if entries != 5 {
 		t.Errorf("%d entries in pages of 2", entries)
 	}
-	r.want(t, 2, "audit --since 1h --page-token x"+as("viola"), "--since must be the time of the page before")
-	r.want(t, 0, "audit --since 1h"+as("viola"), "viola at 127.0.0.1:", "PERMISSION_DENIED ROLE_TOO_LOW",
+	r.want(2, "audit --since 1h --page-token x"+as("viola"), "--since must be the time of the page before")
+	r.want(0, "audit --since 1h"+as("viola"), "viola at 127.0.0.1:", "PERMISSION_DENIED ROLE_TOO_LOW",
 		"PERMISSION_DENIED WORKER_NOT_ALLOWED", "otto at 127.0.0.1:", "OK", "repairs")
 	// Ada leaves: without a restart.
 	if err := os.WriteFile(tokens, []byte(entry("viola", "viewer", "")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the token is taken back", &r.log, func() bool {
-		code, _, _ := caretaker(t, append([]string{"status", "--address", r.address}, strings.Fields(as("ada"))...)...)
+		code, _, _ := sh.caretaker(append([]string{"status", "--address", r.address}, strings.Fields(as("ada"))...)...)
 		return code == 1
 	})
-	r.want(t, 0, "status"+as("viola"), worker)
+	r.want(0, "status"+as("viola"), worker)
 }
 
 func TestRoles_OfCertificates(t *testing.T) {
-	prepared(t)
+	t.Parallel()
+	sh := newShell(t)
+	sh.prepared()
 	certificate, key := certified(t, "server")
 	alice, aliceKey := certified(t, "alice")
-	t.Setenv("CARETAKER_TLS_CERT_FILE", certificate)
-	t.Setenv("CARETAKER_TLS_KEY_FILE", key)
-	t.Setenv("CARETAKER_TLS_CLIENT_CA_FILE", alice)
-	t.Setenv("CARETAKER_AUTH_CERTIFICATES", `{"alice": "operator"}`)
-	r := serving(t)
+	sh.set("CARETAKER_TLS_CERT_FILE", certificate)
+	sh.set("CARETAKER_TLS_KEY_FILE", key)
+	sh.set("CARETAKER_TLS_CLIENT_CA_FILE", alice)
+	sh.set("CARETAKER_AUTH_CERTIFICATES", `{"alice": "operator"}`)
+	r := sh.serving()
 	as := " --tls-ca " + certificate + " --tls-cert " + alice + " --tls-key " + aliceKey
-	r.want(t, 0, "pause "+worker+" --reason repairs"+as, "alice at 127.0.0.1:")
-	r.want(t, 1, "flags set loose_foreign_keys_turbo_mode_main on"+as, "this needs the role admin, you have operator")
-	r.want(t, 1, "status --tls-ca "+certificate)
+	r.want(0, "pause "+worker+" --reason repairs"+as, "alice at 127.0.0.1:")
+	r.want(1, "flags set loose_foreign_keys_turbo_mode_main on"+as, "this needs the role admin, you have operator")
+	r.want(1, "status --tls-ca "+certificate)
 }
 
 func TestRoles_AWrongFileOfTokensIsAnErrorAtTheStart(t *testing.T) {
-	prepared(t)
-	t.Setenv("CARETAKER_AUTH_TOKENS_FILE", saved(t, "tokens.yml", "- {name: a, role: boss}"))
-	want(t, 1, "serve", `auth.tokens_file: `, `"boss" is none of viewer, operator, admin`)
-	t.Setenv("CARETAKER_AUTH_TOKENS_FILE", "/nowhere/tokens.yml")
-	want(t, 1, "serve", "auth.tokens_file: open /nowhere/tokens.yml")
+	t.Parallel()
+	sh := newShell(t)
+	sh.prepared()
+	sh.set("CARETAKER_AUTH_TOKENS_FILE", saved(t, "tokens.yml", "- {name: a, role: boss}"))
+	sh.want(1, "serve", `auth.tokens_file: `, `"boss" is none of viewer, operator, admin`)
+	sh.set("CARETAKER_AUTH_TOKENS_FILE", "/nowhere/tokens.yml")
+	sh.want(1, "serve", "auth.tokens_file: open /nowhere/tokens.yml")
 }

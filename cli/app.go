@@ -32,12 +32,19 @@ type settings struct {
 	service service.Config
 }
 
-// settings reads the file named by --config, and the environment, with config.Load or
-// config.LoadPartial.
-func (a *app) settings(load func(string, ...any) (*config.Config, error)) (*settings, error) {
+// settings reads the file named by --config, and the environment.
+func (a *app) settings() (*settings, error) {
 	s := &settings{}
 	var err error
-	s.Config, err = load(a.configFile, &s.service)
+	s.Config, err = a.Env.Load(a.configFile, &s.service)
+	return s, err
+}
+
+// partialSettings is settings for commands that bring their own databases, or need none.
+func (a *app) partialSettings() (*settings, error) {
+	s := &settings{}
+	var err error
+	s.Config, err = a.Env.LoadPartial(a.configFile, &s.service)
 	return s, err
 }
 

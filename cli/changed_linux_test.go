@@ -33,6 +33,7 @@ func planOf(ids ...int64) *pb.Run {
 }
 
 func TestRun_AChangedPlanSaysWhatCameAndWent(t *testing.T) {
+	t.Parallel()
 	refused, err := status.New(codes.FailedPrecondition, "expected_digest").WithDetails(&errdetails.ErrorInfo{
 		Reason: "PLAN_CHANGED", Metadata: map[string]string{"run_id": "r7"},
 	})
@@ -61,6 +62,7 @@ func TestRun_AChangedPlanSaysWhatCameAndWent(t *testing.T) {
 }
 
 func TestRun_TheQuestionSaysOnHowMuch(t *testing.T) {
+	t.Parallel()
 	many := planOf(1, 2)
 	many.MoreCandidates = 1000
 	for want, plan := range map[string]*pb.Run{
@@ -77,6 +79,7 @@ func TestRun_TheQuestionSaysOnHowMuch(t *testing.T) {
 }
 
 func TestRun_ADryRunSpeaksOfWhatWouldBe(t *testing.T) {
+	t.Parallel()
 	plan := planOf(7)
 	plan.Counts = map[string]int64{"scheduled_jobs": 1}
 	got := inPipe(t, func(a *app) error { return a.describeRun(plan) })

@@ -20,13 +20,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/server"
 )
 
-// Streams are what a command reads and writes.
+// Streams are what a command reads and writes, and its environment.
 type Streams struct {
 	In       io.Reader
 	Out, Err io.Writer
+	// Env has one NAME=value per entry, as in os.Environ.
+	Env config.Environment
 }
 
 // Exit codes. Scripts depend on them.
@@ -53,10 +56,12 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// Main runs a command for the process: with its standard streams, until it ends.
+// Main runs a command with the standard streams and the environment of the process.
 func Main(args []string) int {
 	server.LogErrorsOfGRPC()
-	return Run(context.Background(), args, Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})
+	return Run(context.Background(), args, Streams{
+		In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Env: config.OfProcess(),
+	})
 }
 
 // Run runs the command that args name and returns its exit code.

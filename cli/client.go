@@ -123,7 +123,7 @@ func (a *app) connect(ctx context.Context, do func(context.Context, api) error) 
 	if err := a.checkConfigFile(); err != nil {
 		return err
 	}
-	if err := a.client.complete(); err != nil {
+	if err := a.client.complete(a.Env); err != nil {
 		return err
 	}
 	transport, err := a.client.credentials()
@@ -133,7 +133,7 @@ func (a *app) connect(ctx context.Context, do func(context.Context, api) error) 
 	if err := a.client.checkAddress(); err != nil {
 		return err
 	}
-	for _, mistake := range config.Mistyped(&service.Config{}) {
+	for _, mistake := range a.Env.Mistyped(&service.Config{}) {
 		a.note("caretaker: warning: %s", mistake)
 	}
 	conn, err := grpc.NewClient(a.client.address, grpc.WithTransportCredentials(transport))
@@ -162,13 +162,13 @@ func (a *app) checkConfigFile() error {
 	if a.configFile == "" {
 		return nil
 	}
-	_, err := a.settings(config.LoadPartial)
+	_, err := a.partialSettings()
 	return err
 }
 
 // complete adds what no flag says: from the environment, then from the profile.
-func (c *connection) complete() error {
-	known, err := config.ReadClient(c.profile)
+func (c *connection) complete(env config.Environment) error {
+	known, err := env.ReadClient(c.profile)
 	if err != nil {
 		return err
 	}

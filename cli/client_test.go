@@ -5,111 +5,117 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/caretaker-go/caretaker/config"
 )
 
 func TestRun_ExitsWithTheOutcome(t *testing.T) {
-	sql := prepared(t)
-	defined(t, oneKey)
-	r := serving(t)
+	t.Parallel()
+	sh := newShell(t)
+	sql := sh.prepared()
+	sh.defined(oneKey)
+	r := sh.serving()
 	execute(t, sql, `INSERT INTO c (p_id) VALUES (1), (1), (2);
 		INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 1)`)
-	r.want(t, 0, "run "+worker+" --dry-run --database main", "(dry run) succeeded", "c.p_id  p       async_delete  2")
-	r.want(t, 0, "run "+worker, "on main succeeded", "deleted rows 2", "c      2        0")
+	r.want(0, "run "+worker+" --dry-run --database main", "(dry run) succeeded", "c.p_id  p       async_delete  2")
+	r.want(0, "run "+worker, "on main succeeded", "deleted rows 2", "c      2        0")
 
 	execute(t, sql, `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''secret''; END';
 		CREATE TRIGGER no BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION no();
 		INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 2)`)
-	if out := r.want(t, 1, "run "+worker, "failed", "c.p_id -> p", "P0001"); strings.Contains(out, "secret") {
+	if out := r.want(1, "run "+worker, "failed", "c.p_id -> p", "P0001"); strings.Contains(out, "secret") {
 		t.Errorf("the trigger's message is in %s", out)
 	}
 	execute(t, sql, `UPDATE maintenance.leases SET holder = 'somebody', expires_at = now() + interval '1 min'`)
-	r.want(t, 3, "run "+worker, "skipped", "held by somebody")
-	r.want(t, 2, "run nobody", `unknown worker "nobody"`)
-	r.want(t, 2, "run "+worker+" --database nowhere", `unknown database "nowhere"`)
+	r.want(3, "run "+worker, "skipped", "held by somebody")
+	r.want(2, "run nobody", `unknown worker "nobody"`)
+	r.want(2, "run "+worker+" --database nowhere", `unknown database "nowhere"`)
 }
 
 func TestRun_IsSkippedWhilePausedAndWithoutDefinitions(t *testing.T) {
-	prepared(t)
-	r := serving(t)
-	r.want(t, 3, "run "+worker, "skipped", "not configured")
-	r.want(t, 0, "status", worker, "not configured")
-	r.want(t, 0, "pause "+worker+" --reason repairs --for 1h", "paused", "repairs", "until")
-	if out := r.want(t, 3, "run "+worker, "skipped", "repairs", "end the pause with caretaker resume"); strings.Contains(out, "ResumeWorker") {
+	t.Parallel()
+	sh := newShell(t)
+	sh.prepared()
+	r := sh.serving()
+	r.want(3, "run "+worker, "skipped", "not configured")
+	r.want(0, "status", worker, "not configured")
+	r.want(0, "pause "+worker+" --reason repairs --for 1h", "paused", "repairs", "until")
+	if out := r.want(3, "run "+worker, "skipped", "repairs", "end the pause with caretaker resume"); strings.Contains(out, "ResumeWorker") {
 		t.Errorf("got %s", out)
 	}
-	r.want(t, 0, "pause --all --reason incident", "*", "paused", "all workers are paused by", "incident", worker)
-	r.want(t, 3, "run "+worker, "skipped", "resume --all")
-	r.want(t, 0, "status", "all workers are paused by")
-	r.want(t, 0, "resume "+worker, "all workers are paused by")
-	r.want(t, 0, "resume *", "the global pause has ended")
-	r.want(t, 0, "resume --all", "there is no global pause")
-	r.want(t, 0, "resume "+worker, "not configured")
-	r.want(t, 2, "pause "+worker+" --reason r --for 9999h", "--for: from 1s to 8760h")
+	r.want(0, "pause --all --reason incident", "*", "paused", "all workers are paused by", "incident", worker)
+	r.want(3, "run "+worker, "skipped", "resume --all")
+	r.want(0, "status", "all workers are paused by")
+	r.want(0, "resume "+worker, "all workers are paused by")
+	r.want(0, "resume *", "the global pause has ended")
+	r.want(0, "resume --all", "there is no global pause")
+	r.want(0, "resume "+worker, "not configured")
+	r.want(2, "pause "+worker+" --reason r --for 9999h", "--for: from 1s to 8760h")
 }
 
 func TestClient_ListsAndSwitches(t *testing.T) {
-	sql := prepared(t)
-	defined(t, oneKey)
-	r := serving(t)
-	id := runID(t, document(t, r.want(t, 0, "run "+worker+" --output json")))
-	r.want(t, 0, "runs", id, "request", "succeeded")
-	r.want(t, 0, "runs --state succeeded --worker "+worker, id)
-	if out := r.want(t, 0, "runs --state failed"); strings.Contains(out, id) {
+	t.Parallel()
+	sh := newShell(t)
+	sql := sh.prepared()
+	sh.defined(oneKey)
+	r := sh.serving()
+	id := runID(t, document(t, r.want(0, "run "+worker+" --output json")))
+	r.want(0, "runs", id, "request", "succeeded")
+	r.want(0, "runs --state succeeded --worker "+worker, id)
+	if out := r.want(0, "runs --state failed"); strings.Contains(out, id) {
 		t.Errorf("got %s", out)
 	}
-	r.want(t, 0, "run "+worker)
-	r.want(t, 0, "runs --page-size 1", "--page-token ")
-	r.want(t, 2, "runs --page-token x", "--page-token: is not a token that the same list, with the same filters, has printed")
-	r.want(t, 1, "status --tls", "does not use TLS: leave --tls and --tls-* out")
+	r.want(0, "run "+worker)
+	r.want(0, "runs --page-size 1", "--page-token ")
+	r.want(2, "runs --page-token x", "--page-token: is not a token that the same list, with the same filters, has printed")
+	r.want(1, "status --tls", "does not use TLS: leave --tls and --tls-* out")
 	execute(t, sql, `INSERT INTO maintenance.fires (worker, fire_time, outcome, run_id, claimed_by, started_at)
 		VALUES ('`+worker+`', '2026-11-21 00:01Z', 'ran', '`+id+`', 'here', '2026-11-21 00:01:02.5Z'),
 		('`+worker+`', '2026-11-21 00:02Z', 'missed', NULL, '', NULL)`)
-	r.want(t, 0, "fires", "2026-11-21 00:01:00  "+worker+"  ran      2.5s  here  "+id, "2026-11-21 00:02:00  "+worker+"  missed   -     -     -")
-	r.want(t, 0, "fires "+worker+" --page-size 1", "missed", "--page-token ")
-	if out := r.want(t, 0, "fires --outcome missed"); strings.Contains(out, id) {
+	r.want(0, "fires", "2026-11-21 00:01:00  "+worker+"  ran      2.5s  here  "+id, "2026-11-21 00:02:00  "+worker+"  missed   -     -     -")
+	r.want(0, "fires "+worker+" --page-size 1", "missed", "--page-token ")
+	if out := r.want(0, "fires --outcome missed"); strings.Contains(out, id) {
 		t.Errorf("got %s", out)
 	}
-	r.want(t, 2, "fires nobody", `unknown worker "nobody"`)
-	r.want(t, 0, "watch "+id, "succeeded")
-	r.want(t, 0, "cancel "+id, "had ended before: succeeded")
-	r.want(t, 2, "watch nope", `"nope" is not the ID of a run`, "caretaker runs lists them")
-	r.want(t, 2, "cancel nope", `"nope" is not the ID of a run`)
-	r.want(t, 2, "watch 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", "there is no run with this id; caretaker runs")
+	r.want(2, "fires nobody", `unknown worker "nobody"`)
+	r.want(0, "watch "+id, "succeeded")
+	r.want(0, "cancel "+id, "had ended before: succeeded")
+	r.want(2, "watch nope", `"nope" is not the ID of a run`, "caretaker runs lists them")
+	r.want(2, "cancel nope", `"nope" is not the ID of a run`)
+	r.want(2, "watch 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", "there is no run with this id; caretaker runs")
 	for _, size := range []string{"0", "1001", "99999999999", "x"} {
-		r.want(t, 2, "runs --page-size "+size, "a whole number from 1 to 1000")
+		r.want(2, "runs --page-size "+size, "a whole number from 1 to 1000")
 	}
-	if out := r.want(t, 0, "leases", worker+"/main", "free"); !strings.HasSuffix(out, " -\n") {
+	if out := r.want(0, "leases", worker+"/main", "free"); !strings.HasSuffix(out, " -\n") {
 		t.Errorf("a free lease expires: %s", out)
 	}
-	r.want(t, 0, "status", "scheduler off", worker)
-	r.want(t, 0, "flags", "loose_foreign_keys_turbo_mode_main  off")
-	r.want(t, 0, "flags set loose_foreign_keys_turbo_mode_main on", "on")
-	r.want(t, 0, "flags", "loose_foreign_keys_turbo_mode_main  on")
+	r.want(0, "status", "scheduler off", worker)
+	r.want(0, "flags", "loose_foreign_keys_turbo_mode_main  off")
+	r.want(0, "flags set loose_foreign_keys_turbo_mode_main on", "on")
+	r.want(0, "flags", "loose_foreign_keys_turbo_mode_main  on")
 	execute(t, sql, `INSERT INTO maintenance.feature_flags (name, enabled) VALUES ('zz', true), ('loose_foreign_keys_turbo_mode_zz', true)`)
-	r.want(t, 2, "flags set loose_foreign_keys_turbo_mode_mian on", `unknown flag "loose_foreign_keys_turbo_mode_mian": known are loose_foreign_keys_turbo_mode_main`+"\n")
-	r.want(t, 0, "flags set zz off", "off")
-	r.want(t, 0, "runs "+worker+" --page-size 1", worker)
-	r.want(t, 2, "runs nobody", `unknown worker "nobody"`)
-	r.want(t, 2, "runs "+worker+" --worker other", "name one worker")
-	r.want(t, 0, "leases "+worker, worker+"/main")
+	r.want(2, "flags set loose_foreign_keys_turbo_mode_mian on", `unknown flag "loose_foreign_keys_turbo_mode_mian": known are loose_foreign_keys_turbo_mode_main`+"\n")
+	r.want(0, "flags set zz off", "off")
+	r.want(0, "runs "+worker+" --page-size 1", worker)
+	r.want(2, "runs nobody", `unknown worker "nobody"`)
+	r.want(2, "runs "+worker+" --worker other", "name one worker")
+	r.want(0, "leases "+worker, worker+"/main")
 }
 
 func TestClient_OutputJSONIsTheAnswer(t *testing.T) {
-	prepared(t)
-	defined(t, oneKey)
-	r := serving(t)
-	id := runID(t, document(t, r.want(t, 0, "run "+worker+" --output json")))
+	t.Parallel()
+	sh := newShell(t)
+	sh.prepared()
+	sh.defined(oneKey)
+	r := sh.serving()
+	id := runID(t, document(t, r.want(0, "run "+worker+" --output json")))
 	for command, key := range map[string]string{
 		"status": "workers", "leases": "leases", "runs": "runs", "fires": "fires", "cancel " + id: "run", "flags": "flags",
 		"pause " + worker + " --reason r": "worker", "resume " + worker: "worker", "flags set loose_foreign_keys_turbo_mode_main on": "flag",
 	} {
-		if d := document(t, r.want(t, 0, command+" --output json")); d[key] == nil {
+		if d := document(t, r.want(0, command+" --output json")); d[key] == nil {
 			t.Errorf("%s: got %v", command, d)
 		}
 	}
-	for line := range strings.Lines(r.want(t, 0, "watch "+id+" --output json")) {
+	for line := range strings.Lines(r.want(0, "watch "+id+" --output json")) {
 		if d := document(t, line); d["run"] == nil || d["sequence"] != "1" {
 			t.Errorf("watch: got %v", d)
 		}
@@ -117,11 +123,13 @@ func TestClient_OutputJSONIsTheAnswer(t *testing.T) {
 }
 
 func TestClient_UsageIsExit2(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t)
 	for _, command := range []string{
 		"bogus", "run", "run a b", "status a b", "pause w", "pause --reason r", "pause w --all --reason r", "pause w x --reason r", "resume", "resume w --all", "pause w --reason r --for -1s", "pause w --reason r --for soon",
 		"flags set a maybe", "flags set a", "status --output xml", "runs --state tired", "runs --bogus", "fires a b", "fires --outcome late", "watch", "lfk", "serve now",
 	} {
-		want(t, 2, command, "caretaker: ")
+		sh.want(2, command, "caretaker: ")
 	}
 	for command, mistake := range map[string]string{
 		"cancel":                              "missing argument RUN",
@@ -147,66 +155,77 @@ func TestClient_UsageIsExit2(t *testing.T) {
 		"status --address 50051":              `--address: "50051" is not an address such as 127.0.0.1:50051`,
 		"status --address http://127.0.0.1:1": `"http://127.0.0.1:1" is not an address such as`,
 	} {
-		want(t, 2, command, mistake)
+		sh.want(2, command, mistake)
 	}
-	if code, _, errOut := caretaker(t, "status", ""); code != 2 || !strings.Contains(errOut, "argument 1 must not be empty") {
+	if code, _, errOut := sh.caretaker("status", ""); code != 2 || !strings.Contains(errOut, "argument 1 must not be empty") {
 		t.Errorf("an empty argument: exit %d: %s", code, errOut)
 	}
-	want(t, 2, "fires a b", `unexpected argument "b": caretaker fires [WORKER]`)
-	want(t, 0, "--help", "Client:")
-	want(t, 0, "--version", "caretaker version ")
-	want(t, 0, "", "Client:")
+	sh.want(2, "fires a b", `unexpected argument "b": caretaker fires [WORKER]`)
+	sh.want(0, "--help", "Client:")
+	sh.want(0, "--version", "caretaker version ")
+	sh.want(0, "", "Client:")
 }
 
 func TestClient_SaysThatNobodyAnswers(t *testing.T) {
-	want(t, 1, "status --address 127.0.0.1:1", "no answer from 127.0.0.1:1: start a server with caretaker serve")
+	t.Parallel()
+	sh := newShell(t)
+	sh.want(1, "status --address 127.0.0.1:1", "no answer from 127.0.0.1:1: start a server with caretaker serve")
 }
 
 func TestClient_TakesTheAddressFromTheEnvironment(t *testing.T) {
-	t.Setenv("CARETAKER_ADDRESS", "127.0.0.1:2")
-	want(t, 1, "status", "no answer from 127.0.0.1:2:")
-	want(t, 1, "status --address 127.0.0.1:1", "no answer from 127.0.0.1:1:")
-	want(t, 0, "status --help", "CARETAKER_ADDRESS")
-	t.Setenv("CARETAKER_ADDRESS", "bogus")
-	want(t, 2, "status", `CARETAKER_ADDRESS: "bogus" is not an address such as 127.0.0.1:50051`)
+	t.Parallel()
+	sh := newShell(t)
+	sh.set("CARETAKER_ADDRESS", "127.0.0.1:2")
+	sh.want(1, "status", "no answer from 127.0.0.1:2:")
+	sh.want(1, "status --address 127.0.0.1:1", "no answer from 127.0.0.1:1:")
+	sh.want(0, "status --help", "CARETAKER_ADDRESS")
+	sh.set("CARETAKER_ADDRESS", "bogus")
+	sh.want(2, "status", `CARETAKER_ADDRESS: "bogus" is not an address such as 127.0.0.1:50051`)
 }
 
 func TestClient_WarnsOfVariablesThatAreNone(t *testing.T) {
-	t.Setenv("CARETAKER_ADDDRESS", "127.0.0.1:2")
-	t.Setenv("CARETAKER_WORKERS_ENABLED", "false")
-	want(t, 1, "status --address 127.0.0.1:1", "warning: CARETAKER_ADDDRESS", "did you mean CARETAKER_ADDRESS?", "there is CARETAKER_WORKERS_<NAME>_ENABLED")
+	t.Parallel()
+	sh := newShell(t)
+	sh.set("CARETAKER_ADDDRESS", "127.0.0.1:2")
+	sh.set("CARETAKER_WORKERS_ENABLED", "false")
+	sh.want(1, "status --address 127.0.0.1:1", "warning: CARETAKER_ADDDRESS", "did you mean CARETAKER_ADDRESS?", "there is CARETAKER_WORKERS_<NAME>_ENABLED")
 }
 
 func TestClient_SendsItsToken(t *testing.T) {
-	prepared(t)
+	t.Parallel()
+	sh := newShell(t)
+	sh.prepared()
 	token := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(token, []byte("secret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("CARETAKER_AUTH_TOKEN_FILE", token)
-	r := serving(t)
-	r.want(t, 1, "status", "a bearer token is needed")
-	r.want(t, 0, "status --token-file "+token, worker)
-	r.want(t, 1, "status", "give --token-file, or --tls-cert and --tls-key")
-	want(t, 0, "status --address "+strings.Replace(r.address, "127.0.0.1", "0.0.0.0", 1)+" --token-file "+token,
+	sh.set("CARETAKER_AUTH_TOKEN_FILE", token)
+	r := sh.serving()
+	r.want(1, "status", "a bearer token is needed")
+	r.want(0, "status --token-file "+token, worker)
+	r.want(1, "status", "give --token-file, or --tls-cert and --tls-key")
+	sh.want(0, "status --address "+strings.Replace(r.address, "127.0.0.1", "0.0.0.0", 1)+" --token-file "+token,
 		"warning: the token goes to 0.0.0.0:", " unencrypted: give --tls\n")
-	t.Setenv("CARETAKER_CLIENT_TOKEN_FILE", token)
-	r.want(t, 0, "status", worker)
-	t.Setenv("CARETAKER_CLIENT_TOKEN_FILE", "")
-	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
-	if err := os.MkdirAll(filepath.Dir(config.ProfilesFile()), 0o700); err != nil {
+	sh.set("CARETAKER_CLIENT_TOKEN_FILE", token)
+	r.want(0, "status", worker)
+	sh.set("CARETAKER_CLIENT_TOKEN_FILE", "")
+	sh.set("XDG_CONFIG_HOME", t.TempDir())
+	profiles := sh.environment().ProfilesFile()
+	if err := os.MkdirAll(filepath.Dir(profiles), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	profile := "profiles: {here: {address: " + r.address + ", token_file: " + token + "}}"
-	if err := os.WriteFile(config.ProfilesFile(), []byte(profile), 0o600); err != nil {
+	if err := os.WriteFile(profiles, []byte(profile), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want(t, 0, "status --profile here", worker)
-	want(t, 1, "status --profile there", `there is no profile "there", there are: here`)
+	sh.want(0, "status --profile here", worker)
+	sh.want(1, "status --profile there", `there is no profile "there", there are: here`)
 }
 
 func TestClient_AWrongConfigurationFileIsAnError(t *testing.T) {
-	want(t, 1, "status --config /nowhere --address 127.0.0.1:1", "/nowhere")
+	t.Parallel()
+	sh := newShell(t)
+	sh.want(1, "status --config /nowhere --address 127.0.0.1:1", "/nowhere")
 }
 
 // runID is the id in the answer of a run.

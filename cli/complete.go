@@ -102,13 +102,13 @@ func (a *app) completers() map[string]completer {
 		"RUN":      a.recentRuns,
 		"JOB":      a.recentJobs,
 		"NAME":     a.flagNames,
-		"PROFILE":  func(context.Context) []string { return config.ProfileNames() },
+		"PROFILE":  func(context.Context) []string { return a.Env.ProfileNames() },
 	}
 }
 
 // usedWorkers are those that the configuration does not leave out, as far as it can be read.
 func (a *app) usedWorkers() []string {
-	s, _ := a.settings(config.LoadPartial)
+	s, _ := a.partialSettings()
 	return s.service.Workers()
 }
 
@@ -151,7 +151,7 @@ func (a *app) databaseNames(ctx context.Context) []string {
 	}
 	names = slices.Clone(config.GitLabDatabases())
 	// Mistakes in the configuration are not for this moment: what could be read of it is enough.
-	known, _ := a.settings(config.LoadPartial)
+	known, _ := a.partialSettings()
 	for _, d := range known.Databases {
 		if !slices.Contains(names, d.Name) {
 			names = append(names, d.Name)

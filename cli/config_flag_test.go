@@ -13,8 +13,9 @@ import (
 
 // Every command is called as in its examples, with a file that does not exist, and one with a key that does not.
 func TestConfig_AWrongFileIsAnErrorOfEveryCommand(t *testing.T) {
+	sh := newShell(t)
 	t.Chdir(t.TempDir())
-	t.Setenv("CARETAKER_ADDRESS", "127.0.0.1:1")
+	sh.set("CARETAKER_ADDRESS", "127.0.0.1:1")
 	wrong := filepath.Join(t.TempDir(), "wrong.yml")
 	if err := os.WriteFile(wrong, []byte("listn: 127.0.0.1:50051"), 0o600); err != nil {
 		t.Fatal(err)
@@ -33,7 +34,7 @@ func TestConfig_AWrongFileIsAnErrorOfEveryCommand(t *testing.T) {
 		line = strings.ReplaceAll(line, " --config caretaker.yml", "")
 		for file, mistake := range map[string]string{"/nowhere.yml": "/nowhere.yml", wrong: "did you mean listen?"} {
 			tried++
-			code, out, errOut := caretaker(t, append(words(line)[1:], "--config", file)...)
+			code, out, errOut := sh.caretaker(append(words(line)[1:], "--config", file)...)
 			if code != 1 && c.Name() != "doctor" || code == 0 || !strings.Contains(out+errOut, mistake) {
 				t.Errorf("%s --config %s: exit %d: %s%s", line, file, code, out, errOut)
 			}

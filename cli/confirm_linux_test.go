@@ -9,9 +9,11 @@ import (
 )
 
 func TestRun_OnATerminalItAsksAndIsHeldToWhatItHasShown(t *testing.T) {
-	sql := prepared(t)
-	defined(t, oneKey)
-	r := serving(t)
+	t.Parallel()
+	sh := newShell(t)
+	sql := sh.prepared()
+	sh.defined(oneKey)
+	r := sh.serving()
 	left := func(want string) {
 		t.Helper()
 		var n string

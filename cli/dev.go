@@ -59,7 +59,7 @@ func (a *app) dev() *cobra.Command {
 }
 
 func (a *app) develop(ctx context.Context, dir, address string) (err error) {
-	c, err := a.settings(config.LoadPartial)
+	c, err := a.partialSettings()
 	if err := errors.Join(err, c.readFiles()); err != nil {
 		return err
 	}

@@ -9,14 +9,16 @@ import (
 )
 
 func TestDev_NeedsNothingElse(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t)
 	dir := folder(t)
-	r := serving(t, "dev", "--data-dir", dir, "--listen", "127.0.0.1:0")
+	r := sh.serving("dev", "--data-dir", dir, "--listen", "127.0.0.1:0")
 	eventually(t, "dev says how to use it", &r.out, func() bool { return strings.Contains(r.out.String(), " run "+worker) })
 	if !strings.Contains(r.out.String(), "grpcurl -plaintext "+r.address+" maintenance.v1.MaintenanceService/GetStatus") {
 		t.Errorf("got %s", &r.out)
 	}
-	r.want(t, 0, "status", worker)
-	r.want(t, 0, "run "+worker+" --database ci", "succeeded")
+	r.want(0, "status", worker)
+	r.want(0, "run "+worker+" --database ci", "succeeded")
 
 	environment := filepath.Join(dir, "env")
 	content, err := os.ReadFile(environment)
@@ -24,17 +26,18 @@ func TestDev_NeedsNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("its environment is enough for serve and lfk", func(t *testing.T) {
+		sh := sh.sub(t)
 		for line := range strings.Lines(string(content)) {
 			name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-			t.Setenv(name, value)
+			sh.set(name, value)
 		}
 		for _, name := range []string{"MAIN", "CI", "SEC"} {
-			if os.Getenv("CARETAKER_DATABASES_"+name+"_URL") == "" {
+			if sh.get("CARETAKER_DATABASES_"+name+"_URL") == "" {
 				t.Errorf("%s is missing in %s", name, content)
 			}
 		}
-		want(t, 0, "migrate", "main: up to date", "sec: up to date")
-		want(t, 0, "lfk lint", "0 errors")
+		sh.want(0, "migrate", "main: up to date", "sec: up to date")
+		sh.want(0, "lfk lint", "0 errors")
 	})
 	r.stop()
 	if code := <-r.exit; code != 0 {
@@ -46,20 +49,24 @@ func TestDev_NeedsNothingElse(t *testing.T) {
 }
 
 func TestDev_ListensForOthersOnlyWhenToldThatThisIsSafe(t *testing.T) {
-	want(t, 1, "dev --listen 0.0.0.0:0 --data-dir "+folder(t), `listen: "0.0.0.0:0" can be reached from other hosts`)
-	want(t, 2, "dev --listen nonsense --data-dir "+folder(t), `--listen: "nonsense" is not an address`)
-	want(t, 2, "help nonsense", `unknown command "nonsense"`)
-	want(t, 0, "help run", "Exit codes: 0 succeeded")
+	t.Parallel()
+	sh := newShell(t)
+	sh.want(1, "dev --listen 0.0.0.0:0 --data-dir "+folder(t), `listen: "0.0.0.0:0" can be reached from other hosts`)
+	sh.want(2, "dev --listen nonsense --data-dir "+folder(t), `--listen: "nonsense" is not an address`)
+	sh.want(2, "help nonsense", `unknown command "nonsense"`)
+	sh.want(0, "help run", "Exit codes: 0 succeeded")
 }
 
 func TestDev_RefusesADirectoryOfOthers(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t)
 	dir := folder(t)
 	file := filepath.Join(dir, "loose_foreign_keys.yml")
 	if err := os.WriteFile(file, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	options := " --listen 127.0.0.1:0 --data-dir "
-	want(t, 1, "dev"+options+dir, dir+" has files that caretaker has not made, such as loose_foreign_keys.yml",
+	sh.want(1, "dev"+options+dir, dir+" has files that caretaker has not made, such as loose_foreign_keys.yml",
 		"name a new or an empty directory with --data-dir")
 	content, err := os.ReadFile(file)
 	if err != nil || string(content) != "mine" {
@@ -68,17 +75,19 @@ func TestDev_RefusesADirectoryOfOthers(t *testing.T) {
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
 		t.Errorf("there are %v, %v", files, err)
 	}
-	want(t, 1, "dev"+options+file, file+" is not a directory")
+	sh.want(1, "dev"+options+file, file+" is not a directory")
 }
 
 func TestDev_TakesItsAddressBeforeItLoadsAnything(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = taken.Close() }()
 	dir := folder(t)
-	want(t, 1, "dev --listen "+taken.Addr().String()+" --data-dir "+dir, "listen: ", "is in use by another process", "--listen")
+	sh.want(1, "dev --listen "+taken.Addr().String()+" --data-dir "+dir, "listen: ", "is in use by another process", "--listen")
 	if files, err := os.ReadDir(dir); err != nil || len(files) > 0 {
 		t.Errorf("%d files are there already, %v", len(files), err)
 	}

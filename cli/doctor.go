@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
@@ -235,7 +234,7 @@ func (d *doctor) examineDatabase(ctx context.Context, database *repo.Database) [
 
 // configuration reads it, and opens what it names.
 func (d *doctor) configuration(ctx context.Context) (found []finding, err error) {
-	c, err := d.settings(config.Load)
+	c, err := d.settings()
 	if err == nil {
 		d.config = c
 		err = c.readFiles()

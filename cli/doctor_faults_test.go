@@ -34,7 +34,9 @@ func answering(key, value string) string {
 }
 
 func TestDoctor_KnowsAServerThatIsNotAsItShouldBe(t *testing.T) {
-	sql := applied(t)
+	t.Parallel()
+	sh := newShell(t)
+	sql := sh.applied()
 	for functions, c := range map[string]fault{
 		ahead: {status: "warning", where: "clock", problem: "its clock is 1m0s ahead of that of this machine", remedy: "let NTP set both clocks"},
 		answering("server_version_num", "130014"): {status: "error", where: "version", problem: "caretaker is made for 14 to 18", remedy: "upgrade the server"},
@@ -42,18 +44,21 @@ func TestDoctor_KnowsAServerThatIsNotAsItShouldBe(t *testing.T) {
 		answering("TimeZone", "Asia/Kolkata"):     {status: "error", where: "clock", problem: "the session's TimeZone is Asia/Kolkata", remedy: "let the pooler pass on TimeZone"},
 	} {
 		t.Run(c.problem+c.status, func(t *testing.T) {
-			t.Setenv("CARETAKER_DATABASES_MAIN_URL", sql.Config().ConnString()+deceit(t, sql, functions))
-			wantFault(t, c)
+			sh := sh.sub(t)
+			sh.set("CARETAKER_DATABASES_MAIN_URL", sql.Config().ConnString()+deceit(t, sql, functions))
+			sh.wantFault(c)
 		})
 	}
 }
 
 func TestDoctor_ComparesTheClocksOfTheServers(t *testing.T) {
-	applied(t)
-	ci := configured(t, "ci")
-	migrate(t)
-	t.Setenv("CARETAKER_DATABASES_CI_URL", ci.Config().ConnString()+deceit(t, ci, strings.Replace(ahead, "+", "-", 1)))
-	for _, f := range findings(t, want(t, 0, "doctor --output json")) {
+	t.Parallel()
+	sh := newShell(t)
+	sh.applied()
+	ci := sh.configured("ci")
+	sh.migrate()
+	sh.set("CARETAKER_DATABASES_CI_URL", ci.Config().ConnString()+deceit(t, ci, strings.Replace(ahead, "+", "-", 1)))
+	for _, f := range findings(t, sh.want(0, "doctor --output json")) {
 		if f.Name == "clocks" {
 			if f.Database != "ci" || f.Status != "warning" || !strings.HasPrefix(f.Problem, "its clock is 1m0s behind that of main") {
 				t.Errorf("%+v", f)
@@ -65,17 +70,19 @@ func TestDoctor_ComparesTheClocksOfTheServers(t *testing.T) {
 }
 
 func TestDoctor_AURLThatCannotBeOpenedIsAnError(t *testing.T) {
-	sql := applied(t)
-	defined(t, "issues: [{table: users, column: author_id, on_delete: async_delete}]")
+	t.Parallel()
+	sh := newShell(t)
+	sql := sh.applied()
+	sh.defined("issues: [{table: users, column: author_id, on_delete: async_delete}]")
 	fault := fault{status: "error", where: "configuration", problem: "pool_max_conns", remedy: "correct the URL"}
-	t.Setenv("CARETAKER_DATABASES_MAIN_URL", sql.Config().ConnString()+"&pool_max_conns=1")
-	wantFault(t, fault)
+	sh.set("CARETAKER_DATABASES_MAIN_URL", sql.Config().ConnString()+"&pool_max_conns=1")
+	sh.wantFault(fault)
 	// Nothing is compared with another database in its place.
-	ci := configured(t, "ci")
-	t.Setenv("CARETAKER_DATABASES_CI_URL", ci.Config().ConnString()+deceit(t, ci, ahead))
-	t.Setenv("CARETAKER_DATABASES_SEC_URL", configured(t, "sec").Config().ConnString())
-	wantFault(t, fault)
-	for _, f := range findings(t, want(t, 1, "doctor --output json")) {
+	ci := sh.configured("ci")
+	sh.set("CARETAKER_DATABASES_CI_URL", ci.Config().ConnString()+deceit(t, ci, ahead))
+	sh.set("CARETAKER_DATABASES_SEC_URL", sh.configured("sec").Config().ConnString())
+	sh.wantFault(fault)
+	for _, f := range findings(t, sh.want(1, "doctor --output json")) {
 		if f.Name == "clocks" && f.Status != "ok" {
 			t.Errorf("%+v", f)
 		}
@@ -83,7 +90,9 @@ func TestDoctor_AURLThatCannotBeOpenedIsAnError(t *testing.T) {
 }
 
 func TestDoctor_EachStateOfADatabaseHasARemedy(t *testing.T) {
-	sql := applied(t)
+	t.Parallel()
+	sh := newShell(t)
+	sql := sh.applied()
 	name := sql.Config().Database
 	for _, c := range []fault{
 		{
@@ -120,39 +129,44 @@ func TestDoctor_EachStateOfADatabaseHasARemedy(t *testing.T) {
 			status: "error", where: "application", problem: "no application schema", remedy: "search_path",
 		},
 		{
-			name: "an address of another host", environment: [2]string{"CARETAKER_METRICS_LISTEN", "192.0.2.1:9464"},
-			status: "error", where: "ports", problem: "192.0.2.1:9464", remedy: "correct metrics_listen (CARETAKER_METRICS_LISTEN)",
+			name: "an address of another host", environment: [2]string{"CARETAKER_METRICS_LISTEN", "192.0.2.1:9999"},
+			status: "error", where: "ports", problem: "192.0.2.1:9999", remedy: "correct metrics_listen (CARETAKER_METRICS_LISTEN)",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			sh := sh.sub(t)
 			if c.environment[0] != "" {
-				t.Setenv(c.environment[0], c.environment[1])
+				sh.set(c.environment[0], c.environment[1])
 			}
 			if c.change != "" {
 				execute(t, sql, c.change)
 				defer execute(t, sql, c.undo)
 			}
-			wantFault(t, c)
+			sh.wantFault(c)
 		})
 	}
 }
 
 func TestDoctor_NamesTheTriggerAndTheIndexThatADefinitionLacks(t *testing.T) {
-	sql := applied(t)
+	t.Parallel()
+	sh := newShell(t)
+	sql := sh.applied()
 	execute(t, sql, `CREATE TABLE parents (id bigint PRIMARY KEY); CREATE TABLE children (parent_id bigint)`)
-	defined(t, "children: [{table: parents, column: parent_id, on_delete: async_delete}]")
-	wantFault(t, fault{status: "error", where: "definitions", problem: "trigger_missing: public.parents", remedy: "caretaker lfk track parents"})
-	wantFault(t, fault{status: "error", where: "definitions", problem: "fk_not_indexed: children.parent_id -> parents", remedy: "create an index on children (parent_id)"})
-	want(t, 0, "lfk track parents")
+	sh.defined("children: [{table: parents, column: parent_id, on_delete: async_delete}]")
+	sh.wantFault(fault{status: "error", where: "definitions", problem: "trigger_missing: public.parents", remedy: "caretaker lfk track parents"})
+	sh.wantFault(fault{status: "error", where: "definitions", problem: "fk_not_indexed: children.parent_id -> parents", remedy: "create an index on children (parent_id)"})
+	sh.want(0, "lfk track parents")
 	execute(t, sql, `CREATE INDEX ON children (parent_id)`)
-	want(t, 0, "doctor", "0 errors")
+	sh.want(0, "doctor", "0 errors")
 }
 
 func TestDoctor_LooksHowLongCertificatesAreValid(t *testing.T) {
-	applied(t)
+	t.Parallel()
+	sh := newShell(t)
+	sh.applied()
 	const day = 24 * time.Hour
 	file := func(until time.Duration) (certificate, key string) { return certifiedUntil(t, "tls", until) }
-	t.Setenv("CARETAKER_AUTH_CERTIFICATES", `{"alice": "operator"}`)
+	sh.set("CARETAKER_AUTH_CERTIFICATES", `{"alice": "operator"}`)
 	join := func(files ...string) string {
 		all := ""
 		for _, name := range files {
@@ -183,52 +197,60 @@ func TestDoctor_LooksHowLongCertificatesAreValid(t *testing.T) {
 		"one of authorities": {good, goodKey, join(good, gone), fault{status: "warning", problem: clients + " has expired on", remedy: "tls.client_ca_file"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Setenv("CARETAKER_TLS_CERT_FILE", c.certificate)
-			t.Setenv("CARETAKER_TLS_KEY_FILE", c.key)
-			t.Setenv("CARETAKER_TLS_CLIENT_CA_FILE", c.authority)
+			sh := sh.sub(t)
+			sh.set("CARETAKER_TLS_CERT_FILE", c.certificate)
+			sh.set("CARETAKER_TLS_KEY_FILE", c.key)
+			sh.set("CARETAKER_TLS_CLIENT_CA_FILE", c.authority)
 			if c.status != "" {
 				c.where = "certificate"
-				wantFault(t, c.fault)
+				sh.wantFault(c.fault)
 				return
 			}
-			want(t, 0, "doctor", "certificate", "0 errors, 3 warnings")
+			sh.want(0, "doctor", "certificate", "0 errors, 3 warnings")
 		})
 	}
 }
 
 func TestFault_Doctor_KnowsPoolersThatLoseStatements(t *testing.T) {
-	sql := applied(t)
+	t.Parallel()
+	sh := newShell(t)
+	sql := sh.applied()
 	p, err := databases.Cluster(t).Pooler(t.Context(), 3)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = p.Stop() }()
-	t.Setenv("CARETAKER_DATABASES_MAIN_URL", p.PlainURL(sql.Config().Database))
-	wantFault(t, fault{status: "error", where: "pooler", problem: "may lose prepared statements", remedy: "add default_query_exec_mode=exec to databases.main.url"})
-	t.Setenv("CARETAKER_DATABASES_MAIN_URL", p.URL(sql.Config().Database))
-	want(t, 0, "doctor", "0 errors, 3 warnings")
-	t.Setenv("CARETAKER_DATABASES_MAIN_REPLICA_URL", p.PlainURL(sql.Config().Database))
-	wantFault(t, fault{status: "warning", where: "replica", problem: "behind a pooler that may lose prepared statements", remedy: "databases.main.replica_url"})
+	sh.set("CARETAKER_DATABASES_MAIN_URL", p.PlainURL(sql.Config().Database))
+	sh.wantFault(fault{status: "error", where: "pooler", problem: "may lose prepared statements", remedy: "add default_query_exec_mode=exec to databases.main.url"})
+	sh.set("CARETAKER_DATABASES_MAIN_URL", p.URL(sql.Config().Database))
+	sh.want(0, "doctor", "0 errors, 3 warnings")
+	sh.set("CARETAKER_DATABASES_MAIN_REPLICA_URL", p.PlainURL(sql.Config().Database))
+	sh.wantFault(fault{status: "warning", where: "replica", problem: "behind a pooler that may lose prepared statements", remedy: "databases.main.replica_url"})
 }
 
 func TestFault_Doctor_KnowsWhichServerIsTheStandby(t *testing.T) {
-	sql := applied(t)
+	t.Parallel()
+	sh := newShell(t)
+	cluster := sh.onItsOwnCluster()
+	sql := sh.applied()
 	name := sql.Config().Database
-	standby, err := databases.Cluster(t).Standby(t.Context(), map[string]string{"max_standby_streaming_delay": "2s"})
+	standby, err := cluster.Standby(t.Context(), map[string]string{"max_standby_streaming_delay": "2s"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = standby.Stop(context.Background()) }()
 	t.Run("main is the standby", func(t *testing.T) {
-		t.Setenv("CARETAKER_DATABASES_MAIN_URL", standby.URL(name))
-		wantFault(t, fault{status: "error", where: "connection", problem: "standby", remedy: "databases.main.url"})
+		sh := sh.sub(t)
+		sh.set("CARETAKER_DATABASES_MAIN_URL", standby.URL(name))
+		sh.wantFault(fault{status: "error", where: "connection", problem: "standby", remedy: "databases.main.url"})
 	})
 	t.Run("the replica is none", func(t *testing.T) {
-		t.Setenv("CARETAKER_DATABASES_MAIN_REPLICA_URL", sql.Config().ConnString())
-		wantFault(t, fault{status: "warning", where: "replica", problem: "it is no standby", remedy: "hot standby of this database's server"})
+		sh := sh.sub(t)
+		sh.set("CARETAKER_DATABASES_MAIN_REPLICA_URL", sql.Config().ConnString())
+		sh.wantFault(fault{status: "warning", where: "replica", problem: "it is no standby", remedy: "hot standby of this database's server"})
 	})
-	t.Setenv("CARETAKER_DATABASES_MAIN_REPLICA_URL", standby.URL(name))
-	wantFault(t, fault{status: "warning", where: "replica", problem: "cancels queries that are in the way of replay after 2s", remedy: "hot_standby_feedback = on"})
+	sh.set("CARETAKER_DATABASES_MAIN_REPLICA_URL", standby.URL(name))
+	sh.wantFault(fault{status: "warning", where: "replica", problem: "cancels queries that are in the way of replay after 2s", remedy: "hot_standby_feedback = on"})
 	conn, err := pgx.Connect(t.Context(), standby.URL(name))
 	if err != nil {
 		t.Fatal(err)
@@ -237,13 +259,13 @@ func TestFault_Doctor_KnowsWhichServerIsTheStandby(t *testing.T) {
 	execute(t, conn, `ALTER SYSTEM SET hot_standby_feedback = on`)
 	execute(t, conn, `SELECT pg_reload_conf()`)
 	devdb.Eventually(t, "the standby keeps what is read", func() bool {
-		_, out, _ := caretaker(t, "doctor")
+		_, out, _ := sh.caretaker("doctor")
 		return strings.Contains(out, "0 errors, 3 warnings")
 	})
 	// A minute has passed since the last transaction that it has replayed: it is late once there is another one.
-	t.Setenv("CARETAKER_DATABASES_MAIN_REPLICA_URL", standby.URL(name)+deceit(t, sql, ahead))
+	sh.set("CARETAKER_DATABASES_MAIN_REPLICA_URL", standby.URL(name)+deceit(t, sql, ahead))
 	devdb.Eventually(t, "the standby has replayed all", func() bool {
-		_, out, _ := caretaker(t, "doctor")
+		_, out, _ := sh.caretaker("doctor")
 		return strings.Contains(out, "0 errors, 3 warnings")
 	})
 	execute(t, conn, `SELECT pg_wal_replay_pause()`)
@@ -253,11 +275,12 @@ func TestFault_Doctor_KnowsWhichServerIsTheStandby(t *testing.T) {
 		return err == nil && state == "paused"
 	})
 	execute(t, sql, `CREATE TABLE more (id bigint PRIMARY KEY)`)
-	wantFault(t, fault{status: "warning", where: "replica", problem: "late, the primary is read most of the time", remedy: "pg_stat_wal_receiver"})
+	sh.wantFault(fault{status: "warning", where: "replica", problem: "late, the primary is read most of the time", remedy: "pg_stat_wal_receiver"})
 	execute(t, conn, `SELECT pg_wal_replay_resume()`)
 }
 
 func TestDoctor_ConnectionsToOtherMachinesAreEncryptedAndVerified(t *testing.T) {
+	t.Parallel()
 	const key = "databases.ci.replica_url"
 	for name, c := range map[string]struct {
 		facts                   repo.ServerFacts

@@ -1,7 +1,6 @@
 package cli_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -14,20 +13,10 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 )
 
-// applied is a database with all tables of the application, migrated, which the environment names.
-func applied(t *testing.T) *pgx.Conn {
-	t.Helper()
-	url := databases.Clone(t, devdb.Template{Name: "bare", Schema: "main"})
-	t.Setenv("CARETAKER_DATABASES_MAIN_URL", url)
-	t.Setenv("CARETAKER_LISTEN", "127.0.0.1:0")
-	t.Setenv("CARETAKER_METRICS_LISTEN", "")
-	conn, err := pgx.Connect(context.Background(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	migrate(t)
-	return conn
+// applied makes a database with all tables of the application, migrated, which the environment names.
+func (sh *shell) applied() *pgx.Conn {
+	sh.t.Helper()
+	return sh.database("main", migrated("main"))
 }
 
 // finding is one of doctor --output json.
@@ -42,8 +31,10 @@ func findings(t *testing.T, out string) (all []finding) {
 }
 
 func TestDoctor_FindsNothingButMissingIndexesOnTheReferenceSchema(t *testing.T) {
-	applied(t)
-	out := want(t, 0, "doctor", "0 errors, 3 warnings")
+	t.Parallel()
+	sh := newShell(t)
+	sh.applied()
+	out := sh.want(0, "doctor", "0 errors, 3 warnings")
 	for line := range strings.Lines(out) {
 		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
 			t.Errorf("%d characters: %s", n, line)
@@ -52,7 +43,7 @@ func TestDoctor_FindsNothingButMissingIndexesOnTheReferenceSchema(t *testing.T) 
 	// As the application makes them.
 	known := "oauth_access_tokens (application_id), personal_access_tokens (group_id), user_details (bot_namespace_id)"
 	var unindexed []string
-	for _, f := range findings(t, want(t, 0, "doctor --output json")) {
+	for _, f := range findings(t, sh.want(0, "doctor --output json")) {
 		if f.Status != "ok" && f.Name == "indexes" {
 			unindexed = append(unindexed, strings.TrimPrefix(f.Remedy, "CREATE INDEX CONCURRENTLY ON public."))
 		} else if f.Status != "ok" || f.Name == "" || f.Problem+f.Remedy != "" {
@@ -118,7 +109,9 @@ func faults(taken string) []fault {
 }
 
 func TestDoctor_EachFaultHasANameAndARemedy(t *testing.T) {
-	sql := applied(t)
+	t.Parallel()
+	sh := newShell(t)
+	sql := sh.applied()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -126,6 +119,7 @@ func TestDoctor_EachFaultHasANameAndARemedy(t *testing.T) {
 	defer func() { _ = listener.Close() }()
 	for _, c := range faults(listener.Addr().String()) {
 		t.Run(c.name, func(t *testing.T) {
+			sh := sh.sub(t)
 			if c.change != "" {
 				execute(t, sql, c.change)
 				defer execute(t, sql, c.undo)
@@ -133,66 +127,71 @@ func TestDoctor_EachFaultHasANameAndARemedy(t *testing.T) {
 			switch value := c.environment[1]; value {
 			case "":
 			case "main":
-				t.Setenv(c.environment[0], sql.Config().ConnString())
+				sh.set(c.environment[0], sql.Config().ConnString())
 			case "file":
-				defined(t, "nowhere: [{table: users, column: user_id, on_delete: async_delete}]")
+				sh.defined("nowhere: [{table: users, column: user_id, on_delete: async_delete}]")
 			default:
-				t.Setenv(c.environment[0], value)
+				sh.set(c.environment[0], value)
 			}
-			wantFault(t, c)
+			sh.wantFault(c)
 		})
 	}
 }
 
 // wantFault fails the test unless doctor says that of a fault, and exits accordingly.
-func wantFault(t *testing.T, c fault) {
-	t.Helper()
+func (sh *shell) wantFault(c fault) {
+	sh.t.Helper()
+	t := sh.t
 	code := map[string]int{"warning": 0, "error": 1}[c.status]
 	found := false
-	for _, f := range findings(t, want(t, code, "doctor --output json")) {
+	for _, f := range findings(t, sh.want(code, "doctor --output json")) {
 		found = found || f.Name == c.where && f.Status == c.status && strings.Contains(f.Problem, c.problem) && strings.Contains(f.Remedy, c.remedy)
 		if f.Status == "error" && c.status != "error" || (f.Status == "ok") != (f.Problem == "") || (f.Problem == "") != (f.Remedy == "") {
 			t.Errorf("%+v", f)
 		}
 	}
 	if !found {
-		t.Errorf("no %s of %s %q, %q: %s", c.status, c.where, c.problem, c.remedy, want(t, code, "doctor"))
+		t.Errorf("no %s of %s %q, %q: %s", c.status, c.where, c.problem, c.remedy, sh.want(code, "doctor"))
 	}
 }
 
 func TestDoctor_GrantsMakeARoleThatItHasNothingToSayAbout(t *testing.T) {
-	sql := applied(t)
+	t.Parallel()
+	sh := newShell(t)
+	sql := sh.applied()
 	role := fmt.Sprintf("role_%d", sql.PgConn().PID())
 	execute(t, sql, "REVOKE ALL ON SCHEMA public FROM public; CREATE ROLE "+role+" LOGIN PASSWORD 'x'")
 	t.Cleanup(func() { execute(t, sql, "DROP OWNED BY "+role+"; DROP ROLE "+role) })
-	script := want(t, 0, "doctor --grants --role "+role, "GRANT SELECT, UPDATE, DELETE ON public.issues TO "+role+";")
-	t.Setenv("CARETAKER_DATABASES_MAIN_URL", sql.Config().ConnString()+"&options=-c%20role%3D"+role)
-	want(t, 1, "doctor", "application: it has no application schema", "GRANT USAGE ON SCHEMA public TO")
+	script := sh.want(0, "doctor --grants --role "+role, "GRANT SELECT, UPDATE, DELETE ON public.issues TO "+role+";")
+	sh.set("CARETAKER_DATABASES_MAIN_URL", sql.Config().ConnString()+"&options=-c%20role%3D"+role)
+	sh.want(1, "doctor", "application: it has no application schema", "GRANT USAGE ON SCHEMA public TO")
 	execute(t, sql, script)
-	want(t, 0, "doctor", "0 errors, 3 warnings")
+	sh.want(0, "doctor", "0 errors, 3 warnings")
 	execute(t, sql, "REVOKE DELETE ON issues FROM "+role)
-	want(t, 1, "doctor", "lacks DELETE on", "GRANT DELETE ON public.issues TO "+role, "1 error, 3 warnings")
+	sh.want(1, "doctor", "lacks DELETE on", "GRANT DELETE ON public.issues TO "+role, "1 error, 3 warnings")
 	execute(t, sql, "GRANT DELETE ON issues TO "+role+"; ALTER TABLE issues ENABLE ROW LEVEL SECURITY")
-	want(t, 1, "doctor", "row-level security may hide rows of public.issues", "BYPASSRLS", "1 error, 3 warnings")
+	sh.want(1, "doctor", "row-level security may hide rows of public.issues", "BYPASSRLS", "1 error, 3 warnings")
 	var scripts []struct {
 		Database string
 		Grants   []string
 	}
-	if err := json.Unmarshal([]byte(want(t, 0, "doctor --grants --output json")), &scripts); err != nil || len(scripts) != 1 ||
+	if err := json.Unmarshal([]byte(sh.want(0, "doctor --grants --output json")), &scripts); err != nil || len(scripts) != 1 ||
 		scripts[0].Database != "main" || !strings.HasSuffix(scripts[0].Grants[0], " TO caretaker;") {
 		t.Errorf("%v, %v", scripts, err)
 	}
 }
 
 func TestDoctor_GrantsOfOneDatabaseAreNotMixedWithOthers(t *testing.T) {
-	applied(t)
-	t.Setenv("CARETAKER_DATABASES_CI_URL", databases.Clone(t, devdb.Template{Name: "bare", Schema: "ci"}))
-	migrate(t)
-	all := want(t, 0, "doctor --grants", "DO NOT RUN ALL OF THIS ON ONE DATABASE", "doctor --grants --database NAME",
+	t.Parallel()
+	sh := newShell(t)
+	sh.applied()
+	sh.set("CARETAKER_DATABASES_CI_URL", databases.Clone(t, devdb.Template{Name: "bare", Schema: "ci"}))
+	sh.migrate()
+	all := sh.want(0, "doctor --grants", "DO NOT RUN ALL OF THIS ON ONE DATABASE", "doctor --grants --database NAME",
 		"To be run on the database main (databases.main.url), and on no other", "To be run on the database ci (databases.ci.url)")
 	parts := map[string]string{}
 	for _, name := range []string{"main", "ci"} {
-		part := want(t, 0, "doctor --grants --database "+name)
+		part := sh.want(0, "doctor --grants --database "+name)
 		if _, parts[name], _ = strings.Cut(part, "\n\n"); !strings.Contains(all, parts[name]) || strings.Contains(part, "DO NOT") {
 			t.Errorf("%s: %s", name, part)
 		}
@@ -200,15 +199,17 @@ func TestDoctor_GrantsOfOneDatabaseAreNotMixedWithOthers(t *testing.T) {
 	if !strings.Contains(parts["main"], "public.issues") || strings.Contains(parts["ci"], "public.issues") {
 		t.Errorf("the parts are mixed: %s", all)
 	}
-	out := want(t, 0, "doctor --grants --database ci --output json", `"database": "ci"`)
+	out := sh.want(0, "doctor --grants --database ci --output json", `"database": "ci"`)
 	if strings.Contains(out, `"main"`) {
 		t.Error(out)
 	}
-	want(t, 2, "doctor --grants --database sec", `--database: there is no "sec" in the configuration: there are main, ci`)
-	want(t, 2, "doctor --database ci", "--database is for --grants")
+	sh.want(2, "doctor --grants --database sec", `--database: there is no "sec" in the configuration: there are main, ci`)
+	sh.want(2, "doctor --database ci", "--database is for --grants")
 }
 
 func TestDoctor_AWrongConfigurationIsAnError(t *testing.T) {
-	want(t, 1, "doctor --config /nowhere", "error    configuration:", "/nowhere")
-	want(t, 1, "doctor --grants --config /nowhere", "/nowhere")
+	t.Parallel()
+	sh := newShell(t)
+	sh.want(1, "doctor --config /nowhere", "error    configuration:", "/nowhere")
+	sh.want(1, "doctor --grants --config /nowhere", "/nowhere")
 }

@@ -33,11 +33,12 @@ func words(line string) (all []string) {
 
 // Examples are tried on an address at which nobody listens, and without databases: what is left is usage.
 func TestHelp_ExamplesOfEveryCommandParse(t *testing.T) {
+	sh := newShell(t)
 	t.Chdir(t.TempDir())
 	if err := os.WriteFile("heads-2026-11-22", []byte("main 1 "+strings.Repeat("0", 64)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("CARETAKER_ADDRESS", "127.0.0.1:1")
+	sh.set("CARETAKER_ADDRESS", "127.0.0.1:1")
 	examples := 0
 	everyCommand(cli.Root(cli.Streams{}), func(c *cobra.Command) {
 		if !c.Runnable() {
@@ -56,7 +57,7 @@ func TestHelp_ExamplesOfEveryCommandParse(t *testing.T) {
 				args = append(args, "--help")
 			}
 			examples++
-			if code, out, errOut := caretaker(t, args[1:]...); code == 2 {
+			if code, out, errOut := sh.caretaker(args[1:]...); code == 2 {
 				t.Errorf("%s: %s%s", strings.TrimSpace(line), out, errOut)
 			}
 		}
@@ -67,16 +68,20 @@ func TestHelp_ExamplesOfEveryCommandParse(t *testing.T) {
 }
 
 func TestVersion_SaysWhatItIsMadeOf(t *testing.T) {
-	want(t, 0, "version", "caretaker ", runtime.Version(), "in every database")
-	v := document(t, want(t, 0, "version -o json"))
+	t.Parallel()
+	sh := newShell(t)
+	sh.want(0, "version", "caretaker ", runtime.Version(), "in every database")
+	v := document(t, sh.want(0, "version -o json"))
 	if v["go"] != runtime.Version() || v["schema"] == nil || v["version"] == "" {
 		t.Error(v)
 	}
 }
 
 func TestCompletion_OffersNamesAndFilesOnlyWhereFilesAreMeant(t *testing.T) {
-	t.Setenv("CARETAKER_ADDRESS", "127.0.0.1:1")
-	t.Setenv("CARETAKER_DATABASES_EU_SHOP_URL", "postgres://127.0.0.1:1/x")
+	t.Parallel()
+	sh := newShell(t)
+	sh.set("CARETAKER_ADDRESS", "127.0.0.1:1")
+	sh.set("CARETAKER_DATABASES_EU_SHOP_URL", "postgres://127.0.0.1:1/x")
 	for line, offered := range map[string]string{
 		"run ":                        "loose_foreign_keys_cleanup ghost_user_migration adjourned_group_deletion placeholder_user_cleanup inactive_token_deletion orphan_audit :4",
 		"pause gh":                    "ghost_user_migration :4",
@@ -101,7 +106,7 @@ func TestCompletion_OffersNamesAndFilesOnlyWhereFilesAreMeant(t *testing.T) {
 		if strings.HasSuffix(line, " ") {
 			args = append(args, "")
 		}
-		_, out, errOut := caretaker(t, args...)
+		_, out, errOut := sh.caretaker(args...)
 		var got []string
 		for one := range strings.Lines(out) {
 			name, _, _ := strings.Cut(strings.TrimSpace(one), "\t")

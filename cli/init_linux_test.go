@@ -11,6 +11,7 @@ import (
 )
 
 func TestInit_OnATerminalItAsksUntilADatabaseAnswers(t *testing.T) {
+	t.Parallel()
 	url, conn := shop(t)
 	execute(t, conn, `CREATE TABLE namespaces (); CREATE TABLE projects (); CREATE TABLE users (); CREATE TABLE members ()`)
 	dir := t.TempDir()

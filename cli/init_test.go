@@ -78,35 +78,36 @@ func pageOf(t *testing.T, url string) string {
 }
 
 func TestInit_FromAnEmptyDatabaseToCleanedChildrenWithoutAWordOfGitLab(t *testing.T) {
+	sh := newShell(t)
 	url, conn := shop(t)
 	dir := t.TempDir()
 	file, definitions := filepath.Join(dir, "caretaker.yml"), filepath.Join(dir, "loose_foreign_keys.yml")
 	with := " --config " + file
-	wantNoGitLab(t, "init", want(t, 0, "init --url "+url+" --listen 127.0.0.1:0 --web-listen 127.0.0.1:0"+with,
+	wantNoGitLab(t, "init", sh.want(0, "init --url "+url+" --listen 127.0.0.1:0 --web-listen 127.0.0.1:0"+with,
 		"(use: loose_foreign_keys)", "caretaker migrate --config "+file))
-	wantNoGitLab(t, "migrate", want(t, 0, "migrate"+with))
-	want(t, 0, "lfk install"+with, "main: installed")
-	want(t, 0, "lfk track orders"+with, "orders_loose_fk_trigger")
+	wantNoGitLab(t, "migrate", sh.want(0, "migrate"+with))
+	sh.want(0, "lfk install"+with, "main: installed")
+	sh.want(0, "lfk track orders"+with, "orders_loose_fk_trigger")
 	rules := "order_items: [{table: orders, column: order_id, on_delete: async_delete}]"
 	if err := os.WriteFile(definitions, []byte(rules), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want(t, 0, "lfk lint"+with, "0 errors")
-	r := serving(t, "serve", "--config", file)
+	sh.want(0, "lfk lint"+with, "0 errors")
+	r := sh.serving("serve", "--config", file)
 	execute(t, conn, `DELETE FROM orders WHERE id = 1`)
-	r.want(t, 0, "run "+worker+" --dry-run"+with, "order_items.order_id")
-	r.want(t, 0, "run "+worker+with, "deleted rows 3")
+	r.want(0, "run "+worker+" --dry-run"+with, "order_items.order_id")
+	r.want(0, "run "+worker+with, "deleted rows 3")
 	if left := column(t, conn, `SELECT count(*)::text FROM order_items WHERE order_id = 1`); left != "0" {
 		t.Errorf("%s children are left", left)
 	}
 	wantNoGitLab(t, "the schemas", column(t, conn, `SELECT nspname::text FROM pg_namespace`))
 	wantNoGitLab(t, "maintenance", column(t, conn, `SELECT relname::text FROM pg_class
 		WHERE relnamespace = 'maintenance'::regnamespace`))
-	wantNoGitLab(t, "status", r.want(t, 0, "status"+with, worker))
-	wantNoGitLab(t, "leases", r.want(t, 0, "leases"+with, worker))
-	wantNoGitLab(t, "help", want(t, 0, "--help"+with, "Loose foreign keys"))
-	wantNoGitLab(t, "help of run", want(t, 0, "help run"+with))
-	wantNoGitLab(t, "grants", want(t, 0, "doctor --grants"+with, "ON public.order_items"))
+	wantNoGitLab(t, "status", r.want(0, "status"+with, worker))
+	wantNoGitLab(t, "leases", r.want(0, "leases"+with, worker))
+	wantNoGitLab(t, "help", sh.want(0, "--help"+with, "Loose foreign keys"))
+	wantNoGitLab(t, "help of run", sh.want(0, "help run"+with))
+	wantNoGitLab(t, "grants", sh.want(0, "doctor --grants"+with, "ON public.order_items"))
 	wantNoGitLab(t, "the page", pageOf(t, "http://"+r.log.field(t, "serving", "web_listen")+"/"))
 	var ours strings.Builder
 	for line := range strings.Lines(pageOf(t, "http://"+r.log.field(t, "serving", "metrics_listen")+"/metrics")) {
@@ -115,26 +116,28 @@ func TestInit_FromAnEmptyDatabaseToCleanedChildrenWithoutAWordOfGitLab(t *testin
 		}
 	}
 	wantNoGitLab(t, "metrics", ours.String())
-	r.want(t, 1, "jobs"+with, "use: loose_foreign_keys")
-	r.want(t, 2, "run ghost_user_migration"+with, "use: gitlab")
-	want(t, 0, "doctor"+with)
+	r.want(1, "jobs"+with, "use: loose_foreign_keys")
+	r.want(2, "run ghost_user_migration"+with, "use: gitlab")
+	sh.want(0, "doctor"+with)
 	if strings.Contains(r.log.String(), `"level":"ERROR"`) {
 		t.Error(r.log.String())
 	}
 	// What is there stays, and the other use adds what is missing.
-	t.Setenv("CARETAKER_USE", "gitlab")
-	want(t, 0, "migrate"+with, "main/00010_jobs_and_protections.sql", "queue/001")
-	want(t, 0, "doctor"+with, "it has not the tables of GitLab", "set use: loose_foreign_keys")
+	sh.set("CARETAKER_USE", "gitlab")
+	sh.want(0, "migrate"+with, "main/00010_jobs_and_protections.sql", "queue/001")
+	sh.want(0, "doctor"+with, "it has not the tables of GitLab", "set use: loose_foreign_keys")
 }
 
 func TestDoctor_GrantsOfChildrenOfOtherSchemasSuffice(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t)
 	url, conn := shop(t)
 	dir := t.TempDir()
 	with := " --config " + filepath.Join(dir, "caretaker.yml")
-	want(t, 0, "init --url "+url+" --listen 127.0.0.1:0 --web-listen 127.0.0.1:0"+with)
-	want(t, 0, "migrate"+with)
-	want(t, 0, "lfk install"+with)
-	want(t, 0, "lfk track orders"+with)
+	sh.want(0, "init --url "+url+" --listen 127.0.0.1:0 --web-listen 127.0.0.1:0"+with)
+	sh.want(0, "migrate"+with)
+	sh.want(0, "lfk install"+with)
+	sh.want(0, "lfk track orders"+with)
 	role := fmt.Sprintf("role_%d", conn.PgConn().PID())
 	execute(t, conn, `CREATE SCHEMA sales; CREATE TABLE sales."Lines.1" (id bigserial PRIMARY KEY, order_id bigint);
 		CREATE INDEX ON sales."Lines.1" (order_id); INSERT INTO sales."Lines.1" (order_id) VALUES (1), (2);
@@ -146,43 +149,48 @@ func TestDoctor_GrantsOfChildrenOfOtherSchemasSuffice(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "loose_foreign_keys.yml"), []byte(rules), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	script := want(t, 0, "doctor --grants --role "+role+with, "GRANT USAGE ON SCHEMA sales TO "+role+";",
+	script := sh.want(0, "doctor --grants --role "+role+with, "GRANT USAGE ON SCHEMA sales TO "+role+";",
 		`GRANT SELECT, UPDATE, DELETE ON sales."Lines.1" TO `, "GRANT SELECT, UPDATE ON sales.notes TO ")
 	execute(t, conn, script+"GRANT USAGE ON SCHEMA public TO "+role)
 	execute(t, conn, "REVOKE UPDATE ON sales.notes FROM "+role)
-	t.Setenv("CARETAKER_DATABASES_MAIN_URL", conn.Config().ConnString()+"&options=-c%20role%3D"+role)
-	want(t, 1, "doctor"+with, "lacks UPDATE on sales.notes")
+	sh.set("CARETAKER_DATABASES_MAIN_URL", conn.Config().ConnString()+"&options=-c%20role%3D"+role)
+	sh.want(1, "doctor"+with, "lacks UPDATE on sales.notes")
 	execute(t, conn, "GRANT UPDATE ON sales.notes TO "+role)
-	want(t, 1, "doctor"+with, "the queue of deleted records belongs to", "1 error, 0 warnings")
-	r := serving(t, "serve", "--config", filepath.Join(dir, "caretaker.yml"))
+	sh.want(1, "doctor"+with, "the queue of deleted records belongs to", "1 error, 0 warnings")
+	r := sh.serving("serve", "--config", filepath.Join(dir, "caretaker.yml"))
 	execute(t, conn, `DELETE FROM orders WHERE id = 1`)
-	r.want(t, 0, "run "+worker+with, "deleted rows 1", "updated rows 1")
+	r.want(0, "run "+worker+with, "deleted rows 1", "updated rows 1")
 }
 
 func TestMigrate_SaysWhichRightIsMissing(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t)
 	_, conn := shop(t)
 	role := fmt.Sprintf("role_%d", conn.PgConn().PID())
 	execute(t, conn, "CREATE ROLE "+role)
 	t.Cleanup(func() { execute(t, conn, "DROP ROLE "+role) })
-	t.Setenv("CARETAKER_DATABASES_MAIN_URL", conn.Config().ConnString()+"&options=-c%20role%3D"+role)
-	want(t, 1, "migrate", "42501", "grant CREATE on the database to the role of databases.main.url")
+	sh.set("CARETAKER_DATABASES_MAIN_URL", conn.Config().ConnString()+"&options=-c%20role%3D"+role)
+	sh.want(1, "migrate", "42501", "grant CREATE on the database to the role of databases.main.url")
 }
 
 func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t)
+	sh.set("CARETAKER_LISTEN", "") // it would win over --listen
 	url, _ := shop(t)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "caretaker.yml")
 	_, rest, _ := strings.Cut(url, "://")
 	_, password, _ := strings.Cut(strings.Split(rest, "@")[0], ":")
-	out := want(t, 0, "init --config "+file+" --url "+url, "others cannot read it", "CARETAKER_DATABASES_MAIN_URL")
+	out := sh.want(0, "init --config "+file+" --url "+url, "others cannot read it", "CARETAKER_DATABASES_MAIN_URL")
 	if password == "" || strings.Contains(out, password) {
 		t.Errorf("the password is shown: %s", out)
 	}
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
-	want(t, 1, "init --config "+file+" --url "+url, "is there already", "--force")
-	want(t, 0, "init --config "+file+" --force --use gitlab --url "+url, "use: gitlab", "kept ")
+	sh.want(1, "init --config "+file+" --url "+url, "is there already", "--force")
+	sh.want(0, "init --config "+file+" --force --use gitlab --url "+url, "use: gitlab", "kept ")
 	if err := os.Chmod(file, 0o640); err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +199,7 @@ func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want(t, 0, "init --config "+file+" --force --url "+url, "others cannot read it")
+	sh.want(0, "init --config "+file+" --force --url "+url, "others cannot read it")
 	info, err := os.Stat(file)
 	if err != nil || info.Mode().Perm() != 0o640 {
 		t.Fatalf("%+v, %v", info, err)
@@ -199,13 +207,13 @@ func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {
 	if is, ok := info.Sys().(*syscall.Stat_t); os.Getuid() == 0 && (!ok || is.Gid != 8) {
 		t.Errorf("%+v", is)
 	}
-	want(t, 1, "init --config "+dir+"/two.yml --url "+url+" --database ci="+url, "databases.ci.url is the same database as databases.main.url: leave")
+	sh.want(1, "init --config "+dir+"/two.yml --url "+url+" --database ci="+url, "databases.ci.url is the same database as databases.main.url: leave")
 	other := "init --config " + filepath.Join(dir, "other.yml")
-	want(t, 2, other, "--url is required")
-	want(t, 1, other+" --url postgres://x@127.0.0.1:1/x", "--url", "start the server")
-	want(t, 1, other+" --url "+url+" --listen 0.0.0.0:1", "nothing was written", "can be reached from other hosts")
-	want(t, 2, other+" --url "+url+" --use shop", `"shop" is neither`)
-	want(t, 2, other+" --url "+url+" --database ci", "NAME=URL")
+	sh.want(2, other, "--url is required")
+	sh.want(1, other+" --url postgres://x@127.0.0.1:1/x", "--url", "start the server")
+	sh.want(1, other+" --url "+url+" --listen 0.0.0.0:1", "nothing was written", "can be reached from other hosts")
+	sh.want(2, other+" --url "+url+" --use shop", `"shop" is neither`)
+	sh.want(2, other+" --url "+url+" --database ci", "NAME=URL")
 	if left, err := filepath.Glob(filepath.Join(dir, "*other*")); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}

@@ -92,6 +92,7 @@ func (p *planning) Recv() (*pb.RunEvent, error) {
 }
 
 func TestRun_TheQuestionSaysWhenNotAllCouldBeLookedAt(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		worker, digest string
 		says           bool

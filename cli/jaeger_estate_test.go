@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"google.golang.org/grpc"
@@ -24,6 +23,7 @@ import (
 // main is our own, as only that keeps traces.
 type tracedEstate struct {
 	*jaeger
+	sh     *shell
 	sql    *pgx.Conn
 	client maintenancev1.MaintenanceServiceClient
 	server *exec.Cmd
@@ -62,11 +62,12 @@ next_child: [{table: slow, column: slow_id, on_delete: async_delete}]
 
 func newTracedEstate(t *testing.T) *tracedEstate {
 	t.Helper()
-	e := &tracedEstate{jaeger: startJaeger(t)}
+	sh := newShell(t)
+	e := &tracedEstate{jaeger: startJaeger(t), sh: sh}
 	urls := map[string]string{}
 	for _, name := range []string{"main", "ci", "sec"} {
 		urls[name] = databases.Clone(t, devdb.Template{Name: "bare", Schema: name})
-		t.Setenv("CARETAKER_DATABASES_"+strings.ToUpper(name)+"_URL", urls[name])
+		sh.set("CARETAKER_DATABASES_"+strings.ToUpper(name)+"_URL", urls[name])
 	}
 	if err := devdb.LoadDemo(t.Context(), urls); err != nil {
 		t.Fatal(err)
@@ -77,11 +78,11 @@ func newTracedEstate(t *testing.T) *tracedEstate {
 	}
 	t.Cleanup(func() { _ = e.sql.Close(context.Background()) })
 	execute(t, e.sql, ownQueueSQL)
-	defined(t, devdb.Definitions()+ownDefinitions)
-	migrate(t)
-	want(t, 0, "lfk install --database main", "installed")
+	sh.defined(devdb.Definitions() + ownDefinitions)
+	sh.migrate()
+	sh.want(0, "lfk install --database main", "installed")
 	for _, table := range []string{"users", "namespaces", "projects", "merge_requests", "drainers", "faulters", "slow"} {
-		want(t, 0, "lfk track "+table+" --database main")
+		sh.want(0, "lfk track "+table+" --database main")
 	}
 	e.serve()
 	return e
@@ -97,9 +98,9 @@ func (e *tracedEstate) serve() {
 		"CARETAKER_WORKERS_PLACEHOLDER_USER_CLEANUP_ENABLED": "false", "CARETAKER_WORKERS_INACTIVE_TOKEN_DELETION_SCHEDULE": "* * * * *",
 		"CARETAKER_WORKERS_PLACEHOLDER_USER_CLEANUP_INTERVAL": "1ms", "CARETAKER_WORKERS_ADJOURNED_GROUP_DELETION_INTERVAL": "1ms",
 	} {
-		e.t.Setenv(key, value)
+		e.sh.set(key, value)
 	}
-	e.server, e.log = process(e.t, "serve")
+	e.server, e.log = e.sh.process("serve")
 	address := e.log.field(e.t, "serving", "listen")
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -123,7 +124,7 @@ func (e *tracedEstate) call(request *maintenancev1.RunBatchRequest) (*maintenanc
 func (e *tracedEstate) ask(request *maintenancev1.RunBatchRequest) (id string, _ *maintenancev1.Run, err error) {
 	e.calls++
 	id = fmt.Sprintf("%032x", 0xca11<<32+e.calls)
-	ctx, cancel := context.WithTimeout(e.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(e.t.Context(), devdb.WaitTimeout)
 	defer cancel()
 	ctx = metadata.AppendToOutgoingContext(ctx, "traceparent", "00-"+id+"-"+callerSpan+"-01")
 	response, err := e.client.RunBatch(ctx, request)
@@ -173,14 +174,12 @@ func (e *tracedEstate) settled() {
 // tick waits for the trace of a run of the schedule, which comes every minute.
 func (e *tracedEstate) tick() jaegerTrace {
 	e.t.Helper()
-	// Longer than devdb.WaitTimeout: a minute may have just begun.
-	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
-		if found := e.search("maintenance.run", map[string]string{"maintenance.trigger": "schedule"}); len(found) > 0 {
-			return found[0]
-		}
-	}
-	e.t.Fatalf("no run of the schedule\n%s", e.log)
-	return jaegerTrace{}
+	var found []jaegerTrace
+	eventually(e.t, "a run of the schedule", e.log, func() bool {
+		found = e.search("maintenance.run", map[string]string{"maintenance.trigger": "schedule"})
+		return len(found) > 0
+	})
+	return found[0]
 }
 
 // stop ends the server, with all that it has not sent yet.

@@ -6,21 +6,23 @@ import (
 )
 
 func TestJobs_ListsAndRetriesThem(t *testing.T) {
-	conn := prepared(t)
-	t.Setenv("CARETAKER_JOBS_ENABLED", "false")
-	r := serving(t)
+	t.Parallel()
+	sh := newShell(t)
+	conn := sh.prepared()
+	sh.set("CARETAKER_JOBS_ENABLED", "false")
+	r := sh.serving()
 	execute(t, conn, `INSERT INTO maintenance.river_job (kind, state, args, attempt, max_attempts, finalized_at, metadata, errors) VALUES
 		('delete_user', 'cancelled', '{"user_id": 7, "deleted_by_id": null, "reason": "No active token assigned"}', 1, 25, now(),
 		 '{"outcome": "refused", "reason": "INTERNAL_USER"}', NULL),
 		('destroy_group', 'discarded', '{"group_id": 8}', 25, 25, now(), '{"outcome": "discarded", "reason": ""}',
 		 ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 25, "error": "a database is unreachable", "trace": ""}'::jsonb])`)
-	r.want(t, 0, "jobs", "ARGUMENTS", `user_id=7 reason="No active token assigned"`, "cancelled", "refused INTERNAL_USER",
+	r.want(0, "jobs", "ARGUMENTS", `user_id=7 reason="No active token assigned"`, "cancelled", "refused INTERNAL_USER",
 		"25/25", "discarded a database is unreachable")
-	if out := r.want(t, 0, "jobs --kind destroy_group --state discarded"); strings.Contains(out, "delete_user") {
+	if out := r.want(0, "jobs --kind destroy_group --state discarded"); strings.Contains(out, "delete_user") {
 		t.Errorf("not filtered:\n%s", out)
 	}
-	r.want(t, 0, "jobs --page-size 1", "older jobs: --page-token ")
-	jobs, _ := document(t, r.want(t, 0, "jobs --output json --kind delete_user"))["jobs"].([]any)
+	r.want(0, "jobs --page-size 1", "older jobs: --page-token ")
+	jobs, _ := document(t, r.want(0, "jobs --output json --kind delete_user"))["jobs"].([]any)
 	if len(jobs) != 1 {
 		t.Fatalf("%d jobs, want 1", len(jobs))
 	}
@@ -29,25 +31,27 @@ func TestJobs_ListsAndRetriesThem(t *testing.T) {
 	if job["state"] != "cancelled" || job["reason"] != "INTERNAL_USER" || args["user_id"] != 7.0 {
 		t.Errorf("got %v", job)
 	}
-	r.want(t, 0, "jobs show 2", "job 2 destroy_group discarded", "for     group_id=8", "attempt 25 of 25", "25       2040-01-01 00:00:00  a database is unreachable")
-	r.want(t, 0, "jobs retry 2", "job 2 destroy_group is available", "caretaker jobs show 2")
-	job, _ = document(t, r.want(t, 0, "jobs retry 1 --output json"))["job"].(map[string]any)
+	r.want(0, "jobs show 2", "job 2 destroy_group discarded", "for     group_id=8", "attempt 25 of 25", "25       2040-01-01 00:00:00  a database is unreachable")
+	r.want(0, "jobs retry 2", "job 2 destroy_group is available", "caretaker jobs show 2")
+	job, _ = document(t, r.want(0, "jobs retry 1 --output json"))["job"].(map[string]any)
 	if job["state"] != "available" || job["id"] != "1" {
 		t.Errorf("got %v", job)
 	}
-	r.want(t, 2, "jobs show 77", "there is no job with this id")
-	r.want(t, 2, "jobs 2", "caretaker jobs show JOB")
-	r.want(t, 2, "jobs retry 77", "there is no job with this id; caretaker jobs")
-	r.want(t, 2, "jobs retry -5", "an argument that begins with - is taken for a flag")
-	r.want(t, 2, "jobs retry x", `"x" is not the ID of a job`)
-	r.want(t, 2, "jobs retry", "--help")
-	r.want(t, 2, "jobs --state lost", "available, scheduled, retryable")
+	r.want(2, "jobs show 77", "there is no job with this id")
+	r.want(2, "jobs 2", "caretaker jobs show JOB")
+	r.want(2, "jobs retry 77", "there is no job with this id; caretaker jobs")
+	r.want(2, "jobs retry -5", "an argument that begins with - is taken for a flag")
+	r.want(2, "jobs retry x", `"x" is not the ID of a job`)
+	r.want(2, "jobs retry", "--help")
+	r.want(2, "jobs --state lost", "available, scheduled, retryable")
 }
 
 func TestJobs_SayWhatARefusalOrAFailureIsAbout(t *testing.T) {
-	conn := prepared(t)
-	t.Setenv("CARETAKER_JOBS_ENABLED", "false")
-	r := serving(t)
+	t.Parallel()
+	sh := newShell(t)
+	conn := sh.prepared()
+	sh.set("CARETAKER_JOBS_ENABLED", "false")
+	r := sh.serving()
 	execute(t, conn, `INSERT INTO maintenance.river_job (kind, state, args, attempt, max_attempts, finalized_at, metadata, errors) VALUES
 		('delete_placeholder_user', 'cancelled', '{"placeholder_user_id": 7}', 1, 25, now(), '{"outcome": "refused", "reason": "STILL_REFERENCED"}',
 		 ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 1, "error": "refused: STILL_REFERENCED: notes.author_id refers to it", "trace": ""}'::jsonb]),
@@ -55,7 +59,7 @@ func TestJobs_SayWhatARefusalOrAFailureIsAbout(t *testing.T) {
 		 ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 25, "error": "STILL_REFERENCED: t.group_id still refers to it", "trace": ""}'::jsonb]),
 		('destroy_group', 'discarded', '{"group_id": 9}', 25, 25, now(), '{"outcome": "discarded", "reason": "PROCESS_GONE"}',
 		 ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 25, "error": "the process has died", "trace": ""}'::jsonb])`)
-	out := r.want(t, 0, "jobs", "refused STILL_REFERENCED: notes.author_id refers to it", "discarded STILL_REFERENCED: t.group_id still refers to it",
+	out := r.want(0, "jobs", "refused STILL_REFERENCED: notes.author_id refers to it", "discarded STILL_REFERENCED: t.group_id still refers to it",
 		"discarded PROCESS_GONE: the process has died")
 	if strings.Contains(out, "STILL_REFERENCED: STILL_REFERENCED") {
 		t.Errorf("a reason is said twice:\n%s", out)
@@ -63,7 +67,9 @@ func TestJobs_SayWhatARefusalOrAFailureIsAbout(t *testing.T) {
 }
 
 func TestServe_WorksJobsUnlessTheyAreSwitchedOff(t *testing.T) {
-	conn := prepared(t)
+	t.Parallel()
+	sh := newShell(t)
+	conn := sh.prepared()
 	execute(t, conn, `INSERT INTO maintenance.river_job (kind, args, max_attempts) VALUES ('delete_placeholder_user', '{"placeholder_user_id": 1}', 25)`)
 	attempts := func() (n int) {
 		if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM maintenance.river_job WHERE attempt > 0`).Scan(&n); err != nil {
@@ -71,8 +77,8 @@ func TestServe_WorksJobsUnlessTheyAreSwitchedOff(t *testing.T) {
 		}
 		return n
 	}
-	t.Setenv("CARETAKER_JOBS_ENABLED", "false")
-	off := serving(t)
+	sh.set("CARETAKER_JOBS_ENABLED", "false")
+	off := sh.serving()
 	if !strings.Contains(off.log.String(), `"jobs":false`) {
 		t.Errorf("the log does not say so:\n%s", off.log.String())
 	}
@@ -83,21 +89,25 @@ func TestServe_WorksJobsUnlessTheyAreSwitchedOff(t *testing.T) {
 	if n := attempts(); n != 0 {
 		t.Errorf("%d jobs are worked although they are switched off", n)
 	}
-	t.Setenv("CARETAKER_JOBS_ENABLED", "true")
-	on := serving(t)
+	sh.set("CARETAKER_JOBS_ENABLED", "true")
+	on := sh.serving()
 	eventually(t, "jobs are worked", &on.log, func() bool { return attempts() == 1 })
 }
 
 func TestServe_RefusesAQueueThatIsNotMigrated(t *testing.T) {
-	conn := prepared(t)
+	t.Parallel()
+	sh := newShell(t)
+	conn := sh.prepared()
 	execute(t, conn, `DROP TABLE maintenance.river_migration`)
-	want(t, 1, "serve", "run caretaker migrate")
+	sh.want(1, "serve", "run caretaker migrate")
 }
 
 func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
-	conn := prepared(t)
-	t.Setenv("CARETAKER_JOBS_ENABLED", "false")
-	r := serving(t)
+	t.Parallel()
+	sh := newShell(t)
+	conn := sh.prepared()
+	sh.set("CARETAKER_JOBS_ENABLED", "false")
+	r := sh.serving()
 	const run = "0190a1b2-0000-7000-8000-000000000001"
 	execute(t, conn, `INSERT INTO maintenance.river_job (kind, state, args, attempt, max_attempts, finalized_at, metadata) VALUES
 		('destroy_group', 'completed', '{"group_id": 7}', 1, 25, now(), '{"outcome": "succeeded", "worked_ms": 61500, "run_id": "`+run+`", "trace_id": "abc"}');
@@ -105,61 +115,63 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 		VALUES (1, now(), 1, 'destroy_group', 'projects', 'deleted', 'r', 3, '', '', '');
 		INSERT INTO maintenance.outside_paths (run_id, job_id, kind, path)
 		SELECT CASE WHEN i > 3 THEN '`+run+`'::uuid END, CASE WHEN i <= 3 THEN 1 END, 'project_repository', '@hashed/' || i FROM generate_series(1, 4) i`)
-	r.want(t, 0, "jobs outside", "KIND", "@hashed/1", "@hashed/4", "job 1", "run "+run)
-	r.want(t, 0, "jobs outside done 1 2", "2 paths are done")
-	r.want(t, 0, "jobs show 1", "worked  1m1.5s", "run     "+run, "trace   abc", "left 3 paths outside the database, 1 of them pending: caretaker jobs outside 1", "projects  3        0")
-	if out := r.want(t, 0, "jobs outside --plain"); out != "3\t@hashed/3\n4\t@hashed/4\n" {
+	r.want(0, "jobs outside", "KIND", "@hashed/1", "@hashed/4", "job 1", "run "+run)
+	r.want(0, "jobs outside done 1 2", "2 paths are done")
+	r.want(0, "jobs show 1", "worked  1m1.5s", "run     "+run, "trace   abc", "left 3 paths outside the database, 1 of them pending: caretaker jobs outside 1", "projects  3        0")
+	if out := r.want(0, "jobs outside --plain"); out != "3\t@hashed/3\n4\t@hashed/4\n" {
 		t.Errorf("got %q", out)
 	}
-	if out := r.want(t, 0, "jobs outside 1 --all --plain"); out != "1\t@hashed/1\n2\t@hashed/2\n3\t@hashed/3\n" {
+	if out := r.want(0, "jobs outside 1 --all --plain"); out != "1\t@hashed/1\n2\t@hashed/2\n3\t@hashed/3\n" {
 		t.Errorf("got %q", out)
 	}
-	if out := r.want(t, 0, "jobs outside --plain --run "+run); out != "4\t@hashed/4\n" {
+	if out := r.want(0, "jobs outside --plain --run "+run); out != "4\t@hashed/4\n" {
 		t.Errorf("got %q", out)
 	}
-	r.want(t, 0, "jobs outside --page-size 1", "more paths: --page-token ")
-	if paths, _ := document(t, r.want(t, 0, "jobs outside --pending -o json"))["paths"].([]any); len(paths) != 2 {
+	r.want(0, "jobs outside --page-size 1", "more paths: --page-token ")
+	if paths, _ := document(t, r.want(0, "jobs outside --pending -o json"))["paths"].([]any); len(paths) != 2 {
 		t.Errorf("got %v", paths)
 	}
 	execute(t, conn, `INSERT INTO maintenance.outside_paths (run_id, job_id, kind, path)
 		SELECT run_id, job_id, kind, E'@hashed/5\n7\t@hashed/6' FROM maintenance.outside_paths WHERE id = 3`)
-	if out := r.want(t, 1, "jobs outside --plain", `path 5 is left out`); strings.Contains(out, "@hashed/6\n") {
+	if out := r.want(1, "jobs outside --plain", `path 5 is left out`); strings.Contains(out, "@hashed/6\n") {
 		t.Errorf("%q", out)
 	}
 	execute(t, conn, `DELETE FROM maintenance.outside_paths WHERE id = 5`)
-	r.want(t, 2, "jobs outside done 3 99", "unknown path 99", "nothing was marked; caretaker jobs outside has all")
-	r.want(t, 2, "jobs outside done x", `"x" is not the ID of a path`)
-	r.want(t, 2, "jobs outside x", `"x" is not the ID of a job`)
-	r.want(t, 2, "jobs outside 1 --run "+run, "not both")
-	r.want(t, 2, "jobs outside --run x", "is not the id of a run")
-	r.want(t, 2, "jobs outside done", "--help", "missing argument ID")
-	r.want(t, 2, "jobs outside 424242", "there is no job with this id")
-	r.want(t, 2, "jobs outside 424242 --plain", "there is no job with this id")
-	r.want(t, 0, "jobs outside done 3", "1 path is done")
-	r.want(t, 0, "jobs outside 1")
+	r.want(2, "jobs outside done 3 99", "unknown path 99", "nothing was marked; caretaker jobs outside has all")
+	r.want(2, "jobs outside done x", `"x" is not the ID of a path`)
+	r.want(2, "jobs outside x", `"x" is not the ID of a job`)
+	r.want(2, "jobs outside 1 --run "+run, "not both")
+	r.want(2, "jobs outside --run x", "is not the id of a run")
+	r.want(2, "jobs outside done", "--help", "missing argument ID")
+	r.want(2, "jobs outside 424242", "there is no job with this id")
+	r.want(2, "jobs outside 424242 --plain", "there is no job with this id")
+	r.want(0, "jobs outside done 3", "1 path is done")
+	r.want(0, "jobs outside 1")
 	execute(t, conn, `DELETE FROM maintenance.outside_paths WHERE id IN (1, 2)`)
-	r.want(t, 0, "jobs show 1", "left 1 path outside the database, 0 pending: caretaker jobs outside 1")
+	r.want(0, "jobs show 1", "left 1 path outside the database, 0 pending: caretaker jobs outside 1")
 	execute(t, conn, `DELETE FROM maintenance.river_job`)
-	r.want(t, 0, "jobs outside 1")
+	r.want(0, "jobs outside 1")
 }
 
 func TestJobsCancel_SaysWhatItDidAndWhatIsWrong(t *testing.T) {
-	conn := prepared(t)
-	t.Setenv("CARETAKER_JOBS_ENABLED", "false")
-	r := serving(t)
+	t.Parallel()
+	sh := newShell(t)
+	conn := sh.prepared()
+	sh.set("CARETAKER_JOBS_ENABLED", "false")
+	r := sh.serving()
 	execute(t, conn, `INSERT INTO maintenance.river_job (kind, state, args, attempt, max_attempts, attempted_at, finalized_at, metadata) VALUES
 		('delete_user', 'available', '{"user_id": 7}', 0, 25, NULL, NULL, '{}'), ('destroy_group', 'running', '{"group_id": 8}', 1, 25, now(), NULL, '{}'),
 		('delete_user', 'completed', '{"user_id": 9}', 1, 25, now(), now(), '{"outcome": "succeeded"}'),
 		('delete_user', 'cancelled', '{"user_id": 10}', 1, 25, now(), now(), '{"outcome": "refused", "reason": "PROTECTED"}')`)
-	r.want(t, 0, "jobs cancel 1 --reason mistaken", "job 1 delete_user is cancelled")
-	r.want(t, 0, "jobs show 1", "cancelled CANCELLED", "cancelled by ", ": mistaken")
-	r.want(t, 0, "jobs cancel 2 --reason mistaken", "job 2 destroy_group is running: it stops after the statement in flight")
-	r.want(t, 0, "jobs cancel 1 --reason again", "job 1 delete_user is cancelled")
-	r.want(t, 1, "jobs cancel 3 --reason late", "too late: job 3 had ended before: succeeded")
-	r.want(t, 1, "jobs cancel 3 --reason late --output json", `"outcome"`, "too late: job 3")
-	r.want(t, 1, "jobs cancel 4 --reason late", "too late: job 4 had ended before: refused PROTECTED")
-	r.want(t, 0, "jobs retry 1", "job 1 delete_user is available")
-	r.want(t, 2, "jobs cancel 1", "--reason REASON is required")
-	r.want(t, 2, "jobs cancel 77 --reason r", "there is no job with this id")
-	r.want(t, 2, "jobs cancel x --reason r", `"x" is not the ID of a job`)
+	r.want(0, "jobs cancel 1 --reason mistaken", "job 1 delete_user is cancelled")
+	r.want(0, "jobs show 1", "cancelled CANCELLED", "cancelled by ", ": mistaken")
+	r.want(0, "jobs cancel 2 --reason mistaken", "job 2 destroy_group is running: it stops after the statement in flight")
+	r.want(0, "jobs cancel 1 --reason again", "job 1 delete_user is cancelled")
+	r.want(1, "jobs cancel 3 --reason late", "too late: job 3 had ended before: succeeded")
+	r.want(1, "jobs cancel 3 --reason late --output json", `"outcome"`, "too late: job 3")
+	r.want(1, "jobs cancel 4 --reason late", "too late: job 4 had ended before: refused PROTECTED")
+	r.want(0, "jobs retry 1", "job 1 delete_user is available")
+	r.want(2, "jobs cancel 1", "--reason REASON is required")
+	r.want(2, "jobs cancel 77 --reason r", "there is no job with this id")
+	r.want(2, "jobs cancel x --reason r", `"x" is not the ID of a job`)
 }

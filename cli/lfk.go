@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -57,7 +56,7 @@ func (l *lfk) body(needsDefinitions bool, do action) func(*cobra.Command, []stri
 	return func(c *cobra.Command, args []string) error {
 		ctx, stop := untilSignal(c.Context())
 		defer stop()
-		configuration, err := l.settings(config.Load)
+		configuration, err := l.settings()
 		if err != nil {
 			return err
 		}

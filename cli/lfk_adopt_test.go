@@ -7,15 +7,15 @@ import (
 )
 
 // adoptable is a main with a real foreign key, whose definitions file has a comment and another entry.
-func adoptable(t *testing.T, onDelete string) (sql func(string), file string) {
-	t.Helper()
-	conn := configured(t, "main")
-	file = defined(t, "# kept\nz:  # this one, too\n  - {table: customers, column: customer_id, on_delete: async_delete}\n")
-	migrate(t)
+func (sh *shell) adoptable(onDelete string) (sql func(string), file string) {
+	sh.t.Helper()
+	t := sh.t
+	conn := sh.database("main", migrated(""))
+	file = sh.defined("# kept\nz:  # this one, too\n  - {table: customers, column: customer_id, on_delete: async_delete}\n")
 	execute(t, conn, `CREATE TABLE customers (id bigint PRIMARY KEY);
 		CREATE TABLE orders (id bigserial PRIMARY KEY, customer_id bigint CONSTRAINT fk REFERENCES customers `+onDelete+`);
 		CREATE TABLE z (customer_id bigint); CREATE INDEX ON z (customer_id)`)
-	want(t, 0, "lfk install")
+	sh.want(0, "lfk install")
 	return func(s string) { t.Helper(); execute(t, conn, s) }, file
 }
 
@@ -29,34 +29,36 @@ func fileText(t *testing.T, path string) string {
 }
 
 func TestLfkAdopt_ThereAndBack(t *testing.T) {
-	sql, file := adoptable(t, "ON DELETE CASCADE")
+	t.Parallel()
+	sh := newShell(t)
+	sql, file := sh.adoptable("ON DELETE CASCADE")
 	before := fileText(t, file)
-	want(t, 1, "lfk adopt orders.customer_id", "create an index on orders (customer_id)")
+	sh.want(1, "lfk adopt orders.customer_id", "create an index on orders (customer_id)")
 	sql(`CREATE INDEX ON orders (customer_id)`)
-	want(t, 0, "lfk adopt orders.customer_id --plan", "1. add the definition to "+file, "- table: customers", "2. track customers",
+	sh.want(0, "lfk adopt orders.customer_id --plan", "1. add the definition to "+file, "- table: customers", "2. track customers",
 		"CREATE TRIGGER", "3. restart every server", `4. drop the foreign key fk`, `ALTER TABLE "public"."orders" DROP CONSTRAINT "fk"`)
 	if got := fileText(t, file); got != before {
 		t.Errorf("--plan has written\n%s", got)
 	}
-	want(t, 0, "lfk adopt orders.customer_id --yes", "add the definition to "+file+": done", "track customers: done", "restart every server")
+	sh.want(0, "lfk adopt orders.customer_id --yes", "add the definition to "+file+": done", "track customers: done", "restart every server")
 	after := "# kept\norders:\n  - table: customers\n    column: customer_id\n    on_delete: async_delete\n" + strings.TrimPrefix(before, "# kept\n")
 	if got := fileText(t, file); !strings.Contains(got, "orders:\n  - table: customers\n    column: customer_id\n    on_delete: async_delete\n") ||
 		!strings.Contains(got, "# kept\n") || !strings.Contains(got, "z:  # this one, too\n") || len(got) != len(after) {
 		t.Errorf("the file is\n%s", got)
 	}
 	sql(`INSERT INTO customers VALUES (1), (2); INSERT INTO orders (customer_id) VALUES (1), (2); DELETE FROM customers WHERE id = 1`)
-	want(t, 1, "lfk adopt orders.customer_id", "nothing was dropped", "--yes")
-	want(t, 0, "lfk adopt orders.customer_id --yes", "drop the foreign key fk: done", "loose from now on")
-	want(t, 0, "lfk adopt orders.customer_id", "already loose")
+	sh.want(1, "lfk adopt orders.customer_id", "nothing was dropped", "--yes")
+	sh.want(0, "lfk adopt orders.customer_id --yes", "drop the foreign key fk: done", "loose from now on")
+	sh.want(0, "lfk adopt orders.customer_id", "already loose")
 	sql(`DELETE FROM customers WHERE id = 2`)
-	want(t, 0, "lfk orphans", "no orphans")
-	want(t, 1, "lfk revert orders.customer_id", "add the foreign key fk: done", "records of the parent are pending: customers on main")
+	sh.want(0, "lfk orphans", "no orphans")
+	sh.want(1, "lfk revert orders.customer_id", "add the foreign key fk: done", "records of the parent are pending: customers on main")
 	sql(`DELETE FROM loose_foreign_keys_deleted_records`)
-	want(t, 1, "lfk revert orders.customer_id", "rows of orders refer to rows of customers that are gone", "caretaker lfk orphans orders.customer_id --fix")
-	want(t, 0, "lfk orphans orders.customer_id --fix", "orders.customer_id -> customers  main      1     1     1")
+	sh.want(1, "lfk revert orders.customer_id", "rows of orders refer to rows of customers that are gone", "caretaker lfk orphans orders.customer_id --fix")
+	sh.want(0, "lfk orphans orders.customer_id --fix", "orders.customer_id -> customers  main      1     1     1")
 	sql(`DELETE FROM orders; DELETE FROM loose_foreign_keys_deleted_records`)
-	want(t, 0, "lfk revert orders.customer_id", "fk is a real foreign key", "stays tracked for z.customer_id -> customers")
-	want(t, 0, "lfk revert orders.customer_id", "fk is a real foreign key")
+	sh.want(0, "lfk revert orders.customer_id", "fk is a real foreign key", "stays tracked for z.customer_id -> customers")
+	sh.want(0, "lfk revert orders.customer_id", "fk is a real foreign key")
 	if got := fileText(t, file); got != before {
 		t.Errorf("the file is\n%s\nand was\n%s", got, before)
 	}
@@ -66,30 +68,34 @@ func TestLfkAdopt_ThereAndBack(t *testing.T) {
 }
 
 func TestLfkAdopt_RefusesWhatCannotBeLoose(t *testing.T) {
-	sql, file := adoptable(t, "")
+	t.Parallel()
+	sh := newShell(t)
+	sql, file := sh.adoptable("")
 	sql(`CREATE INDEX ON orders (customer_id); ALTER TABLE orders ALTER customer_id SET NOT NULL`)
 	before := fileText(t, file)
-	want(t, 1, "lfk adopt orders.customer_id", "fk is ON DELETE NO ACTION", "--on-delete async_delete or async_nullify")
-	want(t, 1, "lfk adopt orders.customer_id --on-delete async_nullify", "customer_id cannot become NULL")
-	want(t, 1, "lfk adopt orders.customer_id --on-delete drop", "allowed are async_delete, async_nullify")
-	want(t, 1, "lfk adopt orders.id", "there is no foreign key of orders.id")
-	want(t, 2, "lfk adopt orders", "write TABLE.COLUMN")
-	want(t, 2, "lfk adopt nowhere.x", "there is no table nowhere in main")
+	sh.want(1, "lfk adopt orders.customer_id", "fk is ON DELETE NO ACTION", "--on-delete async_delete or async_nullify")
+	sh.want(1, "lfk adopt orders.customer_id --on-delete async_nullify", "customer_id cannot become NULL")
+	sh.want(1, "lfk adopt orders.customer_id --on-delete drop", "allowed are async_delete, async_nullify")
+	sh.want(1, "lfk adopt orders.id", "there is no foreign key of orders.id")
+	sh.want(2, "lfk adopt orders", "write TABLE.COLUMN")
+	sh.want(2, "lfk adopt nowhere.x", "there is no table nowhere in main")
 	sql(`ALTER TABLE orders ADD CONSTRAINT fk2 FOREIGN KEY (customer_id) REFERENCES customers ON DELETE CASCADE`)
-	want(t, 1, "lfk adopt orders.customer_id", "has the foreign keys fk, fk2: say with --constraint")
+	sh.want(1, "lfk adopt orders.customer_id", "has the foreign keys fk, fk2: say with --constraint")
 	if got := fileText(t, file); got != before {
 		t.Errorf("the file is\n%s", got)
 	}
-	want(t, 0, "lfk adopt orders.customer_id --constraint fk2 --plan", "(fk2)")
+	sh.want(0, "lfk adopt orders.customer_id --constraint fk2 --plan", "(fk2)")
 	if err := os.WriteFile(file, []byte("{}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want(t, 1, "lfk adopt orders.customer_id --constraint fk2", "its form is one that this command does not edit: write it yourself", "- table: customers")
+	sh.want(1, "lfk adopt orders.customer_id --constraint fk2", "its form is one that this command does not edit: write it yourself", "- table: customers")
 }
 
 // TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint: nothing is dropped with it, and the command adds its own.
 func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing.T) {
-	sql, file := adoptable(t, "ON DELETE CASCADE")
+	t.Parallel()
+	sh := newShell(t)
+	sql, file := sh.adoptable("ON DELETE CASCADE")
 	sql(`CREATE INDEX ON orders (customer_id); ALTER TABLE orders ADD kind text`)
 	write := func(entry string) {
 		t.Helper()
@@ -98,73 +104,78 @@ func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing
 		}
 	}
 	write("on_delete: async_delete, conditions: [{column: kind, value: A}]")
-	want(t, 0, "lfk adopt orders.customer_id --yes", "add the definition to "+file+": done", "restart every server")
+	sh.want(0, "lfk adopt orders.customer_id --yes", "add the definition to "+file+": done", "restart every server")
 	if got := fileText(t, file); strings.Count(got, "table: customers") != 2 {
 		t.Errorf("the file is\n%s", got)
 	}
-	out := want(t, 0, "lfk adopt orders.customer_id --plan", "1. add the definition to "+file+": done already",
+	out := sh.want(0, "lfk adopt orders.customer_id --plan", "1. add the definition to "+file+": done already",
 		"restart every server, so that it knows the definition, which cannot be checked from here; then run this command again\n")
 	if strings.Count(out, "done already") != 2 {
 		t.Error(out)
 	}
 	write("on_delete: async_nullify")
 	const other = "has on_delete: async_nullify for orders.customer_id -> customers, but fk does what async_delete does"
-	want(t, 1, "lfk adopt orders.customer_id --yes", other, "say --on-delete async_nullify if that is meant")
-	want(t, 1, "lfk adopt orders.customer_id --yes --on-delete async_delete", "not async_delete: correct the definition")
-	want(t, 0, "lfk adopt orders.customer_id --yes --on-delete async_nullify", "loose from now on")
-	want(t, 1, "lfk adopt orders.customer_id --on-delete async_delete", "not async_delete: correct the definition")
-	want(t, 0, "lfk adopt orders.customer_id", "already loose")
-	want(t, 1, "lfk adopt orders.customer_id --constraint nope", "has no foreign key nope: --constraint may be fk")
+	sh.want(1, "lfk adopt orders.customer_id --yes", other, "say --on-delete async_nullify if that is meant")
+	sh.want(1, "lfk adopt orders.customer_id --yes --on-delete async_delete", "not async_delete: correct the definition")
+	sh.want(0, "lfk adopt orders.customer_id --yes --on-delete async_nullify", "loose from now on")
+	sh.want(1, "lfk adopt orders.customer_id --on-delete async_delete", "not async_delete: correct the definition")
+	sh.want(0, "lfk adopt orders.customer_id", "already loose")
+	sh.want(1, "lfk adopt orders.customer_id --constraint nope", "has no foreign key nope: --constraint may be fk")
 }
 
 func TestLfkOrphans_SaysWhereToGoOn(t *testing.T) {
-	sql, _ := adoptable(t, "ON DELETE CASCADE")
+	t.Parallel()
+	sh := newShell(t)
+	sql, _ := sh.adoptable("ON DELETE CASCADE")
 	sql(`INSERT INTO z SELECT i % 10 FROM generate_series(1, 40) i; INSERT INTO customers VALUES (3); INSERT INTO z VALUES (NULL)`)
-	want(t, 0, "lfk orphans --limit 4", "z.customer_id -> customers  main      at least 4  at least 16  0",
+	sh.want(0, "lfk orphans --limit 4", "z.customer_id -> customers  main      at least 4  at least 16  0",
 		"go on with caretaker lfk orphans z.customer_id --database main --after '4'")
-	want(t, 0, "lfk orphans z.customer_id --after 4 -o json", `"keys": 5`, `"rows": 20`, `"more": false`)
-	want(t, 2, "lfk orphans --after 4", "--after needs TABLE.COLUMN")
-	want(t, 2, "lfk orphans z.customer_id --after 4 --after 4", "z.customer_id -> customers has 1 columns")
-	want(t, 2, "lfk orphans --limit 0", "--limit is at least 1")
-	want(t, 2, "lfk orphans z.customer_id --parent orders", "no such definition")
-	want(t, 2, "lfk orphans z.customer_id --after x", "--after cannot be used so: no value of z.customer_id -> customers")
-	want(t, 2, "lfk orphans z.other", "no such definition", "there are z.customer_id -> customers on main; `caretaker lfk lint`")
-	want(t, 2, "lfk orphans --database nowhere", `unknown database "nowhere"`)
-	want(t, 1, "lfk orphans --fix", "customers is not tracked on main")
-	want(t, 0, "lfk track customers")
-	want(t, 0, "lfk orphans --fix", "z.customer_id -> customers  main      9     36    9")
-	want(t, 0, "lfk orphans", "no orphans")
+	sh.want(0, "lfk orphans z.customer_id --after 4 -o json", `"keys": 5`, `"rows": 20`, `"more": false`)
+	sh.want(2, "lfk orphans --after 4", "--after needs TABLE.COLUMN")
+	sh.want(2, "lfk orphans z.customer_id --after 4 --after 4", "z.customer_id -> customers has 1 columns")
+	sh.want(2, "lfk orphans --limit 0", "--limit is at least 1")
+	sh.want(2, "lfk orphans z.customer_id --parent orders", "no such definition")
+	sh.want(2, "lfk orphans z.customer_id --after x", "--after cannot be used so: no value of z.customer_id -> customers")
+	sh.want(2, "lfk orphans z.other", "no such definition", "there are z.customer_id -> customers on main; `caretaker lfk lint`")
+	sh.want(2, "lfk orphans --database nowhere", `unknown database "nowhere"`)
+	sh.want(1, "lfk orphans --fix", "customers is not tracked on main")
+	sh.want(0, "lfk track customers")
+	sh.want(0, "lfk orphans --fix", "z.customer_id -> customers  main      9     36    9")
+	sh.want(0, "lfk orphans", "no orphans")
 	sql(`DO $$ BEGIN ASSERT (SELECT array_agg(primary_key_value ORDER BY 1) = '{0,1,2,4,5,6,7,8,9}' FROM loose_foreign_keys_deleted_records); END $$`)
 }
 
 func TestLfkAdopt_NamesMayBeQuoted(t *testing.T) {
-	sql, _ := adoptable(t, "")
+	t.Parallel()
+	sh := newShell(t)
+	sql, _ := sh.adoptable("")
 	sql(`CREATE TABLE "Kid.Table" ("Cust.Id" bigint, "a""b,c" bigint, FOREIGN KEY ("Cust.Id") REFERENCES customers ON DELETE CASCADE);
 		CREATE INDEX ON "Kid.Table" ("Cust.Id")`)
-	want(t, 0, `lfk adopt "Kid.Table"."Cust.Id"`, `add the definition`)
-	want(t, 0, `lfk adopt "Kid.Table"."Cust.Id" --yes`, `loose from now on`)
-	want(t, 0, `lfk orphans "Kid.Table"."Cust.Id"`, "no orphans")
-	want(t, 0, `lfk orphans "z"."customer_id"`, "no orphans")
-	want(t, 1, `lfk adopt "Kid.Table"."a""b,c","Cust.Id"`, `there is no foreign key of "Kid.Table".(a"b,c, Cust.Id)`)
+	sh.want(0, `lfk adopt "Kid.Table"."Cust.Id"`, `add the definition`)
+	sh.want(0, `lfk adopt "Kid.Table"."Cust.Id" --yes`, `loose from now on`)
+	sh.want(0, `lfk orphans "Kid.Table"."Cust.Id"`, "no orphans")
+	sh.want(0, `lfk orphans "z"."customer_id"`, "no orphans")
+	sh.want(1, `lfk adopt "Kid.Table"."a""b,c","Cust.Id"`, `there is no foreign key of "Kid.Table".(a"b,c, Cust.Id)`)
 	for _, wrong := range []string{`"Kid.Table"`, `.a`, `a.`, `a.b,`, `"a.b`} {
-		want(t, 2, "lfk orphans "+wrong, "write TABLE.COLUMN")
+		sh.want(2, "lfk orphans "+wrong, "write TABLE.COLUMN")
 	}
 }
 
 func TestLfk_TablesAreTrackedWithoutDefinitionsThatCanBeRead(t *testing.T) {
-	conn := configured(t, "main")
-	defined(t, "c: 1\n")
-	migrate(t)
+	t.Parallel()
+	sh := newShell(t)
+	conn := sh.database("main", migrated(""))
+	sh.defined("c: 1\n")
 	execute(t, conn, `CREATE TABLE "Price.List" (id bigint PRIMARY KEY)`)
 	const warning = "warning: the definitions cannot be read, and are not looked at: "
-	want(t, 0, "lfk install", warning, "main: ")
-	want(t, 0, `lfk track "Price.List"`, warning, "trigger")
-	want(t, 0, `lfk untrack "Price.List"`, warning, "dropped trigger")
-	want(t, 0, "lfk dead", warning)
-	want(t, 1, "lfk lint", "definitions.yml: c: ")
+	sh.want(0, "lfk install", warning, "main: ")
+	sh.want(0, `lfk track "Price.List"`, warning, "trigger")
+	sh.want(0, `lfk untrack "Price.List"`, warning, "dropped trigger")
+	sh.want(0, "lfk dead", warning)
+	sh.want(1, "lfk lint", "definitions.yml: c: ")
 
 	// What is advised can be copied into a shell.
-	defined(t, "")
-	want(t, 0, `lfk track "Price.List"`, "trigger")
-	want(t, 0, "lfk lint", "`caretaker lfk untrack '\"Price.List\"'`")
+	sh.defined("")
+	sh.want(0, `lfk track "Price.List"`, "trigger")
+	sh.want(0, "lfk lint", "`caretaker lfk untrack '\"Price.List\"'`")
 }

@@ -8,31 +8,34 @@ import (
 )
 
 func TestLfk_FromAnEmptyDatabaseToACleanLint(t *testing.T) {
-	sql := configured(t, "main")
-	defined(t, "c: [{table: p, column: p_id, on_delete: async_delete}]")
-	want(t, 1, "lfk install", "run `caretaker migrate` first")
-	migrate(t)
+	t.Parallel()
+	sh := newShell(t)
+	sql := sh.configured("main")
+	sh.defined("c: [{table: p, column: p_id, on_delete: async_delete}]")
+	sh.want(1, "lfk install", "run `caretaker migrate` first")
+	sh.migrate()
 	execute(t, sql, "CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE c (p_id bigint)")
-	want(t, 1, "lfk lint", "error    queue_missing  main  public.loose_foreign_keys_deleted_records: run `caretaker lfk install --database main`")
-	want(t, 0, "lfk install", "main: installed")
-	want(t, 0, "lfk install", "main: managed by caretaker")
-	want(t, 1, "lfk lint", "error    trigger_missing  main  public.p", "error    fk_not_indexed  main  c.p_id -> p", "2 errors, 0 warnings")
-	want(t, 0, "lfk track p", "main: trigger p_loose_fk_trigger on public.p")
-	want(t, 0, "lfk track p", "main: public.p: already tracked")
+	sh.want(1, "lfk lint", "error    queue_missing  main  public.loose_foreign_keys_deleted_records: run `caretaker lfk install --database main`")
+	sh.want(0, "lfk install", "main: installed")
+	sh.want(0, "lfk install", "main: managed by caretaker")
+	sh.want(1, "lfk lint", "error    trigger_missing  main  public.p", "error    fk_not_indexed  main  c.p_id -> p", "2 errors, 0 warnings")
+	sh.want(0, "lfk track p", "main: trigger p_loose_fk_trigger on public.p")
+	sh.want(0, "lfk track p", "main: public.p: already tracked")
 	execute(t, sql, "CREATE INDEX ON c (p_id)")
-	if out := want(t, 0, "lfk lint"); out != "0 errors, 0 warnings\n" {
+	if out := sh.want(0, "lfk lint"); out != "0 errors, 0 warnings\n" {
 		t.Errorf("got %q", out)
 	}
 	execute(t, sql, "ALTER TABLE p ENABLE TRIGGER p_loose_fk_trigger")
-	want(t, 0, "lfk lint", "warning  trigger_not_always  main  public.p", "0 errors, 1 warning\n")
-	want(t, 0, "lfk untrack p", "main: dropped trigger p_loose_fk_trigger on public.p", "warning: main: c.p_id -> p gets no more records")
-	want(t, 1, "lfk untrack p", "caretaker: main: public.p is not tracked")
+	sh.want(0, "lfk lint", "warning  trigger_not_always  main  public.p", "0 errors, 1 warning\n")
+	sh.want(0, "lfk untrack p", "main: dropped trigger p_loose_fk_trigger on public.p", "warning: main: c.p_id -> p gets no more records")
+	sh.want(1, "lfk untrack p", "caretaker: main: public.p is not tracked")
 }
 
 func TestLfk_OutputJSONIsOneDocument(t *testing.T) {
-	sql := configured(t, "main")
-	defined(t, "c: [{table: p, column: p_id, on_delete: async_delete}]\ngone: [{table: p, column: p_id, on_delete: async_delete}]")
-	migrate(t)
+	t.Parallel()
+	sh := newShell(t)
+	sql := sh.database("main", migrated(""))
+	sh.defined("c: [{table: p, column: p_id, on_delete: async_delete}]\ngone: [{table: p, column: p_id, on_delete: async_delete}]")
 	execute(t, sql, `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE c (p_id bigint);
 		INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at, dead_at)
 		VALUES ('public.p', 7, 'c.p_id -> p', 'P0001', 'no', 10, '2026-01-01 00:00Z', '2026-01-02 00:00Z')`)
@@ -63,7 +66,7 @@ func TestLfk_OutputJSONIsOneDocument(t *testing.T) {
 		{"accept-absent --revoke gone", 0, `{"revoked": ["gone"]}`},
 		{"accept-absent --list", 0, `{"absent_children": []}`},
 	} {
-		out := want(t, c.code, "lfk "+c.command+" --output json")
+		out := sh.want(c.code, "lfk "+c.command+" --output json")
 		var got, expected any
 		if err := json.Unmarshal([]byte(out), &got); err != nil {
 			t.Errorf("%s: %v: %s", c.command, err, out)
@@ -78,147 +81,159 @@ func TestLfk_OutputJSONIsOneDocument(t *testing.T) {
 }
 
 func TestLfk_DeadRecordsAreListedAndRetried(t *testing.T) {
-	sql := configured(t, "main")
-	migrate(t)
-	want(t, 0, "lfk install")
-	want(t, 0, "lfk dead", "no dead records")
+	t.Parallel()
+	sh := newShell(t)
+	sql := sh.database("main", migrated(""))
+	sh.want(0, "lfk install")
+	sh.want(0, "lfk dead", "no dead records")
 	execute(t, sql, `INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at, dead_at)
 		SELECT 'public.p', n, 'c.p_id -> p', 'P0001', E'no,\nnever', 10, '2026-01-01 01:02:03Z', '2026-01-02 01:02:03Z' FROM generate_series(7, 9) n`)
-	want(t, 0, "lfk dead", "DATABASE  ID  TABLE     KEY  DEFINITION   SQLSTATE  FAILURES  RECORDED             DEAD SINCE           MESSAGE\n",
+	sh.want(0, "lfk dead", "DATABASE  ID  TABLE     KEY  DEFINITION   SQLSTATE  FAILURES  RECORDED             DEAD SINCE           MESSAGE\n",
 		"main      1   public.p  7    c.p_id -> p  P0001     10        2026-01-01 01:02:03  2026-01-02 01:02:03  no, never\n")
-	want(t, 2, "lfk retry --id 9", "there is no dead record 9: `caretaker lfk dead` lists them")
-	want(t, 2, "lfk retry --table nowhere", "there is no table nowhere in main")
-	want(t, 0, "lfk retry --id 2", "main: 1 put back")
-	want(t, 0, "lfk retry --table p", "main: 2 put back")
+	sh.want(2, "lfk retry --id 9", "there is no dead record 9: `caretaker lfk dead` lists them")
+	sh.want(2, "lfk retry --table nowhere", "there is no table nowhere in main")
+	sh.want(0, "lfk retry --id 2", "main: 1 put back")
+	sh.want(0, "lfk retry --table p", "main: 2 put back")
 	execute(t, sql, "CREATE TABLE p (id bigint PRIMARY KEY)")
 	for _, records := range []string{"--all", "--table p"} {
-		want(t, 1, "lfk retry "+records, "no dead record matches: `caretaker lfk dead` lists them")
+		sh.want(1, "lfk retry "+records, "no dead record matches: `caretaker lfk dead` lists them")
 	}
 }
 
 func TestLfk_FailingRecordsAreListedWithTheirNextTry(t *testing.T) {
-	sql := configured(t, "main")
-	migrate(t)
-	want(t, 0, "lfk dead --failing", "no failing records")
-	want(t, 0, "lfk install")
-	want(t, 0, "lfk dead --failing", "no failing records")
+	t.Parallel()
+	sh := newShell(t)
+	sql := sh.database("main", migrated(""))
+	sh.want(0, "lfk dead --failing", "no failing records")
+	sh.want(0, "lfk install")
+	sh.want(0, "lfk dead --failing", "no failing records")
 	execute(t, sql, `WITH q AS (
 			INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
 			VALUES ('public.p', 7, '2126-01-01 01:02:03Z'), ('public.p', 8, '2026-01-01 01:02:03Z'), ('other.q', 9, now()) RETURNING partition, id)
 		INSERT INTO maintenance.record_failures (partition, record_id, failures, setbacks, last_definition, sqlstate, failed_at)
 		SELECT partition, id, 3, 4, 'c.p_id -> p', CASE id WHEN 1 THEN 'P0001' ELSE '' END, '2026-01-02 01:02:03Z' FROM q`)
-	want(t, 0, "lfk dead --failing --table p", "DATABASE  ID  TABLE     KEY  DEFINITION   CAUSE  FAILURES  FAILED               NEXT TRY\n",
+	sh.want(0, "lfk dead --failing --table p", "DATABASE  ID  TABLE     KEY  DEFINITION   CAUSE  FAILURES  FAILED               NEXT TRY\n",
 		"main      1   public.p  7    c.p_id -> p  P0001  3         2026-01-02 01:02:03  2126-01-01 01:02:03\n",
 		"main      2   public.p  8    c.p_id -> p  -      3         2026-01-02 01:02:03  now\n")
-	want(t, 0, "lfk dead --failing", "other.q")
-	want(t, 0, "lfk dead --failing --table other.q --output json", `"key": 9`, `"setbacks": 4`, `"next_try": "`)
+	sh.want(0, "lfk dead --failing", "other.q")
+	sh.want(0, "lfk dead --failing --table other.q --output json", `"key": 9`, `"setbacks": 4`, `"next_try": "`)
 }
 
 func TestLfk_AbsentChildrenAreAcceptedListedAndRevoked(t *testing.T) {
-	sql := configured(t, "main")
-	want(t, 1, "lfk accept-absent --list", "run `caretaker migrate` first")
-	migrate(t)
-	want(t, 1, "lfk accept-absent --all", "there are no definitions: set workers.loose_foreign_keys_cleanup.definitions")
-	defined(t, "a: [{table: p, column: p_id, on_delete: async_delete}]\nb: [{table: p, column: p_id, on_delete: async_delete}]\n"+
+	t.Parallel()
+	sh := newShell(t)
+	sql := sh.configured("main")
+	sh.want(1, "lfk accept-absent --list", "run `caretaker migrate` first")
+	sh.migrate()
+	sh.want(1, "lfk accept-absent --all", "there are no definitions: set workers.loose_foreign_keys_cleanup.definitions")
+	sh.defined("a: [{table: p, column: p_id, on_delete: async_delete}]\nb: [{table: p, column: p_id, on_delete: async_delete}]\n" +
 		"c: [{table: p, column: p_id, on_delete: async_delete}]")
 	execute(t, sql, "CREATE TABLE c (p_id bigint)")
-	want(t, 0, "lfk accept-absent --list", "no child table is accepted as absent\n")
-	want(t, 2, "lfk accept-absent a x", "no definition has a child table x: `caretaker lfk lint` lists those that are child_missing")
-	want(t, 1, "lfk accept-absent a c", "c is in main, where its rows are cleaned")
-	if out := want(t, 0, "lfk accept-absent a"); out != "accepted as absent: a (a.p_id -> p)\n" {
+	sh.want(0, "lfk accept-absent --list", "no child table is accepted as absent\n")
+	sh.want(2, "lfk accept-absent a x", "no definition has a child table x: `caretaker lfk lint` lists those that are child_missing")
+	sh.want(1, "lfk accept-absent a c", "c is in main, where its rows are cleaned")
+	if out := sh.want(0, "lfk accept-absent a"); out != "accepted as absent: a (a.p_id -> p)\n" {
 		t.Errorf("got %q", out)
 	}
-	if out := want(t, 0, "lfk accept-absent --all"); out != "accepted as absent: b (b.p_id -> p)\n" {
+	if out := sh.want(0, "lfk accept-absent --all"); out != "accepted as absent: b (b.p_id -> p)\n" {
 		t.Errorf("got %q", out)
 	}
-	want(t, 0, "lfk accept-absent --all", "nothing new to accept\n")
-	want(t, 0, "lfk accept-absent a", "already accepted as absent: a (a.p_id -> p)\n")
+	sh.want(0, "lfk accept-absent --all", "nothing new to accept\n")
+	sh.want(0, "lfk accept-absent a", "already accepted as absent: a (a.p_id -> p)\n")
 	execute(t, sql, "UPDATE maintenance.absent_children SET accepted_at = '2026-01-02 03:04:05Z', accepted_by = 'me@here'")
-	want(t, 0, "lfk accept-absent --list", "CHILD  ACCEPTED             BY\na      2026-01-02 03:04:05  me@here\nb ")
-	want(t, 2, "lfk accept-absent --revoke a x", "x is not accepted as absent: `caretaker lfk accept-absent --list` lists those that are")
-	want(t, 0, "lfk accept-absent --revoke a", "no longer accepted as absent: a\n")
-	t.Setenv("CARETAKER_DATABASES_CI_URL", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
-	want(t, 1, "lfk accept-absent a", "what is absent is known only if every configured database answers: ", "ci: unreachable")
-	want(t, 0, "lfk accept-absent --list", "CHILD  ACCEPTED ")
+	sh.want(0, "lfk accept-absent --list", "CHILD  ACCEPTED             BY\na      2026-01-02 03:04:05  me@here\nb ")
+	sh.want(2, "lfk accept-absent --revoke a x", "x is not accepted as absent: `caretaker lfk accept-absent --list` lists those that are")
+	sh.want(0, "lfk accept-absent --revoke a", "no longer accepted as absent: a\n")
+	sh.set("CARETAKER_DATABASES_CI_URL", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
+	sh.want(1, "lfk accept-absent a", "what is absent is known only if every configured database answers: ", "ci: unreachable")
+	sh.want(0, "lfk accept-absent --list", "CHILD  ACCEPTED ")
 }
 
 func TestLfk_MistakesOfUsageExitWith2(t *testing.T) {
-	configured(t, "main")
-	migrate(t)
+	t.Parallel()
+	sh := newShell(t)
+	sh.database("main", migrated(""))
 	for _, command := range []string{
 		"lfk", "lfk frobnicate", "lfk lint extra", "lfk track", "lfk track a b", "lfk untrack", "lfk retry", "lfk retry --id x", "lfk retry --id 1 --all",
 		"lfk accept-absent", "lfk accept-absent c --all", "lfk accept-absent c --list", "lfk accept-absent --revoke", "lfk accept-absent --list --revoke c",
 		"lfk accept-absent --all --database main", "lfk retry --all=false", "lfk retry --table=", "lfk install --database nowhere", "lfk lint --output xml", "lfk track p --nothing",
 	} {
-		want(t, 2, command)
+		sh.want(2, command)
 	}
-	want(t, 2, "lfk install --database nowhere", `unknown database "nowhere": configured are main`)
-	if help := want(t, 0, "lfk accept-absent --help"); strings.Contains(help, "--database") {
+	sh.want(2, "lfk install --database nowhere", `unknown database "nowhere": configured are main`)
+	if help := sh.want(0, "lfk accept-absent --help"); strings.Contains(help, "--database") {
 		t.Errorf("the help names --database, which the command refuses:\n%s", help)
 	}
-	want(t, 0, "lfk lint --help", "--database")
+	sh.want(0, "lfk lint --help", "--database")
 }
 
 func TestLfk_MalformedDefinitionsAreFatalWhereTheyAreNeeded(t *testing.T) {
-	configured(t, "main")
-	migrate(t)
-	file := defined(t, "c: [{table: p, column: p_id, on_delete: async_drop}]\nd: 1")
+	t.Parallel()
+	sh := newShell(t)
+	sh.database("main", migrated(""))
+	file := sh.defined("c: [{table: p, column: p_id, on_delete: async_drop}]\nd: 1")
 	for _, command := range []string{"lint", "accept-absent --all", "orphans", "adopt c.p_id"} {
-		want(t, 1, "lfk "+command, file+": c[0].on_delete: is the string \"async_drop\": allowed are async_delete, async_nullify, update_column_to\n",
+		sh.want(1, "lfk "+command, file+": c[0].on_delete: is the string \"async_drop\": allowed are async_delete, async_nullify, update_column_to\n",
 			file+": d: is the integer \"1\"")
 	}
 }
 
 func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
-	main, ci := configured(t, "main"), configured(t, "ci")
-	migrate(t)
-	want(t, 0, "lfk install", "main: installed\nci: installed\n")
+	t.Parallel()
+	sh := newShell(t)
+	main, ci := sh.configured("main"), sh.configured("ci")
+	sh.migrate()
+	sh.want(0, "lfk install", "main: installed\nci: installed\n")
 	execute(t, main, "CREATE TABLE p (id numeric PRIMARY KEY); CREATE TABLE q (id int PRIMARY KEY); CREATE TABLE "+strings.Repeat("n", 50)+" (id int PRIMARY KEY)")
 	execute(t, ci, "CREATE TABLE q (id int PRIMARY KEY, code int)")
 	for _, command := range []string{"track", "untrack"} {
-		want(t, 2, "lfk "+command+" nowhere", "there is no table nowhere in main, ci")
+		sh.want(2, "lfk "+command+" nowhere", "there is no table nowhere in main, ci")
 	}
-	want(t, 1, "lfk untrack p", "main: public.p is not tracked")
-	want(t, 1, "lfk track p", "caretaker: main: the key id of public.p is of type numeric")
-	want(t, 1, "lfk track q", "q is in main, ci: say with --database in which to track it")
-	want(t, 0, "lfk track q --database ci", "ci: trigger q_loose_fk_trigger on public.q")
-	want(t, 1, "lfk track q --database ci --column code", "code of public.q is neither the primary key nor alone")
-	want(t, 1, "lfk track "+strings.Repeat("n", 50), strings.Repeat("n", 50)+"_loose_fk_trigger would have 67 bytes")
-	want(t, 1, "lfk lint", "there are no definitions to check: set workers.loose_foreign_keys_cleanup.definitions")
-	t.Setenv("CARETAKER_DATABASES_CI_URL", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
-	want(t, 1, "lfk install", "main: managed by caretaker", "ci: unreachable")
-	t.Setenv("CARETAKER_DATABASES_MAIN_URL", "")
-	want(t, 1, "lfk install", "databases.main.url is required")
+	sh.want(1, "lfk untrack p", "main: public.p is not tracked")
+	sh.want(1, "lfk track p", "caretaker: main: the key id of public.p is of type numeric")
+	sh.want(1, "lfk track q", "q is in main, ci: say with --database in which to track it")
+	sh.want(0, "lfk track q --database ci", "ci: trigger q_loose_fk_trigger on public.q")
+	sh.want(1, "lfk track q --database ci --column code", "code of public.q is neither the primary key nor alone")
+	sh.want(1, "lfk track "+strings.Repeat("n", 50), strings.Repeat("n", 50)+"_loose_fk_trigger would have 67 bytes")
+	sh.want(1, "lfk lint", "there are no definitions to check: set workers.loose_foreign_keys_cleanup.definitions")
+	sh.set("CARETAKER_DATABASES_CI_URL", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
+	sh.want(1, "lfk install", "main: managed by caretaker", "ci: unreachable")
+	sh.set("CARETAKER_DATABASES_MAIN_URL", "")
+	sh.want(1, "lfk install", "databases.main.url is required")
 }
 
 func TestLfk_OnADatabaseThatIsNotMigratedSaysThatAlone(t *testing.T) {
-	configured(t, "main")
-	defined(t, "c: [{table: p, column: p_id, on_delete: async_delete}]")
+	t.Parallel()
+	sh := newShell(t)
+	sh.configured("main")
+	sh.defined("c: [{table: p, column: p_id, on_delete: async_delete}]")
 	for _, command := range []string{"lfk dead", "lfk lint"} {
-		if out := want(t, 1, command); out != "" {
+		if out := sh.want(1, command); out != "" {
 			t.Errorf("%s: got %s", command, out)
 		}
 	}
 }
 
 func TestLfk_LintKnowsThatARoundPassesNoDatabaseOver(t *testing.T) {
-	execute(t, configured(t, "main"), "CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id)")
-	configured(t, "ci")
-	defined(t, "c: [{table: p, column: p_id, on_delete: async_delete}]")
-	migrate(t)
-	want(t, 0, "lfk install")
-	want(t, 0, "lfk track p")
-	t.Setenv("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_SCHEDULE", "*/2 * * * *")
-	want(t, 0, "lfk lint", "warning  schedule_starves_database  ci", "0 errors, 1 warning\n")
-	t.Setenv("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_ROTATION", "all")
-	if out := want(t, 0, "lfk lint"); out != "0 errors, 0 warnings\n" {
+	t.Parallel()
+	sh := newShell(t)
+	execute(t, sh.configured("main"), "CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id)")
+	sh.configured("ci")
+	sh.defined("c: [{table: p, column: p_id, on_delete: async_delete}]")
+	sh.migrate()
+	sh.want(0, "lfk install")
+	sh.want(0, "lfk track p")
+	sh.set("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_SCHEDULE", "*/2 * * * *")
+	sh.want(0, "lfk lint", "warning  schedule_starves_database  ci", "0 errors, 1 warning\n")
+	sh.set("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_ROTATION", "all")
+	if out := sh.want(0, "lfk lint"); out != "0 errors, 0 warnings\n" {
 		t.Errorf("got %q", out)
 	}
-	t.Setenv("CARETAKER_DATABASES_CI_URL", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
-	code, out, errOut := caretaker(t, "lfk", "lint")
+	sh.set("CARETAKER_DATABASES_CI_URL", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
+	code, out, errOut := sh.caretaker("lfk", "lint")
 	if code != 1 || out != "0 errors, 0 warnings; not checked: ci\n" || strings.Count(errOut, "connection refused") != 1 {
 		t.Errorf("a silent database: exit %d\n%s%s", code, out, errOut)
 	}
-	t.Setenv("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_ROTATION", "hour")
-	want(t, 1, "lfk lint", "LOOSE_FOREIGN_KEYS_CLEANUP_ROTATION: \"hour\" is none of minute, all")
+	sh.set("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_ROTATION", "hour")
+	sh.want(1, "lfk lint", "LOOSE_FOREIGN_KEYS_CLEANUP_ROTATION: \"hour\" is none of minute, all")
 }

@@ -119,6 +119,7 @@ func loggedIn(t *testing.T, folder string) (messages []string) {
 }
 
 func TestLog_EveryMessageIsInTheDocuments(t *testing.T) {
+	t.Parallel()
 	content, err := os.ReadFile("../docs/log.md")
 	if err != nil {
 		t.Fatal(err)

@@ -53,25 +53,26 @@ func counts(t *testing.T, conn *pgx.Conn) map[string][]string {
 }
 
 func TestLog_OfEveryWorkerIsOneObjectALineWithItsKeysAndNothingPersonal(t *testing.T) {
+	sh := newShell(t)
 	ctx := context.Background()
 	url := databases.Clone(t, devdb.Template{Name: "demo_bare", Schema: "all", Prepare: func(ctx context.Context, url string) error {
 		return devdb.LoadDemo(ctx, map[string]string{"main": url})
 	}})
-	t.Setenv("CARETAKER_DATABASES_MAIN_URL", url)
+	sh.set("CARETAKER_DATABASES_MAIN_URL", url)
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close(ctx) })
 	execute(t, conn, personal)
-	defined(t, devdb.Definitions())
-	migrate(t)
-	r := serving(t)
+	sh.defined(devdb.Definitions())
+	sh.migrate()
+	r := sh.serving()
 	for _, w := range append(r.others(t), worker) {
-		r.want(t, 0, "run "+w+" --dry-run")
-		r.want(t, 0, "run "+w)
+		r.want(0, "run "+w+" --dry-run")
+		r.want(0, "run "+w)
 	}
-	r.want(t, 2, "jobs retry 999999")
+	r.want(2, "jobs retry 999999")
 	eventually(t, "a job ends", &r.log, func() bool { return strings.Contains(r.log.String(), `"msg":"job finished"`) })
 	r.stop()
 	<-r.exit

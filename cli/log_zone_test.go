@@ -6,8 +6,6 @@ import (
 	"syscall"
 	"testing"
 	_ "time/tzdata" // hosts of tests may have no zones
-
-	"go.uber.org/goleak"
 )
 
 // inIndia is the environment of a process on a host whose zone is not UTC. OpenTelemetry has something to complain of.
@@ -21,14 +19,16 @@ func inIndia(t *testing.T, format string) []string {
 }
 
 func TestLog_IsInUTCAndInOneFormatWhereverTheHostIsAndWhoeverSpeaks(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t)
 	for _, format := range []string{"json", "text"} {
 		t.Run(format, func(t *testing.T) {
-			t.Cleanup(func() { goleak.VerifyNone(t, goleak.IgnoreCurrent()) })
-			sql := prepared(t)
-			defined(t, oneKey)
+			sh := sh.sub(t)
+			sql := sh.prepared()
+			sh.defined(oneKey)
 			execute(t, sql, `INSERT INTO maintenance.schedules (worker, cron, accounted_until)
 				VALUES ('`+worker+`', '* * * * *', now() - interval '10 minutes')`)
-			server, log := process(t, "serve", inIndia(t, format)...)
+			server, log := sh.process("serve", inIndia(t, format)...)
 			address := ""
 			eventually(t, "the server serves", log, func() bool {
 				_, rest, serving := strings.Cut(log.String(), "listen")
@@ -39,7 +39,7 @@ func TestLog_IsInUTCAndInOneFormatWhereverTheHostIsAndWhoeverSpeaks(t *testing.T
 				return serving
 			})
 			for _, command := range []string{"run " + worker, "status", "runs", "fires", "leases", "jobs", "pause --all --reason r --for 1h", "status"} {
-				asked, out := process(t, command+" --address "+address, "TZ=Asia/Kolkata")
+				asked, out := sh.process(command+" --address "+address, "TZ=Asia/Kolkata")
 				_ = asked.Wait()
 				wantUTC(t, command, out.String())
 			}
@@ -69,8 +69,10 @@ func wantUTC(t *testing.T, what, text string) {
 }
 
 func TestServe_AnEndpointOfOpenTelemetryThatIsNoneIsAMistake(t *testing.T) {
-	prepared(t)
-	server, out := process(t, "serve", "OTEL_EXPORTER_OTLP_ENDPOINT=:::", "CARETAKER_LISTEN=127.0.0.1:0", "CARETAKER_METRICS_LISTEN=")
+	t.Parallel()
+	sh := newShell(t)
+	sh.prepared()
+	server, out := sh.process("serve", "OTEL_EXPORTER_OTLP_ENDPOINT=:::", "CARETAKER_LISTEN=127.0.0.1:0", "CARETAKER_METRICS_LISTEN=")
 	if err := server.Wait(); err == nil || server.ProcessState.ExitCode() != 1 {
 		t.Errorf("got %v, exit %d", err, server.ProcessState.ExitCode())
 	}

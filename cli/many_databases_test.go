@@ -26,6 +26,7 @@ func manyDatabases() *pb.WorkerStatus {
 }
 
 func TestStatus_ManyDatabasesAreOneLineAndEachHasOneIfTheWorkerIsAskedFor(t *testing.T) {
+	t.Parallel()
 	var out strings.Builder
 	a := &app{Streams: Streams{Out: &out, Err: io.Discard}}
 	if err := a.describeWorkers(manyDatabases(), &pb.WorkerStatus{Worker: "other"}); err != nil {

@@ -21,9 +21,10 @@ import (
 // elsewhere is a listener that other hosts can reach; nobody connects to it.
 type elsewhere struct{ net.Listener }
 
-func (elsewhere) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 9464} }
+func (elsewhere) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 9999} }
 
 func TestMetrics_WantTheRolesOfTheAPIBeyondLoopback(t *testing.T) {
+	t.Parallel()
 	hash := sha256.Sum256([]byte("late"))
 	file := filepath.Join(t.TempDir(), "tokens.yml")
 	late := fmt.Sprintf("- {name: late, sha256: %x, role: admin, expires: 2026-01-01}", hash)
@@ -57,6 +58,7 @@ func TestMetrics_WantTheRolesOfTheAPIBeyondLoopback(t *testing.T) {
 }
 
 func TestMetrics_WantAViewerBeyondLoopbackAlone(t *testing.T) {
+	t.Parallel()
 	known, err := access.New(access.Config{Token: "secret"})
 	if err != nil {
 		t.Fatal(err)

@@ -82,10 +82,11 @@ func documented(t *testing.T) (metrics map[string][]string, prefixes []string) {
 }
 
 func TestMetrics_AreAllDocumentedWithTheirLabels(t *testing.T) {
-	prepared(t)
-	defined(t, oneKey)
-	r := serving(t)
-	r.want(t, 0, "run "+worker)
+	sh := newShell(t)
+	sh.prepared()
+	sh.defined(oneKey)
+	r := sh.serving()
+	r.want(0, "run "+worker)
 	found := scraped(t, r)
 	listed, prefixes := documented(t)
 	for name, labels := range found {

@@ -1,28 +1,18 @@
 package cli_test
 
 import (
-	"context"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/caretaker-go/caretaker/devdb"
 )
 
-// people is a database in which a user, a group and a placeholder can be planned, which the environment names.
-func people(t *testing.T) *pgx.Conn {
-	t.Helper()
-	url := databases.Clone(t, devdb.Template{Name: "bare", Schema: "all"})
-	t.Setenv("CARETAKER_DATABASES_MAIN_URL", url)
-	conn, err := pgx.Connect(context.Background(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	migrate(t)
-	execute(t, conn, `
+// people makes a database in which a user, a group and a placeholder can be planned, which the environment names.
+func (sh *shell) people() *pgx.Conn {
+	sh.t.Helper()
+	conn := sh.database("main", migrated("all"))
+	execute(sh.t, conn, `
 		INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now());
 		INSERT INTO users (id, name, email, username, projects_limit, state, user_type, organization_id) VALUES
 			(5, 'Ghost', 'ghost@x', 'ghost', 0, 'active', 5, 1), (7, 'Sam', 'sam@x', 'sam', 0, 'active', 0, 1), (9, 'P', 'p@x', 'placeholder_9', 0, 'active', 15, 1);
@@ -43,14 +33,16 @@ users   0      0          1        0
 `
 
 func TestPlan_ShowsWhatADeletionWouldDo(t *testing.T) {
-	people(t)
-	t.Setenv("CARETAKER_JOBS_ENABLED", "false")
-	r := serving(t)
-	if got := anyDigest.ReplaceAllString(r.want(t, 0, "plan user 7"), "DIGEST"); got != planOfUser {
+	t.Parallel()
+	sh := newShell(t)
+	sh.people()
+	sh.set("CARETAKER_JOBS_ENABLED", "false")
+	r := sh.serving()
+	if got := anyDigest.ReplaceAllString(r.want(0, "plan user 7"), "DIGEST"); got != planOfUser {
 		t.Errorf("got\n%s\nwant\n%s", got, planOfUser)
 	}
-	r.want(t, 0, "plan group 100", "group 100 acme\n  refused NO_LONGER_MARKED: it is not marked for deletion", "namespaces         0      0          1        0\n")
-	r.want(t, 0, "plan placeholder 9", "placeholder 9 placeholder_9\n  jobs    delete_user\n", "users  0      0          1        0\n")
+	r.want(0, "plan group 100", "group 100 acme\n  refused NO_LONGER_MARKED: it is not marked for deletion", "namespaces         0      0          1        0\n")
+	r.want(0, "plan placeholder 9", "placeholder 9 placeholder_9\n  jobs    delete_user\n", "users  0      0          1        0\n")
 	for command, message := range map[string]string{
 		"plan user 4711":        "there is no user 4711",
 		"plan group 7":          "there is no group 7: its id is that of namespaces, with the type Group",
@@ -63,32 +55,34 @@ func TestPlan_ShowsWhatADeletionWouldDo(t *testing.T) {
 		"plan":                  "missing argument user|group|placeholder",
 		"plan user 7 8":         `unexpected argument "8"`,
 	} {
-		r.want(t, 2, command, message)
+		r.want(2, command, message)
 	}
 }
 
 func TestPlan_AsJSONIsTheAnswer(t *testing.T) {
-	people(t)
-	t.Setenv("CARETAKER_JOBS_ENABLED", "false")
-	r := serving(t)
-	text := r.want(t, 0, "plan user 7")
-	plan, _ := document(t, r.want(t, 0, "plan user 7 -o json"))["plan"].(map[string]any)
+	t.Parallel()
+	sh := newShell(t)
+	sh.people()
+	sh.set("CARETAKER_JOBS_ENABLED", "false")
+	r := sh.serving()
+	text := r.want(0, "plan user 7")
+	plan, _ := document(t, r.want(0, "plan user 7 -o json"))["plan"].(map[string]any)
 	digest, _ := plan["digest"].(string)
 	tables, _ := plan["tables"].([]any)
 	if plan["kind"] != "user" || plan["id"] != "7" || plan["name"] != "sam" || plan["exact"] != true || plan["refused"] != nil || len(tables) != 2 ||
 		digest == "" || !strings.Contains(text, digest) {
 		t.Errorf("got %v", plan)
 	}
-	r.want(t, 0, "protect user 7 --reason evidence")
-	r.want(t, 0, "plan user 7", "  refused PROTECTED: ", "evidence")
-	plan, _ = document(t, r.want(t, 0, "plan user 7 -o json"))["plan"].(map[string]any)
+	r.want(0, "protect user 7 --reason evidence")
+	r.want(0, "plan user 7", "  refused PROTECTED: ", "evidence")
+	plan, _ = document(t, r.want(0, "plan user 7 -o json"))["plan"].(map[string]any)
 	if refused, _ := plan["refused"].(map[string]any); refused["reason"] != "PROTECTED" || plan["digest"] == digest {
 		t.Errorf("got %v", plan)
 	}
-	r.want(t, 2, "protect usr 7 --reason x", "did you mean user?")
-	r.want(t, 2, "run ghost_user_migraton", `unknown worker "ghost_user_migraton": there are `, "did you mean ghost_user_migration?")
-	r.want(t, 2, "run "+worker+" --database mian", "did you mean main?")
-	r.want(t, 2, "jobs --kind delete_usr", "did you mean delete_user?")
-	r.want(t, 2, "status --addrss "+r.address, "unknown flag: --addrss, did you mean --address?")
-	r.want(t, 2, "status --zzzzzzz", "unknown flag: --zzzzzzz\n")
+	r.want(2, "protect usr 7 --reason x", "did you mean user?")
+	r.want(2, "run ghost_user_migraton", `unknown worker "ghost_user_migraton": there are `, "did you mean ghost_user_migration?")
+	r.want(2, "run "+worker+" --database mian", "did you mean main?")
+	r.want(2, "jobs --kind delete_usr", "did you mean delete_user?")
+	r.want(2, "status --addrss "+r.address, "unknown flag: --addrss, did you mean --address?")
+	r.want(2, "status --zzzzzzz", "unknown flag: --zzzzzzz\n")
 }

@@ -3,6 +3,7 @@ package cli_test
 import (
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,16 +21,16 @@ func TestProcess(*testing.T) {
 }
 
 // process starts a command as a process of its own, which signals can reach.
-func process(t *testing.T, command string, environment ...string) (*exec.Cmd, *screen) {
-	t.Helper()
+func (sh *shell) process(command string, more ...string) (*exec.Cmd, *screen) {
+	sh.t.Helper()
 	c := exec.Command(os.Args[0], "-test.run=^TestProcess$")
-	c.Env = append(append(os.Environ(), asProcess+"="+command), environment...)
+	c.Env = slices.Concat(os.Environ(), sh.environment(), []string{asProcess + "=" + command}, more)
 	out := &screen{}
 	c.Stdout, c.Stderr = out, out
 	if err := c.Start(); err != nil {
-		t.Fatal(err)
+		sh.t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Process.Kill() })
+	sh.t.Cleanup(func() { _ = c.Process.Kill() })
 	return c, out
 }
 
@@ -42,10 +43,11 @@ func signal(t *testing.T, c *exec.Cmd, s os.Signal) {
 }
 
 func TestFault_Signals_TermStopsTheServerInOrder(t *testing.T) {
-	prepared(t)
-	t.Setenv("CARETAKER_LISTEN", "127.0.0.1:0")
-	t.Setenv("CARETAKER_METRICS_LISTEN", "")
-	server, log := process(t, "serve")
+	t.Parallel()
+	sh := newShell(t)
+	sh.prepared()
+	sh.set("CARETAKER_METRICS_LISTEN", "")
+	server, log := sh.process("serve")
 	log.field(t, "serving", "listen")
 	signal(t, server, syscall.SIGTERM)
 	if err := server.Wait(); err != nil {
@@ -55,11 +57,13 @@ func TestFault_Signals_TermStopsTheServerInOrder(t *testing.T) {
 }
 
 func TestFault_Signals_InterruptCancelsTheRunThatIsWaitedFor(t *testing.T) {
-	sql := prepared(t)
-	defined(t, oneKey)
+	t.Parallel()
+	sh := newShell(t)
+	sql := sh.prepared()
+	sh.defined(oneKey)
 	execute(t, sql, slow)
-	r := serving(t)
-	run, out := process(t, "run "+worker+" --address "+r.address)
+	r := sh.serving()
+	run, out := sh.process("run " + worker + " --address " + r.address)
 	eventually(t, "the run starts", out, func() bool { return strings.Contains(out.String(), " started") })
 	signal(t, run, os.Interrupt)
 	if err := run.Wait(); err == nil || run.ProcessState.ExitCode() != 1 {

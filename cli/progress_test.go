@@ -35,6 +35,7 @@ func working(worker string, counts map[string]int64) *pb.Run {
 func due(n int64) *pb.WorkerStatus { return &pb.WorkerStatus{Backlog: &pb.Backlog{Due: n}} }
 
 func TestProgress_SaysPercentAndTimeLeftWhereTheBacklogIsKnown(t *testing.T) {
+	t.Parallel()
 	server, out := &answering{status: due(100)}, &strings.Builder{}
 	each := (&app{Streams: Streams{Err: out}}).progress(t.Context(), server)
 	if err := each(&pb.RunEvent{Run: working(ghosts, nil), Sequence: 1}); err != nil || strings.Contains(out.String(), "%") {
@@ -71,6 +72,7 @@ func TestProgress_SaysPercentAndTimeLeftWhereTheBacklogIsKnown(t *testing.T) {
 }
 
 func TestProgress_SaysNothingOfABacklogThatIsNotKnown(t *testing.T) {
+	t.Parallel()
 	dry := working(ghosts, nil)
 	dry.DryRun = true
 	several := due(7)

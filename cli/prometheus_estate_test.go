@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"google.golang.org/grpc"
@@ -20,6 +19,7 @@ import (
 // watchedEstate is the demo's estate, with a Prometheus that scrapes two servers, of which one comes later.
 type watchedEstate struct {
 	*prometheus
+	sh    *shell
 	sql   map[string]*pgx.Conn
 	ports []string
 	urls  map[string]string
@@ -75,10 +75,11 @@ sleeping: [{table: sleepers, column: sleeper_id, on_delete: async_delete}]
 
 func newWatchedEstate(t *testing.T) *watchedEstate {
 	t.Helper()
-	e := &watchedEstate{sql: map[string]*pgx.Conn{}, urls: map[string]string{}, ports: freePorts(t, 2)}
+	sh := newShell(t)
+	e := &watchedEstate{sh: sh, sql: map[string]*pgx.Conn{}, urls: map[string]string{}, ports: freePorts(t, 2)}
 	for _, name := range []string{"main", "ci", "sec"} {
 		e.urls[name] = databases.Clone(t, devdb.Template{Name: "bare", Schema: name})
-		t.Setenv("CARETAKER_DATABASES_"+strings.ToUpper(name)+"_URL", e.urls[name])
+		sh.set("CARETAKER_DATABASES_"+strings.ToUpper(name)+"_URL", e.urls[name])
 	}
 	if err := devdb.LoadDemo(t.Context(), e.urls); err != nil {
 		t.Fatal(err)
@@ -87,8 +88,8 @@ func newWatchedEstate(t *testing.T) *watchedEstate {
 		e.sql[name] = e.connect(t, name)
 		execute(t, e.sql[name], trouble)
 	}
-	defined(t, devdb.Definitions()+troubledDefinitions)
-	migrate(t)
+	sh.defined(devdb.Definitions() + troubledDefinitions)
+	sh.migrate()
 	e.prometheus = startPrometheus(t, "127.0.0.1:"+e.ports[0], "127.0.0.1:"+e.ports[1])
 	return e
 }
@@ -108,7 +109,7 @@ func (e *watchedEstate) serve(which int, environment ...string) *watchedServer {
 	e.t.Helper()
 	s := &watchedServer{t: e.t}
 	target := "127.0.0.1:" + e.ports[which]
-	s.process, s.log = process(e.t, "serve", append(environment, "CARETAKER_LISTEN=127.0.0.1:0", "CARETAKER_METRICS_LISTEN="+target)...)
+	s.process, s.log = e.sh.process("serve", append(environment, "CARETAKER_LISTEN=127.0.0.1:0", "CARETAKER_METRICS_LISTEN="+target)...)
 	conn, err := grpc.NewClient(s.log.field(e.t, "serving", "listen"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		e.t.Fatal(err)
@@ -125,7 +126,7 @@ func (e *watchedEstate) serve(which int, environment ...string) *watchedServer {
 // run asks for a run and returns it when it has ended, or at once when async.
 func (s *watchedServer) run(worker, database string, async bool) *maintenancev1.Run {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(s.t.Context(), devdb.WaitTimeout)
 	defer cancel()
 	answer, err := s.RunBatch(ctx, &maintenancev1.RunBatchRequest{Worker: worker, Database: database, Async: async})
 	if err != nil {

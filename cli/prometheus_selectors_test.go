@@ -33,6 +33,7 @@ func metricSelectors(expr string) (selectors, labels []string) {
 }
 
 func TestPrometheusSelectors_AreFoundInExpressions(t *testing.T) {
+	t.Parallel()
 	for expr, want := range map[string][2]string{
 		`sum by (le, a) (rate(x_bucket{b=~"c|d",e!="f"}[5m])) > 0.25`:               {`x_bucket{b=~"c|d",e!="f"}`, "a"},
 		`a:b:max{w="x"} >= a:b:max offset 2h and min_over_time(a:b:max[2h]) > 1e3`:  {`a:b:max{w="x"} a:b:max a:b:max`, ""},

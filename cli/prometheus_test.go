@@ -10,9 +10,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/caretaker-go/caretaker/devdb"
 )
 
 func TestPrometheus_RulesPassPromtool(t *testing.T) {
+	t.Parallel()
 	promtool := prometheusProgram(t, "promtool")
 	for _, command := range []string{
 		"check config prometheus.yml", "check rules --lint-fatal rules.yml alerts.yml", "test rules alerts_test.yml alerts_of_days_test.yml",
@@ -63,8 +66,12 @@ func (c *causes) until(names ...string) {
 	missing := func() []string {
 		return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return c.fired[name] != "" })
 	}
-	// Prometheus scrapes and evaluates by its own clock; what fires between two looks is noted, so the pace matters.
-	for end := time.Now().Add(45 * time.Second); time.Now().Before(end) && len(missing()) > 0; time.Sleep(500 * time.Millisecond) {
+	defer func() {
+		if never := missing(); len(never) > 0 {
+			c.t.Errorf("caused, but did not fire: %v", never)
+		}
+	}()
+	devdb.Eventually(c.t, "all alerts that were caused fire", func() bool {
 		for name, alerts := range c.firing() {
 			if c.fired[name] != "" {
 				continue
@@ -78,13 +85,12 @@ func (c *causes) until(names ...string) {
 				}
 			}
 		}
-	}
-	if never := missing(); len(never) > 0 {
-		c.t.Errorf("caused, but did not fire: %v", never)
-	}
+		return len(missing()) == 0
+	})
 }
 
 func TestPrometheus_ScrapesServersAtWorkAndAlertsFireWhenTheyAreCaused(t *testing.T) {
+	t.Parallel()
 	c := &causes{begun: time.Now(), fired: map[string]string{}}
 	e := newWatchedEstate(t)
 	c.prometheus = e.prometheus

@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/caretaker-go/caretaker/config"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
@@ -118,7 +117,7 @@ func (a *app) eachDatabase(
 ) error {
 	ctx, stop := untilSignal(c.Context())
 	defer stop()
-	configuration, err := a.settings(config.Load)
+	configuration, err := a.settings()
 	if err != nil {
 		return err
 	}

@@ -8,18 +8,20 @@ import (
 )
 
 func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
-	sql := configured(t, "main")
-	want(t, 1, "receipts verify", "run `caretaker migrate` first")
-	migrate(t)
-	want(t, 0, "receipts verify", "main: 0 receipts, the last is 0: all as they were written\n")
-	want(t, 0, "receipts head", "main 0 -\n")
-	want(t, 0, "receipts verify -o json", `"findings": []`, `"unchecked": []`, `"moreFindings": 0`)
+	t.Parallel()
+	sh := newShell(t)
+	sql := sh.configured("main")
+	sh.want(1, "receipts verify", "run `caretaker migrate` first")
+	sh.migrate()
+	sh.want(0, "receipts verify", "main: 0 receipts, the last is 0: all as they were written\n")
+	sh.want(0, "receipts head", "main 0 -\n")
+	sh.want(0, "receipts verify -o json", `"findings": []`, `"unchecked": []`, `"moreFindings": 0`)
 	execute(t, sql, `INSERT INTO maintenance.receipts (sequence, at, job_id, worker, "table", action, rule, rows, keys_digest, requested_by, hash)
 		VALUES (1, now(), 7, 'delete_user', 'members', 'deleted', 'delete user', 1, '', 'alice', 'x')`)
-	want(t, 1, "receipts verify", "main: receipt 1 is not as it was written, or the one before it is not\n",
+	sh.want(1, "receipts verify", "main: receipt 1 is not as it was written, or the one before it is not\n",
 		"main: the head says 0, the last receipt is 1", "main: 1 receipt, the last is 1: NOT as they were written\n")
-	want(t, 1, "receipts verify --output json", `"receipts": 1`, `"findings": [`, `"database": "main"`)
-	want(t, 2, "receipts verify --database sec", `there is no database "sec" in the configuration`)
+	sh.want(1, "receipts verify --output json", `"receipts": 1`, `"findings": [`, `"database": "main"`)
+	sh.want(2, "receipts verify --database sec", `there is no database "sec" in the configuration`)
 	for content, message := range map[string]string{
 		"main 2 abcd\n":                      "",
 		"":                                   "there is no head in it",
@@ -35,22 +37,22 @@ func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
 			t.Fatal(err)
 		}
 		if message != "" {
-			want(t, 2, "receipts verify --head "+file, message)
+			sh.want(2, "receipts verify --head "+file, message)
 			continue
 		}
-		want(t, 1, "receipts verify --database all --head "+file, "receipt 2, of the head that was given, is missing: the end was cut off at 1")
+		sh.want(1, "receipts verify --database all --head "+file, "receipt 2, of the head that was given, is missing: the end was cut off at 1")
 	}
-	want(t, 2, "receipts verify --head /nowhere", "/nowhere")
+	sh.want(2, "receipts verify --head /nowhere", "/nowhere")
 	execute(t, sql, `DELETE FROM maintenance.receipts`)
 	file := filepath.Join(t.TempDir(), "heads")
-	if err := os.WriteFile(file, []byte(want(t, 0, "receipts head")), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(sh.want(0, "receipts head")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want(t, 0, "receipts verify --head "+file)
-	if out := want(t, 0, "receipts head --output json"); !strings.Contains(out, `"sequence": 0`) {
+	sh.want(0, "receipts verify --head "+file)
+	if out := sh.want(0, "receipts head --output json"); !strings.Contains(out, `"sequence": 0`) {
 		t.Error(out)
 	}
-	want(t, 2, "receipts", "missing command: list, verify or head")
-	want(t, 2, "receipts list --key 7", "--key needs --table")
-	want(t, 2, "receipts list x", "unexpected argument")
+	sh.want(2, "receipts", "missing command: list, verify or head")
+	sh.want(2, "receipts list --key 7", "--key needs --table")
+	sh.want(2, "receipts list x", "unexpected argument")
 }

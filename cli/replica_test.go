@@ -6,16 +6,18 @@ import (
 )
 
 func TestServe_AReplicaThatCannotBeReadIsAWarning(t *testing.T) {
-	sql := prepared(t)
+	t.Parallel()
+	sh := newShell(t)
+	sql := sh.prepared()
 	for url, words := range map[string][]string{
 		"postgres://nobody@127.0.0.1:1/none?sslmode=disable": {"replica not readable, reading from the primary until it is", "unreachable"},
 		"host=x port=many":                   {"replica not used, reading from the primary", "databases.main.replica_url"},
 		sql.Config().ConnString():            {"replica not readable", "it is no standby"},
 		databases.Cluster(t).URL("postgres"): {"replica not readable", "it is no standby"},
 	} {
-		t.Setenv("CARETAKER_DATABASES_MAIN_REPLICA_URL", url)
-		r := serving(t)
-		r.want(t, 0, "status", worker)
+		sh.set("CARETAKER_DATABASES_MAIN_REPLICA_URL", url)
+		r := sh.serving()
+		r.want(0, "status", worker)
 		r.stop()
 		if code := <-r.exit; code != 0 {
 			t.Errorf("exit %d: %s", code, &r.log)
@@ -29,7 +31,9 @@ func TestServe_AReplicaThatCannotBeReadIsAWarning(t *testing.T) {
 }
 
 func TestFault_Serve_WarnsOfAPoolerWithoutItsSetting(t *testing.T) {
-	sql := prepared(t)
+	t.Parallel()
+	sh := newShell(t)
+	sql := sh.prepared()
 	p, err := databases.Cluster(t).Pooler(t.Context(), 3)
 	if err != nil {
 		t.Fatal(err)
@@ -40,8 +44,8 @@ func TestFault_Serve_WarnsOfAPoolerWithoutItsSetting(t *testing.T) {
 		}
 	}()
 	for url, warns := range map[string]bool{p.URL(sql.Config().Database): false, p.PlainURL(sql.Config().Database): true} {
-		t.Setenv("CARETAKER_DATABASES_MAIN_URL", url)
-		r := serving(t)
+		sh.set("CARETAKER_DATABASES_MAIN_URL", url)
+		r := sh.serving()
 		r.stop()
 		<-r.exit
 		if got := strings.Contains(r.log.String(), "add default_query_exec_mode=exec to databases.main.url"); got != warns {

@@ -24,11 +24,13 @@ func runbook(t *testing.T) string {
 }
 
 func TestRunbook_NamesCommandsAndFlagsThatThereAre(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t)
 	commands := regexp.MustCompile("`caretaker\\s([^`]+)`").FindAllStringSubmatch(runbook(t), -1)
 	for _, m := range commands {
 		// With --help a command's flags are looked at, and nothing is done.
 		words := regexp.MustCompile(`"[^"]*"|\S+`).FindAllString(m[1], -1)
-		if code, _, errOut := caretaker(t, append(words, "--help")...); code != 0 {
+		if code, _, errOut := sh.caretaker(append(words, "--help")...); code != 0 {
 			t.Errorf("caretaker %s: exit %d, %s", m[1], code, errOut)
 		}
 	}
@@ -38,9 +40,11 @@ func TestRunbook_NamesCommandsAndFlagsThatThereAre(t *testing.T) {
 }
 
 func TestRunbook_StatementsWork(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t)
 	url := databases.Clone(t, devdb.Template{Name: "bare", Schema: "main"})
-	t.Setenv("CARETAKER_DATABASES_MAIN_URL", url)
-	migrate(t)
+	sh.set("CARETAKER_DATABASES_MAIN_URL", url)
+	sh.migrate()
 	s := newShared(t, url)
 	blocks := regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(runbook(t), -1)
 	for _, m := range blocks {

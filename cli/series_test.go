@@ -48,26 +48,27 @@ func (r *running) series(t *testing.T) map[string]int {
 }
 
 func TestMetrics_OfADefaultServerAreFewSeries(t *testing.T) {
+	sh := newShell(t)
 	ctx := context.Background()
 	urls := map[string]string{}
 	for _, name := range []string{"main", "ci", "sec"} {
 		urls[name] = databases.Clone(t, devdb.Template{Name: "bare", Schema: name})
-		t.Setenv("CARETAKER_DATABASES_"+strings.ToUpper(name)+"_URL", urls[name])
+		sh.set("CARETAKER_DATABASES_"+strings.ToUpper(name)+"_URL", urls[name])
 	}
 	if err := devdb.LoadDemo(ctx, urls); err != nil {
 		t.Fatal(err)
 	}
-	defined(t, devdb.Definitions())
-	migrate(t)
+	sh.defined(devdb.Definitions())
+	sh.migrate()
 	conn, err := pgx.Connect(ctx, urls["main"])
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close(ctx) })
-	r := serving(t)
+	r := sh.serving()
 	for _, w := range append(r.others(t), worker+" --database main", worker+" --database ci", worker+" --database sec") {
-		r.want(t, 0, "run "+w+" --dry-run")
-		r.want(t, 0, "run "+w)
+		r.want(0, "run "+w+" --dry-run")
+		r.want(0, "run "+w)
 	}
 	execute(t, conn, `INSERT INTO maintenance.river_job (kind, args, max_attempts, queue, state)
 		VALUES ('continue_inactive_token_deletion', '{"pass_id": "00000000-0000-7000-8000-000000000000"}', 25, 'default', 'available')`)
@@ -77,9 +78,9 @@ func TestMetrics_OfADefaultServerAreFewSeries(t *testing.T) {
 		err := conn.QueryRow(ctx, `SELECT count(*) FROM maintenance.river_job WHERE state IN ('available', 'running', 'scheduled')`).Scan(&left)
 		return err == nil && left == 0
 	})
-	r.want(t, 0, "run ghost_user_migration")
+	r.want(0, "run ghost_user_migration")
 	for _, command := range []string{"status", "leases", "runs", "fires", "jobs", "flags", "pause --all --reason r", "resume --all"} {
-		r.want(t, 0, command)
+		r.want(0, command)
 	}
 	// The status of some calls is another one than that of most.
 	r.callAll(t)

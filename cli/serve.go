@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 )
@@ -23,7 +22,7 @@ func (a *app) serve() *cobra.Command {
 		RunE: func(command *cobra.Command, _ []string) error {
 			ctx, stop := untilSignal(command.Context())
 			defer stop()
-			c, err := a.settings(config.Load)
+			c, err := a.settings()
 			if err := errors.Join(err, c.readFiles()); err != nil {
 				return err
 			}
@@ -46,7 +45,7 @@ func (a *app) migrate() *cobra.Command {
 		RunE: func(command *cobra.Command, _ []string) error {
 			ctx, stop := untilSignal(command.Context())
 			defer stop()
-			c, err := a.settings(config.Load)
+			c, err := a.settings()
 			if err != nil {
 				return err
 			}

@@ -15,9 +15,10 @@ import (
 )
 
 func TestServe_ServesUntilItIsStopped(t *testing.T) {
-	prepared(t)
-	defined(t, oneKey)
-	r := serving(t)
+	sh := newShell(t)
+	sh.prepared()
+	sh.defined(oneKey)
+	r := sh.serving()
 	answer, err := http.Get("http://" + r.log.field(t, "serving", "metrics_listen") + "/metrics")
 	if err != nil {
 		t.Fatal(err)
@@ -36,13 +37,15 @@ func TestServe_ServesUntilItIsStopped(t *testing.T) {
 }
 
 func TestServe_StopsRunsInOrder(t *testing.T) {
-	sql := prepared(t)
-	defined(t, oneKey)
+	t.Parallel()
+	sh := newShell(t)
+	sql := sh.prepared()
+	sh.defined(oneKey)
 	execute(t, sql, slow)
-	r := serving(t)
+	r := sh.serving()
 	ran := make(chan int, 1)
 	go func() {
-		code, _, _ := caretaker(t, "run", worker, "--address", r.address)
+		code, _, _ := sh.caretaker("run", worker, "--address", r.address)
 		ran <- code
 	}()
 	id := r.log.field(t, "run started", "run_id")
@@ -62,76 +65,85 @@ func TestServe_StopsRunsInOrder(t *testing.T) {
 }
 
 func TestServe_RefusesWhatCannotWork(t *testing.T) {
-	want(t, 1, "serve", "databases.main.url is required", "CARETAKER_DATABASES_MAIN_URL")
-	t.Setenv("CARETAKER_DATABASES_MAIN_URL", databases.Clone(t, devdb.Template{Name: "bare"}))
-	t.Setenv("CARETAKER_LISTEN", "127.0.0.1:0")
-	t.Setenv("CARETAKER_METRICS_LISTEN", "")
-	want(t, 1, "serve", "missing or old in main: run caretaker migrate")
-	migrate(t)
-	want(t, 0, "migrate", "main: up to date")
+	t.Parallel()
+	sh := newShell(t)
+	sh.want(1, "serve", "databases.main.url is required", "CARETAKER_DATABASES_MAIN_URL")
+	sh.set("CARETAKER_DATABASES_MAIN_URL", databases.Clone(t, devdb.Template{Name: "bare"}))
+	sh.set("CARETAKER_METRICS_LISTEN", "")
+	sh.want(1, "serve", "missing or old in main: run caretaker migrate")
+	sh.migrate()
+	sh.want(0, "migrate", "main: up to date")
 
-	file := defined(t, "c:\n  - {table: p, column: p_id, on_delete: async_drop}\n")
-	want(t, 1, "serve", file+": c[0].on_delete", "async_nullify")
-	defined(t, oneKey)
+	file := sh.defined("c:\n  - {table: p, column: p_id, on_delete: async_drop}\n")
+	sh.want(1, "serve", file+": c[0].on_delete", "async_nullify")
+	sh.defined(oneKey)
 
 	t.Run("a schedule", func(t *testing.T) {
-		t.Setenv("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_SCHEDULE", "every minute")
-		t.Setenv("CARETAKER_DATABASES_MAIN_URL", "postgres://u@127.0.0.1:1/d")
-		want(t, 1, "serve", `CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_SCHEDULE: "every minute" is no cron`, "five fields")
+		sh := sh.sub(t)
+		sh.set("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_SCHEDULE", "every minute")
+		sh.set("CARETAKER_DATABASES_MAIN_URL", "postgres://u@127.0.0.1:1/d")
+		sh.want(1, "serve", `CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_SCHEDULE: "every minute" is no cron`, "five fields")
 	})
 	t.Run("an address in use", func(t *testing.T) {
+		sh := sh.sub(t)
 		taken, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer func() { _ = taken.Close() }()
-		t.Setenv("CARETAKER_LISTEN", taken.Addr().String())
-		want(t, 1, "serve", "listen: ", taken.Addr().String(), "is in use by another process", "set CARETAKER_LISTEN")
-		t.Setenv("CARETAKER_LISTEN", "127.0.0.1:0")
-		t.Setenv("CARETAKER_METRICS_LISTEN", taken.Addr().String())
-		want(t, 1, "serve", "metrics_listen: ", taken.Addr().String(), "set CARETAKER_METRICS_LISTEN", "leave it empty")
+		sh.set("CARETAKER_LISTEN", taken.Addr().String())
+		sh.want(1, "serve", "listen: ", taken.Addr().String(), "is in use by another process", "set CARETAKER_LISTEN")
+		sh.set("CARETAKER_LISTEN", "127.0.0.1:0")
+		sh.set("CARETAKER_METRICS_LISTEN", taken.Addr().String())
+		sh.want(1, "serve", "metrics_listen: ", taken.Addr().String(), "set CARETAKER_METRICS_LISTEN", "leave it empty")
 	})
 	t.Run("a database that is not there", func(t *testing.T) {
-		there, err := url.Parse(os.Getenv("CARETAKER_DATABASES_MAIN_URL"))
+		sh := sh.sub(t)
+		there, err := url.Parse(sh.get("CARETAKER_DATABASES_MAIN_URL"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		there.Path = "/nowhere"
-		t.Setenv("CARETAKER_DATABASES_MAIN_URL", there.String())
+		sh.set("CARETAKER_DATABASES_MAIN_URL", there.String())
 		for _, command := range []string{"serve", "migrate"} {
-			want(t, 1, command, "databases.main.url (CARETAKER_DATABASES_MAIN_URL): it has no database of that name", "nowhere")
+			sh.want(1, command, "databases.main.url (CARETAKER_DATABASES_MAIN_URL): it has no database of that name", "nowhere")
 		}
 		there.User = url.UserPassword("nobody", "secret")
-		t.Setenv("CARETAKER_DATABASES_MAIN_URL", there.String())
-		if out := want(t, 1, "serve", "databases.main.url (CARETAKER_DATABASES_MAIN_URL): it refuses our user or its password"); strings.Contains(out, "secret") {
+		sh.set("CARETAKER_DATABASES_MAIN_URL", there.String())
+		if out := sh.want(1, "serve", "databases.main.url (CARETAKER_DATABASES_MAIN_URL): it refuses our user or its password"); strings.Contains(out, "secret") {
 			t.Errorf("got %s", out)
 		}
 	})
 	t.Run("a certificate", func(t *testing.T) {
-		t.Setenv("CARETAKER_TLS_CERT_FILE", "none.pem")
-		t.Setenv("CARETAKER_TLS_KEY_FILE", "none.pem")
-		t.Setenv("CARETAKER_AUTH_TOKEN_FILE", "/no/token")
-		t.Setenv("CARETAKER_WEB_TRACE_URL", "nowhere")
-		t.Setenv("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS", "/no/definitions.yml")
-		want(t, 1, "serve", "tls.cert_file", "auth.token_file: ", "CARETAKER_WEB_TRACE_URL: ",
+		sh := sh.sub(t)
+		sh.set("CARETAKER_TLS_CERT_FILE", "none.pem")
+		sh.set("CARETAKER_TLS_KEY_FILE", "none.pem")
+		sh.set("CARETAKER_AUTH_TOKEN_FILE", "/no/token")
+		sh.set("CARETAKER_WEB_TRACE_URL", "nowhere")
+		sh.set("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS", "/no/definitions.yml")
+		sh.want(1, "serve", "tls.cert_file", "auth.token_file: ", "CARETAKER_WEB_TRACE_URL: ",
 			"/no/definitions.yml: cannot be read: no such file or directory: correct workers.loose_foreign_keys_cleanup.definitions")
 	})
 	t.Run("two names of one database", func(t *testing.T) {
-		t.Setenv("CARETAKER_DATABASES_CI_URL", os.Getenv("CARETAKER_DATABASES_MAIN_URL")+"&application_name=second")
+		sh := sh.sub(t)
+		sh.set("CARETAKER_DATABASES_CI_URL", sh.get("CARETAKER_DATABASES_MAIN_URL")+"&application_name=second")
 		for _, command := range []string{"serve", "migrate", "lfk lint", "lfk install", "lfk dead --database main"} {
-			want(t, 1, command, "databases.ci.url is the same database as databases.main.url: leave databases.ci.url out")
+			sh.want(1, command, "databases.ci.url is the same database as databases.main.url: leave databases.ci.url out")
 		}
 	})
 	t.Run("a URL, without its password", func(t *testing.T) {
-		t.Setenv("CARETAKER_DATABASES_CI_URL", "postgres://u:secret@h:port/d")
-		if out := want(t, 1, "serve", "CARETAKER_DATABASES_CI_URL: is not a URL such as"); strings.Contains(out, "secret") {
+		sh := sh.sub(t)
+		sh.set("CARETAKER_DATABASES_CI_URL", "postgres://u:secret@h:port/d")
+		if out := sh.want(1, "serve", "CARETAKER_DATABASES_CI_URL: is not a URL such as"); strings.Contains(out, "secret") {
 			t.Errorf("got %s", out)
 		}
 	})
 }
 
 func TestServe_NamesFileAndLineOfAMistake(t *testing.T) {
-	t.Setenv("CARETAKER_DATABASES_MAIN_URL", "postgres://u@127.0.0.1:1/d")
+	t.Parallel()
+	sh := newShell(t)
+	sh.set("CARETAKER_DATABASES_MAIN_URL", "postgres://u@127.0.0.1:1/d")
 	file := filepath.Join(t.TempDir(), "c.yml")
 	for content, mistake := range map[string]string{
 		"listem: 127.0.0.1:0": ":1: listem: unknown key, did you mean listen?",
@@ -140,7 +152,7 @@ func TestServe_NamesFileAndLineOfAMistake(t *testing.T) {
 		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		want(t, 1, "serve --config "+file, file+mistake)
+		sh.want(1, "serve --config "+file, file+mistake)
 	}
 }
 
@@ -170,9 +182,11 @@ func forward(t *testing.T, from, to string) {
 }
 
 func TestServe_StartsBeforeItsDatabase(t *testing.T) {
-	prepared(t)
-	defined(t, oneKey)
-	there, err := url.Parse(os.Getenv("CARETAKER_DATABASES_MAIN_URL"))
+	t.Parallel()
+	sh := newShell(t)
+	sh.prepared()
+	sh.defined(oneKey)
+	there, err := url.Parse(sh.get("CARETAKER_DATABASES_MAIN_URL"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,21 +197,23 @@ func TestServe_StartsBeforeItsDatabase(t *testing.T) {
 	}
 	there.Host = closed.Addr().String()
 	_ = closed.Close()
-	t.Setenv("CARETAKER_DATABASES_MAIN_URL", there.String())
-	r := serving(t)
+	sh.set("CARETAKER_DATABASES_MAIN_URL", there.String())
+	r := sh.serving()
 	r.log.field(t, "database unreachable, the server starts and keeps trying", "database")
-	r.want(t, 0, "status", "failing", "not known       not known           -    -         -", "class UNREACHABLE: check the database", "backlog of main not known")
-	r.want(t, 1, "run "+worker, "cannot be reached")
+	r.want(0, "status", "failing", "not known       not known           -    -         -", "class UNREACHABLE: check the database", "backlog of main not known")
+	r.want(1, "run "+worker, "cannot be reached")
 	forward(t, there.Host, home)
 	r.log.field(t, "database usable", "database")
-	r.want(t, 0, "run "+worker, "succeeded")
-	r.want(t, 0, "status", "scheduler off")
+	r.want(0, "run "+worker, "succeeded")
+	r.want(0, "status", "scheduler off")
 }
 
 func TestMigrate_ReportsWhatItApplied(t *testing.T) {
-	configured(t, "main")
-	configured(t, "ci")
-	out := document(t, want(t, 0, "migrate --output json"))
+	t.Parallel()
+	sh := newShell(t)
+	sh.configured("main")
+	sh.configured("ci")
+	out := document(t, sh.want(0, "migrate --output json"))
 	list, _ := out["databases"].([]any)
 	if len(list) != 2 {
 		t.Fatalf("got %v", out)
@@ -207,8 +223,8 @@ func TestMigrate_ReportsWhatItApplied(t *testing.T) {
 			t.Errorf("got %v", entry)
 		}
 	}
-	t.Setenv("CARETAKER_DATABASES_SEC_URL", "postgres://u:secret@127.0.0.1:1/d")
-	if out := want(t, 1, "migrate", "migrate on sec"); strings.Contains(out, "secret") {
+	sh.set("CARETAKER_DATABASES_SEC_URL", "postgres://u:secret@127.0.0.1:1/d")
+	if out := sh.want(1, "migrate", "migrate on sec"); strings.Contains(out, "secret") {
 		t.Errorf("got %s", out)
 	}
 }

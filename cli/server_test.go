@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -69,6 +68,7 @@ func eventually(t *testing.T, what string, s *screen, holds func() bool) {
 
 // running is a server in this process.
 type running struct {
+	sh       *shell
 	address  string
 	out, log screen
 	stop     context.CancelFunc
@@ -76,37 +76,35 @@ type running struct {
 }
 
 // serving runs serve, or what is given, until the test ends, and waits until it serves.
-func serving(t *testing.T, command ...string) *running {
-	t.Helper()
-	t.Cleanup(func() { goleak.VerifyNone(t, goleak.IgnoreCurrent()) })
+func (sh *shell) serving(command ...string) *running {
+	sh.t.Helper()
 	if len(command) == 0 {
 		command = []string{"serve"}
-		t.Setenv("CARETAKER_LISTEN", "127.0.0.1:0")
 	}
-	t.Setenv("CARETAKER_METRICS_LISTEN", "127.0.0.1:0")
-	t.Setenv("CARETAKER_SCHEDULER_ENABLED", "false")
+	sh.set("CARETAKER_SCHEDULER_ENABLED", "false")
 	ctx, stop := context.WithCancel(context.Background())
-	r := &running{stop: stop, exit: make(chan int, 1)}
+	r := &running{sh: sh, stop: stop, exit: make(chan int, 1)}
+	streams := cli.Streams{In: strings.NewReader(""), Out: &r.out, Err: &r.log, Env: sh.environment()}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		r.exit <- cli.Run(ctx, command, cli.Streams{In: strings.NewReader(""), Out: &r.out, Err: &r.log})
+		r.exit <- cli.Run(ctx, command, streams)
 	}()
-	t.Cleanup(func() {
+	sh.t.Cleanup(func() {
 		stop()
 		<-ended
 	})
-	eventually(t, "the server serves", &r.log, func() bool {
+	eventually(sh.t, "the server serves", &r.log, func() bool {
 		return strings.Contains(r.log.String(), `"msg":"serving"`) || len(r.exit) > 0
 	})
-	r.address = r.log.field(t, "serving", "listen")
+	r.address = r.log.field(sh.t, "serving", "listen")
 	return r
 }
 
 // want runs a client command on the server.
-func (r *running) want(t *testing.T, code int, command string, parts ...string) string {
-	t.Helper()
-	return want(t, code, command+" --address "+r.address, parts...)
+func (r *running) want(code int, command string, parts ...string) string {
+	r.sh.t.Helper()
+	return r.sh.want(code, command+" --address "+r.address, parts...)
 }
 
 // others are the workers that are configured on the server's databases, but for the one of most tests.
@@ -134,18 +132,11 @@ func others(t *testing.T, c maintenancev1.MaintenanceServiceClient) (names []str
 	return names
 }
 
-// prepared is a migrated database with a queue and a table c of children of p, which the environment names.
-func prepared(t *testing.T) *pgx.Conn {
-	t.Helper()
-	url := databases.Clone(t, devdb.Template{Name: "bare", Schema: "ci"})
-	t.Setenv("CARETAKER_DATABASES_MAIN_URL", url)
-	conn, err := pgx.Connect(context.Background(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	execute(t, conn, `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
-	migrate(t)
+// prepared makes a migrated database with a queue and a table c of children of p, which the environment names.
+func (sh *shell) prepared() *pgx.Conn {
+	sh.t.Helper()
+	conn := sh.database("main", migrated("ci"))
+	execute(sh.t, conn, `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
 	return conn
 }
 

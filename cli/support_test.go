@@ -3,65 +3,153 @@ package cli_test
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
 
 	"github.com/caretaker-go/caretaker/cli"
+	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/scheduler"
 )
 
 var databases devdb.Tests
 
-func TestMain(m *testing.M) { os.Exit(databases.Run(m)) }
+// The tests fail if a server has left goroutines behind.
+func TestMain(m *testing.M) {
+	code := databases.Run(m)
+	http.DefaultClient.CloseIdleConnections()
+	if err := goleak.Find(); code == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// shell runs the commands of a test in an environment of their own, on databases of their own.
+type shell struct {
+	t         *testing.T
+	variables map[string]string
+	databases *devdb.Tests
+}
+
+// newShell returns a shell whose servers listen on free ports.
+func newShell(t *testing.T) *shell {
+	t.Helper()
+	return &shell{t, map[string]string{
+		"HOME": t.TempDir(), "CARETAKER_LISTEN": "127.0.0.1:0", "CARETAKER_METRICS_LISTEN": "127.0.0.1:0",
+	}, &databases}
+}
+
+// onItsOwnCluster lets the shell make its databases on a cluster that no other test uses, for what concerns the whole
+// server: standbys, settings, stops.
+func (sh *shell) onItsOwnCluster() *devdb.Cluster {
+	sh.t.Helper()
+	own := &devdb.Tests{Settings: map[string]string{"cluster_name": "own"}}
+	sh.t.Cleanup(func() {
+		if own.Run(noTests{}) != 0 {
+			sh.t.Error("the cluster did not stop")
+		}
+	})
+	sh.databases = own
+	return own.Cluster(sh.t)
+}
+
+// noTests lets devdb.Tests.Run stop its cluster.
+type noTests struct{}
+
+func (noTests) Run() int { return 0 }
+
+// sub returns a copy for a subtest, whose variables end with it.
+func (sh *shell) sub(t *testing.T) *shell {
+	t.Helper()
+	return &shell{t, maps.Clone(sh.variables), sh.databases}
+}
+
+func (sh *shell) set(name, value string) { sh.variables[name] = value }
+
+func (sh *shell) get(name string) string { return sh.variables[name] }
+
+func (sh *shell) environment() (all config.Environment) {
+	for name, value := range sh.variables {
+		all = append(all, name+"="+value)
+	}
+	return all
+}
 
 // caretaker runs a command and returns its exit code and what it wrote.
-func caretaker(t *testing.T, command ...string) (code int, out, errOut string) {
-	t.Helper()
+func (sh *shell) caretaker(command ...string) (code int, out, errOut string) {
+	sh.t.Helper()
 	var stdout, stderr bytes.Buffer
-	code = cli.Run(context.Background(), command, cli.Streams{In: strings.NewReader(""), Out: &stdout, Err: &stderr})
+	code = cli.Run(context.Background(), command, cli.Streams{
+		In: strings.NewReader(""), Out: &stdout, Err: &stderr, Env: sh.environment(),
+	})
 	return code, stdout.String(), stderr.String()
 }
 
 // want runs a command, given as words, and fails the test unless it exits so and its whole output has these parts.
-func want(t *testing.T, code int, command string, parts ...string) string {
-	t.Helper()
-	got, out, errOut := caretaker(t, strings.Fields(command)...)
+func (sh *shell) want(code int, command string, parts ...string) string {
+	sh.t.Helper()
+	got, out, errOut := sh.caretaker(strings.Fields(command)...)
 	if got != code {
-		t.Errorf("%s: exit %d, want %d\n%s%s", command, got, code, out, errOut)
+		sh.t.Errorf("%s: exit %d, want %d\n%s%s", command, got, code, out, errOut)
 	}
 	for _, p := range parts {
 		if !strings.Contains(out+errOut, p) {
-			t.Errorf("%s: %q is not in\n%s%s", command, p, out, errOut)
+			sh.t.Errorf("%s: %q is not in\n%s%s", command, p, out, errOut)
 		}
 	}
 	return out
 }
 
-// configured makes an empty database and lets the environment name it.
-func configured(t *testing.T, name string) *pgx.Conn {
-	t.Helper()
-	url := databases.Clone(t, devdb.Template{Name: "bare"})
-	t.Setenv("CARETAKER_DATABASES_"+strings.ToUpper(name)+"_URL", url)
+// migrated is a template with a schema for main, with the schema maintenance.
+func migrated(schema string) devdb.Template {
+	return devdb.Template{Name: "cli_migrated", Schema: schema, Prepare: func(ctx context.Context, url string) error {
+		d, err := repo.Open(ctx, "main", url)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		_, err = scheduler.Migrate(ctx, d)
+		return err
+	}}
+}
+
+// database makes a database of a template and names it in the environment.
+func (sh *shell) database(name string, from devdb.Template) *pgx.Conn {
+	sh.t.Helper()
+	url := sh.databases.Clone(sh.t, from)
+	sh.set("CARETAKER_DATABASES_"+strings.ToUpper(name)+"_URL", url)
 	conn, err := pgx.Connect(context.Background(), url)
 	if err != nil {
-		t.Fatal(err)
+		sh.t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	sh.t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
 }
 
-// defined writes definitions and lets the environment name them.
-func defined(t *testing.T, content string) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "definitions.yml")
+// configured makes an empty database that the environment names.
+func (sh *shell) configured(name string) *pgx.Conn {
+	sh.t.Helper()
+	return sh.database(name, devdb.Template{Name: "bare"})
+}
+
+// defined writes definitions that the environment names.
+func (sh *shell) defined(content string) string {
+	sh.t.Helper()
+	file := filepath.Join(sh.t.TempDir(), "definitions.yml")
 	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
+		sh.t.Fatal(err)
 	}
-	t.Setenv("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS", file)
+	sh.set("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS", file)
 	return file
 }
 
@@ -73,7 +161,7 @@ func execute(t *testing.T, conn *pgx.Conn, sql string) {
 }
 
 // migrate migrates the databases that the environment names.
-func migrate(t *testing.T) {
-	t.Helper()
-	want(t, 0, "migrate")
+func (sh *shell) migrate() {
+	sh.t.Helper()
+	sh.want(0, "migrate")
 }

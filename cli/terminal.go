@@ -9,8 +9,6 @@ import (
 
 	"golang.org/x/term"
 	"google.golang.org/protobuf/types/known/timestamppb"
-
-	"github.com/caretaker-go/caretaker/config"
 )
 
 // What depends on where the output goes, and on who reads it: width, colours, the zone of times.
@@ -37,7 +35,7 @@ func isTerminal(w io.Writer) bool {
 
 // colourful reports whether the output may have colours.
 func (a *app) colourful() bool {
-	return isTerminal(a.Out) && config.WantsColours()
+	return isTerminal(a.Out) && a.Env.WantsColours()
 }
 
 const red, yellow, plain = "\x1b[31m", "\x1b[33m", "\x1b[0m"

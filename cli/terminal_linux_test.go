@@ -40,8 +40,8 @@ func Terminal(t *testing.T) (keys, screen *os.File) {
 	return keys, screen
 }
 
-// shown is what somebody sees on a terminal of that width.
-func shown(t *testing.T, width uint16, do func(*app) error) string {
+// shown returns what a terminal of that width shows.
+func shown(t *testing.T, width uint16, do func(*app) error, environment ...string) string {
 	t.Helper()
 	keys, screen := Terminal(t)
 	if err := unix.IoctlSetWinsize(int(screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: width}); err != nil {
@@ -55,7 +55,7 @@ func shown(t *testing.T, width uint16, do func(*app) error) string {
 		}
 		text <- strings.ReplaceAll(string(content), "\r\n", "\n")
 	}()
-	if err := do(&app{Streams: Streams{Out: screen, Err: io.Discard}}); err != nil {
+	if err := do(&app{Streams: Streams{Out: screen, Err: io.Discard, Env: environment}}); err != nil {
 		t.Error(err)
 	}
 	if err := screen.Close(); err != nil {
@@ -164,9 +164,10 @@ func longFailing(a *app) error {
 }
 
 func TestTables_FitATerminalOf80ColumnsAndKeepIDsWhole(t *testing.T) {
-	t.Setenv("NO_COLOR", "1")
+	t.Parallel()
+	const plain = "NO_COLOR=1"
 	for name, table := range wideTables() {
-		narrow, whole := shown(t, 80, table.show), inPipe(t, table.show)
+		narrow, whole := shown(t, 80, table.show, plain), inPipe(t, table.show)
 		for line := range strings.Lines(narrow) {
 			if n := length(strings.TrimSuffix(line, "\n")); n > 80 {
 				t.Errorf("%s: a line of %d characters:\n%s", name, n, narrow)
@@ -181,16 +182,17 @@ func TestTables_FitATerminalOf80ColumnsAndKeepIDsWhole(t *testing.T) {
 		if strings.Contains(whole, "…") || length(strings.SplitN(whole, "\n", 2)[0]) < length(strings.SplitN(narrow, "\n", 2)[0]) {
 			t.Errorf("%s: in a pipe it is not whole:\n%s", name, whole)
 		}
-		if all := shown(t, 80, func(a *app) error { a.wide = true; return table.show(a) }); all != whole {
+		if all := shown(t, 80, func(a *app) error { a.wide = true; return table.show(a) }, plain); all != whole {
 			t.Errorf("%s: --output wide is not whole:\n%s", name, all)
 		}
-		if all := shown(t, 1000, table.show); all != whole {
+		if all := shown(t, 1000, table.show, plain); all != whole {
 			t.Errorf("%s: a terminal that is wide enough does not have all:\n%s", name, all)
 		}
 	}
 }
 
 func TestTables_WrapWhatIsToBeReadAsAWhole(t *testing.T) {
+	t.Parallel()
 	words := strings.TrimSpace(strings.Repeat("55P03 lock_not_available on main ", 9))
 	got := shown(t, 80, func(a *app) error {
 		return a.failedAttempts([]*pb.JobError{{Attempt: 3, At: timestamppb.Now(), Error: words}, {Attempt: 4, At: timestamppb.Now(), Error: "short"}})
@@ -203,6 +205,7 @@ func TestTables_WrapWhatIsToBeReadAsAWhole(t *testing.T) {
 }
 
 func TestTables_ObeyNothingOfADatabase(t *testing.T) {
+	t.Parallel()
 	got := inPipe(t, func(a *app) error {
 		return a.describeCandidates(&pb.Run{Candidates: []*pb.Candidate{{Kind: "group", Id: 7, Name: "a\x1b[2Jb\r\nc\td", Action: "queue"}}})
 	})
@@ -212,6 +215,7 @@ func TestTables_ObeyNothingOfADatabase(t *testing.T) {
 }
 
 func TestColours_AreForTerminalsThatWantThem(t *testing.T) {
+	t.Parallel()
 	table := func(a *app) error {
 		for _, state := range []pb.RunState{pb.RunState_RUN_STATE_FAILED, pb.RunState_RUN_STATE_SUCCEEDED, pb.RunState_RUN_STATE_CANCELLED} {
 			if err := a.describeRun(&pb.Run{State: state}); err != nil {
@@ -220,9 +224,7 @@ func TestColours_AreForTerminalsThatWantThem(t *testing.T) {
 		}
 		return a.describeRuns(&pb.ListRunsResponse{Runs: []*pb.Run{{Id: "1", State: pb.RunState_RUN_STATE_FAILED}}})
 	}
-	t.Setenv("NO_COLOR", "")
-	t.Setenv("TERM", "xterm")
-	got := shown(t, 200, table)
+	got := shown(t, 200, table, "NO_COLOR=", "TERM=xterm")
 	for _, part := range []string{" \x1b[31mfailed\x1b[0m in", " succeeded in", " \x1b[33mcancelled\x1b[0m in", "\x1b[31mfailed\x1b[0m  -"} {
 		if !strings.Contains(got, part) {
 			t.Errorf("%q is not in %q", part, got)
@@ -231,11 +233,9 @@ func TestColours_AreForTerminalsThatWantThem(t *testing.T) {
 	if text := inPipe(t, table); strings.Contains(text, "\x1b") {
 		t.Errorf("in a pipe: %q", text)
 	}
-	for name, value := range map[string]string{"NO_COLOR": "1", "TERM": "dumb"} {
-		t.Setenv("NO_COLOR", "")
-		t.Setenv(name, value)
-		if text := shown(t, 200, table); strings.Contains(text, "\x1b") {
-			t.Errorf("%s=%s: %q", name, value, text)
+	for _, variable := range []string{"NO_COLOR=1", "TERM=dumb"} {
+		if text := shown(t, 200, table, variable); strings.Contains(text, "\x1b") {
+			t.Errorf("%s: %q", variable, text)
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
@@ -16,7 +15,7 @@ import (
 
 // looseForeignKeysOnly says that the configuration, as far as it can be read, has nothing else.
 func (a *app) looseForeignKeysOnly() bool {
-	s, _ := a.settings(config.LoadPartial)
+	s, _ := a.partialSettings()
 	return s.service.LooseForeignKeysOnly()
 }
 

@@ -13,7 +13,7 @@ import (
 
 // What matters most is there at 80 columns, with times that are short but whole.
 func TestTables_KeepWhatMattersAt80Columns(t *testing.T) {
-	t.Setenv("NO_COLOR", "1")
+	t.Parallel()
 	past := timestamppb.New(mustTime(t, "2025-10-09T07:08:09Z"))
 	ended := &pb.Run{
 		Id: "01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", Worker: "ghost_user_migration", State: pb.RunState_RUN_STATE_SUCCEEDED,
@@ -52,7 +52,7 @@ func TestTables_KeepWhatMattersAt80Columns(t *testing.T) {
 			}}})
 		}, []string{"RULE", "ASKED BY", "10-09 07:08", "destroy group", "alice"}},
 	} {
-		got := shown(t, 80, c.show)
+		got := shown(t, 80, c.show, "NO_COLOR=1")
 		for _, part := range c.want {
 			if !strings.Contains(got, part) {
 				t.Errorf("%s: %q is not in\n%s", name, part, got)

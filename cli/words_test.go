@@ -3,6 +3,7 @@ package cli
 import "testing"
 
 func TestWords_CallsAreCommandsAndNoneIsSaidTwice(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]string{
 		"run 7 is at work, WatchRun (caretaker watch 7) follows it":  "run 7 is at work, caretaker watch 7 follows it",
 		"end the pause with ResumeWorker * (caretaker resume --all)": "end the pause with caretaker resume --all",

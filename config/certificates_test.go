@@ -7,6 +7,7 @@ import (
 )
 
 func TestLoad_ReadsTheRolesOfCertificates(t *testing.T) {
+	t.Parallel()
 	want := map[string]string{"alice@example.com": "admin", "spiffe://x/y": "viewer"}
 	file := write(t, `
 tls: {cert_file: c, key_file: k, client_ca_file: ca}

@@ -51,25 +51,25 @@ func ClientVariables() []string {
 
 // ProfilesFile is where profiles are, "" if nobody knows: caretaker/client.yml in the user's
 // directory for configurations.
-func ProfilesFile() string {
-	directory, err := os.UserConfigDir()
-	if err != nil {
+func (e Environment) ProfilesFile() string {
+	directory := e.configDirectory()
+	if directory == "" {
 		return ""
 	}
 	return filepath.Join(directory, "caretaker", "client.yml")
 }
 
-// ReadClient is what the environment says, and a profile besides: the one that is named, else that
-// of the environment, else the default of the file. An error names the file or the variable.
-func ReadClient(profile string) (Client, error) {
-	profile = cmp.Or(profile, os.Getenv(clientPrefix+"PROFILE"))
-	c, err := readProfile(ProfilesFile(), profile)
+// ReadClient returns the settings of the environment, completed by a profile: the named one, else
+// that of the environment, else the default of the file. An error names the file or the variable.
+func (e Environment) ReadClient(profile string) (Client, error) {
+	profile = cmp.Or(profile, e.get(clientPrefix+"PROFILE"))
+	c, err := readProfile(e.ProfilesFile(), profile)
 	if err != nil {
 		return c, err
 	}
-	c.Address = cmp.Or(os.Getenv(AddressVariable), c.Address)
+	c.Address = cmp.Or(e.get(AddressVariable), c.Address)
 	for name, to := range map[string]*bool{"TLS": &c.TLS, "LOCAL": &c.Local} {
-		switch value := os.Getenv(clientPrefix + name); value {
+		switch value := e.get(clientPrefix + name); value {
 		case "":
 		case "true", "false":
 			*to = value == "true"
@@ -80,17 +80,19 @@ func ReadClient(profile string) (Client, error) {
 	for name, to := range map[string]*string{
 		"CA_FILE": &c.CAFile, "CERT_FILE": &c.CertFile, "KEY_FILE": &c.KeyFile, "TOKEN_FILE": &c.TokenFile,
 	} {
-		*to = cmp.Or(os.Getenv(clientPrefix+name), *to)
+		*to = cmp.Or(e.get(clientPrefix+name), *to)
 	}
 	return c, nil
 }
 
 // WantsColours reports whether the environment lets a terminal have colours: see no-color.org.
-func WantsColours() bool { return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" }
+func (e Environment) WantsColours() bool {
+	return e.get("NO_COLOR") == "" && e.get("TERM") != "dumb"
+}
 
-// ProfileNames are those of the file, none if it cannot be read.
-func ProfileNames() []string {
-	all, err := readProfiles(ProfilesFile())
+// ProfileNames returns the names of the profiles, none if their file cannot be read.
+func (e Environment) ProfileNames() []string {
+	all, err := readProfiles(e.ProfilesFile())
 	if err != nil {
 		return nil
 	}

@@ -3,23 +3,25 @@ package config_test
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/config"
 )
 
-// profiled writes the file of profiles of a user.
-func profiled(t *testing.T, content string) {
+// profiled returns the environment of a user with a file of profiles.
+func profiled(t *testing.T, content string) config.Environment {
 	t.Helper()
-	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
-	file := config.ProfilesFile()
+	environment := config.Environment{"XDG_CONFIG_HOME=" + t.TempDir()}
+	file := environment.ProfilesFile()
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return environment
 }
 
 const twoProfiles = `
@@ -30,32 +32,32 @@ profiles:
 `
 
 func TestReadClient_TheEnvironmentWinsOverTheProfile(t *testing.T) {
-	profiled(t, twoProfiles)
+	t.Parallel()
+	environment := profiled(t, twoProfiles)
 	for profile, want := range map[string]config.Client{
 		"":    {Address: "127.0.0.1:1"},
 		"far": {Address: "far:443", TLS: true, TokenFile: "/far/token", CAFile: "/far/ca"},
 	} {
-		if c, err := config.ReadClient(profile); err != nil || c != want {
+		if c, err := environment.ReadClient(profile); err != nil || c != want {
 			t.Errorf("%q: %+v, %v", profile, c, err)
 		}
 	}
-	t.Setenv("CARETAKER_CLIENT_PROFILE", "far")
-	t.Setenv("CARETAKER_ADDRESS", "other:1")
-	t.Setenv("CARETAKER_CLIENT_TLS", "false")
-	t.Setenv("CARETAKER_CLIENT_TOKEN_FILE", "/other")
+	environment = append(environment, "CARETAKER_CLIENT_PROFILE=far", "CARETAKER_ADDRESS=other:1",
+		"CARETAKER_CLIENT_TLS=false", "CARETAKER_CLIENT_TOKEN_FILE=/other")
 	want := config.Client{Address: "other:1", TokenFile: "/other", CAFile: "/far/ca"}
-	if c, err := config.ReadClient(""); err != nil || c != want {
+	if c, err := environment.ReadClient(""); err != nil || c != want {
 		t.Errorf("%+v, %v", c, err)
 	}
-	if mistakes := config.Mistyped(); len(mistakes) > 0 {
+	if mistakes := environment.Mistyped(); len(mistakes) > 0 {
 		t.Error(mistakes)
 	}
-	if names := strings.Join(config.ProfileNames(), " "); names != "far near" {
+	if names := strings.Join(environment.ProfileNames(), " "); names != "far near" {
 		t.Error(names)
 	}
 }
 
 func TestReadClient_MistakesAreNamed(t *testing.T) {
+	t.Parallel()
 	for content, want := range map[string]string{
 		"profiles: {a: {port: x}}":       "port",
 		"profiles:\n  a: {token_fil: x}": "client.yml: line 2: unknown key token_fil, did you mean token_file?",
@@ -68,15 +70,29 @@ func TestReadClient_MistakesAreNamed(t *testing.T) {
 		"profiles: {a: {}}":              `there is no profile "b", there are: a`,
 		"":                               `there is no profile "b", there are: none`,
 	} {
-		profiled(t, content)
-		_, err := config.ReadClient("b")
+		_, err := profiled(t, content).ReadClient("b")
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "config.") {
 			t.Errorf("%q: %v, want %q", content, err, want)
 		}
 	}
-	profiled(t, twoProfiles)
-	t.Setenv("CARETAKER_CLIENT_TLS", "yes")
-	if _, err := config.ReadClient(""); err == nil || !strings.Contains(err.Error(), "CARETAKER_CLIENT_TLS") {
+	environment := append(profiled(t, twoProfiles), "CARETAKER_CLIENT_TLS=yes")
+	if _, err := environment.ReadClient(""); err == nil || !strings.Contains(err.Error(), "CARETAKER_CLIENT_TLS") {
 		t.Error(err)
+	}
+}
+
+func TestProfilesFile_IsInTheDirectoryForConfigurations(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS == "darwin" {
+		t.Skip("there it is in ~/Library")
+	}
+	for want, environment := range map[string]config.Environment{
+		"/x/caretaker/client.yml":               {"HOME=/home/me", "XDG_CONFIG_HOME=/x"},
+		"/home/me/.config/caretaker/client.yml": {"HOME=/home/me", "XDG_CONFIG_HOME="},
+		"":                                      {"HOME=/home/me", "XDG_CONFIG_HOME=relative"},
+	} {
+		if got := environment.ProfilesFile(); got != want {
+			t.Errorf("%v: %q, want %q", environment, got, want)
+		}
 	}
 }

@@ -44,7 +44,6 @@ import (
 	"math"
 	"net"
 	"net/url"
-	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -114,23 +113,24 @@ func (a Auth) HasTokens() bool { return a.Token != "" || a.TokenFile != "" || a.
 // Load reads the file, "" for none, and the environment into a Config and the structs that into
 // points to. Its error lists every mistake, one a line, those of the file by their lines; what
 // could be read is returned besides.
-func Load(file string, into ...any) (*Config, error) {
-	return load(file, os.Environ(), into...)
-}
-
-// LoadPartial is Load for commands that bring their own databases: main's URL may be missing.
-func LoadPartial(file string, into ...any) (*Config, error) {
-	c, mistakes := read(file, os.Environ(), into...)
-	return c, joined(mistakes)
-}
-
-func load(file string, environ []string, into ...any) (*Config, error) {
-	c, mistakes := read(file, environ, into...)
+func (e Environment) Load(file string, into ...any) (*Config, error) {
+	c, mistakes := read(file, e, into...)
 	if len(c.Databases) == 0 || c.Databases[0].Name != "main" {
 		mistakes = append(mistakes, mistake{lastLine, errors.New("databases.main.url is required: set " +
 			"it in the file given with --config, or set " + Variable("databases.main.url"))})
 	}
 	return c, joined(mistakes)
+}
+
+// LoadPartial is Load for commands that bring their own databases: main's URL may be missing.
+func (e Environment) LoadPartial(file string, into ...any) (*Config, error) {
+	c, mistakes := read(file, e, into...)
+	return c, joined(mistakes)
+}
+
+// LoadPartial reads the file alone, without an environment.
+func LoadPartial(file string, into ...any) (*Config, error) {
+	return Environment(nil).LoadPartial(file, into...)
 }
 
 // mistake is an error with its line in the file, lastLine for those that are not in the file.

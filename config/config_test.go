@@ -68,7 +68,7 @@ type both struct {
 }
 
 func loadWork(file string, environ []string) (b both, err error) {
-	b.Config, err = load(file, environ, &b.work)
+	b.Config, err = Environment(environ).Load(file, &b.work)
 	return b, err
 }
 
@@ -83,6 +83,7 @@ func write(t *testing.T, content string) string {
 }
 
 func TestLoad_EnvironmentAloneIsEnough(t *testing.T) {
+	t.Parallel()
 	got, err := loadWork("", []string{"PATH=/bin", mainURL})
 	want := both{&Config{
 		Listen: "127.0.0.1:50051", MetricsListen: "127.0.0.1:9464", LogLevel: "info", SchedulerEnabled: true, JobsEnabled: true,
@@ -92,6 +93,7 @@ func TestLoad_EnvironmentAloneIsEnough(t *testing.T) {
 }
 
 func TestLoad_ReadsEveryKeyFromTheFile(t *testing.T) {
+	t.Parallel()
 	got, err := loadWork(write(t, `
 listen: 0.0.0.0:50051
 metrics_listen: ""
@@ -140,6 +142,7 @@ workers:
 }
 
 func TestDefaults_LeaveWhatIsSetAndWhatMayBeZero(t *testing.T) {
+	t.Parallel()
 	var got work
 	got.Sweep.BatchSize = 7
 	Defaults(&got)
@@ -158,6 +161,7 @@ func same(t *testing.T, got, want both, err error) {
 }
 
 func TestLoad_EnvironmentWinsOverTheFile(t *testing.T) {
+	t.Parallel()
 	got, err := loadWork(write(t, "metrics_listen: 127.0.0.1:1\nworkers: {sweep: {batch_size: 7}}"), []string{
 		mainURL, "CARETAKER_METRICS_LISTEN=", "CARETAKER_WORKERS_SWEEP_BATCH_SIZE=8",
 	})
@@ -170,6 +174,7 @@ func TestLoad_EnvironmentWinsOverTheFile(t *testing.T) {
 }
 
 func TestLoad_NamesEveryMistakeInTheFile(t *testing.T) {
+	t.Parallel()
 	for content, want := range map[string]string{
 		"workers:\n  sweep:\n    batchsize: 1":                  `c.yml:3: workers.sweep.batchsize: unknown key, did you mean workers.sweep.batch_size?`,
 		"worker:\n  x: 1":                                       `c.yml:1: worker: unknown key, did you mean workers?`,
@@ -235,6 +240,7 @@ func TestLoad_NamesEveryMistakeInTheFile(t *testing.T) {
 }
 
 func TestLoad_ReportsAllMistakesAtOnce(t *testing.T) {
+	t.Parallel()
 	_, err := loadWork(write(t, "a: 1\nb: 2\nlog: {level: loud}"), []string{"CARETAKER_SCHEDULER_ENABLED=maybe"})
 	if err == nil || strings.Count(err.Error(), "\n") != 4 || !strings.Contains(err.Error(), "databases.main.url is required") {
 		t.Errorf("got %v, want five lines", err)
@@ -252,6 +258,7 @@ func TestLoad_ReportsAllMistakesAtOnce(t *testing.T) {
 }
 
 func TestLoad_AcceptsListeningEverywhereWithProtection(t *testing.T) {
+	t.Parallel()
 	for _, entry := range []string{"CARETAKER_INSECURE=true", "CARETAKER_AUTH_TOKEN=t", "CARETAKER_AUTH_TOKEN_FILE=t", "CARETAKER_AUTH_TOKENS_FILE=t"} {
 		if _, err := loadWork("", []string{mainURL, "CARETAKER_LISTEN=0.0.0.0:50051", entry}); err != nil {
 			t.Errorf("%s: %v", entry, err)
@@ -265,6 +272,7 @@ func TestLoad_AcceptsListeningEverywhereWithProtection(t *testing.T) {
 }
 
 func TestLoad_NamesVariablesThatLookLikeKeys(t *testing.T) {
+	t.Parallel()
 	for entry, want := range map[string]string{
 		"CARETAKER_LISTENN=x":             "CARETAKER_LISTENN: no such configuration key, did you mean CARETAKER_LISTEN?",
 		"CARETAKER_DATABASE_MAIN_URL=x":   "did you mean CARETAKER_DATABASES_MAIN_URL?",
@@ -282,15 +290,15 @@ func TestLoad_NamesVariablesThatLookLikeKeys(t *testing.T) {
 }
 
 func TestMistyped_KnowsNoValues(t *testing.T) {
-	t.Setenv("CARETAKER_LISTENN", "x")
-	t.Setenv("CARETAKER_LISTEN", "nonsense")
-	t.Setenv(AddressVariable, "127.0.0.1:1")
-	if all := Mistyped(); len(all) != 1 || !strings.Contains(all[0].Error(), "CARETAKER_LISTENN") {
+	t.Parallel()
+	environment := Environment{"CARETAKER_LISTENN=x", "CARETAKER_LISTEN=nonsense", AddressVariable + "=127.0.0.1:1"}
+	if all := environment.Mistyped(); len(all) != 1 || !strings.Contains(all[0].Error(), "CARETAKER_LISTENN") {
 		t.Errorf("got %v", all)
 	}
 }
 
 func TestLoad_IgnoresVariablesOfOthers(t *testing.T) {
+	t.Parallel()
 	environ := []string{
 		mainURL, "CARETAKER_SERVICE_HOST=10.0.0.1", "CARETAKER_PORT=tcp://10.0.0.1:50051", "CARETAKER_SERVICE_PORT_GRPC=50051",
 		"CARETAKER_PORT_50051_TCP_ADDR=10.0.0.1", "CARETAKER_DATABASES_SERVICE_HOST=10.0.0.2", "CARETAKER_IMAGE=x", "CARETAKER=x",
@@ -302,6 +310,7 @@ func TestLoad_IgnoresVariablesOfOthers(t *testing.T) {
 }
 
 func TestLoad_NeedsMain(t *testing.T) {
+	t.Parallel()
 	_, err := loadWork("", []string{"CARETAKER_DATABASES_CI_URL=x"})
 	if err == nil || !strings.Contains(err.Error(), "CARETAKER_DATABASES_MAIN_URL") {
 		t.Errorf("got %v, want it to name the variable of databases.main.url", err)
@@ -312,6 +321,7 @@ func TestLoad_NeedsMain(t *testing.T) {
 }
 
 func TestLoad_NeverRepeatsASecret(t *testing.T) {
+	t.Parallel()
 	_, err := loadWork(write(t, "auth: {token: 123456}\ndatabases: {main: {url: {secret: 1}}}"), []string{mainURL})
 	if err == nil || strings.Contains(err.Error(), "123456") || strings.Contains(err.Error(), "secret@") {
 		t.Errorf("got %v", err)
@@ -319,6 +329,7 @@ func TestLoad_NeverRepeatsASecret(t *testing.T) {
 }
 
 func TestOpenTelemetry_NamesEndpointsThatNothingCanBeSentTo(t *testing.T) {
+	t.Parallel()
 	for environ, want := range map[string]string{
 		"OTEL_EXPORTER_OTLP_ENDPOINT=:::":                                                         "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=nonsense":                                                    "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
@@ -332,7 +343,7 @@ func TestOpenTelemetry_NamesEndpointsThatNothingCanBeSentTo(t *testing.T) {
 		"OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318/base":                                  "",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=unix:///run/otel.sock":                                       "",
 	} {
-		c, err := load("", append(strings.Split(environ, ","), mainURL))
+		c, err := Environment(append(strings.Split(environ, ","), mainURL)).Load("")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -344,24 +355,26 @@ func TestOpenTelemetry_NamesEndpointsThatNothingCanBeSentTo(t *testing.T) {
 }
 
 func TestOpenTelemetry_NamesVariablesThatAreNotUnderstood(t *testing.T) {
+	t.Parallel()
 	for entry, want := range map[string]string{
 		"OTEL_TRACES_SAMPLER=nonsense": "OTEL_TRACES_SAMPLER is none of",
 		"OTEL_TRACES_SAMPLER_ARG=2":    "OTEL_TRACES_SAMPLER_ARG is no number",
 	} {
-		c, err := load("", []string{mainURL, "OTEL_TRACES_EXPORTER=otlp", "OTEL_TRACES_SAMPLER=traceidratio", entry})
+		c, err := Environment{mainURL, "OTEL_TRACES_EXPORTER=otlp", "OTEL_TRACES_SAMPLER=traceidratio", entry}.Load("")
 		if err != nil || len(c.OpenTelemetry.Warnings) != 1 || !strings.Contains(c.OpenTelemetry.Warnings[0], want) {
 			t.Errorf("%s: got %v, %v", entry, c, err)
 		}
 	}
-	c, err := load("", []string{
+	c, err := Environment{
 		mainURL, "OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318/base", "OTEL_TRACES_SAMPLER=parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.25",
-	})
+	}.Load("")
 	if err != nil || c.OpenTelemetry.Warnings != nil {
 		t.Errorf("got %v, %v", c, err)
 	}
 }
 
 func TestOpenTelemetry_ExportsOnlyWhatIsAskedFor(t *testing.T) {
+	t.Parallel()
 	for environ, want := range map[string]OpenTelemetry{
 		"":                                     {},
 		"OTEL_TRACES_EXPORTER=":                {},
@@ -380,6 +393,7 @@ func TestOpenTelemetry_ExportsOnlyWhatIsAskedFor(t *testing.T) {
 }
 
 func TestLoad_EmptyVariablesAreUnsetWhereEmptyIsNoValue(t *testing.T) {
+	t.Parallel()
 	want, err := loadWork(write(t, "log: {level: warn}\nmetrics_listen: \"\""), []string{mainURL})
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 )
 
 func TestLoad_DatabasesMayBeCalledAnything(t *testing.T) {
+	t.Parallel()
 	file := write(t, `
 databases:
   zebra: {url: "postgres://zebra"}
@@ -33,6 +34,7 @@ databases:
 }
 
 func TestLoad_EnvironmentAloneNamesDatabases(t *testing.T) {
+	t.Parallel()
 	got, err := loadWork("", []string{
 		mainURL, "CARETAKER_DATABASES_SHOP_URL=postgres://shop",
 		"CARETAKER_DATABASES_SHOP_EU_URL=postgres://eu", "CARETAKER_DATABASES_CI_URL=postgres://ci",
@@ -47,6 +49,7 @@ func TestLoad_EnvironmentAloneNamesDatabases(t *testing.T) {
 }
 
 func TestLoad_ReplicaURLIsAlwaysThatOfTheNameBeforeIt(t *testing.T) {
+	t.Parallel()
 	file := write(t, "databases: {shop: {url: 'postgres://shop'}, shop_replica: {url: 'postgres://other'}}")
 	got, err := loadWork(file, []string{
 		mainURL, "CARETAKER_DATABASES_SHOP_REPLICA_URL=postgres://1",
@@ -67,9 +70,8 @@ func TestLoad_ReplicaURLIsAlwaysThatOfTheNameBeforeIt(t *testing.T) {
 }
 
 func TestMistyped_KnowsTheDatabasesOfTheEnvironment(t *testing.T) {
-	t.Setenv("CARETAKER_DATABASES_SHOP_URL", "x")
-	t.Setenv("CARETAKER_DATABASES_SHOP_ULR", "x")
-	all := Mistyped()
+	t.Parallel()
+	all := Environment{"CARETAKER_DATABASES_SHOP_URL=x", "CARETAKER_DATABASES_SHOP_ULR=x"}.Mistyped()
 	if len(all) != 1 || !strings.Contains(all[0].Error(), "CARETAKER_DATABASES_SHOP_ULR") {
 		t.Errorf("got %v", all)
 	}

@@ -3,7 +3,9 @@ package config
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 )
@@ -11,12 +13,52 @@ import (
 // AddressVariable has the server's address for client commands. It is no key: serve ignores it.
 const AddressVariable = "CARETAKER_ADDRESS"
 
-// Mistyped are errors about the variables that serve would refuse, for commands that do not read
-// the configuration.
-func Mistyped(into ...any) []error {
-	environ := os.Environ()
-	keys := new(Config).keys(inRotation(databasesInEnvironment(environ)), into...)
-	_, mistakes := environmentValues(environ, keys)
+// Environment is the environment of a command: one NAME=value per entry, as in os.Environ. The zero
+// value is empty.
+type Environment []string
+
+// OfProcess returns the environment of this process. Nothing else in caretaker reads it, but some
+// libraries do: OpenTelemetry's exporters (OTEL_…), pgx (PG…), gRPC (proxies), crypto/x509
+// (SSL_CERT_FILE), and devdb, which starts PostgreSQL for caretaker dev (PATH, HOME, TMPDIR).
+func OfProcess() Environment { return os.Environ() }
+
+// get returns the value of a variable, "" if it is not set. The last entry of a name counts.
+func (e Environment) get(name string) (value string) {
+	for _, entry := range e {
+		if found, ok := strings.CutPrefix(entry, name+"="); ok {
+			value = found
+		}
+	}
+	return value
+}
+
+// configDirectory returns the user's directory for configurations, "" if it is unknown. It is
+// os.UserConfigDir for this environment.
+func (e Environment) configDirectory() string {
+	home := e.get("HOME")
+	if runtime.GOOS == "darwin" {
+		if home == "" {
+			return ""
+		}
+		return filepath.Join(home, "Library", "Application Support")
+	}
+	if directory := e.get("XDG_CONFIG_HOME"); directory != "" {
+		if !filepath.IsAbs(directory) {
+			return ""
+		}
+		return directory
+	}
+	if home == "" {
+		return ""
+	}
+	return filepath.Join(home, ".config")
+}
+
+// Mistyped returns errors about the variables that serve would refuse, for commands that do not
+// read the configuration.
+func (e Environment) Mistyped(into ...any) []error {
+	keys := new(Config).keys(inRotation(databasesInEnvironment(e)), into...)
+	_, mistakes := environmentValues(e, keys)
 	return mistakes
 }
 

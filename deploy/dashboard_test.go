@@ -31,6 +31,7 @@ type dashboard struct {
 }
 
 func TestDashboard_SaysWhatEachPanelIsAndInWhatUnit(t *testing.T) {
+	t.Parallel()
 	var d dashboard
 	if err := json.Unmarshal([]byte(read(t, "grafana/caretaker.json")), &d); err != nil {
 		t.Fatal(err)

@@ -103,6 +103,7 @@ func (m machine) pretendSystemd() (calls func() string) {
 }
 
 func TestDebian_FromInstallationToPurge(t *testing.T) {
+	t.Parallel()
 	first, later := built.folders(t)
 	m := debian(t)
 	said := m.install(file(t, first, ".deb"))

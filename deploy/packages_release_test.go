@@ -93,6 +93,7 @@ func want(t *testing.T, text string, parts ...string) {
 
 // The second one is built by another cache, in another folder, as all are.
 func TestRelease_IsTheSameEachTime(t *testing.T) {
+	t.Parallel()
 	first, _ := built.folders(t)
 	again, err := release(t.TempDir(), "GOCACHE="+t.TempDir(), "TZ=Pacific/Auckland")
 	if err != nil {
@@ -104,6 +105,7 @@ func TestRelease_IsTheSameEachTime(t *testing.T) {
 }
 
 func TestRelease_ArchiveHasAProgramThatKnowsItsCommit(t *testing.T) {
+	t.Parallel()
 	first, _ := built.folders(t)
 	c := exec.Command("sha256sum", "--check", "--strict", "SHA256SUMS")
 	c.Dir = first

@@ -17,16 +17,17 @@ const installedConfiguration = "packages/caretaker.yml"
 // setting is a key that is commented out; prose has a space behind its #.
 var setting = regexp.MustCompile(`(?m)^( *)#([a-z_]+: )`)
 
-func load(t *testing.T, content string) (*config.Config, error) {
+func load(t *testing.T, content string, environment ...string) (*config.Config, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "caretaker.yml")
 	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return config.Load(file, &service.Config{})
+	return config.Environment(environment).Load(file, &service.Config{})
 }
 
 func TestInstalledConfiguration_IsEveryKeyAndValidWithAllOfThem(t *testing.T) {
+	t.Parallel()
 	content := read(t, installedConfiguration)
 	all := setting.ReplaceAllString(content, "$1$2")
 	c, err := load(t, all)
@@ -48,13 +49,13 @@ func TestInstalledConfiguration_IsEveryKeyAndValidWithAllOfThem(t *testing.T) {
 }
 
 func TestInstalledConfiguration_SetsNothingByItself(t *testing.T) {
-	const url = "postgres://caretaker@db.example/application"
-	t.Setenv("CARETAKER_DATABASES_MAIN_URL", url)
-	c, err := load(t, read(t, installedConfiguration))
+	t.Parallel()
+	const url = "CARETAKER_DATABASES_MAIN_URL=postgres://caretaker@db.example/application"
+	c, err := load(t, read(t, installedConfiguration), url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain, err := load(t, "")
+	plain, err := load(t, "", url)
 	if err != nil || c.Listen != plain.Listen || c.TLS != plain.TLS || c.Auth.TokensFile != "" ||
 		!slices.Equal(c.Databases, plain.Databases) {
 		t.Errorf("%+v, want %+v; %v", c, plain, err)
@@ -62,29 +63,30 @@ func TestInstalledConfiguration_SetsNothingByItself(t *testing.T) {
 }
 
 func TestInstalledEnvironment_HasNamesThatTheServerKnows(t *testing.T) {
-	names := 0
+	t.Parallel()
+	var environment []string
 	for line := range strings.Lines(read(t, "packages/caretaker.env")) {
 		name, value, is := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "#"), "=")
 		if !is || !strings.HasPrefix(name, "CARETAKER_") {
 			continue
 		}
-		names++
 		if !strings.HasPrefix(value, "'") || !strings.HasSuffix(value, "'") {
 			t.Errorf("%s: a shell and systemd read it alike in single quotes only", name)
 		}
-		t.Setenv(name, strings.Trim(value, "'"))
+		environment = append(environment, name+"="+strings.Trim(value, "'"))
 	}
-	if _, err := load(t, ""); err != nil || names < 2 {
-		t.Errorf("%d names: %v", names, err)
+	if _, err := load(t, "", environment...); err != nil || len(environment) < 2 {
+		t.Errorf("%v: %v", environment, err)
 	}
 }
 
 func TestKubernetesConfiguration_IsValid(t *testing.T) {
+	t.Parallel()
+	var environment []string
 	for line := range strings.Lines(read(t, "kubernetes/caretaker.env")) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		t.Setenv(name, value)
+		environment = append(environment, strings.TrimSpace(line))
 	}
-	c, err := load(t, read(t, "kubernetes/caretaker.yml"))
+	c, err := load(t, read(t, "kubernetes/caretaker.yml"), environment...)
 	if err != nil || c.Auth.TokensFile == "" || c.Databases[0].URL == "" {
 		t.Errorf("%+v: %v", c, err)
 	}

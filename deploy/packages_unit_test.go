@@ -10,6 +10,7 @@ import (
 
 // The unit may be exposed to 1.2 of 10, as docs/install.md says.
 func TestUnit_IsValidAndHardlyExposed(t *testing.T) {
+	t.Parallel()
 	const unit, units = "packages/caretaker.service", "usr/lib/systemd/system/"
 	out := output(t, "systemd-analyze", "security", "--offline=true", "--threshold=12", unit)
 	want(t, out, "Overall exposure level for caretaker.service: 1.2 OK")
@@ -40,6 +41,7 @@ func TestUnit_IsValidAndHardlyExposed(t *testing.T) {
 
 // An rpm is for machines that have no Debian: what can be tried here is the file and its scripts.
 func TestRPM_HasTheFilesAndInstallsUpgradesAndGoes(t *testing.T) {
+	t.Parallel()
 	first, later := built.folders(t)
 	old, young := file(t, first, ".rpm"), file(t, later, ".rpm")
 	want(t, output(t, "rpm", "-K", "--nosignature", old), "digests OK")

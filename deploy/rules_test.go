@@ -67,6 +67,7 @@ func paragraphs(t *testing.T) map[string]string {
 }
 
 func TestAlerts_HaveSeverityWordsAndAParagraphOfTheRunbook(t *testing.T) {
+	t.Parallel()
 	runbook := paragraphs(t)
 	for _, r := range rules(t) {
 		if r.Alert == "" {
@@ -134,6 +135,7 @@ func (rt ruleTest) expects(r rule) (something, nothing bool) {
 }
 
 func TestRules_HaveATestInWhichTheyFireAndOneInWhichTheyDoNot(t *testing.T) {
+	t.Parallel()
 	var tests []ruleTest
 	for _, file := range []string{"prometheus/alerts_test.yml", "prometheus/alerts_of_days_test.yml"} {
 		var content struct{ Tests []ruleTest }
@@ -156,6 +158,7 @@ func TestRules_HaveATestInWhichTheyFireAndOneInWhichTheyDoNot(t *testing.T) {
 }
 
 func TestDocuments_LeadToAnchorsThatAreThere(t *testing.T) {
+	t.Parallel()
 	runbook := read(t, "../docs/operations.md")
 	for _, m := range regexp.MustCompile(`\]\(#([a-z0-9-]+)\)`).FindAllStringSubmatch(runbook, -1) {
 		found := false
@@ -170,6 +173,7 @@ func TestDocuments_LeadToAnchorsThatAreThere(t *testing.T) {
 
 // Where loose foreign keys alone are used, no rule speaks of anything else; the others are those for all.
 func TestAlerts_ForLooseForeignKeysAloneAreThoseThatTheyCanHave(t *testing.T) {
+	t.Parallel()
 	var some struct{ Groups []struct{ Rules []rule } }
 	parse(t, "prometheus/alerts-loose-foreign-keys.yml", &some)
 	shown := map[string]rule{}

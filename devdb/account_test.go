@@ -20,6 +20,7 @@ func mode(t *testing.T, path string) os.FileMode {
 }
 
 func TestAccount_PrivateTemporaryFoldersAreOpenedForPassingThrough(t *testing.T) {
+	t.Parallel()
 	base := t.TempDir()
 	private := filepath.Join(base, "private")
 	if err := os.MkdirAll(private, 0o700); err != nil {
@@ -53,6 +54,7 @@ func TestAccount_ClosedFolderElsewhereIsNamedAndLeftAlone(t *testing.T) {
 }
 
 func TestAccount_OwnUserNeedsNoWay(t *testing.T) {
+	t.Parallel()
 	private := t.TempDir()
 	if err := os.Chmod(private, 0o700); err != nil {
 		t.Fatal(err)

@@ -34,168 +34,6 @@ func stop(t *testing.T, c *Cluster) {
 	}
 }
 
-func TestCluster_KeepsDataAndPortFromOneStartToTheNext(t *testing.T) {
-	var said strings.Builder
-	dir := filepath.Join(t.TempDir(), "new", "dev")
-	c := start(t, Config{Dir: dir, Log: &said})
-	for range 2 { // the second time it is there
-		if err := c.CreateDatabase(t.Context(), `odd "name`); err != nil {
-			t.Fatal(err)
-		}
-	}
-	url := c.URL(`odd "name`)
-	run(t, url, "CREATE TABLE kept AS SELECT 'here' AS it")
-	stop(t, c)
-	if answers(url) {
-		t.Error("the server answers after Stop")
-	}
-	again := start(t, Config{Dir: dir})
-	if again.URL(`odd "name`) != url {
-		t.Errorf("URL %s, before %s", again.URL(`odd "name`), url)
-	}
-	if got := column(t, url, "SELECT it FROM kept"); got[0] != "here" {
-		t.Errorf("kept %q", got)
-	}
-	if !strings.Contains(said.String(), again.Dir()) || !strings.Contains(said.String(), "listens on 127.0.0.1:"+strconv.Itoa(c.port)) {
-		t.Errorf("it said %q", said.String())
-	}
-}
-
-func TestCluster_StopIsTheSameTwice(t *testing.T) {
-	c := start(t, Config{Ephemeral: true})
-	stop(t, c)
-	stop(t, c)
-	if !missing(c.Dir()) {
-		t.Errorf("%s is still there", c.Dir())
-	}
-}
-
-func TestCluster_StopBreaksOpenConnections(t *testing.T) {
-	c := start(t, Config{Ephemeral: true})
-	done := make(chan error)
-	go func() { done <- c.exec(context.Background(), "SELECT pg_sleep(600)") }()
-	Eventually(t, "a statement runs", func() bool {
-		return column(t, c.URL("postgres"), "SELECT count(*)::text FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND state = 'active' AND pid <> pg_backend_pid()")[0] == "1"
-	})
-	stop(t, c)
-	if err := <-done; err == nil {
-		t.Error("the statement went on")
-	}
-}
-
-func TestCluster_AsksForAPassword(t *testing.T) {
-	c := databases.Cluster(t)
-	if answers(strings.Replace(c.URL("postgres"), c.password, "wrong", 1)) {
-		t.Error("a wrong password opens the door")
-	}
-}
-
-func TestCluster_SettingsOfTheCallerWin(t *testing.T) {
-	c := start(t, Config{Ephemeral: true, Settings: map[string]string{"max_connections": "17", "application_name": "it's \"quoted\""}})
-	for name, want := range map[string]string{"max_connections": "17", "application_name": "it's \"quoted\"", "fsync": "off", "TimeZone": "UTC", "server_encoding": "UTF8", "listen_addresses": "127.0.0.1"} {
-		if got := column(t, c.URL("postgres"), "SELECT reset_val FROM pg_settings WHERE name = '"+name+"'")[0]; got != want {
-			t.Errorf("%s is %q, want %q", name, got, want)
-		}
-	}
-}
-
-func TestCluster_PersistentOnesAreDurable(t *testing.T) {
-	c := start(t, Config{Dir: t.TempDir()})
-	if got := column(t, c.URL("postgres"), "SELECT string_agg(setting, ' ') FROM pg_settings WHERE name IN ('fsync', 'synchronous_commit', 'full_page_writes')"); got[0] != "on on on" {
-		t.Errorf("fsync and the like: %q", got)
-	}
-}
-
-func TestCluster_FolderInUseNamesItsHolder(t *testing.T) {
-	c := start(t, Config{Dir: t.TempDir()})
-	_, err := Start(t.Context(), Config{Dir: c.Dir()})
-	if err == nil || !strings.Contains(err.Error(), "process "+strconv.Itoa(os.Getpid())) || !strings.Contains(err.Error(), "--data-dir") {
-		t.Errorf("error %v", err)
-	}
-	if !answers(c.URL("postgres")) {
-		t.Error("the first cluster is gone")
-	}
-}
-
-func TestCluster_WrongSettingIsToldByTheServersLog(t *testing.T) {
-	_, err := Start(t.Context(), Config{Ephemeral: true, Settings: map[string]string{"no_such_setting": "1"}})
-	if err == nil || !strings.Contains(err.Error(), "no_such_setting") {
-		t.Errorf("error %v", err)
-	}
-}
-
-func TestCluster_StartEndsWithItsContext(t *testing.T) {
-	ctx, cancel := context.WithCancelCause(t.Context())
-	reason := errors.New("enough")
-	cancel(reason)
-	base := t.TempDir()
-	if c, err := Start(ctx, Config{Dir: base, Ephemeral: true}); err == nil {
-		stop(t, c)
-		t.Error("it started")
-	}
-	if left, _ := filepath.Glob(filepath.Join(base, "*")); len(left) > 0 {
-		t.Errorf("left behind: %q", left)
-	}
-}
-
-func TestCluster_TakenPortIsGivenUp(t *testing.T) {
-	c := start(t, Config{Dir: t.TempDir()})
-	stop(t, c)
-	other := databases.Cluster(t)
-	if err := os.WriteFile(c.folder.file("port"), []byte(strconv.Itoa(other.port)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	again := start(t, Config{Dir: c.Dir()})
-	if again.port == other.port || !answers(again.URL("postgres")) {
-		t.Errorf("port %d", again.port)
-	}
-}
-
-func TestCluster_PortTakenBetweenLookAndStartIsNoticed(t *testing.T) {
-	c := start(t, Config{Dir: t.TempDir()})
-	stop(t, c)
-	found, err := find(t.Context(), os.Getenv("PATH"), places(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	late := &Cluster{config: c.config, folder: c.folder, owner: c.owner, password: c.password, port: databases.Cluster(t).port}
-	if err := late.try(t.Context(), found); !errors.Is(err, errPortTaken) {
-		t.Errorf("error %v", err)
-	}
-	if missing(c.folder.data()) {
-		t.Error("the data is gone")
-	}
-}
-
-func TestCluster_InterruptedCreationIsRepeated(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(dir, "data.new", "base"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"lock", "password"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("1"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	c := start(t, Config{Dir: dir})
-	if !answers(c.URL("postgres")) {
-		t.Error("no answer")
-	}
-}
-
-func TestCluster_RecoversFromAKilledServer(t *testing.T) {
-	c := start(t, Config{Dir: t.TempDir()})
-	run(t, c.URL("postgres"), "CREATE TABLE kept AS SELECT 'here' AS it")
-	if err := syscall.Kill(c.server.pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	stop(t, c)
-	again := start(t, Config{Dir: c.Dir()})
-	if got := column(t, again.URL("postgres"), "SELECT it FROM kept"); got[0] != "here" {
-		t.Errorf("kept %q", got)
-	}
-}
-
 // orphan starts the stopped cluster's server without any supervision.
 func orphan(t *testing.T, c *Cluster) *exec.Cmd {
 	t.Helper()
@@ -214,48 +52,191 @@ func orphan(t *testing.T, c *Cluster) *exec.Cmd {
 	return cmd
 }
 
-func TestCluster_TakesOverARunningServer(t *testing.T) {
-	c := start(t, Config{Dir: t.TempDir()})
-	stop(t, c)
-	server := orphan(t, c)
-	var said strings.Builder
-	again := start(t, Config{Dir: c.Dir(), Log: &said})
-	if again.server.pid != server.Process.Pid || !answers(again.URL("postgres")) || !strings.Contains(said.String(), "Taking over") {
-		t.Errorf("server %d, the orphan is %d; it said %q", again.server.pid, server.Process.Pid, said.String())
+func TestCluster_AnEphemeralOneTakesSettingsAndIsRemovedWhenItStops(t *testing.T) {
+	t.Parallel()
+	c := start(t, Config{Ephemeral: true, Dir: memoryDir(), Settings: map[string]string{"max_connections": "17", "application_name": "it's \"quoted\""}})
+	for name, want := range map[string]string{"max_connections": "17", "application_name": "it's \"quoted\"", "fsync": "off", "TimeZone": "UTC", "server_encoding": "UTF8", "listen_addresses": "127.0.0.1"} {
+		if got := column(t, c.URL("postgres"), "SELECT reset_val FROM pg_settings WHERE name = '"+name+"'")[0]; got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
 	}
-	stop(t, again)
-	if answers(again.URL("postgres")) {
-		t.Error("it still runs")
+	done := make(chan error)
+	go func() { done <- c.exec(context.Background(), "SELECT pg_sleep(600)") }()
+	Eventually(t, "a statement runs", func() bool {
+		return column(t, c.URL("postgres"), "SELECT count(*)::text FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND state = 'active' AND pid <> pg_backend_pid()")[0] == "1"
+	})
+	stop(t, c)
+	if err := <-done; err == nil {
+		t.Error("the statement went on")
+	}
+	stop(t, c) // the same again
+	if !missing(c.Dir()) {
+		t.Errorf("%s is still there", c.Dir())
 	}
 }
 
-func TestCluster_IgnoresThePidFileOfADeadServer(t *testing.T) {
-	c := start(t, Config{Dir: t.TempDir()})
-	stop(t, c)
-	ended := exec.Command("true")
-	if err := ended.Run(); err != nil {
+// leaveInterruptedCreation writes what a process leaves that is killed while it creates a cluster.
+func leaveInterruptedCreation(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(dir, "data.new", "base"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	stale := strconv.Itoa(ended.Process.Pid) + "\n" + c.folder.data() + "\n0\n" + strconv.Itoa(c.port) + "\n\n127.0.0.1\n"
-	path := filepath.Join(c.folder.data(), "postmaster.pid")
-	if err := os.WriteFile(path, []byte(stale), 0o600); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"lock", "password"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("1"), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := c.owner.own(path); err != nil {
-		t.Fatal(err)
+}
+
+// Each part finds the folder with a stopped server, and leaves it so.
+func TestCluster_APersistentOne(t *testing.T) {
+	t.Parallel()
+	var said strings.Builder
+	dir := t.TempDir()
+	leaveInterruptedCreation(t, dir)
+	c := start(t, Config{Dir: dir, Log: &said})
+	t.Run("keeps data and port from one start to the next", func(t *testing.T) {
+		for range 2 { // the second time it is there
+			if err := c.CreateDatabase(t.Context(), `odd "name`); err != nil {
+				t.Fatal(err)
+			}
+		}
+		url := c.URL(`odd "name`)
+		run(t, url, "CREATE TABLE kept AS SELECT 'here' AS it")
+		stop(t, c)
+		if answers(url) {
+			t.Error("the server answers after Stop")
+		}
+		again := start(t, Config{Dir: dir})
+		if again.URL(`odd "name`) != url {
+			t.Errorf("URL %s, before %s", again.URL(`odd "name`), url)
+		}
+		if got := column(t, url, "SELECT it FROM kept"); got[0] != "here" {
+			t.Errorf("kept %q", got)
+		}
+		if !strings.Contains(said.String(), again.Dir()) || !strings.Contains(said.String(), "listens on 127.0.0.1:"+strconv.Itoa(c.port)) {
+			t.Errorf("it said %q", said.String())
+		}
+	})
+	t.Run("is durable, and in use by one process", func(t *testing.T) {
+		c := start(t, Config{Dir: dir})
+		if got := column(t, c.URL("postgres"), "SELECT string_agg(setting, ' ') FROM pg_settings WHERE name IN ('fsync', 'synchronous_commit', 'full_page_writes')"); got[0] != "on on on" {
+			t.Errorf("fsync and the like: %q", got)
+		}
+		_, err := Start(t.Context(), Config{Dir: dir})
+		if err == nil || !strings.Contains(err.Error(), "process "+strconv.Itoa(os.Getpid())) || !strings.Contains(err.Error(), "--data-dir") {
+			t.Errorf("error %v", err)
+		}
+		if !answers(c.URL("postgres")) {
+			t.Error("the first cluster is gone")
+		}
+	})
+	t.Run("recovers from a killed server", func(t *testing.T) {
+		c := start(t, Config{Dir: dir})
+		run(t, c.URL("postgres"), "CREATE TABLE kept AS SELECT 'here' AS it")
+		if err := syscall.Kill(c.server.pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		stop(t, c)
+		again := start(t, Config{Dir: dir})
+		if got := column(t, again.URL("postgres"), "SELECT it FROM kept"); got[0] != "here" {
+			t.Errorf("kept %q", got)
+		}
+	})
+	t.Run("takes over a running server", func(t *testing.T) {
+		server := orphan(t, c)
+		var said strings.Builder
+		again := start(t, Config{Dir: dir, Log: &said})
+		if again.server.pid != server.Process.Pid || !answers(again.URL("postgres")) || !strings.Contains(said.String(), "Taking over") {
+			t.Errorf("server %d, the orphan is %d; it said %q", again.server.pid, server.Process.Pid, said.String())
+		}
+		stop(t, again)
+		if answers(again.URL("postgres")) {
+			t.Error("it still runs")
+		}
+	})
+	t.Run("ignores the pid file of a dead server", func(t *testing.T) {
+		ended := exec.Command("true")
+		if err := ended.Run(); err != nil {
+			t.Fatal(err)
+		}
+		stale := strconv.Itoa(ended.Process.Pid) + "\n" + c.folder.data() + "\n0\n" + strconv.Itoa(c.port) + "\n\n127.0.0.1\n"
+		path := filepath.Join(c.folder.data(), "postmaster.pid")
+		if err := os.WriteFile(path, []byte(stale), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.owner.own(path); err != nil {
+			t.Fatal(err)
+		}
+		if again := start(t, Config{Dir: dir}); !answers(again.URL("postgres")) {
+			t.Error("no answer")
+		}
+	})
+	t.Run("shows the server's log when a setting is wrong", func(t *testing.T) {
+		_, err := Start(t.Context(), Config{Dir: dir, Settings: map[string]string{"no_such_setting": "1"}})
+		if err == nil || !strings.Contains(err.Error(), "no_such_setting") {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("notices that its port is taken between look and start", func(t *testing.T) {
+		found, err := find(t.Context(), os.Getenv("PATH"), places(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		late := &Cluster{config: c.config, folder: c.folder, owner: c.owner, password: c.password, port: databases.Cluster(t).port}
+		if err := late.try(t.Context(), found); !errors.Is(err, errPortTaken) {
+			t.Errorf("error %v", err)
+		}
+		if missing(c.folder.data()) {
+			t.Error("the data is gone")
+		}
+	})
+	t.Run("gives up a port that is taken", func(t *testing.T) {
+		other := databases.Cluster(t)
+		if err := os.WriteFile(c.folder.file("port"), []byte(strconv.Itoa(other.port)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		again := start(t, Config{Dir: dir})
+		if again.port == other.port || !answers(again.URL("postgres")) {
+			t.Errorf("port %d", again.port)
+		}
+	})
+}
+
+func TestCluster_AsksForAPassword(t *testing.T) {
+	t.Parallel()
+	c := databases.Cluster(t)
+	if answers(strings.Replace(c.URL("postgres"), c.password, "wrong", 1)) {
+		t.Error("a wrong password opens the door")
 	}
-	again := start(t, Config{Dir: c.Dir()})
-	if !answers(again.URL("postgres")) {
-		t.Error("no answer")
+}
+
+func TestCluster_StartEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	reason := errors.New("enough")
+	cancel(reason)
+	base := t.TempDir()
+	if c, err := Start(ctx, Config{Dir: base, Ephemeral: true}); err == nil {
+		stop(t, c)
+		t.Error("it started")
+	}
+	if left, _ := filepath.Glob(filepath.Join(base, "*")); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
 	}
 }
 
 func TestSweep_RemovesLeftoversAndStopsTheirServers(t *testing.T) {
+	t.Parallel()
 	base := t.TempDir()
 	c := start(t, Config{Dir: filepath.Join(base, "caretaker-postgres-left")})
 	stop(t, c)
 	orphan(t, c)
-	used := start(t, Config{Dir: filepath.Join(base, "caretaker-postgres-used")})
+	used, err := openFolder(filepath.Join(base, "caretaker-postgres-used"), c.owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = used.close() }()
 	young := filepath.Join(base, "caretaker-postgres-young")
 	if err := os.Mkdir(young, 0o700); err != nil {
 		t.Fatal(err)
@@ -268,7 +249,7 @@ func TestSweep_RemovesLeftoversAndStopsTheirServers(t *testing.T) {
 	if !missing(young) || !missing(c.Dir()) || answers(c.URL("postgres")) {
 		t.Error("leftovers are still there")
 	}
-	if !answers(used.URL("postgres")) {
-		t.Error("a cluster in use was removed")
+	if missing(used.path) {
+		t.Error("a folder in use was removed")
 	}
 }

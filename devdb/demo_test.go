@@ -55,6 +55,7 @@ func (c census) check(t *testing.T, urls map[string]string) {
 }
 
 func TestDemo_HasTheNumbersThatItPromises(t *testing.T) {
+	t.Parallel()
 	urls := demoEstate(t)
 	for _, c := range slices.Concat(peopleCensus(), contentCensus(), workCensus(), groupCensus()) {
 		c.check(t, urls)
@@ -147,6 +148,7 @@ func groupCensus() []census {
 }
 
 func TestDemo_DeletedParentsLeaveChildrenInAllDatabases(t *testing.T) {
+	t.Parallel()
 	urls := demoEstate(t)
 	records := 0
 	parents := map[string]map[string]bool{}
@@ -213,6 +215,7 @@ const fingerprint = `SELECT md5(string_agg(row, ',' ORDER BY row)) FROM (
 	UNION ALL SELECT format('c %s %s %s %s', id, author_id, noteable_type, noteable_id) FROM notes) AS rows (row)`
 
 func TestDemo_LoadedTwiceStaysAsItIs(t *testing.T) {
+	t.Parallel()
 	urls := demoEstate(t)
 	before := column(t, urls["main"], fingerprint)[0]
 	if err := LoadDemo(t.Context(), urls); err != nil {
@@ -224,6 +227,7 @@ func TestDemo_LoadedTwiceStaysAsItIs(t *testing.T) {
 }
 
 func TestDemo_GoesIntoMainAloneWhenNothingElseIsConfigured(t *testing.T) {
+	t.Parallel()
 	urls := map[string]string{"main": databases.Clone(t, Template{Name: "all", Schema: "all"})}
 	if err := LoadDemo(t.Context(), urls); err != nil {
 		t.Fatal(err)
@@ -237,6 +241,7 @@ func TestDemo_GoesIntoMainAloneWhenNothingElseIsConfigured(t *testing.T) {
 }
 
 func TestDemo_NewRowsNeverGetTheIdOfADeletedParent(t *testing.T) {
+	t.Parallel()
 	urls := demoEstate(t)
 	for database, sequences := range map[string]map[string]string{
 		"main": {"users_id_seq": "users", "namespaces_id_seq": "namespaces", "projects_id_seq": "projects", "merge_requests_id_seq": "merge_requests"},
@@ -251,6 +256,7 @@ func TestDemo_NewRowsNeverGetTheIdOfADeletedParent(t *testing.T) {
 }
 
 func TestDemo_DefinitionsNameTablesAndColumnsThatExist(t *testing.T) {
+	t.Parallel()
 	url := databases.Clone(t, Template{Name: "all", Schema: "all"})
 	child, entries := "", 0
 	for line := range strings.Lines(Definitions()) {

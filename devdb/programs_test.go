@@ -25,6 +25,7 @@ func install(t *testing.T, dir, version string) string {
 }
 
 func TestPrograms_PathComesFirstThenTheHighestVersion(t *testing.T) {
+	t.Parallel()
 	base := t.TempDir()
 	onPath := install(t, filepath.Join(base, "path"), "15.2")
 	install(t, filepath.Join(base, "9.6", "bin"), "9.6.24")
@@ -47,6 +48,7 @@ func TestPrograms_PathComesFirstThenTheHighestVersion(t *testing.T) {
 }
 
 func TestPrograms_LinksAreFollowed(t *testing.T) {
+	t.Parallel()
 	base := t.TempDir()
 	actual := install(t, filepath.Join(base, "real"), "18.0")
 	links := filepath.Join(base, "links")
@@ -59,6 +61,7 @@ func TestPrograms_LinksAreFollowed(t *testing.T) {
 }
 
 func TestPrograms_ErrorSaysWhatWasFoundAndWhatIsNeeded(t *testing.T) {
+	t.Parallel()
 	old := install(t, t.TempDir(), "13.9")
 	_, err := find(t.Context(), old, nil, 0)
 	if !errors.Is(err, errNoPrograms) || !strings.Contains(err.Error(), old+" has version 13") || !strings.Contains(err.Error(), "version 14 or later") {

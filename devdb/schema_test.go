@@ -50,6 +50,7 @@ func triggersOf(t *testing.T, url string) []string {
 }
 
 func TestSchema_HasGitLabsTriggersAndNoOthers(t *testing.T) {
+	t.Parallel()
 	for schema, want := range map[string][]string{
 		"main": {
 			"merge_requests merge_requests_loose_fk_trigger O", "namespaces namespaces_insert_details O", "namespaces namespaces_loose_fk_trigger O",
@@ -72,6 +73,7 @@ const records = `SELECT fully_qualified_table_name || ' ' || primary_key_value |
 	FROM loose_foreign_keys_deleted_records ORDER BY id`
 
 func TestSchema_ADeleteIsRecordedOnceForEachRow(t *testing.T) {
+	t.Parallel()
 	url := databases.Clone(t, Template{Name: "ci", Schema: "ci"})
 	run(t, url, "INSERT INTO p_ci_pipelines (id, partition_id, project_id) SELECT n, 100 + n % 3, 1 FROM generate_series(1, 6) AS n",
 		"DELETE FROM p_ci_pipelines WHERE id IN (1, 2)", "DELETE FROM gitlab_partitions_dynamic.ci_pipelines_100 WHERE id = 3", "DELETE FROM p_ci_pipelines WHERE id = 99")
@@ -84,6 +86,7 @@ func TestSchema_ADeleteIsRecordedOnceForEachRow(t *testing.T) {
 }
 
 func TestSchema_AProjectTakesItsNamespaceAlong(t *testing.T) {
+	t.Parallel()
 	url := databases.Clone(t, Template{Name: "main", Schema: "main"})
 	run(t, url, "INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())",
 		"INSERT INTO namespaces (id, name, path, type, organization_id) VALUES (7, 'p', 'p', 'Project', 1), (8, 'g', 'g', 'Group', 1)",
@@ -103,6 +106,7 @@ func TestSchema_AProjectTakesItsNamespaceAlong(t *testing.T) {
 }
 
 func TestSchema_LoadedTwiceStaysAsItIs(t *testing.T) {
+	t.Parallel()
 	url := databases.Clone(t, Template{Name: "main", Schema: "main"})
 	for _, schema := range []string{"main", "all"} { // ci and sec come in addition
 		if err := LoadSchema(t.Context(), url, schema); err != nil {
@@ -115,6 +119,7 @@ func TestSchema_LoadedTwiceStaysAsItIs(t *testing.T) {
 }
 
 func TestSchema_UnknownNameIsAnError(t *testing.T) {
+	t.Parallel()
 	if err := LoadSchema(t.Context(), "postgres://127.0.0.1:1/x", "man"); err == nil {
 		t.Error("no error")
 	}

@@ -12,6 +12,7 @@ import (
 )
 
 func TestTests_ClonesAreApartAndEqualTheirTemplate(t *testing.T) {
+	t.Parallel()
 	prepared := 0
 	from := Template{Name: "apart", Schema: "sec", Prepare: func(ctx context.Context, url string) error {
 		prepared++
@@ -35,6 +36,7 @@ func TestTests_ClonesAreApartAndEqualTheirTemplate(t *testing.T) {
 }
 
 func TestTests_ClonesAreDroppedWithTheirConnections(t *testing.T) {
+	t.Parallel()
 	var url string
 	var open *pgx.Conn
 	t.Run("uses a clone", func(t *testing.T) {
@@ -54,6 +56,7 @@ func TestTests_ClonesAreDroppedWithTheirConnections(t *testing.T) {
 }
 
 func TestTests_ManyTestsCloneAtOnce(t *testing.T) {
+	t.Parallel()
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
@@ -76,6 +79,7 @@ func (f *failing) Fatalf(format string, args ...any) {
 }
 
 func TestTests_FailedPreparationFailsEveryTestThatAsks(t *testing.T) {
+	t.Parallel()
 	broken := Template{Name: "broken", Prepare: func(context.Context, string) error { return errors.New("no migrations today") }}
 	for range 2 {
 		f := &failing{}
@@ -95,6 +99,7 @@ type suite func() int
 func (s suite) Run() int { return s() }
 
 func TestTests_RunStopsTheClusterAndKeepsTheResult(t *testing.T) {
+	t.Parallel()
 	var own Tests
 	var dir string
 	code := own.Run(suite(func() int {

@@ -40,6 +40,7 @@ func recordsOf(parent string) string {
 }
 
 func TestTrickle_KeepsDeletingParentsWithChildren(t *testing.T) {
+	t.Parallel()
 	urls := demoEstate(t)
 	trickling(t, urls)
 	for parent, before := range map[string]int{"users": 100, "projects": 40, "namespaces": 60, "merge_requests": 350} {
@@ -51,6 +52,7 @@ func TestTrickle_KeepsDeletingParentsWithChildren(t *testing.T) {
 }
 
 func TestTrickle_StopsAddingAtTheLimit(t *testing.T) {
+	t.Parallel()
 	urls := demoEstate(t)
 	const fill = `WITH added AS (INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value)
 		SELECT 'public.users', 0 FROM generate_series(1, 2000) RETURNING 1) SELECT count(*)::text FROM added`
@@ -68,6 +70,7 @@ func TestTrickle_StopsAddingAtTheLimit(t *testing.T) {
 }
 
 func TestTrickle_SurvivesADatabaseError(t *testing.T) {
+	t.Parallel()
 	urls := demoEstate(t)
 	run(t, urls["sec"], "ALTER TABLE vulnerabilities RENAME TO elsewhere")
 	trickling(t, urls)

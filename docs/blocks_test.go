@@ -1,8 +1,11 @@
 package docs_test
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -181,9 +184,13 @@ func (b block) first() string {
 	return ""
 }
 
+// runs reports whether a page with this block is tried.
+func (b block) runs() bool { return !b.noTest && b.kind != "" && b.kind != "text" }
+
 func (b block) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
 
 func TestBlocks_SayWhatTheyAre(t *testing.T) {
+	t.Parallel()
 	kinds := []string{"sh", "console", "sql", "yaml", "json", "text", ""}
 	found := map[string]bool{}
 	for _, page := range pages(t) {
@@ -222,10 +229,38 @@ func TestBlocks_SayWhatTheyAre(t *testing.T) {
 	}
 }
 
+func TestBlocks_AreReadByTheirParsers(t *testing.T) {
+	t.Parallel()
+	for _, page := range pages(t) {
+		_, blocks := read(t, page)
+		commands := ""
+		for _, b := range blocks {
+			content := []byte(strings.Join(b.lines, "\n") + "\n")
+			switch b.kind {
+			case "yaml", "json":
+				file := filepath.Join(t.TempDir(), "caretaker", filepath.Base(cmp.Or(b.name, b.kind)))
+				err := errors.Join(os.Mkdir(filepath.Dir(file), 0o700), os.WriteFile(file, content, 0o600))
+				if err := cmp.Or(err, parse(file, content)); err != nil && !b.noTest {
+					t.Errorf("%s: %v", b, err)
+				}
+			case "sh", "console":
+				for _, one := range b.steps() {
+					commands += one.command + "\n"
+				}
+			}
+		}
+		shell := exec.Command("bash", "-n")
+		shell.Stdin = strings.NewReader(commands)
+		if out, err := shell.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v: %s", page, err, out)
+		}
+	}
+}
+
 // A link to a page or a file of the repository, without its anchor.
 var link = regexp.MustCompile(`\]\(([^)#:\s]+)(#[^)\s]*)?\)|(?:src|srcset)="([^":]+)"`)
 
-func TestPages_LinksLeadToFiles(t *testing.T) {
+func TestLinks_LeadToFiles(t *testing.T) {
 	for _, page := range append(pages(t), "CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md") {
 		text, _ := read(t, page)
 		for _, m := range link.FindAllStringSubmatch(text, -1) {

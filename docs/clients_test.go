@@ -24,7 +24,7 @@ var clients = map[string]string{
 var refusals = map[string]string{"go": "NotFound", "python": "NOT_FOUND", "ruby": "NotFound"}
 
 func TestClients_RunWatchAndReadErrors(t *testing.T) {
-	s := newSession(t, databases.Cluster(t), programs(t))
+	s := newSession(t, <-estates(t, 1), programs(t))
 	s.tidyUp()
 	s.openDemo()
 	_, blocks := read(t, "docs/security.md")

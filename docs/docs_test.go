@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -27,14 +29,12 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-var databases devdb.Tests
-
 // The test program is caretaker itself where it is called by that name.
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == "caretaker" {
 		os.Exit(cli.Main(os.Args[1:]))
 	}
-	os.Exit(databases.Run(m))
+	os.Exit(m.Run())
 }
 
 // demo are the names of the databases that a page without other words is tried on, with those that
@@ -46,19 +46,19 @@ var demo = map[string]string{
 // onEmpty marks a page that brings its own tables.
 var onEmpty = regexp.MustCompile(`(?m)^<!-- tested on an empty database -->$`)
 
+// The pages in full are run by make test-docs. Pages that are tried at the same time are on different estates.
 func TestPages_DoWhatTheySay(t *testing.T) {
-	programs := programs(t)
+	programs, free := programs(t), estates(t, runtime.GOMAXPROCS(0))
 	for _, page := range pages(t) {
 		text, blocks := read(t, page)
-		runnable := false
-		for _, b := range blocks {
-			runnable = runnable || !b.noTest && b.kind != "" && b.kind != "text"
-		}
-		if !runnable {
+		if !slices.ContainsFunc(blocks, block.runs) {
 			continue
 		}
 		t.Run(page, func(t *testing.T) {
-			s := newSession(t, databases.Cluster(t), programs)
+			t.Parallel()
+			e := <-free
+			t.Cleanup(func() { free <- e })
+			s := newSession(t, e, programs)
 			s.tidyUp()
 			if onEmpty.MatchString(text) {
 				s.openEmpty()
@@ -73,6 +73,34 @@ func TestPages_DoWhatTheySay(t *testing.T) {
 		})
 	}
 }
+
+// estate is a cluster of its own, as pages give names to roles and databases.
+type estate struct {
+	databases devdb.Tests
+	demo      sync.Once
+	err       error
+}
+
+// estates returns clusters that start when they are used, and stop when the test ends.
+func estates(t *testing.T, n int) chan *estate {
+	t.Helper()
+	free := make(chan *estate, n)
+	for range n {
+		e := &estate{databases: devdb.Tests{Settings: map[string]string{"cluster_name": "pages"}}}
+		t.Cleanup(func() {
+			if e.databases.Run(noTests{}) != 0 {
+				t.Error("a cluster did not stop")
+			}
+		})
+		free <- e
+	}
+	return free
+}
+
+// noTests lets devdb.Tests.Run stop its cluster.
+type noTests struct{}
+
+func (noTests) Run() int { return 0 }
 
 // programs are a folder with caretaker and grpcurl.
 func programs(t *testing.T) string {
@@ -118,11 +146,6 @@ func (s *session) try(b block) {
 	case "yaml":
 		if b.name != "" {
 			s.yaml(b)
-		}
-	case "json":
-		var v any
-		if err := yaml.Unmarshal([]byte(strings.Join(b.lines, "\n")), &v); err != nil {
-			s.t.Errorf("%s: %v", b, err)
 		}
 	}
 }
@@ -177,23 +200,30 @@ func (s *session) yaml(b block) {
 	if err := os.WriteFile(file, content, 0o600); err != nil {
 		s.t.Fatal(err)
 	}
+	if err := parse(file, content); err != nil {
+		s.t.Errorf("%s: %v", b, err)
+	}
+}
+
+// parse has a file of YAML read by the parser of files of that name.
+func parse(file string, content []byte) error {
 	var v any
-	err := yaml.Unmarshal(content, &v)
-	switch {
-	case err != nil:
+	if err := yaml.Unmarshal(content, &v); err != nil {
+		return err
+	}
+	var err error
+	switch base := filepath.Base(file); {
 	case base == "caretaker.yml":
 		_, err = config.LoadPartial(file, &service.Config{})
 	case base == "tokens.yml":
 		_, err = access.New(access.Config{TokensFile: file, Workers: servicetest.Workers()})
 	case base == "client.yml":
-		s.t.Setenv("XDG_CONFIG_HOME", filepath.Join(s.root, "home", "me", ".config"))
-		_, err = config.ReadClient("")
+		folder := filepath.Dir(filepath.Dir(file))
+		_, err = config.Environment{"XDG_CONFIG_HOME=" + folder}.ReadClient("")
 	case strings.HasSuffix(base, "loose_foreign_keys.yml"):
 		_, err = loosefk.LoadDefinitions(file)
 	}
-	if err != nil {
-		s.t.Errorf("%s: %v", b, err)
-	}
+	return err
 }
 
 // demoConfiguration is the file caretaker.yml that a reader has by then.
@@ -219,7 +249,7 @@ func (s *session) openEmpty() {
 
 // openDemo gives the page the demo data of "caretaker dev", its variables, and a server.
 func (s *session) openDemo() {
-	if err := loadDemo(s.cluster); err != nil {
+	if err := s.estate.loadDemo(s.cluster); err != nil {
 		s.t.Fatal(err)
 	}
 	variables := ""
@@ -255,15 +285,10 @@ func (s *session) openDemo() {
 }
 
 // loadDemo makes, once, the databases of which each page has copies.
-func loadDemo(cluster *devdb.Cluster) error {
-	demoLoaded.Do(func() { errLoadingDemo = makeDemo(cluster) })
-	return errLoadingDemo
+func (e *estate) loadDemo(cluster *devdb.Cluster) error {
+	e.demo.Do(func() { e.err = makeDemo(cluster) })
+	return e.err
 }
-
-var (
-	demoLoaded     sync.Once
-	errLoadingDemo error
-)
 
 func makeDemo(cluster *devdb.Cluster) error {
 	ctx, urls := context.Background(), map[string]string{}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -13,7 +14,9 @@ import (
 	"os/user"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -28,6 +31,7 @@ type session struct {
 	root string
 	// urls are those of the databases that the page may name, by their names there.
 	urls    map[string]string
+	estate  *estate
 	cluster *devdb.Cluster
 	// ports are free ones, by those of the page.
 	ports   map[string]string
@@ -42,8 +46,6 @@ type server struct {
 	pid int
 	log string
 }
-
-const commandTimeout = time.Minute
 
 var (
 	databaseURL = regexp.MustCompile(`postgres(?:ql)?://(?:([\w-]+)(?::(\w+))?@)?[\w.:-]+/(\w+)(\?[^\s'"),}]*)?`)
@@ -60,14 +62,15 @@ func goesOn(line string) bool {
 }
 
 // newSession starts a shell in an empty home.
-func newSession(t *testing.T, cluster *devdb.Cluster, programs string) *session {
+func newSession(t *testing.T, e *estate, programs string) *session {
 	t.Helper()
 	root, err := os.MkdirTemp("", "caretaker-docs-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &session{
-		t: t, root: root, cluster: cluster, urls: map[string]string{}, ports: map[string]string{},
+		t: t, root: root, estate: e, cluster: e.databases.Cluster(t),
+		urls: map[string]string{}, ports: map[string]string{},
 	}
 	for _, port := range []string{"50051", "9464", "8080"} {
 		s.ports[port] = freePort(t)
@@ -109,15 +112,25 @@ func newSession(t *testing.T, cluster *devdb.Cluster, programs string) *session 
 	return s
 }
 
+// lastPort is the last port that freePort has returned, less firstPort.
+var lastPort atomic.Uint32
+
+// Ports that freePort chooses from are below those that the system gives to who asks for any: the
+// server of a page listens some time after its port was chosen.
+const firstPort, ports = 12000, 16000
+
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	lastPort.CompareAndSwap(0, rand.Uint32N(ports))
+	for range ports {
+		port := strconv.Itoa(int(firstPort + lastPort.Add(1)%ports))
+		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			_ = l.Close()
+			return port
+		}
 	}
-	defer func() { _ = l.Close() }()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
+	t.Fatal("no free port")
+	return ""
 }
 
 func (s *session) environment(home, programs string) []string {
@@ -200,8 +213,8 @@ func (s *session) run(script string) (output string, code int) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(commandTimeout):
-		s.t.Fatalf("no end after %s: %s", commandTimeout, script)
+	case <-time.After(devdb.WaitTimeout):
+		s.t.Fatalf("no end after %s: %s", devdb.WaitTimeout, script)
 	}
 	printed, readErr := os.ReadFile(file + ".out")
 	if readErr != nil {

@@ -22,6 +22,7 @@ func filtered(t *testing.T, quiet ...string) (trace.Tracer, *tracetest.SpanRecor
 }
 
 func TestFilter_AWithheldSpanIsNotSent(t *testing.T) {
+	t.Parallel()
 	tracer, spans := filtered(t)
 	ctx, run := tracer.Start(t.Context(), "maintenance.run")
 	for i := range 3 {
@@ -36,6 +37,7 @@ func TestFilter_AWithheldSpanIsNotSent(t *testing.T) {
 }
 
 func TestFilter_QuietRootsAreLeftOutUnlessTheyFail(t *testing.T) {
+	t.Parallel()
 	remote := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled, Remote: true})
 	for name, test := range map[string]struct {
 		ctx  context.Context

@@ -26,6 +26,7 @@ func whereItArose() error {
 }
 
 func TestErrors_BearTheStackOfTheirOrigin(t *testing.T) {
+	t.Parallel()
 	err := errors.Join(errors.New("first"), fmt.Errorf("on the way: %w", whereItArose()))
 	got := line(t, func(ctx context.Context, logger *slog.Logger) { logger.ErrorContext(ctx, "a", "error", err) })
 	stack, _ := got["stack"].(string)
@@ -35,6 +36,7 @@ func TestErrors_BearTheStackOfTheirOrigin(t *testing.T) {
 }
 
 func TestErrors_WithoutAnOriginBearTheStackOfTheLine(t *testing.T) {
+	t.Parallel()
 	for _, log := range []func(ctx context.Context, logger *slog.Logger){
 		func(ctx context.Context, logger *slog.Logger) { logger.ErrorContext(ctx, "a", "error", "text") },
 		func(ctx context.Context, logger *slog.Logger) { logger.Log(ctx, slog.LevelError, "a") },
@@ -47,6 +49,7 @@ func TestErrors_WithoutAnOriginBearTheStackOfTheLine(t *testing.T) {
 }
 
 func TestStack_IsOfErrorsOnlyAndOnlyOnce(t *testing.T) {
+	t.Parallel()
 	if got := line(t, func(ctx context.Context, logger *slog.Logger) { logger.WarnContext(ctx, "a", "error", whereItArose()) }); got["stack"] != nil {
 		t.Errorf("a warning has %v", got["stack"])
 	}
@@ -58,6 +61,7 @@ func TestStack_IsOfErrorsOnlyAndOnlyOnce(t *testing.T) {
 }
 
 func TestNewLogger_WritesTextWhereItIsAskedFor(t *testing.T) {
+	t.Parallel()
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -82,6 +86,7 @@ func TestNewLogger_WritesTextWhereItIsAskedFor(t *testing.T) {
 }
 
 func TestTimes_AreInUTCWhereverTheMachineIs(t *testing.T) {
+	t.Parallel()
 	at := time.Date(2026, 11, 21, 2, 0, 0, 0, time.FixedZone("here", -8*3600))
 	got := line(t, func(ctx context.Context, logger *slog.Logger) {
 		_ = logger.Handler().Handle(ctx, slog.NewRecord(at, slog.LevelInfo, "a", 0))

@@ -20,6 +20,8 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
+
+	"github.com/caretaker-go/caretaker/devdb"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -32,7 +34,7 @@ func start(t *testing.T, config Config) *Telemetry {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 		defer cancel()
 		if err := telemetry.Shutdown(ctx); err != nil {
 			t.Error(err)
@@ -133,7 +135,7 @@ func TestShutdown_DoesNotWaitForADeadCollector(t *testing.T) {
 	}
 	_, span := otel.Tracer("test").Start(t.Context(), "maintenance.run")
 	span.End()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // elapses: the collector never answers
 	defer cancel()
 	if err := telemetry.Shutdown(ctx); err == nil {
 		t.Error("got no error for what was lost")

@@ -16,6 +16,7 @@ func samples(at time.Time, values map[time.Duration]int64, order ...time.Duratio
 }
 
 func TestCurve_EndsWithThePresentValueAndHasGaps(t *testing.T) {
+	t.Parallel()
 	at := time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)
 	kept := samples(at, map[time.Duration]int64{3 * time.Hour: 50, 3*time.Hour - 4*time.Minute: 100, 4 * time.Minute: 20},
 		3*time.Hour, 3*time.Hour-4*time.Minute, 4*time.Minute)
@@ -32,6 +33,7 @@ func TestCurve_EndsWithThePresentValueAndHasGaps(t *testing.T) {
 }
 
 func TestCurve_OfAYoungServerBeginsAnHourAgo(t *testing.T) {
+	t.Parallel()
 	at := time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)
 	c := newCurve(samples(at, map[time.Duration]int64{2 * time.Minute: 7}, 2*time.Minute), 7, at, overviewSpan)
 	if c.Span != time.Hour || c.Line != "M580.0 0.0L600.0 0.0" {
@@ -40,6 +42,7 @@ func TestCurve_OfAYoungServerBeginsAnHourAgo(t *testing.T) {
 }
 
 func TestCurve_OfNothingIsNone(t *testing.T) {
+	t.Parallel()
 	at := time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)
 	if c := newCurve(samples(at, nil, 7*time.Hour), 7, at, overviewSpan); c != nil {
 		t.Errorf("got %+v", c)

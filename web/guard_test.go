@@ -18,6 +18,7 @@ import (
 )
 
 func TestEveryAnswer_ForbidsForeignContent(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	for _, path := range []string{"/", "/nothing"} {
 		answer, body := f.request(http.MethodGet, path)
@@ -34,6 +35,7 @@ func TestEveryAnswer_ForbidsForeignContent(t *testing.T) {
 }
 
 func TestOnlyReading_IsAllowed(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions} {
 		if answer, _ := f.request(method, "/"); answer.StatusCode != http.StatusMethodNotAllowed || answer.Header.Get("Allow") != "GET, HEAD" {
@@ -46,8 +48,9 @@ func TestOnlyReading_IsAllowed(t *testing.T) {
 }
 
 func TestForeignNames_AreRefusedOnLoopback(t *testing.T) {
+	t.Parallel()
 	f := start(t)
-	for host, want := range map[string]int{"evil.example": 421, "localhost:1": 200, "127.0.0.1": 200, "[::1]:8080": 200, "evil.example:8080": 421} {
+	for host, want := range map[string]int{"evil.example": 421, "localhost:1": 200, "127.0.0.1": 200, "[::1]:81": 200, "evil.example:81": 421} {
 		if answer, _ := f.request(http.MethodGet, "/", func(r *http.Request) { r.Host = host }); answer.StatusCode != want {
 			t.Errorf("%s: %s", host, answer.Status)
 		}
@@ -55,6 +58,7 @@ func TestForeignNames_AreRefusedOnLoopback(t *testing.T) {
 }
 
 func TestToken_IsNeededAsBearerOrPassword(t *testing.T) {
+	t.Parallel()
 	only, err := access.New(access.Config{Token: "secret"})
 	if err != nil {
 		t.Fatal(err)
@@ -86,6 +90,7 @@ func TestToken_IsNeededAsBearerOrPassword(t *testing.T) {
 }
 
 func TestTLS_IsTheSitesOwn(t *testing.T) {
+	t.Parallel()
 	shared := &tls.Config{MinVersion: tls.VersionTLS12}
 	f := start(t)
 	config := f.site.config
@@ -109,6 +114,7 @@ func trusted(name string) func(*http.Request) {
 }
 
 func TestRoles_OfThePageAreThoseOfTheAPI(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "tokens.yml")
 	entry := func(name, more string) string {
 		hash := sha256.Sum256([]byte(name + "-token"))
@@ -126,7 +132,7 @@ func TestRoles_OfThePageAreThoseOfTheAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := start(t, func(c *Config) { c.Access = known })
-	handler := f.site.handler(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 8080})
+	handler := f.site.handler(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 9999})
 	bearer := func(token string) func(*http.Request) {
 		return func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) }
 	}

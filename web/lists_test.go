@@ -10,6 +10,7 @@ import (
 )
 
 func TestRuns_AreChosenByWorkerAndStateAndPaged(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	f.exec(`INSERT INTO maintenance.runs (id, worker, trigger, state, requested_by, replica, heartbeat_ttl, started_at, finished_at)
 		SELECT ('01900000-0000-7000-8000-' || lpad(i::text, 12, '0'))::uuid, $1, 'request', CASE i % 2 WHEN 0 THEN 'failed' ELSE 'succeeded' END,
@@ -34,6 +35,7 @@ func TestRuns_AreChosenByWorkerAndStateAndPaged(t *testing.T) {
 }
 
 func TestJobs_AreChosenByKindAndStateAndPaged(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	f.run(tokens, false)
 	jobs, err := f.service.Jobs(t.Context(), service.JobFilter{Limit: 100})
@@ -46,6 +48,7 @@ func TestJobs_AreChosenByKindAndStateAndPaged(t *testing.T) {
 }
 
 func TestWaiting_SaysWhoWaitsAndWhy(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	f.exec(`INSERT INTO maintenance.dead_records (id, fully_qualified_table_name, primary_key_value, definition, sqlstate, message,
 		failures, recorded_at, dead_at) VALUES (1, 'public.users', 77, 'notes.author_id', '23503', 'quotes a row', 10, now(), now())`)
@@ -80,6 +83,7 @@ func TestWaiting_SaysWhoWaitsAndWhy(t *testing.T) {
 }
 
 func TestOverview_LinksFiguresToWhoTheyAre(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	f.exec(`INSERT INTO maintenance.dead_records (id, fully_qualified_table_name, primary_key_value, definition, sqlstate, message,
 		failures, recorded_at, dead_at) VALUES (1, 'public.users', 77, 'notes.author_id', '23503', '', 10, now(), now())`)
@@ -88,6 +92,7 @@ func TestOverview_LinksFiguresToWhoTheyAre(t *testing.T) {
 }
 
 func TestMainDown_IsToldOnce(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	f.run(tokens, false)
 	f.page("/")
@@ -100,6 +105,7 @@ func TestMainDown_IsToldOnce(t *testing.T) {
 }
 
 func TestOutages_AreThoseOfSeveralWorkers(t *testing.T) {
+	t.Parallel()
 	down := &service.Failing{Class: service.FailureUnreachable, Database: "ci", Message: "database ci: unreachable"}
 	workers := []service.WorkerStatus{
 		{Worker: "a", Condition: service.ConditionFailing, Failing: down},
@@ -115,6 +121,7 @@ func TestOutages_AreThoseOfSeveralWorkers(t *testing.T) {
 }
 
 func TestDryRun_SaysWould(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	r := f.run(tokens, true)
 	f.page("/runs/"+r.ID, "What a run would do", "A run would", "--expected-digest "+r.CandidatesDigest)

@@ -15,6 +15,7 @@ func lease(i int, held bool) service.Lease {
 }
 
 func TestLeases_ThoseHeldAreAllShownAndOthersAsLongAsThereIsRoom(t *testing.T) {
+	t.Parallel()
 	var w service.WorkerStatus
 	for i := range 30 {
 		w.Leases = append(w.Leases, lease(i, i%15 == 0))
@@ -34,6 +35,7 @@ func TestLeases_ThoseHeldAreAllShownAndOthersAsLongAsThereIsRoom(t *testing.T) {
 }
 
 func TestDatabases_WhatIsNotShownIsSummedUp(t *testing.T) {
+	t.Parallel()
 	w := service.WorkerStatus{Worker: "w"}
 	for i := range 30 {
 		d := service.DatabaseStatus{Name: fmt.Sprint(i), Known: true}

@@ -25,6 +25,7 @@ func (f *fixture) one() (user, group, placeholder int64) {
 }
 
 func TestPlan_IsWhatTheServiceSaysAndWritesNothing(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	user, group, placeholder := f.one()
 	if _, err := f.service.Protect(t.Context(), service.Protection{Kind: "user", ID: user, Reason: "evidence <b>", By: "me"}, 0); err != nil {
@@ -61,6 +62,7 @@ func TestPlan_IsWhatTheServiceSaysAndWritesNothing(t *testing.T) {
 }
 
 func TestPlan_SaysWhyThereIsNone(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	for path, want := range map[string]struct {
 		code  int
@@ -82,6 +84,7 @@ func TestPlan_SaysWhyThereIsNone(t *testing.T) {
 }
 
 func TestPlan_IsForViewers(t *testing.T) {
+	t.Parallel()
 	only, err := access.New(access.Config{Token: "secret"})
 	if err != nil {
 		t.Fatal(err)
@@ -102,6 +105,7 @@ func TestPlan_IsForViewers(t *testing.T) {
 }
 
 func TestPlan_SaysWhenTooManyAreBeingMade(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	answer := httptest.NewRecorder()
 	f.site.pages.noPlan(answer, httptest.NewRequest(http.MethodGet, "/plan/user/1", http.NoBody), &service.PlansBusyError{})
@@ -111,6 +115,7 @@ func TestPlan_SaysWhenTooManyAreBeingMade(t *testing.T) {
 }
 
 func TestPlan_IsOneClickFromWhateverIsToGo(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	dry := f.run(tokens, true)
 	if len(dry.Candidates) == 0 {
@@ -136,6 +141,7 @@ func TestPlan_IsOneClickFromWhateverIsToGo(t *testing.T) {
 }
 
 func TestPlannedBy_IsTheTargetOfAJobThatMayStillRun(t *testing.T) {
+	t.Parallel()
 	for want, j := range map[string]service.Job{
 		"/plan/user/7":        {Kind: repo.DeleteUser{}.Kind(), Args: []byte(`{"user_id": 7, "deleted_by_id": 8}`), State: "discarded"},
 		"/plan/group/8":       {Kind: repo.DestroyGroup{}.Kind(), Args: []byte(`{"group_id": 8, "user_id": 7}`)},

@@ -8,6 +8,7 @@ import (
 )
 
 func TestRun_SaysHowMuchOfWhatWasDueIsDone(t *testing.T) {
+	t.Parallel()
 	page := func(change func(*runPage)) int64 {
 		p := &runPage{
 			Run:    service.Run{Worker: "ghost_user_migration", State: running, Counts: map[string]int64{"migrated_users": 20, "failed_users": 5, "moved_rows": 9}},

@@ -56,6 +56,7 @@ func TestFailedReading_KeepsWhatWasKnown(t *testing.T) {
 }
 
 func TestReadings_AreForgottenWhenThereAreTooMany(t *testing.T) {
+	t.Parallel()
 	r := &recent{known: map[string]*reading{}}
 	for i := range 10 * maxReadings {
 		read(t.Context(), r, fmt.Sprint(i), readEvery, func(context.Context) (int, error) { return i, nil })

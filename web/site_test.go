@@ -12,6 +12,7 @@ import (
 )
 
 func TestOverview_ShowsEveryWorkerAsGetStatusDoes(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	f.run(tokens, false)
 	f.fresh()
@@ -49,6 +50,7 @@ func (f *fixture) differs(t *testing.T) string {
 }
 
 func TestRun_HasItsCountsItsTraceAndItsJobs(t *testing.T) {
+	t.Parallel()
 	f := start(t, func(c *Config) { c.TraceURL = "https://jaeger.example/trace/{trace_id}?x=1" })
 	r := f.run(tokens, false)
 	f.page("/runs/"+strings.ToUpper(r.ID), r.ID, "request by a test", number(r.Counts["scheduled_jobs"]), "scheduled jobs", "Jobs that it queued", "user id",
@@ -57,6 +59,7 @@ func TestRun_HasItsCountsItsTraceAndItsJobs(t *testing.T) {
 }
 
 func TestDryRun_IsMarkedEverywhere(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	r := f.run(tokens, true)
 	for _, path := range []string{"/", "/workers/" + tokens, "/runs/" + r.ID} {
@@ -65,6 +68,7 @@ func TestDryRun_IsMarkedEverywhere(t *testing.T) {
 }
 
 func TestJob_TellsWhatBecameOfIt(t *testing.T) {
+	t.Parallel()
 	f := start(t, func(c *Config) { c.TraceURL = "https://jaeger.example/trace/{trace_id}" })
 	f.run(tokens, false)
 	const trace = "0af7651916cd43dd8448eb211c80319c"
@@ -85,6 +89,7 @@ func TestJob_TellsWhatBecameOfIt(t *testing.T) {
 }
 
 func TestPaused_SaysByWhomAndUntilWhenAndRunsNoScript(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	const evil = `<script>alert(1)</script>"'><img src=x onerror=alert(2)>`
 	if _, err := f.service.PauseWorker(t.Context(), tokens, evil, evil, time.Hour); err != nil {
@@ -101,6 +106,7 @@ func TestPaused_SaysByWhomAndUntilWhenAndRunsNoScript(t *testing.T) {
 }
 
 func TestMainDown_IsSaidAndWhatWasKnownIsShown(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	r := f.run(tokens, false)
 	f.page("/", r.ID)
@@ -114,12 +120,14 @@ func TestMainDown_IsSaidAndWhatWasKnownIsShown(t *testing.T) {
 }
 
 func TestMissedFires_AreShown(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	f.exec(`INSERT INTO maintenance.fires (worker, fire_time, claimed_by, outcome) VALUES ($1, now() - interval '5 minutes', '', 'missed')`, keys)
 	f.page("/", "Fires missed", "missed", "5 min ago")
 }
 
 func TestCurve_IsDrawnFromWhatWasKept(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	f.exec(`INSERT INTO maintenance.backlog_samples (minute, worker, pending, due, deferred, dead)
 		SELECT date_trunc('minute', now()) - make_interval(mins => i), $1, 1000 + i, 0, 0, 3 FROM generate_series(1, 300) i`, tokens)
@@ -128,6 +136,7 @@ func TestCurve_IsDrawnFromWhatWasKept(t *testing.T) {
 }
 
 func TestNothing_IsNotFound(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	for _, path := range []string{
 		"/nothing", "/workers/nobody", "/runs/1", "/runs/01a1fc25-49b4-7a5a-9f8b-d9d55372381d", "/jobs/x", "/jobs/0", "/jobs/-1", "/jobs/9223372036854775807",
@@ -140,6 +149,7 @@ func TestNothing_IsNotFound(t *testing.T) {
 }
 
 func TestAssets_AreKeptForEverByTheirContent(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	body := f.page("/")
 	for _, marker := range []string{`href="/static/style-`, `src="/static/refresh-`, `href="/static/icon-`} {
@@ -154,6 +164,7 @@ func TestAssets_AreKeptForEverByTheirContent(t *testing.T) {
 }
 
 func TestBy_NamesTheTriggerThatItWas(t *testing.T) {
+	t.Parallel()
 	for want, r := range map[string]service.Run{
 		"schedule by vm/1/abc": {Trigger: "schedule", RequestedBy: "vm/1/abc"}, "request by alice": {Trigger: "request", RequestedBy: "alice"},
 		"request": {Trigger: "request"},
@@ -165,6 +176,7 @@ func TestBy_NamesTheTriggerThatItWas(t *testing.T) {
 }
 
 func TestUnused_WorkersAreOneLineAndNoTrouble(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	f.exec(`ALTER TABLE ghost_user_migrations RENAME TO hidden`)
 	body := f.page("/", "<title>in order", "Not used: <a href=\"/workers/ghost_user_migration\">", "database main has no ghost_user_migrations")

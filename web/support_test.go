@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"go.opentelemetry.io/otel"
@@ -31,7 +30,13 @@ var databases devdb.Tests
 
 func TestMain(m *testing.M) {
 	otel.SetTracerProvider(trace.NewTracerProvider())
-	os.Exit(databases.Run(m))
+	code := databases.Run(m)
+	http.DefaultClient.CloseIdleConnections()
+	if err := goleak.Find(); code == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
 const (
@@ -68,7 +73,6 @@ type fixture struct {
 
 func start(t *testing.T, change ...func(*Config)) *fixture {
 	t.Helper()
-	t.Cleanup(func() { goleak.VerifyNone(t, goleak.IgnoreCurrent()) })
 	ctx := context.Background()
 	address := databases.Clone(t, demo())
 	f := &fixture{t: t, client: &http.Client{Transport: &http.Transport{}}}
@@ -133,7 +137,7 @@ func (f *fixture) serve(change []func(*Config)) {
 	served := make(chan error, 1)
 	go func() { served <- f.site.Serve(listener) }()
 	f.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 		defer cancel()
 		f.site.Stop(ctx)
 		if err := <-served; err != nil {

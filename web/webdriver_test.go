@@ -21,7 +21,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caretaker-go/caretaker/devdb"
 )
@@ -51,7 +50,7 @@ func browse(t *testing.T, extra ...string) *browser {
 	if err := process.Start(); err != nil {
 		t.Fatal(err)
 	}
-	b := &browser{t: t, session: "http://" + address, client: &http.Client{Transport: &http.Transport{}, Timeout: time.Minute}}
+	b := &browser{t: t, session: "http://" + address, client: &http.Client{Transport: &http.Transport{}, Timeout: devdb.WaitTimeout}}
 	t.Cleanup(func() {
 		b.client.CloseIdleConnections()
 		_ = process.Process.Signal(os.Interrupt)
