@@ -81,7 +81,7 @@ func (l *lab) another() (*Queue, *repo.Database) {
 	}
 	l.Cleanup(main.Close)
 	config := QueueConfig{PollInterval: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
-	if testing.Verbose() {
+	if flag.Lookup("test.v").Value.String() == "true" { // not with -json
 		config.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
 	q, err := NewQueue(main, config)
