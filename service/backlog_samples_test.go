@@ -8,7 +8,7 @@ import (
 
 func TestSampleBacklogs_KeepsOneRowAMinuteForADay(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete}]")
 	e.Exec("main", `INSERT INTO maintenance.backlog_samples (minute, worker, pending, due, deferred, dead)
 		SELECT date_trunc('minute', now()) - make_interval(hours => i), $1, i, 0, 0, 0 FROM generate_series(1, 40) i`, servicetest.LooseForeignKeys)
@@ -32,7 +32,7 @@ func TestSampleBacklogs_KeepsOneRowAMinuteForADay(t *testing.T) {
 
 func TestSampleBacklogs_LeavesOutWhatIsNotKnown(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete}]")
 	e.Open[1].Close()
 	if err := s.SampleBacklogs(t.Context()); err != nil {
@@ -44,7 +44,7 @@ func TestSampleBacklogs_LeavesOutWhatIsNotKnown(t *testing.T) {
 
 func TestJobCounts_StopCounting(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	s := e.Service("")
 	e.Exec("main", `INSERT INTO maintenance.river_job (kind, args, max_attempts, state, scheduled_at, finalized_at)
 		SELECT 'delete_user', '{}', 25, state::maintenance.river_job_state, now(), CASE WHEN state IN ('discarded', 'completed') THEN now() END

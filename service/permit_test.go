@@ -19,7 +19,7 @@ func writing(
 	t *testing.T, work func(context.Context, *run.Execution) error,
 ) (*servicetest.Estate, *service.Service) {
 	t.Helper()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	s := e.Service(servicetest.OneChild)
 	err := s.AddWorker(&run.Worker{
 		Name: "writer", Config: run.WorkerConfig{Schedule: "0 0 * * *"}, MaxRuntime: short, Work: work,
@@ -128,7 +128,7 @@ func TestPermit_IsGivenBackByAPanic(t *testing.T) {
 
 func TestPermit_WithoutAGuardWritesNothing(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), now())`)
 	limits := repo.Limits{Statement: time.Second, Lock: time.Second}
 	dropped, err := e.Open[0].DropTokenPass(context.Background(), repo.Permit{Limits: limits})

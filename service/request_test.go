@@ -186,7 +186,7 @@ func TestRunBatch_ClientThatHangsUpDoesNotStopTheRun(t *testing.T) {
 
 func TestRunBatch_SaysWhatIsWrongWithARequest(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	s := e.Service(servicetest.OneChild)
 	for _, c := range []struct {
 		name    string
@@ -214,7 +214,7 @@ func TestRunBatch_SaysWhatIsWrongWithARequest(t *testing.T) {
 
 func TestRunBatch_NotConfiguredIsSaidBeforeAnythingIsDone(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	s := e.Service("")
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, RequestID: "once"})
 	var unconfigured *service.NotConfiguredError
@@ -230,7 +230,7 @@ func TestRunBatch_NotConfiguredIsSaidBeforeAnythingIsDone(t *testing.T) {
 
 func TestRunBatch_DatabaseOfAnEmptyRequestIsThisMinutes(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci", "sec")
+	e := servicetest.New(t, servicetest.Small, "main", "ci", "sec")
 	s := e.Service(servicetest.OneChild)
 	var now time.Time
 	for {
@@ -253,7 +253,7 @@ func TestRunBatch_DatabaseOfAnEmptyRequestIsThisMinutes(t *testing.T) {
 
 func TestRunBatch_RequestIDOfAnotherRequestIsRefused(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
 	first, err := request(s, "once", false)

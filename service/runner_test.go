@@ -163,7 +163,7 @@ func TestPauseWorker_EndsByItself(t *testing.T) {
 
 func TestPauseWorker_TheLastPauseCounts(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	s := e.Service(servicetest.OneChild)
 	for _, c := range []struct {
 		reason string
@@ -183,7 +183,7 @@ func TestPauseWorker_TheLastPauseCounts(t *testing.T) {
 
 func TestPauseWorker_NeedsAReasonAndAPositiveTTL(t *testing.T) {
 	t.Parallel()
-	s := servicetest.New(t, "main", "main").Service(servicetest.OneChild)
+	s := servicetest.New(t, servicetest.Small, "main").Service(servicetest.OneChild)
 	var invalid *service.InvalidArgumentError
 	for _, c := range []struct {
 		reason, field string

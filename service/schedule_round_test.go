@@ -133,7 +133,7 @@ func TestRound_AQueueWhoseActivePartitionIsMissingIsMended(t *testing.T) {
 func TestRound_ARequestWorksTheDatabaseOfItsMinute(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewOneChild(t)
-	e.Add("ci", servicetest.Databases.Clone(t, servicetest.Migrated("main")))
+	e.Add("ci", servicetest.Databases.Clone(t, servicetest.Migrated(servicetest.Small)))
 	for _, name := range []string{"main", "ci"} {
 		e.Deleted(name, "p", 1, 1)
 	}

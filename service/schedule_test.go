@@ -69,7 +69,7 @@ func TestRunScheduled_TakesTheDatabaseOfItsMinute(t *testing.T) {
 	}{{"main", "main", "main"}, {"main ci", "main", "ci"}, {"main ci sec", "sec", "main"}} {
 		t.Run(c.databases, func(t *testing.T) {
 			t.Parallel()
-			s := servicetest.New(t, "main", strings.Fields(c.databases)...).Service(servicetest.OneChild)
+			s := servicetest.New(t, servicetest.Small, strings.Fields(c.databases)...).Service(servicetest.OneChild)
 			for n, want := range map[int64]string{25772282: c.first, 25772283: c.second} {
 				r, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, minute(n))
 				if err != nil || !ours {
@@ -85,7 +85,7 @@ func TestRunScheduled_TakesTheDatabaseOfItsMinute(t *testing.T) {
 
 func TestRunScheduled_ARunOnOneDatabaseCostsTheOtherNoTurn(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	for _, database := range []string{"main", "ci"} {
 		e.Exec(database, `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1)`)
 	}
@@ -130,7 +130,7 @@ func TestRunScheduled_SkipsWhatIsNotConfigured(t *testing.T) {
 	} {
 		t.Run(worker, func(t *testing.T) {
 			t.Parallel()
-			e := servicetest.New(t, "main", "main")
+			e := servicetest.New(t, servicetest.Small, "main")
 			e.Exec("main", `DROP TABLE ghost_user_migrations CASCADE`)
 			r, ours, err := e.Service("", e.WithQueue).RunScheduled(context.Background(), worker, minute(25772282))
 			if err != nil || !ours {
@@ -147,7 +147,7 @@ func TestRunScheduled_SkipsWhatIsNotConfigured(t *testing.T) {
 
 func TestRunScheduled_WhatCannotStartIsOnRecord(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Exec("ci", `DROP SCHEMA maintenance CASCADE`)
 	s := e.Service(servicetest.OneChild)
 	r, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, minute(25772283))
@@ -184,7 +184,7 @@ func TestRunScheduled_AFireIsNotLostWithItsCaller(t *testing.T) {
 
 func TestRunScheduled_UnknownWorkerClaimsNothing(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	if _, ours, err := e.Service("").RunScheduled(context.Background(), "nobody", minute(25772282)); ours || !errors.Is(err, service.ErrUnknownWorker) {
 		t.Error(ours, err)
 	}
@@ -208,7 +208,7 @@ func TestLooseForeignKeysCleanup_WithoutAQueueIsSkipped(t *testing.T) {
 
 func TestNew_WarnsOfRunsOfLessThanASecond(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	var said bytes.Buffer
 	e.Service(servicetest.OneChild, func(c *service.Config) {
 		c.Logger = slog.New(slog.NewTextHandler(&said, nil))
@@ -227,7 +227,7 @@ func TestNew_WarnsOfRunsOfLessThanASecond(t *testing.T) {
 
 func TestLooseForeignKeysCleanup_WarnsOfDatabasesThatHaveNoTurn(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	for schedule, warned := range map[string]bool{"*/2 * * * *": true, "* * * * *": false} {
 		var said bytes.Buffer
 		e.Service(servicetest.OneChild, func(c *service.Config) {

@@ -57,7 +57,7 @@ func TestRunBatch_ARunStartsInThreeRoundTrips(t *testing.T) {
 func TestRunDue_AFireStartsInThreeRoundTrips(t *testing.T) {
 	spans := servicetest.Tracing(t)
 	c := newClocked(t)
-	s := c.replica("* * * * *")
+	s := c.scheduled("* * * * *")
 	// Other workers are found to be used now, not then.
 	c.at("11-20 12:00:50")
 	c.due(s)
@@ -75,7 +75,7 @@ func TestRunDue_AFireStartsInThreeRoundTrips(t *testing.T) {
 // them, and a run on a busy machine has more than one heartbeat.
 func TestRunBatch_ARunThatFindsNothingSendsFewStatements(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci", "sec")
+	e := servicetest.New(t, servicetest.Small, "main", "ci", "sec")
 	e.Exec("main", `CREATE EXTENSION pg_stat_statements;
 		CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
 	s := e.Service(servicetest.OneChild)

@@ -25,7 +25,7 @@ func wantFailing(t *testing.T, st service.WorkerStatus, class service.FailureCla
 
 func TestStatus_FailingSinceTheFirstRunThatFailedAfterTheLastSuccess(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
@@ -46,7 +46,7 @@ func TestStatus_FailingSinceTheFirstRunThatFailedAfterTheLastSuccess(t *testing.
 
 func TestStatus_FailureClassIsThatOfTheNewestRun(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
 	for text, want := range map[[2]string]service.FailureClass{
@@ -66,7 +66,7 @@ func TestStatus_FailureClassIsThatOfTheNewestRun(t *testing.T) {
 
 func TestStatus_FailureToReachADatabaseEndsWhenItAnswers(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
 	const failure = "c.p_id -> p on ci: unreachable, 3 records"
@@ -80,7 +80,7 @@ func TestStatus_FailureToReachADatabaseEndsWhenItAnswers(t *testing.T) {
 
 func TestStatus_OfADatabaseThatIsNotMigratedSaysSo(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
 	servicetest.WantCondition(t, s, service.ConditionIdle)
@@ -95,7 +95,7 @@ func TestStatus_OfADatabaseThatIsNotMigratedSaysSo(t *testing.T) {
 
 func TestStatus_SchedulerThatCannotStartRunsIsFailing(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
 	off := e.Service(servicetest.OneChild, func(c *service.Config) { c.SchedulerOff = true })

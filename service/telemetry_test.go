@@ -58,7 +58,7 @@ func gauges(m *servicetest.Meter, name string) map[string]float64 {
 
 func TestMetrics_CountRunsAndRows(t *testing.T) {
 	m := servicetest.NewMeter(t)
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Exec("main", `CREATE TABLE n (p_id bigint); INSERT INTO n SELECT generate_series(1, 5)`)
 	e.Exec("ci", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT i % 5 + 1 FROM generate_series(1, 10) i`)
 	e.Deleted("main", "p", 1, 5)
@@ -89,7 +89,7 @@ func TestMetrics_CountRunsAndRows(t *testing.T) {
 
 func TestMetrics_ShowBacklogsAndLeases(t *testing.T) {
 	m := servicetest.NewMeter(t)
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Deleted("main", "p", 1, 5)
 	e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET created_at = now() - interval '1 hour', consume_after = now() + interval '1 hour' WHERE primary_key_value = 2`)
 	e.ForeignLease("ci", servicetest.LooseForeignKeys+"/ci", "1 hour")
