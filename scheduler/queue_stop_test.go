@@ -153,7 +153,7 @@ func TestQueue_JobOfAKilledProcessIsWorkedAgain(t *testing.T) {
 	}
 	_ = process.Wait()
 	// What it had sent before may still take a job.
-	l.until(`SELECT count(*)::text FROM pg_stat_activity WHERE application_name = 'doomed'`, "0")
+	l.until(`SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'doomed'`, "0")
 
 	w := &jobs{}
 	early, _ := l.another()

@@ -32,7 +32,7 @@ func TestSampleBacklogs_KeepsOneRowAMinuteForADay(t *testing.T) {
 
 func TestSampleBacklogs_LeavesOutWhatIsNotKnown(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main", "ci")
+	e := servicetest.New(t, "main", "main", "ci")
 	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete}]")
 	e.Open[1].Close()
 	if err := s.SampleBacklogs(t.Context()); err != nil {

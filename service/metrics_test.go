@@ -12,7 +12,7 @@ import (
 
 func TestMetrics_CountersExistBeforeTheFirstEvent(t *testing.T) {
 	m := servicetest.NewMeter(t)
-	e := servicetest.New(t, servicetest.Small, "main")
+	e := servicetest.New(t, "main", "main")
 	e.Service(servicetest.OneChild, e.WithQueue)
 	for _, series := range []string{
 		"maintenance.runs worker=loose_foreign_keys_cleanup database=main outcome=failed",
@@ -34,7 +34,7 @@ func TestMetrics_CountersExistBeforeTheFirstEvent(t *testing.T) {
 
 func TestMetrics_MeasureTheBacklogOfAPausedWorkerThatNeverRan(t *testing.T) {
 	m := servicetest.NewMeter(t)
-	e := servicetest.New(t, servicetest.Small, "main")
+	e := servicetest.New(t, "main", "main")
 	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
 	e.Deleted("main", "p", 1, 3)
 	e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET created_at = now() - interval '1 hour';
@@ -63,7 +63,7 @@ func TestMetrics_MeasureTheBacklogOfAPausedWorkerThatNeverRan(t *testing.T) {
 
 func TestMetrics_TellForHowLongAWorkerFailsAndWhichFiresWereInVain(t *testing.T) {
 	m := servicetest.NewMeter(t)
-	e := servicetest.New(t, servicetest.Small, "main")
+	e := servicetest.New(t, "main", "main")
 	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, dry_run, started_at, finished_at, heartbeat_ttl)
 		SELECT ('00000000-0000-7000-8000-00000000000' || n)::uuid, 'ghost_user_migration', '', 'schedule', state, dry,
 			now() - ago, now() - ago + interval '1 second', interval '1 minute'

@@ -132,7 +132,7 @@ func TestOutage_PoolIsFull(t *testing.T) {
 	ctx := context.Background()
 	e := servicetest.New(t, "main", "main")
 	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint)`)
-	r := newReplica(e, "one", e.URLs["main"], servicetest.OneChild, servicetest.LooseForeignKeys, servicetest.GhostUsers)
+	r := newReplica(e, "one", e.URLs["main"], servicetest.OneChild, servicetest.LooseForeignKeys)
 	r.wantBack(t, time.Now())
 	var taken []interface{ Release() }
 	for range r.main.Pool().Config().MaxConns {

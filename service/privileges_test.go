@@ -54,14 +54,15 @@ func asRole(e *servicetest.Estate, sql string) (role string) {
 	return role
 }
 
+// TestPrivileges_TheDocumentedOnesAreEnough: TestNeeds_ARoleWithTheseRightsAloneDoesEverything works with what is required.
 func TestPrivileges_TheDocumentedOnesAreEnough(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
-	e.Add("ci", servicetest.Databases.Clone(t, servicetest.Migrated("ci")))
-	e.Add("sec", servicetest.Databases.Clone(t, servicetest.Migrated("sec")))
+	e, s := needing(t)
+	needs := needsOf(e, s)
 	role := asRole(e, documentedRights)
 	e.Exec("main", strings.ReplaceAll(documentedRightsOnUsers, "{role}", role))
-	everyWork(&servicetest.Mirrored{Estate: e, Log: &servicetest.Buffer{}})
+	wantLacking(e, needs, "")
+	wantLacking(e, needsOf(e, fullService(e)), "")
 }
 
 func TestPrivileges_OneThatIsMissingIsNamedWithWhatToGrant(t *testing.T) {

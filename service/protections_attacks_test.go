@@ -3,6 +3,7 @@ package service_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -170,12 +171,14 @@ func wantGhostKeeps(t *testing.T, s *service.Service) {
 // Whoever is first, the other one knows: a user who is protected keeps the account, even if it has been blocked.
 func TestProtect_OfTheTwoThatRaceForAUserOneWins(t *testing.T) {
 	t.Parallel()
-	for range 6 {
-		e, s := attacked(t)
-		e.Insert(repo.Job{Args: servicetest.Authorized(7)})
+	e := servicetest.NewTokens(t)
+	s := e.Service("", e.WithQueue)
+	for id := int64(7); id < 13; id++ {
+		e.Bots(int(id))
+		e.Insert(repo.Job{Args: servicetest.Authorized(id)})
 		answer := make(chan error, 1)
 		go func() {
-			_, err := s.Protect(context.Background(), service.Protection{Kind: "user", ID: 7, Reason: "race"}, 0)
+			_, err := s.Protect(context.Background(), service.Protection{Kind: "user", ID: id, Reason: "race"}, 0)
 			answer <- err
 		}()
 		e.Work(s, "delete_user")
@@ -185,10 +188,11 @@ func TestProtect_OfTheTwoThatRaceForAUserOneWins(t *testing.T) {
 		case err != nil && !late:
 			t.Fatal(err)
 		case queued == "0":
-			e.Want("main", `SELECT state FROM users WHERE id = 7`, "active")
+			e.Want("main", fmt.Sprint(`SELECT state FROM users WHERE id = `, id), "active")
 		case err == nil:
 			wantGhostKeeps(t, s)
 		}
+		e.Exec("main", `TRUNCATE ghost_user_migrations, maintenance.river_job`)
 	}
 }
 

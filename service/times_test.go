@@ -40,10 +40,11 @@ func TestService_NoDateOrTimeOfAnybodyFailsARunAJobAStatusOrAList(t *testing.T) 
 		t.Run(value, func(t *testing.T) {
 			t.Parallel()
 			log := &servicetest.Buffer{}
-			g := servicetest.NewDemoGroups(t)
+			m := &servicetest.Mirrored{Estate: servicetest.New(t, "all", "main"), Log: log}
+			m.Candidates()
+			g := &servicetest.Groups{Estate: m.Estate}
 			g.Service = g.Estate.Service(devdb.Definitions(), g.WithQueue, servicetest.LogTo(log))
 			set := func() { g.Exec("main", strings.ReplaceAll(setTimesSQL, "{value}", value)) }
-			g.Exec("main", `TRUNCATE issues, notes, merge_requests, award_emoji, todos, events, p_ci_builds, p_ci_pipelines CASCADE`)
 			for _, dry := range []bool{true, false} {
 				set()
 				runAll(g, dry)
