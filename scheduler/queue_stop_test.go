@@ -50,7 +50,7 @@ func TestQueue_StopCancelsAttemptsThatDoNotEnd(t *testing.T) {
 				return service.JobResult{}, ctx.Err()
 			}})
 			<-begun
-			ctx, cancel := context.WithTimeout(context.Background(), c.callers)
+			ctx, cancel := context.WithTimeout(context.Background(), c.callers) // elapses: the attempt ends with it
 			defer cancel()
 			if err := l.Stop(ctx); err != nil {
 				t.Fatal(err)

@@ -216,9 +216,8 @@ func doomedReplica(url string) {
 	}
 	wakes.Start()
 	_, _ = os.Stdout.WriteString("at work\n")
-	for {
+	for range time.Tick(doomedReplicaPause) {
 		clock.Advance(time.Minute)
-		time.Sleep(doomedReplicaPause) // is the pace of its ticks, nobody waits for it
 	}
 }
 

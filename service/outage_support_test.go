@@ -66,13 +66,12 @@ func newReplica(e *servicetest.Estate, name, mainURL, definitions string, worker
 // again runs a worker again and again. Whatever it meets must be one of the errors that an outage explains.
 func again(ctx context.Context, t *testing.T, s *service.Service, worker string) {
 	t.Helper()
-	for ctx.Err() == nil {
+	for pace := time.NewTicker(100 * time.Millisecond); ctx.Err() == nil; <-pace.C {
 		_, err := s.RunBatch(context.WithoutCancel(ctx), service.RunRequest{Worker: worker})
 		var held *service.LeaseHeldError
 		if err != nil && !errors.Is(err, service.ErrUnreachable) && !errors.As(err, &held) {
 			t.Errorf("%s: %v", worker, err)
 		}
-		time.Sleep(100 * time.Millisecond) // is the pace of the runs, nobody waits for it
 	}
 }
 

@@ -169,7 +169,7 @@ func TestService_AnswersWhileADatabaseIsSilent(t *testing.T) {
 	e.Open = append(e.Open, d)
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 	defer cancel()
 	all, err := s.Status(ctx, "")
 	if err != nil || ctx.Err() != nil {

@@ -22,7 +22,7 @@ func TestPlanDeletion_TwoAreMadeAtOnce(t *testing.T) {
 		}
 		defer done()
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // elapses: both turns are taken
 	defer cancel()
 	if _, err := s.PlanDeletion(ctx, "user", 1); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a third one: %v", err)

@@ -21,11 +21,12 @@ import (
 // planned is an estate on which plans are made and then done.
 type planned struct {
 	*pipelineRun
+	countSQL *string
 }
 
 func newPlanned(t *testing.T, seed uint64) planned {
 	t.Helper()
-	p := planned{&pipelineRun{Estate: servicetest.New(t, "all", "main"), oracle: oracle.Generate(seed, 1)}}
+	p := planned{&pipelineRun{Estate: servicetest.New(t, "all", "main"), oracle: oracle.Generate(seed, 1)}, new(string)}
 	p.load()
 	p.Exec("main", `DELETE FROM maintenance.river_job`)
 	p.Exec("main", `DELETE FROM ghost_user_migrations`)
@@ -49,15 +50,18 @@ func (p planned) plan(kind string, id int) *service.Plan {
 	return plan
 }
 
-// countRowsSQL counts all rows of the application, but what the deletion itself is written down in.
+// countRowsSQL returns SQL that counts all rows of the application, but what the deletion itself is written down in.
 const countRowsSQL = `
-SELECT c.relname, (xpath('/row/n/text()', query_to_xml(format('SELECT count(*) AS n FROM %s', c.oid::regclass), false, true, '')))[1]::text::bigint
+SELECT string_agg(format('SELECT %L, count(*) FROM %s', c.relname, c.oid::regclass), ' UNION ALL ')
 FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
   AND c.relname <> ALL ('{ghost_user_migrations,loose_foreign_keys_deleted_records}')`
 
 func (p planned) counts() map[string]int64 {
 	p.T.Helper()
-	rows, err := p.SQL["main"].Query(context.Background(), countRowsSQL)
+	if *p.countSQL == "" {
+		*p.countSQL = p.Value("main", countRowsSQL)
+	}
+	rows, err := p.SQL["main"].Query(context.Background(), *p.countSQL)
 	if err != nil {
 		p.T.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -100,7 +101,7 @@ func TestStatus_SchedulerThatCannotStartRunsIsFailing(t *testing.T) {
 	s := e.Service(servicetest.OneChild)
 	off := e.Service(servicetest.OneChild, func(c *service.Config) { c.SchedulerOff = true })
 	e.Exec("main", `ALTER TABLE maintenance.fires RENAME TO away`)
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 	defer cancel()
 	if err := s.RunDue(ctx); err == nil {
 		t.Error("fires were looked at without a ledger")

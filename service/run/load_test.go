@@ -242,7 +242,8 @@ func TestFault_Load_WhatCannotBeSeenStopsNobody(t *testing.T) {
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxReplicaLag: 1, MaxWALRate: 1, MaxArchiveBacklog: 1, MaxLockWait: 1, MaxAutovacuum: 1}), book.Keep)
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 	e.Deleted("main", "p", 1, 10)
-	time.Sleep(1100 * time.Millisecond) // the next look
+	// The load is read once a second.
+	e.Eventually("main", `SELECT clock_timestamp() > '`+e.Value("main", `SELECT clock_timestamp()`)+`'::timestamptz + interval '1100 ms'`, "true")
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 	if said := book.Lines("load only partly visible"); len(said) != 1 || !strings.Contains(said[0], "42501") {
 		t.Errorf("logged %v", said)

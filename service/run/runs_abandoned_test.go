@@ -26,7 +26,7 @@ func deadRun(e *servicetest.Estate, id, worker, database, trace string) {
 
 func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 	m, spans := servicetest.NewMeter(t), servicetest.Tracing(t)
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	log := &bytes.Buffer{}
 	s := e.Service(servicetest.OneChild, servicetest.TracedLogTo(log))
 	other := e.Service(servicetest.OneChild)
@@ -86,7 +86,7 @@ func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 
 func TestAbandonedRun_IsCountedWhenMetricsAreRead(t *testing.T) {
 	m := servicetest.NewMeter(t)
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	e.Service(servicetest.OneChild, func(c *service.Config) { c.SchedulerOff = true })
 	deadRun(e, "0197c000-0000-7000-8000-000000000001", "ghost_user_migration", "", "")
 	m.Values("maintenance.paused", "")
