@@ -390,10 +390,10 @@ func (p planned) refused() {
 func (p planned) counted() {
 	p.T.Helper()
 	t := p.T
-	p.Exec("main", `INSERT INTO issues (id, title, author_id, project_id, namespace_id, iid) SELECT i, 'i', 20, 1, 5001, i FROM generate_series(20001, 30500) i`)
+	p.Exec("main", `INSERT INTO events (author_id, action, group_id, created_at, updated_at) SELECT 20, 1, $1, now(), now() FROM generate_series(1, 10500)`, oracle.FirstGroup)
 	for kind, id := range map[string]int{"user": 20, "group": oracle.FirstGroup} {
 		plan := p.plan(kind, id)
-		i := slices.IndexFunc(plan.Tables, func(t service.PlannedTable) bool { return t.Table == "issues" })
+		i := slices.IndexFunc(plan.Tables, func(t service.PlannedTable) bool { return t.Table == "events" })
 		if i < 0 || plan.Exact || !plan.Tables[i].AtLeast || plan.Tables[i].Moved+plan.Tables[i].Deleted != 10_000 {
 			t.Errorf("planned were %+v", plan.Tables)
 		}
