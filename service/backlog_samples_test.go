@@ -14,16 +14,11 @@ func TestSampleBacklogs_KeepsOneRowAMinuteForADay(t *testing.T) {
 		SELECT date_trunc('minute', now()) - make_interval(hours => i), $1, i, 0, 0, 0 FROM generate_series(1, 40) i`, servicetest.LooseForeignKeys)
 	e.Deleted("main", "p", 1, 5)
 	for range 2 {
-		if err := s.SampleBacklogs(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, s.SampleBacklogs(t.Context()))
 	}
 	e.Want("main", `SELECT count(*) BETWEEN 24 AND 26 FROM maintenance.backlog_samples WHERE minute < now() - interval '30 minutes'`, "true")
 	e.Want("main", `SELECT count(*) <= 2 FROM maintenance.backlog_samples WHERE worker = '`+servicetest.LooseForeignKeys+`' AND minute > now() - interval '30 minutes'`, "true")
-	samples, err := s.BacklogSamples(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	samples := servicetest.Must(s.BacklogSamples(t.Context()))(t)
 	all := samples[servicetest.LooseForeignKeys]
 	if n := len(all); n < 24 || n > 26 || all[n-1].Pending != 5 || all[n-1].Due != 5 || !all[0].At.Before(all[1].At) {
 		t.Errorf("got %+v", all)
@@ -35,9 +30,7 @@ func TestSampleBacklogs_LeavesOutWhatIsNotKnown(t *testing.T) {
 	e := servicetest.New(t, "main", "main", "ci")
 	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete}]")
 	e.Open[1].Close()
-	if err := s.SampleBacklogs(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, s.SampleBacklogs(t.Context()))
 	e.Want("main", `SELECT count(*) FROM maintenance.backlog_samples WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "0")
 	e.Want("main", `SELECT count(*) > 0 FROM maintenance.backlog_samples`, "true")
 }

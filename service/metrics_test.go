@@ -154,9 +154,7 @@ func TestMetrics_TimeStatementsByWhatTheyAreFor(t *testing.T) {
 			t.Errorf("%s: %v statements", work, values)
 		}
 	}
-	if _, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: true}); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: true}))(t)
 	if values := m.Values("maintenance.runs.over_limit", "worker="+servicetest.LooseForeignKeys); len(values) != 1 || values[0] != 0 {
 		t.Errorf("over limit: %v", values)
 	}

@@ -61,10 +61,7 @@ func needsOf(e *servicetest.Estate, s *service.Service) map[string][]repo.Grant 
 	e.T.Helper()
 	all := map[string][]repo.Grant{}
 	for _, d := range e.Open {
-		needs, err := s.Needs(e.T.Context(), d)
-		if err != nil {
-			e.T.Fatal(err)
-		}
+		needs := servicetest.Must(s.Needs(e.T.Context(), d))(e.T)
 		all[d.Name] = needs.Grants
 	}
 	return all
@@ -78,10 +75,7 @@ func wantLacking(e *servicetest.Estate, needs map[string][]repo.Grant, want stri
 		if len(databases) > 0 && !slices.Contains(databases, d.Name) {
 			continue
 		}
-		lacking, err := d.Lacking(e.T.Context(), needs[d.Name])
-		if err != nil {
-			e.T.Fatal(err)
-		}
+		lacking := servicetest.Must(d.Lacking(e.T.Context(), needs[d.Name]))(e.T)
 		for _, l := range lacking {
 			got = append(got, l.To("{role}"))
 		}

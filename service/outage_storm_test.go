@@ -149,10 +149,7 @@ func wantIdle(e *servicetest.Estate, replicas ...*replica) {
 			}
 		})
 		devdb.Eventually(e.T, "no worker to be failing", func() bool {
-			all, err := r.Status(context.Background(), "")
-			if err != nil {
-				e.T.Fatal(err)
-			}
+			all := servicetest.Must(r.Status(context.Background(), ""))(e.T)
 			failing = nil
 			for _, st := range all {
 				if st.Failing != nil {

@@ -44,10 +44,7 @@ func wantFailed(e *servicetest.Estate, s *service.Service, words string) {
 	e.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 	defer cancel()
-	r, err := s.RunBatch(ctx, service.RunRequest{Worker: "writer"})
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	r := servicetest.Must(s.RunBatch(ctx, service.RunRequest{Worker: "writer"}))(e.T)
 	if r.State != repo.RunFailed || !strings.Contains(r.Error, words) {
 		e.T.Errorf("%s: %q, want failed: %q", r.State, r.Error, words)
 	}
@@ -163,10 +160,7 @@ func TestPermit_ForAnotherDatabaseWaitsForNoStatementInFlight(t *testing.T) {
 		}
 	})
 	ci = e.Open[1]
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: "writer"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: "writer"}))(t)
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	e.Want("ci", `SELECT epoch::text || ' ' || (expires_at < now()) FROM maintenance.leases WHERE name = 'writer'`, "1 true")
 }

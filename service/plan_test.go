@@ -61,18 +61,12 @@ func (p planned) counts() map[string]int64 {
 	if *p.countSQL == "" {
 		*p.countSQL = p.Value("main", countRowsSQL)
 	}
-	rows, err := p.SQL["main"].Query(context.Background(), *p.countSQL)
-	if err != nil {
-		p.T.Fatal(err)
-	}
+	rows := servicetest.Must(p.SQL["main"].Query(context.Background(), *p.countSQL))(p.T)
 	type count struct {
 		Table string
 		N     int64
 	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[count])
-	if err != nil {
-		p.T.Fatal(err)
-	}
+	all := servicetest.Must(pgx.CollectRows(rows, pgx.RowToStructByPos[count]))(p.T)
 	counts := map[string]int64{}
 	for _, c := range all {
 		counts[c.Table] = c.N
@@ -129,14 +123,8 @@ func (p planned) paths() []string {
 
 func (p planned) column(sql string) []string {
 	p.T.Helper()
-	rows, err := p.SQL["main"].Query(context.Background(), sql)
-	if err != nil {
-		p.T.Fatal(err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		p.T.Fatal(err)
-	}
+	rows := servicetest.Must(p.SQL["main"].Query(context.Background(), sql))(p.T)
+	all := servicetest.Must(pgx.CollectRows(rows, pgx.RowTo[string]))(p.T)
 	return all
 }
 
@@ -292,19 +280,12 @@ func (p planned) writesNothing() {
 	}
 	before := content()
 	holder := p.Connect("main")
-	tx, err := holder.Begin(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := servicetest.Must(holder.Begin(context.Background()))(t)
 	for _, table := range []string{"users", "namespaces", "projects", "members", "issues", "notes"} {
-		if _, err := tx.Exec(context.Background(), `SELECT FROM `+table+` FOR UPDATE`); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.Must(tx.Exec(context.Background(), `SELECT FROM `+table+` FOR UPDATE`))(t)
 	}
 	user, group := p.plan("user", 20), p.plan("group", oracle.FirstGroup)
-	if err := tx.Rollback(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, tx.Rollback(context.Background()))
 	if len(user.Tables) == 0 || len(group.Tables) == 0 || group.Outside == 0 {
 		t.Errorf("planned were %+v, %+v", user, group)
 	}
@@ -344,15 +325,11 @@ func (p planned) wrong() {
 			t.Errorf("%s: %v", field, request())
 		}
 	}
-	if _, err := p.service.Protect(ctx, service.Protection{Kind: "user", ID: 20, Reason: "audit", By: "me"}, 0); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(p.service.Protect(ctx, service.Protection{Kind: "user", ID: 20, Reason: "audit", By: "me"}, 0))(t)
 	if plan := p.plan("user", 20); plan.Refused == nil || plan.Refused.Reason != "PROTECTED" || !strings.Contains(plan.Refused.Detail, "audit") {
 		t.Errorf("got %+v", plan.Refused)
 	}
-	if _, err := p.service.Unprotect(ctx, "user", 20, "me"); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(p.service.Unprotect(ctx, "user", 20, "me"))(t)
 }
 
 func (p planned) refused() {
@@ -360,9 +337,7 @@ func (p planned) refused() {
 	t := p.T
 	below := fmt.Sprintf(`SELECT min(id) FROM namespaces WHERE parent_id = %d AND type = 'Group'`, oracle.FirstGroup)
 	var child int64
-	if _, err := fmt.Sscan(p.Value("main", below), &child); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(fmt.Sscan(p.Value("main", below), &child))(t)
 	for kind, change := range map[string]func(){
 		"group": func() { protect(t, p.service, "group", child) },
 		"user":  func() { p.Exec("main", `UPDATE users SET user_type = 11 WHERE id = 20`) },

@@ -42,21 +42,15 @@ func attacks() map[string]func(*testing.T, *servicetest.Estate, *service.Service
 			t.Helper()
 			protect(t, s, "user", 7)
 			servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), refused)
-			if _, err := s.RetryJob(t.Context(), 1); err != nil {
-				t.Fatal(err)
-			}
+			servicetest.Must(s.RetryJob(t.Context(), 1))(t)
 			servicetest.WantDeletion(t, e.DeletionAgain(s), refused)
 		},
 		"a cancelled job, retried": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
 			t.Helper()
 			e.Insert(repo.Job{Args: servicetest.Authorized(7)})
-			if _, err := s.CancelJob(t.Context(), 1, "stop", "ann"); err != nil {
-				t.Fatal(err)
-			}
+			servicetest.Must(s.CancelJob(t.Context(), 1, "stop", "ann"))(t)
 			protect(t, s, "user", 7)
-			if _, err := s.RetryJob(t.Context(), 1); err != nil {
-				t.Fatal(err)
-			}
+			servicetest.Must(s.RetryJob(t.Context(), 1))(t)
 			servicetest.WantDeletion(t, e.DeletionAgain(s), refused)
 		},
 		"a run that expects what was planned before": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
@@ -159,10 +153,7 @@ func TestProtect_UserWhoseDeletionHasBegunKeepsTheAccountFromItsEndOn(t *testing
 // wantGhostKeeps fails the test unless a run of the ghost migration defers its only user.
 func wantGhostKeeps(t *testing.T, s *service.Service) {
 	t.Helper()
-	r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.GhostUsers})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := servicetest.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.GhostUsers}))(t)
 	if r.Counts["deferred_users"] != 1 || r.Counts["migrated_users"] != 0 {
 		t.Errorf("%+v", r)
 	}
@@ -204,9 +195,7 @@ func TestProtect_WaitsForADeletionThatIsJustBeginning(t *testing.T) {
 	e.Gate("main", "users", "OLD.id = 7")
 	e.Shut("main", servicetest.App)
 	q := e.Queue()
-	if err := q.Start(servicetest.OnlyKind{Service: s, Kind: "delete_user"}); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, q.Start(servicetest.OnlyKind{Service: s, Kind: "delete_user"}))
 	defer func() { _ = q.Stop(context.Background()) }()
 	e.AtGate("main", servicetest.App)
 	answer := make(chan error, 1)
@@ -251,9 +240,7 @@ func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 			g.QueueJob(10, 1)
 			protect(t, g.Service, "group", 12)
 			g.Attempt(refused)
-			if _, err := g.Service.RetryJob(t.Context(), 1); err != nil {
-				t.Fatal(err)
-			}
+			servicetest.Must(g.Service.RetryJob(t.Context(), 1))(t)
 			g.Attempt(refused)
 		},
 		"a run that expects what was planned before": func(t *testing.T, g *servicetest.Groups) {

@@ -16,9 +16,7 @@ import (
 func protect(t *testing.T, s *service.Service, kind string, id int64) {
 	t.Helper()
 	p := service.Protection{Kind: kind, ID: id, Reason: "evidence", By: "ann"}
-	if _, err := s.Protect(t.Context(), p, 0); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(s.Protect(t.Context(), p, 0))(t)
 }
 
 // family are group 10 with 11 below it and 12 below that, each with a project, owned and marked by U; user 2 is a bot in
@@ -63,9 +61,7 @@ func TestProtect_GroupIsHeldBeforeItsRemovalIsQueuedAndRefusedAfterwards(t *test
 			t.Log(name)
 			protect(t, g.Service, spare.Kind, spare.ID)
 			do()
-			if _, err := g.Service.Unprotect(t.Context(), spare.Kind, spare.ID, "ann"); err != nil {
-				t.Fatal(err)
-			}
+			servicetest.Must(g.Service.Unprotect(t.Context(), spare.Kind, spare.ID, "ann"))(t)
 		}
 	}
 	spare(func() {
@@ -81,9 +77,7 @@ func TestProtect_GroupIsHeldBeforeItsRemovalIsQueuedAndRefusedAfterwards(t *test
 		g.Attempt("cancelled refused PROTECTED")
 		g.WantSame("main", before, servicetest.Written...)
 		g.Want("main", `SELECT errors[cardinality(errors)] ->> 'error' LIKE 'refused: PROTECTED: % is protected by ann: evidence' FROM maintenance.river_job`, "true")
-		if _, err := g.Service.RetryJob(t.Context(), 1); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.Must(g.Service.RetryJob(t.Context(), 1))(t)
 	})
 }
 
@@ -108,9 +102,7 @@ func TestProtect_IsTooLateOnceARemovalHasBegun(t *testing.T) {
 	g.Gate("main", "project_repositories")
 	g.Shut("main", servicetest.App)
 	q := g.Queue()
-	if err := q.Start(servicetest.OnlyKind{Service: g.Service, Kind: "destroy_group"}); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, q.Start(servicetest.OnlyKind{Service: g.Service, Kind: "destroy_group"}))
 	defer func() { _ = q.Stop(context.Background()) }()
 	g.AtGate("main", servicetest.App)
 	for _, id := range []int64{10, 12, 13} {
@@ -196,9 +188,7 @@ func TestProtect_UserIsRefusedByEveryJob(t *testing.T) {
 		}
 	}
 	e.WantSame("main", before, servicetest.Written...)
-	if _, err := s.Unprotect(t.Context(), "user", 9, "ann"); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(s.Unprotect(t.Context(), "user", 9, "ann"))(t)
 	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(9)), servicetest.DeletionDone)
 }
 

@@ -18,19 +18,14 @@ func receipted(t *testing.T, n int) *servicetest.Estate {
 	e := servicetest.New(t, "", "main")
 	e.Exec("main", fmt.Sprintf(`CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint); CREATE INDEX ON t (owner, id); INSERT INTO t (owner) SELECT 1 FROM generate_series(1, %d)`, n))
 	e.Open[0].KeepKeys = true
-	c, err := e.Open[0].Tables(context.Background(), map[string][]string{"t": {"owner"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := servicetest.Must(e.Open[0].Tables(context.Background(), map[string][]string{"t": {"owner"}}))(t)
 	rows, _ := c.Rows("t", "owner", "1")
 	permit := repo.Permit{
 		Guard: repo.AdvisoryLock(1), Limits: repo.Limits{Statement: time.Minute, Lock: time.Minute},
 		Source: repo.Source{RunID: "0190a1b2-0000-7000-8000-000000000001", Worker: "w", RequestedBy: "alice"},
 	}
 	for range n {
-		if _, err := rows.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Permit: permit, Rows: 1}); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.Must(rows.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Permit: permit, Rows: 1}))(t)
 	}
 	return e
 }

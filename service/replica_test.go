@@ -118,16 +118,11 @@ func TestFault_Replica_GoneInTheMiddleOfARunCostsNothing(t *testing.T) {
 	s := m.Service()
 	m.CaughtUp()
 	m.Shut("main", servicetest.App)
-	r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.PlaceholderUsers, Async: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := servicetest.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.PlaceholderUsers, Async: true}))(t)
 	m.AtGate("main", servicetest.App)
 	// If it was late before, it is not read for a second.
 	m.InFavour()
-	if err := m.Standby.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, m.Standby.Kill())
 	m.Lift("main", servicetest.App)
 	r = servicetest.Ended(t, s, r.ID)
 	servicetest.WantState(t, r, repo.RunSucceeded)

@@ -19,15 +19,10 @@ func TestShutdown_StopsRunsAfterTheStatementInFlight(t *testing.T) {
 	t.Parallel()
 	e, s, r, before := servicetest.NewHalfway(t)
 	other := e.Service(servicetest.OneChild)
-	if err := s.Shutdown(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, s.Shutdown(context.Background()))
 	// Everything has been recorded and given back when Shutdown returns.
 	e.Want("main", `SELECT state FROM maintenance.runs`, "cancelled")
-	got, err := s.Run(context.Background(), r.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := servicetest.Must(s.Run(context.Background(), r.ID))(t)
 	e.WantHalf(got, "SHUTDOWN", before)
 
 	e.Lift("main", servicetest.App)
@@ -51,9 +46,7 @@ func TestShutdown_WaitingClientsGetTheRunAsItEnded(t *testing.T) {
 		result <- r
 	}()
 	e.AtGate("main", servicetest.App)
-	if err := s.Shutdown(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, s.Shutdown(context.Background()))
 	servicetest.WantState(t, <-result, repo.RunCancelled)
 }
 
@@ -140,10 +133,7 @@ func TestPauseWorker_EndsByItself(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewDeletedParents(t, 3)
 	s := e.Service(servicetest.OneChild)
-	st, err := s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "a moment", "alice", 2*time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := servicetest.Must(s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "a moment", "alice", 2*time.Second))(t)
 	if p := st.Paused; p == nil || p.Until.Sub(p.Since).Round(time.Second) != 2*time.Second {
 		t.Errorf("pause %+v", p)
 	}

@@ -27,9 +27,7 @@ func TestRunDue_WaitsForAFireThatIsAboutToBegin(t *testing.T) {
 	c.Eventually("main", `SELECT last_value >= 3 FROM public.reads`, "true")
 	c.wantFires()
 	c.at("11-20 12:01:00")
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, <-done)
 	c.settled()
 	c.wantFires("11-20 12:01 ran +0")
 	// A wait ends with its caller, and with the service.
@@ -42,9 +40,7 @@ func TestRunDue_WaitsForAFireThatIsAboutToBegin(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	go func() { done <- s.RunDue(context.Background()) }()
-	if err := s.Shutdown(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, s.Shutdown(context.Background()))
 	if err := <-done; !errors.Is(err, service.ErrStopping) {
 		t.Errorf("error %v", err)
 	}
@@ -65,9 +61,7 @@ func TestRunDue_DoesNotWaitForRuns(t *testing.T) {
 	s := c.scheduled("* * * * *")
 	// The minutes of ci are the odd ones.
 	c.at("11-20 12:01:00")
-	if err := s.RunDue(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, s.RunDue(context.Background()))
 	c.AtGate("ci", servicetest.App)
 	c.Want("main", `SELECT string_agg(database, ' ') FROM maintenance.runs WHERE state = 'running'`, "ci")
 	c.Lift("ci", servicetest.App)

@@ -83,9 +83,7 @@ func (c clocked) at(at string) {
 // due lets a replica look at what is due, and waits for the runs.
 func (c clocked) due(s *service.Service) {
 	c.T.Helper()
-	if err := s.RunDue(context.Background()); err != nil {
-		c.T.Fatal(err)
-	}
+	servicetest.NoError(c.T, s.RunDue(context.Background()))
 	c.settled()
 }
 

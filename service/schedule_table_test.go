@@ -50,9 +50,7 @@ func (s story) tellOn(c clocked) {
 		}
 		c.at(words[0] + " " + words[1])
 		if len(words) == 2 { // nobody looks at the fires, but the clock is read
-			if err := c.Open[0].Ping(context.Background()); err != nil {
-				c.T.Fatal(err)
-			}
+			servicetest.NoError(c.T, c.Open[0].Ping(context.Background()))
 		}
 		for _, name := range words[2:] {
 			if started[name] == nil {

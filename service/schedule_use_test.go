@@ -35,10 +35,7 @@ func (c clocked) wantGhostFires(want string) {
 
 func ghostStatus(t *testing.T, s *service.Service) service.WorkerStatus {
 	t.Helper()
-	all, err := s.Status(context.Background(), servicetest.GhostUsers)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := servicetest.Must(s.Status(context.Background(), servicetest.GhostUsers))(t)
 	return all[0]
 }
 
@@ -138,9 +135,7 @@ func TestUnused_AWorkerThatIsConfiguredAgainHasMissedNothing(t *testing.T) {
 	if st := ghostStatus(t, again); st.NotUsed != "" || strings.Contains(st.ConditionDetail, "missed") {
 		t.Errorf("status %+v", st)
 	}
-	if err := s.Shutdown(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, s.Shutdown(context.Background()))
 	if got := unsuccessful(); len(got) != 1 || got[0] != 0 {
 		t.Errorf("unsuccessful: %v", got)
 	}

@@ -53,9 +53,7 @@ func TestStatus_TheFirstConditionThatHoldsIsSaid(t *testing.T) {
 
 	servicetest.WantCondition(t, unconfigured, service.ConditionNotConfigured, "definitions")
 
-	if _, err := s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "because", "alice", 0); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "because", "alice", 0))(t)
 	servicetest.WantCondition(t, s, service.ConditionPaused, "alice", "because")
 	servicetest.WantCondition(t, unconfigured, service.ConditionPaused, "alice", "; not configured: no definitions")
 
@@ -206,10 +204,7 @@ func TestLeases_AreListedByNameForEveryDatabase(t *testing.T) {
 	e.ForeignLease("ci", servicetest.LooseForeignKeys+"/main", "1 hour")
 	e.ForeignLease("main", "something", "1 hour")
 	for _, worker := range []string{"", servicetest.LooseForeignKeys} {
-		leases, err := s.Leases(context.Background(), worker)
-		if err != nil {
-			t.Fatal(err)
-		}
+		leases := servicetest.Must(s.Leases(context.Background(), worker))(t)
 		var got []string
 		for _, l := range leases {
 			got = append(got, l.Name+" in "+l.Database)
@@ -235,10 +230,7 @@ func TestFeatureFlags_AreOffUntilSet(t *testing.T) {
 	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	s := e.Service(servicetest.OneChild)
 	flags := func() string {
-		all, err := s.FeatureFlags(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := servicetest.Must(s.FeatureFlags(context.Background()))(t)
 		var out []string
 		for name, on := range all {
 			if on {

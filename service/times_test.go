@@ -84,10 +84,7 @@ func runAll(g *servicetest.Groups, dry bool) {
 		if worker == servicetest.LooseForeignKeys {
 			r.Database = "main"
 		}
-		run, err := g.Service.RunBatch(context.Background(), r)
-		if err != nil {
-			g.T.Fatal(err)
-		}
+		run := servicetest.Must(g.Service.RunBatch(context.Background(), r))(g.T)
 		servicetest.WantState(g.T, run, repo.RunSucceeded)
 	}
 }
@@ -96,10 +93,7 @@ func runAll(g *servicetest.Groups, dry bool) {
 func wantStatus(g *servicetest.Groups) {
 	g.T.Helper()
 	ctx, s := context.Background(), g.Estate.Service(devdb.Definitions(), g.WithQueue)
-	all, err := s.Status(ctx, "")
-	if err != nil {
-		g.T.Fatal(err)
-	}
+	all := servicetest.Must(s.Status(ctx, ""))(g.T)
 	for _, w := range all {
 		if strings.Contains(w.ConditionDetail, "not known") || strings.Contains(w.ConditionDetail, "not read") {
 			g.T.Errorf("%s: %s", w.Worker, w.ConditionDetail)

@@ -192,10 +192,7 @@ func TestRuns_ArePagedNewestFirst(t *testing.T) {
 	var got []string
 	after := ""
 	for {
-		page, err := s.Runs(context.Background(), service.RunFilter{Worker: servicetest.LooseForeignKeys, After: after, Limit: 3})
-		if err != nil {
-			t.Fatal(err)
-		}
+		page := servicetest.Must(s.Runs(context.Background(), service.RunFilter{Worker: servicetest.LooseForeignKeys, After: after, Limit: 3}))(t)
 		for _, r := range page {
 			got = append(got, r.ID)
 		}

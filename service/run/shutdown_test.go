@@ -49,9 +49,7 @@ func TestStatus_OfAllWorkersAsksMainOnceAndTakesFewConnections(t *testing.T) {
 	e := servicetest.New(t, "main", "main")
 	e.Exec("main", countedSQL)
 	s := e.Service(servicetest.OneChild, e.WithQueue)
-	if _, err := s.Status(t.Context(), ""); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(s.Status(t.Context(), ""))(t)
 	e.Want("main", `SELECT concat_ws(' ', last_value, is_called) FROM closes`, "1 t")
 	// While nobody sees the leases, those who ask for them can be counted.
 	release := e.Hold(`LOCK TABLE maintenance.leases`)
