@@ -17,10 +17,7 @@ const forGitLab = "group_removals job_cancellations outside_paths protected_targ
 func emptyMain(t *testing.T, only bool) *repo.Database {
 	t.Helper()
 	url := databases.Clone(t, devdb.Template{Name: "bare"})
-	d, err := repo.Open(t.Context(), "main", url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must(repo.Open(t.Context(), "main", url))(t)
 	t.Cleanup(d.Close)
 	d.LooseForeignKeysOnly = only
 	return d
@@ -29,10 +26,7 @@ func emptyMain(t *testing.T, only bool) *repo.Database {
 func migrateAs(t *testing.T, d *repo.Database, only bool) []string {
 	t.Helper()
 	d.LooseForeignKeysOnly = only
-	applied, err := Migrate(t.Context(), d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	applied := must(Migrate(t.Context(), d))(t)
 	return applied
 }
 
@@ -50,14 +44,10 @@ func relations(t *testing.T, d *repo.Database) (all []string) {
 	}
 	for rows.Next() {
 		var one string
-		if err := rows.Scan(&one); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, rows.Scan(&one))
 		all = append(all, one)
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, rows.Err())
 	return all
 }
 
@@ -105,10 +95,7 @@ func TestMigrate_GoesFromLooseForeignKeysToGitLabAndBack(t *testing.T) {
 	ctx := context.Background()
 	d := emptyMain(t, true)
 	migrateAs(t, d, true)
-	_, err := d.Pool().Exec(ctx, `INSERT INTO maintenance.feature_flags VALUES ('kept', true)`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(d.Pool().Exec(ctx, `INSERT INTO maintenance.feature_flags VALUES ('kept', true)`))(t)
 	d.LooseForeignKeysOnly = false
 	if err := d.CheckMigrated(ctx); !errors.Is(err, repo.ErrNotMigrated) {
 		t.Errorf("before: got %v, want ErrNotMigrated", err)

@@ -29,12 +29,8 @@ func (l *lab) announced(user int64) {
 	ctx := context.Background()
 	tx := l.begin()
 	options := &river.InsertOpts{Priority: 2}
-	if _, err := l.inserts.InsertTx(ctx, tx, deleteUser(user).Args, options); err != nil {
-		l.Fatal(err)
-	}
-	if err := tx.Commit(ctx); err != nil {
-		l.Fatal(err)
-	}
+	must(l.inserts.InsertTx(ctx, tx, deleteUser(user).Args, options))(l)
+	noError(l, tx.Commit(ctx))
 }
 
 const (
@@ -132,10 +128,7 @@ func TestQueue_JobsOfAServerThatStopsAreTakenByOthers(t *testing.T) {
 func TestFault_Queue_BehindAPoolerRiverLooksForJobs(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
-	pooler, err := databases.Cluster(t).Pooler(t.Context(), 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pooler := must(databases.Cluster(t).Pooler(t.Context(), 2))(t)
 	t.Cleanup(func() {
 		if err := pooler.Stop(); err != nil {
 			t.Error(err)
@@ -173,10 +166,7 @@ func TestDatabase_DueJobsTellsWhatWaitsFromWhatComes(t *testing.T) {
 		VALUES ($1, '{}', 25, now() + $2::interval, $3::text::maintenance.river_job_state)`
 	want := func(what string, waits, later bool, within time.Duration) {
 		t.Helper()
-		due, err := l.main.DueJobs(t.Context(), in)
-		if err != nil {
-			t.Fatal(err)
-		}
+		due := must(l.main.DueJobs(t.Context(), in))(t)
 		for _, d := range due {
 			empty := d.Queue != river.QueueDefault
 			if d.Waits != (waits && !empty) || d.Later != (later && !empty) || d.In > within {

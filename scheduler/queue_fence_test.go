@@ -76,9 +76,7 @@ func TestQueue_AttemptThatEndsWhileMainIsAwayLeavesAFinishedJobAlone(t *testing.
 	away := l.begin()
 	change := func(sql string) {
 		t.Helper()
-		if _, err := away.Exec(context.Background(), sql); err != nil {
-			t.Fatal(err)
-		}
+		must(away.Exec(context.Background(), sql))(t)
 	}
 	change(`LOCK TABLE maintenance.river_job`)
 	first.end <- errors.New("main is away")
@@ -89,9 +87,7 @@ func TestQueue_AttemptThatEndsWhileMainIsAwayLeavesAFinishedJobAlone(t *testing.
 	l.until(`(`+began+`) > `+l.value(began), "true")
 	change(`UPDATE maintenance.river_job SET state = 'cancelled', finalized_at = now(), attempted_at = now(),
 		metadata = metadata || '{"outcome": "refused", "reason": "NOT_AUTHORIZED"}'`)
-	if err := away.Commit(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, away.Commit(context.Background()))
 	l.stop(l.Queue)
 	l.want(fate, "cancelled 1 refused NOT_AUTHORIZED")
 }

@@ -67,10 +67,7 @@ func TestCheckQueueMigrated_SaysWhatIsWrong(t *testing.T) {
 	if err := CheckQueueMigrated(ctx, l.main); !errors.Is(err, repo.ErrNotMigrated) {
 		t.Errorf("older: got %v, want ErrNotMigrated", err)
 	}
-	gone, err := repo.Open(ctx, "main", "postgres://127.0.0.1:1/main")
-	if err != nil {
-		t.Fatal(err)
-	}
+	gone := must(repo.Open(ctx, "main", "postgres://127.0.0.1:1/main"))(t)
 	t.Cleanup(gone.Close)
 	if err := CheckQueueMigrated(ctx, gone); !errors.Is(err, repo.ErrUnreachable) {
 		t.Errorf("down: got %v, want ErrUnreachable", err)
@@ -82,14 +79,9 @@ func TestCheckQueueMigrated_CutInTheMiddleIsUnreachable(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	l := newLab(t)
-	locker, err := pgx.Connect(ctx, l.url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	locker := must(pgx.Connect(ctx, l.url))(t)
 	t.Cleanup(func() { _ = locker.Close(ctx) })
-	if _, err := locker.Exec(ctx, `BEGIN; LOCK TABLE maintenance.river_migration IN ACCESS EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	must(locker.Exec(ctx, `BEGIN; LOCK TABLE maintenance.river_migration IN ACCESS EXCLUSIVE MODE`))(t)
 	checked := make(chan error, 1)
 	go func() { checked <- CheckQueueMigrated(ctx, l.main) }()
 	devdb.Eventually(t, "the check to wait for the table", func() bool {

@@ -50,11 +50,9 @@ func TestQueue_StopCancelsAttemptsThatDoNotEnd(t *testing.T) {
 				return service.JobResult{}, ctx.Err()
 			}})
 			<-begun
-			ctx, cancel := context.WithTimeout(context.Background(), c.callers)
+			ctx, cancel := context.WithTimeout(context.Background(), c.callers) // elapses: the attempt ends with it
 			defer cancel()
-			if err := l.Stop(ctx); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, l.Stop(ctx))
 			l.want(fate, "available 0")
 			l.want(`SELECT errors IS NULL FROM maintenance.river_job`, "true")
 		})
@@ -67,9 +65,7 @@ func TestQueue_StopAndStartAgain(t *testing.T) {
 	l.stop(l.Queue)
 	for id := range int64(3) {
 		l.insert(deleteUser(id))
-		if err := l.Start(&jobs{}); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, l.Start(&jobs{}))
 		if l.Start(&jobs{}) == nil {
 			t.Error("started twice at a time")
 		}
@@ -134,26 +130,16 @@ func TestQueue_JobOfAKilledProcessIsWorkedAgain(t *testing.T) {
 	l.insert(deleteUser(1))
 	process := exec.Command(os.Args[0])
 	process.Env = append(os.Environ(), childVariable+"="+l.url+"&application_name=doomed")
-	output, err := process.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := process.Start(); err != nil {
-		t.Fatal(err)
-	}
+	output := must(process.StdoutPipe())(t)
+	noError(t, process.Start())
 	t.Cleanup(func() { _ = process.Process.Kill(); _ = process.Wait() })
-	doomed, err := bufio.NewReader(output).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	doomed := must(bufio.NewReader(output).ReadString('\n'))(t)
 	doomed = strings.TrimSpace(doomed)
 	l.want(fate, "running 1")
-	if err := process.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, process.Process.Kill())
 	_ = process.Wait()
 	// What it had sent before may still take a job.
-	l.until(`SELECT count(*)::text FROM pg_stat_activity WHERE application_name = 'doomed'`, "0")
+	l.until(`SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'doomed'`, "0")
 
 	w := &jobs{}
 	early, _ := l.another()

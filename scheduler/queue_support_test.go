@@ -62,10 +62,7 @@ type lab struct {
 func newLab(tb testing.TB) *lab {
 	tb.Helper()
 	url := databases.Clone(tb, migrated)
-	conn, err := pgx.Connect(context.Background(), url)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	conn := must(pgx.Connect(context.Background(), url))(tb)
 	tb.Cleanup(func() { _ = conn.Close(context.Background()) })
 	l := &lab{TB: tb, url: url, sql: conn}
 	l.Queue, l.main = l.another()
@@ -75,19 +72,13 @@ func newLab(tb testing.TB) *lab {
 // another queue on the same database, as a second process has it.
 func (l *lab) another() (*Queue, *repo.Database) {
 	l.Helper()
-	main, err := repo.Open(context.Background(), "main", l.url)
-	if err != nil {
-		l.Fatal(err)
-	}
+	main := must(repo.Open(context.Background(), "main", l.url))(l)
 	l.Cleanup(main.Close)
 	config := QueueConfig{PollInterval: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
-	if testing.Verbose() {
+	if flag.Lookup("test.v").Value.String() == "true" { // not with -json
 		config.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
-	q, err := NewQueue(main, config)
-	if err != nil {
-		l.Fatal(err)
-	}
+	q := must(NewQueue(main, config))(l)
 	return q, main
 }
 
@@ -100,10 +91,7 @@ func (l *lab) in(ctx context.Context, do func(tx pgx.Tx) error) error {
 // begin begins a transaction, which is rolled back at the test's end unless it has ended before.
 func (l *lab) begin() pgx.Tx {
 	l.Helper()
-	tx, err := l.main.Pool().Begin(context.Background())
-	if err != nil {
-		l.Fatal(err)
-	}
+	tx := must(l.main.Pool().Begin(context.Background()))(l)
 	l.Cleanup(func() { _ = tx.Rollback(context.Background()) })
 	return tx
 }
@@ -165,9 +153,7 @@ func (l *lab) until(sql, want string) {
 // work starts a queue and stops it at the test's end.
 func (l *lab) work(q *Queue, w jobWorker) {
 	l.Helper()
-	if err := q.Start(w); err != nil {
-		l.Fatal(err)
-	}
+	noError(l, q.Start(w))
 	l.Cleanup(func() { l.stop(q) })
 }
 
@@ -218,4 +204,21 @@ func userOf(t *testing.T, r service.JobRequest) int64 {
 		t.Error(err)
 	}
 	return args.UserID
+}
+
+// must returns a function that fails the test if there is an error, and returns the value: must(call())(t).
+func must[T any](value T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		noError(t, err)
+		return value
+	}
+}
+
+// noError fails the test at once if there is an error.
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -52,17 +52,13 @@ func TestQueue_JobIsDueByTheClockOfMain(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	tx := l.begin()
-	if _, err := l.InsertJobs(context.Background(), tx, []repo.Job{deleteUser(1)}); err != nil {
-		t.Fatal(err)
-	}
+	must(l.InsertJobs(context.Background(), tx, []repo.Job{deleteUser(1)}))(t)
 	var same bool
 	err := tx.QueryRow(context.Background(), `SELECT scheduled_at = now() AND created_at = now() FROM maintenance.river_job`).Scan(&same)
 	if err != nil || !same {
 		t.Errorf("the job's times are not those of the transaction: %v", err)
 	}
-	if err := tx.Commit(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, tx.Commit(context.Background()))
 }
 
 // uniqueStates are all states, with whether a job in it keeps another one for the same out.
@@ -194,9 +190,7 @@ func TestQueue_DuplicateOfARunningJobIsDroppedWithoutWaitingForIt(t *testing.T) 
 	l.exec(`UPDATE maintenance.river_job SET state = 'running', attempted_at = now() WHERE args ->> 'user_id' = '1'`)
 	l.exec(`CREATE TABLE shared AS SELECT 1 AS id`)
 	inserting := l.begin()
-	if _, err := inserting.Exec(context.Background(), `DELETE FROM shared`); err != nil {
-		t.Fatal(err)
-	}
+	must(inserting.Exec(context.Background(), `DELETE FROM shared`))(t)
 	worked := make(chan error, 1)
 	go func() {
 		worked <- l.in(context.Background(), func(tx pgx.Tx) error {
@@ -233,9 +227,7 @@ func TestQueue_ContinuationIsUniqueAmongTransactionsInFlight(t *testing.T) {
 	second := make(chan int, 1)
 	go func() { second <- l.insert(job...) }()
 	l.until(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`, "1")
-	if err := first.Commit(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, first.Commit(context.Background()))
 	if n := <-second; n != 0 {
 		t.Errorf("%d inserted by the second, want 0", n)
 	}

@@ -255,11 +255,13 @@ func TestQueue_TwoGroupsAtMostAreDestroyedAtATime(t *testing.T) {
 	}
 	l.insert(append(groups, deleteUser(1))...)
 	m := &meter{times: map[int64]int{}}
-	l.work(l.Queue, &jobs{do: func(_ context.Context, r service.JobRequest) (service.JobResult, error) {
+	l.work(l.Queue, &jobs{do: func(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
 		if r.Kind == "destroy_group" {
 			m.add(r.ID, 1)
-			time.Sleep(20 * time.Millisecond) // is what the job does: long enough for others to begin meanwhile
+			// Long enough for others to begin meanwhile.
+			_, err := l.main.Pool().Exec(ctx, `SELECT pg_sleep(0.02)`)
 			m.add(r.ID, -1)
+			return service.JobResult{Outcome: service.JobSucceeded}, err
 		}
 		return service.JobResult{Outcome: service.JobSucceeded}, nil
 	}})
@@ -276,8 +278,6 @@ func TestQueue_ReplicasNeverWorkOneJobTogether(t *testing.T) {
 	m := &meter{times: map[int64]int{}}
 	w := &jobs{do: func(_ context.Context, r service.JobRequest) (service.JobResult, error) {
 		m.add(r.ID, 1)
-		time.Sleep(time.Millisecond) // is what the job does
-		m.add(r.ID, -1)
 		return service.JobResult{Outcome: service.JobSucceeded}, nil
 	}}
 	for range 3 {

@@ -51,10 +51,7 @@ func newHour(t *testing.T) *lab {
 		}
 		return migrated.Prepare(ctx, byTheClock(url))
 	}})
-	conn, err := pgx.Connect(t.Context(), byTheClock(url))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(pgx.Connect(t.Context(), byTheClock(url)))(t)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return &lab{TB: t, url: byTheClock(url), sql: conn}
 }
@@ -72,10 +69,7 @@ func hourSchedules() map[string]string {
 // used are those of the workers that are configured on a replica's databases.
 func (l *lab) used(r *stepped) map[string]string {
 	l.Helper()
-	all, err := r.Status(context.Background(), "")
-	if err != nil {
-		l.Fatal(err)
-	}
+	all := must(r.Status(context.Background(), ""))(l)
 	used, schedules := map[string]string{}, hourSchedules()
 	for _, st := range all {
 		if st.Condition != service.ConditionNotConfigured {
@@ -182,9 +176,7 @@ func (l *lab) step(replicas ...*stepped) {
 // ready waits until both timers, of fires and of dead runs, have been set again.
 func (l *lab) ready(r *stepped) {
 	l.Helper()
-	if err := r.clock.BlockUntilContext(l.Context(), 2); err != nil {
-		l.Fatal(err)
-	}
+	noError(l, r.clock.BlockUntilContext(l.Context(), 2))
 }
 
 // jump sets a replica's clock by so much. Not while a timer is being set: gocron computes it from two looks at the clock,
@@ -216,9 +208,8 @@ func doomedReplica(url string) {
 	}
 	wakes.Start()
 	_, _ = os.Stdout.WriteString("at work\n")
-	for {
+	for range time.Tick(doomedReplicaPause) {
 		clock.Advance(time.Minute)
-		time.Sleep(doomedReplicaPause) // is the pace of its ticks, nobody waits for it
 	}
 }
 
@@ -235,9 +226,7 @@ func (l *lab) startDoomed(definitions string) *exec.Cmd {
 	if err != nil {
 		l.Fatal(err)
 	}
-	if _, err := io.ReadFull(output, make([]byte, len("at work\n"))); err != nil {
-		l.Fatal(err)
-	}
+	must(io.ReadFull(output, make([]byte, len("at work\n"))))(l)
 	return process
 }
 
@@ -245,9 +234,7 @@ func (l *lab) startDoomed(definitions string) *exec.Cmd {
 func (l *lab) definitions() string {
 	l.Helper()
 	file := filepath.Join(l.TempDir(), "definitions.yml")
-	if err := os.WriteFile(file, []byte("issues:\n  - {table: projects, column: project_id, on_delete: async_delete}\n"), 0o600); err != nil {
-		l.Fatal(err)
-	}
+	noError(l, os.WriteFile(file, []byte("issues:\n  - {table: projects, column: project_id, on_delete: async_delete}\n"), 0o600))
 	return file
 }
 

@@ -68,10 +68,7 @@ func (l *lab) wantHour(begin time.Time, schedules map[string]string) {
 	}
 	var want []string
 	for _, worker := range slices.Sorted(maps.Keys(schedules)) {
-		schedule, err := run.ParseSchedule(schedules[worker])
-		if err != nil {
-			l.Fatal(err)
-		}
+		schedule := must(run.ParseSchedule(schedules[worker]))(l)
 		for at := schedule.Next(begin); !at.After(begin.Add(time.Hour)); at = schedule.Next(at) {
 			want = append(want, worker+" "+at.Format("15:04"))
 		}

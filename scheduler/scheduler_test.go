@@ -61,10 +61,7 @@ func (w wrong) Now() time.Time { return w.Clock.Now().Add(w.by()) }
 // runFor runs a scheduler for some time, in a bubble, by a clock that goes wrong by what by says.
 func runFor(t *testing.T, l *looks, lasting time.Duration, log *bytes.Buffer, by func() time.Duration) {
 	t.Helper()
-	s, err := newScheduler(l, slog.New(slog.NewTextHandler(log, nil)), wrong{clockwork.NewRealClock(), by})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(newScheduler(l, slog.New(slog.NewTextHandler(log, nil)), wrong{clockwork.NewRealClock(), by}))(t)
 	s.Start()
 	time.Sleep(lasting)
 	if err := s.Stop(); err != nil {
@@ -190,10 +187,7 @@ func TestStop_EndsTheLookAtWork(t *testing.T) {
 }
 
 func TestStop_BeforeStartLeavesNothing(t *testing.T) {
-	s, err := newScheduler(&looks{}, slog.New(slog.DiscardHandler), clockwork.NewRealClock())
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(newScheduler(&looks{}, slog.New(slog.DiscardHandler), clockwork.NewRealClock()))(t)
 	if err := s.Stop(); err != nil {
 		t.Error(err)
 	}

@@ -18,16 +18,10 @@ func TestWorkers_EachIsHeldToTheContract(t *testing.T) {
 	t.Parallel()
 	for key, settings := range new(service.Config).Sections() {
 		folder := path.Base(reflect.TypeOf(settings).Elem().PkgPath())
-		files, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		files := servicetest.Must(filepath.Glob(filepath.Join(folder, "*_test.go")))(t)
 		held := false
 		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := servicetest.Must(os.ReadFile(file))(t)
 			held = held || strings.Contains(string(text), "servicetest.Contract(t, servicetest.Fixture{")
 		}
 		if !held {
@@ -40,10 +34,7 @@ func TestWorkers_EachIsHeldToTheContract(t *testing.T) {
 func TestWorkers_BearTheNamesOfTheList(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, "main", "main")
-	all, err := e.Service("", servicetest.Audited).Status(t.Context(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := servicetest.Must(e.Service("", servicetest.Audited).Status(t.Context(), ""))(t)
 	names := servicetest.Workers()
 	if len(all) != len(names) {
 		t.Fatalf("%d workers, the list has %q", len(all), names)
@@ -58,25 +49,13 @@ func TestWorkers_BearTheNamesOfTheList(t *testing.T) {
 // TestContributing_ShowsTheSixthWorkerAsItIs: tools/sixth_worker.sh builds what is shown.
 func TestContributing_ShowsTheSixthWorkerAsItIs(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../CONTRIBUTING.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	script, err := os.ReadFile("../tools/sixth_worker.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := servicetest.Must(os.ReadFile("../CONTRIBUTING.md"))(t)
+	script := servicetest.Must(os.ReadFile("../tools/sixth_worker.sh"))(t)
 	sources := string(script)
 	for _, pattern := range []string{"repo/*.go", "service/*/*.go"} {
-		files, err := filepath.Glob("testdata/sixth_worker/" + pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		files := servicetest.Must(filepath.Glob("testdata/sixth_worker/" + pattern))(t)
 		for _, file := range files {
-			source, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := servicetest.Must(os.ReadFile(file))(t)
 			sources += string(source)
 		}
 	}

@@ -26,10 +26,7 @@ func rows(e *servicetest.Estate) (total int) {
 	e.T.Helper()
 	for name := range e.SQL {
 		e.Exec(name, rowsSQL)
-		n, err := strconv.Atoi(e.Value(name, `pg_temp.rows()`))
-		if err != nil {
-			e.T.Fatal(err)
-		}
+		n := servicetest.Must(strconv.Atoi(e.Value(name, `pg_temp.rows()`)))(e.T)
 		total += n
 	}
 	return total

@@ -29,10 +29,7 @@ func everyWork(m *servicetest.Mirrored) *service.Service {
 		servicetest.InactiveTokens: "examined_users=1 scheduled_jobs=1", servicetest.PlaceholderUsers: "scheduled_jobs=3",
 		servicetest.AdjournedGroups: "scheduled_jobs=3", servicetest.GhostUsers: "migrated_users=3 deleted_rows=12",
 	} {
-		r, err := s.RunBatch(m.T.Context(), service.RunRequest{Worker: worker})
-		if err != nil {
-			m.T.Fatal(err)
-		}
+		r := servicetest.Must(s.RunBatch(m.T.Context(), service.RunRequest{Worker: worker}))(m.T)
 		servicetest.WantState(m.T, r, repo.RunSucceeded)
 		servicetest.WantCounts(m.T, r, counts)
 	}
@@ -57,10 +54,7 @@ func everyWork(m *servicetest.Mirrored) *service.Service {
 		servicetest.WantState(m.T, servicetest.RunBatch(m.T, s, database), repo.RunSucceeded)
 	}
 	m.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.users'`, "0")
-	all, err := s.Status(m.T.Context(), "")
-	if err != nil {
-		m.T.Fatal(err)
-	}
+	all := servicetest.Must(s.Status(m.T.Context(), ""))(m.T)
 	for _, st := range all {
 		if st.Condition != service.ConditionIdle {
 			m.T.Errorf("%s: %s %s", st.Worker, st.Condition, st.ConditionDetail)
@@ -90,9 +84,7 @@ func installAndClean(e *servicetest.Estate) {
 			e.T.Fatal(got, err)
 		}
 	}
-	if _, err := lfkadmin.New(d).Track(ctx, "p", ""); err != nil {
-		e.T.Fatal(err)
-	}
+	servicetest.Must(lfkadmin.New(d).Track(ctx, "p", ""))(e.T)
 	e.Exec("main", `DELETE FROM p WHERE id < 4`)
 	definitions := "d: [{table: p, column: p_id, on_delete: async_delete}]\n"
 	r := servicetest.RunBatch(e.T, e.Service(definitions), "main")

@@ -28,9 +28,7 @@ func TestCancelJob_OneThatWaitsNeverStartsUntilItIsRetried(t *testing.T) {
 	g.WantLog(1, "Group held", "reason=CANCELLED", "job 1 was cancelled by ann: not this one")
 	servicetest.WantCandidates(t, g.DryRun("held_groups=1"), "group 10 g10 hold CANCELLED: "+words)
 	g.Want("main", `SELECT count(*) FROM maintenance.river_job`, "1")
-	if _, err := g.Service.RetryJob(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(g.Service.RetryJob(t.Context(), 1))(t)
 	g.Attempts("completed succeeded")
 }
 
@@ -41,9 +39,7 @@ func TestCancelJob_OneAtWorkStopsAfterItsStatementAndARetryFinishesIt(t *testing
 	g.Gate("main", "project_repositories")
 	g.Shut("main", servicetest.App)
 	q := g.Queue()
-	if err := q.Start(servicetest.OnlyKind{Service: g.Service, Kind: "destroy_group"}); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, q.Start(servicetest.OnlyKind{Service: g.Service, Kind: "destroy_group"}))
 	g.AtGate("main", servicetest.App)
 	job, err := g.Service.CancelJob(t.Context(), 1, "stop", "ann")
 	if err != nil || job.State != "running" {
@@ -62,9 +58,7 @@ func TestCancelJob_OneAtWorkStopsAfterItsStatementAndARetryFinishesIt(t *testing
 	g.Want("main", `SELECT count(*) FROM maintenance.group_removals`, "1")
 	g.Run("held_groups=1")
 	g.Want("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'destroy_group'`, "1")
-	if _, err := g.Service.RetryJob(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(g.Service.RetryJob(t.Context(), 1))(t)
 	g.Attempts("completed succeeded")
 	job, err = g.Service.Job(t.Context(), 1)
 	gone := map[string]int64{}

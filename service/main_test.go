@@ -6,4 +6,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestMain(m *testing.M) { servicetest.Main(m) }
+func TestMain(m *testing.M) {
+	servicetest.FarFromUTC()
+	servicetest.Main(m)
+}

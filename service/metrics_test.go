@@ -94,7 +94,7 @@ func TestMetrics_TellForHowLongAWorkerFailsAndWhichFiresWereInVain(t *testing.T)
 
 func TestMetrics_SayHowManyJobsThereAreAndWhichHasWaitedLongest(t *testing.T) {
 	m := servicetest.NewMeter(t)
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	e.Exec("main", `INSERT INTO maintenance.river_job (kind, args, state, max_attempts, queue, scheduled_at, finalized_at, attempted_at)
 		SELECT kind, '{}', state::maintenance.river_job_state, 25, 'default', now() - ago, CASE WHEN state = 'discarded' THEN now() END, now()
 		FROM (VALUES ('delete_user', 'available', interval '1 hour'), ('delete_user', 'scheduled', interval '-1 hour'), ('delete_user', 'retryable', interval '10 minutes'),
@@ -118,7 +118,7 @@ func TestMetrics_SayHowManyJobsThereAreAndWhichHasWaitedLongest(t *testing.T) {
 
 func TestMetrics_OneFigureThatFailsHidesNoOther(t *testing.T) {
 	m := servicetest.NewMeter(t)
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	s := e.Service(servicetest.OneChild, e.WithQueue)
 	servicetest.Pause(t, s, servicetest.LooseForeignKeys)
 	e.Exec("main", `ALTER TABLE maintenance.river_job RENAME TO hidden`)
@@ -131,7 +131,7 @@ func TestMetrics_OneFigureThatFailsHidesNoOther(t *testing.T) {
 
 func TestMetrics_OfALoadThatNobodySeesAreMissing(t *testing.T) {
 	m := servicetest.NewMeter(t)
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: time.Second}))
 	e.Open[0].Close()
 	if values := m.Values("maintenance.load.excess", ""); len(values) != 0 {
@@ -144,7 +144,7 @@ func TestMetrics_OfALoadThatNobodySeesAreMissing(t *testing.T) {
 
 func TestMetrics_TimeStatementsByWhatTheyAreFor(t *testing.T) {
 	m := servicetest.NewMeter(t)
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
 	e.Deleted("main", "p", 1, 3)
 	s := e.Service(servicetest.OneChild)
@@ -154,9 +154,7 @@ func TestMetrics_TimeStatementsByWhatTheyAreFor(t *testing.T) {
 			t.Errorf("%s: %v statements", work, values)
 		}
 	}
-	if _, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: true}); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: true}))(t)
 	if values := m.Values("maintenance.runs.over_limit", "worker="+servicetest.LooseForeignKeys); len(values) != 1 || values[0] != 0 {
 		t.Errorf("over limit: %v", values)
 	}

@@ -24,20 +24,14 @@ func TestFault_Outage_FailOverToAStandby(t *testing.T) {
 	e.Add("main", own.Cluster.URL("main"))
 	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); INSERT INTO c (p_id) SELECT i FROM generate_series(1, 40) i`)
 	e.Deleted("main", "p", 1, 10)
-	standby, err := own.Cluster.Standby(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	standby := servicetest.Must(own.Cluster.Standby(ctx, nil))(t)
 	t.Cleanup(func() { _ = standby.Stop(context.Background()) })
 
 	address := newProxy(t)
 	r := newReplica(e, "one", address.url(t, e.URLs["main"]), servicetest.OneChild)
 	wantRun := func(counts string) {
 		t.Helper()
-		done, err := r.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys})
-		if err != nil {
-			t.Fatal(err)
-		}
+		done := servicetest.Must(r.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys}))(t)
 		servicetest.WantState(t, done, repo.RunSucceeded)
 		servicetest.WantCounts(t, done, counts)
 	}
@@ -85,10 +79,7 @@ func (r *replica) wantExplained(t *testing.T, words string) {
 	t.Helper()
 	message := ""
 	devdb.Eventually(t, "the status to say "+words, func() bool {
-		all, err := r.Status(context.Background(), servicetest.LooseForeignKeys)
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := servicetest.Must(r.Status(context.Background(), servicetest.LooseForeignKeys))(t)
 		if f := all[0].Failing; f != nil && f.Class == service.FailureUnreachable {
 			message = f.Message
 		}
@@ -132,14 +123,11 @@ func TestOutage_PoolIsFull(t *testing.T) {
 	ctx := context.Background()
 	e := servicetest.New(t, "main", "main")
 	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint)`)
-	r := newReplica(e, "one", e.URLs["main"], servicetest.OneChild, servicetest.LooseForeignKeys, servicetest.GhostUsers)
+	r := newReplica(e, "one", e.URLs["main"], servicetest.OneChild, servicetest.LooseForeignKeys)
 	r.wantBack(t, time.Now())
 	var taken []interface{ Release() }
 	for range r.main.Pool().Config().MaxConns {
-		conn, err := r.main.Pool().Acquire(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := servicetest.Must(r.main.Pool().Acquire(ctx))(t)
 		taken = append(taken, conn)
 	}
 	r.wantExplained(t, "all connections of its pool are in use")

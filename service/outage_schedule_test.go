@@ -60,14 +60,13 @@ func passMinute(e *servicetest.Estate) {
 
 // checkOften checks the fires, and closes the runs of the dead.
 func checkOften(ctx context.Context, e *servicetest.Estate, r *replica) {
-	for ctx.Err() == nil {
+	for pace := time.NewTicker(100 * time.Millisecond); ctx.Err() == nil; <-pace.C {
 		// One that waits for the next minute must not hold up the test.
-		bounded, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		bounded, cancel := context.WithTimeout(ctx, 100*time.Millisecond) // elapses: no wait for the next minute
 		err := errors.Join(r.RunDue(bounded), r.ResumeRuns(ctx))
 		cancel()
 		if err != nil && ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, service.ErrUnreachable) {
 			e.T.Logf("check: %v", err)
 		}
-		time.Sleep(100 * time.Millisecond) // is the pace of the checks, nobody waits for it
 	}
 }

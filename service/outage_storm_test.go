@@ -57,19 +57,14 @@ func stormReplica(e *servicetest.Estate, name, url string) *replica {
 func wantStormDone(e *servicetest.Estate) {
 	e.T.Helper()
 	e.SQL["main"] = e.Connect("main")
-	left, done := stormLeft(e)
+	left, _ := stormLeft(e)
 	e.T.Cleanup(func() {
 		if left != "NULL" {
 			e.T.Log("left: " + left)
 		}
 	})
 	for left != "NULL" {
-		before := done
-		devdb.Eventually(e.T, "more to be done", func() bool {
-			stormTimePasses(e)
-			left, done = stormLeft(e)
-			return left == "NULL" || done != before
-		})
+		left = stormGoesOn(e)
 	}
 	e.Want("main", `SELECT string_agg(what || ' ' || n || ' ' || rows, ', ' ORDER BY what) FROM
 		(SELECT what, count(*) n, count(DISTINCT row) rows FROM audit GROUP BY what) x`,
@@ -79,6 +74,19 @@ func wantStormDone(e *servicetest.Estate) {
 		fmt.Sprintf("delete_placeholder_user %[1]d, delete_user %[1]d", stormUsers))
 	e.Want("main", `SELECT string_agg(DISTINCT deletion_attempts::text, ' ') FROM import_placeholder_user_details`, "NULL")
 	e.Want("main", `SELECT count(*) FROM maintenance.dead_records`, "0")
+}
+
+// stormGoesOn waits until something more is done, if anything is left, and returns what is left then.
+func stormGoesOn(e *servicetest.Estate) (left string) {
+	e.T.Helper()
+	_, before := stormLeft(e)
+	devdb.Eventually(e.T, "more to be done", func() (goesOn bool) {
+		stormTimePasses(e)
+		var done string
+		left, done = stormLeft(e)
+		return left == "NULL" || done != before
+	})
+	return left
 }
 
 // stormTimePasses is as if the time had passed that a failed record, a lost attempt, or a lease whose holder has never
@@ -111,7 +119,7 @@ func TestFault_Outage_PrimaryKilledAndStartedAgainInTheMiddleOfEverything(t *tes
 	replicas := []*replica{stormReplica(e, "first", e.URLs["main"]), stormReplica(e, "second", e.URLs["main"])}
 	scheduled := scheduled(e, replicas...)
 	for range 3 {
-		time.Sleep(time.Second) // for which they work between two crashes
+		stormGoesOn(e)
 		before := time.Now()
 		own.Kill()
 		for _, r := range replicas {
@@ -141,10 +149,7 @@ func wantIdle(e *servicetest.Estate, replicas ...*replica) {
 			}
 		})
 		devdb.Eventually(e.T, "no worker to be failing", func() bool {
-			all, err := r.Status(context.Background(), "")
-			if err != nil {
-				e.T.Fatal(err)
-			}
+			all := servicetest.Must(r.Status(context.Background(), ""))(e.T)
 			failing = nil
 			for _, st := range all {
 				if st.Failing != nil {
@@ -161,10 +166,11 @@ func TestFault_Outage_StormsOfTerminatedBackends(t *testing.T) {
 	e, _ := newStorm(t)
 	replicas := []*replica{stormReplica(e, "first", e.URLs["main"]), stormReplica(e, "second", e.URLs["main"])}
 	scheduled := scheduled(e, replicas...)
-	// The storm lasts for six seconds, with a gust every 300 ms.
-	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(300 * time.Millisecond) {
+	// Something is done between one gust and the next.
+	for range 20 {
 		e.Exec("main", `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker'`)
 		passMinute(e)
+		stormGoesOn(e)
 	}
 	for _, r := range replicas {
 		r.wantBack(t, time.Now())
@@ -184,7 +190,9 @@ func TestFault_Outage_StormsOfTerminatedBackendsBehindAPooler(t *testing.T) {
 	scheduled := scheduled(e, replicas...)
 	stop := storm(e, 100*time.Millisecond)
 	defer stop()
-	time.Sleep(6 * time.Second) // is how long the storm lasts
+	for range 20 {
+		stormGoesOn(e)
+	}
 	stop()
 	for _, r := range replicas {
 		r.wantBack(t, time.Now())

@@ -31,22 +31,14 @@ type replica struct {
 // newReplica starts one on main, by a URL. It runs the workers again and again until the test's end, or until stop.
 func newReplica(e *servicetest.Estate, name, mainURL, definitions string, workers ...string) *replica {
 	e.T.Helper()
-	d, err := repo.Open(context.Background(), "main", mainURL)
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	d := servicetest.Must(repo.Open(context.Background(), "main", mainURL))(e.T)
 	e.T.Cleanup(d.Close)
-	q, err := scheduler.NewQueue(d, scheduler.QueueConfig{PollInterval: 20 * time.Millisecond})
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	q := servicetest.Must(scheduler.NewQueue(d, scheduler.QueueConfig{PollInterval: 20 * time.Millisecond}))(e.T)
 	s := e.Service(definitions, servicetest.Batches(20, 0), func(c *service.Config) {
 		c.Databases, c.Replica, c.Queue = []*repo.Database{d}, name, q
 		service.Settings[placeholderuser.Config](c).Interval = time.Millisecond
 	})
-	if err := q.Start(s); err != nil {
-		e.T.Fatal(err)
-	}
+	servicetest.NoError(e.T, q.Start(s))
 	ctx, cancel := context.WithCancel(context.Background())
 	var loops sync.WaitGroup
 	for _, w := range workers {
@@ -66,13 +58,12 @@ func newReplica(e *servicetest.Estate, name, mainURL, definitions string, worker
 // again runs a worker again and again. Whatever it meets must be one of the errors that an outage explains.
 func again(ctx context.Context, t *testing.T, s *service.Service, worker string) {
 	t.Helper()
-	for ctx.Err() == nil {
+	for pace := time.NewTicker(100 * time.Millisecond); ctx.Err() == nil; <-pace.C {
 		_, err := s.RunBatch(context.WithoutCancel(ctx), service.RunRequest{Worker: worker})
 		var held *service.LeaseHeldError
 		if err != nil && !errors.Is(err, service.ErrUnreachable) && !errors.As(err, &held) {
 			t.Errorf("%s: %v", worker, err)
 		}
-		time.Sleep(100 * time.Millisecond) // is the pace of the runs, nobody waits for it
 	}
 }
 
@@ -107,10 +98,7 @@ func (r *replica) wantBack(t *testing.T, from time.Time) {
 	devdb.Eventually(t, "main to be reachable", func() bool { return r.Healthy(context.Background()) == nil })
 	took := time.Since(from)
 	devdb.Eventually(t, "no worker to say that main is unreachable", func() bool {
-		all, err := r.Status(context.Background(), "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := servicetest.Must(r.Status(context.Background(), ""))(t)
 		return !slices.ContainsFunc(all, func(st service.WorkerStatus) bool {
 			return st.Failing != nil && strings.HasPrefix(st.Failing.Message, "database main: unreachable")
 		})
@@ -129,10 +117,7 @@ type proxy struct {
 
 func newProxy(t *testing.T) *proxy {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := servicetest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	p := &proxy{listener: listener, open: map[net.Conn]struct{}{}}
 	p.copies.Go(func() {
 		for {
@@ -154,10 +139,7 @@ func newProxy(t *testing.T) *proxy {
 // url is that of a database behind the proxy, to which it leads from now on.
 func (p *proxy) url(t *testing.T, to string) string {
 	t.Helper()
-	u, err := url.Parse(to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := servicetest.Must(url.Parse(to))(t)
 	p.mu.Lock()
 	p.target = u.Host
 	p.mu.Unlock()

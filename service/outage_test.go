@@ -136,13 +136,8 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseCrashesAndRecovers(t *testin
 	t.Parallel()
 	e, _, s, result := newOutage(t, "ci")
 	// The death of one backend makes the server break all connections and recover.
-	pid, err := strconv.Atoi(e.Value("ci", `SELECT min(pid) FROM pg_stat_activity WHERE application_name = 'caretaker' AND wait_event = 'PgSleep'`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	pid := servicetest.Must(strconv.Atoi(e.Value("ci", `SELECT min(pid) FROM pg_stat_activity WHERE application_name = 'caretaker' AND wait_event = 'PgSleep'`)))(t)
+	servicetest.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 	wantOutage(t, <-result, "ci")
 	devdb.Eventually(t, "ci to recover", func() bool { return e.Open[1].Ping(context.Background()) == nil })
 	e.SQL["ci"] = e.Connect("ci")
@@ -155,21 +150,15 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseCrashesAndRecovers(t *testin
 
 func TestService_AnswersWhileADatabaseIsSilent(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	silent := servicetest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = silent.Close() }()
 	e := servicetest.New(t, "main", "main")
-	d, err := repo.Open(context.Background(), "ci", "postgres://nobody@"+silent.Addr().String()+"/x")
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := servicetest.Must(repo.Open(context.Background(), "ci", "postgres://nobody@"+silent.Addr().String()+"/x"))(t)
 	t.Cleanup(d.Close)
 	e.Open = append(e.Open, d)
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 	defer cancel()
 	all, err := s.Status(ctx, "")
 	if err != nil || ctx.Err() != nil {

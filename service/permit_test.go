@@ -19,7 +19,7 @@ func writing(
 	t *testing.T, work func(context.Context, *run.Execution) error,
 ) (*servicetest.Estate, *service.Service) {
 	t.Helper()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	s := e.Service(servicetest.OneChild)
 	err := s.AddWorker(&run.Worker{
 		Name: "writer", Config: run.WorkerConfig{Schedule: "0 0 * * *"}, MaxRuntime: short, Work: work,
@@ -44,10 +44,7 @@ func wantFailed(e *servicetest.Estate, s *service.Service, words string) {
 	e.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 	defer cancel()
-	r, err := s.RunBatch(ctx, service.RunRequest{Worker: "writer"})
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	r := servicetest.Must(s.RunBatch(ctx, service.RunRequest{Worker: "writer"}))(e.T)
 	if r.State != repo.RunFailed || !strings.Contains(r.Error, words) {
 		e.T.Errorf("%s: %q, want failed: %q", r.State, r.Error, words)
 	}
@@ -128,7 +125,7 @@ func TestPermit_IsGivenBackByAPanic(t *testing.T) {
 
 func TestPermit_WithoutAGuardWritesNothing(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), now())`)
 	limits := repo.Limits{Statement: time.Second, Lock: time.Second}
 	dropped, err := e.Open[0].DropTokenPass(context.Background(), repo.Permit{Limits: limits})
@@ -163,10 +160,7 @@ func TestPermit_ForAnotherDatabaseWaitsForNoStatementInFlight(t *testing.T) {
 		}
 	})
 	ci = e.Open[1]
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: "writer"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: "writer"}))(t)
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	e.Want("ci", `SELECT epoch::text || ' ' || (expires_at < now()) FROM maintenance.leases WHERE name = 'writer'`, "1 true")
 }

@@ -117,9 +117,7 @@ func TestFault_PgBouncer_RunsArePausedAndCancelledThroughIt(t *testing.T) {
 		e.Shut("main", servicetest.App)
 		r := servicetest.Begin(t, s, "main")
 		e.AtGate("main", servicetest.App)
-		if err := stop(r.ID); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, stop(r.ID))
 		if reason == "PAUSED" {
 			// The next heartbeat sees it.
 			paused := e.Value("main", `SELECT clock_timestamp()::text`)
@@ -131,9 +129,7 @@ func TestFault_PgBouncer_RunsArePausedAndCancelledThroughIt(t *testing.T) {
 		if r.Reason != reason {
 			t.Errorf("reason %s, want %s", r.Reason, reason)
 		}
-		if _, err := s.ResumeWorker(t.Context(), servicetest.LooseForeignKeys, ""); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.Must(s.ResumeWorker(t.Context(), servicetest.LooseForeignKeys, ""))(t)
 	}
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	e.Want("main", `SELECT count(*) FROM c`, "0")
@@ -200,10 +196,7 @@ func TestFault_PgBouncer_AForgottenSettingIsNamed(t *testing.T) {
 	t.Parallel()
 	_, p := servicetest.Pooled(t, 3, nil)
 	url := p.PlainURL(servicetest.DatabaseOf(servicetest.Databases.Clone(t, servicetest.Migrated("main"))))
-	d, err := repo.Open(t.Context(), "main", url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := servicetest.Must(repo.Open(t.Context(), "main", url))(t)
 	defer d.Close()
 	advice := "add default_query_exec_mode=exec to databases.main.url"
 	if err := d.CheckPooler(t.Context()); err == nil || !strings.Contains(err.Error(), advice) {
@@ -251,10 +244,7 @@ func TestFault_PgBouncer_TheSettingMayHaveAnyValueThatNeedsNoSession(t *testing.
 			m.Candidates()
 			s := m.Service()
 			for _, worker := range []string{servicetest.InactiveTokens, servicetest.PlaceholderUsers, servicetest.AdjournedGroups, servicetest.GhostUsers} {
-				r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: worker})
-				if err != nil {
-					t.Fatal(err)
-				}
+				r := servicetest.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: worker}))(t)
 				servicetest.WantState(t, r, repo.RunSucceeded)
 			}
 			for _, kind := range []string{"delete_placeholder_user", "destroy_group", "delete_user"} {

@@ -58,9 +58,7 @@ func TestFault_PipelineOracle_NarrowIDsMakeNoDifference(t *testing.T) {
 
 	const wide = 3_000_000_000
 	p.Exec("main", `DELETE FROM maintenance.river_job`)
-	if err := p.oracle.LoadMarkedGroup(context.Background(), p.databases(), 130); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, p.oracle.LoadMarkedGroup(context.Background(), p.databases(), 130))
 	p.Insert(repo.Job{Args: repo.DestroyGroup{GroupID: wide, UserID: new(int64(oracle.Owner))}},
 		repo.Job{Args: repo.DestroyGroup{GroupID: 130, UserID: new(int64(wide))}},
 		repo.Job{Args: repo.DeleteUser{UserID: wide, DeletedByID: new(int64(oracle.Owner)), Reason: repo.TokenDeletionReason}},
@@ -77,9 +75,7 @@ func TestFault_PipelineOracle_NarrowIDsMakeNoDifference(t *testing.T) {
 // load writes the estate's rows, and queues its jobs.
 func (p *pipelineRun) load() {
 	p.T.Helper()
-	if err := p.oracle.Load(context.Background(), p.databases()); err != nil {
-		p.T.Fatal(err)
-	}
+	servicetest.NoError(p.T, p.oracle.Load(context.Background(), p.databases()))
 	p.Insert(p.oracle.Jobs()...)
 }
 
@@ -92,9 +88,7 @@ func (p *pipelineRun) databases() oracle.Databases {
 func (p *pipelineRun) replace() {
 	p.T.Helper()
 	if p.service != nil {
-		if err := p.service.Shutdown(context.Background()); err != nil {
-			p.T.Fatal(err)
-		}
+		servicetest.NoError(p.T, p.service.Shutdown(context.Background()))
 	}
 	p.service = p.Service(devdb.Definitions(), append([]func(*service.Config){p.WithQueue}, p.change...)...)
 }
@@ -165,10 +159,7 @@ func (p *pipelineRun) run(worker string) service.Run {
 	p.T.Helper()
 	p.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now() - interval '1 minute'`)
 	p.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
-	r, err := p.service.RunBatch(context.Background(), service.RunRequest{Worker: worker, RequestedBy: "alice"})
-	if err != nil {
-		p.T.Fatal(err)
-	}
+	r := servicetest.Must(p.service.RunBatch(context.Background(), service.RunRequest{Worker: worker, RequestedBy: "alice"}))(p.T)
 	servicetest.WantState(p.T, r, repo.RunSucceeded)
 	return r
 }
@@ -189,10 +180,7 @@ func (p *pipelineRun) digest() (all string) {
 // compare fails the test for every row that is there and must not be, and the other way round.
 func (p *pipelineRun) compare() {
 	p.T.Helper()
-	found, err := p.oracle.Differences(context.Background(), p.databases())
-	if err != nil {
-		p.T.Fatal(err)
-	}
+	found := servicetest.Must(p.oracle.Differences(context.Background(), p.databases()))(p.T)
 	for _, difference := range found {
 		p.T.Error(difference)
 	}

@@ -16,13 +16,10 @@ func TestPlanDeletion_TwoAreMadeAtOnce(t *testing.T) {
 	e := servicetest.New(t, "all", "main")
 	s := e.Service("")
 	for range 2 {
-		done, err := s.PlanTurn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		done := servicetest.Must(s.PlanTurn(t.Context()))(t)
 		defer done()
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // elapses: both turns are taken
 	defer cancel()
 	if _, err := s.PlanDeletion(ctx, "user", 1); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a third one: %v", err)

@@ -19,10 +19,7 @@ func TestFault_Replica_PlansAreReadThereOrWhereItIsLateOrDownOnThePrimary(t *tes
 	s := m.Service()
 	plan := func() *service.Plan {
 		t.Helper()
-		p, err := s.PlanDeletion(t.Context(), "user", 501)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := servicetest.Must(s.PlanDeletion(t.Context(), "user", 501))(t)
 		return p
 	}
 	same := func(what string, got, want *service.Plan) {
@@ -58,15 +55,11 @@ func TestFault_Replica_PlansAreReadThereOrWhereItIsLateOrDownOnThePrimary(t *tes
 	asked = m.Asked(namesOfUsers)
 
 	// It answers, but cannot be read: the primary is asked for the whole plan.
-	if _, err := m.Mirror.Exec(t.Context(), `ALTER SYSTEM SET search_path = 'nowhere'`); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(m.Mirror.Exec(t.Context(), `ALTER SYSTEM SET search_path = 'nowhere'`))(t)
 	m.OnMirror(`SELECT pg_reload_conf()`)
 	same("the replica refuses", plan(), late)
 	m.WantRead(namesOfUsers, asked)
 
-	if err := m.Standby.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, m.Standby.Kill())
 	same("the replica is down", plan(), late)
 }

@@ -21,11 +21,12 @@ import (
 // planned is an estate on which plans are made and then done.
 type planned struct {
 	*pipelineRun
+	countSQL *string
 }
 
 func newPlanned(t *testing.T, seed uint64) planned {
 	t.Helper()
-	p := planned{&pipelineRun{Estate: servicetest.New(t, "all", "main"), oracle: oracle.Generate(seed, 1)}}
+	p := planned{&pipelineRun{Estate: servicetest.New(t, "all", "main"), oracle: oracle.Generate(seed, 1)}, new(string)}
 	p.load()
 	p.Exec("main", `DELETE FROM maintenance.river_job`)
 	p.Exec("main", `DELETE FROM ghost_user_migrations`)
@@ -49,26 +50,23 @@ func (p planned) plan(kind string, id int) *service.Plan {
 	return plan
 }
 
-// countRowsSQL counts all rows of the application, but what the deletion itself is written down in.
+// countRowsSQL returns SQL that counts all rows of the application, but what the deletion itself is written down in.
 const countRowsSQL = `
-SELECT c.relname, (xpath('/row/n/text()', query_to_xml(format('SELECT count(*) AS n FROM %s', c.oid::regclass), false, true, '')))[1]::text::bigint
+SELECT string_agg(format('SELECT %L, count(*) FROM %s', c.relname, c.oid::regclass), ' UNION ALL ')
 FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
   AND c.relname <> ALL ('{ghost_user_migrations,loose_foreign_keys_deleted_records}')`
 
 func (p planned) counts() map[string]int64 {
 	p.T.Helper()
-	rows, err := p.SQL["main"].Query(context.Background(), countRowsSQL)
-	if err != nil {
-		p.T.Fatal(err)
+	if *p.countSQL == "" {
+		*p.countSQL = p.Value("main", countRowsSQL)
 	}
+	rows := servicetest.Must(p.SQL["main"].Query(context.Background(), *p.countSQL))(p.T)
 	type count struct {
 		Table string
 		N     int64
 	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[count])
-	if err != nil {
-		p.T.Fatal(err)
-	}
+	all := servicetest.Must(pgx.CollectRows(rows, pgx.RowToStructByPos[count]))(p.T)
 	counts := map[string]int64{}
 	for _, c := range all {
 		counts[c.Table] = c.N
@@ -87,9 +85,10 @@ func (p planned) job(args repo.JobArgs) (state, reason string) {
 	return state, reason
 }
 
-// wantDone fails the test unless exactly what was planned has been deleted, table by table.
-func (p planned) wantDone(plan *service.Plan, before map[string]int64) {
+// wantDone fails the test unless exactly what was planned has been deleted, table by table. It returns what is left.
+func (p planned) wantDone(plan *service.Plan, before map[string]int64) (now map[string]int64) {
 	p.T.Helper()
+	now = p.counts()
 	want := map[string]int64{}
 	for _, t := range plan.Tables {
 		if t.Deleted > 0 {
@@ -100,7 +99,7 @@ func (p planned) wantDone(plan *service.Plan, before map[string]int64) {
 		}
 	}
 	got := map[string]int64{}
-	for table, n := range p.counts() {
+	for table, n := range now {
 		if gone := before[table] - n; gone != 0 {
 			got[table] = gone
 		}
@@ -108,6 +107,7 @@ func (p planned) wantDone(plan *service.Plan, before map[string]int64) {
 	if !maps.Equal(got, want) {
 		p.T.Errorf("%s %d: gone are\n%v, planned were\n%v", plan.Kind, plan.ID, got, want)
 	}
+	return now
 }
 
 // pathsSQL are what rows know of repositories, as the rows of maintenance.outside_paths have it.
@@ -123,14 +123,8 @@ func (p planned) paths() []string {
 
 func (p planned) column(sql string) []string {
 	p.T.Helper()
-	rows, err := p.SQL["main"].Query(context.Background(), sql)
-	if err != nil {
-		p.T.Fatal(err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		p.T.Fatal(err)
-	}
+	rows := servicetest.Must(p.SQL["main"].Query(context.Background(), sql))(p.T)
+	all := servicetest.Must(pgx.CollectRows(rows, pgx.RowTo[string]))(p.T)
 	return all
 }
 
@@ -168,88 +162,77 @@ func (p planned) wantUpdated(plan *service.Plan, r service.Run) {
 
 func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
 	t.Parallel()
-	for _, seed := range []uint64{5, 6} {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			t.Parallel()
-			p := newPlanned(t, seed)
-			// Project bots go by jobs of their own.
-			p.Exec("main", `INSERT INTO members (id, user_id, source_id, source_type, type, access_level, member_namespace_id)
-				SELECT 90000 + id, 21, id, 'Project', 'ProjectMember', 30, project_namespace_id FROM projects WHERE namespace_id = $1`, oracle.Personal(oracle.KeptByProject))
-			if plan := p.plan("user", oracle.KeptByProject); !slices.Contains(plan.Jobs, "delete_user") {
-				t.Errorf("a bot goes with a personal project, and %+v", plan)
+	p := newPlanned(t, 5)
+	// Project bots go by jobs of their own.
+	p.Exec("main", `INSERT INTO members (id, user_id, source_id, source_type, type, access_level, member_namespace_id)
+		SELECT 90000 + id, 21, id, 'Project', 'ProjectMember', 30, project_namespace_id FROM projects WHERE namespace_id = $1`, oracle.Personal(oracle.KeptByProject))
+	if plan := p.plan("user", oracle.KeptByProject); !slices.Contains(plan.Jobs, "delete_user") {
+		t.Errorf("a bot goes with a personal project, and %+v", plan)
+	}
+	p.Exec("main", `DELETE FROM members m USING users u WHERE u.id = m.user_id AND u.user_type = 6 AND m.source_type = 'Project'`)
+	done, before := 0, p.counts()
+	for id := 2; id <= p.oracle.LastUser(); id += 2 {
+		if id%3 == 0 {
+			// A row of the queue that is there stays as it is.
+			p.Exec("main", `INSERT INTO ghost_user_migrations (user_id, hard_delete, created_at, updated_at)
+				VALUES ($1, true, now(), now())`, id)
+		}
+		plan, paths := p.plan("user", id), p.paths()
+		if !plan.Exact || plan.Name != fmt.Sprint("u", id) {
+			t.Errorf("got %+v", plan)
+		}
+		state, reason := p.job(repo.DeleteUser{UserID: int64(id), SkipAuthorization: true, Reason: "planned"})
+		if plan.Refused != nil {
+			if state != "cancelled" || plan.Refused.Reason != reason {
+				t.Errorf("user %d: %s %s, planned was %+v", id, state, reason, *plan.Refused)
 			}
-			p.Exec("main", `DELETE FROM members m USING users u WHERE u.id = m.user_id AND u.user_type = 6 AND m.source_type = 'Project'`)
-			done := 0
-			for id := 2; id <= p.oracle.LastUser(); id += 2 {
-				if id%3 == 0 {
-					// A row of the queue that is there stays as it is.
-					p.Exec("main", `INSERT INTO ghost_user_migrations (user_id, hard_delete, created_at, updated_at)
-						VALUES ($1, true, now(), now())`, id)
-				}
-				plan, before, paths := p.plan("user", id), p.counts(), p.paths()
-				if !plan.Exact || plan.Name != fmt.Sprint("u", id) {
-					t.Errorf("got %+v", plan)
-				}
-				state, reason := p.job(repo.DeleteUser{UserID: int64(id), SkipAuthorization: true, Reason: "planned"})
-				if plan.Refused != nil {
-					if state != "cancelled" || plan.Refused.Reason != reason {
-						t.Errorf("user %d: %s %s, planned was %+v", id, state, reason, *plan.Refused)
-					}
-					p.Exec("main", `DELETE FROM ghost_user_migrations WHERE user_id = $1`, id)
-					continue
-				}
-				r := p.run(servicetest.GhostUsers)
-				p.wantDone(plan, before)
-				p.wantUpdated(plan, r)
-				p.wantLeft(plan, paths)
-				p.Want("main", fmt.Sprint(`SELECT count(*) FROM users WHERE id = `, id), "0")
-				done++
-			}
-			if done < 20 {
-				t.Errorf("only %d users were planned and done", done)
-			}
-		})
+			p.Exec("main", `DELETE FROM ghost_user_migrations WHERE user_id = $1`, id)
+			continue
+		}
+		r := p.run(servicetest.GhostUsers)
+		before = p.wantDone(plan, before)
+		p.wantUpdated(plan, r)
+		p.wantLeft(plan, paths)
+		p.Want("main", fmt.Sprint(`SELECT count(*) FROM users WHERE id = `, id), "0")
+		done++
+	}
+	if done < 20 {
+		t.Errorf("only %d users were planned and done", done)
 	}
 }
 
 func TestPlanDeletion_OfAGroupIsWhatThenHappens(t *testing.T) {
 	t.Parallel()
-	for _, seed := range []uint64{7, 8} {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			t.Parallel()
-			p := newPlanned(t, seed)
-			done := 0
-			for _, g := range slices.Backward(p.oracle.Groups()) {
-				if p.Value("main", fmt.Sprint(`SELECT count(*) FROM namespaces WHERE id = `, g.ID)) == "0" {
-					continue
-				}
-				plan, before := p.plan("group", int(g.ID)), p.counts()
-				paths := p.paths()
-				args := repo.DestroyGroup{GroupID: g.ID, UserID: g.By}
-				_, reason := p.job(args)
-				if plan.Refused != nil {
-					if plan.Refused.Reason != reason {
-						t.Errorf("group %d: %s, planned was %+v", g.ID, reason, *plan.Refused)
-					}
-					continue
-				}
-				p.wantDone(plan, before)
-				p.wantLeft(plan, paths)
-				done++
+	p := newPlanned(t, 7)
+	done, before := 0, p.counts()
+	for _, g := range slices.Backward(p.oracle.Groups()) {
+		if p.Value("main", fmt.Sprint(`SELECT count(*) FROM namespaces WHERE id = `, g.ID)) == "0" {
+			continue
+		}
+		plan, paths := p.plan("group", int(g.ID)), p.paths()
+		_, reason := p.job(repo.DestroyGroup{GroupID: g.ID, UserID: g.By})
+		if plan.Refused != nil {
+			if plan.Refused.Reason != reason {
+				t.Errorf("group %d: %s, planned was %+v", g.ID, reason, *plan.Refused)
 			}
-			if done < 2 {
-				t.Errorf("only %d groups were planned and done", done)
-			}
-		})
+			before = p.counts() // a group whose deletion is refused may be restored
+			continue
+		}
+		before = p.wantDone(plan, before)
+		p.wantLeft(plan, paths)
+		done++
+	}
+	if done < 2 {
+		t.Errorf("only %d groups were planned and done", done)
 	}
 }
 
 func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
 	t.Parallel()
 	p := newPlanned(t, 9)
-	free, referenced := 0, 0
+	free, referenced, before := 0, 0, p.counts()
 	for _, user := range p.oracle.Placeholders() {
-		plan, before := p.plan("placeholder", int(user)), p.counts()
+		plan := p.plan("placeholder", int(user))
 		p.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: user}})
 		p.Work(p.service, "delete_placeholder_user")
 		queued := p.Value("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'delete_user'`) == "1"
@@ -268,7 +251,7 @@ func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
 		p.Work(p.service, "delete_user")
 		p.Exec("main", `DELETE FROM maintenance.river_job`)
 		p.wantUpdated(plan, p.run(servicetest.GhostUsers))
-		p.wantDone(plan, before)
+		before = p.wantDone(plan, before)
 	}
 	if free == 0 || referenced == 0 {
 		t.Errorf("%d went, %d were kept", free, referenced)
@@ -278,14 +261,83 @@ func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
 	}
 }
 
-func TestPlanDeletion_OfWhatIsRefusedSaysWhatWouldGoWithoutThat(t *testing.T) {
+// TestPlanDeletion_WritesNothingSaysWhatIsWrongOrRefusedAndCountsUpToALimit makes plans of which nothing is done.
+func TestPlanDeletion_WritesNothingSaysWhatIsWrongOrRefusedAndCountsUpToALimit(t *testing.T) {
 	t.Parallel()
-	p := newPlanned(t, 13)
+	p := newPlanned(t, 10)
+	p.writesNothing()
+	p.wrong()
+	p.refused()
+	p.counted()
+}
+
+func (p planned) writesNothing() {
+	p.T.Helper()
+	t := p.T
+	content := func() string {
+		return p.Value("main", `SELECT md5(string_agg(query_to_xml(format('SELECT * FROM %s t ORDER BY t::text', c.oid::regclass), true, true, '')::text, ' ' ORDER BY c.oid))
+			FROM pg_class c WHERE c.relnamespace IN ('public'::regnamespace, 'maintenance'::regnamespace) AND c.relkind = 'r'`)
+	}
+	before := content()
+	holder := p.Connect("main")
+	tx := servicetest.Must(holder.Begin(context.Background()))(t)
+	for _, table := range []string{"users", "namespaces", "projects", "members", "issues", "notes"} {
+		servicetest.Must(tx.Exec(context.Background(), `SELECT FROM `+table+` FOR UPDATE`))(t)
+	}
+	user, group := p.plan("user", 20), p.plan("group", oracle.FirstGroup)
+	servicetest.NoError(t, tx.Rollback(context.Background()))
+	if len(user.Tables) == 0 || len(group.Tables) == 0 || group.Outside == 0 {
+		t.Errorf("planned were %+v, %+v", user, group)
+	}
+	if content() != before {
+		t.Error("a plan has written")
+	}
+	// The same again, until something changes.
+	if again := p.plan("group", oracle.FirstGroup); !reflect.DeepEqual(again.Tables, group.Tables) || again.Digest != group.Digest {
+		t.Errorf("nothing has changed, but %+v, was %+v", again, group)
+	}
+	p.Exec("main", `INSERT INTO issues (id, title, author_id, project_id, namespace_id, iid) VALUES (9999, 'i', 5, 1, 5001, 9999)`)
+	if again := p.plan("group", oracle.FirstGroup); again.Digest == group.Digest {
+		t.Error("an issue more, and the digest is the same")
+	}
+}
+
+func (p planned) wrong() {
+	p.T.Helper()
+	t := p.T
+	ctx := context.Background()
+	for target, words := range map[[2]string]string{
+		{"user", "4711"}: "no user 4711", {"group", "4711"}: "no group 4711", {"group", fmt.Sprint(oracle.Personal(20))}: "no group",
+		{"placeholder", "4711"}: "no placeholder 4711",
+	} {
+		var id int64
+		_, _ = fmt.Sscan(target[1], &id)
+		if _, err := p.service.PlanDeletion(ctx, target[0], id); !errors.Is(err, service.ErrUnknownTarget) || !strings.Contains(err.Error(), words) {
+			t.Errorf("%s: %v", target, err)
+		}
+	}
+	for field, request := range map[string]func() error{
+		"kind": func() error { _, err := p.service.PlanDeletion(ctx, "project", 1); return err },
+		"id":   func() error { _, err := p.service.PlanDeletion(ctx, "user", 0); return err },
+	} {
+		invalid, ok := errors.AsType[*service.InvalidArgumentError](request())
+		if !ok || invalid.Field != field {
+			t.Errorf("%s: %v", field, request())
+		}
+	}
+	servicetest.Must(p.service.Protect(ctx, service.Protection{Kind: "user", ID: 20, Reason: "audit", By: "me"}, 0))(t)
+	if plan := p.plan("user", 20); plan.Refused == nil || plan.Refused.Reason != "PROTECTED" || !strings.Contains(plan.Refused.Detail, "audit") {
+		t.Errorf("got %+v", plan.Refused)
+	}
+	servicetest.Must(p.service.Unprotect(ctx, "user", 20, "me"))(t)
+}
+
+func (p planned) refused() {
+	p.T.Helper()
+	t := p.T
 	below := fmt.Sprintf(`SELECT min(id) FROM namespaces WHERE parent_id = %d AND type = 'Group'`, oracle.FirstGroup)
 	var child int64
-	if _, err := fmt.Sscan(p.Value("main", below), &child); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(fmt.Sscan(p.Value("main", below), &child))(t)
 	for kind, change := range map[string]func(){
 		"group": func() { protect(t, p.service, "group", child) },
 		"user":  func() { p.Exec("main", `UPDATE users SET user_type = 11 WHERE id = 20`) },
@@ -310,84 +362,15 @@ func TestPlanDeletion_OfWhatIsRefusedSaysWhatWouldGoWithoutThat(t *testing.T) {
 	}
 }
 
-func TestPlanDeletion_WritesAndLocksNothing(t *testing.T) {
-	t.Parallel()
-	p := newPlanned(t, 10)
-	content := func() string {
-		return p.Value("main", `SELECT md5(string_agg(query_to_xml(format('SELECT * FROM %s t ORDER BY t::text', c.oid::regclass), true, true, '')::text, ' ' ORDER BY c.oid))
-			FROM pg_class c WHERE c.relnamespace IN ('public'::regnamespace, 'maintenance'::regnamespace) AND c.relkind = 'r'`)
-	}
-	before := content()
-	holder := p.Connect("main")
-	tx, err := holder.Begin(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, table := range []string{"users", "namespaces", "projects", "members", "issues", "notes"} {
-		if _, err := tx.Exec(context.Background(), `SELECT FROM `+table+` FOR UPDATE`); err != nil {
-			t.Fatal(err)
-		}
-	}
-	user, group := p.plan("user", 20), p.plan("group", oracle.FirstGroup)
-	if err := tx.Rollback(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	if len(user.Tables) == 0 || len(group.Tables) == 0 || group.Outside == 0 {
-		t.Errorf("planned were %+v, %+v", user, group)
-	}
-	if content() != before {
-		t.Error("a plan has written")
-	}
-	// The same again, until something changes.
-	if again := p.plan("group", oracle.FirstGroup); !reflect.DeepEqual(again.Tables, group.Tables) || again.Digest != group.Digest {
-		t.Errorf("nothing has changed, but %+v, was %+v", again, group)
-	}
-	p.Exec("main", `INSERT INTO issues (id, title, author_id, project_id, namespace_id, iid) VALUES (9999, 'i', 5, 1, 5001, 9999)`)
-	if again := p.plan("group", oracle.FirstGroup); again.Digest == group.Digest {
-		t.Error("an issue more, and the digest is the same")
-	}
-}
-
-func TestPlanDeletion_CountsUpToALimit(t *testing.T) {
-	t.Parallel()
-	p := newPlanned(t, 11)
-	p.Exec("main", `INSERT INTO issues (id, title, author_id, project_id, namespace_id, iid) SELECT i, 'i', 20, 1, 5001, i FROM generate_series(20001, 30500) i`)
+func (p planned) counted() {
+	p.T.Helper()
+	t := p.T
+	p.Exec("main", `INSERT INTO events (author_id, action, group_id, created_at, updated_at) SELECT 20, 1, $1, now(), now() FROM generate_series(1, 10500)`, oracle.FirstGroup)
 	for kind, id := range map[string]int{"user": 20, "group": oracle.FirstGroup} {
 		plan := p.plan(kind, id)
-		i := slices.IndexFunc(plan.Tables, func(t service.PlannedTable) bool { return t.Table == "issues" })
+		i := slices.IndexFunc(plan.Tables, func(t service.PlannedTable) bool { return t.Table == "events" })
 		if i < 0 || plan.Exact || !plan.Tables[i].AtLeast || plan.Tables[i].Moved+plan.Tables[i].Deleted != 10_000 {
 			t.Errorf("planned were %+v", plan.Tables)
 		}
-	}
-}
-
-func TestPlanDeletion_SaysWhatIsWrong(t *testing.T) {
-	t.Parallel()
-	p := newPlanned(t, 12)
-	ctx := context.Background()
-	for target, words := range map[[2]string]string{
-		{"user", "4711"}: "no user 4711", {"group", "4711"}: "no group 4711", {"group", fmt.Sprint(oracle.Personal(20))}: "no group",
-		{"placeholder", "4711"}: "no placeholder 4711",
-	} {
-		var id int64
-		_, _ = fmt.Sscan(target[1], &id)
-		if _, err := p.service.PlanDeletion(ctx, target[0], id); !errors.Is(err, service.ErrUnknownTarget) || !strings.Contains(err.Error(), words) {
-			t.Errorf("%s: %v", target, err)
-		}
-	}
-	for field, request := range map[string]func() error{
-		"kind": func() error { _, err := p.service.PlanDeletion(ctx, "project", 1); return err },
-		"id":   func() error { _, err := p.service.PlanDeletion(ctx, "user", 0); return err },
-	} {
-		invalid, ok := errors.AsType[*service.InvalidArgumentError](request())
-		if !ok || invalid.Field != field {
-			t.Errorf("%s: %v", field, request())
-		}
-	}
-	if _, err := p.service.Protect(ctx, service.Protection{Kind: "user", ID: 20, Reason: "audit", By: "me"}, 0); err != nil {
-		t.Fatal(err)
-	}
-	if plan := p.plan("user", 20); plan.Refused == nil || plan.Refused.Reason != "PROTECTED" || !strings.Contains(plan.Refused.Detail, "audit") {
-		t.Errorf("got %+v", plan.Refused)
 	}
 }

@@ -44,24 +44,22 @@ func asRole(e *servicetest.Estate, sql string) (role string) {
 	})
 	for i, own := range e.Open {
 		e.Exec(own.Name, strings.ReplaceAll(sql, "{role}", role))
-		d, err := repo.Open(e.T.Context(), own.Name, e.URLs[own.Name]+"&options=-c%20role%3D"+role)
-		if err != nil {
-			e.T.Fatal(err)
-		}
+		d := servicetest.Must(repo.Open(e.T.Context(), own.Name, e.URLs[own.Name]+"&options=-c%20role%3D"+role))(e.T)
 		e.T.Cleanup(d.Close)
 		e.Open[i] = d
 	}
 	return role
 }
 
+// TestPrivileges_TheDocumentedOnesAreEnough: TestNeeds_ARoleWithTheseRightsAloneDoesEverything works with what is required.
 func TestPrivileges_TheDocumentedOnesAreEnough(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
-	e.Add("ci", servicetest.Databases.Clone(t, servicetest.Migrated("ci")))
-	e.Add("sec", servicetest.Databases.Clone(t, servicetest.Migrated("sec")))
+	e, s := needing(t)
+	needs := needsOf(e, s)
 	role := asRole(e, documentedRights)
 	e.Exec("main", strings.ReplaceAll(documentedRightsOnUsers, "{role}", role))
-	everyWork(&servicetest.Mirrored{Estate: e, Log: &servicetest.Buffer{}})
+	wantLacking(e, needs, "")
+	wantLacking(e, needsOf(e, fullService(e)), "")
 }
 
 func TestPrivileges_OneThatIsMissingIsNamedWithWhatToGrant(t *testing.T) {
@@ -106,10 +104,7 @@ func TestPrivileges_OneThatAJobLacksIsInItsErrors(t *testing.T) {
 	m.Candidates()
 	role := asRole(e, documentedRights) // without INSERT on ghost_user_migrations
 	s := m.Service()
-	r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.InactiveTokens})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := servicetest.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.InactiveTokens}))(t)
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	e.Work(s, "delete_user")
 	e.Eventually("main", `SELECT count(*) > 0 FROM maintenance.river_job WHERE errors::text LIKE '%GRANT INSERT ON public.ghost_user_migrations TO `+role+`%'`, "true")
@@ -127,10 +122,7 @@ func TestRunBatch_RunThatMustNotReadAnEssentialTableFailsAndNamesIt(t *testing.T
 			role := asRole(e, documentedRights+documentedRightsOnUsers+`REVOKE ALL ON `+table+` FROM {role}`)
 			s := e.Service("", e.WithQueue)
 			for _, dry := range []bool{true, false} {
-				r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: worker, DryRun: dry})
-				if err != nil {
-					t.Fatal(err)
-				}
+				r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: worker, DryRun: dry}))(t)
 				servicetest.WantState(t, r, repo.RunFailed)
 				for _, want := range []string{"table " + table + " on main: privilege missing: GRANT SELECT, ", " ON public." + table + " TO " + role} {
 					if !strings.Contains(r.Error, want) {

@@ -3,6 +3,7 @@ package service_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -41,21 +42,15 @@ func attacks() map[string]func(*testing.T, *servicetest.Estate, *service.Service
 			t.Helper()
 			protect(t, s, "user", 7)
 			servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), refused)
-			if _, err := s.RetryJob(t.Context(), 1); err != nil {
-				t.Fatal(err)
-			}
+			servicetest.Must(s.RetryJob(t.Context(), 1))(t)
 			servicetest.WantDeletion(t, e.DeletionAgain(s), refused)
 		},
 		"a cancelled job, retried": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
 			t.Helper()
 			e.Insert(repo.Job{Args: servicetest.Authorized(7)})
-			if _, err := s.CancelJob(t.Context(), 1, "stop", "ann"); err != nil {
-				t.Fatal(err)
-			}
+			servicetest.Must(s.CancelJob(t.Context(), 1, "stop", "ann"))(t)
 			protect(t, s, "user", 7)
-			if _, err := s.RetryJob(t.Context(), 1); err != nil {
-				t.Fatal(err)
-			}
+			servicetest.Must(s.RetryJob(t.Context(), 1))(t)
 			servicetest.WantDeletion(t, e.DeletionAgain(s), refused)
 		},
 		"a run that expects what was planned before": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
@@ -158,10 +153,7 @@ func TestProtect_UserWhoseDeletionHasBegunKeepsTheAccountFromItsEndOn(t *testing
 // wantGhostKeeps fails the test unless a run of the ghost migration defers its only user.
 func wantGhostKeeps(t *testing.T, s *service.Service) {
 	t.Helper()
-	r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.GhostUsers})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := servicetest.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.GhostUsers}))(t)
 	if r.Counts["deferred_users"] != 1 || r.Counts["migrated_users"] != 0 {
 		t.Errorf("%+v", r)
 	}
@@ -170,12 +162,14 @@ func wantGhostKeeps(t *testing.T, s *service.Service) {
 // Whoever is first, the other one knows: a user who is protected keeps the account, even if it has been blocked.
 func TestProtect_OfTheTwoThatRaceForAUserOneWins(t *testing.T) {
 	t.Parallel()
-	for range 6 {
-		e, s := attacked(t)
-		e.Insert(repo.Job{Args: servicetest.Authorized(7)})
+	e := servicetest.NewTokens(t)
+	s := e.Service("", e.WithQueue)
+	for id := int64(7); id < 13; id++ {
+		e.Bots(int(id))
+		e.Insert(repo.Job{Args: servicetest.Authorized(id)})
 		answer := make(chan error, 1)
 		go func() {
-			_, err := s.Protect(context.Background(), service.Protection{Kind: "user", ID: 7, Reason: "race"}, 0)
+			_, err := s.Protect(context.Background(), service.Protection{Kind: "user", ID: id, Reason: "race"}, 0)
 			answer <- err
 		}()
 		e.Work(s, "delete_user")
@@ -185,10 +179,11 @@ func TestProtect_OfTheTwoThatRaceForAUserOneWins(t *testing.T) {
 		case err != nil && !late:
 			t.Fatal(err)
 		case queued == "0":
-			e.Want("main", `SELECT state FROM users WHERE id = 7`, "active")
+			e.Want("main", fmt.Sprint(`SELECT state FROM users WHERE id = `, id), "active")
 		case err == nil:
 			wantGhostKeeps(t, s)
 		}
+		e.Exec("main", `TRUNCATE ghost_user_migrations, maintenance.river_job`)
 	}
 }
 
@@ -200,9 +195,7 @@ func TestProtect_WaitsForADeletionThatIsJustBeginning(t *testing.T) {
 	e.Gate("main", "users", "OLD.id = 7")
 	e.Shut("main", servicetest.App)
 	q := e.Queue()
-	if err := q.Start(servicetest.OnlyKind{Service: s, Kind: "delete_user"}); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, q.Start(servicetest.OnlyKind{Service: s, Kind: "delete_user"}))
 	defer func() { _ = q.Stop(context.Background()) }()
 	e.AtGate("main", servicetest.App)
 	answer := make(chan error, 1)
@@ -247,9 +240,7 @@ func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 			g.QueueJob(10, 1)
 			protect(t, g.Service, "group", 12)
 			g.Attempt(refused)
-			if _, err := g.Service.RetryJob(t.Context(), 1); err != nil {
-				t.Fatal(err)
-			}
+			servicetest.Must(g.Service.RetryJob(t.Context(), 1))(t)
 			g.Attempt(refused)
 		},
 		"a run that expects what was planned before": func(t *testing.T, g *servicetest.Groups) {

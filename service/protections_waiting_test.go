@@ -12,10 +12,7 @@ import (
 // wantDeferred fails the test unless these are all that the worker defers, by number and by list.
 func wantDeferred(t *testing.T, s *service.Service, worker string, due int64, want ...string) {
 	t.Helper()
-	st, err := s.Status(t.Context(), worker)
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := servicetest.Must(s.Status(t.Context(), worker))(t)
 	b := st[0].Backlog
 	if b.Due != due || b.Deferred != int64(len(want)) || b.Pending != due+b.Deferred || b.Dead != 0 {
 		t.Errorf("%s: backlog %+v, want %d due and %d deferred", worker, b, due, len(want))
@@ -68,9 +65,7 @@ func TestProtect_GroupsAreDeferredAndSayByWhom(t *testing.T) {
 	wantDeferred(t, g.Service, servicetest.AdjournedGroups, 1, "10 PROTECTED: group 12"+byAnn, "50 in its grace period")
 	g.Run("held_groups=1 scheduled_jobs=1")
 	// A cancellation holds also what has begun.
-	if _, err := g.Service.CancelJob(t.Context(), 1, "stop", "ann"); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(g.Service.CancelJob(t.Context(), 1, "stop", "ann"))(t)
 	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id) VALUES (40)`)
 	wantDeferred(t, g.Service, servicetest.AdjournedGroups, 0, "10 PROTECTED: group 12"+byAnn,
 		"40 CANCELLED: job 1 was cancelled by ann: stop; caretaker jobs retry 1 takes that back", "50 in its grace period")

@@ -39,10 +39,7 @@ func wantVerified(t *testing.T, d *repo.Database, want string, known ...service.
 
 func headOf(t *testing.T, d *repo.Database) service.ReceiptHead {
 	t.Helper()
-	head, err := service.HeadOfReceipts(context.Background(), d, 24*time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	head := servicetest.Must(service.HeadOfReceipts(context.Background(), d, 24*time.Hour))(t)
 	return head
 }
 
@@ -58,18 +55,14 @@ func TestVerifyReceipts_ARestoredBackupIsSeenByTheHeadsOfAfterIt(t *testing.T) {
 	e.Exec("main", copyReceipts)
 	e.Exec("main", `INSERT INTO t (owner) SELECT 1 FROM generate_series(1, 9)`)
 	for range 2 {
-		if err := sweepRow(d, "t", 1); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, sweepRow(d, "t", 1))
 	}
 	late := headOf(t, d)
 	e.Exec("main", restoreReceipts)
 	wantVerified(t, d, "", early)
 	wantVerified(t, d, "receipt 7, of the head that was given, is missing: the end was cut off at 5", late)
 	for range 3 {
-		if err := sweepRow(d, "t", 1); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, sweepRow(d, "t", 1))
 	}
 	wantVerified(t, d, "", early, headOf(t, d))
 	wantVerified(t, d, "receipt 7 is not that of the head that was given: the chain was written anew", early, late)
@@ -146,10 +139,7 @@ func TestVerifyReceipts_IsRightWhileTheyAreWrittenAndPruned(t *testing.T) {
 		CREATE TRIGGER refuse AFTER DELETE ON refused FOR EACH ROW EXECUTE FUNCTION refuse();
 		CREATE SCHEMA deceit; CREATE FUNCTION deceit.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS
 		$$ SELECT pg_catalog.clock_timestamp() - random() * interval '1 day' $$`)
-	back, err := repo.Open(t.Context(), "main", e.URLs["main"]+"&search_path=public,deceit,pg_catalog")
-	if err != nil {
-		t.Fatal(err)
-	}
+	back := servicetest.Must(repo.Open(t.Context(), "main", e.URLs["main"]+"&search_path=public,deceit,pg_catalog"))(t)
 	defer back.Close()
 	back.KeepKeys = true
 	servers := []*repo.Database{e.Open[0], back}

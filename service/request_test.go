@@ -27,18 +27,12 @@ func TestRunBatch_SameRequestIDIsTheFirstRun(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewDeletedParents(t, 3)
 	s := e.Service(servicetest.OneChild)
-	first, err := request(s, "once", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := servicetest.Must(request(s, "once", false))(t)
 	servicetest.WantCounts(t, first, "processed_records=3 deleted_rows=9")
 	e.Deleted("main", "p", 1, 1)
 	for _, replica := range []*service.Service{s, e.Service(servicetest.OneChild)} {
 		for _, async := range []bool{false, true} {
-			again, err := request(replica, "once", async)
-			if err != nil {
-				t.Fatal(err)
-			}
+			again := servicetest.Must(request(replica, "once", async))(t)
 			if again.ID != first.ID || again.State != repo.RunSucceeded || !again.FinishedAt.Equal(first.FinishedAt) {
 				t.Errorf("%+v, want the first run", again)
 			}
@@ -54,10 +48,7 @@ func TestRunBatch_SameRequestIDJoinsTheRunAtWork(t *testing.T) {
 	e.Gate("main", "c")
 	e.Shut("main", servicetest.App)
 	s, other := e.Service(servicetest.OneChild), e.Service(servicetest.OneChild)
-	first, err := request(s, "once", true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := servicetest.Must(request(s, "once", true))(t)
 	servicetest.WantState(t, first, repo.RunRunning)
 	for _, replica := range []*service.Service{s, other} {
 		again, err := request(replica, "once", true)
@@ -121,10 +112,7 @@ func TestRunBatch_RefusedRequestLeavesItsIDFree(t *testing.T) {
 	wait.Wait()
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "0")
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
-	r, err := request(s, "once", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := servicetest.Must(request(s, "once", false))(t)
 	servicetest.WantCounts(t, r, "processed_records=3 deleted_rows=9")
 	if r.RequestID != "once" {
 		t.Errorf("request id %q", r.RequestID)
@@ -146,10 +134,7 @@ func TestRunBatch_RequestIDOfADeadProcessIsItsRun(t *testing.T) {
 	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, request_id, heartbeat_ttl, heartbeat_at)
 		VALUES ('`+id+`', $1, 'main', 'request', 'running', 'once', '40 s', now() - interval '41 s')`, servicetest.LooseForeignKeys)
 	for _, async := range []bool{false, true} {
-		r, err := request(e.Service(servicetest.OneChild), "once", async)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := servicetest.Must(request(e.Service(servicetest.OneChild), "once", async))(t)
 		if r.ID != id {
 			t.Errorf("run %s, want %s", r.ID, id)
 		}
@@ -186,7 +171,7 @@ func TestRunBatch_ClientThatHangsUpDoesNotStopTheRun(t *testing.T) {
 
 func TestRunBatch_SaysWhatIsWrongWithARequest(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	s := e.Service(servicetest.OneChild)
 	for _, c := range []struct {
 		name    string
@@ -214,7 +199,7 @@ func TestRunBatch_SaysWhatIsWrongWithARequest(t *testing.T) {
 
 func TestRunBatch_NotConfiguredIsSaidBeforeAnythingIsDone(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	s := e.Service("")
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, RequestID: "once"})
 	var unconfigured *service.NotConfiguredError
@@ -230,7 +215,7 @@ func TestRunBatch_NotConfiguredIsSaidBeforeAnythingIsDone(t *testing.T) {
 
 func TestRunBatch_DatabaseOfAnEmptyRequestIsThisMinutes(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci", "sec")
+	e := servicetest.New(t, servicetest.Small, "main", "ci", "sec")
 	s := e.Service(servicetest.OneChild)
 	var now time.Time
 	for {
@@ -253,13 +238,10 @@ func TestRunBatch_DatabaseOfAnEmptyRequestIsThisMinutes(t *testing.T) {
 
 func TestRunBatch_RequestIDOfAnotherRequestIsRefused(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
-	first, err := request(s, "once", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := servicetest.Must(request(s, "once", false))(t)
 	for name, r := range map[string]service.RunRequest{
 		"worker":   {Worker: servicetest.GhostUsers},
 		"database": {Worker: servicetest.LooseForeignKeys, Database: "ci"},

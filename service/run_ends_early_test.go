@@ -18,10 +18,7 @@ func TestRun_ThatEndsEarlyFailsIfItsItemsHave(t *testing.T) {
 		x.RequestStop(run.StopError{Reason: repo.Reason{Code: run.ReasonThrottled, Detail: "load"}, Early: true})
 		return fmt.Errorf("%w: %w", &run.FailedError{Text: failure}, x.Stopped())
 	})
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: "writer"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: "writer"}))(t)
 	servicetest.WantState(t, r, repo.RunFailed)
 	e.Want("main", `SELECT state || ', ' || over_limit || ', ' || error FROM maintenance.runs`, "failed, true, "+failure)
 }

@@ -19,15 +19,10 @@ func TestShutdown_StopsRunsAfterTheStatementInFlight(t *testing.T) {
 	t.Parallel()
 	e, s, r, before := servicetest.NewHalfway(t)
 	other := e.Service(servicetest.OneChild)
-	if err := s.Shutdown(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, s.Shutdown(context.Background()))
 	// Everything has been recorded and given back when Shutdown returns.
 	e.Want("main", `SELECT state FROM maintenance.runs`, "cancelled")
-	got, err := s.Run(context.Background(), r.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := servicetest.Must(s.Run(context.Background(), r.ID))(t)
 	e.WantHalf(got, "SHUTDOWN", before)
 
 	e.Lift("main", servicetest.App)
@@ -51,9 +46,7 @@ func TestShutdown_WaitingClientsGetTheRunAsItEnded(t *testing.T) {
 		result <- r
 	}()
 	e.AtGate("main", servicetest.App)
-	if err := s.Shutdown(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, s.Shutdown(context.Background()))
 	servicetest.WantState(t, <-result, repo.RunCancelled)
 }
 
@@ -89,7 +82,7 @@ func TestShutdown_TakesNoNewRunsAndLeavesFiresToOthers(t *testing.T) {
 func TestShutdown_WaitsNoLongerThanItsContext(t *testing.T) {
 	t.Parallel()
 	_, s, _, _ := servicetest.NewHalfway(t)
-	ctx, cancel := context.WithTimeoutCause(context.Background(), time.Millisecond, errors.New("enough"))
+	ctx, cancel := context.WithTimeoutCause(context.Background(), time.Millisecond, errors.New("enough")) // elapses: the run stands at a gate
 	defer cancel()
 	if err := s.Shutdown(ctx); err == nil || !strings.Contains(err.Error(), "enough") {
 		t.Errorf("error %v", err)
@@ -140,10 +133,7 @@ func TestPauseWorker_EndsByItself(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewDeletedParents(t, 3)
 	s := e.Service(servicetest.OneChild)
-	st, err := s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "a moment", "alice", 2*time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := servicetest.Must(s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "a moment", "alice", 2*time.Second))(t)
 	if p := st.Paused; p == nil || p.Until.Sub(p.Since).Round(time.Second) != 2*time.Second {
 		t.Errorf("pause %+v", p)
 	}
@@ -163,7 +153,7 @@ func TestPauseWorker_EndsByItself(t *testing.T) {
 
 func TestPauseWorker_TheLastPauseCounts(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	s := e.Service(servicetest.OneChild)
 	for _, c := range []struct {
 		reason string
@@ -183,7 +173,7 @@ func TestPauseWorker_TheLastPauseCounts(t *testing.T) {
 
 func TestPauseWorker_NeedsAReasonAndAPositiveTTL(t *testing.T) {
 	t.Parallel()
-	s := servicetest.New(t, "main", "main").Service(servicetest.OneChild)
+	s := servicetest.New(t, servicetest.Small, "main").Service(servicetest.OneChild)
 	var invalid *service.InvalidArgumentError
 	for _, c := range []struct {
 		reason, field string

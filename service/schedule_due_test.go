@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,68 +13,24 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestRunDue_FirstStartOfAllMissesNothing(t *testing.T) {
-	t.Parallel()
-	c := newClocked(t)
-	s := c.replica("* * * * *")
-	c.due(s)
-	c.wantFires()
-	c.at("11-20 12:01:00")
-	c.due(s)
-	c.due(s)
-	c.wantFires("11-20 12:01 ran +0")
-	c.wantRuns(1)
-}
-
-func TestRunDue_ManyReplicasRunAFireOnce(t *testing.T) {
-	t.Parallel()
-	c := newClocked(t)
-	var replicas []*service.Service
-	for range 3 {
-		replicas = append(replicas, c.replica("* * * * *"))
-	}
-	var want []string
-	for _, minute := range []string{"12:01", "12:02", "12:03", "12:04", "12:05"} {
-		c.at("11-20 " + minute + ":00.5")
-		var wait sync.WaitGroup
-		for _, s := range replicas {
-			for range 3 {
-				wait.Go(func() {
-					if err := s.RunDue(context.Background()); err != nil {
-						t.Error(err)
-					}
-				})
-			}
-		}
-		wait.Wait()
-		c.settled()
-		want = append(want, "11-20 "+minute+" ran +1")
-	}
-	c.wantFires(want...)
-	c.wantRuns(5)
-}
-
 func TestRunDue_WaitsForAFireThatIsAboutToBegin(t *testing.T) {
 	t.Parallel()
 	c := newClocked(t)
-	s := c.replica("* * * * *")
+	s := c.scheduled("* * * * *")
 	c.at("11-20 12:00:59.9")
+	c.Exec("main", `CREATE SEQUENCE public.reads;
+		CREATE OR REPLACE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+			'SELECT at FROM public.clock, pg_catalog.nextval(''public.reads'')'`)
 	done := make(chan error, 1)
 	go func() { done <- s.RunDue(context.Background()) }()
 	// It waits for a tenth of a second, finds that the clock has not moved, and waits again.
-	select {
-	case err := <-done:
-		t.Fatalf("it did not wait: %v", err)
-	case <-time.After(300 * time.Millisecond):
-	}
+	c.Eventually("main", `SELECT last_value >= 3 FROM public.reads`, "true")
 	c.wantFires()
 	c.at("11-20 12:01:00")
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, <-done)
 	c.settled()
 	c.wantFires("11-20 12:01 ran +0")
-	// Who waits stops with its caller, and with the service.
+	// A wait ends with its caller, and with the service.
 	c.at("11-20 12:01:57")
 	ctx, stop := context.WithCancelCause(context.Background())
 	go func() { done <- s.RunDue(ctx) }()
@@ -85,13 +40,15 @@ func TestRunDue_WaitsForAFireThatIsAboutToBegin(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	go func() { done <- s.RunDue(context.Background()) }()
-	if err := s.Shutdown(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, s.Shutdown(context.Background()))
 	if err := <-done; !errors.Is(err, service.ErrStopping) {
 		t.Errorf("error %v", err)
 	}
 	c.wantFires("11-20 12:01 ran +0")
+	// The fire is run by another server.
+	c.at("11-20 12:02:01")
+	c.due(c.scheduled("* * * * *"))
+	c.wantFires("11-20 12:01 ran +0", "11-20 12:02 ran +1")
 }
 
 func TestRunDue_DoesNotWaitForRuns(t *testing.T) {
@@ -101,12 +58,10 @@ func TestRunDue_DoesNotWaitForRuns(t *testing.T) {
 	c.Gate("ci", "c")
 	c.Shut("ci", servicetest.App)
 	c.Deleted("ci", "p", 1, 1)
-	s := c.replica("* * * * *")
+	s := c.scheduled("* * * * *")
 	// The minutes of ci are the odd ones.
 	c.at("11-20 12:01:00")
-	if err := s.RunDue(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, s.RunDue(context.Background()))
 	c.AtGate("ci", servicetest.App)
 	c.Want("main", `SELECT string_agg(database, ' ') FROM maintenance.runs WHERE state = 'running'`, "ci")
 	c.Lift("ci", servicetest.App)
@@ -115,154 +70,39 @@ func TestRunDue_DoesNotWaitForRuns(t *testing.T) {
 	c.wantRuns(1)
 }
 
-func TestRunDue_AFireWithinItsGraceIsRunLate(t *testing.T) {
+func TestStatus_TellsTheNextFireAndThoseThatWereMissed(t *testing.T) {
 	t.Parallel()
 	c := newClocked(t)
-	s := c.replica("* * * * *")
-	c.at("11-20 12:01:20")
-	c.due(s)
-	c.at("11-20 12:02:54")
-	c.due(s)
-	c.wantFires("11-20 12:01 ran +20", "11-20 12:02 ran +54")
-}
-
-func TestRunDue_FiresThatNobodyRanAreMissed(t *testing.T) {
-	t.Parallel()
-	c := newClocked(t)
-	s := c.replica("*/10 * * * *")
-	c.at("11-20 12:35:00")
-	c.due(s)
-	c.wantFires("11-20 12:10 missed", "11-20 12:20 missed", "11-20 12:30 missed")
-	c.Want("main", `SELECT bool_and(claimed_by = '' AND claimed_at IS NULL AND run_id IS NULL AND started_at IS NULL) FROM maintenance.fires
-		WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "true")
-	c.wantRuns(0)
-	if st := servicetest.Status(t, s); !strings.Contains(st.ConditionDetail, "the last 3 fires were missed, since 2026-11-20T12:10:00Z") {
-		t.Errorf("detail %s", st.ConditionDetail)
-	}
-	c.at("11-20 12:40:01")
-	c.due(s)
-	if st := servicetest.Status(t, s); strings.Contains(st.ConditionDetail, "missed") {
-		t.Errorf("detail %s", st.ConditionDetail)
-	}
-	c.wantRuns(1)
-}
-
-func TestStatus_SaysThatNoSchedulerIsAtWork(t *testing.T) {
-	t.Parallel()
-	c := newClocked(t)
-	s := c.replica("*/10 * * * *")
-	for at, late := range map[string]bool{"11-20 12:09:59": false, "11-20 12:11:00": false, "11-20 12:12:00": true} {
-		c.at(at)
-		if st := servicetest.Status(t, s); strings.Contains(st.ConditionDetail, "the fire of 2026-11-20T12:10:00Z has found no scheduler") != late {
-			t.Errorf("%s: %s", at, st.ConditionDetail)
-		}
-	}
-}
-
-func TestStatus_TheNextRunIsByTheClockOfMain(t *testing.T) {
-	t.Parallel()
-	c := newClocked(t)
-	s := c.replica("*/10 * * * *")
-	c.at("11-20 12:34:56")
-	if st := servicetest.Status(t, s); st.NextRunAt.UTC().Format(time.RFC3339) != "2026-11-20T12:40:00Z" || !strings.Contains(st.ConditionDetail, "waiting for 2026-11-20T12:40:00Z") {
-		t.Errorf("next run at %s: %s", st.NextRunAt, st.ConditionDetail)
-	}
-}
-
-func TestRunDue_OneRunMakesUpForAllMissedFires(t *testing.T) {
-	t.Parallel()
-	c := newClocked(t)
-	one, other := c.replica("0 0 * * *", catchUp(true)), c.replica("0 0 * * *", catchUp(true))
-	c.at("11-24 08:00:00")
-	c.due(one)
-	c.due(other)
-	c.due(one)
-	c.wantFires("11-21 00:00 missed", "11-22 00:00 missed", "11-23 00:00 missed", "11-24 00:00 ran CAUGHT_UP +28800")
-	c.wantRuns(1)
-}
-
-func TestRunDue_AFireThatIsDueMakesUpForMissedOnes(t *testing.T) {
-	t.Parallel()
-	c := newClocked(t)
-	s := c.replica("0 0 * * *", catchUp(true))
-	c.at("11-24 00:00:05")
-	c.due(s)
-	c.due(s)
-	c.wantFires("11-21 00:00 missed", "11-22 00:00 missed", "11-23 00:00 missed", "11-24 00:00 ran +5")
-	c.wantRuns(1)
-}
-
-func TestRunDue_WithoutCatchUpMissedFiresStayMissed(t *testing.T) {
-	t.Parallel()
-	c := newClocked(t)
-	s := c.replica("0 0 * * *", catchUp(false))
-	c.at("11-22 08:00:00")
-	c.due(s)
-	c.due(s)
-	c.wantFires("11-21 00:00 missed", "11-22 00:00 missed")
-	// It is not too late to change one's mind.
-	c.due(c.replica("0 0 * * *", catchUp(true)))
-	c.wantFires("11-21 00:00 missed", "11-22 00:00 ran CAUGHT_UP +28800")
-}
-
-func TestRunDue_ManyReplicasCatchUpOnce(t *testing.T) {
-	t.Parallel()
-	c := newClocked(t)
-	var replicas []*service.Service
-	for range 4 {
-		replicas = append(replicas, c.replica("0 0 * * *", catchUp(true)))
-	}
-	c.at("11-22 08:00:00")
-	var wait sync.WaitGroup
-	for _, s := range replicas {
-		wait.Go(func() {
-			for range 5 {
-				if err := s.RunDue(context.Background()); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	wait.Wait()
-	c.settled()
-	c.wantFires("11-21 00:00 missed", "11-22 00:00 ran CAUGHT_UP +28800")
-	c.wantRuns(1)
-}
-
-func TestRunDue_WhatWasSkippedIsNotCaughtUp(t *testing.T) {
-	for name, prepare := range map[string]func(c clocked, s *service.Service) (lift func(), reason string){
-		"paused": func(c clocked, s *service.Service) (func(), string) {
-			if _, err := s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "disks", "alice", 0); err != nil {
-				c.T.Fatal(err)
-			}
-			return func() { c.Exec("main", `DELETE FROM maintenance.pauses`) }, "WORKER_PAUSED"
-		},
-		"lease held": func(c clocked, _ *service.Service) (func(), string) {
-			c.ForeignLease("main", servicetest.LooseForeignKeys+"/main", "3 days")
-			return func() { c.Exec("main", `DELETE FROM maintenance.leases`) }, "LEASE_HELD"
-		},
+	s := c.scheduled("*/10 * * * *")
+	const (
+		next   = "waiting for 2026-11-20T12:"
+		late   = "the fire of 2026-11-20T12:10:00Z has found no scheduler"
+		missed = "the last 3 fires were missed, since 2026-11-20T12:10:00Z"
+	)
+	for _, step := range []struct {
+		at, next     string
+		look         bool
+		late, missed bool
+	}{
+		{at: "12:09:59", next: "10"}, {at: "12:11:00", next: "20"}, {at: "12:12:00", next: "20", late: true},
+		{at: "12:35:00", look: true, next: "40", missed: true}, {at: "12:40:01", look: true, next: "50"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c := newClocked(t)
-			s := c.replica("0 0 * * *", catchUp(true))
-			lift, reason := prepare(c, s)
-			c.at("11-22 00:00:10")
+		c.at("11-20 " + step.at)
+		if step.look {
 			c.due(s)
-			lift()
-			c.at("11-22 00:05:00")
-			c.due(s)
-			c.Want("main", `SELECT string_agg(outcome, ' ' ORDER BY fire_time) FROM maintenance.fires WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "missed skipped")
-			c.Want("main", `SELECT count(*) FROM maintenance.fires f JOIN maintenance.runs r ON r.id = f.run_id AND r.reason = f.reason
-				WHERE f.outcome = 'skipped' AND f.reason LIKE '`+reason+`%' AND r.state = 'skipped' AND f.worker = '`+servicetest.LooseForeignKeys+`'`, "1")
-		})
+		}
+		st := servicetest.Status(t, s)
+		said := func(words string) bool { return strings.Contains(st.ConditionDetail, words) }
+		if said(late) != step.late || said(missed) != step.missed || !said(next+step.next+":00Z") || st.NextRunAt.UTC().Format("15:04:05") != "12:"+step.next+":00" {
+			t.Errorf("%s: next run at %s, %s", step.at, st.NextRunAt, st.ConditionDetail)
+		}
 	}
 }
 
 func TestRunDue_MetricCountsFiresByOutcome(t *testing.T) {
 	m := servicetest.NewMeter(t)
 	c := newClocked(t)
-	s := c.replica("*/10 * * * *")
+	s := c.scheduled("*/10 * * * *")
 	c.at("11-20 12:40:10")
 	c.due(s)
 	c.Exec("main", `UPDATE maintenance.leases SET expires_at = now() + interval '1 day'`)
@@ -281,7 +121,7 @@ func TestFault_RunDue_ADatabaseThatWasDownAroundTheMinuteLosesNothing(t *testing
 	c := clocked{servicetest.New(t, "main")}
 	c.Add("main", byTheClock(own.Cluster.URL("main")))
 	c.Exec("main", clockSQL)
-	s := c.replica("* * * * *")
+	s := c.scheduled("* * * * *")
 	own.Stop()
 	if err := s.RunDue(context.Background()); !errors.Is(err, service.ErrUnreachable) {
 		t.Errorf("error %v, want that main is unreachable", err)
@@ -292,4 +132,66 @@ func TestFault_RunDue_ADatabaseThatWasDownAroundTheMinuteLosesNothing(t *testing
 	devdb.Eventually(t, "main to answer", func() bool { return s.RunDue(context.Background()) == nil })
 	c.settled()
 	c.wantFires("11-20 12:01 ran +20")
+}
+
+func TestPrune_KeepsHistoryAndTheNewestFire(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	s := c.Service(servicetest.OneChild, func(config *service.Config) { config.HistoryKeep = 24 * time.Hour })
+	// More than one statement deletes.
+	c.Exec("main", `INSERT INTO maintenance.fires (worker, fire_time, claimed_by)
+		SELECT w, clock_timestamp() - i * interval '1 hour', '' FROM generate_series(0, 2499) i, unnest(ARRAY['a', 'b']) w
+		UNION ALL SELECT 'monthly', clock_timestamp() - i * interval '30 days', '' FROM generate_series(2, 4) i`)
+	c.Exec("main", `INSERT INTO maintenance.audit (at, by, address, role, action, target, reason, outcome)
+		SELECT clock_timestamp() - i * interval '1 hour', '', '', '', '', '', '', '' FROM generate_series(1, 2500) i`)
+	c.due(s)
+	c.Eventually("main", `SELECT string_agg(worker || ' ' || n, ', ' ORDER BY worker) FROM
+		(SELECT worker, count(*) AS n FROM maintenance.fires WHERE worker IN ('a', 'b', 'monthly') GROUP BY worker) f`, "a 25, b 25, monthly 1")
+	c.Eventually("main", `SELECT count(*) BETWEEN 23 AND 24 FROM maintenance.audit`, "true")
+	c.Want("main", `SELECT fire_time = clock_timestamp() - interval '60 days' FROM maintenance.fires WHERE worker = 'monthly'`, "true")
+}
+
+func TestFires_AreWrittenAndListedInEveryModeOfTheDriver(t *testing.T) {
+	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			c := newClocked(t)
+			c.Open = nil
+			c.Add("main", c.URLs["main"]+"&default_query_exec_mode="+mode)
+			story{
+				replicas: map[string]string{"a": "*/10 * * * *, catch up"}, runs: 1, steps: `
+					11-20 12:00:30 a
+					11-20 12:25:00 a
+					UPDATE maintenance.leases SET expires_at = clock_timestamp() + interval '1 hour'
+					11-20 12:30:01 a
+					11-20 12:50:00 a a => 11-20 12:10 missed, 11-20 12:20 ran CAUGHT_UP +300, 11-20 12:30 skipped LEASE_HELD, 11-20 12:40 missed, 11-20 12:50 skipped LEASE_HELD`,
+			}.tellOn(c)
+			s := c.scheduled("*/10 * * * *")
+			const worker = servicetest.LooseForeignKeys
+			for want, f := range map[string]service.FireFilter{
+				"12:50 skipped, 12:40 missed, 12:30 skipped, 12:20 ran 5m0s, 12:10 missed": {Worker: worker, Limit: 10},
+				"12:20 ran 5m0s":                                            {Worker: worker, Outcome: repo.FireRan, Limit: 10},
+				"12:50 skipped, 12:40 missed":                               {Worker: worker, Limit: 2},
+				"12:20 ran 5m0s, 12:10 missed":                              {Worker: worker, Limit: 2, AfterWorker: worker, After: time.Date(2026, 11, 20, 12, 30, 0, 0, time.UTC)},
+				"12:40 missed, 12:30 skipped, 12:20 ran 5m0s, 12:10 missed": {Worker: worker, Limit: 10, AfterWorker: "z", After: time.Date(2026, 11, 20, 12, 40, 0, 0, time.UTC)},
+			} {
+				fires, err := s.Fires(context.Background(), f)
+				var got []string
+				for _, f := range fires {
+					line := f.Time.UTC().Format("15:04") + " " + f.Outcome
+					if f.Outcome == repo.FireRan && f.RunID != "" && f.ClaimedBy != "" && !f.ClaimedAt.IsZero() {
+						line += " " + f.Late().String()
+					}
+					got = append(got, line)
+				}
+				if text := strings.Join(got, ", "); err != nil || text != want {
+					t.Errorf("%+v: %s, %v, want %s", f, text, err, want)
+				}
+			}
+			if _, err := s.Fires(context.Background(), service.FireFilter{Worker: "nobody"}); !errors.Is(err, service.ErrUnknownWorker) {
+				t.Errorf("error %v", err)
+			}
+			servicetest.Status(t, s)
+		})
+	}
 }

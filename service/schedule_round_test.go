@@ -41,9 +41,7 @@ func (c clocked) fire(s *service.Service, at string, runs ...string) {
 	c.T.Helper()
 	c.at(at)
 	c.Exec("main", `UPDATE public.clock SET since = pg_catalog.clock_timestamp()`)
-	if err := s.RunDue(context.Background()); err != nil {
-		c.T.Fatal(err)
-	}
+	servicetest.NoError(c.T, s.RunDue(context.Background()))
 	c.Eventually("main", `SELECT coalesce(string_agg(concat_ws(' ', database, state, nullif(split_part(reason, ':', 1), '')), ', ' ORDER BY id), '')
 		FROM maintenance.runs WHERE finished_at IS NOT NULL AND worker = '`+servicetest.LooseForeignKeys+`'`, strings.Join(runs, ", "))
 	c.Want("main", `SELECT count(*) FROM maintenance.runs a JOIN maintenance.runs b ON b.worker = a.worker AND b.id > a.id AND b.started_at < a.finished_at
@@ -108,13 +106,9 @@ func TestRound_APauseIsOneSkippedFire(t *testing.T) {
 	t.Parallel()
 	c, s := newRounds(t, "ci", "sec")
 	c.dueIn("main", "ci", "sec")
-	if _, err := s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "night", "", 0); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "night", "", 0))(t)
 	c.fire(s, "11-20 12:01:00", "main skipped WORKER_PAUSED")
-	if err := s.Shutdown(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, s.Shutdown(context.Background()))
 	c.Want("main", `SELECT count(*) FROM maintenance.runs WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "1")
 }
 
@@ -133,7 +127,7 @@ func TestRound_AQueueWhoseActivePartitionIsMissingIsMended(t *testing.T) {
 func TestRound_ARequestWorksTheDatabaseOfItsMinute(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewOneChild(t)
-	e.Add("ci", servicetest.Databases.Clone(t, servicetest.Migrated("main")))
+	e.Add("ci", servicetest.Databases.Clone(t, servicetest.Migrated(servicetest.Small)))
 	for _, name := range []string{"main", "ci"} {
 		e.Deleted(name, "p", 1, 1)
 	}

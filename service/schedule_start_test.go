@@ -32,7 +32,7 @@ func TestRunDue_AFireWhoseRunCouldNotBeginIsRunByAnother(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newClocked(t)
-			one, other := c.replica("0 0 * * *", catchUp(true)), c.replica("0 0 * * *", catchUp(true))
+			one, other := c.scheduled("0 0 * * *, catch up"), c.scheduled("0 0 * * *, catch up")
 			c.breakOnce(at.table, at.event)
 			c.at("11-21 00:00:05")
 			if err := one.RunDue(context.Background()); !errors.Is(err, service.ErrUnreachable) {
@@ -54,7 +54,7 @@ func TestRunDue_AFireWhoseRunCouldNotBeginIsRunByAnother(t *testing.T) {
 func TestRunDue_AClaimRecordsTheLeaseOfItsRun(t *testing.T) {
 	t.Parallel()
 	c := newClocked(t)
-	s := c.replica("* * * * *")
+	s := c.scheduled("* * * * *")
 	c.Exec("main", `CREATE TABLE seen AS SELECT 0::bigint AS epoch, '' AS outcome LIMIT 0;
 		CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN
@@ -71,8 +71,8 @@ func TestRunDue_AClaimRecordsTheLeaseOfItsRun(t *testing.T) {
 func TestResumeRuns_DoesNotRepeatARunThatMayHaveWorked(t *testing.T) {
 	t.Parallel()
 	c := newClocked(t)
-	c.replica("0 0 * * *", catchUp(true))
-	living := c.replica("0 0 * * *", catchUp(true))
+	c.scheduled("0 0 * * *, catch up")
+	living := c.scheduled("0 0 * * *, catch up")
 	c.at("11-21 00:00:05")
 	c.Exec("main", `WITH run AS (
 			INSERT INTO maintenance.runs (id, worker, database, trigger, state, replica, lease_epoch, heartbeat_ttl)

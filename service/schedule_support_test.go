@@ -13,7 +13,6 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -35,8 +34,8 @@ func byTheClock(url string) string {
 	return url + separator + "search_path=public,pg_catalog&timezone=Europe/Berlin"
 }
 
-func withClock() devdb.Template {
-	return devdb.Template{Name: "clock", Schema: "main", Version: clockSQL, Prepare: func(ctx context.Context, url string) error {
+func withClock(schema string) devdb.Template {
+	return devdb.Template{Name: "clock", Schema: schema, Version: clockSQL, Prepare: func(ctx context.Context, url string) error {
 		conn, err := pgx.Connect(ctx, url)
 		if err != nil {
 			return err
@@ -55,15 +54,22 @@ func withClock() devdb.Template {
 	}}
 }
 
-// clocked is an estate whose main has the time that the test says.
+// clocked is an estate whose main has the time that the test says, and no worker's tables but those of
+// loose_foreign_keys_cleanup.
 type clocked struct{ *servicetest.Estate }
 
 func newClocked(t *testing.T, others ...string) clocked {
 	t.Helper()
+	return newClockedWith(t, servicetest.Small, others...)
+}
+
+// newClockedWith is newClocked with another schema in main.
+func newClockedWith(t *testing.T, schema string, others ...string) clocked {
+	t.Helper()
 	e := &servicetest.Estate{T: t, URLs: map[string]string{}, SQL: map[string]*pgx.Conn{}}
-	e.Add("main", byTheClock(servicetest.Databases.Clone(t, withClock())))
+	e.Add("main", byTheClock(servicetest.Databases.Clone(t, withClock(schema))))
 	for _, name := range others {
-		e.Add(name, servicetest.Databases.Clone(t, servicetest.Migrated("main")))
+		e.Add(name, servicetest.Databases.Clone(t, servicetest.Migrated(servicetest.Small)))
 	}
 	return clocked{e}
 }
@@ -74,31 +80,10 @@ func (c clocked) at(at string) {
 	c.Exec("main", `UPDATE public.clock SET at = ('2026-' || $1 || 'Z')::timestamptz`, at)
 }
 
-// replica is a server with this schedule of loose_foreign_keys_cleanup. Its first look is behind it.
-func (c clocked) replica(cron string, change ...func(*service.WorkerConfig)) *service.Service {
-	c.T.Helper()
-	s := c.Service(servicetest.OneChild, func(config *service.Config) {
-		service.Settings[loosefk.Config](config).Schedule = cron
-		for _, do := range change {
-			do(&service.Settings[loosefk.Config](config).WorkerConfig)
-		}
-	})
-	c.due(s)
-	return s
-}
-
-func catchUp(on bool) func(*service.WorkerConfig) {
-	return func(w *service.WorkerConfig) { w.CatchUp = &on }
-}
-
-func disabled(w *service.WorkerConfig) { w.Enabled = new(false) }
-
 // due lets a replica look at what is due, and waits for the runs.
 func (c clocked) due(s *service.Service) {
 	c.T.Helper()
-	if err := s.RunDue(context.Background()); err != nil {
-		c.T.Fatal(err)
-	}
+	servicetest.NoError(c.T, s.RunDue(context.Background()))
 	c.settled()
 }
 
@@ -107,15 +92,15 @@ func (c clocked) settled() {
 	c.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
 }
 
-// wantFires fails the test unless the ledger of the worker is this, one fire a line: month, day, time, outcome, reason,
-// and how late it ran.
+// wantFires fails the test unless the ledger of the worker is this, one fire a line: month, day, time, outcome, code of
+// the reason, and how late it ran.
 func (c clocked) wantFires(want ...string) {
 	c.T.Helper()
-	got := c.Value("main", `SELECT coalesce(string_agg(concat_ws(' ', to_char(fire_time AT TIME ZONE 'UTC', 'MM-DD HH24:MI'), outcome, nullif(reason, ''),
+	got := c.Value("main", `SELECT coalesce(string_agg(concat_ws(' ', to_char(fire_time AT TIME ZONE 'UTC', 'MM-DD HH24:MI'), outcome, nullif(split_part(reason, ':', 1), ''),
 		'+' || extract(epoch FROM started_at - fire_time)::int), E'\n' ORDER BY fire_time), '')
 		FROM maintenance.fires WHERE worker = '`+servicetest.LooseForeignKeys+`'`)
-	if got != strings.Join(want, "\n") {
-		c.T.Errorf("ledger:\n%s\nwant:\n%s", got, strings.Join(want, "\n"))
+	if want := strings.Join(want, "\n"); got != want {
+		c.T.Errorf("ledger:\n%s\nwant:\n%s", got, want)
 	}
 }
 

@@ -1,10 +1,8 @@
 package service_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -63,29 +61,26 @@ func TestRunScheduled_OneReplicaRunsAFireOnce(t *testing.T) {
 }
 
 func TestRunScheduled_TakesTheDatabaseOfItsMinute(t *testing.T) {
-	for _, c := range []struct {
-		databases     string
-		first, second string
-	}{{"main", "main", "main"}, {"main ci", "main", "ci"}, {"main ci sec", "sec", "main"}} {
-		t.Run(c.databases, func(t *testing.T) {
-			t.Parallel()
-			s := servicetest.New(t, "main", strings.Fields(c.databases)...).Service(servicetest.OneChild)
-			for n, want := range map[int64]string{25772282: c.first, 25772283: c.second} {
-				r, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, minute(n))
-				if err != nil || !ours {
-					t.Fatal(ours, err)
-				}
-				if servicetest.WantState(t, r, repo.RunSucceeded); r.Database != want {
-					t.Errorf("minute %d: %s, want %s", n, r.Database, want)
-				}
+	t.Parallel()
+	e := servicetest.New(t, servicetest.Small, "main", "ci", "sec")
+	for i, c := range []struct{ first, second string }{{"main", "main"}, {"main", "ci"}, {"sec", "main"}} {
+		s := e.Service(servicetest.OneChild, func(config *service.Config) { config.Databases = e.Open[:i+1] })
+		for n, want := range map[int64]string{25772282: c.first, 25772283: c.second} {
+			r, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, minute(n))
+			if err != nil || !ours {
+				t.Fatal(ours, err)
 			}
-		})
+			if servicetest.WantState(t, r, repo.RunSucceeded); r.Database != want {
+				t.Errorf("minute %d of %d databases: %s, want %s", n, i+1, r.Database, want)
+			}
+		}
+		e.Exec("main", `TRUNCATE maintenance.fires, maintenance.runs, maintenance.schedules`)
 	}
 }
 
 func TestRunScheduled_ARunOnOneDatabaseCostsTheOtherNoTurn(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	for _, database := range []string{"main", "ci"} {
 		e.Exec(database, `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1)`)
 	}
@@ -122,32 +117,34 @@ func TestRunScheduled_ARunOnOneDatabaseCostsTheOtherNoTurn(t *testing.T) {
 	servicetest.WantCounts(t, <-first, "processed_records=1 deleted_rows=2")
 }
 
-func TestRunScheduled_SkipsWhatIsNotConfigured(t *testing.T) {
+func TestRunScheduled_SkipsWhatIsNotConfiguredAndDoesNotKnowOthers(t *testing.T) {
 	t.Parallel()
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `DROP TABLE ghost_user_migrations CASCADE`)
+	s := e.Service("", e.WithQueue)
+	if _, ours, err := s.RunScheduled(context.Background(), "nobody", minute(25772282)); ours || !errors.Is(err, service.ErrUnknownWorker) {
+		t.Error(ours, err)
+	}
+	e.Want("main", `SELECT count(*) FROM maintenance.fires`, "0")
 	for worker, missing := range map[string]string{
 		servicetest.LooseForeignKeys: "definitions", servicetest.GhostUsers: "ghost_user_migrations",
 		servicetest.InactiveTokens: "ghost_user_migrations",
 	} {
-		t.Run(worker, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.New(t, "main", "main")
-			e.Exec("main", `DROP TABLE ghost_user_migrations CASCADE`)
-			r, ours, err := e.Service("", e.WithQueue).RunScheduled(context.Background(), worker, minute(25772282))
-			if err != nil || !ours {
-				t.Fatal(ours, err)
-			}
-			servicetest.WantState(t, r, repo.RunSkipped)
-			if !strings.HasPrefix(r.Reason, "WORKER_NOT_CONFIGURED") || !strings.Contains(r.Reason, missing) {
-				t.Errorf("reason %q", r.Reason)
-			}
-			e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
-		})
+		r, ours, err := s.RunScheduled(context.Background(), worker, minute(25772282))
+		if err != nil || !ours {
+			t.Fatal(ours, err)
+		}
+		servicetest.WantState(t, r, repo.RunSkipped)
+		if !strings.HasPrefix(r.Reason, "WORKER_NOT_CONFIGURED") || !strings.Contains(r.Reason, missing) {
+			t.Errorf("%s: reason %q", worker, r.Reason)
+		}
+		e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
 	}
 }
 
 func TestRunScheduled_WhatCannotStartIsOnRecord(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Exec("ci", `DROP SCHEMA maintenance CASCADE`)
 	s := e.Service(servicetest.OneChild)
 	r, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, minute(25772283))
@@ -182,15 +179,6 @@ func TestRunScheduled_AFireIsNotLostWithItsCaller(t *testing.T) {
 	e.WantQueue("main", "")
 }
 
-func TestRunScheduled_UnknownWorkerClaimsNothing(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "main", "main")
-	if _, ours, err := e.Service("").RunScheduled(context.Background(), "nobody", minute(25772282)); ours || !errors.Is(err, service.ErrUnknownWorker) {
-		t.Error(ours, err)
-	}
-	e.Want("main", `SELECT count(*) FROM maintenance.fires`, "0")
-}
-
 func TestLooseForeignKeysCleanup_WithoutAQueueIsSkipped(t *testing.T) {
 	t.Parallel()
 	s := servicetest.New(t, "", "main").Service(servicetest.OneChild)
@@ -206,36 +194,30 @@ func TestLooseForeignKeysCleanup_WithoutAQueueIsSkipped(t *testing.T) {
 	servicetest.WantState(t, r, repo.RunSkipped)
 }
 
-func TestNew_WarnsOfRunsOfLessThanASecond(t *testing.T) {
+func TestNew_WarnsOfRunsOfLessThanASecondAndOfDatabasesThatHaveNoTurn(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
-	var said bytes.Buffer
-	e.Service(servicetest.OneChild, func(c *service.Config) {
-		c.Logger = slog.New(slog.NewTextHandler(&said, nil))
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
+	warnings := func(change func(*service.Config)) string {
+		log := &servicetest.LogBook{}
+		e.Service(servicetest.OneChild, log.KeepAll, change)
+		return strings.Join(log.Lines("level=WARN"), "\n")
+	}
+	short := warnings(func(c *service.Config) {
 		service.Settings[ghostuser.Config](c).MaxRuntime = 999 * time.Millisecond
 		service.Settings[loosefk.Config](c).MaxRuntime = time.Nanosecond
 	})
-	for _, worker := range []string{"ghost_user_migration", servicetest.LooseForeignKeys} {
-		if !strings.Contains(said.String(), "worker="+worker+" max_runtime=") {
-			t.Errorf("nothing is said of %s: %s", worker, &said)
+	for _, worker := range []string{servicetest.GhostUsers, servicetest.LooseForeignKeys} {
+		if !strings.Contains(short, "worker="+worker+" max_runtime=") {
+			t.Errorf("no warning of %s: %s", worker, short)
 		}
 	}
-	if n := strings.Count(said.String(), "level=WARN"); n != 2 {
-		t.Errorf("%d warnings: %s", n, &said)
+	if n := strings.Count(short, "level=WARN"); n != 2 {
+		t.Errorf("%d warnings: %s", n, short)
 	}
-}
-
-func TestLooseForeignKeysCleanup_WarnsOfDatabasesThatHaveNoTurn(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
 	for schedule, warned := range map[string]bool{"*/2 * * * *": true, "* * * * *": false} {
-		var said bytes.Buffer
-		e.Service(servicetest.OneChild, func(c *service.Config) {
-			c.Logger = slog.New(slog.NewTextHandler(&said, nil))
-			service.Settings[loosefk.Config](c).Schedule = schedule
-		})
-		if got := strings.Contains(said.String(), "level=WARN") && strings.Contains(said.String(), "database=ci"); got != warned {
-			t.Errorf("%s: %q", schedule, said.String())
+		said := warnings(servicetest.With(func(c *loosefk.Config) { c.Schedule = schedule }))
+		if strings.Contains(said, "database=ci") != warned {
+			t.Errorf("%s: %q", schedule, said)
 		}
 	}
 }

@@ -35,10 +35,7 @@ func (c clocked) wantGhostFires(want string) {
 
 func ghostStatus(t *testing.T, s *service.Service) service.WorkerStatus {
 	t.Helper()
-	all, err := s.Status(context.Background(), servicetest.GhostUsers)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := servicetest.Must(s.Status(context.Background(), servicetest.GhostUsers))(t)
 	return all[0]
 }
 
@@ -54,7 +51,7 @@ func wantNoSeries(m *servicetest.Meter, worker string) {
 
 func TestUnused_AWorkerThatIsNotConfiguredHasNoFiresNoRunsAndNoSeries(t *testing.T) {
 	m := servicetest.NewMeter(t)
-	c := newClocked(t)
+	c := newClockedWith(t, "main")
 	c.hide()
 	var said bytes.Buffer
 	s := c.Service(servicetest.OneChild, func(config *service.Config) { config.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
@@ -85,7 +82,7 @@ func TestUnused_AWorkerThatIsNotConfiguredHasNoFiresNoRunsAndNoSeries(t *testing
 func TestUnused_AWorkerThatIsNotEnabledAnywhereHasNoFires(t *testing.T) {
 	m := servicetest.NewMeter(t)
 	c := newClocked(t)
-	s := c.replica("* * * * *", disabled, catchUp(true))
+	s := c.scheduled("* * * * *, off, catch up")
 	for _, at := range []string{"11-20 12:02:00", "11-20 13:00:00"} {
 		c.at(at)
 		c.due(s)
@@ -98,7 +95,7 @@ func TestUnused_AWorkerThatIsNotEnabledAnywhereHasNoFires(t *testing.T) {
 	// A request starts it all the same.
 	servicetest.RunBatch(t, s, "main")
 	// Enabled again it begins anew.
-	on := c.replica("* * * * *", catchUp(true))
+	on := c.scheduled("* * * * *, catch up")
 	c.at("11-20 13:01:00")
 	c.due(on)
 	c.wantFires("11-20 13:01 ran +0")
@@ -109,7 +106,7 @@ func TestUnused_AWorkerThatIsNotEnabledAnywhereHasNoFires(t *testing.T) {
 
 func TestUnused_AWorkerThatIsConfiguredAgainHasMissedNothing(t *testing.T) {
 	m := servicetest.NewMeter(t)
-	c := newClocked(t)
+	c := newClockedWith(t, "main")
 	s := c.Service(servicetest.OneChild, servicetest.With(func(c *ghostuser.Config) { c.CatchUp = new(true) }))
 	c.due(s)
 	c.at("11-20 12:07:10")
@@ -138,9 +135,7 @@ func TestUnused_AWorkerThatIsConfiguredAgainHasMissedNothing(t *testing.T) {
 	if st := ghostStatus(t, again); st.NotUsed != "" || strings.Contains(st.ConditionDetail, "missed") {
 		t.Errorf("status %+v", st)
 	}
-	if err := s.Shutdown(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, s.Shutdown(context.Background()))
 	if got := unsuccessful(); len(got) != 1 || got[0] != 0 {
 		t.Errorf("unsuccessful: %v", got)
 	}
@@ -149,41 +144,12 @@ func TestUnused_AWorkerThatIsConfiguredAgainHasMissedNothing(t *testing.T) {
 	c.wantGhostFires("missed missed skipped ran")
 }
 
-func TestUnused_AReplicaThatUsesTheWorkerKeepsItsLedgerFromOthers(t *testing.T) {
-	t.Parallel()
-	c := newClocked(t)
-	off, on := c.replica("*/10 * * * *", disabled), c.replica("*/10 * * * *")
-	for _, at := range []string{"12:09:00", "12:09:40", "12:10:15"} {
-		c.at("11-20 " + at)
-		c.due(off)
-		c.due(on)
-	}
-	c.wantFires("11-20 12:10 ran +15")
-	c.Want("main", `SELECT in_use_since AT TIME ZONE 'UTC' FROM maintenance.schedules WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "2026-11-20 12:00:30")
-	if st := servicetest.Status(t, off); st.NotUsed != "" {
-		t.Errorf("not used: %s", st.NotUsed)
-	}
-}
-
-// TestUnused_ALedgerOutlivesTheAbsenceOfMain: nobody could say meanwhile that the worker is used.
-func TestUnused_ALedgerOutlivesTheAbsenceOfMain(t *testing.T) {
-	t.Parallel()
-	c := newClocked(t)
-	off, on := c.replica("0 12 * * *", disabled), c.replica("0 12 * * *", catchUp(true))
-	for _, at := range []string{"11-21 11:59:00", "11-21 11:59:05", "11-21 12:03:00"} {
-		c.at(at)
-		c.due(off)
-		c.due(on)
-	}
-	c.wantFires("11-21 12:00 ran CAUGHT_UP +180")
-}
-
 func TestFault_Unused_AConfiguredWorkerWhoseDatabaseIsDownIsUsed(t *testing.T) {
 	own := servicetest.NewServer(t, "main")
 	c := clocked{servicetest.New(t, "main")}
 	c.Add("main", byTheClock(own.Cluster.URL("main")))
 	c.Exec("main", clockSQL)
-	s := c.replica("* * * * *")
+	s := c.scheduled("* * * * *")
 	own.Stop()
 	if err := s.RunDue(context.Background()); !errors.Is(err, service.ErrUnreachable) {
 		t.Errorf("error %v, want that main is unreachable", err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -25,7 +26,7 @@ func wantFailing(t *testing.T, st service.WorkerStatus, class service.FailureCla
 
 func TestStatus_FailingSinceTheFirstRunThatFailedAfterTheLastSuccess(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
@@ -46,7 +47,7 @@ func TestStatus_FailingSinceTheFirstRunThatFailedAfterTheLastSuccess(t *testing.
 
 func TestStatus_FailureClassIsThatOfTheNewestRun(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
 	for text, want := range map[[2]string]service.FailureClass{
@@ -66,7 +67,7 @@ func TestStatus_FailureClassIsThatOfTheNewestRun(t *testing.T) {
 
 func TestStatus_FailureToReachADatabaseEndsWhenItAnswers(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
 	const failure = "c.p_id -> p on ci: unreachable, 3 records"
@@ -80,7 +81,7 @@ func TestStatus_FailureToReachADatabaseEndsWhenItAnswers(t *testing.T) {
 
 func TestStatus_OfADatabaseThatIsNotMigratedSaysSo(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
 	servicetest.WantCondition(t, s, service.ConditionIdle)
@@ -95,12 +96,12 @@ func TestStatus_OfADatabaseThatIsNotMigratedSaysSo(t *testing.T) {
 
 func TestStatus_SchedulerThatCannotStartRunsIsFailing(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
 	off := e.Service(servicetest.OneChild, func(c *service.Config) { c.SchedulerOff = true })
 	e.Exec("main", `ALTER TABLE maintenance.fires RENAME TO away`)
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 	defer cancel()
 	if err := s.RunDue(ctx); err == nil {
 		t.Error("fires were looked at without a ledger")

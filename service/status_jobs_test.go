@@ -13,10 +13,7 @@ func TestStatus_FailedJobsAreCountedAnewUnlessTheyAreMany(t *testing.T) {
 	s := e.Service("", e.WithQueue)
 	shown := func(words string) bool {
 		t.Helper()
-		all, err := s.Status(t.Context(), servicetest.PlaceholderUsers)
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := servicetest.Must(s.Status(t.Context(), servicetest.PlaceholderUsers))(t)
 		return strings.Contains(all[0].ConditionDetail, words)
 	}
 	fail := func(jobs int) {

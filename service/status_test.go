@@ -16,7 +16,7 @@ import (
 
 func TestStatus_IdleSaysWhenItGoesOn(t *testing.T) {
 	t.Parallel()
-	s := servicetest.New(t, "main", "main").Service(servicetest.OneChild)
+	s := servicetest.New(t, servicetest.Small, "main").Service(servicetest.OneChild)
 	st := servicetest.WantCondition(t, s, service.ConditionIdle, "waiting for")
 	if left := time.Until(st.NextRunAt); left <= 0 || left > time.Minute || st.Schedule != "* * * * *" {
 		t.Errorf("schedule %q, next in %s", st.Schedule, left)
@@ -53,9 +53,7 @@ func TestStatus_TheFirstConditionThatHoldsIsSaid(t *testing.T) {
 
 	servicetest.WantCondition(t, unconfigured, service.ConditionNotConfigured, "definitions")
 
-	if _, err := s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "because", "alice", 0); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "because", "alice", 0))(t)
 	servicetest.WantCondition(t, s, service.ConditionPaused, "alice", "because")
 	servicetest.WantCondition(t, unconfigured, service.ConditionPaused, "alice", "; not configured: no definitions")
 
@@ -75,7 +73,7 @@ func TestStatus_TheFirstConditionThatHoldsIsSaid(t *testing.T) {
 
 func TestStatus_WorkerThatIsNotConfiguredHasNoBacklogUnlessThereIsOne(t *testing.T) {
 	t.Parallel()
-	empty, full := servicetest.New(t, "main", "main"), servicetest.NewDeletedParents(t, 10)
+	empty, full := servicetest.New(t, servicetest.Small, "main"), servicetest.NewDeletedParents(t, 10)
 	if st := servicetest.WantCondition(t, empty.Service(""), service.ConditionNotConfigured); !st.BacklogUnknown {
 		t.Errorf("backlog %+v, want none", st.Backlog)
 	}
@@ -86,7 +84,7 @@ func TestStatus_WorkerThatIsNotConfiguredHasNoBacklogUnlessThereIsOne(t *testing
 
 func TestStatus_SaysWhichDatabasesTheScheduleNeverWorks(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	odd := func(c *service.Config) { service.Settings[loosefk.Config](c).Schedule = "*/2 * * * *" }
 	servicetest.WantCondition(t, e.Service(servicetest.OneChild, odd), service.ConditionIdle,
 		"the schedule */2 * * * * never fires in a minute in which it is the turn of ci, so only requests start runs there: choose ")
@@ -100,7 +98,7 @@ func TestStatus_SaysWhichDatabasesTheScheduleNeverWorks(t *testing.T) {
 
 func TestStatus_DisabledWorkerIsSchedulerOff(t *testing.T) {
 	t.Parallel()
-	s := servicetest.New(t, "main", "main").Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.Enabled = new(false) }))
+	s := servicetest.New(t, servicetest.Small, "main").Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.Enabled = new(false) }))
 	st := servicetest.WantCondition(t, s, service.ConditionSchedulerOff,
 		"disabled in the configuration of this server: workers.loose_foreign_keys_cleanup.enabled is false; here only requests start runs")
 	if !st.NextRunAt.IsZero() {
@@ -110,7 +108,7 @@ func TestStatus_DisabledWorkerIsSchedulerOff(t *testing.T) {
 
 func TestStatus_FailingEndsWithTheNextSuccessOnThatDatabase(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Exec("main", `CREATE TABLE c (q_id bigint)`)
 	e.Deleted("main", "p", 1, 1)
 	s := e.Service(servicetest.OneChild)
@@ -136,7 +134,7 @@ func TestStatus_FailingEndsWithTheNextSuccessOnThatDatabase(t *testing.T) {
 
 func TestStatus_RunOfADeadProcessIsFailingAfterItsTime(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	s := e.Service(servicetest.OneChild)
 	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl, heartbeat_at)
 		VALUES ('0197c000-0000-7000-8000-000000000001', $1, 'main', 'schedule', 'running', '40 s', now() - interval '30 s')`, servicetest.LooseForeignKeys)
@@ -154,7 +152,7 @@ func TestStatus_RunOfADeadProcessIsFailingAfterItsTime(t *testing.T) {
 
 func TestStatus_DryRunsAreNotTheLastRun(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
 	servicetest.DryRun(t, s)
@@ -170,7 +168,7 @@ func TestStatus_DryRunsAreNotTheLastRun(t *testing.T) {
 
 func TestStatus_BacklogIsThatOfAllDatabasesAndFreshAfterARun(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
 	for _, database := range []string{"main", "ci"} {
@@ -193,7 +191,7 @@ func TestStatus_BacklogIsThatOfAllDatabasesAndFreshAfterARun(t *testing.T) {
 
 func TestLeases_AreListedByNameForEveryDatabase(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci", "sec")
+	e := servicetest.New(t, servicetest.Small, "main", "ci", "sec")
 	s := e.Service(servicetest.OneChild)
 	if leases, err := s.Leases(context.Background(), ""); err != nil || len(leases) != 0 {
 		t.Errorf("%v, %v, want none before the first run", leases, err)
@@ -206,10 +204,7 @@ func TestLeases_AreListedByNameForEveryDatabase(t *testing.T) {
 	e.ForeignLease("ci", servicetest.LooseForeignKeys+"/main", "1 hour")
 	e.ForeignLease("main", "something", "1 hour")
 	for _, worker := range []string{"", servicetest.LooseForeignKeys} {
-		leases, err := s.Leases(context.Background(), worker)
-		if err != nil {
-			t.Fatal(err)
-		}
+		leases := servicetest.Must(s.Leases(context.Background(), worker))(t)
 		var got []string
 		for _, l := range leases {
 			got = append(got, l.Name+" in "+l.Database)
@@ -232,13 +227,10 @@ func TestLeases_AreListedByNameForEveryDatabase(t *testing.T) {
 
 func TestFeatureFlags_AreOffUntilSet(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	s := e.Service(servicetest.OneChild)
 	flags := func() string {
-		all, err := s.FeatureFlags(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := servicetest.Must(s.FeatureFlags(context.Background()))(t)
 		var out []string
 		for name, on := range all {
 			if on {

@@ -32,10 +32,7 @@ func TestRun_FailedByALockSaysWhereToLook(t *testing.T) {
 	s := e.Service("", e.WithQueue)
 	release := e.Hold(`LOCK TABLE import_placeholder_user_details`)
 	defer release()
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.PlaceholderUsers})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.PlaceholderUsers}))(t)
 	servicetest.WantState(t, r, repo.RunFailed)
 	if !strings.Contains(r.Error, "55P03 lock_not_available: another transaction holds a lock on a table or row") || !strings.Contains(r.Error, "pg_stat_activity") {
 		t.Errorf("error %q", r.Error)

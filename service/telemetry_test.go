@@ -25,9 +25,7 @@ import (
 func gauges(m *servicetest.Meter, name string) map[string]float64 {
 	m.T.Helper()
 	var collected metricdata.ResourceMetrics
-	if err := m.Reader.Collect(context.Background(), &collected); err != nil {
-		m.T.Fatal(err)
-	}
+	servicetest.NoError(m.T, m.Reader.Collect(context.Background(), &collected))
 	out := map[string]float64{}
 	for _, scope := range collected.ScopeMetrics {
 		for _, metric := range scope.Metrics {
@@ -58,7 +56,7 @@ func gauges(m *servicetest.Meter, name string) map[string]float64 {
 
 func TestMetrics_CountRunsAndRows(t *testing.T) {
 	m := servicetest.NewMeter(t)
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Exec("main", `CREATE TABLE n (p_id bigint); INSERT INTO n SELECT generate_series(1, 5)`)
 	e.Exec("ci", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT i % 5 + 1 FROM generate_series(1, 10) i`)
 	e.Deleted("main", "p", 1, 5)
@@ -89,7 +87,7 @@ func TestMetrics_CountRunsAndRows(t *testing.T) {
 
 func TestMetrics_ShowBacklogsAndLeases(t *testing.T) {
 	m := servicetest.NewMeter(t)
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Deleted("main", "p", 1, 5)
 	e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET created_at = now() - interval '1 hour', consume_after = now() + interval '1 hour' WHERE primary_key_value = 2`)
 	e.ForeignLease("ci", servicetest.LooseForeignKeys+"/ci", "1 hour")
@@ -112,9 +110,7 @@ func TestMetrics_ShowBacklogsAndLeases(t *testing.T) {
 	if got, want := gauges(m, "maintenance.lease.held"), (map[string]float64{"name=" + servicetest.LooseForeignKeys + "/ci": 0, "name=" + servicetest.MainLease: 1}); !maps.Equal(got, want) {
 		t.Errorf("leases %v, want %v", got, want)
 	}
-	if err := s.Shutdown(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, s.Shutdown(t.Context()))
 	if got := gauges(m, "maintenance.backlog.pending"); len(got) != 0 {
 		t.Errorf("backlog %v after the shutdown, want none", got)
 	}
@@ -125,10 +121,7 @@ func TestTrace_OfARun(t *testing.T) {
 	e := servicetest.NewDeletedParents(t, 5)
 	s := e.Service(servicetest.OneChild, servicetest.Batches(3, 0))
 	ctx, client := otel.Tracer("test").Start(t.Context(), "client")
-	r, err := s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := servicetest.Must(s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}))(t)
 	client.End()
 	if r.TraceID != client.SpanContext().TraceID().String() {
 		t.Errorf("trace %s, want the client's, %s", r.TraceID, client.SpanContext().TraceID())
@@ -176,9 +169,7 @@ func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
 	lines := map[string][]map[string]any{}
 	for line := range strings.Lines(said.String()) {
 		var fields map[string]any
-		if err := json.Unmarshal([]byte(line), &fields); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, json.Unmarshal([]byte(line), &fields))
 		message, _ := fields["msg"].(string)
 		lines[message] = append(lines[message], fields)
 		if fields["worker"] != servicetest.LooseForeignKeys || fields["run_id"] != r.ID || fields["database"] != "main" {

@@ -40,10 +40,11 @@ func TestService_NoDateOrTimeOfAnybodyFailsARunAJobAStatusOrAList(t *testing.T) 
 		t.Run(value, func(t *testing.T) {
 			t.Parallel()
 			log := &servicetest.Buffer{}
-			g := servicetest.NewDemoGroups(t)
+			m := &servicetest.Mirrored{Estate: servicetest.New(t, "all", "main"), Log: log}
+			m.Candidates()
+			g := &servicetest.Groups{Estate: m.Estate}
 			g.Service = g.Estate.Service(devdb.Definitions(), g.WithQueue, servicetest.LogTo(log))
 			set := func() { g.Exec("main", strings.ReplaceAll(setTimesSQL, "{value}", value)) }
-			g.Exec("main", `TRUNCATE issues, notes, merge_requests, award_emoji, todos, events, p_ci_builds, p_ci_pipelines CASCADE`)
 			for _, dry := range []bool{true, false} {
 				set()
 				runAll(g, dry)
@@ -83,10 +84,7 @@ func runAll(g *servicetest.Groups, dry bool) {
 		if worker == servicetest.LooseForeignKeys {
 			r.Database = "main"
 		}
-		run, err := g.Service.RunBatch(context.Background(), r)
-		if err != nil {
-			g.T.Fatal(err)
-		}
+		run := servicetest.Must(g.Service.RunBatch(context.Background(), r))(g.T)
 		servicetest.WantState(g.T, run, repo.RunSucceeded)
 	}
 }
@@ -95,10 +93,7 @@ func runAll(g *servicetest.Groups, dry bool) {
 func wantStatus(g *servicetest.Groups) {
 	g.T.Helper()
 	ctx, s := context.Background(), g.Estate.Service(devdb.Definitions(), g.WithQueue)
-	all, err := s.Status(ctx, "")
-	if err != nil {
-		g.T.Fatal(err)
-	}
+	all := servicetest.Must(s.Status(ctx, ""))(g.T)
 	for _, w := range all {
 		if strings.Contains(w.ConditionDetail, "not known") || strings.Contains(w.ConditionDetail, "not read") {
 			g.T.Errorf("%s: %s", w.Worker, w.ConditionDetail)

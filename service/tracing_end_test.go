@@ -65,9 +65,7 @@ func TestTrace_ARunThatIsCancelledHasNotFailed(t *testing.T) {
 	s := e.Service(servicetest.OneChild+"d: [{table: p, column: p_id, on_delete: async_delete}]\n", servicetest.With(func(c *loosefk.Config) { c.BatchSize = 10 }))
 	r := servicetest.Begin(t, s, "main")
 	e.AtGate("main", servicetest.App)
-	if _, err := s.CancelRun(context.Background(), r.ID, ""); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(s.CancelRun(context.Background(), r.ID, ""))(t)
 	e.Lift("main", servicetest.App)
 	servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunCancelled)
 	devdb.Eventually(t, "the span of the run", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 1 })

@@ -202,9 +202,7 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 		SELECT id, NULL, now(), now(), organization_id FROM users WHERE id IN (201, 202)`)
 	s := g.Service(g.WithQueue)
 	ctx := context.Background()
-	if _, err := s.RunBatch(ctx, service.RunRequest{Worker: "placeholder_user_cleanup"}); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(s.RunBatch(ctx, service.RunRequest{Worker: "placeholder_user_cleanup"}))(t)
 	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.run")[0], map[string]string{"maintenance.queued": `["delete_placeholder_user: 2"]`})
 	// Two batches are in flight: they end in any order.
 	batches := servicetest.Named(spans, "maintenance.batch")
@@ -223,9 +221,7 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 		}
 	}
 	g.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now() - interval '1 hour'`)
-	if _, err := s.RunBatch(ctx, service.RunRequest{Worker: "ghost_user_migration"}); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(s.RunBatch(ctx, service.RunRequest{Worker: "ghost_user_migration"}))(t)
 	wantOneType(t, spans)
 	deleted := servicetest.Named(spans, "maintenance.deleted")
 	gone := map[string]bool{}
@@ -256,9 +252,7 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 	g.Exec("main", `CREATE TABLE letters (id bigserial PRIMARY KEY, user_id bigint)`)
 	g.Exec("main", `CREATE INDEX ON letters (user_id); INSERT INTO letters (user_id) VALUES (201), (202)`)
 	foreignKeys := g.Estate.Service("letters: [{table: users, column: user_id, on_delete: async_delete}]")
-	if _, err := foreignKeys.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(foreignKeys.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}))(t)
 	g.Want("main", `SELECT count(*) FROM letters`, "0")
 	cleanup := servicetest.Named(spans, "maintenance.run")[2]
 	if len(cleanup.Links()) != 1 || cleanup.Links()[0].SpanContext.SpanID() != ghost.SpanContext().SpanID() {

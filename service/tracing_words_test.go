@@ -116,9 +116,7 @@ func TestLog_SaysWhoHasResumed(t *testing.T) {
 	log := &bytes.Buffer{}
 	e := servicetest.New(t, "main", "main")
 	s := e.Service(servicetest.OneChild, e.WithQueue, servicetest.TracedLogTo(log))
-	if _, err := s.ResumeWorker(context.Background(), servicetest.LooseForeignKeys, "alice at 192.0.2.1"); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(s.ResumeWorker(context.Background(), servicetest.LooseForeignKeys, "alice at 192.0.2.1"))(t)
 	if !strings.Contains(log.String(), `"worker resumed"`) || !strings.Contains(log.String(), `"by":"alice at 192.0.2.1"`) {
 		t.Errorf("the log is %s", log)
 	}

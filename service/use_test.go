@@ -38,10 +38,7 @@ func TestUse_LooseForeignKeysAloneWorkWithoutTheOtherTables(t *testing.T) {
 	if err != nil || run.Counts["deleted_rows"] != 1 {
 		t.Fatalf("%v, %v", run, err)
 	}
-	all, err := s.Status(ctx, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := servicetest.Must(s.Status(ctx, ""))(t)
 	for _, st := range all {
 		if st.Condition == service.ConditionFailing || strings.Contains(st.ConditionDetail, "river") {
 			t.Errorf("%s: %s %s", st.Worker, st.Condition, st.ConditionDetail)
@@ -110,9 +107,7 @@ func TestUse_SettingsOfWorkersThatAreLeftOutAreMistakes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "caretaker.yml")
 	text := "use: loose_foreign_keys\nworkers:\n  ghost_user_migration: {limit: 7}\n" +
 		"  loose_foreign_keys_cleanup: {batch_size: 7}\n"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	c := &service.Config{}
 	_, err := config.LoadPartial(file, c)
 	want := "caretaker.yml:3: workers.ghost_user_migration.limit: there is no worker ghost_user_migration with use: loose_foreign_keys"

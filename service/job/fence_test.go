@@ -76,9 +76,7 @@ func TestFault_WorkJob_PausedProcessThatWakesBeyondItsAttemptWritesNothingMore(t
 			})
 			e.Want("main", `SELECT state FROM maintenance.river_job WHERE kind = '`+kind+`'`, "running")
 			e.Lift("main", "sleeper")
-			if err := <-rescued; err != nil {
-				t.Fatal(err)
-			}
+			servicetest.NoError(t, <-rescued)
 			e.Want("main", `SELECT state FROM maintenance.river_job WHERE kind = '`+kind+`'`, "retryable")
 			// Another process has it from now on, and works a queue of its own.
 			e.Exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 2, attempted_at = clock_timestamp(),

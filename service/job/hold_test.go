@@ -97,9 +97,7 @@ func TestDestroyGroup_ASliceAtWorkEndsWithAPauseAndTheNextGoesOnAfterIt(t *testi
 			g.Shut("main", servicetest.App)
 			g.QueueJob(10, 1)
 			q := g.Queue()
-			if err := q.Start(servicetest.OnlyKind{Service: g.Service, Kind: "destroy_group"}); err != nil {
-				t.Fatal(err)
-			}
+			servicetest.NoError(t, q.Start(servicetest.OnlyKind{Service: g.Service, Kind: "destroy_group"}))
 			defer func() {
 				if err := q.Stop(context.Background()); err != nil {
 					t.Error(err)

@@ -35,10 +35,7 @@ func TestJobs_AreListedNewestFirstByKindAndState(t *testing.T) {
 		if f.Limit == 0 {
 			f.Limit = 100
 		}
-		jobs, err := s.Jobs(context.Background(), f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		jobs := servicetest.Must(s.Jobs(context.Background(), f))(t)
 		ids := []int64{}
 		for _, j := range jobs {
 			ids = append(ids, j.ID)
@@ -57,10 +54,7 @@ func TestJobs_ShowWhatBecameOfThem(t *testing.T) {
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'cancelled', attempt = 2, attempted_at = '2040-01-02', finalized_at = '2040-01-03',
 		metadata = metadata || '{"outcome": "refused", "reason": "STILL_REFERENCED"}',
 		errors = ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 1, "error": "a database is unreachable", "trace": ""}'::jsonb]`)
-	jobs, err := s.Jobs(context.Background(), service.JobFilter{Limit: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	jobs := servicetest.Must(s.Jobs(context.Background(), service.JobFilter{Limit: 1}))(t)
 	j := jobs[0]
 	if j.ID != 1 || j.Kind != "delete_placeholder_user" || j.State != "cancelled" || string(j.Args) != `{"placeholder_user_id": 1}` ||
 		j.Attempt != 2 || j.MaxAttempts != 25 || j.Outcome != "refused" || j.Reason != "STILL_REFERENCED" || j.RunID != "run" {
@@ -113,10 +107,7 @@ func TestRetryJob_LetsItBeWorkedNow(t *testing.T) {
 				metadata = metadata || '{"outcome": "refused", "reason": "STILL_REFERENCED"}',
 				finalized_at = CASE WHEN $1 IN ('completed', 'cancelled', 'discarded') THEN now() END`, state)
 			before := e.Value("main", `SELECT to_jsonb(j) FROM maintenance.river_job j`)
-			job, err := s.RetryJob(context.Background(), 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			job := servicetest.Must(s.RetryJob(context.Background(), 1))(t)
 			if !changed {
 				e.Want("main", `SELECT to_jsonb(j) FROM maintenance.river_job j`, before)
 				if job.State != state || job.MaxAttempts != 25 {

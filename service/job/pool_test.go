@@ -102,20 +102,14 @@ func TestWorkJob_AttemptWhoseProcessHasDiedIsReportedByTheNext(t *testing.T) {
 		Kind: "delete_user", Name: "the third", Attempt: 3, MaxAttempts: 25, Stopping: over,
 		RunID: "a run", TraceParent: carrier["traceparent"],
 	}
-	if err := e.SQL["main"].QueryRow(t.Context(), `SELECT id, args, attempted_at FROM maintenance.river_job`).Scan(&r.ID, &r.Args, &r.AttemptedAt); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, e.SQL["main"].QueryRow(t.Context(), `SELECT id, args, attempted_at FROM maintenance.river_job`).Scan(&r.ID, &r.Args, &r.AttemptedAt))
 	// What a process has begun before it was killed.
-	if _, err := s.WorkJob(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(s.WorkJob(t.Context(), r))(t)
 	log.Reset()
 	next := r
 	next.Name, next.Attempt = "the fourth", 4
 	next.Lost = &service.LostAttempt{Name: r.Name, Began: r.AttemptedAt, RescuedAt: r.AttemptedAt.Add(2 * time.Minute)}
-	if _, err := s.WorkJob(t.Context(), next); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(s.WorkJob(t.Context(), next))(t)
 	jobs := servicetest.Named(spans, "maintenance.job")
 	if len(jobs) != 3 {
 		t.Fatalf("%d spans", len(jobs))
@@ -137,9 +131,7 @@ func TestWorkJob_AttemptWhoseProcessHasDiedIsReportedByTheNext(t *testing.T) {
 	trace := lost.SpanContext().TraceID().String()
 	line := map[string]any{}
 	first, _, _ := bytes.Cut(log.Bytes(), []byte("\n"))
-	if err := json.Unmarshal(first, &line); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, json.Unmarshal(first, &line))
 	for key, want := range map[string]any{
 		"level": "ERROR", "kind": "delete_user", "job_id": float64(r.ID), "user_id": 7.0, "run_id": "a run", "attempt": 3.0, "outcome": "failed", "reason": "PROCESS_GONE", "trace_id": trace,
 	} {

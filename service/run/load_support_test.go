@@ -16,19 +16,13 @@ import (
 // standby is a standby of that cluster, with a connection to it.
 func standby(t *testing.T) *pgx.Conn {
 	t.Helper()
-	s, err := servicetest.Loaded.Cluster(t).Standby(context.Background(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := servicetest.Must(servicetest.Loaded.Cluster(t).Standby(context.Background(), nil))(t)
 	t.Cleanup(func() {
 		if err := s.Stop(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})
-	conn, err := pgx.Connect(context.Background(), s.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := servicetest.Must(pgx.Connect(context.Background(), s.URL("postgres")))(t)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
 }

@@ -25,9 +25,7 @@ func TestFault_Load_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(lag))
 	lag.IgnoredReplicas = []string{"standby"}
 	careless := e.Service(servicetest.OneChild, servicetest.LoadLimits(lag))
-	if _, err := replica.Exec(context.Background(), `SELECT pg_wal_replay_pause()`); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(replica.Exec(context.Background(), `SELECT pg_wal_replay_pause()`))(t)
 	e.Exec("main", `CREATE TABLE something ()`)
 	servicetest.WaitThrottled(t, s, "replica standby of main is late: ")
 	r := servicetest.RunBatch(t, s, "main")
@@ -42,9 +40,7 @@ func TestFault_Load_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 	servicetest.WantCondition(t, careless, service.ConditionIdle)
 
 	e.Deleted("main", "p", 1, 10)
-	if _, err := replica.Exec(context.Background(), `SELECT pg_wal_replay_resume()`); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(replica.Exec(context.Background(), `SELECT pg_wal_replay_resume()`))(t)
 	spared(t, s)
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 }
@@ -105,9 +101,7 @@ func TestFault_Load_ArchiveThatFallsBehind(t *testing.T) {
 	e.Eventually("main", `SELECT count(*) FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'`, "0")
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 	full := filepath.Join(servicetest.Loaded.Cluster(t).Dir(), "data", servicetest.ArchiveFull)
-	if err := os.WriteFile(full, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.WriteFile(full, nil, 0o600))
 	defer func() { _ = os.Remove(full) }()
 	e.Deleted("main", "p", 1, 10)
 	for i := range 3 {
@@ -116,9 +110,7 @@ func TestFault_Load_ArchiveThatFallsBehind(t *testing.T) {
 	}
 	servicetest.WaitThrottled(t, s, "write-ahead log of main that waits to be archived: ")
 	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: write-ahead log of main that waits to be archived: ")
-	if err := os.Remove(full); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.Remove(full))
 	devdb.Eventually(t, "the archive", func() bool {
 		e.Exec("main", `SELECT pg_switch_wal()`) // wakes the archiver
 		return servicetest.RunBatch(t, s, "main").Reason == ""
@@ -186,9 +178,7 @@ func TestFault_Load_RestIsInterrupted(t *testing.T) {
 			dissolve := e.LockQueue("c", "1 s")
 			r := servicetest.Begin(t, s, "main")
 			servicetest.WaitThrottled(t, s, "public.c")
-			if err := stop(s, r); err != nil {
-				t.Fatal(err)
-			}
+			servicetest.NoError(t, stop(s, r))
 			r = servicetest.Ended(t, s, r.ID)
 			servicetest.WantState(t, r, repo.RunCancelled)
 			if r.Reason != name {
@@ -242,7 +232,8 @@ func TestFault_Load_WhatCannotBeSeenStopsNobody(t *testing.T) {
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxReplicaLag: 1, MaxWALRate: 1, MaxArchiveBacklog: 1, MaxLockWait: 1, MaxAutovacuum: 1}), book.Keep)
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 	e.Deleted("main", "p", 1, 10)
-	time.Sleep(1100 * time.Millisecond) // the next look
+	// The load is read once a second.
+	e.Eventually("main", `SELECT clock_timestamp() > '`+e.Value("main", `SELECT clock_timestamp()`)+`'::timestamptz + interval '1100 ms'`, "true")
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 	if said := book.Lines("load only partly visible"); len(said) != 1 || !strings.Contains(said[0], "42501") {
 		t.Errorf("logged %v", said)

@@ -26,7 +26,7 @@ func deadRun(e *servicetest.Estate, id, worker, database, trace string) {
 
 func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 	m, spans := servicetest.NewMeter(t), servicetest.Tracing(t)
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	log := &bytes.Buffer{}
 	s := e.Service(servicetest.OneChild, servicetest.TracedLogTo(log))
 	other := e.Service(servicetest.OneChild)
@@ -35,9 +35,7 @@ func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 	deadRun(e, "0197c000-0000-7000-8000-000000000002", servicetest.LooseForeignKeys, "main", "")
 	deadRun(e, "0197c000-0000-7000-8000-000000000003", "worker_of_tomorrow", "", "")
 	for _, look := range []*service.Service{s, other, s} {
-		if _, err := look.Runs(t.Context(), service.RunFilter{Limit: 10}); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.Must(look.Runs(t.Context(), service.RunFilter{Limit: 10}))(t)
 	}
 	for name, want := range map[string]int64{
 		"maintenance.runs worker=ghost_user_migration database=main outcome=failed": 1, "maintenance.leases.lost worker=ghost_user_migration database=main": 1,
@@ -53,9 +51,7 @@ func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 		if !strings.Contains(text, "ghost_user_migration") {
 			continue
 		}
-		if err := json.Unmarshal([]byte(text), &line); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, json.Unmarshal([]byte(text), &line))
 	}
 	for key, want := range map[string]any{
 		"msg": "run finished", "level": "ERROR", "outcome": "failed", "reason": "LEASE_LOST", "trigger": "schedule", "database": "main", "trace_id": trace,
@@ -86,7 +82,7 @@ func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 
 func TestAbandonedRun_IsCountedWhenMetricsAreRead(t *testing.T) {
 	m := servicetest.NewMeter(t)
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	e.Service(servicetest.OneChild, func(c *service.Config) { c.SchedulerOff = true })
 	deadRun(e, "0197c000-0000-7000-8000-000000000001", "ghost_user_migration", "", "")
 	m.Values("maintenance.paused", "")
@@ -133,9 +129,7 @@ func TestAbandonedRun_WhoseProcessOnlyStoodStillIsToldOnce(t *testing.T) {
 	r := servicetest.Begin(t, s, "main")
 	e.AtGate("main", servicetest.App)
 	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)
-	if _, err := other.Runs(t.Context(), service.RunFilter{Limit: 1}); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(other.Runs(t.Context(), service.RunFilter{Limit: 1}))(t)
 	e.Exec("main", `UPDATE maintenance.leases SET epoch = epoch + 1`)
 	e.Lift("main", servicetest.App)
 	devdb.Eventually(t, "the end of the run", func() bool { return strings.Contains(log.String(), "its record is corrected") })
@@ -157,9 +151,7 @@ func TestAbandonedRun_WhoseEndCouldNotBeRecordedInTimeIsToldOnce(t *testing.T) {
 		t.Fatal(text)
 	}
 	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)
-	if _, err := other.Runs(t.Context(), service.RunFilter{Limit: 1}); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(other.Runs(t.Context(), service.RunFilter{Limit: 1}))(t)
 	e.Exec("main", `DROP TABLE outage`)
 	devdb.Eventually(t, "the end of the run", func() bool { return strings.Contains(log.String(), "its record is corrected") })
 	wantToldOnce(t, m, spans, log, r.ID, repo.RunSucceeded)

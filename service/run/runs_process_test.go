@@ -30,9 +30,7 @@ func TestFault_CancelRun_EndsARunInAnotherProcessAfterTheStatementInFlight(t *te
 	if r, err := s.CancelRun(context.Background(), id, "me at home"); err != nil || r.State != repo.RunRunning {
 		t.Fatal(r, err)
 	}
-	if _, err := s.CancelRun(context.Background(), id, "somebody later"); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(s.CancelRun(context.Background(), id, "somebody later"))(t)
 	r := p.Result().Run
 	e.WantHalf(r, "CANCELLED", before)
 	if !strings.HasPrefix(r.Error, "cancelled by me at home, 20") {

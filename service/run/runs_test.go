@@ -51,7 +51,7 @@ func TestRun_IsTheSameOnEveryReplica(t *testing.T) {
 
 func TestRun_IDIsAUUIDOfMainsClock(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	s := e.Service(servicetest.OneChild)
 	last := ""
 	for range 20 {
@@ -73,7 +73,7 @@ func TestRun_IDIsAUUIDOfMainsClock(t *testing.T) {
 
 func TestRun_UnknownIsSaid(t *testing.T) {
 	t.Parallel()
-	s := servicetest.New(t, "main", "main").Service(servicetest.OneChild)
+	s := servicetest.New(t, servicetest.Small, "main").Service(servicetest.OneChild)
 	calls := map[string]func(id string) error{
 		"Run":       func(id string) error { _, err := s.Run(context.Background(), id); return err },
 		"CancelRun": func(id string) error { _, err := s.CancelRun(context.Background(), id, ""); return err },
@@ -146,7 +146,7 @@ func TestWatchRun_SendsTheRunAtOnceAtEveryChangeAndAtItsEnd(t *testing.T) {
 
 func TestWatchRun_SaysThatARunGivesNoSignOfLife(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	s := e.Service(servicetest.OneChild)
 	const id = "0197c000-0000-7000-8000-000000000001"
 	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl)
@@ -181,7 +181,7 @@ func TestWatchRun_EndsWithItsClient(t *testing.T) {
 
 func TestRuns_ArePagedNewestFirst(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	s := e.Service(servicetest.OneChild)
 	var want []string
 	for i := range 7 {
@@ -192,10 +192,7 @@ func TestRuns_ArePagedNewestFirst(t *testing.T) {
 	var got []string
 	after := ""
 	for {
-		page, err := s.Runs(context.Background(), service.RunFilter{Worker: servicetest.LooseForeignKeys, After: after, Limit: 3})
-		if err != nil {
-			t.Fatal(err)
-		}
+		page := servicetest.Must(s.Runs(context.Background(), service.RunFilter{Worker: servicetest.LooseForeignKeys, After: after, Limit: 3}))(t)
 		for _, r := range page {
 			got = append(got, r.ID)
 		}
@@ -219,7 +216,7 @@ func TestRuns_ArePagedNewestFirst(t *testing.T) {
 
 func TestRuns_OfDeadProcessesAreClosedAfterTheirTime(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	s := e.Service(servicetest.OneChild)
 	for i, silence := range []string{"39 s", "41 s"} {
 		e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl, heartbeat_at)
@@ -239,7 +236,7 @@ func TestRuns_OfDeadProcessesAreClosedAfterTheirTime(t *testing.T) {
 
 func TestRuns_OldHistoryIsPruned(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl, started_at)
 		SELECT gen_random_uuid(), 'x', 'request', CASE WHEN i = 1 THEN 'running' ELSE 'failed' END, '90 days', now() - interval '31 days' FROM generate_series(1, 2501) i`)
 	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl, started_at)
@@ -267,10 +264,13 @@ func TestWatchRun_OutlastsAMainThatDoesNotAnswerForAMoment(t *testing.T) {
 		})
 	}()
 	<-seen
-	e.Exec("main", `ALTER ROLE watcher NOLOGIN`)
-	e.Exec("main", `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'watcher'`)
-	time.Sleep(1500 * time.Millisecond) // two looks
-	e.Exec("main", `ALTER ROLE watcher LOGIN`)
+	// Of those who are no superusers.
+	limit := `ALTER DATABASE ` + servicetest.DatabaseOf(e.URLs["main"]) + ` CONNECTION LIMIT `
+	e.Exec("main", limit+`0`)
+	e.Exec("main", `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database() AND usename = 'watcher'`)
+	// It looks twice in that time.
+	e.Eventually("main", `SELECT clock_timestamp() > '`+e.Value("main", `SELECT clock_timestamp()`)+`'::timestamptz + interval '1500 ms'`, "true")
+	e.Exec("main", limit+`-1`)
 	e.Lift("main", servicetest.App)
 	if err := <-ended; err != nil {
 		t.Error(err)

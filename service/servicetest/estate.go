@@ -2,6 +2,7 @@ package servicetest
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -120,7 +121,7 @@ func (e *Estate) Eventually(database, sql, want string) {
 func (e *Estate) Service(definitions string, change ...func(*service.Config)) *service.Service {
 	e.T.Helper()
 	config := service.Config{Databases: e.Open, Logger: slog.New(slog.DiscardHandler)}
-	if testing.Verbose() {
+	if verbose() {
 		config.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
 	if definitions != "" {
@@ -140,6 +141,12 @@ func (e *Estate) Service(definitions string, change ...func(*service.Config)) *s
 		}
 	})
 	return s
+}
+
+// verbose reports whether tests log what services log: with go test -v, not with -json, which nobody reads.
+func verbose() bool {
+	v := flag.Lookup("test.v")
+	return v != nil && v.Value.String() == "true"
 }
 
 // As opens main once more, as a role that is no superuser.

@@ -2,7 +2,9 @@ package servicetest
 
 import (
 	"flag"
+	"os"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
@@ -29,3 +31,16 @@ type runner func() int
 
 // Run calls the function.
 func (r runner) Run() int { return r() }
+
+// FarFromUTC puts this process, and those that it starts, where it is another day than in UTC, whenever the tests run. What
+// takes a date from a time, or writes a time, in the zone of its host is then wrong.
+func FarFromUTC() {
+	zone, hours := "Pacific/Honolulu", -10
+	if time.Now().UTC().Hour() >= 10 {
+		zone, hours = "Pacific/Kiritimati", 14
+	}
+	if err := os.Setenv("TZ", zone); err != nil {
+		panic(err)
+	}
+	time.Local = time.FixedZone(zone, hours*3600)
+}

@@ -146,7 +146,7 @@ func (e *Estate) Start(app, definitions string, change ...func(*Order)) *Process
 	p := &Process{t: e.T, command: exec.Command(os.Args[0]), Log: &Buffer{}}
 	p.command.Env = append(os.Environ(), processVariable+"="+string(order))
 	p.command.Stderr = p.Log
-	if testing.Verbose() {
+	if verbose() {
 		p.command.Stderr = io.MultiWriter(p.Log, os.Stderr)
 	}
 	if p.output, err = p.command.StdoutPipe(); err != nil {

@@ -17,7 +17,7 @@ const OneChild = "c:\n  - {table: p, column: p_id, on_delete: async_delete}\n"
 // NewOneChild is a main with an empty table c.
 func NewOneChild(t *testing.T) *Estate {
 	t.Helper()
-	e := New(t, "main", "main")
+	e := New(t, Small, "main")
 	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
 	return e
 }

@@ -1,0 +1,185 @@
+package service_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
+)
+
+// letPass is what messages say is to be done about it.
+const letPass = " (let it pass these rows, or disable it)"
+
+// keep lets a trigger keep rows of a table from an operation, without an error. condition is SQL about OLD.
+func keep(e *servicetest.Estate, operation, table, condition string) {
+	e.T.Helper()
+	e.Exec("main", `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$`)
+	e.Exec("main", `CREATE TRIGGER keep BEFORE `+operation+` ON `+table+` FOR EACH ROW WHEN (`+condition+`) EXECUTE FUNCTION keep()`)
+}
+
+// TestDestroyGroup_WhatATriggerKeepsKeepsItsMarksAndIsNamed has a group and a project for each kind of rows, of which a trigger
+// keeps some.
+func TestDestroyGroup_WhatATriggerKeepsKeepsItsMarksAndIsNamed(t *testing.T) {
+	t.Parallel()
+	cases := []struct{ rows, operation, condition, done string }{
+		{"members", "DELETE", "OLD.source_id = {group}", "deleted"},
+		{"namespaces", "DELETE", "OLD.id = {group}", "deleted"},
+		{"projects", "DELETE", "OLD.namespace_id = {group}", "deleted"},
+		{"issues.project_id", "DELETE", "OLD.id = {group} + 7", "deleted"},
+		{"routes", "DELETE", "OLD.source_type = 'Namespace' AND OLD.source_id = {group}", "deleted"},
+		{"routes.namespace_id", "DELETE", "OLD.source_type = 'Project' AND OLD.source_id = {project}", "deleted"},
+		{"group_deletion_schedules", "DELETE", "OLD.group_id = {group}", "deleted"},
+		{"namespace_details", "DELETE", "OLD.namespace_id = {group}", "deleted"},
+		{"import_placeholder_user_details.namespace_id", "UPDATE", "OLD.namespace_id = {group}", "changed"},
+	}
+	g := servicetest.NewGroups(t)
+	g.Exec("main", `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$`)
+	conditions := map[string][]string{}
+	for i, c := range cases {
+		project, group := i+1, 100*(i+1)
+		g.Owned(group, 15)
+		g.Project(project, group, "p")
+		g.Exec("main", `INSERT INTO issues (id, title, project_id, namespace_id) SELECT $1::int + i, 'i', $2::int, 10000 + $2::int FROM generate_series(1, 50) i`, group, project)
+		g.Exec("main", `INSERT INTO import_placeholder_user_details (placeholder_user_id, namespace_id, organization_id, created_at, updated_at) VALUES (1, $1, 1, now(), now())`, group)
+		g.MarkDetails(group, 15, `{"deletion_scheduled_by_user_id": 1}`)
+		table, _, _ := strings.Cut(c.rows, ".")
+		condition := strings.NewReplacer("{group}", fmt.Sprint(group), "{project}", fmt.Sprint(project)).Replace(c.condition)
+		conditions[c.operation+" ON "+table] = append(conditions[c.operation+" ON "+table], condition)
+	}
+	for of, all := range conditions {
+		g.Exec("main", `CREATE TRIGGER keep BEFORE `+of+` FOR EACH ROW WHEN (`+strings.Join(all, " OR ")+`) EXECUTE FUNCTION keep()`)
+	}
+	g.Run("scheduled_jobs=9")
+	if worked := g.Work(g.Service, "destroy_group"); worked != len(cases) {
+		t.Errorf("%d jobs", worked)
+	}
+	for i, c := range cases {
+		group := fmt.Sprint(100 * (i + 1))
+		table, _, _ := strings.Cut(c.rows, ".")
+		want := "KEPT_BY_TRIGGER: a trigger or rule kept rows of " + c.rows + " from being " + c.done + ": trigger keep of " + table + letPass
+		g.Want("main", `SELECT concat_ws(' ', metadata ->> 'outcome', errors[1] ->> 'error') FROM maintenance.river_job WHERE args ->> 'group_id' = '`+group+`'`,
+			"failed "+want)
+		g.Want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = `+group, want)
+	}
+	g.WantMarked("100 200 300 400 500 600 700 800 900")
+	g.WantRows(map[string]int{"maintenance.group_removals": 9, "group_deletion_schedules": 9})
+}
+
+func TestDeleteUser_PersonalProjectThatATriggerKeepsFailsTheJobAndIsNamed(t *testing.T) {
+	t.Parallel()
+	for table, condition := range map[string]string{"projects": "true", "namespaces": "OLD.type = 'Project'"} {
+		e := servicetest.NewTokens(t)
+		e.User(7, 0, 1)
+		e.PersonalProjects(7, 701)
+		keep(e, "DELETE", table, condition)
+		servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), servicetest.Authorized(7)), servicetest.DeletionFailed+" KEPT_BY_TRIGGER")
+		e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
+			"KEPT_BY_TRIGGER: a trigger or rule kept rows of "+table+" from being deleted: trigger keep of "+table+letPass)
+		e.Want("main", `SELECT string_agg(id::text, ' ') FROM projects`, "701")
+		if got := e.UserRows(7); !strings.HasPrefix(got, "blocked") {
+			t.Error(got)
+		}
+	}
+}
+
+func TestDeleteUser_MembershipsThatATriggerKeepsFailTheJobAndAreNamed(t *testing.T) {
+	t.Parallel()
+	for table, insert := range map[string]string{
+		"members":                servicetest.MemberSQL(`7, 50, 30`),
+		"project_authorizations": `INSERT INTO project_authorizations (user_id, project_id, access_level) VALUES (7, 801, 30)`,
+	} {
+		e := servicetest.NewTokens(t)
+		e.User(7, 0, 1)
+		e.User(8, 0, 1)
+		e.PersonalProjects(8, 801)
+		e.Group(50, 0)
+		e.Exec("main", insert)
+		keep(e, "DELETE", table, "true")
+		servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), servicetest.Authorized(7)), servicetest.DeletionFailed+" KEPT_BY_TRIGGER")
+		e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
+			"KEPT_BY_TRIGGER: a trigger or rule kept rows of "+table+" from being deleted: trigger keep of "+table+letPass)
+		e.Want("main", `SELECT state FROM users WHERE id = 7`, "active")
+	}
+}
+
+func TestAdjournedGroupDeletion_RestoreThatATriggerKeepsFailsItsGroupAndNamesTheTable(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ table, condition string }{
+		"routes of a project": {"routes", "OLD.source_type = 'Project'"},
+		"the group's route":   {"routes", "OLD.source_type = 'Namespace'"},
+		"the group":           {"namespaces", "OLD.id = 77"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := servicetest.NewGroups(t)
+			g.Group(77, 0, "team-deletion_scheduled-77")
+			g.Project(8, 77, "code")
+			g.Mark(77, 1, 15)
+			g.Group(78, 0, "other-deletion_scheduled-78")
+			g.Mark(78, 1, 15)
+			keep(g.Estate, "UPDATE", c.table, "OLD.path LIKE 'team%' AND "+c.condition)
+			g.Run("restored_groups=1 failed_groups=1")
+			g.WantLog(1, "group failed", "group_id=77", "a trigger or rule kept rows of "+c.table+" from being changed")
+			g.WantMarked("77")
+			g.Want("main", `SELECT string_agg(path, ' ' ORDER BY id) FROM routes`,
+				"team-deletion_scheduled-77 team-deletion_scheduled-77/code other")
+		})
+	}
+}
+
+func TestGhostUserMigration_AUserThatATriggerKeepsStaysInTheQueue(t *testing.T) {
+	t.Parallel()
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10)
+	keep(g.Estate, "DELETE", "users", "true")
+	g.Run(g.Service(), "failed_users=1 deleted_rows=3")
+	g.WantLater(10, 30*time.Minute)
+	g.WantLog(1, `"level":"ERROR"`, `"reason":"KEPT_BY_TRIGGER"`, "a trigger or rule kept rows of users from being deleted: trigger keep of users", `"user_id":10`)
+}
+
+func TestGhostUserMigration_RowsThatATriggerOrRuleKeepsAreNoLocks(t *testing.T) {
+	t.Parallel()
+	g := servicetest.NewGhosts(t)
+	s := g.Service()
+	g.Exec("main", `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$`)
+	const trigger, rule = `CREATE TRIGGER keep BEFORE {of} FOR EACH ROW {when} EXECUTE FUNCTION keep()`, `CREATE RULE keep AS ON {of} {when} DO INSTEAD NOTHING`
+	id := 10
+	// {first} is the first of the user's rows.
+	for name, test := range map[string]struct{ kind, of, when, rows, done string }{
+		"a trigger, all rows moved":  {trigger, "UPDATE ON issues", "", "issues.author_id", "changed"},
+		"a trigger, one row moved":   {trigger, "UPDATE ON issues", "WHEN (OLD.id = {first})", "issues.author_id", "changed"},
+		"a trigger, one row cleared": {trigger, "UPDATE ON merge_requests", "WHEN (OLD.assignee_id = {user})", "merge_requests.assignee_id", "changed"},
+		"a trigger, one row deleted": {trigger, "DELETE ON emails", "WHEN (OLD.email = 'e{first}')", "emails.user_id", "deleted"},
+		"a trigger, a dependant":     {trigger, "DELETE ON gpg_key_subkeys", "", "gpg_key_subkeys.gpg_key_id", "deleted"},
+		"a trigger, a partition":     {trigger, "UPDATE ON gitlab_partitions_dynamic.ci_builds_101", "", "p_ci_builds.user_id", "changed"},
+		"a trigger, the namespace":   {trigger, "DELETE ON namespaces", "", "namespaces.owner_id", "deleted"},
+		"a trigger, the queue":       {trigger, "DELETE ON ghost_user_migrations", "", "ghost_user_migrations", "deleted"},
+		"a rule, rows moved":         {rule, "UPDATE TO issues", "", "issues.author_id", "changed"},
+		"a rule, some rows moved":    {rule, "UPDATE TO issues", "WHERE OLD.id = {first}", "issues.author_id", "changed"},
+		"a rule, rows deleted":       {rule, "DELETE TO emails", "", "emails.user_id", "deleted"},
+		"a rule, the user":           {rule, "DELETE TO users", "", "users", "deleted"},
+	} {
+		id++
+		g.Doomed(id)
+		rows := fmt.Sprintf("%d + i", 100*id)
+		g.Fill("main", "issues", "id, title, author_id, project_id, namespace_id, iid", fmt.Sprintf("%s, 'i', %d, 1, 101, %[1]s", rows, id), 20)
+		g.Fill("main", "emails", "user_id, email, created_at, updated_at", fmt.Sprintf("%d, 'e' || (%s), now(), now()", id, rows), 5)
+		g.Fill("main", "p_ci_builds", "id, partition_id, project_id, user_id", fmt.Sprintf("%s, 100 + i %% 3, 1, %d", rows, id), 6)
+		g.Exec("main", fmt.Sprintf(`INSERT INTO gpg_keys (id, user_id, created_at, updated_at) VALUES (%[1]d, %[1]d, now(), now());
+			INSERT INTO gpg_key_subkeys (gpg_key_id) VALUES (%[1]d); UPDATE merge_requests SET assignee_id = %[1]d`, id))
+		g.Exec("main", strings.NewReplacer("{of}", test.of, "{when}", test.when, "{first}", fmt.Sprint(100*id+1), "{user}", fmt.Sprint(id)).
+			Replace(strings.Replace(test.kind, "{when}", test.when, 1)))
+		r := g.Run(s, "")
+		if r.Counts["deferred_users"] != 0 || r.Counts["failed_users"] != 1 || r.OverLimit {
+			t.Errorf("%s: %v, over limit %t", name, r.Counts, r.OverLimit)
+		}
+		g.WantLater(id, 30*time.Minute)
+		kind, relation := strings.Fields(test.kind)[1], test.of[strings.LastIndexAny(test.of, " .")+1:]
+		g.WantLog(1, `"level":"ERROR"`, fmt.Sprintf(`"user_id":%d`, id), `"reason":"KEPT_BY_TRIGGER"`, "a trigger or rule kept rows of "+test.rows+
+			" from being "+test.done+": "+strings.ToLower(kind)+" keep of "+relation+letPass)
+		table := test.of[strings.LastIndex(test.of, " ")+1:]
+		g.Exec("main", `DROP `+kind+` keep ON `+table+`; DELETE FROM ghost_user_migrations`)
+	}
+}
