@@ -6,6 +6,7 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
@@ -13,14 +14,18 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing.T) {
-	t.Parallel()
-	type token struct{ revoked, expires, updated string }
-	cases := []struct {
-		name   string
-		queued bool
-		tokens []token
-	}{
+// token is the values of revoked, expires_at and updated_at.
+type token [3]string
+
+// judgedBot is a bot by its tokens, and whether it is to be deleted.
+type judgedBot struct {
+	name   string
+	queued bool
+	tokens []token
+}
+
+func judgedBots() []judgedBot {
+	return []judgedBot{
 		{"active token", false, []token{{"false", "{today} + 1", servicetest.LongAgo}}},
 		{"token that never expires", false, []token{{"false", servicetest.Never, servicetest.LongAgo}}},
 		{"revoked is NULL and expiry in the future", false, []token{{"NULL", "{today} + 10", servicetest.LongAgo}}},
@@ -47,26 +52,89 @@ func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing
 		{"revoked in infinity", false, []token{{"true", servicetest.Never, "'infinity'"}}},
 		{"many dead tokens", true, []token{{"true", servicetest.Never, servicetest.LongAgo}, {"false", "{c_date} - 1", "now()"}, {"true", "{c_date} - 2", servicetest.LongAgo}}},
 	}
-	e := servicetest.NewTokens(t)
-	var queued []string
-	for i, c := range cases {
-		id := 1000 + i
-		e.Bots(id)
-		for _, token := range c.tokens {
-			e.Token(id, token.revoked, token.expires, token.updated)
-		}
-		if c.queued {
-			queued = append(queued, fmt.Sprint(id))
-		}
-	}
-	r := servicetest.RunTokens(t, e.Service("", e.WithQueue))
-	servicetest.WantState(t, r, repo.RunSucceeded)
-	servicetest.WantCounts(t, r, fmt.Sprintf("examined_users=%d scheduled_jobs=%d", len(cases), len(queued)))
-	if got := e.Value("main", servicetest.QueuedUsers); got != strings.Join(queued, " ") {
-		for i, c := range cases {
-			if got := strings.Contains(" "+got+" ", fmt.Sprintf(" %d ", 1000+i)); got != c.queued {
-				t.Errorf("%s: queued %t, want %t", c.name, got, c.queued)
+}
+
+// The dates are those of UTC, whatever the time zones of the process and of the database: when a bot is queued, and when
+// its job looks at the tokens again.
+func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing.T) {
+	t.Parallel()
+	for _, zone := range append(servicetest.Zones(), "") {
+		t.Run(zone, func(t *testing.T) {
+			t.Parallel()
+			e := servicetest.NewTokens(t)
+			cases, queued := judgedBots(), 0
+			var others []repo.Job
+			for i, c := range cases {
+				id := 1000 + i
+				e.Bots(id)
+				for _, token := range c.tokens {
+					e.Token(id, token[0], token[1], token[2])
+				}
+				if c.queued {
+					queued++
+				} else {
+					args := repo.DeleteUser{UserID: int64(id), SkipAuthorization: true, Reason: repo.TokenDeletionReason}
+					others = append(others, servicetest.JobOf(args))
+				}
 			}
+			s := e.Service("", e.WithQueue)
+			var r service.Run
+			if zone == "" {
+				r = servicetest.RunTokens(t, s)
+			} else {
+				r = e.RunIn(zone, servicetest.InactiveTokens)
+			}
+			servicetest.WantState(t, r, repo.RunSucceeded)
+			servicetest.WantCounts(t, r, fmt.Sprintf("examined_users=%d scheduled_jobs=%d", len(cases), queued))
+			got := " " + e.Value("main", servicetest.QueuedUsers) + " "
+			e.Insert(others...)
+			if zone == "" {
+				e.Work(s, "delete_user")
+			} else {
+				e.Start("zoned", "", servicetest.InZone(zone), func(o *servicetest.Order) { o.Definitions, o.Database, o.Jobs = "", "", "delete_user" })
+				e.Eventually("main", `SELECT count(*) FROM maintenance.river_job WHERE state <> 'completed'`, "0")
+			}
+			for i, c := range cases {
+				if is := strings.Contains(got, fmt.Sprintf(" %d ", 1000+i)); is != c.queued {
+					t.Errorf("%s: queued %t, want %t", c.name, is, c.queued)
+				}
+				want := servicetest.DeletionSkipped + "TOKEN_ACTIVE"
+				if c.queued {
+					want = servicetest.DeletionDone
+				}
+				how := e.Value("main", `SELECT concat_ws(' ', state, metadata ->> 'outcome', nullif(metadata ->> 'reason', ''))
+					FROM maintenance.river_job WHERE (args ->> 'user_id')::integer = $1`, 1000+i)
+				if how != want {
+					t.Errorf("%s: job %q, want %q", c.name, how, want)
+				}
+			}
+		})
+	}
+}
+
+// A walk ends behind the last bot, neither before nor never: with gaps between their ids, and others than bots among them.
+func TestInactiveTokenDeletion_WalksOverAllPages(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewTokens(t)
+	whole := servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 3 })
+	piecewise := servicetest.With(func(c *inactivetoken.Config) { c.BatchSize, c.MaxRuntime = 3, time.Millisecond })
+	for _, n := range servicetest.PageEdges(3) {
+		for how, settings := range map[string]func(*service.Config){"in one run": whole, "a range each run": piecewise} {
+			e.Exec("main", `DELETE FROM users WHERE id > 1000; DELETE FROM maintenance.river_job; DELETE FROM maintenance.token_passes`)
+			e.Exec("main", `INSERT INTO users (id, username, email, projects_limit, user_type, organization_id)
+				SELECT 1000 + 7 * i, 'w' || i, 'w' || i, 0, CASE WHEN i % 2 = 0 THEN 6 ELSE 0 END, 1 FROM generate_series(1, 2 * $1::integer + 1) i`, n)
+			s := e.Service("", e.WithQueue, settings)
+			examined := int64(0)
+			for more := true; more; {
+				r := servicetest.RunTokens(t, s)
+				servicetest.WantState(t, r, repo.RunSucceeded)
+				examined, more = examined+r.Counts["examined_users"], r.OverLimit
+			}
+			if examined != int64(n) {
+				t.Errorf("%d bots %s: %d examined", n, how, examined)
+			}
+			e.Want("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'delete_user'`, fmt.Sprint(n))
+			e.Want("main", `SELECT count(*) FROM maintenance.token_passes WHERE finished_at IS NOT NULL`, "1")
 		}
 	}
 }
@@ -176,7 +244,7 @@ func TestInactiveTokenDeletion_GoesByUTCWhateverTheConnectionsTimeZone(t *testin
 		t.Run(zone, func(t *testing.T) {
 			t.Parallel()
 			e := servicetest.NewTokens(t)
-			for i, token := range [][3]string{
+			for i, token := range []token{
 				{"false", "{today}", servicetest.LongAgo},
 				{"false", "{today} + 1", servicetest.LongAgo},
 				{"false", "{c_date}", servicetest.LongAgo},
