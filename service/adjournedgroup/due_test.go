@@ -23,19 +23,6 @@ func TestAdjournedGroupDeletion_QueuesTheRemovalOfADueGroup(t *testing.T) {
 	g.WantLog(1, "group goes", "group_id=10", "namespace_id=10", "user_id=1", "outcome=destruction")
 }
 
-func TestAdjournedGroupDeletion_LeavesGroupsWhoseTimeIsNotUp(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.Group(9, 0, "unmarked")
-	for id, days := range map[int]int{11: 2, 13: 13, 14: 14, 15: -3} {
-		g.Owned(id, days)
-	}
-	g.Exec("main", `UPDATE namespace_details SET state_metadata = '{"deletion_scheduled_by_user_id": 1}' WHERE namespace_id = 9`)
-	g.Run("scheduled_jobs=1")
-	g.WantJobs("14:1@0")
-	g.WantMarked("11 13 14 15")
-}
-
 func TestAdjournedGroupDeletion_RemovalsStartAnIntervalApartInOrderOfIds(t *testing.T) {
 	t.Parallel()
 	g := servicetest.NewGroups(t)
@@ -60,41 +47,6 @@ func TestAdjournedGroupDeletion_IntervalAndBatchSizeAreConfigured(t *testing.T) 
 	g.WantJobs("10:1@0", "11:1@7.5", "12:1@15")
 }
 
-func TestAdjournedGroupDeletion_PositionDoesNotDependOnTheOutcome(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.Group(10, 0, "restored")
-	g.Mark(10, 1, 15)
-	g.Group(11, 0, "held")
-	g.MarkDetails(11, 15, `{"deletion_scheduled_by_user_id": 99}`)
-	g.Owned(12, 15)
-	g.Run("scheduled_jobs=1 restored_groups=1 held_groups=1")
-	g.WantJobs("12:1@40")
-}
-
-// The days between the mark and the cut-off are UTC dates, whatever the zone of the connection or the time of the day.
-func TestAdjournedGroupDeletion_UTCDateOfTheTimestampCounts(t *testing.T) {
-	t.Parallel()
-	for _, zone := range []string{"Pacific/Kiritimati", "Pacific/Pago_Pago"} {
-		g := servicetest.NewGroups(t)
-		g.Exec("main", fmt.Sprintf(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %%I SET timezone = %%L', current_database(), '%s'); END $$`, zone))
-		for id := 10; id < 14; id++ {
-			g.Group(id, 0, fmt.Sprintf("g%d", id))
-			g.Member(id, 1, 50)
-			g.MarkDetails(id, 0, `{"deletion_scheduled_by_user_id": 1}`)
-		}
-		midnight := `((now() AT TIME ZONE 'UTC')::date::timestamp AT TIME ZONE 'UTC')`
-		for id, at := range map[int]string{
-			10: midnight + ` - interval '14 days'`, 11: midnight + ` - interval '13 days 1 microsecond'`,
-			12: midnight + ` - interval '13 days'`, 13: `'infinity'`,
-		} {
-			g.Exec("main", fmt.Sprintf(`UPDATE namespace_details SET deletion_scheduled_at = %s WHERE namespace_id = %d`, at, id))
-		}
-		g.Run("scheduled_jobs=2")
-		g.WantJobs("10:1@0", "11:1@20")
-	}
-}
-
 func TestAdjournedGroupDeletion_FollowsTheSettingOfTheDay(t *testing.T) {
 	t.Parallel()
 	g := servicetest.NewGroups(t)
@@ -109,20 +61,6 @@ func TestAdjournedGroupDeletion_FollowsTheSettingOfTheDay(t *testing.T) {
 	g.Run("scheduled_jobs=1")
 	g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = 2147483647 WHERE id = 7`)
 	g.Run("")
-}
-
-func TestAdjournedGroupDeletion_WithoutTheSettingItIsThirtyDays(t *testing.T) {
-	t.Parallel()
-	for _, change := range []string{
-		`DELETE FROM application_settings`, `ALTER TABLE application_settings DROP deletion_adjourned_period`, `DROP TABLE application_settings`,
-	} {
-		g := servicetest.NewGroups(t)
-		g.Exec("main", change)
-		g.Owned(10, 29)
-		g.Owned(11, 30)
-		g.Run("scheduled_jobs=1")
-		g.WantJobs("11:1@0")
-	}
 }
 
 func TestAdjournedGroupDeletion_InvalidSettingFailsTheRunAndTouchesNothing(t *testing.T) {
@@ -169,14 +107,79 @@ func TestAdjournedGroupDeletion_QueuesNoSecondJobWhileOneWaits(t *testing.T) {
 	g.WantJobs("10:1@0")
 }
 
-func TestAdjournedGroupDeletion_LeaseHeldElsewhereMeansSkipped(t *testing.T) {
+// The days between the mark and the cut-off, and the day on which a membership ends, are UTC dates, whatever the time zones
+// of the process and of the database, and whatever the time of the day.
+func TestAdjournedGroupDeletion_DatesAreThoseOfUTC(t *testing.T) {
+	t.Parallel()
+	for _, zone := range servicetest.Zones() {
+		t.Run(zone, func(t *testing.T) {
+			t.Parallel()
+			g := servicetest.NewGroups(t)
+			plant(g, "10 owner=1 details=1@0", "11 owner=1 details=1@0", "12 owner=1 details=1@0", "13 owner=1 details=1@0",
+				"14 owner=1 mark=1@14", "15 owner=1 mark=1@13", "16 mark=1@14", "17 mark=1@14")
+			g.Member(16, 1, 50, today)
+			g.Member(17, 1, 50, tomorrow)
+			midnight := `((now() AT TIME ZONE 'UTC')::date::timestamp AT TIME ZONE 'UTC')`
+			for id, at := range map[int]string{
+				10: midnight + ` - interval '14 days'`, 11: midnight + ` - interval '13 days 1 microsecond'`,
+				12: midnight + ` - interval '13 days'`, 13: `'infinity'`,
+			} {
+				g.Exec("main", fmt.Sprintf(`UPDATE namespace_details SET deletion_scheduled_at = %s WHERE namespace_id = %d`, at, id))
+			}
+			servicetest.WantCounts(t, g.RunIn(zone, servicetest.AdjournedGroups), "scheduled_jobs=4 restored_groups=1")
+			g.WantJobs("10:1@0", "11:1@20", "14:1@40", "17:1@80")
+			g.WantMarked("10 11 12 13 14 15 17")
+		})
+	}
+}
+
+// All groups of a page have the same date, their ids have gaps, and groups that are not due lie between them.
+func TestAdjournedGroupDeletion_WalksOverAllPages(t *testing.T) {
+	t.Parallel()
+	g := servicetest.NewGroups(t, servicetest.With(func(c *adjournedgroup.Config) { c.BatchSize = 3 }))
+	for _, n := range servicetest.PageEdges(3) {
+		g.Exec("main", `DELETE FROM group_deletion_schedules; DELETE FROM members; DELETE FROM routes; DELETE FROM namespaces; DELETE FROM maintenance.river_job`)
+		for i := range n {
+			id := 10 + 7*i
+			if plant(g, fmt.Sprintf("%d owner=1 mark=1@15", id), fmt.Sprintf("%d owner=1 mark=1@2", id+3)); i%2 == 1 {
+				g.Exec("main", `DELETE FROM group_deletion_schedules WHERE group_id = $1`, id)
+				g.MarkDetails(id, 15, `{"deletion_scheduled_by_user_id": 1}`)
+			}
+		}
+		counts := fmt.Sprintf("scheduled_jobs=%d", n)
+		g.DryRun(counts)
+		g.Run(counts)
+		g.Want("main", `SELECT count(DISTINCT args ->> 'group_id') FROM maintenance.river_job`, fmt.Sprint(n))
+	}
+}
+
+// Candidates are read by the ten thousand, groups without a mark by five thousand: 10,000 marks are of no group, and a
+// group is due behind them.
+func TestAdjournedGroupDeletion_WalksOverAllCandidatesAndAllGroups(t *testing.T) {
+	t.Parallel()
+	g := servicetest.NewGroups(t, servicetest.With(func(c *adjournedgroup.Config) { c.BatchSize = 10_000 }))
+	g.Exec("main", `ALTER TABLE namespaces DISABLE TRIGGER USER`)
+	g.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id, state)
+		SELECT 10 * i, 'n' || i, 'n' || i, 'Group', 1, CASE WHEN i IN (1, 5000, 5001, 10000, 10001) THEN 2 ELSE 0 END FROM generate_series(1, 10001) i;
+		INSERT INTO namespaces (id, name, path, type, organization_id) SELECT 10 * i + 1, 'p' || i, 'p' || i, 'Project', 1 FROM generate_series(1, 10000) i;
+		INSERT INTO namespace_details (namespace_id, deletion_scheduled_at, state_metadata, created_at, updated_at)
+		SELECT 10 * i + 1, now() - interval '20 days', '{}', now(), now() FROM generate_series(1, 10000) i;
+		ALTER TABLE namespaces ENABLE TRIGGER USER`)
+	plant(g, "200000 owner=1 mark=1@15")
+	g.Run("held_groups=5 scheduled_jobs=1")
+	wantBacklog(g, "1 1 0 5 15")
+}
+
+func TestAdjournedGroupDeletion_WithoutTheSettingItIsThirtyDays(t *testing.T) {
 	t.Parallel()
 	g := servicetest.NewGroups(t)
-	g.Owned(10, 15)
-	g.Exec("main", `INSERT INTO maintenance.leases VALUES ('adjourned_group_deletion', 'other', 1, now(), now(), now() + interval '70 seconds')`)
-	if _, err := g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups}); err == nil {
-		t.Error("the run started")
+	for i, change := range []string{
+		`DELETE FROM application_settings`, `ALTER TABLE application_settings DROP deletion_adjourned_period`, `DROP TABLE application_settings`,
+	} {
+		g.Exec("main", change)
+		plant(g, fmt.Sprintf("%d owner=1 mark=1@29", 10+i), fmt.Sprintf("%d owner=1 mark=1@30", 20+i))
+		g.Run("scheduled_jobs=1")
+		g.WantJobs(fmt.Sprintf("%d:1@0", 20+i))
+		g.Exec("main", `DELETE FROM group_deletion_schedules; DELETE FROM maintenance.river_job`)
 	}
-	g.WantJobs()
-	g.DryRun("scheduled_jobs=1")
 }

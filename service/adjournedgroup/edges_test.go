@@ -41,63 +41,6 @@ func TestDestroyGroup_CycleThatComesLaterFailsToo(t *testing.T) {
 	g.WantRows(map[string]int{"namespaces": 2})
 }
 
-func TestDestroyGroup_RowsThatNoKeyTakesAlongAreNamed(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct{ table, gone, says string }{
-		{`CREATE TABLE ledgers (id bigserial PRIMARY KEY, project_id bigint REFERENCES projects); CREATE INDEX ON ledgers (project_id);
-			INSERT INTO ledgers (project_id) VALUES (1)`, `DELETE FROM ledgers`, "STILL_REFERENCED: ledgers.project_id"},
-		{`CREATE TABLE ledgers (id bigserial PRIMARY KEY, group_id bigint REFERENCES namespaces ON DELETE RESTRICT); CREATE INDEX ON ledgers (group_id);
-			INSERT INTO ledgers (group_id) VALUES (10)`, `DELETE FROM ledgers`, "STILL_REFERENCED: ledgers.group_id"},
-		{
-			`INSERT INTO namespaces (id, name, path, type, parent_id, organization_id) VALUES (99, 'x', 'x', 'Project', 10, 1)`,
-			`DELETE FROM namespaces WHERE id = 99`, "STILL_REFERENCED: namespaces.parent_id",
-		},
-	} {
-		g := servicetest.NewGroups(t)
-		g.Owned(10, 15)
-		g.MarkDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
-		g.Project(1, 10, "p")
-		g.Exec("main", c.table)
-		g.Run("scheduled_jobs=1")
-		g.Attempt("retryable failed STILL_REFERENCED")
-		want := c.says + " still refers to it"
-		g.Want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`, want)
-		g.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, want)
-		g.WantMarked("10")
-		g.Want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
-		g.Exec("main", c.gone)
-		g.Attempt("completed succeeded")
-	}
-}
-
-func TestDestroyGroup_BotsGoForWhomTheJobNames(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.User(2, "user_type = 6")
-	g.Group(10, 0, "g")
-	g.Member(10, 2, 30)
-	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 777)`)
-	g.Run("scheduled_jobs=1")
-	g.Attempt("completed succeeded")
-	g.Want("main", `SELECT args ->> 'deleted_by_id' FROM maintenance.river_job WHERE kind = 'delete_user'`, "NULL")
-}
-
-func TestDestroyGroup_FailureIsNotedWhereNothingWas(t *testing.T) {
-	t.Parallel()
-	for metadata, want := range map[string]string{"NULL": `{"deletion_error": "STILL_REFERENCED: owing.project_id still refers to it"}`, "'[]'": "[]"} {
-		g := servicetest.NewGroups(t)
-		g.Exec("main", `ALTER TABLE namespace_details ALTER state_metadata DROP NOT NULL, DROP CONSTRAINT namespace_details_state_metadata_check;
-			CREATE TABLE owing (project_id bigint REFERENCES projects)`)
-		g.Owned(10, 15)
-		g.Project(1, 10, "p")
-		g.Exec("main", `INSERT INTO owing VALUES (1); UPDATE namespace_details SET state_metadata = `+metadata)
-		g.Run("scheduled_jobs=1")
-		g.Attempt("retryable failed STILL_REFERENCED")
-		g.Want("main", `SELECT state_metadata FROM namespace_details WHERE namespace_id = 10`, want)
-		g.Want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
-	}
-}
-
 func TestDestroyGroup_TablesOfAProjectMayReferToEachOtherInAnyOrder(t *testing.T) {
 	t.Parallel()
 	for name, tables := range map[string]string{
@@ -222,13 +165,15 @@ func TestDestroyGroup_BotsOfARemovalWhoseUserIsGoneHaveNoActor(t *testing.T) {
 	t.Parallel()
 	g := servicetest.NewGroups(t)
 	g.User(2, `user_type = 6`)
-	g.Group(10, 0, "g")
-	g.Member(10, 2, 30)
-	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id) VALUES (10)`)
-	g.Run("scheduled_jobs=1")
-	g.Attempt("completed succeeded")
-	g.WantBots("2 by ")
-	g.Want("main", `SELECT args -> 'deleted_by_id' FROM maintenance.river_job WHERE kind = 'delete_user'`, "null")
+	for _, user := range []string{"NULL", "777"} {
+		plant(g, "10 begun="+user)
+		g.Member(10, 2, 30)
+		g.Run("scheduled_jobs=1")
+		g.Attempt("completed succeeded")
+		g.WantBots("2 by ")
+		g.Want("main", `SELECT args -> 'deleted_by_id' FROM maintenance.river_job WHERE kind = 'delete_user'`, "null")
+		g.Exec("main", `DELETE FROM maintenance.river_job`)
+	}
 }
 
 func TestDestroyGroup_ManyMembersGoPageByPage(t *testing.T) {
@@ -275,35 +220,6 @@ func TestDestroyGroup_WhatIsPutBelowMeanwhileGoesToo(t *testing.T) {
 	g.WantRows(map[string]int{"namespaces": 0, "projects": 0, "maintenance.group_removals": 0})
 }
 
-func TestDestroyGroup_WorksWithoutStatesDetailsAndTheOtherStore(t *testing.T) {
-	t.Parallel()
-	for _, schema := range []string{
-		`ALTER TABLE namespaces DROP state`, `ALTER TABLE namespace_details DROP state_metadata, DROP deletion_scheduled_at`,
-		`DROP TRIGGER namespaces_insert_details ON namespaces; DROP TABLE namespace_details`,
-		`DROP TABLE epics, boards, achievements, events, todos, subscriptions, award_emoji, project_repositories, snippet_repositories CASCADE`,
-	} {
-		g := servicetest.NewGroups(t)
-		g.Owned(10, 15)
-		g.Project(1, 10, "p")
-		g.Exec("main", schema)
-		g.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
-		g.Exec("main", `CREATE TRIGGER refuse BEFORE DELETE ON projects FOR EACH ROW EXECUTE FUNCTION refuse()`)
-		g.Run("scheduled_jobs=1")
-		g.Attempt("retryable failed")
-		g.Exec("main", `DROP TRIGGER refuse ON projects`)
-		g.Attempt("completed succeeded")
-		g.WantRows(map[string]int{"namespaces": 0, "projects": 0})
-	}
-	g := servicetest.NewGroups(t)
-	g.Exec("main", `DROP TABLE group_deletion_schedules`)
-	g.Group(10, 0, "g")
-	g.Member(10, 1, 50)
-	g.MarkDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
-	g.Run("scheduled_jobs=1")
-	g.Attempt("completed succeeded")
-	g.WantRows(map[string]int{"namespaces": 0})
-}
-
 func TestDestroyGroup_PlaceholdersOfADestroyedGroupAreCleanedUp(t *testing.T) {
 	t.Parallel()
 	g := servicetest.NewGroups(t)
@@ -327,4 +243,75 @@ func TestAdjournedGroupDeletion_SaysOnceThatTheSchemaHasChanged(t *testing.T) {
 	g.Run("")
 	g.Run("")
 	g.WantLog(1, "the schema has changed", "level=INFO")
+}
+
+func TestDestroyGroup_RowsThatNoKeyTakesAlongAreNamed(t *testing.T) {
+	t.Parallel()
+	g := servicetest.NewGroups(t)
+	for _, c := range []struct{ table, gone, reference string }{
+		{`CREATE TABLE ledgers (id bigserial PRIMARY KEY, project_id bigint REFERENCES projects); CREATE INDEX ON ledgers (project_id);
+			INSERT INTO ledgers (project_id) VALUES (1)`, `DROP TABLE ledgers`, "ledgers.project_id"},
+		{`CREATE TABLE ledgers (id bigserial PRIMARY KEY, group_id bigint REFERENCES namespaces ON DELETE RESTRICT); CREATE INDEX ON ledgers (group_id);
+			INSERT INTO ledgers (group_id) VALUES (10)`, `DROP TABLE ledgers`, "ledgers.group_id"},
+		{
+			`INSERT INTO namespaces (id, name, path, type, parent_id, organization_id) VALUES (99, 'x', 'x', 'Project', 10, 1)`,
+			`DELETE FROM namespaces WHERE id = 99`, "namespaces.parent_id",
+		},
+	} {
+		plant(g, "10 owner=1 mark=1@15 details=1@15")
+		g.Project(1, 10, "p")
+		g.Exec("main", c.table)
+		g.Run("scheduled_jobs=1")
+		g.Attempt("retryable failed STILL_REFERENCED")
+		want := "STILL_REFERENCED: " + c.reference + " still refers to it"
+		g.Want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`, want)
+		g.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, want)
+		g.WantMarked("10")
+		g.Want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
+		g.Exec("main", c.gone)
+		g.Attempt("completed succeeded")
+		g.Exec("main", `DELETE FROM maintenance.river_job`)
+	}
+}
+
+func TestDestroyGroup_FailureIsNotedWhereNothingWas(t *testing.T) {
+	t.Parallel()
+	g := servicetest.NewGroups(t)
+	g.Exec("main", `ALTER TABLE namespace_details ALTER state_metadata DROP NOT NULL, DROP CONSTRAINT namespace_details_state_metadata_check;
+		CREATE TABLE owing (project_id bigint REFERENCES projects)`)
+	plant(g, "10 owner=1 mark=1@15")
+	g.Project(1, 10, "p")
+	g.Exec("main", `INSERT INTO owing VALUES (1)`)
+	g.Run("scheduled_jobs=1")
+	for metadata, want := range map[string]string{"NULL": `{"deletion_error": "STILL_REFERENCED: owing.project_id still refers to it"}`, "'[]'": "[]"} {
+		g.Exec("main", `UPDATE namespace_details SET state_metadata = `+metadata)
+		g.Attempt("retryable failed STILL_REFERENCED")
+		g.Want("main", `SELECT state_metadata FROM namespace_details WHERE namespace_id = 10`, want)
+		g.Want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
+	}
+}
+
+func TestDestroyGroup_WorksWithoutStatesDetailsAndTheOtherStore(t *testing.T) {
+	t.Parallel()
+	g := servicetest.NewGroups(t)
+	for _, schema := range []string{
+		`ALTER TABLE namespaces DROP state`, `ALTER TABLE namespace_details DROP state_metadata, DROP deletion_scheduled_at`,
+		`DROP TRIGGER namespaces_insert_details ON namespaces; DROP TABLE namespace_details`,
+		`DROP TABLE epics, boards, achievements, events, todos, subscriptions, award_emoji, project_repositories, snippet_repositories CASCADE`,
+	} {
+		plant(g, "10 owner=1 mark=1@15")
+		g.Project(1, 10, "p")
+		g.Exec("main", schema+`; `+refusing("DELETE", "projects", "true"))
+		g.Run("scheduled_jobs=1")
+		g.Attempt("retryable failed")
+		g.Exec("main", `DROP FUNCTION refuse CASCADE`)
+		g.Attempt("completed succeeded")
+		g.WantRows(map[string]int{"namespaces": 0, "projects": 0})
+	}
+	g = servicetest.NewGroups(t)
+	g.Exec("main", `DROP TABLE group_deletion_schedules`)
+	plant(g, "10 owner=1 details=1@15")
+	g.Run("scheduled_jobs=1")
+	g.Attempt("completed succeeded")
+	g.WantRows(map[string]int{"namespaces": 0})
 }

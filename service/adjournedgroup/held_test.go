@@ -48,18 +48,6 @@ func TestAdjournedGroupDeletion_HoldsGroupsWhoseUserIsMissing(t *testing.T) {
 	wantBacklog(g, "0 0 0 12 -")
 }
 
-func TestAdjournedGroupDeletion_UserMayBeANumberOrDigits(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	for i, user := range []string{`1`, `"1"`, `"001"`, `1.0`} {
-		g.Group(10+i, 0, fmt.Sprintf("g%d", i))
-		g.Member(10+i, 1, 50)
-		g.MarkDetails(10+i, 15, `{"deletion_scheduled_by_user_id": `+user+`}`)
-	}
-	g.Run("scheduled_jobs=4")
-	g.WantJobs("10:1@0", "11:1@20", "12:1@40", "13:1@60")
-}
-
 func TestAdjournedGroupDeletion_HoldsWhatIsBeingDeletedByAUserWithoutRights(t *testing.T) {
 	t.Parallel()
 	g := servicetest.NewGroups(t)
@@ -101,16 +89,6 @@ func TestAdjournedGroupDeletion_HoldsGroupsWhoseScheduleIsLost(t *testing.T) {
 	g.Want("main", `SELECT path FROM namespaces WHERE id = 10`, "a-deletion_scheduled-10")
 }
 
-func TestAdjournedGroupDeletion_LooksAtEveryGroupForLostMarks(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.Exec("main", `ALTER TABLE namespaces DISABLE TRIGGER USER`)
-	g.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id, state)
-		SELECT 10 * i, 'n' || i, 'n' || i, 'Group', 1, CASE WHEN i IN (1, 5000, 5001, 12000) THEN 2 ELSE 0 END FROM generate_series(1, 12000) i`)
-	g.Run("held_groups=4")
-	wantBacklog(g, "0 0 0 4 -")
-}
-
 func TestAdjournedGroupDeletion_BacklogCountsMarksOfBothStores(t *testing.T) {
 	t.Parallel()
 	g := servicetest.NewGroups(t)
@@ -127,54 +105,6 @@ func TestAdjournedGroupDeletion_BacklogCountsMarksOfBothStores(t *testing.T) {
 	g.Group(16, 0, "begun")
 	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id) VALUES (16)`)
 	wantBacklog(g, "7 4 3 0 30")
-}
-
-func TestAdjournedGroupDeletion_LaterDateCountsAndDisagreementIsSaid(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.User(2)
-	g.User(3)
-	for id, c := range map[int]struct {
-		legacyUser, legacyDays, days int
-		json                         string
-	}{
-		10: {1, 20, 3, `1`}, 11: {1, 3, 20, `1`}, 12: {1, 20, 15, `2`}, 13: {1, 20, 20, `99`}, 14: {2, 15, 15, `2`}, 15: {1, 15, 15, `"abc"`},
-	} {
-		g.Group(id, 0, fmt.Sprintf("g%d", id))
-		g.Member(id, 1, 50)
-		g.Member(id, 2, 50)
-		g.Mark(id, c.legacyUser, c.legacyDays)
-		g.MarkDetails(id, c.days, `{"deletion_scheduled_by_user_id": `+c.json+`}`)
-	}
-	g.Run("scheduled_jobs=4")
-	g.WantJobs("12:2@0", "13:1@20", "14:2@40", "15:1@60")
-	for id, times := range map[string]int{"10": 1, "11": 1, "12": 1, "13": 1, "14": 0, "15": 1} {
-		g.WantLog(times, "Deletion stores disagree", "level=WARN", "group_id="+id)
-	}
-	g.WantLog(1, "Deletion stores disagree", "group_id=12", "schedule_user_id=1", "details_user_id=2")
-}
-
-func TestAdjournedGroupDeletion_DisagreementIsSaidOfAGroupThatTheRunRestores(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.Group(10, 0, "g")
-	g.Mark(10, 1, 20)
-	g.MarkDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
-	g.Run("restored_groups=1")
-	g.WantMarked("")
-	g.WantLog(1, "Deletion stores disagree", "level=WARN", "group_id=10")
-}
-
-func TestAdjournedGroupDeletion_ScheduleOfWhatIsNoGroupIsIgnored(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id) VALUES (16, 'u', 'u', 'User', 1)`)
-	g.Exec("main", `UPDATE users SET admin = true`)
-	g.Mark(16, 1, 15)
-	g.Run("")
-	g.WantLog(1, "Deletion schedule of a namespace that is no group", "level=WARN", "group_id=16")
-	wantBacklog(g, "0 0 0 0 -")
-	g.WantMarked("16")
 }
 
 func TestAdjournedGroupDeletion_DryRunDecidesAsARealRunAndChangesNothing(t *testing.T) {
@@ -207,33 +137,6 @@ func TestAdjournedGroupDeletion_DryRunDecidesAsARealRunAndChangesNothing(t *test
 	g.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
 	g.Run("scheduled_jobs=2 restored_groups=1 held_groups=2 failed_groups=2")
 	g.WantJobs("10:1@0", "17:1@100")
-}
-
-func TestAdjournedGroupDeletion_WorksWithEitherStore(t *testing.T) {
-	t.Parallel()
-	for _, schema := range []string{
-		`ALTER TABLE namespace_details DROP deletion_scheduled_at, DROP state_metadata`, `ALTER TABLE namespace_details DROP deletion_scheduled_at`,
-		`DROP TRIGGER namespaces_insert_details ON namespaces; DROP TABLE namespace_details`,
-	} {
-		g := servicetest.NewGroups(t)
-		g.Exec("main", schema)
-		g.Owned(10, 15)
-		g.Group(11, 0, "restored-deletion_scheduled-11")
-		g.Mark(11, 1, 15)
-		g.Exec("main", `UPDATE namespaces SET state = 2 WHERE id = 11`)
-		g.Run("scheduled_jobs=1 restored_groups=1")
-		g.Want("main", `SELECT path || state FROM namespaces WHERE id = 11`, "restored0")
-		wantBacklog(g, "1 1 0 0 15")
-	}
-	g := servicetest.NewGroups(t)
-	g.Exec("main", `DROP TABLE group_deletion_schedules`)
-	for _, id := range []int{10, 11} {
-		g.Group(id, 0, fmt.Sprintf("g%d", id))
-		g.MarkDetails(id, 15, `{"deletion_scheduled_by_user_id": 1}`)
-	}
-	g.Member(10, 1, 50)
-	g.Run("scheduled_jobs=1 restored_groups=1")
-	wantBacklog(g, "1 1 0 0 15")
 }
 
 func TestAdjournedGroupDeletion_WorksWithoutStates(t *testing.T) {
@@ -298,4 +201,26 @@ func TestAdjournedGroupDeletion_TableThatMustNotBeReadIsNamed(t *testing.T) {
 	if !errors.Is(err, repo.ErrForbidden) {
 		t.Errorf("got %v", err)
 	}
+}
+
+func TestAdjournedGroupDeletion_WorksWithEitherStore(t *testing.T) {
+	t.Parallel()
+	g := servicetest.NewGroups(t)
+	for i, schema := range []string{
+		`ALTER TABLE namespace_details DROP deletion_scheduled_at`, `ALTER TABLE namespace_details DROP state_metadata`,
+		`DROP TRIGGER namespaces_insert_details ON namespaces; DROP TABLE namespace_details`,
+	} {
+		g.Exec("main", schema)
+		id := 12 + 2*i
+		plant(g, fmt.Sprintf("%d owner=1 mark=1@15", id-1), fmt.Sprintf("%d path=restored-%[1]d-deletion_scheduled-%[1]d mark=1@15 state=2", id))
+		g.Run("scheduled_jobs=1 restored_groups=1")
+		g.Want("main", fmt.Sprintf(`SELECT path || ' ' || state FROM namespaces WHERE id = %d`, id), fmt.Sprintf("restored-%d 0", id))
+		wantBacklog(g, "1 1 0 0 15")
+		g.Exec("main", `DELETE FROM group_deletion_schedules; DELETE FROM maintenance.river_job`)
+	}
+	g = servicetest.NewGroups(t)
+	g.Exec("main", `DROP TABLE group_deletion_schedules`)
+	plant(g, "10 owner=1 details=1@15", "11 details=1@15")
+	g.Run("scheduled_jobs=1 restored_groups=1")
+	wantBacklog(g, "1 1 0 0 15")
 }

@@ -13,6 +13,7 @@ func TestDestroyGroup_EverythingOfTheTreeGoesAndNothingElse(t *testing.T) {
 	g.Group(5, 0, "other")
 	g.Owned(10, 15)
 	g.Group(11, 10, "b")
+	g.Mark(11, 1, 15)
 	g.Group(12, 11, "c")
 	g.Group(13, 10, "d")
 	for project, group := range map[int]int{1: 5, 2: 10, 3: 11, 4: 12, 6: 12} {
@@ -53,19 +54,6 @@ func TestDestroyGroup_EverythingOfTheTreeGoesAndNothingElse(t *testing.T) {
 	g.Run("")
 }
 
-func TestDestroyGroup_ParentAndChildGoWithOneJob(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.Group(10, 0, "parent")
-	g.Group(11, 10, "child")
-	g.Member(10, 1, 50)
-	g.Mark(10, 1, 15)
-	g.Mark(11, 1, 15)
-	g.Run("scheduled_jobs=1")
-	g.Attempt("completed succeeded")
-	g.WantRows(map[string]int{"namespaces": 0, "group_deletion_schedules": 0})
-}
-
 func TestDestroyGroup_WhatIsNotThereIsSkipped(t *testing.T) {
 	t.Parallel()
 	g := servicetest.NewGroups(t)
@@ -78,25 +66,6 @@ func TestDestroyGroup_WhatIsNotThereIsSkipped(t *testing.T) {
 	g.Attempt("completed skipped TARGET_GONE")
 	g.WantRows(map[string]int{"namespaces": 1})
 	g.WantLog(0, "job finished")
-}
-
-func TestDestroyGroup_GroupThatIsNotDueAnyMoreIsSkipped(t *testing.T) {
-	t.Parallel()
-	for _, since := range []string{
-		`DELETE FROM group_deletion_schedules`,
-		`UPDATE group_deletion_schedules SET marked_for_deletion_on = (now() AT TIME ZONE 'UTC')::date - 13`,
-		`UPDATE namespace_details SET deletion_scheduled_at = now() WHERE namespace_id = 10`,
-		`UPDATE application_settings SET deletion_adjourned_period = 16`,
-	} {
-		g := servicetest.NewGroups(t)
-		g.Owned(10, 15)
-		g.Run("scheduled_jobs=1")
-		g.Exec("main", since)
-		g.Attempt("completed skipped NO_LONGER_MARKED")
-		g.WantRows(map[string]int{"namespaces": 1, "members": 1, "maintenance.group_removals": 0})
-		g.Want("main", `SELECT state FROM namespaces`, "0")
-		g.WantLog(1, "job finished", "level=INFO", "group_id=10", "reason=NO_LONGER_MARKED")
-	}
 }
 
 func TestDestroyGroup_UserThatIsGoneIsRefused(t *testing.T) {
@@ -220,21 +189,40 @@ func TestDestroyGroup_BotsGoAndHumansStay(t *testing.T) {
 	g.Want("main", `SELECT count(*) FROM maintenance.river_job j, maintenance.runs r WHERE kind = 'delete_user' AND metadata ->> 'run_id' = r.id::text`, "3")
 }
 
+func TestDestroyGroup_GroupThatIsNotDueAnyMoreIsSkipped(t *testing.T) {
+	t.Parallel()
+	g := servicetest.NewGroups(t)
+	plant(g, "10 owner=1")
+	for i, since := range []string{
+		`DELETE FROM group_deletion_schedules`,
+		`UPDATE group_deletion_schedules SET marked_for_deletion_on = (now() AT TIME ZONE 'UTC')::date - 13`,
+		`UPDATE namespace_details SET deletion_scheduled_at = now() WHERE namespace_id = 10`,
+		`UPDATE application_settings SET deletion_adjourned_period = 16`,
+	} {
+		g.Exec("main", `DELETE FROM group_deletion_schedules; UPDATE namespace_details SET deletion_scheduled_at = NULL`)
+		g.Mark(10, 1, 15)
+		g.Run("scheduled_jobs=1")
+		g.Exec("main", since)
+		g.Attempt("completed skipped NO_LONGER_MARKED")
+		g.WantRows(map[string]int{"namespaces": 1, "members": 1, "maintenance.group_removals": 0})
+		g.Want("main", `SELECT state FROM namespaces`, "0")
+		g.WantLog(i+1, "job finished", "level=INFO", "group_id=10", "reason=NO_LONGER_MARKED")
+	}
+}
+
 func TestDestroyGroup_PlaceholderDetailsLoseTheirNamespace(t *testing.T) {
 	t.Parallel()
+	g := servicetest.NewGroups(t)
+	g.User(2, `user_type = 15`)
+	plant(g, "12")
 	for _, key := range []string{"", `ALTER TABLE import_placeholder_user_details DROP CONSTRAINT import_placeholder_user_details_namespace_id_fkey`} {
-		g := servicetest.NewGroups(t)
-		if key != "" {
-			g.Exec("main", key)
-		}
-		g.Owned(10, 15)
-		g.Group(11, 10, "sub")
-		g.Group(12, 0, "other")
-		g.User(2, `user_type = 15`)
+		g.Exec("main", key)
+		plant(g, "10 owner=1 mark=1@15", "11<10")
 		g.Exec("main", `INSERT INTO import_placeholder_user_details (placeholder_user_id, namespace_id, organization_id, created_at, updated_at)
 			SELECT 2, n, 1, now(), now() FROM unnest('{10,11,12}'::bigint[]) n`)
 		g.Run("scheduled_jobs=1")
 		g.Attempt("completed succeeded")
 		g.Want("main", `SELECT string_agg(coalesce(namespace_id::text, '-'), ' ' ORDER BY id) FROM import_placeholder_user_details`, "- - 12")
+		g.Exec("main", `DELETE FROM import_placeholder_user_details`)
 	}
 }

@@ -1,15 +1,22 @@
 package adjournedgroup_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-// rightsCase is group 10, marked 15 days ago by U, below group 5; group 7 is for invitations.
+// judged is a group, marked 15 days ago by its user, below a parent; another group is for invitations.
+type judged struct {
+	*servicetest.Groups
+	user, group, parent, invited int
+}
+
+// rightsCase is what such a group has besides, and whether its user may remove it.
 type rightsCase struct {
 	name  string
-	given func(g *servicetest.Groups)
+	given func(g judged)
 	may   bool
 }
 
@@ -20,16 +27,16 @@ const (
 )
 
 func membershipCases() []rightsCase {
-	owner := func(more ...string) func(*servicetest.Groups) {
-		return func(g *servicetest.Groups) { g.Member(10, 1, 50, more...) }
+	owner := func(more ...string) func(judged) {
+		return func(g judged) { g.Member(g.group, g.user, 50, more...) }
 	}
 	return []rightsCase{
 		{"direct owner", owner(), true},
-		{"owner of the parent only", func(g *servicetest.Groups) { g.Member(5, 1, 50) }, true},
-		{"owner of the parent, guest of the group", func(g *servicetest.Groups) { g.Member(5, 1, 50); g.Member(10, 1, 10) }, true},
-		{"no membership", func(*servicetest.Groups) {}, false},
-		{"maintainer", func(g *servicetest.Groups) { g.Member(10, 1, 40) }, false},
-		{"maintainer in two places", func(g *servicetest.Groups) { g.Member(10, 1, 40); g.Member(5, 1, 40) }, false},
+		{"owner of the parent only", func(g judged) { g.Member(g.parent, g.user, 50) }, true},
+		{"owner of the parent, guest of the group", func(g judged) { g.Member(g.parent, g.user, 50); g.Member(g.group, g.user, 10) }, true},
+		{"no membership", func(judged) {}, false},
+		{"maintainer", func(g judged) { g.Member(g.group, g.user, 40) }, false},
+		{"maintainer in two places", func(g judged) { g.Member(g.group, g.user, 40); g.Member(g.parent, g.user, 40) }, false},
 		{"access request not yet granted", owner(`requested_at = now()`), false},
 		{"invitation not yet accepted", owner(`invite_token = 'x'`), false},
 		{"awaiting membership", owner(`state = 1`), false},
@@ -40,50 +47,57 @@ func membershipCases() []rightsCase {
 		{"member of another type", owner(`type = 'ProjectMember'`), false},
 		{"member without type", owner(`type = NULL`), false},
 		{"member of a project with that id", owner(`source_type = 'Project'`), false},
-		{"owner of a group below", func(g *servicetest.Groups) { g.Group(11, 10, "below"); g.Member(11, 1, 50) }, false},
-		{"somebody else is owner", func(g *servicetest.Groups) { g.User(2); g.Member(10, 2, 50) }, false},
-		{"owner of a parent that is twice its own ancestor", func(g *servicetest.Groups) {
-			g.Exec("main", `UPDATE namespaces SET parent_id = 10 WHERE id = 5`)
-			g.Member(5, 1, 50)
+		{"owner of a group below", func(g judged) { g.Group(g.group+3, g.group, "below"); g.Member(g.group+3, g.user, 50) }, false},
+		{"somebody else is owner", func(g judged) { g.User(g.user + 1); g.Member(g.group, g.user+1, 50) }, false},
+		{"owner of a parent that is twice its own ancestor", func(g judged) {
+			g.Exec("main", `UPDATE namespaces SET parent_id = $1 WHERE id = $2`, g.group, g.parent)
+			g.Member(g.parent, g.user, 50)
 		}, true},
-		{"wrong traversal_ids", func(g *servicetest.Groups) {
-			g.Exec("main", `UPDATE namespaces SET traversal_ids = '{7,10}' WHERE id = 10`)
-			g.Member(7, 1, 50)
+		{"wrong traversal_ids", func(g judged) {
+			g.Exec("main", `UPDATE namespaces SET traversal_ids = ARRAY[$1, $2]::integer[] WHERE id = $2`, g.invited, g.group)
+			g.Member(g.invited, g.user, 50)
 		}, false},
 	}
 }
 
 func shareCases() []rightsCase {
-	shared := func(group, level, access int, more ...string) func(*servicetest.Groups) {
-		return func(g *servicetest.Groups) {
-			g.Share(group, 7, level, more...)
-			g.Member(7, 1, access)
+	shared := func(above bool, level, access int, more ...string) func(judged) {
+		return func(g judged) {
+			group := g.group
+			if above {
+				group = g.parent
+			}
+			g.Share(group, g.invited, level, more...)
+			g.Member(g.invited, g.user, access)
 		}
 	}
 	return []rightsCase{
-		{"owner of a group invited with 50", shared(10, 50, 50), true},
-		{"owner of a group invited to the parent with 50", shared(5, 50, 50), true},
-		{"owner of a group invited with 40", shared(10, 40, 50), false},
-		{"maintainer of a group invited with 50", shared(10, 50, 40), false},
-		{"invitation that expires today", shared(10, 50, 50, today), false},
-		{"invitation that expires tomorrow", shared(10, 50, 50, tomorrow), true},
-		{"owner of the parent of the invited group", func(g *servicetest.Groups) {
-			g.Group(6, 0, "above-invited")
-			g.Exec("main", `UPDATE namespaces SET parent_id = 6 WHERE id = 7`)
-			g.Share(10, 7, 50)
-			g.Member(6, 1, 50)
+		{"owner of a group invited with 50", shared(false, 50, 50), true},
+		{"owner of a group invited to the parent with 50", shared(true, 50, 50), true},
+		{"owner of a group invited with 40", shared(false, 40, 50), false},
+		{"maintainer of a group invited with 50", shared(false, 50, 40), false},
+		{"invitation that expires today", shared(false, 50, 50, today), false},
+		{"invitation that expires tomorrow", shared(false, 50, 50, tomorrow), true},
+		{"owner of the parent of the invited group", func(g judged) {
+			g.Group(g.group+3, 0, fmt.Sprintf("above-invited-%d", g.group))
+			g.Exec("main", `UPDATE namespaces SET parent_id = $1 WHERE id = $2`, g.group+3, g.invited)
+			g.Share(g.group, g.invited, 50)
+			g.Member(g.group+3, g.user, 50)
 		}, false},
-		{"request to join the invited group", func(g *servicetest.Groups) { g.Share(10, 7, 50); g.Member(7, 1, 50, `requested_at = now()`) }, false},
-		{"the group is invited elsewhere", func(g *servicetest.Groups) { g.Share(7, 10, 50); g.Member(7, 1, 50) }, false},
+		{"request to join the invited group", func(g judged) {
+			g.Share(g.group, g.invited, 50)
+			g.Member(g.invited, g.user, 50, `requested_at = now()`)
+		}, false},
+		{"the group is invited elsewhere", func(g judged) { g.Share(g.invited, g.group, 50); g.Member(g.invited, g.user, 50) }, false},
 	}
 }
 
 func userCases() []rightsCase {
-	user := func(change string, member bool) func(*servicetest.Groups) {
-		return func(g *servicetest.Groups) {
-			g.Exec("main", `UPDATE users SET `+change+` WHERE id = 1`)
+	user := func(change string, member bool) func(judged) {
+		return func(g judged) {
+			g.Exec("main", `UPDATE users SET `+change+` WHERE id = $1`, g.user)
 			if member {
-				g.Member(10, 1, 50)
+				g.Member(g.group, g.user, 50)
 			}
 		}
 	}
@@ -100,52 +114,39 @@ func userCases() []rightsCase {
 	}
 }
 
+// All are decided by one run, so that each has its own rights and not those of the others.
 func TestAdjournedGroupDeletion_OnlyWhoMayRemoveAGroupDoes(t *testing.T) {
 	t.Parallel()
-	cases := append(append(membershipCases(), shareCases()...), userCases()...)
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			g := servicetest.NewGroups(t)
-			g.Group(5, 0, "parent")
-			g.Group(7, 0, "invited")
-			g.Group(10, 5, "g")
-			c.given(g)
-			g.Mark(10, 1, 15)
-			if c.may {
-				g.DryRun("scheduled_jobs=1")
-				g.Run("scheduled_jobs=1")
-				g.WantJobs("10:1@0")
-				g.WantMarked("10")
-				return
-			}
-			g.DryRun("restored_groups=1")
-			g.Run("restored_groups=1")
-			g.WantJobs()
-			g.WantMarked("")
-			g.WantLog(1, "group restored", "group_id=10", "user_id=1", "outcome=restored", "reason=RIGHTS_MISSING", "dry_run=false")
-		})
-	}
-}
-
-// All pairs are decided by the same three statements, so the groups of a page must not get each other's rights.
-func TestAdjournedGroupDeletion_GroupsOfAPageHaveTheirOwnRights(t *testing.T) {
-	t.Parallel()
 	g := servicetest.NewGroups(t)
-	g.User(2)
-	g.User(3, `admin = true`)
-	g.User(4, `admin = true`, `state = 'banned'`)
-	g.Group(5, 0, "parent")
-	for id := 10; id < 16; id++ {
-		g.Group(id, 5, string(rune('a'+id-10)))
+	cases := append(append(membershipCases(), shareCases()...), userCases()...)
+	may := 0
+	of := func(i int) judged { return judged{g, 1000 + 10*i, 1000 + 10*i, 1001 + 10*i, 1002 + 10*i} }
+	for i, c := range cases {
+		j := of(i)
+		g.User(j.user)
+		g.Group(j.parent, 0, fmt.Sprintf("parent-%d", i))
+		g.Group(j.invited, 0, fmt.Sprintf("invited-%d", i))
+		g.Group(j.group, j.parent, "g")
+		c.given(j)
+		g.Mark(j.group, j.user, 15)
+		if c.may {
+			may++
+		}
 	}
-	g.Member(10, 1, 50)
-	g.Member(11, 2, 50)
-	for id, user := range map[int]int{10: 1, 11: 1, 12: 2, 13: 3, 14: 4} {
-		g.Mark(id, user, 15)
+	counts := fmt.Sprintf("scheduled_jobs=%d restored_groups=%d", may, len(cases)-may)
+	g.DryRun(counts)
+	g.Run(counts)
+	for i, c := range cases {
+		j, want := of(i), "1 1"
+		if !c.may {
+			want = "0 0"
+			g.WantLog(1, "group restored", fmt.Sprintf("group_id=%d ", j.group), fmt.Sprintf("user_id=%d ", j.user),
+				"outcome=restored", "reason=RIGHTS_MISSING", "dry_run=false")
+		}
+		got := g.Value("main", `SELECT (SELECT count(*) FROM maintenance.river_job WHERE args @> jsonb_build_object('group_id', $1::integer, 'user_id', $2::integer))
+			|| ' ' || (SELECT count(*) FROM group_deletion_schedules WHERE group_id = $1)`, j.group, j.user)
+		if got != want {
+			t.Errorf("%s: jobs and marks %s, want %s", c.name, got, want)
+		}
 	}
-	g.Share(12, 10, 50)
-	g.Share(13, 11, 50)
-	g.Run("scheduled_jobs=2 restored_groups=3")
-	g.WantJobs("10:1@0", "13:3@60")
 }

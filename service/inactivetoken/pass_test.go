@@ -2,7 +2,6 @@ package inactivetoken_test
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -231,41 +230,6 @@ func TestInactiveTokenDeletion_NoBotsIsAPassToo(t *testing.T) {
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	servicetest.WantCounts(t, r, "")
 	e.Want("main", passes, "0/0/0 finished")
-}
-
-func TestInactiveTokenDeletion_CancelledRunLeavesThePassUnfinished(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3)
-	gateInserts(e, "maintenance.river_job")
-	e.Shut("main", servicetest.App)
-	s := e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 2 }))
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, Async: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.AtGate("main", servicetest.App)
-	if _, err := s.CancelRun(context.Background(), r.ID, ""); err != nil {
-		t.Fatal(err)
-	}
-	e.Lift("main", servicetest.App)
-	r = servicetest.Ended(t, s, r.ID)
-	servicetest.WantState(t, r, repo.RunCancelled)
-	e.Want("main", passes, "2/2/2")
-	e.Want("main", continuations, "")
-	if err := s.ResumeRuns(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
-	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=1 scheduled_jobs=1")
-	e.Want("main", passes, "3/3/3 finished")
-}
-
-// gateInserts puts an open gate before the rows inserted into a table.
-func gateInserts(e *servicetest.Estate, table string) {
-	e.T.Helper()
-	e.Gate("main", "application_settings")
-	e.Exec("main", fmt.Sprintf(`CREATE TRIGGER gate BEFORE INSERT ON %s FOR EACH ROW EXECUTE FUNCTION wait_at_gate()`, table))
 }
 
 func TestInactiveTokenDeletion_BacklogIsWhatTheUnfinishedPassHasLeft(t *testing.T) {

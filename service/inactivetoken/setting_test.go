@@ -15,50 +15,41 @@ const keptDays = `SELECT extract(epoch FROM started_at - cut_off) / 86400 FROM m
 
 func TestInactiveTokenDeletion_SettingSaysHowManyDays(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ sql, days string }{
-		"a number":               {`UPDATE application_settings SET resource_access_tokens_settings = '` + servicetest.TokenSettings("7") + `'`, "7"},
-		"the least":              {`UPDATE application_settings SET resource_access_tokens_settings = '` + servicetest.TokenSettings("1") + `'`, "1"},
-		"the most":               {`UPDATE application_settings SET resource_access_tokens_settings = '` + servicetest.TokenSettings("36500") + `'`, "36500"},
-		"a decimal point":        {`UPDATE application_settings SET resource_access_tokens_settings = '` + servicetest.TokenSettings("30.000") + `'`, "30"},
-		"an exponent":            {`UPDATE application_settings SET resource_access_tokens_settings = '` + servicetest.TokenSettings("1e2") + `'`, "100"},
-		"a negative exponent":    {`UPDATE application_settings SET resource_access_tokens_settings = '` + servicetest.TokenSettings("500e-1") + `'`, "50"},
-		"key given twice":        {`UPDATE application_settings SET resource_access_tokens_settings = '{"` + servicetest.TokenSettingKey + `": null, "` + servicetest.TokenSettingKey + `": 8}'`, "8"},
-		"key absent":             {`UPDATE application_settings SET resource_access_tokens_settings = '{"other": null}'`, "30"},
-		"key below another":      {`UPDATE application_settings SET resource_access_tokens_settings = '{"other": ` + servicetest.TokenSettings("null") + `}'`, "30"},
-		"no row":                 {`DELETE FROM application_settings`, "30"},
-		"no value":               {`ALTER TABLE application_settings ALTER resource_access_tokens_settings DROP NOT NULL; UPDATE application_settings SET resource_access_tokens_settings = NULL`, "30"},
-		"no column":              {`ALTER TABLE application_settings DROP COLUMN resource_access_tokens_settings`, "30"},
-		"no table":               {`DROP TABLE application_settings`, "30"},
-		"row with the higher id": {`INSERT INTO application_settings (id, resource_access_tokens_settings) VALUES (3, '` + servicetest.TokenSettings("9") + `'), (2, '` + servicetest.TokenSettings("null") + `')`, "9"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewTokens(t)
-			e.Exec("main", `DO $do$ BEGIN `+c.sql+`; END $do$`)
-			r := servicetest.RunTokens(t, e.Service("", e.WithQueue))
-			servicetest.WantState(t, r, repo.RunSucceeded)
-			e.Want("main", `SELECT trim_scale((`+keptDays+`))`, c.days)
-			e.Want("main", `SELECT p.started_at = r.started_at AND p.today = (r.started_at AT TIME ZONE 'UTC')::date FROM maintenance.token_passes p, maintenance.runs r`, "true")
-		})
+	e := servicetest.NewTokens(t)
+	s := e.Service("", e.WithQueue)
+	// Bots whose tokens expired 31 and 29 days ago.
+	e.Bots(1, 2)
+	e.Token(1, "false", "{today} - 31", servicetest.LongAgo)
+	e.Token(2, "false", "{today} - 29", servicetest.LongAgo)
+	set := func(json string) string {
+		return `UPDATE application_settings SET resource_access_tokens_settings = '` + json + `'`
 	}
-}
-
-func TestInactiveTokenDeletion_AbsentSettingMeansThirtyDays(t *testing.T) {
-	t.Parallel()
-	for name, sql := range map[string]string{
-		"key absent": `UPDATE application_settings SET resource_access_tokens_settings = '{}'`,
-		"no row":     `DELETE FROM application_settings`,
+	for _, c := range []struct{ name, sql, days, queued string }{
+		{"a number", set(servicetest.TokenSettings("7")), "7", "1 2"},
+		{"the least", set(servicetest.TokenSettings("1")), "1", "1 2"},
+		{"the most", set(servicetest.TokenSettings("36500")), "36500", ""},
+		{"a decimal point", set(servicetest.TokenSettings("30.000")), "30", "1"},
+		{"an exponent", set(servicetest.TokenSettings("1e2")), "100", ""},
+		{"a negative exponent", set(servicetest.TokenSettings("500e-1")), "50", ""},
+		{"key given twice", set(`{"` + servicetest.TokenSettingKey + `": null, "` + servicetest.TokenSettingKey + `": 8}`), "8", "1 2"},
+		{"key absent", set(`{"other": null}`), "30", "1"},
+		{"key below another", set(`{"other": ` + servicetest.TokenSettings("null") + `}`), "30", "1"},
+		{"row with the higher id", `INSERT INTO application_settings (id, resource_access_tokens_settings)
+			VALUES (3, '` + servicetest.TokenSettings("9") + `'), (2, '` + servicetest.TokenSettings("null") + `')`, "9", "1 2"},
+		{"no value", `ALTER TABLE application_settings ALTER resource_access_tokens_settings DROP NOT NULL; ` +
+			`UPDATE application_settings SET resource_access_tokens_settings = NULL`, "30", "1"},
+		{"no row", `DELETE FROM application_settings`, "30", "1"},
+		{"no column", `ALTER TABLE application_settings DROP COLUMN resource_access_tokens_settings`, "30", "1"},
+		{"no table", `DROP TABLE application_settings`, "30", "1"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewTokens(t)
-			e.Exec("main", sql)
-			e.Bots(1, 2)
-			e.Token(1, "false", "{today} - 31", servicetest.LongAgo)
-			e.Token(2, "false", "{today} - 29", servicetest.LongAgo)
-			servicetest.WantCounts(t, servicetest.RunTokens(t, e.Service("", e.WithQueue)), "examined_users=2 scheduled_jobs=1")
-			e.Want("main", servicetest.QueuedUsers, "1")
-		})
+		e.Exec("main", `DELETE FROM maintenance.token_passes; DELETE FROM maintenance.river_job; `+c.sql)
+		r := servicetest.RunTokens(t, s)
+		servicetest.WantState(t, r, repo.RunSucceeded)
+		if days, queued := e.Value("main", `SELECT trim_scale((`+keptDays+`))`), e.Value("main", servicetest.QueuedUsers); days != c.days || queued != c.queued {
+			t.Errorf("%s: %s days, users %q; want %s days, users %q", c.name, days, queued, c.days, c.queued)
+		}
+		e.Want("main", `SELECT p.started_at = r.started_at AND p.today = (r.started_at AT TIME ZONE 'UTC')::date
+			FROM maintenance.token_passes p, maintenance.runs r WHERE r.id = '`+r.ID+`'`, "true")
 	}
 }
 

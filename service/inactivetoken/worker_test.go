@@ -1,11 +1,10 @@
 package inactivetoken_test
 
 import (
-	"context"
 	"fmt"
-	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
@@ -13,14 +12,18 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing.T) {
-	t.Parallel()
-	type token struct{ revoked, expires, updated string }
-	cases := []struct {
-		name   string
-		queued bool
-		tokens []token
-	}{
+// token is the values of revoked, expires_at and updated_at.
+type token [3]string
+
+// judgedBot is a bot by its tokens, and whether it is to be deleted.
+type judgedBot struct {
+	name   string
+	queued bool
+	tokens []token
+}
+
+func judgedBots() []judgedBot {
+	return []judgedBot{
 		{"active token", false, []token{{"false", "{today} + 1", servicetest.LongAgo}}},
 		{"token that never expires", false, []token{{"false", servicetest.Never, servicetest.LongAgo}}},
 		{"revoked is NULL and expiry in the future", false, []token{{"NULL", "{today} + 10", servicetest.LongAgo}}},
@@ -38,6 +41,8 @@ func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing
 		{"rotated chain, the newest dead", false, []token{{"false", servicetest.Never, servicetest.LongAgo}, {"true", "{c_date} - 9", servicetest.LongAgo}}},
 		{"one dead for long, one expired yesterday", false, []token{{"true", "{c_date} - 9", servicetest.LongAgo}, {"false", "{today} - 1", servicetest.LongAgo}}},
 		{"revoked long ago, expiry date lately", false, []token{{"true", "{today} - 3", servicetest.LongAgo}}},
+		{"revoked long ago, expires today", false, []token{{"true", "{today}", servicetest.LongAgo}}},
+		{"revoked long ago, expires tomorrow", true, []token{{"true", "{today} + 1", servicetest.LongAgo}}},
 		{"revoked long ago, expiry in the future", true, []token{{"true", "{today} + 3", servicetest.LongAgo}}},
 		{"expired long ago, revoked last week", false, []token{{"true", "{c_date} - 300", "now() AT TIME ZONE 'UTC' - interval '7 days'"}}},
 		{"expired long ago, touched last week", true, []token{{"false", "{c_date} - 300", "now() AT TIME ZONE 'UTC' - interval '7 days'"}}},
@@ -47,26 +52,94 @@ func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing
 		{"revoked in infinity", false, []token{{"true", servicetest.Never, "'infinity'"}}},
 		{"many dead tokens", true, []token{{"true", servicetest.Never, servicetest.LongAgo}, {"false", "{c_date} - 1", "now()"}, {"true", "{c_date} - 2", servicetest.LongAgo}}},
 	}
-	e := servicetest.NewTokens(t)
-	var queued []string
-	for i, c := range cases {
-		id := 1000 + i
-		e.Bots(id)
-		for _, token := range c.tokens {
-			e.Token(id, token.revoked, token.expires, token.updated)
-		}
-		if c.queued {
-			queued = append(queued, fmt.Sprint(id))
-		}
-	}
-	r := servicetest.RunTokens(t, e.Service("", e.WithQueue))
-	servicetest.WantState(t, r, repo.RunSucceeded)
-	servicetest.WantCounts(t, r, fmt.Sprintf("examined_users=%d scheduled_jobs=%d", len(cases), len(queued)))
-	if got := e.Value("main", servicetest.QueuedUsers); got != strings.Join(queued, " ") {
-		for i, c := range cases {
-			if got := strings.Contains(" "+got+" ", fmt.Sprintf(" %d ", 1000+i)); got != c.queued {
-				t.Errorf("%s: queued %t, want %t", c.name, got, c.queued)
+}
+
+// The dates are those of UTC, whatever the time zones of the process and of the database: when a bot is queued, and when
+// its job looks at the tokens again.
+func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing.T) {
+	t.Parallel()
+	// Without prepared statements the driver chooses the types of parameters.
+	modes := map[string]string{"": "", "Pacific/Kiritimati": "exec", "Pacific/Pago_Pago": "simple_protocol", "America/Los_Angeles": "cache_statement"}
+	for _, zone := range append(servicetest.Zones(), "") {
+		t.Run(zone, func(t *testing.T) {
+			t.Parallel()
+			e := servicetest.NewTokens(t)
+			cases, queued := judgedBots(), 0
+			var others []repo.Job
+			for i, c := range cases {
+				id := 1000 + i
+				e.Bots(id)
+				for _, token := range c.tokens {
+					e.Token(id, token[0], token[1], token[2])
+				}
+				if c.queued {
+					queued++
+				} else {
+					args := repo.DeleteUser{UserID: int64(id), SkipAuthorization: true, Reason: repo.TokenDeletionReason}
+					others = append(others, servicetest.JobOf(args))
+				}
 			}
+			s := e.Service("", e.WithQueue)
+			inMode := func(o *servicetest.Order) { o.URLs[0] += "&default_query_exec_mode=" + modes[zone] }
+			var r service.Run
+			if zone == "" {
+				r = servicetest.RunTokens(t, s)
+			} else {
+				r = e.RunIn(zone, servicetest.InactiveTokens, inMode)
+			}
+			servicetest.WantState(t, r, repo.RunSucceeded)
+			servicetest.WantCounts(t, r, fmt.Sprintf("examined_users=%d scheduled_jobs=%d", len(cases), queued))
+			got := " " + e.Value("main", servicetest.QueuedUsers) + " "
+			e.Insert(others...)
+			if zone == "" {
+				e.Work(s, "delete_user")
+			} else {
+				e.Start("zoned", "", servicetest.InZone(zone), inMode, func(o *servicetest.Order) { o.Definitions, o.Database, o.Jobs = "", "", "delete_user" })
+				e.Eventually("main", `SELECT count(*) FROM maintenance.river_job WHERE state <> 'completed'`, "0")
+			}
+			for i, c := range cases {
+				if is := strings.Contains(got, fmt.Sprintf(" %d ", 1000+i)); is != c.queued {
+					t.Errorf("%s: queued %t, want %t", c.name, is, c.queued)
+				}
+				want := servicetest.DeletionSkipped + "TOKEN_ACTIVE"
+				if c.queued {
+					want = servicetest.DeletionDone
+				}
+				how := e.Value("main", `SELECT concat_ws(' ', state, metadata ->> 'outcome', nullif(metadata ->> 'reason', ''))
+					FROM maintenance.river_job WHERE (args ->> 'user_id')::integer = $1`, 1000+i)
+				if how != want {
+					t.Errorf("%s: job %q, want %q", c.name, how, want)
+				}
+			}
+			e.Want("main", `SELECT count(*) FROM users WHERE state = 'blocked' AND updated_at BETWEEN
+				(now() AT TIME ZONE 'UTC') - interval '1 hour' AND now() AT TIME ZONE 'UTC'`, fmt.Sprint(queued))
+		})
+	}
+}
+
+// A walk ends behind the last bot, neither before nor never: with gaps between their ids, and others than bots among them.
+func TestInactiveTokenDeletion_WalksOverAllPages(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewTokens(t)
+	whole := servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 3 })
+	piecewise := servicetest.With(func(c *inactivetoken.Config) { c.BatchSize, c.MaxRuntime = 3, time.Millisecond })
+	for _, n := range servicetest.PageEdges(3) {
+		for how, settings := range map[string]func(*service.Config){"in one run": whole, "a range each run": piecewise} {
+			e.Exec("main", `DELETE FROM users WHERE id > 1000; DELETE FROM maintenance.river_job; DELETE FROM maintenance.token_passes`)
+			e.Exec("main", `INSERT INTO users (id, username, email, projects_limit, user_type, organization_id)
+				SELECT 1000 + 7 * i, 'w' || i, 'w' || i, 0, CASE WHEN i % 2 = 0 THEN 6 ELSE 0 END, 1 FROM generate_series(1, 2 * $1::integer + 1) i`, n)
+			s := e.Service("", e.WithQueue, settings)
+			examined := int64(0)
+			for more := true; more; {
+				r := servicetest.RunTokens(t, s)
+				servicetest.WantState(t, r, repo.RunSucceeded)
+				examined, more = examined+r.Counts["examined_users"], r.OverLimit
+			}
+			if examined != int64(n) {
+				t.Errorf("%d bots %s: %d examined", n, how, examined)
+			}
+			e.Want("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'delete_user'`, fmt.Sprint(n))
+			e.Want("main", `SELECT count(*) FROM maintenance.token_passes WHERE finished_at IS NOT NULL`, "1")
 		}
 	}
 }
@@ -168,58 +241,4 @@ func TestInactiveTokenDeletion_JobWithAnotherReasonSwallowsNone(t *testing.T) {
 	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 1, SkipAuthorization: true, Reason: "Group was deleted"}})
 	servicetest.WantCounts(t, servicetest.RunTokens(t, e.Service("", e.WithQueue)), "examined_users=1 scheduled_jobs=1")
 	e.Want("main", servicetest.QueuedUsers, "1 1")
-}
-
-func TestInactiveTokenDeletion_GoesByUTCWhateverTheConnectionsTimeZone(t *testing.T) {
-	t.Parallel()
-	for zone, mode := range map[string]string{"Pacific/Kiritimati": "exec", "Pacific/Pago_Pago": "simple_protocol", "Asia/Kolkata": "cache_statement"} {
-		t.Run(zone, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewTokens(t)
-			for i, token := range [][3]string{
-				{"false", "{today}", servicetest.LongAgo},
-				{"false", "{today} + 1", servicetest.LongAgo},
-				{"false", "{c_date}", servicetest.LongAgo},
-				{"false", "{c_date} - 1", servicetest.LongAgo},
-				{"true", servicetest.Never, "{c} + interval '1 minute'"},
-				{"true", servicetest.Never, "{c} - interval '1 second'"},
-			} {
-				e.Bots(i + 1)
-				e.Token(i+1, token[0], token[1], token[2])
-			}
-			e.Exec("main", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET timezone = %L', current_database(), '`+zone+`'); END $$`)
-			elsewhere := &servicetest.Estate{T: t, URLs: maps.Clone(e.URLs), SQL: maps.Clone(e.SQL)}
-			elsewhere.Add("main", e.URLs["main"]+"&default_query_exec_mode="+mode)
-			elsewhere.Want("main", `SELECT current_setting('timezone')`, zone)
-			s := elsewhere.Service("", elsewhere.WithQueue)
-			servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=6 scheduled_jobs=2")
-			e.Want("main", newestRun, "request succeeded 6")
-			e.Want("main", servicetest.QueuedUsers, "4 6")
-			if n := elsewhere.Work(s, "delete_user"); n != 2 {
-				t.Fatalf("%d jobs worked, want 2", n)
-			}
-			e.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM users WHERE state = 'blocked' AND updated_at BETWEEN
-				(now() AT TIME ZONE 'UTC') - interval '1 minute' AND now() AT TIME ZONE 'UTC'`, "4 6")
-		})
-	}
-}
-
-func TestInactiveTokenDeletion_DryRunCountsAndWritesNothing(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3, 4, 5, 6, 7, 8, 9)
-	for _, id := range []int{2, 4, 6} {
-		e.Alive(id)
-	}
-	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 9, SkipAuthorization: true, Reason: repo.TokenDeletionReason}})
-	s := e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 3 }))
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	servicetest.WantState(t, r, repo.RunSucceeded)
-	servicetest.WantCounts(t, r, "examined_users=9 scheduled_jobs=5")
-	e.Want("main", servicetest.QueuedUsers, "9")
-	e.Want("main", passes, "")
-	e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
 }

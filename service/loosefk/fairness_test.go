@@ -19,12 +19,12 @@ func TestLooseForeignKeysCleanup_AHeavyKeyDoesNotHoldUpItsBatch(t *testing.T) {
 			for _, table := range []string{"c", "d"} {
 				e.Exec("main", `INSERT INTO `+table+` (p_id) SELECT i FROM generate_series(1, 500) i`)
 			}
-			e.Exec("main", `INSERT INTO c (p_id) SELECT $1::int FROM generate_series(1, 30000)`, position)
+			e.Exec("main", `INSERT INTO c (p_id) SELECT $1::int FROM generate_series(1, 3000)`, position)
 			e.Deleted("main", "p", 1, 500)
-			s := e.Service(servicetest.OneChild+"d:\n  - {table: p, column: p_id, on_delete: async_nullify}\n", limits(5000, 0))
+			s := e.Service(servicetest.OneChild+"d:\n  - {table: p, column: p_id, on_delete: async_nullify}\n", limits(2000, 0))
 			r := servicetest.RunBatch(t, s, "main")
 			wantOverLimit(t, r, "max_deletes")
-			servicetest.WantCounts(t, r, "deleted_rows=5000 updated_rows=499 processed_records=499 incremented_records=1")
+			servicetest.WantCounts(t, r, "deleted_rows=2000 updated_rows=499 processed_records=499 incremented_records=1")
 			e.WantQueue("main", fmt.Sprint(position))
 		})
 	}
@@ -47,13 +47,13 @@ func TestLooseForeignKeysCleanup_SetAsideKeysGoOnUntilTheyAreDone(t *testing.T) 
 	t.Parallel()
 	e := servicetest.NewOneChild(t)
 	e.Exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
-	e.Exec("main", `INSERT INTO c (p_id) SELECT k FROM generate_series(1, 40) k, generate_series(1, k * k * 3)`)
-	e.Exec("main", `INSERT INTO d (p_id) SELECT 41 - k FROM generate_series(1, 40) k, generate_series(1, k * k)`)
+	e.Exec("main", `INSERT INTO c (p_id) SELECT k FROM generate_series(1, 20) k, generate_series(1, k * k * 3)`)
+	e.Exec("main", `INSERT INTO d (p_id) SELECT 21 - k FROM generate_series(1, 20) k, generate_series(1, k * k)`)
 	e.Exec("main", `INSERT INTO c (p_id) VALUES (41); INSERT INTO d (p_id) VALUES (41)`)
-	e.Deleted("main", "p", 1, 40)
+	e.Deleted("main", "p", 1, 20)
 	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild+"d:\n  - {table: p, column: p_id, on_delete: async_delete}\n", servicetest.Batches(7, 0)), "main")
 	wantWithinLimits(t, r)
-	servicetest.WantCounts(t, r, "deleted_rows=88560 processed_records=40")
+	servicetest.WantCounts(t, r, "deleted_rows=11480 processed_records=20")
 	e.Want("main", `SELECT (SELECT count(*) FROM c) || ' ' || (SELECT count(*) FROM d)`, "1 1")
 }
 
@@ -64,19 +64,19 @@ func TestLooseForeignKeysCleanup_LimitsHoldToTheRowWithBatchesSideBySide(t *test
 			e := servicetest.New(t, "main", "main", "ci")
 			for database, table := range map[string]string{"main": "c", "ci": "d"} {
 				e.Exec(database, fmt.Sprintf(`CREATE TABLE %s (p_id bigint);
-					INSERT INTO %s SELECT i %% 300 FROM generate_series(1, 30000) i; CREATE INDEX ON %s (p_id)`, table, table, table))
+					INSERT INTO %s SELECT i %% 300 FROM generate_series(1, 3000) i; CREATE INDEX ON %s (p_id)`, table, table, table))
 			}
 			e.Deleted("main", "p", 0, 299)
 			e.Deleted("main", "o", 0, 299)
 			definitions := "c:\n  - {table: p, column: p_id, on_delete: " + action + "}\nd:\n  - {table: o, column: p_id, on_delete: " + action + "}\n"
 			s := e.Service(definitions, servicetest.Batches(25, 0), func(c *service.Config) {
 				w := service.Settings[loosefk.Config](c)
-				w.MaxDeletes, w.MaxUpdates = 41_234, 41_234
+				w.MaxDeletes, w.MaxUpdates = 4_123, 4_123
 			})
 			r := servicetest.RunBatch(t, s, "main")
 			servicetest.WantState(t, r, "succeeded")
-			if !r.OverLimit || r.Counts["deleted_rows"]+r.Counts["updated_rows"] != 41_234 {
-				t.Errorf("over_limit %v, counts %v, want 41234 rows", r.OverLimit, r.Counts)
+			if !r.OverLimit || r.Counts["deleted_rows"]+r.Counts["updated_rows"] != 4_123 {
+				t.Errorf("over_limit %v, counts %v, want 4123 rows", r.OverLimit, r.Counts)
 			}
 			if left := int64(600) - r.Counts["processed_records"]; e.Value("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`) != fmt.Sprint(left) {
 				t.Errorf("%s records left, want %d", e.Value("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`), left)

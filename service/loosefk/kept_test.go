@@ -45,21 +45,25 @@ func TestLooseForeignKeysCleanup_ARowThatATriggerKeepsIsNoLock(t *testing.T) {
 
 // However many rows the statements may take, and the keys have: the others go in the same run.
 func TestLooseForeignKeysCleanup_KeptRowsFailTheirOwnRecordOnly(t *testing.T) {
+	t.Parallel()
+	e, definitions, n, gone := servicetest.New(t, "main", "main"), "", 0, 0
 	for _, rows := range []int{1, 3, 200} {
 		for _, limit := range []string{"", ", delete_limit: 2", ", delete_limit: 50"} {
-			t.Run(fmt.Sprintf("%d rows a key%s", rows, limit), func(t *testing.T) {
-				t.Parallel()
-				e := servicetest.NewOneChild(t)
-				veto(e, "c", "OLD.p_id = 7")
-				e.Exec("main", `INSERT INTO c (p_id) SELECT k FROM generate_series(1, 10) k, generate_series(1, $1) i`, rows)
-				e.Deleted("main", "p", 1, 10)
-				r := servicetest.RunBatch(t, e.Service("c: [{table: p, column: p_id, on_delete: async_delete"+limit+"}]"), "main")
-				servicetest.WantState(t, r, repo.RunFailed)
-				servicetest.WantCounts(t, r, fmt.Sprintf("processed_records=9 rescheduled_records=1 deleted_rows=%d", 9*rows))
-				e.Want("main", failuresByKey, "7 1 1 c.p_id -> p KEPT_BY_TRIGGER")
-			})
+			n, gone = n+1, gone+9*rows
+			child := fmt.Sprint("c", n)
+			e.Exec("main", fmt.Sprintf(`CREATE TABLE %s (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON %[1]s (p_id);
+				INSERT INTO %[1]s (p_id) SELECT k FROM generate_series(1, 10) k, generate_series(1, %d) i`, child, rows))
+			veto(e, child, "OLD.p_id = 7")
+			e.Deleted("main", "p_of_"+child, 1, 10)
+			definitions += child + ": [{table: p_of_" + child + ", column: p_id, on_delete: async_delete" + limit + "}]\n"
 		}
 	}
+	r := servicetest.RunBatch(t, e.Service(definitions), "main")
+	servicetest.WantState(t, r, repo.RunFailed)
+	servicetest.WantCounts(t, r, fmt.Sprintf("processed_records=%d rescheduled_records=%d deleted_rows=%d", 9*n, n, gone))
+	e.Want("main", `SELECT count(*) FILTER (WHERE primary_key_value = 7 AND failures = 1 AND setbacks = 1 AND sqlstate = 'KEPT_BY_TRIGGER'
+		AND last_definition = 'c' || right(fully_qualified_table_name, 1) || '.p_id -> p_of_c' || right(fully_qualified_table_name, 1)) || ' of ' || count(*)
+		FROM maintenance.record_failures x JOIN loose_foreign_keys_deleted_records q ON q.id = x.record_id AND q.partition = x.partition`, "9 of 9")
 }
 
 func TestLooseForeignKeysCleanup_ARecordWhoseRowsAreKeptIsPutOffLongerAndAtLastDead(t *testing.T) {

@@ -1,7 +1,6 @@
 package loosefk_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -74,17 +73,17 @@ func TestLooseForeignKeysCleanup_RowsOfACommittedStatementStayChangedWhenTheLeas
 
 // Whatever the moment of the take-over, nothing may be written after it: what its transaction sees is what stays.
 func TestLooseForeignKeysCleanup_ATakeOverAtAnyMomentSeesTheLastWrite(t *testing.T) {
-	for i := range 5 {
+	for i := range 2 {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
-			e := servicetest.NewDeletedParents(t, 400)
+			e := servicetest.NewDeletedParents(t, 200)
 			s := e.Service(servicetest.OneChild, servicetest.Batches(3, 0))
 			r := servicetest.Begin(t, s, "main")
-			e.Eventually("main", fmt.Sprintf(`SELECT count(*) < %d FROM loose_foreign_keys_deleted_records`, 400-20*i), "true")
+			e.Eventually("main", fmt.Sprintf(`SELECT count(*) < %d FROM loose_foreign_keys_deleted_records`, 200-50*i), "true")
 			e.Exec("main", `BEGIN; UPDATE maintenance.leases SET epoch = epoch + 1, holder = 'successor'`)
 			seen := e.State("main", "c")
 			e.Exec("main", `COMMIT`)
-			if r = servicetest.Ended(t, s, r.ID); r.Counts["processed_records"] < 400 {
+			if r = servicetest.Ended(t, s, r.ID); r.Counts["processed_records"] < 200 {
 				servicetest.WantLost(t, r)
 			}
 			e.WantSame("main", seen, "c")
@@ -114,35 +113,4 @@ func TestLooseForeignKeysCleanup_LeaseAndFencesAreRenewed(t *testing.T) {
 	}
 	e.WantLease("main", 1, false)
 	e.WantLease("ci", 1, false)
-}
-
-func TestLooseForeignKeysCleanup_CancelledRunKeepsWhatItHasRemoved(t *testing.T) {
-	for _, replica := range []string{"the same", "another"} {
-		t.Run("by "+replica+" replica", func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewDeletedParents(t, 10)
-			e.Gate("main", "c", "OLD.p_id > 4")
-			e.Shut("main", servicetest.App)
-			s := e.Service(servicetest.OneChild, servicetest.Batches(2, 0))
-			canceller := s
-			if replica == "another" {
-				canceller = e.Service(servicetest.OneChild)
-			}
-			r := servicetest.Begin(t, s, "main")
-			e.Eventually("main", `SELECT min(primary_key_value) FROM loose_foreign_keys_deleted_records`, "5")
-			e.AtGate("main", servicetest.App)
-			before := e.State("main", "c")
-			if _, err := canceller.CancelRun(context.Background(), r.ID, ""); err != nil {
-				t.Fatal(err)
-			}
-			r = servicetest.Ended(t, canceller, r.ID)
-			servicetest.WantState(t, r, repo.RunCancelled)
-			servicetest.WantCounts(t, r, "processed_records=4 deleted_rows=12")
-			if r.Reason != "CANCELLED" || r.FinishedAt.IsZero() {
-				t.Errorf("reason %q, finished at %s", r.Reason, r.FinishedAt)
-			}
-			e.WantSame("main", before, "c")
-			e.WantLease("main", 1, false)
-		})
-	}
 }

@@ -168,3 +168,23 @@ func TestLooseForeignKeysCleanup_ARecordIsTakenOnceItsTimeHasCome(t *testing.T) 
 	e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
 	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 deleted_rows=1")
 }
+
+// All records of a page have the same time, their ids have gaps, and records that are not due lie between them.
+func TestLooseForeignKeysCleanup_WalksOverAllPages(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewOneChild(t)
+	s := e.Service(servicetest.OneChild, servicetest.Batches(3, 0))
+	for _, n := range servicetest.PageEdges(3) {
+		e.Exec("main", `TRUNCATE c; DELETE FROM loose_foreign_keys_deleted_records`)
+		e.Exec("main", fmt.Sprintf(`INSERT INTO c (p_id) SELECT i FROM generate_series(1, %d) i;
+			INSERT INTO loose_foreign_keys_deleted_records (id, fully_qualified_table_name, primary_key_value, consume_after)
+			SELECT 7 * i, 'public.p', i, '2020-01-01'::timestamptz FROM generate_series(1, %[1]d) i
+			UNION ALL SELECT 7 * i + 3, 'public.p', 1000 + i, now() + interval '1 hour' FROM generate_series(0, %[1]d) i`, n))
+		counts := fmt.Sprintf("processed_records=%d deleted_rows=%[1]d", n)
+		servicetest.WantCounts(t, servicetest.DryRun(t, s), counts)
+		r := servicetest.RunBatch(t, s, "main")
+		wantWithinLimits(t, r)
+		servicetest.WantCounts(t, r, counts)
+		e.Want("main", `SELECT count(*) || ' ' || (SELECT count(*) FROM c) FROM loose_foreign_keys_deleted_records`, fmt.Sprintf("%d 0", n+1))
+	}
+}

@@ -2,12 +2,19 @@ package loosefk_test
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestLooseForeignKeysCleanup_ValuesAreConvertedToTheColumnsType(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `CREATE TYPE "Mood" AS ENUM ('sad', 'so so', 'glad'); CREATE DOMAIN positive AS integer CHECK (VALUE > 0)`)
+	var definitions strings.Builder
+	var counted []string
 	for _, test := range []struct{ kind, wanted, other, written, target string }{
 		{"smallint", "4", "5", "4", "7"},
 		{"integer", "-4", "4", "-4", "7"},
@@ -28,23 +35,25 @@ func TestLooseForeignKeysCleanup_ValuesAreConvertedToTheColumnsType(t *testing.T
 		{"inet", "10.0.0.1", "10.0.0.2", "10.0.0.1/32", "10.0.0.3"},
 		{"integer[]", "{1,2}", "{1}", `'{1, 2}'`, `'{}'`},
 	} {
-		t.Run(test.kind, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.New(t, "main", "main")
-			e.Exec("main", `CREATE TYPE "Mood" AS ENUM ('sad', 'so so', 'glad'); CREATE DOMAIN positive AS integer CHECK (VALUE > 0)`)
-			e.Exec("main", fmt.Sprintf(`CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint, x %s, y %s)`, test.kind, test.kind))
-			e.Exec("main", fmt.Sprintf(`INSERT INTO c (p_id, x) SELECT p, v::text::%s FROM generate_series(1, 2) p, unnest(ARRAY[$1, $2, NULL]) v`, test.kind), test.wanted, test.other)
-			e.Deleted("main", "p", 1, 1)
-			r := servicetest.RunBatch(t, e.Service(fmt.Sprintf(`
-c:
+		n := strconv.Itoa(len(counted))
+		counted = append(counted, test.kind)
+		e.Exec("main", fmt.Sprintf(`CREATE TABLE c%s (id bigserial PRIMARY KEY, p_id bigint, x %s, y %[2]s)`, n, test.kind))
+		e.Exec("main", fmt.Sprintf(`INSERT INTO c%s (p_id, x) SELECT p, v::text::%s FROM generate_series(1, 2) p, unnest(ARRAY[$1, $2, NULL]) v`, n, test.kind), test.wanted, test.other)
+		fmt.Fprintf(&definitions, `
+c%s:
   - {table: p, column: p_id, on_delete: update_column_to, target_column: y, target_value: %s, conditions: [{column: x, value: %s}]}
-  - {table: p, column: p_id, on_delete: async_delete, conditions: [{column: x, value: %s}]}
-`, test.target, test.written, test.written)), "main")
-			servicetest.WantState(t, r, "succeeded")
-			servicetest.WantCounts(t, r, "processed_records=1 updated_rows=1 deleted_rows=1")
-			e.Want("main", `SELECT count(*) || ' ' || count(x) FROM c WHERE p_id = 1`, "2 1")
-			e.Want("main", `SELECT count(*) || ' ' || count(x) || ' ' || count(y) FROM c WHERE p_id = 2`, "3 2 0")
-		})
+  - {table: p, column: p_id, on_delete: async_delete, conditions: [{column: x, value: %[3]s}]}
+`, n, test.target, test.written)
+	}
+	e.Deleted("main", "p", 1, 1)
+	r := servicetest.RunBatch(t, e.Service(definitions.String()), "main")
+	servicetest.WantState(t, r, "succeeded")
+	servicetest.WantCounts(t, r, fmt.Sprintf("processed_records=1 updated_rows=%d deleted_rows=%[1]d", len(counted)))
+	for n, kind := range counted {
+		const left = `SELECT string_agg(count, ', ' ORDER BY p_id) FROM (SELECT p_id, concat_ws(' ', count(*), count(x), count(y)) AS count FROM c%d GROUP BY p_id) s`
+		if got := e.Value("main", fmt.Sprintf(left, n)); got != "2 1 0, 3 2 0" {
+			t.Errorf("%s: rows, and values of x and y, %s, want one row deleted", kind, got)
+		}
 	}
 }
 
@@ -64,19 +73,21 @@ c:
 }
 
 func TestLooseForeignKeysCleanup_KeysAreComparedWhateverTheColumnsWidth(t *testing.T) {
-	for _, kind := range []string{"smallint", "integer", "bigint", "numeric", "wide"} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.New(t, "main", "main")
-			e.Exec("main", `CREATE DOMAIN wide AS bigint`)
-			e.Exec("main", fmt.Sprintf(`CREATE TABLE c (p_id %s); INSERT INTO c SELECT i / 10 FROM generate_series(10, 69) i; CREATE INDEX ON c (p_id)`, kind))
-			e.Deleted("main", "p", 1, 3)
-			e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value)
-				SELECT 'public.p', k FROM unnest('{65537,4294967297,9223372036854775807}'::bigint[]) k`)
-			r := servicetest.RunBatch(t, e.Service("c:\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 4}\n"), "main")
-			servicetest.WantState(t, r, "succeeded")
-			servicetest.WantCounts(t, r, "processed_records=6 deleted_rows=30")
-			e.Want("main", `SELECT count(*) FROM c WHERE p_id > 3`, "30")
-		})
+	t.Parallel()
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `CREATE DOMAIN wide AS bigint`)
+	kinds, definitions := []string{"smallint", "integer", "bigint", "numeric", "wide"}, ""
+	for _, kind := range kinds {
+		e.Exec("main", fmt.Sprintf(`CREATE TABLE c_%s (p_id %[1]s); INSERT INTO c_%[1]s SELECT i / 10 FROM generate_series(10, 69) i; CREATE INDEX ON c_%[1]s (p_id)`, kind))
+		definitions += "c_" + kind + ":\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 4}\n"
+	}
+	e.Deleted("main", "p", 1, 3)
+	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value)
+		SELECT 'public.p', k FROM unnest('{65537,4294967297,9223372036854775807}'::bigint[]) k`)
+	r := servicetest.RunBatch(t, e.Service(definitions), "main")
+	servicetest.WantState(t, r, "succeeded")
+	servicetest.WantCounts(t, r, "processed_records=6 deleted_rows=150")
+	for _, kind := range kinds {
+		e.Want("main", `SELECT count(*) FILTER (WHERE p_id > 3) || ' ' || count(*) FROM c_`+kind, "30 30")
 	}
 }

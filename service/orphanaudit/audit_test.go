@@ -1,6 +1,7 @@
 package orphanaudit_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -212,5 +213,44 @@ func TestOrphanAudit_IsNotShownBeforeItIsEnabled(t *testing.T) {
 	}
 	if st := servicetest.StatusOf(t, e.Service(servicetest.OneChild), orphanaudit.Name); st.NotUsed == "" {
 		t.Errorf("%+v", st)
+	}
+}
+
+// The keys have gaps and several rows each, and NULLs are no keys. Pages without an orphan are no end.
+func TestOrphanAudit_WalksOverAllPages(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY)`)
+	e.Install("p")
+	counting := e.Service(servicetest.OneChild, servicetest.With(func(c *orphanaudit.Config) { c.BatchSize = 3 }))
+	for _, n := range servicetest.PageEdges(3) {
+		for parents, there := range map[string]string{"none": "false", "those of a page": "i <= 3", "every second": "i % 2 = 0"} {
+			e.Exec("main", `TRUNCATE c; TRUNCATE p`)
+			e.Exec("main", fmt.Sprintf(`INSERT INTO c (p_id) SELECT 7 * i FROM generate_series(1, %d) i, generate_series(1, 2); INSERT INTO c (p_id) VALUES (NULL);
+				INSERT INTO p SELECT 7 * i FROM generate_series(1, %[1]d) i WHERE %s`, n, there))
+			orphans := e.Value("main", `SELECT count(DISTINCT p_id) FROM c WHERE p_id NOT IN (SELECT id FROM p)`)
+			for how, s := range map[string]*service.Service{
+				"counted": counting, "recorded": e.Service(servicetest.OneChild, fixing(3, 1000)), "recorded one by one": e.Service(servicetest.OneChild, fixing(3, 1)),
+			} {
+				e.Exec("main", `DELETE FROM loose_foreign_keys_deleted_records`)
+				var examined, found, queued int64
+				for more := true; more; {
+					r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: orphanaudit.Name})
+					if err != nil {
+						t.Fatal(err)
+					}
+					servicetest.WantState(t, r, repo.RunSucceeded)
+					examined, found, queued = examined+r.Counts["examined_keys"], found+r.Counts["orphaned_keys"], queued+r.Counts["queued_records"]
+					more = r.OverLimit
+				}
+				want := fmt.Sprintf("%d %s %s", n, orphans, orphans)
+				if how == "counted" {
+					want = fmt.Sprintf("%d %s 0", n, orphans)
+				}
+				if got := fmt.Sprintf("%d %d %d", examined, found, queued); got != want {
+					t.Errorf("%d keys, parents there: %s, %s: examined, orphaned, queued %s, want %s", n, parents, how, got, want)
+				}
+			}
+		}
 	}
 }

@@ -3,6 +3,7 @@ package placeholderuser_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -15,41 +16,73 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
+// The time between two attempts is the same in any time zone of the process and of the database.
 func TestPlaceholderUserCleanup_ClaimsWhatIsEligible(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
+	cases := []struct {
+		name      string
 		attempts  int
 		attempted string
 		claimed   bool
-		after     string
 	}{
-		"never attempted":           {0, `NULL`, true, "1"},
-		"attempted three days ago":  {2, `now() - interval '3 days'`, true, "3"},
-		"attempted yesterday":       {1, `now() - interval '1 day'`, false, "1"},
-		"exhausted":                 {15, `now() - interval '3 days'`, false, "15"},
-		"beyond exhausted":          {16, `NULL`, false, "16"},
-		"one attempt left":          {14, `now() - interval '3 days'`, true, "15"},
-		"attempted in the future":   {3, `now() + interval '1 day'`, false, "3"},
-		"negative number":           {-2, `NULL`, true, "-1"},
-		"attempted infinitely ago":  {1, `'-infinity'`, true, "2"},
-		"attempted 48 hours ago":    {1, `now() - interval '48 hours 1 second'`, true, "2"},
-		"attempted almost 48 hours": {1, `now() - interval '47 hours 59 minutes'`, false, "1"},
-	} {
-		t.Run(name, func(t *testing.T) {
+		{"never attempted", 0, `NULL`, true},
+		{"attempted three days ago", 2, `now() - interval '3 days'`, true},
+		{"attempted yesterday", 1, `now() - interval '1 day'`, false},
+		{"exhausted", 15, `now() - interval '3 days'`, false},
+		{"beyond exhausted", 16, `NULL`, false},
+		{"one attempt left", 14, `now() - interval '3 days'`, true},
+		{"attempted in the future", 3, `now() + interval '1 day'`, false},
+		{"negative number", -2, `NULL`, true},
+		{"attempted infinitely ago", 1, `'-infinity'`, true},
+		{"attempted 48 hours ago", 1, `now() - interval '48 hours 1 second'`, true},
+		{"attempted almost 48 hours ago", 1, `now() - interval '47 hours'`, false},
+	}
+	for _, zone := range append(servicetest.Zones(), "") {
+		t.Run(zone, func(t *testing.T) {
 			t.Parallel()
 			e := servicetest.NewPlaceholders(t)
-			e.Detail(7, c.attempts, c.attempted)
-			r := servicetest.RunPlaceholders(t, e.Service("", e.WithQueue), false)
-			servicetest.WantState(t, r, "succeeded")
-			e.Want("main", `SELECT deletion_attempts FROM import_placeholder_user_details`, c.after)
-			want := "NULL"
-			if c.claimed {
-				want = "7"
-				e.Want("main", `SELECT d.last_deletion_attempt_at = r.started_at AND d.updated_at = r.started_at AND j.scheduled_at = r.started_at
-					FROM import_placeholder_user_details d, maintenance.runs r, maintenance.river_job j`, "true")
+			for i, c := range cases {
+				e.Detail(1+i, c.attempts, c.attempted)
 			}
-			e.Want("main", servicetest.JobsOfPlaceholders, want)
+			if zone == "" {
+				servicetest.WantState(t, servicetest.RunPlaceholders(t, e.Service("", e.WithQueue), false), "succeeded")
+			} else {
+				e.RunIn(zone, servicetest.PlaceholderUsers)
+			}
+			for i, c := range cases {
+				want := fmt.Sprintf("%d attempts, 0 jobs", c.attempts)
+				if c.claimed {
+					want = fmt.Sprintf("%d attempts, 1 jobs of this run", c.attempts+1)
+				}
+				got := e.Value("main", `SELECT d.deletion_attempts || ' attempts, ' || count(j) || ' jobs' || CASE WHEN bool_and(d.last_deletion_attempt_at = r.started_at
+						AND d.updated_at = r.started_at AND j.scheduled_at - r.started_at < interval '1 minute') THEN ' of this run' ELSE '' END
+					FROM maintenance.runs r, import_placeholder_user_details d
+					LEFT JOIN maintenance.river_job j ON (j.args ->> 'placeholder_user_id')::bigint = d.placeholder_user_id
+					WHERE d.id = $1 GROUP BY d.id`, 1+i)
+				if got != want {
+					t.Errorf("%s: %s, want %s", c.name, got, want)
+				}
+			}
 		})
+	}
+}
+
+// With gaps between the ids, several details of one user, and others that are not due among them.
+func TestPlaceholderUserCleanup_WalksOverAllPages(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewPlaceholders(t)
+	s := e.Service("", e.WithQueue, servicetest.With(func(c *placeholderuser.Config) { c.BatchSize = 3 }))
+	for _, n := range servicetest.PageEdges(3) {
+		e.Exec("main", `DELETE FROM import_placeholder_user_details; DELETE FROM users WHERE user_type = 15; DELETE FROM maintenance.river_job`)
+		for i := range n {
+			e.Detail(10+7*i, 0, `NULL`)
+			e.Detail(13+7*i, 15, `NULL`)
+		}
+		counts := fmt.Sprintf("scheduled_jobs=%d", n)
+		servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, true), counts)
+		servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), counts)
+		e.Want("main", `SELECT count(DISTINCT args ->> 'placeholder_user_id') FROM maintenance.river_job`, fmt.Sprint(n))
+		e.Want("main", `SELECT count(*) FROM import_placeholder_user_details WHERE deletion_attempts = 1`, fmt.Sprint(n))
 	}
 }
 
@@ -180,63 +213,6 @@ func TestPlaceholderUserCleanup_WaitingJobIsNotDoubled(t *testing.T) {
 	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, true), "")
 	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "")
 	e.Want("main", `SELECT string_agg(deletion_attempts::text, ' ') FROM import_placeholder_user_details`, "2 2")
-}
-
-func TestPlaceholderUserCleanup_TwoRunsCountEachRowOnce(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewPlaceholders(t)
-	e.Exec("main", `INSERT INTO users (id, username, email, projects_limit, user_type, organization_id) SELECT i, i, i, 0, 15, 1 FROM generate_series(1, 3000) i`)
-	e.Exec("main", `INSERT INTO import_placeholder_user_details (placeholder_user_id, organization_id, created_at, updated_at) SELECT i, 1, now(), now() FROM generate_series(1, 3000) i`)
-	s := e.Service("", e.WithQueue, servicetest.With(func(c *placeholderuser.Config) { c.BatchSize = 50 }))
-	first, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.PlaceholderUsers, Async: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The first run's lease is taken from it in the middle.
-	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
-	second := servicetest.RunPlaceholders(t, s, false)
-	first = servicetest.Ended(t, s, first.ID)
-	servicetest.WantState(t, second, "succeeded")
-	if first.State == "failed" && first.Reason != "LEASE_LOST" {
-		t.Errorf("first run failed: %s %s", first.Reason, first.Error)
-	}
-	e.Want("main", `SELECT count(*) || ' ' || sum(deletion_attempts) FROM import_placeholder_user_details`, "3000 3000")
-	e.Want("main", `SELECT count(*) FROM maintenance.river_job`, "3000")
-	if n := first.Counts["scheduled_jobs"] + second.Counts["scheduled_jobs"]; n != 3000 {
-		t.Errorf("the runs counted %d jobs, want 3000", n)
-	}
-}
-
-func TestPlaceholderUserCleanup_HeldLeaseRefusesARequest(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewPlaceholders(t)
-	e.Detail(7, 0, `NULL`)
-	e.Exec("main", `INSERT INTO maintenance.leases VALUES ('placeholder_user_cleanup', 'other', 3, now(), now(), now() + interval '1 hour')`)
-	s := e.Service("", e.WithQueue, servicetest.With(func(c *placeholderuser.Config) { c.Schedule = servicetest.EveryMinute }))
-	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.PlaceholderUsers})
-	if _, held := errors.AsType[*service.LeaseHeldError](err); !held {
-		t.Errorf("error %v, want that the lease is held", err)
-	}
-	if tick := e.Fire(s, servicetest.PlaceholderUsers); tick.State != "skipped" {
-		t.Errorf("tick: %v, want it skipped", tick.State)
-	}
-	e.Want("main", `SELECT deletion_attempts FROM import_placeholder_user_details`, "0")
-}
-
-func TestPlaceholderUserCleanup_DryRunCountsAndWritesNothing(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewPlaceholders(t)
-	e.Detail(1, 14, `now() - interval '3 days'`)
-	e.Detail(2, 0, `NULL`)
-	e.Detail(3, 0, `NULL`)
-	before := e.Value("main", `SELECT md5(string_agg(d::text, '|')) FROM import_placeholder_user_details d`)
-	s := e.Service("", e.WithQueue, servicetest.With(func(c *placeholderuser.Config) { c.BatchSize = 2 }))
-	r := servicetest.RunPlaceholders(t, s, true)
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "scheduled_jobs=3 exhausted_users=1")
-	e.Want("main", `SELECT md5(string_agg(d::text, '|')) FROM import_placeholder_user_details d`, before)
-	e.Want("main", `SELECT count(*) FROM maintenance.river_job`, "0")
-	e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
 }
 
 func TestPlaceholderUserCleanup_BacklogTellsDueDeferredAndDead(t *testing.T) {

@@ -299,11 +299,15 @@ func (c *contract) stopped() {
 	c.begin(60)
 	c.slow()
 	s := c.service(nil, "")
-	begun := c.started(s)
-	if _, err := s.CancelRun(context.Background(), begun.ID, "somebody"); err != nil {
+	begun, another := c.started(s), c.service(nil, "")
+	if _, err := another.CancelRun(context.Background(), begun.ID, "somebody"); err != nil {
 		c.t.Fatal(err)
 	}
-	WantState(c.t, Ended(c.t, s, begun.ID), repo.RunCancelled)
+	r := Ended(c.t, another, begun.ID)
+	WantState(c.t, r, repo.RunCancelled)
+	if r.Reason != "CANCELLED" || r.FinishedAt.IsZero() {
+		c.t.Errorf("reason %q, finished at %s", r.Reason, r.FinishedAt)
+	}
 	c.wantUnfinished()
 	c.finish(s)
 }
@@ -334,9 +338,14 @@ func (c *contract) dryRun() {
 	c.e.Exec("main", watchSQL)
 	s := c.service(nil, "")
 	release := c.e.Hold(`SELECT FROM ` + c.Done.Table + ` FOR UPDATE`)
+	// It needs no lease.
+	for _, lease := range []string{c.Worker, c.Worker + "/main"} {
+		c.e.ForeignLease("main", lease, "1 hour")
+	}
 	before := c.rows()
 	dry := c.run(s, true)
 	release()
+	c.free()
 	for table, rows := range c.rows() {
 		if rows != before[table] {
 			c.t.Errorf("%s has changed", table)

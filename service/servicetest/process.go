@@ -43,6 +43,8 @@ type Order struct {
 	Database string
 	// Worker to run; "": loose_foreign_keys_cleanup. Jobs is a kind of job to be worked instead, until the process is killed.
 	Worker, Jobs string
+	// Zone is the time zone of the process, "" for that of the test.
+	Zone string
 }
 
 func (o Order) run(ctx context.Context) (service.Run, error) {
@@ -110,6 +112,9 @@ func obey() {
 	if err := json.Unmarshal([]byte(order), &o); err != nil {
 		panic(err)
 	}
+	if o.Zone != "" {
+		checkZone(o.Zone)
+	}
 	result := Result{}
 	var err error
 	if result.Run, err = o.run(context.Background()); err != nil {
@@ -145,6 +150,9 @@ func (e *Estate) Start(app, definitions string, change ...func(*Order)) *Process
 	}
 	p := &Process{t: e.T, command: exec.Command(os.Args[0]), Log: &Buffer{}}
 	p.command.Env = append(os.Environ(), processVariable+"="+string(order))
+	if o.Zone != "" {
+		p.command.Env = append(p.command.Env, "TZ="+o.Zone)
+	}
 	p.command.Stderr = p.Log
 	if verbose() {
 		p.command.Stderr = io.MultiWriter(p.Log, os.Stderr)

@@ -1,0 +1,218 @@
+package adjournedgroup_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
+)
+
+// plant makes groups, each in a line: "id", or "id<parent" for a subgroup, and then in any order
+//
+//	owner=USER           a direct owner
+//	mark=USER@DAYS       a mark in the legacy store, so many days ago
+//	details=USER@DAYS    one in the new store: USER is JSON, or "-" for none
+//	state=N, path=PATH   "gID" is the default
+//	begun=USER           a removal that has begun
+func plant(g *servicetest.Groups, lines ...string) {
+	g.T.Helper()
+	number := func(text string) int {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			g.T.Fatal(err)
+		}
+		return n
+	}
+	for _, line := range lines {
+		fields := strings.Fields(line)
+		name, parent, below := strings.Cut(fields[0], "<")
+		id, above, path := number(name), 0, "g"+name
+		if below {
+			above = number(parent)
+		}
+		of := map[string]string{}
+		for _, f := range fields[1:] {
+			key, value, _ := strings.Cut(f, "=")
+			of[key] = value
+		}
+		if p := of["path"]; p != "" {
+			path = p
+		}
+		g.Group(id, above, path)
+		for key, value := range of {
+			user, days, _ := strings.Cut(value, "@")
+			switch key {
+			case "owner":
+				g.Member(id, number(user), 50)
+			case "mark":
+				g.Mark(id, number(user), number(days))
+			case "details":
+				metadata := `{"deletion_scheduled_by_user_id": ` + user + `}`
+				if user == "-" {
+					metadata = "{}"
+				}
+				g.MarkDetails(id, number(days), metadata)
+			case "state":
+				g.Exec("main", `UPDATE namespaces SET state = $2::integer WHERE id = $1`, id, number(value))
+			case "begun":
+				g.Exec("main", fmt.Sprintf(`INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (%d, %s)`, id, value))
+			}
+		}
+	}
+}
+
+// refusing makes a trigger refuse rows of a table that meet a condition.
+func refusing(event, table, condition string) string {
+	return `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not this one'; END $$;
+		CREATE TRIGGER refuse BEFORE ` + event + ` ON ` + table + ` FOR EACH ROW WHEN (` + condition + `) EXECUTE FUNCTION refuse()`
+}
+
+// treeCase is what a run makes of trees: its counts, the jobs, who is marked then, and how often lines with some words,
+// separated by "; ", are in the log. next are the counts of the run after it, when nothing is refused any more.
+type treeCase struct {
+	name, sql, counts, marked, next string
+	trees, jobs                     []string
+	log                             map[string]int
+	// backlog is what the status shows before the first run, left the removals that are under way after it.
+	backlog, left string
+}
+
+func coverCases() []treeCase {
+	return []treeCase{
+		{
+			name:   "a child goes with its parent",
+			trees:  []string{"10 owner=1 mark=1@15", "11<10 mark=1@15", "12<11 mark=1@15", "13 owner=1 mark=1@15"},
+			counts: "scheduled_jobs=2", jobs: []string{"10:1@0", "13:1@20"}, marked: "10 11 12 13",
+		},
+		{
+			// The ids of transferred groups say nothing about who is above.
+			name: "a child with the lower id goes with its parent",
+			trees: []string{
+				"30 owner=1 mark=1@15", "20<30", "10<20 mark=1@15", "40<30 mark=1@15", "15 owner=1 mark=1@15", "35 owner=1 mark=1@15",
+			},
+			counts: "scheduled_jobs=3", jobs: []string{"15:1@0", "30:1@20", "35:1@40"}, marked: "10 15 30 35 40",
+		},
+		{
+			// 10 is restored, 20 held, 30 fails, 40 is not due; a child of each is due by itself. 50 is not marked, 60 above it is.
+			name: "a parent that stays covers nobody",
+			trees: []string{
+				"10 mark=1@15", "11<10 owner=2 mark=2@15", "20 details=null@15", "21<20 owner=2 mark=2@15", "30 mark=1@15", "31<30 owner=2 mark=2@15",
+				"40 owner=2 mark=2@3", "41<40 owner=2 mark=2@15", "60 owner=2 mark=2@15", "50<60", "51<50 mark=2@15", "61<60 owner=2 mark=2@15",
+			},
+			sql:    refusing("UPDATE", "namespaces", "OLD.id = 30"),
+			counts: "scheduled_jobs=5 restored_groups=1 held_groups=1 failed_groups=1", marked: "11 20 21 30 31 40 41 51 60 61",
+			jobs: []string{"11:2@20", "21:2@60", "31:2@100", "41:2@120", "60:2@140"}, next: "restored_groups=1 held_groups=1",
+		},
+		{
+			// Whose job could not be queued covers nobody: the child gets its own, and the positions are those of what is left.
+			name:   "a child is handled when its parent's job cannot be queued",
+			trees:  []string{"30 owner=1 mark=1@15", "20<30 mark=1@15", "10<20 mark=1@15", "40 owner=1 mark=1@15"},
+			sql:    refusing("INSERT", "maintenance.river_job", "NEW.args ->> 'group_id' = '30'"),
+			counts: "scheduled_jobs=2 failed_groups=1", jobs: []string{"20:1@0", "40:1@40"}, marked: "10 20 30 40",
+			log: map[string]int{"group failed; level=ERROR; group_id=30": 1}, next: "scheduled_jobs=1",
+		},
+		{
+			name:   "a cycle of due groups ends the walk",
+			trees:  []string{"10 owner=1 mark=1@15", "11<10 owner=1 mark=1@15", "12 owner=1 mark=1@15"},
+			sql:    `UPDATE namespaces SET parent_id = 11 WHERE id = 10; UPDATE namespaces SET parent_id = 12 WHERE id = 12`,
+			counts: "scheduled_jobs=2", jobs: []string{"10:1@0", "12:1@20"}, marked: "10 11 12",
+		},
+		{
+			name: "a removal that has begun is destruction, whatever became of mark and user",
+			trees: []string{
+				"10 state=4 mark=1@15 begun=1", "11 begun=1", "12 mark=1@-5 begun=99", "13 begun=NULL", "14<13 mark=1@15", "15 owner=1 mark=1@15",
+			},
+			sql:    `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (99, 1)`,
+			counts: "scheduled_jobs=5", jobs: []string{"10:1@0", "11:1@20", "12:1@40", "13:@60", "15:1@80"}, marked: "10 12 14 15",
+			left: "10 11 12 13", // 99 is gone
+		},
+	}
+}
+
+func dueCases() []treeCase {
+	return []treeCase{
+		{
+			name:   "groups whose time is not up are left alone",
+			trees:  []string{"9", "11 owner=1 mark=1@2", "13 owner=1 mark=1@13", "14 owner=1 mark=1@14", "15 owner=1 mark=1@-3"},
+			sql:    `UPDATE namespace_details SET state_metadata = '{"deletion_scheduled_by_user_id": 1}' WHERE namespace_id = 9`,
+			counts: "scheduled_jobs=1", jobs: []string{"14:1@0"}, marked: "11 13 14 15",
+		},
+		{
+			name:   "a position does not depend on the outcome of others",
+			trees:  []string{"10 mark=1@15", "11 details=99@15", "12 owner=1 mark=1@15"},
+			counts: "scheduled_jobs=1 restored_groups=1 held_groups=1", jobs: []string{"12:1@40"}, marked: "11 12",
+			next: "held_groups=1",
+		},
+		{
+			name:   "the user may be a number or digits",
+			trees:  []string{"10 owner=1 details=1@15", `11 owner=1 details="1"@15`, `12 owner=1 details="001"@15`, "13 owner=1 details=1.0@15"},
+			counts: "scheduled_jobs=4", jobs: []string{"10:1@0", "11:1@20", "12:1@40", "13:1@60"}, marked: "10 11 12 13",
+		},
+		{
+			name: "of two stores the later date counts, and a disagreement is logged",
+			trees: []string{
+				"10 owner=1 mark=1@20 details=1@3", "11 owner=1 mark=1@3 details=1@20", "12 owner=2 mark=1@20 details=2@15",
+				"13 owner=1 mark=1@20 details=99@20", "14 owner=2 mark=2@15 details=2@15", `15 owner=1 mark=1@15 details="abc"@15`,
+				"16 mark=1@20 details=1@15",
+			},
+			counts: "scheduled_jobs=4 restored_groups=1", jobs: []string{"12:2@0", "13:1@20", "14:2@40", "15:1@60"}, marked: "10 11 12 13 14 15",
+			log: map[string]int{
+				"Deletion stores disagree; level=WARN; group_id=10": 1, "Deletion stores disagree; group_id=11": 1,
+				"Deletion stores disagree; group_id=12; schedule_user_id=1; details_user_id=2": 1, "Deletion stores disagree; group_id=13": 1,
+				"Deletion stores disagree; group_id=14": 0, "Deletion stores disagree; group_id=15": 1, "Deletion stores disagree; group_id=16": 1,
+			},
+		},
+		{
+			name:  "the schedule of what is no group is ignored",
+			trees: []string{"16"}, sql: `UPDATE namespaces SET type = 'User'; UPDATE users SET admin = true;
+				INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on) VALUES (16, 1, '2020-01-01')`,
+			marked: "16", backlog: "0 0 0 0 -", log: map[string]int{"Deletion schedule of a namespace that is no group; level=WARN; group_id=16": 1},
+		},
+		{
+			// All pairs are decided by the same three statements, so the groups of a page must not get each other's rights.
+			name: "the groups of a page have their own rights",
+			trees: []string{
+				"5", "10<5 owner=1 mark=1@15", "11<5 owner=2 mark=1@15", "12<5 mark=2@15", "13<5 mark=3@15", "14<5 mark=4@15", "15<5",
+			},
+			sql: `UPDATE users SET admin = true WHERE id IN (3, 4); UPDATE users SET state = 'banned' WHERE id = 4;
+				INSERT INTO group_group_links (shared_group_id, shared_with_group_id, group_access, created_at, updated_at)
+				VALUES (12, 10, 50, now(), now()), (13, 11, 50, now(), now())`,
+			counts: "scheduled_jobs=2 restored_groups=3", jobs: []string{"10:1@0", "13:3@60"}, marked: "10 13",
+		},
+	}
+}
+
+func TestAdjournedGroupDeletion_DecidesAboutEachGroupOfATree(t *testing.T) {
+	t.Parallel()
+	for _, c := range append(coverCases(), dueCases()...) {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			g := servicetest.NewGroups(t)
+			for user := 2; user < 5; user++ {
+				g.User(user)
+			}
+			plant(g, c.trees...)
+			if c.sql != "" {
+				g.Exec("main", c.sql)
+			}
+			if c.backlog != "" {
+				wantBacklog(g, c.backlog)
+			}
+			g.DryRun(c.counts)
+			g.Want("main", `SELECT count(*) FROM maintenance.river_job`, "0")
+			g.Run(c.counts)
+			g.WantJobs(c.jobs...)
+			g.WantMarked(c.marked)
+			g.Want("main", `SELECT coalesce(string_agg(group_id::text, ' ' ORDER BY group_id), '') FROM maintenance.group_removals`, c.left)
+			for words, times := range c.log {
+				// The dry run has said it, too.
+				g.WantLog(2*times, strings.Split(words, "; ")...)
+			}
+			// Jobs that wait cover as well as new ones; what was held or has failed is looked at again.
+			g.Exec("main", `DROP FUNCTION IF EXISTS refuse CASCADE`)
+			g.Run(c.next)
+		})
+	}
+}
