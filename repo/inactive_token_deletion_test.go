@@ -221,25 +221,25 @@ func TestTokenPass_JobsGoWithAPassThatIsGone(t *testing.T) {
 	b.want(`SELECT count(*) FROM maintenance.river_job`, "0")
 }
 
-// manyBots are 60,000 users, every third a bot, with three tokens each; user 2 has many of everything.
+// manyBots are 15,000 users, every third a bot, with three tokens each; user 2 has many of everything.
 const manyBots = `
 INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now());
 INSERT INTO users (id, username, email, projects_limit, organization_id, user_type)
-SELECT i, 'u' || i, 'u' || i, 0, 1, CASE WHEN i % 3 = 0 THEN 6 WHEN i % 10000 = 1 THEN 11 ELSE 0 END FROM generate_series(1, 60000) i;
+SELECT i, 'u' || i, 'u' || i, 0, 1, CASE WHEN i % 3 = 0 THEN 6 WHEN i % 10000 = 1 THEN 11 ELSE 0 END FROM generate_series(1, 15000) i;
 INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at, revoked, expires_at)
-SELECT i, 't', 1, now(), '2020-01-01', n < 3, CASE WHEN n = 3 AND i % 100 = 0 THEN date '2020-01-01' END FROM generate_series(1, 3) n, generate_series(1, 60000) i;
-INSERT INTO ghost_user_migrations (user_id, created_at, updated_at) SELECT i, now(), now() FROM generate_series(1, 60000, 2) i;
+SELECT i, 't', 1, now(), '2020-01-01', n < 3, CASE WHEN n = 3 AND i % 100 = 0 THEN date '2020-01-01' END FROM generate_series(1, 3) n, generate_series(1, 15000) i;
+INSERT INTO ghost_user_migrations (user_id, created_at, updated_at) SELECT i, now(), now() FROM generate_series(1, 15000, 2) i;
 INSERT INTO namespaces (id, name, path, type, organization_id, owner_id)
-SELECT i, 'n' || i, 'n' || i, CASE WHEN i % 2 = 0 THEN 'Group' ELSE 'User' END, 1, i FROM generate_series(1, 20000) i;
-INSERT INTO namespaces (id, name, path, type, organization_id, parent_id) SELECT 20000 + i, 'p' || i, 'p' || i, 'Project', 1, i FROM generate_series(1, 20000) i;
-INSERT INTO projects (id, namespace_id, project_namespace_id, organization_id) SELECT i, i, 20000 + i, 1 FROM generate_series(1, 20000) i;
+SELECT i, 'n' || i, 'n' || i, CASE WHEN i % 2 = 0 THEN 'Group' ELSE 'User' END, 1, i FROM generate_series(1, 5000) i;
+INSERT INTO namespaces (id, name, path, type, organization_id, parent_id) SELECT 20000 + i, 'p' || i, 'p' || i, 'Project', 1, i FROM generate_series(1, 5000) i;
+INSERT INTO projects (id, namespace_id, project_namespace_id, organization_id) SELECT i, i, 20000 + i, 1 FROM generate_series(1, 5000) i;
 INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id)
-SELECT CASE WHEN i % 4 = 0 THEN 2 ELSE i END, i, 'Namespace', 'GroupMember', 50, i FROM generate_series(2, 20000, 2) i;
+SELECT CASE WHEN i % 4 = 0 THEN 2 ELSE i END, i, 'Namespace', 'GroupMember', 50, i FROM generate_series(2, 5000, 2) i;
 INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id)
-SELECT 3 * i, i, 'Namespace', 'GroupMember', 50, i FROM generate_series(2, 20000, 2) i;
-INSERT INTO project_authorizations (user_id, project_id, access_level) SELECT CASE WHEN i % 4 = 0 THEN 2 ELSE i END, i, 30 FROM generate_series(1, 20000) i;
+SELECT 3 * i, i, 'Namespace', 'GroupMember', 50, i FROM generate_series(2, 5000, 2) i;
+INSERT INTO project_authorizations (user_id, project_id, access_level) SELECT CASE WHEN i % 4 = 0 THEN 2 ELSE i END, i, 30 FROM generate_series(1, 5000) i;
 INSERT INTO organization_users (organization_id, user_id, access_level, created_at, updated_at) SELECT 1, i, 10, now(), now() FROM generate_series(1, 2000) i;
-INSERT INTO maintenance.token_passes (started_at, cut_off, today, cursor) VALUES (now(), now(), current_date, 30000)`
+INSERT INTO maintenance.token_passes (started_at, cut_off, today, cursor) VALUES (now(), now(), current_date, 7500)`
 
 func TestInactiveTokens_PlansKeepToIndexes(t *testing.T) {
 	for _, c := range plannings() {
@@ -262,7 +262,7 @@ func TestInactiveTokens_PlansKeepToIndexes(t *testing.T) {
 			}
 			t.Run("backlog", func(t *testing.T) {
 				heard.statements = nil
-				if b, _, err := d.TokenBacklog(context.Background(), generous); err != nil || b.Pending != 10_000 {
+				if b, _, err := d.TokenBacklog(context.Background(), generous); err != nil || b.Pending != 2_500 {
 					t.Fatalf("%+v, %v", b, err)
 				}
 				nodes, text := plan(t, conn, heard.statements, "auto")
@@ -276,7 +276,7 @@ func TestInactiveTokens_PlansKeepToIndexes(t *testing.T) {
 func inactiveTokenCalls(d *repo.Database, f repo.UserFeatures) map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
 		"range": func(ctx context.Context) error {
-			_, err := d.InactiveBots(ctx, f, repo.NewTokenRules(time.Now(), 42), repo.BotPage{After: 30_000, Limit: 1000}, generous)
+			_, err := d.InactiveBots(ctx, f, repo.NewTokenRules(time.Now(), 42), repo.BotPage{After: 7_500, Limit: 1000}, generous)
 			return err
 		},
 		"admin bots": func(ctx context.Context) error {
@@ -299,12 +299,12 @@ func (deafQueue) CompleteJob(context.Context, repo.Tx, int64) error { return nil
 // wantIndexedDeletion looks at how each statement of the deletion of a user is carried out for user 2.
 func wantIndexedDeletion(t *testing.T, conn *pgx.Conn, d *repo.Database, heard *listener, f repo.UserFeatures) {
 	t.Helper()
-	const bot = 59_994
+	const bot = 14_994
 	// The owner of a group of which others are judged, too.
 	if _, err := conn.Exec(context.Background(), `
 		INSERT INTO namespaces (id, name, path, type, organization_id) VALUES (9000001, 'owned', 'owned', 'Group', 1);
 		INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id)
-		SELECT u, 9000001, 'Namespace', 'GroupMember', 50, 9000001 FROM (VALUES (59994), (59988)) v (u)`); err != nil {
+		SELECT u, 9000001, 'Namespace', 'GroupMember', 50, 9000001 FROM (VALUES (14994), (14988)) v (u)`); err != nil {
 		t.Fatal(err)
 	}
 	heard.statements = nil

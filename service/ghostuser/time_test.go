@@ -2,12 +2,14 @@ package ghostuser_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/ghostuser"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -86,20 +88,26 @@ func TestGhostUserMigration_AHumanWithTooMuchWorkDoesNotKeepABotWaiting(t *testi
 	}
 }
 
+// The users are due at the same time, and their ids have gaps.
 func TestGhostUserMigration_LimitUsersAreTakenAndTheRestIsForTheNextRun(t *testing.T) {
 	t.Parallel()
 	g := servicetest.NewGhosts(t)
-	g.Exec("main", `INSERT INTO users (id, email, username, projects_limit, user_type, organization_id) SELECT i, 'u' || i, 'u' || i, 0, 0, 1 FROM generate_series(2001, 3001) i;
-		INSERT INTO ghost_user_migrations (user_id, created_at, updated_at) SELECT i, now(), now() FROM generate_series(2001, 3001) i`)
-	s := g.Service(servicetest.Lasting(10 * time.Minute))
-	r := g.Run(s, "migrated_users=1000 deleted_rows=1000")
-	if !r.OverLimit || !strings.Contains(r.Reason, "limit reached: limit") {
-		t.Errorf("over limit %t, reason %q", r.OverLimit, r.Reason)
+	s := g.Service(servicetest.With(func(c *ghostuser.Config) { c.Limit = 3 }))
+	for _, n := range servicetest.PageEdges(3) {
+		g.Exec("main", fmt.Sprintf(`INSERT INTO users (id, email, username, projects_limit, user_type, organization_id) SELECT 2000 + 7 * i, 'u' || i, 'u' || i, 0, 0, 1 FROM generate_series(1, %d) i;
+			INSERT INTO ghost_user_migrations (user_id, consume_after, created_at, updated_at) SELECT 2000 + 7 * i, '2020-01-01', now(), now() FROM generate_series(1, %[1]d) i`, n))
+		for left := n; ; left -= 3 {
+			r := g.Run(s, fmt.Sprintf("migrated_users=%d deleted_rows=%[1]d", min(left, 3)))
+			if over := left > 3; r.OverLimit != over || over != strings.Contains(r.Reason, "limit reached: limit") {
+				t.Errorf("%d of %d users are left: over limit %t, reason %q", left, n, r.OverLimit, r.Reason)
+			}
+			if left <= 3 {
+				break
+			}
+		}
+		g.Want("main", `SELECT count(*) + (SELECT count(*) FROM ghost_user_migrations) FROM users WHERE id > 2000`, "0")
 	}
 	g.WantLog(0, "many users pending")
-	if r := g.Run(s, "migrated_users=1 deleted_rows=1"); r.OverLimit {
-		t.Error("the last row is over the limit")
-	}
 }
 
 func TestGhostUserMigration_ManyPendingUsersAreWarnedOfOnce(t *testing.T) {
@@ -118,26 +126,36 @@ func TestGhostUserMigration_ManyPendingUsersAreWarnedOfOnce(t *testing.T) {
 
 func TestGhostUserMigration_CancelledItStopsAndLeavesTheQueueAlone(t *testing.T) {
 	t.Parallel()
-	g := servicetest.NewGhosts(t)
-	g.Doomed(10, 11)
-	before := g.Value("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`)
-	g.Exec("main", `UPDATE issues SET author_id = 10`)
-	g.Exec("main", `UPDATE merge_requests SET author_id = 10`)
-	g.Gate("main", "issues")
-	g.Shut("main", servicetest.App)
-	s := g.Service()
-	r := g.Begin(s)
-	g.AtGate("main", servicetest.App)
-	if _, err := s.CancelRun(context.Background(), r.ID, ""); err != nil {
-		t.Fatal(err)
+	for name, c := range map[string]struct{ sql, counts, author string }{
+		"after a statement": {`SELECT 1`, "moved_rows=1", "5"},
+		// The error is that of a run that is to end anyway.
+		"while a user meets an error": {`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
+			CREATE TRIGGER refuse AFTER UPDATE ON issues FOR EACH ROW EXECUTE FUNCTION refuse()`, "", "10"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := servicetest.NewGhosts(t)
+			g.Doomed(10, 11)
+			before := g.Value("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`)
+			g.Exec("main", `UPDATE issues SET author_id = 10; UPDATE merge_requests SET author_id = 10`)
+			g.Gate("main", "issues")
+			g.Exec("main", c.sql)
+			g.Shut("main", servicetest.App)
+			s := g.Service()
+			r := g.Begin(s)
+			g.AtGate("main", servicetest.App)
+			if _, err := s.CancelRun(context.Background(), r.ID, ""); err != nil {
+				t.Fatal(err)
+			}
+			g.Lift("main", servicetest.App)
+			r = servicetest.Ended(t, s, r.ID)
+			servicetest.WantState(t, r, repo.RunCancelled)
+			servicetest.WantCounts(t, r, c.counts)
+			g.Want("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`, before)
+			g.Want("main", `SELECT i.author_id || ' ' || m.author_id FROM issues i, merge_requests m`, c.author+" 10")
+			g.WantLog(0, `"level":"ERROR"`)
+		})
 	}
-	g.Lift("main", servicetest.App)
-	r = servicetest.Ended(t, s, r.ID)
-	servicetest.WantState(t, r, repo.RunCancelled)
-	servicetest.WantCounts(t, r, "moved_rows=1")
-	g.Want("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`, before)
-	g.Want("main", `SELECT author_id FROM merge_requests`, "10")
-	g.Want("main", `SELECT author_id FROM issues`, "5")
 }
 
 func TestFault_GhostUserMigration_KilledInTheMiddleItGoesOnWithWhatIsLeft(t *testing.T) {
@@ -159,28 +177,4 @@ func TestFault_GhostUserMigration_KilledInTheMiddleItGoesOnWithWhatIsLeft(t *tes
 	g.Run(g.Service(), "migrated_users=1 deleted_rows=4 moved_rows="+left)
 	g.Want("main", `SELECT count(*) FROM issues WHERE author_id = 5`, "5000")
 	g.Run(g.Service(), "")
-}
-
-func TestGhostUserMigration_CancelledWhileAUserMeetsAnErrorItIsCancelledNotFailed(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGhosts(t)
-	g.Doomed(10)
-	before := g.Value("main", `SELECT consume_after FROM ghost_user_migrations`)
-	g.Exec("main", `UPDATE issues SET author_id = 10`)
-	g.Gate("main", "issues")
-	g.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
-		CREATE TRIGGER refuse AFTER UPDATE ON issues FOR EACH ROW EXECUTE FUNCTION refuse()`)
-	g.Shut("main", servicetest.App)
-	s := g.Service()
-	r := g.Begin(s)
-	g.AtGate("main", servicetest.App)
-	if _, err := s.CancelRun(context.Background(), r.ID, ""); err != nil {
-		t.Fatal(err)
-	}
-	g.Lift("main", servicetest.App)
-	r = servicetest.Ended(t, s, r.ID)
-	servicetest.WantState(t, r, repo.RunCancelled)
-	servicetest.WantCounts(t, r, "")
-	g.Want("main", `SELECT consume_after FROM ghost_user_migrations`, before)
-	g.WantLog(0, `"level":"ERROR"`)
 }
