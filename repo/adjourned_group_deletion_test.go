@@ -212,6 +212,25 @@ func TestGroups_DatesAreTheSameWhateverTheSessionAndHowFarOffTheyAre(t *testing.
 		INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on)
 		VALUES (1, 1, '2026-11-01'), (2, 1, '5874897-12-31'), (3, 1, 'infinity'), (4, 1, '-infinity'), (5, 1, '4000-01-01 BC');
 		UPDATE namespace_details SET deletion_scheduled_at = '2026-11-07', state_metadata = '{"deletion_scheduled_by_user_id": 1}'`)
+	// Midnight of UTC is on another day in both.
+	for _, zone := range []string{"Pacific/Kiritimati", "Pacific/Pago_Pago"} {
+		d := b.inZone(zone, "cache_statement")
+		s, err := d.GroupStores(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for day, want := range map[int]string{20: "[]", 21: "[1 4 5]"} {
+			at := time.Date(2026, 11, day, 0, 0, 0, 0, time.UTC)
+			due, err := d.DueGroups(t.Context(), s, repo.Adjournment{At: at, Days: 14}, []int64{1, 2, 3, 4, 5}, generous)
+			var ids []int64
+			for _, g := range due {
+				ids = append(ids, g.ID)
+			}
+			if got := fmt.Sprint(ids); err != nil || got != want {
+				t.Errorf("%s, on the %dth: due are %s, %v, want %s", zone, day, got, err, want)
+			}
+		}
+	}
 	d := open(t, b.with("datestyle=SQL,DMY"))
 	s, err := d.GroupStores(context.Background())
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 )
 
@@ -106,7 +107,7 @@ func TestFault_Reader_TheNextRunKnowsTheLastWrite(t *testing.T) {
 	p.wantPrimary(p.Reader(someWorker, 0), isBehind)
 	p.end(idle, lease, false)
 
-	time.Sleep(time.Second) // for which a replica that is behind is left alone
+	<-time.After(time.Second) // elapses: for so long a replica that lags is left alone
 	writer, lease := p.run()
 	p.wantReplica(writer)
 	p.write(writer)
@@ -225,7 +226,7 @@ func TestFault_Replica_QueryThatWaitsOrIsCancelledIsLeftToThePrimary(t *testing.
 		t.Fatal(err)
 	}
 	r := p.Reader(someWorker, 0)
-	ctx, cancel := context.WithTimeout(repo.ReadBy(t.Context(), r), 20*time.Second)
+	ctx, cancel := context.WithTimeout(repo.ReadBy(t.Context(), r), devdb.WaitTimeout)
 	defer cancel()
 	p.exec(`INSERT INTO maintenance.replica_positions VALUES ('` + someWorker + `', 1, 1, '0/1')`)
 	p.exec(`INSERT INTO maintenance.leases VALUES ('` + someWorker + `', 'us', 1, now(), now(), now())`)

@@ -127,6 +127,15 @@ func (b *bench) as(role, password string) string {
 	return u.String()
 }
 
+// role makes a role of this database alone, with a password of "x" and what some SQL grants: {role} is its name.
+func (b *bench) role(grants string) (name string) {
+	b.Helper()
+	name = "tester_" + b.value("SELECT oid FROM pg_database WHERE datname = current_database()")
+	b.exec(strings.ReplaceAll("CREATE ROLE {role} LOGIN PASSWORD 'x'; "+grants, "{role}", name))
+	b.Cleanup(func() { b.exec("RESET ROLE; DROP OWNED BY " + name + "; DROP ROLE " + name) })
+	return name
+}
+
 // wantSays fails the test unless there is an error with these words in it.
 func wantSays(t *testing.T, err error, words ...string) {
 	t.Helper()

@@ -167,11 +167,9 @@ func TestSweep_WorksPartitionByPartition(t *testing.T) {
 func TestSweep_ReachesPartitionsThroughTheirTableWhereItMustNotNameThem(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, "ci")
-	b.exec(`INSERT INTO p_ci_builds (id, partition_id, project_id, user_id) SELECT i, 100 + i % 2, 1, 1 FROM generate_series(1, 8) i;
-		CREATE ROLE sweep_parent LOGIN PASSWORD 'x'; GRANT USAGE ON SCHEMA public TO sweep_parent; GRANT SELECT, UPDATE, DELETE ON p_ci_builds TO sweep_parent;
-		GRANT USAGE ON SCHEMA maintenance TO sweep_parent; GRANT SELECT, INSERT, UPDATE ON maintenance.receipts, maintenance.receipt_head TO sweep_parent`)
-	t.Cleanup(func() { b.exec(`DROP OWNED BY sweep_parent; DROP ROLE sweep_parent`) })
-	d := open(t, b.as("sweep_parent", "x"))
+	b.exec(`INSERT INTO p_ci_builds (id, partition_id, project_id, user_id) SELECT i, 100 + i % 2, 1, 1 FROM generate_series(1, 8) i`)
+	d := open(t, b.as(b.role(`GRANT USAGE ON SCHEMA public, maintenance TO {role}; GRANT SELECT, UPDATE, DELETE ON p_ci_builds TO {role};
+		GRANT SELECT, INSERT, UPDATE ON maintenance.receipts, maintenance.receipt_head TO {role}`), "x"))
 	c, err := d.Catalog(context.Background(), map[string][]string{"p_ci_builds": {"user_id"}})
 	if err != nil {
 		t.Fatal(err)

@@ -230,7 +230,7 @@ func (f *fixture) serve(transport credentials.TransportCredentials, change []fun
 	server, conn := f.server, f.conn
 	f.t.Cleanup(func() {
 		_ = conn.Close()
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 		defer cancel()
 		server.Stop(ctx)
 		if err := <-served; err != nil {

@@ -3,8 +3,8 @@ package lfkadmin_test
 import (
 	"context"
 	"testing"
-	"time"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 )
@@ -21,14 +21,15 @@ func TestValidate_TakesAsLongAsItNeeds(t *testing.T) {
 	go func() {
 		done <- patient.Validate(context.Background(), lfkadmin.RealKey{Table: repo.Table{Schema: "public", Name: "c"}, Name: "fk"})
 	}()
-	select {
-	case err := <-done:
+	watch := connect(t, b.url)
+	devdb.Eventually(t, "the statement to wait for longer than the role's limit", func() (waits bool) {
+		err := watch.QueryRow(t.Context(), `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database()
+			AND wait_event_type = 'Lock' AND query_start < clock_timestamp() - interval '400 ms'`).Scan(&waits)
+		return waits || err != nil || len(done) > 0
+	})
+	b.exec(`COMMIT`)
+	if err := <-done; err != nil {
 		t.Error(err)
-	case <-time.After(time.Second):
-		b.exec(`COMMIT`)
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
 	}
 	b.want(`SELECT convalidated FROM pg_constraint WHERE conname = 'fk'`, "true")
 }

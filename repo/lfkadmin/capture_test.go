@@ -128,10 +128,7 @@ func TestCapture_NothingOfADeletionDependsOnTheSession(t *testing.T) {
 func TestCapture_ARoleWithoutRightsOnTheQueueMayDelete(t *testing.T) {
 	b := partitioned(t)
 	b.track("p", "")
-	b.exec(`CREATE ROLE deleter_of_p LOGIN PASSWORD 'x'; GRANT SELECT, DELETE ON p, leaves.b TO deleter_of_p; GRANT USAGE ON SCHEMA leaves TO deleter_of_p;
-		REVOKE ALL ON SCHEMA maintenance FROM PUBLIC`)
-	t.Cleanup(func() { b.exec("DROP OWNED BY deleter_of_p; DROP ROLE deleter_of_p") })
-	b.exec("SET ROLE deleter_of_p")
+	b.exec("SET ROLE " + b.role(`GRANT SELECT, DELETE ON p, leaves.b TO {role}; GRANT USAGE ON SCHEMA leaves TO {role}; REVOKE ALL ON SCHEMA maintenance FROM PUBLIC`))
 	b.exec("DELETE FROM public.p WHERE id = 1; DELETE FROM leaves.b WHERE id = 2")
 	var allowed bool
 	err := b.sql.QueryRow(context.Background(), `SELECT has_table_privilege('public.loose_foreign_keys_deleted_records', 'INSERT')`).Scan(&allowed)
@@ -146,9 +143,7 @@ func TestCapture_NobodyElseCanMakeTriggersThatReportLiveRows(t *testing.T) {
 	b := installed(t)
 	b.exec("CREATE TABLE p (number int PRIMARY KEY)")
 	b.track("p", "number")
-	b.exec("CREATE ROLE forger_of_records; GRANT CREATE ON SCHEMA public TO forger_of_records")
-	t.Cleanup(func() { b.exec("DROP OWNED BY forger_of_records; DROP ROLE forger_of_records") })
-	b.exec("SET ROLE forger_of_records; CREATE TABLE mine (id int, number int)")
+	b.exec("SET ROLE " + b.role("GRANT CREATE ON SCHEMA public TO {role}") + "; CREATE TABLE mine (id int, number int)")
 	for _, function := range []string{"", "_override_table", "_with_number"} {
 		_, err := b.sql.Exec(context.Background(), `CREATE TRIGGER t`+function+` AFTER DELETE ON mine REFERENCING OLD TABLE AS old_table
 			FOR EACH STATEMENT EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records`+function+`('p')`)

@@ -54,12 +54,11 @@ func TestCapture_KeepsTheSpanForTheFirstRowsOfAHugeStatement(t *testing.T) {
 
 func TestCapture_ARoleWithoutRightsLeavesItsSpan(t *testing.T) {
 	b := installed(t)
-	b.exec(`CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (1); DROP ROLE IF EXISTS traced_app; CREATE ROLE traced_app;
-		GRANT DELETE, SELECT ON p TO traced_app`)
+	b.exec(`CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (1)`)
+	application := b.role("GRANT DELETE, SELECT ON p TO {role}")
 	b.track("p", "")
-	b.exec(aTrace + "; SET ROLE traced_app; DELETE FROM p; RESET ROLE")
+	b.exec(aTrace + "; SET ROLE " + application + "; DELETE FROM p; RESET ROLE")
 	b.want(noted, "1:"+aParent)
-	b.exec("REVOKE ALL ON p FROM traced_app; DROP ROLE traced_app")
 }
 
 // oldBody is that of the functions before there were traces.

@@ -103,9 +103,7 @@ func TestLooseForeignKeysCleanup_AHeldLeaseIsAnsweredWithoutWaitingForItsHolder(
 	// As a statement of the holder in flight has it.
 	e.Exec("main", `BEGIN; SELECT FROM maintenance.leases FOR SHARE`)
 	defer e.Exec("main", `ROLLBACK`)
-	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Second)
-	defer cancel()
-	_, err := e.Service(servicetest.OneChild).RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
+	_, err := e.Service(servicetest.OneChild).RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
 	wantHeld(t, err, "somebody", time.Minute)
 }
 
