@@ -58,14 +58,19 @@ func TestDeleteUser_AccountsOfTheSystemStay(t *testing.T) {
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log))
 	for userType := range 19 {
+		e.User(200+userType, userType, 1)
+		e.Insert(servicetest.JobOf(servicetest.Authorized(int64(200 + userType))))
+	}
+	e.Work(s, "delete_user")
+	for userType := range 19 {
 		user := 200 + userType
-		e.User(user, userType, 1)
 		want, rows := servicetest.DeletionRefused+"INTERNAL_USER", "active 0 0"
 		switch userType {
 		case 0, 6, 13, 15:
 			want, rows = servicetest.DeletionDone, fmt.Sprintf("blocked 0 0 f,%d", userType)
 		}
-		servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(int64(user))), want)
+		servicetest.WantDeletion(t, e.Value("main", `SELECT concat_ws(' ', state, metadata ->> 'outcome', nullif(metadata ->> 'reason', ''))
+			FROM maintenance.river_job WHERE (args ->> 'user_id')::integer = $1`, user), want)
 		if got := e.UserRows(user); got != rows {
 			t.Errorf("type %d: %s, want %s", userType, got, rows)
 		}
@@ -199,8 +204,10 @@ func TestDeleteUser_StateBecomesBlockedUnlessItIsBanned(t *testing.T) {
 		user := 10 + i
 		e.User(user, 0, 1)
 		e.Exec("main", fmt.Sprintf(`UPDATE users SET state = %s, updated_at = '2001-01-01' WHERE id = %d`, state, user))
-		servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(int64(user))), servicetest.DeletionDone)
+		e.Insert(servicetest.JobOf(servicetest.Authorized(int64(user))))
 	}
+	e.Work(s, "delete_user")
+	e.Want("main", endedDeletions, "7 "+servicetest.DeletionDone)
 	e.Want("main", `SELECT string_agg(concat_ws(' ', id, state, updated_at > '2001-01-01', (SELECT count(*) FROM ghost_user_migrations WHERE user_id = u.id)), ', ' ORDER BY id) FROM users u WHERE id < 100`,
 		"10 blocked t 1, 11 blocked t 1, 12 blocked t 1, 13 blocked t 1, 14 blocked t 1, 15 blocked f 1, 16 banned f 1")
 }

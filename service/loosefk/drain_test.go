@@ -46,14 +46,14 @@ func TestLooseForeignKeysCleanup_ATableThatIsItsOwnParentIsDoneInOneRun(t *testi
 	e := servicetest.New(t, "main", "main")
 	e.Exec("main", `CREATE TABLE tree (id bigserial PRIMARY KEY, parent_id bigint); CREATE INDEX ON tree (parent_id)`)
 	recording(e, "tree")
-	// A chain of 200 below 1, and a bush below 1001.
-	e.Exec("main", `INSERT INTO tree (id, parent_id) SELECT i, i - 1 FROM generate_series(1, 200) i`)
-	e.Exec("main", `INSERT INTO tree (id, parent_id) SELECT 1000 + i, 1000 + i / 3 FROM generate_series(1, 3000) i`)
+	// A chain of 60 below 1, and a bush below 1001.
+	e.Exec("main", `INSERT INTO tree (id, parent_id) SELECT i, i - 1 FROM generate_series(1, 60) i`)
+	e.Exec("main", `INSERT INTO tree (id, parent_id) SELECT 1000 + i, 1000 + i / 3 FROM generate_series(1, 900) i`)
 	e.Exec("main", `DELETE FROM tree WHERE id IN (1, 1001)`)
 	r := servicetest.RunBatch(t, e.Service("tree: [{table: tree, column: parent_id, on_delete: async_delete}]\n", servicetest.Batches(100, 0)), "main")
 	wantWithinLimits(t, r)
 	e.WantQueue("main", "")
-	e.Want("main", `SELECT count(*) FROM tree WHERE id <= 200 OR id = 1003`, "0")
+	e.Want("main", `SELECT count(*) FROM tree WHERE id <= 60 OR id = 1003`, "0")
 	e.Want("main", `SELECT count(*) FROM tree t WHERE parent_id > 1000 AND NOT EXISTS (SELECT FROM tree p WHERE p.id = t.parent_id)`, "0")
 }
 

@@ -221,7 +221,7 @@ func (c *contract) limit() {
 
 // load has a limit that every write to the log of the database exceeds.
 func (c *contract) load() {
-	c.begin(90)
+	c.begin(60)
 	c.slow()
 	ctx, stop := context.WithCancel(context.Background())
 	writer, stopped := c.e.Connect("main"), make(chan struct{})
@@ -243,7 +243,7 @@ func (c *contract) load() {
 }
 
 func (c *contract) twoAtOnce() {
-	c.begin(60)
+	c.begin(40)
 	c.slow()
 	first, second := c.service(nil, ""), c.service(nil, "")
 	begun := c.started(first)
@@ -257,7 +257,7 @@ func (c *contract) twoAtOnce() {
 }
 
 func (c *contract) leaseLost() {
-	c.begin(60)
+	c.begin(40)
 	c.slow()
 	s := c.service(nil, "")
 	begun := c.started(s)
@@ -277,11 +277,11 @@ func (c *contract) leaseLost() {
 
 // killed kills two processes, one after the other, when some more things are done, anywhere.
 func (c *contract) killed() {
-	c.begin(60)
+	c.begin(40)
 	c.slow()
 	file := c.configuration(nil, "")
 	for range 2 {
-		enough := c.done() + 1 + rand.IntN(12)
+		enough := c.done() + 1 + rand.IntN(8)
 		c.t.Logf("killed when %d things are done", enough)
 		p := c.e.Start("doomed", "", func(o *Order) {
 			o.Worker, o.Database, o.Definitions, o.Configuration = c.Worker, "", "", file
@@ -296,7 +296,7 @@ func (c *contract) killed() {
 }
 
 func (c *contract) stopped() {
-	c.begin(60)
+	c.begin(40)
 	c.slow()
 	s := c.service(nil, "")
 	begun, another := c.started(s), c.service(nil, "")
