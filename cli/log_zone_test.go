@@ -19,7 +19,6 @@ func inIndia(t *testing.T, format string) []string {
 }
 
 func TestLog_IsInUTCAndInOneFormatWhereverTheHostIsAndWhoeverSpeaks(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	for _, format := range []string{"json", "text"} {
 		t.Run(format, func(t *testing.T) {
@@ -69,7 +68,6 @@ func wantUTC(t *testing.T, what, text string) {
 }
 
 func TestServe_AnEndpointOfOpenTelemetryThatIsNoneIsAMistake(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.prepared()
 	server, out := sh.process("serve", "OTEL_EXPORTER_OTLP_ENDPOINT=:::", "CARETAKER_LISTEN=127.0.0.1:0", "CARETAKER_METRICS_LISTEN=")
