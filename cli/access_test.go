@@ -61,7 +61,6 @@ func certifiedUntil(t *testing.T, name string, until time.Duration) (certificate
 }
 
 func TestRoles_OfTokensOverTLS(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.prepared()
 	entry := func(name, role, more string) string {
@@ -115,7 +114,6 @@ func TestRoles_OfTokensOverTLS(t *testing.T) {
 }
 
 func TestRoles_OfCertificates(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.prepared()
 	certificate, key := certified(t, "server")
@@ -132,7 +130,6 @@ func TestRoles_OfCertificates(t *testing.T) {
 }
 
 func TestRoles_AWrongFileOfTokensIsAnErrorAtTheStart(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.prepared()
 	sh.set("CARETAKER_AUTH_TOKENS_FILE", saved(t, "tokens.yml", "- {name: a, role: boss}"))

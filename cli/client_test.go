@@ -8,7 +8,6 @@ import (
 )
 
 func TestRun_ExitsWithTheOutcome(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sql := sh.prepared()
 	sh.defined(oneKey)
@@ -31,7 +30,6 @@ func TestRun_ExitsWithTheOutcome(t *testing.T) {
 }
 
 func TestRun_IsSkippedWhilePausedAndWithoutDefinitions(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.prepared()
 	r := sh.serving()
@@ -52,7 +50,6 @@ func TestRun_IsSkippedWhilePausedAndWithoutDefinitions(t *testing.T) {
 }
 
 func TestClient_ListsAndSwitches(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sql := sh.prepared()
 	sh.defined(oneKey)
@@ -101,7 +98,6 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 }
 
 func TestClient_OutputJSONIsTheAnswer(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.prepared()
 	sh.defined(oneKey)
@@ -123,7 +119,6 @@ func TestClient_OutputJSONIsTheAnswer(t *testing.T) {
 }
 
 func TestClient_UsageIsExit2(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	for _, command := range []string{
 		"bogus", "run", "run a b", "status a b", "pause w", "pause --reason r", "pause w --all --reason r", "pause w x --reason r", "resume", "resume w --all", "pause w --reason r --for -1s", "pause w --reason r --for soon",
@@ -167,13 +162,11 @@ func TestClient_UsageIsExit2(t *testing.T) {
 }
 
 func TestClient_SaysThatNobodyAnswers(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.want(1, "status --address 127.0.0.1:1", "no answer from 127.0.0.1:1: start a server with caretaker serve")
 }
 
 func TestClient_TakesTheAddressFromTheEnvironment(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.set("CARETAKER_ADDRESS", "127.0.0.1:2")
 	sh.want(1, "status", "no answer from 127.0.0.1:2:")
@@ -184,7 +177,6 @@ func TestClient_TakesTheAddressFromTheEnvironment(t *testing.T) {
 }
 
 func TestClient_WarnsOfVariablesThatAreNone(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.set("CARETAKER_ADDDRESS", "127.0.0.1:2")
 	sh.set("CARETAKER_WORKERS_ENABLED", "false")
@@ -192,7 +184,6 @@ func TestClient_WarnsOfVariablesThatAreNone(t *testing.T) {
 }
 
 func TestClient_SendsItsToken(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.prepared()
 	token := filepath.Join(t.TempDir(), "token")
@@ -220,12 +211,6 @@ func TestClient_SendsItsToken(t *testing.T) {
 	}
 	sh.want(0, "status --profile here", worker)
 	sh.want(1, "status --profile there", `there is no profile "there", there are: here`)
-}
-
-func TestClient_AWrongConfigurationFileIsAnError(t *testing.T) {
-	t.Parallel()
-	sh := newShell(t)
-	sh.want(1, "status --config /nowhere --address 127.0.0.1:1", "/nowhere")
 }
 
 // runID is the id in the answer of a run.

@@ -7,7 +7,6 @@ import (
 
 // What goes wrong between client and server names the flag that is missing, or one too many.
 func TestClient_NamesTheFlagThatIsMissing(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.prepared()
 	certificate, key := certified(t, "server")
@@ -49,7 +48,6 @@ func TestClient_NamesTheFlagThatIsMissing(t *testing.T) {
 }
 
 func TestClient_NamesTheCertificateThatIsMissing(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.prepared()
 	certificate, key := certified(t, "server")

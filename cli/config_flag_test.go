@@ -13,7 +13,7 @@ import (
 
 // Every command is called as in its examples, with a file that does not exist, and one with a key that does not.
 func TestConfig_AWrongFileIsAnErrorOfEveryCommand(t *testing.T) {
-	sh := newShell(t)
+	sh := alone(t)
 	t.Chdir(t.TempDir())
 	sh.set("CARETAKER_ADDRESS", "127.0.0.1:1")
 	wrong := filepath.Join(t.TempDir(), "wrong.yml")

@@ -9,7 +9,6 @@ import (
 )
 
 func TestRun_OnATerminalItAsksAndIsHeldToWhatItHasShown(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sql := sh.prepared()
 	sh.defined(oneKey)

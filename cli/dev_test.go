@@ -9,7 +9,6 @@ import (
 )
 
 func TestDev_NeedsNothingElse(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	dir := folder(t)
 	r := sh.serving("dev", "--data-dir", dir, "--listen", "127.0.0.1:0")
@@ -49,7 +48,6 @@ func TestDev_NeedsNothingElse(t *testing.T) {
 }
 
 func TestDev_ListensForOthersOnlyWhenToldThatThisIsSafe(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.want(1, "dev --listen 0.0.0.0:0 --data-dir "+folder(t), `listen: "0.0.0.0:0" can be reached from other hosts`)
 	sh.want(2, "dev --listen nonsense --data-dir "+folder(t), `--listen: "nonsense" is not an address`)
@@ -58,7 +56,6 @@ func TestDev_ListensForOthersOnlyWhenToldThatThisIsSafe(t *testing.T) {
 }
 
 func TestDev_RefusesADirectoryOfOthers(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	dir := folder(t)
 	file := filepath.Join(dir, "loose_foreign_keys.yml")
@@ -79,7 +76,6 @@ func TestDev_RefusesADirectoryOfOthers(t *testing.T) {
 }
 
 func TestDev_TakesItsAddressBeforeItLoadsAnything(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -31,7 +31,6 @@ func findings(t *testing.T, out string) (all []finding) {
 }
 
 func TestDoctor_FindsNothingButMissingIndexesOnTheReferenceSchema(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.applied()
 	out := sh.want(0, "doctor", "0 errors, 3 warnings")
@@ -109,7 +108,6 @@ func faults(taken string) []fault {
 }
 
 func TestDoctor_EachFaultHasANameAndARemedy(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sql := sh.applied()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -156,7 +154,6 @@ func (sh *shell) wantFault(c fault) {
 }
 
 func TestDoctor_GrantsMakeARoleThatItHasNothingToSayAbout(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sql := sh.applied()
 	role := fmt.Sprintf("role_%d", sql.PgConn().PID())
@@ -182,7 +179,6 @@ func TestDoctor_GrantsMakeARoleThatItHasNothingToSayAbout(t *testing.T) {
 }
 
 func TestDoctor_GrantsOfOneDatabaseAreNotMixedWithOthers(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.applied()
 	sh.set("CARETAKER_DATABASES_CI_URL", databases.Clone(t, devdb.Template{Name: "bare", Schema: "ci"}))
@@ -208,7 +204,6 @@ func TestDoctor_GrantsOfOneDatabaseAreNotMixedWithOthers(t *testing.T) {
 }
 
 func TestDoctor_AWrongConfigurationIsAnError(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.want(1, "doctor --config /nowhere", "error    configuration:", "/nowhere")
 	sh.want(1, "doctor --grants --config /nowhere", "/nowhere")

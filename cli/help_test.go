@@ -33,7 +33,7 @@ func words(line string) (all []string) {
 
 // Examples are tried on an address at which nobody listens, and without databases: what is left is usage.
 func TestHelp_ExamplesOfEveryCommandParse(t *testing.T) {
-	sh := newShell(t)
+	sh := alone(t)
 	t.Chdir(t.TempDir())
 	if err := os.WriteFile("heads-2026-11-22", []byte("main 1 "+strings.Repeat("0", 64)), 0o600); err != nil {
 		t.Fatal(err)
@@ -68,7 +68,6 @@ func TestHelp_ExamplesOfEveryCommandParse(t *testing.T) {
 }
 
 func TestVersion_SaysWhatItIsMadeOf(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.want(0, "version", "caretaker ", runtime.Version(), "in every database")
 	v := document(t, sh.want(0, "version -o json"))
@@ -78,7 +77,6 @@ func TestVersion_SaysWhatItIsMadeOf(t *testing.T) {
 }
 
 func TestCompletion_OffersNamesAndFilesOnlyWhereFilesAreMeant(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.set("CARETAKER_ADDRESS", "127.0.0.1:1")
 	sh.set("CARETAKER_DATABASES_EU_SHOP_URL", "postgres://127.0.0.1:1/x")

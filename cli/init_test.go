@@ -78,7 +78,7 @@ func pageOf(t *testing.T, url string) string {
 }
 
 func TestInit_FromAnEmptyDatabaseToCleanedChildrenWithoutAWordOfGitLab(t *testing.T) {
-	sh := newShell(t)
+	sh := alone(t)
 	url, conn := shop(t)
 	dir := t.TempDir()
 	file, definitions := filepath.Join(dir, "caretaker.yml"), filepath.Join(dir, "loose_foreign_keys.yml")
@@ -129,7 +129,6 @@ func TestInit_FromAnEmptyDatabaseToCleanedChildrenWithoutAWordOfGitLab(t *testin
 }
 
 func TestDoctor_GrantsOfChildrenOfOtherSchemasSuffice(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	url, conn := shop(t)
 	dir := t.TempDir()
@@ -163,7 +162,6 @@ func TestDoctor_GrantsOfChildrenOfOtherSchemasSuffice(t *testing.T) {
 }
 
 func TestMigrate_SaysWhichRightIsMissing(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	_, conn := shop(t)
 	role := fmt.Sprintf("role_%d", conn.PgConn().PID())
@@ -174,7 +172,6 @@ func TestMigrate_SaysWhichRightIsMissing(t *testing.T) {
 }
 
 func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.set("CARETAKER_LISTEN", "") // it would win over --listen
 	url, _ := shop(t)

@@ -62,7 +62,7 @@ next_child: [{table: slow, column: slow_id, on_delete: async_delete}]
 
 func newTracedEstate(t *testing.T) *tracedEstate {
 	t.Helper()
-	sh := newShell(t)
+	sh := alone(t)
 	e := &tracedEstate{jaeger: startJaeger(t), sh: sh}
 	urls := map[string]string{}
 	for _, name := range []string{"main", "ci", "sec"} {

@@ -6,7 +6,6 @@ import (
 )
 
 func TestJobs_ListsAndRetriesThem(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	conn := sh.prepared()
 	sh.set("CARETAKER_JOBS_ENABLED", "false")
@@ -47,7 +46,6 @@ func TestJobs_ListsAndRetriesThem(t *testing.T) {
 }
 
 func TestJobs_SayWhatARefusalOrAFailureIsAbout(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	conn := sh.prepared()
 	sh.set("CARETAKER_JOBS_ENABLED", "false")
@@ -67,7 +65,6 @@ func TestJobs_SayWhatARefusalOrAFailureIsAbout(t *testing.T) {
 }
 
 func TestServe_WorksJobsUnlessTheyAreSwitchedOff(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	conn := sh.prepared()
 	execute(t, conn, `INSERT INTO maintenance.river_job (kind, args, max_attempts) VALUES ('delete_placeholder_user', '{"placeholder_user_id": 1}', 25)`)
@@ -95,7 +92,6 @@ func TestServe_WorksJobsUnlessTheyAreSwitchedOff(t *testing.T) {
 }
 
 func TestServe_RefusesAQueueThatIsNotMigrated(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	conn := sh.prepared()
 	execute(t, conn, `DROP TABLE maintenance.river_migration`)
@@ -103,7 +99,6 @@ func TestServe_RefusesAQueueThatIsNotMigrated(t *testing.T) {
 }
 
 func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	conn := sh.prepared()
 	sh.set("CARETAKER_JOBS_ENABLED", "false")
@@ -154,7 +149,6 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 }
 
 func TestJobsCancel_SaysWhatItDidAndWhatIsWrong(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	conn := sh.prepared()
 	sh.set("CARETAKER_JOBS_ENABLED", "false")

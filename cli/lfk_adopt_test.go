@@ -29,7 +29,6 @@ func fileText(t *testing.T, path string) string {
 }
 
 func TestLfkAdopt_ThereAndBack(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sql, file := sh.adoptable("ON DELETE CASCADE")
 	before := fileText(t, file)
@@ -68,7 +67,6 @@ func TestLfkAdopt_ThereAndBack(t *testing.T) {
 }
 
 func TestLfkAdopt_RefusesWhatCannotBeLoose(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sql, file := sh.adoptable("")
 	sql(`CREATE INDEX ON orders (customer_id); ALTER TABLE orders ALTER customer_id SET NOT NULL`)
@@ -93,7 +91,6 @@ func TestLfkAdopt_RefusesWhatCannotBeLoose(t *testing.T) {
 
 // TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint: nothing is dropped with it, and the command adds its own.
 func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sql, file := sh.adoptable("ON DELETE CASCADE")
 	sql(`CREATE INDEX ON orders (customer_id); ALTER TABLE orders ADD kind text`)
@@ -124,7 +121,6 @@ func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing
 }
 
 func TestLfkOrphans_SaysWhereToGoOn(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sql, _ := sh.adoptable("ON DELETE CASCADE")
 	sql(`INSERT INTO z SELECT i % 10 FROM generate_series(1, 40) i; INSERT INTO customers VALUES (3); INSERT INTO z VALUES (NULL)`)
@@ -146,7 +142,6 @@ func TestLfkOrphans_SaysWhereToGoOn(t *testing.T) {
 }
 
 func TestLfkAdopt_NamesMayBeQuoted(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sql, _ := sh.adoptable("")
 	sql(`CREATE TABLE "Kid.Table" ("Cust.Id" bigint, "a""b,c" bigint, FOREIGN KEY ("Cust.Id") REFERENCES customers ON DELETE CASCADE);
@@ -162,7 +157,6 @@ func TestLfkAdopt_NamesMayBeQuoted(t *testing.T) {
 }
 
 func TestLfk_TablesAreTrackedWithoutDefinitionsThatCanBeRead(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	conn := sh.database("main", migrated(""))
 	sh.defined("c: 1\n")

@@ -8,7 +8,6 @@ import (
 )
 
 func TestLfk_FromAnEmptyDatabaseToACleanLint(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sql := sh.configured("main")
 	sh.defined("c: [{table: p, column: p_id, on_delete: async_delete}]")
@@ -32,7 +31,6 @@ func TestLfk_FromAnEmptyDatabaseToACleanLint(t *testing.T) {
 }
 
 func TestLfk_OutputJSONIsOneDocument(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sql := sh.database("main", migrated(""))
 	sh.defined("c: [{table: p, column: p_id, on_delete: async_delete}]\ngone: [{table: p, column: p_id, on_delete: async_delete}]")
@@ -81,7 +79,6 @@ func TestLfk_OutputJSONIsOneDocument(t *testing.T) {
 }
 
 func TestLfk_DeadRecordsAreListedAndRetried(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sql := sh.database("main", migrated(""))
 	sh.want(0, "lfk install")
@@ -101,7 +98,6 @@ func TestLfk_DeadRecordsAreListedAndRetried(t *testing.T) {
 }
 
 func TestLfk_FailingRecordsAreListedWithTheirNextTry(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sql := sh.database("main", migrated(""))
 	sh.want(0, "lfk dead --failing", "no failing records")
@@ -120,7 +116,6 @@ func TestLfk_FailingRecordsAreListedWithTheirNextTry(t *testing.T) {
 }
 
 func TestLfk_AbsentChildrenAreAcceptedListedAndRevoked(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sql := sh.configured("main")
 	sh.want(1, "lfk accept-absent --list", "run `caretaker migrate` first")
@@ -150,7 +145,6 @@ func TestLfk_AbsentChildrenAreAcceptedListedAndRevoked(t *testing.T) {
 }
 
 func TestLfk_MistakesOfUsageExitWith2(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.database("main", migrated(""))
 	for _, command := range []string{
@@ -168,7 +162,6 @@ func TestLfk_MistakesOfUsageExitWith2(t *testing.T) {
 }
 
 func TestLfk_MalformedDefinitionsAreFatalWhereTheyAreNeeded(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.database("main", migrated(""))
 	file := sh.defined("c: [{table: p, column: p_id, on_delete: async_drop}]\nd: 1")
@@ -179,7 +172,6 @@ func TestLfk_MalformedDefinitionsAreFatalWhereTheyAreNeeded(t *testing.T) {
 }
 
 func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	main, ci := sh.configured("main"), sh.configured("ci")
 	sh.migrate()
@@ -203,7 +195,6 @@ func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
 }
 
 func TestLfk_OnADatabaseThatIsNotMigratedSaysThatAlone(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.configured("main")
 	sh.defined("c: [{table: p, column: p_id, on_delete: async_delete}]")
@@ -215,7 +206,6 @@ func TestLfk_OnADatabaseThatIsNotMigratedSaysThatAlone(t *testing.T) {
 }
 
 func TestLfk_LintKnowsThatARoundPassesNoDatabaseOver(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	execute(t, sh.configured("main"), "CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id)")
 	sh.configured("ci")

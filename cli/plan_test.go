@@ -33,7 +33,6 @@ users   0      0          1        0
 `
 
 func TestPlan_ShowsWhatADeletionWouldDo(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.people()
 	sh.set("CARETAKER_JOBS_ENABLED", "false")
@@ -60,7 +59,6 @@ func TestPlan_ShowsWhatADeletionWouldDo(t *testing.T) {
 }
 
 func TestPlan_AsJSONIsTheAnswer(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.people()
 	sh.set("CARETAKER_JOBS_ENABLED", "false")

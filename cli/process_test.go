@@ -43,7 +43,6 @@ func signal(t *testing.T, c *exec.Cmd, s os.Signal) {
 }
 
 func TestFault_Signals_TermStopsTheServerInOrder(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.prepared()
 	sh.set("CARETAKER_METRICS_LISTEN", "")
@@ -57,7 +56,6 @@ func TestFault_Signals_TermStopsTheServerInOrder(t *testing.T) {
 }
 
 func TestFault_Signals_InterruptCancelsTheRunThatIsWaitedFor(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sql := sh.prepared()
 	sh.defined(oneKey)

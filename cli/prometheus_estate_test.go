@@ -75,7 +75,7 @@ sleeping: [{table: sleepers, column: sleeper_id, on_delete: async_delete}]
 
 func newWatchedEstate(t *testing.T) *watchedEstate {
 	t.Helper()
-	sh := newShell(t)
+	sh := alone(t)
 	e := &watchedEstate{sh: sh, sql: map[string]*pgx.Conn{}, urls: map[string]string{}, ports: freePorts(t, 2)}
 	for _, name := range []string{"main", "ci", "sec"} {
 		e.urls[name] = databases.Clone(t, devdb.Template{Name: "bare", Schema: name})

@@ -6,7 +6,6 @@ import (
 )
 
 func TestProtect_ListsAndEndsProtections(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.prepared()
 	r := sh.serving()

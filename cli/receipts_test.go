@@ -8,7 +8,6 @@ import (
 )
 
 func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sql := sh.configured("main")
 	sh.want(1, "receipts verify", "run `caretaker migrate` first")

@@ -6,7 +6,6 @@ import (
 )
 
 func TestServe_AReplicaThatCannotBeReadIsAWarning(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sql := sh.prepared()
 	for url, words := range map[string][]string{
@@ -31,7 +30,6 @@ func TestServe_AReplicaThatCannotBeReadIsAWarning(t *testing.T) {
 }
 
 func TestFault_Serve_WarnsOfAPoolerWithoutItsSetting(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sql := sh.prepared()
 	p, err := databases.Cluster(t).Pooler(t.Context(), 3)

@@ -40,7 +40,7 @@ func startNode(t *testing.T, name, url string, environment ...string) *node {
 	if err := os.WriteFile(file, []byte(oneKey), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n.process, n.log = newShell(t).process("serve", append([]string{
+	n.process, n.log = alone(t).process("serve", append([]string{
 		"CARETAKER_DATABASES_MAIN_URL=" + url + "&application_name=" + name, "CARETAKER_LISTEN=127.0.0.1:0", "CARETAKER_METRICS_LISTEN=",
 		"CARETAKER_SCHEDULER_ENABLED=false", "CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS=" + file,
 		"CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_MAX_RUNTIME=1s",

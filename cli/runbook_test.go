@@ -24,7 +24,6 @@ func runbook(t *testing.T) string {
 }
 
 func TestRunbook_NamesCommandsAndFlagsThatThereAre(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	commands := regexp.MustCompile("`caretaker\\s([^`]+)`").FindAllStringSubmatch(runbook(t), -1)
 	for _, m := range commands {
@@ -40,7 +39,6 @@ func TestRunbook_NamesCommandsAndFlagsThatThereAre(t *testing.T) {
 }
 
 func TestRunbook_StatementsWork(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	url := databases.Clone(t, devdb.Template{Name: "bare", Schema: "main"})
 	sh.set("CARETAKER_DATABASES_MAIN_URL", url)

@@ -15,7 +15,7 @@ import (
 )
 
 func TestServe_ServesUntilItIsStopped(t *testing.T) {
-	sh := newShell(t)
+	sh := alone(t)
 	sh.prepared()
 	sh.defined(oneKey)
 	r := sh.serving()
@@ -37,7 +37,6 @@ func TestServe_ServesUntilItIsStopped(t *testing.T) {
 }
 
 func TestServe_StopsRunsInOrder(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sql := sh.prepared()
 	sh.defined(oneKey)
@@ -65,7 +64,6 @@ func TestServe_StopsRunsInOrder(t *testing.T) {
 }
 
 func TestServe_RefusesWhatCannotWork(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.want(1, "serve", "databases.main.url is required", "CARETAKER_DATABASES_MAIN_URL")
 	sh.set("CARETAKER_DATABASES_MAIN_URL", databases.Clone(t, devdb.Template{Name: "bare"}))
@@ -141,7 +139,6 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 }
 
 func TestServe_NamesFileAndLineOfAMistake(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.set("CARETAKER_DATABASES_MAIN_URL", "postgres://u@127.0.0.1:1/d")
 	file := filepath.Join(t.TempDir(), "c.yml")
@@ -182,7 +179,6 @@ func forward(t *testing.T, from, to string) {
 }
 
 func TestServe_StartsBeforeItsDatabase(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.prepared()
 	sh.defined(oneKey)
@@ -209,7 +205,6 @@ func TestServe_StartsBeforeItsDatabase(t *testing.T) {
 }
 
 func TestMigrate_ReportsWhatItApplied(t *testing.T) {
-	t.Parallel()
 	sh := newShell(t)
 	sh.configured("main")
 	sh.configured("ci")

@@ -41,8 +41,15 @@ type shell struct {
 	databases *devdb.Tests
 }
 
-// newShell returns a shell whose servers listen on free ports.
+// newShell lets the test run in parallel, and returns a shell whose servers listen on free ports.
 func newShell(t *testing.T) *shell {
+	t.Helper()
+	t.Parallel()
+	return alone(t)
+}
+
+// alone is newShell for a test that is not parallel, as it concerns the whole process.
+func alone(t *testing.T) *shell {
 	t.Helper()
 	return &shell{t, map[string]string{
 		"HOME": t.TempDir(), "CARETAKER_LISTEN": "127.0.0.1:0", "CARETAKER_METRICS_LISTEN": "127.0.0.1:0",

@@ -86,7 +86,7 @@ func TestLoad_EnvironmentAloneIsEnough(t *testing.T) {
 	t.Parallel()
 	got, err := loadWork("", []string{"PATH=/bin", mainURL})
 	want := both{&Config{
-		Listen: "127.0.0.1:50051", MetricsListen: "127.0.0.1:9464", LogLevel: "info", SchedulerEnabled: true, JobsEnabled: true,
+		Listen: "127.0.0.1:50051", MetricsListen: "127.0.0.1:9464", LogLevel: "info", SchedulerEnabled: true, JobsEnabled: true, //nolint:gocritic // the defaults, nothing listens
 		Databases: []Database{{Name: "main", URL: "postgres://u:secret@db/main"}},
 	}, defaults()}
 	same(t, got, want, err)

@@ -183,7 +183,7 @@ func TestCluster_APersistentOne(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		late := &Cluster{config: c.config, folder: c.folder, owner: c.owner, password: c.password, port: databases.Cluster(t).port}
+		late := &Cluster{config: c.config, folder: c.folder, owner: c.owner, password: c.password, port: owned.Cluster(t).port}
 		if err := late.try(t.Context(), found); !errors.Is(err, errPortTaken) {
 			t.Errorf("error %v", err)
 		}
@@ -192,7 +192,7 @@ func TestCluster_APersistentOne(t *testing.T) {
 		}
 	})
 	t.Run("gives up a port that is taken", func(t *testing.T) {
-		other := databases.Cluster(t)
+		other := owned.Cluster(t)
 		if err := os.WriteFile(c.folder.file("port"), []byte(strconv.Itoa(other.port)), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -205,7 +205,7 @@ func TestCluster_APersistentOne(t *testing.T) {
 
 func TestCluster_AsksForAPassword(t *testing.T) {
 	t.Parallel()
-	c := databases.Cluster(t)
+	c := owned.Cluster(t)
 	if answers(strings.Replace(c.URL("postgres"), c.password, "wrong", 1)) {
 		t.Error("a wrong password opens the door")
 	}

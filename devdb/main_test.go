@@ -8,14 +8,14 @@ import (
 	"go.uber.org/goleak"
 )
 
-// databases serves all tests of the package, on a cluster of its own.
-var databases = Tests{Settings: map[string]string{"cluster_name": "devdb"}}
+// databases serves tests of what is in databases, owned those of clusters and of their templates.
+var databases, owned = Tests{}, Tests{Settings: map[string]string{"cluster_name": "devdb"}}
 
 func TestMain(m *testing.M) {
 	if os.Getenv(helperDir) != "" {
 		os.Exit(helper())
 	}
-	code := databases.Run(m)
+	code := max(databases.Run(m), owned.Run(suite(func() int { return 0 })))
 	if err := goleak.Find(); err != nil {
 		fmt.Println(err)
 		code = max(code, 1)

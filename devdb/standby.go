@@ -23,10 +23,13 @@ func (c *Cluster) Standby(ctx context.Context, settings map[string]string) (*Clu
 	if c.attached {
 		return nil, errors.New("a cluster that several processes share gets no standby: start one with Start")
 	}
-	config := Config{Ephemeral: true, Dir: c.throwAwayDir(), Log: c.config.Log, Settings: map[string]string{
+	// A standby refuses to start with fewer connections than its primary.
+	config := Config{Ephemeral: true, Dir: c.throwAwayDir(), Log: c.config.Log, Settings: map[string]string{}}
+	maps.Copy(config.Settings, c.config.Settings)
+	maps.Copy(config.Settings, map[string]string{
 		"hot_standby":      "on",
 		"primary_conninfo": fmt.Sprintf("host=127.0.0.1 port=%d user=%s password=%s application_name=standby", c.port, superuser, c.password),
-	}}
+	})
 	maps.Copy(config.Settings, settings)
 	f, err := config.open(ctx, c.owner)
 	if err != nil {

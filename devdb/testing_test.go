@@ -23,9 +23,9 @@ func TestTests_ClonesAreApartAndEqualTheirTemplate(t *testing.T) {
 		_, err = conn.Exec(ctx, "CREATE TABLE mine AS SELECT 1 AS n")
 		return errors.Join(err, conn.Close(ctx))
 	}}
-	one, two := databases.Clone(t, from), databases.Clone(t, from)
+	one, two := owned.Clone(t, from), owned.Clone(t, from)
 	run(t, one, "INSERT INTO mine VALUES (2)", "DELETE FROM vulnerabilities")
-	for url, want := range map[string]string{one: "2", two: "1", databases.Clone(t, from): "1"} {
+	for url, want := range map[string]string{one: "2", two: "1", owned.Clone(t, from): "1"} {
 		if got := column(t, url, "SELECT count(*)::text FROM mine")[0]; got != want {
 			t.Errorf("%s rows, want %s", got, want)
 		}
@@ -40,7 +40,7 @@ func TestTests_ClonesAreDroppedWithTheirConnections(t *testing.T) {
 	var url string
 	var open *pgx.Conn
 	t.Run("uses a clone", func(t *testing.T) {
-		url = databases.Clone(t, Template{Name: "empty"})
+		url = owned.Clone(t, Template{Name: "empty"})
 		var err error
 		if open, err = pgx.Connect(context.Background(), url); err != nil {
 			t.Fatal(err)
@@ -60,7 +60,7 @@ func TestTests_ManyTestsCloneAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			if !answers(databases.Clone(t, Template{Name: "at_once", Schema: "ci"})) {
+			if !answers(owned.Clone(t, Template{Name: "at_once", Schema: "ci"})) {
 				t.Error("no answer")
 			}
 		})
@@ -85,7 +85,7 @@ func TestTests_FailedPreparationFailsEveryTestThatAsks(t *testing.T) {
 		f := &failing{}
 		func() {
 			defer func() { _ = recover() }()
-			databases.Clone(f, broken)
+			owned.Clone(f, broken)
 		}()
 		if !strings.Contains(f.said, "broken") || !strings.Contains(f.said, "no migrations today") {
 			t.Errorf("it said %q", f.said)
@@ -118,9 +118,9 @@ func BenchmarkClone(b *testing.B) {
 	for _, schema := range []string{"", "main", "all"} {
 		b.Run("schema="+schema, func(b *testing.B) {
 			from := Template{Name: "benchmark" + schema, Schema: schema}
-			databases.Clone(b, from)
+			owned.Clone(b, from)
 			for b.Loop() {
-				databases.Clone(b, from)
+				owned.Clone(b, from)
 			}
 		})
 	}

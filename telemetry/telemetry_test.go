@@ -135,7 +135,7 @@ func TestShutdown_DoesNotWaitForADeadCollector(t *testing.T) {
 	}
 	_, span := otel.Tracer("test").Start(t.Context(), "maintenance.run")
 	span.End()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // elapses: the collector never answers
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second) //nolint:gocritic // elapses: the collector never answers
 	defer cancel()
 	if err := telemetry.Shutdown(ctx); err == nil {
 		t.Error("got no error for what was lost")

@@ -172,7 +172,7 @@ func TestChromium_SaysWhatIsDown(t *testing.T) {
 	if got := script[string](b, `return document.body.innerText`); !strings.Contains(got, "does not answer") || !strings.Contains(got, r.TraceID) {
 		t.Errorf("got %s", got)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second) // elapses: the browser keeps its connection
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:gocritic // elapses: the browser keeps its connection
 	defer cancel()
 	f.site.Stop(ctx)
 	b.eventually("the server is said to be gone", func() bool { return script[bool](b, `return document.getElementById("lost").checkVisibility()`) })

@@ -2,7 +2,7 @@ package cli
 
 import "testing"
 
-func TestWords_CallsAreCommandsAndNoneIsSaidTwice(t *testing.T) {
+func TestExplain_CallsAreCommandsAndNoneIsSaidTwice(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"run 7 is at work, WatchRun (caretaker watch 7) follows it":  "run 7 is at work, caretaker watch 7 follows it",
