@@ -52,18 +52,15 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 	if err != nil || !ours || fired.State != repo.RunSkipped || !strings.Contains(fired.Reason, "WORKER_PAUSED") {
 		t.Errorf("%+v, %t, %v", fired, ours, err)
 	}
-}
 
-func TestResumeWorker_OfAllWorkersLeavesThosePausedByThemselves(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "main", "main")
-	s := e.Service(servicetest.OneChild, e.WithQueue)
+	// The end of it leaves those that are paused by themselves.
+	servicetest.Resume(t, s, service.AllWorkers)
 	servicetest.Pause(t, s, servicetest.AdjournedGroups)
 	servicetest.Pause(t, s, service.AllWorkers)
 	if by := pausedBy(t, s, servicetest.AdjournedGroups); by != service.AllWorkers {
 		t.Errorf("paused by %q, want that of all first", by)
 	}
-	st := servicetest.Resume(t, s, service.AllWorkers)
+	st = servicetest.Resume(t, s, service.AllWorkers)
 	if st.Paused != nil || st.Condition != service.ConditionIdle || !strings.Contains(st.ConditionDetail, "also paused individually: "+servicetest.AdjournedGroups) {
 		t.Errorf("%+v", st)
 	}

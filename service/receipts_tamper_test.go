@@ -99,16 +99,16 @@ func TestVerifyReceipts_AForgedCheckpointIsSeen(t *testing.T) {
 	// Without its constraints the table takes what a forger writes.
 	e.Exec("main", `ALTER TABLE maintenance.receipts DROP CONSTRAINT receipts_pkey, ALTER hash DROP NOT NULL`)
 	for sql, want := range map[string]string{
-		`UPDATE maintenance.receipt_head SET pruned_sequence = 20`:                                                                                               "receipt 1 was inserted: the first one is 21",
-		`UPDATE maintenance.receipt_head SET pruned_sequence = -5`:                                                                                               "receipts -4 to 0 are missing",
-		`DELETE FROM maintenance.receipts WHERE sequence < 4; UPDATE maintenance.receipt_head SET pruned_sequence = 3`:                                           "receipt 4 is not as it was written, or the one before it is not",
-		`UPDATE maintenance.receipts SET sequence = sequence + 1 WHERE sequence = 5`:                                                                             "receipt 5 is missing",
-		`UPDATE maintenance.receipts SET keys = '{9}', keys_digest = sha256('{9}') WHERE sequence = 3`:                                                           "receipt 3 is not as it was written, or the one before it is not",
-		`UPDATE maintenance.receipts SET run_id = NULL, job_id = 5, requested_by = run_id WHERE sequence = 3`:                                                    "receipt 3 is not as it was written, or the one before it is not",
-		`UPDATE maintenance.receipts SET at = at AT TIME ZONE 'UTC' AT TIME ZONE 'Asia/Kathmandu' WHERE sequence = 3`:                                            "receipt 3 is not as it was written, or the one before it is not",
-		`UPDATE maintenance.receipts SET lowest_key = highest_key || ',', highest_key = '' WHERE sequence = 3`:                                                   "receipt 3 is not as it was written, or the one before it is not",
-		`UPDATE maintenance.receipts SET hash = NULL`:                                                 "receipt 1 is not as it was written, or the one before it is not",
-		`INSERT INTO maintenance.receipts SELECT * FROM maintenance.receipts WHERE sequence = 3`: "receipt 3 was inserted",
+		`UPDATE maintenance.receipt_head SET pruned_sequence = 20`:                                                     "receipt 1 was inserted: the first one is 21",
+		`UPDATE maintenance.receipt_head SET pruned_sequence = -5`:                                                     "receipts -4 to 0 are missing",
+		`DELETE FROM maintenance.receipts WHERE sequence < 4; UPDATE maintenance.receipt_head SET pruned_sequence = 3`: "receipt 4 is not as it was written, or the one before it is not",
+		`UPDATE maintenance.receipts SET sequence = sequence + 1 WHERE sequence = 5`:                                   "receipt 5 is missing",
+		`UPDATE maintenance.receipts SET keys = '{9}', keys_digest = sha256('{9}') WHERE sequence = 3`:                 "receipt 3 is not as it was written, or the one before it is not",
+		`UPDATE maintenance.receipts SET run_id = NULL, job_id = 5, requested_by = run_id WHERE sequence = 3`:          "receipt 3 is not as it was written, or the one before it is not",
+		`UPDATE maintenance.receipts SET at = at AT TIME ZONE 'UTC' AT TIME ZONE 'Asia/Kathmandu' WHERE sequence = 3`:  "receipt 3 is not as it was written, or the one before it is not",
+		`UPDATE maintenance.receipts SET lowest_key = highest_key || ',', highest_key = '' WHERE sequence = 3`:         "receipt 3 is not as it was written, or the one before it is not",
+		`UPDATE maintenance.receipts SET hash = NULL`:                                                                  "receipt 1 is not as it was written, or the one before it is not",
+		`INSERT INTO maintenance.receipts SELECT * FROM maintenance.receipts WHERE sequence = 3`:                       "receipt 3 was inserted",
 	} {
 		e.Exec("main", sql)
 		check, err := service.VerifyReceipts(context.Background(), e.Open[0], nil)

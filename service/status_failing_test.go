@@ -45,7 +45,7 @@ func TestStatus_FailingSinceTheFirstRunThatFailedAfterTheLastSuccess(t *testing.
 	}
 }
 
-func TestStatus_FailureClassIsThatOfTheNewestRun(t *testing.T) {
+func TestStatus_FailureClassIsThatOfTheNewestRunAlsoOfADeadProcess(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
@@ -63,6 +63,21 @@ func TestStatus_FailureClassIsThatOfTheNewestRun(t *testing.T) {
 			VALUES ('0197c000-0000-7000-8000-000000000001', $1, 'main', 'request', 'failed', $2, $3, '0', now())`, servicetest.LooseForeignKeys, text[0], text[1])
 		wantFailing(t, servicetest.Status(t, s), want, "main", text[1])
 	}
+
+	// A run of a dead process has failed after its time.
+	e.Exec("main", `TRUNCATE maintenance.runs`)
+	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl, heartbeat_at)
+		VALUES ('0197c000-0000-7000-8000-000000000001', $1, 'main', 'schedule', 'running', '40 s', now() - interval '30 s')`, servicetest.LooseForeignKeys)
+	lastSign := e.Value("main", `SELECT to_char(heartbeat_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') FROM maintenance.runs`)
+	if st := servicetest.WantCondition(t, s, service.ConditionRunning, "no heartbeat since "+lastSign); !strings.Contains(st.CurrentRun.Reason, lastSign) {
+		t.Errorf("reason %q", st.CurrentRun.Reason)
+	}
+	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_at = now() - interval '41 s'`)
+	st := servicetest.WantCondition(t, s, service.ConditionFailing, "LEASE_LOST")
+	if st.CurrentRun != nil || st.LastRun == nil || st.LastRun.State != repo.RunFailed {
+		t.Errorf("%+v", st)
+	}
+	e.Want("main", `SELECT finished_at = heartbeat_at FROM maintenance.runs`, "true")
 }
 
 func TestStatus_FailureToReachADatabaseEndsWhenItAnswers(t *testing.T) {
