@@ -107,8 +107,10 @@ func TestPauseWorker_TheLastPauseCountsAndEndsByItself(t *testing.T) {
 		worker, reason string
 		ttl            time.Duration
 	}{
-		{servicetest.LooseForeignKeys, "short", time.Minute}, {servicetest.LooseForeignKeys, "for good", 0},
-		{servicetest.LooseForeignKeys, "long", time.Hour}, {" * ", " soon over ", time.Second},
+		{servicetest.LooseForeignKeys, "short", time.Minute},
+		{servicetest.LooseForeignKeys, "for good", 0},
+		{servicetest.LooseForeignKeys, "long", time.Hour},
+		{" * ", " soon over ", time.Second},
 	} {
 		st := servicetest.Must(s.PauseWorker(context.Background(), c.worker, c.reason, "alice", c.ttl))(t)
 		if p := st.Paused; p == nil || p.Reason != strings.TrimSpace(c.reason) || p.Until.IsZero() != (c.ttl == 0) ||
@@ -139,8 +141,16 @@ func TestPauseWorker_NeedsAReasonAndATTLFromASecondToAYear(t *testing.T) {
 		reason, field string
 		ttl           time.Duration
 	}{
-		{"", "reason", 0}, {" \n", "reason", 0}, {strings.Repeat("ü", 501), "reason", 0}, {"r", "ttl", -time.Second}, {"r", "ttl", time.Nanosecond},
-		{"r", "ttl", time.Second - 1}, {"r", "", time.Second}, {"r", "", 365 * 24 * time.Hour}, {"r", "ttl", 365*24*time.Hour + 1}, {"r", "ttl", 1<<63 - 1},
+		{"", "reason", 0},
+		{" \n", "reason", 0},
+		{strings.Repeat("ü", 501), "reason", 0},
+		{"r", "ttl", -time.Second},
+		{"r", "ttl", time.Nanosecond},
+		{"r", "ttl", time.Second - 1},
+		{"r", "", time.Second},
+		{"r", "", 365 * 24 * time.Hour},
+		{"r", "ttl", 365*24*time.Hour + 1},
+		{"r", "ttl", 1<<63 - 1},
 	} {
 		for _, worker := range []string{servicetest.LooseForeignKeys, service.AllWorkers} {
 			_, err := s.PauseWorker(context.Background(), worker, c.reason, "alice", c.ttl)
