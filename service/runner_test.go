@@ -81,7 +81,7 @@ func TestShutdown_TakesNoNewRunsAndLeavesFiresToOthers(t *testing.T) {
 func TestShutdown_WaitsNoLongerThanItsContext(t *testing.T) {
 	t.Parallel()
 	_, s, _, _ := servicetest.NewHalfway(t)
-	ctx, cancel := context.WithTimeoutCause(context.Background(), time.Millisecond, errors.New("enough")) // elapses: the run stands at a gate
+	ctx, cancel := context.WithTimeoutCause(context.Background(), time.Millisecond, errors.New("enough")) //nolint:gocritic // elapses: the run stands at a gate
 	defer cancel()
 	if err := s.Shutdown(ctx); err == nil || !strings.Contains(err.Error(), "enough") {
 		t.Errorf("error %v", err)
