@@ -208,17 +208,17 @@ func userOf(t *testing.T, r service.JobRequest) int64 {
 
 // must returns a function that fails the test if there is an error, and returns the value: must(call())(t).
 func must[T any](value T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		noError(t, err)
+	return func(tb testing.TB) T {
+		tb.Helper()
+		noError(tb, err)
 		return value
 	}
 }
 
 // noError fails the test at once if there is an error.
-func noError(t testing.TB, err error) {
-	t.Helper()
+func noError(tb testing.TB, err error) {
+	tb.Helper()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }

@@ -69,7 +69,7 @@ var uniqueStates = map[string]bool{
 
 func TestQueue_JobIsUniqueWhileItWaitsOrRuns(t *testing.T) {
 	t.Parallel()
-	actor := int64(3)
+	l, actor := newLab(t), int64(3)
 	for name, c := range map[string]struct {
 		first, same, other repo.JobArgs
 		// running says whether it is unique while it runs.
@@ -97,26 +97,22 @@ func TestQueue_JobIsUniqueWhileItWaitsOrRuns(t *testing.T) {
 			false,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			l := newLab(t)
-			for state, unique := range uniqueStates {
-				want := 1
-				if unique && (state != "running" || c.running) {
-					want = 0
-				}
-				l.exec(`TRUNCATE maintenance.river_job`)
-				l.insert(repo.Job{Args: c.first})
-				l.exec(`UPDATE maintenance.river_job SET state = $1::text::maintenance.river_job_state,
-					finalized_at = CASE WHEN $1 IN ('completed', 'cancelled', 'discarded') THEN now() END`, state)
-				if n := l.insert(repo.Job{Args: c.same}); n != want {
-					t.Errorf("%s: %d inserted for the same, want %d", state, n, want)
-				}
-				if n := l.insert(repo.Job{Args: c.other}); n != 1 {
-					t.Errorf("%s: %d inserted for another, want 1", state, n)
-				}
+		for state, unique := range uniqueStates {
+			want := 1
+			if unique && (state != "running" || c.running) {
+				want = 0
 			}
-		})
+			l.exec(`TRUNCATE maintenance.river_job`)
+			l.insert(repo.Job{Args: c.first})
+			l.exec(`UPDATE maintenance.river_job SET state = $1::text::maintenance.river_job_state,
+				finalized_at = CASE WHEN $1 IN ('completed', 'cancelled', 'discarded') THEN now() END`, state)
+			if n := l.insert(repo.Job{Args: c.same}); n != want {
+				t.Errorf("%s, %s: %d inserted for the same, want %d", name, state, n, want)
+			}
+			if n := l.insert(repo.Job{Args: c.other}); n != 1 {
+				t.Errorf("%s, %s: %d inserted for another, want 1", name, state, n)
+			}
+		}
 	}
 }
 

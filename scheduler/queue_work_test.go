@@ -19,100 +19,63 @@ import (
 // fate is a job's state, attempt, outcome and reason in one text.
 const fate = `SELECT concat_ws(' ', state, attempt, metadata ->> 'outcome', nullif(metadata ->> 'reason', '')) FROM maintenance.river_job`
 
-func TestQueue_JobEndsAsItsResultSays(t *testing.T) {
+// TestQueue_JobEndsAsItsAttemptSays works a job once. The trace of the attempt is kept however it ends.
+func TestQueue_JobEndsAsItsAttemptSays(t *testing.T) {
 	t.Parallel()
-	for want, result := range map[string]service.JobResult{
-		"completed 1 succeeded":                {Outcome: service.JobSucceeded},
-		"completed 1 skipped TARGET_GONE":      {Outcome: service.JobSkipped, Reason: "TARGET_GONE"},
-		"completed 1 restored RIGHTS_MISSING":  {Outcome: service.JobRestored, Reason: "RIGHTS_MISSING"},
-		"cancelled 1 refused STILL_REFERENCED": {Outcome: service.JobRefused, Reason: "STILL_REFERENCED"},
-		"scheduled 0":                          {Snooze: time.Hour},
-	} {
-		t.Run(want, func(t *testing.T) {
-			t.Parallel()
-			l := newLab(t)
-			l.insert(deleteUser(1))
-			l.work(l.Queue, &jobs{do: func(context.Context, service.JobRequest) (service.JobResult, error) { return result, nil }})
-			l.until(fate, want)
-		})
+	const said, trace = `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, "0af7651916cd43dd8448eb211c80319c"
+	result := func(r service.JobResult) func(context.Context, *lab) (service.JobResult, error) {
+		return func(context.Context, *lab) (service.JobResult, error) { return r, nil }
 	}
-}
-
-func TestQueue_TraceOfTheLastAttemptIsKeptHoweverItEnds(t *testing.T) {
-	t.Parallel()
-	for state, do := range map[string]func() (service.JobResult, error){
-		"completed": func() (service.JobResult, error) { return service.JobResult{Outcome: service.JobSucceeded}, nil },
-		"retryable": func() (service.JobResult, error) { return service.JobResult{}, errors.New("no") },
-		"cancelled": func() (service.JobResult, error) { return service.JobResult{Outcome: service.JobRefused}, nil },
-		"scheduled": func() (service.JobResult, error) { return service.JobResult{Snooze: time.Hour}, nil },
+	fails := func(context.Context, *lab) (service.JobResult, error) { return service.JobResult{}, errors.New("no") }
+	for _, c := range []struct {
+		attempts int
+		do       func(context.Context, *lab) (service.JobResult, error)
+		fate     string
+		also     [2]string
+	}{
+		{do: result(service.JobResult{Outcome: service.JobSucceeded}), fate: "completed 1 succeeded"},
+		{do: result(service.JobResult{Outcome: service.JobSkipped, Reason: "TARGET_GONE"}), fate: "completed 1 skipped TARGET_GONE"},
+		{do: result(service.JobResult{Outcome: service.JobRestored, Reason: "RIGHTS_MISSING"}), fate: "completed 1 restored RIGHTS_MISSING"},
+		{
+			do:   result(service.JobResult{Outcome: service.JobRefused, Reason: "INTERNAL_USER", Message: "of a type that stays"}),
+			fate: "cancelled 1 refused INTERNAL_USER", also: [2]string{said, "refused: INTERNAL_USER: of a type that stays"},
+		},
+		{do: result(service.JobResult{Snooze: time.Hour}), fate: "scheduled 0"},
+		{do: fails, attempts: 24, fate: "discarded 25 discarded"},
+		// A failed job waits the fourth power of its attempt.
+		{do: fails, attempts: 9, fate: "retryable 10 failed", also: [2]string{
+			`SELECT scheduled_at - attempted_at BETWEEN interval '9000 s' AND interval '11060 s' FROM maintenance.river_job`, "true",
+		}},
+		{attempts: 9, do: func(ctx context.Context, l *lab) (service.JobResult, error) {
+			err := l.main.Pool().QueryRow(ctx, `SELECT secret FROM missing`).Scan()
+			return service.JobResult{}, fmt.Errorf("delete the user: %w", err)
+		}, fate: "retryable 10 failed", also: [2]string{said, "internal error; the log of this job has it"}},
 	} {
-		t.Run(state, func(t *testing.T) {
+		t.Run(c.fate+" "+c.also[1], func(t *testing.T) {
 			t.Parallel()
 			l := newLab(t)
 			l.insert(deleteUser(1))
-			l.work(l.Queue, &jobs{do: func(context.Context, service.JobRequest) (service.JobResult, error) {
-				r, err := do()
-				r.TraceID = "0af7651916cd43dd8448eb211c80319c"
+			l.exec(`UPDATE maintenance.river_job SET attempt = $1`, c.attempts)
+			w := &jobs{do: func(ctx context.Context, _ service.JobRequest) (service.JobResult, error) {
+				r, err := c.do(ctx, l)
+				r.TraceID = trace
 				return r, err
-			}})
-			l.until(`SELECT state::text FROM maintenance.river_job`, state)
+			}}
+			l.work(l.Queue, w)
+			l.until(fate, c.fate)
+			if c.also[0] != "" {
+				l.want(c.also[0], c.also[1])
+			}
 			listed, err := l.main.ListJobs(context.Background(), repo.JobList{Limit: 10})
-			if err != nil || len(listed) != 1 || listed[0].TraceID != "0af7651916cd43dd8448eb211c80319c" {
+			if err != nil || len(listed) != 1 || listed[0].TraceID != trace {
 				t.Errorf("%+v, %v", listed, err)
+			}
+			l.stop(l.Queue)
+			if n := len(w.seen()); n != 1 {
+				t.Errorf("worked %d times", n)
 			}
 		})
 	}
-}
-
-func TestQueue_RefusedJobKeepsItsReasonAndIsNotTriedAgain(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
-	l.insert(deleteUser(1))
-	w := &jobs{do: func(context.Context, service.JobRequest) (service.JobResult, error) {
-		return service.JobResult{Outcome: service.JobRefused, Reason: "INTERNAL_USER", Message: "of a type that stays"}, nil
-	}}
-	l.work(l.Queue, w)
-	l.until(fate, "cancelled 1 refused INTERNAL_USER")
-	l.want(`SELECT errors[1] ->> 'error' FROM maintenance.river_job`, "refused: INTERNAL_USER: of a type that stays")
-	l.stop(l.Queue)
-	if n := len(w.seen()); n != 1 {
-		t.Errorf("worked %d times", n)
-	}
-}
-
-func TestQueue_FailureIsKeptInPublicWords(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
-	l.insert(deleteUser(1))
-	l.work(l.Queue, &jobs{do: func(ctx context.Context, _ service.JobRequest) (service.JobResult, error) {
-		err := l.main.Pool().QueryRow(ctx, `SELECT secret FROM missing`).Scan()
-		return service.JobResult{}, fmt.Errorf("delete the user: %w", err)
-	}})
-	l.until(`SELECT (errors[1] ->> 'error') FROM maintenance.river_job WHERE state <> 'running'`,
-		"internal error; the log of this job has it")
-}
-
-func TestQueue_LastAttemptThatFailsDiscardsTheJob(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
-	l.insert(deleteUser(1))
-	l.exec(`UPDATE maintenance.river_job SET attempt = 24`)
-	l.work(l.Queue, &jobs{do: func(context.Context, service.JobRequest) (service.JobResult, error) {
-		return service.JobResult{}, errors.New("no")
-	}})
-	l.until(fate, "discarded 25 discarded")
-}
-
-func TestQueue_FailedJobWaitsTheFourthPowerOfItsAttempt(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
-	l.insert(deleteUser(1))
-	l.exec(`UPDATE maintenance.river_job SET attempt = 9`)
-	l.work(l.Queue, &jobs{do: func(context.Context, service.JobRequest) (service.JobResult, error) {
-		return service.JobResult{}, errors.New("no")
-	}})
-	l.until(fate, "retryable 10 failed")
-	l.want(`SELECT scheduled_at - attempted_at BETWEEN interval '9000 s' AND interval '11060 s' FROM maintenance.river_job`, "true")
 }
 
 func TestRetries_AreWithinTenPercentOfTheFourthPower(t *testing.T) {

@@ -62,7 +62,7 @@ func passMinute(e *servicetest.Estate) {
 func checkOften(ctx context.Context, e *servicetest.Estate, r *replica) {
 	for pace := time.NewTicker(100 * time.Millisecond); ctx.Err() == nil; <-pace.C {
 		// One that waits for the next minute must not hold up the test.
-		bounded, cancel := context.WithTimeout(ctx, 100*time.Millisecond) // elapses: no wait for the next minute
+		bounded, cancel := context.WithTimeout(ctx, 100*time.Millisecond) //nolint:gocritic // elapses: no wait for the next minute
 		err := errors.Join(r.RunDue(bounded), r.ResumeRuns(ctx))
 		cancel()
 		if err != nil && ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, service.ErrUnreachable) {

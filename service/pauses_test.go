@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -53,18 +52,15 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 	if err != nil || !ours || fired.State != repo.RunSkipped || !strings.Contains(fired.Reason, "WORKER_PAUSED") {
 		t.Errorf("%+v, %t, %v", fired, ours, err)
 	}
-}
 
-func TestResumeWorker_OfAllWorkersLeavesThosePausedByThemselves(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "main", "main")
-	s := e.Service(servicetest.OneChild, e.WithQueue)
+	// The end of it leaves those that are paused by themselves.
+	servicetest.Resume(t, s, service.AllWorkers)
 	servicetest.Pause(t, s, servicetest.AdjournedGroups)
 	servicetest.Pause(t, s, service.AllWorkers)
 	if by := pausedBy(t, s, servicetest.AdjournedGroups); by != service.AllWorkers {
 		t.Errorf("paused by %q, want that of all first", by)
 	}
-	st := servicetest.Resume(t, s, service.AllWorkers)
+	st = servicetest.Resume(t, s, service.AllWorkers)
 	if st.Paused != nil || st.Condition != service.ConditionIdle || !strings.Contains(st.ConditionDetail, "also paused individually: "+servicetest.AdjournedGroups) {
 		t.Errorf("%+v", st)
 	}
@@ -103,31 +99,74 @@ func TestPauseBySQL_WithoutAReasonStopsARunAtWork(t *testing.T) {
 	e.WantHalf(servicetest.Ended(t, s, r.ID), "PAUSED", before)
 }
 
-func TestPauseWorker_OfAllWorkersEndsByItself(t *testing.T) {
+func TestPauseWorker_TheLastPauseCountsAndEndsByItself(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.NewDeletedParents(t, 3)
 	s := e.Service(servicetest.OneChild)
-	st, err := s.PauseWorker(context.Background(), " * ", " soon over ", "  ", time.Second)
-	if err != nil || st.Paused == nil || st.Paused.Reason != "soon over" || !strings.Contains(st.ConditionDetail, " until ") {
-		t.Fatalf("%+v, %v", st, err)
-	}
-	devdb.Eventually(t, "the pause to end", func() bool { return pausedBy(t, s, servicetest.LooseForeignKeys) == "" })
-}
-
-func TestPauseWorker_TTLIsFromASecondToAYear(t *testing.T) {
-	t.Parallel()
-	s := servicetest.New(t, "main", "main").Service(servicetest.OneChild)
-	for ttl, allowed := range map[time.Duration]bool{
-		time.Nanosecond: false, time.Second - 1: false, time.Second: true, 365 * 24 * time.Hour: true, 365*24*time.Hour + 1: false, 1<<63 - 1: false,
+	for _, c := range []struct {
+		worker, reason string
+		ttl            time.Duration
+	}{
+		{servicetest.LooseForeignKeys, "short", time.Minute},
+		{servicetest.LooseForeignKeys, "for good", 0},
+		{servicetest.LooseForeignKeys, "long", time.Hour},
+		{" * ", " soon over ", time.Second},
 	} {
-		_, err := s.PauseWorker(context.Background(), service.AllWorkers, "r", "alice", ttl)
-		var invalid *service.InvalidArgumentError
-		if is := errors.As(err, &invalid); is == allowed || is && (invalid.Field != "ttl" || invalid.Description != service.AllowedTTL) {
-			t.Errorf("%s: %v", ttl, err)
+		st := servicetest.Must(s.PauseWorker(context.Background(), c.worker, c.reason, "alice", c.ttl))(t)
+		if p := st.Paused; p == nil || p.Reason != strings.TrimSpace(c.reason) || p.Until.IsZero() != (c.ttl == 0) ||
+			c.ttl != 0 && p.Until.Sub(p.Since).Round(time.Second) != c.ttl || strings.Contains(st.ConditionDetail, " until ") != (c.ttl != 0) {
+			t.Errorf("%+v, %s, want %s for %s", p, st.ConditionDetail, c.reason, c.ttl)
 		}
 	}
-	st, err := s.PauseWorker(context.Background(), service.AllWorkers, "r", strings.Repeat("ü", 1000), 0)
-	if err != nil || len([]rune(st.Paused.By)) != 200 {
-		t.Errorf("%+v, %v", st.Paused, err)
+	if _, err := request(s, "once", false); err == nil {
+		t.Error("the run was not refused")
+	}
+	// As if the time had passed.
+	e.Exec("main", `UPDATE maintenance.pauses SET since = since - interval '2 hours', until = until - interval '2 hours'`)
+	servicetest.Must(request(s, "once", false))(t)
+	if st := servicetest.Status(t, s); st.Paused != nil || st.Condition != service.ConditionIdle {
+		t.Errorf("%s, pause %+v", st.Condition, st.Paused)
+	}
+	for range 2 { // the second time it is not paused
+		if st := servicetest.Resume(t, s, servicetest.LooseForeignKeys); st.Paused != nil {
+			t.Errorf("%+v", st.Paused)
+		}
+	}
+}
+
+func TestPauseWorker_NeedsAReasonAndATTLFromASecondToAYear(t *testing.T) {
+	t.Parallel()
+	s := servicetest.New(t, servicetest.Small, "main").Service(servicetest.OneChild)
+	for _, c := range []struct {
+		reason, field string
+		ttl           time.Duration
+	}{
+		{"", "reason", 0},
+		{" \n", "reason", 0},
+		{strings.Repeat("ü", 501), "reason", 0},
+		{"r", "ttl", -time.Second},
+		{"r", "ttl", time.Nanosecond},
+		{"r", "ttl", time.Second - 1},
+		{"r", "", time.Second},
+		{"r", "", 365 * 24 * time.Hour},
+		{"r", "ttl", 365*24*time.Hour + 1},
+		{"r", "ttl", 1<<63 - 1},
+	} {
+		for _, worker := range []string{servicetest.LooseForeignKeys, service.AllWorkers} {
+			_, err := s.PauseWorker(context.Background(), worker, c.reason, "alice", c.ttl)
+			var invalid *service.InvalidArgumentError
+			if is := errors.As(err, &invalid); is != (c.field != "") || is && (invalid.Field != c.field || c.field == "ttl" && invalid.Description != service.AllowedTTL) {
+				t.Errorf("%s: reason of %d bytes, ttl %s: %v", worker, len(c.reason), c.ttl, err)
+			}
+		}
+	}
+	if st := servicetest.Must(s.PauseWorker(context.Background(), service.AllWorkers, "r", strings.Repeat("ü", 1000), 0))(t); len([]rune(st.Paused.By)) != 200 {
+		t.Errorf("%+v", st.Paused)
+	}
+	if _, err := s.PauseWorker(context.Background(), "nobody", "fine", "alice", 0); !errors.Is(err, service.ErrUnknownWorker) {
+		t.Error(err)
+	}
+	if _, err := s.ResumeWorker(context.Background(), "nobody", ""); !errors.Is(err, service.ErrUnknownWorker) {
+		t.Error(err)
 	}
 }

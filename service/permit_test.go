@@ -16,11 +16,11 @@ import (
 
 // writing is a service with a worker whose whole work this is.
 func writing(
-	t *testing.T, work func(context.Context, *run.Execution) error,
+	t *testing.T, work func(context.Context, *run.Execution) error, others ...string,
 ) (*servicetest.Estate, *service.Service) {
 	t.Helper()
-	e := servicetest.New(t, servicetest.Small, "main", "ci")
-	s := e.Service(servicetest.OneChild)
+	e := servicetest.New(t, "", append([]string{"main"}, others...)...)
+	s := e.Service("")
 	err := s.AddWorker(&run.Worker{
 		Name: "writer", Config: run.WorkerConfig{Schedule: "0 0 * * *"}, MaxRuntime: short, Work: work,
 		Missing: func(context.Context) (string, error) { return "", nil },
@@ -125,7 +125,7 @@ func TestPermit_IsGivenBackByAPanic(t *testing.T) {
 
 func TestPermit_WithoutAGuardWritesNothing(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
+	e := servicetest.New(t, "", "main")
 	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), now())`)
 	limits := repo.Limits{Statement: time.Second, Lock: time.Second}
 	dropped, err := e.Open[0].DropTokenPass(context.Background(), repo.Permit{Limits: limits})
@@ -158,7 +158,7 @@ func TestPermit_ForAnotherDatabaseWaitsForNoStatementInFlight(t *testing.T) {
 		case <-time.After(devdb.WaitTimeout):
 			return errors.New("the fence row is not taken while another permit is out")
 		}
-	})
+	}, "ci")
 	ci = e.Open[1]
 	r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: "writer"}))(t)
 	servicetest.WantState(t, r, repo.RunSucceeded)

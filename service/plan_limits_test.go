@@ -19,7 +19,7 @@ func TestPlanDeletion_TwoAreMadeAtOnce(t *testing.T) {
 		done := servicetest.Must(s.PlanTurn(t.Context()))(t)
 		defer done()
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // elapses: both turns are taken
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) //nolint:gocritic // elapses: both turns are taken
 	defer cancel()
 	if _, err := s.PlanDeletion(ctx, "user", 1); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a third one: %v", err)
@@ -38,7 +38,7 @@ func TestPlanDeletion_WaitsAFewSecondsForItsTurn(t *testing.T) {
 			busy.Error() != "2 plans are being made, as many as may be at once: try again in 3s" {
 			t.Errorf("after %s: %v", time.Since(began), err)
 		}
-		time.AfterFunc(time.Second, first)
+		time.AfterFunc(time.Second, first) //nolint:gocritic // elapses: by the clock of the bubble
 		if _, err := s.PlanTurn(t.Context()); err != nil {
 			t.Error(err)
 		}

@@ -61,7 +61,8 @@ func (p planned) counts() map[string]int64 {
 	if *p.countSQL == "" {
 		*p.countSQL = p.Value("main", countRowsSQL)
 	}
-	rows := servicetest.Must(p.SQL["main"].Query(context.Background(), *p.countSQL))(p.T)
+	rows, err := p.SQL["main"].Query(context.Background(), *p.countSQL)
+	servicetest.NoError(p.T, err)
 	type count struct {
 		Table string
 		N     int64
@@ -123,7 +124,8 @@ func (p planned) paths() []string {
 
 func (p planned) column(sql string) []string {
 	p.T.Helper()
-	rows := servicetest.Must(p.SQL["main"].Query(context.Background(), sql))(p.T)
+	rows, err := p.SQL["main"].Query(context.Background(), sql)
+	servicetest.NoError(p.T, err)
 	all := servicetest.Must(pgx.CollectRows(rows, pgx.RowTo[string]))(p.T)
 	return all
 }

@@ -94,22 +94,27 @@ func attacks() map[string]func(*testing.T, *servicetest.Estate, *service.Service
 
 func TestProtect_UserIsAttackedThroughEveryPath(t *testing.T) {
 	t.Parallel()
+	e, s := attacked(t)
+	tables := []string{"users", "members", "personal_access_tokens", "ghost_user_migrations"}
+	before := e.State("main", tables...)
 	for name, attack := range attacks() {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e, s := attacked(t)
-			tables := []string{"users", "members", "personal_access_tokens", "ghost_user_migrations"}
-			before := e.State("main", tables...)
+			e.T = t
 			attack(t, e, s)
 			e.WantSame("main", before, tables...)
 			e.Want("main", begunRemovals, "0")
+			e.Exec("main", forgetAttack)
 		})
 	}
+	e.T = t
 }
+
+const forgetAttack = `TRUNCATE maintenance.river_job RESTART IDENTITY;
+	TRUNCATE maintenance.protected_targets, maintenance.job_cancellations, maintenance.token_passes`
 
 const begunRemovals = `SELECT (SELECT count(*) FROM maintenance.user_removals) + (SELECT count(*) FROM maintenance.group_removals)`
 
-func TestProtect_TimesThatAreNoneAreRefused(t *testing.T) {
+func TestProtect_HoldsForAUserWhoComesLaterAndRefusesTimesThatAreNone(t *testing.T) {
 	t.Parallel()
 	e, s := attacked(t)
 	for _, ttl := range []time.Duration{-time.Hour, -1, time.Millisecond, 1 << 62} {
@@ -119,6 +124,11 @@ func TestProtect_TimesThatAreNoneAreRefused(t *testing.T) {
 		}
 	}
 	e.Want("main", `SELECT count(*) FROM maintenance.protected_targets`, "0")
+	protect(t, s, "user", 8)
+	e.Bots(8)
+	e.Token(8, "false", "{c_date} - 100", servicetest.LongAgo)
+	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=2 scheduled_jobs=1")
+	e.Want("main", servicetest.QueuedUsers, "7")
 }
 
 func TestProtect_UserWhoseDeletionHasBegunKeepsTheAccountFromItsEndOn(t *testing.T) {
@@ -234,6 +244,9 @@ func TestProtect_GhostMigrationAsksAgainBehindTheLock(t *testing.T) {
 func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 	t.Parallel()
 	const refused = "cancelled refused PROTECTED"
+	g := family(t)
+	tables := []string{"namespaces", "projects", "members", "routes", "users"}
+	before := g.State("main", tables...)
 	for name, attack := range map[string]func(*testing.T, *servicetest.Groups){
 		"a refused job, retried": func(t *testing.T, g *servicetest.Groups) {
 			t.Helper()
@@ -268,15 +281,14 @@ func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := family(t)
-			tables := []string{"namespaces", "projects", "members", "routes", "users"}
-			before := g.State("main", tables...)
+			g.T = t
 			attack(t, g)
 			g.WantSame("main", before, tables...)
 			g.Want("main", begunRemovals, "0")
+			g.Exec("main", forgetAttack)
 		})
 	}
+	g.T = t
 }
 
 // In the instant that decides: a statement that already waits for the user's row must look for protections again.
@@ -295,16 +307,6 @@ func TestProtect_StatementThatWaitsForTheRowAsksAgain(t *testing.T) {
 }
 
 const protecting = `LOCK TABLE maintenance.protected_targets IN ROW EXCLUSIVE MODE; `
-
-func TestProtect_HoldsForAUserWhoComesLater(t *testing.T) {
-	t.Parallel()
-	e, s := attacked(t)
-	protect(t, s, "user", 8)
-	e.Bots(8)
-	e.Token(8, "false", "{c_date} - 100", servicetest.LongAgo)
-	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=2 scheduled_jobs=1")
-	e.Want("main", servicetest.QueuedUsers, "7")
-}
 
 func TestProtect_NamespaceOfAUserStaysWithTheUser(t *testing.T) {
 	t.Parallel()

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -82,7 +81,7 @@ func TestShutdown_TakesNoNewRunsAndLeavesFiresToOthers(t *testing.T) {
 func TestShutdown_WaitsNoLongerThanItsContext(t *testing.T) {
 	t.Parallel()
 	_, s, _, _ := servicetest.NewHalfway(t)
-	ctx, cancel := context.WithTimeoutCause(context.Background(), time.Millisecond, errors.New("enough")) // elapses: the run stands at a gate
+	ctx, cancel := context.WithTimeoutCause(context.Background(), time.Millisecond, errors.New("enough")) //nolint:gocritic // elapses: the run stands at a gate
 	defer cancel()
 	if err := s.Shutdown(ctx); err == nil || !strings.Contains(err.Error(), "enough") {
 		t.Errorf("error %v", err)
@@ -127,69 +126,6 @@ func TestPauseWorker_StopsTheRunOfWhateverReplica(t *testing.T) {
 		t.Fatal(err)
 	}
 	servicetest.WantCounts(t, next, "processed_records=6 deleted_rows=18")
-}
-
-func TestPauseWorker_EndsByItself(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 3)
-	s := e.Service(servicetest.OneChild)
-	st := servicetest.Must(s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "a moment", "alice", 2*time.Second))(t)
-	if p := st.Paused; p == nil || p.Until.Sub(p.Since).Round(time.Second) != 2*time.Second {
-		t.Errorf("pause %+v", p)
-	}
-	devdb.Eventually(t, "the pause to end", func() bool {
-		_, err := request(s, "once", false)
-		var paused *service.WorkerPausedError
-		if err != nil && !errors.As(err, &paused) {
-			t.Fatal(err)
-		}
-		return err == nil
-	})
-	e.Want("main", `SELECT until <= clock_timestamp() FROM maintenance.pauses`, "true")
-	if st := servicetest.Status(t, s); st.Paused != nil || st.Condition != service.ConditionIdle {
-		t.Errorf("%s, pause %+v", st.Condition, st.Paused)
-	}
-}
-
-func TestPauseWorker_TheLastPauseCounts(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
-	s := e.Service(servicetest.OneChild)
-	for _, c := range []struct {
-		reason string
-		ttl    time.Duration
-	}{{"short", time.Minute}, {"for good", 0}, {"long", time.Hour}} {
-		st, err := s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, c.reason, "alice", c.ttl)
-		if err != nil || st.Paused == nil || st.Paused.Reason != c.reason || st.Paused.Until.IsZero() != (c.ttl == 0) {
-			t.Errorf("%+v, %v, want %s for %s", st.Paused, err, c.reason, c.ttl)
-		}
-	}
-	for range 2 { // the second time it is not paused
-		if st, err := s.ResumeWorker(context.Background(), servicetest.LooseForeignKeys, ""); err != nil || st.Paused != nil {
-			t.Errorf("%+v, %v", st.Paused, err)
-		}
-	}
-}
-
-func TestPauseWorker_NeedsAReasonAndAPositiveTTL(t *testing.T) {
-	t.Parallel()
-	s := servicetest.New(t, servicetest.Small, "main").Service(servicetest.OneChild)
-	var invalid *service.InvalidArgumentError
-	for _, c := range []struct {
-		reason, field string
-		ttl           time.Duration
-	}{{"", "reason", 0}, {" \n", "reason", 0}, {strings.Repeat("ü", 501), "reason", 0}, {"fine", "ttl", -time.Second}} {
-		_, err := s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, c.reason, "alice", c.ttl)
-		if !errors.As(err, &invalid) || invalid.Field != c.field {
-			t.Errorf("reason of %d bytes, ttl %s: %v", len(c.reason), c.ttl, err)
-		}
-	}
-	if _, err := s.PauseWorker(context.Background(), "nobody", "fine", "alice", 0); !errors.Is(err, service.ErrUnknownWorker) {
-		t.Error(err)
-	}
-	if _, err := s.ResumeWorker(context.Background(), "nobody", ""); !errors.Is(err, service.ErrUnknownWorker) {
-		t.Error(err)
-	}
 }
 
 // panicking is a log that panics once at a message.

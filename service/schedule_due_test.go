@@ -84,8 +84,11 @@ func TestStatus_TellsTheNextFireAndThoseThatWereMissed(t *testing.T) {
 		look         bool
 		late, missed bool
 	}{
-		{at: "12:09:59", next: "10"}, {at: "12:11:00", next: "20"}, {at: "12:12:00", next: "20", late: true},
-		{at: "12:35:00", look: true, next: "40", missed: true}, {at: "12:40:01", look: true, next: "50"},
+		{at: "12:09:59", next: "10"},
+		{at: "12:11:00", next: "20"},
+		{at: "12:12:00", next: "20", late: true},
+		{at: "12:35:00", look: true, next: "40", missed: true},
+		{at: "12:40:01", look: true, next: "50"},
 	} {
 		c.at("11-20 " + step.at)
 		if step.look {

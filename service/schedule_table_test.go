@@ -105,10 +105,22 @@ func (c clocked) wantConsistent() {
 		AND NOT EXISTS (SELECT FROM maintenance.runs r WHERE r.id = f.run_id AND r.reason = f.reason AND r.state = 'skipped')`, "0")
 }
 
-func TestRunDue_Stories(t *testing.T) {
+const minutely, hourly, daily, everyTen = "* * * * *", "0 * * * *", "0 0 * * *", "*/10 * * * *"
+
+// tellAll plays each story on a clone of its own.
+func tellAll(t *testing.T, stories map[string]story) {
+	t.Helper()
+	for name, s := range stories {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s.tell(t)
+		})
+	}
+}
+
+func TestRunDue_RunsEachFireOnceOrMissesIt(t *testing.T) {
 	t.Parallel()
-	const minutely, hourly, daily, ten = "* * * * *", "0 * * * *", "0 0 * * *", "*/10 * * * *"
-	for name, s := range map[string]story{
+	tellAll(t, map[string]story{
 		"the first start of all misses nothing": {
 			replicas: map[string]string{"a": minutely}, runs: 1, steps: `
 				11-20 12:00:30 a => none
@@ -121,7 +133,7 @@ func TestRunDue_Stories(t *testing.T) {
 				11-20 12:02:54 a => 11-20 12:01 ran +20, 11-20 12:02 ran +54`,
 		},
 		"fires that no server ran are missed": {
-			replicas: map[string]string{"a": ten}, runs: 1, steps: `
+			replicas: map[string]string{"a": everyTen}, runs: 1, steps: `
 				11-20 12:00:30 a
 				11-20 12:35:00 a => 11-20 12:10 missed, 11-20 12:20 missed, 11-20 12:30 missed
 				11-20 12:40:01 a => 11-20 12:10 missed, 11-20 12:20 missed, 11-20 12:30 missed, 11-20 12:40 ran +1`,
@@ -158,16 +170,22 @@ func TestRunDue_Stories(t *testing.T) {
 				DELETE FROM maintenance.leases
 				11-22 00:05:00 a => 11-21 00:00 missed, 11-22 00:00 skipped LEASE_HELD`,
 		},
+	})
+}
+
+func TestRunDue_GoesOnWhenSchedulesOrClocksChange(t *testing.T) {
+	t.Parallel()
+	tellAll(t, map[string]story{
 		"a changed schedule misses nothing": {
 			// The fire of less than a minute ago may be one that a replica with this schedule has to run.
-			replicas: map[string]string{"old": hourly + ", catch up", "new": ten + ", catch up"}, runs: 2, steps: `
+			replicas: map[string]string{"old": hourly + ", catch up", "new": everyTen + ", catch up"}, runs: 2, steps: `
 				11-20 12:00:30 old
 				11-23 00:40:30 new
 				11-23 00:49:00 new => 11-23 00:40 ran +30
 				11-23 00:50:00 new => 11-23 00:40 ran +30, 11-23 00:50 ran +0`,
 		},
 		"replicas with two schedules run both": {
-			replicas: map[string]string{"a": ten, "b": "5-59/10 * * * *"}, runs: 3, steps: `
+			replicas: map[string]string{"a": everyTen, "b": "5-59/10 * * * *"}, runs: 3, steps: `
 				11-20 12:00:30 a b
 				11-20 12:05:03 a b a
 				11-20 12:09:53 a b a
@@ -198,6 +216,12 @@ func TestRunDue_Stories(t *testing.T) {
 				11-20 12:06:02 a a
 				11-20 12:07:02 a a => 11-20 12:01 ran CAUGHT_UP +30, 11-20 12:02 ran +2, 11-20 12:03 ran +2, 11-20 12:04 ran +2, 11-20 12:05 ran +2, 11-20 12:06 ran +30, 11-20 12:07 ran +2`,
 		},
+	})
+}
+
+func TestRunDue_FindsTheNewestFireInEveryLedger(t *testing.T) {
+	t.Parallel()
+	tellAll(t, map[string]story{
 		"a short history costs a daily worker no day": {
 			replicas: map[string]string{"a": daily + ", catch up, keep 1h"}, runs: 1, steps: `
 				11-20 12:00:30 a
@@ -221,7 +245,7 @@ func TestRunDue_Stories(t *testing.T) {
 				11-22 08:01:00 a`,
 		},
 		"a replica that uses the worker keeps its ledger from others": {
-			replicas: map[string]string{"off": ten + ", off", "on": ten}, runs: 1,
+			replicas: map[string]string{"off": everyTen + ", off", "on": everyTen}, runs: 1,
 			also: [2]string{`SELECT in_use_since AT TIME ZONE 'UTC' FROM maintenance.schedules WHERE worker = '` + servicetest.LooseForeignKeys + `'`, "2026-11-20 12:00:30"}, steps: `
 				11-20 12:00:30 off on
 				11-20 12:09:00 off on
@@ -236,12 +260,7 @@ func TestRunDue_Stories(t *testing.T) {
 				11-21 11:59:05 off on
 				11-21 12:03:00 off on => 11-21 12:00 ran CAUGHT_UP +180`,
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s.tell(t)
-		})
-	}
+	})
 }
 
 // TestRunDue_KnowsNoDaylightSaving lives through the night in which Berlin's clocks go back, and the one in which they go

@@ -14,9 +14,12 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestStatus_IdleSaysWhenItGoesOn(t *testing.T) {
+func TestStatus_IdleSaysWhenItGoesOnAndWhatTheLastRunWas(t *testing.T) {
 	t.Parallel()
-	s := servicetest.New(t, servicetest.Small, "main").Service(servicetest.OneChild)
+	e := servicetest.New(t, servicetest.Small, "main")
+	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
+	s := e.Service(servicetest.OneChild)
+	servicetest.DryRun(t, s) // is not the last run
 	st := servicetest.WantCondition(t, s, service.ConditionIdle, "waiting for")
 	if left := time.Until(st.NextRunAt); left <= 0 || left > time.Minute || st.Schedule != "* * * * *" {
 		t.Errorf("schedule %q, next in %s", st.Schedule, left)
@@ -25,9 +28,16 @@ func TestStatus_IdleSaysWhenItGoesOn(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	r := servicetest.RunBatch(t, s, "main")
+	servicetest.DryRun(t, s)
 	st = servicetest.WantCondition(t, s, service.ConditionIdle)
 	if st.LastRun == nil || st.LastRun.ID != r.ID || !st.LastSuccessAt.Equal(r.FinishedAt) || len(st.Leases) != 1 || !st.Leases[0].Expired {
 		t.Errorf("%+v", st)
+	}
+	off := e.Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.Enabled = new(false) }))
+	st = servicetest.WantCondition(t, off, service.ConditionSchedulerOff,
+		"disabled in the configuration of this server: workers.loose_foreign_keys_cleanup.enabled is false; here only requests start runs")
+	if !st.NextRunAt.IsZero() {
+		t.Errorf("next run at %s", st.NextRunAt)
 	}
 }
 
@@ -96,16 +106,6 @@ func TestStatus_SaysWhichDatabasesTheScheduleNeverWorks(t *testing.T) {
 	}
 }
 
-func TestStatus_DisabledWorkerIsSchedulerOff(t *testing.T) {
-	t.Parallel()
-	s := servicetest.New(t, servicetest.Small, "main").Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.Enabled = new(false) }))
-	st := servicetest.WantCondition(t, s, service.ConditionSchedulerOff,
-		"disabled in the configuration of this server: workers.loose_foreign_keys_cleanup.enabled is false; here only requests start runs")
-	if !st.NextRunAt.IsZero() {
-		t.Errorf("next run at %s", st.NextRunAt)
-	}
-}
-
 func TestStatus_FailingEndsWithTheNextSuccessOnThatDatabase(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, servicetest.Small, "main", "ci")
@@ -130,40 +130,6 @@ func TestStatus_FailingEndsWithTheNextSuccessOnThatDatabase(t *testing.T) {
 	e.Exec("main", `DELETE FROM maintenance.runs WHERE state IN ('cancelled', 'skipped')`)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	servicetest.WantCondition(t, s, service.ConditionIdle)
-}
-
-func TestStatus_RunOfADeadProcessIsFailingAfterItsTime(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
-	s := e.Service(servicetest.OneChild)
-	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl, heartbeat_at)
-		VALUES ('0197c000-0000-7000-8000-000000000001', $1, 'main', 'schedule', 'running', '40 s', now() - interval '30 s')`, servicetest.LooseForeignKeys)
-	lastSign := e.Value("main", `SELECT to_char(heartbeat_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') FROM maintenance.runs`)
-	if st := servicetest.WantCondition(t, s, service.ConditionRunning, "no heartbeat since "+lastSign); !strings.Contains(st.CurrentRun.Reason, lastSign) {
-		t.Errorf("reason %q", st.CurrentRun.Reason)
-	}
-	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_at = now() - interval '41 s'`)
-	st := servicetest.WantCondition(t, s, service.ConditionFailing, "LEASE_LOST")
-	if st.CurrentRun != nil || st.LastRun == nil || st.LastRun.State != repo.RunFailed {
-		t.Errorf("%+v", st)
-	}
-	e.Want("main", `SELECT finished_at = heartbeat_at FROM maintenance.runs`, "true")
-}
-
-func TestStatus_DryRunsAreNotTheLastRun(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
-	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
-	s := e.Service(servicetest.OneChild)
-	servicetest.DryRun(t, s)
-	if st := servicetest.WantCondition(t, s, service.ConditionIdle); st.LastRun != nil || !st.LastSuccessAt.IsZero() {
-		t.Errorf("last run %+v", st.LastRun)
-	}
-	r := servicetest.RunBatch(t, s, "main")
-	servicetest.DryRun(t, s)
-	if st := servicetest.WantCondition(t, s, service.ConditionIdle); st.LastRun == nil || st.LastRun.ID != r.ID {
-		t.Errorf("last run %+v, want %s", st.LastRun, r.ID)
-	}
 }
 
 func TestStatus_BacklogIsThatOfAllDatabasesAndFreshAfterARun(t *testing.T) {

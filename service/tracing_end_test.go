@@ -80,21 +80,6 @@ func TestTrace_ARunThatIsCancelledHasNotFailed(t *testing.T) {
 	wantNoErrors(t, spans)
 }
 
-func TestTrace_AHeldGroupTellsWhy(t *testing.T) {
-	spans := servicetest.Tracing(t)
-	g := servicetest.NewGroups(t)
-	g.Group(10, 0, "g")
-	g.MarkDetails(10, 15, `{}`)
-	g.Run("held_groups=1")
-	batches := slices.DeleteFunc(servicetest.Named(spans, "maintenance.batch"), func(s sdktrace.ReadOnlySpan) bool { return !servicetest.HasAttribute(s, "maintenance.group_id") })
-	if len(batches) != 1 {
-		t.Fatalf("%d batches of a group", len(batches))
-	}
-	servicetest.WantAttributes(t, batches[0], map[string]string{
-		"maintenance.group_id": "10", "maintenance.outcome": "held", "maintenance.reason": "DELETING_USER_MISSING",
-	})
-}
-
 func TestTrace_RestsAreToldOnTheRunAndItsBatch(t *testing.T) {
 	spans := servicetest.Tracing(t)
 	e := servicetest.NewDeletedParents(t, 40)

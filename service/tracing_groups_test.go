@@ -27,7 +27,7 @@ func TestTrace_EveryHeldGroupHasItsBatchAndTheRunCountsThemByReason(t *testing.T
 		t.Fatalf("%d batches of held groups, want two a run", len(held))
 	}
 	servicetest.WantAttributes(t, held[3], map[string]string{
-		"maintenance.group_id": "11", "maintenance.reason": "SCHEDULE_LOST", "maintenance.count.held_groups": "1",
+		"maintenance.group_id": "11", "maintenance.outcome": "held", "maintenance.reason": "SCHEDULE_LOST", "maintenance.count.held_groups": "1",
 	})
 }
 

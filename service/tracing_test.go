@@ -1,9 +1,7 @@
 package service_test
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -114,34 +112,6 @@ func TestTrace_ATickThatFindsTheLeaseHeldIsNoFailure(t *testing.T) {
 	})
 	if root.Status().Code.String() == "Error" || root.Parent().IsValid() {
 		t.Errorf("status %+v, parent %v", root.Status(), root.Parent())
-	}
-}
-
-func TestTrace_ATickOfAPausedWorkerIsSkippedInATraceOfItsOwnWithoutAnybodysWords(t *testing.T) {
-	spans := servicetest.Tracing(t)
-	e := servicetest.NewDeletedParents(t, 5)
-	log := &bytes.Buffer{}
-	s := e.Service(servicetest.OneChild, servicetest.TracedLogTo(log))
-	servicetest.Pause(t, s, servicetest.LooseForeignKeys)
-	log.Reset()
-	r, _, err := s.RunScheduled(t.Context(), servicetest.LooseForeignKeys, minute(25772282))
-	if err != nil {
-		t.Fatal(err)
-	}
-	servicetest.WantState(t, r, repo.RunSkipped)
-	root := servicetest.Named(spans, "maintenance.run")[0]
-	if id := root.SpanContext().TraceID().String(); r.TraceID != id || !strings.HasPrefix(r.Reason, "WORKER_PAUSED: ") {
-		t.Errorf("trace %q, want %s; reason %s", r.TraceID, id, r.Reason)
-	}
-	servicetest.WantAttributes(t, root, map[string]string{"maintenance.outcome": repo.RunSkipped})
-	line := map[string]any{}
-	if err := json.Unmarshal(log.Bytes(), &line); err != nil {
-		t.Fatalf("%v: %s", err, log)
-	}
-	for key, want := range map[string]any{"msg": "run skipped", "outcome": "skipped", "reason": "WORKER_PAUSED", "trigger": "schedule", "trace_id": r.TraceID, "why": nil} {
-		if line[key] != want {
-			t.Errorf("%s is %v, want %v", key, line[key], want)
-		}
 	}
 }
 

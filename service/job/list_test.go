@@ -93,38 +93,36 @@ func TestJobs_UnknownKindOrStateNamesWhatIsAllowed(t *testing.T) {
 
 func TestRetryJob_LetsItBeWorkedNow(t *testing.T) {
 	t.Parallel()
+	e := servicetest.New(t, "", "main")
+	s := e.Service("", e.WithQueue)
 	for state, changed := range map[string]bool{
 		"available": false, "running": false,
 		"scheduled": true, "retryable": true, "pending": true, "completed": true, "cancelled": true, "discarded": true,
 	} {
-		t.Run(state, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.New(t, "", "main")
-			s := e.Service("", e.WithQueue)
-			e.Insert(servicetest.Placeholders(1)...)
-			e.Exec("main", `UPDATE maintenance.river_job SET state = $1::text::maintenance.river_job_state, attempt = 25, attempted_at = now(),
+		e.Exec("main", `TRUNCATE maintenance.river_job RESTART IDENTITY`)
+		e.Insert(servicetest.Placeholders(1)...)
+		e.Exec("main", `UPDATE maintenance.river_job SET state = $1::text::maintenance.river_job_state, attempt = 25, attempted_at = now(),
 				scheduled_at = CASE WHEN $1 = 'available' THEN now() - interval '1 h' ELSE now() + interval '1 h' END,
 				metadata = metadata || '{"outcome": "refused", "reason": "STILL_REFERENCED"}',
 				finalized_at = CASE WHEN $1 IN ('completed', 'cancelled', 'discarded') THEN now() END`, state)
-			before := e.Value("main", `SELECT to_jsonb(j) FROM maintenance.river_job j`)
-			job := servicetest.Must(s.RetryJob(context.Background(), 1))(t)
-			if !changed {
-				e.Want("main", `SELECT to_jsonb(j) FROM maintenance.river_job j`, before)
-				if job.State != state || job.MaxAttempts != 25 {
-					t.Errorf("got %+v", job)
-				}
-				return
-			}
-			if job.State != "available" || job.MaxAttempts != 26 || job.Outcome != "" || job.Reason != "" || job.RunID != "run" ||
-				!job.FinalizedAt.IsZero() {
+		before := e.Value("main", `SELECT to_jsonb(j) FROM maintenance.river_job j`)
+		job := servicetest.Must(s.RetryJob(context.Background(), 1))(t)
+		if !changed {
+			e.Want("main", `SELECT to_jsonb(j) FROM maintenance.river_job j`, before)
+			if job.State != state || job.MaxAttempts != 25 {
 				t.Errorf("got %+v", job)
 			}
-			e.Want("main", `SELECT scheduled_at <= now() FROM maintenance.river_job`, "true")
-		})
+			continue
+		}
+		if job.State != "available" || job.MaxAttempts != 26 || job.Outcome != "" || job.Reason != "" || job.RunID != "run" ||
+			!job.FinalizedAt.IsZero() {
+			t.Errorf("got %+v", job)
+		}
+		e.Want("main", `SELECT scheduled_at <= now() FROM maintenance.river_job`, "true")
 	}
 }
 
-func TestRetryJob_LeavesAttemptsThatAreThere(t *testing.T) {
+func TestRetryJob_LeavesAttemptsThatAreThereAndNamesTheJobThatDoesTheSame(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, "", "main")
 	s := e.Service("", e.WithQueue)
@@ -133,13 +131,6 @@ func TestRetryJob_LeavesAttemptsThatAreThere(t *testing.T) {
 	if job, err := s.RetryJob(context.Background(), 1); err != nil || job.Attempt != 1 || job.MaxAttempts != 25 {
 		t.Errorf("got %+v, %v", job, err)
 	}
-}
-
-func TestRetryJob_SaysWhichJobDoesTheSame(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
-	s := e.Service("", e.WithQueue)
-	e.Insert(servicetest.Placeholders(1)...)
 	e.EndJob(1, "discarded")
 	e.Insert(servicetest.Placeholders(1)...)
 	_, err := s.RetryJob(context.Background(), 1)
@@ -148,12 +139,6 @@ func TestRetryJob_SaysWhichJobDoesTheSame(t *testing.T) {
 		t.Errorf("got %v, want that job 2 waits", err)
 	}
 	e.Want("main", `SELECT string_agg(state::text, ',' ORDER BY id) FROM maintenance.river_job`, "discarded,available")
-}
-
-func TestRetryJob_RefusesUnknownJobs(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
-	s := e.Service("", e.WithQueue)
 	if _, err := s.RetryJob(context.Background(), 77); !errors.Is(err, service.ErrUnknownJob) {
 		t.Errorf("got %v, want ErrUnknownJob", err)
 	}

@@ -27,7 +27,7 @@ func TestPermit_WaitForARenewalEndsWhenTheRunIsToStop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		x := renewing(t)
-		time.AfterFunc(time.Second, func() { x.RequestStop(ErrShutdown) })
+		time.AfterFunc(time.Second, func() { x.RequestStop(ErrShutdown) }) //nolint:gocritic // elapses: by the clock of the bubble
 		if err := x.waitForRenewal(t.Context()); !errors.Is(err, ErrShutdown) {
 			t.Errorf("%v, want %v", err, ErrShutdown)
 		}
@@ -41,7 +41,7 @@ func TestPermit_WaitForARenewalIsInTheTrace(t *testing.T) {
 		traces := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
 		x := renewing(t)
 		x.Tracer = traces.Tracer("")
-		time.AfterFunc(2*time.Second, func() { x.leases.permits.Release(allPermits) })
+		time.AfterFunc(2*time.Second, func() { x.leases.permits.Release(allPermits) }) //nolint:gocritic // elapses: by the clock of the bubble
 		if err := x.Batch(t.Context(), x.waitForRenewal); err != nil {
 			t.Fatal(err)
 		}

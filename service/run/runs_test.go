@@ -71,17 +71,20 @@ func TestRun_IDIsAUUIDOfMainsClock(t *testing.T) {
 	}
 }
 
-func TestRun_UnknownIsSaid(t *testing.T) {
+func TestRun_UnknownIsSaidAndOneThatHasEndedStaysAsItIs(t *testing.T) {
 	t.Parallel()
-	s := servicetest.New(t, servicetest.Small, "main").Service(servicetest.OneChild)
-	calls := map[string]func(id string) error{
+	s := servicetest.NewDeletedParents(t, 1).Service(servicetest.OneChild)
+	end := servicetest.RunBatch(t, s, "main")
+	if got := servicetest.Must(s.CancelRun(context.Background(), end.ID, ""))(t); fmt.Sprint(got) != fmt.Sprint(end) {
+		t.Errorf("%+v\nwant %+v", got, end)
+	}
+	for name, call := range map[string]func(id string) error{
 		"Run":       func(id string) error { _, err := s.Run(context.Background(), id); return err },
 		"CancelRun": func(id string) error { _, err := s.CancelRun(context.Background(), id, ""); return err },
 		"WatchRun": func(id string) error {
 			return s.WatchRun(context.Background(), id, func(service.Run) error { return errors.New("sent") })
 		},
-	}
-	for name, call := range calls {
+	} {
 		for _, id := range []string{uuid.NewString(), "7", "'; SELECT 1", "{0197c000-0000-7000-8000-000000000001}"} {
 			if err := call(id); !errors.Is(err, service.ErrUnknownRun) {
 				t.Errorf("%s(%q): %v", name, id, err)
@@ -91,17 +94,6 @@ func TestRun_UnknownIsSaid(t *testing.T) {
 		if err := call(""); !errors.As(err, &invalid) || invalid.Field != "id" {
 			t.Errorf("%s without an id: %v", name, err)
 		}
-	}
-}
-
-func TestCancelRun_LeavesAnEndedRunAsItIs(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 1)
-	s := e.Service(servicetest.OneChild)
-	end := servicetest.RunBatch(t, s, "main")
-	got, err := s.CancelRun(context.Background(), end.ID, "")
-	if err != nil || fmt.Sprint(got) != fmt.Sprint(end) {
-		t.Errorf("%+v, %v\nwant %+v", got, err, end)
 	}
 }
 

@@ -3,6 +3,7 @@ package service_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -13,18 +14,36 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestTrace_ATickOfAPausedWorkerHasTheTypedReasonAndNobodysWords(t *testing.T) {
+func TestTrace_ATickOfAPausedWorkerHasATraceOfItsOwnTheTypedReasonAndNobodysWords(t *testing.T) {
+	spans := servicetest.Tracing(t)
+	e := servicetest.NewDeletedParents(t, 5)
+	ticks := 0
 	for name, want := range map[string]string{servicetest.LooseForeignKeys: servicetest.LooseForeignKeys + " is paused", service.AllWorkers: "all workers are paused"} {
-		spans := servicetest.Tracing(t)
-		s := servicetest.NewDeletedParents(t, 5).Service(servicetest.OneChild)
+		log := &bytes.Buffer{}
+		s := e.Service(servicetest.OneChild, servicetest.TracedLogTo(log))
 		servicetest.Pause(t, s, name)
-		if _, _, err := s.RunScheduled(t.Context(), servicetest.LooseForeignKeys, minute(25772282)); err != nil {
-			t.Fatal(err)
+		log.Reset()
+		r, _, err := s.RunScheduled(t.Context(), servicetest.LooseForeignKeys, minute(25772282))
+		servicetest.NoError(t, err)
+		servicetest.WantState(t, r, repo.RunSkipped)
+		root := servicetest.Named(spans, "maintenance.run")[ticks]
+		ticks++
+		if id := root.SpanContext().TraceID().String(); r.TraceID != id || !strings.HasPrefix(r.Reason, "WORKER_PAUSED: ") {
+			t.Errorf("trace %q, want %s; reason %s", r.TraceID, id, r.Reason)
 		}
-		servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.run")[0], map[string]string{
+		servicetest.WantAttributes(t, root, map[string]string{
 			"maintenance.outcome": repo.RunSkipped, "maintenance.reason": "WORKER_PAUSED", "maintenance.stopped_because": want,
 		})
 		wantNothingOf(t, spans, "an incident", "alice")
+		line := map[string]any{}
+		servicetest.NoError(t, json.Unmarshal(log.Bytes(), &line))
+		for key, want := range map[string]any{"msg": "run skipped", "outcome": "skipped", "reason": "WORKER_PAUSED", "trigger": "schedule", "trace_id": r.TraceID, "why": nil} {
+			if line[key] != want {
+				t.Errorf("%s is %v, want %v", key, line[key], want)
+			}
+		}
+		servicetest.Resume(t, s, name)
+		e.Exec("main", `TRUNCATE maintenance.fires, maintenance.schedules`)
 	}
 }
 
