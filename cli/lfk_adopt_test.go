@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/devdb"
 )
 
 // adoptable is a main with a real foreign key, whose definitions file has a comment and another entry.
@@ -26,6 +28,24 @@ func fileText(t *testing.T, path string) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+// wantFixed repeats a command that records orphans, which other packages' transactions on the cluster hold up, until it
+// is done.
+func (sh *shell) wantFixed(command string, part string) {
+	sh.t.Helper()
+	var out string
+	devdb.Eventually(sh.t, command, func() bool {
+		code, text, errOut := sh.caretaker(strings.Fields(command)...)
+		out = text
+		if code != 0 && !strings.Contains(text+errOut, "older transactions are open") {
+			sh.t.Fatalf("%s: exit %d\n%s%s", command, code, text, errOut)
+		}
+		return code == 0
+	})
+	if !strings.Contains(out, part) {
+		sh.t.Errorf("%s: %q is not in\n%s", command, part, out)
+	}
 }
 
 func TestLfkAdopt_ThereAndBack(t *testing.T) {
@@ -54,7 +74,7 @@ func TestLfkAdopt_ThereAndBack(t *testing.T) {
 	sh.want(1, "lfk revert orders.customer_id", "add the foreign key fk: done", "records of the parent are pending: customers on main")
 	sql(`DELETE FROM loose_foreign_keys_deleted_records`)
 	sh.want(1, "lfk revert orders.customer_id", "rows of orders refer to rows of customers that are gone", "caretaker lfk orphans orders.customer_id --fix")
-	sh.want(0, "lfk orphans orders.customer_id --fix", "orders.customer_id -> customers  main      1     1     1")
+	sh.wantFixed("lfk orphans orders.customer_id --fix", "orders.customer_id -> customers  main      1     1     1")
 	sql(`DELETE FROM orders; DELETE FROM loose_foreign_keys_deleted_records`)
 	sh.want(0, "lfk revert orders.customer_id", "fk is a real foreign key", "stays tracked for z.customer_id -> customers")
 	sh.want(0, "lfk revert orders.customer_id", "fk is a real foreign key")
@@ -136,7 +156,7 @@ func TestLfkOrphans_SaysWhereToGoOn(t *testing.T) {
 	sh.want(2, "lfk orphans --database nowhere", `unknown database "nowhere"`)
 	sh.want(1, "lfk orphans --fix", "customers is not tracked on main")
 	sh.want(0, "lfk track customers")
-	sh.want(0, "lfk orphans --fix", "z.customer_id -> customers  main      9     36    9")
+	sh.wantFixed("lfk orphans --fix", "z.customer_id -> customers  main      9     36    9")
 	sh.want(0, "lfk orphans", "no orphans")
 	sql(`DO $$ BEGIN ASSERT (SELECT array_agg(primary_key_value ORDER BY 1) = '{0,1,2,4,5,6,7,8,9}' FROM loose_foreign_keys_deleted_records); END $$`)
 }

@@ -119,7 +119,7 @@ func (sh *shell) want(code int, command string, parts ...string) string {
 
 // migrated is a template with a schema for main, with the schema maintenance.
 func migrated(schema string) devdb.Template {
-	return devdb.Template{Name: "cli_migrated", Schema: schema, Prepare: func(ctx context.Context, url string) error {
+	return devdb.Template{Name: "migrated", Schema: schema, Prepare: func(ctx context.Context, url string) error {
 		d, err := repo.Open(ctx, "main", url)
 		if err != nil {
 			return err

@@ -23,15 +23,16 @@ func schemaPart(table string, files ...string) part {
 
 // LoadSchema creates the reference schema: the tables of database main, ci or
 // sec with GitLab's triggers and queue, or, for "all", those of the three in
-// one, as on an estate whose ci and sec are not split off. What is there
-// already stays as it is. All or nothing.
+// one, as on an estate whose ci and sec are not split off. "queue" is GitLab's
+// queue without any other table. What is there already stays as it is. All or
+// nothing.
 func LoadSchema(ctx context.Context, url, database string) error {
 	main := schemaPart("users", "schema_main.sql", "schema_main_groups.sql", "schema_main_people.sql",
 		"schema_main_content.sql", "schema_main_imports.sql", "schema_main_triggers.sql")
 	ci, sec := schemaPart("p_ci_pipelines", "schema_ci.sql"), schemaPart("vulnerabilities", "schema_sec.sql")
-	parts := map[string][]part{"main": {main}, "ci": {ci}, "sec": {sec}, "all": {main, ci, sec}}[database]
+	parts := map[string][]part{"main": {main}, "ci": {ci}, "sec": {sec}, "all": {main, ci, sec}, "queue": {}}[database]
 	if parts == nil {
-		return fmt.Errorf("no reference schema %q: choose main, ci, sec or all", database)
+		return fmt.Errorf("no reference schema %q: choose main, ci, sec, all or queue", database)
 	}
 	queue := schemaPart("loose_foreign_keys_deleted_records", "schema_queue.sql")
 	if err := load(ctx, url, append([]part{queue}, parts...)...); err != nil {

@@ -41,7 +41,7 @@ const worker = "loose_foreign_keys_cleanup"
 
 // migrated is a database with a queue and the schema maintenance.
 func migrated() devdb.Template {
-	return devdb.Template{Name: "migrated", Schema: "ci", Prepare: func(ctx context.Context, url string) error {
+	return devdb.Template{Name: "migrated", Schema: "queue", Prepare: func(ctx context.Context, url string) error {
 		d, err := repo.Open(ctx, "main", url)
 		if err != nil {
 			return err
