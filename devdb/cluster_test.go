@@ -138,10 +138,17 @@ func TestCluster_APersistentOne(t *testing.T) {
 			t.Fatal(err)
 		}
 		stop(t, c)
-		again := start(t, Config{Dir: dir})
+		// PostgreSQL refuses to start while a process of the killed server still ends.
+		var again *Cluster
+		Eventually(t, "the server starts again", func() bool {
+			var err error
+			again, err = Start(t.Context(), Config{Dir: dir})
+			return err == nil
+		})
 		if got := column(t, again.URL("postgres"), "SELECT it FROM kept"); got[0] != "here" {
 			t.Errorf("kept %q", got)
 		}
+		stop(t, again)
 	})
 	t.Run("takes over a running server", func(t *testing.T) {
 		server := orphan(t, c)

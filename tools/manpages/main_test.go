@@ -15,7 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/cli"
 )
 
-func TestPages_ThereIsOneForEveryCommand(t *testing.T) {
+func TestManual_HasAPageForEveryCommand(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "man1")
 	if err := write(folder, time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)); err != nil {
 		t.Fatal(err)
