@@ -100,7 +100,7 @@ func (s suite) Run() int { return s() }
 
 func TestTests_RunStopsTheClusterAndKeepsTheResult(t *testing.T) {
 	t.Parallel()
-	var own Tests
+	own := Tests{Settings: map[string]string{"cluster_name": "own"}}
 	var dir string
 	code := own.Run(suite(func() int {
 		dir = own.Cluster(t).Dir()

@@ -72,7 +72,7 @@ func (o Order) run(ctx context.Context) (service.Run, error) {
 		}
 	}
 	if o.Configuration != "" {
-		if _, err := settings.LoadPartial(o.Configuration, &config); err != nil {
+		if _, err := settings.OfProcess().LoadPartial(o.Configuration, &config); err != nil {
 			return service.Run{}, err
 		}
 	}

@@ -62,7 +62,7 @@ func ConfiguredBy(t *testing.T, file string) func(*service.Config) {
 	t.Helper()
 	return func(c *service.Config) {
 		t.Helper()
-		if _, err := config.LoadPartial(file, c); err != nil {
+		if _, err := config.OfProcess().LoadPartial(file, c); err != nil {
 			t.Fatal(err)
 		}
 	}
