@@ -15,6 +15,8 @@ TEST_ARGS  =
 # The names of tests of what breaks, and of the pages of docs, begin so.
 FAULTS     = ^TestFault_
 PAGES      = ^TestPages_
+# The tests of plans, on big tables, have these names.
+PLANS      = PlansKeepToIndexes|^TestPlans_
 # The packages that start goroutines: CI runs them under the race detector.
 CONCURRENT = ./service/run ./service/schedule ./service/job ./scheduler ./server ./web ./access ./telemetry
 BENCH_ARGS =
@@ -33,7 +35,7 @@ VERSIONED  = TestSQL_|PlansKeepToIndexes|TestCatalog_|TestInstallQueue_|TestTrac
 PLATFORMS  =
 
 .DEFAULT_GOAL := help
-.PHONY: help run build release man test test-race test-docs test-postgres test-newest test-faults faults fuzz test-web pictures test-prometheus test-jaeger test-clients test-packages test-deploy jaeger check check-all lint generated proto sixth-worker bench bench-once scale soak generate format clean
+.PHONY: help run build release man test test-plans test-race test-docs test-postgres test-newest test-faults faults fuzz test-web pictures test-prometheus test-jaeger test-clients test-packages test-deploy jaeger check check-all lint generated proto sixth-worker bench bench-once scale soak generate format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -56,7 +58,11 @@ man: ## write the manual pages into bin/man
 
 test: ## run the tests of all behaviour, in about three minutes (PACKAGES=./repo TEST_ARGS="-run NAME -v" RACE=-race)
 	@tools/require.sh postgres $(if $(RACE),compiler)
-	@tools/gotest.sh -timeout 60m $(RACE) -skip '$(FAULTS)|$(PAGES)' $(TEST_ARGS) $(PACKAGES)
+	@tools/gotest.sh -timeout 60m $(RACE) -skip '$(FAULTS)|$(PAGES)|$(PLANS)' $(TEST_ARGS) $(PACKAGES)
+
+test-plans: ## check on big tables that every statement uses an index
+	@tools/require.sh postgres
+	@tools/gotest.sh -timeout 60m -run '$(PLANS)' $(TEST_ARGS) ./repo/... ./service/...
 
 test-race: ## run the tests of the packages that start goroutines under the race detector
 	@$(MAKE) --no-print-directory test RACE=-race PACKAGES="$(CONCURRENT)"
@@ -130,6 +136,7 @@ check: ## run all that CI runs for the change since the published main
 
 check-all: ## run every check there is, for a release: some four hours
 	$(MAKE) test RACE=-race
+	$(MAKE) test-plans
 	$(MAKE) test-faults RACE=-race
 	for version in 14 15 16 17 18; do $(MAKE) test-postgres VERSION=$$version PACKAGES="./repo/... ./service/..." TEST_ARGS="-run '$(VERSIONED)'" || exit 1; done
 	$(MAKE) test-docs test-web test-prometheus test-jaeger test-clients test-packages test-deploy sixth-worker

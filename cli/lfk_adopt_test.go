@@ -32,7 +32,7 @@ func fileText(t *testing.T, path string) string {
 
 // wantFixed repeats a command that records orphans, which other packages' transactions on the cluster hold up, until it
 // is done.
-func (sh *shell) wantFixed(command string, part string) {
+func (sh *shell) wantFixed(command, part string) {
 	sh.t.Helper()
 	var out string
 	devdb.Eventually(sh.t, command, func() bool {

@@ -112,6 +112,13 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 			t.Errorf("got %s", out)
 		}
 	})
+}
+
+func TestServe_RefusesFilesAndURLsThatCannotWork(t *testing.T) {
+	sh := newShell(t)
+	sh.configured("main")
+	sh.migrate()
+	sh.defined(oneKey)
 	t.Run("a certificate", func(t *testing.T) {
 		sh := sh.sub(t)
 		sh.set("CARETAKER_TLS_CERT_FILE", "none.pem")

@@ -86,7 +86,7 @@ func TestLoad_EnvironmentAloneIsEnough(t *testing.T) {
 	t.Parallel()
 	got, err := loadWork("", []string{"PATH=/bin", mainURL})
 	want := both{&Config{
-		Listen: "127.0.0.1:50051", MetricsListen: "127.0.0.1:9464", LogLevel: "info", SchedulerEnabled: true, JobsEnabled: true, //nolint:gocritic // the defaults, nothing listens
+		Listen: "127.0.0.1:50051", MetricsListen: "127.0.0.1:9464", LogLevel: "info", SchedulerEnabled: true, JobsEnabled: true,
 		Databases: []Database{{Name: "main", URL: "postgres://u:secret@db/main"}},
 	}, defaults()}
 	same(t, got, want, err)
@@ -390,19 +390,4 @@ func TestOpenTelemetry_ExportsOnlyWhatIsAskedFor(t *testing.T) {
 			t.Errorf("%s: got %+v, want %+v", environ, got, want)
 		}
 	}
-}
-
-func TestLoad_EmptyVariablesAreUnsetWhereEmptyIsNoValue(t *testing.T) {
-	t.Parallel()
-	want, err := loadWork(write(t, "log: {level: warn}\nmetrics_listen: \"\""), []string{mainURL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := loadWork(write(t, "log: {level: WARN}"), []string{
-		mainURL, "CARETAKER_LOG_LEVEL=", "CARETAKER_LOG_FORMAT=", "CARETAKER_METRICS_LISTEN=", "CARETAKER_LISTEN=", "CARETAKER_INSECURE=",
-		"CARETAKER_SCHEDULER_ENABLED=", "CARETAKER_HISTORY_KEEP=", "CARETAKER_LOAD_LAG=", "CARETAKER_LOAD_RATE=",
-		"CARETAKER_WORKERS_SWEEP_BATCH_SIZE=", "CARETAKER_WORKERS_SWEEP_SCHEDULE=",
-		"CARETAKER_WORKERS_SWEEP_MAX_QUEUED=", "CARETAKER_WORKERS_SWEEP_CATCH_UP=",
-	})
-	same(t, got, want, err)
 }

@@ -150,6 +150,13 @@ func TestCluster_APersistentOne(t *testing.T) {
 		}
 		stop(t, again)
 	})
+}
+
+func TestCluster_APersistentOneCopesWithWhatItFinds(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	c := start(t, Config{Dir: dir})
+	stop(t, c)
 	t.Run("takes over a running server", func(t *testing.T) {
 		server := orphan(t, c)
 		var said strings.Builder

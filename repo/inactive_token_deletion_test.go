@@ -46,7 +46,7 @@ func (b *bench) inZone(zone, mode string) *repo.Database {
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.T.Cleanup(pool.Close)
+	b.Cleanup(pool.Close)
 	var is string
 	if err := pool.QueryRow(b.Context(), "SHOW timezone").Scan(&is); err != nil || is != zone {
 		b.Fatalf("time zone %q, %v", is, err)

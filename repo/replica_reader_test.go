@@ -107,7 +107,7 @@ func TestFault_Reader_TheNextRunKnowsTheLastWrite(t *testing.T) {
 	p.wantPrimary(p.Reader(someWorker, 0), isBehind)
 	p.end(idle, lease, false)
 
-	<-time.After(time.Second) // elapses: for so long a replica that lags is left alone
+	<-time.After(time.Second) //nolint:gocritic // elapses: for so long a replica that lags is left alone
 	writer, lease := p.run()
 	p.wantReplica(writer)
 	p.write(writer)

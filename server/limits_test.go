@@ -122,7 +122,7 @@ func TestLimits_AConnectionHasSoManyCallsAtOnce(t *testing.T) {
 			t.Fatalf("call %d: %v", i, err)
 		}
 	}
-	brief, end := context.WithTimeout(ctx, 100*time.Millisecond) // elapses: the call waits for another one to end
+	brief, end := context.WithTimeout(ctx, 100*time.Millisecond) //nolint:gocritic // elapses: the call waits for another one to end
 	defer end()
 	if _, err := f.GetStatus(brief, &maintenancev1.GetStatusRequest{}); status.Code(err) != codes.DeadlineExceeded {
 		t.Errorf("one more: %v", err)

@@ -4,8 +4,8 @@
 set -eu
 cd "$(dirname "$0")/.."
 sum="go tool -modfile=tools/gotestsum/go.mod gotestsum"
-events=$(mktemp)
-trap 'rm -f "$events"' EXIT
+mkdir -p bin
+events=bin/tests.json
 format=pkgname
 case " $* " in
 *" -v "*) format=standard-verbose ;;

@@ -208,7 +208,7 @@ func TestDestroyGroup_AttemptThatIsOutOfTimeSaysSoInItsGroup(t *testing.T) {
 	g.Gate("main", "group_deletion_schedules", "true")
 	g.Shut("main", servicetest.App)
 	request := g.Running(repo.DestroyGroup{GroupID: 10, UserID: new(int64(1))})
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second) // elapses: the attempt stands before a gate
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second) //nolint:gocritic // elapses: the attempt stands before a gate
 	defer cancel()
 	if _, err := g.Service.WorkJob(ctx, request); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want that its time is over", err)
