@@ -16,7 +16,7 @@ func demoEstate(t *testing.T) map[string]string {
 	t.Helper()
 	urls := map[string]string{}
 	for _, name := range []string{"main", "ci", "sec"} {
-		urls[name] = databases.Clone(t, Template{Name: "demo_" + name, Schema: name, Prepare: func(ctx context.Context, url string) error {
+		urls[name] = databases.Clone(t, Template{Name: "demo_" + name, Schema: name, Dated: true, Prepare: func(ctx context.Context, url string) error {
 			return load(ctx, url, demoPart(name))
 		}})
 	}
@@ -189,7 +189,7 @@ func TestDemo_LoadedTwiceStaysAsItIs(t *testing.T) {
 
 func TestDemo_GoesIntoMainAloneWhenNothingElseIsConfigured(t *testing.T) {
 	t.Parallel()
-	urls := map[string]string{"main": databases.Clone(t, Template{Name: "demo_alone", Schema: "all", Prepare: func(ctx context.Context, url string) error {
+	urls := map[string]string{"main": databases.Clone(t, Template{Name: "demo_alone", Schema: "all", Dated: true, Prepare: func(ctx context.Context, url string) error {
 		return LoadDemo(ctx, map[string]string{"main": url})
 	}})}
 	if got, want := column(t, urls["main"], fingerprint)[0], column(t, demoEstate(t)["main"], fingerprint)[0]; got != want {

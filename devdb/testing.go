@@ -52,6 +52,9 @@ type Template struct {
 	// Version is what Prepare depends on besides the schema, the demo data and
 	// the migrations, such as the SQL that it runs.
 	Version string
+	// Dated templates hold times that age, as the demo data does. They are not
+	// kept beyond the cluster's next start.
+	Dated bool
 	// Prepare, if set, does the rest, such as migrating. It closes its
 	// connections.
 	Prepare func(ctx context.Context, url string) error
@@ -145,10 +148,26 @@ func (s *Tests) started() (*Cluster, error) {
 		if shared := os.Getenv(SharedCluster); shared != "" && s.Settings == nil {
 			s.cluster, s.failed = attach(ctx, shared)
 		} else {
-			s.cluster, s.failed = Start(ctx, Config{Ephemeral: true, Dir: memoryDir(), Settings: testSettings(s.Settings)})
+			s.cluster, s.failed = startForTests(ctx, Config{Ephemeral: true, Dir: memoryDir(), Settings: s.Settings})
 		}
 	}
 	return s.cluster, s.failed
+}
+
+// startForTests starts a cluster with the settings of tests, and ours.
+func startForTests(ctx context.Context, config Config) (*Cluster, error) {
+	config.Settings = testSettings(config.Settings)
+	c, err := Start(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	err = c.exec(ctx, `DO $$ BEGIN
+  CREATE EXTENSION IF NOT EXISTS pg_stat_statements;
+EXCEPTION WHEN feature_not_supported OR undefined_file THEN END $$`)
+	if err != nil {
+		return nil, errors.Join(err, c.Stop(ctx))
+	}
+	return c, nil
 }
 
 // Clone returns the URL of a new copy of the template, which is dropped, with
@@ -170,11 +189,19 @@ func (s *Tests) Clone(t tb, from Template) string {
 		ctx, cancel := context.WithTimeout(context.Background(), WaitTimeout)
 		defer cancel()
 		drop := "DROP DATABASE IF EXISTS " + pgx.Identifier{name}.Sanitize() + " WITH (FORCE)"
-		if err := cluster.exec(ctx, drop); err != nil {
+		if err := cluster.exec(ctx, forget(name), drop); err != nil {
 			t.Fatalf("drop the clone %s: %v", name, err)
 		}
 	})
 	return cluster.URL(name)
+}
+
+// forget removes the statistics of a database's statements, which would push out
+// those of other tests. It does nothing where the library is missing.
+func forget(database string) string {
+	return strings.Replace(`DO $$ BEGIN
+  PERFORM pg_stat_statements_reset(0, oid, 0) FROM pg_database WHERE datname = '{database}';
+EXCEPTION WHEN undefined_function OR object_not_in_prerequisite_state THEN END $$`, "{database}", database, 1)
 }
 
 // prepared makes the template's database, unless it is there, and counts the
@@ -197,8 +224,20 @@ func (s *Tests) prepared(cluster *Cluster, from Template) (int, string, error) {
 	return s.clones, done.database, done.err
 }
 
-// database names the template's database by a hash of all that it is made of.
-func (t Template) database() (string, error) {
+// started returns when the server was started.
+func (c *Cluster) started(ctx context.Context) (at string, err error) {
+	conn, err := pgx.Connect(ctx, c.URL("postgres"))
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	err = conn.QueryRow(ctx, "SELECT pg_postmaster_start_time()::text").Scan(&at)
+	return at, err
+}
+
+// database names the template's database by a hash of all that it is made of, and
+// of when the server was started, for a dated one.
+func (t Template) database(started string) (string, error) {
 	if t.Name == "" || len(t.Name) > 30 || strings.ContainsRune(t.Name, 0) {
 		return "", errors.New("a template's name has 1 to 30 bytes")
 	}
@@ -207,7 +246,7 @@ func (t Template) database() (string, error) {
 		return "", err
 	}
 	hash := sha256.New()
-	for _, part := range []string{sources, t.Name, t.Schema, t.Version} {
+	for _, part := range []string{sources, t.Name, t.Schema, t.Version, started} {
 		_, _ = fmt.Fprintf(hash, "%d:%s", len(part), part)
 	}
 	return fmt.Sprintf("template_%s_%.6x", t.Name, hash.Sum(nil)), nil
@@ -216,7 +255,13 @@ func (t Template) database() (string, error) {
 // prepare makes the template's database in one process at a time. It is complete
 // when it has its name.
 func (c *Cluster) prepare(ctx context.Context, from Template) (name string, err error) {
-	if name, err = from.database(); err != nil {
+	started := ""
+	if from.Dated {
+		if started, err = c.started(ctx); err != nil {
+			return "", err
+		}
+	}
+	if name, err = from.database(started); err != nil {
 		return "", err
 	}
 	conn, err := pgx.Connect(ctx, c.URL("postgres"))

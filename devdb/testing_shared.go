@@ -32,7 +32,7 @@ func StartShared(ctx context.Context, log io.Writer) (*Cluster, error) {
 		return c, nil
 	}
 	_, _ = fmt.Fprintf(log, "The kept test cluster is not available (%v): starting another one\n", err)
-	return Start(ctx, Config{Ephemeral: true, Dir: memoryDir(), Log: log, Settings: testSettings(nil)})
+	return startForTests(ctx, Config{Ephemeral: true, Dir: memoryDir(), Log: log})
 }
 
 func startKept(ctx context.Context, log io.Writer) (*Cluster, error) {
@@ -40,7 +40,7 @@ func startKept(ctx context.Context, log io.Writer) (*Cluster, error) {
 	if found, err := find(ctx, os.Getenv("PATH"), places(), 0); err == nil {
 		version = found.version
 	}
-	c, err := Start(ctx, Config{Dir: keptDir(strconv.Itoa(version)), unsafe: true, Log: log, Settings: testSettings(nil)})
+	c, err := startForTests(ctx, Config{Dir: keptDir(strconv.Itoa(version)), unsafe: true, Log: log})
 	if err != nil {
 		return nil, err
 	}

@@ -24,8 +24,11 @@ type fault struct {
 	cause    func(*round, context.Context) error
 }
 
+// faults returns all faults. The first one begins each round: later most records whose children are in another
+// database are processed.
 func faults() []fault {
 	return []fault{
+		{"a database is unreachable while a replica starts", nil, (*round).databaseAway},
 		{"kill a replica", nil, (*round).kill},
 		{"shut a replica down", nil, (*round).stopInOrder},
 		{"freeze a replica for longer than its leases", nil, (*round).freezeLong},
@@ -37,6 +40,7 @@ func faults() []fault {
 		{"cut after COMMIT was sent", nil, (*round).cutCommits},
 		{"backends terminated", nil, (*round).terminate},
 		{"lock timeouts", nil, (*round).lock},
+		{"children of deleted parents locked", nil, (*round).lockChildren},
 		{"lost configuration", nil, (*round).loseConfiguration},
 		{"WAL replay paused on the standby", func(r *round) bool { return !r.lab.failedOver }, (*round).pauseReplay},
 		{"PostgreSQL killed and started again", func(r *round) bool { return !r.lab.failedOver }, (*round).killServer},
@@ -51,7 +55,7 @@ var errNoOccasion = errors.New("there was no occasion")
 
 // cause lets faults happen one after the other, in the order that the seed says, until the time is over.
 func (r *round) cause(ctx context.Context) error {
-	var order []fault
+	order := faults()[:1]
 	for ctx.Err() == nil {
 		if len(order) == 0 {
 			order = faults()
@@ -231,6 +235,23 @@ func (r *round) cut(ctx context.Context) error {
 	return nil
 }
 
+// databaseAway takes ci or sec from all replicas for up to ten seconds, and starts a replica meanwhile.
+func (r *round) databaseAway(ctx context.Context) error {
+	name, replica := databases()[1+r.random.IntN(2)], r.some()
+	replica.end(syscall.SIGTERM)
+	for _, each := range r.replicas {
+		each.network[name].away.Store(true)
+		each.network[name].cut()
+	}
+	started := make(chan error, 1)
+	go func() { started <- replica.start(ctx, true) }()
+	wait(ctx, 3*time.Second+r.upTo(7000))
+	for _, each := range r.replicas {
+		each.network[name].away.Store(false)
+	}
+	return <-started
+}
+
 func (r *round) slow(ctx context.Context) error {
 	network := r.network()
 	network.delay.Store(int64(r.upTo(100)))
@@ -268,26 +289,6 @@ func (r *round) terminate(ctx context.Context) error {
 		}
 		wait(ctx, r.upTo(300))
 	}
-	return nil
-}
-
-// lock keeps a table from whoever wants to write in it, for longer than a statement waits.
-func (r *round) lock(ctx context.Context) error {
-	tables := []string{"notes", "issues", "members", "users", "projects", "loose_foreign_keys_deleted_records", "maintenance.river_job", "maintenance.leases"}
-	conn, err := open(ctx, r.lab.url("main"), "application")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close(ctx) }()
-	table, hold := tables[r.random.IntN(len(tables))], r.upTo(4000)
-	// It may lose in a deadlock: then it was none.
-	_ = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `LOCK TABLE `+table+` IN SHARE ROW EXCLUSIVE MODE`)
-		if err == nil {
-			wait(ctx, hold)
-		}
-		return err
-	})
 	return nil
 }
 

@@ -50,6 +50,11 @@ func mutationsOfLeases() []mutation {
 		{"an expired lease is renewed", []change{{
 			"repo/lease.go", "AND epoch = $3 AND expires_at > clock_timestamp()\nRETURNING", "AND epoch = $3\nRETURNING",
 		}}},
+		{"a renewal goes by the clock of the replica", []change{{
+			"repo/lease.go", "SET renewed_at = now(), expires_at = now() + $4::interval\n", "SET renewed_at = now(), expires_at = $4::timestamptz\n",
+		}, {
+			"repo/lease.go", "f.Name, f.Holder, f.Epoch, ttl)", "f.Name, f.Holder, f.Epoch, time.Now().Add(ttl))",
+		}}},
 		{"a pause is ignored", []change{{
 			"repo/runs_start.go", "WHERE worker IN ($1, '*') AND", "WHERE worker IN ($1, '*') AND worker = '' AND",
 		}}},
@@ -121,6 +126,12 @@ func mutationsOfWork() []mutation {
 		}}},
 		{"a record is removed before its last child", []change{{
 			"service/loosefk/statement.go", "	if !last || t.task.child.Database", "	_ = last\n	if t.task.child.Database",
+		}}},
+		{"a record is removed although children are locked", []change{{
+			"service/loosefk/statement.go", "			return t.awaitLocks(ctx, keys, r, err)\n", "			t.advanceDone(keys, r)\n			return nil\n",
+		}}},
+		{"a database that does not answer counts as childless", []change{{
+			"service/loosefk/start.go", "		p.tasks = append(p.tasks, homes.unknown(key, i)...)\n", "		_ = homes.unknown\n",
 		}}},
 		{"a receipt is left out", []change{{
 			"repo/receipts.go", "	for _, n := range tx.noted {\n		s :=", "	for _, n := range tx.noted[:len(tx.noted)-1] {\n		s :=",

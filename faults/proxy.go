@@ -24,6 +24,8 @@ type proxy struct {
 
 	// delay holds up each piece of what is sent, in nanoseconds.
 	delay atomic.Int64
+	// away refuses all connections.
+	away atomic.Bool
 	// stalled keeps what is sent in either direction, on connections that stay open.
 	stalled atomic.Bool
 	// commits is how many of the next COMMITs are passed on just before the connection is cut, statements
@@ -73,6 +75,10 @@ func (p *proxy) accept() {
 		client, err := p.listener.Accept()
 		if err != nil {
 			return
+		}
+		if p.away.Load() {
+			_ = client.Close()
+			continue
 		}
 		p.mu.Lock()
 		address := p.server
@@ -180,6 +186,7 @@ func (p *proxy) cut() {
 // heal makes the network whole. Connections that are open stay.
 func (p *proxy) heal() {
 	p.delay.Store(0)
+	p.away.Store(false)
 	p.stalled.Store(false)
 	p.commits.Store(0)
 	p.statements.Store(0)

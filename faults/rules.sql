@@ -25,12 +25,18 @@ CREATE FUNCTION faults.violate(rule text, detail text) RETURNS void LANGUAGE sql
   INSERT INTO faults.violations (rule, detail) VALUES (rule, faults.app() || ': ' || detail)
 $$;
 
--- A lease is taken when nobody has it, and its epoch grows by one; only its holder changes it.
+-- A lease is taken when nobody has it, and its epoch grows by one; only its holder changes it. Its times are
+-- those of the database: the clocks of some replicas are seven minutes wrong, and no lease lasts for two.
 CREATE FUNCTION faults.lease() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE taken_by text;
 BEGIN
   IF faults.ours() THEN RETURN NULL; END IF;
   INSERT INTO faults.watched VALUES ('lease');
+  IF NEW.renewed_at > greatest(clock_timestamp(), transaction_timestamp())
+    OR NEW.renewed_at < transaction_timestamp() - interval '2 min'
+    OR NEW.expires_at > greatest(clock_timestamp(), transaction_timestamp()) + interval '2 min' THEN
+    PERFORM faults.violate('the times of a lease are not by the clock of the database', to_jsonb(NEW)::text);
+  END IF;
   IF TG_OP = 'INSERT' OR NEW.epoch <> OLD.epoch OR NEW.holder <> OLD.holder THEN
     -- It may have expired by a clock that was set back within this transaction.
     IF TG_OP = 'UPDATE' AND OLD.expires_at > greatest(clock_timestamp(), transaction_timestamp()) THEN

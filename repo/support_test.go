@@ -48,7 +48,7 @@ func migrated(schema string) devdb.Template {
 
 // loaded is such a database with what some SQL has put there.
 func loaded(name, schema, sql string) devdb.Template {
-	return devdb.Template{Name: name, Schema: schema, Version: sql, Prepare: func(ctx context.Context, url string) error {
+	return devdb.Template{Name: name, Schema: schema, Version: sql, Dated: true, Prepare: func(ctx context.Context, url string) error {
 		if err := migrated(schema).Prepare(ctx, url); err != nil {
 			return err
 		}

@@ -35,7 +35,7 @@ func NewGroups(t *testing.T, change ...func(*service.Config)) *Groups {
 func NewDemoGroups(t *testing.T) *Groups {
 	t.Helper()
 	g := &Groups{Estate: New(t, "all")}
-	g.Add("main", Databases.Clone(t, devdb.Template{Name: "demo", Schema: "all", Prepare: func(ctx context.Context, url string) error {
+	g.Add("main", Databases.Clone(t, devdb.Template{Name: "demo", Schema: "all", Dated: true, Prepare: func(ctx context.Context, url string) error {
 		if err := Migrated("all").Prepare(ctx, url); err != nil {
 			return err
 		}
