@@ -162,7 +162,7 @@ func TestParse_NamesWhatThereIs(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"-only", "rain"}, `there is no fault "rain": choose one of kill a replica; `},
+		{[]string{"-only", "rain"}, `there is no fault "rain": choose one of a database is unreachable while a replica starts; kill a replica; `},
 		{[]string{"-replicas", "0"}, "-replicas is 0: it must be 1 to 10"},
 		{[]string{"-disturb", "-5s"}, "-disturb is -5s: it must be above 0"},
 		{[]string{"-bound", "0"}, "-bound is 0: it must be above 0"},
