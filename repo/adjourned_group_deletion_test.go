@@ -15,7 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/scheduler"
 )
 
-// bigGroups are 30,000 groups in trees of 30 on three levels, with 60,000 members, 30,000 invitations, a route and a
+// bigGroups are 30,000 groups in trees of 30 on three levels, with 300,000 members, 30,000 invitations, a route and a
 // project each. Every hundredth is marked, half of them in each store.
 const bigGroups = `
 INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now());
@@ -42,7 +42,7 @@ INSERT INTO routes (source_type, source_id, namespace_id, path, name)
 SELECT 'Project', p.id, p.project_namespace_id, r.path || '/' || p.path, r.name || ' / ' || p.name
 FROM projects p JOIN routes r ON r.source_type = 'Namespace' AND r.source_id = p.namespace_id;
 INSERT INTO members (source_type, source_id, type, user_id, access_level, member_namespace_id)
-SELECT 'Namespace', i % 30000, 'GroupMember', 1 + (i / 30000 + i * 7) % 3000, 50, i % 30000 FROM generate_series(1, 60000) i;
+SELECT 'Namespace', i % 30000, 'GroupMember', 1 + (i / 30000 + i * 7) % 3000, 50, i % 30000 FROM generate_series(1, 300000) i;
 INSERT INTO group_group_links (shared_group_id, shared_with_group_id, group_access, created_at, updated_at)
 SELECT i, (i * 13 + 1) % 30000, 50, now(), now() FROM generate_series(0, 29999) i;
 INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on)

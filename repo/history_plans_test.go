@@ -115,23 +115,23 @@ func (a *aged) calls() map[string]func(context.Context) error {
 		"Runs":      a.listRuns,
 		"Fires":     a.listFires,
 		"Jobs":      a.listJobs,
-		"Job":       func(ctx context.Context) error { return second(a.Job(ctx, 20_000)) },
+		"Job":       func(ctx context.Context) error { return second(a.Job(ctx, 50_000)) },
 		"JobCounts": func(ctx context.Context) error { return second(a.JobCounts(ctx)) },
 		"JobsOfRun": func(ctx context.Context) error { return second(a.JobsOfRun(ctx, a.run, 20)) },
 		"CancelJob": func(ctx context.Context) error { return second(a.CancelJob(ctx, 1, "a test", "test")) },
 		"RetryJob":  func(ctx context.Context) error { return second(a.RetryJob(ctx, 1)) },
-		"JobWorker": func(ctx context.Context) error { return second(a.JobWorker(ctx, 20_000)) },
+		"JobWorker": func(ctx context.Context) error { return second(a.JobWorker(ctx, 50_000)) },
 		"RecordAudit": func(ctx context.Context) error {
 			return second(a.RecordAudit(ctx, service.AuditEntry{Action: "PauseWorker"}))
 		},
 		"CompleteAudit": func(ctx context.Context) error {
-			return a.CompleteAudit(ctx, service.AuditEntry{ID: 20_000, Outcome: "OK"})
+			return a.CompleteAudit(ctx, service.AuditEntry{ID: 50_000, Outcome: "OK"})
 		},
 		"Audit":    a.listAudit,
 		"Receipts": a.listReceipts,
 		"Outside":  a.listOutside,
 		"AckOutside": func(ctx context.Context) error {
-			return second(a.AckOutside(ctx, []int64{20_000, 2, 3}, "test"))
+			return second(a.AckOutside(ctx, []int64{50_000, 2, 3}, "test"))
 		},
 		"Protect": a.protect,
 		"Protections": func(ctx context.Context) error {
@@ -221,7 +221,7 @@ func (a *aged) listFires(ctx context.Context) (err error) {
 func (a *aged) listJobs(ctx context.Context) (err error) {
 	for _, kind := range []string{"", "delete_user", "destroy_group"} {
 		for _, state := range []string{"", "retryable", "completed"} {
-			for _, after := range []int64{0, 20_000} {
+			for _, after := range []int64{0, 50_000} {
 				f := service.JobFilter{Kind: kind, State: state, After: after, Limit: 50}
 				err = errors.Join(err, second(a.Jobs(ctx, f)))
 			}
@@ -232,7 +232,7 @@ func (a *aged) listJobs(ctx context.Context) (err error) {
 
 func (a *aged) listReceipts(ctx context.Context) (err error) {
 	for _, f := range []repo.ReceiptFilter{{}, {Table: "t1"}, {Table: "nowhere"}, {RunID: a.run}, {JobID: 77}, {Table: "t1", RunID: a.run}} {
-		for _, f.Before = range []int64{0, 10_000} {
+		for _, f.Before = range []int64{0, 25_000} {
 			f.Limit = 50
 			_, _, failed := a.Receipts(ctx, service.ReceiptFilter{ReceiptFilter: f})
 			err = errors.Join(err, failed)
@@ -242,9 +242,9 @@ func (a *aged) listReceipts(ctx context.Context) (err error) {
 }
 
 func (a *aged) listOutside(ctx context.Context) (err error) {
-	for _, f := range []repo.OutsideFilter{{}, {JobID: 77}, {JobID: 999}, {RunID: a.run}} {
+	for _, f := range []repo.OutsideFilter{{}, {JobID: 77}, {JobID: 2499}, {RunID: a.run}} {
 		for _, f.Pending = range []bool{false, true} {
-			for _, f.After = range []int64{0, 19_000} {
+			for _, f.After = range []int64{0, 49_000} {
 				f.Limit = 50
 				err = errors.Join(err, second(a.Outside(ctx, f)))
 			}

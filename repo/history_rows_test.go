@@ -31,16 +31,16 @@ INSERT INTO maintenance.backlog_samples (minute, worker, pending, due, deferred,
 SELECT date_trunc('minute', now()) - i * interval '1 minute', w, 1, 1, 0, 0
 FROM generate_series(1, 1440) i CROSS JOIN (SELECT DISTINCT worker AS w FROM maintenance.schedules) w;
 INSERT INTO maintenance.audit (at, by, address, role, action, target, reason, outcome)
-SELECT now() - (30001 - i) * interval '1 minute', 'alice', '127.0.0.1:1', 'operator', 'RunBatch', 'ghost_user_migration', '', 'OK'
-FROM generate_series(1, 30000) i;
+SELECT now() - (100001 - i) * interval '1 minute', 'alice', '127.0.0.1:1', 'operator', 'RunBatch', 'ghost_user_migration', '', 'OK'
+FROM generate_series(1, 100000) i;
 INSERT INTO maintenance.receipts (sequence, at, run_id, job_id, worker, "table", action, rule, rows, keys_digest, requested_by, hash)
 SELECT i, now(), CASE WHEN i % 2 = 0 THEN (SELECT id FROM maintenance.runs ORDER BY id LIMIT 1) END, nullif(i % 2 * i, 0), 'w', 't' || i % 7, 'deleted', '', 1, '', '', ''
-FROM generate_series(1, 20000) i;
-UPDATE maintenance.receipt_head SET sequence = 20000;
+FROM generate_series(1, 50000) i;
+UPDATE maintenance.receipt_head SET sequence = 50000;
 INSERT INTO maintenance.outside_paths (job_id, run_id, kind, path, at, done_at)
 SELECT CASE WHEN i % 2 = 0 THEN i / 20 END, CASE WHEN i % 2 = 1 THEN (SELECT id FROM maintenance.runs ORDER BY id LIMIT 1 OFFSET i / 100) END,
-  'project_repository', '@hashed/' || i, now(), CASE WHEN i % 10 > 0 OR i < 16000 THEN now() END
-FROM generate_series(1, 20000) i;
+  'project_repository', '@hashed/' || i, now(), CASE WHEN i % 10 > 0 OR i < 40000 THEN now() END
+FROM generate_series(1, 50000) i;
 INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by, until)
 SELECT 'group', i, 'r', 'a', now() + interval '1 day' FROM generate_series(1, 500) i;
 CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint);

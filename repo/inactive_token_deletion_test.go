@@ -237,25 +237,25 @@ func TestTokenPass_JobsGoWithAPassThatIsGone(t *testing.T) {
 	b.want(`SELECT count(*) FROM maintenance.river_job`, "0")
 }
 
-// manyBots are 15,000 users, every third a bot, with three tokens each; user 2 has many of everything.
+// manyBots are 60,000 users, every third a bot, with three tokens each; user 2 has many of everything.
 const manyBots = `
 INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now());
 INSERT INTO users (id, username, email, projects_limit, organization_id, user_type)
-SELECT i, 'u' || i, 'u' || i, 0, 1, CASE WHEN i % 3 = 0 THEN 6 WHEN i % 10000 = 1 THEN 11 ELSE 0 END FROM generate_series(1, 15000) i;
+SELECT i, 'u' || i, 'u' || i, 0, 1, CASE WHEN i % 3 = 0 THEN 6 WHEN i % 10000 = 1 THEN 11 ELSE 0 END FROM generate_series(1, 60000) i;
 INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at, revoked, expires_at)
-SELECT i, 't', 1, now(), '2020-01-01', n < 3, CASE WHEN n = 3 AND i % 100 = 0 THEN date '2020-01-01' END FROM generate_series(1, 3) n, generate_series(1, 15000) i;
-INSERT INTO ghost_user_migrations (user_id, created_at, updated_at) SELECT i, now(), now() FROM generate_series(1, 15000, 2) i;
+SELECT i, 't', 1, now(), '2020-01-01', n < 3, CASE WHEN n = 3 AND i % 100 = 0 THEN date '2020-01-01' END FROM generate_series(1, 3) n, generate_series(1, 60000) i;
+INSERT INTO ghost_user_migrations (user_id, created_at, updated_at) SELECT i, now(), now() FROM generate_series(1, 60000, 2) i;
 INSERT INTO namespaces (id, name, path, type, organization_id, owner_id)
-SELECT i, 'n' || i, 'n' || i, CASE WHEN i % 2 = 0 THEN 'Group' ELSE 'User' END, 1, i FROM generate_series(1, 5000) i;
-INSERT INTO namespaces (id, name, path, type, organization_id, parent_id) SELECT 20000 + i, 'p' || i, 'p' || i, 'Project', 1, i FROM generate_series(1, 5000) i;
-INSERT INTO projects (id, namespace_id, project_namespace_id, organization_id) SELECT i, i, 20000 + i, 1 FROM generate_series(1, 5000) i;
+SELECT i, 'n' || i, 'n' || i, CASE WHEN i % 2 = 0 THEN 'Group' ELSE 'User' END, 1, i FROM generate_series(1, 20000) i;
+INSERT INTO namespaces (id, name, path, type, organization_id, parent_id) SELECT 20000 + i, 'p' || i, 'p' || i, 'Project', 1, i FROM generate_series(1, 20000) i;
+INSERT INTO projects (id, namespace_id, project_namespace_id, organization_id) SELECT i, i, 20000 + i, 1 FROM generate_series(1, 20000) i;
 INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id)
-SELECT CASE WHEN i % 4 = 0 THEN 2 ELSE i END, i, 'Namespace', 'GroupMember', 50, i FROM generate_series(2, 5000, 2) i;
+SELECT CASE WHEN i % 4 = 0 THEN 2 ELSE i END, i, 'Namespace', 'GroupMember', 50, i FROM generate_series(2, 20000, 2) i;
 INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id)
-SELECT 3 * i, i, 'Namespace', 'GroupMember', 50, i FROM generate_series(2, 5000, 2) i;
-INSERT INTO project_authorizations (user_id, project_id, access_level) SELECT CASE WHEN i % 4 = 0 THEN 2 ELSE i END, i, 30 FROM generate_series(1, 5000) i;
+SELECT 3 * i, i, 'Namespace', 'GroupMember', 50, i FROM generate_series(2, 20000, 2) i;
+INSERT INTO project_authorizations (user_id, project_id, access_level) SELECT CASE WHEN i % 4 = 0 THEN 2 ELSE i END, i, 30 FROM generate_series(1, 20000) i;
 INSERT INTO organization_users (organization_id, user_id, access_level, created_at, updated_at) SELECT 1, i, 10, now(), now() FROM generate_series(1, 2000) i;
-INSERT INTO maintenance.token_passes (started_at, cut_off, today, cursor) VALUES (now(), now(), current_date, 7500)`
+INSERT INTO maintenance.token_passes (started_at, cut_off, today, cursor) VALUES (now(), now(), current_date, 30000)`
 
 func TestInactiveTokens_PlansKeepToIndexes(t *testing.T) {
 	for _, c := range plannings() {

@@ -17,31 +17,31 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// bigTables are children of 40,000 rows, a queue of 100,000 records in four partitions, and notes of failures. The one
+// bigTables are children of 200,000 rows, a queue of 100,000 records in four partitions, and notes of failures. The one
 // with a condition always has statistics: without, the planner takes a condition for rare, and rightly reads its index.
 const bigTables = `
 CREATE TABLE plain (id bigserial PRIMARY KEY, p_id bigint, kind text, x smallint) WITH (autovacuum_enabled = off);
-INSERT INTO plain (p_id, kind) SELECT i % 10000, i % 3 FROM generate_series(1, 40000) i;
+INSERT INTO plain (p_id, kind) SELECT i % 10000, i % 3 FROM generate_series(1, 200000) i;
 CREATE INDEX ON plain (p_id);
 CREATE TABLE narrow (id bigserial PRIMARY KEY, p_id integer, kind text, x smallint) WITH (autovacuum_enabled = off);
-INSERT INTO narrow (p_id, kind) SELECT i % 10000, i % 3 FROM generate_series(1, 40000) i;
+INSERT INTO narrow (p_id, kind) SELECT i % 10000, i % 3 FROM generate_series(1, 200000) i;
 CREATE INDEX ON narrow (kind, p_id);
 CREATE INDEX ON narrow (kind);
 ANALYZE narrow;
 CREATE TABLE dense (id bigserial PRIMARY KEY, p_id bigint, kind text, x smallint) WITH (autovacuum_enabled = off);
-INSERT INTO dense (p_id, kind) SELECT i % 200, i % 3 FROM generate_series(1, 40000) i;
+INSERT INTO dense (p_id, kind) SELECT i % 200, i % 3 FROM generate_series(1, 200000) i;
 CREATE INDEX ON dense (p_id);
 CREATE TABLE composite (a integer, b integer, p_id bigint, kind text, x smallint, PRIMARY KEY (a, b)) WITH (autovacuum_enabled = off);
-INSERT INTO composite (a, b, p_id, kind) SELECT i / 100, i, i % 10000, i % 3 FROM generate_series(1, 40000) i;
+INSERT INTO composite (a, b, p_id, kind) SELECT i / 100, i, i % 10000, i % 3 FROM generate_series(1, 200000) i;
 CREATE INDEX ON composite (p_id);
 CREATE TABLE parted (id bigserial, leaf integer, p_id bigint, kind text, x smallint, PRIMARY KEY (id, leaf)) PARTITION BY LIST (leaf);
 CREATE TABLE parted_0 PARTITION OF parted FOR VALUES IN (0) WITH (autovacuum_enabled = off);
 CREATE TABLE parted_1 PARTITION OF parted FOR VALUES IN (1) WITH (autovacuum_enabled = off);
 CREATE TABLE parted_2 PARTITION OF parted FOR VALUES IN (2) WITH (autovacuum_enabled = off);
-INSERT INTO parted (leaf, p_id, kind) SELECT i % 3, i % 10000, i % 3 FROM generate_series(1, 40000) i;
+INSERT INTO parted (leaf, p_id, kind) SELECT i % 3, i % 10000, i % 3 FROM generate_series(1, 200000) i;
 CREATE INDEX ON parted (p_id);
 CREATE TABLE paired (id bigserial PRIMARY KEY, p_id bigint, other varchar(20), one uuid, kind text, x smallint) WITH (autovacuum_enabled = off);
-INSERT INTO paired (p_id, other, one, kind) SELECT i % 10000, 'n' || i % 10000, md5((i % 10000)::text)::uuid, i % 3 FROM generate_series(1, 40000) i;
+INSERT INTO paired (p_id, other, one, kind) SELECT i % 10000, 'n' || i % 10000, md5((i % 10000)::text)::uuid, i % 3 FROM generate_series(1, 200000) i;
 CREATE INDEX ON paired (p_id, other);
 CREATE INDEX ON paired (one);
 CREATE TABLE gitlab_partitions_dynamic.loose_foreign_keys_deleted_records_2 PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (2);

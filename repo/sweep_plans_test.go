@@ -13,7 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// sweptTables are a parent of 1000 rows, and children of 40,000: half of them are of one owner, and refer to one of
+// sweptTables are a parent of 1000 rows, and children of 80,000: half of them are of one owner, and refer to one of
 // those parents, the others to none.
 const sweptTables = `
 CREATE TABLE whole (a bigint, b bigint, PRIMARY KEY (a, b));
@@ -21,9 +21,9 @@ INSERT INTO whole SELECT i, i % 7 FROM generate_series(1, 1000) i;
 CREATE TABLE piece (id bigserial PRIMARY KEY, owner bigint, kind text, parent_id bigint, a bigint, b bigint, FOREIGN KEY (a, b) REFERENCES whole) WITH (autovacuum_enabled = off);
 CREATE INDEX ON piece (parent_id);
 CREATE INDEX ON piece (a, b);
-INSERT INTO piece (owner, kind, parent_id) SELECT 1000 + i, i % 3, 1000 + i FROM generate_series(1, 20000) i;
+INSERT INTO piece (owner, kind, parent_id) SELECT 1000 + i, i % 3, 1000 + i FROM generate_series(1, 40000) i;
 {before}
-INSERT INTO piece (owner, kind, parent_id, a, b) SELECT 1, i % 3, i % 1000 + 1, i % 1000 + 1, (i % 1000 + 1) % 7 FROM generate_series(1, 20000) i;
+INSERT INTO piece (owner, kind, parent_id, a, b) SELECT 1, i % 3, i % 1000 + 1, i % 1000 + 1, (i % 1000 + 1) % 7 FROM generate_series(1, 40000) i;
 {after}`
 
 // sweptData is a database with these tables: statistics that were never made, are of the time before the owner had rows,
@@ -50,7 +50,7 @@ func numbers(first, last int) (texts []string) {
 func sweptRows(t *testing.T, c *repo.Catalog) map[string]repo.Rows {
 	t.Helper()
 	id := repo.Column{Name: "id", Type: "bigint"}
-	keys := repo.Match{Columns: []repo.Column{id}, Values: [][]string{numbers(35_001, 36_000)}}
+	keys := repo.Match{Columns: []repo.Column{id}, Values: [][]string{numbers(70_001, 71_000)}}
 	owner, _ := c.Rows("piece", "owner", "1")
 	conditional := owner
 	conditional.Condition = "t.kind <> '1'"
@@ -72,7 +72,7 @@ func sweptRows(t *testing.T, c *repo.Catalog) map[string]repo.Rows {
 
 // sweptStatements are all statements about some rows.
 func sweptStatements(r repo.Rows, b repo.Batch) map[string]func(context.Context) error {
-	ghost, behind := int64(5), int64(25_000)
+	ghost, behind := int64(5), int64(50_000)
 	sweep := func(c repo.Change, change func(*repo.Batch)) func(context.Context) error {
 		b := b
 		change(&b)
@@ -87,7 +87,7 @@ func sweptStatements(r repo.Rows, b repo.Batch) map[string]func(context.Context)
 			return err
 		},
 		"take": func(ctx context.Context) error {
-			_, err := r.Take(ctx, []repo.Column{{Name: "id", Type: "bigint"}}, [][]string{numbers(20_001, 21_000)}, b)
+			_, err := r.Take(ctx, []repo.Column{{Name: "id", Type: "bigint"}}, [][]string{numbers(40_001, 41_000)}, b)
 			return err
 		},
 	}
