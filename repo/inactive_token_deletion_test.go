@@ -278,7 +278,7 @@ func TestInactiveTokens_PlansKeepToIndexes(t *testing.T) {
 			}
 			t.Run("backlog", func(t *testing.T) {
 				heard.statements = nil
-				if b, _, err := d.TokenBacklog(context.Background(), generous); err != nil || b.Pending != 2_500 {
+				if b, _, err := d.TokenBacklog(context.Background(), generous); err != nil || b.Pending != 10_000 {
 					t.Fatalf("%+v, %v", b, err)
 				}
 				nodes, text := plan(t, conn, heard.statements, "auto")
@@ -292,7 +292,7 @@ func TestInactiveTokens_PlansKeepToIndexes(t *testing.T) {
 func inactiveTokenCalls(d *repo.Database, f repo.UserFeatures) map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
 		"range": func(ctx context.Context) error {
-			_, err := d.InactiveBots(ctx, f, repo.NewTokenRules(time.Now(), 42), repo.BotPage{After: 7_500, Limit: 1000}, generous)
+			_, err := d.InactiveBots(ctx, f, repo.NewTokenRules(time.Now(), 42), repo.BotPage{After: 30_000, Limit: 1000}, generous)
 			return err
 		},
 		"admin bots": func(ctx context.Context) error {
@@ -315,12 +315,12 @@ func (deafQueue) CompleteJob(context.Context, repo.Tx, int64) error { return nil
 // wantIndexedDeletion looks at how each statement of the deletion of a user is carried out for user 2.
 func wantIndexedDeletion(t *testing.T, conn *pgx.Conn, d *repo.Database, heard *listener, f repo.UserFeatures) {
 	t.Helper()
-	const bot = 14_994
+	const bot = 59_994
 	// The owner of a group of which others are judged, too.
 	if _, err := conn.Exec(context.Background(), `
 		INSERT INTO namespaces (id, name, path, type, organization_id) VALUES (9000001, 'owned', 'owned', 'Group', 1);
 		INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id)
-		SELECT u, 9000001, 'Namespace', 'GroupMember', 50, 9000001 FROM (VALUES (14994), (14988)) v (u)`); err != nil {
+		SELECT u, 9000001, 'Namespace', 'GroupMember', 50, 9000001 FROM (VALUES (59994), (59988)) v (u)`); err != nil {
 		t.Fatal(err)
 	}
 	heard.statements = nil
