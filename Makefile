@@ -12,10 +12,10 @@ export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
 export GORACE = atexit_sleep_ms=0
 PACKAGES   = ./...
 TEST_ARGS  =
-# The names of tests of what breaks, and of the pages of docs, begin so.
+# Name prefixes of fault tests and of page tests.
 FAULTS     = ^TestFault_
 PAGES      = ^TestPages_
-# The tests of plans, on big tables, have these names.
+# Names of the tests of plans, which fill big tables.
 PLANS      = PlansKeepToIndexes|^TestPlans_
 # The packages that start goroutines: CI runs them under the race detector.
 CONCURRENT = ./service/run ./service/schedule ./service/job ./scheduler ./server ./web ./access ./telemetry
@@ -91,7 +91,7 @@ fuzz: ## feed whatever comes to all that reads files, requests and expressions (
 test-postgres: ## run tests on another PostgreSQL (VERSION=18 PACKAGES=./repo TEST_ARGS=...), fetched with npm if need be
 	@tools/require.sh $(if $(RACE),compiler)
 	@programs=$$(tools/postgres.sh "$(VERSION)") && PATH="$$programs:$$PATH" && export PATH && \
-		tools/gotest.sh -timeout 60m $(RACE) -skip '$(FAULTS)|$(PAGES)' $(TEST_ARGS) $(PACKAGES)
+		tools/gotest.sh -timeout 60m $(RACE) $(if $(TEST_ARGS),,-skip '$(FAULTS)|$(PAGES)') $(TEST_ARGS) $(PACKAGES)
 
 test-newest: ## run the tests of SQL, plans, workers and the pipeline on the newest PostgreSQL
 	@$(MAKE) test-postgres VERSION=$(NEWEST) PACKAGES="./repo/... ./service/..." TEST_ARGS="-run '$(VERSIONED)'"
@@ -134,7 +134,7 @@ bin/jaeger: tools/jaeger/go.mod tools/jaeger/go.sum
 check: ## run all that CI runs for the change since the published main
 	@.ci/run
 
-check-all: ## run every check there is, for a release: some four hours
+check-all: ## run every check there is, for a release: about four hours
 	$(MAKE) test RACE=-race
 	$(MAKE) test-plans
 	$(MAKE) test-faults RACE=-race

@@ -140,11 +140,11 @@ func TestIdentify_ATokenExpiresToTheSecond(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Until(at) - time.Nanosecond)
+		time.Sleep(time.Until(at) - time.Nanosecond) //nolint:forbidigo // in a synctest bubble
 		if got := problem(k, "a"); got != "" {
 			t.Errorf("before: %s", got)
 		}
-		time.Sleep(time.Nanosecond)
+		time.Sleep(time.Nanosecond) //nolint:forbidigo // in a synctest bubble
 		if _, err := k.Identify("a", nil); problem(k, "a") != "expired" || !strings.Contains(err.Error(), at.Format(time.RFC3339)) {
 			t.Errorf("then: %v", err)
 		}
@@ -165,14 +165,14 @@ func TestTokensFile_IsReadAgainWhenItChanges(t *testing.T) {
 		// want looks twice, a second apart: what is wrong is told once.
 		want := func(what string, lines int, valid ...string) {
 			t.Helper()
-			time.Sleep(time.Second)
+			time.Sleep(time.Second) //nolint:forbidigo // in a synctest bubble
 			for _, name := range []string{"a", "b"} {
 				is := strings.Contains(strings.Join(valid, " "), name)
 				if got := problem(k, name); is != (got == "") {
 					t.Errorf("%s: %s is %q", what, name, got)
 				}
 			}
-			time.Sleep(time.Second)
+			time.Sleep(time.Second) //nolint:forbidigo // in a synctest bubble
 			_ = problem(k, "a")
 			if got := strings.Count(log.String(), "\n"); got != lines {
 				t.Errorf("%s: %d lines\n%s", what, got, log)
@@ -212,7 +212,7 @@ func TestTokensFile_IsReadAgainWhenItChanges(t *testing.T) {
 		want("the last one taken back", 8)
 		write(t, file, "broken")
 		want("broken once more", 9)
-		time.Sleep(warnInterval)
+		time.Sleep(warnInterval) //nolint:forbidigo // in a synctest bubble
 		want("broken for a minute", 10)
 	})
 }

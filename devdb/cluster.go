@@ -29,7 +29,8 @@ type Config struct {
 	// Ephemeral clusters trade durability for speed and are removed, folder and
 	// all, when they stop or their process ends.
 	Ephemeral bool
-	// unsafe clusters are as fast, but are kept: those of tests.
+	// unsafe turns off fsync, as for ephemeral clusters, but keeps the folder.
+	// Tests use it.
 	unsafe bool
 	// Log gets one line for each step that takes time; nil: nothing is said.
 	Log io.Writer
@@ -183,6 +184,9 @@ func (c *Cluster) exec(ctx context.Context, statements ...string) error {
 func (c *Cluster) Stop(ctx context.Context) error {
 	if c.attached {
 		return nil
+	}
+	if c.config.unsafe {
+		_ = c.tidy(ctx) // the next start repeats it
 	}
 	err := c.server.stop(ctx, c.folder)
 	if c.config.Ephemeral {

@@ -120,8 +120,7 @@ func lockFile(path string) (*os.File, error) {
 		holder, _ := os.ReadFile(path)
 		_ = file.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%s is in use by process %s: stop that one, or choose another folder with --data-dir",
-				filepath.Dir(path), strings.TrimSpace(string(holder)))
+			return nil, &inUseError{filepath.Dir(path), strings.TrimSpace(string(holder))}
 		}
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
@@ -129,6 +128,13 @@ func lockFile(path string) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("write %s: %w", path, err), file.Close())
 	}
 	return file, nil
+}
+
+// inUseError is the error of a folder that another process has locked.
+type inUseError struct{ dir, process string }
+
+func (e *inUseError) Error() string {
+	return fmt.Sprintf("%s is in use by process %s: stop that one, or choose another folder with --data-dir", e.dir, e.process)
 }
 
 func writeAt(file *os.File, text string) error {

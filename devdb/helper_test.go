@@ -95,11 +95,6 @@ func answers(url string) bool {
 	return conn.Close(context.Background()) == nil
 }
 
-func missing(path string) bool {
-	_, err := os.Lstat(path)
-	return os.IsNotExist(err)
-}
-
 // reachable is a folder like t.TempDir, but in one that every user can enter.
 func reachable(t *testing.T) string {
 	t.Helper()

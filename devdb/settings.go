@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// testSettings are the settings of clusters of tests. Vacuuming by itself only
-// disturbs tests: databases live for seconds.
+// testSettings returns the settings of test clusters. Autovacuum is off: it slows
+// tests down, and their databases live for seconds.
 func testSettings(own map[string]string) map[string]string {
 	all := map[string]string{"autovacuum": "off", "jit": "off", "max_connections": "600"}
 	maps.Copy(all, own)

@@ -21,7 +21,7 @@ import (
 // besides the server's own.
 func (c *Cluster) Standby(ctx context.Context, settings map[string]string) (*Cluster, error) {
 	if c.attached {
-		return nil, errors.New("a cluster that several processes share gets no standby: start one with Start")
+		return nil, errors.New("standby of a shared cluster not supported: start a cluster with Start")
 	}
 	// A standby refuses to start with fewer connections than its primary.
 	config := Config{Ephemeral: true, Dir: c.throwAwayDir(), Log: c.config.Log, Settings: map[string]string{}}

@@ -25,8 +25,7 @@ type tb interface {
 	Fatalf(format string, args ...any)
 }
 
-// WaitTimeout is how long a test waits for what must come: so long only if that
-// never comes.
+// WaitTimeout bounds every wait of a test. Only a failing test waits that long.
 const WaitTimeout = 2 * time.Minute
 
 // Eventually waits until a condition holds and asks every few milliseconds. The
@@ -104,7 +103,7 @@ type Tests struct {
 	clones    int
 }
 
-// prepared is a template's database, or why there is none.
+// prepared holds a template's database, or the error of its preparation.
 type prepared struct {
 	database string
 	err      error
@@ -224,20 +223,9 @@ func (s *Tests) prepared(cluster *Cluster, from Template) (int, string, error) {
 	return s.clones, done.database, done.err
 }
 
-// started returns when the server was started.
-func (c *Cluster) started(ctx context.Context) (at string, err error) {
-	conn, err := pgx.Connect(ctx, c.URL("postgres"))
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	err = conn.QueryRow(ctx, "SELECT pg_postmaster_start_time()::text").Scan(&at)
-	return at, err
-}
-
-// database names the template's database by a hash of all that it is made of, and
-// of when the server was started, for a dated one.
-func (t Template) database(started string) (string, error) {
+// database names the template's database by a hash of all that it is made of.
+// Dated ones have another prefix, so that tidy drops them.
+func (t Template) database() (string, error) {
 	if t.Name == "" || len(t.Name) > 30 || strings.ContainsRune(t.Name, 0) {
 		return "", errors.New("a template's name has 1 to 30 bytes")
 	}
@@ -246,22 +234,20 @@ func (t Template) database(started string) (string, error) {
 		return "", err
 	}
 	hash := sha256.New()
-	for _, part := range []string{sources, t.Name, t.Schema, t.Version, started} {
+	for _, part := range []string{sources, t.Name, t.Schema, t.Version} {
 		_, _ = fmt.Fprintf(hash, "%d:%s", len(part), part)
 	}
-	return fmt.Sprintf("template_%s_%.6x", t.Name, hash.Sum(nil)), nil
+	prefix := "template"
+	if t.Dated {
+		prefix = "dated"
+	}
+	return fmt.Sprintf("%s_%s_%.6x", prefix, t.Name, hash.Sum(nil)), nil
 }
 
-// prepare makes the template's database in one process at a time. It is complete
-// when it has its name.
+// prepare creates the template's database. Only one process creates a template
+// at a time. A complete one gets its final name.
 func (c *Cluster) prepare(ctx context.Context, from Template) (name string, err error) {
-	started := ""
-	if from.Dated {
-		if started, err = c.started(ctx); err != nil {
-			return "", err
-		}
-	}
-	if name, err = from.database(started); err != nil {
+	if name, err = from.database(); err != nil {
 		return "", err
 	}
 	conn, err := pgx.Connect(ctx, c.URL("postgres"))

@@ -1,14 +1,17 @@
 package devdb
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/jackc/pgx/v5"
@@ -17,6 +20,9 @@ import (
 // SharedCluster is the environment variable with the folder of a running cluster
 // on which the test packages of one "go test ./..." have their databases.
 const SharedCluster = "CARETAKER_TEST_CLUSTER"
+
+// sharedMemory is where Linux has a file system in memory.
+const sharedMemory = "/dev/shm"
 
 // maxTemplates is how many templates a kept cluster may have at its start. Each
 // change of the schema or of a migration leaves old ones behind.
@@ -31,7 +37,15 @@ func StartShared(ctx context.Context, log io.Writer) (*Cluster, error) {
 	if err == nil {
 		return c, nil
 	}
-	_, _ = fmt.Fprintf(log, "The kept test cluster is not available (%v): starting another one\n", err)
+	if other, ok := errors.AsType[*inUseError](err); ok {
+		_, _ = fmt.Fprintf(log, "The test cluster is in use by process %s: starting a temporary one\n", other.process)
+	} else {
+		_, _ = fmt.Fprintf(log, "The test cluster does not start (%v): starting a temporary one\n", err)
+		err = RemoveShared(ctx) // it may be damaged: it is written without fsync
+	}
+	if _, used := errors.AsType[*inUseError](err); err != nil && !used {
+		return nil, err
+	}
 	return startForTests(ctx, Config{Ephemeral: true, Dir: memoryDir(), Log: log})
 }
 
@@ -52,24 +66,35 @@ func startKept(ctx context.Context, log io.Writer) (*Cluster, error) {
 
 // keptDir is the folder of the kept cluster of a major version.
 func keptDir(version string) string {
-	base := memoryDir()
-	if base == "" {
-		base = os.TempDir()
+	name := fmt.Sprintf("caretaker-tests-%d-%s", os.Getuid(), version)
+	if there := filepath.Join(sharedMemory, name); !missing(there) {
+		return there // also when it has taken the room that memoryDir asks for
 	}
-	return filepath.Join(base, fmt.Sprintf("caretaker-tests-%d-%s", os.Getuid(), version))
+	return filepath.Join(cmp.Or(memoryDir(), os.TempDir()), name)
+}
+
+func missing(path string) bool {
+	_, err := os.Stat(path)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // RemoveShared removes the kept clusters of all versions. It fails while a
 // process uses one.
-func RemoveShared() error {
-	dirs, err := filepath.Glob(keptDir("*"))
-	for _, dir := range dirs {
-		lock, lockErr := lockFile(filepath.Join(dir, "lock"))
-		if lockErr != nil {
-			err = errors.Join(err, lockErr)
-			continue
+func RemoveShared(ctx context.Context) (err error) {
+	for _, base := range []string{sharedMemory, os.TempDir()} {
+		// The pattern is well-formed.
+		dirs, _ := filepath.Glob(filepath.Join(base, fmt.Sprintf("caretaker-tests-%d-*", os.Getuid())))
+		for _, dir := range dirs {
+			lock, lockErr := lockFile(filepath.Join(dir, "lock"))
+			if lockErr != nil {
+				err = errors.Join(err, lockErr)
+				continue
+			}
+			removeStale(ctx, folder{path: dir, lock: lock})
+			if !missing(dir) {
+				err = errors.Join(err, fmt.Errorf("%s cannot be removed: remove it by hand", dir))
+			}
 		}
-		err = errors.Join(err, os.RemoveAll(dir), lock.Close())
 	}
 	return err
 }
@@ -110,7 +135,7 @@ func attach(ctx context.Context, dir string) (*Cluster, error) {
 	}
 	running, ok := c.folder.readPostmaster()
 	if !ok {
-		return nil, fmt.Errorf("the cluster that %s names does not run: unset it, or start the cluster with make test", SharedCluster)
+		return nil, fmt.Errorf("the cluster in %s is not running: unset the variable, or run make test", SharedCluster)
 	}
 	c.password, c.port = string(password), running.port
 	if c.owner, err = serverAccount(); err != nil {
@@ -126,12 +151,12 @@ func attach(ctx context.Context, dir string) (*Cluster, error) {
 // 4 GiB free, else "". A clone has a thousand files: on a disk that is busy
 // making one takes a second, in memory 20 ms.
 func memoryDir() string {
-	const shared, needed = "/dev/shm", 4 << 30
+	const needed = 4 << 30
 	var stat syscall.Statfs_t
-	if err := syscall.Statfs(shared, &stat); err != nil || stat.Bavail*uint64(stat.Bsize) < needed {
+	if err := syscall.Statfs(sharedMemory, &stat); err != nil || stat.Bavail*uint64(stat.Bsize) < needed {
 		return ""
 	}
-	return shared
+	return sharedMemory
 }
 
 // templateSources is a hash of the files of this module that make schemas, demo
@@ -143,7 +168,7 @@ func templateSources() (string, error) {
 			break
 		}
 		if root == filepath.Dir(root) {
-			return "", errors.New("tests run outside the source tree, whose files their templates are made of")
+			return "", errors.New("go.mod not found above the working directory: run the tests inside the source tree")
 		}
 		root = filepath.Dir(root)
 	}
@@ -152,13 +177,16 @@ func templateSources() (string, error) {
 	}
 	hash := sha256.New()
 	for _, pattern := range []string{
-		"go.sum", "devdb/*.sql", "devdb/schema.go", "devdb/demo.go", "repo/migrate.go", "repo/migrations/*/*", "scheduler/queue_migrate.go",
+		"go.sum", "devdb/*.sql", "devdb/*.go", "repo/*.go", "repo/migrations/*/*", "scheduler/*.go",
 	} {
 		files, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(files) == 0 {
-			return "", errors.Join(fmt.Errorf("no files %s, of which templates are made", pattern), err)
+			return "", errors.Join(fmt.Errorf("no files match %s: update templateSources", pattern), err)
 		}
 		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
 			text, err := os.ReadFile(file)
 			if err != nil {
 				return "", err

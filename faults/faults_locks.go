@@ -15,7 +15,7 @@ func (r *round) lock(ctx context.Context) error {
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	table, hold := tables[r.random.IntN(len(tables))], r.upTo(4000)
-	// It may lose in a deadlock: then it was none.
+	// A deadlock may cancel the lock. Then nothing happened.
 	_ = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `LOCK TABLE `+table+` IN SHARE ROW EXCLUSIVE MODE`)
 		if err == nil {

@@ -63,7 +63,7 @@ func runFor(t *testing.T, l *looks, lasting time.Duration, log *bytes.Buffer, by
 	t.Helper()
 	s := must(newScheduler(l, slog.New(slog.NewTextHandler(log, nil)), wrong{clockwork.NewRealClock(), by}))(t)
 	s.Start()
-	time.Sleep(lasting)
+	time.Sleep(lasting) //nolint:forbidigo // in a synctest bubble
 	if err := s.Stop(); err != nil {
 		t.Error(err)
 	}

@@ -56,7 +56,7 @@ func watched(t *testing.T, m *fakeMain, do func(r *readiness)) {
 
 // sleep waits in the bubble, and for what is to happen at its end.
 func sleep(d time.Duration) {
-	time.Sleep(d)
+	time.Sleep(d) //nolint:forbidigo // in a synctest bubble
 	synctest.Wait()
 }
 

@@ -233,7 +233,7 @@ func TestRates_ForgetClientsThatHaveBeenQuiet(t *testing.T) {
 		for range 2 {
 			_ = r.take(method, "0")
 		}
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) //nolint:forbidigo // in a synctest bubble
 		if err := r.take(method, "new"); err != nil {
 			t.Fatal(err)
 		}

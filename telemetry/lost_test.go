@@ -23,7 +23,7 @@ func TestLost_IsSaidOnceAMinute(t *testing.T) {
 		l := lostIn(text)
 		for range 25 {
 			l.Handle(errors.New("connection refused"))
-			time.Sleep(5 * time.Second)
+			time.Sleep(5 * time.Second) //nolint:forbidigo // in a synctest bubble
 		}
 		lines := strings.Split(strings.TrimSpace(text.String()), "\n")
 		if len(lines) != 3 || strings.Contains(lines[0], "left_out") || !strings.Contains(lines[1], "left_out=11") {

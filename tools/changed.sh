@@ -1,7 +1,7 @@
 #!/bin/sh
-# changed.sh: prints the targets beside those that CI always runs which the change under test needs, a line each.
-# The change is what differs from $CI_BASE, else from the published main, else from the newest commit that is older
-# than a day. Where nothing earlier is known, it is everything.
+# changed.sh: prints, one per line, the extra targets that a change needs in CI. The change is what differs from
+# $CI_BASE, else from the published main, else from the newest commit that is older than a day. Where no earlier
+# commit is known, every file counts as changed.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -19,13 +19,13 @@ base() {
 }
 
 from=$(base || true)
-if [ -n "$from" ]; then
+if [ -n "$from" ] && [ "$from" != "$(git rev-parse HEAD)" ]; then
 	files=$(git diff --name-only "$from" HEAD)
 else
 	files=$(git ls-files)
 fi
 
-# "make test" has run the tests that need no build tag, but for the pages of docs.
+# "make test" already ran the tests without a build tag, except the docs pages.
 relevant=$(echo "$files" | while IFS= read -r file; do
 	case $file in
 	docs/*) ;;
@@ -36,16 +36,16 @@ done)
 
 # needs TARGET PATTERN: prints the target if a file matches.
 needs() {
-	if echo "$relevant" | grep -qE "$2"; then
+	if echo "$relevant" | grep -qE "$2|^Makefile$|^\.ci/run$|^tools/[a-z_]*\.sh$"; then
 		echo "$1"
 	fi
 }
 
-needs test-newest '^repo/'
-needs test-docs '^README\.md$|^docs/(.*\.md|[a-z]*_test\.go)$'
+needs test-newest '^(repo|service)/|^go\.mod$'
+needs test-docs '^(cli|config|server)/|^README\.md$|^docs/(.*\.md|[a-z]*_test\.go)$'
 needs test-web '^web/'
-needs test-jaeger '^telemetry/|^tools/jaeger/|jaeger.*_test\.go$'
-needs test-prometheus '^telemetry/|^deploy/(prometheus|grafana)/|prometheus.*_test\.go$'
+needs test-jaeger '^telemetry/|^tools/jaeger/|^cli/.*_test\.go$|^go\.mod$'
+needs test-prometheus '^telemetry/|^deploy/(prometheus|grafana)/|^cli/.*_test\.go$|^go\.mod$'
 needs test-clients '^proto/|^docs/clients'
 needs test-packages '^deploy/packages|^tools/release'
 needs test-deploy '^deploy/(kubernetes|compose)/|^compose\.yaml$|^Dockerfile$|^tools/(deploy|dependencies)/'

@@ -19,7 +19,7 @@ func TestManyBrowsers_CostOneReading(t *testing.T) {
 		for range 20 {
 			wait.Go(func() {
 				got := read(t.Context(), r, "x", readEvery, func(context.Context) (int64, error) {
-					time.Sleep(time.Second)
+					time.Sleep(time.Second) //nolint:forbidigo // in a synctest bubble
 					return loads.Add(1), nil
 				})
 				if got.Value != 1 || got.Stale() {
@@ -28,7 +28,7 @@ func TestManyBrowsers_CostOneReading(t *testing.T) {
 			})
 		}
 		wait.Wait()
-		time.Sleep(readEvery)
+		time.Sleep(readEvery) //nolint:forbidigo // in a synctest bubble
 		if got := read(t.Context(), r, "x", readEvery, func(context.Context) (int64, error) { return loads.Add(1), nil }); got.Value != 2 {
 			t.Errorf("later: got %+v", got)
 		}
@@ -39,7 +39,7 @@ func TestFailedReading_KeepsWhatWasKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &recent{known: map[string]*reading{}}
 		load := func(value int, err error) part[int] {
-			defer time.Sleep(readEvery)
+			defer time.Sleep(readEvery) //nolint:forbidigo // in a synctest bubble
 			return read(t.Context(), r, "x", readEvery, func(context.Context) (int, error) { return value, err })
 		}
 		if got := load(0, errors.New("down")); !got.Stale() || !got.At.IsZero() {

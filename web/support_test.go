@@ -46,7 +46,7 @@ const (
 
 // demo is the reference schema in one database, with the demo data and the schema maintenance.
 func demo() devdb.Template {
-	return devdb.Template{Name: "demo", Schema: "all", Dated: true, Prepare: func(ctx context.Context, url string) error {
+	return devdb.Template{Name: "demo_web", Schema: "all", Dated: true, Prepare: func(ctx context.Context, url string) error {
 		if err := devdb.LoadDemo(ctx, map[string]string{"main": url}); err != nil {
 			return err
 		}

@@ -26,7 +26,7 @@ func TestFailing_IsLoggedWhenItBeginsWhenItChangesAndOnceAnHour(t *testing.T) {
 			{time.Hour - time.Minute, two, "unreachable", true},
 			{time.Minute, one, "unreachable", true},
 		} {
-			time.Sleep(step.after)
+			time.Sleep(step.after) //nolint:forbidigo // in a synctest bubble
 			if got := f.begins(step.key, step.condition); got != step.want {
 				t.Errorf("%v %s: begins %t, want %t", step.key, step.condition, got, step.want)
 			}

@@ -17,7 +17,7 @@ func TestHeartbeat_FailsSinceTheFirstFailureInARow(t *testing.T) {
 			if !h.FailingSince.Equal(began) || !h.At.Equal(time.Now()) || !errors.Is(h.Err, broken) {
 				t.Errorf("%+v, want failing since %s", h.Heartbeat, began)
 			}
-			time.Sleep(time.Second)
+			time.Sleep(time.Second) //nolint:forbidigo // in a synctest bubble
 		}
 		if h.record(nil); !h.FailingSince.IsZero() || h.Err != nil {
 			t.Errorf("%+v", h.Heartbeat)

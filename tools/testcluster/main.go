@@ -25,7 +25,7 @@ func main() {
 		os.Exit(2)
 	}
 	if os.Args[1] == "-clean" {
-		if err := devdb.RemoveShared(); err != nil {
+		if err := devdb.RemoveShared(context.Background()); err != nil {
 			fmt.Fprintln(os.Stderr, "testcluster:", err)
 			os.Exit(1)
 		}
@@ -43,6 +43,7 @@ func run(command []string) (code int, err error) {
 	// The command gets the terminal's signals too; the cluster stops after it.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends this process at once
 	cluster, err := devdb.StartShared(ctx, os.Stderr)
 	if err != nil {
 		return 1, err

@@ -1,7 +1,7 @@
 //go:build ruleguard
 
-// Package rules has what golangci-lint's ruleguard checks in tests: what made
-// correct changes fail on a busy machine.
+// Package rules holds the ruleguard checks for tests. They reject what makes a
+// correct change fail on a busy machine.
 package rules
 
 import "github.com/quasilyte/go-ruleguard/dsl"
@@ -26,7 +26,7 @@ func timeouts(m dsl.Matcher) {
 func elapsed(m dsl.Matcher) {
 	m.Import("time")
 	m.Match(
-		`time.Since($_) > $_`, `time.Since($_) >= $_`,
+		`time.Since($_) > $_`, `time.Since($_) >= $_`, `$_ < time.Since($_)`,
 		`if $x := time.Since($_); $x > $_ { $*_ }`, `if $x := time.Since($_); $x >= $_ { $*_ }`,
 	).
 		Where(m.File().Name.Matches(`_test\.go$`)).
