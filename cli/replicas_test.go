@@ -54,6 +54,9 @@ func (s *shared) wantTakenOver(n *node) {
 			}
 			return true
 		}
+		if status.Code(err) == codes.ResourceExhausted {
+			return false // more calls a second than the server takes
+		}
 		refused++
 		if status.Code(err) != codes.Aborted {
 			s.t.Fatalf("%v\n%s", err, n.log)
