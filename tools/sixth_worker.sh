@@ -26,5 +26,5 @@ else
 	go test ./repo ./service -run 'TestSQL|TestWorkers|TestSettings'
 	# Of what shows or starts workers: status, lists, pages, ticks, help, log lines, metrics.
 	go test ./server ./web ./scheduler -skip TestFault_
-	go test ./cli -run 'TestServe_ThatHasRunAllWorkers|TestLog_|TestClient_|TestRun_|TestRunbook_|TestExplain_'
+	go test ./cli -run 'TestServe_ThatHasRunAllWorkers|TestLog_|TestMetrics_|TestClient_|TestRun_|TestRunbook_|TestExplain_'
 fi
