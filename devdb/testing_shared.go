@@ -26,7 +26,7 @@ const sharedMemory = "/dev/shm"
 
 // maxTemplates is how many templates a kept cluster may have at its start. Each
 // change of the schema or of a migration leaves old ones behind.
-const maxTemplates = 60
+const maxTemplates = 30
 
 // StartShared starts the cluster for SharedCluster. It is kept, with its
 // templates, for the next call; in memory, where the machine has room. While
