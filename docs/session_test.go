@@ -115,8 +115,8 @@ func newSession(t *testing.T, e *estate, programs string) *session {
 // lastPort is the last port that freePort has returned, less firstPort.
 var lastPort atomic.Uint32
 
-// Ports that freePort chooses from are below those that the system gives to who asks for any: the
-// server of a page listens some time after its port was chosen.
+// freePort chooses from ports below the ephemeral range: the server of a page listens some time after
+// its port was chosen.
 const firstPort, ports = 12000, 16000
 
 func freePort(t *testing.T) string {

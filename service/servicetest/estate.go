@@ -143,7 +143,7 @@ func (e *Estate) Service(definitions string, change ...func(*service.Config)) *s
 	return s
 }
 
-// verbose reports whether tests log what services log: with go test -v, not with -json, which nobody reads.
+// verbose reports whether the tests run with -v, but without -json.
 func verbose() bool {
 	v := flag.Lookup("test.v")
 	return v != nil && v.Value.String() == "true"

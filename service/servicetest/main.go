@@ -32,8 +32,8 @@ type runner func() int
 // Run calls the function.
 func (r runner) Run() int { return r() }
 
-// FarFromUTC puts this process, and those that it starts, where it is another day than in UTC, whenever the tests run. What
-// takes a date from a time, or writes a time, in the zone of its host is then wrong.
+// FarFromUTC sets a time zone, for this process and those that it starts, whose date differs from the date of UTC now. Code
+// that takes dates in the zone of its host then fails its tests.
 func FarFromUTC() {
 	zone, hours := "Pacific/Honolulu", -10
 	if time.Now().UTC().Hour() >= 10 {

@@ -31,7 +31,7 @@ func (e *Estate) RunIn(zone, worker string, change ...func(*Order)) service.Run 
 	return r.Run
 }
 
-// checkZone panics unless the process has this time zone: a test of it would pass without.
+// checkZone panics unless the process has this time zone. Otherwise a test would pass without testing the zone.
 func checkZone(zone string) {
 	there, err := time.LoadLocation(zone)
 	if err != nil {
