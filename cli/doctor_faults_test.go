@@ -12,6 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/cli"
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // deceit makes functions that doctor calls answer otherwise, as they would on a server of another version or with another
@@ -157,7 +158,7 @@ func TestDoctor_NamesTheTriggerAndTheIndexThatADefinitionLacks(t *testing.T) {
 
 func TestDoctor_LooksHowLongCertificatesAreValid(t *testing.T) {
 	sh := newShell(t)
-	sh.database("main", migrated("ci"))
+	sh.database("main", servicetest.Migrated("ci"))
 	sh.set("CARETAKER_USE", "loose_foreign_keys")
 	const day = 24 * time.Hour
 	file := func(until time.Duration) (certificate, key string) { return certifiedUntil(t, "tls", until) }

@@ -11,12 +11,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // applied makes a database with all tables of the application, migrated, which the environment names.
 func (sh *shell) applied() *pgx.Conn {
 	sh.t.Helper()
-	return sh.database("main", migrated("main"))
+	return sh.database("main", servicetest.Migrated("main"))
 }
 
 // finding is one of doctor --output json.

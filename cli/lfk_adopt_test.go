@@ -6,13 +6,14 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // adoptable is a main with a real foreign key, whose definitions file has a comment and another entry.
 func (sh *shell) adoptable(onDelete string) (sql func(string), file string) {
 	sh.t.Helper()
 	t := sh.t
-	conn := sh.database("main", migrated(""))
+	conn := sh.database("main", servicetest.Migrated(""))
 	file = sh.defined("# kept\nz:  # this one, too\n  - {table: customers, column: customer_id, on_delete: async_delete}\n")
 	execute(t, conn, `CREATE TABLE customers (id bigint PRIMARY KEY);
 		CREATE TABLE orders (id bigserial PRIMARY KEY, customer_id bigint CONSTRAINT fk REFERENCES customers `+onDelete+`);
@@ -178,7 +179,7 @@ func TestLfkAdopt_NamesMayBeQuoted(t *testing.T) {
 
 func TestLfk_TablesAreTrackedWithoutDefinitionsThatCanBeRead(t *testing.T) {
 	sh := newShell(t)
-	conn := sh.database("main", migrated(""))
+	conn := sh.database("main", servicetest.Migrated(""))
 	sh.defined("c: 1\n")
 	execute(t, conn, `CREATE TABLE "Price.List" (id bigint PRIMARY KEY)`)
 	const warning = "warning: the definitions cannot be read, and are not looked at: "

@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestLfk_FromAnEmptyDatabaseToACleanLint(t *testing.T) {
@@ -32,7 +34,7 @@ func TestLfk_FromAnEmptyDatabaseToACleanLint(t *testing.T) {
 
 func TestLfk_OutputJSONIsOneDocument(t *testing.T) {
 	sh := newShell(t)
-	sql := sh.database("main", migrated(""))
+	sql := sh.database("main", servicetest.Migrated(""))
 	sh.defined("c: [{table: p, column: p_id, on_delete: async_delete}]\ngone: [{table: p, column: p_id, on_delete: async_delete}]")
 	execute(t, sql, `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE c (p_id bigint);
 		INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at, dead_at)
@@ -80,7 +82,7 @@ func TestLfk_OutputJSONIsOneDocument(t *testing.T) {
 
 func TestLfk_DeadRecordsAreListedAndRetried(t *testing.T) {
 	sh := newShell(t)
-	sql := sh.database("main", migrated(""))
+	sql := sh.database("main", servicetest.Migrated(""))
 	sh.want(0, "lfk install")
 	sh.want(0, "lfk dead", "no dead records")
 	execute(t, sql, `INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at, dead_at)
@@ -99,7 +101,7 @@ func TestLfk_DeadRecordsAreListedAndRetried(t *testing.T) {
 
 func TestLfk_FailingRecordsAreListedWithTheirNextTry(t *testing.T) {
 	sh := newShell(t)
-	sql := sh.database("main", migrated(""))
+	sql := sh.database("main", servicetest.Migrated(""))
 	sh.want(0, "lfk dead --failing", "no failing records")
 	sh.want(0, "lfk install")
 	sh.want(0, "lfk dead --failing", "no failing records")
@@ -146,7 +148,7 @@ func TestLfk_AbsentChildrenAreAcceptedListedAndRevoked(t *testing.T) {
 
 func TestLfk_MistakesOfUsageExitWith2(t *testing.T) {
 	sh := newShell(t)
-	sh.database("main", migrated(""))
+	sh.database("main", servicetest.Migrated(""))
 	for _, command := range []string{
 		"lfk", "lfk frobnicate", "lfk lint extra", "lfk track", "lfk track a b", "lfk untrack", "lfk retry", "lfk retry --id x", "lfk retry --id 1 --all",
 		"lfk accept-absent", "lfk accept-absent c --all", "lfk accept-absent c --list", "lfk accept-absent --revoke", "lfk accept-absent --list --revoke c",
@@ -163,7 +165,7 @@ func TestLfk_MistakesOfUsageExitWith2(t *testing.T) {
 
 func TestLfk_MalformedDefinitionsAreFatalWhereTheyAreNeeded(t *testing.T) {
 	sh := newShell(t)
-	sh.database("main", migrated(""))
+	sh.database("main", servicetest.Migrated(""))
 	file := sh.defined("c: [{table: p, column: p_id, on_delete: async_drop}]\nd: 1")
 	for _, command := range []string{"lint", "accept-absent --all", "orphans", "adopt c.p_id"} {
 		sh.want(1, "lfk "+command, file+": c[0].on_delete: is the string \"async_drop\": allowed are async_delete, async_nullify, update_column_to\n",

@@ -6,12 +6,14 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // people makes a database in which a user, a group and a placeholder can be planned, which the environment names.
 func (sh *shell) people() *pgx.Conn {
 	sh.t.Helper()
-	conn := sh.database("main", migrated("all"))
+	conn := sh.database("main", servicetest.Migrated("all"))
 	execute(sh.t, conn, `
 		INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now());
 		INSERT INTO users (id, name, email, username, projects_limit, state, user_type, organization_id) VALUES

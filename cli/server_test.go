@@ -16,6 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/cli"
 	"github.com/caretaker-go/caretaker/devdb"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 const worker = "loose_foreign_keys_cleanup"
@@ -135,7 +136,7 @@ func others(t *testing.T, c maintenancev1.MaintenanceServiceClient) (names []str
 // prepared makes a migrated database with a queue and a table c of children of p, which the environment names.
 func (sh *shell) prepared() *pgx.Conn {
 	sh.t.Helper()
-	conn := sh.database("main", migrated("ci"))
+	conn := sh.database("main", servicetest.Migrated("ci"))
 	execute(sh.t, conn, `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
 	return conn
 }

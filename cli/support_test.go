@@ -17,8 +17,6 @@ import (
 	"github.com/caretaker-go/caretaker/cli"
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/devdb"
-	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/scheduler"
 )
 
 var databases devdb.Tests
@@ -115,19 +113,6 @@ func (sh *shell) want(code int, command string, parts ...string) string {
 		}
 	}
 	return out
-}
-
-// migrated is a template with a schema for main, with the schema maintenance.
-func migrated(schema string) devdb.Template {
-	return devdb.Template{Name: "migrated", Schema: schema, Prepare: func(ctx context.Context, url string) error {
-		d, err := repo.Open(ctx, "main", url)
-		if err != nil {
-			return err
-		}
-		defer d.Close()
-		_, err = scheduler.Migrate(ctx, d)
-		return err
-	}}
 }
 
 // database makes a database of a template and names it in the environment.

@@ -6,11 +6,12 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestMustDiffer_OfTwoNamesOfADatabaseTheLaterIsRefused(t *testing.T) {
 	t.Parallel()
-	url := databases.Clone(t, migrated(""))
+	url := databases.Clone(t, servicetest.Migrated(""))
 	named := func(name, url string) *repo.Database {
 		d, err := repo.Open(t.Context(), name, url)
 		if err != nil {
@@ -19,7 +20,7 @@ func TestMustDiffer_OfTwoNamesOfADatabaseTheLaterIsRefused(t *testing.T) {
 		t.Cleanup(d.Close)
 		return d
 	}
-	main, ci, sec := named("main", url), named("ci", url+"&application_name=second"), named("sec", databases.Clone(t, migrated("")))
+	main, ci, sec := named("main", url), named("ci", url+"&application_name=second"), named("sec", databases.Clone(t, servicetest.Migrated("")))
 	repo.MustDiffer([]*repo.Database{main, ci, sec})
 	// The second name is known to be the second as soon as the first has a connection, though it has been there before.
 	for _, d := range []*repo.Database{ci, sec, main} {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // BenchmarkReceipts_Cost deletes 5,000 rows of a table like that of benchmark (a) by a statement with its receipt and by one
@@ -17,7 +18,7 @@ import (
 func BenchmarkReceipts_Cost(b *testing.B) {
 	const keys, rows = 500, 10
 	ctx := context.Background()
-	url := databases.Clone(b, migrated(""))
+	url := databases.Clone(b, servicetest.Migrated(""))
 	d, err := repo.Open(ctx, "main", url)
 	if err != nil {
 		b.Fatal(err)

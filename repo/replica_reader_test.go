@@ -9,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 const someWorker = "ghost_user_migration"
@@ -189,7 +190,7 @@ func TestFault_Replica_WhateverIsWrongWithItThePrimaryIsRead(t *testing.T) {
 	}
 	for name, c := range map[string]struct{ url, why, check string }{
 		"the primary itself":   {p.url, "it is no standby", "no standby"},
-		"another cluster":      {databases.Clone(t, migrated("main")), "another cluster", "another cluster"},
+		"another cluster":      {databases.Clone(t, servicetest.Migrated("main")), "another cluster", "another cluster"},
 		"nobody there":         {"postgres://nobody@127.0.0.1:1/none?sslmode=disable", "it cannot be reached", "unreachable"},
 		"another database":     {p.standby.URL("postgres"), "it refuses the query: 42P01", ""},
 		"a wrong password":     {strings.Replace(p.mirrorURL(), "caretaker:", "caretaker:not", 1), "it", "password"},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // pair is a database with a standby, and a plain connection to each. The database under test has the standby as its
@@ -25,7 +26,7 @@ type pair struct {
 
 func newPair(t *testing.T, schema string) *pair {
 	t.Helper()
-	url := replicated.Clone(t, migrated(schema))
+	url := replicated.Clone(t, servicetest.Migrated(schema))
 	standby, err := replicated.Cluster(t).Standby(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // placeholder is what fill replaces.
@@ -127,7 +129,7 @@ func filled(t *testing.T, name, sql string, constants map[string]string) string 
 
 func TestSQL_EveryStatementFitsTheReferenceSchema(t *testing.T) {
 	t.Parallel()
-	url := databases.Clone(t, migrated("main"))
+	url := databases.Clone(t, servicetest.Migrated("main"))
 	conn := connect(t, url)
 	all := statements(t)
 	for name, sql := range all {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // prepared are the types of all statements' parameters in a database, by the statements' names.
@@ -31,14 +32,14 @@ func prepared(t *testing.T, conn *pgx.Conn) map[string][]uint32 {
 // A parameter takes the type of the column that it is compared with: an id of 64 bits would not go into one of 32.
 func TestSQL_ParametersTakeEveryIDWhateverTheWidthOfColumns(t *testing.T) {
 	t.Parallel()
-	want := prepared(t, connect(t, databases.Clone(t, migrated("main"))))
+	want := prepared(t, connect(t, databases.Clone(t, servicetest.Migrated("main"))))
 	for _, narrow := range []string{
 		"%", "id", "user_id", "group_id", "namespace_id", "parent_id", "owner_id", "source_id", "organization_id", "member_namespace_id",
 		"project_namespace_id", "shared_group_id", "shared_with_group_id", "placeholder_user_id", "initiator_user_id",
 	} {
 		t.Run(narrow, func(t *testing.T) {
 			t.Parallel()
-			conn := connect(t, databases.Clone(t, migrated("main")))
+			conn := connect(t, databases.Clone(t, servicetest.Migrated("main")))
 			if _, err := conn.Exec(context.Background(), devdb.NarrowKeys(narrow)); err != nil {
 				t.Fatal(err)
 			}

@@ -13,7 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
-	"github.com/caretaker-go/caretaker/scheduler"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 var databases devdb.Tests
@@ -33,23 +33,10 @@ type onReplicated struct{ tests *testing.M }
 
 func (r onReplicated) Run() int { return replicated.Run(r.tests) }
 
-// migrated is a database with a part of the reference schema ("": nothing) and the schema maintenance.
-func migrated(schema string) devdb.Template {
-	return devdb.Template{Name: "migrated", Schema: schema, Prepare: func(ctx context.Context, url string) error {
-		d, err := repo.Open(ctx, "main", url)
-		if err != nil {
-			return err
-		}
-		defer d.Close()
-		_, err = scheduler.Migrate(ctx, d)
-		return err
-	}}
-}
-
 // loaded is such a database with what some SQL has put there.
 func loaded(name, schema, sql string) devdb.Template {
 	return devdb.Template{Name: name, Schema: schema, Version: sql, Dated: true, Prepare: func(ctx context.Context, url string) error {
-		if err := migrated(schema).Prepare(ctx, url); err != nil {
+		if err := servicetest.Migrated(schema).Prepare(ctx, url); err != nil {
 			return err
 		}
 		conn, err := pgx.Connect(ctx, url)
@@ -73,7 +60,7 @@ type bench struct {
 // newBench makes a database with a part of the reference schema.
 func newBench(t *testing.T, schema string) *bench {
 	t.Helper()
-	url := databases.Clone(t, migrated(schema))
+	url := databases.Clone(t, servicetest.Migrated(schema))
 	return &bench{T: t, Database: open(t, url), url: url, sql: connect(t, url)}
 }
 

@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func attributeOf(attributes []attribute.KeyValue, key string) string {
@@ -37,7 +38,7 @@ func batch(ctx context.Context, took time.Duration, reason string, do func(conte
 }
 
 func TestScope_OfManyOperationsTheFirstAreSpansAndAllAreCounted(t *testing.T) {
-	url := databases.Clone(t, migrated("ci"))
+	url := databases.Clone(t, servicetest.Migrated("ci"))
 	var counted []attribute.KeyValue
 	spans := traced(t, url, func(ctx context.Context, d *repo.Database) {
 		for range 50 {
@@ -56,7 +57,7 @@ func TestScope_OfManyOperationsTheFirstAreSpansAndAllAreCounted(t *testing.T) {
 }
 
 func TestScope_ALaterBatchIsASpanIfItOrWhatIsBelowItFailedOrWasSlowOrHasANewReason(t *testing.T) {
-	url := databases.Clone(t, migrated("ci"))
+	url := databases.Clone(t, servicetest.Migrated("ci"))
 	var shown []int
 	spans := traced(t, url, func(ctx context.Context, d *repo.Database) {
 		for i := range 100 {
@@ -103,7 +104,7 @@ func TestScope_ALaterBatchIsASpanIfItOrWhatIsBelowItFailedOrWasSlowOrHasANewReas
 }
 
 func TestScope_HoweverMuchFailsThereAreSixtySpans(t *testing.T) {
-	url := databases.Clone(t, migrated("ci"))
+	url := databases.Clone(t, servicetest.Migrated("ci"))
 	shown := 0
 	spans := traced(t, url, func(ctx context.Context, d *repo.Database) {
 		for range 100 {
@@ -126,7 +127,7 @@ func TestScope_HoweverMuchFailsThereAreSixtySpans(t *testing.T) {
 }
 
 func TestTrace_AnOperationWithoutAScopeHasNoSpan(t *testing.T) {
-	url := databases.Clone(t, migrated("ci"))
+	url := databases.Clone(t, servicetest.Migrated("ci"))
 	spans := traced(t, url, func(ctx context.Context, d *repo.Database) {
 		bare := trace.ContextWithSpan(t.Context(), trace.SpanFromContext(ctx))
 		if err := d.Look(bare); err != nil { //nolint:contextcheck // one without a scope
@@ -142,7 +143,7 @@ func TestTrace_AnOperationWithoutAScopeHasNoSpan(t *testing.T) {
 }
 
 func TestTrace_TheClockIsCountedAndHasNoSpan(t *testing.T) {
-	url := databases.Clone(t, migrated("ci"))
+	url := databases.Clone(t, servicetest.Migrated("ci"))
 	spans := traced(t, url, func(ctx context.Context, d *repo.Database) {
 		if _, err := d.Now(ctx); err != nil {
 			t.Error(err)
@@ -158,7 +159,7 @@ func TestTrace_TheClockIsCountedAndHasNoSpan(t *testing.T) {
 }
 
 func TestTrace_ACancelledOperationHasNotFailed(t *testing.T) {
-	url := databases.Clone(t, migrated("ci"))
+	url := databases.Clone(t, servicetest.Migrated("ci"))
 	spans := traced(t, url, func(ctx context.Context, d *repo.Database) {
 		ended, cancel := context.WithCancel(ctx)
 		cancel()

@@ -27,7 +27,6 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -38,19 +37,6 @@ var databases devdb.Tests
 func TestMain(m *testing.M) { os.Exit(databases.Run(m)) }
 
 const worker = "loose_foreign_keys_cleanup"
-
-// migrated is a database with a queue and the schema maintenance.
-func migrated() devdb.Template {
-	return devdb.Template{Name: "migrated", Schema: "queue", Prepare: func(ctx context.Context, url string) error {
-		d, err := repo.Open(ctx, "main", url)
-		if err != nil {
-			return err
-		}
-		defer d.Close()
-		_, err = scheduler.Migrate(ctx, d)
-		return err
-	}}
-}
 
 // fixture is a server on a database of its own, and a client.
 type fixture struct {
@@ -95,7 +81,7 @@ func startWith(t *testing.T, definitions string, transport credentials.Transport
 	t.Helper()
 	t.Cleanup(func() { goleak.VerifyNone(t, goleak.IgnoreCurrent()) })
 	ctx := context.Background()
-	url := databases.Clone(t, migrated())
+	url := databases.Clone(t, servicetest.Migrated("queue"))
 	f := &fixture{t: t, log: &log{}}
 	var err error
 	if f.sql, err = pgx.Connect(ctx, url); err != nil {

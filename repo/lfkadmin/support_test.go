@@ -13,25 +13,12 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
-	"github.com/caretaker-go/caretaker/scheduler"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 var databases devdb.Tests
 
 func TestMain(m *testing.M) { os.Exit(databases.Run(m)) }
-
-// migrated is a database with a part of the reference schema ("": nothing) and the schema maintenance.
-func migrated(schema string) devdb.Template {
-	return devdb.Template{Name: "migrated", Schema: schema, Prepare: func(ctx context.Context, url string) error {
-		d, err := repo.Open(ctx, "main", url)
-		if err != nil {
-			return err
-		}
-		defer d.Close()
-		_, err = scheduler.Migrate(ctx, d)
-		return err
-	}}
-}
 
 // bench is a database of a test, with a plain connection beside the one under test.
 type bench struct {
@@ -44,7 +31,7 @@ type bench struct {
 // newBench makes a database with a part of the reference schema.
 func newBench(t *testing.T, schema string) *bench {
 	t.Helper()
-	url := databases.Clone(t, migrated(schema))
+	url := databases.Clone(t, servicetest.Migrated(schema))
 	return &bench{T: t, Admin: open(t, url), url: url, sql: connect(t, url)}
 }
 

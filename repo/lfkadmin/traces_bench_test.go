@@ -9,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // BenchmarkCapture deletes 10,000 rows of a tracked table one by one and 10,000 in one statement: with the trigger
@@ -21,7 +22,7 @@ func BenchmarkCapture(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			ctx := context.Background()
-			url := databases.Clone(b, migrated(""))
+			url := databases.Clone(b, servicetest.Migrated(""))
 			d, err := repo.Open(ctx, "main", url)
 			if err != nil {
 				b.Fatal(err)
