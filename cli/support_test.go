@@ -60,18 +60,13 @@ func (sh *shell) onItsOwnCluster() *devdb.Cluster {
 	sh.t.Helper()
 	own := &devdb.Tests{Settings: map[string]string{"cluster_name": "own"}}
 	sh.t.Cleanup(func() {
-		if own.Run(noTests{}) != 0 {
-			sh.t.Error("the cluster did not stop")
+		if err := own.Stop(); err != nil {
+			sh.t.Error(err)
 		}
 	})
 	sh.databases = own
 	return own.Cluster(sh.t)
 }
-
-// noTests lets devdb.Tests.Run stop its cluster.
-type noTests struct{}
-
-func (noTests) Run() int { return 0 }
 
 // sub returns a copy for a subtest, whose variables end with it.
 func (sh *shell) sub(t *testing.T) *shell {

@@ -113,16 +113,21 @@ type prepared struct {
 // test process that is killed or interrupted leaves nothing behind either.
 func (s *Tests) Run(m interface{ Run() int }) int {
 	code := m.Run()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cluster == nil {
-		return code
-	}
-	if err := s.cluster.Stop(context.Background()); err != nil {
+	if err := s.Stop(); err != nil {
 		fmt.Fprintln(os.Stderr, "stop the test databases:", err)
 		return max(code, 1)
 	}
 	return code
+}
+
+// Stop stops the cluster, if one was started. Run calls it.
+func (s *Tests) Stop() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cluster == nil {
+		return nil
+	}
+	return s.cluster.Stop(context.Background())
 }
 
 // Cluster returns the tests' cluster, for what needs more than a Clone. Tests of

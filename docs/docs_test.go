@@ -88,19 +88,14 @@ func estates(t *testing.T, n int) chan *estate {
 	for range n {
 		e := &estate{databases: devdb.Tests{Settings: map[string]string{"cluster_name": "pages"}}}
 		t.Cleanup(func() {
-			if e.databases.Run(noTests{}) != 0 {
-				t.Error("a cluster did not stop")
+			if err := e.databases.Stop(); err != nil {
+				t.Error(err)
 			}
 		})
 		free <- e
 	}
 	return free
 }
-
-// noTests lets devdb.Tests.Run stop its cluster.
-type noTests struct{}
-
-func (noTests) Run() int { return 0 }
 
 // programs are a folder with caretaker and grpcurl.
 func programs(t *testing.T) string {
