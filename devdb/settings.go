@@ -38,8 +38,10 @@ func (c *Cluster) settings(ctx context.Context, found programs) map[string]strin
 	}
 	if found.library(ctx, "pg_stat_statements") {
 		all["shared_preload_libraries"] = "pg_stat_statements"
-		// Many tests share a cluster: none may push another's statements out.
+		// Tests share a cluster. When the list is full, statements are evicted, also
+		// those of a running test, so the list is long and starts empty.
 		all["pg_stat_statements.max"] = "50000"
+		all["pg_stat_statements.save"] = "off"
 	}
 	maps.Copy(all, c.config.Settings)
 	return all
