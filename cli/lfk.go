@@ -37,7 +37,7 @@ func (a *app) lfkCommand() *cobra.Command {
 	}
 	command.PersistentFlags().StringVar(&l.database, "database", "",
 		"`name` of the database to work on, as in the configuration; default all")
-	command.AddCommand(l.lint(), l.install(), l.track(), l.untrack(), l.dead(), l.retry(),
+	command.AddCommand(l.lint(), l.install(), l.track(), l.untrack(), l.dead(), l.retry(), l.reused(),
 		l.acceptAbsent(), l.adopt(), l.revert(), l.orphans())
 	return command
 }

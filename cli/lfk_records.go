@@ -12,6 +12,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // listing is how a list of records is shown.
@@ -49,7 +50,8 @@ func (l *lfk) dead() *cobra.Command {
 			"With --failing, list the records that will be retried: those that have failed, or are\n" +
 			"held for a missing child table. CAUSE is a SQLSTATE; \"absent\" for a missing child table;\n" +
 			"KEPT_BY_TRIGGER for rows that a trigger or rule keeps;\n" +
-			"KEY_MISMATCH if the definition has another key; - if a database did not answer.",
+			"KEY_MISMATCH if the definition has another key; KEY_REUSED if another row has the key\n" +
+			"now; - if a database did not answer.",
 		Args: between(0, 0),
 		RunE: l.withTables(func(ctx context.Context, keys loosefk.Admin, _ []string) error {
 			if failing {
@@ -153,6 +155,66 @@ func (l *lfk) retry() *cobra.Command {
 		})
 	})
 	return command
+}
+
+func (l *lfk) reused() *cobra.Command {
+	var clean, keep bool
+	command := &cobra.Command{
+		Use:   "reused [TABLE [--clean | --keep]]",
+		Short: "List deleted keys that another row uses now, and decide on them",
+		Long: "List the records that are held because a row of the parent table has their key\n" +
+			"again. The children of that key may belong to the deleted row, to the new row, or to\n" +
+			"both, so no run changes them. A run deletes or updates them once the new row is\n" +
+			"deleted too.\n\n" +
+			"With --clean, the next run deletes or updates all children of the keys, although the\n" +
+			"rows exist. With --keep, the records are closed and the children stay.",
+	}
+	flags := command.Flags()
+	flags.BoolVar(&clean, "clean", false, "clean the children of the keys in the next run")
+	flags.BoolVar(&keep, "keep", false, "keep the children and close the records")
+	l.localFlag(flags)
+	command.Args = cobra.MatchAll(between(0, 1), func(_ *cobra.Command, tables []string) error {
+		switch {
+		case clean && keep:
+			return errors.New("--clean and --keep exclude each other")
+		case (clean || keep) && len(tables) == 0:
+			return errors.New("name the table")
+		}
+		return nil
+	})
+	command.RunE = l.withTables(func(ctx context.Context, keys loosefk.Admin, tables []string) error {
+		table := ""
+		if len(tables) == 1 {
+			table = tables[0]
+		}
+		if !clean && !keep {
+			records, err := keys.Reused(ctx, table)
+			return l.reusedRecords().show(l, records, err)
+		}
+		done, err := keys.DecideReused(ctx, table, clean)
+		return l.report(err, map[string]any{"databases": done}, func() {
+			for _, d := range done {
+				if clean {
+					l.say("%s: the next run cleans the children of %s", d.Database, run.Counted(d.Records, "record"))
+				} else {
+					l.say("%s: %s closed, the children stay", d.Database, run.Counted(d.Records, "record"))
+				}
+			}
+		})
+	})
+	return command
+}
+
+func (l *lfk) reusedRecords() listing[loosefk.FailingRecord] {
+	return listing[loosefk.FailingRecord]{
+		key: "reused_records", empty: "no reused keys",
+		columns: []column{
+			{"DATABASE", 0}, {"ID", 0}, {"TABLE", cut}, {"KEY", 0}, {"LAST CHECK", timed | spare},
+		},
+		row: func(r loosefk.FailingRecord) []string {
+			return []string{r.Database, number(r.ID), r.Table, r.Key().String(), l.clock(r.FailedAt)}
+		},
+	}
 }
 
 func (l *lfk) acceptAbsent() *cobra.Command {

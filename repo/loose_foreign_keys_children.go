@@ -83,6 +83,8 @@ type Child struct {
 	order []int
 	// integers: the key is recorded as one integer.
 	integers bool
+	// parent is the table that the keys are of, where it is in the same database; else nil.
+	parent *ParentTable
 }
 
 // childHome is a child table with the columns that definitions name, and the id that protections do.
@@ -305,17 +307,19 @@ func (c *Child) query(
 		return query{}, err
 	}
 	args := parameters(append([]any{arrays[0]}, own...))
-	var lists, names, matches []string
+	var lists, names, matches, values []string
 	for i, column := range c.Key.Columns {
 		compared := cmp.Or(c.home.columns[column].Compared, "text")
 		if c.integers {
 			// A column of another type is refused, as PostgreSQL has it.
 			compared = "bigint"
 		}
-		list := "$1::text[]::" + compared + "[]"
+		value := "$1::text[]"
 		if i > 0 {
-			list = args.add(arrays[i]) + "::text[]::" + compared + "[]"
+			value = args.add(arrays[i]) + "::text[]"
 		}
+		list := value + "::" + compared + "[]"
+		values = append(values, value)
 		name := fmt.Sprintf("k%d", i+1)
 		lists, names = append(lists, list), append(names, name)
 		matches = append(matches, "t."+quote(column)+" = k."+name)
@@ -332,6 +336,12 @@ func (c *Child) query(
 			strings.Join(names, ", ") + ", n)",
 		"{matched}", strings.Join(matches, " AND "), "{parent_values}", strings.Join(names, ", "),
 		"{change}", change, "{returned}", c.key, "{noted}", notedSQL,
+		"{living}", c.parent.living(func(i int, compared string) string {
+			if c.order != nil {
+				i = slices.Index(c.order, i)
+			}
+			return values[i] + "::" + compared + "[]"
+		}),
 	}, more...)
 	sql := c.Database.summary(fill(template, all...), c.key, "true")
 	return newQuery(operation+" "+c.Key.String(), sql, args...), nil

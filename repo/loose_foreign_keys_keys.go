@@ -120,10 +120,14 @@ func (k LooseForeignKey) Places(recorded []string) ([]int, error) {
 	return places, nil
 }
 
-// Refer lets the child find its rows by a recorded key. One that it does not fit is a
-// [*KeyMismatchError].
-func (c *Child) Refer(to RecordedKey) (err error) {
+// Refer lets the child find its rows by a recorded key. parent is the table that the key is of, if it
+// is in the child's database, else nil: purges check there that the key has no row. A key that the
+// child does not fit is a [*KeyMismatchError].
+func (c *Child) Refer(to RecordedKey, parent *ParentTable) (err error) {
 	c.integers = !to.Values
+	if parent.Exists() && parent.columns() == len(c.Key.Columns) {
+		c.parent = parent
+	}
 	if len(to.Columns) == 0 {
 		return nil
 	}

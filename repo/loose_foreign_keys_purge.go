@@ -1,6 +1,9 @@
 package repo
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
 // The statements that delete or update the children of deleted parents.
 
@@ -20,7 +23,7 @@ func (c *Child) receipt() receipt {
 // changing see one snapshot, so the cap holds whatever others commit meanwhile; a row that moves to
 // another parent is left alone.
 const purgeAllSQL = `
-WITH {guard},
+WITH {guard}, {living},
 counted AS MATERIALIZED (
   SELECT count(*) AS n FROM (
     SELECT FROM {child} t WHERE t.{column} = ANY ({list}){conditions} LIMIT $2::bigint + 1) x
@@ -29,6 +32,7 @@ changed AS (
   {change}
   WHERE t.{column} = ANY ({list}){conditions}{unprotected}
     AND (SELECT n FROM counted) BETWEEN 1 AND $2::bigint AND (SELECT held FROM guard) = 1
+    AND NOT EXISTS (SELECT FROM living)
   RETURNING {returned} AS key
 ),
 tally AS MATERIALIZED (
@@ -38,11 +42,11 @@ tally AS MATERIALIZED (
 // purgeUncountedSQL changes all rows of the keys without counting them first, which costs a third
 // less. If there are more than $2 the statement fails with a division by zero, and changes nothing.
 const purgeUncountedSQL = `
-WITH {guard},
+WITH {guard}, {living},
 changed AS (
   {change}
   WHERE t.{column} = ANY ({list}){conditions}{unprotected}
-    AND (SELECT held FROM guard) = 1
+    AND (SELECT held FROM guard) = 1 AND NOT EXISTS (SELECT FROM living)
   RETURNING {returned} AS key
 ),
 tally AS MATERIALIZED (
@@ -54,7 +58,7 @@ tally AS MATERIALIZED (
 // whole table, or a whole index, where a LATERAL look-up of each key does not; the rows that it finds
 // are changed where they stand, as by purgeSharesSQL.
 const purgeSeveralSQL = `
-WITH {guard},
+WITH {guard}, {living},
 found AS MATERIALIZED (
   SELECT {parent_values}, c.tbl, c.loc
   FROM guard CROSS JOIN {parents}
@@ -70,6 +74,7 @@ changed AS (
   WHERE t.ctid = ANY (ARRAY(SELECT loc FROM found))
     AND ((t.tableoid, t.ctid, {child_columns}) IN (SELECT tbl, loc, {parent_values} FROM found)) IS TRUE
     {conditions}{unprotected} AND (SELECT n FROM counted) BETWEEN 1 AND $2::bigint
+    AND NOT EXISTS (SELECT FROM living)
   RETURNING {returned} AS key
 ),
 tally AS MATERIALIZED (
@@ -78,35 +83,41 @@ tally AS MATERIALIZED (
 
 // purgeAllResultSQL ends the statement where no records are to be removed.
 const purgeAllResultSQL = `
-SELECT EXISTS (SELECT FROM guard) AND {noted}, found, changed, 0::bigint FROM tally`
+SELECT EXISTS (SELECT FROM guard) AND {noted}, found, changed, 0::bigint,
+  ARRAY(SELECT n FROM living)
+FROM tally`
 
 // purgeAllRemovalSQL ends it where the child is in the queue's database and this is the last
 // definition of the keys: their records go with their rows. They stay if the cap was reached or not
 // every row was changed; whether a key has rows left is then for [Child.Remaining] to say.
 const purgeAllRemovalSQL = `,
 deleted AS (
-  DELETE FROM {queue} q USING tally, unnest($3::bigint[], $4::bigint[]) AS r (partition, id)
+  DELETE FROM {queue} q USING tally, unnest($4::bigint[], $5::bigint[]) AS r (partition, id)
   WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE
     AND (SELECT held FROM guard) = 1 AND tally.found = tally.changed AND tally.found <= $2::bigint
+    AND NOT EXISTS (SELECT FROM living)
   RETURNING q.partition, q.id
 )` + forgetSQL + `
-SELECT EXISTS (SELECT FROM guard) AND {noted}, found, changed, (SELECT count(*) FROM deleted) FROM tally`
+SELECT EXISTS (SELECT FROM guard) AND {noted}, found, changed, (SELECT count(*) FROM deleted),
+  ARRAY(SELECT n FROM living)
+FROM tally`
 
-// purgeSharesSQL changes at most $3 rows of each key and $2 in all, where they stand: found by
+// purgeSharesSQL changes at most $4 rows of each key and $2 in all, where they stand: found by
 // (tableoid, ctid), because ctid alone is not unique in a partitioned table and a child may have no
 // primary key. A row that has moved on since is left alone, and missing in changed: only found rows
 // that the statement's snapshot still sees, and that are not changed, were kept. LIMIT 1 makes seen
 // look at them one by one, by ctid. IS TRUE keeps the comparison a hash look-up for the row at
 // hand. Of the keys it tells the numbers, n.
 const purgeSharesSQL = `
-WITH {guard},
+WITH {guard}, {living},
 found AS MATERIALIZED (
   SELECT k.n, {parent_values}, c.tbl, c.loc
   FROM guard CROSS JOIN {parents}
   CROSS JOIN LATERAL (
     SELECT t.tableoid AS tbl, t.ctid AS loc FROM {child} t
-    WHERE {matched}{conditions} LIMIT $3::bigint {lock}
+    WHERE {matched}{conditions} LIMIT $4::bigint {lock}
   ) c
+  WHERE NOT EXISTS (SELECT FROM living)
   LIMIT $2::bigint
 ),
 changed AS (
@@ -126,13 +137,16 @@ SELECT EXISTS (SELECT FROM guard) AND {noted},
   (SELECT count(*) FROM found), (SELECT count(*) FROM changed),
   ARRAY(
     SELECT DISTINCT n FROM seen
-    WHERE (SELECT count(*) FROM seen) > (SELECT count(*) FROM changed))`
+    WHERE (SELECT count(*) FROM seen) > (SELECT count(*) FROM changed)),
+  ARRAY(SELECT n FROM living)`
 
 // Purge is one statement on a child.
 type Purge struct {
 	Permit
 	// Keys of deleted parents, without duplicates, with as many values as the definition has columns.
 	Keys []Key
+	// Approved are those of the keys whose children are changed although their parent is alive.
+	Approved []Key
 	// Cap is how many rows the statement may change.
 	Cap int64
 	// Uncounted lets PurgeAll change the rows without counting them first. It is an error if they
@@ -152,6 +166,9 @@ type PurgeResult struct {
 	Kept []Key
 	// Removed records.
 	Removed int64
+	// Living are keys whose parent is alive and which are not approved. If there are any, the
+	// statement has changed nothing.
+	Living []Key
 }
 
 // PurgeAll deletes or updates all rows of some keys in one transaction, or none if there are more
@@ -160,7 +177,7 @@ type PurgeResult struct {
 func (c *Child) PurgeAll(
 	ctx context.Context, p Purge, q DeletedRecords, records []Record,
 ) (r PurgeResult, err error) {
-	ending, own := purgeAllResultSQL, []any{p.Cap}
+	ending, own := purgeAllResultSQL, []any{p.Cap, p.approved()}
 	if len(records) > 0 {
 		ending, own = purgeAllRemovalSQL, append(own, recordArrays(records)...)
 	}
@@ -173,9 +190,21 @@ func (c *Child) PurgeAll(
 	}
 	clean, err := c.query("clean", beginning+ending, p.Keys, own, "{queue}", q.sql)
 	if err == nil {
-		err = c.change(ctx, p.Permit, clean, &r.Found, affected{&r.Changed}, affected{&r.Removed})
+		var living []int64
+		err = c.change(ctx, p.Permit, clean,
+			&r.Found, affected{&r.Changed}, affected{&r.Removed}, &living)
+		r.Living = numbered(p.Keys, living)
 	}
 	return r, err
+}
+
+// approved are the numbers of the approved keys.
+func (p Purge) approved() []int64 {
+	numbers := []int64{}
+	for _, key := range p.Approved {
+		numbers = append(numbers, int64(slices.Index(p.Keys, key)+1))
+	}
+	return numbers
 }
 
 // PurgeShares deletes or updates at most perKey rows of each key, and no more than the cap in all,
@@ -188,18 +217,19 @@ func (c *Child) PurgeShares(
 	if skipLocked {
 		lock = c.lock
 	}
-	clean, err := c.query("clean", purgeSharesSQL, p.Keys, []any{p.Cap, perKey}, "{lock}", lock)
+	clean, err := c.query("clean", purgeSharesSQL, p.Keys,
+		[]any{p.Cap, p.approved(), perKey}, "{lock}", lock)
 	if err != nil {
 		return r, err
 	}
-	var numbers, counts, kept []int64
+	var numbers, counts, kept, living []int64
 	err = c.change(ctx, p.Permit, clean,
-		&numbers, &counts, &r.Found, affected{&r.Changed}, &kept)
+		&numbers, &counts, &r.Found, affected{&r.Changed}, &kept, &living)
 	r.Shares = make(map[Key]int64, len(numbers))
 	for i, n := range numbers {
 		r.Shares[p.Keys[n-1]] = counts[i]
 	}
-	r.Kept = numbered(p.Keys, kept)
+	r.Kept, r.Living = numbered(p.Keys, kept), numbered(p.Keys, living)
 	return r, err
 }
 

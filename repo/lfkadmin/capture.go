@@ -28,9 +28,6 @@ const maxNameBytes = 63
 // captureFunction is a trigger function that records the rows a statement has deleted.
 type captureFunction struct {
 	name string
-	// recorded is the expression for the table's name in the record; {schema} is the application
-	// schema, unless the function is for one table.
-	recorded string
 	// key are the columns that are recorded.
 	key []string
 	// arguments of the triggers.
@@ -38,35 +35,52 @@ type captureFunction struct {
 }
 
 func plainFunction() captureFunction {
-	return captureFunction{
-		name: plainFunctionName, recorded: `TG_TABLE_SCHEMA || '.' || TG_TABLE_NAME`,
-		key: []string{"id"},
-	}
+	return captureFunction{name: plainFunctionName, key: []string{"id"}}
 }
 
 func overrideFunction(root relation) captureFunction {
-	return captureFunction{
-		overrideFunctionName, `{schema} || '.' || TG_ARGV[0]`, []string{"id"}, []string{root.Name},
-	}
+	return captureFunction{overrideFunctionName, []string{"id"}, []string{root.Name}}
 }
 
 func columnFunction(column string, root relation) captureFunction {
-	return captureFunction{
-		columnFunctionPrefix + column, `{schema} || '.' || TG_ARGV[0]`,
-		[]string{column},
-		[]string{root.Name},
-	}
+	return captureFunction{columnFunctionPrefix + column, []string{column}, []string{root.Name}}
 }
 
 // tableFunction is for one table and its key, of either prefix: a function for any table would have
 // to put its statement together at each call, which takes three times as long. The name has a hash of
-// what it records; its triggers say it again in their arguments, for who reads them.
+// what it is for, and its triggers have that as their arguments.
 func tableFunction(prefix string, root relation, key []string) captureFunction {
 	arguments := append([]string{root.String()}, key...)
 	hash := sha256.Sum256([]byte(strings.Join(arguments, "\x00")))
-	return captureFunction{
-		prefix + hex.EncodeToString(hash[:6]), repo.Literal(root.String()), key, arguments,
+	return captureFunction{prefix + hex.EncodeToString(hash[:6]), key, arguments}
+}
+
+// recordedSQL is the name in the record: that of the table on which the trigger stands now, or of the
+// partitioned table which that belongs to. The arguments of the trigger may be out of date: tables are
+// renamed, and partitions detached.
+const recordedSQL = `(
+    SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid = coalesce(pg_partition_root(TG_RELID), TG_RELID))`
+
+// recorded is the expression for the name in the record. A plain trigger stands on no partition.
+func (f captureFunction) recorded() string {
+	if f.name == plainFunctionName {
+		return plainRecordedSQL
 	}
+	return recordedSQL
+}
+
+const plainRecordedSQL = `TG_TABLE_SCHEMA || '.' || TG_TABLE_NAME`
+
+// recordedBefore is that of older versions, which took the arguments of the trigger at their word.
+func (f captureFunction) recordedBefore(q repo.DeletedRecords) string {
+	switch {
+	case f.name == plainFunctionName:
+		return plainRecordedSQL
+	case repo.FunctionOfTable(f.name):
+		return repo.Literal(f.arguments[0])
+	}
+	return repo.Literal(q.Schema) + ` || '.' || TG_ARGV[0]`
 }
 
 // values says that the key is recorded as texts.
@@ -147,18 +161,14 @@ func (f captureFunction) replace(ctx context.Context, tx pgx.Tx, q repo.DeletedR
 		body = tracedBodySQL
 	}
 	return run(ctx, tx, fill(createFunctionSQL, "{function}", f.sql(q), "{body}",
-		repo.Literal(f.body(body, q))))
+		repo.Literal(f.body(body, f.recorded(), q))))
 }
 
-func (f captureFunction) body(template string, q repo.DeletedRecords) string {
+func (f captureFunction) body(template, recorded string, q repo.DeletedRecords) string {
 	var values, present []string
 	for _, name := range f.key {
 		column := "old_table." + quote(name)
 		values, present = append(values, column+"::text"), append(present, column+" IS NOT NULL")
-	}
-	recorded := f.recorded
-	if len(f.arguments) < 2 {
-		recorded = fill(recorded, "{schema}", repo.Literal(q.Schema))
 	}
 	columns, key := "fully_qualified_table_name, primary_key_value", "old_table."+quote(f.key[0])
 	if f.values() {
@@ -169,29 +179,33 @@ func (f captureFunction) body(template string, q repo.DeletedRecords) string {
 		"{recorded}", recorded)
 }
 
+// captureFunctionsSQL finds the functions with the arguments of a trigger that calls them.
 const captureFunctionsSQL = `
-SELECT p.proname, p.prosrc FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+SELECT p.proname, p.prosrc, coalesce((
+  SELECT encode(t.tgargs, 'hex') FROM pg_trigger t WHERE t.tgfoid = p.oid ORDER BY t.oid LIMIT 1), '')
+FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
 WHERE n.nspname = $1 AND starts_with(p.proname, $2) AND p.pronargs = 0
   AND p.prorettype = 'trigger'::regtype
 ORDER BY p.proname`
 
 // oldFunctions are the functions of a queue of our own that an older version of this program has
-// made.
+// made, and that triggers call.
 func oldFunctions(ctx context.Context, tx pgx.Tx, q repo.DeletedRecords) (old []captureFunction, err error) {
 	if !q.Managed {
 		return nil, nil
 	}
-	type function struct{ Name, Source string }
+	type function struct{ Name, Source, Arguments string }
 	found, err := list(ctx, tx, pgx.RowToStructByPos[function], captureFunctionsSQL, q.Schema,
 		plainFunctionName)
 	for _, there := range found {
-		f := plainFunction()
-		if column, named := strings.CutPrefix(there.Name, columnFunctionPrefix); named {
-			f = columnFunction(column, relation{})
-		} else if there.Name == overrideFunctionName {
-			f = overrideFunction(relation{})
+		f := captureFunction{name: there.Name, arguments: repo.TriggerArguments(there.Arguments)}
+		f.key = repo.TriggerKey(there.Name, f.arguments)
+		if len(f.key) == 0 {
+			continue
 		}
-		if there.Name == f.name && there.Source == f.body(functionBodySQL, q) {
+		before := f.recordedBefore(q)
+		if there.Source == f.body(functionBodySQL, before, q) ||
+			there.Source == f.body(tracedBodySQL, before, q) && before != f.recorded() {
 			old = append(old, f)
 		}
 	}
@@ -216,6 +230,8 @@ type Trigger struct {
 	Arguments []string
 	// Fires is PostgreSQL's tgenabled: O(rigin only), A(lways), R(eplica only), D(isabled).
 	Fires string
+	// functionSchema is the schema of the function.
+	functionSchema string
 	// capturing: the function is one of the application schema's, called after each deleting
 	// statement with its rows.
 	capturing bool
@@ -268,6 +284,17 @@ func (t Trigger) Form() (form Form, key []string) {
 	return FormRight, key
 }
 
+// Named is the table that the trigger's arguments name; "" if they name none.
+func (t Trigger) Named() string {
+	switch {
+	case !t.capturing || t.Function == plainFunctionName || len(t.Arguments) == 0:
+		return ""
+	case t.ofTable():
+		return t.Arguments[0]
+	}
+	return t.functionSchema + "." + t.Arguments[0]
+}
+
 // Routed triggers write to GitLab's queues for single organizations, namespaces, projects or users.
 func (t Trigger) Routed() bool {
 	if t.Function == plainFunctionName {
@@ -282,7 +309,7 @@ func (t Trigger) Off() bool { return t.Fires == "D" || t.Fires == "R" }
 const triggersSQL = `
 SELECT c.oid, n.nspname, c.relname, root.relname, rn.nspname, rn.nspname = current_schema(),
   c.relkind = 'p' OR c.relispartition,
-  t.tgname, p.proname, encode(t.tgargs, 'hex'), t.tgenabled::text,
+  t.tgname, p.proname, encode(t.tgargs, 'hex'), t.tgenabled::text, pn.nspname,
   pn.nspname = current_schema() AND t.tgtype = 8 AND t.tgqual IS NULL
     AND coalesce(t.tgoldtable = 'old_table', false)
 FROM pg_trigger t
@@ -300,7 +327,8 @@ func triggers(ctx context.Context, tx pgx.Tx) ([]Trigger, error) {
 	return list(ctx, tx, func(row pgx.CollectableRow) (t Trigger, err error) {
 		var arguments string
 		err = row.Scan(&t.OID, &t.Schema, &t.Table, &t.Parent, &t.ParentSchema, &t.ParentHere, &t.Divided,
-			&t.Name, &t.Function, &arguments, &t.Fires, &t.capturing)
+			&t.Name, &t.Function, &arguments, &t.Fires, &t.functionSchema,
+			&t.capturing)
 		t.Arguments = repo.TriggerArguments(arguments)
 		return t, err
 	}, triggersSQL, plainFunctionName, triggerSuffix)

@@ -68,17 +68,18 @@ const retryBatch = 1000
 
 const newestDeadRecordSQL = `SELECT coalesce(max(id), 0) FROM maintenance.dead_records`
 
-// retryRecordsSQL puts records back as if the rows had just been deleted: table and key only. A
-// queue that is not Wide takes no key of values: {fits} leaves those where they are.
+// retryRecordsSQL puts records back with the time of the deletion, so that a row which has used the
+// key since counts as newer. A queue that is not Wide takes no key of values: {fits} leaves those where
+// they are.
 const retryRecordsSQL = `
 WITH back AS (
   DELETE FROM maintenance.dead_records WHERE id = ANY (ARRAY(
     SELECT id FROM maintenance.dead_records
     WHERE id <= $1 AND ` + deadRecordMatchSQL + `{fits} ORDER BY id LIMIT $4 FOR UPDATE))
-  RETURNING fully_qualified_table_name, primary_key_value, key_values
+  RETURNING fully_qualified_table_name, primary_key_value, key_values, recorded_at
 )
-INSERT INTO {queue} (fully_qualified_table_name, primary_key_value{key_column})
-SELECT fully_qualified_table_name, primary_key_value{key_column} FROM back`
+INSERT INTO {queue} (fully_qualified_table_name, primary_key_value, created_at{key_column})
+SELECT fully_qualified_table_name, primary_key_value, recorded_at{key_column} FROM back`
 
 // RetryDeadRecords puts dead records back into the queue and returns how many, also with an error.
 // Each is moved in one transaction, a thousand at a time; one that dies again meanwhile stays dead.

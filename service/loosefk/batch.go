@@ -38,6 +38,10 @@ type openKey struct {
 	locked  *childTask
 	failure *failure
 	removed bool
+	// settled: the key's parent is alive. Its records were closed, or they are held by failure.
+	settled bool
+	// approved: its children are cleaned although its parent is alive.
+	approved bool
 	// large: the rows of its batch did not fit under a statement's cap, so it gets shares.
 	large bool
 }
@@ -63,13 +67,13 @@ func (k *openKey) advance() { k.at, k.large = k.at+1, false }
 // keepsRecords says that the key's records stay for now.
 func (k *openKey) keepsRecords() bool { return k.locked != nil || k.failure != nil }
 
-// complete says that the key has nothing left to do in any task.
-func (b *batch) complete(k *openKey) bool { return k.at == len(b.tasks) }
+// complete reports whether the key has nothing left to do in any task.
+func (b *batch) complete(k *openKey) bool { return k.settled || k.at == len(b.tasks) }
 
-// keysAt are the keys whose next task is this one.
+// keysAt returns the keys whose next task is tasks[at].
 func (b *batch) keysAt(at int) (keys []*openKey) {
 	for _, k := range b.keys {
-		if k.at == at && !k.removed {
+		if k.at == at && !k.removed && !k.settled {
 			keys = append(keys, k)
 		}
 	}
@@ -97,6 +101,9 @@ func (c *cleanup) workBatch(ctx context.Context, b *batch) error {
 	}()
 	return c.x.Batch(ctx, func(ctx context.Context) error {
 		c.linkDeletions(ctx, b)
+		if err := c.checkParents(ctx, b); err != nil {
+			return err
+		}
 		if err := c.clean(ctx, b); err != nil {
 			return err
 		}
@@ -211,7 +218,7 @@ func (c *cleanup) removeComplete(ctx context.Context, b *batch) error {
 	}
 	var records []repo.Record
 	for _, k := range b.keys {
-		if b.complete(k) && !k.keepsRecords() && !k.removed {
+		if b.complete(k) && !k.keepsRecords() && !k.removed && !k.settled {
 			records = append(records, k.records...)
 			k.removed = true
 		}
@@ -228,7 +235,7 @@ func (c *cleanup) postpone(ctx context.Context, b *batch) error {
 	held := 0
 	for _, k := range b.keys {
 		switch {
-		case k.removed:
+		case k.removed, k.settled && k.failure == nil:
 		case k.failure != nil:
 			failed = append(failed, k.failure.of(k.records)...)
 		case k.locked != nil:
@@ -264,7 +271,7 @@ func (b *batch) report(ctx context.Context, locked map[string]int) {
 	var failures tally
 	var keys []repo.Key
 	for _, k := range b.keys {
-		if k.failure != nil {
+		if k.failure != nil && k.failure.sqlstate != repo.ReasonKeyReused {
 			failures.add(k.failure, len(k.records))
 			keys = append(keys, k.key)
 		}

@@ -79,6 +79,9 @@ func (d *dryRun) page(
 		return false, true, err
 	}
 	p.position = position
+	if records, err = d.checkParents(ctx, p, records); err != nil {
+		return false, false, err
+	}
 	if len(p.absent) > 0 {
 		d.outcome.addPostponed(nil, p, len(records))
 		d.x.Count(ctx, "rescheduled_records", int64(len(records)))
@@ -99,6 +102,30 @@ func (d *dryRun) page(
 		d.count(ctx, task, keys)
 	}
 	return true, false, nil
+}
+
+// checkParents counts the records of living parents, whose children stay, and returns the others. An
+// error of the parent's table fails them, as in a run.
+func (d *dryRun) checkParents(
+	ctx context.Context, p *parentTasks, records []repo.Record,
+) (orphaning []repo.Record, err error) {
+	b := newBatch(p, records, 1)
+	if !p.table.Exists() {
+		return records, nil
+	}
+	for keys := range slices.Chunk(b.keys, checkedAtOnce) {
+		if err := d.settleSome(ctx, b, keys); err != nil {
+			return nil, err
+		}
+	}
+	for _, k := range b.keys {
+		if !k.settled {
+			orphaning = append(orphaning, k.records...)
+		} else if k.failure != nil {
+			d.x.Count(ctx, "rescheduled_records", int64(len(k.records)))
+		}
+	}
+	return orphaning, nil
 }
 
 // interrupt marks the definitions of a parent whose records have not all been seen.

@@ -214,6 +214,11 @@ func (l *lint) triggers(d inspected) {
 		if slices.Contains(seen, recorded) || l.served(d, recorded) {
 			continue
 		}
+		if named := t.Named(); named != "" && named != recorded && !t.Routed() {
+			l.at(d.name, t.Relation()).fail("trigger_form", "its trigger %s is for %s, which this table is "+
+				"not, nor a partition of it: run `caretaker lfk untrack %s`", t.Name, named, argument)
+			continue
+		}
 		seen = append(seen, recorded)
 		if children := l.acceptedOf(d, recorded); len(children) > 0 {
 			l.at(d.name, shown).warn("trigger_without_definition",

@@ -6,19 +6,20 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// needs are what the definitions do to their children, and runs to the queues.
+// needs are what the definitions do to their children, and runs to the queues. Runs look parents up.
 func (k *looseForeignKeys) needs(ctx context.Context) (all []*repo.Needs, err error) {
 	if k.config.Definitions == nil {
 		return nil, nil
 	}
 	const queue = "loose_foreign_keys_deleted_records"
-	children := map[string]repo.Rights{}
+	tables := map[string]repo.Rights{}
 	for _, key := range k.config.Definitions.Keys {
 		rights := repo.ToChange
 		if key.OnDelete == repo.AsyncDelete {
 			rights = repo.ToRemove
 		}
-		children[key.Table] |= rights
+		tables[key.Table] |= rights
+		tables[key.Parent] |= repo.ToRead
 	}
 	for _, d := range k.Databases {
 		n, err := d.Needs(ctx, map[string][]string{queue: nil})
@@ -26,7 +27,7 @@ func (k *looseForeignKeys) needs(ctx context.Context) (all []*repo.Needs, err er
 			return nil, err
 		}
 		n.AddNamed(repo.ToRemove, queue)
-		if err := n.AddWritten(ctx, children); err != nil {
+		if err := n.AddWritten(ctx, tables); err != nil {
 			return nil, err
 		}
 		all = append(all, n)

@@ -101,6 +101,7 @@ type outcome struct {
 	// held counts the records that absent children hold, heldBy has those.
 	held   int
 	heldBy []string
+	living living
 	// limit is why the run takes no more work, "" as long as it does; incomplete: it left records.
 	limit      string
 	incomplete bool
@@ -110,6 +111,7 @@ func newOutcome() *outcome {
 	return &outcome{
 		worked: map[failingKey]bool{}, failed: map[failingKey]bool{},
 		locked: map[string]int{},
+		living: living{obsolete: map[string][]repo.Key{}, reused: map[string]int{}},
 	}
 }
 

@@ -61,6 +61,7 @@ func (k *looseForeignKeys) work(ctx context.Context, x *run.Execution) error {
 	c.loader = newLoader(c, parents)
 	c.loader.begin(due)
 	defer c.reportHeld()
+	defer c.reportLiving(ctx)
 	if x.DryRun {
 		return c.dryRun(ctx)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -116,7 +117,9 @@ type parentTasks struct {
 	tasks    []*childTask
 	// absent are the definitions whose child is in no configured database, and not accepted: they
 	// hold the records.
-	absent   []repo.LooseForeignKey
+	absent []repo.LooseForeignKey
+	// table is the one that the records name; nil: there is none, so no parent is alive.
+	table    *repo.ParentTable
 	position repo.Position
 	// pages is how many loads the next batch may consist of, pageRows how many rows a statement for
 	// one of them has changed.
@@ -219,29 +222,40 @@ func (p *parentTasks) add(key repo.LooseForeignKey, i int, homes [][]*repo.Child
 	return found
 }
 
-// refer lets the tasks find their rows by the keys that are recorded. What does not fit fails, and
-// its records stay.
+// refer lets the tasks find their rows by the keys that are recorded, and the parents theirs. What
+// does not fit fails, and its records stay.
 func (k *looseForeignKeys) refer(
 	ctx context.Context, x *run.Execution, queue repo.DeletedRecords, parents map[string]*parentTasks,
 ) error {
-	var keys map[string]repo.RecordedKey
-	named := func(k repo.LooseForeignKey) bool { return k.Key != nil }
-	if queue.Wide || slices.ContainsFunc(k.config.Definitions.Keys, named) {
-		limits := run.ReadLimits()
-		limits.ReadOnly = x.DryRun
-		var err error
-		if keys, err = x.Database.RecordedKeys(ctx, limits); err != nil {
-			return err
+	limits := run.ReadLimits()
+	limits.ReadOnly = x.DryRun
+	keys, err := x.Database.RecordedKeys(ctx, limits)
+	if err != nil {
+		return err
+	}
+	wanted := map[string][]string{}
+	for recorded, p := range parents {
+		for _, task := range p.tasks {
+			wanted[recorded] = task.key.Key
 		}
+	}
+	tables, err := x.Database.ParentTables(ctx, slices.Collect(maps.Keys(parents)), keys, wanted, limits)
+	if err != nil {
+		return err
 	}
 	for recorded, p := range parents {
 		key, known := keys[recorded]
 		key.Values = key.Values || !known && queue.Wide
+		p.table = tables[recorded]
 		for _, task := range p.tasks {
 			if task.child == nil {
 				continue
 			}
-			if mismatch := task.child.Refer(key); mismatch != nil {
+			beside := p.table
+			if task.child.Database != x.Database {
+				beside = nil
+			}
+			if mismatch := task.child.Refer(key, beside); mismatch != nil {
 				task.down = mismatch
 			}
 		}

@@ -66,6 +66,9 @@ func (t *taskRun) try(ctx context.Context, keys []*openKey) error {
 			m = shares
 		}
 		r, err := t.purge(ctx, keys, m)
+		if keys = unsettled(keys); len(keys) == 0 || isQueueError(err) {
+			return err
+		}
 		switch class := classOf(err); {
 		case m == uncounted && err != nil && class != repo.ClassLock && !errors.Is(err, errNoBudget):
 			t.counting = true
@@ -146,16 +149,31 @@ func (t *taskRun) purge(ctx context.Context, keys []*openKey, m mode) (r purged,
 		return r, errNoBudget
 	}
 	defer func() { t.budget.spend(t.task, r.cap, r.Changed) }()
-	if m != everything && m != uncounted {
-		r.perKey = max(1, r.cap/int64(len(keys)))
-	}
-	took, err := t.send(ctx, keys, m, &r)
-	if err != nil {
+	for {
+		if m != everything && m != uncounted {
+			r.perKey = max(1, r.cap/int64(len(keys)))
+		}
+		took, err := t.send(ctx, keys, m, &r)
+		if err != nil {
+			r.PurgeResult = repo.PurgeResult{}
+			return r, err
+		}
+		if len(r.Living) == 0 {
+			t.account(ctx, r, m, len(keys), took)
+			return r, nil
+		}
+		// Nothing was changed. The statement is sent again without the keys of living parents.
+		err = t.settle(ctx, t.batch, slices.DeleteFunc(slices.Clone(keys), func(k *openKey) bool {
+			return !slices.Contains(r.Living, k.key)
+		}))
 		r.PurgeResult = repo.PurgeResult{}
-		return r, err
+		if keys = unsettled(keys); err != nil || len(keys) == 0 {
+			return r, err
+		}
+		if t.checkLimits() {
+			return r, errNoBudget
+		}
 	}
-	t.account(ctx, r, m, len(keys), took)
-	return r, nil
 }
 
 // send sends a statement of so many rows, and says how long it took.
@@ -171,6 +189,7 @@ func (t *taskRun) send(
 	defer permit.End(&err)
 	p := repo.Purge{
 		Permit: permit.Permit, Keys: recordedKeys(keys), Cap: r.cap, Uncounted: m == uncounted,
+		Approved: approvedKeys(keys),
 	}
 	began := time.Now()
 	if r.perKey == 0 {
@@ -273,6 +292,9 @@ func (t *taskRun) awaitLocks(ctx context.Context, keys []*openKey, r purged, err
 		asked = len(keys)
 		if i > 0 || err != nil {
 			r, err = t.purge(ctx, keys, m)
+			if keys = unsettled(keys); len(keys) == 0 || isQueueError(err) {
+				return err
+			}
 			if err != nil && classOf(err) != repo.ClassLock {
 				return t.afterError(ctx, keys, err)
 			}

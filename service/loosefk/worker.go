@@ -33,6 +33,9 @@ type Config struct {
 	// Rotation is minute, a fire works the database whose turn it is, or all, it works each that has
 	// records due.
 	Rotation string `key:"rotation" default:"minute" of:"minute all"`
+	// ReusedKeys says what happens to the record of a deleted row whose key another row has now: it is
+	// held for caretaker lfk reused, its children are cleaned, or they are kept and the record goes.
+	ReusedKeys string `key:"reused_keys" default:"hold" of:"hold clean keep"`
 	// TrackPartitions lets runs track the new partitions of tracked tables, where caretaker lfk install
 	// has made the queue: they create triggers on these. With GitLab's queue it has no effect.
 	TrackPartitions *bool `key:"track_partitions" default:"true"`
@@ -69,7 +72,8 @@ func (c Config) Keys() ([]repo.LooseForeignKey, error) {
 // DoneCounts are the counts of what was due that a run has dealt with.
 func (Config) DoneCounts() []string {
 	return []string{
-		"processed_records", "incremented_records", "rescheduled_records", "dead_records",
+		"processed_records", "obsolete_records", "incremented_records", "rescheduled_records",
+		"dead_records",
 	}
 }
 
@@ -114,7 +118,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		Sli:           true,
 		Actions: map[string]string{
 			"deleted_rows": "deleted", "updated_rows": "updated",
-			"processed_records": "processed", "dead_records": "dead",
+			"processed_records": "processed", "obsolete_records": "obsolete", "dead_records": "dead",
 			"incremented_records": "incremented", "rescheduled_records": "rescheduled",
 		},
 	}

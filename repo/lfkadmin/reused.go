@@ -1,0 +1,68 @@
+package lfkadmin
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// reusedRecordsSQL are the records of a table that are held because their key is used again.
+const reusedRecordsSQL = `
+reused AS MATERIALIZED (
+  SELECT q.partition, q.id FROM maintenance.record_failures x
+  JOIN {queue} q ON q.partition = x.partition AND q.id = x.record_id
+  WHERE x.sqlstate = '` + repo.ReasonKeyReused + `' AND q.status = 1
+    AND q.fully_qualified_table_name = ANY ($1::text[])
+  FOR UPDATE OF q
+)`
+
+const cleanReusedSQL = `
+WITH ` + reusedRecordsSQL + `,
+due AS (
+  UPDATE {queue} q SET consume_after = now() FROM reused r
+  WHERE q.partition = r.partition AND q.id = r.id
+)
+UPDATE maintenance.record_failures x SET sqlstate = '` + repo.ReasonKeyApproved + `' FROM reused r
+WHERE x.partition = r.partition AND x.record_id = r.id`
+
+// CleanReused lets the next run clean the children of the keys of a table that are used again, and
+// returns how many records are due for it.
+func (a Admin) CleanReused(ctx context.Context, table string) (int64, error) {
+	return a.decideReused(ctx, "release reused keys", cleanReusedSQL, table)
+}
+
+const keepReusedSQL = `
+WITH ` + reusedRecordsSQL + `,
+cleaned AS (
+  DELETE FROM maintenance.record_failures x USING reused r
+  WHERE x.partition = r.partition AND x.record_id = r.id
+),
+untraced AS (
+  DELETE FROM maintenance.record_traces x USING reused r
+  WHERE x.partition = r.partition AND x.record_id = r.id
+)
+DELETE FROM {queue} q USING reused r WHERE q.partition = r.partition AND q.id = r.id`
+
+// KeepReused closes the records of a table whose keys are used again, so that the children stay, and
+// returns how many it closed.
+func (a Admin) KeepReused(ctx context.Context, table string) (int64, error) {
+	return a.decideReused(ctx, "close records of reused keys", keepReusedSQL, table)
+}
+
+func (a Admin) decideReused(
+	ctx context.Context, operation, sql, table string,
+) (n int64, err error) {
+	q, err := a.database.DeletedRecordsShape(ctx)
+	if err != nil || !q.Exists {
+		return 0, err
+	}
+	err = a.write(ctx, operation, func(ctx context.Context, tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, fill(sql, "{queue}", quotedQueue(q)),
+			repo.RecordedNames(table, q.Schema))
+		n = tag.RowsAffected()
+		return err
+	})
+	return n, err
+}

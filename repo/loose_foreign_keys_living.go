@@ -1,0 +1,291 @@
+package repo
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// A queue record claims that a row was deleted. The claim can be false: partition maintenance deletes
+// a row and inserts it again, a table and its copy swap names, an application uses a key again. A
+// parent row that exists is a living parent, and its children stay.
+
+// ParentTable is the table that the records of a parent name, in the database of their queue. A name
+// with several dots can be that of two tables: a row of either is a living parent.
+type ParentTable struct {
+	tables []parentRelation
+	// Unknown: the table exists, and its key columns cannot be told. Every key may be alive.
+	Unknown bool
+}
+
+// Exists reports whether there is a table that may have living parents.
+func (p *ParentTable) Exists() bool { return p != nil && (p.Unknown || len(p.tables) > 0) }
+
+// parentRelation is a relation of that name with the key columns in the order of the record.
+type parentRelation struct {
+	sql     string
+	columns []parentColumn
+	// versioned: its rows have an xmin.
+	versioned bool
+}
+
+type parentColumn struct {
+	name string
+	// compared is the type that keys are compared as, as [childColumn] has it.
+	compared string
+}
+
+// parentTablesSQL finds relations by the names that records have, with the columns that may be their
+// key: those named by a trigger or a definition ($2), and the primary key. Write-protected leftovers of
+// a split database do not count.
+const parentTablesSQL = `
+SELECT n.nspname || '.' || c.relname, n.nspname, c.relname, c.relkind IN ('r', 'p'), a.attname::text,
+  ` + comparedSQL + `, coalesce(a.attnum = ANY (i.indkey), false)
+FROM pg_class c
+JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
+WHERE n.nspname || '.' || c.relname = ANY ($1) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+  AND NOT ` + ProtectedSQL + `
+  AND (a.attname = ANY ($2) OR a.attnum = ANY (i.indkey))`
+
+// parentRow is a row of parentTablesSQL: a column of a relation.
+type parentRow struct {
+	Recorded, Schema, Name string
+	Versioned              bool
+	Column, Compared       string
+	// Primary: part of the primary key.
+	Primary bool
+}
+
+// ParentTables finds the tables that the records of some parents name, by the recorded names. keys
+// are those that triggers record; wanted are the columns that the definitions of a parent refer to.
+func (d *Database) ParentTables(
+	ctx context.Context, recorded []string, keys map[string]RecordedKey, wanted map[string][]string,
+	l Limits,
+) (map[string]*ParentTable, error) {
+	names := []string{"id"}
+	for _, name := range recorded {
+		names = append(append(names, keys[name].Columns...), wanted[name]...)
+	}
+	find := newQuery("find parent tables", parentTablesSQL, recorded, names)
+	rows, err := readRows(ctx, d, l, find, pgx.RowToStructByPos[parentRow])
+	relations := map[string]map[Table][]parentRow{}
+	for _, r := range rows {
+		if relations[r.Recorded] == nil {
+			relations[r.Recorded] = map[Table][]parentRow{}
+		}
+		t := Table{r.Schema, r.Name}
+		relations[r.Recorded][t] = append(relations[r.Recorded][t], r)
+	}
+	tables := map[string]*ParentTable{}
+	for name, found := range relations {
+		p := &ParentTable{}
+		for table, columns := range found {
+			p.add(table, columns, keys[name].Columns, wanted[name])
+		}
+		tables[name] = p
+	}
+	return tables, err
+}
+
+// add adds a relation. Its key is what a trigger records, or else one column: what definitions refer
+// to, id, or the primary key. In which order several columns were recorded only a trigger can tell.
+func (p *ParentTable) add(t Table, rows []parentRow, recorded, wanted []string) {
+	byName, primary := map[string]parentRow{}, []string{}
+	for _, r := range rows {
+		byName[r.Column] = r
+		if r.Primary {
+			primary = append(primary, r.Column)
+		}
+	}
+	for i, names := range [][]string{recorded, wanted, {"id"}, primary} {
+		columns := []parentColumn{}
+		for _, name := range names {
+			if r, ok := byName[name]; ok {
+				columns = append(columns, parentColumn{name, r.Compared})
+			}
+		}
+		if len(names) == len(columns) && (len(names) == 1 || len(names) > 1 && i == 0) {
+			p.tables = append(p.tables, parentRelation{t.sql(), columns, rows[0].Versioned})
+			return
+		}
+	}
+	p.Unknown = true
+}
+
+// columns is how many columns the key has; 0 if that is not known.
+func (p *ParentTable) columns() (n int) {
+	for _, t := range p.tables {
+		if p.Unknown || n > 0 && n != len(t.columns) {
+			return 0
+		}
+		n = len(t.columns)
+	}
+	return n
+}
+
+// Takes reports whether a row of the table can have the key, so that it can be looked up.
+func (p *ParentTable) Takes(k Key) bool {
+	n := p.columns()
+	return n > 0 && n == k.Columns()
+}
+
+// matched returns the lists of the keys' values, their names k1, k2 … and the condition on the
+// relation's rows t. list is the SQL of the values for a column of the recorded key.
+func (r parentRelation) matched(list func(i int, compared string) string) (lists, names, matches string) {
+	var all, named, equal []string
+	for i, c := range r.columns {
+		name := fmt.Sprintf("k%d", i+1)
+		all, named = append(all, list(i, c.compared)), append(named, name)
+		equal = append(equal, "t."+quote(c.name)+" = k."+name)
+	}
+	return strings.Join(all, ", "), strings.Join(named, ", "), strings.Join(equal, " AND ")
+}
+
+// livingSQL is the CTE of the keys of a statement on a child, by their numbers, whose parents are
+// alive: the statement then changes nothing. It has a part for each relation. LIMIT 1 makes it look
+// up key by key.
+const livingSQL = `living AS MATERIALIZED ({parts})`
+
+const livingPartSQL = `
+  SELECT k.n FROM unnest({lists}) WITH ORDINALITY AS k ({names}, n)
+  CROSS JOIN LATERAL (SELECT FROM {parent} t WHERE {matches} LIMIT 1) x
+  WHERE NOT k.n = ANY ($3::bigint[])`
+
+// noLivingSQL is for a child in another database than its parent, and for a parent without a table.
+const noLivingSQL = `SELECT n FROM unnest($3::bigint[]) n WHERE false`
+
+// living fills livingSQL. list is the SQL of the keys' values for a column of the recorded key; $3
+// are the numbers of keys that are approved.
+func (p *ParentTable) living(list func(i int, compared string) string) string {
+	if !p.Exists() {
+		return fill(livingSQL, "{parts}", noLivingSQL)
+	}
+	parts := make([]string, len(p.tables))
+	for i, r := range p.tables {
+		lists, names, matches := r.matched(list)
+		parts[i] = fill(livingPartSQL, "{lists}", lists, "{names}", names, "{parent}", r.sql,
+			"{matches}", matches)
+	}
+	return fill(livingSQL, "{parts}", strings.Join(parts, "\n  UNION ALL"))
+}
+
+// Claim is what is to be done with a record.
+type Claim int
+
+const (
+	// ClaimTrue means that no row has the key: its children are orphans.
+	ClaimTrue Claim = iota
+	// ClaimObsolete means that the parent row existed when the record was written, or that the same
+	// transaction wrote it. The record stands for no deletion.
+	ClaimObsolete
+	// ClaimReused means that the parent row is newer than the record, or that which of the two is newer
+	// cannot be told. The operator decides.
+	ClaimReused
+	// ClaimApproved means that the operator has released the children of a reused key.
+	ClaimApproved
+)
+
+// ReasonKeyReused stands for the SQLSTATE of records that are held because their key is used again,
+// ReasonKeyApproved for that of those whose children are to be cleaned all the same.
+const (
+	ReasonKeyReused   = "KEY_REUSED"
+	ReasonKeyApproved = "KEY_REUSED_CLEAN"
+)
+
+// claimsSQL finds the living parents of records. The newest row of a key counts. Transaction ids are
+// compared by their age. A record that was changed since it was written has another xmin: it was
+// postponed, when its key had no row or could not be checked, so a row is taken for newer.
+const claimsSQL = `
+SELECT k.n, CASE
+  WHEN x.sqlstate = '` + ReasonKeyApproved + `' THEN 3
+  WHEN p.row_age IS NULL THEN 2
+  WHEN coalesce(q.cleanup_attempts, 0) > 0 OR q.consume_after <> q.created_at THEN 2
+  WHEN p.row_age >= age(q.xmin) THEN 1
+  ELSE 2 END
+FROM unnest($1::bigint[], $2::bigint[], {lists}) WITH ORDINALITY AS k (partition, id, {names}, n)
+CROSS JOIN LATERAL (
+  SELECT {row_age} AS row_age FROM {parent} t WHERE {matches} ORDER BY 1 LIMIT 1
+) p
+JOIN {queue} q ON q.partition = k.partition AND q.id = k.id
+LEFT JOIN maintenance.record_failures x ON x.partition = k.partition AND x.record_id = k.id`
+
+// approvedSQL finds the records whose children the operator has released.
+const approvedSQL = `
+SELECT r.n, 3 FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r (partition, id, n)
+JOIN maintenance.record_failures x ON x.partition = r.partition AND x.record_id = r.id
+WHERE x.sqlstate = '` + ReasonKeyApproved + `'`
+
+// Claims checks records against the rows of their parent's table. A key that cannot be looked up there
+// counts as used again. The result has an entry for each record.
+func (d *Database) Claims(
+	ctx context.Context, q DeletedRecords, p *ParentTable, records []Record, l Limits,
+) ([]Claim, error) {
+	claims := make([]Claim, len(records))
+	if !p.Exists() {
+		return claims, nil
+	}
+	var known, unknown numberedRecords
+	for i, r := range records {
+		if p.Takes(r.Key) {
+			known.add(r, i)
+		} else {
+			claims[i] = ClaimReused
+			unknown.add(r, i)
+		}
+	}
+	var checks []query
+	for _, relation := range p.tables {
+		checks = append(checks, relation.claims(q, known.records))
+	}
+	for at, check := range append(checks, newQuery("find released records", approvedSQL,
+		recordArrays(unknown.records)...)) {
+		of := known
+		if at == len(checks) {
+			of = unknown
+		}
+		if len(of.records) == 0 {
+			continue
+		}
+		found, err := readRows(ctx, d, l, check, pgx.RowToStructByPos[struct{ N, Claim int }])
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range found {
+			i := of.places[f.N-1]
+			claims[i] = max(claims[i], Claim(f.Claim))
+		}
+	}
+	return claims, nil
+}
+
+// numberedRecords are some records of a list with their places in it.
+type numberedRecords struct {
+	records []Record
+	places  []int
+}
+
+func (n *numberedRecords) add(r Record, place int) {
+	n.records, n.places = append(n.records, r), append(n.places, place)
+}
+
+func (r parentRelation) claims(q DeletedRecords, records []Record) query {
+	args := parameters(recordArrays(records))
+	lists, names, matches := r.matched(func(i int, compared string) string {
+		values := make([]string, len(records))
+		for n, record := range records {
+			values[n] = record.Key.Values()[i]
+		}
+		return args.add(values) + "::text[]::" + compared + "[]"
+	})
+	// A view or a foreign table has no xmin.
+	age := "NULL::integer"
+	if r.versioned {
+		age = "age(t.xmin)"
+	}
+	return newQuery("check parents", fill(claimsSQL, "{queue}", q.sql, "{parent}", r.sql,
+		"{lists}", lists, "{names}", names, "{matches}", matches, "{row_age}", age), args...)
+}

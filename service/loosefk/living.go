@@ -1,0 +1,210 @@
+package loosefk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// Keys whose parent is alive. Their children stay: the records are closed if they stand for no
+// deletion, and held if the key was used again, until the operator decides.
+
+// What a run does with the records of reused keys.
+const (
+	// ReuseHold holds them until the operator decides with caretaker lfk reused.
+	ReuseHold = "hold"
+	// ReuseClean cleans the children, as if the parent were gone.
+	ReuseClean = "clean"
+	// ReuseKeep closes the records, so that the children stay.
+	ReuseKeep = "keep"
+)
+
+// checkedAtOnce is how many keys one statement checks.
+const checkedAtOnce = 500
+
+// checkParents settles the keys of a batch whose parents are alive, where the statements on the
+// children do not check it: the child is in another database, or the parent cannot have the key.
+func (c *cleanup) checkParents(ctx context.Context, b *batch) error {
+	if !b.table.Exists() {
+		return nil
+	}
+	unchecked := func(k *openKey) bool {
+		return slices.ContainsFunc(b.tasks, func(t *childTask) bool {
+			elsewhere := t.database != c.x.Database.Name
+			return t.child != nil && t.child.Takes(k.key) == nil && (elsewhere || !b.table.Takes(k.key))
+		})
+	}
+	return c.settle(ctx, b, slices.DeleteFunc(slices.Clone(b.keys), func(k *openKey) bool {
+		return !unchecked(k)
+	}))
+}
+
+// queueError is an error that ends the run: it is not that of a statement on a child.
+type queueError struct{ error }
+
+func (e *queueError) Unwrap() error { return e.error }
+
+func isQueueError(err error) bool {
+	_, ok := errors.AsType[*queueError](err)
+	return ok
+}
+
+// settle checks keys against their parent's table. Those of living parents are settled, unless their
+// children may be cleaned all the same.
+func (c *cleanup) settle(ctx context.Context, b *batch, keys []*openKey) error {
+	for some := range slices.Chunk(keys, checkedAtOnce) {
+		if err := c.settleSome(ctx, b, some); err != nil {
+			return &queueError{err}
+		}
+	}
+	return nil
+}
+
+func (c *cleanup) settleSome(ctx context.Context, b *batch, keys []*openKey) error {
+	claims, err := c.claims(ctx, b.parentTasks, keys)
+	if refused, ok := errors.AsType[*repo.Error](err); ok && refused.SQLState != "" {
+		c.failCheck(ctx, b, keys, refused)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var obsolete []repo.Record
+	for i, k := range keys {
+		switch claims[i] {
+		case repo.ClaimTrue:
+		case repo.ClaimApproved:
+			k.approved = true
+		case repo.ClaimObsolete:
+			k.settled = true
+			obsolete = append(obsolete, k.records...)
+			c.outcome.addObsolete(b.recorded, k.key)
+		case repo.ClaimReused:
+			// Its records are postponed like failed ones, but it is no failure of theirs.
+			k.settled, k.failure = true, &failure{sqlstate: repo.ReasonKeyReused}
+			c.outcome.addReused(b.recorded, len(k.records))
+		}
+	}
+	if c.x.DryRun {
+		c.x.Count(ctx, "obsolete_records", int64(len(obsolete)))
+		return nil
+	}
+	return c.change(ctx, obsolete, "obsolete_records", c.x.Database.RemoveRecords)
+}
+
+// claims returns what is to be done with each key. A key with several records has one fate: if one
+// of them cannot be closed, all are held.
+func (c *cleanup) claims(ctx context.Context, p *parentTasks, keys []*openKey) ([]repo.Claim, error) {
+	var records []repo.Record
+	for _, k := range keys {
+		records = append(records, k.records...)
+	}
+	limits := run.ReadLimits()
+	limits.ReadOnly = c.x.DryRun
+	found, err := c.x.Database.Claims(ctx, c.queue, p.table, records, limits)
+	if err != nil {
+		return nil, err
+	}
+	claims := make([]repo.Claim, len(keys))
+	for i, k := range keys {
+		claims[i] = slices.Max(found[:len(k.records)])
+		found = found[len(k.records):]
+		if claims[i] == repo.ClaimReused {
+			claims[i] = c.reusedClaim()
+		}
+	}
+	return claims, nil
+}
+
+// reusedClaim is what the configuration makes of a reused key.
+func (c *cleanup) reusedClaim() repo.Claim {
+	switch c.config.ReusedKeys {
+	case ReuseClean:
+		return repo.ClaimApproved
+	case ReuseKeep:
+		return repo.ClaimObsolete
+	}
+	return repo.ClaimReused
+}
+
+// failCheck fails keys whose parent cannot be looked up.
+func (c *cleanup) failCheck(ctx context.Context, b *batch, keys []*openKey, err *repo.Error) {
+	f := &failure{
+		definition: b.recorded, database: c.x.Database.Name, condition: err.Condition(),
+		sqlstate: err.SQLState, message: err.Error(),
+	}
+	records := 0
+	for _, k := range keys {
+		k.settled, k.failure = true, f
+		records += len(k.records)
+	}
+	c.addFailure(ctx, f, records, err)
+}
+
+// unsettled returns the keys that are not settled.
+func unsettled(keys []*openKey) []*openKey {
+	return slices.DeleteFunc(slices.Clone(keys), func(k *openKey) bool { return k.settled })
+}
+
+// approvedKeys returns those whose children are cleaned although their parent is alive.
+func approvedKeys(keys []*openKey) (approved []repo.Key) {
+	for _, k := range keys {
+		if k.approved {
+			approved = append(approved, k.key)
+		}
+	}
+	return approved
+}
+
+// living counts the keys and records of living parents, by the recorded name of their table.
+type living struct {
+	obsolete map[string][]repo.Key
+	reused   map[string]int
+}
+
+func (o *outcome) addObsolete(recorded string, key repo.Key) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.living.obsolete[recorded] = append(o.living.obsolete[recorded], key)
+}
+
+func (o *outcome) addReused(recorded string, records int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.living.reused[recorded] += records
+}
+
+// maxKeysNamed is how many keys of living parents a log line names.
+const maxKeysNamed = 10
+
+// reportLiving logs, for each parent, how many records were closed, and adds those that are held to
+// the run's reason.
+func (c *cleanup) reportLiving(ctx context.Context) {
+	for _, recorded := range slices.Sorted(maps.Keys(c.outcome.living.obsolete)) {
+		keys := c.outcome.living.obsolete[recorded]
+		var named []string
+		for _, key := range keys[:min(len(keys), maxKeysNamed)] {
+			named = append(named, key.String())
+		}
+		if !c.x.DryRun {
+			c.x.Log.WarnContext(ctx, "records of existing rows closed", "table", recorded,
+				"keys", len(keys), "first_keys", strings.Join(named, ", "))
+		}
+	}
+	var held []string
+	for _, recorded := range slices.Sorted(maps.Keys(c.outcome.living.reused)) {
+		table := repo.Argument(strings.TrimPrefix(recorded, c.queue.Schema+"."))
+		held = append(held, fmt.Sprintf("%s held for reused keys: check them with caretaker lfk reused %s",
+			run.Counted(c.outcome.living.reused[recorded], "record"), table))
+	}
+	if len(held) > 0 {
+		text := strings.Join(held, "; ")
+		c.x.Report(func(r *run.Run) { r.Reason = strings.TrimPrefix(r.Reason+"; "+text, "; ") })
+	}
+}

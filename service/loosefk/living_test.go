@@ -1,0 +1,235 @@
+package loosefk_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/servicetest"
+)
+
+const (
+	simpleParent      = "PRIMARY KEY)"
+	partitionedParent = "NOT NULL, at date DEFAULT '2026-03-05', PRIMARY KEY (id, at)) PARTITION BY RANGE (at);" +
+		"CREATE TABLE p_default PARTITION OF p DEFAULT"
+)
+
+// movedRows moves the rows of p to a new partition, as partition maintenance does.
+const movedRows = `CREATE TEMP TABLE moved AS SELECT * FROM p WHERE false;
+	WITH m AS (DELETE FROM p_default WHERE at >= '2026-03-01' RETURNING *) INSERT INTO moved SELECT * FROM m;
+	CREATE TABLE p_2026 PARTITION OF p FOR VALUES FROM ('2026-03-01') TO ('2026-04-01');
+	INSERT INTO p SELECT * FROM moved`
+
+// swappedTables lets p and a copy of it swap names, as migrations do.
+const swappedTables = `CREATE TABLE p_new (LIKE p INCLUDING ALL); INSERT INTO p_new SELECT * FROM p;
+	ALTER TABLE p RENAME TO p_old; ALTER TABLE p_new RENAME TO p`
+
+// livingCase is what happens to the parents 1 to 10, which have two children each, after the
+// application has deleted 1 and 2.
+type livingCase struct {
+	name, key, table string
+	// transactions one after the other; "track" tracks p.
+	transactions []string
+	// counts of a run, and the keys of the children that remain.
+	counts, remaining string
+}
+
+func livingCases() []livingCase {
+	return []livingCase{
+		{
+			"rows moved between partitions", "bigint", partitionedParent,
+			[]string{movedRows},
+			"processed_records=2 obsolete_records=8 deleted_rows=4", "3 4 5 6 7 8 9 10",
+		}, {
+			"rows moved between partitions, text keys", "text", partitionedParent,
+			[]string{movedRows},
+			"processed_records=2 obsolete_records=8 deleted_rows=4", "3 4 5 6 7 8 9 10",
+		}, {
+			"old copy purged after a swap of names", "bigint", simpleParent,
+			[]string{swappedTables, "track", `DELETE FROM p_old`},
+			"processed_records=2 deleted_rows=4", "3 4 5 6 7 8 9 10",
+		}, {
+			"old copy purged after a swap of names, varchar keys", "varchar(9)", simpleParent,
+			[]string{swappedTables, "track", `DELETE FROM p_old`},
+			"processed_records=2 deleted_rows=4", "3 4 5 6 7 8 9 10",
+		}, {
+			"old copy purged after a partition exchange", "bigint", partitionedParent,
+			[]string{`
+				CREATE TABLE p_copy (LIKE p INCLUDING ALL); INSERT INTO p_copy SELECT * FROM p;
+				ALTER TABLE p DETACH PARTITION p_default; ALTER TABLE p ATTACH PARTITION p_copy DEFAULT`, `DELETE FROM p_default`},
+			"processed_records=2 deleted_rows=4", "3 4 5 6 7 8 9 10",
+		}, {
+			"copy with GitLab's function purged", "bigint", simpleParent,
+			[]string{`CREATE TABLE p_copy (LIKE p INCLUDING ALL); INSERT INTO p_copy SELECT * FROM p;
+				CREATE FUNCTION insert_into_loose_foreign_keys_deleted_records_with_id() RETURNS trigger LANGUAGE plpgsql AS $f$ BEGIN
+					INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) SELECT 'public.p', id FROM old_table;
+					RETURN NULL; END $f$;
+				CREATE TRIGGER t AFTER DELETE ON p_copy REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT
+					EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records_with_id('p')`, `DELETE FROM p_copy`},
+			"processed_records=2 obsolete_records=8 deleted_rows=4", "3 4 5 6 7 8 9 10",
+		}, {
+			"key used again", "bigint", simpleParent,
+			[]string{`DELETE FROM p`, `INSERT INTO p VALUES (5)`},
+			"processed_records=9 rescheduled_records=1 deleted_rows=18", "5",
+		}, {
+			"keys used again, varchar", "varchar(9)", simpleParent,
+			[]string{`DELETE FROM p`, `INSERT INTO p VALUES (5), (6)`},
+			"processed_records=8 rescheduled_records=2 deleted_rows=16", "5 6",
+		}, {
+			"row updated since it was moved", "int", partitionedParent,
+			[]string{movedRows, `UPDATE p SET at = at + 1 WHERE id = 4`},
+			"processed_records=2 obsolete_records=7 rescheduled_records=1 deleted_rows=4", "3 4 5 6 7 8 9 10",
+		}, {
+			"view in place of the table", "bigint", simpleParent,
+			[]string{
+				`DELETE FROM p WHERE id = 3`, `ALTER TABLE p RENAME TO base; CREATE VIEW p AS SELECT * FROM base`, `INSERT INTO base VALUES (3)`,
+			},
+			"processed_records=2 rescheduled_records=1 deleted_rows=4", "3 4 5 6 7 8 9 10",
+		}, {
+			"key used again and then moved", "bigint", partitionedParent,
+			[]string{`DELETE FROM p WHERE id = 3`, `INSERT INTO p (id) VALUES (3)`, movedRows},
+			"processed_records=2 obsolete_records=7 rescheduled_records=2 deleted_rows=4", "3 4 5 6 7 8 9 10",
+		}, {
+			"table dropped", "bigint", simpleParent,
+			[]string{`DELETE FROM p`, `DROP TABLE p`},
+			"processed_records=10 deleted_rows=20", "",
+		},
+	}
+}
+
+func TestLooseForeignKeysCleanup_ChildrenOfLivingParentsStay(t *testing.T) {
+	for _, c := range livingCases() {
+		for _, child := range []string{"main", "ci"} {
+			t.Run(c.name+", children in "+child, func(t *testing.T) {
+				t.Parallel()
+				e := servicetest.New(t, "", "main", "ci")
+				e.Exec("main", "CREATE TABLE p (id "+c.key+" "+c.table)
+				e.Exec("main", "INSERT INTO p (id) SELECT i FROM generate_series(1, 10) i")
+				e.Exec(child, "CREATE TABLE c (p_id "+c.key+"); CREATE INDEX ON c (p_id)")
+				e.Exec(child, "INSERT INTO c SELECT i FROM generate_series(1, 10) i, generate_series(1, 2)")
+				track(e, "p")
+				for _, sql := range append([]string{`DELETE FROM p WHERE id::text IN ('1', '2')`}, c.transactions...) {
+					if sql == "track" {
+						track(e, "p")
+					} else {
+						e.Exec("main", sql)
+					}
+				}
+				s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete}]")
+				servicetest.WantCounts(t, servicetest.DryRun(t, s), c.counts)
+				e.Want(child, `SELECT count(*) FROM c`, "20")
+				r := servicetest.RunBatch(t, s, "main")
+				servicetest.WantState(t, r, "succeeded")
+				servicetest.WantCounts(t, r, c.counts)
+				e.Want(child, `SELECT coalesce(string_agg(key::text, ' ' ORDER BY key), '') FROM (SELECT DISTINCT p_id::text::int AS key FROM c) k`, c.remaining)
+				held := strings.Contains(c.counts, "rescheduled")
+				if held != strings.Contains(r.Reason, "held for reused keys: check them with caretaker lfk reused p") {
+					t.Errorf("reason %q", r.Reason)
+				}
+			})
+		}
+	}
+}
+
+// reusedKey is a main in which the parent 5 was deleted, and another row has its key now.
+func reusedKey(t *testing.T) *servicetest.Estate {
+	t.Helper()
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (5), (6); INSERT INTO c (p_id) VALUES (5), (5), (6)`)
+	track(e, "p")
+	e.Exec("main", `DELETE FROM p`)
+	e.Exec("main", `INSERT INTO p VALUES (5)`)
+	return e
+}
+
+func TestLooseForeignKeysCleanup_AReusedKeyIsHeldUntilTheOperatorDecides(t *testing.T) {
+	decide := func(clean bool) func(*testing.T, *servicetest.Estate) {
+		return func(t *testing.T, e *servicetest.Estate) {
+			t.Helper()
+			keys := e.Keys(servicetest.OneChild)
+			done := servicetest.Must(keys.DecideReused(context.Background(), "p", clean))(t)
+			if len(done) != 1 || done[0].Records != 1 {
+				t.Errorf("decided %+v, want 1 record of main", done)
+			}
+			_, err := keys.DecideReused(context.Background(), "p", clean)
+			servicetest.WantError(t, err, "no reused key of p is held")
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		decide func(*testing.T, *servicetest.Estate)
+		// counts of the run after the decision, and the children that remain.
+		counts, remaining string
+	}{
+		{"clean", decide(true), "processed_records=1 deleted_rows=2", "0"},
+		{"keep", decide(false), "", "2"},
+		{"the row is deleted too", func(_ *testing.T, e *servicetest.Estate) {
+			e.Exec("main", `DELETE FROM p`)
+			e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
+		}, "processed_records=2 deleted_rows=2", "0"},
+		{"nothing", func(_ *testing.T, e *servicetest.Estate) {
+			e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
+		}, "rescheduled_records=1", "2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			e := reusedKey(t)
+			s := e.Service(servicetest.OneChild)
+			servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 rescheduled_records=1 deleted_rows=1")
+			held := servicetest.Must(e.Keys(servicetest.OneChild).Reused(context.Background(), "p"))(t)
+			if len(held) != 1 || held[0].Key().String() != "5" || held[0].Failures != 0 {
+				t.Errorf("held %+v, want the key 5 without failures", held)
+			}
+			servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "")
+			c.decide(t, e)
+			r := servicetest.RunBatch(t, s, "main")
+			servicetest.WantState(t, r, "succeeded")
+			servicetest.WantCounts(t, r, c.counts)
+			e.Want("main", `SELECT count(*) FROM c`, c.remaining)
+		})
+	}
+}
+
+func TestLooseForeignKeysCleanup_TheConfigurationDecidesOnReusedKeys(t *testing.T) {
+	for setting, c := range map[string]struct{ counts, remaining string }{
+		loosefk.ReuseHold:  {"processed_records=1 rescheduled_records=1 deleted_rows=1", "2"},
+		loosefk.ReuseClean: {"processed_records=2 deleted_rows=3", "0"},
+		loosefk.ReuseKeep:  {"processed_records=1 obsolete_records=1 deleted_rows=1", "2"},
+	} {
+		t.Run(setting, func(t *testing.T) {
+			t.Parallel()
+			e := reusedKey(t)
+			s := e.Service(servicetest.OneChild, servicetest.With(func(w *loosefk.Config) { w.ReusedKeys = setting }))
+			servicetest.WantCounts(t, servicetest.DryRun(t, s), c.counts)
+			servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), c.counts)
+			e.Want("main", `SELECT count(*) FROM c`, c.remaining)
+		})
+	}
+}
+
+func TestReused_AnUnknownTableIsRefused(t *testing.T) {
+	t.Parallel()
+	keys := reusedKey(t).Keys(servicetest.OneChild)
+	for _, clean := range []bool{true, false} {
+		_, err := keys.DecideReused(context.Background(), "nowhere", clean)
+		servicetest.WantError(t, err, "there is no table nowhere")
+	}
+	_, err := keys.Reused(context.Background(), "nowhere")
+	servicetest.WantError(t, err, "there is no table nowhere")
+}
+
+func TestLint_ATriggerThatNamesAnotherTableIsAnError(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "", "main")
+	e.Exec("main", `CREATE TABLE p (id uuid PRIMARY KEY); CREATE TABLE c (p_id uuid); CREATE INDEX ON c (p_id)`)
+	track(e, "p")
+	e.Exec("main", swappedTables)
+	track(e, "p")
+	wantFindings(t, e.Keys("c: [{table: p, column: p_id, on_delete: async_delete}]"),
+		"error trigger_form main public.p_old")
+	if _, err := e.Keys("").Untrack(context.Background(), "p_old"); err != nil {
+		t.Fatal(err)
+	}
+	wantFindings(t, e.Keys("c: [{table: p, column: p_id, on_delete: async_delete}]"))
+}
