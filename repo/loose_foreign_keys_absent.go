@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -40,5 +41,47 @@ const endAbsenceSQL = `DELETE FROM maintenance.absent_children WHERE child = ANY
 // EndAbsence ends the acceptance of children: they have been found, or somebody has revoked it.
 func (d *Database) EndAbsence(ctx context.Context, children []string) error {
 	_, err := d.exec(ctx, "end the acceptance of absent children", endAbsenceSQL, children)
+	return err
+}
+
+// SeenChildren are the child tables that a configured database had when it last answered a run: a row
+// of maintenance.seen_children, in main.
+type SeenChildren struct {
+	Database string
+	// Children that it had, of those that the run Asked for.
+	Children, Asked []string
+}
+
+// MayHave reports whether the database may have a child table: it had the table, or was not asked
+// for it. Nil means that the database never answered.
+func (s *SeenChildren) MayHave(child string) bool {
+	return s == nil || slices.Contains(s.Children, child) || !slices.Contains(s.Asked, child)
+}
+
+const seenChildrenSQL = `SELECT database, children, asked FROM maintenance.seen_children`
+
+// SeenChildren reads what all databases had, by their names.
+func (d *Database) SeenChildren(ctx context.Context) (map[string]*SeenChildren, error) {
+	all, err := collect(ctx, d, newQuery("list seen children", seenChildrenSQL),
+		pgx.RowToAddrOfStructByPos[SeenChildren])
+	seen := make(map[string]*SeenChildren, len(all))
+	for _, s := range all {
+		seen[s.Database] = s
+	}
+	return seen, err
+}
+
+// saveSeenChildrenSQL writes at most once an hour if nothing changed.
+const saveSeenChildrenSQL = `
+INSERT INTO maintenance.seen_children AS s (database, children, asked)
+VALUES ($1, $2, $3)
+ON CONFLICT (database) DO UPDATE
+SET children = EXCLUDED.children, asked = EXCLUDED.asked, seen_at = EXCLUDED.seen_at
+WHERE (s.children, s.asked) IS DISTINCT FROM (EXCLUDED.children, EXCLUDED.asked)
+  OR s.seen_at < EXCLUDED.seen_at - interval '1 hour'`
+
+// SaveSeenChildren remembers what a database has. The lists are sorted.
+func (d *Database) SaveSeenChildren(ctx context.Context, s SeenChildren) error {
+	_, err := d.exec(ctx, "save seen children", saveSeenChildrenSQL, s.Database, s.Children, s.Asked)
 	return err
 }

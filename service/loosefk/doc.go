@@ -21,8 +21,8 @@
 //     without an error. If they then do not fit, or take longer than the goal of a statement,
 //     nothing is changed, and they are counted. It waits for nobody's locks, except once for a
 //     second where rows stay locked. A statement that fails is halved by keys until the fault is
-//     alone (isolate.go). A database that does not answer is taken to have what it had before, or
-//     what several others have: its tasks fail (homes.go).
+//     alone (isolate.go). A database that does not answer is assumed to have the children that it
+//     had when it last answered a run of any server, or all if it never did: its tasks fail (homes.go).
 //  3. The records of keys that are complete for every definition are removed, with the last
 //     statement if it ran in the queue's database, else in a transaction of their own.
 //  4. The set-aside keys go on where they stopped, until none is left or a limit ends the run.

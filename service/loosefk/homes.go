@@ -3,6 +3,7 @@ package loosefk
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -22,18 +23,8 @@ type silentDatabase struct {
 	name string
 	// why it does not.
 	why error
-	// had are the children that it had when it last answered this process; nil: it never has.
-	had map[string]bool
-}
-
-// mayHave says whether a child must be taken to be in a database that does not answer, though so
-// many others have it: where it was when that database last answered. If it never has, a child of
-// several others is a table that every shard has; one of a single database is at home there.
-func (s silentDatabase) mayHave(child string, others int) bool {
-	if s.had != nil {
-		return s.had[child]
-	}
-	return others > 1
+	// had are the children that it had when it last answered a run; nil: it never has.
+	had *repo.SeenChildren
 }
 
 // unknown are the tasks of a definition, the i-th, that nothing can be done for in this run: one for
@@ -46,7 +37,7 @@ func (h homes) unknown(key repo.LooseForeignKey, i int) (tasks []*childTask) {
 		}
 	}
 	for _, s := range h.silent {
-		if s.mayHave(key.Table, others) {
+		if s.had.MayHave(key.Table) {
 			tasks = append(tasks, &childTask{key: key, database: s.name, down: s.why})
 		}
 	}
@@ -75,8 +66,10 @@ func (k *looseForeignKeys) homes(
 		})
 	}
 	wait.Wait()
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	seen, err := k.Main.SeenChildren(ctx)
+	if err != nil {
+		return h, err
+	}
 	var own []*repo.Child
 	for i, d := range k.Databases {
 		switch err := errs[i]; {
@@ -87,19 +80,38 @@ func (k *looseForeignKeys) homes(
 		case d != x.Database && hidden(err):
 			x.Log.WarnContext(ctx, "database unreachable, its child tables are not checked",
 				"child_database", d.Name, "error", err)
-			h.silent = append(h.silent, silentDatabase{d.Name, err, k.had[d.Name]})
+			h.silent = append(h.silent, silentDatabase{d.Name, err, seen[d.Name]})
 			continue
 		default:
 			return h, err
 		}
-		had := map[string]bool{}
-		for n, child := range found[i] {
-			had[keys[n].Table] = had[keys[n].Table] || child != nil
+		if err := k.remember(ctx, x, d.Name, found[i]); err != nil {
+			return h, err
 		}
-		k.had[d.Name] = had
 	}
 	h.found = append(h.found, own)
 	return h, nil
+}
+
+// remember saves the children that a database has, for runs in which it does not answer. The state
+// is shared by all servers, and a server that has just started knows it. A dry run saves nothing.
+func (k *looseForeignKeys) remember(
+	ctx context.Context, x *run.Execution, database string, found []*repo.Child,
+) error {
+	now := repo.SeenChildren{Database: database, Children: []string{}, Asked: []string{}}
+	for n, key := range k.config.Definitions.Keys {
+		now.Asked = append(now.Asked, key.Table)
+		if found[n] != nil {
+			now.Children = append(now.Children, key.Table)
+		}
+	}
+	slices.Sort(now.Children)
+	slices.Sort(now.Asked)
+	now.Children, now.Asked = slices.Compact(now.Children), slices.Compact(now.Asked)
+	if x.DryRun {
+		return nil
+	}
+	return k.Main.SaveSeenChildren(ctx, now)
 }
 
 // hidden says that a database does not show which tables it has: it does not answer, or our role

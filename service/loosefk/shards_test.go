@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -68,11 +69,12 @@ func TestShards_OfADatabaseThatIsAwayTheRecordsStayAndTheOthersGoOn(t *testing.T
 	t.Parallel()
 	e := newShards(t, sharding(5)...)
 	e.Deleted("main", "q", 1, 40)
-	e.Open[4].Close()
 	const away = "shard_04"
-	// This server has never seen what is in it: a table of several shards is taken to be in all of them.
-	s := e.Service(sharded)
-	r := servicetest.RunBatch(t, s, "main")
+	e.Deleted(away, "p", 1000, 1000)
+	servicetest.WantCounts(t, servicetest.RunBatch(t, e.Service(sharded), away), "processed_records=1")
+	e.Open[4].Close()
+	// Another server has just started: it knows what the database had.
+	r := servicetest.RunBatch(t, e.Service(sharded), "main")
 	servicetest.WantFailed(t, r, "orders.p_id -> p on "+away+": unreachable, 40 records")
 	if strings.Contains(r.Error, "c.q_id") || strings.Contains(r.Error, "invoices") {
 		t.Errorf("%s: want no word on tables that are elsewhere", r.Error)
@@ -89,6 +91,29 @@ func TestShards_OfADatabaseThatIsAwayTheRecordsStayAndTheOthersGoOn(t *testing.T
 	r = servicetest.RunBatch(t, e.Service(sharded), "main")
 	servicetest.WantState(t, r, "succeeded")
 	servicetest.WantCounts(t, r, "processed_records=40 deleted_rows=40")
+}
+
+func TestShards_ADatabaseThatWasNeverSeenMayHaveEveryChild(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "sec", "main", "shop")
+	for _, name := range []string{"main", "shop"} {
+		e.Exec(name, `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c SELECT generate_series(1, 50)`)
+	}
+	e.Deleted("main", "p", 1, 50)
+	e.Open[1].Close()
+	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
+	servicetest.WantFailed(t, r, "c.p_id -> p on shop: unreachable, 50 records")
+	servicetest.WantCounts(t, r, "rescheduled_records=50 deleted_rows=50")
+	e.Add("shop", e.URLs["shop"])
+	e.Open = []*repo.Database{e.Open[0], e.Open[2]}
+	dueAgain(e, "main")
+	servicetest.WantCounts(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main"), "processed_records=50 deleted_rows=50")
+	// A child that nobody asked this database for may be there, too.
+	e.Open[1].Close()
+	e.Exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
+	e.Deleted("main", "p", 51, 51)
+	r = servicetest.RunBatch(t, e.Service("d:\n  - {table: p, column: p_id, on_delete: async_delete}\n"), "main")
+	servicetest.WantFailed(t, r, "d.p_id -> p on shop: unreachable, 1 records")
 }
 
 func TestShards_ATableStaysWhereItWasWhileItsDatabaseIsAway(t *testing.T) {

@@ -88,8 +88,6 @@ type looseForeignKeys struct {
 	// absent are the child tables that hold records, as the last run of this process has found;
 	// nil: there was none.
 	absent []string
-	// had are the child tables that each database had when it last answered this process.
-	had map[string]map[string]bool
 }
 
 // New makes the worker, with the kinds of job that belong to it. It does not connect; an error
@@ -101,7 +99,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	}
 	k := &looseForeignKeys{
 		config: config, Deps: d, sizes: bulk.NewStatementSizes(),
-		failing: newFailing(), had: map[string]map[string]bool{},
+		failing: newFailing(),
 	}
 	w := &run.Worker{
 		Name:          Name,
