@@ -146,11 +146,18 @@ func (r parentRelation) matched(list func(i int, compared string) string) (lists
 }
 
 // livingSQL is the CTE of the keys of a statement on a child, by their numbers, whose parents are
-// alive: the statement then changes nothing. It has a part for each relation. LIMIT 1 makes it look
-// up key by key.
+// alive: the statement then changes nothing. It has a part for each relation.
 const livingSQL = `living AS MATERIALIZED ({parts})`
 
+// livingPartSQL reads the index once for all keys of one column, which takes half the time of a
+// look-up for each.
 const livingPartSQL = `
+  SELECT k.n FROM {parent} t
+  JOIN unnest({lists}) WITH ORDINALITY AS k ({names}, n) ON {matches}
+  WHERE t.{parent_column} = ANY ({lists}) AND NOT k.n = ANY ($3::bigint[])`
+
+// livingSeveralSQL is livingPartSQL for a key of several columns. LIMIT 1 makes it look up key by key.
+const livingSeveralSQL = `
   SELECT k.n FROM unnest({lists}) WITH ORDINALITY AS k ({names}, n)
   CROSS JOIN LATERAL (SELECT FROM {parent} t WHERE {matches} LIMIT 1) x
   WHERE NOT k.n = ANY ($3::bigint[])`
@@ -167,8 +174,12 @@ func (p *ParentTable) living(list func(i int, compared string) string) string {
 	parts := make([]string, len(p.tables))
 	for i, r := range p.tables {
 		lists, names, matches := r.matched(list)
-		parts[i] = fill(livingPartSQL, "{lists}", lists, "{names}", names, "{parent}", r.sql,
-			"{matches}", matches)
+		part := livingPartSQL
+		if len(r.columns) > 1 {
+			part = livingSeveralSQL
+		}
+		parts[i] = fill(part, "{lists}", lists, "{names}", names, "{parent}", r.sql,
+			"{matches}", matches, "{parent_column}", quote(r.columns[0].name))
 	}
 	return fill(livingSQL, "{parts}", strings.Join(parts, "\n  UNION ALL"))
 }

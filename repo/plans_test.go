@@ -136,6 +136,10 @@ func (b *big) statements() map[string]func(context.Context) error {
 			_, err := b.PostponeRecords(ctx, by(b.fence), b.queue, b.records)
 			return err
 		},
+		"claims": func(ctx context.Context) error {
+			_, err := b.Claims(ctx, b.queue, b.parent(), b.records, generous)
+			return err
+		},
 		"charge": func(ctx context.Context) error {
 			_, _, err := b.ChargeRecords(ctx, by(b.fence), b.queue, b.records)
 			return err
@@ -184,6 +188,16 @@ func (b *big) figures() map[string]func(context.Context) error {
 	}
 }
 
+// parent is a table with the rows of many keys.
+func (b *big) parent() *repo.ParentTable {
+	b.t.Helper()
+	tables, err := b.ParentTables(context.Background(), []string{"public.plain"}, nil, nil, generous)
+	if err != nil || !tables["public.plain"].Exists() {
+		b.t.Fatalf("parents %v, %v", tables, err)
+	}
+	return tables["public.plain"]
+}
+
 // childStatements are those of a definition. Its keys are 500 of which half have rows.
 func (b *big) childStatements(key repo.LooseForeignKey) map[string]func(context.Context) error {
 	b.t.Helper()
@@ -192,6 +206,11 @@ func (b *big) childStatements(key repo.LooseForeignKey) map[string]func(context.
 		b.t.Fatalf("%s: %v", key, err)
 	}
 	c := children[0]
+	if key.Table != "paired" { // its keys are no integers
+		if err := c.Refer(repo.RecordedKey{}, b.parent()); err != nil {
+			b.t.Fatal(err)
+		}
+	}
 	var keys []repo.Key
 	for i := range 500 {
 		n := strconv.Itoa(9750 + i)
