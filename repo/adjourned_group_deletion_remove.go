@@ -258,7 +258,7 @@ func (d *Database) RemoveProject(
 		case err != nil:
 			return err
 		case len(found) > 0:
-			return &ProtectedError{found[0]}
+			return &ProtectedError{Protection: found[0]}
 		}
 		n, err := deleteRows(ctx, tx, rows)
 		if err != nil {

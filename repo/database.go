@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -39,6 +40,8 @@ type Database struct {
 	replica *replica
 	// loadLag is that of Load.
 	loadLag lagMeter
+	// lost is the SQL of lostTargets, once both of its tables have been seen.
+	lost atomic.Pointer[string]
 	// spans makes those of operations, all of which have these attributes.
 	spans      trace.Tracer
 	attributes []attribute.KeyValue

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -339,6 +340,7 @@ func wantIndexedDeletion(t *testing.T, conn *pgx.Conn, d *repo.Database, heard *
 	if err != nil || !u.Queued {
 		t.Fatalf("%+v, %v", u, err)
 	}
+	settings := slices.IndexFunc(heard.statements, func(s sent) bool { return strings.Contains(s.sql, "enable_seqscan") })
 	seen := 0
 	for i, s := range heard.statements {
 		place := slices.IndexFunc(s.args, func(arg any) bool { return arg == int64(bot) })
@@ -349,7 +351,7 @@ func wantIndexedDeletion(t *testing.T, conn *pgx.Conn, d *repo.Database, heard *
 		s.args = slices.Clone(s.args)
 		s.args[place] = int64(2)
 		for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
-			nodes, text := plan(t, conn, []sent{heard.statements[1], s}, mode)
+			nodes, text := plan(t, conn, []sent{heard.statements[settings], s}, mode)
 			wantIndexes(t, nodes, text)
 			if t.Failed() {
 				t.Fatalf("statement %d: %s", i, s.sql)

@@ -76,9 +76,8 @@ type Child struct {
 	key string
 	// mayKeep: a trigger or rule may keep rows that a statement would change, without an error.
 	mayKeep bool
-	// unprotected is the condition of rows that may be deleted, "" if all may: a protected user or group
-	// stays, and its record with it.
-	unprotected string
+	// leads: a change of its rows may delete protected users or groups.
+	leads bool
 	// order is where the value for each column is in a recorded key; nil: in that of the columns.
 	order []int
 	// integers: the key is recorded as one integer.
@@ -87,7 +86,7 @@ type Child struct {
 	parent *ParentTable
 }
 
-// childHome is a child table with the columns that definitions name, and the id that protections do.
+// childHome is a child table with the columns that definitions name.
 type childHome struct {
 	Table
 	// columns by name; one that the table does not have is not there.
@@ -105,7 +104,7 @@ type childColumn struct {
 }
 
 // MayKeep says whether a row that a statement finds may be left as it is without an error: by a
-// BEFORE trigger, a rule, another server, or because it may be protected.
+// BEFORE trigger, a rule or another server.
 func (c *Child) MayKeep() bool { return c.mayKeep }
 
 // Table is the child table.
@@ -212,27 +211,27 @@ func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Chi
 		}
 		homes[r.Written].columns[r.Name] = r.childColumn
 	}
+	ways, err := d.protectedPaths(ctx)
+	if err != nil {
+		return nil, err
+	}
 	children := make([]*Child, len(keys))
 	for i, key := range keys {
 		if home := homes[key.Table]; home != nil {
-			children[i] = d.child(key, home, rows[key.Table])
+			children[i] = d.child(key, home, rows[key.Table], ways)
 		}
 	}
 	return children, nil
 }
 
 // child is a definition whose child is in this database.
-func (d *Database) child(key LooseForeignKey, home *childHome, r childRow) *Child {
+func (d *Database) child(key LooseForeignKey, home *childHome, r childRow, ways paths) *Child {
 	c := &Child{
 		Key: key, Database: d, home: home, lock: "FOR UPDATE SKIP LOCKED", mayKeep: r.MayKeep,
 		key: cmp.Or(r.Key, textOf(key.Columns)),
 	}
 	changed := key.changes()
-	// Protections are of integers: a table of that name with another id is not GitLab's.
-	if len(changed) == 0 && r.Here && home.columns["id"].Class == "integer" {
-		c.unprotected = d.unprotectedRows(r.Table)
-	}
-	c.mayKeep = c.mayKeep || c.unprotected != ""
+	c.leads = ways.leads(home.Table, len(changed) == 0)
 	if len(changed) > 0 && !slices.ContainsFunc(changed, func(name string) bool {
 		return home.columns[name].Unique
 	}) {
@@ -262,9 +261,6 @@ func namesOf(keys []LooseForeignKey) (tables, columns []string) {
 	for _, k := range keys {
 		tables = append(tables, k.Table)
 		columns = append(append(columns, k.Columns...), k.TargetColumn)
-		if protectedKind(tableNamed(k.Table).Name) != "" {
-			columns = append(columns, "id")
-		}
 		for _, c := range k.Conditions {
 			columns = append(columns, c.Column)
 		}
@@ -325,12 +321,8 @@ func (c *Child) query(
 		matches = append(matches, "t."+quote(column)+" = k."+name)
 	}
 	change, conditions := c.changeSQL(&args)
-	unprotected := ""
-	if c.unprotected != "" {
-		unprotected = " AND " + c.unprotected
-	}
 	all := append([]string{
-		"{unprotected}", unprotected, "{child}", c.home.sql(), "{conditions}", conditions,
+		"{child}", c.home.sql(), "{conditions}", conditions,
 		"{column}", quote(c.Key.Columns[0]), "{list}", lists[0], "{child_columns}", referring(c.Key.Columns),
 		"{parents}", "unnest(" + strings.Join(lists, ", ") + ") WITH ORDINALITY AS k (" +
 			strings.Join(names, ", ") + ", n)",

@@ -30,7 +30,7 @@ counted AS MATERIALIZED (
 ),
 changed AS (
   {change}
-  WHERE t.{column} = ANY ({list}){conditions}{unprotected}
+  WHERE t.{column} = ANY ({list}){conditions}
     AND (SELECT n FROM counted) BETWEEN 1 AND $2::bigint AND (SELECT held FROM guard) = 1
     AND NOT EXISTS (SELECT FROM living)
   RETURNING {returned} AS key
@@ -45,7 +45,7 @@ const purgeUncountedSQL = `
 WITH {guard}, {living},
 changed AS (
   {change}
-  WHERE t.{column} = ANY ({list}){conditions}{unprotected}
+  WHERE t.{column} = ANY ({list}){conditions}
     AND (SELECT held FROM guard) = 1 AND NOT EXISTS (SELECT FROM living)
   RETURNING {returned} AS key
 ),
@@ -73,7 +73,7 @@ changed AS (
   {change}
   WHERE t.ctid = ANY (ARRAY(SELECT loc FROM found))
     AND ((t.tableoid, t.ctid, {child_columns}) IN (SELECT tbl, loc, {parent_values} FROM found)) IS TRUE
-    {conditions}{unprotected} AND (SELECT n FROM counted) BETWEEN 1 AND $2::bigint
+    {conditions} AND (SELECT n FROM counted) BETWEEN 1 AND $2::bigint
     AND NOT EXISTS (SELECT FROM living)
   RETURNING {returned} AS key
 ),
@@ -123,7 +123,7 @@ found AS MATERIALIZED (
 changed AS (
   {change}
   WHERE t.ctid = ANY (ARRAY(SELECT loc FROM found))
-    AND ((t.tableoid, t.ctid, {child_columns}) IN (SELECT tbl, loc, {parent_values} FROM found)) IS TRUE{conditions}{unprotected}
+    AND ((t.tableoid, t.ctid, {child_columns}) IN (SELECT tbl, loc, {parent_values} FROM found)) IS TRUE{conditions}
   RETURNING {returned} AS key
 ),
 tally AS (SELECT n, count(*) AS rows FROM found GROUP BY n),
@@ -244,8 +244,8 @@ func numbered(keys []Key, numbers []int64) []Key {
 
 // change sends a statement on the child.
 func (c *Child) change(ctx context.Context, p Permit, q query, into ...any) error {
-	if c.unprotected != "" {
-		return c.Database.changeUnprotected(ctx, p, q, c.receipt(), into...)
+	if c.leads {
+		return c.Database.changeKept(ctx, p, q, c.receipt(), into...)
 	}
 	return c.Database.change(ctx, p, q, c.receipt(), into...)
 }

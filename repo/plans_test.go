@@ -137,7 +137,7 @@ func (b *big) statements() map[string]func(context.Context) error {
 			return err
 		},
 		"claims": func(ctx context.Context) error {
-			_, err := b.Claims(ctx, b.queue, b.parent(), b.records, generous)
+			_, err := b.Claims(ctx, b.queue, b.parent(ctx), b.records, generous)
 			return err
 		},
 		"charge": func(ctx context.Context) error {
@@ -189,9 +189,9 @@ func (b *big) figures() map[string]func(context.Context) error {
 }
 
 // parent is a table with the rows of many keys.
-func (b *big) parent() *repo.ParentTable {
+func (b *big) parent(ctx context.Context) *repo.ParentTable {
 	b.t.Helper()
-	tables, err := b.ParentTables(context.Background(), []string{"public.plain"}, nil, nil, generous)
+	tables, err := b.ParentTables(ctx, []string{"public.plain"}, nil, nil, generous)
 	if err != nil || !tables["public.plain"].Exists() {
 		b.t.Fatalf("parents %v, %v", tables, err)
 	}
@@ -207,7 +207,7 @@ func (b *big) childStatements(key repo.LooseForeignKey) map[string]func(context.
 	}
 	c := children[0]
 	if key.Table != "paired" { // its keys are no integers
-		if err := c.Refer(repo.RecordedKey{}, b.parent()); err != nil {
+		if err := c.Refer(repo.RecordedKey{}, b.parent(context.Background())); err != nil {
 			b.t.Fatal(err)
 		}
 	}

@@ -22,9 +22,12 @@ type Protection struct {
 	Until time.Time
 }
 
+// target names what is protected: "user 7".
+func (p *Protection) target() string { return fmt.Sprintf("%s %d", p.Kind, p.ID) }
+
 // String says in words what is protected, by whom and why.
 func (p *Protection) String() string {
-	return fmt.Sprintf("%s %d is protected by %s: %s", p.Kind, p.ID, p.By, p.Reason)
+	return fmt.Sprintf("%s is protected by %s: %s", p.target(), p.By, p.Reason)
 }
 
 // protectedWords say of the protection p what [Protection.String] does.
@@ -97,9 +100,6 @@ WITH RECURSIVE up (id) AS (
 SELECT CASE WHEN n.type = 'Project' THEN 0 ELSE coalesce(n.owner_id, 0)::bigint END
 FROM namespaces n WHERE n.id = $1::bigint AND n.type IS DISTINCT FROM 'Group'`
 
-	// protectingSQL comes first: [Database.changeUnprotected] locks the table before rows, too.
-	protectingSQL = `LOCK TABLE maintenance.protected_targets IN ROW EXCLUSIVE MODE`
-
 	userBegunSQL = `SELECT EXISTS (SELECT FROM maintenance.user_removals WHERE user_id = $1)`
 
 	groupBegunSQL = aboveSQL + `
@@ -140,9 +140,6 @@ func (d *Database) Protect(
 		return protected, err
 	}
 	do := func(ctx context.Context, tx *changing) error {
-		if _, err := tx.Exec(ctx, protectingSQL); err != nil {
-			return err
-		}
 		if tables.has(needs...) {
 			if err := refuseBegun(ctx, tx, p, share, begun); err != nil {
 				return err

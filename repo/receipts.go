@@ -143,6 +143,11 @@ type changing struct {
 	database *Database
 	rule     string
 	noted    []noted
+	// lostSQL reads the protected targets that are missing, lost those that were at the beginning; "":
+	// the transaction can delete none. unnoted are tables whose changes are not noted.
+	lostSQL string
+	lost    []Protection
+	unnoted []string
 }
 
 // noted is what a statement has changed.

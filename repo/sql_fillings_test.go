@@ -11,7 +11,7 @@ var fragments = []string{
 	"attemptGuardSQL", "attemptLockSQL", "attemptSQL", "fenceSQL", "freeGuardSQL", "freeSQL", "heldSQL",
 	"leaseConflictSQL", "leaseIsFreeSQL", "leaseValuesSQL", "leafParentsSQL", "lockSQL", "noGuardSQL",
 	// Protections.
-	"aboveSQL", "inForceSQL", "unprotectedRowSQL", "userVetoesSQL",
+	"aboveSQL", "inForceSQL", "lostGroupSQL", "lostUserSQL", "userVetoesSQL",
 	// Fires.
 	"noLedgerTimeSQL", "recordLeaseSQL",
 	// Loose foreign keys.
@@ -36,14 +36,14 @@ var fillings = map[string]string{
 	"{guard}": "fenceSQL", "{name}": "'w'", "{holder}": "'us'", "{epoch}": "1",
 	// Loose foreign keys.
 	"{queue}": "public.loose_foreign_keys_deleted_records",
-	"{child}": "public.members", "{unprotected}": "", "{column}": "user_id", "{list}": "$1::text[]::bigint[]", "{child_columns}": "t.user_id", "{parent_values}": "k1",
+	"{child}": "public.members", "{column}": "user_id", "{list}": "$1::text[]::bigint[]", "{child_columns}": "t.user_id", "{parent_values}": "k1",
 	"{parents}": "unnest($1::text[]::bigint[]) WITH ORDINALITY AS k (k1, n)", "{matched}": "t.user_id = k.k1",
 	"{key_number}": "primary_key_value", "{key_values}": "NULL::text[]", "{fits}": "", "{key_column}": "", "{conditions}": " AND t.source_type = 'Project'",
 	"{change}": "DELETE FROM public.members t", "{lock}": "FOR UPDATE SKIP LOCKED",
 	"{leaf}": "gitlab_partitions_dynamic.leaf", "{number}": "2", "{others}": "AND partition NOT IN (1, 2)", "{sequence}": "public.a_sequence", "{sequence_literal}": "'public.a_sequence'",
 	"{table}": "public.users", "{condition}": "id IS NULL", "{type}": "bigint", "{exact}": "bigint",
 	"{present}": "t.user_id IS NOT NULL", "{behind}": " AND (t.user_id) > (7::text::bigint)", "{equalities}": "", "{last_values}": "k.k1", "{next_values}": "x.k1", "{named_columns}": "t.user_id AS k1", "{texts}": "k.k1::text",
-	"{living}": "livingSQL", "{parts}": "livingPartSQL", "{parent_column}": "id", "{lists}": "$1::text[]::bigint[]", "claimsSQL{lists}": "$3::bigint[]", "{names}": "k1",
+	"{users}": "lostUserSQL", "{namespaces}": "lostGroupSQL", "{living}": "livingSQL", "{parts}": "livingPartSQL", "{parent_column}": "id", "{lists}": "$1::text[]::bigint[]", "claimsSQL{lists}": "$3::bigint[]", "{names}": "k1",
 	"{parent}": "public.users", "{matches}": "t.id = k.k1", "{row_age}": "age(t.xmin)",
 	"{recorded_columns}": "primary_key_value", "{recorded_values}": "k.k1",
 	// Groups.

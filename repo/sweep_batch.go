@@ -15,7 +15,7 @@ type Batch struct {
 	// Behind is where the one before ended; nil: from the start.
 	Behind *int64
 	// Direct changes rows without picking them first. It is for a batch behind a full one, and has no
-	// effect where rows may be protected.
+	// effect where the change may delete protected rows.
 	Direct bool
 	// SkipLocked leaves out rows that others have locked, instead of waiting for them.
 	SkipLocked bool
@@ -57,11 +57,10 @@ SELECT EXISTS (SELECT FROM guard) AND {noted}, tally.n, tally.last,
 func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult, err error) {
 	var p parameters
 	match, filter := r.sql(&p)
-	send, unprotected := r.Database.change, r.Database.unprotectedRows(r.Table.Name)
+	send := r.Database.change
 	switch {
-	case c.Delete && unprotected != "":
-		// Rows that are protected count as kept.
-		send, filter = r.Database.changeUnprotected, filter+" AND "+unprotected
+	case r.paths.leads(r.reachedTable(), c.Delete):
+		send = r.Database.changeKept
 	case b.Direct && !b.SkipLocked && c.Report == "":
 		return r.sweepDirect(ctx, c, b)
 	}

@@ -49,14 +49,24 @@ func (d *Database) transaction(
 	if p.DryRun {
 		ctx = context.WithValue(ctx, dryRunKey{}, true)
 	}
+	var lostSQL string
+	var err error
+	if p.destroys() {
+		if lostSQL, err = d.lostTargets(ctx); err != nil {
+			return err
+		}
+	}
 	ctx, o := d.begin(ctx, operation)
-	err := retryConflicts(ctx, func() error {
+	err = retryConflicts(ctx, func() error {
 		return pgx.BeginTxFunc(ctx, d.pool, p.options(), func(tx pgx.Tx) error {
-			if err := p.begin(ctx, tx); err != nil {
+			changes := &changing{Tx: tx, database: d, rule: operation, lostSQL: lostSQL}
+			if err := p.begin(ctx, changes); err != nil {
 				return err
 			}
-			changes := &changing{Tx: tx, database: d, rule: operation}
 			if err := do(ctx, changes); err != nil {
+				return err
+			}
+			if err := changes.checkKept(ctx); err != nil {
 				return err
 			}
 			if !p.DryRun {
@@ -84,8 +94,15 @@ func (p Permit) options() pgx.TxOptions {
 	return options
 }
 
-// begin sends the settings of a transaction and its guard together.
-func (p Permit) begin(ctx context.Context, tx pgx.Tx) error {
+// destroys reports whether a transaction may delete rows of the application: those of runs and jobs,
+// and their dry runs.
+func (p Permit) destroys() bool {
+	return !p.ReadOnly && (p.DryRun || p.fence != nil || p.attempt != nil)
+}
+
+// begin sends the settings of a transaction, its guard, and the question which protected targets are
+// missing already, together.
+func (p Permit) begin(ctx context.Context, tx *changing) error {
 	batch := &pgx.Batch{}
 	batch.Queue(txSettingsSQL, milliseconds(p.Statement), milliseconds(p.Lock),
 		milliseconds(idleTime), traceParentOf(ctx))
@@ -93,6 +110,12 @@ func (p Permit) begin(ctx context.Context, tx pgx.Tx) error {
 	if !p.DryRun && !p.ReadOnly {
 		check := p.fill(statement{sql: "WITH {guard}" + heldSQL})
 		batch.Queue(check.sql, check.args...).QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
+	}
+	if tx.lostSQL != "" {
+		batch.Queue(tx.lostSQL, []string{}).Query(func(rows pgx.Rows) (err error) {
+			tx.lost, err = pgx.CollectRows(rows, scanProtection)
+			return err
+		})
 	}
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return err

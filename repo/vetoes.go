@@ -3,6 +3,7 @@ package repo
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -16,14 +17,23 @@ const (
 	ReasonCancelled = "CANCELLED"
 )
 
-// ProtectedError says that something is not deleted because it is protected, or what it would take
-// along.
-type ProtectedError struct{ Protection }
+// ProtectedError means that a transaction was rolled back, or something not deleted, because a
+// protected user or group would have been deleted too.
+type ProtectedError struct {
+	Protection
+	// By are the tables whose rows were deleted or updated, if the database itself deleted the
+	// protected row with them.
+	By []string
+}
 
 // Error says what to do.
 func (e *ProtectedError) Error() string {
-	return fmt.Sprintf("%s: %s; caretaker unprotect %s %d ends that",
-		ReasonProtected, e.String(), e.Kind, e.ID)
+	by := ""
+	if len(e.By) > 0 {
+		by = ", and is deleted with rows of " + strings.Join(e.By, ", ")
+	}
+	return fmt.Sprintf("%s: %s%s; caretaker unprotect %s %d ends that",
+		ReasonProtected, e.String(), by, e.Kind, e.ID)
 }
 
 // Public says that the text is fit for clients.
@@ -48,61 +58,11 @@ const (
 	cancelledUser = `EXISTS (SELECT FROM maintenance.job_cancellations c WHERE c.user_id = `
 )
 
-// unprotectedRowSQL says that the row t of users or namespaces is not protected. It stands where rows
-// are deleted by whatever leads to them, in [Database.changeUnprotected]: none that is protected goes.
-const unprotectedRowSQL = `NOT EXISTS (
-  SELECT FROM maintenance.protected_targets p
-  WHERE p.kind = {kind} AND p.id = t.id AND ` + inForceSQL + `)`
-
-// protectedKind is the kind of protections, as SQL, of GitLab's table of that name; "": it has none.
-func protectedKind(table string) string {
-	return map[string]string{"users": "'user'", "namespaces": "'group'"}[table]
-}
-
-// unprotectedRows is that condition for a table of this database, "" if none of its rows can be
-// protected. Only main knows protections, and those are of GitLab's users and groups.
-func (d *Database) unprotectedRows(table string) string {
-	kind := protectedKind(table)
-	if d.Name != "main" || d.LooseForeignKeysOnly || kind == "" {
-		return ""
-	}
-	return fill(unprotectedRowSQL, "{kind}", kind)
-}
-
-// lockProtectionsSQL lets nobody protect anything until the transaction ends: [Database.Protect] begins
-// with the lock that conflicts. It waits for those who are at it.
-const lockProtectionsSQL = `LOCK TABLE maintenance.protected_targets IN SHARE MODE`
-
-// changeUnprotected is [Database.change] for a statement with unprotectedRowSQL. One statement could
-// not do it: it asks in a snapshot from before it has waited for a row, and whoever protects that row
-// leaves it as it was, so that PostgreSQL does not ask again. Behind the lock it sees all protections.
-func (d *Database) changeUnprotected(
-	ctx context.Context, p Permit, q query, r receipt, into ...any,
-) error {
-	p.Transaction = p.Statement + p.Lock + netTime
-	ctx, into = withAffected(ctx, into)
-	return d.transaction(ctx, q.operation, p, func(ctx context.Context, tx *changing) error {
-		if _, err := tx.Exec(ctx, lockProtectionsSQL); err != nil {
-			return err
-		}
-		var held bool
-		change, receipt := p.fill(q.statement), r.write(p.Source, nil)
-		err := tx.QueryRow(ctx, change.sql, change.args...).Scan(append([]any{&held}, into...)...)
-		if err == nil && !held {
-			err = p.refused(ctx, tx)
-		}
-		if err == nil {
-			_, err = tx.Exec(ctx, receipt.sql, receipt.args...)
-		}
-		return err
-	})
-}
-
 // refuseProtected refuses to delete a user or group that is protected, or what it would take along.
 func refuseProtected(ctx context.Context, tx pgx.Tx, kind string, id int64) error {
 	p, err := protecting(ctx, tx, kind, id)
 	if err == nil && p != nil {
-		err = &ProtectedError{*p}
+		err = &ProtectedError{Protection: *p}
 	}
 	return err
 }
@@ -215,7 +175,7 @@ func (d *Database) RefuseProtectedGroups(ctx context.Context, groups []int64, l 
 	q := newQuery("look for protected groups of the tree", protectedAmongSQL, groups)
 	found, err := readRows(ctx, d, l, q, scanProtection)
 	if err == nil && len(found) > 0 {
-		err = &ProtectedError{found[0]}
+		err = &ProtectedError{Protection: found[0]}
 	}
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -293,12 +294,17 @@ func tenants(t *testing.T) (*servicetest.Estate, *service.Service) {
 	return e, e.Service("users:\n  - table: tenants\n    column: tenant_id\n    on_delete: async_delete\n")
 }
 
-func TestProtect_LooseForeignKeysLeaveProtectedRows(t *testing.T) {
+// The key with a protected row is held as a whole, and the others are cleaned.
+func TestProtect_LooseForeignKeysHoldTheKeyOfAProtectedRow(t *testing.T) {
 	t.Parallel()
 	e, s := tenants(t)
 	protect(t, s, "user", 2)
-	servicetest.RunBatch(t, s, "main")
-	e.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM users WHERE tenant_id IS NOT NULL`, "2")
+	r := servicetest.RunBatch(t, s, "main")
+	servicetest.WantState(t, r, "succeeded")
+	if want := "1 record held, PROTECTED: user 2 is protected by"; !strings.HasPrefix(r.Reason, want) {
+		t.Errorf("reason %q, want %q", r.Reason, want)
+	}
+	e.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM users WHERE tenant_id IS NOT NULL`, "1 2")
 	e.Want("main", `SELECT string_agg(primary_key_value::text, ' ') FROM loose_foreign_keys_deleted_records
 		WHERE fully_qualified_table_name = 'public.tenants'`, "1")
 }

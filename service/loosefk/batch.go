@@ -271,7 +271,7 @@ func (b *batch) report(ctx context.Context, locked map[string]int) {
 	var failures tally
 	var keys []repo.Key
 	for _, k := range b.keys {
-		if k.failure != nil && k.failure.sqlstate != repo.ReasonKeyReused {
+		if k.failure != nil && !k.failure.held {
 			failures.add(k.failure, len(k.records))
 			keys = append(keys, k.key)
 		}

@@ -80,7 +80,7 @@ func (t *taskRun) spent() bool { return t.failing >= maxFailing || t.timeouts >=
 func (t *taskRun) halves(ctx context.Context, keys []*openKey, err error) error {
 	middle := len(keys) / 2
 	for _, half := range [][]*openKey{keys[:middle], keys[middle:]} {
-		if t.spent() {
+		if t.spent() && !isProtected(err) {
 			t.failKeys(ctx, t.task, half, err, false)
 		} else if err := t.try(ctx, half); err != nil {
 			return err
@@ -99,6 +99,8 @@ func (t *taskRun) isolate(ctx context.Context, keys []*openKey, err error) error
 	switch {
 	case errors.Is(err, errNoBudget):
 		return nil
+	case isProtected(err):
+		return t.isolateProtected(ctx, keys, err)
 	case errors.As(err, &refused) && refused.SQLState != "":
 		// It answers: whatever it lacks, other definitions may do without.
 	case class == repo.ClassUnreachable && t.task.child.Database != t.x.Database:
@@ -125,6 +127,35 @@ func (t *taskRun) isolate(ctx context.Context, keys []*openKey, err error) error
 		return t.halves(ctx, keys, err)
 	}
 	t.failKeys(ctx, t.task, keys, err, class == repo.ClassData && len(keys) == 1)
+	return nil
+}
+
+func isProtected(err error) bool {
+	_, ok := errors.AsType[*repo.ProtectedError](err)
+	return ok
+}
+
+// isolateProtected holds the keys whose rows cannot be deleted without a protected user or group. That
+// is no failure: the records stay until the protection ends.
+func (t *taskRun) isolateProtected(ctx context.Context, keys []*openKey, err error) error {
+	t.failing++
+	if left, probeErr := t.advance(ctx, t.task, keys); probeErr == nil {
+		keys = left
+	}
+	if len(keys) > 1 && !t.spent() {
+		return t.halves(ctx, keys, err)
+	}
+	f := newFailure(t.task, err, false)
+	f.held, f.sqlstate = true, repo.ReasonProtected
+	records := 0
+	for _, k := range keys {
+		if k.failure == nil {
+			k.failure = f
+		}
+		records += len(k.records)
+		k.advance()
+	}
+	t.outcome.addProtected(err.Error(), records)
 	return nil
 }
 

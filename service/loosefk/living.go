@@ -87,7 +87,7 @@ func (c *cleanup) settleSome(ctx context.Context, b *batch, keys []*openKey) err
 			c.outcome.addObsolete(b.recorded, k.key)
 		case repo.ClaimReused:
 			// Its records are postponed like failed ones, but it is no failure of theirs.
-			k.settled, k.failure = true, &failure{sqlstate: repo.ReasonKeyReused}
+			k.settled, k.failure = true, &failure{held: true, sqlstate: repo.ReasonKeyReused}
 			c.outcome.addReused(b.recorded, len(k.records))
 		}
 	}
@@ -166,6 +166,8 @@ func approvedKeys(keys []*openKey) (approved []repo.Key) {
 type living struct {
 	obsolete map[string][]repo.Key
 	reused   map[string]int
+	// protected counts the records that are held for protected rows, by the reason.
+	protected map[string]int
 }
 
 func (o *outcome) addObsolete(recorded string, key repo.Key) {
@@ -178,6 +180,12 @@ func (o *outcome) addReused(recorded string, records int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.living.reused[recorded] += records
+}
+
+func (o *outcome) addProtected(reason string, records int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.living.protected[reason] += records
 }
 
 // maxKeysNamed is how many keys of living parents a log line names.
@@ -202,6 +210,9 @@ func (c *cleanup) reportLiving(ctx context.Context) {
 		table := repo.Argument(strings.TrimPrefix(recorded, c.queue.Schema+"."))
 		held = append(held, fmt.Sprintf("%s held for reused keys: check them with caretaker lfk reused %s",
 			run.Counted(c.outcome.living.reused[recorded], "record"), table))
+	}
+	for _, reason := range slices.Sorted(maps.Keys(c.outcome.living.protected)) {
+		held = append(held, run.Counted(c.outcome.living.protected[reason], "record")+" held, "+reason)
 	}
 	if len(held) > 0 {
 		text := strings.Join(held, "; ")

@@ -20,6 +20,8 @@ type failure struct {
 	definition, database, condition, sqlstate, message string
 	// isolated: known to be this key's own.
 	isolated bool
+	// held: it is no failure, and the records wait for the operator.
+	held bool
 }
 
 func newFailure(task *childTask, err error, isolated bool) *failure {
@@ -111,7 +113,7 @@ func newOutcome() *outcome {
 	return &outcome{
 		worked: map[failingKey]bool{}, failed: map[failingKey]bool{},
 		locked: map[string]int{},
-		living: living{obsolete: map[string][]repo.Key{}, reused: map[string]int{}},
+		living: living{obsolete: map[string][]repo.Key{}, reused: map[string]int{}, protected: map[string]int{}},
 	}
 }
 

@@ -1,0 +1,191 @@
+package repo
+
+import (
+	"context"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Protection is a post-condition: no transaction of a run or a job commits in main while a protected
+// user or group is missing that existed when the transaction began, whatever deleted the row. A
+// statement deletes more than it names: foreign keys cascade over any number of tables and columns,
+// inheritance, triggers and rules delete what they like.
+
+// lostTargetsSQL are the protected users and groups that do not exist, without those that were missing
+// before ($1). The conditions {users} and {namespaces} are those of tables that exist.
+const lostTargetsSQL = `
+SELECT ` + protectionColumns + ` FROM maintenance.protected_targets p
+WHERE ` + inForceSQL + ` AND NOT p.kind || ' ' || p.id = ANY ($1::text[])
+  AND CASE p.kind WHEN 'user' THEN {users} ELSE {namespaces} END
+ORDER BY p.kind, p.id`
+
+const (
+	lostUserSQL  = `NOT EXISTS (SELECT FROM users t WHERE t.id = p.id)`
+	lostGroupSQL = `NOT EXISTS (SELECT FROM namespaces t WHERE t.id = p.id)`
+)
+
+// lostTargets is lostTargetsSQL for the tables that the database has; "": it has no protections, or
+// neither of the tables.
+func (d *Database) lostTargets(ctx context.Context) (string, error) {
+	if d.Name != "main" || d.LooseForeignKeysOnly {
+		return "", nil
+	}
+	if sql := d.lost.Load(); sql != nil {
+		return *sql, nil
+	}
+	tables, err := d.presence(ctx, referencesOf("users", "id", "namespaces", "id"))
+	if err != nil {
+		return "", err
+	}
+	users, groups := "false", "false"
+	// Protections are of integers: a table of that name with another id is not GitLab's.
+	if id, ok := tables.Table("users").Column("id"); ok && id.comparedAs() == "bigint" {
+		users = lostUserSQL
+	}
+	if id, ok := tables.Table("namespaces").Column("id"); ok && id.comparedAs() == "bigint" {
+		groups = lostGroupSQL
+	}
+	sql := fill(lostTargetsSQL, "{users}", users, "{namespaces}", groups)
+	if users == lostUserSQL && groups == lostGroupSQL {
+		d.lost.Store(&sql)
+	}
+	return sql, nil
+}
+
+// lost reads the protected targets that do not exist, without those that were missing before.
+func lost(ctx context.Context, tx pgx.Tx, sql string, before []Protection) ([]Protection, error) {
+	names := make([]string, len(before))
+	for i := range before {
+		names[i] = before[i].target()
+	}
+	rows, _ := tx.Query(ctx, sql, names) // CollectRows returns the error
+	return pgx.CollectRows(rows, scanProtection)
+}
+
+// checkKept is the end of a transaction that has changed rows. Constraint triggers that are deferred
+// fire before it, as they would at the commit.
+func (tx *changing) checkKept(ctx context.Context) error {
+	changed := tx.changedTables()
+	if tx.lostSQL == "" || len(changed) == 0 {
+		return nil
+	}
+	if _, err := tx.Exec(ctx, constraintsSQL); err != nil {
+		return err
+	}
+	missing, err := lost(ctx, tx.Tx, tx.lostSQL, tx.lost)
+	if err == nil && len(missing) > 0 {
+		err = &ProtectedError{Protection: missing[0], By: changed}
+	}
+	return err
+}
+
+// changedTables names the tables whose rows the transaction has changed itself.
+func (tx *changing) changedTables() []string {
+	tables := slices.Clone(tx.unnoted)
+	for _, n := range tx.noted {
+		if !slices.Contains(tables, n.table) {
+			tables = append(tables, n.table)
+		}
+	}
+	return tables
+}
+
+// changeKept is [Database.change] for a statement on a table from which a chain leads to protected
+// rows: it is a transaction of its own with the post-condition.
+func (d *Database) changeKept(
+	ctx context.Context, p Permit, q query, r receipt, into ...any,
+) error {
+	p.Transaction = p.Statement + p.Lock + netTime
+	ctx, into = withAffected(ctx, into)
+	return d.transaction(ctx, q.operation, p, func(ctx context.Context, tx *changing) error {
+		var held bool
+		change := p.fill(q.statement)
+		err := tx.QueryRow(ctx, change.sql, change.args...).Scan(append([]any{&held}, into...)...)
+		if err == nil && !held {
+			err = p.refused(ctx, tx)
+		}
+		if err != nil {
+			return err
+		}
+		tx.unnoted = []string{r.table}
+		if err := tx.checkKept(ctx); err != nil {
+			return err
+		}
+		tx.lostSQL = ""
+		receipt := r.write(p.Source, nil)
+		_, err = tx.Exec(ctx, receipt.sql, receipt.args...)
+		return err
+	})
+}
+
+// protectedPathsSQL are the tables from which a chain leads to users or namespaces: for a deletion
+// (event d) or an update (u) of their rows. The chain begins at the two tables and what inherits from
+// them, and at triggers and rules, which may do anything. It follows foreign keys from the child to the
+// parent whose deletion or update changes the child, and inheritance upwards. Our own triggers and
+// those that record deletions change neither table.
+const protectedPathsSQL = `
+WITH RECURSIVE target (oid) AS (
+  SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  WHERE n.nspname = current_schema() AND c.relname IN ('users', 'namespaces') AND c.relkind IN ('r', 'p')
+  UNION
+  SELECT i.inhrelid FROM target t JOIN pg_inherits i ON i.inhparent = t.oid
+), leads (oid, event) AS (
+  SELECT oid, 'd' FROM target
+  UNION
+  SELECT t.tgrelid, e.event FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+  CROSS JOIN (VALUES ('d', 8), ('u', 16)) AS e (event, bit)
+  WHERE NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND t.tgtype & e.bit > 0
+    AND NOT starts_with(p.proname, '` + TriggerFunctions + `')
+    AND p.pronamespace <> (SELECT oid FROM pg_namespace WHERE nspname = 'maintenance')
+  UNION
+  SELECT r.ev_class, CASE r.ev_type WHEN '4' THEN 'd' ELSE 'u' END FROM pg_rewrite r
+  WHERE r.ev_type IN ('2', '4')
+  UNION
+  SELECT up.oid, up.event FROM leads l CROSS JOIN LATERAL (
+    SELECT k.confrelid, 'd' FROM pg_constraint k
+    WHERE k.contype = 'f' AND k.conrelid = l.oid
+      AND (l.event = 'd' AND k.confdeltype = 'c' OR l.event = 'u' AND k.confdeltype IN ('n', 'd'))
+    UNION ALL
+    SELECT k.confrelid, 'u' FROM pg_constraint k
+    WHERE k.contype = 'f' AND k.conrelid = l.oid AND l.event = 'u' AND k.confupdtype IN ('c', 'n', 'd')
+    UNION ALL
+    SELECT i.inhparent, l.event FROM pg_inherits i WHERE i.inhrelid = l.oid
+  ) AS up (oid, event)
+)
+SELECT n.nspname, c.relname, l.event FROM leads l
+JOIN pg_class c ON c.oid = l.oid JOIN pg_namespace n ON n.oid = c.relnamespace`
+
+// protectedPath is a row of protectedPathsSQL.
+type protectedPath struct {
+	Table
+	event string
+}
+
+// paths are the tables from which a change may delete protected rows, for deletions and updates.
+type paths map[protectedPath]bool
+
+// leads reports whether a deletion, or else an update, of rows of a table may delete protected rows.
+func (p paths) leads(t Table, deletes bool) bool {
+	if deletes {
+		return p[protectedPath{t, "d"}]
+	}
+	return p[protectedPath{t, "u"}]
+}
+
+// protectedPaths reads the paths. Only main has protections.
+func (d *Database) protectedPaths(ctx context.Context) (paths, error) {
+	if sql, err := d.lostTargets(ctx); err != nil || sql == "" {
+		return nil, err
+	}
+	all := paths{}
+	found, err := collect(ctx, d, newQuery("find paths to protected rows", protectedPathsSQL),
+		func(row pgx.CollectableRow) (p protectedPath, err error) {
+			err = row.Scan(&p.Schema, &p.Name, &p.event)
+			return p, err
+		})
+	for _, p := range found {
+		all[p] = true
+	}
+	return all, err
+}
