@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // keeping answers with a run that it has kept.
@@ -34,12 +35,9 @@ func planOf(ids ...int64) *pb.Run {
 
 func TestRun_AChangedPlanSaysWhatCameAndWent(t *testing.T) {
 	t.Parallel()
-	refused, err := status.New(codes.FailedPrecondition, "expected_digest").WithDetails(&errdetails.ErrorInfo{
+	refused := servicetest.Must(status.New(codes.FailedPrecondition, "expected_digest").WithDetails(&errdetails.ErrorInfo{
 		Reason: "PLAN_CHANGED", Metadata: map[string]string{"run_id": "r7"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	for _, c := range []struct {
 		planned, now *pb.Run
 		want         string

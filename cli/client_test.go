@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestRun_ExitsWithTheOutcome(t *testing.T) {
@@ -187,9 +189,7 @@ func TestClient_SendsItsToken(t *testing.T) {
 	sh := newShell(t)
 	sh.prepared()
 	token := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(token, []byte("secret\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.WriteFile(token, []byte("secret\n"), 0o600))
 	sh.set("CARETAKER_AUTH_TOKEN_FILE", token)
 	r := sh.serving()
 	r.want(1, "status", "a bearer token is needed")
@@ -202,13 +202,9 @@ func TestClient_SendsItsToken(t *testing.T) {
 	sh.set("CARETAKER_CLIENT_TOKEN_FILE", "")
 	sh.set("XDG_CONFIG_HOME", t.TempDir())
 	profiles := sh.environment().ProfilesFile()
-	if err := os.MkdirAll(filepath.Dir(profiles), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.MkdirAll(filepath.Dir(profiles), 0o700))
 	profile := "profiles: {here: {address: " + r.address + ", token_file: " + token + "}}"
-	if err := os.WriteFile(profiles, []byte(profile), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.WriteFile(profiles, []byte(profile), 0o600))
 	sh.want(0, "status --profile here", worker)
 	sh.want(1, "status --profile there", `there is no profile "there", there are: here`)
 }

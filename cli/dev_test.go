@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestDev_NeedsNothingElse(t *testing.T) {
@@ -20,10 +22,7 @@ func TestDev_NeedsNothingElse(t *testing.T) {
 	r.want(0, "run "+worker+" --database ci", "succeeded")
 
 	environment := filepath.Join(dir, "env")
-	content, err := os.ReadFile(environment)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := servicetest.Must(os.ReadFile(environment))(t)
 	t.Run("its environment is enough for serve and lfk", func(t *testing.T) {
 		sh := sh.sub(t)
 		for line := range strings.Lines(string(content)) {
@@ -59,9 +58,7 @@ func TestDev_RefusesADirectoryOfOthers(t *testing.T) {
 	sh := newShell(t)
 	dir := folder(t)
 	file := filepath.Join(dir, "loose_foreign_keys.yml")
-	if err := os.WriteFile(file, []byte("mine"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.WriteFile(file, []byte("mine"), 0o600))
 	options := " --listen 127.0.0.1:0 --data-dir "
 	sh.want(1, "dev"+options+dir, dir+" has files that caretaker has not made, such as loose_foreign_keys.yml",
 		"name a new or an empty directory with --data-dir")
@@ -77,10 +74,7 @@ func TestDev_RefusesADirectoryOfOthers(t *testing.T) {
 
 func TestDev_TakesItsAddressBeforeItLoadsAnything(t *testing.T) {
 	sh := newShell(t)
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := servicetest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = taken.Close() }()
 	dir := folder(t)
 	sh.want(1, "dev --listen "+taken.Addr().String()+" --data-dir "+dir, "listen: ", "is in use by another process", "--listen")

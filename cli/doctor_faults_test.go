@@ -166,10 +166,7 @@ func TestDoctor_LooksHowLongCertificatesAreValid(t *testing.T) {
 	join := func(files ...string) string {
 		all := ""
 		for _, name := range files {
-			content, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			content := servicetest.Must(os.ReadFile(name))(t)
 			all += string(content)
 		}
 		return saved(t, "bundle.pem", all)
@@ -210,10 +207,7 @@ func TestDoctor_LooksHowLongCertificatesAreValid(t *testing.T) {
 func TestFault_Doctor_KnowsPoolersThatLoseStatements(t *testing.T) {
 	sh := newShell(t)
 	sql := sh.applied()
-	p, err := databases.Cluster(t).Pooler(t.Context(), 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := servicetest.Must(databases.Cluster(t).Pooler(t.Context(), 3))(t)
 	defer func() { _ = p.Stop() }()
 	sh.set("CARETAKER_DATABASES_MAIN_URL", p.PlainURL(sql.Config().Database))
 	sh.wantFault(fault{status: "error", where: "pooler", problem: "may lose prepared statements", remedy: "add default_query_exec_mode=exec to databases.main.url"})
@@ -228,10 +222,7 @@ func TestFault_Doctor_KnowsWhichServerIsTheStandby(t *testing.T) {
 	cluster := sh.onItsOwnCluster()
 	sql := sh.applied()
 	name := sql.Config().Database
-	standby, err := cluster.Standby(t.Context(), map[string]string{"max_standby_streaming_delay": "2s"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	standby := servicetest.Must(cluster.Standby(t.Context(), map[string]string{"max_standby_streaming_delay": "2s"}))(t)
 	defer func() { _ = standby.Stop(context.Background()) }()
 	t.Run("main is the standby", func(t *testing.T) {
 		sh := sh.sub(t)
@@ -245,10 +236,7 @@ func TestFault_Doctor_KnowsWhichServerIsTheStandby(t *testing.T) {
 	})
 	sh.set("CARETAKER_DATABASES_MAIN_REPLICA_URL", standby.URL(name))
 	sh.wantFault(fault{status: "warning", where: "replica", problem: "cancels queries that are in the way of replay after 2s", remedy: "hot_standby_feedback = on"})
-	conn, err := pgx.Connect(t.Context(), standby.URL(name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := servicetest.Must(pgx.Connect(t.Context(), standby.URL(name)))(t)
 	defer func() { _ = conn.Close(context.Background()) }()
 	execute(t, conn, `ALTER SYSTEM SET hot_standby_feedback = on`)
 	execute(t, conn, `SELECT pg_reload_conf()`)

@@ -111,10 +111,7 @@ func faults(taken string) []fault {
 func TestDoctor_EachFaultHasANameAndARemedy(t *testing.T) {
 	sh := newShell(t)
 	sql := sh.applied()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := servicetest.Must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = listener.Close() }()
 	for _, c := range faults(listener.Addr().String()) {
 		t.Run(c.name, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caretaker-go/caretaker/cli"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // everyCommand calls see for each command.
@@ -35,9 +36,7 @@ func words(line string) (all []string) {
 func TestHelp_ExamplesOfEveryCommandParse(t *testing.T) {
 	sh := alone(t)
 	t.Chdir(t.TempDir())
-	if err := os.WriteFile("heads-2026-11-22", []byte("main 1 "+strings.Repeat("0", 64)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.WriteFile("heads-2026-11-22", []byte("main 1 "+strings.Repeat("0", 64)), 0o600))
 	sh.set("CARETAKER_ADDRESS", "127.0.0.1:1")
 	examples := 0
 	everyCommand(cli.Root(cli.Streams{}), func(c *cobra.Command) {

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // gitlabsWords are what a database that is not GitLab's should never be told of.
@@ -37,10 +38,7 @@ func wantNoGitLab(t *testing.T, what, text string) {
 func shop(t *testing.T) (url string, conn *pgx.Conn) {
 	t.Helper()
 	url = databases.Clone(t, devdb.Template{Name: "bare"})
-	conn, err := pgx.Connect(context.Background(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn = servicetest.Must(pgx.Connect(context.Background(), url))(t)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	execute(t, conn, `CREATE TABLE orders (id bigserial PRIMARY KEY, customer text);
 		CREATE TABLE order_items (id bigserial PRIMARY KEY, order_id bigint);
@@ -52,28 +50,16 @@ func shop(t *testing.T) (url string, conn *pgx.Conn) {
 
 func column(t *testing.T, conn *pgx.Conn, sql string) string {
 	t.Helper()
-	rows, err := conn.Query(context.Background(), sql)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := servicetest.Must(conn.Query(context.Background(), sql))(t)
+	all := servicetest.Must(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 	return strings.Join(all, "\n")
 }
 
 func pageOf(t *testing.T, url string) string {
 	t.Helper()
-	answer, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := servicetest.Must(http.Get(url))(t)
 	defer func() { _ = answer.Body.Close() }()
-	content, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := servicetest.Must(io.ReadAll(answer.Body))(t)
 	return string(content)
 }
 
@@ -89,9 +75,7 @@ func TestInit_FromAnEmptyDatabaseToCleanedChildrenWithoutAWordOfGitLab(t *testin
 	sh.want(0, "lfk install"+with, "main: installed")
 	sh.want(0, "lfk track orders"+with, "orders_loose_fk_trigger")
 	rules := "order_items: [{table: orders, column: order_id, on_delete: async_delete}]"
-	if err := os.WriteFile(definitions, []byte(rules), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.WriteFile(definitions, []byte(rules), 0o600))
 	sh.want(0, "lfk lint"+with, "0 errors")
 	r := sh.serving("serve", "--config", file)
 	execute(t, conn, `DELETE FROM orders WHERE id = 1`)
@@ -145,9 +129,7 @@ func TestDoctor_GrantsOfChildrenOfOtherSchemasSuffice(t *testing.T) {
 	t.Cleanup(func() { execute(t, conn, "DROP OWNED BY "+role+"; DROP ROLE "+role) })
 	rules := `'sales."Lines.1"': [{table: orders, column: order_id, on_delete: async_delete}]` + "\n" +
 		"sales.notes: [{table: public.orders, column: order_id, on_delete: async_nullify}]\n"
-	if err := os.WriteFile(filepath.Join(dir, "loose_foreign_keys.yml"), []byte(rules), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.WriteFile(filepath.Join(dir, "loose_foreign_keys.yml"), []byte(rules), 0o600))
 	script := sh.want(0, "doctor --grants --role "+role+with, "GRANT USAGE ON SCHEMA sales TO "+role+";",
 		`GRANT SELECT, UPDATE, DELETE ON sales."Lines.1" TO `, "GRANT SELECT, UPDATE ON sales.notes TO ")
 	execute(t, conn, script+"GRANT USAGE ON SCHEMA public TO "+role)
@@ -188,13 +170,9 @@ func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {
 	}
 	sh.want(1, "init --config "+file+" --url "+url, "is there already", "--force")
 	sh.want(0, "init --config "+file+" --force --use gitlab --url "+url, "use: gitlab", "kept ")
-	if err := os.Chmod(file, 0o640); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.Chmod(file, 0o640))
 	if os.Getuid() == 0 {
-		if err := os.Chown(file, 0, 8); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, os.Chown(file, 0, 8))
 	}
 	sh.want(0, "init --config "+file+" --force --url "+url, "others cannot read it")
 	info, err := os.Stat(file)

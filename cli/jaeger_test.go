@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // TestJaeger runs all workers and their jobs in a real server, and looks at their traces as a real Jaeger returns them.
@@ -33,9 +34,7 @@ func TestJaeger(t *testing.T) {
 	}
 	ends := e.ends()
 	for range 3 {
-		if _, err := e.client.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.Must(e.client.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}))(t)
 	}
 	tick := e.tick()
 	e.settled()
@@ -71,9 +70,7 @@ func TestJaeger(t *testing.T) {
 		for _, trace := range slices.Concat([]jaegerTrace{placeholderTrace, tokenTrace, groupTrace, ghostTrace, cleanupTrace, rehearsal, tick}, slices.Collect(maps.Values(ends)), jobs) {
 			fmt.Fprintf(&out, "%d spans, trace %s\n%s\n", len(trace.Spans), trace.TraceID, trace)
 		}
-		if err := os.WriteFile(file, []byte(out.String()), 0o600); err != nil {
-			t.Error(err)
-		}
+		servicetest.NoError(t, os.WriteFile(file, []byte(out.String()), 0o600))
 	}
 }
 

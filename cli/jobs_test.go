@@ -3,6 +3,8 @@ package cli_test
 import (
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestJobs_ListsAndRetriesThem(t *testing.T) {
@@ -69,9 +71,7 @@ func TestServe_WorksJobsUnlessTheyAreSwitchedOff(t *testing.T) {
 	conn := sh.prepared()
 	execute(t, conn, `INSERT INTO maintenance.river_job (kind, args, max_attempts) VALUES ('delete_placeholder_user', '{"placeholder_user_id": 1}', 25)`)
 	attempts := func() (n int) {
-		if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM maintenance.river_job WHERE attempt > 0`).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, conn.QueryRow(t.Context(), `SELECT count(*) FROM maintenance.river_job WHERE attempt > 0`).Scan(&n))
 		return n
 	}
 	sh.set("CARETAKER_JOBS_ENABLED", "false")

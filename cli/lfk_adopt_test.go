@@ -24,10 +24,7 @@ func (sh *shell) adoptable(onDelete string) (sql func(string), file string) {
 
 func fileText(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := servicetest.Must(os.ReadFile(path))(t)
 	return string(text)
 }
 
@@ -104,9 +101,7 @@ func TestLfkAdopt_RefusesWhatCannotBeLoose(t *testing.T) {
 		t.Errorf("the file is\n%s", got)
 	}
 	sh.want(0, "lfk adopt orders.customer_id --constraint fk2 --plan", "(fk2)")
-	if err := os.WriteFile(file, []byte("{}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.WriteFile(file, []byte("{}\n"), 0o600))
 	sh.want(1, "lfk adopt orders.customer_id --constraint fk2", "its form is one that this command does not edit: write it yourself", "- table: customers")
 }
 
@@ -117,9 +112,7 @@ func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing
 	sql(`CREATE INDEX ON orders (customer_id); ALTER TABLE orders ADD kind text`)
 	write := func(entry string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte("orders:\n  - {table: customers, column: customer_id, "+entry+"}\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, os.WriteFile(file, []byte("orders:\n  - {table: customers, column: customer_id, "+entry+"}\n"), 0o600))
 	}
 	write("on_delete: async_delete, conditions: [{column: kind, value: A}]")
 	sh.want(0, "lfk adopt orders.customer_id --yes", "add the definition to "+file+": done", "restart every server")

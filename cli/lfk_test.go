@@ -71,9 +71,7 @@ func TestLfk_OutputJSONIsOneDocument(t *testing.T) {
 		if err := json.Unmarshal([]byte(out), &got); err != nil {
 			t.Errorf("%s: %v: %s", c.command, err, out)
 		}
-		if err := json.Unmarshal([]byte(c.want), &expected); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, json.Unmarshal([]byte(c.want), &expected))
 		if !reflect.DeepEqual(got, expected) {
 			t.Errorf("%s: got %s\nwant %s", c.command, out, c.want)
 		}

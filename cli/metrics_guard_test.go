@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/access"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // elsewhere is a listener that other hosts can reach; nobody connects to it.
@@ -28,9 +29,7 @@ func TestMetrics_WantTheRolesOfTheAPIBeyondLoopback(t *testing.T) {
 	hash := sha256.Sum256([]byte("late"))
 	file := filepath.Join(t.TempDir(), "tokens.yml")
 	late := fmt.Sprintf("- {name: late, sha256: %x, role: admin, expires: 2026-01-01}", hash)
-	if err := os.WriteFile(file, []byte(late), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.WriteFile(file, []byte(late), 0o600))
 	known, err := access.New(access.Config{TokensFile: file, Token: "t", Certificates: map[string]string{"alice": "viewer"}})
 	if err != nil {
 		t.Fatal(err)
@@ -59,14 +58,8 @@ func TestMetrics_WantTheRolesOfTheAPIBeyondLoopback(t *testing.T) {
 
 func TestMetrics_WantAViewerBeyondLoopbackAlone(t *testing.T) {
 	t.Parallel()
-	known, err := access.New(access.Config{Token: "secret"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	here, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	known := servicetest.Must(access.New(access.Config{Token: "secret"}))(t)
+	here := servicetest.Must(new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = here.Close() }()
 	for _, c := range []struct {
 		at        net.Listener

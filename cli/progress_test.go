@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // answering is a server that says of every worker the same.
@@ -44,9 +45,7 @@ func TestProgress_SaysPercentAndTimeLeftWhereTheBacklogIsKnown(t *testing.T) {
 	each = (&app{Streams: Streams{Err: out}}).progress(t.Context(), server)
 	for n := range int64(2) {
 		run := working(ghosts, map[string]int64{"migrated_users": 24 * n, "deferred_users": n, "moved_rows": 7})
-		if err := each(&pb.RunEvent{Run: run, Sequence: 2}); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, each(&pb.RunEvent{Run: run, Sequence: 2}))
 	}
 	if got := out.String(); !strings.Contains(got, "ghost_user_migration 1m0s  moved rows 7") {
 		t.Error(got)

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // metricSelectors are the selectors of metrics in an expression, with their matchers, and the labels that it groups by.
@@ -58,9 +60,7 @@ func dashboardPanels(t *testing.T) (all []panel) {
 	var dashboard struct{ Panels []panel }
 	filled := strings.NewReplacer("$__rate_interval", "30s", "$__range", "10m", "$worker", ".*", "$database", ".*").
 		Replace(fileContent(t, "../deploy/grafana/caretaker.json"))
-	if err := json.Unmarshal([]byte(filled), &dashboard); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, json.Unmarshal([]byte(filled), &dashboard))
 	return dashboard.Panels
 }
 
@@ -94,9 +94,7 @@ func (p *prometheus) wantRules(t *testing.T) {
 			Rules []struct{ Name, Health, LastError string }
 		}
 	}
-	if err := p.ask("rules", nil, &answer); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, p.ask("rules", nil, &answer))
 	health := map[string]string{}
 	for _, g := range answer.Groups {
 		for _, r := range g.Rules {

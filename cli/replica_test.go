@@ -3,6 +3,8 @@ package cli_test
 import (
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestServe_AReplicaThatCannotBeReadIsAWarning(t *testing.T) {
@@ -32,10 +34,7 @@ func TestServe_AReplicaThatCannotBeReadIsAWarning(t *testing.T) {
 func TestFault_Serve_WarnsOfAPoolerWithoutItsSetting(t *testing.T) {
 	sh := newShell(t)
 	sql := sh.prepared()
-	p, err := databases.Cluster(t).Pooler(t.Context(), 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := servicetest.Must(databases.Cluster(t).Pooler(t.Context(), 3))(t)
 	defer func() {
 		if err := p.Stop(); err != nil {
 			t.Error(err)

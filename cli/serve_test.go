@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestServe_ServesUntilItIsStopped(t *testing.T) {
@@ -19,10 +20,7 @@ func TestServe_ServesUntilItIsStopped(t *testing.T) {
 	sh.prepared()
 	sh.defined(oneKey)
 	r := sh.serving()
-	answer, err := http.Get("http://" + r.log.field(t, "serving", "metrics_listen") + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := servicetest.Must(http.Get("http://" + r.log.field(t, "serving", "metrics_listen") + "/metrics"))(t)
 	content, err := io.ReadAll(answer.Body)
 	_ = answer.Body.Close()
 	if err != nil || !strings.Contains(string(content), "maintenance_backlog_pending") {
@@ -84,10 +82,7 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 	})
 	t.Run("an address in use", func(t *testing.T) {
 		sh := sh.sub(t)
-		taken, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		taken := servicetest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 		defer func() { _ = taken.Close() }()
 		sh.set("CARETAKER_LISTEN", taken.Addr().String())
 		sh.want(1, "serve", "listen: ", taken.Addr().String(), "is in use by another process", "set CARETAKER_LISTEN")
@@ -97,10 +92,7 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 	})
 	t.Run("a database that is not there", func(t *testing.T) {
 		sh := sh.sub(t)
-		there, err := url.Parse(sh.get("CARETAKER_DATABASES_MAIN_URL"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		there := servicetest.Must(url.Parse(sh.get("CARETAKER_DATABASES_MAIN_URL")))(t)
 		there.Path = "/nowhere"
 		sh.set("CARETAKER_DATABASES_MAIN_URL", there.String())
 		for _, command := range []string{"serve", "migrate"} {
@@ -153,9 +145,7 @@ func TestServe_NamesFileAndLineOfAMistake(t *testing.T) {
 		"listem: 127.0.0.1:0": ":1: listem: unknown key, did you mean listen?",
 		"workers:\n  ghost_user_migration:\n    schedule: '0 0 31 2 *'": `:3: workers.ghost_user_migration.schedule: "0 0 31 2 *" never fires`,
 	} {
-		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, os.WriteFile(file, []byte(content), 0o600))
 		sh.want(1, "serve --config "+file, file+mistake)
 	}
 }
@@ -163,10 +153,7 @@ func TestServe_NamesFileAndLineOfAMistake(t *testing.T) {
 // forward lets an address lead to another one from now on.
 func forward(t *testing.T, from, to string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := servicetest.Must(net.Listen("tcp", from))(t)
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
@@ -189,15 +176,9 @@ func TestServe_StartsBeforeItsDatabase(t *testing.T) {
 	sh := newShell(t)
 	sh.prepared()
 	sh.defined(oneKey)
-	there, err := url.Parse(sh.get("CARETAKER_DATABASES_MAIN_URL"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	there := servicetest.Must(url.Parse(sh.get("CARETAKER_DATABASES_MAIN_URL")))(t)
 	home := there.Host
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	closed := servicetest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	there.Host = closed.Addr().String()
 	_ = closed.Close()
 	sh.set("CARETAKER_DATABASES_MAIN_URL", there.String())

@@ -17,6 +17,7 @@ import (
 	"github.com/caretaker-go/caretaker/cli"
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 var databases devdb.Tests
@@ -115,10 +116,7 @@ func (sh *shell) database(name string, from devdb.Template) *pgx.Conn {
 	sh.t.Helper()
 	url := sh.databases.Clone(sh.t, from)
 	sh.set("CARETAKER_DATABASES_"+strings.ToUpper(name)+"_URL", url)
-	conn, err := pgx.Connect(context.Background(), url)
-	if err != nil {
-		sh.t.Fatal(err)
-	}
+	conn := servicetest.Must(pgx.Connect(context.Background(), url))(sh.t)
 	sh.t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
 }
@@ -133,9 +131,7 @@ func (sh *shell) configured(name string) *pgx.Conn {
 func (sh *shell) defined(content string) string {
 	sh.t.Helper()
 	file := filepath.Join(sh.t.TempDir(), "definitions.yml")
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		sh.t.Fatal(err)
-	}
+	servicetest.NoError(sh.t, os.WriteFile(file, []byte(content), 0o600))
 	sh.set("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS", file)
 	return file
 }

@@ -15,27 +15,17 @@ import (
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // Terminal is a pseudo-terminal: what a person types goes into keys.
 func Terminal(t *testing.T) (keys, screen *os.File) {
 	t.Helper()
-	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	keys = servicetest.Must(os.OpenFile("/dev/ptmx", os.O_RDWR, 0))(t)
 	fd := int(keys.Fd())
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	screen, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
+	n := servicetest.Must(unix.IoctlGetInt(fd, unix.TIOCGPTN))(t)
+	screen = servicetest.Must(os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0))(t)
 	t.Cleanup(func() { _, _ = screen.Close(), keys.Close() })
 	return keys, screen
 }
@@ -44,9 +34,7 @@ func Terminal(t *testing.T) (keys, screen *os.File) {
 func shown(t *testing.T, width uint16, do func(*app) error, environment ...string) string {
 	t.Helper()
 	keys, screen := Terminal(t)
-	if err := unix.IoctlSetWinsize(int(screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: width}); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, unix.IoctlSetWinsize(int(screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: width}))
 	text := make(chan string)
 	go func() {
 		content, err := io.ReadAll(keys)
@@ -55,12 +43,8 @@ func shown(t *testing.T, width uint16, do func(*app) error, environment ...strin
 		}
 		text <- strings.ReplaceAll(string(content), "\r\n", "\n")
 	}()
-	if err := do(&app{Streams: Streams{Out: screen, Err: io.Discard, Env: environment}}); err != nil {
-		t.Error(err)
-	}
-	if err := screen.Close(); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, do(&app{Streams: Streams{Out: screen, Err: io.Discard, Env: environment}}))
+	servicetest.NoError(t, screen.Close())
 	return <-text
 }
 
@@ -68,9 +52,7 @@ func shown(t *testing.T, width uint16, do func(*app) error, environment ...strin
 func inPipe(t *testing.T, do func(*app) error) string {
 	t.Helper()
 	var out strings.Builder
-	if err := do(&app{Streams: Streams{Out: &out, Err: io.Discard}}); err != nil {
-		t.Error(err)
-	}
+	servicetest.NoError(t, do(&app{Streams: Streams{Out: &out, Err: io.Discard}}))
 	return out.String()
 }
 

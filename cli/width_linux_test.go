@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // What matters most is there at 80 columns, with times that are short but whole.
@@ -68,9 +69,6 @@ func TestTables_KeepWhatMattersAt80Columns(t *testing.T) {
 
 func mustTime(t *testing.T, text string) time.Time {
 	t.Helper()
-	at, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	at := servicetest.Must(time.Parse(time.RFC3339, text))(t)
 	return at
 }

@@ -155,16 +155,11 @@ func TestDemo_DeletedParentsLeaveChildrenInAllDatabases(t *testing.T) {
 func children(t *testing.T, url, table, column string, keys []string) int {
 	t.Helper()
 	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(pgx.Connect(ctx, url))(t)
 	defer func() { _ = conn.Close(ctx) }()
 	var count int
 	query := "SELECT count(*) FROM " + pgx.Identifier{table}.Sanitize() + " WHERE " + pgx.Identifier{column}.Sanitize() + "::text = ANY ($1)"
-	if err := conn.QueryRow(ctx, query, keys).Scan(&count); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, conn.QueryRow(ctx, query, keys).Scan(&count))
 	return count
 }
 
@@ -179,9 +174,7 @@ func TestDemo_LoadedTwiceStaysAsItIs(t *testing.T) {
 	t.Parallel()
 	urls := demoEstate(t)
 	before := column(t, urls["main"], fingerprint)[0]
-	if err := LoadDemo(t.Context(), urls); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, LoadDemo(t.Context(), urls))
 	if after := column(t, urls["main"], fingerprint)[0]; after != before {
 		t.Errorf("%s, before %s", after, before)
 	}

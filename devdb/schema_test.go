@@ -12,19 +12,10 @@ import (
 func column(t *testing.T, url, query string) []string {
 	t.Helper()
 	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(pgx.Connect(ctx, url))(t)
 	defer func() { _ = conn.Close(ctx) }()
-	rows, err := conn.Query(ctx, query)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := must(conn.Query(ctx, query))(t)
+	all := must(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 	return all
 }
 
@@ -32,10 +23,7 @@ func column(t *testing.T, url, query string) []string {
 func run(t *testing.T, url string, statements ...string) {
 	t.Helper()
 	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(pgx.Connect(ctx, url))(t)
 	defer func() { _ = conn.Close(ctx) }()
 	for _, statement := range statements {
 		if _, err := conn.Exec(ctx, statement); err != nil {
@@ -109,9 +97,7 @@ func TestSchema_LoadedTwiceStaysAsItIs(t *testing.T) {
 	t.Parallel()
 	url := databases.Clone(t, Template{Name: "main", Schema: "main"})
 	for _, schema := range []string{"main", "all"} { // ci and sec come in addition
-		if err := LoadSchema(t.Context(), url, schema); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, LoadSchema(t.Context(), url, schema))
 	}
 	if got := triggersOf(t, url); len(got) != 12 {
 		t.Errorf("triggers: %q", got)

@@ -9,10 +9,7 @@ import (
 func standbyOf(t *testing.T) (primary, standby *Cluster) {
 	t.Helper()
 	primary = start(t, Config{Ephemeral: true, Dir: memoryDir(), Settings: map[string]string{"synchronous_commit": "on"}})
-	standby, err := primary.Standby(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	standby = must(primary.Standby(t.Context(), nil))(t)
 	t.Cleanup(func() {
 		if err := standby.Stop(context.Background()); err != nil {
 			t.Error(err)
@@ -46,9 +43,7 @@ func TestFault_Standby_FollowsItsPrimary(t *testing.T) {
 func TestFault_Standby_KilledIsGoneAndItsPrimaryNot(t *testing.T) {
 	t.Parallel()
 	primary, standby := standbyOf(t)
-	if err := standby.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, standby.Kill())
 	Eventually(t, "the standby is gone", func() bool { return !answers(standby.URL("postgres")) })
 	if !answers(primary.URL("postgres")) {
 		t.Error("the primary is gone too")

@@ -41,10 +41,7 @@ func TestTests_ClonesAreDroppedWithTheirConnections(t *testing.T) {
 	var open *pgx.Conn
 	t.Run("uses a clone", func(t *testing.T) {
 		url = owned.Clone(t, Template{Name: "empty"})
-		var err error
-		if open, err = pgx.Connect(context.Background(), url); err != nil {
-			t.Fatal(err)
-		}
+		open = must(pgx.Connect(context.Background(), url))(t)
 	})
 	if answers(url) {
 		t.Error("the clone is still there")

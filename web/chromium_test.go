@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // pictures, if set, is the folder into which the pictures of the documentation are written.
@@ -37,10 +38,7 @@ func TestChromium_ShowsWhatStatusAndRunsSay(t *testing.T) {
 	b := browse(t)
 	b.size(1280, 900)
 	b.open(f.url)
-	statuses, err := f.service.Status(t.Context(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statuses := servicetest.Must(f.service.Status(t.Context(), ""))(t)
 	rows := b.rows(".workers tbody tr")
 	for i, s := range statuses {
 		want := map[string]string{
@@ -55,10 +53,7 @@ func TestChromium_ShowsWhatStatusAndRunsSay(t *testing.T) {
 			t.Errorf("%s: got %v", s.Worker, rows[i])
 		}
 	}
-	runs, err := f.service.Runs(t.Context(), service.RunFilter{Limit: 20})
-	if err != nil {
-		t.Fatal(err)
-	}
+	runs := servicetest.Must(f.service.Runs(t.Context(), service.RunFilter{Limit: 20}))(t)
 	rows = b.rows(".runs tbody tr")
 	if len(rows) != len(runs) {
 		t.Fatalf("%d runs are shown of %d", len(rows), len(runs))
@@ -90,9 +85,7 @@ func TestChromium_RefreshKeepsThePlaceAndRunsNoScriptOfOthers(t *testing.T) {
 	b.open(f.url)
 	script[any](b, `window.mark = 1; window.scrollTo(0, 300); document.querySelector("a[href='/workers/`+tokens+`']").focus({preventScroll: true})`)
 	const evil = `<script>window.evil = 1</script>"'><img src=x onerror="window.evil = 1">`
-	if _, err := f.service.PauseWorker(t.Context(), tokens, evil, evil, time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(f.service.PauseWorker(t.Context(), tokens, evil, evil, time.Hour))(t)
 	b.eventually("the title says so", func() bool { return strings.HasPrefix(script[string](b, `return document.title`), "1 paused") })
 	if !script[bool](b, `return window.mark === 1 && window.scrollY === 300 && !window.evil && document.activeElement.getAttribute("href") === "/workers/`+tokens+`"`) {
 		t.Error("the page was loaded anew, has lost its place, or ran a script that somebody wrote")
@@ -117,14 +110,8 @@ func TestChromium_ThePlanOfAJobIsOneClickAway(t *testing.T) {
 		t.Fatalf("%v, %v", jobs, err)
 	}
 	where := strings.Split(plannedBy(jobs[0]), "/")
-	id, err := strconv.ParseInt(where[3], 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	plan, err := f.service.PlanDeletion(t.Context(), where[2], id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := servicetest.Must(strconv.ParseInt(where[3], 10, 64))(t)
+	plan := servicetest.Must(f.service.PlanDeletion(t.Context(), where[2], id))(t)
 	b := browse(t)
 	b.size(1280, 900)
 	b.open(fmt.Sprintf("%s/jobs/%d", f.url, jobs[0].ID))
@@ -156,9 +143,7 @@ func TestChromium_RefreshesWithoutJavaScript(t *testing.T) {
 	if !strings.Contains(b.html(), "<title>in order") && !strings.Contains(b.html(), "<title>1 not configured") {
 		t.Errorf("got %s", b.html())
 	}
-	if _, err := f.service.PauseWorker(t.Context(), tokens, "test", "test", time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(f.service.PauseWorker(t.Context(), tokens, "test", "test", time.Hour))(t)
 	b.eventually("the new state is shown", func() bool { return strings.Contains(b.html(), "<title>1 paused") })
 }
 
@@ -183,9 +168,7 @@ func TestChromium_FitsEveryScreen(t *testing.T) {
 	f.busy()
 	f.run("ghost_user_migration", false)
 	r := f.run(tokens, false)
-	if _, err := f.service.PauseWorker(t.Context(), tokens, strings.Repeat("averylongword", 30), "by", 0); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(f.service.PauseWorker(t.Context(), tokens, strings.Repeat("averylongword", 30), "by", 0))(t)
 	b := browse(t)
 	user, group, _ := f.one()
 	for _, path := range []string{
@@ -266,12 +249,8 @@ func TestChromium_TakesThePicturesOfTheDocumentation(t *testing.T) {
 			t.Errorf("%s has %d bytes", p.name, len(content))
 		}
 		if *pictures != "" {
-			if err := os.WriteFile(filepath.Join(*pictures, p.name+".png"), content, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			servicetest.NoError(t, os.WriteFile(filepath.Join(*pictures, p.name+".png"), content, 0o600))
 		}
 	}
-	if _, err := f.service.CancelRun(t.Context(), run.ID, ""); err != nil {
-		t.Error(err)
-	}
+	servicetest.Must(f.service.CancelRun(t.Context(), run.ID, ""))(t)
 }

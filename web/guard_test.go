@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/access"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestEveryAnswer_ForbidsForeignContent(t *testing.T) {
@@ -59,10 +60,7 @@ func TestForeignNames_AreRefusedOnLoopback(t *testing.T) {
 
 func TestToken_IsNeededAsBearerOrPassword(t *testing.T) {
 	t.Parallel()
-	only, err := access.New(access.Config{Token: "secret"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	only := servicetest.Must(access.New(access.Config{Token: "secret"}))(t)
 	f := start(t, func(c *Config) { c.Access = only })
 	for name, c := range map[string]struct {
 		change func(*http.Request)
@@ -95,10 +93,7 @@ func TestTLS_IsTheSitesOwn(t *testing.T) {
 	f := start(t)
 	config := f.site.config
 	config.TLS = shared
-	site, err := New(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	site := servicetest.Must(New(config))(t)
 	defer site.stop()
 	if site.server.TLSConfig == shared {
 		t.Error("a server changes the TLS of others")
@@ -122,15 +117,10 @@ func TestRoles_OfThePageAreThoseOfTheAPI(t *testing.T) {
 	}
 	content := entry("viola", ", role: viewer") + entry("late", ", role: admin, expires: 2026-01-01") +
 		entry("bots", ", role: operator, workers: [w]")
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	known, err := access.New(access.Config{
+	servicetest.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+	known := servicetest.Must(access.New(access.Config{
 		TokensFile: file, Workers: []string{"w"}, Certificates: map[string]string{"alice": "viewer"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	f := start(t, func(c *Config) { c.Access = known })
 	handler := f.site.handler(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 9999})
 	bearer := func(token string) func(*http.Request) {

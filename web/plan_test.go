@@ -10,6 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/access"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // oneSQL is an id that the demo data has of each kind.
@@ -18,9 +19,7 @@ const oneSQL = `SELECT (SELECT min(id) FROM users WHERE user_type = 0), (SELECT 
 
 func (f *fixture) one() (user, group, placeholder int64) {
 	f.t.Helper()
-	if err := f.sql.QueryRow(f.t.Context(), oneSQL).Scan(&user, &group, &placeholder); err != nil {
-		f.t.Fatal(err)
-	}
+	servicetest.NoError(f.t, f.sql.QueryRow(f.t.Context(), oneSQL).Scan(&user, &group, &placeholder))
 	return user, group, placeholder
 }
 
@@ -28,23 +27,16 @@ func TestPlan_IsWhatTheServiceSaysAndWritesNothing(t *testing.T) {
 	t.Parallel()
 	f := start(t)
 	user, group, placeholder := f.one()
-	if _, err := f.service.Protect(t.Context(), service.Protection{Kind: "user", ID: user, Reason: "evidence <b>", By: "me"}, 0); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(f.service.Protect(t.Context(), service.Protection{Kind: "user", ID: user, Reason: "evidence <b>", By: "me"}, 0))(t)
 	content := func() (text string) {
-		if err := f.sql.QueryRow(t.Context(), `SELECT md5(string_agg(query_to_xml(format('SELECT * FROM %s t ORDER BY t::text', c.oid::regclass), true, true, '')::text, ' ' ORDER BY c.oid))
+		servicetest.NoError(t, f.sql.QueryRow(t.Context(), `SELECT md5(string_agg(query_to_xml(format('SELECT * FROM %s t ORDER BY t::text', c.oid::regclass), true, true, '')::text, ' ' ORDER BY c.oid))
 			FROM pg_class c WHERE c.relkind = 'r' AND (c.relnamespace = 'public'::regnamespace
-			OR c.relnamespace = 'maintenance'::regnamespace AND c.relname <> 'backlog_samples')`).Scan(&text); err != nil {
-			t.Fatal(err)
-		}
+			OR c.relnamespace = 'maintenance'::regnamespace AND c.relname <> 'backlog_samples')`).Scan(&text))
 		return text
 	}
 	before := content()
 	for kind, id := range map[string]int64{"user": user, "group": group, "placeholder": placeholder} {
-		p, err := f.service.PlanDeletion(t.Context(), kind, id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := servicetest.Must(f.service.PlanDeletion(t.Context(), kind, id))(t)
 		body := f.page(fmt.Sprintf("/plan/%s/%d", kind, id), p.Digest, p.Name, fmt.Sprintf("caretaker plan %s %d", kind, id), "look again")
 		for _, table := range p.Tables {
 			if row := fmt.Sprintf(`data-label="Table">%s</th><td data-label="Would be moved"`, table.Table); !strings.Contains(body, row) {
@@ -85,10 +77,7 @@ func TestPlan_SaysWhyThereIsNone(t *testing.T) {
 
 func TestPlan_IsForViewers(t *testing.T) {
 	t.Parallel()
-	only, err := access.New(access.Config{Token: "secret"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	only := servicetest.Must(access.New(access.Config{Token: "secret"}))(t)
 	f := start(t, func(c *Config) { c.Access = only })
 	user, _, _ := f.one()
 	path := fmt.Sprintf("/plan/user/%d", user)

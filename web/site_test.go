@@ -9,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestOverview_ShowsEveryWorkerAsGetStatusDoes(t *testing.T) {
@@ -32,10 +33,7 @@ func TestOverview_ShowsEveryWorkerAsGetStatusDoes(t *testing.T) {
 // differs says what of the status is not on the page, "" if all is.
 func (f *fixture) differs(t *testing.T) string {
 	t.Helper()
-	statuses, err := f.service.Status(t.Context(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	statuses := servicetest.Must(f.service.Status(t.Context(), ""))(t)
 	body := f.page("/", "inactive_token_deletion", "<h2 id=\"runs\">Recent runs</h2>", "scheduled jobs")
 	for _, s := range statuses {
 		_, row, found := strings.Cut(body, `<tr id="worker-`+s.Worker+`">`)
@@ -92,9 +90,7 @@ func TestPaused_SaysByWhomAndUntilWhenAndRunsNoScript(t *testing.T) {
 	t.Parallel()
 	f := start(t)
 	const evil = `<script>alert(1)</script>"'><img src=x onerror=alert(2)>`
-	if _, err := f.service.PauseWorker(t.Context(), tokens, evil, evil, time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(f.service.PauseWorker(t.Context(), tokens, evil, evil, time.Hour))(t)
 	for _, path := range []string{"/", "/workers/" + tokens} {
 		body := f.page(path, "paused", "&lt;script&gt;alert(1)")
 		if strings.Contains(body, "<script>alert") || strings.Contains(body, "<img") {
