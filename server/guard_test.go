@@ -18,6 +18,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/access"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestRoles_AStreamEndsWhenItsTokenDoes(t *testing.T) {
@@ -43,10 +44,7 @@ func TestRoles_AStreamEndsWhenItsTokenDoes(t *testing.T) {
 		"expired": watch("brief-token"), "unknown": watch("leaver-token"),
 	}
 	stays := watch("viewer-token")
-	reflected, err := reflectionv1.NewServerReflectionClient(f.conn).ServerReflectionInfo(as(t.Context(), "leaver-token"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	reflected := servicetest.Must(reflectionv1.NewServerReflectionClient(f.conn).ServerReflectionInfo(as(t.Context(), "leaver-token")))(t)
 	ask := func() error {
 		list := &reflectionv1.ServerReflectionRequest_ListServices{}
 		if err := reflected.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: list}); err != nil {
@@ -54,16 +52,12 @@ func TestRoles_AStreamEndsWhenItsTokenDoes(t *testing.T) {
 		}
 		return second(reflected.Recv())
 	}
-	if err := ask(); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, ask())
 	content, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(content), "name: leaver, sha256: "+hashed("leaver-token"), "name: other, sha256: "+hashed("other-token"))), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(content), "name: leaver, sha256: "+hashed("leaver-token"), "name: other, sha256: "+hashed("other-token"))), 0o600))
 	for problem, stream := range streams {
 		var err error
 		for err == nil {

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestGRPCErrors_AreLinesOfTheLog(t *testing.T) {
@@ -12,9 +14,7 @@ func TestGRPCErrors_AreLinesOfTheLog(t *testing.T) {
 	before := slog.Default()
 	slog.SetDefault(slog.New(slog.NewJSONHandler(&said, nil)))
 	defer slog.SetDefault(before)
-	if _, err := (grpcErrors{}).Write([]byte("2026/11/22 04:05:06 ERROR: [transport] it broke\n")); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must((grpcErrors{}).Write([]byte("2026/11/22 04:05:06 ERROR: [transport] it broke\n")))(t)
 	if !strings.Contains(said.String(), `"level":"WARN","msg":"gRPC error outside a call","error":"[transport] it broke"}`) {
 		t.Errorf("said %s", &said)
 	}

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // withLimits has a server keep the usual limits but for what is changed.
@@ -99,9 +100,7 @@ func TestLimits_AnOldConnectionTakesNoMoreCalls(t *testing.T) {
 		t.Errorf("got %v", run)
 	}
 	f.eventually("the connection is closed", func() bool { return f.conn.GetState() == connectivity.Idle })
-	if _, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}); err != nil {
-		t.Error(err)
-	}
+	servicetest.Must(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}))(t)
 }
 
 func TestLimits_AConnectionHasSoManyCallsAtOnce(t *testing.T) {
@@ -139,20 +138,11 @@ func TestLimits_WhoDoesNotFinishTheHandshakeIsCutOff(t *testing.T) {
 	for name, files := range map[string][2]string{"plain": {}, "TLS": {cert, key}} {
 		config := Config{Service: f.service, CertFile: files[0], KeyFile: files[1]}
 		withLimits(func(l *limits) { l.handshake = 50 * time.Millisecond })(&config)
-		server, err := New(config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		server := servicetest.Must(New(config))(t)
+		listener := servicetest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 		served := make(chan error, 1)
 		go func() { served <- server.Serve(listener) }()
-		conn, err := net.Dial("tcp", listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := servicetest.Must(net.Dial("tcp", listener.Addr().String()))(t)
 		// What the server says first is of no interest: it closes the connection.
 		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
 		if _, err := io.Copy(io.Discard, conn); errors.Is(err, context.DeadlineExceeded) || isTimeout(err) {
@@ -174,9 +164,7 @@ func isTimeout(err error) bool {
 func TestLimits_AConnectionWithoutCallsIsClosedAndComesBack(t *testing.T) {
 	f := start(t, withLimits(func(l *limits) { l.idle = 50 * time.Millisecond }))
 	for range 2 {
-		if _, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.Must(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}))(t)
 		f.eventually("the connection is closed", func() bool { return f.conn.GetState() == connectivity.Idle })
 	}
 	// One with a call stays.
@@ -209,9 +197,7 @@ func TestLimits_CallsThatDoMuchAreRationedByClient(t *testing.T) {
 		}
 	}
 	for range 5 {
-		if _, err := f.GetStatus(as(t.Context(), "operator-token"), &maintenancev1.GetStatusRequest{}); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.Must(f.GetStatus(as(t.Context(), "operator-token"), &maintenancev1.GetStatusRequest{}))(t)
 	}
 	if n := f.count(`SELECT count(*) FROM maintenance.audit`); n != 4 {
 		t.Errorf("%d entries of the audit, want those of the 4 calls that were let through", n)
@@ -226,17 +212,13 @@ func TestRates_ForgetClientsThatHaveBeenQuiet(t *testing.T) {
 		r := &rates{limits: limits{rate: 1, burst: 2}, buckets: map[string]*rate.Limiter{}}
 		const method = maintenancev1.MaintenanceService_RunBatch_FullMethodName
 		for i := range maxBuckets {
-			if err := r.take(method, fmt.Sprint(i)); err != nil {
-				t.Fatal(err)
-			}
+			servicetest.NoError(t, r.take(method, fmt.Sprint(i)))
 		}
 		for range 2 {
 			_ = r.take(method, "0")
 		}
 		time.Sleep(time.Second) //nolint:forbidigo // in a synctest bubble
-		if err := r.take(method, "new"); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, r.take(method, "new"))
 		var left []string
 		for name := range r.buckets {
 			left = append(left, strings.TrimPrefix(name, method+" "))

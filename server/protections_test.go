@@ -10,35 +10,24 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // protect protects a target for good.
 func (f *fixture) protect(kind string, id int64) *maintenancev1.Protection {
 	f.t.Helper()
-	answer, err := f.ProtectTarget(f.t.Context(),
-		&maintenancev1.ProtectTargetRequest{Kind: kind, Id: id, Reason: "evidence"})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	answer := servicetest.Must(f.ProtectTarget(f.t.Context(),
+		&maintenancev1.ProtectTargetRequest{Kind: kind, Id: id, Reason: "evidence"}))(f.t)
 	return answer.GetProtection()
 }
 
 // protections lists them all, page by page.
-func (f *fixture) protections(kind string) (found []string) {
+func (f *fixture) protections(kind string) string {
 	f.t.Helper()
 	request := &maintenancev1.ListProtectedRequest{Kind: kind, PageSize: 2}
-	for {
-		answer, err := f.ListProtected(f.t.Context(), request)
-		if err != nil {
-			f.t.Fatal(err)
-		}
-		for _, p := range answer.GetProtections() {
-			found = append(found, fmt.Sprint(p.GetKind(), " ", p.GetId()))
-		}
-		if request.PageToken = answer.GetNextPageToken(); request.GetPageToken() == "" {
-			return found
-		}
-	}
+	return joined(entries(f, f.ListProtected, request, (*maintenancev1.ListProtectedResponse).GetProtections), func(p *maintenancev1.Protection) string {
+		return fmt.Sprint(p.GetKind(), " ", p.GetId())
+	})
 }
 
 func TestProtectTarget_HoldsUntilItIsUnprotectedOrItsTimeIsOver(t *testing.T) {
@@ -51,10 +40,10 @@ func TestProtectTarget_HoldsUntilItIsUnprotectedOrItsTimeIsOver(t *testing.T) {
 	for _, id := range []int64{30, 9, 1 << 40} {
 		f.protect("group", id)
 	}
-	if got := strings.Join(f.protections(""), ", "); got != "group 9, group 30, group 1099511627776, user 7" {
+	if got := f.protections(""); got != "group 9 group 30 group 1099511627776 user 7" {
 		t.Errorf("got %s", got)
 	}
-	if got := strings.Join(f.protections("user"), ", "); got != "user 7" {
+	if got := f.protections("user"); got != "user 7" {
 		t.Errorf("got %s", got)
 	}
 	shorter, err := f.ProtectTarget(t.Context(), &maintenancev1.ProtectTargetRequest{
@@ -63,9 +52,7 @@ func TestProtectTarget_HoldsUntilItIsUnprotectedOrItsTimeIsOver(t *testing.T) {
 	if p := shorter.GetProtection(); err != nil || p.GetReason() != "evidence" || p.GetUntil() != nil {
 		t.Errorf("a protection for good was shortened: %v, %v", p, err)
 	}
-	if _, err := f.UnprotectTarget(t.Context(), &maintenancev1.UnprotectTargetRequest{Kind: "group", Id: 9}); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(f.UnprotectTarget(t.Context(), &maintenancev1.UnprotectTargetRequest{Kind: "group", Id: 9}))(t)
 	again, err := f.ProtectTarget(t.Context(), &maintenancev1.ProtectTargetRequest{
 		Kind: "group", Id: 9, Reason: "for a while", Ttl: durationpb.New(time.Hour),
 	})
@@ -78,33 +65,13 @@ func TestProtectTarget_HoldsUntilItIsUnprotectedOrItsTimeIsOver(t *testing.T) {
 	if err != nil || ended.GetProtection().GetId() != 30 || ended.GetProtection().GetReason() != "evidence" {
 		t.Errorf("got %v, %v", ended, err)
 	}
-	if got := strings.Join(f.protections(""), ", "); got != "group 1099511627776, user 7" {
+	if got := f.protections(""); got != "group 1099511627776 user 7" {
 		t.Errorf("got %s", got)
 	}
 	for _, id := range []int64{9, 30, 7} {
 		_, err := f.UnprotectTarget(t.Context(), &maintenancev1.UnprotectTargetRequest{Kind: "group", Id: id})
 		f.failure(err, codes.NotFound, "UNKNOWN_PROTECTION")
 	}
-}
-
-func TestProtectTarget_RefusesBadRequests(t *testing.T) {
-	f := start(t)
-	for field, r := range map[string]*maintenancev1.ProtectTargetRequest{
-		"kind":   {Kind: "placeholder", Id: 1, Reason: "x"},
-		"id":     {Kind: "user", Reason: "x"},
-		"reason": {Kind: "user", Id: 1, Reason: " "},
-		"ttl":    {Kind: "user", Id: 1, Reason: "x", Ttl: durationpb.New(11 * 365 * 24 * time.Hour)},
-	} {
-		_, err := f.ProtectTarget(t.Context(), r)
-		f.violates(err, field)
-	}
-	_, err := f.ProtectTarget(t.Context(), &maintenancev1.ProtectTargetRequest{Id: 1, Reason: "x"})
-	f.violates(err, "kind")
-	_, err = f.ProtectTarget(t.Context(),
-		&maintenancev1.ProtectTargetRequest{Kind: "user", Id: 1, Reason: strings.Repeat("x", 501)})
-	f.violates(err, "reason")
-	_, err = f.ListProtected(t.Context(), &maintenancev1.ListProtectedRequest{Kind: "project"})
-	f.violates(err, "kind")
 }
 
 func TestProtectTarget_IsTooLateOnceTheDeletionHasBegun(t *testing.T) {
@@ -126,7 +93,7 @@ func TestProtectTarget_IsTooLateOnceTheDeletionHasBegun(t *testing.T) {
 	}
 	f.protect("group", 1)
 	f.protect("user", 8)
-	if got := strings.Join(f.protections(""), ", "); got != "group 1, user 8" {
+	if got := f.protections(""); got != "group 1 user 8" {
 		t.Errorf("got %s", got)
 	}
 }
@@ -153,7 +120,7 @@ func TestProtectTarget_WaitsForWhoeverDecidesAboutTheTarget(t *testing.T) {
 	f.exec(`INSERT INTO maintenance.group_removals (group_id) VALUES (1)`)
 	f.exec(`COMMIT`)
 	f.failure(<-answer, codes.FailedPrecondition, "DELETION_BEGUN")
-	if got := f.protections(""); len(got) != 0 {
+	if got := f.protections(""); got != "" {
 		t.Errorf("protected all the same: %v", got)
 	}
 }

@@ -37,9 +37,7 @@ func tokensOf(t *testing.T, more string) string {
 	}
 	content += fmt.Sprintf("- {name: late, sha256: %s, role: admin, expires: 2026-01-01}\n", hashed("late-token"))
 	file := filepath.Join(t.TempDir(), "tokens.yml")
-	if err := os.WriteFile(file, []byte(content+more), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.WriteFile(file, []byte(content+more), 0o600))
 	return file
 }
 
@@ -126,10 +124,7 @@ func TestRoles_EveryRPCHasARowAndEveryRowAnRPC(t *testing.T) {
 }
 
 func TestRoles_AreThoseOfTheDocuments(t *testing.T) {
-	content, err := os.ReadFile("../docs/security.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := servicetest.Must(os.ReadFile("../docs/security.md"))(t)
 	for _, method := range everyMethod() {
 		r := rules()[pathOf(method)]
 		role, audited := r.role.String(), ""
@@ -212,16 +207,11 @@ func TestRoles_EveryRPCByEveryCertificate(t *testing.T) {
 	pairs, authorities := map[string]tls.Certificate{}, ""
 	for _, name := range []string{"viewer", "operator", "admin", "guest"} {
 		file, _, pair, _ := certificate(t, name)
-		content, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := servicetest.Must(os.ReadFile(file))(t)
 		pairs[name], authorities = pair, authorities+string(content)
 	}
 	ca := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(ca, []byte(authorities), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.WriteFile(ca, []byte(authorities), 0o600))
 	roles := map[string]string{"viewer": "viewer", "operator": "operator", "admin": "admin"}
 	protect := func(c *Config) {
 		c.CertFile, c.KeyFile, c.ClientCAFile = serverCert, serverKey, ca
@@ -262,10 +252,7 @@ func TestRoles_AnOperatorOfSomeWorkersTouchesNoOther(t *testing.T) {
 	const ghosts = "ghost_user_migration"
 	f := start(t, withTokens(t, fmt.Sprintf("- {name: bots, sha256: %s, role: operator, workers: [%s]}\n", hashed("bots-token"), ghosts)))
 	mine, admin := as(t.Context(), "bots-token"), as(t.Context(), "admin-token")
-	run, err := f.RunBatch(admin, &maintenancev1.RunBatchRequest{Worker: worker})
-	if err != nil {
-		t.Fatal(err)
-	}
+	run := servicetest.Must(f.RunBatch(admin, &maintenancev1.RunBatchRequest{Worker: worker}))(t)
 	f.queued(1, "delete_user", "discarded", `{"user_id": 1, "reason": "because"}`)
 	f.queued(1, "destroy_group", "discarded", `{"group_id": 1}`)
 	for what, err := range map[string]error{
@@ -287,12 +274,8 @@ func TestRoles_AnOperatorOfSomeWorkersTouchesNoOther(t *testing.T) {
 	}
 	f.failure(second(f.CancelRun(mine, &maintenancev1.CancelRunRequest{Id: "x"})), codes.NotFound, "UNKNOWN_RUN")
 	f.failure(second(f.RetryJob(mine, &maintenancev1.RetryJobRequest{Id: 99})), codes.NotFound, "UNKNOWN_JOB")
-	if _, err := f.PauseWorker(mine, &maintenancev1.PauseWorkerRequest{Worker: ghosts, Reason: "r"}); err != nil {
-		t.Error(err)
-	}
-	if _, err := f.GetStatus(mine, &maintenancev1.GetStatusRequest{Worker: worker}); err != nil {
-		t.Error(err)
-	}
+	servicetest.Must(f.PauseWorker(mine, &maintenancev1.PauseWorkerRequest{Worker: ghosts, Reason: "r"}))(t)
+	servicetest.Must(f.GetStatus(mine, &maintenancev1.GetStatusRequest{Worker: worker}))(t)
 }
 
 func TestRoles_AnOperatorOfTheTokensHasTheirContinuation(t *testing.T) {
@@ -300,9 +283,7 @@ func TestRoles_AnOperatorOfTheTokensHasTheirContinuation(t *testing.T) {
 	mine := as(t.Context(), "bots-token")
 	f.queued(1, "continue_inactive_token_deletion", "discarded", `{"pass_id": "1"}`)
 	f.queued(1, "destroy_group", "discarded", `{"group_id": 1}`)
-	if err := second(f.RetryJob(mine, &maintenancev1.RetryJobRequest{Id: 1})); err != nil {
-		t.Error(err)
-	}
+	servicetest.NoError(t, second(f.RetryJob(mine, &maintenancev1.RetryJobRequest{Id: 1})))
 	f.failure(second(f.RetryJob(mine, &maintenancev1.RetryJobRequest{Id: 2})), codes.PermissionDenied, "WORKER_NOT_ALLOWED")
 }
 

@@ -38,6 +38,7 @@ import (
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func (f *fixture) health(name string) healthv1.HealthCheckResponse_ServingStatus {
@@ -116,10 +117,7 @@ func TestStop_EndsStreamsAndRefusesRuns(t *testing.T) {
 	f := start(t)
 	f.slow(400)
 	run := f.run(&maintenancev1.RunBatchRequest{Async: true})
-	stream, err := f.WatchRun(t.Context(), &maintenancev1.WatchRunRequest{Id: run.GetId()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := servicetest.Must(f.WatchRun(t.Context(), &maintenancev1.WatchRunRequest{Id: run.GetId()}))(t)
 	watch, err := healthv1.NewHealthClient(f.conn).Watch(t.Context(), &healthv1.HealthCheckRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -127,9 +125,7 @@ func TestStop_EndsStreamsAndRefusesRuns(t *testing.T) {
 	for _, receive := range []func() error{
 		func() error { _, err := stream.Recv(); return err }, func() error { _, err := watch.Recv(); return err },
 	} {
-		if err := receive(); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, receive())
 	}
 	f.server.Stop(t.Context())
 	for err = nil; err == nil; {
@@ -140,9 +136,7 @@ func TestStop_EndsStreamsAndRefusesRuns(t *testing.T) {
 
 func TestShutdown_OfTheServiceRefusesRuns(t *testing.T) {
 	f := start(t)
-	if err := f.service.Shutdown(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, f.service.Shutdown(t.Context()))
 	_, err := f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})
 	f.failure(err, codes.Unavailable, "SERVER_STOPPING")
 }
@@ -151,27 +145,16 @@ func TestReflection_IsServedInBothVersions(t *testing.T) {
 	f := start(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	v1, err := reflectionv1.NewServerReflectionClient(f.conn).ServerReflectionInfo(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	v1 := servicetest.Must(reflectionv1.NewServerReflectionClient(f.conn).ServerReflectionInfo(ctx))(t)
 	list := &reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}
-	if err := v1.Send(list); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, v1.Send(list))
 	answer, err := v1.Recv()
 	if err != nil || !strings.Contains(answer.String(), "maintenance.v1.MaintenanceService") {
 		t.Errorf("got %v, %v", answer, err)
 	}
-	alpha, err := reflectionv1alpha.NewServerReflectionClient(f.conn).ServerReflectionInfo(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	alpha := servicetest.Must(reflectionv1alpha.NewServerReflectionClient(f.conn).ServerReflectionInfo(ctx))(t)
 	//nolint:staticcheck // deprecated, and still what many clients speak
-	err = alpha.Send(&reflectionv1alpha.ServerReflectionRequest{MessageRequest: &reflectionv1alpha.ServerReflectionRequest_ListServices{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, alpha.Send(&reflectionv1alpha.ServerReflectionRequest{MessageRequest: &reflectionv1alpha.ServerReflectionRequest_ListServices{}}))
 	if answer, err := alpha.Recv(); err != nil || !strings.Contains(answer.String(), "grpc.health.v1.Health") {
 		t.Errorf("got %v, %v", answer, err)
 	}
@@ -186,9 +169,7 @@ func TestLog_HasOneLineACallAndNoneForHealth(t *testing.T) {
 		t.Fatalf("got %d lines: %s", len(lines), f.log.String())
 	}
 	line := map[string]any{}
-	if err := json.Unmarshal([]byte(lines[0]), &line); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, json.Unmarshal([]byte(lines[0]), &line))
 	for key, want := range map[string]string{"grpc.method": "RunBatch", "grpc.code": "OK", "worker": worker, "request_id": "mine", "outcome": "succeeded"} {
 		if line[key] != want {
 			t.Errorf("%s is %v in %s", key, line[key], lines[0])
@@ -210,18 +191,13 @@ func TestToken_IsNeededExceptForHealth(t *testing.T) {
 	}
 	f.failure(err, codes.Unauthenticated, "UNAUTHENTICATED")
 	right := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer secret")
-	if _, err := f.GetStatus(right, &maintenancev1.GetStatusRequest{}); err != nil {
-		t.Error(err)
-	}
+	servicetest.Must(f.GetStatus(right, &maintenancev1.GetStatusRequest{}))(t)
 }
 
 // certificate makes a certificate for localhost that is its own authority, and writes it and its key.
 func certificate(t *testing.T, name string) (certFile, keyFile string, pair tls.Certificate, pool *x509.CertPool) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := servicetest.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{"localhost"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
@@ -230,18 +206,13 @@ func certificate(t *testing.T, name string) (certFile, keyFile string, pair tls.
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	keyDER, keyErr := x509.MarshalPKCS8PrivateKey(key)
-	if err = errors.Join(err, keyErr); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, errors.Join(err, keyErr))
 	folder := t.TempDir()
 	certFile, keyFile = filepath.Join(folder, "cert.pem"), filepath.Join(folder, "key.pem")
 	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
 	pair, err = tls.X509KeyPair(certPEM, keyPEM)
-	err = errors.Join(err, os.WriteFile(certFile, certPEM, 0o600), os.WriteFile(keyFile, keyPEM, 0o600))
-	if err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, errors.Join(err, os.WriteFile(certFile, certPEM, 0o600), os.WriteFile(keyFile, keyPEM, 0o600)))
 	pool = x509.NewCertPool()
 	pool.AppendCertsFromPEM(certPEM)
 	return certFile, keyFile, pair, pool
@@ -290,14 +261,8 @@ func TestNew_NamesFilesThatCannotBeUsed(t *testing.T) {
 func TestStop_LetsThoseWhoWatchARunHearOfItsEnd(t *testing.T) {
 	f := start(t)
 	f.slow(200)
-	started, err := f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker, Async: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	stream, err := f.WatchRun(t.Context(), &maintenancev1.WatchRunRequest{Id: started.GetRun().GetId()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	started := servicetest.Must(f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker, Async: true}))(t)
+	stream := servicetest.Must(f.WatchRun(t.Context(), &maintenancev1.WatchRunRequest{Id: started.GetRun().GetId()}))(t)
 	last, err := stream.Recv()
 	if err != nil {
 		t.Fatal(err)

@@ -83,15 +83,10 @@ func startWith(t *testing.T, definitions string, transport credentials.Transport
 	ctx := context.Background()
 	url := databases.Clone(t, servicetest.Migrated("queue"))
 	f := &fixture{t: t, log: &log{}}
-	var err error
-	if f.sql, err = pgx.Connect(ctx, url); err != nil {
-		t.Fatal(err)
-	}
+	f.sql = servicetest.Must(pgx.Connect(ctx, url))(t)
 	t.Cleanup(func() { _ = f.sql.Close(context.Background()) })
 	f.exec(`CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
-	if f.main, err = repo.Open(ctx, "main", url); err != nil {
-		t.Fatal(err)
-	}
+	f.main = servicetest.Must(repo.Open(ctx, "main", url))(t)
 	t.Cleanup(f.main.Close)
 	f.newService(definitions)
 	f.serve(transport, change)
@@ -113,10 +108,7 @@ func (f *fixture) newService(definitions string) {
 		}
 	}
 	settings.Defaults(&config)
-	made, err := service.New(config)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	made := servicetest.Must(service.New(config))(f.t)
 	f.service = made
 	f.t.Cleanup(func() { _ = made.Shutdown(context.Background()) })
 }
@@ -181,10 +173,7 @@ func detail[T any](s *status.Status) (found T) {
 // keys know the clients of a configuration.
 func keys(t *testing.T, c access.Config) *access.Keys {
 	t.Helper()
-	made, err := access.New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := servicetest.Must(access.New(c))(t)
 	return made
 }
 
@@ -200,18 +189,12 @@ func (f *fixture) serve(transport credentials.TransportCredentials, change []fun
 	for _, c := range change {
 		c(&config)
 	}
-	var err error
-	if f.server, err = New(config); err != nil {
-		f.t.Fatal(err)
-	}
+	f.server = servicetest.Must(New(config))(f.t)
 	listener := bufconn.Listen(1 << 20)
 	served := make(chan error, 1)
 	go func() { served <- f.server.Serve(listener) }()
-	f.conn, err = grpc.NewClient("passthrough:///server", grpc.WithTransportCredentials(transport),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	f.conn = servicetest.Must(grpc.NewClient("passthrough:///server", grpc.WithTransportCredentials(transport),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) })))(f.t)
 	f.MaintenanceServiceClient = maintenancev1.NewMaintenanceServiceClient(f.conn)
 	server, conn := f.server, f.conn
 	f.t.Cleanup(func() {
@@ -236,9 +219,6 @@ func (f *fixture) count(sql string) (n int) {
 
 func timeOf(t *testing.T, text string) time.Time {
 	t.Helper()
-	at, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	at := servicetest.Must(time.Parse(time.RFC3339, text))(t)
 	return at
 }
