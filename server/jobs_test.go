@@ -74,8 +74,7 @@ func TestRetryJob_MakesItAvailableUnlessThereIsAnother(t *testing.T) {
 	f.queued(1, "delete_user", "discarded", `{"user_id": 1}`)
 	f.queued(1, "delete_user", "scheduled", `{"user_id": 1}`)
 	f.exec(`UPDATE maintenance.river_job SET unique_key = '\x01', unique_states = B'11110101'`)
-	_, err = f.RetryJob(t.Context(), &maintenancev1.RetryJobRequest{Id: 1})
-	s := f.failure(err, codes.FailedPrecondition, "DUPLICATE_JOB")
+	s := f.failure(second(f.RetryJob(t.Context(), &maintenancev1.RetryJobRequest{Id: 1})), codes.FailedPrecondition, "DUPLICATE_JOB")
 	if !strings.Contains(s.Message(), "job 2") {
 		t.Errorf("%s does not name the job", s.Message())
 	}

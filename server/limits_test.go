@@ -94,12 +94,14 @@ func TestLimits_ALongTextDoesNotComeBack(t *testing.T) {
 
 func TestLimits_AnOldConnectionTakesNoMoreCalls(t *testing.T) {
 	f := start(t, withLimits(func(l *limits) { l.age = 50 * time.Millisecond }))
-	f.slow(20)
+	lift := f.gate()
+	ended := make(chan error, 1)
+	go func() { ended <- second(f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})) }()
+	f.eventually("the run begins", func() bool { return f.count(`SELECT count(*) FROM maintenance.runs`) == 1 })
+	f.eventually("the connection is closed for others", func() bool { return f.conn.GetState() == connectivity.Idle })
 	// The call that is under way ends as usual, further ones go to a new connection.
-	if run := f.run(&maintenancev1.RunBatchRequest{}); run.GetState() != maintenancev1.RunState_RUN_STATE_SUCCEEDED {
-		t.Errorf("got %v", run)
-	}
-	f.eventually("the connection is closed", func() bool { return f.conn.GetState() == connectivity.Idle })
+	lift()
+	servicetest.NoError(t, <-ended)
 	servicetest.Must(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}))(t)
 }
 
@@ -168,7 +170,7 @@ func TestLimits_AConnectionWithoutCallsIsClosedAndComesBack(t *testing.T) {
 		f.eventually("the connection is closed", func() bool { return f.conn.GetState() == connectivity.Idle })
 	}
 	// One with a call stays.
-	f.slow(20)
+	f.slow(4)
 	if run := f.run(&maintenancev1.RunBatchRequest{}); run.GetState() != maintenancev1.RunState_RUN_STATE_SUCCEEDED {
 		t.Errorf("got %v", run)
 	}

@@ -61,8 +61,7 @@ func TestRunBatch_SaysWhoHoldsTheLease(t *testing.T) {
 	f := start(t)
 	f.exec(`INSERT INTO maintenance.leases (name, holder, epoch, acquired_at, renewed_at, expires_at)
 		VALUES ('loose_foreign_keys_cleanup/main', 'somebody', 7, now(), now(), now() + interval '30 s')`)
-	_, err := f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})
-	s := f.failure(err, codes.Aborted, "LEASE_HELD")
+	s := f.failure(second(f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})), codes.Aborted, "LEASE_HELD")
 	info, retry := detail[*errdetails.ErrorInfo](s).GetMetadata(), detail[*errdetails.RetryInfo](s).GetRetryDelay().AsDuration()
 	if _, err := time.Parse(time.RFC3339Nano, info["expires_at"]); err != nil || info["holder"] != "somebody" {
 		t.Errorf("got the metadata %v", info)
@@ -76,8 +75,7 @@ func TestRunBatch_SaysWhoHoldsTheLease(t *testing.T) {
 	f.exec(`INSERT INTO maintenance.leases (name, holder, epoch, acquired_at, renewed_at, expires_at) VALUES
 		('loose_foreign_keys_cleanup/main', 'somebody', 7, '-infinity', 'infinity', 'infinity'),
 		('ghost_user_migration', 'somebody', 7, now(), now(), '294276-12-31')`)
-	_, err = f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})
-	s = f.failure(err, codes.Aborted, "LEASE_HELD")
+	s = f.failure(second(f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})), codes.Aborted, "LEASE_HELD")
 	if info := detail[*errdetails.ErrorInfo](s).GetMetadata(); info["expires_at"] != last {
 		t.Errorf("got the metadata %v", info)
 	}

@@ -97,7 +97,7 @@ func invoke(ctx context.Context, conn *grpc.ClientConn, method protoreflect.Meth
 	return stream.RecvMsg(answer)
 }
 
-func TestRoles_EveryRPCHasARowAndEveryRowAnRPC(t *testing.T) {
+func TestRoles_EveryRPCHasARowOrIsRefusedAndEveryRowAnRPC(t *testing.T) {
 	f := start(t)
 	rows := rules()
 	for name, info := range f.server.grpc.GetServiceInfo() {
@@ -121,6 +121,14 @@ func TestRoles_EveryRPCHasARowAndEveryRowAnRPC(t *testing.T) {
 	for path := range rows {
 		t.Errorf("%s: there is no such RPC", path)
 	}
+	// Without credentials everybody is an admin.
+	for _, method := range everyMethod() {
+		f.wantRole(string(method.Name()), invoke(as(t.Context(), "any"), f.conn, method, nil), access.Admin, access.Admin)
+	}
+	clear(f.server.rules)
+	for _, method := range everyMethod() {
+		f.failure(invoke(t.Context(), f.conn, method, nil), codes.PermissionDenied, "NO_ROLE_FOR_RPC")
+	}
 }
 
 func TestRoles_AreThoseOfTheDocuments(t *testing.T) {
@@ -140,16 +148,6 @@ func TestRoles_AreThoseOfTheDocuments(t *testing.T) {
 		if row := fmt.Sprintf("\n| `%s` | %s | %s|\n", method.Name(), role, audited); !strings.Contains(string(content), row) {
 			t.Errorf("docs/security.md lacks the row%s", row)
 		}
-	}
-}
-
-func TestRoles_AnRPCWithoutARowIsRefused(t *testing.T) {
-	f := start(t)
-	for path := range f.server.rules {
-		delete(f.server.rules, path)
-	}
-	for _, method := range everyMethod() {
-		f.failure(invoke(t.Context(), f.conn, method, nil), codes.PermissionDenied, "NO_ROLE_FOR_RPC")
 	}
 }
 
@@ -241,16 +239,11 @@ func TestRoles_EveryRPCByEveryCertificate(t *testing.T) {
 	}
 }
 
-func TestRoles_WithoutCredentialsEverybodyIsAnAdmin(t *testing.T) {
-	f := start(t)
-	for _, method := range everyMethod() {
-		f.wantRole(string(method.Name()), invoke(as(t.Context(), "any"), f.conn, method, nil), access.Admin, access.Admin)
-	}
-}
-
 func TestRoles_AnOperatorOfSomeWorkersTouchesNoOther(t *testing.T) {
 	const ghosts = "ghost_user_migration"
-	f := start(t, withTokens(t, fmt.Sprintf("- {name: bots, sha256: %s, role: operator, workers: [%s]}\n", hashed("bots-token"), ghosts)))
+	const entry = "- {name: %s, sha256: %s, role: operator, workers: [%s]}\n"
+	f := start(t, withTokens(t, fmt.Sprintf(entry, "bots", hashed("bots-token"), ghosts)+
+		fmt.Sprintf(entry, "expirer", hashed("expirer-token"), "inactive_token_deletion")))
 	mine, admin := as(t.Context(), "bots-token"), as(t.Context(), "admin-token")
 	run := servicetest.Must(f.RunBatch(admin, &maintenancev1.RunBatchRequest{Worker: worker}))(t)
 	f.queued(1, "delete_user", "discarded", `{"user_id": 1, "reason": "because"}`)
@@ -276,15 +269,11 @@ func TestRoles_AnOperatorOfSomeWorkersTouchesNoOther(t *testing.T) {
 	f.failure(second(f.RetryJob(mine, &maintenancev1.RetryJobRequest{Id: 99})), codes.NotFound, "UNKNOWN_JOB")
 	servicetest.Must(f.PauseWorker(mine, &maintenancev1.PauseWorkerRequest{Worker: ghosts, Reason: "r"}))(t)
 	servicetest.Must(f.GetStatus(mine, &maintenancev1.GetStatusRequest{Worker: worker}))(t)
-}
-
-func TestRoles_AnOperatorOfTheTokensHasTheirContinuation(t *testing.T) {
-	f := start(t, withTokens(t, fmt.Sprintf("- {name: bots, sha256: %s, role: operator, workers: [inactive_token_deletion]}\n", hashed("bots-token"))))
-	mine := as(t.Context(), "bots-token")
+	// The operator of the tokens' deletion has its continuation.
 	f.queued(1, "continue_inactive_token_deletion", "discarded", `{"pass_id": "1"}`)
-	f.queued(1, "destroy_group", "discarded", `{"group_id": 1}`)
-	servicetest.NoError(t, second(f.RetryJob(mine, &maintenancev1.RetryJobRequest{Id: 1})))
-	f.failure(second(f.RetryJob(mine, &maintenancev1.RetryJobRequest{Id: 2})), codes.PermissionDenied, "WORKER_NOT_ALLOWED")
+	expirer := as(t.Context(), "expirer-token")
+	servicetest.Must(f.RetryJob(expirer, &maintenancev1.RetryJobRequest{Id: 3}))(t)
+	f.failure(second(f.RetryJob(expirer, &maintenancev1.RetryJobRequest{Id: 2})), codes.PermissionDenied, "WORKER_NOT_ALLOWED")
 }
 
 func TestRoles_TheNameOfTheTokenIsWhoAsked(t *testing.T) {

@@ -129,6 +129,16 @@ func (f *fixture) slow(children int) {
 	f.exec(`INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 1)`)
 }
 
+// gate gives the worker a child whose deletion waits until the gate is lifted.
+func (f *fixture) gate() (lift func()) {
+	f.t.Helper()
+	f.exec(`INSERT INTO c (p_id) VALUES (1); CREATE TABLE gate AS SELECT 1 AS shut;
+		CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN WHILE EXISTS (SELECT FROM gate) LOOP PERFORM pg_sleep(0.01); END LOOP; RETURN OLD; END';
+		CREATE TRIGGER wait BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION wait();
+		INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 1)`)
+	return func() { f.exec(`DELETE FROM gate`) }
+}
+
 // failure checks the code and the ErrorInfo of an error, and that it tells nothing of SQL or drivers.
 func (f *fixture) failure(err error, code codes.Code, reason string) *status.Status {
 	f.t.Helper()
