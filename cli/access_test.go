@@ -91,9 +91,7 @@ func TestRoles_OfTokensOverTLS(t *testing.T) {
 			t.Fatalf("exit %d, %s", code, err)
 		}
 	}
-	if entries != 5 {
-		t.Errorf("%d entries in pages of 2", entries)
-	}
+	equal(t, entries, 5, "entries in pages of 2")
 	r.want(2, "audit --since 1h --page-token x"+as("viola"), "--since must be the time of the page before")
 	r.want(0, "audit --since 1h"+as("viola"), "viola at 127.0.0.1:", "PERMISSION_DENIED ROLE_TOO_LOW",
 		"PERMISSION_DENIED WORKER_NOT_ALLOWED", "otto at 127.0.0.1:", "OK", "repairs")

@@ -67,9 +67,7 @@ func TestRun_TheQuestionSaysOnHowMuch(t *testing.T) {
 		"1 candidate": planOf(1), "1002 candidates": many,
 		"at least 7 rows": {Definitions: []*pb.DefinitionCount{{Rows: 3}, {Rows: 4, AtLeast: true}}},
 	} {
-		if got := extent(plan); got != want {
-			t.Errorf("%s, want %s", got, want)
-		}
+		equal(t, extent(plan), want)
 	}
 	if !nothingDue(planOf()) || nothingDue(many) || nothingDue(&pb.Run{}) {
 		t.Error("what has nothing to do is not known")

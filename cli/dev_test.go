@@ -15,9 +15,7 @@ func TestDev_NeedsNothingElse(t *testing.T) {
 	dir := folder(t)
 	r := sh.serving("dev", "--data-dir", dir, "--listen", "127.0.0.1:0")
 	eventually(t, "dev says how to use it", &r.out, func() bool { return strings.Contains(r.out.String(), " run "+worker) })
-	if !strings.Contains(r.out.String(), "grpcurl -plaintext "+r.address+" maintenance.v1.MaintenanceService/GetStatus") {
-		t.Errorf("got %s", &r.out)
-	}
+	contains(t, r.out.String(), "grpcurl -plaintext "+r.address+" maintenance.v1.MaintenanceService/GetStatus")
 	r.want(0, "status", worker)
 	r.want(0, "run "+worker+" --database ci", "succeeded")
 
@@ -38,9 +36,7 @@ func TestDev_NeedsNothingElse(t *testing.T) {
 		sh.want(0, "lfk lint", "0 errors")
 	})
 	r.stop()
-	if code := <-r.exit; code != 0 {
-		t.Errorf("exit %d: %s", code, &r.log)
-	}
+	equal(t, <-r.exit, 0, "exit", &r.log)
 	if _, err := os.Stat(environment); !os.IsNotExist(err) {
 		t.Errorf("the environment file is left: %v", err)
 	}

@@ -50,9 +50,7 @@ func TestDoctor_FindsNothingButMissingIndexesOnTheReferenceSchema(t *testing.T) 
 			t.Errorf("%+v", f)
 		}
 	}
-	if got := strings.Join(unindexed, ", "); got != known {
-		t.Errorf("no indexes on %s, want %s", got, known)
-	}
+	equal(t, strings.Join(unindexed, ", "), known, "no indexes on")
 }
 
 // fault is something that is wrong, and what is to be said about it.
@@ -194,9 +192,7 @@ func TestDoctor_GrantsOfOneDatabaseAreNotMixedWithOthers(t *testing.T) {
 		t.Errorf("the parts are mixed: %s", all)
 	}
 	out := sh.want(0, "doctor --grants --database ci --output json", `"database": "ci"`)
-	if strings.Contains(out, `"main"`) {
-		t.Error(out)
-	}
+	lacks(t, out, `"main"`)
 	sh.want(2, "doctor --grants --database sec", `--database: there is no "sec" in the configuration: there are main, ci`)
 	sh.want(2, "doctor --database ci", "--database is for --grants")
 }

@@ -109,8 +109,6 @@ func TestCompletion_OffersNamesAndFilesOnlyWhereFilesAreMeant(t *testing.T) {
 			name, _, _ := strings.Cut(strings.TrimSpace(one), "\t")
 			got = append(got, name)
 		}
-		if text := strings.Join(got, " "); text != offered {
-			t.Errorf("%q: %q, want %q (%s)", line, text, offered, errOut)
-		}
+		equal(t, strings.Join(got, " "), offered, line, errOut)
 	}
 }

@@ -27,9 +27,5 @@ func TestInit_OnATerminalItAsksUntilADatabaseAnswers(t *testing.T) {
 		t.Fatalf("exit %d: %s", code, out.String())
 	}
 	content := servicetest.Must(os.ReadFile(file))(t)
-	for _, part := range []string{"use: gitlab\n", `listen: '127.0.0.1:0'`, dir + "/rules.yml", url} {
-		if !strings.Contains(string(content), part) {
-			t.Errorf("%s is not in %s", part, content)
-		}
-	}
+	contains(t, string(content), "use: gitlab\n", `listen: '127.0.0.1:0'`, dir+"/rules.yml", url)
 }

@@ -28,9 +28,7 @@ func wantNoGitLab(t *testing.T, what, text string) {
 		t.Errorf("%s: nothing", what)
 	}
 	for line := range strings.Lines(text) {
-		if found := gitlabsWords.FindString(line); found != "" {
-			t.Errorf("%s speaks of %q: %s", what, found, line)
-		}
+		equal(t, gitlabsWords.FindString(line), "", "speaks of", what, line)
 	}
 }
 
@@ -81,9 +79,7 @@ func TestInit_FromAnEmptyDatabaseToCleanedChildrenWithoutAWordOfGitLab(t *testin
 	execute(t, conn, `DELETE FROM orders WHERE id = 1`)
 	r.want(0, "run "+worker+" --dry-run"+with, "order_items.order_id")
 	r.want(0, "run "+worker+with, "deleted rows 3")
-	if left := column(t, conn, `SELECT count(*)::text FROM order_items WHERE order_id = 1`); left != "0" {
-		t.Errorf("%s children are left", left)
-	}
+	equal(t, column(t, conn, `SELECT count(*)::text FROM order_items WHERE order_id = 1`), "0", "children are left")
 	wantNoGitLab(t, "the schemas", column(t, conn, `SELECT nspname::text FROM pg_namespace`))
 	wantNoGitLab(t, "maintenance", column(t, conn, `SELECT relname::text FROM pg_class
 		WHERE relnamespace = 'maintenance'::regnamespace`))
@@ -103,9 +99,7 @@ func TestInit_FromAnEmptyDatabaseToCleanedChildrenWithoutAWordOfGitLab(t *testin
 	r.want(1, "jobs"+with, "use: loose_foreign_keys")
 	r.want(2, "run ghost_user_migration"+with, "use: gitlab")
 	sh.want(0, "doctor"+with)
-	if strings.Contains(r.log.String(), `"level":"ERROR"`) {
-		t.Error(r.log.String())
-	}
+	lacks(t, r.log.String(), `"level":"ERROR"`)
 	// What is there stays, and the other use adds what is missing.
 	sh.set("CARETAKER_USE", "gitlab")
 	sh.want(0, "migrate"+with, "main/00010_jobs_and_protections.sql", "queue/001")

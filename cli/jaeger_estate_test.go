@@ -132,9 +132,7 @@ func (e *tracedEstate) finish(id string, run *maintenancev1.Run) (*maintenancev1
 		run = again.GetRun()
 		return run.GetState() != maintenancev1.RunState_RUN_STATE_RUNNING
 	})
-	if run.GetTraceId() != id {
-		e.t.Errorf("%s: trace %s, want the caller's", run.GetWorker(), run.GetTraceId())
-	}
+	equal(e.t, run.GetTraceId(), id, "trace", run.GetWorker())
 	return run, e.trace(id, "maintenance.run", runBatch)
 }
 

@@ -23,9 +23,7 @@ func TestLfk_FromAnEmptyDatabaseToACleanLint(t *testing.T) {
 	sh.want(0, "lfk track p", "main: trigger p_loose_fk_trigger on public.p")
 	sh.want(0, "lfk track p", "main: public.p: already tracked")
 	execute(t, sql, "CREATE INDEX ON c (p_id)")
-	if out := sh.want(0, "lfk lint"); out != "0 errors, 0 warnings\n" {
-		t.Errorf("got %q", out)
-	}
+	equal(t, sh.want(0, "lfk lint"), "0 errors, 0 warnings\n")
 	execute(t, sql, "ALTER TABLE p ENABLE TRIGGER p_loose_fk_trigger")
 	sh.want(0, "lfk lint", "warning  trigger_not_always  main  public.p", "0 errors, 1 warning\n")
 	sh.want(0, "lfk untrack p", "main: dropped trigger p_loose_fk_trigger on public.p", "warning: main: c.p_id -> p gets no more records")
@@ -127,12 +125,8 @@ func TestLfk_AbsentChildrenAreAcceptedListedAndRevoked(t *testing.T) {
 	sh.want(0, "lfk accept-absent --list", "no child table is accepted as absent\n")
 	sh.want(2, "lfk accept-absent a x", "no definition has a child table x: `caretaker lfk lint` lists those that are child_missing")
 	sh.want(1, "lfk accept-absent a c", "c is in main, where its rows are cleaned")
-	if out := sh.want(0, "lfk accept-absent a"); out != "accepted as absent: a (a.p_id -> p)\n" {
-		t.Errorf("got %q", out)
-	}
-	if out := sh.want(0, "lfk accept-absent --all"); out != "accepted as absent: b (b.p_id -> p)\n" {
-		t.Errorf("got %q", out)
-	}
+	equal(t, sh.want(0, "lfk accept-absent a"), "accepted as absent: a (a.p_id -> p)\n")
+	equal(t, sh.want(0, "lfk accept-absent --all"), "accepted as absent: b (b.p_id -> p)\n")
 	sh.want(0, "lfk accept-absent --all", "nothing new to accept\n")
 	sh.want(0, "lfk accept-absent a", "already accepted as absent: a (a.p_id -> p)\n")
 	execute(t, sql, "UPDATE maintenance.absent_children SET accepted_at = '2026-01-02 03:04:05Z', accepted_by = 'me@here'")
@@ -155,9 +149,7 @@ func TestLfk_MistakesOfUsageExitWith2(t *testing.T) {
 		sh.want(2, command)
 	}
 	sh.want(2, "lfk install --database nowhere", `unknown database "nowhere": configured are main`)
-	if help := sh.want(0, "lfk accept-absent --help"); strings.Contains(help, "--database") {
-		t.Errorf("the help names --database, which the command refuses:\n%s", help)
-	}
+	lacks(t, sh.want(0, "lfk accept-absent --help"), "--database")
 	sh.want(0, "lfk lint --help", "--database")
 }
 
@@ -199,9 +191,7 @@ func TestLfk_OnADatabaseThatIsNotMigratedSaysThatAlone(t *testing.T) {
 	sh.configured("main")
 	sh.defined("c: [{table: p, column: p_id, on_delete: async_delete}]")
 	for _, command := range []string{"lfk dead", "lfk lint"} {
-		if out := sh.want(1, command); out != "" {
-			t.Errorf("%s: got %s", command, out)
-		}
+		equal(t, sh.want(1, command), "", command)
 	}
 }
 
@@ -216,9 +206,7 @@ func TestLfk_LintKnowsThatARoundPassesNoDatabaseOver(t *testing.T) {
 	sh.set("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_SCHEDULE", "*/2 * * * *")
 	sh.want(0, "lfk lint", "warning  schedule_starves_database  ci", "0 errors, 1 warning\n")
 	sh.set("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_ROTATION", "all")
-	if out := sh.want(0, "lfk lint"); out != "0 errors, 0 warnings\n" {
-		t.Errorf("got %q", out)
-	}
+	equal(t, sh.want(0, "lfk lint"), "0 errors, 0 warnings\n")
 	sh.set("CARETAKER_DATABASES_CI_URL", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
 	code, out, errOut := sh.caretaker("lfk", "lint")
 	if code != 1 || out != "0 errors, 0 warnings; not checked: ci\n" || strings.Count(errOut, "connection refused") != 1 {

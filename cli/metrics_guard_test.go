@@ -50,9 +50,7 @@ func TestMetrics_WantTheRolesOfTheAPIBeyondLoopback(t *testing.T) {
 		}
 		w := httptest.NewRecorder()
 		guarded.ServeHTTP(w, r)
-		if w.Code != c.want {
-			t.Errorf("%+v: %d %s", c, w.Code, w.Body)
-		}
+		equal(t, w.Code, c.want, c, w.Body)
 	}
 }
 

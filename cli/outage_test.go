@@ -61,9 +61,7 @@ func TestFault_Outage_ServerThatStartsBeforeItsDatabaseGoesToWorkWithIt(t *testi
 		f = n.status(worker).GetFailing()
 		return f.GetClass() == maintenancev1.FailureClass_FAILURE_CLASS_SCHEMA
 	})
-	if f.GetMessage() != "database main is not migrated: run caretaker migrate" {
-		t.Errorf("%s", f)
-	}
+	equal(t, f.GetMessage(), "database main is not migrated: run caretaker migrate", f)
 	n.log.field(t, "database is not migrated: run caretaker migrate", "database")
 	n.wantServing(false, "without the schema")
 	migrated := time.Now()

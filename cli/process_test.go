@@ -64,9 +64,5 @@ func TestFault_Signals_InterruptCancelsTheRunThatIsWaitedFor(t *testing.T) {
 	if err := run.Wait(); err == nil || run.ProcessState.ExitCode() != 1 {
 		t.Errorf("got %v, exit %d", err, run.ProcessState.ExitCode())
 	}
-	for _, want := range []string{"cancelling run", "on main cancelled"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("%q is not in %s", want, out)
-		}
-	}
+	contains(t, out.String(), "cancelling run", "on main cancelled")
 }

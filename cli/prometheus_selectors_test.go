@@ -42,9 +42,7 @@ func TestPrometheusSelectors_AreFoundInExpressions(t *testing.T) {
 		`x > on (a, b) group_left () (max by (a, b) (y) + 60) or absent(up{j="c"})`: {`x y up{j="c"}`, "a b a b"},
 	} {
 		selectors, labels := metricSelectors(expr)
-		if got := [2]string{strings.Join(selectors, " "), strings.Join(labels, " ")}; got != want {
-			t.Errorf("%s: %q, want %q", expr, got, want)
-		}
+		equal(t, [2]string{strings.Join(selectors, " "), strings.Join(labels, " ")}, want, expr)
 	}
 }
 
@@ -104,9 +102,7 @@ func (p *prometheus) wantRules(t *testing.T) {
 	used := regexp.MustCompile(`\$labels\.([a-z_]+)`)
 	for _, r := range deployedRules(t) {
 		name := r.Alert + r.Record
-		if health[name] != "ok" {
-			t.Errorf("%s: %q", name, health[name])
-		}
+		equal(t, health[name], "ok", name)
 		var labels []string
 		for _, m := range used.FindAllStringSubmatch(r.Annotations["summary"]+r.Annotations["description"], -1) {
 			labels = append(labels, m[1])
@@ -131,9 +127,7 @@ func (p *prometheus) wantPanels(t *testing.T) {
 				continue
 			}
 			empty++
-			if !strings.Contains(panel.Description, "Empty when ") {
-				t.Errorf("%s: no data, and the description does not say when that is so: %s", panel.Title, target.Expr)
-			}
+			contains(t, panel.Description, "Empty when ")
 		}
 	}
 	if t.Logf("%d expressions, %d without data", expressions, empty); expressions < 50 {

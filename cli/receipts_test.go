@@ -3,7 +3,6 @@ package cli_test
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -46,9 +45,7 @@ func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "heads")
 	servicetest.NoError(t, os.WriteFile(file, []byte(sh.want(0, "receipts head")), 0o600))
 	sh.want(0, "receipts verify --head "+file)
-	if out := sh.want(0, "receipts head --output json"); !strings.Contains(out, `"sequence": 0`) {
-		t.Error(out)
-	}
+	contains(t, sh.want(0, "receipts head --output json"), `"sequence": 0`)
 	sh.want(2, "receipts", "missing command: list, verify or head")
 	sh.want(2, "receipts list --key 7", "--key needs --table")
 	sh.want(2, "receipts list x", "unexpected argument")

@@ -165,9 +165,7 @@ func (s *shared) value(sql string, args ...any) string {
 
 func (s *shared) want(sql, want string) {
 	s.t.Helper()
-	if got := s.value(sql); got != want {
-		s.t.Errorf("%s: %s, want %s", sql, got, want)
-	}
+	equal(s.t, s.value(sql), want, sql)
 }
 
 func (s *shared) until(sql, want string) {

@@ -42,9 +42,7 @@ func (s *shared) begin(n *node) string {
 func (s *shared) wantTakenOver(n *node) {
 	s.t.Helper()
 	left := s.value(`SELECT extract(epoch FROM expires_at - clock_timestamp()) BETWEEN 0 AND 11 FROM maintenance.leases`)
-	if left != "true" {
-		s.t.Errorf("the lease is held for 11 s at most: %s", left)
-	}
+	equal(s.t, left, "true", "the lease is held for 11 s at most")
 	refused := 0
 	eventually(s.t, "the lease is taken over", n.log, func() bool {
 		run, err := n.clean()

@@ -54,11 +54,7 @@ func TestTables_KeepWhatMattersAt80Columns(t *testing.T) {
 		}, []string{"RULE", "ASKED BY", "10-09 07:08", "destroy group", "alice"}},
 	} {
 		got := shown(t, 80, c.show, "NO_COLOR=1")
-		for _, part := range c.want {
-			if !strings.Contains(got, part) {
-				t.Errorf("%s: %q is not in\n%s", name, part, got)
-			}
-		}
+		contains(t, got, c.want...)
 		for line := range strings.Lines(got) {
 			if n := length(strings.TrimSuffix(line, "\n")); n > 80 {
 				t.Errorf("%s: a line of %d characters:\n%s", name, n, got)

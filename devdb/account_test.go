@@ -22,9 +22,7 @@ func TestAccount_PrivateTemporaryFoldersAreOpenedForPassingThrough(t *testing.T)
 	private := filepath.Join(base, "private")
 	noError(t, os.MkdirAll(private, 0o700))
 	noError(t, other().reaches(filepath.Join(private, "not", "yet", "there")))
-	if got := mode(t, private); got != 0o711 {
-		t.Errorf("mode %o", got)
-	}
+	equal(t, mode(t, private), 0o711, "mode")
 }
 
 func TestAccount_ClosedFolderElsewhereIsNamedAndLeftAlone(t *testing.T) {
@@ -47,7 +45,5 @@ func TestAccount_OwnUserNeedsNoWay(t *testing.T) {
 	private := t.TempDir()
 	noError(t, os.Chmod(private, 0o700))
 	noError(t, (account{name: "me", uid: os.Geteuid(), gid: os.Getegid()}).reaches(private))
-	if got := mode(t, private); got != 0o700 {
-		t.Errorf("mode %o", got)
-	}
+	equal(t, mode(t, private), 0o700, "mode")
 }

@@ -46,9 +46,7 @@ func TestCluster_AnEphemeralOneTakesSettingsAndIsRemovedWhenItStops(t *testing.T
 	t.Parallel()
 	c := start(t, Config{Ephemeral: true, Dir: memoryDir(), Settings: map[string]string{"max_connections": "17", "application_name": "it's \"quoted\""}})
 	for name, want := range map[string]string{"max_connections": "17", "application_name": "it's \"quoted\"", "fsync": "off", "TimeZone": "UTC", "server_encoding": "UTF8", "listen_addresses": "127.0.0.1"} {
-		if got := column(t, c.URL("postgres"), "SELECT reset_val FROM pg_settings WHERE name = '"+name+"'")[0]; got != want {
-			t.Errorf("%s is %q, want %q", name, got, want)
-		}
+		equal(t, column(t, c.URL("postgres"), "SELECT reset_val FROM pg_settings WHERE name = '"+name+"'")[0], want, name)
 	}
 	done := make(chan error)
 	go func() { done <- c.exec(context.Background(), "SELECT pg_sleep(600)") }()
@@ -92,9 +90,7 @@ func TestCluster_APersistentOne(t *testing.T) {
 			t.Error("the server answers after Stop")
 		}
 		again := start(t, Config{Dir: dir})
-		if again.URL(`odd "name`) != url {
-			t.Errorf("URL %s, before %s", again.URL(`odd "name`), url)
-		}
+		equal(t, again.URL(`odd "name`), url, "URL")
 		if got := column(t, url, "SELECT it FROM kept"); got[0] != "here" {
 			t.Errorf("kept %q", got)
 		}

@@ -49,9 +49,7 @@ type census struct {
 
 func (c census) check(t *testing.T, urls map[string]string) {
 	t.Helper()
-	if got := column(t, urls[c.database], "SELECT count(*)::text FROM "+c.from)[0]; got != strconv.Itoa(c.want) {
-		t.Errorf("%s: %s, want %d", c.what, got, c.want)
-	}
+	equal(t, column(t, urls[c.database], "SELECT count(*)::text FROM "+c.from)[0], strconv.Itoa(c.want), c.what, c.want)
 }
 
 func TestDemo_HasWorkForEachWorkerAndRowsToLeaveAlone(t *testing.T) {
@@ -175,9 +173,7 @@ func TestDemo_LoadedTwiceStaysAsItIs(t *testing.T) {
 	urls := demoEstate(t)
 	before := column(t, urls["main"], fingerprint)[0]
 	noError(t, LoadDemo(t.Context(), urls))
-	if after := column(t, urls["main"], fingerprint)[0]; after != before {
-		t.Errorf("%s, before %s", after, before)
-	}
+	equal(t, column(t, urls["main"], fingerprint)[0], before, "before")
 }
 
 func TestDemo_GoesIntoMainAloneWhenNothingElseIsConfigured(t *testing.T) {
@@ -226,7 +222,5 @@ func TestDemo_DefinitionsNameTablesAndColumnsThatExist(t *testing.T) {
 			census{child + "." + value, "main", "pg_attribute WHERE attrelid = to_regclass('" + child + "') AND attname = '" + value + "'", 1}.check(t, map[string]string{"main": url})
 		}
 	}
-	if entries != 16 {
-		t.Errorf("%d definitions, want 16", entries)
-	}
+	equal(t, entries, 16, "definitions")
 }

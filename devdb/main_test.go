@@ -39,3 +39,11 @@ func noError(tb testing.TB, err error) {
 		tb.Fatal(err)
 	}
 }
+
+// equal fails the test unless two values are the same; the message says what they are about.
+func equal[T comparable](tb testing.TB, got, want T, about ...any) {
+	tb.Helper()
+	if got != want {
+		tb.Errorf("%sgot %v, want %v", fmt.Sprintln(about...), got, want)
+	}
+}

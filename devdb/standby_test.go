@@ -35,9 +35,7 @@ func TestFault_Standby_FollowsItsPrimary(t *testing.T) {
 	becomes(t, standby.URL("postgres"), "SELECT count(*)::text FROM t", "1")
 	run(t, standby.URL("postgres"), "SELECT pg_wal_replay_resume()")
 	becomes(t, standby.URL("postgres"), "SELECT count(*)::text FROM t", "2")
-	if got := column(t, standby.URL("postgres"), "SELECT pg_is_in_recovery()::text")[0]; got != "true" {
-		t.Error("the standby is none")
-	}
+	equal(t, column(t, standby.URL("postgres"), "SELECT pg_is_in_recovery()::text")[0], "true", "the standby is none")
 }
 
 func TestFault_Standby_KilledIsGoneAndItsPrimaryNot(t *testing.T) {

@@ -59,9 +59,7 @@ func TestTrickle_StopsAddingAtTheLimit(t *testing.T) {
 	for range 3 {
 		noError(t, trickle(t.Context(), urls, time.Second))
 	}
-	if after := column(t, urls["main"], newest)[0]; after != before {
-		t.Errorf("newest namespace %s, before %s", after, before)
-	}
+	equal(t, column(t, urls["main"], newest)[0], before, "newest namespace")
 }
 
 func TestTrickle_SurvivesADatabaseError(t *testing.T) {

@@ -69,9 +69,7 @@ func TestListRuns_NoPageIsTooLargeForAClient(t *testing.T) {
 			t.Errorf("error %s", r.GetError())
 		}
 	}
-	if len(runs) != 80 {
-		t.Errorf("%d runs, want 80", len(runs))
-	}
+	equal(t, len(runs), 80, "runs")
 	answer, err := f.GetRun(t.Context(), &maintenancev1.GetRunRequest{Id: runs[0].GetId()})
 	if err != nil || answer.GetRun().GetError() != strings.Repeat("ä", 50000) {
 		t.Errorf("error of %d bytes, %v", len(answer.GetRun().GetError()), err)
@@ -101,9 +99,7 @@ func TestLists_NoPageIsTooLargeForAClient(t *testing.T) {
 			t.Errorf("error %s", said)
 		}
 	}
-	if len(jobs) != 120 {
-		t.Errorf("%d jobs, want 120", len(jobs))
-	}
+	equal(t, len(jobs), 120, "jobs")
 	answer, err := f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{Id: 1})
 	if err != nil || answer.GetJobs()[0].GetErrors()[0].GetError() != strings.Repeat("e", 6000) {
 		t.Errorf("%d bytes, %v", proto.Size(answer), err)
@@ -111,7 +107,5 @@ func TestLists_NoPageIsTooLargeForAClient(t *testing.T) {
 	f.exec(`INSERT INTO maintenance.fires (worker, fire_time, claimed_by, outcome, reason)
 		SELECT $1, now() - i * interval '1 minute', '', 'skipped', repeat('r', 9000) FROM generate_series(1, 600) i`, worker)
 	fires := entries(f, f.ListFires, &maintenancev1.ListFiresRequest{PageSize: 1000}, (*maintenancev1.ListFiresResponse).GetFires)
-	if len(fires) != 600 {
-		t.Errorf("%d fires, want 600", len(fires))
-	}
+	equal(t, len(fires), 600, "fires")
 }

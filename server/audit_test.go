@@ -86,12 +86,8 @@ func TestAudit_ComesInPagesFromATimeOn(t *testing.T) {
 	const all = "11 10 9 8 7 6 5 4 3 2 1 0"
 	hour := timestamppb.New(timeOf(t, "2026-11-01T02:00:00Z"))
 	for _, size := range []int32{1, 2, 5, 0, 100_000} {
-		if got := read(size, nil); got != all {
-			t.Errorf("by %d: %s", size, got)
-		}
-		if got := read(size, hour); got != "11 10 9 8 7 6" {
-			t.Errorf("by %d since then: %s", size, got)
-		}
+		equal(t, read(size, nil), all, size)
+		equal(t, read(size, hour), "11 10 9 8 7 6", size)
 	}
 }
 
@@ -100,11 +96,8 @@ func TestAudit_WhatMainDoesNotTakeIsInTheLog(t *testing.T) {
 	f.main.Close()
 	_, err := f.PauseWorker(as(t.Context(), "operator-token"), &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "outage"})
 	f.failure(err, 14, "DATABASE_UNREACHABLE")
-	for _, part := range []string{`"msg":"audit entry not stored, it is here alone"`, `"by":"operator"`, `"action":"PauseWorker"`, `"reason":"outage"`, `"outcome":"UNAVAILABLE DATABASE_UNREACHABLE"`} {
-		if !strings.Contains(f.log.String(), part) {
-			t.Errorf("%s is not in %s", part, f.log)
-		}
-	}
+	contains(t, f.log.String(), `"msg":"audit entry not stored, it is here alone"`, `"by":"operator"`, `"action":"PauseWorker"`,
+		`"reason":"outage"`, `"outcome":"UNAVAILABLE DATABASE_UNREACHABLE"`)
 }
 
 // A run goes on without its caller.
@@ -130,9 +123,7 @@ func TestAudit_IsWrittenBeforeTheCallDoesAnythingAndAlsoIfTheClientHasGone(t *te
 	if n := f.count(`SELECT count(*) FROM maintenance.audit a JOIN maintenance.runs r ON a.reason LIKE '% run=' || r.id`); n != 1 {
 		t.Errorf("%d entries name the run that was started", n)
 	}
-	if n := f.count(`SELECT (counts ->> 'deleted_rows')::integer FROM maintenance.runs`); n != 1 {
-		t.Errorf("the run has deleted %d rows", n)
-	}
+	equal(t, f.count(`SELECT (counts ->> 'deleted_rows')::integer FROM maintenance.runs`), 1, "the run has deleted")
 }
 
 func TestAudit_ARefusedClientCannotFillIt(t *testing.T) {
@@ -144,9 +135,7 @@ func TestAudit_ARefusedClientCannotFillIt(t *testing.T) {
 	if got := f.audited(); len(got) != 4 || !strings.HasPrefix(got[3], "operator|") {
 		t.Errorf("got %q, want three entries of the viewer and one of the operator", got)
 	}
-	if n := strings.Count(f.log.String(), `"grpc.code":"PermissionDenied"`); n != 11 {
-		t.Errorf("%d calls are in the log", n)
-	}
+	equal(t, strings.Count(f.log.String(), `"grpc.code":"PermissionDenied"`), 11, "calls are in the log")
 	for range 10 {
 		f.failure(second(f.RetryJob(as(t.Context(), "operator-token"), &maintenancev1.RetryJobRequest{Id: 9})), 5, "UNKNOWN_JOB")
 	}

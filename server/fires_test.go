@@ -18,9 +18,7 @@ func TestListFires_PagesThroughTheLedger(t *testing.T) {
 		return f.GetFireTime().AsTime().Format("15:04") + " " + f.GetWorker()[:5]
 	})
 	want := "01:00 ghost 00:05 loose 00:05 ghost 00:04 loose 00:04 ghost 00:03 loose 00:03 ghost 00:02 loose 00:02 ghost 00:01 loose 00:01 ghost"
-	if got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	equal(t, got, want)
 	answer, err := f.ListFires(t.Context(), &maintenancev1.ListFiresRequest{
 		Worker: "ghost_user_migration", Outcome: maintenancev1.FireOutcome_FIRE_OUTCOME_RAN,
 	})

@@ -64,9 +64,7 @@ func TestRoles_AStreamEndsWhenItsTokenDoes(t *testing.T) {
 			_, err = stream.Recv()
 		}
 		info := detail[*errdetails.ErrorInfo](f.failure(err, codes.Unauthenticated, "UNAUTHENTICATED"))
-		if info.GetMetadata()["token"] != problem {
-			t.Errorf("got %v, want %s", err, problem)
-		}
+		equal(t, info.GetMetadata()["token"], problem, err)
 	}
 	if err := ask(); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("reflection goes on: %v", err)
@@ -91,9 +89,7 @@ func TestRoles_ReflectionWantsAViewerAndHealthNobody(t *testing.T) {
 			_ = stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: list})
 			_, err = stream.Recv()
 		}
-		if status.Code(err) != want {
-			t.Errorf("reflection with %q: %v, want %v", token, err, want)
-		}
+		equal(t, status.Code(err), want, "reflection with", token, err)
 		health := healthv1.NewHealthClient(f.conn)
 		answer, err := health.Check(as(t.Context(), token), &healthv1.HealthCheckRequest{})
 		if err != nil || answer.GetStatus() != healthv1.HealthCheckResponse_SERVING {

@@ -75,9 +75,7 @@ func TestRetryJob_MakesItAvailableUnlessThereIsAnother(t *testing.T) {
 	f.queued(1, "delete_user", "scheduled", `{"user_id": 1}`)
 	f.exec(`UPDATE maintenance.river_job SET unique_key = '\x01', unique_states = B'11110101'`)
 	s := f.failure(second(f.RetryJob(t.Context(), &maintenancev1.RetryJobRequest{Id: 1})), codes.FailedPrecondition, "DUPLICATE_JOB")
-	if !strings.Contains(s.Message(), "job 2") {
-		t.Errorf("%s does not name the job", s.Message())
-	}
+	contains(t, s.Message(), "job 2")
 }
 
 func TestGetJob_IsTheWholeJob(t *testing.T) {
@@ -116,9 +114,7 @@ func TestListJobs_PagesThroughThoseOfAStateAndATime(t *testing.T) {
 		"":          {JobState: maintenancev1.JobState_JOB_STATE_COMPLETED, Since: day(3)},
 	} {
 		r.PageSize = 2
-		if got := joined(entries(f, f.ListJobs, r, (*maintenancev1.ListJobsResponse).GetJobs), idOf); got != want {
-			t.Errorf("%v: got %s, want %s", r, got, want)
-		}
+		equal(t, joined(entries(f, f.ListJobs, r, (*maintenancev1.ListJobsResponse).GetJobs), idOf), want, r)
 	}
 	answer, err := f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{Id: 2})
 	if err != nil || len(answer.GetJobs()) != 1 || answer.GetJobs()[0].GetId() != 2 || answer.GetNextPageToken() != "" {

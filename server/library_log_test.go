@@ -3,7 +3,6 @@ package server
 import (
 	"bytes"
 	"log/slog"
-	"strings"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -15,7 +14,5 @@ func TestGRPCErrors_AreLinesOfTheLog(t *testing.T) {
 	slog.SetDefault(slog.New(slog.NewJSONHandler(&said, nil)))
 	defer slog.SetDefault(before)
 	servicetest.Must((grpcErrors{}).Write([]byte("2026/11/22 04:05:06 ERROR: [transport] it broke\n")))(t)
-	if !strings.Contains(said.String(), `"level":"WARN","msg":"gRPC error outside a call","error":"[transport] it broke"}`) {
-		t.Errorf("said %s", &said)
-	}
+	contains(t, said.String(), `"level":"WARN","msg":"gRPC error outside a call","error":"[transport] it broke"}`)
 }

@@ -46,9 +46,7 @@ func TestLimits_ARequestThatIsTooLargeIsRefused(t *testing.T) {
 	if err := pause(8 << 20); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("beyond what is read: %v", err)
 	}
-	if n := f.count(`SELECT count(*) FROM maintenance.pauses`); n != 0 {
-		t.Errorf("%d pauses", n)
-	}
+	equal(t, f.count(`SELECT count(*) FROM maintenance.pauses`), 0, "pauses")
 }
 
 func TestLimits_AStreamReadsNoMoreThanACall(t *testing.T) {
@@ -84,9 +82,7 @@ func TestLimits_ALongTextDoesNotComeBack(t *testing.T) {
 	if got := detail[*errdetails.ErrorInfo](s).GetMetadata()["worker"]; len(got) > maxTarget+len("…") || len(s.Message()) > 2*maxTarget {
 		t.Errorf("%d bytes came back, and a message of %d", len(got), len(s.Message()))
 	}
-	if strings.Contains(f.log.String(), long) {
-		t.Error("the log has it")
-	}
+	lacks(t, f.log.String(), long)
 	if n := f.count(`SELECT coalesce(max(length(target)), 0) FROM maintenance.audit`); n > maxTarget+1 {
 		t.Errorf("the audit has %d characters", n)
 	}
@@ -201,9 +197,7 @@ func TestLimits_CallsThatDoMuchAreRationedByClient(t *testing.T) {
 	for range 5 {
 		servicetest.Must(f.GetStatus(as(t.Context(), "operator-token"), &maintenancev1.GetStatusRequest{}))(t)
 	}
-	if n := f.count(`SELECT count(*) FROM maintenance.audit`); n != 4 {
-		t.Errorf("%d entries of the audit, want those of the 4 calls that were let through", n)
-	}
+	equal(t, f.count(`SELECT count(*) FROM maintenance.audit`), 4, "entries of the audit, those of the 4 calls that were let through")
 	if usual := start(t).server.rates.limits; usual != usualLimits() || usual.rate != 20 || usual.burst != 200 {
 		t.Errorf("got %+v", usual)
 	}

@@ -47,9 +47,7 @@ func TestRunBatch_TheSameRequestIDIsTheSameRun(t *testing.T) {
 	f := start(t)
 	id := strings.Repeat("ä", 128)
 	first, second := f.run(&maintenancev1.RunBatchRequest{RequestId: id}), f.run(&maintenancev1.RunBatchRequest{RequestId: id})
-	if first.GetId() != second.GetId() {
-		t.Errorf("got runs %s and %s", first.GetId(), second.GetId())
-	}
+	equal(t, first.GetId(), second.GetId(), "runs")
 	_, err := f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker, RequestId: id, DryRun: true})
 	info := detail[*errdetails.ErrorInfo](f.failure(err, codes.AlreadyExists, "REQUEST_ID_REUSED")).GetMetadata()
 	if info["run_id"] != first.GetId() || info["worker"] != worker || info["dry_run"] != "false" {
@@ -123,9 +121,7 @@ func TestCancelRun_StopsTheRun(t *testing.T) {
 	stream := servicetest.Must(f.WatchRun(t.Context(), &maintenancev1.WatchRunRequest{Id: run.GetId()}))(t)
 	for sequence := int64(1); ; sequence++ {
 		event := servicetest.Must(stream.Recv())(t)
-		if event.GetSequence() != sequence {
-			t.Errorf("got the sequence %d, want %d", event.GetSequence(), sequence)
-		}
+		equal(t, event.GetSequence(), sequence, "sequence")
 		if event.GetRun().GetState() == maintenancev1.RunState_RUN_STATE_CANCELLED {
 			if !strings.HasPrefix(event.GetRun().GetError(), "cancelled by bufconn, ") {
 				t.Errorf("the run does not say who cancelled it: %q", event.GetRun().GetError())

@@ -36,9 +36,7 @@ func TestOutside_IsListedByJobAndRunAndMarkedAsDone(t *testing.T) {
 		{&maintenancev1.ListOutsideRequest{JobId: 77}, ""},
 	} {
 		c.request.PageSize = 2
-		if got := joined(entries(f, f.ListOutside, c.request, (*maintenancev1.ListOutsideResponse).GetPaths), idOf); got != c.want {
-			t.Errorf("%v: %s, want %s", c.request, got, c.want)
-		}
+		equal(t, joined(entries(f, f.ListOutside, c.request, (*maintenancev1.ListOutsideResponse).GetPaths), idOf), c.want, c.request)
 	}
 	job, err := f.GetJob(t.Context(), &maintenancev1.GetJobRequest{Id: 1})
 	if o := job.GetJob().GetOutside(); err != nil || o.GetAll() != 6 || o.GetPending() != 3 || job.GetJob().GetDuration().AsDuration().Seconds() != 61.5 {

@@ -21,9 +21,7 @@ func TestPauseWorker_PausesUntilItIsResumed(t *testing.T) {
 	if p.GetReason() != "repairs" || p.GetBy() == "" || p.GetUntil().AsTime().Sub(p.GetSince().AsTime()).Round(time.Minute) != time.Hour {
 		t.Errorf("got %v", p)
 	}
-	if paused.GetWorker().GetCondition() != maintenancev1.Condition_CONDITION_PAUSED {
-		t.Errorf("got %v", paused)
-	}
+	equal(t, paused.GetWorker().GetCondition(), maintenancev1.Condition_CONDITION_PAUSED, paused)
 	for range 2 {
 		resumed, err := f.ResumeWorker(t.Context(), &maintenancev1.ResumeWorkerRequest{Worker: worker})
 		if err != nil || resumed.GetWorker().GetPaused() != nil {
@@ -47,9 +45,7 @@ func TestPauseWorker_SaysWhoHasPaused(t *testing.T) {
 		}
 		paused := servicetest.Must(f.PauseWorker(ctx, &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "repairs"}))(t)
 		name, _, _ := strings.Cut(paused.GetWorker().GetPaused().GetBy(), "bufconn")
-		if name != want {
-			t.Errorf("%q: by %q, want %q and the address", said, name, want)
-		}
+		equal(t, name, want, said)
 	}
 }
 

@@ -78,7 +78,5 @@ func TestPlanDeletion_SaysWhatWouldGo(t *testing.T) {
 	_, err = plan("group", 5)
 	f.failure(err, codes.FailedPrecondition, "WORKER_NOT_CONFIGURED")
 	s := f.failure(clientError(t.Context(), &service.PlansBusyError{}), codes.ResourceExhausted, "PLANS_BUSY")
-	if wait := detail[*errdetails.RetryInfo](s).GetRetryDelay().AsDuration(); wait != 3*time.Second {
-		t.Errorf("try again in %s", wait)
-	}
+	equal(t, detail[*errdetails.RetryInfo](s).GetRetryDelay().AsDuration(), 3*time.Second, "retry delay")
 }

@@ -2,7 +2,6 @@ package server
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -40,12 +39,8 @@ func TestProtectTarget_HoldsUntilItIsUnprotectedOrItsTimeIsOver(t *testing.T) {
 	for _, id := range []int64{30, 9, 1 << 40} {
 		f.protect("group", id)
 	}
-	if got := f.protections(""); got != "group 9 group 30 group 1099511627776 user 7" {
-		t.Errorf("got %s", got)
-	}
-	if got := f.protections("user"); got != "user 7" {
-		t.Errorf("got %s", got)
-	}
+	equal(t, f.protections(""), "group 9 group 30 group 1099511627776 user 7")
+	equal(t, f.protections("user"), "user 7")
 	shorter, err := f.ProtectTarget(t.Context(), &maintenancev1.ProtectTargetRequest{
 		Kind: "group", Id: 30, Reason: "shorter", Ttl: durationpb.New(time.Second),
 	})
@@ -65,9 +60,7 @@ func TestProtectTarget_HoldsUntilItIsUnprotectedOrItsTimeIsOver(t *testing.T) {
 	if err != nil || ended.GetProtection().GetId() != 30 || ended.GetProtection().GetReason() != "evidence" {
 		t.Errorf("got %v, %v", ended, err)
 	}
-	if got := f.protections(""); got != "group 1099511627776 user 7" {
-		t.Errorf("got %s", got)
-	}
+	equal(t, f.protections(""), "group 1099511627776 user 7")
 	for _, id := range []int64{9, 30, 7} {
 		_, err := f.UnprotectTarget(t.Context(), &maintenancev1.UnprotectTargetRequest{Kind: "group", Id: id})
 		f.failure(err, codes.NotFound, "UNKNOWN_PROTECTION")
@@ -86,16 +79,12 @@ func TestProtectTarget_IsTooLateOnceTheDeletionHasBegun(t *testing.T) {
 			_, err := f.ProtectTarget(t.Context(),
 				&maintenancev1.ProtectTargetRequest{Kind: kind, Id: id, Reason: "too late"})
 			s := f.failure(err, codes.FailedPrecondition, "DELETION_BEGUN")
-			if !strings.Contains(s.Message(), fmt.Sprint(kind, " ", id)) {
-				t.Errorf("%s does not say what of", s.Message())
-			}
+			contains(t, s.Message(), fmt.Sprint(kind, " ", id))
 		}
 	}
 	f.protect("group", 1)
 	f.protect("user", 8)
-	if got := f.protections(""); got != "group 1 user 8" {
-		t.Errorf("got %s", got)
-	}
+	equal(t, f.protections(""), "group 1 user 8")
 }
 
 func TestProtectTarget_WaitsForWhoeverDecidesAboutTheTarget(t *testing.T) {
@@ -120,7 +109,5 @@ func TestProtectTarget_WaitsForWhoeverDecidesAboutTheTarget(t *testing.T) {
 	f.exec(`INSERT INTO maintenance.group_removals (group_id) VALUES (1)`)
 	f.exec(`COMMIT`)
 	f.failure(<-answer, codes.FailedPrecondition, "DELETION_BEGUN")
-	if got := f.protections(""); got != "" {
-		t.Errorf("protected all the same: %v", got)
-	}
+	equal(t, f.protections(""), "", "protected all the same")
 }

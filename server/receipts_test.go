@@ -19,9 +19,7 @@ func TestListReceipts_APageHasABoundOfKeys(t *testing.T) {
 			answer := servicetest.Must(f.ListReceipts(t.Context(), request))(t)
 			pages, token = append(pages, len(answer.GetReceipts())), answer.GetNextPageToken()
 		}
-		if fmt.Sprint(pages) != "[3 2]" {
-			t.Errorf("pages of %v receipts", pages)
-		}
+		equal(t, fmt.Sprint(pages), "[3 2]", "pages of", pages)
 	}
 }
 
@@ -46,9 +44,7 @@ func TestListReceipts_PagesThroughThemWithFilters(t *testing.T) {
 		got := joined(entries(f, f.ListReceipts, c.request, (*maintenancev1.ListReceiptsResponse).GetReceipts), func(r *maintenancev1.Receipt) string {
 			return fmt.Sprint(r.GetSequence())
 		})
-		if got != c.want {
-			t.Errorf("%v: %s, want %s", c.request, got, c.want)
-		}
+		equal(t, got, c.want, c.request)
 	}
 	one := servicetest.Must(f.ListReceipts(t.Context(), &maintenancev1.ListReceiptsRequest{PageSize: 1}))(t)
 	r := one.GetReceipts()[0]

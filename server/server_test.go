@@ -53,15 +53,11 @@ func (f *fixture) health(name string) healthv1.HealthCheckResponse_ServingStatus
 func TestHealth_IsServedUntilTheServerDrains(t *testing.T) {
 	f := start(t)
 	for _, name := range []string{"", "maintenance.v1.MaintenanceService"} {
-		if got := f.health(name); got != healthv1.HealthCheckResponse_SERVING {
-			t.Errorf("%q: got %s", name, got)
-		}
+		equal(t, f.health(name), healthv1.HealthCheckResponse_SERVING, name)
 	}
 	f.server.Drain()
 	for _, name := range []string{"", "maintenance.v1.MaintenanceService"} {
-		if got := f.health(name); got != healthv1.HealthCheckResponse_NOT_SERVING {
-			t.Errorf("%q: got %s", name, got)
-		}
+		equal(t, f.health(name), healthv1.HealthCheckResponse_NOT_SERVING, name)
 	}
 	if _, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}); err != nil {
 		t.Errorf("a draining server answers: %v", err)
@@ -90,11 +86,7 @@ func TestErrors_UnexpectedOnesAndMissingTablesAreInTheLog(t *testing.T) {
 	if want := "database main lacks tables or columns of this version: run caretaker migrate"; s.Message() != want {
 		t.Errorf("got %q, want %q", s.Message(), want)
 	}
-	for _, state := range []string{"22012", "42P01"} {
-		if !strings.Contains(f.log.String(), state) {
-			t.Errorf("the log does not say what happened (%s): %s", state, f.log.String())
-		}
-	}
+	contains(t, f.log.String(), "22012", "42P01")
 }
 
 func TestRecovered_APanicEndsOneCall(t *testing.T) {
@@ -162,9 +154,7 @@ func TestLog_HasOneLineACallAndNoneForHealth(t *testing.T) {
 	line := map[string]any{}
 	servicetest.NoError(t, json.Unmarshal([]byte(lines[0]), &line))
 	for key, want := range map[string]string{"grpc.method": "RunBatch", "grpc.code": "OK", "worker": worker, "request_id": "mine", "outcome": "succeeded"} {
-		if line[key] != want {
-			t.Errorf("%s is %v in %s", key, line[key], lines[0])
-		}
+		equal(t, line[key], any(want), key, lines[0])
 	}
 }
 

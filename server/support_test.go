@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -153,9 +154,7 @@ func (f *fixture) failure(err error, code codes.Code, reason string) *status.Sta
 		f.t.Errorf("got %v with %v, want %s, %s", err, info, code, reason)
 	}
 	for _, forbidden := range []string{"SQLSTATE", "SELECT", "pgx", "pgconn", "127.0.0.1:"} {
-		if strings.Contains(s.Message(), forbidden) {
-			f.t.Errorf("the message has %s: %s", forbidden, s.Message())
-		}
+		lacks(f.t, s.Message(), forbidden)
 	}
 	return s
 }
@@ -231,4 +230,30 @@ func timeOf(t *testing.T, text string) time.Time {
 	t.Helper()
 	at := servicetest.Must(time.Parse(time.RFC3339, text))(t)
 	return at
+}
+
+// equal fails the test unless two values are the same; the message says what they are about.
+func equal[T comparable](tb testing.TB, got, want T, about ...any) {
+	tb.Helper()
+	if got != want {
+		tb.Errorf("%sgot %v, want %v", fmt.Sprintln(about...), got, want)
+	}
+}
+
+// contains fails the test unless a text has all parts.
+func contains(tb testing.TB, text string, parts ...string) {
+	tb.Helper()
+	for _, p := range parts {
+		if !strings.Contains(text, p) {
+			tb.Errorf("%q is not in\n%s", p, text)
+		}
+	}
+}
+
+// lacks fails the test if a text has the part.
+func lacks(tb testing.TB, text, part string) {
+	tb.Helper()
+	if strings.Contains(text, part) {
+		tb.Errorf("%q is in\n%s", part, text)
+	}
 }

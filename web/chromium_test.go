@@ -45,9 +45,7 @@ func TestChromium_ShowsWhatStatusAndRunsSay(t *testing.T) {
 			"Due": number(s.Backlog.Due), "Deferred": number(s.Backlog.Deferred), "Dead": number(s.Backlog.Dead),
 		}
 		for label, text := range want {
-			if rows[i][label] != text {
-				t.Errorf("%s: %s is %q, want %q", s.Worker, label, rows[i][label], text)
-			}
+			equal(t, rows[i][label], text, s.Worker, label)
 		}
 		if !strings.HasPrefix(rows[i]["Worker"], s.Worker) || !strings.HasPrefix(rows[i]["Condition"], words(s.Condition)) {
 			t.Errorf("%s: got %v", s.Worker, rows[i])
@@ -90,9 +88,7 @@ func TestChromium_RefreshKeepsThePlaceAndRunsNoScriptOfOthers(t *testing.T) {
 	if !script[bool](b, `return window.mark === 1 && window.scrollY === 300 && !window.evil && document.activeElement.getAttribute("href") === "/workers/`+tokens+`"`) {
 		t.Error("the page was loaded anew, has lost its place, or ran a script that somebody wrote")
 	}
-	if got := script[string](b, `return document.querySelector("#worker-`+tokens+` .detail").innerText`); !strings.Contains(got, evil) {
-		t.Errorf("the reason is not shown as it is: %s", got)
-	}
+	contains(t, script[string](b, `return document.querySelector("#worker-`+tokens+` .detail").innerText`), evil)
 	b.open(f.url + "/workers/" + tokens)
 	if script[bool](b, `return !!window.evil || document.images.length > 0`) {
 		t.Error("a script ran, or an image was made")

@@ -18,7 +18,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestEveryAnswer_ForbidsForeignContent(t *testing.T) {
+func TestEveryAnswer_ForbidsForeignContentNamesAndChanges(t *testing.T) {
 	t.Parallel()
 	f := start(t)
 	for _, path := range []string{"/", "/nothing"} {
@@ -28,16 +28,10 @@ func TestEveryAnswer_ForbidsForeignContent(t *testing.T) {
 			t.Errorf("%s: %v", path, h)
 		}
 		for _, foreign := range []string{"http://", "style=", " onclick", "<script>"} {
-			if strings.Contains(strings.ReplaceAll(body, "http://www.w3.org", ""), foreign) {
-				t.Errorf("%s: has %s", path, foreign)
-			}
+			lacks(t, strings.ReplaceAll(body, "http://www.w3.org", ""), foreign)
 		}
 	}
-}
-
-func TestOnlyReading_IsAllowed(t *testing.T) {
-	t.Parallel()
-	f := start(t)
+	// Only reading is allowed.
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions} {
 		if answer, _ := f.request(method, "/"); answer.StatusCode != http.StatusMethodNotAllowed || answer.Header.Get("Allow") != "GET, HEAD" {
 			t.Errorf("%s: %s", method, answer.Status)
@@ -46,15 +40,40 @@ func TestOnlyReading_IsAllowed(t *testing.T) {
 	if answer, body := f.request(http.MethodHead, "/"); answer.StatusCode != http.StatusOK || body != "" {
 		t.Errorf("HEAD: %s, %q", answer.Status, body)
 	}
-}
-
-func TestForeignNames_AreRefusedOnLoopback(t *testing.T) {
-	t.Parallel()
-	f := start(t)
+	// Foreign names are refused on loopback.
 	for host, want := range map[string]int{"evil.example": 421, "localhost:1": 200, "127.0.0.1": 200, "[::1]:81": 200, "evil.example:81": 421} {
 		if answer, _ := f.request(http.MethodGet, "/", func(r *http.Request) { r.Host = host }); answer.StatusCode != want {
 			t.Errorf("%s: %s", host, answer.Status)
 		}
+	}
+	// What there is not is not found.
+	for _, path := range []string{
+		"/nothing", "/workers/nobody", "/runs/1", "/runs/01a1fc25-49b4-7a5a-9f8b-d9d55372381d", "/jobs/x", "/jobs/0", "/jobs/-1", "/jobs/9223372036854775807",
+		"/static/style.css", "/static/../templates/run.html",
+	} {
+		if answer, _ := f.request(http.MethodGet, path); answer.StatusCode != http.StatusNotFound {
+			t.Errorf("%s: %s", path, answer.Status)
+		}
+	}
+	// Assets are kept for ever by their content.
+	body := f.page("/")
+	for _, marker := range []string{`href="/static/style-`, `src="/static/refresh-`, `href="/static/icon-`} {
+		_, rest, found := strings.Cut(body, marker)
+		rest, _, _ = strings.Cut(rest, `"`)
+		path := strings.SplitN(marker, `"`, 2)[1] + rest
+		answer, content := f.request(http.MethodGet, path)
+		if !found || answer.StatusCode != http.StatusOK || content == "" || !strings.Contains(answer.Header.Get("Cache-Control"), "immutable") {
+			t.Errorf("%s: %s, %v", path, answer.Status, answer.Header)
+		}
+	}
+	// The TLS of the site is its own.
+	shared := &tls.Config{MinVersion: tls.VersionTLS12}
+	config := f.site.config
+	config.TLS = shared
+	site := servicetest.Must(New(config))(t)
+	defer site.stop()
+	if site.server.TLSConfig == shared {
+		t.Error("a server changes the TLS of others")
 	}
 }
 
@@ -84,19 +103,6 @@ func TestToken_IsNeededAsBearerOrPassword(t *testing.T) {
 				t.Errorf("%s %s: %s", name, path, answer.Status)
 			}
 		}
-	}
-}
-
-func TestTLS_IsTheSitesOwn(t *testing.T) {
-	t.Parallel()
-	shared := &tls.Config{MinVersion: tls.VersionTLS12}
-	f := start(t)
-	config := f.site.config
-	config.TLS = shared
-	site := servicetest.Must(New(config))(t)
-	defer site.stop()
-	if site.server.TLSConfig == shared {
-		t.Error("a server changes the TLS of others")
 	}
 }
 
@@ -139,8 +145,6 @@ func TestRoles_OfThePageAreThoseOfTheAPI(t *testing.T) {
 		c.who(r)
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, r)
-		if w.Code != c.want {
-			t.Errorf("%s: %d, want %d: %s", name, w.Code, c.want, w.Body)
-		}
+		equal(t, w.Code, c.want, name, w.Body)
 	}
 }

@@ -48,9 +48,7 @@ func TestPlan_IsWhatTheServiceSaysAndWritesNothing(t *testing.T) {
 		}
 	}
 	f.page(fmt.Sprintf("/plan/user/%d", user), "It would not go now: PROTECTED", "evidence &lt;b&gt;")
-	if content() != before {
-		t.Error("a plan has written")
-	}
+	equal(t, content(), before, "a plan has written")
 }
 
 func TestPlan_SaysWhyThereIsNone(t *testing.T) {
@@ -124,9 +122,7 @@ func TestPlan_IsOneClickFromWhateverIsToGo(t *testing.T) {
 	f.page("/workers/placeholder_user_cleanup/dead", `href="/plan/placeholder/`)
 	f.exec(`INSERT INTO maintenance.dead_records (id, fully_qualified_table_name, primary_key_value, definition, sqlstate, message,
 		failures, recorded_at, dead_at) VALUES (1, 'public.users', 77, 'notes.author_id', '23503', '', 10, now(), now())`)
-	if body := f.page("/workers/" + keys + "/dead"); strings.Contains(body, "/plan/") {
-		t.Errorf("a record has a plan:\n%s", body)
-	}
+	lacks(t, f.page("/workers/"+keys+"/dead"), "/plan/")
 }
 
 func TestPlannedBy_IsTheTargetOfAJobThatMayStillRun(t *testing.T) {
@@ -137,9 +133,7 @@ func TestPlannedBy_IsTheTargetOfAJobThatMayStillRun(t *testing.T) {
 		"/plan/placeholder/9": {Kind: repo.DeletePlaceholderUser{}.Kind(), Args: []byte(`{"placeholder_user_id": 9}`)},
 		"":                    {Kind: repo.ContinueInactiveTokenDeletion{}.Kind(), Args: []byte(`{"pass_id": 9}`)},
 	} {
-		if got := plannedBy(j); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		equal(t, plannedBy(j), want)
 	}
 	if got := plannedBy(service.Job{Kind: repo.DeleteUser{}.Kind(), Args: []byte(`{"user_id": 7}`), State: "completed"}); got != "" {
 		t.Errorf("the user is gone: %s", got)

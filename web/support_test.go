@@ -167,9 +167,7 @@ func (f *fixture) request(method, path string, change ...func(*http.Request)) (r
 func (f *fixture) page(path string, parts ...string) string {
 	f.t.Helper()
 	answer, body := f.request(http.MethodGet, path)
-	if answer.StatusCode != http.StatusOK {
-		f.t.Errorf("%s: %s", path, answer.Status)
-	}
+	equal(f.t, answer.StatusCode, http.StatusOK, path, answer.Status)
 	for _, p := range parts {
 		if !strings.Contains(body, p) {
 			f.t.Errorf("%s: %q is not in\n%s", path, p, body)
@@ -192,4 +190,30 @@ func (f *fixture) fresh() {
 	f.site.pages.recent.mu.Lock()
 	defer f.site.pages.recent.mu.Unlock()
 	clear(f.site.pages.recent.known)
+}
+
+// equal fails the test unless two values are the same; the message says what they are about.
+func equal[T comparable](tb testing.TB, got, want T, about ...any) {
+	tb.Helper()
+	if got != want {
+		tb.Errorf("%sgot %v, want %v", fmt.Sprintln(about...), got, want)
+	}
+}
+
+// contains fails the test unless a text has all parts.
+func contains(tb testing.TB, text string, parts ...string) {
+	tb.Helper()
+	for _, p := range parts {
+		if !strings.Contains(text, p) {
+			tb.Errorf("%q is not in\n%s", p, text)
+		}
+	}
+}
+
+// lacks fails the test if a text has the part.
+func lacks(tb testing.TB, text, part string) {
+	tb.Helper()
+	if strings.Contains(text, part) {
+		tb.Errorf("%q is in\n%s", part, text)
+	}
 }
