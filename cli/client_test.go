@@ -89,14 +89,7 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	r.want(2, "runs nobody", `unknown worker "nobody"`)
 	r.want(2, "runs "+worker+" --worker other", "name one worker")
 	r.want(0, "leases "+worker, worker+"/main")
-}
-
-func TestClient_OutputJSONIsTheAnswer(t *testing.T) {
-	sh := newShell(t)
-	sh.prepared()
-	sh.defined(oneKey)
-	r := sh.serving()
-	id := runID(t, document(t, r.want(0, "run "+worker+" --output json")))
+	// The output as JSON is the answer.
 	for command, key := range map[string]string{
 		"status": "workers", "leases": "leases", "runs": "runs", "fires": "fires", "cancel " + id: "run", "flags": "flags",
 		"pause " + worker + " --reason r": "worker", "resume " + worker: "worker", "flags set loose_foreign_keys_turbo_mode_main on": "flag",
@@ -155,23 +148,16 @@ func TestClient_UsageIsExit2(t *testing.T) {
 	sh.want(0, "", "Client:")
 }
 
-func TestClient_SaysThatNobodyAnswers(t *testing.T) {
-	sh := newShell(t)
-	sh.want(1, "status --address 127.0.0.1:1", "no answer from 127.0.0.1:1: start a server with caretaker serve")
-}
-
 func TestClient_TakesTheAddressFromTheEnvironment(t *testing.T) {
 	sh := newShell(t)
 	sh.set("CARETAKER_ADDRESS", "127.0.0.1:2")
 	sh.want(1, "status", "no answer from 127.0.0.1:2:")
-	sh.want(1, "status --address 127.0.0.1:1", "no answer from 127.0.0.1:1:")
+	sh.want(1, "status --address 127.0.0.1:1", "no answer from 127.0.0.1:1: start a server with caretaker serve")
 	sh.want(0, "status --help", "CARETAKER_ADDRESS")
 	sh.set("CARETAKER_ADDRESS", "bogus")
 	sh.want(2, "status", `CARETAKER_ADDRESS: "bogus" is not an address such as 127.0.0.1:50051`)
-}
-
-func TestClient_WarnsOfVariablesThatAreNone(t *testing.T) {
-	sh := newShell(t)
+	// Variables that are none are named.
+	sh.set("CARETAKER_ADDRESS", "")
 	sh.set("CARETAKER_ADDDRESS", "127.0.0.1:2")
 	sh.set("CARETAKER_WORKERS_ENABLED", "false")
 	sh.want(1, "status --address 127.0.0.1:1", "warning: CARETAKER_ADDDRESS", "did you mean CARETAKER_ADDRESS?", "there is CARETAKER_WORKERS_<NAME>_ENABLED")

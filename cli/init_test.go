@@ -106,21 +106,26 @@ func TestInit_FromAnEmptyDatabaseToCleanedChildrenWithoutAWordOfGitLab(t *testin
 	sh.want(0, "doctor"+with, "it has not the tables of GitLab", "set use: loose_foreign_keys")
 }
 
-func TestDoctor_GrantsOfChildrenOfOtherSchemasSuffice(t *testing.T) {
+func TestDoctor_GrantsOfChildrenOfOtherSchemasSufficeAndNoneIsNamed(t *testing.T) {
 	sh := newShell(t)
 	url, conn := shop(t)
 	dir := t.TempDir()
 	with := " --config " + filepath.Join(dir, "caretaker.yml")
+	role := fmt.Sprintf("role_%d", conn.PgConn().PID())
+	execute(t, conn, "CREATE ROLE "+role+" LOGIN PASSWORD 'x'")
+	t.Cleanup(func() { execute(t, conn, "DROP OWNED BY "+role+"; DROP ROLE "+role) })
+	asRole := conn.Config().ConnString() + "&options=-c%20role%3D" + role
+	sh.set("CARETAKER_DATABASES_MAIN_URL", asRole)
+	sh.want(1, "migrate", "42501", "grant CREATE on the database to the role of databases.main.url")
+	delete(sh.variables, "CARETAKER_DATABASES_MAIN_URL")
 	sh.want(0, "init --url "+url+" --listen 127.0.0.1:0 --web-listen 127.0.0.1:0"+with)
 	sh.want(0, "migrate"+with)
 	sh.want(0, "lfk install"+with)
 	sh.want(0, "lfk track orders"+with)
-	role := fmt.Sprintf("role_%d", conn.PgConn().PID())
 	execute(t, conn, `CREATE SCHEMA sales; CREATE TABLE sales."Lines.1" (id bigserial PRIMARY KEY, order_id bigint);
 		CREATE INDEX ON sales."Lines.1" (order_id); INSERT INTO sales."Lines.1" (order_id) VALUES (1), (2);
 		CREATE TABLE sales.notes (order_id bigint); CREATE INDEX ON sales.notes (order_id);
-		INSERT INTO sales.notes VALUES (1); REVOKE ALL ON SCHEMA public FROM public; CREATE ROLE `+role+` LOGIN PASSWORD 'x'`)
-	t.Cleanup(func() { execute(t, conn, "DROP OWNED BY "+role+"; DROP ROLE "+role) })
+		INSERT INTO sales.notes VALUES (1); REVOKE ALL ON SCHEMA public FROM public`)
 	rules := `'sales."Lines.1"': [{table: orders, column: order_id, on_delete: async_delete}]` + "\n" +
 		"sales.notes: [{table: public.orders, column: order_id, on_delete: async_nullify}]\n"
 	servicetest.NoError(t, os.WriteFile(filepath.Join(dir, "loose_foreign_keys.yml"), []byte(rules), 0o600))
@@ -128,23 +133,13 @@ func TestDoctor_GrantsOfChildrenOfOtherSchemasSuffice(t *testing.T) {
 		`GRANT SELECT, UPDATE, DELETE ON sales."Lines.1" TO `, "GRANT SELECT, UPDATE ON sales.notes TO ")
 	execute(t, conn, script+"GRANT USAGE ON SCHEMA public TO "+role)
 	execute(t, conn, "REVOKE UPDATE ON sales.notes FROM "+role)
-	sh.set("CARETAKER_DATABASES_MAIN_URL", conn.Config().ConnString()+"&options=-c%20role%3D"+role)
+	sh.set("CARETAKER_DATABASES_MAIN_URL", asRole)
 	sh.want(1, "doctor"+with, "lacks UPDATE on sales.notes")
 	execute(t, conn, "GRANT UPDATE ON sales.notes TO "+role)
 	sh.want(1, "doctor"+with, "the queue of deleted records belongs to", "1 error, 0 warnings")
 	r := sh.serving("serve", "--config", filepath.Join(dir, "caretaker.yml"))
 	execute(t, conn, `DELETE FROM orders WHERE id = 1`)
 	r.want(0, "run "+worker+with, "deleted rows 1", "updated rows 1")
-}
-
-func TestMigrate_SaysWhichRightIsMissing(t *testing.T) {
-	sh := newShell(t)
-	_, conn := shop(t)
-	role := fmt.Sprintf("role_%d", conn.PgConn().PID())
-	execute(t, conn, "CREATE ROLE "+role)
-	t.Cleanup(func() { execute(t, conn, "DROP ROLE "+role) })
-	sh.set("CARETAKER_DATABASES_MAIN_URL", conn.Config().ConnString()+"&options=-c%20role%3D"+role)
-	sh.want(1, "migrate", "42501", "grant CREATE on the database to the role of databases.main.url")
 }
 
 func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestJobs_ListsAndRetriesThem(t *testing.T) {
+func TestJobs_ListsAndRetriesThemAndSaysWhatFailed(t *testing.T) {
 	sh := newShell(t)
 	conn := sh.prepared()
 	sh.set("CARETAKER_JOBS_ENABLED", "false")
@@ -42,13 +42,8 @@ func TestJobs_ListsAndRetriesThem(t *testing.T) {
 	r.want(2, "jobs retry x", `"x" is not the ID of a job`)
 	r.want(2, "jobs retry", "--help")
 	r.want(2, "jobs --state lost", "available, scheduled, retryable")
-}
-
-func TestJobs_SayWhatARefusalOrAFailureIsAbout(t *testing.T) {
-	sh := newShell(t)
-	conn := sh.prepared()
-	sh.set("CARETAKER_JOBS_ENABLED", "false")
-	r := sh.serving()
+	// A refusal or a failure says what it is about.
+	execute(t, conn, `TRUNCATE maintenance.river_job RESTART IDENTITY`)
 	execute(t, conn, `INSERT INTO maintenance.river_job (kind, state, args, attempt, max_attempts, finalized_at, metadata, errors) VALUES
 		('delete_placeholder_user', 'cancelled', '{"placeholder_user_id": 7}', 1, 25, now(), '{"outcome": "refused", "reason": "STILL_REFERENCED"}',
 		 ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 1, "error": "refused: STILL_REFERENCED: notes.author_id refers to it", "trace": ""}'::jsonb]),

@@ -14,6 +14,9 @@ func TestLfk_FromAnEmptyDatabaseToACleanLint(t *testing.T) {
 	sql := sh.configured("main")
 	sh.defined("c: [{table: p, column: p_id, on_delete: async_delete}]")
 	sh.want(1, "lfk install", "run `caretaker migrate` first")
+	for _, command := range []string{"lfk dead", "lfk lint"} {
+		equal(t, sh.want(1, command), "", command)
+	}
 	sh.migrate()
 	execute(t, sql, "CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE c (p_id bigint)")
 	sh.want(1, "lfk lint", "error    queue_missing  main  public.loose_foreign_keys_deleted_records: run `caretaker lfk install --database main`")
@@ -76,9 +79,10 @@ func TestLfk_OutputJSONIsOneDocument(t *testing.T) {
 	}
 }
 
-func TestLfk_DeadRecordsAreListedAndRetried(t *testing.T) {
+func TestLfk_DeadAndFailingRecordsAreListedAndRetried(t *testing.T) {
 	sh := newShell(t)
 	sql := sh.database("main", servicetest.Migrated(""))
+	sh.want(0, "lfk dead --failing", "no failing records")
 	sh.want(0, "lfk install")
 	sh.want(0, "lfk dead", "no dead records")
 	execute(t, sql, `INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at, dead_at)
@@ -89,17 +93,11 @@ func TestLfk_DeadRecordsAreListedAndRetried(t *testing.T) {
 	sh.want(2, "lfk retry --table nowhere", "there is no table nowhere in main")
 	sh.want(0, "lfk retry --id 2", "main: 1 put back")
 	sh.want(0, "lfk retry --table p", "main: 2 put back")
-	execute(t, sql, "CREATE TABLE p (id bigint PRIMARY KEY)")
+	execute(t, sql, "CREATE TABLE p (id bigint PRIMARY KEY); TRUNCATE loose_foreign_keys_deleted_records RESTART IDENTITY")
 	for _, records := range []string{"--all", "--table p"} {
 		sh.want(1, "lfk retry "+records, "no dead record matches: `caretaker lfk dead` lists them")
 	}
-}
-
-func TestLfk_FailingRecordsAreListedWithTheirNextTry(t *testing.T) {
-	sh := newShell(t)
-	sql := sh.database("main", servicetest.Migrated(""))
-	sh.want(0, "lfk dead --failing", "no failing records")
-	sh.want(0, "lfk install")
+	// Failing ones are listed with their next try.
 	sh.want(0, "lfk dead --failing", "no failing records")
 	execute(t, sql, `WITH q AS (
 			INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
@@ -151,11 +149,7 @@ func TestLfk_MistakesOfUsageExitWith2(t *testing.T) {
 	sh.want(2, "lfk install --database nowhere", `unknown database "nowhere": configured are main`)
 	lacks(t, sh.want(0, "lfk accept-absent --help"), "--database")
 	sh.want(0, "lfk lint --help", "--database")
-}
-
-func TestLfk_MalformedDefinitionsAreFatalWhereTheyAreNeeded(t *testing.T) {
-	sh := newShell(t)
-	sh.database("main", servicetest.Migrated(""))
+	// Malformed definitions are fatal where they are needed.
 	file := sh.defined("c: [{table: p, column: p_id, on_delete: async_drop}]\nd: 1")
 	for _, command := range []string{"lint", "accept-absent --all", "orphans", "adopt c.p_id"} {
 		sh.want(1, "lfk "+command, file+": c[0].on_delete: is the string \"async_drop\": allowed are async_delete, async_nullify, update_column_to\n",
@@ -184,15 +178,6 @@ func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
 	sh.want(1, "lfk install", "main: managed by caretaker", "ci: unreachable")
 	sh.set("CARETAKER_DATABASES_MAIN_URL", "")
 	sh.want(1, "lfk install", "databases.main.url is required")
-}
-
-func TestLfk_OnADatabaseThatIsNotMigratedSaysThatAlone(t *testing.T) {
-	sh := newShell(t)
-	sh.configured("main")
-	sh.defined("c: [{table: p, column: p_id, on_delete: async_delete}]")
-	for _, command := range []string{"lfk dead", "lfk lint"} {
-		equal(t, sh.want(1, command), "", command)
-	}
 }
 
 func TestLfk_LintKnowsThatARoundPassesNoDatabaseOver(t *testing.T) {

@@ -56,13 +56,7 @@ func TestPlan_ShowsWhatADeletionWouldDo(t *testing.T) {
 	} {
 		r.want(2, command, message)
 	}
-}
-
-func TestPlan_AsJSONIsTheAnswer(t *testing.T) {
-	sh := newShell(t)
-	sh.people()
-	sh.set("CARETAKER_JOBS_ENABLED", "false")
-	r := sh.serving()
+	// As JSON it is the answer.
 	text := r.want(0, "plan user 7")
 	plan, _ := document(t, r.want(0, "plan user 7 -o json"))["plan"].(map[string]any)
 	digest, _ := plan["digest"].(string)

@@ -96,13 +96,6 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 		sh.set("CARETAKER_DATABASES_MAIN_URL", there.String())
 		lacks(t, sh.want(1, "serve", "databases.main.url (CARETAKER_DATABASES_MAIN_URL): it refuses our user or its password"), "secret")
 	})
-}
-
-func TestServe_RefusesFilesAndURLsThatCannotWork(t *testing.T) {
-	sh := newShell(t)
-	sh.configured("main")
-	sh.migrate()
-	sh.defined(oneKey)
 	t.Run("a certificate", func(t *testing.T) {
 		sh := sh.sub(t)
 		sh.set("CARETAKER_TLS_CERT_FILE", "none.pem")
