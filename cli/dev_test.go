@@ -58,10 +58,8 @@ func TestDev_RefusesADirectoryOfOthers(t *testing.T) {
 	options := " --listen 127.0.0.1:0 --data-dir "
 	sh.want(1, "dev"+options+dir, dir+" has files that caretaker has not made, such as loose_foreign_keys.yml",
 		"name a new or an empty directory with --data-dir")
-	content, err := os.ReadFile(file)
-	if err != nil || string(content) != "mine" {
-		t.Errorf("the file is %q, %v", content, err)
-	}
+	content := servicetest.Must(os.ReadFile(file))(t)
+	equal(t, string(content), "mine")
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
 		t.Errorf("there are %v, %v", files, err)
 	}

@@ -164,10 +164,8 @@ func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {
 		servicetest.NoError(t, os.Chown(file, 0, 8))
 	}
 	sh.want(0, "init --config "+file+" --force --url "+url, "others cannot read it")
-	info, err := os.Stat(file)
-	if err != nil || info.Mode().Perm() != 0o640 {
-		t.Fatalf("%+v, %v", info, err)
-	}
+	info := servicetest.Must(os.Stat(file))(t)
+	equal(t, info.Mode().Perm(), 0o640)
 	if is, ok := info.Sys().(*syscall.Stat_t); os.Getuid() == 0 && (!ok || is.Gid != 8) {
 		t.Errorf("%+v", is)
 	}

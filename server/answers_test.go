@@ -70,10 +70,8 @@ func TestListRuns_NoPageIsTooLargeForAClient(t *testing.T) {
 		}
 	}
 	equal(t, len(runs), 80, "runs")
-	answer, err := f.GetRun(t.Context(), &maintenancev1.GetRunRequest{Id: runs[0].GetId()})
-	if err != nil || answer.GetRun().GetError() != strings.Repeat("ä", 50000) {
-		t.Errorf("error of %d bytes, %v", len(answer.GetRun().GetError()), err)
-	}
+	answer := servicetest.Must(f.GetRun(t.Context(), &maintenancev1.GetRunRequest{Id: runs[0].GetId()}))(t)
+	equal(t, answer.GetRun().GetError(), strings.Repeat("ä", 50000))
 	status, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{Worker: worker})
 	if err != nil || proto.Size(status) > 1<<20 {
 		t.Errorf("a status of %d bytes, %v", proto.Size(status), err)
@@ -100,10 +98,8 @@ func TestLists_NoPageIsTooLargeForAClient(t *testing.T) {
 		}
 	}
 	equal(t, len(jobs), 120, "jobs")
-	answer, err := f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{Id: 1})
-	if err != nil || answer.GetJobs()[0].GetErrors()[0].GetError() != strings.Repeat("e", 6000) {
-		t.Errorf("%d bytes, %v", proto.Size(answer), err)
-	}
+	answer := servicetest.Must(f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{Id: 1}))(t)
+	equal(t, answer.GetJobs()[0].GetErrors()[0].GetError(), strings.Repeat("e", 6000))
 	f.exec(`INSERT INTO maintenance.fires (worker, fire_time, claimed_by, outcome, reason)
 		SELECT $1, now() - i * interval '1 minute', '', 'skipped', repeat('r', 9000) FROM generate_series(1, 600) i`, worker)
 	fires := entries(f, f.ListFires, &maintenancev1.ListFiresRequest{PageSize: 1000}, (*maintenancev1.ListFiresResponse).GetFires)

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestListFires_PagesThroughTheLedger(t *testing.T) {
@@ -19,11 +20,11 @@ func TestListFires_PagesThroughTheLedger(t *testing.T) {
 	})
 	want := "01:00 ghost 00:05 loose 00:05 ghost 00:04 loose 00:04 ghost 00:03 loose 00:03 ghost 00:02 loose 00:02 ghost 00:01 loose 00:01 ghost"
 	equal(t, got, want)
-	answer, err := f.ListFires(t.Context(), &maintenancev1.ListFiresRequest{
+	answer := servicetest.Must(f.ListFires(t.Context(), &maintenancev1.ListFiresRequest{
 		Worker: "ghost_user_migration", Outcome: maintenancev1.FireOutcome_FIRE_OUTCOME_RAN,
-	})
-	if err != nil || len(answer.GetFires()) != 1 {
-		t.Fatal(answer, err)
+	}))(t)
+	if len(answer.GetFires()) != 1 {
+		t.Fatal(answer)
 	}
 	fire := answer.GetFires()[0]
 	if fire.GetLate().AsDuration().Seconds() != 1.25 || fire.GetReason() != "CAUGHT_UP" || fire.GetClaimedBy() != "here" ||

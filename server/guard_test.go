@@ -91,10 +91,8 @@ func TestRoles_ReflectionWantsAViewerAndHealthNobody(t *testing.T) {
 		}
 		equal(t, status.Code(err), want, "reflection with", token, err)
 		health := healthv1.NewHealthClient(f.conn)
-		answer, err := health.Check(as(t.Context(), token), &healthv1.HealthCheckRequest{})
-		if err != nil || answer.GetStatus() != healthv1.HealthCheckResponse_SERVING {
-			t.Errorf("health with %q: %v, %v", token, answer, err)
-		}
+		answer := servicetest.Must(health.Check(as(t.Context(), token), &healthv1.HealthCheckRequest{}))(t)
+		equal(t, answer.GetStatus(), healthv1.HealthCheckResponse_SERVING, token)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // queued puts jobs into the queue as River has them, in a state.
@@ -27,9 +28,9 @@ func TestListJobs_ShowsTheWholeJob(t *testing.T) {
 	f.exec(`UPDATE maintenance.river_job SET attempt = 2, attempted_at = '2040-01-02', scheduled_at = '2040-01-03',
 		metadata = '{"run_id": "r", "outcome": "failed"}',
 		errors = ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 1, "error": "a database is unreachable", "trace": ""}'::jsonb]`)
-	answer, err := f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{})
-	if err != nil || len(answer.GetJobs()) != 1 {
-		t.Fatalf("got %v, %v", answer, err)
+	answer := servicetest.Must(f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{}))(t)
+	if len(answer.GetJobs()) != 1 {
+		t.Fatal(answer)
 	}
 	j := answer.GetJobs()[0]
 	if j.GetId() != 1 || j.GetKind() != "destroy_group" || j.GetState() != "retryable" || j.GetAttempt() != 2 || j.GetMaxAttempts() != 25 ||
@@ -51,9 +52,9 @@ func TestListJobs_ArgumentsThatAreNoObjectHideNoJob(t *testing.T) {
 	for _, args := range []string{`[]`, `5`, `null`, `{"user_id": 1}`} {
 		f.queued(1, "delete_user", "completed", args)
 	}
-	answer, err := f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{})
-	if err != nil || len(answer.GetJobs()) != 4 {
-		t.Fatalf("got %v, %v", answer, err)
+	answer := servicetest.Must(f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{}))(t)
+	if len(answer.GetJobs()) != 4 {
+		t.Fatal(answer)
 	}
 	for i, want := range []int{1, 0, 0, 0} {
 		if args := answer.GetJobs()[i].GetArgs().AsMap(); len(args) != want {
@@ -66,10 +67,9 @@ func TestRetryJob_MakesItAvailableUnlessThereIsAnother(t *testing.T) {
 	f := start(t)
 	f.queued(1, "delete_user", "discarded", `{"user_id": 1}`)
 	f.exec(`UPDATE maintenance.river_job SET attempt = 25`)
-	answer, err := f.RetryJob(t.Context(), &maintenancev1.RetryJobRequest{Id: 1})
-	if err != nil || answer.GetJob().GetState() != "available" || answer.GetJob().GetMaxAttempts() != 26 {
-		t.Errorf("got %v, %v", answer, err)
-	}
+	answer := servicetest.Must(f.RetryJob(t.Context(), &maintenancev1.RetryJobRequest{Id: 1}))(t)
+	equal(t, answer.GetJob().GetState(), "available")
+	equal(t, answer.GetJob().GetMaxAttempts(), 26)
 	f.exec(`TRUNCATE maintenance.river_job RESTART IDENTITY`)
 	f.queued(1, "delete_user", "discarded", `{"user_id": 1}`)
 	f.queued(1, "delete_user", "scheduled", `{"user_id": 1}`)

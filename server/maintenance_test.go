@@ -37,10 +37,8 @@ func TestRunBatch_AnswersWithTheRunAtItsEnd(t *testing.T) {
 	if run.GetRequestedBy() == "" || run.GetReplica() == "" || run.GetFinishedAt() == nil || len(run.GetTables()) != 1 {
 		t.Errorf("got %v", run)
 	}
-	got, err := f.GetRun(t.Context(), &maintenancev1.GetRunRequest{Id: run.GetId()})
-	if err != nil || got.GetRun().GetState() != run.GetState() {
-		t.Errorf("got %v, %v", got, err)
-	}
+	got := servicetest.Must(f.GetRun(t.Context(), &maintenancev1.GetRunRequest{Id: run.GetId()}))(t)
+	equal(t, got.GetRun().GetState(), run.GetState())
 }
 
 func TestRunBatch_TheSameRequestIDIsTheSameRun(t *testing.T) {
@@ -80,9 +78,9 @@ func TestRunBatch_SaysWhoHoldsTheLease(t *testing.T) {
 	if retry := detail[*errdetails.RetryInfo](s).GetRetryDelay().AsDuration(); retry > 24*time.Hour || retry < 23*time.Hour {
 		t.Errorf("got the delay %s", retry)
 	}
-	listed, err := f.ListLeases(t.Context(), &maintenancev1.ListLeasesRequest{})
-	if err != nil || len(listed.GetLeases()) != 2 {
-		t.Fatal(listed, err)
+	listed := servicetest.Must(f.ListLeases(t.Context(), &maintenancev1.ListLeasesRequest{}))(t)
+	if len(listed.GetLeases()) != 2 {
+		t.Fatal(listed)
 	}
 	for _, l := range listed.GetLeases() {
 		if got := l.GetExpiresAt().AsTime().Format(time.RFC3339Nano); got != last || l.GetExpired() {
@@ -90,10 +88,8 @@ func TestRunBatch_SaysWhoHoldsTheLease(t *testing.T) {
 		}
 		servicetest.Must(protojson.Marshal(l))(t)
 	}
-	status, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{Worker: worker})
-	if err != nil || status.GetWorkers()[0].GetCondition() != maintenancev1.Condition_CONDITION_LEASE_HELD_ELSEWHERE {
-		t.Error(status, err)
-	}
+	status := servicetest.Must(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{Worker: worker}))(t)
+	equal(t, status.GetWorkers()[0].GetCondition(), maintenancev1.Condition_CONDITION_LEASE_HELD_ELSEWHERE)
 }
 
 func TestRunBatch_SaysThatTheWorkerIsPausedOrNotConfigured(t *testing.T) {
@@ -165,10 +161,11 @@ func TestListRuns_PagesThroughThoseOfATime(t *testing.T) {
 func TestListLeases_ListsThem(t *testing.T) {
 	f := start(t)
 	f.run(&maintenancev1.RunBatchRequest{})
-	answer, err := f.ListLeases(t.Context(), &maintenancev1.ListLeasesRequest{PageSize: 1, Worker: worker})
-	if err != nil || len(answer.GetLeases()) != 1 || answer.GetNextPageToken() != "" {
-		t.Fatalf("got %v, %v", answer, err)
+	answer := servicetest.Must(f.ListLeases(t.Context(), &maintenancev1.ListLeasesRequest{PageSize: 1, Worker: worker}))(t)
+	if len(answer.GetLeases()) != 1 {
+		t.Fatal(answer)
 	}
+	equal(t, answer.GetNextPageToken(), "")
 	l := answer.GetLeases()[0]
 	if l.GetName() != worker+"/main" || l.GetWorker() != worker || l.GetDatabase() != "main" || l.GetEpoch() != 1 || !l.GetExpired() {
 		t.Errorf("got %v", l)
@@ -182,9 +179,9 @@ func TestGetStatus_TellsTheConditionAndBacklog(t *testing.T) {
 	if want := servicetest.Workers(); err != nil || len(all.GetWorkers()) != len(want) {
 		t.Fatalf("got %v, %v, want %v", all, err, want)
 	}
-	answer, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{Worker: worker})
-	if err != nil || len(answer.GetWorkers()) != 1 {
-		t.Fatalf("got %v, %v", answer, err)
+	answer := servicetest.Must(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{Worker: worker}))(t)
+	if len(answer.GetWorkers()) != 1 {
+		t.Fatal(answer)
 	}
 	w := answer.GetWorkers()[0]
 	if w.GetWorker() != worker || w.GetCondition() != maintenancev1.Condition_CONDITION_IDLE || w.GetSchedule() != "* * * * *" {

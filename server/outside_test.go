@@ -1,10 +1,10 @@
 package server
 
 import (
-	"strings"
 	"testing"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 const aRun = "0190a1b2-0000-7000-8000-000000000001"
@@ -42,10 +42,8 @@ func TestOutside_IsListedByJobAndRunAndMarkedAsDone(t *testing.T) {
 	if o := job.GetJob().GetOutside(); err != nil || o.GetAll() != 6 || o.GetPending() != 3 || job.GetJob().GetDuration().AsDuration().Seconds() != 61.5 {
 		t.Errorf("%v, %v", job, err)
 	}
-	audit, err := f.ListAudit(t.Context(), &maintenancev1.ListAuditRequest{PageSize: 10})
-	if err != nil || !strings.Contains(audit.GetEntries()[len(audit.GetEntries())-1].GetReason(), `ids="4 2 9"`) {
-		t.Errorf("%v, %v", audit, err)
-	}
+	audit := servicetest.Must(f.ListAudit(t.Context(), &maintenancev1.ListAuditRequest{PageSize: 10}))(t)
+	contains(t, audit.GetEntries()[len(audit.GetEntries())-1].GetReason(), `ids="4 2 9"`)
 }
 
 func TestCancelJob_SaysWhatIsWrongAndLeavesWhatHasEnded(t *testing.T) {
@@ -66,9 +64,8 @@ func TestCancelJob_SaysWhatIsWrongAndLeavesWhatHasEnded(t *testing.T) {
 				t.Errorf("%s: %v, %v", kind, got, err)
 			}
 		}
-		retried, err := f.RetryJob(t.Context(), &maintenancev1.RetryJobRequest{Id: id})
-		if err != nil || retried.GetJob().GetJobState() != maintenancev1.JobState_JOB_STATE_AVAILABLE || retried.GetJob().GetOutcome() != "" {
-			t.Errorf("%s: %v, %v", kind, retried, err)
-		}
+		retried := servicetest.Must(f.RetryJob(t.Context(), &maintenancev1.RetryJobRequest{Id: id}))(t)
+		equal(t, retried.GetJob().GetJobState(), maintenancev1.JobState_JOB_STATE_AVAILABLE, kind)
+		equal(t, retried.GetJob().GetOutcome(), "", kind)
 	}
 }

@@ -56,10 +56,9 @@ func TestProtectTarget_HoldsUntilItIsUnprotectedOrItsTimeIsOver(t *testing.T) {
 		t.Errorf("got %v, %v", again, err)
 	}
 	f.exec(`UPDATE maintenance.protected_targets SET until = clock_timestamp() WHERE id = 9`)
-	ended, err := f.UnprotectTarget(t.Context(), &maintenancev1.UnprotectTargetRequest{Kind: "group", Id: 30})
-	if err != nil || ended.GetProtection().GetId() != 30 || ended.GetProtection().GetReason() != "evidence" {
-		t.Errorf("got %v, %v", ended, err)
-	}
+	ended := servicetest.Must(f.UnprotectTarget(t.Context(), &maintenancev1.UnprotectTargetRequest{Kind: "group", Id: 30}))(t)
+	equal(t, ended.GetProtection().GetId(), 30)
+	equal(t, ended.GetProtection().GetReason(), "evidence")
 	equal(t, f.protections(""), "group 1099511627776 user 7")
 	for _, id := range []int64{9, 30, 7} {
 		_, err := f.UnprotectTarget(t.Context(), &maintenancev1.UnprotectTargetRequest{Kind: "group", Id: id})

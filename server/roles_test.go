@@ -300,10 +300,8 @@ func TestRoles_WhoHasTheSharedTokenTakesNoNameOfOthers(t *testing.T) {
 		if says != "" {
 			ctx = metadata.AppendToOutgoingContext(shared, UserHeader, says)
 		}
-		paused, err := f.PauseWorker(ctx, &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "r"})
-		if err != nil || paused.GetWorker().GetPaused().GetBy() != want {
-			t.Errorf("%q: got %v, %v", says, paused.GetWorker().GetPaused(), err)
-		}
+		paused := servicetest.Must(f.PauseWorker(ctx, &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "r"}))(t)
+		equal(t, paused.GetWorker().GetPaused().GetBy(), want, says)
 	}
 	for _, line := range f.audited() {
 		if !strings.HasPrefix(line, "shared token") {

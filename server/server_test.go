@@ -69,10 +69,8 @@ func TestDatabaseDown_IsUnavailableWithoutTheDriversText(t *testing.T) {
 	f.main.Close()
 	f.failure(second(f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})), codes.Unavailable, "DATABASE_UNREACHABLE")
 	f.failure(second(f.ListFeatureFlags(t.Context(), &maintenancev1.ListFeatureFlagsRequest{})), codes.Unavailable, "DATABASE_UNREACHABLE")
-	answer, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{})
-	if err != nil || answer.GetWorkers()[0].GetCondition() != maintenancev1.Condition_CONDITION_FAILING {
-		t.Errorf("got %v, %v", answer, err)
-	}
+	answer := servicetest.Must(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}))(t)
+	equal(t, answer.GetWorkers()[0].GetCondition(), maintenancev1.Condition_CONDITION_FAILING)
 }
 
 func TestErrors_UnexpectedOnesAndMissingTablesAreInTheLog(t *testing.T) {
@@ -131,10 +129,8 @@ func TestReflection_IsServedInBothVersions(t *testing.T) {
 	v1 := servicetest.Must(reflectionv1.NewServerReflectionClient(f.conn).ServerReflectionInfo(ctx))(t)
 	list := &reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}
 	servicetest.NoError(t, v1.Send(list))
-	answer, err := v1.Recv()
-	if err != nil || !strings.Contains(answer.String(), "maintenance.v1.MaintenanceService") {
-		t.Errorf("got %v, %v", answer, err)
-	}
+	answer := servicetest.Must(v1.Recv())(t)
+	contains(t, answer.String(), "maintenance.v1.MaintenanceService")
 	alpha := servicetest.Must(reflectionv1alpha.NewServerReflectionClient(f.conn).ServerReflectionInfo(ctx))(t)
 	//nolint:staticcheck // deprecated, and still what many clients speak
 	servicetest.NoError(t, alpha.Send(&reflectionv1alpha.ServerReflectionRequest{MessageRequest: &reflectionv1alpha.ServerReflectionRequest_ListServices{}}))

@@ -101,9 +101,9 @@ func TestChromium_RefreshKeepsThePlaceAndRunsNoScriptOfOthers(t *testing.T) {
 func TestChromium_ThePlanOfAJobIsOneClickAway(t *testing.T) {
 	f := start(t)
 	f.run(tokens, false)
-	jobs, err := f.service.Jobs(t.Context(), service.JobFilter{Kind: "delete_user", Limit: 1})
-	if err != nil || len(jobs) != 1 {
-		t.Fatalf("%v, %v", jobs, err)
+	jobs := servicetest.Must(f.service.Jobs(t.Context(), service.JobFilter{Kind: "delete_user", Limit: 1}))(t)
+	if len(jobs) != 1 {
+		t.Fatal(jobs)
 	}
 	where := strings.Split(plannedBy(jobs[0]), "/")
 	id := servicetest.Must(strconv.ParseInt(where[3], 10, 64))(t)

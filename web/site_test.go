@@ -64,9 +64,9 @@ func TestJob_TellsWhatBecameOfIt(t *testing.T) {
 	f.exec(`UPDATE maintenance.river_job SET state = 'discarded', finalized_at = now(), attempt = 25,
 		metadata = metadata || '{"trace_id": "` + trace + `", "worked_ms": 61500}',
 		errors = ARRAY['{"at": "2026-11-21T03:34:09Z", "attempt": 25, "error": "a table is locked"}'::jsonb]`)
-	jobs, err := f.service.Jobs(t.Context(), service.JobFilter{Limit: 1})
-	if err != nil || len(jobs) != 1 {
-		t.Fatalf("%v, %v", jobs, err)
+	jobs := servicetest.Must(f.service.Jobs(t.Context(), service.JobFilter{Limit: 1}))(t)
+	if len(jobs) != 1 {
+		t.Fatal(jobs)
 	}
 	f.exec(`INSERT INTO maintenance.outside_paths (job_id, kind, path, done_at)
 		SELECT id, 'project_repository', '@hashed/' || id || i, CASE i WHEN 1 THEN now() END FROM maintenance.river_job, generate_series(1, 3) i;
