@@ -104,7 +104,7 @@ func TestRoles_OfTokensOverTLS(t *testing.T) {
 	r.want(0, "status"+as("viola"), worker)
 }
 
-func TestRoles_OfCertificates(t *testing.T) {
+func TestRoles_OfCertificatesAndOneThatIsMissingIsNamed(t *testing.T) {
 	sh := newShell(t)
 	sh.prepared()
 	certificate, key := certified(t, "server")
@@ -115,16 +115,11 @@ func TestRoles_OfCertificates(t *testing.T) {
 	sh.set("CARETAKER_AUTH_CERTIFICATES", `{"alice": "operator"}`)
 	r := sh.serving()
 	as := " --tls-ca " + certificate + " --tls-cert " + alice + " --tls-key " + aliceKey
+	r.want(0, "status"+as, worker)
 	r.want(0, "pause "+worker+" --reason repairs"+as, "alice at 127.0.0.1:")
 	r.want(1, "flags set loose_foreign_keys_turbo_mode_main on"+as, "this needs the role admin, you have operator")
-	r.want(1, "status --tls-ca "+certificate)
-}
-
-func TestRoles_AWrongFileOfTokensIsAnErrorAtTheStart(t *testing.T) {
-	sh := newShell(t)
-	sh.prepared()
-	sh.set("CARETAKER_AUTH_TOKENS_FILE", saved(t, "tokens.yml", "- {name: a, role: boss}"))
-	sh.want(1, "serve", `auth.tokens_file: `, `"boss" is none of viewer, operator, admin`)
-	sh.set("CARETAKER_AUTH_TOKENS_FILE", "/nowhere/tokens.yml")
-	sh.want(1, "serve", "auth.tokens_file: open /nowhere/tokens.yml")
+	ca := " --tls-ca " + certificate
+	r.want(1, "status"+ca, "client certificate", "give --tls-cert and --tls-key")
+	mallory, malloryKey := certified(t, "mallory")
+	r.want(1, "status"+ca+" --tls-cert "+mallory+" --tls-key "+malloryKey, "does not accept the client certificate: give another one")
 }

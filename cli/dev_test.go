@@ -42,16 +42,12 @@ func TestDev_NeedsNothingElse(t *testing.T) {
 	}
 }
 
-func TestDev_ListensForOthersOnlyWhenToldThatThisIsSafe(t *testing.T) {
+func TestDev_RefusesAddressesAndDirectoriesOfOthers(t *testing.T) {
 	sh := newShell(t)
 	sh.want(1, "dev --listen 0.0.0.0:0 --data-dir "+folder(t), `listen: "0.0.0.0:0" can be reached from other hosts`)
 	sh.want(2, "dev --listen nonsense --data-dir "+folder(t), `--listen: "nonsense" is not an address`)
 	sh.want(2, "help nonsense", `unknown command "nonsense"`)
 	sh.want(0, "help run", "Exit codes: 0 succeeded")
-}
-
-func TestDev_RefusesADirectoryOfOthers(t *testing.T) {
-	sh := newShell(t)
 	dir := folder(t)
 	file := filepath.Join(dir, "loose_foreign_keys.yml")
 	servicetest.NoError(t, os.WriteFile(file, []byte("mine"), 0o600))
@@ -64,13 +60,10 @@ func TestDev_RefusesADirectoryOfOthers(t *testing.T) {
 		t.Errorf("there are %v, %v", files, err)
 	}
 	sh.want(1, "dev"+options+file, file+" is not a directory")
-}
-
-func TestDev_TakesItsAddressBeforeItLoadsAnything(t *testing.T) {
-	sh := newShell(t)
+	// The address is taken before anything is loaded.
 	taken := servicetest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = taken.Close() }()
-	dir := folder(t)
+	dir = folder(t)
 	sh.want(1, "dev --listen "+taken.Addr().String()+" --data-dir "+dir, "listen: ", "is in use by another process", "--listen")
 	if files, err := os.ReadDir(dir); err != nil || len(files) > 0 {
 		t.Errorf("%d files are there already, %v", len(files), err)

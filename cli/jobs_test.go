@@ -56,7 +56,7 @@ func TestJobs_ListsAndRetriesThemAndSaysWhatFailed(t *testing.T) {
 	lacks(t, out, "STILL_REFERENCED: STILL_REFERENCED")
 }
 
-func TestServe_WorksJobsUnlessTheyAreSwitchedOff(t *testing.T) {
+func TestServe_WorksJobsUnlessTheyAreSwitchedOffOrNotMigrated(t *testing.T) {
 	sh := newShell(t)
 	conn := sh.prepared()
 	execute(t, conn, `INSERT INTO maintenance.river_job (kind, args, max_attempts) VALUES ('delete_placeholder_user', '{"placeholder_user_id": 1}', 25)`)
@@ -73,11 +73,9 @@ func TestServe_WorksJobsUnlessTheyAreSwitchedOff(t *testing.T) {
 	sh.set("CARETAKER_JOBS_ENABLED", "true")
 	on := sh.serving()
 	eventually(t, "jobs are worked", &on.log, func() bool { return attempts() == 1 })
-}
-
-func TestServe_RefusesAQueueThatIsNotMigrated(t *testing.T) {
-	sh := newShell(t)
-	conn := sh.prepared()
+	on.stop()
+	equal(t, <-on.exit, 0, "exit")
+	// A queue that is not migrated is refused.
 	execute(t, conn, `DROP TABLE maintenance.river_migration`)
 	sh.want(1, "serve", "run caretaker migrate")
 }

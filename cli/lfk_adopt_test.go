@@ -124,7 +124,7 @@ func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing
 	sh.want(1, "lfk adopt orders.customer_id --constraint nope", "has no foreign key nope: --constraint may be fk")
 }
 
-func TestLfkOrphans_SaysWhereToGoOn(t *testing.T) {
+func TestLfkOrphans_TakesQuotedNamesAndSaysWhereToGoOn(t *testing.T) {
 	sh := newShell(t)
 	sql, _ := sh.adoptable("ON DELETE CASCADE")
 	sql(`INSERT INTO z SELECT i % 10 FROM generate_series(1, 40) i; INSERT INTO customers VALUES (3); INSERT INTO z VALUES (NULL)`)
@@ -143,11 +143,7 @@ func TestLfkOrphans_SaysWhereToGoOn(t *testing.T) {
 	sh.wantFixed("lfk orphans --fix", "z.customer_id -> customers  main      9     36    9")
 	sh.want(0, "lfk orphans", "no orphans")
 	sql(`DO $$ BEGIN ASSERT (SELECT array_agg(primary_key_value ORDER BY 1) = '{0,1,2,4,5,6,7,8,9}' FROM loose_foreign_keys_deleted_records); END $$`)
-}
-
-func TestLfkAdopt_NamesMayBeQuoted(t *testing.T) {
-	sh := newShell(t)
-	sql, _ := sh.adoptable("")
+	// Names may be quoted.
 	sql(`CREATE TABLE "Kid.Table" ("Cust.Id" bigint, "a""b,c" bigint, FOREIGN KEY ("Cust.Id") REFERENCES customers ON DELETE CASCADE);
 		CREATE INDEX ON "Kid.Table" ("Cust.Id")`)
 	sh.want(0, `lfk adopt "Kid.Table"."Cust.Id"`, `add the definition`)

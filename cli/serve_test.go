@@ -113,24 +113,30 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 			sh.want(1, command, "databases.ci.url is the same database as databases.main.url: leave databases.ci.url out")
 		}
 	})
+	t.Run("a file of tokens", func(t *testing.T) {
+		sh := sh.sub(t)
+		sh.set("CARETAKER_AUTH_TOKENS_FILE", saved(t, "tokens.yml", "- {name: a, role: boss}"))
+		sh.want(1, "serve", `auth.tokens_file: `, `"boss" is none of viewer, operator, admin`)
+		sh.set("CARETAKER_AUTH_TOKENS_FILE", "/nowhere/tokens.yml")
+		sh.want(1, "serve", "auth.tokens_file: open /nowhere/tokens.yml")
+	})
+	t.Run("a configuration, by file and line", func(t *testing.T) {
+		sh := sh.sub(t)
+		sh.set("CARETAKER_DATABASES_MAIN_URL", "postgres://u@127.0.0.1:1/d")
+		file := filepath.Join(t.TempDir(), "c.yml")
+		for content, mistake := range map[string]string{
+			"listem: 127.0.0.1:0": ":1: listem: unknown key, did you mean listen?",
+			"workers:\n  ghost_user_migration:\n    schedule: '0 0 31 2 *'": `:3: workers.ghost_user_migration.schedule: "0 0 31 2 *" never fires`,
+		} {
+			servicetest.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+			sh.want(1, "serve --config "+file, file+mistake)
+		}
+	})
 	t.Run("a URL, without its password", func(t *testing.T) {
 		sh := sh.sub(t)
 		sh.set("CARETAKER_DATABASES_CI_URL", "postgres://u:secret@h:port/d")
 		lacks(t, sh.want(1, "serve", "CARETAKER_DATABASES_CI_URL: is not a URL such as"), "secret")
 	})
-}
-
-func TestServe_NamesFileAndLineOfAMistake(t *testing.T) {
-	sh := newShell(t)
-	sh.set("CARETAKER_DATABASES_MAIN_URL", "postgres://u@127.0.0.1:1/d")
-	file := filepath.Join(t.TempDir(), "c.yml")
-	for content, mistake := range map[string]string{
-		"listem: 127.0.0.1:0": ":1: listem: unknown key, did you mean listen?",
-		"workers:\n  ghost_user_migration:\n    schedule: '0 0 31 2 *'": `:3: workers.ghost_user_migration.schedule: "0 0 31 2 *" never fires`,
-	} {
-		servicetest.NoError(t, os.WriteFile(file, []byte(content), 0o600))
-		sh.want(1, "serve --config "+file, file+mistake)
-	}
 }
 
 // forward lets an address lead to another one from now on.
