@@ -62,14 +62,8 @@ type fault struct {
 
 func faults(main *pgx.Conn, taken, definitions string) []fault {
 	url := main.Config().ConnString()
-	const mainURL, ciURL = "CARETAKER_DATABASES_MAIN_URL", "CARETAKER_DATABASES_CI_URL"
-	const nowhere = "postgres://127.0.0.1:1/nowhere"
-	set := func(setting string) (change, undo string) {
-		alter := "ALTER DATABASE " + main.Config().Database
-		name, _, _ := strings.Cut(setting, " ")
-		return alter + " SET " + setting, "SET " + name + " = DEFAULT; " + alter + " RESET " + name
-	}
-	all := []fault{
+	const ciURL, nowhere = "CARETAKER_DATABASES_CI_URL", "postgres://127.0.0.1:1/nowhere"
+	return []fault{
 		{
 			"error", "schema", "the schema maintenance is missing or old", "caretaker migrate", "", "",
 			`ALTER TABLE maintenance.schema_migrations RENAME TO away`, `ALTER TABLE maintenance.away RENAME TO schema_migrations`,
@@ -111,6 +105,17 @@ func faults(main *pgx.Conn, taken, definitions string) []fault {
 			"CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS", definitions, "", "",
 		},
 	}
+}
+
+// faultsOfTheServer are settings, versions and clocks that are not as they should be.
+func faultsOfTheServer(main *pgx.Conn) (all []fault) {
+	const mainURL = "CARETAKER_DATABASES_MAIN_URL"
+	url := main.Config().ConnString()
+	set := func(setting string) (change, undo string) {
+		alter := "ALTER DATABASE " + main.Config().Database
+		name, _, _ := strings.Cut(setting, " ")
+		return alter + " SET " + setting, "SET " + name + " = DEFAULT; " + alter + " RESET " + name
+	}
 	for setting, f := range map[string]fault{
 		"default_transaction_read_only = on": {"error", "connection", "read-only", "default_transaction_read_only", "", "", "", ""},
 		"lock_timeout = '900ms'":             {"warning", "pooler", "lock_timeout is under a second", " SET lock_timeout = 0", "", "", "", ""},
@@ -147,7 +152,7 @@ func TestDoctor_EachFaultHasANameAndARemedy(t *testing.T) {
 	listener := servicetest.Must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = listener.Close() }()
 	definitions := sh.sub(t).defined("nowhere: [{table: users, column: user_id, on_delete: async_delete}]")
-	for _, f := range faults(sql, listener.Addr().String(), definitions) {
+	for _, f := range append(faults(sql, listener.Addr().String(), definitions), faultsOfTheServer(sql)...) {
 		t.Run(f.problem+" "+f.status, func(t *testing.T) {
 			sh := sh.sub(t)
 			if f.variable != "" {

@@ -48,15 +48,18 @@ func shop(t *testing.T) (url string, conn *pgx.Conn) {
 
 func column(t *testing.T, conn *pgx.Conn, sql string) string {
 	t.Helper()
-	rows := servicetest.Must(conn.Query(context.Background(), sql))(t)
+	rows, err := conn.Query(context.Background(), sql)
+	servicetest.NoError(t, err)
 	all := servicetest.Must(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 	return strings.Join(all, "\n")
 }
 
 func pageOf(t *testing.T, url string) string {
 	t.Helper()
-	answer := servicetest.Must(http.Get(url))(t)
+	answer, err := http.Get(url)
+	servicetest.NoError(t, err)
 	defer func() { _ = answer.Body.Close() }()
+	defer http.DefaultClient.CloseIdleConnections()
 	content := servicetest.Must(io.ReadAll(answer.Body))(t)
 	return string(content)
 }

@@ -4,11 +4,9 @@ import (
 	"context"
 	"io"
 	"net"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/devdb"
@@ -20,13 +18,7 @@ func TestServe_ServesUntilItIsStopped(t *testing.T) {
 	sh.prepared()
 	sh.defined(oneKey)
 	r := sh.serving()
-	answer := servicetest.Must(http.Get("http://" + r.log.field(t, "serving", "metrics_listen") + "/metrics"))(t)
-	content, err := io.ReadAll(answer.Body)
-	_ = answer.Body.Close()
-	if err != nil || !strings.Contains(string(content), "maintenance_backlog_pending") {
-		t.Errorf("got %v, %s", err, content)
-	}
-	http.DefaultClient.CloseIdleConnections()
+	contains(t, r.scrape(t), "maintenance_backlog_pending")
 	r.stop()
 	equal(t, <-r.exit, 0, "exit", &r.log)
 	r.log.field(t, "stopped", "")
@@ -96,6 +88,13 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 		sh.set("CARETAKER_DATABASES_MAIN_URL", there.String())
 		lacks(t, sh.want(1, "serve", "databases.main.url (CARETAKER_DATABASES_MAIN_URL): it refuses our user or its password"), "secret")
 	})
+}
+
+func TestServe_RefusesFilesAndURLsThatCannotWork(t *testing.T) {
+	sh := newShell(t)
+	sh.configured("main")
+	sh.migrate()
+	sh.defined(oneKey)
 	t.Run("a certificate", func(t *testing.T) {
 		sh := sh.sub(t)
 		sh.set("CARETAKER_TLS_CERT_FILE", "none.pem")

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
-	"net/http"
 	"os"
 	"regexp"
 	"slices"
@@ -193,14 +191,7 @@ func (r *running) wantFewSeries(t *testing.T) {
 // scrape reads the metrics of a server.
 func (r *running) scrape(t *testing.T) string {
 	t.Helper()
-	answer := servicetest.Must(http.Get("http://" + r.log.field(t, "serving", "metrics_listen") + "/metrics"))(t)
-	content, err := io.ReadAll(answer.Body)
-	_ = answer.Body.Close()
-	http.DefaultClient.CloseIdleConnections()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(content)
+	return pageOf(t, "http://"+r.log.field(t, "serving", "metrics_listen")+"/metrics")
 }
 
 // scraped are the metrics of a server: the labels of each by its name, without those of buckets.

@@ -83,7 +83,7 @@ func write(t *testing.T, content string) string {
 	return file
 }
 
-// fails fails the test unless there is an error that has the text.
+// fails checks that there is an error that has the text.
 func fails(t *testing.T, err error, text string, about ...any) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), text) {

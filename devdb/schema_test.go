@@ -14,9 +14,9 @@ func column(t *testing.T, url, query string) []string {
 	ctx := context.Background()
 	conn := must(pgx.Connect(ctx, url))(t)
 	defer func() { _ = conn.Close(ctx) }()
-	rows := must(conn.Query(ctx, query))(t)
-	all := must(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
-	return all
+	rows, err := conn.Query(ctx, query)
+	noError(t, err)
+	return must(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 }
 
 // run executes statements.

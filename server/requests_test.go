@@ -28,9 +28,8 @@ type refusal struct {
 
 // wrongRequests makes calls that are refused whatever the state of the workers and of main.
 func wrongRequests(ctx context.Context, f *fixture) []refusal {
-	const ghosts, digest, aRun = "ghost_user_migration", "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", "0190a1b2-0000-7000-8000-000000000001"
+	const ghosts, digest = "ghost_user_migration", "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 	long, longer := strings.Repeat("x", 129), strings.Repeat("x", 2000)
-	years := durationpb.New(11 * 365 * 24 * time.Hour)
 	all := []refusal{
 		{"worker", second(f.RunBatch(ctx, &pb.RunBatchRequest{}))},
 		{"request_id", second(f.RunBatch(ctx, &pb.RunBatchRequest{Worker: worker, RequestId: long}))},
@@ -62,6 +61,22 @@ func wrongRequests(ctx context.Context, f *fixture) []refusal {
 		{"id", second(f.GetRun(ctx, &pb.GetRunRequest{}))},
 		{"UNKNOWN_RUN run_id=nope", second(f.GetRun(ctx, &pb.GetRunRequest{Id: "nope"}))},
 		{"UNKNOWN_RUN run_id=nope", second(f.CancelRun(ctx, &pb.CancelRunRequest{Id: "nope"}))},
+	}
+	for _, name := range []string{"", "Upper", "a-b", "No Flag", long, "a\n"} {
+		all = append(all, refusal{"name", second(f.SetFeatureFlag(ctx, &pb.SetFeatureFlagRequest{Name: name}))})
+	}
+	for _, ttl := range []*durationpb.Duration{
+		{}, {Seconds: -1}, {Nanos: 1}, {Nanos: 999_999_999}, {Seconds: 1, Nanos: -1}, {Seconds: 366 * 86400}, {Seconds: 1 << 40},
+	} {
+		all = append(all, refusal{"ttl", second(f.PauseWorker(ctx, &pb.PauseWorkerRequest{Worker: "nobody", Reason: "r", Ttl: ttl}))})
+	}
+	return append(all, wrongListsAndTargets(ctx, f)...)
+}
+
+// wrongListsAndTargets are those of lists, jobs, and what is deleted or kept.
+func wrongListsAndTargets(ctx context.Context, f *fixture) []refusal {
+	years := durationpb.New(11 * 365 * 24 * time.Hour)
+	return []refusal{
 		{"page_size", second(f.ListRuns(ctx, &pb.ListRunsRequest{Worker: "nobody", PageSize: -1}))},
 		{"page_size", second(f.ListRuns(ctx, &pb.ListRunsRequest{PageSize: math.MinInt32}))},
 		{"page_token", second(f.ListRuns(ctx, &pb.ListRunsRequest{PageToken: "x"}))},
@@ -105,15 +120,6 @@ func wrongRequests(ctx context.Context, f *fixture) []refusal {
 		{"kind", second(f.PlanDeletion(ctx, &pb.PlanDeletionRequest{Kind: "project", Id: 5}))},
 		{"id", second(f.PlanDeletion(ctx, &pb.PlanDeletionRequest{Kind: "user"}))},
 	}
-	for _, name := range []string{"", "Upper", "a-b", "No Flag", long, "a\n"} {
-		all = append(all, refusal{"name", second(f.SetFeatureFlag(ctx, &pb.SetFeatureFlagRequest{Name: name}))})
-	}
-	for _, ttl := range []*durationpb.Duration{
-		{}, {Seconds: -1}, {Nanos: 1}, {Nanos: 999_999_999}, {Seconds: 1, Nanos: -1}, {Seconds: 366 * 86400}, {Seconds: 1 << 40},
-	} {
-		all = append(all, refusal{"ttl", second(f.PauseWorker(ctx, &pb.PauseWorkerRequest{Worker: "nobody", Reason: "r", Ttl: ttl}))})
-	}
-	return all
 }
 
 func TestRequests_WhatIsWrongWithThemselvesComesBeforeAnyState(t *testing.T) {

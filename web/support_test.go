@@ -157,7 +157,8 @@ func (f *fixture) request(method, path string, change ...func(*http.Request)) (r
 	for _, c := range change {
 		c(r)
 	}
-	answer := servicetest.Must(f.client.Do(r))(f.t)
+	answer, err := f.client.Do(r)
+	servicetest.NoError(f.t, err)
 	defer func() { _ = answer.Body.Close() }()
 	body := servicetest.Must(io.ReadAll(answer.Body))(f.t)
 	return reply{answer.Status, answer.StatusCode, answer.Header}, string(body)
