@@ -22,7 +22,8 @@ func TestRun_OnATerminalItAsksAndIsHeldToWhatItHasShown(t *testing.T) {
 		}
 	}
 	records := ""
-	servicetest.NoError(t, sql.QueryRow(context.Background(), `SELECT count(*)::text FROM loose_foreign_keys_deleted_records WHERE status = 1`).Scan(&records))
+	servicetest.NoError(t,
+		sql.QueryRow(context.Background(), `SELECT count(*)::text FROM loose_foreign_keys_deleted_records WHERE status = 1`).Scan(&records))
 	for _, c := range []struct {
 		typed, more string
 		code        int

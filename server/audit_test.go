@@ -81,7 +81,8 @@ func TestAudit_ComesInPagesFromATimeOn(t *testing.T) {
 		SELECT '2026-11-01Z'::timestamptz + (i / 3) * interval '1 hour', 'a', '', 'admin', 'PauseWorker', i::text, '', 'OK' FROM generate_series(0, 11) i`)
 	read := func(size int32, since *timestamppb.Timestamp) string {
 		request := &maintenancev1.ListAuditRequest{PageSize: size, Since: since}
-		return joined(entries(f, f.ListAudit, request, (*maintenancev1.ListAuditResponse).GetEntries), (*maintenancev1.AuditEntry).GetTarget)
+		return joined(entries(f, f.ListAudit, request, (*maintenancev1.ListAuditResponse).GetEntries),
+			(*maintenancev1.AuditEntry).GetTarget)
 	}
 	const all = "11 10 9 8 7 6 5 4 3 2 1 0"
 	hour := timestamppb.New(timeOf(t, "2026-11-01T02:00:00Z"))

@@ -57,7 +57,8 @@ func TestRoles_AStreamEndsWhenItsTokenDoes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	servicetest.NoError(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(content), "name: leaver, sha256: "+hashed("leaver-token"), "name: other, sha256: "+hashed("other-token"))), 0o600))
+	servicetest.NoError(t,
+		os.WriteFile(file, []byte(strings.ReplaceAll(string(content), "name: leaver, sha256: "+hashed("leaver-token"), "name: other, sha256: "+hashed("other-token"))), 0o600))
 	for problem, stream := range streams {
 		var err error
 		for err == nil {

@@ -16,7 +16,8 @@ import (
 
 func TestPauseWorker_PausesUntilItIsResumed(t *testing.T) {
 	f := start(t)
-	paused := servicetest.Must(f.PauseWorker(t.Context(), &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "repairs", Ttl: durationpb.New(time.Hour)}))(t)
+	paused := servicetest.Must(f.PauseWorker(t.Context(),
+		&maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "repairs", Ttl: durationpb.New(time.Hour)}))(t)
 	p := paused.GetWorker().GetPaused()
 	if p.GetReason() != "repairs" || p.GetBy() == "" || p.GetUntil().AsTime().Sub(p.GetSince().AsTime()).Round(time.Minute) != time.Hour {
 		t.Errorf("got %v", p)

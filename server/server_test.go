@@ -133,7 +133,8 @@ func TestReflection_IsServedInBothVersions(t *testing.T) {
 	contains(t, answer.String(), "maintenance.v1.MaintenanceService")
 	alpha := servicetest.Must(reflectionv1alpha.NewServerReflectionClient(f.conn).ServerReflectionInfo(ctx))(t)
 	//nolint:staticcheck // deprecated, and still what many clients speak
-	servicetest.NoError(t, alpha.Send(&reflectionv1alpha.ServerReflectionRequest{MessageRequest: &reflectionv1alpha.ServerReflectionRequest_ListServices{}}))
+	servicetest.NoError(t,
+		alpha.Send(&reflectionv1alpha.ServerReflectionRequest{MessageRequest: &reflectionv1alpha.ServerReflectionRequest_ListServices{}}))
 	if answer, err := alpha.Recv(); err != nil || !strings.Contains(answer.String(), "grpc.health.v1.Health") {
 		t.Errorf("got %v, %v", answer, err)
 	}
