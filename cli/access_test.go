@@ -18,15 +18,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // saved writes a file and returns its path.
 func saved(t *testing.T, name, content string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.WriteFile(file, []byte(content), 0o600))
 	return file
 }
 
@@ -39,10 +39,7 @@ func certified(t *testing.T, name string) (certificate, key string) {
 // certifiedUntil makes one that is valid for a year until so long from now.
 func certifiedUntil(t *testing.T, name string, until time.Duration) (certificate, key string) {
 	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	private := servicetest.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		NotBefore: time.Now().Add(until - 365*24*time.Hour), NotAfter: time.Now().Add(until), IsCA: true, BasicConstraintsValid: true,
@@ -51,9 +48,7 @@ func certifiedUntil(t *testing.T, name string, until time.Duration) (certificate
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
 	keyDER, keyErr := x509.MarshalPKCS8PrivateKey(private)
-	if err := errors.Join(err, keyErr); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, errors.Join(err, keyErr))
 	block := func(kind string, der []byte) string {
 		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 	}
@@ -96,16 +91,12 @@ func TestRoles_OfTokensOverTLS(t *testing.T) {
 			t.Fatalf("exit %d, %s", code, err)
 		}
 	}
-	if entries != 5 {
-		t.Errorf("%d entries in pages of 2", entries)
-	}
+	equal(t, entries, 5, "entries in pages of 2")
 	r.want(2, "audit --since 1h --page-token x"+as("viola"), "--since must be the time of the page before")
 	r.want(0, "audit --since 1h"+as("viola"), "viola at 127.0.0.1:", "PERMISSION_DENIED ROLE_TOO_LOW",
 		"PERMISSION_DENIED WORKER_NOT_ALLOWED", "otto at 127.0.0.1:", "OK", "repairs")
 	// Ada leaves: without a restart.
-	if err := os.WriteFile(tokens, []byte(entry("viola", "viewer", "")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.WriteFile(tokens, []byte(entry("viola", "viewer", "")), 0o600))
 	eventually(t, "the token is taken back", &r.log, func() bool {
 		code, _, _ := sh.caretaker(append([]string{"status", "--address", r.address}, strings.Fields(as("ada"))...)...)
 		return code == 1
@@ -113,7 +104,7 @@ func TestRoles_OfTokensOverTLS(t *testing.T) {
 	r.want(0, "status"+as("viola"), worker)
 }
 
-func TestRoles_OfCertificates(t *testing.T) {
+func TestRoles_OfCertificatesAndOneThatIsMissingIsNamed(t *testing.T) {
 	sh := newShell(t)
 	sh.prepared()
 	certificate, key := certified(t, "server")
@@ -124,16 +115,11 @@ func TestRoles_OfCertificates(t *testing.T) {
 	sh.set("CARETAKER_AUTH_CERTIFICATES", `{"alice": "operator"}`)
 	r := sh.serving()
 	as := " --tls-ca " + certificate + " --tls-cert " + alice + " --tls-key " + aliceKey
+	r.want(0, "status"+as, worker)
 	r.want(0, "pause "+worker+" --reason repairs"+as, "alice at 127.0.0.1:")
 	r.want(1, "flags set loose_foreign_keys_turbo_mode_main on"+as, "this needs the role admin, you have operator")
-	r.want(1, "status --tls-ca "+certificate)
-}
-
-func TestRoles_AWrongFileOfTokensIsAnErrorAtTheStart(t *testing.T) {
-	sh := newShell(t)
-	sh.prepared()
-	sh.set("CARETAKER_AUTH_TOKENS_FILE", saved(t, "tokens.yml", "- {name: a, role: boss}"))
-	sh.want(1, "serve", `auth.tokens_file: `, `"boss" is none of viewer, operator, admin`)
-	sh.set("CARETAKER_AUTH_TOKENS_FILE", "/nowhere/tokens.yml")
-	sh.want(1, "serve", "auth.tokens_file: open /nowhere/tokens.yml")
+	ca := " --tls-ca " + certificate
+	r.want(1, "status"+ca, "client certificate", "give --tls-cert and --tls-key")
+	mallory, malloryKey := certified(t, "mallory")
+	r.want(1, "status"+ca+" --tls-cert "+mallory+" --tls-key "+malloryKey, "does not accept the client certificate: give another one")
 }

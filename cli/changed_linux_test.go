@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // keeping answers with a run that it has kept.
@@ -34,12 +35,9 @@ func planOf(ids ...int64) *pb.Run {
 
 func TestRun_AChangedPlanSaysWhatCameAndWent(t *testing.T) {
 	t.Parallel()
-	refused, err := status.New(codes.FailedPrecondition, "expected_digest").WithDetails(&errdetails.ErrorInfo{
+	refused := servicetest.Must(status.New(codes.FailedPrecondition, "expected_digest").WithDetails(&errdetails.ErrorInfo{
 		Reason: "PLAN_CHANGED", Metadata: map[string]string{"run_id": "r7"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	for _, c := range []struct {
 		planned, now *pb.Run
 		want         string
@@ -69,9 +67,7 @@ func TestRun_TheQuestionSaysOnHowMuch(t *testing.T) {
 		"1 candidate": planOf(1), "1002 candidates": many,
 		"at least 7 rows": {Definitions: []*pb.DefinitionCount{{Rows: 3}, {Rows: 4, AtLeast: true}}},
 	} {
-		if got := extent(plan); got != want {
-			t.Errorf("%s, want %s", got, want)
-		}
+		equal(t, extent(plan), want)
 	}
 	if !nothingDue(planOf()) || nothingDue(many) || nothingDue(&pb.Run{}) {
 		t.Error("what has nothing to do is not known")

@@ -46,19 +46,3 @@ func TestClient_NamesTheFlagThatIsMissing(t *testing.T) {
 	r.want(1, "status --token-file "+empty+ca, "--token-file: "+empty+" is empty")
 	r.want(1, "status --tls-ca "+key, "--tls-ca: ", "has no PEM certificate")
 }
-
-func TestClient_NamesTheCertificateThatIsMissing(t *testing.T) {
-	sh := newShell(t)
-	sh.prepared()
-	certificate, key := certified(t, "server")
-	alice, aliceKey := certified(t, "alice")
-	mallory, malloryKey := certified(t, "mallory")
-	sh.set("CARETAKER_TLS_CERT_FILE", certificate)
-	sh.set("CARETAKER_TLS_KEY_FILE", key)
-	sh.set("CARETAKER_TLS_CLIENT_CA_FILE", alice)
-	r := sh.serving()
-	ca := " --tls-ca " + certificate
-	r.want(0, "status --tls-cert "+alice+" --tls-key "+aliceKey+ca, worker)
-	r.want(1, "status"+ca, "client certificate", "give --tls-cert and --tls-key")
-	r.want(1, "status"+ca+" --tls-cert "+mallory+" --tls-key "+malloryKey, "does not accept the client certificate: give another one")
-}

@@ -10,8 +10,6 @@ func TestExplain_CallsAreCommandsAndNoneIsSaidTwice(t *testing.T) {
 		"end the pause with ResumeWorker":                            "end the pause with caretaker resume",
 		"WatchRun follows it, CancelRun stops it":                    "caretaker watch follows it, caretaker cancel stops it",
 	} {
-		if got := asCommands(text); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		equal(t, asCommands(text), want)
 	}
 }

@@ -1,8 +1,6 @@
 package cli_test
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -13,16 +11,7 @@ import (
 
 // Every command is called as in its examples, with a file that does not exist, and one with a key that does not.
 func TestConfig_AWrongFileIsAnErrorOfEveryCommand(t *testing.T) {
-	sh := alone(t)
-	t.Chdir(t.TempDir())
-	sh.set("CARETAKER_ADDRESS", "127.0.0.1:1")
-	wrong := filepath.Join(t.TempDir(), "wrong.yml")
-	if err := os.WriteFile(wrong, []byte("listn: 127.0.0.1:50051"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile("heads-2026-11-22", []byte("main 1 "+strings.Repeat("0", 64)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	sh, wrong := examples(t), saved(t, "wrong.yml", "listn: 127.0.0.1:50051")
 	tried := 0
 	everyCommand(cli.Root(cli.Streams{}), func(c *cobra.Command) {
 		// init writes the file of --config.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/cli"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestRun_OnATerminalItAsksAndIsHeldToWhatItHasShown(t *testing.T) {
@@ -21,9 +22,8 @@ func TestRun_OnATerminalItAsksAndIsHeldToWhatItHasShown(t *testing.T) {
 		}
 	}
 	records := ""
-	if err := sql.QueryRow(context.Background(), `SELECT count(*)::text FROM loose_foreign_keys_deleted_records WHERE status = 1`).Scan(&records); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t,
+		sql.QueryRow(context.Background(), `SELECT count(*)::text FROM loose_foreign_keys_deleted_records WHERE status = 1`).Scan(&records))
 	for _, c := range []struct {
 		typed, more string
 		code        int
@@ -32,9 +32,7 @@ func TestRun_OnATerminalItAsksAndIsHeldToWhatItHasShown(t *testing.T) {
 		{"n\n", "", 1, records}, {"\n", "", 1, records}, {"yes\n", "", 0, "0"}, {"", "--yes", 0, "0"},
 	} {
 		keys, screen := cli.Terminal(t)
-		if _, err := keys.WriteString(c.typed); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.Must(keys.WriteString(c.typed))(t)
 		var out strings.Builder
 		command := strings.Fields("run " + worker + " --database main --address " + r.address + " " + c.more)
 		code := cli.Run(context.Background(), command, cli.Streams{In: screen, Out: &out, Err: screen})

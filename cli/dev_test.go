@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestDev_NeedsNothingElse(t *testing.T) {
@@ -13,17 +15,12 @@ func TestDev_NeedsNothingElse(t *testing.T) {
 	dir := folder(t)
 	r := sh.serving("dev", "--data-dir", dir, "--listen", "127.0.0.1:0")
 	eventually(t, "dev says how to use it", &r.out, func() bool { return strings.Contains(r.out.String(), " run "+worker) })
-	if !strings.Contains(r.out.String(), "grpcurl -plaintext "+r.address+" maintenance.v1.MaintenanceService/GetStatus") {
-		t.Errorf("got %s", &r.out)
-	}
+	contains(t, r.out.String(), "grpcurl -plaintext "+r.address+" maintenance.v1.MaintenanceService/GetStatus")
 	r.want(0, "status", worker)
 	r.want(0, "run "+worker+" --database ci", "succeeded")
 
 	environment := filepath.Join(dir, "env")
-	content, err := os.ReadFile(environment)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := servicetest.Must(os.ReadFile(environment))(t)
 	t.Run("its environment is enough for serve and lfk", func(t *testing.T) {
 		sh := sh.sub(t)
 		for line := range strings.Lines(string(content)) {
@@ -39,50 +36,34 @@ func TestDev_NeedsNothingElse(t *testing.T) {
 		sh.want(0, "lfk lint", "0 errors")
 	})
 	r.stop()
-	if code := <-r.exit; code != 0 {
-		t.Errorf("exit %d: %s", code, &r.log)
-	}
+	equal(t, <-r.exit, 0, "exit", &r.log)
 	if _, err := os.Stat(environment); !os.IsNotExist(err) {
 		t.Errorf("the environment file is left: %v", err)
 	}
 }
 
-func TestDev_ListensForOthersOnlyWhenToldThatThisIsSafe(t *testing.T) {
+func TestDev_RefusesAddressesAndDirectoriesOfOthers(t *testing.T) {
 	sh := newShell(t)
 	sh.want(1, "dev --listen 0.0.0.0:0 --data-dir "+folder(t), `listen: "0.0.0.0:0" can be reached from other hosts`)
 	sh.want(2, "dev --listen nonsense --data-dir "+folder(t), `--listen: "nonsense" is not an address`)
 	sh.want(2, "help nonsense", `unknown command "nonsense"`)
 	sh.want(0, "help run", "Exit codes: 0 succeeded")
-}
-
-func TestDev_RefusesADirectoryOfOthers(t *testing.T) {
-	sh := newShell(t)
 	dir := folder(t)
 	file := filepath.Join(dir, "loose_foreign_keys.yml")
-	if err := os.WriteFile(file, []byte("mine"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.WriteFile(file, []byte("mine"), 0o600))
 	options := " --listen 127.0.0.1:0 --data-dir "
 	sh.want(1, "dev"+options+dir, dir+" has files that caretaker has not made, such as loose_foreign_keys.yml",
 		"name a new or an empty directory with --data-dir")
-	content, err := os.ReadFile(file)
-	if err != nil || string(content) != "mine" {
-		t.Errorf("the file is %q, %v", content, err)
-	}
+	content := servicetest.Must(os.ReadFile(file))(t)
+	equal(t, string(content), "mine")
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
 		t.Errorf("there are %v, %v", files, err)
 	}
 	sh.want(1, "dev"+options+file, file+" is not a directory")
-}
-
-func TestDev_TakesItsAddressBeforeItLoadsAnything(t *testing.T) {
-	sh := newShell(t)
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	// The address is taken before anything is loaded.
+	taken := servicetest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = taken.Close() }()
-	dir := folder(t)
+	dir = folder(t)
 	sh.want(1, "dev --listen "+taken.Addr().String()+" --data-dir "+dir, "listen: ", "is in use by another process", "--listen")
 	if files, err := os.ReadDir(dir); err != nil || len(files) > 0 {
 		t.Errorf("%d files are there already, %v", len(files), err)

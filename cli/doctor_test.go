@@ -50,107 +50,137 @@ func TestDoctor_FindsNothingButMissingIndexesOnTheReferenceSchema(t *testing.T) 
 			t.Errorf("%+v", f)
 		}
 	}
-	if got := strings.Join(unindexed, ", "); got != known {
-		t.Errorf("no indexes on %s, want %s", got, known)
-	}
+	equal(t, strings.Join(unindexed, ", "), known, "no indexes on")
 }
 
-// fault is something that is wrong, and what is to be said about it.
+// fault is something that is wrong, how it is made, and what doctor says about it.
 type fault struct {
-	name, change, undo string
-	environment        [2]string
-	status, where      string
-	problem, remedy    string
+	status, where, problem, remedy string
+	variable, value                string // of the environment
+	change, undo                   string // of the database
 }
 
-func faults(taken string) []fault {
+func faults(main *pgx.Conn, taken, definitions string) []fault {
+	url := main.Config().ConnString()
+	const ciURL, nowhere = "CARETAKER_DATABASES_CI_URL", "postgres://127.0.0.1:1/nowhere"
 	return []fault{
 		{
-			name: "not migrated", change: `ALTER TABLE maintenance.schema_migrations RENAME TO away`,
-			undo: `ALTER TABLE maintenance.away RENAME TO schema_migrations`, status: "error", where: "schema",
-			problem: "the schema maintenance is missing or old", remedy: "caretaker migrate",
+			"error", "schema", "the schema maintenance is missing or old", "caretaker migrate", "", "",
+			`ALTER TABLE maintenance.schema_migrations RENAME TO away`, `ALTER TABLE maintenance.away RENAME TO schema_migrations`,
 		},
 		{
-			name: "no index", change: `ALTER TABLE issues RENAME COLUMN author_id TO was; ALTER TABLE issues ADD COLUMN author_id bigint`,
-			undo:   `ALTER TABLE issues DROP COLUMN author_id; ALTER TABLE issues RENAME COLUMN was TO author_id`,
-			status: "warning", where: "indexes", problem: "no index finds rows of public.issues by author_id",
-			remedy: "CREATE INDEX CONCURRENTLY ON public.issues (author_id)",
+			"error", "schema", "needed is", "run caretaker migrate", "", "",
+			`UPDATE maintenance.schema_migrations SET is_applied = version_id < (SELECT max(version_id) FROM maintenance.schema_migrations)`,
+			`UPDATE maintenance.schema_migrations SET is_applied = true`,
 		},
 		{
-			name: "unknown reference", change: `CREATE TABLE diaries (owner bigint REFERENCES users); CREATE INDEX ON diaries (owner)`,
-			undo: `DROP TABLE diaries`, status: "warning", where: "references", problem: "users to whom diaries.owner refers are not deleted",
-			remedy: "ON DELETE CASCADE or SET NULL",
+			"warning", "schema", "is at 9999, this caretaker knows", "use the newer one", "", "",
+			`INSERT INTO maintenance.schema_migrations_main (version_id, is_applied) VALUES (9999, true)`,
+			`DELETE FROM maintenance.schema_migrations_main WHERE version_id = 9999`,
 		},
 		{
-			name: "port", environment: [2]string{"CARETAKER_LISTEN", taken}, status: "warning", where: "ports",
-			problem: "is in use", remedy: "CARETAKER_LISTEN",
+			"error", "application", "no application schema", "search_path", "", "",
+			`ALTER SCHEMA public RENAME TO away`, `ALTER SCHEMA away RENAME TO public`,
 		},
 		{
-			name: "replica", environment: [2]string{"CARETAKER_DATABASES_MAIN_REPLICA_URL", "postgres://127.0.0.1:1/nowhere"}, status: "warning",
-			where: "replica", problem: "the replica does not answer", remedy: "databases.main.replica_url",
+			"warning", "indexes", "no index finds rows of public.issues by author_id", "CREATE INDEX CONCURRENTLY ON public.issues (author_id)", "", "",
+			`ALTER TABLE issues RENAME COLUMN author_id TO was; ALTER TABLE issues ADD COLUMN author_id bigint`,
+			`ALTER TABLE issues DROP COLUMN author_id; ALTER TABLE issues RENAME COLUMN was TO author_id`,
 		},
 		{
-			name: "one database twice", environment: [2]string{"CARETAKER_DATABASES_CI_URL", "main"}, status: "error", where: "connection",
-			problem: "is the same database as databases.main.url", remedy: "leave it out",
+			"warning", "references", "users to whom diaries.owner refers are not deleted", "ON DELETE CASCADE or SET NULL", "", "",
+			`CREATE TABLE diaries (owner bigint REFERENCES users); CREATE INDEX ON diaries (owner)`, `DROP TABLE diaries`,
 		},
+		{"warning", "ports", "is in use", "CARETAKER_LISTEN", "CARETAKER_LISTEN", taken, "", ""},
 		{
-			name: "unreachable", environment: [2]string{"CARETAKER_DATABASES_CI_URL", "postgres://127.0.0.1:1/nowhere"}, status: "error",
-			where: "connection", problem: "ci", remedy: "databases.ci.url",
+			"error", "ports", "192.0.2.1:9999", "correct metrics_listen (CARETAKER_METRICS_LISTEN)",
+			"CARETAKER_METRICS_LISTEN", "192.0.2.1:9999", "", "", // an address of another host
 		},
+		{"warning", "replica", "the replica does not answer", "databases.main.replica_url", "CARETAKER_DATABASES_MAIN_REPLICA_URL", nowhere, "", ""},
+		{"error", "connection", "is the same database as databases.main.url", "leave it out", ciURL, url, "", ""},
+		{"error", "connection", "ci", "databases.ci.url", ciURL, nowhere, "", ""},
+		{"error", "configuration", "auth.token_file", "docs/configuration.md", "CARETAKER_AUTH_TOKEN_FILE", "/nowhere", "", ""},
 		{
-			name: "configuration", environment: [2]string{"CARETAKER_AUTH_TOKEN_FILE", "/nowhere"}, status: "error", where: "configuration",
-			problem: "auth.token_file", remedy: "docs/configuration.md",
-		},
-		{
-			name: "definitions", environment: [2]string{"CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS", "file"}, status: "error",
-			where: "definitions", problem: "child_missing: nowhere.user_id -> users", remedy: "accept-absent",
+			"error", "definitions", "child_missing: nowhere.user_id -> users", "accept-absent",
+			"CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS", definitions, "", "",
 		},
 	}
+}
+
+// faultsOfTheServer are settings, versions and clocks that are not as they should be.
+func faultsOfTheServer(main *pgx.Conn) (all []fault) {
+	const mainURL = "CARETAKER_DATABASES_MAIN_URL"
+	url := main.Config().ConnString()
+	set := func(setting string) (change, undo string) {
+		alter := "ALTER DATABASE " + main.Config().Database
+		name, _, _ := strings.Cut(setting, " ")
+		return alter + " SET " + setting, "SET " + name + " = DEFAULT; " + alter + " RESET " + name
+	}
+	for setting, f := range map[string]fault{
+		"default_transaction_read_only = on": {"error", "connection", "read-only", "default_transaction_read_only", "", "", "", ""},
+		"lock_timeout = '900ms'":             {"warning", "pooler", "lock_timeout is under a second", " SET lock_timeout = 0", "", "", "", ""},
+		"array_nulls = off": {
+			"error", "pooler", "array_nulls is off: behind a pooler, jobs break", " SET array_nulls = on",
+			mainURL, url + "&default_query_exec_mode=exec", "", "",
+		},
+		"bytea_output = escape": {
+			"error", "pooler", "bytea_output is escape: behind a pooler, jobs break", " SET bytea_output = hex",
+			mainURL, url + "&default_query_exec_mode=exec", "", "",
+		},
+	} {
+		f.change, f.undo = set(setting)
+		all = append(all, f)
+	}
+	for functions, f := range map[string]fault{
+		ahead: {"warning", "clock", "its clock is 1m0s ahead of that of this machine", "let NTP set both clocks", "", "", "", ""},
+		answering("server_version_num", "130014"): {"error", "version", "caretaker is made for 14 to 18", "upgrade the server", "", "", "", ""},
+		answering("server_version_num", "190000"): {"warning", "version", "caretaker is made for 14 to 18", "look for a newer caretaker", "", "", "", ""},
+		answering("TimeZone", "Asia/Kolkata"): {
+			"error", "clock", "the session's TimeZone is Asia/Kolkata", "let the pooler pass on TimeZone", "", "", "", "",
+		},
+	} {
+		f.change, f.undo = deceit(functions), `DROP SCHEMA deceit CASCADE`
+		f.variable, f.value = mainURL, url+deceived
+		all = append(all, f)
+	}
+	return all
 }
 
 func TestDoctor_EachFaultHasANameAndARemedy(t *testing.T) {
 	sh := newShell(t)
 	sql := sh.applied()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := servicetest.Must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = listener.Close() }()
-	for _, c := range faults(listener.Addr().String()) {
-		t.Run(c.name, func(t *testing.T) {
+	definitions := sh.sub(t).defined("nowhere: [{table: users, column: user_id, on_delete: async_delete}]")
+	for _, f := range append(faults(sql, listener.Addr().String(), definitions), faultsOfTheServer(sql)...) {
+		t.Run(f.problem+" "+f.status, func(t *testing.T) {
 			sh := sh.sub(t)
-			if c.change != "" {
-				execute(t, sql, c.change)
-				defer execute(t, sql, c.undo)
+			if f.variable != "" {
+				sh.set(f.variable, f.value)
 			}
-			switch value := c.environment[1]; value {
-			case "":
-			case "main":
-				sh.set(c.environment[0], sql.Config().ConnString())
-			case "file":
-				sh.defined("nowhere: [{table: users, column: user_id, on_delete: async_delete}]")
-			default:
-				sh.set(c.environment[0], value)
+			if f.change != "" {
+				execute(t, sql, f.change)
+				defer execute(t, sql, f.undo)
 			}
-			sh.wantFault(c)
+			sh.wantFault(f.status, f.where, f.problem, f.remedy)
 		})
 	}
 }
 
 // wantFault fails the test unless doctor says that of a fault, and exits accordingly.
-func (sh *shell) wantFault(c fault) {
+func (sh *shell) wantFault(status, where, problem, remedy string) {
 	sh.t.Helper()
 	t := sh.t
-	code := map[string]int{"warning": 0, "error": 1}[c.status]
+	code := map[string]int{"warning": 0, "error": 1}[status]
 	found := false
 	for _, f := range findings(t, sh.want(code, "doctor --output json")) {
-		found = found || f.Name == c.where && f.Status == c.status && strings.Contains(f.Problem, c.problem) && strings.Contains(f.Remedy, c.remedy)
-		if f.Status == "error" && c.status != "error" || (f.Status == "ok") != (f.Problem == "") || (f.Problem == "") != (f.Remedy == "") {
+		found = found || f.Name == where && f.Status == status && strings.Contains(f.Problem, problem) && strings.Contains(f.Remedy, remedy)
+		if f.Status == "error" && status != "error" || (f.Status == "ok") != (f.Problem == "") || (f.Problem == "") != (f.Remedy == "") {
 			t.Errorf("%+v", f)
 		}
 	}
 	if !found {
-		t.Errorf("no %s of %s %q, %q: %s", c.status, c.where, c.problem, c.remedy, sh.want(code, "doctor"))
+		t.Errorf("no %s of %s %q, %q: %s", status, where, problem, remedy, sh.want(code, "doctor"))
 	}
 }
 
@@ -197,9 +227,7 @@ func TestDoctor_GrantsOfOneDatabaseAreNotMixedWithOthers(t *testing.T) {
 		t.Errorf("the parts are mixed: %s", all)
 	}
 	out := sh.want(0, "doctor --grants --database ci --output json", `"database": "ci"`)
-	if strings.Contains(out, `"main"`) {
-		t.Error(out)
-	}
+	lacks(t, out, `"main"`)
 	sh.want(2, "doctor --grants --database sec", `--database: there is no "sec" in the configuration: there are main, ci`)
 	sh.want(2, "doctor --database ci", "--database is for --grants")
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caretaker-go/caretaker/cli"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // everyCommand calls see for each command.
@@ -31,15 +32,19 @@ func words(line string) (all []string) {
 	return all
 }
 
-// Examples are tried on an address at which nobody listens, and without databases: what is left is usage.
-func TestHelp_ExamplesOfEveryCommandParse(t *testing.T) {
+// examples is a shell in a folder that has the files of the examples, and an address at which nobody listens.
+func examples(t *testing.T) *shell {
+	t.Helper()
 	sh := alone(t)
 	t.Chdir(t.TempDir())
-	if err := os.WriteFile("heads-2026-11-22", []byte("main 1 "+strings.Repeat("0", 64)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.WriteFile("heads-2026-11-22", []byte("main 1 "+strings.Repeat("0", 64)), 0o600))
 	sh.set("CARETAKER_ADDRESS", "127.0.0.1:1")
-	examples := 0
+	return sh
+}
+
+// Examples are tried on an address at which nobody listens, and without databases: what is left is usage.
+func TestHelp_ExamplesOfEveryCommandParse(t *testing.T) {
+	sh, tried := examples(t), 0
 	everyCommand(cli.Root(cli.Streams{}), func(c *cobra.Command) {
 		if !c.Runnable() {
 			return
@@ -56,14 +61,14 @@ func TestHelp_ExamplesOfEveryCommandParse(t *testing.T) {
 			if len(args) > 1 && args[1] == "dev" {
 				args = append(args, "--help")
 			}
-			examples++
+			tried++
 			if code, out, errOut := sh.caretaker(args[1:]...); code == 2 {
 				t.Errorf("%s: %s%s", strings.TrimSpace(line), out, errOut)
 			}
 		}
 	})
-	if examples < 40 {
-		t.Errorf("only %d examples", examples)
+	if tried < 40 {
+		t.Errorf("only %d examples", tried)
 	}
 }
 
@@ -110,8 +115,6 @@ func TestCompletion_OffersNamesAndFilesOnlyWhereFilesAreMeant(t *testing.T) {
 			name, _, _ := strings.Cut(strings.TrimSpace(one), "\t")
 			got = append(got, name)
 		}
-		if text := strings.Join(got, " "); text != offered {
-			t.Errorf("%q: %q, want %q (%s)", line, text, offered, errOut)
-		}
+		equal(t, strings.Join(got, " "), offered, line, errOut)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // gitlabsWords are what a database that is not GitLab's should never be told of.
@@ -27,9 +28,7 @@ func wantNoGitLab(t *testing.T, what, text string) {
 		t.Errorf("%s: nothing", what)
 	}
 	for line := range strings.Lines(text) {
-		if found := gitlabsWords.FindString(line); found != "" {
-			t.Errorf("%s speaks of %q: %s", what, found, line)
-		}
+		equal(t, gitlabsWords.FindString(line), "", "speaks of", what, line)
 	}
 }
 
@@ -37,10 +36,7 @@ func wantNoGitLab(t *testing.T, what, text string) {
 func shop(t *testing.T) (url string, conn *pgx.Conn) {
 	t.Helper()
 	url = databases.Clone(t, devdb.Template{Name: "bare"})
-	conn, err := pgx.Connect(context.Background(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn = servicetest.Must(pgx.Connect(context.Background(), url))(t)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	execute(t, conn, `CREATE TABLE orders (id bigserial PRIMARY KEY, customer text);
 		CREATE TABLE order_items (id bigserial PRIMARY KEY, order_id bigint);
@@ -53,27 +49,18 @@ func shop(t *testing.T) (url string, conn *pgx.Conn) {
 func column(t *testing.T, conn *pgx.Conn, sql string) string {
 	t.Helper()
 	rows, err := conn.Query(context.Background(), sql)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, err)
+	all := servicetest.Must(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 	return strings.Join(all, "\n")
 }
 
 func pageOf(t *testing.T, url string) string {
 	t.Helper()
 	answer, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, err)
 	defer func() { _ = answer.Body.Close() }()
-	content, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	defer http.DefaultClient.CloseIdleConnections()
+	content := servicetest.Must(io.ReadAll(answer.Body))(t)
 	return string(content)
 }
 
@@ -89,17 +76,13 @@ func TestInit_FromAnEmptyDatabaseToCleanedChildrenWithoutAWordOfGitLab(t *testin
 	sh.want(0, "lfk install"+with, "main: installed")
 	sh.want(0, "lfk track orders"+with, "orders_loose_fk_trigger")
 	rules := "order_items: [{table: orders, column: order_id, on_delete: async_delete}]"
-	if err := os.WriteFile(definitions, []byte(rules), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.WriteFile(definitions, []byte(rules), 0o600))
 	sh.want(0, "lfk lint"+with, "0 errors")
 	r := sh.serving("serve", "--config", file)
 	execute(t, conn, `DELETE FROM orders WHERE id = 1`)
 	r.want(0, "run "+worker+" --dry-run"+with, "order_items.order_id")
 	r.want(0, "run "+worker+with, "deleted rows 3")
-	if left := column(t, conn, `SELECT count(*)::text FROM order_items WHERE order_id = 1`); left != "0" {
-		t.Errorf("%s children are left", left)
-	}
+	equal(t, column(t, conn, `SELECT count(*)::text FROM order_items WHERE order_id = 1`), "0", "children are left")
 	wantNoGitLab(t, "the schemas", column(t, conn, `SELECT nspname::text FROM pg_namespace`))
 	wantNoGitLab(t, "maintenance", column(t, conn, `SELECT relname::text FROM pg_class
 		WHERE relnamespace = 'maintenance'::regnamespace`))
@@ -119,56 +102,47 @@ func TestInit_FromAnEmptyDatabaseToCleanedChildrenWithoutAWordOfGitLab(t *testin
 	r.want(1, "jobs"+with, "use: loose_foreign_keys")
 	r.want(2, "run ghost_user_migration"+with, "use: gitlab")
 	sh.want(0, "doctor"+with)
-	if strings.Contains(r.log.String(), `"level":"ERROR"`) {
-		t.Error(r.log.String())
-	}
+	lacks(t, r.log.String(), `"level":"ERROR"`)
 	// What is there stays, and the other use adds what is missing.
 	sh.set("CARETAKER_USE", "gitlab")
 	sh.want(0, "migrate"+with, "main/00010_jobs_and_protections.sql", "queue/001")
 	sh.want(0, "doctor"+with, "it has not the tables of GitLab", "set use: loose_foreign_keys")
 }
 
-func TestDoctor_GrantsOfChildrenOfOtherSchemasSuffice(t *testing.T) {
+func TestDoctor_GrantsOfChildrenOfOtherSchemasSufficeAndNoneIsNamed(t *testing.T) {
 	sh := newShell(t)
 	url, conn := shop(t)
 	dir := t.TempDir()
 	with := " --config " + filepath.Join(dir, "caretaker.yml")
+	role := fmt.Sprintf("role_%d", conn.PgConn().PID())
+	execute(t, conn, "CREATE ROLE "+role+" LOGIN PASSWORD 'x'")
+	t.Cleanup(func() { execute(t, conn, "DROP OWNED BY "+role+"; DROP ROLE "+role) })
+	asRole := conn.Config().ConnString() + "&options=-c%20role%3D" + role
+	sh.set("CARETAKER_DATABASES_MAIN_URL", asRole)
+	sh.want(1, "migrate", "42501", "grant CREATE on the database to the role of databases.main.url")
+	delete(sh.variables, "CARETAKER_DATABASES_MAIN_URL")
 	sh.want(0, "init --url "+url+" --listen 127.0.0.1:0 --web-listen 127.0.0.1:0"+with)
 	sh.want(0, "migrate"+with)
 	sh.want(0, "lfk install"+with)
 	sh.want(0, "lfk track orders"+with)
-	role := fmt.Sprintf("role_%d", conn.PgConn().PID())
 	execute(t, conn, `CREATE SCHEMA sales; CREATE TABLE sales."Lines.1" (id bigserial PRIMARY KEY, order_id bigint);
 		CREATE INDEX ON sales."Lines.1" (order_id); INSERT INTO sales."Lines.1" (order_id) VALUES (1), (2);
 		CREATE TABLE sales.notes (order_id bigint); CREATE INDEX ON sales.notes (order_id);
-		INSERT INTO sales.notes VALUES (1); REVOKE ALL ON SCHEMA public FROM public; CREATE ROLE `+role+` LOGIN PASSWORD 'x'`)
-	t.Cleanup(func() { execute(t, conn, "DROP OWNED BY "+role+"; DROP ROLE "+role) })
+		INSERT INTO sales.notes VALUES (1); REVOKE ALL ON SCHEMA public FROM public`)
 	rules := `'sales."Lines.1"': [{table: orders, column: order_id, on_delete: async_delete}]` + "\n" +
 		"sales.notes: [{table: public.orders, column: order_id, on_delete: async_nullify}]\n"
-	if err := os.WriteFile(filepath.Join(dir, "loose_foreign_keys.yml"), []byte(rules), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.WriteFile(filepath.Join(dir, "loose_foreign_keys.yml"), []byte(rules), 0o600))
 	script := sh.want(0, "doctor --grants --role "+role+with, "GRANT USAGE ON SCHEMA sales TO "+role+";",
 		`GRANT SELECT, UPDATE, DELETE ON sales."Lines.1" TO `, "GRANT SELECT, UPDATE ON sales.notes TO ")
 	execute(t, conn, script+"GRANT USAGE ON SCHEMA public TO "+role)
 	execute(t, conn, "REVOKE UPDATE ON sales.notes FROM "+role)
-	sh.set("CARETAKER_DATABASES_MAIN_URL", conn.Config().ConnString()+"&options=-c%20role%3D"+role)
+	sh.set("CARETAKER_DATABASES_MAIN_URL", asRole)
 	sh.want(1, "doctor"+with, "lacks UPDATE on sales.notes")
 	execute(t, conn, "GRANT UPDATE ON sales.notes TO "+role)
 	sh.want(1, "doctor"+with, "the queue of deleted records belongs to", "1 error, 0 warnings")
 	r := sh.serving("serve", "--config", filepath.Join(dir, "caretaker.yml"))
 	execute(t, conn, `DELETE FROM orders WHERE id = 1`)
 	r.want(0, "run "+worker+with, "deleted rows 1", "updated rows 1")
-}
-
-func TestMigrate_SaysWhichRightIsMissing(t *testing.T) {
-	sh := newShell(t)
-	_, conn := shop(t)
-	role := fmt.Sprintf("role_%d", conn.PgConn().PID())
-	execute(t, conn, "CREATE ROLE "+role)
-	t.Cleanup(func() { execute(t, conn, "DROP ROLE "+role) })
-	sh.set("CARETAKER_DATABASES_MAIN_URL", conn.Config().ConnString()+"&options=-c%20role%3D"+role)
-	sh.want(1, "migrate", "42501", "grant CREATE on the database to the role of databases.main.url")
 }
 
 func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {
@@ -188,19 +162,13 @@ func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {
 	}
 	sh.want(1, "init --config "+file+" --url "+url, "is there already", "--force")
 	sh.want(0, "init --config "+file+" --force --use gitlab --url "+url, "use: gitlab", "kept ")
-	if err := os.Chmod(file, 0o640); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.Chmod(file, 0o640))
 	if os.Getuid() == 0 {
-		if err := os.Chown(file, 0, 8); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, os.Chown(file, 0, 8))
 	}
 	sh.want(0, "init --config "+file+" --force --url "+url, "others cannot read it")
-	info, err := os.Stat(file)
-	if err != nil || info.Mode().Perm() != 0o640 {
-		t.Fatalf("%+v, %v", info, err)
-	}
+	info := servicetest.Must(os.Stat(file))(t)
+	equal(t, info.Mode().Perm(), 0o640)
 	if is, ok := info.Sys().(*syscall.Stat_t); os.Getuid() == 0 && (!ok || is.Gid != 8) {
 		t.Errorf("%+v", is)
 	}

@@ -104,8 +104,6 @@ func TestRun_TheQuestionSaysWhenNotAllCouldBeLookedAt(t *testing.T) {
 		if _, _, err := a.confirm(t.Context(), server, request); err != nil || request.GetExpectedDigest() != c.digest {
 			t.Errorf("%+v: %v, %v", c, err, request)
 		}
-		if strings.Contains(out.String(), "the run may do more than is shown\nrun "+c.worker+" now") != c.says {
-			t.Errorf("%+v: %s", c, out.String())
-		}
+		equal(t, strings.Contains(out.String(), "the run may do more than is shown\nrun "+c.worker+" now"), c.says, c, out.String())
 	}
 }

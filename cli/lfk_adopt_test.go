@@ -24,10 +24,7 @@ func (sh *shell) adoptable(onDelete string) (sql func(string), file string) {
 
 func fileText(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := servicetest.Must(os.ReadFile(path))(t)
 	return string(text)
 }
 
@@ -44,9 +41,7 @@ func (sh *shell) wantFixed(command, part string) {
 		}
 		return code == 0
 	})
-	if !strings.Contains(out, part) {
-		sh.t.Errorf("%s: %q is not in\n%s", command, part, out)
-	}
+	contains(sh.t, out, part)
 }
 
 func TestLfkAdopt_ThereAndBack(t *testing.T) {
@@ -57,9 +52,7 @@ func TestLfkAdopt_ThereAndBack(t *testing.T) {
 	sql(`CREATE INDEX ON orders (customer_id)`)
 	sh.want(0, "lfk adopt orders.customer_id --plan", "1. add the definition to "+file, "- table: customers", "2. track customers",
 		"CREATE TRIGGER", "3. restart every server", `4. drop the foreign key fk`, `ALTER TABLE "public"."orders" DROP CONSTRAINT "fk"`)
-	if got := fileText(t, file); got != before {
-		t.Errorf("--plan has written\n%s", got)
-	}
+	equal(t, fileText(t, file), before, "--plan has written")
 	sh.want(0, "lfk adopt orders.customer_id --yes", "add the definition to "+file+": done", "track customers: done", "restart every server")
 	after := "# kept\norders:\n  - table: customers\n    column: customer_id\n    on_delete: async_delete\n" + strings.TrimPrefix(before, "# kept\n")
 	if got := fileText(t, file); !strings.Contains(got, "orders:\n  - table: customers\n    column: customer_id\n    on_delete: async_delete\n") ||
@@ -79,9 +72,7 @@ func TestLfkAdopt_ThereAndBack(t *testing.T) {
 	sql(`DELETE FROM orders; DELETE FROM loose_foreign_keys_deleted_records`)
 	sh.want(0, "lfk revert orders.customer_id", "fk is a real foreign key", "stays tracked for z.customer_id -> customers")
 	sh.want(0, "lfk revert orders.customer_id", "fk is a real foreign key")
-	if got := fileText(t, file); got != before {
-		t.Errorf("the file is\n%s\nand was\n%s", got, before)
-	}
+	equal(t, fileText(t, file), before, "the file")
 	sql(`INSERT INTO customers VALUES (3); INSERT INTO orders (customer_id) VALUES (3); DELETE FROM customers;
 		DO $$ BEGIN ASSERT NOT EXISTS (SELECT FROM orders); ASSERT (SELECT convalidated FROM pg_constraint WHERE conname = 'fk');
 		ASSERT NOT EXISTS (SELECT FROM maintenance.adopted_foreign_keys); END $$`)
@@ -100,13 +91,9 @@ func TestLfkAdopt_RefusesWhatCannotBeLoose(t *testing.T) {
 	sh.want(2, "lfk adopt nowhere.x", "there is no table nowhere in main")
 	sql(`ALTER TABLE orders ADD CONSTRAINT fk2 FOREIGN KEY (customer_id) REFERENCES customers ON DELETE CASCADE`)
 	sh.want(1, "lfk adopt orders.customer_id", "has the foreign keys fk, fk2: say with --constraint")
-	if got := fileText(t, file); got != before {
-		t.Errorf("the file is\n%s", got)
-	}
+	equal(t, fileText(t, file), before, "the file")
 	sh.want(0, "lfk adopt orders.customer_id --constraint fk2 --plan", "(fk2)")
-	if err := os.WriteFile(file, []byte("{}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.WriteFile(file, []byte("{}\n"), 0o600))
 	sh.want(1, "lfk adopt orders.customer_id --constraint fk2", "its form is one that this command does not edit: write it yourself", "- table: customers")
 }
 
@@ -117,9 +104,7 @@ func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing
 	sql(`CREATE INDEX ON orders (customer_id); ALTER TABLE orders ADD kind text`)
 	write := func(entry string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte("orders:\n  - {table: customers, column: customer_id, "+entry+"}\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, os.WriteFile(file, []byte("orders:\n  - {table: customers, column: customer_id, "+entry+"}\n"), 0o600))
 	}
 	write("on_delete: async_delete, conditions: [{column: kind, value: A}]")
 	sh.want(0, "lfk adopt orders.customer_id --yes", "add the definition to "+file+": done", "restart every server")
@@ -128,9 +113,7 @@ func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing
 	}
 	out := sh.want(0, "lfk adopt orders.customer_id --plan", "1. add the definition to "+file+": done already",
 		"restart every server, so that it knows the definition, which cannot be checked from here; then run this command again\n")
-	if strings.Count(out, "done already") != 2 {
-		t.Error(out)
-	}
+	equal(t, strings.Count(out, "done already"), 2, out)
 	write("on_delete: async_nullify")
 	const other = "has on_delete: async_nullify for orders.customer_id -> customers, but fk does what async_delete does"
 	sh.want(1, "lfk adopt orders.customer_id --yes", other, "say --on-delete async_nullify if that is meant")
@@ -141,7 +124,7 @@ func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing
 	sh.want(1, "lfk adopt orders.customer_id --constraint nope", "has no foreign key nope: --constraint may be fk")
 }
 
-func TestLfkOrphans_SaysWhereToGoOn(t *testing.T) {
+func TestLfkOrphans_TakesQuotedNamesAndSaysWhereToGoOn(t *testing.T) {
 	sh := newShell(t)
 	sql, _ := sh.adoptable("ON DELETE CASCADE")
 	sql(`INSERT INTO z SELECT i % 10 FROM generate_series(1, 40) i; INSERT INTO customers VALUES (3); INSERT INTO z VALUES (NULL)`)
@@ -160,11 +143,7 @@ func TestLfkOrphans_SaysWhereToGoOn(t *testing.T) {
 	sh.wantFixed("lfk orphans --fix", "z.customer_id -> customers  main      9     36    9")
 	sh.want(0, "lfk orphans", "no orphans")
 	sql(`DO $$ BEGIN ASSERT (SELECT array_agg(primary_key_value ORDER BY 1) = '{0,1,2,4,5,6,7,8,9}' FROM loose_foreign_keys_deleted_records); END $$`)
-}
-
-func TestLfkAdopt_NamesMayBeQuoted(t *testing.T) {
-	sh := newShell(t)
-	sql, _ := sh.adoptable("")
+	// Names may be quoted.
 	sql(`CREATE TABLE "Kid.Table" ("Cust.Id" bigint, "a""b,c" bigint, FOREIGN KEY ("Cust.Id") REFERENCES customers ON DELETE CASCADE);
 		CREATE INDEX ON "Kid.Table" ("Cust.Id")`)
 	sh.want(0, `lfk adopt "Kid.Table"."Cust.Id"`, `add the definition`)

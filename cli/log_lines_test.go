@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // messageAt is which arguments of a method of loggers are messages, if the method is one that logs at info or above.
@@ -95,20 +97,14 @@ func (c texts) logged(file *ast.File) (messages []string) {
 // loggedIn are the messages of the package in a folder, without its tests.
 func loggedIn(t *testing.T, folder string) (messages []string) {
 	t.Helper()
-	names, err := filepath.Glob(filepath.Join(folder, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := servicetest.Must(filepath.Glob(filepath.Join(folder, "*.go")))(t)
 	var files []*ast.File
 	constants := texts{}
 	for _, name := range names {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := servicetest.Must(parser.ParseFile(token.NewFileSet(), name, nil, 0))(t)
 		files = append(files, file)
 		constants.add(file)
 	}
@@ -120,22 +116,13 @@ func loggedIn(t *testing.T, folder string) (messages []string) {
 
 func TestLog_EveryMessageIsInTheDocuments(t *testing.T) {
 	t.Parallel()
-	content, err := os.ReadFile("../docs/log.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := servicetest.Must(os.ReadFile("../docs/log.md"))(t)
 	documented := map[string]bool{}
 	for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(string(content), -1) {
 		documented[strings.Join(strings.Fields(m[1]), " ")] = true
 	}
-	folders, err := filepath.Glob("../*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	below, err := filepath.Glob("../service/*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	folders := servicetest.Must(filepath.Glob("../*"))(t)
+	below := servicetest.Must(filepath.Glob("../service/*"))(t)
 	// What is no constant of its package: one from another package, and one with a number in it.
 	messages := []string{
 		"Maximum deletion attempts (15) reached. Making the final attempt to delete the placeholder user.", "finished call",

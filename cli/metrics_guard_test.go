@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/access"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // elsewhere is a listener that other hosts can reach; nobody connects to it.
@@ -23,24 +24,34 @@ type elsewhere struct{ net.Listener }
 
 func (elsewhere) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 9999} }
 
-func TestMetrics_WantTheRolesOfTheAPIBeyondLoopback(t *testing.T) {
+func TestMetrics_WantAViewerWithTheRolesOfTheAPIBeyondLoopbackAlone(t *testing.T) {
 	t.Parallel()
 	hash := sha256.Sum256([]byte("late"))
 	file := filepath.Join(t.TempDir(), "tokens.yml")
 	late := fmt.Sprintf("- {name: late, sha256: %x, role: admin, expires: 2026-01-01}", hash)
-	if err := os.WriteFile(file, []byte(late), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	known, err := access.New(access.Config{TokensFile: file, Token: "t", Certificates: map[string]string{"alice": "viewer"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	i := &instance{logger: slog.New(slog.DiscardHandler), access: known, secure: &tls.Config{MinVersion: tls.VersionTLS12}}
-	guarded, _ := i.guardMetrics(elsewhere{}.Addr(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	servicetest.NoError(t, os.WriteFile(file, []byte(late), 0o600))
+	known := servicetest.Must(access.New(access.Config{TokensFile: file, Token: "t", Certificates: map[string]string{"alice": "viewer"}}))(t)
+	here := servicetest.Must(new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0"))(t)
+	defer func() { _ = here.Close() }()
 	for _, c := range []struct {
+		at                 net.Listener
+		known              *access.Keys
 		token, certificate string
 		want               int
-	}{{"", "", 401}, {"late", "", 401}, {"t", "", 200}, {"", "alice", 200}, {"", "mallory", 403}, {"late", "alice", 401}} {
+		encrypted          bool
+	}{
+		{here, known, "", "", 200, false},
+		{elsewhere{}, nil, "", "", 200, true},
+		{elsewhere{}, known, "", "", 401, true},
+		{elsewhere{}, known, "forged", "", 401, true},
+		{elsewhere{}, known, "late", "", 401, true},
+		{elsewhere{}, known, "t", "", 200, true},
+		{elsewhere{}, known, "", "alice", 200, true},
+		{elsewhere{}, known, "", "mallory", 403, true},
+		{elsewhere{}, known, "late", "alice", 401, true},
+	} {
+		i := &instance{logger: slog.New(slog.DiscardHandler), access: c.known, secure: &tls.Config{MinVersion: tls.VersionTLS12}}
+		handler, secure := i.guardMetrics(c.at.Addr(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 		r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 		if c.token != "" {
 			r.Header.Set("Authorization", "Bearer "+c.token)
@@ -50,48 +61,9 @@ func TestMetrics_WantTheRolesOfTheAPIBeyondLoopback(t *testing.T) {
 			r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{of}, VerifiedChains: [][]*x509.Certificate{{of}}}
 		}
 		w := httptest.NewRecorder()
-		guarded.ServeHTTP(w, r)
-		if w.Code != c.want {
-			t.Errorf("%+v: %d %s", c, w.Code, w.Body)
-		}
-	}
-}
-
-func TestMetrics_WantAViewerBeyondLoopbackAlone(t *testing.T) {
-	t.Parallel()
-	known, err := access.New(access.Config{Token: "secret"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	here, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = here.Close() }()
-	for _, c := range []struct {
-		at        net.Listener
-		known     *access.Keys
-		token     string
-		wanted    int
-		encrypted bool
-	}{
-		{here, known, "", 200, false},
-		{elsewhere{}, known, "", 401, true},
-		{elsewhere{}, known, "forged", 401, true},
-		{elsewhere{}, known, "secret", 200, true},
-		{elsewhere{}, nil, "", 200, true},
-	} {
-		answer := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
-		i := &instance{logger: slog.New(slog.DiscardHandler), access: c.known, secure: &tls.Config{MinVersion: tls.VersionTLS12}}
-		handler, secure := i.guardMetrics(c.at.Addr(), answer)
-		r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
-		if c.token != "" {
-			r.Header.Set("Authorization", "Bearer "+c.token)
-		}
-		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, r)
-		if w.Code != c.wanted || (secure != nil) != c.encrypted {
-			t.Errorf("%s, %q: %d, TLS %t", c.at.Addr(), c.token, w.Code, secure != nil)
+		if w.Code != c.want || (secure != nil) != c.encrypted {
+			t.Errorf("%s, %q, %q: %d, TLS %t: %s", c.at.Addr(), c.token, c.certificate, w.Code, secure != nil, w.Body)
 		}
 		if secure == i.secure {
 			t.Error("the server of the metrics changes the TLS of the status page")

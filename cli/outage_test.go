@@ -12,6 +12,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 const serviceName = "maintenance.v1.MaintenanceService"
@@ -40,14 +41,8 @@ func (n *node) untilServing(want bool) time.Time {
 func TestFault_Outage_ServerThatStartsBeforeItsDatabaseGoesToWorkWithIt(t *testing.T) {
 	t.Parallel()
 	there := databases.Clone(t, reference)
-	u, err := url.Parse(there)
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := servicetest.Must(url.Parse(there))(t)
+	closed := servicetest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	home := u.Host
 	u.Host = closed.Addr().String()
 	_ = closed.Close()
@@ -66,9 +61,7 @@ func TestFault_Outage_ServerThatStartsBeforeItsDatabaseGoesToWorkWithIt(t *testi
 		f = n.status(worker).GetFailing()
 		return f.GetClass() == maintenancev1.FailureClass_FAILURE_CLASS_SCHEMA
 	})
-	if f.GetMessage() != "database main is not migrated: run caretaker migrate" {
-		t.Errorf("%s", f)
-	}
+	equal(t, f.GetMessage(), "database main is not migrated: run caretaker migrate", f)
 	n.log.field(t, "database is not migrated: run caretaker migrate", "database")
 	n.wantServing(false, "without the schema")
 	migrated := time.Now()
@@ -94,17 +87,10 @@ func TestFault_Outage_HealthFollowsMainAfterTenSeconds(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	config := devdb.Config{Dir: filepath.Join(folder(t), "server")}
-	cluster, err := devdb.Start(ctx, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster := servicetest.Must(devdb.Start(ctx, config))(t)
 	t.Cleanup(func() { _ = cluster.Stop(ctx) })
-	if err := cluster.CreateDatabase(ctx, "main"); err != nil {
-		t.Fatal(err)
-	}
-	if err := devdb.LoadSchema(ctx, cluster.URL("main"), "main"); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, cluster.CreateDatabase(ctx, "main"))
+	servicetest.NoError(t, devdb.LoadSchema(ctx, cluster.URL("main"), "main"))
 	s := newShared(t, cluster.URL("main")).migrate()
 	s.exec(gateSQL)
 	n := startNode(t, "steady", s.url, "CARETAKER_SCHEDULER_ENABLED=true")
@@ -112,9 +98,7 @@ func TestFault_Outage_HealthFollowsMainAfterTenSeconds(t *testing.T) {
 	before := strings.Count(n.log.String(), "\n")
 
 	stopped := time.Now()
-	if err := cluster.Stop(ctx); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, cluster.Stop(ctx))
 	n.wantCondition(worker, maintenancev1.Condition_CONDITION_FAILING)
 	failing := time.Now()
 	if kept := n.untilServing(false).Sub(stopped); kept < 9*time.Second {
@@ -124,9 +108,7 @@ func TestFault_Outage_HealthFollowsMainAfterTenSeconds(t *testing.T) {
 		t.Errorf("failing since %s, main ended at %s", since, stopped)
 	}
 
-	if cluster, err = devdb.Start(ctx, config); err != nil {
-		t.Fatal(err)
-	}
+	cluster = servicetest.Must(devdb.Start(ctx, config))(t)
 	started := time.Now()
 	t.Logf("ready %s after main's start", n.untilServing(true).Sub(started).Round(time.Millisecond))
 	s.connect()
@@ -144,17 +126,10 @@ func TestFault_Outage_HealthFollowsMainAfterTenSeconds(t *testing.T) {
 func TestFault_Outage_ServerStopsInTimeWithoutItsDatabase(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	cluster, err := devdb.Start(ctx, devdb.Config{Ephemeral: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster := servicetest.Must(devdb.Start(ctx, devdb.Config{Ephemeral: true}))(t)
 	t.Cleanup(func() { _ = cluster.Stop(ctx) })
-	if err := cluster.CreateDatabase(ctx, "main"); err != nil {
-		t.Fatal(err)
-	}
-	if err := devdb.LoadSchema(ctx, cluster.URL("main"), "main"); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, cluster.CreateDatabase(ctx, "main"))
+	servicetest.NoError(t, devdb.LoadSchema(ctx, cluster.URL("main"), "main"))
 	s := newShared(t, cluster.URL("main")).migrate()
 	s.exec(gateSQL)
 	n := startNode(t, "leaving", s.url)
@@ -162,9 +137,7 @@ func TestFault_Outage_ServerStopsInTimeWithoutItsDatabase(t *testing.T) {
 	s.begin(n)
 	s.users(1, 6)
 	s.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'running'`, "4")
-	if err := cluster.Stop(ctx); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, cluster.Stop(ctx))
 	began := time.Now()
 	n.end(syscall.SIGTERM)
 	n.log.field(t, "stopped", "")

@@ -39,9 +39,7 @@ func TestPlan_ShowsWhatADeletionWouldDo(t *testing.T) {
 	sh.people()
 	sh.set("CARETAKER_JOBS_ENABLED", "false")
 	r := sh.serving()
-	if got := anyDigest.ReplaceAllString(r.want(0, "plan user 7"), "DIGEST"); got != planOfUser {
-		t.Errorf("got\n%s\nwant\n%s", got, planOfUser)
-	}
+	equal(t, anyDigest.ReplaceAllString(r.want(0, "plan user 7"), "DIGEST"), planOfUser)
 	r.want(0, "plan group 100", "group 100 acme\n  refused NO_LONGER_MARKED: it is not marked for deletion", "namespaces         0      0          1        0\n")
 	r.want(0, "plan placeholder 9", "placeholder 9 placeholder_9\n  jobs    delete_user\n", "users  0      0          1        0\n")
 	for command, message := range map[string]string{
@@ -58,13 +56,7 @@ func TestPlan_ShowsWhatADeletionWouldDo(t *testing.T) {
 	} {
 		r.want(2, command, message)
 	}
-}
-
-func TestPlan_AsJSONIsTheAnswer(t *testing.T) {
-	sh := newShell(t)
-	sh.people()
-	sh.set("CARETAKER_JOBS_ENABLED", "false")
-	r := sh.serving()
+	// As JSON it is the answer.
 	text := r.want(0, "plan user 7")
 	plan, _ := document(t, r.want(0, "plan user 7 -o json"))["plan"].(map[string]any)
 	digest, _ := plan["digest"].(string)

@@ -9,15 +9,14 @@ import (
 	"net"
 	"net/http"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func freePorts(t *testing.T, n int) (ports []string) {
 	t.Helper()
 	for range n {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		listener := servicetest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 		defer func() { _ = listener.Close() }()
 		_, port, _ := net.SplitHostPort(listener.Addr().String())
 		ports = append(ports, port)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/cli"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // asProcess holds the command when this test program plays caretaker.
@@ -27,9 +28,7 @@ func (sh *shell) process(command string, more ...string) (*exec.Cmd, *screen) {
 	c.Env = slices.Concat(os.Environ(), sh.environment(), []string{asProcess + "=" + command}, more)
 	out := &screen{}
 	c.Stdout, c.Stderr = out, out
-	if err := c.Start(); err != nil {
-		sh.t.Fatal(err)
-	}
+	servicetest.NoError(sh.t, c.Start())
 	sh.t.Cleanup(func() { _ = c.Process.Kill() })
 	return c, out
 }
@@ -37,9 +36,7 @@ func (sh *shell) process(command string, more ...string) (*exec.Cmd, *screen) {
 // signal sends a signal.
 func signal(t *testing.T, c *exec.Cmd, s os.Signal) {
 	t.Helper()
-	if err := c.Process.Signal(s); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, c.Process.Signal(s))
 }
 
 func TestFault_Signals_TermStopsTheServerInOrder(t *testing.T) {
@@ -67,9 +64,5 @@ func TestFault_Signals_InterruptCancelsTheRunThatIsWaitedFor(t *testing.T) {
 	if err := run.Wait(); err == nil || run.ProcessState.ExitCode() != 1 {
 		t.Errorf("got %v, exit %d", err, run.ProcessState.ExitCode())
 	}
-	for _, want := range []string{"cancelling run", "on main cancelled"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("%q is not in %s", want, out)
-		}
-	}
+	contains(t, out.String(), "cancelling run", "on main cancelled")
 }

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // answering is a server that says of every worker the same.
@@ -44,13 +45,9 @@ func TestProgress_SaysPercentAndTimeLeftWhereTheBacklogIsKnown(t *testing.T) {
 	each = (&app{Streams: Streams{Err: out}}).progress(t.Context(), server)
 	for n := range int64(2) {
 		run := working(ghosts, map[string]int64{"migrated_users": 24 * n, "deferred_users": n, "moved_rows": 7})
-		if err := each(&pb.RunEvent{Run: run, Sequence: 2}); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, each(&pb.RunEvent{Run: run, Sequence: 2}))
 	}
-	if got := out.String(); !strings.Contains(got, "ghost_user_migration 1m0s  moved rows 7") {
-		t.Error(got)
-	}
+	contains(t, out.String(), "ghost_user_migration 1m0s  moved rows 7")
 	for users, want := range map[int64]string{
 		25: "25 % of what was due, about 3 min left", 50: "50 % of what was due, about 60 s left", 95: "95 % of what was due, a few seconds left",
 		100: "99 % of what was due, a few seconds left", 101: "", 0: "",
@@ -63,12 +60,8 @@ func TestProgress_SaysPercentAndTimeLeftWhereTheBacklogIsKnown(t *testing.T) {
 	if server.asked != 2 { // once for each run
 		t.Errorf("the server was asked %d times", server.asked)
 	}
-	if got := bar(3, 50); got != "[==========          ]" {
-		t.Errorf("the bar is %s", got)
-	}
-	if got := bar(3, 0); got != "[   =                ]" {
-		t.Errorf("the bar is %s", got)
-	}
+	equal(t, bar(3, 50), "[==========          ]", "the bar")
+	equal(t, bar(3, 0), "[   =                ]", "the bar")
 }
 
 func TestProgress_SaysNothingOfABacklogThatIsNotKnown(t *testing.T) {
@@ -92,11 +85,7 @@ func TestProgress_SaysNothingOfABacklogThatIsNotKnown(t *testing.T) {
 		"several databases": {working("loose_foreign_keys_cleanup", nil), &answering{status: several}, 0},
 		"other worker":      {working("authentication_event_cleanup", nil), &answering{status: due(7)}, 0},
 	} {
-		if got := dueFor(t.Context(), c.server, c.run); got != c.want {
-			t.Errorf("%s: %d, want %d", what, got, c.want)
-		}
+		equal(t, dueFor(t.Context(), c.server, c.run), c.want, what)
 	}
-	if got := progressText(working(ghosts, map[string]int64{"migrated_users": 3}), 0); strings.Contains(got, "%") {
-		t.Error(got)
-	}
+	lacks(t, progressText(working(ghosts, map[string]int64{"migrated_users": 3}), 0), "%")
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // metricSelectors are the selectors of metrics in an expression, with their matchers, and the labels that it groups by.
@@ -40,9 +42,7 @@ func TestPrometheusSelectors_AreFoundInExpressions(t *testing.T) {
 		`x > on (a, b) group_left () (max by (a, b) (y) + 60) or absent(up{j="c"})`: {`x y up{j="c"}`, "a b a b"},
 	} {
 		selectors, labels := metricSelectors(expr)
-		if got := [2]string{strings.Join(selectors, " "), strings.Join(labels, " ")}; got != want {
-			t.Errorf("%s: %q, want %q", expr, got, want)
-		}
+		equal(t, [2]string{strings.Join(selectors, " "), strings.Join(labels, " ")}, want, expr)
 	}
 }
 
@@ -58,9 +58,7 @@ func dashboardPanels(t *testing.T) (all []panel) {
 	var dashboard struct{ Panels []panel }
 	filled := strings.NewReplacer("$__rate_interval", "30s", "$__range", "10m", "$worker", ".*", "$database", ".*").
 		Replace(fileContent(t, "../deploy/grafana/caretaker.json"))
-	if err := json.Unmarshal([]byte(filled), &dashboard); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, json.Unmarshal([]byte(filled), &dashboard))
 	return dashboard.Panels
 }
 
@@ -94,9 +92,7 @@ func (p *prometheus) wantRules(t *testing.T) {
 			Rules []struct{ Name, Health, LastError string }
 		}
 	}
-	if err := p.ask("rules", nil, &answer); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, p.ask("rules", nil, &answer))
 	health := map[string]string{}
 	for _, g := range answer.Groups {
 		for _, r := range g.Rules {
@@ -106,9 +102,7 @@ func (p *prometheus) wantRules(t *testing.T) {
 	used := regexp.MustCompile(`\$labels\.([a-z_]+)`)
 	for _, r := range deployedRules(t) {
 		name := r.Alert + r.Record
-		if health[name] != "ok" {
-			t.Errorf("%s: %q", name, health[name])
-		}
+		equal(t, health[name], "ok", name)
 		var labels []string
 		for _, m := range used.FindAllStringSubmatch(r.Annotations["summary"]+r.Annotations["description"], -1) {
 			labels = append(labels, m[1])
@@ -133,9 +127,7 @@ func (p *prometheus) wantPanels(t *testing.T) {
 				continue
 			}
 			empty++
-			if !strings.Contains(panel.Description, "Empty when ") {
-				t.Errorf("%s: no data, and the description does not say when that is so: %s", panel.Title, target.Expr)
-			}
+			contains(t, panel.Description, "Empty when ")
 		}
 	}
 	if t.Logf("%d expressions, %d without data", expressions, empty); expressions < 50 {

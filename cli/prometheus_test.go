@@ -80,9 +80,7 @@ func (c *causes) until(names ...string) {
 			c.fired[name] = a.Annotations["summary"] + ". " + a.Annotations["description"]
 			c.t.Logf("%5.1f s: %s", time.Since(c.begun).Seconds(), c.fired[name])
 			for _, wrong := range []string{"<no value>", "<error", "  ", " .", "%!"} {
-				if strings.Contains(c.fired[name], wrong) {
-					c.t.Errorf("%s: there is a %q in %s", name, wrong, c.fired[name])
-				}
+				lacks(c.t, c.fired[name], wrong)
 			}
 		}
 		return len(missing()) == 0

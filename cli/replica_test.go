@@ -3,6 +3,8 @@ package cli_test
 import (
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestServe_AReplicaThatCannotBeReadIsAWarning(t *testing.T) {
@@ -18,24 +20,15 @@ func TestServe_AReplicaThatCannotBeReadIsAWarning(t *testing.T) {
 		r := sh.serving()
 		r.want(0, "status", worker)
 		r.stop()
-		if code := <-r.exit; code != 0 {
-			t.Errorf("exit %d: %s", code, &r.log)
-		}
-		for _, w := range words {
-			if !strings.Contains(r.log.String(), w) {
-				t.Errorf("%s: no %q in %s", url, w, &r.log)
-			}
-		}
+		equal(t, <-r.exit, 0, "exit", &r.log)
+		contains(t, r.log.String(), words...)
 	}
 }
 
 func TestFault_Serve_WarnsOfAPoolerWithoutItsSetting(t *testing.T) {
 	sh := newShell(t)
 	sql := sh.prepared()
-	p, err := databases.Cluster(t).Pooler(t.Context(), 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := servicetest.Must(databases.Cluster(t).Pooler(t.Context(), 3))(t)
 	defer func() {
 		if err := p.Stop(); err != nil {
 			t.Error(err)
@@ -46,8 +39,6 @@ func TestFault_Serve_WarnsOfAPoolerWithoutItsSetting(t *testing.T) {
 		r := sh.serving()
 		r.stop()
 		<-r.exit
-		if got := strings.Contains(r.log.String(), "add default_query_exec_mode=exec to databases.main.url"); got != warns {
-			t.Errorf("%s: warned %t: %s", url, got, &r.log)
-		}
+		equal(t, strings.Contains(r.log.String(), "add default_query_exec_mode=exec to databases.main.url"), warns, "warned", url, &r.log)
 	}
 }

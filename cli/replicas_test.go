@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // nodes of these tests by their names.
@@ -42,9 +43,7 @@ func (s *shared) begin(n *node) string {
 func (s *shared) wantTakenOver(n *node) {
 	s.t.Helper()
 	left := s.value(`SELECT extract(epoch FROM expires_at - clock_timestamp()) BETWEEN 0 AND 11 FROM maintenance.leases`)
-	if left != "true" {
-		s.t.Errorf("the lease is held for 11 s at most: %s", left)
-	}
+	equal(s.t, left, "true", "the lease is held for 11 s at most")
 	refused := 0
 	eventually(s.t, "the lease is taken over", n.log, func() bool {
 		run, err := n.clean()
@@ -141,10 +140,8 @@ func TestFault_Replicas_CleanStopGivesBackLeaseAndJobsAtOnce(t *testing.T) {
 	if err := leaver.process.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, leaver.log)
 	}
-	run, err := all["two"].clean()
-	if err != nil || run.GetState() != maintenancev1.RunState_RUN_STATE_SUCCEEDED {
-		t.Errorf("the lease is not free: %s, %v", run, err)
-	}
+	run := servicetest.Must(all["two"].clean())(t)
+	equal(t, run.GetState(), maintenancev1.RunState_RUN_STATE_SUCCEEDED)
 	s.want(`SELECT count(*) FROM maintenance.river_job WHERE state = 'running' AND attempted_by[1] LIKE 'one%'`, "0")
 	s.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'completed'`, "60")
 	s.want(`SELECT max(attempt) FROM maintenance.river_job`, "1")
@@ -180,10 +177,8 @@ func TestFault_Replicas_WaitingJobsAndLeaseAreFreeAtOnceAfterACleanStop(t *testi
 		t.Errorf("%v\n%s", err, leaver.log)
 	}
 	ended := s.value(`SELECT clock_timestamp()`)
-	run, err := heir.clean()
-	if err != nil || run.GetState() != maintenancev1.RunState_RUN_STATE_SUCCEEDED {
-		t.Errorf("the lease is not free: %s, %v", run, err)
-	}
+	run := servicetest.Must(heir.clean())(t)
+	equal(t, run.GetState(), maintenancev1.RunState_RUN_STATE_SUCCEEDED)
 	s.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'completed'`, "4")
 	s.want(`SELECT bool_and(scheduled_at <= timestamptz '`+ended+`' AND attempt = 1) FROM maintenance.river_job`, "true")
 	s.want(`SELECT string_agg(DISTINCT app, ' ') FROM audit WHERE what = 'ghost_user_migrations'`, "two")

@@ -7,15 +7,13 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // runbook is the part of docs/operations.md about alerts.
 func runbook(t *testing.T) string {
 	t.Helper()
-	content, err := os.ReadFile("../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := servicetest.Must(os.ReadFile("../docs/operations.md"))(t)
 	_, text, found := strings.Cut(string(content), "\n## Alerts\n")
 	if !found {
 		t.Fatal("docs/operations.md has no section Alerts")

@@ -4,14 +4,13 @@ import (
 	"context"
 	"io"
 	"net"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestServe_ServesUntilItIsStopped(t *testing.T) {
@@ -19,20 +18,9 @@ func TestServe_ServesUntilItIsStopped(t *testing.T) {
 	sh.prepared()
 	sh.defined(oneKey)
 	r := sh.serving()
-	answer, err := http.Get("http://" + r.log.field(t, "serving", "metrics_listen") + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	content, err := io.ReadAll(answer.Body)
-	_ = answer.Body.Close()
-	if err != nil || !strings.Contains(string(content), "maintenance_backlog_pending") {
-		t.Errorf("got %v, %s", err, content)
-	}
-	http.DefaultClient.CloseIdleConnections()
+	contains(t, r.scrape(t), "maintenance_backlog_pending")
 	r.stop()
-	if code := <-r.exit; code != 0 {
-		t.Errorf("exit %d: %s", code, &r.log)
-	}
+	equal(t, <-r.exit, 0, "exit", &r.log)
 	r.log.field(t, "stopped", "")
 }
 
@@ -49,12 +37,8 @@ func TestServe_StopsRunsInOrder(t *testing.T) {
 	}()
 	id := r.log.field(t, "run started", "run_id")
 	r.stop()
-	if code := <-r.exit; code != 0 {
-		t.Errorf("exit %d: %s", code, &r.log)
-	}
-	if code := <-ran; code != 1 {
-		t.Errorf("the client of a stopped run: exit %d", code)
-	}
+	equal(t, <-r.exit, 0, "exit", &r.log)
+	equal(t, <-ran, 1, "the client of a stopped run: exit")
 	var state, free string
 	row := sql.QueryRow(context.Background(), `SELECT state, (SELECT bool_and(expires_at <= now())::text FROM maintenance.leases)
 		FROM maintenance.runs WHERE id = $1::text::uuid`, id)
@@ -84,10 +68,7 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 	})
 	t.Run("an address in use", func(t *testing.T) {
 		sh := sh.sub(t)
-		taken, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		taken := servicetest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 		defer func() { _ = taken.Close() }()
 		sh.set("CARETAKER_LISTEN", taken.Addr().String())
 		sh.want(1, "serve", "listen: ", taken.Addr().String(), "is in use by another process", "set CARETAKER_LISTEN")
@@ -97,10 +78,7 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 	})
 	t.Run("a database that is not there", func(t *testing.T) {
 		sh := sh.sub(t)
-		there, err := url.Parse(sh.get("CARETAKER_DATABASES_MAIN_URL"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		there := servicetest.Must(url.Parse(sh.get("CARETAKER_DATABASES_MAIN_URL")))(t)
 		there.Path = "/nowhere"
 		sh.set("CARETAKER_DATABASES_MAIN_URL", there.String())
 		for _, command := range []string{"serve", "migrate"} {
@@ -108,9 +86,7 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 		}
 		there.User = url.UserPassword("nobody", "secret")
 		sh.set("CARETAKER_DATABASES_MAIN_URL", there.String())
-		if out := sh.want(1, "serve", "databases.main.url (CARETAKER_DATABASES_MAIN_URL): it refuses our user or its password"); strings.Contains(out, "secret") {
-			t.Errorf("got %s", out)
-		}
+		lacks(t, sh.want(1, "serve", "databases.main.url (CARETAKER_DATABASES_MAIN_URL): it refuses our user or its password"), "secret")
 	})
 }
 
@@ -136,37 +112,36 @@ func TestServe_RefusesFilesAndURLsThatCannotWork(t *testing.T) {
 			sh.want(1, command, "databases.ci.url is the same database as databases.main.url: leave databases.ci.url out")
 		}
 	})
+	t.Run("a file of tokens", func(t *testing.T) {
+		sh := sh.sub(t)
+		sh.set("CARETAKER_AUTH_TOKENS_FILE", saved(t, "tokens.yml", "- {name: a, role: boss}"))
+		sh.want(1, "serve", `auth.tokens_file: `, `"boss" is none of viewer, operator, admin`)
+		sh.set("CARETAKER_AUTH_TOKENS_FILE", "/nowhere/tokens.yml")
+		sh.want(1, "serve", "auth.tokens_file: open /nowhere/tokens.yml")
+	})
+	t.Run("a configuration, by file and line", func(t *testing.T) {
+		sh := sh.sub(t)
+		sh.set("CARETAKER_DATABASES_MAIN_URL", "postgres://u@127.0.0.1:1/d")
+		file := filepath.Join(t.TempDir(), "c.yml")
+		for content, mistake := range map[string]string{
+			"listem: 127.0.0.1:0": ":1: listem: unknown key, did you mean listen?",
+			"workers:\n  ghost_user_migration:\n    schedule: '0 0 31 2 *'": `:3: workers.ghost_user_migration.schedule: "0 0 31 2 *" never fires`,
+		} {
+			servicetest.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+			sh.want(1, "serve --config "+file, file+mistake)
+		}
+	})
 	t.Run("a URL, without its password", func(t *testing.T) {
 		sh := sh.sub(t)
 		sh.set("CARETAKER_DATABASES_CI_URL", "postgres://u:secret@h:port/d")
-		if out := sh.want(1, "serve", "CARETAKER_DATABASES_CI_URL: is not a URL such as"); strings.Contains(out, "secret") {
-			t.Errorf("got %s", out)
-		}
+		lacks(t, sh.want(1, "serve", "CARETAKER_DATABASES_CI_URL: is not a URL such as"), "secret")
 	})
-}
-
-func TestServe_NamesFileAndLineOfAMistake(t *testing.T) {
-	sh := newShell(t)
-	sh.set("CARETAKER_DATABASES_MAIN_URL", "postgres://u@127.0.0.1:1/d")
-	file := filepath.Join(t.TempDir(), "c.yml")
-	for content, mistake := range map[string]string{
-		"listem: 127.0.0.1:0": ":1: listem: unknown key, did you mean listen?",
-		"workers:\n  ghost_user_migration:\n    schedule: '0 0 31 2 *'": `:3: workers.ghost_user_migration.schedule: "0 0 31 2 *" never fires`,
-	} {
-		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		sh.want(1, "serve --config "+file, file+mistake)
-	}
 }
 
 // forward lets an address lead to another one from now on.
 func forward(t *testing.T, from, to string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := servicetest.Must(net.Listen("tcp", from))(t)
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
@@ -189,15 +164,9 @@ func TestServe_StartsBeforeItsDatabase(t *testing.T) {
 	sh := newShell(t)
 	sh.prepared()
 	sh.defined(oneKey)
-	there, err := url.Parse(sh.get("CARETAKER_DATABASES_MAIN_URL"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	there := servicetest.Must(url.Parse(sh.get("CARETAKER_DATABASES_MAIN_URL")))(t)
 	home := there.Host
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	closed := servicetest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	there.Host = closed.Addr().String()
 	_ = closed.Close()
 	sh.set("CARETAKER_DATABASES_MAIN_URL", there.String())
@@ -226,7 +195,5 @@ func TestMigrate_ReportsWhatItApplied(t *testing.T) {
 		}
 	}
 	sh.set("CARETAKER_DATABASES_SEC_URL", "postgres://u:secret@127.0.0.1:1/d")
-	if out := sh.want(1, "migrate", "migrate on sec"); strings.Contains(out, "secret") {
-		t.Errorf("got %s", out)
-	}
+	lacks(t, sh.want(1, "migrate", "migrate on sec"), "secret")
 }

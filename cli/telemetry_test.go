@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
-	"net/http"
 	"os"
 	"regexp"
 	"slices"
@@ -53,12 +51,10 @@ func counts(t *testing.T, conn *pgx.Conn) map[string][]string {
 		t.Fatal(err)
 	}
 	found, id, keys := map[string][]string{}, "", []string{}
-	if _, err := pgx.ForEachRow(rows, []any{&id, &keys}, func() error {
+	servicetest.Must(pgx.ForEachRow(rows, []any{&id, &keys}, func() error {
 		found[id] = slices.Clone(keys)
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	return found
 }
 
@@ -73,9 +69,7 @@ func (sh *shell) demo() (main *pgx.Conn) {
 			main = conn
 		}
 	}
-	if err := devdb.LoadDemo(sh.t.Context(), urls); err != nil {
-		sh.t.Fatal(err)
-	}
+	servicetest.NoError(sh.t, devdb.LoadDemo(sh.t.Context(), urls))
 	execute(sh.t, main, personal)
 	sh.defined(devdb.Definitions())
 	sh.migrate()
@@ -158,10 +152,7 @@ const mostSeries = 120
 // callAll makes every call of the API with an empty request: some of them are answered, some refused.
 func (r *running) callAll(t *testing.T) {
 	t.Helper()
-	conn, err := grpc.NewClient(r.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := servicetest.Must(grpc.NewClient(r.address, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	defer func() { _ = conn.Close() }()
 	of := maintenancev1.MaintenanceService_ServiceDesc
 	for _, method := range of.Methods {
@@ -200,17 +191,7 @@ func (r *running) wantFewSeries(t *testing.T) {
 // scrape reads the metrics of a server.
 func (r *running) scrape(t *testing.T) string {
 	t.Helper()
-	answer, err := http.Get("http://" + r.log.field(t, "serving", "metrics_listen") + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	content, err := io.ReadAll(answer.Body)
-	_ = answer.Body.Close()
-	http.DefaultClient.CloseIdleConnections()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(content)
+	return pageOf(t, "http://"+r.log.field(t, "serving", "metrics_listen")+"/metrics")
 }
 
 // scraped are the metrics of a server: the labels of each by its name, without those of buckets.
@@ -243,10 +224,7 @@ func scraped(t *testing.T, r *running) map[string][]string {
 // documented are the metrics of docs/metrics.md: their labels by their names; and the prefixes of those of libraries.
 func documented(t *testing.T) (metrics map[string][]string, prefixes []string) {
 	t.Helper()
-	content, err := os.ReadFile("../docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := servicetest.Must(os.ReadFile("../docs/metrics.md"))(t)
 	metrics = map[string][]string{}
 	quoted := regexp.MustCompile("`([a-z_]+)`")
 	for line := range strings.Lines(string(content)) {

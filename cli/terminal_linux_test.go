@@ -15,27 +15,17 @@ import (
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // Terminal is a pseudo-terminal: what a person types goes into keys.
 func Terminal(t *testing.T) (keys, screen *os.File) {
 	t.Helper()
-	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	keys = servicetest.Must(os.OpenFile("/dev/ptmx", os.O_RDWR, 0))(t)
 	fd := int(keys.Fd())
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	screen, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
+	n := servicetest.Must(unix.IoctlGetInt(fd, unix.TIOCGPTN))(t)
+	screen = servicetest.Must(os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0))(t)
 	t.Cleanup(func() { _, _ = screen.Close(), keys.Close() })
 	return keys, screen
 }
@@ -44,9 +34,7 @@ func Terminal(t *testing.T) (keys, screen *os.File) {
 func shown(t *testing.T, width uint16, do func(*app) error, environment ...string) string {
 	t.Helper()
 	keys, screen := Terminal(t)
-	if err := unix.IoctlSetWinsize(int(screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: width}); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, unix.IoctlSetWinsize(int(screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: width}))
 	text := make(chan string)
 	go func() {
 		content, err := io.ReadAll(keys)
@@ -55,12 +43,8 @@ func shown(t *testing.T, width uint16, do func(*app) error, environment ...strin
 		}
 		text <- strings.ReplaceAll(string(content), "\r\n", "\n")
 	}()
-	if err := do(&app{Streams: Streams{Out: screen, Err: io.Discard, Env: environment}}); err != nil {
-		t.Error(err)
-	}
-	if err := screen.Close(); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, do(&app{Streams: Streams{Out: screen, Err: io.Discard, Env: environment}}))
+	servicetest.NoError(t, screen.Close())
 	return <-text
 }
 
@@ -68,9 +52,7 @@ func shown(t *testing.T, width uint16, do func(*app) error, environment ...strin
 func inPipe(t *testing.T, do func(*app) error) string {
 	t.Helper()
 	var out strings.Builder
-	if err := do(&app{Streams: Streams{Out: &out, Err: io.Discard}}); err != nil {
-		t.Error(err)
-	}
+	servicetest.NoError(t, do(&app{Streams: Streams{Out: &out, Err: io.Discard}}))
 	return out.String()
 }
 
@@ -174,20 +156,12 @@ func TestTables_FitATerminalOf80ColumnsAndKeepIDsWhole(t *testing.T) {
 				break
 			}
 		}
-		for _, id := range table.ids {
-			if !strings.Contains(narrow, id) {
-				t.Errorf("%s: %s is not in\n%s", name, id, narrow)
-			}
-		}
+		contains(t, narrow, table.ids...)
 		if strings.Contains(whole, "…") || length(strings.SplitN(whole, "\n", 2)[0]) < length(strings.SplitN(narrow, "\n", 2)[0]) {
 			t.Errorf("%s: in a pipe it is not whole:\n%s", name, whole)
 		}
-		if all := shown(t, 80, func(a *app) error { a.wide = true; return table.show(a) }, plain); all != whole {
-			t.Errorf("%s: --output wide is not whole:\n%s", name, all)
-		}
-		if all := shown(t, 1000, table.show, plain); all != whole {
-			t.Errorf("%s: a terminal that is wide enough does not have all:\n%s", name, all)
-		}
+		equal(t, shown(t, 80, func(a *app) error { a.wide = true; return table.show(a) }, plain), whole, "--output wide is not whole", name)
+		equal(t, shown(t, 1000, table.show, plain), whole, "a terminal that is wide enough does not have all", name)
 	}
 }
 
@@ -199,9 +173,7 @@ func TestTables_WrapWhatIsToBeReadAsAWhole(t *testing.T) {
 	})
 	_, rows, _ := strings.Cut(got, "\n")
 	first, _, _ := strings.Cut(rows, "\n4 ")
-	if text := strings.Join(strings.Fields(first)[3:], " "); text != words {
-		t.Errorf("got %q of\n%s", text, got)
-	}
+	equal(t, strings.Join(strings.Fields(first)[3:], " "), words, got)
 }
 
 func TestTables_ObeyNothingOfADatabase(t *testing.T) {
@@ -225,18 +197,10 @@ func TestColours_AreForTerminalsThatWantThem(t *testing.T) {
 		return a.describeRuns(&pb.ListRunsResponse{Runs: []*pb.Run{{Id: "1", State: pb.RunState_RUN_STATE_FAILED}}})
 	}
 	got := shown(t, 200, table, "NO_COLOR=", "TERM=xterm")
-	for _, part := range []string{" \x1b[31mfailed\x1b[0m in", " succeeded in", " \x1b[33mcancelled\x1b[0m in", "\x1b[31mfailed\x1b[0m  -"} {
-		if !strings.Contains(got, part) {
-			t.Errorf("%q is not in %q", part, got)
-		}
-	}
-	if text := inPipe(t, table); strings.Contains(text, "\x1b") {
-		t.Errorf("in a pipe: %q", text)
-	}
+	contains(t, got, " \x1b[31mfailed\x1b[0m in", " succeeded in", " \x1b[33mcancelled\x1b[0m in", "\x1b[31mfailed\x1b[0m  -")
+	lacks(t, inPipe(t, table), "\x1b")
 	for _, variable := range []string{"NO_COLOR=1", "TERM=dumb"} {
-		if text := shown(t, 200, table, variable); strings.Contains(text, "\x1b") {
-			t.Errorf("%s: %q", variable, text)
-		}
+		lacks(t, shown(t, 200, table, variable), "\x1b")
 	}
 }
 
@@ -257,10 +221,6 @@ func TestTimes_AreUTCUnlessTheyAreLocal(t *testing.T) {
 			})
 			return a.describeLeases([]*pb.Lease{{Name: "l", AcquiredAt: at}})
 		})
-		for _, part := range want {
-			if !strings.Contains(got, part) {
-				t.Errorf("local %t: %q is not in\n%s", local, part, got)
-			}
-		}
+		contains(t, got, want...)
 	}
 }

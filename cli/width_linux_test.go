@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // What matters most is there at 80 columns, with times that are short but whole.
@@ -53,11 +54,7 @@ func TestTables_KeepWhatMattersAt80Columns(t *testing.T) {
 		}, []string{"RULE", "ASKED BY", "10-09 07:08", "destroy group", "alice"}},
 	} {
 		got := shown(t, 80, c.show, "NO_COLOR=1")
-		for _, part := range c.want {
-			if !strings.Contains(got, part) {
-				t.Errorf("%s: %q is not in\n%s", name, part, got)
-			}
-		}
+		contains(t, got, c.want...)
 		for line := range strings.Lines(got) {
 			if n := length(strings.TrimSuffix(line, "\n")); n > 80 {
 				t.Errorf("%s: a line of %d characters:\n%s", name, n, got)
@@ -68,9 +65,6 @@ func TestTables_KeepWhatMattersAt80Columns(t *testing.T) {
 
 func mustTime(t *testing.T, text string) time.Time {
 	t.Helper()
-	at, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	at := servicetest.Must(time.Parse(time.RFC3339, text))(t)
 	return at
 }

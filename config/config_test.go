@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -80,6 +81,14 @@ func write(t *testing.T, content string) string {
 		t.Fatal(err)
 	}
 	return file
+}
+
+// fails checks that there is an error that has the text.
+func fails(t *testing.T, err error, text string, about ...any) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), text) {
+		t.Errorf("%sgot %v, want it to contain %q", fmt.Sprintln(about...), err, text)
+	}
 }
 
 func TestLoad_EnvironmentAloneIsEnough(t *testing.T) {
@@ -165,11 +174,8 @@ func TestLoad_EnvironmentWinsOverTheFile(t *testing.T) {
 	got, err := loadWork(write(t, "metrics_listen: 127.0.0.1:1\nworkers: {sweep: {batch_size: 7}}"), []string{
 		mainURL, "CARETAKER_METRICS_LISTEN=", "CARETAKER_WORKERS_SWEEP_BATCH_SIZE=8",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got.MetricsListen != "" || got.Sweep.BatchSize != 8 {
-		t.Errorf("got metrics_listen %q, batch_size %d", got.MetricsListen, got.Sweep.BatchSize)
+	if err != nil || got.MetricsListen != "" || got.Sweep.BatchSize != 8 {
+		t.Errorf("got metrics_listen %q, batch_size %d, %v", got.MetricsListen, got.Sweep.BatchSize, err)
 	}
 }
 
@@ -233,9 +239,8 @@ func TestLoad_NamesEveryMistakeInTheFile(t *testing.T) {
 		"auth: {token: a, token_file: b}":                       `auth.token and auth.token_file: set one of them`,
 		"databases: {ci: {replica_url: postgres:}}":             `databases.ci.replica_url is set without databases.ci.url`,
 	} {
-		if _, err := loadWork(write(t, content), []string{mainURL}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: got %v, want it to contain %q", content, err, want)
-		}
+		_, err := loadWork(write(t, content), []string{mainURL})
+		fails(t, err, want, content)
 	}
 }
 
@@ -257,16 +262,17 @@ func TestLoad_ReportsAllMistakesAtOnce(t *testing.T) {
 	}
 }
 
-func TestLoad_AcceptsListeningEverywhereWithProtection(t *testing.T) {
+func TestLoad_AcceptsListeningEverywhereWithProtectionAndVariablesOfOthers(t *testing.T) {
 	t.Parallel()
-	for _, entry := range []string{"CARETAKER_INSECURE=true", "CARETAKER_AUTH_TOKEN=t", "CARETAKER_AUTH_TOKEN_FILE=t", "CARETAKER_AUTH_TOKENS_FILE=t"} {
-		if _, err := loadWork("", []string{mainURL, "CARETAKER_LISTEN=0.0.0.0:50051", entry}); err != nil {
-			t.Errorf("%s: %v", entry, err)
-		}
-	}
-	for _, address := range []string{"localhost:1", "[::1]:1", "127.8.8.8:1"} {
-		if _, err := loadWork("", []string{mainURL, "CARETAKER_LISTEN=" + address}); err != nil {
-			t.Errorf("%s: %v", address, err)
+	const everywhere, others = "CARETAKER_LISTEN=0.0.0.0:50051", "CARETAKER_SERVICE_HOST=10.0.0.1,CARETAKER_PORT=tcp://10.0.0.1:50051," +
+		"CARETAKER_SERVICE_PORT_GRPC=50051,CARETAKER_PORT_50051_TCP_ADDR=10.0.0.1,CARETAKER_DATABASES_SERVICE_HOST=10.0.0.2,CARETAKER_IMAGE=x," +
+		"CARETAKER=x," + AddressVariable + "=127.0.0.1:1"
+	for _, environ := range []string{
+		everywhere + ",CARETAKER_INSECURE=true", everywhere + ",CARETAKER_AUTH_TOKEN=t", everywhere + ",CARETAKER_AUTH_TOKEN_FILE=t",
+		everywhere + ",CARETAKER_AUTH_TOKENS_FILE=t", "CARETAKER_LISTEN=localhost:1", "CARETAKER_LISTEN=[::1]:1", "CARETAKER_LISTEN=127.8.8.8:1", others,
+	} {
+		if _, err := loadWork("", append(strings.Split(environ, ","), mainURL)); err != nil {
+			t.Errorf("%s: %v", environ, err)
 		}
 	}
 }
@@ -283,41 +289,17 @@ func TestLoad_NamesVariablesThatLookLikeKeys(t *testing.T) {
 		"CARETAKER_ADDDRESS=x":            "did you mean CARETAKER_ADDRESS?",
 		"CARETAKER_SCHEDULER_ENABLED=no":  `CARETAKER_SCHEDULER_ENABLED: "no" is not true or false`,
 	} {
-		if _, err := loadWork("", []string{mainURL, entry}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v, want it to contain %q", entry, err, want)
-		}
-	}
-}
-
-func TestMistyped_KnowsNoValues(t *testing.T) {
-	t.Parallel()
-	environment := Environment{"CARETAKER_LISTENN=x", "CARETAKER_LISTEN=nonsense", AddressVariable + "=127.0.0.1:1"}
-	if all := environment.Mistyped(); len(all) != 1 || !strings.Contains(all[0].Error(), "CARETAKER_LISTENN") {
-		t.Errorf("got %v", all)
-	}
-}
-
-func TestLoad_IgnoresVariablesOfOthers(t *testing.T) {
-	t.Parallel()
-	environ := []string{
-		mainURL, "CARETAKER_SERVICE_HOST=10.0.0.1", "CARETAKER_PORT=tcp://10.0.0.1:50051", "CARETAKER_SERVICE_PORT_GRPC=50051",
-		"CARETAKER_PORT_50051_TCP_ADDR=10.0.0.1", "CARETAKER_DATABASES_SERVICE_HOST=10.0.0.2", "CARETAKER_IMAGE=x", "CARETAKER=x",
-		AddressVariable + "=127.0.0.1:1",
-	}
-	if _, err := loadWork("", environ); err != nil {
-		t.Error(err)
+		_, err := loadWork("", []string{mainURL, entry})
+		fails(t, err, want, entry)
 	}
 }
 
 func TestLoad_NeedsMain(t *testing.T) {
 	t.Parallel()
 	_, err := loadWork("", []string{"CARETAKER_DATABASES_CI_URL=x"})
-	if err == nil || !strings.Contains(err.Error(), "CARETAKER_DATABASES_MAIN_URL") {
-		t.Errorf("got %v, want it to name the variable of databases.main.url", err)
-	}
-	if _, err := loadWork("no-such-file.yml", []string{mainURL}); err == nil || !strings.Contains(err.Error(), "no-such-file.yml") {
-		t.Errorf("got %v, want it to name the file", err)
-	}
+	fails(t, err, "CARETAKER_DATABASES_MAIN_URL")
+	_, err = loadWork("no-such-file.yml", []string{mainURL})
+	fails(t, err, "no-such-file.yml")
 }
 
 func TestLoad_NeverRepeatsASecret(t *testing.T) {

@@ -69,10 +69,14 @@ func TestLoad_ReplicaURLIsAlwaysThatOfTheNameBeforeIt(t *testing.T) {
 	}
 }
 
-func TestMistyped_KnowsTheDatabasesOfTheEnvironment(t *testing.T) {
+func TestMistyped_KnowsTheDatabasesOfTheEnvironmentAndNoValues(t *testing.T) {
 	t.Parallel()
-	all := Environment{"CARETAKER_DATABASES_SHOP_URL=x", "CARETAKER_DATABASES_SHOP_ULR=x"}.Mistyped()
-	if len(all) != 1 || !strings.Contains(all[0].Error(), "CARETAKER_DATABASES_SHOP_ULR") {
-		t.Errorf("got %v", all)
+	for want, environment := range map[string]Environment{
+		"CARETAKER_DATABASES_SHOP_ULR": {"CARETAKER_DATABASES_SHOP_URL=x", "CARETAKER_DATABASES_SHOP_ULR=x"},
+		"CARETAKER_LISTENN":            {"CARETAKER_LISTENN=x", "CARETAKER_LISTEN=nonsense", AddressVariable + "=127.0.0.1:1"},
+	} {
+		if all := environment.Mistyped(); len(all) != 1 || !strings.Contains(all[0].Error(), want) {
+			t.Errorf("got %v, want %s", all, want)
+		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 type position struct{ X, Y, W, H int }
@@ -33,9 +35,7 @@ type dashboard struct {
 func TestDashboard_SaysWhatEachPanelIsAndInWhatUnit(t *testing.T) {
 	t.Parallel()
 	var d dashboard
-	if err := json.Unmarshal([]byte(read(t, "grafana/caretaker.json")), &d); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, json.Unmarshal([]byte(read(t, "grafana/caretaker.json")), &d))
 	var variables []string
 	for _, v := range d.Templating.List {
 		variables = append(variables, v.Name)

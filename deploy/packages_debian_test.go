@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 var databases devdb.Tests
@@ -39,9 +40,7 @@ func debian(t *testing.T) machine {
 	output(t, "mmdebstrap", "--quiet", "--variant=essential", "--include=adduser", release[1], root)
 	// A t.TempDir is its maker's alone; the user caretaker has to get at what is in it.
 	for folder := root; folder != os.TempDir() && folder != "/"; folder = filepath.Dir(folder) {
-		if err := os.Chmod(folder, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, os.Chmod(folder, 0o755))
 	}
 	return machine{t, root}
 }

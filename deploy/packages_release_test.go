@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // newer is the number of a release that every other one is upgraded to.
@@ -95,10 +97,7 @@ func want(t *testing.T, text string, parts ...string) {
 func TestRelease_IsTheSameEachTime(t *testing.T) {
 	t.Parallel()
 	first, _ := built.folders(t)
-	again, err := release(t.TempDir(), "GOCACHE="+t.TempDir(), "TZ=Pacific/Auckland")
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := servicetest.Must(release(t.TempDir(), "GOCACHE="+t.TempDir(), "TZ=Pacific/Auckland"))(t)
 	if a, b := read(t, first+"/SHA256SUMS"), read(t, again+"/SHA256SUMS"); a != b {
 		t.Errorf("the sums differ:\n%s\n%s", a, b)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 const installedConfiguration = "packages/caretaker.yml"
@@ -20,9 +21,7 @@ var setting = regexp.MustCompile(`(?m)^( *)#([a-z_]+: )`)
 func load(t *testing.T, content string, environment ...string) (*config.Config, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "caretaker.yml")
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.WriteFile(file, []byte(content), 0o600))
 	return config.Environment(environment).Load(file, &service.Config{})
 }
 
@@ -30,10 +29,7 @@ func TestInstalledConfiguration_IsEveryKeyAndValidWithAllOfThem(t *testing.T) {
 	t.Parallel()
 	content := read(t, installedConfiguration)
 	all := setting.ReplaceAllString(content, "$1$2")
-	c, err := load(t, all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := servicetest.Must(load(t, all))(t)
 	if len(c.Databases) != 2 || c.TLS.CertFile == "" || c.WebListen == "" {
 		t.Errorf("the examples are not there: %+v", c)
 	}
@@ -51,10 +47,7 @@ func TestInstalledConfiguration_IsEveryKeyAndValidWithAllOfThem(t *testing.T) {
 func TestInstalledConfiguration_SetsNothingByItself(t *testing.T) {
 	t.Parallel()
 	const url = "CARETAKER_DATABASES_MAIN_URL=postgres://caretaker@db.example/application"
-	c, err := load(t, read(t, installedConfiguration), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := servicetest.Must(load(t, read(t, installedConfiguration), url))(t)
 	plain, err := load(t, "", url)
 	if err != nil || c.Listen != plain.Listen || c.TLS != plain.TLS || c.Auth.TokensFile != "" ||
 		!slices.Equal(c.Databases, plain.Databases) {

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // The unit may be exposed to 1.2 of 10, as docs/install.md says.
@@ -24,16 +26,10 @@ func TestUnit_IsValidAndHardlyExposed(t *testing.T) {
 	}
 	files[units+"system.slice"], files[units+"-.mount"] = "[Slice]\n", "[Mount]\nWhat=/dev/sda\nWhere=/\n"
 	for path, content := range files {
-		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(path)), 0o750); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(root, path), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, os.MkdirAll(filepath.Join(root, filepath.Dir(path)), 0o750))
+		servicetest.NoError(t, os.WriteFile(filepath.Join(root, path), []byte(content), 0o600))
 	}
-	if err := os.Chmod(filepath.Join(root, "usr/bin/caretaker"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.Chmod(filepath.Join(root, "usr/bin/caretaker"), 0o700))
 	if out := output(t, "systemd-analyze", "verify", "--man=no", "--root="+root, "caretaker.service"); out != "" {
 		t.Error(out)
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 type rule struct {
@@ -20,18 +22,13 @@ func (r rule) name() string { return r.Record + r.Alert }
 
 func read(t *testing.T, file string) string {
 	t.Helper()
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := servicetest.Must(os.ReadFile(file))(t)
 	return string(content)
 }
 
 func parse(t *testing.T, file string, into any) {
 	t.Helper()
-	if err := yaml.Unmarshal([]byte(read(t, file)), into); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, yaml.Unmarshal([]byte(read(t, file)), into))
 }
 
 func rules(t *testing.T) (all []rule) {

@@ -12,10 +12,7 @@ func other() account { return account{name: "other", uid: 54321, gid: 54321, swi
 
 func mode(t *testing.T, path string) os.FileMode {
 	t.Helper()
-	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must(os.Stat(path))(t)
 	return info.Mode().Perm()
 }
 
@@ -23,27 +20,17 @@ func TestAccount_PrivateTemporaryFoldersAreOpenedForPassingThrough(t *testing.T)
 	t.Parallel()
 	base := t.TempDir()
 	private := filepath.Join(base, "private")
-	if err := os.MkdirAll(private, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := other().reaches(filepath.Join(private, "not", "yet", "there")); err != nil {
-		t.Fatal(err)
-	}
-	if got := mode(t, private); got != 0o711 {
-		t.Errorf("mode %o", got)
-	}
+	noError(t, os.MkdirAll(private, 0o700))
+	noError(t, other().reaches(filepath.Join(private, "not", "yet", "there")))
+	equal(t, mode(t, private), 0o711, "mode")
 }
 
 func TestAccount_ClosedFolderElsewhereIsNamedAndLeftAlone(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "elsewhere"))
 	dir := filepath.Join(home, "data")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(home, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.Mkdir(dir, 0o700))
+	noError(t, os.Chmod(home, 0o700))
 	err := other().reaches(dir)
 	if err == nil || !strings.Contains(err.Error(), "user other cannot enter "+home) || !strings.Contains(err.Error(), "choose another data folder") {
 		t.Errorf("error %v", err)
@@ -56,13 +43,7 @@ func TestAccount_ClosedFolderElsewhereIsNamedAndLeftAlone(t *testing.T) {
 func TestAccount_OwnUserNeedsNoWay(t *testing.T) {
 	t.Parallel()
 	private := t.TempDir()
-	if err := os.Chmod(private, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := (account{name: "me", uid: os.Geteuid(), gid: os.Getegid()}).reaches(private); err != nil {
-		t.Error(err)
-	}
-	if got := mode(t, private); got != 0o700 {
-		t.Errorf("mode %o", got)
-	}
+	noError(t, os.Chmod(private, 0o700))
+	noError(t, (account{name: "me", uid: os.Geteuid(), gid: os.Getegid()}).reaches(private))
+	equal(t, mode(t, private), 0o700, "mode")
 }

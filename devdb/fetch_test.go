@@ -17,22 +17,12 @@ import (
 // tar of shell scripts that know their version, in a zip.
 func repository(t *testing.T) *httptest.Server {
 	t.Helper()
-	programs, err := os.ReadFile("testdata/programs.txz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	programs := must(os.ReadFile("testdata/programs.txz"))(t)
 	var archive bytes.Buffer
 	zipped := zip.NewWriter(&archive)
-	file, err := zipped.Create("postgres.txz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := file.Write(programs); err != nil {
-		t.Fatal(err)
-	}
-	if err := zipped.Close(); err != nil {
-		t.Fatal(err)
-	}
+	file := must(zipped.Create("postgres.txz"))(t)
+	must(file.Write(programs))(t)
+	noError(t, zipped.Close())
 	sum := sha256.Sum256(archive.Bytes())
 	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, ".sha256") {
@@ -55,9 +45,7 @@ func TestFetch_UnpacksTheProgramsAndLeavesNothingElse(t *testing.T) {
 	cache := t.TempDir()
 	into := filepath.Join(cache, "postgresql")
 	for range 2 { // the second replaces the first
-		if err := fetch(t.Context(), into, server.URL); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, fetch(t.Context(), into, server.URL))
 	}
 	found, err := find(t.Context(), filepath.Join(into, "bin"), nil, 0)
 	if err != nil || found.version != 17 {

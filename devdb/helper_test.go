@@ -55,17 +55,9 @@ func holdCluster(t *testing.T, program, dir string, ephemeral bool, attr *syscal
 		cmd.Env = append(cmd.Env, helperEphemeral+"=yes")
 	}
 	cmd.Dir, cmd.Stderr, cmd.SysProcAttr = "/", os.Stderr, attr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stdin := must(cmd.StdinPipe())(t)
+	stdout := must(cmd.StdoutPipe())(t)
+	noError(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill() // most tests have ended it already
 		_ = cmd.Wait()
@@ -81,9 +73,7 @@ func holdCluster(t *testing.T, program, dir string, ephemeral bool, attr *syscal
 // end sends a signal and waits for the end of the process.
 func (h held) end(t *testing.T, signal os.Signal) {
 	t.Helper()
-	if err := h.process.Process.Signal(signal); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, h.process.Process.Signal(signal))
 	_ = h.process.Wait() // by the signal
 }
 
@@ -98,35 +88,20 @@ func answers(url string) bool {
 // reachable is a folder like t.TempDir, but in one that every user can enter.
 func reachable(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "devdb-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must(os.MkdirTemp("", "devdb-test-"))(t)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.Chmod(dir, 0o755))
 	return dir
 }
 
 // self copies the test binary to where every user can run it.
 func self(t *testing.T) string {
 	t.Helper()
-	from, err := os.Open(os.Args[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	from := must(os.Open(os.Args[0]))(t)
 	defer func() { _ = from.Close() }()
 	path := filepath.Join(reachable(t), "devdb.test")
-	to, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o755)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.Copy(to, from); err != nil {
-		t.Fatal(err)
-	}
-	if err := to.Close(); err != nil {
-		t.Fatal(err)
-	}
+	to := must(os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o755))(t)
+	must(io.Copy(to, from))(t)
+	noError(t, to.Close())
 	return path
 }

@@ -10,29 +10,19 @@ import (
 
 func TestFault_Pooler_SharesFewConnections(t *testing.T) {
 	t.Parallel()
-	p, err := databases.Cluster(t).Pooler(t.Context(), 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must(databases.Cluster(t).Pooler(t.Context(), 2))(t)
 	seen := map[string]bool{}
 	for range 5 {
-		conn, err := pgx.Connect(t.Context(), p.URL("postgres"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must(pgx.Connect(t.Context(), p.URL("postgres")))(t)
 		var pid string
-		if err := conn.QueryRow(t.Context(), "SELECT pg_backend_pid()::text").Scan(&pid); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, conn.QueryRow(t.Context(), "SELECT pg_backend_pid()::text").Scan(&pid))
 		seen[pid] = true
 		defer func() { _ = conn.Close(t.Context()) }()
 	}
 	if len(seen) > 2 {
 		t.Errorf("%d connections to the server", len(seen))
 	}
-	if err := errors.Join(p.Stop(), p.Stop()); err != nil {
-		t.Error(err)
-	}
+	noError(t, errors.Join(p.Stop(), p.Stop()))
 	if answers(p.URL("postgres")) {
 		t.Error("it still answers")
 	}

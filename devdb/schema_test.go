@@ -12,30 +12,18 @@ import (
 func column(t *testing.T, url, query string) []string {
 	t.Helper()
 	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(pgx.Connect(ctx, url))(t)
 	defer func() { _ = conn.Close(ctx) }()
 	rows, err := conn.Query(ctx, query)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
+	noError(t, err)
+	return must(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 }
 
 // run executes statements.
 func run(t *testing.T, url string, statements ...string) {
 	t.Helper()
 	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(pgx.Connect(ctx, url))(t)
 	defer func() { _ = conn.Close(ctx) }()
 	for _, statement := range statements {
 		if _, err := conn.Exec(ctx, statement); err != nil {
@@ -109,18 +97,12 @@ func TestSchema_LoadedTwiceStaysAsItIs(t *testing.T) {
 	t.Parallel()
 	url := databases.Clone(t, Template{Name: "main", Schema: "main"})
 	for _, schema := range []string{"main", "all"} { // ci and sec come in addition
-		if err := LoadSchema(t.Context(), url, schema); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, LoadSchema(t.Context(), url, schema))
 	}
 	if got := triggersOf(t, url); len(got) != 12 {
 		t.Errorf("triggers: %q", got)
 	}
-}
-
-func TestSchema_UnknownNameIsAnError(t *testing.T) {
-	t.Parallel()
 	if err := LoadSchema(t.Context(), "postgres://127.0.0.1:1/x", "man"); err == nil {
-		t.Error("no error")
+		t.Error("an unknown name is no error")
 	}
 }

@@ -9,10 +9,7 @@ import (
 func standbyOf(t *testing.T) (primary, standby *Cluster) {
 	t.Helper()
 	primary = start(t, Config{Ephemeral: true, Dir: memoryDir(), Settings: map[string]string{"synchronous_commit": "on"}})
-	standby, err := primary.Standby(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	standby = must(primary.Standby(t.Context(), nil))(t)
 	t.Cleanup(func() {
 		if err := standby.Stop(context.Background()); err != nil {
 			t.Error(err)
@@ -38,17 +35,13 @@ func TestFault_Standby_FollowsItsPrimary(t *testing.T) {
 	becomes(t, standby.URL("postgres"), "SELECT count(*)::text FROM t", "1")
 	run(t, standby.URL("postgres"), "SELECT pg_wal_replay_resume()")
 	becomes(t, standby.URL("postgres"), "SELECT count(*)::text FROM t", "2")
-	if got := column(t, standby.URL("postgres"), "SELECT pg_is_in_recovery()::text")[0]; got != "true" {
-		t.Error("the standby is none")
-	}
+	equal(t, column(t, standby.URL("postgres"), "SELECT pg_is_in_recovery()::text")[0], "true", "the standby is none")
 }
 
 func TestFault_Standby_KilledIsGoneAndItsPrimaryNot(t *testing.T) {
 	t.Parallel()
 	primary, standby := standbyOf(t)
-	if err := standby.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, standby.Kill())
 	Eventually(t, "the standby is gone", func() bool { return !answers(standby.URL("postgres")) })
 	if !answers(primary.URL("postgres")) {
 		t.Error("the primary is gone too")

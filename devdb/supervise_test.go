@@ -58,25 +58,18 @@ func TestFault_Supervision_WorksAsAnOrdinaryUser(t *testing.T) {
 	attr := &syscall.SysProcAttr{}
 	dir := reachable(t)
 	if os.Geteuid() == 0 {
-		nobody, err := user.Lookup("nobody")
-		if err != nil {
-			t.Fatal(err)
-		}
+		nobody := must(user.Lookup("nobody"))(t)
 		uid, _ := strconv.Atoi(nobody.Uid)
 		gid, _ := strconv.Atoi(nobody.Gid)
 		attr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-		if err := os.Chown(dir, uid, gid); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.Chown(dir, uid, gid))
 	}
 	t.Setenv("HOME", dir)
 	h := holdCluster(t, self(t), filepath.Join(dir, "dev"), false, attr)
 	if !answers(h.url) {
 		t.Error("no answer")
 	}
-	if err := h.stdin.Close(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, h.stdin.Close())
 	if err := h.process.Wait(); err != nil || answers(h.url) {
 		t.Errorf("after Stop: %v", err)
 	}

@@ -26,13 +26,9 @@ func TestTests_ClonesAreApartAndEqualTheirTemplate(t *testing.T) {
 	one, two := owned.Clone(t, from), owned.Clone(t, from)
 	run(t, one, "INSERT INTO mine VALUES (2)", "DELETE FROM vulnerabilities")
 	for url, want := range map[string]string{one: "2", two: "1", owned.Clone(t, from): "1"} {
-		if got := column(t, url, "SELECT count(*)::text FROM mine")[0]; got != want {
-			t.Errorf("%s rows, want %s", got, want)
-		}
+		equal(t, column(t, url, "SELECT count(*)::text FROM mine")[0], want, "rows")
 	}
-	if prepared != 1 {
-		t.Errorf("prepared %d times", prepared)
-	}
+	equal(t, prepared, 1, "preparations")
 }
 
 func TestTests_ClonesAreDroppedWithTheirConnections(t *testing.T) {
@@ -41,10 +37,7 @@ func TestTests_ClonesAreDroppedWithTheirConnections(t *testing.T) {
 	var open *pgx.Conn
 	t.Run("uses a clone", func(t *testing.T) {
 		url = owned.Clone(t, Template{Name: "empty"})
-		var err error
-		if open, err = pgx.Connect(context.Background(), url); err != nil {
-			t.Fatal(err)
-		}
+		open = must(pgx.Connect(context.Background(), url))(t)
 	})
 	if answers(url) {
 		t.Error("the clone is still there")

@@ -27,10 +27,7 @@ func trickling(t *testing.T, urls map[string]string) {
 func reaches(t *testing.T, url, what, query string, least int) {
 	t.Helper()
 	Eventually(t, what, func() bool {
-		got, err := strconv.Atoi(column(t, url, query)[0])
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must(strconv.Atoi(column(t, url, query)[0]))(t)
 		return got >= least
 	})
 }
@@ -60,13 +57,9 @@ func TestTrickle_StopsAddingAtTheLimit(t *testing.T) {
 	const newest = "SELECT max(id)::text FROM namespaces"
 	before := column(t, urls["main"], newest)[0]
 	for range 3 {
-		if err := trickle(t.Context(), urls, time.Second); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, trickle(t.Context(), urls, time.Second))
 	}
-	if after := column(t, urls["main"], newest)[0]; after != before {
-		t.Errorf("newest namespace %s, before %s", after, before)
-	}
+	equal(t, column(t, urls["main"], newest)[0], before, "newest namespace")
 }
 
 func TestTrickle_SurvivesADatabaseError(t *testing.T) {

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 const inDebian = "make test-packages does this in a bare Debian"
@@ -74,25 +76,19 @@ var (
 func pages(t *testing.T) []string {
 	t.Helper()
 	all := []string{"README.md"}
-	err := filepath.WalkDir(".", func(path string, entry os.DirEntry, err error) error {
+	servicetest.NoError(t, filepath.WalkDir(".", func(path string, entry os.DirEntry, err error) error {
 		if err == nil && !entry.IsDir() && strings.HasSuffix(path, ".md") {
 			all = append(all, "docs/"+path)
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return all
 }
 
 // read returns the text of a page and its blocks.
 func read(t *testing.T, page string) (text string, all []block) {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join("..", page))
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := servicetest.Must(os.ReadFile(filepath.Join("..", page)))(t)
 	text = string(content)
 	var open *block
 	indent, end := "", ""

@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // clients make what a client needs, if anything, and run it.
@@ -32,10 +34,7 @@ func TestClients_RunWatchAndReadErrors(t *testing.T) {
 	for _, b := range blocks[:5] {
 		s.try(b)
 	}
-	root, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := servicetest.Must(filepath.Abs(".."))(t)
 	build := exec.Command("go", "build", "-o", filepath.Join(s.root, "home", "me", "client"), "./clients/go")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // session is the shell of one page. What the page exports stays, as for a reader.
@@ -64,10 +65,7 @@ func goesOn(line string) bool {
 // newSession starts a shell in an empty home.
 func newSession(t *testing.T, e *estate, programs string) *session {
 	t.Helper()
-	root, err := os.MkdirTemp("", "caretaker-docs-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := servicetest.Must(os.MkdirTemp("", "caretaker-docs-"))(t)
 	s := &session{
 		t: t, root: root, estate: e, cluster: e.databases.Cluster(t),
 		urls: map[string]string{}, ports: map[string]string{},
@@ -77,28 +75,16 @@ func newSession(t *testing.T, e *estate, programs string) *session {
 	}
 	home := filepath.Join(root, "home", "me")
 	for _, dir := range []string{home, root + "/etc/caretaker", root + "/var/lib/caretaker"} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, os.MkdirAll(dir, 0o755))
 	}
-	if err := os.Symlink(programs, filepath.Join(home, "bin")); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.Symlink(programs, filepath.Join(home, "bin")))
 	shell := exec.Command("bash", "--norc", "--noprofile")
 	shell.Dir = home
 	shell.Env = s.environment(home, programs)
 	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	in, err := shell.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := shell.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := shell.Start(); err != nil {
-		t.Fatal(err)
-	}
+	in := servicetest.Must(shell.StdinPipe())(t)
+	out := servicetest.Must(shell.StdoutPipe())(t)
+	servicetest.NoError(t, shell.Start())
 	s.in, s.out = in, bufio.NewReader(out)
 	t.Cleanup(func() {
 		s.stopServing()
@@ -134,10 +120,7 @@ func freePort(t *testing.T) string {
 }
 
 func (s *session) environment(home, programs string) []string {
-	u, err := url.Parse(s.cluster.URL("postgres"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	u := servicetest.Must(url.Parse(s.cluster.URL("postgres")))(s.t)
 	password, _ := u.User.Password()
 	env := []string{
 		"HOME=" + home, "PATH=" + programs + ":" + os.Getenv("PATH"), "LANG=C.UTF-8", "USER=me",
@@ -169,15 +152,10 @@ func (s *session) databaseHere(text string) string {
 	m := databaseURL.FindStringSubmatch(text)
 	name := m[3]
 	if s.urls[name] == "" {
-		if err := s.cluster.CreateDatabase(context.Background(), name); err != nil {
-			s.t.Fatal(err)
-		}
+		servicetest.NoError(s.t, s.cluster.CreateDatabase(context.Background(), name))
 		s.urls[name] = s.cluster.URL(name)
 	}
-	u, err := url.Parse(s.urls[name])
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	u := servicetest.Must(url.Parse(s.urls[name]))(s.t)
 	if m[1] != "" && !strings.Contains(superusers, " "+m[1]+" ") {
 		u.User = url.UserPassword(m[1], cmp.Or(m[2], m[1]))
 	}
@@ -200,9 +178,7 @@ func (s *session) there(text string) string {
 func (s *session) run(script string) (output string, code int) {
 	s.steps++
 	file := fmt.Sprintf("%s/step%d", s.root, s.steps)
-	if err := os.WriteFile(file, []byte(script), 0o600); err != nil {
-		s.t.Fatal(err)
-	}
+	servicetest.NoError(s.t, os.WriteFile(file, []byte(script), 0o600))
 	fmt.Fprintf(s.in, ". %[1]s </dev/null >%[1]s.out 2>&1; echo $?\n", file)
 	done := make(chan struct{})
 	var answer string
@@ -224,9 +200,7 @@ func (s *session) run(script string) (output string, code int) {
 	if err != nil {
 		return output, 1 // set -e ended the shell
 	}
-	if _, err := fmt.Sscan(answer, &code); err != nil {
-		s.t.Fatal(err)
-	}
+	servicetest.Must(fmt.Sscan(answer, &code))(s.t)
 	return output, code
 }
 
@@ -236,9 +210,7 @@ func (s *session) start(command string) (output string, code int) {
 	command, _, _ = strings.Cut(strings.TrimSpace(command), " #")
 	if dev := s.root + "/var/lib/caretaker/dev"; strings.HasPrefix(command, "make run") {
 		command = strings.Replace(command, "make run", "caretaker dev --data-dir "+dev, 1)
-		if err := os.RemoveAll(dev); err != nil {
-			s.t.Fatal(err)
-		}
+		servicetest.NoError(s.t, os.RemoveAll(dev))
 	}
 	log := filepath.Join(s.root, "serving.log")
 	_ = os.Remove(log)
@@ -285,13 +257,8 @@ func (s *session) ownAddresses(command string) string {
 		if !filepath.IsAbs(file) {
 			file = filepath.Join(s.root, "home", "me", file)
 		}
-		content, err := os.ReadFile(file)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(s.here(string(content))), 0o600); err != nil {
-			s.t.Fatal(err)
-		}
+		content := servicetest.Must(os.ReadFile(file))(s.t)
+		servicetest.NoError(s.t, os.WriteFile(file, []byte(s.here(string(content))), 0o600))
 		if strings.Contains(string(content), "\nuse: loose_foreign_keys\n") {
 			variables = only
 		}

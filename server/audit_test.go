@@ -5,19 +5,19 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // audited are the entries, the oldest first, in words.
 func (f *fixture) audited() (lines []string) {
 	f.t.Helper()
-	answer, err := f.ListAudit(as(f.t.Context(), "viewer-token"), &maintenancev1.ListAuditRequest{})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	answer := servicetest.Must(f.ListAudit(as(f.t.Context(), "viewer-token"), &maintenancev1.ListAuditRequest{}))(f.t)
 	for _, e := range answer.GetEntries() {
 		if e.GetAt() == nil || e.GetAddress() != "bufconn" {
 			f.t.Errorf("got %v", e)
@@ -32,10 +32,7 @@ func TestAudit_HasWhatChangesSomethingAndWhoWasRefused(t *testing.T) {
 	f := start(t, withTokens(t, ""))
 	viewer, operator, admin := as(t.Context(), "viewer-token"), as(t.Context(), "operator-token"), as(t.Context(), "admin-token")
 	const flag = "loose_foreign_keys_turbo_mode_main"
-	run, err := f.RunBatch(operator, &maintenancev1.RunBatchRequest{Worker: worker, Database: "main", RequestId: "mine"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	run := servicetest.Must(f.RunBatch(operator, &maintenancev1.RunBatchRequest{Worker: worker, Database: "main", RequestId: "mine"}))(t)
 	id := run.GetRun().GetId()
 	for _, err := range []error{
 		second(f.RunBatch(operator, &maintenancev1.RunBatchRequest{Worker: worker, DryRun: true})),
@@ -83,33 +80,16 @@ func TestAudit_ComesInPagesFromATimeOn(t *testing.T) {
 	f.exec(`INSERT INTO maintenance.audit (at, by, address, role, action, target, reason, outcome)
 		SELECT '2026-11-01Z'::timestamptz + (i / 3) * interval '1 hour', 'a', '', 'admin', 'PauseWorker', i::text, '', 'OK' FROM generate_series(0, 11) i`)
 	read := func(size int32, since *timestamppb.Timestamp) string {
-		keys := pages(f, func(token string) (*maintenancev1.ListAuditResponse, []string, string, error) {
-			answer, err := f.ListAudit(t.Context(), &maintenancev1.ListAuditRequest{PageSize: size, PageToken: token, Since: since})
-			var targets []string
-			for _, e := range answer.GetEntries() {
-				targets = append(targets, e.GetTarget())
-			}
-			return answer, targets, answer.GetNextPageToken(), err
-		})
-		return strings.Join(keys, " ")
+		request := &maintenancev1.ListAuditRequest{PageSize: size, Since: since}
+		return joined(entries(f, f.ListAudit, request, (*maintenancev1.ListAuditResponse).GetEntries),
+			(*maintenancev1.AuditEntry).GetTarget)
 	}
 	const all = "11 10 9 8 7 6 5 4 3 2 1 0"
 	hour := timestamppb.New(timeOf(t, "2026-11-01T02:00:00Z"))
 	for _, size := range []int32{1, 2, 5, 0, 100_000} {
-		if got := read(size, nil); got != all {
-			t.Errorf("by %d: %s", size, got)
-		}
-		if got := read(size, hour); got != "11 10 9 8 7 6" {
-			t.Errorf("by %d since then: %s", size, got)
-		}
+		equal(t, read(size, nil), all, size)
+		equal(t, read(size, hour), "11 10 9 8 7 6", size)
 	}
-	first, err := f.ListAudit(t.Context(), &maintenancev1.ListAuditRequest{PageSize: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.violates(second(f.ListAudit(t.Context(), &maintenancev1.ListAuditRequest{PageToken: first.GetNextPageToken(), Since: hour})), "page_token")
-	f.violates(second(f.ListAudit(t.Context(), &maintenancev1.ListAuditRequest{Since: &timestamppb.Timestamp{Nanos: -1}})), "since")
-	f.violates(second(f.ListAudit(t.Context(), &maintenancev1.ListAuditRequest{PageSize: -1})), "page_size")
 }
 
 func TestAudit_WhatMainDoesNotTakeIsInTheLog(t *testing.T) {
@@ -117,64 +97,46 @@ func TestAudit_WhatMainDoesNotTakeIsInTheLog(t *testing.T) {
 	f.main.Close()
 	_, err := f.PauseWorker(as(t.Context(), "operator-token"), &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "outage"})
 	f.failure(err, 14, "DATABASE_UNREACHABLE")
-	for _, part := range []string{`"msg":"audit entry not stored, it is here alone"`, `"by":"operator"`, `"action":"PauseWorker"`, `"reason":"outage"`, `"outcome":"UNAVAILABLE DATABASE_UNREACHABLE"`} {
-		if !strings.Contains(f.log.String(), part) {
-			t.Errorf("%s is not in %s", part, f.log)
-		}
-	}
+	contains(t, f.log.String(), `"msg":"audit entry not stored, it is here alone"`, `"by":"operator"`, `"action":"PauseWorker"`,
+		`"reason":"outage"`, `"outcome":"UNAVAILABLE DATABASE_UNREACHABLE"`)
 }
 
-func TestAudit_IsWrittenAlsoIfTheClientHasGone(t *testing.T) {
+// A run goes on without its caller.
+func TestAudit_IsWrittenBeforeTheCallDoesAnythingAndAlsoIfTheClientHasGone(t *testing.T) {
 	f := start(t)
-	f.slow(20)
+	lift := f.gate()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- second(f.RunBatch(ctx, &maintenancev1.RunBatchRequest{Worker: worker})) }()
 	f.eventually("the run is at work", func() bool { return f.count(`SELECT count(*) FROM maintenance.runs WHERE state = 'running'`) == 1 })
+	if got := f.audited(); len(got) != 1 || got[0] != "|admin|RunBatch|"+worker+"|dry_run=false async=false|STARTED" {
+		t.Errorf("while the run is at work: %q", got)
+	}
 	cancel()
-	if err := <-ended; err == nil {
-		t.Error("the call was not cancelled")
+	if err := <-ended; status.Code(err) != codes.Canceled {
+		t.Errorf("the call was not cancelled: %v", err)
 	}
 	f.eventually("the call is audited", func() bool {
 		return f.count(`SELECT count(*) FROM maintenance.audit WHERE action = 'RunBatch' AND outcome = 'CANCELLED CLIENT_GONE'`) == 1
 	})
+	lift()
 	f.eventually("the run has ended", func() bool { return f.count(`SELECT count(*) FROM maintenance.runs WHERE state = 'succeeded'`) == 1 })
 	if n := f.count(`SELECT count(*) FROM maintenance.audit a JOIN maintenance.runs r ON a.reason LIKE '% run=' || r.id`); n != 1 {
 		t.Errorf("%d entries name the run that was started", n)
 	}
-}
-
-func TestAudit_IsWrittenBeforeTheCallDoesAnything(t *testing.T) {
-	f := start(t)
-	f.slow(20)
-	ended := make(chan error, 1)
-	go func() { ended <- second(f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})) }()
-	f.eventually("the run is at work", func() bool { return f.count(`SELECT count(*) FROM maintenance.runs WHERE state = 'running'`) == 1 })
-	if got := f.audited(); len(got) != 1 || got[0] != "|admin|RunBatch|"+worker+"|dry_run=false async=false|STARTED" {
-		t.Errorf("while the run is at work: %q", got)
-	}
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
-	if got := f.audited(); len(got) != 1 || !strings.HasSuffix(got[0], "|OK") || !strings.Contains(got[0], " run=") {
-		t.Errorf("then: %q", got)
-	}
+	equal(t, f.count(`SELECT (counts ->> 'deleted_rows')::integer FROM maintenance.runs`), 1, "the run has deleted")
 }
 
 func TestAudit_ARefusedClientCannotFillIt(t *testing.T) {
 	f := start(t, withTokens(t, ""), withLimits(func(l *limits) { l.refusals, l.refusalBurst = 0.001, 3 }))
 	for range 10 {
-		_, err := f.SetFeatureFlag(as(t.Context(), "viewer-token"), &maintenancev1.SetFeatureFlagRequest{})
-		f.failure(err, 7, "ROLE_TOO_LOW")
+		f.failure(second(f.SetFeatureFlag(as(t.Context(), "viewer-token"), &maintenancev1.SetFeatureFlagRequest{})), 7, "ROLE_TOO_LOW")
 	}
-	_, err := f.SetFeatureFlag(as(t.Context(), "operator-token"), &maintenancev1.SetFeatureFlagRequest{})
-	f.failure(err, 7, "ROLE_TOO_LOW")
+	f.failure(second(f.SetFeatureFlag(as(t.Context(), "operator-token"), &maintenancev1.SetFeatureFlagRequest{})), 7, "ROLE_TOO_LOW")
 	if got := f.audited(); len(got) != 4 || !strings.HasPrefix(got[3], "operator|") {
 		t.Errorf("got %q, want three entries of the viewer and one of the operator", got)
 	}
-	if n := strings.Count(f.log.String(), `"grpc.code":"PermissionDenied"`); n != 11 {
-		t.Errorf("%d calls are in the log", n)
-	}
+	equal(t, strings.Count(f.log.String(), `"grpc.code":"PermissionDenied"`), 11, "calls are in the log")
 	for range 10 {
 		f.failure(second(f.RetryJob(as(t.Context(), "operator-token"), &maintenancev1.RetryJobRequest{Id: 9})), 5, "UNKNOWN_JOB")
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/access"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestRoles_AStreamEndsWhenItsTokenDoes(t *testing.T) {
@@ -43,10 +44,7 @@ func TestRoles_AStreamEndsWhenItsTokenDoes(t *testing.T) {
 		"expired": watch("brief-token"), "unknown": watch("leaver-token"),
 	}
 	stays := watch("viewer-token")
-	reflected, err := reflectionv1.NewServerReflectionClient(f.conn).ServerReflectionInfo(as(t.Context(), "leaver-token"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	reflected := servicetest.Must(reflectionv1.NewServerReflectionClient(f.conn).ServerReflectionInfo(as(t.Context(), "leaver-token")))(t)
 	ask := func() error {
 		list := &reflectionv1.ServerReflectionRequest_ListServices{}
 		if err := reflected.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: list}); err != nil {
@@ -54,25 +52,20 @@ func TestRoles_AStreamEndsWhenItsTokenDoes(t *testing.T) {
 		}
 		return second(reflected.Recv())
 	}
-	if err := ask(); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, ask())
 	content, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(content), "name: leaver, sha256: "+hashed("leaver-token"), "name: other, sha256: "+hashed("other-token"))), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t,
+		os.WriteFile(file, []byte(strings.ReplaceAll(string(content), "name: leaver, sha256: "+hashed("leaver-token"), "name: other, sha256: "+hashed("other-token"))), 0o600))
 	for problem, stream := range streams {
 		var err error
 		for err == nil {
 			_, err = stream.Recv()
 		}
 		info := detail[*errdetails.ErrorInfo](f.failure(err, codes.Unauthenticated, "UNAUTHENTICATED"))
-		if info.GetMetadata()["token"] != problem {
-			t.Errorf("got %v, want %s", err, problem)
-		}
+		equal(t, info.GetMetadata()["token"], problem, err)
 	}
 	if err := ask(); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("reflection goes on: %v", err)
@@ -97,14 +90,10 @@ func TestRoles_ReflectionWantsAViewerAndHealthNobody(t *testing.T) {
 			_ = stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: list})
 			_, err = stream.Recv()
 		}
-		if status.Code(err) != want {
-			t.Errorf("reflection with %q: %v, want %v", token, err, want)
-		}
+		equal(t, status.Code(err), want, "reflection with", token, err)
 		health := healthv1.NewHealthClient(f.conn)
-		answer, err := health.Check(as(t.Context(), token), &healthv1.HealthCheckRequest{})
-		if err != nil || answer.GetStatus() != healthv1.HealthCheckResponse_SERVING {
-			t.Errorf("health with %q: %v, %v", token, answer, err)
-		}
+		answer := servicetest.Must(health.Check(as(t.Context(), token), &healthv1.HealthCheckRequest{}))(t)
+		equal(t, answer.GetStatus(), healthv1.HealthCheckResponse_SERVING, token)
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 const (
@@ -63,15 +65,11 @@ func sleep(d time.Duration) {
 func wantHealth(t *testing.T, r *readiness, want healthv1.HealthCheckResponse_ServingStatus, when string) {
 	t.Helper()
 	for _, name := range []string{"", "maintenance.v1.MaintenanceService"} {
-		answer, err := r.health.Check(t.Context(), &healthv1.HealthCheckRequest{Service: name})
-		if err != nil || answer.GetStatus() != want {
-			t.Errorf("%s: health of %q: %s, %v, want %s", when, name, answer.GetStatus(), err, want)
-		}
+		answer := servicetest.Must(r.health.Check(t.Context(), &healthv1.HealthCheckRequest{Service: name}))(t)
+		equal(t, answer.GetStatus(), want, when, name, want)
 	}
-	answer, err := r.health.Check(t.Context(), &healthv1.HealthCheckRequest{Service: "live"})
-	if err != nil || answer.GetStatus() != serving {
-		t.Errorf("%s: health of live: %s, %v", when, answer.GetStatus(), err)
-	}
+	answer := servicetest.Must(r.health.Check(t.Context(), &healthv1.HealthCheckRequest{Service: "live"}))(t)
+	equal(t, answer.GetStatus(), serving, when)
 }
 
 func TestReadiness_EndsAfterTenSecondsWithoutMainAndComesBackInTwo(t *testing.T) {

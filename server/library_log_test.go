@@ -3,8 +3,9 @@ package server
 import (
 	"bytes"
 	"log/slog"
-	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestGRPCErrors_AreLinesOfTheLog(t *testing.T) {
@@ -12,10 +13,6 @@ func TestGRPCErrors_AreLinesOfTheLog(t *testing.T) {
 	before := slog.Default()
 	slog.SetDefault(slog.New(slog.NewJSONHandler(&said, nil)))
 	defer slog.SetDefault(before)
-	if _, err := (grpcErrors{}).Write([]byte("2026/11/22 04:05:06 ERROR: [transport] it broke\n")); err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(said.String(), `"level":"WARN","msg":"gRPC error outside a call","error":"[transport] it broke"}`) {
-		t.Errorf("said %s", &said)
-	}
+	servicetest.Must((grpcErrors{}).Write([]byte("2026/11/22 04:05:06 ERROR: [transport] it broke\n")))(t)
+	contains(t, said.String(), `"level":"WARN","msg":"gRPC error outside a call","error":"[transport] it broke"}`)
 }

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // withLimits has a server keep the usual limits but for what is changed.
@@ -45,9 +46,7 @@ func TestLimits_ARequestThatIsTooLargeIsRefused(t *testing.T) {
 	if err := pause(8 << 20); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("beyond what is read: %v", err)
 	}
-	if n := f.count(`SELECT count(*) FROM maintenance.pauses`); n != 0 {
-		t.Errorf("%d pauses", n)
-	}
+	equal(t, f.count(`SELECT count(*) FROM maintenance.pauses`), 0, "pauses")
 }
 
 func TestLimits_AStreamReadsNoMoreThanACall(t *testing.T) {
@@ -83,9 +82,7 @@ func TestLimits_ALongTextDoesNotComeBack(t *testing.T) {
 	if got := detail[*errdetails.ErrorInfo](s).GetMetadata()["worker"]; len(got) > maxTarget+len("…") || len(s.Message()) > 2*maxTarget {
 		t.Errorf("%d bytes came back, and a message of %d", len(got), len(s.Message()))
 	}
-	if strings.Contains(f.log.String(), long) {
-		t.Error("the log has it")
-	}
+	lacks(t, f.log.String(), long)
 	if n := f.count(`SELECT coalesce(max(length(target)), 0) FROM maintenance.audit`); n > maxTarget+1 {
 		t.Errorf("the audit has %d characters", n)
 	}
@@ -93,15 +90,15 @@ func TestLimits_ALongTextDoesNotComeBack(t *testing.T) {
 
 func TestLimits_AnOldConnectionTakesNoMoreCalls(t *testing.T) {
 	f := start(t, withLimits(func(l *limits) { l.age = 50 * time.Millisecond }))
-	f.slow(20)
+	lift := f.gate()
+	ended := make(chan error, 1)
+	go func() { ended <- second(f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})) }()
+	f.eventually("the run begins", func() bool { return f.count(`SELECT count(*) FROM maintenance.runs`) == 1 })
+	f.eventually("the connection is closed for others", func() bool { return f.conn.GetState() == connectivity.Idle })
 	// The call that is under way ends as usual, further ones go to a new connection.
-	if run := f.run(&maintenancev1.RunBatchRequest{}); run.GetState() != maintenancev1.RunState_RUN_STATE_SUCCEEDED {
-		t.Errorf("got %v", run)
-	}
-	f.eventually("the connection is closed", func() bool { return f.conn.GetState() == connectivity.Idle })
-	if _, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}); err != nil {
-		t.Error(err)
-	}
+	lift()
+	servicetest.NoError(t, <-ended)
+	servicetest.Must(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}))(t)
 }
 
 func TestLimits_AConnectionHasSoManyCallsAtOnce(t *testing.T) {
@@ -139,20 +136,11 @@ func TestLimits_WhoDoesNotFinishTheHandshakeIsCutOff(t *testing.T) {
 	for name, files := range map[string][2]string{"plain": {}, "TLS": {cert, key}} {
 		config := Config{Service: f.service, CertFile: files[0], KeyFile: files[1]}
 		withLimits(func(l *limits) { l.handshake = 50 * time.Millisecond })(&config)
-		server, err := New(config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		server := servicetest.Must(New(config))(t)
+		listener := servicetest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 		served := make(chan error, 1)
 		go func() { served <- server.Serve(listener) }()
-		conn, err := net.Dial("tcp", listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := servicetest.Must(net.Dial("tcp", listener.Addr().String()))(t)
 		// What the server says first is of no interest: it closes the connection.
 		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
 		if _, err := io.Copy(io.Discard, conn); errors.Is(err, context.DeadlineExceeded) || isTimeout(err) {
@@ -174,13 +162,11 @@ func isTimeout(err error) bool {
 func TestLimits_AConnectionWithoutCallsIsClosedAndComesBack(t *testing.T) {
 	f := start(t, withLimits(func(l *limits) { l.idle = 50 * time.Millisecond }))
 	for range 2 {
-		if _, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.Must(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}))(t)
 		f.eventually("the connection is closed", func() bool { return f.conn.GetState() == connectivity.Idle })
 	}
 	// One with a call stays.
-	f.slow(20)
+	f.slow(4)
 	if run := f.run(&maintenancev1.RunBatchRequest{}); run.GetState() != maintenancev1.RunState_RUN_STATE_SUCCEEDED {
 		t.Errorf("got %v", run)
 	}
@@ -209,13 +195,9 @@ func TestLimits_CallsThatDoMuchAreRationedByClient(t *testing.T) {
 		}
 	}
 	for range 5 {
-		if _, err := f.GetStatus(as(t.Context(), "operator-token"), &maintenancev1.GetStatusRequest{}); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.Must(f.GetStatus(as(t.Context(), "operator-token"), &maintenancev1.GetStatusRequest{}))(t)
 	}
-	if n := f.count(`SELECT count(*) FROM maintenance.audit`); n != 4 {
-		t.Errorf("%d entries of the audit, want those of the 4 calls that were let through", n)
-	}
+	equal(t, f.count(`SELECT count(*) FROM maintenance.audit`), 4, "entries of the audit, those of the 4 calls that were let through")
 	if usual := start(t).server.rates.limits; usual != usualLimits() || usual.rate != 20 || usual.burst != 200 {
 		t.Errorf("got %+v", usual)
 	}
@@ -226,17 +208,13 @@ func TestRates_ForgetClientsThatHaveBeenQuiet(t *testing.T) {
 		r := &rates{limits: limits{rate: 1, burst: 2}, buckets: map[string]*rate.Limiter{}}
 		const method = maintenancev1.MaintenanceService_RunBatch_FullMethodName
 		for i := range maxBuckets {
-			if err := r.take(method, fmt.Sprint(i)); err != nil {
-				t.Fatal(err)
-			}
+			servicetest.NoError(t, r.take(method, fmt.Sprint(i)))
 		}
 		for range 2 {
 			_ = r.take(method, "0")
 		}
 		time.Sleep(time.Second) //nolint:forbidigo // in a synctest bubble
-		if err := r.take(method, "new"); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, r.take(method, "new"))
 		var left []string
 		for name := range r.buckets {
 			left = append(left, strings.TrimPrefix(name, method+" "))

@@ -11,21 +11,18 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestPauseWorker_PausesUntilItIsResumed(t *testing.T) {
 	f := start(t)
-	paused, err := f.PauseWorker(t.Context(), &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "repairs", Ttl: durationpb.New(time.Hour)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	paused := servicetest.Must(f.PauseWorker(t.Context(),
+		&maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "repairs", Ttl: durationpb.New(time.Hour)}))(t)
 	p := paused.GetWorker().GetPaused()
 	if p.GetReason() != "repairs" || p.GetBy() == "" || p.GetUntil().AsTime().Sub(p.GetSince().AsTime()).Round(time.Minute) != time.Hour {
 		t.Errorf("got %v", p)
 	}
-	if paused.GetWorker().GetCondition() != maintenancev1.Condition_CONDITION_PAUSED {
-		t.Errorf("got %v", paused)
-	}
+	equal(t, paused.GetWorker().GetCondition(), maintenancev1.Condition_CONDITION_PAUSED, paused)
 	for range 2 {
 		resumed, err := f.ResumeWorker(t.Context(), &maintenancev1.ResumeWorkerRequest{Worker: worker})
 		if err != nil || resumed.GetWorker().GetPaused() != nil {
@@ -47,35 +44,10 @@ func TestPauseWorker_SaysWhoHasPaused(t *testing.T) {
 		if said != "" {
 			ctx = metadata.AppendToOutgoingContext(ctx, UserHeader, said)
 		}
-		paused, err := f.PauseWorker(ctx, &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "repairs"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		paused := servicetest.Must(f.PauseWorker(ctx, &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "repairs"}))(t)
 		name, _, _ := strings.Cut(paused.GetWorker().GetPaused().GetBy(), "bufconn")
-		if name != want {
-			t.Errorf("%q: by %q, want %q and the address", said, name, want)
-		}
+		equal(t, name, want, said)
 	}
-}
-
-func TestPauseWorker_RefusesBadRequests(t *testing.T) {
-	f := start(t)
-	call := func(r *maintenancev1.PauseWorkerRequest) error {
-		_, err := f.PauseWorker(t.Context(), r)
-		return err
-	}
-	f.violates(call(&maintenancev1.PauseWorkerRequest{Reason: "r"}), "worker")
-	f.violates(call(&maintenancev1.PauseWorkerRequest{Worker: worker}), "reason")
-	f.violates(call(&maintenancev1.PauseWorkerRequest{Worker: worker, Reason: strings.Repeat("r", 501)}), "reason")
-	f.violates(call(&maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "a\x00"}), "reason")
-	for _, ttl := range []*durationpb.Duration{{}, {Seconds: -1}, {Nanos: 1}, {Nanos: 999_999_999}, {Seconds: 1, Nanos: -1}, {Seconds: 366 * 86400}, {Seconds: 1 << 40}} {
-		f.violates(call(&maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "r", Ttl: ttl}), "ttl")
-	}
-	f.failure(call(&maintenancev1.PauseWorkerRequest{Worker: "nobody", Reason: "r"}), codes.NotFound, "UNKNOWN_WORKER")
-	_, err := f.ResumeWorker(t.Context(), &maintenancev1.ResumeWorkerRequest{Worker: "nobody"})
-	f.failure(err, codes.NotFound, "UNKNOWN_WORKER")
-	_, err = f.ResumeWorker(t.Context(), &maintenancev1.ResumeWorkerRequest{})
-	f.violates(err, "worker")
 }
 
 func TestPauseWorker_OfAllIsNamedInTheErrorsOfEach(t *testing.T) {

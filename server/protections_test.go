@@ -2,7 +2,6 @@ package server
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -10,35 +9,24 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // protect protects a target for good.
 func (f *fixture) protect(kind string, id int64) *maintenancev1.Protection {
 	f.t.Helper()
-	answer, err := f.ProtectTarget(f.t.Context(),
-		&maintenancev1.ProtectTargetRequest{Kind: kind, Id: id, Reason: "evidence"})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	answer := servicetest.Must(f.ProtectTarget(f.t.Context(),
+		&maintenancev1.ProtectTargetRequest{Kind: kind, Id: id, Reason: "evidence"}))(f.t)
 	return answer.GetProtection()
 }
 
 // protections lists them all, page by page.
-func (f *fixture) protections(kind string) (found []string) {
+func (f *fixture) protections(kind string) string {
 	f.t.Helper()
 	request := &maintenancev1.ListProtectedRequest{Kind: kind, PageSize: 2}
-	for {
-		answer, err := f.ListProtected(f.t.Context(), request)
-		if err != nil {
-			f.t.Fatal(err)
-		}
-		for _, p := range answer.GetProtections() {
-			found = append(found, fmt.Sprint(p.GetKind(), " ", p.GetId()))
-		}
-		if request.PageToken = answer.GetNextPageToken(); request.GetPageToken() == "" {
-			return found
-		}
-	}
+	return joined(entries(f, f.ListProtected, request, (*maintenancev1.ListProtectedResponse).GetProtections), func(p *maintenancev1.Protection) string {
+		return fmt.Sprint(p.GetKind(), " ", p.GetId())
+	})
 }
 
 func TestProtectTarget_HoldsUntilItIsUnprotectedOrItsTimeIsOver(t *testing.T) {
@@ -51,21 +39,15 @@ func TestProtectTarget_HoldsUntilItIsUnprotectedOrItsTimeIsOver(t *testing.T) {
 	for _, id := range []int64{30, 9, 1 << 40} {
 		f.protect("group", id)
 	}
-	if got := strings.Join(f.protections(""), ", "); got != "group 9, group 30, group 1099511627776, user 7" {
-		t.Errorf("got %s", got)
-	}
-	if got := strings.Join(f.protections("user"), ", "); got != "user 7" {
-		t.Errorf("got %s", got)
-	}
+	equal(t, f.protections(""), "group 9 group 30 group 1099511627776 user 7")
+	equal(t, f.protections("user"), "user 7")
 	shorter, err := f.ProtectTarget(t.Context(), &maintenancev1.ProtectTargetRequest{
 		Kind: "group", Id: 30, Reason: "shorter", Ttl: durationpb.New(time.Second),
 	})
 	if p := shorter.GetProtection(); err != nil || p.GetReason() != "evidence" || p.GetUntil() != nil {
 		t.Errorf("a protection for good was shortened: %v, %v", p, err)
 	}
-	if _, err := f.UnprotectTarget(t.Context(), &maintenancev1.UnprotectTargetRequest{Kind: "group", Id: 9}); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(f.UnprotectTarget(t.Context(), &maintenancev1.UnprotectTargetRequest{Kind: "group", Id: 9}))(t)
 	again, err := f.ProtectTarget(t.Context(), &maintenancev1.ProtectTargetRequest{
 		Kind: "group", Id: 9, Reason: "for a while", Ttl: durationpb.New(time.Hour),
 	})
@@ -74,37 +56,14 @@ func TestProtectTarget_HoldsUntilItIsUnprotectedOrItsTimeIsOver(t *testing.T) {
 		t.Errorf("got %v, %v", again, err)
 	}
 	f.exec(`UPDATE maintenance.protected_targets SET until = clock_timestamp() WHERE id = 9`)
-	ended, err := f.UnprotectTarget(t.Context(), &maintenancev1.UnprotectTargetRequest{Kind: "group", Id: 30})
-	if err != nil || ended.GetProtection().GetId() != 30 || ended.GetProtection().GetReason() != "evidence" {
-		t.Errorf("got %v, %v", ended, err)
-	}
-	if got := strings.Join(f.protections(""), ", "); got != "group 1099511627776, user 7" {
-		t.Errorf("got %s", got)
-	}
+	ended := servicetest.Must(f.UnprotectTarget(t.Context(), &maintenancev1.UnprotectTargetRequest{Kind: "group", Id: 30}))(t)
+	equal(t, ended.GetProtection().GetId(), 30)
+	equal(t, ended.GetProtection().GetReason(), "evidence")
+	equal(t, f.protections(""), "group 1099511627776 user 7")
 	for _, id := range []int64{9, 30, 7} {
 		_, err := f.UnprotectTarget(t.Context(), &maintenancev1.UnprotectTargetRequest{Kind: "group", Id: id})
 		f.failure(err, codes.NotFound, "UNKNOWN_PROTECTION")
 	}
-}
-
-func TestProtectTarget_RefusesBadRequests(t *testing.T) {
-	f := start(t)
-	for field, r := range map[string]*maintenancev1.ProtectTargetRequest{
-		"kind":   {Kind: "placeholder", Id: 1, Reason: "x"},
-		"id":     {Kind: "user", Reason: "x"},
-		"reason": {Kind: "user", Id: 1, Reason: " "},
-		"ttl":    {Kind: "user", Id: 1, Reason: "x", Ttl: durationpb.New(11 * 365 * 24 * time.Hour)},
-	} {
-		_, err := f.ProtectTarget(t.Context(), r)
-		f.violates(err, field)
-	}
-	_, err := f.ProtectTarget(t.Context(), &maintenancev1.ProtectTargetRequest{Id: 1, Reason: "x"})
-	f.violates(err, "kind")
-	_, err = f.ProtectTarget(t.Context(),
-		&maintenancev1.ProtectTargetRequest{Kind: "user", Id: 1, Reason: strings.Repeat("x", 501)})
-	f.violates(err, "reason")
-	_, err = f.ListProtected(t.Context(), &maintenancev1.ListProtectedRequest{Kind: "project"})
-	f.violates(err, "kind")
 }
 
 func TestProtectTarget_IsTooLateOnceTheDeletionHasBegun(t *testing.T) {
@@ -119,16 +78,12 @@ func TestProtectTarget_IsTooLateOnceTheDeletionHasBegun(t *testing.T) {
 			_, err := f.ProtectTarget(t.Context(),
 				&maintenancev1.ProtectTargetRequest{Kind: kind, Id: id, Reason: "too late"})
 			s := f.failure(err, codes.FailedPrecondition, "DELETION_BEGUN")
-			if !strings.Contains(s.Message(), fmt.Sprint(kind, " ", id)) {
-				t.Errorf("%s does not say what of", s.Message())
-			}
+			contains(t, s.Message(), fmt.Sprint(kind, " ", id))
 		}
 	}
 	f.protect("group", 1)
 	f.protect("user", 8)
-	if got := strings.Join(f.protections(""), ", "); got != "group 1, user 8" {
-		t.Errorf("got %s", got)
-	}
+	equal(t, f.protections(""), "group 1 user 8")
 }
 
 func TestProtectTarget_WaitsForWhoeverDecidesAboutTheTarget(t *testing.T) {
@@ -153,7 +108,5 @@ func TestProtectTarget_WaitsForWhoeverDecidesAboutTheTarget(t *testing.T) {
 	f.exec(`INSERT INTO maintenance.group_removals (group_id) VALUES (1)`)
 	f.exec(`COMMIT`)
 	f.failure(<-answer, codes.FailedPrecondition, "DELETION_BEGUN")
-	if got := f.protections(""); len(got) != 0 {
-		t.Errorf("protected all the same: %v", got)
-	}
+	equal(t, f.protections(""), "", "protected all the same")
 }

@@ -37,9 +37,7 @@ func tokensOf(t *testing.T, more string) string {
 	}
 	content += fmt.Sprintf("- {name: late, sha256: %s, role: admin, expires: 2026-01-01}\n", hashed("late-token"))
 	file := filepath.Join(t.TempDir(), "tokens.yml")
-	if err := os.WriteFile(file, []byte(content+more), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.WriteFile(file, []byte(content+more), 0o600))
 	return file
 }
 
@@ -99,7 +97,7 @@ func invoke(ctx context.Context, conn *grpc.ClientConn, method protoreflect.Meth
 	return stream.RecvMsg(answer)
 }
 
-func TestRoles_EveryRPCHasARowAndEveryRowAnRPC(t *testing.T) {
+func TestRoles_EveryRPCHasARowOrIsRefusedAndEveryRowAnRPC(t *testing.T) {
 	f := start(t)
 	rows := rules()
 	for name, info := range f.server.grpc.GetServiceInfo() {
@@ -123,13 +121,18 @@ func TestRoles_EveryRPCHasARowAndEveryRowAnRPC(t *testing.T) {
 	for path := range rows {
 		t.Errorf("%s: there is no such RPC", path)
 	}
+	// Without credentials everybody is an admin.
+	for _, method := range everyMethod() {
+		f.wantRole(string(method.Name()), invoke(as(t.Context(), "any"), f.conn, method, nil), access.Admin, access.Admin)
+	}
+	clear(f.server.rules)
+	for _, method := range everyMethod() {
+		f.failure(invoke(t.Context(), f.conn, method, nil), codes.PermissionDenied, "NO_ROLE_FOR_RPC")
+	}
 }
 
 func TestRoles_AreThoseOfTheDocuments(t *testing.T) {
-	content, err := os.ReadFile("../docs/security.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := servicetest.Must(os.ReadFile("../docs/security.md"))(t)
 	for _, method := range everyMethod() {
 		r := rules()[pathOf(method)]
 		role, audited := r.role.String(), ""
@@ -148,16 +151,6 @@ func TestRoles_AreThoseOfTheDocuments(t *testing.T) {
 	}
 }
 
-func TestRoles_AnRPCWithoutARowIsRefused(t *testing.T) {
-	f := start(t)
-	for path := range f.server.rules {
-		delete(f.server.rules, path)
-	}
-	for _, method := range everyMethod() {
-		f.failure(invoke(t.Context(), f.conn, method, nil), codes.PermissionDenied, "NO_ROLE_FOR_RPC")
-	}
-}
-
 // wantRole fails the test unless a call is refused, or not, as a client with this role is.
 func (f *fixture) wantRole(what string, err error, has, needed access.Role) {
 	f.t.Helper()
@@ -168,9 +161,7 @@ func (f *fixture) wantRole(what string, err error, has, needed access.Role) {
 		return
 	}
 	refused := f.failure(err, codes.PermissionDenied, "ROLE_TOO_LOW")
-	if names := strings.Contains(refused.Message(), "auth.certificates"); names != (has == access.None) {
-		f.t.Errorf("%s: %s", what, refused.Message())
-	}
+	equal(f.t, strings.Contains(refused.Message(), "auth.certificates"), (has == access.None), what, refused.Message())
 	info := detail[*errdetails.ErrorInfo](refused).GetMetadata()
 	if info["role"] != has.String() || info["needed"] != needed.String() {
 		f.t.Errorf("%s: %v", what, info)
@@ -187,9 +178,7 @@ func TestRoles_EveryRPCByEveryToken(t *testing.T) {
 				t.Errorf("%s, %q: %v", method.Name(), token, info)
 			}
 			for _, name := range []string{"viewer", "operator", "late", "2f"} {
-				if strings.Contains(s.Message(), name+" ") {
-					t.Errorf("the message tells of tokens: %s", s.Message())
-				}
+				lacks(t, s.Message(), name+" ")
 			}
 		}
 		for _, role := range access.Roles() {
@@ -212,16 +201,11 @@ func TestRoles_EveryRPCByEveryCertificate(t *testing.T) {
 	pairs, authorities := map[string]tls.Certificate{}, ""
 	for _, name := range []string{"viewer", "operator", "admin", "guest"} {
 		file, _, pair, _ := certificate(t, name)
-		content, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := servicetest.Must(os.ReadFile(file))(t)
 		pairs[name], authorities = pair, authorities+string(content)
 	}
 	ca := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(ca, []byte(authorities), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.WriteFile(ca, []byte(authorities), 0o600))
 	roles := map[string]string{"viewer": "viewer", "operator": "operator", "admin": "admin"}
 	protect := func(c *Config) {
 		c.CertFile, c.KeyFile, c.ClientCAFile = serverCert, serverKey, ca
@@ -251,21 +235,13 @@ func TestRoles_EveryRPCByEveryCertificate(t *testing.T) {
 	}
 }
 
-func TestRoles_WithoutCredentialsEverybodyIsAnAdmin(t *testing.T) {
-	f := start(t)
-	for _, method := range everyMethod() {
-		f.wantRole(string(method.Name()), invoke(as(t.Context(), "any"), f.conn, method, nil), access.Admin, access.Admin)
-	}
-}
-
 func TestRoles_AnOperatorOfSomeWorkersTouchesNoOther(t *testing.T) {
 	const ghosts = "ghost_user_migration"
-	f := start(t, withTokens(t, fmt.Sprintf("- {name: bots, sha256: %s, role: operator, workers: [%s]}\n", hashed("bots-token"), ghosts)))
+	const entry = "- {name: %s, sha256: %s, role: operator, workers: [%s]}\n"
+	f := start(t, withTokens(t, fmt.Sprintf(entry, "bots", hashed("bots-token"), ghosts)+
+		fmt.Sprintf(entry, "expirer", hashed("expirer-token"), "inactive_token_deletion")))
 	mine, admin := as(t.Context(), "bots-token"), as(t.Context(), "admin-token")
-	run, err := f.RunBatch(admin, &maintenancev1.RunBatchRequest{Worker: worker})
-	if err != nil {
-		t.Fatal(err)
-	}
+	run := servicetest.Must(f.RunBatch(admin, &maintenancev1.RunBatchRequest{Worker: worker}))(t)
 	f.queued(1, "delete_user", "discarded", `{"user_id": 1, "reason": "because"}`)
 	f.queued(1, "destroy_group", "discarded", `{"group_id": 1}`)
 	for what, err := range map[string]error{
@@ -287,23 +263,13 @@ func TestRoles_AnOperatorOfSomeWorkersTouchesNoOther(t *testing.T) {
 	}
 	f.failure(second(f.CancelRun(mine, &maintenancev1.CancelRunRequest{Id: "x"})), codes.NotFound, "UNKNOWN_RUN")
 	f.failure(second(f.RetryJob(mine, &maintenancev1.RetryJobRequest{Id: 99})), codes.NotFound, "UNKNOWN_JOB")
-	if _, err := f.PauseWorker(mine, &maintenancev1.PauseWorkerRequest{Worker: ghosts, Reason: "r"}); err != nil {
-		t.Error(err)
-	}
-	if _, err := f.GetStatus(mine, &maintenancev1.GetStatusRequest{Worker: worker}); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestRoles_AnOperatorOfTheTokensHasTheirContinuation(t *testing.T) {
-	f := start(t, withTokens(t, fmt.Sprintf("- {name: bots, sha256: %s, role: operator, workers: [inactive_token_deletion]}\n", hashed("bots-token"))))
-	mine := as(t.Context(), "bots-token")
+	servicetest.Must(f.PauseWorker(mine, &maintenancev1.PauseWorkerRequest{Worker: ghosts, Reason: "r"}))(t)
+	servicetest.Must(f.GetStatus(mine, &maintenancev1.GetStatusRequest{Worker: worker}))(t)
+	// The operator of the tokens' deletion has its continuation.
 	f.queued(1, "continue_inactive_token_deletion", "discarded", `{"pass_id": "1"}`)
-	f.queued(1, "destroy_group", "discarded", `{"group_id": 1}`)
-	if err := second(f.RetryJob(mine, &maintenancev1.RetryJobRequest{Id: 1})); err != nil {
-		t.Error(err)
-	}
-	f.failure(second(f.RetryJob(mine, &maintenancev1.RetryJobRequest{Id: 2})), codes.PermissionDenied, "WORKER_NOT_ALLOWED")
+	expirer := as(t.Context(), "expirer-token")
+	servicetest.Must(f.RetryJob(expirer, &maintenancev1.RetryJobRequest{Id: 3}))(t)
+	f.failure(second(f.RetryJob(expirer, &maintenancev1.RetryJobRequest{Id: 2})), codes.PermissionDenied, "WORKER_NOT_ALLOWED")
 }
 
 func TestRoles_TheNameOfTheTokenIsWhoAsked(t *testing.T) {
@@ -334,10 +300,8 @@ func TestRoles_WhoHasTheSharedTokenTakesNoNameOfOthers(t *testing.T) {
 		if says != "" {
 			ctx = metadata.AppendToOutgoingContext(shared, UserHeader, says)
 		}
-		paused, err := f.PauseWorker(ctx, &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "r"})
-		if err != nil || paused.GetWorker().GetPaused().GetBy() != want {
-			t.Errorf("%q: got %v, %v", says, paused.GetWorker().GetPaused(), err)
-		}
+		paused := servicetest.Must(f.PauseWorker(ctx, &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "r"}))(t)
+		equal(t, paused.GetWorker().GetPaused().GetBy(), want, says)
 	}
 	for _, line := range f.audited() {
 		if !strings.HasPrefix(line, "shared token") {

@@ -38,6 +38,7 @@ import (
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func (f *fixture) health(name string) healthv1.HealthCheckResponse_ServingStatus {
@@ -52,15 +53,11 @@ func (f *fixture) health(name string) healthv1.HealthCheckResponse_ServingStatus
 func TestHealth_IsServedUntilTheServerDrains(t *testing.T) {
 	f := start(t)
 	for _, name := range []string{"", "maintenance.v1.MaintenanceService"} {
-		if got := f.health(name); got != healthv1.HealthCheckResponse_SERVING {
-			t.Errorf("%q: got %s", name, got)
-		}
+		equal(t, f.health(name), healthv1.HealthCheckResponse_SERVING, name)
 	}
 	f.server.Drain()
 	for _, name := range []string{"", "maintenance.v1.MaintenanceService"} {
-		if got := f.health(name); got != healthv1.HealthCheckResponse_NOT_SERVING {
-			t.Errorf("%q: got %s", name, got)
-		}
+		equal(t, f.health(name), healthv1.HealthCheckResponse_NOT_SERVING, name)
 	}
 	if _, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}); err != nil {
 		t.Errorf("a draining server answers: %v", err)
@@ -70,38 +67,24 @@ func TestHealth_IsServedUntilTheServerDrains(t *testing.T) {
 func TestDatabaseDown_IsUnavailableWithoutTheDriversText(t *testing.T) {
 	f := start(t)
 	f.main.Close()
-	_, err := f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})
-	f.failure(err, codes.Unavailable, "DATABASE_UNREACHABLE")
-	_, err = f.ListFeatureFlags(t.Context(), &maintenancev1.ListFeatureFlagsRequest{})
-	f.failure(err, codes.Unavailable, "DATABASE_UNREACHABLE")
-	answer, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{})
-	if err != nil || answer.GetWorkers()[0].GetCondition() != maintenancev1.Condition_CONDITION_FAILING {
-		t.Errorf("got %v, %v", answer, err)
-	}
+	f.failure(second(f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})), codes.Unavailable, "DATABASE_UNREACHABLE")
+	f.failure(second(f.ListFeatureFlags(t.Context(), &maintenancev1.ListFeatureFlagsRequest{})), codes.Unavailable, "DATABASE_UNREACHABLE")
+	answer := servicetest.Must(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}))(t)
+	equal(t, answer.GetWorkers()[0].GetCondition(), maintenancev1.Condition_CONDITION_FAILING)
 }
 
-func TestUnexpectedErrors_AreInternalAndInTheLog(t *testing.T) {
+func TestErrors_UnexpectedOnesAndMissingTablesAreInTheLog(t *testing.T) {
 	f := start(t)
 	f.exec(`ALTER TABLE maintenance.feature_flags RENAME TO moved`)
 	f.exec(`CREATE VIEW maintenance.feature_flags AS SELECT 'a'::text AS name, 1 / (random() * 0)::integer = 1 AS enabled`)
-	_, err := f.ListFeatureFlags(t.Context(), &maintenancev1.ListFeatureFlagsRequest{})
-	f.failure(err, codes.Internal, "INTERNAL")
-	if !strings.Contains(f.log.String(), "22012") {
-		t.Errorf("the log does not say what happened: %s", f.log.String())
-	}
-}
-
-func TestMissingTable_IsNotMigratedAndInTheLog(t *testing.T) {
-	f := start(t)
-	f.exec(`ALTER TABLE maintenance.feature_flags RENAME TO moved`)
+	f.failure(second(f.ListFeatureFlags(t.Context(), &maintenancev1.ListFeatureFlagsRequest{})), codes.Internal, "INTERNAL")
+	f.exec(`DROP VIEW maintenance.feature_flags`)
 	_, err := f.ListFeatureFlags(t.Context(), &maintenancev1.ListFeatureFlagsRequest{})
 	s := f.failure(err, codes.FailedPrecondition, "NOT_MIGRATED")
 	if want := "database main lacks tables or columns of this version: run caretaker migrate"; s.Message() != want {
 		t.Errorf("got %q, want %q", s.Message(), want)
 	}
-	if !strings.Contains(f.log.String(), "42P01") {
-		t.Errorf("the log does not say what happened: %s", f.log.String())
-	}
+	contains(t, f.log.String(), "22012", "42P01")
 }
 
 func TestRecovered_APanicEndsOneCall(t *testing.T) {
@@ -116,10 +99,7 @@ func TestStop_EndsStreamsAndRefusesRuns(t *testing.T) {
 	f := start(t)
 	f.slow(400)
 	run := f.run(&maintenancev1.RunBatchRequest{Async: true})
-	stream, err := f.WatchRun(t.Context(), &maintenancev1.WatchRunRequest{Id: run.GetId()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := servicetest.Must(f.WatchRun(t.Context(), &maintenancev1.WatchRunRequest{Id: run.GetId()}))(t)
 	watch, err := healthv1.NewHealthClient(f.conn).Watch(t.Context(), &healthv1.HealthCheckRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -127,9 +107,7 @@ func TestStop_EndsStreamsAndRefusesRuns(t *testing.T) {
 	for _, receive := range []func() error{
 		func() error { _, err := stream.Recv(); return err }, func() error { _, err := watch.Recv(); return err },
 	} {
-		if err := receive(); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, receive())
 	}
 	f.server.Stop(t.Context())
 	for err = nil; err == nil; {
@@ -140,38 +118,23 @@ func TestStop_EndsStreamsAndRefusesRuns(t *testing.T) {
 
 func TestShutdown_OfTheServiceRefusesRuns(t *testing.T) {
 	f := start(t)
-	if err := f.service.Shutdown(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	_, err := f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})
-	f.failure(err, codes.Unavailable, "SERVER_STOPPING")
+	servicetest.NoError(t, f.service.Shutdown(t.Context()))
+	f.failure(second(f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})), codes.Unavailable, "SERVER_STOPPING")
 }
 
 func TestReflection_IsServedInBothVersions(t *testing.T) {
 	f := start(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	v1, err := reflectionv1.NewServerReflectionClient(f.conn).ServerReflectionInfo(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	v1 := servicetest.Must(reflectionv1.NewServerReflectionClient(f.conn).ServerReflectionInfo(ctx))(t)
 	list := &reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}
-	if err := v1.Send(list); err != nil {
-		t.Fatal(err)
-	}
-	answer, err := v1.Recv()
-	if err != nil || !strings.Contains(answer.String(), "maintenance.v1.MaintenanceService") {
-		t.Errorf("got %v, %v", answer, err)
-	}
-	alpha, err := reflectionv1alpha.NewServerReflectionClient(f.conn).ServerReflectionInfo(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, v1.Send(list))
+	answer := servicetest.Must(v1.Recv())(t)
+	contains(t, answer.String(), "maintenance.v1.MaintenanceService")
+	alpha := servicetest.Must(reflectionv1alpha.NewServerReflectionClient(f.conn).ServerReflectionInfo(ctx))(t)
 	//nolint:staticcheck // deprecated, and still what many clients speak
-	err = alpha.Send(&reflectionv1alpha.ServerReflectionRequest{MessageRequest: &reflectionv1alpha.ServerReflectionRequest_ListServices{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t,
+		alpha.Send(&reflectionv1alpha.ServerReflectionRequest{MessageRequest: &reflectionv1alpha.ServerReflectionRequest_ListServices{}}))
 	if answer, err := alpha.Recv(); err != nil || !strings.Contains(answer.String(), "grpc.health.v1.Health") {
 		t.Errorf("got %v, %v", answer, err)
 	}
@@ -186,42 +149,31 @@ func TestLog_HasOneLineACallAndNoneForHealth(t *testing.T) {
 		t.Fatalf("got %d lines: %s", len(lines), f.log.String())
 	}
 	line := map[string]any{}
-	if err := json.Unmarshal([]byte(lines[0]), &line); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, json.Unmarshal([]byte(lines[0]), &line))
 	for key, want := range map[string]string{"grpc.method": "RunBatch", "grpc.code": "OK", "worker": worker, "request_id": "mine", "outcome": "succeeded"} {
-		if line[key] != want {
-			t.Errorf("%s is %v in %s", key, line[key], lines[0])
-		}
+		equal(t, line[key], any(want), key, lines[0])
 	}
 }
 
 func TestToken_IsNeededExceptForHealth(t *testing.T) {
 	f := start(t, func(c *Config) { c.Access = keys(t, access.Config{Token: "secret"}) })
 	f.health("")
-	_, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{})
-	f.failure(err, codes.Unauthenticated, "UNAUTHENTICATED")
+	f.failure(second(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{})), codes.Unauthenticated, "UNAUTHENTICATED")
 	wrong := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer secretx")
-	_, err = f.GetStatus(wrong, &maintenancev1.GetStatusRequest{})
-	f.failure(err, codes.Unauthenticated, "UNAUTHENTICATED")
+	f.failure(second(f.GetStatus(wrong, &maintenancev1.GetStatusRequest{})), codes.Unauthenticated, "UNAUTHENTICATED")
 	stream, err := f.WatchRun(wrong, &maintenancev1.WatchRunRequest{Id: "x"})
 	if err == nil {
 		_, err = stream.Recv()
 	}
 	f.failure(err, codes.Unauthenticated, "UNAUTHENTICATED")
 	right := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer secret")
-	if _, err := f.GetStatus(right, &maintenancev1.GetStatusRequest{}); err != nil {
-		t.Error(err)
-	}
+	servicetest.Must(f.GetStatus(right, &maintenancev1.GetStatusRequest{}))(t)
 }
 
 // certificate makes a certificate for localhost that is its own authority, and writes it and its key.
 func certificate(t *testing.T, name string) (certFile, keyFile string, pair tls.Certificate, pool *x509.CertPool) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := servicetest.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{"localhost"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
@@ -230,18 +182,13 @@ func certificate(t *testing.T, name string) (certFile, keyFile string, pair tls.
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	keyDER, keyErr := x509.MarshalPKCS8PrivateKey(key)
-	if err = errors.Join(err, keyErr); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, errors.Join(err, keyErr))
 	folder := t.TempDir()
 	certFile, keyFile = filepath.Join(folder, "cert.pem"), filepath.Join(folder, "key.pem")
 	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
 	pair, err = tls.X509KeyPair(certPEM, keyPEM)
-	err = errors.Join(err, os.WriteFile(certFile, certPEM, 0o600), os.WriteFile(keyFile, keyPEM, 0o600))
-	if err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, errors.Join(err, os.WriteFile(certFile, certPEM, 0o600), os.WriteFile(keyFile, keyPEM, 0o600)))
 	pool = x509.NewCertPool()
 	pool.AppendCertsFromPEM(certPEM)
 	return certFile, keyFile, pair, pool
@@ -290,14 +237,8 @@ func TestNew_NamesFilesThatCannotBeUsed(t *testing.T) {
 func TestStop_LetsThoseWhoWatchARunHearOfItsEnd(t *testing.T) {
 	f := start(t)
 	f.slow(200)
-	started, err := f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker, Async: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	stream, err := f.WatchRun(t.Context(), &maintenancev1.WatchRunRequest{Id: started.GetRun().GetId()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	started := servicetest.Must(f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker, Async: true}))(t)
+	stream := servicetest.Must(f.WatchRun(t.Context(), &maintenancev1.WatchRunRequest{Id: started.GetRun().GetId()}))(t)
 	last, err := stream.Recv()
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -83,15 +84,10 @@ func startWith(t *testing.T, definitions string, transport credentials.Transport
 	ctx := context.Background()
 	url := databases.Clone(t, servicetest.Migrated("queue"))
 	f := &fixture{t: t, log: &log{}}
-	var err error
-	if f.sql, err = pgx.Connect(ctx, url); err != nil {
-		t.Fatal(err)
-	}
+	f.sql = servicetest.Must(pgx.Connect(ctx, url))(t)
 	t.Cleanup(func() { _ = f.sql.Close(context.Background()) })
 	f.exec(`CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
-	if f.main, err = repo.Open(ctx, "main", url); err != nil {
-		t.Fatal(err)
-	}
+	f.main = servicetest.Must(repo.Open(ctx, "main", url))(t)
 	t.Cleanup(f.main.Close)
 	f.newService(definitions)
 	f.serve(transport, change)
@@ -113,10 +109,7 @@ func (f *fixture) newService(definitions string) {
 		}
 	}
 	settings.Defaults(&config)
-	made, err := service.New(config)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	made := servicetest.Must(service.New(config))(f.t)
 	f.service = made
 	f.t.Cleanup(func() { _ = made.Shutdown(context.Background()) })
 }
@@ -137,6 +130,16 @@ func (f *fixture) slow(children int) {
 	f.exec(`INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 1)`)
 }
 
+// gate gives the worker a child whose deletion waits until the gate is lifted.
+func (f *fixture) gate() (lift func()) {
+	f.t.Helper()
+	f.exec(`INSERT INTO c (p_id) VALUES (1); CREATE TABLE gate AS SELECT 1 AS shut;
+		CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN WHILE EXISTS (SELECT FROM gate) LOOP PERFORM pg_sleep(0.01); END LOOP; RETURN OLD; END';
+		CREATE TRIGGER wait BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION wait();
+		INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 1)`)
+	return func() { f.exec(`DELETE FROM gate`) }
+}
+
 // failure checks the code and the ErrorInfo of an error, and that it tells nothing of SQL or drivers.
 func (f *fixture) failure(err error, code codes.Code, reason string) *status.Status {
 	f.t.Helper()
@@ -151,9 +154,7 @@ func (f *fixture) failure(err error, code codes.Code, reason string) *status.Sta
 		f.t.Errorf("got %v with %v, want %s, %s", err, info, code, reason)
 	}
 	for _, forbidden := range []string{"SQLSTATE", "SELECT", "pgx", "pgconn", "127.0.0.1:"} {
-		if strings.Contains(s.Message(), forbidden) {
-			f.t.Errorf("the message has %s: %s", forbidden, s.Message())
-		}
+		lacks(f.t, s.Message(), forbidden)
 	}
 	return s
 }
@@ -181,10 +182,7 @@ func detail[T any](s *status.Status) (found T) {
 // keys know the clients of a configuration.
 func keys(t *testing.T, c access.Config) *access.Keys {
 	t.Helper()
-	made, err := access.New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := servicetest.Must(access.New(c))(t)
 	return made
 }
 
@@ -200,18 +198,12 @@ func (f *fixture) serve(transport credentials.TransportCredentials, change []fun
 	for _, c := range change {
 		c(&config)
 	}
-	var err error
-	if f.server, err = New(config); err != nil {
-		f.t.Fatal(err)
-	}
+	f.server = servicetest.Must(New(config))(f.t)
 	listener := bufconn.Listen(1 << 20)
 	served := make(chan error, 1)
 	go func() { served <- f.server.Serve(listener) }()
-	f.conn, err = grpc.NewClient("passthrough:///server", grpc.WithTransportCredentials(transport),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	f.conn = servicetest.Must(grpc.NewClient("passthrough:///server", grpc.WithTransportCredentials(transport),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) })))(f.t)
 	f.MaintenanceServiceClient = maintenancev1.NewMaintenanceServiceClient(f.conn)
 	server, conn := f.server, f.conn
 	f.t.Cleanup(func() {
@@ -236,9 +228,32 @@ func (f *fixture) count(sql string) (n int) {
 
 func timeOf(t *testing.T, text string) time.Time {
 	t.Helper()
-	at, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	at := servicetest.Must(time.Parse(time.RFC3339, text))(t)
 	return at
+}
+
+// equal fails the test unless two values are the same; the message says what they are about.
+func equal[T comparable](tb testing.TB, got, want T, about ...any) {
+	tb.Helper()
+	if got != want {
+		tb.Errorf("%sgot %v, want %v", fmt.Sprintln(about...), got, want)
+	}
+}
+
+// contains fails the test unless a text has all parts.
+func contains(tb testing.TB, text string, parts ...string) {
+	tb.Helper()
+	for _, p := range parts {
+		if !strings.Contains(text, p) {
+			tb.Errorf("%q is not in\n%s", p, text)
+		}
+	}
+}
+
+// lacks fails the test if a text has the part.
+func lacks(tb testing.TB, text, part string) {
+	tb.Helper()
+	if strings.Contains(text, part) {
+		tb.Errorf("%q is in\n%s", part, text)
+	}
 }

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -14,7 +13,5 @@ func TestErrors_WhatIsNotUsedHereSaysSo(t *testing.T) {
 	f := &fixture{t: t}
 	s := f.failure(clientError(t.Context(), &service.NotInUseError{What: "jobs"}),
 		codes.FailedPrecondition, "NOT_IN_USE")
-	if !strings.Contains(s.Message(), "use: gitlab") {
-		t.Errorf("got %s", s.Message())
-	}
+	contains(t, s.Message(), "use: gitlab")
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // originated is an error that knows where it arose.
@@ -62,10 +64,7 @@ func TestStack_IsOfErrorsOnlyAndOnlyOnce(t *testing.T) {
 
 func TestNewLogger_WritesTextWhereItIsAskedFor(t *testing.T) {
 	t.Parallel()
-	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	null := servicetest.Must(os.OpenFile(os.DevNull, os.O_WRONLY, 0))(t)
 	defer func() { _ = null.Close() }()
 	for format, want := range map[string]string{"text": "level=INFO msg=a", "json": `"level":"INFO","msg":"a"`, "": `"level":"INFO","msg":"a"`} {
 		var out bytes.Buffer

@@ -27,9 +27,7 @@ func TestCurve_EndsWithThePresentValueAndHasGaps(t *testing.T) {
 	if want := "M300.0 50.0L306.7 0.0M593.3 80.0L600.0 100.0"; c.Line != want {
 		t.Errorf("got %s, want %s", c.Line, want)
 	}
-	if n := strings.Count(c.Area, "Z"); n != 2 {
-		t.Errorf("%d areas in %s", n, c.Area)
-	}
+	equal(t, strings.Count(c.Area, "Z"), 2, "areas in", c.Area)
 }
 
 func TestCurve_OfAYoungServerBeginsAnHourAgo(t *testing.T) {

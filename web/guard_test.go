@@ -15,9 +15,10 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/access"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestEveryAnswer_ForbidsForeignContent(t *testing.T) {
+func TestEveryAnswer_ForbidsForeignContentNamesAndChanges(t *testing.T) {
 	t.Parallel()
 	f := start(t)
 	for _, path := range []string{"/", "/nothing"} {
@@ -27,16 +28,10 @@ func TestEveryAnswer_ForbidsForeignContent(t *testing.T) {
 			t.Errorf("%s: %v", path, h)
 		}
 		for _, foreign := range []string{"http://", "style=", " onclick", "<script>"} {
-			if strings.Contains(strings.ReplaceAll(body, "http://www.w3.org", ""), foreign) {
-				t.Errorf("%s: has %s", path, foreign)
-			}
+			lacks(t, strings.ReplaceAll(body, "http://www.w3.org", ""), foreign)
 		}
 	}
-}
-
-func TestOnlyReading_IsAllowed(t *testing.T) {
-	t.Parallel()
-	f := start(t)
+	// Only reading is allowed.
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions} {
 		if answer, _ := f.request(method, "/"); answer.StatusCode != http.StatusMethodNotAllowed || answer.Header.Get("Allow") != "GET, HEAD" {
 			t.Errorf("%s: %s", method, answer.Status)
@@ -45,24 +40,46 @@ func TestOnlyReading_IsAllowed(t *testing.T) {
 	if answer, body := f.request(http.MethodHead, "/"); answer.StatusCode != http.StatusOK || body != "" {
 		t.Errorf("HEAD: %s, %q", answer.Status, body)
 	}
-}
-
-func TestForeignNames_AreRefusedOnLoopback(t *testing.T) {
-	t.Parallel()
-	f := start(t)
+	// Foreign names are refused on loopback.
 	for host, want := range map[string]int{"evil.example": 421, "localhost:1": 200, "127.0.0.1": 200, "[::1]:81": 200, "evil.example:81": 421} {
 		if answer, _ := f.request(http.MethodGet, "/", func(r *http.Request) { r.Host = host }); answer.StatusCode != want {
 			t.Errorf("%s: %s", host, answer.Status)
 		}
 	}
+	// What there is not is not found.
+	for _, path := range []string{
+		"/nothing", "/workers/nobody", "/runs/1", "/runs/01a1fc25-49b4-7a5a-9f8b-d9d55372381d", "/jobs/x", "/jobs/0", "/jobs/-1", "/jobs/9223372036854775807",
+		"/static/style.css", "/static/../templates/run.html",
+	} {
+		if answer, _ := f.request(http.MethodGet, path); answer.StatusCode != http.StatusNotFound {
+			t.Errorf("%s: %s", path, answer.Status)
+		}
+	}
+	// Assets are kept for ever by their content.
+	body := f.page("/")
+	for _, marker := range []string{`href="/static/style-`, `src="/static/refresh-`, `href="/static/icon-`} {
+		_, rest, found := strings.Cut(body, marker)
+		rest, _, _ = strings.Cut(rest, `"`)
+		path := strings.SplitN(marker, `"`, 2)[1] + rest
+		answer, content := f.request(http.MethodGet, path)
+		if !found || answer.StatusCode != http.StatusOK || content == "" || !strings.Contains(answer.Header.Get("Cache-Control"), "immutable") {
+			t.Errorf("%s: %s, %v", path, answer.Status, answer.Header)
+		}
+	}
+	// The TLS of the site is its own.
+	shared := &tls.Config{MinVersion: tls.VersionTLS12}
+	config := f.site.config
+	config.TLS = shared
+	site := servicetest.Must(New(config))(t)
+	defer site.stop()
+	if site.server.TLSConfig == shared {
+		t.Error("a server changes the TLS of others")
+	}
 }
 
 func TestToken_IsNeededAsBearerOrPassword(t *testing.T) {
 	t.Parallel()
-	only, err := access.New(access.Config{Token: "secret"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	only := servicetest.Must(access.New(access.Config{Token: "secret"}))(t)
 	f := start(t, func(c *Config) { c.Access = only })
 	for name, c := range map[string]struct {
 		change func(*http.Request)
@@ -89,22 +106,6 @@ func TestToken_IsNeededAsBearerOrPassword(t *testing.T) {
 	}
 }
 
-func TestTLS_IsTheSitesOwn(t *testing.T) {
-	t.Parallel()
-	shared := &tls.Config{MinVersion: tls.VersionTLS12}
-	f := start(t)
-	config := f.site.config
-	config.TLS = shared
-	site, err := New(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer site.stop()
-	if site.server.TLSConfig == shared {
-		t.Error("a server changes the TLS of others")
-	}
-}
-
 // trusted is a request over TLS with a verified certificate of this name.
 func trusted(name string) func(*http.Request) {
 	return func(r *http.Request) {
@@ -122,15 +123,10 @@ func TestRoles_OfThePageAreThoseOfTheAPI(t *testing.T) {
 	}
 	content := entry("viola", ", role: viewer") + entry("late", ", role: admin, expires: 2026-01-01") +
 		entry("bots", ", role: operator, workers: [w]")
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	known, err := access.New(access.Config{
+	servicetest.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+	known := servicetest.Must(access.New(access.Config{
 		TokensFile: file, Workers: []string{"w"}, Certificates: map[string]string{"alice": "viewer"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	f := start(t, func(c *Config) { c.Access = known })
 	handler := f.site.handler(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 9999})
 	bearer := func(token string) func(*http.Request) {
@@ -149,8 +145,6 @@ func TestRoles_OfThePageAreThoseOfTheAPI(t *testing.T) {
 		c.who(r)
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, r)
-		if w.Code != c.want {
-			t.Errorf("%s: %d, want %d: %s", name, w.Code, c.want, w.Body)
-		}
+		equal(t, w.Code, c.want, name, w.Body)
 	}
 }

@@ -47,15 +47,15 @@ func TestJobs_AreChosenByKindAndStateAndPaged(t *testing.T) {
 	f.page("/jobs?kind=destroy_group", "No job matches.")
 }
 
-func TestWaiting_SaysWhoWaitsAndWhy(t *testing.T) {
+func TestWaiting_SaysWhoWaitsAndWhyAndIsLinked(t *testing.T) {
 	t.Parallel()
 	f := start(t)
 	f.exec(`INSERT INTO maintenance.dead_records (id, fully_qualified_table_name, primary_key_value, definition, sqlstate, message,
 		failures, recorded_at, dead_at) VALUES (1, 'public.users', 77, 'notes.author_id', '23503', 'quotes a row', 10, now(), now())`)
 	body := f.page("/workers/"+keys+"/dead", "public.users 77", "notes.author_id failed 10 times, last with 23503")
-	if strings.Contains(body, "quotes a row") {
-		t.Error("the server's message is shown")
-	}
+	lacks(t, body, "quotes a row")
+	f.page("/", `href="/workers/`+keys+`/dead"`)
+	f.page("/workers/"+keys, `href="/workers/`+keys+`/dead"`)
 	f.exec(`UPDATE import_placeholder_user_details SET namespace_id = NULL, deletion_attempts = 15, last_deletion_attempt_at = now()`)
 	f.exec(`UPDATE import_placeholder_user_details SET deletion_attempts = 1 WHERE id = (SELECT min(id) FROM import_placeholder_user_details)`)
 	f.page("/workers/placeholder_user_cleanup/dead", "15 attempts", "placeholder ")
@@ -82,28 +82,6 @@ func TestWaiting_SaysWhoWaitsAndWhy(t *testing.T) {
 	}
 }
 
-func TestOverview_LinksFiguresToWhoTheyAre(t *testing.T) {
-	t.Parallel()
-	f := start(t)
-	f.exec(`INSERT INTO maintenance.dead_records (id, fully_qualified_table_name, primary_key_value, definition, sqlstate, message,
-		failures, recorded_at, dead_at) VALUES (1, 'public.users', 77, 'notes.author_id', '23503', '', 10, now(), now())`)
-	f.page("/", `href="/workers/`+keys+`/dead"`)
-	f.page("/workers/"+keys, `href="/workers/`+keys+`/dead"`)
-}
-
-func TestMainDown_IsToldOnce(t *testing.T) {
-	t.Parallel()
-	f := start(t)
-	f.run(tokens, false)
-	f.page("/")
-	f.main.Close()
-	f.eventually("/", "Not read just now", "see above", "failing")
-	body := f.page("/", "Not read just now", "see above")
-	if n := strings.Count(body, "does not answer"); n > 2 { // the banner, and the script's own banner
-		t.Errorf("that main does not answer is said %d times:\n%s", n, body)
-	}
-}
-
 func TestOutages_AreThoseOfSeveralWorkers(t *testing.T) {
 	t.Parallel()
 	down := &service.Failing{Class: service.FailureUnreachable, Database: "ci", Message: "database ci: unreachable"}
@@ -120,10 +98,13 @@ func TestOutages_AreThoseOfSeveralWorkers(t *testing.T) {
 	}
 }
 
-func TestDryRun_SaysWould(t *testing.T) {
+func TestDryRun_IsMarkedEverywhereAndSaysWould(t *testing.T) {
 	t.Parallel()
 	f := start(t)
 	r := f.run(tokens, true)
+	for _, path := range []string{"/", "/workers/" + tokens, "/runs/" + r.ID} {
+		f.page(path, "dry run")
+	}
 	f.page("/runs/"+r.ID, "What a run would do", "A run would", "--expected-digest "+r.CandidatesDigest)
 	f.page("/workers/"+tokens, "would be: ")
 }

@@ -17,9 +17,7 @@ func TestRun_SaysHowMuchOfWhatWasDueIsDone(t *testing.T) {
 		change(p)
 		return p.Percent()
 	}
-	if got := page(func(*runPage) {}); got != 25 {
-		t.Errorf("%d %%", got)
-	}
+	equal(t, page(func(*runPage) {}), 25, "%%")
 	for what, change := range map[string]func(*runPage){
 		"ended":    func(p *runPage) { p.Run.State = "succeeded" },
 		"dry":      func(p *runPage) { p.Run.DryRun = true },
@@ -29,8 +27,6 @@ func TestRun_SaysHowMuchOfWhatWasDueIsDone(t *testing.T) {
 		"several":  func(p *runPage) { p.Status.Leases = make([]service.Lease, 2) },
 		"unknown":  func(p *runPage) { p.Run.Worker = "other" },
 	} {
-		if got := page(change); got != 0 {
-			t.Errorf("%s: %d %%", what, got)
-		}
+		equal(t, page(change), 0, what)
 	}
 }
