@@ -93,46 +93,93 @@ func (w *workshop) counted(t *testing.T) (out string) {
 	return out
 }
 
-func TestWorkJob_EndIsLoggedOnceAndCounted(t *testing.T) {
+func TestWorkJob_EndIsLoggedOnceCountedAndTraced(t *testing.T) {
 	t.Parallel()
+	const said = "of the result"
+	ends := func(r job.Result, err error) job.Work {
+		r.Attributes = []any{"note", said}
+		return func(context.Context, *job.Attempt) (job.Result, error) { return r, err }
+	}
+	postponed := func(err error) job.Work {
+		return func(_ context.Context, j *job.Attempt) (job.Result, error) {
+			return j.Postpone(job.Result{Attributes: []any{"note", said}}, fmt.Errorf("step: %w", err))
+		}
+	}
+	stopping := make(chan struct{})
+	close(stopping)
+	lost, refused := fmt.Errorf("step: %w", repo.ErrJobLost), &run.ReasonedError{Reason: run.ReasonInternalUser, Text: "no"}
 	for name, c := range map[string]struct {
-		result  job.Result
-		err     error
+		work    job.Work
 		attempt int
-		// level and outcome as in the log, counted as in the metric.
-		level, outcome, counted string
+		// The log has the level, the metric what is counted, both the log and the span the rest.
+		level, outcome, reason, counted string
 	}{
-		"succeeded":        {job.Result{Outcome: job.Succeeded}, nil, 1, "INFO", "succeeded", "test succeeded=1"},
-		"skipped":          {job.Result{Outcome: job.Skipped, Reason: "SETTING_OFF"}, nil, 1, "INFO", "skipped", "test skipped=1"},
-		"skipped quietly":  {job.Result{Outcome: job.Skipped, Reason: "TARGET_GONE", LogAtDebug: true}, nil, 1, "DEBUG", "skipped", "test skipped=1"},
-		"refused":          {job.Result{Outcome: job.Refused, Reason: "INTERNAL_USER"}, nil, 1, "WARN", "refused", "test refused=1"},
-		"restored":         {job.Result{Outcome: job.Restored, Reason: "RIGHTS_MISSING"}, nil, 1, "INFO", "restored", "test restored=1"},
-		"failed":           {job.Result{}, errors.New("no"), 24, "ERROR", "failed", "test failed=1"},
-		"failed at last":   {job.Result{}, errors.New("no"), 25, "ERROR", "discarded", "test discarded=1"},
-		"failed once more": {job.Result{}, errors.New("no"), 26, "ERROR", "discarded", "test discarded=1"},
-		"snoozed":          {job.Result{Snooze: time.Second}, nil, 1, "DEBUG", "snoozed", ""},
-		"snoozed at last":  {job.Result{Snooze: time.Second}, nil, 25, "DEBUG", "snoozed", ""},
+		"succeeded":        {ends(job.Result{Outcome: job.Succeeded}, nil), 1, "INFO", "succeeded", "", "succeeded"},
+		"skipped":          {ends(job.Result{Outcome: job.Skipped, Reason: "SETTING_OFF"}, nil), 1, "INFO", "skipped", "SETTING_OFF", "skipped"},
+		"skipped quietly":  {ends(job.Result{Outcome: job.Skipped, Reason: "TARGET_GONE", LogAtDebug: true}, nil), 1, "DEBUG", "skipped", "TARGET_GONE", "skipped"},
+		"refused":          {ends(job.Result{Outcome: job.Refused, Reason: "INTERNAL_USER"}, nil), 1, "WARN", "refused", "INTERNAL_USER", "refused"},
+		"restored":         {ends(job.Result{Outcome: job.Restored, Reason: "RIGHTS_MISSING"}, nil), 1, "INFO", "restored", "RIGHTS_MISSING", "restored"},
+		"failed":           {ends(job.Result{}, errors.New("no")), 24, "ERROR", "failed", "", "failed"},
+		"failed, typed":    {ends(job.Result{}, fmt.Errorf("step: %w", refused)), 1, "ERROR", "failed", "INTERNAL_USER", "failed"},
+		"failed at last":   {ends(job.Result{}, errors.New("no")), 25, "ERROR", "discarded", "", "discarded"},
+		"failed once more": {ends(job.Result{}, errors.New("no")), 26, "ERROR", "discarded", "", "discarded"},
+		"snoozed":          {ends(job.Result{Snooze: time.Second}, nil), 1, "DEBUG", "snoozed", "", ""},
+		"snoozed at last":  {ends(job.Result{Snooze: time.Second}, nil), 25, "DEBUG", "snoozed", "", ""},
+		"interrupted":      {ends(job.Result{}, fmt.Errorf("step: %w", context.Canceled)), 25, "DEBUG", "interrupted", "INTERRUPTED", ""},
+		"lost":             {ends(job.Result{}, lost), 1, "WARN", "lost", "JOB_LOST", ""},
+		"slice over":       {postponed(job.ErrSliceOver), 1, "DEBUG", "snoozed", "SLICE_USED", ""},
+		"shutdown":         {postponed(job.ErrSliceOver), 1, "DEBUG", "snoozed", "SHUTDOWN", ""},
+		"busy":             {postponed(repo.ErrBusy), 1, "DEBUG", "snoozed", "TARGET_BUSY", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorkshop(t, func(context.Context, *job.Attempt) (job.Result, error) {
-				c.result.Attributes = []any{"user_id", int64(7)}
-				return c.result, c.err
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			w := newWorkshop(t, func(ctx context.Context, j *job.Attempt) (job.Result, error) {
+				if name == "interrupted" {
+					cancel()
+				}
+				return c.work(ctx, j)
 			})
-			_, err := w.WorkJob(context.Background(), job.Request{ID: 3, Kind: "test", Attempt: c.attempt, MaxAttempts: 25, RunID: "r"})
-			if !errors.Is(err, c.err) {
-				t.Errorf("got %v", err)
+			r := job.Request{
+				ID: 3, Kind: "test", Attempt: c.attempt, MaxAttempts: 25, RunID: "r",
+				Args: json.RawMessage(`{"user_id": 7, "deleted_by_id": null, "reason": "x"}`),
+			}
+			if name == "shutdown" {
+				r.Stopping = stopping
+			}
+			result, err := w.WorkJob(ctx, r)
+			failed := c.level == "ERROR"
+			if notDone := failed || name == "interrupted" || name == "lost"; (err != nil) != notDone || (result.Snooze > 0) != (c.outcome == "snoozed") {
+				t.Errorf("%+v, %v", result, err)
 			}
 			line := w.line(t)
 			for key, want := range map[string]any{
-				"level": c.level, "outcome": c.outcome, "reason": c.result.Reason, "kind": "test", "job_id": 3.0, "user_id": 7.0, "run_id": "r",
+				"level": c.level, "outcome": c.outcome, "reason": c.reason, "kind": "test", "job_id": 3.0, "user_id": 7.0, "run_id": "r", "note": said,
 			} {
 				if line[key] != want {
 					t.Errorf("%s is %v, want %v", key, line[key], want)
 				}
 			}
-			if got := w.counted(t); got != c.counted {
-				t.Errorf("counted %q, want %q", got, c.counted)
+			want := ""
+			if c.counted != "" {
+				want = "test " + c.counted + "=1"
+			}
+			if got := w.counted(t); got != want {
+				t.Errorf("counted %q, want %q", got, want)
+			}
+			span := w.spans.Ended()[0]
+			if name == "lost" && (span.Name() != "maintenance.comeback" || !slices.Contains(w.spans.Ended()[1].Attributes(), attribute.Bool("maintenance.withheld", true))) {
+				t.Errorf("%s: the span of the job was sent by the server that rescued it", span.Name())
+			}
+			attributes := attribute.NewSet(span.Attributes()...)
+			for key, want := range map[string]string{"maintenance.outcome": c.outcome, "maintenance.reason": c.reason, "maintenance.user_id": "7"} {
+				if v, has := attributes.Value(attribute.Key(key)); has != (want != "") || has && v.String() != want {
+					t.Errorf("%s is %q, want %q", key, v.String(), want)
+				}
+			}
+			if isError := span.Status().Code.String() == "Error"; isError != failed {
+				t.Errorf("status %+v", span.Status())
 			}
 		})
 	}
@@ -155,27 +202,6 @@ func TestWorkJob_PanicIsAFailureThatKnowsItsStack(t *testing.T) {
 		if where += frame.File + "\n"; !more {
 			t.Fatalf("the stack does not show where it was: %s", where)
 		}
-	}
-	if got := w.counted(t); got != "test failed=1" {
-		t.Errorf("counted %q", got)
-	}
-}
-
-func TestWorkJob_InterruptedAttemptIsNoFailure(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(context.Background())
-	w := newWorkshop(t, func(ctx context.Context, _ *job.Attempt) (job.Result, error) {
-		cancel()
-		return job.Result{}, ctx.Err()
-	})
-	if _, err := w.WorkJob(ctx, job.Request{ID: 3, Kind: "test", Attempt: 25, MaxAttempts: 25}); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
-	if line := w.line(t); line["level"] != "DEBUG" || line["outcome"] != "interrupted" || line["reason"] != "INTERRUPTED" {
-		t.Errorf("logged %v", line)
-	}
-	if got := w.counted(t); got != "" {
-		t.Errorf("counted %q", got)
 	}
 }
 
@@ -216,66 +242,6 @@ func TestWorkJob_TraceOfItsOwnIsLinkedToTheSpanThatQueuedIt(t *testing.T) {
 	}
 }
 
-func TestWorkJob_WhatIsWorkedAgainByOthersHasNotFailed(t *testing.T) {
-	t.Parallel()
-	for outcome, c := range map[string]struct {
-		err    error
-		reason string
-		failed bool
-	}{
-		"interrupted": {context.Canceled, "INTERRUPTED", false},
-		"lost":        {repo.ErrJobLost, "JOB_LOST", false},
-		"failed":      {&run.ReasonedError{Reason: run.ReasonInternalUser, Text: "no"}, "INTERNAL_USER", true},
-	} {
-		t.Run(outcome, func(t *testing.T) {
-			t.Parallel()
-			ctx, cancel := context.WithCancel(context.Background())
-			defer cancel()
-			w := newWorkshop(t, func(context.Context, *job.Attempt) (job.Result, error) {
-				if outcome == "interrupted" {
-					cancel()
-				}
-				return job.Result{}, fmt.Errorf("step: %w", c.err)
-			})
-			_, _ = w.WorkJob(ctx, job.Request{ID: 3, Kind: "test", Attempt: 1, MaxAttempts: 25, Args: json.RawMessage(`{"user_id": 7, "deleted_by_id": null, "reason": "x"}`)})
-			span := w.spans.Ended()[0]
-			if outcome == "lost" && (span.Name() != "maintenance.comeback" || !slices.Contains(w.spans.Ended()[1].Attributes(), attribute.Bool("maintenance.withheld", true))) {
-				t.Errorf("%s: whoever rescued the job has sent its span", span.Name())
-			}
-			attributes := attribute.NewSet(span.Attributes()...)
-			for key, want := range map[string]string{"maintenance.outcome": outcome, "maintenance.reason": c.reason, "maintenance.user_id": "7"} {
-				if v, _ := attributes.Value(attribute.Key(key)); v.String() != want {
-					t.Errorf("%s is %q, want %q", key, v.String(), want)
-				}
-			}
-			if failed := span.Status().Code.String() == "Error"; failed != c.failed {
-				t.Errorf("status %+v", span.Status())
-			}
-			if line := w.line(t); line["user_id"] != 7.0 {
-				t.Errorf("the log says %v", line)
-			}
-		})
-	}
-}
-
-func TestWorkJob_WithoutTraceThereIsNoLink(t *testing.T) {
-	t.Parallel()
-	for _, parent := range []string{"", "nonsense"} {
-		w := newWorkshop(t, func(context.Context, *job.Attempt) (job.Result, error) {
-			return job.Result{Outcome: job.Succeeded}, nil
-		})
-		if _, err := w.WorkJob(context.Background(), job.Request{ID: 3, Kind: "test", TraceParent: parent}); err != nil {
-			t.Fatal(err)
-		}
-		if links := w.spans.Ended()[0].Links(); len(links) != 0 {
-			t.Errorf("%q: linked to %v", parent, links)
-		}
-	}
-	if parent := run.TraceParent(context.Background()); parent != "" {
-		t.Errorf("traceparent %q without a span", parent)
-	}
-}
-
 func TestWorkJob_NothingIsLeftWhenTheProcessStops(t *testing.T) {
 	t.Parallel()
 	stopping := make(chan struct{})
@@ -291,36 +257,5 @@ func TestWorkJob_NothingIsLeftWhenTheProcessStops(t *testing.T) {
 	})
 	if _, err := w.WorkJob(context.Background(), job.Request{ID: 3, Kind: "test", Stopping: stopping}); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func TestWorkJob_WhyAnAttemptIsPutOffIsSaid(t *testing.T) {
-	t.Parallel()
-	for want, c := range map[string]struct {
-		err      error
-		stopping chan struct{}
-	}{
-		"SLICE_USED":  {err: job.ErrSliceOver},
-		"SHUTDOWN":    {job.ErrSliceOver, make(chan struct{})},
-		"TARGET_BUSY": {err: repo.ErrBusy},
-	} {
-		t.Run(want, func(t *testing.T) {
-			t.Parallel()
-			w := newWorkshop(t, func(_ context.Context, j *job.Attempt) (job.Result, error) {
-				if c.stopping != nil {
-					close(c.stopping)
-				}
-				return j.Postpone(job.Result{}, fmt.Errorf("step: %w", c.err))
-			})
-			r, err := w.WorkJob(context.Background(), job.Request{ID: 3, Kind: "test", Stopping: c.stopping})
-			if err != nil || r.Snooze == 0 {
-				t.Errorf("%+v, %v", r, err)
-			}
-			attributes := attribute.NewSet(w.spans.Ended()[0].Attributes()...)
-			reason, _ := attributes.Value("maintenance.reason")
-			if line := w.line(t); reason.AsString() != want || line["reason"] != want {
-				t.Errorf("the span says %q, the log %q, want %q", reason.AsString(), line["reason"], want)
-			}
-		})
 	}
 }

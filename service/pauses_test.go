@@ -16,13 +16,11 @@ import (
 func pausedBy(t *testing.T, s *service.Service, worker string) string {
 	t.Helper()
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: worker, DryRun: true})
-	var paused *service.WorkerPausedError
-	if !errors.As(err, &paused) {
+	paused, ok := errors.AsType[*service.WorkerPausedError](err)
+	if !ok {
 		return ""
 	}
-	if paused.Worker != worker {
-		t.Errorf("%s: the error is about %s", worker, paused.Worker)
-	}
+	equal(t, "the worker in the error", paused.Worker, worker)
 	return paused.Pause.Worker
 }
 
@@ -39,35 +37,28 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 		t.Fatal(all, err)
 	}
 	for _, w := range all {
-		if by := pausedBy(t, replica, w.Worker); by != service.AllWorkers {
-			t.Errorf("%s is paused by %q", w.Worker, by)
-		}
+		equal(t, w.Worker+" is paused by", pausedBy(t, replica, w.Worker), service.AllWorkers)
 		since := "since " + w.Paused.Since.UTC().Format(time.RFC3339)
 		if w.Condition != service.ConditionPaused || w.Paused.By != "alice" || !strings.Contains(w.ConditionDetail, "all workers are paused by alice "+since+": an incident") ||
 			!strings.Contains(w.ConditionDetail, "caretaker resume --all") {
 			t.Errorf("%s: %s, %s", w.Worker, w.Condition, w.ConditionDetail)
 		}
 	}
-	fired, ours, err := replica.RunScheduled(context.Background(), servicetest.AdjournedGroups, time.Now().Truncate(time.Minute))
-	if err != nil || !ours || fired.State != repo.RunSkipped || !strings.Contains(fired.Reason, "WORKER_PAUSED") {
-		t.Errorf("%+v, %t, %v", fired, ours, err)
+	if r := fired(t, replica, servicetest.AdjournedGroups, time.Now().Truncate(time.Minute)); r.State != repo.RunSkipped || !strings.Contains(r.Reason, "WORKER_PAUSED") {
+		t.Errorf("%+v", r)
 	}
 
 	// The end of it leaves those that are paused by themselves.
 	servicetest.Resume(t, s, service.AllWorkers)
 	servicetest.Pause(t, s, servicetest.AdjournedGroups)
 	servicetest.Pause(t, s, service.AllWorkers)
-	if by := pausedBy(t, s, servicetest.AdjournedGroups); by != service.AllWorkers {
-		t.Errorf("paused by %q, want that of all first", by)
-	}
+	equal(t, "the pause of all comes first", pausedBy(t, s, servicetest.AdjournedGroups), service.AllWorkers)
 	st = servicetest.Resume(t, s, service.AllWorkers)
 	if st.Paused != nil || st.Condition != service.ConditionIdle || !strings.Contains(st.ConditionDetail, "also paused individually: "+servicetest.AdjournedGroups) {
 		t.Errorf("%+v", st)
 	}
 	for worker, want := range map[string]string{servicetest.LooseForeignKeys: "", servicetest.AdjournedGroups: servicetest.AdjournedGroups} {
-		if by := pausedBy(t, s, worker); by != want {
-			t.Errorf("%s is paused by %q, want %q", worker, by, want)
-		}
+		equal(t, worker+" is paused by", pausedBy(t, s, worker), want)
 	}
 
 	// The other way round: a worker resumed while all are paused.
@@ -76,20 +67,11 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	servicetest.Resume(t, s, service.AllWorkers)
-	if by := pausedBy(t, s, servicetest.AdjournedGroups); by != "" {
-		t.Errorf("paused by %q", by)
-	}
+	equal(t, "paused by", pausedBy(t, s, servicetest.AdjournedGroups), "")
 	// The second time there is nothing to resume.
 	if st := servicetest.Resume(t, s, service.AllWorkers); st.ConditionDetail != "there is no global pause" {
 		t.Errorf("%+v", st)
 	}
-}
-
-func TestPauseWorker_OfAllWorkersStopsARunAtWorkOnAnotherReplica(t *testing.T) {
-	t.Parallel()
-	e, s, r, before := servicetest.NewHalfway(t)
-	servicetest.Pause(t, e.Service(servicetest.OneChild), service.AllWorkers)
-	e.WantHalf(servicetest.Ended(t, s, r.ID), "PAUSED", before)
 }
 
 func TestPauseBySQL_WithoutAReasonStopsARunAtWork(t *testing.T) {
@@ -163,10 +145,8 @@ func TestPauseWorker_NeedsAReasonAndATTLFromASecondToAYear(t *testing.T) {
 	if st := servicetest.Must(s.PauseWorker(context.Background(), service.AllWorkers, "r", strings.Repeat("ü", 1000), 0))(t); len([]rune(st.Paused.By)) != 200 {
 		t.Errorf("%+v", st.Paused)
 	}
-	if _, err := s.PauseWorker(context.Background(), "nobody", "fine", "alice", 0); !errors.Is(err, service.ErrUnknownWorker) {
-		t.Error(err)
-	}
-	if _, err := s.ResumeWorker(context.Background(), "nobody", ""); !errors.Is(err, service.ErrUnknownWorker) {
-		t.Error(err)
-	}
+	_, err := s.PauseWorker(context.Background(), "nobody", "fine", "alice", 0)
+	isError(t, "pause", err, service.ErrUnknownWorker)
+	_, err = s.ResumeWorker(context.Background(), "nobody", "")
+	isError(t, "resume", err, service.ErrUnknownWorker)
 }

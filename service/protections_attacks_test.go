@@ -86,7 +86,7 @@ func attacks() map[string]func(*testing.T, *servicetest.Estate, *service.Service
 		"in the instant that decides": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
 			t.Helper()
 			// As Protect does it: the job waits for the user's row, and asks again.
-			e.Held(`SELECT FROM users WHERE id = 7 FOR SHARE; INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('user', 7, 'evidence', 'ann')`, 1)
+			e.Held(`SELECT FROM users WHERE id = 7 FOR SHARE; `+protectedSQL("user", 7), 1)
 			servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), refused)
 		},
 	}
@@ -119,9 +119,7 @@ func TestProtect_HoldsForAUserWhoComesLaterAndRefusesTimesThatAreNone(t *testing
 	e, s := attacked(t)
 	for _, ttl := range []time.Duration{-time.Hour, -1, time.Millisecond, 1 << 62} {
 		_, err := s.Protect(t.Context(), service.Protection{Kind: "user", ID: 7, Reason: "r"}, ttl)
-		if refused, ok := errors.AsType[*service.InvalidArgumentError](err); !ok || refused.Field != "ttl" {
-			t.Errorf("%s: %v", ttl, err)
-		}
+		wantInvalid(t, ttl.String(), err, "ttl")
 	}
 	e.Want("main", `SELECT count(*) FROM maintenance.protected_targets`, "0")
 	protect(t, s, "user", 8)
@@ -177,11 +175,10 @@ func TestProtect_OfTheTwoThatRaceForAUserOneWins(t *testing.T) {
 	for id := int64(7); id < 13; id++ {
 		e.Bots(int(id))
 		e.Insert(repo.Job{Args: servicetest.Authorized(id)})
-		answer := make(chan error, 1)
-		go func() {
+		answer := background(func() error {
 			_, err := s.Protect(context.Background(), service.Protection{Kind: "user", ID: id, Reason: "race"}, 0)
-			answer <- err
-		}()
+			return err
+		})
 		e.Work(s, "delete_user")
 		err := <-answer
 		_, late := errors.AsType[*service.DeletionBegunError](err)
@@ -208,11 +205,10 @@ func TestProtect_WaitsForADeletionThatIsJustBeginning(t *testing.T) {
 	servicetest.NoError(t, q.Start(servicetest.OnlyKind{Service: s, Kind: "delete_user"}))
 	defer func() { _ = q.Stop(context.Background()) }()
 	e.AtGate("main", servicetest.App)
-	answer := make(chan error, 1)
-	go func() {
+	answer := background(func() error {
 		_, err := s.Protect(context.Background(), service.Protection{Kind: "user", ID: 7, Reason: "race"}, 0)
-		answer <- err
-	}()
+		return err
+	})
 	e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`, "1")
 	e.Lift("main", servicetest.App)
 	e.Eventually("main", servicetest.NewestDeletion, servicetest.DeletionDone)
@@ -224,21 +220,6 @@ func TestProtect_WaitsForADeletionThatIsJustBeginning(t *testing.T) {
 	if err == nil {
 		wantGhostKeeps(t, s)
 	}
-}
-
-func TestProtect_GhostMigrationAsksAgainBehindTheLock(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGhosts(t)
-	g.Doomed(27)
-	s := g.Service()
-	g.Held(`SELECT FROM users WHERE id = 27 FOR SHARE; INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('user', 27, 'evidence', 'ann')`, 1)
-	g.Runs(s, false)
-	g.Want("main", `SELECT count(*) FROM users WHERE id = 27`, "1")
-	// Its row may be deleted by the application meanwhile, and made anew: the protection stays.
-	g.Exec("main", `DELETE FROM routes WHERE source_id = 27; DELETE FROM namespaces WHERE id = 27; DELETE FROM ghost_user_migrations WHERE user_id = 27; DELETE FROM users WHERE id = 27`)
-	g.Doomed(27)
-	g.Run(s, "deferred_users=1")
-	g.Want("main", `SELECT count(*) FROM users WHERE id = 27`, "1")
 }
 
 func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
@@ -276,7 +257,7 @@ func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 		},
 		"in the instant that decides": func(_ *testing.T, g *servicetest.Groups) {
 			g.QueueJob(10, 1)
-			g.Held(`SELECT FROM namespaces WHERE id IN (10, 11, 12) FOR SHARE; INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('group', 12, 'evidence', 'ann')`, 1)
+			g.Held(`SELECT FROM namespaces WHERE id IN (10, 11, 12) FOR SHARE; `+protectedSQL("group", 12), 1)
 			g.Attempt(refused)
 		},
 	} {
@@ -291,63 +272,45 @@ func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 	g.T = t
 }
 
-// In the instant that decides: a statement that already waits for the user's row must look for protections again.
-func TestProtect_StatementThatWaitsForTheRowAsksAgain(t *testing.T) {
-	t.Parallel()
-	const instant = `SELECT FROM users WHERE id = 2 FOR SHARE; INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('user', 2, 'evidence', 'ann')`
-	for name, held := range map[string]string{"as Protect does it": protecting + instant, "rows first": instant} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e, s := tenants(t)
-			e.Held(held, 1)
-			servicetest.RunBatch(t, s, "main")
-			e.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM users WHERE tenant_id IS NOT NULL`, "2")
-		})
-	}
-}
-
-const protecting = `LOCK TABLE maintenance.protected_targets IN ROW EXCLUSIVE MODE; `
-
-func TestProtect_NamespaceOfAUserStaysWithTheUser(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGhosts(t)
-	g.Doomed(27)
-	s := g.Service()
-	protectedBefore(g.Estate, "group", 27)
-	g.Runs(s, false)
-	g.Want("main", `SELECT concat_ws(' ', (SELECT count(*) FROM users WHERE id = 27), (SELECT count(*) FROM namespaces WHERE id = 27))`, "1 1")
+// protectedSQL protects a target as SQL does.
+func protectedSQL(kind string, id int64) string {
+	return fmt.Sprintf(`INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('%s', %d, 'evidence', 'ann')`, kind, id)
 }
 
 // protectedBefore protects what was not there yet then.
 func protectedBefore(e *servicetest.Estate, kind string, id int64) {
 	e.T.Helper()
-	e.Exec("main", `INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ($1, $2, 'evidence', 'ann')`, kind, id)
+	e.Exec("main", protectedSQL(kind, id))
 }
 
-func TestProtect_NamespacesThatAreNoGroupsAreRefused(t *testing.T) {
+// TestProtect_LooseForeignKeysLeaveProtectedRows has users 1 and 2 of tenant 1 and user 3 of tenant 2. Both tenants are gone,
+// and their users are to go with them. User 2 is protected before the run, or in the instant that decides: a statement
+// that waits for the user's row asks for protections again.
+func TestProtect_LooseForeignKeysLeaveProtectedRows(t *testing.T) {
 	t.Parallel()
-	g := family(t)
-	g.Exec("main", `INSERT INTO namespaces (id, type, owner_id, name, path, organization_id, created_at, updated_at)
-		SELECT 77, 'User', 1, 'u', 'u', organization_id, now(), now() FROM namespaces WHERE id = 10`)
-	for id, want := range map[int64]string{
-		77:    "id: 77 is the namespace of user 1: protect user 1",
-		10002: "id: 10002 is the namespace of a project: protect its group",
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `CREATE TABLE tenants (id bigint PRIMARY KEY)`)
+	e.Exec("main", `ALTER TABLE users ADD COLUMN tenant_id bigint; CREATE INDEX ON users (tenant_id)`)
+	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
+	s := e.Service("users:\n  - table: tenants\n    column: tenant_id\n    on_delete: async_delete\n")
+	instant := `SELECT FROM users WHERE id = 2 FOR SHARE; ` + protectedSQL("user", 2)
+	for name, protected := range map[string]func(){
+		"before":             func() { protect(t, s, "user", 2) },
+		"as Protect does it": func() { e.Held(`LOCK TABLE maintenance.protected_targets IN ROW EXCLUSIVE MODE; `+instant, 1) },
+		"rows first":         func() { e.Held(instant, 1) },
 	} {
-		_, err := g.Service.Protect(t.Context(), service.Protection{Kind: "group", ID: id, Reason: "r"}, 0)
-		if refused, ok := errors.AsType[*service.InvalidArgumentError](err); !ok || refused.Field != "id" || err.Error() != want {
-			t.Errorf("group %d: %v, want %s", id, err, want)
+		t.Log(name)
+		e.Exec("main", `DELETE FROM users; DELETE FROM loose_foreign_keys_deleted_records; DELETE FROM maintenance.protected_targets`)
+		for id := range 3 {
+			e.User(id+1, 0, 1)
 		}
+		e.Exec("main", `UPDATE users SET tenant_id = 1 + (id > 2)::int`)
+		e.Exec("main", `DELETE FROM loose_foreign_keys_deleted_records`)
+		e.Deleted("main", "tenants", 1, 2)
+		protected()
+		servicetest.RunBatch(t, s, "main")
+		e.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM users WHERE tenant_id IS NOT NULL`, "2")
+		e.Want("main", `SELECT string_agg(primary_key_value::text, ' ') FROM loose_foreign_keys_deleted_records
+			WHERE fully_qualified_table_name = 'public.tenants'`, "1")
 	}
-	protect(t, g.Service, "group", 4711)
-	g.Want("main", `SELECT string_agg(id::text, ' ') FROM maintenance.protected_targets`, "4711")
-}
-
-func TestProtect_NamespaceOfAProjectThatComesLaterStays(t *testing.T) {
-	t.Parallel()
-	g := family(t)
-	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
-	protectedBefore(g.Estate, "group", 10002)
-	g.QueueJob(10, 1)
-	g.Attempt("retryable failed PROTECTED")
-	g.Want("main", `SELECT count(*) FROM namespaces WHERE id = 10002`, "1")
 }

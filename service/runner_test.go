@@ -18,114 +18,79 @@ func TestShutdown_StopsRunsAfterTheStatementInFlight(t *testing.T) {
 	t.Parallel()
 	e, s, r, before := servicetest.NewHalfway(t)
 	other := e.Service(servicetest.OneChild)
+	// It waits no longer than its context.
+	ctx, cancel := context.WithTimeoutCause(context.Background(), time.Millisecond, errors.New("enough")) //nolint:gocritic // elapses: the run stands at a gate
+	defer cancel()
+	servicetest.WantError(t, s.Shutdown(ctx), "enough")
 	servicetest.NoError(t, s.Shutdown(context.Background()))
-	// Everything has been recorded and given back when Shutdown returns.
+	// Everything has been recorded and the lease is free when Shutdown returns.
 	e.Want("main", `SELECT state FROM maintenance.runs`, "cancelled")
-	got := servicetest.Must(s.Run(context.Background(), r.ID))(t)
-	e.WantHalf(got, "SHUTDOWN", before)
+	e.WantHalf(servicetest.Must(s.Run(context.Background(), r.ID))(t), "SHUTDOWN", before)
+
+	// A client that waits gets the run as it ended.
+	result := make(chan service.Run, 1)
+	waiting := background(func() error {
+		r, err := other.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
+		result <- r
+		return err
+	})
+	e.AtGate("main", servicetest.App)
+	servicetest.NoError(t, other.Shutdown(context.Background()))
+	servicetest.NoError(t, <-waiting)
+	servicetest.WantState(t, <-result, repo.RunCancelled)
 
 	e.Lift("main", servicetest.App)
-	next := servicetest.RunBatch(t, other, "main")
+	next := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
 	servicetest.WantState(t, next, repo.RunSucceeded)
 	servicetest.WantCounts(t, next, "processed_records=6 deleted_rows=18")
-}
-
-func TestShutdown_WaitingClientsGetTheRunAsItEnded(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 3)
-	e.Gate("main", "c")
-	e.Shut("main", servicetest.App)
-	s := e.Service(servicetest.OneChild)
-	result := make(chan service.Run, 1)
-	go func() {
-		r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
-		if err != nil {
-			t.Error(err)
-		}
-		result <- r
-	}()
-	e.AtGate("main", servicetest.App)
-	servicetest.NoError(t, s.Shutdown(context.Background()))
-	servicetest.WantState(t, <-result, repo.RunCancelled)
 }
 
 func TestShutdown_TakesNoNewRunsAndLeavesFiresToOthers(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewDeletedParents(t, 3)
 	s, other := e.Service(servicetest.OneChild), e.Service(servicetest.OneChild)
-	first, err := request(s, "once", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := servicetest.Must(request(s, "once", false))(t)
 	for range 2 { // the second time it is down already
-		if err := s.Shutdown(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, s.Shutdown(context.Background()))
 	}
-	_, err = s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
-	if !errors.Is(err, service.ErrStopping) {
-		t.Errorf("error %v, want that the server is stopping", err)
-	}
-	if r, err := request(s, "once", false); err != nil || r.ID != first.ID {
-		t.Errorf("%+v, %v, want the run of that request", r, err)
-	}
+	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
+	isError(t, "a request", err, service.ErrStopping)
+	equal(t, "the run of a request that is known", servicetest.Must(request(s, "once", false))(t).ID, first.ID)
 	fire := time.Now().Truncate(time.Minute)
 	if _, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, fire); ours || !errors.Is(err, service.ErrStopping) {
 		t.Errorf("ours %t, error %v, want that the server is stopping", ours, err)
 	}
-	if r, ours, err := other.RunScheduled(context.Background(), servicetest.LooseForeignKeys, fire); !ours || err != nil || r.State != repo.RunSucceeded {
-		t.Errorf("%+v, ours %t, error %v, want a run", r, ours, err)
-	}
-}
-
-func TestShutdown_WaitsNoLongerThanItsContext(t *testing.T) {
-	t.Parallel()
-	_, s, _, _ := servicetest.NewHalfway(t)
-	ctx, cancel := context.WithTimeoutCause(context.Background(), time.Millisecond, errors.New("enough")) //nolint:gocritic // elapses: the run stands at a gate
-	defer cancel()
-	if err := s.Shutdown(ctx); err == nil || !strings.Contains(err.Error(), "enough") {
-		t.Errorf("error %v", err)
-	}
+	servicetest.WantState(t, fired(t, other, servicetest.LooseForeignKeys, fire), repo.RunSucceeded)
 }
 
 func TestPauseWorker_StopsTheRunOfWhateverReplica(t *testing.T) {
 	t.Parallel()
 	e, s, r, before := servicetest.NewHalfway(t)
 	other := e.Service(servicetest.OneChild)
-	st, err := other.PauseWorker(context.Background(), servicetest.LooseForeignKeys, " migration of the disks ", "alice", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := servicetest.Must(other.PauseWorker(context.Background(), servicetest.LooseForeignKeys, " migration of the disks ", "alice", 0))(t)
 	if p := st.Paused; p == nil || p.Reason != "migration of the disks" || p.By != "alice" || p.Since.IsZero() || !p.Until.IsZero() {
 		t.Errorf("pause %+v", p)
 	}
 	e.WantHalf(servicetest.Ended(t, s, r.ID), "PAUSED", before)
-	if st := servicetest.Status(t, s); st.Condition != service.ConditionPaused || !strings.Contains(st.ConditionDetail, "alice") || !strings.Contains(st.ConditionDetail, "migration of the disks") {
-		t.Errorf("condition %s: %s", st.Condition, st.ConditionDetail)
-	}
-
-	var paused *service.WorkerPausedError
+	servicetest.WantCondition(t, s, service.ConditionPaused, "alice", "migration of the disks")
 	for _, dryRun := range []bool{false, true} {
-		_, err = s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: dryRun, RequestID: "once"})
-		if !errors.As(err, &paused) || paused.Pause.Reason != "migration of the disks" {
+		_, err := s.RunBatch(context.Background(), service.RunRequest{
+			Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: dryRun, RequestID: "once",
+		})
+		if paused, ok := errors.AsType[*service.WorkerPausedError](err); !ok || paused.Pause.Reason != "migration of the disks" {
 			t.Errorf("error %v, want that it is paused", err)
 		}
 	}
-	skipped, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, time.Now().Truncate(time.Minute))
-	if err != nil || !ours || skipped.State != repo.RunSkipped || !strings.HasPrefix(skipped.Reason, "WORKER_PAUSED") || skipped.FinishedAt.IsZero() {
-		t.Errorf("%+v, ours %t, %v, want a skipped run", skipped, ours, err)
+	skipped := fired(t, s, servicetest.LooseForeignKeys, time.Now().Truncate(time.Minute))
+	if skipped.State != repo.RunSkipped || !strings.HasPrefix(skipped.Reason, "WORKER_PAUSED") || skipped.FinishedAt.IsZero() {
+		t.Errorf("%+v, want a skipped run", skipped)
 	}
 	e.WantSame("main", before, "c")
-
-	if st, err = s.ResumeWorker(context.Background(), servicetest.LooseForeignKeys, ""); err != nil || st.Paused != nil {
-		t.Errorf("%+v, %v", st.Paused, err)
+	if st := servicetest.Resume(t, s, servicetest.LooseForeignKeys); st.Paused != nil {
+		t.Errorf("%+v", st.Paused)
 	}
 	e.Lift("main", servicetest.App)
-	next, err := request(s, "once", false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	servicetest.WantCounts(t, next, "processed_records=6 deleted_rows=18")
+	servicetest.WantCounts(t, servicetest.Must(request(s, "once", false))(t), "processed_records=6 deleted_rows=18")
 }
 
 // panicking is a log that panics once at a message.
