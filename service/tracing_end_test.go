@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,21 +40,6 @@ func TestTrace_AUserWhoIsPutOffForTheTimeIsNoFailure(t *testing.T) {
 		"maintenance.outcome": "deferred", "maintenance.reason": "the run's time is used up", "maintenance.count.deferred_users": "1",
 	})
 	wantNoErrors(t, spans)
-}
-
-func TestTrace_AUserWhoFailedIsAFailure(t *testing.T) {
-	spans := servicetest.Tracing(t)
-	g := servicetest.NewGhosts(t)
-	g.Doomed(10)
-	g.Exec("main", `UPDATE users SET user_type = 12 WHERE id = 10`)
-	g.Run(g.Service(), "failed_users=1")
-	batch := servicetest.Named(spans, "maintenance.batch")[0]
-	servicetest.WantAttributes(t, batch, map[string]string{
-		"maintenance.outcome": "failed", "maintenance.reason": "INTERNAL_USER", "error.type": "INTERNAL_USER", "maintenance.count.failed_users": "1",
-	})
-	if batch.Status().Code.String() != "Error" {
-		t.Errorf("status %+v", batch.Status())
-	}
 }
 
 func TestTrace_ARunThatIsCancelledHasNotFailed(t *testing.T) {
@@ -100,10 +86,16 @@ func TestTrace_RestsAreToldOnTheRunAndItsBatch(t *testing.T) {
 	}
 }
 
-func TestTrace_ALeaseTellsWhoHasIt(t *testing.T) {
+func TestTrace_ADryRunHasItsBatchAndALeaseTellsWhoHasIt(t *testing.T) {
 	spans := servicetest.Tracing(t)
-	e := servicetest.NewDeletedParents(t, 1)
+	e := servicetest.NewDeletedParents(t, 8)
 	s := e.Service(servicetest.OneChild)
+	servicetest.DryRun(t, s)
+	batches := servicetest.Named(spans, "maintenance.batch")
+	if len(batches) == 0 {
+		t.Fatal("no batch")
+	}
+	servicetest.WantAttributes(t, batches[0], map[string]string{"maintenance.parent": "public.p", "maintenance.count.processed_records": "8"})
 	servicetest.RunBatch(t, s, "main")
 	e.Exec("main", `UPDATE maintenance.leases SET holder = 'somebody', expires_at = now() + interval '1 hour'`)
 	if _, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}); err == nil {
@@ -115,17 +107,6 @@ func TestTrace_ALeaseTellsWhoHasIt(t *testing.T) {
 		"maintenance.lease": servicetest.MainLease, "maintenance.outcome": "held", "maintenance.holder": "somebody",
 	})
 	wantNoErrors(t, spans)
-}
-
-func TestTrace_DryRunsHaveBatchesToo(t *testing.T) {
-	spans := servicetest.Tracing(t)
-	e := servicetest.NewDeletedParents(t, 8)
-	servicetest.DryRun(t, e.Service(servicetest.OneChild))
-	batches := servicetest.Named(spans, "maintenance.batch")
-	if len(batches) == 0 {
-		t.Fatal("no batch")
-	}
-	servicetest.WantAttributes(t, batches[0], map[string]string{"maintenance.parent": "public.p", "maintenance.count.processed_records": "8"})
 }
 
 // wantOneType fails the test if an attribute of ours has values of several types, is empty, or a span has no name.
@@ -148,11 +129,11 @@ func wantOneType(t *testing.T, spans *tracetest.SpanRecorder) {
 	}
 }
 
-func TestTrace_WhyARunStoppedIsNotItsReason(t *testing.T) {
+func TestTrace_WhyARunStoppedIsNotItsReasonAndAUserWhoFailedIsAFailure(t *testing.T) {
 	spans := servicetest.Tracing(t)
-	last := func() sdktrace.ReadOnlySpan {
-		runs := servicetest.Named(spans, "maintenance.run")
-		return runs[len(runs)-1]
+	last := func(name string) sdktrace.ReadOnlySpan {
+		all := servicetest.Named(spans, name)
+		return all[len(all)-1]
 	}
 	e := servicetest.NewTokens(t)
 	e.Bots(1, 2, 3)
@@ -160,7 +141,7 @@ func TestTrace_WhyARunStoppedIsNotItsReason(t *testing.T) {
 	servicetest.RunTokens(t, s)
 	e.Work(s, "continue_inactive_token_deletion")
 	devdb.Eventually(t, "the run of the continuation", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 2 })
-	servicetest.WantAttributes(t, last(), map[string]string{
+	servicetest.WantAttributes(t, last("maintenance.run"), map[string]string{
 		"maintenance.reason": "continuation", "maintenance.over_limit": "true", "maintenance.stopped_because": "limit reached: max_runtime; more is left",
 	})
 
@@ -169,8 +150,57 @@ func TestTrace_WhyARunStoppedIsNotItsReason(t *testing.T) {
 	g.Exec("main", `UPDATE users SET user_type = 12 WHERE id = 11`)
 	g.Hold(`SELECT FROM users WHERE id = 10 FOR KEY SHARE`)
 	g.Run(g.Service(), "deferred_users=1 failed_users=1 deleted_rows=3")
-	servicetest.WantAttributes(t, last(), map[string]string{
+	servicetest.WantAttributes(t, last("maintenance.run"), map[string]string{
 		"maintenance.reason":          "1 user deferred; 1 user failed",
 		"maintenance.stopped_because": "all due work was processed, 1 user deferred; more is left",
 	})
+	failed := last("maintenance.batch")
+	servicetest.WantAttributes(t, failed, map[string]string{
+		"maintenance.outcome": "failed", "maintenance.reason": "INTERNAL_USER", "error.type": "INTERNAL_USER", "maintenance.count.failed_users": "1",
+	})
+	equal(t, "the status of its batch", failed.Status().Code.String(), "Error")
+}
+
+func TestTrace_EveryHeldGroupHasItsBatchAndTheRunCountsThemByReason(t *testing.T) {
+	spans := servicetest.Tracing(t)
+	g := servicetest.NewGroups(t)
+	g.Group(10, 0, "g")
+	g.MarkDetails(10, 15, `{}`)
+	g.Group(11, 0, "b")
+	g.Exec("main", `UPDATE namespaces SET state = 2 WHERE id = 11`)
+	g.DryRun("held_groups=2")
+	g.Run("held_groups=2")
+	for _, run := range servicetest.Named(spans, "maintenance.run") {
+		servicetest.WantAttributes(t, run, map[string]string{"maintenance.held": `["DELETING_USER_MISSING: 1","SCHEDULE_LOST: 1"]`})
+	}
+	held := slices.DeleteFunc(servicetest.Named(spans, "maintenance.batch"), func(s sdktrace.ReadOnlySpan) bool { return servicetest.Attribute(s, "maintenance.outcome") != "held" })
+	if len(held) != 4 {
+		t.Fatalf("%d batches of held groups, want two a run", len(held))
+	}
+	servicetest.WantAttributes(t, held[3], map[string]string{
+		"maintenance.group_id": "11", "maintenance.outcome": "held", "maintenance.reason": "SCHEDULE_LOST", "maintenance.count.held_groups": "1",
+	})
+}
+
+func TestTrace_NeitherADryRunNorADuplicateSendsAJob(t *testing.T) {
+	spans := servicetest.Tracing(t)
+	g := servicetest.NewGroups(t)
+	g.Owned(10, 15)
+	g.DryRun("scheduled_jobs=1")
+	for _, s := range spans.Ended() {
+		if strings.HasPrefix(s.Name(), "send ") || strings.HasPrefix(s.Name(), "SET") || servicetest.HasAttribute(s, "messaging.message.id") || servicetest.HasAttribute(s, "maintenance.queued") {
+			t.Errorf("there is a span %s: %v", s.Name(), s.Attributes())
+		}
+	}
+	g.Run("scheduled_jobs=1")
+	if sent := servicetest.Named(spans, "send destroy_group"); len(sent) != 1 {
+		t.Errorf("%d spans of jobs that were sent, want one", len(sent))
+	}
+	// The same job waits already.
+	g.Run("scheduled_jobs=0")
+	sent := servicetest.Named(spans, "send destroy_group")
+	if len(sent) != 2 || servicetest.HasAttribute(sent[1], "maintenance.job_ids") {
+		t.Fatalf("%d spans of jobs: %v", len(sent), sent[len(sent)-1].Attributes())
+	}
+	servicetest.WantAttributes(t, sent[1], map[string]string{"maintenance.jobs_inserted": "0", "maintenance.jobs_dropped": "1", "maintenance.reason": "DUPLICATE"})
 }

@@ -8,56 +8,60 @@ import (
 	"testing"
 
 	"go.opentelemetry.io/otel"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestTrace_ATickOfAPausedWorkerHasATraceOfItsOwnTheTypedReasonAndNobodysWords(t *testing.T) {
+func TestTrace_ATickThatRunsNothingHasATraceOfItsOwnAndTheTypedReason(t *testing.T) {
 	spans := servicetest.Tracing(t)
 	e := servicetest.NewDeletedParents(t, 5)
-	ticks := 0
-	for name, want := range map[string]string{servicetest.LooseForeignKeys: servicetest.LooseForeignKeys + " is paused", service.AllWorkers: "all workers are paused"} {
+	next := int64(25772282)
+	tick := func(s *service.Service, state string, want map[string]string) (service.Run, sdktrace.ReadOnlySpan) {
+		t.Helper()
+		r := fired(t, s, servicetest.LooseForeignKeys, minute(next))
+		servicetest.WantState(t, r, state)
+		runs := servicetest.Named(spans, "maintenance.run")
+		root := runs[len(runs)-1]
+		servicetest.WantAttributes(t, root, want)
+		servicetest.WantAttributes(t, root, map[string]string{
+			"maintenance.outcome": state, "maintenance.fire_time": minute(next).UTC().Format("2006-01-02T15:04:05Z"),
+		})
+		equal(t, "the trace of the run", r.TraceID, root.SpanContext().TraceID().String())
+		if failed := root.Status().Code.String() == "Error"; failed != (state == repo.RunFailed) || root.Parent().IsValid() {
+			t.Errorf("status %+v, parent %v", root.Status(), root.Parent())
+		}
+		next++
+		return r, root
+	}
+	for name, why := range map[string]string{servicetest.LooseForeignKeys: servicetest.LooseForeignKeys + " is paused", service.AllWorkers: "all workers are paused"} {
 		log := &bytes.Buffer{}
 		s := e.Service(servicetest.OneChild, servicetest.TracedLogTo(log))
 		servicetest.Pause(t, s, name)
 		log.Reset()
-		r, _, err := s.RunScheduled(t.Context(), servicetest.LooseForeignKeys, minute(25772282))
-		servicetest.NoError(t, err)
-		servicetest.WantState(t, r, repo.RunSkipped)
-		root := servicetest.Named(spans, "maintenance.run")[ticks]
-		ticks++
-		if id := root.SpanContext().TraceID().String(); r.TraceID != id || !strings.HasPrefix(r.Reason, "WORKER_PAUSED: ") {
-			t.Errorf("trace %q, want %s; reason %s", r.TraceID, id, r.Reason)
+		r, _ := tick(s, repo.RunSkipped, map[string]string{"maintenance.reason": "WORKER_PAUSED", "maintenance.stopped_because": why})
+		if !strings.HasPrefix(r.Reason, "WORKER_PAUSED: ") {
+			t.Errorf("reason %s", r.Reason)
 		}
-		servicetest.WantAttributes(t, root, map[string]string{
-			"maintenance.outcome": repo.RunSkipped, "maintenance.reason": "WORKER_PAUSED", "maintenance.stopped_because": want,
-		})
 		wantNothingOf(t, spans, "an incident", "alice")
 		line := map[string]any{}
 		servicetest.NoError(t, json.Unmarshal(log.Bytes(), &line))
 		for key, want := range map[string]any{"msg": "run skipped", "outcome": "skipped", "reason": "WORKER_PAUSED", "trigger": "schedule", "trace_id": r.TraceID, "why": nil} {
-			if line[key] != want {
-				t.Errorf("%s is %v, want %v", key, line[key], want)
-			}
+			equal(t, key, line[key], want)
 		}
 		servicetest.Resume(t, s, name)
-		e.Exec("main", `TRUNCATE maintenance.fires, maintenance.schedules`)
 	}
-}
-
-func TestTrace_ATickOfAWorkerThatIsNotConfiguredHasTheTypedReason(t *testing.T) {
-	spans := servicetest.Tracing(t)
-	s := servicetest.NewDeletedParents(t, 5).Service("")
-	if _, _, err := s.RunScheduled(t.Context(), servicetest.LooseForeignKeys, minute(25772282)); err != nil {
-		t.Fatal(err)
-	}
-	root := servicetest.Named(spans, "maintenance.run")[0]
-	servicetest.WantAttributes(t, root, map[string]string{"maintenance.outcome": repo.RunSkipped, "maintenance.reason": "WORKER_NOT_CONFIGURED"})
+	_, root := tick(e.Service(""), repo.RunSkipped, map[string]string{"maintenance.reason": "WORKER_NOT_CONFIGURED"})
 	if why := servicetest.Attribute(root, "maintenance.stopped_because"); !strings.Contains(why, "is not configured: ") {
 		t.Errorf("stopped because %q", why)
 	}
+	e.ForeignLease("main", servicetest.MainLease, "1 hour")
+	tick(e.Service(servicetest.OneChild), repo.RunSkipped, map[string]string{"maintenance.reason": "LEASE_HELD"})
+	s := e.Service(servicetest.OneChild)
+	e.Exec("main", `DELETE FROM maintenance.leases; ALTER TABLE maintenance.feature_flags RENAME TO hidden`)
+	tick(s, repo.RunFailed, map[string]string{"error.type": "42P01"})
 }
 
 func TestTrace_ACallWhoseRequestIDIsKnownLeadsToItsRun(t *testing.T) {
@@ -85,20 +89,20 @@ func TestTrace_ACallWhoseRequestIDIsKnownLeadsToItsRun(t *testing.T) {
 	}
 }
 
-func TestTrace_AnInvalidSettingHasItsTypeAndNotItsValue(t *testing.T) {
+func TestTrace_ASettingThatIsInvalidOrOffIsNamedWithoutItsValue(t *testing.T) {
 	spans := servicetest.Tracing(t)
 	e := servicetest.NewTokens(t)
 	s := e.Service("", e.WithQueue)
+	const setTokens = `UPDATE application_settings SET resource_access_tokens_settings = $1`
 	for _, settings := range []string{servicetest.TokenSettings(`"alice@example.com"`), `"alice@example.com"`} {
-		e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, settings)
+		e.Exec("main", setTokens, settings)
 		if r := servicetest.RunTokens(t, s); !strings.Contains(r.Error, "alice@example.com") {
 			t.Errorf("error %q", r.Error)
 		}
 	}
-	g := servicetest.NewGroups(t)
-	g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = -4711`)
-	if r, err := g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups}); err != nil || !strings.Contains(r.Error, "-4711") {
-		t.Errorf("error %q, %v", r.Error, err)
+	e.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = -4711`)
+	if r := ran(t, s, service.RunRequest{Worker: servicetest.AdjournedGroups}); !strings.Contains(r.Error, "-4711") {
+		t.Errorf("error %q", r.Error)
 	}
 	runs := servicetest.Named(spans, "maintenance.run")
 	if len(runs) != 3 {
@@ -114,15 +118,10 @@ func TestTrace_AnInvalidSettingHasItsTypeAndNotItsValue(t *testing.T) {
 		}
 	}
 	wantNothingOf(t, spans, "alice", "4711")
-}
-
-func TestTrace_ASettingThatIsOffIsNamed(t *testing.T) {
-	spans := servicetest.Tracing(t)
-	e := servicetest.NewTokens(t)
-	e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, servicetest.TokenSettings("null"))
+	e.Exec("main", setTokens, servicetest.TokenSettings("null"))
 	log := &bytes.Buffer{}
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.TracedLogTo(log)))
-	if why := servicetest.Attribute(servicetest.Named(spans, "maintenance.run")[0], "maintenance.stopped_because"); !strings.HasPrefix(why, "skipped: SETTING_OFF: "+servicetest.TokenSettingKey) {
+	if why := servicetest.Attribute(servicetest.Named(spans, "maintenance.run")[3], "maintenance.stopped_because"); !strings.HasPrefix(why, "skipped: SETTING_OFF: "+servicetest.TokenSettingKey) {
 		t.Errorf("stopped because %q", why)
 	}
 	if !strings.Contains(log.String(), `"reason":"SETTING_OFF"`) || !strings.Contains(log.String(), `"why":"`+servicetest.TokenSettingKey) {

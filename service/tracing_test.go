@@ -7,9 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
@@ -27,6 +29,49 @@ func wantNothingOf(t *testing.T, spans *tracetest.SpanRecorder, words ...string)
 				t.Errorf("%q is in %s", w, all)
 			}
 		}
+	}
+}
+
+func TestTrace_OfARun(t *testing.T) {
+	spans := servicetest.Tracing(t)
+	e := servicetest.NewDeletedParents(t, 5)
+	s := e.Service(servicetest.OneChild, servicetest.Batches(3, 0))
+	ctx, client := otel.Tracer("test").Start(t.Context(), "client")
+	r := servicetest.Must(s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}))(t)
+	client.End()
+	if r.TraceID != client.SpanContext().TraceID().String() {
+		t.Errorf("trace %s, want the client's, %s", r.TraceID, client.SpanContext().TraceID())
+	}
+	var root sdktrace.ReadOnlySpan
+	for _, span := range spans.Ended() {
+		if span.Name() == "maintenance.run" {
+			root = span
+		}
+	}
+	if root == nil || root.Parent().SpanID() != client.SpanContext().SpanID() {
+		t.Fatal("no span of the run below the client's")
+	}
+	servicetest.WantAttributes(t, root, map[string]string{
+		"maintenance.worker": servicetest.LooseForeignKeys, "maintenance.run_id": r.ID, "maintenance.database": "main",
+		"maintenance.trigger": "request", "maintenance.outcome": repo.RunSucceeded, "maintenance.lease_epoch": "1",
+	})
+	var names []string
+	batches := map[trace.SpanID]bool{}
+	for _, span := range spans.Ended() {
+		if span.Parent().SpanID() == root.SpanContext().SpanID() && strings.HasPrefix(span.Name(), "maintenance.") {
+			names = append(names, span.Name())
+			if span.Name() == "maintenance.batch" {
+				batches[span.SpanContext().SpanID()] = true
+				servicetest.WantAttributes(t, span, map[string]string{"maintenance.database": "main", "maintenance.parent": "public.p"})
+			}
+		}
+	}
+	slices.Sort(names)
+	if want := []string{"maintenance.batch", "maintenance.batch", "maintenance.lease.acquire"}; !slices.Equal(names, want) {
+		t.Errorf("spans %v, want %v", names, want)
+	}
+	if !slices.ContainsFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return batches[s.Parent().SpanID()] }) {
+		t.Error("no span of a statement below a batch")
 	}
 }
 
@@ -96,40 +141,6 @@ func TestTrace_FailuresHaveTheirClassAndNoWordsOfTheServers(t *testing.T) {
 		t.Errorf("status %+v", failed[0].Status())
 	}
 	wantNothingOf(t, spans, "secret")
-}
-
-func TestTrace_ATickThatFindsTheLeaseHeldIsNoFailure(t *testing.T) {
-	spans := servicetest.Tracing(t)
-	e := servicetest.NewDeletedParents(t, 5)
-	e.ForeignLease("main", servicetest.MainLease, "1 hour")
-	fire := minute(25772282)
-	if _, _, err := e.Service(servicetest.OneChild).RunScheduled(t.Context(), servicetest.LooseForeignKeys, fire); err != nil {
-		t.Fatal(err)
-	}
-	root := servicetest.Named(spans, "maintenance.run")[0]
-	servicetest.WantAttributes(t, root, map[string]string{
-		"maintenance.outcome": repo.RunSkipped, "maintenance.reason": "LEASE_HELD", "maintenance.fire_time": fire.UTC().Format("2006-01-02T15:04:05Z"),
-	})
-	if root.Status().Code.String() == "Error" || root.Parent().IsValid() {
-		t.Errorf("status %+v, parent %v", root.Status(), root.Parent())
-	}
-}
-
-func TestTrace_ARunThatCannotStartHasItsErrorInItsTrace(t *testing.T) {
-	spans := servicetest.Tracing(t)
-	e := servicetest.NewDeletedParents(t, 5)
-	s := e.Service(servicetest.OneChild)
-	e.Exec("main", `ALTER TABLE maintenance.feature_flags RENAME TO hidden`)
-	r, _, err := s.RunScheduled(t.Context(), servicetest.LooseForeignKeys, minute(25772282))
-	if err != nil {
-		t.Fatal(err)
-	}
-	servicetest.WantState(t, r, repo.RunFailed)
-	root := servicetest.Named(spans, "maintenance.run")[0]
-	servicetest.WantAttributes(t, root, map[string]string{"maintenance.outcome": repo.RunFailed, "error.type": "42P01"})
-	if root.SpanContext().TraceID().String() != r.TraceID || root.Status().Code.String() != "Error" {
-		t.Errorf("trace %q, status %+v", r.TraceID, root.Status())
-	}
 }
 
 func TestTrace_BatchesAreLinkedToTheDeletionsThatCausedThem(t *testing.T) {
