@@ -1,9 +1,11 @@
 package service_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -111,3 +114,138 @@ func (c clocked) wantRuns(n int) {
 	c.Want("main", `SELECT count(*) FROM maintenance.fires f JOIN maintenance.runs r ON r.id = f.run_id AND r.worker = f.worker
 		WHERE f.outcome = 'ran' AND r.state = 'succeeded' AND f.started_at = r.started_at AND f.worker = '`+servicetest.LooseForeignKeys+`'`, fmt.Sprint(n))
 }
+
+func rotateAll(c *service.Config) { service.Settings[loosefk.Config](c).Rotation = loosefk.RotationAll }
+
+// newRounds is a server whose fires work all databases. Its first look is behind it. The clock goes on from where it is set.
+func newRounds(t *testing.T, others ...string) (clocked, *service.Service) {
+	t.Helper()
+	c := newClocked(t, others...)
+	c.Exec("main", `ALTER TABLE public.clock ADD since timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()`)
+	c.Exec("main", `CREATE OR REPLACE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+		'SELECT at + (pg_catalog.clock_timestamp() - since) FROM public.clock'`)
+	s := c.Service(servicetest.OneChild, rotateAll)
+	c.due(s)
+	return c, s
+}
+
+// dueIn records a deleted parent in databases, which is due by any clock.
+func (c clocked) dueIn(names ...string) {
+	c.T.Helper()
+	for _, name := range names {
+		c.Exec(name, `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
+			VALUES ('public.p', 1, '2026-01-01')`)
+	}
+}
+
+// fire lets the server look at a time of main, and waits until these runs are on record: database, state and reason, in the
+// order in which they started. Each has started after the one before had ended.
+func (c clocked) fire(s *service.Service, at string, runs ...string) {
+	c.T.Helper()
+	c.at(at)
+	c.Exec("main", `UPDATE public.clock SET since = pg_catalog.clock_timestamp()`)
+	servicetest.NoError(c.T, s.RunDue(context.Background()))
+	c.Eventually("main", `SELECT coalesce(string_agg(concat_ws(' ', database, state, nullif(split_part(reason, ':', 1), '')), ', ' ORDER BY id), '')
+		FROM maintenance.runs WHERE finished_at IS NOT NULL AND worker = '`+servicetest.LooseForeignKeys+`'`, strings.Join(runs, ", "))
+	c.Want("main", `SELECT count(*) FROM maintenance.runs a JOIN maintenance.runs b ON b.worker = a.worker AND b.id > a.id AND b.started_at < a.finished_at
+		WHERE a.worker = '`+servicetest.LooseForeignKeys+`'`, "0")
+}
+
+// wantOutcomes fails the test unless the fires had these outcomes, with their reasons.
+func (c clocked) wantOutcomes(want string) {
+	c.T.Helper()
+	c.Want("main", `SELECT string_agg(concat_ws(' ', outcome, nullif(reason, '')), ', ' ORDER BY fire_time) FROM maintenance.fires
+		WHERE worker = '`+servicetest.LooseForeignKeys+`'`, want)
+}
+
+func TestRound_AFireWorksEveryDatabaseThatHasRecordsDueOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+	c, s := newRounds(t, "ci", "sec")
+	c.dueIn("ci", "sec")
+	c.fire(s, "11-20 12:01:00", "ci succeeded", "sec succeeded")
+	for _, name := range []string{"ci", "sec"} {
+		c.WantQueue(name, "")
+		c.Want(name, `SELECT string_agg(concat_ws(' ', name, epoch, expires_at > now()), ', ') FROM maintenance.leases`, servicetest.LooseForeignKeys+"/"+name+" 1 f")
+	}
+	c.wantOutcomes("ran")
+	c.Want("main", `SELECT r.database FROM maintenance.fires f JOIN maintenance.runs r ON r.id = f.run_id WHERE f.worker = '`+servicetest.LooseForeignKeys+`'`, "ci")
+	// Records of a parent without definition are nobody's.
+	c.Exec("sec", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.unknown', 1)`)
+	c.dueIn("main", "ci")
+	c.fire(s, "11-20 12:02:00", "ci succeeded", "sec succeeded", "main succeeded", "ci succeeded")
+}
+
+func TestRound_AFireThatFindsNothingHasItsRun(t *testing.T) {
+	t.Parallel()
+	c, s := newRounds(t, "ci")
+	// The minutes are ci's and main's.
+	c.fire(s, "11-20 12:01:00", "ci succeeded")
+	c.fire(s, "11-20 12:02:00", "ci succeeded", "main succeeded")
+	c.wantOutcomes("ran, ran")
+}
+
+func TestRound_WhatCannotStartDoesNotKeepTheOthersFromIt(t *testing.T) {
+	t.Parallel()
+	c, s := newRounds(t, "ci", "sec")
+	c.dueIn("main", "ci", "sec")
+	c.ForeignLease("ci", "loose_foreign_keys_cleanup/ci", "1 hour")
+	c.fire(s, "11-20 12:01:00", "main succeeded", "ci skipped LEASE_HELD", "sec succeeded")
+	c.wantOutcomes("ran")
+
+	// The fire's own run, too.
+	c.dueIn("sec")
+	c.fire(s, "11-20 12:02:00", "main succeeded", "ci skipped LEASE_HELD", "sec succeeded", "ci skipped LEASE_HELD", "sec succeeded")
+	c.wantOutcomes("ran, skipped LEASE_HELD")
+	c.WantQueue("ci", "1")
+
+	// A database that does not answer is a run that failed.
+	c.dueIn("main", "sec")
+	c.Open[1].Close()
+	c.fire(s, "11-20 12:03:00", "main succeeded", "ci skipped LEASE_HELD", "sec succeeded", "ci skipped LEASE_HELD", "sec succeeded",
+		"main succeeded", "ci failed", "sec succeeded")
+}
+
+func TestRound_APauseIsOneSkippedFire(t *testing.T) {
+	t.Parallel()
+	c, s := newRounds(t, "ci", "sec")
+	c.dueIn("main", "ci", "sec")
+	servicetest.Must(s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "night", "", 0))(t)
+	c.fire(s, "11-20 12:01:00", "main skipped WORKER_PAUSED")
+	servicetest.NoError(t, s.Shutdown(context.Background()))
+	c.Want("main", `SELECT count(*) FROM maintenance.runs WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "1")
+}
+
+// Without its active partition a queue gets no records: nothing is due until a run has mended it.
+func TestRound_AQueueWhoseActivePartitionIsMissingIsMended(t *testing.T) {
+	t.Parallel()
+	c, s := newRounds(t, "ci")
+	c.dueIn("main")
+	c.Exec("ci", `INSERT INTO maintenance.queue_partitions VALUES (1, now());
+		ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT 2`)
+	c.fire(s, "11-20 12:02:00", "main succeeded", "ci succeeded")
+	c.Exec("ci", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 1)`)
+}
+
+// A request works one database all the same.
+func TestRound_ARequestWorksTheDatabaseOfItsMinute(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewOneChild(t)
+	e.Add("ci", servicetest.Databases.Clone(t, servicetest.Migrated(servicetest.Small)))
+	for _, name := range []string{"main", "ci"} {
+		e.Deleted(name, "p", 1, 1)
+	}
+	var said bytes.Buffer
+	s := e.Service(servicetest.OneChild, rotateAll, func(c *service.Config) {
+		service.Settings[loosefk.Config](c).Schedule = "*/2 * * * *"
+		c.Logger = slog.New(slog.NewTextHandler(&said, nil))
+	})
+	if strings.Contains(said.String(), "turn") {
+		t.Errorf("log %q, but no database is without a turn", said.String())
+	}
+	servicetest.WantState(t, servicetest.RunBatch(t, s, ""), "succeeded")
+	if left := e.Value("main", queueLength) + e.Value("ci", queueLength); left != "01" && left != "10" {
+		t.Errorf("%s records left", left)
+	}
+}
+
+const queueLength = `SELECT count(*) FROM loose_foreign_keys_deleted_records`
