@@ -15,7 +15,7 @@ const letPass = " (let it pass these rows, or disable it)"
 // keep lets a trigger keep rows of a table from an operation, without an error. condition is SQL about OLD.
 func keep(e *servicetest.Estate, operation, table, condition string) {
 	e.T.Helper()
-	e.Exec("main", `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$`)
+	e.Exec("main", `CREATE OR REPLACE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$`)
 	e.Exec("main", `CREATE TRIGGER keep BEFORE `+operation+` ON `+table+` FOR EACH ROW WHEN (`+condition+`) EXECUTE FUNCTION keep()`)
 }
 
@@ -67,65 +67,57 @@ func TestDestroyGroup_WhatATriggerKeepsKeepsItsMarksAndIsNamed(t *testing.T) {
 	g.WantRows(map[string]int{"maintenance.group_removals": 9, "group_deletion_schedules": 9})
 }
 
-func TestDeleteUser_PersonalProjectThatATriggerKeepsFailsTheJobAndIsNamed(t *testing.T) {
+func TestDeleteUser_WhatATriggerKeepsFailsTheJobAndIsNamed(t *testing.T) {
 	t.Parallel()
-	for table, condition := range map[string]string{"projects": "true", "namespaces": "OLD.type = 'Project'"} {
-		e := servicetest.NewTokens(t)
-		e.User(7, 0, 1)
-		e.PersonalProjects(7, 701)
-		keep(e, "DELETE", table, condition)
-		servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), servicetest.Authorized(7)), servicetest.DeletionFailed+" KEPT_BY_TRIGGER")
-		e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
-			"KEPT_BY_TRIGGER: a trigger or rule kept rows of "+table+" from being deleted: trigger keep of "+table+letPass)
-		e.Want("main", `SELECT string_agg(id::text, ' ') FROM projects`, "701")
-		if got := e.UserRows(7); !strings.HasPrefix(got, "blocked") {
-			t.Error(got)
-		}
-	}
-}
-
-func TestDeleteUser_MembershipsThatATriggerKeepsFailTheJobAndAreNamed(t *testing.T) {
-	t.Parallel()
-	for table, insert := range map[string]string{
-		"members":                servicetest.MemberSQL(`7, 50, 30`),
-		"project_authorizations": `INSERT INTO project_authorizations (user_id, project_id, access_level) VALUES (7, 801, 30)`,
+	e := servicetest.NewTokens(t)
+	e.User(8, 0, 1)
+	e.PersonalProjects(8, 801)
+	e.Group(50, 0)
+	s := e.Service("", e.WithQueue)
+	for user, c := range map[int]struct{ table, condition, state string }{
+		21: {"members", "true", "active"}, 22: {"project_authorizations", "true", "active"},
+		23: {"projects", "true", "blocked"}, 24: {"namespaces", "OLD.type = 'Project'", "blocked"},
 	} {
-		e := servicetest.NewTokens(t)
-		e.User(7, 0, 1)
-		e.User(8, 0, 1)
-		e.PersonalProjects(8, 801)
-		e.Group(50, 0)
-		e.Exec("main", insert)
-		keep(e, "DELETE", table, "true")
-		servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), servicetest.Authorized(7)), servicetest.DeletionFailed+" KEPT_BY_TRIGGER")
+		e.User(user, 0, 1)
+		switch c.table {
+		case "members":
+			e.Member(user, 30)
+		case "project_authorizations":
+			e.Exec("main", `INSERT INTO project_authorizations (user_id, project_id, access_level) VALUES ($1, 801, 30)`, user)
+		default:
+			e.PersonalProjects(user, 100*user)
+		}
+		keep(e, "DELETE", c.table, c.condition)
+		servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(int64(user))), servicetest.DeletionFailed+" KEPT_BY_TRIGGER")
 		e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
-			"KEPT_BY_TRIGGER: a trigger or rule kept rows of "+table+" from being deleted: trigger keep of "+table+letPass)
-		e.Want("main", `SELECT state FROM users WHERE id = 7`, "active")
+			"KEPT_BY_TRIGGER: a trigger or rule kept rows of "+c.table+" from being deleted: trigger keep of "+c.table+letPass)
+		e.Want("main", fmt.Sprint(`SELECT state FROM users WHERE id = `, user), c.state)
+		if c.state == "blocked" {
+			e.Want("main", fmt.Sprint(`SELECT count(*) FROM projects WHERE id = `, 100*user), "1")
+		}
+		e.Exec("main", `DROP TRIGGER keep ON `+c.table+`; DELETE FROM maintenance.river_job`)
 	}
 }
 
 func TestAdjournedGroupDeletion_RestoreThatATriggerKeepsFailsItsGroupAndNamesTheTable(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ table, condition string }{
-		"routes of a project": {"routes", "OLD.source_type = 'Project'"},
-		"the group's route":   {"routes", "OLD.source_type = 'Namespace'"},
-		"the group":           {"namespaces", "OLD.id = 77"},
+	g := servicetest.NewGroups(t)
+	for group, c := range map[int]struct{ table, condition string }{
+		70: {"routes", "OLD.source_type = 'Project'"}, 77: {"routes", "OLD.source_type = 'Namespace'"}, 90: {"namespaces", "OLD.id = 90"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := servicetest.NewGroups(t)
-			g.Group(77, 0, "team-deletion_scheduled-77")
-			g.Project(8, 77, "code")
-			g.Mark(77, 1, 15)
-			g.Group(78, 0, "other-deletion_scheduled-78")
-			g.Mark(78, 1, 15)
-			keep(g.Estate, "UPDATE", c.table, "OLD.path LIKE 'team%' AND "+c.condition)
-			g.Run("restored_groups=1 failed_groups=1")
-			g.WantLog(1, "group failed", "group_id=77", "a trigger or rule kept rows of "+c.table+" from being changed")
-			g.WantMarked("77")
-			g.Want("main", `SELECT string_agg(path, ' ' ORDER BY id) FROM routes`,
-				"team-deletion_scheduled-77 team-deletion_scheduled-77/code other")
-		})
+		team, other := fmt.Sprintf("team-deletion_scheduled-%d", group), group+1
+		g.Group(group, 0, team)
+		g.Project(group, group, "code")
+		g.Mark(group, 1, 15)
+		g.Group(other, 0, fmt.Sprintf("other-deletion_scheduled-%d", other))
+		g.Mark(other, 1, 15)
+		keep(g.Estate, "UPDATE", c.table, "OLD.path LIKE 'team%' AND "+c.condition)
+		g.Run("restored_groups=1 failed_groups=1")
+		g.WantLog(1, "group failed", fmt.Sprint("group_id=", group), "a trigger or rule kept rows of "+c.table+" from being changed")
+		g.WantMarked(fmt.Sprint(group))
+		g.Want("main", `SELECT string_agg(path, ' ' ORDER BY id) FROM routes`, team+" "+team+"/code other")
+		g.Exec("main", `DROP TRIGGER keep ON `+c.table+`; DELETE FROM group_deletion_schedules; DELETE FROM routes;
+			UPDATE namespaces SET path = 'done' || id`)
 	}
 }
 

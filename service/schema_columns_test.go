@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -86,18 +87,24 @@ func TestAdjournedGroupDeletion_NeedsNoColumnsButTheEssentialOnes(t *testing.T) 
 	}
 }
 
+// wantNamed fails the test unless a run without any of these columns of a table names the column.
+func wantNamed(e *servicetest.Estate, s *service.Service, worker, table, columns string) {
+	e.T.Helper()
+	for column := range strings.FieldsSeq(columns) {
+		e.Exec("main", `ALTER TABLE `+table+` RENAME COLUMN `+column+` TO renamed`)
+		_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: worker})
+		if missing, ok := errors.AsType[*service.NotConfiguredError](err); !ok || !strings.Contains(missing.Missing, "no column "+column+" in its table "+table) {
+			e.T.Errorf("without %s.%s: %v", table, column, err)
+		}
+		e.Exec("main", `ALTER TABLE `+table+` RENAME COLUMN renamed TO `+column)
+	}
+}
+
 func TestAdjournedGroupDeletion_NamesEachEssentialColumnThatIsMissing(t *testing.T) {
 	t.Parallel()
 	g := servicetest.NewGroups(t)
 	for table, columns := range groupColumns() {
-		for column := range strings.FieldsSeq(columns) {
-			g.Exec("main", fmt.Sprintf(`ALTER TABLE %s RENAME COLUMN %s TO renamed`, table, column))
-			_, err := g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups})
-			if missing, ok := errors.AsType[*service.NotConfiguredError](err); !ok || !strings.Contains(missing.Missing, "no column "+column+" in its table "+table) {
-				t.Errorf("without %s.%s: %v", table, column, err)
-			}
-			g.Exec("main", fmt.Sprintf(`ALTER TABLE %s RENAME COLUMN renamed TO %s`, table, column))
-		}
+		wantNamed(g.Estate, g.Service, servicetest.AdjournedGroups, table, columns)
 	}
 }
 
@@ -137,22 +144,20 @@ func TestDeleteUser_NeedsNoColumnsButTheEssentialOnes(t *testing.T) {
 	}
 }
 
-func TestDeleteUser_OnlyOwnerStaysWhereMembersHaveNoStateOrExpiry(t *testing.T) {
+func TestDeleteUser_WithoutColumnsThatAllowItIsRefused(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewTokens(t)
 	e.User(7, 0, 1)
+	s := e.Service("", e.WithQueue)
+	e.Exec("main", `ALTER TABLE users DROP COLUMN admin CASCADE`)
+	byABot := repo.DeleteUser{UserID: 7, DeletedByID: new(int64(101)), Reason: "Group was deleted"}
+	servicetest.WantDeletion(t, e.Deletion(s, byABot), servicetest.DeletionRefused+"NOT_AUTHORIZED")
+	// Members without a state and an expiry.
 	e.Group(50, 0)
 	e.Member(7, 50)
 	reduce(e, map[string]string{"members": "id user_id source_id source_type access_level", "namespaces": "id type parent_id"})
-	servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), servicetest.Authorized(7)), servicetest.DeletionRefused+"SOLE_OWNER_OF_GROUP")
-}
-
-func TestDeleteUser_WithoutAdministratorsNobodyElseMayDelete(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.User(7, 0, 1)
-	e.Exec("main", `ALTER TABLE users DROP COLUMN admin CASCADE`)
-	servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), repo.DeleteUser{UserID: 7, DeletedByID: new(int64(101)), Reason: "Group was deleted"}), servicetest.DeletionRefused+"NOT_AUTHORIZED")
+	s = e.Service("", e.WithQueue)
+	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionRefused+"SOLE_OWNER_OF_GROUP")
 }
 
 func TestInactiveTokenDeletion_NeedsNoColumnsButTheEssentialOnes(t *testing.T) {
@@ -174,31 +179,99 @@ func TestPlaceholderUserCleanup_NeedsNoColumnsButTheEssentialOnes(t *testing.T) 
 	e.Detail(7, 0, `NULL`)
 	reduce(e, map[string]string{"users": "id user_type state", "import_placeholder_user_details": details, "issues": "author_id", "notes": ""})
 	s := e.Service("", e.WithQueue)
-	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, true), "scheduled_jobs=1")
-	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=1")
-	st, err := s.Status(context.Background(), servicetest.PlaceholderUsers)
-	if err != nil || st[0].Backlog.Pending != 1 {
-		t.Errorf("%+v, %v", st, err)
+	for _, dry := range []bool{true, false} {
+		r := servicetest.RunPlaceholders(t, s, dry)
+		servicetest.WantCounts(t, r, "scheduled_jobs=1")
+		if want := (repo.TableCount{Table: "import_placeholder_user_details", Updated: 1}); len(r.Tables) != 1 || r.Tables[0] != want {
+			t.Errorf("dry %t: tables %v, want %v", dry, r.Tables, want)
+		}
 	}
+	equal(t, "pending", servicetest.StatusOf(t, s, servicetest.PlaceholderUsers).Backlog.Pending, 1)
 	e.Work(s, "delete_placeholder_user")
 	e.Want("main", servicetest.StateOfJobs, "delete_placeholder_user completed, delete_user available")
-	for column := range strings.FieldsSeq(details) {
-		e.Exec("main", `ALTER TABLE import_placeholder_user_details RENAME COLUMN `+column+` TO renamed`)
-		_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.PlaceholderUsers})
-		if missing, ok := errors.AsType[*service.NotConfiguredError](err); !ok || !strings.Contains(missing.Missing, "no column "+column) {
-			t.Errorf("without %s: %v", column, err)
-		}
-		e.Exec("main", `ALTER TABLE import_placeholder_user_details RENAME COLUMN renamed TO `+column)
+	wantNamed(e, s, servicetest.PlaceholderUsers, "import_placeholder_user_details", details)
+	// So does a job.
+	e.Exec("main", `ALTER TABLE users DROP COLUMN user_type CASCADE`)
+	e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 7}})
+	e.Work(s, "delete_placeholder_user")
+	e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job ORDER BY id DESC LIMIT 1`, "database main has no column user_type in its table users")
+}
+
+// rowsSQL counts the rows of the application, but for the records of what was deleted.
+const rowsSQL = `
+CREATE OR REPLACE FUNCTION pg_temp.rows() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE n bigint; total bigint := 0; r regclass;
+BEGIN
+  FOR r IN SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND relname <> 'loose_foreign_keys_deleted_records' LOOP
+    EXECUTE 'SELECT count(*) FROM ' || r INTO n;
+    total := total + n;
+  END LOOP;
+  RETURN total;
+END $$`
+
+// rows are those of all databases.
+func rows(e *servicetest.Estate) (total int) {
+	e.T.Helper()
+	for name := range e.SQL {
+		e.Exec(name, rowsSQL)
+		n := servicetest.Must(strconv.Atoi(e.Value(name, `pg_temp.rows()`)))(e.T)
+		total += n
+	}
+	return total
+}
+
+func TestGhostUserMigration_DeletedRowsAreAllThatAreGoneButTheQueues(t *testing.T) {
+	t.Parallel()
+	for _, hard := range []bool{false, true} {
+		t.Run(fmt.Sprintf("hard delete %t", hard), func(t *testing.T) {
+			t.Parallel()
+			g := servicetest.NewThreeGhosts(t)
+			for name := range g.SQL {
+				g.Exec(name, `SET session_replication_role = replica`)
+			}
+			g.InsertRows()
+			for name := range g.SQL {
+				g.Exec(name, `RESET session_replication_role`)
+			}
+			g.Doomed(10)
+			g.Exec("main", `UPDATE ghost_user_migrations SET hard_delete = $1`, hard)
+			before := rows(g.Estate)
+			r := g.Run(g.Service(), "")
+			if gone, counted := before-rows(g.Estate)-1, r.Counts["deleted_rows"]; int64(gone) != counted {
+				t.Errorf("%d rows are gone, deleted_rows is %d", gone, counted)
+			}
+			g.WantGone(10)
+			tables := map[string]int64{}
+			for _, table := range r.Tables {
+				tables[table.Table] = table.Deleted
+			}
+			if tables["users"] != 1 || tables["namespaces"] != 1 {
+				t.Errorf("tables %v", r.Tables)
+			}
+		})
 	}
 }
 
-func TestDeletePlaceholderUser_TypeOfUserThatCannotBeReadIsNamed(t *testing.T) {
+func TestDestroyGroup_LoggedRowsAreAllThatAreGone(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewPlaceholders(t)
-	e.Detail(7, 0, `NULL`)
-	e.Exec("main", `ALTER TABLE users DROP COLUMN user_type CASCADE`)
-	s := e.Service("", e.WithQueue)
-	e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 7}})
-	e.Work(s, "delete_placeholder_user")
-	e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, "database main has no column user_type in its table users")
+	// The namespaces of projects go by a trigger of the application, where there is one.
+	for trigger, byItself := range map[string]int{"ENABLE": 3, "DISABLE": 0} {
+		t.Run(trigger, func(t *testing.T) {
+			t.Parallel()
+			g := servicetest.NewGroups(t)
+			g.Owned(10, 15)
+			g.Group(11, 10, "sub")
+			for _, id := range []int{2, 3, 4} {
+				g.Project(id, 10+id%2, fmt.Sprint("p", id))
+				g.Content(id)
+			}
+			g.GroupContent(10)
+			g.GroupContent(11)
+			g.Exec("main", `ALTER TABLE projects `+trigger+` TRIGGER projects_delete_namespace`)
+			before := rows(g.Estate)
+			g.Run("scheduled_jobs=1")
+			g.Attempt("completed succeeded")
+			g.WantLog(1, "job finished", "outcome=succeeded", fmt.Sprintf(" rows=%d ", before-rows(g.Estate)-byItself))
+		})
+	}
 }

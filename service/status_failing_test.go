@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -24,32 +25,16 @@ func wantFailing(t *testing.T, st service.WorkerStatus, class service.FailureCla
 	return f
 }
 
-func TestStatus_FailingSinceTheFirstRunThatFailedAfterTheLastSuccess(t *testing.T) {
+func TestStatus_FailureIsThatOfTheNewestRunAlsoOfADeadProcess(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
-	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
-	e.Exec("main", `ALTER TABLE c RENAME p_id TO q_id`)
-	e.Deleted("main", "p", 2, 2)
-	first := servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, first, repo.RunFailed)
-	for range 2 {
-		e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
-		servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunFailed)
+	failed := func(reason, text string) {
+		e.Exec("main", `TRUNCATE maintenance.runs`)
+		e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, reason, error, heartbeat_ttl, finished_at)
+			VALUES ('0197c000-0000-7000-8000-000000000001', $1, 'main', 'request', 'failed', $2, $3, '0', now())`, servicetest.LooseForeignKeys, reason, text)
 	}
-	servicetest.WantState(t, servicetest.RunBatch(t, s, "ci"), repo.RunSucceeded)
-	f := wantFailing(t, servicetest.Status(t, s), service.FailureSchema, "main", "last run on main failed")
-	if !f.Since.Equal(first.FinishedAt) {
-		t.Errorf("since %s, want %s", f.Since, first.FinishedAt)
-	}
-}
-
-func TestStatus_FailureClassIsThatOfTheNewestRunAlsoOfADeadProcess(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
-	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
-	s := e.Service(servicetest.OneChild)
 	for text, want := range map[[2]string]service.FailureClass{
 		{"LEASE_LOST", "the lease was lost"}:                         service.FailureLeaseLost,
 		{"SETTING_INVALID", "deletion_adjourned_period is -1"}:       service.FailureSetting,
@@ -58,11 +43,18 @@ func TestStatus_FailureClassIsThatOfTheNewestRunAlsoOfADeadProcess(t *testing.T)
 		{"", "c.p_id -> p on main: 23514 check_violation, 1 record"}: service.FailureData,
 		{"", "internal error; the log of this run has it"}:           service.FailureInternal,
 	} {
-		e.Exec("main", `TRUNCATE maintenance.runs`)
-		e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, reason, error, heartbeat_ttl, finished_at)
-			VALUES ('0197c000-0000-7000-8000-000000000001', $1, 'main', 'request', 'failed', $2, $3, '0', now())`, servicetest.LooseForeignKeys, text[0], text[1])
+		failed(text[0], text[1])
 		wantFailing(t, servicetest.Status(t, s), want, "main", text[1])
 	}
+
+	// The failure to reach a database ends when the database answers.
+	const failure = "c.p_id -> p on ci: unreachable, 3 records"
+	failed("", failure)
+	servicetest.WantCondition(t, s, service.ConditionIdle, "last run on main failed: "+failure+"; the databases answer again")
+	// Its fence is held by somebody else, who keeps the next run from ci as well.
+	e.ForeignLease("ci", servicetest.MainLease, "1 hour")
+	wantFailing(t, servicetest.Status(t, s), service.FailureUnreachable, "main", failure)
+	e.Exec("ci", `DELETE FROM maintenance.leases`)
 
 	// A run of a dead process has failed after its time.
 	e.Exec("main", `TRUNCATE maintenance.runs`)
@@ -80,26 +72,13 @@ func TestStatus_FailureClassIsThatOfTheNewestRunAlsoOfADeadProcess(t *testing.T)
 	e.Want("main", `SELECT finished_at = heartbeat_at FROM maintenance.runs`, "true")
 }
 
-func TestStatus_FailureToReachADatabaseEndsWhenItAnswers(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main", "ci")
-	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
-	s := e.Service(servicetest.OneChild)
-	const failure = "c.p_id -> p on ci: unreachable, 3 records"
-	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, error, heartbeat_ttl, finished_at)
-		VALUES ('0197c000-0000-7000-8000-000000000001', $1, 'main', 'request', 'failed', $2, '0', now())`, servicetest.LooseForeignKeys, failure)
-	servicetest.WantCondition(t, s, service.ConditionIdle, "last run on main failed: "+failure+"; the databases answer again")
-	// Its fence is held by somebody else, who keeps the next run from ci as well.
-	e.ForeignLease("ci", servicetest.MainLease, "1 hour")
-	wantFailing(t, servicetest.Status(t, s), service.FailureUnreachable, "main", failure)
-}
-
-func TestStatus_OfADatabaseThatIsNotMigratedSaysSo(t *testing.T) {
+func TestStatus_OfADatabaseThatIsNotMigratedAndOfASchedulerThatCannotStartRuns(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
 	e := servicetest.New(t, servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
+	off := e.Service(servicetest.OneChild, func(c *service.Config) { c.SchedulerOff = true })
 	servicetest.WantCondition(t, s, service.ConditionIdle)
 	e.Exec("main", `ALTER TABLE maintenance.runs RENAME TO away; ALTER TABLE maintenance.schema_migrations_main RENAME TO also_away`)
 	f := wantFailing(t, servicetest.Status(t, s), service.FailureSchema, "main", "database main is not migrated: run caretaker migrate")
@@ -108,14 +87,7 @@ func TestStatus_OfADatabaseThatIsNotMigratedSaysSo(t *testing.T) {
 	}
 	e.Exec("main", `ALTER TABLE maintenance.away RENAME TO runs; ALTER TABLE maintenance.also_away RENAME TO schema_migrations_main`)
 	servicetest.WantCondition(t, s, service.ConditionIdle)
-}
 
-func TestStatus_SchedulerThatCannotStartRunsIsFailing(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
-	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
-	s := e.Service(servicetest.OneChild)
-	off := e.Service(servicetest.OneChild, func(c *service.Config) { c.SchedulerOff = true })
 	e.Exec("main", `ALTER TABLE maintenance.fires RENAME TO away`)
 	ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 	defer cancel()
@@ -131,4 +103,108 @@ func TestStatus_SchedulerThatCannotStartRunsIsFailing(t *testing.T) {
 	// It has waited for a fire if a minute was about to begin.
 	e.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
 	servicetest.WantCondition(t, s, service.ConditionIdle)
+}
+
+func TestStatus_ATableThatSomebodyHasLocked(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "main", "main")
+	s := e.Service("", e.WithQueue)
+	release := e.Hold(`LOCK TABLE import_placeholder_user_details`)
+	st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
+	if !st.BacklogUnknown {
+		t.Errorf("backlog %+v, want that it is not known", st.Backlog)
+	}
+	servicetest.WantDetail(t, st, "backlog of main not known: not read since this server was started")
+	r := servicetest.RunPlaceholders(t, s, false)
+	servicetest.WantState(t, r, repo.RunFailed)
+	if !strings.Contains(r.Error, "55P03 lock_not_available: another transaction holds a lock on a table or row") || !strings.Contains(r.Error, "pg_stat_activity") {
+		t.Errorf("error %q", r.Error)
+	}
+	wantFailing(t, servicetest.StatusOf(t, s, servicetest.PlaceholderUsers), service.FailureLock, "", "lock_not_available")
+	release()
+	if st := servicetest.StatusOf(t, e.Service("", e.WithQueue), servicetest.PlaceholderUsers); st.BacklogUnknown {
+		t.Errorf("the backlog is not known: %s", st.ConditionDetail)
+	}
+}
+
+func TestStatus_SaysWhenAnUnfinishedPassGoesOn(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewTokens(t)
+	e.Bots(1, 2, 3)
+	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
+	servicetest.RunTokens(t, s)
+	due := e.Value("main", `SELECT to_char(scheduled_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`)
+	servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.InactiveTokens), "the unfinished pass goes on at "+due)
+	e.Exec("main", `UPDATE maintenance.river_job SET state = 'available', scheduled_at = now() WHERE kind = 'continue_inactive_token_deletion'`)
+	servicetest.WantDetail(t, servicetest.StatusOf(t, e.Service("", e.WithQueue), servicetest.InactiveTokens), "goes on as soon as a server works its job")
+}
+
+func TestFault_DestroyGroup_ItsProgressCanBeSeenWhileItWorks(t *testing.T) {
+	t.Parallel()
+	g := servicetest.NewGroups(t)
+	g.Owned(10, 15)
+	g.GroupContent(10)
+	g.Run("scheduled_jobs=1")
+	g.Exec("main", `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1.2); RETURN OLD; END'`)
+	for _, table := range []string{"epics", "boards"} {
+		g.Exec("main", `CREATE TRIGGER slow BEFORE DELETE ON `+table+` FOR EACH ROW EXECUTE FUNCTION slow()`)
+	}
+	g.Gate("main", "group_deletion_schedules")
+	g.Shut("main", "doomed")
+	g.Exec("main", `UPDATE maintenance.river_job SET state = 'available'`)
+	p := g.Start("doomed", "", servicetest.WorksGroups)
+	g.Eventually("main", `SELECT removed_rows > 0 FROM maintenance.group_removals`, "true")
+	servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups), "removal of group 10, begun 20", " rows, 0 projects and 0 groups are gone")
+	g.Killed(p)
+}
+
+func TestStatus_SaysThatGroupsAreHeld(t *testing.T) {
+	t.Parallel()
+	g := servicetest.NewGroups(t)
+	g.Group(10, 0, "g10")
+	g.MarkDetails(10, 15, `{}`)
+	g.Run("held_groups=1")
+	servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups), "groups held until somebody decides: 1, warnings in the log name them")
+}
+
+func TestStatus_SaysWhichJobsOfAWorkerFail(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "main", "main")
+	s := e.Service("", e.WithQueue)
+	user := func(reason string) repo.Job { return repo.Job{Args: repo.DeleteUser{UserID: 1, Reason: reason}} }
+	e.Insert(append(servicetest.Placeholders(4), user(repo.TokenDeletionReason), user(repo.PlaceholderDeletionReason))...)
+	e.Exec("main", `UPDATE maintenance.river_job SET state = 'retryable' WHERE id IN (1, 2, 5)`)
+	e.EndJob(3, "discarded")
+	st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
+	servicetest.WantDetail(t, st, "waiting for ", "jobs delete_placeholder_user that failed and will be retried: 2 (caretaker jobs --kind delete_placeholder_user --state retryable)",
+		"jobs delete_placeholder_user that were given up: 1 (")
+	if strings.Contains(st.ConditionDetail, "delete_user") {
+		t.Errorf("%q speaks of the jobs of another worker", st.ConditionDetail)
+	}
+	servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.InactiveTokens), "jobs delete_user that failed and will be retried: 1 (")
+
+	// They are counted again each time, unless they are many.
+	e.Exec("main", `DELETE FROM maintenance.river_job`)
+	for _, c := range []struct{ change, shown string }{
+		{fmt.Sprintf(failedJobsSQL, 3), "were given up: 3 ("}, {fmt.Sprintf(failedJobsSQL, 997), "were given up: 1000 ("},
+		{`DELETE FROM maintenance.river_job`, "were given up: 1000 ("},
+	} {
+		e.Exec("main", c.change)
+		servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.PlaceholderUsers), c.shown)
+	}
+}
+
+const failedJobsSQL = `INSERT INTO maintenance.river_job (kind, args, max_attempts, state, finalized_at)
+	SELECT 'delete_placeholder_user', '{}', 25, 'discarded', now() FROM generate_series(1, %d)`
+
+func TestStatus_SaysThatRecordsFail(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewDeletedParents(t, 5)
+	e.Mine("c", "OLD.p_id = 2", "P0001")
+	s := e.Service(servicetest.OneChild)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunFailed)
+	e.Exec("main", `DROP TRIGGER mine ON c`)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	st := servicetest.StatusOf(t, s, servicetest.LooseForeignKeys)
+	servicetest.WantDetail(t, st, "waiting for ", "records on main that could not be cleaned and will be retried: 1 (caretaker lfk dead --failing)")
 }
