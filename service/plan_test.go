@@ -75,11 +75,19 @@ func (p planned) counts() map[string]int64 {
 	return counts
 }
 
-// job queues a job, works it, and returns what became of it, without those that it has queued.
+// works lets jobs of a kind be worked until the test's end.
+func (p planned) works(kind string) {
+	p.T.Helper()
+	q := p.Queue()
+	servicetest.NoError(p.T, q.Start(servicetest.OnlyKind{Service: p.service, Kind: kind}))
+	p.T.Cleanup(func() { servicetest.NoError(p.T, q.Stop(context.Background())) })
+}
+
+// job queues a job, waits for its end, and returns what became of it, without the jobs that it has queued.
 func (p planned) job(args repo.JobArgs) (state, reason string) {
 	p.T.Helper()
 	p.Insert(repo.Job{Args: args})
-	p.Work(p.service, args.Kind())
+	p.Eventually("main", `SELECT count(*) FROM maintenance.river_job WHERE finalized_at IS NULL AND kind = '`+args.Kind()+`'`, "0")
 	state = p.Value("main", `SELECT state::text FROM maintenance.river_job ORDER BY id LIMIT 1`)
 	reason = p.Value("main", `SELECT coalesce(metadata ->> 'reason', '') FROM maintenance.river_job ORDER BY id LIMIT 1`)
 	p.Exec("main", `DELETE FROM maintenance.river_job`)
@@ -172,6 +180,7 @@ func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
 		t.Errorf("a bot goes with a personal project, and %+v", plan)
 	}
 	p.Exec("main", `DELETE FROM members m USING users u WHERE u.id = m.user_id AND u.user_type = 6 AND m.source_type = 'Project'`)
+	p.works("delete_user")
 	done, before := 0, p.counts()
 	for id := 2; id <= p.oracle.LastUser(); id += 2 {
 		if id%3 == 0 {
@@ -206,6 +215,7 @@ func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
 func TestPlanDeletion_OfAGroupIsWhatThenHappens(t *testing.T) {
 	t.Parallel()
 	p := newPlanned(t, 7)
+	p.works("destroy_group")
 	done, before := 0, p.counts()
 	for _, g := range slices.Backward(p.oracle.Groups()) {
 		if p.Value("main", fmt.Sprint(`SELECT count(*) FROM namespaces WHERE id = `, g.ID)) == "0" {
