@@ -40,9 +40,7 @@ func TestWorkers_BearTheNamesOfTheList(t *testing.T) {
 		t.Fatalf("%d workers, the list has %q", len(all), names)
 	}
 	for i, st := range all {
-		if st.Worker != names[i] {
-			t.Errorf("%s is %s on the list", st.Worker, names[i])
-		}
+		equal(t, "a name on the list", st.Worker, names[i])
 	}
 }
 

@@ -34,19 +34,13 @@ func everyWork(m *servicetest.Mirrored) *service.Service {
 		servicetest.WantCounts(m.T, r, counts)
 	}
 	for range 2 {
-		if worked := m.Work(s, "continue_inactive_token_deletion"); worked != 1 {
-			m.T.Errorf("%d jobs continue_inactive_token_deletion", worked)
-		}
+		equal(m.T, "jobs continue_inactive_token_deletion", m.Work(s, "continue_inactive_token_deletion"), 1)
 		m.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
 	}
 	for kind, n := range map[string]int{"delete_placeholder_user": 3, "destroy_group": 3} {
-		if worked := m.Work(s, kind); worked != n {
-			m.T.Errorf("%d jobs %s", worked, kind)
-		}
+		equal(m.T, "jobs "+kind, m.Work(s, kind), n)
 	}
-	if worked := m.Work(s, "delete_user"); worked != 6 {
-		m.T.Errorf("%d jobs delete_user", worked)
-	}
+	equal(m.T, "jobs delete_user", m.Work(s, "delete_user"), 6)
 	m.Want("main", `SELECT string_agg(j::text, '; ') FROM maintenance.river_job j WHERE state <> 'completed'`, "NULL")
 	m.Want("main", `SELECT count(*) FROM namespaces WHERE id BETWEEN 401 AND 403`, "0")
 	m.Want("main", `SELECT count(*) FROM ghost_user_migrations`, "6")
@@ -73,9 +67,7 @@ func installAndClean(e *servicetest.Estate) {
 			e.T.Fatal(applied, err)
 		}
 	}
-	if err := errors.Join(d.CheckMigrated(ctx), scheduler.CheckQueueMigrated(ctx, d)); err != nil {
-		e.T.Error(err)
-	}
+	servicetest.NoError(e.T, errors.Join(d.CheckMigrated(ctx), scheduler.CheckQueueMigrated(ctx, d)))
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 5)`)
 	e.Exec("main", `CREATE TABLE c (p_id bigint REFERENCES p ON DELETE CASCADE); CREATE INDEX ON c (p_id)`)
 	e.Exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d SELECT generate_series(1, 5); CREATE INDEX ON d (p_id)`)

@@ -50,9 +50,7 @@ func TestCancelJob_OneAtWorkStopsAfterItsStatementAndARetryFinishesIt(t *testing
 	}
 	g.Lift("main", servicetest.App)
 	g.Eventually("main", `SELECT state::text FROM maintenance.river_job WHERE id = 1`, "cancelled")
-	if err := q.Stop(context.Background()); err != nil {
-		t.Error(err)
-	}
+	servicetest.NoError(t, q.Stop(context.Background()))
 	g.WantJob(cancelledGroup)
 	g.Want("main", `SELECT count(*) FROM projects`, "3")
 	g.Want("main", `SELECT count(*) FROM maintenance.group_removals`, "1")

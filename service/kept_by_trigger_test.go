@@ -52,9 +52,7 @@ func TestDestroyGroup_WhatATriggerKeepsKeepsItsMarksAndIsNamed(t *testing.T) {
 		g.Exec("main", `CREATE TRIGGER keep BEFORE `+of+` FOR EACH ROW WHEN (`+strings.Join(all, " OR ")+`) EXECUTE FUNCTION keep()`)
 	}
 	g.Run("scheduled_jobs=9")
-	if worked := g.Work(g.Service, "destroy_group"); worked != len(cases) {
-		t.Errorf("%d jobs", worked)
-	}
+	equal(t, "jobs worked", g.Work(g.Service, "destroy_group"), len(cases))
 	for i, c := range cases {
 		group := fmt.Sprint(100 * (i + 1))
 		table, _, _ := strings.Cut(c.rows, ".")

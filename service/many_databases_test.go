@@ -43,9 +43,7 @@ func TestManyDatabases_ARoundWorksADozenAndOneThatIsAwayKeepsNoOtherFromIt(t *te
 		!strings.Contains(st.Databases[0].Problem, "unreachable") || st.Databases[0].Known || st.Databases[1].Problem != "" {
 		t.Errorf("%d databases: %+v", n, st.Databases)
 	}
-	if len(st.Leases) != 11 {
-		t.Errorf("%d leases", len(st.Leases))
-	}
+	equal(t, "leases", len(st.Leases), 11)
 	for _, series := range []string{"backlog.pending", "lease.held", "backlog.partitions"} {
 		if n := len(m.Values("maintenance."+series, "worker="+servicetest.LooseForeignKeys)); n > 12 {
 			t.Errorf("%s has %d series", series, n)

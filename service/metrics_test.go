@@ -177,9 +177,7 @@ func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
 		if fields["worker"] != servicetest.LooseForeignKeys || fields["run_id"] != r.ID || fields["database"] != "main" {
 			t.Errorf("line %s lacks worker, run_id or database", line)
 		}
-		if strings.Count(line, `"time":`) != 1 {
-			t.Errorf("line %s does not have the time once", line)
-		}
+		equal(t, "times in the line "+line, strings.Count(line, `"time":`), 1)
 	}
 	for message, want := range map[string]map[string]any{
 		"run started":  {"level": "INFO", "trigger": "request"},
@@ -196,7 +194,5 @@ func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
 		}
 	}
 	// The driver's text is for the log, and there once.
-	if n := strings.Count(said.String(), "secret of 2"); n != 1 {
-		t.Errorf("the cause is logged %d times: %s", n, said.String())
-	}
+	equal(t, "how often the cause is in "+said.String(), strings.Count(said.String(), "secret of 2"), 1)
 }

@@ -47,9 +47,7 @@ func newReplica(e *servicetest.Estate, name, mainURL, definitions string, worker
 	stop := sync.OnceFunc(func() {
 		cancel()
 		loops.Wait()
-		if err := q.Stop(context.Background()); err != nil {
-			e.T.Error(err)
-		}
+		servicetest.NoError(e.T, q.Stop(context.Background()))
 	})
 	e.T.Cleanup(stop)
 	return &replica{s, d, stop}
@@ -87,9 +85,7 @@ func (r *replica) wantUnreachable(t *testing.T, from time.Time, words string) {
 			t.Errorf("%s: %s since %s (%s), want unreachable since %s or later", st.Worker, st.Condition, f.Since, f.Database, from)
 		}
 	}
-	if err := r.Healthy(context.Background()); !errors.Is(err, service.ErrUnreachable) {
-		t.Errorf("healthy: %v", err)
-	}
+	isError(t, "healthy", r.Healthy(context.Background()), service.ErrUnreachable)
 }
 
 // wantBack waits until a replica can work again, and logs how long that took.

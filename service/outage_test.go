@@ -61,13 +61,8 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseDiesInTheMiddle(t *testing.T
 	r := <-result
 	wantOutage(t, r, "main")
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys})
-	if !errors.Is(err, service.ErrUnreachable) {
-		t.Errorf("error %v, want that the database is unreachable", err)
-	}
-	st := servicetest.Status(t, s)
-	if st.Condition != service.ConditionFailing {
-		t.Errorf("condition %s: %s", st.Condition, st.ConditionDetail)
-	}
+	isError(t, "the database is down", err, service.ErrUnreachable)
+	servicetest.WantCondition(t, s, service.ConditionFailing)
 
 	own.Start()
 	e.SQL["main"] = e.Connect("main")
@@ -75,9 +70,7 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseDiesInTheMiddle(t *testing.T
 	next := servicetest.RunBatch(t, s, "main")
 	servicetest.WantState(t, next, repo.RunSucceeded)
 	servicetest.WantCounts(t, next, "processed_records=10 deleted_rows=10")
-	if next.LeaseEpoch != 2 {
-		t.Errorf("epoch %d, want 2", next.LeaseEpoch)
-	}
+	equal(t, "epoch", next.LeaseEpoch, 2)
 	e.WantQueue("main", "")
 	// The end of the first one is recorded once main is there again.
 	e.Eventually("main", `SELECT state FROM maintenance.runs WHERE id = '`+r.ID+`'`, "failed")
@@ -101,9 +94,7 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseBesideMainDiesInTheMiddle(t 
 		t.Errorf("error %v, want that ci is unreachable", err)
 	}
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "ci"})
-	if !errors.Is(err, service.ErrUnreachable) {
-		t.Errorf("error %v, want that ci is unreachable", err)
-	}
+	isError(t, "the database is down", err, service.ErrUnreachable)
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 	// The other database has its turn all the same, and every tick that fails is on record.
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
@@ -168,7 +159,5 @@ func TestService_AnswersWhileADatabaseIsSilent(t *testing.T) {
 		t.Errorf("condition %s: %s", st.Condition, st.ConditionDetail)
 	}
 	_, err = s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "ci"})
-	if !errors.Is(err, service.ErrUnreachable) {
-		t.Errorf("error %v, want that ci is unreachable", err)
-	}
+	isError(t, "the database is down", err, service.ErrUnreachable)
 }

@@ -126,9 +126,7 @@ func TestFault_PgBouncer_RunsArePausedAndCancelledThroughIt(t *testing.T) {
 		e.Lift("main", servicetest.App)
 		r = servicetest.Ended(t, s, r.ID)
 		servicetest.WantState(t, r, repo.RunCancelled)
-		if r.Reason != reason {
-			t.Errorf("reason %s, want %s", r.Reason, reason)
-		}
+		equal(t, "reason", r.Reason, reason)
 		servicetest.Must(s.ResumeWorker(t.Context(), servicetest.LooseForeignKeys, ""))(t)
 	}
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)

@@ -224,9 +224,7 @@ func TestPlanDeletion_OfAGroupIsWhatThenHappens(t *testing.T) {
 		plan, paths := p.plan("group", int(g.ID)), p.paths()
 		_, reason := p.job(repo.DestroyGroup{GroupID: g.ID, UserID: g.By})
 		if plan.Refused != nil {
-			if plan.Refused.Reason != reason {
-				t.Errorf("group %d: %s, planned was %+v", g.ID, reason, *plan.Refused)
-			}
+			equal(t, fmt.Sprint("group ", g.ID), plan.Refused.Reason, reason)
 			before = p.counts() // a group whose deletion is refused may be restored
 			continue
 		}
@@ -301,9 +299,7 @@ func (p planned) writesNothing() {
 	if len(user.Tables) == 0 || len(group.Tables) == 0 || group.Outside == 0 {
 		t.Errorf("planned were %+v, %+v", user, group)
 	}
-	if content() != before {
-		t.Error("a plan has written")
-	}
+	equal(t, "a plan has written", content(), before)
 	// The same again, until something changes.
 	if again := p.plan("group", oracle.FirstGroup); !reflect.DeepEqual(again.Tables, group.Tables) || again.Digest != group.Digest {
 		t.Errorf("nothing has changed, but %+v, was %+v", again, group)

@@ -55,17 +55,13 @@ func TestFault_Replica_WhileItLacksTheWorkersLastWriteThePrimaryIsRead(t *testin
 	} {
 		m.Pause()
 		m.Exec("main", `INSERT INTO maintenance.feature_flags VALUES ($1, true)`, worker)
-		if from := m.Run(s, worker, counts); from != "primary" {
-			t.Errorf("%s, first run: read from %q", worker, from)
-		}
+		equal(t, worker+", first run: read from", m.Run(s, worker, counts), "primary")
 		m.InFavour()
 		again := ""
 		if worker == servicetest.InactiveTokens {
 			again = "examined_users=3"
 		}
-		if from := m.Run(s, worker, again); from != "primary" {
-			t.Errorf("%s, replay paused: read from %q", worker, from)
-		}
+		equal(t, worker+", replay paused: read from", m.Run(s, worker, again), "primary")
 		m.Replay()
 		m.Pause()
 		// What others write is not waited for.
@@ -128,9 +124,7 @@ func TestFault_Replica_GoneInTheMiddleOfARunCostsNothing(t *testing.T) {
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	servicetest.WantCounts(t, r, "scheduled_jobs=3")
 	m.Want("main", servicetest.JobsOfPlaceholders, "301 302 303")
-	if n := strings.Count(m.Log.String(), "replica not read"); n != 1 {
-		t.Errorf("%d lines: %s", n, m.Log)
-	}
+	equal(t, "lines that the replica was not read", strings.Count(m.Log.String(), "replica not read"), 1)
 	st, err := s.Status(t.Context(), servicetest.PlaceholderUsers)
 	if err != nil || st[0].Condition == service.ConditionFailing || !strings.Contains(st[0].ConditionDetail, "read from its primary: the replica was left out") {
 		t.Errorf("%s %q, %v", st[0].Condition, st[0].ConditionDetail, err)
@@ -158,9 +152,7 @@ func TestFault_Replica_AfterARunThatDiedBeforeItsLastWriteWasRememberedThePrimar
 	m.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'doomed'`, "0")
 	m.Exec("main", `UPDATE maintenance.leases SET expires_at = clock_timestamp() WHERE name = $1`, servicetest.PlaceholderUsers)
 	m.Want("main", fmt.Sprintf(`SELECT l.epoch - p.epoch FROM maintenance.leases l JOIN maintenance.replica_positions p USING (name) WHERE name = '%s'`, servicetest.PlaceholderUsers), "1")
-	if from := m.Run(s, servicetest.PlaceholderUsers, "scheduled_jobs=2"); from != "primary" {
-		t.Errorf("read from %q", from)
-	}
+	equal(t, "read from", m.Run(s, servicetest.PlaceholderUsers, "scheduled_jobs=2"), "primary")
 	m.Want("main", servicetest.JobsOfPlaceholders, "301 302 303")
 	m.Want("main", `SELECT string_agg(deletion_attempts::text, ' ') FROM import_placeholder_user_details`, "1 1 1")
 }

@@ -70,9 +70,7 @@ func TestRunBatch_RefusedRequestLeavesItsIDFree(t *testing.T) {
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
 	r := servicetest.Must(request(s, "once", false))(t)
 	servicetest.WantCounts(t, r, "processed_records=3 deleted_rows=9")
-	if r.RequestID != "once" {
-		t.Errorf("request id %q", r.RequestID)
-	}
+	equal(t, "request id", r.RequestID, "once")
 }
 
 func TestRunBatch_NothingIsDoneForARequestThatIsWrong(t *testing.T) {

@@ -102,9 +102,7 @@ func (c clocked) wantFires(want ...string) {
 	got := c.Value("main", `SELECT coalesce(string_agg(concat_ws(' ', to_char(fire_time AT TIME ZONE 'UTC', 'MM-DD HH24:MI'), outcome, nullif(split_part(reason, ':', 1), ''),
 		'+' || extract(epoch FROM started_at - fire_time)::int), E'\n' ORDER BY fire_time), '')
 		FROM maintenance.fires WHERE worker = '`+servicetest.LooseForeignKeys+`'`)
-	if want := strings.Join(want, "\n"); got != want {
-		c.T.Errorf("ledger:\n%s\nwant:\n%s", got, want)
-	}
+	equal(c.T, "ledger", got, strings.Join(want, "\n"))
 }
 
 // wantRuns fails the test unless so many runs of the worker have worked.

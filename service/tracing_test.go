@@ -39,9 +39,7 @@ func TestTrace_OfARun(t *testing.T) {
 	ctx, client := otel.Tracer("test").Start(t.Context(), "client")
 	r := servicetest.Must(s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}))(t)
 	client.End()
-	if r.TraceID != client.SpanContext().TraceID().String() {
-		t.Errorf("trace %s, want the client's, %s", r.TraceID, client.SpanContext().TraceID())
-	}
+	equal(t, "the trace is the client's", r.TraceID, client.SpanContext().TraceID().String())
 	var root sdktrace.ReadOnlySpan
 	for _, span := range spans.Ended() {
 		if span.Name() == "maintenance.run" {
@@ -134,12 +132,8 @@ func TestTrace_FailuresHaveTheirClassAndNoWordsOfTheServers(t *testing.T) {
 	servicetest.WantAttributes(t, batch, map[string]string{
 		"maintenance.outcome": "failed", "error.type": "P0001", "maintenance.count.rescheduled_records": "1", "maintenance.failed_keys": "[2]",
 	})
-	if batch.Status().Code.String() != "Error" {
-		t.Errorf("status of the batch %+v", batch.Status())
-	}
-	if failed[0].Status().Description != "P0001 raise_exception" {
-		t.Errorf("status %+v", failed[0].Status())
-	}
+	equal(t, "status of the batch", batch.Status().Code.String(), "Error")
+	equal(t, "status of the statement", failed[0].Status().Description, "P0001 raise_exception")
 	wantNothingOf(t, spans, "secret")
 }
 
@@ -156,9 +150,7 @@ func TestTrace_BatchesAreLinkedToTheDeletionsThatCausedThem(t *testing.T) {
 	}
 	servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.BatchSize = 5 })), "main")
 	root := servicetest.Named(spans, "maintenance.run")[0]
-	if len(root.Links()) != 20 {
-		t.Errorf("the run has %d links, want one for each of 20 spans", len(root.Links()))
-	}
+	equal(t, "links of the run, one for each of 20 spans", len(root.Links()), 20)
 	linked := 0
 	for _, b := range servicetest.Named(spans, "maintenance.batch") {
 		if len(b.Links()) > 0 {
@@ -168,9 +160,7 @@ func TestTrace_BatchesAreLinkedToTheDeletionsThatCausedThem(t *testing.T) {
 			}
 		}
 	}
-	if linked != 8 {
-		t.Errorf("%d batches have links, want 8", linked)
-	}
+	equal(t, "batches with links", linked, 8)
 	e.Want("main", `SELECT count(*) FROM maintenance.record_traces`, "0")
 }
 
@@ -221,9 +211,7 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 		}
 	}
 	ghost := servicetest.Named(spans, "maintenance.run")[1]
-	if len(ghost.Links()) != 2 {
-		t.Errorf("the ghost migration is linked to %v, want two jobs", ghost.Links())
-	}
+	equal(t, "links of the ghost migration", len(ghost.Links()), 2)
 	for _, l := range ghost.Links() {
 		if !slices.ContainsFunc(servicetest.Named(spans, "maintenance.job"), func(s sdktrace.ReadOnlySpan) bool { return s.SpanContext().SpanID() == l.SpanContext.SpanID() }) {
 			t.Errorf("linked to %v, which is no job", l.SpanContext)
