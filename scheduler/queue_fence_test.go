@@ -107,19 +107,36 @@ func TestQueue_AFinishedJobKeepsItsOutcomeWhateverIsStoredLater(t *testing.T) {
 	l.want(fate, "available 2")
 }
 
-func TestQueue_SaysWhatKeepsItFromItsWorkOnce(t *testing.T) {
+// lines gets what is logged.
+type lines chan string
+
+func (l lines) Write(line []byte) (int, error) {
+	l <- string(line)
+	return len(line), nil
+}
+
+func TestQueue_SaysOnceWhatKeepsItFromItsWorkAndStartsWhenMainIsMigrated(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
+	l.insert(deleteUser(1))
 	l.exec(`ALTER TABLE maintenance.river_migration RENAME TO away`)
 	said := make(chan string, 1000)
 	l.config.Logger = slog.New(slog.NewTextHandler(lines(said), nil))
+	// It can be stopped before, and is started again.
+	for range 2 {
+		l.work(l.Queue, &jobs{})
+		if line := <-said; !strings.Contains(line, "jobs cannot be worked") {
+			t.Error(line)
+		}
+		if since, err := l.Problem(); err == nil || since.IsZero() {
+			t.Errorf("%s, %v", since, err)
+		}
+		l.stop(l.Queue)
+	}
+	l.want(fate, "available 0")
 	l.work(l.Queue, &jobs{})
 	<-said
-	if since, err := l.Problem(); err == nil || since.IsZero() {
-		t.Errorf("%s, %v", since, err)
-	}
 	l.exec(`ALTER TABLE maintenance.away RENAME TO river_migration`)
-	l.insert(deleteUser(1))
 	l.until(fate, "completed 1 succeeded")
 	if line := <-said; !strings.Contains(line, "jobs are worked again") {
 		t.Error(line)

@@ -94,6 +94,12 @@ func TestRetries_AreWithinTenPercentOfTheFourthPower(t *testing.T) {
 			t.Errorf("attempt %d: from %g to %g s, want %g ± 10 %%", n, smallest, largest, want)
 		}
 	}
+	// After an attempt that lasted longer the next one is due at once: River takes no time that is over.
+	before := time.Now()
+	began := before.Add(-rescueAfter)
+	if due := (retries{}).NextRetry(&rivertype.JobRow{Attempt: 3, AttemptedAt: &began}); due.Before(before) || due.After(time.Now()) {
+		t.Errorf("%s before now", time.Since(due))
+	}
 }
 
 func TestQueue_SnoozeUsesNoAttempt(t *testing.T) {
@@ -116,27 +122,19 @@ func TestQueue_SnoozeUsesNoAttempt(t *testing.T) {
 	}
 }
 
-func TestQueue_WorkerGetsWhatWasInserted(t *testing.T) {
+func TestQueue_WorkerGetsWhatWasInsertedOfAKindThatItKnows(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	job := deleteUser(42)
 	job.RunID, job.TraceParent = "run", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	l.insert(job)
+	l.insert(repo.Job{Args: laterArgs{}}, job)
 	w := &jobs{}
 	l.work(l.Queue, w)
-	l.until(fate, "completed 1 succeeded")
+	l.until(`SELECT string_agg(state::text, ',' ORDER BY kind) FROM maintenance.river_job`, "completed,available")
 	r := w.seen()[0]
 	if userOf(t, r) != 42 || r.Kind != "delete_user" || r.RunID != "run" || r.TraceParent != job.TraceParent || r.Stopping == nil {
 		t.Errorf("got %+v", r)
 	}
-}
-
-func TestQueue_KindThatTheServiceDoesNotKnowWaits(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
-	l.insert(repo.Job{Args: laterArgs{}}, deleteUser(1))
-	l.work(l.Queue, &jobs{})
-	l.until(`SELECT string_agg(state::text, ',' ORDER BY kind) FROM maintenance.river_job`, "completed,available")
 }
 
 // laterArgs are of a kind that a newer version has.
@@ -219,14 +217,14 @@ func TestQueue_TwoGroupsAtMostAreDestroyedAtATime(t *testing.T) {
 	l.insert(append(groups, deleteUser(1))...)
 	m := &meter{times: map[int64]int{}}
 	l.work(l.Queue, &jobs{do: func(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
+		var err error
 		if r.Kind == "destroy_group" {
 			m.add(r.ID, 1)
 			// Long enough for others to begin meanwhile.
-			_, err := l.main.Pool().Exec(ctx, `SELECT pg_sleep(0.02)`)
+			_, err = l.main.Pool().Exec(ctx, `SELECT pg_sleep(0.02)`)
 			m.add(r.ID, -1)
-			return service.JobResult{Outcome: service.JobSucceeded}, err
 		}
-		return service.JobResult{Outcome: service.JobSucceeded}, nil
+		return service.JobResult{Outcome: service.JobSucceeded}, err
 	}})
 	l.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'completed'`, "13")
 	if m.most != 2 {
@@ -255,44 +253,22 @@ func TestQueue_ReplicasNeverWorkOneJobTogether(t *testing.T) {
 	}
 }
 
-// Behind a pooler in transaction mode there is no session: nothing listens, and no lock outlives a transaction.
+// A pooler in transaction mode has no session: nothing listens, no lock outlives a transaction, and there are no prepared
+// statements. The URL says so, and all works without.
 func TestQueue_NeedsNoSession(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	l.url += "&default_query_exec_mode=exec"
 	l.Queue, l.main = l.another()
-	l.insert(deleteUser(1))
-	l.work(l.Queue, &jobs{})
-	l.until(fate, "completed 1 succeeded")
-	l.want(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE '%listen%' AND pid <> pg_backend_pid()`, "0")
-	l.want(`SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database AND d.datname = current_database()
-		WHERE locktype = 'advisory'`, "0")
-}
-
-// A pooler in transaction mode knows no prepared statements: the URL says so, and all works without.
-func TestQueue_WorksWithoutPreparedStatements(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
-	l.url += "&default_query_exec_mode=exec"
-	l.Queue, l.main = l.another()
 	pass := repo.Job{Args: repo.ContinueInactiveTokenDeletion{PassID: "1"}}
-	if n := l.insert(deleteUser(1), pass, pass); n != 2 {
-		t.Errorf("%d inserted, want 2", n)
-	}
+	l.wantInserted(2, deleteUser(1), pass, pass)
 	l.work(l.Queue, &jobs{do: func(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
 		err := l.in(ctx, func(tx pgx.Tx) error { return l.CompleteJob(ctx, tx, r.ID) })
 		return service.JobResult{Outcome: service.JobSucceeded}, err
 	}})
 	l.until(`SELECT string_agg(concat_ws(' ', state, metadata ->> 'outcome'), ', ') FROM maintenance.river_job`,
 		"completed succeeded, completed succeeded")
-}
-
-// River takes no time that is over.
-func TestRetries_AreAtOnceAfterAnAttemptThatLastedLonger(t *testing.T) {
-	t.Parallel()
-	before := time.Now()
-	began := before.Add(-rescueAfter)
-	if due := (retries{}).NextRetry(&rivertype.JobRow{Attempt: 3, AttemptedAt: &began}); due.Before(before) || due.After(time.Now()) {
-		t.Errorf("%s before now", time.Since(due))
-	}
+	l.want(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE '%listen%' AND pid <> pg_backend_pid()`, "0")
+	l.want(`SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database AND d.datname = current_database()
+		WHERE locktype = 'advisory'`, "0")
 }
