@@ -52,29 +52,17 @@ func TestWorkJob_WaitsWhileTheWorkerOfItsOriginIsPaused(t *testing.T) {
 			t.Errorf("job of a %s held without a pause", name)
 		}
 	}
-}
-
-func TestWorkJob_HearsOfAPauseAndOfItsEndFromOtherReplicas(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	s, replica := e.Service("", e.WithQueue), e.Service("", e.WithQueue)
-	job := repo.DestroyGroup{GroupID: 4711}
-	if e.Holds(s, job) {
-		t.Error("held without a pause")
-	}
+	// It hears of a pause and of its end from other replicas.
+	job, replica := repo.DestroyGroup{GroupID: 4711}, e.Service("", e.WithQueue)
 	servicetest.Pause(t, replica, service.AllWorkers)
 	devdb.Eventually(t, "the job to be held", func() bool { return e.Holds(s, job) })
 	servicetest.Resume(t, replica, service.AllWorkers)
 	devdb.Eventually(t, "the job to be worked", func() bool { return !e.Holds(s, job) })
-}
 
-func TestWorkJob_WaitsWhileThePausesCannotBeRead(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	// A job waits while the pauses cannot be read.
 	e.Open = []*repo.Database{e.As("unpaused")}
 	e.Exec("main", `REVOKE ALL ON maintenance.pauses FROM unpaused`)
-	s := e.Service("", e.WithQueue)
-	job := repo.DestroyGroup{GroupID: 4711}
+	s = e.Service("", e.WithQueue)
 	if !e.Holds(s, job) {
 		t.Error("a job is worked though nobody knows of a pause")
 	}
@@ -98,11 +86,7 @@ func TestDestroyGroup_ASliceAtWorkEndsWithAPauseAndTheNextGoesOnAfterIt(t *testi
 			g.QueueJob(10, 1)
 			q := g.Queue()
 			servicetest.NoError(t, q.Start(servicetest.OnlyKind{Service: g.Service, Kind: "destroy_group"}))
-			defer func() {
-				if err := q.Stop(context.Background()); err != nil {
-					t.Error(err)
-				}
-			}()
+			defer func() { servicetest.NoError(t, q.Stop(context.Background())) }()
 			g.AtGate("main", servicetest.App)
 			other := g.Estate.Service("")
 			servicetest.Pause(t, other, paused)

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
@@ -63,32 +65,34 @@ func TestFault_Load_RunRestsWhileALockQueueLastsAndThenGoesOn(t *testing.T) {
 	}
 }
 
-func TestFault_Load_LockQueueOfAnotherTableSlowsNobodyDown(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewLoaded(t, "main", 10)
-	e.Exec("main", `CREATE TABLE d ()`)
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: 1}))
-	defer e.LockQueue("d", "100 ms")()
-	wantEverything(t, servicetest.RunBatch(t, s, "main"))
-}
-
 func TestFault_Load_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewLoaded(t, "main", 10)
+	const onC = "THROTTLED: somebody waits for a lock on public.c of main: "
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 100 * time.Millisecond, Patience: short}))
-	defer e.LockQueue("c", "1 s")()
+	dissolve := e.LockQueue("c", "1 s")
 	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantEarly(t, r, "THROTTLED: somebody waits for a lock on public.c of main: ")
+	servicetest.WantEarly(t, r, onC)
 	servicetest.WantCounts(t, r, "")
 	e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE consume_after <= now() AND cleanup_attempts = 0`, "10")
-}
+	// A rest far over a limit ends with the run's time, however long the patience.
+	servicetest.WantEarly(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild,
+		servicetest.With(func(c *loosefk.Config) { c.MaxRuntime = 3 * time.Second }),
+		servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour})), "main"), onC)
+	dissolve()
+	e.Want("main", `SELECT count(*) FROM c`, "30")
 
-func TestFault_Load_PartitionInALockQueueCountsForItsTable(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewLoaded(t, "main", 10)
+	// The queue of another table slows nobody down.
+	e.Exec("main", `CREATE TABLE d ()`)
+	dissolve = e.LockQueue("d", "100 ms")
+	wantEverything(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild,
+		servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: 1})), "main"))
+	dissolve()
+
+	// That of a partition counts for its table.
 	e.Exec("main", `DROP TABLE c; CREATE TABLE c (id bigserial, p_id bigint) PARTITION BY RANGE (p_id);
 		CREATE TABLE c_1 PARTITION OF c FOR VALUES FROM (0) TO (1000); INSERT INTO c (p_id) SELECT generate_series(1, 10)`)
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 100 * time.Millisecond, Patience: short}))
+	e.Deleted("main", "p", 1, 10)
 	defer e.LockQueue("c_1", "1 s")()
 	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: somebody waits for a lock on public.c_1 of main: ")
 }
@@ -190,17 +194,6 @@ func TestFault_Load_RestIsInterrupted(t *testing.T) {
 	}
 }
 
-func TestFault_Load_RestFarOverALimitEndsWithTheRunsTimeAndChangesNothing(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewLoaded(t, "main", 10)
-	s := e.Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.MaxRuntime = 3 * time.Second }),
-		servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour}))
-	dissolve := e.LockQueue("c", "1 s")
-	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: somebody waits for a lock on public.c of main: ")
-	dissolve()
-	e.Want("main", `SELECT count(*) FROM c`, "30")
-}
-
 func TestFault_Load_RunOfAMainThatIsTooBusyToBeLookedAtSlowsDown(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewLoaded(t, "main", 10)
@@ -288,21 +281,45 @@ func TestLoad_LockQueueOnAWorkersOwnTableEndsItsRunEarlyAndStatusSaysSoAsLongAsI
 	servicetest.WantEarly(t, r, "THROTTLED: somebody waits for a lock on public.import_placeholder_user_details of main: ")
 	servicetest.WantCounts(t, r, "")
 	for _, replica := range []*service.Service{s, other} {
-		st, err := replica.Status(t.Context(), servicetest.PlaceholderUsers)
-		if err != nil || st[0].Condition != service.ConditionThrottled {
-			t.Errorf("%+v, %v", st, err)
+		if st := servicetest.StatusOf(t, replica, servicetest.PlaceholderUsers); st.Condition != service.ConditionThrottled {
+			t.Errorf("%+v", st)
 		}
 	}
 	// A run that went on now would meet the same queue.
-	if err := other.ResumeRuns(t.Context()); err != nil {
-		t.Error(err)
-	}
+	servicetest.NoError(t, other.ResumeRuns(t.Context()))
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 	dissolve()
 	devdb.Eventually(t, "the run to be gone on with", func() bool {
-		if err := other.ResumeRuns(t.Context()); err != nil {
-			t.Error(err)
-		}
+		servicetest.NoError(t, other.ResumeRuns(t.Context()))
 		return e.Value("main", `SELECT deletion_attempts FROM import_placeholder_user_details`) == "1"
 	})
 }
+
+// standby is a standby of that cluster, with a connection to it.
+func standby(t *testing.T) *pgx.Conn {
+	t.Helper()
+	s := servicetest.Must(servicetest.Loaded.Cluster(t).Standby(context.Background(), nil))(t)
+	t.Cleanup(func() {
+		servicetest.NoError(t, s.Stop(context.Background()))
+	})
+	conn := servicetest.Must(pgx.Connect(context.Background(), s.URL("postgres")))(t)
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// spared waits until it does not.
+func spared(t *testing.T, s *service.Service) {
+	t.Helper()
+	devdb.Eventually(t, "the load to be below its limits", func() bool { return servicetest.Status(t, s).Condition == service.ConditionIdle })
+}
+
+// wantEverything fails the test unless the run did everything.
+func wantEverything(t *testing.T, r service.Run) {
+	t.Helper()
+	servicetest.WantState(t, r, repo.RunSucceeded)
+	if r.OverLimit || r.Reason != "" {
+		t.Errorf("over_limit %t, reason %q", r.OverLimit, r.Reason)
+	}
+}
+
+const short = 2 * time.Second

@@ -18,28 +18,67 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestRun_IsTheSameOnEveryReplica(t *testing.T) {
+func TestRun_IsTheSameOnEveryReplicaAndWatchedUntilItsEnd(t *testing.T) {
 	t.Parallel()
+	ctx := context.Background()
 	e, s, r, _ := servicetest.NewHalfway(t)
-	other := e.Service(servicetest.OneChild)
+	replicas := []*service.Service{s, e.Service(servicetest.OneChild)}
 	devdb.Eventually(t, "the other replica to see the progress", func() bool {
-		seen, err := other.Run(context.Background(), r.ID)
+		seen, err := replicas[1].Run(ctx, r.ID)
 		if err != nil || seen.State != repo.RunRunning || !seen.FinishedAt.IsZero() || seen.LeaseEpoch != 1 {
 			t.Fatalf("%+v, %v, want it at work", seen, err)
 		}
 		return seen.Counts["processed_records"] == 4
 	})
-	if own, err := s.Run(context.Background(), r.ID); err != nil || own.Counts["processed_records"] != 4 {
+	if own, err := s.Run(ctx, r.ID); err != nil || own.Counts["processed_records"] != 4 {
 		t.Errorf("%+v, %v, want what has been done so far", own, err)
 	}
+	// A watch ends with its client, and the run goes on.
+	gone := errors.New("the stream is broken")
+	broken := s.WatchRun(ctx, r.ID, func(service.Run) error { return gone })
+	watched, cancel := context.WithCancelCause(ctx)
+	left := s.WatchRun(watched, r.ID, func(service.Run) error { cancel(gone); return nil })
+	if !errors.Is(broken, gone) || !errors.Is(left, gone) {
+		t.Errorf("errors %v, %v", broken, left)
+	}
+	sent := make([][]service.Run, len(replicas))
+	var begun, over sync.WaitGroup
+	begun.Add(len(replicas))
+	for i, replica := range replicas {
+		over.Go(func() {
+			err := replica.WatchRun(ctx, r.ID, func(run service.Run) error {
+				if sent[i] = append(sent[i], run); len(sent[i]) == 1 {
+					begun.Done()
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	begun.Wait()
 	e.Lift("main", servicetest.App)
-	end := servicetest.Ended(t, s, r.ID)
-	for _, replica := range []*service.Service{s, other} {
-		seen, err := replica.Run(context.Background(), r.ID)
-		if err != nil || fmt.Sprint(seen) != fmt.Sprint(end) {
+	over.Wait()
+	for i, runs := range sent {
+		servicetest.WantState(t, runs[0], repo.RunRunning)
+		wantEnd(t, runs[len(runs)-1])
+		for i := range runs[1:] {
+			if fmt.Sprint(runs[i]) == fmt.Sprint(runs[i+1]) {
+				t.Errorf("sent twice: %+v", runs[i])
+			}
+		}
+		seen, err := replicas[i].Run(ctx, r.ID)
+		if end := servicetest.Ended(t, s, r.ID); err != nil || fmt.Sprint(seen) != fmt.Sprint(end) {
 			t.Errorf("%+v, %v\nwant %+v", seen, err, end)
 		}
 	}
+}
+
+// wantEnd fails the test unless a run on ten deleted parents has done everything.
+func wantEnd(t *testing.T, end service.Run) {
+	t.Helper()
+	servicetest.WantState(t, end, repo.RunSucceeded)
 	servicetest.WantCounts(t, end, "processed_records=10 deleted_rows=30")
 	if want := []repo.TableCount{{Table: "c", Deleted: 30}}; !slices.Equal(end.Tables, want) {
 		t.Errorf("tables %v, want %v", end.Tables, want)
@@ -97,80 +136,6 @@ func TestRun_UnknownIsSaidAndOneThatHasEndedStaysAsItIs(t *testing.T) {
 	}
 }
 
-func TestWatchRun_SendsTheRunAtOnceAtEveryChangeAndAtItsEnd(t *testing.T) {
-	t.Parallel()
-	e, s, r, _ := servicetest.NewHalfway(t)
-	replicas := []*service.Service{s, e.Service(servicetest.OneChild)}
-	sent := make([][]service.Run, len(replicas))
-	var begun, over sync.WaitGroup
-	begun.Add(len(replicas))
-	for i, replica := range replicas {
-		over.Go(func() {
-			err := replica.WatchRun(context.Background(), r.ID, func(run service.Run) error {
-				if sent[i] = append(sent[i], run); len(sent[i]) == 1 {
-					begun.Done()
-				}
-				return nil
-			})
-			if err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	begun.Wait()
-	e.Lift("main", servicetest.App)
-	over.Wait()
-	for _, runs := range sent {
-		servicetest.WantState(t, runs[0], repo.RunRunning)
-		last := runs[len(runs)-1]
-		servicetest.WantState(t, last, repo.RunSucceeded)
-		servicetest.WantCounts(t, last, "processed_records=10 deleted_rows=30")
-		if last.FinishedAt.IsZero() {
-			t.Error("no end")
-		}
-		for i := range runs[1:] {
-			if fmt.Sprint(runs[i]) == fmt.Sprint(runs[i+1]) {
-				t.Errorf("sent twice: %+v", runs[i])
-			}
-		}
-	}
-}
-
-func TestWatchRun_SaysThatARunGivesNoSignOfLife(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
-	s := e.Service(servicetest.OneChild)
-	const id = "0197c000-0000-7000-8000-000000000001"
-	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl)
-		VALUES ($1::text::uuid, $2, 'main', 'schedule', 'running', '90 s')`, id, servicetest.LooseForeignKeys)
-	var reasons []string
-	err := s.WatchRun(context.Background(), id, func(r service.Run) error {
-		reasons = append(reasons, r.State+" "+r.Reason)
-		e.Exec("main", `UPDATE maintenance.runs SET heartbeat_at = heartbeat_at - interval '50 s'`)
-		return nil
-	})
-	if err != nil || len(reasons) != 3 || reasons[0] != "running " || !strings.HasPrefix(reasons[1], "running no heartbeat since ") || reasons[2] != "failed LEASE_LOST" {
-		t.Errorf("%q, %v", reasons, err)
-	}
-}
-
-func TestWatchRun_EndsWithItsClient(t *testing.T) {
-	t.Parallel()
-	_, s, r, _ := servicetest.NewHalfway(t)
-	gone := errors.New("the stream is broken")
-	if err := s.WatchRun(context.Background(), r.ID, func(service.Run) error { return gone }); !errors.Is(err, gone) {
-		t.Errorf("error %v", err)
-	}
-	ctx, cancel := context.WithCancelCause(context.Background())
-	err := s.WatchRun(ctx, r.ID, func(service.Run) error { cancel(gone); return nil })
-	if !errors.Is(err, gone) {
-		t.Errorf("error %v", err)
-	}
-	if seen, err := s.Run(context.Background(), r.ID); err != nil || seen.State != repo.RunRunning {
-		t.Errorf("%+v, %v, want that the run goes on", seen, err)
-	}
-}
-
 func TestRuns_ArePagedNewestFirst(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, servicetest.Small, "main", "ci")
@@ -224,6 +189,20 @@ func TestRuns_OfDeadProcessesAreClosedAfterTheirTime(t *testing.T) {
 		t.Fatalf("%+v, %v, want one failed", failed, err)
 	}
 	servicetest.WantLost(t, failed[0])
+
+	// A watch says that a run gives no sign of life, until it is closed.
+	const silent = "0197c000-0000-7000-8000-000000000009"
+	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl)
+		VALUES ($1::text::uuid, $2, 'main', 'schedule', 'running', '90 s')`, silent, servicetest.LooseForeignKeys)
+	var reasons []string
+	err = s.WatchRun(context.Background(), silent, func(r service.Run) error {
+		reasons = append(reasons, r.State+" "+r.Reason)
+		e.Exec("main", `UPDATE maintenance.runs SET heartbeat_at = heartbeat_at - interval '50 s'`)
+		return nil
+	})
+	if err != nil || len(reasons) != 3 || reasons[0] != "running " || !strings.HasPrefix(reasons[1], "running no heartbeat since ") || reasons[2] != "failed LEASE_LOST" {
+		t.Errorf("%q, %v", reasons, err)
+	}
 }
 
 func TestRuns_OldHistoryIsPruned(t *testing.T) {
@@ -264,7 +243,59 @@ func TestWatchRun_OutlastsAMainThatDoesNotAnswerForAMoment(t *testing.T) {
 	e.Eventually("main", `SELECT clock_timestamp() > '`+e.Value("main", `SELECT clock_timestamp()`)+`'::timestamptz + interval '1500 ms'`, "true")
 	e.Exec("main", limit+`-1`)
 	e.Lift("main", servicetest.App)
-	if err := <-ended; err != nil {
-		t.Error(err)
+	servicetest.NoError(t, <-ended)
+}
+
+// elsewhere is a run at work in a process of its own, which has removed the first 4 of 10 records and stands before the
+// others; s is a service of this process.
+func elsewhere(t *testing.T) (e *servicetest.Estate, s *service.Service, p *servicetest.Process, id, before string) {
+	t.Helper()
+	e = servicetest.NewDeletedParents(t, 10)
+	e.Gate("main", "c", "OLD.p_id > 4")
+	e.Shut("main", "other")
+	s = e.Service(servicetest.OneChild)
+	p = e.Start("other", servicetest.OneChild, func(o *servicetest.Order) { o.BatchSize = 2 })
+	e.Eventually("main", `SELECT min(primary_key_value) FROM loose_foreign_keys_deleted_records`, "5")
+	e.AtGate("main", "other")
+	return e, s, p, e.Value("main", `SELECT id FROM maintenance.runs`), e.State("main", "c")
+}
+
+func TestFault_CancelRun_EndsARunInAnotherProcessAfterTheStatementInFlight(t *testing.T) {
+	t.Parallel()
+	e, s, p, id, before := elsewhere(t)
+	if r, err := s.CancelRun(context.Background(), id, "me at home"); err != nil || r.State != repo.RunRunning {
+		t.Fatal(r, err)
+	}
+	servicetest.Must(s.CancelRun(context.Background(), id, "somebody later"))(t)
+	r := p.Result().Run
+	e.WantHalf(r, "CANCELLED", before)
+	if !strings.HasPrefix(r.Error, "cancelled by me at home, 20") {
+		t.Errorf("error %q", r.Error)
+	}
+}
+
+func TestFault_PauseWorker_EndsARunInAnotherProcessAfterTheStatementInFlight(t *testing.T) {
+	t.Parallel()
+	e, s, p, _, before := elsewhere(t)
+	servicetest.Pause(t, s, service.AllWorkers)
+	e.WantHalf(p.Result().Run, "PAUSED", before)
+}
+
+func TestFault_WatchRun_StreamsTheProgressOfARunInAnotherProcess(t *testing.T) {
+	t.Parallel()
+	e, s, p, id, _ := elsewhere(t)
+	var seen []service.Run
+	err := s.WatchRun(context.Background(), id, func(r service.Run) error {
+		seen = append(seen, r)
+		// Its progress is known here before its end.
+		if r.State == repo.RunRunning && r.Counts["processed_records"] == 4 {
+			e.Lift("main", "other")
+		}
+		return nil
+	})
+	servicetest.NoError(t, err)
+	wantEnd(t, seen[len(seen)-1])
+	if len(seen) < 2 || p.Result().Run.ID != id {
+		t.Errorf("seen %+v", seen)
 	}
 }

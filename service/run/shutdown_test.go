@@ -2,9 +2,11 @@ package run_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
@@ -12,26 +14,23 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestRunBatch_LeaseIsFreeAlthoughTheConnectionThatGivesItBackIsEnded(t *testing.T) {
+func TestRunBatch_EndThatMainBreaksOrRefuses(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, servicetest.Small, "main")
+	log := &servicetest.Buffer{}
+	s := e.Service(servicetest.OneChild, servicetest.LogTo(log))
+	// The lease is free although the connection that releases it is ended.
 	e.Exec("main", `CREATE TABLE c (p_id bigint); CREATE SEQUENCE lease_ends;
 		CREATE FUNCTION end_first() RETURNS trigger LANGUAGE plpgsql AS $$
 			BEGIN IF nextval('lease_ends') = 1 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; RETURN NEW; END $$;
 		CREATE TRIGGER end_first BEFORE UPDATE ON maintenance.leases FOR EACH ROW WHEN (NEW.expires_at <= now()) EXECUTE FUNCTION end_first()`)
-	servicetest.WantState(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main"), repo.RunSucceeded)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	e.WantLease("main", 1, false)
 	e.Want("main", `SELECT last_value FROM lease_ends`, "2")
-}
 
-func TestRunBatch_EndThatMainRefusesIsGivenUpAndSaid(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
-	e.Exec("main", `CREATE TABLE c (p_id bigint);
-		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
+	// An end that cannot be recorded is given up and logged.
+	e.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
 		CREATE TRIGGER refuse BEFORE UPDATE ON maintenance.runs FOR EACH ROW WHEN (NEW.state = 'succeeded') EXECUTE FUNCTION refuse()`)
-	log := &servicetest.Buffer{}
-	s := e.Service(servicetest.OneChild, servicetest.LogTo(log))
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	if text := log.String(); strings.Count(text, "end of the run not recorded, it will show as LEASE_LOST") != 1 || strings.Contains(text, "tried again") {
 		t.Error(text)
@@ -60,11 +59,8 @@ func TestStatus_OfAllWorkersAsksMainOnceAndTakesFewConnections(t *testing.T) {
 	}()
 	looks := func() (n int) {
 		t.Helper()
-		_, err := fmt.Sscan(e.Value("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
-			AND query LIKE '%FROM maintenance.leases l WHERE l.name = ANY%'`), &n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		servicetest.Must(fmt.Sscan(e.Value("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+			AND query LIKE '%FROM maintenance.leases l WHERE l.name = ANY%'`), &n))(t)
 		return n
 	}
 	devdb.Eventually(t, "a worker to be looked at", func() bool { return looks() > 0 })
@@ -74,9 +70,7 @@ func TestStatus_OfAllWorkersAsksMainOnceAndTakesFewConnections(t *testing.T) {
 		most = max(most, looks())
 	}
 	release()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	servicetest.NoError(t, <-done)
 	if most > 3 {
 		t.Errorf("%d workers were looked at side by side, want 3 at most", most)
 	}
@@ -101,13 +95,33 @@ func TestWatchRun_OfAnotherReplicaOnlyReadsWhileTheRunGivesSignsOfLife(t *testin
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, err)
 	e.Want("main", `SELECT is_called FROM closes`, "false")
 	// One that has gone silent is closed by whoever looks.
 	e.Exec("main", `UPDATE maintenance.runs SET state = 'running', finished_at = NULL, heartbeat_ttl = '0'`)
 	if seen, err := other.Run(t.Context(), r.ID); err != nil || seen.State != repo.RunFailed {
 		t.Errorf("%s, %v", seen.State, err)
+	}
+}
+
+func TestBackoff_WaitsLongerWithEveryFailureUpToItsMost(t *testing.T) {
+	t.Parallel()
+	b := service.Backoff{First: time.Second, Most: 5 * time.Second}
+	for round := range 2 {
+		for n, seconds := range []int{1, 2, 4, 5, 5, 5} {
+			wait, news := b.After(errors.New("down"))
+			if most := time.Duration(seconds) * time.Second; wait < most/2 || wait > most {
+				t.Errorf("failure %d: waits %s, want %s at most and half of it at least", n+1, wait, most)
+			}
+			if news != (n == 0) {
+				t.Errorf("failure %d: news %t", n+1, news)
+			}
+		}
+		if wait, news := b.After(nil); wait != 0 || !news {
+			t.Errorf("round %d: waits %s after the first success, news %t", round, wait, news)
+		}
+		if _, news := b.After(nil); news {
+			t.Error("a further success is no news")
+		}
 	}
 }
