@@ -121,12 +121,8 @@ func TestDeleteUser_AnyOtherJobFinishesWhatADiscardedOneHasBegun(t *testing.T) {
 		},
 		"the job itself": func(e *servicetest.Estate, s *service.Service) string {
 			id := int64(0)
-			if _, err := fmt.Sscan(e.Value("main", `SELECT id FROM maintenance.river_job`), &id); err != nil {
-				e.T.Fatal(err)
-			}
-			if _, err := s.RetryJob(context.Background(), id); err != nil {
-				e.T.Fatal(err)
-			}
+			servicetest.Must(fmt.Sscan(e.Value("main", `SELECT id FROM maintenance.river_job`), &id))(e.T)
+			servicetest.Must(s.RetryJob(context.Background(), id))(e.T)
 			return e.DeletionAgain(s)
 		},
 	} {

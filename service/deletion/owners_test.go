@@ -62,14 +62,8 @@ func TestDeleteUser_GroupsKeepAnOwnerWhenAllAreToGoAtOnce(t *testing.T) {
 		e.Insert(servicetest.JobOf(servicetest.Authorized(id)))
 	}
 	other := e.Queue()
-	if err := other.Start(servicetest.OnlyKind{Service: second, Kind: "delete_user"}); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := other.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-	}()
+	servicetest.NoError(t, other.Start(servicetest.OnlyKind{Service: second, Kind: "delete_user"}))
+	defer func() { servicetest.NoError(t, other.Stop(context.Background())) }()
 	e.Work(first, "delete_user")
 	e.Want("main", `SELECT count(*) FROM namespaces n WHERE NOT EXISTS (SELECT FROM members m WHERE m.source_id = n.id AND m.source_type = 'Namespace')`, "0")
 	e.Want("main", `SELECT count(*) FROM maintenance.river_job WHERE attempt > 1 OR state NOT IN ('completed', 'cancelled')`, "0")
@@ -103,13 +97,9 @@ func jobElsewhere(e *servicetest.Estate, condition string) {
 func workHere(e *servicetest.Estate, s *service.Service) {
 	e.T.Helper()
 	q := e.Queue()
-	if err := q.Start(servicetest.OnlyKind{Service: s, Kind: "delete_user"}); err != nil {
-		e.T.Fatal(err)
-	}
+	servicetest.NoError(e.T, q.Start(servicetest.OnlyKind{Service: s, Kind: "delete_user"}))
 	e.Eventually("main", `SELECT count(*) FROM maintenance.river_job WHERE queue = 'default' AND finalized_at IS NULL`, "0")
-	if err := q.Stop(context.Background()); err != nil {
-		e.T.Error(err)
-	}
+	servicetest.NoError(e.T, q.Stop(context.Background()))
 }
 
 func TestDeleteUser_WhoIsToGoDoesNotCountAsAnOwner(t *testing.T) {
@@ -199,12 +189,8 @@ func TestDeleteUser_OfTwoOwnersOneGoesAndOfTheOtherNothingIsTouched(t *testing.T
 				}
 				e.Want("main", remains, fmt.Sprintf("%d01 %d01 %d01 1", stays, stays, stays))
 				memberships := map[string]int{"group": 2, "organization": 1}[shared]
-				if got, want := e.UserRows(stays), fmt.Sprintf("active %d 1", memberships); got != want {
-					t.Errorf("user %d, who stays: %s, want %s", stays, got, want)
-				}
-				if got := e.UserRows(goes); got != "blocked 0 0 f,0" {
-					t.Errorf("user %d, who goes: %s", goes, got)
-				}
+				wantUser(e, stays, fmt.Sprintf("active %d 1", memberships))
+				wantUser(e, goes, "blocked 0 0 f,0")
 				e.Want("main", begun, "")
 			})
 		}
