@@ -162,9 +162,7 @@ func TestDatabase_DueJobsTellsWhatWaitsFromWhatComes(t *testing.T) {
 				t.Errorf("%s: %+v", what, d)
 			}
 		}
-		if len(due) != 2 {
-			t.Errorf("%s: %+v", what, due)
-		}
+		equal(t, what+": queues", len(due), 2)
 	}
 	want("no jobs", false, false, 0)
 	l.exec(add, "delete_user", time.Hour, "retryable")

@@ -222,3 +222,11 @@ func noError(tb testing.TB, err error) {
 		tb.Fatal(err)
 	}
 }
+
+// equal fails the test unless got is want.
+func equal[T comparable](tb testing.TB, what string, got, want T) {
+	tb.Helper()
+	if got != want {
+		tb.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}

@@ -15,9 +15,7 @@ import (
 // wantInserted fails the test unless so many of these jobs are inserted.
 func (l *lab) wantInserted(n int, jobs ...repo.Job) {
 	l.Helper()
-	if got := l.insert(jobs...); got != n {
-		l.Errorf("%d of %d jobs inserted, want %d", got, len(jobs), n)
-	}
+	equal(l, "jobs inserted", l.insert(jobs...), n)
 }
 
 func TestQueue_JobIsInsertedOnceWithItsTransaction(t *testing.T) {
@@ -126,9 +124,7 @@ func TestQueue_JobIsUniqueWhileItWaitsOrRuns(t *testing.T) {
 	go func() { second <- l.insert(job...) }()
 	l.until(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`, "1")
 	noError(t, first.Commit(context.Background()))
-	if n := <-second; n != 0 {
-		t.Errorf("%d inserted by the second, want 0", n)
-	}
+	equal(t, "inserted by the second", <-second, 0)
 }
 
 // Two transactions that insert the same jobs in different orders wait for each other, and none fails.
@@ -153,9 +149,7 @@ func TestQueue_TransactionsThatInsertTheSameJobsDoNotDeadlock(t *testing.T) {
 		}()
 	}
 	noError(t, errors.Join(<-failed, <-failed))
-	if n := <-inserted + <-inserted; n != 500 {
-		t.Errorf("%d inserted, want 500", n)
-	}
+	equal(t, "jobs inserted", <-inserted+<-inserted, 500)
 }
 
 // keepAttempt is what the guard of an attempt does.

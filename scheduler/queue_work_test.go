@@ -71,9 +71,7 @@ func TestQueue_JobEndsAsItsAttemptSays(t *testing.T) {
 				t.Errorf("%+v, %v", listed, err)
 			}
 			l.stop(l.Queue)
-			if n := len(w.seen()); n != 1 {
-				t.Errorf("worked %d times", n)
-			}
+			equal(t, "times it was worked", len(w.seen()), 1)
 		})
 	}
 }
@@ -227,9 +225,7 @@ func TestQueue_TwoGroupsAtMostAreDestroyedAtATime(t *testing.T) {
 		return service.JobResult{Outcome: service.JobSucceeded}, err
 	}})
 	l.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'completed'`, "13")
-	if m.most != 2 {
-		t.Errorf("%d at a time, want 2", m.most)
-	}
+	equal(t, "groups at a time", m.most, 2)
 }
 
 func TestQueue_ReplicasNeverWorkOneJobTogether(t *testing.T) {
@@ -247,9 +243,7 @@ func TestQueue_ReplicasNeverWorkOneJobTogether(t *testing.T) {
 	}
 	l.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'completed'`, "300")
 	for id, times := range m.times {
-		if times != 1 {
-			t.Errorf("job %d was worked %d times", id, times)
-		}
+		equal(t, fmt.Sprintf("times job %d was worked", id), times, 1)
 	}
 }
 

@@ -78,9 +78,7 @@ func wantEvery(t *testing.T, interval time.Duration, looks []time.Time, n int) {
 		return
 	}
 	for i := range n - 1 {
-		if got := looks[i+1].Sub(looks[i]); got != interval {
-			t.Errorf("%s between two looks, want %s: %v", got, interval, looks)
-		}
+		equal(t, "time between two looks", looks[i+1].Sub(looks[i]), interval)
 	}
 }
 
@@ -89,9 +87,7 @@ func TestScheduler_LooksForDeadRunsEveryHalfMinuteWhateverComesOfIt(t *testing.T
 		l, log := &looks{refused: errors.New("not now")}, new(bytes.Buffer)
 		runFor(t, l, 95*time.Second, log, right)
 		wantEvery(t, 30*time.Second, l.resumed, 3)
-		if n := strings.Count(log.String(), "not now"); n != 1 {
-			t.Errorf("%d warnings, want 1 however often it fails: %s", n, log)
-		}
+		equal(t, "warnings", strings.Count(log.String(), "not now"), 1)
 	})
 }
 
@@ -129,9 +125,7 @@ func TestScheduler_LooksNeverPileUp(t *testing.T) {
 		}}
 		runFor(t, l, 91*time.Second, new(bytes.Buffer), right)
 		wantEvery(t, 30*time.Second, l.begun, 4)
-		if l.most != 1 {
-			t.Errorf("%d looks at once", l.most)
-		}
+		equal(t, "looks at once", l.most, 1)
 	})
 }
 

@@ -119,16 +119,6 @@ func TestAdjournedGroupDeletion_RestoreThatATriggerKeepsFailsItsGroupAndNamesThe
 	}
 }
 
-func TestGhostUserMigration_AUserThatATriggerKeepsStaysInTheQueue(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGhosts(t)
-	g.Doomed(10)
-	keep(g.Estate, "DELETE", "users", "true")
-	g.Run(g.Service(), "failed_users=1 deleted_rows=3")
-	g.WantLater(10, 30*time.Minute)
-	g.WantLog(1, `"level":"ERROR"`, `"reason":"KEPT_BY_TRIGGER"`, "a trigger or rule kept rows of users from being deleted: trigger keep of users", `"user_id":10`)
-}
-
 func TestGhostUserMigration_RowsThatATriggerOrRuleKeepsAreNoLocks(t *testing.T) {
 	t.Parallel()
 	g := servicetest.NewGhosts(t)
@@ -146,6 +136,7 @@ func TestGhostUserMigration_RowsThatATriggerOrRuleKeepsAreNoLocks(t *testing.T) 
 		"a trigger, a partition":     {trigger, "UPDATE ON gitlab_partitions_dynamic.ci_builds_101", "", "p_ci_builds.user_id", "changed"},
 		"a trigger, the namespace":   {trigger, "DELETE ON namespaces", "", "namespaces.owner_id", "deleted"},
 		"a trigger, the queue":       {trigger, "DELETE ON ghost_user_migrations", "", "ghost_user_migrations", "deleted"},
+		"a trigger, the user":        {trigger, "DELETE ON users", "", "users", "deleted"},
 		"a rule, rows moved":         {rule, "UPDATE TO issues", "", "issues.author_id", "changed"},
 		"a rule, some rows moved":    {rule, "UPDATE TO issues", "WHERE OLD.id = {first}", "issues.author_id", "changed"},
 		"a rule, rows deleted":       {rule, "DELETE TO emails", "", "emails.user_id", "deleted"},

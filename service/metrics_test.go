@@ -3,7 +3,9 @@ package service_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -195,4 +197,131 @@ func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
 	}
 	// The driver's text is for the log, and there once.
 	equal(t, "how often the cause is in "+said.String(), strings.Count(said.String(), "secret of 2"), 1)
+}
+
+func TestSampleBacklogs_KeepsOneRowAMinuteForADay(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, servicetest.Small, "main")
+	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete}]")
+	e.Exec("main", `INSERT INTO maintenance.backlog_samples (minute, worker, pending, due, deferred, dead)
+		SELECT date_trunc('minute', now()) - make_interval(hours => i), $1, i, 0, 0, 0 FROM generate_series(1, 40) i`, servicetest.LooseForeignKeys)
+	e.Deleted("main", "p", 1, 5)
+	for range 2 {
+		servicetest.NoError(t, s.SampleBacklogs(t.Context()))
+	}
+	e.Want("main", `SELECT count(*) BETWEEN 24 AND 26 FROM maintenance.backlog_samples WHERE minute < now() - interval '30 minutes'`, "true")
+	e.Want("main", `SELECT count(*) <= 2 FROM maintenance.backlog_samples WHERE worker = '`+servicetest.LooseForeignKeys+`' AND minute > now() - interval '30 minutes'`, "true")
+	samples := servicetest.Must(s.BacklogSamples(t.Context()))(t)
+	all := samples[servicetest.LooseForeignKeys]
+	if n := len(all); n < 24 || n > 26 || all[n-1].Pending != 5 || all[n-1].Due != 5 || !all[0].At.Before(all[1].At) {
+		t.Errorf("got %+v", all)
+	}
+}
+
+func TestSampleBacklogs_LeavesOutWhatIsNotKnown(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "main", "main", "ci")
+	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete}]")
+	e.Open[1].Close()
+	servicetest.NoError(t, s.SampleBacklogs(t.Context()))
+	e.Want("main", `SELECT count(*) FROM maintenance.backlog_samples WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "0")
+	e.Want("main", `SELECT count(*) > 0 FROM maintenance.backlog_samples`, "true")
+}
+
+func TestJobCounts_StopCounting(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, servicetest.Small, "main")
+	s := e.Service("")
+	e.Exec("main", `INSERT INTO maintenance.river_job (kind, args, max_attempts, state, scheduled_at, finalized_at)
+		SELECT 'delete_user', '{}', 25, state::maintenance.river_job_state, now(), CASE WHEN state IN ('discarded', 'completed') THEN now() END
+		FROM unnest(ARRAY['available', 'discarded', 'completed']) state, generate_series(1, CASE state WHEN 'available' THEN 10001 ELSE 3 END)`)
+	counts, err := s.JobCounts(t.Context())
+	if err != nil || len(counts) != 2 {
+		t.Fatalf("got %+v, %v", counts, err)
+	}
+	for _, c := range counts {
+		available := c.State == "available"
+		if c.AtLeast != available || available && c.Jobs != 10_000 || !available && c.Jobs != 3 {
+			t.Errorf("got %+v", c)
+		}
+	}
+}
+
+// rowsSQL counts the rows of the application, but for the records of what was deleted.
+const rowsSQL = `
+CREATE OR REPLACE FUNCTION pg_temp.rows() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE n bigint; total bigint := 0; r regclass;
+BEGIN
+  FOR r IN SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND relname <> 'loose_foreign_keys_deleted_records' LOOP
+    EXECUTE 'SELECT count(*) FROM ' || r INTO n;
+    total := total + n;
+  END LOOP;
+  RETURN total;
+END $$`
+
+// rows are those of all databases.
+func rows(e *servicetest.Estate) (total int) {
+	e.T.Helper()
+	for name := range e.SQL {
+		e.Exec(name, rowsSQL)
+		n := servicetest.Must(strconv.Atoi(e.Value(name, `pg_temp.rows()`)))(e.T)
+		total += n
+	}
+	return total
+}
+
+func TestGhostUserMigration_DeletedRowsAreAllThatAreGoneButTheQueues(t *testing.T) {
+	t.Parallel()
+	for _, hard := range []bool{false, true} {
+		t.Run(fmt.Sprintf("hard delete %t", hard), func(t *testing.T) {
+			t.Parallel()
+			g := servicetest.NewThreeGhosts(t)
+			for name := range g.SQL {
+				g.Exec(name, `SET session_replication_role = replica`)
+			}
+			g.InsertRows()
+			for name := range g.SQL {
+				g.Exec(name, `RESET session_replication_role`)
+			}
+			g.Doomed(10)
+			g.Exec("main", `UPDATE ghost_user_migrations SET hard_delete = $1`, hard)
+			before := rows(g.Estate)
+			r := g.Run(g.Service(), "")
+			if gone, counted := before-rows(g.Estate)-1, r.Counts["deleted_rows"]; int64(gone) != counted {
+				t.Errorf("%d rows are gone, deleted_rows is %d", gone, counted)
+			}
+			g.WantGone(10)
+			tables := map[string]int64{}
+			for _, table := range r.Tables {
+				tables[table.Table] = table.Deleted
+			}
+			if tables["users"] != 1 || tables["namespaces"] != 1 {
+				t.Errorf("tables %v", r.Tables)
+			}
+		})
+	}
+}
+
+func TestDestroyGroup_LoggedRowsAreAllThatAreGone(t *testing.T) {
+	t.Parallel()
+	// The namespaces of projects go by a trigger of the application, where there is one.
+	for trigger, byItself := range map[string]int{"ENABLE": 3, "DISABLE": 0} {
+		t.Run(trigger, func(t *testing.T) {
+			t.Parallel()
+			g := servicetest.NewGroups(t)
+			g.Owned(10, 15)
+			g.Group(11, 10, "sub")
+			for _, id := range []int{2, 3, 4} {
+				g.Project(id, 10+id%2, fmt.Sprint("p", id))
+				g.Content(id)
+			}
+			g.GroupContent(10)
+			g.GroupContent(11)
+			g.Exec("main", `ALTER TABLE projects `+trigger+` TRIGGER projects_delete_namespace`)
+			before := rows(g.Estate)
+			g.Run("scheduled_jobs=1")
+			g.Attempt("completed succeeded")
+			g.WantLog(1, "job finished", "outcome=succeeded", fmt.Sprintf(" rows=%d ", before-rows(g.Estate)-byItself))
+		})
+	}
 }

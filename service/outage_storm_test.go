@@ -1,6 +1,7 @@
 package service_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"testing"
@@ -163,44 +164,43 @@ func wantIdle(e *servicetest.Estate, replicas ...*replica) {
 
 func TestFault_Outage_StormsOfTerminatedBackends(t *testing.T) {
 	t.Parallel()
-	e, _ := newStorm(t)
-	replicas := []*replica{stormReplica(e, "first", e.URLs["main"]), stormReplica(e, "second", e.URLs["main"])}
-	scheduled := scheduled(e, replicas...)
-	// Something is done between one gust and the next.
-	for range 20 {
-		e.Exec("main", `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker'`)
-		passMinute(e)
-		stormGoesOn(e)
+	for name, pooled := range map[string]bool{"gust after gust": false, "behind a pooler, all the time": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var e *servicetest.Estate
+			if pooled {
+				e, _ = servicetest.Pooled(t, 8, map[string]string{"main": servicetest.Databases.Clone(t, servicetest.Migrated("main"))})
+				stormWork(e)
+			} else {
+				e, _ = newStorm(t)
+			}
+			url := cmp.Or(e.Through["main"], e.URLs["main"])
+			replicas := []*replica{stormReplica(e, "first", url), stormReplica(e, "second", url)}
+			scheduled := scheduled(e, replicas...)
+			stop := func() {}
+			if pooled {
+				stop = storm(e, 100*time.Millisecond)
+				defer stop()
+			}
+			// Something is done between one gust and the next.
+			for range 20 {
+				if !pooled {
+					e.Exec("main", `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker'`)
+					passMinute(e)
+				}
+				stormGoesOn(e)
+			}
+			stop()
+			for _, r := range replicas {
+				r.wantBack(t, time.Now())
+			}
+			wantStormDone(e)
+			wantIdle(e, replicas...)
+			scheduled()
+			// Nobody has left a transaction open.
+			e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`, "0")
+		})
 	}
-	for _, r := range replicas {
-		r.wantBack(t, time.Now())
-	}
-	wantStormDone(e)
-	wantIdle(e, replicas...)
-	scheduled()
-	// Nobody has left a transaction open.
-	e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`, "0")
-}
-
-func TestFault_Outage_StormsOfTerminatedBackendsBehindAPooler(t *testing.T) {
-	t.Parallel()
-	e, _ := servicetest.Pooled(t, 8, map[string]string{"main": servicetest.Databases.Clone(t, servicetest.Migrated("main"))})
-	stormWork(e)
-	replicas := []*replica{stormReplica(e, "first", e.Through["main"]), stormReplica(e, "second", e.Through["main"])}
-	scheduled := scheduled(e, replicas...)
-	stop := storm(e, 100*time.Millisecond)
-	defer stop()
-	for range 20 {
-		stormGoesOn(e)
-	}
-	stop()
-	for _, r := range replicas {
-		r.wantBack(t, time.Now())
-	}
-	wantStormDone(e)
-	wantIdle(e, replicas...)
-	scheduled()
-	e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`, "0")
 }
 
 func TestFault_Outage_RunOnAnotherDatabaseGoesOnWithoutMainAndIsRecordedLater(t *testing.T) {

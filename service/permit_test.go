@@ -15,19 +15,16 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-// writing is a service with a worker whose whole work this is.
-func writing(
-	t *testing.T, work func(context.Context, *run.Execution) error, others ...string,
-) (*servicetest.Estate, *service.Service) {
+// writing is a service with workers whose whole work this is, by their names.
+func writing(t *testing.T, works map[string]func(context.Context, *run.Execution) error, others ...string) (*servicetest.Estate, *service.Service) {
 	t.Helper()
 	e := servicetest.New(t, "", append([]string{"main"}, others...)...)
 	s := e.Service("")
-	err := s.AddWorker(&run.Worker{
-		Name: "writer", Config: run.WorkerConfig{Schedule: "0 0 * * *"}, MaxRuntime: short, Work: work,
-		Missing: func(context.Context) (string, error) { return "", nil },
-	})
-	if err != nil {
-		t.Fatal(err)
+	for name, work := range works {
+		servicetest.NoError(t, s.AddWorker(&run.Worker{
+			Name: name, Config: run.WorkerConfig{Schedule: "0 0 * * *"}, MaxRuntime: short, Work: work,
+			Missing: func(context.Context) (string, error) { return "", nil },
+		}))
 	}
 	return e, s
 }
@@ -40,69 +37,9 @@ func permitted(ctx context.Context, x *run.Execution) (run.Permit, error) {
 	return x.Permit(ctx, x.Database, repo.Table{}, repo.Limits{Statement: time.Second, Lock: time.Second})
 }
 
-// wantFailed runs the worker, which fails, and wants the lease to be free at once.
-func wantFailed(e *servicetest.Estate, s *service.Service, words string) {
-	e.T.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
-	defer cancel()
-	r := servicetest.Must(s.RunBatch(ctx, service.RunRequest{Worker: "writer"}))(e.T)
-	if r.State != repo.RunFailed || !strings.Contains(r.Error, words) {
-		e.T.Errorf("%s: %q, want failed: %q", r.State, r.Error, words)
-	}
-	e.Want("main", `SELECT expires_at < now() FROM maintenance.leases WHERE name = 'writer'`, "true")
-}
-
-func TestPermit_ThatIsNotGivenBackFailsTheRunAndBlocksNothing(t *testing.T) {
+func TestPermit_ThatIsNotReleasedFailsTheRunAndBlocksNothing(t *testing.T) {
 	t.Parallel()
-	e, s := writing(t, func(ctx context.Context, x *run.Execution) error {
-		permit, err := permitted(ctx, x)
-		if err == nil {
-			_, err = x.Database.DropTokenPass(ctx, permit.Permit)
-		}
-		return err
-	})
-	wantFailed(e, s, "permit")
-	wantFailed(e, s, "permit")
-}
-
-// forgetful forgets one permit and asks for more until that fails, which it does when the lease is to be renewed.
-func forgetful(t *testing.T) func(context.Context, *run.Execution) error {
-	t.Helper()
-	return func(ctx context.Context, x *run.Execution) error {
-		_, err := permitted(ctx, x)
-		devdb.Eventually(t, "a permit to be refused", func() bool {
-			permit, refused := permitted(ctx, x)
-			if err = errors.Join(err, refused); refused == nil {
-				permit.End(&err)
-			}
-			return err != nil
-		})
-		return err
-	}
-}
-
-func TestPermit_ThatIsForgottenInTheMiddleOfARunEndsItBeforeItsLeaseDoes(t *testing.T) {
-	t.Parallel()
-	e, s := writing(t, forgetful(t))
-	wantFailed(e, s, "permit")
-	e.Want("main", `SELECT reason FROM maintenance.runs`, "")
-}
-
-func TestPermit_IsRefusedToADryRun(t *testing.T) {
-	t.Parallel()
-	e, s := writing(t, func(ctx context.Context, x *run.Execution) error {
-		_, err := permitted(ctx, x)
-		return err
-	})
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: "writer", DryRun: true})
-	if err != nil || r.State != repo.RunFailed || !strings.Contains(r.Error, "dry run") {
-		e.T.Errorf("%s: %q, %v, want failed: a permit in a dry run", r.State, r.Error, err)
-	}
-}
-
-func TestPermit_IsGivenBackByAPanic(t *testing.T) {
-	t.Parallel()
-	write := func(ctx context.Context, x *run.Execution) (err error) {
+	panics := func(ctx context.Context, x *run.Execution) (err error) {
 		permit, err := permitted(ctx, x)
 		if err != nil {
 			return err
@@ -110,27 +47,63 @@ func TestPermit_IsGivenBackByAPanic(t *testing.T) {
 		defer permit.End(&err)
 		panic("no")
 	}
-	e, s := writing(t, func(ctx context.Context, x *run.Execution) error {
-		err := run.Guarded(func() error { return write(ctx, x) })
-		// A renewal, which takes a fence elsewhere as here, does not wait for the one that panicked.
-		permit, second := permitted(ctx, x)
-		if second != nil {
-			return second
-		}
-		permit.End(&second)
-		permit.End(&second)
-		return err
+	const failure = "c.p_id -> p on main: P0001 raise_exception, 1 records"
+	e, s := writing(t, map[string]func(context.Context, *run.Execution) error{
+		"kept": func(ctx context.Context, x *run.Execution) error {
+			permit, err := permitted(ctx, x)
+			if err == nil {
+				_, err = x.Database.DropTokenPass(ctx, permit.Permit)
+			}
+			return err
+		},
+		// It asks for more permits until one is refused, which it is when the lease is to be renewed.
+		"forgotten": func(ctx context.Context, x *run.Execution) error {
+			_, err := permitted(ctx, x)
+			devdb.Eventually(t, "a permit to be refused", func() bool {
+				permit, refused := permitted(ctx, x)
+				if err = errors.Join(err, refused); refused == nil {
+					permit.End(&err)
+				}
+				return err != nil
+			})
+			return err
+		},
+		"panicking": func(ctx context.Context, x *run.Execution) error {
+			err := run.Guarded(func() error { return panics(ctx, x) })
+			// A renewal, which takes a fence elsewhere as here, does not wait for the one that panicked.
+			permit, second := permitted(ctx, x)
+			if second != nil {
+				return second
+			}
+			permit.End(&second)
+			permit.End(&second)
+			return err
+		},
+		// A run that ends early fails if its items have.
+		"early": func(_ context.Context, x *run.Execution) error {
+			x.RequestStop(run.StopError{Reason: repo.Reason{Code: run.ReasonThrottled, Detail: "load"}, Early: true})
+			return fmt.Errorf("%w: %w", &run.FailedError{Text: failure}, x.Stopped())
+		},
 	})
-	wantFailed(e, s, "internal error")
-}
+	for _, c := range []struct {
+		worker, words string
+		dry           bool
+	}{{"kept", "permit", false}, {"kept", "permit", false}, {"kept", "dry run", true}, {"forgotten", "permit", false}, {"panicking", "internal error", false}, {"early", failure, false}} {
+		ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
+		r, err := s.RunBatch(ctx, service.RunRequest{Worker: c.worker, DryRun: c.dry})
+		cancel()
+		if err != nil || r.State != repo.RunFailed || !strings.Contains(r.Error, c.words) || r.OverLimit != (c.worker == "early") {
+			t.Errorf("%s: %s, %q, over limit %t, %v, want failed: %q", c.worker, r.State, r.Error, r.OverLimit, err, c.words)
+		}
+		// The lease is free at once.
+		e.Want("main", `SELECT expires_at < now() FROM maintenance.leases WHERE name = '`+c.worker+`'`, "true")
+	}
+	e.Want("main", `SELECT reason FROM maintenance.runs WHERE worker = 'forgotten'`, "")
 
-func TestPermit_WithoutAGuardWritesNothing(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
+	// Without a guard a permit writes nothing.
 	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), now())`)
 	limits := repo.Limits{Statement: time.Second, Lock: time.Second}
-	dropped, err := e.Open[0].DropTokenPass(context.Background(), repo.Permit{Limits: limits})
-	if err == nil || dropped {
+	if dropped, err := e.Open[0].DropTokenPass(context.Background(), repo.Permit{Limits: limits}); err == nil || dropped {
 		t.Errorf("dropped %v, %v", dropped, err)
 	}
 	e.Want("main", `SELECT count(*) FROM maintenance.token_passes`, "1")
@@ -139,7 +112,7 @@ func TestPermit_WithoutAGuardWritesNothing(t *testing.T) {
 func TestPermit_ForAnotherDatabaseWaitsForNoStatementInFlight(t *testing.T) {
 	t.Parallel()
 	var ci *repo.Database
-	e, s := writing(t, func(ctx context.Context, x *run.Execution) (err error) {
+	e, s := writing(t, map[string]func(context.Context, *run.Execution) error{"writer": func(ctx context.Context, x *run.Execution) (err error) {
 		permit, err := permitted(ctx, x)
 		if err != nil {
 			return err
@@ -159,21 +132,9 @@ func TestPermit_ForAnotherDatabaseWaitsForNoStatementInFlight(t *testing.T) {
 		case <-time.After(devdb.WaitTimeout):
 			return errors.New("the fence row is not taken while another permit is out")
 		}
-	}, "ci")
+	}}, "ci")
 	ci = e.Open[1]
 	r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: "writer"}))(t)
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	e.Want("ci", `SELECT epoch::text || ' ' || (expires_at < now()) FROM maintenance.leases WHERE name = 'writer'`, "1 true")
-}
-
-func TestRun_ThatEndsEarlyFailsIfItsItemsHave(t *testing.T) {
-	t.Parallel()
-	const failure = "c.p_id -> p on main: P0001 raise_exception, 1 records"
-	e, s := writing(t, func(_ context.Context, x *run.Execution) error {
-		x.RequestStop(run.StopError{Reason: repo.Reason{Code: run.ReasonThrottled, Detail: "load"}, Early: true})
-		return fmt.Errorf("%w: %w", &run.FailedError{Text: failure}, x.Stopped())
-	})
-	r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: "writer"}))(t)
-	servicetest.WantState(t, r, repo.RunFailed)
-	e.Want("main", `SELECT state || ', ' || over_limit || ', ' || error FROM maintenance.runs`, "failed, true, "+failure)
 }

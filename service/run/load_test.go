@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -120,32 +119,6 @@ func TestFault_Load_ArchiveThatFallsBehind(t *testing.T) {
 		return servicetest.RunBatch(t, s, "main").Reason == ""
 	})
 	e.WantQueue("main", "")
-}
-
-func TestFault_Load_WriteAheadLogThatGrowsFast(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewLoaded(t, "main", 10)
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxWALRate: 64 << 10, Patience: short}))
-	stop := make(chan struct{})
-	var writer sync.WaitGroup
-	conn := e.Connect("main")
-	writer.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			if _, err := conn.Exec(context.Background(), `SELECT pg_logical_emit_message(false, '', repeat('x', 100000)), pg_sleep(0.05)`); err != nil {
-				t.Error(err)
-				return
-			}
-		}
-	})
-	servicetest.WaitThrottled(t, s, "write-ahead log of main a second: ")
-	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: write-ahead log of main a second: ")
-	close(stop)
-	writer.Wait()
 }
 
 func TestFault_Load_AutovacuumThatLasts(t *testing.T) {
