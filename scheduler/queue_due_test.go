@@ -158,9 +158,7 @@ func TestDatabase_DueJobsTellsWhatWaitsFromWhatComes(t *testing.T) {
 		due := must(l.main.DueJobs(t.Context(), in))(t)
 		for _, d := range due {
 			empty := d.Queue != river.QueueDefault
-			if d.Waits != (waits && !empty) || d.Later != (later && !empty) || d.In > within {
-				t.Errorf("%s: %+v", what, d)
-			}
+			check(t, d.Waits == (waits && !empty) && d.Later == (later && !empty) && d.In <= within, "%s: %+v", what, d)
 		}
 		equal(t, what+": queues", len(due), 2)
 	}

@@ -34,9 +34,7 @@ func TestMigrate_MakesOursAndRiversTablesOnceInTheSchemaMaintenance(t *testing.T
 	for range 3 {
 		o := <-outcomes
 		applied = append(applied, o.applied...)
-		if o.err != nil {
-			t.Error(o.err)
-		}
+		noError(t, o.err)
 	}
 	slices.Sort(applied)
 	if n := len(applied); n != len(slices.Compact(slices.Clone(applied))) || !slices.Contains(applied, "queue/001_create_river_migration") || !strings.HasPrefix(applied[0], "every/") {
@@ -46,17 +44,13 @@ func TestMigrate_MakesOursAndRiversTablesOnceInTheSchemaMaintenance(t *testing.T
 	var elsewhere int
 	err := d.Pool().QueryRow(ctx, `SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
 		WHERE relname LIKE 'river%' AND nspname <> 'maintenance'`).Scan(&elsewhere)
-	if err != nil || elsewhere != 0 {
-		t.Errorf("%d tables elsewhere, %v", elsewhere, err)
-	}
+	check(t, err == nil && elsewhere == 0, "%d tables elsewhere, %v", elsewhere, err)
 }
 
 // wantIs fails the test unless an error is this one.
 func wantIs(t *testing.T, what string, err, want error) {
 	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("%s: got %v, want %v", what, err, want)
-	}
+	check(t, errors.Is(err, want), "%s: got %v, want %v", what, err, want)
 }
 
 func TestCheckQueueMigrated_SaysWhatIsWrong(t *testing.T) {
@@ -125,19 +119,13 @@ func TestMigrate_ForLooseForeignKeysMakesTheirTablesAndGoesToGitLabAndBack(t *te
 	d, whole := emptyMain(t, true), emptyMain(t, false)
 	migrateAs(t, whole, false)
 	applied := migrateAs(t, d, true)
-	if !slices.Contains(applied, "main/00001_runs_and_switches.sql") {
-		t.Errorf("applied %v", applied)
-	}
+	check(t, slices.Contains(applied, "main/00001_runs_and_switches.sql"), "applied %v", applied)
 	got, gitLabs := strings.Fields(tables(t, d, "")), strings.Fields(forGitLab)
 	for _, name := range append(gitLabs, "river_job", "river_queue") {
-		if slices.Contains(got, name) {
-			t.Errorf("%s is there", name)
-		}
+		check(t, !slices.Contains(got, name), "%s is there", name)
 	}
 	for name := range strings.FieldsSeq(tables(t, whole, "^(?!river)")) {
-		if !slices.Contains(got, name) && !slices.Contains(gitLabs, name) {
-			t.Errorf("%s is missing", name)
-		}
+		check(t, slices.Contains(got, name) || slices.Contains(gitLabs, name), "%s is missing", name)
 	}
 	noError(t, d.CheckMigrated(ctx))
 	if again := migrateAs(t, d, true); len(again) > 0 {
@@ -162,7 +150,5 @@ func TestMigrate_ForLooseForeignKeysMakesTheirTablesAndGoesToGitLabAndBack(t *te
 	if err := errors.Join(err, d.CheckMigrated(ctx)); err != nil || !flags["kept"] {
 		t.Errorf("back: %v, %v", flags, err)
 	}
-	if tables(t, d, "^protected_targets$") == "" {
-		t.Error("the way back has dropped tables")
-	}
+	check(t, tables(t, d, "^protected_targets$") != "", "the way back has dropped tables")
 }

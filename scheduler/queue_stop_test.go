@@ -49,9 +49,7 @@ func TestQueue_StopAndStartAgain(t *testing.T) {
 	for id := range int64(3) {
 		l.insert(deleteUser(id))
 		noError(t, l.Start(&jobs{}))
-		if l.Start(&jobs{}) == nil {
-			t.Error("started twice at a time")
-		}
+		check(t, l.Start(&jobs{}) != nil, "started twice at a time")
 		l.until(`SELECT count(*) FROM maintenance.river_job WHERE state <> 'completed'`, "0")
 		l.stop(l.Queue)
 		l.stop(l.Queue)
@@ -126,12 +124,8 @@ func TestQueue_JobOfAKilledProcessIsWorkedAgain(t *testing.T) {
 // dead one must be worked again within a few minutes.
 func TestQueue_TimesFitTogether(t *testing.T) {
 	t.Parallel()
-	if rescueAfter < attemptTimeout+15*time.Second+skewLimit {
-		t.Error("a live attempt could be taken for dead")
-	}
-	if rescueAfter > 2*time.Minute {
-		t.Error("a dead attempt waits too long")
-	}
+	check(t, rescueAfter >= attemptTimeout+15*time.Second+skewLimit, "a live attempt could be taken for dead")
+	check(t, rescueAfter <= 2*time.Minute, "a dead attempt waits too long")
 }
 
 // held is an attempt that goes on until the test ends it.

@@ -230,3 +230,11 @@ func equal[T comparable](tb testing.TB, what string, got, want T) {
 		tb.Errorf("%s: got %v, want %v", what, got, want)
 	}
 }
+
+// check fails the test with this message unless a condition holds.
+func check(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Errorf(format, args...)
+	}
+}

@@ -178,9 +178,7 @@ func TestQueue_DuplicateOfARunningJobIsDroppedWithoutWaitingForIt(t *testing.T) 
 	l.until(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`, "1")
 	jobs := []repo.Job{deleteUser(1), deleteUser(2), deleteUser(3)}
 	n, err := l.InsertJobs(context.Background(), inserting, jobs)
-	if n != 1 || err != nil {
-		t.Errorf("%d inserted, %v, want 1", n, err)
-	}
+	check(t, n == 1 && err == nil, "%d inserted, %v, want 1", n, err)
 	noError(t, errors.Join(inserting.Commit(context.Background()), <-worked))
 }
 

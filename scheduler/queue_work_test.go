@@ -66,10 +66,8 @@ func TestQueue_JobEndsAsItsAttemptSays(t *testing.T) {
 			if c.also[0] != "" {
 				l.want(c.also[0], c.also[1])
 			}
-			listed, err := l.main.ListJobs(context.Background(), repo.JobList{Limit: 10})
-			if err != nil || len(listed) != 1 || listed[0].TraceID != trace {
-				t.Errorf("%+v, %v", listed, err)
-			}
+			listed := must(l.main.ListJobs(context.Background(), repo.JobList{Limit: 10}))(t)
+			check(t, len(listed) == 1 && listed[0].TraceID == trace, "%+v", listed)
 			l.stop(l.Queue)
 			equal(t, "times it was worked", len(w.seen()), 1)
 		})
@@ -114,9 +112,7 @@ func TestQueue_SnoozeUsesNoAttempt(t *testing.T) {
 	l.work(l.Queue, w)
 	l.until(fate, "completed 1 succeeded")
 	for _, r := range w.seen() {
-		if r.Attempt != 1 || r.MaxAttempts != 25 {
-			t.Errorf("attempt %d of %d", r.Attempt, r.MaxAttempts)
-		}
+		check(t, r.Attempt == 1 && r.MaxAttempts == 25, "attempt %d of %d", r.Attempt, r.MaxAttempts)
 	}
 }
 

@@ -90,9 +90,7 @@ func (l *lab) wantHour(begin time.Time, schedules map[string]string) {
 			want = append(want, worker+" "+at.Format("15:04"))
 		}
 	}
-	if len(want) != all || all < 60+30+4+2+1 {
-		l.Errorf("%d fires are expected", len(want))
-	}
+	check(l, len(want) == all && all >= 60+30+4+2+1, "%d fires are expected", len(want))
 	const utc = `to_char(fire_time AT TIME ZONE 'UTC', 'HH24:MI')`
 	l.want(`SELECT string_agg(worker || ' ' || `+utc+`, E'\n' ORDER BY worker, fire_time) FROM maintenance.fires`, strings.Join(want, "\n"))
 	l.want(`SELECT coalesce(string_agg(concat_ws(' ', worker, `+utc+`, outcome, reason), ', '), '') FROM maintenance.fires

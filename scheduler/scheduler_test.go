@@ -165,9 +165,7 @@ func TestStop_EndsTheLookAtWork(t *testing.T) {
 		if err := <-ended; !errors.Is(err, errStopped) {
 			t.Errorf("got %v", err)
 		}
-		if log.Len() > 0 {
-			t.Errorf("got the log %s", log.String())
-		}
+		check(t, log.Len() == 0, "got the log %s", log.String())
 	})
 }
 

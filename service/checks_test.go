@@ -18,6 +18,14 @@ func equal[T comparable](tb testing.TB, what string, got, want T) {
 	}
 }
 
+// check fails the test with this message unless a condition holds.
+func check(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Errorf(format, args...)
+	}
+}
+
 // isError fails the test unless err is the target.
 func isError(tb testing.TB, what string, err, target error) {
 	tb.Helper()

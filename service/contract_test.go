@@ -24,9 +24,7 @@ func TestWorkers_EachIsHeldToTheContract(t *testing.T) {
 			text := servicetest.Must(os.ReadFile(file))(t)
 			held = held || strings.Contains(string(text), "servicetest.Contract(t, servicetest.Fixture{")
 		}
-		if !held {
-			t.Errorf("%s: no test in service/%s calls servicetest.Contract with a fixture", key, folder)
-		}
+		check(t, held, "%s: no test in service/%s calls servicetest.Contract with a fixture", key, folder)
 	}
 }
 
@@ -58,12 +56,8 @@ func TestContributing_ShowsTheSixthWorkerAsItIs(t *testing.T) {
 		}
 	}
 	shown := regexp.MustCompile("(?s)```go\n(.*?)\n```").FindAllSubmatch(text, -1)
-	if len(shown) < 5 {
-		t.Errorf("%d pieces of Go are shown", len(shown))
-	}
+	check(t, len(shown) >= 5, "%d pieces of Go are shown", len(shown))
 	for _, piece := range shown {
-		if !strings.Contains(sources, string(piece[1])) {
-			t.Errorf("this is not in testdata/sixth_worker:\n%s", piece[1])
-		}
+		check(t, strings.Contains(sources, string(piece[1])), "this is not in testdata/sixth_worker:\n%s", piece[1])
 	}
 }

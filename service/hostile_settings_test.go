@@ -50,9 +50,7 @@ func everyWork(m *servicetest.Mirrored) *service.Service {
 	m.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.users'`, "0")
 	all := servicetest.Must(s.Status(m.T.Context(), ""))(m.T)
 	for _, st := range all {
-		if st.Condition != service.ConditionIdle {
-			m.T.Errorf("%s: %s %s", st.Worker, st.Condition, st.ConditionDetail)
-		}
+		check(m.T, st.Condition == service.ConditionIdle, "%s: %s %s", st.Worker, st.Condition, st.ConditionDetail)
 	}
 	return s
 }

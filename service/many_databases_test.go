@@ -51,9 +51,7 @@ func TestManyDatabases_ARoundWorksADozenAndOneThatIsAwayKeepsNoOtherFromIt(t *te
 	}
 	reachable := m.Values("maintenance.database.reachable", "")
 	slices.Sort(reachable)
-	if len(reachable) != 12 || reachable[0] != 0 || reachable[1] != 1 {
-		t.Errorf("reachable are %v", reachable)
-	}
+	check(t, len(reachable) == 12 && reachable[0] == 0 && reachable[1] == 1, "reachable are %v", reachable)
 }
 
 func TestManyDatabases_StatusTellsTheFirstProblemsAndHowManyMoreThereAre(t *testing.T) {
@@ -65,12 +63,8 @@ func TestManyDatabases_StatusTellsTheFirstProblemsAndHowManyMoreThereAre(t *test
 		d.Close()
 	}
 	st := servicetest.WantCondition(t, s, service.ConditionFailing, "database e: unreachable", "; 2 more problems", "; 2 more databases with remarks")
-	if strings.Contains(st.ConditionDetail, "database f: unreachable") {
-		t.Errorf("detail %q", st.ConditionDetail)
-	}
-	if st.Databases[0].Name != "a" || st.Databases[7].Name != "main" {
-		t.Errorf("%+v", st.Databases)
-	}
+	check(t, !strings.Contains(st.ConditionDetail, "database f: unreachable"), "detail %q", st.ConditionDetail)
+	check(t, st.Databases[0].Name == "a" && st.Databases[7].Name == "main", "%+v", st.Databases)
 }
 
 func TestManyDatabases_GitLabsOwnWorkersLookIntoNoneThatIsNotGitLabs(t *testing.T) {
@@ -79,10 +73,8 @@ func TestManyDatabases_GitLabsOwnWorkersLookIntoNoneThatIsNotGitLabs(t *testing.
 	s := e.Service(servicetest.OneChild, e.WithQueue)
 	e.Open[2].Close()
 	for _, worker := range []string{"ghost_user_migration", "placeholder_user_cleanup"} {
-		r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: worker})
-		if err != nil || r.State != "succeeded" {
-			t.Errorf("%s: %+v, %v", worker, r, err)
-		}
+		r := servicetest.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: worker}))(t)
+		check(t, r.State == "succeeded", "%s: %+v", worker, r)
 		if st := servicetest.StatusOf(t, s, worker); st.Condition == service.ConditionFailing || len(st.Databases) > 0 {
 			t.Errorf("%s: %+v", worker, st)
 		}
@@ -90,7 +82,5 @@ func TestManyDatabases_GitLabsOwnWorkersLookIntoNoneThatIsNotGitLabs(t *testing.
 	e.Want("ci", `SELECT count(*) FROM maintenance.leases WHERE name = 'ghost_user_migration'`, "1")
 	e.Open[1].Close()
 	r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: "ghost_user_migration"})
-	if err == nil && r.State == "succeeded" {
-		t.Error("ci is away, and nobody has noticed")
-	}
+	check(t, err != nil || r.State != "succeeded", "ci is away, and nobody has noticed")
 }

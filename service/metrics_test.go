@@ -295,9 +295,7 @@ func TestGhostUserMigration_DeletedRowsAreAllThatAreGoneButTheQueues(t *testing.
 			for _, table := range r.Tables {
 				tables[table.Table] = table.Deleted
 			}
-			if tables["users"] != 1 || tables["namespaces"] != 1 {
-				t.Errorf("tables %v", r.Tables)
-			}
+			check(t, tables["users"] == 1 && tables["namespaces"] == 1, "tables %v", r.Tables)
 		})
 	}
 }

@@ -59,9 +59,7 @@ func again(ctx context.Context, t *testing.T, s *service.Service, worker string)
 	for pace := time.NewTicker(100 * time.Millisecond); ctx.Err() == nil; <-pace.C {
 		_, err := s.RunBatch(context.WithoutCancel(ctx), service.RunRequest{Worker: worker})
 		var held *service.LeaseHeldError
-		if err != nil && !errors.Is(err, service.ErrUnreachable) && !errors.As(err, &held) {
-			t.Errorf("%s: %v", worker, err)
-		}
+		check(t, err == nil || errors.Is(err, service.ErrUnreachable) || errors.As(err, &held), "%s: %v", worker, err)
 	}
 }
 

@@ -34,9 +34,7 @@ func newOutage(t *testing.T, queue string) (*servicetest.Estate, *servicetest.Se
 	result := make(chan service.Run, 1)
 	go func() {
 		r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: queue})
-		if err != nil {
-			t.Error(err)
-		}
+		check(t, err == nil, "%v", err)
 		result <- r
 	}()
 	e.Eventually(queue, `SELECT count(*) FROM c`, "10")
@@ -78,9 +76,7 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseBesideMainDiesInTheMiddle(t 
 	r := <-result
 	wantOutage(t, r, "ci")
 	st := servicetest.WantCondition(t, s, service.ConditionFailing, "ci")
-	if st.LastRun == nil || st.LastRun.ID != r.ID || len(st.Leases) != 0 {
-		t.Errorf("last run %v, leases %v", st.LastRun, st.Leases)
-	}
+	check(t, st.LastRun != nil && st.LastRun.ID == r.ID && len(st.Leases) == 0, "last run %v, leases %v", st.LastRun, st.Leases)
 	_, err := s.Leases(context.Background(), "")
 	isError(t, "the leases", err, service.ErrUnreachable)
 	_, err = s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "ci"})

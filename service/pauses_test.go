@@ -209,7 +209,5 @@ func TestCancelJob_OneAtWorkStopsAfterItsStatementAndARetryFinishesIt(t *testing
 	g.Want("main", `SELECT string_agg(path, ' ' ORDER BY path) FROM maintenance.outside_paths WHERE job_id = 1`,
 		"@hashed/1 @hashed/2 @hashed/3 @snippets/1 @snippets/2 @snippets/3")
 	left := repo.OutsideCount{All: 6, Pending: 6}
-	if err != nil || job.Cancellation != nil || gone["projects"] != 3 || job.Outside != left || job.Worked <= 0 {
-		t.Errorf("%+v, %v", job, err)
-	}
+	check(t, err == nil && job.Cancellation == nil && gone["projects"] == 3 && job.Outside == left && job.Worked > 0, "%+v, %v", job, err)
 }

@@ -140,10 +140,8 @@ func TestFault_PgBouncer_JobsAreCancelledAndPathsMarkedThroughIt(t *testing.T) {
 	e.Insert(repo.Job{Args: repo.DestroyGroup{GroupID: 10}}, repo.Job{Args: repo.DeleteUser{UserID: 7, Reason: "r"}})
 	e.Exec("main", `INSERT INTO maintenance.outside_paths (job_id, kind, path) SELECT 1, 'project_repository', '@hashed/' || i FROM generate_series(1, 3) i`)
 	for id := int64(1); id <= 2; id++ {
-		j, err := s.CancelJob(t.Context(), id, "not these", "ann")
-		if err != nil || j.State != repo.JobCancelled || j.Cancellation == nil || j.Cancellation.By != "ann" {
-			t.Errorf("%+v, %v", j, err)
-		}
+		j := servicetest.Must(s.CancelJob(t.Context(), id, "not these", "ann"))(t)
+		check(t, j.State == repo.JobCancelled && j.Cancellation != nil && j.Cancellation.By == "ann", "%+v", j)
 	}
 	for range 2 {
 		if done, err := s.AckOutside(t.Context(), []int64{3, 1}, "ann"); err != nil || len(done) != 2 || done[1].DoneAt.IsZero() {
@@ -267,9 +265,7 @@ func TestFault_PgBouncer_SettingsOfTheSessionAreRefusedByName(t *testing.T) {
 		err = d.Ping(t.Context())
 		d.Close()
 		name, _, _ := strings.Cut(parameter, "=")
-		if refused != (err != nil && strings.Contains(err.Error(), name)) {
-			t.Errorf("%s: %v", parameter, err)
-		}
+		check(t, refused == (err != nil && strings.Contains(err.Error(), name)), "%s: %v", parameter, err)
 	}
 	// What the database or the role has is there, on whichever connection.
 	other, err := repo.Open(t.Context(), "main", p.URL(servicetest.DatabaseOf(url)))

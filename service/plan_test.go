@@ -103,9 +103,7 @@ func (p planned) wantDone(plan *service.Plan, before map[string]int64) (now map[
 		if t.Deleted > 0 {
 			want[t.Table] = t.Deleted
 		}
-		if t.AtLeast || t.Kept > 0 {
-			p.T.Errorf("%s %d: %+v", plan.Kind, plan.ID, t)
-		}
+		check(p.T, !t.AtLeast && t.Kept == 0, "%s %d: %+v", plan.Kind, plan.ID, t)
 	}
 	got := map[string]int64{}
 	for table, n := range now {
@@ -113,9 +111,7 @@ func (p planned) wantDone(plan *service.Plan, before map[string]int64) (now map[
 			got[table] = gone
 		}
 	}
-	if !maps.Equal(got, want) {
-		p.T.Errorf("%s %d: gone are\n%v, planned were\n%v", plan.Kind, plan.ID, got, want)
-	}
+	check(p.T, maps.Equal(got, want), "%s %d: gone are\n%v, planned were\n%v", plan.Kind, plan.ID, got, want)
 	return now
 }
 
@@ -165,9 +161,7 @@ func (p planned) wantUpdated(plan *service.Plan, r service.Run) {
 			got[t.Table] = t.Updated
 		}
 	}
-	if !maps.Equal(got, want) {
-		p.T.Errorf("%s %d: changed are %v, planned were %v", plan.Kind, plan.ID, got, want)
-	}
+	check(p.T, maps.Equal(got, want), "%s %d: changed are %v, planned were %v", plan.Kind, plan.ID, got, want)
 }
 
 func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
@@ -189,9 +183,7 @@ func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
 				VALUES ($1, true, now(), now())`, id)
 		}
 		plan, paths := p.plan("user", id), p.paths()
-		if !plan.Exact || plan.Name != fmt.Sprint("u", id) {
-			t.Errorf("got %+v", plan)
-		}
+		check(t, plan.Exact && plan.Name == fmt.Sprint("u", id), "got %+v", plan)
 		state, reason := p.job(repo.DeleteUser{UserID: int64(id), SkipAuthorization: true, Reason: "planned"})
 		if plan.Refused != nil {
 			if state != "cancelled" || plan.Refused.Reason != reason {
@@ -207,9 +199,7 @@ func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
 		p.Want("main", fmt.Sprint(`SELECT count(*) FROM users WHERE id = `, id), "0")
 		done++
 	}
-	if done < 20 {
-		t.Errorf("only %d users were planned and done", done)
-	}
+	check(t, done >= 20, "only %d users were planned and done", done)
 }
 
 func TestPlanDeletion_OfAGroupIsWhatThenHappens(t *testing.T) {
@@ -232,9 +222,7 @@ func TestPlanDeletion_OfAGroupIsWhatThenHappens(t *testing.T) {
 		p.wantLeft(plan, paths)
 		done++
 	}
-	if done < 2 {
-		t.Errorf("only %d groups were planned and done", done)
-	}
+	check(t, done >= 2, "only %d groups were planned and done", done)
 }
 
 func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
@@ -263,9 +251,7 @@ func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
 		p.wantUpdated(plan, p.run(servicetest.GhostUsers))
 		before = p.wantDone(plan, before)
 	}
-	if free == 0 || referenced == 0 {
-		t.Errorf("%d went, %d were kept", free, referenced)
-	}
+	check(t, free != 0 && referenced != 0, "%d went, %d were kept", free, referenced)
 	if plan := p.plan("placeholder", oracle.Owner); plan.Refused == nil || plan.Refused.Reason != "NOT_A_PLACEHOLDER" {
 		t.Errorf("got %+v", plan.Refused)
 	}
@@ -296,9 +282,7 @@ func (p planned) writesNothing() {
 	}
 	user, group := p.plan("user", 20), p.plan("group", oracle.FirstGroup)
 	servicetest.NoError(t, tx.Rollback(context.Background()))
-	if len(user.Tables) == 0 || len(group.Tables) == 0 || group.Outside == 0 {
-		t.Errorf("planned were %+v, %+v", user, group)
-	}
+	check(t, len(user.Tables) != 0 && len(group.Tables) != 0 && group.Outside != 0, "planned were %+v, %+v", user, group)
 	equal(t, "a plan has written", content(), before)
 	// The same again, until something changes.
 	if again := p.plan("group", oracle.FirstGroup); !reflect.DeepEqual(again.Tables, group.Tables) || again.Digest != group.Digest {

@@ -90,9 +90,7 @@ func TestPrivileges_OneThatIsMissingIsNamedWithWhatToGrant(t *testing.T) {
 			t.Errorf("%q (%v), want %q", said, err, grant)
 		}
 		for _, driver := range []string{"permission denied", "SQLSTATE"} {
-			if strings.Contains(said, driver) {
-				t.Errorf("%q has the driver's %q", said, driver)
-			}
+			check(t, !strings.Contains(said, driver), "%q has the driver's %q", said, driver)
 		}
 		e.Exec("main", `GRANT `+revoked+` TO `+role)
 	}
@@ -125,9 +123,7 @@ func TestRunBatch_RunThatMustNotReadAnEssentialTableFailsAndNamesIt(t *testing.T
 			r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: worker, DryRun: dry}))(t)
 			servicetest.WantState(t, r, repo.RunFailed)
 			for _, want := range []string{"table " + table + " on main: privilege missing: GRANT SELECT, ", " ON public." + table + " TO " + role} {
-				if !strings.Contains(r.Error, want) {
-					t.Errorf("dry run %t: %q, want %q", dry, r.Error, want)
-				}
+				check(t, strings.Contains(r.Error, want), "dry run %t: %q, want %q", dry, r.Error, want)
 			}
 		}
 		e.Exec("main", `GRANT ALL ON `+table+` TO `+role)
@@ -160,10 +156,8 @@ func TestApplicationSchema_WithoutOneEverythingSaysWhatToDo(t *testing.T) {
 				}
 			}
 			for _, dry := range []bool{true, false} {
-				r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, DryRun: dry})
-				if err != nil || r.State != repo.RunSkipped || !strings.HasPrefix(r.Reason, name) {
-					t.Errorf("dry run %t: %s %q, %v", dry, r.State, r.Reason, err)
-				}
+				r := servicetest.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, DryRun: dry}))(t)
+				check(t, r.State == repo.RunSkipped && strings.HasPrefix(r.Reason, name), "dry run %t: %s %q", dry, r.State, r.Reason)
 			}
 			r, ours, err := s.RunScheduled(t.Context(), servicetest.LooseForeignKeys, time.Now().Truncate(time.Minute))
 			if err != nil || !ours {
@@ -178,9 +172,7 @@ func TestApplicationSchema_WithoutOneEverythingSaysWhatToDo(t *testing.T) {
 			_, track := lfk.Track(t.Context(), "users", "")
 			_, untrack := lfk.Untrack(t.Context(), "users")
 			for _, err := range []error{lint, install, track, untrack} {
-				if err == nil || !strings.HasPrefix(err.Error(), name) {
-					t.Error(err)
-				}
+				check(t, err != nil && strings.HasPrefix(err.Error(), name), "%v", err)
 			}
 		})
 	}
@@ -285,9 +277,7 @@ func TestNeeds_EachRightThatIsMissingIsNamed(t *testing.T) {
 			e.Exec(name, statement)
 		}
 	}
-	if lines < 80 {
-		t.Errorf("only %d grants", lines)
-	}
+	check(t, lines >= 80, "only %d grants", lines)
 	wantLacking(e, needs, "")
 	// What is required does not depend on what is granted.
 	grant := grants["main"][slices.IndexFunc(grants["main"], func(g string) bool { return strings.Contains(g, " ON public.users TO ") })]

@@ -162,9 +162,7 @@ func TestProtect_UserWhoseDeletionHasBegunKeepsTheAccountFromItsEndOn(t *testing
 func wantGhostKeeps(t *testing.T, s *service.Service) {
 	t.Helper()
 	r := servicetest.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.GhostUsers}))(t)
-	if r.Counts["deferred_users"] != 1 || r.Counts["migrated_users"] != 0 {
-		t.Errorf("%+v", r)
-	}
+	check(t, r.Counts["deferred_users"] == 1 && r.Counts["migrated_users"] == 0, "%+v", r)
 }
 
 // Whoever is first, the other one knows: a user who is protected keeps the account, even if it has been blocked.

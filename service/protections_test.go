@@ -204,10 +204,8 @@ func TestProtect_UserIsSkippedByTheWorkerAndRefusedByEveryJob(t *testing.T) {
 		repo.DeleteUser{UserID: 9, SkipAuthorization: true, Reason: repo.TokenDeletionReason},
 		repo.DeletePlaceholderUser{PlaceholderUserID: 8},
 	} {
-		r, err := servicetest.Attempt(s, e.Running(args))
-		if err != nil || r.Outcome != service.JobRefused || r.Reason != "PROTECTED" {
-			t.Errorf("%+v: %+v, %v", args, r, err)
-		}
+		r := servicetest.Must(servicetest.Attempt(s, e.Running(args)))(t)
+		check(t, r.Outcome == service.JobRefused && r.Reason == "PROTECTED", "%+v: %+v", args, r)
 	}
 	e.WantSame("main", before, servicetest.Written...)
 	servicetest.Must(s.Unprotect(t.Context(), "user", 9, "ann"))(t)
@@ -259,9 +257,7 @@ func wantDeferred(t *testing.T, s *service.Service, worker string, due int64, wa
 		got = append(got, fmt.Sprintf("%d %s", w.ID, w.Reason))
 	}
 	slices.Sort(got)
-	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("%s: deferred are %q, want %q; %v", worker, got, want, err)
-	}
+	check(t, err == nil && slices.Equal(got, want), "%s: deferred are %q, want %q; %v", worker, got, want, err)
 }
 
 const byAnn = " is protected by ann: evidence"
@@ -293,9 +289,7 @@ func TestProtect_UserInTheQueueOfTheGhostMigrationIsPostponed(t *testing.T) {
 	s := g.Service()
 	protect(t, s, "user", 27)
 	r := g.Run(s, "migrated_users=1 deferred_users=1 deleted_rows=4")
-	if r.Reason != "1 user kept, who is protected" || r.OverLimit {
-		t.Errorf("reason %q, over_limit %t", r.Reason, r.OverLimit)
-	}
+	check(t, r.Reason == "1 user kept, who is protected" && !r.OverLimit, "reason %q, over_limit %t", r.Reason, r.OverLimit)
 	g.WantLater(27, 30*time.Minute)
 	g.WantLog(1, `"msg":"user kept`, `"user_id":27`, `"reason":"PROTECTED"`, "is protected by ann: evidence")
 	g.Want("main", `SELECT string_agg(id::text, ' ') FROM users WHERE id IN (27, 28)`, "27")

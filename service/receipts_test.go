@@ -292,9 +292,7 @@ func TestVerifyReceipts_IsRightWhileTheyAreWrittenAndPruned(t *testing.T) {
 		break
 	}
 	for err := range failed {
-		if err != nil {
-			t.Error(err)
-		}
+		check(t, err == nil, "%v", err)
 	}
 	check, err := service.VerifyReceipts(context.Background(), back, nil)
 	if err != nil || len(check.Findings) > 0 || check.Sequence != 400 || check.Receipts+check.Pruned != 400 {

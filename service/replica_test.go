@@ -180,10 +180,8 @@ func TestFault_Replica_BacklogsAreReadThere(t *testing.T) {
 		}
 		return n == len(all)
 	})
-	st, err := s.Status(t.Context(), servicetest.PlaceholderUsers)
-	if err != nil || st[0].Backlog.Due != 3 {
-		t.Errorf("%+v, %v", st, err)
-	}
+	st := servicetest.Must(s.Status(t.Context(), servicetest.PlaceholderUsers))(t)
+	check(t, st[0].Backlog.Due == 3, "%+v", st)
 }
 
 // TestFault_Replica_PipelineOracle pauses and resumes replay between the rounds.

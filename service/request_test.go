@@ -36,9 +36,7 @@ func TestRunBatch_SameRequestIDAtOnceStartsOneRun(t *testing.T) {
 	for i := range 12 {
 		wait.Go(func() {
 			r, err := request(replicas[i%2], "once", i%3 == 0)
-			if err != nil {
-				t.Error(err)
-			}
+			check(t, err == nil, "%v", err)
 			mu.Lock()
 			defer mu.Unlock()
 			ids = append(ids, r.ID)
@@ -171,9 +169,7 @@ func TestRunBatch_ARunAtWorkOutlivesItsClientIsJoinedAndNamed(t *testing.T) {
 	var joined sync.WaitGroup
 	for _, replica := range []*service.Service{s, e.Service(servicetest.OneChild)} {
 		again, err := request(replica, "once", true)
-		if err != nil || again.ID != first.ID || again.State != repo.RunRunning {
-			t.Errorf("%+v, %v, want the run at work", again, err)
-		}
+		check(t, err == nil && again.ID == first.ID && again.State == repo.RunRunning, "%+v, %v, want the run at work", again, err)
 		_, err = replica.RunBatch(context.Background(), asked)
 		held, ok := errors.AsType[*service.LeaseHeldError](err)
 		if !ok || held.RunID != first.ID || !strings.Contains(err.Error(), "caretaker watch "+first.ID) {
@@ -187,9 +183,7 @@ func TestRunBatch_ARunAtWorkOutlivesItsClientIsJoinedAndNamed(t *testing.T) {
 		})
 	}
 	skipped := fired(t, s, servicetest.LooseForeignKeys, minute(25772283))
-	if skipped.Reason != "LEASE_HELD" || !strings.Contains(skipped.Error, first.ID) {
-		t.Errorf("%+v", skipped)
-	}
+	check(t, skipped.Reason == "LEASE_HELD" && strings.Contains(skipped.Error, first.ID), "%+v", skipped)
 	e.Lift("main", servicetest.App)
 	joined.Wait()
 	r := servicetest.Ended(t, s, first.ID)
@@ -361,9 +355,7 @@ func TestRunBatch_PanicEndsTheRunNotTheServer(t *testing.T) {
 			e.WantLease("main", 1, false)
 			next := servicetest.RunBatch(t, s, "main")
 			servicetest.WantState(t, next, repo.RunFailed)
-			if !strings.Contains(next.Error, "d.missing -> o on main: 42703 undefined_column, 1 records") {
-				t.Errorf("error %q", next.Error)
-			}
+			check(t, strings.Contains(next.Error, "d.missing -> o on main: 42703 undefined_column, 1 records"), "error %q", next.Error)
 			e.WantQueue("main", "1")
 		})
 	}

@@ -237,9 +237,7 @@ func TestRound_ARequestWorksTheDatabaseOfItsMinute(t *testing.T) {
 		service.Settings[loosefk.Config](c).Schedule = "*/2 * * * *"
 		c.Logger = slog.New(slog.NewTextHandler(&said, nil))
 	})
-	if strings.Contains(said.String(), "turn") {
-		t.Errorf("log %q, but no database is without a turn", said.String())
-	}
+	check(t, !strings.Contains(said.String(), "turn"), "log %q, but no database is without a turn", said.String())
 	servicetest.WantState(t, servicetest.RunBatch(t, s, ""), "succeeded")
 	if left := e.Value("main", queueLength) + e.Value("ci", queueLength); left != "01" && left != "10" {
 		t.Errorf("%s records left", left)

@@ -98,9 +98,7 @@ func TestLooseForeignKeysCleanup_WithoutAQueueIsSkipped(t *testing.T) {
 	s := servicetest.New(t, "", "main").Service(servicetest.OneChild)
 	r := servicetest.RunBatch(t, s, "main")
 	servicetest.WantState(t, r, repo.RunSkipped)
-	if !strings.Contains(r.Reason, "lfk install") || !strings.Contains(r.Reason, "main") {
-		t.Errorf("reason %q", r.Reason)
-	}
+	check(t, strings.Contains(r.Reason, "lfk install") && strings.Contains(r.Reason, "main"), "reason %q", r.Reason)
 	servicetest.WantState(t, fired(t, s, servicetest.LooseForeignKeys, minute(25772282)), repo.RunSkipped)
 }
 
@@ -117,18 +115,14 @@ func TestNew_WarnsOfRunsOfLessThanASecondAndOfDatabasesThatHaveNoTurn(t *testing
 		service.Settings[loosefk.Config](c).MaxRuntime = time.Nanosecond
 	})
 	for _, worker := range []string{servicetest.GhostUsers, servicetest.LooseForeignKeys} {
-		if !strings.Contains(short, "worker="+worker+" max_runtime=") {
-			t.Errorf("no warning of %s: %s", worker, short)
-		}
+		check(t, strings.Contains(short, "worker="+worker+" max_runtime="), "no warning of %s: %s", worker, short)
 	}
 	equal(t, "warnings in "+short, strings.Count(short, "level=WARN"), 2)
 	odd := servicetest.With(func(c *loosefk.Config) { c.Schedule = "*/2 * * * *" })
 	s, said := made(odd)
 	servicetest.WantCondition(t, s, service.ConditionIdle,
 		"the schedule */2 * * * * never fires in a minute in which it is the turn of ci, so only requests start runs there: choose ")
-	if !strings.Contains(said, "database=ci") {
-		t.Errorf("logged %q", said)
-	}
+	check(t, strings.Contains(said, "database=ci"), "logged %q", said)
 	for _, change := range [][]func(*service.Config){nil, {odd, rotateAll}} {
 		s, said := made(change...)
 		if st := servicetest.WantCondition(t, s, service.ConditionIdle); strings.Contains(st.ConditionDetail, "never fires") || strings.Contains(said, "database=ci") {

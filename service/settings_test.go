@@ -40,9 +40,7 @@ func wantSettings(t *testing.T, c *service.Config, err error, want []any) {
 		*service.Settings[ghostuser.Config](c), *service.Settings[adjournedgroup.Config](c),
 		*service.Settings[placeholderuser.Config](c),
 	}
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v, %v, want %+v", got, err, want)
-	}
+	check(t, err == nil && reflect.DeepEqual(got, want), "got %+v, %v, want %+v", got, err, want)
 }
 
 func common(schedule string, catchUp bool) service.WorkerConfig {
@@ -271,9 +269,7 @@ func TestUse_LooseForeignKeysAloneWorkWithoutTheOtherTables(t *testing.T) {
 		t.Errorf("kinds of jobs: %v", kinds)
 	}
 	for _, name := range m.Names() {
-		if strings.Contains(name, "job") || strings.Contains(name, "queue") {
-			t.Errorf("metric %s", name)
-		}
+		check(t, !strings.Contains(name, "job") && !strings.Contains(name, "queue"), "metric %s", name)
 	}
 	if values := m.Values("maintenance.runs", "worker=ghost_user_migration"); len(values) > 0 {
 		t.Errorf("a series of another worker: %v", values)
@@ -286,9 +282,7 @@ func TestUse_WhatIsLeftOutIsRefusedWithTheKey(t *testing.T) {
 	s := e.Service("", looseForeignKeysOnly(e))
 	ctx := context.Background()
 	_, err := s.RunBatch(ctx, service.RunRequest{Worker: "ghost_user_migration"})
-	if !errors.Is(err, service.ErrUnknownWorker) || !strings.Contains(err.Error(), "use: gitlab") {
-		t.Errorf("got %v", err)
-	}
+	check(t, errors.Is(err, service.ErrUnknownWorker) && strings.Contains(err.Error(), "use: gitlab"), "got %v", err)
 	if _, err := s.RunBatch(ctx, service.RunRequest{Worker: "other"}); strings.Contains(err.Error(), "use:") {
 		t.Errorf("got %v", err)
 	}
@@ -322,9 +316,7 @@ func TestUse_SettingsOfWorkersThatAreLeftOutAreMistakes(t *testing.T) {
 	c, err := configured(t, "use: loose_foreign_keys\nworkers:\n  ghost_user_migration: {limit: 7}\n"+
 		"  loose_foreign_keys_cleanup: {batch_size: 7}\n")
 	want := "c.yml:3: workers.ghost_user_migration.limit: there is no worker ghost_user_migration with use: loose_foreign_keys"
-	if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "batch_size") {
-		t.Errorf("got %v", err)
-	}
+	check(t, err != nil && strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), "batch_size"), "got %v", err)
 	if names := c.Workers(); names[0] != servicetest.LooseForeignKeys || slices.Contains(names, "ghost_user_migration") {
 		t.Errorf("workers %v", names)
 	}

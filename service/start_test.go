@@ -40,9 +40,7 @@ func wantTrips(t *testing.T, spans *tracetest.SpanRecorder, do func(context.Cont
 			trips = append(trips, s.Name())
 		}
 	}
-	if !slices.Equal(trips, want) {
-		t.Errorf("statements %q, want %q", trips, want)
-	}
+	check(t, slices.Equal(trips, want), "statements %q, want %q", trips, want)
 }
 
 func TestRunBatch_ARunStartsInThreeRoundTrips(t *testing.T) {
@@ -114,9 +112,7 @@ func TestRunBatch_ARunThatFindsNothingSendsFewStatements(t *testing.T) {
 			return rounds == 12
 		})
 		for name, n := range fewest {
-			if n > most[name] {
-				t.Errorf("a run on %s sends %d statements to %s, want at most %d", c.database, n, name, most[name])
-			}
+			check(t, n <= most[name], "a run on %s sends %d statements to %s, want at most %d", c.database, n, name, most[name])
 		}
 	}
 }

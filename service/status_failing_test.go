@@ -66,9 +66,7 @@ func TestStatus_FailureIsThatOfTheNewestRunAlsoOfADeadProcess(t *testing.T) {
 	}
 	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_at = now() - interval '41 s'`)
 	st := servicetest.WantCondition(t, s, service.ConditionFailing, "LEASE_LOST")
-	if st.CurrentRun != nil || st.LastRun == nil || st.LastRun.State != repo.RunFailed {
-		t.Errorf("%+v", st)
-	}
+	check(t, st.CurrentRun == nil && st.LastRun != nil && st.LastRun.State == repo.RunFailed, "%+v", st)
 	e.Want("main", `SELECT finished_at = heartbeat_at FROM maintenance.runs`, "true")
 }
 
@@ -111,9 +109,7 @@ func TestStatus_ATableThatSomebodyHasLocked(t *testing.T) {
 	s := e.Service("", e.WithQueue)
 	release := e.Hold(`LOCK TABLE import_placeholder_user_details`)
 	st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
-	if !st.BacklogUnknown {
-		t.Errorf("backlog %+v, want that it is not known", st.Backlog)
-	}
+	check(t, st.BacklogUnknown, "backlog %+v, want that it is not known", st.Backlog)
 	servicetest.WantDetail(t, st, "backlog of main not known: not read since this server was started")
 	r := servicetest.RunPlaceholders(t, s, false)
 	servicetest.WantState(t, r, repo.RunFailed)
@@ -178,9 +174,7 @@ func TestStatus_SaysWhichJobsOfAWorkerFail(t *testing.T) {
 	st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
 	servicetest.WantDetail(t, st, "waiting for ", "jobs delete_placeholder_user that failed and will be retried: 2 (caretaker jobs --kind delete_placeholder_user --state retryable)",
 		"jobs delete_placeholder_user that were given up: 1 (")
-	if strings.Contains(st.ConditionDetail, "delete_user") {
-		t.Errorf("%q speaks of the jobs of another worker", st.ConditionDetail)
-	}
+	check(t, !strings.Contains(st.ConditionDetail, "delete_user"), "%q speaks of the jobs of another worker", st.ConditionDetail)
 	servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.InactiveTokens), "jobs delete_user that failed and will be retried: 1 (")
 
 	// They are counted again each time, unless they are many.

@@ -23,9 +23,7 @@ func TestStatus_IdleSaysWhenItGoesOnAndWhatTheLastRunWas(t *testing.T) {
 	if left := time.Until(st.NextRunAt); left <= 0 || left > time.Minute || st.Schedule != "* * * * *" {
 		t.Errorf("schedule %q, next in %s", st.Schedule, left)
 	}
-	if st.LastRun != nil || st.CurrentRun != nil || st.Paused != nil || !st.LastSuccessAt.IsZero() || len(st.Leases) != 0 {
-		t.Errorf("%+v", st)
-	}
+	check(t, st.LastRun == nil && st.CurrentRun == nil && st.Paused == nil && st.LastSuccessAt.IsZero() && len(st.Leases) == 0, "%+v", st)
 	r := servicetest.RunBatch(t, s, "main")
 	servicetest.DryRun(t, s)
 	st = servicetest.WantCondition(t, s, service.ConditionIdle)
@@ -35,9 +33,7 @@ func TestStatus_IdleSaysWhenItGoesOnAndWhatTheLastRunWas(t *testing.T) {
 	off := e.Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.Enabled = new(false) }))
 	st = servicetest.WantCondition(t, off, service.ConditionSchedulerOff,
 		"disabled in the configuration of this server: workers.loose_foreign_keys_cleanup.enabled is false; here only requests start runs")
-	if !st.NextRunAt.IsZero() {
-		t.Errorf("next run at %s", st.NextRunAt)
-	}
+	check(t, st.NextRunAt.IsZero(), "next run at %s", st.NextRunAt)
 }
 
 // Every step adds what takes precedence over all that is there already.
@@ -163,9 +159,7 @@ func TestLeases_AreListedByNameForEveryDatabase(t *testing.T) {
 			}
 		}
 		want := []string{servicetest.LooseForeignKeys + "/ci in ci", servicetest.LooseForeignKeys + "/main in main", servicetest.LooseForeignKeys + "/sec in sec"}
-		if !slices.Equal(got, want) {
-			t.Errorf("leases %v, want %v", got, want)
-		}
+		check(t, slices.Equal(got, want), "leases %v, want %v", got, want)
 	}
 	_, err := s.Leases(context.Background(), "nobody")
 	isError(t, "leases", err, service.ErrUnknownWorker)

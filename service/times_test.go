@@ -58,9 +58,7 @@ func TestService_NoDateOrTimeOfAnybodyFailsARunAJobAStatusOrAList(t *testing.T) 
 			set()
 			wantStatus(g)
 			wantLists(g)
-			if strings.Contains(log.String(), `"level":"ERROR"`) {
-				t.Error(log)
-			}
+			check(t, !strings.Contains(log.String(), `"level":"ERROR"`), "%v", log)
 		})
 	}
 }
@@ -102,31 +100,19 @@ func wantStatus(g *servicetest.Groups) {
 	d := g.Open[0]
 	names := []string{servicetest.LooseForeignKeys, servicetest.GhostUsers}
 	figures, err := d.WorkerFigures(ctx, names)
-	if err != nil {
-		g.T.Error(err)
-	}
+	servicetest.NoError(g.T, err)
 	for _, f := range figures {
-		if f.Paused < 0 {
-			g.T.Errorf("paused for %s", f.Paused)
-		}
+		check(g.T, f.Paused >= 0, "paused for %s", f.Paused)
 	}
 	runs, err := d.RunFigures(ctx, names, []string{"main", ""})
-	if err != nil {
-		g.T.Error(err)
-	}
+	servicetest.NoError(g.T, err)
 	for _, f := range runs {
-		if f.AtWork < 0 || f.Failing < 0 {
-			g.T.Errorf("at work for %s, failing for %s", f.AtWork, f.Failing)
-		}
+		check(g.T, f.AtWork >= 0 && f.Failing >= 0, "at work for %s, failing for %s", f.AtWork, f.Failing)
 	}
 	counts, err := s.JobCounts(ctx)
-	if err != nil {
-		g.T.Error(err)
-	}
+	servicetest.NoError(g.T, err)
 	for _, c := range counts {
-		if c.Overdue < 0 {
-			g.T.Errorf("%s overdue for %s", c.Kind, c.Overdue)
-		}
+		check(g.T, c.Overdue >= 0, "%s overdue for %s", c.Kind, c.Overdue)
 	}
 }
 
@@ -157,10 +143,8 @@ func wantLists(g *servicetest.Groups) {
 		},
 		"failing records": func() (int, error) { all, err := keys.Failing(ctx, ""); return len(all), err },
 	} {
-		n, err := list()
-		if err != nil || n == 0 {
-			g.T.Errorf("%s: %d, %v", what, n, err)
-		}
+		n := servicetest.Must(list())(g.T)
+		check(g.T, n != 0, "%s: %d", what, n)
 	}
 	if _, err := g.Service.BacklogSamples(ctx); err != nil {
 		g.T.Error(err)

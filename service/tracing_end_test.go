@@ -83,9 +83,7 @@ func TestTrace_RestsAreToldOnTheRunAndItsBatch(t *testing.T) {
 		rested := slices.DeleteFunc(servicetest.Named(spans, name), func(s sdktrace.ReadOnlySpan) bool {
 			return !servicetest.HasAttribute(s, "maintenance.rested_seconds") || len(s.Events()) != 1 || s.Events()[0].Name != "throttled"
 		})
-		if len(rested) == 0 {
-			t.Errorf("no span %s tells of a rest, with one event", name)
-		}
+		check(t, len(rested) != 0, "no span %s tells of a rest, with one event", name)
 	}
 }
 
@@ -235,9 +233,7 @@ func TestTrace_ATickThatRunsNothingHasATraceOfItsOwnAndTheTypedReason(t *testing
 		servicetest.Pause(t, s, name)
 		log.Reset()
 		r, _ := tick(s, repo.RunSkipped, map[string]string{"maintenance.reason": "WORKER_PAUSED", "maintenance.stopped_because": why})
-		if !strings.HasPrefix(r.Reason, "WORKER_PAUSED: ") {
-			t.Errorf("reason %s", r.Reason)
-		}
+		check(t, strings.HasPrefix(r.Reason, "WORKER_PAUSED: "), "reason %s", r.Reason)
 		wantNothingOf(t, spans, "an incident", "alice")
 		line := map[string]any{}
 		servicetest.NoError(t, json.Unmarshal(log.Bytes(), &line))
@@ -305,9 +301,7 @@ func TestTrace_ASettingThatIsInvalidOrOffIsNamedWithoutItsValue(t *testing.T) {
 		servicetest.WantAttributes(t, run, map[string]string{"maintenance.outcome": repo.RunFailed, "maintenance.reason": "SETTING_INVALID", "error.type": "SETTING_INVALID"})
 		setting := []string{servicetest.TokenSettingKey, servicetest.TokenSettingKey, "deletion_adjourned_period"}[i]
 		for _, text := range []string{servicetest.Attribute(run, "maintenance.error"), servicetest.Attribute(run, "maintenance.stopped_because"), run.Status().Description} {
-			if !strings.Contains(text, setting) {
-				t.Errorf("%q does not name %s", text, setting)
-			}
+			check(t, strings.Contains(text, setting), "%q does not name %s", text, setting)
 		}
 	}
 	wantNothingOf(t, spans, "alice", "4711")

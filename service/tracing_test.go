@@ -25,9 +25,7 @@ func wantNothingOf(t *testing.T, spans *tracetest.SpanRecorder, words ...string)
 	for _, s := range spans.Ended() {
 		all := fmt.Sprint(s.Name(), s.Attributes(), s.Events(), s.Status(), s.Links())
 		for _, w := range words {
-			if strings.Contains(all, w) {
-				t.Errorf("%q is in %s", w, all)
-			}
+			check(t, !strings.Contains(all, w), "%q is in %s", w, all)
 		}
 	}
 }
@@ -98,9 +96,7 @@ func TestTrace_TellsWhatARunDidAndWhyItStopped(t *testing.T) {
 	}
 	servicetest.WantAttributes(t, statements[0], map[string]string{"db.system.name": "postgresql", "db.query.summary": statements[0].Name(), "maintenance.database": "main"})
 	for _, plumbing := range []string{"", "SELECT set_config", "BEGIN", "COMMIT", "batch start", "pool.acquire", "prepare"} {
-		if len(servicetest.Named(spans, plumbing)) > 0 {
-			t.Errorf("there are spans %q", plumbing)
-		}
+		check(t, len(servicetest.Named(spans, plumbing)) == 0, "there are spans %q", plumbing)
 	}
 	wantNothingOf(t, spans, "$1", "WITH ", "set_config", "db.query.text")
 }

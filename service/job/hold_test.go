@@ -48,9 +48,7 @@ func TestWorkJob_WaitsWhileTheWorkerOfItsOriginIsPaused(t *testing.T) {
 		servicetest.Resume(t, s, paused)
 	}
 	for name, args := range heldJobs() {
-		if e.Holds(s, args) {
-			t.Errorf("job of a %s held without a pause", name)
-		}
+		check(t, !e.Holds(s, args), "job of a %s held without a pause", name)
 	}
 	// It hears of a pause and of its end from other replicas.
 	job, replica := repo.DestroyGroup{GroupID: 4711}, e.Service("", e.WithQueue)
@@ -63,9 +61,7 @@ func TestWorkJob_WaitsWhileTheWorkerOfItsOriginIsPaused(t *testing.T) {
 	e.Open = []*repo.Database{e.As("unpaused")}
 	e.Exec("main", `REVOKE ALL ON maintenance.pauses FROM unpaused`)
 	s = e.Service("", e.WithQueue)
-	if !e.Holds(s, job) {
-		t.Error("a job is worked though nobody knows of a pause")
-	}
+	check(t, e.Holds(s, job), "a job is worked though nobody knows of a pause")
 	e.Exec("main", `GRANT SELECT ON maintenance.pauses TO unpaused`)
 	devdb.Eventually(t, "the job to be worked", func() bool { return !e.Holds(s, job) })
 	e.Exec("main", `REVOKE ALL ON maintenance.pauses FROM unpaused`)

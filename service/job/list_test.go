@@ -103,9 +103,7 @@ func TestRetryJob_LetsItBeWorkedNow(t *testing.T) {
 		job := servicetest.Must(s.RetryJob(context.Background(), 1))(t)
 		if !changed {
 			e.Want("main", `SELECT to_jsonb(j) FROM maintenance.river_job j`, before)
-			if job.State != state || job.MaxAttempts != 25 {
-				t.Errorf("got %+v", job)
-			}
+			check(t, job.State == state && job.MaxAttempts == 25, "got %+v", job)
 			continue
 		}
 		if job.State != "available" || job.MaxAttempts != 26 || job.Outcome != "" || job.Reason != "" || job.RunID != "run" ||
@@ -155,5 +153,13 @@ func TestCountDiscardedJobs_CountsByKindAndArguments(t *testing.T) {
 		if n, err := e.Open[0].CountDiscardedJobs(context.Background(), c.kind, c.args); n != c.want || err != nil {
 			t.Errorf("%+v: %d, %v", c, n, err)
 		}
+	}
+}
+
+// check fails the test with this message unless a condition holds.
+func check(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Errorf(format, args...)
 	}
 }

@@ -63,9 +63,7 @@ func TestJobs_RescuedJobSaysWhy(t *testing.T) {
 			t.Fatalf("got %+v, %v", jobs, err)
 		}
 		j := jobs[0]
-		if j.Outcome != c.outcome || j.Reason != c.reason {
-			t.Errorf("%s: %q, %q, want %q, %q", name, j.Outcome, j.Reason, c.outcome, c.reason)
-		}
+		check(t, j.Outcome == c.outcome && j.Reason == c.reason, "%s: %q, %q, want %q, %q", name, j.Outcome, j.Reason, c.outcome, c.reason)
 		if len(j.Errors) != 1 || j.Errors[0].Attempt != 25 || j.Errors[0].Error != repo.ProcessGoneText {
 			t.Errorf("%s: errors %+v", name, j.Errors)
 		}
@@ -104,9 +102,7 @@ func TestWorkJob_AttemptWhoseProcessHasDiedIsReportedByTheNext(t *testing.T) {
 		t.Fatalf("%d spans", len(jobs))
 	}
 	lost, told := jobs[0], jobs[1]
-	if jobs[2].SpanContext().TraceID() == lost.SpanContext().TraceID() {
-		t.Error("the next attempt is in the same trace")
-	}
+	check(t, jobs[2].SpanContext().TraceID() != lost.SpanContext().TraceID(), "the next attempt is in the same trace")
 	if !told.SpanContext().Equal(lost.SpanContext()) || !told.StartTime().Equal(r.AttemptedAt) || !told.EndTime().Equal(next.Lost.RescuedAt) {
 		t.Errorf("the span %+v from %s to %s is not that of the attempt, %+v", told.SpanContext(), told.StartTime(), told.EndTime(), lost.SpanContext())
 	}
@@ -124,9 +120,7 @@ func TestWorkJob_AttemptWhoseProcessHasDiedIsReportedByTheNext(t *testing.T) {
 	for key, want := range map[string]any{
 		"level": "ERROR", "kind": "delete_user", "job_id": float64(r.ID), "user_id": 7.0, "run_id": "a run", "attempt": 3.0, "outcome": "failed", "reason": "PROCESS_GONE", "trace_id": trace,
 	} {
-		if line[key] != want {
-			t.Errorf("%s is %v, want %v", key, line[key], want)
-		}
+		check(t, line[key] == want, "%s is %v, want %v", key, line[key], want)
 	}
 }
 

@@ -136,9 +136,7 @@ func audited(t *testing.T, s *service.Service) service.Run {
 func wantLate(e *servicetest.Estate, s *service.Service, writer *pgx.Conn) {
 	e.T.Helper()
 	r := audited(e.T, s)
-	if r.State != repo.RunSucceeded || !r.OverLimit || !strings.Contains(r.Reason, "older transactions are open") {
-		e.T.Errorf("%+v", r)
-	}
+	check(e.T, r.State == repo.RunSucceeded && r.OverLimit && strings.Contains(r.Reason, "older transactions are open"), "%+v", r)
 	e.WantQueue("main", "")
 	servicetest.Must(writer.Exec(e.T.Context(), `COMMIT`))(e.T)
 	run(e.T, s, orphanaudit.Name, "")
@@ -201,9 +199,7 @@ func TestOrphanAudit_IsShownOnceItRanAndLooksAtAllThoughOneFails(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	r := audited(t, s)
-	if r.State != repo.RunFailed || !strings.Contains(r.Error, "b.p_id -> p on main: no index finds its keys") {
-		t.Errorf("%+v", r)
-	}
+	check(t, r.State == repo.RunFailed && strings.Contains(r.Error, "b.p_id -> p on main: no index finds its keys"), "%+v", r)
 	servicetest.WantCounts(t, r, "examined_keys=1 orphaned_keys=1 orphaned_rows=1")
 	if all := servicetest.Must(s.Status(t.Context(), ""))(t); all[len(all)-1].Worker != orphanaudit.Name {
 		t.Errorf("a worker that has run is not shown: %+v", all)
@@ -244,5 +240,13 @@ func TestOrphanAudit_WalksOverAllPages(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// check fails the test with this message unless a condition holds.
+func check(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Errorf(format, args...)
 	}
 }

@@ -89,9 +89,7 @@ func TestSearch_TooManyWaitingRecordsSayWhereToGoOn(t *testing.T) {
 	search.Fix.End(t.Context())
 	// The worker keeps its place, and does not fail.
 	r := audited(t, e.Service(servicetest.OneChild, fixing(1000, 1000)))
-	if r.State != repo.RunSucceeded || !r.OverLimit || !strings.Contains(r.Reason, "more than 10,000 records") {
-		t.Errorf("%+v", r)
-	}
+	check(t, r.State == repo.RunSucceeded && r.OverLimit && strings.Contains(r.Reason, "more than 10,000 records"), "%+v", r)
 	e.Want("main", `SELECT count(*) FROM maintenance.orphan_audits WHERE NOT done`, "1")
 	e.Exec("main", `DELETE FROM c WHERE p_id <= 1000; DELETE FROM loose_foreign_keys_deleted_records`)
 	search.After = repo.KeyOf(found.After...)
@@ -157,10 +155,8 @@ c:
 		t.Errorf("%v", err)
 	}
 	search.Which = func(task *orphanaudit.Task) bool { return task.Key.Parent == "p" }
-	found, err := search.Run(t.Context())
-	if err != nil || len(found) != 1 || found[0].Keys != 1 {
-		t.Errorf("%+v, %v", found, err)
-	}
+	found := servicetest.Must(search.Run(t.Context()))(t)
+	check(t, len(found) == 1 && found[0].Keys == 1, "%+v", found)
 	for _, wrong := range []repo.Key{repo.KeyOf("5", "6"), repo.KeyOf("five")} {
 		search.After = wrong
 		if _, err := search.Run(t.Context()); !errors.Is(err, orphanaudit.ErrAfter) {
@@ -204,10 +200,8 @@ func TestSearch_HomesThatRecordInTwoFormsAreNotFixed(t *testing.T) {
 	homes(e, map[string]string{"main": "bigint", "sec": "text"})
 	search := looking(e, servicetest.OneChild)
 	search.Fix = &orphanaudit.Fixing{Main: search.Databases[0], Holder: "somebody"}
-	found, err := search.Run(t.Context())
-	if err != nil || !strings.Contains(found[0].Fault, "p records its keys in one form on main and in another one on sec") {
-		t.Errorf("%+v, %v", found, err)
-	}
+	found := servicetest.Must(search.Run(t.Context()))(t)
+	check(t, strings.Contains(found[0].Fault, "p records its keys in one form on main and in another one on sec"), "%+v", found)
 }
 
 // TestSearch_LookingNeedsNoMoreThanSELECT on the parents and the children.
@@ -219,10 +213,8 @@ func TestSearch_LookingNeedsNoMoreThanSELECT(t *testing.T) {
 	search.Databases = []*repo.Database{e.As("orphan_reader")}
 	for _, table := range []string{"c", "p"} {
 		e.Exec("main", `REVOKE ALL ON `+table+` FROM orphan_reader`)
-		found, err := search.Run(t.Context())
-		if err != nil || !strings.Contains(found[0].Fault, "GRANT SELECT ON public."+table+" TO orphan_reader") {
-			t.Errorf("%+v, %v", found, err)
-		}
+		found := servicetest.Must(search.Run(t.Context()))(t)
+		check(t, strings.Contains(found[0].Fault, "GRANT SELECT ON public."+table+" TO orphan_reader"), "%+v", found)
 		e.Exec("main", `GRANT SELECT ON `+table+` TO orphan_reader`)
 	}
 	if found, err := search.Run(t.Context()); err != nil || found[0].Fault != "" || found[0].Keys != 1 {

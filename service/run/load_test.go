@@ -31,9 +31,7 @@ func TestFault_Load_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 	servicetest.WaitThrottled(t, s, "replica standby of main is late: ")
 	r := servicetest.RunBatch(t, s, "main")
 	servicetest.WantEarly(t, r, "THROTTLED: replica standby of main is late: ")
-	if !strings.Contains(r.Reason, "over load.max_replica_lag = 700ms") {
-		t.Errorf("reason %q", r.Reason)
-	}
+	check(t, strings.Contains(r.Reason, "over load.max_replica_lag = 700ms"), "reason %q", r.Reason)
 	servicetest.WantCondition(t, s, service.ConditionThrottled, "load.max_replica_lag")
 	// What the one has left, the other does: it may be as late as it likes.
 	servicetest.WantCondition(t, careless, service.ConditionIdle, "the last run ended early, the next one goes on: THROTTLED: ")
@@ -158,9 +156,7 @@ func TestFault_Load_RestIsInterrupted(t *testing.T) {
 			servicetest.NoError(t, stop(s, r))
 			r = servicetest.Ended(t, s, r.ID)
 			servicetest.WantState(t, r, repo.RunCancelled)
-			if r.Reason != name {
-				t.Errorf("reason %q", r.Reason)
-			}
+			check(t, r.Reason == name, "reason %q", r.Reason)
 			dissolve()
 			e.Want("main", `SELECT count(*) FROM c`, "30")
 		})
@@ -290,9 +286,7 @@ func spared(t *testing.T, s *service.Service) {
 func wantEverything(t *testing.T, r service.Run) {
 	t.Helper()
 	servicetest.WantState(t, r, repo.RunSucceeded)
-	if r.OverLimit || r.Reason != "" {
-		t.Errorf("over_limit %t, reason %q", r.OverLimit, r.Reason)
-	}
+	check(t, !r.OverLimit && r.Reason == "", "over_limit %t, reason %q", r.OverLimit, r.Reason)
 }
 
 const short = 2 * time.Second

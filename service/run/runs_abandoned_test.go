@@ -57,9 +57,7 @@ func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 		"msg": "run finished", "level": "ERROR", "outcome": "failed", "reason": "LEASE_LOST", "trigger": "schedule", "database": "main", "trace_id": trace,
 		"migrated_users": 7.0, "duration_seconds": 300.0, "died_on": "vm/1/x", "error": "no heartbeat from the process that ran it; it has done at least what its counts say",
 	} {
-		if line[key] != want {
-			t.Errorf("%s is %v, want %v", key, line[key], want)
-		}
+		check(t, line[key] == want, "%s is %v, want %v", key, line[key], want)
 	}
 	if n := strings.Count(log.String(), "run finished"); n != 3 {
 		t.Errorf("%d lines, want one a run: %s", n, log)

@@ -38,9 +38,7 @@ func TestRun_IsTheSameOnEveryReplicaAndWatchedUntilItsEnd(t *testing.T) {
 	broken := s.WatchRun(ctx, r.ID, func(service.Run) error { return gone })
 	watched, cancel := context.WithCancelCause(ctx)
 	left := s.WatchRun(watched, r.ID, func(service.Run) error { cancel(gone); return nil })
-	if !errors.Is(broken, gone) || !errors.Is(left, gone) {
-		t.Errorf("errors %v, %v", broken, left)
-	}
+	check(t, errors.Is(broken, gone) && errors.Is(left, gone), "errors %v, %v", broken, left)
 	sent := make([][]service.Run, len(replicas))
 	var begun, over sync.WaitGroup
 	begun.Add(len(replicas))
@@ -52,9 +50,7 @@ func TestRun_IsTheSameOnEveryReplicaAndWatchedUntilItsEnd(t *testing.T) {
 				}
 				return nil
 			})
-			if err != nil {
-				t.Error(err)
-			}
+			check(t, err == nil, "%v", err)
 		})
 	}
 	begun.Wait()
@@ -64,9 +60,7 @@ func TestRun_IsTheSameOnEveryReplicaAndWatchedUntilItsEnd(t *testing.T) {
 		servicetest.WantState(t, runs[0], repo.RunRunning)
 		wantEnd(t, runs[len(runs)-1])
 		for i := range runs[1:] {
-			if fmt.Sprint(runs[i]) == fmt.Sprint(runs[i+1]) {
-				t.Errorf("sent twice: %+v", runs[i])
-			}
+			check(t, fmt.Sprint(runs[i]) != fmt.Sprint(runs[i+1]), "sent twice: %+v", runs[i])
 		}
 		seen, err := replicas[i].Run(ctx, r.ID)
 		if end := servicetest.Ended(t, s, r.ID); err != nil || fmt.Sprint(seen) != fmt.Sprint(end) {
@@ -103,9 +97,7 @@ func TestRun_IDIsAUUIDOfMainsClock(t *testing.T) {
 		if d := r.StartedAt.Sub(time.Unix(sec, nsec)); d < -time.Millisecond || d > time.Minute {
 			t.Errorf("id of %s, run of %s", time.Unix(sec, nsec), r.StartedAt)
 		}
-		if r.ID <= last {
-			t.Errorf("%s after %s", r.ID, last)
-		}
+		check(t, r.ID > last, "%s after %s", r.ID, last)
 		last = r.ID
 	}
 }
@@ -158,9 +150,7 @@ func TestRuns_ArePagedNewestFirst(t *testing.T) {
 		}
 		after = page[2].ID
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("runs %v, want %v", got, want)
-	}
+	check(t, slices.Equal(got, want), "runs %v, want %v", got, want)
 	for state, n := range map[string]int{"": 8, repo.RunSucceeded: 4, repo.RunFailed: 4, repo.RunRunning: 0} {
 		if all, err := s.Runs(context.Background(), service.RunFilter{State: state, Limit: 100}); err != nil || len(all) != n {
 			t.Errorf("%d in state %q, %v, want %d", len(all), state, err, n)
@@ -269,9 +259,7 @@ func TestFault_CancelRun_EndsARunInAnotherProcessAfterTheStatementInFlight(t *te
 	servicetest.Must(s.CancelRun(context.Background(), id, "somebody later"))(t)
 	r := p.Result().Run
 	e.WantHalf(r, "CANCELLED", before)
-	if !strings.HasPrefix(r.Error, "cancelled by me at home, 20") {
-		t.Errorf("error %q", r.Error)
-	}
+	check(t, strings.HasPrefix(r.Error, "cancelled by me at home, 20"), "error %q", r.Error)
 }
 
 func TestFault_PauseWorker_EndsARunInAnotherProcessAfterTheStatementInFlight(t *testing.T) {
@@ -295,7 +283,13 @@ func TestFault_WatchRun_StreamsTheProgressOfARunInAnotherProcess(t *testing.T) {
 	})
 	servicetest.NoError(t, err)
 	wantEnd(t, seen[len(seen)-1])
-	if len(seen) < 2 || p.Result().Run.ID != id {
-		t.Errorf("seen %+v", seen)
+	check(t, len(seen) >= 2 && p.Result().Run.ID == id, "seen %+v", seen)
+}
+
+// check fails the test with this message unless a condition holds.
+func check(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Errorf(format, args...)
 	}
 }

@@ -71,9 +71,7 @@ func TestStatus_OfAllWorkersAsksMainOnceAndTakesFewConnections(t *testing.T) {
 	}
 	release()
 	servicetest.NoError(t, <-done)
-	if most > 3 {
-		t.Errorf("%d workers were looked at side by side, want 3 at most", most)
-	}
+	check(t, most <= 3, "%d workers were looked at side by side, want 3 at most", most)
 }
 
 func TestWatchRun_OfAnotherReplicaOnlyReadsWhileTheRunGivesSignsOfLife(t *testing.T) {
