@@ -128,9 +128,8 @@ func TestFault_Queue_BehindAPoolerRiverLooksForJobs(t *testing.T) {
 		l.url += mode
 		q, main := l.another()
 		q.config.PollInterval = 0
-		if direct, err := main.Direct(t.Context()); err != nil || direct {
-			t.Errorf("%q: direct: %t, %v", mode, direct, err)
-		}
+		direct := must(main.Direct(t.Context()))(t)
+		check(t, !direct, "%q: direct: %t", mode, direct)
 		if mode == "" {
 			continue
 		}
@@ -142,9 +141,8 @@ func TestFault_Queue_BehindAPoolerRiverLooksForJobs(t *testing.T) {
 	}
 	// A pool pings its connections, too, but for a moment only: a listener always counts.
 	l.until(listenersSQL, "0")
-	if direct, err := l.main.Direct(t.Context()); err != nil || !direct {
-		t.Errorf("without it: direct: %t, %v", direct, err)
-	}
+	direct := must(l.main.Direct(t.Context()))(t)
+	check(t, direct, "without it: direct: %t", direct)
 }
 
 func TestDatabase_DueJobsTellsWhatWaitsFromWhatComes(t *testing.T) {

@@ -103,9 +103,8 @@ func TestQueue_JobOfAKilledProcessIsWorkedAgain(t *testing.T) {
 	l.insert(deleteUser(2))
 	l.until(`SELECT state FROM maintenance.river_job WHERE id = 2`, "completed")
 	l.stop(early)
-	if n := len(w.seen()); n != 1 {
-		t.Fatalf("%d attempts: a job was taken for dead too early", n)
-	}
+	n := len(w.seen())
+	require(t, n == 1, "%d attempts: a job was taken for dead too early", n)
 
 	// As if the time had passed.
 	l.exec(`UPDATE maintenance.river_job SET attempted_at = attempted_at - $1::interval WHERE id = 1`, rescueAfter)
@@ -114,9 +113,8 @@ func TestQueue_JobOfAKilledProcessIsWorkedAgain(t *testing.T) {
 		"completed 2 succeeded")
 	seen := w.seen()
 	last := seen[len(seen)-1]
-	if last.Lost == nil || last.Lost.Name != doomed || last.Name == doomed || last.Lost.RescuedAt.IsZero() {
-		t.Errorf("%+v followed %q, and says %+v", last, doomed, last.Lost)
-	}
+	check(t, last.Lost != nil && last.Lost.Name == doomed && last.Name != doomed && !last.Lost.RescuedAt.IsZero(),
+		"%+v followed %q, and says %+v", last, doomed, last.Lost)
 	l.want(`SELECT metadata ->> 'rescues_reported' FROM maintenance.river_job WHERE id = 1`, "1")
 }
 
@@ -243,12 +241,10 @@ func TestQueue_SaysOnceWhatKeepsItFromItsWorkAndStartsWhenMainIsMigrated(t *test
 	// It can be stopped before, and is started again.
 	for range 2 {
 		l.work(l.Queue, &jobs{})
-		if line := <-said; !strings.Contains(line, "jobs cannot be worked") {
-			t.Error(line)
-		}
-		if since, err := l.Problem(); err == nil || since.IsZero() {
-			t.Errorf("%s, %v", since, err)
-		}
+		line := <-said
+		check(t, strings.Contains(line, "jobs cannot be worked"), "%v", line)
+		since, err := l.Problem()
+		check(t, err != nil && !since.IsZero(), "%s, %v", since, err)
 		l.stop(l.Queue)
 	}
 	l.want(fate, "available 0")
@@ -256,12 +252,10 @@ func TestQueue_SaysOnceWhatKeepsItFromItsWorkAndStartsWhenMainIsMigrated(t *test
 	<-said
 	l.exec(`ALTER TABLE maintenance.away RENAME TO river_migration`)
 	l.until(fate, "completed 1 succeeded")
-	if line := <-said; !strings.Contains(line, "jobs are worked again") {
-		t.Error(line)
-	}
-	if since, err := l.Problem(); err != nil || !since.IsZero() {
-		t.Errorf("%s, %v", since, err)
-	}
+	line := <-said
+	check(t, strings.Contains(line, "jobs are worked again"), "%v", line)
+	since := must(l.Problem())(t)
+	check(t, since.IsZero(), "%s", since)
 }
 
 func TestWarnings_PassOnceAMinute(t *testing.T) {

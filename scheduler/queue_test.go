@@ -23,14 +23,11 @@ func TestQueue_JobIsInsertedOnceWithItsTransaction(t *testing.T) {
 	l, ctx := newLab(t), context.Background()
 	failed := errors.New("changed its mind")
 	err := l.in(ctx, func(tx pgx.Tx) error {
-		if n, err := l.InsertJobs(ctx, tx, []repo.Job{deleteUser(1)}); n != 1 || err != nil {
-			t.Errorf("%d jobs inserted, %v", n, err)
-		}
+		n, err := l.InsertJobs(ctx, tx, []repo.Job{deleteUser(1)})
+		check(t, n == 1 && err == nil, "%d jobs inserted, %v", n, err)
 		return failed
 	})
-	if !errors.Is(err, failed) {
-		t.Fatal(err)
-	}
+	require(t, errors.Is(err, failed), "%v", err)
 	l.want(`SELECT count(*) FROM maintenance.river_job`, "0")
 
 	// A job keeps what it is and who queued it.
@@ -117,9 +114,8 @@ func TestQueue_JobIsUniqueWhileItWaitsOrRuns(t *testing.T) {
 	l.exec(`TRUNCATE maintenance.river_job`)
 	job := []repo.Job{{Args: repo.ContinueInactiveTokenDeletion{PassID: "1"}}}
 	first := l.begin()
-	if n, err := l.InsertJobs(context.Background(), first, job); n != 1 || err != nil {
-		t.Fatal(n, err)
-	}
+	n, err := l.InsertJobs(context.Background(), first, job)
+	require(t, n == 1 && err == nil, "%v, %v", n, err)
 	second := make(chan int, 1)
 	go func() { second <- l.insert(job...) }()
 	l.until(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`, "1")

@@ -86,34 +86,14 @@ func TestRetries_AreWithinTenPercentOfTheFourthPower(t *testing.T) {
 			delay := retries{}.NextRetry(row).Sub(began).Seconds()
 			smallest, largest = min(smallest, delay), max(largest, delay)
 		}
-		if smallest < 0.9*want || largest > 1.1*want || largest-smallest < 0.1*want {
-			t.Errorf("attempt %d: from %g to %g s, want %g ± 10 %%", n, smallest, largest, want)
-		}
+		check(t, smallest >= 0.9*want && largest <= 1.1*want && largest-smallest >= 0.1*want,
+			"attempt %d: from %g to %g s, want %g ± 10 %%", n, smallest, largest, want)
 	}
 	// After an attempt that lasted longer the next one is due at once: River takes no time that is over.
 	before := time.Now()
 	began := before.Add(-rescueAfter)
-	if due := (retries{}).NextRetry(&rivertype.JobRow{Attempt: 3, AttemptedAt: &began}); due.Before(before) || due.After(time.Now()) {
-		t.Errorf("%s before now", time.Since(due))
-	}
-}
-
-func TestQueue_SnoozeUsesNoAttempt(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
-	l.insert(deleteUser(1))
-	w := &jobs{}
-	w.do = func(context.Context, service.JobRequest) (service.JobResult, error) {
-		if len(w.seen()) < 5 {
-			return service.JobResult{Snooze: time.Millisecond}, nil
-		}
-		return service.JobResult{Outcome: service.JobSucceeded}, nil
-	}
-	l.work(l.Queue, w)
-	l.until(fate, "completed 1 succeeded")
-	for _, r := range w.seen() {
-		check(t, r.Attempt == 1 && r.MaxAttempts == 25, "attempt %d of %d", r.Attempt, r.MaxAttempts)
-	}
+	due := (retries{}).NextRetry(&rivertype.JobRow{Attempt: 3, AttemptedAt: &began})
+	check(t, !due.Before(before) && !due.After(time.Now()), "%s before now", time.Since(due))
 }
 
 func TestQueue_WorkerGetsWhatWasInsertedOfAKindThatItKnows(t *testing.T) {
@@ -126,7 +106,7 @@ func TestQueue_WorkerGetsWhatWasInsertedOfAKindThatItKnows(t *testing.T) {
 	l.work(l.Queue, w)
 	l.until(`SELECT string_agg(state::text, ',' ORDER BY kind) FROM maintenance.river_job`, "completed,available")
 	r := w.seen()[0]
-	if userOf(t, r) != 42 || r.Kind != "delete_user" || r.RunID != "run" || r.TraceParent != job.TraceParent || r.Stopping == nil {
+	if userOf(t, r) != 42 || r.Kind != "delete_user" || r.RunID != "run" || r.TraceParent != job.TraceParent || r.Stopping == nil || r.MaxAttempts != 25 {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -136,14 +116,24 @@ type laterArgs struct{}
 
 func (laterArgs) Kind() string { return "later" }
 
-// A job can complete in the transaction of its last change: both are there or neither.
-func TestQueue_JobCompletesWithTheTransactionOfItsChange(t *testing.T) {
+func TestQueue_JobCompletesWithTheTransactionOfItsChangeInItsOwnAttemptOnly(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	l.exec(`CREATE TABLE changes (id bigint)`)
 	l.insert(deleteUser(1))
-	failed := errors.New("no")
+	complete := func(ctx context.Context, id int64) error {
+		return l.in(ctx, func(tx pgx.Tx) error { return l.CompleteJob(ctx, tx, id) })
+	}
+	check(t, complete(context.Background(), 1) != nil, "completed outside an attempt")
+	failed, lost := errors.New("no"), make(chan error, 1)
 	l.work(l.Queue, &jobs{do: func(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
+		if userOf(t, r) == 2 {
+			// Another process has taken this attempt for dead and begun a new one.
+			l.exec(`UPDATE maintenance.river_job SET attempt = 2, attempted_at = clock_timestamp() WHERE id = $1`, r.ID) //nolint:contextcheck // not this attempt's doing
+			err := complete(ctx, r.ID)
+			lost <- err
+			return service.JobResult{}, err
+		}
 		err := l.in(ctx, func(tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, `INSERT INTO changes VALUES ($1)`, r.Attempt)
 			if err := errors.Join(err, l.CompleteJob(ctx, tx, r.ID)); err != nil {
@@ -162,26 +152,8 @@ func TestQueue_JobCompletesWithTheTransactionOfItsChange(t *testing.T) {
 	}})
 	l.until(fate, "completed 2 succeeded")
 	l.want(`SELECT string_agg(id::text, ',') FROM changes`, "2")
-}
-
-func TestQueue_CompleteJobWorksInTheJobsOwnAttemptOnly(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
-	l.insert(deleteUser(1))
-	if err := l.in(context.Background(), func(tx pgx.Tx) error { return l.CompleteJob(context.Background(), tx, 1) }); err == nil {
-		t.Error("completed outside an attempt")
-	}
-	lost := make(chan error, 1)
-	l.work(l.Queue, &jobs{do: func(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
-		// Another process has taken this attempt for dead and begun a new one.
-		l.exec(`UPDATE maintenance.river_job SET attempt = 2, attempted_at = clock_timestamp()`) //nolint:contextcheck // not this attempt's doing
-		err := l.in(ctx, func(tx pgx.Tx) error { return l.CompleteJob(ctx, tx, r.ID) })
-		lost <- err
-		return service.JobResult{}, err
-	}})
-	if err := <-lost; !errors.Is(err, repo.ErrJobLost) {
-		t.Errorf("got %v, want ErrJobLost", err)
-	}
+	l.insert(deleteUser(2))
+	wantIs(t, "another attempt's job", <-lost, repo.ErrJobLost)
 }
 
 // meter counts how many are at work at a time.

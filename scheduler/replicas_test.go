@@ -219,9 +219,7 @@ func (l *lab) replica(name, definitions string, skew, pace time.Duration) *stepp
 		l.Fatal(err)
 	}
 	r.scheduler, err = newScheduler(r, slog.New(slog.DiscardHandler), wrong{r.clock, func() time.Duration { return time.Duration(r.jumped.Load()) }})
-	if err != nil {
-		l.Fatal(err)
-	}
+	noError(l, err)
 	r.scheduler.Start()
 	l.reach(r, 1)
 	return r
@@ -306,9 +304,7 @@ func (l *lab) startDoomed(definitions string) *exec.Cmd {
 	if err == nil {
 		err = process.Start()
 	}
-	if err != nil {
-		l.Fatal(err)
-	}
+	noError(l, err)
 	must(io.ReadFull(output, make([]byte, len("at work\n"))))(l)
 	return process
 }

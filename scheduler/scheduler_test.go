@@ -106,9 +106,7 @@ func TestScheduler_LooksAtOnceAndEveryFewSecondsByWhateverClock(t *testing.T) {
 				runFor(t, l, 61*time.Second, new(bytes.Buffer), func() time.Duration { return by(time.Since(start)) })
 				wantEvery(t, 5*time.Second, l.begun, 13)
 				wantEvery(t, 30*time.Second, l.resumed, 2)
-				if !l.begun[0].Equal(start) {
-					t.Errorf("first look %s after the start", l.begun[0].Sub(start))
-				}
+				check(t, l.begun[0].Equal(start), "first look %s after the start", l.begun[0].Sub(start))
 			})
 		})
 	}
@@ -145,9 +143,8 @@ func TestScheduler_GoesOnAfterErrorsAndPanics(t *testing.T) {
 		runFor(t, l, 41*time.Second, &log, right)
 		wantEvery(t, 5*time.Second, l.begun, 9)
 		for said, want := range map[string]int{"database unreachable": 1, "panicked": 1, "works again": 1} {
-			if n := strings.Count(log.String(), said); n != want {
-				t.Errorf("%q was said %d times, want %d: %s", said, n, want, log.String())
-			}
+			n := strings.Count(log.String(), said)
+			check(t, n == want, "%q was said %d times, want %d: %s", said, n, want, log.String())
 		}
 	})
 }
@@ -162,9 +159,8 @@ func TestStop_EndsTheLookAtWork(t *testing.T) {
 		}}
 		var log bytes.Buffer
 		runFor(t, l, 90*time.Second, &log, right)
-		if err := <-ended; !errors.Is(err, errStopped) {
-			t.Errorf("got %v", err)
-		}
+		err := <-ended
+		check(t, errors.Is(err, errStopped), "got %v", err)
 		check(t, log.Len() == 0, "got the log %s", log.String())
 	})
 }

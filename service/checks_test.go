@@ -64,3 +64,11 @@ func background(do func() error) <-chan error {
 	go func() { done <- do() }()
 	return done
 }
+
+// require fails the test at once with this message unless a condition holds.
+func require(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Fatalf(format, args...)
+	}
+}

@@ -34,9 +34,7 @@ func TestWorkers_BearTheNamesOfTheList(t *testing.T) {
 	e := servicetest.New(t, "main", "main")
 	all := servicetest.Must(e.Service("", servicetest.Audited).Status(t.Context(), ""))(t)
 	names := servicetest.Workers()
-	if len(all) != len(names) {
-		t.Fatalf("%d workers, the list has %q", len(all), names)
-	}
+	require(t, len(all) == len(names), "%d workers, the list has %q", len(all), names)
 	for i, st := range all {
 		equal(t, "a name on the list", st.Worker, names[i])
 	}

@@ -60,19 +60,16 @@ func installAndClean(e *servicetest.Estate) {
 	e.T.Helper()
 	d, ctx := e.Open[0], e.T.Context()
 	for _, want := range []bool{true, false} {
-		applied, err := scheduler.Migrate(ctx, d)
-		if err != nil || len(applied) > 0 != want {
-			e.T.Fatal(applied, err)
-		}
+		applied := servicetest.Must(scheduler.Migrate(ctx, d))(e.T)
+		require(e.T, len(applied) > 0 == want, "%v", applied)
 	}
 	servicetest.NoError(e.T, errors.Join(d.CheckMigrated(ctx), scheduler.CheckQueueMigrated(ctx, d)))
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 5)`)
 	e.Exec("main", `CREATE TABLE c (p_id bigint REFERENCES p ON DELETE CASCADE); CREATE INDEX ON c (p_id)`)
 	e.Exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d SELECT generate_series(1, 5); CREATE INDEX ON d (p_id)`)
 	for _, want := range []string{lfkadmin.QueueInstalled, lfkadmin.QueueOurs} {
-		if got, err := lfkadmin.New(d).InstallQueue(ctx); err != nil || got != want {
-			e.T.Fatal(got, err)
-		}
+		got := servicetest.Must(lfkadmin.New(d).InstallQueue(ctx))(e.T)
+		require(e.T, got == want, "%v", got)
 	}
 	servicetest.Must(lfkadmin.New(d).Track(ctx, "p", ""))(e.T)
 	e.Exec("main", `DELETE FROM p WHERE id < 4`)
@@ -80,13 +77,10 @@ func installAndClean(e *servicetest.Estate) {
 	r := servicetest.RunBatch(e.T, e.Service(definitions), "main")
 	servicetest.WantState(e.T, r, repo.RunSucceeded)
 	servicetest.WantCounts(e.T, r, "processed_records=3 deleted_rows=3")
-	lint, err := loosefk.Admin{Databases: e.Open, Definitions: servicetest.Definitions(e.T, definitions)}.Lint(ctx)
-	if err != nil || len(lint.Findings) > 0 {
-		e.T.Error(lint, err)
-	}
-	if _, err := lfkadmin.New(d).Untrack(ctx, "p"); err != nil {
-		e.T.Error(err)
-	}
+	lint := servicetest.Must(loosefk.Admin{Databases: e.Open, Definitions: servicetest.Definitions(e.T, definitions)}.Lint(ctx))(e.T)
+	check(e.T, len(lint.Findings) == 0, "%v", lint)
+	_, err := lfkadmin.New(d).Untrack(ctx, "p")
+	check(e.T, err == nil, "%v", err)
 }
 
 // hostileSettings are settings that a database or a role may have, by what they may change.
@@ -143,9 +137,8 @@ func TestFault_Settings_OfADatabaseDoNotChangeWhatIsDone(t *testing.T) {
 					"main": servicetest.Databases.Clone(t, servicetest.Migrated("main")), "ci": servicetest.Databases.Clone(t, servicetest.Migrated("ci")), "sec": servicetest.Databases.Clone(t, servicetest.Migrated("sec")),
 				})
 				s := everyWork(&servicetest.Mirrored{Estate: e, Log: &servicetest.Buffer{}})
-				if leases, err := s.Leases(t.Context(), ""); err != nil || len(leases) != 7 {
-					t.Error(leases, err)
-				}
+				leases := servicetest.Must(s.Leases(t.Context(), ""))(t)
+				check(t, len(leases) == 7, "%v", leases)
 				lint, err := loosefk.Admin{Databases: e.Open, Definitions: servicetest.Definitions(t, devdb.Definitions())}.Lint(t.Context())
 				if err != nil || lint.Errors > 0 {
 					t.Error(lint, err)

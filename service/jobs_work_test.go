@@ -93,9 +93,19 @@ func (w *workshop) counted(t *testing.T) (out string) {
 	return out
 }
 
-func TestWorkJob_EndIsLoggedOnceCountedAndTraced(t *testing.T) {
-	t.Parallel()
-	const said = "of the result"
+// jobEnd is what an attempt does, and how its end is told: the log has the level, the metric what is counted, both the log
+// and the span the rest.
+type jobEnd struct {
+	work                            job.Work
+	attempt                         int
+	level, outcome, reason, counted string
+}
+
+// said is an attribute of every result.
+const said = "of the result"
+
+// jobEnds are all ways in which an attempt ends.
+func jobEnds() map[string]jobEnd {
 	ends := func(r job.Result, err error) job.Work {
 		r.Attributes = []any{"note", said}
 		return func(context.Context, *job.Attempt) (job.Result, error) { return r, err }
@@ -105,15 +115,8 @@ func TestWorkJob_EndIsLoggedOnceCountedAndTraced(t *testing.T) {
 			return j.Postpone(job.Result{Attributes: []any{"note", said}}, fmt.Errorf("step: %w", err))
 		}
 	}
-	stopping := make(chan struct{})
-	close(stopping)
 	lost, refused := fmt.Errorf("step: %w", repo.ErrJobLost), &run.ReasonedError{Reason: run.ReasonInternalUser, Text: "no"}
-	for name, c := range map[string]struct {
-		work    job.Work
-		attempt int
-		// The log has the level, the metric what is counted, both the log and the span the rest.
-		level, outcome, reason, counted string
-	}{
+	return map[string]jobEnd{
 		"succeeded":        {ends(job.Result{Outcome: job.Succeeded}, nil), 1, "INFO", "succeeded", "", "succeeded"},
 		"skipped":          {ends(job.Result{Outcome: job.Skipped, Reason: "SETTING_OFF"}, nil), 1, "INFO", "skipped", "SETTING_OFF", "skipped"},
 		"skipped quietly":  {ends(job.Result{Outcome: job.Skipped, Reason: "TARGET_GONE", LogAtDebug: true}, nil), 1, "DEBUG", "skipped", "TARGET_GONE", "skipped"},
@@ -130,7 +133,14 @@ func TestWorkJob_EndIsLoggedOnceCountedAndTraced(t *testing.T) {
 		"slice over":       {postponed(job.ErrSliceOver), 1, "DEBUG", "snoozed", "SLICE_USED", ""},
 		"shutdown":         {postponed(job.ErrSliceOver), 1, "DEBUG", "snoozed", "SHUTDOWN", ""},
 		"busy":             {postponed(repo.ErrBusy), 1, "DEBUG", "snoozed", "TARGET_BUSY", ""},
-	} {
+	}
+}
+
+func TestWorkJob_EndIsLoggedOnceCountedAndTraced(t *testing.T) {
+	t.Parallel()
+	stopping := make(chan struct{})
+	close(stopping)
+	for name, c := range jobEnds() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithCancel(context.Background())

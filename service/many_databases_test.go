@@ -45,9 +45,8 @@ func TestManyDatabases_ARoundWorksADozenAndOneThatIsAwayKeepsNoOtherFromIt(t *te
 	}
 	equal(t, "leases", len(st.Leases), 11)
 	for _, series := range []string{"backlog.pending", "lease.held", "backlog.partitions"} {
-		if n := len(m.Values("maintenance."+series, "worker="+servicetest.LooseForeignKeys)); n > 12 {
-			t.Errorf("%s has %d series", series, n)
-		}
+		n := len(m.Values("maintenance."+series, "worker="+servicetest.LooseForeignKeys))
+		check(t, n <= 12, "%s has %d series", series, n)
 	}
 	reachable := m.Values("maintenance.database.reachable", "")
 	slices.Sort(reachable)
@@ -75,9 +74,8 @@ func TestManyDatabases_GitLabsOwnWorkersLookIntoNoneThatIsNotGitLabs(t *testing.
 	for _, worker := range []string{"ghost_user_migration", "placeholder_user_cleanup"} {
 		r := servicetest.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: worker}))(t)
 		check(t, r.State == "succeeded", "%s: %+v", worker, r)
-		if st := servicetest.StatusOf(t, s, worker); st.Condition == service.ConditionFailing || len(st.Databases) > 0 {
-			t.Errorf("%s: %+v", worker, st)
-		}
+		st := servicetest.StatusOf(t, s, worker)
+		check(t, st.Condition != service.ConditionFailing && len(st.Databases) == 0, "%s: %+v", worker, st)
 	}
 	e.Want("ci", `SELECT count(*) FROM maintenance.leases WHERE name = 'ghost_user_migration'`, "1")
 	e.Open[1].Close()

@@ -20,9 +20,9 @@ func wantSeries(m *servicetest.Meter, want map[string][2]float64) {
 	m.T.Helper()
 	for series, between := range want {
 		name, attributes, _ := strings.Cut(series, " ")
-		if values := m.Values("maintenance."+name, attributes); len(values) != 1 || values[0] < between[0] || values[0] > between[1] {
-			m.T.Errorf("%s: %v, want one of %v", series, values, between)
-		}
+		values := m.Values("maintenance."+name, attributes)
+		check(m.T, len(values) == 1 && values[0] >= between[0] && values[0] <= between[1],
+			"%s: %v, want one of %v", series, values, between)
 	}
 }
 
@@ -176,9 +176,8 @@ func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
 		servicetest.NoError(t, json.Unmarshal([]byte(line), &fields))
 		message, _ := fields["msg"].(string)
 		lines[message] = append(lines[message], fields)
-		if fields["worker"] != servicetest.LooseForeignKeys || fields["run_id"] != r.ID || fields["database"] != "main" {
-			t.Errorf("line %s lacks worker, run_id or database", line)
-		}
+		check(t, fields["worker"] == servicetest.LooseForeignKeys && fields["run_id"] == r.ID && fields["database"] == "main",
+			"line %s lacks worker, run_id or database", line)
 		equal(t, "times in the line "+line, strings.Count(line, `"time":`), 1)
 	}
 	for message, want := range map[string]map[string]any{
@@ -190,9 +189,8 @@ func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
 			continue
 		}
 		for key, value := range want {
-			if got := lines[message][0][key]; got != value {
-				t.Errorf("%s: %s is %v, want %v", message, key, got, value)
-			}
+			got := lines[message][0][key]
+			check(t, got == value, "%s: %s is %v, want %v", message, key, got, value)
 		}
 	}
 	// The driver's text is for the log, and there once.
@@ -213,9 +211,8 @@ func TestSampleBacklogs_KeepsOneRowAMinuteForADay(t *testing.T) {
 	e.Want("main", `SELECT count(*) <= 2 FROM maintenance.backlog_samples WHERE worker = '`+servicetest.LooseForeignKeys+`' AND minute > now() - interval '30 minutes'`, "true")
 	samples := servicetest.Must(s.BacklogSamples(t.Context()))(t)
 	all := samples[servicetest.LooseForeignKeys]
-	if n := len(all); n < 24 || n > 26 || all[n-1].Pending != 5 || all[n-1].Due != 5 || !all[0].At.Before(all[1].At) {
-		t.Errorf("got %+v", all)
-	}
+	n := len(all)
+	check(t, n >= 24 && n <= 26 && all[n-1].Pending == 5 && all[n-1].Due == 5 && all[0].At.Before(all[1].At), "got %+v", all)
 }
 
 func TestSampleBacklogs_LeavesOutWhatIsNotKnown(t *testing.T) {
@@ -235,10 +232,8 @@ func TestJobCounts_StopCounting(t *testing.T) {
 	e.Exec("main", `INSERT INTO maintenance.river_job (kind, args, max_attempts, state, scheduled_at, finalized_at)
 		SELECT 'delete_user', '{}', 25, state::maintenance.river_job_state, now(), CASE WHEN state IN ('discarded', 'completed') THEN now() END
 		FROM unnest(ARRAY['available', 'discarded', 'completed']) state, generate_series(1, CASE state WHEN 'available' THEN 10001 ELSE 3 END)`)
-	counts, err := s.JobCounts(t.Context())
-	if err != nil || len(counts) != 2 {
-		t.Fatalf("got %+v, %v", counts, err)
-	}
+	counts := servicetest.Must(s.JobCounts(t.Context()))(t)
+	require(t, len(counts) == 2, "got %+v", counts)
 	for _, c := range counts {
 		available := c.State == "available"
 		if c.AtLeast != available || available && c.Jobs != 10_000 || !available && c.Jobs != 3 {
@@ -287,9 +282,8 @@ func TestGhostUserMigration_DeletedRowsAreAllThatAreGoneButTheQueues(t *testing.
 			g.Exec("main", `UPDATE ghost_user_migrations SET hard_delete = $1`, hard)
 			before := rows(g.Estate)
 			r := g.Run(g.Service(), "")
-			if gone, counted := before-rows(g.Estate)-1, r.Counts["deleted_rows"]; int64(gone) != counted {
-				t.Errorf("%d rows are gone, deleted_rows is %d", gone, counted)
-			}
+			gone, counted := before-rows(g.Estate)-1, r.Counts["deleted_rows"]
+			check(t, int64(gone) == counted, "%d rows are gone, deleted_rows is %d", gone, counted)
 			g.WantGone(10)
 			tables := map[string]int64{}
 			for _, table := range r.Tables {

@@ -219,9 +219,9 @@ func TestFault_Outage_RunOnAnotherDatabaseGoesOnWithoutMainAndIsRecordedLater(t 
 	// Whoever looks when main is back takes the run for dead.
 	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)
 	own.Stop()
-	if st := servicetest.Status(t, s); st.Condition != service.ConditionRunning || st.CurrentRun == nil || st.CurrentRun.ID != r.ID || st.Failing != nil {
-		t.Errorf("condition %s: %s", st.Condition, st.ConditionDetail)
-	}
+	st := servicetest.Status(t, s)
+	check(t, st.Condition == service.ConditionRunning && st.CurrentRun != nil && st.CurrentRun.ID == r.ID && st.Failing == nil,
+		"condition %s: %s", st.Condition, st.ConditionDetail)
 	e.Lift("ci", servicetest.App)
 	e.Eventually("ci", `SELECT count(*) FROM c`, "0")
 	devdb.Eventually(t, "the run to end", func() bool { return servicetest.Status(t, s).Condition != service.ConditionRunning })
@@ -229,9 +229,8 @@ func TestFault_Outage_RunOnAnotherDatabaseGoesOnWithoutMainAndIsRecordedLater(t 
 	own.Start()
 	e.SQL["main"] = e.Connect("main")
 	other := e.Service(servicetest.OneChild)
-	if seen, err := other.Run(context.Background(), r.ID); err != nil || seen.FinishedAt.IsZero() {
-		t.Errorf("%+v, %v", seen, err)
-	}
+	seen := servicetest.Must(other.Run(context.Background(), r.ID))(t)
+	check(t, !seen.FinishedAt.IsZero(), "%+v", seen)
 	e.Eventually("main", `SELECT concat_ws(' ', state, reason, error, counts ->> 'deleted_rows') FROM maintenance.runs`, "succeeded   20")
 	devdb.Eventually(t, "the worker to be idle", func() bool { return servicetest.Status(t, s).Condition == service.ConditionIdle })
 }

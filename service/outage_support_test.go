@@ -79,9 +79,8 @@ func (r *replica) wantUnreachable(t *testing.T, from time.Time, words string) {
 	})
 	for _, st := range last {
 		f := st.Failing
-		if st.Condition != service.ConditionFailing || f.Database != "main" || f.Since.Before(from) || f.Since.After(time.Now()) {
-			t.Errorf("%s: %s since %s (%s), want unreachable since %s or later", st.Worker, st.Condition, f.Since, f.Database, from)
-		}
+		check(t, st.Condition == service.ConditionFailing && f.Database == "main" && !f.Since.Before(from) && !f.Since.After(time.Now()),
+			"%s: %s since %s (%s), want unreachable since %s or later", st.Worker, st.Condition, f.Since, f.Database, from)
 	}
 	isError(t, "healthy", r.Healthy(context.Background()), service.ErrUnreachable)
 }

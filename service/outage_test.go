@@ -86,9 +86,8 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseBesideMainDiesInTheMiddle(t 
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	failed := fired(t, s, servicetest.LooseForeignKeys, minute(25772283))
 	servicetest.WantState(t, failed, repo.RunFailed)
-	if failed.Database != "ci" || failed.Trigger != repo.TriggerSchedule || !strings.Contains(failed.Error, "unreachable") {
-		t.Errorf("%+v", failed)
-	}
+	check(t, failed.Database == "ci" && failed.Trigger == repo.TriggerSchedule && strings.Contains(failed.Error, "unreachable"),
+		"%+v", failed)
 
 	own.Start()
 	devdb.Eventually(t, "the condition to say that ci answers", func() bool {
@@ -114,12 +113,10 @@ func TestService_AnswersWhileADatabaseIsSilent(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 	defer cancel()
 	all, err := s.Status(ctx, "")
-	if err != nil || ctx.Err() != nil {
-		t.Fatal(err, ctx.Err())
-	}
-	if st := all[0]; st.Condition != service.ConditionFailing || !strings.Contains(st.ConditionDetail, "ci: unreachable") {
-		t.Errorf("condition %s: %s", st.Condition, st.ConditionDetail)
-	}
+	require(t, err == nil && ctx.Err() == nil, "%v, %v", err, ctx.Err())
+	st := all[0]
+	check(t, st.Condition == service.ConditionFailing && strings.Contains(st.ConditionDetail, "ci: unreachable"),
+		"condition %s: %s", st.Condition, st.ConditionDetail)
 	_, err = s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "ci"})
 	isError(t, "the database is down", err, service.ErrUnreachable)
 }

@@ -32,10 +32,8 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 	if st.Worker != "*" || st.Condition != service.ConditionPaused || st.Paused == nil || st.Paused.Reason != "an incident" || st.Paused.By != "alice" {
 		t.Errorf("%+v", st)
 	}
-	all, err := replica.Status(context.Background(), "")
-	if err != nil || len(all) != len(servicetest.Workers()) {
-		t.Fatal(all, err)
-	}
+	all := servicetest.Must(replica.Status(context.Background(), ""))(t)
+	require(t, len(all) == len(servicetest.Workers()), "%v", all)
 	for _, w := range all {
 		equal(t, w.Worker+" is paused by", pausedBy(t, replica, w.Worker), service.AllWorkers)
 		since := "since " + w.Paused.Since.UTC().Format(time.RFC3339)
@@ -44,9 +42,8 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 			t.Errorf("%s: %s, %s", w.Worker, w.Condition, w.ConditionDetail)
 		}
 	}
-	if r := fired(t, replica, servicetest.AdjournedGroups, time.Now().Truncate(time.Minute)); r.State != repo.RunSkipped || !strings.Contains(r.Reason, "WORKER_PAUSED") {
-		t.Errorf("%+v", r)
-	}
+	r := fired(t, replica, servicetest.AdjournedGroups, time.Now().Truncate(time.Minute))
+	check(t, r.State == repo.RunSkipped && strings.Contains(r.Reason, "WORKER_PAUSED"), "%+v", r)
 
 	// The end of it leaves those that are paused by themselves.
 	servicetest.Resume(t, s, service.AllWorkers)
@@ -100,19 +97,16 @@ func TestPauseWorker_TheLastPauseCountsAndEndsByItself(t *testing.T) {
 			t.Errorf("%+v, %s, want %s for %s", p, st.ConditionDetail, c.reason, c.ttl)
 		}
 	}
-	if _, err := request(s, "once", false); err == nil {
-		t.Error("the run was not refused")
-	}
+	_, err := request(s, "once", false)
+	check(t, err != nil, "the run was not refused")
 	// As if the time had passed.
 	e.Exec("main", `UPDATE maintenance.pauses SET since = since - interval '2 hours', until = until - interval '2 hours'`)
 	servicetest.Must(request(s, "once", false))(t)
-	if st := servicetest.Status(t, s); st.Paused != nil || st.Condition != service.ConditionIdle {
-		t.Errorf("%s, pause %+v", st.Condition, st.Paused)
-	}
+	st := servicetest.Status(t, s)
+	check(t, st.Paused == nil && st.Condition == service.ConditionIdle, "%s, pause %+v", st.Condition, st.Paused)
 	for range 2 { // the second time it is not paused
-		if st := servicetest.Resume(t, s, servicetest.LooseForeignKeys); st.Paused != nil {
-			t.Errorf("%+v", st.Paused)
-		}
+		st := servicetest.Resume(t, s, servicetest.LooseForeignKeys)
+		check(t, st.Paused == nil, "%+v", st.Paused)
 	}
 }
 
@@ -142,9 +136,8 @@ func TestPauseWorker_NeedsAReasonAndATTLFromASecondToAYear(t *testing.T) {
 			}
 		}
 	}
-	if st := servicetest.Must(s.PauseWorker(context.Background(), service.AllWorkers, "r", strings.Repeat("ü", 1000), 0))(t); len([]rune(st.Paused.By)) != 200 {
-		t.Errorf("%+v", st.Paused)
-	}
+	st := servicetest.Must(s.PauseWorker(context.Background(), service.AllWorkers, "r", strings.Repeat("ü", 1000), 0))(t)
+	check(t, len([]rune(st.Paused.By)) == 200, "%+v", st.Paused)
 	_, err := s.PauseWorker(context.Background(), "nobody", "fine", "alice", 0)
 	isError(t, "pause", err, service.ErrUnknownWorker)
 	_, err = s.ResumeWorker(context.Background(), "nobody", "")
@@ -157,15 +150,12 @@ func TestCancelJob_OneThatWaitsNeverStartsUntilItIsRetried(t *testing.T) {
 	t.Parallel()
 	g := family(t)
 	g.Run("scheduled_jobs=1")
-	job, err := g.Service.CancelJob(t.Context(), 1, "not this one", "ann")
-	if err != nil || job.State != "cancelled" || job.Reason != "CANCELLED" {
-		t.Fatalf("%+v, %v", job, err)
-	}
+	job := servicetest.Must(g.Service.CancelJob(t.Context(), 1, "not this one", "ann"))(t)
+	require(t, job.State == "cancelled" && job.Reason == "CANCELLED", "%+v", job)
 	const words = "job 1 was cancelled by ann: not this one; caretaker jobs retry 1 takes that back"
-	plan, err := g.Service.PlanDeletion(t.Context(), "group", 10)
-	if err != nil || plan.Refused == nil || plan.Refused.Reason+": "+plan.Refused.Detail != "CANCELLED: "+words || len(plan.Tables) == 0 {
-		t.Errorf("%+v, %v", plan, err)
-	}
+	plan := servicetest.Must(g.Service.PlanDeletion(t.Context(), "group", 10))(t)
+	check(t, plan.Refused != nil && plan.Refused.Reason+": "+plan.Refused.Detail == "CANCELLED: "+words && len(plan.Tables) != 0,
+		"%+v", plan)
 	// Nor is it queued again behind the operator's back.
 	g.Run("held_groups=1")
 	g.WantLog(1, "Group held", "reason=CANCELLED", "job 1 was cancelled by ann: not this one")
@@ -188,9 +178,8 @@ func TestCancelJob_OneAtWorkStopsAfterItsStatementAndARetryFinishesIt(t *testing
 	if err != nil || job.State != "running" {
 		t.Fatalf("%+v, %v", job, err)
 	}
-	if c := job.Cancellation; c == nil || c.Reason != "stop" || c.By != "ann" || c.At.IsZero() {
-		t.Errorf("the cancellation is %+v", c)
-	}
+	c := job.Cancellation
+	check(t, c != nil && c.Reason == "stop" && c.By == "ann" && !c.At.IsZero(), "the cancellation is %+v", c)
 	g.Lift("main", servicetest.App)
 	g.Eventually("main", `SELECT state::text FROM maintenance.river_job WHERE id = 1`, "cancelled")
 	servicetest.NoError(t, q.Stop(context.Background()))

@@ -92,9 +92,8 @@ func TestPermit_ThatIsNotReleasedFailsTheRunAndBlocksNothing(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 		r, err := s.RunBatch(ctx, service.RunRequest{Worker: c.worker, DryRun: c.dry})
 		cancel()
-		if err != nil || r.State != repo.RunFailed || !strings.Contains(r.Error, c.words) || r.OverLimit != (c.worker == "early") {
-			t.Errorf("%s: %s, %q, over limit %t, %v, want failed: %q", c.worker, r.State, r.Error, r.OverLimit, err, c.words)
-		}
+		check(t, err == nil && r.State == repo.RunFailed && strings.Contains(r.Error, c.words) && r.OverLimit == (c.worker == "early"),
+			"%s: %s, %q, over limit %t, %v, want failed: %q", c.worker, r.State, r.Error, r.OverLimit, err, c.words)
 		// The lease is free at once.
 		e.Want("main", `SELECT expires_at < now() FROM maintenance.leases WHERE name = '`+c.worker+`'`, "true")
 	}
@@ -103,9 +102,8 @@ func TestPermit_ThatIsNotReleasedFailsTheRunAndBlocksNothing(t *testing.T) {
 	// Without a guard a permit writes nothing.
 	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), now())`)
 	limits := repo.Limits{Statement: time.Second, Lock: time.Second}
-	if dropped, err := e.Open[0].DropTokenPass(context.Background(), repo.Permit{Limits: limits}); err == nil || dropped {
-		t.Errorf("dropped %v, %v", dropped, err)
-	}
+	dropped, err := e.Open[0].DropTokenPass(context.Background(), repo.Permit{Limits: limits})
+	check(t, err != nil && !dropped, "dropped %v, %v", dropped, err)
 	e.Want("main", `SELECT count(*) FROM maintenance.token_passes`, "1")
 }
 

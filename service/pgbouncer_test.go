@@ -92,9 +92,7 @@ func TestFault_PgBouncer_APausedProcessThatWakesBeyondItsLeaseWritesNothing(t *t
 	e.Lift("main", "sleeper")
 	sleeper.Signal(syscall.SIGCONT)
 	result := sleeper.Result()
-	if result.Error != "" {
-		t.Fatal(result.Error)
-	}
+	require(t, result.Error == "", "%v", result.Error)
 	servicetest.WantLost(t, result.Run)
 	e.WantSame("main", before, "c")
 	e.WantLease("main", 2, false)
@@ -144,16 +142,13 @@ func TestFault_PgBouncer_JobsAreCancelledAndPathsMarkedThroughIt(t *testing.T) {
 		check(t, j.State == repo.JobCancelled && j.Cancellation != nil && j.Cancellation.By == "ann", "%+v", j)
 	}
 	for range 2 {
-		if done, err := s.AckOutside(t.Context(), []int64{3, 1}, "ann"); err != nil || len(done) != 2 || done[1].DoneAt.IsZero() {
-			t.Errorf("%+v, %v", done, err)
-		}
+		done := servicetest.Must(s.AckOutside(t.Context(), []int64{3, 1}, "ann"))(t)
+		check(t, len(done) == 2 && !done[1].DoneAt.IsZero(), "%+v", done)
 	}
-	if _, err := s.AckOutside(t.Context(), []int64{2, 9}, "ann"); !errors.Is(err, service.ErrUnknownPath) {
-		t.Error(err)
-	}
-	if j, err := s.Job(t.Context(), 1); err != nil || j.Outside != (repo.OutsideCount{All: 3, Pending: 1}) {
-		t.Errorf("%+v, %v", j, err)
-	}
+	_, err := s.AckOutside(t.Context(), []int64{2, 9}, "ann")
+	check(t, errors.Is(err, service.ErrUnknownPath), "%v", err)
+	j := servicetest.Must(s.Job(t.Context(), 1))(t)
+	check(t, j.Outside == (repo.OutsideCount{All: 3, Pending: 1}), "%+v", j)
 	for _, kind := range s.JobKinds() {
 		e.Work(s, kind)
 	}
@@ -195,9 +190,8 @@ func TestFault_PgBouncer_AForgottenSettingIsNamed(t *testing.T) {
 	d := servicetest.Must(repo.Open(t.Context(), "main", url))(t)
 	defer d.Close()
 	advice := "add default_query_exec_mode=exec to databases.main.url"
-	if err := d.CheckPooler(t.Context()); err == nil || !strings.Contains(err.Error(), advice) {
-		t.Errorf("at the start: %v", err)
-	}
+	err := d.CheckPooler(t.Context())
+	check(t, err != nil && strings.Contains(err.Error(), advice), "at the start: %v", err)
 	// Of several connections some are prepared on one of the server and used on another.
 	failures := make(chan error, 64)
 	devdb.Eventually(t, "a statement to fail", func() bool {
@@ -230,9 +224,8 @@ func TestFault_PgBouncer_TheSettingMayHaveAnyValueThatNeedsNoSession(t *testing.
 			e, p := servicetest.Pooled(t, 2, nil)
 			url := servicetest.Databases.Clone(t, servicetest.Migrated("main"))
 			e.AddThrough("main", url, p.PlainURL(servicetest.DatabaseOf(url))+"&default_query_exec_mode="+mode)
-			if err := e.Open[0].CheckPooler(t.Context()); err != nil == fits {
-				t.Fatalf("at the start: %v", err)
-			}
+			err := e.Open[0].CheckPooler(t.Context())
+			require(t, err != nil != fits, "at the start: %v", err)
 			if !fits {
 				return
 			}
@@ -258,24 +251,17 @@ func TestFault_PgBouncer_SettingsOfTheSessionAreRefusedByName(t *testing.T) {
 	e.AddThrough("main", url, p.URL(servicetest.DatabaseOf(url)))
 	e.Exec("main", `CREATE SCHEMA elsewhere; ALTER DATABASE `+servicetest.DatabaseOf(url)+` SET search_path = elsewhere, public`)
 	for parameter, refused := range map[string]bool{"search_path=public": true, "statement_timeout=5s": true, "application_name=x": false, "timezone=UTC": false} {
-		d, err := repo.Open(t.Context(), "main", p.URL(servicetest.DatabaseOf(url))+"&"+parameter)
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = d.Ping(t.Context())
+		d := servicetest.Must(repo.Open(t.Context(), "main", p.URL(servicetest.DatabaseOf(url))+"&"+parameter))(t)
+		err := d.Ping(t.Context())
 		d.Close()
 		name, _, _ := strings.Cut(parameter, "=")
 		check(t, refused == (err != nil && strings.Contains(err.Error(), name)), "%s: %v", parameter, err)
 	}
 	// What the database or the role has is there, on whichever connection.
-	other, err := repo.Open(t.Context(), "main", p.URL(servicetest.DatabaseOf(url)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := servicetest.Must(repo.Open(t.Context(), "main", p.URL(servicetest.DatabaseOf(url))))(t)
 	defer other.Close()
-	if q, err := other.DeletedRecords(t.Context()); err != nil || q.Schema != "elsewhere" {
-		t.Errorf("schema %q, %v", q.Schema, err)
-	}
+	q := servicetest.Must(other.DeletedRecords(t.Context()))(t)
+	check(t, q.Schema == "elsewhere", "schema %q", q.Schema)
 }
 
 // TestFault_PgBouncer_SettingsBoundOneTransaction: limits and what they bound are one transaction on one connection, and leave
@@ -294,10 +280,7 @@ func TestFault_PgBouncer_SettingsBoundOneTransaction(t *testing.T) {
 	e.Want("main", `SELECT count(*) FROM seen WHERE statement_timeout = '0' OR seqscan = 'on'`, "0")
 	for range 4 {
 		var timeout, scan string
-		conn, err := pgx.Connect(t.Context(), e.Through["main"])
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := servicetest.Must(pgx.Connect(t.Context(), e.Through["main"]))(t)
 		err = conn.QueryRow(t.Context(), `SELECT current_setting('statement_timeout'), current_setting('enable_seqscan')`).Scan(&timeout, &scan)
 		if err := errors.Join(err, conn.Close(t.Context())); err != nil || timeout != "0" || scan != "on" {
 			t.Errorf("left behind: statement_timeout %s, enable_seqscan %s, %v", timeout, scan, err)

@@ -112,9 +112,7 @@ func (p *pipelineRun) toTheEnd() {
 	p.T.Helper()
 	quiet := 0
 	for round, before := 0, ""; quiet < 2; round++ {
-		if round == 15 {
-			p.T.Fatal("no end after 15 rounds")
-		}
+		require(p.T, round != 15, "no end after 15 rounds")
 		if p.onRound != nil {
 			p.onRound(round)
 		}

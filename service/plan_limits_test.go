@@ -23,9 +23,8 @@ func TestPlanDeletion_TwoAreMadeAtOnce(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) //nolint:gocritic // elapses: both turns are taken
 	defer cancel()
-	if _, err := s.PlanDeletion(ctx, "user", 1); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a third one: %v", err)
-	}
+	_, err := s.PlanDeletion(ctx, "user", 1)
+	check(t, errors.Is(err, context.DeadlineExceeded), "a third one: %v", err)
 }
 
 func TestPlanDeletion_WaitsAFewSecondsForItsTurn(t *testing.T) {
@@ -61,9 +60,8 @@ func TestFault_Replica_PlansAreReadThereOrWhereItIsLateOrDownOnThePrimary(t *tes
 	}
 	same := func(what string, got, want *service.Plan) {
 		t.Helper()
-		if !reflect.DeepEqual(got.Tables, want.Tables) || got.Digest != want.Digest || got.Name != want.Name {
-			t.Errorf("%s: %+v, want %+v", what, got, want)
-		}
+		check(t, reflect.DeepEqual(got.Tables, want.Tables) && got.Digest == want.Digest && got.Name == want.Name,
+			"%s: %+v, want %+v", what, got, want)
 	}
 	// What other tests write may leave the standby behind for a moment.
 	readThere := func() (p *service.Plan) {

@@ -44,9 +44,7 @@ func newPlanned(t *testing.T, seed uint64) planned {
 func (p planned) plan(kind string, id int) *service.Plan {
 	p.T.Helper()
 	plan, err := p.service.PlanDeletion(context.Background(), kind, int64(id))
-	if err != nil {
-		p.T.Fatalf("%s %d: %v", kind, id, err)
-	}
+	require(p.T, err == nil, "%s %d: %v", kind, id, err)
 	return plan
 }
 
@@ -61,8 +59,7 @@ func (p planned) counts() map[string]int64 {
 	if *p.countSQL == "" {
 		*p.countSQL = p.Value("main", countRowsSQL)
 	}
-	rows, err := p.SQL["main"].Query(context.Background(), *p.countSQL)
-	servicetest.NoError(p.T, err)
+	rows := servicetest.Must(p.SQL["main"].Query(context.Background(), *p.countSQL))(p.T)
 	type count struct {
 		Table string
 		N     int64
@@ -128,8 +125,7 @@ func (p planned) paths() []string {
 
 func (p planned) column(sql string) []string {
 	p.T.Helper()
-	rows, err := p.SQL["main"].Query(context.Background(), sql)
-	servicetest.NoError(p.T, err)
+	rows := servicetest.Must(p.SQL["main"].Query(context.Background(), sql))(p.T)
 	all := servicetest.Must(pgx.CollectRows(rows, pgx.RowTo[string]))(p.T)
 	return all
 }
@@ -141,9 +137,8 @@ func (p planned) wantLeft(plan *service.Plan, before []string) {
 	now := p.paths()
 	gone := slices.DeleteFunc(before, func(path string) bool { return slices.Contains(now, path) })
 	noted := p.column(`SELECT kind || ' ' || path FROM maintenance.outside_paths ORDER BY 1`)
-	if int64(len(gone)) != plan.Outside || !slices.Equal(noted, gone) {
-		p.T.Errorf("%s %d: left are %v, noted %v, planned were %d", plan.Kind, plan.ID, gone, noted, plan.Outside)
-	}
+	check(p.T, int64(len(gone)) == plan.Outside && slices.Equal(noted, gone),
+		"%s %d: left are %v, noted %v, planned were %d", plan.Kind, plan.ID, gone, noted, plan.Outside)
 	p.Exec("main", `DELETE FROM maintenance.outside_paths`)
 }
 
@@ -170,9 +165,8 @@ func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
 	// Project bots go by jobs of their own.
 	p.Exec("main", `INSERT INTO members (id, user_id, source_id, source_type, type, access_level, member_namespace_id)
 		SELECT 90000 + id, 21, id, 'Project', 'ProjectMember', 30, project_namespace_id FROM projects WHERE namespace_id = $1`, oracle.Personal(oracle.KeptByProject))
-	if plan := p.plan("user", oracle.KeptByProject); !slices.Contains(plan.Jobs, "delete_user") {
-		t.Errorf("a bot goes with a personal project, and %+v", plan)
-	}
+	plan := p.plan("user", oracle.KeptByProject)
+	check(t, slices.Contains(plan.Jobs, "delete_user"), "a bot goes with a personal project, and %+v", plan)
 	p.Exec("main", `DELETE FROM members m USING users u WHERE u.id = m.user_id AND u.user_type = 6 AND m.source_type = 'Project'`)
 	p.works("delete_user")
 	done, before := 0, p.counts()
@@ -234,9 +228,8 @@ func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
 		p.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: user}})
 		p.Work(p.service, "delete_placeholder_user")
 		queued := p.Value("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'delete_user'`) == "1"
-		if (plan.Refused == nil) != queued || slices.Contains(plan.Jobs, "delete_user") != queued {
-			t.Errorf("user %d: queued %t, planned was %+v", user, queued, plan)
-		}
+		check(t, (plan.Refused == nil) == queued && slices.Contains(plan.Jobs, "delete_user") == queued,
+			"user %d: queued %t, planned was %+v", user, queued, plan)
 		if !queued {
 			referenced++
 			if plan.Refused.Reason != "STILL_REFERENCED" || !strings.HasSuffix(plan.Refused.Detail, "_id refers to it") {
@@ -252,9 +245,8 @@ func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
 		before = p.wantDone(plan, before)
 	}
 	check(t, free != 0 && referenced != 0, "%d went, %d were kept", free, referenced)
-	if plan := p.plan("placeholder", oracle.Owner); plan.Refused == nil || plan.Refused.Reason != "NOT_A_PLACEHOLDER" {
-		t.Errorf("got %+v", plan.Refused)
-	}
+	plan := p.plan("placeholder", oracle.Owner)
+	check(t, plan.Refused != nil && plan.Refused.Reason == "NOT_A_PLACEHOLDER", "got %+v", plan.Refused)
 }
 
 // TestPlanDeletion_WritesNothingSaysWhatIsWrongOrRefusedAndCountsUpToALimit makes plans of which nothing is done.
@@ -285,13 +277,11 @@ func (p planned) writesNothing() {
 	check(t, len(user.Tables) != 0 && len(group.Tables) != 0 && group.Outside != 0, "planned were %+v, %+v", user, group)
 	equal(t, "a plan has written", content(), before)
 	// The same again, until something changes.
-	if again := p.plan("group", oracle.FirstGroup); !reflect.DeepEqual(again.Tables, group.Tables) || again.Digest != group.Digest {
-		t.Errorf("nothing has changed, but %+v, was %+v", again, group)
-	}
+	again := p.plan("group", oracle.FirstGroup)
+	check(t, reflect.DeepEqual(again.Tables, group.Tables) && again.Digest == group.Digest,
+		"nothing has changed, but %+v, was %+v", again, group)
 	p.Exec("main", `INSERT INTO issues (id, title, author_id, project_id, namespace_id, iid) VALUES (9999, 'i', 5, 1, 5001, 9999)`)
-	if again := p.plan("group", oracle.FirstGroup); again.Digest == group.Digest {
-		t.Error("an issue more, and the digest is the same")
-	}
+	check(t, p.plan("group", oracle.FirstGroup).Digest != group.Digest, "an issue more, and the digest is the same")
 }
 
 func (p planned) wrong() {
@@ -304,23 +294,20 @@ func (p planned) wrong() {
 	} {
 		var id int64
 		_, _ = fmt.Sscan(target[1], &id)
-		if _, err := p.service.PlanDeletion(ctx, target[0], id); !errors.Is(err, service.ErrUnknownTarget) || !strings.Contains(err.Error(), words) {
-			t.Errorf("%s: %v", target, err)
-		}
+		_, err := p.service.PlanDeletion(ctx, target[0], id)
+		check(t, errors.Is(err, service.ErrUnknownTarget) && strings.Contains(err.Error(), words), "%s: %v", target, err)
 	}
 	for field, request := range map[string]func() error{
 		"kind": func() error { _, err := p.service.PlanDeletion(ctx, "project", 1); return err },
 		"id":   func() error { _, err := p.service.PlanDeletion(ctx, "user", 0); return err },
 	} {
 		invalid, ok := errors.AsType[*service.InvalidArgumentError](request())
-		if !ok || invalid.Field != field {
-			t.Errorf("%s: %v", field, request())
-		}
+		check(t, ok && invalid.Field == field, "%s: %v", field, request())
 	}
 	servicetest.Must(p.service.Protect(ctx, service.Protection{Kind: "user", ID: 20, Reason: "audit", By: "me"}, 0))(t)
-	if plan := p.plan("user", 20); plan.Refused == nil || plan.Refused.Reason != "PROTECTED" || !strings.Contains(plan.Refused.Detail, "audit") {
-		t.Errorf("got %+v", plan.Refused)
-	}
+	plan := p.plan("user", 20)
+	check(t, plan.Refused != nil && plan.Refused.Reason == "PROTECTED" && strings.Contains(plan.Refused.Detail, "audit"),
+		"got %+v", plan.Refused)
 	servicetest.Must(p.service.Unprotect(ctx, "user", 20, "me"))(t)
 }
 
@@ -338,20 +325,17 @@ func (p planned) refused() {
 		before := p.plan(kind, id)
 		change()
 		after := p.plan(kind, id)
-		if !reflect.DeepEqual(after.Tables, before.Tables) || len(after.Tables) == 0 || !after.Exact || after.Outside != before.Outside {
-			t.Errorf("%s: %+v, before it was refused %+v", kind, after, before)
-		}
+		check(t, reflect.DeepEqual(after.Tables, before.Tables) && len(after.Tables) != 0 && after.Exact && after.Outside == before.Outside,
+			"%s: %+v, before it was refused %+v", kind, after, before)
 		want := map[string]string{
 			"group": fmt.Sprintf("PROTECTED group %d is protected by ann: evidence", child),
 			"user":  "INTERNAL_USER users of this type are accounts of the system, which are not deleted",
 		}[kind]
-		if r := after.Refused; r == nil || r.Reason+" "+r.Detail != want {
-			t.Errorf("%s: %+v, want %s", kind, r, want)
-		}
+		r := after.Refused
+		check(t, r != nil && r.Reason+" "+r.Detail == want, "%s: %+v, want %s", kind, r, want)
 	}
-	if ghost := p.plan("user", 99000); ghost.Exact || ghost.Refused == nil {
-		t.Errorf("nobody could take over what is the ghost's, but %+v", ghost)
-	}
+	ghost := p.plan("user", 99000)
+	check(t, !ghost.Exact && ghost.Refused != nil, "nobody could take over what is the ghost's, but %+v", ghost)
 }
 
 func (p planned) counted() {
@@ -361,8 +345,7 @@ func (p planned) counted() {
 	for kind, id := range map[string]int{"user": 20, "group": oracle.FirstGroup} {
 		plan := p.plan(kind, id)
 		i := slices.IndexFunc(plan.Tables, func(t service.PlannedTable) bool { return t.Table == "events" })
-		if i < 0 || plan.Exact || !plan.Tables[i].AtLeast || plan.Tables[i].Moved+plan.Tables[i].Deleted != 10_000 {
-			t.Errorf("planned were %+v", plan.Tables)
-		}
+		check(t, i >= 0 && !plan.Exact && plan.Tables[i].AtLeast && plan.Tables[i].Moved+plan.Tables[i].Deleted == 10_000,
+			"planned were %+v", plan.Tables)
 	}
 }

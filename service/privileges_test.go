@@ -86,9 +86,8 @@ func TestPrivileges_OneThatIsMissingIsNamedWithWhatToGrant(t *testing.T) {
 		if err != nil {
 			said, _ = run.PrivilegeMissing(err)
 		}
-		if !strings.Contains(said, strings.TrimSuffix(grant, " TO")) || !strings.Contains(said, " TO "+role) {
-			t.Errorf("%q (%v), want %q", said, err, grant)
-		}
+		check(t, strings.Contains(said, strings.TrimSuffix(grant, " TO")) && strings.Contains(said, " TO "+role),
+			"%q (%v), want %q", said, err, grant)
 		for _, driver := range []string{"permission denied", "SQLSTATE"} {
 			check(t, !strings.Contains(said, driver), "%q has the driver's %q", said, driver)
 		}
@@ -147,9 +146,8 @@ func TestApplicationSchema_WithoutOneEverythingSaysWhatToDo(t *testing.T) {
 			s := e.Service(servicetest.OneChild, e.WithQueue)
 			for _, worker := range []string{servicetest.InactiveTokens, servicetest.AdjournedGroups, servicetest.GhostUsers, servicetest.PlaceholderUsers} {
 				_, err := s.RunBatch(t.Context(), service.RunRequest{Worker: worker})
-				if missing, ok := errors.AsType[*service.NotConfiguredError](err); !ok || !strings.HasPrefix(missing.Missing, name) {
-					t.Errorf("%s: %v", worker, err)
-				}
+				missing, ok := errors.AsType[*service.NotConfiguredError](err)
+				check(t, ok && strings.HasPrefix(missing.Missing, name), "%s: %v", worker, err)
 				st, err := s.Status(t.Context(), worker)
 				if err != nil || st[0].Condition != service.ConditionNotConfigured || !strings.HasPrefix(st[0].ConditionDetail, name) {
 					t.Error(worker, st, err)
@@ -160,9 +158,7 @@ func TestApplicationSchema_WithoutOneEverythingSaysWhatToDo(t *testing.T) {
 				check(t, r.State == repo.RunSkipped && strings.HasPrefix(r.Reason, name), "dry run %t: %s %q", dry, r.State, r.Reason)
 			}
 			r, ours, err := s.RunScheduled(t.Context(), servicetest.LooseForeignKeys, time.Now().Truncate(time.Minute))
-			if err != nil || !ours {
-				t.Fatal(ours, err)
-			}
+			require(t, err == nil && ours, "%v, %v", ours, err)
 			if r = servicetest.Ended(t, s, r.ID); r.State != repo.RunSkipped || !strings.HasPrefix(r.Reason, name) {
 				t.Errorf("by its schedule: %s %q", r.State, r.Reason)
 			}
@@ -246,9 +242,8 @@ func wantLacking(e *servicetest.Estate, needs map[string][]repo.Grant, want stri
 			got = append(got, l.To("{role}"))
 		}
 	}
-	if text := strings.Join(got, "; "); text != want {
-		e.T.Errorf("lacking: %q, want %q", text, want)
-	}
+	text := strings.Join(got, "; ")
+	check(e.T, text == want, "lacking: %q, want %q", text, want)
 }
 
 func TestNeeds_EachRightThatIsMissingIsNamed(t *testing.T) {

@@ -61,9 +61,8 @@ func attacks() map[string]func(*testing.T, *servicetest.Estate, *service.Service
 			}
 			protect(t, s, "user", 7)
 			_, err = s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.InactiveTokens, ExpectedDigest: planned.CandidatesDigest})
-			if _, ok := errors.AsType[*service.PlanChangedError](err); !ok {
-				t.Error(err)
-			}
+			_, ok := errors.AsType[*service.PlanChangedError](err)
+			check(t, ok, "%v", err)
 			e.Want("main", `SELECT count(*) FROM maintenance.river_job`, "0")
 		},
 		"protected again after it has expired": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
@@ -135,13 +134,11 @@ func TestProtect_UserWhoseDeletionHasBegunKeepsTheAccountFromItsEndOn(t *testing
 	e.PersonalProjects(7, 701)
 	over := make(chan struct{})
 	close(over)
-	if r, err := e.AttemptOf(s, servicetest.Authorized(7), over); err != nil || r.Snooze <= 0 {
-		t.Fatalf("%+v, %v", r, err)
-	}
+	r := servicetest.Must(e.AttemptOf(s, servicetest.Authorized(7), over))(t)
+	require(t, r.Snooze > 0, "%+v", r)
 	_, err := s.Protect(t.Context(), service.Protection{Kind: "user", ID: 7, Reason: "too late"}, 0)
-	if begun, ok := errors.AsType[*service.DeletionBegunError](err); !ok || begun.ID != 7 {
-		t.Fatal(err)
-	}
+	begun, ok := errors.AsType[*service.DeletionBegunError](err)
+	require(t, ok && begun.ID == 7, "%v", err)
 	devdb.Eventually(t, "the deletion ends", func() bool {
 		e.Exec("main", `UPDATE maintenance.river_job SET state = 'available' WHERE kind = 'delete_user' AND finalized_at IS NULL`)
 		e.Work(s, "delete_user")
@@ -212,9 +209,8 @@ func TestProtect_WaitsForADeletionThatIsJustBeginning(t *testing.T) {
 	e.Eventually("main", servicetest.NewestDeletion, servicetest.DeletionDone)
 	// It saw the deletion begun, or it came when that was over: then the account is kept.
 	err := <-answer
-	if _, late := errors.AsType[*service.DeletionBegunError](err); err != nil && !late {
-		t.Error(err)
-	}
+	_, late := errors.AsType[*service.DeletionBegunError](err)
+	check(t, err == nil || late, "%v", err)
 	if err == nil {
 		wantGhostKeeps(t, s)
 	}
@@ -243,9 +239,8 @@ func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 			}
 			protect(t, g.Service, "user", 3)
 			_, err = g.Service.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.AdjournedGroups, ExpectedDigest: planned.CandidatesDigest})
-			if _, ok := errors.AsType[*service.PlanChangedError](err); !ok {
-				t.Error(err)
-			}
+			_, ok := errors.AsType[*service.PlanChangedError](err)
+			check(t, ok, "%v", err)
 		},
 		"a project of it that is named as one": func(t *testing.T, g *servicetest.Groups) {
 			t.Helper()

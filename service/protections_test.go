@@ -108,9 +108,8 @@ func TestProtect_IsTooLateOnceARemovalHasBegun(t *testing.T) {
 	g.AtGate("main", servicetest.App)
 	for _, id := range []int64{10, 12, 13} {
 		_, err := g.Service.Protect(t.Context(), service.Protection{Kind: "group", ID: id, Reason: "too late"}, 0)
-		if begun, ok := errors.AsType[*service.DeletionBegunError](err); !ok || begun.ID != id {
-			t.Errorf("group %d: %v", id, err)
-		}
+		begun, ok := errors.AsType[*service.DeletionBegunError](err)
+		check(t, ok && begun.ID == id, "group %d: %v", id, err)
 	}
 	// The bot's own deletion has not begun.
 	protect(t, g.Service, "user", 2)
@@ -248,9 +247,8 @@ func wantDeferred(t *testing.T, s *service.Service, worker string, due int64, wa
 	t.Helper()
 	st := servicetest.Must(s.Status(t.Context(), worker))(t)
 	b := st[0].Backlog
-	if b.Due != due || b.Deferred != int64(len(want)) || b.Pending != due+b.Deferred || b.Dead != 0 {
-		t.Errorf("%s: backlog %+v, want %d due and %d deferred", worker, b, due, len(want))
-	}
+	check(t, b.Due == due && b.Deferred == int64(len(want)) && b.Pending == due+b.Deferred && b.Dead == 0,
+		"%s: backlog %+v, want %d due and %d deferred", worker, b, due, len(want))
 	list, err := s.Waiting(t.Context(), worker, false)
 	var got []string
 	for _, w := range list.Items {

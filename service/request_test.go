@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,51 +25,39 @@ func request(s *service.Service, id string, async bool) (service.Run, error) {
 	return s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", RequestID: id, Async: async})
 }
 
-func TestRunBatch_SameRequestIDAtOnceStartsOneRun(t *testing.T) {
+func TestRunBatch_SameRequestIDAtOnceStartsOneRunAndNoneIfItIsRefused(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewDeletedParents(t, 30)
+	e.ForeignLease("main", servicetest.MainLease, "1 hour")
 	replicas := []*service.Service{e.Service(servicetest.OneChild), e.Service(servicetest.OneChild)}
-	var mu sync.Mutex
-	var ids []string
-	var wait sync.WaitGroup
-	for i := range 12 {
-		wait.Go(func() {
-			r, err := request(replicas[i%2], "once", i%3 == 0)
-			check(t, err == nil, "%v", err)
-			mu.Lock()
-			defer mu.Unlock()
-			ids = append(ids, r.ID)
-		})
+	atOnce := func(n int, then func(service.Run, error)) {
+		var mu sync.Mutex
+		var wait sync.WaitGroup
+		for i := range n {
+			wait.Go(func() {
+				r, err := request(replicas[i%2], "once", i%3 == 0)
+				mu.Lock()
+				defer mu.Unlock()
+				then(r, err)
+			})
+		}
+		wait.Wait()
 	}
-	wait.Wait()
-	if slices.Sort(ids); len(slices.Compact(ids)) != 1 {
-		t.Errorf("runs %v, want one", ids)
-	}
+	// All of them are refused, also those that find the record of another that has not been refused yet.
+	atOnce(24, func(_ service.Run, err error) {
+		held, ok := errors.AsType[*service.LeaseHeldError](err)
+		check(t, ok && held.Lease.Holder == "somebody", "error %v, want that somebody has the lease", err)
+	})
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "0")
+	e.Exec("main", `DELETE FROM maintenance.leases`)
+	ids := map[string]bool{}
+	atOnce(12, func(r service.Run, err error) {
+		check(t, err == nil && r.RequestID == "once", "%+v, %v", r, err)
+		ids[r.ID] = true
+	})
+	equal(t, "runs", len(ids), 1)
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 	e.Want("main", `SELECT epoch FROM maintenance.leases`, "1")
-}
-
-func TestRunBatch_RefusedRequestLeavesItsIDFree(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 3)
-	e.ForeignLease("main", servicetest.MainLease, "1 hour")
-	s, other := e.Service(servicetest.OneChild), e.Service(servicetest.OneChild)
-	// All of them are refused, also those that find the record of another that has not been refused yet.
-	var wait sync.WaitGroup
-	for i := range 24 {
-		wait.Go(func() {
-			_, err := request([]*service.Service{s, other}[i%2], "once", i%3 == 0)
-			if held, ok := errors.AsType[*service.LeaseHeldError](err); !ok || held.Lease.Holder != "somebody" {
-				t.Errorf("error %v, want that somebody has the lease", err)
-			}
-		})
-	}
-	wait.Wait()
-	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "0")
-	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
-	r := servicetest.Must(request(s, "once", false))(t)
-	servicetest.WantCounts(t, r, "processed_records=3 deleted_rows=9")
-	equal(t, "request id", r.RequestID, "once")
 }
 
 func TestRunBatch_NothingIsDoneForARequestThatIsWrong(t *testing.T) {
@@ -78,9 +65,8 @@ func TestRunBatch_NothingIsDoneForARequestThatIsWrong(t *testing.T) {
 	e := servicetest.New(t, servicetest.Small, "main")
 	s, unconfigured := e.Service(servicetest.OneChild), e.Service("")
 	_, err := unconfigured.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, RequestID: "once"})
-	if missing, ok := errors.AsType[*service.NotConfiguredError](err); !ok || !strings.Contains(missing.Missing, "definitions") {
-		t.Errorf("error %v", err)
-	}
+	missing, ok := errors.AsType[*service.NotConfiguredError](err)
+	check(t, ok && strings.Contains(missing.Missing, "definitions"), "error %v", err)
 	for what, is := range map[service.RunRequest]error{
 		{Worker: "nobody"}: service.ErrUnknownWorker,
 		{Worker: servicetest.LooseForeignKeys, Database: "nowhere"}: service.ErrUnknownDatabase,
@@ -95,9 +81,8 @@ func TestRunBatch_NothingIsDoneForARequestThatIsWrong(t *testing.T) {
 	wantInvalid(t, "a request id of 129 characters", err, "request_id")
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "0")
 	e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
-	if st := servicetest.WantCondition(t, unconfigured, service.ConditionNotConfigured, "definitions"); !st.BacklogUnknown {
-		t.Errorf("backlog %+v, want none", st.Backlog)
-	}
+	st := servicetest.WantCondition(t, unconfigured, service.ConditionNotConfigured, "definitions")
+	check(t, st.BacklogUnknown, "backlog %+v, want none", st.Backlog)
 	servicetest.Must(request(s, strings.Repeat("ä", 128), false))(t)
 }
 
@@ -112,9 +97,8 @@ func TestRunBatch_ARequestIDIsThatOfOneRun(t *testing.T) {
 	for _, replica := range []*service.Service{s, e.Service(servicetest.OneChild)} {
 		for _, async := range []bool{false, true} {
 			again := servicetest.Must(request(replica, "once", async))(t)
-			if again.ID != first.ID || again.State != repo.RunSucceeded || !again.FinishedAt.Equal(first.FinishedAt) {
-				t.Errorf("%+v, want the first run", again)
-			}
+			check(t, again.ID == first.ID && again.State == repo.RunSucceeded && again.FinishedAt.Equal(first.FinishedAt),
+				"%+v, want the first run", again)
 		}
 	}
 	for name, r := range map[string]service.RunRequest{
@@ -162,9 +146,7 @@ func TestRunBatch_ARunAtWorkOutlivesItsClientIsJoinedAndNamed(t *testing.T) {
 	hangUp()
 	isError(t, "the client that hung up", <-answered, context.Canceled)
 	runs, err := s.Runs(context.Background(), service.RunFilter{State: repo.RunRunning, Limit: 10})
-	if err != nil || len(runs) != 1 || runs[0].RequestedBy != "tester" {
-		t.Fatalf("%+v, %v, want one at work", runs, err)
-	}
+	require(t, err == nil && len(runs) == 1 && runs[0].RequestedBy == "tester", "%+v, %v, want one at work", runs, err)
 	first := runs[0]
 	var joined sync.WaitGroup
 	for _, replica := range []*service.Service{s, e.Service(servicetest.OneChild)} {
@@ -172,14 +154,12 @@ func TestRunBatch_ARunAtWorkOutlivesItsClientIsJoinedAndNamed(t *testing.T) {
 		check(t, err == nil && again.ID == first.ID && again.State == repo.RunRunning, "%+v, %v, want the run at work", again, err)
 		_, err = replica.RunBatch(context.Background(), asked)
 		held, ok := errors.AsType[*service.LeaseHeldError](err)
-		if !ok || held.RunID != first.ID || !strings.Contains(err.Error(), "caretaker watch "+first.ID) {
-			t.Errorf("%v, want that run %s is named", err, first.ID)
-		}
+		check(t, ok && held.RunID == first.ID && strings.Contains(err.Error(), "caretaker watch "+first.ID),
+			"%v, want that run %s is named", err, first.ID)
 		joined.Go(func() {
 			again, err := request(replica, "once", false)
-			if err != nil || again.ID != first.ID || again.State != repo.RunSucceeded || again.FinishedAt.IsZero() {
-				t.Errorf("%+v, %v, want the end of the run", again, err)
-			}
+			check(t, err == nil && again.ID == first.ID && again.State == repo.RunSucceeded && !again.FinishedAt.IsZero(),
+				"%+v, %v, want the end of the run", again, err)
 		})
 	}
 	skipped := fired(t, s, servicetest.LooseForeignKeys, minute(25772283))
@@ -220,18 +200,15 @@ func TestRunBatch_SecondNameOfADatabaseIsNotWorked(t *testing.T) {
 	for _, dry := range []bool{true, false} {
 		r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "ci", DryRun: dry})
 		if dry { // It takes no lease: it begins, and fails.
-			if err != nil || r.State != repo.RunFailed || !strings.Contains(r.Error, same) {
-				t.Errorf("dry run: state %s, %q, %v", r.State, r.Error, err)
-			}
+			check(t, err == nil && r.State == repo.RunFailed && strings.Contains(r.Error, same),
+				"dry run: state %s, %q, %v", r.State, r.Error, err)
 			continue
 		}
-		if database, why := run.UnreachableDatabase(err); !errors.Is(err, service.ErrUnreachable) || database != "ci" || why != same {
-			t.Errorf("dry run %t: %v", dry, err)
-		}
+		database, why := run.UnreachableDatabase(err)
+		check(t, errors.Is(err, service.ErrUnreachable) && database == "ci" && why == same, "dry run %t: %v", dry, err)
 	}
-	if r := fired(t, s, servicetest.LooseForeignKeys, minute(25772283)); r.Database != "ci" || r.State != repo.RunFailed || !strings.Contains(r.Error, same) {
-		t.Error(r)
-	}
+	r := fired(t, s, servicetest.LooseForeignKeys, minute(25772283))
+	check(t, r.Database == "ci" && r.State == repo.RunFailed && strings.Contains(r.Error, same), "%v", r)
 	e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	e.Want("main", `SELECT count(*) FROM c`, "0")
@@ -292,23 +269,20 @@ func TestPauseWorker_StopsTheRunOfWhateverReplica(t *testing.T) {
 	e, s, r, before := servicetest.NewHalfway(t)
 	other := e.Service(servicetest.OneChild)
 	st := servicetest.Must(other.PauseWorker(context.Background(), servicetest.LooseForeignKeys, " migration of the disks ", "alice", 0))(t)
-	if p := st.Paused; p == nil || p.Reason != "migration of the disks" || p.By != "alice" || p.Since.IsZero() || !p.Until.IsZero() {
-		t.Errorf("pause %+v", p)
-	}
+	p := st.Paused
+	check(t, p != nil && p.Reason == "migration of the disks" && p.By == "alice" && !p.Since.IsZero() && p.Until.IsZero(), "pause %+v", p)
 	e.WantHalf(servicetest.Ended(t, s, r.ID), "PAUSED", before)
 	servicetest.WantCondition(t, s, service.ConditionPaused, "alice", "migration of the disks")
 	for _, dryRun := range []bool{false, true} {
 		_, err := s.RunBatch(context.Background(), service.RunRequest{
 			Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: dryRun, RequestID: "once",
 		})
-		if paused, ok := errors.AsType[*service.WorkerPausedError](err); !ok || paused.Pause.Reason != "migration of the disks" {
-			t.Errorf("error %v, want that it is paused", err)
-		}
+		paused, ok := errors.AsType[*service.WorkerPausedError](err)
+		check(t, ok && paused.Pause.Reason == "migration of the disks", "error %v, want that it is paused", err)
 	}
 	skipped := fired(t, s, servicetest.LooseForeignKeys, time.Now().Truncate(time.Minute))
-	if skipped.State != repo.RunSkipped || !strings.HasPrefix(skipped.Reason, "WORKER_PAUSED") || skipped.FinishedAt.IsZero() {
-		t.Errorf("%+v, want a skipped run", skipped)
-	}
+	check(t, skipped.State == repo.RunSkipped && strings.HasPrefix(skipped.Reason, "WORKER_PAUSED") && !skipped.FinishedAt.IsZero(),
+		"%+v, want a skipped run", skipped)
 	e.WantSame("main", before, "c")
 	if st := servicetest.Resume(t, s, servicetest.LooseForeignKeys); st.Paused != nil {
 		t.Errorf("%+v", st.Paused)
@@ -349,9 +323,8 @@ func TestRunBatch_PanicEndsTheRunNotTheServer(t *testing.T) {
 				})
 			r := servicetest.RunBatch(t, s, "main")
 			servicetest.WantState(t, r, repo.RunFailed)
-			if !panics.Load() || !strings.Contains(r.Error, "internal error") || strings.Contains(r.Error, "secret") {
-				t.Errorf("panicked %t, error %q", panics.Load(), r.Error)
-			}
+			check(t, panics.Load() && strings.Contains(r.Error, "internal error") && !strings.Contains(r.Error, "secret"),
+				"panicked %t, error %q", panics.Load(), r.Error)
 			e.WantLease("main", 1, false)
 			next := servicetest.RunBatch(t, s, "main")
 			servicetest.WantState(t, next, repo.RunFailed)

@@ -121,9 +121,8 @@ func TestFault_RunDue_ADatabaseThatWasDownLosesNoFireAndNoLedger(t *testing.T) {
 		own.Stop()
 		isError(t, "while main is down", s.RunDue(context.Background()), service.ErrUnreachable)
 		// Its tables cannot be seen, but the worker is used all the same.
-		if st := ghostStatus(t, s); st.NotUsed != "" || st.Condition != service.ConditionFailing {
-			t.Errorf("status %+v", st)
-		}
+		st := ghostStatus(t, s)
+		check(t, st.NotUsed == "" && st.Condition == service.ConditionFailing, "status %+v", st)
 		own.Start()
 		c.SQL["main"] = c.Connect("main")
 		c.at(at)
@@ -183,9 +182,8 @@ func TestFires_AreWrittenAndListedInEveryModeOfTheDriver(t *testing.T) {
 					}
 					got = append(got, line)
 				}
-				if text := strings.Join(got, ", "); err != nil || text != want {
-					t.Errorf("%+v: %s, %v, want %s", f, text, err, want)
-				}
+				text := strings.Join(got, ", ")
+				check(t, err == nil && text == want, "%+v: %s, %v, want %s", f, text, err, want)
 			}
 			_, err := s.Fires(context.Background(), service.FireFilter{Worker: "nobody"})
 			isError(t, "nobody", err, service.ErrUnknownWorker)

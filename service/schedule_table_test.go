@@ -309,9 +309,8 @@ func TestRunDue_ManyReplicasRunAFireOnce(t *testing.T) {
 		for _, s := range replicas {
 			for range 3 {
 				wait.Go(func() {
-					if err := s.RunDue(context.Background()); err != nil {
-						t.Error(err)
-					}
+					err := s.RunDue(context.Background())
+					check(t, err == nil, "%v", err)
 				})
 			}
 		}

@@ -74,9 +74,8 @@ func TestRunScheduled_SkipsWhatIsNotConfiguredAndDoesNotKnowOthers(t *testing.T)
 	} {
 		r := fired(t, s, worker, minute(25772282))
 		servicetest.WantState(t, r, repo.RunSkipped)
-		if !strings.HasPrefix(r.Reason, "WORKER_NOT_CONFIGURED") || !strings.Contains(r.Reason, missing) {
-			t.Errorf("%s: reason %q", worker, r.Reason)
-		}
+		check(t, strings.HasPrefix(r.Reason, "WORKER_NOT_CONFIGURED") && strings.Contains(r.Reason, missing),
+			"%s: reason %q", worker, r.Reason)
 		e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
 	}
 }
@@ -88,9 +87,9 @@ func TestRunScheduled_WhatCannotStartIsOnRecord(t *testing.T) {
 	s := e.Service(servicetest.OneChild)
 	r := fired(t, s, servicetest.LooseForeignKeys, minute(25772283))
 	servicetest.WantFailed(t, r, "acquire lease loose_foreign_keys_cleanup/ci on ci: 42P01 undefined_table")
-	if st := servicetest.Status(t, s); st.Condition != service.ConditionFailing || st.LastRun == nil || st.LastRun.ID != r.ID {
-		t.Errorf("condition %s, last run %+v", st.Condition, st.LastRun)
-	}
+	st := servicetest.Status(t, s)
+	check(t, st.Condition == service.ConditionFailing && st.LastRun != nil && st.LastRun.ID == r.ID,
+		"condition %s, last run %+v", st.Condition, st.LastRun)
 }
 
 func TestLooseForeignKeysCleanup_WithoutAQueueIsSkipped(t *testing.T) {
@@ -125,8 +124,8 @@ func TestNew_WarnsOfRunsOfLessThanASecondAndOfDatabasesThatHaveNoTurn(t *testing
 	check(t, strings.Contains(said, "database=ci"), "logged %q", said)
 	for _, change := range [][]func(*service.Config){nil, {odd, rotateAll}} {
 		s, said := made(change...)
-		if st := servicetest.WantCondition(t, s, service.ConditionIdle); strings.Contains(st.ConditionDetail, "never fires") || strings.Contains(said, "database=ci") {
-			t.Errorf("detail %q, logged %q", st.ConditionDetail, said)
-		}
+		st := servicetest.WantCondition(t, s, service.ConditionIdle)
+		check(t, !strings.Contains(st.ConditionDetail, "never fires") && !strings.Contains(said, "database=ci"),
+			"detail %q, logged %q", st.ConditionDetail, said)
 	}
 }

@@ -41,9 +41,8 @@ func ghostStatus(t *testing.T, s *service.Service) service.WorkerStatus {
 func wantNoSeries(m *servicetest.Meter, worker string) {
 	m.T.Helper()
 	for _, name := range m.Names() {
-		if values := m.Values(name, "worker="+worker); len(values) > 0 {
-			m.T.Errorf("%s has %d series of %s", name, len(values), worker)
-		}
+		values := m.Values(name, "worker="+worker)
+		check(m.T, len(values) == 0, "%s has %d series of %s", name, len(values), worker)
 	}
 }
 
@@ -64,9 +63,8 @@ func TestUnused_AWorkerThatIsNotConfiguredHasNoFiresNoRunsAndNoSeries(t *testing
 		t.Errorf("status %+v", st)
 	}
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers})
-	if _, ok := errors.AsType[*service.NotConfiguredError](err); !ok {
-		t.Errorf("error %v, want that it is not configured", err)
-	}
+	_, ok := errors.AsType[*service.NotConfiguredError](err)
+	check(t, ok, "error %v, want that it is not configured", err)
 	equal(t, "series of runs of a worker that is used", len(m.Values("maintenance.runs", "worker="+servicetest.LooseForeignKeys)), 4)
 }
 
@@ -77,9 +75,8 @@ func TestUnused_AWorkerThatIsNotEnabledAnywhereHasNoFires(t *testing.T) {
 	c.watch(s, "11-20 12:02:00", "11-20 13:00:00")
 	c.wantFires()
 	wantNoSeries(m, servicetest.LooseForeignKeys)
-	if st := servicetest.Status(t, s); st.NotUsed == "" || st.Condition != service.ConditionSchedulerOff {
-		t.Errorf("status %+v", st)
-	}
+	st := servicetest.Status(t, s)
+	check(t, st.NotUsed != "" && st.Condition == service.ConditionSchedulerOff, "status %+v", st)
 	// A request starts it all the same.
 	servicetest.RunBatch(t, s, "main")
 	// Enabled again it begins anew.
@@ -104,9 +101,8 @@ func TestUnused_AWorkerThatIsConfiguredAgainHasMissedNothing(t *testing.T) {
 	c.hide()
 	c.watch(s, "11-20 12:09:10", "11-20 12:09:30", "11-20 12:09:50", "11-20 12:10:00")
 	c.Want("main", `SELECT count(*) FROM maintenance.schedules WHERE worker = '`+servicetest.GhostUsers+`'`, "0")
-	if st := ghostStatus(t, s); strings.Contains(st.ConditionDetail, "missed") {
-		t.Errorf("status %s", st.ConditionDetail)
-	}
+	st := ghostStatus(t, s)
+	check(t, !strings.Contains(st.ConditionDetail, "missed"), "status %s", st.ConditionDetail)
 	c.watch(s, "11-21 12:00:30")
 	c.show()
 	c.Exec("main", `DELETE FROM maintenance.leases`)

@@ -91,9 +91,9 @@ func wantNamed(e *servicetest.Estate, s *service.Service, worker, table, columns
 	for column := range strings.FieldsSeq(columns) {
 		e.Exec("main", `ALTER TABLE `+table+` RENAME COLUMN `+column+` TO renamed`)
 		_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: worker})
-		if missing, ok := errors.AsType[*service.NotConfiguredError](err); !ok || !strings.Contains(missing.Missing, "no column "+column+" in its table "+table) {
-			e.T.Errorf("without %s.%s: %v", table, column, err)
-		}
+		missing, ok := errors.AsType[*service.NotConfiguredError](err)
+		check(e.T, ok && strings.Contains(missing.Missing, "no column "+column+" in its table "+table),
+			"without %s.%s: %v", table, column, err)
 		e.Exec("main", `ALTER TABLE `+table+` RENAME COLUMN renamed TO `+column)
 	}
 }
@@ -180,9 +180,8 @@ func TestPlaceholderUserCleanup_NeedsNoColumnsButTheEssentialOnes(t *testing.T) 
 	for _, dry := range []bool{true, false} {
 		r := servicetest.RunPlaceholders(t, s, dry)
 		servicetest.WantCounts(t, r, "scheduled_jobs=1")
-		if want := (repo.TableCount{Table: "import_placeholder_user_details", Updated: 1}); len(r.Tables) != 1 || r.Tables[0] != want {
-			t.Errorf("dry %t: tables %v, want %v", dry, r.Tables, want)
-		}
+		want := (repo.TableCount{Table: "import_placeholder_user_details", Updated: 1})
+		check(t, len(r.Tables) == 1 && r.Tables[0] == want, "dry %t: tables %v, want %v", dry, r.Tables, want)
 	}
 	equal(t, "pending", servicetest.StatusOf(t, s, servicetest.PlaceholderUsers).Backlog.Pending, 1)
 	e.Work(s, "delete_placeholder_user")

@@ -163,9 +163,8 @@ func TestSettings_DefaultsAreWithinTheirBounds(t *testing.T) {
 		for _, name := range slices.Backward(path) {
 			content = "{" + name + ": " + content + "}"
 		}
-		if _, err := configured(t, content); err != nil {
-			t.Errorf("%s: %v", content, err)
-		}
+		_, err := configured(t, content)
+		check(t, err == nil, "%s: %v", content, err)
 	}
 }
 
@@ -208,9 +207,8 @@ func TestSettings_WrongValuesAreNamed(t *testing.T) {
 		if name != "load" && name != "history" {
 			content, want = "workers: {"+content+"}", "workers."+name+"."+want
 		}
-		if _, err := configured(t, content); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v, want %s", content, err, want)
-		}
+		_, err := configured(t, content)
+		check(t, err != nil && strings.Contains(err.Error(), want), "%s: got %v, want %s", content, err, want)
 	}
 }
 
@@ -247,33 +245,27 @@ func TestUse_LooseForeignKeysAloneWorkWithoutTheOtherTables(t *testing.T) {
 	e.Deleted("main", "p", 1, 1)
 	ctx := context.Background()
 	s := e.Service(servicetest.OneChild, looseForeignKeysOnly(e), e.WithQueue)
-	run, err := s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
-	if err != nil || run.Counts["deleted_rows"] != 1 {
-		t.Fatalf("%v, %v", run, err)
-	}
+	run := servicetest.Must(s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}))(t)
+	require(t, run.Counts["deleted_rows"] == 1, "%v", run)
 	all := servicetest.Must(s.Status(ctx, ""))(t)
 	for _, st := range all {
-		if st.Condition == service.ConditionFailing || strings.Contains(st.ConditionDetail, "river") {
-			t.Errorf("%s: %s %s", st.Worker, st.Condition, st.ConditionDetail)
-		}
+		check(t, st.Condition != service.ConditionFailing && !strings.Contains(st.ConditionDetail, "river"),
+			"%s: %s %s", st.Worker, st.Condition, st.ConditionDetail)
 	}
 	if all[0].Worker != servicetest.LooseForeignKeys || slices.ContainsFunc(all, func(st service.WorkerStatus) bool {
 		return st.Worker == "ghost_user_migration"
 	}) {
 		t.Errorf("workers: %v", all)
 	}
-	if _, err := e.Open[0].PruneHistory(ctx, time.Hour); err != nil {
-		t.Error(err)
-	}
-	if kinds := s.JobKinds(); len(kinds) > 0 {
-		t.Errorf("kinds of jobs: %v", kinds)
-	}
+	_, err := e.Open[0].PruneHistory(ctx, time.Hour)
+	check(t, err == nil, "%v", err)
+	kinds := s.JobKinds()
+	check(t, len(kinds) == 0, "kinds of jobs: %v", kinds)
 	for _, name := range m.Names() {
 		check(t, !strings.Contains(name, "job") && !strings.Contains(name, "queue"), "metric %s", name)
 	}
-	if values := m.Values("maintenance.runs", "worker=ghost_user_migration"); len(values) > 0 {
-		t.Errorf("a series of another worker: %v", values)
-	}
+	values := m.Values("maintenance.runs", "worker=ghost_user_migration")
+	check(t, len(values) == 0, "a series of another worker: %v", values)
 }
 
 func TestUse_WhatIsLeftOutIsRefusedWithTheKey(t *testing.T) {
@@ -306,9 +298,8 @@ func TestUse_WhatIsLeftOutIsRefusedWithTheKey(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if jobs, err := s.JobsOfRun(ctx, "00000000-0000-7000-8000-000000000001", 1); err != nil || len(jobs) > 0 {
-		t.Errorf("jobs of a run: %v, %v", jobs, err)
-	}
+	jobs := servicetest.Must(s.JobsOfRun(ctx, "00000000-0000-7000-8000-000000000001", 1))(t)
+	check(t, len(jobs) == 0, "jobs of a run: %v", jobs)
 }
 
 func TestUse_SettingsOfWorkersThatAreLeftOutAreMistakes(t *testing.T) {
@@ -317,7 +308,6 @@ func TestUse_SettingsOfWorkersThatAreLeftOutAreMistakes(t *testing.T) {
 		"  loose_foreign_keys_cleanup: {batch_size: 7}\n")
 	want := "c.yml:3: workers.ghost_user_migration.limit: there is no worker ghost_user_migration with use: loose_foreign_keys"
 	check(t, err != nil && strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), "batch_size"), "got %v", err)
-	if names := c.Workers(); names[0] != servicetest.LooseForeignKeys || slices.Contains(names, "ghost_user_migration") {
-		t.Errorf("workers %v", names)
-	}
+	names := c.Workers()
+	check(t, names[0] == servicetest.LooseForeignKeys && !slices.Contains(names, "ghost_user_migration"), "workers %v", names)
 }

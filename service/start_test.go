@@ -28,9 +28,7 @@ func wantTrips(t *testing.T, spans *tracetest.SpanRecorder, do func(context.Cont
 		t.Fatal(err)
 	}
 	leases := servicetest.Named(spans, "maintenance.lease.acquire")
-	if len(leases) != 1 {
-		t.Fatalf("%d leases", len(leases))
-	}
+	require(t, len(leases) == 1, "%d leases", len(leases))
 	var trips []string
 	for _, s := range spans.Ended() {
 		if s.EndTime().After(leases[0].EndTime()) || strings.HasPrefix(s.Name(), "maintenance.") {
@@ -82,9 +80,7 @@ func TestRunBatch_ARunThatFindsNothingSendsFewStatements(t *testing.T) {
 	statements := func(database string) int {
 		n, err := strconv.Atoi(e.Value(database, `SELECT coalesce(sum(calls), 0) FROM pg_stat_statements(false) s
 			JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, err)
 		return n
 	}
 	// How often the cluster has forgotten statements for want of room: then nothing can be said.

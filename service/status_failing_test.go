@@ -15,9 +15,8 @@ import (
 
 func wantFailing(t *testing.T, st service.WorkerStatus, class service.FailureClass, database, message string) service.Failing {
 	t.Helper()
-	if st.Condition != service.ConditionFailing || st.Failing == nil {
-		t.Fatalf("%s: condition %s: %s", st.Worker, st.Condition, st.ConditionDetail)
-	}
+	require(t, st.Condition == service.ConditionFailing && st.Failing != nil,
+		"%s: condition %s: %s", st.Worker, st.Condition, st.ConditionDetail)
 	f := *st.Failing
 	if f.Class != class || f.Database != database || !strings.Contains(f.Message, message) || !strings.Contains(st.ConditionDetail, f.Message) {
 		t.Errorf("%s: %+v (%s), want class %s, database %q, message %q", st.Worker, f, st.ConditionDetail, class, database, message)
@@ -80,24 +79,20 @@ func TestStatus_OfADatabaseThatIsNotMigratedAndOfASchedulerThatCannotStartRuns(t
 	servicetest.WantCondition(t, s, service.ConditionIdle)
 	e.Exec("main", `ALTER TABLE maintenance.runs RENAME TO away; ALTER TABLE maintenance.schema_migrations_main RENAME TO also_away`)
 	f := wantFailing(t, servicetest.Status(t, s), service.FailureSchema, "main", "database main is not migrated: run caretaker migrate")
-	if again := servicetest.Status(t, s).Failing; !again.Since.Equal(f.Since) || f.Since.Before(began) {
-		t.Errorf("since %s, then since %s", f.Since, again.Since)
-	}
+	again := servicetest.Status(t, s).Failing
+	check(t, again.Since.Equal(f.Since) && !f.Since.Before(began), "since %s, then since %s", f.Since, again.Since)
 	e.Exec("main", `ALTER TABLE maintenance.away RENAME TO runs; ALTER TABLE maintenance.also_away RENAME TO schema_migrations_main`)
 	servicetest.WantCondition(t, s, service.ConditionIdle)
 
 	e.Exec("main", `ALTER TABLE maintenance.fires RENAME TO away`)
 	ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 	defer cancel()
-	if err := s.RunDue(ctx); err == nil {
-		t.Error("fires were looked at without a ledger")
-	}
+	check(t, s.RunDue(ctx) != nil, "fires were looked at without a ledger")
 	wantFailing(t, servicetest.Status(t, s), service.FailureSchema, "main", "42P01")
 	servicetest.WantCondition(t, off, service.ConditionSchedulerOff)
 	e.Exec("main", `ALTER TABLE maintenance.away RENAME TO fires`)
-	if err := s.RunDue(ctx); err != nil && ctx.Err() == nil {
-		t.Error(err)
-	}
+	err := s.RunDue(ctx)
+	check(t, err == nil || ctx.Err() != nil, "%v", err)
 	// It has waited for a fire if a minute was about to begin.
 	e.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
 	servicetest.WantCondition(t, s, service.ConditionIdle)
@@ -118,9 +113,8 @@ func TestStatus_ATableThatSomebodyHasLocked(t *testing.T) {
 	}
 	wantFailing(t, servicetest.StatusOf(t, s, servicetest.PlaceholderUsers), service.FailureLock, "", "lock_not_available")
 	release()
-	if st := servicetest.StatusOf(t, e.Service("", e.WithQueue), servicetest.PlaceholderUsers); st.BacklogUnknown {
-		t.Errorf("the backlog is not known: %s", st.ConditionDetail)
-	}
+	st = servicetest.StatusOf(t, e.Service("", e.WithQueue), servicetest.PlaceholderUsers)
+	check(t, !st.BacklogUnknown, "the backlog is not known: %s", st.ConditionDetail)
 }
 
 func TestStatus_SaysWhenAnUnfinishedPassGoesOn(t *testing.T) {

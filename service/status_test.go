@@ -20,9 +20,8 @@ func TestStatus_IdleSaysWhenItGoesOnAndWhatTheLastRunWas(t *testing.T) {
 	s := e.Service(servicetest.OneChild)
 	servicetest.DryRun(t, s) // is not the last run
 	st := servicetest.WantCondition(t, s, service.ConditionIdle, "waiting for")
-	if left := time.Until(st.NextRunAt); left <= 0 || left > time.Minute || st.Schedule != "* * * * *" {
-		t.Errorf("schedule %q, next in %s", st.Schedule, left)
-	}
+	left := time.Until(st.NextRunAt)
+	check(t, left > 0 && left <= time.Minute && st.Schedule == "* * * * *", "schedule %q, next in %s", st.Schedule, left)
 	check(t, st.LastRun == nil && st.CurrentRun == nil && st.Paused == nil && st.LastSuccessAt.IsZero() && len(st.Leases) == 0, "%+v", st)
 	r := servicetest.RunBatch(t, s, "main")
 	servicetest.DryRun(t, s)
@@ -42,9 +41,8 @@ func TestStatus_TheFirstConditionThatHoldsIsSaid(t *testing.T) {
 	e := servicetest.NewDeletedParents(t, 10)
 	off := func(c *service.Config) { c.SchedulerOff = true }
 	s, unconfigured := e.Service(servicetest.OneChild, off, servicetest.Batches(2, 0)), e.Service("", off)
-	if st := servicetest.WantCondition(t, s, service.ConditionSchedulerOff, "scheduler.enabled"); !st.NextRunAt.IsZero() {
-		t.Errorf("next run at %s, though the scheduler is off", st.NextRunAt)
-	}
+	st := servicetest.WantCondition(t, s, service.ConditionSchedulerOff, "scheduler.enabled")
+	check(t, st.NextRunAt.IsZero(), "next run at %s, though the scheduler is off", st.NextRunAt)
 
 	e.ForeignLease("main", servicetest.MainLease, "1 hour")
 	servicetest.WantCondition(t, s, service.ConditionLeaseHeldElsewhere, servicetest.MainLease, "somebody")
@@ -56,9 +54,8 @@ func TestStatus_TheFirstConditionThatHoldsIsSaid(t *testing.T) {
 	e.Exec("main", `UPDATE maintenance.leases SET holder = 'somebody', expires_at = now() + interval '1 hour'`)
 	servicetest.WantCondition(t, s, service.ConditionFailing, "main", "c.p_id -> p on main: 42703 undefined_column, 10 records")
 
-	if st := servicetest.WantCondition(t, unconfigured, service.ConditionNotConfigured, "definitions"); st.BacklogUnknown || st.Backlog.Pending != 10 {
-		t.Errorf("backlog %+v, want the records that wait", st.Backlog)
-	}
+	st = servicetest.WantCondition(t, unconfigured, service.ConditionNotConfigured, "definitions")
+	check(t, !st.BacklogUnknown && st.Backlog.Pending == 10, "backlog %+v, want the records that wait", st.Backlog)
 
 	servicetest.Must(s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "because", "alice", 0))(t)
 	servicetest.WantCondition(t, s, service.ConditionPaused, "alice", "because")
@@ -72,10 +69,9 @@ func TestStatus_TheFirstConditionThatHoldsIsSaid(t *testing.T) {
 	r := servicetest.Begin(t, s, "main")
 	e.AtGate("main", servicetest.App)
 	e.Exec("main", `INSERT INTO maintenance.pauses (worker, reason, paused_by) VALUES ($1, 'because', 'alice')`, servicetest.LooseForeignKeys)
-	st := servicetest.WantCondition(t, unconfigured, service.ConditionRunning, r.ID)
-	if st.CurrentRun == nil || st.CurrentRun.ID != r.ID || st.LastRun == nil || st.LastRun.ID != failed.ID || st.Paused == nil {
-		t.Errorf("%+v", st)
-	}
+	st = servicetest.WantCondition(t, unconfigured, service.ConditionRunning, r.ID)
+	check(t, st.CurrentRun != nil && st.CurrentRun.ID == r.ID && st.LastRun != nil && st.LastRun.ID == failed.ID && st.Paused != nil,
+		"%+v", st)
 }
 
 func TestStatus_FailingSinceTheFirstFailureUntilTheNextSuccessOnThatDatabase(t *testing.T) {
@@ -94,9 +90,8 @@ func TestStatus_FailingSinceTheFirstFailureUntilTheNextSuccessOnThatDatabase(t *
 	}
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "ci"), repo.RunSucceeded)
 	st := servicetest.WantCondition(t, s, service.ConditionFailing, "last run on main failed", "42703")
-	if f := wantFailing(t, st, service.FailureSchema, "main", "last run on main failed"); !f.Since.Equal(first.FinishedAt) {
-		t.Errorf("since %s, want %s", f.Since, first.FinishedAt)
-	}
+	f := wantFailing(t, st, service.FailureSchema, "main", "last run on main failed")
+	check(t, f.Since.Equal(first.FinishedAt), "since %s, want %s", f.Since, first.FinishedAt)
 
 	// What is no success does not count: a dry run, a cancelled and a skipped one.
 	e.Exec("main", `ALTER TABLE c RENAME q_id TO p_id`)
@@ -104,9 +99,8 @@ func TestStatus_FailingSinceTheFirstFailureUntilTheNextSuccessOnThatDatabase(t *
 	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl)
 		SELECT ('ffffffff-0000-7000-8000-00000000000' || i)::uuid, $1, 'main', 'request', ('{cancelled,skipped}'::text[])[i], '0' FROM generate_series(1, 2) i`, servicetest.LooseForeignKeys)
 	st = servicetest.WantCondition(t, s, service.ConditionFailing, "last run on main failed")
-	if st.LastRun == nil || st.LastRun.State != repo.RunCancelled {
-		t.Errorf("last run %+v, want the cancelled one: the skipped one has not run", st.LastRun)
-	}
+	check(t, st.LastRun != nil && st.LastRun.State == repo.RunCancelled,
+		"last run %+v, want the cancelled one: the skipped one has not run", st.LastRun)
 	e.Exec("main", `DELETE FROM maintenance.runs WHERE state IN ('cancelled', 'skipped')`)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	servicetest.WantCondition(t, s, service.ConditionIdle)
@@ -130,18 +124,16 @@ func TestStatus_BacklogIsThatOfAllDatabasesAndFreshAfterARun(t *testing.T) {
 		t.Errorf("backlog %+v", b)
 	}
 	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=2")
-	if b := servicetest.Status(t, s).Backlog; b.Pending != 8 || b.Due != 6 {
-		t.Errorf("backlog %+v, want that of after the run", b)
-	}
+	b := servicetest.Status(t, s).Backlog
+	check(t, b.Pending == 8 && b.Due == 6, "backlog %+v, want that of after the run", b)
 }
 
 func TestLeases_AreListedByNameForEveryDatabase(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, servicetest.Small, "main", "ci", "sec")
 	s := e.Service(servicetest.OneChild)
-	if leases, err := s.Leases(context.Background(), ""); err != nil || len(leases) != 0 {
-		t.Errorf("%v, %v, want none before the first run", leases, err)
-	}
+	leases, err := s.Leases(context.Background(), "")
+	check(t, err == nil && len(leases) == 0, "%v, %v, want none before the first run", leases, err)
 	for _, database := range []string{"sec", "main"} {
 		servicetest.RunBatch(t, s, database)
 	}
@@ -161,7 +153,7 @@ func TestLeases_AreListedByNameForEveryDatabase(t *testing.T) {
 		want := []string{servicetest.LooseForeignKeys + "/ci in ci", servicetest.LooseForeignKeys + "/main in main", servicetest.LooseForeignKeys + "/sec in sec"}
 		check(t, slices.Equal(got, want), "leases %v, want %v", got, want)
 	}
-	_, err := s.Leases(context.Background(), "nobody")
+	_, err = s.Leases(context.Background(), "nobody")
 	isError(t, "leases", err, service.ErrUnknownWorker)
 	_, err = s.Status(context.Background(), "nobody")
 	isError(t, "status", err, service.ErrUnknownWorker)

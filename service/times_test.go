@@ -93,24 +93,20 @@ func wantStatus(g *servicetest.Groups) {
 	ctx, s := context.Background(), g.Estate.Service(devdb.Definitions(), g.WithQueue)
 	all := servicetest.Must(s.Status(ctx, ""))(g.T)
 	for _, w := range all {
-		if strings.Contains(w.ConditionDetail, "not known") || strings.Contains(w.ConditionDetail, "not read") {
-			g.T.Errorf("%s: %s", w.Worker, w.ConditionDetail)
-		}
+		check(g.T, !strings.Contains(w.ConditionDetail, "not known") && !strings.Contains(w.ConditionDetail, "not read"),
+			"%s: %s", w.Worker, w.ConditionDetail)
 	}
 	d := g.Open[0]
 	names := []string{servicetest.LooseForeignKeys, servicetest.GhostUsers}
-	figures, err := d.WorkerFigures(ctx, names)
-	servicetest.NoError(g.T, err)
+	figures := servicetest.Must(d.WorkerFigures(ctx, names))(g.T)
 	for _, f := range figures {
 		check(g.T, f.Paused >= 0, "paused for %s", f.Paused)
 	}
-	runs, err := d.RunFigures(ctx, names, []string{"main", ""})
-	servicetest.NoError(g.T, err)
+	runs := servicetest.Must(d.RunFigures(ctx, names, []string{"main", ""}))(g.T)
 	for _, f := range runs {
 		check(g.T, f.AtWork >= 0 && f.Failing >= 0, "at work for %s, failing for %s", f.AtWork, f.Failing)
 	}
-	counts, err := s.JobCounts(ctx)
-	servicetest.NoError(g.T, err)
+	counts := servicetest.Must(s.JobCounts(ctx))(g.T)
 	for _, c := range counts {
 		check(g.T, c.Overdue >= 0, "%s overdue for %s", c.Kind, c.Overdue)
 	}
@@ -146,7 +142,6 @@ func wantLists(g *servicetest.Groups) {
 		n := servicetest.Must(list())(g.T)
 		check(g.T, n != 0, "%s: %d", what, n)
 	}
-	if _, err := g.Service.BacklogSamples(ctx); err != nil {
-		g.T.Error(err)
-	}
+	_, err := g.Service.BacklogSamples(ctx)
+	servicetest.NoError(g.T, err)
 }

@@ -25,9 +25,7 @@ import (
 func wantNoErrors(t *testing.T, spans *tracetest.SpanRecorder) {
 	t.Helper()
 	for _, s := range spans.Ended() {
-		if s.Status().Code.String() == "Error" {
-			t.Errorf("%s has the status %+v: %v", s.Name(), s.Status(), s.Attributes())
-		}
+		check(t, s.Status().Code.String() != "Error", "%s has the status %+v: %v", s.Name(), s.Status(), s.Attributes())
 	}
 }
 
@@ -36,9 +34,8 @@ func TestTrace_AUserWhoIsPutOffForTheTimeIsNoFailure(t *testing.T) {
 	g := servicetest.NewGhosts(t)
 	g.Doomed(10)
 	g.SlowIssues(10, 10_000)
-	if r := g.Run(g.Service(servicetest.Lasting(2500*time.Millisecond)), ""); r.Counts["deferred_users"] != 1 {
-		t.Fatalf("counts %v", r.Counts)
-	}
+	r := g.Run(g.Service(servicetest.Lasting(2500*time.Millisecond)), "")
+	require(t, r.Counts["deferred_users"] == 1, "counts %v", r.Counts)
 	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.batch")[0], map[string]string{
 		"maintenance.outcome": "deferred", "maintenance.reason": "the run's time is used up", "maintenance.count.deferred_users": "1",
 	})
@@ -62,9 +59,7 @@ func TestTrace_ARunThatIsCancelledHasNotFailed(t *testing.T) {
 	stopped := slices.DeleteFunc(servicetest.Named(spans, "maintenance.batch"), func(s sdktrace.ReadOnlySpan) bool {
 		return servicetest.Attribute(s, "maintenance.outcome") != "stopped"
 	})
-	if len(stopped) == 0 {
-		t.Fatal("no batch was stopped")
-	}
+	require(t, len(stopped) != 0, "no batch was stopped")
 	servicetest.WantAttributes(t, stopped[0], map[string]string{"maintenance.reason": "CANCELLED"})
 	wantNoErrors(t, spans)
 }
@@ -93,15 +88,12 @@ func TestTrace_ADryRunHasItsBatchAndALeaseTellsWhoHasIt(t *testing.T) {
 	s := e.Service(servicetest.OneChild)
 	servicetest.DryRun(t, s)
 	batches := servicetest.Named(spans, "maintenance.batch")
-	if len(batches) == 0 {
-		t.Fatal("no batch")
-	}
+	require(t, len(batches) != 0, "no batch")
 	servicetest.WantAttributes(t, batches[0], map[string]string{"maintenance.parent": "public.p", "maintenance.count.processed_records": "8"})
 	servicetest.RunBatch(t, s, "main")
 	e.Exec("main", `UPDATE maintenance.leases SET holder = 'somebody', expires_at = now() + interval '1 hour'`)
-	if _, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}); err == nil {
-		t.Fatal("the lease was free")
-	}
+	_, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
+	require(t, err != nil, "the lease was free")
 	leases := servicetest.Named(spans, "maintenance.lease.acquire")
 	servicetest.WantAttributes(t, leases[0], map[string]string{"maintenance.lease": servicetest.MainLease, "maintenance.outcome": "taken", "maintenance.lease_epoch": "1"})
 	servicetest.WantAttributes(t, leases[1], map[string]string{
@@ -115,14 +107,11 @@ func wantOneType(t *testing.T, spans *tracetest.SpanRecorder) {
 	t.Helper()
 	types := map[string]string{}
 	for _, s := range spans.Ended() {
-		if s.Name() == "" {
-			t.Errorf("a span has no name: %v", s.Attributes())
-		}
+		check(t, s.Name() != "", "a span has no name: %v", s.Attributes())
 		for _, a := range s.Attributes() {
 			key, kind := string(a.Key), fmt.Sprint(a.Value.Type())
-			if known := types[key]; known != "" && known != kind {
-				t.Errorf("%s is %s and %s", key, known, kind)
-			}
+			known := types[key]
+			check(t, known == "" || known == kind, "%s is %s and %s", key, known, kind)
 			if types[key] = kind; a.Value.String() == "" {
 				t.Errorf("%s of %s is empty", key, s.Name())
 			}
@@ -175,9 +164,7 @@ func TestTrace_EveryHeldGroupHasItsBatchAndTheRunCountsThemByReason(t *testing.T
 		servicetest.WantAttributes(t, run, map[string]string{"maintenance.held": `["DELETING_USER_MISSING: 1","SCHEDULE_LOST: 1"]`})
 	}
 	held := slices.DeleteFunc(servicetest.Named(spans, "maintenance.batch"), func(s sdktrace.ReadOnlySpan) bool { return servicetest.Attribute(s, "maintenance.outcome") != "held" })
-	if len(held) != 4 {
-		t.Fatalf("%d batches of held groups, want two a run", len(held))
-	}
+	require(t, len(held) == 4, "%d batches of held groups, want two a run", len(held))
 	servicetest.WantAttributes(t, held[3], map[string]string{
 		"maintenance.group_id": "11", "maintenance.outcome": "held", "maintenance.reason": "SCHEDULE_LOST", "maintenance.count.held_groups": "1",
 	})
@@ -194,12 +181,11 @@ func TestTrace_NeitherADryRunNorADuplicateSendsAJob(t *testing.T) {
 		}
 	}
 	g.Run("scheduled_jobs=1")
-	if sent := servicetest.Named(spans, "send destroy_group"); len(sent) != 1 {
-		t.Errorf("%d spans of jobs that were sent, want one", len(sent))
-	}
+	sent := servicetest.Named(spans, "send destroy_group")
+	check(t, len(sent) == 1, "%d spans of jobs that were sent, want one", len(sent))
 	// The same job waits already.
 	g.Run("scheduled_jobs=0")
-	sent := servicetest.Named(spans, "send destroy_group")
+	sent = servicetest.Named(spans, "send destroy_group")
 	if len(sent) != 2 || servicetest.HasAttribute(sent[1], "maintenance.job_ids") {
 		t.Fatalf("%d spans of jobs: %v", len(sent), sent[len(sent)-1].Attributes())
 	}
@@ -221,9 +207,8 @@ func TestTrace_ATickThatRunsNothingHasATraceOfItsOwnAndTheTypedReason(t *testing
 			"maintenance.outcome": state, "maintenance.fire_time": minute(next).UTC().Format("2006-01-02T15:04:05Z"),
 		})
 		equal(t, "the trace of the run", r.TraceID, root.SpanContext().TraceID().String())
-		if failed := root.Status().Code.String() == "Error"; failed != (state == repo.RunFailed) || root.Parent().IsValid() {
-			t.Errorf("status %+v, parent %v", root.Status(), root.Parent())
-		}
+		check(t, root.Status().Code.String() != "Error" != (state == repo.RunFailed) && !root.Parent().IsValid(),
+			"status %+v, parent %v", root.Status(), root.Parent())
 		next++
 		return r, root
 	}
@@ -243,9 +228,8 @@ func TestTrace_ATickThatRunsNothingHasATraceOfItsOwnAndTheTypedReason(t *testing
 		servicetest.Resume(t, s, name)
 	}
 	_, root := tick(e.Service(""), repo.RunSkipped, map[string]string{"maintenance.reason": "WORKER_NOT_CONFIGURED"})
-	if why := servicetest.Attribute(root, "maintenance.stopped_because"); !strings.Contains(why, "is not configured: ") {
-		t.Errorf("stopped because %q", why)
-	}
+	why := servicetest.Attribute(root, "maintenance.stopped_because")
+	check(t, strings.Contains(why, "is not configured: "), "stopped because %q", why)
 	e.ForeignLease("main", servicetest.MainLease, "1 hour")
 	tick(e.Service(servicetest.OneChild), repo.RunSkipped, map[string]string{"maintenance.reason": "LEASE_HELD"})
 	s := e.Service(servicetest.OneChild)
@@ -285,18 +269,14 @@ func TestTrace_ASettingThatIsInvalidOrOffIsNamedWithoutItsValue(t *testing.T) {
 	const setTokens = `UPDATE application_settings SET resource_access_tokens_settings = $1`
 	for _, settings := range []string{servicetest.TokenSettings(`"alice@example.com"`), `"alice@example.com"`} {
 		e.Exec("main", setTokens, settings)
-		if r := servicetest.RunTokens(t, s); !strings.Contains(r.Error, "alice@example.com") {
-			t.Errorf("error %q", r.Error)
-		}
+		r := servicetest.RunTokens(t, s)
+		check(t, strings.Contains(r.Error, "alice@example.com"), "error %q", r.Error)
 	}
 	e.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = -4711`)
-	if r := ran(t, s, service.RunRequest{Worker: servicetest.AdjournedGroups}); !strings.Contains(r.Error, "-4711") {
-		t.Errorf("error %q", r.Error)
-	}
+	r := ran(t, s, service.RunRequest{Worker: servicetest.AdjournedGroups})
+	check(t, strings.Contains(r.Error, "-4711"), "error %q", r.Error)
 	runs := servicetest.Named(spans, "maintenance.run")
-	if len(runs) != 3 {
-		t.Fatalf("%d runs", len(runs))
-	}
+	require(t, len(runs) == 3, "%d runs", len(runs))
 	for i, run := range runs {
 		servicetest.WantAttributes(t, run, map[string]string{"maintenance.outcome": repo.RunFailed, "maintenance.reason": "SETTING_INVALID", "error.type": "SETTING_INVALID"})
 		setting := []string{servicetest.TokenSettingKey, servicetest.TokenSettingKey, "deletion_adjourned_period"}[i]
@@ -308,9 +288,8 @@ func TestTrace_ASettingThatIsInvalidOrOffIsNamedWithoutItsValue(t *testing.T) {
 	e.Exec("main", setTokens, servicetest.TokenSettings("null"))
 	log := &bytes.Buffer{}
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.TracedLogTo(log)))
-	if why := servicetest.Attribute(servicetest.Named(spans, "maintenance.run")[3], "maintenance.stopped_because"); !strings.HasPrefix(why, "skipped: SETTING_OFF: "+servicetest.TokenSettingKey) {
-		t.Errorf("stopped because %q", why)
-	}
+	why := servicetest.Attribute(servicetest.Named(spans, "maintenance.run")[3], "maintenance.stopped_because")
+	check(t, strings.HasPrefix(why, "skipped: SETTING_OFF: "+servicetest.TokenSettingKey), "stopped because %q", why)
 	if !strings.Contains(log.String(), `"reason":"SETTING_OFF"`) || !strings.Contains(log.String(), `"why":"`+servicetest.TokenSettingKey) {
 		t.Errorf("the log is %s", log)
 	}
@@ -322,7 +301,6 @@ func TestLog_SaysWhoHasResumed(t *testing.T) {
 	e := servicetest.New(t, "main", "main")
 	s := e.Service(servicetest.OneChild, e.WithQueue, servicetest.TracedLogTo(log))
 	servicetest.Must(s.ResumeWorker(context.Background(), servicetest.LooseForeignKeys, "alice at 192.0.2.1"))(t)
-	if !strings.Contains(log.String(), `"worker resumed"`) || !strings.Contains(log.String(), `"by":"alice at 192.0.2.1"`) {
-		t.Errorf("the log is %s", log)
-	}
+	check(t, strings.Contains(log.String(), `"worker resumed"`) && strings.Contains(log.String(), `"by":"alice at 192.0.2.1"`),
+		"the log is %s", log)
 }

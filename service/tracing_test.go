@@ -44,9 +44,7 @@ func TestTrace_OfARun(t *testing.T) {
 			root = span
 		}
 	}
-	if root == nil || root.Parent().SpanID() != client.SpanContext().SpanID() {
-		t.Fatal("no span of the run below the client's")
-	}
+	require(t, root != nil && root.Parent().SpanID() == client.SpanContext().SpanID(), "no span of the run below the client's")
 	servicetest.WantAttributes(t, root, map[string]string{
 		"maintenance.worker": servicetest.LooseForeignKeys, "maintenance.run_id": r.ID, "maintenance.database": "main",
 		"maintenance.trigger": "request", "maintenance.outcome": repo.RunSucceeded, "maintenance.lease_epoch": "1",
@@ -63,12 +61,10 @@ func TestTrace_OfARun(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	if want := []string{"maintenance.batch", "maintenance.batch", "maintenance.lease.acquire"}; !slices.Equal(names, want) {
-		t.Errorf("spans %v, want %v", names, want)
-	}
-	if !slices.ContainsFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return batches[s.Parent().SpanID()] }) {
-		t.Error("no span of a statement below a batch")
-	}
+	want := []string{"maintenance.batch", "maintenance.batch", "maintenance.lease.acquire"}
+	check(t, slices.Equal(names, want), "spans %v, want %v", names, want)
+	check(t, slices.ContainsFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return batches[s.Parent().SpanID()] }),
+		"no span of a statement below a batch")
 }
 
 func TestTrace_TellsWhatARunDidAndWhyItStopped(t *testing.T) {
@@ -83,17 +79,14 @@ func TestTrace_TellsWhatARunDidAndWhyItStopped(t *testing.T) {
 	})
 	batch := servicetest.Named(spans, "maintenance.batch")[0]
 	servicetest.WantAttributes(t, batch, map[string]string{"maintenance.count.deleted_rows": "7"})
-	if id := batch.Parent().SpanID().String(); id != strings.ReplaceAll(r.ID[19:], "-", "") || id == batch.SpanContext().SpanID().String() {
-		t.Errorf("the span of run %s has the id %s, that of its batch %s", r.ID, id, batch.SpanContext().SpanID())
-	}
+	id := batch.Parent().SpanID().String()
+	check(t, id == strings.ReplaceAll(r.ID[19:], "-", "") && id != batch.SpanContext().SpanID().String(),
+		"the span of run %s has the id %s, that of its batch %s", r.ID, id, batch.SpanContext().SpanID())
 	root := servicetest.Named(spans, "maintenance.run")[0]
-	if told := servicetest.Attribute(root, "maintenance.operations"); !strings.Contains(told, "clean c.p_id -> p: 2 calls, 7 rows, ") {
-		t.Errorf("operations %s", told)
-	}
+	told := servicetest.Attribute(root, "maintenance.operations")
+	check(t, strings.Contains(told, "clean c.p_id -> p: 2 calls, 7 rows, "), "operations %s", told)
 	statements := slices.DeleteFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return !strings.HasPrefix(s.Name(), "clean ") })
-	if len(statements) == 0 {
-		t.Fatal("no span of a statement on c")
-	}
+	require(t, len(statements) != 0, "no span of a statement on c")
 	servicetest.WantAttributes(t, statements[0], map[string]string{"db.system.name": "postgresql", "db.query.summary": statements[0].Name(), "maintenance.database": "main"})
 	for _, plumbing := range []string{"", "SELECT set_config", "BEGIN", "COMMIT", "batch start", "pool.acquire", "prepare"} {
 		check(t, len(servicetest.Named(spans, plumbing)) == 0, "there are spans %q", plumbing)
@@ -108,15 +101,11 @@ func TestTrace_FailuresHaveTheirClassAndNoWordsOfTheServers(t *testing.T) {
 	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
 	servicetest.WantState(t, r, repo.RunFailed)
 	root := servicetest.Named(spans, "maintenance.run")[0]
-	if root.Status().Description != r.Error || root.Status().Code.String() != "Error" {
-		t.Errorf("status %+v, want %s", root.Status(), r.Error)
-	}
+	check(t, root.Status().Description == r.Error && root.Status().Code.String() == "Error", "status %+v, want %s", root.Status(), r.Error)
 	failed := slices.DeleteFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool {
 		return s.Status().Code.String() != "Error" || !strings.HasPrefix(s.Name(), "clean ")
 	})
-	if len(failed) == 0 {
-		t.Fatal("no statement failed")
-	}
+	require(t, len(failed) != 0, "no statement failed")
 	servicetest.WantAttributes(t, failed[0], map[string]string{"error.type": "P0001", "db.response.status_code": "P0001"})
 	if kind := attribute.NewSet(failed[0].Events()[0].Attributes...); len(failed[0].Events()) != 1 || !kind.HasValue("exception.type") || fmt.Sprint(kind.ToSlice()[1].Value.String()) != "P0001" {
 		t.Errorf("events %v", failed[0].Events())
@@ -151,9 +140,8 @@ func TestTrace_BatchesAreLinkedToTheDeletionsThatCausedThem(t *testing.T) {
 	for _, b := range servicetest.Named(spans, "maintenance.batch") {
 		if len(b.Links()) > 0 {
 			linked++
-			if n := len(b.Links()); n > 3 {
-				t.Errorf("a batch of 5 has %d links", n)
-			}
+			n := len(b.Links())
+			check(t, n <= 3, "a batch of 5 has %d links", n)
 		}
 	}
 	equal(t, "batches with links", linked, 8)
@@ -183,9 +171,8 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 	g.Work(s, "delete_placeholder_user")
 	g.Work(s, "delete_user")
 	for _, job := range servicetest.Named(spans, "maintenance.job") {
-		if len(job.Links()) != 1 || job.Parent().IsValid() || job.SpanKind().String() != "consumer" {
-			t.Errorf("%v: links %v, parent %v", job.Attributes(), job.Links(), job.Parent())
-		}
+		check(t, len(job.Links()) == 1 && !job.Parent().IsValid() && job.SpanKind().String() == "consumer",
+			"%v: links %v, parent %v", job.Attributes(), job.Links(), job.Parent())
 	}
 	g.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now() - interval '1 hour'`)
 	servicetest.Must(s.RunBatch(ctx, service.RunRequest{Worker: "ghost_user_migration"}))(t)
@@ -195,9 +182,7 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 	for _, d := range deleted {
 		gone[servicetest.Attribute(d, "maintenance.user_id")] = true
 	}
-	if len(deleted) != 2 || !gone["201"] || !gone["202"] {
-		t.Fatalf("%d deleted, %v, want users 201 and 202", len(deleted), gone)
-	}
+	require(t, len(deleted) == 2 && gone["201"] && gone["202"], "%d deleted, %v, want users 201 and 202", len(deleted), gone)
 	for _, d := range deleted {
 		if !slices.ContainsFunc(servicetest.Named(spans, "maintenance.job"), func(s sdktrace.ReadOnlySpan) bool {
 			return s.SpanContext().SpanID() == d.Parent().SpanID() && s.SpanContext().TraceID() == d.SpanContext().TraceID() &&
@@ -220,7 +205,6 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 	servicetest.Must(foreignKeys.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}))(t)
 	g.Want("main", `SELECT count(*) FROM letters`, "0")
 	cleanup := servicetest.Named(spans, "maintenance.run")[2]
-	if len(cleanup.Links()) != 1 || cleanup.Links()[0].SpanContext.SpanID() != ghost.SpanContext().SpanID() {
-		t.Errorf("the loose foreign keys are linked to %v, want the ghost migration", cleanup.Links())
-	}
+	check(t, len(cleanup.Links()) == 1 && cleanup.Links()[0].SpanContext.SpanID() == ghost.SpanContext().SpanID(),
+		"the loose foreign keys are linked to %v, want the ghost migration", cleanup.Links())
 }

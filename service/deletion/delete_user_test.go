@@ -44,9 +44,7 @@ func TestDeleteUser_MissingUserIsSkippedQuietly(t *testing.T) {
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log))
 	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionSkipped+"TARGET_GONE")
 	servicetest.WantDeletion(t, e.Deletion(s, servicetest.InactiveBot()), servicetest.DeletionSkipped+"TARGET_GONE")
-	if strings.Contains(log.String(), "job finished") {
-		t.Errorf("not quiet: %s", log)
-	}
+	check(t, !strings.Contains(log.String(), "job finished"), "not quiet: %s", log)
 }
 
 func TestDeleteUser_AccountsOfTheSystemStay(t *testing.T) {
@@ -70,9 +68,8 @@ func TestDeleteUser_AccountsOfTheSystemStay(t *testing.T) {
 			FROM maintenance.river_job WHERE (args ->> 'user_id')::integer = $1`, user), want)
 		wantUser(e, user, rows)
 	}
-	if n := strings.Count(log.String(), `"level":"WARN"`); n != 15 {
-		t.Errorf("%d warnings, want 15", n)
-	}
+	n := strings.Count(log.String(), `"level":"WARN"`)
+	check(t, n == 15, "%d warnings, want 15", n)
 	if !strings.Contains(log.String(), `"outcome":"refused","reason":"INTERNAL_USER","attempt":1,"run_id":"","duration_seconds"`) || !strings.Contains(log.String(), `"user_id":205`) {
 		t.Errorf("log: %s", log)
 	}
@@ -120,9 +117,7 @@ func TestDeleteUser_ReasonOfTheTokensIsCheckedAgain(t *testing.T) {
 		state := `SELECT u::text || (SELECT coalesce(string_agg(t::text, ' '), '') FROM personal_access_tokens t WHERE user_id = u.id) FROM users u WHERE id = ` + fmt.Sprint(bot)
 		before := e.Value("main", state)
 		got := e.DeletionAgain(s)
-		if got != c.want {
-			t.Errorf("%s: job is %q, want %q", c.name, got, c.want)
-		}
+		check(t, got == c.want, "%s: job is %q, want %q", c.name, got, c.want)
 		if c.name == "setting invalid" {
 			e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, servicetest.TokenSettingKey+` in application_settings.resource_access_tokens_settings is "42":`+
 				` set it to a whole number of days from 1 to 36500, or to null, which switches the deletion off`)
@@ -177,9 +172,8 @@ func TestDeleteUser_ActorNeedsTheRightUnlessItIsSkipped(t *testing.T) {
 		if !c.done {
 			want, rows = servicetest.DeletionRefused+"NOT_AUTHORIZED", "active 0 0"
 		}
-		if got, left := e.Deletion(s, args), e.UserRows(bot); got != want || left != rows {
-			t.Errorf("%s: job is %q, user %q, want %q, %q", c.name, got, left, want, rows)
-		}
+		got, left := e.Deletion(s, args), e.UserRows(bot)
+		check(t, got == want && left == rows, "%s: job is %q, user %q, want %q, %q", c.name, got, left, want, rows)
 	}
 }
 
@@ -224,7 +218,14 @@ func TestDeleteUser_OfWhateverStateTypeOrTokensForOtherReasons(t *testing.T) {
 // wantUser fails the test unless a user has these rows.
 func wantUser(e *servicetest.Estate, user int, want string) {
 	e.T.Helper()
-	if got := e.UserRows(user); got != want {
-		e.T.Errorf("user %d: %s, want %s", user, got, want)
+	got := e.UserRows(user)
+	check(e.T, got == want, "user %d: %s, want %s", user, got, want)
+}
+
+// check fails the test with this message unless a condition holds.
+func check(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Errorf(format, args...)
 	}
 }

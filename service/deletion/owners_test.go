@@ -249,14 +249,12 @@ func TestDeleteUser_OnlyOwnerOfAGroupStays(t *testing.T) {
 		if c.sole {
 			want = servicetest.DeletionRefused + "SOLE_OWNER_OF_GROUP"
 		}
-		if got := e.Deletion(s, servicetest.Authorized(7)); got != want {
-			t.Errorf("%s: job is %q, want %q", name, got, want)
-		}
+		got := e.Deletion(s, servicetest.Authorized(7))
+		check(t, got == want, "%s: job is %q, want %q", name, got, want)
 		if c.sole {
 			e.Want("main", `SELECT state || (SELECT count(*) FROM ghost_user_migrations) || (SELECT count(*) > 0 FROM members WHERE user_id = 7) FROM users WHERE id = 7`, "active0true")
-			if !strings.Contains(log.String(), `"user_id":7,"deletion_reason":"Group was deleted","groups":[50`) {
-				t.Errorf("%s: log: %s", name, log)
-			}
+			check(t, strings.Contains(log.String(), `"user_id":7,"deletion_reason":"Group was deleted","groups":[50`),
+				"%s: log: %s", name, log)
 		}
 	}
 }
@@ -275,9 +273,7 @@ func TestDeleteUser_WarningNamesTheFirstTenGroups(t *testing.T) {
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log))
 	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionRefused+"SOLE_OWNER_OF_GROUP")
-	if !strings.Contains(log.String(), `"groups":[1500,2000,3001,3002,3003,3004,3005,3006,3007,3008]`) {
-		t.Errorf("log: %s", log)
-	}
+	check(t, strings.Contains(log.String(), `"groups":[1500,2000,3001,3002,3003,3004,3005,3006,3007,3008]`), "log: %s", log)
 	e.Exec("main", `INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id)
 		SELECT 8, i, 'Namespace', 'GroupMember', 50, i FROM generate_series(1000, 3500) i`)
 	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionDone)
@@ -295,9 +291,7 @@ func TestDeleteUser_OnlyOwnerOfAnOrganizationStays(t *testing.T) {
 		VALUES (1, 7, 50, now(), now()), (2, 7, 50, now(), now()), (2, 8, 50, now(), now()), (1, 8, 10, now(), now())`)
 	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionRefused+"SOLE_OWNER_OF_ORGANIZATION")
 	e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job ORDER BY id DESC LIMIT 1`, "refused: SOLE_OWNER_OF_ORGANIZATION: organizations [1] have no other owner: give them one")
-	if !strings.Contains(log.String(), `"organizations":[1]`) {
-		t.Errorf("log: %s", log)
-	}
+	check(t, strings.Contains(log.String(), `"organizations":[1]`), "log: %s", log)
 	e.Want("main", `SELECT state FROM users WHERE id = 7`, "active")
 	e.Exec("main", `UPDATE organization_users SET access_level = 50`)
 	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionDone)

@@ -42,9 +42,8 @@ func TestWorkJob_AttemptThatWasTakenForDeadChangesNothing(t *testing.T) {
 			lost := e.Running(args)
 			e.Exec("main", `UPDATE maintenance.river_job SET attempted_at = clock_timestamp() WHERE id = $1`, lost.ID)
 			before := e.State("main", servicetest.Written...)
-			if _, err := s.WorkJob(context.Background(), lost); !errors.Is(err, repo.ErrJobLost) {
-				t.Errorf("got %v, want ErrJobLost", err)
-			}
+			_, err := s.WorkJob(context.Background(), lost)
+			check(t, errors.Is(err, repo.ErrJobLost), "got %v, want ErrJobLost", err)
 			e.WantSame("main", before, servicetest.Written...)
 		})
 	}
@@ -87,9 +86,8 @@ func TestFault_WorkJob_PausedProcessThatWakesBeyondItsAttemptWritesNothingMore(t
 			sleeper.Signal(syscall.SIGCONT)
 			// River puts the job back and adds an error to it: that is all.
 			e.Eventually("main", `SELECT state <> 'running' AND errors[2] ->> 'error' LIKE 'job lost: %' FROM maintenance.river_job`, "true")
-			if !strings.Contains(sleeper.Log.String(), "job lost") {
-				t.Errorf("the log does not say that the job is lost: %s", sleeper.Log.String())
-			}
+			check(t, strings.Contains(sleeper.Log.String(), "job lost"),
+				"the log does not say that the job is lost: %s", sleeper.Log.String())
 			e.WantSame("main", before, servicetest.Written...)
 			e.Want("main", recordedSQL, recorded)
 			sleeper.Kill()

@@ -41,9 +41,8 @@ func TestWorkJob_WaitsWhileTheWorkerOfItsOriginIsPaused(t *testing.T) {
 			want[name] = true
 		}
 		for name, args := range heldJobs() {
-			if is := e.Holds(s, args); is != want[name] {
-				t.Errorf("%s paused: job of a %s held: %t", paused, name, is)
-			}
+			is := e.Holds(s, args)
+			check(t, is == want[name], "%s paused: job of a %s held: %t", paused, name, is)
 		}
 		servicetest.Resume(t, s, paused)
 	}

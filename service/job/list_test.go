@@ -40,9 +40,8 @@ func TestJobs_AreListedNewestFirstByKindAndState(t *testing.T) {
 		for _, j := range jobs {
 			ids = append(ids, j.ID)
 		}
-		if got := fmt.Sprint(ids); got != want {
-			t.Errorf("%+v: %s, want %s", f, got, want)
-		}
+		got := fmt.Sprint(ids)
+		check(t, got == want, "%+v: %s, want %s", f, got, want)
 	}
 	// An unknown kind or state is told what is allowed.
 	for field, names := range map[string]string{
@@ -63,7 +62,7 @@ func wantInvalid(t *testing.T, err error, field string) {
 	}
 }
 
-func TestJobs_ShowWhatBecameOfThem(t *testing.T) {
+func TestJobs_ShowWhatBecameOfThemAndAreCountedByKindAndArguments(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, "", "main")
 	s := e.Service("", e.WithQueue)
@@ -71,17 +70,25 @@ func TestJobs_ShowWhatBecameOfThem(t *testing.T) {
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'cancelled', attempt = 2, attempted_at = '2040-01-02', finalized_at = '2040-01-03',
 		metadata = metadata || '{"outcome": "refused", "reason": "STILL_REFERENCED"}',
 		errors = ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 1, "error": "a database is unreachable", "trace": ""}'::jsonb]`)
-	jobs := servicetest.Must(s.Jobs(context.Background(), service.JobFilter{Limit: 1}))(t)
-	j := jobs[0]
+	j := servicetest.Must(s.Jobs(context.Background(), service.JobFilter{Limit: 1}))(t)[0]
 	if j.ID != 1 || j.Kind != "delete_placeholder_user" || j.State != "cancelled" || string(j.Args) != `{"placeholder_user_id": 1}` ||
 		j.Attempt != 2 || j.MaxAttempts != 25 || j.Outcome != "refused" || j.Reason != "STILL_REFERENCED" || j.RunID != "run" {
 		t.Errorf("got %+v", j)
 	}
-	if j.AttemptedAt.UTC().Day() != 2 || j.FinalizedAt.UTC().Day() != 3 || j.CreatedAt.IsZero() || j.ScheduledAt.IsZero() {
-		t.Errorf("times of %+v", j)
-	}
+	check(t, j.AttemptedAt.UTC().Day() == 2 && j.FinalizedAt.UTC().Day() == 3 && !j.CreatedAt.IsZero() && !j.ScheduledAt.IsZero(), "times of %+v", j)
 	if len(j.Errors) != 1 || j.Errors[0].Attempt != 1 || j.Errors[0].Error != "a database is unreachable" || j.Errors[0].At.Year() != 2040 {
 		t.Errorf("errors %+v", j.Errors)
+	}
+
+	e.Insert(servicetest.Placeholders(3)...)
+	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 1, Reason: "a"}}, repo.Job{Args: repo.DeleteUser{UserID: 2, Reason: "b"}})
+	e.Exec("main", `UPDATE maintenance.river_job SET state = 'discarded', finalized_at = now() WHERE id NOT IN (1, 4)`)
+	for _, c := range []struct {
+		kind, args string
+		want       int64
+	}{{"delete_placeholder_user", "{}", 2}, {"delete_user", `{"reason": "b"}`, 1}, {"delete_user", `{"reason": "c"}`, 0}} {
+		n, err := e.Open[0].CountDiscardedJobs(context.Background(), c.kind, c.args)
+		check(t, n == c.want && err == nil, "%+v: %d, %v", c, n, err)
 	}
 }
 
@@ -120,40 +127,19 @@ func TestRetryJob_LeavesAttemptsThatAreThereAndNamesTheJobThatDoesTheSame(t *tes
 	s := e.Service("", e.WithQueue)
 	e.Insert(servicetest.Placeholders(1)...)
 	e.EndJob(1, "cancelled")
-	if job, err := s.RetryJob(context.Background(), 1); err != nil || job.Attempt != 1 || job.MaxAttempts != 25 {
-		t.Errorf("got %+v, %v", job, err)
-	}
+	job := servicetest.Must(s.RetryJob(context.Background(), 1))(t)
+	check(t, job.Attempt == 1 && job.MaxAttempts == 25, "got %+v", job)
 	e.EndJob(1, "discarded")
 	e.Insert(servicetest.Placeholders(1)...)
 	_, err := s.RetryJob(context.Background(), 1)
-	if duplicate, ok := errors.AsType[*service.DuplicateJobError](err); !ok || duplicate.ID != 2 {
-		t.Errorf("got %v, want that job 2 waits", err)
-	}
+	duplicate, ok := errors.AsType[*service.DuplicateJobError](err)
+	check(t, ok && duplicate.ID == 2, "got %v, want that job 2 waits", err)
 	e.Want("main", `SELECT string_agg(state::text, ',' ORDER BY id) FROM maintenance.river_job`, "discarded,available")
 	if _, err := s.RetryJob(context.Background(), 77); !errors.Is(err, service.ErrUnknownJob) {
 		t.Errorf("got %v, want ErrUnknownJob", err)
 	}
 	_, err = s.RetryJob(context.Background(), 0)
 	wantInvalid(t, err, "id")
-}
-
-func TestCountDiscardedJobs_CountsByKindAndArguments(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
-	e.Insert(servicetest.Placeholders(3)...)
-	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 1, Reason: "a"}}, repo.Job{Args: repo.DeleteUser{UserID: 2, Reason: "b"}})
-	for id := range int64(5) {
-		e.EndJob(id+1, "discarded")
-	}
-	e.EndJob(3, "cancelled")
-	for _, c := range []struct {
-		kind, args string
-		want       int64
-	}{{"delete_placeholder_user", "{}", 2}, {"delete_user", `{"reason": "b"}`, 1}, {"delete_user", `{"reason": "c"}`, 0}} {
-		if n, err := e.Open[0].CountDiscardedJobs(context.Background(), c.kind, c.args); n != c.want || err != nil {
-			t.Errorf("%+v: %d, %v", c, n, err)
-		}
-	}
 }
 
 // check fails the test with this message unless a condition holds.

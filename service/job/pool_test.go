@@ -25,9 +25,8 @@ func TestJobs_EveryKindCanBeWorkedAndOneThatThisVersionDoesNotKnowFailsAndWaits(
 	for _, args := range []repo.JobArgs{
 		repo.ContinueInactiveTokenDeletion{}, repo.DeletePlaceholderUser{}, repo.DeleteUser{}, repo.DestroyGroup{},
 	} {
-		if works := s.JobKinds(); !slices.Contains(works, args.Kind()) {
-			t.Errorf("works %v, without %s", works, args.Kind())
-		}
+		works := s.JobKinds()
+		check(t, slices.Contains(works, args.Kind()), "works %v, without %s", works, args.Kind())
 	}
 	e.Insert(repo.Job{Args: unknownArgs{}})
 	if n := e.Work(s, "unknown"); n != 1 {
@@ -64,9 +63,8 @@ func TestJobs_RescuedJobSaysWhy(t *testing.T) {
 		}
 		j := jobs[0]
 		check(t, j.Outcome == c.outcome && j.Reason == c.reason, "%s: %q, %q, want %q, %q", name, j.Outcome, j.Reason, c.outcome, c.reason)
-		if len(j.Errors) != 1 || j.Errors[0].Attempt != 25 || j.Errors[0].Error != repo.ProcessGoneText {
-			t.Errorf("%s: errors %+v", name, j.Errors)
-		}
+		check(t, len(j.Errors) == 1 && j.Errors[0].Attempt == 25 && j.Errors[0].Error == repo.ProcessGoneText,
+			"%s: errors %+v", name, j.Errors)
 	}
 }
 
@@ -106,9 +104,9 @@ func TestWorkJob_AttemptWhoseProcessHasDiedIsReportedByTheNext(t *testing.T) {
 	if !told.SpanContext().Equal(lost.SpanContext()) || !told.StartTime().Equal(r.AttemptedAt) || !told.EndTime().Equal(next.Lost.RescuedAt) {
 		t.Errorf("the span %+v from %s to %s is not that of the attempt, %+v", told.SpanContext(), told.StartTime(), told.EndTime(), lost.SpanContext())
 	}
-	if links := told.Links(); len(links) != 1 || links[0].SpanContext.SpanID() != run.SpanContext().SpanID() || told.Status().Code.String() != "Error" {
-		t.Errorf("links %v, status %+v", links, told.Status())
-	}
+	links := told.Links()
+	check(t, len(links) == 1 && links[0].SpanContext.SpanID() == run.SpanContext().SpanID() && told.Status().Code.String() == "Error",
+		"links %v, status %+v", links, told.Status())
 	servicetest.WantAttributes(t, told, map[string]string{
 		"messaging.message.id": fmt.Sprint(r.ID), "messaging.system": "river", "maintenance.run_id": "a run", "maintenance.job.kind": "delete_user",
 		"maintenance.user_id": "7", "maintenance.outcome": "failed", "maintenance.reason": "PROCESS_GONE", "error.type": "PROCESS_GONE",
@@ -134,7 +132,6 @@ func TestDeleteUser_TheLogOfAFailureHasNoWordsOfTriggers(t *testing.T) {
 	if _, err := e.AttemptOf(e.Service("", e.WithQueue, servicetest.TracedLogTo(log)), servicetest.Authorized(7), nil); err == nil {
 		t.Fatal("the trigger has refused nothing")
 	}
-	if text := log.String(); strings.Contains(text, "secret") || !strings.Contains(text, "on main: P0001 raise_exception, table users") {
-		t.Errorf("logged %s", text)
-	}
+	text := log.String()
+	check(t, !strings.Contains(text, "secret") && strings.Contains(text, "on main: P0001 raise_exception, table users"), "logged %s", text)
 }

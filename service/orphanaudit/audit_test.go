@@ -99,9 +99,8 @@ func TestOrphanAudit_WhatItRecordsIsCleanedAndNothingElse(t *testing.T) {
 	} {
 		e.Want(c.database, c.sql, c.want)
 	}
-	if again := run(t, s, orphanaudit.Name, ""); again.Counts["orphaned_keys"] != 0 {
-		t.Errorf("orphans are left: %v", again.Counts)
-	}
+	again := run(t, s, orphanaudit.Name, "")
+	check(t, again.Counts["orphaned_keys"] == 0, "orphans are left: %v", again.Counts)
 }
 
 // inserting has inserted the parent 1 in a database, and not committed.
@@ -164,9 +163,8 @@ func TestOrphanAudit_AParentOfAnotherHomeThatIsNotCommittedYetIsNotMissing(t *te
 	s := e.Service(servicetest.OneChild, fixing(10, 10))
 	e.Install()
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY)`)
-	if r := audited(t, s); r.State != repo.RunFailed || !strings.Contains(r.Error, "p is not tracked on main") {
-		t.Errorf("%+v", r)
-	}
+	r := audited(t, s)
+	check(t, r.State == repo.RunFailed && strings.Contains(r.Error, "p is not tracked on main"), "%+v", r)
 	e.Exec("main", `DROP TABLE p`)
 	homes(e, map[string]string{"main": "bigint", "sec": "bigint"})
 	writer := inserting(e, "sec")
@@ -192,12 +190,10 @@ func TestOrphanAudit_IsShownOnceItRanAndLooksAtAllThoughOneFails(t *testing.T) {
 	e := servicetest.NewOneChild(t)
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE b (p_id bigint); INSERT INTO c (p_id) VALUES (1)`)
 	s := e.Service("b: [{table: p, column: p_id, on_delete: async_delete}]\n" + servicetest.OneChild)
-	if all := servicetest.Must(s.Status(t.Context(), ""))(t); len(all) != len(servicetest.Workers())-1 {
-		t.Errorf("%d workers", len(all))
-	}
-	if st := servicetest.StatusOf(t, s, orphanaudit.Name); st.NotUsed == "" {
-		t.Errorf("%+v", st)
-	}
+	all := servicetest.Must(s.Status(t.Context(), ""))(t)
+	check(t, len(all) == len(servicetest.Workers())-1, "%d workers", len(all))
+	st := servicetest.StatusOf(t, s, orphanaudit.Name)
+	check(t, st.NotUsed != "", "%+v", st)
 	r := audited(t, s)
 	check(t, r.State == repo.RunFailed && strings.Contains(r.Error, "b.p_id -> p on main: no index finds its keys"), "%+v", r)
 	servicetest.WantCounts(t, r, "examined_keys=1 orphaned_keys=1 orphaned_rows=1")
@@ -235,9 +231,8 @@ func TestOrphanAudit_WalksOverAllPages(t *testing.T) {
 				if how == "counted" {
 					want = fmt.Sprintf("%d %s 0", n, orphans)
 				}
-				if got := fmt.Sprintf("%d %d %d", examined, found, queued); got != want {
-					t.Errorf("%d keys, parents there: %s, %s: examined, orphaned, queued %s, want %s", n, parents, how, got, want)
-				}
+				got := fmt.Sprintf("%d %d %d", examined, found, queued)
+				check(t, got == want, "%d keys, parents there: %s, %s: examined, orphaned, queued %s, want %s", n, parents, how, got, want)
 			}
 		}
 	}

@@ -49,18 +49,15 @@ func TestSearch_APauseHoldsItsWriting(t *testing.T) {
 	for _, worker := range []string{service.AllWorkers, orphanaudit.Name, servicetest.LooseForeignKeys} {
 		servicetest.Pause(t, s, worker)
 		_, err := search.Run(t.Context())
-		if _, paused := errors.AsType[*service.WorkerPausedError](err); !paused || !strings.Contains(err.Error(), "caretaker resume") {
-			t.Errorf("%s: %v", worker, err)
-		}
-		if err := search.Fix.Permitted(t.Context(), search.Databases[0], func(repo.Permit) error { return nil }); err == nil {
-			t.Errorf("%s: a record may be written", worker)
-		}
+		_, paused := errors.AsType[*service.WorkerPausedError](err)
+		check(t, paused && strings.Contains(err.Error(), "caretaker resume"), "%s: %v", worker, err)
+		check(t, search.Fix.Permitted(t.Context(), search.Databases[0], func(repo.Permit) error { return nil }) != nil,
+			"%s: a record may be written", worker)
 		servicetest.Resume(t, s, worker)
 	}
 	e.WantQueue("main", "")
-	if found := searched(t, search); found.Queued != 3 || found.Fault != "" {
-		t.Errorf("%+v", found)
-	}
+	found := searched(t, search)
+	check(t, found.Queued == 3 && found.Fault == "", "%+v", found)
 }
 
 // TestSearch_ALeaseThatRanOutIsTakenAgain: a look for orphans may find none for minutes.
@@ -70,9 +67,8 @@ func TestSearch_ALeaseThatRanOutIsTakenAgain(t *testing.T) {
 	nothing := func(repo.Permit) error { return nil }
 	servicetest.NoError(t, search.Fix.Permitted(t.Context(), search.Databases[0], nothing))
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now() - interval '1 s'`)
-	if found := searched(t, search); found.Queued != 3 || found.Fault != "" {
-		t.Errorf("%+v", found)
-	}
+	found := searched(t, search)
+	check(t, found.Queued == 3 && found.Fault == "", "%+v", found)
 	e.WantQueue("main", "1 2 3")
 }
 
@@ -159,9 +155,8 @@ c:
 	check(t, len(found) == 1 && found[0].Keys == 1, "%+v", found)
 	for _, wrong := range []repo.Key{repo.KeyOf("5", "6"), repo.KeyOf("five")} {
 		search.After = wrong
-		if _, err := search.Run(t.Context()); !errors.Is(err, orphanaudit.ErrAfter) {
-			t.Errorf("%v: %v", wrong, err)
-		}
+		_, err := search.Run(t.Context())
+		check(t, errors.Is(err, orphanaudit.ErrAfter), "%v: %v", wrong, err)
 	}
 	search.Which = func(*orphanaudit.Task) bool { return false }
 	_, err = search.Run(t.Context())
@@ -181,9 +176,8 @@ func TestSearch_KeysAreWalkedInTheOrderOfAnIndex(t *testing.T) {
 	wants := func(definitions, fault string) {
 		t.Helper()
 		found, err := looking(e, definitions).Run(t.Context())
-		if err != nil || len(found) != 1 || !strings.HasPrefix(found[0].Fault, fault) || (fault == "") != (found[0].Keys == 1) {
-			t.Errorf("%+v, %v; want %q", found, err, fault)
-		}
+		check(t, err == nil && len(found) == 1 && strings.HasPrefix(found[0].Fault, fault) && (fault == "") == (found[0].Keys == 1),
+			"%+v, %v; want %q", found, err, fault)
 	}
 	wants(columns, "orphans of d need an index on (x, y), in this order")
 	wants(turned, "")
@@ -217,7 +211,6 @@ func TestSearch_LookingNeedsNoMoreThanSELECT(t *testing.T) {
 		check(t, strings.Contains(found[0].Fault, "GRANT SELECT ON public."+table+" TO orphan_reader"), "%+v", found)
 		e.Exec("main", `GRANT SELECT ON `+table+` TO orphan_reader`)
 	}
-	if found, err := search.Run(t.Context()); err != nil || found[0].Fault != "" || found[0].Keys != 1 {
-		t.Errorf("%+v, %v", found, err)
-	}
+	found := servicetest.Must(search.Run(t.Context()))(t)
+	check(t, found[0].Fault == "" && found[0].Keys == 1, "%+v", found)
 }

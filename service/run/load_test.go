@@ -57,9 +57,8 @@ func TestFault_Load_RunRestsWhileALockQueueLastsAndThenGoesOn(t *testing.T) {
 	r = servicetest.Ended(t, s, r.ID)
 	wantEverything(t, r)
 	servicetest.WantCounts(t, r, "processed_records=40 deleted_rows=120")
-	if finished := book.Lines("run finished"); len(finished) != 1 || !strings.Contains(finished[0], "rested_seconds=") {
-		t.Errorf("logged %v", finished)
-	}
+	finished := book.Lines("run finished")
+	check(t, len(finished) == 1 && strings.Contains(finished[0], "rested_seconds="), "logged %v", finished)
 }
 
 func TestFault_Load_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testing.T) {
@@ -197,9 +196,8 @@ func TestFault_Load_WhatCannotBeSeenStopsNobody(t *testing.T) {
 	// The load is read once a second.
 	e.Eventually("main", `SELECT clock_timestamp() > '`+e.Value("main", `SELECT clock_timestamp()`)+`'::timestamptz + interval '1100 ms'`, "true")
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
-	if said := book.Lines("load only partly visible"); len(said) != 1 || !strings.Contains(said[0], "42501") {
-		t.Errorf("logged %v", said)
-	}
+	said := book.Lines("load only partly visible")
+	check(t, len(said) == 1 && strings.Contains(said[0], "42501"), "logged %v", said)
 }
 
 func TestFault_Load_RoleWithoutPrivilegesIsToldWhatItMisses(t *testing.T) {
@@ -210,9 +208,8 @@ func TestFault_Load_RoleWithoutPrivilegesIsToldWhatItMisses(t *testing.T) {
 	book := &servicetest.LogBook{}
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxReplicaLag: 1, MaxLockWait: 100 * time.Millisecond, Patience: short}), book.Keep)
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
-	if said := book.Lines("grant pg_monitor to the role of caretaker"); len(said) != 1 {
-		t.Errorf("logged %v", said)
-	}
+	said := book.Lines("grant pg_monitor to the role of caretaker")
+	check(t, len(said) == 1, "logged %v", said)
 	// Locks it sees all the same.
 	e.Deleted("main", "p", 1, 10)
 	e.Exec("main", `INSERT INTO c (p_id) VALUES (1)`)
@@ -233,9 +230,8 @@ func TestFault_Load_AllRunsAndJobsOfAProcessShareOneLookASecond(t *testing.T) {
 	}
 	looks := e.Value("main", `SELECT sum(calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database() WHERE query LIKE '%pg_stat_archiver%' AND query NOT LIKE '%pg_stat_statements%'`)
 	most := int(time.Since(began)/time.Second) + 1
-	if n, err := strconv.Atoi(looks); err != nil || n < 1 || n > most {
-		t.Errorf("%s looks, want 1 to %d", looks, most)
-	}
+	n, err := strconv.Atoi(looks)
+	check(t, err == nil && n >= 1 && n <= most, "%s looks, want 1 to %d", looks, most)
 	t.Log(looks, "looks of", e.Value("main", `SELECT round(max(mean_exec_time)::numeric, 2) || ' ms, planned in ' || round(max(mean_plan_time)::numeric, 2) FROM pg_stat_statements WHERE query LIKE '%pg_stat_archiver%'`))
 }
 
@@ -250,9 +246,8 @@ func TestLoad_LockQueueOnAWorkersOwnTableEndsItsRunEarlyAndStatusSaysSoAsLongAsI
 	servicetest.WantEarly(t, r, "THROTTLED: somebody waits for a lock on public.import_placeholder_user_details of main: ")
 	servicetest.WantCounts(t, r, "")
 	for _, replica := range []*service.Service{s, other} {
-		if st := servicetest.StatusOf(t, replica, servicetest.PlaceholderUsers); st.Condition != service.ConditionThrottled {
-			t.Errorf("%+v", st)
-		}
+		st := servicetest.StatusOf(t, replica, servicetest.PlaceholderUsers)
+		check(t, st.Condition == service.ConditionThrottled, "%+v", st)
 	}
 	// A run that went on now would meet the same queue.
 	servicetest.NoError(t, other.ResumeRuns(t.Context()))

@@ -42,9 +42,8 @@ func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 		"maintenance.runs worker=loose_foreign_keys_cleanup database=main outcome=failed": 1, "maintenance.sli.error database=main error=true": 1,
 	} {
 		name, attributes, _ := strings.Cut(name, " ")
-		if got := m.Counter(name, attributes); got != want {
-			t.Errorf("%s %s: %d, want %d", name, attributes, got, want)
-		}
+		got := m.Counter(name, attributes)
+		check(t, got == want, "%s %s: %d, want %d", name, attributes, got, want)
 	}
 	line := map[string]any{}
 	for text := range strings.Lines(log.String()) {
@@ -59,9 +58,8 @@ func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 	} {
 		check(t, line[key] == want, "%s is %v, want %v", key, line[key], want)
 	}
-	if n := strings.Count(log.String(), "run finished"); n != 3 {
-		t.Errorf("%d lines, want one a run: %s", n, log)
-	}
+	n := strings.Count(log.String(), "run finished")
+	check(t, n == 3, "%d lines, want one a run: %s", n, log)
 	for _, span := range servicetest.Named(spans, "maintenance.run") {
 		if span.SpanContext().TraceID().String() != trace {
 			continue
@@ -70,9 +68,8 @@ func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 		if span.Parent().SpanID().IsValid() || span.EndTime().Sub(span.StartTime()).Seconds() != 300 || span.Status().Code.String() != "Error" {
 			t.Errorf("parent %v, from %s to %s, %+v", span.Parent(), span.StartTime(), span.EndTime(), span.Status())
 		}
-		if id := span.SpanContext().SpanID().String(); id != "8000000000000001" {
-			t.Errorf("span %s: what was begun below the lost one does not lead to it", id)
-		}
+		id := span.SpanContext().SpanID().String()
+		check(t, id == "8000000000000001", "span %s: what was begun below the lost one does not lead to it", id)
 		return
 	}
 	t.Error("no span in the trace of the run")
@@ -84,9 +81,8 @@ func TestAbandonedRun_IsCountedWhenMetricsAreRead(t *testing.T) {
 	e.Service(servicetest.OneChild, func(c *service.Config) { c.SchedulerOff = true })
 	deadRun(e, "0197c000-0000-7000-8000-000000000001", "ghost_user_migration", "", "")
 	m.Values("maintenance.paused", "")
-	if n := m.Counter("maintenance.runs", "worker=ghost_user_migration outcome=failed"); n != 1 {
-		t.Errorf("%d runs failed, want 1", n)
-	}
+	n := m.Counter("maintenance.runs", "worker=ghost_user_migration outcome=failed")
+	check(t, n == 1, "%d runs failed, want 1", n)
 }
 
 // wantToldOnce fails the test unless a run on main is counted and traced as the failed run that others have closed, and
@@ -98,22 +94,17 @@ func wantToldOnce(t *testing.T, m *servicetest.Meter, spans *tracetest.SpanRecor
 		"maintenance.sli.error error=true": 1, "maintenance.sli.error error=false": 0, "maintenance.sli.apdex ": 0,
 	} {
 		name, attributes, _ := strings.Cut(name, " ")
-		if got := m.Counter(name, attributes); got != want {
-			t.Errorf("%s %s: %d, want %d", name, attributes, got, want)
-		}
+		got := m.Counter(name, attributes)
+		check(t, got == want, "%s %s: %d, want %d", name, attributes, got, want)
 	}
 	if text := log.String(); strings.Count(text, "run finished") != 1 || strings.Count(text, `"level":"ERROR"`) != 1 || strings.Count(text, "its record is corrected") != 1 {
 		t.Error(text)
 	}
 	sent := slices.DeleteFunc(servicetest.Named(spans, "maintenance.run"), func(s sdktrace.ReadOnlySpan) bool { return servicetest.HasAttribute(s, "maintenance.withheld") })
-	if len(sent) != 1 {
-		t.Fatalf("%d spans of the run", len(sent))
-	}
+	require(t, len(sent) == 1, "%d spans of the run", len(sent))
 	servicetest.WantAttributes(t, sent[0], map[string]string{"maintenance.outcome": repo.RunFailed, "maintenance.reason": "LEASE_LOST"})
 	back := servicetest.Named(spans, "maintenance.comeback")
-	if len(back) != 1 || back[0].Parent().SpanID() != sent[0].SpanContext().SpanID() {
-		t.Fatalf("%d spans of a comeback", len(back))
-	}
+	require(t, len(back) == 1 && back[0].Parent().SpanID() == sent[0].SpanContext().SpanID(), "%d spans of a comeback", len(back))
 	servicetest.WantAttributes(t, back[0], map[string]string{"maintenance.run_id": id, "maintenance.worker": servicetest.LooseForeignKeys, "maintenance.outcome": outcome})
 }
 
@@ -145,9 +136,8 @@ func TestAbandonedRun_WhoseEndCouldNotBeRecordedInTimeIsToldOnce(t *testing.T) {
 	s, other := e.Service(servicetest.OneChild, servicetest.LogTo(log)), e.Service(servicetest.OneChild, servicetest.LogTo(log))
 	r := servicetest.RunBatch(t, s, "main")
 	servicetest.WantState(t, r, repo.RunSucceeded)
-	if text := log.String(); !strings.Contains(text, "end of the run not recorded, retrying") || strings.Contains(text, "run finished") {
-		t.Fatal(text)
-	}
+	text := log.String()
+	require(t, strings.Contains(text, "end of the run not recorded, retrying") && !strings.Contains(text, "run finished"), "%v", text)
 	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)
 	servicetest.Must(other.Runs(t.Context(), service.RunFilter{Limit: 1}))(t)
 	e.Exec("main", `DROP TABLE outage`)

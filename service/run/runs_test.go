@@ -25,14 +25,12 @@ func TestRun_IsTheSameOnEveryReplicaAndWatchedUntilItsEnd(t *testing.T) {
 	replicas := []*service.Service{s, e.Service(servicetest.OneChild)}
 	devdb.Eventually(t, "the other replica to see the progress", func() bool {
 		seen, err := replicas[1].Run(ctx, r.ID)
-		if err != nil || seen.State != repo.RunRunning || !seen.FinishedAt.IsZero() || seen.LeaseEpoch != 1 {
-			t.Fatalf("%+v, %v, want it at work", seen, err)
-		}
+		require(t, err == nil && seen.State == repo.RunRunning && seen.FinishedAt.IsZero() && seen.LeaseEpoch == 1,
+			"%+v, %v, want it at work", seen, err)
 		return seen.Counts["processed_records"] == 4
 	})
-	if own, err := s.Run(ctx, r.ID); err != nil || own.Counts["processed_records"] != 4 {
-		t.Errorf("%+v, %v, want what has been done so far", own, err)
-	}
+	own, err := s.Run(ctx, r.ID)
+	check(t, err == nil && own.Counts["processed_records"] == 4, "%+v, %v, want what has been done so far", own, err)
 	// A watch ends with its client, and the run goes on.
 	gone := errors.New("the stream is broken")
 	broken := s.WatchRun(ctx, r.ID, func(service.Run) error { return gone })
@@ -63,9 +61,8 @@ func TestRun_IsTheSameOnEveryReplicaAndWatchedUntilItsEnd(t *testing.T) {
 			check(t, fmt.Sprint(runs[i]) != fmt.Sprint(runs[i+1]), "sent twice: %+v", runs[i])
 		}
 		seen, err := replicas[i].Run(ctx, r.ID)
-		if end := servicetest.Ended(t, s, r.ID); err != nil || fmt.Sprint(seen) != fmt.Sprint(end) {
-			t.Errorf("%+v, %v\nwant %+v", seen, err, end)
-		}
+		end := servicetest.Ended(t, s, r.ID)
+		check(t, err == nil && fmt.Sprint(seen) == fmt.Sprint(end), "%+v, %v\nwant %+v", seen, err, end)
 	}
 }
 
@@ -74,9 +71,8 @@ func wantEnd(t *testing.T, end service.Run) {
 	t.Helper()
 	servicetest.WantState(t, end, repo.RunSucceeded)
 	servicetest.WantCounts(t, end, "processed_records=10 deleted_rows=30")
-	if want := []repo.TableCount{{Table: "c", Deleted: 30}}; !slices.Equal(end.Tables, want) {
-		t.Errorf("tables %v, want %v", end.Tables, want)
-	}
+	want := []repo.TableCount{{Table: "c", Deleted: 30}}
+	check(t, slices.Equal(end.Tables, want), "tables %v, want %v", end.Tables, want)
 	if end.FinishedAt.Before(end.StartedAt) || end.Trigger != repo.TriggerRequest || end.Database != "main" || end.Worker != servicetest.LooseForeignKeys {
 		t.Errorf("%+v", end)
 	}
@@ -89,14 +85,11 @@ func TestRun_IDIsAUUIDOfMainsClock(t *testing.T) {
 	last := ""
 	for range 20 {
 		r := servicetest.RunBatch(t, s, "main")
-		id, err := uuid.Parse(r.ID)
-		if err != nil || id.Version() != 7 || id.Variant() != uuid.RFC4122 {
-			t.Fatalf("%s is no UUID version 7: %v", r.ID, err)
-		}
+		id := servicetest.Must(uuid.Parse(r.ID))(t)
+		require(t, id.Version() == 7 && id.Variant() == uuid.RFC4122, "%s is no UUID version 7", r.ID)
 		sec, nsec := id.Time().UnixTime()
-		if d := r.StartedAt.Sub(time.Unix(sec, nsec)); d < -time.Millisecond || d > time.Minute {
-			t.Errorf("id of %s, run of %s", time.Unix(sec, nsec), r.StartedAt)
-		}
+		d := r.StartedAt.Sub(time.Unix(sec, nsec))
+		check(t, d >= -time.Millisecond && d <= time.Minute, "id of %s, run of %s", time.Unix(sec, nsec), r.StartedAt)
 		check(t, r.ID > last, "%s after %s", r.ID, last)
 		last = r.ID
 	}
@@ -106,9 +99,8 @@ func TestRun_UnknownIsSaidAndOneThatHasEndedStaysAsItIs(t *testing.T) {
 	t.Parallel()
 	s := servicetest.NewDeletedParents(t, 1).Service(servicetest.OneChild)
 	end := servicetest.RunBatch(t, s, "main")
-	if got := servicetest.Must(s.CancelRun(context.Background(), end.ID, ""))(t); fmt.Sprint(got) != fmt.Sprint(end) {
-		t.Errorf("%+v\nwant %+v", got, end)
-	}
+	got := servicetest.Must(s.CancelRun(context.Background(), end.ID, ""))(t)
+	check(t, fmt.Sprint(got) == fmt.Sprint(end), "%+v\nwant %+v", got, end)
 	for name, call := range map[string]func(id string) error{
 		"Run":       func(id string) error { _, err := s.Run(context.Background(), id); return err },
 		"CancelRun": func(id string) error { _, err := s.CancelRun(context.Background(), id, ""); return err },
@@ -117,14 +109,11 @@ func TestRun_UnknownIsSaidAndOneThatHasEndedStaysAsItIs(t *testing.T) {
 		},
 	} {
 		for _, id := range []string{uuid.NewString(), "7", "'; SELECT 1", "{0197c000-0000-7000-8000-000000000001}"} {
-			if err := call(id); !errors.Is(err, service.ErrUnknownRun) {
-				t.Errorf("%s(%q): %v", name, id, err)
-			}
+			err := call(id)
+			check(t, errors.Is(err, service.ErrUnknownRun), "%s(%q): %v", name, id, err)
 		}
-		var invalid *service.InvalidArgumentError
-		if err := call(""); !errors.As(err, &invalid) || invalid.Field != "id" {
-			t.Errorf("%s without an id: %v", name, err)
-		}
+		invalid, ok := errors.AsType[*service.InvalidArgumentError](call(""))
+		check(t, ok && invalid.Field == "id", "%s without an id: %v", name, invalid)
 	}
 }
 
@@ -152,13 +141,11 @@ func TestRuns_ArePagedNewestFirst(t *testing.T) {
 	}
 	check(t, slices.Equal(got, want), "runs %v, want %v", got, want)
 	for state, n := range map[string]int{"": 8, repo.RunSucceeded: 4, repo.RunFailed: 4, repo.RunRunning: 0} {
-		if all, err := s.Runs(context.Background(), service.RunFilter{State: state, Limit: 100}); err != nil || len(all) != n {
-			t.Errorf("%d in state %q, %v, want %d", len(all), state, err, n)
-		}
+		all, err := s.Runs(context.Background(), service.RunFilter{State: state, Limit: 100})
+		check(t, err == nil && len(all) == n, "%d in state %q, %v, want %d", len(all), state, err, n)
 	}
-	if _, err := s.Runs(context.Background(), service.RunFilter{Worker: "nobody", Limit: 1}); !errors.Is(err, service.ErrUnknownWorker) {
-		t.Error(err)
-	}
+	_, err := s.Runs(context.Background(), service.RunFilter{Worker: "nobody", Limit: 1})
+	check(t, errors.Is(err, service.ErrUnknownWorker), "%v", err)
 }
 
 func TestRuns_OfDeadProcessesAreClosedAfterTheirTime(t *testing.T) {
@@ -171,13 +158,9 @@ func TestRuns_OfDeadProcessesAreClosedAfterTheirTime(t *testing.T) {
 			fmt.Sprintf("0197c000-0000-7000-8000-%012d", i), servicetest.LooseForeignKeys, silence)
 	}
 	running, err := s.Runs(context.Background(), service.RunFilter{State: repo.RunRunning, Limit: 10})
-	if err != nil || len(running) != 1 {
-		t.Fatalf("%+v, %v, want one at work", running, err)
-	}
+	require(t, err == nil && len(running) == 1, "%+v, %v, want one at work", running, err)
 	failed, err := s.Runs(context.Background(), service.RunFilter{State: repo.RunFailed, Limit: 10})
-	if err != nil || len(failed) != 1 || failed[0].FinishedAt.IsZero() {
-		t.Fatalf("%+v, %v, want one failed", failed, err)
-	}
+	require(t, err == nil && len(failed) == 1 && !failed[0].FinishedAt.IsZero(), "%+v, %v, want one failed", failed, err)
 	servicetest.WantLost(t, failed[0])
 
 	// A watch says that a run gives no sign of life, until it is closed.
@@ -291,5 +274,13 @@ func check(tb testing.TB, holds bool, format string, args ...any) {
 	tb.Helper()
 	if !holds {
 		tb.Errorf(format, args...)
+	}
+}
+
+// require fails the test at once with this message unless a condition holds.
+func require(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Fatalf(format, args...)
 	}
 }

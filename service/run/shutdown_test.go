@@ -32,9 +32,9 @@ func TestRunBatch_EndThatMainBreaksOrRefuses(t *testing.T) {
 	e.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
 		CREATE TRIGGER refuse BEFORE UPDATE ON maintenance.runs FOR EACH ROW WHEN (NEW.state = 'succeeded') EXECUTE FUNCTION refuse()`)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
-	if text := log.String(); strings.Count(text, "end of the run not recorded, it will show as LEASE_LOST") != 1 || strings.Contains(text, "tried again") {
-		t.Error(text)
-	}
+	text := log.String()
+	check(t, strings.Count(text, "end of the run not recorded, it will show as LEASE_LOST") == 1 && !strings.Contains(text, "tried again"),
+		"%v", text)
 }
 
 // countedSQL counts the statements that close abandoned runs.
@@ -97,9 +97,8 @@ func TestWatchRun_OfAnotherReplicaOnlyReadsWhileTheRunGivesSignsOfLife(t *testin
 	e.Want("main", `SELECT is_called FROM closes`, "false")
 	// One that has gone silent is closed by whoever looks.
 	e.Exec("main", `UPDATE maintenance.runs SET state = 'running', finished_at = NULL, heartbeat_ttl = '0'`)
-	if seen, err := other.Run(t.Context(), r.ID); err != nil || seen.State != repo.RunFailed {
-		t.Errorf("%s, %v", seen.State, err)
-	}
+	seen := servicetest.Must(other.Run(t.Context(), r.ID))(t)
+	check(t, seen.State == repo.RunFailed, "%s", seen.State)
 }
 
 func TestBackoff_WaitsLongerWithEveryFailureUpToItsMost(t *testing.T) {
@@ -108,16 +107,12 @@ func TestBackoff_WaitsLongerWithEveryFailureUpToItsMost(t *testing.T) {
 	for round := range 2 {
 		for n, seconds := range []int{1, 2, 4, 5, 5, 5} {
 			wait, news := b.After(errors.New("down"))
-			if most := time.Duration(seconds) * time.Second; wait < most/2 || wait > most {
-				t.Errorf("failure %d: waits %s, want %s at most and half of it at least", n+1, wait, most)
-			}
-			if news != (n == 0) {
-				t.Errorf("failure %d: news %t", n+1, news)
-			}
+			most := time.Duration(seconds) * time.Second
+			check(t, wait >= most/2 && wait <= most, "failure %d: waits %s, want %s at most and half of it at least", n+1, wait, most)
+			check(t, news == (n == 0), "failure %d: news %t", n+1, news)
 		}
-		if wait, news := b.After(nil); wait != 0 || !news {
-			t.Errorf("round %d: waits %s after the first success, news %t", round, wait, news)
-		}
+		wait, news := b.After(nil)
+		check(t, wait == 0 && news, "round %d: waits %s after the first success, news %t", round, wait, news)
 		if _, news := b.After(nil); news {
 			t.Error("a further success is no news")
 		}
