@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -195,6 +196,10 @@ func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
 	}
 	// The driver's text is for the log, and there once.
 	equal(t, "how often the cause is in "+said.String(), strings.Count(said.String(), "secret of 2"), 1)
+	// The status says that records fail, also after a run that has succeeded.
+	e.Exec("main", `DROP TRIGGER mine ON c`)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	servicetest.WantDetail(t, servicetest.Status(t, s), "waiting for ", "records on main that could not be cleaned and will be retried: 1 (caretaker lfk dead --failing)")
 }
 
 func TestSampleBacklogs_KeepsOneRowAMinuteForADay(t *testing.T) {

@@ -37,8 +37,12 @@ func permitted(ctx context.Context, x *run.Execution) (run.Permit, error) {
 	return x.Permit(ctx, x.Database, repo.Table{}, repo.Limits{Statement: time.Second, Lock: time.Second})
 }
 
-func TestPermit_ThatIsNotReleasedFailsTheRunAndBlocksNothing(t *testing.T) {
-	t.Parallel()
+// failure is why a run has failed before it ends early.
+const failure = "c.p_id -> p on main: P0001 raise_exception, 1 records"
+
+// misuses are the works of workers that do not release their permits, or end early.
+func misuses(t *testing.T) map[string]func(context.Context, *run.Execution) error {
+	t.Helper()
 	panics := func(ctx context.Context, x *run.Execution) (err error) {
 		permit, err := permitted(ctx, x)
 		if err != nil {
@@ -47,8 +51,7 @@ func TestPermit_ThatIsNotReleasedFailsTheRunAndBlocksNothing(t *testing.T) {
 		defer permit.End(&err)
 		panic("no")
 	}
-	const failure = "c.p_id -> p on main: P0001 raise_exception, 1 records"
-	e, s := writing(t, map[string]func(context.Context, *run.Execution) error{
+	return map[string]func(context.Context, *run.Execution) error{
 		"kept": func(ctx context.Context, x *run.Execution) error {
 			permit, err := permitted(ctx, x)
 			if err == nil {
@@ -84,7 +87,12 @@ func TestPermit_ThatIsNotReleasedFailsTheRunAndBlocksNothing(t *testing.T) {
 			x.RequestStop(run.StopError{Reason: repo.Reason{Code: run.ReasonThrottled, Detail: "load"}, Early: true})
 			return fmt.Errorf("%w: %w", &run.FailedError{Text: failure}, x.Stopped())
 		},
-	})
+	}
+}
+
+func TestPermit_ThatIsNotReleasedFailsTheRunAndBlocksNothing(t *testing.T) {
+	t.Parallel()
+	e, s := writing(t, misuses(t))
 	for _, c := range []struct {
 		worker, words string
 		dry           bool

@@ -1,7 +1,6 @@
 package service_test
 
 import (
-	"context"
 	"errors"
 	"reflect"
 	"testing"
@@ -12,20 +11,6 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
-
-func TestPlanDeletion_TwoAreMadeAtOnce(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "all", "main")
-	s := e.Service("")
-	for range 2 {
-		done := servicetest.Must(s.PlanTurn(t.Context()))(t)
-		defer done()
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) //nolint:gocritic // elapses: both turns are taken
-	defer cancel()
-	_, err := s.PlanDeletion(ctx, "user", 1)
-	check(t, errors.Is(err, context.DeadlineExceeded), "a third one: %v", err)
-}
 
 func TestPlanDeletion_WaitsAFewSecondsForItsTurn(t *testing.T) {
 	t.Parallel()

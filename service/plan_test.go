@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -309,6 +310,18 @@ func (p planned) wrong() {
 	check(t, plan.Refused != nil && plan.Refused.Reason == "PROTECTED" && strings.Contains(plan.Refused.Detail, "audit"),
 		"got %+v", plan.Refused)
 	servicetest.Must(p.service.Unprotect(ctx, "user", 20, "me"))(t)
+	// Two plans are made at once, and no third one.
+	var turns []func()
+	for range 2 {
+		turns = append(turns, servicetest.Must(p.service.PlanTurn(ctx))(t))
+	}
+	brief, cancel := context.WithTimeout(ctx, 50*time.Millisecond) //nolint:gocritic // elapses: both turns are taken
+	defer cancel()
+	_, err := p.service.PlanDeletion(brief, "user", 20)
+	isError(t, "a third plan", err, context.DeadlineExceeded)
+	for _, done := range turns {
+		done()
+	}
 }
 
 func (p planned) refused() {

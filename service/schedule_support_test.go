@@ -171,15 +171,12 @@ func TestRound_AFireWorksEveryDatabaseThatHasRecordsDueOneAfterTheOther(t *testi
 	c.Exec("sec", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.unknown', 1)`)
 	c.dueIn("main", "ci")
 	c.fire(s, "11-20 12:02:00", "ci succeeded", "sec succeeded", "main succeeded", "ci succeeded")
-}
-
-func TestRound_AFireThatFindsNothingHasItsRun(t *testing.T) {
-	t.Parallel()
-	c, s := newRounds(t, "ci")
-	// The minutes are ci's and main's.
-	c.fire(s, "11-20 12:01:00", "ci succeeded")
-	c.fire(s, "11-20 12:02:00", "ci succeeded", "main succeeded")
-	c.wantOutcomes("ran, ran")
+	// A pause is one skipped fire.
+	c.dueIn("main", "ci", "sec")
+	servicetest.Pause(t, s, servicetest.LooseForeignKeys)
+	c.fire(s, "11-20 12:04:00", "ci succeeded", "sec succeeded", "main succeeded", "ci succeeded", "main skipped WORKER_PAUSED")
+	servicetest.NoError(t, s.Shutdown(context.Background()))
+	c.Want("main", `SELECT count(*) FROM maintenance.runs WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "5")
 }
 
 func TestRound_WhatCannotStartDoesNotKeepTheOthersFromIt(t *testing.T) {
@@ -203,24 +200,18 @@ func TestRound_WhatCannotStartDoesNotKeepTheOthersFromIt(t *testing.T) {
 		"main succeeded", "ci failed", "sec succeeded")
 }
 
-func TestRound_APauseIsOneSkippedFire(t *testing.T) {
-	t.Parallel()
-	c, s := newRounds(t, "ci", "sec")
-	c.dueIn("main", "ci", "sec")
-	servicetest.Must(s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "night", "", 0))(t)
-	c.fire(s, "11-20 12:01:00", "main skipped WORKER_PAUSED")
-	servicetest.NoError(t, s.Shutdown(context.Background()))
-	c.Want("main", `SELECT count(*) FROM maintenance.runs WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "1")
-}
-
-// Without its active partition a queue gets no records: nothing is due until a run has mended it.
-func TestRound_AQueueWhoseActivePartitionIsMissingIsMended(t *testing.T) {
+func TestRound_AFireThatFindsNothingHasItsRunAndFixesAQueueWithoutItsPartition(t *testing.T) {
 	t.Parallel()
 	c, s := newRounds(t, "ci")
+	// The minutes are ci's and main's.
+	c.fire(s, "11-20 12:01:00", "ci succeeded")
+	c.fire(s, "11-20 12:02:00", "ci succeeded", "main succeeded")
+	c.wantOutcomes("ran, ran")
+	// Without its active partition a queue gets no records: nothing is due until a run has fixed it.
 	c.dueIn("main")
 	c.Exec("ci", `INSERT INTO maintenance.queue_partitions VALUES (1, now());
 		ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT 2`)
-	c.fire(s, "11-20 12:02:00", "main succeeded", "ci succeeded")
+	c.fire(s, "11-20 12:04:00", "ci succeeded", "main succeeded", "main succeeded", "ci succeeded")
 	c.Exec("ci", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 1)`)
 }
 

@@ -148,15 +148,6 @@ func TestFault_DestroyGroup_ItsProgressCanBeSeenWhileItWorks(t *testing.T) {
 	g.Killed(p)
 }
 
-func TestStatus_SaysThatGroupsAreHeld(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.Group(10, 0, "g10")
-	g.MarkDetails(10, 15, `{}`)
-	g.Run("held_groups=1")
-	servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups), "groups held until somebody decides: 1, warnings in the log name them")
-}
-
 func TestStatus_SaysWhichJobsOfAWorkerFail(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, "main", "main")
@@ -184,15 +175,3 @@ func TestStatus_SaysWhichJobsOfAWorkerFail(t *testing.T) {
 
 const failedJobsSQL = `INSERT INTO maintenance.river_job (kind, args, max_attempts, state, finalized_at)
 	SELECT 'delete_placeholder_user', '{}', 25, 'discarded', now() FROM generate_series(1, %d)`
-
-func TestStatus_SaysThatRecordsFail(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 5)
-	e.Mine("c", "OLD.p_id = 2", "P0001")
-	s := e.Service(servicetest.OneChild)
-	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunFailed)
-	e.Exec("main", `DROP TRIGGER mine ON c`)
-	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
-	st := servicetest.StatusOf(t, s, servicetest.LooseForeignKeys)
-	servicetest.WantDetail(t, st, "waiting for ", "records on main that could not be cleaned and will be retried: 1 (caretaker lfk dead --failing)")
-}

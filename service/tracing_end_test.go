@@ -160,6 +160,7 @@ func TestTrace_EveryHeldGroupHasItsBatchAndTheRunCountsThemByReason(t *testing.T
 	g.Exec("main", `UPDATE namespaces SET state = 2 WHERE id = 11`)
 	g.DryRun("held_groups=2")
 	g.Run("held_groups=2")
+	servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups), "groups held until somebody decides: 2, warnings in the log name them")
 	for _, run := range servicetest.Named(spans, "maintenance.run") {
 		servicetest.WantAttributes(t, run, map[string]string{"maintenance.held": `["DELETING_USER_MISSING: 1","SCHEDULE_LOST: 1"]`})
 	}
@@ -225,7 +226,8 @@ func TestTrace_ATickThatRunsNothingHasATraceOfItsOwnAndTheTypedReason(t *testing
 		for key, want := range map[string]any{"msg": "run skipped", "outcome": "skipped", "reason": "WORKER_PAUSED", "trigger": "schedule", "trace_id": r.TraceID, "why": nil} {
 			equal(t, key, line[key], want)
 		}
-		servicetest.Resume(t, s, name)
+		servicetest.Must(s.ResumeWorker(t.Context(), name, "alice at 192.0.2.1"))(t)
+		check(t, strings.Contains(log.String(), `"worker resumed"`) && strings.Contains(log.String(), `"by":"alice at 192.0.2.1"`), "the log is %s", log)
 	}
 	_, root := tick(e.Service(""), repo.RunSkipped, map[string]string{"maintenance.reason": "WORKER_NOT_CONFIGURED"})
 	why := servicetest.Attribute(root, "maintenance.stopped_because")
@@ -293,14 +295,4 @@ func TestTrace_ASettingThatIsInvalidOrOffIsNamedWithoutItsValue(t *testing.T) {
 	if !strings.Contains(log.String(), `"reason":"SETTING_OFF"`) || !strings.Contains(log.String(), `"why":"`+servicetest.TokenSettingKey) {
 		t.Errorf("the log is %s", log)
 	}
-}
-
-func TestLog_SaysWhoHasResumed(t *testing.T) {
-	t.Parallel()
-	log := &bytes.Buffer{}
-	e := servicetest.New(t, "main", "main")
-	s := e.Service(servicetest.OneChild, e.WithQueue, servicetest.TracedLogTo(log))
-	servicetest.Must(s.ResumeWorker(context.Background(), servicetest.LooseForeignKeys, "alice at 192.0.2.1"))(t)
-	check(t, strings.Contains(log.String(), `"worker resumed"`) && strings.Contains(log.String(), `"by":"alice at 192.0.2.1"`),
-		"the log is %s", log)
 }

@@ -11,7 +11,6 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
@@ -30,63 +29,36 @@ func wantNothingOf(t *testing.T, spans *tracetest.SpanRecorder, words ...string)
 	}
 }
 
-func TestTrace_OfARun(t *testing.T) {
-	spans := servicetest.Tracing(t)
-	e := servicetest.NewDeletedParents(t, 5)
-	s := e.Service(servicetest.OneChild, servicetest.Batches(3, 0))
-	ctx, client := otel.Tracer("test").Start(t.Context(), "client")
-	r := servicetest.Must(s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}))(t)
-	client.End()
-	equal(t, "the trace is the client's", r.TraceID, client.SpanContext().TraceID().String())
-	var root sdktrace.ReadOnlySpan
-	for _, span := range spans.Ended() {
-		if span.Name() == "maintenance.run" {
-			root = span
-		}
-	}
-	require(t, root != nil && root.Parent().SpanID() == client.SpanContext().SpanID(), "no span of the run below the client's")
-	servicetest.WantAttributes(t, root, map[string]string{
-		"maintenance.worker": servicetest.LooseForeignKeys, "maintenance.run_id": r.ID, "maintenance.database": "main",
-		"maintenance.trigger": "request", "maintenance.outcome": repo.RunSucceeded, "maintenance.lease_epoch": "1",
-	})
-	var names []string
-	batches := map[trace.SpanID]bool{}
-	for _, span := range spans.Ended() {
-		if span.Parent().SpanID() == root.SpanContext().SpanID() && strings.HasPrefix(span.Name(), "maintenance.") {
-			names = append(names, span.Name())
-			if span.Name() == "maintenance.batch" {
-				batches[span.SpanContext().SpanID()] = true
-				servicetest.WantAttributes(t, span, map[string]string{"maintenance.database": "main", "maintenance.parent": "public.p"})
-			}
-		}
-	}
-	slices.Sort(names)
-	want := []string{"maintenance.batch", "maintenance.batch", "maintenance.lease.acquire"}
-	check(t, slices.Equal(names, want), "spans %v, want %v", names, want)
-	check(t, slices.ContainsFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return batches[s.Parent().SpanID()] }),
-		"no span of a statement below a batch")
-}
-
 func TestTrace_TellsWhatARunDidAndWhyItStopped(t *testing.T) {
 	spans := servicetest.Tracing(t)
 	e := servicetest.NewDeletedParents(t, 8)
 	s := e.Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.MaxDeletes = 7 }))
-	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.run")[0], map[string]string{
+	ctx, client := otel.Tracer("test").Start(t.Context(), "client")
+	r := servicetest.Must(s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}))(t)
+	client.End()
+	equal(t, "the trace is the client's", r.TraceID, client.SpanContext().TraceID().String())
+	root := servicetest.Named(spans, "maintenance.run")[0]
+	equal(t, "the span above the run", root.Parent().SpanID(), client.SpanContext().SpanID())
+	servicetest.WantAttributes(t, root, map[string]string{
+		"maintenance.worker": servicetest.LooseForeignKeys, "maintenance.run_id": r.ID, "maintenance.database": "main",
+		"maintenance.trigger": "request", "maintenance.lease_epoch": "1",
 		"maintenance.outcome": repo.RunSucceeded, "maintenance.over_limit": "true", "maintenance.reason": r.Reason,
 		"maintenance.stopped_because": "limit reached: max_deletes; more is left", "maintenance.count.deleted_rows": "7",
 		"maintenance.tables": `["c: 7 deleted, 0 updated"]`, "maintenance.databases": `["main"]`,
 	})
 	batch := servicetest.Named(spans, "maintenance.batch")[0]
-	servicetest.WantAttributes(t, batch, map[string]string{"maintenance.count.deleted_rows": "7"})
+	servicetest.WantAttributes(t, batch, map[string]string{
+		"maintenance.count.deleted_rows": "7", "maintenance.database": "main", "maintenance.parent": "public.p",
+	})
+	equal(t, "the span above the lease", servicetest.Named(spans, "maintenance.lease.acquire")[0].Parent().SpanID(), root.SpanContext().SpanID())
 	id := batch.Parent().SpanID().String()
 	check(t, id == strings.ReplaceAll(r.ID[19:], "-", "") && id != batch.SpanContext().SpanID().String(),
 		"the span of run %s has the id %s, that of its batch %s", r.ID, id, batch.SpanContext().SpanID())
-	root := servicetest.Named(spans, "maintenance.run")[0]
 	told := servicetest.Attribute(root, "maintenance.operations")
 	check(t, strings.Contains(told, "clean c.p_id -> p: 2 calls, 7 rows, "), "operations %s", told)
 	statements := slices.DeleteFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return !strings.HasPrefix(s.Name(), "clean ") })
 	require(t, len(statements) != 0, "no span of a statement on c")
+	equal(t, "the span above a statement", statements[0].Parent().SpanID(), batch.SpanContext().SpanID())
 	servicetest.WantAttributes(t, statements[0], map[string]string{"db.system.name": "postgresql", "db.query.summary": statements[0].Name(), "maintenance.database": "main"})
 	for _, plumbing := range []string{"", "SELECT set_config", "BEGIN", "COMMIT", "batch start", "pool.acquire", "prepare"} {
 		check(t, len(servicetest.Named(spans, plumbing)) == 0, "there are spans %q", plumbing)

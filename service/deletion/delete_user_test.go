@@ -37,21 +37,15 @@ func TestDeleteUser_BlocksTheBotAndQueuesItForTheGhostMigration(t *testing.T) {
 	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=2")
 }
 
-func TestDeleteUser_MissingUserIsSkippedQuietly(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	log := &servicetest.Buffer{}
-	s := e.Service("", e.WithQueue, servicetest.LogTo(log))
-	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionSkipped+"TARGET_GONE")
-	servicetest.WantDeletion(t, e.Deletion(s, servicetest.InactiveBot()), servicetest.DeletionSkipped+"TARGET_GONE")
-	check(t, !strings.Contains(log.String(), "job finished"), "not quiet: %s", log)
-}
-
 func TestDeleteUser_AccountsOfTheSystemStay(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewTokens(t)
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log))
+	// A user who is missing is skipped quietly.
+	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionSkipped+"TARGET_GONE")
+	servicetest.WantDeletion(t, e.Deletion(s, servicetest.InactiveBot()), servicetest.DeletionSkipped+"TARGET_GONE")
+	check(t, !strings.Contains(log.String(), "job finished"), "not quiet: %s", log)
 	for userType := range 19 {
 		e.User(200+userType, userType, 1)
 		e.Insert(servicetest.JobOf(servicetest.Authorized(int64(200 + userType))))
