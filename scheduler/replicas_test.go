@@ -103,11 +103,6 @@ func (l *lab) wantHour(begin time.Time, schedules map[string]string) {
 	l.want(`SELECT count(*) FROM maintenance.runs WHERE trigger = 'schedule'`, n)
 	l.want(`SELECT count(DISTINCT r.id) FROM maintenance.runs r JOIN maintenance.fires f ON f.run_id = r.id AND f.worker = r.worker
 		AND f.claimed_by = r.replica AND (f.outcome = 'ran') = (r.state <> 'skipped' OR r.reason <> f.reason)`, n)
-	if testing.Verbose() {
-		l.Log(l.value(`SELECT string_agg(concat_ws(' ', f.*), E'\n') FROM
-			(SELECT claimed_by, outcome, reason, count(*), max(started_at - fire_time) FROM maintenance.fires GROUP BY 1, 2, 3 ORDER BY 1, 2) f`))
-		l.Log(l.value(`SELECT string_agg(concat_ws(' ', r.*), E'\n') FROM (SELECT worker, state, reason, count(*) FROM maintenance.runs GROUP BY 1, 2, 3 ORDER BY 1, 2) r`))
-	}
 }
 
 // standingClockSQL puts a clock that stands still in front of PostgreSQL's own. It stands 15 minutes after midnight of the

@@ -99,31 +99,24 @@ func hostileSettings(pooled bool) map[string]string {
 	return all
 }
 
-// harden gives the databases of an estate such settings, for all connections that are not open yet.
-func harden(e *servicetest.Estate, settings string) {
-	e.T.Helper()
-	for name := range e.URLs {
-		for setting := range strings.SplitSeq(settings, "; ") {
-			e.Exec(name, `ALTER DATABASE `+e.Value(name, `SELECT current_database()`)+` SET `+setting)
-		}
-	}
-}
-
-// hardened is an estate of clones with such settings.
+// hardened is an estate of clones with such settings, for all connections that are not open yet.
 func hardened(t *testing.T, settings string, through bool, clones map[string]string) *servicetest.Estate {
 	t.Helper()
-	if through {
-		e, _ := servicetest.Pooled(t, 4, clones)
-		harden(e, settings)
-		return e
-	}
 	e := &servicetest.Estate{T: t, URLs: map[string]string{}, Through: map[string]string{}, SQL: map[string]*pgx.Conn{}}
+	if through {
+		e, _ = servicetest.Pooled(t, 4, clones)
+	}
 	for _, name := range []string{"main", "ci", "sec"} {
-		if clones[name] != "" {
+		if clones[name] == "" {
+			continue
+		}
+		if !through {
 			e.Add(name, clones[name])
 		}
+		for setting := range strings.SplitSeq(settings, "; ") {
+			e.Exec(name, `ALTER DATABASE `+servicetest.DatabaseOf(clones[name])+` SET `+setting)
+		}
 	}
-	harden(e, settings)
 	return e
 }
 

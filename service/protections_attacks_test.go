@@ -29,64 +29,57 @@ func attacked(t *testing.T) (*servicetest.Estate, *service.Service) {
 }
 
 // attacks are ways to get rid of bot 7, who is protected at some moment of each.
-func attacks() map[string]func(*testing.T, *servicetest.Estate, *service.Service) {
+func attacks(e *servicetest.Estate, s *service.Service) map[string]func() {
 	const refused = servicetest.DeletionRefused + "PROTECTED"
-	return map[string]func(*testing.T, *servicetest.Estate, *service.Service){
-		"a job that was queued before": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
-			t.Helper()
-			servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=1 scheduled_jobs=1")
-			protect(t, s, "user", 7)
-			servicetest.WantDeletion(t, e.DeletionAgain(s), refused)
+	return map[string]func(){
+		"a job that was queued before": func() {
+			servicetest.WantCounts(e.T, servicetest.RunTokens(e.T, s), "examined_users=1 scheduled_jobs=1")
+			protect(e.T, s, "user", 7)
+			servicetest.WantDeletion(e.T, e.DeletionAgain(s), refused)
 		},
-		"a refused job, retried": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
-			t.Helper()
-			protect(t, s, "user", 7)
-			servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), refused)
-			servicetest.Must(s.RetryJob(t.Context(), 1))(t)
-			servicetest.WantDeletion(t, e.DeletionAgain(s), refused)
+		"a refused job, retried": func() {
+			protect(e.T, s, "user", 7)
+			servicetest.WantDeletion(e.T, e.Deletion(s, servicetest.Authorized(7)), refused)
+			servicetest.Must(s.RetryJob(e.T.Context(), 1))(e.T)
+			servicetest.WantDeletion(e.T, e.DeletionAgain(s), refused)
 		},
-		"a cancelled job, retried": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
-			t.Helper()
+		"a cancelled job, retried": func() {
 			e.Insert(repo.Job{Args: servicetest.Authorized(7)})
-			servicetest.Must(s.CancelJob(t.Context(), 1, "stop", "ann"))(t)
-			protect(t, s, "user", 7)
-			servicetest.Must(s.RetryJob(t.Context(), 1))(t)
-			servicetest.WantDeletion(t, e.DeletionAgain(s), refused)
+			servicetest.Must(s.CancelJob(e.T.Context(), 1, "stop", "ann"))(e.T)
+			protect(e.T, s, "user", 7)
+			servicetest.Must(s.RetryJob(e.T.Context(), 1))(e.T)
+			servicetest.WantDeletion(e.T, e.DeletionAgain(s), refused)
 		},
-		"a run that expects what was planned before": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
-			t.Helper()
-			planned, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true})
+		"a run that expects what was planned before": func() {
+			planned, err := s.RunBatch(e.T.Context(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true})
 			if err != nil || planned.CandidatesDigest == "" {
-				t.Fatal(planned, err)
+				e.T.Fatal(planned, err)
 			}
-			protect(t, s, "user", 7)
-			_, err = s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.InactiveTokens, ExpectedDigest: planned.CandidatesDigest})
+			protect(e.T, s, "user", 7)
+			_, err = s.RunBatch(e.T.Context(), service.RunRequest{Worker: servicetest.InactiveTokens, ExpectedDigest: planned.CandidatesDigest})
 			_, ok := errors.AsType[*service.PlanChangedError](err)
-			check(t, ok, "%v", err)
+			check(e.T, ok, "%v", err)
 			e.Want("main", `SELECT count(*) FROM maintenance.river_job`, "0")
 		},
-		"protected again after it has expired": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
-			t.Helper()
-			protect(t, s, "user", 7)
+		"protected again after it has expired": func() {
+			protect(e.T, s, "user", 7)
 			expire(e)
-			servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=1 scheduled_jobs=1")
-			protect(t, s, "user", 7)
-			servicetest.WantDeletion(t, e.DeletionAgain(s), refused)
+			servicetest.WantCounts(e.T, servicetest.RunTokens(e.T, s), "examined_users=1 scheduled_jobs=1")
+			protect(e.T, s, "user", 7)
+			servicetest.WantDeletion(e.T, e.DeletionAgain(s), refused)
 		},
-		"by another actor, for another reason": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
-			t.Helper()
-			protect(t, s, "user", 7)
+		"by another actor, for another reason": func() {
+			protect(e.T, s, "user", 7)
 			for _, args := range []repo.DeleteUser{
 				{UserID: 7, SkipAuthorization: true, DeletedByID: new(int64(101)), Reason: "Group was deleted"}, {UserID: 7, SkipAuthorization: true},
 			} {
-				servicetest.WantDeletion(t, e.Deletion(s, args), refused)
+				servicetest.WantDeletion(e.T, e.Deletion(s, args), refused)
 			}
 		},
-		"in the instant that decides": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
-			t.Helper()
+		"in the instant that decides": func() {
 			// As Protect does it: the job waits for the user's row, and asks again.
 			e.Held(`SELECT FROM users WHERE id = 7 FOR SHARE; `+protectedSQL("user", 7), 1)
-			servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), refused)
+			servicetest.WantDeletion(e.T, e.Deletion(s, servicetest.Authorized(7)), refused)
 		},
 	}
 }
@@ -96,10 +89,10 @@ func TestProtect_UserIsAttackedThroughEveryPath(t *testing.T) {
 	e, s := attacked(t)
 	tables := []string{"users", "members", "personal_access_tokens", "ghost_user_migrations"}
 	before := e.State("main", tables...)
-	for name, attack := range attacks() {
+	for name, attack := range attacks(e, s) {
 		t.Run(name, func(t *testing.T) {
 			e.T = t
-			attack(t, e, s)
+			attack()
 			e.WantSame("main", before, tables...)
 			e.Want("main", begunRemovals, "0")
 			e.Exec("main", forgetAttack)
@@ -222,33 +215,30 @@ func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 	g := family(t)
 	tables := []string{"namespaces", "projects", "members", "routes", "users"}
 	before := g.State("main", tables...)
-	for name, attack := range map[string]func(*testing.T, *servicetest.Groups){
-		"a refused job, retried": func(t *testing.T, g *servicetest.Groups) {
-			t.Helper()
+	for name, attack := range map[string]func(){
+		"a refused job, retried": func() {
 			g.QueueJob(10, 1)
-			protect(t, g.Service, "group", 12)
+			protect(g.T, g.Service, "group", 12)
 			g.Attempt(refused)
-			servicetest.Must(g.Service.RetryJob(t.Context(), 1))(t)
+			servicetest.Must(g.Service.RetryJob(g.T.Context(), 1))(g.T)
 			g.Attempt(refused)
 		},
-		"a run that expects what was planned before": func(t *testing.T, g *servicetest.Groups) {
-			t.Helper()
-			planned, err := g.Service.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.AdjournedGroups, DryRun: true})
+		"a run that expects what was planned before": func() {
+			planned, err := g.Service.RunBatch(g.T.Context(), service.RunRequest{Worker: servicetest.AdjournedGroups, DryRun: true})
 			if err != nil || planned.CandidatesDigest == "" {
-				t.Fatal(planned, err)
+				g.T.Fatal(planned, err)
 			}
-			protect(t, g.Service, "user", 3)
-			_, err = g.Service.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.AdjournedGroups, ExpectedDigest: planned.CandidatesDigest})
+			protect(g.T, g.Service, "user", 3)
+			_, err = g.Service.RunBatch(g.T.Context(), service.RunRequest{Worker: servicetest.AdjournedGroups, ExpectedDigest: planned.CandidatesDigest})
 			_, ok := errors.AsType[*service.PlanChangedError](err)
-			check(t, ok, "%v", err)
+			check(g.T, ok, "%v", err)
 		},
-		"a project of it that is named as one": func(t *testing.T, g *servicetest.Groups) {
-			t.Helper()
+		"a project of it that is named as one": func() {
 			g.QueueJob(10, 1)
 			protectedBefore(g.Estate, "group", 10002)
 			g.Attempt(refused)
 		},
-		"in the instant that decides": func(_ *testing.T, g *servicetest.Groups) {
+		"in the instant that decides": func() {
 			g.QueueJob(10, 1)
 			g.Held(`SELECT FROM namespaces WHERE id IN (10, 11, 12) FOR SHARE; `+protectedSQL("group", 12), 1)
 			g.Attempt(refused)
@@ -256,7 +246,7 @@ func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g.T = t
-			attack(t, g)
+			attack()
 			g.WantSame("main", before, tables...)
 			g.Want("main", begunRemovals, "0")
 			g.Exec("main", forgetAttack)

@@ -171,25 +171,6 @@ func TestRunBatch_ARunAtWorkOutlivesItsClientIsJoinedAndNamed(t *testing.T) {
 	servicetest.WantCounts(t, r, "processed_records=3 deleted_rows=9")
 }
 
-func TestRunBatch_DatabaseOfAnEmptyRequestIsThisMinutes(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main", "ci", "sec")
-	s := e.Service(servicetest.OneChild)
-	var now time.Time
-	for {
-		before := time.Now().Unix() / 60
-		r := servicetest.RunBatch(t, s, "")
-		if now = time.Now(); now.Unix()/60 != before {
-			continue // The minute has changed in between.
-		}
-		equal(t, "the database of this minute", r.Database, []string{"main", "ci", "sec"}[before%3])
-		break
-	}
-	for _, name := range []string{"main", "ci", "sec"} {
-		equal(t, "the database of the request", servicetest.RunBatch(t, s, name).Database, name)
-	}
-}
-
 func TestRunBatch_SecondNameOfADatabaseIsNotWorked(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewDeletedParents(t, 5)

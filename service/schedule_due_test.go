@@ -142,7 +142,12 @@ func TestPrune_KeepsHistoryAndTheNewestFire(t *testing.T) {
 		UNION ALL SELECT 'monthly', clock_timestamp() - i * interval '30 days', '' FROM generate_series(2, 4) i`)
 	c.Exec("main", `INSERT INTO maintenance.audit (at, by, address, role, action, target, reason, outcome)
 		SELECT clock_timestamp() - i * interval '1 hour', '', '', '', '', '', '', '' FROM generate_series(1, 2500) i`)
-	c.due(s)
+	c.Exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl, started_at)
+		SELECT gen_random_uuid(), 'x', 'request', CASE i WHEN 1 THEN 'running' ELSE 'failed' END, '90 days',
+			clock_timestamp() - CASE i WHEN 2 THEN interval '23 hours' ELSE '25 hours' END FROM generate_series(1, 2502) i`)
+	servicetest.NoError(t, s.RunDue(context.Background()))
+	c.Eventually("main", `SELECT string_agg(n || ' ' || state, ', ' ORDER BY state) FROM
+		(SELECT state, count(*) AS n FROM maintenance.runs WHERE worker = 'x' GROUP BY state) x`, "1 failed, 1 running")
 	c.Eventually("main", `SELECT string_agg(worker || ' ' || n, ', ' ORDER BY worker) FROM
 		(SELECT worker, count(*) AS n FROM maintenance.fires WHERE worker IN ('a', 'b', 'monthly') GROUP BY worker) f`, "a 25, b 25, monthly 1")
 	c.Eventually("main", `SELECT count(*) BETWEEN 23 AND 24 FROM maintenance.audit`, "true")

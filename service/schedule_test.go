@@ -29,6 +29,18 @@ func TestRunScheduled_TakesTheDatabaseOfItsMinute(t *testing.T) {
 		}
 		e.Exec("main", `TRUNCATE maintenance.fires, maintenance.runs, maintenance.schedules`)
 	}
+	// So does a request that names none.
+	s, names := e.Service(servicetest.OneChild), []string{"main", "ci", "sec"}
+	for began, ended := int64(0), int64(1); began != ended; {
+		began = time.Now().Unix() / 60
+		got := servicetest.RunBatch(t, s, "").Database
+		if ended = time.Now().Unix() / 60; began == ended { // else the minute has changed in between
+			equal(t, "the database of this minute", got, names[began%3])
+		}
+	}
+	for _, name := range names {
+		equal(t, "the database of the request", servicetest.RunBatch(t, s, name).Database, name)
+	}
 }
 
 func TestRunScheduled_ARunOnOneDatabaseCostsTheOtherNoTurn(t *testing.T) {

@@ -82,42 +82,16 @@ func TestSettings_EveryKeyIsRead(t *testing.T) {
 	got, err := configured(t, `
 history: {keep: 48h}
 load:
-  max_replica_lag: 1m
-  ignored_replicas: "delayed, far away,"
-  max_wal_rate: 64MB
-  max_wal_archive_backlog: 0
-  max_lock_wait: 0s
-  max_autovacuum: 2h
-  patience: 17s
+  {max_replica_lag: 1m, ignored_replicas: "delayed, far away,", max_wal_rate: 64MB, max_wal_archive_backlog: 0, max_lock_wait: 0s,
+  max_autovacuum: 2h, patience: 17s}
 workers:
   loose_foreign_keys_cleanup:
-    schedule: "*/5 * * * *"
-    enabled: false
-    catch_up: true
-    definitions: d.yml
-    rotation: all
-    track_partitions: false
-    batch_size: 1
-    max_deletes: 2
-    max_updates: 3
-    max_runtime: 1m30s
-  ghost_user_migration:
-    schedule: "*/3 * * * *"
-    limit: 14
-    max_runtime: 15s
-  adjourned_group_deletion:
-    schedule: "0 3 * * *"
-    enabled: false
-    catch_up: false
-    batch_size: 4
-    interval: 5s
+    {schedule: "*/5 * * * *", enabled: false, catch_up: true, definitions: d.yml, rotation: all, track_partitions: false,
+    batch_size: 1, max_deletes: 2, max_updates: 3, max_runtime: 1m30s}
+  ghost_user_migration: {schedule: "*/3 * * * *", limit: 14, max_runtime: 15s}
+  adjourned_group_deletion: {schedule: "0 3 * * *", enabled: false, catch_up: false, batch_size: 4, interval: 5s}
   placeholder_user_cleanup: {max_attempts: 6, retry_period: 7h, interval: 8s, batch_size: 9}
-  inactive_token_deletion:
-    schedule: "0 1 * * *"
-    batch_size: 10
-    max_runtime: 11s
-    continue_after: 12s
-    max_queued: 16
+  inactive_token_deletion: {schedule: "0 1 * * *", batch_size: 10, max_runtime: 11s, continue_after: 12s, max_queued: 16}
 `)
 	want := []any{
 		48 * time.Hour,

@@ -178,22 +178,6 @@ func TestRuns_OfDeadProcessesAreClosedAfterTheirTime(t *testing.T) {
 	}
 }
 
-func TestRuns_OldHistoryIsPruned(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
-	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl, started_at)
-		SELECT gen_random_uuid(), 'x', 'request', CASE WHEN i = 1 THEN 'running' ELSE 'failed' END, '90 days', now() - interval '31 days' FROM generate_series(1, 2501) i`)
-	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl, started_at)
-		VALUES (gen_random_uuid(), 'x', 'request', 'failed', '0', now() - interval '29 days')`)
-	e.Exec("main", `INSERT INTO maintenance.fires (worker, fire_time, claimed_by, claimed_at)
-		SELECT 'x', at, 'x', at FROM generate_series(1, 3000) i, LATERAL (SELECT now() - interval '29 days 12 hours' - i * interval '1 minute' AS at) x`)
-	s := e.Service(servicetest.OneChild)
-	servicetest.RunBatch(t, s, "main")
-	e.Eventually("main", `SELECT string_agg(n || ' ' || state, ', ' ORDER BY state) FROM (SELECT state, count(*) AS n FROM maintenance.runs GROUP BY state) x`,
-		"1 failed, 1 running, 1 succeeded")
-	e.Eventually("main", `SELECT min(claimed_at) > now() - interval '30 days' AND count(*) BETWEEN 718 AND 720 FROM maintenance.fires`, "true")
-}
-
 func TestWatchRun_OutlastsAMainThatDoesNotAnswerForAMoment(t *testing.T) {
 	t.Parallel()
 	e, _, r, _ := servicetest.NewHalfway(t)
