@@ -149,7 +149,8 @@ func TestScheduler_GoesOnAfterErrorsAndPanics(t *testing.T) {
 	})
 }
 
-func TestStop_EndsTheLookAtWork(t *testing.T) {
+func TestStop_EndsTheLookAtWorkAndLeavesNothingBeforeTheStart(t *testing.T) {
+	noError(t, must(newScheduler(&looks{}, slog.New(slog.DiscardHandler), clockwork.NewRealClock()))(t).Stop())
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan error, 1)
 		l := &looks{due: func(ctx context.Context) error {
@@ -163,9 +164,4 @@ func TestStop_EndsTheLookAtWork(t *testing.T) {
 		check(t, errors.Is(err, errStopped), "got %v", err)
 		check(t, log.Len() == 0, "got the log %s", log.String())
 	})
-}
-
-func TestStop_BeforeStartLeavesNothing(t *testing.T) {
-	s := must(newScheduler(&looks{}, slog.New(slog.DiscardHandler), clockwork.NewRealClock()))(t)
-	noError(t, s.Stop())
 }

@@ -22,15 +22,14 @@ func writing(t *testing.T, works map[string]func(context.Context, *run.Execution
 	s := e.Service("")
 	for name, work := range works {
 		servicetest.NoError(t, s.AddWorker(&run.Worker{
-			Name: name, Config: run.WorkerConfig{Schedule: "0 0 * * *"}, MaxRuntime: short, Work: work,
-			Missing: func(context.Context) (string, error) { return "", nil },
+			Name: name, Config: run.WorkerConfig{Schedule: "0 0 * * *"}, Work: work,
+			// Its lease is soon renewed.
+			MaxRuntime: func(string, map[string]bool) (time.Duration, bool) { return time.Second, false },
+			Missing:    func(context.Context) (string, error) { return "", nil },
 		}))
 	}
 	return e, s
 }
-
-// short is the time limit of a run whose lease is soon renewed.
-func short(string, map[string]bool) (time.Duration, bool) { return time.Second, false }
 
 // permitted asks for a permit.
 func permitted(ctx context.Context, x *run.Execution) (run.Permit, error) {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -361,4 +362,23 @@ func (p planned) counted() {
 		check(t, i >= 0 && !plan.Exact && plan.Tables[i].AtLeast && plan.Tables[i].Moved+plan.Tables[i].Deleted == 10_000,
 			"planned were %+v", plan.Tables)
 	}
+}
+
+func TestPlanDeletion_WaitsAFewSecondsForItsTurn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := service.NewTurns()
+		first, _ := s.PlanTurn(t.Context())
+		_, _ = s.PlanTurn(t.Context())
+		began := time.Now()
+		_, err := s.PlanTurn(t.Context())
+		if busy, ok := errors.AsType[*service.PlansBusyError](err); !ok || time.Since(began) != busy.RetryAfter() ||
+			busy.Error() != "2 plans are being made, as many as may be at once: try again in 3s" {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+		time.AfterFunc(time.Second, first) //nolint:gocritic // elapses: by the clock of the bubble
+		if _, err := s.PlanTurn(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
 }

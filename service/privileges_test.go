@@ -148,20 +148,15 @@ func TestApplicationSchema_WithoutOneEverythingSaysWhatToDo(t *testing.T) {
 				_, err := s.RunBatch(t.Context(), service.RunRequest{Worker: worker})
 				missing, ok := errors.AsType[*service.NotConfiguredError](err)
 				check(t, ok && strings.HasPrefix(missing.Missing, name), "%s: %v", worker, err)
-				st, err := s.Status(t.Context(), worker)
-				if err != nil || st[0].Condition != service.ConditionNotConfigured || !strings.HasPrefix(st[0].ConditionDetail, name) {
-					t.Error(worker, st, err)
-				}
+				st := servicetest.StatusOf(t, s, worker)
+				check(t, st.Condition == service.ConditionNotConfigured && strings.HasPrefix(st.ConditionDetail, name), "%+v", st)
 			}
 			for _, dry := range []bool{true, false} {
 				r := servicetest.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, DryRun: dry}))(t)
 				check(t, r.State == repo.RunSkipped && strings.HasPrefix(r.Reason, name), "dry run %t: %s %q", dry, r.State, r.Reason)
 			}
-			r, ours, err := s.RunScheduled(t.Context(), servicetest.LooseForeignKeys, time.Now().Truncate(time.Minute))
-			require(t, err == nil && ours, "%v, %v", ours, err)
-			if r = servicetest.Ended(t, s, r.ID); r.State != repo.RunSkipped || !strings.HasPrefix(r.Reason, name) {
-				t.Errorf("by its schedule: %s %q", r.State, r.Reason)
-			}
+			r := fired(t, s, servicetest.LooseForeignKeys, time.Now().Truncate(time.Minute))
+			check(t, r.State == repo.RunSkipped && strings.HasPrefix(r.Reason, name), "by its schedule: %s %q", r.State, r.Reason)
 			lfk := loosefk.Admin{Databases: e.Open, Definitions: servicetest.Definitions(t, servicetest.OneChild)}
 			_, lint := lfk.Lint(t.Context())
 			_, install := lfk.Install(t.Context())

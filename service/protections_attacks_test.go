@@ -99,16 +99,7 @@ func TestProtect_UserIsAttackedThroughEveryPath(t *testing.T) {
 		})
 	}
 	e.T = t
-}
-
-const forgetAttack = `TRUNCATE maintenance.river_job RESTART IDENTITY;
-	TRUNCATE maintenance.protected_targets, maintenance.job_cancellations, maintenance.token_passes`
-
-const begunRemovals = `SELECT (SELECT count(*) FROM maintenance.user_removals) + (SELECT count(*) FROM maintenance.group_removals)`
-
-func TestProtect_HoldsForAUserWhoComesLaterAndRefusesTimesThatAreNone(t *testing.T) {
-	t.Parallel()
-	e, s := attacked(t)
+	// Times that are none are refused, and a protection holds for a user who comes later.
 	for _, ttl := range []time.Duration{-time.Hour, -1, time.Millisecond, 1 << 62} {
 		_, err := s.Protect(t.Context(), service.Protection{Kind: "user", ID: 7, Reason: "r"}, ttl)
 		wantInvalid(t, ttl.String(), err, "ttl")
@@ -120,6 +111,11 @@ func TestProtect_HoldsForAUserWhoComesLaterAndRefusesTimesThatAreNone(t *testing
 	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=2 scheduled_jobs=1")
 	e.Want("main", servicetest.QueuedUsers, "7")
 }
+
+const forgetAttack = `TRUNCATE maintenance.river_job RESTART IDENTITY;
+	TRUNCATE maintenance.protected_targets, maintenance.job_cancellations, maintenance.token_passes`
+
+const begunRemovals = `SELECT (SELECT count(*) FROM maintenance.user_removals) + (SELECT count(*) FROM maintenance.group_removals)`
 
 func TestProtect_UserWhoseDeletionHasBegunKeepsTheAccountFromItsEndOn(t *testing.T) {
 	t.Parallel()

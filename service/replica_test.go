@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -136,10 +137,9 @@ func TestFault_Replica_GoneInTheMiddleOfARunCostsNothing(t *testing.T) {
 	servicetest.WantCounts(t, r, "scheduled_jobs=3")
 	m.Want("main", servicetest.JobsOfPlaceholders, "301 302 303")
 	equal(t, "lines that the replica was not read", strings.Count(m.Log.String(), "replica not read"), 1)
-	st, err := s.Status(t.Context(), servicetest.PlaceholderUsers)
-	if err != nil || st[0].Condition == service.ConditionFailing || !strings.Contains(st[0].ConditionDetail, "read from its primary: the replica was left out") {
-		t.Errorf("%s %q, %v", st[0].Condition, st[0].ConditionDetail, err)
-	}
+	st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
+	servicetest.WantDetail(t, st, "read from its primary: the replica was left out")
+	check(t, st.Condition != service.ConditionFailing, "condition %s", st.Condition)
 }
 
 func TestFault_Replica_AfterARunThatDiedBeforeItsLastWriteWasRememberedThePrimaryIsRead(t *testing.T) {
@@ -199,4 +199,55 @@ func candidateQueries() map[string]string {
 		servicetest.InactiveTokens: "AS idle", servicetest.PlaceholderUsers: "eligible_for_deletion ORDER BY id", servicetest.AdjournedGroups: "candidates AS MATERIALIZED",
 		servicetest.GhostUsers: "q.consume_after <= $1",
 	}
+}
+
+// namesOfUsers is in the last statement of every plan of a user.
+const namesOfUsers = "SELECT x.username AS name FROM users x"
+
+func TestFault_Replica_PlansAreReadThereOrWhereItIsLateOrDownOnThePrimary(t *testing.T) {
+	t.Parallel()
+	m := servicetest.NewMirrored(t)
+	m.Candidates()
+	s := m.Service()
+	plan := func() *service.Plan {
+		t.Helper()
+		return servicetest.Must(s.PlanDeletion(t.Context(), "user", 501))(t)
+	}
+	same := func(what string, got, want *service.Plan) {
+		t.Helper()
+		check(t, reflect.DeepEqual(got.Tables, want.Tables) && got.Digest == want.Digest && got.Name == want.Name,
+			"%s: %+v, want %+v", what, got, want)
+	}
+	// What other tests write may leave the standby behind for a moment.
+	readThere := func() (p *service.Plan) {
+		t.Helper()
+		before := m.Asked(namesOfUsers)
+		devdb.Eventually(t, "a plan read on the standby", func() bool {
+			m.CaughtUp()
+			p = plan()
+			return m.Asked(namesOfUsers) == before+1
+		})
+		return p
+	}
+	first := readThere()
+	asked := m.Asked(namesOfUsers)
+
+	// Late: what was just written is in the plan, so it is the primary's.
+	m.Pause()
+	m.Exec("main", `INSERT INTO emails (user_id, email, created_at, updated_at) VALUES (501, 'another@x', now(), now())`)
+	late := plan()
+	m.WantRead(namesOfUsers, asked)
+	check(t, late.Digest != first.Digest, "a row more, and the plan is the same: %+v", late)
+	m.Replay()
+	same("the replica has caught up", readThere(), late)
+	asked = m.Asked(namesOfUsers)
+
+	// It answers, but cannot be read: the primary is asked for the whole plan.
+	servicetest.Must(m.Mirror.Exec(t.Context(), `ALTER SYSTEM SET search_path = 'nowhere'`))(t)
+	m.OnMirror(`SELECT pg_reload_conf()`)
+	same("the replica refuses", plan(), late)
+	m.WantRead(namesOfUsers, asked)
+
+	servicetest.NoError(t, m.Standby.Kill())
+	same("the replica is down", plan(), late)
 }

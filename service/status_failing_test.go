@@ -117,18 +117,6 @@ func TestStatus_ATableThatSomebodyHasLocked(t *testing.T) {
 	check(t, !st.BacklogUnknown, "the backlog is not known: %s", st.ConditionDetail)
 }
 
-func TestStatus_SaysWhenAnUnfinishedPassGoesOn(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3)
-	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
-	servicetest.RunTokens(t, s)
-	due := e.Value("main", `SELECT to_char(scheduled_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`)
-	servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.InactiveTokens), "the unfinished pass goes on at "+due)
-	e.Exec("main", `UPDATE maintenance.river_job SET state = 'available', scheduled_at = now() WHERE kind = 'continue_inactive_token_deletion'`)
-	servicetest.WantDetail(t, servicetest.StatusOf(t, e.Service("", e.WithQueue), servicetest.InactiveTokens), "goes on as soon as a server works its job")
-}
-
 func TestFault_DestroyGroup_ItsProgressCanBeSeenWhileItWorks(t *testing.T) {
 	t.Parallel()
 	g := servicetest.NewGroups(t)

@@ -64,15 +64,21 @@ func TestTrace_ARunThatIsCancelledHasNotFailed(t *testing.T) {
 	wantNoErrors(t, spans)
 }
 
-func TestTrace_RestsAreToldOnTheRunAndItsBatch(t *testing.T) {
+func TestTrace_ARunThatRestsWhileALockQueueLastsGoesOnAndTellsOfItsRests(t *testing.T) {
 	spans := servicetest.Tracing(t)
 	e := servicetest.NewDeletedParents(t, 40)
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 300 * time.Millisecond, Patience: devdb.WaitTimeout}))
+	book := &servicetest.LogBook{}
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 300 * time.Millisecond, Patience: devdb.WaitTimeout}), book.KeepAll)
 	dissolve := e.LockQueue("c", "2 s")
 	r := servicetest.Begin(t, s, "main")
 	servicetest.WaitThrottled(t, s, "somebody waits for a lock on public.c of main: ")
+	servicetest.WaitThrottled(t, e.Service(servicetest.OneChild), "somebody waits for a lock on public.c of main: ")
 	dissolve()
-	servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunSucceeded)
+	r = servicetest.Ended(t, s, r.ID)
+	servicetest.WantState(t, r, repo.RunSucceeded)
+	servicetest.WantCounts(t, r, "processed_records=40 deleted_rows=120")
+	finished := book.Lines("run finished")
+	check(t, !r.OverLimit && r.Reason == "" && len(finished) == 1 && strings.Contains(finished[0], "rested_seconds="), "%+v, logged %v", r, finished)
 	devdb.Eventually(t, "the span of the run", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 1 })
 	for _, name := range []string{"maintenance.run", "maintenance.batch"} {
 		rested := slices.DeleteFunc(servicetest.Named(spans, name), func(s sdktrace.ReadOnlySpan) bool {
@@ -129,6 +135,11 @@ func TestTrace_WhyARunStoppedIsNotItsReasonAndAUserWhoFailedIsAFailure(t *testin
 	e.Bots(1, 2, 3)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	servicetest.RunTokens(t, s)
+	// The status says when the unfinished pass goes on.
+	due := e.Value("main", `SELECT to_char(scheduled_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`)
+	servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.InactiveTokens), "the unfinished pass goes on at "+due)
+	e.Exec("main", `UPDATE maintenance.river_job SET state = 'available', scheduled_at = now() WHERE kind = 'continue_inactive_token_deletion'`)
+	servicetest.WantDetail(t, servicetest.StatusOf(t, e.Service("", e.WithQueue), servicetest.InactiveTokens), "goes on as soon as a server works its job")
 	e.Work(s, "continue_inactive_token_deletion")
 	devdb.Eventually(t, "the run of the continuation", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 2 })
 	servicetest.WantAttributes(t, last("maintenance.run"), map[string]string{

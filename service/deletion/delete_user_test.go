@@ -223,3 +223,5 @@ func check(tb testing.TB, holds bool, format string, args ...any) {
 		tb.Errorf(format, args...)
 	}
 }
+
+func TestMain(m *testing.M) { servicetest.Main(m) }

@@ -149,3 +149,8 @@ func check(tb testing.TB, holds bool, format string, args ...any) {
 		tb.Errorf(format, args...)
 	}
 }
+
+func TestMain(m *testing.M) {
+	servicetest.FarFromUTC()
+	servicetest.Main(m)
+}

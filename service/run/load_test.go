@@ -44,23 +44,6 @@ func TestFault_Load_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 }
 
-func TestFault_Load_RunRestsWhileALockQueueLastsAndThenGoesOn(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewLoaded(t, "main", 40)
-	book := &servicetest.LogBook{}
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 300 * time.Millisecond, Patience: devdb.WaitTimeout}), book.KeepAll)
-	dissolve := e.LockQueue("c", "2 s")
-	r := servicetest.Begin(t, s, "main")
-	servicetest.WaitThrottled(t, s, "somebody waits for a lock on public.c of main: ")
-	servicetest.WaitThrottled(t, e.Service(servicetest.OneChild), "somebody waits for a lock on public.c of main: ")
-	dissolve()
-	r = servicetest.Ended(t, s, r.ID)
-	wantEverything(t, r)
-	servicetest.WantCounts(t, r, "processed_records=40 deleted_rows=120")
-	finished := book.Lines("run finished")
-	check(t, len(finished) == 1 && strings.Contains(finished[0], "rested_seconds="), "logged %v", finished)
-}
-
 func TestFault_Load_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewLoaded(t, "main", 10)

@@ -2,13 +2,19 @@ package run
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -105,4 +111,84 @@ func TestPlan_ThatTakesTooLongHasCountedAtLeastWhatItHas(t *testing.T) {
 	if err := p.Absorb(t.Context(), err); err != nil || p.Exact || !p.tables["issues"].AtLeast || p.tables["issues"].Deleted != 7 {
 		t.Errorf("%v, %+v", err, p)
 	}
+}
+
+// renewing is a run whose lease is being renewed.
+func renewing(t *testing.T) *Execution {
+	t.Helper()
+	x := &Execution{leases: &leaseSet{permits: semaphore.NewWeighted(allPermits)}}
+	x.stopRequested, x.requestStop = context.WithCancelCause(t.Context())
+	if err := x.leases.permits.Acquire(t.Context(), allPermits); err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func TestPermit_WaitForARenewalEndsWhenTheRunIsToStop(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		x := renewing(t)
+		time.AfterFunc(time.Second, func() { x.RequestStop(ErrShutdown) }) //nolint:gocritic // elapses: by the clock of the bubble
+		if err := x.waitForRenewal(t.Context()); !errors.Is(err, ErrShutdown) {
+			t.Errorf("%v, want %v", err, ErrShutdown)
+		}
+	})
+}
+
+func TestPermit_WaitForARenewalIsInTheTrace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		spans := tracetest.NewSpanRecorder()
+		traces := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
+		x := renewing(t)
+		x.Tracer = traces.Tracer("")
+		time.AfterFunc(2*time.Second, func() { x.leases.permits.Release(allPermits) }) //nolint:gocritic // elapses: by the clock of the bubble
+		if err := x.Batch(t.Context(), x.waitForRenewal); err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range spans.Ended()[0].Attributes() {
+			if a.Key == waitedKey && a.Value.AsFloat64() == 2 && x.waited == 2*time.Second {
+				return
+			}
+		}
+		t.Errorf("%v, waited %s, want two seconds of both", spans.Ended()[0].Attributes(), x.waited)
+	})
+}
+
+// Whatever the expression: it is refused, or each fire is a whole minute behind the time that was asked
+// about, and nothing fires in between.
+func FuzzParseSchedule(f *testing.F) {
+	for _, expression := range []string{
+		"* * * * *", "*/2 * * * *", "0 0 * * *", "0 2 * * 1-5", "15,45 3 1 */3 *", "0 0 29 2 *", "59 23 31 12 7", "0 0 30 2 *",
+		"@daily", "@every 1s", "TZ=Asia/Tokyo 0 0 * * *", "CRON_TZ=X * * * * *", "0 0 ? * MON", "60 * * * *", "", "* * * * * *", "*/0 * * * *",
+	} {
+		f.Add(expression, int64(1_790_000_000))
+	}
+	f.Fuzz(func(t *testing.T, expression string, seconds int64) {
+		schedule, err := ParseSchedule(expression)
+		if err != nil {
+			return
+		}
+		// Years 1970 to 2106.
+		from := time.Unix(seconds&(1<<32-1), 0).UTC()
+		fire := schedule.Next(from)
+		if fire.IsZero() {
+			return
+		}
+		if !fire.After(from) || fire.Second() != 0 || fire.Nanosecond() != 0 || fire.Location() != time.UTC {
+			t.Fatalf("%q fires at %s after %s", expression, fire, from)
+		}
+		if again := schedule.Next(fire.Add(-time.Second)); !again.Equal(fire) {
+			t.Errorf("%q fires at %s, and at %s if one asks a second before", expression, fire, again)
+		}
+		minute := from.Truncate(time.Minute)
+		for range 24 * 60 {
+			if minute = minute.Add(time.Minute); !minute.Before(fire) {
+				return
+			}
+			if next := schedule.Next(minute.Add(-time.Second)); !next.Equal(fire) {
+				t.Fatalf("%q fires at %s, which is between %s and %s", expression, next, from, fire)
+			}
+		}
+	})
 }

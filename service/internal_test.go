@@ -23,6 +23,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
 // workshop is a service whose one kind of job, "test", does what the test says. It never connects.
@@ -207,7 +208,7 @@ func TestWorkJob_PanicIsAFailureThatKnowsItsStack(t *testing.T) {
 	}
 	panicked, _ := errors.AsType[*run.PanicError](err)
 	where := ""
-	for frames := runtime.CallersFrames(panicked.Callers()); !strings.Contains(where, "jobs_work_test.go"); {
+	for frames := runtime.CallersFrames(panicked.Callers()); !strings.Contains(where, "internal_test.go"); {
 		frame, more := frames.Next()
 		if where += frame.File + "\n"; !more {
 			t.Fatalf("the stack does not show where it was: %s", where)
@@ -218,14 +219,23 @@ func TestWorkJob_PanicIsAFailureThatKnowsItsStack(t *testing.T) {
 func TestWorkJob_TraceOfItsOwnIsLinkedToTheSpanThatQueuedIt(t *testing.T) {
 	t.Parallel()
 	var queued repo.Job
+	stopping := make(chan struct{})
 	w := newWorkshop(t, func(ctx context.Context, j *job.Attempt) (job.Result, error) {
 		queued = j.Origin(ctx)
+		// No time is left when the process stops.
+		if left := j.Left(); left <= 0 || left > job.JobSlice {
+			t.Errorf("%s left at the beginning", left)
+		}
+		close(stopping)
+		if left := j.Left(); left > 0 {
+			t.Errorf("%s left when the process stops", left)
+		}
 		return job.Result{Outcome: job.Refused, Reason: "NOT_AUTHORIZED"}, nil
 	})
 	ctx, record := w.engine.Tracer.Start(context.Background(), "maintenance.run")
 	parent := run.TraceParent(ctx)
 	record.End()
-	result, err := w.WorkJob(ctx, job.Request{ID: 3, Kind: "test", Attempt: 1, MaxAttempts: 25, RunID: "r", TraceParent: parent})
+	result, err := w.WorkJob(ctx, job.Request{ID: 3, Kind: "test", Attempt: 1, MaxAttempts: 25, RunID: "r", TraceParent: parent, Stopping: stopping})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,20 +262,49 @@ func TestWorkJob_TraceOfItsOwnIsLinkedToTheSpanThatQueuedIt(t *testing.T) {
 	}
 }
 
-func TestWorkJob_NothingIsLeftWhenTheProcessStops(t *testing.T) {
-	t.Parallel()
-	stopping := make(chan struct{})
-	w := newWorkshop(t, func(_ context.Context, j *job.Attempt) (job.Result, error) {
-		if left := j.Left(); left <= 0 || left > job.JobSlice {
-			t.Errorf("%s left at the beginning", left)
-		}
-		close(stopping)
-		if left := j.Left(); left > 0 {
-			t.Errorf("%s left when the process stops", left)
-		}
-		return job.Result{Snooze: time.Second}, nil
-	})
-	if _, err := w.WorkJob(context.Background(), job.Request{ID: 3, Kind: "test", Stopping: stopping}); err != nil {
+func TestCatchUp_IsOnForDailyWorkersUnlessConfigured(t *testing.T) {
+	d, err := repo.Open(context.Background(), "main", "postgres://nowhere")
+	if err != nil {
 		t.Fatal(err)
+	}
+	defer d.Close()
+	c := Config{Databases: []*repo.Database{d}}
+	config.Defaults(&c)
+	s, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Shutdown(context.Background()) }()
+	for _, w := range s.engine.Workers {
+		daily := w.Config.Schedule[0] == '0'
+		if w.CatchesUp() != daily {
+			t.Errorf("%s (%s) catches up: %t", w.Name, w.Config.Schedule, !daily)
+		}
+		w.Config.CatchUp = new(!daily)
+		if w.CatchesUp() == daily {
+			t.Errorf("%s does not do as it is configured", w.Name)
+		}
+	}
+}
+
+func TestStatus_SchedulerThatGivesNoSignOfLifeIsInTrouble(t *testing.T) {
+	s := &Service{engine: &run.Runner{}}
+	now := time.Now()
+	last, began := now.Add(-heartbeatTimeout), now.Add(-time.Hour)
+	for name, c := range map[string]struct {
+		h     schedule.Heartbeat
+		class FailureClass
+		since time.Time
+	}{
+		"alive":  {h: schedule.Heartbeat{At: now.Add(time.Second - heartbeatTimeout)}},
+		"silent": {schedule.Heartbeat{At: last}, FailureScheduler, last},
+		"broken": {schedule.Heartbeat{At: now, Err: repo.ErrNotMigrated, FailingSince: began}, FailureSchema, began},
+		// The status call asks main itself.
+		"main is away": {h: schedule.Heartbeat{At: now, Err: repo.ErrUnreachable, FailingSince: began}},
+	} {
+		f := s.schedulerProblem(context.Background(), c.h)
+		if f.Class != c.class || !f.Since.Equal(c.since) || c.class == FailureScheduler && f.Message == "" || c.since.IsZero() && f != (Failing{}) {
+			t.Errorf("%s: %+v", name, f)
+		}
 	}
 }
