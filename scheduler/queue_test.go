@@ -86,12 +86,14 @@ func TestQueue_JobIsUniqueWhileItWaitsOrRuns(t *testing.T) {
 	for _, c := range []struct{ first, same, other repo.JobArgs }{
 		{repo.DeletePlaceholderUser{PlaceholderUserID: 1}, repo.DeletePlaceholderUser{PlaceholderUserID: 1}, repo.DeletePlaceholderUser{PlaceholderUserID: 2}},
 		{
-			repo.DeleteUser{UserID: 1, Reason: "a"}, repo.DeleteUser{UserID: 1, Reason: "a", DeletedByID: actor, SkipAuthorization: true},
+			repo.DeleteUser{UserID: 1, Reason: "a"},
+			repo.DeleteUser{UserID: 1, Reason: "a", DeletedByID: actor, SkipAuthorization: true},
 			repo.DeleteUser{UserID: 1, Reason: "b"},
 		},
 		{repo.DestroyGroup{GroupID: 1}, repo.DestroyGroup{GroupID: 1, UserID: actor}, repo.DestroyGroup{GroupID: 2}},
 		{
-			repo.ContinueInactiveTokenDeletion{PassID: "1"}, repo.ContinueInactiveTokenDeletion{PassID: "1"},
+			repo.ContinueInactiveTokenDeletion{PassID: "1"},
+			repo.ContinueInactiveTokenDeletion{PassID: "1"},
 			repo.ContinueInactiveTokenDeletion{PassID: "2"},
 		},
 	} {

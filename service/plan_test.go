@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,8 +12,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/devdb/oracle"
 	"github.com/caretaker-go/caretaker/repo"
@@ -56,21 +55,13 @@ SELECT string_agg(format('SELECT %L, count(*) FROM %s', c.relname, c.oid::regcla
 FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
   AND c.relname <> ALL ('{ghost_user_migrations,loose_foreign_keys_deleted_records}')`
 
-func (p planned) counts() map[string]int64 {
+func (p planned) counts() (counts map[string]int64) {
 	p.T.Helper()
 	if *p.countSQL == "" {
 		*p.countSQL = p.Value("main", countRowsSQL)
 	}
-	rows := servicetest.Must(p.SQL["main"].Query(context.Background(), *p.countSQL))(p.T)
-	type count struct {
-		Table string
-		N     int64
-	}
-	all := servicetest.Must(pgx.CollectRows(rows, pgx.RowToStructByPos[count]))(p.T)
-	counts := map[string]int64{}
-	for _, c := range all {
-		counts[c.Table] = c.N
-	}
+	all := p.Value("main", `SELECT jsonb_object_agg(name, n) FROM (`+*p.countSQL+`) t (name, n)`)
+	servicetest.NoError(p.T, json.Unmarshal([]byte(all), &counts))
 	return counts
 }
 
@@ -127,9 +118,8 @@ func (p planned) paths() []string {
 
 func (p planned) column(sql string) []string {
 	p.T.Helper()
-	rows := servicetest.Must(p.SQL["main"].Query(context.Background(), sql))(p.T)
-	all := servicetest.Must(pgx.CollectRows(rows, pgx.RowTo[string]))(p.T)
-	return all
+	all := p.Value("main", `SELECT string_agg(x.line, E'\n' ORDER BY x.line) FROM (`+sql+`) x (line)`)
+	return slices.DeleteFunc(strings.Split(all, "\n"), func(line string) bool { return line == "NULL" })
 }
 
 // wantLeft fails the test unless as many paths are gone as were planned, and these are noted, row by

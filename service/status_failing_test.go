@@ -153,7 +153,8 @@ func TestStatus_SaysWhichJobsOfAWorkerFail(t *testing.T) {
 	// They are counted again each time, unless they are many.
 	e.Exec("main", `DELETE FROM maintenance.river_job`)
 	for _, c := range []struct{ change, shown string }{
-		{fmt.Sprintf(failedJobsSQL, 3), "were given up: 3 ("}, {fmt.Sprintf(failedJobsSQL, 997), "were given up: 1000 ("},
+		{fmt.Sprintf(failedJobsSQL, 3), "were given up: 3 ("},
+		{fmt.Sprintf(failedJobsSQL, 997), "were given up: 1000 ("},
 		{`DELETE FROM maintenance.river_job`, "were given up: 1000 ("},
 	} {
 		e.Exec("main", c.change)
