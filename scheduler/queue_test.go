@@ -84,7 +84,10 @@ func TestQueue_JobIsUniqueWhileItWaitsOrRuns(t *testing.T) {
 	t.Parallel()
 	l, actor := newLab(t), new(int64(3))
 	for _, c := range []struct{ first, same, other repo.JobArgs }{
-		{repo.DeletePlaceholderUser{PlaceholderUserID: 1}, repo.DeletePlaceholderUser{PlaceholderUserID: 1}, repo.DeletePlaceholderUser{PlaceholderUserID: 2}},
+		{
+			repo.DeletePlaceholderUser{PlaceholderUserID: 1}, repo.DeletePlaceholderUser{PlaceholderUserID: 1},
+			repo.DeletePlaceholderUser{PlaceholderUserID: 2},
+		},
 		{
 			repo.DeleteUser{UserID: 1, Reason: "a"},
 			repo.DeleteUser{UserID: 1, Reason: "a", DeletedByID: actor, SkipAuthorization: true},

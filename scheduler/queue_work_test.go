@@ -106,7 +106,8 @@ func TestQueue_WorkerGetsWhatWasInsertedOfAKindThatItKnows(t *testing.T) {
 	l.work(l.Queue, w)
 	l.until(`SELECT string_agg(state::text, ',' ORDER BY kind) FROM maintenance.river_job`, "completed,available")
 	r := w.seen()[0]
-	if userOf(t, r) != 42 || r.Kind != "delete_user" || r.RunID != "run" || r.TraceParent != job.TraceParent || r.Stopping == nil || r.MaxAttempts != 25 {
+	if userOf(t, r) != 42 || r.Kind != "delete_user" || r.RunID != "run" || r.TraceParent != job.TraceParent ||
+		r.Stopping == nil || r.MaxAttempts != 25 {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -129,7 +130,8 @@ func TestQueue_JobCompletesWithTheTransactionOfItsChangeInItsOwnAttemptOnly(t *t
 	l.work(l.Queue, &jobs{do: func(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
 		if userOf(t, r) == 2 {
 			// Another process has taken this attempt for dead and begun a new one.
-			l.exec(`UPDATE maintenance.river_job SET attempt = 2, attempted_at = clock_timestamp() WHERE id = $1`, r.ID) //nolint:contextcheck // not this attempt's doing
+			const again = `UPDATE maintenance.river_job SET attempt = 2, attempted_at = clock_timestamp() WHERE id = $1`
+			l.exec(again, r.ID) //nolint:contextcheck // not this attempt's doing
 			err := complete(ctx, r.ID)
 			lost <- err
 			return service.JobResult{}, err

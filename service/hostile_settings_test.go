@@ -134,10 +134,8 @@ func TestFault_Settings_OfADatabaseDoNotChangeWhatIsDone(t *testing.T) {
 				s := everyWork(&servicetest.Mirrored{Estate: e, Log: &servicetest.Buffer{}})
 				leases := servicetest.Must(s.Leases(t.Context(), ""))(t)
 				check(t, len(leases) == 7, "%v", leases)
-				lint, err := loosefk.Admin{Databases: e.Open, Definitions: servicetest.Definitions(t, devdb.Definitions())}.Lint(t.Context())
-				if err != nil || lint.Errors > 0 {
-					t.Error(lint, err)
-				}
+				lint := servicetest.Must(e.Keys(devdb.Definitions()).Lint(t.Context()))(t)
+				check(t, lint.Errors == 0, "%+v", lint)
 				installAndClean(hardened(t, settings, through, map[string]string{"main": servicetest.Databases.Clone(t, devdb.Template{Name: "bare"})}))
 			})
 		}

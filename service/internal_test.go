@@ -161,7 +161,8 @@ func TestWorkJob_EndIsLoggedOnceCountedAndTraced(t *testing.T) {
 			}
 			result, err := w.WorkJob(ctx, r)
 			failed := c.level == "ERROR"
-			if notDone := failed || name == "interrupted" || name == "lost"; (err != nil) != notDone || (result.Snooze > 0) != (c.outcome == "snoozed") {
+			notDone := failed || name == "interrupted" || name == "lost"
+			if (err != nil) != notDone || (result.Snooze > 0) != (c.outcome == "snoozed") {
 				t.Errorf("%+v, %v", result, err)
 			}
 			line := w.line(t)
@@ -235,7 +236,7 @@ func TestWorkJob_TraceOfItsOwnIsLinkedToTheSpanThatQueuedIt(t *testing.T) {
 	ctx, record := w.engine.Tracer.Start(context.Background(), "maintenance.run")
 	parent := run.TraceParent(ctx)
 	record.End()
-	result, err := w.WorkJob(ctx, job.Request{ID: 3, Kind: "test", Attempt: 1, MaxAttempts: 25, RunID: "r", TraceParent: parent, Stopping: stopping})
+	result, err := w.WorkJob(ctx, job.Request{ID: 3, Kind: "test", RunID: "r", TraceParent: parent, Stopping: stopping})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +304,8 @@ func TestStatus_SchedulerThatGivesNoSignOfLifeIsInTrouble(t *testing.T) {
 		"main is away": {h: schedule.Heartbeat{At: now, Err: repo.ErrUnreachable, FailingSince: began}},
 	} {
 		f := s.schedulerProblem(context.Background(), c.h)
-		if f.Class != c.class || !f.Since.Equal(c.since) || c.class == FailureScheduler && f.Message == "" || c.since.IsZero() && f != (Failing{}) {
+		if f.Class != c.class || !f.Since.Equal(c.since) || c.class == FailureScheduler && f.Message == "" ||
+			c.since.IsZero() && f != (Failing{}) {
 			t.Errorf("%s: %+v", name, f)
 		}
 	}

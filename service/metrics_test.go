@@ -51,7 +51,8 @@ VALUES ('loose_foreign_keys_cleanup', 'r', 'b', now() - interval '2 hours');
 INSERT INTO maintenance.river_job (kind, args, state, max_attempts, queue, scheduled_at, finalized_at, attempted_at)
 SELECT kind, '{}', state::maintenance.river_job_state, 25, 'default', now() - ago, CASE WHEN state = 'discarded' THEN now() END, now()
 FROM (VALUES ('delete_user', 'available', interval '1 hour'), ('delete_user', 'scheduled', interval '-1 hour'), ('delete_user', 'retryable', interval '10 minutes'),
-	('delete_user', 'discarded', interval '9 hours'), ('destroy_group', 'running', interval '5 hours'), ('from_tomorrow', 'available', interval '9 hours')) j (kind, state, ago);
+	('delete_user', 'discarded', interval '9 hours'),
+	('destroy_group', 'running', interval '5 hours'), ('from_tomorrow', 'available', interval '9 hours')) j (kind, state, ago);
 INSERT INTO maintenance.runs (id, worker, database, trigger, state, dry_run, started_at, finished_at, heartbeat_ttl)
 SELECT ('00000000-0000-7000-8000-00000000000' || n)::uuid, 'ghost_user_migration', '', 'schedule', state, dry,
 	now() - ago, now() - ago + interval '1 second', interval '1 minute'
@@ -62,7 +63,8 @@ SELECT 'ghost_user_migration', now() - ago, '', outcome, reason, ('00000000-0000
 FROM (VALUES (1, 'ran', '', interval '4 hours 1 second'), (2, 'ran', '', interval '3 hours'), (3, 'ran', '', interval '2 hours'),
 	(NULL, 'missed', '', interval '90 minutes'), (5, 'skipped', 'LEASE_HELD', interval '30 minutes'),
 	(NULL, 'skipped', 'DISABLED', interval '20 minutes')) f (n, outcome, reason, ago);
-INSERT INTO maintenance.schedules (worker, cron, accounted_until) VALUES ('ghost_user_migration', '*/2 * * * *', now() - interval '20 minutes')`
+INSERT INTO maintenance.schedules (worker, cron, accounted_until)
+VALUES ('ghost_user_migration', '*/2 * * * *', now() - interval '20 minutes')`
 
 func TestMetrics_ShowWhatMainKnows(t *testing.T) {
 	m := servicetest.NewMeter(t)
@@ -199,7 +201,8 @@ func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
 	// The status says that records fail, also after a run that has succeeded.
 	e.Exec("main", `DROP TRIGGER mine ON c`)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
-	servicetest.WantDetail(t, servicetest.Status(t, s), "waiting for ", "records on main that could not be cleaned and will be retried: 1 (caretaker lfk dead --failing)")
+	servicetest.WantDetail(t, servicetest.Status(t, s), "waiting for ",
+		"records on main that could not be cleaned and will be retried: 1 (caretaker lfk dead --failing)")
 }
 
 func TestSampleBacklogs_KeepsOneRowAMinuteForADay(t *testing.T) {

@@ -95,9 +95,8 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseBesideMainDiesInTheMiddle(t 
 		return st.Condition == service.ConditionIdle && strings.Contains(st.ConditionDetail, "last run on ci failed")
 	})
 	wantResumed(e, s, "ci")
-	if st = servicetest.Status(t, s); st.Condition != service.ConditionIdle || len(st.Leases) != 2 {
-		t.Errorf("condition %s: %s, leases %v", st.Condition, st.ConditionDetail, st.Leases)
-	}
+	st = servicetest.WantCondition(t, s, service.ConditionIdle)
+	check(t, len(st.Leases) == 2, "leases %v", st.Leases)
 }
 
 func TestService_AnswersWhileADatabaseIsSilent(t *testing.T) {

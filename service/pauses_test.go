@@ -60,15 +60,12 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 
 	// The other way round: a worker resumed while all are paused.
 	servicetest.Pause(t, s, service.AllWorkers)
-	if st := servicetest.Resume(t, s, servicetest.AdjournedGroups); st.Condition != service.ConditionPaused || !strings.Contains(st.ConditionDetail, "all workers are paused") {
-		t.Errorf("%+v", st)
-	}
+	st = servicetest.Resume(t, s, servicetest.AdjournedGroups)
+	check(t, st.Condition == service.ConditionPaused && strings.Contains(st.ConditionDetail, "all workers are paused"), "%+v", st)
 	servicetest.Resume(t, s, service.AllWorkers)
 	equal(t, "paused by", pausedBy(t, s, servicetest.AdjournedGroups), "")
 	// The second time there is nothing to resume.
-	if st := servicetest.Resume(t, s, service.AllWorkers); st.ConditionDetail != "there is no global pause" {
-		t.Errorf("%+v", st)
-	}
+	equal(t, "a second end", servicetest.Resume(t, s, service.AllWorkers).ConditionDetail, "there is no global pause")
 }
 
 func TestPauseBySQL_WithoutAReasonStopsARunAtWork(t *testing.T) {

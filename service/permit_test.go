@@ -15,12 +15,15 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
+// works are what workers do, by their names.
+type works = map[string]func(context.Context, *run.Execution) error
+
 // writing is a service with workers whose whole work this is, by their names.
-func writing(t *testing.T, works map[string]func(context.Context, *run.Execution) error, others ...string) (*servicetest.Estate, *service.Service) {
+func writing(t *testing.T, all works, others ...string) (*servicetest.Estate, *service.Service) {
 	t.Helper()
 	e := servicetest.New(t, "", append([]string{"main"}, others...)...)
 	s := e.Service("")
-	for name, work := range works {
+	for name, work := range all {
 		servicetest.NoError(t, s.AddWorker(&run.Worker{
 			Name: name, Config: run.WorkerConfig{Schedule: "0 0 * * *"}, Work: work,
 			// Its lease is soon renewed.
@@ -40,7 +43,7 @@ func permitted(ctx context.Context, x *run.Execution) (run.Permit, error) {
 const failure = "c.p_id -> p on main: P0001 raise_exception, 1 records"
 
 // misuses are the works of workers that do not release their permits, or end early.
-func misuses(t *testing.T) map[string]func(context.Context, *run.Execution) error {
+func misuses(t *testing.T) works {
 	t.Helper()
 	panics := func(ctx context.Context, x *run.Execution) (err error) {
 		permit, err := permitted(ctx, x)
@@ -50,7 +53,7 @@ func misuses(t *testing.T) map[string]func(context.Context, *run.Execution) erro
 		defer permit.End(&err)
 		panic("no")
 	}
-	return map[string]func(context.Context, *run.Execution) error{
+	return works{
 		"kept": func(ctx context.Context, x *run.Execution) error {
 			permit, err := permitted(ctx, x)
 			if err == nil {
@@ -95,7 +98,10 @@ func TestPermit_ThatIsNotReleasedFailsTheRunAndBlocksNothing(t *testing.T) {
 	for _, c := range []struct {
 		worker, words string
 		dry           bool
-	}{{"kept", "permit", false}, {"kept", "permit", false}, {"kept", "dry run", true}, {"forgotten", "permit", false}, {"panicking", "internal error", false}, {"early", failure, false}} {
+	}{
+		{"kept", "permit", false}, {"kept", "permit", false}, {"kept", "dry run", true},
+		{"forgotten", "permit", false}, {"panicking", "internal error", false}, {"early", failure, false},
+	} {
 		ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 		r, err := s.RunBatch(ctx, service.RunRequest{Worker: c.worker, DryRun: c.dry})
 		cancel()
@@ -117,7 +123,7 @@ func TestPermit_ThatIsNotReleasedFailsTheRunAndBlocksNothing(t *testing.T) {
 func TestPermit_ForAnotherDatabaseWaitsForNoStatementInFlight(t *testing.T) {
 	t.Parallel()
 	var ci *repo.Database
-	e, s := writing(t, map[string]func(context.Context, *run.Execution) error{"writer": func(ctx context.Context, x *run.Execution) (err error) {
+	e, s := writing(t, works{"writer": func(ctx context.Context, x *run.Execution) (err error) {
 		permit, err := permitted(ctx, x)
 		if err != nil {
 			return err

@@ -153,9 +153,7 @@ func TestFault_PgBouncer_JobsAreCancelledAndPathsMarkedThroughIt(t *testing.T) {
 		e.Work(s, kind)
 	}
 	e.Want("main", `SELECT string_agg(DISTINCT state::text || attempt, ' ') FROM maintenance.river_job`, "cancelled0")
-	if _, err := s.RetryJob(t.Context(), 2); err != nil {
-		t.Error(err)
-	}
+	servicetest.Must(s.RetryJob(t.Context(), 2))(t)
 	e.Want("main", `SELECT string_agg(concat_ws(' ', state, metadata ->> 'reason'), ', ' ORDER BY id) FROM maintenance.river_job`, "cancelled CANCELLED, available")
 	e.Work(s, repo.DestroyGroup{}.Kind())
 	e.Want("main", `SELECT string_agg(concat_ws(' ', kind, state, metadata ->> 'reason'), ', ' ORDER BY id) FROM maintenance.river_job`,

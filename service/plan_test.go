@@ -367,8 +367,6 @@ func TestPlanDeletion_WaitsAFewSecondsForItsTurn(t *testing.T) {
 			t.Errorf("after %s: %v", time.Since(began), err)
 		}
 		time.AfterFunc(time.Second, first) //nolint:gocritic // elapses: by the clock of the bubble
-		if _, err := s.PlanTurn(t.Context()); err != nil {
-			t.Error(err)
-		}
+		servicetest.Must(s.PlanTurn(t.Context()))(t)
 	})
 }

@@ -225,7 +225,8 @@ func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 				g.T.Fatal(planned, err)
 			}
 			protect(g.T, g.Service, "user", 3)
-			_, err = g.Service.RunBatch(g.T.Context(), service.RunRequest{Worker: servicetest.AdjournedGroups, ExpectedDigest: planned.CandidatesDigest})
+			expecting := service.RunRequest{Worker: servicetest.AdjournedGroups, ExpectedDigest: planned.CandidatesDigest}
+			_, err = g.Service.RunBatch(g.T.Context(), expecting)
 			_, ok := errors.AsType[*service.PlanChangedError](err)
 			check(g.T, ok, "%v", err)
 		},
@@ -253,7 +254,8 @@ func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 
 // protectedSQL protects a target as SQL does.
 func protectedSQL(kind string, id int64) string {
-	return fmt.Sprintf(`INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('%s', %d, 'evidence', 'ann')`, kind, id)
+	return fmt.Sprintf(`INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by)
+		VALUES ('%s', %d, 'evidence', 'ann')`, kind, id)
 }
 
 // protectedBefore protects what was not there yet then.

@@ -306,7 +306,8 @@ func TestProtect_UserInTheQueueOfTheGhostMigrationIsPostponed(t *testing.T) {
 	g.Runs(s, false)
 	g.Want("main", `SELECT count(*) FROM users WHERE id = 30`, "1")
 	// The application may delete the user meanwhile, and insert it again: the protection stays.
-	g.Exec("main", `DELETE FROM routes WHERE source_id = 30; DELETE FROM namespaces WHERE id = 30; DELETE FROM ghost_user_migrations; DELETE FROM users WHERE id = 30`)
+	g.Exec("main", `DELETE FROM routes WHERE source_id = 30; DELETE FROM namespaces WHERE id = 30;
+		DELETE FROM ghost_user_migrations; DELETE FROM users WHERE id = 30`)
 	g.Doomed(30)
 	g.Run(s, "deferred_users=1")
 	g.Want("main", `SELECT count(*) FROM users WHERE id = 30`, "1")

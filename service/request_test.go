@@ -265,9 +265,7 @@ func TestPauseWorker_StopsTheRunOfWhateverReplica(t *testing.T) {
 	check(t, skipped.State == repo.RunSkipped && strings.HasPrefix(skipped.Reason, "WORKER_PAUSED") && !skipped.FinishedAt.IsZero(),
 		"%+v, want a skipped run", skipped)
 	e.WantSame("main", before, "c")
-	if st := servicetest.Resume(t, s, servicetest.LooseForeignKeys); st.Paused != nil {
-		t.Errorf("%+v", st.Paused)
-	}
+	equal(t, "its pause", servicetest.Resume(t, s, servicetest.LooseForeignKeys).Paused, nil)
 	e.Lift("main", servicetest.App)
 	servicetest.WantCounts(t, servicetest.Must(request(s, "once", false))(t), "processed_records=6 deleted_rows=18")
 }

@@ -191,5 +191,6 @@ func TestPlaceholderUserCleanup_NeedsNoColumnsButTheEssentialOnes(t *testing.T) 
 	e.Exec("main", `ALTER TABLE users DROP COLUMN user_type CASCADE`)
 	e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 7}})
 	e.Work(s, "delete_placeholder_user")
-	e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job ORDER BY id DESC LIMIT 1`, "database main has no column user_type in its table users")
+	e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job ORDER BY id DESC LIMIT 1`,
+		"database main has no column user_type in its table users")
 }

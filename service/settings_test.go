@@ -251,9 +251,8 @@ func wantNotInUse(t *testing.T, s *service.Service) {
 	ctx := context.Background()
 	_, err := s.RunBatch(ctx, service.RunRequest{Worker: "ghost_user_migration"})
 	check(t, errors.Is(err, service.ErrUnknownWorker) && strings.Contains(err.Error(), "use: gitlab"), "got %v", err)
-	if _, err := s.RunBatch(ctx, service.RunRequest{Worker: "other"}); strings.Contains(err.Error(), "use:") {
-		t.Errorf("got %v", err)
-	}
+	_, err = s.RunBatch(ctx, service.RunRequest{Worker: "other"})
+	check(t, !strings.Contains(err.Error(), "use:"), "got %v", err)
 	second := func(_ any, err error) error { return err }
 	for name, err := range map[string]error{
 		"Jobs":         second(s.Jobs(ctx, service.JobFilter{Limit: 1})),

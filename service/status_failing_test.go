@@ -32,7 +32,8 @@ func TestStatus_FailureIsThatOfTheNewestRunAlsoOfADeadProcess(t *testing.T) {
 	failed := func(reason, text string) {
 		e.Exec("main", `TRUNCATE maintenance.runs`)
 		e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, reason, error, heartbeat_ttl, finished_at)
-			VALUES ('0197c000-0000-7000-8000-000000000001', $1, 'main', 'request', 'failed', $2, $3, '0', now())`, servicetest.LooseForeignKeys, reason, text)
+			VALUES ('0197c000-0000-7000-8000-000000000001', $1, 'main', 'request', 'failed', $2, $3, '0', now())`,
+			servicetest.LooseForeignKeys, reason, text)
 	}
 	for text, want := range map[[2]string]service.FailureClass{
 		{"LEASE_LOST", "the lease was lost"}:                         service.FailureLeaseLost,

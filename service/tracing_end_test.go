@@ -78,7 +78,7 @@ func TestTrace_ARunThatRestsWhileALockQueueLastsGoesOnAndTellsOfItsRests(t *test
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	servicetest.WantCounts(t, r, "processed_records=40 deleted_rows=120")
 	finished := book.Lines("run finished")
-	check(t, !r.OverLimit && r.Reason == "" && len(finished) == 1 && strings.Contains(finished[0], "rested_seconds="), "%+v, logged %v", r, finished)
+	check(t, !r.OverLimit && r.Reason == "" && len(finished) == 1 && strings.Contains(finished[0], "rested_seconds="), "%+v, %v", r, finished)
 	devdb.Eventually(t, "the span of the run", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 1 })
 	for _, name := range []string{"maintenance.run", "maintenance.batch"} {
 		rested := slices.DeleteFunc(servicetest.Named(spans, name), func(s sdktrace.ReadOnlySpan) bool {
@@ -171,7 +171,8 @@ func TestTrace_EveryHeldGroupHasItsBatchAndTheRunCountsThemByReason(t *testing.T
 	g.Exec("main", `UPDATE namespaces SET state = 2 WHERE id = 11`)
 	g.DryRun("held_groups=2")
 	g.Run("held_groups=2")
-	servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups), "groups held until somebody decides: 2, warnings in the log name them")
+	servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups),
+		"groups held until somebody decides: 2, warnings in the log name them")
 	for _, run := range servicetest.Named(spans, "maintenance.run") {
 		servicetest.WantAttributes(t, run, map[string]string{"maintenance.held": `["DELETING_USER_MISSING: 1","SCHEDULE_LOST: 1"]`})
 	}
@@ -238,7 +239,8 @@ func TestTrace_ATickThatRunsNothingHasATraceOfItsOwnAndTheTypedReason(t *testing
 			equal(t, key, line[key], want)
 		}
 		servicetest.Must(s.ResumeWorker(t.Context(), name, "alice at 192.0.2.1"))(t)
-		check(t, strings.Contains(log.String(), `"worker resumed"`) && strings.Contains(log.String(), `"by":"alice at 192.0.2.1"`), "the log is %s", log)
+		check(t, strings.Contains(log.String(), `"worker resumed"`) &&
+			strings.Contains(log.String(), `"by":"alice at 192.0.2.1"`), "the log is %s", log)
 	}
 	_, root := tick(e.Service(""), repo.RunSkipped, map[string]string{"maintenance.reason": "WORKER_NOT_CONFIGURED"})
 	why := servicetest.Attribute(root, "maintenance.stopped_because")

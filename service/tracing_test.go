@@ -54,7 +54,7 @@ func TestTrace_TellsWhatARunDidAndWhyItStopped(t *testing.T) {
 	servicetest.WantAttributes(t, batch, map[string]string{
 		"maintenance.count.deleted_rows": "7", "maintenance.database": "main", "maintenance.parent": "public.p",
 	})
-	equal(t, "the span above the lease", servicetest.Named(spans, "maintenance.lease.acquire")[0].Parent().SpanID(), root.SpanContext().SpanID())
+	equal(t, "above the lease", servicetest.Named(spans, "maintenance.lease.acquire")[0].Parent().SpanID(), root.SpanContext().SpanID())
 	id := batch.Parent().SpanID().String()
 	check(t, id == strings.ReplaceAll(r.ID[19:], "-", "") && id != batch.SpanContext().SpanID().String(),
 		"the span of run %s has the id %s, that of its batch %s", r.ID, id, batch.SpanContext().SpanID())

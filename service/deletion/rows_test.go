@@ -40,7 +40,8 @@ func TestDeleteUser_NeedsNoIndexOnTheQueueToQueueAUserOnce(t *testing.T) {
 	e := servicetest.NewTokens(t)
 	e.Bots(7, 8)
 	e.Exec("main", `DROP INDEX `+e.Value("main", `SELECT indexrelid::regclass FROM pg_index WHERE indrelid = 'ghost_user_migrations'::regclass AND indisunique AND NOT indisprimary`))
-	for user, index := range map[int64]string{7: ``, 8: `CREATE UNIQUE INDEX partial ON ghost_user_migrations (user_id) WHERE consume_after IS NOT NULL`} {
+	const partial = `CREATE UNIQUE INDEX partial ON ghost_user_migrations (user_id) WHERE consume_after IS NOT NULL`
+	for user, index := range map[int64]string{7: ``, 8: partial} {
 		e.Exec("main", `DROP INDEX IF EXISTS partial`)
 		e.Exec("main", index)
 		s := e.Service("", e.WithQueue)

@@ -48,7 +48,8 @@ func TestJobs_AreListedNewestFirstByKindAndState(t *testing.T) {
 		"kind":  "delete_placeholder_user delete_user destroy_group continue_inactive_token_deletion",
 		"state": "available scheduled retryable running completed cancelled discarded",
 	} {
-		_, err := s.Jobs(context.Background(), map[string]service.JobFilter{"kind": {Kind: "delete_everything"}, "state": {State: "COMPLETED"}}[field])
+		filters := map[string]service.JobFilter{"kind": {Kind: "delete_everything"}, "state": {State: "COMPLETED"}}
+		_, err := s.Jobs(context.Background(), filters[field])
 		wantInvalid(t, err, field)
 		servicetest.WantError(t, err, strings.Fields(names)...)
 	}
@@ -75,7 +76,8 @@ func TestJobs_ShowWhatBecameOfThemAndAreCountedByKindAndArguments(t *testing.T) 
 		j.Attempt != 2 || j.MaxAttempts != 25 || j.Outcome != "refused" || j.Reason != "STILL_REFERENCED" || j.RunID != "run" {
 		t.Errorf("got %+v", j)
 	}
-	check(t, j.AttemptedAt.UTC().Day() == 2 && j.FinalizedAt.UTC().Day() == 3 && !j.CreatedAt.IsZero() && !j.ScheduledAt.IsZero(), "times of %+v", j)
+	check(t, j.AttemptedAt.UTC().Day() == 2 && j.FinalizedAt.UTC().Day() == 3 && !j.CreatedAt.IsZero() && !j.ScheduledAt.IsZero(),
+		"times of %+v", j)
 	if len(j.Errors) != 1 || j.Errors[0].Attempt != 1 || j.Errors[0].Error != "a database is unreachable" || j.Errors[0].At.Year() != 2040 {
 		t.Errorf("errors %+v", j.Errors)
 	}
@@ -135,9 +137,8 @@ func TestRetryJob_LeavesAttemptsThatAreThereAndNamesTheJobThatDoesTheSame(t *tes
 	duplicate, ok := errors.AsType[*service.DuplicateJobError](err)
 	check(t, ok && duplicate.ID == 2, "got %v, want that job 2 waits", err)
 	e.Want("main", `SELECT string_agg(state::text, ',' ORDER BY id) FROM maintenance.river_job`, "discarded,available")
-	if _, err := s.RetryJob(context.Background(), 77); !errors.Is(err, service.ErrUnknownJob) {
-		t.Errorf("got %v, want ErrUnknownJob", err)
-	}
+	_, err = s.RetryJob(context.Background(), 77)
+	check(t, errors.Is(err, service.ErrUnknownJob), "got %v, want ErrUnknownJob", err)
 	_, err = s.RetryJob(context.Background(), 0)
 	wantInvalid(t, err, "id")
 }

@@ -123,7 +123,8 @@ func homes(e *servicetest.Estate, types map[string]string) {
 }
 
 // childOf1And2 makes c in ci, whose rows refer to parents 1 and 2.
-const childOf1And2 = `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c (p_id) VALUES (1), (2)`
+const childOf1And2 = `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id);
+	INSERT INTO c (p_id) VALUES (1), (2)`
 
 // audited runs the audit, whatever comes of the run.
 func audited(t *testing.T, s *service.Service) service.Run {

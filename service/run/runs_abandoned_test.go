@@ -195,8 +195,8 @@ func TestStatus_OfAllWorkersAsksMainOnceAndTakesFewConnections(t *testing.T) {
 	}()
 	looks := func() (n int) {
 		t.Helper()
-		servicetest.Must(fmt.Sscan(e.Value("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
-			AND query LIKE '%FROM maintenance.leases l WHERE l.name = ANY%'`), &n))(t)
+		servicetest.Must(fmt.Sscan(e.Value("main", `SELECT count(*) FROM pg_stat_activity 
+			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%FROM maintenance.leases l WHERE l.name = ANY%'`), &n))(t)
 		return n
 	}
 	devdb.Eventually(t, "a worker to be looked at", func() bool { return looks() > 0 })
