@@ -85,7 +85,8 @@ func TestQueue_JobIsUniqueWhileItWaitsOrRuns(t *testing.T) {
 	l, actor := newLab(t), new(int64(3))
 	for _, c := range []struct{ first, same, other repo.JobArgs }{
 		{
-			repo.DeletePlaceholderUser{PlaceholderUserID: 1}, repo.DeletePlaceholderUser{PlaceholderUserID: 1},
+			repo.DeletePlaceholderUser{PlaceholderUserID: 1},
+			repo.DeletePlaceholderUser{PlaceholderUserID: 1},
 			repo.DeletePlaceholderUser{PlaceholderUserID: 2},
 		},
 		{

@@ -95,20 +95,17 @@ func misuses(t *testing.T) works {
 func TestPermit_ThatIsNotReleasedFailsTheRunAndBlocksNothing(t *testing.T) {
 	t.Parallel()
 	e, s := writing(t, misuses(t))
-	for _, c := range []struct {
-		worker, words string
-		dry           bool
-	}{
-		{"kept", "permit", false}, {"kept", "permit", false}, {"kept", "dry run", true},
-		{"forgotten", "permit", false}, {"panicking", "internal error", false}, {"early", failure, false},
-	} {
+	cases := [][2]string{{"kept", "permit"}, {"kept", "permit"}, {"kept", "dry run"}, {"forgotten", "permit"}}
+	cases = append(cases, [2]string{"panicking", "internal error"}, [2]string{"early", failure})
+	for _, c := range cases {
+		worker, words := c[0], c[1]
 		ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
-		r, err := s.RunBatch(ctx, service.RunRequest{Worker: c.worker, DryRun: c.dry})
+		r, err := s.RunBatch(ctx, service.RunRequest{Worker: worker, DryRun: words == "dry run"})
 		cancel()
-		check(t, err == nil && r.State == repo.RunFailed && strings.Contains(r.Error, c.words) && r.OverLimit == (c.worker == "early"),
-			"%s: %s, %q, over limit %t, %v, want failed: %q", c.worker, r.State, r.Error, r.OverLimit, err, c.words)
+		check(t, err == nil && r.State == repo.RunFailed && strings.Contains(r.Error, words) && r.OverLimit == (worker == "early"),
+			"%s: %s, %q, over limit %t, %v, want failed: %q", worker, r.State, r.Error, r.OverLimit, err, words)
 		// The lease is free at once.
-		e.Want("main", `SELECT expires_at < now() FROM maintenance.leases WHERE name = '`+c.worker+`'`, "true")
+		e.Want("main", `SELECT expires_at < now() FROM maintenance.leases WHERE name = '`+worker+`'`, "true")
 	}
 	e.Want("main", `SELECT reason FROM maintenance.runs WHERE worker = 'forgotten'`, "")
 
