@@ -3,6 +3,7 @@ package scheduler
 import (
 	"bufio"
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -13,24 +14,6 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
-
-func TestQueue_StopLetsAttemptsSnooze(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
-	l.insert(deleteUser(1))
-	begun := make(chan struct{})
-	l.work(l.Queue, &jobs{do: func(_ context.Context, r service.JobRequest) (service.JobResult, error) {
-		close(begun)
-		<-r.Stopping
-		return service.JobResult{Snooze: time.Second}, nil
-	}})
-	<-begun
-	l.stop(l.Queue)
-	l.want(fate, "available 0")
-	next, _ := l.another()
-	l.work(next, &jobs{})
-	l.until(fate, "completed 1 succeeded")
-}
 
 func TestQueue_StopCancelsAttemptsThatDoNotEnd(t *testing.T) {
 	t.Parallel()
@@ -66,39 +49,11 @@ func TestQueue_StopAndStartAgain(t *testing.T) {
 	for id := range int64(3) {
 		l.insert(deleteUser(id))
 		noError(t, l.Start(&jobs{}))
-		if l.Start(&jobs{}) == nil {
-			t.Error("started twice at a time")
-		}
+		check(t, l.Start(&jobs{}) != nil, "started twice at a time")
 		l.until(`SELECT count(*) FROM maintenance.river_job WHERE state <> 'completed'`, "0")
 		l.stop(l.Queue)
 		l.stop(l.Queue)
 	}
-}
-
-func TestQueue_StartsWhenMainIsMigrated(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
-	l.insert(deleteUser(1))
-	l.exec(`ALTER TABLE maintenance.river_migration RENAME TO away`)
-	said := make(chan string, 100)
-	l.config.Logger = slog.New(slog.NewTextHandler(lines(said), nil))
-	l.work(l.Queue, &jobs{})
-	if line := <-said; !strings.Contains(line, "jobs cannot be worked") {
-		t.Error(line)
-	}
-	l.stop(l.Queue)
-	l.want(fate, "available 0")
-	l.exec(`ALTER TABLE maintenance.away RENAME TO river_migration`)
-	l.work(l.Queue, &jobs{})
-	l.until(fate, "completed 1 succeeded")
-}
-
-// lines gets what is logged.
-type lines chan string
-
-func (l lines) Write(line []byte) (int, error) {
-	l <- string(line)
-	return len(line), nil
 }
 
 // childVariable makes this program, instead of testing, work the queue of the database it names until it is killed.
@@ -111,13 +66,12 @@ func child(url string) {
 		panic(err)
 	}
 	q, err := NewQueue(main, QueueConfig{PollInterval: 10 * time.Millisecond})
-	if err != nil {
-		panic(err)
+	if err == nil {
+		err = q.Start(&jobs{do: func(_ context.Context, r service.JobRequest) (service.JobResult, error) {
+			_, _ = os.Stdout.WriteString(r.Name + "\n")
+			select {}
+		}})
 	}
-	err = q.Start(&jobs{do: func(_ context.Context, r service.JobRequest) (service.JobResult, error) {
-		_, _ = os.Stdout.WriteString(r.Name + "\n")
-		select {}
-	}})
 	if err != nil {
 		panic(err)
 	}
@@ -140,6 +94,8 @@ func TestQueue_JobOfAKilledProcessIsWorkedAgain(t *testing.T) {
 	_ = process.Wait()
 	// What it had sent before may still take a job.
 	l.until(`SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'doomed'`, "0")
+	// As if its leadership had expired, so that another process looks for dead attempts at once.
+	l.exec(`DELETE FROM maintenance.river_leader`)
 
 	w := &jobs{}
 	early, _ := l.another()
@@ -147,9 +103,8 @@ func TestQueue_JobOfAKilledProcessIsWorkedAgain(t *testing.T) {
 	l.insert(deleteUser(2))
 	l.until(`SELECT state FROM maintenance.river_job WHERE id = 2`, "completed")
 	l.stop(early)
-	if n := len(w.seen()); n != 1 {
-		t.Fatalf("%d attempts: a job was taken for dead too early", n)
-	}
+	n := len(w.seen())
+	require(t, n == 1, "%d attempts: a job was taken for dead too early", n)
 
 	// As if the time had passed.
 	l.exec(`UPDATE maintenance.river_job SET attempted_at = attempted_at - $1::interval WHERE id = 1`, rescueAfter)
@@ -158,9 +113,8 @@ func TestQueue_JobOfAKilledProcessIsWorkedAgain(t *testing.T) {
 		"completed 2 succeeded")
 	seen := w.seen()
 	last := seen[len(seen)-1]
-	if last.Lost == nil || last.Lost.Name != doomed || last.Name == doomed || last.Lost.RescuedAt.IsZero() {
-		t.Errorf("%+v followed %q, and says %+v", last, doomed, last.Lost)
-	}
+	check(t, last.Lost != nil && last.Lost.Name == doomed && last.Name != doomed && !last.Lost.RescuedAt.IsZero(),
+		"%+v followed %q, and says %+v", last, doomed, last.Lost)
 	l.want(`SELECT metadata ->> 'rescues_reported' FROM maintenance.river_job WHERE id = 1`, "1")
 }
 
@@ -168,10 +122,142 @@ func TestQueue_JobOfAKilledProcessIsWorkedAgain(t *testing.T) {
 // dead one must be worked again within a few minutes.
 func TestQueue_TimesFitTogether(t *testing.T) {
 	t.Parallel()
-	if rescueAfter < attemptTimeout+15*time.Second+skewLimit {
-		t.Error("a live attempt could be taken for dead")
+	check(t, rescueAfter >= attemptTimeout+15*time.Second+skewLimit, "a live attempt could be taken for dead")
+	check(t, rescueAfter <= 2*time.Minute, "a dead attempt waits too long")
+}
+
+// held is an attempt that goes on until the test ends it.
+type held struct {
+	begun chan struct{}
+	end   chan error
+}
+
+func newHeld() *held { return &held{make(chan struct{}, 1), make(chan error)} }
+
+// do is deaf, as a process that was stopped.
+func (h *held) do(context.Context, service.JobRequest) (service.JobResult, error) {
+	h.begun <- struct{}{}
+	return service.JobResult{Outcome: service.JobSucceeded}, <-h.end
+}
+
+// A process that was stopped for longer than an attempt may take comes back while another one works its job: what it says
+// of the job does not count. The job is finished by an attempt that has it.
+func TestQueue_AttemptThatComesBackToLifeDoesNotFinishTheJob(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]error{"with success": nil, "with a failure": errors.New("the statement was cancelled")} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t)
+			l.insert(deleteUser(1))
+			// With one job at work its process takes no other.
+			l.config.Workers = 1
+			first, second := newHeld(), newHeld()
+			w := &jobs{do: func(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
+				switch r.Attempt {
+				case 1:
+					return first.do(ctx, r)
+				case 2:
+					return second.do(ctx, r)
+				}
+				return service.JobResult{Outcome: service.JobSkipped}, nil
+			}}
+			l.work(l.Queue, w)
+			<-first.begun
+			l.exec(`UPDATE maintenance.river_job SET state = 'available', attempted_at = attempted_at - $1::interval`, rescueAfter)
+			other, _ := l.another()
+			l.work(other, w)
+			<-second.begun
+			l.want(fate, "running 2")
+			first.end <- end
+			// The first attempt finds that it has lost the job, and reports nothing while the second one is at work.
+			l.until(`SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database()
+				AND query LIKE '%FROM maintenance.river_job WHERE id = $1 AND state = ''running'')'`, "true")
+			l.want(fate, "running 2")
+			second.end <- nil
+			l.until(fate, "completed 2 succeeded")
+			l.want(`SELECT errors FROM maintenance.river_job`, "NULL")
+		})
 	}
-	if rescueAfter > 2*time.Minute {
-		t.Error("a dead attempt waits too long")
+}
+
+// Main does not answer when an attempt ends: whether that has lost its job is asked until it does. Else it would leave
+// its outcome with a job that another one has finished.
+func TestQueue_AttemptThatEndsWhileMainIsAwayLeavesAFinishedJobAlone(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.insert(deleteUser(1))
+	first := newHeld()
+	l.work(l.Queue, &jobs{do: first.do})
+	<-first.begun
+	away := l.begin()
+	change := func(sql string) {
+		t.Helper()
+		must(away.Exec(context.Background(), sql))(t)
 	}
+	change(`LOCK TABLE maintenance.river_job`)
+	first.end <- errors.New("main is away")
+	// Who asked first has given up when a later question waits.
+	const began = `SELECT coalesce(extract(epoch FROM min(query_start)), 0) FROM pg_stat_activity
+		WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%attempted_at = $2 AND (state%'`
+	l.until(`(`+began+`) > 0`, "true")
+	l.until(`(`+began+`) > `+l.value(began), "true")
+	change(`UPDATE maintenance.river_job SET state = 'cancelled', finalized_at = now(), attempted_at = now(),
+		metadata = metadata || '{"outcome": "refused", "reason": "NOT_AUTHORIZED"}'`)
+	noError(t, away.Commit(context.Background()))
+	l.stop(l.Queue)
+	l.want(fate, "cancelled 1 refused NOT_AUTHORIZED")
+	// River stores an end again when it could not at first, seconds later: a finished job keeps its outcome.
+	l.exec(`UPDATE maintenance.river_job SET metadata = metadata || '{"outcome": "failed", "reason": "", "trace_id": "a"}'`)
+	l.want(fate, "cancelled 1 refused NOT_AUTHORIZED")
+	l.want(`SELECT metadata ->> 'trace_id' FROM maintenance.river_job`, "a")
+	// A job that is tried again begins anew.
+	l.exec(`UPDATE maintenance.river_job SET state = 'available', finalized_at = NULL, metadata = metadata - '{outcome,reason}'::text[]`)
+	l.want(fate, "available 1")
+}
+
+// lines gets what is logged.
+type lines chan string
+
+func (l lines) Write(line []byte) (int, error) {
+	l <- string(line)
+	return len(line), nil
+}
+
+func TestQueue_SaysOnceWhatKeepsItFromItsWorkAndStartsWhenMainIsMigrated(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.insert(deleteUser(1))
+	l.exec(`ALTER TABLE maintenance.river_migration RENAME TO away`)
+	said := make(chan string, 1000)
+	l.config.Logger = slog.New(slog.NewTextHandler(lines(said), nil))
+	// It can be stopped before, and is started again.
+	for range 2 {
+		l.work(l.Queue, &jobs{})
+		line := <-said
+		check(t, strings.Contains(line, "jobs cannot be worked"), "%v", line)
+		since, err := l.Problem()
+		check(t, err != nil && !since.IsZero(), "%s, %v", since, err)
+		l.stop(l.Queue)
+	}
+	l.want(fate, "available 0")
+	l.work(l.Queue, &jobs{})
+	<-said
+	l.exec(`ALTER TABLE maintenance.away RENAME TO river_migration`)
+	l.until(fate, "completed 1 succeeded")
+	line := <-said
+	check(t, strings.Contains(line, "jobs are worked again"), "%v", line)
+	since := must(l.Problem())(t)
+	check(t, since.IsZero(), "%s", since)
+}
+
+func TestWarnings_PassOnceAMinute(t *testing.T) {
+	t.Parallel()
+	said := make(chan string, 100)
+	log := slog.New(newWarnings(slog.NewTextHandler(lines(said), nil)))
+	for n := range 50 {
+		log.With("n", n).Error("down")
+		log.WithGroup("g").Warn("also down")
+		log.Info("of no importance")
+	}
+	equal(t, "lines logged", len(said), 2)
 }

@@ -103,25 +103,21 @@ func (l *lab) insert(jobs ...repo.Job) (inserted int) {
 		inserted, err = l.InsertJobs(context.Background(), tx, jobs)
 		return err
 	})
-	if err != nil {
-		l.Fatal(err)
-	}
+	noError(l, err)
 	return inserted
 }
 
 func (l *lab) exec(sql string, args ...any) {
 	l.Helper()
-	if _, err := l.sql.Exec(context.Background(), sql, args...); err != nil {
-		l.Fatalf("%s: %v", sql, err)
-	}
+	_, err := l.sql.Exec(context.Background(), sql, args...)
+	require(l, err == nil, "%s: %v", sql, err)
 }
 
 func (l *lab) value(sql string, args ...any) string {
 	l.Helper()
 	var v *string
-	if err := l.sql.QueryRow(context.Background(), "SELECT ("+sql+")::text", args...).Scan(&v); err != nil {
-		l.Fatalf("%s: %v", sql, err)
-	}
+	err := l.sql.QueryRow(context.Background(), "SELECT ("+sql+")::text", args...).Scan(&v)
+	require(l, err == nil, "%s: %v", sql, err)
 	if v == nil {
 		return "NULL"
 	}
@@ -130,9 +126,8 @@ func (l *lab) value(sql string, args ...any) string {
 
 func (l *lab) want(sql, want string) {
 	l.Helper()
-	if got := l.value(sql); got != want {
-		l.Errorf("%s: %s, want %s", sql, got, want)
-	}
+	got := l.value(sql)
+	check(l, got == want, "%s: %s, want %s", sql, got, want)
 }
 
 // until waits for a query's value.
@@ -159,9 +154,7 @@ func (l *lab) work(q *Queue, w jobWorker) {
 
 func (l *lab) stop(q *Queue) {
 	l.Helper()
-	if err := q.Stop(context.Background()); err != nil {
-		l.Error(err)
-	}
+	noError(l, q.Stop(context.Background()))
 }
 
 // jobs is a service whose jobs do what the test says.
@@ -200,9 +193,7 @@ func deleteUser(id int64) repo.Job {
 func userOf(t *testing.T, r service.JobRequest) int64 {
 	t.Helper()
 	var args repo.DeleteUser
-	if err := json.Unmarshal(r.Args, &args); err != nil {
-		t.Error(err)
-	}
+	noError(t, json.Unmarshal(r.Args, &args))
 	return args.UserID
 }
 
@@ -220,5 +211,29 @@ func noError(tb testing.TB, err error) {
 	tb.Helper()
 	if err != nil {
 		tb.Fatal(err)
+	}
+}
+
+// equal fails the test unless got is want.
+func equal[T comparable](tb testing.TB, what string, got, want T) {
+	tb.Helper()
+	if got != want {
+		tb.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+// check fails the test with this message unless a condition holds.
+func check(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Errorf(format, args...)
+	}
+}
+
+// require fails the test at once with this message unless a condition holds.
+func require(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Fatalf(format, args...)
 	}
 }

@@ -66,14 +66,10 @@ func TestQueue_JobEndsAsItsAttemptSays(t *testing.T) {
 			if c.also[0] != "" {
 				l.want(c.also[0], c.also[1])
 			}
-			listed, err := l.main.ListJobs(context.Background(), repo.JobList{Limit: 10})
-			if err != nil || len(listed) != 1 || listed[0].TraceID != trace {
-				t.Errorf("%+v, %v", listed, err)
-			}
+			listed := must(l.main.ListJobs(context.Background(), repo.JobList{Limit: 10}))(t)
+			check(t, len(listed) == 1 && listed[0].TraceID == trace, "%+v", listed)
 			l.stop(l.Queue)
-			if n := len(w.seen()); n != 1 {
-				t.Errorf("worked %d times", n)
-			}
+			equal(t, "times it was worked", len(w.seen()), 1)
 		})
 	}
 }
@@ -90,53 +86,30 @@ func TestRetries_AreWithinTenPercentOfTheFourthPower(t *testing.T) {
 			delay := retries{}.NextRetry(row).Sub(began).Seconds()
 			smallest, largest = min(smallest, delay), max(largest, delay)
 		}
-		if smallest < 0.9*want || largest > 1.1*want || largest-smallest < 0.1*want {
-			t.Errorf("attempt %d: from %g to %g s, want %g ± 10 %%", n, smallest, largest, want)
-		}
+		check(t, smallest >= 0.9*want && largest <= 1.1*want && largest-smallest >= 0.1*want,
+			"attempt %d: from %g to %g s, want %g ± 10 %%", n, smallest, largest, want)
 	}
+	// After an attempt that lasted longer the next one is due at once: River takes no time that is over.
+	before := time.Now()
+	began := before.Add(-rescueAfter)
+	due := (retries{}).NextRetry(&rivertype.JobRow{Attempt: 3, AttemptedAt: &began})
+	check(t, !due.Before(before) && !due.After(time.Now()), "%s before now", time.Since(due))
 }
 
-func TestQueue_SnoozeUsesNoAttempt(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
-	l.insert(deleteUser(1))
-	w := &jobs{}
-	w.do = func(context.Context, service.JobRequest) (service.JobResult, error) {
-		if len(w.seen()) < 5 {
-			return service.JobResult{Snooze: time.Millisecond}, nil
-		}
-		return service.JobResult{Outcome: service.JobSucceeded}, nil
-	}
-	l.work(l.Queue, w)
-	l.until(fate, "completed 1 succeeded")
-	for _, r := range w.seen() {
-		if r.Attempt != 1 || r.MaxAttempts != 25 {
-			t.Errorf("attempt %d of %d", r.Attempt, r.MaxAttempts)
-		}
-	}
-}
-
-func TestQueue_WorkerGetsWhatWasInserted(t *testing.T) {
+func TestQueue_WorkerGetsWhatWasInsertedOfAKindThatItKnows(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	job := deleteUser(42)
 	job.RunID, job.TraceParent = "run", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	l.insert(job)
+	l.insert(repo.Job{Args: laterArgs{}}, job)
 	w := &jobs{}
 	l.work(l.Queue, w)
-	l.until(fate, "completed 1 succeeded")
+	l.until(`SELECT string_agg(state::text, ',' ORDER BY kind) FROM maintenance.river_job`, "completed,available")
 	r := w.seen()[0]
-	if userOf(t, r) != 42 || r.Kind != "delete_user" || r.RunID != "run" || r.TraceParent != job.TraceParent || r.Stopping == nil {
+	if userOf(t, r) != 42 || r.Kind != "delete_user" || r.RunID != "run" || r.TraceParent != job.TraceParent ||
+		r.Stopping == nil || r.MaxAttempts != 25 {
 		t.Errorf("got %+v", r)
 	}
-}
-
-func TestQueue_KindThatTheServiceDoesNotKnowWaits(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
-	l.insert(repo.Job{Args: laterArgs{}}, deleteUser(1))
-	l.work(l.Queue, &jobs{})
-	l.until(`SELECT string_agg(state::text, ',' ORDER BY kind) FROM maintenance.river_job`, "completed,available")
 }
 
 // laterArgs are of a kind that a newer version has.
@@ -144,14 +117,25 @@ type laterArgs struct{}
 
 func (laterArgs) Kind() string { return "later" }
 
-// A job can complete in the transaction of its last change: both are there or neither.
-func TestQueue_JobCompletesWithTheTransactionOfItsChange(t *testing.T) {
+func TestQueue_JobCompletesWithTheTransactionOfItsChangeInItsOwnAttemptOnly(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	l.exec(`CREATE TABLE changes (id bigint)`)
 	l.insert(deleteUser(1))
-	failed := errors.New("no")
+	complete := func(ctx context.Context, id int64) error {
+		return l.in(ctx, func(tx pgx.Tx) error { return l.CompleteJob(ctx, tx, id) })
+	}
+	check(t, complete(context.Background(), 1) != nil, "completed outside an attempt")
+	failed, lost := errors.New("no"), make(chan error, 1)
 	l.work(l.Queue, &jobs{do: func(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
+		if userOf(t, r) == 2 {
+			// Another process has taken this attempt for dead and begun a new one.
+			const again = `UPDATE maintenance.river_job SET attempt = 2, attempted_at = clock_timestamp() WHERE id = $1`
+			l.exec(again, r.ID) //nolint:contextcheck // not this attempt's doing
+			err := complete(ctx, r.ID)
+			lost <- err
+			return service.JobResult{}, err
+		}
 		err := l.in(ctx, func(tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, `INSERT INTO changes VALUES ($1)`, r.Attempt)
 			if err := errors.Join(err, l.CompleteJob(ctx, tx, r.ID)); err != nil {
@@ -170,26 +154,8 @@ func TestQueue_JobCompletesWithTheTransactionOfItsChange(t *testing.T) {
 	}})
 	l.until(fate, "completed 2 succeeded")
 	l.want(`SELECT string_agg(id::text, ',') FROM changes`, "2")
-}
-
-func TestQueue_CompleteJobWorksInTheJobsOwnAttemptOnly(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
-	l.insert(deleteUser(1))
-	if err := l.in(context.Background(), func(tx pgx.Tx) error { return l.CompleteJob(context.Background(), tx, 1) }); err == nil {
-		t.Error("completed outside an attempt")
-	}
-	lost := make(chan error, 1)
-	l.work(l.Queue, &jobs{do: func(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
-		// Another process has taken this attempt for dead and begun a new one.
-		l.exec(`UPDATE maintenance.river_job SET attempt = 2, attempted_at = clock_timestamp()`) //nolint:contextcheck // not this attempt's doing
-		err := l.in(ctx, func(tx pgx.Tx) error { return l.CompleteJob(ctx, tx, r.ID) })
-		lost <- err
-		return service.JobResult{}, err
-	}})
-	if err := <-lost; !errors.Is(err, repo.ErrJobLost) {
-		t.Errorf("got %v, want ErrJobLost", err)
-	}
+	l.insert(deleteUser(2))
+	wantIs(t, "another attempt's job", <-lost, repo.ErrJobLost)
 }
 
 // meter counts how many are at work at a time.
@@ -199,100 +165,70 @@ type meter struct {
 	times     map[int64]int
 }
 
-func (m *meter) add(job int64, n int) {
+func (m *meter) add(n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.now += n
 	m.most = max(m.most, m.now)
-	if n > 0 {
-		m.times[job]++
-	}
 }
 
-func TestQueue_TwoGroupsAtMostAreDestroyedAtATime(t *testing.T) {
+func (m *meter) begun(job int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.times[job]++
+}
+
+func TestQueue_TwoGroupsAtMostAreDestroyedAtATimeAndReplicasNeverWorkOneJobTogether(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	var groups []repo.Job
 	for id := range int64(12) {
 		groups = append(groups, repo.Job{Args: repo.DestroyGroup{GroupID: id}})
 	}
-	l.insert(append(groups, deleteUser(1))...)
+	l.insert(append(groups, deleteUser(1000))...)
 	m := &meter{times: map[int64]int{}}
-	l.work(l.Queue, &jobs{do: func(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
+	w := &jobs{do: func(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
+		m.begun(r.ID)
+		var err error
 		if r.Kind == "destroy_group" {
-			m.add(r.ID, 1)
+			m.add(1)
 			// Long enough for others to begin meanwhile.
-			_, err := l.main.Pool().Exec(ctx, `SELECT pg_sleep(0.02)`)
-			m.add(r.ID, -1)
-			return service.JobResult{Outcome: service.JobSucceeded}, err
+			_, err = l.main.Pool().Exec(ctx, `SELECT pg_sleep(0.02)`)
+			m.add(-1)
 		}
-		return service.JobResult{Outcome: service.JobSucceeded}, nil
-	}})
-	l.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'completed'`, "13")
-	if m.most != 2 {
-		t.Errorf("%d at a time, want 2", m.most)
-	}
-}
-
-func TestQueue_ReplicasNeverWorkOneJobTogether(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
-	l.insert(users(300)...)
-	m := &meter{times: map[int64]int{}}
-	w := &jobs{do: func(_ context.Context, r service.JobRequest) (service.JobResult, error) {
-		m.add(r.ID, 1)
-		return service.JobResult{Outcome: service.JobSucceeded}, nil
+		return service.JobResult{Outcome: service.JobSucceeded}, err
 	}}
-	for range 3 {
+	l.work(l.Queue, w)
+	const completed = `SELECT count(*) FROM maintenance.river_job WHERE state = 'completed'`
+	l.until(completed, "13")
+	equal(t, "groups at a time", m.most, 2)
+	for range 2 {
 		replica, _ := l.another()
 		l.work(replica, w)
 	}
-	l.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'completed'`, "300")
+	l.insert(users(300)...)
+	l.until(completed, "313")
 	for id, times := range m.times {
-		if times != 1 {
-			t.Errorf("job %d was worked %d times", id, times)
-		}
+		equal(t, fmt.Sprintf("times job %d was worked", id), times, 1)
 	}
 }
 
-// Behind a pooler in transaction mode there is no session: nothing listens, and no lock outlives a transaction.
+// A pooler in transaction mode has no session: nothing listens, no lock outlives a transaction, and there are no prepared
+// statements. The URL says so, and all works without.
 func TestQueue_NeedsNoSession(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	l.url += "&default_query_exec_mode=exec"
 	l.Queue, l.main = l.another()
-	l.insert(deleteUser(1))
-	l.work(l.Queue, &jobs{})
-	l.until(fate, "completed 1 succeeded")
-	l.want(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE '%listen%' AND pid <> pg_backend_pid()`, "0")
-	l.want(`SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database AND d.datname = current_database()
-		WHERE locktype = 'advisory'`, "0")
-}
-
-// A pooler in transaction mode knows no prepared statements: the URL says so, and all works without.
-func TestQueue_WorksWithoutPreparedStatements(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
-	l.url += "&default_query_exec_mode=exec"
-	l.Queue, l.main = l.another()
 	pass := repo.Job{Args: repo.ContinueInactiveTokenDeletion{PassID: "1"}}
-	if n := l.insert(deleteUser(1), pass, pass); n != 2 {
-		t.Errorf("%d inserted, want 2", n)
-	}
+	l.wantInserted(2, deleteUser(1), pass, pass)
 	l.work(l.Queue, &jobs{do: func(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
 		err := l.in(ctx, func(tx pgx.Tx) error { return l.CompleteJob(ctx, tx, r.ID) })
 		return service.JobResult{Outcome: service.JobSucceeded}, err
 	}})
 	l.until(`SELECT string_agg(concat_ws(' ', state, metadata ->> 'outcome'), ', ') FROM maintenance.river_job`,
 		"completed succeeded, completed succeeded")
-}
-
-// River takes no time that is over.
-func TestRetries_AreAtOnceAfterAnAttemptThatLastedLonger(t *testing.T) {
-	t.Parallel()
-	before := time.Now()
-	began := before.Add(-rescueAfter)
-	if due := (retries{}).NextRetry(&rivertype.JobRow{Attempt: 3, AttemptedAt: &began}); due.Before(before) || due.After(time.Now()) {
-		t.Errorf("%s before now", time.Since(due))
-	}
+	l.want(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE '%listen%' AND pid <> pg_backend_pid()`, "0")
+	l.want(`SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database AND d.datname = current_database()
+		WHERE locktype = 'advisory'`, "0")
 }

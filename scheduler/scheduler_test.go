@@ -64,9 +64,7 @@ func runFor(t *testing.T, l *looks, lasting time.Duration, log *bytes.Buffer, by
 	s := must(newScheduler(l, slog.New(slog.NewTextHandler(log, nil)), wrong{clockwork.NewRealClock(), by}))(t)
 	s.Start()
 	time.Sleep(lasting) //nolint:forbidigo // in a synctest bubble
-	if err := s.Stop(); err != nil {
-		t.Error(err)
-	}
+	noError(t, s.Stop())
 	synctest.Wait()
 }
 
@@ -80,21 +78,8 @@ func wantEvery(t *testing.T, interval time.Duration, looks []time.Time, n int) {
 		return
 	}
 	for i := range n - 1 {
-		if got := looks[i+1].Sub(looks[i]); got != interval {
-			t.Errorf("%s between two looks, want %s: %v", got, interval, looks)
-		}
+		equal(t, "time between two looks", looks[i+1].Sub(looks[i]), interval)
 	}
-}
-
-func TestScheduler_LooksAtOnceAndEveryFewSeconds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l, start := &looks{}, time.Now()
-		runFor(t, l, 61*time.Second, new(bytes.Buffer), right)
-		wantEvery(t, 5*time.Second, l.begun, 13)
-		if !l.begun[0].Equal(start) {
-			t.Errorf("first look %s after the start", l.begun[0].Sub(start))
-		}
-	})
 }
 
 func TestScheduler_LooksForDeadRunsEveryHalfMinuteWhateverComesOfIt(t *testing.T) {
@@ -102,14 +87,13 @@ func TestScheduler_LooksForDeadRunsEveryHalfMinuteWhateverComesOfIt(t *testing.T
 		l, log := &looks{refused: errors.New("not now")}, new(bytes.Buffer)
 		runFor(t, l, 95*time.Second, log, right)
 		wantEvery(t, 30*time.Second, l.resumed, 3)
-		if n := strings.Count(log.String(), "not now"); n != 1 {
-			t.Errorf("%d warnings, want 1 however often it fails: %s", n, log)
-		}
+		equal(t, "warnings", strings.Count(log.String(), "not now"), 1)
 	})
 }
 
-func TestScheduler_AWrongClockChangesNothing(t *testing.T) {
+func TestScheduler_LooksAtOnceAndEveryFewSecondsByWhateverClock(t *testing.T) {
 	for name, by := range map[string]func(since time.Duration) time.Duration{
+		"right":               func(time.Duration) time.Duration { return 0 },
 		"an hour fast":        func(time.Duration) time.Duration { return time.Hour },
 		"a year slow":         func(time.Duration) time.Duration { return -365 * 24 * time.Hour },
 		"set back by an hour": func(since time.Duration) time.Duration { return -since.Truncate(32*time.Second) / 32 * 3600 },
@@ -122,6 +106,7 @@ func TestScheduler_AWrongClockChangesNothing(t *testing.T) {
 				runFor(t, l, 61*time.Second, new(bytes.Buffer), func() time.Duration { return by(time.Since(start)) })
 				wantEvery(t, 5*time.Second, l.begun, 13)
 				wantEvery(t, 30*time.Second, l.resumed, 2)
+				check(t, l.begun[0].Equal(start), "first look %s after the start", l.begun[0].Sub(start))
 			})
 		})
 	}
@@ -138,9 +123,7 @@ func TestScheduler_LooksNeverPileUp(t *testing.T) {
 		}}
 		runFor(t, l, 91*time.Second, new(bytes.Buffer), right)
 		wantEvery(t, 30*time.Second, l.begun, 4)
-		if l.most != 1 {
-			t.Errorf("%d looks at once", l.most)
-		}
+		equal(t, "looks at once", l.most, 1)
 	})
 }
 
@@ -160,14 +143,14 @@ func TestScheduler_GoesOnAfterErrorsAndPanics(t *testing.T) {
 		runFor(t, l, 41*time.Second, &log, right)
 		wantEvery(t, 5*time.Second, l.begun, 9)
 		for said, want := range map[string]int{"database unreachable": 1, "panicked": 1, "works again": 1} {
-			if n := strings.Count(log.String(), said); n != want {
-				t.Errorf("%q was said %d times, want %d: %s", said, n, want, log.String())
-			}
+			n := strings.Count(log.String(), said)
+			check(t, n == want, "%q was said %d times, want %d: %s", said, n, want, log.String())
 		}
 	})
 }
 
-func TestStop_EndsTheLookAtWork(t *testing.T) {
+func TestStop_EndsTheLookAtWorkAndLeavesNothingBeforeTheStart(t *testing.T) {
+	noError(t, must(newScheduler(&looks{}, slog.New(slog.DiscardHandler), clockwork.NewRealClock()))(t).Stop())
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan error, 1)
 		l := &looks{due: func(ctx context.Context) error {
@@ -177,18 +160,8 @@ func TestStop_EndsTheLookAtWork(t *testing.T) {
 		}}
 		var log bytes.Buffer
 		runFor(t, l, 90*time.Second, &log, right)
-		if err := <-ended; !errors.Is(err, errStopped) {
-			t.Errorf("got %v", err)
-		}
-		if log.Len() > 0 {
-			t.Errorf("got the log %s", log.String())
-		}
+		err := <-ended
+		check(t, errors.Is(err, errStopped), "got %v", err)
+		check(t, log.Len() == 0, "got the log %s", log.String())
 	})
-}
-
-func TestStop_BeforeStartLeavesNothing(t *testing.T) {
-	s := must(newScheduler(&looks{}, slog.New(slog.DiscardHandler), clockwork.NewRealClock()))(t)
-	if err := s.Stop(); err != nil {
-		t.Error(err)
-	}
 }

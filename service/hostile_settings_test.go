@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -34,19 +36,13 @@ func everyWork(m *servicetest.Mirrored) *service.Service {
 		servicetest.WantCounts(m.T, r, counts)
 	}
 	for range 2 {
-		if worked := m.Work(s, "continue_inactive_token_deletion"); worked != 1 {
-			m.T.Errorf("%d jobs continue_inactive_token_deletion", worked)
-		}
+		equal(m.T, "jobs continue_inactive_token_deletion", m.Work(s, "continue_inactive_token_deletion"), 1)
 		m.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
 	}
 	for kind, n := range map[string]int{"delete_placeholder_user": 3, "destroy_group": 3} {
-		if worked := m.Work(s, kind); worked != n {
-			m.T.Errorf("%d jobs %s", worked, kind)
-		}
+		equal(m.T, "jobs "+kind, m.Work(s, kind), n)
 	}
-	if worked := m.Work(s, "delete_user"); worked != 6 {
-		m.T.Errorf("%d jobs delete_user", worked)
-	}
+	equal(m.T, "jobs delete_user", m.Work(s, "delete_user"), 6)
 	m.Want("main", `SELECT string_agg(j::text, '; ') FROM maintenance.river_job j WHERE state <> 'completed'`, "NULL")
 	m.Want("main", `SELECT count(*) FROM namespaces WHERE id BETWEEN 401 AND 403`, "0")
 	m.Want("main", `SELECT count(*) FROM ghost_user_migrations`, "6")
@@ -56,9 +52,7 @@ func everyWork(m *servicetest.Mirrored) *service.Service {
 	m.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.users'`, "0")
 	all := servicetest.Must(s.Status(m.T.Context(), ""))(m.T)
 	for _, st := range all {
-		if st.Condition != service.ConditionIdle {
-			m.T.Errorf("%s: %s %s", st.Worker, st.Condition, st.ConditionDetail)
-		}
+		check(m.T, st.Condition == service.ConditionIdle, "%s: %s %s", st.Worker, st.Condition, st.ConditionDetail)
 	}
 	return s
 }
@@ -68,21 +62,16 @@ func installAndClean(e *servicetest.Estate) {
 	e.T.Helper()
 	d, ctx := e.Open[0], e.T.Context()
 	for _, want := range []bool{true, false} {
-		applied, err := scheduler.Migrate(ctx, d)
-		if err != nil || len(applied) > 0 != want {
-			e.T.Fatal(applied, err)
-		}
+		applied := servicetest.Must(scheduler.Migrate(ctx, d))(e.T)
+		require(e.T, len(applied) > 0 == want, "%v", applied)
 	}
-	if err := errors.Join(d.CheckMigrated(ctx), scheduler.CheckQueueMigrated(ctx, d)); err != nil {
-		e.T.Error(err)
-	}
+	servicetest.NoError(e.T, errors.Join(d.CheckMigrated(ctx), scheduler.CheckQueueMigrated(ctx, d)))
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 5)`)
 	e.Exec("main", `CREATE TABLE c (p_id bigint REFERENCES p ON DELETE CASCADE); CREATE INDEX ON c (p_id)`)
 	e.Exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d SELECT generate_series(1, 5); CREATE INDEX ON d (p_id)`)
 	for _, want := range []string{lfkadmin.QueueInstalled, lfkadmin.QueueOurs} {
-		if got, err := lfkadmin.New(d).InstallQueue(ctx); err != nil || got != want {
-			e.T.Fatal(got, err)
-		}
+		got := servicetest.Must(lfkadmin.New(d).InstallQueue(ctx))(e.T)
+		require(e.T, got == want, "%v", got)
 	}
 	servicetest.Must(lfkadmin.New(d).Track(ctx, "p", ""))(e.T)
 	e.Exec("main", `DELETE FROM p WHERE id < 4`)
@@ -90,13 +79,10 @@ func installAndClean(e *servicetest.Estate) {
 	r := servicetest.RunBatch(e.T, e.Service(definitions), "main")
 	servicetest.WantState(e.T, r, repo.RunSucceeded)
 	servicetest.WantCounts(e.T, r, "processed_records=3 deleted_rows=3")
-	lint, err := loosefk.Admin{Databases: e.Open, Definitions: servicetest.Definitions(e.T, definitions)}.Lint(ctx)
-	if err != nil || len(lint.Findings) > 0 {
-		e.T.Error(lint, err)
-	}
-	if _, err := lfkadmin.New(d).Untrack(ctx, "p"); err != nil {
-		e.T.Error(err)
-	}
+	lint := servicetest.Must(loosefk.Admin{Databases: e.Open, Definitions: servicetest.Definitions(e.T, definitions)}.Lint(ctx))(e.T)
+	check(e.T, len(lint.Findings) == 0, "%v", lint)
+	_, err := lfkadmin.New(d).Untrack(ctx, "p")
+	check(e.T, err == nil, "%v", err)
 }
 
 // hostileSettings are settings that a database or a role may have, by what they may change.
@@ -115,31 +101,24 @@ func hostileSettings(pooled bool) map[string]string {
 	return all
 }
 
-// harden gives the databases of an estate such settings, for all connections that are not open yet.
-func harden(e *servicetest.Estate, settings string) {
-	e.T.Helper()
-	for name := range e.URLs {
-		for setting := range strings.SplitSeq(settings, "; ") {
-			e.Exec(name, `ALTER DATABASE `+e.Value(name, `SELECT current_database()`)+` SET `+setting)
-		}
-	}
-}
-
-// hardened is an estate of clones with such settings.
+// hardened is an estate of clones with such settings, for all connections that are not open yet.
 func hardened(t *testing.T, settings string, through bool, clones map[string]string) *servicetest.Estate {
 	t.Helper()
-	if through {
-		e, _ := servicetest.Pooled(t, 4, clones)
-		harden(e, settings)
-		return e
-	}
 	e := &servicetest.Estate{T: t, URLs: map[string]string{}, Through: map[string]string{}, SQL: map[string]*pgx.Conn{}}
+	if through {
+		e, _ = servicetest.Pooled(t, 4, clones)
+	}
 	for _, name := range []string{"main", "ci", "sec"} {
-		if clones[name] != "" {
+		if clones[name] == "" {
+			continue
+		}
+		if !through {
 			e.Add(name, clones[name])
 		}
+		for setting := range strings.SplitSeq(settings, "; ") {
+			e.Exec(name, `ALTER DATABASE `+servicetest.DatabaseOf(clones[name])+` SET `+setting)
+		}
 	}
-	harden(e, settings)
 	return e
 }
 
@@ -153,15 +132,131 @@ func TestFault_Settings_OfADatabaseDoNotChangeWhatIsDone(t *testing.T) {
 					"main": servicetest.Databases.Clone(t, servicetest.Migrated("main")), "ci": servicetest.Databases.Clone(t, servicetest.Migrated("ci")), "sec": servicetest.Databases.Clone(t, servicetest.Migrated("sec")),
 				})
 				s := everyWork(&servicetest.Mirrored{Estate: e, Log: &servicetest.Buffer{}})
-				if leases, err := s.Leases(t.Context(), ""); err != nil || len(leases) != 7 {
-					t.Error(leases, err)
-				}
-				lint, err := loosefk.Admin{Databases: e.Open, Definitions: servicetest.Definitions(t, devdb.Definitions())}.Lint(t.Context())
-				if err != nil || lint.Errors > 0 {
-					t.Error(lint, err)
-				}
+				leases := servicetest.Must(s.Leases(t.Context(), ""))(t)
+				check(t, len(leases) == 7, "%v", leases)
+				lint := servicetest.Must(e.Keys(devdb.Definitions()).Lint(t.Context()))(t)
+				check(t, lint.Errors == 0, "%+v", lint)
 				installAndClean(hardened(t, settings, through, map[string]string{"main": servicetest.Databases.Clone(t, devdb.Template{Name: "bare"})}))
 			})
 		}
 	}
+}
+
+// setTimesSQL gives every date and time that is set, of the application's tables and ours, one value: all of a column, or
+// where a key forbids that one. Leases have their own tests.
+const setTimesSQL = `
+DO $do$
+DECLARE r record;
+BEGIN
+  FOR r IN
+    SELECT format('%I.%I', n.nspname, c.relname) AS name, format('%1$I = CASE WHEN %1$I IS NOT NULL THEN %2$L::', a.attname, '{value}')
+      || format_type(a.atttypid, -1) || ' END' AS change
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid
+    WHERE n.nspname IN ('public', 'maintenance') AND c.relname <> 'leases' AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+      AND a.attnum > 0 AND a.atttypid IN ('timestamptz'::regtype, 'timestamp'::regtype, 'date'::regtype)
+  LOOP
+    BEGIN
+      EXECUTE 'UPDATE ' || r.name || ' SET ' || r.change;
+    EXCEPTION WHEN unique_violation THEN
+      EXECUTE 'UPDATE ' || r.name || ' SET ' || r.change || ' WHERE ctid = (SELECT min(ctid) FROM ' || r.name || ')';
+    END;
+  END LOOP;
+END $do$`
+
+func TestService_NoDateOrTimeOfAnybodyFailsARunAJobAStatusOrAList(t *testing.T) {
+	t.Parallel()
+	for _, value := range []string{"infinity", "-infinity", "12026-01-02", "0044-03-15 BC"} {
+		t.Run(value, func(t *testing.T) {
+			t.Parallel()
+			log := &servicetest.Buffer{}
+			m := &servicetest.Mirrored{Estate: servicetest.New(t, "all", "main"), Log: log}
+			m.Candidates()
+			g := &servicetest.Groups{Estate: m.Estate}
+			g.Service = g.Estate.Service(devdb.Definitions(), g.WithQueue, servicetest.LogTo(log))
+			set := func() { g.Exec("main", strings.ReplaceAll(setTimesSQL, "{value}", value)) }
+			for _, dry := range []bool{true, false} {
+				set()
+				runAll(g, dry)
+			}
+			for _, kind := range []string{"delete_placeholder_user", "delete_user", "destroy_group"} {
+				g.Work(g.Service, kind)
+				set()
+			}
+			g.Want("main", `SELECT coalesce(string_agg(errors::text, ' '), '') FROM maintenance.river_job`, "")
+			g.Exec("main", timedRecordsSQL)
+			set()
+			wantStatus(g)
+			wantLists(g)
+			check(t, !strings.Contains(log.String(), `"level":"ERROR"`), "%v", log)
+		})
+	}
+}
+
+// timedRecordsSQL are rows of tables that nothing in the test fills.
+const timedRecordsSQL = `
+INSERT INTO maintenance.pauses (worker, reason, paused_by) VALUES ('*', 'r', 'b');
+INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.users', 1);
+INSERT INTO maintenance.dead_records (id, fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at)
+VALUES (1, 'public.users', 1, 'd', '23503', 'm', 10, now());
+INSERT INTO maintenance.record_failures (partition, record_id, last_definition, sqlstate, setbacks)
+SELECT partition, id, 'd', '23503', 1 FROM loose_foreign_keys_deleted_records LIMIT 1;
+INSERT INTO maintenance.fires (worker, fire_time, outcome, claimed_by) VALUES ('ghost_user_migration', now(), 'missed', '');
+INSERT INTO maintenance.schedules (worker, cron, accounted_until) VALUES ('ghost_user_migration', '*/2 * * * *', now())`
+
+// runAll runs every worker.
+func runAll(g *servicetest.Groups, dry bool) {
+	g.T.Helper()
+	for _, worker := range []string{servicetest.LooseForeignKeys, servicetest.InactiveTokens, servicetest.GhostUsers, servicetest.AdjournedGroups, servicetest.PlaceholderUsers} {
+		r := service.RunRequest{Worker: worker, DryRun: dry}
+		if worker == servicetest.LooseForeignKeys {
+			r.Database = "main"
+		}
+		run := servicetest.Must(g.Service.RunBatch(context.Background(), r))(g.T)
+		servicetest.WantState(g.T, run, repo.RunSucceeded)
+	}
+}
+
+// wantStatus fails the test unless status and gauges are read as they are.
+func wantStatus(g *servicetest.Groups) {
+	g.T.Helper()
+	ctx, s := context.Background(), g.Estate.Service(devdb.Definitions(), g.WithQueue)
+	all := servicetest.Must(s.Status(ctx, ""))(g.T)
+	for _, w := range all {
+		check(g.T, !strings.Contains(w.ConditionDetail, "not known") && !strings.Contains(w.ConditionDetail, "not read"),
+			"%s: %s", w.Worker, w.ConditionDetail)
+	}
+	d := g.Open[0]
+	names := []string{servicetest.LooseForeignKeys, servicetest.GhostUsers}
+	figures := servicetest.Must(d.WorkerFigures(ctx, names))(g.T)
+	for _, f := range figures {
+		check(g.T, f.Paused >= 0, "paused for %s", f.Paused)
+	}
+	runs := servicetest.Must(d.RunFigures(ctx, names, []string{"main", ""}))(g.T)
+	for _, f := range runs {
+		check(g.T, f.AtWork >= 0 && f.Failing >= 0, "at work for %s, failing for %s", f.AtWork, f.Failing)
+	}
+	counts := servicetest.Must(s.JobCounts(ctx))(g.T)
+	for _, c := range counts {
+		check(g.T, c.Overdue >= 0, "%s overdue for %s", c.Kind, c.Overdue)
+	}
+}
+
+func wantLists(g *servicetest.Groups) {
+	g.T.Helper()
+	ctx, keys, dead := context.Background(), g.Keys(devdb.Definitions()), 0
+	servicetest.NoError(g.T, keys.Dead(ctx, "", func(r loosefk.DeadRecord) error {
+		dead++
+		_, err := json.Marshal(r)
+		return err
+	}))
+	for what, n := range map[string]int{
+		"runs":            len(servicetest.Must(g.Service.Runs(ctx, service.RunFilter{Limit: 1000}))(g.T)),
+		"jobs":            len(servicetest.Must(g.Service.Jobs(ctx, service.JobFilter{Limit: 1000}))(g.T)),
+		"fires":           len(servicetest.Must(g.Service.Fires(ctx, service.FireFilter{Limit: 1000}))(g.T)),
+		"failing records": len(servicetest.Must(keys.Failing(ctx, ""))(g.T)),
+		"dead records":    dead,
+	} {
+		check(g.T, n != 0, "no %s are listed", what)
+	}
+	servicetest.Must(g.Service.BacklogSamples(ctx))(g.T)
 }

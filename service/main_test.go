@@ -1,12 +1,79 @@
 package service_test
 
 import (
+	"context"
+	"errors"
 	"testing"
+	"time"
 
+	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestMain(m *testing.M) {
 	servicetest.FarFromUTC()
 	servicetest.Main(m)
+}
+
+// equal fails the test unless got is want.
+func equal[T comparable](tb testing.TB, what string, got, want T) {
+	tb.Helper()
+	if got != want {
+		tb.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+// check fails the test with this message unless a condition holds.
+func check(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Errorf(format, args...)
+	}
+}
+
+// isError fails the test unless err is the target.
+func isError(tb testing.TB, what string, err, target error) {
+	tb.Helper()
+	if !errors.Is(err, target) {
+		tb.Errorf("%s: got error %v, want %v", what, err, target)
+	}
+}
+
+// wantInvalid fails the test unless err says that this field of a request is invalid.
+func wantInvalid(tb testing.TB, what string, err error, field string) {
+	tb.Helper()
+	if invalid, ok := errors.AsType[*service.InvalidArgumentError](err); !ok || invalid.Field != field {
+		tb.Errorf("%s: got error %v, want one about %s", what, err, field)
+	}
+}
+
+// ran runs a worker as a request asks, whatever comes of the run.
+func ran(t *testing.T, s *service.Service, r service.RunRequest) service.Run {
+	t.Helper()
+	return servicetest.Must(s.RunBatch(context.Background(), r))(t)
+}
+
+// fired runs the fire of a worker at this time. The service must be the one that runs it.
+func fired(t *testing.T, s *service.Service, worker string, at time.Time) service.Run {
+	t.Helper()
+	r, ours, err := s.RunScheduled(context.Background(), worker, at)
+	if err != nil || !ours {
+		t.Fatal(ours, err)
+	}
+	return r
+}
+
+// background does something beside the test, and returns where its error comes.
+func background(do func() error) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	return done
+}
+
+// require fails the test at once with this message unless a condition holds.
+func require(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Fatalf(format, args...)
+	}
 }

@@ -1,6 +1,7 @@
 package service_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"testing"
@@ -163,44 +164,43 @@ func wantIdle(e *servicetest.Estate, replicas ...*replica) {
 
 func TestFault_Outage_StormsOfTerminatedBackends(t *testing.T) {
 	t.Parallel()
-	e, _ := newStorm(t)
-	replicas := []*replica{stormReplica(e, "first", e.URLs["main"]), stormReplica(e, "second", e.URLs["main"])}
-	scheduled := scheduled(e, replicas...)
-	// Something is done between one gust and the next.
-	for range 20 {
-		e.Exec("main", `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker'`)
-		passMinute(e)
-		stormGoesOn(e)
+	for name, pooled := range map[string]bool{"gust after gust": false, "behind a pooler, all the time": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var e *servicetest.Estate
+			if pooled {
+				e, _ = servicetest.Pooled(t, 8, map[string]string{"main": servicetest.Databases.Clone(t, servicetest.Migrated("main"))})
+				stormWork(e)
+			} else {
+				e, _ = newStorm(t)
+			}
+			url := cmp.Or(e.Through["main"], e.URLs["main"])
+			replicas := []*replica{stormReplica(e, "first", url), stormReplica(e, "second", url)}
+			scheduled := scheduled(e, replicas...)
+			stop := func() {}
+			if pooled {
+				stop = storm(e, 100*time.Millisecond)
+				defer stop()
+			}
+			// Something is done between one gust and the next.
+			for range 20 {
+				if !pooled {
+					e.Exec("main", `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker'`)
+					passMinute(e)
+				}
+				stormGoesOn(e)
+			}
+			stop()
+			for _, r := range replicas {
+				r.wantBack(t, time.Now())
+			}
+			wantStormDone(e)
+			wantIdle(e, replicas...)
+			scheduled()
+			// Nobody has left a transaction open.
+			e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`, "0")
+		})
 	}
-	for _, r := range replicas {
-		r.wantBack(t, time.Now())
-	}
-	wantStormDone(e)
-	wantIdle(e, replicas...)
-	scheduled()
-	// Nobody has left a transaction open.
-	e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`, "0")
-}
-
-func TestFault_Outage_StormsOfTerminatedBackendsBehindAPooler(t *testing.T) {
-	t.Parallel()
-	e, _ := servicetest.Pooled(t, 8, map[string]string{"main": servicetest.Databases.Clone(t, servicetest.Migrated("main"))})
-	stormWork(e)
-	replicas := []*replica{stormReplica(e, "first", e.Through["main"]), stormReplica(e, "second", e.Through["main"])}
-	scheduled := scheduled(e, replicas...)
-	stop := storm(e, 100*time.Millisecond)
-	defer stop()
-	for range 20 {
-		stormGoesOn(e)
-	}
-	stop()
-	for _, r := range replicas {
-		r.wantBack(t, time.Now())
-	}
-	wantStormDone(e)
-	wantIdle(e, replicas...)
-	scheduled()
-	e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`, "0")
 }
 
 func TestFault_Outage_RunOnAnotherDatabaseGoesOnWithoutMainAndIsRecordedLater(t *testing.T) {
@@ -219,9 +219,9 @@ func TestFault_Outage_RunOnAnotherDatabaseGoesOnWithoutMainAndIsRecordedLater(t 
 	// Whoever looks when main is back takes the run for dead.
 	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)
 	own.Stop()
-	if st := servicetest.Status(t, s); st.Condition != service.ConditionRunning || st.CurrentRun == nil || st.CurrentRun.ID != r.ID || st.Failing != nil {
-		t.Errorf("condition %s: %s", st.Condition, st.ConditionDetail)
-	}
+	st := servicetest.Status(t, s)
+	check(t, st.Condition == service.ConditionRunning && st.CurrentRun != nil && st.CurrentRun.ID == r.ID && st.Failing == nil,
+		"condition %s: %s", st.Condition, st.ConditionDetail)
 	e.Lift("ci", servicetest.App)
 	e.Eventually("ci", `SELECT count(*) FROM c`, "0")
 	devdb.Eventually(t, "the run to end", func() bool { return servicetest.Status(t, s).Condition != service.ConditionRunning })
@@ -229,9 +229,8 @@ func TestFault_Outage_RunOnAnotherDatabaseGoesOnWithoutMainAndIsRecordedLater(t 
 	own.Start()
 	e.SQL["main"] = e.Connect("main")
 	other := e.Service(servicetest.OneChild)
-	if seen, err := other.Run(context.Background(), r.ID); err != nil || seen.FinishedAt.IsZero() {
-		t.Errorf("%+v, %v", seen, err)
-	}
+	seen := servicetest.Must(other.Run(context.Background(), r.ID))(t)
+	check(t, !seen.FinishedAt.IsZero(), "%+v", seen)
 	e.Eventually("main", `SELECT concat_ws(' ', state, reason, error, counts ->> 'deleted_rows') FROM maintenance.runs`, "succeeded   20")
 	devdb.Eventually(t, "the worker to be idle", func() bool { return servicetest.Status(t, s).Condition == service.ConditionIdle })
 }

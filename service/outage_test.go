@@ -2,13 +2,13 @@ package service_test
 
 import (
 	"context"
-	"errors"
 	"net"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
@@ -34,9 +34,7 @@ func newOutage(t *testing.T, queue string) (*servicetest.Estate, *servicetest.Se
 	result := make(chan service.Run, 1)
 	go func() {
 		r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: queue})
-		if err != nil {
-			t.Error(err)
-		}
+		check(t, err == nil, "%v", err)
 		result <- r
 	}()
 	e.Eventually(queue, `SELECT count(*) FROM c`, "10")
@@ -61,24 +59,11 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseDiesInTheMiddle(t *testing.T
 	r := <-result
 	wantOutage(t, r, "main")
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys})
-	if !errors.Is(err, service.ErrUnreachable) {
-		t.Errorf("error %v, want that the database is unreachable", err)
-	}
-	st := servicetest.Status(t, s)
-	if st.Condition != service.ConditionFailing {
-		t.Errorf("condition %s: %s", st.Condition, st.ConditionDetail)
-	}
+	isError(t, "the database is down", err, service.ErrUnreachable)
+	servicetest.WantCondition(t, s, service.ConditionFailing)
 
 	own.Start()
-	e.SQL["main"] = e.Connect("main")
-	e.Lift("main", servicetest.App)
-	next := servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, next, repo.RunSucceeded)
-	servicetest.WantCounts(t, next, "processed_records=10 deleted_rows=10")
-	if next.LeaseEpoch != 2 {
-		t.Errorf("epoch %d, want 2", next.LeaseEpoch)
-	}
-	e.WantQueue("main", "")
+	wantResumed(e, s, "main")
 	// The end of the first one is recorded once main is there again.
 	e.Eventually("main", `SELECT state FROM maintenance.runs WHERE id = '`+r.ID+`'`, "failed")
 	wantOutage(t, servicetest.Ended(t, s, r.ID), "main")
@@ -90,62 +75,28 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseBesideMainDiesInTheMiddle(t 
 	own.Stop()
 	r := <-result
 	wantOutage(t, r, "ci")
-	st := servicetest.Status(t, s)
-	if st.Condition != service.ConditionFailing || !strings.Contains(st.ConditionDetail, "ci") {
-		t.Errorf("condition %s: %s", st.Condition, st.ConditionDetail)
-	}
-	if st.LastRun == nil || st.LastRun.ID != r.ID || len(st.Leases) != 0 {
-		t.Errorf("last run %v, leases %v", st.LastRun, st.Leases)
-	}
-	if _, err := s.Leases(context.Background(), ""); !errors.Is(err, service.ErrUnreachable) {
-		t.Errorf("error %v, want that ci is unreachable", err)
-	}
-	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "ci"})
-	if !errors.Is(err, service.ErrUnreachable) {
-		t.Errorf("error %v, want that ci is unreachable", err)
-	}
+	st := servicetest.WantCondition(t, s, service.ConditionFailing, "ci")
+	check(t, st.LastRun != nil && st.LastRun.ID == r.ID && len(st.Leases) == 0, "last run %v, leases %v", st.LastRun, st.Leases)
+	_, err := s.Leases(context.Background(), "")
+	isError(t, "the leases", err, service.ErrUnreachable)
+	_, err = s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "ci"})
+	isError(t, "the database is down", err, service.ErrUnreachable)
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 	// The other database has its turn all the same, and every tick that fails is on record.
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
-	fire := time.Unix(25772283*60, 0)
-	failed, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, fire)
-	if err != nil || !ours {
-		t.Fatal(ours, err)
-	}
+	failed := fired(t, s, servicetest.LooseForeignKeys, minute(25772283))
 	servicetest.WantState(t, failed, repo.RunFailed)
-	if failed.Database != "ci" || failed.Trigger != repo.TriggerSchedule || !strings.Contains(failed.Error, "unreachable") {
-		t.Errorf("%+v", failed)
-	}
+	check(t, failed.Database == "ci" && failed.Trigger == repo.TriggerSchedule && strings.Contains(failed.Error, "unreachable"),
+		"%+v", failed)
 
 	own.Start()
 	devdb.Eventually(t, "the condition to say that ci answers", func() bool {
 		st := servicetest.Status(t, s)
 		return st.Condition == service.ConditionIdle && strings.Contains(st.ConditionDetail, "last run on ci failed")
 	})
-	e.SQL["ci"] = e.Connect("ci")
-	e.Lift("ci", servicetest.App)
-	next := servicetest.RunBatch(t, s, "ci")
-	servicetest.WantState(t, next, repo.RunSucceeded)
-	servicetest.WantCounts(t, next, "processed_records=10 deleted_rows=10")
-	if st = servicetest.Status(t, s); st.Condition != service.ConditionIdle || len(st.Leases) != 2 {
-		t.Errorf("condition %s: %s, leases %v", st.Condition, st.ConditionDetail, st.Leases)
-	}
-}
-
-func TestFault_LooseForeignKeysCleanup_QueueDatabaseCrashesAndRecovers(t *testing.T) {
-	t.Parallel()
-	e, _, s, result := newOutage(t, "ci")
-	// The death of one backend makes the server break all connections and recover.
-	pid := servicetest.Must(strconv.Atoi(e.Value("ci", `SELECT min(pid) FROM pg_stat_activity WHERE application_name = 'caretaker' AND wait_event = 'PgSleep'`)))(t)
-	servicetest.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
-	wantOutage(t, <-result, "ci")
-	devdb.Eventually(t, "ci to recover", func() bool { return e.Open[1].Ping(context.Background()) == nil })
-	e.SQL["ci"] = e.Connect("ci")
-	e.Lift("ci", servicetest.App)
-	next := servicetest.RunBatch(t, s, "ci")
-	servicetest.WantState(t, next, repo.RunSucceeded)
-	servicetest.WantCounts(t, next, "processed_records=10 deleted_rows=10")
-	e.WantQueue("ci", "")
+	wantResumed(e, s, "ci")
+	st = servicetest.WantCondition(t, s, service.ConditionIdle)
+	check(t, len(st.Leases) == 2, "leases %v", st.Leases)
 }
 
 func TestService_AnswersWhileADatabaseIsSilent(t *testing.T) {
@@ -161,14 +112,150 @@ func TestService_AnswersWhileADatabaseIsSilent(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 	defer cancel()
 	all, err := s.Status(ctx, "")
-	if err != nil || ctx.Err() != nil {
-		t.Fatal(err, ctx.Err())
-	}
-	if st := all[0]; st.Condition != service.ConditionFailing || !strings.Contains(st.ConditionDetail, "ci: unreachable") {
-		t.Errorf("condition %s: %s", st.Condition, st.ConditionDetail)
-	}
+	require(t, err == nil && ctx.Err() == nil, "%v, %v", err, ctx.Err())
+	st := all[0]
+	check(t, st.Condition == service.ConditionFailing && strings.Contains(st.ConditionDetail, "ci: unreachable"),
+		"condition %s: %s", st.Condition, st.ConditionDetail)
 	_, err = s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "ci"})
-	if !errors.Is(err, service.ErrUnreachable) {
-		t.Errorf("error %v, want that ci is unreachable", err)
+	isError(t, "the database is down", err, service.ErrUnreachable)
+}
+
+// The address of main is that of a proxy, as a virtual one or a name would be. It leads to the primary, by mistake to its
+// standby, to the primary again, and after the primary's death to the standby, which then is promoted.
+func TestFault_Outage_FailOverToAStandby(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	e := servicetest.New(t, "main")
+	own := servicetest.NewServer(t, "main")
+	e.Add("main", own.Cluster.URL("main"))
+	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); INSERT INTO c (p_id) SELECT i FROM generate_series(1, 40) i`)
+	e.Deleted("main", "p", 1, 10)
+	standby := servicetest.Must(own.Cluster.Standby(ctx, nil))(t)
+	t.Cleanup(func() { _ = standby.Stop(context.Background()) })
+
+	address := newProxy(t)
+	r := newReplica(e, "one", address.url(t, e.URLs["main"]), servicetest.OneChild)
+	wantRun := func(counts string) {
+		t.Helper()
+		done := servicetest.Must(r.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys}))(t)
+		servicetest.WantState(t, done, repo.RunSucceeded)
+		servicetest.WantCounts(t, done, counts)
 	}
+	wantRun("processed_records=10 deleted_rows=10")
+	e.Insert(servicetest.Placeholders(1)...)
+	e.Eventually("main", `SELECT state FROM maintenance.river_job`, "completed")
+
+	// Connections that lead to a standby must not stay there.
+	before := time.Now()
+	address.url(t, standby.URL("main"))
+	address.cut()
+	r.wantUnreachable(t, before, "read-only")
+	e.Deleted("main", "p", 11, 20)
+	e.Insert(servicetest.Placeholders(2)...)
+	back := time.Now()
+	address.url(t, e.URLs["main"])
+	r.wantBack(t, back)
+	wantRun("processed_records=10 deleted_rows=10")
+	e.Eventually("main", `SELECT string_agg(DISTINCT state::text, ' ') FROM maintenance.river_job`, "completed")
+
+	e.Deleted("main", "p", 21, 30)
+	e.Insert(servicetest.Placeholders(3)...)
+	e.Eventually("main", `SELECT string_agg(DISTINCT state::text, ' ') FROM maintenance.river_job`, "completed")
+	e.Eventually("main", `SELECT bool_and(replay_lsn = pg_current_wal_lsn()) FROM pg_stat_replication`, "true")
+	r.wantBack(t, time.Now())
+	before = time.Now()
+	own.Kill()
+	r.wantUnreachable(t, before, "database main: unreachable")
+	address.url(t, standby.URL("main"))
+	r.wantUnreachable(t, before, "read-only")
+	promoted := time.Now()
+	e.URLs["main"] = standby.URL("main")
+	e.SQL["main"] = e.Connect("main")
+	e.Exec("main", `SELECT pg_promote()`)
+	r.wantBack(t, promoted)
+	wantRun("processed_records=10 deleted_rows=10")
+	e.Want("main", `SELECT count(*) || ' ' || min(p_id) FROM c`, "10 31")
+	e.WantQueue("main", "")
+	e.Insert(servicetest.Placeholders(4)...)
+	e.Eventually("main", `SELECT string_agg(DISTINCT state::text, ' ') FROM maintenance.river_job`, "completed")
+}
+
+// wantExplained waits until a replica says that main is unreachable, and why.
+func (r *replica) wantExplained(t *testing.T, words string) {
+	t.Helper()
+	message := ""
+	devdb.Eventually(t, "the status to say "+words, func() bool {
+		all := servicetest.Must(r.Status(context.Background(), servicetest.LooseForeignKeys))(t)
+		if f := all[0].Failing; f != nil && f.Class == service.FailureUnreachable {
+			message = f.Message
+		}
+		return message == "database main: unreachable: "+words
+	})
+}
+
+func TestFault_Outage_NoConnectionIsLeftOnTheServer(t *testing.T) {
+	t.Parallel()
+	const connections = 20
+	ctx := context.Background()
+	e := servicetest.New(t, "main")
+	own := servicetest.NewServer(t, "main", map[string]string{"max_connections": strconv.Itoa(connections), "superuser_reserved_connections": "0"})
+	e.Add("main", own.Cluster.URL("main"))
+	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint)`)
+	r := newReplica(e, "one", e.URLs["main"], servicetest.OneChild, servicetest.LooseForeignKeys)
+	r.wantBack(t, time.Now())
+	// All but the test's own connection.
+	var hogs []*pgx.Conn
+	devdb.Eventually(t, "all connections to be taken", func() bool {
+		e.Exec("main", `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'caretaker'`) //nolint:contextcheck // exec has its own
+		for {
+			hog, err := pgx.Connect(ctx, e.URLs["main"]+"&application_name=hog")
+			if err != nil {
+				return len(hogs) == connections-1
+			}
+			hogs = append(hogs, hog)
+		}
+	})
+	r.wantExplained(t, "it has no connection left: max_connections")
+	released := time.Now()
+	for _, hog := range hogs {
+		_ = hog.Close(ctx)
+	}
+	r.wantBack(t, released)
+	wantIdle(e, r)
+}
+
+func TestOutage_PoolIsFull(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint)`)
+	r := newReplica(e, "one", e.URLs["main"], servicetest.OneChild, servicetest.LooseForeignKeys)
+	r.wantBack(t, time.Now())
+	var taken []interface{ Release() }
+	for range r.main.Pool().Config().MaxConns {
+		conn := servicetest.Must(r.main.Pool().Acquire(ctx))(t)
+		taken = append(taken, conn)
+	}
+	r.wantExplained(t, "all connections of its pool are in use")
+	e.Insert(servicetest.Placeholders(1)...)
+	released := time.Now()
+	for _, conn := range taken {
+		conn.Release()
+	}
+	r.wantBack(t, released)
+	e.Eventually("main", `SELECT state FROM maintenance.river_job`, "completed")
+	wantIdle(e, r)
+	e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`, "0")
+}
+
+// wantResumed fails the test unless a run on a database that is there again does what the first one has left.
+func wantResumed(e *servicetest.Estate, s *service.Service, database string) {
+	e.T.Helper()
+	e.SQL[database] = e.Connect(database)
+	e.Lift(database, servicetest.App)
+	next := servicetest.RunBatch(e.T, s, database)
+	servicetest.WantState(e.T, next, repo.RunSucceeded)
+	servicetest.WantCounts(e.T, next, "processed_records=10 deleted_rows=10")
+	equal(e.T, "epoch", next.LeaseEpoch, 2)
+	e.WantQueue(database, "")
 }

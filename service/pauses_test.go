@@ -16,13 +16,11 @@ import (
 func pausedBy(t *testing.T, s *service.Service, worker string) string {
 	t.Helper()
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: worker, DryRun: true})
-	var paused *service.WorkerPausedError
-	if !errors.As(err, &paused) {
+	paused, ok := errors.AsType[*service.WorkerPausedError](err)
+	if !ok {
 		return ""
 	}
-	if paused.Worker != worker {
-		t.Errorf("%s: the error is about %s", worker, paused.Worker)
-	}
+	equal(t, "the worker in the error", paused.Worker, worker)
 	return paused.Pause.Worker
 }
 
@@ -34,62 +32,40 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 	if st.Worker != "*" || st.Condition != service.ConditionPaused || st.Paused == nil || st.Paused.Reason != "an incident" || st.Paused.By != "alice" {
 		t.Errorf("%+v", st)
 	}
-	all, err := replica.Status(context.Background(), "")
-	if err != nil || len(all) != len(servicetest.Workers()) {
-		t.Fatal(all, err)
-	}
+	all := servicetest.Must(replica.Status(context.Background(), ""))(t)
+	require(t, len(all) == len(servicetest.Workers()), "%v", all)
 	for _, w := range all {
-		if by := pausedBy(t, replica, w.Worker); by != service.AllWorkers {
-			t.Errorf("%s is paused by %q", w.Worker, by)
-		}
+		equal(t, w.Worker+" is paused by", pausedBy(t, replica, w.Worker), service.AllWorkers)
 		since := "since " + w.Paused.Since.UTC().Format(time.RFC3339)
 		if w.Condition != service.ConditionPaused || w.Paused.By != "alice" || !strings.Contains(w.ConditionDetail, "all workers are paused by alice "+since+": an incident") ||
 			!strings.Contains(w.ConditionDetail, "caretaker resume --all") {
 			t.Errorf("%s: %s, %s", w.Worker, w.Condition, w.ConditionDetail)
 		}
 	}
-	fired, ours, err := replica.RunScheduled(context.Background(), servicetest.AdjournedGroups, time.Now().Truncate(time.Minute))
-	if err != nil || !ours || fired.State != repo.RunSkipped || !strings.Contains(fired.Reason, "WORKER_PAUSED") {
-		t.Errorf("%+v, %t, %v", fired, ours, err)
-	}
+	r := fired(t, replica, servicetest.AdjournedGroups, time.Now().Truncate(time.Minute))
+	check(t, r.State == repo.RunSkipped && strings.Contains(r.Reason, "WORKER_PAUSED"), "%+v", r)
 
 	// The end of it leaves those that are paused by themselves.
 	servicetest.Resume(t, s, service.AllWorkers)
 	servicetest.Pause(t, s, servicetest.AdjournedGroups)
 	servicetest.Pause(t, s, service.AllWorkers)
-	if by := pausedBy(t, s, servicetest.AdjournedGroups); by != service.AllWorkers {
-		t.Errorf("paused by %q, want that of all first", by)
-	}
+	equal(t, "the pause of all comes first", pausedBy(t, s, servicetest.AdjournedGroups), service.AllWorkers)
 	st = servicetest.Resume(t, s, service.AllWorkers)
 	if st.Paused != nil || st.Condition != service.ConditionIdle || !strings.Contains(st.ConditionDetail, "also paused individually: "+servicetest.AdjournedGroups) {
 		t.Errorf("%+v", st)
 	}
 	for worker, want := range map[string]string{servicetest.LooseForeignKeys: "", servicetest.AdjournedGroups: servicetest.AdjournedGroups} {
-		if by := pausedBy(t, s, worker); by != want {
-			t.Errorf("%s is paused by %q, want %q", worker, by, want)
-		}
+		equal(t, worker+" is paused by", pausedBy(t, s, worker), want)
 	}
 
 	// The other way round: a worker resumed while all are paused.
 	servicetest.Pause(t, s, service.AllWorkers)
-	if st := servicetest.Resume(t, s, servicetest.AdjournedGroups); st.Condition != service.ConditionPaused || !strings.Contains(st.ConditionDetail, "all workers are paused") {
-		t.Errorf("%+v", st)
-	}
+	st = servicetest.Resume(t, s, servicetest.AdjournedGroups)
+	check(t, st.Condition == service.ConditionPaused && strings.Contains(st.ConditionDetail, "all workers are paused"), "%+v", st)
 	servicetest.Resume(t, s, service.AllWorkers)
-	if by := pausedBy(t, s, servicetest.AdjournedGroups); by != "" {
-		t.Errorf("paused by %q", by)
-	}
+	equal(t, "paused by", pausedBy(t, s, servicetest.AdjournedGroups), "")
 	// The second time there is nothing to resume.
-	if st := servicetest.Resume(t, s, service.AllWorkers); st.ConditionDetail != "there is no global pause" {
-		t.Errorf("%+v", st)
-	}
-}
-
-func TestPauseWorker_OfAllWorkersStopsARunAtWorkOnAnotherReplica(t *testing.T) {
-	t.Parallel()
-	e, s, r, before := servicetest.NewHalfway(t)
-	servicetest.Pause(t, e.Service(servicetest.OneChild), service.AllWorkers)
-	e.WantHalf(servicetest.Ended(t, s, r.ID), "PAUSED", before)
+	equal(t, "a second end", servicetest.Resume(t, s, service.AllWorkers).ConditionDetail, "there is no global pause")
 }
 
 func TestPauseBySQL_WithoutAReasonStopsARunAtWork(t *testing.T) {
@@ -118,19 +94,16 @@ func TestPauseWorker_TheLastPauseCountsAndEndsByItself(t *testing.T) {
 			t.Errorf("%+v, %s, want %s for %s", p, st.ConditionDetail, c.reason, c.ttl)
 		}
 	}
-	if _, err := request(s, "once", false); err == nil {
-		t.Error("the run was not refused")
-	}
+	_, err := request(s, "once", false)
+	check(t, err != nil, "the run was not refused")
 	// As if the time had passed.
 	e.Exec("main", `UPDATE maintenance.pauses SET since = since - interval '2 hours', until = until - interval '2 hours'`)
 	servicetest.Must(request(s, "once", false))(t)
-	if st := servicetest.Status(t, s); st.Paused != nil || st.Condition != service.ConditionIdle {
-		t.Errorf("%s, pause %+v", st.Condition, st.Paused)
-	}
+	st := servicetest.Status(t, s)
+	check(t, st.Paused == nil && st.Condition == service.ConditionIdle, "%s, pause %+v", st.Condition, st.Paused)
 	for range 2 { // the second time it is not paused
-		if st := servicetest.Resume(t, s, servicetest.LooseForeignKeys); st.Paused != nil {
-			t.Errorf("%+v", st.Paused)
-		}
+		st := servicetest.Resume(t, s, servicetest.LooseForeignKeys)
+		check(t, st.Paused == nil, "%+v", st.Paused)
 	}
 }
 
@@ -160,13 +133,59 @@ func TestPauseWorker_NeedsAReasonAndATTLFromASecondToAYear(t *testing.T) {
 			}
 		}
 	}
-	if st := servicetest.Must(s.PauseWorker(context.Background(), service.AllWorkers, "r", strings.Repeat("ü", 1000), 0))(t); len([]rune(st.Paused.By)) != 200 {
-		t.Errorf("%+v", st.Paused)
+	st := servicetest.Must(s.PauseWorker(context.Background(), service.AllWorkers, "r", strings.Repeat("ü", 1000), 0))(t)
+	check(t, len([]rune(st.Paused.By)) == 200, "%+v", st.Paused)
+	_, err := s.PauseWorker(context.Background(), "nobody", "fine", "alice", 0)
+	isError(t, "pause", err, service.ErrUnknownWorker)
+	_, err = s.ResumeWorker(context.Background(), "nobody", "")
+	isError(t, "resume", err, service.ErrUnknownWorker)
+}
+
+func TestCancelJob_NeverStartsOrStopsAfterItsStatementUntilItIsRetried(t *testing.T) {
+	t.Parallel()
+	g := family(t)
+	g.Run("scheduled_jobs=1")
+	job := servicetest.Must(g.Service.CancelJob(t.Context(), 1, "not this one", "ann"))(t)
+	require(t, job.State == "cancelled" && job.Reason == "CANCELLED", "%+v", job)
+	const words = "job 1 was cancelled by ann: not this one; caretaker jobs retry 1 takes that back"
+	plan := servicetest.Must(g.Service.PlanDeletion(t.Context(), "group", 10))(t)
+	check(t, plan.Refused != nil && plan.Refused.Reason+": "+plan.Refused.Detail == "CANCELLED: "+words && len(plan.Tables) != 0,
+		"%+v", plan)
+	// Nor is it queued again behind the operator's back.
+	g.Run("held_groups=1")
+	g.WantLog(1, "Group held", "reason=CANCELLED", "job 1 was cancelled by ann: not this one")
+	servicetest.WantCandidates(t, g.DryRun("held_groups=1"), "group 10 g10 hold CANCELLED: "+words)
+	g.Want("main", `SELECT count(*) FROM maintenance.river_job`, "1")
+
+	// One at work stops after its statement.
+	servicetest.Must(g.Service.RetryJob(t.Context(), 1))(t)
+	g.Gate("main", "project_repositories")
+	g.Shut("main", servicetest.App)
+	q := g.Queue()
+	servicetest.NoError(t, q.Start(servicetest.OnlyKind{Service: g.Service, Kind: "destroy_group"}))
+	g.AtGate("main", servicetest.App)
+	job = servicetest.Must(g.Service.CancelJob(t.Context(), 1, "stop", "ann"))(t)
+	require(t, job.State == "running", "%+v", job)
+	c := job.Cancellation
+	check(t, c != nil && c.Reason == "stop" && c.By == "ann" && !c.At.IsZero(), "the cancellation is %+v", c)
+	g.Lift("main", servicetest.App)
+	g.Eventually("main", `SELECT state::text FROM maintenance.river_job WHERE id = 1`, "cancelled")
+	servicetest.NoError(t, q.Stop(context.Background()))
+	g.WantJob("cancelled cancelled CANCELLED")
+	g.Want("main", `SELECT count(*) FROM projects`, "3")
+	g.Want("main", `SELECT count(*) FROM maintenance.group_removals`, "1")
+	g.Run("held_groups=1")
+	g.Want("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'destroy_group'`, "1")
+
+	servicetest.Must(g.Service.RetryJob(t.Context(), 1))(t)
+	g.Attempts("completed succeeded")
+	job = servicetest.Must(g.Service.Job(t.Context(), 1))(t)
+	gone := map[string]int64{}
+	for _, c := range job.Tables {
+		gone[c.Table] = c.Deleted
 	}
-	if _, err := s.PauseWorker(context.Background(), "nobody", "fine", "alice", 0); !errors.Is(err, service.ErrUnknownWorker) {
-		t.Error(err)
-	}
-	if _, err := s.ResumeWorker(context.Background(), "nobody", ""); !errors.Is(err, service.ErrUnknownWorker) {
-		t.Error(err)
-	}
+	g.Want("main", `SELECT string_agg(path, ' ' ORDER BY path) FROM maintenance.outside_paths WHERE job_id = 1`,
+		"@hashed/1 @hashed/2 @hashed/3 @snippets/1 @snippets/2 @snippets/3")
+	left := repo.OutsideCount{All: 6, Pending: 6}
+	check(t, job.Cancellation == nil && gone["projects"] == 3 && job.Outside == left && job.Worked > 0, "%+v", job)
 }

@@ -3,6 +3,7 @@ package service_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -14,94 +15,37 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-// writing is a service with a worker whose whole work this is.
-func writing(
-	t *testing.T, work func(context.Context, *run.Execution) error, others ...string,
-) (*servicetest.Estate, *service.Service) {
+// works are what workers do, by their names.
+type works = map[string]func(context.Context, *run.Execution) error
+
+// writing is a service with workers whose whole work this is, by their names.
+func writing(t *testing.T, all works, others ...string) (*servicetest.Estate, *service.Service) {
 	t.Helper()
 	e := servicetest.New(t, "", append([]string{"main"}, others...)...)
 	s := e.Service("")
-	err := s.AddWorker(&run.Worker{
-		Name: "writer", Config: run.WorkerConfig{Schedule: "0 0 * * *"}, MaxRuntime: short, Work: work,
-		Missing: func(context.Context) (string, error) { return "", nil },
-	})
-	if err != nil {
-		t.Fatal(err)
+	for name, work := range all {
+		servicetest.NoError(t, s.AddWorker(&run.Worker{
+			Name: name, Config: run.WorkerConfig{Schedule: "0 0 * * *"}, Work: work,
+			// Its lease is soon renewed.
+			MaxRuntime: func(string, map[string]bool) (time.Duration, bool) { return time.Second, false },
+			Missing:    func(context.Context) (string, error) { return "", nil },
+		}))
 	}
 	return e, s
 }
-
-// short is the time limit of a run whose lease is soon renewed.
-func short(string, map[string]bool) (time.Duration, bool) { return time.Second, false }
 
 // permitted asks for a permit.
 func permitted(ctx context.Context, x *run.Execution) (run.Permit, error) {
 	return x.Permit(ctx, x.Database, repo.Table{}, repo.Limits{Statement: time.Second, Lock: time.Second})
 }
 
-// wantFailed runs the worker, which fails, and wants the lease to be free at once.
-func wantFailed(e *servicetest.Estate, s *service.Service, words string) {
-	e.T.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
-	defer cancel()
-	r := servicetest.Must(s.RunBatch(ctx, service.RunRequest{Worker: "writer"}))(e.T)
-	if r.State != repo.RunFailed || !strings.Contains(r.Error, words) {
-		e.T.Errorf("%s: %q, want failed: %q", r.State, r.Error, words)
-	}
-	e.Want("main", `SELECT expires_at < now() FROM maintenance.leases WHERE name = 'writer'`, "true")
-}
+// failure is why a run has failed before it ends early.
+const failure = "c.p_id -> p on main: P0001 raise_exception, 1 records"
 
-func TestPermit_ThatIsNotGivenBackFailsTheRunAndBlocksNothing(t *testing.T) {
-	t.Parallel()
-	e, s := writing(t, func(ctx context.Context, x *run.Execution) error {
-		permit, err := permitted(ctx, x)
-		if err == nil {
-			_, err = x.Database.DropTokenPass(ctx, permit.Permit)
-		}
-		return err
-	})
-	wantFailed(e, s, "permit")
-	wantFailed(e, s, "permit")
-}
-
-// forgetful forgets one permit and asks for more until that fails, which it does when the lease is to be renewed.
-func forgetful(t *testing.T) func(context.Context, *run.Execution) error {
+// misuses are the works of workers that do not release their permits, or end early.
+func misuses(t *testing.T) works {
 	t.Helper()
-	return func(ctx context.Context, x *run.Execution) error {
-		_, err := permitted(ctx, x)
-		devdb.Eventually(t, "a permit to be refused", func() bool {
-			permit, refused := permitted(ctx, x)
-			if err = errors.Join(err, refused); refused == nil {
-				permit.End(&err)
-			}
-			return err != nil
-		})
-		return err
-	}
-}
-
-func TestPermit_ThatIsForgottenInTheMiddleOfARunEndsItBeforeItsLeaseDoes(t *testing.T) {
-	t.Parallel()
-	e, s := writing(t, forgetful(t))
-	wantFailed(e, s, "permit")
-	e.Want("main", `SELECT reason FROM maintenance.runs`, "")
-}
-
-func TestPermit_IsRefusedToADryRun(t *testing.T) {
-	t.Parallel()
-	e, s := writing(t, func(ctx context.Context, x *run.Execution) error {
-		_, err := permitted(ctx, x)
-		return err
-	})
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: "writer", DryRun: true})
-	if err != nil || r.State != repo.RunFailed || !strings.Contains(r.Error, "dry run") {
-		e.T.Errorf("%s: %q, %v, want failed: a permit in a dry run", r.State, r.Error, err)
-	}
-}
-
-func TestPermit_IsGivenBackByAPanic(t *testing.T) {
-	t.Parallel()
-	write := func(ctx context.Context, x *run.Execution) (err error) {
+	panics := func(ctx context.Context, x *run.Execution) (err error) {
 		permit, err := permitted(ctx, x)
 		if err != nil {
 			return err
@@ -109,36 +53,74 @@ func TestPermit_IsGivenBackByAPanic(t *testing.T) {
 		defer permit.End(&err)
 		panic("no")
 	}
-	e, s := writing(t, func(ctx context.Context, x *run.Execution) error {
-		err := run.Guarded(func() error { return write(ctx, x) })
-		// A renewal, which takes a fence elsewhere as here, does not wait for the one that panicked.
-		permit, second := permitted(ctx, x)
-		if second != nil {
-			return second
-		}
-		permit.End(&second)
-		permit.End(&second)
-		return err
-	})
-	wantFailed(e, s, "internal error")
+	return works{
+		"kept": func(ctx context.Context, x *run.Execution) error {
+			permit, err := permitted(ctx, x)
+			if err == nil {
+				_, err = x.Database.DropTokenPass(ctx, permit.Permit)
+			}
+			return err
+		},
+		// It asks for more permits until one is refused, which it is when the lease is to be renewed.
+		"forgotten": func(ctx context.Context, x *run.Execution) error {
+			_, err := permitted(ctx, x)
+			devdb.Eventually(t, "a permit to be refused", func() bool {
+				permit, refused := permitted(ctx, x)
+				if err = errors.Join(err, refused); refused == nil {
+					permit.End(&err)
+				}
+				return err != nil
+			})
+			return err
+		},
+		"panicking": func(ctx context.Context, x *run.Execution) error {
+			err := run.Guarded(func() error { return panics(ctx, x) })
+			// A renewal, which takes a fence elsewhere as here, does not wait for the one that panicked.
+			permit, second := permitted(ctx, x)
+			if second != nil {
+				return second
+			}
+			permit.End(&second)
+			permit.End(&second)
+			return err
+		},
+		// A run that ends early fails if its items have.
+		"early": func(_ context.Context, x *run.Execution) error {
+			x.RequestStop(run.StopError{Reason: repo.Reason{Code: run.ReasonThrottled, Detail: "load"}, Early: true})
+			return fmt.Errorf("%w: %w", &run.FailedError{Text: failure}, x.Stopped())
+		},
+	}
 }
 
-func TestPermit_WithoutAGuardWritesNothing(t *testing.T) {
+func TestPermit_ThatIsNotReleasedFailsTheRunAndBlocksNothing(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "", "main")
+	e, s := writing(t, misuses(t))
+	cases := [][2]string{{"kept", "permit"}, {"kept", "permit"}, {"kept", "dry run"}, {"forgotten", "permit"}}
+	cases = append(cases, [2]string{"panicking", "internal error"}, [2]string{"early", failure})
+	for _, c := range cases {
+		worker, words := c[0], c[1]
+		ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
+		r, err := s.RunBatch(ctx, service.RunRequest{Worker: worker, DryRun: words == "dry run"})
+		cancel()
+		check(t, err == nil && r.State == repo.RunFailed && strings.Contains(r.Error, words) && r.OverLimit == (worker == "early"),
+			"%s: %s, %q, over limit %t, %v, want failed: %q", worker, r.State, r.Error, r.OverLimit, err, words)
+		// The lease is free at once.
+		e.Want("main", `SELECT expires_at < now() FROM maintenance.leases WHERE name = '`+worker+`'`, "true")
+	}
+	e.Want("main", `SELECT reason FROM maintenance.runs WHERE worker = 'forgotten'`, "")
+
+	// Without a guard a permit writes nothing.
 	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), now())`)
 	limits := repo.Limits{Statement: time.Second, Lock: time.Second}
 	dropped, err := e.Open[0].DropTokenPass(context.Background(), repo.Permit{Limits: limits})
-	if err == nil || dropped {
-		t.Errorf("dropped %v, %v", dropped, err)
-	}
+	check(t, err != nil && !dropped, "dropped %v, %v", dropped, err)
 	e.Want("main", `SELECT count(*) FROM maintenance.token_passes`, "1")
 }
 
 func TestPermit_ForAnotherDatabaseWaitsForNoStatementInFlight(t *testing.T) {
 	t.Parallel()
 	var ci *repo.Database
-	e, s := writing(t, func(ctx context.Context, x *run.Execution) (err error) {
+	e, s := writing(t, works{"writer": func(ctx context.Context, x *run.Execution) (err error) {
 		permit, err := permitted(ctx, x)
 		if err != nil {
 			return err
@@ -158,7 +140,7 @@ func TestPermit_ForAnotherDatabaseWaitsForNoStatementInFlight(t *testing.T) {
 		case <-time.After(devdb.WaitTimeout):
 			return errors.New("the fence row is not taken while another permit is out")
 		}
-	}, "ci")
+	}}, "ci")
 	ci = e.Open[1]
 	r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: "writer"}))(t)
 	servicetest.WantState(t, r, repo.RunSucceeded)

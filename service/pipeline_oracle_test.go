@@ -112,9 +112,7 @@ func (p *pipelineRun) toTheEnd() {
 	p.T.Helper()
 	quiet := 0
 	for round, before := 0, ""; quiet < 2; round++ {
-		if round == 15 {
-			p.T.Fatal("no end after 15 rounds")
-		}
+		require(p.T, round != 15, "no end after 15 rounds")
 		if p.onRound != nil {
 			p.onRound(round)
 		}
@@ -184,9 +182,7 @@ func (p *pipelineRun) compare() {
 	for _, difference := range found {
 		p.T.Error(difference)
 	}
-	if n := p.run(servicetest.AdjournedGroups).Counts["held_groups"]; n != p.oracle.Held() {
-		p.T.Errorf("%d groups held, want %d", n, p.oracle.Held())
-	}
+	equal(p.T, "groups held", p.run(servicetest.AdjournedGroups).Counts["held_groups"], p.oracle.Held())
 	p.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE status = 1`, "0")
 	p.Want("main", `SELECT count(*) FROM maintenance.dead_records`, "0")
 	p.Want("main", `SELECT count(*) FROM maintenance.river_job WHERE state = 'discarded'`, "0")

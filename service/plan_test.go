@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,8 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
+	"testing/synctest"
+	"time"
 
 	"github.com/caretaker-go/caretaker/devdb/oracle"
 	"github.com/caretaker-go/caretaker/repo"
@@ -44,9 +45,7 @@ func newPlanned(t *testing.T, seed uint64) planned {
 func (p planned) plan(kind string, id int) *service.Plan {
 	p.T.Helper()
 	plan, err := p.service.PlanDeletion(context.Background(), kind, int64(id))
-	if err != nil {
-		p.T.Fatalf("%s %d: %v", kind, id, err)
-	}
+	require(p.T, err == nil, "%s %d: %v", kind, id, err)
 	return plan
 }
 
@@ -56,30 +55,29 @@ SELECT string_agg(format('SELECT %L, count(*) FROM %s', c.relname, c.oid::regcla
 FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
   AND c.relname <> ALL ('{ghost_user_migrations,loose_foreign_keys_deleted_records}')`
 
-func (p planned) counts() map[string]int64 {
+func (p planned) counts() (counts map[string]int64) {
 	p.T.Helper()
 	if *p.countSQL == "" {
 		*p.countSQL = p.Value("main", countRowsSQL)
 	}
-	rows, err := p.SQL["main"].Query(context.Background(), *p.countSQL)
-	servicetest.NoError(p.T, err)
-	type count struct {
-		Table string
-		N     int64
-	}
-	all := servicetest.Must(pgx.CollectRows(rows, pgx.RowToStructByPos[count]))(p.T)
-	counts := map[string]int64{}
-	for _, c := range all {
-		counts[c.Table] = c.N
-	}
+	all := p.Value("main", `SELECT jsonb_object_agg(name, n) FROM (`+*p.countSQL+`) t (name, n)`)
+	servicetest.NoError(p.T, json.Unmarshal([]byte(all), &counts))
 	return counts
 }
 
-// job queues a job, works it, and returns what became of it, without those that it has queued.
+// works lets jobs of a kind be worked until the test's end.
+func (p planned) works(kind string) {
+	p.T.Helper()
+	q := p.Queue()
+	servicetest.NoError(p.T, q.Start(servicetest.OnlyKind{Service: p.service, Kind: kind}))
+	p.T.Cleanup(func() { servicetest.NoError(p.T, q.Stop(context.Background())) })
+}
+
+// job queues a job, waits for its end, and returns what became of it, without the jobs that it has queued.
 func (p planned) job(args repo.JobArgs) (state, reason string) {
 	p.T.Helper()
 	p.Insert(repo.Job{Args: args})
-	p.Work(p.service, args.Kind())
+	p.Eventually("main", `SELECT count(*) FROM maintenance.river_job WHERE finalized_at IS NULL AND kind = '`+args.Kind()+`'`, "0")
 	state = p.Value("main", `SELECT state::text FROM maintenance.river_job ORDER BY id LIMIT 1`)
 	reason = p.Value("main", `SELECT coalesce(metadata ->> 'reason', '') FROM maintenance.river_job ORDER BY id LIMIT 1`)
 	p.Exec("main", `DELETE FROM maintenance.river_job`)
@@ -95,9 +93,7 @@ func (p planned) wantDone(plan *service.Plan, before map[string]int64) (now map[
 		if t.Deleted > 0 {
 			want[t.Table] = t.Deleted
 		}
-		if t.AtLeast || t.Kept > 0 {
-			p.T.Errorf("%s %d: %+v", plan.Kind, plan.ID, t)
-		}
+		check(p.T, !t.AtLeast && t.Kept == 0, "%s %d: %+v", plan.Kind, plan.ID, t)
 	}
 	got := map[string]int64{}
 	for table, n := range now {
@@ -105,9 +101,7 @@ func (p planned) wantDone(plan *service.Plan, before map[string]int64) (now map[
 			got[table] = gone
 		}
 	}
-	if !maps.Equal(got, want) {
-		p.T.Errorf("%s %d: gone are\n%v, planned were\n%v", plan.Kind, plan.ID, got, want)
-	}
+	check(p.T, maps.Equal(got, want), "%s %d: gone are\n%v, planned were\n%v", plan.Kind, plan.ID, got, want)
 	return now
 }
 
@@ -124,10 +118,8 @@ func (p planned) paths() []string {
 
 func (p planned) column(sql string) []string {
 	p.T.Helper()
-	rows, err := p.SQL["main"].Query(context.Background(), sql)
-	servicetest.NoError(p.T, err)
-	all := servicetest.Must(pgx.CollectRows(rows, pgx.RowTo[string]))(p.T)
-	return all
+	all := p.Value("main", `SELECT string_agg(x.line, E'\n' ORDER BY x.line) FROM (`+sql+`) x (line)`)
+	return slices.DeleteFunc(strings.Split(all, "\n"), func(line string) bool { return line == "NULL" })
 }
 
 // wantLeft fails the test unless as many paths are gone as were planned, and these are noted, row by
@@ -137,9 +129,8 @@ func (p planned) wantLeft(plan *service.Plan, before []string) {
 	now := p.paths()
 	gone := slices.DeleteFunc(before, func(path string) bool { return slices.Contains(now, path) })
 	noted := p.column(`SELECT kind || ' ' || path FROM maintenance.outside_paths ORDER BY 1`)
-	if int64(len(gone)) != plan.Outside || !slices.Equal(noted, gone) {
-		p.T.Errorf("%s %d: left are %v, noted %v, planned were %d", plan.Kind, plan.ID, gone, noted, plan.Outside)
-	}
+	check(p.T, int64(len(gone)) == plan.Outside && slices.Equal(noted, gone),
+		"%s %d: left are %v, noted %v, planned were %d", plan.Kind, plan.ID, gone, noted, plan.Outside)
 	p.Exec("main", `DELETE FROM maintenance.outside_paths`)
 }
 
@@ -157,9 +148,7 @@ func (p planned) wantUpdated(plan *service.Plan, r service.Run) {
 			got[t.Table] = t.Updated
 		}
 	}
-	if !maps.Equal(got, want) {
-		p.T.Errorf("%s %d: changed are %v, planned were %v", plan.Kind, plan.ID, got, want)
-	}
+	check(p.T, maps.Equal(got, want), "%s %d: changed are %v, planned were %v", plan.Kind, plan.ID, got, want)
 }
 
 func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
@@ -168,10 +157,10 @@ func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
 	// Project bots go by jobs of their own.
 	p.Exec("main", `INSERT INTO members (id, user_id, source_id, source_type, type, access_level, member_namespace_id)
 		SELECT 90000 + id, 21, id, 'Project', 'ProjectMember', 30, project_namespace_id FROM projects WHERE namespace_id = $1`, oracle.Personal(oracle.KeptByProject))
-	if plan := p.plan("user", oracle.KeptByProject); !slices.Contains(plan.Jobs, "delete_user") {
-		t.Errorf("a bot goes with a personal project, and %+v", plan)
-	}
+	plan := p.plan("user", oracle.KeptByProject)
+	check(t, slices.Contains(plan.Jobs, "delete_user"), "a bot goes with a personal project, and %+v", plan)
 	p.Exec("main", `DELETE FROM members m USING users u WHERE u.id = m.user_id AND u.user_type = 6 AND m.source_type = 'Project'`)
+	p.works("delete_user")
 	done, before := 0, p.counts()
 	for id := 2; id <= p.oracle.LastUser(); id += 2 {
 		if id%3 == 0 {
@@ -180,9 +169,7 @@ func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
 				VALUES ($1, true, now(), now())`, id)
 		}
 		plan, paths := p.plan("user", id), p.paths()
-		if !plan.Exact || plan.Name != fmt.Sprint("u", id) {
-			t.Errorf("got %+v", plan)
-		}
+		check(t, plan.Exact && plan.Name == fmt.Sprint("u", id), "got %+v", plan)
 		state, reason := p.job(repo.DeleteUser{UserID: int64(id), SkipAuthorization: true, Reason: "planned"})
 		if plan.Refused != nil {
 			if state != "cancelled" || plan.Refused.Reason != reason {
@@ -198,14 +185,13 @@ func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
 		p.Want("main", fmt.Sprint(`SELECT count(*) FROM users WHERE id = `, id), "0")
 		done++
 	}
-	if done < 20 {
-		t.Errorf("only %d users were planned and done", done)
-	}
+	check(t, done >= 20, "only %d users were planned and done", done)
 }
 
 func TestPlanDeletion_OfAGroupIsWhatThenHappens(t *testing.T) {
 	t.Parallel()
 	p := newPlanned(t, 7)
+	p.works("destroy_group")
 	done, before := 0, p.counts()
 	for _, g := range slices.Backward(p.oracle.Groups()) {
 		if p.Value("main", fmt.Sprint(`SELECT count(*) FROM namespaces WHERE id = `, g.ID)) == "0" {
@@ -214,9 +200,7 @@ func TestPlanDeletion_OfAGroupIsWhatThenHappens(t *testing.T) {
 		plan, paths := p.plan("group", int(g.ID)), p.paths()
 		_, reason := p.job(repo.DestroyGroup{GroupID: g.ID, UserID: g.By})
 		if plan.Refused != nil {
-			if plan.Refused.Reason != reason {
-				t.Errorf("group %d: %s, planned was %+v", g.ID, reason, *plan.Refused)
-			}
+			equal(t, fmt.Sprint("group ", g.ID), plan.Refused.Reason, reason)
 			before = p.counts() // a group whose deletion is refused may be restored
 			continue
 		}
@@ -224,9 +208,7 @@ func TestPlanDeletion_OfAGroupIsWhatThenHappens(t *testing.T) {
 		p.wantLeft(plan, paths)
 		done++
 	}
-	if done < 2 {
-		t.Errorf("only %d groups were planned and done", done)
-	}
+	check(t, done >= 2, "only %d groups were planned and done", done)
 }
 
 func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
@@ -238,9 +220,8 @@ func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
 		p.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: user}})
 		p.Work(p.service, "delete_placeholder_user")
 		queued := p.Value("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'delete_user'`) == "1"
-		if (plan.Refused == nil) != queued || slices.Contains(plan.Jobs, "delete_user") != queued {
-			t.Errorf("user %d: queued %t, planned was %+v", user, queued, plan)
-		}
+		check(t, (plan.Refused == nil) == queued && slices.Contains(plan.Jobs, "delete_user") == queued,
+			"user %d: queued %t, planned was %+v", user, queued, plan)
 		if !queued {
 			referenced++
 			if plan.Refused.Reason != "STILL_REFERENCED" || !strings.HasSuffix(plan.Refused.Detail, "_id refers to it") {
@@ -255,12 +236,9 @@ func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
 		p.wantUpdated(plan, p.run(servicetest.GhostUsers))
 		before = p.wantDone(plan, before)
 	}
-	if free == 0 || referenced == 0 {
-		t.Errorf("%d went, %d were kept", free, referenced)
-	}
-	if plan := p.plan("placeholder", oracle.Owner); plan.Refused == nil || plan.Refused.Reason != "NOT_A_PLACEHOLDER" {
-		t.Errorf("got %+v", plan.Refused)
-	}
+	check(t, free != 0 && referenced != 0, "%d went, %d were kept", free, referenced)
+	plan := p.plan("placeholder", oracle.Owner)
+	check(t, plan.Refused != nil && plan.Refused.Reason == "NOT_A_PLACEHOLDER", "got %+v", plan.Refused)
 }
 
 // TestPlanDeletion_WritesNothingSaysWhatIsWrongOrRefusedAndCountsUpToALimit makes plans of which nothing is done.
@@ -288,20 +266,14 @@ func (p planned) writesNothing() {
 	}
 	user, group := p.plan("user", 20), p.plan("group", oracle.FirstGroup)
 	servicetest.NoError(t, tx.Rollback(context.Background()))
-	if len(user.Tables) == 0 || len(group.Tables) == 0 || group.Outside == 0 {
-		t.Errorf("planned were %+v, %+v", user, group)
-	}
-	if content() != before {
-		t.Error("a plan has written")
-	}
+	check(t, len(user.Tables) != 0 && len(group.Tables) != 0 && group.Outside != 0, "planned were %+v, %+v", user, group)
+	equal(t, "a plan has written", content(), before)
 	// The same again, until something changes.
-	if again := p.plan("group", oracle.FirstGroup); !reflect.DeepEqual(again.Tables, group.Tables) || again.Digest != group.Digest {
-		t.Errorf("nothing has changed, but %+v, was %+v", again, group)
-	}
+	again := p.plan("group", oracle.FirstGroup)
+	check(t, reflect.DeepEqual(again.Tables, group.Tables) && again.Digest == group.Digest,
+		"nothing has changed, but %+v, was %+v", again, group)
 	p.Exec("main", `INSERT INTO issues (id, title, author_id, project_id, namespace_id, iid) VALUES (9999, 'i', 5, 1, 5001, 9999)`)
-	if again := p.plan("group", oracle.FirstGroup); again.Digest == group.Digest {
-		t.Error("an issue more, and the digest is the same")
-	}
+	check(t, p.plan("group", oracle.FirstGroup).Digest != group.Digest, "an issue more, and the digest is the same")
 }
 
 func (p planned) wrong() {
@@ -314,24 +286,33 @@ func (p planned) wrong() {
 	} {
 		var id int64
 		_, _ = fmt.Sscan(target[1], &id)
-		if _, err := p.service.PlanDeletion(ctx, target[0], id); !errors.Is(err, service.ErrUnknownTarget) || !strings.Contains(err.Error(), words) {
-			t.Errorf("%s: %v", target, err)
-		}
+		_, err := p.service.PlanDeletion(ctx, target[0], id)
+		check(t, errors.Is(err, service.ErrUnknownTarget) && strings.Contains(err.Error(), words), "%s: %v", target, err)
 	}
 	for field, request := range map[string]func() error{
 		"kind": func() error { _, err := p.service.PlanDeletion(ctx, "project", 1); return err },
 		"id":   func() error { _, err := p.service.PlanDeletion(ctx, "user", 0); return err },
 	} {
 		invalid, ok := errors.AsType[*service.InvalidArgumentError](request())
-		if !ok || invalid.Field != field {
-			t.Errorf("%s: %v", field, request())
-		}
+		check(t, ok && invalid.Field == field, "%s: %v", field, request())
 	}
 	servicetest.Must(p.service.Protect(ctx, service.Protection{Kind: "user", ID: 20, Reason: "audit", By: "me"}, 0))(t)
-	if plan := p.plan("user", 20); plan.Refused == nil || plan.Refused.Reason != "PROTECTED" || !strings.Contains(plan.Refused.Detail, "audit") {
-		t.Errorf("got %+v", plan.Refused)
-	}
+	plan := p.plan("user", 20)
+	check(t, plan.Refused != nil && plan.Refused.Reason == "PROTECTED" && strings.Contains(plan.Refused.Detail, "audit"),
+		"got %+v", plan.Refused)
 	servicetest.Must(p.service.Unprotect(ctx, "user", 20, "me"))(t)
+	// Two plans are made at once, and no third one.
+	var turns []func()
+	for range 2 {
+		turns = append(turns, servicetest.Must(p.service.PlanTurn(ctx))(t))
+	}
+	brief, cancel := context.WithTimeout(ctx, 50*time.Millisecond) //nolint:gocritic // elapses: both turns are taken
+	defer cancel()
+	_, err := p.service.PlanDeletion(brief, "user", 20)
+	isError(t, "a third plan", err, context.DeadlineExceeded)
+	for _, done := range turns {
+		done()
+	}
 }
 
 func (p planned) refused() {
@@ -348,20 +329,17 @@ func (p planned) refused() {
 		before := p.plan(kind, id)
 		change()
 		after := p.plan(kind, id)
-		if !reflect.DeepEqual(after.Tables, before.Tables) || len(after.Tables) == 0 || !after.Exact || after.Outside != before.Outside {
-			t.Errorf("%s: %+v, before it was refused %+v", kind, after, before)
-		}
+		check(t, reflect.DeepEqual(after.Tables, before.Tables) && len(after.Tables) != 0 && after.Exact && after.Outside == before.Outside,
+			"%s: %+v, before it was refused %+v", kind, after, before)
 		want := map[string]string{
 			"group": fmt.Sprintf("PROTECTED group %d is protected by ann: evidence", child),
 			"user":  "INTERNAL_USER users of this type are accounts of the system, which are not deleted",
 		}[kind]
-		if r := after.Refused; r == nil || r.Reason+" "+r.Detail != want {
-			t.Errorf("%s: %+v, want %s", kind, r, want)
-		}
+		r := after.Refused
+		check(t, r != nil && r.Reason+" "+r.Detail == want, "%s: %+v, want %s", kind, r, want)
 	}
-	if ghost := p.plan("user", 99000); ghost.Exact || ghost.Refused == nil {
-		t.Errorf("nobody could take over what is the ghost's, but %+v", ghost)
-	}
+	ghost := p.plan("user", 99000)
+	check(t, !ghost.Exact && ghost.Refused != nil, "nobody could take over what is the ghost's, but %+v", ghost)
 }
 
 func (p planned) counted() {
@@ -371,8 +349,24 @@ func (p planned) counted() {
 	for kind, id := range map[string]int{"user": 20, "group": oracle.FirstGroup} {
 		plan := p.plan(kind, id)
 		i := slices.IndexFunc(plan.Tables, func(t service.PlannedTable) bool { return t.Table == "events" })
-		if i < 0 || plan.Exact || !plan.Tables[i].AtLeast || plan.Tables[i].Moved+plan.Tables[i].Deleted != 10_000 {
-			t.Errorf("planned were %+v", plan.Tables)
-		}
+		check(t, i >= 0 && !plan.Exact && plan.Tables[i].AtLeast && plan.Tables[i].Moved+plan.Tables[i].Deleted == 10_000,
+			"planned were %+v", plan.Tables)
 	}
+}
+
+func TestPlanDeletion_WaitsAFewSecondsForItsTurn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := service.NewTurns()
+		first, _ := s.PlanTurn(t.Context())
+		_, _ = s.PlanTurn(t.Context())
+		began := time.Now()
+		_, err := s.PlanTurn(t.Context())
+		if busy, ok := errors.AsType[*service.PlansBusyError](err); !ok || time.Since(began) != busy.RetryAfter() ||
+			busy.Error() != "2 plans are being made, as many as may be at once: try again in 3s" {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+		time.AfterFunc(time.Second, first) //nolint:gocritic // elapses: by the clock of the bubble
+		servicetest.Must(s.PlanTurn(t.Context()))(t)
+	})
 }

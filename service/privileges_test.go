@@ -3,10 +3,12 @@ package service_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -84,13 +86,10 @@ func TestPrivileges_OneThatIsMissingIsNamedWithWhatToGrant(t *testing.T) {
 		if err != nil {
 			said, _ = run.PrivilegeMissing(err)
 		}
-		if !strings.Contains(said, strings.TrimSuffix(grant, " TO")) || !strings.Contains(said, " TO "+role) {
-			t.Errorf("%q (%v), want %q", said, err, grant)
-		}
+		check(t, strings.Contains(said, strings.TrimSuffix(grant, " TO")) && strings.Contains(said, " TO "+role),
+			"%q (%v), want %q", said, err, grant)
 		for _, driver := range []string{"permission denied", "SQLSTATE"} {
-			if strings.Contains(said, driver) {
-				t.Errorf("%q has the driver's %q", said, driver)
-			}
+			check(t, !strings.Contains(said, driver), "%q has the driver's %q", said, driver)
 		}
 		e.Exec("main", `GRANT `+revoked+` TO `+role)
 	}
@@ -123,9 +122,7 @@ func TestRunBatch_RunThatMustNotReadAnEssentialTableFailsAndNamesIt(t *testing.T
 			r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: worker, DryRun: dry}))(t)
 			servicetest.WantState(t, r, repo.RunFailed)
 			for _, want := range []string{"table " + table + " on main: privilege missing: GRANT SELECT, ", " ON public." + table + " TO " + role} {
-				if !strings.Contains(r.Error, want) {
-					t.Errorf("dry run %t: %q, want %q", dry, r.Error, want)
-				}
+				check(t, strings.Contains(r.Error, want), "dry run %t: %q, want %q", dry, r.Error, want)
 			}
 		}
 		e.Exec("main", `GRANT ALL ON `+table+` TO `+role)
@@ -149,37 +146,131 @@ func TestApplicationSchema_WithoutOneEverythingSaysWhatToDo(t *testing.T) {
 			s := e.Service(servicetest.OneChild, e.WithQueue)
 			for _, worker := range []string{servicetest.InactiveTokens, servicetest.AdjournedGroups, servicetest.GhostUsers, servicetest.PlaceholderUsers} {
 				_, err := s.RunBatch(t.Context(), service.RunRequest{Worker: worker})
-				if missing, ok := errors.AsType[*service.NotConfiguredError](err); !ok || !strings.HasPrefix(missing.Missing, name) {
-					t.Errorf("%s: %v", worker, err)
-				}
-				st, err := s.Status(t.Context(), worker)
-				if err != nil || st[0].Condition != service.ConditionNotConfigured || !strings.HasPrefix(st[0].ConditionDetail, name) {
-					t.Error(worker, st, err)
-				}
+				missing, ok := errors.AsType[*service.NotConfiguredError](err)
+				check(t, ok && strings.HasPrefix(missing.Missing, name), "%s: %v", worker, err)
+				st := servicetest.StatusOf(t, s, worker)
+				check(t, st.Condition == service.ConditionNotConfigured && strings.HasPrefix(st.ConditionDetail, name), "%+v", st)
 			}
 			for _, dry := range []bool{true, false} {
-				r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, DryRun: dry})
-				if err != nil || r.State != repo.RunSkipped || !strings.HasPrefix(r.Reason, name) {
-					t.Errorf("dry run %t: %s %q, %v", dry, r.State, r.Reason, err)
-				}
+				r := servicetest.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, DryRun: dry}))(t)
+				check(t, r.State == repo.RunSkipped && strings.HasPrefix(r.Reason, name), "dry run %t: %s %q", dry, r.State, r.Reason)
 			}
-			r, ours, err := s.RunScheduled(t.Context(), servicetest.LooseForeignKeys, time.Now().Truncate(time.Minute))
-			if err != nil || !ours {
-				t.Fatal(ours, err)
-			}
-			if r = servicetest.Ended(t, s, r.ID); r.State != repo.RunSkipped || !strings.HasPrefix(r.Reason, name) {
-				t.Errorf("by its schedule: %s %q", r.State, r.Reason)
-			}
+			r := fired(t, s, servicetest.LooseForeignKeys, time.Now().Truncate(time.Minute))
+			check(t, r.State == repo.RunSkipped && strings.HasPrefix(r.Reason, name), "by its schedule: %s %q", r.State, r.Reason)
 			lfk := loosefk.Admin{Databases: e.Open, Definitions: servicetest.Definitions(t, servicetest.OneChild)}
 			_, lint := lfk.Lint(t.Context())
 			_, install := lfk.Install(t.Context())
 			_, track := lfk.Track(t.Context(), "users", "")
 			_, untrack := lfk.Untrack(t.Context(), "users")
 			for _, err := range []error{lint, install, track, untrack} {
-				if err == nil || !strings.HasPrefix(err.Error(), name) {
-					t.Error(err)
-				}
+				check(t, err != nil && strings.HasPrefix(err.Error(), name), "%v", err)
 			}
 		})
 	}
+}
+
+// needing is an estate with all tables of the application in main, ci and sec, and a service that has everything
+// configured.
+func needing(t *testing.T) (*servicetest.Estate, *service.Service) {
+	t.Helper()
+	e := servicetest.New(t, "main", "main")
+	e.Add("ci", servicetest.Databases.Clone(t, servicetest.Migrated("ci")))
+	e.Add("sec", servicetest.Databases.Clone(t, servicetest.Migrated("sec")))
+	return e, fullService(e)
+}
+
+func fullService(e *servicetest.Estate) *service.Service {
+	e.T.Helper()
+	return e.Service("", e.WithQueue, func(c *service.Config) {
+		service.Settings[loosefk.Config](c).Definitions = servicetest.Definitions(e.T, devdb.Definitions())
+	})
+}
+
+// grantsTo are the statements of a service's needs, by database.
+func grantsTo(e *servicetest.Estate, s *service.Service, role string) map[string][]string {
+	e.T.Helper()
+	all := map[string][]string{}
+	for name, needs := range needsOf(e, s) {
+		for _, g := range needs {
+			all[name] = append(all[name], g.To(role))
+		}
+	}
+	return all
+}
+
+func TestNeeds_ARoleWithTheseRightsAloneDoesEverything(t *testing.T) {
+	t.Parallel()
+	e, s := needing(t)
+	grants := grantsTo(e, s, "{role}")
+	for name := range e.URLs {
+		e.Exec(name, `REVOKE ALL ON SCHEMA public FROM public`)
+	}
+	role := asRole(e, "")
+	for name, all := range grants {
+		e.Exec(name, strings.ReplaceAll(strings.Join(all, ";"), "{role}", role))
+	}
+	wantLacking(e, needsOf(e, fullService(e)), "")
+	everyWork(&servicetest.Mirrored{Estate: e, Log: &servicetest.Buffer{}})
+}
+
+// needsOf are the rights that a service requires, by database.
+func needsOf(e *servicetest.Estate, s *service.Service) map[string][]repo.Grant {
+	e.T.Helper()
+	all := map[string][]repo.Grant{}
+	for _, d := range e.Open {
+		needs := servicetest.Must(s.Needs(e.T.Context(), d))(e.T)
+		all[d.Name] = needs.Grants
+	}
+	return all
+}
+
+// wantLacking fails the test unless of these rights exactly this grant is missing, "" for none, in these databases or in all.
+func wantLacking(e *servicetest.Estate, needs map[string][]repo.Grant, want string, databases ...string) {
+	e.T.Helper()
+	var got []string
+	for _, d := range e.Open {
+		if len(databases) > 0 && !slices.Contains(databases, d.Name) {
+			continue
+		}
+		lacking := servicetest.Must(d.Lacking(e.T.Context(), needs[d.Name]))(e.T)
+		for _, l := range lacking {
+			got = append(got, l.To("{role}"))
+		}
+	}
+	text := strings.Join(got, "; ")
+	check(e.T, text == want, "lacking: %q, want %q", text, want)
+}
+
+func TestNeeds_EachRightThatIsMissingIsNamed(t *testing.T) {
+	t.Parallel()
+	e, s := needing(t)
+	grants := grantsTo(e, s, "{role}")
+	role := asRole(e, "")
+	for name, all := range grants {
+		e.Exec(name, strings.ReplaceAll(strings.Join(all, ";"), "{role}", role))
+	}
+	s = fullService(e)
+	needs, lines := needsOf(e, s), 0
+	revoke := func(name, statement string) {
+		e.Exec(name, strings.Replace(strings.Replace(statement, "GRANT", "REVOKE", 1), " TO "+role, " FROM "+role, 1))
+	}
+	for name, all := range grants {
+		for _, grant := range all {
+			switch {
+			case strings.Contains(grant, "IN SCHEMA maintenance"), grant == "GRANT USAGE ON SCHEMA public TO {role}":
+				continue
+			}
+			lines++
+			statement := strings.ReplaceAll(grant, "{role}", role)
+			revoke(name, statement)
+			wantLacking(e, needs, grant, name)
+			e.Exec(name, statement)
+		}
+	}
+	check(t, lines >= 80, "only %d grants", lines)
+	wantLacking(e, needs, "")
+	// What is required does not depend on what is granted.
+	grant := grants["main"][slices.IndexFunc(grants["main"], func(g string) bool { return strings.Contains(g, " ON public.users TO ") })]
+	revoke("main", strings.ReplaceAll(grant, "{role}", role))
+	wantLacking(e, needsOf(e, s), grant)
 }

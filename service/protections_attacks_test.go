@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,65 +30,57 @@ func attacked(t *testing.T) (*servicetest.Estate, *service.Service) {
 }
 
 // attacks are ways to get rid of bot 7, who is protected at some moment of each.
-func attacks() map[string]func(*testing.T, *servicetest.Estate, *service.Service) {
+func attacks(e *servicetest.Estate, s *service.Service) map[string]func() {
 	const refused = servicetest.DeletionRefused + "PROTECTED"
-	return map[string]func(*testing.T, *servicetest.Estate, *service.Service){
-		"a job that was queued before": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
-			t.Helper()
-			servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=1 scheduled_jobs=1")
-			protect(t, s, "user", 7)
-			servicetest.WantDeletion(t, e.DeletionAgain(s), refused)
+	return map[string]func(){
+		"a job that was queued before": func() {
+			servicetest.WantCounts(e.T, servicetest.RunTokens(e.T, s), "examined_users=1 scheduled_jobs=1")
+			protect(e.T, s, "user", 7)
+			servicetest.WantDeletion(e.T, e.DeletionAgain(s), refused)
 		},
-		"a refused job, retried": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
-			t.Helper()
-			protect(t, s, "user", 7)
-			servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), refused)
-			servicetest.Must(s.RetryJob(t.Context(), 1))(t)
-			servicetest.WantDeletion(t, e.DeletionAgain(s), refused)
+		"a refused job, retried": func() {
+			protect(e.T, s, "user", 7)
+			servicetest.WantDeletion(e.T, e.Deletion(s, servicetest.Authorized(7)), refused)
+			servicetest.Must(s.RetryJob(e.T.Context(), 1))(e.T)
+			servicetest.WantDeletion(e.T, e.DeletionAgain(s), refused)
 		},
-		"a cancelled job, retried": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
-			t.Helper()
+		"a cancelled job, retried": func() {
 			e.Insert(repo.Job{Args: servicetest.Authorized(7)})
-			servicetest.Must(s.CancelJob(t.Context(), 1, "stop", "ann"))(t)
-			protect(t, s, "user", 7)
-			servicetest.Must(s.RetryJob(t.Context(), 1))(t)
-			servicetest.WantDeletion(t, e.DeletionAgain(s), refused)
+			servicetest.Must(s.CancelJob(e.T.Context(), 1, "stop", "ann"))(e.T)
+			protect(e.T, s, "user", 7)
+			servicetest.Must(s.RetryJob(e.T.Context(), 1))(e.T)
+			servicetest.WantDeletion(e.T, e.DeletionAgain(s), refused)
 		},
-		"a run that expects what was planned before": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
-			t.Helper()
-			planned, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true})
+		"a run that expects what was planned before": func() {
+			planned, err := s.RunBatch(e.T.Context(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true})
 			if err != nil || planned.CandidatesDigest == "" {
-				t.Fatal(planned, err)
+				e.T.Fatal(planned, err)
 			}
-			protect(t, s, "user", 7)
-			_, err = s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.InactiveTokens, ExpectedDigest: planned.CandidatesDigest})
-			if _, ok := errors.AsType[*service.PlanChangedError](err); !ok {
-				t.Error(err)
-			}
+			protect(e.T, s, "user", 7)
+			_, err = s.RunBatch(e.T.Context(), service.RunRequest{Worker: servicetest.InactiveTokens, ExpectedDigest: planned.CandidatesDigest})
+			_, ok := errors.AsType[*service.PlanChangedError](err)
+			check(e.T, ok, "%v", err)
 			e.Want("main", `SELECT count(*) FROM maintenance.river_job`, "0")
 		},
-		"protected again after it has expired": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
-			t.Helper()
-			protect(t, s, "user", 7)
+		"protected again after it has expired": func() {
+			protect(e.T, s, "user", 7)
 			expire(e)
-			servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=1 scheduled_jobs=1")
-			protect(t, s, "user", 7)
-			servicetest.WantDeletion(t, e.DeletionAgain(s), refused)
+			servicetest.WantCounts(e.T, servicetest.RunTokens(e.T, s), "examined_users=1 scheduled_jobs=1")
+			protect(e.T, s, "user", 7)
+			servicetest.WantDeletion(e.T, e.DeletionAgain(s), refused)
 		},
-		"by another actor, for another reason": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
-			t.Helper()
-			protect(t, s, "user", 7)
+		"by another actor, for another reason": func() {
+			protect(e.T, s, "user", 7)
 			for _, args := range []repo.DeleteUser{
 				{UserID: 7, SkipAuthorization: true, DeletedByID: new(int64(101)), Reason: "Group was deleted"}, {UserID: 7, SkipAuthorization: true},
 			} {
-				servicetest.WantDeletion(t, e.Deletion(s, args), refused)
+				servicetest.WantDeletion(e.T, e.Deletion(s, args), refused)
 			}
 		},
-		"in the instant that decides": func(t *testing.T, e *servicetest.Estate, s *service.Service) {
-			t.Helper()
+		"in the instant that decides": func() {
 			// As Protect does it: the job waits for the user's row, and asks again.
-			e.Held(`SELECT FROM users WHERE id = 7 FOR SHARE; INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('user', 7, 'evidence', 'ann')`, 1)
-			servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), refused)
+			e.Held(`SELECT FROM users WHERE id = 7 FOR SHARE; `+protectedSQL("user", 7), 1)
+			servicetest.WantDeletion(e.T, e.Deletion(s, servicetest.Authorized(7)), refused)
 		},
 	}
 }
@@ -97,31 +90,20 @@ func TestProtect_UserIsAttackedThroughEveryPath(t *testing.T) {
 	e, s := attacked(t)
 	tables := []string{"users", "members", "personal_access_tokens", "ghost_user_migrations"}
 	before := e.State("main", tables...)
-	for name, attack := range attacks() {
+	for name, attack := range attacks(e, s) {
 		t.Run(name, func(t *testing.T) {
 			e.T = t
-			attack(t, e, s)
+			attack()
 			e.WantSame("main", before, tables...)
 			e.Want("main", begunRemovals, "0")
 			e.Exec("main", forgetAttack)
 		})
 	}
 	e.T = t
-}
-
-const forgetAttack = `TRUNCATE maintenance.river_job RESTART IDENTITY;
-	TRUNCATE maintenance.protected_targets, maintenance.job_cancellations, maintenance.token_passes`
-
-const begunRemovals = `SELECT (SELECT count(*) FROM maintenance.user_removals) + (SELECT count(*) FROM maintenance.group_removals)`
-
-func TestProtect_HoldsForAUserWhoComesLaterAndRefusesTimesThatAreNone(t *testing.T) {
-	t.Parallel()
-	e, s := attacked(t)
+	// Times that are none are refused, and a protection holds for a user who comes later.
 	for _, ttl := range []time.Duration{-time.Hour, -1, time.Millisecond, 1 << 62} {
 		_, err := s.Protect(t.Context(), service.Protection{Kind: "user", ID: 7, Reason: "r"}, ttl)
-		if refused, ok := errors.AsType[*service.InvalidArgumentError](err); !ok || refused.Field != "ttl" {
-			t.Errorf("%s: %v", ttl, err)
-		}
+		wantInvalid(t, ttl.String(), err, "ttl")
 	}
 	e.Want("main", `SELECT count(*) FROM maintenance.protected_targets`, "0")
 	protect(t, s, "user", 8)
@@ -131,19 +113,22 @@ func TestProtect_HoldsForAUserWhoComesLaterAndRefusesTimesThatAreNone(t *testing
 	e.Want("main", servicetest.QueuedUsers, "7")
 }
 
+const forgetAttack = `TRUNCATE maintenance.river_job RESTART IDENTITY;
+	TRUNCATE maintenance.protected_targets, maintenance.job_cancellations, maintenance.token_passes`
+
+const begunRemovals = `SELECT (SELECT count(*) FROM maintenance.user_removals) + (SELECT count(*) FROM maintenance.group_removals)`
+
 func TestProtect_UserWhoseDeletionHasBegunKeepsTheAccountFromItsEndOn(t *testing.T) {
 	t.Parallel()
 	e, s := attacked(t)
 	e.PersonalProjects(7, 701)
 	over := make(chan struct{})
 	close(over)
-	if r, err := e.AttemptOf(s, servicetest.Authorized(7), over); err != nil || r.Snooze <= 0 {
-		t.Fatalf("%+v, %v", r, err)
-	}
+	r := servicetest.Must(e.AttemptOf(s, servicetest.Authorized(7), over))(t)
+	require(t, r.Snooze > 0, "%+v", r)
 	_, err := s.Protect(t.Context(), service.Protection{Kind: "user", ID: 7, Reason: "too late"}, 0)
-	if begun, ok := errors.AsType[*service.DeletionBegunError](err); !ok || begun.ID != 7 {
-		t.Fatal(err)
-	}
+	begun, ok := errors.AsType[*service.DeletionBegunError](err)
+	require(t, ok && begun.ID == 7, "%v", err)
 	devdb.Eventually(t, "the deletion ends", func() bool {
 		e.Exec("main", `UPDATE maintenance.river_job SET state = 'available' WHERE kind = 'delete_user' AND finalized_at IS NULL`)
 		e.Work(s, "delete_user")
@@ -164,9 +149,7 @@ func TestProtect_UserWhoseDeletionHasBegunKeepsTheAccountFromItsEndOn(t *testing
 func wantGhostKeeps(t *testing.T, s *service.Service) {
 	t.Helper()
 	r := servicetest.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.GhostUsers}))(t)
-	if r.Counts["deferred_users"] != 1 || r.Counts["migrated_users"] != 0 {
-		t.Errorf("%+v", r)
-	}
+	check(t, r.Counts["deferred_users"] == 1 && r.Counts["migrated_users"] == 0, "%+v", r)
 }
 
 // Whoever is first, the other one knows: a user who is protected keeps the account, even if it has been blocked.
@@ -177,11 +160,10 @@ func TestProtect_OfTheTwoThatRaceForAUserOneWins(t *testing.T) {
 	for id := int64(7); id < 13; id++ {
 		e.Bots(int(id))
 		e.Insert(repo.Job{Args: servicetest.Authorized(id)})
-		answer := make(chan error, 1)
-		go func() {
+		answer := background(func() error {
 			_, err := s.Protect(context.Background(), service.Protection{Kind: "user", ID: id, Reason: "race"}, 0)
-			answer <- err
-		}()
+			return err
+		})
 		e.Work(s, "delete_user")
 		err := <-answer
 		_, late := errors.AsType[*service.DeletionBegunError](err)
@@ -208,37 +190,20 @@ func TestProtect_WaitsForADeletionThatIsJustBeginning(t *testing.T) {
 	servicetest.NoError(t, q.Start(servicetest.OnlyKind{Service: s, Kind: "delete_user"}))
 	defer func() { _ = q.Stop(context.Background()) }()
 	e.AtGate("main", servicetest.App)
-	answer := make(chan error, 1)
-	go func() {
+	answer := background(func() error {
 		_, err := s.Protect(context.Background(), service.Protection{Kind: "user", ID: 7, Reason: "race"}, 0)
-		answer <- err
-	}()
+		return err
+	})
 	e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`, "1")
 	e.Lift("main", servicetest.App)
 	e.Eventually("main", servicetest.NewestDeletion, servicetest.DeletionDone)
 	// It saw the deletion begun, or it came when that was over: then the account is kept.
 	err := <-answer
-	if _, late := errors.AsType[*service.DeletionBegunError](err); err != nil && !late {
-		t.Error(err)
-	}
+	_, late := errors.AsType[*service.DeletionBegunError](err)
+	check(t, err == nil || late, "%v", err)
 	if err == nil {
 		wantGhostKeeps(t, s)
 	}
-}
-
-func TestProtect_GhostMigrationAsksAgainBehindTheLock(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGhosts(t)
-	g.Doomed(27)
-	s := g.Service()
-	g.Held(`SELECT FROM users WHERE id = 27 FOR SHARE; INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('user', 27, 'evidence', 'ann')`, 1)
-	g.Runs(s, false)
-	g.Want("main", `SELECT count(*) FROM users WHERE id = 27`, "1")
-	// Its row may be deleted by the application meanwhile, and made anew: the protection stays.
-	g.Exec("main", `DELETE FROM routes WHERE source_id = 27; DELETE FROM namespaces WHERE id = 27; DELETE FROM ghost_user_migrations WHERE user_id = 27; DELETE FROM users WHERE id = 27`)
-	g.Doomed(27)
-	g.Run(s, "deferred_users=1")
-	g.Want("main", `SELECT count(*) FROM users WHERE id = 27`, "1")
 }
 
 func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
@@ -247,42 +212,39 @@ func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 	g := family(t)
 	tables := []string{"namespaces", "projects", "members", "routes", "users"}
 	before := g.State("main", tables...)
-	for name, attack := range map[string]func(*testing.T, *servicetest.Groups){
-		"a refused job, retried": func(t *testing.T, g *servicetest.Groups) {
-			t.Helper()
+	for name, attack := range map[string]func(){
+		"a refused job, retried": func() {
 			g.QueueJob(10, 1)
-			protect(t, g.Service, "group", 12)
+			protect(g.T, g.Service, "group", 12)
 			g.Attempt(refused)
-			servicetest.Must(g.Service.RetryJob(t.Context(), 1))(t)
+			servicetest.Must(g.Service.RetryJob(g.T.Context(), 1))(g.T)
 			g.Attempt(refused)
 		},
-		"a run that expects what was planned before": func(t *testing.T, g *servicetest.Groups) {
-			t.Helper()
-			planned, err := g.Service.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.AdjournedGroups, DryRun: true})
+		"a run that expects what was planned before": func() {
+			planned, err := g.Service.RunBatch(g.T.Context(), service.RunRequest{Worker: servicetest.AdjournedGroups, DryRun: true})
 			if err != nil || planned.CandidatesDigest == "" {
-				t.Fatal(planned, err)
+				g.T.Fatal(planned, err)
 			}
-			protect(t, g.Service, "user", 3)
-			_, err = g.Service.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.AdjournedGroups, ExpectedDigest: planned.CandidatesDigest})
-			if _, ok := errors.AsType[*service.PlanChangedError](err); !ok {
-				t.Error(err)
-			}
+			protect(g.T, g.Service, "user", 3)
+			expecting := service.RunRequest{Worker: servicetest.AdjournedGroups, ExpectedDigest: planned.CandidatesDigest}
+			_, err = g.Service.RunBatch(g.T.Context(), expecting)
+			_, ok := errors.AsType[*service.PlanChangedError](err)
+			check(g.T, ok, "%v", err)
 		},
-		"a project of it that is named as one": func(t *testing.T, g *servicetest.Groups) {
-			t.Helper()
+		"a project of it that is named as one": func() {
 			g.QueueJob(10, 1)
 			protectedBefore(g.Estate, "group", 10002)
 			g.Attempt(refused)
 		},
-		"in the instant that decides": func(_ *testing.T, g *servicetest.Groups) {
+		"in the instant that decides": func() {
 			g.QueueJob(10, 1)
-			g.Held(`SELECT FROM namespaces WHERE id IN (10, 11, 12) FOR SHARE; INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('group', 12, 'evidence', 'ann')`, 1)
+			g.Held(`SELECT FROM namespaces WHERE id IN (10, 11, 12) FOR SHARE; `+protectedSQL("group", 12), 1)
 			g.Attempt(refused)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g.T = t
-			attack(t, g)
+			attack()
 			g.WantSame("main", before, tables...)
 			g.Want("main", begunRemovals, "0")
 			g.Exec("main", forgetAttack)
@@ -291,63 +253,48 @@ func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 	g.T = t
 }
 
-// In the instant that decides: a statement that already waits for the user's row must look for protections again.
-func TestProtect_StatementThatWaitsForTheRowAsksAgain(t *testing.T) {
-	t.Parallel()
-	const instant = `SELECT FROM users WHERE id = 2 FOR SHARE; INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('user', 2, 'evidence', 'ann')`
-	for name, held := range map[string]string{"as Protect does it": protecting + instant, "rows first": instant} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e, s := tenants(t)
-			e.Held(held, 1)
-			servicetest.RunBatch(t, s, "main")
-			e.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM users WHERE tenant_id IS NOT NULL`, "1 2")
-		})
-	}
-}
-
-const protecting = `LOCK TABLE maintenance.protected_targets IN ROW EXCLUSIVE MODE; `
-
-func TestProtect_NamespaceOfAUserStaysWithTheUser(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGhosts(t)
-	g.Doomed(27)
-	s := g.Service()
-	protectedBefore(g.Estate, "group", 27)
-	g.Runs(s, false)
-	g.Want("main", `SELECT concat_ws(' ', (SELECT count(*) FROM users WHERE id = 27), (SELECT count(*) FROM namespaces WHERE id = 27))`, "1 1")
+// protectedSQL protects a target as SQL does.
+func protectedSQL(kind string, id int64) string {
+	return fmt.Sprintf(`INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by)
+		VALUES ('%s', %d, 'evidence', 'ann')`, kind, id)
 }
 
 // protectedBefore protects what was not there yet then.
 func protectedBefore(e *servicetest.Estate, kind string, id int64) {
 	e.T.Helper()
-	e.Exec("main", `INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ($1, $2, 'evidence', 'ann')`, kind, id)
+	e.Exec("main", protectedSQL(kind, id))
 }
 
-func TestProtect_NamespacesThatAreNoGroupsAreRefused(t *testing.T) {
+// Users 1 and 2 are of tenant 1, user 3 of tenant 2. Both tenants are deleted. User 2 is protected before the run, or in
+// the instant that decides: while a statement waits for the user's row. Tenant 1 is held as a whole.
+func TestProtect_LooseForeignKeysHoldTheKeyOfAProtectedRow(t *testing.T) {
 	t.Parallel()
-	g := family(t)
-	g.Exec("main", `INSERT INTO namespaces (id, type, owner_id, name, path, organization_id, created_at, updated_at)
-		SELECT 77, 'User', 1, 'u', 'u', organization_id, now(), now() FROM namespaces WHERE id = 10`)
-	for id, want := range map[int64]string{
-		77:    "id: 77 is the namespace of user 1: protect user 1",
-		10002: "id: 10002 is the namespace of a project: protect its group",
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `CREATE TABLE tenants (id bigint PRIMARY KEY)`)
+	e.Exec("main", `ALTER TABLE users ADD COLUMN tenant_id bigint; CREATE INDEX ON users (tenant_id)`)
+	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
+	s := e.Service("users:\n  - table: tenants\n    column: tenant_id\n    on_delete: async_delete\n")
+	instant := `SELECT FROM users WHERE id = 2 FOR SHARE; ` + protectedSQL("user", 2)
+	for name, protected := range map[string]func(){
+		"before":         func() { protect(t, s, "user", 2) },
+		"while it waits": func() { e.Held(instant, 1) },
 	} {
-		_, err := g.Service.Protect(t.Context(), service.Protection{Kind: "group", ID: id, Reason: "r"}, 0)
-		if refused, ok := errors.AsType[*service.InvalidArgumentError](err); !ok || refused.Field != "id" || err.Error() != want {
-			t.Errorf("group %d: %v, want %s", id, err, want)
+		t.Log(name)
+		e.Exec("main", `DELETE FROM users; DELETE FROM loose_foreign_keys_deleted_records; DELETE FROM maintenance.protected_targets`)
+		for id := range 3 {
+			e.User(id+1, 0, 1)
 		}
+		e.Exec("main", `UPDATE users SET tenant_id = 1 + (id > 2)::int`)
+		e.Exec("main", `DELETE FROM loose_foreign_keys_deleted_records`)
+		e.Deleted("main", "tenants", 1, 2)
+		protected()
+		r := servicetest.RunBatch(t, s, "main")
+		servicetest.WantState(t, r, "succeeded")
+		if !strings.HasPrefix(r.Reason, "1 record held, PROTECTED: user 2 is protected by") {
+			t.Errorf("reason %q", r.Reason)
+		}
+		e.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM users WHERE tenant_id IS NOT NULL`, "1 2")
+		e.Want("main", `SELECT string_agg(primary_key_value::text, ' ') FROM loose_foreign_keys_deleted_records
+			WHERE fully_qualified_table_name = 'public.tenants'`, "1")
 	}
-	protect(t, g.Service, "group", 4711)
-	g.Want("main", `SELECT string_agg(id::text, ' ') FROM maintenance.protected_targets`, "4711")
-}
-
-func TestProtect_NamespaceOfAProjectThatComesLaterStays(t *testing.T) {
-	t.Parallel()
-	g := family(t)
-	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
-	protectedBefore(g.Estate, "group", 10002)
-	g.QueueJob(10, 1)
-	g.Attempt("retryable failed PROTECTED")
-	g.Want("main", `SELECT count(*) FROM namespaces WHERE id = 10002`, "1")
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 	"testing"
 	"time"
 
@@ -108,9 +108,8 @@ func TestProtect_IsTooLateOnceARemovalHasBegun(t *testing.T) {
 	g.AtGate("main", servicetest.App)
 	for _, id := range []int64{10, 12, 13} {
 		_, err := g.Service.Protect(t.Context(), service.Protection{Kind: "group", ID: id, Reason: "too late"}, 0)
-		if begun, ok := errors.AsType[*service.DeletionBegunError](err); !ok || begun.ID != id {
-			t.Errorf("group %d: %v", id, err)
-		}
+		begun, ok := errors.AsType[*service.DeletionBegunError](err)
+		check(t, ok && begun.ID == id, "group %d: %v", id, err)
 	}
 	// The bot's own deletion has not begun.
 	protect(t, g.Service, "user", 2)
@@ -122,13 +121,14 @@ func TestProtect_IsTooLateOnceARemovalHasBegun(t *testing.T) {
 	g.Want("main", `SELECT string_agg(concat_ws(' ', id, state), ', ' ORDER BY id) FROM users WHERE id IN (2, 3)`, "2 active, 3 blocked")
 }
 
-func TestProtect_GroupThatIsMovedBelowOneThatGoesStays(t *testing.T) {
+func TestProtect_WhatComesIntoAGroupThatGoesStays(t *testing.T) {
 	t.Parallel()
 	g := family(t)
 	g.Owned(20, 15)
 	g.Project(9, 20, "kept")
 	protect(t, g.Service, "group", 20)
 	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
+	// A group that is moved below it.
 	g.Exec("main", `UPDATE namespaces SET parent_id = 12 WHERE id = 20`)
 	before := g.State("main", "projects", "members")
 	g.QueueJob(10, 1)
@@ -136,64 +136,47 @@ func TestProtect_GroupThatIsMovedBelowOneThatGoesStays(t *testing.T) {
 	g.WantSame("main", before, "projects", "members")
 	g.Want("main", `SELECT count(*) FROM namespaces WHERE id IN (10, 11, 12, 20)`, "4")
 	g.Exec("main", `UPDATE namespaces SET parent_id = NULL WHERE id = 20`)
+	// The namespace of a project.
+	protectedBefore(g.Estate, "group", 10002)
+	g.Attempt("retryable failed PROTECTED")
+	g.Want("main", `SELECT count(*) FROM namespaces WHERE id = 10002`, "1")
+	g.Exec("main", `DELETE FROM maintenance.protected_targets WHERE id = 10002`)
 	g.Attempts("completed succeeded")
 	g.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM namespaces WHERE type = 'Group'`, "20")
 }
 
 func TestProtect_OfTheTwoThatRaceOneWinsAndTheOtherKnows(t *testing.T) {
 	t.Parallel()
-	for range 4 {
-		g := family(t)
-		g.QueueJob(10, 1)
-		answer := make(chan error, 1)
-		go func() {
-			_, err := g.Service.Protect(context.Background(), service.Protection{Kind: "group", ID: 12, Reason: "race"}, 0)
-			answer <- err
-		}()
+	g := servicetest.NewGroups(t)
+	for _, group := range []int{10, 20, 30, 40} {
+		below := group + 1
+		g.Owned(group, 15)
+		g.Group(below, group, "sub")
+		g.Project(group, below, "p")
+		g.Content(group)
+		g.QueueJob(group, 1)
+		answer := background(func() error {
+			_, err := g.Service.Protect(context.Background(), service.Protection{Kind: "group", ID: int64(below), Reason: "race"}, 0)
+			return err
+		})
 		g.Work(g.Service, "destroy_group")
 		err := <-answer
 		_, late := errors.AsType[*service.DeletionBegunError](err)
-		switch kept := g.Value("main", `SELECT count(*) FROM namespaces WHERE id = 12`); {
+		both := fmt.Sprintf(`SELECT count(*) FROM namespaces WHERE id IN (%d, %d)`, group, below)
+		switch kept := g.Value("main", fmt.Sprint(`SELECT count(*) FROM namespaces WHERE id = `, below)); {
 		case err == nil && kept == "1":
-			g.Want("main", `SELECT count(*) FROM namespaces WHERE id IN (10, 11, 12, 13)`, "4")
+			g.Want("main", both, "2")
 		case err == nil:
 			// It was gone before it was protected, which is allowed.
-			g.Want("main", `SELECT count(*) FROM maintenance.group_removals`, "0")
-			g.Want("main", `SELECT count(*) FROM namespaces WHERE id IN (10, 11, 12, 13)`, "0")
+			g.Want("main", fmt.Sprint(`SELECT count(*) FROM maintenance.group_removals WHERE group_id = `, group), "0")
+			g.Want("main", both, "0")
 		case !late:
 			t.Fatal(err)
 		}
 	}
 }
 
-func TestProtect_UserIsRefusedByEveryJob(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.User(7, 0, 1)
-	e.User(8, 15, 1)
-	e.Bots(9)
-	e.PersonalProjects(7, 701)
-	s := e.Service("", e.WithQueue)
-	for _, id := range []int64{7, 8, 9} {
-		protect(t, s, "user", id)
-	}
-	before := e.State("main", servicetest.Written...)
-	for _, args := range []repo.JobArgs{
-		servicetest.Authorized(7), servicetest.Authorized(8), servicetest.Authorized(9),
-		repo.DeleteUser{UserID: 9, SkipAuthorization: true, Reason: repo.TokenDeletionReason},
-		repo.DeletePlaceholderUser{PlaceholderUserID: 8},
-	} {
-		r, err := servicetest.Attempt(s, e.Running(args))
-		if err != nil || r.Outcome != service.JobRefused || r.Reason != "PROTECTED" {
-			t.Errorf("%+v: %+v, %v", args, r, err)
-		}
-	}
-	e.WantSame("main", before, servicetest.Written...)
-	servicetest.Must(s.Unprotect(t.Context(), "user", 9, "ann"))(t)
-	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(9)), servicetest.DeletionDone)
-}
-
-func TestProtect_BotIsPassedOver(t *testing.T) {
+func TestProtect_UserIsSkippedByTheWorkerAndRefusedByEveryJob(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewTokens(t)
 	e.Bots(1, 2, 3)
@@ -204,22 +187,97 @@ func TestProtect_BotIsPassedOver(t *testing.T) {
 	protect(t, s, "user", 3)
 	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=3 scheduled_jobs=1")
 	e.Want("main", servicetest.QueuedUsers, "1")
-	if lines := log.Lines("user passed over"); len(lines) != 1 {
-		t.Errorf("want bot 2 alone: %q", lines)
+	equal(t, "lines for bot 2 alone", len(log.Lines("user passed over")), 1)
+	e.Exec("main", `DELETE FROM maintenance.river_job`)
+
+	e.User(7, 0, 1)
+	e.User(8, 15, 1)
+	e.Bots(9)
+	e.PersonalProjects(7, 701)
+	for _, id := range []int64{7, 8, 9} {
+		protect(t, s, "user", id)
+	}
+	before := e.State("main", servicetest.Written...)
+	for _, args := range []repo.JobArgs{
+		servicetest.Authorized(7), servicetest.Authorized(8), servicetest.Authorized(9),
+		repo.DeleteUser{UserID: 9, SkipAuthorization: true, Reason: repo.TokenDeletionReason},
+		repo.DeletePlaceholderUser{PlaceholderUserID: 8},
+	} {
+		r := servicetest.Must(servicetest.Attempt(s, e.Running(args)))(t)
+		check(t, r.Outcome == service.JobRefused && r.Reason == "PROTECTED", "%+v: %+v", args, r)
+	}
+	e.WantSame("main", before, servicetest.Written...)
+	servicetest.Must(s.Unprotect(t.Context(), "user", 9, "ann"))(t)
+	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(9)), servicetest.DeletionDone)
+}
+
+func TestProtect_HandOverStopsAfterItsStatement(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		hard   bool
+		issues int
+	}{"its only statement": {false, 1}, "moved": {false, 3000}, "deleted": {true, 3000}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := servicetest.NewGhosts(t)
+			g.Doomed(27)
+			g.Exec("main", `UPDATE ghost_user_migrations SET hard_delete = $1`, c.hard)
+			g.Fill("main", "issues", "author_id, closed_by_id, namespace_id", "27, 27, 101", c.issues)
+			g.Gate("main", "issues")
+			g.Shut("main", servicetest.App)
+			s := g.Service()
+			run := g.Begin(s)
+			g.AtGate("main", servicetest.App)
+			protect(t, s, "user", 27)
+			g.Lift("main", servicetest.App)
+			servicetest.WantState(t, servicetest.Ended(t, s, run.ID), "succeeded")
+			g.WantLater(27, 30*time.Minute)
+			g.WantLog(1, `"msg":"user kept`, `"user_id":27`, `"reason":"PROTECTED"`)
+			// None if the statement at the gate ran into its time limit first.
+			g.Want("main", `SELECT count(*) < 2 FROM maintenance.receipts r JOIN maintenance.protected_targets p ON r.at > p.since`, "true")
+			if c.issues > 1 {
+				g.Want("main", `SELECT count(*) > 0 FROM issues WHERE author_id = 27 OR closed_by_id = 27`, "true")
+			}
+		})
 	}
 }
 
-func TestProtect_PlaceholderIsNotClaimed(t *testing.T) {
+// wantDeferred fails the test unless these are all that the worker defers, by number and by list.
+func wantDeferred(t *testing.T, s *service.Service, worker string, due int64, want ...string) {
+	t.Helper()
+	st := servicetest.Must(s.Status(t.Context(), worker))(t)
+	b := st[0].Backlog
+	check(t, b.Due == due && b.Deferred == int64(len(want)) && b.Pending == due+b.Deferred && b.Dead == 0,
+		"%s: backlog %+v, want %d due and %d deferred", worker, b, due, len(want))
+	list, err := s.Waiting(t.Context(), worker, false)
+	var got []string
+	for _, w := range list.Items {
+		got = append(got, fmt.Sprintf("%d %s", w.ID, w.Reason))
+	}
+	slices.Sort(got)
+	check(t, err == nil && slices.Equal(got, want), "%s: deferred are %q, want %q; %v", worker, got, want, err)
+}
+
+const byAnn = " is protected by ann: evidence"
+
+func TestProtect_PlaceholdersAreDeferredAndSayByWhom(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewPlaceholders(t)
-	for id := range 3 {
-		e.Detail(id+1, 0, "NULL")
-	}
+	e.Detail(1, 0, `NULL`)
+	e.Detail(2, 0, `NULL`)
+	e.Detail(3, 3, `now() - interval '1 day'`)
+	e.Detail(4, 1, `now() - interval '1 day'`)
+	e.Detail(5, 2, `now() - interval '9 days'`)
 	s := e.Service("", e.WithQueue)
-	protect(t, s, "user", 2)
-	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, true), "scheduled_jobs=2")
-	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=2")
-	e.Want("main", `SELECT string_agg(deletion_attempts::text, ' ' ORDER BY id) FROM import_placeholder_user_details`, "1 0 1")
+	for _, id := range []int64{2, 3, 5, 77} {
+		protect(t, s, "user", id)
+	}
+	wantDeferred(t, s, servicetest.PlaceholderUsers, 1, "2 PROTECTED: user 2"+byAnn, "3 PROTECTED: user 3"+byAnn,
+		"4 1 attempt", "5 PROTECTED: user 5"+byAnn)
+	for _, dry := range []bool{true, false} {
+		servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, dry), "scheduled_jobs=1")
+	}
+	e.Want("main", `SELECT string_agg(deletion_attempts::text, ' ' ORDER BY id) FROM import_placeholder_user_details`, "1 0 3 1 2")
 }
 
 func TestProtect_UserInTheQueueOfTheGhostMigrationIsPostponed(t *testing.T) {
@@ -229,82 +287,55 @@ func TestProtect_UserInTheQueueOfTheGhostMigrationIsPostponed(t *testing.T) {
 	s := g.Service()
 	protect(t, s, "user", 27)
 	r := g.Run(s, "migrated_users=1 deferred_users=1 deleted_rows=4")
-	if r.Reason != "1 user kept, who is protected" || r.OverLimit {
-		t.Errorf("reason %q, over_limit %t", r.Reason, r.OverLimit)
-	}
+	check(t, r.Reason == "1 user kept, who is protected" && !r.OverLimit, "reason %q, over_limit %t", r.Reason, r.OverLimit)
 	g.WantLater(27, 30*time.Minute)
 	g.WantLog(1, `"msg":"user kept`, `"user_id":27`, `"reason":"PROTECTED"`, "is protected by ann: evidence")
 	g.Want("main", `SELECT string_agg(id::text, ' ') FROM users WHERE id IN (27, 28)`, "27")
+	wantDeferred(t, s, servicetest.GhostUsers, 0, "27 PROTECTED: user 27"+byAnn)
+
+	// A namespace that is protected as a group stays with its user.
+	g.Doomed(29)
+	protectedBefore(g.Estate, "group", 29)
+	g.Runs(s, false)
+	g.Want("main", `SELECT concat_ws(' ', (SELECT count(*) FROM users WHERE id = 29), (SELECT count(*) FROM namespaces WHERE id = 29))`, "1 1")
+
+	// In the instant that decides: the migration asks again after it has waited for the lock.
+	g.Exec("main", `DELETE FROM ghost_user_migrations`)
+	g.Doomed(30)
+	g.Held(`SELECT FROM users WHERE id = 30 FOR SHARE; `+protectedSQL("user", 30), 1)
+	g.Runs(s, false)
+	g.Want("main", `SELECT count(*) FROM users WHERE id = 30`, "1")
+	// The application may delete the user meanwhile, and insert it again: the protection stays.
+	g.Exec("main", `DELETE FROM routes WHERE source_id = 30; DELETE FROM namespaces WHERE id = 30;
+		DELETE FROM ghost_user_migrations; DELETE FROM users WHERE id = 30`)
+	g.Doomed(30)
+	g.Run(s, "deferred_users=1")
+	g.Want("main", `SELECT count(*) FROM users WHERE id = 30`, "1")
 }
 
-// protectAtWork begins a run, protects user 27 while a statement on issues is at work, and waits for
-// the run's end.
-func protectAtWork(t *testing.T, g *servicetest.Ghosts) {
-	t.Helper()
-	g.Gate("main", "issues")
-	g.Shut("main", servicetest.App)
-	s := g.Service()
-	run := g.Begin(s)
-	g.AtGate("main", servicetest.App)
-	protect(t, s, "user", 27)
-	g.Lift("main", servicetest.App)
-	servicetest.WantState(t, servicetest.Ended(t, s, run.ID), "succeeded")
-}
-
-func TestProtect_UserWhoseHandOverIsAtWorkStays(t *testing.T) {
+func TestProtect_GroupsAreDeferredAndSayByWhom(t *testing.T) {
 	t.Parallel()
-	g := servicetest.NewGhosts(t)
-	g.Doomed(27)
-	g.SlowIssues(27, 1)
-	protectAtWork(t, g)
-	g.Want("main", `SELECT count(*) FROM users WHERE id = 27`, "1")
-	g.WantLater(27, 30*time.Minute)
-}
-
-func TestProtect_HandOverStopsAfterItsStatement(t *testing.T) {
-	t.Parallel()
-	for _, hard := range []bool{false, true} {
-		t.Run(fmt.Sprint("hard_delete ", hard), func(t *testing.T) {
-			t.Parallel()
-			g := servicetest.NewGhosts(t)
-			g.Doomed(27)
-			g.Exec("main", `UPDATE ghost_user_migrations SET hard_delete = $1`, hard)
-			g.Fill("main", "issues", "author_id, closed_by_id, namespace_id", "27, 27, 101", 3000)
-			protectAtWork(t, g)
-			g.WantLog(1, `"msg":"user kept`, `"user_id":27`, `"reason":"PROTECTED"`)
-			// None if the statement at the gate ran into its time limit first.
-			g.Want("main", `SELECT count(*) < 2 FROM maintenance.receipts r JOIN maintenance.protected_targets p ON r.at > p.since`, "true")
-			g.Want("main", `SELECT count(*) > 0 FROM issues WHERE author_id = 27 OR closed_by_id = 27`, "true")
-		})
+	g := family(t)
+	g.Owned(40, 15)
+	g.Owned(50, 3)
+	g.Exec("main", `INSERT INTO namespaces (id, type, owner_id, name, path, organization_id, created_at, updated_at)
+		SELECT 77, 'User', 1, 'u', 'u', organization_id, now(), now() FROM namespaces WHERE id = 10`)
+	for id, want := range map[int64]string{
+		77:    "id: 77 is the namespace of user 1: protect user 1",
+		10002: "id: 10002 is the namespace of a project: protect its group",
+	} {
+		_, err := g.Service.Protect(t.Context(), service.Protection{Kind: "group", ID: id, Reason: "r"}, 0)
+		wantInvalid(t, want, err, "id")
+		servicetest.WantError(t, err, want)
 	}
-}
-
-// tenants are users 1 and 2 of tenant 1 and user 3 of tenant 2. Both tenants are gone, and their users are to go with them.
-func tenants(t *testing.T) (*servicetest.Estate, *service.Service) {
-	t.Helper()
-	e := servicetest.New(t, "main", "main")
-	e.Exec("main", `CREATE TABLE tenants (id bigint PRIMARY KEY)`)
-	e.Exec("main", `ALTER TABLE users ADD COLUMN tenant_id bigint; CREATE INDEX ON users (tenant_id)`)
-	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
-	for id := range 3 {
-		e.User(id+1, 0, 1)
-	}
-	e.Exec("main", `UPDATE users SET tenant_id = 1 + (id > 2)::int`)
-	e.Deleted("main", "tenants", 1, 2)
-	return e, e.Service("users:\n  - table: tenants\n    column: tenant_id\n    on_delete: async_delete\n")
-}
-
-// The key with a protected row is held as a whole, and the others are cleaned.
-func TestProtect_LooseForeignKeysHoldTheKeyOfAProtectedRow(t *testing.T) {
-	t.Parallel()
-	e, s := tenants(t)
-	protect(t, s, "user", 2)
-	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, r, "succeeded")
-	if want := "1 record held, PROTECTED: user 2 is protected by"; !strings.HasPrefix(r.Reason, want) {
-		t.Errorf("reason %q, want %q", r.Reason, want)
-	}
-	e.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM users WHERE tenant_id IS NOT NULL`, "1 2")
-	e.Want("main", `SELECT string_agg(primary_key_value::text, ' ') FROM loose_foreign_keys_deleted_records
-		WHERE fully_qualified_table_name = 'public.tenants'`, "1")
+	protect(t, g.Service, "group", 4711)
+	protect(t, g.Service, "group", 12)
+	g.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM maintenance.protected_targets`, "12 4711")
+	wantDeferred(t, g.Service, servicetest.AdjournedGroups, 1, "10 PROTECTED: group 12"+byAnn, "50 in its grace period")
+	g.Run("held_groups=1 scheduled_jobs=1")
+	// A cancellation holds also what has begun.
+	servicetest.Must(g.Service.CancelJob(t.Context(), 1, "stop", "ann"))(t)
+	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id) VALUES (40)`)
+	wantDeferred(t, g.Service, servicetest.AdjournedGroups, 0, "10 PROTECTED: group 12"+byAnn,
+		"40 CANCELLED: job 1 was cancelled by ann: stop; caretaker jobs retry 1 takes that back", "50 in its grace period")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -36,43 +37,48 @@ func TestVerifyReceipts_FindsEveryTampering(t *testing.T) {
 	e.Exec("main", copyReceipts)
 	const insert = `INSERT INTO maintenance.receipts (sequence, at, run_id, worker, "table", action, rule, rows, lowest_key, highest_key, keys_digest, keys, requested_by, hash)
 		SELECT %s, at, run_id, worker, "table", action, rule, rows, lowest_key, highest_key, keys_digest, keys, requested_by, hash FROM maintenance.receipts WHERE sequence = 5`
-	for sql, want := range map[string]string{
+	tampering := map[string]string{
 		`SELECT 1`: "",
-		`DELETE FROM maintenance.receipts WHERE sequence = 1`:                                       "receipt 1 is missing",
-		`DELETE FROM maintenance.receipts WHERE sequence BETWEEN 3 AND 6`:                           "receipts 3 to 6 are missing",
-		`DELETE FROM maintenance.receipts WHERE sequence > 7`:                                       "receipts 8 to 9 are missing at the end",
-		`TRUNCATE maintenance.receipts`:                                                             "receipts 1 to 9 are missing at the end",
-		`DELETE FROM maintenance.receipt_head`:                                                      "the head is missing",
-		`UPDATE maintenance.receipt_head SET sequence = 12`:                                         "receipts 10 to 12 are missing at the end",
-		`UPDATE maintenance.receipt_head SET sequence = 8`:                                          "the head says 8, the last receipt is 9",
-		`UPDATE maintenance.receipt_head SET hash = 'x'`:                                            "the hash of the head",
-		`UPDATE maintenance.receipt_head SET pruned_sequence = 2`:                                   "receipt 1 was inserted",
-		`UPDATE maintenance.receipt_head SET pruned_hash = 'x'`:                                     "receipt 1 is not as it was",
-		fmt.Sprintf(insert, "10"):                                                                   "receipt 10 is not as it was",
-		fmt.Sprintf(insert, "0"):                                                                    "receipt 0 was inserted",
-		`UPDATE maintenance.receipts SET sequence = -sequence WHERE sequence = 4`:                   "receipt -4 was inserted",
-		`UPDATE maintenance.receipts SET at = at + interval '1 us' WHERE sequence = 4`:              "receipt 4 is not as it was",
-		`UPDATE maintenance.receipts SET at = 'infinity' WHERE sequence = 4`:                        "receipt 4 is not as it was",
-		`UPDATE maintenance.receipts SET run_id = NULL WHERE sequence = 4`:                          "receipt 4 is not as it was",
-		`UPDATE maintenance.receipts SET job_id = 1 WHERE sequence = 4`:                             "receipt 4 is not as it was",
-		`UPDATE maintenance.receipts SET worker = 'v' WHERE sequence = 4`:                           "receipt 4 is not as it was",
-		`UPDATE maintenance.receipts SET "table" = 'v' WHERE sequence = 4`:                          "receipt 4 is not as it was",
-		`UPDATE maintenance.receipts SET action = 'updated' WHERE sequence = 4`:                     "receipt 4 is not as it was",
-		`UPDATE maintenance.receipts SET rule = '' WHERE sequence = 4`:                              "receipt 4 is not as it was",
-		`UPDATE maintenance.receipts SET worker = worker || action, action = '' WHERE sequence = 4`: "receipt 4 is not as it was",
-		`UPDATE maintenance.receipts SET rows = 2 WHERE sequence = 4`:                               "receipt 4 is not as it was",
-		`UPDATE maintenance.receipts SET lowest_key = '3' WHERE sequence = 4`:                       "receipt 4 is not as it was",
-		`UPDATE maintenance.receipts SET highest_key = NULL WHERE sequence = 4`:                     "receipt 4 is not as it was",
-		`UPDATE maintenance.receipts SET keys_digest = 'x' WHERE sequence = 4`:                      "receipt 4 is not as it was",
-		`UPDATE maintenance.receipts SET keys = '{7}' WHERE sequence = 4`:                           "the keys of receipt 4",
-		`UPDATE maintenance.receipts SET keys = NULL WHERE sequence = 4`:                            "receipt 4 is not as it was",
-		`UPDATE maintenance.receipts SET requested_by = 'bob' WHERE sequence = 4`:                   "receipt 4 is not as it was",
-		`UPDATE maintenance.receipts SET hash = 'x' WHERE sequence = 9`:                             "receipt 9 is not as it was",
+		`DELETE FROM maintenance.receipts WHERE sequence = 1`:                     "receipt 1 is missing",
+		`DELETE FROM maintenance.receipts WHERE sequence BETWEEN 3 AND 6`:         "receipts 3 to 6 are missing",
+		`DELETE FROM maintenance.receipts WHERE sequence > 7`:                     "receipts 8 to 9 are missing at the end",
+		`TRUNCATE maintenance.receipts`:                                           "receipts 1 to 9 are missing at the end",
+		`DELETE FROM maintenance.receipt_head`:                                    "the head is missing",
+		`UPDATE maintenance.receipt_head SET sequence = 12`:                       "receipts 10 to 12 are missing at the end",
+		`UPDATE maintenance.receipt_head SET sequence = 8`:                        "the head says 8, the last receipt is 9",
+		`UPDATE maintenance.receipt_head SET hash = 'x'`:                          "the hash of the head",
+		`UPDATE maintenance.receipt_head SET pruned_sequence = 2`:                 "receipt 1 was inserted",
+		`UPDATE maintenance.receipt_head SET pruned_hash = 'x'`:                   "receipt 1 is not as it was",
+		fmt.Sprintf(insert, "10"):                                                 "receipt 10 is not as it was",
+		fmt.Sprintf(insert, "0"):                                                  "receipt 0 was inserted",
+		`UPDATE maintenance.receipts SET sequence = -sequence WHERE sequence = 4`: "receipt -4 was inserted",
+		`UPDATE maintenance.receipts SET keys = '{7}' WHERE sequence = 4`:         "the keys of receipt 4",
+		`UPDATE maintenance.receipts SET hash = 'x' WHERE sequence = 9`:           "receipt 9 is not as it was",
 		`WITH two AS (DELETE FROM maintenance.receipts WHERE sequence IN (3, 4) RETURNING *)
 			SELECT count(*) FROM two`: "receipts 3 to 4 are missing",
 		`UPDATE maintenance.receipts SET sequence = 70 - sequence WHERE sequence IN (3, 4);
 			UPDATE maintenance.receipts SET sequence = sequence - 63 WHERE sequence > 60`: "receipt 3 is not as it was",
+		`UPDATE maintenance.receipt_head SET pruned_sequence = 20`:                                                     "receipt 1 was inserted: the first one is 21",
+		`UPDATE maintenance.receipt_head SET pruned_sequence = -5`:                                                     "receipts -4 to 0 are missing",
+		`DELETE FROM maintenance.receipts WHERE sequence < 4; UPDATE maintenance.receipt_head SET pruned_sequence = 3`: "receipt 4 is not as it was written, or the one before it is not",
+		`UPDATE maintenance.receipts SET sequence = sequence + 1 WHERE sequence = 9`:                                   "receipt 9 is missing",
+		`UPDATE maintenance.receipts SET keys = '{9}', keys_digest = sha256('{9}') WHERE sequence = 3`:                 "receipt 3 is not as it was written, or the one before it is not",
+		`UPDATE maintenance.receipts SET run_id = NULL, job_id = 5, requested_by = run_id WHERE sequence = 3`:          "receipt 3 is not as it was written, or the one before it is not",
+		`UPDATE maintenance.receipts SET at = at AT TIME ZONE 'UTC' AT TIME ZONE 'Asia/Kathmandu' WHERE sequence = 3`:  "receipt 3 is not as it was written, or the one before it is not",
+		`UPDATE maintenance.receipts SET lowest_key = highest_key || ',', highest_key = '' WHERE sequence = 3`:         "receipt 3 is not as it was written, or the one before it is not",
+		`UPDATE maintenance.receipts SET hash = NULL`:                                                                  "receipt 1 is not as it was written, or the one before it is not",
+		`INSERT INTO maintenance.receipts SELECT * FROM maintenance.receipts WHERE sequence = 3`:                       "receipt 3 was inserted",
+	}
+	for _, set := range []string{
+		"at = at + interval '1 us'", "at = 'infinity'", "run_id = NULL", "job_id = 1", "worker = 'v'", `"table" = 'v'`,
+		"action = 'updated'", "rule = ''", "worker = worker || action, action = ''", "rows = 2", "lowest_key = '3'",
+		"highest_key = NULL", "keys_digest = 'x'", "keys = NULL", "requested_by = 'bob'",
 	} {
+		tampering["UPDATE maintenance.receipts SET "+set+" WHERE sequence = 4"] = "receipt 4 is not as it was"
+	}
+	// Without its constraints the table takes what a forger writes.
+	e.Exec("main", `ALTER TABLE maintenance.receipts DROP CONSTRAINT receipts_pkey, ALTER hash DROP NOT NULL`)
+	for sql, want := range tampering {
 		e.Exec("main", sql)
 		check, err := service.VerifyReceipts(context.Background(), e.Open[0], nil)
 		found := strings.Join(check.Findings, "\n")
@@ -86,39 +92,34 @@ func TestVerifyReceipts_FindsEveryTampering(t *testing.T) {
 func TestVerifyReceipts_HeadsOfBeforeShowWhatWasCutOffOrWrittenAnew(t *testing.T) {
 	t.Parallel()
 	e := receipted(t, 5)
-	head, err := service.HeadOfReceipts(context.Background(), e.Open[0], 24*time.Hour)
-	if err != nil || head.Sequence != 5 || len(head.Hash) != 64 {
-		t.Fatal(head, err)
-	}
-	verify := func(known service.ReceiptHead, want string) {
+	head := headOf(t, e.Open[0])
+	require(t, head.Sequence == 5 && len(head.Hash) == 64, "%v", head)
+	verify := func(want string, change func(*service.ReceiptHead)) {
 		t.Helper()
-		check, err := service.VerifyReceipts(context.Background(), e.Open[0], []service.ReceiptHead{known})
-		if got := strings.Join(append(check.Findings, check.Unchecked...), "\n"); err != nil || got != want {
-			t.Errorf("got %q, %v, want %q", got, err, want)
-		}
+		known := head
+		change(&known)
+		wantVerified(t, e.Open[0], want, known)
 	}
-	verify(head, "")
-	other := head
-	other.Database = "ci"
-	verify(other, "")
-	other = head
-	other.Hash = strings.Repeat("0", 64)
-	verify(other, "receipt 5 is not that of the head that was given: the chain was written anew")
+	same := func(*service.ReceiptHead) {}
+	second := func(h *service.ReceiptHead) { h.Sequence, h.Hash = 2, "ab" }
+	verify("", same)
+	verify("", func(h *service.ReceiptHead) { h.Database = "ci" })
+	verify("receipt 5 is not that of the head that was given: the chain was written anew",
+		func(h *service.ReceiptHead) { h.Hash = strings.Repeat("0", 64) })
 	// Whoever cuts off the end and sets the head back leaves a chain that is whole.
 	e.Exec("main", `DELETE FROM maintenance.receipts WHERE sequence > 3;
 		UPDATE maintenance.receipt_head SET sequence = 3, hash = (SELECT hash FROM maintenance.receipts WHERE sequence = 3)`)
-	verify(service.ReceiptHead{Database: "main"}, "")
-	verify(head, "receipt 5, of the head that was given, is missing: the end was cut off at 3")
+	verify("", func(h *service.ReceiptHead) { *h = service.ReceiptHead{Database: "main"} })
+	verify("receipt 5, of the head that was given, is missing: the end was cut off at 3", same)
 	e.Exec("main", `UPDATE maintenance.receipt_head SET pruned_sequence = 3, pruned_hash = hash; DELETE FROM maintenance.receipts`)
-	third := service.ReceiptHead{Database: "main", Sequence: 2, Hash: "ab"}
-	verify(third, "receipt 2, of a head that was given, has been pruned since")
+	verify("receipt 2, of a head that was given, has been pruned since", func(h *service.ReceiptHead) {
+		*h = service.ReceiptHead{Database: "main", Sequence: 2, Hash: "ab"}
+	})
 	// What was to be kept longer was not pruned: somebody has moved the checkpoint.
-	verify(head, "receipt 5, of the head that was given, is missing: the end was cut off at 3")
-	early := head
-	early.Sequence, early.Hash = 2, "ab"
-	verify(early, "receipt 2, of the head that was given, was to be kept until "+head.Until.Format(time.RFC3339)+", and has been pruned")
-	early.Until = time.Now().Add(-time.Second)
-	verify(early, "receipt 2, of a head that was given, has been pruned since")
+	verify("receipt 5, of the head that was given, is missing: the end was cut off at 3", same)
+	verify("receipt 2, of the head that was given, was to be kept until "+head.Until.Format(time.RFC3339)+", and has been pruned", second)
+	head.Until = time.Now().Add(-time.Second)
+	verify("receipt 2, of a head that was given, has been pruned since", second)
 }
 
 func TestReceipts_ArePrunedWithTheHistory(t *testing.T) {
@@ -133,4 +134,150 @@ func TestReceipts_ArePrunedWithTheHistory(t *testing.T) {
 	if err != nil || len(check.Findings) > 0 || check.Pruned != 2 || check.Receipts != 2 {
 		t.Errorf("%+v, %v", check, err)
 	}
+}
+
+// sweepRow deletes one row of an owner from t, which leaves a receipt.
+func sweepRow(d *repo.Database, table string, owner int) error {
+	c, err := d.Tables(context.Background(), map[string][]string{table: {"owner"}})
+	if err != nil {
+		return err
+	}
+	rows, _ := c.Rows(table, "owner", fmt.Sprint(owner))
+	permit := repo.Permit{
+		Guard: repo.AdvisoryLock(int64(owner)), Limits: repo.Limits{Statement: time.Minute, Lock: time.Minute},
+		Source: repo.Source{JobID: 7, Worker: "w", RequestedBy: "bob"},
+	}
+	_, err = rows.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Permit: permit, Rows: 1})
+	return err
+}
+
+// wantVerified fails the test unless the verification of a database says this, findings and what is unchecked, line by line.
+func wantVerified(t *testing.T, d *repo.Database, want string, known ...service.ReceiptHead) {
+	t.Helper()
+	check, err := service.VerifyReceipts(context.Background(), d, known)
+	if got := strings.Join(append(check.Findings, check.Unchecked...), "\n"); err != nil || got != want {
+		t.Errorf("%s: got %q, %v, want %q", d.Name, got, err, want)
+	}
+}
+
+func headOf(t *testing.T, d *repo.Database) service.ReceiptHead {
+	t.Helper()
+	head := servicetest.Must(service.HeadOfReceipts(context.Background(), d, 24*time.Hour))(t)
+	return head
+}
+
+const copyReceipts = `CREATE TABLE saved AS SELECT * FROM maintenance.receipts; CREATE TABLE saved_head AS SELECT * FROM maintenance.receipt_head`
+
+const restoreReceipts = `TRUNCATE maintenance.receipts, maintenance.receipt_head; INSERT INTO maintenance.receipts SELECT * FROM saved; INSERT INTO maintenance.receipt_head SELECT * FROM saved_head`
+
+func TestVerifyReceipts_ARestoredBackupIsSeenByTheHeadsOfAfterIt(t *testing.T) {
+	t.Parallel()
+	e := receipted(t, 5)
+	d := e.Open[0]
+	early := headOf(t, d)
+	e.Exec("main", copyReceipts)
+	e.Exec("main", `INSERT INTO t (owner) SELECT 1 FROM generate_series(1, 9)`)
+	for range 2 {
+		servicetest.NoError(t, sweepRow(d, "t", 1))
+	}
+	late := headOf(t, d)
+	e.Exec("main", restoreReceipts)
+	wantVerified(t, d, "", early)
+	wantVerified(t, d, "receipt 7, of the head that was given, is missing: the end was cut off at 5", late)
+	for range 3 {
+		servicetest.NoError(t, sweepRow(d, "t", 1))
+	}
+	wantVerified(t, d, "", early, headOf(t, d))
+	wantVerified(t, d, "receipt 7 is not that of the head that was given: the chain was written anew", early, late)
+}
+
+func TestVerifyReceipts_ChainsOfTwoDatabasesAreNotExchanged(t *testing.T) {
+	t.Parallel()
+	one, other := receipted(t, 4), receipted(t, 4)
+	first, second := headOf(t, one.Open[0]), headOf(t, other.Open[0])
+	// The same work at another time: no receipt fits into the other chain.
+	move := func(from, to *servicetest.Estate, where string) {
+		t.Helper()
+		rows := from.Value("main", `SELECT jsonb_agg(r ORDER BY sequence)::text FROM maintenance.receipts r WHERE `+where)
+		to.Exec("main", `DELETE FROM maintenance.receipts WHERE `+where)
+		to.Exec("main", `INSERT INTO maintenance.receipts SELECT * FROM jsonb_populate_recordset(NULL::maintenance.receipts, $1::text::jsonb)`, rows)
+	}
+	one.Exec("main", copyReceipts)
+	move(other, one, "sequence = 2")
+	wantVerified(t, one.Open[0], "receipt 2 is not as it was written, or the one before it is not\nreceipt 3 is not as it was written, or the one before it is not")
+	move(other, one, "true")
+	wantVerified(t, one.Open[0], "the hash of the head is not that of receipt 4")
+	// With the head it is a chain; it is the heads kept elsewhere that say whose.
+	one.Exec("main", `UPDATE maintenance.receipt_head SET hash = (SELECT hash FROM maintenance.receipts WHERE sequence = 4)`)
+	wantVerified(t, one.Open[0], "", second)
+	wantVerified(t, one.Open[0], "receipt 4 is not that of the head that was given: the chain was written anew", first)
+	one.Exec("main", restoreReceipts)
+	wantVerified(t, one.Open[0], "", first)
+}
+
+func TestVerifyReceipts_ACheckpointThatFitsIsWhatPruningLeaves(t *testing.T) {
+	t.Parallel()
+	e := receipted(t, 5)
+	// Heads that were kept say that it came too early, or that they cannot be checked any more.
+	head := headOf(t, e.Open[0])
+	e.Exec("main", `UPDATE maintenance.receipt_head SET pruned_sequence = 5, pruned_hash = hash; DELETE FROM maintenance.receipts`)
+	until := head.Until
+	wantVerified(t, e.Open[0], "receipt 5, of the head that was given, was to be kept until "+until.Format(time.RFC3339)+", and has been pruned", head)
+	head.Until = time.Now().Add(-time.Second)
+	wantVerified(t, e.Open[0], "", head)
+	head.Sequence, head.Hash = 4, "ab"
+	wantVerified(t, e.Open[0], "receipt 4, of a head that was given, has been pruned since", head)
+}
+
+// Two servers, one of which keeps keys and has a clock that is set back, write as fast as they can, while receipts are
+// pruned and verified.
+func TestVerifyReceipts_IsRightWhileTheyAreWrittenAndPruned(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "", "main")
+	e.Exec("main", `CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint); CREATE INDEX ON t (owner, id); INSERT INTO t (owner) SELECT i % 4 FROM generate_series(1, 400) i;
+		CREATE TABLE refused (id bigserial PRIMARY KEY, owner bigint); INSERT INTO refused (owner) VALUES (9);
+		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
+		CREATE TRIGGER refuse AFTER DELETE ON refused FOR EACH ROW EXECUTE FUNCTION refuse();
+		CREATE SCHEMA deceit; CREATE FUNCTION deceit.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS
+		$$ SELECT pg_catalog.clock_timestamp() - random() * interval '1 day' $$`)
+	back := servicetest.Must(repo.Open(t.Context(), "main", e.URLs["main"]+"&search_path=public,deceit,pg_catalog"))(t)
+	defer back.Close()
+	back.KeepKeys = true
+	servers := []*repo.Database{e.Open[0], back}
+	var writers sync.WaitGroup
+	failed := make(chan error, 1000)
+	for owner := range 4 {
+		writers.Go(func() {
+			for range 100 {
+				failed <- sweepRow(servers[owner%2], "t", owner)
+			}
+			if err := sweepRow(servers[owner%2], "refused", 9); err == nil {
+				failed <- fmt.Errorf("what a trigger refuses was deleted")
+			}
+		})
+	}
+	ended := make(chan struct{})
+	go func() { writers.Wait(); close(failed); close(ended) }()
+	for n := 0; ; n++ {
+		wantVerified(t, e.Open[0], "", headOf(t, e.Open[0]))
+		if n%2 == 0 {
+			_, err := e.Open[0].PruneReceipts(t.Context(), 6*time.Hour)
+			check(t, err == nil, "%v", err)
+		}
+		select {
+		case <-ended:
+		default:
+			continue
+		}
+		break
+	}
+	for err := range failed {
+		servicetest.NoError(t, err)
+	}
+	check, err := service.VerifyReceipts(context.Background(), back, nil)
+	if err != nil || len(check.Findings) > 0 || check.Sequence != 400 || check.Receipts+check.Pruned != 400 {
+		t.Errorf("%+v, %v", check, err)
+	}
+	e.Want("main", `SELECT count(*) FROM refused`, "1")
+	e.Want("main", `SELECT count(DISTINCT keys IS NULL) FROM maintenance.receipts`, "2")
 }

@@ -2,6 +2,8 @@ package service_test
 
 import (
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,9 +26,8 @@ func TestFault_Replica_CandidatesAreReadThereAndDecidedOnThePrimary(t *testing.T
 	} {
 		m.WantRead(candidateQueries()[worker], 0)
 		m.CaughtUp()
-		if from := m.Run(s, worker, counts); !strings.Contains(from, "replica") {
-			t.Errorf("%s: read from %q", worker, from)
-		}
+		from := m.Run(s, worker, counts)
+		check(t, strings.Contains(from, "replica"), "%s: read from %q", worker, from)
 		m.WantRead(candidateQueries()[worker], -1)
 	}
 	// To open a pass is to write, and on a busy machine the replica may take longer than that is waited for.
@@ -55,17 +56,13 @@ func TestFault_Replica_WhileItLacksTheWorkersLastWriteThePrimaryIsRead(t *testin
 	} {
 		m.Pause()
 		m.Exec("main", `INSERT INTO maintenance.feature_flags VALUES ($1, true)`, worker)
-		if from := m.Run(s, worker, counts); from != "primary" {
-			t.Errorf("%s, first run: read from %q", worker, from)
-		}
+		equal(t, worker+", first run: read from", m.Run(s, worker, counts), "primary")
 		m.InFavour()
 		again := ""
 		if worker == servicetest.InactiveTokens {
 			again = "examined_users=3"
 		}
-		if from := m.Run(s, worker, again); from != "primary" {
-			t.Errorf("%s, replay paused: read from %q", worker, from)
-		}
+		equal(t, worker+", replay paused: read from", m.Run(s, worker, again), "primary")
 		m.Replay()
 		m.Pause()
 		// What others write is not waited for.
@@ -74,9 +71,8 @@ func TestFault_Replica_WhileItLacksTheWorkersLastWriteThePrimaryIsRead(t *testin
 		if worker == servicetest.InactiveTokens {
 			want = "primary" // to open a pass is to write
 		}
-		if from := m.Run(s, worker, again); !strings.Contains(from, want) {
-			t.Errorf("%s, replayed: read from %q", worker, from)
-		}
+		from := m.Run(s, worker, again)
+		check(t, strings.Contains(from, want), "%s, replayed: read from %q", worker, from)
 		m.Replay()
 	}
 }
@@ -100,9 +96,8 @@ func TestFault_Replica_StaleCandidatesDecideNothing(t *testing.T) {
 		servicetest.AdjournedGroups:  "scheduled_jobs=1", servicetest.GhostUsers: "migrated_users=1 deleted_rows=4",
 	} {
 		m.InFavour()
-		if from := m.Run(s, worker, counts); !strings.Contains(from, "replica") {
-			t.Errorf("%s: read from %q", worker, from)
-		}
+		from := m.Run(s, worker, counts)
+		check(t, strings.Contains(from, "replica"), "%s: read from %q", worker, from)
 	}
 	m.Want("main", servicetest.JobsOfPlaceholders, "302 303 304")
 	m.Want("main", `SELECT string_agg(args ->> 'group_id', ' ') FROM maintenance.river_job WHERE kind = 'destroy_group'`, "403")
@@ -110,13 +105,23 @@ func TestFault_Replica_StaleCandidatesDecideNothing(t *testing.T) {
 	m.Want("main", `SELECT deletion_attempts FROM import_placeholder_user_details WHERE id = 301`, "0")
 }
 
-func TestFault_Replica_GoneInTheMiddleOfARunCostsNothing(t *testing.T) {
+func TestFault_Replica_BacklogsAreReadThereAndItsLossInTheMiddleOfARunCostsNothing(t *testing.T) {
 	t.Parallel()
 	m := servicetest.NewMirrored(t)
 	m.Candidates()
 	m.Gate("main", "import_placeholder_user_details", "OLD.id = 302")
 	s := m.Service()
 	m.CaughtUp()
+	devdb.Eventually(t, "all backlogs to be read from the replica", func() bool {
+		fresh := m.Service(servicetest.With(func(c *loosefk.Config) { c.Definitions = servicetest.Definitions(t, devdb.Definitions()) }))
+		all := servicetest.Must(fresh.Status(t.Context(), ""))(t)
+		return !slices.ContainsFunc(all, func(st service.WorkerStatus) bool {
+			if st.Worker == servicetest.PlaceholderUsers {
+				equal(t, "the placeholders' backlog", st.Backlog.Due, 3)
+			}
+			return strings.Contains(st.ConditionDetail, "backlog of main read from its primary")
+		})
+	})
 	m.Shut("main", servicetest.App)
 	r := servicetest.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.PlaceholderUsers, Async: true}))(t)
 	m.AtGate("main", servicetest.App)
@@ -128,13 +133,10 @@ func TestFault_Replica_GoneInTheMiddleOfARunCostsNothing(t *testing.T) {
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	servicetest.WantCounts(t, r, "scheduled_jobs=3")
 	m.Want("main", servicetest.JobsOfPlaceholders, "301 302 303")
-	if n := strings.Count(m.Log.String(), "replica not read"); n != 1 {
-		t.Errorf("%d lines: %s", n, m.Log)
-	}
-	st, err := s.Status(t.Context(), servicetest.PlaceholderUsers)
-	if err != nil || st[0].Condition == service.ConditionFailing || !strings.Contains(st[0].ConditionDetail, "read from its primary: the replica was left out") {
-		t.Errorf("%s %q, %v", st[0].Condition, st[0].ConditionDetail, err)
-	}
+	equal(t, "lines that the replica was not read", strings.Count(m.Log.String(), "replica not read"), 1)
+	st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
+	servicetest.WantDetail(t, st, "read from its primary: the replica was left out")
+	check(t, st.Condition != service.ConditionFailing, "condition %s", st.Condition)
 }
 
 func TestFault_Replica_AfterARunThatDiedBeforeItsLastWriteWasRememberedThePrimaryIsRead(t *testing.T) {
@@ -158,40 +160,9 @@ func TestFault_Replica_AfterARunThatDiedBeforeItsLastWriteWasRememberedThePrimar
 	m.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'doomed'`, "0")
 	m.Exec("main", `UPDATE maintenance.leases SET expires_at = clock_timestamp() WHERE name = $1`, servicetest.PlaceholderUsers)
 	m.Want("main", fmt.Sprintf(`SELECT l.epoch - p.epoch FROM maintenance.leases l JOIN maintenance.replica_positions p USING (name) WHERE name = '%s'`, servicetest.PlaceholderUsers), "1")
-	if from := m.Run(s, servicetest.PlaceholderUsers, "scheduled_jobs=2"); from != "primary" {
-		t.Errorf("read from %q", from)
-	}
+	equal(t, "read from", m.Run(s, servicetest.PlaceholderUsers, "scheduled_jobs=2"), "primary")
 	m.Want("main", servicetest.JobsOfPlaceholders, "301 302 303")
 	m.Want("main", `SELECT string_agg(deletion_attempts::text, ' ') FROM import_placeholder_user_details`, "1 1 1")
-}
-
-func TestFault_Replica_BacklogsAreReadThere(t *testing.T) {
-	t.Parallel()
-	m := servicetest.NewMirrored(t)
-	m.Candidates()
-	s := m.Service(func(c *service.Config) {
-		service.Settings[loosefk.Config](c).Definitions = servicetest.Definitions(t, devdb.Definitions())
-	})
-	m.CaughtUp()
-	devdb.Eventually(t, "all backlogs to be read from the replica", func() bool {
-		all, err := m.Service(func(c *service.Config) {
-			service.Settings[loosefk.Config](c).Definitions = servicetest.Definitions(t, devdb.Definitions())
-		}).Status(t.Context(), "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		n := 0
-		for _, st := range all {
-			if !strings.Contains(st.ConditionDetail, "backlog of main read from its primary") {
-				n++
-			}
-		}
-		return n == len(all)
-	})
-	st, err := s.Status(t.Context(), servicetest.PlaceholderUsers)
-	if err != nil || st[0].Backlog.Due != 3 {
-		t.Errorf("%+v, %v", st, err)
-	}
 }
 
 // TestFault_Replica_PipelineOracle pauses and resumes replay between the rounds.
@@ -214,9 +185,9 @@ func TestFault_Replica_PipelineOracle(t *testing.T) {
 	p.toTheEnd()
 	m.Replay()
 	p.compare()
-	if said := m.Log.String(); !strings.Contains(said, `"read_from":"replica`) || !strings.Contains(said, "primary") {
-		t.Error("the replica was not read, or the primary never")
-	}
+	said := m.Log.String()
+	check(t, strings.Contains(said, `"read_from":"replica`) && strings.Contains(said, "primary"),
+		"the replica was not read, or the primary never")
 }
 
 // candidateQueries are what the workers look for candidates with.
@@ -225,4 +196,55 @@ func candidateQueries() map[string]string {
 		servicetest.InactiveTokens: "AS idle", servicetest.PlaceholderUsers: "eligible_for_deletion ORDER BY id", servicetest.AdjournedGroups: "candidates AS MATERIALIZED",
 		servicetest.GhostUsers: "q.consume_after <= $1",
 	}
+}
+
+// namesOfUsers is in the last statement of every plan of a user.
+const namesOfUsers = "SELECT x.username AS name FROM users x"
+
+func TestFault_Replica_PlansAreReadThereOrWhereItIsLateOrDownOnThePrimary(t *testing.T) {
+	t.Parallel()
+	m := servicetest.NewMirrored(t)
+	m.Candidates()
+	s := m.Service()
+	plan := func() *service.Plan {
+		t.Helper()
+		return servicetest.Must(s.PlanDeletion(t.Context(), "user", 501))(t)
+	}
+	same := func(what string, got, want *service.Plan) {
+		t.Helper()
+		check(t, reflect.DeepEqual(got.Tables, want.Tables) && got.Digest == want.Digest && got.Name == want.Name,
+			"%s: %+v, want %+v", what, got, want)
+	}
+	// What other tests write may leave the standby behind for a moment.
+	readThere := func() (p *service.Plan) {
+		t.Helper()
+		before := m.Asked(namesOfUsers)
+		devdb.Eventually(t, "a plan read on the standby", func() bool {
+			m.CaughtUp()
+			p = plan()
+			return m.Asked(namesOfUsers) == before+1
+		})
+		return p
+	}
+	first := readThere()
+	asked := m.Asked(namesOfUsers)
+
+	// Late: what was just written is in the plan, so it is the primary's.
+	m.Pause()
+	m.Exec("main", `INSERT INTO emails (user_id, email, created_at, updated_at) VALUES (501, 'another@x', now(), now())`)
+	late := plan()
+	m.WantRead(namesOfUsers, asked)
+	check(t, late.Digest != first.Digest, "a row more, and the plan is the same: %+v", late)
+	m.Replay()
+	same("the replica has caught up", readThere(), late)
+	asked = m.Asked(namesOfUsers)
+
+	// It answers, but cannot be read: the primary is asked for the whole plan.
+	servicetest.Must(m.Mirror.Exec(t.Context(), `ALTER SYSTEM SET search_path = 'nowhere'`))(t)
+	m.OnMirror(`SELECT pg_reload_conf()`)
+	same("the replica refuses", plan(), late)
+	m.WantRead(namesOfUsers, asked)
+
+	servicetest.NoError(t, m.Standby.Kill())
+	same("the replica is down", plan(), late)
 }

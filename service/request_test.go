@@ -3,9 +3,11 @@ package service_test
 import (
 	"context"
 	"errors"
-	"slices"
+	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,9 +25,71 @@ func request(s *service.Service, id string, async bool) (service.Run, error) {
 	return s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", RequestID: id, Async: async})
 }
 
-func TestRunBatch_SameRequestIDIsTheFirstRun(t *testing.T) {
+func TestRunBatch_SameRequestIDAtOnceStartsOneRunAndNoneIfItIsRefused(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewDeletedParents(t, 30)
+	e.ForeignLease("main", servicetest.MainLease, "1 hour")
+	replicas := []*service.Service{e.Service(servicetest.OneChild), e.Service(servicetest.OneChild)}
+	atOnce := func(n int, then func(service.Run, error)) {
+		var mu sync.Mutex
+		var wait sync.WaitGroup
+		for i := range n {
+			wait.Go(func() {
+				r, err := request(replicas[i%2], "once", i%3 == 0)
+				mu.Lock()
+				defer mu.Unlock()
+				then(r, err)
+			})
+		}
+		wait.Wait()
+	}
+	// All of them are refused, also those that find the record of another that has not been refused yet.
+	atOnce(24, func(_ service.Run, err error) {
+		held, ok := errors.AsType[*service.LeaseHeldError](err)
+		check(t, ok && held.Lease.Holder == "somebody", "error %v, want that somebody has the lease", err)
+	})
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "0")
+	e.Exec("main", `DELETE FROM maintenance.leases`)
+	ids := map[string]bool{}
+	atOnce(12, func(r service.Run, err error) {
+		check(t, err == nil && r.RequestID == "once", "%+v, %v", r, err)
+		ids[r.ID] = true
+	})
+	equal(t, "runs", len(ids), 1)
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
+	e.Want("main", `SELECT epoch FROM maintenance.leases`, "1")
+}
+
+func TestRunBatch_NothingIsDoneForARequestThatIsWrong(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, servicetest.Small, "main")
+	s, unconfigured := e.Service(servicetest.OneChild), e.Service("")
+	_, err := unconfigured.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, RequestID: "once"})
+	missing, ok := errors.AsType[*service.NotConfiguredError](err)
+	check(t, ok && strings.Contains(missing.Missing, "definitions"), "error %v", err)
+	for what, is := range map[service.RunRequest]error{
+		{Worker: "nobody"}: service.ErrUnknownWorker,
+		{Worker: servicetest.LooseForeignKeys, Database: "nowhere"}: service.ErrUnknownDatabase,
+		{Worker: servicetest.LooseForeignKeys, Database: "ci"}:      service.ErrUnknownDatabase,
+	} {
+		_, err := s.RunBatch(t.Context(), what)
+		isError(t, fmt.Sprintf("%+v", what), err, is)
+	}
+	_, err = s.RunBatch(t.Context(), service.RunRequest{})
+	wantInvalid(t, "no worker", err, "worker")
+	_, err = request(s, strings.Repeat("ä", 129), false)
+	wantInvalid(t, "a request id of 129 characters", err, "request_id")
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "0")
+	e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
+	st := servicetest.WantCondition(t, unconfigured, service.ConditionNotConfigured, "definitions")
+	check(t, st.BacklogUnknown, "backlog %+v, want none", st.Backlog)
+	servicetest.Must(request(s, strings.Repeat("ä", 128), false))(t)
+}
+
+func TestRunBatch_ARequestIDIsThatOfOneRun(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewDeletedParents(t, 3)
+	e.Add("ci", servicetest.Databases.Clone(t, servicetest.Migrated(servicetest.Small)))
 	s := e.Service(servicetest.OneChild)
 	first := servicetest.Must(request(s, "once", false))(t)
 	servicetest.WantCounts(t, first, "processed_records=3 deleted_rows=9")
@@ -33,215 +97,10 @@ func TestRunBatch_SameRequestIDIsTheFirstRun(t *testing.T) {
 	for _, replica := range []*service.Service{s, e.Service(servicetest.OneChild)} {
 		for _, async := range []bool{false, true} {
 			again := servicetest.Must(request(replica, "once", async))(t)
-			if again.ID != first.ID || again.State != repo.RunSucceeded || !again.FinishedAt.Equal(first.FinishedAt) {
-				t.Errorf("%+v, want the first run", again)
-			}
+			check(t, again.ID == first.ID && again.State == repo.RunSucceeded && again.FinishedAt.Equal(first.FinishedAt),
+				"%+v, want the first run", again)
 		}
 	}
-	e.WantQueue("main", "1")
-	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
-}
-
-func TestRunBatch_SameRequestIDJoinsTheRunAtWork(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 3)
-	e.Gate("main", "c")
-	e.Shut("main", servicetest.App)
-	s, other := e.Service(servicetest.OneChild), e.Service(servicetest.OneChild)
-	first := servicetest.Must(request(s, "once", true))(t)
-	servicetest.WantState(t, first, repo.RunRunning)
-	for _, replica := range []*service.Service{s, other} {
-		again, err := request(replica, "once", true)
-		if err != nil || again.ID != first.ID || again.State != repo.RunRunning {
-			t.Errorf("%+v, %v, want the run at work", again, err)
-		}
-	}
-	var wait sync.WaitGroup
-	for _, replica := range []*service.Service{s, other} {
-		wait.Go(func() {
-			again, err := request(replica, "once", false)
-			if err != nil || again.ID != first.ID || again.State != repo.RunSucceeded || again.FinishedAt.IsZero() {
-				t.Errorf("%+v, %v, want the end of the run", again, err)
-			}
-		})
-	}
-	e.AtGate("main", servicetest.App)
-	e.Lift("main", servicetest.App)
-	wait.Wait()
-}
-
-func TestRunBatch_SameRequestIDAtOnceStartsOneRun(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 30)
-	replicas := []*service.Service{e.Service(servicetest.OneChild), e.Service(servicetest.OneChild)}
-	var mu sync.Mutex
-	var ids []string
-	var wait sync.WaitGroup
-	for i := range 12 {
-		wait.Go(func() {
-			r, err := request(replicas[i%2], "once", i%3 == 0)
-			if err != nil {
-				t.Error(err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			ids = append(ids, r.ID)
-		})
-	}
-	wait.Wait()
-	if slices.Sort(ids); len(slices.Compact(ids)) != 1 {
-		t.Errorf("runs %v, want one", ids)
-	}
-	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
-	e.Want("main", `SELECT epoch FROM maintenance.leases`, "1")
-}
-
-func TestRunBatch_RefusedRequestLeavesItsIDFree(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 3)
-	e.ForeignLease("main", servicetest.MainLease, "1 hour")
-	s, other := e.Service(servicetest.OneChild), e.Service(servicetest.OneChild)
-	// All of them are refused, also those that find the record of another that has not been refused yet.
-	var wait sync.WaitGroup
-	for i := range 24 {
-		wait.Go(func() {
-			_, err := request([]*service.Service{s, other}[i%2], "once", i%3 == 0)
-			wantHeldBy(t, err, "somebody")
-		})
-	}
-	wait.Wait()
-	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "0")
-	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
-	r := servicetest.Must(request(s, "once", false))(t)
-	servicetest.WantCounts(t, r, "processed_records=3 deleted_rows=9")
-	if r.RequestID != "once" {
-		t.Errorf("request id %q", r.RequestID)
-	}
-}
-
-func wantHeldBy(t *testing.T, err error, holder string) {
-	t.Helper()
-	var held *service.LeaseHeldError
-	if !errors.As(err, &held) || held.Lease.Holder != holder {
-		t.Errorf("error %v, want that %s has the lease", err, holder)
-	}
-}
-
-func TestRunBatch_RequestIDOfADeadProcessIsItsRun(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 3)
-	const id = "0197c000-0000-7000-8000-000000000001"
-	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, request_id, heartbeat_ttl, heartbeat_at)
-		VALUES ('`+id+`', $1, 'main', 'request', 'running', 'once', '40 s', now() - interval '41 s')`, servicetest.LooseForeignKeys)
-	for _, async := range []bool{false, true} {
-		r := servicetest.Must(request(e.Service(servicetest.OneChild), "once", async))(t)
-		if r.ID != id {
-			t.Errorf("run %s, want %s", r.ID, id)
-		}
-		servicetest.WantLost(t, r)
-	}
-}
-
-func TestRunBatch_ClientThatHangsUpDoesNotStopTheRun(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 3)
-	e.Gate("main", "c")
-	e.Shut("main", servicetest.App)
-	s := e.Service(servicetest.OneChild)
-	ctx, hangUp := context.WithCancel(context.Background())
-	answered := make(chan error, 1)
-	go func() {
-		_, err := s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", RequestedBy: "tester"})
-		answered <- err
-	}()
-	e.AtGate("main", servicetest.App)
-	hangUp()
-	if err := <-answered; !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v", err)
-	}
-	runs, err := s.Runs(context.Background(), service.RunFilter{State: repo.RunRunning, Limit: 10})
-	if err != nil || len(runs) != 1 || runs[0].RequestedBy != "tester" {
-		t.Fatalf("%+v, %v, want one at work", runs, err)
-	}
-	e.Lift("main", servicetest.App)
-	r := servicetest.Ended(t, s, runs[0].ID)
-	servicetest.WantState(t, r, repo.RunSucceeded)
-	servicetest.WantCounts(t, r, "processed_records=3 deleted_rows=9")
-}
-
-func TestRunBatch_SaysWhatIsWrongWithARequest(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
-	s := e.Service(servicetest.OneChild)
-	for _, c := range []struct {
-		name    string
-		request service.RunRequest
-		field   string
-		is      error
-	}{
-		{"no worker", service.RunRequest{}, "worker", nil},
-		{"unknown worker", service.RunRequest{Worker: "nobody"}, "", service.ErrUnknownWorker},
-		{"unknown database", service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "nowhere"}, "", service.ErrUnknownDatabase},
-		{"database that is not configured", service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "ci"}, "", service.ErrUnknownDatabase},
-		{"request id of 129 characters", service.RunRequest{Worker: servicetest.LooseForeignKeys, RequestID: strings.Repeat("ä", 129)}, "request_id", nil},
-	} {
-		_, err := s.RunBatch(context.Background(), c.request)
-		var invalid *service.InvalidArgumentError
-		if c.field != "" && (!errors.As(err, &invalid) || invalid.Field != c.field) || c.is != nil && !errors.Is(err, c.is) {
-			t.Errorf("%s: %v", c.name, err)
-		}
-	}
-	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "0")
-	if _, err := request(s, strings.Repeat("ä", 128), false); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestRunBatch_NotConfiguredIsSaidBeforeAnythingIsDone(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
-	s := e.Service("")
-	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, RequestID: "once"})
-	var unconfigured *service.NotConfiguredError
-	if !errors.As(err, &unconfigured) || !strings.Contains(unconfigured.Missing, "definitions") {
-		t.Errorf("error %v", err)
-	}
-	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "0")
-	e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
-	if st := servicetest.Status(t, s); st.Condition != service.ConditionNotConfigured || !strings.Contains(st.ConditionDetail, "definitions") {
-		t.Errorf("condition %s: %s", st.Condition, st.ConditionDetail)
-	}
-}
-
-func TestRunBatch_DatabaseOfAnEmptyRequestIsThisMinutes(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main", "ci", "sec")
-	s := e.Service(servicetest.OneChild)
-	var now time.Time
-	for {
-		before := time.Now().Unix() / 60
-		r := servicetest.RunBatch(t, s, "")
-		if now = time.Now(); now.Unix()/60 != before {
-			continue // The minute has changed in between.
-		}
-		if want := []string{"main", "ci", "sec"}[before%3]; r.Database != want {
-			t.Errorf("database %q, want %q", r.Database, want)
-		}
-		break
-	}
-	for _, name := range []string{"main", "ci", "sec"} {
-		if r := servicetest.RunBatch(t, s, name); r.Database != name {
-			t.Errorf("database %q, want %q", r.Database, name)
-		}
-	}
-}
-
-func TestRunBatch_RequestIDOfAnotherRequestIsRefused(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main", "ci")
-	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
-	s := e.Service(servicetest.OneChild)
-	first := servicetest.Must(request(s, "once", false))(t)
 	for name, r := range map[string]service.RunRequest{
 		"worker":   {Worker: servicetest.GhostUsers},
 		"database": {Worker: servicetest.LooseForeignKeys, Database: "ci"},
@@ -251,31 +110,65 @@ func TestRunBatch_RequestIDOfAnotherRequestIsRefused(t *testing.T) {
 		_, err := s.RunBatch(context.Background(), r)
 		reused, ok := errors.AsType[*service.RequestReusedError](err)
 		if !ok || reused.First.ID != first.ID || !strings.Contains(err.Error(), first.ID+" of "+servicetest.LooseForeignKeys+" on main") {
-			t.Errorf("%s: %v, want that the id is used for %s", name, err, first.ID)
+			t.Errorf("another %s: %v, want that the id is used for %s", name, err, first.ID)
 		}
 	}
-	again, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, RequestID: "once", Async: true})
-	if err != nil || again.ID != first.ID {
-		t.Errorf("%+v, %v, want the first run for a request that leaves the database open", again, err)
-	}
+	again := ran(t, s, service.RunRequest{Worker: servicetest.LooseForeignKeys, RequestID: "once", Async: true})
+	equal(t, "the run of a request that leaves the database open", again.ID, first.ID)
+	e.WantQueue("main", "1")
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
+	// The run of a dead process is closed by the first who asks for it.
+	const dead = "0197c000-0000-7000-8000-000000000001"
+	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, request_id, heartbeat_ttl, heartbeat_at)
+		VALUES ('`+dead+`', $1, 'main', 'request', 'running', 'twice', '40 s', now() - interval '41 s')`, servicetest.LooseForeignKeys)
+	for _, async := range []bool{false, true} {
+		r := servicetest.Must(request(e.Service(servicetest.OneChild), "twice", async))(t)
+		equal(t, "the run of a dead process", r.ID, dead)
+		servicetest.WantLost(t, r)
+	}
 }
 
-func TestRunBatch_NamesTheRunThatHoldsTheLease(t *testing.T) {
+func TestRunBatch_ARunAtWorkOutlivesItsClientIsJoinedAndNamed(t *testing.T) {
 	t.Parallel()
-	e, s, r, _ := servicetest.NewHalfway(t)
+	e := servicetest.NewDeletedParents(t, 3)
+	e.Gate("main", "c")
+	e.Shut("main", servicetest.App)
+	s := e.Service(servicetest.OneChild)
+	ctx, hangUp := context.WithCancel(context.Background())
+	asked := service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}
+	answered := background(func() error {
+		first := asked
+		first.RequestID, first.RequestedBy = "once", "tester"
+		_, err := s.RunBatch(ctx, first)
+		return err
+	})
+	e.AtGate("main", servicetest.App)
+	hangUp()
+	isError(t, "the client that hung up", <-answered, context.Canceled)
+	runs, err := s.Runs(context.Background(), service.RunFilter{State: repo.RunRunning, Limit: 10})
+	require(t, err == nil && len(runs) == 1 && runs[0].RequestedBy == "tester", "%+v, %v, want one at work", runs, err)
+	first := runs[0]
+	var joined sync.WaitGroup
 	for _, replica := range []*service.Service{s, e.Service(servicetest.OneChild)} {
-		_, err := replica.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
+		again, err := request(replica, "once", true)
+		check(t, err == nil && again.ID == first.ID && again.State == repo.RunRunning, "%+v, %v, want the run at work", again, err)
+		_, err = replica.RunBatch(context.Background(), asked)
 		held, ok := errors.AsType[*service.LeaseHeldError](err)
-		if !ok || held.RunID != r.ID || !strings.Contains(err.Error(), "caretaker watch "+r.ID) {
-			t.Errorf("%v, want that run %s is named", err, r.ID)
-		}
+		check(t, ok && held.RunID == first.ID && strings.Contains(err.Error(), "caretaker watch "+first.ID),
+			"%v, want that run %s is named", err, first.ID)
+		joined.Go(func() {
+			again, err := request(replica, "once", false)
+			check(t, err == nil && again.ID == first.ID && again.State == repo.RunSucceeded && !again.FinishedAt.IsZero(),
+				"%+v, %v, want the end of the run", again, err)
+		})
 	}
-	skipped, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, minute(25772283))
-	if err != nil || !ours || skipped.Reason != "LEASE_HELD" || !strings.Contains(skipped.Error, r.ID) {
-		t.Errorf("%+v, %t, %v", skipped, ours, err)
-	}
+	skipped := fired(t, s, servicetest.LooseForeignKeys, minute(25772283))
+	check(t, skipped.Reason == "LEASE_HELD" && strings.Contains(skipped.Error, first.ID), "%+v", skipped)
 	e.Lift("main", servicetest.App)
+	joined.Wait()
+	r := servicetest.Ended(t, s, first.ID)
+	servicetest.WantState(t, r, repo.RunSucceeded)
+	servicetest.WantCounts(t, r, "processed_records=3 deleted_rows=9")
 }
 
 func TestRunBatch_SecondNameOfADatabaseIsNotWorked(t *testing.T) {
@@ -288,24 +181,134 @@ func TestRunBatch_SecondNameOfADatabaseIsNotWorked(t *testing.T) {
 	for _, dry := range []bool{true, false} {
 		r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "ci", DryRun: dry})
 		if dry { // It takes no lease: it begins, and fails.
-			if err != nil || r.State != repo.RunFailed || !strings.Contains(r.Error, same) {
-				t.Errorf("dry run: state %s, %q, %v", r.State, r.Error, err)
-			}
+			check(t, err == nil && r.State == repo.RunFailed && strings.Contains(r.Error, same),
+				"dry run: state %s, %q, %v", r.State, r.Error, err)
 			continue
 		}
-		if database, why := run.UnreachableDatabase(err); !errors.Is(err, service.ErrUnreachable) || database != "ci" || why != same {
-			t.Errorf("dry run %t: %v", dry, err)
-		}
+		database, why := run.UnreachableDatabase(err)
+		check(t, errors.Is(err, service.ErrUnreachable) && database == "ci" && why == same, "dry run %t: %v", dry, err)
 	}
-	r, ours, err := s.RunScheduled(t.Context(), servicetest.LooseForeignKeys, time.Unix(25772283*60, 0))
-	if err != nil || !ours || r.Database != "ci" || r.State != repo.RunFailed || !strings.Contains(r.Error, same) {
-		t.Error(r, ours, err)
-	}
+	r := fired(t, s, servicetest.LooseForeignKeys, minute(25772283))
+	check(t, r.Database == "ci" && r.State == repo.RunFailed && strings.Contains(r.Error, same), "%v", r)
 	e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	e.Want("main", `SELECT count(*) FROM c`, "0")
-	st, err := s.Status(t.Context(), servicetest.LooseForeignKeys)
-	if err != nil || st[0].Condition != service.ConditionFailing || !strings.Contains(st[0].ConditionDetail, same) {
-		t.Error(st, err)
+	servicetest.WantCondition(t, s, service.ConditionFailing, same)
+}
+
+func TestShutdown_StopsRunsAfterTheStatementInFlight(t *testing.T) {
+	t.Parallel()
+	e, s, r, before := servicetest.NewHalfway(t)
+	other := e.Service(servicetest.OneChild)
+	// It waits no longer than its context.
+	ctx, cancel := context.WithTimeoutCause(context.Background(), time.Millisecond, errors.New("enough")) //nolint:gocritic // elapses: the run stands at a gate
+	defer cancel()
+	servicetest.WantError(t, s.Shutdown(ctx), "enough")
+	servicetest.NoError(t, s.Shutdown(context.Background()))
+	// Everything has been recorded and the lease is free when Shutdown returns.
+	e.Want("main", `SELECT state FROM maintenance.runs`, "cancelled")
+	e.WantHalf(servicetest.Must(s.Run(context.Background(), r.ID))(t), "SHUTDOWN", before)
+
+	// A client that waits gets the run as it ended.
+	result := make(chan service.Run, 1)
+	waiting := background(func() error {
+		r, err := other.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
+		result <- r
+		return err
+	})
+	e.AtGate("main", servicetest.App)
+	servicetest.NoError(t, other.Shutdown(context.Background()))
+	servicetest.NoError(t, <-waiting)
+	servicetest.WantState(t, <-result, repo.RunCancelled)
+
+	e.Lift("main", servicetest.App)
+	next := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
+	servicetest.WantState(t, next, repo.RunSucceeded)
+	servicetest.WantCounts(t, next, "processed_records=6 deleted_rows=18")
+}
+
+func TestShutdown_TakesNoNewRunsAndLeavesFiresToOthers(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewDeletedParents(t, 3)
+	s, other := e.Service(servicetest.OneChild), e.Service(servicetest.OneChild)
+	first := servicetest.Must(request(s, "once", false))(t)
+	for range 2 { // the second time it is down already
+		servicetest.NoError(t, s.Shutdown(context.Background()))
+	}
+	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
+	isError(t, "a request", err, service.ErrStopping)
+	equal(t, "the run of a request that is known", servicetest.Must(request(s, "once", false))(t).ID, first.ID)
+	fire := time.Now().Truncate(time.Minute)
+	if _, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, fire); ours || !errors.Is(err, service.ErrStopping) {
+		t.Errorf("ours %t, error %v, want that the server is stopping", ours, err)
+	}
+	servicetest.WantState(t, fired(t, other, servicetest.LooseForeignKeys, fire), repo.RunSucceeded)
+}
+
+func TestPauseWorker_StopsTheRunOfWhateverReplica(t *testing.T) {
+	t.Parallel()
+	e, s, r, before := servicetest.NewHalfway(t)
+	other := e.Service(servicetest.OneChild)
+	st := servicetest.Must(other.PauseWorker(context.Background(), servicetest.LooseForeignKeys, " migration of the disks ", "alice", 0))(t)
+	p := st.Paused
+	check(t, p != nil && p.Reason == "migration of the disks" && p.By == "alice" && !p.Since.IsZero() && p.Until.IsZero(), "pause %+v", p)
+	e.WantHalf(servicetest.Ended(t, s, r.ID), "PAUSED", before)
+	servicetest.WantCondition(t, s, service.ConditionPaused, "alice", "migration of the disks")
+	for _, dryRun := range []bool{false, true} {
+		_, err := s.RunBatch(context.Background(), service.RunRequest{
+			Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: dryRun, RequestID: "once",
+		})
+		paused, ok := errors.AsType[*service.WorkerPausedError](err)
+		check(t, ok && paused.Pause.Reason == "migration of the disks", "error %v, want that it is paused", err)
+	}
+	skipped := fired(t, s, servicetest.LooseForeignKeys, time.Now().Truncate(time.Minute))
+	check(t, skipped.State == repo.RunSkipped && strings.HasPrefix(skipped.Reason, "WORKER_PAUSED") && !skipped.FinishedAt.IsZero(),
+		"%+v, want a skipped run", skipped)
+	e.WantSame("main", before, "c")
+	equal(t, "its pause", servicetest.Resume(t, s, servicetest.LooseForeignKeys).Paused, nil)
+	e.Lift("main", servicetest.App)
+	servicetest.WantCounts(t, servicetest.Must(request(s, "once", false))(t), "processed_records=6 deleted_rows=18")
+}
+
+// panicking is a log that panics once at a message.
+type panicking struct {
+	slog.Handler
+	message string
+	done    *atomic.Bool
+}
+
+func (p panicking) Enabled(context.Context, slog.Level) bool { return true }
+
+func (p panicking) WithAttrs([]slog.Attr) slog.Handler { return p }
+
+func (p panicking) Handle(_ context.Context, r slog.Record) error {
+	if strings.HasPrefix(r.Message, p.message) && p.done.CompareAndSwap(false, true) {
+		panic("secret of the process")
+	}
+	return nil
+}
+
+func TestRunBatch_PanicEndsTheRunNotTheServer(t *testing.T) {
+	for _, message := range []string{"no configured database has these child tables", "definition failed"} {
+		t.Run(message, func(t *testing.T) {
+			t.Parallel()
+			e := servicetest.NewDeletedParents(t, 3)
+			e.Exec("main", `CREATE TABLE d (o_id text)`)
+			e.Deleted("main", "o", 1, 1)
+			panics := &atomic.Bool{}
+			s := e.Service(servicetest.OneChild+"d: [{table: o, column: missing, on_delete: async_delete}]\nabsent: [{table: q, column: p_id, on_delete: async_delete}]\n",
+				func(c *service.Config) {
+					c.Logger = slog.New(panicking{slog.DiscardHandler, message, panics})
+				})
+			r := servicetest.RunBatch(t, s, "main")
+			servicetest.WantState(t, r, repo.RunFailed)
+			check(t, panics.Load() && strings.Contains(r.Error, "internal error") && !strings.Contains(r.Error, "secret"),
+				"panicked %t, error %q", panics.Load(), r.Error)
+			e.WantLease("main", 1, false)
+			next := servicetest.RunBatch(t, s, "main")
+			servicetest.WantState(t, next, repo.RunFailed)
+			check(t, strings.Contains(next.Error, "d.missing -> o on main: 42703 undefined_column, 1 records"), "error %q", next.Error)
+			e.WantQueue("main", "1")
+		})
 	}
 }

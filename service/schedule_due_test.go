@@ -21,8 +21,7 @@ func TestRunDue_WaitsForAFireThatIsAboutToBegin(t *testing.T) {
 	c.Exec("main", `CREATE SEQUENCE public.reads;
 		CREATE OR REPLACE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS
 			'SELECT at FROM public.clock, pg_catalog.nextval(''public.reads'')'`)
-	done := make(chan error, 1)
-	go func() { done <- s.RunDue(context.Background()) }()
+	done := background(func() error { return s.RunDue(context.Background()) })
 	// It waits for a tenth of a second, finds that the clock has not moved, and waits again.
 	c.Eventually("main", `SELECT last_value >= 3 FROM public.reads`, "true")
 	c.wantFires()
@@ -33,17 +32,13 @@ func TestRunDue_WaitsForAFireThatIsAboutToBegin(t *testing.T) {
 	// A wait ends with its caller, and with the service.
 	c.at("11-20 12:01:57")
 	ctx, stop := context.WithCancelCause(context.Background())
-	go func() { done <- s.RunDue(ctx) }()
+	done = background(func() error { return s.RunDue(ctx) })
 	enough := errors.New("enough")
 	stop(enough)
-	if err := <-done; !errors.Is(err, enough) {
-		t.Errorf("error %v", err)
-	}
-	go func() { done <- s.RunDue(context.Background()) }()
+	isError(t, "a caller that ends", <-done, enough)
+	done = background(func() error { return s.RunDue(context.Background()) })
 	servicetest.NoError(t, s.Shutdown(context.Background()))
-	if err := <-done; !errors.Is(err, service.ErrStopping) {
-		t.Errorf("error %v", err)
-	}
+	isError(t, "a service that ends", <-done, service.ErrStopping)
 	c.wantFires("11-20 12:01 ran +0")
 	// The fire is run by another server.
 	c.at("11-20 12:02:01")
@@ -111,30 +106,30 @@ func TestRunDue_MetricCountsFiresByOutcome(t *testing.T) {
 	c.Exec("main", `UPDATE maintenance.leases SET expires_at = now() + interval '1 day'`)
 	c.at("11-20 12:50:10")
 	c.due(s)
-	for outcome, want := range map[string]int64{repo.FireMissed: 3, repo.FireRan: 1, repo.FireSkipped: 1} {
-		if got := m.Counter("maintenance.fires", "worker="+servicetest.LooseForeignKeys+" outcome="+outcome); got != want {
-			t.Errorf("%s: %d, want %d", outcome, got, want)
-		}
-	}
+	const fires = "fires worker=loose_foreign_keys_cleanup outcome="
+	wantCounters(m, map[string]int64{fires + repo.FireMissed: 3, fires + repo.FireRan: 1, fires + repo.FireSkipped: 1})
 }
 
-func TestFault_RunDue_ADatabaseThatWasDownAroundTheMinuteLosesNothing(t *testing.T) {
+func TestFault_RunDue_ADatabaseThatWasDownLosesNoFireAndNoLedger(t *testing.T) {
 	t.Parallel()
 	own := servicetest.NewServer(t, "main")
 	c := clocked{servicetest.New(t, "main")}
 	c.Add("main", byTheClock(own.Cluster.URL("main")))
 	c.Exec("main", clockSQL)
 	s := c.scheduled("* * * * *")
-	own.Stop()
-	if err := s.RunDue(context.Background()); !errors.Is(err, service.ErrUnreachable) {
-		t.Errorf("error %v, want that main is unreachable", err)
+	for _, at := range []string{"11-20 12:01:20", "11-20 12:05:10"} {
+		own.Stop()
+		isError(t, "while main is down", s.RunDue(context.Background()), service.ErrUnreachable)
+		// Its tables cannot be seen, but the worker is used all the same.
+		st := ghostStatus(t, s)
+		check(t, st.NotUsed == "" && st.Condition == service.ConditionFailing, "status %+v", st)
+		own.Start()
+		c.SQL["main"] = c.Connect("main")
+		c.at(at)
+		devdb.Eventually(t, "main to answer", func() bool { return s.RunDue(context.Background()) == nil })
+		c.settled()
 	}
-	own.Start()
-	c.SQL["main"] = c.Connect("main")
-	c.at("11-20 12:01:20")
-	devdb.Eventually(t, "main to answer", func() bool { return s.RunDue(context.Background()) == nil })
-	c.settled()
-	c.wantFires("11-20 12:01 ran +20")
+	c.wantFires("11-20 12:01 ran +20", "11-20 12:02 missed", "11-20 12:03 missed", "11-20 12:04 missed", "11-20 12:05 ran +10")
 }
 
 func TestPrune_KeepsHistoryAndTheNewestFire(t *testing.T) {
@@ -147,7 +142,12 @@ func TestPrune_KeepsHistoryAndTheNewestFire(t *testing.T) {
 		UNION ALL SELECT 'monthly', clock_timestamp() - i * interval '30 days', '' FROM generate_series(2, 4) i`)
 	c.Exec("main", `INSERT INTO maintenance.audit (at, by, address, role, action, target, reason, outcome)
 		SELECT clock_timestamp() - i * interval '1 hour', '', '', '', '', '', '', '' FROM generate_series(1, 2500) i`)
-	c.due(s)
+	c.Exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl, started_at)
+		SELECT gen_random_uuid(), 'x', 'request', CASE i WHEN 1 THEN 'running' ELSE 'failed' END, '90 days',
+			clock_timestamp() - CASE i WHEN 2 THEN interval '23 hours' ELSE '25 hours' END FROM generate_series(1, 2502) i`)
+	servicetest.NoError(t, s.RunDue(context.Background()))
+	c.Eventually("main", `SELECT string_agg(n || ' ' || state, ', ' ORDER BY state) FROM
+		(SELECT state, count(*) AS n FROM maintenance.runs WHERE worker = 'x' GROUP BY state) x`, "1 failed, 1 running")
 	c.Eventually("main", `SELECT string_agg(worker || ' ' || n, ', ' ORDER BY worker) FROM
 		(SELECT worker, count(*) AS n FROM maintenance.fires WHERE worker IN ('a', 'b', 'monthly') GROUP BY worker) f`, "a 25, b 25, monthly 1")
 	c.Eventually("main", `SELECT count(*) BETWEEN 23 AND 24 FROM maintenance.audit`, "true")
@@ -187,13 +187,11 @@ func TestFires_AreWrittenAndListedInEveryModeOfTheDriver(t *testing.T) {
 					}
 					got = append(got, line)
 				}
-				if text := strings.Join(got, ", "); err != nil || text != want {
-					t.Errorf("%+v: %s, %v, want %s", f, text, err, want)
-				}
+				text := strings.Join(got, ", ")
+				check(t, err == nil && text == want, "%+v: %s, %v, want %s", f, text, err, want)
 			}
-			if _, err := s.Fires(context.Background(), service.FireFilter{Worker: "nobody"}); !errors.Is(err, service.ErrUnknownWorker) {
-				t.Errorf("error %v", err)
-			}
+			_, err := s.Fires(context.Background(), service.FireFilter{Worker: "nobody"})
+			isError(t, "nobody", err, service.ErrUnknownWorker)
 			servicetest.Status(t, s)
 		})
 	}

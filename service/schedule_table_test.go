@@ -28,13 +28,7 @@ type story struct {
 	also [2]string
 }
 
-// tell plays a story on a clone of its own.
-func (s story) tell(t *testing.T) {
-	t.Helper()
-	c := newClocked(t, s.others...)
-	s.tellOn(c)
-}
-
+// tellOn plays a story.
 func (s story) tellOn(c clocked) {
 	c.T.Helper()
 	started := map[string]*service.Service{}
@@ -107,13 +101,22 @@ func (c clocked) wantConsistent() {
 
 const minutely, hourly, daily, everyTen = "* * * * *", "0 * * * *", "0 0 * * *", "*/10 * * * *"
 
-// tellAll plays each story on a clone of its own.
+// tellAll plays each story on a main that no server has ever used.
 func tellAll(t *testing.T, stories map[string]story) {
 	t.Helper()
+	alone := newClocked(t)
 	for name, s := range stories {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s.tell(t)
+			c := alone
+			if len(s.others) > 0 {
+				c = newClocked(t, s.others...)
+			}
+			// Its services end with the story.
+			before := c.T
+			defer func() { c.T = before }()
+			c.T = t
+			c.forget()
+			s.tellOn(c)
 		})
 	}
 }
@@ -306,9 +309,8 @@ func TestRunDue_ManyReplicasRunAFireOnce(t *testing.T) {
 		for _, s := range replicas {
 			for range 3 {
 				wait.Go(func() {
-					if err := s.RunDue(context.Background()); err != nil {
-						t.Error(err)
-					}
+					err := s.RunDue(context.Background())
+					check(t, err == nil, "%v", err)
 				})
 			}
 		}
@@ -336,7 +338,7 @@ func TestRunDue_ManyReplicasRunAFireOnce(t *testing.T) {
 // forget makes main one that no server has ever used, at noon.
 func (c clocked) forget() {
 	c.T.Helper()
-	c.Exec("main", `TRUNCATE maintenance.fires, maintenance.runs, maintenance.schedules`)
+	c.Exec("main", `TRUNCATE maintenance.fires, maintenance.runs, maintenance.schedules, maintenance.leases`)
 	c.at("11-20 12:00:30")
 }
 
@@ -356,9 +358,7 @@ func TestRunDue_ALedgerGoesOnFromWhereverItEnds(t *testing.T) {
 		c.due(s)
 		got := c.Value("main", `SELECT concat_ws(' ', count(*), nullif(count(*) FILTER (WHERE outcome = 'missed'), 0), min(fire_time) AT TIME ZONE 'UTC')
 			FROM maintenance.fires WHERE worker = '`+servicetest.LooseForeignKeys+`'`)
-		if got != want {
-			t.Errorf("accounted until %s: %s, want %s", value, got, want)
-		}
+		equal(t, "accounted until "+value, got, want)
 		c.Want("main", `SELECT accounted_until = '2026-11-20 12:01Z' FROM maintenance.schedules WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "true")
 	}
 }

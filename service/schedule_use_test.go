@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/ghostuser"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -35,17 +34,15 @@ func (c clocked) wantGhostFires(want string) {
 
 func ghostStatus(t *testing.T, s *service.Service) service.WorkerStatus {
 	t.Helper()
-	all := servicetest.Must(s.Status(context.Background(), servicetest.GhostUsers))(t)
-	return all[0]
+	return servicetest.StatusOf(t, s, servicetest.GhostUsers)
 }
 
 // wantNoSeries fails the test if any metric has a series of the worker.
 func wantNoSeries(m *servicetest.Meter, worker string) {
 	m.T.Helper()
 	for _, name := range m.Names() {
-		if values := m.Values(name, "worker="+worker); len(values) > 0 {
-			m.T.Errorf("%s has %d series of %s", name, len(values), worker)
-		}
+		values := m.Values(name, "worker="+worker)
+		check(m.T, len(values) == 0, "%s has %d series of %s", name, len(values), worker)
 	}
 }
 
@@ -55,53 +52,38 @@ func TestUnused_AWorkerThatIsNotConfiguredHasNoFiresNoRunsAndNoSeries(t *testing
 	c.hide()
 	var said bytes.Buffer
 	s := c.Service(servicetest.OneChild, func(config *service.Config) { config.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
-	for _, at := range []string{"11-20 12:00:30", "11-20 12:02:00", "11-20 12:06:10", "11-21 12:00:00"} {
-		c.at(at)
-		c.due(s)
-	}
+	c.watch(s, "11-20 12:00:30", "11-20 12:02:00", "11-20 12:06:10", "11-21 12:00:00")
 	c.wantGhostFires("")
 	c.Want("main", `SELECT count(*) FROM maintenance.runs WHERE worker = '`+servicetest.GhostUsers+`'`, "0")
 	c.Want("main", `SELECT count(*) FROM maintenance.schedules WHERE worker = '`+servicetest.GhostUsers+`'`, "0")
 	wantNoSeries(m, servicetest.GhostUsers)
-	if n := strings.Count(said.String(), `msg="worker not used" worker=`+servicetest.GhostUsers); n != 1 {
-		t.Errorf("said %d times that it is not used: %s", n, &said)
-	}
+	equal(t, "lines in "+said.String(), strings.Count(said.String(), `msg="worker not used" worker=`+servicetest.GhostUsers), 1)
 	st := ghostStatus(t, s)
 	if st.Condition != service.ConditionNotConfigured || !st.NextRunAt.IsZero() || !strings.Contains(st.NotUsed, "ghost_user_migrations") {
 		t.Errorf("status %+v", st)
 	}
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers})
-	if _, ok := errors.AsType[*service.NotConfiguredError](err); !ok {
-		t.Errorf("error %v, want that it is not configured", err)
-	}
-	if values := m.Values("maintenance.runs", "worker="+servicetest.LooseForeignKeys); len(values) != 4 {
-		t.Errorf("%d series of runs of a worker that is used", len(values))
-	}
+	_, ok := errors.AsType[*service.NotConfiguredError](err)
+	check(t, ok, "error %v, want that it is not configured", err)
+	equal(t, "series of runs of a worker that is used", len(m.Values("maintenance.runs", "worker="+servicetest.LooseForeignKeys)), 4)
 }
 
 func TestUnused_AWorkerThatIsNotEnabledAnywhereHasNoFires(t *testing.T) {
 	m := servicetest.NewMeter(t)
 	c := newClocked(t)
 	s := c.scheduled("* * * * *, off, catch up")
-	for _, at := range []string{"11-20 12:02:00", "11-20 13:00:00"} {
-		c.at(at)
-		c.due(s)
-	}
+	c.watch(s, "11-20 12:02:00", "11-20 13:00:00")
 	c.wantFires()
 	wantNoSeries(m, servicetest.LooseForeignKeys)
-	if st := servicetest.Status(t, s); st.NotUsed == "" || st.Condition != service.ConditionSchedulerOff {
-		t.Errorf("status %+v", st)
-	}
+	st := servicetest.Status(t, s)
+	check(t, st.NotUsed != "" && st.Condition == service.ConditionSchedulerOff, "status %+v", st)
 	// A request starts it all the same.
 	servicetest.RunBatch(t, s, "main")
 	// Enabled again it begins anew.
 	on := c.scheduled("* * * * *, catch up")
-	c.at("11-20 13:01:00")
-	c.due(on)
+	c.watch(on, "11-20 13:01:00")
 	c.wantFires("11-20 13:01 ran +0")
-	if st := servicetest.Status(t, on); st.NotUsed != "" {
-		t.Errorf("not used: %s", st.NotUsed)
-	}
+	equal(t, "why it is not used", servicetest.Status(t, on).NotUsed, "")
 }
 
 func TestUnused_AWorkerThatIsConfiguredAgainHasMissedNothing(t *testing.T) {
@@ -114,53 +96,104 @@ func TestUnused_AWorkerThatIsConfiguredAgainHasMissedNothing(t *testing.T) {
 		VALUES ('`+servicetest.GhostUsers+`', 'another', 1, now(), now(), now() + interval '1 year')`)
 	c.due(s)
 	c.wantGhostFires("missed missed skipped")
-	unsuccessful := func() []float64 { return m.Values("maintenance.fires.unsuccessful", "worker="+servicetest.GhostUsers) }
-	if got := unsuccessful(); len(got) != 1 || got[0] != 3 {
-		t.Fatalf("unsuccessful: %v", got)
-	}
+	const unsuccessful = "fires.unsuccessful worker=ghost_user_migration"
+	wantSeries(m, map[string][2]float64{unsuccessful: {3, 3}})
 	c.hide()
 	c.watch(s, "11-20 12:09:10", "11-20 12:09:30", "11-20 12:09:50", "11-20 12:10:00")
 	c.Want("main", `SELECT count(*) FROM maintenance.schedules WHERE worker = '`+servicetest.GhostUsers+`'`, "0")
-	if st := ghostStatus(t, s); strings.Contains(st.ConditionDetail, "missed") {
-		t.Errorf("status %s", st.ConditionDetail)
-	}
-	c.at("11-21 12:00:30")
-	c.due(s)
+	st := ghostStatus(t, s)
+	check(t, !strings.Contains(st.ConditionDetail, "missed"), "status %s", st.ConditionDetail)
+	c.watch(s, "11-21 12:00:30")
 	c.show()
 	c.Exec("main", `DELETE FROM maintenance.leases`)
 	again := c.Service(servicetest.OneChild, servicetest.With(func(c *ghostuser.Config) { c.CatchUp = new(true) }))
 	c.due(again)
 	c.due(again)
 	c.wantGhostFires("missed missed skipped")
-	if st := ghostStatus(t, again); st.NotUsed != "" || strings.Contains(st.ConditionDetail, "missed") {
-		t.Errorf("status %+v", st)
-	}
+	st = ghostStatus(t, again)
+	check(t, st.NotUsed == "" && !strings.Contains(st.ConditionDetail, "missed"), "status %+v", st)
 	servicetest.NoError(t, s.Shutdown(context.Background()))
-	if got := unsuccessful(); len(got) != 1 || got[0] != 0 {
-		t.Errorf("unsuccessful: %v", got)
-	}
-	c.at("11-21 12:02:00")
-	c.due(again)
+	wantSeries(m, map[string][2]float64{unsuccessful: {0, 0}})
+	c.watch(again, "11-21 12:02:00")
 	c.wantGhostFires("missed missed skipped ran")
 }
 
-func TestFault_Unused_AConfiguredWorkerWhoseDatabaseIsDownIsUsed(t *testing.T) {
-	own := servicetest.NewServer(t, "main")
-	c := clocked{servicetest.New(t, "main")}
-	c.Add("main", byTheClock(own.Cluster.URL("main")))
-	c.Exec("main", clockSQL)
+// breakOnce ends the backend of the first statement that does this to a table's row of the worker, in the middle of it.
+func (c clocked) breakOnce(table, event string) {
+	c.T.Helper()
+	c.Exec("main", `CREATE SEQUENCE broken;
+		CREATE FUNCTION break_once() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			IF nextval('public.broken') = 1 THEN PERFORM pg_terminate_backend(pg_backend_pid()), pg_sleep(30); END IF;
+			RETURN NEW;
+		END $$`)
+	c.Exec("main", `CREATE TRIGGER break_once BEFORE `+event+` ON `+table+` FOR EACH ROW
+		WHEN (NEW::text LIKE '%`+servicetest.LooseForeignKeys+`%') EXECUTE FUNCTION break_once()`)
+}
+
+// TestRunDue_AFireWhoseRunCouldNotBeginIsRunByAnother: main goes away in the middle of the claim.
+func TestRunDue_AFireWhoseRunCouldNotBeginIsRunByAnother(t *testing.T) {
+	for name, at := range map[string]struct{ table, event string }{
+		"as its lease is taken":  {"maintenance.leases", "INSERT OR UPDATE"},
+		"as the fire is claimed": {"maintenance.fires", "INSERT"},
+		"as its run is recorded": {"maintenance.runs", "INSERT"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newClocked(t)
+			one, other := c.scheduled("0 0 * * *, catch up"), c.scheduled("0 0 * * *, catch up")
+			c.breakOnce(at.table, at.event)
+			c.at("11-21 00:00:05")
+			isError(t, "main goes away", one.RunDue(context.Background()), service.ErrUnreachable)
+			c.wantFires()
+			c.Want("main", `SELECT count(*) FROM maintenance.runs WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "0")
+			c.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
+			c.at("11-21 00:00:11")
+			c.due(other)
+			c.due(one)
+			c.wantFires("11-21 00:00 ran +11")
+			c.wantRuns(1)
+		})
+	}
+}
+
+// TestRunDue_AClaimRecordsTheLeaseOfItsRun: whoever dies after it has left nothing that nobody closes.
+func TestRunDue_AClaimRecordsTheLeaseOfItsRun(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
 	s := c.scheduled("* * * * *")
-	own.Stop()
-	if err := s.RunDue(context.Background()); !errors.Is(err, service.ErrUnreachable) {
-		t.Errorf("error %v, want that main is unreachable", err)
-	}
-	if st := ghostStatus(t, s); st.NotUsed != "" || st.Condition != service.ConditionFailing {
-		t.Errorf("status %+v", st)
-	}
-	own.Start()
-	c.SQL["main"] = c.Connect("main")
-	c.at("11-20 12:05:10")
-	devdb.Eventually(t, "main to answer", func() bool { return s.RunDue(context.Background()) == nil })
-	c.settled()
-	c.wantFires("11-20 12:01 missed", "11-20 12:02 missed", "11-20 12:03 missed", "11-20 12:04 missed", "11-20 12:05 ran +10")
+	c.Exec("main", `CREATE TABLE seen AS SELECT 0::bigint AS epoch, '' AS outcome LIMIT 0;
+		CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			INSERT INTO public.seen SELECT NEW.lease_epoch, outcome FROM maintenance.fires WHERE run_id = NEW.id;
+			RETURN NULL;
+		END $$`)
+	c.Exec("main", `CREATE CONSTRAINT TRIGGER see AFTER INSERT ON maintenance.runs DEFERRABLE INITIALLY DEFERRED
+		FOR EACH ROW WHEN (NEW.worker = '`+servicetest.LooseForeignKeys+`') EXECUTE FUNCTION see()`)
+	c.at("11-20 12:02:01")
+	c.due(s)
+	c.Want("main", `SELECT string_agg(epoch || ' ' || outcome, ', ') FROM public.seen`, "1 ran")
+}
+
+func TestResumeRuns_DoesNotRepeatARunThatMayHaveWorked(t *testing.T) {
+	t.Parallel()
+	c := newClocked(t)
+	c.scheduled("0 0 * * *, catch up")
+	living := c.scheduled("0 0 * * *, catch up")
+	c.at("11-21 00:00:05")
+	c.Exec("main", `WITH run AS (
+			INSERT INTO maintenance.runs (id, worker, database, trigger, state, replica, lease_epoch, heartbeat_ttl)
+			VALUES (gen_random_uuid(), '`+servicetest.LooseForeignKeys+`', 'main', 'schedule', 'running', 'dead', 1, '40 s') RETURNING id, worker
+		), fire AS (
+			INSERT INTO maintenance.fires (worker, fire_time, claimed_by, run_id, started_at)
+			SELECT worker, '2026-11-21Z', 'dead', id, clock_timestamp() FROM run RETURNING worker, fire_time
+		)
+		UPDATE maintenance.schedules s SET accounted_until = fire_time FROM fire WHERE s.worker = fire.worker`)
+	c.at("11-21 08:00:00")
+	servicetest.NoError(t, living.ResumeRuns(context.Background()))
+	servicetest.Status(t, living)
+	c.due(living)
+	c.Want("main", `SELECT concat_ws(' ', f.outcome, r.state, r.reason) FROM maintenance.fires f JOIN maintenance.runs r ON r.id = f.run_id
+		WHERE f.worker = '`+servicetest.LooseForeignKeys+`'`, "ran failed LEASE_LOST")
+	c.wantRuns(0)
 }

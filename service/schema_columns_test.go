@@ -3,7 +3,6 @@ package service_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -86,18 +85,24 @@ func TestAdjournedGroupDeletion_NeedsNoColumnsButTheEssentialOnes(t *testing.T) 
 	}
 }
 
+// wantNamed fails the test unless a run without any of these columns of a table names the column.
+func wantNamed(e *servicetest.Estate, s *service.Service, worker, table, columns string) {
+	e.T.Helper()
+	for column := range strings.FieldsSeq(columns) {
+		e.Exec("main", `ALTER TABLE `+table+` RENAME COLUMN `+column+` TO renamed`)
+		_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: worker})
+		missing, ok := errors.AsType[*service.NotConfiguredError](err)
+		check(e.T, ok && strings.Contains(missing.Missing, "no column "+column+" in its table "+table),
+			"without %s.%s: %v", table, column, err)
+		e.Exec("main", `ALTER TABLE `+table+` RENAME COLUMN renamed TO `+column)
+	}
+}
+
 func TestAdjournedGroupDeletion_NamesEachEssentialColumnThatIsMissing(t *testing.T) {
 	t.Parallel()
 	g := servicetest.NewGroups(t)
 	for table, columns := range groupColumns() {
-		for column := range strings.FieldsSeq(columns) {
-			g.Exec("main", fmt.Sprintf(`ALTER TABLE %s RENAME COLUMN %s TO renamed`, table, column))
-			_, err := g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups})
-			if missing, ok := errors.AsType[*service.NotConfiguredError](err); !ok || !strings.Contains(missing.Missing, "no column "+column+" in its table "+table) {
-				t.Errorf("without %s.%s: %v", table, column, err)
-			}
-			g.Exec("main", fmt.Sprintf(`ALTER TABLE %s RENAME COLUMN renamed TO %s`, table, column))
-		}
+		wantNamed(g.Estate, g.Service, servicetest.AdjournedGroups, table, columns)
 	}
 }
 
@@ -137,22 +142,20 @@ func TestDeleteUser_NeedsNoColumnsButTheEssentialOnes(t *testing.T) {
 	}
 }
 
-func TestDeleteUser_OnlyOwnerStaysWhereMembersHaveNoStateOrExpiry(t *testing.T) {
+func TestDeleteUser_WithoutColumnsThatAllowItIsRefused(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewTokens(t)
 	e.User(7, 0, 1)
+	s := e.Service("", e.WithQueue)
+	e.Exec("main", `ALTER TABLE users DROP COLUMN admin CASCADE`)
+	byABot := repo.DeleteUser{UserID: 7, DeletedByID: new(int64(101)), Reason: "Group was deleted"}
+	servicetest.WantDeletion(t, e.Deletion(s, byABot), servicetest.DeletionRefused+"NOT_AUTHORIZED")
+	// Members without a state and an expiry.
 	e.Group(50, 0)
 	e.Member(7, 50)
 	reduce(e, map[string]string{"members": "id user_id source_id source_type access_level", "namespaces": "id type parent_id"})
-	servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), servicetest.Authorized(7)), servicetest.DeletionRefused+"SOLE_OWNER_OF_GROUP")
-}
-
-func TestDeleteUser_WithoutAdministratorsNobodyElseMayDelete(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.User(7, 0, 1)
-	e.Exec("main", `ALTER TABLE users DROP COLUMN admin CASCADE`)
-	servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), repo.DeleteUser{UserID: 7, DeletedByID: new(int64(101)), Reason: "Group was deleted"}), servicetest.DeletionRefused+"NOT_AUTHORIZED")
+	s = e.Service("", e.WithQueue)
+	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionRefused+"SOLE_OWNER_OF_GROUP")
 }
 
 func TestInactiveTokenDeletion_NeedsNoColumnsButTheEssentialOnes(t *testing.T) {
@@ -174,31 +177,20 @@ func TestPlaceholderUserCleanup_NeedsNoColumnsButTheEssentialOnes(t *testing.T) 
 	e.Detail(7, 0, `NULL`)
 	reduce(e, map[string]string{"users": "id user_type state", "import_placeholder_user_details": details, "issues": "author_id", "notes": ""})
 	s := e.Service("", e.WithQueue)
-	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, true), "scheduled_jobs=1")
-	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=1")
-	st, err := s.Status(context.Background(), servicetest.PlaceholderUsers)
-	if err != nil || st[0].Backlog.Pending != 1 {
-		t.Errorf("%+v, %v", st, err)
+	for _, dry := range []bool{true, false} {
+		r := servicetest.RunPlaceholders(t, s, dry)
+		servicetest.WantCounts(t, r, "scheduled_jobs=1")
+		want := (repo.TableCount{Table: "import_placeholder_user_details", Updated: 1})
+		check(t, len(r.Tables) == 1 && r.Tables[0] == want, "dry %t: tables %v, want %v", dry, r.Tables, want)
 	}
+	equal(t, "pending", servicetest.StatusOf(t, s, servicetest.PlaceholderUsers).Backlog.Pending, 1)
 	e.Work(s, "delete_placeholder_user")
 	e.Want("main", servicetest.StateOfJobs, "delete_placeholder_user completed, delete_user available")
-	for column := range strings.FieldsSeq(details) {
-		e.Exec("main", `ALTER TABLE import_placeholder_user_details RENAME COLUMN `+column+` TO renamed`)
-		_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.PlaceholderUsers})
-		if missing, ok := errors.AsType[*service.NotConfiguredError](err); !ok || !strings.Contains(missing.Missing, "no column "+column) {
-			t.Errorf("without %s: %v", column, err)
-		}
-		e.Exec("main", `ALTER TABLE import_placeholder_user_details RENAME COLUMN renamed TO `+column)
-	}
-}
-
-func TestDeletePlaceholderUser_TypeOfUserThatCannotBeReadIsNamed(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewPlaceholders(t)
-	e.Detail(7, 0, `NULL`)
+	wantNamed(e, s, servicetest.PlaceholderUsers, "import_placeholder_user_details", details)
+	// So does a job.
 	e.Exec("main", `ALTER TABLE users DROP COLUMN user_type CASCADE`)
-	s := e.Service("", e.WithQueue)
 	e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 7}})
 	e.Work(s, "delete_placeholder_user")
-	e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, "database main has no column user_type in its table users")
+	e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job ORDER BY id DESC LIMIT 1`,
+		"database main has no column user_type in its table users")
 }

@@ -1,30 +1,34 @@
 package service_test
 
 import (
+	"context"
+	"errors"
 	"os"
+	"path"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/adjournedgroup"
 	"github.com/caretaker-go/caretaker/service/ghostuser"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/placeholderuser"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // configured reads a configuration file.
 func configured(t *testing.T, content string) (c service.Config, err error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "c.yml")
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.WriteFile(file, []byte(content), 0o600))
 	_, err = config.LoadPartial(file, &c)
 	return c, err
 }
@@ -38,9 +42,7 @@ func wantSettings(t *testing.T, c *service.Config, err error, want []any) {
 		*service.Settings[ghostuser.Config](c), *service.Settings[adjournedgroup.Config](c),
 		*service.Settings[placeholderuser.Config](c),
 	}
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v, %v, want %+v", got, err, want)
-	}
+	check(t, err == nil && reflect.DeepEqual(got, want), "got %+v, %v, want %+v", got, err, want)
 }
 
 func common(schedule string, catchUp bool) service.WorkerConfig {
@@ -82,42 +84,16 @@ func TestSettings_EveryKeyIsRead(t *testing.T) {
 	got, err := configured(t, `
 history: {keep: 48h}
 load:
-  max_replica_lag: 1m
-  ignored_replicas: "delayed, far away,"
-  max_wal_rate: 64MB
-  max_wal_archive_backlog: 0
-  max_lock_wait: 0s
-  max_autovacuum: 2h
-  patience: 17s
+  {max_replica_lag: 1m, ignored_replicas: "delayed, far away,", max_wal_rate: 64MB, max_wal_archive_backlog: 0, max_lock_wait: 0s,
+  max_autovacuum: 2h, patience: 17s}
 workers:
   loose_foreign_keys_cleanup:
-    schedule: "*/5 * * * *"
-    enabled: false
-    catch_up: true
-    definitions: d.yml
-    rotation: all
-    track_partitions: false
-    batch_size: 1
-    max_deletes: 2
-    max_updates: 3
-    max_runtime: 1m30s
-  ghost_user_migration:
-    schedule: "*/3 * * * *"
-    limit: 14
-    max_runtime: 15s
-  adjourned_group_deletion:
-    schedule: "0 3 * * *"
-    enabled: false
-    catch_up: false
-    batch_size: 4
-    interval: 5s
+    {schedule: "*/5 * * * *", enabled: false, catch_up: true, definitions: d.yml, rotation: all, track_partitions: false,
+    batch_size: 1, max_deletes: 2, max_updates: 3, max_runtime: 1m30s}
+  ghost_user_migration: {schedule: "*/3 * * * *", limit: 14, max_runtime: 15s}
+  adjourned_group_deletion: {schedule: "0 3 * * *", enabled: false, catch_up: false, batch_size: 4, interval: 5s}
   placeholder_user_cleanup: {max_attempts: 6, retry_period: 7h, interval: 8s, batch_size: 9}
-  inactive_token_deletion:
-    schedule: "0 1 * * *"
-    batch_size: 10
-    max_runtime: 11s
-    continue_after: 12s
-    max_queued: 16
+  inactive_token_deletion: {schedule: "0 1 * * *", batch_size: 10, max_runtime: 11s, continue_after: 12s, max_queued: 16}
 `)
 	want := []any{
 		48 * time.Hour,
@@ -163,9 +139,8 @@ func TestSettings_DefaultsAreWithinTheirBounds(t *testing.T) {
 		for _, name := range slices.Backward(path) {
 			content = "{" + name + ": " + content + "}"
 		}
-		if _, err := configured(t, content); err != nil {
-			t.Errorf("%s: %v", content, err)
-		}
+		_, err := configured(t, content)
+		check(t, err == nil, "%s: %v", content, err)
 	}
 }
 
@@ -208,9 +183,8 @@ func TestSettings_WrongValuesAreNamed(t *testing.T) {
 		if name != "load" && name != "history" {
 			content, want = "workers: {"+content+"}", "workers."+name+"."+want
 		}
-		if _, err := configured(t, content); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v, want %s", content, err, want)
-		}
+		_, err := configured(t, content)
+		check(t, err != nil && strings.Contains(err.Error(), want), "%s: got %v, want %s", content, err, want)
 	}
 }
 
@@ -226,5 +200,136 @@ func TestSettings_AScheduleIsAnExpressionOfFiveFieldsThatFires(t *testing.T) {
 		if refused := err != nil; refused == strings.HasSuffix(want, " ") || refused && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", cron, err)
 		}
+	}
+}
+
+// looseForeignKeysOnly takes from main what they do without, and says so in the configuration.
+func looseForeignKeysOnly(e *servicetest.Estate) func(*service.Config) {
+	e.T.Helper()
+	e.Exec("main", `DROP TABLE maintenance.group_removals, maintenance.job_cancellations,
+		maintenance.outside_paths, maintenance.protected_targets, maintenance.token_passes,
+		maintenance.user_removals, maintenance.river_job, maintenance.river_queue,
+		maintenance.river_leader, maintenance.river_migration CASCADE`)
+	return func(c *service.Config) { c.Use = service.UseLooseForeignKeys }
+}
+
+func TestUse_LooseForeignKeysAloneWorkWithoutTheOtherTables(t *testing.T) {
+	m := servicetest.NewMeter(t)
+	e := servicetest.New(t, "ci", "main")
+	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id);
+		INSERT INTO c (p_id) VALUES (1), (2)`)
+	e.Deleted("main", "p", 1, 1)
+	ctx := context.Background()
+	s := e.Service(servicetest.OneChild, looseForeignKeysOnly(e), e.WithQueue)
+	run := servicetest.Must(s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}))(t)
+	require(t, run.Counts["deleted_rows"] == 1, "%v", run)
+	all := servicetest.Must(s.Status(ctx, ""))(t)
+	for _, st := range all {
+		check(t, st.Condition != service.ConditionFailing && !strings.Contains(st.ConditionDetail, "river"),
+			"%s: %s %s", st.Worker, st.Condition, st.ConditionDetail)
+	}
+	if all[0].Worker != servicetest.LooseForeignKeys || slices.ContainsFunc(all, func(st service.WorkerStatus) bool {
+		return st.Worker == "ghost_user_migration"
+	}) {
+		t.Errorf("workers: %v", all)
+	}
+	_, err := e.Open[0].PruneHistory(ctx, time.Hour)
+	check(t, err == nil, "%v", err)
+	kinds := s.JobKinds()
+	check(t, len(kinds) == 0, "kinds of jobs: %v", kinds)
+	for _, name := range m.Names() {
+		check(t, !strings.Contains(name, "job") && !strings.Contains(name, "queue"), "metric %s", name)
+	}
+	values := m.Values("maintenance.runs", "worker=ghost_user_migration")
+	check(t, len(values) == 0, "a series of another worker: %v", values)
+	wantNotInUse(t, s)
+}
+
+// wantNotInUse fails the test unless what is left out is refused with the key.
+func wantNotInUse(t *testing.T, s *service.Service) {
+	t.Helper()
+	ctx := context.Background()
+	_, err := s.RunBatch(ctx, service.RunRequest{Worker: "ghost_user_migration"})
+	check(t, errors.Is(err, service.ErrUnknownWorker) && strings.Contains(err.Error(), "use: gitlab"), "got %v", err)
+	_, err = s.RunBatch(ctx, service.RunRequest{Worker: "other"})
+	check(t, !strings.Contains(err.Error(), "use:"), "got %v", err)
+	second := func(_ any, err error) error { return err }
+	for name, err := range map[string]error{
+		"Jobs":         second(s.Jobs(ctx, service.JobFilter{Limit: 1})),
+		"Job":          second(s.Job(ctx, 1)),
+		"JobWorker":    second(s.JobWorker(ctx, 1)),
+		"JobCounts":    second(s.JobCounts(ctx)),
+		"CancelJob":    second(s.CancelJob(ctx, 1, "why", "me")),
+		"RetryJob":     second(s.RetryJob(ctx, 1)),
+		"PlanDeletion": second(s.PlanDeletion(ctx, "user", 1)),
+		"Protect":      second(s.Protect(ctx, service.Protection{Kind: "user", ID: 1, Reason: "why"}, 0)),
+		"Unprotect":    second(s.Unprotect(ctx, "user", 1, "me")),
+		"Protections":  second(s.Protections(ctx, "", service.Protection{}, 1)),
+		"Outside":      second(s.Outside(ctx, repo.OutsideFilter{Limit: 1})),
+		"AckOutside":   second(s.AckOutside(ctx, []int64{1}, "me")),
+	} {
+		if _, ok := errors.AsType[*service.NotInUseError](err); !ok ||
+			!strings.Contains(err.Error(), "use: loose_foreign_keys") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	jobs := servicetest.Must(s.JobsOfRun(ctx, "00000000-0000-7000-8000-000000000001", 1))(t)
+	check(t, len(jobs) == 0, "jobs of a run: %v", jobs)
+}
+
+func TestUse_SettingsOfWorkersThatAreLeftOutAreMistakes(t *testing.T) {
+	t.Parallel()
+	c, err := configured(t, "use: loose_foreign_keys\nworkers:\n  ghost_user_migration: {limit: 7}\n"+
+		"  loose_foreign_keys_cleanup: {batch_size: 7}\n")
+	want := "c.yml:3: workers.ghost_user_migration.limit: there is no worker ghost_user_migration with use: loose_foreign_keys"
+	check(t, err != nil && strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), "batch_size"), "got %v", err)
+	names := c.Workers()
+	check(t, names[0] == servicetest.LooseForeignKeys && !slices.Contains(names, "ghost_user_migration"), "workers %v", names)
+}
+
+// TestWorkers_EachIsHeldToTheContract: a worker's fixture is among the tests of its package, where the suite runs.
+func TestWorkers_EachIsHeldToTheContract(t *testing.T) {
+	t.Parallel()
+	for key, settings := range new(service.Config).Sections() {
+		folder := path.Base(reflect.TypeOf(settings).Elem().PkgPath())
+		files := servicetest.Must(filepath.Glob(filepath.Join(folder, "*_test.go")))(t)
+		held := false
+		for _, file := range files {
+			text := servicetest.Must(os.ReadFile(file))(t)
+			held = held || strings.Contains(string(text), "servicetest.Contract(t, servicetest.Fixture{")
+		}
+		check(t, held, "%s: no test in service/%s calls servicetest.Contract with a fixture", key, folder)
+	}
+}
+
+// TestWorkers_BearTheNamesOfTheList: settings, runs, leases and pages of a worker go by one name.
+func TestWorkers_BearTheNamesOfTheList(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "main", "main")
+	all := servicetest.Must(e.Service("", servicetest.Audited).Status(t.Context(), ""))(t)
+	names := servicetest.Workers()
+	require(t, len(all) == len(names), "%d workers, the list has %q", len(all), names)
+	for i, st := range all {
+		equal(t, "a name on the list", st.Worker, names[i])
+	}
+}
+
+// TestContributing_ShowsTheSixthWorkerAsItIs: tools/sixth_worker.sh builds what is shown.
+func TestContributing_ShowsTheSixthWorkerAsItIs(t *testing.T) {
+	t.Parallel()
+	text := servicetest.Must(os.ReadFile("../CONTRIBUTING.md"))(t)
+	script := servicetest.Must(os.ReadFile("../tools/sixth_worker.sh"))(t)
+	sources := string(script)
+	for _, pattern := range []string{"repo/*.go", "service/*/*.go"} {
+		files := servicetest.Must(filepath.Glob("testdata/sixth_worker/" + pattern))(t)
+		for _, file := range files {
+			source := servicetest.Must(os.ReadFile(file))(t)
+			sources += string(source)
+		}
+	}
+	shown := regexp.MustCompile("(?s)```go\n(.*?)\n```").FindAllSubmatch(text, -1)
+	check(t, len(shown) >= 5, "%d pieces of Go are shown", len(shown))
+	for _, piece := range shown {
+		check(t, strings.Contains(sources, string(piece[1])), "this is not in testdata/sixth_worker:\n%s", piece[1])
 	}
 }

@@ -2,7 +2,6 @@ package service_test
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -21,12 +20,9 @@ func TestStatus_IdleSaysWhenItGoesOnAndWhatTheLastRunWas(t *testing.T) {
 	s := e.Service(servicetest.OneChild)
 	servicetest.DryRun(t, s) // is not the last run
 	st := servicetest.WantCondition(t, s, service.ConditionIdle, "waiting for")
-	if left := time.Until(st.NextRunAt); left <= 0 || left > time.Minute || st.Schedule != "* * * * *" {
-		t.Errorf("schedule %q, next in %s", st.Schedule, left)
-	}
-	if st.LastRun != nil || st.CurrentRun != nil || st.Paused != nil || !st.LastSuccessAt.IsZero() || len(st.Leases) != 0 {
-		t.Errorf("%+v", st)
-	}
+	left := time.Until(st.NextRunAt)
+	check(t, left > 0 && left <= time.Minute && st.Schedule == "* * * * *", "schedule %q, next in %s", st.Schedule, left)
+	check(t, st.LastRun == nil && st.CurrentRun == nil && st.Paused == nil && st.LastSuccessAt.IsZero() && len(st.Leases) == 0, "%+v", st)
 	r := servicetest.RunBatch(t, s, "main")
 	servicetest.DryRun(t, s)
 	st = servicetest.WantCondition(t, s, service.ConditionIdle)
@@ -36,9 +32,7 @@ func TestStatus_IdleSaysWhenItGoesOnAndWhatTheLastRunWas(t *testing.T) {
 	off := e.Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.Enabled = new(false) }))
 	st = servicetest.WantCondition(t, off, service.ConditionSchedulerOff,
 		"disabled in the configuration of this server: workers.loose_foreign_keys_cleanup.enabled is false; here only requests start runs")
-	if !st.NextRunAt.IsZero() {
-		t.Errorf("next run at %s", st.NextRunAt)
-	}
+	check(t, st.NextRunAt.IsZero(), "next run at %s", st.NextRunAt)
 }
 
 // Every step adds what takes precedence over all that is there already.
@@ -47,9 +41,8 @@ func TestStatus_TheFirstConditionThatHoldsIsSaid(t *testing.T) {
 	e := servicetest.NewDeletedParents(t, 10)
 	off := func(c *service.Config) { c.SchedulerOff = true }
 	s, unconfigured := e.Service(servicetest.OneChild, off, servicetest.Batches(2, 0)), e.Service("", off)
-	if st := servicetest.WantCondition(t, s, service.ConditionSchedulerOff, "scheduler.enabled"); !st.NextRunAt.IsZero() {
-		t.Errorf("next run at %s, though the scheduler is off", st.NextRunAt)
-	}
+	st := servicetest.WantCondition(t, s, service.ConditionSchedulerOff, "scheduler.enabled")
+	check(t, st.NextRunAt.IsZero(), "next run at %s, though the scheduler is off", st.NextRunAt)
 
 	e.ForeignLease("main", servicetest.MainLease, "1 hour")
 	servicetest.WantCondition(t, s, service.ConditionLeaseHeldElsewhere, servicetest.MainLease, "somebody")
@@ -61,7 +54,8 @@ func TestStatus_TheFirstConditionThatHoldsIsSaid(t *testing.T) {
 	e.Exec("main", `UPDATE maintenance.leases SET holder = 'somebody', expires_at = now() + interval '1 hour'`)
 	servicetest.WantCondition(t, s, service.ConditionFailing, "main", "c.p_id -> p on main: 42703 undefined_column, 10 records")
 
-	servicetest.WantCondition(t, unconfigured, service.ConditionNotConfigured, "definitions")
+	st = servicetest.WantCondition(t, unconfigured, service.ConditionNotConfigured, "definitions")
+	check(t, !st.BacklogUnknown && st.Backlog.Pending == 10, "backlog %+v, want the records that wait", st.Backlog)
 
 	servicetest.Must(s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "because", "alice", 0))(t)
 	servicetest.WantCondition(t, s, service.ConditionPaused, "alice", "because")
@@ -75,58 +69,38 @@ func TestStatus_TheFirstConditionThatHoldsIsSaid(t *testing.T) {
 	r := servicetest.Begin(t, s, "main")
 	e.AtGate("main", servicetest.App)
 	e.Exec("main", `INSERT INTO maintenance.pauses (worker, reason, paused_by) VALUES ($1, 'because', 'alice')`, servicetest.LooseForeignKeys)
-	st := servicetest.WantCondition(t, unconfigured, service.ConditionRunning, r.ID)
-	if st.CurrentRun == nil || st.CurrentRun.ID != r.ID || st.LastRun == nil || st.LastRun.ID != failed.ID || st.Paused == nil {
-		t.Errorf("%+v", st)
-	}
+	st = servicetest.WantCondition(t, unconfigured, service.ConditionRunning, r.ID)
+	check(t, st.CurrentRun != nil && st.CurrentRun.ID == r.ID && st.LastRun != nil && st.LastRun.ID == failed.ID && st.Paused != nil,
+		"%+v", st)
 }
 
-func TestStatus_WorkerThatIsNotConfiguredHasNoBacklogUnlessThereIsOne(t *testing.T) {
-	t.Parallel()
-	empty, full := servicetest.New(t, servicetest.Small, "main"), servicetest.NewDeletedParents(t, 10)
-	if st := servicetest.WantCondition(t, empty.Service(""), service.ConditionNotConfigured); !st.BacklogUnknown {
-		t.Errorf("backlog %+v, want none", st.Backlog)
-	}
-	if st := servicetest.WantCondition(t, full.Service(""), service.ConditionNotConfigured); st.BacklogUnknown || st.Backlog.Pending != 10 {
-		t.Errorf("backlog %+v, want the records that wait", st.Backlog)
-	}
-}
-
-func TestStatus_SaysWhichDatabasesTheScheduleNeverWorks(t *testing.T) {
+func TestStatus_FailingSinceTheFirstFailureUntilTheNextSuccessOnThatDatabase(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, servicetest.Small, "main", "ci")
-	odd := func(c *service.Config) { service.Settings[loosefk.Config](c).Schedule = "*/2 * * * *" }
-	servicetest.WantCondition(t, e.Service(servicetest.OneChild, odd), service.ConditionIdle,
-		"the schedule */2 * * * * never fires in a minute in which it is the turn of ci, so only requests start runs there: choose ")
-	all := func(c *service.Config) { service.Settings[loosefk.Config](c).Rotation = loosefk.RotationAll }
-	for _, s := range []*service.Service{e.Service(servicetest.OneChild), e.Service(servicetest.OneChild, odd, all)} {
-		if st := servicetest.WantCondition(t, s, service.ConditionIdle); strings.Contains(st.ConditionDetail, "never fires") {
-			t.Errorf("detail %q", st.ConditionDetail)
-		}
-	}
-}
-
-func TestStatus_FailingEndsWithTheNextSuccessOnThatDatabase(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main", "ci")
-	e.Exec("main", `CREATE TABLE c (q_id bigint)`)
-	e.Deleted("main", "p", 1, 1)
+	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
-	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunFailed)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	e.Exec("main", `ALTER TABLE c RENAME p_id TO q_id`)
+	e.Deleted("main", "p", 1, 1)
+	first := servicetest.RunBatch(t, s, "main")
+	servicetest.WantState(t, first, repo.RunFailed)
+	for range 2 {
+		e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
+		servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunFailed)
+	}
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "ci"), repo.RunSucceeded)
-	servicetest.WantCondition(t, s, service.ConditionFailing, "last run on main failed", "42703")
+	st := servicetest.WantCondition(t, s, service.ConditionFailing, "last run on main failed", "42703")
+	f := wantFailing(t, st, service.FailureSchema, "main", "last run on main failed")
+	check(t, f.Since.Equal(first.FinishedAt), "since %s, want %s", f.Since, first.FinishedAt)
 
 	// What is no success does not count: a dry run, a cancelled and a skipped one.
 	e.Exec("main", `ALTER TABLE c RENAME q_id TO p_id`)
-	if r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: true}); err != nil || r.State != repo.RunSucceeded {
-		t.Fatal(r.State, err)
-	}
+	servicetest.WantState(t, servicetest.DryRun(t, s), repo.RunSucceeded)
 	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl)
 		SELECT ('ffffffff-0000-7000-8000-00000000000' || i)::uuid, $1, 'main', 'request', ('{cancelled,skipped}'::text[])[i], '0' FROM generate_series(1, 2) i`, servicetest.LooseForeignKeys)
-	st := servicetest.WantCondition(t, s, service.ConditionFailing, "last run on main failed")
-	if st.LastRun == nil || st.LastRun.State != repo.RunCancelled {
-		t.Errorf("last run %+v, want the cancelled one: the skipped one has not run", st.LastRun)
-	}
+	st = servicetest.WantCondition(t, s, service.ConditionFailing, "last run on main failed")
+	check(t, st.LastRun != nil && st.LastRun.State == repo.RunCancelled,
+		"last run %+v, want the cancelled one: the skipped one has not run", st.LastRun)
 	e.Exec("main", `DELETE FROM maintenance.runs WHERE state IN ('cancelled', 'skipped')`)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	servicetest.WantCondition(t, s, service.ConditionIdle)
@@ -150,18 +124,16 @@ func TestStatus_BacklogIsThatOfAllDatabasesAndFreshAfterARun(t *testing.T) {
 		t.Errorf("backlog %+v", b)
 	}
 	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=2")
-	if b := servicetest.Status(t, s).Backlog; b.Pending != 8 || b.Due != 6 {
-		t.Errorf("backlog %+v, want that of after the run", b)
-	}
+	b := servicetest.Status(t, s).Backlog
+	check(t, b.Pending == 8 && b.Due == 6, "backlog %+v, want that of after the run", b)
 }
 
 func TestLeases_AreListedByNameForEveryDatabase(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, servicetest.Small, "main", "ci", "sec")
 	s := e.Service(servicetest.OneChild)
-	if leases, err := s.Leases(context.Background(), ""); err != nil || len(leases) != 0 {
-		t.Errorf("%v, %v, want none before the first run", leases, err)
-	}
+	leases, err := s.Leases(context.Background(), "")
+	check(t, err == nil && len(leases) == 0, "%v, %v, want none before the first run", leases, err)
 	for _, database := range []string{"sec", "main"} {
 		servicetest.RunBatch(t, s, database)
 	}
@@ -179,16 +151,12 @@ func TestLeases_AreListedByNameForEveryDatabase(t *testing.T) {
 			}
 		}
 		want := []string{servicetest.LooseForeignKeys + "/ci in ci", servicetest.LooseForeignKeys + "/main in main", servicetest.LooseForeignKeys + "/sec in sec"}
-		if !slices.Equal(got, want) {
-			t.Errorf("leases %v, want %v", got, want)
-		}
+		check(t, slices.Equal(got, want), "leases %v, want %v", got, want)
 	}
-	if _, err := s.Leases(context.Background(), "nobody"); !errors.Is(err, service.ErrUnknownWorker) {
-		t.Error(err)
-	}
-	if _, err := s.Status(context.Background(), "nobody"); !errors.Is(err, service.ErrUnknownWorker) {
-		t.Error(err)
-	}
+	_, err = s.Leases(context.Background(), "nobody")
+	isError(t, "leases", err, service.ErrUnknownWorker)
+	_, err = s.Status(context.Background(), "nobody")
+	isError(t, "status", err, service.ErrUnknownWorker)
 }
 
 func TestFeatureFlags_AreOffUntilSet(t *testing.T) {
@@ -207,34 +175,19 @@ func TestFeatureFlags_AreOffUntilSet(t *testing.T) {
 		slices.Sort(out)
 		return strings.Join(out, " ")
 	}
-	const off = "loose_foreign_keys_turbo_mode_ci loose_foreign_keys_turbo_mode_main"
-	if got := flags(); got != off {
-		t.Errorf("flags %q", got)
-	}
-	if err := s.SetFeatureFlag(context.Background(), "last", true); !errors.Is(err, service.ErrUnknownFlag) ||
-		!strings.HasSuffix(err.Error(), `"last": known are loose_foreign_keys_turbo_mode_ci, loose_foreign_keys_turbo_mode_main`) {
-		t.Errorf("a flag that nobody knows: %v", err)
-	}
+	equal(t, "flags", flags(), "loose_foreign_keys_turbo_mode_ci loose_foreign_keys_turbo_mode_main")
+	err := s.SetFeatureFlag(context.Background(), "last", true)
+	isError(t, "a flag that nobody knows", err, service.ErrUnknownFlag)
+	servicetest.WantError(t, err, `"last": known are loose_foreign_keys_turbo_mode_ci, loose_foreign_keys_turbo_mode_main`)
 	// What an earlier version, or SQL, has set is known.
 	e.Exec("main", `INSERT INTO maintenance.feature_flags (name, enabled) VALUES ('another_1', false), ('last', true)`)
 	for name, on := range map[string]bool{"loose_foreign_keys_turbo_mode_main": true, "another_1": true, "last": false} {
-		if err := s.SetFeatureFlag(context.Background(), name, on); err != nil {
-			t.Error(err)
-		}
+		servicetest.NoError(t, s.SetFeatureFlag(context.Background(), name, on))
 	}
-	if got := flags(); got != "another_1! last loose_foreign_keys_turbo_mode_ci loose_foreign_keys_turbo_mode_main!" {
-		t.Errorf("flags %q", got)
-	}
-	if err := s.SetFeatureFlag(context.Background(), "loose_foreign_keys_turbo_mode_main", false); err != nil {
-		t.Error(err)
-	}
-	if r := servicetest.RunBatch(t, s, "main"); r.TurboMode {
-		t.Error("turbo mode, though it has been switched off")
-	}
-	var invalid *service.InvalidArgumentError
+	equal(t, "flags", flags(), "another_1! last loose_foreign_keys_turbo_mode_ci loose_foreign_keys_turbo_mode_main!")
+	servicetest.NoError(t, s.SetFeatureFlag(context.Background(), "loose_foreign_keys_turbo_mode_main", false))
+	equal(t, "turbo mode that was switched off", servicetest.RunBatch(t, s, "main").TurboMode, false)
 	for _, name := range []string{"", "Upper", "1st", "_x", "with space", "ü", strings.Repeat("x", 129)} {
-		if err := s.SetFeatureFlag(context.Background(), name, true); !errors.As(err, &invalid) || invalid.Field != "name" {
-			t.Errorf("%q: %v", name, err)
-		}
+		wantInvalid(t, name, s.SetFeatureFlag(context.Background(), name, true), "name")
 	}
 }

@@ -1,12 +1,16 @@
 package service_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
@@ -21,9 +25,7 @@ import (
 func wantNoErrors(t *testing.T, spans *tracetest.SpanRecorder) {
 	t.Helper()
 	for _, s := range spans.Ended() {
-		if s.Status().Code.String() == "Error" {
-			t.Errorf("%s has the status %+v: %v", s.Name(), s.Status(), s.Attributes())
-		}
+		check(t, s.Status().Code.String() != "Error", "%s has the status %+v: %v", s.Name(), s.Status(), s.Attributes())
 	}
 }
 
@@ -32,28 +34,12 @@ func TestTrace_AUserWhoIsPutOffForTheTimeIsNoFailure(t *testing.T) {
 	g := servicetest.NewGhosts(t)
 	g.Doomed(10)
 	g.SlowIssues(10, 10_000)
-	if r := g.Run(g.Service(servicetest.Lasting(2500*time.Millisecond)), ""); r.Counts["deferred_users"] != 1 {
-		t.Fatalf("counts %v", r.Counts)
-	}
+	r := g.Run(g.Service(servicetest.Lasting(2500*time.Millisecond)), "")
+	require(t, r.Counts["deferred_users"] == 1, "counts %v", r.Counts)
 	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.batch")[0], map[string]string{
 		"maintenance.outcome": "deferred", "maintenance.reason": "the run's time is used up", "maintenance.count.deferred_users": "1",
 	})
 	wantNoErrors(t, spans)
-}
-
-func TestTrace_AUserWhoFailedIsAFailure(t *testing.T) {
-	spans := servicetest.Tracing(t)
-	g := servicetest.NewGhosts(t)
-	g.Doomed(10)
-	g.Exec("main", `UPDATE users SET user_type = 12 WHERE id = 10`)
-	g.Run(g.Service(), "failed_users=1")
-	batch := servicetest.Named(spans, "maintenance.batch")[0]
-	servicetest.WantAttributes(t, batch, map[string]string{
-		"maintenance.outcome": "failed", "maintenance.reason": "INTERNAL_USER", "error.type": "INTERNAL_USER", "maintenance.count.failed_users": "1",
-	})
-	if batch.Status().Code.String() != "Error" {
-		t.Errorf("status %+v", batch.Status())
-	}
 }
 
 func TestTrace_ARunThatIsCancelledHasNotFailed(t *testing.T) {
@@ -73,42 +59,47 @@ func TestTrace_ARunThatIsCancelledHasNotFailed(t *testing.T) {
 	stopped := slices.DeleteFunc(servicetest.Named(spans, "maintenance.batch"), func(s sdktrace.ReadOnlySpan) bool {
 		return servicetest.Attribute(s, "maintenance.outcome") != "stopped"
 	})
-	if len(stopped) == 0 {
-		t.Fatal("no batch was stopped")
-	}
+	require(t, len(stopped) != 0, "no batch was stopped")
 	servicetest.WantAttributes(t, stopped[0], map[string]string{"maintenance.reason": "CANCELLED"})
 	wantNoErrors(t, spans)
 }
 
-func TestTrace_RestsAreToldOnTheRunAndItsBatch(t *testing.T) {
+func TestTrace_ARunThatRestsWhileALockQueueLastsGoesOnAndTellsOfItsRests(t *testing.T) {
 	spans := servicetest.Tracing(t)
 	e := servicetest.NewDeletedParents(t, 40)
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 300 * time.Millisecond, Patience: devdb.WaitTimeout}))
+	book := &servicetest.LogBook{}
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 300 * time.Millisecond, Patience: devdb.WaitTimeout}), book.KeepAll)
 	dissolve := e.LockQueue("c", "2 s")
 	r := servicetest.Begin(t, s, "main")
 	servicetest.WaitThrottled(t, s, "somebody waits for a lock on public.c of main: ")
+	servicetest.WaitThrottled(t, e.Service(servicetest.OneChild), "somebody waits for a lock on public.c of main: ")
 	dissolve()
-	servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunSucceeded)
+	r = servicetest.Ended(t, s, r.ID)
+	servicetest.WantState(t, r, repo.RunSucceeded)
+	servicetest.WantCounts(t, r, "processed_records=40 deleted_rows=120")
+	finished := book.Lines("run finished")
+	check(t, !r.OverLimit && r.Reason == "" && len(finished) == 1 && strings.Contains(finished[0], "rested_seconds="), "%+v, %v", r, finished)
 	devdb.Eventually(t, "the span of the run", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 1 })
 	for _, name := range []string{"maintenance.run", "maintenance.batch"} {
 		rested := slices.DeleteFunc(servicetest.Named(spans, name), func(s sdktrace.ReadOnlySpan) bool {
 			return !servicetest.HasAttribute(s, "maintenance.rested_seconds") || len(s.Events()) != 1 || s.Events()[0].Name != "throttled"
 		})
-		if len(rested) == 0 {
-			t.Errorf("no span %s tells of a rest, with one event", name)
-		}
+		check(t, len(rested) != 0, "no span %s tells of a rest, with one event", name)
 	}
 }
 
-func TestTrace_ALeaseTellsWhoHasIt(t *testing.T) {
+func TestTrace_ADryRunHasItsBatchAndALeaseTellsWhoHasIt(t *testing.T) {
 	spans := servicetest.Tracing(t)
-	e := servicetest.NewDeletedParents(t, 1)
+	e := servicetest.NewDeletedParents(t, 8)
 	s := e.Service(servicetest.OneChild)
+	servicetest.DryRun(t, s)
+	batches := servicetest.Named(spans, "maintenance.batch")
+	require(t, len(batches) != 0, "no batch")
+	servicetest.WantAttributes(t, batches[0], map[string]string{"maintenance.parent": "public.p", "maintenance.count.processed_records": "8"})
 	servicetest.RunBatch(t, s, "main")
 	e.Exec("main", `UPDATE maintenance.leases SET holder = 'somebody', expires_at = now() + interval '1 hour'`)
-	if _, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}); err == nil {
-		t.Fatal("the lease was free")
-	}
+	_, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
+	require(t, err != nil, "the lease was free")
 	leases := servicetest.Named(spans, "maintenance.lease.acquire")
 	servicetest.WantAttributes(t, leases[0], map[string]string{"maintenance.lease": servicetest.MainLease, "maintenance.outcome": "taken", "maintenance.lease_epoch": "1"})
 	servicetest.WantAttributes(t, leases[1], map[string]string{
@@ -117,30 +108,16 @@ func TestTrace_ALeaseTellsWhoHasIt(t *testing.T) {
 	wantNoErrors(t, spans)
 }
 
-func TestTrace_DryRunsHaveBatchesToo(t *testing.T) {
-	spans := servicetest.Tracing(t)
-	e := servicetest.NewDeletedParents(t, 8)
-	servicetest.DryRun(t, e.Service(servicetest.OneChild))
-	batches := servicetest.Named(spans, "maintenance.batch")
-	if len(batches) == 0 {
-		t.Fatal("no batch")
-	}
-	servicetest.WantAttributes(t, batches[0], map[string]string{"maintenance.parent": "public.p", "maintenance.count.processed_records": "8"})
-}
-
 // wantOneType fails the test if an attribute of ours has values of several types, is empty, or a span has no name.
 func wantOneType(t *testing.T, spans *tracetest.SpanRecorder) {
 	t.Helper()
 	types := map[string]string{}
 	for _, s := range spans.Ended() {
-		if s.Name() == "" {
-			t.Errorf("a span has no name: %v", s.Attributes())
-		}
+		check(t, s.Name() != "", "a span has no name: %v", s.Attributes())
 		for _, a := range s.Attributes() {
 			key, kind := string(a.Key), fmt.Sprint(a.Value.Type())
-			if known := types[key]; known != "" && known != kind {
-				t.Errorf("%s is %s and %s", key, known, kind)
-			}
+			known := types[key]
+			check(t, known == "" || known == kind, "%s is %s and %s", key, known, kind)
 			if types[key] = kind; a.Value.String() == "" {
 				t.Errorf("%s of %s is empty", key, s.Name())
 			}
@@ -148,19 +125,24 @@ func wantOneType(t *testing.T, spans *tracetest.SpanRecorder) {
 	}
 }
 
-func TestTrace_WhyARunStoppedIsNotItsReason(t *testing.T) {
+func TestTrace_WhyARunStoppedIsNotItsReasonAndAUserWhoFailedIsAFailure(t *testing.T) {
 	spans := servicetest.Tracing(t)
-	last := func() sdktrace.ReadOnlySpan {
-		runs := servicetest.Named(spans, "maintenance.run")
-		return runs[len(runs)-1]
+	last := func(name string) sdktrace.ReadOnlySpan {
+		all := servicetest.Named(spans, name)
+		return all[len(all)-1]
 	}
 	e := servicetest.NewTokens(t)
 	e.Bots(1, 2, 3)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	servicetest.RunTokens(t, s)
+	// The status says when the unfinished pass goes on.
+	due := e.Value("main", `SELECT to_char(scheduled_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`)
+	servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.InactiveTokens), "the unfinished pass goes on at "+due)
+	e.Exec("main", `UPDATE maintenance.river_job SET state = 'available', scheduled_at = now() WHERE kind = 'continue_inactive_token_deletion'`)
+	servicetest.WantDetail(t, servicetest.StatusOf(t, e.Service("", e.WithQueue), servicetest.InactiveTokens), "goes on as soon as a server works its job")
 	e.Work(s, "continue_inactive_token_deletion")
 	devdb.Eventually(t, "the run of the continuation", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 2 })
-	servicetest.WantAttributes(t, last(), map[string]string{
+	servicetest.WantAttributes(t, last("maintenance.run"), map[string]string{
 		"maintenance.reason": "continuation", "maintenance.over_limit": "true", "maintenance.stopped_because": "limit reached: max_runtime; more is left",
 	})
 
@@ -169,8 +151,161 @@ func TestTrace_WhyARunStoppedIsNotItsReason(t *testing.T) {
 	g.Exec("main", `UPDATE users SET user_type = 12 WHERE id = 11`)
 	g.Hold(`SELECT FROM users WHERE id = 10 FOR KEY SHARE`)
 	g.Run(g.Service(), "deferred_users=1 failed_users=1 deleted_rows=3")
-	servicetest.WantAttributes(t, last(), map[string]string{
+	servicetest.WantAttributes(t, last("maintenance.run"), map[string]string{
 		"maintenance.reason":          "1 user deferred; 1 user failed",
 		"maintenance.stopped_because": "all due work was processed, 1 user deferred; more is left",
 	})
+	failed := last("maintenance.batch")
+	servicetest.WantAttributes(t, failed, map[string]string{
+		"maintenance.outcome": "failed", "maintenance.reason": "INTERNAL_USER", "error.type": "INTERNAL_USER", "maintenance.count.failed_users": "1",
+	})
+	equal(t, "the status of its batch", failed.Status().Code.String(), "Error")
+}
+
+func TestTrace_EveryHeldGroupHasItsBatchAndTheRunCountsThemByReason(t *testing.T) {
+	spans := servicetest.Tracing(t)
+	g := servicetest.NewGroups(t)
+	g.Group(10, 0, "g")
+	g.MarkDetails(10, 15, `{}`)
+	g.Group(11, 0, "b")
+	g.Exec("main", `UPDATE namespaces SET state = 2 WHERE id = 11`)
+	g.DryRun("held_groups=2")
+	g.Run("held_groups=2")
+	servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups),
+		"groups held until somebody decides: 2, warnings in the log name them")
+	for _, run := range servicetest.Named(spans, "maintenance.run") {
+		servicetest.WantAttributes(t, run, map[string]string{"maintenance.held": `["DELETING_USER_MISSING: 1","SCHEDULE_LOST: 1"]`})
+	}
+	held := slices.DeleteFunc(servicetest.Named(spans, "maintenance.batch"), func(s sdktrace.ReadOnlySpan) bool { return servicetest.Attribute(s, "maintenance.outcome") != "held" })
+	require(t, len(held) == 4, "%d batches of held groups, want two a run", len(held))
+	servicetest.WantAttributes(t, held[3], map[string]string{
+		"maintenance.group_id": "11", "maintenance.outcome": "held", "maintenance.reason": "SCHEDULE_LOST", "maintenance.count.held_groups": "1",
+	})
+}
+
+func TestTrace_NeitherADryRunNorADuplicateSendsAJob(t *testing.T) {
+	spans := servicetest.Tracing(t)
+	g := servicetest.NewGroups(t)
+	g.Owned(10, 15)
+	g.DryRun("scheduled_jobs=1")
+	for _, s := range spans.Ended() {
+		if strings.HasPrefix(s.Name(), "send ") || strings.HasPrefix(s.Name(), "SET") || servicetest.HasAttribute(s, "messaging.message.id") || servicetest.HasAttribute(s, "maintenance.queued") {
+			t.Errorf("there is a span %s: %v", s.Name(), s.Attributes())
+		}
+	}
+	g.Run("scheduled_jobs=1")
+	sent := servicetest.Named(spans, "send destroy_group")
+	check(t, len(sent) == 1, "%d spans of jobs that were sent, want one", len(sent))
+	// The same job waits already.
+	g.Run("scheduled_jobs=0")
+	sent = servicetest.Named(spans, "send destroy_group")
+	if len(sent) != 2 || servicetest.HasAttribute(sent[1], "maintenance.job_ids") {
+		t.Fatalf("%d spans of jobs: %v", len(sent), sent[len(sent)-1].Attributes())
+	}
+	servicetest.WantAttributes(t, sent[1], map[string]string{"maintenance.jobs_inserted": "0", "maintenance.jobs_dropped": "1", "maintenance.reason": "DUPLICATE"})
+}
+
+func TestTrace_ATickThatRunsNothingHasATraceOfItsOwnAndTheTypedReason(t *testing.T) {
+	spans := servicetest.Tracing(t)
+	e := servicetest.NewDeletedParents(t, 5)
+	next := int64(25772282)
+	tick := func(s *service.Service, state string, want map[string]string) (service.Run, sdktrace.ReadOnlySpan) {
+		t.Helper()
+		r := fired(t, s, servicetest.LooseForeignKeys, minute(next))
+		servicetest.WantState(t, r, state)
+		runs := servicetest.Named(spans, "maintenance.run")
+		root := runs[len(runs)-1]
+		servicetest.WantAttributes(t, root, want)
+		servicetest.WantAttributes(t, root, map[string]string{
+			"maintenance.outcome": state, "maintenance.fire_time": minute(next).UTC().Format("2006-01-02T15:04:05Z"),
+		})
+		equal(t, "the trace of the run", r.TraceID, root.SpanContext().TraceID().String())
+		check(t, root.Status().Code.String() != "Error" != (state == repo.RunFailed) && !root.Parent().IsValid(),
+			"status %+v, parent %v", root.Status(), root.Parent())
+		next++
+		return r, root
+	}
+	for name, why := range map[string]string{servicetest.LooseForeignKeys: servicetest.LooseForeignKeys + " is paused", service.AllWorkers: "all workers are paused"} {
+		log := &bytes.Buffer{}
+		s := e.Service(servicetest.OneChild, servicetest.TracedLogTo(log))
+		servicetest.Pause(t, s, name)
+		log.Reset()
+		r, _ := tick(s, repo.RunSkipped, map[string]string{"maintenance.reason": "WORKER_PAUSED", "maintenance.stopped_because": why})
+		check(t, strings.HasPrefix(r.Reason, "WORKER_PAUSED: "), "reason %s", r.Reason)
+		wantNothingOf(t, spans, "an incident", "alice")
+		line := map[string]any{}
+		servicetest.NoError(t, json.Unmarshal(log.Bytes(), &line))
+		for key, want := range map[string]any{"msg": "run skipped", "outcome": "skipped", "reason": "WORKER_PAUSED", "trigger": "schedule", "trace_id": r.TraceID, "why": nil} {
+			equal(t, key, line[key], want)
+		}
+		servicetest.Must(s.ResumeWorker(t.Context(), name, "alice at 192.0.2.1"))(t)
+		check(t, strings.Contains(log.String(), `"worker resumed"`) &&
+			strings.Contains(log.String(), `"by":"alice at 192.0.2.1"`), "the log is %s", log)
+	}
+	_, root := tick(e.Service(""), repo.RunSkipped, map[string]string{"maintenance.reason": "WORKER_NOT_CONFIGURED"})
+	why := servicetest.Attribute(root, "maintenance.stopped_because")
+	check(t, strings.Contains(why, "is not configured: "), "stopped because %q", why)
+	e.ForeignLease("main", servicetest.MainLease, "1 hour")
+	tick(e.Service(servicetest.OneChild), repo.RunSkipped, map[string]string{"maintenance.reason": "LEASE_HELD"})
+	s := e.Service(servicetest.OneChild)
+	e.Exec("main", `DELETE FROM maintenance.leases; ALTER TABLE maintenance.feature_flags RENAME TO hidden`)
+	tick(s, repo.RunFailed, map[string]string{"error.type": "42P01"})
+}
+
+func TestTrace_ACallWhoseRequestIDIsKnownLeadsToItsRun(t *testing.T) {
+	spans := servicetest.Tracing(t)
+	s := servicetest.NewDeletedParents(t, 3).Service(servicetest.OneChild)
+	var first service.Run
+	for _, name := range []string{"first", "second"} {
+		ctx, call := otel.Tracer("test").Start(t.Context(), name)
+		r, err := s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", RequestID: "once", RequestedBy: "tester"})
+		if call.End(); err != nil {
+			t.Fatal(err)
+		}
+		servicetest.WantAttributes(t, servicetest.Named(spans, name)[0], map[string]string{"maintenance.run_id": r.ID})
+		first = r
+	}
+	if first := servicetest.Named(spans, "first")[0]; servicetest.HasAttribute(first, "maintenance.reason") || len(first.Links()) > 0 {
+		t.Errorf("the first call has %v, %v", first.Attributes(), first.Links())
+	}
+	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.run")[0], map[string]string{"maintenance.requested_by": "tester"})
+	second, root := servicetest.Named(spans, "second")[0], servicetest.Named(spans, "maintenance.run")[0].SpanContext()
+	servicetest.WantAttributes(t, second, map[string]string{"maintenance.reason": "REQUEST_KNOWN"})
+	links := second.Links()
+	if len(links) != 1 || links[0].SpanContext.SpanID() != root.SpanID() || links[0].SpanContext.TraceID() != root.TraceID() || first.TraceID != root.TraceID().String() {
+		t.Errorf("links %v, want one to %v", links, root)
+	}
+}
+
+func TestTrace_ASettingThatIsInvalidOrOffIsNamedWithoutItsValue(t *testing.T) {
+	spans := servicetest.Tracing(t)
+	e := servicetest.NewTokens(t)
+	s := e.Service("", e.WithQueue)
+	const setTokens = `UPDATE application_settings SET resource_access_tokens_settings = $1`
+	for _, settings := range []string{servicetest.TokenSettings(`"alice@example.com"`), `"alice@example.com"`} {
+		e.Exec("main", setTokens, settings)
+		r := servicetest.RunTokens(t, s)
+		check(t, strings.Contains(r.Error, "alice@example.com"), "error %q", r.Error)
+	}
+	e.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = -4711`)
+	r := ran(t, s, service.RunRequest{Worker: servicetest.AdjournedGroups})
+	check(t, strings.Contains(r.Error, "-4711"), "error %q", r.Error)
+	runs := servicetest.Named(spans, "maintenance.run")
+	require(t, len(runs) == 3, "%d runs", len(runs))
+	for i, run := range runs {
+		servicetest.WantAttributes(t, run, map[string]string{"maintenance.outcome": repo.RunFailed, "maintenance.reason": "SETTING_INVALID", "error.type": "SETTING_INVALID"})
+		setting := []string{servicetest.TokenSettingKey, servicetest.TokenSettingKey, "deletion_adjourned_period"}[i]
+		for _, text := range []string{servicetest.Attribute(run, "maintenance.error"), servicetest.Attribute(run, "maintenance.stopped_because"), run.Status().Description} {
+			check(t, strings.Contains(text, setting), "%q does not name %s", text, setting)
+		}
+	}
+	wantNothingOf(t, spans, "alice", "4711")
+	e.Exec("main", setTokens, servicetest.TokenSettings("null"))
+	log := &bytes.Buffer{}
+	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.TracedLogTo(log)))
+	why := servicetest.Attribute(servicetest.Named(spans, "maintenance.run")[3], "maintenance.stopped_because")
+	check(t, strings.HasPrefix(why, "skipped: SETTING_OFF: "+servicetest.TokenSettingKey), "stopped because %q", why)
+	if !strings.Contains(log.String(), `"reason":"SETTING_OFF"`) || !strings.Contains(log.String(), `"why":"`+servicetest.TokenSettingKey) {
+		t.Errorf("the log is %s", log)
+	}
 }

@@ -3,17 +3,22 @@ package service_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -23,9 +28,7 @@ func wantNothingOf(t *testing.T, spans *tracetest.SpanRecorder, words ...string)
 	for _, s := range spans.Ended() {
 		all := fmt.Sprint(s.Name(), s.Attributes(), s.Events(), s.Status(), s.Links())
 		for _, w := range words {
-			if strings.Contains(all, w) {
-				t.Errorf("%q is in %s", w, all)
-			}
+			check(t, !strings.Contains(all, w), "%q is in %s", w, all)
 		}
 	}
 }
@@ -34,30 +37,35 @@ func TestTrace_TellsWhatARunDidAndWhyItStopped(t *testing.T) {
 	spans := servicetest.Tracing(t)
 	e := servicetest.NewDeletedParents(t, 8)
 	s := e.Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.MaxDeletes = 7 }))
-	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.run")[0], map[string]string{
+	ctx, client := otel.Tracer("test").Start(t.Context(), "client")
+	r := servicetest.Must(s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}))(t)
+	client.End()
+	equal(t, "the trace is the client's", r.TraceID, client.SpanContext().TraceID().String())
+	root := servicetest.Named(spans, "maintenance.run")[0]
+	equal(t, "the span above the run", root.Parent().SpanID(), client.SpanContext().SpanID())
+	servicetest.WantAttributes(t, root, map[string]string{
+		"maintenance.worker": servicetest.LooseForeignKeys, "maintenance.run_id": r.ID, "maintenance.database": "main",
+		"maintenance.trigger": "request", "maintenance.lease_epoch": "1",
 		"maintenance.outcome": repo.RunSucceeded, "maintenance.over_limit": "true", "maintenance.reason": r.Reason,
 		"maintenance.stopped_because": "limit reached: max_deletes; more is left", "maintenance.count.deleted_rows": "7",
 		"maintenance.tables": `["c: 7 deleted, 0 updated"]`, "maintenance.databases": `["main"]`,
 	})
 	batch := servicetest.Named(spans, "maintenance.batch")[0]
-	servicetest.WantAttributes(t, batch, map[string]string{"maintenance.count.deleted_rows": "7"})
-	if id := batch.Parent().SpanID().String(); id != strings.ReplaceAll(r.ID[19:], "-", "") || id == batch.SpanContext().SpanID().String() {
-		t.Errorf("the span of run %s has the id %s, that of its batch %s", r.ID, id, batch.SpanContext().SpanID())
-	}
-	root := servicetest.Named(spans, "maintenance.run")[0]
-	if told := servicetest.Attribute(root, "maintenance.operations"); !strings.Contains(told, "clean c.p_id -> p: 2 calls, 7 rows, ") {
-		t.Errorf("operations %s", told)
-	}
+	servicetest.WantAttributes(t, batch, map[string]string{
+		"maintenance.count.deleted_rows": "7", "maintenance.database": "main", "maintenance.parent": "public.p",
+	})
+	equal(t, "above the lease", servicetest.Named(spans, "maintenance.lease.acquire")[0].Parent().SpanID(), root.SpanContext().SpanID())
+	id := batch.Parent().SpanID().String()
+	check(t, id == strings.ReplaceAll(r.ID[19:], "-", "") && id != batch.SpanContext().SpanID().String(),
+		"the span of run %s has the id %s, that of its batch %s", r.ID, id, batch.SpanContext().SpanID())
+	told := servicetest.Attribute(root, "maintenance.operations")
+	check(t, strings.Contains(told, "clean c.p_id -> p: 2 calls, 7 rows, "), "operations %s", told)
 	statements := slices.DeleteFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return !strings.HasPrefix(s.Name(), "clean ") })
-	if len(statements) == 0 {
-		t.Fatal("no span of a statement on c")
-	}
+	require(t, len(statements) != 0, "no span of a statement on c")
+	equal(t, "the span above a statement", statements[0].Parent().SpanID(), batch.SpanContext().SpanID())
 	servicetest.WantAttributes(t, statements[0], map[string]string{"db.system.name": "postgresql", "db.query.summary": statements[0].Name(), "maintenance.database": "main"})
 	for _, plumbing := range []string{"", "SELECT set_config", "BEGIN", "COMMIT", "batch start", "pool.acquire", "prepare"} {
-		if len(servicetest.Named(spans, plumbing)) > 0 {
-			t.Errorf("there are spans %q", plumbing)
-		}
+		check(t, len(servicetest.Named(spans, plumbing)) == 0, "there are spans %q", plumbing)
 	}
 	wantNothingOf(t, spans, "$1", "WITH ", "set_config", "db.query.text")
 }
@@ -69,15 +77,11 @@ func TestTrace_FailuresHaveTheirClassAndNoWordsOfTheServers(t *testing.T) {
 	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
 	servicetest.WantState(t, r, repo.RunFailed)
 	root := servicetest.Named(spans, "maintenance.run")[0]
-	if root.Status().Description != r.Error || root.Status().Code.String() != "Error" {
-		t.Errorf("status %+v, want %s", root.Status(), r.Error)
-	}
+	check(t, root.Status().Description == r.Error && root.Status().Code.String() == "Error", "status %+v, want %s", root.Status(), r.Error)
 	failed := slices.DeleteFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool {
 		return s.Status().Code.String() != "Error" || !strings.HasPrefix(s.Name(), "clean ")
 	})
-	if len(failed) == 0 {
-		t.Fatal("no statement failed")
-	}
+	require(t, len(failed) != 0, "no statement failed")
 	servicetest.WantAttributes(t, failed[0], map[string]string{"error.type": "P0001", "db.response.status_code": "P0001"})
 	if kind := attribute.NewSet(failed[0].Events()[0].Attributes...); len(failed[0].Events()) != 1 || !kind.HasValue("exception.type") || fmt.Sprint(kind.ToSlice()[1].Value.String()) != "P0001" {
 		t.Errorf("events %v", failed[0].Events())
@@ -89,47 +93,9 @@ func TestTrace_FailuresHaveTheirClassAndNoWordsOfTheServers(t *testing.T) {
 	servicetest.WantAttributes(t, batch, map[string]string{
 		"maintenance.outcome": "failed", "error.type": "P0001", "maintenance.count.rescheduled_records": "1", "maintenance.failed_keys": "[2]",
 	})
-	if batch.Status().Code.String() != "Error" {
-		t.Errorf("status of the batch %+v", batch.Status())
-	}
-	if failed[0].Status().Description != "P0001 raise_exception" {
-		t.Errorf("status %+v", failed[0].Status())
-	}
+	equal(t, "status of the batch", batch.Status().Code.String(), "Error")
+	equal(t, "status of the statement", failed[0].Status().Description, "P0001 raise_exception")
 	wantNothingOf(t, spans, "secret")
-}
-
-func TestTrace_ATickThatFindsTheLeaseHeldIsNoFailure(t *testing.T) {
-	spans := servicetest.Tracing(t)
-	e := servicetest.NewDeletedParents(t, 5)
-	e.ForeignLease("main", servicetest.MainLease, "1 hour")
-	fire := minute(25772282)
-	if _, _, err := e.Service(servicetest.OneChild).RunScheduled(t.Context(), servicetest.LooseForeignKeys, fire); err != nil {
-		t.Fatal(err)
-	}
-	root := servicetest.Named(spans, "maintenance.run")[0]
-	servicetest.WantAttributes(t, root, map[string]string{
-		"maintenance.outcome": repo.RunSkipped, "maintenance.reason": "LEASE_HELD", "maintenance.fire_time": fire.UTC().Format("2006-01-02T15:04:05Z"),
-	})
-	if root.Status().Code.String() == "Error" || root.Parent().IsValid() {
-		t.Errorf("status %+v, parent %v", root.Status(), root.Parent())
-	}
-}
-
-func TestTrace_ARunThatCannotStartHasItsErrorInItsTrace(t *testing.T) {
-	spans := servicetest.Tracing(t)
-	e := servicetest.NewDeletedParents(t, 5)
-	s := e.Service(servicetest.OneChild)
-	e.Exec("main", `ALTER TABLE maintenance.feature_flags RENAME TO hidden`)
-	r, _, err := s.RunScheduled(t.Context(), servicetest.LooseForeignKeys, minute(25772282))
-	if err != nil {
-		t.Fatal(err)
-	}
-	servicetest.WantState(t, r, repo.RunFailed)
-	root := servicetest.Named(spans, "maintenance.run")[0]
-	servicetest.WantAttributes(t, root, map[string]string{"maintenance.outcome": repo.RunFailed, "error.type": "42P01"})
-	if root.SpanContext().TraceID().String() != r.TraceID || root.Status().Code.String() != "Error" {
-		t.Errorf("trace %q, status %+v", r.TraceID, root.Status())
-	}
 }
 
 func TestTrace_BatchesAreLinkedToTheDeletionsThatCausedThem(t *testing.T) {
@@ -145,21 +111,16 @@ func TestTrace_BatchesAreLinkedToTheDeletionsThatCausedThem(t *testing.T) {
 	}
 	servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.BatchSize = 5 })), "main")
 	root := servicetest.Named(spans, "maintenance.run")[0]
-	if len(root.Links()) != 20 {
-		t.Errorf("the run has %d links, want one for each of 20 spans", len(root.Links()))
-	}
+	equal(t, "links of the run, one for each of 20 spans", len(root.Links()), 20)
 	linked := 0
 	for _, b := range servicetest.Named(spans, "maintenance.batch") {
 		if len(b.Links()) > 0 {
 			linked++
-			if n := len(b.Links()); n > 3 {
-				t.Errorf("a batch of 5 has %d links", n)
-			}
+			n := len(b.Links())
+			check(t, n <= 3, "a batch of 5 has %d links", n)
 		}
 	}
-	if linked != 8 {
-		t.Errorf("%d batches have links, want 8", linked)
-	}
+	equal(t, "batches with links", linked, 8)
 	e.Want("main", `SELECT count(*) FROM maintenance.record_traces`, "0")
 }
 
@@ -186,9 +147,8 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 	g.Work(s, "delete_placeholder_user")
 	g.Work(s, "delete_user")
 	for _, job := range servicetest.Named(spans, "maintenance.job") {
-		if len(job.Links()) != 1 || job.Parent().IsValid() || job.SpanKind().String() != "consumer" {
-			t.Errorf("%v: links %v, parent %v", job.Attributes(), job.Links(), job.Parent())
-		}
+		check(t, len(job.Links()) == 1 && !job.Parent().IsValid() && job.SpanKind().String() == "consumer",
+			"%v: links %v, parent %v", job.Attributes(), job.Links(), job.Parent())
 	}
 	g.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now() - interval '1 hour'`)
 	servicetest.Must(s.RunBatch(ctx, service.RunRequest{Worker: "ghost_user_migration"}))(t)
@@ -198,9 +158,7 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 	for _, d := range deleted {
 		gone[servicetest.Attribute(d, "maintenance.user_id")] = true
 	}
-	if len(deleted) != 2 || !gone["201"] || !gone["202"] {
-		t.Fatalf("%d deleted, %v, want users 201 and 202", len(deleted), gone)
-	}
+	require(t, len(deleted) == 2 && gone["201"] && gone["202"], "%d deleted, %v, want users 201 and 202", len(deleted), gone)
 	for _, d := range deleted {
 		if !slices.ContainsFunc(servicetest.Named(spans, "maintenance.job"), func(s sdktrace.ReadOnlySpan) bool {
 			return s.SpanContext().SpanID() == d.Parent().SpanID() && s.SpanContext().TraceID() == d.SpanContext().TraceID() &&
@@ -210,9 +168,7 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 		}
 	}
 	ghost := servicetest.Named(spans, "maintenance.run")[1]
-	if len(ghost.Links()) != 2 {
-		t.Errorf("the ghost migration is linked to %v, want two jobs", ghost.Links())
-	}
+	equal(t, "links of the ghost migration", len(ghost.Links()), 2)
 	for _, l := range ghost.Links() {
 		if !slices.ContainsFunc(servicetest.Named(spans, "maintenance.job"), func(s sdktrace.ReadOnlySpan) bool { return s.SpanContext().SpanID() == l.SpanContext.SpanID() }) {
 			t.Errorf("linked to %v, which is no job", l.SpanContext)
@@ -225,7 +181,101 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 	servicetest.Must(foreignKeys.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}))(t)
 	g.Want("main", `SELECT count(*) FROM letters`, "0")
 	cleanup := servicetest.Named(spans, "maintenance.run")[2]
-	if len(cleanup.Links()) != 1 || cleanup.Links()[0].SpanContext.SpanID() != ghost.SpanContext().SpanID() {
-		t.Errorf("the loose foreign keys are linked to %v, want the ghost migration", cleanup.Links())
+	check(t, len(cleanup.Links()) == 1 && cleanup.Links()[0].SpanContext.SpanID() == ghost.SpanContext().SpanID(),
+		"the loose foreign keys are linked to %v, want the ghost migration", cleanup.Links())
+}
+
+// wantTrips fails the test unless these are the statements that main was sent until a run had its
+// lease, by their operations.
+func wantTrips(t *testing.T, spans *tracetest.SpanRecorder, do func(context.Context) error, want ...string) {
+	t.Helper()
+	ctx, call := otel.Tracer("test").Start(t.Context(), "call")
+	err := do(run.WithSpans(ctx))
+	if call.End(); err != nil {
+		t.Fatal(err)
+	}
+	leases := servicetest.Named(spans, "maintenance.lease.acquire")
+	require(t, len(leases) == 1, "%d leases", len(leases))
+	var trips []string
+	for _, s := range spans.Ended() {
+		if s.EndTime().After(leases[0].EndTime()) || strings.HasPrefix(s.Name(), "maintenance.") {
+			continue
+		}
+		if slices.Contains(s.Attributes(), attribute.String("maintenance.database", "main")) {
+			trips = append(trips, s.Name())
+		}
+	}
+	check(t, slices.Equal(trips, want), "statements %q, want %q", trips, want)
+}
+
+func TestRunBatch_ARunStartsInThreeRoundTrips(t *testing.T) {
+	spans := servicetest.Tracing(t)
+	s := servicetest.NewGhosts(t).Service()
+	// The third is the catalogue, of which no trace tells.
+	wantTrips(t, spans, func(ctx context.Context) error {
+		_, err := s.RunBatch(ctx, service.RunRequest{Worker: servicetest.GhostUsers})
+		return err
+	}, "read pauses, flags and clock", "record the run")
+}
+
+func TestRunDue_AFireStartsInThreeRoundTrips(t *testing.T) {
+	spans := servicetest.Tracing(t)
+	c := newClocked(t)
+	s := c.scheduled("* * * * *")
+	// Other workers are found to be used now, not then.
+	c.at("11-20 12:00:50")
+	c.due(s)
+	c.at("11-20 12:01:00")
+	// The ledger is that of all workers, and is read whether a fire is due or not.
+	wantTrips(t, spans, func(ctx context.Context) error {
+		err := s.RunDue(ctx)
+		c.settled() //nolint:contextcheck // the test's
+		return err
+	}, "read the ledger of fires", "read pauses, flags and clock", "claim the fire")
+}
+
+// A run that finds nothing sends few statements to each database: the settings of a read are one of
+// them. The fewest of some runs count: a connection prepares its statements when it first sends
+// them, and a run on a busy machine has more than one heartbeat.
+func TestRunBatch_ARunThatFindsNothingSendsFewStatements(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, servicetest.Small, "main", "ci", "sec")
+	e.Exec("main", `CREATE EXTENSION pg_stat_statements;
+		CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
+	s := e.Service(servicetest.OneChild)
+	// Without their texts, which are those of the whole cluster.
+	statements := func(database string) int {
+		n, err := strconv.Atoi(e.Value(database, `SELECT coalesce(sum(calls), 0) FROM pg_stat_statements(false) s
+			JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()`))
+		servicetest.NoError(t, err)
+		return n
+	}
+	// How often the cluster has forgotten statements for want of room: then nothing can be said.
+	forgotten := func() string { return e.Value("main", `SELECT dealloc FROM pg_stat_statements_info`) }
+	e.Exec("ci", `CREATE EXTENSION IF NOT EXISTS pg_stat_statements`)
+	for _, c := range []struct {
+		database  string
+		main, own int
+	}{{"main", 8, 0}, {"ci", 4, 5}} {
+		most := map[string]int{"main": c.main, "ci": c.own}
+		fewest := map[string]int{"main": math.MaxInt, "ci": math.MaxInt}
+		rounds := 0
+		devdb.Eventually(t, "a dozen runs to be counted", func() bool {
+			known := forgotten()
+			before := map[string]int{"ci": statements("ci"), "main": statements("main")}
+			servicetest.WantState(t, servicetest.RunBatch(t, s, c.database), "succeeded")
+			// The question of before the run is one of them.
+			after := map[string]int{"main": statements("main") - 1, "ci": statements("ci") - 1}
+			if forgotten() == known {
+				rounds++
+				for name := range most {
+					fewest[name] = min(fewest[name], after[name]-before[name])
+				}
+			}
+			return rounds == 12
+		})
+		for name, n := range fewest {
+			check(t, n <= most[name], "a run on %s sends %d statements to %s, want at most %d", c.database, n, name, most[name])
+		}
 	}
 }

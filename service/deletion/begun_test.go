@@ -80,33 +80,27 @@ func wantDeleted(e *servicetest.Estate, others string) {
 	e.Want("main", begun, "")
 }
 
-func TestDeleteUser_WhatSpeaksAgainstItBeforeItBeginsLeavesEverything(t *testing.T) {
+func TestDeleteUser_WhatSpeaksAgainstItCountsOnlyBeforeItBegins(t *testing.T) {
 	t.Parallel()
 	for name, c := range objections() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e, args := leaving(t)
-			s := e.Service("", e.WithQueue)
-			e.Exec("main", c.sql)
-			before := e.State("main", servicetest.Written...)
-			servicetest.WantDeletion(t, e.Deletion(s, args), c.want)
-			e.WantSame("main", before, servicetest.Written...)
-		})
-	}
-}
-
-func TestDeleteUser_WhatHasBegunIsFinishedWhateverSpeaksAgainstItThen(t *testing.T) {
-	t.Parallel()
-	for name, c := range objections() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e, args := leaving(t)
-			s := e.Service("", e.WithQueue)
-			beginDeletion(e, s, args)
-			e.Exec("main", c.sql)
-			servicetest.WantDeletion(t, e.DeletionAgain(s), servicetest.DeletionDone)
-			wantDeleted(e, "0")
-		})
+		for _, begun := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, begun before: %t", name, begun), func(t *testing.T) {
+				t.Parallel()
+				e, args := leaving(t)
+				s := e.Service("", e.WithQueue)
+				if begun {
+					beginDeletion(e, s, args)
+					e.Exec("main", c.sql)
+					servicetest.WantDeletion(t, e.DeletionAgain(s), servicetest.DeletionDone)
+					wantDeleted(e, "0")
+					return
+				}
+				e.Exec("main", c.sql)
+				before := e.State("main", servicetest.Written...)
+				servicetest.WantDeletion(t, e.Deletion(s, args), c.want)
+				e.WantSame("main", before, servicetest.Written...)
+			})
+		}
 	}
 }
 
@@ -121,12 +115,8 @@ func TestDeleteUser_AnyOtherJobFinishesWhatADiscardedOneHasBegun(t *testing.T) {
 		},
 		"the job itself": func(e *servicetest.Estate, s *service.Service) string {
 			id := int64(0)
-			if _, err := fmt.Sscan(e.Value("main", `SELECT id FROM maintenance.river_job`), &id); err != nil {
-				e.T.Fatal(err)
-			}
-			if _, err := s.RetryJob(context.Background(), id); err != nil {
-				e.T.Fatal(err)
-			}
+			servicetest.Must(fmt.Sscan(e.Value("main", `SELECT id FROM maintenance.river_job`), &id))(e.T)
+			servicetest.Must(s.RetryJob(context.Background(), id))(e.T)
 			return e.DeletionAgain(s)
 		},
 	} {

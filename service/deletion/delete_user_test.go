@@ -1,6 +1,7 @@
 package deletion_test
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
@@ -23,33 +24,17 @@ func TestDeleteUser_BlocksTheBotAndQueuesItForTheGhostMigration(t *testing.T) {
 	s := e.Service("", e.WithQueue)
 	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=2 scheduled_jobs=1")
 	servicetest.WantDeletion(t, e.DeletionAgain(s), servicetest.DeletionDone)
-	if got := e.UserRows(7); got != "blocked 0 0 101,f,6" {
-		t.Errorf("bot: %s", got)
-	}
+	wantUser(e, 7, "blocked 0 0 101,f,6")
 	e.Want("main", `SELECT concat_ws(' ', consume_after <= now(), created_at = updated_at, created_at <= now()) FROM ghost_user_migrations`, "t t t")
 	e.Want("main", `SELECT count(*) FROM personal_access_tokens WHERE user_id = 7`, "1")
 	before := e.Value("main", `SELECT string_agg(u::text, ' ' ORDER BY id) || (SELECT string_agg(g::text, ' ') FROM ghost_user_migrations g) FROM users u`)
 	servicetest.WantDeletion(t, e.Deletion(s, servicetest.InactiveBot()), servicetest.DeletionDone)
 	e.Want("main", `SELECT string_agg(u::text, ' ' ORDER BY id) || (SELECT string_agg(g::text, ' ') FROM ghost_user_migrations g) FROM users u`, before)
 	for _, user := range []int{8, 9} {
-		if got := e.UserRows(user); got != "active 1 0" {
-			t.Errorf("user %d: %s", user, got)
-		}
+		wantUser(e, user, "active 1 0")
 	}
 	// It is in the queue now, and left out.
 	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=2")
-}
-
-func TestDeleteUser_MissingUserIsSkippedQuietly(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	log := &servicetest.Buffer{}
-	s := e.Service("", e.WithQueue, servicetest.LogTo(log))
-	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionSkipped+"TARGET_GONE")
-	servicetest.WantDeletion(t, e.Deletion(s, servicetest.InactiveBot()), servicetest.DeletionSkipped+"TARGET_GONE")
-	if strings.Contains(log.String(), "job finished") {
-		t.Errorf("not quiet: %s", log)
-	}
 }
 
 func TestDeleteUser_AccountsOfTheSystemStay(t *testing.T) {
@@ -57,6 +42,10 @@ func TestDeleteUser_AccountsOfTheSystemStay(t *testing.T) {
 	e := servicetest.NewTokens(t)
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log))
+	// A user who is missing is skipped quietly.
+	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionSkipped+"TARGET_GONE")
+	servicetest.WantDeletion(t, e.Deletion(s, servicetest.InactiveBot()), servicetest.DeletionSkipped+"TARGET_GONE")
+	check(t, !strings.Contains(log.String(), "job finished"), "not quiet: %s", log)
 	for userType := range 19 {
 		e.User(200+userType, userType, 1)
 		e.Insert(servicetest.JobOf(servicetest.Authorized(int64(200 + userType))))
@@ -71,13 +60,10 @@ func TestDeleteUser_AccountsOfTheSystemStay(t *testing.T) {
 		}
 		servicetest.WantDeletion(t, e.Value("main", `SELECT concat_ws(' ', state, metadata ->> 'outcome', nullif(metadata ->> 'reason', ''))
 			FROM maintenance.river_job WHERE (args ->> 'user_id')::integer = $1`, user), want)
-		if got := e.UserRows(user); got != rows {
-			t.Errorf("type %d: %s, want %s", userType, got, rows)
-		}
+		wantUser(e, user, rows)
 	}
-	if n := strings.Count(log.String(), `"level":"WARN"`); n != 15 {
-		t.Errorf("%d warnings, want 15", n)
-	}
+	n := strings.Count(log.String(), `"level":"WARN"`)
+	check(t, n == 15, "%d warnings, want 15", n)
 	if !strings.Contains(log.String(), `"outcome":"refused","reason":"INTERNAL_USER","attempt":1,"run_id":"","duration_seconds"`) || !strings.Contains(log.String(), `"user_id":205`) {
 		t.Errorf("log: %s", log)
 	}
@@ -125,9 +111,7 @@ func TestDeleteUser_ReasonOfTheTokensIsCheckedAgain(t *testing.T) {
 		state := `SELECT u::text || (SELECT coalesce(string_agg(t::text, ' '), '') FROM personal_access_tokens t WHERE user_id = u.id) FROM users u WHERE id = ` + fmt.Sprint(bot)
 		before := e.Value("main", state)
 		got := e.DeletionAgain(s)
-		if got != c.want {
-			t.Errorf("%s: job is %q, want %q", c.name, got, c.want)
-		}
+		check(t, got == c.want, "%s: job is %q, want %q", c.name, got, c.want)
 		if c.name == "setting invalid" {
 			e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, servicetest.TokenSettingKey+` in application_settings.resource_access_tokens_settings is "42":`+
 				` set it to a whole number of days from 1 to 36500, or to null, which switches the deletion off`)
@@ -142,64 +126,56 @@ func TestDeleteUser_ReasonOfTheTokensIsCheckedAgain(t *testing.T) {
 	}
 }
 
-func TestDeleteUser_OtherReasonsDoNotLookAtTokens(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(7)
-	e.Alive(7)
-	e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = '`+servicetest.TokenSettings("null")+`'`)
-	servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), servicetest.Authorized(7)), servicetest.DeletionDone)
-}
-
 func TestDeleteUser_ActorNeedsTheRightUnlessItIsSkipped(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		actor *int64
-		skip  bool
-		want  string
+	const nobody, itself = -1, 0
+	e := servicetest.NewTokens(t)
+	for user := 1; user <= 4; user++ {
+		e.User(user, 0, 1)
+	}
+	e.Exec("main", `UPDATE users SET admin = id <> 3, state = CASE id WHEN 2 THEN 'blocked' WHEN 4 THEN NULL ELSE 'active' END WHERE id <= 4`)
+	s := e.Service("", e.WithQueue)
+	for i, c := range []struct {
+		name       string
+		actor      int64
+		skip, done bool
 	}{
-		"active admin":                      {new(int64(1)), false, servicetest.DeletionDone},
-		"blocked admin":                     {new(int64(2)), false, servicetest.DeletionRefused + "NOT_AUTHORIZED"},
-		"normal user":                       {new(int64(3)), false, servicetest.DeletionRefused + "NOT_AUTHORIZED"},
-		"admin without a state":             {new(int64(4)), false, servicetest.DeletionRefused + "NOT_AUTHORIZED"},
-		"nobody of that id":                 {new(int64(999)), false, servicetest.DeletionRefused + "NOT_AUTHORIZED"},
-		"nobody":                            {nil, false, servicetest.DeletionRefused + "NOT_AUTHORIZED"},
-		"the user":                          {new(int64(7)), false, servicetest.DeletionDone},
-		"skipped: normal user":              {new(int64(3)), true, servicetest.DeletionDone},
-		"skipped: blocked admin":            {new(int64(2)), true, servicetest.DeletionDone},
-		"skipped: nobody of that id":        {new(int64(999)), true, servicetest.DeletionDone},
-		"skipped: nobody":                   {nil, true, servicetest.DeletionDone},
-		"skipped: the user":                 {new(int64(7)), true, servicetest.DeletionDone},
-		"skipped: admin bot, another group": {new(int64(102)), true, servicetest.DeletionDone},
+		{"active admin", 1, false, true},
+		{"blocked admin", 2, false, false},
+		{"normal user", 3, false, false},
+		{"admin without a state", 4, false, false},
+		{"nobody of that id", 999, false, false},
+		{"nobody", nobody, false, false},
+		{"the user", itself, false, true},
+		{"skipped: normal user", 3, true, true},
+		{"skipped: blocked admin", 2, true, true},
+		{"skipped: nobody of that id", 999, true, true},
+		{"skipped: nobody", nobody, true, true},
+		{"skipped: the user", itself, true, true},
+		{"skipped: admin bot, another group", 102, true, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewTokens(t)
-			for user := 1; user <= 4; user++ {
-				e.User(user, 0, 1)
-			}
-			e.Exec("main", `UPDATE users SET admin = id <> 3, state = CASE id WHEN 2 THEN 'blocked' WHEN 4 THEN NULL ELSE 'active' END WHERE id <= 4`)
-			e.Bots(7)
-			got := e.Deletion(e.Service("", e.WithQueue), repo.DeleteUser{UserID: 7, DeletedByID: c.actor, SkipAuthorization: c.skip, Reason: "because"})
-			servicetest.WantDeletion(t, got, c.want)
-			rows := "active 0 0"
-			if c.want == servicetest.DeletionDone {
-				rows = "blocked 0 0 f,6"
-				if c.actor != nil {
-					rows = fmt.Sprintf("blocked 0 0 %d,f,6", *c.actor)
-				}
-			}
-			if got := e.UserRows(7); got != rows {
-				t.Errorf("%s, want %s", got, rows)
-			}
-		})
+		bot := 20 + i
+		e.Bots(bot)
+		args := repo.DeleteUser{UserID: int64(bot), SkipAuthorization: c.skip, Reason: "because"}
+		by := ""
+		if c.actor != nobody {
+			args.DeletedByID = new(cmp.Or(c.actor, int64(bot)))
+			by = fmt.Sprint(*args.DeletedByID, ",")
+		}
+		want, rows := servicetest.DeletionDone, "blocked 0 0 "+by+"f,6"
+		if !c.done {
+			want, rows = servicetest.DeletionRefused+"NOT_AUTHORIZED", "active 0 0"
+		}
+		got, left := e.Deletion(s, args), e.UserRows(bot)
+		check(t, got == want && left == rows, "%s: job is %q, user %q, want %q, %q", c.name, got, left, want, rows)
 	}
 }
 
-func TestDeleteUser_StateBecomesBlockedUnlessItIsBanned(t *testing.T) {
+func TestDeleteUser_OfWhateverStateTypeOrTokensForOtherReasons(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewTokens(t)
 	s := e.Service("", e.WithQueue)
+	// The state becomes blocked, unless it is banned.
 	for i, state := range []string{"'active'", "NULL", "'deactivated'", "'ldap_blocked'", "'blocked_pending_approval'", "'blocked'", "'banned'"} {
 		user := 10 + i
 		e.User(user, 0, 1)
@@ -210,15 +186,42 @@ func TestDeleteUser_StateBecomesBlockedUnlessItIsBanned(t *testing.T) {
 	e.Want("main", endedDeletions, "7 "+servicetest.DeletionDone)
 	e.Want("main", `SELECT string_agg(concat_ws(' ', id, state, updated_at > '2001-01-01', (SELECT count(*) FROM ghost_user_migrations WHERE user_id = u.id)), ', ' ORDER BY id) FROM users u WHERE id < 100`,
 		"10 blocked t 1, 11 blocked t 1, 12 blocked t 1, 13 blocked t 1, 14 blocked t 1, 15 blocked f 1, 16 banned f 1")
+	// A user without a type is queued as a human.
+	e.User(7, 0, 1)
+	e.Exec("main", `ALTER TABLE users DROP CONSTRAINT users_user_type_check; UPDATE users SET user_type = NULL WHERE id = 7`)
+	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionDone)
+	wantUser(e, 7, "blocked 0 0 f,0")
+	// A row in the queue stays as it is.
+	const queued = `SELECT concat_ws(' ', g.ctid, g.xmin, g) FROM ghost_user_migrations g WHERE user_id = 8`
+	e.Bots(8)
+	e.Exec("main", `INSERT INTO ghost_user_migrations (user_id, initiator_user_id, hard_delete, consume_after, user_type, created_at, updated_at)
+		VALUES (8, 5, true, '2040-01-01', 0, '2001-01-01', '2001-01-01')`)
+	before := e.Value("main", queued)
+	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(8)), servicetest.DeletionDone)
+	e.Want("main", queued, before)
+	e.Want("main", `SELECT state FROM users WHERE id = 8`, "blocked")
+	// Tokens do not count, nor does their setting, nor need they be there.
+	e.Bots(9, 17)
+	e.Alive(9)
+	e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = '`+servicetest.TokenSettings("null")+`'`)
+	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(9)), servicetest.DeletionDone)
+	e.Exec("main", `DROP TABLE personal_access_tokens`)
+	servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), servicetest.Authorized(17)), servicetest.DeletionDone)
 }
 
-func TestDeleteUser_UserWithoutATypeIsQueuedAsHuman(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.User(7, 0, 1)
-	e.Exec("main", `ALTER TABLE users DROP CONSTRAINT users_user_type_check; UPDATE users SET user_type = NULL`)
-	servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), servicetest.Authorized(7)), servicetest.DeletionDone)
-	if got := e.UserRows(7); got != "blocked 0 0 f,0" {
-		t.Error(got)
+// wantUser fails the test unless a user has these rows.
+func wantUser(e *servicetest.Estate, user int, want string) {
+	e.T.Helper()
+	got := e.UserRows(user)
+	check(e.T, got == want, "user %d: %s, want %s", user, got, want)
+}
+
+// check fails the test with this message unless a condition holds.
+func check(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Errorf(format, args...)
 	}
 }
+
+func TestMain(m *testing.M) { servicetest.Main(m) }

@@ -1,6 +1,7 @@
 package deletion_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -28,41 +29,25 @@ func TestDeleteUser_DeletesAllMembershipsAThousandAtATime(t *testing.T) {
 		CREATE TRIGGER note AFTER DELETE ON project_authorizations REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION note_removal()`)
 	log := &servicetest.Buffer{}
 	servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue, servicetest.LogTo(log)), servicetest.Authorized(7)), servicetest.DeletionDone)
-	if got := e.UserRows(7); got != "blocked 0 0 f,6" {
-		t.Error(got)
-	}
-	if got := e.UserRows(8); got != "active 1 2100" {
-		t.Error(got)
-	}
+	wantUser(e, 7, "blocked 0 0 f,6")
+	wantUser(e, 8, "active 1 2100")
 	e.Want("main", `SELECT string_agg(n::text, ' ' ORDER BY ctid) FROM removals`, "1000 1000 500 0 1000 1000 100 0")
-	if !strings.Contains(log.String(), `"memberships":2500,"authorizations":2100,"ghost_migration_queued":true`) {
-		t.Errorf("log: %s", log)
-	}
-}
-
-func TestDeleteUser_RowInTheQueueStaysAsItIs(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(7)
-	e.Exec("main", `INSERT INTO ghost_user_migrations (user_id, initiator_user_id, hard_delete, consume_after, user_type, created_at, updated_at)
-		VALUES (7, 5, true, '2040-01-01', 0, '2001-01-01', '2001-01-01')`)
-	before := e.Value("main", `SELECT string_agg(concat_ws(' ', g.ctid, g.xmin, g), ' ') FROM ghost_user_migrations g`)
-	servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), servicetest.Authorized(7)), servicetest.DeletionDone)
-	e.Want("main", `SELECT string_agg(concat_ws(' ', g.ctid, g.xmin, g), ' ') FROM ghost_user_migrations g`, before)
-	e.Want("main", `SELECT state FROM users WHERE id = 7`, "blocked")
+	check(t, strings.Contains(log.String(), `"memberships":2500,"authorizations":2100,"ghost_migration_queued":true`), "log: %s", log)
 }
 
 func TestDeleteUser_NeedsNoIndexOnTheQueueToQueueAUserOnce(t *testing.T) {
 	t.Parallel()
-	for _, index := range []string{``, `CREATE UNIQUE INDEX ON ghost_user_migrations (user_id) WHERE consume_after IS NOT NULL`} {
-		e := servicetest.NewTokens(t)
-		e.Bots(7)
-		e.Exec("main", `DROP INDEX `+e.Value("main", `SELECT indexrelid::regclass FROM pg_index WHERE indrelid = 'ghost_user_migrations'::regclass AND indisunique AND NOT indisprimary`))
+	e := servicetest.NewTokens(t)
+	e.Bots(7, 8)
+	e.Exec("main", `DROP INDEX `+e.Value("main", `SELECT indexrelid::regclass FROM pg_index WHERE indrelid = 'ghost_user_migrations'::regclass AND indisunique AND NOT indisprimary`))
+	const partial = `CREATE UNIQUE INDEX partial ON ghost_user_migrations (user_id) WHERE consume_after IS NOT NULL`
+	for user, index := range map[int64]string{7: ``, 8: partial} {
+		e.Exec("main", `DROP INDEX IF EXISTS partial`)
 		e.Exec("main", index)
 		s := e.Service("", e.WithQueue)
 		for range 2 {
-			servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionDone)
-			e.Want("main", `SELECT count(*) FROM ghost_user_migrations`, "1")
+			servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(user)), servicetest.DeletionDone)
+			e.Want("main", fmt.Sprint(`SELECT count(*) FROM ghost_user_migrations WHERE user_id = `, user), "1")
 		}
 	}
 }
@@ -95,9 +80,8 @@ func TestDeleteUser_WorksWithWhatTablesThereAre(t *testing.T) {
 			}
 			e.Want("main", `SELECT state FROM users WHERE id = 7`, "active")
 			missing, _, _ := strings.Cut(strings.TrimPrefix(c.sql, "DROP TABLE "), " ")
-			if got := e.Value("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`); !strings.Contains(got, missing) {
-				t.Errorf("%q does not name %s", got, missing)
-			}
+			got := e.Value("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`)
+			check(t, strings.Contains(got, missing), "%q does not name %s", got, missing)
 		})
 	}
 }
@@ -112,14 +96,6 @@ func TestDeleteUser_StateThatCannotBeBlockedIsNamed(t *testing.T) {
 		e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
 			"users.state of database main has the type "+typeName+", which has no 'blocked': make it a text, or an enum that has it")
 	}
-}
-
-func TestDeleteUser_TokensAreNotNeededForOtherReasons(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(7)
-	e.Exec("main", `DROP TABLE personal_access_tokens`)
-	servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), servicetest.Authorized(7)), servicetest.DeletionDone)
 }
 
 // waitsForLock waits until a statement of the service waits for somebody else's lock.
@@ -154,4 +130,74 @@ func TestDeleteUser_TokenThatIsBeingMadeOrRenewedSavesItsBot(t *testing.T) {
 			e.Want("main", `SELECT state FROM users WHERE id = 7`, "active")
 		})
 	}
+}
+
+// remains is what is left of projects: the ids of projects, issues and repositories, and the number of notes.
+const remains = `SELECT concat_ws(' ', (SELECT string_agg(id::text, ',' ORDER BY id) FROM projects), (SELECT string_agg(id::text, ',' ORDER BY id) FROM issues),
+	(SELECT string_agg(project_id::text, ',' ORDER BY project_id) FROM project_repositories), (SELECT count(*) FROM notes))`
+
+func TestDeleteUser_PersonalProjectsGoFirst(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewTokens(t)
+	e.User(7, 0, 1)
+	e.User(8, 0, 1)
+	e.Bots(9)
+	e.PersonalProjects(7, 701, 702)
+	e.PersonalProjects(8, 801)
+	e.Exec("main", `INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id) VALUES (9, 701, 'Project', 'ProjectMember', 30, 10701)`)
+	log := &servicetest.Buffer{}
+	args := servicetest.Authorized(7)
+	args.DeletedByID = new(int64(101))
+	e.Insert(servicetest.JobOf(args))
+	e.Work(e.Service("", e.WithQueue, servicetest.LogTo(log)), "delete_user")
+	e.Want("main", remains, "801 801 801 1")
+	wantUser(e, 7, "blocked 0 0 101,f,0")
+	wantUser(e, 8, "active 1 1")
+	e.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM namespaces`, "70 80 10801")
+	e.Want("main", `SELECT state || ' ' || (metadata ->> 'outcome') FROM maintenance.river_job WHERE args @> '{"user_id": 7}'`, servicetest.DeletionDone)
+	e.Want("main", `SELECT args FROM maintenance.river_job WHERE args @> '{"user_id": 9}'`,
+		`{"reason": "Group was deleted", "user_id": 9, "deleted_by_id": 101, "skip_authorization": true}`)
+	for _, path := range []string{"@hashed/701", "@hashed/702"} {
+		check(t, strings.Contains(log.String(), path), "%s is not logged as left outside: %s", path, log)
+	}
+}
+
+func TestDeleteUser_NothingPersonalGoesIfItIsRefusedNorAProjectInAGroup(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewTokens(t)
+	e.User(7, 0, 1)
+	e.PersonalProjects(7, 701)
+	e.Group(50, 0)
+	e.Member(7, 50)
+	s := e.Service("", e.WithQueue)
+	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionRefused+"SOLE_OWNER_OF_GROUP")
+	e.Want("main", remains, "701 701 701 1")
+	wantUser(e, 7, "active 2 1")
+	e.Exec("main", `DELETE FROM members WHERE source_id = 50; UPDATE namespaces SET type = 'Group' WHERE id = 70`)
+	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionDone)
+	e.Want("main", remains, "701 701 701 1")
+}
+
+func TestDeleteUser_AttemptWhoseTimeIsOverOrWhoseUserIsBusySnoozesAndTheNextGoesOn(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewTokens(t)
+	e.User(7, 0, 1)
+	e.PersonalProjects(7, 701)
+	s := e.Service("", e.WithQueue)
+	// Two attempts do not remove projects at once.
+	release := e.Other(`SELECT pg_advisory_xact_lock(-7)`)
+	r, err := e.AttemptOf(s, servicetest.Authorized(7), nil)
+	check(t, err == nil && r.Snooze.Seconds() == 30 && r.Reason == "TARGET_BUSY", "%+v, %v, want a snooze of 30 s", r, err)
+	release()
+	e.Exec("main", `DELETE FROM maintenance.river_job`)
+	over := make(chan struct{})
+	close(over)
+	r, err = e.AttemptOf(s, servicetest.Authorized(7), over)
+	check(t, err == nil && r.Snooze > 0 && r.Reason == "SHUTDOWN", "%+v, %v, want a snooze", r, err)
+	got := e.UserRows(7)
+	check(t, strings.HasPrefix(got, "blocked ") && !strings.HasSuffix(got, ",0"), "%v", got)
+	e.Exec("main", `UPDATE maintenance.river_job SET state = 'available'`)
+	servicetest.WantDeletion(t, e.DeletionAgain(s), servicetest.DeletionDone)
+	e.Want("main", remains, "0")
+	wantUser(e, 7, "blocked 0 0 f,0")
 }

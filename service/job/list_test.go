@@ -40,13 +40,30 @@ func TestJobs_AreListedNewestFirstByKindAndState(t *testing.T) {
 		for _, j := range jobs {
 			ids = append(ids, j.ID)
 		}
-		if got := fmt.Sprint(ids); got != want {
-			t.Errorf("%+v: %s, want %s", f, got, want)
-		}
+		got := fmt.Sprint(ids)
+		check(t, got == want, "%+v: %s, want %s", f, got, want)
+	}
+	// An unknown kind or state is told what is allowed.
+	for field, names := range map[string]string{
+		"kind":  "delete_placeholder_user delete_user destroy_group continue_inactive_token_deletion",
+		"state": "available scheduled retryable running completed cancelled discarded",
+	} {
+		filters := map[string]service.JobFilter{"kind": {Kind: "delete_everything"}, "state": {State: "COMPLETED"}}
+		_, err := s.Jobs(context.Background(), filters[field])
+		wantInvalid(t, err, field)
+		servicetest.WantError(t, err, strings.Fields(names)...)
 	}
 }
 
-func TestJobs_ShowWhatBecameOfThem(t *testing.T) {
+// wantInvalid fails the test at once unless an error says that a field of a request is invalid.
+func wantInvalid(t *testing.T, err error, field string) {
+	t.Helper()
+	if invalid, ok := errors.AsType[*service.InvalidArgumentError](err); !ok || invalid.Field != field {
+		t.Fatalf("%s: got %v", field, err)
+	}
+}
+
+func TestJobs_ShowWhatBecameOfThemAndAreCountedByKindAndArguments(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, "", "main")
 	s := e.Service("", e.WithQueue)
@@ -54,40 +71,26 @@ func TestJobs_ShowWhatBecameOfThem(t *testing.T) {
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'cancelled', attempt = 2, attempted_at = '2040-01-02', finalized_at = '2040-01-03',
 		metadata = metadata || '{"outcome": "refused", "reason": "STILL_REFERENCED"}',
 		errors = ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 1, "error": "a database is unreachable", "trace": ""}'::jsonb]`)
-	jobs := servicetest.Must(s.Jobs(context.Background(), service.JobFilter{Limit: 1}))(t)
-	j := jobs[0]
+	j := servicetest.Must(s.Jobs(context.Background(), service.JobFilter{Limit: 1}))(t)[0]
 	if j.ID != 1 || j.Kind != "delete_placeholder_user" || j.State != "cancelled" || string(j.Args) != `{"placeholder_user_id": 1}` ||
 		j.Attempt != 2 || j.MaxAttempts != 25 || j.Outcome != "refused" || j.Reason != "STILL_REFERENCED" || j.RunID != "run" {
 		t.Errorf("got %+v", j)
 	}
-	if j.AttemptedAt.UTC().Day() != 2 || j.FinalizedAt.UTC().Day() != 3 || j.CreatedAt.IsZero() || j.ScheduledAt.IsZero() {
-		t.Errorf("times of %+v", j)
-	}
+	check(t, j.AttemptedAt.UTC().Day() == 2 && j.FinalizedAt.UTC().Day() == 3 && !j.CreatedAt.IsZero() && !j.ScheduledAt.IsZero(),
+		"times of %+v", j)
 	if len(j.Errors) != 1 || j.Errors[0].Attempt != 1 || j.Errors[0].Error != "a database is unreachable" || j.Errors[0].At.Year() != 2040 {
 		t.Errorf("errors %+v", j.Errors)
 	}
-}
 
-func TestJobs_UnknownKindOrStateNamesWhatIsAllowed(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
-	s := e.Service("", e.WithQueue)
-	for field, f := range map[string]service.JobFilter{
-		"kind": {Kind: "delete_everything"}, "state": {State: "COMPLETED"},
-	} {
-		_, err := s.Jobs(context.Background(), f)
-		var invalid *service.InvalidArgumentError
-		if !errors.As(err, &invalid) || invalid.Field != field {
-			t.Fatalf("%s: got %v", field, err)
-		}
-		for _, name := range map[string][]string{
-			"kind":  {"delete_placeholder_user", "delete_user", "destroy_group", "continue_inactive_token_deletion"},
-			"state": {"available", "scheduled", "retryable", "running", "completed", "cancelled", "discarded"},
-		}[field] {
-			if !strings.Contains(invalid.Description, name) {
-				t.Errorf("%q does not name %s", invalid.Description, name)
-			}
-		}
+	e.Insert(servicetest.Placeholders(3)...)
+	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 1, Reason: "a"}}, repo.Job{Args: repo.DeleteUser{UserID: 2, Reason: "b"}})
+	e.Exec("main", `UPDATE maintenance.river_job SET state = 'discarded', finalized_at = now() WHERE id NOT IN (1, 4)`)
+	for _, c := range []struct {
+		kind, args string
+		want       int64
+	}{{"delete_placeholder_user", "{}", 2}, {"delete_user", `{"reason": "b"}`, 1}, {"delete_user", `{"reason": "c"}`, 0}} {
+		n, err := e.Open[0].CountDiscardedJobs(context.Background(), c.kind, c.args)
+		check(t, n == c.want && err == nil, "%+v: %d, %v", c, n, err)
 	}
 }
 
@@ -109,9 +112,7 @@ func TestRetryJob_LetsItBeWorkedNow(t *testing.T) {
 		job := servicetest.Must(s.RetryJob(context.Background(), 1))(t)
 		if !changed {
 			e.Want("main", `SELECT to_jsonb(j) FROM maintenance.river_job j`, before)
-			if job.State != state || job.MaxAttempts != 25 {
-				t.Errorf("got %+v", job)
-			}
+			check(t, job.State == state && job.MaxAttempts == 25, "got %+v", job)
 			continue
 		}
 		if job.State != "available" || job.MaxAttempts != 26 || job.Outcome != "" || job.Reason != "" || job.RunID != "run" ||
@@ -128,41 +129,29 @@ func TestRetryJob_LeavesAttemptsThatAreThereAndNamesTheJobThatDoesTheSame(t *tes
 	s := e.Service("", e.WithQueue)
 	e.Insert(servicetest.Placeholders(1)...)
 	e.EndJob(1, "cancelled")
-	if job, err := s.RetryJob(context.Background(), 1); err != nil || job.Attempt != 1 || job.MaxAttempts != 25 {
-		t.Errorf("got %+v, %v", job, err)
-	}
+	job := servicetest.Must(s.RetryJob(context.Background(), 1))(t)
+	check(t, job.Attempt == 1 && job.MaxAttempts == 25, "got %+v", job)
 	e.EndJob(1, "discarded")
 	e.Insert(servicetest.Placeholders(1)...)
 	_, err := s.RetryJob(context.Background(), 1)
-	var duplicate *service.DuplicateJobError
-	if !errors.As(err, &duplicate) || duplicate.ID != 2 {
-		t.Errorf("got %v, want that job 2 waits", err)
-	}
+	duplicate, ok := errors.AsType[*service.DuplicateJobError](err)
+	check(t, ok && duplicate.ID == 2, "got %v, want that job 2 waits", err)
 	e.Want("main", `SELECT string_agg(state::text, ',' ORDER BY id) FROM maintenance.river_job`, "discarded,available")
-	if _, err := s.RetryJob(context.Background(), 77); !errors.Is(err, service.ErrUnknownJob) {
-		t.Errorf("got %v, want ErrUnknownJob", err)
-	}
-	var invalid *service.InvalidArgumentError
-	if _, err := s.RetryJob(context.Background(), 0); !errors.As(err, &invalid) || invalid.Field != "id" {
-		t.Errorf("got %v, want that the id is required", err)
+	_, err = s.RetryJob(context.Background(), 77)
+	check(t, errors.Is(err, service.ErrUnknownJob), "got %v, want ErrUnknownJob", err)
+	_, err = s.RetryJob(context.Background(), 0)
+	wantInvalid(t, err, "id")
+}
+
+// check fails the test with this message unless a condition holds.
+func check(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Errorf(format, args...)
 	}
 }
 
-func TestCountDiscardedJobs_CountsByKindAndArguments(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
-	e.Insert(servicetest.Placeholders(3)...)
-	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 1, Reason: "a"}}, repo.Job{Args: repo.DeleteUser{UserID: 2, Reason: "b"}})
-	for id := range int64(5) {
-		e.EndJob(id+1, "discarded")
-	}
-	e.EndJob(3, "cancelled")
-	for _, c := range []struct {
-		kind, args string
-		want       int64
-	}{{"delete_placeholder_user", "{}", 2}, {"delete_user", `{"reason": "b"}`, 1}, {"delete_user", `{"reason": "c"}`, 0}} {
-		if n, err := e.Open[0].CountDiscardedJobs(context.Background(), c.kind, c.args); n != c.want || err != nil {
-			t.Errorf("%+v: %d, %v", c, n, err)
-		}
-	}
+func TestMain(m *testing.M) {
+	servicetest.FarFromUTC()
+	servicetest.Main(m)
 }

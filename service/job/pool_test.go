@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,41 +18,32 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestJobs_KindThatThisVersionDoesNotKnowFailsAndWaits(t *testing.T) {
+func TestJobs_EveryKindCanBeWorkedAndOneThatThisVersionDoesNotKnowFailsAndWaits(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, "", "main")
 	s := e.Service("", e.WithQueue)
+	for _, args := range []repo.JobArgs{
+		repo.ContinueInactiveTokenDeletion{}, repo.DeletePlaceholderUser{}, repo.DeleteUser{}, repo.DestroyGroup{},
+	} {
+		works := s.JobKinds()
+		check(t, slices.Contains(works, args.Kind()), "works %v, without %s", works, args.Kind())
+	}
 	e.Insert(repo.Job{Args: unknownArgs{}})
 	if n := e.Work(s, "unknown"); n != 1 {
 		t.Fatalf("%d jobs worked, want 1", n)
 	}
-	e.Want("main", `SELECT metadata ->> 'outcome' FROM maintenance.river_job`, "failed")
-	e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, `this version of caretaker knows no kind "unknown"`)
-}
-
-func TestJobs_EveryKindCanBeWorked(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
-	works := e.Service("", e.WithQueue).JobKinds()
-	for _, args := range []repo.JobArgs{
-		repo.ContinueInactiveTokenDeletion{},
-		repo.DeletePlaceholderUser{},
-		repo.DeleteUser{},
-		repo.DestroyGroup{},
-	} {
-		if !slices.Contains(works, args.Kind()) {
-			t.Errorf("works %v, without %s", works, args.Kind())
-		}
-	}
+	e.Want("main", `SELECT concat_ws(': ', metadata ->> 'outcome', errors[1] ->> 'error') FROM maintenance.river_job`,
+		`failed: this version of caretaker knows no kind "unknown"`)
 }
 
 type unknownArgs struct{}
 
 func (unknownArgs) Kind() string { return "unknown" }
 
-// Until the next attempt has ended, a job says itself that the process of the last one has died.
 func TestJobs_RescuedJobSaysWhy(t *testing.T) {
 	t.Parallel()
+	e := servicetest.New(t, "", "main")
+	s := e.Service("", e.WithQueue)
 	for name, c := range map[string]struct{ change, outcome, reason string }{
 		"tried again":                     {`state = 'retryable'`, "failed", "PROCESS_GONE"},
 		"given up":                        {`state = 'discarded', finalized_at = now()`, "discarded", "PROCESS_GONE"},
@@ -59,27 +51,20 @@ func TestJobs_RescuedJobSaysWhy(t *testing.T) {
 		"done after all": {`state = 'completed', finalized_at = now(),
 			metadata = metadata || '{"rescues_reported": 1, "outcome": "succeeded", "reason": ""}'`, "succeeded", ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.New(t, "", "main")
-			s := e.Service("", e.WithQueue)
-			e.Insert(servicetest.Placeholders(1)...)
-			e.Exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 25, attempted_at = now(),
-				metadata = metadata || '{"outcome": "failed", "reason": "KEPT_BY_TRIGGER"}'`)
-			e.Rescue()
-			e.Exec("main", `UPDATE maintenance.river_job SET `+c.change)
-			jobs, err := s.Jobs(context.Background(), service.JobFilter{Limit: 1})
-			if err != nil || len(jobs) != 1 {
-				t.Fatalf("got %+v, %v", jobs, err)
-			}
-			j := jobs[0]
-			if j.Outcome != c.outcome || j.Reason != c.reason {
-				t.Errorf("%q, %q, want %q, %q", j.Outcome, j.Reason, c.outcome, c.reason)
-			}
-			if len(j.Errors) != 1 || j.Errors[0].Attempt != 25 || j.Errors[0].Error != repo.ProcessGoneText {
-				t.Errorf("errors %+v", j.Errors)
-			}
-		})
+		e.Exec("main", `TRUNCATE maintenance.river_job`)
+		e.Insert(servicetest.Placeholders(1)...)
+		e.Exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 25, attempted_at = now(),
+			metadata = metadata || '{"outcome": "failed", "reason": "KEPT_BY_TRIGGER"}'`)
+		e.Rescue()
+		e.Exec("main", `UPDATE maintenance.river_job SET `+c.change)
+		jobs, err := s.Jobs(context.Background(), service.JobFilter{Limit: 1})
+		if err != nil || len(jobs) != 1 {
+			t.Fatalf("got %+v, %v", jobs, err)
+		}
+		j := jobs[0]
+		check(t, j.Outcome == c.outcome && j.Reason == c.reason, "%s: %q, %q, want %q, %q", name, j.Outcome, j.Reason, c.outcome, c.reason)
+		check(t, len(j.Errors) == 1 && j.Errors[0].Attempt == 25 && j.Errors[0].Error == repo.ProcessGoneText,
+			"%s: errors %+v", name, j.Errors)
 	}
 }
 
@@ -115,15 +100,13 @@ func TestWorkJob_AttemptWhoseProcessHasDiedIsReportedByTheNext(t *testing.T) {
 		t.Fatalf("%d spans", len(jobs))
 	}
 	lost, told := jobs[0], jobs[1]
-	if jobs[2].SpanContext().TraceID() == lost.SpanContext().TraceID() {
-		t.Error("the next attempt is in the same trace")
-	}
+	check(t, jobs[2].SpanContext().TraceID() != lost.SpanContext().TraceID(), "the next attempt is in the same trace")
 	if !told.SpanContext().Equal(lost.SpanContext()) || !told.StartTime().Equal(r.AttemptedAt) || !told.EndTime().Equal(next.Lost.RescuedAt) {
 		t.Errorf("the span %+v from %s to %s is not that of the attempt, %+v", told.SpanContext(), told.StartTime(), told.EndTime(), lost.SpanContext())
 	}
-	if links := told.Links(); len(links) != 1 || links[0].SpanContext.SpanID() != run.SpanContext().SpanID() || told.Status().Code.String() != "Error" {
-		t.Errorf("links %v, status %+v", links, told.Status())
-	}
+	links := told.Links()
+	check(t, len(links) == 1 && links[0].SpanContext.SpanID() == run.SpanContext().SpanID() && told.Status().Code.String() == "Error",
+		"links %v, status %+v", links, told.Status())
 	servicetest.WantAttributes(t, told, map[string]string{
 		"messaging.message.id": fmt.Sprint(r.ID), "messaging.system": "river", "maintenance.run_id": "a run", "maintenance.job.kind": "delete_user",
 		"maintenance.user_id": "7", "maintenance.outcome": "failed", "maintenance.reason": "PROCESS_GONE", "error.type": "PROCESS_GONE",
@@ -135,8 +118,20 @@ func TestWorkJob_AttemptWhoseProcessHasDiedIsReportedByTheNext(t *testing.T) {
 	for key, want := range map[string]any{
 		"level": "ERROR", "kind": "delete_user", "job_id": float64(r.ID), "user_id": 7.0, "run_id": "a run", "attempt": 3.0, "outcome": "failed", "reason": "PROCESS_GONE", "trace_id": trace,
 	} {
-		if line[key] != want {
-			t.Errorf("%s is %v, want %v", key, line[key], want)
-		}
+		check(t, line[key] == want, "%s is %v, want %v", key, line[key], want)
 	}
+}
+
+func TestDeleteUser_TheLogOfAFailureHasNoWordsOfTriggers(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewTokens(t)
+	e.User(7, 0, 1)
+	e.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'a secret of %', NEW.email; END $$;
+		CREATE TRIGGER refuse BEFORE UPDATE ON users FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	log := &bytes.Buffer{}
+	if _, err := e.AttemptOf(e.Service("", e.WithQueue, servicetest.TracedLogTo(log)), servicetest.Authorized(7), nil); err == nil {
+		t.Fatal("the trigger has refused nothing")
+	}
+	text := log.String()
+	check(t, !strings.Contains(text, "secret") && strings.Contains(text, "on main: P0001 raise_exception, table users"), "logged %s", text)
 }

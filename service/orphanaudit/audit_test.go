@@ -40,9 +40,7 @@ func newShop(t *testing.T) *servicetest.Estate {
 		CREATE TABLE f (id bigserial PRIMARY KEY, p_id bigint, kind text); CREATE INDEX ON f (kind, p_id)`)
 	e.Exec("ci", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
 	e.Install("p", "u")
-	if _, err := e.Keys("").Track(t.Context(), "k", "m", "n"); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(e.Keys("").Track(t.Context(), "k", "m", "n"))(t)
 	// Of the keys 1 to 60 a third has a parent.
 	e.Exec("main", `INSERT INTO p SELECT i FROM generate_series(1, 60, 3) i; INSERT INTO u SELECT md5(i::text)::uuid FROM generate_series(1, 60, 3) i;
 		INSERT INTO k SELECT i, 'n' || i FROM generate_series(1, 60, 3) i;
@@ -59,10 +57,7 @@ func newShop(t *testing.T) *servicetest.Estate {
 func run(t *testing.T, s *service.Service, worker, database string) (last service.Run) {
 	t.Helper()
 	for {
-		r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: worker, Database: database})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := servicetest.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: worker, Database: database}))(t)
 		servicetest.WantState(t, r, repo.RunSucceeded)
 		if last = r; !r.OverLimit {
 			return last
@@ -80,10 +75,8 @@ func TestOrphanAudit_WhatItRecordsIsCleanedAndNothingElse(t *testing.T) {
 	t.Parallel()
 	e := newShop(t)
 	s := e.Service(shop, fixing(7, 25))
-	counted, err := e.Service(shop).RunBatch(t.Context(), service.RunRequest{Worker: orphanaudit.Name})
-	if err != nil || counted.State != repo.RunSucceeded {
-		t.Fatalf("%+v, %v", counted, err)
-	}
+	counted := audited(t, e.Service(shop))
+	servicetest.WantState(t, counted, repo.RunSucceeded)
 	servicetest.WantCounts(t, counted, "examined_keys=316 orphaned_keys=191 orphaned_rows=351")
 	e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "0")
 	run(t, s, orphanaudit.Name, "")
@@ -106,32 +99,46 @@ func TestOrphanAudit_WhatItRecordsIsCleanedAndNothingElse(t *testing.T) {
 	} {
 		e.Want(c.database, c.sql, c.want)
 	}
-	if again := run(t, s, orphanaudit.Name, ""); again.Counts["orphaned_keys"] != 0 {
-		t.Errorf("orphans are left: %v", again.Counts)
-	}
+	again := run(t, s, orphanaudit.Name, "")
+	check(t, again.Counts["orphaned_keys"] == 0, "orphans are left: %v", again.Counts)
 }
 
 // inserting has inserted the parent 1 in a database, and not committed.
 func inserting(e *servicetest.Estate, database string) *pgx.Conn {
 	e.T.Helper()
 	writer := e.Connect(database)
-	if _, err := writer.Exec(e.T.Context(), `BEGIN; INSERT INTO p VALUES (1)`); err != nil {
-		e.T.Fatal(err)
-	}
+	servicetest.Must(writer.Exec(e.T.Context(), `BEGIN; INSERT INTO p VALUES (1)`))(e.T)
 	return writer
+}
+
+// homes makes p, with keys of these types, a parent that is tracked in several databases.
+func homes(e *servicetest.Estate, types map[string]string) {
+	e.T.Helper()
+	for home, key := range types {
+		e.Exec(home, `CREATE TABLE p (id `+key+` PRIMARY KEY)`)
+		keys := e.Keys("")
+		keys.Only = home
+		servicetest.Must(keys.Track(e.T.Context(), "p"))(e.T)
+	}
+}
+
+// childOf1And2 makes c in ci, whose rows refer to parents 1 and 2.
+const childOf1And2 = `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id);
+	INSERT INTO c (p_id) VALUES (1), (2)`
+
+// audited runs the audit, whatever comes of the run.
+func audited(t *testing.T, s *service.Service) service.Run {
+	t.Helper()
+	return servicetest.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: orphanaudit.Name}))(t)
 }
 
 // wantLate runs the audit, which has to wait for the writer, and again when that has committed.
 func wantLate(e *servicetest.Estate, s *service.Service, writer *pgx.Conn) {
 	e.T.Helper()
-	r, err := s.RunBatch(e.T.Context(), service.RunRequest{Worker: orphanaudit.Name})
-	if err != nil || r.State != repo.RunSucceeded || !r.OverLimit || !strings.Contains(r.Reason, "older transactions are open") {
-		e.T.Errorf("%+v, %v", r, err)
-	}
+	r := audited(e.T, s)
+	check(e.T, r.State == repo.RunSucceeded && r.OverLimit && strings.Contains(r.Reason, "older transactions are open"), "%+v", r)
 	e.WantQueue("main", "")
-	if _, err := writer.Exec(e.T.Context(), `COMMIT`); err != nil {
-		e.T.Fatal(err)
-	}
+	servicetest.Must(writer.Exec(e.T.Context(), `COMMIT`))(e.T)
 	run(e.T, s, orphanaudit.Name, "")
 	e.WantQueue("main", "2")
 }
@@ -153,23 +160,14 @@ func TestOrphanAudit_AParentThatIsNotCommittedYetIsNotMissing(t *testing.T) {
 func TestOrphanAudit_AParentOfAnotherHomeThatIsNotCommittedYetIsNotMissing(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, "", "main", "ci", "sec")
-	for _, home := range []string{"main", "sec"} {
-		e.Exec(home, `CREATE TABLE p (id bigint PRIMARY KEY)`)
-	}
-	e.Exec("ci", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c (p_id) VALUES (1), (2)`)
+	e.Exec("ci", childOf1And2)
 	s := e.Service(servicetest.OneChild, fixing(10, 10))
 	e.Install()
-	r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: orphanaudit.Name})
-	if err != nil || r.State != repo.RunFailed || !strings.Contains(r.Error, "p is not tracked on main") {
-		t.Errorf("%+v, %v", r, err)
-	}
-	for _, home := range []string{"main", "sec"} {
-		keys := e.Keys("")
-		keys.Only = home
-		if _, err := keys.Track(t.Context(), "p"); err != nil {
-			t.Fatal(err)
-		}
-	}
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY)`)
+	r := audited(t, s)
+	check(t, r.State == repo.RunFailed && strings.Contains(r.Error, "p is not tracked on main"), "%+v", r)
+	e.Exec("main", `DROP TABLE p`)
+	homes(e, map[string]string{"main": "bigint", "sec": "bigint"})
 	writer := inserting(e, "sec")
 	wantLate(e, s, writer)
 }
@@ -188,31 +186,20 @@ func TestOrphanAudit_WaitingAndDeadRecordsAreNoOrphans(t *testing.T) {
 	e.WantQueue("main", "1 3")
 }
 
-func TestOrphanAudit_OneThatFailsDoesNotKeepOthersFromBeingLookedAt(t *testing.T) {
+func TestOrphanAudit_IsShownOnceItRanAndLooksAtAllThoughOneFails(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewOneChild(t)
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE b (p_id bigint); INSERT INTO c (p_id) VALUES (1)`)
 	s := e.Service("b: [{table: p, column: p_id, on_delete: async_delete}]\n" + servicetest.OneChild)
-	r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: orphanaudit.Name})
-	if err != nil || r.State != repo.RunFailed || !strings.Contains(r.Error, "b.p_id -> p on main: no index finds its keys") {
-		t.Errorf("%+v, %v", r, err)
-	}
+	all := servicetest.Must(s.Status(t.Context(), ""))(t)
+	check(t, len(all) == len(servicetest.Workers())-1, "%d workers", len(all))
+	st := servicetest.StatusOf(t, s, orphanaudit.Name)
+	check(t, st.NotUsed != "", "%+v", st)
+	r := audited(t, s)
+	check(t, r.State == repo.RunFailed && strings.Contains(r.Error, "b.p_id -> p on main: no index finds its keys"), "%+v", r)
 	servicetest.WantCounts(t, r, "examined_keys=1 orphaned_keys=1 orphaned_rows=1")
-	all, err := s.Status(t.Context(), "")
-	if err != nil || all[len(all)-1].Worker != orphanaudit.Name {
-		t.Errorf("a worker that has run is not shown: %+v, %v", all, err)
-	}
-}
-
-func TestOrphanAudit_IsNotShownBeforeItIsEnabled(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
-	all, err := e.Service(servicetest.OneChild).Status(t.Context(), "")
-	if err != nil || len(all) != len(servicetest.Workers())-1 {
-		t.Errorf("%d workers, %v", len(all), err)
-	}
-	if st := servicetest.StatusOf(t, e.Service(servicetest.OneChild), orphanaudit.Name); st.NotUsed == "" {
-		t.Errorf("%+v", st)
+	if all := servicetest.Must(s.Status(t.Context(), ""))(t); all[len(all)-1].Worker != orphanaudit.Name {
+		t.Errorf("a worker that has run is not shown: %+v", all)
 	}
 }
 
@@ -222,23 +209,21 @@ func TestOrphanAudit_WalksOverAllPages(t *testing.T) {
 	e := servicetest.NewOneChild(t)
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY)`)
 	e.Install("p")
-	counting := e.Service(servicetest.OneChild, servicetest.With(func(c *orphanaudit.Config) { c.BatchSize = 3 }))
+	ways := map[string]*service.Service{
+		"counted":  e.Service(servicetest.OneChild, servicetest.With(func(c *orphanaudit.Config) { c.BatchSize = 3 })),
+		"recorded": e.Service(servicetest.OneChild, fixing(3, 1000)), "recorded one by one": e.Service(servicetest.OneChild, fixing(3, 1)),
+	}
 	for _, n := range servicetest.PageEdges(3) {
 		for parents, there := range map[string]string{"none": "false", "those of a page": "i <= 3", "every second": "i % 2 = 0"} {
 			e.Exec("main", `TRUNCATE c; TRUNCATE p`)
 			e.Exec("main", fmt.Sprintf(`INSERT INTO c (p_id) SELECT 7 * i FROM generate_series(1, %d) i, generate_series(1, 2); INSERT INTO c (p_id) VALUES (NULL);
 				INSERT INTO p SELECT 7 * i FROM generate_series(1, %[1]d) i WHERE %s`, n, there))
 			orphans := e.Value("main", `SELECT count(DISTINCT p_id) FROM c WHERE p_id NOT IN (SELECT id FROM p)`)
-			for how, s := range map[string]*service.Service{
-				"counted": counting, "recorded": e.Service(servicetest.OneChild, fixing(3, 1000)), "recorded one by one": e.Service(servicetest.OneChild, fixing(3, 1)),
-			} {
+			for how, s := range ways {
 				e.Exec("main", `DELETE FROM loose_foreign_keys_deleted_records`)
 				var examined, found, queued int64
 				for more := true; more; {
-					r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: orphanaudit.Name})
-					if err != nil {
-						t.Fatal(err)
-					}
+					r := audited(t, s)
 					servicetest.WantState(t, r, repo.RunSucceeded)
 					examined, found, queued = examined+r.Counts["examined_keys"], found+r.Counts["orphaned_keys"], queued+r.Counts["queued_records"]
 					more = r.OverLimit
@@ -247,10 +232,17 @@ func TestOrphanAudit_WalksOverAllPages(t *testing.T) {
 				if how == "counted" {
 					want = fmt.Sprintf("%d %s 0", n, orphans)
 				}
-				if got := fmt.Sprintf("%d %d %d", examined, found, queued); got != want {
-					t.Errorf("%d keys, parents there: %s, %s: examined, orphaned, queued %s, want %s", n, parents, how, got, want)
-				}
+				got := fmt.Sprintf("%d %d %d", examined, found, queued)
+				check(t, got == want, "%d keys, parents there: %s, %s: examined, orphaned, queued %s, want %s", n, parents, how, got, want)
 			}
 		}
+	}
+}
+
+// check fails the test with this message unless a condition holds.
+func check(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Errorf(format, args...)
 	}
 }

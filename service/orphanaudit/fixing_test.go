@@ -47,24 +47,17 @@ func TestSearch_APauseHoldsItsWriting(t *testing.T) {
 	e, search := byHand(t, 3)
 	s := e.Service(servicetest.OneChild)
 	for _, worker := range []string{service.AllWorkers, orphanaudit.Name, servicetest.LooseForeignKeys} {
-		if _, err := s.PauseWorker(t.Context(), worker, "incident", "alice", 0); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.Pause(t, s, worker)
 		_, err := search.Run(t.Context())
-		if _, paused := errors.AsType[*service.WorkerPausedError](err); !paused || !strings.Contains(err.Error(), "caretaker resume") {
-			t.Errorf("%s: %v", worker, err)
-		}
-		if err := search.Fix.Permitted(t.Context(), search.Databases[0], func(repo.Permit) error { return nil }); err == nil {
-			t.Errorf("%s: a record may be written", worker)
-		}
-		if _, err := s.ResumeWorker(t.Context(), worker, "alice"); err != nil {
-			t.Fatal(err)
-		}
+		_, paused := errors.AsType[*service.WorkerPausedError](err)
+		check(t, paused && strings.Contains(err.Error(), "caretaker resume"), "%s: %v", worker, err)
+		check(t, search.Fix.Permitted(t.Context(), search.Databases[0], func(repo.Permit) error { return nil }) != nil,
+			"%s: a record may be written", worker)
+		servicetest.Resume(t, s, worker)
 	}
 	e.WantQueue("main", "")
-	if found := searched(t, search); found.Queued != 3 || found.Fault != "" {
-		t.Errorf("%+v", found)
-	}
+	found := searched(t, search)
+	check(t, found.Queued == 3 && found.Fault == "", "%+v", found)
 }
 
 // TestSearch_ALeaseThatRanOutIsTakenAgain: a look for orphans may find none for minutes.
@@ -72,13 +65,10 @@ func TestSearch_ALeaseThatRanOutIsTakenAgain(t *testing.T) {
 	t.Parallel()
 	e, search := byHand(t, 3)
 	nothing := func(repo.Permit) error { return nil }
-	if err := search.Fix.Permitted(t.Context(), search.Databases[0], nothing); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, search.Fix.Permitted(t.Context(), search.Databases[0], nothing))
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now() - interval '1 s'`)
-	if found := searched(t, search); found.Queued != 3 || found.Fault != "" {
-		t.Errorf("%+v", found)
-	}
+	found := searched(t, search)
+	check(t, found.Queued == 3 && found.Fault == "", "%+v", found)
 	e.WantQueue("main", "1 2 3")
 }
 
@@ -94,16 +84,13 @@ func TestSearch_TooManyWaitingRecordsSayWhereToGoOn(t *testing.T) {
 	}
 	search.Fix.End(t.Context())
 	// The worker keeps its place, and does not fail.
-	r, err := e.Service(servicetest.OneChild, fixing(1000, 1000)).RunBatch(t.Context(), service.RunRequest{Worker: orphanaudit.Name})
-	if err != nil || r.State != repo.RunSucceeded || !r.OverLimit || !strings.Contains(r.Reason, "more than 10,000 records") {
-		t.Errorf("%+v, %v", r, err)
-	}
+	r := audited(t, e.Service(servicetest.OneChild, fixing(1000, 1000)))
+	check(t, r.State == repo.RunSucceeded && r.OverLimit && strings.Contains(r.Reason, "more than 10,000 records"), "%+v", r)
 	e.Want("main", `SELECT count(*) FROM maintenance.orphan_audits WHERE NOT done`, "1")
 	e.Exec("main", `DELETE FROM c WHERE p_id <= 1000; DELETE FROM loose_foreign_keys_deleted_records`)
 	search.After = repo.KeyOf(found.After...)
-	if found := searched(t, search); found.Fault != "" || found.After != nil {
-		t.Errorf("%+v", found)
-	}
+	found = searched(t, search)
+	check(t, found.Fault == "" && found.After == nil, "%+v", found)
 	e.Want("main", `SELECT min(primary_key_value) || ' ' || count(*) FROM loose_foreign_keys_deleted_records`, "1001 1500")
 }
 
@@ -111,16 +98,9 @@ func TestSearch_TooManyWaitingRecordsSayWhereToGoOn(t *testing.T) {
 func TestTask_EveryHomeIsAskedAgainBeforeARecordIsWritten(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, "", "main", "ci", "sec")
-	e.Exec("ci", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c (p_id) VALUES (1), (2)`)
+	e.Exec("ci", childOf1And2)
 	e.Install()
-	for _, home := range []string{"main", "sec"} {
-		e.Exec(home, `CREATE TABLE p (id bigint PRIMARY KEY)`)
-		keys := e.Keys("")
-		keys.Only = home
-		if _, err := keys.Track(t.Context(), "p"); err != nil {
-			t.Fatal(err)
-		}
-	}
+	homes(e, map[string]string{"main": "bigint", "sec": "bigint"})
 	search := looking(e, servicetest.OneChild)
 	tasks, err := search.Tasks(t.Context())
 	if err != nil || len(tasks) != 1 {
@@ -142,4 +122,94 @@ func TestTask_EveryHomeIsAskedAgainBeforeARecordIsWritten(t *testing.T) {
 		}
 	}
 	e.WantQueue("main", "2")
+}
+
+// looking is a search that writes nothing.
+func looking(e *servicetest.Estate, definitions string) *orphanaudit.Search {
+	e.T.Helper()
+	keys := e.Keys(definitions)
+	return &orphanaudit.Search{
+		Audit: orphanaudit.Audit{Databases: keys.Databases, Keys: keys.Definitions.Keys}, Limit: 1000,
+	}
+}
+
+// TestSearch_ABeginningIsOfOneTask: behind a key of one definition another one has keys of its own.
+func TestSearch_ABeginningIsOfOneTask(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE q (id bigint PRIMARY KEY); ALTER TABLE c ADD type text;
+		INSERT INTO c (p_id, type) VALUES (5, 'P'), (1, 'Q'), (7, 'P')`)
+	search := looking(e, `
+c:
+  - {table: p, column: p_id, on_delete: async_delete, conditions: [{column: type, value: P}]}
+  - {table: q, column: p_id, on_delete: async_delete, conditions: [{column: type, value: Q}]}
+`)
+	search.After = repo.KeyOf("5")
+	_, err := search.Run(t.Context())
+	if !errors.Is(err, orphanaudit.ErrAfter) || !strings.Contains(err.Error(), "c.p_id -> p if type = P on main, c.p_id -> q if type = Q on main") {
+		t.Errorf("%v", err)
+	}
+	search.Which = func(task *orphanaudit.Task) bool { return task.Key.Parent == "p" }
+	found := servicetest.Must(search.Run(t.Context()))(t)
+	check(t, len(found) == 1 && found[0].Keys == 1, "%+v", found)
+	for _, wrong := range []repo.Key{repo.KeyOf("5", "6"), repo.KeyOf("five")} {
+		search.After = wrong
+		_, err := search.Run(t.Context())
+		check(t, errors.Is(err, orphanaudit.ErrAfter), "%v: %v", wrong, err)
+	}
+	search.Which = func(*orphanaudit.Task) bool { return false }
+	_, err = search.Run(t.Context())
+	if !errors.Is(err, orphanaudit.ErrNoTask) || !strings.Contains(err.Error(), "there are c.p_id -> p if type = P on main, c.p_id -> q") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestSearch_KeysAreWalkedInTheOrderOfAnIndex: in another order each step would read them all.
+func TestSearch_KeysAreWalkedInTheOrderOfAnIndex(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `CREATE TABLE k (m int, n int, PRIMARY KEY (m, n)); CREATE TABLE d (x int, y int, type text); CREATE INDEX ON d (y, x);
+		INSERT INTO d VALUES (1, 2, 'D')`)
+	const columns = "d: [{table: k, column: [x, y], key: [m, n], on_delete: async_delete, conditions: [{column: type, value: D}]}]"
+	const turned = "d: [{table: k, column: [y, x], key: [n, m], on_delete: async_delete}]"
+	wants := func(definitions, fault string) {
+		t.Helper()
+		found, err := looking(e, definitions).Run(t.Context())
+		check(t, err == nil && len(found) == 1 && strings.HasPrefix(found[0].Fault, fault) && (fault == "") == (found[0].Keys == 1),
+			"%+v, %v; want %q", found, err, fault)
+	}
+	wants(columns, "orphans of d need an index on (x, y), in this order")
+	wants(turned, "")
+	e.Exec("main", `CREATE INDEX ON d (type, x, y)`)
+	wants(columns, "")
+}
+
+// TestSearch_HomesThatRecordInTwoFormsAreNotFixed: records are written in that of the first.
+func TestSearch_HomesThatRecordInTwoFormsAreNotFixed(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "", "main", "ci", "sec")
+	e.Exec("ci", childOf1And2)
+	e.Install()
+	homes(e, map[string]string{"main": "bigint", "sec": "text"})
+	search := looking(e, servicetest.OneChild)
+	search.Fix = &orphanaudit.Fixing{Main: search.Databases[0], Holder: "somebody"}
+	found := servicetest.Must(search.Run(t.Context()))(t)
+	check(t, strings.Contains(found[0].Fault, "p records its keys in one form on main and in another one on sec"), "%+v", found)
+}
+
+// TestSearch_LookingNeedsNoMoreThanSELECT on the parents and the children.
+func TestSearch_LookingNeedsNoMoreThanSELECT(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO c (p_id) VALUES (1)`)
+	search := looking(e, servicetest.OneChild)
+	search.Databases = []*repo.Database{e.As("orphan_reader")}
+	for _, table := range []string{"c", "p"} {
+		e.Exec("main", `REVOKE ALL ON `+table+` FROM orphan_reader`)
+		found := servicetest.Must(search.Run(t.Context()))(t)
+		check(t, strings.Contains(found[0].Fault, "GRANT SELECT ON public."+table+" TO orphan_reader"), "%+v", found)
+		e.Exec("main", `GRANT SELECT ON `+table+` TO orphan_reader`)
+	}
+	found := servicetest.Must(search.Run(t.Context()))(t)
+	check(t, found[0].Fault == "" && found[0].Keys == 1, "%+v", found)
 }

@@ -2,7 +2,9 @@ package run
 
 import (
 	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -53,24 +55,21 @@ func TestExcess_LastsAsLongAsOneLookAfterTheOtherSeesIt(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
 	seen := func(ratio float64) []Excess { return []Excess{{measure: "a", ratio: ratio}} }
 	first := since(seen(2), nil, at(1), true)
-	if e := first[0]; e.began != at(1) || !e.Far.IsZero() {
-		t.Errorf("%+v", e)
-	}
 	second := since(seen(farOver), first, at(2), true)
-	if e := second[0]; e.began != at(1) || e.Far != at(2) {
-		t.Errorf("far over: %+v", e)
-	}
-	if e := since(seen(farOver+1), second, at(3), true)[0]; e.began != at(1) || e.Far != at(2) {
-		t.Errorf("still far over: %+v", e)
-	}
-	if e := since(seen(2), second, at(3), true)[0]; e.began != at(1) || !e.Far.IsZero() {
-		t.Errorf("no longer far over: %+v", e)
-	}
-	if e := since(seen(farOver), second, at(99), false)[0]; e.began != at(99) || e.Far != at(99) {
-		t.Errorf("after a long time without a look: %+v", e)
-	}
-	if e := since([]Excess{{measure: "b", ratio: 2}}, second, at(3), true)[0]; e.began != at(3) {
-		t.Errorf("another one: %+v", e)
+	for what, c := range map[string]struct {
+		excess     Excess
+		began, far time.Time
+	}{
+		"first seen":                       {first[0], at(1), time.Time{}},
+		"far over":                         {second[0], at(1), at(2)},
+		"still far over":                   {since(seen(farOver+1), second, at(3), true)[0], at(1), at(2)},
+		"no longer far over":               {since(seen(2), second, at(3), true)[0], at(1), time.Time{}},
+		"after a long time without a look": {since(seen(farOver), second, at(99), false)[0], at(99), at(99)},
+		"another one":                      {since([]Excess{{measure: "b", ratio: 2}}, second, at(3), true)[0], at(3), time.Time{}},
+	} {
+		if c.excess.began != c.began || c.excess.Far != c.far {
+			t.Errorf("%s: %+v, want since %s, far since %s", what, c.excess, c.began, c.far)
+		}
 	}
 }
 
@@ -94,4 +93,36 @@ func TestExcess_IsNamedWithItsValueItsLimitAndItsKey(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q", got)
 	}
+}
+
+func TestThrottle_PartsOfARunThatRestSideBySideAreCountedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		throttle, e := throttle{stopRequested: make(chan struct{})}, &Excess{}
+		var wait sync.WaitGroup
+		var mu sync.Mutex
+		var counted time.Duration
+		firsts := 0
+		for i := range 2 {
+			wait.Go(func() {
+				time.Sleep(time.Duration(i) * time.Second) //nolint:forbidigo // in a synctest bubble
+				rested, ofRun, first := throttle.rest(t.Context(), e, 3*time.Second)
+				if rested != 3*time.Second {
+					t.Errorf("rested for %s", rested)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				counted += ofRun
+				if first {
+					firsts++
+				}
+			})
+		}
+		wait.Wait()
+		time.Sleep(time.Minute) //nolint:forbidigo // in a synctest bubble
+		_, last, _ := throttle.rest(t.Context(), e, time.Second)
+		if _, rested := throttle.state(); rested != 5*time.Second || counted+last != rested || firsts != 1 {
+			t.Errorf("the run has rested for %s, counted as %s, begun %d times; want 5s, once", rested, counted+last, firsts)
+		}
+	})
 }

@@ -6,9 +6,10 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
@@ -30,9 +31,7 @@ func TestFault_Load_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 	servicetest.WaitThrottled(t, s, "replica standby of main is late: ")
 	r := servicetest.RunBatch(t, s, "main")
 	servicetest.WantEarly(t, r, "THROTTLED: replica standby of main is late: ")
-	if !strings.Contains(r.Reason, "over load.max_replica_lag = 700ms") {
-		t.Errorf("reason %q", r.Reason)
-	}
+	check(t, strings.Contains(r.Reason, "over load.max_replica_lag = 700ms"), "reason %q", r.Reason)
 	servicetest.WantCondition(t, s, service.ConditionThrottled, "load.max_replica_lag")
 	// What the one has left, the other does: it may be as late as it likes.
 	servicetest.WantCondition(t, careless, service.ConditionIdle, "the last run ended early, the next one goes on: THROTTLED: ")
@@ -45,50 +44,34 @@ func TestFault_Load_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 }
 
-func TestFault_Load_RunRestsWhileALockQueueLastsAndThenGoesOn(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewLoaded(t, "main", 40)
-	book := &servicetest.LogBook{}
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 300 * time.Millisecond, Patience: devdb.WaitTimeout}), book.KeepAll)
-	dissolve := e.LockQueue("c", "2 s")
-	r := servicetest.Begin(t, s, "main")
-	servicetest.WaitThrottled(t, s, "somebody waits for a lock on public.c of main: ")
-	servicetest.WaitThrottled(t, e.Service(servicetest.OneChild), "somebody waits for a lock on public.c of main: ")
-	dissolve()
-	r = servicetest.Ended(t, s, r.ID)
-	wantEverything(t, r)
-	servicetest.WantCounts(t, r, "processed_records=40 deleted_rows=120")
-	if finished := book.Lines("run finished"); len(finished) != 1 || !strings.Contains(finished[0], "rested_seconds=") {
-		t.Errorf("logged %v", finished)
-	}
-}
-
-func TestFault_Load_LockQueueOfAnotherTableSlowsNobodyDown(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewLoaded(t, "main", 10)
-	e.Exec("main", `CREATE TABLE d ()`)
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: 1}))
-	defer e.LockQueue("d", "100 ms")()
-	wantEverything(t, servicetest.RunBatch(t, s, "main"))
-}
-
 func TestFault_Load_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewLoaded(t, "main", 10)
+	const onC = "THROTTLED: somebody waits for a lock on public.c of main: "
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 100 * time.Millisecond, Patience: short}))
-	defer e.LockQueue("c", "1 s")()
+	dissolve := e.LockQueue("c", "1 s")
 	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantEarly(t, r, "THROTTLED: somebody waits for a lock on public.c of main: ")
+	servicetest.WantEarly(t, r, onC)
 	servicetest.WantCounts(t, r, "")
 	e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE consume_after <= now() AND cleanup_attempts = 0`, "10")
-}
+	// A rest far over a limit ends with the run's time, however long the patience.
+	servicetest.WantEarly(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild,
+		servicetest.With(func(c *loosefk.Config) { c.MaxRuntime = 3 * time.Second }),
+		servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour})), "main"), onC)
+	dissolve()
+	e.Want("main", `SELECT count(*) FROM c`, "30")
 
-func TestFault_Load_PartitionInALockQueueCountsForItsTable(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewLoaded(t, "main", 10)
+	// The queue of another table slows nobody down.
+	e.Exec("main", `CREATE TABLE d ()`)
+	dissolve = e.LockQueue("d", "100 ms")
+	wantEverything(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild,
+		servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: 1})), "main"))
+	dissolve()
+
+	// That of a partition counts for its table.
 	e.Exec("main", `DROP TABLE c; CREATE TABLE c (id bigserial, p_id bigint) PARTITION BY RANGE (p_id);
 		CREATE TABLE c_1 PARTITION OF c FOR VALUES FROM (0) TO (1000); INSERT INTO c (p_id) SELECT generate_series(1, 10)`)
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 100 * time.Millisecond, Patience: short}))
+	e.Deleted("main", "p", 1, 10)
 	defer e.LockQueue("c_1", "1 s")()
 	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: somebody waits for a lock on public.c_1 of main: ")
 }
@@ -116,32 +99,6 @@ func TestFault_Load_ArchiveThatFallsBehind(t *testing.T) {
 		return servicetest.RunBatch(t, s, "main").Reason == ""
 	})
 	e.WantQueue("main", "")
-}
-
-func TestFault_Load_WriteAheadLogThatGrowsFast(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewLoaded(t, "main", 10)
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxWALRate: 64 << 10, Patience: short}))
-	stop := make(chan struct{})
-	var writer sync.WaitGroup
-	conn := e.Connect("main")
-	writer.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			if _, err := conn.Exec(context.Background(), `SELECT pg_logical_emit_message(false, '', repeat('x', 100000)), pg_sleep(0.05)`); err != nil {
-				t.Error(err)
-				return
-			}
-		}
-	})
-	servicetest.WaitThrottled(t, s, "write-ahead log of main a second: ")
-	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: write-ahead log of main a second: ")
-	close(stop)
-	writer.Wait()
 }
 
 func TestFault_Load_AutovacuumThatLasts(t *testing.T) {
@@ -181,24 +138,11 @@ func TestFault_Load_RestIsInterrupted(t *testing.T) {
 			servicetest.NoError(t, stop(s, r))
 			r = servicetest.Ended(t, s, r.ID)
 			servicetest.WantState(t, r, repo.RunCancelled)
-			if r.Reason != name {
-				t.Errorf("reason %q", r.Reason)
-			}
+			check(t, r.Reason == name, "reason %q", r.Reason)
 			dissolve()
 			e.Want("main", `SELECT count(*) FROM c`, "30")
 		})
 	}
-}
-
-func TestFault_Load_RestFarOverALimitEndsWithTheRunsTimeAndChangesNothing(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewLoaded(t, "main", 10)
-	s := e.Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.MaxRuntime = 3 * time.Second }),
-		servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour}))
-	dissolve := e.LockQueue("c", "1 s")
-	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: somebody waits for a lock on public.c of main: ")
-	dissolve()
-	e.Want("main", `SELECT count(*) FROM c`, "30")
 }
 
 func TestFault_Load_RunOfAMainThatIsTooBusyToBeLookedAtSlowsDown(t *testing.T) {
@@ -235,9 +179,8 @@ func TestFault_Load_WhatCannotBeSeenStopsNobody(t *testing.T) {
 	// The load is read once a second.
 	e.Eventually("main", `SELECT clock_timestamp() > '`+e.Value("main", `SELECT clock_timestamp()`)+`'::timestamptz + interval '1100 ms'`, "true")
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
-	if said := book.Lines("load only partly visible"); len(said) != 1 || !strings.Contains(said[0], "42501") {
-		t.Errorf("logged %v", said)
-	}
+	said := book.Lines("load only partly visible")
+	check(t, len(said) == 1 && strings.Contains(said[0], "42501"), "logged %v", said)
 }
 
 func TestFault_Load_RoleWithoutPrivilegesIsToldWhatItMisses(t *testing.T) {
@@ -248,9 +191,8 @@ func TestFault_Load_RoleWithoutPrivilegesIsToldWhatItMisses(t *testing.T) {
 	book := &servicetest.LogBook{}
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxReplicaLag: 1, MaxLockWait: 100 * time.Millisecond, Patience: short}), book.Keep)
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
-	if said := book.Lines("grant pg_monitor to the role of caretaker"); len(said) != 1 {
-		t.Errorf("logged %v", said)
-	}
+	said := book.Lines("grant pg_monitor to the role of caretaker")
+	check(t, len(said) == 1, "logged %v", said)
 	// Locks it sees all the same.
 	e.Deleted("main", "p", 1, 10)
 	e.Exec("main", `INSERT INTO c (p_id) VALUES (1)`)
@@ -271,9 +213,8 @@ func TestFault_Load_AllRunsAndJobsOfAProcessShareOneLookASecond(t *testing.T) {
 	}
 	looks := e.Value("main", `SELECT sum(calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database() WHERE query LIKE '%pg_stat_archiver%' AND query NOT LIKE '%pg_stat_statements%'`)
 	most := int(time.Since(began)/time.Second) + 1
-	if n, err := strconv.Atoi(looks); err != nil || n < 1 || n > most {
-		t.Errorf("%s looks, want 1 to %d", looks, most)
-	}
+	n, err := strconv.Atoi(looks)
+	check(t, err == nil && n >= 1 && n <= most, "%s looks, want 1 to %d", looks, most)
 	t.Log(looks, "looks of", e.Value("main", `SELECT round(max(mean_exec_time)::numeric, 2) || ' ms, planned in ' || round(max(mean_plan_time)::numeric, 2) FROM pg_stat_statements WHERE query LIKE '%pg_stat_archiver%'`))
 }
 
@@ -288,21 +229,42 @@ func TestLoad_LockQueueOnAWorkersOwnTableEndsItsRunEarlyAndStatusSaysSoAsLongAsI
 	servicetest.WantEarly(t, r, "THROTTLED: somebody waits for a lock on public.import_placeholder_user_details of main: ")
 	servicetest.WantCounts(t, r, "")
 	for _, replica := range []*service.Service{s, other} {
-		st, err := replica.Status(t.Context(), servicetest.PlaceholderUsers)
-		if err != nil || st[0].Condition != service.ConditionThrottled {
-			t.Errorf("%+v, %v", st, err)
-		}
+		st := servicetest.StatusOf(t, replica, servicetest.PlaceholderUsers)
+		check(t, st.Condition == service.ConditionThrottled, "%+v", st)
 	}
 	// A run that went on now would meet the same queue.
-	if err := other.ResumeRuns(t.Context()); err != nil {
-		t.Error(err)
-	}
+	servicetest.NoError(t, other.ResumeRuns(t.Context()))
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 	dissolve()
 	devdb.Eventually(t, "the run to be gone on with", func() bool {
-		if err := other.ResumeRuns(t.Context()); err != nil {
-			t.Error(err)
-		}
+		servicetest.NoError(t, other.ResumeRuns(t.Context()))
 		return e.Value("main", `SELECT deletion_attempts FROM import_placeholder_user_details`) == "1"
 	})
 }
+
+// standby is a standby of that cluster, with a connection to it.
+func standby(t *testing.T) *pgx.Conn {
+	t.Helper()
+	s := servicetest.Must(servicetest.Loaded.Cluster(t).Standby(context.Background(), nil))(t)
+	t.Cleanup(func() {
+		servicetest.NoError(t, s.Stop(context.Background()))
+	})
+	conn := servicetest.Must(pgx.Connect(context.Background(), s.URL("postgres")))(t)
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// spared waits until it does not.
+func spared(t *testing.T, s *service.Service) {
+	t.Helper()
+	devdb.Eventually(t, "the load to be below its limits", func() bool { return servicetest.Status(t, s).Condition == service.ConditionIdle })
+}
+
+// wantEverything fails the test unless the run did everything.
+func wantEverything(t *testing.T, r service.Run) {
+	t.Helper()
+	servicetest.WantState(t, r, repo.RunSucceeded)
+	check(t, !r.OverLimit && r.Reason == "", "over_limit %t, reason %q", r.OverLimit, r.Reason)
+}
+
+const short = 2 * time.Second

@@ -2,10 +2,14 @@ package run_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -42,9 +46,8 @@ func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 		"maintenance.runs worker=loose_foreign_keys_cleanup database=main outcome=failed": 1, "maintenance.sli.error database=main error=true": 1,
 	} {
 		name, attributes, _ := strings.Cut(name, " ")
-		if got := m.Counter(name, attributes); got != want {
-			t.Errorf("%s %s: %d, want %d", name, attributes, got, want)
-		}
+		got := m.Counter(name, attributes)
+		check(t, got == want, "%s %s: %d, want %d", name, attributes, got, want)
 	}
 	line := map[string]any{}
 	for text := range strings.Lines(log.String()) {
@@ -57,13 +60,10 @@ func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 		"msg": "run finished", "level": "ERROR", "outcome": "failed", "reason": "LEASE_LOST", "trigger": "schedule", "database": "main", "trace_id": trace,
 		"migrated_users": 7.0, "duration_seconds": 300.0, "died_on": "vm/1/x", "error": "no heartbeat from the process that ran it; it has done at least what its counts say",
 	} {
-		if line[key] != want {
-			t.Errorf("%s is %v, want %v", key, line[key], want)
-		}
+		check(t, line[key] == want, "%s is %v, want %v", key, line[key], want)
 	}
-	if n := strings.Count(log.String(), "run finished"); n != 3 {
-		t.Errorf("%d lines, want one a run: %s", n, log)
-	}
+	n := strings.Count(log.String(), "run finished")
+	check(t, n == 3, "%d lines, want one a run: %s", n, log)
 	for _, span := range servicetest.Named(spans, "maintenance.run") {
 		if span.SpanContext().TraceID().String() != trace {
 			continue
@@ -72,9 +72,8 @@ func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 		if span.Parent().SpanID().IsValid() || span.EndTime().Sub(span.StartTime()).Seconds() != 300 || span.Status().Code.String() != "Error" {
 			t.Errorf("parent %v, from %s to %s, %+v", span.Parent(), span.StartTime(), span.EndTime(), span.Status())
 		}
-		if id := span.SpanContext().SpanID().String(); id != "8000000000000001" {
-			t.Errorf("span %s: what was begun below the lost one does not lead to it", id)
-		}
+		id := span.SpanContext().SpanID().String()
+		check(t, id == "8000000000000001", "span %s: what was begun below the lost one does not lead to it", id)
 		return
 	}
 	t.Error("no span in the trace of the run")
@@ -86,9 +85,8 @@ func TestAbandonedRun_IsCountedWhenMetricsAreRead(t *testing.T) {
 	e.Service(servicetest.OneChild, func(c *service.Config) { c.SchedulerOff = true })
 	deadRun(e, "0197c000-0000-7000-8000-000000000001", "ghost_user_migration", "", "")
 	m.Values("maintenance.paused", "")
-	if n := m.Counter("maintenance.runs", "worker=ghost_user_migration outcome=failed"); n != 1 {
-		t.Errorf("%d runs failed, want 1", n)
-	}
+	n := m.Counter("maintenance.runs", "worker=ghost_user_migration outcome=failed")
+	check(t, n == 1, "%d runs failed, want 1", n)
 }
 
 // wantToldOnce fails the test unless a run on main is counted and traced as the failed run that others have closed, and
@@ -100,22 +98,17 @@ func wantToldOnce(t *testing.T, m *servicetest.Meter, spans *tracetest.SpanRecor
 		"maintenance.sli.error error=true": 1, "maintenance.sli.error error=false": 0, "maintenance.sli.apdex ": 0,
 	} {
 		name, attributes, _ := strings.Cut(name, " ")
-		if got := m.Counter(name, attributes); got != want {
-			t.Errorf("%s %s: %d, want %d", name, attributes, got, want)
-		}
+		got := m.Counter(name, attributes)
+		check(t, got == want, "%s %s: %d, want %d", name, attributes, got, want)
 	}
 	if text := log.String(); strings.Count(text, "run finished") != 1 || strings.Count(text, `"level":"ERROR"`) != 1 || strings.Count(text, "its record is corrected") != 1 {
 		t.Error(text)
 	}
 	sent := slices.DeleteFunc(servicetest.Named(spans, "maintenance.run"), func(s sdktrace.ReadOnlySpan) bool { return servicetest.HasAttribute(s, "maintenance.withheld") })
-	if len(sent) != 1 {
-		t.Fatalf("%d spans of the run", len(sent))
-	}
+	require(t, len(sent) == 1, "%d spans of the run", len(sent))
 	servicetest.WantAttributes(t, sent[0], map[string]string{"maintenance.outcome": repo.RunFailed, "maintenance.reason": "LEASE_LOST"})
 	back := servicetest.Named(spans, "maintenance.comeback")
-	if len(back) != 1 || back[0].Parent().SpanID() != sent[0].SpanContext().SpanID() {
-		t.Fatalf("%d spans of a comeback", len(back))
-	}
+	require(t, len(back) == 1 && back[0].Parent().SpanID() == sent[0].SpanContext().SpanID(), "%d spans of a comeback", len(back))
 	servicetest.WantAttributes(t, back[0], map[string]string{"maintenance.run_id": id, "maintenance.worker": servicetest.LooseForeignKeys, "maintenance.outcome": outcome})
 }
 
@@ -147,13 +140,117 @@ func TestAbandonedRun_WhoseEndCouldNotBeRecordedInTimeIsToldOnce(t *testing.T) {
 	s, other := e.Service(servicetest.OneChild, servicetest.LogTo(log)), e.Service(servicetest.OneChild, servicetest.LogTo(log))
 	r := servicetest.RunBatch(t, s, "main")
 	servicetest.WantState(t, r, repo.RunSucceeded)
-	if text := log.String(); !strings.Contains(text, "end of the run not recorded, retrying") || strings.Contains(text, "run finished") {
-		t.Fatal(text)
-	}
+	text := log.String()
+	require(t, strings.Contains(text, "end of the run not recorded, retrying") && !strings.Contains(text, "run finished"), "%v", text)
 	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)
 	servicetest.Must(other.Runs(t.Context(), service.RunFilter{Limit: 1}))(t)
 	e.Exec("main", `DROP TABLE outage`)
 	devdb.Eventually(t, "the end of the run", func() bool { return strings.Contains(log.String(), "its record is corrected") })
 	wantToldOnce(t, m, spans, log, r.ID, repo.RunSucceeded)
 	e.Want("main", `SELECT state FROM maintenance.runs`, repo.RunSucceeded)
+}
+
+func TestRunBatch_EndThatMainBreaksOrRefuses(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, servicetest.Small, "main")
+	log := &servicetest.Buffer{}
+	s := e.Service(servicetest.OneChild, servicetest.LogTo(log))
+	// The lease is free although the connection that releases it is ended.
+	e.Exec("main", `CREATE TABLE c (p_id bigint); CREATE SEQUENCE lease_ends;
+		CREATE FUNCTION end_first() RETURNS trigger LANGUAGE plpgsql AS $$
+			BEGIN IF nextval('lease_ends') = 1 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; RETURN NEW; END $$;
+		CREATE TRIGGER end_first BEFORE UPDATE ON maintenance.leases FOR EACH ROW WHEN (NEW.expires_at <= now()) EXECUTE FUNCTION end_first()`)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	e.WantLease("main", 1, false)
+	e.Want("main", `SELECT last_value FROM lease_ends`, "2")
+
+	// An end that cannot be recorded is given up and logged.
+	e.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
+		CREATE TRIGGER refuse BEFORE UPDATE ON maintenance.runs FOR EACH ROW WHEN (NEW.state = 'succeeded') EXECUTE FUNCTION refuse()`)
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	text := log.String()
+	check(t, strings.Count(text, "end of the run not recorded, it will show as LEASE_LOST") == 1 && !strings.Contains(text, "tried again"),
+		"%v", text)
+}
+
+// countedSQL counts the statements that close abandoned runs.
+const countedSQL = `CREATE SEQUENCE closes;
+	CREATE FUNCTION count_closes() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN IF current_query() LIKE '%LEASE_LOST%' THEN PERFORM nextval('closes'); END IF; RETURN NULL; END $$;
+	CREATE TRIGGER count_closes BEFORE UPDATE ON maintenance.runs FOR EACH STATEMENT EXECUTE FUNCTION count_closes()`
+
+func TestStatus_OfAllWorkersAsksMainOnceAndTakesFewConnections(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", countedSQL)
+	s := e.Service(servicetest.OneChild, e.WithQueue)
+	servicetest.Must(s.Status(t.Context(), ""))(t)
+	e.Want("main", `SELECT concat_ws(' ', last_value, is_called) FROM closes`, "1 t")
+	// While nobody sees the leases, those who ask for them can be counted.
+	release := e.Hold(`LOCK TABLE maintenance.leases`)
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Status(context.Background(), "")
+		done <- err
+	}()
+	looks := func() (n int) {
+		t.Helper()
+		servicetest.Must(fmt.Sscan(e.Value("main", `SELECT count(*) FROM pg_stat_activity 
+			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%FROM maintenance.leases l WHERE l.name = ANY%'`), &n))(t)
+		return n
+	}
+	devdb.Eventually(t, "a worker to be looked at", func() bool { return looks() > 0 })
+	// For less time than a look may take: one that has been given up waits on until the server hears of it.
+	most := 0
+	for range 100 {
+		most = max(most, looks())
+	}
+	release()
+	servicetest.NoError(t, <-done)
+	check(t, most <= 3, "%d workers were looked at side by side, want 3 at most", most)
+}
+
+func TestWatchRun_OfAnotherReplicaOnlyReadsWhileTheRunGivesSignsOfLife(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, servicetest.Small, "main")
+	e.Exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1)`)
+	e.Deleted("main", "p", 1, 1)
+	e.Gate("main", "c")
+	e.Shut("main", servicetest.App)
+	r := servicetest.Begin(t, e.Service(servicetest.OneChild), "main")
+	e.AtGate("main", servicetest.App)
+	e.Exec("main", countedSQL)
+	other := e.Service(servicetest.OneChild)
+	lifted := false
+	err := other.WatchRun(t.Context(), r.ID, func(service.Run) error {
+		if !lifted {
+			lifted = true
+			e.Lift("main", servicetest.App)
+		}
+		return nil
+	})
+	servicetest.NoError(t, err)
+	e.Want("main", `SELECT is_called FROM closes`, "false")
+	// One that has gone silent is closed by whoever looks.
+	e.Exec("main", `UPDATE maintenance.runs SET state = 'running', finished_at = NULL, heartbeat_ttl = '0'`)
+	seen := servicetest.Must(other.Run(t.Context(), r.ID))(t)
+	check(t, seen.State == repo.RunFailed, "%s", seen.State)
+}
+
+func TestBackoff_WaitsLongerWithEveryFailureUpToItsMost(t *testing.T) {
+	t.Parallel()
+	b := service.Backoff{First: time.Second, Most: 5 * time.Second}
+	for round := range 2 {
+		for n, seconds := range []int{1, 2, 4, 5, 5, 5} {
+			wait, news := b.After(errors.New("down"))
+			most := time.Duration(seconds) * time.Second
+			check(t, wait >= most/2 && wait <= most, "failure %d: waits %s, want %s at most and half of it at least", n+1, wait, most)
+			check(t, news == (n == 0), "failure %d: news %t", n+1, news)
+		}
+		wait, news := b.After(nil)
+		check(t, wait == 0 && news, "round %d: waits %s after the first success, news %t", round, wait, news)
+		if _, news := b.After(nil); news {
+			t.Error("a further success is no news")
+		}
+	}
 }

@@ -18,66 +18,82 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestRun_IsTheSameOnEveryReplica(t *testing.T) {
+func TestRun_IsTheSameOnEveryReplicaAndWatchedUntilItsEnd(t *testing.T) {
 	t.Parallel()
+	ctx := context.Background()
 	e, s, r, _ := servicetest.NewHalfway(t)
-	other := e.Service(servicetest.OneChild)
+	replicas := []*service.Service{s, e.Service(servicetest.OneChild)}
 	devdb.Eventually(t, "the other replica to see the progress", func() bool {
-		seen, err := other.Run(context.Background(), r.ID)
-		if err != nil || seen.State != repo.RunRunning || !seen.FinishedAt.IsZero() || seen.LeaseEpoch != 1 {
-			t.Fatalf("%+v, %v, want it at work", seen, err)
-		}
+		seen, err := replicas[1].Run(ctx, r.ID)
+		require(t, err == nil && seen.State == repo.RunRunning && seen.FinishedAt.IsZero() && seen.LeaseEpoch == 1,
+			"%+v, %v, want it at work", seen, err)
 		return seen.Counts["processed_records"] == 4
 	})
-	if own, err := s.Run(context.Background(), r.ID); err != nil || own.Counts["processed_records"] != 4 {
-		t.Errorf("%+v, %v, want what has been done so far", own, err)
+	own, err := s.Run(ctx, r.ID)
+	check(t, err == nil && own.Counts["processed_records"] == 4, "%+v, %v, want what has been done so far", own, err)
+	// A watch ends with its client, and the run goes on.
+	gone := errors.New("the stream is broken")
+	broken := s.WatchRun(ctx, r.ID, func(service.Run) error { return gone })
+	watched, cancel := context.WithCancelCause(ctx)
+	left := s.WatchRun(watched, r.ID, func(service.Run) error { cancel(gone); return nil })
+	check(t, errors.Is(broken, gone) && errors.Is(left, gone), "errors %v, %v", broken, left)
+	sent := make([][]service.Run, len(replicas))
+	var begun, over sync.WaitGroup
+	begun.Add(len(replicas))
+	for i, replica := range replicas {
+		over.Go(func() {
+			err := replica.WatchRun(ctx, r.ID, func(run service.Run) error {
+				if sent[i] = append(sent[i], run); len(sent[i]) == 1 {
+					begun.Done()
+				}
+				return nil
+			})
+			check(t, err == nil, "%v", err)
+		})
 	}
+	begun.Wait()
 	e.Lift("main", servicetest.App)
-	end := servicetest.Ended(t, s, r.ID)
-	for _, replica := range []*service.Service{s, other} {
-		seen, err := replica.Run(context.Background(), r.ID)
-		if err != nil || fmt.Sprint(seen) != fmt.Sprint(end) {
-			t.Errorf("%+v, %v\nwant %+v", seen, err, end)
+	over.Wait()
+	for i, runs := range sent {
+		servicetest.WantState(t, runs[0], repo.RunRunning)
+		wantEnd(t, runs[len(runs)-1])
+		for i := range runs[1:] {
+			check(t, fmt.Sprint(runs[i]) != fmt.Sprint(runs[i+1]), "sent twice: %+v", runs[i])
 		}
+		seen, err := replicas[i].Run(ctx, r.ID)
+		end := servicetest.Ended(t, s, r.ID)
+		check(t, err == nil && fmt.Sprint(seen) == fmt.Sprint(end), "%+v, %v\nwant %+v", seen, err, end)
 	}
+}
+
+// wantEnd fails the test unless a run on ten deleted parents has done everything.
+func wantEnd(t *testing.T, end service.Run) {
+	t.Helper()
+	servicetest.WantState(t, end, repo.RunSucceeded)
 	servicetest.WantCounts(t, end, "processed_records=10 deleted_rows=30")
-	if want := []repo.TableCount{{Table: "c", Deleted: 30}}; !slices.Equal(end.Tables, want) {
-		t.Errorf("tables %v, want %v", end.Tables, want)
-	}
+	want := []repo.TableCount{{Table: "c", Deleted: 30}}
+	check(t, slices.Equal(end.Tables, want), "tables %v, want %v", end.Tables, want)
 	if end.FinishedAt.Before(end.StartedAt) || end.Trigger != repo.TriggerRequest || end.Database != "main" || end.Worker != servicetest.LooseForeignKeys {
 		t.Errorf("%+v", end)
 	}
 }
 
-func TestRun_IDIsAUUIDOfMainsClock(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
-	s := e.Service(servicetest.OneChild)
-	last := ""
-	for range 20 {
-		r := servicetest.RunBatch(t, s, "main")
-		id, err := uuid.Parse(r.ID)
-		if err != nil || id.Version() != 7 || id.Variant() != uuid.RFC4122 {
-			t.Fatalf("%s is no UUID version 7: %v", r.ID, err)
-		}
-		sec, nsec := id.Time().UnixTime()
-		if d := r.StartedAt.Sub(time.Unix(sec, nsec)); d < -time.Millisecond || d > time.Minute {
-			t.Errorf("id of %s, run of %s", time.Unix(sec, nsec), r.StartedAt)
-		}
-		if r.ID <= last {
-			t.Errorf("%s after %s", r.ID, last)
-		}
-		last = r.ID
-	}
-}
-
-func TestRun_UnknownIsSaidAndOneThatHasEndedStaysAsItIs(t *testing.T) {
+func TestRun_HasAUUIDOfMainsClockAndStaysAsItHasEnded(t *testing.T) {
 	t.Parallel()
 	s := servicetest.NewDeletedParents(t, 1).Service(servicetest.OneChild)
-	end := servicetest.RunBatch(t, s, "main")
-	if got := servicetest.Must(s.CancelRun(context.Background(), end.ID, ""))(t); fmt.Sprint(got) != fmt.Sprint(end) {
-		t.Errorf("%+v\nwant %+v", got, end)
+	var end service.Run
+	for range 20 {
+		last := end.ID
+		end = servicetest.RunBatch(t, s, "main")
+		id := servicetest.Must(uuid.Parse(end.ID))(t)
+		require(t, id.Version() == 7 && id.Variant() == uuid.RFC4122, "%s is no UUID version 7", end.ID)
+		sec, nsec := id.Time().UnixTime()
+		d := end.StartedAt.Sub(time.Unix(sec, nsec))
+		check(t, d >= -time.Millisecond && d <= time.Minute, "id of %s, run of %s", time.Unix(sec, nsec), end.StartedAt)
+		check(t, end.ID > last, "%s after %s", end.ID, last)
 	}
+	got := servicetest.Must(s.CancelRun(context.Background(), end.ID, ""))(t)
+	check(t, fmt.Sprint(got) == fmt.Sprint(end), "%+v\nwant %+v", got, end)
 	for name, call := range map[string]func(id string) error{
 		"Run":       func(id string) error { _, err := s.Run(context.Background(), id); return err },
 		"CancelRun": func(id string) error { _, err := s.CancelRun(context.Background(), id, ""); return err },
@@ -86,88 +102,11 @@ func TestRun_UnknownIsSaidAndOneThatHasEndedStaysAsItIs(t *testing.T) {
 		},
 	} {
 		for _, id := range []string{uuid.NewString(), "7", "'; SELECT 1", "{0197c000-0000-7000-8000-000000000001}"} {
-			if err := call(id); !errors.Is(err, service.ErrUnknownRun) {
-				t.Errorf("%s(%q): %v", name, id, err)
-			}
+			err := call(id)
+			check(t, errors.Is(err, service.ErrUnknownRun), "%s(%q): %v", name, id, err)
 		}
-		var invalid *service.InvalidArgumentError
-		if err := call(""); !errors.As(err, &invalid) || invalid.Field != "id" {
-			t.Errorf("%s without an id: %v", name, err)
-		}
-	}
-}
-
-func TestWatchRun_SendsTheRunAtOnceAtEveryChangeAndAtItsEnd(t *testing.T) {
-	t.Parallel()
-	e, s, r, _ := servicetest.NewHalfway(t)
-	replicas := []*service.Service{s, e.Service(servicetest.OneChild)}
-	sent := make([][]service.Run, len(replicas))
-	var begun, over sync.WaitGroup
-	begun.Add(len(replicas))
-	for i, replica := range replicas {
-		over.Go(func() {
-			err := replica.WatchRun(context.Background(), r.ID, func(run service.Run) error {
-				if sent[i] = append(sent[i], run); len(sent[i]) == 1 {
-					begun.Done()
-				}
-				return nil
-			})
-			if err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	begun.Wait()
-	e.Lift("main", servicetest.App)
-	over.Wait()
-	for _, runs := range sent {
-		servicetest.WantState(t, runs[0], repo.RunRunning)
-		last := runs[len(runs)-1]
-		servicetest.WantState(t, last, repo.RunSucceeded)
-		servicetest.WantCounts(t, last, "processed_records=10 deleted_rows=30")
-		if last.FinishedAt.IsZero() {
-			t.Error("no end")
-		}
-		for i := range runs[1:] {
-			if fmt.Sprint(runs[i]) == fmt.Sprint(runs[i+1]) {
-				t.Errorf("sent twice: %+v", runs[i])
-			}
-		}
-	}
-}
-
-func TestWatchRun_SaysThatARunGivesNoSignOfLife(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
-	s := e.Service(servicetest.OneChild)
-	const id = "0197c000-0000-7000-8000-000000000001"
-	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl)
-		VALUES ($1::text::uuid, $2, 'main', 'schedule', 'running', '90 s')`, id, servicetest.LooseForeignKeys)
-	var reasons []string
-	err := s.WatchRun(context.Background(), id, func(r service.Run) error {
-		reasons = append(reasons, r.State+" "+r.Reason)
-		e.Exec("main", `UPDATE maintenance.runs SET heartbeat_at = heartbeat_at - interval '50 s'`)
-		return nil
-	})
-	if err != nil || len(reasons) != 3 || reasons[0] != "running " || !strings.HasPrefix(reasons[1], "running no heartbeat since ") || reasons[2] != "failed LEASE_LOST" {
-		t.Errorf("%q, %v", reasons, err)
-	}
-}
-
-func TestWatchRun_EndsWithItsClient(t *testing.T) {
-	t.Parallel()
-	_, s, r, _ := servicetest.NewHalfway(t)
-	gone := errors.New("the stream is broken")
-	if err := s.WatchRun(context.Background(), r.ID, func(service.Run) error { return gone }); !errors.Is(err, gone) {
-		t.Errorf("error %v", err)
-	}
-	ctx, cancel := context.WithCancelCause(context.Background())
-	err := s.WatchRun(ctx, r.ID, func(service.Run) error { cancel(gone); return nil })
-	if !errors.Is(err, gone) {
-		t.Errorf("error %v", err)
-	}
-	if seen, err := s.Run(context.Background(), r.ID); err != nil || seen.State != repo.RunRunning {
-		t.Errorf("%+v, %v, want that the run goes on", seen, err)
+		invalid, ok := errors.AsType[*service.InvalidArgumentError](call(""))
+		check(t, ok && invalid.Field == "id", "%s without an id: %v", name, invalid)
 	}
 }
 
@@ -193,17 +132,13 @@ func TestRuns_ArePagedNewestFirst(t *testing.T) {
 		}
 		after = page[2].ID
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("runs %v, want %v", got, want)
-	}
+	check(t, slices.Equal(got, want), "runs %v, want %v", got, want)
 	for state, n := range map[string]int{"": 8, repo.RunSucceeded: 4, repo.RunFailed: 4, repo.RunRunning: 0} {
-		if all, err := s.Runs(context.Background(), service.RunFilter{State: state, Limit: 100}); err != nil || len(all) != n {
-			t.Errorf("%d in state %q, %v, want %d", len(all), state, err, n)
-		}
+		all, err := s.Runs(context.Background(), service.RunFilter{State: state, Limit: 100})
+		check(t, err == nil && len(all) == n, "%d in state %q, %v, want %d", len(all), state, err, n)
 	}
-	if _, err := s.Runs(context.Background(), service.RunFilter{Worker: "nobody", Limit: 1}); !errors.Is(err, service.ErrUnknownWorker) {
-		t.Error(err)
-	}
+	_, err := s.Runs(context.Background(), service.RunFilter{Worker: "nobody", Limit: 1})
+	check(t, errors.Is(err, service.ErrUnknownWorker), "%v", err)
 }
 
 func TestRuns_OfDeadProcessesAreClosedAfterTheirTime(t *testing.T) {
@@ -216,30 +151,24 @@ func TestRuns_OfDeadProcessesAreClosedAfterTheirTime(t *testing.T) {
 			fmt.Sprintf("0197c000-0000-7000-8000-%012d", i), servicetest.LooseForeignKeys, silence)
 	}
 	running, err := s.Runs(context.Background(), service.RunFilter{State: repo.RunRunning, Limit: 10})
-	if err != nil || len(running) != 1 {
-		t.Fatalf("%+v, %v, want one at work", running, err)
-	}
+	require(t, err == nil && len(running) == 1, "%+v, %v, want one at work", running, err)
 	failed, err := s.Runs(context.Background(), service.RunFilter{State: repo.RunFailed, Limit: 10})
-	if err != nil || len(failed) != 1 || failed[0].FinishedAt.IsZero() {
-		t.Fatalf("%+v, %v, want one failed", failed, err)
-	}
+	require(t, err == nil && len(failed) == 1 && !failed[0].FinishedAt.IsZero(), "%+v, %v, want one failed", failed, err)
 	servicetest.WantLost(t, failed[0])
-}
 
-func TestRuns_OldHistoryIsPruned(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
-	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl, started_at)
-		SELECT gen_random_uuid(), 'x', 'request', CASE WHEN i = 1 THEN 'running' ELSE 'failed' END, '90 days', now() - interval '31 days' FROM generate_series(1, 2501) i`)
-	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl, started_at)
-		VALUES (gen_random_uuid(), 'x', 'request', 'failed', '0', now() - interval '29 days')`)
-	e.Exec("main", `INSERT INTO maintenance.fires (worker, fire_time, claimed_by, claimed_at)
-		SELECT 'x', at, 'x', at FROM generate_series(1, 3000) i, LATERAL (SELECT now() - interval '29 days 12 hours' - i * interval '1 minute' AS at) x`)
-	s := e.Service(servicetest.OneChild)
-	servicetest.RunBatch(t, s, "main")
-	e.Eventually("main", `SELECT string_agg(n || ' ' || state, ', ' ORDER BY state) FROM (SELECT state, count(*) AS n FROM maintenance.runs GROUP BY state) x`,
-		"1 failed, 1 running, 1 succeeded")
-	e.Eventually("main", `SELECT min(claimed_at) > now() - interval '30 days' AND count(*) BETWEEN 718 AND 720 FROM maintenance.fires`, "true")
+	// A watch says that a run gives no sign of life, until it is closed.
+	const silent = "0197c000-0000-7000-8000-000000000009"
+	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl)
+		VALUES ($1::text::uuid, $2, 'main', 'schedule', 'running', '90 s')`, silent, servicetest.LooseForeignKeys)
+	var reasons []string
+	err = s.WatchRun(context.Background(), silent, func(r service.Run) error {
+		reasons = append(reasons, r.State+" "+r.Reason)
+		e.Exec("main", `UPDATE maintenance.runs SET heartbeat_at = heartbeat_at - interval '50 s'`)
+		return nil
+	})
+	if err != nil || len(reasons) != 3 || reasons[0] != "running " || !strings.HasPrefix(reasons[1], "running no heartbeat since ") || reasons[2] != "failed LEASE_LOST" {
+		t.Errorf("%q, %v", reasons, err)
+	}
 }
 
 func TestWatchRun_OutlastsAMainThatDoesNotAnswerForAMoment(t *testing.T) {
@@ -264,7 +193,76 @@ func TestWatchRun_OutlastsAMainThatDoesNotAnswerForAMoment(t *testing.T) {
 	e.Eventually("main", `SELECT clock_timestamp() > '`+e.Value("main", `SELECT clock_timestamp()`)+`'::timestamptz + interval '1500 ms'`, "true")
 	e.Exec("main", limit+`-1`)
 	e.Lift("main", servicetest.App)
-	if err := <-ended; err != nil {
-		t.Error(err)
+	servicetest.NoError(t, <-ended)
+}
+
+// elsewhere is a run at work in a process of its own, which has removed the first 4 of 10 records and stands before the
+// others; s is a service of this process.
+func elsewhere(t *testing.T) (e *servicetest.Estate, s *service.Service, p *servicetest.Process, id, before string) {
+	t.Helper()
+	e = servicetest.NewDeletedParents(t, 10)
+	e.Gate("main", "c", "OLD.p_id > 4")
+	e.Shut("main", "other")
+	s = e.Service(servicetest.OneChild)
+	p = e.Start("other", servicetest.OneChild, func(o *servicetest.Order) { o.BatchSize = 2 })
+	e.Eventually("main", `SELECT min(primary_key_value) FROM loose_foreign_keys_deleted_records`, "5")
+	e.AtGate("main", "other")
+	return e, s, p, e.Value("main", `SELECT id FROM maintenance.runs`), e.State("main", "c")
+}
+
+func TestFault_CancelRun_EndsARunInAnotherProcessAfterTheStatementInFlight(t *testing.T) {
+	t.Parallel()
+	e, s, p, id, before := elsewhere(t)
+	if r, err := s.CancelRun(context.Background(), id, "me at home"); err != nil || r.State != repo.RunRunning {
+		t.Fatal(r, err)
 	}
+	servicetest.Must(s.CancelRun(context.Background(), id, "somebody later"))(t)
+	r := p.Result().Run
+	e.WantHalf(r, "CANCELLED", before)
+	check(t, strings.HasPrefix(r.Error, "cancelled by me at home, 20"), "error %q", r.Error)
+}
+
+func TestFault_PauseWorker_EndsARunInAnotherProcessAfterTheStatementInFlight(t *testing.T) {
+	t.Parallel()
+	e, s, p, _, before := elsewhere(t)
+	servicetest.Pause(t, s, service.AllWorkers)
+	e.WantHalf(p.Result().Run, "PAUSED", before)
+}
+
+func TestFault_WatchRun_StreamsTheProgressOfARunInAnotherProcess(t *testing.T) {
+	t.Parallel()
+	e, s, p, id, _ := elsewhere(t)
+	var seen []service.Run
+	err := s.WatchRun(context.Background(), id, func(r service.Run) error {
+		seen = append(seen, r)
+		// Its progress is known here before its end.
+		if r.State == repo.RunRunning && r.Counts["processed_records"] == 4 {
+			e.Lift("main", "other")
+		}
+		return nil
+	})
+	servicetest.NoError(t, err)
+	wantEnd(t, seen[len(seen)-1])
+	check(t, len(seen) >= 2 && p.Result().Run.ID == id, "seen %+v", seen)
+}
+
+// check fails the test with this message unless a condition holds.
+func check(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Errorf(format, args...)
+	}
+}
+
+// require fails the test at once with this message unless a condition holds.
+func require(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Fatalf(format, args...)
+	}
+}
+
+func TestMain(m *testing.M) {
+	servicetest.FarFromUTC()
+	servicetest.Main(m)
 }

@@ -1,9 +1,0 @@
-package deletion_test
-
-import (
-	"testing"
-
-	"github.com/caretaker-go/caretaker/service/servicetest"
-)
-
-func TestMain(m *testing.M) { servicetest.Main(m) }

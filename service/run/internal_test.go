@@ -1,0 +1,194 @@
+package run
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+func TestExpected_TheFirstHundredThatArePassedOverAreLogged(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	x := &Execution{
+		Log:  slog.New(slog.NewTextHandler(&log, nil)),
+		only: map[target]string{{repo.KindUser, 7}: ActionDelete},
+	}
+	for id := range int64(150) {
+		if got := x.Expected(repo.KindUser, id, ActionDelete); got != (id == 7) {
+			t.Errorf("user %d: %t", id, got)
+		}
+	}
+	if lines := strings.Count(log.String(), "passed over, not in the plan"); lines != 100 {
+		t.Errorf("%d lines", lines)
+	}
+	if !strings.Contains(log.String(), "kind=user id=0\n") {
+		t.Error(log.String())
+	}
+}
+
+// digestOf is that of a dry run that finds these.
+func digestOf(found ...repo.Candidate) string {
+	x := &Execution{DryRun: true, found: candidates{digest: sha256.New()}}
+	for _, c := range found {
+		x.Candidate(c)
+	}
+	return hex.EncodeToString(x.found.digest.Sum(nil))
+}
+
+// A digest says who is worked on, in which order, what is done and why, and nothing else: no text of one
+// candidate can be taken for another one.
+func FuzzCandidatesDigest(f *testing.F) {
+	f.Add("user", int64(1), "queue", "", "user", int64(2), "queue", "")
+	f.Add("user", int64(1), "queue", "a\n", "group", int64(1), "hold", "\"b\"")
+	f.Add("user", int64(1), "queue", "x\"\nuser 2 queue \"", "user", int64(2), "queue", "")
+	f.Fuzz(func(t *testing.T, kind string, id int64, action, reason, kind2 string, id2 int64, action2, reason2 string) {
+		// Kinds and actions are words of ours.
+		kinds, actions := []string{"user", "group", "placeholder"}, []string{ActionDelete, ActionQueue, ActionHold}
+		one := repo.Candidate{Kind: kinds[len(kind)%3], ID: id, Action: actions[len(action)%3], Reason: reason}
+		two := repo.Candidate{Kind: kinds[len(kind2)%3], ID: id2, Action: actions[len(action2)%3], Reason: reason2}
+		renamed := one
+		renamed.Name = reason2
+		same := one == two
+		switch {
+		case digestOf(one) != digestOf(renamed):
+			t.Error("the name is in the digest")
+		case (digestOf(one) == digestOf(two)) != same:
+			t.Errorf("%+v and %+v are alike: %t", one, two, !same)
+		case (digestOf(one, two) == digestOf(two, one)) != same:
+			t.Error("the order is not in the digest")
+		case digestOf(one) == digestOf(one, two) || digestOf(one) == digestOf():
+			t.Error("one more makes no difference")
+		}
+	})
+}
+
+// A plan's digest does not depend on the order in which its tables and jobs were counted.
+func FuzzPlanDigest(f *testing.F) {
+	f.Add("issues", int64(3), "notes", int64(4), "delete_user")
+	f.Add("a", int64(0), "a", int64(-1), "")
+	f.Fuzz(func(t *testing.T, table string, n int64, other string, m int64, job string) {
+		digest := func(first, second string, a, b int64) string {
+			p := &Plan{Kind: "user", ID: 1, Exact: true, tables: map[string]*PlannedTable{}}
+			p.tables[first] = &PlannedTable{Table: first, Deleted: a}
+			if first != second {
+				p.tables[second] = &PlannedTable{Table: second, Deleted: b}
+			}
+			p.Jobs = append(p.Jobs, "destroy_group", job)
+			if err := p.Finish(); err != nil {
+				t.Fatal(err)
+			}
+			return p.Digest
+		}
+		if table != other && digest(table, other, n, m) != digest(other, table, m, n) {
+			t.Error("the order of tables is in the digest")
+		}
+		if n != 0 && table != other && digest(table, other, n, m) == digest(table, other, n+1, m) {
+			t.Error("the number of rows is not in the digest")
+		}
+	})
+}
+
+func TestPlan_ThatTakesTooLongHasCountedAtLeastWhatItHas(t *testing.T) {
+	t.Parallel()
+	p := &Plan{Exact: true, ends: time.Now().Add(-time.Second), tables: map[string]*PlannedTable{"issues": {Table: "issues", Deleted: 7}}}
+	err := p.CheckStop()
+	if !errors.Is(err, ErrPlanTime) {
+		t.Fatal(err)
+	}
+	if err := p.Absorb(t.Context(), err); err != nil || p.Exact || !p.tables["issues"].AtLeast || p.tables["issues"].Deleted != 7 {
+		t.Errorf("%v, %+v", err, p)
+	}
+}
+
+// renewing is a run whose lease is being renewed.
+func renewing(t *testing.T) *Execution {
+	t.Helper()
+	x := &Execution{leases: &leaseSet{permits: semaphore.NewWeighted(allPermits)}}
+	x.stopRequested, x.requestStop = context.WithCancelCause(t.Context())
+	if err := x.leases.permits.Acquire(t.Context(), allPermits); err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func TestPermit_WaitForARenewalEndsWhenTheRunIsToStop(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		x := renewing(t)
+		time.AfterFunc(time.Second, func() { x.RequestStop(ErrShutdown) }) //nolint:gocritic // elapses: by the clock of the bubble
+		if err := x.waitForRenewal(t.Context()); !errors.Is(err, ErrShutdown) {
+			t.Errorf("%v, want %v", err, ErrShutdown)
+		}
+	})
+}
+
+func TestPermit_WaitForARenewalIsInTheTrace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		spans := tracetest.NewSpanRecorder()
+		traces := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
+		x := renewing(t)
+		x.Tracer = traces.Tracer("")
+		time.AfterFunc(2*time.Second, func() { x.leases.permits.Release(allPermits) }) //nolint:gocritic // elapses: by the clock of the bubble
+		if err := x.Batch(t.Context(), x.waitForRenewal); err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range spans.Ended()[0].Attributes() {
+			if a.Key == waitedKey && a.Value.AsFloat64() == 2 && x.waited == 2*time.Second {
+				return
+			}
+		}
+		t.Errorf("%v, waited %s, want two seconds of both", spans.Ended()[0].Attributes(), x.waited)
+	})
+}
+
+// Whatever the expression: it is refused, or each fire is a whole minute behind the time that was asked
+// about, and nothing fires in between.
+func FuzzParseSchedule(f *testing.F) {
+	for _, expression := range []string{
+		"* * * * *", "*/2 * * * *", "0 0 * * *", "0 2 * * 1-5", "15,45 3 1 */3 *", "0 0 29 2 *", "59 23 31 12 7", "0 0 30 2 *",
+		"@daily", "@every 1s", "TZ=Asia/Tokyo 0 0 * * *", "CRON_TZ=X * * * * *", "0 0 ? * MON", "60 * * * *", "", "* * * * * *", "*/0 * * * *",
+	} {
+		f.Add(expression, int64(1_790_000_000))
+	}
+	f.Fuzz(func(t *testing.T, expression string, seconds int64) {
+		schedule, err := ParseSchedule(expression)
+		if err != nil {
+			return
+		}
+		// Years 1970 to 2106.
+		from := time.Unix(seconds&(1<<32-1), 0).UTC()
+		fire := schedule.Next(from)
+		if fire.IsZero() {
+			return
+		}
+		if !fire.After(from) || fire.Second() != 0 || fire.Nanosecond() != 0 || fire.Location() != time.UTC {
+			t.Fatalf("%q fires at %s after %s", expression, fire, from)
+		}
+		if again := schedule.Next(fire.Add(-time.Second)); !again.Equal(fire) {
+			t.Errorf("%q fires at %s, and at %s if one asks a second before", expression, fire, again)
+		}
+		minute := from.Truncate(time.Minute)
+		for range 24 * 60 {
+			if minute = minute.Add(time.Minute); !minute.Before(fire) {
+				return
+			}
+			if next := schedule.Next(minute.Add(-time.Second)); !next.Equal(fire) {
+				t.Fatalf("%q fires at %s, which is between %s and %s", expression, next, from, fire)
+			}
+		}
+	})
+}
