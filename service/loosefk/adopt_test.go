@@ -35,11 +35,11 @@ func at(t *testing.T, e *servicetest.Estate, file string) loosefk.Admin {
 
 var ofC = loosefk.AdoptRequest{Table: "c", Columns: []string{"p_id"}, Holder: "test"}
 
-// adopted adopts the foreign key by as many commands as it takes.
-func adopted(t *testing.T, e *servicetest.Estate, file string) {
+// adopted adopts a foreign key by as many commands as it takes.
+func adopted(t *testing.T, e *servicetest.Estate, file string, of loosefk.AdoptRequest) {
 	t.Helper()
 	for {
-		a, err := at(t, e, file).PlanAdoption(t.Context(), ofC)
+		a, err := at(t, e, file).PlanAdoption(t.Context(), of)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,7 +84,7 @@ func TestAdopt_RowsHaveSomebodyWhoCleansThemAtAnyTime(t *testing.T) {
 		})
 	}
 	e.Eventually("main", `SELECT count(*) > 20 FROM p`, "true")
-	adopted(t, e, file)
+	adopted(t, e, file, ofC)
 	seen := e.Value("main", `SELECT max(id) FROM p`)
 	e.Eventually("main", `SELECT max(id) > `+seen+` + 200 FROM p`, "true")
 	close(stop)
@@ -116,7 +116,7 @@ func TestAdopt_AServerThatDoesNotKnowTheDefinitionLeavesTheRecords(t *testing.T)
 	e, file := newAdoptable(t)
 	e.Exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
 	old := e.Service("d:\n  - {table: p, column: p_id, on_delete: async_delete}\n")
-	adopted(t, e, file)
+	adopted(t, e, file, ofC)
 	e.Exec("main", `INSERT INTO p VALUES (1); INSERT INTO c (p_id) VALUES (1); DELETE FROM p`)
 	r := servicetest.RunBatch(t, old, "main")
 	servicetest.WantState(t, r, repo.RunSucceeded)
@@ -128,7 +128,7 @@ func TestAdopt_AServerThatDoesNotKnowTheDefinitionLeavesTheRecords(t *testing.T)
 		t.Errorf("detail %q, want that it says once that records are left", detail)
 	}
 	e.WantQueue("main", "1")
-	servicetest.WantCounts(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main"), "processed_records=1 deleted_rows=1")
+	wantRun(t, e.Service(servicetest.OneChild), "processed_records=1 deleted_rows=1")
 }
 
 // TestAdopt_OnlyADefinitionThatDoesTheSameStandsForTheKey: a run with another one leaves the records.
@@ -141,22 +141,7 @@ func TestAdopt_OnlyADefinitionThatDoesTheSameStandsForTheKey(t *testing.T) {
 	e.Install()
 	file := servicetest.Save(t, "")
 	of := loosefk.AdoptRequest{Table: "c", Columns: []string{"b", "a"}, Holder: "test"}
-	for range 2 {
-		a, err := at(t, e, file).PlanAdoption(t.Context(), of)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ready := a.Ready()
-		if err := a.Prepare(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if ready {
-			err = a.Drop(t.Context())
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	adopted(t, e, file, of)
 	e.Want("main", `SELECT count(*) FROM pg_constraint WHERE conname = 'fk'`, "0")
 	e.Exec("main", `DELETE FROM p`)
 	const entry = "c:\n  - table: p\n    on_delete: async_delete\n    "
@@ -174,7 +159,7 @@ func TestAdopt_OnlyADefinitionThatDoesTheSameStandsForTheKey(t *testing.T) {
 	if a, err := at(t, e, servicetest.Save(t, same)).PlanAdoption(t.Context(), of); err != nil || !a.Ready() {
 		t.Error(err)
 	}
-	servicetest.WantCounts(t, servicetest.RunBatch(t, e.Service(same), "main"), "processed_records=1 deleted_rows=1")
+	wantRun(t, e.Service(same), "processed_records=1 deleted_rows=1")
 }
 
 // TestAdopt_WaitsForARunAndForLocks: it tries again, and nothing is dropped before.

@@ -3,43 +3,37 @@ package loosefk_test
 import (
 	"fmt"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestLooseForeignKeysCleanup_ActionsChangeTheRowsOfDeletedParentsOnly(t *testing.T) {
-	for _, test := range []struct{ name, entry, counts, left string }{
-		{"async_delete", `on_delete: async_delete`, "processed_records=2 deleted_rows=4", "3:x 3:y 4:x 4:y N:x N:y"},
-		{"async_nullify", `on_delete: async_nullify`, "processed_records=2 updated_rows=4", "3:x 3:y 4:x 4:y N:x N:x N:x N:y N:y N:y"},
+	t.Parallel()
+	e := servicetest.New(t, servicetest.Small, "main")
+	for i, test := range []struct{ entry, counts, left string }{
+		{`on_delete: async_delete`, "deleted_rows=4", "3:x 3:y 4:x 4:y N:x N:y"},
+		{`on_delete: async_nullify`, "updated_rows=4", "3:x 3:y 4:x 4:y N:x N:x N:x N:y N:y N:y"},
+		{`on_delete: update_column_to, target_column: kind, target_value: z`, "updated_rows=4", "1:z 1:z 2:z 2:z 3:x 3:y 4:x 4:y N:x N:y"},
 		{
-			"update_column_to", `on_delete: update_column_to, target_column: kind, target_value: z`,
-			"processed_records=2 updated_rows=4", "1:z 1:z 2:z 2:z 3:x 3:y 4:x 4:y N:x N:y",
-		},
-		{
-			"conditions", `on_delete: async_delete, conditions: [{column: kind, value: x}, {column: id, value: 1}]`,
-			"processed_records=2 deleted_rows=1", "1:y 2:x 2:y 3:x 3:y 4:x 4:y N:x N:y",
+			`on_delete: async_delete, conditions: [{column: kind, value: x}, {column: id, value: 1}]`, "deleted_rows=1",
+			"1:y 2:x 2:y 3:x 3:y 4:x 4:y N:x N:y",
 		},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.New(t, "main", "main")
-			e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint, kind text); CREATE INDEX ON c (p_id)`)
-			e.Exec("main", `INSERT INTO c (p_id, kind) SELECT p, k FROM unnest(ARRAY[1, 2, 3, 4, NULL]) p, unnest('{x,y}'::text[]) k`)
-			e.Exec("main", `UPDATE c SET id = 1 WHERE p_id = 1 AND kind = 'x'`)
-			e.Deleted("main", "p", 1, 2)
-			r := servicetest.RunBatch(t, e.Service("c:\n  - {table: p, column: p_id, "+test.entry+"}\n"), "main")
-			servicetest.WantState(t, r, "succeeded")
-			servicetest.WantCounts(t, r, test.counts)
-			e.WantQueue("main", "")
-			e.Want("main", `SELECT string_agg(coalesce(p_id::text, 'N') || ':' || kind, ' ' ORDER BY coalesce(p_id::text, 'N'), kind) FROM c`, test.left)
-		})
+		c := fmt.Sprint("c", i)
+		e.Exec("main", `CREATE TABLE `+c+` (id bigserial PRIMARY KEY, p_id bigint, kind text);
+			INSERT INTO `+c+` (p_id, kind) SELECT p, k FROM unnest(ARRAY[1, 2, 3, 4, NULL]) p, unnest('{x,y}'::text[]) k ORDER BY p, k`)
+		e.Deleted("main", "p", 1, 2)
+		wantRun(t, e.Service(c+": [{table: p, column: p_id, "+test.entry+"}]"), "processed_records=2 "+test.counts)
+		e.WantQueue("main", "")
+		e.Want("main", `SELECT string_agg(coalesce(p_id::text, 'N') || ':' || kind, ' ' ORDER BY coalesce(p_id::text, 'N'), kind) FROM `+c, test.left)
 	}
 }
 
 func TestLooseForeignKeysCleanup_RowsAlreadyAtTheTargetAreNotRewritten(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint, status smallint)`)
 	e.Exec("main", `INSERT INTO c (p_id, status) VALUES (1, 4), (1, 4), (2, 4), (2, NULL), (2, 5), (3, NULL)`)
 	const definitions = "c:\n  - {table: p, column: p_id, on_delete: update_column_to, target_column: status, target_value: 4}\n"
@@ -47,12 +41,12 @@ func TestLooseForeignKeysCleanup_RowsAlreadyAtTheTargetAreNotRewritten(t *testin
 	before := e.Value("main", rows)
 	e.Deleted("main", "p", 1, 1)
 	s := e.Service(definitions)
-	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1")
+	wantRun(t, s, "processed_records=1")
 	e.Want("main", rows, before)
 
 	// NULL is not at the target.
 	e.Deleted("main", "p", 2, 2)
-	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 updated_rows=2")
+	wantRun(t, s, "processed_records=1 updated_rows=2")
 	e.Want("main", `SELECT string_agg(coalesce(status::text, 'N'), ' ' ORDER BY id) FROM c`, "4 4 4 4 4 N")
 }
 
@@ -83,7 +77,7 @@ func TestLooseForeignKeysCleanup_CleansTablesOfEveryShape(t *testing.T) {
 		for _, limit := range []string{"", ", delete_limit: 3"} {
 			t.Run(action+limit, func(t *testing.T) {
 				t.Parallel()
-				e := servicetest.New(t, "main", "main")
+				e := servicetest.New(t, servicetest.Small, "main")
 				definitions := ""
 				for name, create := range shapes {
 					e.Exec("main", regexp.MustCompile(`\bc\b|\bc_`).ReplaceAllStringFunc(create, func(c string) string { return name + c[1:] }))
@@ -112,31 +106,28 @@ func TestLooseForeignKeysCleanup_CleansTablesOfEveryShape(t *testing.T) {
 
 func TestLooseForeignKeysCleanup_LeavesRowsOfLiveParentsThatShareACtid(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (p_id bigint, leaf integer, x text) PARTITION BY LIST (leaf);
 		CREATE TABLE c_0 PARTITION OF c FOR VALUES IN (0);
 		CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1);
 		INSERT INTO c SELECT CASE WHEN leaf = 0 THEN 1 ELSE 2 END, leaf, i FROM generate_series(0, 1) leaf, generate_series(1, 50) i`)
 	e.Deleted("main", "p", 1, 1)
-	r := servicetest.RunBatch(t, e.Service("c:\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 7}\n"), "main")
-	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=50")
+	wantRun(t, e.Service("c:\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 7}\n"), "processed_records=1 deleted_rows=50")
 	e.Want("main", `SELECT count(*) || ' ' || min(p_id) FROM c`, "50 2")
 }
 
 func TestLooseForeignKeysCleanup_AppliesBothDefinitionsOfAChild(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, owner_id bigint, editor_id integer, tester_id smallint, state text)`)
 	e.Exec("main", `INSERT INTO c (owner_id, editor_id, tester_id) VALUES (1, 2, 3), (2, 1, 3), (2, 3, 1), (1, 1, 1), (2, 2, 2)`)
 	e.Deleted("main", "p", 1, 1)
-	r := servicetest.RunBatch(t, e.Service(`
+	r := wantRun(t, e.Service(`
 c:
   - {table: p, column: editor_id, on_delete: async_nullify}
   - {table: p, column: tester_id, on_delete: update_column_to, target_column: state, target_value: untested}
   - {table: p, column: owner_id, on_delete: async_delete}
-`), "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=2 updated_rows=4")
+`), "processed_records=1 deleted_rows=2 updated_rows=4")
 	e.Want("main", `SELECT string_agg(c::text, ' ' ORDER BY id) FROM c`, "(2,2,,3,) (3,2,3,1,untested) (5,2,2,2,)")
 	if len(r.Tables) != 1 || r.Tables[0].Table != "c" || r.Tables[0].Deleted != 2 || r.Tables[0].Updated != 4 {
 		t.Errorf("tables %+v, want c with 2 deleted, 4 updated", r.Tables)
@@ -153,57 +144,50 @@ func TestLooseForeignKeysCleanup_RecordsWithoutChildrenGo(t *testing.T) {
 	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value)
 		SELECT 'public.p', k FROM unnest('{5000000000,4294967296,-2147483649,9223372036854775807,-9223372036854775808,-7}'::bigint[]) k`)
 	s := e.Service(servicetest.OneChild)
-	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "processed_records=706 deleted_rows=1")
+	wantRun(t, s, "processed_records=706 deleted_rows=1")
 	e.Want("main", `SELECT string_agg(p_id::text, ' ' ORDER BY p_id) FROM c`, "0 2147483647")
 
-	r = servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "")
+	r := wantRun(t, s, "")
 	if len(r.Tables) != 0 {
 		t.Errorf("tables %+v of a run that did nothing", r.Tables)
 	}
 }
 
 func TestLooseForeignKeysCleanup_NoStatementExceedsDeleteLimit(t *testing.T) {
-	for _, test := range []struct{ name, event, entry, counts string }{
-		{"delete", "DELETE", "on_delete: async_delete", "processed_records=%d deleted_rows=100"},
-		{"nullify", "UPDATE", "on_delete: async_nullify", "processed_records=%d updated_rows=100"},
-		{"update", "UPDATE", "on_delete: update_column_to, target_column: x, target_value: 1", "processed_records=%d updated_rows=100"},
+	t.Parallel()
+	e := servicetest.New(t, servicetest.Small, "main")
+	e.Exec("main", `CREATE TABLE sizes (child text, n bigint);
+		CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			INSERT INTO sizes SELECT TG_TABLE_NAME, count(*) FROM old_table; RETURN NULL; END $$`)
+	definitions := ""
+	for action, event := range map[string]string{
+		"async_delete": "DELETE", "async_nullify": "UPDATE", "update_column_to, target_column: x, target_value: 1": "UPDATE",
 	} {
 		for _, keys := range []int{1, 7, 100} {
-			t.Run(fmt.Sprintf("%s %d keys", test.name, keys), func(t *testing.T) {
-				t.Parallel()
-				e := servicetest.New(t, "main", "main")
-				e.Exec("main", `CREATE TABLE c (id bigserial, p_id bigint, x integer, leaf integer) PARTITION BY LIST (leaf);
-					CREATE TABLE c_0 PARTITION OF c FOR VALUES IN (0); CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1);
-					CREATE INDEX ON c (p_id); CREATE TABLE sizes (n bigint);
-					CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO sizes SELECT count(*) FROM old_table; RETURN NULL; END $$`)
-				e.Exec("main", `CREATE TRIGGER note AFTER `+test.event+` ON c REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT EXECUTE FUNCTION note()`)
-				e.Exec("main", `INSERT INTO c (p_id, leaf) SELECT 1 + i % $1::int, i / 2 % 2 FROM generate_series(0, 99) i`, keys)
-				e.Deleted("main", "p", 1, keys)
-				r := servicetest.RunBatch(t, e.Service("c:\n  - {table: p, column: p_id, delete_limit: 20, "+test.entry+"}\n"), "main")
-				servicetest.WantState(t, r, "succeeded")
-				servicetest.WantCounts(t, r, fmt.Sprintf(test.counts, keys))
-				e.Want("main", `SELECT max(n) <= 20 AND sum(n) = 100 FROM sizes`, "true")
-			})
+			child := fmt.Sprintf("c_%s_%d", action[6:9], keys)
+			e.Exec("main", strings.ReplaceAll(`CREATE TABLE child (id bigserial, p_id bigint, x integer, leaf integer) PARTITION BY LIST (leaf);
+				CREATE TABLE child_0 PARTITION OF child FOR VALUES IN (0); CREATE TABLE child_1 PARTITION OF child FOR VALUES IN (1);
+				CREATE INDEX ON child (p_id); CREATE TRIGGER note AFTER `+event+` ON child REFERENCING OLD TABLE AS old_table
+					FOR EACH STATEMENT EXECUTE FUNCTION note()`, "child", child))
+			e.Exec("main", `INSERT INTO `+child+` (p_id, leaf) SELECT 1 + i % $1::int, i / 2 % 2 FROM generate_series(0, 99) i`, keys)
+			e.Deleted("main", "p_of_"+child, 1, keys)
+			definitions += child + ": [{table: p_of_" + child + ", column: p_id, delete_limit: 20, on_delete: " + action + "}]\n"
 		}
 	}
+	wantRun(t, e.Service(definitions), "processed_records=324 deleted_rows=300 updated_rows=600")
+	e.Want("main", `SELECT count(DISTINCT child) || ' ' || max(n) || ' ' || sum(n) FROM sizes`, "9 20 900")
 }
 
 func TestLooseForeignKeysCleanup_CleansEveryHomeBeforeTheRecordGoes(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci", "sec")
+	e := servicetest.New(t, servicetest.Small, "main", "ci", "sec")
 	for _, database := range []string{"main", "ci"} {
 		e.Exec(database, `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint)`)
 		e.Exec(database, `INSERT INTO c (p_id) SELECT i % 5 FROM generate_series(1, 50) i`)
 	}
 	e.Exec("ci", `CREATE TABLE only_ci (p_id bigint); INSERT INTO only_ci VALUES (1), (4)`)
 	e.Deleted("main", "p", 1, 3)
-	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild+"only_ci:\n  - {table: p, column: p_id, on_delete: async_delete}\n"), "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "processed_records=3 deleted_rows=61")
+	wantRun(t, e.Service(servicetest.OneChild+"only_ci:\n  - {table: p, column: p_id, on_delete: async_delete}\n"), "processed_records=3 deleted_rows=61")
 	for _, database := range []string{"main", "ci"} {
 		e.Want(database, `SELECT count(*) FROM c WHERE p_id BETWEEN 1 AND 3`, "0")
 		e.Want(database, `SELECT count(*) FROM c`, "20")
@@ -215,7 +199,7 @@ func TestLooseForeignKeysCleanup_CleansEveryHomeBeforeTheRecordGoes(t *testing.T
 
 func TestLooseForeignKeysCleanup_ChildrenElsewhereGoBeforeThoseBesideTheQueue(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	for _, database := range []string{"main", "ci"} {
 		e.Exec(database, `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1);
 			CREATE TABLE clock (at timestamptz);

@@ -11,7 +11,7 @@ import (
 
 func TestFault_LooseForeignKeysCleanup_KilledBetweenChildrenAndRemovalIsTakenOver(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Exec("ci", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT i % 10 FROM generate_series(1, 100) i`)
 	e.Deleted("main", "p", 1, 5)
 	e.Gate("main", "loose_foreign_keys_deleted_records")
@@ -49,29 +49,9 @@ func TestFault_LooseForeignKeysCleanup_KilledBetweenChildrenAndRemovalIsTakenOve
 	}
 }
 
-func TestFault_LooseForeignKeysCleanup_KilledInTheMiddleOfAStatementIsTakenOver(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 6)
-	e.Exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d SELECT generate_series(1, 9)`)
-	e.Gate("main", "d")
-	e.Shut("main", "doomed")
-	definitions := servicetest.OneChild + "d: [{table: p, column: p_id, on_delete: async_nullify}]\n"
-	p := e.Start("doomed", definitions, servicetest.ShortRun)
-	e.AtGate("main", "doomed")
-	e.Want("main", `SELECT count(*) FROM c`, "0")
-	p.Kill()
-
-	r := e.AfterExpiry(e.Service(definitions), "doomed")
-	servicetest.WantState(t, r, repo.RunSucceeded)
-	servicetest.WantCounts(t, r, "processed_records=6 updated_rows=6")
-	e.Want("main", `SELECT count(*) FILTER (WHERE p_id IS NULL) || ' of ' || count(*) FROM d`, "6 of 9")
-	e.WantQueue("main", "")
-	e.Want("main", `SELECT count(*) FROM maintenance.record_failures`, "0")
-}
-
 func TestFault_LooseForeignKeysCleanup_WokenBeyondItsLeaseWritesNothingAndFreesNoLease(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT generate_series(1, 20)`)
 	e.Exec("ci", `CREATE TABLE d (p_id bigint); INSERT INTO d SELECT generate_series(1, 20)`)
 	e.Deleted("main", "p", 1, 20)
@@ -114,26 +94,4 @@ func TestFault_LooseForeignKeysCleanup_WokenBeyondItsLeaseWritesNothingAndFreesN
 	servicetest.WantCounts(t, result.Run, "processed_records=20 deleted_rows=20")
 	e.Want("main", `SELECT count(*) FROM c`, "0")
 	e.WantLease("main", 2, false)
-}
-
-func TestFault_LooseForeignKeysCleanup_TwoProcessesNeverWorkOnOneDatabaseAtOnce(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 5)
-	e.Gate("main", "c")
-	e.Shut("main", "left")
-	e.Shut("main", "right")
-	left, right := e.Start("left", servicetest.OneChild), e.Start("right", servicetest.OneChild)
-	e.Eventually("main", `SELECT count(*) FROM pg_stat_activity
-		WHERE datname = current_database() AND application_name IN ('left', 'right') AND wait_event = 'PgSleep'`, "1")
-	first, second := left, right
-	if e.Value("main", `SELECT holder FROM maintenance.leases`) == "right" {
-		first, second = right, left
-	}
-	if r := second.Result(); r.Error == "" || r.Run.ID != "" {
-		t.Errorf("%+v, want that the lease is held", r)
-	}
-	e.Lift("main", "left")
-	e.Lift("main", "right")
-	servicetest.WantCounts(t, first.Result().Run, "processed_records=5 deleted_rows=15")
-	e.WantLease("main", 1, false)
 }

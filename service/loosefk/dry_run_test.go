@@ -40,7 +40,7 @@ absent: [{table: p, column: p_id, on_delete: async_delete}]
 // one that is not due, and of one alive.
 func newEveryAction(t *testing.T) *servicetest.Estate {
 	t.Helper()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT i % 10 FROM generate_series(1, 100) i;
 		CREATE TABLE n (p_id integer, kind text); INSERT INTO n SELECT i % 10, CASE WHEN i % 3 = 0 THEN 'P' ELSE 'O' END FROM generate_series(1, 90) i`)
 	e.Exec("ci", `CREATE TABLE c (p_id bigint PRIMARY KEY); INSERT INTO c SELECT generate_series(1, 9);

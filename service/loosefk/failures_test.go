@@ -33,9 +33,7 @@ func TestLooseForeignKeysCleanup_FailureCountsOnceARecordAndRun(t *testing.T) {
 	e.Deleted("main", "p", 2, 2)
 	e.Mine("c", "OLD.p_id = 2", "P0001")
 	e.Mine("d", "OLD.p_id = 2", "23514")
-	r := servicetest.RunBatch(t, e.Service(cAndD), "main")
-	servicetest.WantFailed(t, r, "c.p_id -> p on main: P0001 raise_exception, 2 records; d.p_id -> p on main: 23514 check_violation, 2 records")
-	servicetest.WantCounts(t, r, "processed_records=2 deleted_rows=4 rescheduled_records=2")
+	wantFailedRun(t, e.Service(cAndD), "c.p_id -> p on main: P0001 raise_exception, 2 records; d.p_id -> p on main: 23514 check_violation, 2 records", "processed_records=2 deleted_rows=4 rescheduled_records=2")
 	e.Want("main", failuresByKey, "2 1 1 c.p_id -> p P0001, 2 1 1 c.p_id -> p P0001")
 }
 
@@ -55,15 +53,14 @@ func TestLooseForeignKeysCleanup_OnlyIsolatedFailuresKill(t *testing.T) {
 		SELECT partition, id, 9, 25, 'x', 'x' FROM loose_foreign_keys_deleted_records`)
 	e.Mine("c", "true", "42501")
 	s := e.Service(servicetest.OneChild)
-	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantCounts(t, r, "rescheduled_records=1")
+	wantFailedRun(t, s, "c.p_id -> p on main: 42501 insufficient_privilege, 1 records", "rescheduled_records=1")
 	e.Want("main", failuresByKey, "1 9 26 c.p_id -> p 42501")
 	e.Want("main", minutesLeft, "1:60")
 
 	e.Exec("main", `DROP TRIGGER mine ON c; DROP FUNCTION explode_c`)
 	e.Mine("c", "true", "23514")
 	makeDue(e)
-	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "dead_records=1")
+	wantFailedRun(t, s, "c.p_id -> p on main: 23514 check_violation, 1 records", "dead_records=1")
 }
 
 func TestLooseForeignKeysCleanup_WhatFailedIsForgottenWithTheRecord(t *testing.T) {
@@ -101,9 +98,7 @@ func TestLooseForeignKeysCleanup_FailedComesBeforeLocked(t *testing.T) {
 	if _, err := lock.Exec(t.Context(), `BEGIN; SELECT FROM d WHERE p_id < 3 FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	r := servicetest.RunBatch(t, e.Service(cAndD), "main")
-	servicetest.WantFailed(t, r, "c.p_id -> p on main: P0001 raise_exception, 1 records")
-	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=3 rescheduled_records=2")
+	wantFailedRun(t, e.Service(cAndD), "c.p_id -> p on main: P0001 raise_exception, 1 records", "processed_records=1 deleted_rows=3 rescheduled_records=2")
 	e.Want("main", minutesLeft, "1:2 2:1")
 	e.Want("main", failuresByKey, "1 2 2 c.p_id -> p P0001, 2 1 1 x x")
 }
@@ -112,9 +107,7 @@ func TestLooseForeignKeysCleanup_IsolatingEndsAfter64FailingStatements(t *testin
 	t.Parallel()
 	e := newTwoChildren(t, 300)
 	e.Mine("c", "true", "P0001")
-	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
-	servicetest.WantFailed(t, r, "c.p_id -> p on main: P0001 raise_exception, 300 records")
-	servicetest.WantCounts(t, r, "rescheduled_records=300")
+	wantFailedRun(t, e.Service(servicetest.OneChild), "c.p_id -> p on main: P0001 raise_exception, 300 records", "rescheduled_records=300")
 	e.Want("main", `SELECT last_value FROM tried`, "64")
 	e.Want("main", `SELECT count(*) FILTER (WHERE failures = 1) BETWEEN 1 AND 64 AND bool_and(setbacks = 1) AND count(*) = 300 FROM maintenance.record_failures`, "true")
 }
@@ -122,23 +115,21 @@ func TestLooseForeignKeysCleanup_IsolatingEndsAfter64FailingStatements(t *testin
 func TestLooseForeignKeysCleanup_SlowRowsMakeStatementsSmaller(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewOneChild(t)
-	e.Exec("main", `INSERT INTO c (p_id) SELECT i % 10 FROM generate_series(1, 40) i`)
+	e.Exec("main", `INSERT INTO c (p_id) SELECT i % 10 FROM generate_series(1, 20) i`)
 	e.Deleted("main", "p", 0, 9)
 	e.Exec("main", `CREATE SEQUENCE tried; CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.1); PERFORM nextval(''tried''); RETURN OLD; END';
 		CREATE TRIGGER slow BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION slow()`)
 	s := e.Service(servicetest.OneChild)
-	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, r, repo.RunSucceeded)
+	r := wantRun(t, s, "processed_records=10 deleted_rows=20")
 	if r.OverLimit {
 		t.Errorf("over_limit: %s", r.Reason)
 	}
-	servicetest.WantCounts(t, r, "processed_records=10 deleted_rows=40")
 
 	// What has been learned serves the next run: no row is deleted twice.
-	e.Exec("main", `INSERT INTO c (p_id) SELECT i % 10 FROM generate_series(1, 20) i; ALTER SEQUENCE tried RESTART`)
+	e.Exec("main", `INSERT INTO c (p_id) SELECT generate_series(0, 9); ALTER SEQUENCE tried RESTART`)
 	e.Deleted("main", "p", 0, 9)
-	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=10 deleted_rows=20")
-	e.Want("main", `SELECT last_value FROM tried`, "20")
+	wantRun(t, s, "processed_records=10 deleted_rows=10")
+	e.Want("main", `SELECT last_value FROM tried`, "10")
 }
 
 func TestLooseForeignKeysCleanup_OneRowThatTakesForEverIsAFaultOfItsOwn(t *testing.T) {
@@ -146,15 +137,13 @@ func TestLooseForeignKeysCleanup_OneRowThatTakesForEverIsAFaultOfItsOwn(t *testi
 	e := newTwoChildren(t, 2)
 	e.Exec("main", `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1000); RETURN OLD; END';
 		CREATE TRIGGER slow BEFORE DELETE ON c FOR EACH ROW WHEN (OLD.p_id = 2) EXECUTE FUNCTION slow()`)
-	r := servicetest.RunBatch(t, e.Service("c: [{table: p, column: p_id, on_delete: async_delete, delete_limit: 1}]\n"), "main")
-	servicetest.WantFailed(t, r, "c.p_id -> p on main: 57014 query_canceled, 1 records")
-	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=1 rescheduled_records=1")
+	wantFailedRun(t, e.Service("c: [{table: p, column: p_id, on_delete: async_delete, delete_limit: 1}]\n"), "c.p_id -> p on main: 57014 query_canceled, 1 records", "processed_records=1 deleted_rows=1 rescheduled_records=1")
 	e.Want("main", failuresByKey, "2 1 1 c.p_id -> p 57014")
 }
 
 func TestLooseForeignKeysCleanup_AFaultOfTheQueueEndsTheRunAtOnce(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Exec("ci", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT generate_series(1, 100)`)
 	e.Deleted("main", "p", 1, 100)
 	e.Exec("main", `CREATE FUNCTION explode() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''secret''; END';
@@ -176,7 +165,7 @@ func TestLooseForeignKeysCleanup_AFaultOfTheQueueEndsTheRunAtOnce(t *testing.T) 
 
 func TestLooseForeignKeysCleanup_HeldFenceMakesADatabaseUnreachableForThisRun(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	for _, database := range []string{"main", "ci"} {
 		e.Exec(database, `CREATE TABLE `+database+`_c (p_id bigint); INSERT INTO `+database+`_c SELECT generate_series(1, 4)`)
 	}
@@ -192,9 +181,7 @@ ci_c: [{table: p, column: p_id, on_delete: async_delete}]
 main_c: [{table: p, column: p_id, on_delete: async_delete}]
 main_d: [{table: o, column: o_id, on_delete: async_delete}]
 `)
-	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantFailed(t, r, "ci_c.p_id -> p on ci: unreachable, 3 records")
-	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=4 rescheduled_records=3")
+	wantFailedRun(t, s, "ci_c.p_id -> p on ci: unreachable, 3 records", "processed_records=1 deleted_rows=4 rescheduled_records=3")
 	e.Want("main", minutesLeft, "1:1 2:1 3:1")
 	e.Want("main", failuresByKey, "1 0 1 ci_c.p_id -> p , 2 0 1 ci_c.p_id -> p , 3 0 1 ci_c.p_id -> p ")
 	e.Want("ci", `SELECT count(*) FROM ci_c`, "4")
@@ -203,15 +190,13 @@ main_d: [{table: o, column: o_id, on_delete: async_delete}]
 
 	e.Exec("ci", `UPDATE maintenance.leases SET expires_at = now()`)
 	makeDue(e)
-	r = servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, r, repo.RunSucceeded)
-	servicetest.WantCounts(t, r, "processed_records=3 deleted_rows=3")
+	wantRun(t, s, "processed_records=3 deleted_rows=3")
 	e.WantLease("ci", 8, false)
 }
 
 func TestLooseForeignKeysCleanup_LostFenceIsALostLease(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Exec("ci", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT generate_series(1, 10)`)
 	e.Gate("ci", "c")
 	e.Shut("ci", servicetest.App)

@@ -11,22 +11,16 @@ import (
 )
 
 func TestLooseForeignKeysCleanup_AHeavyKeyDoesNotHoldUpItsBatch(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
+	s := e.Service(servicetest.OneChild+"d:\n  - {table: p, column: p_id, on_delete: async_nullify}\n", limits(2000, 0))
 	for _, position := range []int{1, 250, 500} {
-		t.Run(fmt.Sprint(position), func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewOneChild(t)
-			e.Exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
-			for _, table := range []string{"c", "d"} {
-				e.Exec("main", `INSERT INTO `+table+` (p_id) SELECT i FROM generate_series(1, 500) i`)
-			}
-			e.Exec("main", `INSERT INTO c (p_id) SELECT $1::int FROM generate_series(1, 3000)`, position)
-			e.Deleted("main", "p", 1, 500)
-			s := e.Service(servicetest.OneChild+"d:\n  - {table: p, column: p_id, on_delete: async_nullify}\n", limits(2000, 0))
-			r := servicetest.RunBatch(t, s, "main")
-			wantOverLimit(t, r, "max_deletes")
-			servicetest.WantCounts(t, r, "deleted_rows=2000 updated_rows=499 processed_records=499 incremented_records=1")
-			e.WantQueue("main", fmt.Sprint(position))
-		})
+		e.Exec("main", `TRUNCATE c, d; DELETE FROM loose_foreign_keys_deleted_records; INSERT INTO d SELECT generate_series(1, 500)`)
+		e.Exec("main", `INSERT INTO c (p_id) SELECT generate_series(1, 500) UNION ALL SELECT $1::int FROM generate_series(1, 3000)`, position)
+		e.Deleted("main", "p", 1, 500)
+		wantOverLimit(t, wantRun(t, s, "deleted_rows=2000 updated_rows=499 processed_records=499 incremented_records=1"), "max_deletes")
+		e.WantQueue("main", fmt.Sprint(position))
 	}
 }
 
@@ -37,9 +31,7 @@ func TestLooseForeignKeysCleanup_HeavyKeysBeyondTheCapTakeTurnsWithTheOthers(t *
 	e.Exec("main", `INSERT INTO c (p_id) SELECT k FROM generate_series(1, 30) k, generate_series(1, 500)`)
 	e.Exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(31, 100) i`)
 	e.Deleted("main", "p", 1, 100)
-	r := servicetest.RunBatch(t, e.Service("c:\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 20}\n", limits(1000, 0)), "main")
-	wantOverLimit(t, r, "max_deletes")
-	servicetest.WantCounts(t, r, "deleted_rows=1000 processed_records=70 incremented_records=30")
+	wantOverLimit(t, wantRun(t, e.Service("c:\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 20}\n", limits(1000, 0)), "deleted_rows=1000 processed_records=70 incremented_records=30"), "max_deletes")
 	e.Want("main", `SELECT max(n) - min(n) <= 1 FROM (SELECT count(*) AS n FROM c GROUP BY p_id) x`, "true")
 }
 
@@ -51,9 +43,7 @@ func TestLooseForeignKeysCleanup_SetAsideKeysGoOnUntilTheyAreDone(t *testing.T) 
 	e.Exec("main", `INSERT INTO d (p_id) SELECT 21 - k FROM generate_series(1, 20) k, generate_series(1, k * k)`)
 	e.Exec("main", `INSERT INTO c (p_id) VALUES (41); INSERT INTO d (p_id) VALUES (41)`)
 	e.Deleted("main", "p", 1, 20)
-	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild+"d:\n  - {table: p, column: p_id, on_delete: async_delete}\n", servicetest.Batches(7, 0)), "main")
-	wantWithinLimits(t, r)
-	servicetest.WantCounts(t, r, "deleted_rows=11480 processed_records=20")
+	wantWithinLimits(t, wantRun(t, e.Service(servicetest.OneChild+"d:\n  - {table: p, column: p_id, on_delete: async_delete}\n", servicetest.Batches(7, 0)), "deleted_rows=11480 processed_records=20"))
 	e.Want("main", `SELECT (SELECT count(*) FROM c) || ' ' || (SELECT count(*) FROM d)`, "1 1")
 }
 
@@ -61,7 +51,7 @@ func TestLooseForeignKeysCleanup_LimitsHoldToTheRowWithBatchesSideBySide(t *test
 	for _, action := range []string{"async_delete", "async_nullify"} {
 		t.Run(action, func(t *testing.T) {
 			t.Parallel()
-			e := servicetest.New(t, "main", "main", "ci")
+			e := servicetest.New(t, servicetest.Small, "main", "ci")
 			for database, table := range map[string]string{"main": "c", "ci": "d"} {
 				e.Exec(database, fmt.Sprintf(`CREATE TABLE %s (p_id bigint);
 					INSERT INTO %s SELECT i %% 300 FROM generate_series(1, 3000) i; CREATE INDEX ON %s (p_id)`, table, table, table))
@@ -95,6 +85,7 @@ func TestLooseForeignKeysCleanup_LimitsHoldToTheRowWithBatchesSideBySide(t *test
 }
 
 func TestLooseForeignKeysCleanup_ALimitReachedByTheLastRowIsANormalEnd(t *testing.T) {
+	t.Parallel()
 	const deletesFirst = `
 c:
   - {table: p, column: p_id, on_delete: async_delete}
@@ -111,6 +102,8 @@ c:
 x:
   - {table: p, column: p_id, on_delete: async_nullify}
 `
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `CREATE TABLE d (p_id bigint); CREATE TABLE x (p_id bigint)`)
 	for name, test := range map[string]struct {
 		definitions      string
 		deletes, updates int64
@@ -123,18 +116,15 @@ x:
 		"limit on the other side": {updatesFirst, 12, 7},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewOneChild(t)
-			e.Exec("main", `CREATE TABLE d (p_id bigint); CREATE TABLE x (p_id bigint)`)
-			e.Exec("main", `INSERT INTO d (p_id) SELECT k FROM generate_series(2, 4) k, generate_series(1, 2)`)
-			e.Exec("main", `INSERT INTO c (p_id) SELECT k FROM generate_series(1, 3) k, generate_series(1, 4)`)
-			e.Deleted("main", "p", 1, 4)
 			// What is not due does not make it over_limit.
-			e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
+			e.Exec("main", `TRUNCATE c, d; DELETE FROM loose_foreign_keys_deleted_records;
+				INSERT INTO d (p_id) SELECT k FROM generate_series(2, 4) k, generate_series(1, 2);
+				INSERT INTO c (p_id) SELECT k FROM generate_series(1, 3) k, generate_series(1, 4);
+				INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
 				VALUES ('public.p', 5, now() + interval '1 hour'), ('public.unknown', 6, now())`)
-			r := servicetest.RunBatch(t, e.Service(test.definitions, limits(test.deletes, test.updates)), "main")
-			wantWithinLimits(t, r)
-			servicetest.WantCounts(t, r, "deleted_rows=12 updated_rows=6 processed_records=4")
+			e.Deleted("main", "p", 1, 4)
+			s := e.Service(test.definitions, limits(test.deletes, test.updates))
+			wantWithinLimits(t, wantRun(t, s, "deleted_rows=12 updated_rows=6 processed_records=4"))
 			e.WantQueue("main", "5 6")
 		})
 	}
@@ -147,9 +137,7 @@ func TestLooseForeignKeysCleanup_DueRecordsLeftMakeItOverLimitEvenWithoutChildre
 	e.Deleted("main", "p", 1, 3)
 	const rest = `SELECT string_agg(q::text || xmin, ' ' ORDER BY id) FROM loose_foreign_keys_deleted_records q WHERE primary_key_value > 1`
 	before := e.Value("main", rest)
-	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.Batches(1, 1)), "main")
-	wantOverLimit(t, r, "max_deletes")
-	servicetest.WantCounts(t, r, "deleted_rows=1 processed_records=1")
+	wantOverLimit(t, wantRun(t, e.Service(servicetest.OneChild, servicetest.Batches(1, 1)), "deleted_rows=1 processed_records=1"), "max_deletes")
 	e.Want("main", rest, before)
 }
 

@@ -17,36 +17,35 @@ func veto(e *servicetest.Estate, table, condition string) {
 }
 
 func TestLooseForeignKeysCleanup_ARowThatATriggerKeepsIsNoLock(t *testing.T) {
-	for _, c := range []struct{ name, entry string }{
-		{"delete", "on_delete: async_delete"},
-		{"nullify", "on_delete: async_nullify"},
-		{"limit below the keys", "on_delete: async_delete, delete_limit: 4"},
-		{"limit of one", "on_delete: async_delete, delete_limit: 1"},
+	t.Parallel()
+	e := servicetest.New(t, servicetest.Small, "main")
+	definitions, failures := "", []string{}
+	for i, entry := range []string{
+		"on_delete: async_delete", "on_delete: async_nullify", "on_delete: async_delete, delete_limit: 4", "on_delete: async_delete, delete_limit: 1",
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewDeletedParents(t, 20)
-			veto(e, "c", "OLD.p_id = 7")
-			e.Hold(`SELECT FROM c WHERE p_id = 9 FOR UPDATE`)
-			r := servicetest.RunBatch(t, e.Service("c: [{table: p, column: p_id, "+c.entry+"}]"), "main")
-			const kept = "KEPT_BY_TRIGGER: trigger veto of c (let it pass these rows, or disable it)"
-			servicetest.WantFailed(t, r, "c.p_id -> p on main: "+kept+", 1 records")
-			if !strings.HasPrefix(r.Reason, kept) {
-				t.Errorf("reason %q", r.Reason)
-			}
-			if n := r.Counts["deleted_rows"] + r.Counts["updated_rows"]; n != 54 || r.Counts["processed_records"] != 18 || r.Counts["rescheduled_records"] != 2 {
-				t.Errorf("counts %v", r.Counts)
-			}
-			e.Want("main", minutesLeft, "7:1 9:1")
-			e.Want("main", failuresByKey, "7 1 1 c.p_id -> p KEPT_BY_TRIGGER")
-		})
+		child := fmt.Sprint("c", i)
+		e.Exec("main", `CREATE TABLE `+child+` (p_id bigint); INSERT INTO `+child+` SELECT i % 20 + 1 FROM generate_series(1, 60) i`)
+		veto(e, child, "OLD.p_id = 7")
+		e.Deleted("main", "p_of_"+child, 1, 20)
+		e.Hold(`SELECT FROM ` + child + ` WHERE p_id = 9 FOR UPDATE`)
+		definitions += child + ": [{table: p_of_" + child + ", column: p_id, " + entry + "}]\n"
+		failures = append(failures, fmt.Sprintf("%s.p_id -> p_of_%[1]s on main: KEPT_BY_TRIGGER: trigger veto of %[1]s "+
+			"(let it pass these rows, or disable it), 1 records", child))
 	}
+	r := wantFailedRun(t, e.Service(definitions, unhurried), strings.Join(failures, "; "),
+		"processed_records=72 rescheduled_records=8 deleted_rows=162 updated_rows=54")
+	if !strings.HasPrefix(r.Reason, "KEPT_BY_TRIGGER: trigger veto of c") {
+		t.Errorf("reason %q", r.Reason)
+	}
+	e.Want("main", minutesLeft, "7:1 7:1 7:1 7:1 9:1 9:1 9:1 9:1")
+	e.Want("main", `SELECT string_agg(DISTINCT concat_ws(' ', primary_key_value, failures, setbacks, sqlstate), ', ')
+		FROM maintenance.record_failures x JOIN loose_foreign_keys_deleted_records q ON q.id = x.record_id`, "7 1 1 KEPT_BY_TRIGGER")
 }
 
 // However many rows the statements may take, and the keys have: the others go in the same run.
 func TestLooseForeignKeysCleanup_KeptRowsFailTheirOwnRecordOnly(t *testing.T) {
 	t.Parallel()
-	e, definitions, n, gone := servicetest.New(t, "main", "main"), "", 0, 0
+	e, definitions, n, gone := servicetest.New(t, servicetest.Small, "main"), "", 0, 0
 	for _, rows := range []int{1, 3, 200} {
 		for _, limit := range []string{"", ", delete_limit: 2", ", delete_limit: 50"} {
 			n, gone = n+1, gone+9*rows
@@ -77,9 +76,10 @@ func TestLooseForeignKeysCleanup_ARecordWhoseRowsAreKeptIsPutOffLongerAndAtLastD
 		makeDue(e)
 	}
 	e.Exec("main", `UPDATE maintenance.record_failures SET failures = 9`)
-	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "dead_records=1")
+	const kept = "KEPT_BY_TRIGGER: trigger veto of c (let it pass these rows, or disable it)"
+	wantFailedRun(t, s, "c.p_id -> p on main: "+kept+", 1 records", "dead_records=1")
 	e.Want("main", `SELECT concat_ws(' ', primary_key_value, definition, sqlstate, message) FROM maintenance.dead_records`,
-		"1 c.p_id -> p KEPT_BY_TRIGGER KEPT_BY_TRIGGER: trigger veto of c (let it pass these rows, or disable it)")
+		"1 c.p_id -> p KEPT_BY_TRIGGER "+kept)
 	if st := servicetest.Status(t, s); st.Failing == nil || st.Failing.Class != "DATA" || strings.Count(st.Failing.Message, "KEPT_BY_TRIGGER") != 1 {
 		t.Errorf("failing %+v", st.Failing)
 	}
@@ -88,17 +88,15 @@ func TestLooseForeignKeysCleanup_ARecordWhoseRowsAreKeptIsPutOffLongerAndAtLastD
 // Of a partitioned child the trigger of the partition is named; the rule of a table stands for all of its rows.
 func TestLooseForeignKeysCleanup_TriggersOfPartitionsAndRulesAreNamed(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (p_id bigint, leaf integer) PARTITION BY LIST (leaf); CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1);
 		CREATE TABLE c_2 PARTITION OF c FOR VALUES IN (2); INSERT INTO c SELECT i, 1 + i % 2 FROM generate_series(1, 6) i;
 		CREATE TABLE d (p_id bigint); INSERT INTO d SELECT generate_series(3, 5);
 		CREATE RULE stay AS ON DELETE TO d DO INSTEAD NOTHING`)
 	veto(e, "c_2", "true")
 	e.Deleted("main", "p", 1, 7)
-	r := servicetest.RunBatch(t, e.Service(cAndD), "main")
-	servicetest.WantFailed(t, r, "c.p_id -> p on main: KEPT_BY_TRIGGER: trigger veto of c_2 (let it pass these rows, or disable it), 3 records; "+
-		"d.p_id -> p on main: KEPT_BY_TRIGGER: rule stay of d (let it pass these rows, or disable it), 3 records")
-	servicetest.WantCounts(t, r, "deleted_rows=3 processed_records=3 rescheduled_records=4")
+	wantFailedRun(t, e.Service(cAndD), "c.p_id -> p on main: KEPT_BY_TRIGGER: trigger veto of c_2 (let it pass these rows, or disable it), 3 records; "+
+		"d.p_id -> p on main: KEPT_BY_TRIGGER: rule stay of d (let it pass these rows, or disable it), 3 records", "deleted_rows=3 processed_records=3 rescheduled_records=4")
 	e.Want("main", `SELECT bool_and(failures = 1) FROM maintenance.record_failures`, "true")
 }
 

@@ -63,39 +63,23 @@ func TestLooseForeignKeysCleanup_EveryFormOfTriggerSaysItsKey(t *testing.T) {
 				t.Errorf("error %q, want %q", r.Error, want)
 			}
 			e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
-			r = servicetest.RunBatch(t, e.Service(definition(c.key)), "main")
-			servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=1")
+			wantRun(t, e.Service(definition(c.key)), "processed_records=1 deleted_rows=1")
 		})
 	}
 }
 
-// Protections are of GitLab's users, whose ids are integers.
-func TestLooseForeignKeysCleanup_UsersOfAnotherKeyAreNotProtected(t *testing.T) {
+// Protections are of GitLab's users, whose ids are integers. Without GitLab's workers nothing is protected.
+func TestLooseForeignKeysCleanup_UsersOfAnotherApplicationAreNotProtected(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, "", "main")
-	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (1), (2);
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (1), (2), (3);
 		CREATE TABLE users (id uuid PRIMARY KEY, p_id bigint); CREATE INDEX ON users (p_id);
 		INSERT INTO users SELECT gen_random_uuid(), id FROM p`)
 	track(e, "p")
+	const users = "users: [{table: p, column: p_id, on_delete: async_delete}]"
 	e.Exec("main", `DELETE FROM p WHERE id = 1`)
-	r := servicetest.RunBatch(t, e.Service("users: [{table: p, column: p_id, on_delete: async_delete}]"), "main")
-	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=1")
-	e.Want("main", `SELECT p_id FROM users`, "2")
-}
-
-// Without GitLab's workers nothing is protected: users are a table like any other.
-func TestLooseForeignKeysCleanup_UsersOfAnApplicationThatIsNotGitLab(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
-	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (1), (2);
-		CREATE TABLE users (id uuid PRIMARY KEY, p_id bigint); CREATE INDEX ON users (p_id);
-		INSERT INTO users SELECT gen_random_uuid(), id FROM p; DROP TABLE maintenance.protected_targets`)
-	track(e, "p")
-	e.Exec("main", `DELETE FROM p WHERE id = 1`)
-	s := e.Service("users: [{table: p, column: p_id, on_delete: async_delete}]", func(c *service.Config) {
-		c.Use = service.UseLooseForeignKeys
-	})
-	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=1")
+	wantRun(t, e.Service(users), "processed_records=1 deleted_rows=1")
+	e.Exec("main", `DROP TABLE maintenance.protected_targets; DELETE FROM p WHERE id = 3`)
+	wantRun(t, e.Service(users, func(c *service.Config) { c.Use = service.UseLooseForeignKeys }), "processed_records=1 deleted_rows=1")
 	e.Want("main", `SELECT p_id FROM users`, "2")
 }

@@ -3,11 +3,13 @@ package loosefk_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -23,9 +25,7 @@ func wantHeld(t *testing.T, err error, holder string, atMost time.Duration) {
 	}
 }
 
-const (
-	leaseRow = `SELECT l::text || ' ' || xmin FROM maintenance.leases l WHERE name = '` + servicetest.MainLease + `'`
-)
+const leaseRow = `SELECT l::text || ' ' || xmin FROM maintenance.leases l WHERE name = '` + servicetest.MainLease + `'`
 
 func TestLooseForeignKeysCleanup_ForeignLeaseIsRespected(t *testing.T) {
 	t.Parallel()
@@ -34,8 +34,11 @@ func TestLooseForeignKeysCleanup_ForeignLeaseIsRespected(t *testing.T) {
 	before, lease := e.State("main", "c"), e.Value("main", leaseRow)
 	s := e.Service(servicetest.OneChild)
 
+	// A statement of the holder in flight has the row: nobody waits for it.
+	release := e.Hold(`SELECT FROM maintenance.leases FOR SHARE`)
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
 	wantHeld(t, err, "somebody", time.Minute)
+	release()
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "0")
 
 	r := e.Fire(s, servicetest.LooseForeignKeys)
@@ -47,64 +50,17 @@ func TestLooseForeignKeysCleanup_ForeignLeaseIsRespected(t *testing.T) {
 	e.Want("main", leaseRow, lease)
 }
 
-func TestLooseForeignKeysCleanup_ExpiredLeaseIsTakenWithTheNextEpoch(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 5)
-	e.ForeignLease("main", servicetest.MainLease, "0")
-	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
-	servicetest.WantState(t, r, repo.RunSucceeded)
-	if r.LeaseEpoch != 8 {
-		t.Errorf("epoch %d, want 8", r.LeaseEpoch)
-	}
-	e.WantLease("main", 8, false)
-}
-
-func TestLooseForeignKeysCleanup_EveryRunHasItsOwnEpochAndGivesTheLeaseBack(t *testing.T) {
+func TestLooseForeignKeysCleanup_EveryRunTakesAFreeLeaseWithTheNextEpochAndReleasesIt(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewDeletedParents(t, 1)
+	e.ForeignLease("main", servicetest.MainLease, "0")
 	s := e.Service(servicetest.OneChild)
-	for epoch := int64(1); epoch <= 3; epoch++ {
+	for epoch := int64(8); epoch <= 10; epoch++ {
 		if r := servicetest.RunBatch(t, s, "main"); r.LeaseEpoch != epoch {
 			t.Errorf("epoch %d, want %d", r.LeaseEpoch, epoch)
 		}
 		e.WantLease("main", epoch, false)
 	}
-}
-
-func TestLooseForeignKeysCleanup_LeaseOutlastsTheRunByTenSeconds(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
-	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); INSERT INTO c (p_id) VALUES (1)`)
-	e.Gate("main", "c")
-	e.Shut("main", servicetest.App)
-	s := e.Service(servicetest.OneChild)
-	if err := s.SetFeatureFlag(context.Background(), "loose_foreign_keys_turbo_mode_main", true); err != nil {
-		t.Fatal(err)
-	}
-	for database, ttl := range map[string]string{"main": "00:00:55", "ci": "00:00:40"} {
-		e.Deleted(database, "p", 1, 1)
-		r := servicetest.Begin(t, s, database)
-		if r.TurboMode != (database == "main") {
-			t.Errorf("turbo mode on %s: %t", database, r.TurboMode)
-		}
-		e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'`, "1")
-		e.Want(database, `SELECT expires_at - renewed_at FROM maintenance.leases WHERE name = 'loose_foreign_keys_cleanup/`+database+`'`, ttl)
-		e.Lift("main", servicetest.App)
-		servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunSucceeded)
-		e.Exec("main", `INSERT INTO c (p_id) VALUES (1)`)
-		e.Shut("main", servicetest.App)
-	}
-}
-
-func TestLooseForeignKeysCleanup_AHeldLeaseIsAnsweredWithoutWaitingForItsHolder(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 1)
-	e.ForeignLease("main", servicetest.MainLease, "1 minute")
-	// As a statement of the holder in flight has it.
-	e.Exec("main", `BEGIN; SELECT FROM maintenance.leases FOR SHARE`)
-	defer e.Exec("main", `ROLLBACK`)
-	_, err := e.Service(servicetest.OneChild).RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
-	wantHeld(t, err, "somebody", time.Minute)
 }
 
 func TestLooseForeignKeysCleanup_ATakeOverWaitsForTheCommitOfTheStatementInFlight(t *testing.T) {
@@ -135,7 +91,7 @@ func TestLooseForeignKeysCleanup_ATakeOverWaitsForTheCommitOfTheStatementInFligh
 
 func TestLooseForeignKeysCleanup_OneRunADatabaseAtATime(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	for _, database := range []string{"main", "ci"} {
 		e.Exec(database, `CREATE TABLE `+database+`_c (id bigserial PRIMARY KEY, p_id bigint); INSERT INTO `+database+`_c (p_id) VALUES (1)`)
 		e.Gate(database, database+"_c")
@@ -160,4 +116,62 @@ ci_c: [{table: ci_p, column: p_id, on_delete: async_delete}]
 	}
 	servicetest.WantCounts(t, servicetest.Ended(t, s, onMain.ID), "processed_records=1 deleted_rows=1")
 	servicetest.WantCounts(t, servicetest.Ended(t, s, onCI.ID), "processed_records=1 deleted_rows=1")
+}
+
+// Whatever the moment and the change: what its transaction sees is what stays, and what the run has counted.
+func TestLooseForeignKeysCleanup_NothingIsWrittenAfterTheLeaseIsLost(t *testing.T) {
+	for _, c := range []struct{ name, change string }{
+		{"epoch raised", `UPDATE maintenance.leases SET epoch = epoch + 1`},
+		{"another holder", `UPDATE maintenance.leases SET holder = 'successor'`},
+		{"expired", `UPDATE maintenance.leases SET expires_at = now()`},
+		{"row deleted", `DELETE FROM maintenance.leases`},
+		{"taken over in a transaction that takes its time", `UPDATE maintenance.leases SET holder = 'successor', epoch = epoch + 1,
+			acquired_at = now(), expires_at = now() + interval '1 hour'; SELECT pg_sleep(0.4)`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			e := servicetest.NewDeletedParents(t, 40)
+			e.Exec("main", `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.1); RETURN NULL; END';
+				CREATE TRIGGER slow BEFORE DELETE ON c FOR EACH STATEMENT EXECUTE FUNCTION slow()`)
+			s := e.Service(servicetest.OneChild, servicetest.Batches(1, 0))
+			r := servicetest.Begin(t, s, "main")
+			e.Eventually("main", `SELECT count(*) < 40 FROM loose_foreign_keys_deleted_records`, "true")
+			// The statements of the run share a lock of the row without a pause: a lock of the table waits its turn.
+			e.Exec("main", `BEGIN; LOCK TABLE maintenance.leases IN EXCLUSIVE MODE; `+c.change)
+			seen, rows := e.State("main", "c"), e.Value("main", `SELECT 120 - count(*) FROM c`)
+			e.Exec("main", `COMMIT`)
+			const leases = `SELECT string_agg(l::text || xmin, '') FROM maintenance.leases l`
+			lease := e.Value("main", leases)
+			r = servicetest.Ended(t, s, r.ID)
+			servicetest.WantLost(t, r)
+			if got := fmt.Sprint(r.Counts["deleted_rows"]); got != rows || got == "0" {
+				t.Errorf("deleted_rows is %s, %s rows are gone", got, rows)
+			}
+			e.WantSame("main", seen, "c")
+			e.Want("main", leases, lease)
+		})
+	}
+}
+
+func TestLooseForeignKeysCleanup_LeaseAndFencesAreRenewed(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
+	e.Exec("ci", `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c SELECT generate_series(1, 200)`)
+	e.Exec("ci", `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.2); RETURN OLD; END';
+		CREATE TRIGGER slow BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION slow()`)
+	e.Deleted("main", "p", 1, 200)
+	s := e.Service(servicetest.OneChild, servicetest.Batches(1, 0), servicetest.With(func(c *loosefk.Config) { c.MaxRuntime = 7 * time.Second }))
+	r := servicetest.Begin(t, s, "main")
+	for _, database := range []string{"main", "ci"} {
+		e.Eventually(database, `SELECT renewed_at >= acquired_at + interval '5 seconds' AND expires_at - renewed_at = interval '17 seconds'
+			FROM maintenance.leases WHERE name = '`+servicetest.MainLease+`'`, "true")
+		e.Want(database, `SELECT epoch FROM maintenance.leases WHERE name = '`+servicetest.MainLease+`'`, "1")
+	}
+	r = servicetest.Ended(t, s, r.ID)
+	servicetest.WantState(t, r, repo.RunSucceeded)
+	if !r.OverLimit {
+		t.Error("not over_limit")
+	}
+	e.WantLease("main", 1, false)
+	e.WantLease("ci", 1, false)
 }

@@ -42,9 +42,7 @@ func TestLooseForeignKeysCleanup_StopsAtMaxDeletes(t *testing.T) {
 	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 FROM generate_series(1, 8)`)
 	e.Deleted("main", "p", 1, 1)
 	const queue = `SELECT cleanup_attempts || ' ' || (consume_after <= now()) FROM loose_foreign_keys_deleted_records`
-	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, limits(2, 0)), "main")
-	wantOverLimit(t, r, "max_deletes")
-	servicetest.WantCounts(t, r, "deleted_rows=2 incremented_records=1")
+	wantOverLimit(t, wantRun(t, e.Service(servicetest.OneChild, limits(2, 0)), "deleted_rows=2 incremented_records=1"), "max_deletes")
 	e.Want("main", `SELECT count(*) FROM c`, "6")
 	e.Want("main", queue, "1 true")
 	if bad, good := m.Counter("maintenance.sli.apdex", "database=main success=false"), m.Counter("maintenance.sli.apdex", "success=true"); bad != 1 || good != 0 {
@@ -57,7 +55,7 @@ func TestLooseForeignKeysCleanup_StopsAtMaxDeletes(t *testing.T) {
 
 func TestLooseForeignKeysCleanup_StopsAtMaxUpdatesOverAllTablesAndHomes(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Exec("main", `CREATE TABLE b (p_id bigint); INSERT INTO b SELECT 1 FROM generate_series(1, 10);
 		CREATE TABLE c (p_id bigint); INSERT INTO c SELECT 1 FROM generate_series(1, 3)`)
 	e.Exec("ci", `CREATE TABLE d (p_id bigint, x integer); INSERT INTO d SELECT 1 FROM generate_series(1, 4)`)
@@ -70,15 +68,12 @@ c:
 d:
   - {table: p, column: p_id, on_delete: update_column_to, target_column: x, target_value: 1}
 `, limits(0, 5))
-	r := servicetest.RunBatch(t, s, "main")
+	r := wantRun(t, s, "deleted_rows=10 updated_rows=5 incremented_records=1")
 	wantOverLimit(t, r, "max_updates")
-	servicetest.WantCounts(t, r, "deleted_rows=10 updated_rows=5 incremented_records=1")
 	e.Want("main", `SELECT count(*) FROM c WHERE p_id IS NULL`, "3")
 	e.Want("ci", `SELECT count(x) FROM d`, "2")
 
-	r = servicetest.RunBatch(t, s, "main")
-	wantWithinLimits(t, r)
-	servicetest.WantCounts(t, r, "updated_rows=2 processed_records=1")
+	wantWithinLimits(t, wantRun(t, s, "updated_rows=2 processed_records=1"))
 }
 
 func TestLooseForeignKeysCleanup_StopsAtMaxRuntime(t *testing.T) {
@@ -111,9 +106,7 @@ func TestLooseForeignKeysCleanup_AnOverrunCountsAttemptsAndTheFourthPushesBack(t
 	const due = `SELECT string_agg(primary_key_value || ':' || cleanup_attempts || ':' || coalesce(consume_after::text, 'NULL'), ' ' ORDER BY primary_key_value)
 		FROM loose_foreign_keys_deleted_records WHERE primary_key_value < 5`
 	before := e.Value("main", strings.Replace(due, "cleanup_attempts", "coalesce(cleanup_attempts, 0) + 1", 1))
-	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, limits(1, 0)), "main")
-	wantOverLimit(t, r, "max_deletes")
-	servicetest.WantCounts(t, r, "deleted_rows=1 incremented_records=4 rescheduled_records=2")
+	wantOverLimit(t, wantRun(t, e.Service(servicetest.OneChild, limits(1, 0)), "deleted_rows=1 incremented_records=4 rescheduled_records=2"), "max_deletes")
 	e.Want("main", due, before)
 	e.Want("main", `SELECT bool_and(cleanup_attempts = 0 AND status = 1 AND consume_after BETWEEN now() + interval '4 minutes' AND now() + interval '5 minutes')
 		FROM loose_foreign_keys_deleted_records WHERE primary_key_value >= 5`, "true")
@@ -125,9 +118,7 @@ func TestLooseForeignKeysCleanup_CompleteRecordsOfAnOverrunBatchGo(t *testing.T)
 	e := servicetest.NewOneChild(t)
 	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 FROM generate_series(1, 6); INSERT INTO c (p_id) VALUES (2)`)
 	e.Deleted("main", "p", 1, 3)
-	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, limits(3, 0)), "main")
-	wantOverLimit(t, r, "max_deletes")
-	servicetest.WantCounts(t, r, "deleted_rows=3 processed_records=2 incremented_records=1")
+	wantOverLimit(t, wantRun(t, e.Service(servicetest.OneChild, limits(3, 0)), "deleted_rows=3 processed_records=2 incremented_records=1"), "max_deletes")
 	e.WantQueue("main", "1")
 }
 
@@ -143,9 +134,7 @@ func TestLooseForeignKeysCleanup_AnOverrunLeavesOtherParentsAlone(t *testing.T) 
 	for _, parent := range []string{"p", "o"} {
 		before[parent] = e.Value("main", fmt.Sprintf(queue, parent))
 	}
-	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild+"d:\n  - {table: o, column: p_id, on_delete: async_delete}\n", limits(5, 0)), "main")
-	wantOverLimit(t, r, "max_deletes")
-	servicetest.WantCounts(t, r, "deleted_rows=5 incremented_records=1")
+	wantOverLimit(t, wantRun(t, e.Service(servicetest.OneChild+"d:\n  - {table: o, column: p_id, on_delete: async_delete}\n", limits(5, 0)), "deleted_rows=5 incremented_records=1"), "max_deletes")
 	// Which parent is the first is drawn by lot.
 	untouched := "p"
 	if e.Value("main", `SELECT cleanup_attempts FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.p'`) == "1" {
@@ -164,15 +153,13 @@ func TestLooseForeignKeysCleanup_ParentsTakeTurns(t *testing.T) {
 	e.Deleted("main", "p", 1, 100)
 	e.Deleted("main", "o", 1, 100)
 	s := e.Service(servicetest.OneChild+"d:\n  - {table: o, column: p_id, on_delete: async_delete}\n", servicetest.Batches(10, 60))
-	r := servicetest.RunBatch(t, s, "main")
-	wantOverLimit(t, r, "max_deletes")
-	servicetest.WantCounts(t, r, "deleted_rows=60 processed_records=60")
+	wantOverLimit(t, wantRun(t, s, "deleted_rows=60 processed_records=60"), "max_deletes")
 	e.Want("main", `SELECT (SELECT count(*) FROM c) || ' ' || (SELECT count(*) FROM d)`, "70 70")
 }
 
 func TestLooseForeignKeysCleanup_TheOrderOfParentsIsDrawnForEachRun(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	definitions := ""
 	for i := range 4 {
 		e.Exec("main", fmt.Sprintf(`CREATE TABLE c%d (p_id bigint); INSERT INTO c%d SELECT i FROM generate_series(1, 30) i`, i, i))
@@ -183,8 +170,7 @@ func TestLooseForeignKeysCleanup_TheOrderOfParentsIsDrawnForEachRun(t *testing.T
 	first := map[string]bool{}
 	// All 25 runs begin with the same parent once in 4 to the 24th.
 	for range 25 {
-		r := servicetest.RunBatch(t, s, "main")
-		servicetest.WantCounts(t, r, "deleted_rows=1 processed_records=1")
+		r := wantRun(t, s, "deleted_rows=1 processed_records=1")
 		first[r.Tables[0].Table] = true
 	}
 	if len(first) < 2 {
@@ -194,7 +180,7 @@ func TestLooseForeignKeysCleanup_TheOrderOfParentsIsDrawnForEachRun(t *testing.T
 
 func TestLooseForeignKeysCleanup_TurboModeRaisesTheLimits(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	// A parent and a child each: a run on one database cleans the other's children too.
 	s := e.Service("main_c:\n  - {table: main_p, column: p_id, on_delete: async_delete}\nci_c:\n  - {table: ci_p, column: p_id, on_delete: async_delete}\n",
 		limits(2000, 0))

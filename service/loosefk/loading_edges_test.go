@@ -38,19 +38,25 @@ func TestLooseForeignKeysCleanup_ParentsWithoutRecordsCostNoStatements(t *testin
 	if one != many || one == "NULL" {
 		t.Errorf("%s statements on the queue with one parent defined, %s with 45", one, many)
 	}
+	for line := range strings.Lines(e.Value("main", `SELECT string_agg(regexp_replace(query, '\s+', ' ', 'g'), E'\n')
+		FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()
+		WHERE query LIKE '%"loose_foreign_keys_deleted_records"%'`)) {
+		if !strings.Contains(line, "partition = ") {
+			t.Errorf("does not name the partition: %s", line)
+		}
+	}
 }
 
 func TestLooseForeignKeysCleanup_ALeafThatVanishesInMidRunIsPassedOver(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewOneChild(t)
-	e.Exec("main", `CREATE TABLE gitlab_partitions_dynamic.two PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (2);
-		CREATE TABLE gitlab_partitions_dynamic.three PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (3)`)
+	addLeaves(e, "two", "three")
 	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value)
 		SELECT p, 'public.p', p * 10 + i FROM generate_series(1, 3) p, generate_series(1, 5) i`)
 	e.Exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(1, 40) i`)
 	held := e.Hold(`SELECT FROM c WHERE p_id = 11 FOR UPDATE`)
 	ended := background(e.Service(servicetest.OneChild, servicetest.Batches(1, 5000)))
-	e.Eventually("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`, "true")
+	e.Eventually("main", anyWaits, "true")
 	e.Exec("main", `DROP TABLE gitlab_partitions_dynamic.two`)
 	held()
 	r := ended(t)
@@ -94,9 +100,7 @@ func TestLooseForeignKeysCleanup_WorksInTheApplicationSchemaOfItsConnection(t *t
 	e.Exec("main", `INSERT INTO "My App".loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value)
 		VALUES ('My App.p', 1), ('public.p', 2)`)
 	e.Exec("main", `INSERT INTO maintenance.absent_children (child, accepted_by) VALUES ('d', 'me')`)
-	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild+"d:\n  - {table: p, column: p_id, on_delete: async_delete}\n"), "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=1")
+	wantRun(t, e.Service(servicetest.OneChild+"d:\n  - {table: p, column: p_id, on_delete: async_delete}\n"), "processed_records=1 deleted_rows=1")
 	e.Want("main", `SELECT p_id FROM "My App".c`, "2")
 	e.Want("main", `SELECT count(*) FROM public.c`, "2")
 	e.Want("main", `SELECT count(*) FROM public.d`, "1")
@@ -132,7 +136,7 @@ func TestLooseForeignKeysCleanup_RecordsThatComeWhileItWorksAreNotLost(t *testin
 
 func TestLooseForeignKeysCleanup_ARecordWithoutATimeIsDueWhateverElseItsParentHas(t *testing.T) {
 	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(t, servicetest.Small, "main")
 	definitions := ""
 	for parent, times := range map[string]string{
 		"alone": `(NULL)`, "behind_a_future_one": `(now() + interval '1 hour'), (NULL)`, "behind_others": `(now() + interval '1 hour'), (now()), (NULL)`,
@@ -143,23 +147,6 @@ func TestLooseForeignKeysCleanup_ARecordWithoutATimeIsDueWhateverElseItsParentHa
 			SELECT 'public.' || $1, 1, t::timestamptz FROM (VALUES `+times+`) x (t)`, parent)
 		definitions += "c_" + parent + ":\n  - {table: " + parent + ", column: p_id, on_delete: async_delete}\n"
 	}
-	r := servicetest.RunBatch(t, e.Service(definitions), "main")
-	wantWithinLimits(t, r)
-	servicetest.WantCounts(t, r, "processed_records=4")
+	wantWithinLimits(t, wantRun(t, e.Service(definitions), "processed_records=4"))
 	e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE consume_after > now()`, "4")
-}
-
-func TestLooseForeignKeysCleanup_QueriesOfTheQueueNameTheirPartition(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
-	e.Exec("main", `CREATE EXTENSION pg_stat_statements`)
-	e.Deleted("main", "p", 1, 1)
-	queueStatements(e, e.Service(servicetest.OneChild))
-	for line := range strings.Lines(e.Value("main", `SELECT string_agg(regexp_replace(query, '\s+', ' ', 'g'), E'\n')
-		FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()
-		WHERE query LIKE '%"loose_foreign_keys_deleted_records"%'`)) {
-		if !strings.Contains(line, "partition = ") {
-			t.Errorf("does not name the partition: %s", line)
-		}
-	}
 }

@@ -1,7 +1,6 @@
 package loosefk_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -17,8 +16,7 @@ func TestLooseForeignKeysCleanup_EachDefinitionSeesTheKeysOfItsParentOnly(t *tes
 	e.Exec("main", `INSERT INTO d (o_id) SELECT i FROM generate_series(1, 6) i`)
 	e.Deleted("main", "p", 1, 3)
 	e.Deleted("main", "o", 4, 5)
-	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild+"d:\n  - {table: o, column: o_id, on_delete: async_delete}\n"), "main")
-	servicetest.WantCounts(t, r, "processed_records=5 deleted_rows=5")
+	wantRun(t, e.Service(servicetest.OneChild+"d:\n  - {table: o, column: o_id, on_delete: async_delete}\n"), "processed_records=5 deleted_rows=5")
 	e.Want("main", `SELECT string_agg(p_id::text, ' ' ORDER BY p_id) FROM c`, "4 5 6")
 	e.Want("main", `SELECT string_agg(o_id::text, ' ' ORDER BY o_id) FROM d`, "1 2 3 6")
 }
@@ -30,9 +28,7 @@ func TestLooseForeignKeysCleanup_TakesTheOldestRecordsFirst(t *testing.T) {
 	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
 		VALUES ('public.p', 1, now() - interval '1 hour'), ('public.p', 2, now() - interval '3 hours'), ('public.p', 3, now() - interval '2 hours')`)
 	before := e.Value("main", `SELECT q::text || xmin FROM loose_foreign_keys_deleted_records q WHERE primary_key_value = 1`)
-	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.Batches(2, 2)), "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "processed_records=2 deleted_rows=2")
+	r := wantRun(t, e.Service(servicetest.OneChild, servicetest.Batches(2, 2)), "processed_records=2 deleted_rows=2")
 	if !r.OverLimit {
 		t.Error("not over_limit, though a due record is left")
 	}
@@ -54,8 +50,7 @@ func TestLooseForeignKeysCleanup_OrderIsPartitionTimeID(t *testing.T) {
 		(9, 1, 'public.p', 4, now() - interval '1 minute'), (1, 99, 'public.p', 0, now() - interval '1 second')`)
 	e.Exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(0, 8) i`)
 	for taken := 1; taken <= 9; taken++ {
-		r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.Batches(1, 1)), "main")
-		servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=1")
+		wantRun(t, e.Service(servicetest.OneChild, servicetest.Batches(1, 1)), "processed_records=1 deleted_rows=1")
 		var left []string
 		for key := taken; key <= 8; key++ {
 			left = append(left, fmt.Sprint(key))
@@ -65,23 +60,17 @@ func TestLooseForeignKeysCleanup_OrderIsPartitionTimeID(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_EveryDueRecordIsTakenWhateverTheBatchSize(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewOneChild(t)
+	addLeaves(e, "two", "three", "four")
 	for _, size := range []int{1, 3, 7, 500} {
-		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewOneChild(t)
-			e.Exec("main", `CREATE TABLE gitlab_partitions_dynamic.two PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (2);
-				CREATE TABLE gitlab_partitions_dynamic.three PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (3);
-				CREATE TABLE gitlab_partitions_dynamic.four PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (4)`)
-			// Few times, many NULLs, the ends of time, the same ids in every partition, and one partition that has nothing.
-			e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (partition, id, fully_qualified_table_name, primary_key_value, consume_after)
-				SELECT p, i, 'public.p', p * 100 + i, CASE WHEN i = 20 THEN 'infinity' WHEN i > 16 THEN '-infinity' WHEN i % 3 > 0 THEN now() - i % 3 * interval '1 hour' END
-				FROM unnest('{1,2,4}'::int[]) p, generate_series(1, 20) i`)
-			e.Exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(1, 500) i`)
-			r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.Batches(size, 0)), "main")
-			servicetest.WantState(t, r, "succeeded")
-			servicetest.WantCounts(t, r, "processed_records=57 deleted_rows=57")
-			e.WantQueue("main", "120 220 420")
-		})
+		// Few times, many NULLs, the ends of time, the same ids in every partition, and one partition that has nothing.
+		e.Exec("main", `TRUNCATE c; DELETE FROM loose_foreign_keys_deleted_records; INSERT INTO c (p_id) SELECT generate_series(1, 500);
+			INSERT INTO loose_foreign_keys_deleted_records (partition, id, fully_qualified_table_name, primary_key_value, consume_after)
+			SELECT p, i, 'public.p', p * 100 + i, CASE WHEN i = 20 THEN 'infinity' WHEN i > 16 THEN '-infinity' WHEN i % 3 > 0 THEN now() - i % 3 * interval '1 hour' END
+			FROM unnest('{1,2,4}'::int[]) p, generate_series(1, 20) i`)
+		wantRun(t, e.Service(servicetest.OneChild, servicetest.Batches(size, 0)), "processed_records=57 deleted_rows=57")
+		e.WantQueue("main", "120 220 420")
 	}
 }
 
@@ -90,38 +79,22 @@ func TestLooseForeignKeysCleanup_RemovesMoreRecordsThanABatchInOneRun(t *testing
 	e := servicetest.NewOneChild(t)
 	e.Exec("main", `INSERT INTO c (p_id) SELECT i % 1300 FROM generate_series(1, 2600) i`)
 	e.Deleted("main", "p", 1, 1200)
-	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "processed_records=1200 deleted_rows=2400")
+	wantRun(t, e.Service(servicetest.OneChild), "processed_records=1200 deleted_rows=2400")
 	e.Want("main", `SELECT count(*) FROM c`, "200")
 }
 
 func TestLooseForeignKeysCleanup_RecordsOfOneKeyAreOneKeyForTheChildren(t *testing.T) {
-	for _, size := range []int{1, 2, 500} {
-		t.Run(fmt.Sprintf("batches of %d", size), func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewOneChild(t)
-			e.Exec("main", `CREATE TABLE gitlab_partitions_dynamic.two PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (2)`)
-			e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (partition, id, fully_qualified_table_name, primary_key_value)
-				VALUES (1, 1, 'public.p', 7), (1, 2, 'public.p', 8), (1, 3, 'public.p', 7), (2, 1, 'public.p', 7), (2, 2, 'public.p', 7)`)
-			e.Exec("main", `INSERT INTO c (p_id) VALUES (7), (7), (8), (9)`)
-			r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.Batches(size, 0)), "main")
-			servicetest.WantState(t, r, "succeeded")
-			servicetest.WantCounts(t, r, "processed_records=5 deleted_rows=3")
-			e.WantQueue("main", "")
-		})
-	}
-}
-
-func TestLooseForeignKeysCleanup_TheSameIDInTwoPartitionsIsTwoRecords(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewOneChild(t)
-	e.Exec("main", `CREATE TABLE gitlab_partitions_dynamic.two PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (2)`)
-	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (partition, id, fully_qualified_table_name, primary_key_value)
-		VALUES (1, 1, 'public.p', 7), (2, 1, 'public.elsewhere', 8), (2, 2, 'public.p', 9), (1, 2, 'public.elsewhere', 10)`)
-	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
-	servicetest.WantCounts(t, r, "processed_records=2")
-	e.WantQueue("main", "8 10")
+	addLeaves(e, "two")
+	for _, size := range []int{1, 2, 500} {
+		// The same id in two partitions is two records.
+		e.Exec("main", `TRUNCATE c; INSERT INTO c (p_id) VALUES (7), (7), (8), (9); DELETE FROM loose_foreign_keys_deleted_records;
+			INSERT INTO loose_foreign_keys_deleted_records (partition, id, fully_qualified_table_name, primary_key_value) VALUES (1, 1, 'public.p', 7),
+			(1, 2, 'public.p', 8), (1, 3, 'public.p', 7), (2, 1, 'public.p', 7), (2, 2, 'public.p', 7), (2, 3, 'public.elsewhere', 10), (1, 4, 'public.elsewhere', 11)`)
+		wantRun(t, e.Service(servicetest.OneChild, servicetest.Batches(size, 0)), "processed_records=5 deleted_rows=3")
+		e.WantQueue("main", "10 11")
+	}
 }
 
 func TestLooseForeignKeysCleanup_RecordsOfAnotherStatusAreNotRead(t *testing.T) {
@@ -133,15 +106,13 @@ func TestLooseForeignKeysCleanup_RecordsOfAnotherStatusAreNotRead(t *testing.T) 
 	const queue = `SELECT string_agg(q::text || xmin, ' ' ORDER BY id) FROM loose_foreign_keys_deleted_records q`
 	before := e.Value("main", queue)
 	s := e.Service(servicetest.OneChild)
-	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "")
+	wantRun(t, s, "")
 	e.Want("main", queue, before)
 	e.Want("main", `SELECT count(*) FROM c`, "2")
 
 	// A pending record of the same key takes its own way.
 	e.Deleted("main", "p", 1, 1)
-	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 deleted_rows=1")
+	wantRun(t, s, "processed_records=1 deleted_rows=1")
 	e.Want("main", queue, before)
 }
 
@@ -152,21 +123,15 @@ func TestLooseForeignKeysCleanup_ARecordIsTakenOnceItsTimeHasCome(t *testing.T) 
 	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
 		VALUES ('public.p', 1, now() + interval '1 minute')`)
 	s := e.Service(servicetest.OneChild)
-	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "")
+	r := wantRun(t, s, "")
 	if r.OverLimit {
 		t.Error("over_limit, though nothing is due")
 	}
-	states, err := s.Status(context.Background(), servicetest.LooseForeignKeys)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if b := states[0].Backlog; b.Pending != 1 || b.Deferred != 1 || b.Due != 0 {
+	if b := servicetest.Status(t, s).Backlog; b.Pending != 1 || b.Deferred != 1 || b.Due != 0 {
 		t.Errorf("backlog %+v, want 1 pending, deferred, not due", b)
 	}
 	e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
-	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 deleted_rows=1")
+	wantRun(t, s, "processed_records=1 deleted_rows=1")
 }
 
 // All records of a page have the same time, their ids have gaps, and records that are not due lie between them.
@@ -182,9 +147,15 @@ func TestLooseForeignKeysCleanup_WalksOverAllPages(t *testing.T) {
 			UNION ALL SELECT 7 * i + 3, 'public.p', 1000 + i, now() + interval '1 hour' FROM generate_series(0, %[1]d) i`, n))
 		counts := fmt.Sprintf("processed_records=%d deleted_rows=%[1]d", n)
 		servicetest.WantCounts(t, servicetest.DryRun(t, s), counts)
-		r := servicetest.RunBatch(t, s, "main")
-		wantWithinLimits(t, r)
-		servicetest.WantCounts(t, r, counts)
+		wantWithinLimits(t, wantRun(t, s, counts))
 		e.Want("main", `SELECT count(*) || ' ' || (SELECT count(*) FROM c) FROM loose_foreign_keys_deleted_records`, fmt.Sprintf("%d 0", n+1))
+	}
+}
+
+// addLeaves adds partitions with the numbers 2, 3 ... to a queue of GitLab's.
+func addLeaves(e *servicetest.Estate, names ...string) {
+	e.T.Helper()
+	for i, name := range names {
+		e.Exec("main", fmt.Sprintf(`CREATE TABLE gitlab_partitions_dynamic.%s PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (%d)`, name, i+2))
 	}
 }

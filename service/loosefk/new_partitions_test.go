@@ -57,26 +57,21 @@ func TestNewPartitions_AreTrackedByTheRunThatFindsThem(t *testing.T) {
 		DELETE FROM visits WHERE id = 8`)
 	e.Want("main", `SELECT string_agg(fully_qualified_table_name || primary_key_value, ' ' ORDER BY id) FROM loose_foreign_keys_deleted_records`,
 		"public.visits7 public.visits8")
-	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=2 deleted_rows=2")
+	wantRun(t, s, "processed_records=2 deleted_rows=2")
 	e.Exec("main", `DROP TABLE "o'dd \x"`)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	e.Want("main", tracked, long+bothVisits)
 }
 
-func TestNewPartitions_AreLeftAloneWhereThatIsSwitchedOff(t *testing.T) {
+func TestNewPartitions_AreLeftAloneWhereThatIsSwitchedOffAndWithGitLabsQueue(t *testing.T) {
 	t.Parallel()
 	e := newVisits(t)
 	e.Exec("main", `CREATE TABLE visits_2 PARTITION OF visits FOR VALUES IN (2)`)
 	s := e.Service(visitsChild, servicetest.With(func(c *loosefk.Config) { c.TrackPartitions = new(false) }))
-	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	wantRun(t, s, "")
 	e.Want("main", tracked, firstVisits)
-}
-
-func TestNewPartitions_WithGitLabsQueueAreLeftAlone(t *testing.T) {
-	t.Parallel()
-	e := newVisits(t)
-	e.Exec("main", `TRUNCATE maintenance.queue_partitions; CREATE TABLE visits_2 PARTITION OF visits FOR VALUES IN (2)`)
-	servicetest.WantState(t, servicetest.RunBatch(t, e.Service(visitsChild), "main"), repo.RunSucceeded)
+	e.Exec("main", `TRUNCATE maintenance.queue_partitions`)
+	wantRun(t, e.Service(visitsChild), "")
 	e.Want("main", tracked, firstVisits)
 }
 
@@ -114,7 +109,7 @@ func TestNewPartitions_ThatAreLockedDoNotHoldARunUp(t *testing.T) {
 	}
 	var said bytes.Buffer
 	s := e.Service(visitsChild, func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
-	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 deleted_rows=1")
+	wantRun(t, s, "processed_records=1 deleted_rows=1")
 	e.Want("main", tracked, bothVisits)
 	if !strings.Contains(said.String(), "level=WARN") || !strings.Contains(said.String(), "track partition public.visits_3") {
 		t.Errorf("log %q", said.String())

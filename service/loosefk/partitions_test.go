@@ -93,7 +93,7 @@ func TestPartitions_AreRolledOnceTheActiveOneIsADayOldAndUsed(t *testing.T) {
 			e.Want("main", partitions, c.want)
 			deleteParents(e, 4, 4)
 			e.Want("main", `SELECT partition FROM loose_foreign_keys_deleted_records`, c.lands)
-			servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 deleted_rows=1")
+			wantRun(t, s, "processed_records=1 deleted_rows=1")
 			e.Want("main", `SELECT count(*) FROM c`, "0")
 		})
 	}
@@ -178,9 +178,7 @@ func TestPartitions_OfGitLabsQueueAreLeftAlone(t *testing.T) {
 		}
 		const catalogue = `SELECT string_agg(concat_ws(' ', oid, relname, xmin, reloptions), ', ' ORDER BY oid) FROM pg_class WHERE relname LIKE '%loose_foreign_keys_deleted_records%'`
 		before, layout := e.Value("main", catalogue), e.Value("main", partitions)
-		r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
-		servicetest.WantState(t, r, repo.RunSucceeded)
-		servicetest.WantCounts(t, r, "processed_records=3 deleted_rows=9")
+		wantRun(t, e.Service(servicetest.OneChild), "processed_records=3 deleted_rows=9")
 		e.Want("main", catalogue, before)
 		e.Want("main", partitions, layout)
 		e.Want("main", `SELECT count(*) FROM maintenance.queue_partitions`, "0")
@@ -281,9 +279,7 @@ func TestPartitions_LeavesOfSeveralNumbersAndOfAllOthersAreWorked(t *testing.T) 
 	if b := servicetest.Status(t, s).Backlog; b.Due != 7 || b.Deferred != 2 {
 		t.Errorf("backlog %+v", b)
 	}
-	r := servicetest.RunBatch(t, s, "main")
-	wantWithinLimits(t, r)
-	servicetest.WantCounts(t, r, "processed_records=7 deleted_rows=7")
+	wantWithinLimits(t, wantRun(t, s, "processed_records=7 deleted_rows=7"))
 	e.WantQueue("main", "8 8 8")
 	e.Want("main", `SELECT to_regclass('gitlab_partitions_dynamic.several') || ' ' || to_regclass('gitlab_partitions_dynamic.others')`,
 		"gitlab_partitions_dynamic.several gitlab_partitions_dynamic.others")
@@ -298,9 +294,7 @@ func TestPartitions_ADefaultLeafTakesTheActiveNumber(t *testing.T) {
 	e.Exec("main", `CREATE TABLE gitlab_partitions_dynamic.others PARTITION OF loose_foreign_keys_deleted_records DEFAULT;
 		ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT 77`)
 	deleteParents(e, 1, 3)
-	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
-	wantWithinLimits(t, r)
-	servicetest.WantCounts(t, r, "processed_records=3 deleted_rows=3")
+	wantWithinLimits(t, wantRun(t, e.Service(servicetest.OneChild), "processed_records=3 deleted_rows=3"))
 	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.unknown', 1)`)
 	wantFindings(t, e.Keys(servicetest.OneChild), "error pending_without_definition main public.unknown")
 }
