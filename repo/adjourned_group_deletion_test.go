@@ -13,6 +13,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // bigGroups are 30,000 groups in trees of 30 on three levels, with 300,000 members, 30,000 invitations, a route and a
@@ -68,10 +69,7 @@ func newGroupBench(t *testing.T, d *repo.Database) *groupBench {
 	if b.stores, err = d.GroupStores(ctx); err != nil || b.stores.Missing != "" {
 		t.Fatal(err, b.stores.Missing)
 	}
-	lease, err := d.AcquireLease(ctx, "groups", "test", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := servicetest.Must(d.AcquireLease(ctx, "groups", "test", time.Hour))(t)
 	now, err := d.Now(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -188,9 +186,7 @@ func TestGroups_PlansKeepToIndexes(t *testing.T) {
 			url := databases.Clone(t, c.loaded("repo_big_groups", bigGroups))
 			conn := connect(t, url)
 			if c.analyzed {
-				if _, err := conn.Exec(context.Background(), "ANALYZE"); err != nil {
-					t.Fatal(err)
-				}
+				servicetest.Must(conn.Exec(context.Background(), "ANALYZE"))(t)
 			}
 			d, heard := listening(t, url)
 			b := newGroupBench(t, d)
@@ -215,10 +211,7 @@ func TestGroups_DatesAreTheSameWhateverTheSessionAndHowFarOffTheyAre(t *testing.
 	// Midnight of UTC is on another day in both.
 	for _, zone := range []string{"Pacific/Kiritimati", "Pacific/Pago_Pago"} {
 		d := b.inZone(zone, "cache_statement")
-		s, err := d.GroupStores(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := servicetest.Must(d.GroupStores(t.Context()))(t)
 		for day, want := range map[int]string{20: "[]", 21: "[1 4 5]"} {
 			at := time.Date(2026, 11, day, 0, 0, 0, 0, time.UTC)
 			due, err := d.DueGroups(t.Context(), s, repo.Adjournment{At: at, Days: 14}, []int64{1, 2, 3, 4, 5}, generous)
@@ -232,10 +225,7 @@ func TestGroups_DatesAreTheSameWhateverTheSessionAndHowFarOffTheyAre(t *testing.
 		}
 	}
 	d := open(t, b.with("datestyle=SQL,DMY"))
-	s, err := d.GroupStores(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := servicetest.Must(d.GroupStores(context.Background()))(t)
 	odd, _, err := d.OddSchedules(context.Background(), s, 0, generous)
 	var got []string
 	for _, o := range odd {
@@ -256,9 +246,7 @@ func TestGroups_DatesAreTheSameWhateverTheSessionAndHowFarOffTheyAre(t *testing.
 func wantIndexPlansOfAll(t *testing.T, conn *pgx.Conn, heard *listener, call func(context.Context) error) {
 	t.Helper()
 	heard.statements = nil
-	if err := call(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, call(context.Background()))
 	settings := sent{`SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)`, nil}
 	for _, s := range heard.statements {
 		if !ours(s.sql) {

@@ -7,15 +7,13 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // catalog reads the tables with their columns, and all foreign keys.
 func (b *bench) catalog(wanted map[string][]string) *repo.Catalog {
 	b.Helper()
-	c, err := b.Catalog(context.Background(), wanted)
-	if err != nil {
-		b.Fatal(err)
-	}
+	c := servicetest.Must(b.Catalog(context.Background(), wanted))(b.T)
 	return c
 }
 

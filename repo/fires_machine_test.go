@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // fireMachine is a worker with a fire each minute, replicas that know its ledger as it was at some time,
@@ -136,9 +137,7 @@ func TestFires_WhateverReplicasKnowEachFireRunsOnceOrIsMissed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		number++
 		m := &fireMachine{bench: b, worker: fmt.Sprint("worker ", number), began: began, rows: map[int]string{}, known: map[string]repo.Ledger{}}
-		if err := b.UseLedgers(context.Background(), []string{m.worker}, []string{"* * * * *"}, began); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(m.T, b.UseLedgers(context.Background(), []string{m.worker}, []string{"* * * * *"}, began))
 		t.Repeat(map[string]func(*rapid.T){"read": m.read, "claim": m.claim, "miss": m.miss, "back": m.back, "": m.check})
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestDatabase_CreateGhost_LooksForAFreeNameWithoutReadingAllUsers(t *testing.T) {
@@ -24,20 +25,14 @@ func TestDatabase_CreateGhost_LooksForAFreeNameWithoutReadingAllUsers(t *testing
 	}
 	ctx := context.Background()
 	d, heard := listening(t, b.url)
-	catalog, err := d.Tables(ctx, repo.GhostTables())
-	if err != nil {
-		t.Fatal(err)
-	}
+	catalog := servicetest.Must(d.Tables(ctx, repo.GhostTables()))(t)
 	queue, missing := catalog.GhostQueue()
 	lease, err := d.AcquireLease(ctx, "ghost_user_migration", "us", time.Minute)
 	if err != nil || missing != "" {
 		t.Fatal(missing, err)
 	}
 	heard.statements = nil
-	id, err := d.CreateGhost(ctx, by(lease.Fence), queue, new(int64(1)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := servicetest.Must(d.CreateGhost(ctx, by(lease.Fence), queue, new(int64(1))))(t)
 	var name string
 	if err := b.sql.QueryRow(ctx, `SELECT username FROM users WHERE id = $1`, id).Scan(&name); err != nil || name != "ghost2" {
 		t.Errorf("ghost %q, %v", name, err)
@@ -48,10 +43,7 @@ func TestDatabase_CreateGhost_LooksForAFreeNameWithoutReadingAllUsers(t *testing
 			batch = append(batch, s)
 		}
 	}
-	conn, err := pgx.Connect(ctx, b.url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := servicetest.Must(pgx.Connect(ctx, b.url))(t)
 	t.Cleanup(func() { _ = conn.Close(ctx) })
 	for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
 		nodes, text := plan(t, conn, batch, mode)
@@ -73,15 +65,9 @@ func TestDatabase_DeleteMigratedUser_LooksForAMomentOnly(t *testing.T) {
 	d := open(t, b.url)
 	wanted := repo.GhostTables()
 	wanted["chat_names"] = []string{"user_id"}
-	catalog, err := d.Tables(ctx, wanted)
-	if err != nil {
-		t.Fatal(err)
-	}
+	catalog := servicetest.Must(d.Tables(ctx, wanted))(t)
 	queue, _ := catalog.GhostQueue()
-	lease, err := d.AcquireLease(ctx, "ghost_user_migration", "us", time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := servicetest.Must(d.AcquireLease(ctx, "ghost_user_migration", "us", time.Minute))(t)
 	for user, slow := range map[int64]bool{1: false, 2: true} {
 		rows, _ := catalog.Rows("chat_names", "user_id", repo.IDs(user)...)
 		if slow {

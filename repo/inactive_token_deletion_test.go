@@ -13,6 +13,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // bots makes an organization and a project bot for each token; a token is the values of revoked, expires_at, updated_at.
@@ -28,24 +29,15 @@ func (b *bench) bots(tokens ...string) {
 // inactive are the inactive bots by some rules, as the database sees them over a connection.
 func (b *bench) inactive(d *repo.Database, rules repo.TokenRules) []int64 {
 	b.Helper()
-	f, err := d.UserFeatures(context.Background())
-	if err != nil {
-		b.Fatal(err)
-	}
-	r, err := d.InactiveBots(context.Background(), f, rules, repo.BotPage{Limit: 1000}, generous)
-	if err != nil {
-		b.Fatal(err)
-	}
+	f := servicetest.Must(d.UserFeatures(context.Background()))(b.T)
+	r := servicetest.Must(d.InactiveBots(context.Background(), f, rules, repo.BotPage{Limit: 1000}, generous))(b.T)
 	return r.Inactive
 }
 
 // inZone is the database by sessions of a time zone, as a pooler may have them in spite of ours.
 func (b *bench) inZone(zone, mode string) *repo.Database {
 	b.Helper()
-	pool, err := pgxpool.New(b.Context(), b.with("timezone="+zone+"&default_query_exec_mode="+mode))
-	if err != nil {
-		b.Fatal(err)
-	}
+	pool := servicetest.Must(pgxpool.New(b.Context(), b.with("timezone="+zone+"&default_query_exec_mode="+mode)))(b.T)
 	b.Cleanup(pool.Close)
 	var is string
 	if err := pool.QueryRow(b.Context(), "SHOW timezone").Scan(&is); err != nil || is != zone {
@@ -107,10 +99,7 @@ func TestInactiveBots_SaysWhereTheRangeEndsAndWhetherThereAreMore(t *testing.T) 
 	b := newBench(t, "main")
 	b.bots(`false, NULL, now()`, `true, NULL, '2020-01-01'`, `true, NULL, '2020-01-01'`)
 	b.exec(`INSERT INTO users (id, username, email, projects_limit, user_type, organization_id) VALUES (9, 'h', 'h', 0, 0, 1)`)
-	f, err := b.UserFeatures(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := servicetest.Must(b.UserFeatures(context.Background()))(t)
 	rules := repo.NewTokenRules(time.Now(), 42)
 	for _, c := range []struct {
 		after int64
@@ -135,10 +124,7 @@ func TestInactiveBots_SaysWhereTheRangeEndsAndWhetherThereAreMore(t *testing.T) 
 // pass opens a pass under a lease of an hour.
 func (b *bench) pass() (repo.Fence, repo.TokenPass) {
 	b.Helper()
-	lease, err := b.AcquireLease(context.Background(), "inactive_token_deletion", "test", time.Hour)
-	if err != nil {
-		b.Fatal(err)
-	}
+	lease := servicetest.Must(b.AcquireLease(context.Background(), "inactive_token_deletion", "test", time.Hour))(b.T)
 	p, err := b.OpenTokenPass(context.Background(), by(lease.Fence), repo.NewTokenRules(time.Now(), 42), false)
 	if err != nil || p.ID == "" || p.Cursor != 0 {
 		b.Fatalf("%+v, %v", p, err)
@@ -156,9 +142,7 @@ func TestTokenPass_IsOneUntilItIsFinished(t *testing.T) {
 		t.Errorf("%+v, %v, want %+v", again, err, first)
 	}
 	step := repo.TokenStep{BotRange: repo.BotRange{Examined: 3, Last: 8}}
-	if _, err := b.AdvanceTokenPass(ctx, by(fence), first.ID, step, nil); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(b.AdvanceTokenPass(ctx, by(fence), first.ID, step, nil))(t)
 	if _, err := b.AdvanceTokenPass(ctx, by(fence), first.ID, step, nil); !errors.Is(err, repo.ErrNotFound) {
 		t.Errorf("advance of a finished pass: %v", err)
 	}
@@ -180,10 +164,7 @@ func TestTokenPass_NothingIsStoredWithoutTheLease(t *testing.T) {
 	ctx := context.Background()
 	b.bots(`true, NULL, '2020-01-01'`)
 	fence, p := b.pass()
-	queue, err := scheduler.NewQueue(b.Database, scheduler.QueueConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	queue := servicetest.Must(scheduler.NewQueue(b.Database, scheduler.QueueConfig{}))(t)
 	b.exec(`UPDATE maintenance.leases SET epoch = epoch + 1`)
 	step := repo.TokenStep{BotRange: repo.BotRange{Examined: 1, Last: 1, More: true}}
 	attempts := map[string]func() error{
@@ -220,10 +201,7 @@ func TestTokenPass_JobsGoWithAPassThatIsGone(t *testing.T) {
 	b := newBench(t, "main")
 	ctx := context.Background()
 	fence, p := b.pass()
-	queue, err := scheduler.NewQueue(b.Database, scheduler.QueueConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	queue := servicetest.Must(scheduler.NewQueue(b.Database, scheduler.QueueConfig{}))(t)
 	if dropped, err := b.DropTokenPass(ctx, by(fence)); err != nil || !dropped {
 		t.Fatalf("dropped %t, %v", dropped, err)
 	}
@@ -264,15 +242,10 @@ func TestInactiveTokens_PlansKeepToIndexes(t *testing.T) {
 			url := databases.Clone(t, c.loaded("repo_bots", manyBots))
 			conn := connect(t, url)
 			if c.analyzed {
-				if _, err := conn.Exec(context.Background(), "ANALYZE"); err != nil {
-					t.Fatal(err)
-				}
+				servicetest.Must(conn.Exec(context.Background(), "ANALYZE"))(t)
 			}
 			d, heard := listening(t, url)
-			f, err := d.UserFeatures(context.Background())
-			if err != nil {
-				t.Fatal(err)
-			}
+			f := servicetest.Must(d.UserFeatures(context.Background()))(t)
 			for name, call := range inactiveTokenCalls(d, f) {
 				t.Run(name, func(t *testing.T) { wantIndexPlans(t, conn, heard, call) })
 			}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestKeepingTriggers_AreEnabledRowTriggersAndRulesOfTheTableAndItsPartitions(t *testing.T) {
@@ -39,10 +40,7 @@ func TestKeepingTriggers_AreEnabledRowTriggersAndRulesOfTheTableAndItsPartitions
 		{"many", false, nil},
 		{"nowhere", true, nil},
 	} {
-		found, err := b.KeepingTriggers(context.Background(), repo.Table{Schema: "public", Name: c.table}, c.deletes)
-		if err != nil {
-			t.Fatal(err)
-		}
+		found := servicetest.Must(b.KeepingTriggers(context.Background(), repo.Table{Schema: "public", Name: c.table}, c.deletes))(t)
 		var got []string
 		for _, k := range found {
 			got = append(got, k.String())

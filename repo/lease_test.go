@@ -9,14 +9,12 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func (b *bench) acquire(holder string, ttl time.Duration) repo.Lease {
 	b.Helper()
-	lease, err := b.AcquireLease(context.Background(), "work", holder, ttl)
-	if err != nil {
-		b.Fatal(err)
-	}
+	lease := servicetest.Must(b.AcquireLease(context.Background(), "work", holder, ttl))(b.T)
 	return lease
 }
 
@@ -35,9 +33,7 @@ func TestLease_BelongsToOneUntilItExpiresOrIsReleased(t *testing.T) {
 			t.Errorf("%s: %v, want that a has it", holder, err)
 		}
 	}
-	if err := b.ReleaseLease(ctx, first.Fence); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, b.ReleaseLease(ctx, first.Fence))
 	if second := b.acquire("b", time.Hour); second.Epoch != 2 || second.Holder != "b" {
 		t.Errorf("%+v", second)
 	}
@@ -149,9 +145,7 @@ func TestLease_RenewedAndReleasedByNobodyButItsHolder(t *testing.T) {
 		b.want(`SELECT l::text || xmin FROM maintenance.leases l`, row)
 	}
 	// What has expired is not renewed, and a second release changes nothing.
-	if err := b.ReleaseLease(ctx, lease.Fence); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, b.ReleaseLease(ctx, lease.Fence))
 	row = b.value(`SELECT l::text || xmin FROM maintenance.leases l`)
 	if _, err := b.RenewLease(ctx, lease.Fence, time.Hour); !errors.Is(err, repo.ErrLeaseLost) {
 		t.Errorf("%v, want that the lease is lost", err)
@@ -235,10 +229,7 @@ func TestFence_NothingIsWrittenWithoutTheLease(t *testing.T) {
 	b := installed(t)
 	steps := fencedSteps(b)
 	lease := b.acquire("a", time.Hour)
-	expired, err := b.AcquireLease(context.Background(), "expired", "a", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expired := servicetest.Must(b.AcquireLease(context.Background(), "expired", "a", time.Hour))(t)
 	b.exec(`UPDATE maintenance.leases SET expires_at = now() WHERE name = 'expired'`)
 	before := b.value(fencedState)
 	for name, step := range steps {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 const (
@@ -27,10 +28,7 @@ func TestRecordTraces_GoWithTheirRecords(t *testing.T) {
 	if has, err := b.HasRecordTraces(ctx); !has || err != nil {
 		t.Errorf("%v, %v, want that there are traces", has, err)
 	}
-	queue, err := b.DeletedRecords(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	queue := servicetest.Must(b.DeletedRecords(ctx))(t)
 	limits := repo.Limits{Statement: 5 * time.Second, Lock: time.Second}
 	records, _, err := b.LoadRecords(ctx, queue, repo.RecordPage{Parent: "public.p", Limit: 10}, limits)
 	if err != nil || len(records) != 4 {
@@ -41,9 +39,7 @@ func TestRecordTraces_GoWithTheirRecords(t *testing.T) {
 		t.Errorf("%v, %v, want the one span", parents, err)
 	}
 	fence := b.acquire("a", time.Minute).Fence
-	if _, err := b.RemoveRecords(ctx, by(fence), queue, records[:2]); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(b.RemoveRecords(ctx, by(fence), queue, records[:2]))(t)
 	b.want(noted, "3:"+aParent+" 4:"+aParent)
 	dead := repo.RecordFailure{Record: records[2], Isolated: true, Definition: "c.p_id -> p", SQLState: "P0001", Message: "raise_exception"}
 	for range repo.DeadAfter {

@@ -13,10 +13,7 @@ func TestMustDiffer_OfTwoNamesOfADatabaseTheLaterIsRefused(t *testing.T) {
 	t.Parallel()
 	url := databases.Clone(t, servicetest.Migrated(""))
 	named := func(name, url string) *repo.Database {
-		d, err := repo.Open(t.Context(), name, url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := servicetest.Must(repo.Open(t.Context(), name, url))(t)
 		t.Cleanup(d.Close)
 		return d
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // deadlocked is a queue whose first insert ends its transaction, after something else has happened.
@@ -40,14 +41,8 @@ func TestClaimPlaceholders_SecondTryClaimsNoMoreThanTheNextPageWasTold(t *testin
 	add(7)
 	add(8)
 	d := b.Database
-	tables, err := d.PlaceholderTables(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lease, err := d.AcquireLease(ctx, "placeholder_user_cleanup", "us", time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tables := servicetest.Must(d.PlaceholderTables(ctx))(t)
+	lease := servicetest.Must(d.AcquireLease(ctx, "placeholder_user_cleanup", "us", time.Minute))(t)
 	now := time.Now()
 	rules := repo.PlaceholderRules{MaxAttempts: 15, RetryPeriod: time.Hour, Now: now, Tables: tables}
 	next := make(chan repo.PlaceholderPosition, 1)

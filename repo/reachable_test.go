@@ -11,6 +11,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
@@ -77,9 +78,7 @@ func TestReadOnlyStatement_OfOurOwnGivesUpNoConnection(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, "")
 	ctx := context.Background()
-	if _, err := b.Now(ctx); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(b.Now(ctx))(t)
 	made := b.Pool().Stat().NewConnsCount()
 	l := repo.Limits{Statement: time.Second, Lock: time.Second, ReadOnly: true}
 	_, err := b.AdvanceTokenPass(ctx, repo.Permit{Guard: repo.Fence{}.Guard(), Limits: l},
@@ -98,9 +97,7 @@ func TestTerminatedBackends_CostOneStatementEach(t *testing.T) {
 	b := newBench(t, "")
 	ctx := context.Background()
 	for range 3 {
-		if _, err := b.Now(ctx); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.Must(b.Now(ctx))(t)
 		b.exec(`SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker'`)
 		if _, err := b.Now(ctx); err != nil && !errors.Is(err, repo.ErrUnreachable) {
 			t.Errorf("%v, want ErrUnreachable", err)
@@ -117,10 +114,7 @@ func TestFullPool_IsUnreachableAndSaysWhy(t *testing.T) {
 	small := open(t, b.with("pool_max_conns=12"))
 	ctx := context.Background()
 	for range small.Pool().Config().MaxConns {
-		conn, err := small.Pool().Acquire(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := servicetest.Must(small.Pool().Acquire(ctx))(t)
 		defer conn.Release()
 	}
 	_, err := small.Now(ctx)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // wantChain fails the test unless the receipts are a chain without gaps up to the head, of so many.
@@ -75,10 +76,7 @@ func TestReceipts_SayWhatASweepHasDone(t *testing.T) {
 		t.Helper()
 		batch.Permit = permit
 		rows, _ := b.catalog(map[string][]string{table: {"id", "owner"}}).Rows(table, "owner", owner)
-		r, err := rows.Sweep(context.Background(), c, batch)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := servicetest.Must(rows.Sweep(context.Background(), c, batch))(t)
 		return r
 	}
 	wantLast := func(want string) {
@@ -167,10 +165,7 @@ func TestReceipts_StayAChainWhoeverWrites(t *testing.T) {
 	b.exec(`INSERT INTO organizations (id, name, path, created_at, updated_at) VALUES (1, 'o', 'o', now(), now());
 		INSERT INTO namespaces (id, name, path, type, organization_id) SELECT i, i, i, 'Group', 1 FROM generate_series(1, 40) i;
 		INSERT INTO routes (source_id, source_type, path, name, namespace_id) SELECT i, 'Namespace', i, i, i FROM generate_series(1, 40) i`)
-	stores, err := b.GroupStores(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	stores := servicetest.Must(b.GroupStores(context.Background()))(t)
 	failed := make(chan error, 100)
 	var wait sync.WaitGroup
 	for owner := range 4 {
@@ -208,14 +203,9 @@ func TestReceipts_TheHeadIsLockedLast(t *testing.T) {
 		CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint REFERENCES parent); CREATE INDEX ON t (owner, id); INSERT INTO t (owner) VALUES (1);
 		CREATE TABLE other (id bigserial PRIMARY KEY, owner bigint); INSERT INTO other (owner) VALUES (1)`)
 	conn := connect(t, b.url)
-	tx, err := conn.Begin(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := servicetest.Must(conn.Begin(context.Background()))(t)
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := tx.Exec(context.Background(), `SELECT FROM parent WHERE id = 2 FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(tx.Exec(context.Background(), `SELECT FROM parent WHERE id = 2 FOR UPDATE`))(t)
 	moved := make(chan error, 1)
 	move := b.rows("t", "owner", "1")
 	go func() {
@@ -229,9 +219,7 @@ func TestReceipts_TheHeadIsLockedLast(t *testing.T) {
 	if _, err := b.rows("other", "owner", "1").Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 9, Permit: locking(2)}); err != nil {
 		t.Error(err)
 	}
-	if err := tx.Commit(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, tx.Commit(context.Background()))
 	if err := <-moved; err != nil {
 		t.Error(err)
 	}

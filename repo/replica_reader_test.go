@@ -17,10 +17,7 @@ const someWorker = "ghost_user_migration"
 // run is a run of a worker that holds its lease.
 func (p *pair) run() (*repo.Reader, repo.Lease) {
 	p.Helper()
-	lease, err := p.AcquireLease(p.Context(), someWorker, "us", time.Minute)
-	if err != nil {
-		p.Fatal(err)
-	}
+	lease := servicetest.Must(p.AcquireLease(p.Context(), someWorker, "us", time.Minute))(p.T)
 	return p.Reader(someWorker, lease.Epoch), lease
 }
 
@@ -35,21 +32,15 @@ func (p *pair) write(r *repo.Reader) {
 func (p *pair) end(r *repo.Reader, lease repo.Lease, died bool) {
 	p.Helper()
 	if !died {
-		if err := r.Remember(p.Context()); err != nil {
-			p.Fatal(err)
-		}
+		servicetest.NoError(p.T, r.Remember(p.Context()))
 	}
-	if err := p.ReleaseLease(p.Context(), lease.Fence); err != nil {
-		p.Fatal(err)
-	}
+	servicetest.NoError(p.T, p.ReleaseLease(p.Context(), lease.Fence))
 }
 
 // reads looks for candidates and says where: "replica", or why on the primary.
 func (p *pair) reads(r *repo.Reader) string {
 	p.Helper()
-	if _, err := p.CountDiscardedJobs(repo.ReadBy(p.Context(), r), "delete_user", "{}"); err != nil {
-		p.Fatal(err)
-	}
+	servicetest.Must(p.CountDiscardedJobs(repo.ReadBy(p.Context(), r), "delete_user", "{}"))(p.T)
 	places, why := r.Source()
 	if why == "" {
 		if !strings.Contains(places, "replica") {
@@ -166,9 +157,7 @@ func (p *pair) wantTrouble(d *repo.Database, why string) {
 	r := d.Reader(someWorker, 0)
 	for range 2 {
 		p.until(func() bool {
-			if _, err := d.CountDiscardedJobs(repo.ReadBy(p.Context(), r), "delete_user", "{}"); err != nil {
-				p.Fatal(err)
-			}
+			servicetest.Must(d.CountDiscardedJobs(repo.ReadBy(p.Context(), r), "delete_user", "{}"))(p.T)
 			_, got := r.Source()
 			return got != isBehind // as it may be on a busy machine
 		})
@@ -211,10 +200,7 @@ func TestFault_Replica_QueryThatWaitsOrIsCancelledIsLeftToThePrimary(t *testing.
 	p := newPair(t, "main")
 	p.wantReplica(p.Reader(someWorker, 0))
 	// The lock comes with the log, and stays while replay is paused; on the primary it is gone.
-	tx, err := p.sql.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := servicetest.Must(p.sql.Begin(t.Context()))(t)
 	if _, err := tx.Exec(t.Context(), `LOCK TABLE maintenance.river_job IN ACCESS EXCLUSIVE MODE; SELECT txid_current()`); err != nil {
 		t.Fatal(err)
 	}
@@ -223,17 +209,13 @@ func TestFault_Replica_QueryThatWaitsOrIsCancelledIsLeftToThePrimary(t *testing.
 	})
 	p.onMirror(`SELECT pg_wal_replay_pause()`)
 	p.until(func() bool { return p.onMirror(`SELECT pg_get_wal_replay_pause_state()`) == "paused" })
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, tx.Rollback(t.Context()))
 	r := p.Reader(someWorker, 0)
 	ctx, cancel := context.WithTimeout(repo.ReadBy(t.Context(), r), devdb.WaitTimeout)
 	defer cancel()
 	p.exec(`INSERT INTO maintenance.replica_positions VALUES ('` + someWorker + `', 1, 1, '0/1')`)
 	p.exec(`INSERT INTO maintenance.leases VALUES ('` + someWorker + `', 'us', 1, now(), now(), now())`)
-	if _, err := p.CountDiscardedJobs(ctx, "delete_user", "{}"); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(p.CountDiscardedJobs(ctx, "delete_user", "{}"))(t)
 	if places, why := r.Source(); places != "primary" || !strings.Contains(why, "too slow") {
 		t.Errorf("read from %s because %q", places, why)
 	}
@@ -284,10 +266,7 @@ func TestFault_InactiveBots_WhatAReplicaSaysIsJudgedAgainOnThePrimary(t *testing
 	p.exec(`INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at) VALUES (1, 't', 1, now(), now())`)
 	p.exec(`UPDATE users SET user_type = 0 WHERE id = 2`)
 	p.exec(`INSERT INTO users (id, username, email, projects_limit, state, user_type, organization_id) VALUES (5, 'u5', 'u5', 0, 'active', 6, 1)`)
-	features, err := p.UserFeatures(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	features := servicetest.Must(p.UserFeatures(t.Context()))(t)
 	for _, c := range []struct {
 		after, limit int
 		want         repo.BotRange

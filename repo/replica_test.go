@@ -27,10 +27,7 @@ type pair struct {
 func newPair(t *testing.T, schema string) *pair {
 	t.Helper()
 	url := replicated.Clone(t, servicetest.Migrated(schema))
-	standby, err := replicated.Cluster(t).Standby(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	standby := servicetest.Must(replicated.Cluster(t).Standby(t.Context(), nil))(t)
 	t.Cleanup(func() {
 		if err := standby.Stop(context.Background()); err != nil {
 			t.Error(err)
@@ -46,9 +43,7 @@ func newPair(t *testing.T, schema string) *pair {
 func (p *pair) opened(url, replica string) *repo.Database {
 	p.Helper()
 	d := open(p.T, url)
-	if err := d.UseReplica(p.Context(), replica, slog.New(slog.NewTextHandler(p.said, nil))); err != nil {
-		p.Fatal(err)
-	}
+	servicetest.NoError(p.T, d.UseReplica(p.Context(), replica, slog.New(slog.NewTextHandler(p.said, nil))))
 	return d
 }
 

@@ -32,10 +32,7 @@ func sqlConstants(t *testing.T) map[string]string {
 		if strings.HasSuffix(file, "_test.go") {
 			continue
 		}
-		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		parsed := servicetest.Must(parser.ParseFile(token.NewFileSet(), file, nil, 0))(t)
 		for _, declaration := range parsed.Decls {
 			general, ok := declaration.(*ast.GenDecl)
 			if !ok || general.Tok != token.CONST {
@@ -68,10 +65,7 @@ func text(t *testing.T, e ast.Expr, constants map[string]ast.Expr) string {
 	t.Helper()
 	switch e := e.(type) {
 	case *ast.BasicLit:
-		s, err := strconv.Unquote(e.Value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := servicetest.Must(strconv.Unquote(e.Value))(t)
 		return s
 	case *ast.BinaryExpr:
 		return text(t, e.X, constants) + text(t, e.Y, constants)

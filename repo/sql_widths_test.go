@@ -40,9 +40,7 @@ func TestSQL_ParametersTakeEveryIDWhateverTheWidthOfColumns(t *testing.T) {
 		t.Run(narrow, func(t *testing.T) {
 			t.Parallel()
 			conn := connect(t, databases.Clone(t, servicetest.Migrated("main")))
-			if _, err := conn.Exec(context.Background(), devdb.NarrowKeys(narrow)); err != nil {
-				t.Fatal(err)
-			}
+			servicetest.Must(conn.Exec(context.Background(), devdb.NarrowKeys(narrow)))(t)
 			got := prepared(t, conn)
 			for name, types := range want {
 				if !slices.Equal(got[name], types) {

@@ -69,28 +69,20 @@ func installed(t *testing.T) *bench {
 	t.Helper()
 	b := newBench(t, "")
 	b.exec("CREATE SCHEMA gitlab_partitions_dynamic")
-	if _, err := lfkadmin.New(b.Database).InstallQueue(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(lfkadmin.New(b.Database).InstallQueue(t.Context()))(t)
 	return b
 }
 
 func open(t *testing.T, url string) *repo.Database {
 	t.Helper()
-	d, err := repo.Open(context.Background(), "main", url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := servicetest.Must(repo.Open(context.Background(), "main", url))(t)
 	t.Cleanup(d.Close)
 	return d
 }
 
 func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
-	conn, err := pgx.Connect(context.Background(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := servicetest.Must(pgx.Connect(context.Background(), url))(t)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
 }
@@ -106,10 +98,7 @@ func (b *bench) with(settings string) string {
 // as is the database's URL for another role.
 func (b *bench) as(role, password string) string {
 	b.Helper()
-	u, err := url.Parse(b.url)
-	if err != nil {
-		b.Fatal(err)
-	}
+	u := servicetest.Must(url.Parse(b.url))(b.T)
 	u.User = url.UserPassword(role, password)
 	return u.String()
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // sweptTables are a parent of 1000 rows, and children of 80,000: half of them are of one owner, and refer to one of
@@ -115,14 +116,9 @@ func TestSweep_PlansKeepToIndexes(t *testing.T) {
 				t.Parallel()
 				url := sweptData(t, statistics)
 				conn := connect(t, url)
-				if _, err := conn.Exec(context.Background(), "CREATE INDEX ON piece ("+index+")"); err != nil {
-					t.Fatal(err)
-				}
+				servicetest.Must(conn.Exec(context.Background(), "CREATE INDEX ON piece ("+index+")"))(t)
 				d, heard := listening(t, url)
-				c, err := d.Catalog(context.Background(), map[string][]string{"piece": {"id", "owner", "parent_id"}})
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := servicetest.Must(d.Catalog(context.Background(), map[string][]string{"piece": {"id", "owner", "parent_id"}}))(t)
 				b := newBig(t, d)
 				for kind, rows := range sweptRows(t, c) {
 					for name, call := range sweptStatements(rows, repo.Batch{Permit: by(b.fence), Rows: 1000}) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // rows of a table in which a column has a value.
@@ -26,10 +27,7 @@ func (b *bench) swept(r repo.Rows, c repo.Change, batch repo.Batch) repo.BatchRe
 	if batch.Limits = generous; batch.Guard == (repo.Guard{}) {
 		batch.Guard = repo.AdvisoryLock(1)
 	}
-	result, err := r.Sweep(context.Background(), c, batch)
-	if err != nil {
-		b.Fatal(err)
-	}
+	result := servicetest.Must(r.Sweep(context.Background(), c, batch))(b.T)
 	return result
 }
 
@@ -122,18 +120,13 @@ func TestSweep_DeletesAndReportsWhatItWasAskedFor(t *testing.T) {
 func TestSweep_LeavesOutLockedRowsOrWaitsForThem(t *testing.T) {
 	t.Parallel()
 	b := numbered(t, "3")
-	tx, err := connect(t, b.url).Begin(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(context.Background(), `SELECT FROM t WHERE id = 3 FOR KEY SHARE`); err != nil {
-		t.Fatal(err)
-	}
+	tx := servicetest.Must(connect(t, b.url).Begin(context.Background()))(t)
+	servicetest.Must(tx.Exec(context.Background(), `SELECT FROM t WHERE id = 3 FOR KEY SHARE`))(t)
 	r := b.rows("t", "owner", "1")
 	if result := b.swept(r, repo.Change{Delete: true}, repo.Batch{Rows: 100, SkipLocked: true}); result.Changed != 2 {
 		t.Errorf("%+v", result)
 	}
-	_, err = r.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 100, Permit: locking(1)})
+	_, err := r.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 100, Permit: locking(1)})
 	refused, ok := errors.AsType[*repo.Error](err)
 	if !ok || refused.Class() != repo.ClassLock {
 		t.Errorf("got %v, want a lock", err)
@@ -141,9 +134,7 @@ func TestSweep_LeavesOutLockedRowsOrWaitsForThem(t *testing.T) {
 	if result := b.swept(r, repo.Change{Set: []string{"path"}}, repo.Batch{Rows: 100, SkipLocked: true}); result.Changed != 1 {
 		t.Errorf("a reference to a row keeps it from being updated: %+v", result)
 	}
-	if err := tx.Rollback(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, tx.Rollback(context.Background()))
 }
 
 func TestSweep_WorksPartitionByPartition(t *testing.T) {
@@ -170,10 +161,7 @@ func TestSweep_ReachesPartitionsThroughTheirTableWhereItMustNotNameThem(t *testi
 	b.exec(`INSERT INTO p_ci_builds (id, partition_id, project_id, user_id) SELECT i, 100 + i % 2, 1, 1 FROM generate_series(1, 8) i`)
 	d := open(t, b.as(b.role(`GRANT USAGE ON SCHEMA public, maintenance TO {role}; GRANT SELECT, UPDATE, DELETE ON p_ci_builds TO {role};
 		GRANT SELECT, INSERT, UPDATE ON maintenance.receipts, maintenance.receipt_head TO {role}`), "x"))
-	c, err := d.Catalog(context.Background(), map[string][]string{"p_ci_builds": {"user_id"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := servicetest.Must(d.Catalog(context.Background(), map[string][]string{"p_ci_builds": {"user_id"}}))(t)
 	r, _ := c.Rows("p_ci_builds", "user_id", "1")
 	parts, err := c.Parts(context.Background(), r, generous)
 	if err != nil || len(parts) != 2 {
@@ -189,20 +177,10 @@ func TestSweep_ChangesNothingWithoutItsGuard(t *testing.T) {
 	t.Parallel()
 	b := numbered(t, "3")
 	r := b.rows("t", "owner", "1")
-	lease, err := b.AcquireLease(context.Background(), "a", "me", time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.ReleaseLease(context.Background(), lease.Fence); err != nil {
-		t.Fatal(err)
-	}
-	tx, err := connect(t, b.url).Begin(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(context.Background(), `SELECT pg_advisory_xact_lock(77)`); err != nil {
-		t.Fatal(err)
-	}
+	lease := servicetest.Must(b.AcquireLease(context.Background(), "a", "me", time.Minute))(t)
+	servicetest.NoError(t, b.ReleaseLease(context.Background(), lease.Fence))
+	tx := servicetest.Must(connect(t, b.url).Begin(context.Background()))(t)
+	servicetest.Must(tx.Exec(context.Background(), `SELECT pg_advisory_xact_lock(77)`))(t)
 	for want, guard := range map[error]repo.Guard{
 		repo.ErrLeaseLost: lease.Guard(), repo.ErrBusy: repo.AdvisoryLock(77),
 		repo.ErrJobLost: repo.AttemptOf{ID: 1, AttemptedAt: time.Now()}.Guard().WithLock(77),
@@ -216,9 +194,7 @@ func TestSweep_ChangesNothingWithoutItsGuard(t *testing.T) {
 		}
 	}
 	b.want(`SELECT count(*) FROM t`, "6")
-	if err := tx.Rollback(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, tx.Rollback(context.Background()))
 	if result := b.swept(r, repo.Change{Delete: true}, repo.Batch{Permit: locking(77), Rows: 100}); result.Changed != 3 {
 		t.Errorf("%+v", result)
 	}

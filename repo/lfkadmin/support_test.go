@@ -45,20 +45,14 @@ func installed(t *testing.T) *bench {
 
 func open(t *testing.T, url string) lfkadmin.Admin {
 	t.Helper()
-	d, err := repo.Open(context.Background(), "main", url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := servicetest.Must(repo.Open(context.Background(), "main", url))(t)
 	t.Cleanup(d.Close)
 	return lfkadmin.New(d)
 }
 
 func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
-	conn, err := pgx.Connect(context.Background(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := servicetest.Must(pgx.Connect(context.Background(), url))(t)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
 }
@@ -74,10 +68,7 @@ func (b *bench) with(settings string) string {
 // as is the database's URL for another role.
 func (b *bench) as(role, password string) string {
 	b.Helper()
-	u, err := url.Parse(b.url)
-	if err != nil {
-		b.Fatal(err)
-	}
+	u := servicetest.Must(url.Parse(b.url))(b.T)
 	u.User = url.UserPassword(role, password)
 	return u.String()
 }

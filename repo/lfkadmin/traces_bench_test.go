@@ -23,15 +23,9 @@ func BenchmarkCapture(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			ctx := context.Background()
 			url := databases.Clone(b, servicetest.Migrated(""))
-			d, err := repo.Open(ctx, "main", url)
-			if err != nil {
-				b.Fatal(err)
-			}
+			d := servicetest.Must(repo.Open(ctx, "main", url))(b)
 			b.Cleanup(d.Close)
-			conn, err := pgx.Connect(ctx, url)
-			if err != nil {
-				b.Fatal(err)
-			}
+			conn := servicetest.Must(pgx.Connect(ctx, url))(b)
 			b.Cleanup(func() { _ = conn.Close(ctx) })
 			exec := func(sql string, args ...any) {
 				if _, err := conn.Exec(ctx, sql, args...); err != nil {
@@ -39,13 +33,9 @@ func BenchmarkCapture(b *testing.B) {
 				}
 			}
 			admin := lfkadmin.New(d)
-			if _, err := admin.InstallQueue(ctx); err != nil {
-				b.Fatal(err)
-			}
+			servicetest.Must(admin.InstallQueue(ctx))(b)
 			exec(`CREATE TABLE p (id bigint PRIMARY KEY)`)
-			if _, err := admin.Track(ctx, "p", ""); err != nil {
-				b.Fatal(err)
-			}
+			servicetest.Must(admin.Track(ctx, "p", ""))(b)
 			if c.prepare != "" {
 				exec(`UPDATE pg_proc SET prosrc = $1 WHERE proname = 'insert_into_loose_foreign_keys_deleted_records'`, c.prepare)
 			}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestTrack_TwiceMakesOneTriggerThatAlwaysFires(t *testing.T) {
@@ -213,34 +215,22 @@ func TestTrack_AFunctionThatExistsIsUsedAsItIs(t *testing.T) {
 func TestTrack_ALockThatIsNotToBeHadChangesNothing(t *testing.T) {
 	b := partitioned(t)
 	other := connect(t, b.url)
-	tx, err := other.Begin(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(context.Background(), "DELETE FROM leaves.b WHERE id = 2"); err != nil {
-		t.Fatal(err)
-	}
+	tx := servicetest.Must(other.Begin(context.Background()))(t)
+	servicetest.Must(tx.Exec(context.Background(), "DELETE FROM leaves.b WHERE id = 2"))(t)
 	before := b.dump()
-	_, err = b.Track(context.Background(), "p", "")
+	_, err := b.Track(context.Background(), "p", "")
 	wantSays(t, err, "track p on main", "55P03", "nothing was changed, because another transaction held a lock for more than 2 s: try again")
 	if b.dump() != before {
 		t.Error("a track that failed changed the schema")
 	}
-	if err := tx.Rollback(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, tx.Rollback(context.Background()))
 	b.track("p", "")
 	// What is tracked already needs no lock.
-	if tx, err = other.Begin(context.Background()); err == nil {
-		_, err = tx.Exec(context.Background(), "LOCK TABLE p, leaves.b IN ROW EXCLUSIVE MODE")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(other.Exec(context.Background(), "BEGIN; LOCK TABLE p, leaves.b IN ROW EXCLUSIVE MODE"))(t)
 	if got := b.track("p", "").Triggers; len(got) != 0 {
 		t.Errorf("got %q, want none", got)
 	}
-	_ = tx.Rollback(context.Background())
+	servicetest.Must(other.Exec(context.Background(), "ROLLBACK"))(t)
 }
 
 func TestTrack_NeedsTheTablesOwner(t *testing.T) {
@@ -337,9 +327,7 @@ func TestTrack_ByAnotherKeyWaitsForTheRecordsThatAreLeft(t *testing.T) {
 	b.exec("DELETE FROM p WHERE id = 7")
 	untrack := func() {
 		t.Helper()
-		if _, err := b.Untrack(context.Background(), "p"); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.Must(b.Untrack(context.Background(), "p"))(t)
 	}
 	refused := func() {
 		t.Helper()
@@ -380,9 +368,7 @@ func TestTrack_NewPartitionsOfATrackedTableWaitForNoRecords(t *testing.T) {
 func TestUntrack_KeepsTheOrderOfDeadKeys(t *testing.T) {
 	b := installed(t)
 	b.exec("CREATE TABLE p (a int, b int, PRIMARY KEY (a, b))")
-	if _, err := b.Track(context.Background(), "p", "b", "a"); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(b.Track(context.Background(), "p", "b", "a"))(t)
 	b.exec(`INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, key_values, definition, sqlstate, message, failures, recorded_at)
 		VALUES ('public.p', 0, '{1,2}', 'd', 'P0001', 'no', 10, now())`)
 	_, err := b.Untrack(context.Background(), "p")

@@ -72,10 +72,7 @@ func TestAdjournedGroupDeletion_InvalidSettingFailsTheRunAndTouchesNothing(t *te
 	g.Mark(11, 1, 40)
 	for _, value := range []string{"-1", "NULL"} {
 		g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = `+value)
-		r, err := g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := servicetest.Must(g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups}))(t)
 		servicetest.WantState(t, r, "failed")
 		if r.Reason != "SETTING_INVALID" {
 			t.Errorf("reason %q, want SETTING_INVALID", r.Reason)

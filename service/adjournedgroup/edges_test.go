@@ -228,10 +228,7 @@ func TestDestroyGroup_PlaceholdersOfADestroyedGroupAreCleanedUp(t *testing.T) {
 	g.Exec("main", `INSERT INTO import_placeholder_user_details (placeholder_user_id, namespace_id, organization_id, created_at, updated_at) VALUES (2, 10, 1, now(), now())`)
 	g.Run("scheduled_jobs=1")
 	g.Attempt("completed succeeded")
-	r, err := g.Service.RunBatch(context.Background(), service.RunRequest{Worker: "placeholder_user_cleanup"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := servicetest.Must(g.Service.RunBatch(context.Background(), service.RunRequest{Worker: "placeholder_user_cleanup"}))(t)
 	servicetest.WantCounts(t, r, "scheduled_jobs=1")
 }
 

@@ -14,10 +14,7 @@ import (
 // backlog is "pending due deferred dead age of the oldest in days".
 func wantBacklog(g *servicetest.Groups, want string) {
 	g.T.Helper()
-	st, err := g.Service.Status(context.Background(), servicetest.AdjournedGroups)
-	if err != nil {
-		g.T.Fatal(err)
-	}
+	st := servicetest.Must(g.Service.Status(context.Background(), servicetest.AdjournedGroups))(g.T)
 	b := st[0].Backlog
 	days := "-"
 	if !b.OldestAt.IsZero() {
@@ -175,10 +172,7 @@ func TestAdjournedGroupDeletion_BacklogSaysThatTheSettingIsInvalid(t *testing.T)
 	g.Owned(10, 20)
 	g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = -1`)
 	wantBacklog(g, "1 0 1 0 20")
-	st, err := g.Service.Status(context.Background(), servicetest.AdjournedGroups)
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := servicetest.Must(g.Service.Status(context.Background(), servicetest.AdjournedGroups))(t)
 	servicetest.WantError(t, errors.New(st[0].ConditionDetail), "deletion_adjourned_period")
 }
 

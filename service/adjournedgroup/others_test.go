@@ -46,20 +46,13 @@ func TestDestroyGroup_WaitsWhileTheJobOfASubgroupRemovesThat(t *testing.T) {
 	g.Content(1)
 	g.QueueJob(10, 1)
 	ctx := context.Background()
-	step, err := g.Connect("main").Begin(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	step := servicetest.Must(g.Connect("main").Begin(ctx))(t)
 	// A step of another job that removes the group at the bottom.
-	if _, err := step.Exec(ctx, `SELECT pg_advisory_xact_lock(12)`); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(step.Exec(ctx, `SELECT pg_advisory_xact_lock(12)`))(t)
 	g.Attempt("scheduled")
 	g.Want("main", `SELECT concat_ws(' ', attempt, metadata ->> 'snoozes', round(extract(epoch FROM scheduled_at - now()) / 30)) FROM maintenance.river_job`, "0 1 1")
 	g.WantRows(map[string]int{"projects": 1, "members": 2})
-	if err := step.Commit(ctx); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, step.Commit(ctx))
 	g.Attempt("completed succeeded")
 	g.WantRows(map[string]int{"namespaces": 0, "projects": 0})
 }

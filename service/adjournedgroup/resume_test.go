@@ -112,10 +112,7 @@ func TestAdjournedGroupDeletion_RunThatHasLostItsLeaseChangesNothingMore(t *test
 	g.Exec("main", `CREATE FUNCTION take_over() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		UPDATE maintenance.leases SET holder = 'other', epoch = epoch + 1; RETURN NULL; END $$`)
 	g.Exec("main", `CREATE TRIGGER take_over AFTER DELETE ON group_deletion_schedules FOR EACH ROW WHEN (OLD.group_id = 11) EXECUTE FUNCTION take_over()`)
-	r, err := g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := servicetest.Must(g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups}))(t)
 	servicetest.WantState(t, r, "failed")
 	if r.Reason != "LEASE_LOST" {
 		t.Errorf("reason %q", r.Reason)
@@ -174,10 +171,7 @@ func TestDestroyGroup_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T
 	}
 	attempts := 0
 	for at := ""; ; at = "left outside" {
-		r, err := workJob(g, at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := servicetest.Must(workJob(g, at))(t)
 		if attempts++; r.Snooze == 0 {
 			if r.Outcome != service.JobSucceeded {
 				t.Errorf("%+v", r)

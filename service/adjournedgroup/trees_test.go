@@ -19,10 +19,7 @@ import (
 func plant(g *servicetest.Groups, lines ...string) {
 	g.T.Helper()
 	number := func(text string) int {
-		n, err := strconv.Atoi(text)
-		if err != nil {
-			g.T.Fatal(err)
-		}
+		n := servicetest.Must(strconv.Atoi(text))(g.T)
 		return n
 	}
 	for _, line := range lines {

@@ -78,10 +78,7 @@ func TestGhostUserMigration_ADatabaseThatDoesNotAnswerFailsTheRun(t *testing.T) 
 	g.Doomed(10, 11)
 	g.Exec("main", `UPDATE issues SET author_id = 10`)
 	before := g.Value("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`)
-	down, err := repo.Open(context.Background(), "ci", "postgres://nobody@127.0.0.1:1/nowhere?connect_timeout=1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	down := servicetest.Must(repo.Open(context.Background(), "ci", "postgres://nobody@127.0.0.1:1/nowhere?connect_timeout=1"))(t)
 	t.Cleanup(down.Close)
 	s := g.Service(func(c *service.Config) { c.Databases = []*repo.Database{g.Open[0], down, g.Open[2]} })
 	for _, dry := range []bool{true, false} {
@@ -186,10 +183,7 @@ func TestGhostUserMigration_StatusNamesAnEssentialTableThatMustNotBeRead(t *test
 	t.Parallel()
 	g := servicetest.NewGhosts(t)
 	s := denied(g, `REVOKE ALL ON ghost_user_migrations FROM {role}`)
-	all, err := s.Status(context.Background(), servicetest.GhostUsers)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := servicetest.Must(s.Status(context.Background(), servicetest.GhostUsers))(t)
 	if st := all[0]; !strings.Contains(st.ConditionDetail, "GRANT SELECT") || !strings.Contains(st.ConditionDetail, "ghost_user_migrations") {
 		t.Errorf("%s: %s", st.Condition, st.ConditionDetail)
 	}

@@ -28,9 +28,7 @@ func TestGhostUserMigration_WhatOthersCommitBeforeTheUserGoesIsMovedToo(t *testi
 	s := g.Service()
 	r := g.Begin(s)
 	g.Eventually("main", waitsSQL, "true")
-	if _, err := pipelines.Exec(context.Background(), `COMMIT`); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(pipelines.Exec(context.Background(), `COMMIT`))(t)
 	commit()
 	r = g.Settled(s, servicetest.Ended(t, s, r.ID))
 	servicetest.WantState(t, r, repo.RunSucceeded)

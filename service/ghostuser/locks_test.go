@@ -38,9 +38,7 @@ func TestGhostUserMigration_ALockedRowIsLookedAtAgainAfterTheOthers(t *testing.T
 	g.Doomed(10)
 	g.Exec("main", `INSERT INTO issues (id, author_id, project_id, namespace_id, iid) VALUES (2, 10, 1, 101, 2), (3, 10, 1, 101, 3)`)
 	holder := g.Connect("main")
-	if _, err := holder.Exec(context.Background(), `BEGIN; SELECT FROM issues WHERE id = 2 FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(holder.Exec(context.Background(), `BEGIN; SELECT FROM issues WHERE id = 2 FOR UPDATE`))(t)
 	// Moving the other issue ends the transaction that holds the first one.
 	g.Exec("main", fmt.Sprintf(`CREATE FUNCTION let_go() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_terminate_backend(%d, 10000); RETURN NEW; END $$;
 		CREATE TRIGGER let_go BEFORE UPDATE ON issues FOR EACH ROW WHEN (OLD.id = 3) EXECUTE FUNCTION let_go()`, holder.PgConn().PID()))

@@ -19,10 +19,7 @@ func denied(g *servicetest.Ghosts, sql string) *service.Service {
 	g.T.Cleanup(func() { g.Exec("main", `DROP OWNED BY `+role+`; DROP ROLE `+role) })
 	g.Exec("main", strings.ReplaceAll(`GRANT USAGE ON SCHEMA public, maintenance TO {role}; GRANT ALL ON ALL TABLES IN SCHEMA public, maintenance TO {role};
 		GRANT ALL ON ALL SEQUENCES IN SCHEMA public, maintenance TO {role}; `+sql, "{role}", role))
-	d, err := repo.Open(context.Background(), "main", g.URLs["main"]+"&options=-c%20role%3D"+role)
-	if err != nil {
-		g.T.Fatal(err)
-	}
+	d := servicetest.Must(repo.Open(context.Background(), "main", g.URLs["main"]+"&options=-c%20role%3D"+role))(g.T)
 	g.T.Cleanup(d.Close)
 	return g.Service(func(c *service.Config) { c.Databases = []*repo.Database{d} })
 }

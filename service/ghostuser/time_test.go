@@ -144,9 +144,7 @@ func TestGhostUserMigration_CancelledItStopsAndLeavesTheQueueAlone(t *testing.T)
 			s := g.Service()
 			r := g.Begin(s)
 			g.AtGate("main", servicetest.App)
-			if _, err := s.CancelRun(context.Background(), r.ID, ""); err != nil {
-				t.Fatal(err)
-			}
+			servicetest.Must(s.CancelRun(context.Background(), r.ID, ""))(t)
 			g.Lift("main", servicetest.App)
 			r = servicetest.Ended(t, s, r.ID)
 			servicetest.WantState(t, r, repo.RunCancelled)

@@ -108,10 +108,7 @@ func TestGhostUserMigration_RowsOfTheFutureAreNotTouched(t *testing.T) {
 // ghostBacklog is the worker's backlog.
 func ghostBacklog(t *testing.T, s *service.Service) repo.Backlog {
 	t.Helper()
-	st, err := s.Status(context.Background(), servicetest.GhostUsers)
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := servicetest.Must(s.Status(context.Background(), servicetest.GhostUsers))(t)
 	return st[0].Backlog
 }
 

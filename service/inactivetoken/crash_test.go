@@ -27,9 +27,7 @@ func gateJobs(e *servicetest.Estate, user string) {
 
 func resumeRuns(t *testing.T, s *service.Service) {
 	t.Helper()
-	if err := s.ResumeRuns(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, s.ResumeRuns(context.Background()))
 }
 
 func TestFault_InactiveTokenDeletion_KilledInASecondRangeGoesOnWithItWhenTheLeaseHasExpired(t *testing.T) {
@@ -101,10 +99,7 @@ func TestInactiveTokenDeletion_ShutdownIsGoneOnWithLikeACrash(t *testing.T) {
 	c := service.Config{Databases: e.Open, Queue: e.Queue(), Logger: slog.New(slog.DiscardHandler)}
 	service.Settings[inactivetoken.Config](&c).BatchSize = 2
 	config.Defaults(&c)
-	stopped, err := service.New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stopped := servicetest.Must(service.New(c))(t)
 	if _, err := stopped.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, Async: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -116,9 +111,7 @@ func TestInactiveTokenDeletion_ShutdownIsGoneOnWithLikeACrash(t *testing.T) {
 		return err != nil
 	})
 	e.Lift("main", servicetest.App)
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, <-done)
 	e.Want("main", `SELECT state || ' ' || reason FROM maintenance.runs WHERE NOT dry_run`, "cancelled SHUTDOWN")
 	e.Want("main", passes, "2/2/2")
 	resumeRuns(t, e.Service("", e.WithQueue))

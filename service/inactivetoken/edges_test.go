@@ -15,10 +15,7 @@ import (
 
 func dryTokens(t *testing.T, s *service.Service) service.Run {
 	t.Helper()
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true}))(t)
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	return r
 }
@@ -122,10 +119,7 @@ func TestInactiveTokenDeletion_RangeThatMeetsALockIsTriedAgain(t *testing.T) {
 	release := e.Other(`UPDATE maintenance.river_job SET priority = 2`)
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log), servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 4 }))
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, Async: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, Async: true}))(t)
 	devdb.Eventually(t, "a range to be tried again", func() bool { return strings.Contains(log.String(), "range failed, retrying with a smaller one") })
 	release()
 	r = servicetest.Ended(t, s, r.ID)

@@ -149,14 +149,10 @@ func TestInactiveTokenDeletion_ContinuationWaitsForPauseAndLease(t *testing.T) {
 	servicetest.RunTokens(t, s)
 	const waiting = `SELECT concat_ws(' ', state, attempt, metadata ->> 'snoozes', scheduled_at BETWEEN now() + interval '5 s' AND now() + interval '10 s')
 		FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`
-	if _, err := s.PauseWorker(context.Background(), servicetest.InactiveTokens, "test", "me", 0); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(s.PauseWorker(context.Background(), servicetest.InactiveTokens, "test", "me", 0))(t)
 	e.Work(s, "continue_inactive_token_deletion")
 	e.Want("main", waiting, "scheduled 0 1 t")
-	if _, err := s.ResumeWorker(context.Background(), servicetest.InactiveTokens, ""); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(s.ResumeWorker(context.Background(), servicetest.InactiveTokens, ""))(t)
 	e.Exec("main", `UPDATE maintenance.leases SET holder = 'another', expires_at = now() + interval '1 hour'`)
 	e.Work(s, "continue_inactive_token_deletion")
 	e.Want("main", waiting, "scheduled 0 2 t")
@@ -238,10 +234,7 @@ func TestInactiveTokenDeletion_BacklogIsWhatTheUnfinishedPassHasLeft(t *testing.
 	e.Bots(1, 2, 3)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	backlog := func() service.Backlog {
-		st, err := s.Status(context.Background(), servicetest.InactiveTokens)
-		if err != nil {
-			t.Fatal(err)
-		}
+		st := servicetest.Must(s.Status(context.Background(), servicetest.InactiveTokens))(t)
 		b := st[0].Backlog
 		b.ReadAt = time.Time{}
 		return b

@@ -71,10 +71,7 @@ func TestInactiveTokenDeletion_SchedulesNoMoreThanTheQueueTakes(t *testing.T) {
 
 func tokenStatus(t *testing.T, s *service.Service) service.WorkerStatus {
 	t.Helper()
-	all, err := s.Status(context.Background(), servicetest.InactiveTokens)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := servicetest.Must(s.Status(context.Background(), servicetest.InactiveTokens))(t)
 	return all[0]
 }
 
@@ -111,10 +108,7 @@ func TestInactiveTokenDeletion_DryRunKnowsTheQueueTakesNoMore(t *testing.T) {
 	e := servicetest.NewTokens(t)
 	e.Bots(1, 2, 3, 4, 5)
 	s := e.Service("", e.WithQueue, queueOf(3, 2))
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true}))(t)
 	servicetest.WantEarly(t, r, fullQueue)
 	servicetest.WantCounts(t, r, "examined_users=3 scheduled_jobs=3")
 	e.Want("main", servicetest.QueuedUsers, "")
@@ -141,9 +135,7 @@ func TestResumeRuns_GoesOnWithWhatTheLoadHasEnded(t *testing.T) {
 			})
 			servicetest.WantState(t, servicetest.RunPlaceholders(t, s, false), repo.RunSucceeded)
 			e.Exec("main", `UPDATE maintenance.runs SET reason = $1, over_limit = true`, c.reason)
-			if err := s.ResumeRuns(context.Background()); err != nil {
-				t.Fatal(err)
-			}
+			servicetest.NoError(t, s.ResumeRuns(context.Background()))
 			e.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'succeeded'`, c.want)
 		})
 	}

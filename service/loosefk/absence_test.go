@@ -37,10 +37,7 @@ func dueAgain(e *servicetest.Estate, database string) {
 // accept accepts children as absent, and fails the test unless that works.
 func accept(e *servicetest.Estate, definitions string, children ...string) []loosefk.AcceptedChild {
 	e.T.Helper()
-	accepted, err := e.Keys(definitions).AcceptAbsent(context.Background(), children, "me@here")
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	accepted := servicetest.Must(e.Keys(definitions).AcceptAbsent(context.Background(), children, "me@here"))(e.T)
 	return accepted
 }
 

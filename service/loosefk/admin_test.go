@@ -15,10 +15,7 @@ import (
 // addDown adds a database that does not answer.
 func addDown(e *servicetest.Estate) {
 	e.T.Helper()
-	d, err := repo.Open(context.Background(), "down", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	d := servicetest.Must(repo.Open(context.Background(), "down", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2"))(e.T)
 	e.T.Cleanup(d.Close)
 	e.Open = append(e.Open, d)
 }

@@ -26,10 +26,7 @@ func newAdoptable(t *testing.T) (*servicetest.Estate, string) {
 // at is the state of the file now, as a command reads it.
 func at(t *testing.T, e *servicetest.Estate, file string) loosefk.Admin {
 	t.Helper()
-	d, err := loosefk.LoadDefinitions(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := servicetest.Must(loosefk.LoadDefinitions(file))(t)
 	return loosefk.Admin{Databases: e.Open, Definitions: d}
 }
 
@@ -39,21 +36,14 @@ var ofC = loosefk.AdoptRequest{Table: "c", Columns: []string{"p_id"}, Holder: "t
 func adopted(t *testing.T, e *servicetest.Estate, file string, of loosefk.AdoptRequest) {
 	t.Helper()
 	for {
-		a, err := at(t, e, file).PlanAdoption(t.Context(), of)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := servicetest.Must(at(t, e, file).PlanAdoption(t.Context(), of))(t)
 		if a.Dropped() {
 			return
 		}
 		ready := a.Ready()
-		if err := a.Prepare(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, a.Prepare(t.Context()))
 		if ready {
-			if err := a.Drop(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			servicetest.NoError(t, a.Drop(t.Context()))
 		}
 	}
 }
@@ -93,19 +83,13 @@ func TestAdopt_RowsHaveSomebodyWhoCleansThemAtAnyTime(t *testing.T) {
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	e.Want("main", `SELECT count(*) FROM c WHERE p_id NOT IN (SELECT id FROM p)`, "0")
 	e.Want("main", `SELECT count(*) = 3 * (SELECT count(*) FROM p) FROM c`, "true")
-	a, err := at(t, e, file).PlanReversion(t.Context(), ofC)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Restore(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	a := servicetest.Must(at(t, e, file).PlanReversion(t.Context(), ofC))(t)
+	servicetest.NoError(t, a.Restore(t.Context()))
 	// Interrupted here, another command goes on.
-	if a, err = at(t, e, file).PlanReversion(t.Context(), ofC); err == nil {
-		_, err = a.Finish(t.Context())
-	}
-	if err != nil || len(at(t, e, file).Definitions.Keys) > 0 {
-		t.Errorf("%v, %+v", err, at(t, e, file).Definitions.Keys)
+	a = servicetest.Must(at(t, e, file).PlanReversion(t.Context(), ofC))(t)
+	servicetest.Must(a.Finish(t.Context()))(t)
+	if len(at(t, e, file).Definitions.Keys) > 0 {
+		t.Errorf("%+v", at(t, e, file).Definitions.Keys)
 	}
 	e.Want("main", `SELECT convalidated FROM pg_constraint WHERE conname = 'fk'`, "true")
 }
@@ -175,9 +159,7 @@ func TestAdopt_WaitsForARunAndForLocks(t *testing.T) {
 	}
 	e.ForeignLease("main", servicetest.MainLease, "1 hour")
 	other := e.Connect("main")
-	if _, err := other.Exec(t.Context(), `BEGIN; LOCK TABLE p IN ROW EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(other.Exec(t.Context(), `BEGIN; LOCK TABLE p IN ROW EXCLUSIVE MODE`))(t)
 	if a, err = at(t, e, file).PlanAdoption(t.Context(), ofC); err != nil || !a.Ready() {
 		t.Fatal(err)
 	}
@@ -187,12 +169,8 @@ func TestAdopt_WaitsForARunAndForLocks(t *testing.T) {
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
 	e.Eventually("main", `SELECT count(*) > 0 FROM pg_locks WHERE relation = 'p'::regclass AND NOT granted`, "true")
 	e.Want("main", `SELECT count(*) FROM maintenance.adopted_foreign_keys`, "0")
-	if _, err := other.Exec(t.Context(), `COMMIT`); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-dropped; err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(other.Exec(t.Context(), `COMMIT`))(t)
+	servicetest.NoError(t, <-dropped)
 	e.Want("main", `SELECT count(*) || ' ' || (SELECT count(*) FROM maintenance.adopted_foreign_keys) FROM pg_constraint WHERE conname = 'fk'`, "0 1")
 }
 
@@ -217,9 +195,7 @@ func TestAdopt_RefusesTablesThatSeveralDatabasesHave(t *testing.T) {
 	tracked := []string{beside + "main fk on public.c", beside + "east fk on public.c", "error trigger_missing main public.p"}
 	for _, d := range []string{"east", "main"} {
 		keys.Only = d
-		if _, err := keys.Track(t.Context(), "p"); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.Must(keys.Track(t.Context(), "p"))(t)
 		keys.Only = ""
 		wantFindings(t, keys, tracked...)
 		tracked = append(tracked[:2], "warning key_in_several_databases  c.p_id -> p")
@@ -240,9 +216,7 @@ func TestAdopt_TheFileKeepsItsOwner(t *testing.T) {
 		t.Skip("only root may give files to others")
 	}
 	e, file := newAdoptable(t)
-	if err := os.Chown(file, 7, 8); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.Chown(file, 7, 8))
 	a, err := at(t, e, file).PlanAdoption(t.Context(), ofC)
 	if err == nil {
 		err = a.Prepare(t.Context())

@@ -75,9 +75,7 @@ func TestLooseForeignKeysCleanup_WhatFailedIsForgottenWithTheRecord(t *testing.T
 	r := servicetest.Begin(t, s, "main")
 	devdb.Eventually(t, "the first record to go", func() bool {
 		var n int
-		if err := other.QueryRow(t.Context(), `SELECT count(*) FROM maintenance.record_failures`).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, other.QueryRow(t.Context(), `SELECT count(*) FROM maintenance.record_failures`).Scan(&n))
 		return n == 1
 	})
 	e.Exec("main", `COMMIT`)
@@ -95,9 +93,7 @@ func TestLooseForeignKeysCleanup_FailedComesBeforeLocked(t *testing.T) {
 		SELECT partition, id, 1, 1, 'x', 'x' FROM loose_foreign_keys_deleted_records`)
 	e.Mine("c", "OLD.p_id = 1", "P0001")
 	lock := e.Connect("main")
-	if _, err := lock.Exec(t.Context(), `BEGIN; SELECT FROM d WHERE p_id < 3 FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(lock.Exec(t.Context(), `BEGIN; SELECT FROM d WHERE p_id < 3 FOR UPDATE`))(t)
 	wantFailedRun(t, e.Service(cAndD), "c.p_id -> p on main: P0001 raise_exception, 1 records", "processed_records=1 deleted_rows=3 rescheduled_records=2")
 	e.Want("main", minutesLeft, "1:2 2:1")
 	e.Want("main", failuresByKey, "1 2 2 c.p_id -> p P0001, 2 1 1 x x")
@@ -256,9 +252,7 @@ func TestLooseForeignKeysCleanup_SLIs(t *testing.T) {
 	e.Deleted("main", "p", 77, 77)
 	r := servicetest.Begin(t, s, "main")
 	e.AtGate("main", servicetest.App)
-	if _, err := s.CancelRun(t.Context(), r.ID, ""); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(s.CancelRun(t.Context(), r.ID, ""))(t)
 	servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunCancelled)
 	want("dry, skipped and cancelled runs", 1, 1, 2, 1)
 }

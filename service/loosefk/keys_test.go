@@ -16,9 +16,7 @@ import (
 func track(e *servicetest.Estate, table string, columns ...string) {
 	e.T.Helper()
 	e.Install()
-	if _, err := e.Keys("").Track(context.Background(), table, columns...); err != nil {
-		e.T.Fatal(err)
-	}
+	servicetest.Must(e.Keys("").Track(context.Background(), table, columns...))(e.T)
 }
 
 // awkward are texts that are easily taken for something else.
@@ -305,9 +303,7 @@ func TestUntrack_DropsTheFunctionsOfItsTable(t *testing.T) {
 	e.Exec("main", `CREATE TABLE p (id uuid PRIMARY KEY); CREATE TABLE other (id uuid PRIMARY KEY)`)
 	track(e, "p")
 	track(e, "other")
-	if _, err := e.Keys("").Untrack(context.Background(), "p"); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(e.Keys("").Untrack(context.Background(), "p"))(t)
 	e.Want("main", `SELECT count(*) FROM pg_proc WHERE proname LIKE 'insert\_into\_loose\_foreign\_keys\_deleted\_records\_key\_%'`, "1")
 	e.Exec("main", `INSERT INTO other VALUES (gen_random_uuid()); DELETE FROM other`)
 	track(e, "p")

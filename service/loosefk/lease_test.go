@@ -80,9 +80,7 @@ func TestLooseForeignKeysCleanup_ATakeOverWaitsForTheCommitOfTheStatementInFligh
 	}()
 	e.Eventually("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker' AND wait_event_type = 'Lock'`, "true")
 	e.Want("main", `SELECT holder FROM maintenance.leases`, "somebody")
-	if _, err := held.Exec(context.Background(), `COMMIT`); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(held.Exec(context.Background(), `COMMIT`))(t)
 	r := <-done
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=2")

@@ -17,10 +17,7 @@ import (
 // wantFindings fails the test unless lint finds exactly these: "severity code database object", in any order.
 func wantFindings(t *testing.T, keys loosefk.Admin, want ...string) loosefk.Lint {
 	t.Helper()
-	result, err := keys.Lint(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	result := servicetest.Must(keys.Lint(context.Background()))(t)
 	wanted := map[string]bool{}
 	for _, w := range want {
 		wanted[w] = true

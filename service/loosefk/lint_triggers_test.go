@@ -83,7 +83,7 @@ func TestLint_TriggersThatDoNotDoTheirWork(t *testing.T) {
 }
 
 func TestLint_WarningsAloneAreNoErrors(t *testing.T) {
-	e := servicetest.New(t, servicetest.Small, "main")
+	e := servicetest.New(t, "sec", "main")
 	result := wantFindings(t, e.Keys("vulnerability_external_issue_links: [{table: vulnerabilities, column: vulnerability_id, on_delete: async_delete}]"),
 		"warning trigger_not_always main public.vulnerabilities",
 		"warning fk_beside_definition main vulnerability_external_issue_links_vulnerability_id_fkey on public.vulnerability_external_issue_links")
@@ -134,9 +134,7 @@ func installIn(e *servicetest.Estate, names ...string) {
 	e.T.Helper()
 	for _, name := range names {
 		keys := loosefk.Admin{Databases: e.Open, Only: name}
-		if _, err := keys.Install(context.Background()); err != nil {
-			e.T.Fatal(err)
-		}
+		servicetest.Must(keys.Install(context.Background()))(e.T)
 	}
 }
 

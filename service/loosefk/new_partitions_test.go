@@ -82,14 +82,10 @@ func TestNewPartitions_ThatSomebodyUntracksStaySo(t *testing.T) {
 	e.Exec("main", `CREATE TABLE visits_2 PARTITION OF visits FOR VALUES IN (2)`)
 	s, keys := e.Service(visitsChild), e.Keys(visitsChild)
 	servicetest.RunBatch(t, s, "main")
-	if _, err := keys.Untrack(context.Background(), "visits_2"); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(keys.Untrack(context.Background(), "visits_2"))(t)
 	servicetest.RunBatch(t, s, "main")
 	e.Want("main", tracked, firstVisits)
-	if _, err := keys.Track(context.Background(), "visits", ""); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(keys.Track(context.Background(), "visits", ""))(t)
 	e.Want("main", tracked, bothVisits)
 	e.Want("main", `SELECT count(*) FROM maintenance.untracked_partitions`, "0")
 	e.Exec("main", `DROP TRIGGER visits_2_loose_fk_trigger ON visits_2`)
@@ -104,9 +100,7 @@ func TestNewPartitions_ThatAreLockedDoNotHoldARunUp(t *testing.T) {
 	e.Exec("main", `CREATE TABLE visits_2 PARTITION OF visits FOR VALUES IN (2); CREATE TABLE visits_3 PARTITION OF visits FOR VALUES IN (3);
 		INSERT INTO visits VALUES (7, 1); INSERT INTO c (p_id) VALUES (7); DELETE FROM visits`)
 	other := e.Connect("main")
-	if _, err := other.Exec(t.Context(), `BEGIN; LOCK TABLE visits_3 IN ROW EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(other.Exec(t.Context(), `BEGIN; LOCK TABLE visits_3 IN ROW EXCLUSIVE MODE`))(t)
 	var said bytes.Buffer
 	s := e.Service(visitsChild, func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
 	wantRun(t, s, "processed_records=1 deleted_rows=1")
@@ -114,9 +108,7 @@ func TestNewPartitions_ThatAreLockedDoNotHoldARunUp(t *testing.T) {
 	if !strings.Contains(said.String(), "level=WARN") || !strings.Contains(said.String(), "track partition public.visits_3") {
 		t.Errorf("log %q", said.String())
 	}
-	if _, err := other.Exec(t.Context(), `COMMIT`); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(other.Exec(t.Context(), `COMMIT`))(t)
 	servicetest.RunBatch(t, s, "main")
 	e.Want("main", tracked, bothVisits+", visits_3 visits_3_loose_fk_trigger")
 }
@@ -128,9 +120,7 @@ func TestNewPartitions_ThatAnOlderVersionLeftUntrackedStaySo(t *testing.T) {
 	e.Exec("main", `CREATE TABLE visits_2 PARTITION OF visits FOR VALUES IN (2);
 		DROP TABLE maintenance.untracked_partitions, maintenance.adopted_foreign_keys;
 		DELETE FROM maintenance.schema_migrations WHERE version_id = 6`)
-	if _, err := e.Open[0].Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(e.Open[0].Migrate(t.Context()))(t)
 	e.Exec("main", `CREATE TABLE visits_3 PARTITION OF visits FOR VALUES IN (3)`)
 	servicetest.WantState(t, servicetest.RunBatch(t, e.Service(visitsChild), "main"), repo.RunSucceeded)
 	e.Want("main", tracked, firstVisits+", visits_3 visits_3_loose_fk_trigger")

@@ -149,9 +149,7 @@ func TestPartitions_MissingDefaultIsMended(t *testing.T) {
 	t.Parallel()
 	e := newOwnQueue(t)
 	addPartitions(e, 5, 2)
-	if _, err := e.SQL["main"].Exec(t.Context(), `INSERT INTO p VALUES (1)`); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(e.SQL["main"].Exec(t.Context(), `INSERT INTO p VALUES (1)`))(t)
 	if _, err := e.SQL["main"].Exec(t.Context(), `DELETE FROM p`); err == nil {
 		t.Fatal("the deletion succeeds, though there is no partition for its record")
 	}
@@ -192,9 +190,7 @@ func TestPartitions_RollIsPutOffWhileADeletionIsOpen(t *testing.T) {
 	active(e, "25 hours")
 	e.Exec("main", `INSERT INTO p SELECT generate_series(10, 5000)`)
 	open := e.Connect("main")
-	if _, err := open.Exec(t.Context(), `BEGIN; DELETE FROM p WHERE id = 10`); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(open.Exec(t.Context(), `BEGIN; DELETE FROM p WHERE id = 10`))(t)
 	// Others go on deleting. What they wait for us is far below this time-out.
 	var over atomic.Bool
 	var wait sync.WaitGroup
@@ -225,9 +221,7 @@ func TestPartitions_RollIsPutOffWhileADeletionIsOpen(t *testing.T) {
 	if !strings.Contains(said.String(), "level=WARN") || !strings.Contains(said.String(), "next run") {
 		t.Errorf("log %q", said.String())
 	}
-	if _, err := open.Exec(t.Context(), `COMMIT`); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(open.Exec(t.Context(), `COMMIT`))(t)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	e.Want("main", partitions, "1 2, default 2")
 }
@@ -251,9 +245,7 @@ func TestPartitions_ADeletionThatIsNotYetCommittedKeepsItsPartition(t *testing.T
 			return e.Value("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker' AND wait_event_type = 'Lock'`) == "true" ||
 				e.Value("main", `SELECT state <> 'running' FROM maintenance.runs WHERE id = '`+r.ID+`'`) == "true"
 		})
-		if _, err := insert.Exec(t.Context(), `COMMIT`); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.Must(insert.Exec(t.Context(), `COMMIT`))(t)
 		servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunSucceeded)
 	}
 	servicetest.RunBatch(t, s, "main")

@@ -178,25 +178,15 @@ func TestPlaceholderUserCleanup_LockedRowWaitsForTheNextRun(t *testing.T) {
 		e.Detail(id+1, 0, `NULL`)
 	}
 	ctx := context.Background()
-	other, err := pgx.Connect(ctx, e.URLs["main"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := servicetest.Must(pgx.Connect(ctx, e.URLs["main"]))(t)
 	defer func() { _ = other.Close(ctx) }()
-	tx, err := other.Begin(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(ctx, `SELECT FROM import_placeholder_user_details WHERE id IN (1, 2) FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	tx := servicetest.Must(other.Begin(ctx))(t)
+	servicetest.Must(tx.Exec(ctx, `SELECT FROM import_placeholder_user_details WHERE id IN (1, 2) FOR UPDATE`))(t)
 	// A page made empty by locks is not the end.
 	s := e.Service("", e.WithQueue, servicetest.With(func(c *placeholderuser.Config) { c.BatchSize = 2 }))
 	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=1")
 	e.Want("main", servicetest.JobsOfPlaceholders, "3")
-	if err := tx.Rollback(ctx); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, tx.Rollback(ctx))
 	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=2")
 }
 
@@ -224,10 +214,7 @@ func TestPlaceholderUserCleanup_BacklogTellsDueDeferredAndDead(t *testing.T) {
 	e.Detail(4, 15, `now() - interval '9 days'`)
 	e.Detail(5, 2, `NULL`)
 	e.Exec("main", `UPDATE import_placeholder_user_details SET namespace_id = 1 WHERE id = 5`)
-	st, err := e.Service("", e.WithQueue).Status(context.Background(), servicetest.PlaceholderUsers)
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := servicetest.Must(e.Service("", e.WithQueue).Status(context.Background(), servicetest.PlaceholderUsers))(t)
 	if b := st[0].Backlog; b.Pending != 3 || b.Due != 2 || b.Deferred != 1 || b.Dead != 1 || b.OldestAt.IsZero() {
 		t.Errorf("backlog %+v", b)
 	}
