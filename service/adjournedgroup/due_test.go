@@ -180,3 +180,92 @@ func TestAdjournedGroupDeletion_WithoutTheSettingItIsThirtyDays(t *testing.T) {
 		g.Exec("main", `DELETE FROM group_deletion_schedules; DELETE FROM maintenance.river_job`)
 	}
 }
+
+func TestAdjournedGroupDeletion_DryRunNamesTheGroupsAndWhatBecomesOfThem(t *testing.T) {
+	t.Parallel()
+	g := servicetest.NewGroups(t)
+	// 10 goes with its child 11; U has no right to 20; of 30 nobody knows who wanted it; a job for 40
+	// waits; 50 looks marked and is not.
+	g.Owned(10, 15)
+	g.Group(11, 10, "child")
+	g.Mark(11, 1, 15)
+	g.Group(20, 0, "restored")
+	g.Mark(20, 1, 15)
+	g.Group(30, 0, "held")
+	g.MarkDetails(30, 15, `{"deletion_scheduled_by_user_id": null}`)
+	g.Owned(40, 15)
+	g.QueueJob(40, 1)
+	g.Group(50, 0, "lost-deletion_scheduled-50")
+	g.Group(60, 0, "untouched")
+	r := g.DryRun("scheduled_jobs=1 restored_groups=1 held_groups=2")
+	servicetest.WantCandidates(t, r,
+		"group 10 g10 queue",
+		"group 11 g10/child delete with a group above it",
+		"group 20 restored restore RIGHTS_MISSING",
+		"group 30 held hold DELETING_USER_MISSING",
+		"group 40 g40 queue JOB_WAITING: a job for it waits already",
+		"group 50 lost-deletion_scheduled-50 hold SCHEDULE_LOST",
+	)
+	digest := r.CandidatesDigest
+	g.Exec("main", `UPDATE routes SET path = 'renamed' WHERE source_id = 20`)
+	if again := g.DryRun("scheduled_jobs=1 restored_groups=1 held_groups=2"); again.CandidatesDigest != digest ||
+		again.Candidates[2].Name != "renamed" {
+		t.Errorf("only a name has changed: %+v", again)
+	}
+	g.Member(20, 1, 50)
+	if again := g.DryRun("scheduled_jobs=2 held_groups=2"); again.CandidatesDigest == digest {
+		t.Errorf("20 goes now, and the digest is the same: %+v", again.Candidates)
+	}
+}
+
+func TestAdjournedGroupDeletion_ARunHeldToAPlanTouchesNoOtherGroup(t *testing.T) {
+	t.Parallel()
+	g := servicetest.NewGroups(t)
+	g.Owned(10, 15)
+	// Its owner gets the right back: it was to be restored, and is not destroyed instead.
+	g.Group(20, 0, "g20")
+	g.Mark(20, 1, 15)
+	g.Group(30, 0, "g30")
+	g.Exec("main", `CREATE TABLE gates AS SELECT 1 AS n`)
+	g.Gate("main", "gates")
+	g.Exec("main", `CREATE TRIGGER gate BEFORE INSERT ON maintenance.river_job FOR EACH ROW EXECUTE FUNCTION wait_at_gate()`)
+	r := servicetest.RunPlanned(g.Estate, g.Service, servicetest.AdjournedGroups, func() {
+		g.Owned(40, 15)
+		g.Mark(30, 1, 15)
+		g.Member(20, 1, 50)
+	})
+	servicetest.WantCounts(t, r, "scheduled_jobs=1")
+	g.Want("main", `SELECT string_agg(args ->> 'group_id', ' ') FROM maintenance.river_job WHERE kind = 'destroy_group'`, "10")
+	g.Want("main", `SELECT string_agg(group_id::text, ' ' ORDER BY group_id) FROM group_deletion_schedules`, "10 20 30 40")
+}
+
+func TestAdjournedGroupDeletion_DemoHasSomethingToDoAndSomethingToLeaveAlone(t *testing.T) {
+	t.Parallel()
+	g := servicetest.NewDemoGroups(t)
+	wantBacklog(g, "8 5 3 2 40")
+	const want = "scheduled_jobs=2 restored_groups=2 held_groups=2"
+	g.DryRun(want)
+	g.Run(want)
+	g.WantJobs("8:28@0", "26:31@80")
+	g.Want("main", `SELECT string_agg(path || state, ' ' ORDER BY id) FROM namespaces WHERE id IN (12, 14)`, "team-120 team-141")
+	g.WantLog(2, "Group held", "group_id=13")
+	g.WantLog(2, "Deletion schedule lost", "group_id=25")
+
+	groups := g.Value("main", `SELECT count(*) FROM namespaces WHERE type = 'Group'`)
+	g.Attempt("completed succeeded")
+	g.Want("main", `SELECT string_agg(state::text, ' ') FROM maintenance.river_job WHERE kind = 'destroy_group'`, "completed completed")
+	g.Want("main", `SELECT count(*) FROM namespaces WHERE id IN (8, 18, 26, 33)`, "0")
+	g.Want("main", `SELECT `+groups+` - count(*) FROM namespaces WHERE type = 'Group'`, "4")
+	g.Want("main", `SELECT 120 - count(*) FROM projects`, "12")
+	for _, orphans := range []string{
+		`issues i WHERE project_id IS NOT NULL AND NOT EXISTS (SELECT FROM projects p WHERE p.id = i.project_id)`,
+		`routes r WHERE source_type = 'Project' AND NOT EXISTS (SELECT FROM projects p WHERE p.id = r.source_id)`,
+		`members m WHERE source_type = 'Project' AND NOT EXISTS (SELECT FROM projects p WHERE p.id = m.source_id)`,
+		`members m WHERE source_type = 'Namespace' AND NOT EXISTS (SELECT FROM namespaces n WHERE n.id = m.source_id)`,
+		`notes n WHERE noteable_type = 'Issue' AND NOT EXISTS (SELECT FROM issues i WHERE i.id = n.noteable_id)`,
+		`award_emoji e WHERE awardable_type = 'Note' AND NOT EXISTS (SELECT FROM notes n WHERE n.id = e.awardable_id)`,
+	} {
+		g.Want("main", `SELECT count(*) FROM `+orphans, "0")
+	}
+	g.Run("held_groups=2")
+}

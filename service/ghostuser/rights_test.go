@@ -2,6 +2,8 @@ package ghostuser_test
 
 import (
 	"context"
+	"log/slog"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -81,4 +83,83 @@ func TestGhostUserMigration_SchedulesThatNameNoGroupGoWithTheirUser(t *testing.T
 	g.Run(g.Service(), "migrated_users=1 deleted_rows=4")
 	g.WantGone(10)
 	g.Want("main", `SELECT count(*) FROM group_deletion_schedules`, "0")
+}
+
+// condition is a column by which the worker tells rows that it deletes from rows that it must not, and a row to be told.
+type condition struct {
+	table, column, reference, row string
+	hard                          bool
+}
+
+// conditions are all of them. The personal namespace and the route of user 10, and an issue of theirs, are there.
+func conditions() []condition {
+	return []condition{
+		{"keys", "type", "user_id", `INSERT INTO keys (user_id, title) VALUES (10, 'ssh')`, false},
+		{"keys", "type", "user_id", `INSERT INTO keys (user_id, title) VALUES (10, 'ssh')`, true},
+		{"oauth_applications", "owner_type", "owner_id", `INSERT INTO oauth_applications (name, uid, secret, redirect_uri, owner_id) VALUES ('a', 'u', 's', 'r', 10)`, false},
+		{"snippets", "project_id", "author_id", `INSERT INTO snippets (author_id, organization_id) VALUES (10, 1)`, false},
+		{"snippets", "project_id", "author_id", `INSERT INTO snippets (author_id, organization_id) VALUES (10, 1)`, true},
+		{"namespaces", "type", "owner_id", ``, false},
+		{"routes", "source_type", "source_id", `UPDATE routes SET namespace_id = 100`, false},
+		{"members", "source_type", "source_id", `INSERT INTO members (access_level, source_id, user_id, member_namespace_id) VALUES (50, 10, 7, 100)`, false},
+		{"notes", "noteable_type", "noteable_id", `INSERT INTO notes (noteable_id, author_id, project_id) VALUES (20, 7, 1)`, true},
+		{"award_emoji", "awardable_type", "awardable_id", `INSERT INTO award_emoji (awardable_id, user_id) VALUES (20, 7)`, true},
+		{"todos", "target_type", "target_id", `INSERT INTO todos (target_id, user_id, author_id, project_id, action, state) VALUES (20, 7, 7, 1, 1, 'pending')`, true},
+		{"events", "target_type", "target_id", `INSERT INTO events (target_id, author_id, project_id, action, created_at, updated_at) VALUES (20, 7, 1, 1, now(), now())`, true},
+		{"subscriptions", "subscribable_type", "subscribable_id", `INSERT INTO subscriptions (subscribable_id, user_id) VALUES (20, 7)`, true},
+	}
+}
+
+// debugging logs lines of all levels.
+func debugging(g *servicetest.Ghosts) *service.Service {
+	return g.Service(func(c *service.Config) {
+		c.Logger = slog.New(slog.NewJSONHandler(g.Log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+}
+
+func TestGhostUserMigration_WithoutTheColumnOfAConditionNothingIsDeletedOrPassedOver(t *testing.T) {
+	t.Parallel()
+	for _, c := range conditions() {
+		t.Run(c.table+"."+c.column, func(t *testing.T) {
+			t.Parallel()
+			g := servicetest.NewGhosts(t)
+			g.Doomed(10)
+			g.Exec("main", `INSERT INTO issues (id, title, author_id, project_id, namespace_id, iid) VALUES (20, 'i', 10, 1, 101, 20)`)
+			g.Exec("main", `UPDATE ghost_user_migrations SET hard_delete = $1`, c.hard)
+			g.Exec("main", `ALTER TABLE `+c.table+` DROP COLUMN `+c.column+` CASCADE`)
+			g.Exec("main", c.row)
+			s := debugging(g)
+			dry, run := g.Runs(s, true), g.Run(s, "")
+			servicetest.WantState(t, dry, repo.RunSucceeded)
+			if !maps.Equal(dry.Counts, run.Counts) {
+				t.Errorf("dry run %v, run %v", dry.Counts, run.Counts)
+			}
+			g.WantLog(2, `"level":"DEBUG"`, `"table":"`+c.table+`"`, `"missing":"`+c.column+`"`)
+			g.WantLater(10, 30*time.Minute)
+			g.WantLog(2, `"level":"ERROR"`, `"reason":"STILL_REFERENCED"`, c.table+"."+c.reference+" still refers to it, or to something else: "+
+				c.table+" has no column "+c.column, `"table":"`+c.table+`","column":"`+c.reference+`"`)
+			g.Want("main", `SELECT count(*) > 0 FROM `+c.table+` WHERE `+c.reference+` IN (10, 20)`, "true")
+		})
+	}
+}
+
+// Without such rows there is nothing to decide.
+func TestGhostUserMigration_WithoutTheColumnOfAConditionAUserWithoutRowsGoes(t *testing.T) {
+	t.Parallel()
+	g := servicetest.NewGhosts(t)
+	g.Doomed(10, 11)
+	g.Exec("main", `UPDATE ghost_user_migrations SET hard_delete = true WHERE user_id = 11; DELETE FROM routes; DELETE FROM namespaces WHERE owner_id IN (10, 11)`)
+	for _, c := range conditions() {
+		g.Exec("main", `ALTER TABLE `+c.table+` DROP COLUMN IF EXISTS `+c.column+` CASCADE`)
+	}
+	s := debugging(g)
+	dry, run := g.Runs(s, true), g.Run(s, "migrated_users=2 deleted_rows=2")
+	servicetest.WantState(t, dry, repo.RunSucceeded)
+	if !maps.Equal(dry.Counts, run.Counts) {
+		t.Errorf("dry run %v, run %v", dry.Counts, run.Counts)
+	}
+	for _, c := range conditions() {
+		g.WantLog(2, `"level":"DEBUG"`, `"table":"`+c.table+`"`, `"missing":"`+c.column+`"`)
+	}
+	g.Want("main", `SELECT count(*) FROM users WHERE id IN (10, 11)`, "0")
 }

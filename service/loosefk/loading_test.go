@@ -1,10 +1,13 @@
 package loosefk_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -158,4 +161,144 @@ func addLeaves(e *servicetest.Estate, names ...string) {
 	for i, name := range names {
 		e.Exec("main", fmt.Sprintf(`CREATE TABLE gitlab_partitions_dynamic.%s PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (%d)`, name, i+2))
 	}
+}
+
+// queueStatements runs the worker and counts the statements that name the queue.
+func queueStatements(e *servicetest.Estate, s *service.Service) string {
+	e.T.Helper()
+	e.Exec("main", `SELECT pg_stat_statements_reset(0, (SELECT oid FROM pg_database WHERE datname = current_database()), 0)`)
+	r := servicetest.RunBatch(e.T, s, "main")
+	servicetest.WantState(e.T, r, "succeeded")
+	servicetest.WantCounts(e.T, r, "processed_records=1")
+	return e.Value("main", `SELECT sum(calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()
+		WHERE query LIKE '%loose_foreign_keys_deleted_records%' AND query NOT LIKE '%pg_class%'`)
+}
+
+func TestLooseForeignKeysCleanup_ParentsWithoutRecordsCostNoStatements(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `CREATE EXTENSION pg_stat_statements`)
+	definitions := servicetest.OneChild
+	for i := range 44 {
+		e.Exec("main", fmt.Sprintf(`CREATE TABLE child_%02d (p_id bigint)`, i))
+		definitions += fmt.Sprintf("child_%02d:\n  - {table: parent_%d, column: p_id, on_delete: async_delete}\n", i, i)
+	}
+	e.Deleted("main", "p", 1, 1)
+	one := queueStatements(e, e.Service(servicetest.OneChild))
+	e.Deleted("main", "p", 1, 1)
+	many := queueStatements(e, e.Service(definitions))
+	if one != many || one == "NULL" {
+		t.Errorf("%s statements on the queue with one parent defined, %s with 45", one, many)
+	}
+	for line := range strings.Lines(e.Value("main", `SELECT string_agg(regexp_replace(query, '\s+', ' ', 'g'), E'\n')
+		FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()
+		WHERE query LIKE '%"loose_foreign_keys_deleted_records"%'`)) {
+		if !strings.Contains(line, "partition = ") {
+			t.Errorf("does not name the partition: %s", line)
+		}
+	}
+}
+
+func TestLooseForeignKeysCleanup_ALeafThatVanishesInMidRunIsPassedOver(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewOneChild(t)
+	addLeaves(e, "two", "three")
+	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value)
+		SELECT p, 'public.p', p * 10 + i FROM generate_series(1, 3) p, generate_series(1, 5) i`)
+	e.Exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(1, 40) i`)
+	held := e.Hold(`SELECT FROM c WHERE p_id = 11 FOR UPDATE`)
+	ended := background(e.Service(servicetest.OneChild, servicetest.Batches(1, 5000)))
+	e.Eventually("main", anyWaits, "true")
+	e.Exec("main", `DROP TABLE gitlab_partitions_dynamic.two`)
+	held()
+	r := ended(t)
+	servicetest.WantState(t, r, "succeeded")
+	e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE primary_key_value > 30`, "0")
+	e.Want("main", `SELECT count(*) FROM c WHERE p_id BETWEEN 21 AND 25`, "5")
+}
+
+// background starts a run on main; the function waits for its end.
+func background(s *service.Service) (ended func(*testing.T) service.Run) {
+	type result struct {
+		run service.Run
+		err error
+	}
+	results := make(chan result, 1)
+	go func() {
+		r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
+		results <- result{r, err}
+	}()
+	return func(t *testing.T) service.Run {
+		t.Helper()
+		r := <-results
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		return r.run
+	}
+}
+
+func TestLooseForeignKeysCleanup_WorksInTheApplicationSchemaOfItsConnection(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "", "main")
+	// The service connects when it first needs to: after this.
+	e.Exec("main", `CREATE SCHEMA "My App"`)
+	e.Exec("main", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = nowhere, "My App", public', current_database()); END $$`)
+	if got, err := lfkadmin.New(e.Open[0]).InstallQueue(context.Background()); err != nil || got != "installed" {
+		t.Fatalf("install: %q, %v", got, err)
+	}
+	e.Exec("main", `CREATE TABLE "My App".c (p_id bigint); CREATE TABLE public.c (p_id bigint); CREATE TABLE public.d (p_id bigint)`)
+	e.Exec("main", `INSERT INTO "My App".c VALUES (1), (2); INSERT INTO public.c VALUES (1), (2); INSERT INTO public.d VALUES (1)`)
+	e.Exec("main", `INSERT INTO "My App".loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value)
+		VALUES ('My App.p', 1), ('public.p', 2)`)
+	e.Exec("main", `INSERT INTO maintenance.absent_children (child, accepted_by) VALUES ('d', 'me')`)
+	wantRun(t, e.Service(servicetest.OneChild+"d:\n  - {table: p, column: p_id, on_delete: async_delete}\n"), "processed_records=1 deleted_rows=1")
+	e.Want("main", `SELECT p_id FROM "My App".c`, "2")
+	e.Want("main", `SELECT count(*) FROM public.c`, "2")
+	e.Want("main", `SELECT count(*) FROM public.d`, "1")
+	e.Want("main", `SELECT fully_qualified_table_name FROM "My App".loose_foreign_keys_deleted_records`, "public.p")
+}
+
+func TestLooseForeignKeysCleanup_RecordsThatComeWhileItWorksAreNotLost(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewOneChild(t)
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY);
+		INSERT INTO p SELECT generate_series(1, 3000);
+		INSERT INTO c (p_id) SELECT i FROM generate_series(1, 3000) i;
+		CREATE TRIGGER p_loose_fk_trigger AFTER DELETE ON p REFERENCING OLD TABLE AS old_table
+			FOR EACH STATEMENT EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records()`)
+	s := e.Service(servicetest.OneChild, servicetest.Batches(50, 0))
+	var total int64
+	for from := 1; from <= 3000; from += 300 {
+		ended := background(s)
+		for i := from; i < from+300; i += 10 {
+			e.Exec("main", `DELETE FROM p WHERE id >= $1 AND id < $1 + 10`, i)
+		}
+		r := ended(t)
+		servicetest.WantState(t, r, "succeeded")
+		total += r.Counts["deleted_rows"]
+	}
+	total += servicetest.RunBatch(t, s, "main").Counts["deleted_rows"]
+	if total != 3000 {
+		t.Errorf("%d rows deleted, want 3000", total)
+	}
+	e.WantQueue("main", "")
+	e.Want("main", `SELECT count(*) FROM c`, "0")
+}
+
+func TestLooseForeignKeysCleanup_ARecordWithoutATimeIsDueWhateverElseItsParentHas(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, servicetest.Small, "main")
+	definitions := ""
+	for parent, times := range map[string]string{
+		"alone": `(NULL)`, "behind_a_future_one": `(now() + interval '1 hour'), (NULL)`, "behind_others": `(now() + interval '1 hour'), (now()), (NULL)`,
+		"future": `(now() + interval '1 hour'), ('infinity')`,
+	} {
+		e.Exec("main", `CREATE TABLE c_`+parent+` (p_id bigint)`)
+		e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
+			SELECT 'public.' || $1, 1, t::timestamptz FROM (VALUES `+times+`) x (t)`, parent)
+		definitions += "c_" + parent + ":\n  - {table: " + parent + ", column: p_id, on_delete: async_delete}\n"
+	}
+	wantWithinLimits(t, wantRun(t, e.Service(definitions), "processed_records=4"))
+	e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE consume_after > now()`, "4")
 }
