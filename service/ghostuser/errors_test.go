@@ -2,6 +2,7 @@ package ghostuser_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -15,8 +16,7 @@ const forbidSnippetsSQL = `CREATE FUNCTION forbid() RETURNS trigger LANGUAGE plp
 
 func TestGhostUserMigration_SnippetsGoOrStayByTheirProject(t *testing.T) {
 	t.Parallel()
-	g := servicetest.NewGhosts(t)
-	g.Doomed(10)
+	g := newDoomed(t, 10)
 	g.Exec("main", `INSERT INTO snippets (id, author_id, project_id, organization_id) VALUES (1, 10, 1, NULL), (2, 10, NULL, 1);
 		INSERT INTO snippet_repositories (snippet_id, disk_path) VALUES (1, '@snippets/1'), (2, '@snippets/2');
 		INSERT INTO notes (noteable_type, noteable_id, author_id, project_id) VALUES ('Snippet', 1, 7, 1), ('Snippet', 2, 7, 1), ('Issue', 2, 7, 1);
@@ -33,8 +33,7 @@ func TestGhostUserMigration_SnippetsGoOrStayByTheirProject(t *testing.T) {
 
 func TestGhostUserMigration_AnErrorPutsTheUserOffAndTheNextIsWorked(t *testing.T) {
 	t.Parallel()
-	g := servicetest.NewGhosts(t)
-	g.Doomed(10, 11)
+	g := newDoomed(t, 10, 11)
 	g.Exec("main", `INSERT INTO snippets (id, author_id, organization_id) VALUES (1, 10, 1); UPDATE issues SET author_id = 10`)
 	g.Exec("main", forbidSnippetsSQL)
 	s := g.Service()
@@ -55,8 +54,7 @@ func TestGhostUserMigration_AnErrorPutsTheUserOffAndTheNextIsWorked(t *testing.T
 
 func TestGhostUserMigration_AStatementCancelledFromOutsideIsAnError(t *testing.T) {
 	t.Parallel()
-	g := servicetest.NewGhosts(t)
-	g.Doomed(10, 11)
+	g := newDoomed(t, 10, 11)
 	g.Exec("main", `UPDATE issues SET author_id = 10`)
 	g.Exec("main", `CREATE FUNCTION cancel() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_cancel_backend(pg_backend_pid()); PERFORM pg_sleep(0.3); RETURN NEW; END $$;
 		CREATE TRIGGER cancel BEFORE UPDATE ON issues FOR EACH ROW EXECUTE FUNCTION cancel()`)
@@ -65,54 +63,57 @@ func TestGhostUserMigration_AStatementCancelledFromOutsideIsAnError(t *testing.T
 	g.WantLog(1, `"level":"ERROR"`, "issues.author_id", "57014")
 }
 
+// Each user has something of its own that keeps it, from 10 on.
 func TestGhostUserMigration_WhatStillRefersToTheUserIsNamed(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct{ sql, says string }{
-		"no action":         {`CREATE TABLE owing (id bigint, debtor_id bigint REFERENCES users); INSERT INTO owing VALUES (1, 10)`, "STILL_REFERENCED: owing.debtor_id"},
-		"restrict":          {`CREATE TABLE owing (id bigint, debtor_id bigint REFERENCES users ON DELETE RESTRICT); INSERT INTO owing VALUES (1, 10)`, "STILL_REFERENCED: owing.debtor_id"},
-		"set default":       {`CREATE TABLE owing (id bigint, debtor_id bigint REFERENCES users ON DELETE SET DEFAULT); INSERT INTO owing VALUES (1, 10)`, "STILL_REFERENCED: owing.debtor_id"},
-		"another schema":    {`CREATE SCHEMA far; CREATE TABLE far.owing (id bigint, debtor_id bigint REFERENCES users); INSERT INTO far.owing VALUES (1, 10)`, "STILL_REFERENCED: owing.debtor_id"},
-		"personal projects": {`UPDATE projects SET namespace_id = 10`, "PERSONAL_PROJECTS"},
-		"not null":          {`UPDATE projects SET creator_id = 10; ALTER TABLE projects ALTER creator_id SET NOT NULL`, "projects.creator_id is NOT NULL"},
-		"unique": {
-			`CREATE UNIQUE INDEX ON timelogs (user_id, issue_id); INSERT INTO timelogs (time_spent, user_id, issue_id, created_at, updated_at) VALUES (1, 10, 1, now(), now()), (1, 5, 1, now(), now())`,
-			"move timelogs.user_id",
-		},
-		"dependants": {
-			`INSERT INTO snippets (id, author_id, organization_id) VALUES (1, 10, 1); CREATE TABLE citing (snippet_id bigint REFERENCES snippets); INSERT INTO citing VALUES (1)`,
-			"STILL_REFERENCED: citing.snippet_id",
-		},
-		"a trigger that swallows updates": {`UPDATE issues SET author_id = 10; CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
-			CREATE TRIGGER swallow BEFORE UPDATE ON issues FOR EACH ROW EXECUTE FUNCTION swallow()`, "issues.author_id from being changed"},
-		"a trigger that puts back": {`UPDATE issues SET author_id = 10; CREATE FUNCTION put_back() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.author_id := OLD.author_id; RETURN NEW; END $$;
-			CREATE TRIGGER put_back BEFORE UPDATE ON issues FOR EACH ROW EXECUTE FUNCTION put_back()`, "issues.author_id from being changed"},
-		"a trigger that puts back NULL": {`UPDATE issues SET closed_by_id = 10; CREATE FUNCTION put_back() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.closed_by_id := OLD.closed_by_id; RETURN NEW; END $$;
-			CREATE TRIGGER put_back BEFORE UPDATE ON issues FOR EACH ROW EXECUTE FUNCTION put_back()`, "issues.closed_by_id from being changed"},
-		"a trigger that swallows deletions": {`INSERT INTO emails (user_id, email) VALUES (10, 'x'); CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
-			CREATE TRIGGER swallow BEFORE DELETE ON emails FOR EACH ROW EXECUTE FUNCTION swallow()`, "emails.user_id from being deleted"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := servicetest.NewGhosts(t)
-			g.Doomed(10)
-			g.Exec("main", test.sql)
-			s := g.Service()
-			g.Runs(s, true)
-			g.Want("main", `SELECT count(*) FROM ghost_user_migrations WHERE consume_after < now()`, "1")
-			g.Log.Reset()
-			if r := g.Run(s, ""); r.Counts["failed_users"] != 1 || r.Counts["moved_rows"] > 0 && strings.Contains(name, "puts back") {
-				t.Errorf("counts %v", r.Counts)
-			}
-			g.WantLater(10, 30*time.Minute)
-			g.WantLog(1, `"level":"ERROR"`, test.says)
-		})
+	g := servicetest.NewGhosts(t)
+	const issue = `INSERT INTO issues (id, author_id, namespace_id) VALUES (1000 + {user}, {user}, 101); `
+	trigger := func(event, table, column, body string) string {
+		return `CREATE FUNCTION f_{user}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN ` + body + ` END $$;
+			CREATE TRIGGER t_{user} BEFORE ` + event + ` ON ` + table + ` FOR EACH ROW WHEN (OLD.` + column + ` = {user}) EXECUTE FUNCTION f_{user}()`
 	}
+	cases := []struct{ sql, says string }{
+		{`CREATE TABLE owing (id bigint, debtor_id bigint REFERENCES users); INSERT INTO owing VALUES (1, {user})`, "STILL_REFERENCED: owing.debtor_id"},
+		{`CREATE TABLE bound (id bigint, debtor_id bigint REFERENCES users ON DELETE RESTRICT); INSERT INTO bound VALUES (1, {user})`, "STILL_REFERENCED: bound.debtor_id"},
+		{`CREATE TABLE reset (id bigint, debtor_id bigint REFERENCES users ON DELETE SET DEFAULT); INSERT INTO reset VALUES (1, {user})`, "STILL_REFERENCED: reset.debtor_id"},
+		{`CREATE SCHEMA far; CREATE TABLE far.away (id bigint, debtor_id bigint REFERENCES users); INSERT INTO far.away VALUES (1, {user})`, "STILL_REFERENCED: away.debtor_id"},
+		{`UPDATE projects SET namespace_id = {user}`, "PERSONAL_PROJECTS"},
+		{`UPDATE projects SET creator_id = {user}; ALTER TABLE projects ALTER creator_id SET NOT NULL`, "projects.creator_id is NOT NULL"},
+		{`CREATE UNIQUE INDEX ON timelogs (user_id, issue_id); INSERT INTO timelogs (time_spent, user_id, issue_id, created_at, updated_at)
+			VALUES (1, {user}, 1, now(), now()), (1, 5, 1, now(), now())`, "move timelogs.user_id"},
+		{`INSERT INTO snippets (id, author_id, organization_id) VALUES (1, {user}, 1); CREATE TABLE citing (snippet_id bigint REFERENCES snippets);
+			INSERT INTO citing VALUES (1)`, "STILL_REFERENCED: citing.snippet_id"},
+		{issue + trigger("UPDATE", "issues", "author_id", "RETURN NULL;"), "issues.author_id from being changed"},
+		{issue + trigger("UPDATE", "issues", "author_id", "NEW.author_id := OLD.author_id; RETURN NEW;"), "issues.author_id from being changed"},
+		{`UPDATE issues SET closed_by_id = {user} WHERE id = 1; ` + trigger("UPDATE", "issues", "closed_by_id", "NEW.closed_by_id := OLD.closed_by_id; RETURN NEW;"),
+			"issues.closed_by_id from being changed"},
+		{`INSERT INTO emails (user_id, email) VALUES ({user}, 'x'); ` + trigger("DELETE", "emails", "user_id", "RETURN NULL;"), "emails.user_id from being deleted"},
+	}
+	for i, c := range cases {
+		g.Doomed(10 + i)
+		g.Exec("main", strings.ReplaceAll(c.sql, "{user}", fmt.Sprint(10+i)))
+	}
+	s := g.Service()
+	g.Runs(s, true)
+	g.Want("main", `SELECT count(*) FROM ghost_user_migrations WHERE consume_after < now()`, fmt.Sprint(len(cases)))
+	g.Log.Reset()
+	if r := g.Run(s, ""); r.Counts["failed_users"] != int64(len(cases)) || r.Counts["moved_rows"] != 0 {
+		t.Errorf("counts %v", r.Counts)
+	}
+	for i, c := range cases {
+		g.WantLater(10+i, 30*time.Minute)
+		g.WantLog(1, `"level":"ERROR"`, c.says, fmt.Sprintf(`"user_id":%d,`, 10+i))
+	}
+	// Of the personal namespace with a project nothing is gone.
+	g.Want("main", `SELECT (SELECT count(*) FROM namespaces WHERE id = 14) + (SELECT count(*) FROM routes WHERE source_id = 14)`, "2")
+	g.Exec("main", `UPDATE projects SET namespace_id = 100; UPDATE ghost_user_migrations SET consume_after = now() WHERE user_id = 14`)
+	g.Run(s, "migrated_users=1 deleted_rows=4")
+	g.WantGone(14)
 }
 
 func TestGhostUserMigration_TheGhostMayHaveTheSameAlready(t *testing.T) {
 	t.Parallel()
-	g := servicetest.NewGhosts(t)
-	g.Doomed(10)
+	g := newDoomed(t, 10)
 	g.Exec("main", `INSERT INTO award_emoji (name, user_id, awardable_id, awardable_type) VALUES ('x', 5, 1, 'Issue'), ('x', 10, 1, 'Issue')`)
 	g.Run(g.Service(), "migrated_users=1 moved_rows=1 deleted_rows=4")
 	g.Want("main", `SELECT count(*) FROM award_emoji WHERE user_id = 5`, "2")
@@ -120,8 +121,7 @@ func TestGhostUserMigration_TheGhostMayHaveTheSameAlready(t *testing.T) {
 
 func TestGhostUserMigration_GroupsThatLoseTheirScheduleAreNamedAndHeld(t *testing.T) {
 	t.Parallel()
-	g := servicetest.NewGhosts(t)
-	g.Doomed(10)
+	g := newDoomed(t, 10)
 	g.Exec("main", `INSERT INTO application_settings (deletion_adjourned_period) VALUES (7); UPDATE namespaces SET state = 2 WHERE id = 100`)
 	g.Exec("main", `INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on) VALUES (100, 10, '2020-01-01')`)
 	s := g.Service(g.WithQueue)
@@ -134,24 +134,9 @@ func TestGhostUserMigration_GroupsThatLoseTheirScheduleAreNamedAndHeld(t *testin
 	g.WantLog(1, `"level":"WARN"`, "SCHEDULE_LOST", `"group_id":100`)
 }
 
-func TestGhostUserMigration_AProjectInThePersonalNamespaceKeepsTheUser(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGhosts(t)
-	g.Doomed(10)
-	g.Exec("main", `UPDATE projects SET namespace_id = 10; UPDATE issues SET author_id = 10`)
-	s := g.Service()
-	g.Run(s, "failed_users=1 moved_rows=1")
-	g.WantLater(10, 30*time.Minute)
-	g.Want("main", `SELECT (SELECT count(*) FROM projects) + (SELECT count(*) FROM namespaces WHERE id = 10) + (SELECT count(*) FROM routes WHERE source_id = 10)`, "3")
-	g.Exec("main", `UPDATE projects SET namespace_id = 100; UPDATE ghost_user_migrations SET consume_after = now()`)
-	g.Run(s, "migrated_users=1 deleted_rows=4")
-	g.WantGone(10)
-}
-
 func TestGhostUserMigration_AFailedUserIsLoggedWithItsReasonTableAndColumn(t *testing.T) {
 	t.Parallel()
-	g := servicetest.NewGhosts(t)
-	g.Doomed(10, 11, 12)
+	g := newDoomed(t, 10, 11, 12)
 	g.Exec("main", `CREATE TABLE owing (id bigint, debtor_id bigint REFERENCES users); INSERT INTO owing VALUES (1, 10)`)
 	g.Exec("main", `UPDATE projects SET namespace_id = 11; INSERT INTO snippets (id, author_id, organization_id) VALUES (1, 12, 1)`)
 	g.Exec("main", forbidSnippetsSQL)
@@ -164,8 +149,7 @@ func TestGhostUserMigration_AFailedUserIsLoggedWithItsReasonTableAndColumn(t *te
 
 func TestGhostUserMigration_ADryRunSaysSoInEveryLine(t *testing.T) {
 	t.Parallel()
-	g := servicetest.NewGhosts(t)
-	g.Doomed(10)
+	g := newDoomed(t, 10)
 	g.User(11, 1)
 	g.Queue(11)
 	g.Runs(g.Service(), true)

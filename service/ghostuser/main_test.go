@@ -30,3 +30,11 @@ func TestContract(t *testing.T) {
 		Limit:    map[string]string{"limit": "3"},
 	})
 }
+
+// newDoomed is NewGhosts with human users in the queue.
+func newDoomed(t *testing.T, ids ...int) *servicetest.Ghosts {
+	t.Helper()
+	g := servicetest.NewGhosts(t)
+	g.Doomed(ids...)
+	return g
+}

@@ -15,8 +15,7 @@ import (
 
 func TestGhostUserMigration_ADeadlineThatHasPassedTouchesNoRow(t *testing.T) {
 	t.Parallel()
-	g := servicetest.NewGhosts(t)
-	g.Doomed(10)
+	g := newDoomed(t, 10)
 	s := g.Service(servicetest.Lasting(time.Nanosecond))
 	before := g.Value("main", `SELECT consume_after FROM ghost_user_migrations`)
 	r := g.Run(s, "")
@@ -33,8 +32,7 @@ func TestGhostUserMigration_ADeadlineThatHasPassedTouchesNoRow(t *testing.T) {
 
 func TestGhostUserMigration_TheDeadlineInTheMiddleOfAUserDefersIt(t *testing.T) {
 	t.Parallel()
-	g := servicetest.NewGhosts(t)
-	g.Doomed(10)
+	g := newDoomed(t, 10)
 	g.SlowIssues(10, 10_000)
 	g.Exec("main", `INSERT INTO releases (tag, author_id, project_id, released_at, created_at, updated_at) VALUES ('v', 10, 1, now(), now(), now())`)
 	r := g.Run(g.Service(servicetest.Lasting(2500*time.Millisecond)), "")
@@ -54,8 +52,7 @@ func TestGhostUserMigration_TheDeadlineInTheMiddleOfAUserDefersIt(t *testing.T) 
 
 func TestGhostUserMigration_TheDeadlineIsKeptInTheLastStepsToo(t *testing.T) {
 	t.Parallel()
-	g := servicetest.NewGhosts(t)
-	g.Doomed(10)
+	g := newDoomed(t, 10)
 	g.Exec("main", `CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.8); RETURN OLD; END $$;
 		CREATE TRIGGER dawdle BEFORE DELETE ON routes FOR EACH ROW EXECUTE FUNCTION dawdle();
 		CREATE TRIGGER dawdle BEFORE DELETE ON namespaces FOR EACH ROW EXECUTE FUNCTION dawdle()`)
@@ -72,11 +69,11 @@ func TestGhostUserMigration_AHumanWithTooMuchWorkDoesNotKeepABotWaiting(t *testi
 	g.User(11, 6)
 	g.Doomed(10)
 	g.Queue(11)
-	g.SlowIssues(10, 30_000)
-	s := g.Service(servicetest.Lasting(12 * time.Second))
+	g.SlowIssues(10, 12_000)
+	s := g.Service(servicetest.Lasting(5 * time.Second))
 	r := g.Run(s, "")
 	first := r.Counts["moved_rows"]
-	if r.Counts["migrated_users"] != 1 || r.Counts["deferred_users"] != 1 || first == 0 || first == 30_000 || !r.OverLimit {
+	if r.Counts["migrated_users"] != 1 || r.Counts["deferred_users"] != 1 || first == 0 || first == 12_000 || !r.OverLimit {
 		t.Errorf("counts %v, over limit %t", r.Counts, r.OverLimit)
 	}
 	g.WantGone(11)
@@ -134,8 +131,7 @@ func TestGhostUserMigration_CancelledItStopsAndLeavesTheQueueAlone(t *testing.T)
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := servicetest.NewGhosts(t)
-			g.Doomed(10, 11)
+			g := newDoomed(t, 10, 11)
 			before := g.Value("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`)
 			g.Exec("main", `UPDATE issues SET author_id = 10; UPDATE merge_requests SET author_id = 10`)
 			g.Gate("main", "issues")
@@ -158,8 +154,7 @@ func TestGhostUserMigration_CancelledItStopsAndLeavesTheQueueAlone(t *testing.T)
 
 func TestFault_GhostUserMigration_KilledInTheMiddleItGoesOnWithWhatIsLeft(t *testing.T) {
 	t.Parallel()
-	g := servicetest.NewGhosts(t)
-	g.Doomed(10)
+	g := newDoomed(t, 10)
 	g.Fill("main", "issues", "author_id, namespace_id", "10, 101", 5000)
 	g.Gate("main", "issues", "OLD.id = 3000")
 	g.Shut("main", "doomed")
