@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"testing"
-	"time"
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/devdb"
@@ -32,8 +31,7 @@ func resumeRuns(t *testing.T, s *service.Service) {
 
 func TestFault_InactiveTokenDeletion_KilledInASecondRangeGoesOnWithItWhenTheLeaseHasExpired(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3, 4, 5, 6)
+	e := newBots(t, 1, 2, 3, 4, 5, 6)
 	gateJobs(e, "3")
 	e.Shut("main", "doomed")
 	p := e.Start("doomed", "", runsTokens)
@@ -60,8 +58,7 @@ func TestFault_InactiveTokenDeletion_KilledInASecondRangeGoesOnWithItWhenTheLeas
 
 func TestFault_InactiveTokenDeletion_WhoeverRunsFirstGoesOnAfterACrash(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3)
+	e := newBots(t, 1, 2, 3)
 	gateJobs(e, "3")
 	e.Shut("main", "doomed")
 	p := e.Start("doomed", "", runsTokens, servicetest.ShortRun)
@@ -79,8 +76,7 @@ func TestFault_InactiveTokenDeletion_WhoeverRunsFirstGoesOnAfterACrash(t *testin
 
 func TestInactiveTokenDeletion_LeaseThatRunsOutInTheTransactionTakesItsJobsBack(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3, 4, 5)
+	e := newBots(t, 1, 2, 3, 4, 5)
 	e.Exec("main", `CREATE FUNCTION run_out() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE maintenance.leases SET expires_at = clock_timestamp(); RETURN NEW; END $$;
 		CREATE TRIGGER run_out BEFORE INSERT ON maintenance.river_job FOR EACH ROW WHEN (NEW.args ->> 'user_id' = '4') EXECUTE FUNCTION run_out()`)
 	r := servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 2 })))
@@ -92,8 +88,7 @@ func TestInactiveTokenDeletion_LeaseThatRunsOutInTheTransactionTakesItsJobsBack(
 
 func TestInactiveTokenDeletion_ShutdownIsGoneOnWithLikeACrash(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3)
+	e := newBots(t, 1, 2, 3)
 	gateJobs(e, "1")
 	e.Shut("main", servicetest.App)
 	c := service.Config{Databases: e.Open, Queue: e.Queue(), Logger: slog.New(slog.DiscardHandler)}
@@ -121,66 +116,51 @@ func TestInactiveTokenDeletion_ShutdownIsGoneOnWithLikeACrash(t *testing.T) {
 func TestInactiveTokenDeletion_OnlyRunsThatDiedAreGoneOnWith(t *testing.T) {
 	t.Parallel()
 	const died = `UPDATE maintenance.runs SET state = 'running', finished_at = NULL, heartbeat_at = now() - interval '1 hour'`
-	unpaused := func(*service.Service) {}
-	for name, c := range map[string]struct {
-		sql     string
-		pause   func(*service.Service)
-		resumed bool
+	const lost = `UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST'`
+	e := newBots(t, 1, 2)
+	off := servicetest.With(func(c *inactivetoken.Config) { c.Enabled = new(false) })
+	for _, c := range []struct {
+		name, sql string
+		resumed   bool
+		settings  []func(*service.Config)
 	}{
-		"died":                        {died, unpaused, true},
-		"died before its first beat":  {died + `, lease_epoch = 0`, unpaused, true},
-		"taken for dead so early":     {`UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST', lease_epoch = 0`, unpaused, true},
-		"taken for dead":              {`UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST'`, unpaused, true},
-		"stopped with its server":     {`UPDATE maintenance.runs SET state = 'cancelled', reason = 'SHUTDOWN'`, unpaused, true},
-		"cancelled":                   {`UPDATE maintenance.runs SET state = 'cancelled', reason = 'CANCELLED'`, unpaused, false},
-		"paused":                      {`UPDATE maintenance.runs SET state = 'cancelled', reason = 'PAUSED'`, unpaused, false},
-		"failed":                      {`UPDATE maintenance.runs SET state = 'failed', error = 'something else'`, unpaused, false},
-		"over its time":               {`PERFORM 1`, unpaused, false},
-		"died, lease not yet expired": {died + `; UPDATE maintenance.leases SET expires_at = now() + interval '1 minute'`, unpaused, false},
-		"died, pass finished":         {died + `; UPDATE maintenance.token_passes SET finished_at = now()`, unpaused, false},
-		"died, then a skipped tick": {died + `; INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl) VALUES
-			('ffffffff-0000-7000-8000-000000000000', 'inactive_token_deletion', 'schedule', 'skipped', '0')`, unpaused, true},
-		"died, then a dry run": {died + `; INSERT INTO maintenance.runs (id, worker, trigger, state, dry_run, lease_epoch, heartbeat_ttl) VALUES
-			('ffffffff-0000-7000-8000-000000000000', 'inactive_token_deletion', 'request', 'succeeded', true, 0, '0')`, unpaused, true},
-		"died, now paused": {died, func(s *service.Service) {
-			if _, err := s.PauseWorker(context.Background(), servicetest.InactiveTokens, "test", "me", time.Hour); err != nil {
-				t.Error(err)
-			}
-		}, false},
+		{"died", died, true, nil},
+		{"died before its first beat", died + `, lease_epoch = 0`, true, nil},
+		{"taken for dead so early", lost + `, lease_epoch = 0`, true, nil},
+		{"taken for dead", lost, true, nil},
+		{"taken for dead, switched off here", lost, false, []func(*service.Config){off}},
+		{"stopped with its server", `UPDATE maintenance.runs SET state = 'cancelled', reason = 'SHUTDOWN'`, true, nil},
+		{"cancelled", `UPDATE maintenance.runs SET state = 'cancelled', reason = 'CANCELLED'`, false, nil},
+		{"paused", `UPDATE maintenance.runs SET state = 'cancelled', reason = 'PAUSED'`, false, nil},
+		{"failed", `UPDATE maintenance.runs SET state = 'failed', error = 'something else'`, false, nil},
+		{"over its time", `SELECT 1`, false, nil},
+		{"died, lease not yet expired", died + `; UPDATE maintenance.leases SET expires_at = now() + interval '1 minute'`, false, nil},
+		{"died, pass finished", died + `; UPDATE maintenance.token_passes SET finished_at = now()`, false, nil},
+		{"died, then a skipped tick", died + `; INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl) VALUES
+			('ffffffff-0000-7000-8000-000000000000', 'inactive_token_deletion', 'schedule', 'skipped', '0')`, true, nil},
+		{"died, then a dry run", died + `; INSERT INTO maintenance.runs (id, worker, trigger, state, dry_run, lease_epoch, heartbeat_ttl) VALUES
+			('ffffffff-0000-7000-8000-000000000000', 'inactive_token_deletion', 'request', 'succeeded', true, 0, '0')`, true, nil},
+		{"died, now paused", died + `; INSERT INTO maintenance.pauses (worker, reason, paused_by) VALUES ('inactive_token_deletion', 'test', 'me')`, false, nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewTokens(t)
-			e.Bots(1, 2)
+		t.Run(c.name, func(t *testing.T) {
+			e.Exec("main", `DELETE FROM maintenance.runs; DELETE FROM maintenance.token_passes; DELETE FROM maintenance.river_job; DELETE FROM maintenance.leases`)
 			servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
-			e.Exec("main", `DO $do$ BEGIN `+c.sql+`; END $do$`)
-			s := e.Service("", e.WithQueue)
-			c.pause(s)
-			resumeRuns(t, s)
+			e.Exec("main", c.sql)
+			runs := e.Value("main", `SELECT count(*) FROM maintenance.runs`)
+			resumeRuns(t, e.Service("", append(c.settings, e.WithQueue)...))
 			if c.resumed {
 				e.Eventually("main", passes, "2/2/2 finished")
 				e.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE reason = 'continuation' AND state = 'succeeded'`, "1")
 				return
 			}
-			e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
+			e.Want("main", `SELECT count(*) FROM maintenance.runs`, runs)
 		})
 	}
 }
 
-func TestInactiveTokenDeletion_SwitchedOffHereNothingIsGoneOnWith(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2)
-	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
-	e.Exec("main", `UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST'`)
-	resumeRuns(t, e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.Enabled = new(false) })))
-	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
-}
-
 func TestInactiveTokenDeletion_TwoReplicasGoOnOnce(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3, 4)
+	e := newBots(t, 1, 2, 3, 4)
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
 	e.Exec("main", `UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST'`)
 	replicas := []*service.Service{e.Service("", e.WithQueue), e.Service("", e.WithQueue), e.Service("", e.WithQueue)}
@@ -201,8 +181,7 @@ func TestInactiveTokenDeletion_TwoReplicasGoOnOnce(t *testing.T) {
 
 func TestFault_DeleteUser_KilledInTheMiddleLeavesNothingHalfDone(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(7)
+	e := newBots(t, 7)
 	e.Group(50, 0)
 	e.Member(7, 30)
 	e.Gate("main", "members")
@@ -226,8 +205,7 @@ func TestFault_DeleteUser_KilledInTheMiddleLeavesNothingHalfDone(t *testing.T) {
 
 func TestInactiveTokenDeletion_NoJobWithoutItsCursor(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2)
+	e := newBots(t, 1, 2)
 	e.Exec("main", `ALTER TABLE maintenance.river_job ADD CONSTRAINT refused CHECK (args ->> 'user_id' <> '2')`)
 	s := e.Service("", e.WithQueue)
 	r := servicetest.RunTokens(t, s)

@@ -22,8 +22,7 @@ func dryTokens(t *testing.T, s *service.Service) service.Run {
 
 func TestInactiveTokenDeletion_DryRunWalksFromTheBeginningBesideAPass(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3)
+	e := newBots(t, 1, 2, 3)
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
 	e.Exec("main", `DELETE FROM maintenance.river_job`)
 	// Somebody else's lease does not stop it.
@@ -41,8 +40,7 @@ func TestInactiveTokenDeletion_DryRunWalksFromTheBeginningBesideAPass(t *testing
 
 func TestInactiveTokenDeletion_DryRunCountsAsARunNow(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3, 4, 5, 6, 7, 8)
+	e := newBots(t, 1, 2, 3, 4, 5, 6, 7, 8)
 	for _, bot := range []int{2, 5} {
 		e.Alive(bot)
 	}
@@ -113,8 +111,7 @@ func TestInactiveTokenDeletion_ContinuationSaysWhatIsMissing(t *testing.T) {
 
 func TestInactiveTokenDeletion_RangeThatMeetsALockIsTriedAgain(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3, 4, 5)
+	e := newBots(t, 1, 2, 3, 4, 5)
 	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 3, SkipAuthorization: true, Reason: repo.TokenDeletionReason}})
 	release := e.Other(`UPDATE maintenance.river_job SET priority = 2`)
 	log := &servicetest.Buffer{}
@@ -131,8 +128,7 @@ func TestInactiveTokenDeletion_RangeThatMeetsALockIsTriedAgain(t *testing.T) {
 
 func TestInactiveTokenDeletion_ChangesOfTheSchemaAreLoggedOnce(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1)
+	e := newBots(t, 1)
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log))
 	servicetest.RunTokens(t, s)

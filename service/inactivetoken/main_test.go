@@ -58,3 +58,11 @@ func TestInactiveTokenDeletion_DemoHasSomethingToDoAndSomethingToLeaveAlone(t *t
 		WHERE u.state <> 'blocked' OR EXISTS (SELECT FROM members m WHERE m.user_id = u.id)`, "0")
 	servicetest.WantCounts(t, servicetest.RunTokens(t, g.Service), "examined_users=60")
 }
+
+// newBots is NewTokens with bots of organization 1 that have no tokens.
+func newBots(t *testing.T, ids ...int) *servicetest.Estate {
+	t.Helper()
+	e := servicetest.NewTokens(t)
+	e.Bots(ids...)
+	return e
+}

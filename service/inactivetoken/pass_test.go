@@ -23,8 +23,7 @@ const newestRun = `SELECT concat_ws(' ', trigger, state, nullif(reason, ''), cou
 
 func TestInactiveTokenDeletion_RunOverItsTimeQueuesItsContinuation(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3)
+	e := newBots(t, 1, 2, 3)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	r := servicetest.RunTokens(t, s)
 	servicetest.WantState(t, r, repo.RunSucceeded)
@@ -54,8 +53,7 @@ func TestInactiveTokenDeletion_RunOverItsTimeQueuesItsContinuation(t *testing.T)
 
 func TestInactiveTokenDeletion_NoNeedlessContinuation(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1)
+	e := newBots(t, 1)
 	// The higher ids are no bots.
 	e.User(2, 0, 1)
 	r := servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
@@ -94,8 +92,7 @@ func TestInactiveTokenDeletion_WithTimeEnoughGoesThroughInRangesOfAThousand(t *t
 
 func TestInactiveTokenDeletion_ContinuationGoesOnUntilThePassIsFinished(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3)
+	e := newBots(t, 1, 2, 3)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	servicetest.RunTokens(t, s)
 	for _, want := range []string{"completed scheduled", "completed completed"} {
@@ -113,8 +110,7 @@ func TestInactiveTokenDeletion_ContinuationGoesOnUntilThePassIsFinished(t *testi
 
 func TestInactiveTokenDeletion_TickThatComesFirstGoesOnAndTheContinuationEndsQuietly(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3)
+	e := newBots(t, 1, 2, 3)
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log), everyMinute)
@@ -138,10 +134,9 @@ func TestInactiveTokenDeletion_TickThatComesFirstGoesOnAndTheContinuationEndsQui
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "2")
 }
 
-func TestInactiveTokenDeletion_ContinuationWaitsForPauseAndLease(t *testing.T) {
+func TestInactiveTokenDeletion_ContinuationWaitsForPauseLeaseAndSwitch(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2)
+	e := newBots(t, 1, 2)
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun, func(c *service.Config) {
 		c.Logger = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -160,27 +155,18 @@ func TestInactiveTokenDeletion_ContinuationWaitsForPauseAndLease(t *testing.T) {
 		t.Error(log)
 	}
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
+	e.Work(e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.Enabled = new(false) })), "continue_inactive_token_deletion")
+	e.Want("main", waiting, "scheduled 0 3 t")
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 	e.Work(s, "continue_inactive_token_deletion")
 	e.Eventually("main", passes, "2/2/2 finished")
 	e.Eventually("main", newestRun, "schedule succeeded continuation 1")
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "2")
 }
 
-func TestInactiveTokenDeletion_ContinuationWaitsWhileTheWorkerIsSwitchedOff(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2)
-	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
-	off := e.Service("", e.WithQueue, servicetest.OneBotARun, servicetest.With(func(c *inactivetoken.Config) { c.Enabled = new(false) }))
-	e.Work(off, "continue_inactive_token_deletion")
-	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
-	e.Want("main", `SELECT concat_ws(' ', state, metadata ->> 'snoozes') FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`, "scheduled 1")
-}
-
 func TestInactiveTokenDeletion_RunForAContinuationOpensNoPass(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1)
+	e := newBots(t, 1)
 	// The pass is finished after the job has looked, by a trigger at the run's lease.
 	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), current_date)`)
 	e.Exec("main", `CREATE FUNCTION finish() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE maintenance.token_passes SET finished_at = now(); RETURN NULL; END $$;
@@ -194,8 +180,7 @@ func TestInactiveTokenDeletion_RunForAContinuationOpensNoPass(t *testing.T) {
 
 func TestInactiveTokenDeletion_SettingSwitchedOffEndsAContinuedPass(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2)
+	e := newBots(t, 1, 2)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	servicetest.RunTokens(t, s)
 	e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, servicetest.TokenSettings("null"))
@@ -207,8 +192,7 @@ func TestInactiveTokenDeletion_SettingSwitchedOffEndsAContinuedPass(t *testing.T
 
 func TestInactiveTokenDeletion_BotsBelowTheCursorAreForTheNextPass(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(10, 20)
+	e := newBots(t, 10, 20)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	servicetest.RunTokens(t, s)
 	e.Bots(5)
@@ -219,19 +203,9 @@ func TestInactiveTokenDeletion_BotsBelowTheCursorAreForTheNextPass(t *testing.T)
 	e.Want("main", servicetest.QueuedUsers, "5 10")
 }
 
-func TestInactiveTokenDeletion_NoBotsIsAPassToo(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	r := servicetest.RunTokens(t, e.Service("", e.WithQueue))
-	servicetest.WantState(t, r, repo.RunSucceeded)
-	servicetest.WantCounts(t, r, "")
-	e.Want("main", passes, "0/0/0 finished")
-}
-
 func TestInactiveTokenDeletion_BacklogIsWhatTheUnfinishedPassHasLeft(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3)
+	e := newBots(t, 1, 2, 3)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	backlog := func() service.Backlog {
 		st := servicetest.Must(s.Status(context.Background(), servicetest.InactiveTokens))(t)
@@ -262,8 +236,7 @@ func TestInactiveTokenDeletion_BacklogIsWhatTheUnfinishedPassHasLeft(t *testing.
 
 func TestInactiveTokenDeletion_ARunHeldToAPlanQueuesNobodyElse(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 4)
+	e := newBots(t, 1, 2, 4)
 	e.Alive(4)
 	gateJobs(e, "1")
 	s := e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 1 }))
@@ -279,8 +252,7 @@ func TestInactiveTokenDeletion_ARunHeldToAPlanQueuesNobodyElse(t *testing.T) {
 
 func TestInactiveTokenDeletion_AnUnfinishedPassQueuesWhatWasPlannedAlone(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3)
+	e := newBots(t, 1, 2, 3)
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
 	s := e.Service("", e.WithQueue)
 	dry := dryTokens(t, s)

@@ -28,8 +28,7 @@ func TestInactiveTokenDeletion_SchedulesNoMoreThanTheQueueTakes(t *testing.T) {
 	for name, batch := range map[string]int{"range by range": 2, "at once": 100} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := servicetest.NewTokens(t)
-			e.Bots(1, 2, 3, 4, 5, 6, 7)
+			e := newBots(t, 1, 2, 3, 4, 5, 6, 7)
 			e.Alive(2)
 			s := e.Service("", e.WithQueue, queueOf(3, batch))
 			r := servicetest.RunTokens(t, s)
@@ -38,7 +37,7 @@ func TestInactiveTokenDeletion_SchedulesNoMoreThanTheQueueTakes(t *testing.T) {
 			e.Want("main", servicetest.QueuedUsers, "1 3 4")
 			e.Want("main", passes, "4/4/3")
 			e.Want("main", continuations, "scheduled")
-			if st := tokenStatus(t, s); st.Condition != service.ConditionThrottled || !strings.Contains(st.ConditionDetail, fullQueue) {
+			if st := servicetest.StatusOf(t, s, servicetest.InactiveTokens); st.Condition != service.ConditionThrottled || !strings.Contains(st.ConditionDetail, fullQueue) {
 				t.Errorf("%s: %s", st.Condition, st.ConditionDetail)
 			}
 
@@ -69,16 +68,9 @@ func TestInactiveTokenDeletion_SchedulesNoMoreThanTheQueueTakes(t *testing.T) {
 	}
 }
 
-func tokenStatus(t *testing.T, s *service.Service) service.WorkerStatus {
-	t.Helper()
-	all := servicetest.Must(s.Status(context.Background(), servicetest.InactiveTokens))(t)
-	return all[0]
-}
-
 func TestInactiveTokenDeletion_RangesWithoutInactiveBotsPassAFullQueue(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3, 4)
+	e := newBots(t, 1, 2, 3, 4)
 	for _, bot := range []int{1, 2, 3, 4} {
 		e.Alive(bot)
 	}
@@ -90,8 +82,7 @@ func TestInactiveTokenDeletion_RangesWithoutInactiveBotsPassAFullQueue(t *testin
 
 func TestInactiveTokenDeletion_ContinuationWaitsForRoom(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3, 4, 5)
+	e := newBots(t, 1, 2, 3, 4, 5)
 	s := e.Service("", e.WithQueue, queueOf(3, 2))
 	servicetest.WantEarly(t, servicetest.RunTokens(t, s), fullQueue)
 	e.Work(s, "continue_inactive_token_deletion")
@@ -105,8 +96,7 @@ func TestInactiveTokenDeletion_ContinuationWaitsForRoom(t *testing.T) {
 
 func TestInactiveTokenDeletion_DryRunKnowsTheQueueTakesNoMore(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3, 4, 5)
+	e := newBots(t, 1, 2, 3, 4, 5)
 	s := e.Service("", e.WithQueue, queueOf(3, 2))
 	r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true}))(t)
 	servicetest.WantEarly(t, r, fullQueue)
@@ -146,8 +136,7 @@ func TestResumeRuns_OpensThePassThatTheLoadHasKeptFromBeginning(t *testing.T) {
 	for setting, want := range map[string]string{"42": "2/2/2 finished", "null": ""} {
 		t.Run(setting, func(t *testing.T) {
 			t.Parallel()
-			e := servicetest.NewTokens(t)
-			e.Bots(1, 2)
+			e := newBots(t, 1, 2)
 			e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, servicetest.TokenSettings(setting))
 			e.Exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, reason, over_limit, lease_epoch, heartbeat_ttl, finished_at)
 				VALUES ('00000000-0000-7000-8000-000000000000', 'inactive_token_deletion', 'schedule', 'succeeded', 'THROTTLED: replica', true, 1, '40s', now())`)

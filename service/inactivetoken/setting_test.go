@@ -84,8 +84,7 @@ func TestInactiveTokenDeletion_NullSwitchesItOff(t *testing.T) {
 
 func TestInactiveTokenDeletion_InvalidSettingFailsTheRunAndKeepsThePass(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1)
+	e := newBots(t, 1)
 	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), current_date)`)
 	s := e.Service("", e.WithQueue)
 	huge := "1" + strings.Repeat("0", 400)
@@ -130,8 +129,7 @@ func TestInactiveTokenDeletion_InvalidSettingFailsTheRunAndKeepsThePass(t *testi
 
 func TestInactiveTokenDeletion_PassKeepsItsCutOffWhenTheSettingChanges(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2)
+	e := newBots(t, 1, 2)
 	e.Token(1, "false", "{today} - 20", servicetest.LongAgo)
 	e.Token(2, "false", "{today} - 20", servicetest.LongAgo)
 	short := e.Service("", e.WithQueue, servicetest.OneBotARun)

@@ -156,12 +156,12 @@ func TestInactiveTokenDeletion_NeverTouchesOthersThanProjectBots(t *testing.T) {
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	servicetest.WantCounts(t, r, "")
 	e.Want("main", servicetest.QueuedUsers, "")
+	e.Want("main", passes, "0/0/0 finished")
 }
 
 func TestInactiveTokenDeletion_StateOfTheBotDoesNotMatter(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3, 4)
+	e := newBots(t, 1, 2, 3, 4)
 	e.Exec("main", `UPDATE users SET state = 'blocked' WHERE id = 1`)
 	e.Exec("main", `UPDATE users SET state = NULL WHERE id = 2`)
 	e.Token(3, "false", "{c_date} - 1", servicetest.LongAgo)
@@ -208,37 +208,25 @@ func TestInactiveTokenDeletion_WithoutOrganizationsAnyAdminBotWillDo(t *testing.
 
 func TestInactiveTokenDeletion_BotInTheGhostQueueIsLeftOut(t *testing.T) {
 	t.Parallel()
+	e := newBots(t, 1, 2)
+	e.Exec("main", `INSERT INTO ghost_user_migrations (user_id, created_at, updated_at) VALUES (1, now(), now())`)
 	for _, queue := range []string{"ghost_user_migrations", "users_ghost_user_migrations"} {
-		t.Run(queue, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewTokens(t)
-			e.Bots(1, 2)
-			e.Exec("main", `ALTER TABLE ghost_user_migrations RENAME TO `+queue+`_x; ALTER TABLE `+queue+`_x RENAME TO `+queue)
-			e.Exec("main", `INSERT INTO `+queue+` (user_id, created_at, updated_at) VALUES (1, now(), now())`)
-			servicetest.WantCounts(t, servicetest.RunTokens(t, e.Service("", e.WithQueue)), "examined_users=2 scheduled_jobs=1")
-			e.Want("main", servicetest.QueuedUsers, "2")
-		})
+		e.Exec("main", `ALTER TABLE ghost_user_migrations RENAME TO x; ALTER TABLE x RENAME TO `+queue)
+		servicetest.WantCounts(t, servicetest.RunTokens(t, e.Service("", e.WithQueue)), "examined_users=2 scheduled_jobs=1")
+		e.Want("main", servicetest.QueuedUsers, "2")
+		e.Exec("main", `DELETE FROM maintenance.river_job`)
 	}
 }
 
-func TestInactiveTokenDeletion_RunTwiceQueuesOnce(t *testing.T) {
+func TestInactiveTokenDeletion_RunTwiceQueuesOnceAndBesideJobsOfAnotherReason(t *testing.T) {
 	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2)
+	e := newBots(t, 1, 2)
+	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 1, SkipAuthorization: true, Reason: "Group was deleted"}})
 	s := e.Service("", e.WithQueue)
 	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=2 scheduled_jobs=2")
 	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=2")
-	e.Want("main", servicetest.QueuedUsers, "1 2")
+	e.Want("main", servicetest.QueuedUsers, "1 1 2")
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 1, attempted_at = now() WHERE args @> '{"user_id": 1}'`)
 	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=2")
 	e.Want("main", passes, "2/2/2 finished, 2/2/0 finished, 2/2/0 finished")
-}
-
-func TestInactiveTokenDeletion_JobWithAnotherReasonSwallowsNone(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1)
-	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 1, SkipAuthorization: true, Reason: "Group was deleted"}})
-	servicetest.WantCounts(t, servicetest.RunTokens(t, e.Service("", e.WithQueue)), "examined_users=1 scheduled_jobs=1")
-	e.Want("main", servicetest.QueuedUsers, "1 1")
 }

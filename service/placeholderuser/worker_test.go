@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/placeholderuser"
@@ -177,16 +175,12 @@ func TestPlaceholderUserCleanup_LockedRowWaitsForTheNextRun(t *testing.T) {
 	for id := range 3 {
 		e.Detail(id+1, 0, `NULL`)
 	}
-	ctx := context.Background()
-	other := servicetest.Must(pgx.Connect(ctx, e.URLs["main"]))(t)
-	defer func() { _ = other.Close(ctx) }()
-	tx := servicetest.Must(other.Begin(ctx))(t)
-	servicetest.Must(tx.Exec(ctx, `SELECT FROM import_placeholder_user_details WHERE id IN (1, 2) FOR UPDATE`))(t)
+	release := e.Hold(`SELECT FROM import_placeholder_user_details WHERE id IN (1, 2) FOR UPDATE`)
 	// A page made empty by locks is not the end.
 	s := e.Service("", e.WithQueue, servicetest.With(func(c *placeholderuser.Config) { c.BatchSize = 2 }))
 	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=1")
 	e.Want("main", servicetest.JobsOfPlaceholders, "3")
-	servicetest.NoError(t, tx.Rollback(ctx))
+	release()
 	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=2")
 }
 
@@ -214,8 +208,7 @@ func TestPlaceholderUserCleanup_BacklogTellsDueDeferredAndDead(t *testing.T) {
 	e.Detail(4, 15, `now() - interval '9 days'`)
 	e.Detail(5, 2, `NULL`)
 	e.Exec("main", `UPDATE import_placeholder_user_details SET namespace_id = 1 WHERE id = 5`)
-	st := servicetest.Must(e.Service("", e.WithQueue).Status(context.Background(), servicetest.PlaceholderUsers))(t)
-	if b := st[0].Backlog; b.Pending != 3 || b.Due != 2 || b.Deferred != 1 || b.Dead != 1 || b.OldestAt.IsZero() {
+	if b := servicetest.StatusOf(t, e.Service("", e.WithQueue), servicetest.PlaceholderUsers).Backlog; b.Pending != 3 || b.Due != 2 || b.Deferred != 1 || b.Dead != 1 || b.OldestAt.IsZero() {
 		t.Errorf("backlog %+v", b)
 	}
 }
