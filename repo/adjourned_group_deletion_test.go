@@ -88,10 +88,7 @@ func (b *groupBench) runCalls() map[string]func(context.Context) error {
 		page = append(page, 100*i)
 	}
 	return map[string]func(context.Context) error{
-		"candidates": func(ctx context.Context) error {
-			_, err := b.GroupCandidates(ctx, b.stores, b.due, 0, generous)
-			return err
-		},
+		"candidates": func(ctx context.Context) error { return second(b.GroupCandidates(ctx, b.stores, b.due, 0, generous)) },
 		"due": func(ctx context.Context) error {
 			groups, err := b.DueGroups(ctx, b.stores, b.due, page, generous)
 			if len(groups) != len(page) {
@@ -100,14 +97,8 @@ func (b *groupBench) runCalls() map[string]func(context.Context) error {
 			return err
 		},
 		"forget": func(ctx context.Context) error { return b.ForgetGoneRemovals(ctx, by(b.fence)) },
-		"lost": func(ctx context.Context) error {
-			_, _, err := b.LostMarks(ctx, b.stores, 3000, generous)
-			return err
-		},
-		"odd": func(ctx context.Context) error {
-			_, _, err := b.OddSchedules(ctx, b.stores, 3000, generous)
-			return err
-		},
+		"lost":   func(ctx context.Context) error { return third(b.LostMarks(ctx, b.stores, 3000, generous)) },
+		"odd":    func(ctx context.Context) error { return third(b.OddSchedules(ctx, b.stores, 3000, generous)) },
 		"restore": func(ctx context.Context) error {
 			p := by(b.fence)
 			p.Transaction = time.Minute
@@ -146,10 +137,7 @@ func (b *groupBench) jobCalls() map[string]func(context.Context) error {
 			}
 			return err
 		},
-		"projects": func(ctx context.Context) error {
-			_, err := b.GroupProjects(ctx, 15000, 0, generous)
-			return err
-		},
+		"projects": func(ctx context.Context) error { return second(b.GroupProjects(ctx, 15000, 0, generous)) },
 		"project": func(ctx context.Context) error {
 			catalog, err := b.Tables(ctx, repo.ProjectTables())
 			if err == nil {
@@ -200,8 +188,7 @@ func TestGroups_PlansKeepToIndexes(t *testing.T) {
 }
 
 func TestGroups_DatesAreTheSameWhateverTheSessionAndHowFarOffTheyAre(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "main")
+	b := newBench(parallel(t), "main")
 	b.exec(`INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now());
 		INSERT INTO users (id, username, email, projects_limit, organization_id) VALUES (1, 'u', 'u', 0, 1);
 		INSERT INTO namespaces (id, name, path, type, organization_id) SELECT i, i, i, 'Group', 1 FROM generate_series(1, 5) i;

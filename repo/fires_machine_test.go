@@ -131,8 +131,7 @@ func (m *fireMachine) check(t *rapid.T) {
 }
 
 func TestFires_WhateverReplicasKnowEachFireRunsOnceOrIsMissed(t *testing.T) {
-	t.Parallel()
-	b, number := newBench(t, "main"), 0
+	b, number := newBench(parallel(t), "main"), 0
 	began := time.Now().UTC().Truncate(time.Minute).Add(-24 * time.Hour)
 	rapid.Check(t, func(t *rapid.T) {
 		number++
@@ -227,8 +226,7 @@ func (m *leaseMachine) check(t *rapid.T) {
 }
 
 func TestLease_WhateverIsDoneOneAtATimeHasItAndWrites(t *testing.T) {
-	t.Parallel()
-	b, number := newBench(t, "main"), 0
+	b, number := newBench(parallel(t), "main"), 0
 	rapid.Check(t, func(t *rapid.T) {
 		number++
 		m := &leaseMachine{bench: b, name: fmt.Sprint("lease ", number)}

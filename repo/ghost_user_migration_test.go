@@ -15,8 +15,7 @@ import (
 )
 
 func TestDatabase_CreateGhost_LooksForAFreeNameWithoutReadingAllUsers(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "all")
+	b := newBench(parallel(t), "all")
 	_, err := b.sql.Exec(context.Background(), `CREATE INDEX ON users (lower(username));
 		INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'one', now(), now());
 		INSERT INTO users (id, email, username, projects_limit, organization_id) SELECT i, 'u' || i || '@x', 'u' || i, 0, 1 FROM generate_series(1, 30000) i;
@@ -54,8 +53,7 @@ func TestDatabase_CreateGhost_LooksForAFreeNameWithoutReadingAllUsers(t *testing
 }
 
 func TestDatabase_DeleteMigratedUser_LooksForAMomentOnly(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "all")
+	b := newBench(parallel(t), "all")
 	_, err := b.sql.Exec(context.Background(), `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'one', now(), now());
 		INSERT INTO users (id, email, username, projects_limit, organization_id) VALUES (1, 'a@x', 'a', 0, 1), (2, 'b@x', 'b', 0, 1);
 		INSERT INTO ghost_user_migrations (user_id, created_at, updated_at) VALUES (1, now(), now()), (2, now(), now());
@@ -105,8 +103,7 @@ func (q *deadlocked) InsertJobs(_ context.Context, _ repo.Tx, jobs []repo.Job) (
 }
 
 func TestClaimPlaceholders_SecondTryClaimsNoMoreThanTheNextPageWasTold(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "main")
+	b := newBench(parallel(t), "main")
 	ctx := t.Context()
 	add := func(user int) {
 		b.exec(`SET session_replication_role = replica`)

@@ -171,6 +171,8 @@ func (a *aged) calls() map[string]func(context.Context) error {
 
 func second[T any](_ T, err error) error { return err }
 
+func third[T, U any](_ T, _ U, err error) error { return err }
+
 func (a *aged) listRuns(ctx context.Context) (err error) {
 	for _, worker := range []string{"", "placeholder_user_cleanup"} {
 		for _, state := range []string{"", "failed", "cancelled"} {

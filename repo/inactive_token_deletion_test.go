@@ -50,8 +50,7 @@ func TestInactiveBots_EdgesOfTheRules(t *testing.T) {
 	t.Parallel()
 	for _, zone := range []string{"UTC", "Pacific/Kiritimati", "Pacific/Pago_Pago"} {
 		t.Run(zone, func(t *testing.T) {
-			t.Parallel()
-			b := newBench(t, "main")
+			b := newBench(parallel(t), "main")
 			// T is 00:30 on March 30 by UTC, C is 00:30 on February 16.
 			rules := repo.NewTokenRules(time.Date(2026, 3, 30, 0, 30, 0, 0, time.UTC), 42)
 			b.bots(
@@ -95,8 +94,7 @@ func TestNewTokenRules_DayHasTwentyFourHours(t *testing.T) {
 }
 
 func TestInactiveBots_SaysWhereTheRangeEndsAndWhetherThereAreMore(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "main")
+	b := newBench(parallel(t), "main")
 	b.bots(`false, NULL, now()`, `true, NULL, '2020-01-01'`, `true, NULL, '2020-01-01'`)
 	b.exec(`INSERT INTO users (id, username, email, projects_limit, user_type, organization_id) VALUES (9, 'h', 'h', 0, 0, 1)`)
 	f := servicetest.Must(b.UserFeatures(context.Background()))(t)
@@ -133,8 +131,7 @@ func (b *bench) pass() (repo.Fence, repo.TokenPass) {
 }
 
 func TestTokenPass_IsOneUntilItIsFinished(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "main")
+	b := newBench(parallel(t), "main")
 	ctx := context.Background()
 	fence, first := b.pass()
 	again, err := b.OpenTokenPass(ctx, by(fence), repo.NewTokenRules(time.Now(), 7), false)
@@ -159,8 +156,7 @@ func TestTokenPass_IsOneUntilItIsFinished(t *testing.T) {
 }
 
 func TestTokenPass_NothingIsStoredWithoutTheLease(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "main")
+	b := newBench(parallel(t), "main")
 	ctx := context.Background()
 	b.bots(`true, NULL, '2020-01-01'`)
 	fence, p := b.pass()
@@ -197,8 +193,7 @@ func TestTokenPass_NothingIsStoredWithoutTheLease(t *testing.T) {
 }
 
 func TestTokenPass_JobsGoWithAPassThatIsGone(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "main")
+	b := newBench(parallel(t), "main")
 	ctx := context.Background()
 	fence, p := b.pass()
 	queue := servicetest.Must(scheduler.NewQueue(b.Database, scheduler.QueueConfig{}))(t)
@@ -268,10 +263,7 @@ func inactiveTokenCalls(d *repo.Database, f repo.UserFeatures) map[string]func(c
 			_, err := d.InactiveBots(ctx, f, repo.NewTokenRules(time.Now(), 42), repo.BotPage{After: 30_000, Limit: 1000}, generous)
 			return err
 		},
-		"admin bots": func(ctx context.Context) error {
-			_, err := d.AdminBots(ctx, f, []int64{1, 2}, generous)
-			return err
-		},
+		"admin bots": func(ctx context.Context) error { return second(d.AdminBots(ctx, f, []int64{1, 2}, generous)) },
 		"new jobs": func(ctx context.Context) error {
 			_, err := d.NewDeletions(ctx, []int64{3, 6, 9}, repo.TokenDeletionReason, generous)
 			return err

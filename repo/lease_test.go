@@ -19,8 +19,7 @@ func (b *bench) acquire(holder string, ttl time.Duration) repo.Lease {
 }
 
 func TestLease_BelongsToOneUntilItExpiresOrIsReleased(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	ctx := context.Background()
 	first := b.acquire("a", time.Hour)
 	if first.Epoch != 1 || first.Holder != "a" || first.Expired || first.ExpiresAt.Sub(first.RenewedAt) != time.Hour || !first.AcquiredAt.Equal(first.RenewedAt) {
@@ -65,8 +64,7 @@ func TestLease_IsHeldAsLongAsExpiresAtIsToCome(t *testing.T) {
 		{"no end", `'x', NULL, now(), now(), NULL`, false, time.Time{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			b := newBench(t, "")
+			b := newBench(parallel(t), "")
 			b.exec(`ALTER TABLE maintenance.leases ALTER holder DROP NOT NULL, ALTER epoch DROP NOT NULL, ALTER acquired_at DROP NOT NULL,
 				ALTER renewed_at DROP NOT NULL, ALTER expires_at DROP NOT NULL;
 				INSERT INTO maintenance.leases (name, holder, epoch, acquired_at, renewed_at, expires_at) VALUES ('work', ` + c.row + `)`)
@@ -98,8 +96,7 @@ func TestLease_IsHeldAsLongAsExpiresAtIsToCome(t *testing.T) {
 }
 
 func TestLease_OneOfManyWhoAskAtOnceGetsIt(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	for round := range 5 {
 		results := make(chan error, 8)
 		for i := range cap(results) {
@@ -126,8 +123,7 @@ func TestLease_OneOfManyWhoAskAtOnceGetsIt(t *testing.T) {
 }
 
 func TestLease_RenewedAndReleasedByNobodyButItsHolder(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	ctx := context.Background()
 	lease := b.acquire("a", time.Minute)
 	renewed, err := b.RenewLease(ctx, lease.Fence, time.Hour)
@@ -225,8 +221,7 @@ func fencedSteps(b *bench) map[string]func(repo.Permit) error {
 }
 
 func TestFence_NothingIsWrittenWithoutTheLease(t *testing.T) {
-	t.Parallel()
-	b := installed(t)
+	b := installed(parallel(t))
 	steps := fencedSteps(b)
 	lease := b.acquire("a", time.Hour)
 	expired := servicetest.Must(b.AcquireLease(context.Background(), "expired", "a", time.Hour))(t)

@@ -38,8 +38,7 @@ func (l leaving) wantNoted(want string) {
 }
 
 func TestOutside_PathsAreNotedWithTheRowsOrNotAtAll(t *testing.T) {
-	t.Parallel()
-	l := newLeaving(t)
+	l := newLeaving(parallel(t))
 	job := repo.Source{JobID: 7, Worker: "destroy_group"}
 	short := repo.Limits{Statement: 200 * time.Millisecond, Lock: 100 * time.Millisecond}
 	// What comes behind the deletion fails, is cancelled, or never comes.
@@ -74,8 +73,7 @@ func TestOutside_PathsAreNotedWithTheRowsOrNotAtAll(t *testing.T) {
 }
 
 func TestOutside_PathsAreListedMarkedAndPruned(t *testing.T) {
-	t.Parallel()
-	l := newLeaving(t)
+	l := newLeaving(parallel(t))
 	const run = "0190a1b2-0000-7000-8000-000000000001"
 	for _, by := range []repo.Source{{JobID: 7}, {RunID: run}} {
 		servicetest.Must(l.delete(generous, by))(t)
@@ -123,8 +121,7 @@ func TestOutside_PathsAreListedMarkedAndPruned(t *testing.T) {
 }
 
 func TestPruneHistory_ExpiredProtectionsGo(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	b.exec(`INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by, until)
 		SELECT 'group', i, 'r', 'a', CASE WHEN i > 2 THEN now() - i * interval '1 minute' WHEN i > 1 THEN now() + interval '1 hour' END
 		FROM generate_series(1, 1005) i`)
@@ -137,8 +134,7 @@ func TestPruneHistory_ExpiredProtectionsGo(t *testing.T) {
 }
 
 func TestPruneHistory_KeepsCancellationsOfWhatHasBegun(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	b.exec(`INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
 	b.exec(`INSERT INTO maintenance.user_removals (user_id, reason) VALUES (7, '')`)
 	b.exec(`INSERT INTO maintenance.job_cancellations (job_id, user_id, group_id, reason, cancelled_by)

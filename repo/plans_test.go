@@ -105,14 +105,8 @@ var generous = repo.Limits{Statement: time.Minute, Lock: time.Second}
 func (b *big) statements() map[string]func(context.Context) error {
 	load := repo.RecordPage{Parent: "public.p1", Limit: 500, Since: true}
 	return map[string]func(context.Context) error{
-		"due parents": func(ctx context.Context) error {
-			_, err := b.DueParents(ctx, b.queue, generous)
-			return err
-		},
-		"load": func(ctx context.Context) (err error) {
-			_, _, err = b.LoadRecords(ctx, b.queue, load, generous)
-			return err
-		},
+		"due parents": func(ctx context.Context) error { return second(b.DueParents(ctx, b.queue, generous)) },
+		"load":        func(ctx context.Context) error { return third(b.LoadRecords(ctx, b.queue, load, generous)) },
 		"load on": func(ctx context.Context) (err error) {
 			on := load
 			if _, on.After, err = b.LoadRecords(ctx, b.queue, load, generous); err == nil {
@@ -120,22 +114,12 @@ func (b *big) statements() map[string]func(context.Context) error {
 			}
 			return err
 		},
-		"empty partitions": func(ctx context.Context) error {
-			_, err := b.DropPartitions(ctx, by(b.fence), b.queue)
-			return err
-		},
-		"remove": func(ctx context.Context) error {
-			_, err := b.RemoveRecords(ctx, by(b.fence), b.queue, b.records)
-			return err
-		},
+		"empty partitions": func(ctx context.Context) error { return second(b.DropPartitions(ctx, by(b.fence), b.queue)) },
+		"remove":           func(ctx context.Context) error { return second(b.RemoveRecords(ctx, by(b.fence), b.queue, b.records)) },
 		"postpone": func(ctx context.Context) error {
-			_, err := b.PostponeRecords(ctx, by(b.fence), b.queue, b.records)
-			return err
+			return second(b.PostponeRecords(ctx, by(b.fence), b.queue, b.records))
 		},
-		"charge": func(ctx context.Context) error {
-			_, _, err := b.ChargeRecords(ctx, by(b.fence), b.queue, b.records)
-			return err
-		},
+		"charge": func(ctx context.Context) error { return third(b.ChargeRecords(ctx, by(b.fence), b.queue, b.records)) },
 		"fail": func(ctx context.Context) error {
 			var failures []repo.RecordFailure
 			for _, r := range b.records {
@@ -169,14 +153,8 @@ func (b *big) figures() map[string]func(context.Context) error {
 			}
 			return err
 		},
-		"traces of records": func(ctx context.Context) error {
-			_, err := b.RecordTraces(ctx, b.records, 16, generous)
-			return err
-		},
-		"traces of deletions": func(ctx context.Context) error {
-			_, err := b.DeletionTraces(ctx, 7, generous)
-			return err
-		},
+		"traces of records":   func(ctx context.Context) error { return second(b.RecordTraces(ctx, b.records, 16, generous)) },
+		"traces of deletions": func(ctx context.Context) error { return second(b.DeletionTraces(ctx, 7, generous)) },
 	}
 }
 
@@ -203,27 +181,15 @@ func (b *big) childStatements(key repo.LooseForeignKey) map[string]func(context.
 	}
 	p := repo.Purge{Permit: by(b.fence), Keys: keys, Cap: 20_000}
 	all := func(records []repo.Record) func(context.Context) error {
-		return func(ctx context.Context) error {
-			_, err := c.PurgeAll(ctx, p, b.queue, records)
-			return err
-		}
+		return func(ctx context.Context) error { return second(c.PurgeAll(ctx, p, b.queue, records)) }
 	}
 	shares := func(skip bool) func(context.Context) error {
-		return func(ctx context.Context) error {
-			_, err := c.PurgeShares(ctx, p, 40, skip)
-			return err
-		}
+		return func(ctx context.Context) error { return second(c.PurgeShares(ctx, p, 40, skip)) }
 	}
 	return map[string]func(context.Context) error{
 		"all": all(nil), "all and removal": all(b.records), "shares": shares(false), "shares unlocked": shares(true),
-		"remaining": func(ctx context.Context) error {
-			_, err := c.Remaining(ctx, keys, generous)
-			return err
-		},
-		"count": func(ctx context.Context) error {
-			_, err := c.Count(ctx, keys, 100_000, generous)
-			return err
-		},
+		"remaining": func(ctx context.Context) error { return second(c.Remaining(ctx, keys, generous)) },
+		"count":     func(ctx context.Context) error { return second(c.Count(ctx, keys, 100_000, generous)) },
 	}
 }
 

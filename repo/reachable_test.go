@@ -15,8 +15,7 @@ import (
 )
 
 func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	ctx := context.Background()
 	name := pgx.Identifier{b.value(`current_database()`)}.Sanitize()
 	// As on a standby, a connection made now stays read-only.
@@ -59,8 +58,7 @@ func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
 }
 
 func TestReadOnlyServer_IsUnreachableForBoundedStatementsThatWriteAndReadByTheOthers(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "main")
+	b := newBench(parallel(t), "main")
 	ctx := context.Background()
 	b.exec(`ALTER DATABASE ` + pgx.Identifier{b.value(`current_database()`)}.Sanitize() + ` SET default_transaction_read_only = on`)
 	l := repo.Limits{Statement: time.Second, Lock: time.Second}
@@ -75,8 +73,7 @@ func TestReadOnlyServer_IsUnreachableForBoundedStatementsThatWriteAndReadByTheOt
 }
 
 func TestReadOnlyStatement_OfOurOwnGivesUpNoConnection(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	ctx := context.Background()
 	servicetest.Must(b.Now(ctx))(t)
 	made := b.Pool().Stat().NewConnsCount()
@@ -93,8 +90,7 @@ func TestReadOnlyStatement_OfOurOwnGivesUpNoConnection(t *testing.T) {
 }
 
 func TestTerminatedBackends_CostOneStatementEach(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	ctx := context.Background()
 	for range 3 {
 		servicetest.Must(b.Now(ctx))(t)
@@ -109,8 +105,7 @@ func TestTerminatedBackends_CostOneStatementEach(t *testing.T) {
 }
 
 func TestFullPool_IsUnreachableAndSaysWhy(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	small := open(t, b.with("pool_max_conns=12"))
 	ctx := context.Background()
 	for range small.Pool().Config().MaxConns {
@@ -125,8 +120,7 @@ func TestFullPool_IsUnreachableAndSaysWhy(t *testing.T) {
 }
 
 func TestWhateverFailsWhileConnecting_IsUnreachable(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	for name, url := range map[string]string{
 		"password": b.as("caretaker", "wrong"), "database": strings.Replace(b.url, b.value(`current_database()`), "none", 1),
 	} {
@@ -157,8 +151,7 @@ func TestConditionClass_ReadsWhatConditionHasWritten(t *testing.T) {
 }
 
 func TestValuesThatDoNotFit_AreNoSignThatTheServerIsAway(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	b.exec(`ALTER TABLE maintenance.leases ALTER holder DROP NOT NULL, ALTER epoch TYPE text;
 		INSERT INTO maintenance.leases (name, epoch, acquired_at, renewed_at, expires_at) VALUES ('x', 1, now(), now(), now())`)
 	_, read := b.ListLeases(context.Background(), []string{"x"})

@@ -67,8 +67,7 @@ func (p *pair) wantPrimary(r *repo.Reader, why string) {
 const isBehind = "it has not replayed the last write yet"
 
 func TestFault_Reader_TheReplicaIsReadOnceItHasReplayedTheRunsLastWrite(t *testing.T) {
-	t.Parallel()
-	p := newPair(t, "main")
+	p := newPair(parallel(t), "main")
 	first, lease := p.run()
 	p.wantReplica(first)
 	p.write(first)
@@ -84,8 +83,7 @@ func TestFault_Reader_TheReplicaIsReadOnceItHasReplayedTheRunsLastWrite(t *testi
 }
 
 func TestFault_Reader_TheNextRunKnowsTheLastWrite(t *testing.T) {
-	t.Parallel()
-	p := newPair(t, "main")
+	p := newPair(parallel(t), "main")
 	first, lease := p.run()
 	p.write(first)
 	p.end(first, lease, false)
@@ -113,8 +111,7 @@ func TestFault_Reader_TheNextRunKnowsTheLastWrite(t *testing.T) {
 }
 
 func TestFault_Reader_ARunThatDiedHasLeftNothingToRelyOn(t *testing.T) {
-	t.Parallel()
-	p := newPair(t, "main")
+	p := newPair(parallel(t), "main")
 	first, lease := p.run()
 	p.write(first)
 	p.end(first, lease, false)
@@ -134,8 +131,7 @@ func TestFault_Reader_ARunThatDiedHasLeftNothingToRelyOn(t *testing.T) {
 }
 
 func TestReader_WithoutAReplicaReadsThePrimaryWithoutAQuestion(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "main")
+	b := newBench(parallel(t), "main")
 	r := b.Reader(someWorker, 1)
 	r.Wrote(b.Database)
 	if _, err := b.CountDiscardedJobs(repo.ReadBy(t.Context(), r), "delete_user", "{}"); err != nil {
@@ -171,8 +167,7 @@ func (p *pair) wantTrouble(d *repo.Database, why string) {
 }
 
 func TestFault_Replica_WhateverIsWrongWithItThePrimaryIsRead(t *testing.T) {
-	t.Parallel()
-	p := newPair(t, "main")
+	p := newPair(parallel(t), "main")
 	p.wantReplica(p.Reader(someWorker, 0))
 	if err := p.CheckReplica(t.Context()); err != nil {
 		t.Error(err)
@@ -196,8 +191,7 @@ func TestFault_Replica_WhateverIsWrongWithItThePrimaryIsRead(t *testing.T) {
 }
 
 func TestFault_Replica_QueryThatWaitsOrIsCancelledIsLeftToThePrimary(t *testing.T) {
-	t.Parallel()
-	p := newPair(t, "main")
+	p := newPair(parallel(t), "main")
 	p.wantReplica(p.Reader(someWorker, 0))
 	// The lock comes with the log, and stays while replay is paused; on the primary it is gone.
 	tx := servicetest.Must(p.sql.Begin(t.Context()))(t)
@@ -222,8 +216,7 @@ func TestFault_Replica_QueryThatWaitsOrIsCancelledIsLeftToThePrimary(t *testing.
 }
 
 func TestFault_Replica_PromotedIsNoReplicaAnyMore(t *testing.T) {
-	t.Parallel()
-	p := newPair(t, "main")
+	p := newPair(parallel(t), "main")
 	p.wantReplica(p.Reader(someWorker, 0))
 	p.onMirror(`SELECT pg_promote()`)
 	p.wantTrouble(p.Database, "it is no standby")
@@ -231,8 +224,7 @@ func TestFault_Replica_PromotedIsNoReplicaAnyMore(t *testing.T) {
 }
 
 func TestFault_Replica_ThatComesBackIsReadAgain(t *testing.T) {
-	t.Parallel()
-	p := newPair(t, "main")
+	p := newPair(parallel(t), "main")
 	p.wantReplica(p.Reader(someWorker, 0))
 	p.exec(`ALTER TABLE maintenance.river_job RENAME TO hidden`)
 	p.caughtUp()
@@ -253,8 +245,7 @@ func TestFault_Replica_ThatComesBackIsReadAgain(t *testing.T) {
 }
 
 func TestFault_InactiveBots_WhatAReplicaSaysIsJudgedAgainOnThePrimary(t *testing.T) {
-	t.Parallel()
-	p := newPair(t, "main")
+	p := newPair(parallel(t), "main")
 	p.exec(`INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
 	for _, id := range []string{"1", "2", "3", "4"} {
 		p.exec(`INSERT INTO users (id, username, email, projects_limit, state, user_type, organization_id) VALUES (` + id + `, 'u` + id + `', 'u` + id + `', 0, 'active', 6, 1)`)

@@ -162,3 +162,10 @@ func (b *bench) want(sql, want string) {
 		b.Errorf("%s: %s, want %s", sql, got, want)
 	}
 }
+
+// parallel lets a test run beside others, with a database of its own.
+func parallel(t *testing.T) *testing.T {
+	t.Helper()
+	t.Parallel()
+	return t
+}

@@ -77,26 +77,17 @@ func sweptStatements(r repo.Rows, b repo.Batch) map[string]func(context.Context)
 	sweep := func(c repo.Change, change func(*repo.Batch)) func(context.Context) error {
 		b := b
 		change(&b)
-		return func(ctx context.Context) error {
-			_, err := r.Sweep(ctx, c, b)
-			return err
-		}
+		return func(ctx context.Context) error { return second(r.Sweep(ctx, c, b)) }
 	}
 	calls := map[string]func(context.Context) error{
-		"any": func(ctx context.Context) error {
-			_, err := r.Database.Any(ctx, []repo.Rows{r}, generous)
-			return err
-		},
+		"any": func(ctx context.Context) error { return second(r.Database.Any(ctx, []repo.Rows{r}, generous)) },
 		"take": func(ctx context.Context) error {
 			_, err := r.Take(ctx, []repo.Column{{Name: "id", Type: "bigint"}}, [][]string{numbers(40_001, 41_000)}, b)
 			return err
 		},
 	}
 	if len(r.Match) == 1 {
-		calls["refer"] = func(ctx context.Context) error {
-			_, err := r.Refer(ctx, generous)
-			return err
-		}
+		calls["refer"] = func(ctx context.Context) error { return second(r.Refer(ctx, generous)) }
 	}
 	calls["report"] = sweep(repo.Change{Delete: true, Report: "kind"}, func(*repo.Batch) {})
 	for name, c := range map[string]repo.Change{"delete": {Delete: true}, "move": {Set: []string{"owner"}, Value: &ghost}} {

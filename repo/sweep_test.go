@@ -41,8 +41,7 @@ func numbered(t *testing.T, n string) *bench {
 }
 
 func TestSweep_ChangesNoMoreRowsThanTheBatchAllowsAndGoesOnBehindThem(t *testing.T) {
-	t.Parallel()
-	b := numbered(t, "10")
+	b := numbered(parallel(t), "10")
 	ghost := int64(9)
 	r := b.rows("t", "owner", "1")
 	first := b.swept(r, repo.Change{Set: []string{"owner"}, Value: &ghost}, repo.Batch{Rows: 4})
@@ -82,8 +81,7 @@ func TestSweep_GoesOnDirectlyBehindAFullBatch(t *testing.T) {
 }
 
 func TestSweep_DirectBatchesKeepTheirGuard(t *testing.T) {
-	t.Parallel()
-	b := numbered(t, "3")
+	b := numbered(parallel(t), "3")
 	lease, err := b.AcquireLease(context.Background(), "a", "me", time.Minute)
 	if err != nil {
 		t.Fatal(err)
@@ -105,8 +103,7 @@ func TestSweep_DirectBatchesKeepTheirGuard(t *testing.T) {
 }
 
 func TestSweep_DeletesAndReportsWhatItWasAskedFor(t *testing.T) {
-	t.Parallel()
-	b := numbered(t, "3")
+	b := numbered(parallel(t), "3")
 	b.exec(`UPDATE t SET path = NULL WHERE id = 5`)
 	r := b.rows("t", "owner", "1")
 	r.Condition = "t.id > 1"
@@ -118,8 +115,7 @@ func TestSweep_DeletesAndReportsWhatItWasAskedFor(t *testing.T) {
 }
 
 func TestSweep_LeavesOutLockedRowsOrWaitsForThem(t *testing.T) {
-	t.Parallel()
-	b := numbered(t, "3")
+	b := numbered(parallel(t), "3")
 	tx := servicetest.Must(connect(t, b.url).Begin(context.Background()))(t)
 	servicetest.Must(tx.Exec(context.Background(), `SELECT FROM t WHERE id = 3 FOR KEY SHARE`))(t)
 	r := b.rows("t", "owner", "1")
@@ -138,8 +134,7 @@ func TestSweep_LeavesOutLockedRowsOrWaitsForThem(t *testing.T) {
 }
 
 func TestSweep_WorksPartitionByPartition(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "ci")
+	b := newBench(parallel(t), "ci")
 	b.exec(`INSERT INTO p_ci_builds (id, partition_id, project_id, user_id) SELECT i, 100 + i % 2, 1, 1 + i % 3 FROM generate_series(1, 30) i`)
 	c := b.catalog(map[string][]string{"p_ci_builds": {"user_id"}})
 	r, _ := c.Rows("p_ci_builds", "user_id", "1")
@@ -156,8 +151,7 @@ func TestSweep_WorksPartitionByPartition(t *testing.T) {
 }
 
 func TestSweep_ReachesPartitionsThroughTheirTableWhereItMustNotNameThem(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "ci")
+	b := newBench(parallel(t), "ci")
 	b.exec(`INSERT INTO p_ci_builds (id, partition_id, project_id, user_id) SELECT i, 100 + i % 2, 1, 1 FROM generate_series(1, 8) i`)
 	d := open(t, b.as(b.role(`GRANT USAGE ON SCHEMA public, maintenance TO {role}; GRANT SELECT, UPDATE, DELETE ON p_ci_builds TO {role};
 		GRANT SELECT, INSERT, UPDATE ON maintenance.receipts, maintenance.receipt_head TO {role}`), "x"))
@@ -174,8 +168,7 @@ func TestSweep_ReachesPartitionsThroughTheirTableWhereItMustNotNameThem(t *testi
 }
 
 func TestSweep_ChangesNothingWithoutItsGuard(t *testing.T) {
-	t.Parallel()
-	b := numbered(t, "3")
+	b := numbered(parallel(t), "3")
 	r := b.rows("t", "owner", "1")
 	lease := servicetest.Must(b.AcquireLease(context.Background(), "a", "me", time.Minute))(t)
 	servicetest.NoError(t, b.ReleaseLease(context.Background(), lease.Fence))
@@ -201,8 +194,7 @@ func TestSweep_ChangesNothingWithoutItsGuard(t *testing.T) {
 }
 
 func TestSweep_TakesKeysOfRowsAndSaysWhatRefersToThem(t *testing.T) {
-	t.Parallel()
-	b := numbered(t, "5")
+	b := numbered(parallel(t), "5")
 	b.exec(`ALTER TABLE t ADD UNIQUE (id, path); CREATE TABLE c (t_id bigint, t_path text, FOREIGN KEY (t_id, t_path) REFERENCES t (id, path));
 		INSERT INTO c VALUES (3, 'p2'), (3, 'p2'), (9, 'p8')`)
 	columns := []repo.Column{{Name: "id", Type: "bigint"}, {Name: "path", Type: "text"}}

@@ -12,8 +12,7 @@ import (
 )
 
 func TestDatabase_TimesThatNobodyCanCarryAreTheNearestOnesThatCanBe(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	const (
 		first = "0001-01-01T00:00:00.000001Z"
 		last  = "9999-12-31T23:59:59.999999999Z"
@@ -50,8 +49,7 @@ func TestDatabase_TimesThatNobodyCanCarryAreTheNearestOnesThatCanBe(t *testing.T
 }
 
 func TestDatabase_OtherTimesAreReadAsTheyAre(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	for _, mode := range []string{"cache_statement", "exec", "simple_protocol"} {
 		d := open(t, b.with("timezone=Asia/Tokyo&default_query_exec_mode="+mode))
 		for sql, want := range map[string]string{
@@ -75,8 +73,7 @@ func TestDatabase_OtherTimesAreReadAsTheyAre(t *testing.T) {
 }
 
 func TestSettings_TimesAreReadWhateverTheirForm(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	b.exec(`INSERT INTO maintenance.pauses (worker, reason, paused_by, since) VALUES ('w', '', '', now() - interval '3 hours');
 		INSERT INTO maintenance.runs (id, worker, trigger, state, started_at, heartbeat_ttl)
 		VALUES (gen_random_uuid(), 'w', 'request', 'running', now() - interval '2 hours', '1 hour');

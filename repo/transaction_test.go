@@ -26,8 +26,7 @@ func (b *bench) collide(n int, state string) {
 }
 
 func TestStatementsOfOurOwn_AreTriedAgainAfterADeadlock(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	for _, state := range []string{"40P01", "40001"} {
 		b.collide(3, state)
 		if err := b.SetFeatureFlag(context.Background(), "tried_"+state, true); err != nil {

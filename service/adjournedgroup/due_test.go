@@ -13,8 +13,7 @@ import (
 )
 
 func TestAdjournedGroupDeletion_QueuesTheRemovalOfADueGroup(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	g.Run("scheduled_jobs=1")
 	g.WantJobs("10:1@0")
@@ -24,8 +23,7 @@ func TestAdjournedGroupDeletion_QueuesTheRemovalOfADueGroup(t *testing.T) {
 }
 
 func TestAdjournedGroupDeletion_RemovalsStartAnIntervalApartInOrderOfIds(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	for i := range 101 {
 		g.Owned(300-i, 15+i%3)
 	}
@@ -35,8 +33,7 @@ func TestAdjournedGroupDeletion_RemovalsStartAnIntervalApartInOrderOfIds(t *test
 }
 
 func TestAdjournedGroupDeletion_IntervalAndBatchSizeAreConfigured(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t, func(c *service.Config) {
+	g := servicetest.NewGroups(parallel(t), func(c *service.Config) {
 		w := service.Settings[adjournedgroup.Config](c)
 		w.BatchSize, w.Interval = 1, 7_500_000_000
 	})
@@ -48,8 +45,7 @@ func TestAdjournedGroupDeletion_IntervalAndBatchSizeAreConfigured(t *testing.T) 
 }
 
 func TestAdjournedGroupDeletion_FollowsTheSettingOfTheDay(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = 30`)
 	g.Owned(10, 8)
 	g.Run("")
@@ -64,8 +60,7 @@ func TestAdjournedGroupDeletion_FollowsTheSettingOfTheDay(t *testing.T) {
 }
 
 func TestAdjournedGroupDeletion_InvalidSettingFailsTheRunAndTouchesNothing(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Exec("main", `ALTER TABLE application_settings ALTER deletion_adjourned_period DROP NOT NULL`)
 	g.Owned(10, 40)
 	g.Group(11, 0, "restored")
@@ -89,8 +84,7 @@ func TestAdjournedGroupDeletion_InvalidSettingFailsTheRunAndTouchesNothing(t *te
 }
 
 func TestAdjournedGroupDeletion_QueuesNoSecondJobWhileOneWaits(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	g.Run("scheduled_jobs=1")
 	for _, state := range []string{"scheduled", "available", "pending", "retryable", "running"} {
@@ -110,8 +104,7 @@ func TestAdjournedGroupDeletion_DatesAreThoseOfUTC(t *testing.T) {
 	t.Parallel()
 	for _, zone := range servicetest.Zones() {
 		t.Run(zone, func(t *testing.T) {
-			t.Parallel()
-			g := servicetest.NewGroups(t)
+			g := servicetest.NewGroups(parallel(t))
 			plant(g, "10 owner=1 details=1@0", "11 owner=1 details=1@0", "12 owner=1 details=1@0", "13 owner=1 details=1@0",
 				"14 owner=1 mark=1@14", "15 owner=1 mark=1@13", "16 mark=1@14", "17 mark=1@14")
 			g.Member(16, 1, 50, today)
@@ -132,8 +125,7 @@ func TestAdjournedGroupDeletion_DatesAreThoseOfUTC(t *testing.T) {
 
 // All groups of a page have the same date, their ids have gaps, and groups that are not due lie between them.
 func TestAdjournedGroupDeletion_WalksOverAllPages(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t, servicetest.With(func(c *adjournedgroup.Config) { c.BatchSize = 3 }))
+	g := servicetest.NewGroups(parallel(t), servicetest.With(func(c *adjournedgroup.Config) { c.BatchSize = 3 }))
 	for _, n := range servicetest.PageEdges(3) {
 		g.Exec("main", `DELETE FROM group_deletion_schedules; DELETE FROM members; DELETE FROM routes; DELETE FROM namespaces; DELETE FROM maintenance.river_job`)
 		for i := range n {
@@ -153,8 +145,7 @@ func TestAdjournedGroupDeletion_WalksOverAllPages(t *testing.T) {
 // Candidates are read by the ten thousand, groups without a mark by five thousand: 10,000 marks are of no group, and a
 // group is due behind them.
 func TestAdjournedGroupDeletion_WalksOverAllCandidatesAndAllGroups(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t, servicetest.With(func(c *adjournedgroup.Config) { c.BatchSize = 10_000 }))
+	g := servicetest.NewGroups(parallel(t), servicetest.With(func(c *adjournedgroup.Config) { c.BatchSize = 10_000 }))
 	g.Exec("main", `ALTER TABLE namespaces DISABLE TRIGGER USER`)
 	g.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id, state)
 		SELECT 10 * i, 'n' || i, 'n' || i, 'Group', 1, CASE WHEN i IN (1, 5000, 5001, 10000, 10001) THEN 2 ELSE 0 END FROM generate_series(1, 10001) i;
@@ -168,8 +159,7 @@ func TestAdjournedGroupDeletion_WalksOverAllCandidatesAndAllGroups(t *testing.T)
 }
 
 func TestAdjournedGroupDeletion_WithoutTheSettingItIsThirtyDays(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	for i, change := range []string{
 		`DELETE FROM application_settings`, `ALTER TABLE application_settings DROP deletion_adjourned_period`, `DROP TABLE application_settings`,
 	} {
@@ -182,8 +172,7 @@ func TestAdjournedGroupDeletion_WithoutTheSettingItIsThirtyDays(t *testing.T) {
 }
 
 func TestAdjournedGroupDeletion_DryRunNamesTheGroupsAndWhatBecomesOfThem(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	// 10 goes with its child 11; U has no right to 20; of 30 nobody knows who wanted it; a job for 40
 	// waits; 50 looks marked and is not.
 	g.Owned(10, 15)
@@ -219,8 +208,7 @@ func TestAdjournedGroupDeletion_DryRunNamesTheGroupsAndWhatBecomesOfThem(t *test
 }
 
 func TestAdjournedGroupDeletion_ARunHeldToAPlanTouchesNoOtherGroup(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	// Its owner gets the right back: it was to be restored, and is not destroyed instead.
 	g.Group(20, 0, "g20")
@@ -240,8 +228,7 @@ func TestAdjournedGroupDeletion_ARunHeldToAPlanTouchesNoOtherGroup(t *testing.T)
 }
 
 func TestAdjournedGroupDeletion_DemoHasSomethingToDoAndSomethingToLeaveAlone(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewDemoGroups(t)
+	g := servicetest.NewDemoGroups(parallel(t))
 	wantBacklog(g, "8 5 3 2 40")
 	const want = "scheduled_jobs=2 restored_groups=2 held_groups=2"
 	g.DryRun(want)

@@ -10,8 +10,7 @@ import (
 )
 
 func TestDestroyGroup_TreeThatIsItsOwnAncestorFailsAndIsReported(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	g.MarkDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
 	g.Group(11, 10, "sub")
@@ -29,8 +28,7 @@ func TestDestroyGroup_TreeThatIsItsOwnAncestorFailsAndIsReported(t *testing.T) {
 }
 
 func TestDestroyGroup_CycleThatComesLaterFailsToo(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	g.Group(11, 10, "sub")
 	g.Exec("main", `UPDATE namespaces SET parent_id = 11 WHERE id = 10`)
@@ -59,8 +57,7 @@ func TestDestroyGroup_TablesOfAProjectMayReferToEachOtherInAnyOrder(t *testing.T
 			CREATE TABLE z (id bigint PRIMARY KEY, y_id bigint REFERENCES y ON DELETE CASCADE, below_a_id bigint REFERENCES below_a)`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := servicetest.NewGroups(t)
+			g := servicetest.NewGroups(parallel(t))
 			g.Owned(10, 15)
 			g.MarkDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
 			g.Project(1, 10, "p")
@@ -80,8 +77,7 @@ func TestDestroyGroup_TablesOfAProjectMayReferToEachOtherInAnyOrder(t *testing.T
 }
 
 func TestDestroyGroup_WhatLockedRowsForbidIsToldAsLocked(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	g.Project(1, 10, "p")
 	g.Exec("main", `CREATE TABLE a (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE);
@@ -100,8 +96,7 @@ func TestDestroyGroup_WhatLockedRowsForbidIsToldAsLocked(t *testing.T) {
 }
 
 func TestDestroyGroup_LockedRowsFailTheAttemptAndEverythingElseOfTheirTableGoes(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	g.Project(1, 10, "p")
 	g.Content(1)
@@ -122,8 +117,7 @@ func TestDestroyGroup_LockedRowsFailTheAttemptAndEverythingElseOfTheirTableGoes(
 }
 
 func TestDestroyGroup_DoesWhatTriggersAndKeysWouldHaveDone(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Exec("main", `DROP TRIGGER projects_delete_namespace ON projects`)
 	g.Exec("main", `DO $$ DECLARE k record; BEGIN
 		FOR k IN SELECT conrelid::regclass AS t, conname FROM pg_constraint WHERE contype = 'f' AND confrelid IN ('namespaces'::regclass, 'projects'::regclass)
@@ -146,8 +140,7 @@ func TestDestroyGroup_DoesWhatTriggersAndKeysWouldHaveDone(t *testing.T) {
 }
 
 func TestDestroyGroup_MemberOfNothingButTheNamespaceGoesWithIt(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.User(2, `user_type = 6`)
 	g.User(3, `user_type = 6`)
 	g.Owned(10, 15)
@@ -162,8 +155,7 @@ func TestDestroyGroup_MemberOfNothingButTheNamespaceGoesWithIt(t *testing.T) {
 }
 
 func TestDestroyGroup_BotsOfARemovalWhoseUserIsGoneHaveNoActor(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.User(2, `user_type = 6`)
 	for _, user := range []string{"NULL", "777"} {
 		plant(g, "10 begun="+user)
@@ -177,8 +169,7 @@ func TestDestroyGroup_BotsOfARemovalWhoseUserIsGoneHaveNoActor(t *testing.T) {
 }
 
 func TestDestroyGroup_ManyMembersGoPageByPage(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Exec("main", `INSERT INTO users (id, username, email, projects_limit, organization_id, state, user_type)
 		SELECT i, 'n' || i, 'n' || i, 0, 1, 'active', CASE WHEN i % 2 = 0 THEN 6 ELSE 0 END FROM generate_series(1001, 2300) i`)
 	g.Owned(10, 15)
@@ -192,8 +183,7 @@ func TestDestroyGroup_ManyMembersGoPageByPage(t *testing.T) {
 }
 
 func TestDestroyGroup_DeepAndWideTreeGoes(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	g.Exec("main", `INSERT INTO namespaces (id, name, path, type, parent_id, organization_id)
 		SELECT i, 'n' || i, 'n' || i, 'Group', CASE WHEN i = 1000 THEN 10 WHEN i < 1060 THEN i - 1 ELSE 1000 + i % 60 END, 1 FROM generate_series(1000, 1150) i`)
@@ -205,8 +195,7 @@ func TestDestroyGroup_DeepAndWideTreeGoes(t *testing.T) {
 }
 
 func TestDestroyGroup_WhatIsPutBelowMeanwhileGoesToo(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	g.Group(11, 10, "sub")
 	g.Project(1, 11, "p")
@@ -221,8 +210,7 @@ func TestDestroyGroup_WhatIsPutBelowMeanwhileGoesToo(t *testing.T) {
 }
 
 func TestDestroyGroup_PlaceholdersOfADestroyedGroupAreCleanedUp(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	g.User(2, `user_type = 15`)
 	g.Exec("main", `INSERT INTO import_placeholder_user_details (placeholder_user_id, namespace_id, organization_id, created_at, updated_at) VALUES (2, 10, 1, now(), now())`)
@@ -233,8 +221,7 @@ func TestDestroyGroup_PlaceholdersOfADestroyedGroupAreCleanedUp(t *testing.T) {
 }
 
 func TestAdjournedGroupDeletion_SaysOnceThatTheSchemaHasChanged(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Run("")
 	g.Exec("main", `ALTER TABLE namespaces DROP state`)
 	g.Run("")
@@ -243,8 +230,7 @@ func TestAdjournedGroupDeletion_SaysOnceThatTheSchemaHasChanged(t *testing.T) {
 }
 
 func TestDestroyGroup_RowsThatNoKeyTakesAlongAreNamed(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	for _, c := range []struct{ table, gone, reference string }{
 		{`CREATE TABLE ledgers (id bigserial PRIMARY KEY, project_id bigint REFERENCES projects); CREATE INDEX ON ledgers (project_id);
 			INSERT INTO ledgers (project_id) VALUES (1)`, `DROP TABLE ledgers`, "ledgers.project_id"},
@@ -272,8 +258,7 @@ func TestDestroyGroup_RowsThatNoKeyTakesAlongAreNamed(t *testing.T) {
 }
 
 func TestDestroyGroup_FailureIsNotedWhereNothingWas(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Exec("main", `ALTER TABLE namespace_details ALTER state_metadata DROP NOT NULL, DROP CONSTRAINT namespace_details_state_metadata_check;
 		CREATE TABLE owing (project_id bigint REFERENCES projects)`)
 	plant(g, "10 owner=1 mark=1@15")
@@ -289,8 +274,7 @@ func TestDestroyGroup_FailureIsNotedWhereNothingWas(t *testing.T) {
 }
 
 func TestDestroyGroup_WorksWithoutStatesDetailsAndTheOtherStore(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	for _, schema := range []string{
 		`ALTER TABLE namespaces DROP state`, `ALTER TABLE namespace_details DROP state_metadata, DROP deletion_scheduled_at`,
 		`DROP TRIGGER namespaces_insert_details ON namespaces; DROP TABLE namespace_details`,

@@ -26,8 +26,7 @@ func wantBacklog(g *servicetest.Groups, want string) {
 }
 
 func TestAdjournedGroupDeletion_HoldsGroupsWhoseUserIsMissing(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	for i, user := range []string{`99`, `"abc"`, `1.5`, `{"id": 1}`, `null`, `true`, `"1 "`, `-1`, `"99999999999999999999999"`, `1e300`, `[1]`} {
 		g.Group(10+i, 0, fmt.Sprintf("g%d", i))
 		g.MarkDetails(10+i, 15, `{"deletion_scheduled_by_user_id": `+user+`}`)
@@ -46,8 +45,7 @@ func TestAdjournedGroupDeletion_HoldsGroupsWhoseUserIsMissing(t *testing.T) {
 }
 
 func TestAdjournedGroupDeletion_HoldsWhatIsBeingDeletedByAUserWithoutRights(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Group(10, 0, "g")
 	g.Mark(10, 1, 15)
 	g.Exec("main", `UPDATE namespaces SET state = 4`)
@@ -63,8 +61,7 @@ func TestAdjournedGroupDeletion_HoldsWhatIsBeingDeletedByAUserWithoutRights(t *t
 }
 
 func TestAdjournedGroupDeletion_HoldsGroupsWhoseScheduleIsLost(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.User(2)
 	g.Group(10, 0, "a-deletion_scheduled-10")
 	g.Mark(10, 2, 15)
@@ -87,8 +84,7 @@ func TestAdjournedGroupDeletion_HoldsGroupsWhoseScheduleIsLost(t *testing.T) {
 }
 
 func TestAdjournedGroupDeletion_BacklogCountsMarksOfBothStores(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 20)
 	g.Owned(11, 14)
 	g.Owned(12, 13)
@@ -105,8 +101,7 @@ func TestAdjournedGroupDeletion_BacklogCountsMarksOfBothStores(t *testing.T) {
 }
 
 func TestAdjournedGroupDeletion_DryRunDecidesAsARealRunAndChangesNothing(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.User(2)
 	g.Owned(10, 15)
 	g.Group(11, 0, "restored-deletion_scheduled-11")
@@ -137,8 +132,7 @@ func TestAdjournedGroupDeletion_DryRunDecidesAsARealRunAndChangesNothing(t *test
 }
 
 func TestAdjournedGroupDeletion_WorksWithoutStates(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Exec("main", `ALTER TABLE namespaces DROP state`)
 	g.Owned(10, 15)
 	g.Group(11, 0, "restored-deletion_scheduled-11")
@@ -167,8 +161,7 @@ func TestAdjournedGroupDeletion_IsNotConfiguredWithoutItsTables(t *testing.T) {
 }
 
 func TestAdjournedGroupDeletion_BacklogSaysThatTheSettingIsInvalid(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 20)
 	g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = -1`)
 	wantBacklog(g, "1 0 1 0 20")
@@ -177,8 +170,7 @@ func TestAdjournedGroupDeletion_BacklogSaysThatTheSettingIsInvalid(t *testing.T)
 }
 
 func TestAdjournedGroupDeletion_TableThatMustNotBeReadIsNamed(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	role := "reader_" + g.Value("main", `SELECT oid FROM pg_database WHERE datname = current_database()`)
 	g.Exec("main", `CREATE ROLE `+role)
 	t.Cleanup(func() { g.Exec("main", `DROP OWNED BY `+role+`; DROP ROLE `+role) })
@@ -198,8 +190,7 @@ func TestAdjournedGroupDeletion_TableThatMustNotBeReadIsNamed(t *testing.T) {
 }
 
 func TestAdjournedGroupDeletion_WorksWithEitherStore(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	for i, schema := range []string{
 		`ALTER TABLE namespace_details DROP deletion_scheduled_at`, `ALTER TABLE namespace_details DROP state_metadata`,
 		`DROP TRIGGER namespaces_insert_details ON namespaces; DROP TABLE namespace_details`,

@@ -10,8 +10,7 @@ import (
 )
 
 func TestDestroyGroup_EverythingOfTheTreeGoesAndNothingElse(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Group(5, 0, "other")
 	g.Owned(10, 15)
 	g.Group(11, 10, "b")
@@ -57,8 +56,7 @@ func TestDestroyGroup_EverythingOfTheTreeGoesAndNothingElse(t *testing.T) {
 }
 
 func TestDestroyGroup_WhatIsNotThereIsSkipped(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id) VALUES (16, 'u', 'u', 'User', 1)`)
 	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
 	g.QueueJob(10, 1)
@@ -71,8 +69,7 @@ func TestDestroyGroup_WhatIsNotThereIsSkipped(t *testing.T) {
 }
 
 func TestDestroyGroup_UserThatIsGoneIsRefused(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.User(2)
 	g.Group(10, 0, "a-deletion_scheduled-10")
 	g.Member(10, 2, 50)
@@ -88,8 +85,7 @@ func TestDestroyGroup_UserThatIsGoneIsRefused(t *testing.T) {
 }
 
 func TestDestroyGroup_GroupIsRestoredWhenTheRightIsLost(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Group(10, 0, "a-deletion_scheduled-10")
 	g.Project(1, 10, "p")
 	g.Member(10, 1, 50)
@@ -104,8 +100,7 @@ func TestDestroyGroup_GroupIsRestoredWhenTheRightIsLost(t *testing.T) {
 }
 
 func TestDestroyGroup_IsRefusedWhenTheRightIsLostAndSomebodyDeletesTheGroup(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Group(10, 0, "a")
 	g.Mark(10, 1, 15)
 	g.Exec("main", `UPDATE namespaces SET state = 4`)
@@ -116,8 +111,7 @@ func TestDestroyGroup_IsRefusedWhenTheRightIsLostAndSomebodyDeletesTheGroup(t *t
 }
 
 func TestDestroyGroup_InvalidSettingIsTriedAgainButWhatHasBegunGoesOn(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	g.QueueJob(10, 1)
 	g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = -1`)
@@ -130,8 +124,7 @@ func TestDestroyGroup_InvalidSettingIsTriedAgainButWhatHasBegunGoesOn(t *testing
 }
 
 func TestDestroyGroup_FailureLeavesMarksAndSaysWhy(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	g.MarkDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
 	g.Group(11, 10, "sub")
@@ -164,8 +157,7 @@ func TestDestroyGroup_FailureLeavesMarksAndSaysWhy(t *testing.T) {
 }
 
 func TestDestroyGroup_BotsGoAndHumansStay(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	for id, kind := range map[int]string{2: "0", 3: "6", 4: "6", 5: "13", 6: "6"} {
 		g.User(id, "user_type = "+kind)
 	}
@@ -192,8 +184,7 @@ func TestDestroyGroup_BotsGoAndHumansStay(t *testing.T) {
 }
 
 func TestDestroyGroup_GroupThatIsNotDueAnyMoreIsSkipped(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	plant(g, "10 owner=1")
 	for i, since := range []string{
 		`DELETE FROM group_deletion_schedules`,
@@ -213,8 +204,7 @@ func TestDestroyGroup_GroupThatIsNotDueAnyMoreIsSkipped(t *testing.T) {
 }
 
 func TestDestroyGroup_PlaceholderDetailsLoseTheirNamespace(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.User(2, `user_type = 15`)
 	plant(g, "12")
 	for _, key := range []string{"", `ALTER TABLE import_placeholder_user_details DROP CONSTRAINT import_placeholder_user_details_namespace_id_fkey`} {
@@ -269,8 +259,7 @@ func TestDestroyGroup_FailedAttemptSaysWhyInItsJob(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := servicetest.NewGroups(t)
+			g := servicetest.NewGroups(parallel(t))
 			g.Owned(10, 15)
 			g.Project(1, 10, "p")
 			g.Content(1)
@@ -304,8 +293,7 @@ func TestDestroyGroup_WhatHasBegunIsFinishedWhateverSpeaksAgainstItThen(t *testi
 		"many more days":       `UPDATE application_settings SET deletion_adjourned_period = 900`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := servicetest.NewGroups(t)
+			g := servicetest.NewGroups(parallel(t))
 			g.Owned(10, 15)
 			g.Project(1, 10, "p")
 			if r, err := workJob(g, ""); err != nil || r.Snooze <= 0 {

@@ -33,3 +33,10 @@ func TestContract(t *testing.T) {
 		RolledBack: "river_job",
 	})
 }
+
+// parallel lets a test run beside others, with a database of its own.
+func parallel(t *testing.T) *testing.T {
+	t.Helper()
+	t.Parallel()
+	return t
+}

@@ -13,8 +13,7 @@ import (
 const routesSQL = `SELECT string_agg(format('%s%s=%s (%s)', left(source_type, 1), source_id, path, name), ', ' ORDER BY source_type, source_id) FROM routes`
 
 func TestAdjournedGroupDeletion_RestoreGivesBackNamesRoutesAndState(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Group(5, 0, "p_1")
 	g.Group(77, 5, "team-deletion_scheduled-77")
 	g.Group(78, 77, "sub-deletion_scheduled-77")
@@ -46,8 +45,7 @@ func TestAdjournedGroupDeletion_RestoreGivesBackNamesRoutesAndState(t *testing.T
 }
 
 func TestAdjournedGroupDeletion_RestoreTakesOffOnlyTheGroupsOwnSuffix(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	cases := []struct{ path, want string }{
 		{"a-deleted-10", "a"},
 		{"b", "b"},
@@ -71,8 +69,7 @@ func TestAdjournedGroupDeletion_RestoreTakesOffOnlyTheGroupsOwnSuffix(t *testing
 }
 
 func TestAdjournedGroupDeletion_RestoreFindsAnotherPathWhenTheOldOneIsTaken(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Group(77, 0, "team-deletion_scheduled-77")
 	g.Project(8, 77, "code")
 	// The path is taken without regard to case; the name by a sibling of another parent only.
@@ -91,8 +88,7 @@ func TestAdjournedGroupDeletion_RestoreFindsAnotherPathWhenTheOldOneIsTaken(t *t
 }
 
 func TestAdjournedGroupDeletion_RestoreFindsAnotherNameWhenASiblingHasTheOldOne(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Group(5, 0, "p")
 	g.Group(77, 5, "team-deletion_scheduled-77")
 	g.Group(78, 77, "sub")
@@ -110,8 +106,7 @@ func TestAdjournedGroupDeletion_RestoreFindsAnotherNameWhenASiblingHasTheOldOne(
 }
 
 func TestAdjournedGroupDeletion_RestoredGroupIsArchivedAgain(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	for id, metadata := range map[int]string{
 		10: `{"preserved_states": {"schedule_deletion": "archived"}, "deletion_scheduled_by_user_id": 1}`,
 		11: `{"preserved_states": {"schedule_deletion": "archived", "other": "kept"}, "deletion_scheduled_by_user_id": "1"}`,
@@ -129,8 +124,7 @@ func TestAdjournedGroupDeletion_RestoredGroupIsArchivedAgain(t *testing.T) {
 
 // 2,500 routes are more than two statements; a stale route of another group is in the way of the last one.
 func TestAdjournedGroupDeletion_RestoreIsAllOrNothing(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Group(77, 0, "team-deletion_scheduled-77")
 	g.Exec("main", `INSERT INTO routes (source_type, source_id, namespace_id, path, name)
 		SELECT 'Project', i, 77, 'team-deletion_scheduled-77/p' || i, NULL FROM generate_series(1, 2500) i`)
@@ -154,8 +148,7 @@ func TestAdjournedGroupDeletion_RestoreIsAllOrNothing(t *testing.T) {
 }
 
 func TestAdjournedGroupDeletion_FailedRestoreStopsNoOtherGroup(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	for id := 10; id < 13; id++ {
 		g.Group(id, 0, fmt.Sprintf("g%d-deletion_scheduled-%d", id, id))
 		g.Mark(id, 1, 15)
@@ -171,8 +164,7 @@ func TestAdjournedGroupDeletion_FailedRestoreStopsNoOtherGroup(t *testing.T) {
 }
 
 func TestAdjournedGroupDeletion_RestoresWithoutARouteOfItsOwn(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Group(5, 0, "p")
 	g.Group(77, 5, "team-deletion_scheduled-77")
 	g.Project(8, 77, "code")

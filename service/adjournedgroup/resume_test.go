@@ -26,8 +26,7 @@ func TestFault_DestroyGroup_KilledInTheMiddleItIsCompletedWithoutTheMembershipsT
 		"group_deletion_schedules": "true",
 	} {
 		t.Run(table, func(t *testing.T) {
-			t.Parallel()
-			g := servicetest.NewGroups(t)
+			g := servicetest.NewGroups(parallel(t))
 			g.User(2, `user_type = 6`)
 			g.Owned(10, 15)
 			g.Group(11, 10, "sub")
@@ -60,8 +59,7 @@ func TestFault_DestroyGroup_KilledInTheMiddleItIsCompletedWithoutTheMembershipsT
 }
 
 func TestFault_AdjournedGroupDeletion_RunThatWasKilledIsRepeatedToTheSameEnd(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	g.Group(11, 0, "a-deletion_scheduled-11")
 	g.Mark(11, 1, 15)
@@ -79,8 +77,7 @@ func TestFault_AdjournedGroupDeletion_RunThatWasKilledIsRepeatedToTheSameEnd(t *
 }
 
 func TestAdjournedGroupDeletion_TakeOverWaitsForTheRestoreInHand(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	for id := 10; id < 13; id++ {
 		g.Group(id, 0, fmt.Sprintf("g%d", id))
 		g.Mark(id, 1, 15)
@@ -102,8 +99,7 @@ func TestAdjournedGroupDeletion_TakeOverWaitsForTheRestoreInHand(t *testing.T) {
 }
 
 func TestAdjournedGroupDeletion_RunThatHasLostItsLeaseChangesNothingMore(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	for id := 10; id < 13; id++ {
 		g.Group(id, 0, fmt.Sprintf("g%d", id))
 		g.Mark(id, 1, 15)
@@ -162,8 +158,7 @@ func job(g *servicetest.Groups, at string) func() (service.JobResult, error) {
 }
 
 func TestDestroyGroup_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	for p := 1; p < 4; p++ {
 		g.Project(p, 10, fmt.Sprintf("p%d", p))
@@ -195,8 +190,7 @@ func TestDestroyGroup_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T
 }
 
 func TestDestroyGroup_AttemptThatIsOutOfTimeSaysSoInItsGroup(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	g.MarkDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
 	g.Gate("main", "group_deletion_schedules", "true")
@@ -225,8 +219,7 @@ func TestDestroyGroup_AttemptThatIsOutOfTimeSaysSoInItsGroup(t *testing.T) {
 }
 
 func TestDestroyGroup_TwoAttemptsNeverOverlap(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	g.Project(1, 10, "p")
 	g.Exec("main", `SELECT pg_advisory_lock(10)`)
@@ -259,8 +252,7 @@ func TestDestroyGroup_TwoAttemptsNeverOverlap(t *testing.T) {
 // What others remove at the same time.
 
 func TestDestroyGroup_MembersThatSomebodyElseRemovesAtTheSameTimeAreNoError(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	g.Project(1, 10, "p")
 	g.Exec("main", `INSERT INTO members (source_type, source_id, type, user_id, access_level, member_namespace_id) VALUES ('Project', 1, 'ProjectMember', 1, 30, 10001)`)
@@ -272,8 +264,7 @@ func TestDestroyGroup_MembersThatSomebodyElseRemovesAtTheSameTimeAreNoError(t *t
 }
 
 func TestDeleteUser_MembershipsThatSomebodyElseRemovesAtTheSameTimeHideNoOthers(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(parallel(t))
 	e.User(7, 0, 1)
 	e.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id) SELECT i, 'g' || i, 'g' || i, 'Group', 1 FROM generate_series(1000, 2500) i`)
 	e.Exec("main", `INSERT INTO members (id, user_id, source_id, source_type, type, access_level, member_namespace_id)
@@ -286,8 +277,7 @@ func TestDeleteUser_MembershipsThatSomebodyElseRemovesAtTheSameTimeHideNoOthers(
 }
 
 func TestDestroyGroup_WaitsWhileTheJobOfASubgroupRemovesThat(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	g.Group(11, 10, "sub")
 	g.Group(12, 11, "below")
@@ -307,8 +297,7 @@ func TestDestroyGroup_WaitsWhileTheJobOfASubgroupRemovesThat(t *testing.T) {
 }
 
 func TestDestroyGroup_JobsOfAGroupAndOfOneBelowItNeverFailForEachOther(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	g.Group(11, 10, "sub")
 	g.Mark(11, 1, 16)

@@ -16,8 +16,7 @@ import (
 const ghostLeases = `SELECT coalesce(string_agg(name || ' ' || (expires_at > now()), ',' ORDER BY name), '') FROM maintenance.leases`
 
 func TestGhostUserMigration_FencesEveryDatabaseWhileItRuns(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewThreeGhosts(t)
+	g := servicetest.NewThreeGhosts(parallel(t))
 	g.Doomed(10)
 	g.Exec("main", `UPDATE issues SET author_id = 10`)
 	g.Gate("main", "issues")
@@ -40,8 +39,7 @@ func TestGhostUserMigration_FencesEveryDatabaseWhileItRuns(t *testing.T) {
 }
 
 func TestGhostUserMigration_ALeaseHeldInAnyDatabaseKeepsItFromRunning(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewThreeGhosts(t)
+	g := servicetest.NewThreeGhosts(parallel(t))
 	g.Doomed(10)
 	s := g.Service(servicetest.With(func(c *ghostuser.Config) { c.Schedule = servicetest.EveryMinute }))
 	for _, where := range []string{"main", "sec", "ci"} {
@@ -73,8 +71,7 @@ func TestGhostUserMigration_ALeaseHeldInAnyDatabaseKeepsItFromRunning(t *testing
 }
 
 func TestGhostUserMigration_ADatabaseThatDoesNotAnswerFailsTheRun(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewThreeGhosts(t)
+	g := servicetest.NewThreeGhosts(parallel(t))
 	g.Doomed(10, 11)
 	g.Exec("main", `UPDATE issues SET author_id = 10`)
 	before := g.Value("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`)
@@ -98,8 +95,7 @@ func TestGhostUserMigration_ADatabaseThatDoesNotAnswerFailsTheRun(t *testing.T) 
 }
 
 func TestGhostUserMigration_ADatabaseThatGoesAwayInTheMiddleFailsTheRun(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewThreeGhosts(t)
+	g := servicetest.NewThreeGhosts(parallel(t))
 	g.Doomed(10, 11)
 	before := g.Value("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`)
 	g.Exec("main", `UPDATE issues SET author_id = 10`)
@@ -122,8 +118,7 @@ func TestGhostUserMigration_ALeaseThatIsLostFailsTheRunAndReschedulesNobody(t *t
 	t.Parallel()
 	for _, where := range []string{"main", "sec"} {
 		t.Run(where, func(t *testing.T) {
-			t.Parallel()
-			g := servicetest.NewThreeGhosts(t)
+			g := servicetest.NewThreeGhosts(parallel(t))
 			g.Doomed(10)
 			before := g.Value("main", `SELECT consume_after FROM ghost_user_migrations`)
 			g.Exec("main", `UPDATE issues SET author_id = 10`)
@@ -168,8 +163,7 @@ func connectTo(g *servicetest.Ghosts, database, sql string) {
 }
 
 func TestGhostUserMigration_ATableThatMustNotBeReadIsNamed(t *testing.T) {
-	t.Parallel()
-	g := newDoomed(t, 10)
+	g := newDoomed(parallel(t), 10)
 	r := g.Runs(denied(g, `REVOKE ALL ON reviews FROM {role}`), false)
 	servicetest.WantState(t, r, repo.RunFailed)
 	if !strings.Contains(r.Error, "reviews") || !strings.Contains(r.Error, "SELECT") {
@@ -179,8 +173,7 @@ func TestGhostUserMigration_ATableThatMustNotBeReadIsNamed(t *testing.T) {
 }
 
 func TestGhostUserMigration_StatusNamesAnEssentialTableThatMustNotBeRead(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGhosts(t)
+	g := servicetest.NewGhosts(parallel(t))
 	s := denied(g, `REVOKE ALL ON ghost_user_migrations FROM {role}`)
 	all := servicetest.Must(s.Status(context.Background(), servicetest.GhostUsers))(t)
 	if st := all[0]; !strings.Contains(st.ConditionDetail, "GRANT SELECT") || !strings.Contains(st.ConditionDetail, "ghost_user_migrations") {

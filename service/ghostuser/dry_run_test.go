@@ -42,8 +42,7 @@ func TestGhostUserMigration_ADryRunCountsAUserWhoWouldFail(t *testing.T) {
 			"no ghost user could be created: users.state has the type sleep, for which caretaker has no value"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := servicetest.NewGhosts(t)
+			g := servicetest.NewGhosts(parallel(t))
 			for i, c := range cases {
 				g.Doomed(10 + i)
 				g.Exec("main", strings.ReplaceAll(c.sql, "{user}", fmt.Sprint(10+i)))
@@ -67,8 +66,7 @@ func TestGhostUserMigration_ADryRunCountsAUserWhoWouldFail(t *testing.T) {
 }
 
 func TestGhostUserMigration_RowsThatReferToEachOtherGoTogether(t *testing.T) {
-	t.Parallel()
-	g := newDoomed(t, 10)
+	g := newDoomed(parallel(t), 10)
 	g.Exec("main", `CREATE TABLE links (id bigserial PRIMARY KEY, user_id bigint REFERENCES users ON DELETE CASCADE, before_id bigint REFERENCES links);
 		INSERT INTO links (id, user_id, before_id) VALUES (1, 10, 2), (2, 10, 1), (3, 10, 3)`)
 	s := g.Service()
@@ -78,8 +76,7 @@ func TestGhostUserMigration_RowsThatReferToEachOtherGoTogether(t *testing.T) {
 }
 
 func TestGhostUserMigration_DryRunNamesTheUsersAndWhatBecomesOfThem(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGhosts(t)
+	g := servicetest.NewGhosts(parallel(t))
 	g.User(10, 0)
 	g.User(11, 2)
 	g.User(12, 0)
@@ -103,8 +100,7 @@ func TestGhostUserMigration_DryRunNamesTheUsersAndWhatBecomesOfThem(t *testing.T
 }
 
 func TestGhostUserMigration_ARunHeldToAPlanDeletesNobodyElse(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGhosts(t)
+	g := servicetest.NewGhosts(parallel(t))
 	g.User(10, 0)
 	g.User(11, 0)
 	g.Queue(10)

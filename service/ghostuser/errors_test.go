@@ -15,8 +15,7 @@ const forbidSnippetsSQL = `CREATE FUNCTION forbid() RETURNS trigger LANGUAGE plp
 	CREATE TRIGGER forbid BEFORE DELETE ON snippets FOR EACH ROW EXECUTE FUNCTION forbid()`
 
 func TestGhostUserMigration_SnippetsGoOrStayByTheirProject(t *testing.T) {
-	t.Parallel()
-	g := newDoomed(t, 10)
+	g := newDoomed(parallel(t), 10)
 	g.Exec("main", `INSERT INTO snippets (id, author_id, project_id, organization_id) VALUES (1, 10, 1, NULL), (2, 10, NULL, 1);
 		INSERT INTO snippet_repositories (snippet_id, disk_path) VALUES (1, '@snippets/1'), (2, '@snippets/2');
 		INSERT INTO notes (noteable_type, noteable_id, author_id, project_id) VALUES ('Snippet', 1, 7, 1), ('Snippet', 2, 7, 1), ('Issue', 2, 7, 1);
@@ -32,8 +31,7 @@ func TestGhostUserMigration_SnippetsGoOrStayByTheirProject(t *testing.T) {
 }
 
 func TestGhostUserMigration_AnErrorPutsTheUserOffAndTheNextIsWorked(t *testing.T) {
-	t.Parallel()
-	g := newDoomed(t, 10, 11)
+	g := newDoomed(parallel(t), 10, 11)
 	g.Exec("main", `INSERT INTO snippets (id, author_id, organization_id) VALUES (1, 10, 1); UPDATE issues SET author_id = 10`)
 	g.Exec("main", forbidSnippetsSQL)
 	s := g.Service()
@@ -53,8 +51,7 @@ func TestGhostUserMigration_AnErrorPutsTheUserOffAndTheNextIsWorked(t *testing.T
 }
 
 func TestGhostUserMigration_AStatementCancelledFromOutsideIsAnError(t *testing.T) {
-	t.Parallel()
-	g := newDoomed(t, 10, 11)
+	g := newDoomed(parallel(t), 10, 11)
 	g.Exec("main", `UPDATE issues SET author_id = 10`)
 	g.Exec("main", `CREATE FUNCTION cancel() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_cancel_backend(pg_backend_pid()); PERFORM pg_sleep(0.3); RETURN NEW; END $$;
 		CREATE TRIGGER cancel BEFORE UPDATE ON issues FOR EACH ROW EXECUTE FUNCTION cancel()`)
@@ -65,8 +62,7 @@ func TestGhostUserMigration_AStatementCancelledFromOutsideIsAnError(t *testing.T
 
 // Each user has something of its own that keeps it, from 10 on.
 func TestGhostUserMigration_WhatStillRefersToTheUserIsNamed(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGhosts(t)
+	g := servicetest.NewGhosts(parallel(t))
 	const issue = `INSERT INTO issues (id, author_id, namespace_id) VALUES (1000 + {user}, {user}, 101); `
 	trigger := func(event, table, column, body string) string {
 		return `CREATE FUNCTION f_{user}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN ` + body + ` END $$;
@@ -112,16 +108,14 @@ func TestGhostUserMigration_WhatStillRefersToTheUserIsNamed(t *testing.T) {
 }
 
 func TestGhostUserMigration_TheGhostMayHaveTheSameAlready(t *testing.T) {
-	t.Parallel()
-	g := newDoomed(t, 10)
+	g := newDoomed(parallel(t), 10)
 	g.Exec("main", `INSERT INTO award_emoji (name, user_id, awardable_id, awardable_type) VALUES ('x', 5, 1, 'Issue'), ('x', 10, 1, 'Issue')`)
 	g.Run(g.Service(), "migrated_users=1 moved_rows=1 deleted_rows=4")
 	g.Want("main", `SELECT count(*) FROM award_emoji WHERE user_id = 5`, "2")
 }
 
 func TestGhostUserMigration_GroupsThatLoseTheirScheduleAreNamedAndHeld(t *testing.T) {
-	t.Parallel()
-	g := newDoomed(t, 10)
+	g := newDoomed(parallel(t), 10)
 	g.Exec("main", `INSERT INTO application_settings (deletion_adjourned_period) VALUES (7); UPDATE namespaces SET state = 2 WHERE id = 100`)
 	g.Exec("main", `INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on) VALUES (100, 10, '2020-01-01')`)
 	s := g.Service(g.WithQueue)
@@ -135,8 +129,7 @@ func TestGhostUserMigration_GroupsThatLoseTheirScheduleAreNamedAndHeld(t *testin
 }
 
 func TestGhostUserMigration_AFailedUserIsLoggedWithItsReasonTableAndColumn(t *testing.T) {
-	t.Parallel()
-	g := newDoomed(t, 10, 11, 12)
+	g := newDoomed(parallel(t), 10, 11, 12)
 	g.Exec("main", `CREATE TABLE owing (id bigint, debtor_id bigint REFERENCES users); INSERT INTO owing VALUES (1, 10)`)
 	g.Exec("main", `UPDATE projects SET namespace_id = 11; INSERT INTO snippets (id, author_id, organization_id) VALUES (1, 12, 1)`)
 	g.Exec("main", forbidSnippetsSQL)
@@ -148,8 +141,7 @@ func TestGhostUserMigration_AFailedUserIsLoggedWithItsReasonTableAndColumn(t *te
 }
 
 func TestGhostUserMigration_ADryRunSaysSoInEveryLine(t *testing.T) {
-	t.Parallel()
-	g := newDoomed(t, 10)
+	g := newDoomed(parallel(t), 10)
 	g.User(11, 1)
 	g.Queue(11)
 	g.Runs(g.Service(), true)

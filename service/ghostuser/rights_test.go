@@ -36,8 +36,7 @@ func TestGhostUserMigration_AnUnlistedTableThatMustNotBeReadFailsItsUser(t *test
 		"row-level security": `ALTER TABLE diaries ENABLE ROW LEVEL SECURITY`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := newDoomed(t, 10)
+			g := newDoomed(parallel(t), 10)
 			g.Exec("main", `CREATE TABLE diaries (id bigserial PRIMARY KEY, keeper_id bigint REFERENCES users ON DELETE CASCADE); INSERT INTO diaries (keeper_id) VALUES (10)`)
 			g.Run(denied(g, sql), "failed_users=1")
 			g.WantLater(10, 30*time.Minute)
@@ -48,8 +47,7 @@ func TestGhostUserMigration_AnUnlistedTableThatMustNotBeReadFailsItsUser(t *test
 }
 
 func TestGhostUserMigration_RowLevelSecurityOfAListedTableFailsTheRun(t *testing.T) {
-	t.Parallel()
-	g := newDoomed(t, 10)
+	g := newDoomed(parallel(t), 10)
 	s := denied(g, `ALTER TABLE timelogs ENABLE ROW LEVEL SECURITY`)
 	for _, dry := range []bool{true, false} {
 		r := g.Runs(s, dry)
@@ -65,8 +63,7 @@ func TestGhostUserMigration_AQueueWithoutAColumnItNeedsIsNotConfigured(t *testin
 	t.Parallel()
 	for _, column := range []string{"hard_delete", "consume_after", "created_at"} {
 		t.Run(column, func(t *testing.T) {
-			t.Parallel()
-			g := servicetest.NewGhosts(t)
+			g := servicetest.NewGhosts(parallel(t))
 			g.Exec("main", `ALTER TABLE ghost_user_migrations DROP `+column)
 			_, err := g.Service().RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers})
 			if err == nil || !strings.Contains(err.Error(), "ghost_user_migrations."+column) {
@@ -77,8 +74,7 @@ func TestGhostUserMigration_AQueueWithoutAColumnItNeedsIsNotConfigured(t *testin
 }
 
 func TestGhostUserMigration_SchedulesThatNameNoGroupGoWithTheirUser(t *testing.T) {
-	t.Parallel()
-	g := newDoomed(t, 10)
+	g := newDoomed(parallel(t), 10)
 	g.Exec("main", `INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on) VALUES (100, 10, '2020-01-01'); ALTER TABLE group_deletion_schedules DROP group_id`)
 	g.Run(g.Service(), "migrated_users=1 deleted_rows=4")
 	g.WantGone(10)
@@ -124,8 +120,7 @@ func debugging(g *servicetest.Ghosts) *service.Service {
 }
 
 func TestGhostUserMigration_WithoutTheColumnOfAConditionNothingIsDeletedOrSkipped(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGhosts(t)
+	g := servicetest.NewGhosts(parallel(t))
 	ran := func(counts string) {
 		t.Helper()
 		g.Log.Reset()

@@ -30,8 +30,7 @@ func resumeRuns(t *testing.T, s *service.Service) {
 }
 
 func TestFault_InactiveTokenDeletion_KilledInASecondRangeGoesOnWithItWhenTheLeaseHasExpired(t *testing.T) {
-	t.Parallel()
-	e := newBots(t, 1, 2, 3, 4, 5, 6)
+	e := newBots(parallel(t), 1, 2, 3, 4, 5, 6)
 	gateJobs(e, "3")
 	e.Shut("main", "doomed")
 	p := e.Start("doomed", "", runsTokens)
@@ -57,8 +56,7 @@ func TestFault_InactiveTokenDeletion_KilledInASecondRangeGoesOnWithItWhenTheLeas
 }
 
 func TestFault_InactiveTokenDeletion_WhoeverRunsFirstGoesOnAfterACrash(t *testing.T) {
-	t.Parallel()
-	e := newBots(t, 1, 2, 3)
+	e := newBots(parallel(t), 1, 2, 3)
 	gateJobs(e, "3")
 	e.Shut("main", "doomed")
 	p := e.Start("doomed", "", runsTokens, servicetest.ShortRun)
@@ -75,8 +73,7 @@ func TestFault_InactiveTokenDeletion_WhoeverRunsFirstGoesOnAfterACrash(t *testin
 }
 
 func TestInactiveTokenDeletion_LeaseThatRunsOutInTheTransactionTakesItsJobsBack(t *testing.T) {
-	t.Parallel()
-	e := newBots(t, 1, 2, 3, 4, 5)
+	e := newBots(parallel(t), 1, 2, 3, 4, 5)
 	e.Exec("main", `CREATE FUNCTION run_out() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE maintenance.leases SET expires_at = clock_timestamp(); RETURN NEW; END $$;
 		CREATE TRIGGER run_out BEFORE INSERT ON maintenance.river_job FOR EACH ROW WHEN (NEW.args ->> 'user_id' = '4') EXECUTE FUNCTION run_out()`)
 	r := servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 2 })))
@@ -87,8 +84,7 @@ func TestInactiveTokenDeletion_LeaseThatRunsOutInTheTransactionTakesItsJobsBack(
 }
 
 func TestInactiveTokenDeletion_ShutdownIsGoneOnWithLikeACrash(t *testing.T) {
-	t.Parallel()
-	e := newBots(t, 1, 2, 3)
+	e := newBots(parallel(t), 1, 2, 3)
 	gateJobs(e, "1")
 	e.Shut("main", servicetest.App)
 	c := service.Config{Databases: e.Open, Queue: e.Queue(), Logger: slog.New(slog.DiscardHandler)}
@@ -159,8 +155,7 @@ func TestInactiveTokenDeletion_OnlyRunsThatDiedAreGoneOnWith(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_TwoReplicasGoOnOnce(t *testing.T) {
-	t.Parallel()
-	e := newBots(t, 1, 2, 3, 4)
+	e := newBots(parallel(t), 1, 2, 3, 4)
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
 	e.Exec("main", `UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST'`)
 	replicas := []*service.Service{e.Service("", e.WithQueue), e.Service("", e.WithQueue), e.Service("", e.WithQueue)}
@@ -180,8 +175,7 @@ func TestInactiveTokenDeletion_TwoReplicasGoOnOnce(t *testing.T) {
 }
 
 func TestFault_DeleteUser_KilledInTheMiddleLeavesNothingHalfDone(t *testing.T) {
-	t.Parallel()
-	e := newBots(t, 7)
+	e := newBots(parallel(t), 7)
 	e.Group(50, 0)
 	e.Member(7, 30)
 	e.Gate("main", "members")
@@ -204,8 +198,7 @@ func TestFault_DeleteUser_KilledInTheMiddleLeavesNothingHalfDone(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_NoJobWithoutItsCursor(t *testing.T) {
-	t.Parallel()
-	e := newBots(t, 1, 2)
+	e := newBots(parallel(t), 1, 2)
 	e.Exec("main", `ALTER TABLE maintenance.river_job ADD CONSTRAINT refused CHECK (args ->> 'user_id' <> '2')`)
 	s := e.Service("", e.WithQueue)
 	r := servicetest.RunTokens(t, s)

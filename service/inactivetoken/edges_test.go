@@ -21,8 +21,7 @@ func dryTokens(t *testing.T, s *service.Service) service.Run {
 }
 
 func TestInactiveTokenDeletion_DryRunWalksFromTheBeginningBesideAPass(t *testing.T) {
-	t.Parallel()
-	e := newBots(t, 1, 2, 3)
+	e := newBots(parallel(t), 1, 2, 3)
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
 	e.Exec("main", `DELETE FROM maintenance.river_job`)
 	// Somebody else's lease does not stop it.
@@ -39,8 +38,7 @@ func TestInactiveTokenDeletion_DryRunWalksFromTheBeginningBesideAPass(t *testing
 }
 
 func TestInactiveTokenDeletion_DryRunCountsAsARunNow(t *testing.T) {
-	t.Parallel()
-	e := newBots(t, 1, 2, 3, 4, 5, 6, 7, 8)
+	e := newBots(parallel(t), 1, 2, 3, 4, 5, 6, 7, 8)
 	for _, bot := range []int{2, 5} {
 		e.Alive(bot)
 	}
@@ -68,8 +66,7 @@ func TestInactiveTokenDeletion_MissingTablesAreNamed(t *testing.T) {
 		"a state that has no such": {servicetest.StateIsAnEnum("active"), "users.state of database main has the type mood, which has no 'blocked'"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewTokens(t)
+			e := servicetest.NewTokens(parallel(t))
 			e.Exec("main", c.sql)
 			s := e.Service("", e.WithQueue)
 			for _, dry := range []bool{false, true} {
@@ -87,8 +84,7 @@ func TestInactiveTokenDeletion_MissingTablesAreNamed(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_WithoutAQueueIsNotConfigured(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(parallel(t))
 	_, err := e.Service("").RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens})
 	if _, ok := errors.AsType[*service.NotConfiguredError](err); !ok {
 		t.Errorf("%v, want that it is not configured", err)
@@ -97,8 +93,7 @@ func TestInactiveTokenDeletion_WithoutAQueueIsNotConfigured(t *testing.T) {
 
 // What a continuation lacks is with the job, for clients.
 func TestInactiveTokenDeletion_ContinuationSaysWhatIsMissing(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(parallel(t))
 	s := e.Service("", e.WithQueue)
 	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), now())`)
 	pass := e.Value("main", `SELECT id FROM maintenance.token_passes`)
@@ -110,8 +105,7 @@ func TestInactiveTokenDeletion_ContinuationSaysWhatIsMissing(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_RangeThatMeetsALockIsTriedAgain(t *testing.T) {
-	t.Parallel()
-	e := newBots(t, 1, 2, 3, 4, 5)
+	e := newBots(parallel(t), 1, 2, 3, 4, 5)
 	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 3, SkipAuthorization: true, Reason: repo.TokenDeletionReason}})
 	release := e.Other(`UPDATE maintenance.river_job SET priority = 2`)
 	log := &servicetest.Buffer{}
@@ -127,8 +121,7 @@ func TestInactiveTokenDeletion_RangeThatMeetsALockIsTriedAgain(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_ChangesOfTheSchemaAreLoggedOnce(t *testing.T) {
-	t.Parallel()
-	e := newBots(t, 1)
+	e := newBots(parallel(t), 1)
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log))
 	servicetest.RunTokens(t, s)

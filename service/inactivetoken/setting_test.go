@@ -14,8 +14,7 @@ import (
 const keptDays = `SELECT extract(epoch FROM started_at - cut_off) / 86400 FROM maintenance.token_passes ORDER BY started_at DESC LIMIT 1`
 
 func TestInactiveTokenDeletion_SettingSaysHowManyDays(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(parallel(t))
 	s := e.Service("", e.WithQueue)
 	// Bots whose tokens expired 31 and 29 days ago.
 	e.Bots(1, 2)
@@ -54,8 +53,7 @@ func TestInactiveTokenDeletion_SettingSaysHowManyDays(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_NullSwitchesItOff(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(parallel(t))
 	e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, servicetest.TokenSettings("null"))
 	e.Bots(1)
 	e.Token(1, "true", "date '1980-01-01'", servicetest.LongAgo)
@@ -83,8 +81,7 @@ func TestInactiveTokenDeletion_NullSwitchesItOff(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_InvalidSettingFailsTheRunAndKeepsThePass(t *testing.T) {
-	t.Parallel()
-	e := newBots(t, 1)
+	e := newBots(parallel(t), 1)
 	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), current_date)`)
 	s := e.Service("", e.WithQueue)
 	huge := "1" + strings.Repeat("0", 400)
@@ -128,8 +125,7 @@ func TestInactiveTokenDeletion_InvalidSettingFailsTheRunAndKeepsThePass(t *testi
 }
 
 func TestInactiveTokenDeletion_PassKeepsItsCutOffWhenTheSettingChanges(t *testing.T) {
-	t.Parallel()
-	e := newBots(t, 1, 2)
+	e := newBots(parallel(t), 1, 2)
 	e.Token(1, "false", "{today} - 20", servicetest.LongAgo)
 	e.Token(2, "false", "{today} - 20", servicetest.LongAgo)
 	short := e.Service("", e.WithQueue, servicetest.OneBotARun)

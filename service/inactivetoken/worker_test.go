@@ -62,8 +62,7 @@ func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing
 	modes := map[string]string{"": "", "Pacific/Kiritimati": "exec", "Pacific/Pago_Pago": "simple_protocol", "America/Los_Angeles": "cache_statement"}
 	for _, zone := range append(servicetest.Zones(), "") {
 		t.Run(zone, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewTokens(t)
+			e := servicetest.NewTokens(parallel(t))
 			cases, queued := judgedBots(), 0
 			var others []repo.Job
 			for i, c := range cases {
@@ -119,8 +118,7 @@ func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing
 
 // A walk ends behind the last bot, neither before nor never: with gaps between their ids, and others than bots among them.
 func TestInactiveTokenDeletion_WalksOverAllPages(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(parallel(t))
 	whole := servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 3 })
 	piecewise := servicetest.With(func(c *inactivetoken.Config) { c.BatchSize, c.MaxRuntime = 3, time.Millisecond })
 	for _, n := range servicetest.PageEdges(3) {
@@ -145,8 +143,7 @@ func TestInactiveTokenDeletion_WalksOverAllPages(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_NeverTouchesOthersThanProjectBots(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(parallel(t))
 	for i, userType := range []int{0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 13, 15, 16, 17} {
 		e.User(200+i, userType, 1)
 		e.User(300+i, userType, 1)
@@ -160,8 +157,7 @@ func TestInactiveTokenDeletion_NeverTouchesOthersThanProjectBots(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_StateOfTheBotDoesNotMatter(t *testing.T) {
-	t.Parallel()
-	e := newBots(t, 1, 2, 3, 4)
+	e := newBots(parallel(t), 1, 2, 3, 4)
 	e.Exec("main", `UPDATE users SET state = 'blocked' WHERE id = 1`)
 	e.Exec("main", `UPDATE users SET state = NULL WHERE id = 2`)
 	e.Token(3, "false", "{c_date} - 1", servicetest.LongAgo)
@@ -172,8 +168,7 @@ func TestInactiveTokenDeletion_StateOfTheBotDoesNotMatter(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_JobNamesTheAdminBotOfTheOrganization(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(parallel(t))
 	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (3, 'o3', now(), now())`)
 	e.User(99, 11, 2)
 	e.User(1, servicetest.ProjectBot, 1)
@@ -193,8 +188,7 @@ func TestInactiveTokenDeletion_JobNamesTheAdminBotOfTheOrganization(t *testing.T
 }
 
 func TestInactiveTokenDeletion_WithoutOrganizationsAnyAdminBotWillDo(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(parallel(t))
 	e.Exec("main", `ALTER TABLE users DROP COLUMN organization_id CASCADE`)
 	e.Exec("main", `INSERT INTO users (id, username, email, projects_limit, state, user_type) VALUES (1, 'u', 'u', 0, 'active', 6)`)
 	s := e.Service("", e.WithQueue)
@@ -207,8 +201,7 @@ func TestInactiveTokenDeletion_WithoutOrganizationsAnyAdminBotWillDo(t *testing.
 }
 
 func TestInactiveTokenDeletion_BotInTheGhostQueueIsLeftOut(t *testing.T) {
-	t.Parallel()
-	e := newBots(t, 1, 2)
+	e := newBots(parallel(t), 1, 2)
 	e.Exec("main", `INSERT INTO ghost_user_migrations (user_id, created_at, updated_at) VALUES (1, now(), now())`)
 	for _, queue := range []string{"ghost_user_migrations", "users_ghost_user_migrations"} {
 		e.Exec("main", `ALTER TABLE ghost_user_migrations RENAME TO x; ALTER TABLE x RENAME TO `+queue)
@@ -219,8 +212,7 @@ func TestInactiveTokenDeletion_BotInTheGhostQueueIsLeftOut(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_RunTwiceQueuesOnceAndBesideJobsOfAnotherReason(t *testing.T) {
-	t.Parallel()
-	e := newBots(t, 1, 2)
+	e := newBots(parallel(t), 1, 2)
 	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 1, SkipAuthorization: true, Reason: "Group was deleted"}})
 	s := e.Service("", e.WithQueue)
 	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=2 scheduled_jobs=2")

@@ -55,8 +55,7 @@ const postponedBy = `SELECT round(extract(epoch FROM consume_after - now()) / 60
 	FROM loose_foreign_keys_deleted_records`
 
 func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
-	t.Parallel()
-	e := newAbsence(t)
+	e := newAbsence(parallel(t))
 	var log servicetest.LogBook
 	s, main := e.Service(oneAbsent, log.Keep), e.State("main", "c")
 	dry := servicetest.DryRun(t, s)
@@ -99,8 +98,7 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 }
 
 func TestAbsentChild_AcceptanceEndsWhenTheTableIsFound(t *testing.T) {
-	t.Parallel()
-	e := newAbsence(t)
+	e := newAbsence(parallel(t))
 	accept(e, oneAbsent, "absent")
 	s := e.Service(oneAbsent)
 	wantRun(t, s, "processed_records=1 deleted_rows=1")
@@ -119,8 +117,7 @@ func TestAbsentChild_AcceptanceEndsWhenTheTableIsFound(t *testing.T) {
 }
 
 func TestAbsentChild_LeftoverOfASplitDatabaseIsAbsent(t *testing.T) {
-	t.Parallel()
-	e := newAbsence(t)
+	e := newAbsence(parallel(t))
 	e.Exec("main", `CREATE TABLE absent (p_id bigint); INSERT INTO absent VALUES (1);
 		CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'read-only'; END $$;
 		CREATE TRIGGER gitlab_schema_write_trigger_for_absent BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON absent
@@ -134,8 +131,7 @@ func TestAbsentChild_LeftoverOfASplitDatabaseIsAbsent(t *testing.T) {
 }
 
 func TestAbsentChild_HeldRecordsEndTheRunAndStarveNobody(t *testing.T) {
-	t.Parallel()
-	e := newAbsence(t)
+	e := newAbsence(parallel(t))
 	e.Exec("main", `CREATE TABLE d (q_id bigint); INSERT INTO d SELECT generate_series(1, 50)`)
 	e.Deleted("main", "p", 2, 700)
 	e.Deleted("main", "only", 1, 700)
@@ -153,8 +149,7 @@ gone: [{table: only, column: o_id, on_delete: async_nullify}]
 }
 
 func TestAbsentChild_LimitsChargeNoHeldRecord(t *testing.T) {
-	t.Parallel()
-	e := newAbsence(t)
+	e := newAbsence(parallel(t))
 	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 FROM generate_series(1, 9)`)
 	s := e.Service(oneAbsent, servicetest.With(func(c *loosefk.Config) { c.MaxDeletes = 4 }))
 	for _, left := range []string{"7", "3"} {
@@ -170,8 +165,7 @@ func TestAbsentChild_LimitsChargeNoHeldRecord(t *testing.T) {
 }
 
 func TestAbsentChild_OtherFatesComeFirst(t *testing.T) {
-	t.Parallel()
-	e := newAbsence(t)
+	e := newAbsence(parallel(t))
 	e.Exec("main", `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
 		CREATE TRIGGER no BEFORE DELETE ON c FOR EACH ROW WHEN (OLD.p_id = 1) EXECUTE FUNCTION no()`)
 	e.Deleted("main", "p", 3, 3)
@@ -184,8 +178,7 @@ func TestAbsentChild_OtherFatesComeFirst(t *testing.T) {
 }
 
 func TestAbsentChild_IsUnknownWhileADatabaseIsSilent(t *testing.T) {
-	t.Parallel()
-	e := newAbsence(t)
+	e := newAbsence(parallel(t))
 	accept(e, oneAbsent)
 	addDown(e)
 	r := servicetest.RunBatch(t, e.Service(oneAbsent), "main")
@@ -198,8 +191,7 @@ func TestAbsentChild_IsUnknownWhileADatabaseIsSilent(t *testing.T) {
 }
 
 func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {
-	t.Parallel()
-	e := newAbsence(t)
+	e := newAbsence(parallel(t))
 	e.Exec("ci", `CREATE TABLE c (p_id bigint)`)
 	const definitions = oneAbsent + "gone: [{table: p, column: p_id, on_delete: async_delete}, {table: p, column: q_id, on_delete: async_delete}]"
 	keys := e.Keys(definitions)
@@ -235,8 +227,7 @@ func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {
 }
 
 func TestAcceptAbsent_WhatARoleMayNotSeeIsNotAbsent(t *testing.T) {
-	t.Parallel()
-	e := newAbsence(t)
+	e := newAbsence(parallel(t))
 	e.Exec("ci", `CREATE TABLE absent (p_id bigint)`)
 	e.Exec("ci", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = nowhere', current_database()); END $$`)
 	_, err := e.Keys(oneAbsent).AcceptAbsent(context.Background(), nil, "me")
@@ -247,8 +238,7 @@ func TestAcceptAbsent_WhatARoleMayNotSeeIsNotAbsent(t *testing.T) {
 }
 
 func TestLint_AsksForNoTriggerWhereNothingIsToBeCleaned(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main", "ci")
+	e := servicetest.New(parallel(t), "", "main", "ci")
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE q (id bigint PRIMARY KEY);
 		CREATE TABLE c (q_id bigint); CREATE INDEX ON c (q_id)`)
 	e.Install("q")

@@ -50,8 +50,7 @@ func adopted(t *testing.T, e *servicetest.Estate, file string, of loosefk.AdoptR
 
 // TestAdopt_RowsHaveSomebodyWhoCleansThemAtAnyTime: parents come and go meanwhile, with their children.
 func TestAdopt_RowsHaveSomebodyWhoCleansThemAtAnyTime(t *testing.T) {
-	t.Parallel()
-	e, file := newAdoptable(t)
+	e, file := newAdoptable(parallel(t))
 	stop := make(chan struct{})
 	var wait sync.WaitGroup
 	for n := range 3 {
@@ -96,8 +95,7 @@ func TestAdopt_RowsHaveSomebodyWhoCleansThemAtAnyTime(t *testing.T) {
 
 // TestAdopt_AServerThatDoesNotKnowTheDefinitionLeavesTheRecords of the parent to one that does.
 func TestAdopt_AServerThatDoesNotKnowTheDefinitionLeavesTheRecords(t *testing.T) {
-	t.Parallel()
-	e, file := newAdoptable(t)
+	e, file := newAdoptable(parallel(t))
 	e.Exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
 	old := e.Service("d:\n  - {table: p, column: p_id, on_delete: async_delete}\n")
 	adopted(t, e, file, ofC)
@@ -117,8 +115,7 @@ func TestAdopt_AServerThatDoesNotKnowTheDefinitionLeavesTheRecords(t *testing.T)
 
 // TestAdopt_OnlyADefinitionThatDoesTheSameStandsForTheKey: a run with another one leaves the records.
 func TestAdopt_OnlyADefinitionThatDoesTheSameStandsForTheKey(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (x int, "y,""(z" int, PRIMARY KEY (x, "y,""(z"));
 		CREATE TABLE c (a int, b int, kind text, CONSTRAINT fk FOREIGN KEY (a, b) REFERENCES p ON DELETE CASCADE); CREATE INDEX ON c (a, b);
 		INSERT INTO p VALUES (1, 2); INSERT INTO c VALUES (1, 2)`)
@@ -148,8 +145,7 @@ func TestAdopt_OnlyADefinitionThatDoesTheSameStandsForTheKey(t *testing.T) {
 
 // TestAdopt_WaitsForARunAndForLocks: it tries again, and nothing is dropped before.
 func TestAdopt_WaitsForARunAndForLocks(t *testing.T) {
-	t.Parallel()
-	e, file := newAdoptable(t)
+	e, file := newAdoptable(parallel(t))
 	a, err := at(t, e, file).PlanAdoption(t.Context(), ofC)
 	if err == nil {
 		err = a.Prepare(t.Context())
@@ -176,8 +172,7 @@ func TestAdopt_WaitsForARunAndForLocks(t *testing.T) {
 
 // TestAdopt_RefusesTablesThatSeveralDatabasesHave: each may have keys of its own. Lint warns of what is tracked so.
 func TestAdopt_RefusesTablesThatSeveralDatabasesHave(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main", "east")
+	e := servicetest.New(parallel(t), "", "main", "east")
 	for _, d := range []string{"main", "east"} {
 		e.Exec(d, `CREATE TABLE p (id bigint PRIMARY KEY);
 			CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint CONSTRAINT fk REFERENCES p ON DELETE CASCADE); CREATE INDEX ON c (p_id)`)

@@ -55,8 +55,7 @@ func newEveryAction(t *testing.T) *servicetest.Estate {
 }
 
 func TestDryRun_CountsWhatARunWouldDoAndChangesNothing(t *testing.T) {
-	t.Parallel()
-	e := newEveryAction(t)
+	e := newEveryAction(parallel(t))
 	s := e.Service(everyAction, servicetest.Batches(3, 0))
 	main, ci := e.State("main", "c", "n", "maintenance.leases"), e.State("ci", "c", "u", "maintenance.leases")
 	dry := servicetest.DryRun(t, s)
@@ -90,8 +89,7 @@ func TestDryRun_CountsWhatARunWouldDoAndChangesNothing(t *testing.T) {
 }
 
 func TestDryRun_IsKeptWithItsRecord(t *testing.T) {
-	t.Parallel()
-	e := newEveryAction(t)
+	e := newEveryAction(parallel(t))
 	s := e.Service(everyAction)
 	dry := servicetest.DryRun(t, s)
 	kept, err := e.Service(everyAction).Run(t.Context(), dry.ID)
@@ -101,8 +99,7 @@ func TestDryRun_IsKeptWithItsRecord(t *testing.T) {
 }
 
 func TestDryRun_AnswersWhileARunHoldsTheLease(t *testing.T) {
-	t.Parallel()
-	e, s, r, before := servicetest.NewHalfway(t)
+	e, s, r, before := servicetest.NewHalfway(parallel(t))
 	dry := servicetest.DryRun(t, s)
 	servicetest.WantState(t, dry, repo.RunSucceeded)
 	servicetest.WantCounts(t, dry, "processed_records=6 deleted_rows=18")
@@ -116,8 +113,7 @@ func TestDryRun_AnswersWhileARunHoldsTheLease(t *testing.T) {
 }
 
 func TestDryRun_CountsUpToAHundredThousandRowsADefinition(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (700)`)
 	e.Exec("main", `INSERT INTO c (p_id) SELECT i % 1000 FROM generate_series(1, 100000) i`)
 	e.Deleted("main", "p", 0, 999)
@@ -138,8 +134,7 @@ func TestDryRun_CountsUpToAHundredThousandRowsADefinition(t *testing.T) {
 }
 
 func TestDryRun_EndsWithItsTimeAndSaysWhatIsUnfinished(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	// Counting takes a moment for every row: what the condition's value is converted to has a slow check.
 	e.Exec("main", `CREATE FUNCTION slow() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
 		IF current_setting('application_name') = 'caretaker' THEN PERFORM pg_sleep(0.05); END IF; RETURN true; END $$;
@@ -163,8 +158,7 @@ func TestDryRun_EndsWithItsTimeAndSaysWhatIsUnfinished(t *testing.T) {
 }
 
 func TestDryRun_SaysWhatWouldFail(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 2)
+	e := servicetest.NewDeletedParents(parallel(t), 2)
 	e.Exec("main", `CREATE TABLE d (x bigint)`)
 	before := e.State("main", "c")
 	r := servicetest.DryRun(t, e.Service(cAndD))
@@ -176,8 +170,7 @@ func TestDryRun_SaysWhatWouldFail(t *testing.T) {
 }
 
 func TestDryRun_IsReadOnlyForTheServerToo(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	// Comparing with the condition's value calls a function that writes.
 	e.Exec("main", `CREATE TABLE written (x bigint); CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (1);
 		CREATE FUNCTION writes() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN

@@ -25,8 +25,7 @@ func makeDue(e *servicetest.Estate) {
 
 // A value out of range may be one row's: it does not stop the others, and its record is tried for ever.
 func TestLooseForeignKeysCleanup_AValueOutOfRangeCostsItsOwnRecordAndNeverKillsIt(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 100)
+	e := servicetest.NewDeletedParents(parallel(t), 100)
 	e.Mine("c", "OLD.p_id = 42", "22003")
 	const failure = "c.p_id -> p on main: 22003 numeric_value_out_of_range, 1 records"
 	s := e.Service(servicetest.OneChild)
@@ -39,8 +38,7 @@ func TestLooseForeignKeysCleanup_AValueOutOfRangeCostsItsOwnRecordAndNeverKillsI
 }
 
 func TestLooseForeignKeysCleanup_FailingRecordIsPutOffLongerAndAtLastDead(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 2)
+	e := servicetest.NewDeletedParents(parallel(t), 2)
 	e.Mine("c", "OLD.p_id = 1", "P0001")
 	recorded := e.Value("main", `SELECT created_at FROM loose_foreign_keys_deleted_records WHERE primary_key_value = 1`)
 	s := e.Service(servicetest.OneChild)
@@ -79,8 +77,7 @@ func TestLooseForeignKeysCleanup_FailingRecordIsPutOffLongerAndAtLastDead(t *tes
 // Each SQLSTATE has a parent with two children, of which one fails. What concerns a child concerns neither the other
 // definitions nor the other parents: all are in one run.
 func TestLooseForeignKeysCleanup_SQLSTATEDecidesWhatBecomesOfTheRecords(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
+	e := servicetest.New(parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE FUNCTION explode() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		PERFORM nextval('tried_' || TG_TABLE_NAME); RAISE 'secret of %', OLD.p_id USING ERRCODE = TG_ARGV[0]; END $$`)
 	// Of the keys 1 to 4, 2 has the row that fails, and 4 has none.
@@ -149,8 +146,7 @@ func TestLooseForeignKeysCleanup_SQLSTATEDecidesWhatBecomesOfTheRecords(t *testi
 }
 
 func TestLooseForeignKeysCleanup_NullifyOfANotNullColumnFailsOnlyWhereThereAreChildren(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `ALTER TABLE c ALTER p_id SET NOT NULL; INSERT INTO c (p_id) VALUES (2), (5), (5), (7)`)
 	e.Deleted("main", "p", 1, 6)
 	wantFailedRun(t, e.Service("c: [{table: p, column: p_id, on_delete: async_nullify}]\n"), "c.p_id -> p on main: 23502 not_null_violation, 2 records", "processed_records=4 rescheduled_records=2")
@@ -158,8 +154,7 @@ func TestLooseForeignKeysCleanup_NullifyOfANotNullColumnFailsOnlyWhereThereAreCh
 }
 
 func TestLooseForeignKeysCleanup_MissingTargetOrConditionColumnIsOfTheSchema(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 2)
+	e := servicetest.NewDeletedParents(parallel(t), 2)
 	e.Exec("main", `CREATE TABLE d (p_id bigint, kind integer); INSERT INTO d VALUES (1, 1)`)
 	e.Deleted("main", "o", 1, 1)
 	r := servicetest.RunBatch(t, e.Service(`
@@ -177,8 +172,7 @@ d:
 
 // A definition that fails is in the log when it begins to, when its condition changes, and when it works again.
 func TestLooseForeignKeysCleanup_AFailingDefinitionIsNotInTheLogOfEveryRun(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 50)
+	e := servicetest.NewDeletedParents(parallel(t), 50)
 	e.Mine("c", "OLD.p_id < 3", "P0001")
 	var said bytes.Buffer
 	s := e.Service(servicetest.OneChild, servicetest.Batches(5, 0), func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })

@@ -28,8 +28,7 @@ const failuresByKey = `SELECT string_agg(concat_ws(' ', q.primary_key_value, fai
 	FROM maintenance.record_failures x JOIN loose_foreign_keys_deleted_records q ON q.id = x.record_id AND q.partition = x.partition`
 
 func TestLooseForeignKeysCleanup_FailureCountsOnceARecordAndRun(t *testing.T) {
-	t.Parallel()
-	e := newTwoChildren(t, 3)
+	e := newTwoChildren(parallel(t), 3)
 	e.Deleted("main", "p", 2, 2)
 	e.Mine("c", "OLD.p_id = 2", "P0001")
 	e.Mine("d", "OLD.p_id = 2", "23514")
@@ -38,8 +37,7 @@ func TestLooseForeignKeysCleanup_FailureCountsOnceARecordAndRun(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_OfTwoFailuresTheRecordsOwnCounts(t *testing.T) {
-	t.Parallel()
-	e := newTwoChildren(t, 2)
+	e := newTwoChildren(parallel(t), 2)
 	e.Mine("c", "OLD.p_id = 2", "42501")
 	e.Mine("d", "OLD.p_id = 2", "23514")
 	servicetest.WantState(t, servicetest.RunBatch(t, e.Service(cAndD), "main"), repo.RunFailed)
@@ -47,8 +45,7 @@ func TestLooseForeignKeysCleanup_OfTwoFailuresTheRecordsOwnCounts(t *testing.T) 
 }
 
 func TestLooseForeignKeysCleanup_OnlyIsolatedFailuresKill(t *testing.T) {
-	t.Parallel()
-	e := newTwoChildren(t, 1)
+	e := newTwoChildren(parallel(t), 1)
 	e.Exec("main", `INSERT INTO maintenance.record_failures (partition, record_id, failures, setbacks, last_definition, sqlstate)
 		SELECT partition, id, 9, 25, 'x', 'x' FROM loose_foreign_keys_deleted_records`)
 	e.Mine("c", "true", "42501")
@@ -64,8 +61,7 @@ func TestLooseForeignKeysCleanup_OnlyIsolatedFailuresKill(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_WhatFailedIsForgottenWithTheRecord(t *testing.T) {
-	t.Parallel()
-	e := newTwoChildren(t, 2)
+	e := newTwoChildren(parallel(t), 2)
 	e.Exec("main", `INSERT INTO maintenance.record_failures (partition, record_id, failures, setbacks, last_definition, sqlstate)
 		SELECT partition, id, 9, 9, 'x', 'x' FROM loose_foreign_keys_deleted_records`)
 	// One record goes with the last statement, the other, as d is locked, after it.
@@ -87,8 +83,7 @@ func TestLooseForeignKeysCleanup_WhatFailedIsForgottenWithTheRecord(t *testing.T
 }
 
 func TestLooseForeignKeysCleanup_FailedComesBeforeLocked(t *testing.T) {
-	t.Parallel()
-	e := newTwoChildren(t, 3)
+	e := newTwoChildren(parallel(t), 3)
 	e.Exec("main", `INSERT INTO maintenance.record_failures (partition, record_id, failures, setbacks, last_definition, sqlstate)
 		SELECT partition, id, 1, 1, 'x', 'x' FROM loose_foreign_keys_deleted_records`)
 	e.Mine("c", "OLD.p_id = 1", "P0001")
@@ -100,8 +95,7 @@ func TestLooseForeignKeysCleanup_FailedComesBeforeLocked(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_IsolatingEndsAfter64FailingStatements(t *testing.T) {
-	t.Parallel()
-	e := newTwoChildren(t, 300)
+	e := newTwoChildren(parallel(t), 300)
 	e.Mine("c", "true", "P0001")
 	wantFailedRun(t, e.Service(servicetest.OneChild), "c.p_id -> p on main: P0001 raise_exception, 300 records", "rescheduled_records=300")
 	e.Want("main", `SELECT last_value FROM tried`, "64")
@@ -109,8 +103,7 @@ func TestLooseForeignKeysCleanup_IsolatingEndsAfter64FailingStatements(t *testin
 }
 
 func TestLooseForeignKeysCleanup_SlowRowsMakeStatementsSmaller(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `INSERT INTO c (p_id) SELECT i % 10 FROM generate_series(1, 20) i`)
 	e.Deleted("main", "p", 0, 9)
 	e.Exec("main", `CREATE SEQUENCE tried; CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.1); PERFORM nextval(''tried''); RETURN OLD; END';
@@ -129,8 +122,7 @@ func TestLooseForeignKeysCleanup_SlowRowsMakeStatementsSmaller(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_OneRowThatTakesForEverIsAFaultOfItsOwn(t *testing.T) {
-	t.Parallel()
-	e := newTwoChildren(t, 2)
+	e := newTwoChildren(parallel(t), 2)
 	e.Exec("main", `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1000); RETURN OLD; END';
 		CREATE TRIGGER slow BEFORE DELETE ON c FOR EACH ROW WHEN (OLD.p_id = 2) EXECUTE FUNCTION slow()`)
 	wantFailedRun(t, e.Service("c: [{table: p, column: p_id, on_delete: async_delete, delete_limit: 1}]\n"), "c.p_id -> p on main: 57014 query_canceled, 1 records", "processed_records=1 deleted_rows=1 rescheduled_records=1")
@@ -138,8 +130,7 @@ func TestLooseForeignKeysCleanup_OneRowThatTakesForEverIsAFaultOfItsOwn(t *testi
 }
 
 func TestLooseForeignKeysCleanup_AFaultOfTheQueueEndsTheRunAtOnce(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main", "ci")
+	e := servicetest.New(parallel(t), servicetest.Small, "main", "ci")
 	e.Exec("ci", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT generate_series(1, 100)`)
 	e.Deleted("main", "p", 1, 100)
 	e.Exec("main", `CREATE FUNCTION explode() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''secret''; END';
@@ -160,8 +151,7 @@ func TestLooseForeignKeysCleanup_AFaultOfTheQueueEndsTheRunAtOnce(t *testing.T) 
 }
 
 func TestLooseForeignKeysCleanup_HeldFenceMakesADatabaseUnreachableForThisRun(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main", "ci")
+	e := servicetest.New(parallel(t), servicetest.Small, "main", "ci")
 	for _, database := range []string{"main", "ci"} {
 		e.Exec(database, `CREATE TABLE `+database+`_c (p_id bigint); INSERT INTO `+database+`_c SELECT generate_series(1, 4)`)
 	}
@@ -191,8 +181,7 @@ main_d: [{table: o, column: o_id, on_delete: async_delete}]
 }
 
 func TestLooseForeignKeysCleanup_LostFenceIsALostLease(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main", "ci")
+	e := servicetest.New(parallel(t), servicetest.Small, "main", "ci")
 	e.Exec("ci", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT generate_series(1, 10)`)
 	e.Gate("ci", "c")
 	e.Shut("ci", servicetest.App)

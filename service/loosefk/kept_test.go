@@ -17,8 +17,7 @@ func veto(e *servicetest.Estate, table, condition string) {
 }
 
 func TestLooseForeignKeysCleanup_ARowThatATriggerKeepsIsNoLock(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
+	e := servicetest.New(parallel(t), servicetest.Small, "main")
 	definitions, failures := "", []string{}
 	for i, entry := range []string{
 		"on_delete: async_delete", "on_delete: async_nullify", "on_delete: async_delete, delete_limit: 4", "on_delete: async_delete, delete_limit: 1",
@@ -44,8 +43,7 @@ func TestLooseForeignKeysCleanup_ARowThatATriggerKeepsIsNoLock(t *testing.T) {
 
 // However many rows the statements may take, and the keys have: the others go in the same run.
 func TestLooseForeignKeysCleanup_KeptRowsFailTheirOwnRecordOnly(t *testing.T) {
-	t.Parallel()
-	e, definitions, n, gone := servicetest.New(t, servicetest.Small, "main"), "", 0, 0
+	e, definitions, n, gone := servicetest.New(parallel(t), servicetest.Small, "main"), "", 0, 0
 	for _, rows := range []int{1, 3, 200} {
 		for _, limit := range []string{"", ", delete_limit: 2", ", delete_limit: 50"} {
 			n, gone = n+1, gone+9*rows
@@ -66,8 +64,7 @@ func TestLooseForeignKeysCleanup_KeptRowsFailTheirOwnRecordOnly(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_ARecordWhoseRowsAreKeptIsPutOffLongerAndAtLastDead(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 2)
+	e := servicetest.NewDeletedParents(parallel(t), 2)
 	veto(e, "c", "OLD.p_id = 1")
 	s := e.Service(servicetest.OneChild)
 	for _, minutes := range []int{1, 2, 4} {
@@ -87,8 +84,7 @@ func TestLooseForeignKeysCleanup_ARecordWhoseRowsAreKeptIsPutOffLongerAndAtLastD
 
 // Of a partitioned child the trigger of the partition is named; the rule of a table stands for all of its rows.
 func TestLooseForeignKeysCleanup_TriggersOfPartitionsAndRulesAreNamed(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
+	e := servicetest.New(parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (p_id bigint, leaf integer) PARTITION BY LIST (leaf); CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1);
 		CREATE TABLE c_2 PARTITION OF c FOR VALUES IN (2); INSERT INTO c SELECT i, 1 + i % 2 FROM generate_series(1, 6) i;
 		CREATE TABLE d (p_id bigint); INSERT INTO d SELECT generate_series(3, 5);
@@ -102,8 +98,7 @@ func TestLooseForeignKeysCleanup_TriggersOfPartitionsAndRulesAreNamed(t *testing
 
 // A trigger that lets rows pass has nothing to do with a lock on them.
 func TestLooseForeignKeysCleanup_ALockOnATableWithATriggerIsALock(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 3)
+	e := servicetest.NewDeletedParents(parallel(t), 3)
 	veto(e, "c", "OLD.p_id = 99")
 	e.Hold(`SELECT FROM c WHERE p_id = 2 FOR UPDATE`)
 	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")

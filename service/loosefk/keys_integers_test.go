@@ -19,8 +19,7 @@ func TestLooseForeignKeysCleanup_AnotherIntegerKeyThanTheRecordedOneIsRefused(t 
 		{"GitLab's queue, text", "main", "c: [{table: p, column: label, on_delete: async_delete}]", "42883"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.New(t, c.schema, "main")
+			e := servicetest.New(parallel(t), c.schema, "main")
 			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY, number int UNIQUE); INSERT INTO p VALUES (7, 1007), (8, 7);
 				CREATE TABLE c (number int, label text); INSERT INTO c VALUES (7, '7'), (1007, '007');
 				CREATE INDEX ON c (number); CREATE INDEX ON c (label)`)
@@ -47,8 +46,7 @@ func TestLooseForeignKeysCleanup_EveryFormOfTriggerSaysItsKey(t *testing.T) {
 		{"override_table", "main", `CREATE TABLE p (id bigint, number int) PARTITION BY LIST (id); CREATE TABLE p_1 PARTITION OF p DEFAULT`, "p", "id", "number"},
 	} {
 		t.Run(c.form+" "+c.schema, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.New(t, c.schema, "main")
+			e := servicetest.New(parallel(t), c.schema, "main")
 			e.Exec("main", c.parents+`; INSERT INTO `+c.table+` VALUES (7, 7);
 				CREATE TABLE c (p_id int); INSERT INTO c VALUES (7); CREATE INDEX ON c (p_id)`)
 			track(e, c.table, c.key)
@@ -70,8 +68,7 @@ func TestLooseForeignKeysCleanup_EveryFormOfTriggerSaysItsKey(t *testing.T) {
 
 // Protections are of GitLab's users, whose ids are integers. Without GitLab's workers nothing is protected.
 func TestLooseForeignKeysCleanup_UsersOfAnotherApplicationAreNotProtected(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (1), (2), (3);
 		CREATE TABLE users (id uuid PRIMARY KEY, p_id bigint); CREATE INDEX ON users (p_id);
 		INSERT INTO users SELECT gen_random_uuid(), id FROM p`)

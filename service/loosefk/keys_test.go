@@ -26,8 +26,7 @@ var awkward = []string{
 }
 
 func TestLooseForeignKeysCleanup_AParentIsKnownByAKeyOfAnyKind(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main", "ci")
+	e := servicetest.New(parallel(t), "", "main", "ci")
 	databases := []string{"main", "ci"}
 	for _, name := range databases {
 		e.Exec(name, `CREATE DOMAIN label AS text CHECK (VALUE <> 'never')`)
@@ -88,8 +87,7 @@ func TestLooseForeignKeysCleanup_AParentIsKnownByAKeyOfAnyKind(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_AParentIsKnownByUpToFourColumns(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (a int, b uuid, c text, d char(4), UNIQUE (d, c, b, a));
 		CREATE TABLE c (id serial PRIMARY KEY, w smallint, x uuid, y varchar(20), z char(4), kind text);
 		CREATE INDEX ON c (kind, x, w, z, y);
@@ -114,8 +112,7 @@ func TestLooseForeignKeysCleanup_AParentIsKnownByUpToFourColumns(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_SeveralColumnsAreNullifiedTogether(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (a int, b int, PRIMARY KEY (a, b)); INSERT INTO p VALUES (1, 1), (1, 2), (2, 1);
 		CREATE TABLE c (x int, y int, part int) PARTITION BY LIST (part); CREATE INDEX ON c (x, y);
 		CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1); CREATE TABLE c_2 PARTITION OF c FOR VALUES IN (2);
@@ -129,8 +126,7 @@ func TestLooseForeignKeysCleanup_SeveralColumnsAreNullifiedTogether(t *testing.T
 // The order of the recorded columns is the trigger's: a definition that names them may have another one, and one that
 // names others deletes nothing.
 func TestLooseForeignKeysCleanup_ADefinitionWithAnotherKeyFindsNothing(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (a int, b int, c int, PRIMARY KEY (a, b)); INSERT INTO p VALUES (1, 2, 2);
 		CREATE TABLE i (id int PRIMARY KEY); INSERT INTO i VALUES (1);
 		CREATE TABLE c (x int, y int, z text); INSERT INTO c VALUES (1, 2, '2'), (2, 1, '1'); CREATE INDEX ON c (x, y); CREATE INDEX ON c (x, z)`)
@@ -159,8 +155,7 @@ func TestLooseForeignKeysCleanup_ADefinitionWithAnotherKeyFindsNothing(t *testin
 }
 
 func TestLooseForeignKeys_TablesOfSeveralSchemasAreToldApart(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main", "ci")
+	e := servicetest.New(parallel(t), "", "main", "ci")
 	for _, name := range []string{"main", "ci"} {
 		e.Exec(name, `CREATE SCHEMA sales; CREATE SCHEMA stock; CREATE SCHEMA "od.d"`)
 		for _, schema := range []string{"public", "sales", "stock"} {
@@ -214,8 +209,7 @@ stock.items:
 }
 
 func TestLooseForeignKeys_DeadRecordsOfAnyKeyAreListedAndPutBack(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (a text, b int, PRIMARY KEY (a, b)); INSERT INTO p VALUES ('it''s, 1', 2), ('fine', 3);
 		CREATE TABLE c (p_id text, b int); CREATE INDEX ON c (p_id, b); INSERT INTO c SELECT a, b FROM p`)
 	track(e, "p", "a", "b")
@@ -251,8 +245,7 @@ func TestLooseForeignKeys_DeadRecordsOfAnyKeyAreListedAndPutBack(t *testing.T) {
 }
 
 func TestLooseForeignKeys_AnOlderQueueGetsTheColumnForKeys(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (id uuid PRIMARY KEY); CREATE TABLE c (p_id uuid); CREATE INDEX ON c (p_id);
 		CREATE TABLE q (id int PRIMARY KEY); INSERT INTO q VALUES (1); CREATE TABLE d (q_id int); CREATE INDEX ON d (q_id); INSERT INTO d VALUES (1)`)
 	e.Install("q")
@@ -274,8 +267,7 @@ func TestLooseForeignKeys_AnOlderQueueGetsTheColumnForKeys(t *testing.T) {
 
 // Without its trigger nobody knows in which order the values of a key were recorded.
 func TestLooseForeignKeysCleanup_AKeyOfSeveralColumnsKeepsItsMeaning(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (a int, b int, PRIMARY KEY (a, b)); INSERT INTO p VALUES (1, 2);
 		CREATE TABLE c (x int, y int); INSERT INTO c VALUES (1, 2), (2, 1); CREATE INDEX ON c (x, y)`)
 	track(e, "p", "b", "a")
@@ -298,8 +290,7 @@ func TestLooseForeignKeysCleanup_AKeyOfSeveralColumnsKeepsItsMeaning(t *testing.
 }
 
 func TestUntrack_DropsTheFunctionsOfItsTable(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (id uuid PRIMARY KEY); CREATE TABLE other (id uuid PRIMARY KEY)`)
 	track(e, "p")
 	track(e, "other")

@@ -54,8 +54,7 @@ func TestLooseForeignKeysCleanup_StopsAtMaxDeletes(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_StopsAtMaxUpdatesOverAllTablesAndHomes(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main", "ci")
+	e := servicetest.New(parallel(t), servicetest.Small, "main", "ci")
 	e.Exec("main", `CREATE TABLE b (p_id bigint); INSERT INTO b SELECT 1 FROM generate_series(1, 10);
 		CREATE TABLE c (p_id bigint); INSERT INTO c SELECT 1 FROM generate_series(1, 3)`)
 	e.Exec("ci", `CREATE TABLE d (p_id bigint, x integer); INSERT INTO d SELECT 1 FROM generate_series(1, 4)`)
@@ -77,8 +76,7 @@ d:
 }
 
 func TestLooseForeignKeysCleanup_StopsAtMaxRuntime(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.3); RETURN OLD; END $$;
 		CREATE TRIGGER slow BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION slow()`)
 	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 + i % 5 FROM generate_series(1, 50) i`)
@@ -98,8 +96,7 @@ func TestLooseForeignKeysCleanup_StopsAtMaxRuntime(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_AnOverrunCountsAttemptsAndTheFourthPushesBack(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, cleanup_attempts, consume_after)
 		SELECT 'public.p', k, a, CASE WHEN k <> 2 THEN now() END FROM unnest(ARRAY[0, 1, 2, NULL, 3, 4]) WITH ORDINALITY x (a, k)`)
 	e.Exec("main", `INSERT INTO c (p_id) SELECT k FROM generate_series(1, 6) k, generate_series(1, 3)`)
@@ -114,8 +111,7 @@ func TestLooseForeignKeysCleanup_AnOverrunCountsAttemptsAndTheFourthPushesBack(t
 }
 
 func TestLooseForeignKeysCleanup_CompleteRecordsOfAnOverrunBatchGo(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 FROM generate_series(1, 6); INSERT INTO c (p_id) VALUES (2)`)
 	e.Deleted("main", "p", 1, 3)
 	wantOverLimit(t, wantRun(t, e.Service(servicetest.OneChild, limits(3, 0)), "deleted_rows=3 processed_records=2 incremented_records=1"), "max_deletes")
@@ -123,8 +119,7 @@ func TestLooseForeignKeysCleanup_CompleteRecordsOfAnOverrunBatchGo(t *testing.T)
 }
 
 func TestLooseForeignKeysCleanup_AnOverrunLeavesOtherParentsAlone(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `CREATE TABLE d (p_id bigint)`)
 	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 FROM generate_series(1, 8); INSERT INTO d (p_id) SELECT 1 FROM generate_series(1, 8)`)
 	e.Deleted("main", "p", 1, 1)
@@ -144,8 +139,7 @@ func TestLooseForeignKeysCleanup_AnOverrunLeavesOtherParentsAlone(t *testing.T) 
 }
 
 func TestLooseForeignKeysCleanup_ParentsTakeTurns(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `CREATE TABLE d (p_id bigint)`)
 	for _, table := range []string{"c", "d"} {
 		e.Exec("main", `INSERT INTO `+table+` (p_id) SELECT i FROM generate_series(1, 100) i`)
@@ -158,8 +152,7 @@ func TestLooseForeignKeysCleanup_ParentsTakeTurns(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_TheOrderOfParentsIsDrawnForEachRun(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
+	e := servicetest.New(parallel(t), servicetest.Small, "main")
 	definitions := ""
 	for i := range 4 {
 		e.Exec("main", fmt.Sprintf(`CREATE TABLE c%d (p_id bigint); INSERT INTO c%d SELECT i FROM generate_series(1, 30) i`, i, i))
@@ -179,8 +172,7 @@ func TestLooseForeignKeysCleanup_TheOrderOfParentsIsDrawnForEachRun(t *testing.T
 }
 
 func TestLooseForeignKeysCleanup_TurboModeRaisesTheLimits(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main", "ci")
+	e := servicetest.New(parallel(t), servicetest.Small, "main", "ci")
 	// A parent and a child each: a run on one database cleans the other's children too.
 	s := e.Service("main_c:\n  - {table: main_p, column: p_id, on_delete: async_delete}\nci_c:\n  - {table: ci_p, column: p_id, on_delete: async_delete}\n",
 		limits(2000, 0))

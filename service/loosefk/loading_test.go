@@ -12,8 +12,7 @@ import (
 )
 
 func TestLooseForeignKeysCleanup_EachDefinitionSeesTheKeysOfItsParentOnly(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `CREATE TABLE d (id bigserial PRIMARY KEY, o_id bigint)`)
 	e.Exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(1, 6) i`)
 	e.Exec("main", `INSERT INTO d (o_id) SELECT i FROM generate_series(1, 6) i`)
@@ -25,8 +24,7 @@ func TestLooseForeignKeysCleanup_EachDefinitionSeesTheKeysOfItsParentOnly(t *tes
 }
 
 func TestLooseForeignKeysCleanup_TakesTheOldestRecordsFirst(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `INSERT INTO c (p_id) VALUES (1), (2), (3)`)
 	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
 		VALUES ('public.p', 1, now() - interval '1 hour'), ('public.p', 2, now() - interval '3 hours'), ('public.p', 3, now() - interval '2 hours')`)
@@ -40,8 +38,7 @@ func TestLooseForeignKeysCleanup_TakesTheOldestRecordsFirst(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_OrderIsPartitionTimeID(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	// The names of the leaves lie: their bounds count, as numbers.
 	e.Exec("main", `CREATE SCHEMA elsewhere;
 		CREATE TABLE elsewhere.loose_foreign_keys_deleted_records_1 PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (10);
@@ -63,8 +60,7 @@ func TestLooseForeignKeysCleanup_OrderIsPartitionTimeID(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_EveryDueRecordIsTakenWhateverTheBatchSize(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	addLeaves(e, "two", "three", "four")
 	for _, size := range []int{1, 3, 7, 500} {
 		// Few times, many NULLs, the ends of time, the same ids in every partition, and one partition that has nothing.
@@ -78,8 +74,7 @@ func TestLooseForeignKeysCleanup_EveryDueRecordIsTakenWhateverTheBatchSize(t *te
 }
 
 func TestLooseForeignKeysCleanup_RemovesMoreRecordsThanABatchInOneRun(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `INSERT INTO c (p_id) SELECT i % 1300 FROM generate_series(1, 2600) i`)
 	e.Deleted("main", "p", 1, 1200)
 	wantRun(t, e.Service(servicetest.OneChild), "processed_records=1200 deleted_rows=2400")
@@ -87,8 +82,7 @@ func TestLooseForeignKeysCleanup_RemovesMoreRecordsThanABatchInOneRun(t *testing
 }
 
 func TestLooseForeignKeysCleanup_RecordsOfOneKeyAreOneKeyForTheChildren(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	addLeaves(e, "two")
 	for _, size := range []int{1, 2, 500} {
 		// The same id in two partitions is two records.
@@ -101,8 +95,7 @@ func TestLooseForeignKeysCleanup_RecordsOfOneKeyAreOneKeyForTheChildren(t *testi
 }
 
 func TestLooseForeignKeysCleanup_RecordsOfAnotherStatusAreNotRead(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `INSERT INTO c (p_id) VALUES (1), (2)`)
 	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, status)
 		VALUES ('public.p', 1, 2), ('public.p', 1, 2), ('public.p', 2, 0), ('public.p', 2, 3)`)
@@ -120,8 +113,7 @@ func TestLooseForeignKeysCleanup_RecordsOfAnotherStatusAreNotRead(t *testing.T) 
 }
 
 func TestLooseForeignKeysCleanup_ARecordIsTakenOnceItsTimeHasCome(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `INSERT INTO c (p_id) VALUES (1)`)
 	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
 		VALUES ('public.p', 1, now() + interval '1 minute')`)
@@ -139,8 +131,7 @@ func TestLooseForeignKeysCleanup_ARecordIsTakenOnceItsTimeHasCome(t *testing.T) 
 
 // All records of a page have the same time, their ids have gaps, and records that are not due lie between them.
 func TestLooseForeignKeysCleanup_WalksOverAllPages(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	s := e.Service(servicetest.OneChild, servicetest.Batches(3, 0))
 	for _, n := range servicetest.PageEdges(3) {
 		e.Exec("main", `TRUNCATE c; DELETE FROM loose_foreign_keys_deleted_records`)
@@ -175,8 +166,7 @@ func queueStatements(e *servicetest.Estate, s *service.Service) string {
 }
 
 func TestLooseForeignKeysCleanup_ParentsWithoutRecordsCostNoStatements(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `CREATE EXTENSION pg_stat_statements`)
 	definitions := servicetest.OneChild
 	for i := range 44 {
@@ -200,8 +190,7 @@ func TestLooseForeignKeysCleanup_ParentsWithoutRecordsCostNoStatements(t *testin
 }
 
 func TestLooseForeignKeysCleanup_ALeafThatVanishesInMidRunIsPassedOver(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	addLeaves(e, "two", "three")
 	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value)
 		SELECT p, 'public.p', p * 10 + i FROM generate_series(1, 3) p, generate_series(1, 5) i`)
@@ -239,8 +228,7 @@ func background(s *service.Service) (ended func(*testing.T) service.Run) {
 }
 
 func TestLooseForeignKeysCleanup_WorksInTheApplicationSchemaOfItsConnection(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(parallel(t), "", "main")
 	// The service connects when it first needs to: after this.
 	e.Exec("main", `CREATE SCHEMA "My App"`)
 	e.Exec("main", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = nowhere, "My App", public', current_database()); END $$`)
@@ -260,8 +248,7 @@ func TestLooseForeignKeysCleanup_WorksInTheApplicationSchemaOfItsConnection(t *t
 }
 
 func TestLooseForeignKeysCleanup_RecordsThatComeWhileItWorksAreNotLost(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY);
 		INSERT INTO p SELECT generate_series(1, 3000);
 		INSERT INTO c (p_id) SELECT i FROM generate_series(1, 3000) i;
@@ -287,8 +274,7 @@ func TestLooseForeignKeysCleanup_RecordsThatComeWhileItWorksAreNotLost(t *testin
 }
 
 func TestLooseForeignKeysCleanup_ARecordWithoutATimeIsDueWhateverElseItsParentHas(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
+	e := servicetest.New(parallel(t), servicetest.Small, "main")
 	definitions := ""
 	for parent, times := range map[string]string{
 		"alone": `(NULL)`, "behind_a_future_one": `(now() + interval '1 hour'), (NULL)`, "behind_others": `(now() + interval '1 hour'), (now()), (NULL)`,

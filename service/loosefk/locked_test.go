@@ -75,8 +75,7 @@ func TestLooseForeignKeysCleanup_ALockedRowPostponesItsRecordOnly(t *testing.T) 
 }
 
 func TestLooseForeignKeysCleanup_ALockedRowPostponesItsRecordOfSeveralColumns(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (a int, b int, PRIMARY KEY (a, b)); INSERT INTO p SELECT i, i FROM generate_series(1, 5) i;
 		CREATE TABLE c (id bigserial PRIMARY KEY, x int, y int); INSERT INTO c (x, y) SELECT a, b FROM p, generate_series(1, 3);
 		CREATE TABLE n (id bigserial PRIMARY KEY, x int, y int); INSERT INTO n (x, y) SELECT a, b FROM p, generate_series(1, 3)`)
@@ -97,8 +96,7 @@ func TestLooseForeignKeysCleanup_ALockedRowPostponesItsRecordOfSeveralColumns(t 
 }
 
 func TestLooseForeignKeysCleanup_ALockReleasedSoonIsWaitedFor(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 + i % 20 FROM generate_series(0, 59) i`)
 	e.Deleted("main", "p", 1, 20)
 	release := e.Hold(`SELECT FROM c WHERE p_id = 7 FOR UPDATE`)
@@ -111,8 +109,7 @@ func TestLooseForeignKeysCleanup_ALockReleasedSoonIsWaitedFor(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_RowsThatAreReferredToCanBeNullified(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 + i % 20 FROM generate_series(0, 59) i`)
 	e.Deleted("main", "p", 1, 20)
 	// As a foreign key's check does: no update needs to wait for that, whatever happens to another key.
@@ -123,8 +120,7 @@ func TestLooseForeignKeysCleanup_RowsThatAreReferredToCanBeNullified(t *testing.
 }
 
 func TestLooseForeignKeysCleanup_TheOtherDefinitionsOfALockedKeyStillRun(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `CREATE TABLE b (p_id bigint); CREATE TABLE d (p_id bigint)`)
 	for _, table := range []string{"b", "c", "d"} {
 		e.Exec("main", `INSERT INTO `+table+` (p_id) SELECT i % 3 FROM generate_series(1, 12) i`)
@@ -143,8 +139,7 @@ func TestLooseForeignKeysCleanup_TheOtherDefinitionsOfALockedKeyStillRun(t *test
 }
 
 func TestLooseForeignKeysCleanup_ALockedTablePostponesTheRecords(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (1)`)
 	e.Exec("main", `INSERT INTO c (p_id) VALUES (1), (2)`)
 	e.Deleted("main", "p", 1, 1)
@@ -159,8 +154,7 @@ func TestLooseForeignKeysCleanup_ALockedTablePostponesTheRecords(t *testing.T) {
 
 // Of 20 rows, 10 have the deleted parent 1. While a statement waits for 5 of these, a transaction changes them.
 func TestLooseForeignKeysCleanup_RowsThatChangeMeanwhileAreOfTheirNewParent(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
+	e := servicetest.New(parallel(t), servicetest.Small, "main")
 	const removes = "on_delete: async_delete"
 	for i, c := range []struct{ entry, change, counts, left string }{
 		{removes, "p_id = 0", "deleted_rows=5", "15"},

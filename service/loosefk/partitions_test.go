@@ -81,8 +81,7 @@ func TestPartitions_AreRolledOnceTheActiveOneIsADayOldAndUsed(t *testing.T) {
 		{"young and used", "23 hours", true, "1, default 1", "1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			e := newOwnQueue(t)
+			e := newOwnQueue(parallel(t))
 			if c.used {
 				deleteParents(e, 1, 3)
 			}
@@ -100,8 +99,7 @@ func TestPartitions_AreRolledOnceTheActiveOneIsADayOldAndUsed(t *testing.T) {
 }
 
 func TestPartitions_ARolledOutOneIsDroppedByTheNextRun(t *testing.T) {
-	t.Parallel()
-	e := newOwnQueue(t)
+	e := newOwnQueue(parallel(t))
 	deleteParents(e, 1, 3)
 	active(e, "25 hours")
 	s := e.Service(servicetest.OneChild)
@@ -128,8 +126,7 @@ func TestPartitions_AreDroppedAtAnyPositionWhenNothingIsPending(t *testing.T) {
 		{"a record without a time", 3, `(1, 'public.unknown', 1, NULL, 1)`, "1 3, default 3"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			e := newOwnQueue(t)
+			e := newOwnQueue(parallel(t))
 			addPartitions(e, c.active, 2, 3)
 			if c.records != "" {
 				e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value, consume_after, status) VALUES `+c.records)
@@ -146,8 +143,7 @@ func TestPartitions_AreDroppedAtAnyPositionWhenNothingIsPending(t *testing.T) {
 }
 
 func TestPartitions_MissingDefaultIsMended(t *testing.T) {
-	t.Parallel()
-	e := newOwnQueue(t)
+	e := newOwnQueue(parallel(t))
 	addPartitions(e, 5, 2)
 	servicetest.Must(e.SQL["main"].Exec(t.Context(), `INSERT INTO p VALUES (1)`))(t)
 	if _, err := e.SQL["main"].Exec(t.Context(), `DELETE FROM p`); err == nil {
@@ -184,8 +180,7 @@ func TestPartitions_OfGitLabsQueueAreLeftAlone(t *testing.T) {
 }
 
 func TestPartitions_RollIsPutOffWhileADeletionIsOpen(t *testing.T) {
-	t.Parallel()
-	e := newOwnQueue(t)
+	e := newOwnQueue(parallel(t))
 	deleteParents(e, 1, 3)
 	active(e, "25 hours")
 	e.Exec("main", `INSERT INTO p SELECT generate_series(10, 5000)`)
@@ -228,8 +223,7 @@ func TestPartitions_RollIsPutOffWhileADeletionIsOpen(t *testing.T) {
 
 // A deletion that commits while its partition is about to be dropped must not be lost.
 func TestPartitions_ADeletionThatIsNotYetCommittedKeepsItsPartition(t *testing.T) {
-	t.Parallel()
-	e := newOwnQueue(t)
+	e := newOwnQueue(parallel(t))
 	addPartitions(e, 9, 9)
 	s := e.Service(servicetest.OneChild)
 	insert := e.Connect("main")
@@ -256,8 +250,7 @@ func TestPartitions_ADeletionThatIsNotYetCommittedKeepsItsPartition(t *testing.T
 
 // Whatever the leaves are for, what counts as due is what is worked, and no leaf but caretaker's own is touched.
 func TestPartitions_LeavesOfSeveralNumbersAndOfAllOthersAreWorked(t *testing.T) {
-	t.Parallel()
-	e := newOwnQueue(t)
+	e := newOwnQueue(parallel(t))
 	e.Exec("main", `CREATE TABLE gitlab_partitions_dynamic.several PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (7, 5, -3, 0);
 		CREATE TABLE gitlab_partitions_dynamic.others PARTITION OF loose_foreign_keys_deleted_records DEFAULT;
 		INSERT INTO c SELECT generate_series(1, 8);
@@ -281,8 +274,7 @@ func TestPartitions_LeavesOfSeveralNumbersAndOfAllOthersAreWorked(t *testing.T) 
 
 // A number without a leaf of its own goes to the one for all others: nothing is missing.
 func TestPartitions_ADefaultLeafTakesTheActiveNumber(t *testing.T) {
-	t.Parallel()
-	e := newOwnQueue(t)
+	e := newOwnQueue(parallel(t))
 	e.Exec("main", `CREATE TABLE gitlab_partitions_dynamic.others PARTITION OF loose_foreign_keys_deleted_records DEFAULT;
 		ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT 77`)
 	deleteParents(e, 1, 3)

@@ -9,8 +9,7 @@ import (
 )
 
 func TestLooseForeignKeysCleanup_ADefinitionWithoutRowsTakesOneStatement(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
+	e := servicetest.New(parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE EXTENSION pg_stat_statements`)
 	var definitions strings.Builder
 	for i := range 153 {
@@ -24,8 +23,7 @@ func TestLooseForeignKeysCleanup_ADefinitionWithoutRowsTakesOneStatement(t *test
 }
 
 func TestLooseForeignKeysCleanup_DefinitionsMayBeMoreThanAConnectionRemembers(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "main")
+	e := servicetest.New(parallel(t), "main")
 	e.Add("main", servicetest.Databases.Clone(t, servicetest.Migrated("main"))+"&statement_cache_capacity=32")
 	var definitions, tables strings.Builder
 	// Two statements for each: one that finds too many rows, and one that takes one at a time.
@@ -42,8 +40,7 @@ func TestLooseForeignKeysCleanup_DefinitionsMayBeMoreThanAConnectionRemembers(t 
 }
 
 func TestLooseForeignKeysCleanup_WhatACommitUndoesIsNotCounted(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			IF OLD.p_id = 7 THEN RAISE 'not this one'; END IF; RETURN NULL; END $$;
 		CREATE CONSTRAINT TRIGGER refuse AFTER DELETE ON c DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()`)
@@ -60,8 +57,7 @@ func TestLooseForeignKeysCleanup_WhatACommitUndoesIsNotCounted(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_BatchesSideBySideMayMeetInTheSameRows(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
+	e := servicetest.New(parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, owner_id bigint, editor_id bigint, state text);
 		INSERT INTO c (owner_id, editor_id) SELECT 1 + i % 200, 1 + (i * 7) % 200 FROM generate_series(1, 4000) i;
 		CREATE INDEX ON c (owner_id); CREATE INDEX ON c (editor_id)`)
@@ -81,8 +77,7 @@ c:
 }
 
 func TestLooseForeignKeysCleanup_CascadesOfRealForeignKeysFollow(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `CREATE TABLE grandchild (c_id bigint REFERENCES c ON DELETE CASCADE)`)
 	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 + i % 2 FROM generate_series(1, 10) i; INSERT INTO grandchild SELECT id FROM c, generate_series(1, 3)`)
 	e.Deleted("main", "p", 1, 1)
@@ -97,8 +92,7 @@ const fewStatements = `SELECT sum(calls) <= 16 AND sum(calls) FILTER (WHERE quer
 	WHERE query ~ 'DELETE FROM "[a-z]+"."c" t'`
 
 func TestLooseForeignKeysCleanup_ShortBatchesShareStatementsThatDoNotCount(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 6000)
+	e := servicetest.NewDeletedParents(parallel(t), 6000)
 	e.Exec("main", `CREATE EXTENSION pg_stat_statements`)
 	wantRun(t, e.Service(servicetest.OneChild), "processed_records=6000 deleted_rows=18000")
 	e.Want("main", fewStatements, "true")
@@ -106,8 +100,7 @@ func TestLooseForeignKeysCleanup_ShortBatchesShareStatementsThatDoNotCount(t *te
 }
 
 func TestLooseForeignKeysCleanup_SmallBatchesStaySmall(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 100)
+	e := servicetest.NewDeletedParents(parallel(t), 100)
 	e.Exec("main", `CREATE EXTENSION pg_stat_statements`)
 	servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.Batches(10, 0)), "main")
 	// One for each batch of ten at least: more where statements take long.
@@ -116,8 +109,7 @@ func TestLooseForeignKeysCleanup_SmallBatchesStaySmall(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_MoreRowsThanExpectedStayWithinTheLimit(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 100)
+	e := servicetest.NewDeletedParents(parallel(t), 100)
 	e.Exec("main", `INSERT INTO c (p_id) SELECT 100 FROM generate_series(1, 5000)`)
 	r := wantRun(t, e.Service(servicetest.OneChild, servicetest.Batches(10, 1000)), "processed_records=99 deleted_rows=1000 incremented_records=1")
 	wantOverLimit(t, r, "max_deletes")
@@ -125,8 +117,7 @@ func TestLooseForeignKeysCleanup_MoreRowsThanExpectedStayWithinTheLimit(t *testi
 }
 
 func TestLooseForeignKeysCleanup_RowsThatMayBeKeptAreCounted(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
+	e := servicetest.New(parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c1 (p_id bigint); INSERT INTO c1 SELECT generate_series(1, 100);
 		CREATE TABLE c2 (p_id bigint) PARTITION BY RANGE (p_id); CREATE TABLE c2_low PARTITION OF c2 FOR VALUES FROM (1) TO (90);
 		CREATE TABLE c2_high PARTITION OF c2 FOR VALUES FROM (90) TO (101); INSERT INTO c2 SELECT generate_series(1, 100);
@@ -147,8 +138,7 @@ func TestLooseForeignKeysCleanup_RowsThatMayBeKeptAreCounted(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_ASlowStatementThatDoesNotCountIsTriedAgain(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 100)
+	e := servicetest.NewDeletedParents(parallel(t), 100)
 	// Only a statement that is the first for this row is slow: the next one finds the sequence called.
 	e.Exec("main", `CREATE SEQUENCE tries;
 		CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN
@@ -159,8 +149,7 @@ func TestLooseForeignKeysCleanup_ASlowStatementThatDoesNotCountIsTriedAgain(t *t
 }
 
 func TestLooseForeignKeysCleanup_LockedRowsOfAStatementThatDoesNotCountArePostponed(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 100)
+	e := servicetest.NewDeletedParents(parallel(t), 100)
 	e.Hold(`SELECT FROM c WHERE p_id = 95 FOR UPDATE`)
 	wantRun(t, e.Service(servicetest.OneChild, servicetest.Batches(10, 0)), "processed_records=99 deleted_rows=297 rescheduled_records=1")
 	e.WantQueue("main", "95")

@@ -26,8 +26,7 @@ func TestLooseForeignKeys_ValuesOfFixedLengthAreNotCutOff(t *testing.T) {
 
 // A value that no row of the column can take is the definition's fault: no record is isolated, or dies of it.
 func TestLooseForeignKeysCleanup_ATargetOutOfTheColumnsRangeIsNoFaultOfTheRecords(t *testing.T) {
-	t.Parallel()
-	e, definitions, faults := servicetest.New(t, servicetest.Small, "main"), "", []string{}
+	e, definitions, faults := servicetest.New(parallel(t), servicetest.Small, "main"), "", []string{}
 	for i, c := range []struct{ kind, value, error string }{
 		{"smallint", "99999", "22003 numeric_value_out_of_range"},
 		{"timestamptz", "999999-01-01", "22008 datetime_field_overflow"},
@@ -45,8 +44,7 @@ func TestLooseForeignKeysCleanup_ATargetOutOfTheColumnsRangeIsNoFaultOfTheRecord
 }
 
 func TestLooseForeignKeysCleanup_ValuesAreConvertedToTheColumnsType(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
+	e := servicetest.New(parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE TYPE "Mood" AS ENUM ('sad', 'so so', 'glad'); CREATE DOMAIN positive AS integer CHECK (VALUE > 0)`)
 	var definitions strings.Builder
 	var counted []string
@@ -91,8 +89,7 @@ c%s:
 }
 
 func TestLooseForeignKeysCleanup_AValueTooLongForItsColumnMatchesNothing(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
+	e := servicetest.New(parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (p_id bigint, v varchar(3), b char(3)); INSERT INTO c VALUES (1, 'abc', 'abc')`)
 	e.Deleted("main", "p", 1, 1)
 	wantRun(t, e.Service(`
@@ -104,8 +101,7 @@ c:
 }
 
 func TestLooseForeignKeysCleanup_KeysAreComparedWhateverTheColumnsWidth(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
+	e := servicetest.New(parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE DOMAIN wide AS bigint`)
 	kinds, definitions := []string{"smallint", "integer", "bigint", "numeric", "wide"}, ""
 	for _, kind := range kinds {

@@ -66,8 +66,7 @@ func TestDeletePlaceholderUser_ReferencesMayBeNarrowerThanTheID(t *testing.T) {
 }
 
 func TestDeletePlaceholderUser_QueuesTheUserWithItselfAsActor(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewPlaceholders(t)
+	e := servicetest.NewPlaceholders(parallel(t))
 	e.Detail(7, 0, `NULL`)
 	var logs servicetest.Buffer
 	s := e.Service("", e.WithQueue, servicetest.LogTo(&logs))
@@ -90,8 +89,7 @@ func TestDeletePlaceholderUser_QueuesTheUserWithItselfAsActor(t *testing.T) {
 }
 
 func TestDeletePlaceholderUser_LooksInEveryDatabase(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "all", "main", "ci", "sec")
+	e := servicetest.New(parallel(t), "all", "main", "ci", "sec")
 	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
 	e.Detail(7, 0, `NULL`)
 	e.Exec("main", `INSERT INTO ci_pipeline_schedules (project_id, owner_id) VALUES (1, 7)`)
@@ -127,8 +125,7 @@ func TestDeletePlaceholderUser_LooksInEveryDatabase(t *testing.T) {
 }
 
 func TestDeletePlaceholderUser_DatabaseThatIsDownIsNoAnswer(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "all", "main", "ci")
+	e := servicetest.New(parallel(t), "all", "main", "ci")
 	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
 	e.Detail(7, 0, `NULL`)
 	s := e.Service("", e.WithQueue)
