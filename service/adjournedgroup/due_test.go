@@ -12,16 +12,6 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestAdjournedGroupDeletion_QueuesTheRemovalOfADueGroup(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
-	g.Owned(10, 15)
-	g.Run("scheduled_jobs=1")
-	g.WantJobs("10:1@0")
-	g.Want("main", `SELECT max_attempts::text || ' ' || (metadata ->> 'run_id' = r.id::text) FROM maintenance.river_job, maintenance.runs r`, "25 true")
-	g.WantMarked("10")
-	g.WantLog(1, "group goes", "group_id=10", "namespace_id=10", "user_id=1", "outcome=destruction")
-}
-
 func TestAdjournedGroupDeletion_RemovalsStartAnIntervalApartInOrderOfIds(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
 	for i := range 101 {
@@ -62,9 +52,10 @@ func TestAdjournedGroupDeletion_FollowsTheSettingOfTheDay(t *testing.T) {
 func TestAdjournedGroupDeletion_InvalidSettingFailsTheRunAndTouchesNothing(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
 	g.Exec("main", `ALTER TABLE application_settings ALTER deletion_adjourned_period DROP NOT NULL`)
-	g.Owned(10, 40)
-	g.Group(11, 0, "restored")
-	g.Mark(11, 1, 40)
+	plant(g, "10 owner=1 mark=1@40", "11 mark=1@40")
+	g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = -1`)
+	wantBacklog(g, "2 0 2 0 40")
+	servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups), "deletion_adjourned_period")
 	for _, value := range []string{"-1", "NULL"} {
 		g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = `+value)
 		r := servicetest.Must(g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups}))(t)
@@ -83,10 +74,14 @@ func TestAdjournedGroupDeletion_InvalidSettingFailsTheRunAndTouchesNothing(t *te
 	g.WantMarked("10 11")
 }
 
-func TestAdjournedGroupDeletion_QueuesNoSecondJobWhileOneWaits(t *testing.T) {
+func TestAdjournedGroupDeletion_QueuesTheRemovalOfADueGroupAndNoSecondJobWhileOneWaits(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	g.Run("scheduled_jobs=1")
+	g.WantJobs("10:1@0")
+	g.Want("main", `SELECT max_attempts::text || ' ' || (metadata ->> 'run_id' = r.id::text) FROM maintenance.river_job, maintenance.runs r`, "25 true")
+	g.WantMarked("10")
+	g.WantLog(1, "group goes", "group_id=10", "namespace_id=10", "user_id=1", "outcome=destruction")
 	for _, state := range []string{"scheduled", "available", "pending", "retryable", "running"} {
 		g.Exec("main", `UPDATE maintenance.river_job SET state = $1::text::maintenance.river_job_state`, state)
 		g.DryRun("")

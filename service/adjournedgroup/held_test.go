@@ -56,6 +56,10 @@ func TestAdjournedGroupDeletion_HoldsWhatIsBeingDeletedByAUserWithoutRights(t *t
 	servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups), "of the last run, "+r.ID+": groups are held (DELETION_IN_PROGRESS: 1)")
 	g.WantMarked("10")
 	g.WantLog(1, "Group held", "group_id=10", "reason=DELETION_IN_PROGRESS")
+	g.QueueJob(10, 1)
+	g.Attempt("cancelled refused DELETION_IN_PROGRESS")
+	g.WantMarked("10")
+	g.WantLog(1, "job finished", "level=WARN", "reason=DELETION_IN_PROGRESS")
 	g.Member(10, 1, 50)
 	g.Run("scheduled_jobs=1")
 }
@@ -133,12 +137,15 @@ func TestAdjournedGroupDeletion_DryRunDecidesAsARealRunAndChangesNothing(t *test
 
 func TestAdjournedGroupDeletion_WorksWithoutStates(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
+	g.Run("")
 	g.Exec("main", `ALTER TABLE namespaces DROP state`)
 	g.Owned(10, 15)
 	g.Group(11, 0, "restored-deletion_scheduled-11")
 	g.Mark(11, 1, 15)
 	g.Group(12, 0, "lost-deletion_scheduled-12")
 	g.Run("scheduled_jobs=1 restored_groups=1 held_groups=1")
+	g.Run("held_groups=1")
+	g.WantLog(1, "the schema has changed", "level=INFO")
 	g.Want("main", `SELECT path FROM namespaces WHERE id = 11`, "restored")
 }
 
@@ -158,15 +165,6 @@ func TestAdjournedGroupDeletion_IsNotConfiguredWithoutItsTables(t *testing.T) {
 			t.Errorf("%v, %v", st, err)
 		}
 	}
-}
-
-func TestAdjournedGroupDeletion_BacklogSaysThatTheSettingIsInvalid(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
-	g.Owned(10, 20)
-	g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = -1`)
-	wantBacklog(g, "1 0 1 0 20")
-	st := servicetest.Must(g.Service.Status(context.Background(), servicetest.AdjournedGroups))(t)
-	servicetest.WantError(t, errors.New(st[0].ConditionDetail), "deletion_adjourned_period")
 }
 
 func TestAdjournedGroupDeletion_TableThatMustNotBeReadIsNamed(t *testing.T) {

@@ -99,30 +99,6 @@ func TestDestroyGroup_GroupIsRestoredWhenTheRightIsLost(t *testing.T) {
 	g.WantLog(1, "job finished", "level=INFO", "group_id=10", "user_id=1", "old_path=a-deletion_scheduled-10", "new_path=a")
 }
 
-func TestDestroyGroup_IsRefusedWhenTheRightIsLostAndSomebodyDeletesTheGroup(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
-	g.Group(10, 0, "a")
-	g.Mark(10, 1, 15)
-	g.Exec("main", `UPDATE namespaces SET state = 4`)
-	g.QueueJob(10, 1)
-	g.Attempt("cancelled refused DELETION_IN_PROGRESS")
-	g.WantMarked("10")
-	g.WantLog(1, "job finished", "level=WARN", "reason=DELETION_IN_PROGRESS")
-}
-
-func TestDestroyGroup_InvalidSettingIsTriedAgainButWhatHasBegunGoesOn(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
-	g.Owned(10, 15)
-	g.QueueJob(10, 1)
-	g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = -1`)
-	g.Attempt("retryable failed SETTING_INVALID")
-	g.Want("main", `SELECT errors[1] ->> 'error' LIKE '%deletion_adjourned_period%' FROM maintenance.river_job`, "true")
-	g.WantMarked("10")
-	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
-	g.Attempt("completed succeeded")
-	g.WantRows(map[string]int{"namespaces": 0})
-}
-
 func TestDestroyGroup_FailureLeavesMarksAndSaysWhy(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
@@ -215,6 +191,8 @@ func TestDestroyGroup_PlaceholderDetailsLoseTheirNamespace(t *testing.T) {
 		g.Run("scheduled_jobs=1")
 		g.Attempt("completed succeeded")
 		g.Want("main", `SELECT string_agg(coalesce(namespace_id::text, '-'), ' ' ORDER BY id) FROM import_placeholder_user_details`, "- - 12")
+		g.Exec("main", `DELETE FROM maintenance.river_job WHERE kind = 'delete_placeholder_user'`)
+		servicetest.WantCounts(t, servicetest.RunPlaceholders(t, g.Service, false), "scheduled_jobs=1")
 		g.Exec("main", `DELETE FROM import_placeholder_user_details`)
 	}
 }
@@ -281,29 +259,27 @@ func TestDestroyGroup_FailedAttemptSaysWhyInItsJob(t *testing.T) {
 }
 
 func TestDestroyGroup_WhatHasBegunIsFinishedWhateverSpeaksAgainstItThen(t *testing.T) {
-	t.Parallel()
-	for name, sql := range map[string]string{
-		"mark gone":            `DELETE FROM group_deletion_schedules; UPDATE namespace_details SET deletion_scheduled_at = NULL`,
-		"marked later":         `UPDATE group_deletion_schedules SET marked_for_deletion_on = current_date + 9`,
-		"its user is gone":     `DELETE FROM members; UPDATE issues SET author_id = NULL; DELETE FROM users WHERE id = 1`,
-		"its user is blocked":  `UPDATE users SET state = 'blocked' WHERE id = 1`,
-		"its right is lost":    `DELETE FROM members`,
-		"it looks untouched":   `UPDATE namespaces SET state = 0 WHERE id = 10`,
-		"fewer days than none": `UPDATE application_settings SET deletion_adjourned_period = -1`,
-		"many more days":       `UPDATE application_settings SET deletion_adjourned_period = 900`,
+	g := servicetest.NewGroups(parallel(t))
+	for _, sql := range []string{
+		`DELETE FROM group_deletion_schedules; UPDATE namespace_details SET deletion_scheduled_at = NULL`,
+		`UPDATE group_deletion_schedules SET marked_for_deletion_on = current_date + 9`,
+		`UPDATE users SET state = 'blocked' WHERE id = 1`,
+		`DELETE FROM members`,
+		`UPDATE namespaces SET state = 0 WHERE id = 10`,
+		`UPDATE application_settings SET deletion_adjourned_period = -1`,
+		`UPDATE application_settings SET deletion_adjourned_period = 900`,
+		`DELETE FROM members; UPDATE issues SET author_id = NULL; DELETE FROM users WHERE id = 1`,
 	} {
-		t.Run(name, func(t *testing.T) {
-			g := servicetest.NewGroups(parallel(t))
-			g.Owned(10, 15)
-			g.Project(1, 10, "p")
-			if r, err := workJob(g, ""); err != nil || r.Snooze <= 0 {
-				t.Fatalf("%+v, %v, want a snooze", r, err)
-			}
-			g.WantRows(map[string]int{"maintenance.group_removals": 1})
-			g.Exec("main", sql)
-			g.Exec("main", `UPDATE maintenance.river_job SET state = 'available'`)
-			g.Attempt("completed succeeded")
-			g.WantRows(map[string]int{"namespaces": 0, "projects": 0, "maintenance.group_removals": 0})
-		})
+		g.Exec("main", `UPDATE users SET state = 'active'; UPDATE application_settings SET deletion_adjourned_period = 14; DELETE FROM maintenance.river_job`)
+		plant(g, "10 owner=1 mark=1@15")
+		g.Project(1, 10, "p")
+		if r, err := workJob(g, ""); err != nil || r.Snooze <= 0 {
+			t.Fatalf("%s: %+v, %v, want a snooze", sql, r, err)
+		}
+		g.WantRows(map[string]int{"maintenance.group_removals": 1})
+		g.Exec("main", sql)
+		g.Exec("main", `UPDATE maintenance.river_job SET state = 'available'`)
+		g.Attempt("completed succeeded")
+		g.WantRows(map[string]int{"namespaces": 0, "projects": 0, "maintenance.group_removals": 0})
 	}
 }

@@ -68,58 +68,41 @@ func TestAdjournedGroupDeletion_RestoreTakesOffOnlyTheGroupsOwnSuffix(t *testing
 	g.WantMarked("")
 }
 
-func TestAdjournedGroupDeletion_RestoreFindsAnotherPathWhenTheOldOneIsTaken(t *testing.T) {
+func TestAdjournedGroupDeletion_RestoreFindsFreeNamesAndTheOldState(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
-	g.Group(77, 0, "team-deletion_scheduled-77")
+	plant(g, "77 path=team-deletion_scheduled-77 mark=1@15", "5", "6<5 path=team", "20", "21<20 path=crew-deletion_scheduled-21 mark=1@15", "22<21",
+		"23<20", "30", "31<30 path=staff-deletion_scheduled-31 mark=1@15")
 	g.Project(8, 77, "code")
-	// The path is taken without regard to case; the name by a sibling of another parent only.
-	g.Group(5, 0, "other")
-	g.Group(78, 5, "team")
-	g.Exec("main", `UPDATE routes SET path = 'TEAM' WHERE source_id = 78`)
-	g.Mark(77, 1, 15)
-	g.Run("restored_groups=1")
-	path := g.Value("main", `SELECT path FROM namespaces WHERE id = 77`)
-	if !regexp.MustCompile(`^team-[a-z0-9]{5}$`).MatchString(path) {
-		t.Errorf("path %q", path)
-	}
-	g.Want("main", `SELECT string_agg(path, ' ' ORDER BY id) FROM routes WHERE path LIKE 'team%'`, path+" "+path+"/code")
-	g.Want("main", `SELECT name FROM namespaces WHERE id = 77`, "Team")
-	g.WantLog(1, "group restored", "new_path="+path)
-}
-
-func TestAdjournedGroupDeletion_RestoreFindsAnotherNameWhenASiblingHasTheOldOne(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
-	g.Group(5, 0, "p")
-	g.Group(77, 5, "team-deletion_scheduled-77")
-	g.Group(78, 77, "sub")
-	g.Group(79, 5, "elsewhere")
-	g.Exec("main", `UPDATE namespaces SET name = 'Team' WHERE id = 79`)
-	g.Mark(77, 1, 15)
-	g.Run("restored_groups=1")
-	name := g.Value("main", `SELECT name FROM namespaces WHERE id = 77`)
-	if !regexp.MustCompile(`^Team-[a-z0-9]{5}$`).MatchString(name) {
-		t.Errorf("name %q", name)
-	}
-	g.Want("main", `SELECT path FROM namespaces WHERE id = 77`, "team")
-	g.Want("main", `SELECT string_agg(path || '=' || name, ', ' ORDER BY source_id) FROM routes WHERE path LIKE 'p/team%'`,
-		"p/team=P / "+name+", p/team/sub=P / "+name+" / Sub")
-}
-
-func TestAdjournedGroupDeletion_RestoredGroupIsArchivedAgain(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g.Project(9, 31, "code")
+	// A path is taken without regard to case, by whatever group; a name by a sibling only. The last group has no route.
+	g.Exec("main", `UPDATE routes SET path = 'TEAM' WHERE source_id = 6; UPDATE namespaces SET name = 'Crew' WHERE id = 23; DELETE FROM routes WHERE source_id = 31`)
+	// States that were preserved.
 	for id, metadata := range map[int]string{
-		10: `{"preserved_states": {"schedule_deletion": "archived"}, "deletion_scheduled_by_user_id": 1}`,
-		11: `{"preserved_states": {"schedule_deletion": "archived", "other": "kept"}, "deletion_scheduled_by_user_id": "1"}`,
-		12: `{"preserved_states": ["schedule_deletion"], "deletion_scheduled_by_user_id": 1}`,
-		13: `{"preserved_states": {}, "deletion_scheduled_by_user_id": 1}`,
+		40: `{"preserved_states": {"schedule_deletion": "archived"}, "deletion_scheduled_by_user_id": 1}`,
+		41: `{"preserved_states": {"schedule_deletion": "archived", "other": "kept"}, "deletion_scheduled_by_user_id": "1"}`,
+		42: `{"preserved_states": ["schedule_deletion"], "deletion_scheduled_by_user_id": 1}`,
+		43: `{"preserved_states": {}, "deletion_scheduled_by_user_id": 1}`,
 	} {
 		g.Group(id, 0, fmt.Sprintf("g%d", id))
 		g.MarkDetails(id, 15, metadata)
 	}
-	g.Exec("main", `UPDATE namespaces SET state = CASE WHEN id = 13 THEN 6 ELSE 2 END WHERE id >= 10`)
-	g.Run("restored_groups=4")
-	g.Want("main", `SELECT string_agg(format('%s %s %s', id, state, state_metadata), ', ' ORDER BY id) FROM namespaces JOIN namespace_details ON namespace_id = id`,
-		`10 1 {}, 11 1 {"preserved_states": {"other": "kept"}}, 12 0 {"preserved_states": ["schedule_deletion"]}, 13 6 {}`)
+	g.Exec("main", `UPDATE namespaces SET state = CASE WHEN id = 43 THEN 6 ELSE 2 END WHERE id BETWEEN 40 AND 43`)
+	g.Run("restored_groups=7")
+
+	path, name := g.Value("main", `SELECT path FROM namespaces WHERE id = 77`), g.Value("main", `SELECT name FROM namespaces WHERE id = 21`)
+	if random := regexp.MustCompile(`^(team|Crew)-[a-z0-9]{5}$`); !random.MatchString(path) || !random.MatchString(name) {
+		t.Errorf("path %q, name %q", path, name)
+	}
+	g.Want("main", `SELECT string_agg(path, ' ' ORDER BY id) FROM routes WHERE path LIKE 'team%'`, path+" "+path+"/code")
+	g.WantLog(1, "group restored", "new_path="+path)
+	g.Want("main", `SELECT string_agg(path || '=' || name, ', ' ORDER BY source_id) FROM routes WHERE path LIKE 'g20/crew%'`,
+		"g20/crew=G20 / "+name+", g20/crew/g22=G20 / "+name+" / G22")
+	g.Want("main", `SELECT string_agg(path || '=' || name, ', ') FROM routes WHERE path LIKE 'g30/%'`, "g30/staff/code=G30 / Staff / Code")
+	g.Want("main", `SELECT string_agg(concat_ws(' ', path, CASE id WHEN 77 THEN name END), ', ' ORDER BY id) FROM namespaces WHERE id IN (21, 31, 77)`,
+		"crew, staff, "+path+" Team")
+	g.Want("main", `SELECT string_agg(format('%s %s %s', id, state, state_metadata), ', ' ORDER BY id)
+		FROM namespaces JOIN namespace_details ON namespace_id = id WHERE id BETWEEN 40 AND 43`,
+		`40 1 {}, 41 1 {"preserved_states": {"other": "kept"}}, 42 0 {"preserved_states": ["schedule_deletion"]}, 43 6 {}`)
 }
 
 // 2,500 routes are more than two statements; a stale route of another group is in the way of the last one.
@@ -161,16 +144,4 @@ func TestAdjournedGroupDeletion_FailedRestoreStopsNoOtherGroup(t *testing.T) {
 	g.Want("main", `SELECT string_agg(path, ' ' ORDER BY source_id) FROM routes`, "g10 g11-deletion_scheduled-11 g12 g13")
 	g.Want("main", `SELECT path FROM namespaces WHERE id = 11`, "g11-deletion_scheduled-11")
 	g.WantJobs("13:1@60")
-}
-
-func TestAdjournedGroupDeletion_RestoresWithoutARouteOfItsOwn(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
-	g.Group(5, 0, "p")
-	g.Group(77, 5, "team-deletion_scheduled-77")
-	g.Project(8, 77, "code")
-	g.Exec("main", `DELETE FROM routes WHERE source_id = 77`)
-	g.Mark(77, 1, 15)
-	g.Run("restored_groups=1")
-	g.Want("main", routesSQL, "N5=p (P), P8=p/team/code (P / Team / Code)")
-	g.Want("main", `SELECT path FROM namespaces WHERE id = 77`, "team")
 }

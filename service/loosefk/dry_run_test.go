@@ -69,6 +69,10 @@ func TestDryRun_CountsWhatARunWouldDoAndChangesNothing(t *testing.T) {
 	if got := definitions(dry); got != want {
 		t.Errorf("definitions %s\nwant %s", got, want)
 	}
+	kept, err := e.Service(everyAction).Run(t.Context(), dry.ID)
+	if err != nil || definitions(kept) != want || !kept.DryRun || fmt.Sprint(kept.Counts) != fmt.Sprint(dry.Counts) {
+		t.Errorf("%+v, %v", kept, err)
+	}
 
 	done := servicetest.RunBatch(t, s, "main")
 	servicetest.WantState(t, done, repo.RunSucceeded)
@@ -86,30 +90,6 @@ func TestDryRun_CountsWhatARunWouldDoAndChangesNothing(t *testing.T) {
 	if again := servicetest.DryRun(t, s); len(again.Tables) != 0 {
 		t.Errorf("tables %v after the run, want none", again.Tables)
 	}
-}
-
-func TestDryRun_IsKeptWithItsRecord(t *testing.T) {
-	e := newEveryAction(parallel(t))
-	s := e.Service(everyAction)
-	dry := servicetest.DryRun(t, s)
-	kept, err := e.Service(everyAction).Run(t.Context(), dry.ID)
-	if err != nil || definitions(kept) != definitions(dry) || !kept.DryRun || fmt.Sprint(kept.Counts) != fmt.Sprint(dry.Counts) {
-		t.Errorf("%+v, %v", kept, err)
-	}
-}
-
-func TestDryRun_AnswersWhileARunHoldsTheLease(t *testing.T) {
-	e, s, r, before := servicetest.NewHalfway(parallel(t))
-	dry := servicetest.DryRun(t, s)
-	servicetest.WantState(t, dry, repo.RunSucceeded)
-	servicetest.WantCounts(t, dry, "processed_records=6 deleted_rows=18")
-	if other := servicetest.DryRun(t, e.Service(servicetest.OneChild)); other.Counts["deleted_rows"] != 18 {
-		t.Errorf("counts %v of another replica", other.Counts)
-	}
-	e.WantSame("main", before, "c")
-	e.WantLease("main", 1, true)
-	e.Lift("main", servicetest.App)
-	servicetest.WantCounts(t, servicetest.Ended(t, s, r.ID), "processed_records=10 deleted_rows=30")
 }
 
 func TestDryRun_CountsUpToAHundredThousandRowsADefinition(t *testing.T) {

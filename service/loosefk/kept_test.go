@@ -95,13 +95,3 @@ func TestLooseForeignKeysCleanup_TriggersOfPartitionsAndRulesAreNamed(t *testing
 		"d.p_id -> p on main: KEPT_BY_TRIGGER: rule stay of d (let it pass these rows, or disable it), 3 records", "deleted_rows=3 processed_records=3 rescheduled_records=4")
 	e.Want("main", `SELECT bool_and(failures = 1) FROM maintenance.record_failures`, "true")
 }
-
-// A trigger that lets rows pass has nothing to do with a lock on them.
-func TestLooseForeignKeysCleanup_ALockOnATableWithATriggerIsALock(t *testing.T) {
-	e := servicetest.NewDeletedParents(parallel(t), 3)
-	veto(e, "c", "OLD.p_id = 99")
-	e.Hold(`SELECT FROM c WHERE p_id = 2 FOR UPDATE`)
-	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
-	servicetest.WantState(t, r, repo.RunSucceeded)
-	wantPostponed(e, "2")
-}

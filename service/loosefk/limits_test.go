@@ -110,14 +110,6 @@ func TestLooseForeignKeysCleanup_AnOverrunCountsAttemptsAndTheFourthPushesBack(t
 	e.Want("main", `SELECT count(*) FROM maintenance.record_failures`, "0")
 }
 
-func TestLooseForeignKeysCleanup_CompleteRecordsOfAnOverrunBatchGo(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
-	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 FROM generate_series(1, 6); INSERT INTO c (p_id) VALUES (2)`)
-	e.Deleted("main", "p", 1, 3)
-	wantOverLimit(t, wantRun(t, e.Service(servicetest.OneChild, limits(3, 0)), "deleted_rows=3 processed_records=2 incremented_records=1"), "max_deletes")
-	e.WantQueue("main", "1")
-}
-
 func TestLooseForeignKeysCleanup_AnOverrunLeavesOtherParentsAlone(t *testing.T) {
 	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `CREATE TABLE d (p_id bigint)`)

@@ -11,32 +11,6 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestLooseForeignKeysCleanup_EachDefinitionSeesTheKeysOfItsParentOnly(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
-	e.Exec("main", `CREATE TABLE d (id bigserial PRIMARY KEY, o_id bigint)`)
-	e.Exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(1, 6) i`)
-	e.Exec("main", `INSERT INTO d (o_id) SELECT i FROM generate_series(1, 6) i`)
-	e.Deleted("main", "p", 1, 3)
-	e.Deleted("main", "o", 4, 5)
-	wantRun(t, e.Service(servicetest.OneChild+"d:\n  - {table: o, column: o_id, on_delete: async_delete}\n"), "processed_records=5 deleted_rows=5")
-	e.Want("main", `SELECT string_agg(p_id::text, ' ' ORDER BY p_id) FROM c`, "4 5 6")
-	e.Want("main", `SELECT string_agg(o_id::text, ' ' ORDER BY o_id) FROM d`, "1 2 3 6")
-}
-
-func TestLooseForeignKeysCleanup_TakesTheOldestRecordsFirst(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
-	e.Exec("main", `INSERT INTO c (p_id) VALUES (1), (2), (3)`)
-	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
-		VALUES ('public.p', 1, now() - interval '1 hour'), ('public.p', 2, now() - interval '3 hours'), ('public.p', 3, now() - interval '2 hours')`)
-	before := e.Value("main", `SELECT q::text || xmin FROM loose_foreign_keys_deleted_records q WHERE primary_key_value = 1`)
-	r := wantRun(t, e.Service(servicetest.OneChild, servicetest.Batches(2, 2)), "processed_records=2 deleted_rows=2")
-	if !r.OverLimit {
-		t.Error("not over_limit, though a due record is left")
-	}
-	e.Want("main", `SELECT q::text || xmin FROM loose_foreign_keys_deleted_records q`, before)
-	e.Want("main", `SELECT p_id FROM c`, "1")
-}
-
 func TestLooseForeignKeysCleanup_OrderIsPartitionTimeID(t *testing.T) {
 	e := servicetest.NewOneChild(parallel(t))
 	// The names of the leaves lie: their bounds count, as numbers.
@@ -71,14 +45,6 @@ func TestLooseForeignKeysCleanup_EveryDueRecordIsTakenWhateverTheBatchSize(t *te
 		wantRun(t, e.Service(servicetest.OneChild, servicetest.Batches(size, 0)), "processed_records=57 deleted_rows=57")
 		e.WantQueue("main", "120 220 420")
 	}
-}
-
-func TestLooseForeignKeysCleanup_RemovesMoreRecordsThanABatchInOneRun(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
-	e.Exec("main", `INSERT INTO c (p_id) SELECT i % 1300 FROM generate_series(1, 2600) i`)
-	e.Deleted("main", "p", 1, 1200)
-	wantRun(t, e.Service(servicetest.OneChild), "processed_records=1200 deleted_rows=2400")
-	e.Want("main", `SELECT count(*) FROM c`, "200")
 }
 
 func TestLooseForeignKeysCleanup_RecordsOfOneKeyAreOneKeyForTheChildren(t *testing.T) {
