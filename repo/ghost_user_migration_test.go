@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -16,14 +15,11 @@ import (
 
 func TestDatabase_CreateGhost_LooksForAFreeNameWithoutReadingAllUsers(t *testing.T) {
 	b := newBench(parallel(t), "all")
-	_, err := b.sql.Exec(context.Background(), `CREATE INDEX ON users (lower(username));
+	b.exec(`CREATE INDEX ON users (lower(username));
 		INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'one', now(), now());
 		INSERT INTO users (id, email, username, projects_limit, organization_id) SELECT i, 'u' || i || '@x', 'u' || i, 0, 1 FROM generate_series(1, 30000) i;
 		INSERT INTO users (id, email, username, projects_limit, organization_id) VALUES (40000, 'a@x', 'GHOST', 0, 1), (40001, 'ghost1@noreply.invalid', 'b', 0, 1);
 		SELECT setval('users_id_seq', 50000); ANALYZE users`)
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx := context.Background()
 	d, heard := listening(t, b.url)
 	catalog := servicetest.Must(d.Tables(ctx, repo.GhostTables()))(t)
@@ -44,23 +40,18 @@ func TestDatabase_CreateGhost_LooksForAFreeNameWithoutReadingAllUsers(t *testing
 			batch = append(batch, s)
 		}
 	}
-	conn := servicetest.Must(pgx.Connect(ctx, b.url))(t)
-	t.Cleanup(func() { _ = conn.Close(ctx) })
 	for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
-		nodes, text := plan(t, conn, batch, mode)
+		nodes, text := plan(t, b.sql, batch, mode)
 		wantIndexes(t, nodes, text)
 	}
 }
 
 func TestDatabase_DeleteMigratedUser_LooksForAMomentOnly(t *testing.T) {
 	b := newBench(parallel(t), "all")
-	_, err := b.sql.Exec(context.Background(), `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'one', now(), now());
+	b.exec(`INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'one', now(), now());
 		INSERT INTO users (id, email, username, projects_limit, organization_id) VALUES (1, 'a@x', 'a', 0, 1), (2, 'b@x', 'b', 0, 1);
 		INSERT INTO ghost_user_migrations (user_id, created_at, updated_at) VALUES (1, now(), now()), (2, now(), now());
 		INSERT INTO chat_names (user_id, team_id, chat_id, created_at, updated_at) VALUES (1, 't', 'c', now(), now()), (2, 't', 'c', now(), now())`)
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx := context.Background()
 	d := open(t, b.url)
 	wanted := repo.GhostTables()

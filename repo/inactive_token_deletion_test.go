@@ -47,41 +47,37 @@ func (b *bench) inZone(zone, mode string) *repo.Database {
 }
 
 func TestInactiveBots_EdgesOfTheRules(t *testing.T) {
-	t.Parallel()
+	b := newBench(parallel(t), "main")
+	// T is 00:30 on March 30 by UTC, C is 00:30 on February 16.
+	rules := repo.NewTokenRules(time.Date(2026, 3, 30, 0, 30, 0, 0, time.UTC), 42)
+	b.bots(
+		`true, NULL, '2026-02-16 00:30:00'`,          // 1: revoked exactly at C
+		`true, NULL, '2026-02-16 00:29:59.999999'`,   // 2: a microsecond before
+		`true, NULL, '2026-02-16 00:30:00.000001'`,   // 3: after
+		`false, '2026-02-16', '2020-01-01'`,          // 4: expired on C's date
+		`false, '2026-02-15', '2026-03-29'`,          // 5: the day before
+		`false, '2026-03-30', '2020-01-01'`,          // 6: expires today
+		`false, '2026-03-31', '2020-01-01'`,          // 7: active
+		`true, '2026-03-31', '2020-01-01'`,           // 8: would be active, revoked long ago
+		`true, '2026-03-30', '2020-01-01'`,           // 9: revoked long ago, expires today
+		`NULL, '2026-02-15', 'infinity'`,             // 10: not revoked, so updated_at does not count
+		`NULL, 'infinity', '-infinity'`,              // 11: active
+		`true, '-infinity', '-infinity'`,             // 12: dead
+		`false, '4714-11-24 BC'::date, '2020-01-01'`, // 13: dead
+	)
+	want := []int64{2, 5, 8, 10, 12, 13}
 	for _, zone := range []string{"UTC", "Pacific/Kiritimati", "Pacific/Pago_Pago"} {
-		t.Run(zone, func(t *testing.T) {
-			b := newBench(parallel(t), "main")
-			// T is 00:30 on March 30 by UTC, C is 00:30 on February 16.
-			rules := repo.NewTokenRules(time.Date(2026, 3, 30, 0, 30, 0, 0, time.UTC), 42)
-			b.bots(
-				`true, NULL, '2026-02-16 00:30:00'`,          // 1: revoked exactly at C
-				`true, NULL, '2026-02-16 00:29:59.999999'`,   // 2: a microsecond before
-				`true, NULL, '2026-02-16 00:30:00.000001'`,   // 3: after
-				`false, '2026-02-16', '2020-01-01'`,          // 4: expired on C's date
-				`false, '2026-02-15', '2026-03-29'`,          // 5: the day before
-				`false, '2026-03-30', '2020-01-01'`,          // 6: expires today
-				`false, '2026-03-31', '2020-01-01'`,          // 7: active
-				`true, '2026-03-31', '2020-01-01'`,           // 8: would be active, revoked long ago
-				`true, '2026-03-30', '2020-01-01'`,           // 9: revoked long ago, expires today
-				`NULL, '2026-02-15', 'infinity'`,             // 10: not revoked, so updated_at does not count
-				`NULL, 'infinity', '-infinity'`,              // 11: active
-				`true, '-infinity', '-infinity'`,             // 12: dead
-				`false, '4714-11-24 BC'::date, '2020-01-01'`, // 13: dead
-			)
-			want := []int64{2, 5, 8, 10, 12, 13}
-			// Without prepared statements the driver chooses the types of parameters.
-			for _, mode := range []string{"cache_statement", "exec", "simple_protocol"} {
-				d := b.inZone(zone, mode)
+		// Without prepared statements the driver chooses the types of parameters.
+		for _, mode := range []string{"cache_statement", "exec", "simple_protocol"} {
+			d := b.inZone(zone, mode)
+			// The same instant, as another time zone has it.
+			elsewhere := repo.NewTokenRules(rules.At.In(time.FixedZone("here", -11*3600)), 42)
+			for _, rules := range []repo.TokenRules{rules, elsewhere} {
 				if got := b.inactive(d, rules); !slices.Equal(got, want) {
-					t.Errorf("%s: inactive %v, want %v", mode, got, want)
-				}
-				// The same instant, as another time zone has it.
-				elsewhere := repo.NewTokenRules(rules.At.In(time.FixedZone("here", -11*3600)), 42)
-				if got := b.inactive(d, elsewhere); !slices.Equal(got, want) {
-					t.Errorf("%s: inactive %v, want %v", mode, got, want)
+					t.Errorf("%s, %s: inactive %v, want %v", zone, mode, got, want)
 				}
 			}
-		})
+		}
 	}
 }
 
@@ -155,7 +151,7 @@ func TestTokenPass_IsOneUntilItIsFinished(t *testing.T) {
 	b.want(`SELECT string_agg(id::text, ' ') FROM maintenance.token_passes`, second.ID)
 }
 
-func TestTokenPass_NothingIsStoredWithoutTheLease(t *testing.T) {
+func TestTokenPass_NothingIsStoredWithoutTheLeaseOrThePass(t *testing.T) {
 	b := newBench(parallel(t), "main")
 	ctx := context.Background()
 	b.bots(`true, NULL, '2020-01-01'`)
@@ -163,48 +159,27 @@ func TestTokenPass_NothingIsStoredWithoutTheLease(t *testing.T) {
 	queue := servicetest.Must(scheduler.NewQueue(b.Database, scheduler.QueueConfig{}))(t)
 	b.exec(`UPDATE maintenance.leases SET epoch = epoch + 1`)
 	step := repo.TokenStep{BotRange: repo.BotRange{Examined: 1, Last: 1, More: true}}
-	attempts := map[string]func() error{
-		"advance": func() error {
-			_, err := b.AdvanceTokenPass(ctx, by(fence), p.ID, step, queue)
-			return err
-		},
-		"advance with jobs": func() error {
-			step := step
-			step.Jobs, step.Continue = []repo.Job{{Args: repo.DeleteUser{UserID: 1, Reason: repo.TokenDeletionReason}}}, &repo.Job{}
-			_, err := b.AdvanceTokenPass(ctx, by(fence), p.ID, step, queue)
-			return err
-		},
-		"drop": func() error {
-			_, err := b.DropTokenPass(ctx, by(fence))
-			return err
-		},
-		"open": func() error {
-			_, err := b.OpenTokenPass(ctx, by(fence), p.TokenRules, false)
-			return err
-		},
-	}
-	for name, attempt := range attempts {
-		if err := attempt(); !errors.Is(err, repo.ErrLeaseLost) {
+	jobs := step
+	jobs.Jobs, jobs.Continue = []repo.Job{{Args: repo.DeleteUser{UserID: 1, Reason: repo.TokenDeletionReason}}}, &repo.Job{}
+	for name, err := range map[string]error{
+		"advance":           second(b.AdvanceTokenPass(ctx, by(fence), p.ID, step, queue)),
+		"advance with jobs": second(b.AdvanceTokenPass(ctx, by(fence), p.ID, jobs, queue)),
+		"drop":              second(b.DropTokenPass(ctx, by(fence))),
+		"open":              second(b.OpenTokenPass(ctx, by(fence), p.TokenRules, false)),
+	} {
+		if !errors.Is(err, repo.ErrLeaseLost) {
 			t.Errorf("%s: %v, want that the lease is lost", name, err)
 		}
 	}
 	b.want(`SELECT concat_ws(' ', count(*), max(cursor), max(examined)) FROM maintenance.token_passes`, "1 0 0")
-	b.want(`SELECT count(*) FROM maintenance.river_job`, "0")
-}
 
-func TestTokenPass_JobsGoWithAPassThatIsGone(t *testing.T) {
-	b := newBench(parallel(t), "main")
-	ctx := context.Background()
-	fence, p := b.pass()
-	queue := servicetest.Must(scheduler.NewQueue(b.Database, scheduler.QueueConfig{}))(t)
+	b.exec(`UPDATE maintenance.leases SET expires_at = now()`)
+	fence = servicetest.Must(b.AcquireLease(ctx, "inactive_token_deletion", "test", time.Hour))(t).Fence
 	if dropped, err := b.DropTokenPass(ctx, by(fence)); err != nil || !dropped {
 		t.Fatalf("dropped %t, %v", dropped, err)
 	}
-	step := repo.TokenStep{
-		BotRange: repo.BotRange{Examined: 1, Last: 1, More: true}, Continue: &repo.Job{}, ContinueAfter: time.Minute,
-		Jobs: []repo.Job{{Args: repo.DeleteUser{UserID: 1, Reason: repo.TokenDeletionReason}}},
-	}
-	if _, err := b.AdvanceTokenPass(ctx, by(fence), p.ID, step, queue); !errors.Is(err, repo.ErrNotFound) {
+	jobs.ContinueAfter = time.Minute
+	if _, err := b.AdvanceTokenPass(ctx, by(fence), p.ID, jobs, queue); !errors.Is(err, repo.ErrNotFound) {
 		t.Errorf("%v, want that it is not found", err)
 	}
 	b.want(`SELECT count(*) FROM maintenance.river_job`, "0")

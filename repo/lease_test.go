@@ -44,7 +44,10 @@ func TestLease_BelongsToOneUntilItExpiresOrIsReleased(t *testing.T) {
 }
 
 func TestLease_IsHeldAsLongAsExpiresAtIsToCome(t *testing.T) {
-	t.Parallel()
+	b := newBench(parallel(t), "")
+	b.exec(`ALTER TABLE maintenance.leases ALTER holder DROP NOT NULL, ALTER epoch DROP NOT NULL, ALTER acquired_at DROP NOT NULL,
+		ALTER renewed_at DROP NOT NULL, ALTER expires_at DROP NOT NULL`)
+	exec := open(t, b.with("default_query_exec_mode=exec"))
 	last := time.Date(9999, 12, 31, 23, 59, 59, 999_999_999, time.UTC)
 	for _, c := range []struct {
 		name, row string
@@ -64,11 +67,9 @@ func TestLease_IsHeldAsLongAsExpiresAtIsToCome(t *testing.T) {
 		{"no end", `'x', NULL, now(), now(), NULL`, false, time.Time{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			b := newBench(parallel(t), "")
-			b.exec(`ALTER TABLE maintenance.leases ALTER holder DROP NOT NULL, ALTER epoch DROP NOT NULL, ALTER acquired_at DROP NOT NULL,
-				ALTER renewed_at DROP NOT NULL, ALTER expires_at DROP NOT NULL;
+			b.exec(`DELETE FROM maintenance.leases;
 				INSERT INTO maintenance.leases (name, holder, epoch, acquired_at, renewed_at, expires_at) VALUES ('work', ` + c.row + `)`)
-			for _, d := range []*repo.Database{b.Database, open(t, b.with("default_query_exec_mode=exec"))} {
+			for _, d := range []*repo.Database{b.Database, exec} {
 				listed, err := d.ListLeases(t.Context(), []string{"work"})
 				if err != nil || len(listed) != 1 || listed[0].Expired == c.held {
 					t.Fatal(listed, err)

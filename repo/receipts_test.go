@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -143,14 +142,11 @@ func TestReceipts_NothingIsWrittenForNothing(t *testing.T) {
 	}
 	b.want(`SELECT count(*) FROM t`, "9")
 	b.wantChain(0)
-}
 
-func TestReceipts_WithoutAHeadNothingIsChanged(t *testing.T) {
-	b := newBench(parallel(t), "")
-	b.exec(`CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint); INSERT INTO t (owner) VALUES (1); DELETE FROM maintenance.receipt_head`)
-	_, err := b.rows("t", "owner", "1").Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 9, Permit: locking(1)})
+	b.exec(`DELETE FROM maintenance.receipt_head; DROP TABLE child`)
+	_, err = rows.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 9, Permit: locking(1)})
 	wantSays(t, err, "receipts")
-	b.want(`SELECT count(*) FROM t`, "1")
+	b.want(`SELECT count(*) FROM t`, "9")
 }
 
 // Statements, and transactions of several that change rows in the opposite order, write side by side.
@@ -197,27 +193,18 @@ func TestReceipts_TheHeadIsLockedLast(t *testing.T) {
 	b.exec(`CREATE TABLE parent (id bigint PRIMARY KEY); INSERT INTO parent VALUES (1), (2);
 		CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint REFERENCES parent); CREATE INDEX ON t (owner, id); INSERT INTO t (owner) VALUES (1);
 		CREATE TABLE other (id bigserial PRIMARY KEY, owner bigint); INSERT INTO other (owner) VALUES (1)`)
-	conn := connect(t, b.url)
-	tx := servicetest.Must(conn.Begin(context.Background()))(t)
-	defer func() { _ = tx.Rollback(context.Background()) }()
-	servicetest.Must(tx.Exec(context.Background(), `SELECT FROM parent WHERE id = 2 FOR UPDATE`))(t)
+	commit := b.estate.HoldThenCommit(`SELECT FROM parent WHERE id = 2 FOR UPDATE`)
 	moved := make(chan error, 1)
 	move := b.rows("t", "owner", "1")
 	go func() {
-		_, err := move.Sweep(context.Background(), repo.Change{Set: []string{"owner"}, Value: new(int64(2))}, repo.Batch{Rows: 9, Permit: locking(1)})
-		moved <- err
+		change := repo.Change{Set: []string{"owner"}, Value: new(int64(2))}
+		moved <- second(move.Sweep(context.Background(), change, repo.Batch{Rows: 9, Permit: locking(1)}))
 	}()
-	devdb.Eventually(t, "the move to wait", func() bool {
-		return b.value(`SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == "true"
-	})
+	b.estate.Eventually("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`, "true")
 	// The check of the foreign key waits. Others write their receipts meanwhile.
-	if _, err := b.rows("other", "owner", "1").Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 9, Permit: locking(2)}); err != nil {
-		t.Error(err)
-	}
-	servicetest.NoError(t, tx.Commit(context.Background()))
-	if err := <-moved; err != nil {
-		t.Error(err)
-	}
+	b.swept(b.rows("other", "owner", "1"), repo.Change{Delete: true}, repo.Batch{Rows: 9, Permit: locking(2)})
+	commit()
+	servicetest.NoError(t, <-moved)
 	b.wantChain(2)
 }
 

@@ -33,7 +33,9 @@ func newPair(t *testing.T, schema string) *pair {
 			t.Error(err)
 		}
 	})
-	p := &pair{bench: &bench{T: t, url: url, sql: connect(t, url)}, standby: standby, said: &bytes.Buffer{}}
+	sql := connect(t, url)
+	estate := &servicetest.Estate{T: t, SQL: map[string]*pgx.Conn{"main": sql}}
+	p := &pair{bench: &bench{T: t, estate: estate, url: url, sql: sql}, standby: standby, said: &bytes.Buffer{}}
 	p.mirror = connect(t, p.mirrorURL())
 	p.Database = p.opened(url, p.mirrorURL())
 	return p

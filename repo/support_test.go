@@ -16,7 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-var databases devdb.Tests
+var databases = &servicetest.Databases
 
 // replicated is a cluster for tests with a standby, which streams what all of them write.
 var replicated = devdb.Tests{Settings: map[string]string{"synchronous_commit": "on"}}
@@ -53,15 +53,16 @@ func loaded(name, schema, sql string) devdb.Template {
 type bench struct {
 	*testing.T
 	*repo.Database
-	url string
-	sql *pgx.Conn
+	estate *servicetest.Estate
+	url    string
+	sql    *pgx.Conn
 }
 
 // newBench makes a database with a part of the reference schema.
 func newBench(t *testing.T, schema string) *bench {
 	t.Helper()
-	url := databases.Clone(t, servicetest.Migrated(schema))
-	return &bench{T: t, Database: open(t, url), url: url, sql: connect(t, url)}
+	e := servicetest.New(t, schema, "main")
+	return &bench{T: t, Database: e.Open[0], estate: e, url: e.URLs["main"], sql: e.SQL["main"]}
 }
 
 // installed makes an empty database with a queue of our own.
@@ -137,30 +138,19 @@ func (b *bench) track(table string) {
 // exec runs SQL; several statements may be separated by semicolons.
 func (b *bench) exec(sql string, args ...any) {
 	b.Helper()
-	if _, err := b.sql.Exec(context.Background(), sql, args...); err != nil {
-		b.Fatalf("%s: %v", sql, err)
-	}
+	b.estate.Exec("main", sql, args...)
 }
 
 // value reads one value as text; NULL is "NULL".
 func (b *bench) value(sql string) string {
 	b.Helper()
-	var v *string
-	if err := b.sql.QueryRow(context.Background(), "SELECT ("+sql+")::text").Scan(&v); err != nil {
-		b.Fatalf("%s: %v", sql, err)
-	}
-	if v == nil {
-		return "NULL"
-	}
-	return *v
+	return b.estate.Value("main", sql)
 }
 
 // want fails the test unless a query's value is as expected.
 func (b *bench) want(sql, want string) {
 	b.Helper()
-	if got := b.value(sql); got != want {
-		b.Errorf("%s: %s, want %s", sql, got, want)
-	}
+	b.estate.Want("main", sql, want)
 }
 
 // parallel lets a test run beside others, with a database of its own.

@@ -80,28 +80,6 @@ func TestSweep_GoesOnDirectlyBehindAFullBatch(t *testing.T) {
 	}
 }
 
-func TestSweep_DirectBatchesKeepTheirGuard(t *testing.T) {
-	b := numbered(parallel(t), "3")
-	lease, err := b.AcquireLease(context.Background(), "a", "me", time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lost := lease.Fence
-	lost.Epoch++
-	start := int64(0)
-	for _, behind := range []*int64{nil, &start} {
-		r := b.rows("t", "owner", "1")
-		_, err = r.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Permit: by(lost), Rows: 2, Direct: true, Behind: behind})
-		if !errors.Is(err, repo.ErrLeaseLost) {
-			t.Errorf("got %v, want ErrLeaseLost", err)
-		}
-		b.want(`SELECT count(*) FROM t`, "6")
-	}
-	if result := b.swept(b.rows("t", "owner", "1"), repo.Change{Delete: true}, repo.Batch{Permit: by(lease.Fence), Rows: 2, Direct: true, Behind: &start}); result.Changed != 2 || *result.Last != 3 {
-		t.Errorf("%+v", result)
-	}
-}
-
 func TestSweep_DeletesAndReportsWhatItWasAskedFor(t *testing.T) {
 	b := numbered(parallel(t), "3")
 	b.exec(`UPDATE t SET path = NULL WHERE id = 5`)
@@ -116,8 +94,7 @@ func TestSweep_DeletesAndReportsWhatItWasAskedFor(t *testing.T) {
 
 func TestSweep_LeavesOutLockedRowsOrWaitsForThem(t *testing.T) {
 	b := numbered(parallel(t), "3")
-	tx := servicetest.Must(connect(t, b.url).Begin(context.Background()))(t)
-	servicetest.Must(tx.Exec(context.Background(), `SELECT FROM t WHERE id = 3 FOR KEY SHARE`))(t)
+	b.estate.Hold(`SELECT FROM t WHERE id = 3 FOR KEY SHARE`)
 	r := b.rows("t", "owner", "1")
 	if result := b.swept(r, repo.Change{Delete: true}, repo.Batch{Rows: 100, SkipLocked: true}); result.Changed != 2 {
 		t.Errorf("%+v", result)
@@ -130,7 +107,6 @@ func TestSweep_LeavesOutLockedRowsOrWaitsForThem(t *testing.T) {
 	if result := b.swept(r, repo.Change{Set: []string{"path"}}, repo.Batch{Rows: 100, SkipLocked: true}); result.Changed != 1 {
 		t.Errorf("a reference to a row keeps it from being updated: %+v", result)
 	}
-	servicetest.NoError(t, tx.Rollback(context.Background()))
 }
 
 func TestSweep_WorksPartitionByPartition(t *testing.T) {
@@ -172,22 +148,25 @@ func TestSweep_ChangesNothingWithoutItsGuard(t *testing.T) {
 	r := b.rows("t", "owner", "1")
 	lease := servicetest.Must(b.AcquireLease(context.Background(), "a", "me", time.Minute))(t)
 	servicetest.NoError(t, b.ReleaseLease(context.Background(), lease.Fence))
-	tx := servicetest.Must(connect(t, b.url).Begin(context.Background()))(t)
-	servicetest.Must(tx.Exec(context.Background(), `SELECT pg_advisory_xact_lock(77)`))(t)
+	release := b.estate.Hold(`SELECT pg_advisory_xact_lock(77)`)
 	for want, guard := range map[error]repo.Guard{
 		repo.ErrLeaseLost: lease.Guard(), repo.ErrBusy: repo.AdvisoryLock(77),
 		repo.ErrJobLost: repo.AttemptOf{ID: 1, AttemptedAt: time.Now()}.Guard().WithLock(77),
 	} {
 		batch := repo.Batch{Permit: repo.Permit{Guard: guard, Limits: generous}, Rows: 100}
-		if _, err := r.Sweep(context.Background(), repo.Change{Delete: true}, batch); !errors.Is(err, want) {
-			t.Errorf("got %v, want %v", err, want)
+		direct, behind := batch, batch
+		direct.Direct, behind.Direct, behind.Behind = true, true, new(int64)
+		for _, batch := range []repo.Batch{batch, direct, behind} {
+			if _, err := r.Sweep(context.Background(), repo.Change{Delete: true}, batch); !errors.Is(err, want) {
+				t.Errorf("%+v: got %v, want %v", batch, err, want)
+			}
 		}
 		if _, err := r.Take(context.Background(), []repo.Column{{Name: "id", Type: "bigint"}}, [][]string{nil}, batch); !errors.Is(err, want) {
 			t.Errorf("got %v, want %v", err, want)
 		}
 	}
 	b.want(`SELECT count(*) FROM t`, "6")
-	servicetest.NoError(t, tx.Rollback(context.Background()))
+	release()
 	if result := b.swept(r, repo.Change{Delete: true}, repo.Batch{Permit: locking(77), Rows: 100}); result.Changed != 3 {
 		t.Errorf("%+v", result)
 	}

@@ -13,61 +13,36 @@ import (
 
 func TestDatabase_TimesThatNobodyCanCarryAreTheNearestOnesThatCanBe(t *testing.T) {
 	b := newBench(parallel(t), "")
-	const (
-		first = "0001-01-01T00:00:00.000001Z"
-		last  = "9999-12-31T23:59:59.999999999Z"
-	)
-	for _, mode := range []string{"cache_statement", "exec", "simple_protocol"} {
-		d := open(t, b.with("timezone=Asia/Tokyo&default_query_exec_mode="+mode))
-		for _, kind := range []string{"timestamptz", "timestamp", "date"} {
-			for value, want := range map[string]string{
-				"infinity":      last,
-				"-infinity":     first,
-				"10000-01-02":   last,
-				"294276-12-30":  last,
-				"0001-01-02 BC": first,
-				"4713-12-31 BC": first,
-			} {
-				var one time.Time
-				var two *time.Time
-				sql := "SELECT '" + value + "'::" + kind
-				if err := d.Pool().QueryRow(context.Background(), sql+", "+sql[len("SELECT "):]).Scan(&one, &two); err != nil {
-					t.Errorf("%s %s: %v", mode, sql, err)
-					continue
-				}
-				for _, got := range []time.Time{one, *two} {
-					if text := got.Format(time.RFC3339Nano); text != want {
-						t.Errorf("%s %s: %s, want %s", mode, sql, text, want)
-					}
-					if _, err := json.Marshal(got); err != nil || got.IsZero() || timestamppb.New(got).CheckValid() != nil {
-						t.Errorf("%s %s: %s cannot be carried (%v)", mode, sql, got, err)
-					}
-				}
-			}
+	const first, last = "0001-01-01T00:00:00.000001Z", "9999-12-31T23:59:59.999999999Z"
+	times := map[string]string{
+		"'2026-02-28 23:59:59.123456+00'::timestamptz": "2026-02-28T23:59:59.123456Z",
+		"'2026-02-28 23:59:59.123456'::timestamp":      "2026-02-28T23:59:59.123456Z",
+		"'2026-02-28'::date":                           "2026-02-28T00:00:00Z",
+	}
+	for _, kind := range []string{"timestamptz", "timestamp", "date"} {
+		for value, nearest := range map[string]string{
+			"infinity": last, "-infinity": first, "10000-01-02": last, "294276-12-30": last, "0001-01-02 BC": first, "4713-12-31 BC": first,
+		} {
+			times["'"+value+"'::"+kind] = nearest
 		}
 	}
-}
-
-func TestDatabase_OtherTimesAreReadAsTheyAre(t *testing.T) {
-	b := newBench(parallel(t), "")
 	for _, mode := range []string{"cache_statement", "exec", "simple_protocol"} {
 		d := open(t, b.with("timezone=Asia/Tokyo&default_query_exec_mode="+mode))
-		for sql, want := range map[string]string{
-			"'2026-02-28 23:59:59.123456+00'::timestamptz": "2026-02-28T23:59:59.123456Z",
-			"'2026-02-28 23:59:59.123456'::timestamp":      "2026-02-28T23:59:59.123456Z",
-			"'2026-02-28'::date":                           "2026-02-28T00:00:00Z",
-		} {
-			var got time.Time
-			if err := d.Pool().QueryRow(context.Background(), "SELECT "+sql).Scan(&got); err != nil {
-				t.Errorf("%s %s: %v", mode, sql, err)
+		for sql, want := range times {
+			var one time.Time
+			var two, none *time.Time
+			if err := d.Pool().QueryRow(context.Background(), "SELECT "+sql+", "+sql+", NULL::timestamptz").Scan(&one, &two, &none); err != nil || none != nil {
+				t.Errorf("%s %s: %v, NULL is %v", mode, sql, err, none)
+				continue
 			}
-			if text := got.Format(time.RFC3339Nano); text != want {
-				t.Errorf("%s %s: %s, want %s", mode, sql, text, want)
+			for _, got := range []time.Time{one, *two} {
+				if text := got.Format(time.RFC3339Nano); text != want {
+					t.Errorf("%s %s: %s, want %s", mode, sql, text, want)
+				}
+				if _, err := json.Marshal(got); err != nil || got.IsZero() || timestamppb.New(got).CheckValid() != nil {
+					t.Errorf("%s %s: %s cannot be carried (%v)", mode, sql, got, err)
+				}
 			}
-		}
-		var none *time.Time
-		if err := d.Pool().QueryRow(context.Background(), "SELECT NULL::timestamptz").Scan(&none); err != nil || none != nil {
-			t.Errorf("%s NULL: %v, %v", mode, none, err)
 		}
 	}
 }

@@ -18,13 +18,9 @@ import (
 )
 
 func attributeOf(attributes []attribute.KeyValue, key string) string {
-	value, _ := attributeSet(attributes).Value(attribute.Key(key))
-	return value.String()
-}
-
-func attributeSet(attributes []attribute.KeyValue) *attribute.Set {
 	set := attribute.NewSet(attributes...)
-	return &set
+	value, _ := set.Value(attribute.Key(key))
+	return value.String()
 }
 
 // batch does in a batch what its span is named after, and says whether the batch is a span.
@@ -39,9 +35,8 @@ func batch(ctx context.Context, took time.Duration, reason string, do func(conte
 }
 
 func TestScope_OfManyOperationsTheFirstAreSpansAndAllAreCounted(t *testing.T) {
-	url := databases.Clone(t, servicetest.Migrated("ci"))
 	var counted []attribute.KeyValue
-	spans := traced(t, url, func(ctx context.Context, d *repo.Database) {
+	spans := traced(t, databases.Clone(t, servicetest.Migrated("")), func(ctx context.Context, d *repo.Database) {
 		for range 50 {
 			if err := d.Look(ctx); err != nil {
 				t.Error(err)
@@ -58,9 +53,8 @@ func TestScope_OfManyOperationsTheFirstAreSpansAndAllAreCounted(t *testing.T) {
 }
 
 func TestScope_ALaterBatchIsASpanIfItOrWhatIsBelowItFailedOrWasSlowOrHasANewReason(t *testing.T) {
-	url := databases.Clone(t, servicetest.Migrated("ci"))
 	var shown []int
-	spans := traced(t, url, func(ctx context.Context, d *repo.Database) {
+	spans := traced(t, databases.Clone(t, servicetest.Migrated("")), func(ctx context.Context, d *repo.Database) {
 		for i := range 100 {
 			took, reason := time.Millisecond, ""
 			do := func(ctx context.Context) {
@@ -105,9 +99,8 @@ func TestScope_ALaterBatchIsASpanIfItOrWhatIsBelowItFailedOrWasSlowOrHasANewReas
 }
 
 func TestScope_HoweverMuchFailsThereAreSixtySpans(t *testing.T) {
-	url := databases.Clone(t, servicetest.Migrated("ci"))
 	shown := 0
-	spans := traced(t, url, func(ctx context.Context, d *repo.Database) {
+	spans := traced(t, databases.Clone(t, servicetest.Migrated("")), func(ctx context.Context, d *repo.Database) {
 		for range 100 {
 			for range 12 {
 				_ = d.Fail(ctx)
@@ -127,48 +120,22 @@ func TestScope_HoweverMuchFailsThereAreSixtySpans(t *testing.T) {
 	}
 }
 
-func TestTrace_AnOperationWithoutAScopeHasNoSpan(t *testing.T) {
-	url := databases.Clone(t, servicetest.Migrated("ci"))
-	spans := traced(t, url, func(ctx context.Context, d *repo.Database) {
-		bare := trace.ContextWithSpan(t.Context(), trace.SpanFromContext(ctx))
-		if err := d.Look(bare); err != nil { //nolint:contextcheck // one without a scope
-			t.Error(err)
-		}
-		if err := d.Look(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	if len(spans) != 1 || spans[0].Name() != "look" {
-		t.Errorf("got %v", spans)
-	}
-}
-
-func TestTrace_TheClockIsCountedAndHasNoSpan(t *testing.T) {
-	url := databases.Clone(t, servicetest.Migrated("ci"))
-	spans := traced(t, url, func(ctx context.Context, d *repo.Database) {
-		if _, err := d.Now(ctx); err != nil {
-			t.Error(err)
-		}
+// Without a scope an operation has no span, and the clock has none, but is counted. What is cancelled has not failed.
+func TestTrace_OperationsOfAScopeHaveSpans(t *testing.T) {
+	spans := traced(t, databases.Clone(t, servicetest.Migrated("")), func(ctx context.Context, d *repo.Database) {
+		servicetest.NoError(t, d.Look(trace.ContextWithSpan(t.Context(), trace.SpanFromContext(ctx))))
+		servicetest.Must(d.Now(ctx))(t)
 		if got := attributeOf(repo.ScopeAttributes(ctx), "maintenance.statements"); got != "1" {
 			t.Errorf("%s statements", got)
 		}
-		_ = d.Fail(ctx)
-	})
-	if len(spans) != 1 || spans[0].Name() != "fail" {
-		t.Errorf("got %v", spans)
-	}
-}
-
-func TestTrace_ACancelledOperationHasNotFailed(t *testing.T) {
-	url := databases.Clone(t, servicetest.Migrated("ci"))
-	spans := traced(t, url, func(ctx context.Context, d *repo.Database) {
+		servicetest.NoError(t, d.Look(ctx))
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
 		if err := d.Look(ended); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 	})
-	if len(spans) != 1 || attributeOf(spans[0].Attributes(), "maintenance.outcome") != "interrupted" {
+	if len(spans) != 2 || spans[0].Name() != "look" || attributeOf(spans[1].Attributes(), "maintenance.outcome") != "interrupted" {
 		t.Errorf("got %v", spans)
 	}
 }

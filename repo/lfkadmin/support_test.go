@@ -10,29 +10,27 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-var databases devdb.Tests
-
-func TestMain(m *testing.M) { os.Exit(databases.Run(m)) }
+func TestMain(m *testing.M) { os.Exit(servicetest.Databases.Run(m)) }
 
 // bench is a database of a test, with a plain connection beside the one under test.
 type bench struct {
 	*testing.T
 	lfkadmin.Admin
-	url string
-	sql *pgx.Conn
+	estate *servicetest.Estate
+	url    string
+	sql    *pgx.Conn
 }
 
 // newBench makes a database with a part of the reference schema.
 func newBench(t *testing.T, schema string) *bench {
 	t.Helper()
-	url := databases.Clone(t, servicetest.Migrated(schema))
-	return &bench{T: t, Admin: open(t, url), url: url, sql: connect(t, url)}
+	e := servicetest.New(t, schema, "main")
+	return &bench{T: t, Admin: lfkadmin.New(e.Open[0]), estate: e, url: e.URLs["main"], sql: e.SQL["main"]}
 }
 
 // installed makes an empty database with a queue of our own.
@@ -127,30 +125,19 @@ func (b *bench) wantRefusal(err error, words ...string) {
 // exec runs SQL; several statements may be separated by semicolons.
 func (b *bench) exec(sql string, args ...any) {
 	b.Helper()
-	if _, err := b.sql.Exec(context.Background(), sql, args...); err != nil {
-		b.Fatalf("%s: %v", sql, err)
-	}
+	b.estate.Exec("main", sql, args...)
 }
 
 // value reads one value as text; NULL is "NULL".
 func (b *bench) value(sql string) string {
 	b.Helper()
-	var v *string
-	if err := b.sql.QueryRow(context.Background(), "SELECT ("+sql+")::text").Scan(&v); err != nil {
-		b.Fatalf("%s: %v", sql, err)
-	}
-	if v == nil {
-		return "NULL"
-	}
-	return *v
+	return b.estate.Value("main", sql)
 }
 
 // want fails the test unless a query's value is as expected.
 func (b *bench) want(sql, want string) {
 	b.Helper()
-	if got := b.value(sql); got != want {
-		b.Errorf("%s: %s, want %s", sql, got, want)
-	}
+	b.estate.Want("main", sql, want)
 }
 
 // wantRecords fails the test unless the queue has exactly these records, "table:key" in order of table and key, and
@@ -167,4 +154,11 @@ func (b *bench) wantTriggers(want ...string) {
 	b.Helper()
 	b.want(`SELECT coalesce(string_agg(r, ' ' ORDER BY r), '') FROM (
 		SELECT tgrelid::regclass || ':' || tgenabled::text AS r FROM pg_trigger WHERE tgname LIKE '%loose\_fk\_trigger') x`, strings.Join(want, " "))
+}
+
+// refuses fails the test unless tracking a table is refused with these words.
+func (b *bench) refuses(table, column string, words ...string) {
+	b.Helper()
+	_, err := b.Track(context.Background(), table, column)
+	b.wantRefusal(err, words...)
 }
