@@ -90,7 +90,7 @@ func TestCatalog_NamesATableThatMustNotBeRead(t *testing.T) {
 	if !errors.Is(err, repo.ErrForbidden) {
 		t.Errorf("got %v, want ErrForbidden", err)
 	}
-	wantSays(t, err, "issues", "SELECT")
+	servicetest.WantError(t, err, "issues", "SELECT")
 }
 
 func TestCatalog_PassesOverLeftoversOfASplit(t *testing.T) {

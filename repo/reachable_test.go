@@ -25,7 +25,7 @@ func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
 	}
 	before := time.Now()
 	err := b.SetFeatureFlag(ctx, "f", true)
-	wantSays(t, err, "unreachable", "25006")
+	servicetest.WantError(t, err, "unreachable", "25006")
 	if refused, ok := errors.AsType[*repo.Error](err); !ok || !errors.Is(err, repo.ErrUnreachable) || !strings.Contains(refused.Explanation(), "read-only") {
 		t.Errorf("%v", err)
 	}
@@ -37,8 +37,8 @@ func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
 	if since.Before(before) || since.After(time.Now()) {
 		t.Errorf("unreachable since %s", since)
 	}
-	wantSays(t, b.Writable(ctx), "read-only")
-	wantSays(t, b.StillWritable(ctx), "read-only")
+	servicetest.WantError(t, b.Writable(ctx), "read-only")
+	servicetest.WantError(t, b.StillWritable(ctx), "read-only")
 	b.exec(`ALTER DATABASE ` + name + ` RESET default_transaction_read_only`)
 	devdb.Eventually(t, "main to be writable", func() bool {
 		if b.Writable(ctx) == nil {
@@ -66,7 +66,7 @@ func TestReadOnlyServer_IsUnreachableForBoundedStatementsThatWriteAndReadByTheOt
 		t.Errorf("a read is refused: %v", err)
 	}
 	_, err := b.DropTokenPass(ctx, repo.Permit{Guard: repo.Fence{}.Guard(), Limits: l})
-	wantSays(t, err, "25006")
+	servicetest.WantError(t, err, "25006")
 	if !errors.Is(err, repo.ErrUnreachable) || b.UnreachableSince().IsZero() {
 		t.Errorf("%v, unreachable since %s", err, b.UnreachableSince())
 	}
@@ -80,7 +80,7 @@ func TestReadOnlyStatement_OfOurOwnGivesUpNoConnection(t *testing.T) {
 	l := repo.Limits{Statement: time.Second, Lock: time.Second, ReadOnly: true}
 	_, err := b.AdvanceTokenPass(ctx, repo.Permit{Guard: repo.Fence{}.Guard(), Limits: l},
 		"00000000-0000-7000-8000-000000000001", repo.TokenStep{}, nil)
-	wantSays(t, err, "25006")
+	servicetest.WantError(t, err, "25006")
 	if !b.UnreachableSince().IsZero() {
 		t.Error("the database is taken for unreachable")
 	}

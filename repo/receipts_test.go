@@ -127,7 +127,7 @@ func TestReceipts_NothingIsWrittenForNothing(t *testing.T) {
 		CREATE TABLE child (id bigserial PRIMARY KEY, t_id bigint REFERENCES t DEFERRABLE INITIALLY DEFERRED); INSERT INTO child (t_id) VALUES (1)`)
 	rows := b.rows("t", "owner", "1")
 	_, err := rows.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 9, Permit: locking(1)})
-	wantSays(t, err, "child_t_id_fkey")
+	servicetest.WantError(t, err, "child_t_id_fkey")
 	b.wantChain(0)
 
 	lease, err := b.AcquireLease(context.Background(), "a", "me", time.Minute)
@@ -138,14 +138,14 @@ func TestReceipts_NothingIsWrittenForNothing(t *testing.T) {
 	for _, direct := range []bool{true, false} {
 		_, err = rows.Sweep(context.Background(), repo.Change{Delete: true},
 			repo.Batch{Rows: 9, Direct: direct, Permit: by(lease.Fence)})
-		wantSays(t, err, repo.ErrLeaseLost.Error())
+		servicetest.WantError(t, err, repo.ErrLeaseLost.Error())
 	}
 	b.want(`SELECT count(*) FROM t`, "9")
 	b.wantChain(0)
 
 	b.exec(`DELETE FROM maintenance.receipt_head; DROP TABLE child`)
 	_, err = rows.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 9, Permit: locking(1)})
-	wantSays(t, err, "receipts")
+	servicetest.WantError(t, err, "receipts")
 	b.want(`SELECT count(*) FROM t`, "9")
 }
 

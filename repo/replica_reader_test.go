@@ -183,7 +183,7 @@ func TestFault_Replica_WhateverIsWrongWithItThePrimaryIsRead(t *testing.T) {
 		d := p.opened(p.url, c.url)
 		p.wantTrouble(d, c.why)
 		if err := d.CheckReplica(t.Context()); c.check != "" {
-			wantSays(t, err, c.check)
+			servicetest.WantError(t, err, c.check)
 		} else if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -220,7 +220,7 @@ func TestFault_Replica_PromotedIsNoReplicaAnyMore(t *testing.T) {
 	p.wantReplica(p.Reader(someWorker, 0))
 	p.onMirror(`SELECT pg_promote()`)
 	p.wantTrouble(p.Database, "it is no standby")
-	wantSays(t, p.CheckReplica(t.Context()), "no standby")
+	servicetest.WantError(t, p.CheckReplica(t.Context()), "no standby")
 }
 
 func TestFault_Replica_ThatComesBackIsReadAgain(t *testing.T) {

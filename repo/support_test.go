@@ -90,10 +90,7 @@ func connect(t *testing.T, url string) *pgx.Conn {
 
 // with is the database's URL with other settings of the connection.
 func (b *bench) with(settings string) string {
-	if strings.Contains(b.url, "?") {
-		return b.url + "&" + settings
-	}
-	return b.url + "?" + settings
+	return b.url + "&" + settings
 }
 
 // as is the database's URL for another role.
@@ -111,20 +108,6 @@ func (b *bench) role(grants string) (name string) {
 	b.exec(strings.ReplaceAll("CREATE ROLE {role} LOGIN PASSWORD 'x'; "+grants, "{role}", name))
 	b.Cleanup(func() { b.exec("RESET ROLE; DROP OWNED BY " + name + "; DROP ROLE " + name) })
 	return name
-}
-
-// wantSays fails the test unless there is an error with these words in it.
-func wantSays(t *testing.T, err error, words ...string) {
-	t.Helper()
-	if err == nil {
-		t.Errorf("no error, want one with %q", words)
-		return
-	}
-	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("got %q, which does not say %q", err, w)
-		}
-	}
 }
 
 // track tracks a table by its id.

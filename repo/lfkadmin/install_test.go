@@ -7,6 +7,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // dumpSQL has a line for all that makes up a schema: as pg_dump, which not every installation has,
@@ -131,7 +132,7 @@ func TestInstallQueue_WhatIsInTheWayIsNamedAndNothingRemains(t *testing.T) {
 	b.exec("CREATE TABLE loose_foreign_keys_deleted_records_id_seq (x int)")
 	before := b.dump()
 	_, err := b.InstallQueue(context.Background())
-	wantSays(t, err, `"loose_foreign_keys_deleted_records_id_seq" already exists`, "nothing was changed")
+	servicetest.WantError(t, err, `"loose_foreign_keys_deleted_records_id_seq" already exists`, "nothing was changed")
 	if b.dump() != before {
 		t.Error("a failed install changed the schema")
 	}
@@ -173,7 +174,7 @@ func TestInstallQueue_NeedsASchemaAndTheRightToCreate(t *testing.T) {
 
 	poor := b.role(`GRANT USAGE ON SCHEMA maintenance TO {role}; GRANT ALL ON ALL TABLES IN SCHEMA maintenance TO {role}`)
 	_, err = open(t, b.as(poor, "x")).InstallQueue(context.Background())
-	wantSays(t, err, "42501", "nothing was changed: connect as a role that owns")
+	servicetest.WantError(t, err, "42501", "nothing was changed: connect as a role that owns")
 	b.want("SELECT to_regnamespace('gitlab_partitions_dynamic') IS NULL", "true")
 	if _, err := open(t, "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2").InstallQueue(context.Background()); !errors.Is(err, repo.ErrUnreachable) {
 		t.Errorf("got %v, want ErrUnreachable", err)

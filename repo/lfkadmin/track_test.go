@@ -199,7 +199,7 @@ func TestTrack_ALockThatIsNotToBeHadChangesNothing(t *testing.T) {
 	servicetest.Must(tx.Exec(context.Background(), "DELETE FROM leaves.b WHERE id = 2"))(t)
 	before := b.dump()
 	_, err := b.Track(context.Background(), "p", "")
-	wantSays(t, err, "track p on main", "55P03", "nothing was changed, because another transaction held a lock for more than 2 s: try again")
+	servicetest.WantError(t, err, "track p on main", "55P03", "nothing was changed, because another transaction held a lock for more than 2 s: try again")
 	if b.dump() != before {
 		t.Error("a track that failed changed the schema")
 	}
@@ -218,7 +218,7 @@ func TestTrack_NeedsTheTablesOwner(t *testing.T) {
 	b.exec(`CREATE TABLE p (id int PRIMARY KEY)`)
 	poor := b.role(`GRANT USAGE ON SCHEMA maintenance TO {role}; GRANT ALL ON ALL TABLES IN SCHEMA maintenance TO {role}; GRANT ALL ON p TO {role}`)
 	_, err := open(t, b.as(poor, "x")).Track(context.Background(), "p", "")
-	wantSays(t, err, "42501", "nothing was changed: connect as a role that owns the tables and the queue")
+	servicetest.WantError(t, err, "42501", "nothing was changed: connect as a role that owns the tables and the queue")
 	b.wantTriggers()
 }
 

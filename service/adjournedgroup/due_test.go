@@ -170,17 +170,9 @@ func TestAdjournedGroupDeletion_DryRunNamesTheGroupsAndWhatBecomesOfThem(t *test
 	g := servicetest.NewGroups(parallel(t))
 	// 10 goes with its child 11; U has no right to 20; of 30 nobody knows who wanted it; a job for 40
 	// waits; 50 looks marked and is not.
-	g.Owned(10, 15)
-	g.Group(11, 10, "child")
-	g.Mark(11, 1, 15)
-	g.Group(20, 0, "restored")
-	g.Mark(20, 1, 15)
-	g.Group(30, 0, "held")
-	g.MarkDetails(30, 15, `{"deletion_scheduled_by_user_id": null}`)
-	g.Owned(40, 15)
+	plant(g, "10 owner=1 mark=1@15", "11<10 path=child mark=1@15", "20 path=restored mark=1@15", "30 path=held details=null@15", "40 owner=1 mark=1@15",
+		"50 path=lost-deletion_scheduled-50", "60 path=untouched")
 	g.QueueJob(40, 1)
-	g.Group(50, 0, "lost-deletion_scheduled-50")
-	g.Group(60, 0, "untouched")
 	r := g.DryRun("scheduled_jobs=1 restored_groups=1 held_groups=2")
 	servicetest.WantCandidates(t, r,
 		"group 10 g10 queue",
@@ -204,11 +196,8 @@ func TestAdjournedGroupDeletion_DryRunNamesTheGroupsAndWhatBecomesOfThem(t *test
 
 func TestAdjournedGroupDeletion_ARunHeldToAPlanTouchesNoOtherGroup(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
-	g.Owned(10, 15)
-	// Its owner gets the right back: it was to be restored, and is not destroyed instead.
-	g.Group(20, 0, "g20")
-	g.Mark(20, 1, 15)
-	g.Group(30, 0, "g30")
+	// The owner of 20 gets the right back: it was to be restored, and is not destroyed instead.
+	plant(g, "10 owner=1 mark=1@15", "20 mark=1@15", "30")
 	g.Exec("main", `CREATE TABLE gates AS SELECT 1 AS n`)
 	g.Gate("main", "gates")
 	g.Exec("main", `CREATE TRIGGER gate BEFORE INSERT ON maintenance.river_job FOR EACH ROW EXECUTE FUNCTION wait_at_gate()`)

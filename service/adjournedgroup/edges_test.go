@@ -9,9 +9,7 @@ import (
 
 func TestDestroyGroup_TreeThatIsItsOwnAncestorFailsAndIsReported(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
-	g.Owned(10, 15)
-	g.MarkDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
-	g.Group(11, 10, "sub")
+	plant(g, "10 owner=1 mark=1@15 details=1@15", "11<10")
 	g.Project(1, 11, "p")
 	g.Exec("main", `UPDATE namespaces SET parent_id = 11, state = 2 WHERE id = 10`)
 	g.Run("scheduled_jobs=1")
@@ -27,10 +25,8 @@ func TestDestroyGroup_TreeThatIsItsOwnAncestorFailsAndIsReported(t *testing.T) {
 
 func TestDestroyGroup_CycleThatComesLaterFailsToo(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
-	g.Owned(10, 15)
-	g.Group(11, 10, "sub")
+	plant(g, "10 owner=1 mark=1@15 begun=1", "11<10")
 	g.Exec("main", `UPDATE namespaces SET parent_id = 11 WHERE id = 10`)
-	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
 	g.Run("scheduled_jobs=1")
 	g.Attempt("retryable failed")
 	g.Want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
@@ -192,8 +188,7 @@ func TestDestroyGroup_DeepAndWideTreeGoes(t *testing.T) {
 
 func TestDestroyGroup_WhatIsPutBelowMeanwhileGoesToo(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
-	g.Owned(10, 15)
-	g.Group(11, 10, "sub")
+	plant(g, "10 owner=1 mark=1@15", "11<10")
 	g.Project(1, 11, "p")
 	g.Exec("main", `CREATE FUNCTION put_below() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		INSERT INTO namespaces (id, name, path, type, parent_id, organization_id) VALUES (12, 'late', 'late', 'Group', 11, 1), (10002, 'q', 'q', 'Project', 12, 1);

@@ -31,8 +31,7 @@ func TestAdjournedGroupDeletion_HoldsGroupsWhoseUserIsMissing(t *testing.T) {
 		g.Group(10+i, 0, fmt.Sprintf("g%d", i))
 		g.MarkDetails(10+i, 15, `{"deletion_scheduled_by_user_id": `+user+`}`)
 	}
-	g.Group(30, 0, "none")
-	g.MarkDetails(30, 15, `{}`)
+	plant(g, "30 details=-@15")
 	wantBacklog(g, "0 0 0 12 -")
 	for range 2 {
 		g.Run("held_groups=12")
@@ -46,9 +45,7 @@ func TestAdjournedGroupDeletion_HoldsGroupsWhoseUserIsMissing(t *testing.T) {
 
 func TestAdjournedGroupDeletion_HoldsWhatIsBeingDeletedByAUserWithoutRights(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
-	g.Group(10, 0, "g")
-	g.Mark(10, 1, 15)
-	g.Exec("main", `UPDATE namespaces SET state = 4`)
+	plant(g, "10 mark=1@15 state=4")
 	r := g.Run("held_groups=1")
 	if want := "groups are held (DELETION_IN_PROGRESS: 1), warnings in the log name them"; r.Reason != want {
 		t.Errorf("reason %q, want %q", r.Reason, want)
@@ -67,14 +64,8 @@ func TestAdjournedGroupDeletion_HoldsWhatIsBeingDeletedByAUserWithoutRights(t *t
 func TestAdjournedGroupDeletion_HoldsGroupsWhoseScheduleIsLost(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
 	g.User(2)
-	g.Group(10, 0, "a-deletion_scheduled-10")
-	g.Mark(10, 2, 15)
-	g.Group(11, 0, "b")
-	g.Exec("main", `UPDATE namespaces SET state = 2 WHERE id = 11`)
-	g.Group(12, 0, "c-deletion_scheduled-11")
-	g.Group(13, 0, "d-deletion_scheduled-13x")
-	g.Group(14, 0, "e-deleted-14")
-	g.Owned(15, 15)
+	plant(g, "10 path=a-deletion_scheduled-10 mark=2@15", "11 path=b state=2", "12 path=c-deletion_scheduled-11", "13 path=d-deletion_scheduled-13x",
+		"14 path=e-deleted-14", "15 owner=1 mark=1@15")
 	g.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id, state) VALUES (16, 'u', 'u-deletion_scheduled-16', 'User', 1, 2)`)
 	g.Exec("main", `DELETE FROM users WHERE id = 2`)
 	wantBacklog(g, "1 1 0 2 15")
@@ -89,39 +80,15 @@ func TestAdjournedGroupDeletion_HoldsGroupsWhoseScheduleIsLost(t *testing.T) {
 
 func TestAdjournedGroupDeletion_BacklogCountsMarksOfBothStores(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
-	g.Owned(10, 20)
-	g.Owned(11, 14)
-	g.Owned(12, 13)
-	g.Group(13, 0, "new")
-	g.MarkDetails(13, 30, `{"deletion_scheduled_by_user_id": 1}`)
-	g.Group(14, 0, "both")
-	g.Mark(14, 1, 40)
-	g.MarkDetails(14, 3, `{"deletion_scheduled_by_user_id": 1}`)
-	g.Group(15, 0, "unknown, not due")
-	g.MarkDetails(15, 3, `{"deletion_scheduled_by_user_id": 99}`)
-	g.Group(16, 0, "begun")
-	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id) VALUES (16)`)
+	plant(g, "10 owner=1 mark=1@20", "11 owner=1 mark=1@14", "12 owner=1 mark=1@13", "13 details=1@30", "14 mark=1@40 details=1@3", "15 details=99@3", "16 begun=NULL")
 	wantBacklog(g, "7 4 3 0 30")
 }
 
 func TestAdjournedGroupDeletion_DryRunDecidesAsARealRunAndChangesNothing(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
-	g.User(2)
-	g.Owned(10, 15)
-	g.Group(11, 0, "restored-deletion_scheduled-11")
-	g.Mark(11, 1, 15)
-	g.Group(12, 0, "held")
-	g.MarkDetails(12, 15, `{}`)
-	g.Group(13, 10, "covered")
-	g.Mark(13, 1, 15)
-	g.Group(14, 0, "lost-deletion_scheduled-14")
-	g.Group(15, 0, "fails-deletion_scheduled-15")
-	g.Mark(15, 1, 15)
-	g.Group(16, 0, "cannot be queued")
-	g.Member(16, 1, 50)
-	g.Mark(16, 1, 15)
-	g.Group(17, 16, "child")
-	g.Mark(17, 1, 15)
+	// 11 is restored, 12 held, 13 covered by 10; the schedule of 14 is lost, 15 fails, and of 16 and its child the job cannot be queued.
+	plant(g, "10 owner=1 mark=1@15", "11 path=restored-deletion_scheduled-11 mark=1@15", "12 details=-@15", "13<10 mark=1@15",
+		"14 path=lost-deletion_scheduled-14", "15 path=fails-deletion_scheduled-15 mark=1@15", "16 owner=1 mark=1@15", "17<16 mark=1@15")
 	g.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
 	g.Exec("main", `CREATE CONSTRAINT TRIGGER refuse AFTER DELETE ON group_deletion_schedules INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.group_id = 15) EXECUTE FUNCTION refuse()`)
 	g.Exec("main", `CREATE TRIGGER refuse BEFORE INSERT ON maintenance.river_job FOR EACH ROW WHEN (NEW.args ->> 'group_id' = '16') EXECUTE FUNCTION refuse()`)
@@ -139,10 +106,7 @@ func TestAdjournedGroupDeletion_WorksWithoutStates(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
 	g.Run("")
 	g.Exec("main", `ALTER TABLE namespaces DROP state`)
-	g.Owned(10, 15)
-	g.Group(11, 0, "restored-deletion_scheduled-11")
-	g.Mark(11, 1, 15)
-	g.Group(12, 0, "lost-deletion_scheduled-12")
+	plant(g, "10 owner=1 mark=1@15", "11 path=restored-deletion_scheduled-11 mark=1@15", "12 path=lost-deletion_scheduled-12")
 	g.Run("scheduled_jobs=1 restored_groups=1 held_groups=1")
 	g.Run("held_groups=1")
 	g.WantLog(1, "the schema has changed", "level=INFO")

@@ -11,12 +11,7 @@ import (
 
 func TestDestroyGroup_EverythingOfTheTreeGoesAndNothingElse(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
-	g.Group(5, 0, "other")
-	g.Owned(10, 15)
-	g.Group(11, 10, "b")
-	g.Mark(11, 1, 15)
-	g.Group(12, 11, "c")
-	g.Group(13, 10, "d")
+	plant(g, "5", "10 owner=1 mark=1@15", "11<10 mark=1@15", "12<11", "13<10")
 	for project, group := range map[int]int{1: 5, 2: 10, 3: 11, 4: 12, 6: 12} {
 		g.Project(project, group, fmt.Sprintf("p%d", project))
 		g.Content(project)
@@ -71,9 +66,7 @@ func TestDestroyGroup_WhatIsNotThereIsSkipped(t *testing.T) {
 func TestDestroyGroup_UserThatIsGoneIsRefused(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
 	g.User(2)
-	g.Group(10, 0, "a-deletion_scheduled-10")
-	g.Member(10, 2, 50)
-	g.MarkDetails(10, 15, `{"deletion_scheduled_by_user_id": 2}`)
+	plant(g, "10 path=a-deletion_scheduled-10 owner=2 details=2@15")
 	g.Run("scheduled_jobs=1")
 	g.Exec("main", `DELETE FROM users WHERE id = 2`)
 	g.Attempt("cancelled refused DELETING_USER_MISSING")
@@ -86,10 +79,8 @@ func TestDestroyGroup_UserThatIsGoneIsRefused(t *testing.T) {
 
 func TestDestroyGroup_GroupIsRestoredWhenTheRightIsLost(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
-	g.Group(10, 0, "a-deletion_scheduled-10")
+	plant(g, "10 path=a-deletion_scheduled-10 owner=1 mark=1@15")
 	g.Project(1, 10, "p")
-	g.Member(10, 1, 50)
-	g.Mark(10, 1, 15)
 	g.Run("scheduled_jobs=1")
 	g.Exec("main", `UPDATE users SET state = 'blocked'`)
 	g.Attempt("completed restored RIGHTS_MISSING")
@@ -101,9 +92,7 @@ func TestDestroyGroup_GroupIsRestoredWhenTheRightIsLost(t *testing.T) {
 
 func TestDestroyGroup_FailureLeavesMarksAndSaysWhy(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
-	g.Owned(10, 15)
-	g.MarkDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
-	g.Group(11, 10, "sub")
+	plant(g, "10 owner=1 mark=1@15 details=1@15", "11<10")
 	g.Project(1, 11, "gone")
 	g.Project(2, 10, "stays")
 	g.Project(3, 10, "waits")

@@ -14,18 +14,12 @@ const routesSQL = `SELECT string_agg(format('%s%s=%s (%s)', left(source_type, 1)
 
 func TestAdjournedGroupDeletion_RestoreGivesBackNamesRoutesAndState(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
-	g.Group(5, 0, "p_1")
-	g.Group(77, 5, "team-deletion_scheduled-77")
-	g.Group(78, 77, "sub-deletion_scheduled-77")
+	// From 80 on there are neighbours whose routes only look alike: "_" is no wildcard, and the parts must end where they end.
+	plant(g, "5 path=p_1", "77<5 path=team-deletion_scheduled-77 mark=1@15 state=2", "78<77 path=sub-deletion_scheduled-77 state=1",
+		"80<5 path=team-deletion_scheduled-770", "81 path=px1", "82<81 path=team-deletion_scheduled-77")
 	g.Project(8, 78, "code")
 	g.Project(9, 77, "team-deletion_scheduled-77")
-	// Neighbours whose routes only look alike: "_" is no wildcard, and the parts must end where they end.
-	g.Group(80, 5, "team-deletion_scheduled-770")
-	g.Group(81, 0, "px1")
-	g.Group(82, 81, "team-deletion_scheduled-77")
 	g.Project(10, 82, "code")
-	g.Exec("main", `UPDATE namespaces SET state = CASE id WHEN 77 THEN 2 ELSE 1 END WHERE id IN (77, 78)`)
-	g.Mark(77, 1, 15)
 	g.MarkDetails(77, 15, `{"deletion_scheduled_by_user_id": 1, "deletion_error": "x", "last_error": "y", "preserved_states": {"schedule_deletion": "ancestor_inherited"}}`)
 	g.Exec("main", `UPDATE namespaces SET updated_at = '2001-01-01'`)
 	r := g.Run("restored_groups=1")
@@ -57,8 +51,7 @@ func TestAdjournedGroupDeletion_RestoreTakesOffOnlyTheGroupsOwnSuffix(t *testing
 		{"g-DELETED-17", "g-DELETED-17"},
 	}
 	for i, c := range cases {
-		g.Group(10+i, 0, c.path)
-		g.Mark(10+i, 1, 15)
+		plant(g, fmt.Sprintf("%d path=%s mark=1@15", 10+i, c.path))
 	}
 	g.Run("restored_groups=8")
 	for i, c := range cases {
@@ -132,11 +125,8 @@ func TestAdjournedGroupDeletion_RestoreIsAllOrNothing(t *testing.T) {
 
 func TestAdjournedGroupDeletion_FailedRestoreStopsNoOtherGroup(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
-	for id := 10; id < 13; id++ {
-		g.Group(id, 0, fmt.Sprintf("g%d-deletion_scheduled-%d", id, id))
-		g.Mark(id, 1, 15)
-	}
-	g.Owned(13, 15)
+	plant(g, "10 path=g10-deletion_scheduled-10 mark=1@15", "11 path=g11-deletion_scheduled-11 mark=1@15", "12 path=g12-deletion_scheduled-12 mark=1@15",
+		"13 owner=1 mark=1@15")
 	g.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not this one'; END $$`)
 	g.Exec("main", `CREATE TRIGGER refuse BEFORE DELETE ON group_deletion_schedules FOR EACH ROW WHEN (OLD.group_id = 11) EXECUTE FUNCTION refuse()`)
 	g.Run("restored_groups=2 failed_groups=1 scheduled_jobs=1")

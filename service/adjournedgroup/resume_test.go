@@ -60,10 +60,7 @@ func TestFault_DestroyGroup_KilledInTheMiddleItIsCompletedWithoutTheMembershipsT
 
 func TestFault_AdjournedGroupDeletion_RunThatWasKilledIsRepeatedToTheSameEnd(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
-	g.Owned(10, 15)
-	g.Group(11, 0, "a-deletion_scheduled-11")
-	g.Mark(11, 1, 15)
-	g.Owned(12, 15)
+	plant(g, "10 owner=1 mark=1@15", "11 path=a-deletion_scheduled-11 mark=1@15", "12 owner=1 mark=1@15")
 	g.Gate("main", "namespaces", "OLD.id = 11")
 	g.Shut("main", "doomed")
 	g.Killed(g.Start("doomed", "", runsGroups))
@@ -78,10 +75,7 @@ func TestFault_AdjournedGroupDeletion_RunThatWasKilledIsRepeatedToTheSameEnd(t *
 
 func TestAdjournedGroupDeletion_TakeOverWaitsForTheRestoreInHand(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
-	for id := 10; id < 13; id++ {
-		g.Group(id, 0, fmt.Sprintf("g%d", id))
-		g.Mark(id, 1, 15)
-	}
+	plant(g, "10 mark=1@15", "11 mark=1@15", "12 mark=1@15")
 	g.Gate("main", "namespaces", "OLD.id = 11")
 	g.Shut("main", servicetest.App)
 	r, err := g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups, Async: true})
@@ -100,11 +94,7 @@ func TestAdjournedGroupDeletion_TakeOverWaitsForTheRestoreInHand(t *testing.T) {
 
 func TestAdjournedGroupDeletion_RunThatHasLostItsLeaseChangesNothingMore(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
-	for id := 10; id < 13; id++ {
-		g.Group(id, 0, fmt.Sprintf("g%d", id))
-		g.Mark(id, 1, 15)
-	}
-	g.Owned(13, 15)
+	plant(g, "10 mark=1@15", "11 mark=1@15", "12 mark=1@15", "13 owner=1 mark=1@15")
 	g.Exec("main", `CREATE FUNCTION take_over() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		UPDATE maintenance.leases SET holder = 'other', epoch = epoch + 1; RETURN NULL; END $$`)
 	g.Exec("main", `CREATE TRIGGER take_over AFTER DELETE ON group_deletion_schedules FOR EACH ROW WHEN (OLD.group_id = 11) EXECUTE FUNCTION take_over()`)
@@ -278,9 +268,7 @@ func TestDeleteUser_MembershipsThatSomebodyElseRemovesAtTheSameTimeHideNoOthers(
 
 func TestDestroyGroup_WaitsWhileTheJobOfASubgroupRemovesThat(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
-	g.Owned(10, 15)
-	g.Group(11, 10, "sub")
-	g.Group(12, 11, "below")
+	plant(g, "10 owner=1 mark=1@15", "11<10", "12<11")
 	g.Project(1, 12, "p")
 	g.Content(1)
 	g.QueueJob(10, 1)
@@ -298,9 +286,7 @@ func TestDestroyGroup_WaitsWhileTheJobOfASubgroupRemovesThat(t *testing.T) {
 
 func TestDestroyGroup_JobsOfAGroupAndOfOneBelowItNeverFailForEachOther(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
-	g.Owned(10, 15)
-	g.Group(11, 10, "sub")
-	g.Mark(11, 1, 16)
+	plant(g, "10 owner=1 mark=1@15", "11<10 mark=1@16")
 	for project := 1; project <= 4; project++ {
 		g.Project(project, 11, "p"+string(rune('a'+project)))
 		g.Content(project)

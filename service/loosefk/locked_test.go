@@ -119,25 +119,6 @@ func TestLooseForeignKeysCleanup_RowsThatAreReferredToCanBeNullified(t *testing.
 	wantPostponed(e, "7")
 }
 
-func TestLooseForeignKeysCleanup_TheOtherDefinitionsOfALockedKeyStillRun(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
-	e.Exec("main", `CREATE TABLE b (p_id bigint); CREATE TABLE d (p_id bigint)`)
-	for _, table := range []string{"b", "c", "d"} {
-		e.Exec("main", `INSERT INTO `+table+` (p_id) SELECT i % 3 FROM generate_series(1, 12) i`)
-	}
-	e.Deleted("main", "p", 1, 2)
-	e.Hold(`SELECT FROM c WHERE p_id = 1 LIMIT 1 FOR UPDATE`)
-	definitions := ""
-	for _, table := range []string{"b", "c", "d"} {
-		definitions += table + ":\n  - {table: p, column: p_id, on_delete: async_delete}\n"
-	}
-	wantRun(t, e.Service(definitions), "processed_records=1 rescheduled_records=1 deleted_rows=23")
-	wantPostponed(e, "1")
-	for _, table := range []string{"b", "d"} {
-		e.Want("main", `SELECT count(*) FROM `+table, "4")
-	}
-}
-
 func TestLooseForeignKeysCleanup_ALockedTablePostponesTheRecords(t *testing.T) {
 	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (1)`)
