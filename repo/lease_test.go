@@ -136,9 +136,7 @@ func TestLease_RenewedAndReleasedByNobodyButItsHolder(t *testing.T) {
 		if _, err := b.RenewLease(ctx, f, time.Hour); !errors.Is(err, repo.ErrLeaseLost) {
 			t.Errorf("%+v: %v, want that the lease is lost", f, err)
 		}
-		if err := b.ReleaseLease(ctx, f); err != nil {
-			t.Error(err)
-		}
+		servicetest.NoError(t, b.ReleaseLease(ctx, f))
 		b.want(`SELECT l::text || xmin FROM maintenance.leases l`, row)
 	}
 	// What has expired is not renewed, and a second release changes nothing.
@@ -147,9 +145,7 @@ func TestLease_RenewedAndReleasedByNobodyButItsHolder(t *testing.T) {
 	if _, err := b.RenewLease(ctx, lease.Fence, time.Hour); !errors.Is(err, repo.ErrLeaseLost) {
 		t.Errorf("%v, want that the lease is lost", err)
 	}
-	if err := b.ReleaseLease(ctx, lease.Fence); err != nil {
-		t.Error(err)
-	}
+	servicetest.NoError(t, b.ReleaseLease(ctx, lease.Fence))
 	b.want(`SELECT l::text || xmin FROM maintenance.leases l`, row)
 }
 

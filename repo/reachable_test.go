@@ -30,9 +30,7 @@ func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	// That it answers is no sign of health.
-	if _, err := b.Now(ctx); err != nil {
-		t.Error(err)
-	}
+	servicetest.Must(b.Now(ctx))(t)
 	since := b.UnreachableSince()
 	if since.Before(before) || since.After(time.Now()) {
 		t.Errorf("unreachable since %s", since)
@@ -52,9 +50,7 @@ func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
 	if err := b.SetFeatureFlag(ctx, "f", true); err != nil || !b.UnreachableSince().IsZero() {
 		t.Errorf("%v, unreachable since %s", err, b.UnreachableSince())
 	}
-	if err := b.StillWritable(ctx); err != nil {
-		t.Error(err)
-	}
+	servicetest.NoError(t, b.StillWritable(ctx))
 }
 
 func TestReadOnlyServer_IsUnreachableForBoundedStatementsThatWriteAndReadByTheOthers(t *testing.T) {

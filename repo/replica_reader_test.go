@@ -134,15 +134,11 @@ func TestReader_WithoutAReplicaReadsThePrimaryWithoutAQuestion(t *testing.T) {
 	b := newBench(parallel(t), "main")
 	r := b.Reader(someWorker, 1)
 	r.Wrote(b.Database)
-	if _, err := b.CountDiscardedJobs(repo.ReadBy(t.Context(), r), "delete_user", "{}"); err != nil {
-		t.Error(err)
-	}
+	servicetest.Must(b.CountDiscardedJobs(repo.ReadBy(t.Context(), r), "delete_user", "{}"))(t)
 	if places, why := r.Source(); r != nil || places != "" || why != "" {
 		t.Errorf("%v: %q, %q", r, places, why)
 	}
-	if err := r.Remember(t.Context()); err != nil {
-		t.Error(err)
-	}
+	servicetest.NoError(t, r.Remember(t.Context()))
 	b.want(`SELECT count(*) FROM maintenance.replica_positions`, "0")
 }
 
@@ -169,9 +165,7 @@ func (p *pair) wantTrouble(d *repo.Database, why string) {
 func TestFault_Replica_WhateverIsWrongWithItThePrimaryIsRead(t *testing.T) {
 	p := newPair(parallel(t), "main")
 	p.wantReplica(p.Reader(someWorker, 0))
-	if err := p.CheckReplica(t.Context()); err != nil {
-		t.Error(err)
-	}
+	servicetest.NoError(t, p.CheckReplica(t.Context()))
 	for name, c := range map[string]struct{ url, why, check string }{
 		"the primary itself":   {p.url, "it is no standby", "no standby"},
 		"another cluster":      {databases.Clone(t, servicetest.Migrated("main")), "another cluster", "another cluster"},

@@ -38,9 +38,7 @@ func TestScope_OfManyOperationsTheFirstAreSpansAndAllAreCounted(t *testing.T) {
 	var counted []attribute.KeyValue
 	spans := traced(t, databases.Clone(t, servicetest.Migrated("")), func(ctx context.Context, d *repo.Database) {
 		for range 50 {
-			if err := d.Look(ctx); err != nil {
-				t.Error(err)
-			}
+			servicetest.NoError(t, d.Look(ctx))
 		}
 		counted = repo.ScopeAttributes(ctx)
 	})
@@ -58,9 +56,7 @@ func TestScope_ALaterBatchIsASpanIfItOrWhatIsBelowItFailedOrWasSlowOrHasANewReas
 		for i := range 100 {
 			took, reason := time.Millisecond, ""
 			do := func(ctx context.Context) {
-				if err := d.Look(ctx); err != nil {
-					t.Error(err)
-				}
+				servicetest.NoError(t, d.Look(ctx))
 			}
 			switch i {
 			case 10:

@@ -124,9 +124,7 @@ func TestTrack_RefusesWhatGitLabsQueueCannotRecord(t *testing.T) {
 			if err != nil {
 				t.Errorf("%s %s: %v", c.table, c.column, err)
 			}
-			if _, err := b.Untrack(context.Background(), c.table); err != nil {
-				t.Error(err)
-			}
+			servicetest.Must(b.Untrack(context.Background(), c.table))(t)
 			continue
 		}
 		b.wantRefusal(err, c.reason)
@@ -341,7 +339,5 @@ func TestUntrack_KeepsTheOrderOfDeadKeys(t *testing.T) {
 	b.wantRefusal(err, "records of public.p are pending or dead")
 	b.wantTriggers("p:A")
 	b.exec("DELETE FROM maintenance.dead_records")
-	if _, err := b.Untrack(context.Background(), "p"); err != nil {
-		t.Error(err)
-	}
+	servicetest.Must(b.Untrack(context.Background(), "p"))(t)
 }

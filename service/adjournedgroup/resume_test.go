@@ -15,10 +15,6 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func runsGroups(o *servicetest.Order) {
-	o.Definitions, o.Database, o.Worker = "", "", servicetest.AdjournedGroups
-}
-
 func TestFault_DestroyGroup_KilledInTheMiddleItIsCompletedWithoutTheMembershipsThatAreGone(t *testing.T) {
 	t.Parallel()
 	for table, rows := range map[string]string{
@@ -56,40 +52,6 @@ func TestFault_DestroyGroup_KilledInTheMiddleItIsCompletedWithoutTheMembershipsT
 			g.WantBots("2 by 1")
 		})
 	}
-}
-
-func TestFault_AdjournedGroupDeletion_RunThatWasKilledIsRepeatedToTheSameEnd(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
-	plant(g, "10 owner=1 mark=1@15", "11 path=a-deletion_scheduled-11 mark=1@15", "12 owner=1 mark=1@15")
-	g.Gate("main", "namespaces", "OLD.id = 11")
-	g.Shut("main", "doomed")
-	g.Killed(g.Start("doomed", "", runsGroups))
-	g.WantMarked("10 11 12")
-	g.Want("main", `SELECT path FROM routes WHERE source_id = 11`, "a-deletion_scheduled-11")
-	g.Want("main", `SELECT string_agg(args ->> 'group_id', ' ') FROM maintenance.river_job`, "10")
-	g.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
-	g.Run("scheduled_jobs=1 restored_groups=1")
-	g.Want("main", `SELECT string_agg(args ->> 'group_id', ' ' ORDER BY id) FROM maintenance.river_job`, "10 12")
-	g.Want("main", `SELECT path FROM routes WHERE source_id = 11`, "a")
-}
-
-func TestAdjournedGroupDeletion_TakeOverWaitsForTheRestoreInHand(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
-	plant(g, "10 mark=1@15", "11 mark=1@15", "12 mark=1@15")
-	g.Gate("main", "namespaces", "OLD.id = 11")
-	g.Shut("main", servicetest.App)
-	r, err := g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups, Async: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g.AtGate("main", servicetest.App)
-	g.WantMarked("11 12")
-	g.Exec("main", `SET lock_timeout = '100ms'`)
-	if _, err := g.SQL["main"].Exec(context.Background(), `UPDATE maintenance.leases SET holder = 'other', epoch = epoch + 1`); err == nil {
-		t.Error("the lease was taken over between check and commit")
-	}
-	g.Lift("main", servicetest.App)
-	servicetest.WantState(t, servicetest.Ended(t, g.Service, r.ID), "succeeded")
 }
 
 func TestAdjournedGroupDeletion_RunThatHasLostItsLeaseChangesNothingMore(t *testing.T) {

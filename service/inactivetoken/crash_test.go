@@ -55,23 +55,6 @@ func TestFault_InactiveTokenDeletion_KilledInASecondRangeGoesOnWithItWhenTheLeas
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "2")
 }
 
-func TestFault_InactiveTokenDeletion_WhoeverRunsFirstGoesOnAfterACrash(t *testing.T) {
-	e := newBots(parallel(t), 1, 2, 3)
-	gateJobs(e, "3")
-	e.Shut("main", "doomed")
-	p := e.Start("doomed", "", runsTokens, servicetest.ShortRun)
-	e.AtGate("main", "doomed")
-	p.Kill()
-	e.DoomedGone()
-	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
-	s := e.Service("", e.WithQueue, everyMinute)
-	servicetest.WantCounts(t, e.Fire(s, servicetest.InactiveTokens), "examined_users=1 scheduled_jobs=1")
-	e.Want("main", passes, "3/3/3 finished")
-	e.Want("main", servicetest.QueuedUsers, "1 2 3")
-	resumeRuns(t, s)
-	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "2")
-}
-
 func TestInactiveTokenDeletion_LeaseThatRunsOutInTheTransactionTakesItsJobsBack(t *testing.T) {
 	e := newBots(parallel(t), 1, 2, 3, 4, 5)
 	e.Exec("main", `CREATE FUNCTION run_out() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE maintenance.leases SET expires_at = clock_timestamp(); RETURN NEW; END $$;
@@ -164,9 +147,7 @@ func TestInactiveTokenDeletion_TwoReplicasGoOnOnce(t *testing.T) {
 		go func() { errs <- s.ResumeRuns(context.Background()) }()
 	}
 	for range replicas {
-		if err := <-errs; err != nil {
-			t.Error(err)
-		}
+		servicetest.NoError(t, <-errs)
 	}
 	e.Eventually("main", passes, "4/4/4 finished")
 	e.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
@@ -207,5 +188,5 @@ func TestInactiveTokenDeletion_NoJobWithoutItsCursor(t *testing.T) {
 	e.Want("main", passes, "0/0/0")
 	e.Want("main", servicetest.QueuedUsers, "")
 	e.Exec("main", `ALTER TABLE maintenance.river_job DROP CONSTRAINT refused`)
-	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=2 scheduled_jobs=2")
+	wantTokens(t, s, "examined_users=2 scheduled_jobs=2")
 }

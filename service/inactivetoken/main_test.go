@@ -3,6 +3,8 @@ package inactivetoken_test
 import (
 	"testing"
 
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -43,7 +45,7 @@ const passes = `SELECT coalesce(string_agg(concat_ws('/', cursor, examined, sche
 func TestInactiveTokenDeletion_DemoHasSomethingToDoAndSomethingToLeaveAlone(t *testing.T) {
 	g := servicetest.NewDemoGroups(parallel(t))
 	servicetest.WantCounts(t, dryTokens(t, g.Service), "examined_users=60 scheduled_jobs=20")
-	servicetest.WantCounts(t, servicetest.RunTokens(t, g.Service), "examined_users=60 scheduled_jobs=20")
+	wantTokens(t, g.Service, "examined_users=60 scheduled_jobs=20")
 	// Each organization has an admin bot of its own.
 	g.Want("main", `SELECT string_agg(DISTINCT args ->> 'deleted_by_id', ' ') FROM maintenance.river_job`, "205 206")
 	const queued = `SELECT count(*) FROM ghost_user_migrations q JOIN users u ON u.id = q.user_id WHERE u.user_type = 6`
@@ -55,7 +57,7 @@ func TestInactiveTokenDeletion_DemoHasSomethingToDoAndSomethingToLeaveAlone(t *t
 	g.Want("main", `SELECT count(*) - `+before+` FROM ghost_user_migrations q JOIN users u ON u.id = q.user_id WHERE u.user_type = 6`, "20")
 	g.Want("main", `SELECT count(*) FROM users u JOIN maintenance.river_job j ON u.id = (j.args ->> 'user_id')::bigint
 		WHERE u.state <> 'blocked' OR EXISTS (SELECT FROM members m WHERE m.user_id = u.id)`, "0")
-	servicetest.WantCounts(t, servicetest.RunTokens(t, g.Service), "examined_users=60")
+	wantTokens(t, g.Service, "examined_users=60")
 }
 
 // newBots is NewTokens with bots of organization 1 that have no tokens.
@@ -71,4 +73,13 @@ func parallel(t *testing.T) *testing.T {
 	t.Helper()
 	t.Parallel()
 	return t
+}
+
+// wantTokens runs the worker. The run must succeed with these counts.
+func wantTokens(t *testing.T, s *service.Service, counts string) service.Run {
+	t.Helper()
+	r := servicetest.RunTokens(t, s)
+	servicetest.WantState(t, r, repo.RunSucceeded)
+	servicetest.WantCounts(t, r, counts)
+	return r
 }

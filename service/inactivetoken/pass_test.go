@@ -24,9 +24,7 @@ const newestRun = `SELECT concat_ws(' ', trigger, state, nullif(reason, ''), cou
 func TestInactiveTokenDeletion_RunOverItsTimeQueuesItsContinuation(t *testing.T) {
 	e := newBots(parallel(t), 1, 2, 3)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
-	r := servicetest.RunTokens(t, s)
-	servicetest.WantState(t, r, repo.RunSucceeded)
-	servicetest.WantCounts(t, r, "examined_users=1 scheduled_jobs=1")
+	r := wantTokens(t, s, "examined_users=1 scheduled_jobs=1")
 	if !r.OverLimit {
 		t.Error("over_limit is not set")
 	}
@@ -38,11 +36,10 @@ func TestInactiveTokenDeletion_RunOverItsTimeQueuesItsContinuation(t *testing.T)
 	e.Want("main", servicetest.QueuedUsers, "1")
 	e.Want("main", passes, "1/1/1")
 
-	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=1 scheduled_jobs=1")
+	wantTokens(t, s, "examined_users=1 scheduled_jobs=1")
 	e.Want("main", servicetest.QueuedUsers, "1 2")
 	e.Want("main", continuations, "scheduled")
-	r = servicetest.RunTokens(t, s)
-	servicetest.WantCounts(t, r, "examined_users=1 scheduled_jobs=1")
+	r = wantTokens(t, s, "examined_users=1 scheduled_jobs=1")
 	if r.OverLimit {
 		t.Error("over_limit is set after the last bot")
 	}
@@ -54,8 +51,7 @@ func TestInactiveTokenDeletion_NoNeedlessContinuation(t *testing.T) {
 	e := newBots(parallel(t), 1)
 	// The higher ids are no bots.
 	e.User(2, 0, 1)
-	r := servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
-	servicetest.WantCounts(t, r, "examined_users=1 scheduled_jobs=1")
+	r := wantTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun), "examined_users=1 scheduled_jobs=1")
 	if r.OverLimit {
 		t.Error("over_limit is set")
 	}
@@ -68,8 +64,7 @@ func TestInactiveTokenDeletion_WithTimeEnoughGoesThroughInRangesOfAThousand(t *t
 	e.Exec("main", `INSERT INTO users (id, username, email, projects_limit, user_type, organization_id) SELECT 3 * i, 'b' || i, 'b' || i, 0, 6, 1 FROM generate_series(1000, 3499) i`)
 	e.Exec("main", `INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at) SELECT 3 * i, 't', 1, now(), now() FROM generate_series(2600, 3499) i`)
 	log := &servicetest.Buffer{}
-	r := servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.LogTo(log)))
-	servicetest.WantCounts(t, r, "examined_users=2500 scheduled_jobs=1600")
+	r := wantTokens(t, e.Service("", e.WithQueue, servicetest.LogTo(log)), "examined_users=2500 scheduled_jobs=1600")
 	if r.OverLimit {
 		t.Error("over_limit is set")
 	}
@@ -188,9 +183,9 @@ func TestInactiveTokenDeletion_BotsBelowTheCursorAreForTheNextPass(t *testing.T)
 	servicetest.RunTokens(t, s)
 	e.Bots(5)
 	e.Exec("main", `DELETE FROM users WHERE id = 20`)
-	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "")
+	wantTokens(t, s, "")
 	e.Want("main", passes, "10/1/1 finished")
-	servicetest.WantCounts(t, servicetest.RunTokens(t, e.Service("", e.WithQueue)), "examined_users=2 scheduled_jobs=1")
+	wantTokens(t, e.Service("", e.WithQueue), "examined_users=2 scheduled_jobs=1")
 	e.Want("main", servicetest.QueuedUsers, "5 10")
 }
 

@@ -41,7 +41,7 @@ func TestInactiveTokenDeletion_SchedulesNoMoreThanTheQueueTakes(t *testing.T) {
 			}
 
 			// Full as it is, the next run schedules nothing, whether users wait as jobs or for the ghost migration.
-			servicetest.WantCounts(t, servicetest.RunTokens(t, s), "")
+			wantTokens(t, s, "")
 			if n := e.Work(s, "delete_user"); n != 3 {
 				t.Errorf("%d jobs worked", n)
 			}
@@ -57,8 +57,7 @@ func TestInactiveTokenDeletion_SchedulesNoMoreThanTheQueueTakes(t *testing.T) {
 			servicetest.WantEarly(t, r, fullQueue)
 			servicetest.WantCounts(t, r, "examined_users=1 scheduled_jobs=1")
 			e.Exec("main", `DELETE FROM ghost_user_migrations`)
-			r = servicetest.RunTokens(t, s)
-			servicetest.WantCounts(t, r, "examined_users=2 scheduled_jobs=2")
+			r = wantTokens(t, s, "examined_users=2 scheduled_jobs=2")
 			if r.OverLimit || r.Reason != "" {
 				t.Errorf("over_limit %t, reason %q", r.OverLimit, r.Reason)
 			}
@@ -73,8 +72,7 @@ func TestInactiveTokenDeletion_RangesWithoutInactiveBotsPassAFullQueue(t *testin
 		e.Alive(bot)
 	}
 	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 4711, Reason: "because"}})
-	r := servicetest.RunTokens(t, e.Service("", e.WithQueue, queueOf(1, 2)))
-	servicetest.WantCounts(t, r, "examined_users=4")
+	wantTokens(t, e.Service("", e.WithQueue, queueOf(1, 2)), "examined_users=4")
 	e.Want("main", passes, "4/4/0 finished")
 }
 

@@ -129,8 +129,8 @@ func TestInactiveTokenDeletion_PassKeepsItsCutOffWhenTheSettingChanges(t *testin
 	e.Token(1, "false", "{today} - 20", servicetest.LongAgo)
 	e.Token(2, "false", "{today} - 20", servicetest.LongAgo)
 	short := e.Service("", e.WithQueue, servicetest.OneBotARun)
-	servicetest.WantCounts(t, servicetest.RunTokens(t, short), "examined_users=1")
+	wantTokens(t, short, "examined_users=1")
 	e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, servicetest.TokenSettings("7"))
-	servicetest.WantCounts(t, servicetest.RunTokens(t, e.Service("", e.WithQueue)), "examined_users=1")
-	servicetest.WantCounts(t, servicetest.RunTokens(t, e.Service("", e.WithQueue)), "examined_users=2 scheduled_jobs=2")
+	wantTokens(t, e.Service("", e.WithQueue), "examined_users=1")
+	wantTokens(t, e.Service("", e.WithQueue), "examined_users=2 scheduled_jobs=2")
 }

@@ -149,9 +149,7 @@ func TestInactiveTokenDeletion_NeverTouchesOthersThanProjectBots(t *testing.T) {
 		e.User(300+i, userType, 1)
 		e.Token(300+i, "true", "{c_date} - 9", servicetest.LongAgo)
 	}
-	r := servicetest.RunTokens(t, e.Service("", e.WithQueue))
-	servicetest.WantState(t, r, repo.RunSucceeded)
-	servicetest.WantCounts(t, r, "")
+	wantTokens(t, e.Service("", e.WithQueue), "")
 	e.Want("main", servicetest.QueuedUsers, "")
 	e.Want("main", passes, "0/0/0 finished")
 }
@@ -163,7 +161,7 @@ func TestInactiveTokenDeletion_StateOfTheBotDoesNotMatter(t *testing.T) {
 	e.Token(3, "false", "{c_date} - 1", servicetest.LongAgo)
 	e.Exec("main", `UPDATE personal_access_tokens SET impersonation = true, scopes = '--- [api]', last_used_at = now()`)
 	e.Exec("main", `INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at, impersonation) VALUES (4, 't', 1, now(), now(), true)`)
-	servicetest.WantCounts(t, servicetest.RunTokens(t, e.Service("", e.WithQueue)), "examined_users=4 scheduled_jobs=3")
+	wantTokens(t, e.Service("", e.WithQueue), "examined_users=4 scheduled_jobs=3")
 	e.Want("main", servicetest.QueuedUsers, "1 2 3")
 }
 
@@ -176,8 +174,7 @@ func TestInactiveTokenDeletion_JobNamesTheAdminBotOfTheOrganization(t *testing.T
 	e.User(3, servicetest.ProjectBot, 3)
 	e.User(4, servicetest.ProjectBot, 2)
 	s := e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 2 }))
-	r := servicetest.RunTokens(t, s)
-	servicetest.WantCounts(t, r, "examined_users=4 scheduled_jobs=4")
+	r := wantTokens(t, s, "examined_users=4 scheduled_jobs=4")
 	e.Want("main", `SELECT string_agg(args::text, E'\n' ORDER BY args ->> 'user_id') FROM maintenance.river_job`,
 		`{"reason": "No active token assigned", "user_id": 1, "deleted_by_id": 101, "skip_authorization": true}
 {"reason": "No active token assigned", "user_id": 2, "deleted_by_id": 99, "skip_authorization": true}
@@ -192,11 +189,11 @@ func TestInactiveTokenDeletion_WithoutOrganizationsAnyAdminBotWillDo(t *testing.
 	e.Exec("main", `ALTER TABLE users DROP COLUMN organization_id CASCADE`)
 	e.Exec("main", `INSERT INTO users (id, username, email, projects_limit, state, user_type) VALUES (1, 'u', 'u', 0, 'active', 6)`)
 	s := e.Service("", e.WithQueue)
-	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=1 scheduled_jobs=1")
+	wantTokens(t, s, "examined_users=1 scheduled_jobs=1")
 	e.Want("main", `SELECT args ->> 'deleted_by_id' FROM maintenance.river_job`, "101")
 	e.Exec("main", `TRUNCATE maintenance.river_job`)
 	e.Exec("main", `DELETE FROM users WHERE user_type = 11`)
-	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=1 scheduled_jobs=1")
+	wantTokens(t, s, "examined_users=1 scheduled_jobs=1")
 	e.Want("main", `SELECT args -> 'deleted_by_id' FROM maintenance.river_job`, "null")
 }
 
@@ -205,7 +202,7 @@ func TestInactiveTokenDeletion_BotInTheGhostQueueIsLeftOut(t *testing.T) {
 	e.Exec("main", `INSERT INTO ghost_user_migrations (user_id, created_at, updated_at) VALUES (1, now(), now())`)
 	for _, queue := range []string{"ghost_user_migrations", "users_ghost_user_migrations"} {
 		e.Exec("main", `ALTER TABLE ghost_user_migrations RENAME TO x; ALTER TABLE x RENAME TO `+queue)
-		servicetest.WantCounts(t, servicetest.RunTokens(t, e.Service("", e.WithQueue)), "examined_users=2 scheduled_jobs=1")
+		wantTokens(t, e.Service("", e.WithQueue), "examined_users=2 scheduled_jobs=1")
 		e.Want("main", servicetest.QueuedUsers, "2")
 		e.Exec("main", `DELETE FROM maintenance.river_job`)
 	}
@@ -215,10 +212,10 @@ func TestInactiveTokenDeletion_RunTwiceQueuesOnceAndBesideJobsOfAnotherReason(t 
 	e := newBots(parallel(t), 1, 2)
 	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 1, SkipAuthorization: true, Reason: "Group was deleted"}})
 	s := e.Service("", e.WithQueue)
-	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=2 scheduled_jobs=2")
-	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=2")
+	wantTokens(t, s, "examined_users=2 scheduled_jobs=2")
+	wantTokens(t, s, "examined_users=2")
 	e.Want("main", servicetest.QueuedUsers, "1 1 2")
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 1, attempted_at = now() WHERE args @> '{"user_id": 1}'`)
-	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=2")
+	wantTokens(t, s, "examined_users=2")
 	e.Want("main", passes, "2/2/2 finished, 2/2/0 finished, 2/2/0 finished")
 }

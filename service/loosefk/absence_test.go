@@ -218,9 +218,7 @@ func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {
 	if err := keys.RevokeAbsent(context.Background(), []string{"gone", "c"}); err == nil || !strings.Contains(err.Error(), "c is not accepted as absent: ") {
 		t.Errorf("revoked what is not accepted: %v", err)
 	}
-	if err := keys.RevokeAbsent(context.Background(), []string{"gone"}); err != nil {
-		t.Error(err)
-	}
+	servicetest.NoError(t, keys.RevokeAbsent(context.Background(), []string{"gone"}))
 	if left, err := keys.AbsentChildren(context.Background()); err != nil || len(left) != 1 || left[0].Child != "absent" {
 		t.Errorf("left %+v, %v", left, err)
 	}

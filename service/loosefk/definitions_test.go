@@ -22,6 +22,16 @@ func definitionsIn(t *testing.T, content string) (*Definitions, error) {
 	return LoadDefinitions(file)
 }
 
+// loaded loads a file that has no mistake.
+func loaded(t *testing.T, content string) *Definitions {
+	t.Helper()
+	d, err := definitionsIn(t, content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
 // problemsIn loads a file and returns what is wrong with it, without its folder.
 func problemsIn(t *testing.T, content string) []string {
 	t.Helper()
@@ -38,7 +48,7 @@ func problemsIn(t *testing.T, content string) []string {
 }
 
 func TestLoadDefinitions_ReadsEveryKeyInFileOrder(t *testing.T) {
-	d, err := definitionsIn(t, `---
+	d := loaded(t, `---
 packages:
   - table: projects
     column: project_id
@@ -57,9 +67,6 @@ notes:
     on_delete: async_delete
   - {table: users, column: author_id, on_delete: async_nullify}
 `)
-	if err != nil {
-		t.Fatal(err)
-	}
 	want := []repo.LooseForeignKey{
 		{
 			Table: "packages", Columns: []string{"project_id"}, Parent: "projects", OnDelete: "update_column_to",
@@ -101,7 +108,7 @@ c:
 }
 
 func TestLoadDefinitions_NamesAreLiteral(t *testing.T) {
-	d, err := definitionsIn(t, `
+	d := loaded(t, `
 "Weird Table-1":
   - {table: 'select', column: "a.b\"c", on_delete: async_delete}
 select:
@@ -109,9 +116,6 @@ select:
 "123":
   - {table: 'true', column: '~', on_delete: async_delete}
 `)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var got []string
 	for _, k := range d.Keys {
 		got = append(got, k.Table, k.Parent, k.Columns[0])
@@ -132,7 +136,7 @@ func TestLoadDefinitions_NothingToDoIsNoError(t *testing.T) {
 }
 
 func TestLoadDefinitions_AliasesStandForWhatTheyName(t *testing.T) {
-	d, err := definitionsIn(t, `
+	d := loaded(t, `
 a:
   - &entry {table: &p projects, column: project_id, on_delete: &del async_delete}
 b:
@@ -143,9 +147,6 @@ d: *list
 e:
   - {table: *p, column: y, on_delete: *del, conditions: [*type]}
 `)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var got []string
 	for _, k := range d.Keys {
 		got = append(got, fmt.Sprintf("%s%v", k, k.Conditions))
@@ -160,16 +161,13 @@ e:
 }
 
 func TestLoadDefinitions_IdenticalEntryIsIgnoredWithAWarning(t *testing.T) {
-	d, err := definitionsIn(t, `
+	d := loaded(t, `
 c:
   - {table: p, column: p_id, on_delete: async_delete}
   - {table: p, column: p_id, on_delete: async_nullify}
   - {on_delete: async_delete, table: p, column: "p_id", worker_class: Other}
   - {table: p, column: p_id, on_delete: async_delete, conditions: [{column: a, value: b}]}
 `)
-	if err != nil {
-		t.Fatal(err)
-	}
 	if len(d.Keys) != 3 {
 		t.Errorf("got %d definitions, want 3: only the third entry is a repetition", len(d.Keys))
 	}
@@ -180,16 +178,13 @@ c:
 }
 
 func TestLoadDefinitions_ByParentKeepsFileOrder(t *testing.T) {
-	d, err := definitionsIn(t, `
+	d := loaded(t, `
 z:
   - {table: p, column: a, on_delete: async_delete}
   - {table: q, column: b, on_delete: async_delete}
 a:
   - {table: p, column: c, on_delete: async_delete}
 `)
-	if err != nil {
-		t.Fatal(err)
-	}
 	got := map[string]string{}
 	for parent, keys := range d.ByParent() {
 		for _, k := range keys {

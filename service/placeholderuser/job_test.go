@@ -135,7 +135,5 @@ func TestDeletePlaceholderUser_DatabaseThatIsDownIsNoAnswer(t *testing.T) {
 	// One second after its first attempt River takes it for available, not retryable.
 	e.Want("main", `SELECT string_agg(kind || ' ' || (state IN ('available', 'retryable')) || ' ' || attempt || ' ' || cardinality(errors), ', ')
 		FROM maintenance.river_job`, "delete_placeholder_user true 1 1")
-	if _, err := s.Status(context.Background(), servicetest.PlaceholderUsers); err != nil {
-		t.Error(err)
-	}
+	servicetest.Must(s.Status(context.Background(), servicetest.PlaceholderUsers))(t)
 }
