@@ -200,7 +200,8 @@ func TestReceipts_TheHeadIsLockedLast(t *testing.T) {
 		change := repo.Change{Set: []string{"owner"}, Value: new(int64(2))}
 		moved <- second(move.Sweep(context.Background(), change, repo.Batch{Rows: 9, Permit: locking(1)}))
 	}()
-	b.estate.Eventually("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`, "true")
+	b.estate.Eventually("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`,
+		"true")
 	// The check of the foreign key waits. Others write their receipts meanwhile.
 	b.swept(b.rows("other", "owner", "1"), repo.Change{Delete: true}, repo.Batch{Rows: 9, Permit: locking(2)})
 	commit()

@@ -31,7 +31,8 @@ func TestDatabase_TimesThatNobodyCanCarryAreTheNearestOnesThatCanBe(t *testing.T
 		for sql, want := range times {
 			var one time.Time
 			var two, none *time.Time
-			if err := d.Pool().QueryRow(context.Background(), "SELECT "+sql+", "+sql+", NULL::timestamptz").Scan(&one, &two, &none); err != nil || none != nil {
+			if err := d.Pool().QueryRow(context.Background(), "SELECT "+sql+", "+sql+", NULL::timestamptz").Scan(&one, &two, &none); err != nil ||
+				none != nil {
 				t.Errorf("%s %s: %v, NULL is %v", mode, sql, err, none)
 				continue
 			}

@@ -119,6 +119,7 @@ func TestScope_HoweverMuchFailsThereAreSixtySpans(t *testing.T) {
 // Without a scope an operation has no span, and the clock has none, but is counted. What is cancelled has not failed.
 func TestTrace_OperationsOfAScopeHaveSpans(t *testing.T) {
 	spans := traced(t, databases.Clone(t, servicetest.Migrated("")), func(ctx context.Context, d *repo.Database) {
+		//nolint:contextcheck // one without a scope
 		servicetest.NoError(t, d.Look(trace.ContextWithSpan(t.Context(), trace.SpanFromContext(ctx))))
 		servicetest.Must(d.Now(ctx))(t)
 		if got := attributeOf(repo.ScopeAttributes(ctx), "maintenance.statements"); got != "1" {

@@ -12,7 +12,8 @@ import (
 func TestCapture_RecordsDeletedRowsAlone(t *testing.T) {
 	b := installed(t)
 	b.exec(`CREATE TABLE top (id bigint PRIMARY KEY); INSERT INTO top VALUES (1), (2);
-		CREATE TABLE p (id bigint PRIMARY KEY, top_id bigint REFERENCES top ON DELETE CASCADE); INSERT INTO p SELECT generate_series(0, 5); DELETE FROM p WHERE id = 0`)
+		CREATE TABLE p (id bigint PRIMARY KEY, top_id bigint REFERENCES top ON DELETE CASCADE); INSERT INTO p SELECT generate_series(0, 5);
+		DELETE FROM p WHERE id = 0`)
 	b.wantRecords()
 	b.track("p", "")
 	b.exec("DELETE FROM p WHERE id = 1")

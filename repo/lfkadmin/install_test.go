@@ -136,10 +136,8 @@ func TestInstallQueue_WhatIsInTheWayIsNamedAndNothingRemains(t *testing.T) {
 	if b.dump() != before {
 		t.Error("a failed install changed the schema")
 	}
-}
-
-func TestInstallQueue_UsesFunctionsThatExist(t *testing.T) {
-	b := newBench(t, "")
+	// Functions that exist are used.
+	b.exec("DROP TABLE loose_foreign_keys_deleted_records_id_seq")
 	b.exec("CREATE FUNCTION insert_into_loose_foreign_keys_deleted_records() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
 	b.install(lfkadmin.QueueInstalled)
 	b.want("SELECT prosrc FROM pg_proc WHERE proname = 'insert_into_loose_foreign_keys_deleted_records'", "BEGIN RETURN NULL; END")
@@ -176,7 +174,14 @@ func TestInstallQueue_NeedsASchemaAndTheRightToCreate(t *testing.T) {
 	_, err = open(t, b.as(poor, "x")).InstallQueue(context.Background())
 	servicetest.WantError(t, err, "42501", "nothing was changed: connect as a role that owns")
 	b.want("SELECT to_regnamespace('gitlab_partitions_dynamic') IS NULL", "true")
-	if _, err := open(t, "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2").InstallQueue(context.Background()); !errors.Is(err, repo.ErrUnreachable) {
+	// Nor does it track a table that it does not own.
+	b.install(lfkadmin.QueueInstalled)
+	b.exec(`CREATE TABLE p (id int PRIMARY KEY); GRANT ALL ON p TO ` + poor)
+	_, err = open(t, b.as(poor, "x")).Track(context.Background(), "p", "")
+	servicetest.WantError(t, err, "42501", "nothing was changed: connect as a role that owns the tables and the queue")
+	b.wantTriggers()
+	if _, err := open(t, "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2").InstallQueue(context.Background()); !errors.Is(err,
+		repo.ErrUnreachable) {
 		t.Errorf("got %v, want ErrUnreachable", err)
 	}
 }

@@ -5,7 +5,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 const (
@@ -79,4 +83,39 @@ func TestInstallQueue_RenewsFunctionsOfAnOlderVersionAndNoOthers(t *testing.T) {
 	b.want(noted, "3:"+aParent)
 	b.exec("UPDATE pg_proc SET prosrc = 'BEGIN RETURN NULL; END' WHERE proname = $1", prefix+"_with_k")
 	b.install(lfkadmin.QueueOurs)
+}
+
+// BenchmarkCapture deletes 10,000 rows of a tracked table one by one and 10,000 in one statement: with the trigger
+// function as it was before there were traces, with today's and no span set, and with a span.
+func BenchmarkCapture(b *testing.B) {
+	before := strings.NewReplacer("%s, ", "TG_TABLE_SCHEMA || '.' || TG_TABLE_NAME, ", "%s", `"id"`).Replace(oldBody)
+	for _, c := range []struct {
+		name, prepare string
+		args          []any
+	}{
+		{"before traces", `UPDATE pg_proc SET prosrc = $1 WHERE proname = 'insert_into_loose_foreign_keys_deleted_records'`, []any{before}},
+		{"no span", `SELECT`, nil},
+		{"span", aTrace, nil},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			ctx := context.Background()
+			url := servicetest.Databases.Clone(b, servicetest.Migrated(""))
+			d := servicetest.Must(repo.Open(ctx, "main", url))(b)
+			b.Cleanup(d.Close)
+			conn := servicetest.Must(pgx.Connect(ctx, url))(b)
+			b.Cleanup(func() { _ = conn.Close(ctx) })
+			exec := func(sql string, args ...any) { servicetest.Must(conn.Exec(ctx, sql, args...))(b) }
+			servicetest.Must(lfkadmin.New(d).InstallQueue(ctx))(b)
+			exec(`CREATE TABLE p (id bigint PRIMARY KEY)`)
+			servicetest.Must(lfkadmin.New(d).Track(ctx, "p", ""))(b)
+			exec(c.prepare, c.args...)
+			for b.Loop() {
+				b.StopTimer()
+				exec(`TRUNCATE p, loose_foreign_keys_deleted_records, maintenance.record_traces; INSERT INTO p SELECT generate_series(1, 20000)`)
+				b.StartTimer()
+				exec(`DO 'BEGIN FOR i IN 1..10000 LOOP DELETE FROM p WHERE id = i; END LOOP; END'`)
+				exec(`DELETE FROM p`)
+			}
+		})
+	}
 }

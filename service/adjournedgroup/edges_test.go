@@ -131,21 +131,6 @@ func TestDestroyGroup_DoesWhatTriggersAndKeysWouldHaveDone(t *testing.T) {
 	g.WantRows(map[string]int{"projects": 0, "members": 0, "namespace_details": 1, "group_deletion_schedules": 0})
 }
 
-func TestDestroyGroup_MemberOfNothingButTheNamespaceGoesWithIt(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
-	g.User(2, `user_type = 6`)
-	g.User(3, `user_type = 6`)
-	g.Owned(10, 15)
-	g.Project(1, 10, "p")
-	g.Member(10, 2, 30, `source_type = 'Project', source_id = 999`)
-	g.Member(10, 3, 30, `source_type = 'Project', source_id = 999, member_namespace_id = 10001`)
-	g.Member(10, 3, 30, `user_id = NULL`)
-	g.Run("scheduled_jobs=1")
-	g.Attempt("completed succeeded")
-	g.WantRows(map[string]int{"members": 0})
-	g.WantBots("2 by 1, 3 by 1")
-}
-
 func TestDestroyGroup_BotsOfARemovalWhoseUserIsGoneHaveNoActor(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
 	g.User(2, `user_type = 6`)

@@ -123,7 +123,7 @@ func TestDestroyGroup_FailureLeavesMarksAndSaysWhy(t *testing.T) {
 
 func TestDestroyGroup_BotsGoAndHumansStay(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
-	for id, kind := range map[int]string{2: "0", 3: "6", 4: "6", 5: "13", 6: "6"} {
+	for id, kind := range map[int]string{2: "0", 3: "6", 4: "6", 5: "13", 6: "6", 7: "6", 8: "6"} {
 		g.User(id, "user_type = "+kind)
 	}
 	g.Owned(10, 15)
@@ -135,17 +135,22 @@ func TestDestroyGroup_BotsGoAndHumansStay(t *testing.T) {
 	}
 	g.Member(11, 3, 30)
 	g.Member(11, 6, 30, `source_type = 'Gone'`)
+	// Members of nothing but the namespace.
+	g.Member(10, 7, 30, `source_type = 'Project', source_id = 999`)
+	g.Member(10, 8, 30, `source_type = 'Project', source_id = 999, member_namespace_id = 10001`)
+	g.Member(10, 8, 30, `user_id = NULL`)
 	for _, user := range []int{1, 2, 4} {
 		g.Exec("main", `INSERT INTO members (source_type, source_id, type, user_id, access_level, member_namespace_id)
 			VALUES ('Project', 1, 'ProjectMember', $1, 30, 10001)`, user)
 	}
 	g.Run("scheduled_jobs=1")
 	g.Attempt("completed succeeded")
-	g.WantBots("3 by 1, 4 by 1, 6 by 1")
-	g.WantRows(map[string]int{"members": 0, "users": 6})
+	g.WantBots("3 by 1, 4 by 1, 6 by 1, 7 by 1, 8 by 1")
+	g.WantRows(map[string]int{"members": 0, "users": 8})
 	g.Want("main", `SELECT string_agg(DISTINCT state, ' ') FROM users`, "active")
-	g.WantLog(1, "job finished", "bots=3")
-	g.Want("main", `SELECT count(*) FROM maintenance.river_job j, maintenance.runs r WHERE kind = 'delete_user' AND metadata ->> 'run_id' = r.id::text`, "3")
+	g.WantLog(1, "job finished", "bots=5")
+	g.Want("main", `SELECT count(*) FROM maintenance.river_job j, maintenance.runs r WHERE kind = 'delete_user'
+		AND metadata ->> 'run_id' = r.id::text`, "5")
 }
 
 func TestDestroyGroup_GroupThatIsNotDueAnyMoreIsSkipped(t *testing.T) {
@@ -259,7 +264,8 @@ func TestDestroyGroup_WhatHasBegunIsFinishedWhateverSpeaksAgainstItThen(t *testi
 		`UPDATE application_settings SET deletion_adjourned_period = 900`,
 		`DELETE FROM members; UPDATE issues SET author_id = NULL; DELETE FROM users WHERE id = 1`,
 	} {
-		g.Exec("main", `UPDATE users SET state = 'active'; UPDATE application_settings SET deletion_adjourned_period = 14; DELETE FROM maintenance.river_job`)
+		g.Exec("main", `UPDATE users SET state = 'active'; UPDATE application_settings SET deletion_adjourned_period = 14;
+			DELETE FROM maintenance.river_job`)
 		plant(g, "10 owner=1 mark=1@15")
 		g.Project(1, 10, "p")
 		if r, err := workJob(g, ""); err != nil || r.Snooze <= 0 {

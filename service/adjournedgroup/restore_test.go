@@ -63,12 +63,14 @@ func TestAdjournedGroupDeletion_RestoreTakesOffOnlyTheGroupsOwnSuffix(t *testing
 
 func TestAdjournedGroupDeletion_RestoreFindsFreeNamesAndTheOldState(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
-	plant(g, "77 path=team-deletion_scheduled-77 mark=1@15", "5", "6<5 path=team", "20", "21<20 path=crew-deletion_scheduled-21 mark=1@15", "22<21",
+	plant(g, "77 path=team-deletion_scheduled-77 mark=1@15", "5", "6<5 path=team", "20", "21<20 path=crew-deletion_scheduled-21 mark=1@15",
+		"22<21",
 		"23<20", "30", "31<30 path=staff-deletion_scheduled-31 mark=1@15")
 	g.Project(8, 77, "code")
 	g.Project(9, 31, "code")
 	// A path is taken without regard to case, by whatever group; a name by a sibling only. The last group has no route.
-	g.Exec("main", `UPDATE routes SET path = 'TEAM' WHERE source_id = 6; UPDATE namespaces SET name = 'Crew' WHERE id = 23; DELETE FROM routes WHERE source_id = 31`)
+	g.Exec("main", `UPDATE routes SET path = 'TEAM' WHERE source_id = 6; UPDATE namespaces SET name = 'Crew' WHERE id = 23;
+		DELETE FROM routes WHERE source_id = 31`)
 	// States that were preserved.
 	for id, metadata := range map[int]string{
 		40: `{"preserved_states": {"schedule_deletion": "archived"}, "deletion_scheduled_by_user_id": 1}`,
@@ -91,7 +93,8 @@ func TestAdjournedGroupDeletion_RestoreFindsFreeNamesAndTheOldState(t *testing.T
 	g.Want("main", `SELECT string_agg(path || '=' || name, ', ' ORDER BY source_id) FROM routes WHERE path LIKE 'g20/crew%'`,
 		"g20/crew=G20 / "+name+", g20/crew/g22=G20 / "+name+" / G22")
 	g.Want("main", `SELECT string_agg(path || '=' || name, ', ') FROM routes WHERE path LIKE 'g30/%'`, "g30/staff/code=G30 / Staff / Code")
-	g.Want("main", `SELECT string_agg(concat_ws(' ', path, CASE id WHEN 77 THEN name END), ', ' ORDER BY id) FROM namespaces WHERE id IN (21, 31, 77)`,
+	g.Want("main", `SELECT string_agg(concat_ws(' ', path, CASE id WHEN 77 THEN name END), ', ' ORDER BY id) FROM namespaces
+		WHERE id IN (21, 31, 77)`,
 		"crew, staff, "+path+" Team")
 	g.Want("main", `SELECT string_agg(format('%s %s %s', id, state, state_metadata), ', ' ORDER BY id)
 		FROM namespaces JOIN namespace_details ON namespace_id = id WHERE id BETWEEN 40 AND 43`,
@@ -125,7 +128,8 @@ func TestAdjournedGroupDeletion_RestoreIsAllOrNothing(t *testing.T) {
 
 func TestAdjournedGroupDeletion_FailedRestoreStopsNoOtherGroup(t *testing.T) {
 	g := servicetest.NewGroups(parallel(t))
-	plant(g, "10 path=g10-deletion_scheduled-10 mark=1@15", "11 path=g11-deletion_scheduled-11 mark=1@15", "12 path=g12-deletion_scheduled-12 mark=1@15",
+	plant(g, "10 path=g10-deletion_scheduled-10 mark=1@15", "11 path=g11-deletion_scheduled-11 mark=1@15",
+		"12 path=g12-deletion_scheduled-12 mark=1@15",
 		"13 owner=1 mark=1@15")
 	g.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not this one'; END $$`)
 	g.Exec("main", `CREATE TRIGGER refuse BEFORE DELETE ON group_deletion_schedules FOR EACH ROW WHEN (OLD.group_id = 11) EXECUTE FUNCTION refuse()`)

@@ -143,6 +143,7 @@ func TestGhostUserMigration_ATableThatMustNotBeReadIsNamed(t *testing.T) {
 	}
 	g.Want("main", `SELECT count(*) FROM ghost_user_migrations WHERE consume_after < now()`, "1")
 	// The status names an essential one.
-	g.Exec("main", `DO $$ BEGIN EXECUTE format('REVOKE ALL ON ghost_user_migrations FROM denied_%s', (SELECT oid FROM pg_database WHERE datname = current_database())); END $$`)
+	g.Exec("main", `DO $$ BEGIN EXECUTE format('REVOKE ALL ON ghost_user_migrations FROM denied_%s', (SELECT oid FROM pg_database
+		WHERE datname = current_database())); END $$`)
 	servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.GhostUsers), "GRANT SELECT", "ghost_user_migrations")
 }

@@ -78,7 +78,8 @@ func TestGhostUserMigration_RowsMoveToThePartitionOfTheGhost(t *testing.T) {
 				g.Exec("main", fmt.Sprintf(`CREATE TABLE emoji_%[1]d_%[2]d PARTITION OF emoji_%[1]d FOR VALUES WITH (MODULUS 3, REMAINDER %[2]d)`, i, j))
 			}
 		}
-		g.Fill("main", "award_emoji", "user_id, awardable_id, awardable_type", fmt.Sprintf("CASE WHEN i %% 2 = 0 THEN %d ELSE 7 END, i, 'Issue'", 10+n), 5000)
+		g.Fill("main", "award_emoji", "user_id, awardable_id, awardable_type",
+			fmt.Sprintf("CASE WHEN i %% 2 = 0 THEN %d ELSE 7 END, i, 'Issue'", 10+n), 5000)
 		g.Run(g.Service(), "migrated_users=1 moved_rows=2500 deleted_rows=4")
 		g.Want("main", `SELECT string_agg(user_id || '=' || n, ' ') FROM (SELECT user_id, count(*) AS n FROM award_emoji GROUP BY user_id ORDER BY user_id) s`, "5=2500 7=2500")
 	}
@@ -100,9 +101,11 @@ func TestGhostUserMigration_TheUsersOwnReferencesGoWithTheUser(t *testing.T) {
 	for i, onDelete := range []string{"CASCADE", "NO ACTION", "RESTRICT", "SET NULL", "SET DEFAULT"} {
 		first, second := 10+2*i, 11+2*i
 		g.Doomed(first, second)
-		g.Exec("main", fmt.Sprintf(`ALTER TABLE users DROP CONSTRAINT IF EXISTS own, ADD CONSTRAINT own FOREIGN KEY (created_by_id) REFERENCES users (id) ON DELETE %[1]s;
+		g.Exec("main", fmt.Sprintf(`ALTER TABLE users DROP CONSTRAINT IF EXISTS own,
+			ADD CONSTRAINT own FOREIGN KEY (created_by_id) REFERENCES users (id) ON DELETE %[1]s;
 			UPDATE users SET created_by_id = %[2]d WHERE id = %[2]d;
-			ALTER TABLE ghost_user_migrations DROP CONSTRAINT IF EXISTS own, ADD CONSTRAINT own FOREIGN KEY (initiator_user_id) REFERENCES users (id) ON DELETE %[1]s;
+			ALTER TABLE ghost_user_migrations DROP CONSTRAINT IF EXISTS own,
+			ADD CONSTRAINT own FOREIGN KEY (initiator_user_id) REFERENCES users (id) ON DELETE %[1]s;
 			UPDATE ghost_user_migrations SET initiator_user_id = %[3]d WHERE user_id = %[3]d`, onDelete, first, second))
 		// The personal namespaces' routes and details.
 		servicetest.WantCounts(t, g.Runs(s, true), "migrated_users=2 deleted_rows=8")
@@ -135,7 +138,8 @@ func TestGhostUserMigration_OtherUsersWhoReferToTheUserAreAsTheirKeySays(t *test
 	} {
 		user, other := 10+i, 20+i
 		g.Doomed(user)
-		g.Exec("main", fmt.Sprintf(`ALTER TABLE users DROP CONSTRAINT IF EXISTS own, ADD CONSTRAINT own FOREIGN KEY (created_by_id) REFERENCES users (id) ON DELETE %s;
+		g.Exec("main", fmt.Sprintf(`ALTER TABLE users DROP CONSTRAINT IF EXISTS own,
+			ADD CONSTRAINT own FOREIGN KEY (created_by_id) REFERENCES users (id) ON DELETE %s;
 			INSERT INTO users (id, email, username, projects_limit, organization_id) VALUES (%d, 'e%[2]d@x', 'e%[2]d', 0, 1);
 			UPDATE users SET created_by_id = %[3]d WHERE id IN (%[2]d, %[3]d)`, test.onDelete, other, user))
 		dry := g.Runs(s, true)

@@ -119,10 +119,12 @@ func TestInactiveTokenDeletion_OnlyRunsThatDiedAreGoneOnWith(t *testing.T) {
 			('ffffffff-0000-7000-8000-000000000000', 'inactive_token_deletion', 'schedule', 'skipped', '0')`, true, nil},
 		{"died, then a dry run", died + `; INSERT INTO maintenance.runs (id, worker, trigger, state, dry_run, lease_epoch, heartbeat_ttl) VALUES
 			('ffffffff-0000-7000-8000-000000000000', 'inactive_token_deletion', 'request', 'succeeded', true, 0, '0')`, true, nil},
-		{"died, now paused", died + `; INSERT INTO maintenance.pauses (worker, reason, paused_by) VALUES ('inactive_token_deletion', 'test', 'me')`, false, nil},
+		{"died, now paused", died + `; INSERT INTO maintenance.pauses (worker, reason, paused_by) VALUES ('inactive_token_deletion', 'test',
+			'me')`, false, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			e.Exec("main", `DELETE FROM maintenance.runs; DELETE FROM maintenance.token_passes; DELETE FROM maintenance.river_job; DELETE FROM maintenance.leases`)
+			e.Exec("main", `DELETE FROM maintenance.runs; DELETE FROM maintenance.token_passes; DELETE FROM maintenance.river_job;
+				DELETE FROM maintenance.leases`)
 			servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
 			e.Exec("main", c.sql)
 			runs := e.Value("main", `SELECT count(*) FROM maintenance.runs`)

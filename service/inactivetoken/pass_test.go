@@ -144,7 +144,8 @@ func TestInactiveTokenDeletion_ContinuationWaitsForPauseLeaseAndSwitch(t *testin
 		t.Error(log)
 	}
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
-	e.Work(e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.Enabled = new(false) })), "continue_inactive_token_deletion")
+	e.Work(e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.Enabled = new(false) })),
+		"continue_inactive_token_deletion")
 	e.Want("main", waiting, "scheduled 0 3 t")
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 	e.Work(s, "continue_inactive_token_deletion")

@@ -30,13 +30,19 @@ func TestInactiveTokenDeletion_SchedulesNoMoreThanTheQueueTakes(t *testing.T) {
 			e := newBots(parallel(t), 1, 2, 3, 4, 5, 6, 7)
 			e.Alive(2)
 			s := e.Service("", e.WithQueue, queueOf(3, batch))
+			dry := dryTokens(t, s)
+			servicetest.WantEarly(t, dry, fullQueue)
+			servicetest.WantCounts(t, dry, "examined_users=4 scheduled_jobs=3")
+			e.Want("main", servicetest.QueuedUsers, "")
+			e.Want("main", continuations, "")
 			r := servicetest.RunTokens(t, s)
 			servicetest.WantEarly(t, r, fullQueue)
 			servicetest.WantCounts(t, r, "examined_users=4 scheduled_jobs=3")
 			e.Want("main", servicetest.QueuedUsers, "1 3 4")
 			e.Want("main", passes, "4/4/3")
 			e.Want("main", continuations, "scheduled")
-			if st := servicetest.StatusOf(t, s, servicetest.InactiveTokens); st.Condition != service.ConditionThrottled || !strings.Contains(st.ConditionDetail, fullQueue) {
+			if st := servicetest.StatusOf(t, s, servicetest.InactiveTokens); st.Condition != service.ConditionThrottled ||
+				!strings.Contains(st.ConditionDetail, fullQueue) {
 				t.Errorf("%s: %s", st.Condition, st.ConditionDetail)
 			}
 
@@ -87,16 +93,6 @@ func TestInactiveTokenDeletion_ContinuationWaitsForRoom(t *testing.T) {
 	e.Work(s, "continue_inactive_token_deletion")
 	e.Eventually("main", passes, "5/5/5 finished")
 	e.Want("main", servicetest.QueuedUsers, "4 5")
-}
-
-func TestInactiveTokenDeletion_DryRunKnowsTheQueueTakesNoMore(t *testing.T) {
-	e := newBots(parallel(t), 1, 2, 3, 4, 5)
-	s := e.Service("", e.WithQueue, queueOf(3, 2))
-	r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true}))(t)
-	servicetest.WantEarly(t, r, fullQueue)
-	servicetest.WantCounts(t, r, "examined_users=3 scheduled_jobs=3")
-	e.Want("main", servicetest.QueuedUsers, "")
-	e.Want("main", continuations, "")
 }
 
 func TestResumeRuns_GoesOnWithWhatTheLoadHasEnded(t *testing.T) {

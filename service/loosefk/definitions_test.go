@@ -281,7 +281,10 @@ func TestLoadDefinitions_MistakesAreFatal(t *testing.T) {
 		{"c: [{table: 5, column: p_id, on_delete: async_delete}]", "c[0].table: ", `is the integer "5"`},
 		{"c: [{table: " + long + ", column: p_id, on_delete: async_delete}]", "c[0].table: ", "has 64 bytes"},
 		{"c: [{table: p, column: [a], on_delete: async_delete}]", "c[0].column: ", "is a list"},
-		{"c: [{table: p, column: p_id, on_delete: ':async_delete'}]", "c[0].on_delete: ", `is the string ":async_delete": allowed are async_delete, async_nullify, update_column_to`},
+		{
+			"c: [{table: p, column: p_id, on_delete: ':async_delete'}]", "c[0].on_delete: ",
+			`is the string ":async_delete": allowed are async_delete, async_nullify, update_column_to`,
+		},
 		{"c: [{table: p, column: p_id, on_delete: ~}]", "c[0].on_delete: ", "is null"},
 		{"c: [{" + goodEntry + ", table: q}]", "c[0].table: ", "is there twice"},
 		{"c: [{" + goodEntry + ", Table: q}]", "c[0].Table: ", "is not a key"},

@@ -67,14 +67,16 @@ func TestLooseForeignKeysCleanup_WhatIsRecordedWhileItWorksBelongsToTheRun(t *te
 	e.Deleted("main", "q", 1, 1)
 	e.Deleted("main", "p", 4, 20)
 	release := e.Hold(`SELECT FROM c WHERE p_id = 19 FOR UPDATE`)
-	ended := background(e.Service(servicetest.OneChild + "d: [{table: o, column: o_id, on_delete: async_delete}]\nf: [{table: q, column: q_id, on_delete: async_delete}]\n"))
+	s := e.Service(servicetest.OneChild + "d: [{table: o, column: o_id, on_delete: async_delete}]\n" +
+		"f: [{table: q, column: q_id, on_delete: async_delete}]\n")
+	begun := servicetest.Begin(t, s, "main")
 	e.Eventually("main", `SELECT count(*) = 0 FROM f WHERE q_id = 1`, "true")
 	e.Eventually("main", anyWaits, "true")
 	late()
 	e.Deleted("main", "o", 1, 1)
 	e.Deleted("main", "q", 2, 2)
 	release()
-	r := ended(t)
+	r := servicetest.Ended(t, s, begun.ID)
 	wantWithinLimits(t, r)
 	servicetest.WantCounts(t, r, "processed_records=21 deleted_rows=21")
 	e.WantQueue("main", "")
@@ -95,7 +97,8 @@ func TestLooseForeignKeysCleanup_WhatARunPutsOffIsNotItsOwnAgain(t *testing.T) {
 		CREATE FUNCTION due() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			UPDATE loose_foreign_keys_deleted_records SET consume_after = clock_timestamp() WHERE primary_key_value = 4; RETURN NULL; END $$;
 		CREATE TRIGGER due AFTER DELETE ON c FOR EACH ROW WHEN (OLD.p_id = 1) EXECUTE FUNCTION due()`)
-	wantFailedRun(t, e.Service(servicetest.OneChild), "c.p_id -> p on main: 23514 check_violation, 1 records", "processed_records=1 deleted_rows=1 rescheduled_records=2")
+	wantFailedRun(t, e.Service(servicetest.OneChild), "c.p_id -> p on main: 23514 check_violation, 1 records",
+		"processed_records=1 deleted_rows=1 rescheduled_records=2")
 	e.WantQueue("main", "2 3 4")
 	e.Want("main", `SELECT bool_and(consume_after <= clock_timestamp()) FROM loose_foreign_keys_deleted_records`, "true")
 	e.Want("main", failuresByKey, "2 1 1 c.p_id -> p 23514")
@@ -146,7 +149,8 @@ func TestLooseForeignKeysCleanup_HeavyKeysBeyondTheCapTakeTurnsWithTheOthers(t *
 	e.Exec("main", `INSERT INTO c (p_id) SELECT k FROM generate_series(1, 30) k, generate_series(1, 500)`)
 	e.Exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(31, 100) i`)
 	e.Deleted("main", "p", 1, 100)
-	wantOverLimit(t, wantRun(t, e.Service("c:\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 20}\n", limits(1000, 0)), "deleted_rows=1000 processed_records=70 incremented_records=30"), "max_deletes")
+	wantOverLimit(t, wantRun(t, e.Service("c:\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 20}\n", limits(1000, 0)),
+		"deleted_rows=1000 processed_records=70 incremented_records=30"), "max_deletes")
 	e.Want("main", `SELECT max(n) - min(n) <= 1 FROM (SELECT count(*) AS n FROM c GROUP BY p_id) x`, "true")
 }
 
@@ -157,7 +161,8 @@ func TestLooseForeignKeysCleanup_SetAsideKeysGoOnUntilTheyAreDone(t *testing.T) 
 	e.Exec("main", `INSERT INTO d (p_id) SELECT 21 - k FROM generate_series(1, 20) k, generate_series(1, k * k)`)
 	e.Exec("main", `INSERT INTO c (p_id) VALUES (41); INSERT INTO d (p_id) VALUES (41)`)
 	e.Deleted("main", "p", 1, 20)
-	wantWithinLimits(t, wantRun(t, e.Service(servicetest.OneChild+"d:\n  - {table: p, column: p_id, on_delete: async_delete}\n", servicetest.Batches(7, 0)), "deleted_rows=11480 processed_records=20"))
+	wantWithinLimits(t, wantRun(t, e.Service(servicetest.OneChild+"d:\n  - {table: p, column: p_id, on_delete: async_delete}\n",
+		servicetest.Batches(7, 0)), "deleted_rows=11480 processed_records=20"))
 	e.Want("main", `SELECT (SELECT count(*) FROM c) || ' ' || (SELECT count(*) FROM d)`, "1 1")
 }
 
@@ -249,7 +254,8 @@ func TestLooseForeignKeysCleanup_DueRecordsLeftMakeItOverLimitEvenWithoutChildre
 	e.Deleted("main", "p", 1, 3)
 	const rest = `SELECT string_agg(q::text || xmin, ' ' ORDER BY id) FROM loose_foreign_keys_deleted_records q WHERE primary_key_value > 1`
 	before := e.Value("main", rest)
-	wantOverLimit(t, wantRun(t, e.Service(servicetest.OneChild, servicetest.Batches(1, 1)), "deleted_rows=1 processed_records=1"), "max_deletes")
+	wantOverLimit(t, wantRun(t, e.Service(servicetest.OneChild, servicetest.Batches(1, 1)), "deleted_rows=1 processed_records=1"),
+		"max_deletes")
 	e.Want("main", rest, before)
 }
 

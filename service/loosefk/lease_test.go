@@ -167,3 +167,22 @@ func TestLooseForeignKeysCleanup_LeaseAndFencesAreRenewed(t *testing.T) {
 	e.WantLease("main", 1, false)
 	e.WantLease("ci", 1, false)
 }
+
+func TestLooseForeignKeysCleanup_LostFenceIsALostLease(t *testing.T) {
+	e := servicetest.New(parallel(t), servicetest.Small, "main", "ci")
+	e.Exec("ci", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT generate_series(1, 10)`)
+	e.Gate("ci", "c")
+	e.Shut("ci", servicetest.App)
+	e.Deleted("main", "p", 1, 10)
+	s := e.Service(servicetest.OneChild)
+	main, ci := e.State("main"), e.State("ci", "c")
+	r := servicetest.Begin(t, s, "main")
+	e.AtGate("ci", servicetest.App)
+	e.Exec("ci", `UPDATE maintenance.leases SET epoch = epoch + 1`)
+	e.Lift("ci", servicetest.App)
+	servicetest.WantLost(t, servicetest.Ended(t, s, r.ID))
+	e.WantSame("main", main)
+	e.WantSame("ci", ci, "c")
+	e.WantLease("main", 1, false)
+	e.WantLease("ci", 2, true)
+}

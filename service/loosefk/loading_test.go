@@ -53,14 +53,16 @@ func TestLooseForeignKeysCleanup_RecordsOfOneKeyAreOneKeyForTheChildren(t *testi
 	for _, size := range []int{1, 2, 500} {
 		// The same id in two partitions is two records.
 		e.Exec("main", `TRUNCATE c; INSERT INTO c (p_id) VALUES (7), (7), (8), (9); DELETE FROM loose_foreign_keys_deleted_records;
-			INSERT INTO loose_foreign_keys_deleted_records (partition, id, fully_qualified_table_name, primary_key_value) VALUES (1, 1, 'public.p', 7),
-			(1, 2, 'public.p', 8), (1, 3, 'public.p', 7), (2, 1, 'public.p', 7), (2, 2, 'public.p', 7), (2, 3, 'public.elsewhere', 10), (1, 4, 'public.elsewhere', 11)`)
+			INSERT INTO loose_foreign_keys_deleted_records (partition, id, fully_qualified_table_name, primary_key_value) VALUES (1, 1,
+			'public.p', 7),
+			(1, 2, 'public.p', 8), (1, 3, 'public.p', 7), (2, 1, 'public.p', 7), (2, 2, 'public.p', 7), (2, 3, 'public.elsewhere', 10), (1, 4,
+			'public.elsewhere', 11)`)
 		wantRun(t, e.Service(servicetest.OneChild, servicetest.Batches(size, 0)), "processed_records=5 deleted_rows=3")
 		e.WantQueue("main", "10 11")
 	}
 }
 
-func TestLooseForeignKeysCleanup_RecordsOfAnotherStatusAreNotRead(t *testing.T) {
+func TestLooseForeignKeysCleanup_RecordsOfAnotherStatusAndOfTheFutureAreNotRead(t *testing.T) {
 	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `INSERT INTO c (p_id) VALUES (1), (2)`)
 	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, status)
@@ -76,22 +78,15 @@ func TestLooseForeignKeysCleanup_RecordsOfAnotherStatusAreNotRead(t *testing.T) 
 	e.Deleted("main", "p", 1, 1)
 	wantRun(t, s, "processed_records=1 deleted_rows=1")
 	e.Want("main", queue, before)
-}
 
-func TestLooseForeignKeysCleanup_ARecordIsTakenOnceItsTimeHasCome(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
-	e.Exec("main", `INSERT INTO c (p_id) VALUES (1)`)
+	// A record is taken once its time has come.
 	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
-		VALUES ('public.p', 1, now() + interval '1 minute')`)
-	s := e.Service(servicetest.OneChild)
-	r := wantRun(t, s, "")
-	if r.OverLimit {
-		t.Error("over_limit, though nothing is due")
-	}
+		VALUES ('public.p', 2, now() + interval '1 minute')`)
+	wantWithinLimits(t, wantRun(t, s, ""))
 	if b := servicetest.Status(t, s).Backlog; b.Pending != 1 || b.Deferred != 1 || b.Due != 0 {
 		t.Errorf("backlog %+v, want 1 pending, deferred, not due", b)
 	}
-	e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
+	dueAgain(e, "main")
 	wantRun(t, s, "processed_records=1 deleted_rows=1")
 }
 
@@ -116,7 +111,8 @@ func TestLooseForeignKeysCleanup_WalksOverAllPages(t *testing.T) {
 func addLeaves(e *servicetest.Estate, names ...string) {
 	e.T.Helper()
 	for i, name := range names {
-		e.Exec("main", fmt.Sprintf(`CREATE TABLE gitlab_partitions_dynamic.%s PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (%d)`, name, i+2))
+		e.Exec("main", fmt.Sprintf(`CREATE TABLE gitlab_partitions_dynamic.%s PARTITION OF loose_foreign_keys_deleted_records FOR
+			VALUES IN (%d)`, name, i+2))
 	}
 }
 
@@ -162,35 +158,15 @@ func TestLooseForeignKeysCleanup_ALeafThatVanishesInMidRunIsPassedOver(t *testin
 		SELECT p, 'public.p', p * 10 + i FROM generate_series(1, 3) p, generate_series(1, 5) i`)
 	e.Exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(1, 40) i`)
 	held := e.Hold(`SELECT FROM c WHERE p_id = 11 FOR UPDATE`)
-	ended := background(e.Service(servicetest.OneChild, servicetest.Batches(1, 5000)))
+	s := e.Service(servicetest.OneChild, servicetest.Batches(1, 5000))
+	begun := servicetest.Begin(t, s, "main")
 	e.Eventually("main", anyWaits, "true")
 	e.Exec("main", `DROP TABLE gitlab_partitions_dynamic.two`)
 	held()
-	r := ended(t)
+	r := servicetest.Ended(t, s, begun.ID)
 	servicetest.WantState(t, r, "succeeded")
 	e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE primary_key_value > 30`, "0")
 	e.Want("main", `SELECT count(*) FROM c WHERE p_id BETWEEN 21 AND 25`, "5")
-}
-
-// background starts a run on main; the function waits for its end.
-func background(s *service.Service) (ended func(*testing.T) service.Run) {
-	type result struct {
-		run service.Run
-		err error
-	}
-	results := make(chan result, 1)
-	go func() {
-		r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
-		results <- result{r, err}
-	}()
-	return func(t *testing.T) service.Run {
-		t.Helper()
-		r := <-results
-		if r.err != nil {
-			t.Fatal(r.err)
-		}
-		return r.run
-	}
 }
 
 func TestLooseForeignKeysCleanup_WorksInTheApplicationSchemaOfItsConnection(t *testing.T) {
@@ -206,7 +182,8 @@ func TestLooseForeignKeysCleanup_WorksInTheApplicationSchemaOfItsConnection(t *t
 	e.Exec("main", `INSERT INTO "My App".loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value)
 		VALUES ('My App.p', 1), ('public.p', 2)`)
 	e.Exec("main", `INSERT INTO maintenance.absent_children (child, accepted_by) VALUES ('d', 'me')`)
-	wantRun(t, e.Service(servicetest.OneChild+"d:\n  - {table: p, column: p_id, on_delete: async_delete}\n"), "processed_records=1 deleted_rows=1")
+	wantRun(t, e.Service(servicetest.OneChild+"d:\n  - {table: p, column: p_id, on_delete: async_delete}\n"),
+		"processed_records=1 deleted_rows=1")
 	e.Want("main", `SELECT p_id FROM "My App".c`, "2")
 	e.Want("main", `SELECT count(*) FROM public.c`, "2")
 	e.Want("main", `SELECT count(*) FROM public.d`, "1")
@@ -223,11 +200,11 @@ func TestLooseForeignKeysCleanup_RecordsThatComeWhileItWorksAreNotLost(t *testin
 	s := e.Service(servicetest.OneChild, servicetest.Batches(50, 0))
 	var total int64
 	for from := 1; from <= 3000; from += 300 {
-		ended := background(s)
+		begun := servicetest.Begin(t, s, "main")
 		for i := from; i < from+300; i += 10 {
 			e.Exec("main", `DELETE FROM p WHERE id >= $1 AND id < $1 + 10`, i)
 		}
-		r := ended(t)
+		r := servicetest.Ended(t, s, begun.ID)
 		servicetest.WantState(t, r, "succeeded")
 		total += r.Counts["deleted_rows"]
 	}

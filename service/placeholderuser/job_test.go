@@ -28,14 +28,16 @@ func TestDeletePlaceholderUser_LooksAtTheUserAndItsReferences(t *testing.T) {
 		{15, ``, queued, ""},
 		{17, ``, "delete_placeholder_user completed NOT_A_PLACEHOLDER", ""},
 		{0, ``, "delete_placeholder_user completed NOT_A_PLACEHOLDER", ""},
-		{15, `INSERT INTO notes (noteable_type, author_id, organization_id) VALUES ('Issue', {user}, 1)`, refused, `"table":"notes","column":"author_id"`},
+		{15, `INSERT INTO notes (noteable_type, author_id, organization_id)
+			VALUES ('Issue', {user}, 1)`, refused, `"table":"notes","column":"author_id"`},
 		{15, `INSERT INTO notes (noteable_type, resolved_by_id, organization_id) VALUES ('Issue', {user}, 1)`, queued, ""},
 		{15, `INSERT INTO notes (noteable_type, updated_by_id, organization_id) VALUES ('Issue', {user}, 1)`, queued, ""},
 		{15, `INSERT INTO issues (last_edited_by_id, namespace_id) VALUES ({user}, 1)`, refused, `"table":"issues","column":"last_edited_by_id"`},
 		{15, `INSERT INTO award_emoji (user_id) VALUES ({user})`, refused, `"table":"award_emoji","column":"user_id"`},
 		{15, `INSERT INTO events (author_id, action, group_id, created_at, updated_at) VALUES ({user}, 1, 1, now(), now())`, queued, ""},
 		{15, `INSERT INTO epics (group_id, iid, title, author_id, updated_by_id) VALUES (1, 1, '', 1, {user})`, queued, ""},
-		{15, `INSERT INTO epics (group_id, iid, title, author_id, assignee_id) VALUES (1, 2, '', 1, {user})`, refused, `"table":"epics","column":"assignee_id"`},
+		{15, `INSERT INTO epics (group_id, iid, title, author_id, assignee_id)
+			VALUES (1, 2, '', 1, {user})`, refused, `"table":"epics","column":"assignee_id"`},
 		// Optional tables may be missing.
 		{15, `DROP TABLE epics, lists CASCADE`, queued, ""},
 	} {

@@ -99,13 +99,17 @@ func TestPlaceholderUserCleanup_WarnsAtTheLastAttemptOnly(t *testing.T) {
 	e.Want("main", `SELECT deletion_attempts FROM import_placeholder_user_details WHERE id = 7`, "15")
 }
 
-func TestPlaceholderUserCleanup_NamespaceMustBeGone(t *testing.T) {
+func TestPlaceholderUserCleanup_NamespaceMustBeGoneAndAttemptAndJobExistBothOrNeither(t *testing.T) {
 	e := servicetest.NewPlaceholders(parallel(t))
 	e.Detail(7, 0, `NULL`)
 	e.Exec("main", `UPDATE import_placeholder_user_details SET namespace_id = 1`)
 	s := e.Service("", e.WithQueue)
 	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "")
-	e.Exec("main", `DELETE FROM namespaces`)
+	e.Exec("main", `DELETE FROM namespaces;
+		ALTER TABLE maintenance.river_job ADD CONSTRAINT refused CHECK (kind <> 'delete_placeholder_user')`)
+	servicetest.WantState(t, servicetest.RunPlaceholders(t, s, false), "failed")
+	e.Want("main", `SELECT deletion_attempts FROM import_placeholder_user_details`, "0")
+	e.Exec("main", `ALTER TABLE maintenance.river_job DROP CONSTRAINT refused`)
 	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=1")
 }
 
@@ -150,17 +154,6 @@ func TestPlaceholderUserCleanup_UserWhoseJobIsAtWorkDoesNotFailTheRun(t *testing
 	e.Want("main", servicetest.JobsOfPlaceholders, "7 8")
 }
 
-func TestPlaceholderUserCleanup_AttemptAndJobExistBothOrNeither(t *testing.T) {
-	e := servicetest.NewPlaceholders(parallel(t))
-	e.Detail(7, 0, `NULL`)
-	s := e.Service("", e.WithQueue)
-	e.Exec("main", `ALTER TABLE maintenance.river_job ADD CONSTRAINT refused CHECK (kind <> 'delete_placeholder_user')`)
-	servicetest.WantState(t, servicetest.RunPlaceholders(t, s, false), "failed")
-	e.Want("main", `SELECT deletion_attempts FROM import_placeholder_user_details`, "0")
-	e.Exec("main", `ALTER TABLE maintenance.river_job DROP CONSTRAINT refused`)
-	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=1")
-}
-
 func TestPlaceholderUserCleanup_LockedRowWaitsForTheNextRun(t *testing.T) {
 	e := servicetest.NewPlaceholders(parallel(t))
 	for id := range 3 {
@@ -197,7 +190,8 @@ func TestPlaceholderUserCleanup_BacklogTellsDueDeferredAndDead(t *testing.T) {
 	e.Detail(4, 15, `now() - interval '9 days'`)
 	e.Detail(5, 2, `NULL`)
 	e.Exec("main", `UPDATE import_placeholder_user_details SET namespace_id = 1 WHERE id = 5`)
-	if b := servicetest.StatusOf(t, e.Service("", e.WithQueue), servicetest.PlaceholderUsers).Backlog; b.Pending != 3 || b.Due != 2 || b.Deferred != 1 || b.Dead != 1 || b.OldestAt.IsZero() {
+	if b := servicetest.StatusOf(t, e.Service("", e.WithQueue), servicetest.PlaceholderUsers).Backlog; b.Pending != 3 || b.Due != 2 ||
+		b.Deferred != 1 || b.Dead != 1 || b.OldestAt.IsZero() {
 		t.Errorf("backlog %+v", b)
 	}
 }
