@@ -13,6 +13,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // bigGroups are 30,000 groups in trees of 30 on three levels, with 300,000 members, 30,000 invitations, a route and a
@@ -68,10 +69,7 @@ func newGroupBench(t *testing.T, d *repo.Database) *groupBench {
 	if b.stores, err = d.GroupStores(ctx); err != nil || b.stores.Missing != "" {
 		t.Fatal(err, b.stores.Missing)
 	}
-	lease, err := d.AcquireLease(ctx, "groups", "test", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := servicetest.Must(d.AcquireLease(ctx, "groups", "test", time.Hour))(t)
 	now, err := d.Now(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -90,10 +88,7 @@ func (b *groupBench) runCalls() map[string]func(context.Context) error {
 		page = append(page, 100*i)
 	}
 	return map[string]func(context.Context) error{
-		"candidates": func(ctx context.Context) error {
-			_, err := b.GroupCandidates(ctx, b.stores, b.due, 0, generous)
-			return err
-		},
+		"candidates": func(ctx context.Context) error { return second(b.GroupCandidates(ctx, b.stores, b.due, 0, generous)) },
 		"due": func(ctx context.Context) error {
 			groups, err := b.DueGroups(ctx, b.stores, b.due, page, generous)
 			if len(groups) != len(page) {
@@ -102,14 +97,8 @@ func (b *groupBench) runCalls() map[string]func(context.Context) error {
 			return err
 		},
 		"forget": func(ctx context.Context) error { return b.ForgetGoneRemovals(ctx, by(b.fence)) },
-		"lost": func(ctx context.Context) error {
-			_, _, err := b.LostMarks(ctx, b.stores, 3000, generous)
-			return err
-		},
-		"odd": func(ctx context.Context) error {
-			_, _, err := b.OddSchedules(ctx, b.stores, 3000, generous)
-			return err
-		},
+		"lost":   func(ctx context.Context) error { return third(b.LostMarks(ctx, b.stores, 3000, generous)) },
+		"odd":    func(ctx context.Context) error { return third(b.OddSchedules(ctx, b.stores, 3000, generous)) },
 		"restore": func(ctx context.Context) error {
 			p := by(b.fence)
 			p.Transaction = time.Minute
@@ -148,10 +137,7 @@ func (b *groupBench) jobCalls() map[string]func(context.Context) error {
 			}
 			return err
 		},
-		"projects": func(ctx context.Context) error {
-			_, err := b.GroupProjects(ctx, 15000, 0, generous)
-			return err
-		},
+		"projects": func(ctx context.Context) error { return second(b.GroupProjects(ctx, 15000, 0, generous)) },
 		"project": func(ctx context.Context) error {
 			catalog, err := b.Tables(ctx, repo.ProjectTables())
 			if err == nil {
@@ -188,9 +174,7 @@ func TestGroups_PlansKeepToIndexes(t *testing.T) {
 			url := databases.Clone(t, c.loaded("repo_big_groups", bigGroups))
 			conn := connect(t, url)
 			if c.analyzed {
-				if _, err := conn.Exec(context.Background(), "ANALYZE"); err != nil {
-					t.Fatal(err)
-				}
+				servicetest.Must(conn.Exec(context.Background(), "ANALYZE"))(t)
 			}
 			d, heard := listening(t, url)
 			b := newGroupBench(t, d)
@@ -204,8 +188,7 @@ func TestGroups_PlansKeepToIndexes(t *testing.T) {
 }
 
 func TestGroups_DatesAreTheSameWhateverTheSessionAndHowFarOffTheyAre(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "main")
+	b := newBench(parallel(t), "main")
 	b.exec(`INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now());
 		INSERT INTO users (id, username, email, projects_limit, organization_id) VALUES (1, 'u', 'u', 0, 1);
 		INSERT INTO namespaces (id, name, path, type, organization_id) SELECT i, i, i, 'Group', 1 FROM generate_series(1, 5) i;
@@ -215,10 +198,7 @@ func TestGroups_DatesAreTheSameWhateverTheSessionAndHowFarOffTheyAre(t *testing.
 	// Midnight of UTC is on another day in both.
 	for _, zone := range []string{"Pacific/Kiritimati", "Pacific/Pago_Pago"} {
 		d := b.inZone(zone, "cache_statement")
-		s, err := d.GroupStores(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := servicetest.Must(d.GroupStores(t.Context()))(t)
 		for day, want := range map[int]string{20: "[]", 21: "[1 4 5]"} {
 			at := time.Date(2026, 11, day, 0, 0, 0, 0, time.UTC)
 			due, err := d.DueGroups(t.Context(), s, repo.Adjournment{At: at, Days: 14}, []int64{1, 2, 3, 4, 5}, generous)
@@ -232,10 +212,7 @@ func TestGroups_DatesAreTheSameWhateverTheSessionAndHowFarOffTheyAre(t *testing.
 		}
 	}
 	d := open(t, b.with("datestyle=SQL,DMY"))
-	s, err := d.GroupStores(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := servicetest.Must(d.GroupStores(context.Background()))(t)
 	odd, _, err := d.OddSchedules(context.Background(), s, 0, generous)
 	var got []string
 	for _, o := range odd {
@@ -256,9 +233,7 @@ func TestGroups_DatesAreTheSameWhateverTheSessionAndHowFarOffTheyAre(t *testing.
 func wantIndexPlansOfAll(t *testing.T, conn *pgx.Conn, heard *listener, call func(context.Context) error) {
 	t.Helper()
 	heard.statements = nil
-	if err := call(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, call(context.Background()))
 	settings := sent{`SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)`, nil}
 	for _, s := range heard.statements {
 		if !ours(s.sql) {

@@ -4,24 +4,22 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // catalog reads the tables with their columns, and all foreign keys.
 func (b *bench) catalog(wanted map[string][]string) *repo.Catalog {
 	b.Helper()
-	c, err := b.Catalog(context.Background(), wanted)
-	if err != nil {
-		b.Fatal(err)
-	}
+	c := servicetest.Must(b.Catalog(context.Background(), wanted))(b.T)
 	return c
 }
 
 func TestCatalog_KnowsTablesAndColumnsThatWereAskedFor(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "all")
+	b := newBench(parallel(t), "all")
 	b.exec(`CREATE VIEW a_view AS SELECT id FROM users; CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.far (id bigint)`)
 	c := b.catalog(map[string][]string{
 		"users": {"id", "user_type", "nonsense"}, "keys": {"user_id"}, "p_ci_builds": {"user_id"}, "nowhere": {"id"}, "a_view": {"id"}, "far": {"id"},
@@ -50,8 +48,7 @@ func TestCatalog_KnowsTablesAndColumnsThatWereAskedFor(t *testing.T) {
 }
 
 func TestCatalog_KnowsForeignKeysOfEverySchemaAndTheirActions(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	b.exec(`CREATE TABLE p (id bigint PRIMARY KEY, a integer, b text, UNIQUE (a, b))`)
 	b.exec(`CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.c1 (p_id bigint REFERENCES p ON DELETE CASCADE)`)
 	b.exec(`CREATE TABLE c2 (p_id bigint REFERENCES p ON DELETE SET NULL, r bigint REFERENCES p ON DELETE RESTRICT,
@@ -84,22 +81,18 @@ func TestCatalog_KnowsForeignKeysOfEverySchemaAndTheirActions(t *testing.T) {
 }
 
 func TestCatalog_NamesATableThatMustNotBeRead(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "main")
+	b := newBench(parallel(t), "main")
 	d := open(t, b.as(b.role(`GRANT USAGE ON SCHEMA public TO {role}; GRANT SELECT ON users TO {role}`), "x"))
-	if _, err := d.Tables(context.Background(), map[string][]string{"users": {"id"}}); err != nil {
-		t.Error(err)
-	}
+	servicetest.Must(d.Tables(context.Background(), map[string][]string{"users": {"id"}}))(t)
 	_, err := d.Tables(context.Background(), map[string][]string{"users": {"id"}, "issues": {"author_id"}})
 	if !errors.Is(err, repo.ErrForbidden) {
 		t.Errorf("got %v, want ErrForbidden", err)
 	}
-	wantSays(t, err, "issues", "SELECT")
+	servicetest.WantError(t, err, "issues", "SELECT")
 }
 
 func TestCatalog_PassesOverLeftoversOfASplit(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "main")
+	b := newBench(parallel(t), "main")
 	b.exec(`CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
 		CREATE TRIGGER protect BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON releases FOR EACH STATEMENT EXECUTE FUNCTION gitlab_schema_prevent_write()`)
 	if c := b.catalog(map[string][]string{"releases": {"author_id"}, "reviews": {"author_id"}}); c.Table("releases") != nil || c.Table("reviews") == nil {
@@ -108,8 +101,7 @@ func TestCatalog_PassesOverLeftoversOfASplit(t *testing.T) {
 }
 
 func TestCatalog_CopesWithALargeSchema(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	b.exec(`CREATE TABLE t_0 (id bigint PRIMARY KEY)`)
 	b.exec(`DO $$ BEGIN FOR i IN 1..1000 LOOP
 		EXECUTE format('CREATE TABLE t_%s (id bigint PRIMARY KEY, a bigint REFERENCES t_%s, b bigint REFERENCES t_%s ON DELETE CASCADE)', i, i - 1, i / 2);
@@ -117,5 +109,79 @@ func TestCatalog_CopesWithALargeSchema(t *testing.T) {
 	c := b.catalog(map[string][]string{"t_5": {"a"}})
 	if n := len(c.References(repo.Table{Schema: "public", Name: "t_4"})); n != 3 || c.Table("t_5") == nil || c.Table("t_6") != nil {
 		t.Errorf("%d keys refer to t_4, want 3", n)
+	}
+}
+
+func TestKeepingTriggers_AreEnabledRowTriggersAndRulesOfTheTableAndItsPartitions(t *testing.T) {
+	b := newBench(parallel(t), "")
+	b.exec(`CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+		CREATE TABLE plain (id bigint);
+		CREATE TRIGGER keep BEFORE DELETE ON plain FOR EACH ROW EXECUTE FUNCTION keep();
+		CREATE TRIGGER touch BEFORE UPDATE ON plain FOR EACH ROW EXECUTE FUNCTION keep();
+		CREATE TRIGGER change BEFORE UPDATE OR DELETE ON plain FOR EACH ROW EXECUTE FUNCTION keep();
+		CREATE TRIGGER off BEFORE DELETE ON plain FOR EACH ROW EXECUTE FUNCTION keep();
+		ALTER TABLE plain DISABLE TRIGGER off;
+		CREATE TRIGGER after AFTER DELETE ON plain FOR EACH ROW EXECUTE FUNCTION keep();
+		CREATE TRIGGER statement BEFORE DELETE ON plain EXECUTE FUNCTION keep();
+		CREATE RULE hide AS ON DELETE TO plain DO INSTEAD NOTHING;
+		CREATE TABLE many (id bigint) PARTITION BY LIST (id);
+		CREATE TABLE many_1 PARTITION OF many FOR VALUES IN (1); CREATE TABLE many_2 PARTITION OF many FOR VALUES IN (2);
+		CREATE TRIGGER keep BEFORE DELETE ON many FOR EACH ROW EXECUTE FUNCTION keep();
+		CREATE TRIGGER own BEFORE DELETE ON many_2 FOR EACH ROW EXECUTE FUNCTION keep();
+		CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.plain (id bigint);
+		CREATE TRIGGER far BEFORE DELETE ON elsewhere.plain FOR EACH ROW EXECUTE FUNCTION keep()`)
+	for _, c := range []struct {
+		table   string
+		deletes bool
+		want    []string
+	}{
+		{"plain", true, []string{"trigger change of plain", "trigger keep of plain", "rule hide of plain"}},
+		{"plain", false, []string{"trigger change of plain", "trigger touch of plain"}},
+		{"many", true, []string{"trigger keep of many", "trigger own of many_2"}},
+		{"many_2", true, []string{"trigger keep of many_2", "trigger own of many_2"}},
+		{"many", false, nil},
+		{"nowhere", true, nil},
+	} {
+		found := servicetest.Must(b.KeepingTriggers(context.Background(), repo.Table{Schema: "public", Name: c.table}, c.deletes))(t)
+		var got []string
+		for _, k := range found {
+			got = append(got, k.String())
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s, deletes %t: %q, want %q", c.table, c.deletes, got, c.want)
+		}
+	}
+}
+
+func TestMustDiffer_OfTwoNamesOfADatabaseTheLaterIsRefused(t *testing.T) {
+	t.Parallel()
+	url := databases.Clone(t, servicetest.Migrated(""))
+	named := func(name, url string) *repo.Database {
+		d := servicetest.Must(repo.Open(t.Context(), name, url))(t)
+		t.Cleanup(d.Close)
+		return d
+	}
+	main, ci, sec := named("main", url), named("ci", url+"&application_name=second"), named("sec", databases.Clone(t, servicetest.Migrated("")))
+	repo.MustDiffer([]*repo.Database{main, ci, sec})
+	// The second name is known to be the second as soon as the first has a connection, though it has been there before.
+	for _, d := range []*repo.Database{ci, sec, main} {
+		if err := d.Ping(t.Context()); err != nil {
+			t.Fatal(d.Name, err)
+		}
+	}
+	for range 2 {
+		_, err := ci.ListLeases(t.Context(), nil)
+		same, ok := errors.AsType[*repo.SameDatabaseError](err)
+		if !ok || !errors.Is(err, repo.ErrUnreachable) || same.First != "main" {
+			t.Fatalf("ci: %v", err)
+		}
+		if text := same.Error(); !strings.Contains(text, "databases.main.url") || !strings.Contains(text, "leave databases.ci.url out") {
+			t.Error(text)
+		}
+		for _, d := range []*repo.Database{main, sec} {
+			if _, err := d.ListLeases(t.Context(), nil); err != nil {
+				t.Error(d.Name, err)
+			}
+		}
 	}
 }

@@ -2,42 +2,34 @@ package repo_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestDatabase_CreateGhost_LooksForAFreeNameWithoutReadingAllUsers(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "all")
-	_, err := b.sql.Exec(context.Background(), `CREATE INDEX ON users (lower(username));
+	b := newBench(parallel(t), "all")
+	b.exec(`CREATE INDEX ON users (lower(username));
 		INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'one', now(), now());
 		INSERT INTO users (id, email, username, projects_limit, organization_id) SELECT i, 'u' || i || '@x', 'u' || i, 0, 1 FROM generate_series(1, 30000) i;
 		INSERT INTO users (id, email, username, projects_limit, organization_id) VALUES (40000, 'a@x', 'GHOST', 0, 1), (40001, 'ghost1@noreply.invalid', 'b', 0, 1);
 		SELECT setval('users_id_seq', 50000); ANALYZE users`)
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx := context.Background()
 	d, heard := listening(t, b.url)
-	catalog, err := d.Tables(ctx, repo.GhostTables())
-	if err != nil {
-		t.Fatal(err)
-	}
+	catalog := servicetest.Must(d.Tables(ctx, repo.GhostTables()))(t)
 	queue, missing := catalog.GhostQueue()
 	lease, err := d.AcquireLease(ctx, "ghost_user_migration", "us", time.Minute)
 	if err != nil || missing != "" {
 		t.Fatal(missing, err)
 	}
 	heard.statements = nil
-	id, err := d.CreateGhost(ctx, by(lease.Fence), queue, new(int64(1)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := servicetest.Must(d.CreateGhost(ctx, by(lease.Fence), queue, new(int64(1))))(t)
 	var name string
 	if err := b.sql.QueryRow(ctx, `SELECT username FROM users WHERE id = $1`, id).Scan(&name); err != nil || name != "ghost2" {
 		t.Errorf("ghost %q, %v", name, err)
@@ -48,40 +40,25 @@ func TestDatabase_CreateGhost_LooksForAFreeNameWithoutReadingAllUsers(t *testing
 			batch = append(batch, s)
 		}
 	}
-	conn, err := pgx.Connect(ctx, b.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(ctx) })
 	for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
-		nodes, text := plan(t, conn, batch, mode)
+		nodes, text := plan(t, b.sql, batch, mode)
 		wantIndexes(t, nodes, text)
 	}
 }
 
 func TestDatabase_DeleteMigratedUser_LooksForAMomentOnly(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "all")
-	_, err := b.sql.Exec(context.Background(), `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'one', now(), now());
+	b := newBench(parallel(t), "all")
+	b.exec(`INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'one', now(), now());
 		INSERT INTO users (id, email, username, projects_limit, organization_id) VALUES (1, 'a@x', 'a', 0, 1), (2, 'b@x', 'b', 0, 1);
 		INSERT INTO ghost_user_migrations (user_id, created_at, updated_at) VALUES (1, now(), now()), (2, now(), now());
 		INSERT INTO chat_names (user_id, team_id, chat_id, created_at, updated_at) VALUES (1, 't', 'c', now(), now()), (2, 't', 'c', now(), now())`)
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx := context.Background()
 	d := open(t, b.url)
 	wanted := repo.GhostTables()
 	wanted["chat_names"] = []string{"user_id"}
-	catalog, err := d.Tables(ctx, wanted)
-	if err != nil {
-		t.Fatal(err)
-	}
+	catalog := servicetest.Must(d.Tables(ctx, wanted))(t)
 	queue, _ := catalog.GhostQueue()
-	lease, err := d.AcquireLease(ctx, "ghost_user_migration", "us", time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := servicetest.Must(d.AcquireLease(ctx, "ghost_user_migration", "us", time.Minute))(t)
 	for user, slow := range map[int64]bool{1: false, 2: true} {
 		rows, _ := catalog.Rows("chat_names", "user_id", repo.IDs(user)...)
 		if slow {
@@ -97,4 +74,60 @@ func TestDatabase_DeleteMigratedUser_LooksForAMomentOnly(t *testing.T) {
 	if users, queued := b.value(`(SELECT string_agg(id::text, ',') FROM users)`), b.value(`(SELECT string_agg(user_id::text, ',') FROM ghost_user_migrations)`); users != "1" || queued != "1" {
 		t.Errorf("users %s, queue %s, want 1", users, queued)
 	}
+}
+
+// deadlocked is a queue whose first insert ends its transaction, after something else has happened.
+type deadlocked struct {
+	repo.JobQueue
+	meanwhile func()
+	inserted  []repo.Job
+}
+
+func (q *deadlocked) InsertJobs(_ context.Context, _ repo.Tx, jobs []repo.Job) (int, error) {
+	if q.meanwhile != nil {
+		q.meanwhile()
+		q.meanwhile = nil
+		return 0, &pgconn.PgError{Severity: "ERROR", Code: "40P01", Message: "deadlock detected"}
+	}
+	q.inserted = append(q.inserted, jobs...)
+	return len(jobs), nil
+}
+
+func TestClaimPlaceholders_SecondTryClaimsNoMoreThanTheNextPageWasTold(t *testing.T) {
+	b := newBench(parallel(t), "main")
+	ctx := t.Context()
+	add := func(user int) {
+		b.exec(`SET session_replication_role = replica`)
+		b.exec(`INSERT INTO import_placeholder_user_details
+			(placeholder_user_id, organization_id, created_at, updated_at) VALUES ($1, 1, now(), now())`, user)
+	}
+	add(7)
+	add(8)
+	d := b.Database
+	tables := servicetest.Must(d.PlaceholderTables(ctx))(t)
+	lease := servicetest.Must(d.AcquireLease(ctx, "placeholder_user_cleanup", "us", time.Minute))(t)
+	now := time.Now()
+	rules := repo.PlaceholderRules{MaxAttempts: 15, RetryPeriod: time.Hour, Now: now, Tables: tables}
+	next := make(chan repo.PlaceholderPosition, 1)
+	var at repo.PlaceholderPosition
+	queue := &deadlocked{meanwhile: func() {
+		// The page behind can begin while this one's jobs are inserted.
+		at = <-next
+		add(9)
+	}}
+	page := d.PlaceholderPage(ctx, rules, repo.BeforePlaceholders, 10, generous)
+	claim, err := d.ClaimPlaceholders(ctx, by(lease.Fence), page, repo.PlaceholderJobs{
+		Queue: queue, First: 5, Interval: time.Second, Next: next,
+	})
+	if err != nil || claim.Claimed != 2 || claim.Scheduled != 2 || at.First != 7 {
+		t.Errorf("claimed %+v, the next page begins at %+v: %v", claim, at, err)
+	}
+	starts := []time.Duration{}
+	for _, job := range queue.inserted {
+		starts = append(starts, job.ScheduledAt.Sub(now))
+	}
+	if !slices.Equal(starts, []time.Duration{5 * time.Second, 6 * time.Second}) {
+		t.Errorf("jobs start after %v", starts)
+	}
+	b.want(`SELECT string_agg(deletion_attempts::text, ' ' ORDER BY id) FROM import_placeholder_user_details`, "1 1 0")
 }

@@ -171,6 +171,8 @@ func (a *aged) calls() map[string]func(context.Context) error {
 
 func second[T any](_ T, err error) error { return err }
 
+func third[T, U any](_ T, _ U, err error) error { return err }
+
 func (a *aged) listRuns(ctx context.Context) (err error) {
 	for _, worker := range []string{"", "placeholder_user_cleanup"} {
 		for _, state := range []string{"", "failed", "cancelled"} {
@@ -323,9 +325,7 @@ func TestPlans_NothingReadsALongHistory(t *testing.T) {
 	a := newAged(t)
 	ctx := context.Background()
 	calls := a.calls()
-	if err := calls["RunBatch"](ctx); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, calls["RunBatch"](ctx))
 	for method := range reflect.TypeFor[*service.Service]().Methods() {
 		call, ok := calls[method.Name]
 		if !ok {
@@ -336,16 +336,10 @@ func TestPlans_NothingReadsALongHistory(t *testing.T) {
 			t.Errorf("%s: %v", method.Name, err)
 		}
 	}
-	if err := reader.Collect(ctx, &metricdata.ResourceMetrics{}); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, reader.Collect(ctx, &metricdata.ResourceMetrics{}))
 	// The runs have succeeded on main: what has only failed, and that before the worker was last taken into use, is on ci.
-	if _, err := a.main.RunFigures(ctx, []string{"ghost_user_migration"}, []string{"ci"}); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Shutdown(ctx); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(a.main.RunFigures(ctx, []string{"ghost_user_migration"}, []string{"ci"}))(t)
+	servicetest.NoError(t, a.Shutdown(ctx))
 	wantHeard(t, a.heard.statements, "SET heartbeat_at = clock_timestamp(), counts", "INSERT INTO maintenance.fires", "DELETE FROM maintenance.runs", "DELETE FROM maintenance.audit",
 		"maintenance.backlog_samples", "coalesce(s.in_use_since")
 	for _, h := range examples(a.heard.statements) {

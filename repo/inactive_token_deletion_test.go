@@ -14,6 +14,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // bots makes an organization and a project bot for each token; a token is the values of revoked, expires_at, updated_at.
@@ -29,24 +30,15 @@ func (b *bench) bots(tokens ...string) {
 // inactive are the inactive bots by some rules, as the database sees them over a connection.
 func (b *bench) inactive(d *repo.Database, rules repo.TokenRules) []int64 {
 	b.Helper()
-	f, err := d.UserFeatures(context.Background())
-	if err != nil {
-		b.Fatal(err)
-	}
-	r, err := d.InactiveBots(context.Background(), f, rules, repo.BotPage{Limit: 1000}, generous)
-	if err != nil {
-		b.Fatal(err)
-	}
+	f := servicetest.Must(d.UserFeatures(context.Background()))(b.T)
+	r := servicetest.Must(d.InactiveBots(context.Background(), f, rules, repo.BotPage{Limit: 1000}, generous))(b.T)
 	return r.Inactive
 }
 
 // inZone is the database by sessions of a time zone, as a pooler may have them in spite of ours.
 func (b *bench) inZone(zone, mode string) *repo.Database {
 	b.Helper()
-	pool, err := pgxpool.New(b.Context(), b.with("timezone="+zone+"&default_query_exec_mode="+mode))
-	if err != nil {
-		b.Fatal(err)
-	}
+	pool := servicetest.Must(pgxpool.New(b.Context(), b.with("timezone="+zone+"&default_query_exec_mode="+mode)))(b.T)
 	b.Cleanup(pool.Close)
 	var is string
 	if err := pool.QueryRow(b.Context(), "SHOW timezone").Scan(&is); err != nil || is != zone {
@@ -56,42 +48,37 @@ func (b *bench) inZone(zone, mode string) *repo.Database {
 }
 
 func TestInactiveBots_EdgesOfTheRules(t *testing.T) {
-	t.Parallel()
+	b := newBench(parallel(t), "main")
+	// T is 00:30 on March 30 by UTC, C is 00:30 on February 16.
+	rules := repo.NewTokenRules(time.Date(2026, 3, 30, 0, 30, 0, 0, time.UTC), 42)
+	b.bots(
+		`true, NULL, '2026-02-16 00:30:00'`,          // 1: revoked exactly at C
+		`true, NULL, '2026-02-16 00:29:59.999999'`,   // 2: a microsecond before
+		`true, NULL, '2026-02-16 00:30:00.000001'`,   // 3: after
+		`false, '2026-02-16', '2020-01-01'`,          // 4: expired on C's date
+		`false, '2026-02-15', '2026-03-29'`,          // 5: the day before
+		`false, '2026-03-30', '2020-01-01'`,          // 6: expires today
+		`false, '2026-03-31', '2020-01-01'`,          // 7: active
+		`true, '2026-03-31', '2020-01-01'`,           // 8: would be active, revoked long ago
+		`true, '2026-03-30', '2020-01-01'`,           // 9: revoked long ago, expires today
+		`NULL, '2026-02-15', 'infinity'`,             // 10: not revoked, so updated_at does not count
+		`NULL, 'infinity', '-infinity'`,              // 11: active
+		`true, '-infinity', '-infinity'`,             // 12: dead
+		`false, '4714-11-24 BC'::date, '2020-01-01'`, // 13: dead
+	)
+	want := []int64{2, 5, 8, 10, 12, 13}
 	for _, zone := range []string{"UTC", "Pacific/Kiritimati", "Pacific/Pago_Pago"} {
-		t.Run(zone, func(t *testing.T) {
-			t.Parallel()
-			b := newBench(t, "main")
-			// T is 00:30 on March 30 by UTC, C is 00:30 on February 16.
-			rules := repo.NewTokenRules(time.Date(2026, 3, 30, 0, 30, 0, 0, time.UTC), 42)
-			b.bots(
-				`true, NULL, '2026-02-16 00:30:00'`,          // 1: revoked exactly at C
-				`true, NULL, '2026-02-16 00:29:59.999999'`,   // 2: a microsecond before
-				`true, NULL, '2026-02-16 00:30:00.000001'`,   // 3: after
-				`false, '2026-02-16', '2020-01-01'`,          // 4: expired on C's date
-				`false, '2026-02-15', '2026-03-29'`,          // 5: the day before
-				`false, '2026-03-30', '2020-01-01'`,          // 6: expires today
-				`false, '2026-03-31', '2020-01-01'`,          // 7: active
-				`true, '2026-03-31', '2020-01-01'`,           // 8: would be active, revoked long ago
-				`true, '2026-03-30', '2020-01-01'`,           // 9: revoked long ago, expires today
-				`NULL, '2026-02-15', 'infinity'`,             // 10: not revoked, so updated_at does not count
-				`NULL, 'infinity', '-infinity'`,              // 11: active
-				`true, '-infinity', '-infinity'`,             // 12: dead
-				`false, '4714-11-24 BC'::date, '2020-01-01'`, // 13: dead
-			)
-			want := []int64{2, 5, 8, 10, 12, 13}
-			// Without prepared statements the driver chooses the types of parameters.
-			for _, mode := range []string{"cache_statement", "exec", "simple_protocol"} {
-				d := b.inZone(zone, mode)
+		// Without prepared statements the driver chooses the types of parameters.
+		for _, mode := range []string{"cache_statement", "exec", "simple_protocol"} {
+			d := b.inZone(zone, mode)
+			// The same instant, as another time zone has it.
+			elsewhere := repo.NewTokenRules(rules.At.In(time.FixedZone("here", -11*3600)), 42)
+			for _, rules := range []repo.TokenRules{rules, elsewhere} {
 				if got := b.inactive(d, rules); !slices.Equal(got, want) {
-					t.Errorf("%s: inactive %v, want %v", mode, got, want)
-				}
-				// The same instant, as another time zone has it.
-				elsewhere := repo.NewTokenRules(rules.At.In(time.FixedZone("here", -11*3600)), 42)
-				if got := b.inactive(d, elsewhere); !slices.Equal(got, want) {
-					t.Errorf("%s: inactive %v, want %v", mode, got, want)
+					t.Errorf("%s, %s: inactive %v, want %v", zone, mode, got, want)
 				}
 			}
-		})
+		}
 	}
 }
 
@@ -104,14 +91,10 @@ func TestNewTokenRules_DayHasTwentyFourHours(t *testing.T) {
 }
 
 func TestInactiveBots_SaysWhereTheRangeEndsAndWhetherThereAreMore(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "main")
+	b := newBench(parallel(t), "main")
 	b.bots(`false, NULL, now()`, `true, NULL, '2020-01-01'`, `true, NULL, '2020-01-01'`)
 	b.exec(`INSERT INTO users (id, username, email, projects_limit, user_type, organization_id) VALUES (9, 'h', 'h', 0, 0, 1)`)
-	f, err := b.UserFeatures(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := servicetest.Must(b.UserFeatures(context.Background()))(t)
 	rules := repo.NewTokenRules(time.Now(), 42)
 	for _, c := range []struct {
 		after int64
@@ -136,10 +119,7 @@ func TestInactiveBots_SaysWhereTheRangeEndsAndWhetherThereAreMore(t *testing.T) 
 // pass opens a pass under a lease of an hour.
 func (b *bench) pass() (repo.Fence, repo.TokenPass) {
 	b.Helper()
-	lease, err := b.AcquireLease(context.Background(), "inactive_token_deletion", "test", time.Hour)
-	if err != nil {
-		b.Fatal(err)
-	}
+	lease := servicetest.Must(b.AcquireLease(context.Background(), "inactive_token_deletion", "test", time.Hour))(b.T)
 	p, err := b.OpenTokenPass(context.Background(), by(lease.Fence), repo.NewTokenRules(time.Now(), 42), false)
 	if err != nil || p.ID == "" || p.Cursor != 0 {
 		b.Fatalf("%+v, %v", p, err)
@@ -148,8 +128,7 @@ func (b *bench) pass() (repo.Fence, repo.TokenPass) {
 }
 
 func TestTokenPass_IsOneUntilItIsFinished(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "main")
+	b := newBench(parallel(t), "main")
 	ctx := context.Background()
 	fence, first := b.pass()
 	again, err := b.OpenTokenPass(ctx, by(fence), repo.NewTokenRules(time.Now(), 7), false)
@@ -157,9 +136,7 @@ func TestTokenPass_IsOneUntilItIsFinished(t *testing.T) {
 		t.Errorf("%+v, %v, want %+v", again, err, first)
 	}
 	step := repo.TokenStep{BotRange: repo.BotRange{Examined: 3, Last: 8}}
-	if _, err := b.AdvanceTokenPass(ctx, by(fence), first.ID, step, nil); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(b.AdvanceTokenPass(ctx, by(fence), first.ID, step, nil))(t)
 	if _, err := b.AdvanceTokenPass(ctx, by(fence), first.ID, step, nil); !errors.Is(err, repo.ErrNotFound) {
 		t.Errorf("advance of a finished pass: %v", err)
 	}
@@ -175,64 +152,35 @@ func TestTokenPass_IsOneUntilItIsFinished(t *testing.T) {
 	b.want(`SELECT string_agg(id::text, ' ') FROM maintenance.token_passes`, second.ID)
 }
 
-func TestTokenPass_NothingIsStoredWithoutTheLease(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "main")
+func TestTokenPass_NothingIsStoredWithoutTheLeaseOrThePass(t *testing.T) {
+	b := newBench(parallel(t), "main")
 	ctx := context.Background()
 	b.bots(`true, NULL, '2020-01-01'`)
 	fence, p := b.pass()
-	queue, err := scheduler.NewQueue(b.Database, scheduler.QueueConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	queue := servicetest.Must(scheduler.NewQueue(b.Database, scheduler.QueueConfig{}))(t)
 	b.exec(`UPDATE maintenance.leases SET epoch = epoch + 1`)
 	step := repo.TokenStep{BotRange: repo.BotRange{Examined: 1, Last: 1, More: true}}
-	attempts := map[string]func() error{
-		"advance": func() error {
-			_, err := b.AdvanceTokenPass(ctx, by(fence), p.ID, step, queue)
-			return err
-		},
-		"advance with jobs": func() error {
-			step := step
-			step.Jobs, step.Continue = []repo.Job{{Args: repo.DeleteUser{UserID: 1, Reason: repo.TokenDeletionReason}}}, &repo.Job{}
-			_, err := b.AdvanceTokenPass(ctx, by(fence), p.ID, step, queue)
-			return err
-		},
-		"drop": func() error {
-			_, err := b.DropTokenPass(ctx, by(fence))
-			return err
-		},
-		"open": func() error {
-			_, err := b.OpenTokenPass(ctx, by(fence), p.TokenRules, false)
-			return err
-		},
-	}
-	for name, attempt := range attempts {
-		if err := attempt(); !errors.Is(err, repo.ErrLeaseLost) {
+	jobs := step
+	jobs.Jobs, jobs.Continue = []repo.Job{{Args: repo.DeleteUser{UserID: 1, Reason: repo.TokenDeletionReason}}}, &repo.Job{}
+	for name, err := range map[string]error{
+		"advance":           second(b.AdvanceTokenPass(ctx, by(fence), p.ID, step, queue)),
+		"advance with jobs": second(b.AdvanceTokenPass(ctx, by(fence), p.ID, jobs, queue)),
+		"drop":              second(b.DropTokenPass(ctx, by(fence))),
+		"open":              second(b.OpenTokenPass(ctx, by(fence), p.TokenRules, false)),
+	} {
+		if !errors.Is(err, repo.ErrLeaseLost) {
 			t.Errorf("%s: %v, want that the lease is lost", name, err)
 		}
 	}
 	b.want(`SELECT concat_ws(' ', count(*), max(cursor), max(examined)) FROM maintenance.token_passes`, "1 0 0")
-	b.want(`SELECT count(*) FROM maintenance.river_job`, "0")
-}
 
-func TestTokenPass_JobsGoWithAPassThatIsGone(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "main")
-	ctx := context.Background()
-	fence, p := b.pass()
-	queue, err := scheduler.NewQueue(b.Database, scheduler.QueueConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b.exec(`UPDATE maintenance.leases SET expires_at = now()`)
+	fence = servicetest.Must(b.AcquireLease(ctx, "inactive_token_deletion", "test", time.Hour))(t).Fence
 	if dropped, err := b.DropTokenPass(ctx, by(fence)); err != nil || !dropped {
 		t.Fatalf("dropped %t, %v", dropped, err)
 	}
-	step := repo.TokenStep{
-		BotRange: repo.BotRange{Examined: 1, Last: 1, More: true}, Continue: &repo.Job{}, ContinueAfter: time.Minute,
-		Jobs: []repo.Job{{Args: repo.DeleteUser{UserID: 1, Reason: repo.TokenDeletionReason}}},
-	}
-	if _, err := b.AdvanceTokenPass(ctx, by(fence), p.ID, step, queue); !errors.Is(err, repo.ErrNotFound) {
+	jobs.ContinueAfter = time.Minute
+	if _, err := b.AdvanceTokenPass(ctx, by(fence), p.ID, jobs, queue); !errors.Is(err, repo.ErrNotFound) {
 		t.Errorf("%v, want that it is not found", err)
 	}
 	b.want(`SELECT count(*) FROM maintenance.river_job`, "0")
@@ -265,15 +213,10 @@ func TestInactiveTokens_PlansKeepToIndexes(t *testing.T) {
 			url := databases.Clone(t, c.loaded("repo_bots", manyBots))
 			conn := connect(t, url)
 			if c.analyzed {
-				if _, err := conn.Exec(context.Background(), "ANALYZE"); err != nil {
-					t.Fatal(err)
-				}
+				servicetest.Must(conn.Exec(context.Background(), "ANALYZE"))(t)
 			}
 			d, heard := listening(t, url)
-			f, err := d.UserFeatures(context.Background())
-			if err != nil {
-				t.Fatal(err)
-			}
+			f := servicetest.Must(d.UserFeatures(context.Background()))(t)
 			for name, call := range inactiveTokenCalls(d, f) {
 				t.Run(name, func(t *testing.T) { wantIndexPlans(t, conn, heard, call) })
 			}
@@ -296,10 +239,7 @@ func inactiveTokenCalls(d *repo.Database, f repo.UserFeatures) map[string]func(c
 			_, err := d.InactiveBots(ctx, f, repo.NewTokenRules(time.Now(), 42), repo.BotPage{After: 30_000, Limit: 1000}, generous)
 			return err
 		},
-		"admin bots": func(ctx context.Context) error {
-			_, err := d.AdminBots(ctx, f, []int64{1, 2}, generous)
-			return err
-		},
+		"admin bots": func(ctx context.Context) error { return second(d.AdminBots(ctx, f, []int64{1, 2}, generous)) },
 		"new jobs": func(ctx context.Context) error {
 			_, err := d.NewDeletions(ctx, []int64{3, 6, 9}, repo.TokenDeletionReason, generous)
 			return err

@@ -9,20 +9,17 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func (b *bench) acquire(holder string, ttl time.Duration) repo.Lease {
 	b.Helper()
-	lease, err := b.AcquireLease(context.Background(), "work", holder, ttl)
-	if err != nil {
-		b.Fatal(err)
-	}
+	lease := servicetest.Must(b.AcquireLease(context.Background(), "work", holder, ttl))(b.T)
 	return lease
 }
 
 func TestLease_BelongsToOneUntilItExpiresOrIsReleased(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	ctx := context.Background()
 	first := b.acquire("a", time.Hour)
 	if first.Epoch != 1 || first.Holder != "a" || first.Expired || first.ExpiresAt.Sub(first.RenewedAt) != time.Hour || !first.AcquiredAt.Equal(first.RenewedAt) {
@@ -35,9 +32,7 @@ func TestLease_BelongsToOneUntilItExpiresOrIsReleased(t *testing.T) {
 			t.Errorf("%s: %v, want that a has it", holder, err)
 		}
 	}
-	if err := b.ReleaseLease(ctx, first.Fence); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, b.ReleaseLease(ctx, first.Fence))
 	if second := b.acquire("b", time.Hour); second.Epoch != 2 || second.Holder != "b" {
 		t.Errorf("%+v", second)
 	}
@@ -49,7 +44,10 @@ func TestLease_BelongsToOneUntilItExpiresOrIsReleased(t *testing.T) {
 }
 
 func TestLease_IsHeldAsLongAsExpiresAtIsToCome(t *testing.T) {
-	t.Parallel()
+	b := newBench(parallel(t), "")
+	b.exec(`ALTER TABLE maintenance.leases ALTER holder DROP NOT NULL, ALTER epoch DROP NOT NULL, ALTER acquired_at DROP NOT NULL,
+		ALTER renewed_at DROP NOT NULL, ALTER expires_at DROP NOT NULL`)
+	exec := open(t, b.with("default_query_exec_mode=exec"))
 	last := time.Date(9999, 12, 31, 23, 59, 59, 999_999_999, time.UTC)
 	for _, c := range []struct {
 		name, row string
@@ -69,12 +67,9 @@ func TestLease_IsHeldAsLongAsExpiresAtIsToCome(t *testing.T) {
 		{"no end", `'x', NULL, now(), now(), NULL`, false, time.Time{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			b := newBench(t, "")
-			b.exec(`ALTER TABLE maintenance.leases ALTER holder DROP NOT NULL, ALTER epoch DROP NOT NULL, ALTER acquired_at DROP NOT NULL,
-				ALTER renewed_at DROP NOT NULL, ALTER expires_at DROP NOT NULL;
+			b.exec(`DELETE FROM maintenance.leases;
 				INSERT INTO maintenance.leases (name, holder, epoch, acquired_at, renewed_at, expires_at) VALUES ('work', ` + c.row + `)`)
-			for _, d := range []*repo.Database{b.Database, open(t, b.with("default_query_exec_mode=exec"))} {
+			for _, d := range []*repo.Database{b.Database, exec} {
 				listed, err := d.ListLeases(t.Context(), []string{"work"})
 				if err != nil || len(listed) != 1 || listed[0].Expired == c.held {
 					t.Fatal(listed, err)
@@ -102,8 +97,7 @@ func TestLease_IsHeldAsLongAsExpiresAtIsToCome(t *testing.T) {
 }
 
 func TestLease_OneOfManyWhoAskAtOnceGetsIt(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	for round := range 5 {
 		results := make(chan error, 8)
 		for i := range cap(results) {
@@ -130,8 +124,7 @@ func TestLease_OneOfManyWhoAskAtOnceGetsIt(t *testing.T) {
 }
 
 func TestLease_RenewedAndReleasedByNobodyButItsHolder(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	ctx := context.Background()
 	lease := b.acquire("a", time.Minute)
 	renewed, err := b.RenewLease(ctx, lease.Fence, time.Hour)
@@ -143,22 +136,16 @@ func TestLease_RenewedAndReleasedByNobodyButItsHolder(t *testing.T) {
 		if _, err := b.RenewLease(ctx, f, time.Hour); !errors.Is(err, repo.ErrLeaseLost) {
 			t.Errorf("%+v: %v, want that the lease is lost", f, err)
 		}
-		if err := b.ReleaseLease(ctx, f); err != nil {
-			t.Error(err)
-		}
+		servicetest.NoError(t, b.ReleaseLease(ctx, f))
 		b.want(`SELECT l::text || xmin FROM maintenance.leases l`, row)
 	}
 	// What has expired is not renewed, and a second release changes nothing.
-	if err := b.ReleaseLease(ctx, lease.Fence); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, b.ReleaseLease(ctx, lease.Fence))
 	row = b.value(`SELECT l::text || xmin FROM maintenance.leases l`)
 	if _, err := b.RenewLease(ctx, lease.Fence, time.Hour); !errors.Is(err, repo.ErrLeaseLost) {
 		t.Errorf("%v, want that the lease is lost", err)
 	}
-	if err := b.ReleaseLease(ctx, lease.Fence); err != nil {
-		t.Error(err)
-	}
+	servicetest.NoError(t, b.ReleaseLease(ctx, lease.Fence))
 	b.want(`SELECT l::text || xmin FROM maintenance.leases l`, row)
 }
 
@@ -231,14 +218,10 @@ func fencedSteps(b *bench) map[string]func(repo.Permit) error {
 }
 
 func TestFence_NothingIsWrittenWithoutTheLease(t *testing.T) {
-	t.Parallel()
-	b := installed(t)
+	b := installed(parallel(t))
 	steps := fencedSteps(b)
 	lease := b.acquire("a", time.Hour)
-	expired, err := b.AcquireLease(context.Background(), "expired", "a", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expired := servicetest.Must(b.AcquireLease(context.Background(), "expired", "a", time.Hour))(t)
 	b.exec(`UPDATE maintenance.leases SET expires_at = now() WHERE name = 'expired'`)
 	before := b.value(fencedState)
 	for name, step := range steps {

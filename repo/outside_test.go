@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // leaving are rows whose column path is of something outside, deleted by a run or a job.
@@ -37,8 +38,7 @@ func (l leaving) wantNoted(want string) {
 }
 
 func TestOutside_PathsAreNotedWithTheRowsOrNotAtAll(t *testing.T) {
-	t.Parallel()
-	l := newLeaving(t)
+	l := newLeaving(parallel(t))
 	job := repo.Source{JobID: 7, Worker: "destroy_group"}
 	short := repo.Limits{Statement: 200 * time.Millisecond, Lock: 100 * time.Millisecond}
 	// What comes behind the deletion fails, is cancelled, or never comes.
@@ -73,23 +73,17 @@ func TestOutside_PathsAreNotedWithTheRowsOrNotAtAll(t *testing.T) {
 }
 
 func TestOutside_PathsAreListedMarkedAndPruned(t *testing.T) {
-	t.Parallel()
-	l := newLeaving(t)
+	l := newLeaving(parallel(t))
 	const run = "0190a1b2-0000-7000-8000-000000000001"
 	for _, by := range []repo.Source{{JobID: 7}, {RunID: run}} {
-		if _, err := l.delete(generous, by); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.Must(l.delete(generous, by))(t)
 	}
 	ctx := context.Background()
 	list := func(f repo.OutsideFilter) (paths string) {
 		t.Helper()
 		f.Limit = 1
 		for {
-			page, err := l.ListOutside(ctx, f)
-			if err != nil {
-				t.Fatal(err)
-			}
+			page := servicetest.Must(l.ListOutside(ctx, f))(t)
 			if len(page) == 0 {
 				return paths
 			}
@@ -127,8 +121,7 @@ func TestOutside_PathsAreListedMarkedAndPruned(t *testing.T) {
 }
 
 func TestPruneHistory_ExpiredProtectionsGo(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	b.exec(`INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by, until)
 		SELECT 'group', i, 'r', 'a', CASE WHEN i > 2 THEN now() - i * interval '1 minute' WHEN i > 1 THEN now() + interval '1 hour' END
 		FROM generate_series(1, 1005) i`)
@@ -141,14 +134,11 @@ func TestPruneHistory_ExpiredProtectionsGo(t *testing.T) {
 }
 
 func TestPruneHistory_KeepsCancellationsOfWhatHasBegun(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	b.exec(`INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
 	b.exec(`INSERT INTO maintenance.user_removals (user_id, reason) VALUES (7, '')`)
 	b.exec(`INSERT INTO maintenance.job_cancellations (job_id, user_id, group_id, reason, cancelled_by)
 		VALUES (1, NULL, 10, 'r', 'ann'), (2, 7, NULL, 'r', 'ann'), (3, NULL, 11, 'r', 'ann'), (4, 8, NULL, 'r', 'ann')`)
-	if _, err := b.PruneHistory(t.Context(), time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(b.PruneHistory(t.Context(), time.Hour))(t)
 	b.want(`SELECT string_agg(job_id::text, ' ' ORDER BY job_id) FROM maintenance.job_cancellations`, "1 2")
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // sent is a statement with its arguments.
@@ -51,16 +52,10 @@ func (l *listener) TraceBatchQuery(_ context.Context, _ *pgx.Conn, d pgx.TraceBa
 // listening is a Database whose statements are kept.
 func listening(t *testing.T, url string) (*repo.Database, *listener) {
 	t.Helper()
-	config, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := servicetest.Must(pgxpool.ParseConfig(url))(t)
 	l := &listener{}
 	config.ConnConfig.Tracer = l
-	pool, err := pgxpool.NewWithConfig(context.Background(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := servicetest.Must(pgxpool.NewWithConfig(context.Background(), config))(t)
 	t.Cleanup(pool.Close)
 	return repo.OnPool("main", pool), l
 }
@@ -92,10 +87,7 @@ func (n node) all() []node {
 func plan(t *testing.T, conn *pgx.Conn, batch []sent, mode string) (nodes []node, text string) {
 	t.Helper()
 	ctx := context.Background()
-	tx, err := conn.Begin(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := servicetest.Must(conn.Begin(ctx))(t)
 	defer func() {
 		_ = tx.Rollback(ctx)
 		_, _ = conn.Exec(ctx, "DEALLOCATE planned")
@@ -103,42 +95,30 @@ func plan(t *testing.T, conn *pgx.Conn, batch []sent, mode string) (nodes []node
 	last := batch[len(batch)-1]
 	before := append([]sent{{"UPDATE maintenance.leases SET expires_at = 'infinity'", nil}}, batch[:len(batch)-1]...)
 	for _, s := range append(before, sent{"SELECT set_config('plan_cache_mode', $1, true)", []any{mode}}) {
-		if _, err := tx.Exec(ctx, s.sql, s.args...); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.Must(tx.Exec(ctx, s.sql, s.args...))(t)
 	}
-	described, err := conn.PgConn().Prepare(ctx, "", last.sql, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	described := servicetest.Must(conn.PgConn().Prepare(ctx, "", last.sql, nil))(t)
 	var arguments []string
 	for i, arg := range last.args {
 		arguments = append(arguments, literal(t, conn.TypeMap(), described.ParamOIDs[i], arg))
 	}
-	if _, err := tx.Exec(ctx, "PREPARE planned AS "+last.sql, pgx.QueryExecModeSimpleProtocol); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(tx.Exec(ctx, "PREPARE planned AS "+last.sql, pgx.QueryExecModeSimpleProtocol))(t)
 	execute := "EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE planned"
 	if len(arguments) > 0 {
 		execute += " (" + strings.Join(arguments, ", ") + ")"
 	}
-	err = tx.QueryRow(ctx, execute, pgx.QueryExecModeSimpleProtocol).Scan(&text)
+	err := tx.QueryRow(ctx, execute, pgx.QueryExecModeSimpleProtocol).Scan(&text)
 	if err != nil {
 		t.Fatalf("%v: %s", err, last.sql)
 	}
 	var plans []struct{ Plan node }
-	if err := json.Unmarshal([]byte(text), &plans); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, json.Unmarshal([]byte(text), &plans))
 	return plans[0].Plan.all(), text
 }
 
 func literal(t *testing.T, types *pgtype.Map, oid uint32, arg any) string {
 	t.Helper()
-	text, err := types.Encode(oid, pgtype.TextFormatCode, arg, []byte{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := servicetest.Must(types.Encode(oid, pgtype.TextFormatCode, arg, []byte{}))(t)
 	if text == nil {
 		return "NULL"
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // bigTables are children of 200,000 rows, a queue of 100,000 records in four partitions, and notes of failures. The one
@@ -88,15 +89,10 @@ func newBig(t *testing.T, d *repo.Database) *big {
 	if b.queue, err = d.DeletedRecords(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	lease, err := d.AcquireLease(context.Background(), "plans", "test", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := servicetest.Must(d.AcquireLease(context.Background(), "plans", "test", time.Hour))(t)
 	b.fence = lease.Fence
 	// Without the lease nothing is changed: all statements find the same rows.
-	if err := d.ReleaseLease(context.Background(), b.fence); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, d.ReleaseLease(context.Background(), b.fence))
 	for i := range 500 {
 		b.records = append(b.records, repo.Record{Partition: int64(1 + (i*7)%3), ID: int64(i * 7), Key: repo.IntKey(int64(i))})
 	}
@@ -109,14 +105,8 @@ var generous = repo.Limits{Statement: time.Minute, Lock: time.Second}
 func (b *big) statements() map[string]func(context.Context) error {
 	load := repo.RecordPage{Parent: "public.p1", Limit: 500, Since: true}
 	return map[string]func(context.Context) error{
-		"due parents": func(ctx context.Context) error {
-			_, err := b.DueParents(ctx, b.queue, generous)
-			return err
-		},
-		"load": func(ctx context.Context) (err error) {
-			_, _, err = b.LoadRecords(ctx, b.queue, load, generous)
-			return err
-		},
+		"due parents": func(ctx context.Context) error { return second(b.DueParents(ctx, b.queue, generous)) },
+		"load":        func(ctx context.Context) error { return third(b.LoadRecords(ctx, b.queue, load, generous)) },
 		"load on": func(ctx context.Context) (err error) {
 			on := load
 			if _, on.After, err = b.LoadRecords(ctx, b.queue, load, generous); err == nil {
@@ -124,26 +114,15 @@ func (b *big) statements() map[string]func(context.Context) error {
 			}
 			return err
 		},
-		"empty partitions": func(ctx context.Context) error {
-			_, err := b.DropPartitions(ctx, by(b.fence), b.queue)
-			return err
-		},
-		"remove": func(ctx context.Context) error {
-			_, err := b.RemoveRecords(ctx, by(b.fence), b.queue, b.records)
-			return err
-		},
+		"empty partitions": func(ctx context.Context) error { return second(b.DropPartitions(ctx, by(b.fence), b.queue)) },
+		"remove":           func(ctx context.Context) error { return second(b.RemoveRecords(ctx, by(b.fence), b.queue, b.records)) },
 		"postpone": func(ctx context.Context) error {
-			_, err := b.PostponeRecords(ctx, by(b.fence), b.queue, b.records)
-			return err
+			return second(b.PostponeRecords(ctx, by(b.fence), b.queue, b.records))
 		},
 		"claims": func(ctx context.Context) error {
-			_, err := b.Claims(ctx, b.queue, b.parent(ctx), b.records, generous)
-			return err
+			return second(b.Claims(ctx, b.queue, b.parent(ctx), b.records, generous))
 		},
-		"charge": func(ctx context.Context) error {
-			_, _, err := b.ChargeRecords(ctx, by(b.fence), b.queue, b.records)
-			return err
-		},
+		"charge": func(ctx context.Context) error { return third(b.ChargeRecords(ctx, by(b.fence), b.queue, b.records)) },
 		"fail": func(ctx context.Context) error {
 			var failures []repo.RecordFailure
 			for _, r := range b.records {
@@ -177,14 +156,8 @@ func (b *big) figures() map[string]func(context.Context) error {
 			}
 			return err
 		},
-		"traces of records": func(ctx context.Context) error {
-			_, err := b.RecordTraces(ctx, b.records, 16, generous)
-			return err
-		},
-		"traces of deletions": func(ctx context.Context) error {
-			_, err := b.DeletionTraces(ctx, 7, generous)
-			return err
-		},
+		"traces of records":   func(ctx context.Context) error { return second(b.RecordTraces(ctx, b.records, 16, generous)) },
+		"traces of deletions": func(ctx context.Context) error { return second(b.DeletionTraces(ctx, 7, generous)) },
 	}
 }
 
@@ -226,27 +199,15 @@ func (b *big) childStatements(key repo.LooseForeignKey) map[string]func(context.
 	}
 	p := repo.Purge{Permit: by(b.fence), Keys: keys, Cap: 20_000}
 	all := func(records []repo.Record) func(context.Context) error {
-		return func(ctx context.Context) error {
-			_, err := c.PurgeAll(ctx, p, b.queue, records)
-			return err
-		}
+		return func(ctx context.Context) error { return second(c.PurgeAll(ctx, p, b.queue, records)) }
 	}
 	shares := func(skip bool) func(context.Context) error {
-		return func(ctx context.Context) error {
-			_, err := c.PurgeShares(ctx, p, 40, skip)
-			return err
-		}
+		return func(ctx context.Context) error { return second(c.PurgeShares(ctx, p, 40, skip)) }
 	}
 	return map[string]func(context.Context) error{
 		"all": all(nil), "all and removal": all(b.records), "shares": shares(false), "shares unlocked": shares(true),
-		"remaining": func(ctx context.Context) error {
-			_, err := c.Remaining(ctx, keys, generous)
-			return err
-		},
-		"count": func(ctx context.Context) error {
-			_, err := c.Count(ctx, keys, 100_000, generous)
-			return err
-		},
+		"remaining": func(ctx context.Context) error { return second(c.Remaining(ctx, keys, generous)) },
+		"count":     func(ctx context.Context) error { return second(c.Count(ctx, keys, 100_000, generous)) },
 	}
 }
 
@@ -257,9 +218,7 @@ func TestLooseForeignKeys_PlansKeepToIndexes(t *testing.T) {
 			url := bigData(t)
 			conn := connect(t, url)
 			if analyzed {
-				if _, err := conn.Exec(context.Background(), "ANALYZE"); err != nil {
-					t.Fatal(err)
-				}
+				servicetest.Must(conn.Exec(context.Background(), "ANALYZE"))(t)
 			}
 			d, heard := listening(t, url)
 			b := newBig(t, d)
@@ -305,9 +264,7 @@ func TestLooseForeignKeys_LoadingGoesOnInItsLeafBehindTheLastRecord(t *testing.T
 	conn := connect(t, url)
 	d, heard := listening(t, url)
 	b := newBig(t, d)
-	if err := b.statements()["load on"](context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, b.statements()["load on"](context.Background()))
 	for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
 		nodes, text := plan(t, conn, heard.statements[len(heard.statements)-2:], mode)
 		leaves, behind := map[string]bool{}, false

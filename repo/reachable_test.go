@@ -3,6 +3,7 @@ package repo_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -11,11 +12,11 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	ctx := context.Background()
 	name := pgx.Identifier{b.value(`current_database()`)}.Sanitize()
 	// As on a standby, a connection made now stays read-only.
@@ -25,20 +26,18 @@ func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
 	}
 	before := time.Now()
 	err := b.SetFeatureFlag(ctx, "f", true)
-	wantSays(t, err, "unreachable", "25006")
+	servicetest.WantError(t, err, "unreachable", "25006")
 	if refused, ok := errors.AsType[*repo.Error](err); !ok || !errors.Is(err, repo.ErrUnreachable) || !strings.Contains(refused.Explanation(), "read-only") {
 		t.Errorf("%v", err)
 	}
 	// That it answers is no sign of health.
-	if _, err := b.Now(ctx); err != nil {
-		t.Error(err)
-	}
+	servicetest.Must(b.Now(ctx))(t)
 	since := b.UnreachableSince()
 	if since.Before(before) || since.After(time.Now()) {
 		t.Errorf("unreachable since %s", since)
 	}
-	wantSays(t, b.Writable(ctx), "read-only")
-	wantSays(t, b.StillWritable(ctx), "read-only")
+	servicetest.WantError(t, b.Writable(ctx), "read-only")
+	servicetest.WantError(t, b.StillWritable(ctx), "read-only")
 	b.exec(`ALTER DATABASE ` + name + ` RESET default_transaction_read_only`)
 	devdb.Eventually(t, "main to be writable", func() bool {
 		if b.Writable(ctx) == nil {
@@ -52,14 +51,11 @@ func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
 	if err := b.SetFeatureFlag(ctx, "f", true); err != nil || !b.UnreachableSince().IsZero() {
 		t.Errorf("%v, unreachable since %s", err, b.UnreachableSince())
 	}
-	if err := b.StillWritable(ctx); err != nil {
-		t.Error(err)
-	}
+	servicetest.NoError(t, b.StillWritable(ctx))
 }
 
 func TestReadOnlyServer_IsUnreachableForBoundedStatementsThatWriteAndReadByTheOthers(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "main")
+	b := newBench(parallel(t), "main")
 	ctx := context.Background()
 	b.exec(`ALTER DATABASE ` + pgx.Identifier{b.value(`current_database()`)}.Sanitize() + ` SET default_transaction_read_only = on`)
 	l := repo.Limits{Statement: time.Second, Lock: time.Second}
@@ -67,24 +63,21 @@ func TestReadOnlyServer_IsUnreachableForBoundedStatementsThatWriteAndReadByTheOt
 		t.Errorf("a read is refused: %v", err)
 	}
 	_, err := b.DropTokenPass(ctx, repo.Permit{Guard: repo.Fence{}.Guard(), Limits: l})
-	wantSays(t, err, "25006")
+	servicetest.WantError(t, err, "25006")
 	if !errors.Is(err, repo.ErrUnreachable) || b.UnreachableSince().IsZero() {
 		t.Errorf("%v, unreachable since %s", err, b.UnreachableSince())
 	}
 }
 
 func TestReadOnlyStatement_OfOurOwnGivesUpNoConnection(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	ctx := context.Background()
-	if _, err := b.Now(ctx); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(b.Now(ctx))(t)
 	made := b.Pool().Stat().NewConnsCount()
 	l := repo.Limits{Statement: time.Second, Lock: time.Second, ReadOnly: true}
 	_, err := b.AdvanceTokenPass(ctx, repo.Permit{Guard: repo.Fence{}.Guard(), Limits: l},
 		"00000000-0000-7000-8000-000000000001", repo.TokenStep{}, nil)
-	wantSays(t, err, "25006")
+	servicetest.WantError(t, err, "25006")
 	if !b.UnreachableSince().IsZero() {
 		t.Error("the database is taken for unreachable")
 	}
@@ -94,13 +87,10 @@ func TestReadOnlyStatement_OfOurOwnGivesUpNoConnection(t *testing.T) {
 }
 
 func TestTerminatedBackends_CostOneStatementEach(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	ctx := context.Background()
 	for range 3 {
-		if _, err := b.Now(ctx); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.Must(b.Now(ctx))(t)
 		b.exec(`SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker'`)
 		if _, err := b.Now(ctx); err != nil && !errors.Is(err, repo.ErrUnreachable) {
 			t.Errorf("%v, want ErrUnreachable", err)
@@ -112,15 +102,11 @@ func TestTerminatedBackends_CostOneStatementEach(t *testing.T) {
 }
 
 func TestFullPool_IsUnreachableAndSaysWhy(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	small := open(t, b.with("pool_max_conns=12"))
 	ctx := context.Background()
 	for range small.Pool().Config().MaxConns {
-		conn, err := small.Pool().Acquire(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := servicetest.Must(small.Pool().Acquire(ctx))(t)
 		defer conn.Release()
 	}
 	_, err := small.Now(ctx)
@@ -131,8 +117,7 @@ func TestFullPool_IsUnreachableAndSaysWhy(t *testing.T) {
 }
 
 func TestWhateverFailsWhileConnecting_IsUnreachable(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	for name, url := range map[string]string{
 		"password": b.as("caretaker", "wrong"), "database": strings.Replace(b.url, b.value(`current_database()`), "none", 1),
 	} {
@@ -163,8 +148,7 @@ func TestConditionClass_ReadsWhatConditionHasWritten(t *testing.T) {
 }
 
 func TestValuesThatDoNotFit_AreNoSignThatTheServerIsAway(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	b.exec(`ALTER TABLE maintenance.leases ALTER holder DROP NOT NULL, ALTER epoch TYPE text;
 		INSERT INTO maintenance.leases (name, epoch, acquired_at, renewed_at, expires_at) VALUES ('x', 1, now(), now(), now())`)
 	_, read := b.ListLeases(context.Background(), []string{"x"})
@@ -173,6 +157,58 @@ func TestValuesThatDoNotFit_AreNoSignThatTheServerIsAway(t *testing.T) {
 		refused, ok := errors.AsType[*repo.Error](err)
 		if !ok || refused.Class() != repo.ClassSchema || errors.Is(err, repo.ErrUnreachable) || !strings.Contains(refused.Condition(), "datatype_mismatch") || !b.UnreachableSince().IsZero() {
 			t.Errorf("%s: %v, unreachable since %s", what, err, b.UnreachableSince())
+		}
+	}
+}
+
+// collide lets the next n changes of the flags be ended by the database.
+func (b *bench) collide(n int, state string) {
+	b.Helper()
+	b.exec(`CREATE SEQUENCE IF NOT EXISTS collisions;
+		CREATE OR REPLACE FUNCTION collide() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+		  IF nextval('collisions') <= TG_ARGV[0]::bigint THEN RAISE EXCEPTION USING ERRCODE = TG_ARGV[1]; END IF;
+		  RETURN NEW;
+		END $$`)
+	b.exec(`DROP TRIGGER IF EXISTS collide ON maintenance.feature_flags; ALTER SEQUENCE collisions RESTART`)
+	b.exec(fmt.Sprintf(`CREATE TRIGGER collide BEFORE INSERT OR UPDATE ON maintenance.feature_flags
+		FOR EACH ROW EXECUTE FUNCTION collide(%d, '%s')`, n, state))
+}
+
+func TestStatementsOfOurOwn_AreTriedAgainAfterADeadlock(t *testing.T) {
+	b := newBench(parallel(t), "")
+	for _, state := range []string{"40P01", "40001"} {
+		b.collide(3, state)
+		if err := b.SetFeatureFlag(context.Background(), "tried_"+state, true); err != nil {
+			t.Errorf("%s three times: %v", state, err)
+		}
+		b.want(`SELECT last_value FROM collisions`, "4")
+	}
+	b.collide(4, "40P01")
+	err := b.SetFeatureFlag(context.Background(), "given_up", true)
+	var refused *repo.Error
+	if !errors.As(err, &refused) || refused.Class() != repo.ClassLock {
+		t.Errorf("four times: %v", err)
+	}
+	// Whatever else goes wrong is not tried again.
+	b.collide(1, "23514")
+	if err := b.SetFeatureFlag(context.Background(), "refused", true); err == nil {
+		t.Error("a violation was tried again")
+	}
+	b.want(`SELECT string_agg(name, ' ' ORDER BY name) FROM maintenance.feature_flags`, "tried_40001 tried_40P01")
+}
+
+func TestError_RedactedTextHasNoValues(t *testing.T) {
+	b := newBench(t, "")
+	ctx := context.Background()
+	_, _, violation := b.InsertRun(ctx, repo.Run{ID: "0197c000-0000-7000-8000-000000000001", State: repo.RunRunning, Trigger: "alice@example.com"}, time.Minute, "")
+	for want, err := range map[string]error{
+		"forget the run on main: 22P02 invalid_text_representation":                            b.DeleteRun(ctx, "alice@example.com"),
+		"record the run on main: 23514 check_violation, constraint runs_trigger_check of runs": violation,
+	} {
+		refused, ok := errors.AsType[*repo.Error](err)
+		if !ok || refused.Redacted() != want || !strings.Contains(err.Error(), "ERROR: ") {
+			t.Errorf("got %v, redacted %q", err, refused.Redacted())
 		}
 	}
 }

@@ -19,10 +19,7 @@ func BenchmarkReceipts_Cost(b *testing.B) {
 	const keys, rows = 500, 10
 	ctx := context.Background()
 	url := databases.Clone(b, servicetest.Migrated(""))
-	d, err := repo.Open(ctx, "main", url)
-	if err != nil {
-		b.Fatal(err)
-	}
+	d := servicetest.Must(repo.Open(ctx, "main", url))(b)
 	b.Cleanup(d.Close)
 	exec := func(sql string, args ...any) {
 		if err := d.Exec(ctx, sql, args...); err != nil {
@@ -47,9 +44,7 @@ func BenchmarkReceipts_Cost(b *testing.B) {
 		p.Keys = repo.IntKeys(numbers...)
 		exec(`INSERT INTO children (parent_id, title) SELECT k, 'child ' || n || ' of ' || k FROM generate_series(1, $1::bigint) n, unnest($2::bigint[]) k`, rows, numbers)
 		before, start := running(ctx, b, d), time.Now()
-		if err := purge(ctx, p); err != nil {
-			b.Fatal(err)
-		}
+		servicetest.NoError(b, purge(ctx, p))
 		took = float64(time.Since(start))
 		return took, running(ctx, b, d) - before
 	}
@@ -83,10 +78,7 @@ func BenchmarkReceipts_Cost(b *testing.B) {
 // running is for how long the processes behind the connections have run, in nanoseconds; 0 where the system does not say.
 func running(ctx context.Context, b *testing.B, d *repo.Database) (all float64) {
 	b.Helper()
-	pids, err := d.Backends(ctx)
-	if err != nil {
-		b.Fatal(err)
-	}
+	pids := servicetest.Must(d.Backends(ctx))(b)
 	for _, pid := range pids {
 		var one float64
 		if content, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid)); err == nil {

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // wantChain fails the test unless the receipts are a chain without gaps up to the head, of so many.
@@ -62,8 +62,7 @@ func (b *bench) listed(f repo.ReceiptFilter) (found string) {
 }
 
 func TestReceipts_SayWhatASweepHasDone(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	b.exec(`CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint); CREATE INDEX ON t (owner, id); INSERT INTO t VALUES (1, 1), (2, 1), (10, 1), (3, 2), (4, 3), (5, 4);
 		CREATE TABLE u (a text, b bigint, owner bigint, PRIMARY KEY (a, b)); INSERT INTO u VALUES ('x"', 1, 1), ('y', 2, 1);
 		CREATE TABLE v (owner bigint, n int); INSERT INTO v VALUES (1, 1), (1, 2)`)
@@ -75,10 +74,7 @@ func TestReceipts_SayWhatASweepHasDone(t *testing.T) {
 		t.Helper()
 		batch.Permit = permit
 		rows, _ := b.catalog(map[string][]string{table: {"id", "owner"}}).Rows(table, "owner", owner)
-		r, err := rows.Sweep(context.Background(), c, batch)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := servicetest.Must(rows.Sweep(context.Background(), c, batch))(t)
 		return r
 	}
 	wantLast := func(want string) {
@@ -126,13 +122,12 @@ func TestReceipts_SayWhatASweepHasDone(t *testing.T) {
 }
 
 func TestReceipts_NothingIsWrittenForNothing(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	b.exec(`CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint); CREATE INDEX ON t (owner, id); INSERT INTO t (owner) SELECT 1 FROM generate_series(1, 9);
 		CREATE TABLE child (id bigserial PRIMARY KEY, t_id bigint REFERENCES t DEFERRABLE INITIALLY DEFERRED); INSERT INTO child (t_id) VALUES (1)`)
 	rows := b.rows("t", "owner", "1")
 	_, err := rows.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 9, Permit: locking(1)})
-	wantSays(t, err, "child_t_id_fkey")
+	servicetest.WantError(t, err, "child_t_id_fkey")
 	b.wantChain(0)
 
 	lease, err := b.AcquireLease(context.Background(), "a", "me", time.Minute)
@@ -143,34 +138,26 @@ func TestReceipts_NothingIsWrittenForNothing(t *testing.T) {
 	for _, direct := range []bool{true, false} {
 		_, err = rows.Sweep(context.Background(), repo.Change{Delete: true},
 			repo.Batch{Rows: 9, Direct: direct, Permit: by(lease.Fence)})
-		wantSays(t, err, repo.ErrLeaseLost.Error())
+		servicetest.WantError(t, err, repo.ErrLeaseLost.Error())
 	}
 	b.want(`SELECT count(*) FROM t`, "9")
 	b.wantChain(0)
-}
 
-func TestReceipts_WithoutAHeadNothingIsChanged(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
-	b.exec(`CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint); INSERT INTO t (owner) VALUES (1); DELETE FROM maintenance.receipt_head`)
-	_, err := b.rows("t", "owner", "1").Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 9, Permit: locking(1)})
-	wantSays(t, err, "receipts")
-	b.want(`SELECT count(*) FROM t`, "1")
+	b.exec(`DELETE FROM maintenance.receipt_head; DROP TABLE child`)
+	_, err = rows.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 9, Permit: locking(1)})
+	servicetest.WantError(t, err, "receipts")
+	b.want(`SELECT count(*) FROM t`, "9")
 }
 
 // Statements, and transactions of several that change rows in the opposite order, write side by side.
 func TestReceipts_StayAChainWhoeverWrites(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "main")
+	b := newBench(parallel(t), "main")
 	const groups, rows = 40, 400
 	b.exec(`CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint); CREATE INDEX ON t (owner, id); INSERT INTO t (owner) SELECT i % 4 FROM generate_series(1, 400) i`)
 	b.exec(`INSERT INTO organizations (id, name, path, created_at, updated_at) VALUES (1, 'o', 'o', now(), now());
 		INSERT INTO namespaces (id, name, path, type, organization_id) SELECT i, i, i, 'Group', 1 FROM generate_series(1, 40) i;
 		INSERT INTO routes (source_id, source_type, path, name, namespace_id) SELECT i, 'Namespace', i, i, i FROM generate_series(1, 40) i`)
-	stores, err := b.GroupStores(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	stores := servicetest.Must(b.GroupStores(context.Background()))(t)
 	failed := make(chan error, 100)
 	var wait sync.WaitGroup
 	for owner := range 4 {
@@ -202,45 +189,28 @@ func TestReceipts_StayAChainWhoeverWrites(t *testing.T) {
 
 // A transaction that has written its receipts waits for nobody, whatever it has yet to check.
 func TestReceipts_TheHeadIsLockedLast(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	b.exec(`CREATE TABLE parent (id bigint PRIMARY KEY); INSERT INTO parent VALUES (1), (2);
 		CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint REFERENCES parent); CREATE INDEX ON t (owner, id); INSERT INTO t (owner) VALUES (1);
 		CREATE TABLE other (id bigserial PRIMARY KEY, owner bigint); INSERT INTO other (owner) VALUES (1)`)
-	conn := connect(t, b.url)
-	tx, err := conn.Begin(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := tx.Exec(context.Background(), `SELECT FROM parent WHERE id = 2 FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	commit := b.estate.HoldThenCommit(`SELECT FROM parent WHERE id = 2 FOR UPDATE`)
 	moved := make(chan error, 1)
 	move := b.rows("t", "owner", "1")
 	go func() {
-		_, err := move.Sweep(context.Background(), repo.Change{Set: []string{"owner"}, Value: new(int64(2))}, repo.Batch{Rows: 9, Permit: locking(1)})
-		moved <- err
+		change := repo.Change{Set: []string{"owner"}, Value: new(int64(2))}
+		moved <- second(move.Sweep(context.Background(), change, repo.Batch{Rows: 9, Permit: locking(1)}))
 	}()
-	devdb.Eventually(t, "the move to wait", func() bool {
-		return b.value(`SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == "true"
-	})
+	b.estate.Eventually("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`,
+		"true")
 	// The check of the foreign key waits. Others write their receipts meanwhile.
-	if _, err := b.rows("other", "owner", "1").Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 9, Permit: locking(2)}); err != nil {
-		t.Error(err)
-	}
-	if err := tx.Commit(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-moved; err != nil {
-		t.Error(err)
-	}
+	b.swept(b.rows("other", "owner", "1"), repo.Change{Delete: true}, repo.Batch{Rows: 9, Permit: locking(2)})
+	commit()
+	servicetest.NoError(t, <-moved)
 	b.wantChain(2)
 }
 
 func TestReceipts_PruningKeepsTheChain(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(parallel(t), "")
 	b.exec(`CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint); CREATE INDEX ON t (owner, id); INSERT INTO t (owner) SELECT 1 FROM generate_series(1, 5)`)
 	for range 5 {
 		if r := b.swept(b.rows("t", "owner", "1"), repo.Change{Delete: true}, repo.Batch{Rows: 1}); r.Changed != 1 {

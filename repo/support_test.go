@@ -16,7 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-var databases devdb.Tests
+var databases = &servicetest.Databases
 
 // replicated is a cluster for tests with a standby, which streams what all of them write.
 var replicated = devdb.Tests{Settings: map[string]string{"synchronous_commit": "on"}}
@@ -53,15 +53,16 @@ func loaded(name, schema, sql string) devdb.Template {
 type bench struct {
 	*testing.T
 	*repo.Database
-	url string
-	sql *pgx.Conn
+	estate *servicetest.Estate
+	url    string
+	sql    *pgx.Conn
 }
 
 // newBench makes a database with a part of the reference schema.
 func newBench(t *testing.T, schema string) *bench {
 	t.Helper()
-	url := databases.Clone(t, servicetest.Migrated(schema))
-	return &bench{T: t, Database: open(t, url), url: url, sql: connect(t, url)}
+	e := servicetest.New(t, schema, "main")
+	return &bench{T: t, Database: e.Open[0], estate: e, url: e.URLs["main"], sql: e.SQL["main"]}
 }
 
 // installed makes an empty database with a queue of our own.
@@ -69,47 +70,33 @@ func installed(t *testing.T) *bench {
 	t.Helper()
 	b := newBench(t, "")
 	b.exec("CREATE SCHEMA gitlab_partitions_dynamic")
-	if _, err := lfkadmin.New(b.Database).InstallQueue(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(lfkadmin.New(b.Database).InstallQueue(t.Context()))(t)
 	return b
 }
 
 func open(t *testing.T, url string) *repo.Database {
 	t.Helper()
-	d, err := repo.Open(context.Background(), "main", url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := servicetest.Must(repo.Open(context.Background(), "main", url))(t)
 	t.Cleanup(d.Close)
 	return d
 }
 
 func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
-	conn, err := pgx.Connect(context.Background(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := servicetest.Must(pgx.Connect(context.Background(), url))(t)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
 }
 
 // with is the database's URL with other settings of the connection.
 func (b *bench) with(settings string) string {
-	if strings.Contains(b.url, "?") {
-		return b.url + "&" + settings
-	}
-	return b.url + "?" + settings
+	return b.url + "&" + settings
 }
 
 // as is the database's URL for another role.
 func (b *bench) as(role, password string) string {
 	b.Helper()
-	u, err := url.Parse(b.url)
-	if err != nil {
-		b.Fatal(err)
-	}
+	u := servicetest.Must(url.Parse(b.url))(b.T)
 	u.User = url.UserPassword(role, password)
 	return u.String()
 }
@@ -123,20 +110,6 @@ func (b *bench) role(grants string) (name string) {
 	return name
 }
 
-// wantSays fails the test unless there is an error with these words in it.
-func wantSays(t *testing.T, err error, words ...string) {
-	t.Helper()
-	if err == nil {
-		t.Errorf("no error, want one with %q", words)
-		return
-	}
-	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("got %q, which does not say %q", err, w)
-		}
-	}
-}
-
 // track tracks a table by its id.
 func (b *bench) track(table string) {
 	b.Helper()
@@ -148,28 +121,24 @@ func (b *bench) track(table string) {
 // exec runs SQL; several statements may be separated by semicolons.
 func (b *bench) exec(sql string, args ...any) {
 	b.Helper()
-	if _, err := b.sql.Exec(context.Background(), sql, args...); err != nil {
-		b.Fatalf("%s: %v", sql, err)
-	}
+	b.estate.Exec("main", sql, args...)
 }
 
 // value reads one value as text; NULL is "NULL".
 func (b *bench) value(sql string) string {
 	b.Helper()
-	var v *string
-	if err := b.sql.QueryRow(context.Background(), "SELECT ("+sql+")::text").Scan(&v); err != nil {
-		b.Fatalf("%s: %v", sql, err)
-	}
-	if v == nil {
-		return "NULL"
-	}
-	return *v
+	return b.estate.Value("main", sql)
 }
 
 // want fails the test unless a query's value is as expected.
 func (b *bench) want(sql, want string) {
 	b.Helper()
-	if got := b.value(sql); got != want {
-		b.Errorf("%s: %s, want %s", sql, got, want)
-	}
+	b.estate.Want("main", sql, want)
+}
+
+// parallel lets a test run beside others, with a database of its own.
+func parallel(t *testing.T) *testing.T {
+	t.Helper()
+	t.Parallel()
+	return t
 }

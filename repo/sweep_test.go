@@ -3,11 +3,17 @@ package repo_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // rows of a table in which a column has a value.
@@ -26,10 +32,7 @@ func (b *bench) swept(r repo.Rows, c repo.Change, batch repo.Batch) repo.BatchRe
 	if batch.Limits = generous; batch.Guard == (repo.Guard{}) {
 		batch.Guard = repo.AdvisoryLock(1)
 	}
-	result, err := r.Sweep(context.Background(), c, batch)
-	if err != nil {
-		b.Fatal(err)
-	}
+	result := servicetest.Must(r.Sweep(context.Background(), c, batch))(b.T)
 	return result
 }
 
@@ -43,8 +46,7 @@ func numbered(t *testing.T, n string) *bench {
 }
 
 func TestSweep_ChangesNoMoreRowsThanTheBatchAllowsAndGoesOnBehindThem(t *testing.T) {
-	t.Parallel()
-	b := numbered(t, "10")
+	b := numbered(parallel(t), "10")
 	ghost := int64(9)
 	r := b.rows("t", "owner", "1")
 	first := b.swept(r, repo.Change{Set: []string{"owner"}, Value: &ghost}, repo.Batch{Rows: 4})
@@ -83,32 +85,8 @@ func TestSweep_GoesOnDirectlyBehindAFullBatch(t *testing.T) {
 	}
 }
 
-func TestSweep_DirectBatchesKeepTheirGuard(t *testing.T) {
-	t.Parallel()
-	b := numbered(t, "3")
-	lease, err := b.AcquireLease(context.Background(), "a", "me", time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lost := lease.Fence
-	lost.Epoch++
-	start := int64(0)
-	for _, behind := range []*int64{nil, &start} {
-		r := b.rows("t", "owner", "1")
-		_, err = r.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Permit: by(lost), Rows: 2, Direct: true, Behind: behind})
-		if !errors.Is(err, repo.ErrLeaseLost) {
-			t.Errorf("got %v, want ErrLeaseLost", err)
-		}
-		b.want(`SELECT count(*) FROM t`, "6")
-	}
-	if result := b.swept(b.rows("t", "owner", "1"), repo.Change{Delete: true}, repo.Batch{Permit: by(lease.Fence), Rows: 2, Direct: true, Behind: &start}); result.Changed != 2 || *result.Last != 3 {
-		t.Errorf("%+v", result)
-	}
-}
-
 func TestSweep_DeletesAndReportsWhatItWasAskedFor(t *testing.T) {
-	t.Parallel()
-	b := numbered(t, "3")
+	b := numbered(parallel(t), "3")
 	b.exec(`UPDATE t SET path = NULL WHERE id = 5`)
 	r := b.rows("t", "owner", "1")
 	r.Condition = "t.id > 1"
@@ -120,20 +98,13 @@ func TestSweep_DeletesAndReportsWhatItWasAskedFor(t *testing.T) {
 }
 
 func TestSweep_LeavesOutLockedRowsOrWaitsForThem(t *testing.T) {
-	t.Parallel()
-	b := numbered(t, "3")
-	tx, err := connect(t, b.url).Begin(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(context.Background(), `SELECT FROM t WHERE id = 3 FOR KEY SHARE`); err != nil {
-		t.Fatal(err)
-	}
+	b := numbered(parallel(t), "3")
+	b.estate.Hold(`SELECT FROM t WHERE id = 3 FOR KEY SHARE`)
 	r := b.rows("t", "owner", "1")
 	if result := b.swept(r, repo.Change{Delete: true}, repo.Batch{Rows: 100, SkipLocked: true}); result.Changed != 2 {
 		t.Errorf("%+v", result)
 	}
-	_, err = r.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 100, Permit: locking(1)})
+	_, err := r.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 100, Permit: locking(1)})
 	refused, ok := errors.AsType[*repo.Error](err)
 	if !ok || refused.Class() != repo.ClassLock {
 		t.Errorf("got %v, want a lock", err)
@@ -141,14 +112,10 @@ func TestSweep_LeavesOutLockedRowsOrWaitsForThem(t *testing.T) {
 	if result := b.swept(r, repo.Change{Set: []string{"path"}}, repo.Batch{Rows: 100, SkipLocked: true}); result.Changed != 1 {
 		t.Errorf("a reference to a row keeps it from being updated: %+v", result)
 	}
-	if err := tx.Rollback(context.Background()); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func TestSweep_WorksPartitionByPartition(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "ci")
+	b := newBench(parallel(t), "ci")
 	b.exec(`INSERT INTO p_ci_builds (id, partition_id, project_id, user_id) SELECT i, 100 + i % 2, 1, 1 + i % 3 FROM generate_series(1, 30) i`)
 	c := b.catalog(map[string][]string{"p_ci_builds": {"user_id"}})
 	r, _ := c.Rows("p_ci_builds", "user_id", "1")
@@ -165,15 +132,11 @@ func TestSweep_WorksPartitionByPartition(t *testing.T) {
 }
 
 func TestSweep_ReachesPartitionsThroughTheirTableWhereItMustNotNameThem(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "ci")
+	b := newBench(parallel(t), "ci")
 	b.exec(`INSERT INTO p_ci_builds (id, partition_id, project_id, user_id) SELECT i, 100 + i % 2, 1, 1 FROM generate_series(1, 8) i`)
 	d := open(t, b.as(b.role(`GRANT USAGE ON SCHEMA public, maintenance TO {role}; GRANT SELECT, UPDATE, DELETE ON p_ci_builds TO {role};
 		GRANT SELECT, INSERT, UPDATE ON maintenance.receipts, maintenance.receipt_head TO {role}`), "x"))
-	c, err := d.Catalog(context.Background(), map[string][]string{"p_ci_builds": {"user_id"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := servicetest.Must(d.Catalog(context.Background(), map[string][]string{"p_ci_builds": {"user_id"}}))(t)
 	r, _ := c.Rows("p_ci_builds", "user_id", "1")
 	parts, err := c.Parts(context.Background(), r, generous)
 	if err != nil || len(parts) != 2 {
@@ -186,47 +149,36 @@ func TestSweep_ReachesPartitionsThroughTheirTableWhereItMustNotNameThem(t *testi
 }
 
 func TestSweep_ChangesNothingWithoutItsGuard(t *testing.T) {
-	t.Parallel()
-	b := numbered(t, "3")
+	b := numbered(parallel(t), "3")
 	r := b.rows("t", "owner", "1")
-	lease, err := b.AcquireLease(context.Background(), "a", "me", time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.ReleaseLease(context.Background(), lease.Fence); err != nil {
-		t.Fatal(err)
-	}
-	tx, err := connect(t, b.url).Begin(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(context.Background(), `SELECT pg_advisory_xact_lock(77)`); err != nil {
-		t.Fatal(err)
-	}
+	lease := servicetest.Must(b.AcquireLease(context.Background(), "a", "me", time.Minute))(t)
+	servicetest.NoError(t, b.ReleaseLease(context.Background(), lease.Fence))
+	release := b.estate.Hold(`SELECT pg_advisory_xact_lock(77)`)
 	for want, guard := range map[error]repo.Guard{
 		repo.ErrLeaseLost: lease.Guard(), repo.ErrBusy: repo.AdvisoryLock(77),
 		repo.ErrJobLost: repo.AttemptOf{ID: 1, AttemptedAt: time.Now()}.Guard().WithLock(77),
 	} {
 		batch := repo.Batch{Permit: repo.Permit{Guard: guard, Limits: generous}, Rows: 100}
-		if _, err := r.Sweep(context.Background(), repo.Change{Delete: true}, batch); !errors.Is(err, want) {
-			t.Errorf("got %v, want %v", err, want)
+		direct, behind := batch, batch
+		direct.Direct, behind.Direct, behind.Behind = true, true, new(int64)
+		for _, batch := range []repo.Batch{batch, direct, behind} {
+			if _, err := r.Sweep(context.Background(), repo.Change{Delete: true}, batch); !errors.Is(err, want) {
+				t.Errorf("%+v: got %v, want %v", batch, err, want)
+			}
 		}
 		if _, err := r.Take(context.Background(), []repo.Column{{Name: "id", Type: "bigint"}}, [][]string{nil}, batch); !errors.Is(err, want) {
 			t.Errorf("got %v, want %v", err, want)
 		}
 	}
 	b.want(`SELECT count(*) FROM t`, "6")
-	if err := tx.Rollback(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	release()
 	if result := b.swept(r, repo.Change{Delete: true}, repo.Batch{Permit: locking(77), Rows: 100}); result.Changed != 3 {
 		t.Errorf("%+v", result)
 	}
 }
 
 func TestSweep_TakesKeysOfRowsAndSaysWhatRefersToThem(t *testing.T) {
-	t.Parallel()
-	b := numbered(t, "5")
+	b := numbered(parallel(t), "5")
 	b.exec(`ALTER TABLE t ADD UNIQUE (id, path); CREATE TABLE c (t_id bigint, t_path text, FOREIGN KEY (t_id, t_path) REFERENCES t (id, path));
 		INSERT INTO c VALUES (3, 'p2'), (3, 'p2'), (9, 'p8')`)
 	columns := []repo.Column{{Name: "id", Type: "bigint"}, {Name: "path", Type: "text"}}
@@ -247,4 +199,131 @@ func TestSweep_TakesKeysOfRowsAndSaysWhatRefersToThem(t *testing.T) {
 		t.Errorf("%+v", result)
 	}
 	b.want(`SELECT count(*) FROM c`, "1")
+}
+
+// sweptTables are a parent of 1000 rows, and children of 80,000: half of them are of one owner, and refer to one of
+// those parents, the others to none.
+const sweptTables = `
+CREATE TABLE whole (a bigint, b bigint, PRIMARY KEY (a, b));
+INSERT INTO whole SELECT i, i % 7 FROM generate_series(1, 1000) i;
+CREATE TABLE piece (id bigserial PRIMARY KEY, owner bigint, kind text, parent_id bigint, a bigint, b bigint, FOREIGN KEY (a, b) REFERENCES whole) WITH (autovacuum_enabled = off);
+CREATE INDEX ON piece (parent_id);
+CREATE INDEX ON piece (a, b);
+INSERT INTO piece (owner, kind, parent_id) SELECT 1000 + i, i % 3, 1000 + i FROM generate_series(1, 40000) i;
+{before}
+INSERT INTO piece (owner, kind, parent_id, a, b) SELECT 1, i % 3, i % 1000 + 1, i % 1000 + 1, (i % 1000 + 1) % 7 FROM generate_series(1, 40000) i;
+{after}`
+
+// sweptData is a database with these tables: statistics that were never made, are of the time before the owner had rows,
+// or of now; or of now, and integers in the place of bigints.
+func sweptData(t *testing.T, statistics string) string {
+	t.Helper()
+	analyze := map[string]string{statistics: "ANALYZE piece;"}
+	sql := strings.NewReplacer("{before}", analyze["old"], "{after}", analyze["new"]+analyze["narrow"]).Replace(sweptTables)
+	if statistics == "narrow" {
+		sql = strings.NewReplacer("bigserial", "serial", "bigint", "integer").Replace(sql)
+	}
+	return databases.Clone(t, loaded("repo_swept_"+statistics, "", sql))
+}
+
+// numbers from first to last, as text.
+func numbers(first, last int) (texts []string) {
+	for i := first; i <= last; i++ {
+		texts = append(texts, strconv.Itoa(i))
+	}
+	return texts
+}
+
+// sweptRows are the kinds of rows that sweeps and bounded removal work on.
+func sweptRows(t *testing.T, c *repo.Catalog) map[string]repo.Rows {
+	t.Helper()
+	id := repo.Column{Name: "id", Type: "bigint"}
+	keys := repo.Match{Columns: []repo.Column{id}, Values: [][]string{numbers(70_001, 71_000)}}
+	owner, _ := c.Rows("piece", "owner", "1")
+	conditional := owner
+	conditional.Condition = "t.kind <> '1'"
+	parents, _ := c.Rows("piece", "parent_id", numbers(1, 1000)...)
+	wholes := c.References(repo.Table{Schema: "public", Name: "whole"})
+	if len(wholes) != 1 {
+		t.Fatalf("%d foreign keys", len(wholes))
+	}
+	var bs []string
+	for i := range 1000 {
+		bs = append(bs, strconv.Itoa((i+1)%7))
+	}
+	composite := c.Children(wholes[0], [][]string{numbers(1, 1000), bs})
+	return map[string]repo.Rows{
+		"of an owner": owner, "of an owner with a condition": conditional, "of parents": parents, "of parents with two columns": composite,
+		"portion of an owner": owner.Where(keys), "portion of parents": parents.Where(keys), "portion of parents with two columns": composite.Where(keys),
+	}
+}
+
+// sweptStatements are all statements about some rows.
+func sweptStatements(r repo.Rows, b repo.Batch) map[string]func(context.Context) error {
+	ghost, behind := int64(5), int64(50_000)
+	sweep := func(c repo.Change, change func(*repo.Batch)) func(context.Context) error {
+		b := b
+		change(&b)
+		return func(ctx context.Context) error { return second(r.Sweep(ctx, c, b)) }
+	}
+	calls := map[string]func(context.Context) error{
+		"any": func(ctx context.Context) error { return second(r.Database.Any(ctx, []repo.Rows{r}, generous)) },
+		"take": func(ctx context.Context) error {
+			_, err := r.Take(ctx, []repo.Column{{Name: "id", Type: "bigint"}}, [][]string{numbers(40_001, 41_000)}, b)
+			return err
+		},
+	}
+	if len(r.Match) == 1 {
+		calls["refer"] = func(ctx context.Context) error { return second(r.Refer(ctx, generous)) }
+	}
+	calls["report"] = sweep(repo.Change{Delete: true, Report: "kind"}, func(*repo.Batch) {})
+	for name, c := range map[string]repo.Change{"delete": {Delete: true}, "move": {Set: []string{"owner"}, Value: &ghost}} {
+		calls[name] = sweep(c, func(*repo.Batch) {})
+		calls[name+" what is unlocked"] = sweep(c, func(b *repo.Batch) { b.SkipLocked = true })
+		calls[name+" on"] = sweep(c, func(b *repo.Batch) { b.Behind = &behind })
+		calls[name+" directly"] = sweep(c, func(b *repo.Batch) { b.Direct = true })
+		calls[name+" directly on"] = sweep(c, func(b *repo.Batch) { b.Direct, b.Behind = true, &behind })
+	}
+	return calls
+}
+
+func TestSweep_PlansKeepToIndexes(t *testing.T) {
+	for _, index := range []string{"owner", "owner, id"} {
+		for _, statistics := range []string{"none", "old", "new", "narrow"} {
+			t.Run(fmt.Sprintf("%s statistics, index of %s", statistics, index), func(t *testing.T) {
+				t.Parallel()
+				url := sweptData(t, statistics)
+				conn := connect(t, url)
+				servicetest.Must(conn.Exec(context.Background(), "CREATE INDEX ON piece ("+index+")"))(t)
+				d, heard := listening(t, url)
+				c := servicetest.Must(d.Catalog(context.Background(), map[string][]string{"piece": {"id", "owner", "parent_id"}}))(t)
+				b := newBig(t, d)
+				for kind, rows := range sweptRows(t, c) {
+					for name, call := range sweptStatements(rows, repo.Batch{Permit: by(b.fence), Rows: 1000}) {
+						t.Run(name+" "+kind, func(t *testing.T) { wantSweptPlans(t, conn, heard, call) })
+					}
+				}
+			})
+		}
+	}
+}
+
+// wantSweptPlans has a call send its statements, and looks at how each is carried out.
+func wantSweptPlans(t *testing.T, conn *pgx.Conn, heard *listener, call func(context.Context) error) {
+	t.Helper()
+	heard.statements = nil
+	if err := call(context.Background()); err != nil && !errors.Is(err, repo.ErrLeaseLost) {
+		t.Fatal(err)
+	}
+	settings := len(heard.statements) - 1
+	for settings >= 0 && !strings.Contains(heard.statements[settings].sql, "enable_seqscan") {
+		settings--
+	}
+	batch := heard.statements[max(settings, 0):]
+	for i := 1; i < len(batch); i++ {
+		for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
+			nodes, text := plan(t, conn, batch[:i+1], mode)
+			wantIndexes(t, nodes, text)
+		}
+	}
 }

@@ -7,67 +7,72 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/caretaker-go/caretaker/repo"
 )
 
 func TestDatabase_TimesThatNobodyCanCarryAreTheNearestOnesThatCanBe(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
-	const (
-		first = "0001-01-01T00:00:00.000001Z"
-		last  = "9999-12-31T23:59:59.999999999Z"
-	)
+	b := newBench(parallel(t), "")
+	const first, last = "0001-01-01T00:00:00.000001Z", "9999-12-31T23:59:59.999999999Z"
+	times := map[string]string{
+		"'2026-02-28 23:59:59.123456+00'::timestamptz": "2026-02-28T23:59:59.123456Z",
+		"'2026-02-28 23:59:59.123456'::timestamp":      "2026-02-28T23:59:59.123456Z",
+		"'2026-02-28'::date":                           "2026-02-28T00:00:00Z",
+	}
+	for _, kind := range []string{"timestamptz", "timestamp", "date"} {
+		for value, nearest := range map[string]string{
+			"infinity": last, "-infinity": first, "10000-01-02": last, "294276-12-30": last, "0001-01-02 BC": first, "4713-12-31 BC": first,
+		} {
+			times["'"+value+"'::"+kind] = nearest
+		}
+	}
 	for _, mode := range []string{"cache_statement", "exec", "simple_protocol"} {
 		d := open(t, b.with("timezone=Asia/Tokyo&default_query_exec_mode="+mode))
-		for _, kind := range []string{"timestamptz", "timestamp", "date"} {
-			for value, want := range map[string]string{
-				"infinity":      last,
-				"-infinity":     first,
-				"10000-01-02":   last,
-				"294276-12-30":  last,
-				"0001-01-02 BC": first,
-				"4713-12-31 BC": first,
-			} {
-				var one time.Time
-				var two *time.Time
-				sql := "SELECT '" + value + "'::" + kind
-				if err := d.Pool().QueryRow(context.Background(), sql+", "+sql[len("SELECT "):]).Scan(&one, &two); err != nil {
-					t.Errorf("%s %s: %v", mode, sql, err)
-					continue
+		for sql, want := range times {
+			var one time.Time
+			var two, none *time.Time
+			if err := d.Pool().QueryRow(context.Background(), "SELECT "+sql+", "+sql+", NULL::timestamptz").Scan(&one, &two, &none); err != nil ||
+				none != nil {
+				t.Errorf("%s %s: %v, NULL is %v", mode, sql, err, none)
+				continue
+			}
+			for _, got := range []time.Time{one, *two} {
+				if text := got.Format(time.RFC3339Nano); text != want {
+					t.Errorf("%s %s: %s, want %s", mode, sql, text, want)
 				}
-				for _, got := range []time.Time{one, *two} {
-					if text := got.Format(time.RFC3339Nano); text != want {
-						t.Errorf("%s %s: %s, want %s", mode, sql, text, want)
-					}
-					if _, err := json.Marshal(got); err != nil || got.IsZero() || timestamppb.New(got).CheckValid() != nil {
-						t.Errorf("%s %s: %s cannot be carried (%v)", mode, sql, got, err)
-					}
+				if _, err := json.Marshal(got); err != nil || got.IsZero() || timestamppb.New(got).CheckValid() != nil {
+					t.Errorf("%s %s: %s cannot be carried (%v)", mode, sql, got, err)
 				}
 			}
 		}
 	}
 }
 
-func TestDatabase_OtherTimesAreReadAsTheyAre(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
-	for _, mode := range []string{"cache_statement", "exec", "simple_protocol"} {
-		d := open(t, b.with("timezone=Asia/Tokyo&default_query_exec_mode="+mode))
-		for sql, want := range map[string]string{
-			"'2026-02-28 23:59:59.123456+00'::timestamptz": "2026-02-28T23:59:59.123456Z",
-			"'2026-02-28 23:59:59.123456'::timestamp":      "2026-02-28T23:59:59.123456Z",
-			"'2026-02-28'::date":                           "2026-02-28T00:00:00Z",
-		} {
-			var got time.Time
-			if err := d.Pool().QueryRow(context.Background(), "SELECT "+sql).Scan(&got); err != nil {
-				t.Errorf("%s %s: %v", mode, sql, err)
-			}
-			if text := got.Format(time.RFC3339Nano); text != want {
-				t.Errorf("%s %s: %s, want %s", mode, sql, text, want)
-			}
+func TestSettings_TimesAreReadWhateverTheirForm(t *testing.T) {
+	b := newBench(parallel(t), "")
+	b.exec(`INSERT INTO maintenance.pauses (worker, reason, paused_by, since) VALUES ('w', '', '', now() - interval '3 hours');
+		INSERT INTO maintenance.runs (id, worker, trigger, state, started_at, heartbeat_ttl)
+		VALUES (gen_random_uuid(), 'w', 'request', 'running', now() - interval '2 hours', '1 hour');
+		INSERT INTO maintenance.river_job (kind, args, max_attempts, scheduled_at) VALUES ('k', '{}', 1, now() - interval '1 hour')`)
+	for _, style := range []string{"iso_8601", "sql_standard", "postgres_verbose"} {
+		name := b.value(`SELECT current_database()`)
+		b.exec(`ALTER DATABASE ` + name + ` SET IntervalStyle = ` + style + `; ALTER DATABASE ` + name + ` SET DateStyle = 'German';
+			ALTER DATABASE ` + name + ` SET TimeZone = 'America/St_Johns'; ALTER DATABASE ` + name + ` SET client_encoding = 'LATIN1'`)
+		d := open(t, b.with("default_query_exec_mode=exec"))
+		figures, err := d.WorkerFigures(t.Context(), []string{"w"})
+		if err != nil || figures[0].Paused < 3*time.Hour {
+			t.Error(style, figures, err)
 		}
-		var none *time.Time
-		if err := d.Pool().QueryRow(context.Background(), "SELECT NULL::timestamptz").Scan(&none); err != nil || none != nil {
-			t.Errorf("%s NULL: %v, %v", mode, none, err)
+		runs, err := d.RunFigures(t.Context(), []string{"w"}, []string{""})
+		if err != nil || runs[0].AtWork < 2*time.Hour {
+			t.Error(style, runs, err)
+		}
+		jobs, err := d.CountJobs(t.Context())
+		if err != nil || len(jobs) != 1 || jobs[0].Overdue < time.Hour {
+			t.Error(style, jobs, err)
+		}
+		if _, err := d.Load(t.Context(), repo.LoadProbe{Replicas: true, WAL: true, Archive: true, Locks: true, Autovacuum: true}); err != nil {
+			t.Error(style, err)
 		}
 	}
 }

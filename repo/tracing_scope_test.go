@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -17,13 +18,9 @@ import (
 )
 
 func attributeOf(attributes []attribute.KeyValue, key string) string {
-	value, _ := attributeSet(attributes).Value(attribute.Key(key))
-	return value.String()
-}
-
-func attributeSet(attributes []attribute.KeyValue) *attribute.Set {
 	set := attribute.NewSet(attributes...)
-	return &set
+	value, _ := set.Value(attribute.Key(key))
+	return value.String()
 }
 
 // batch does in a batch what its span is named after, and says whether the batch is a span.
@@ -38,13 +35,10 @@ func batch(ctx context.Context, took time.Duration, reason string, do func(conte
 }
 
 func TestScope_OfManyOperationsTheFirstAreSpansAndAllAreCounted(t *testing.T) {
-	url := databases.Clone(t, servicetest.Migrated("ci"))
 	var counted []attribute.KeyValue
-	spans := traced(t, url, func(ctx context.Context, d *repo.Database) {
+	spans := traced(t, databases.Clone(t, servicetest.Migrated("")), func(ctx context.Context, d *repo.Database) {
 		for range 50 {
-			if err := d.Look(ctx); err != nil {
-				t.Error(err)
-			}
+			servicetest.NoError(t, d.Look(ctx))
 		}
 		counted = repo.ScopeAttributes(ctx)
 	})
@@ -57,15 +51,12 @@ func TestScope_OfManyOperationsTheFirstAreSpansAndAllAreCounted(t *testing.T) {
 }
 
 func TestScope_ALaterBatchIsASpanIfItOrWhatIsBelowItFailedOrWasSlowOrHasANewReason(t *testing.T) {
-	url := databases.Clone(t, servicetest.Migrated("ci"))
 	var shown []int
-	spans := traced(t, url, func(ctx context.Context, d *repo.Database) {
+	spans := traced(t, databases.Clone(t, servicetest.Migrated("")), func(ctx context.Context, d *repo.Database) {
 		for i := range 100 {
 			took, reason := time.Millisecond, ""
 			do := func(ctx context.Context) {
-				if err := d.Look(ctx); err != nil {
-					t.Error(err)
-				}
+				servicetest.NoError(t, d.Look(ctx))
 			}
 			switch i {
 			case 10:
@@ -104,9 +95,8 @@ func TestScope_ALaterBatchIsASpanIfItOrWhatIsBelowItFailedOrWasSlowOrHasANewReas
 }
 
 func TestScope_HoweverMuchFailsThereAreSixtySpans(t *testing.T) {
-	url := databases.Clone(t, servicetest.Migrated("ci"))
 	shown := 0
-	spans := traced(t, url, func(ctx context.Context, d *repo.Database) {
+	spans := traced(t, databases.Clone(t, servicetest.Migrated("")), func(ctx context.Context, d *repo.Database) {
 		for range 100 {
 			for range 12 {
 				_ = d.Fail(ctx)
@@ -126,48 +116,117 @@ func TestScope_HoweverMuchFailsThereAreSixtySpans(t *testing.T) {
 	}
 }
 
-func TestTrace_AnOperationWithoutAScopeHasNoSpan(t *testing.T) {
-	url := databases.Clone(t, servicetest.Migrated("ci"))
-	spans := traced(t, url, func(ctx context.Context, d *repo.Database) {
-		bare := trace.ContextWithSpan(t.Context(), trace.SpanFromContext(ctx))
-		if err := d.Look(bare); err != nil { //nolint:contextcheck // one without a scope
-			t.Error(err)
-		}
-		if err := d.Look(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	if len(spans) != 1 || spans[0].Name() != "look" {
-		t.Errorf("got %v", spans)
-	}
-}
-
-func TestTrace_TheClockIsCountedAndHasNoSpan(t *testing.T) {
-	url := databases.Clone(t, servicetest.Migrated("ci"))
-	spans := traced(t, url, func(ctx context.Context, d *repo.Database) {
-		if _, err := d.Now(ctx); err != nil {
-			t.Error(err)
-		}
+// Without a scope an operation has no span, and the clock has none, but is counted. What is cancelled has not failed.
+func TestTrace_OperationsOfAScopeHaveSpans(t *testing.T) {
+	spans := traced(t, databases.Clone(t, servicetest.Migrated("")), func(ctx context.Context, d *repo.Database) {
+		//nolint:contextcheck // one without a scope
+		servicetest.NoError(t, d.Look(trace.ContextWithSpan(t.Context(), trace.SpanFromContext(ctx))))
+		servicetest.Must(d.Now(ctx))(t)
 		if got := attributeOf(repo.ScopeAttributes(ctx), "maintenance.statements"); got != "1" {
 			t.Errorf("%s statements", got)
 		}
-		_ = d.Fail(ctx)
-	})
-	if len(spans) != 1 || spans[0].Name() != "fail" {
-		t.Errorf("got %v", spans)
-	}
-}
-
-func TestTrace_ACancelledOperationHasNotFailed(t *testing.T) {
-	url := databases.Clone(t, servicetest.Migrated("ci"))
-	spans := traced(t, url, func(ctx context.Context, d *repo.Database) {
+		servicetest.NoError(t, d.Look(ctx))
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
 		if err := d.Look(ended); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 	})
-	if len(spans) != 1 || attributeOf(spans[0].Attributes(), "maintenance.outcome") != "interrupted" {
+	if len(spans) != 2 || spans[0].Name() != "look" || attributeOf(spans[1].Attributes(), "maintenance.outcome") != "interrupted" {
 		t.Errorf("got %v", spans)
 	}
+}
+
+// traced calls do in a span, and returns those below it. Its test must not run in parallel with others: the provider is the
+// process's.
+func traced(t *testing.T, url string, do func(context.Context, *repo.Database)) []sdktrace.ReadOnlySpan {
+	t.Helper()
+	spans := tracetest.NewSpanRecorder()
+	before := otel.GetTracerProvider()
+	otel.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)))
+	defer otel.SetTracerProvider(before)
+	d := open(t, url)
+	ctx, span := otel.Tracer("test").Start(context.Background(), "test")
+	ctx, _ = repo.WithScope(ctx)
+	do(ctx, d)
+	if len(spans.Ended()) == 0 {
+		t.Fatal("no spans")
+	}
+	span.End()
+	return spans.Ended()[:len(spans.Ended())-1]
+}
+
+func TestTrace_WithoutAConnectionTheDatabaseIsUnreachable(t *testing.T) {
+	spans := traced(t, "postgres://127.0.0.1:1/nothing", func(ctx context.Context, d *repo.Database) {
+		if _, err := d.Now(ctx); err == nil {
+			t.Error("no error")
+		}
+	})
+	for _, s := range spans {
+		all := attribute.NewSet(s.Attributes()...)
+		if class, _ := all.Value("error.type"); class.AsString() != "unreachable" || s.Status().Description != repo.ErrUnreachable.Error() {
+			t.Errorf("%s: error.type %q, status %+v", s.Name(), class.AsString(), s.Status())
+		}
+	}
+}
+
+func TestDeletionTraces_AreThoseOfJobsThatHaveSentTheUser(t *testing.T) {
+	b := installed(parallel(t))
+	b.exec(`INSERT INTO maintenance.river_job (kind, args, metadata, max_attempts, queue, state, finalized_at)
+		SELECT 'delete_user', '{"user_id": 7}', jsonb_build_object('processed_by', 'the ' || outcome, 'outcome', outcome), 25, 'default', 'completed', now()
+		FROM unnest(ARRAY['succeeded', 'refused', 'skipped']) outcome`)
+	got, err := b.DeletionTraces(t.Context(), 7, repo.Limits{Statement: 5 * time.Second, Lock: time.Second})
+	if err != nil || len(got) != 1 || got[0] != "the succeeded" {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+const (
+	aParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	aTrace  = `SELECT set_config('caretaker.traceparent', '` + aParent + `', false)`
+	noted   = `SELECT coalesce(string_agg(concat_ws(':', q.primary_key_value, t.traceparent), ' ' ORDER BY q.id), '-')
+		FROM maintenance.record_traces t LEFT JOIN loose_foreign_keys_deleted_records q ON q.partition = t.partition AND q.id = t.record_id`
+)
+
+func TestRecordTraces_GoWithTheirRecords(t *testing.T) {
+	b := installed(t)
+	ctx := context.Background()
+	if has, err := b.HasRecordTraces(ctx); has || err != nil {
+		t.Errorf("%v, %v before any deletion", has, err)
+	}
+	b.exec("CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 4); " + aTrace)
+	b.track("p")
+	b.exec("DELETE FROM p")
+	if has, err := b.HasRecordTraces(ctx); !has || err != nil {
+		t.Errorf("%v, %v, want that there are traces", has, err)
+	}
+	queue := servicetest.Must(b.DeletedRecords(ctx))(t)
+	limits := repo.Limits{Statement: 5 * time.Second, Lock: time.Second}
+	records, _, err := b.LoadRecords(ctx, queue, repo.RecordPage{Parent: "public.p", Limit: 10}, limits)
+	if err != nil || len(records) != 4 {
+		t.Fatalf("%d records, %v", len(records), err)
+	}
+	parents, err := b.RecordTraces(ctx, records, 16, limits)
+	if err != nil || len(parents) != 1 || parents[0] != aParent {
+		t.Errorf("%v, %v, want the one span", parents, err)
+	}
+	fence := b.acquire("a", time.Minute).Fence
+	servicetest.Must(b.RemoveRecords(ctx, by(fence), queue, records[:2]))(t)
+	b.want(noted, "3:"+aParent+" 4:"+aParent)
+	dead := repo.RecordFailure{Record: records[2], Isolated: true, Definition: "c.p_id -> p", SQLState: "P0001", Message: "raise_exception"}
+	for range repo.DeadAfter {
+		if _, _, err := b.FailRecords(ctx, by(fence), queue, []repo.RecordFailure{dead}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.want(noted, "4:"+aParent)
+	b.exec("DELETE FROM loose_foreign_keys_deleted_records; ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT 9")
+	b.exec("CREATE TABLE gitlab_partitions_dynamic.nine PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (9)")
+	if queue, err = b.DeletedRecords(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if dropped, err := b.DropPartitions(ctx, by(fence), queue); err != nil || len(dropped) != 1 {
+		t.Errorf("dropped %v, %v", dropped, err)
+	}
+	b.want("SELECT count(*) FROM maintenance.record_traces", "0")
 }

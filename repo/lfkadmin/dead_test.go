@@ -5,8 +5,10 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // buried makes a queue with dead records 1 to n, the odd ones of p, the even ones of other.q.
@@ -53,6 +55,13 @@ func TestDeadRecords_ArePagedByID(t *testing.T) {
 
 func TestRetryDeadRecords_PutsThemBackAsNew(t *testing.T) {
 	b := buried(t, "5")
+	// Nothing is lost if the queue refuses.
+	b.exec("ALTER TABLE loose_foreign_keys_deleted_records ALTER COLUMN partition SET DEFAULT 7")
+	if n, err := b.RetryDeadRecords(context.Background(), lfkadmin.DeadRecordFilter{}); err == nil || n != 0 {
+		t.Errorf("got %d, %v, want an error", n, err)
+	}
+	b.want("SELECT count(*) FROM maintenance.dead_records", "5")
+	b.exec("ALTER TABLE loose_foreign_keys_deleted_records ALTER COLUMN partition SET DEFAULT 1")
 	for _, c := range []struct {
 		filter  lfkadmin.DeadRecordFilter
 		n       int64
@@ -71,6 +80,9 @@ func TestRetryDeadRecords_PutsThemBackAsNew(t *testing.T) {
 		b.wantRecords(c.records...)
 	}
 	b.want("SELECT count(*) FROM maintenance.dead_records", "0")
+	b.exec("DROP TABLE loose_foreign_keys_deleted_records")
+	_, err := b.RetryDeadRecords(context.Background(), lfkadmin.DeadRecordFilter{})
+	b.wantRefusal(err, "there is no queue of deleted records")
 }
 
 func TestRetryDeadRecords_ManyGoInSeveralTransactions(t *testing.T) {
@@ -81,14 +93,25 @@ func TestRetryDeadRecords_ManyGoInSeveralTransactions(t *testing.T) {
 	b.want("SELECT (count(*), count(DISTINCT xmin::text), count(DISTINCT primary_key_value)) FROM loose_foreign_keys_deleted_records", "(2500,3,2500)")
 }
 
-func TestRetryDeadRecords_NothingIsLostIfTheQueueRefuses(t *testing.T) {
-	b := buried(t, "3")
-	b.exec("ALTER TABLE loose_foreign_keys_deleted_records ALTER COLUMN partition SET DEFAULT 7")
-	if n, err := b.RetryDeadRecords(context.Background(), lfkadmin.DeadRecordFilter{}); err == nil || n != 0 {
-		t.Errorf("got %d, %v, want an error", n, err)
-	}
-	b.want("SELECT count(*) FROM maintenance.dead_records", "3")
-	b.exec("DROP TABLE loose_foreign_keys_deleted_records")
-	_, err := b.RetryDeadRecords(context.Background(), lfkadmin.DeadRecordFilter{})
-	b.wantRefusal(err, "there is no queue of deleted records")
+// TestValidate_TakesAsLongAsItNeeds: the role's own limit does not end it while it waits for a lock.
+func TestValidate_TakesAsLongAsItNeeds(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "")
+	b.exec(`CREATE TABLE p (id int PRIMARY KEY); CREATE TABLE c (p_id int);
+		ALTER TABLE c ADD CONSTRAINT fk FOREIGN KEY (p_id) REFERENCES p NOT VALID`)
+	b.exec(`BEGIN; LOCK TABLE c IN SHARE UPDATE EXCLUSIVE MODE`)
+	patient := open(t, b.with("statement_timeout=300"))
+	done := make(chan error, 1)
+	go func() {
+		done <- patient.Validate(context.Background(), lfkadmin.RealKey{Table: repo.Table{Schema: "public", Name: "c"}, Name: "fk"})
+	}()
+	watch := connect(t, b.url)
+	devdb.Eventually(t, "the statement to wait for longer than the role's limit", func() (waits bool) {
+		err := watch.QueryRow(t.Context(), `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database()
+			AND wait_event_type = 'Lock' AND query_start < clock_timestamp() - interval '400 ms'`).Scan(&waits)
+		return waits || err != nil || len(done) > 0
+	})
+	b.exec(`COMMIT`)
+	servicetest.NoError(t, <-done)
+	b.want(`SELECT convalidated FROM pg_constraint WHERE conname = 'fk'`, "true")
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // dumpSQL has a line for all that makes up a schema: as pg_dump, which not every installation has,
@@ -82,9 +83,19 @@ func TestInstallQueue_MakesTheQueueOnce(t *testing.T) {
 	if b.dump() != before {
 		t.Error("the second install changed the schema")
 	}
+	// A queue that is no more is forgotten.
+	b.exec(`INSERT INTO maintenance.record_failures (partition, record_id, last_definition, sqlstate) VALUES (1, 1, 'x', 'P0001');
+		INSERT INTO maintenance.queue_partitions VALUES (2, now()); DROP TABLE loose_foreign_keys_deleted_records`)
+	b.install(lfkadmin.QueueInstalled)
+	b.want("SELECT array_agg(partition) FROM maintenance.queue_partitions", "{1}")
+	b.want("SELECT count(*) FROM maintenance.record_failures", "0")
 }
 
-func TestInstallQueue_LeavesGitLabsQueueAlone(t *testing.T) {
+func TestInstallQueue_LeavesGitLabsQueueAloneAndMakesOneOfItsShape(t *testing.T) {
+	const columns = `SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod) || attnotnull || coalesce(pg_get_expr(adbin, adrelid), ''), E'\n' ORDER BY attnum)
+		FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+		WHERE attrelid = 'loose_foreign_keys_deleted_records'::regclass AND attnum > 0 AND attname <> 'key_values'`
+	ours := installed(t)
 	for _, schema := range []string{"main", "ci", "sec"} {
 		b := newBench(t, schema)
 		before := b.dump()
@@ -93,14 +104,8 @@ func TestInstallQueue_LeavesGitLabsQueueAlone(t *testing.T) {
 			t.Errorf("%s: install changed the schema", schema)
 		}
 		b.want("SELECT count(*) FROM maintenance.queue_partitions", "0")
+		ours.want(columns, b.value(columns))
 	}
-}
-
-func TestInstallQueue_IsShapedLikeGitLabs(t *testing.T) {
-	const columns = `SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod) || attnotnull || coalesce(pg_get_expr(adbin, adrelid), ''), E'\n' ORDER BY attnum)
-		FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
-		WHERE attrelid = 'loose_foreign_keys_deleted_records'::regclass AND attnum > 0 AND attname <> 'key_values'`
-	installed(t).want(columns, newBench(t, "main").value(columns))
 }
 
 func TestInstallQueue_RefusesAnotherShape(t *testing.T) {
@@ -127,27 +132,16 @@ func TestInstallQueue_WhatIsInTheWayIsNamedAndNothingRemains(t *testing.T) {
 	b.exec("CREATE TABLE loose_foreign_keys_deleted_records_id_seq (x int)")
 	before := b.dump()
 	_, err := b.InstallQueue(context.Background())
-	wantSays(t, err, `"loose_foreign_keys_deleted_records_id_seq" already exists`, "nothing was changed")
+	servicetest.WantError(t, err, `"loose_foreign_keys_deleted_records_id_seq" already exists`, "nothing was changed")
 	if b.dump() != before {
 		t.Error("a failed install changed the schema")
 	}
-}
-
-func TestInstallQueue_UsesFunctionsThatExist(t *testing.T) {
-	b := newBench(t, "")
+	// Functions that exist are used.
+	b.exec("DROP TABLE loose_foreign_keys_deleted_records_id_seq")
 	b.exec("CREATE FUNCTION insert_into_loose_foreign_keys_deleted_records() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
 	b.install(lfkadmin.QueueInstalled)
 	b.want("SELECT prosrc FROM pg_proc WHERE proname = 'insert_into_loose_foreign_keys_deleted_records'", "BEGIN RETURN NULL; END")
 	b.want("SELECT prosecdef FROM pg_proc WHERE proname = 'insert_into_loose_foreign_keys_deleted_records_override_table'", "true")
-}
-
-func TestInstallQueue_ForgetsAQueueThatIsNoMore(t *testing.T) {
-	b := installed(t)
-	b.exec(`INSERT INTO maintenance.record_failures (partition, record_id, last_definition, sqlstate) VALUES (1, 1, 'x', 'P0001');
-		INSERT INTO maintenance.queue_partitions VALUES (2, now()); DROP TABLE loose_foreign_keys_deleted_records`)
-	b.install(lfkadmin.QueueInstalled)
-	b.want("SELECT array_agg(partition) FROM maintenance.queue_partitions", "{1}")
-	b.want("SELECT count(*) FROM maintenance.record_failures", "0")
 }
 
 func TestInstallQueue_TwoAtOnceInstallOnce(t *testing.T) {
@@ -178,13 +172,16 @@ func TestInstallQueue_NeedsASchemaAndTheRightToCreate(t *testing.T) {
 
 	poor := b.role(`GRANT USAGE ON SCHEMA maintenance TO {role}; GRANT ALL ON ALL TABLES IN SCHEMA maintenance TO {role}`)
 	_, err = open(t, b.as(poor, "x")).InstallQueue(context.Background())
-	wantSays(t, err, "42501", "nothing was changed: connect as a role that owns")
+	servicetest.WantError(t, err, "42501", "nothing was changed: connect as a role that owns")
 	b.want("SELECT to_regnamespace('gitlab_partitions_dynamic') IS NULL", "true")
-}
-
-func TestInstallQueue_DatabaseThatIsDownIsUnreachable(t *testing.T) {
-	_, err := open(t, "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2").InstallQueue(context.Background())
-	if !errors.Is(err, repo.ErrUnreachable) {
+	// Nor does it track a table that it does not own.
+	b.install(lfkadmin.QueueInstalled)
+	b.exec(`CREATE TABLE p (id int PRIMARY KEY); GRANT ALL ON p TO ` + poor)
+	_, err = open(t, b.as(poor, "x")).Track(context.Background(), "p", "")
+	servicetest.WantError(t, err, "42501", "nothing was changed: connect as a role that owns the tables and the queue")
+	b.wantTriggers()
+	if _, err := open(t, "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2").InstallQueue(context.Background()); !errors.Is(err,
+		repo.ErrUnreachable) {
 		t.Errorf("got %v, want ErrUnreachable", err)
 	}
 }

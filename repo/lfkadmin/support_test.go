@@ -10,29 +10,27 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-var databases devdb.Tests
-
-func TestMain(m *testing.M) { os.Exit(databases.Run(m)) }
+func TestMain(m *testing.M) { os.Exit(servicetest.Databases.Run(m)) }
 
 // bench is a database of a test, with a plain connection beside the one under test.
 type bench struct {
 	*testing.T
 	lfkadmin.Admin
-	url string
-	sql *pgx.Conn
+	estate *servicetest.Estate
+	url    string
+	sql    *pgx.Conn
 }
 
 // newBench makes a database with a part of the reference schema.
 func newBench(t *testing.T, schema string) *bench {
 	t.Helper()
-	url := databases.Clone(t, servicetest.Migrated(schema))
-	return &bench{T: t, Admin: open(t, url), url: url, sql: connect(t, url)}
+	e := servicetest.New(t, schema, "main")
+	return &bench{T: t, Admin: lfkadmin.New(e.Open[0]), estate: e, url: e.URLs["main"], sql: e.SQL["main"]}
 }
 
 // installed makes an empty database with a queue of our own.
@@ -45,39 +43,27 @@ func installed(t *testing.T) *bench {
 
 func open(t *testing.T, url string) lfkadmin.Admin {
 	t.Helper()
-	d, err := repo.Open(context.Background(), "main", url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := servicetest.Must(repo.Open(context.Background(), "main", url))(t)
 	t.Cleanup(d.Close)
 	return lfkadmin.New(d)
 }
 
 func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
-	conn, err := pgx.Connect(context.Background(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := servicetest.Must(pgx.Connect(context.Background(), url))(t)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
 }
 
 // with is the database's URL with other settings of the connection.
 func (b *bench) with(settings string) string {
-	if strings.Contains(b.url, "?") {
-		return b.url + "&" + settings
-	}
-	return b.url + "?" + settings
+	return b.url + "&" + settings
 }
 
 // as is the database's URL for another role.
 func (b *bench) as(role, password string) string {
 	b.Helper()
-	u, err := url.Parse(b.url)
-	if err != nil {
-		b.Fatal(err)
-	}
+	u := servicetest.Must(url.Parse(b.url))(b.T)
 	u.User = url.UserPassword(role, password)
 	return u.String()
 }
@@ -89,20 +75,6 @@ func (b *bench) role(grants string) (name string) {
 	b.exec(strings.ReplaceAll("CREATE ROLE {role} LOGIN PASSWORD 'x'; "+grants, "{role}", name))
 	b.Cleanup(func() { b.exec("RESET ROLE; DROP OWNED BY " + name + "; DROP ROLE " + name) })
 	return name
-}
-
-// wantSays fails the test unless there is an error with these words in it.
-func wantSays(t *testing.T, err error, words ...string) {
-	t.Helper()
-	if err == nil {
-		t.Errorf("no error, want one with %q", words)
-		return
-	}
-	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("got %q, which does not say %q", err, w)
-		}
-	}
 }
 
 func (b *bench) install(want string) {
@@ -130,36 +102,25 @@ func (b *bench) wantRefusal(err error, words ...string) {
 		b.Errorf("got %v, want a refusal with %q", err, words)
 		return
 	}
-	wantSays(b.T, err, words...)
+	servicetest.WantError(b.T, err, words...)
 }
 
 // exec runs SQL; several statements may be separated by semicolons.
 func (b *bench) exec(sql string, args ...any) {
 	b.Helper()
-	if _, err := b.sql.Exec(context.Background(), sql, args...); err != nil {
-		b.Fatalf("%s: %v", sql, err)
-	}
+	b.estate.Exec("main", sql, args...)
 }
 
 // value reads one value as text; NULL is "NULL".
 func (b *bench) value(sql string) string {
 	b.Helper()
-	var v *string
-	if err := b.sql.QueryRow(context.Background(), "SELECT ("+sql+")::text").Scan(&v); err != nil {
-		b.Fatalf("%s: %v", sql, err)
-	}
-	if v == nil {
-		return "NULL"
-	}
-	return *v
+	return b.estate.Value("main", sql)
 }
 
 // want fails the test unless a query's value is as expected.
 func (b *bench) want(sql, want string) {
 	b.Helper()
-	if got := b.value(sql); got != want {
-		b.Errorf("%s: %s, want %s", sql, got, want)
-	}
+	b.estate.Want("main", sql, want)
 }
 
 // wantRecords fails the test unless the queue has exactly these records, "table:key" in order of table and key, and
@@ -176,4 +137,11 @@ func (b *bench) wantTriggers(want ...string) {
 	b.Helper()
 	b.want(`SELECT coalesce(string_agg(r, ' ' ORDER BY r), '') FROM (
 		SELECT tgrelid::regclass || ':' || tgenabled::text AS r FROM pg_trigger WHERE tgname LIKE '%loose\_fk\_trigger') x`, strings.Join(want, " "))
+}
+
+// refuses fails the test unless tracking a table is refused with these words.
+func (b *bench) refuses(table, column string, words ...string) {
+	b.Helper()
+	_, err := b.Track(context.Background(), table, column)
+	b.wantRefusal(err, words...)
 }

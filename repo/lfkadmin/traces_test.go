@@ -5,7 +5,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 const (
@@ -17,48 +21,31 @@ const (
 
 func TestCapture_KeepsTheSpanThatTheSessionHasSet(t *testing.T) {
 	b := installed(t)
-	b.exec("CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 9)")
+	b.exec("CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 5012)")
 	b.track("p", "")
 	b.exec("DELETE FROM p WHERE id = 1")
 	b.want(noted, "-")
 	b.exec("BEGIN; SET LOCAL caretaker.traceparent = '" + aParent + "'; DELETE FROM p WHERE id IN (2, 3); COMMIT; DELETE FROM p WHERE id = 4")
 	b.want(noted, "2:"+aParent+" 3:"+aParent)
 	b.exec(aTrace)
-	b.exec("BEGIN; DELETE FROM p WHERE id = 5; ROLLBACK; DELETE FROM p WHERE id = 99")
+	b.exec("BEGIN; DELETE FROM p WHERE id = 5; ROLLBACK; DELETE FROM p WHERE id = 9999")
 	b.want(noted, "2:"+aParent+" 3:"+aParent)
 	b.exec("DELETE FROM p WHERE id = 5; RESET caretaker.traceparent; DELETE FROM p WHERE id = 6")
 	b.want(noted, "2:"+aParent+" 3:"+aParent+" 5:"+aParent)
 	b.wantRecords("public.p:1", "public.p:2", "public.p:3", "public.p:4", "public.p:5", "public.p:6")
-}
-
-func TestCapture_IgnoresWhatIsNoSpan(t *testing.T) {
-	b := installed(t)
-	b.exec("CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 9)")
-	b.track("p", "")
+	// What is no span is ignored.
+	b.exec("TRUNCATE maintenance.record_traces")
 	for i, parent := range []string{"", "x", aParent + "\n", strings.ToUpper(aParent), aParent + "0", "'; DROP TABLE p; --"} {
 		b.exec("SELECT set_config('caretaker.traceparent', $1, false)", parent)
-		b.exec("DELETE FROM p WHERE id = $1", i+1)
+		b.exec("DELETE FROM p WHERE id = $1", i+7)
 	}
 	b.want(noted, "-")
 	b.want("SELECT count(*) FROM loose_foreign_keys_deleted_records", "6")
-}
-
-func TestCapture_KeepsTheSpanForTheFirstRowsOfAHugeStatement(t *testing.T) {
-	b := installed(t)
-	b.exec("CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 5000); " + aTrace)
-	b.track("p", "")
+	// The first rows of a huge statement have it.
+	b.exec(aTrace)
 	b.exec("DELETE FROM p")
 	b.want("SELECT count(*) FROM maintenance.record_traces", "1000")
-	b.want("SELECT count(*) FROM loose_foreign_keys_deleted_records", "5000")
-}
-
-func TestCapture_ARoleWithoutRightsLeavesItsSpan(t *testing.T) {
-	b := installed(t)
-	b.exec(`CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (1)`)
-	application := b.role("GRANT DELETE, SELECT ON p TO {role}")
-	b.track("p", "")
-	b.exec(aTrace + "; SET ROLE " + application + "; DELETE FROM p; RESET ROLE")
-	b.want(noted, "1:"+aParent)
+	b.want("SELECT count(*) FROM loose_foreign_keys_deleted_records", "5006")
 }
 
 // oldBody is that of the functions before there were traces.
@@ -96,4 +83,39 @@ func TestInstallQueue_RenewsFunctionsOfAnOlderVersionAndNoOthers(t *testing.T) {
 	b.want(noted, "3:"+aParent)
 	b.exec("UPDATE pg_proc SET prosrc = 'BEGIN RETURN NULL; END' WHERE proname = $1", prefix+"_with_k")
 	b.install(lfkadmin.QueueOurs)
+}
+
+// BenchmarkCapture deletes 10,000 rows of a tracked table one by one and 10,000 in one statement: with the trigger
+// function as it was before there were traces, with today's and no span set, and with a span.
+func BenchmarkCapture(b *testing.B) {
+	before := strings.NewReplacer("%s, ", "TG_TABLE_SCHEMA || '.' || TG_TABLE_NAME, ", "%s", `"id"`).Replace(oldBody)
+	for _, c := range []struct {
+		name, prepare string
+		args          []any
+	}{
+		{"before traces", `UPDATE pg_proc SET prosrc = $1 WHERE proname = 'insert_into_loose_foreign_keys_deleted_records'`, []any{before}},
+		{"no span", `SELECT`, nil},
+		{"span", aTrace, nil},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			ctx := context.Background()
+			url := servicetest.Databases.Clone(b, servicetest.Migrated(""))
+			d := servicetest.Must(repo.Open(ctx, "main", url))(b)
+			b.Cleanup(d.Close)
+			conn := servicetest.Must(pgx.Connect(ctx, url))(b)
+			b.Cleanup(func() { _ = conn.Close(ctx) })
+			exec := func(sql string, args ...any) { servicetest.Must(conn.Exec(ctx, sql, args...))(b) }
+			servicetest.Must(lfkadmin.New(d).InstallQueue(ctx))(b)
+			exec(`CREATE TABLE p (id bigint PRIMARY KEY)`)
+			servicetest.Must(lfkadmin.New(d).Track(ctx, "p", ""))(b)
+			exec(c.prepare, c.args...)
+			for b.Loop() {
+				b.StopTimer()
+				exec(`TRUNCATE p, loose_foreign_keys_deleted_records, maintenance.record_traces; INSERT INTO p SELECT generate_series(1, 20000)`)
+				b.StartTimer()
+				exec(`DO 'BEGIN FOR i IN 1..10000 LOOP DELETE FROM p WHERE id = i; END LOOP; END'`)
+				exec(`DELETE FROM p`)
+			}
+		})
+	}
 }

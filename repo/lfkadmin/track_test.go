@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestTrack_TwiceMakesOneTriggerThatAlwaysFires(t *testing.T) {
@@ -22,19 +22,21 @@ func TestTrack_TwiceMakesOneTriggerThatAlwaysFires(t *testing.T) {
 	}
 	b.wantTriggers("p:A")
 	b.want("SELECT tgfoid::regproc || '/' || tgnargs FROM pg_trigger WHERE tgname <> 'caretaker_keep_end'", "insert_into_loose_foreign_keys_deleted_records/0")
+	// So it is when the table is renamed: a second trigger would record everything twice.
+	b.exec("ALTER TABLE p RENAME TO q; INSERT INTO q VALUES (1)")
+	if got := b.track("q", "").Triggers; len(got) != 0 {
+		t.Errorf("got %q, want none", got)
+	}
+	b.exec("DELETE FROM q")
+	b.wantRecords("public.q:1")
 }
 
-func TestTrack_PartitionedParentGetsATriggerOnEveryLevelAndLeaf(t *testing.T) {
+func TestTrack_EveryLevelAndLeafHasATriggerAndTheNextAddsWhatIsMissing(t *testing.T) {
 	b := partitioned(t)
 	b.track("p", "")
 	b.wantTriggers("a:A", "leaves.a1:A", "leaves.a2:A", "leaves.b:A", "p:A")
 	b.want("SELECT string_agg(DISTINCT tgname || ':' || encode(tgargs, 'escape'), ' ' ORDER BY tgname || ':' || encode(tgargs, 'escape')) FROM pg_trigger WHERE tgname <> 'caretaker_keep_end'",
 		`a1_loose_fk_trigger:p\000 a2_loose_fk_trigger:p\000 a_loose_fk_trigger:p\000 b_loose_fk_trigger:p\000 p_loose_fk_trigger:p\000`)
-}
-
-func TestTrack_AddsWhatIsMissingOnly(t *testing.T) {
-	b := partitioned(t)
-	b.track("p", "")
 	b.exec("CREATE TABLE leaves.c (id bigint NOT NULL, part int NOT NULL); ALTER TABLE p ATTACH PARTITION leaves.c FOR VALUES IN (4)")
 	if got := b.track("p", "").Triggers; !slices.Equal(got, []string{"c_loose_fk_trigger on leaves.c"}) {
 		t.Errorf("got %q, want the new leaf's alone", got)
@@ -67,18 +69,6 @@ func TestTrack_GitLabsTriggersAreRight(t *testing.T) {
 	b.track("own", "")
 	b.exec("DELETE FROM own")
 	b.wantRecords("public.own:1")
-}
-
-func TestTrack_ATableThatWasRenamedIsStillTracked(t *testing.T) {
-	b := installed(t)
-	b.exec("CREATE TABLE p (id int PRIMARY KEY)")
-	b.track("p", "")
-	b.exec("ALTER TABLE p RENAME TO q; INSERT INTO q VALUES (1)")
-	if got := b.track("q", "").Triggers; len(got) != 0 {
-		t.Errorf("got %q, want none: a second trigger would record everything twice", got)
-	}
-	b.exec("DELETE FROM q")
-	b.wantRecords("public.q:1")
 }
 
 func TestTrack_RefusesWhatGitLabsQueueCannotRecord(t *testing.T) {
@@ -134,9 +124,7 @@ func TestTrack_RefusesWhatGitLabsQueueCannotRecord(t *testing.T) {
 			if err != nil {
 				t.Errorf("%s %s: %v", c.table, c.column, err)
 			}
-			if _, err := b.Untrack(context.Background(), c.table); err != nil {
-				t.Error(err)
-			}
+			servicetest.Must(b.Untrack(context.Background(), c.table))(t)
 			continue
 		}
 		b.wantRefusal(err, c.reason)
@@ -147,16 +135,6 @@ func TestTrack_RefusesWhatGitLabsQueueCannotRecord(t *testing.T) {
 	b.track("many", " including ")
 }
 
-func TestTrack_NeedsAQueue(t *testing.T) {
-	b := newBench(t, "")
-	b.exec("CREATE TABLE p (id int PRIMARY KEY)")
-	_, err := b.Track(context.Background(), "p", "")
-	b.wantRefusal(err, "there is no queue of deleted records: make it with `caretaker lfk install`")
-	b.exec("CREATE TABLE loose_foreign_keys_deleted_records (id int)")
-	_, err = b.Track(context.Background(), "p", "")
-	b.wantRefusal(err, "is not a queue of deleted records")
-}
-
 func TestTrack_RefusesNamesThatPostgreSQLWouldCutOff(t *testing.T) {
 	b := installed(t)
 	name46, name47 := strings.Repeat("n", 46), strings.Repeat("n", 44)+"é"+"n"
@@ -165,11 +143,9 @@ func TestTrack_RefusesNamesThatPostgreSQLWouldCutOff(t *testing.T) {
 		CREATE TABLE "` + name47 + `_leaf" PARTITION OF p FOR VALUES IN (2);
 		CREATE TABLE q (organizations int PRIMARY KEY, group_number int UNIQUE, group_id int UNIQUE)`)
 	b.track(name46, "")
-	_, err := b.Track(context.Background(), name47, "")
-	b.wantRefusal(err, "the name "+name47+"_loose_fk_trigger would have 64 bytes, PostgreSQL allows 63")
+	b.refuses(name47, "", "the name "+name47+"_loose_fk_trigger would have 64 bytes, PostgreSQL allows 63")
 	b.track("p", "")
-	_, err = b.Track(context.Background(), "q", "organizations")
-	b.wantRefusal(err, "insert_into_loose_foreign_keys_deleted_records_with_organizations would have 65 bytes")
+	b.refuses("q", "organizations", "insert_into_loose_foreign_keys_deleted_records_with_organizations would have 65 bytes")
 	b.track("q", "group_id")
 	b.wantTriggers(`"`+name47+`_leaf":A`, name46+":A", "p:A", "p_1:A", "q:A")
 	b.want("SELECT tgname FROM pg_trigger WHERE tgrelid = '\""+name47+"_leaf\"'::regclass", "p_loose_fk_trigger")
@@ -184,18 +160,15 @@ func TestTrack_ADifferentTriggerIsLeftAlone(t *testing.T) {
 		CREATE TRIGGER b_loose_fk_trigger AFTER DELETE ON leaves.b REFERENCING OLD TABLE AS old_table
 			FOR EACH STATEMENT EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records_override_table('other', '[]')`)
 	before := b.dump()
-	_, err := b.Track(context.Background(), "q", "")
-	b.wantRefusal(err, "public.q has a different trigger named q_loose_fk_trigger, which calls other()")
-	_, err = b.Track(context.Background(), "p", "")
-	b.wantRefusal(err, "leaves.b has a different trigger named b_loose_fk_trigger", "override_table('other', '[]')")
+	b.refuses("q", "", "public.q has a different trigger named q_loose_fk_trigger, which calls other()")
+	b.refuses("p", "", "leaves.b has a different trigger named b_loose_fk_trigger", "override_table('other', '[]')")
 	if b.dump() != before {
 		t.Error("refusals changed the schema")
 	}
 	b.exec("DROP TRIGGER q_loose_fk_trigger ON q")
 	b.track("q", "number")
 	for _, column := range []string{"", "id"} {
-		_, err = b.Track(context.Background(), "q", column)
-		b.wantRefusal(err, "public.q is tracked by its column number: say --column number, or `caretaker lfk untrack q` first")
+		b.refuses("q", column, "public.q is tracked by its column number: say --column number, or `caretaker lfk untrack q` first")
 	}
 }
 
@@ -206,56 +179,35 @@ func TestTrack_AFunctionThatExistsIsUsedAsItIs(t *testing.T) {
 	b.track("q", "number")
 	b.want("SELECT prosrc FROM pg_proc WHERE proname LIKE '%with_number'", "BEGIN RETURN NULL; END")
 	b.exec("DROP FUNCTION insert_into_loose_foreign_keys_deleted_records; CREATE TABLE p (id int PRIMARY KEY)")
-	_, err := b.Track(context.Background(), "p", "")
-	b.wantRefusal(err, "insert_into_loose_foreign_keys_deleted_records", "is missing")
+	b.refuses("p", "", "insert_into_loose_foreign_keys_deleted_records", "is missing")
 }
 
 func TestTrack_ALockThatIsNotToBeHadChangesNothing(t *testing.T) {
 	b := partitioned(t)
 	other := connect(t, b.url)
-	tx, err := other.Begin(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(context.Background(), "DELETE FROM leaves.b WHERE id = 2"); err != nil {
-		t.Fatal(err)
-	}
+	tx := servicetest.Must(other.Begin(context.Background()))(t)
+	servicetest.Must(tx.Exec(context.Background(), "DELETE FROM leaves.b WHERE id = 2"))(t)
 	before := b.dump()
-	_, err = b.Track(context.Background(), "p", "")
-	wantSays(t, err, "track p on main", "55P03", "nothing was changed, because another transaction held a lock for more than 2 s: try again")
+	_, err := b.Track(context.Background(), "p", "")
+	servicetest.WantError(t, err, "track p on main", "55P03",
+		"nothing was changed, because another transaction held a lock for more than 2 s: try again")
 	if b.dump() != before {
 		t.Error("a track that failed changed the schema")
 	}
-	if err := tx.Rollback(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, tx.Rollback(context.Background()))
 	b.track("p", "")
 	// What is tracked already needs no lock.
-	if tx, err = other.Begin(context.Background()); err == nil {
-		_, err = tx.Exec(context.Background(), "LOCK TABLE p, leaves.b IN ROW EXCLUSIVE MODE")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(other.Exec(context.Background(), "BEGIN; LOCK TABLE p, leaves.b IN ROW EXCLUSIVE MODE"))(t)
 	if got := b.track("p", "").Triggers; len(got) != 0 {
 		t.Errorf("got %q, want none", got)
 	}
-	_ = tx.Rollback(context.Background())
-}
-
-func TestTrack_NeedsTheTablesOwner(t *testing.T) {
-	b := installed(t)
-	b.exec(`CREATE TABLE p (id int PRIMARY KEY)`)
-	poor := b.role(`GRANT USAGE ON SCHEMA maintenance TO {role}; GRANT ALL ON ALL TABLES IN SCHEMA maintenance TO {role}; GRANT ALL ON p TO {role}`)
-	_, err := open(t, b.as(poor, "x")).Track(context.Background(), "p", "")
-	wantSays(t, err, "42501", "nothing was changed: connect as a role that owns the tables and the queue")
-	b.wantTriggers()
+	servicetest.Must(other.Exec(context.Background(), "ROLLBACK"))(t)
 }
 
 func TestTrack_TheApplicationSchemaIsTheConnections(t *testing.T) {
 	b := newBench(t, "")
 	b.exec("CREATE SCHEMA app; CREATE TABLE app.p (id int PRIMARY KEY); CREATE TABLE p (id int PRIMARY KEY); INSERT INTO app.p VALUES (1)")
-	app := &bench{T: t, Admin: open(t, b.with("search_path=app,public")), url: b.url, sql: b.sql}
+	app := &bench{T: t, Admin: open(t, b.with("search_path=app,public")), estate: b.estate, url: b.url, sql: b.sql}
 	app.install("installed")
 	app.track("p", "")
 	b.wantTriggers("app.p:A")
@@ -294,38 +246,29 @@ func TestUntrack_RefusesWhatIsNotTracked(t *testing.T) {
 	_, err = b.Untrack(context.Background(), "nowhere")
 	b.wantRefusal(err, "there is no table nowhere")
 	b.wantTriggers("p:O")
+	// A name that two partitions have.
+	b.exec(`CREATE SCHEMA x; CREATE SCHEMA y; CREATE TABLE parts (id int, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part);
+		CREATE TABLE x.leaf PARTITION OF parts FOR VALUES IN (1); CREATE TABLE y.leaf PARTITION OF parts FOR VALUES IN (2)`)
+	b.track("parts", "")
+	_, err = b.Untrack(context.Background(), "leaf")
+	b.wantRefusal(err, "x.leaf and y.leaf are both called leaf")
+	b.refuses("leaf", "", "x.leaf and y.leaf are both called leaf")
+	servicetest.Must(b.Untrack(context.Background(), "y.leaf"))(t)
+	b.wantTriggers("p:O", "parts:A", "x.leaf:A")
 }
 
-func TestUntrack_AnAmbiguousNameIsRefused(t *testing.T) {
-	b := installed(t)
-	b.exec(`CREATE SCHEMA x; CREATE SCHEMA y; CREATE TABLE p (id int, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part);
-		CREATE TABLE x.leaf PARTITION OF p FOR VALUES IN (1); CREATE TABLE y.leaf PARTITION OF p FOR VALUES IN (2)`)
-	b.track("p", "")
-	_, err := b.Untrack(context.Background(), "leaf")
-	b.wantRefusal(err, "x.leaf and y.leaf are both called leaf")
-	_, err = b.Track(context.Background(), "leaf", "")
-	b.wantRefusal(err, "x.leaf and y.leaf are both called leaf")
-	if _, err := b.Untrack(context.Background(), "y.leaf"); err != nil {
-		t.Error(err)
-	}
-	b.wantTriggers("p:A", "x.leaf:A")
-}
-
-func TestTrack_StatementsRunThroughAPoolerWithoutPreparedStatements(t *testing.T) {
+func TestTrack_NeedsAQueueAndRunsThroughAPoolerWithoutPreparedStatements(t *testing.T) {
 	b := newBench(t, "")
 	b.exec("CREATE TABLE p (id int PRIMARY KEY); INSERT INTO p VALUES (1)")
-	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
-		name := map[pgx.QueryExecMode]string{pgx.QueryExecModeExec: "exec", pgx.QueryExecModeSimpleProtocol: "simple_protocol"}[mode]
-		d := open(t, b.with("default_query_exec_mode="+name))
-		if _, err := d.InstallQueue(context.Background()); err != nil {
-			t.Errorf("%s: install: %v", name, err)
-		}
-		if _, err := d.Track(context.Background(), "p", ""); err != nil {
-			t.Errorf("%s: track: %v", name, err)
-		}
-		if _, err := d.Untrack(context.Background(), "p"); err != nil {
-			t.Errorf("%s: untrack: %v", name, err)
-		}
+	b.refuses("p", "", "there is no queue of deleted records: make it with `caretaker lfk install`")
+	b.exec("CREATE TABLE loose_foreign_keys_deleted_records (id int)")
+	b.refuses("p", "", "is not a queue of deleted records")
+	b.exec("DROP TABLE loose_foreign_keys_deleted_records")
+	for _, mode := range []string{"exec", "simple_protocol"} {
+		d := open(t, b.with("default_query_exec_mode="+mode))
+		servicetest.Must(d.InstallQueue(context.Background()))(t)
+		servicetest.Must(d.Track(context.Background(), "p", ""))(t)
+		servicetest.Must(d.Untrack(context.Background(), "p"))(t)
 	}
 }
 
@@ -337,15 +280,12 @@ func TestTrack_ByAnotherKeyWaitsForTheRecordsThatAreLeft(t *testing.T) {
 	b.exec("DELETE FROM p WHERE id = 7")
 	untrack := func() {
 		t.Helper()
-		if _, err := b.Untrack(context.Background(), "p"); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.Must(b.Untrack(context.Background(), "p"))(t)
 	}
 	refused := func() {
 		t.Helper()
 		before := b.dump()
-		_, err := b.Track(context.Background(), "p", "number")
-		b.wantRefusal(err, "records of public.p are pending or dead", "caretaker lfk retry --table public.p")
+		b.refuses("p", "number", "records of public.p are pending or dead", "caretaker lfk retry --table public.p")
 		if b.dump() != before {
 			t.Error("refused, but the schema has changed")
 		}
@@ -380,16 +320,12 @@ func TestTrack_NewPartitionsOfATrackedTableWaitForNoRecords(t *testing.T) {
 func TestUntrack_KeepsTheOrderOfDeadKeys(t *testing.T) {
 	b := installed(t)
 	b.exec("CREATE TABLE p (a int, b int, PRIMARY KEY (a, b))")
-	if _, err := b.Track(context.Background(), "p", "b", "a"); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(b.Track(context.Background(), "p", "b", "a"))(t)
 	b.exec(`INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, key_values, definition, sqlstate, message, failures, recorded_at)
 		VALUES ('public.p', 0, '{1,2}', 'd', 'P0001', 'no', 10, now())`)
 	_, err := b.Untrack(context.Background(), "p")
 	b.wantRefusal(err, "records of public.p are pending or dead")
 	b.wantTriggers("p:A")
 	b.exec("DELETE FROM maintenance.dead_records")
-	if _, err := b.Untrack(context.Background(), "p"); err != nil {
-		t.Error(err)
-	}
+	servicetest.Must(b.Untrack(context.Background(), "p"))(t)
 }

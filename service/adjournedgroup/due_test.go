@@ -7,25 +7,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/adjournedgroup"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestAdjournedGroupDeletion_QueuesTheRemovalOfADueGroup(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.Owned(10, 15)
-	g.Run("scheduled_jobs=1")
-	g.WantJobs("10:1@0")
-	g.Want("main", `SELECT max_attempts::text || ' ' || (metadata ->> 'run_id' = r.id::text) FROM maintenance.river_job, maintenance.runs r`, "25 true")
-	g.WantMarked("10")
-	g.WantLog(1, "group goes", "group_id=10", "namespace_id=10", "user_id=1", "outcome=destruction")
-}
-
 func TestAdjournedGroupDeletion_RemovalsStartAnIntervalApartInOrderOfIds(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	for i := range 101 {
 		g.Owned(300-i, 15+i%3)
 	}
@@ -35,8 +24,7 @@ func TestAdjournedGroupDeletion_RemovalsStartAnIntervalApartInOrderOfIds(t *test
 }
 
 func TestAdjournedGroupDeletion_IntervalAndBatchSizeAreConfigured(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t, func(c *service.Config) {
+	g := servicetest.NewGroups(parallel(t), func(c *service.Config) {
 		w := service.Settings[adjournedgroup.Config](c)
 		w.BatchSize, w.Interval = 1, 7_500_000_000
 	})
@@ -48,8 +36,7 @@ func TestAdjournedGroupDeletion_IntervalAndBatchSizeAreConfigured(t *testing.T) 
 }
 
 func TestAdjournedGroupDeletion_FollowsTheSettingOfTheDay(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = 30`)
 	g.Owned(10, 8)
 	g.Run("")
@@ -61,21 +48,29 @@ func TestAdjournedGroupDeletion_FollowsTheSettingOfTheDay(t *testing.T) {
 	g.Run("scheduled_jobs=1")
 	g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = 2147483647 WHERE id = 7`)
 	g.Run("")
+	// Without the setting it is thirty days.
+	g.Exec("main", `DELETE FROM group_deletion_schedules; DELETE FROM maintenance.river_job`)
+	for i, change := range []string{
+		`DELETE FROM application_settings`, `ALTER TABLE application_settings DROP deletion_adjourned_period`, `DROP TABLE application_settings`,
+	} {
+		g.Exec("main", change)
+		plant(g, fmt.Sprintf("%d owner=1 mark=1@29", 20+i), fmt.Sprintf("%d owner=1 mark=1@30", 30+i))
+		g.Run("scheduled_jobs=1")
+		g.WantJobs(fmt.Sprintf("%d:1@0", 30+i))
+		g.Exec("main", `DELETE FROM group_deletion_schedules; DELETE FROM maintenance.river_job`)
+	}
 }
 
 func TestAdjournedGroupDeletion_InvalidSettingFailsTheRunAndTouchesNothing(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Exec("main", `ALTER TABLE application_settings ALTER deletion_adjourned_period DROP NOT NULL`)
-	g.Owned(10, 40)
-	g.Group(11, 0, "restored")
-	g.Mark(11, 1, 40)
+	plant(g, "10 owner=1 mark=1@40", "11 mark=1@40")
+	g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = -1`)
+	wantBacklog(g, "2 0 2 0 40")
+	servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups), "deletion_adjourned_period")
 	for _, value := range []string{"-1", "NULL"} {
 		g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = `+value)
-		r, err := g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := servicetest.Must(g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups}))(t)
 		servicetest.WantState(t, r, "failed")
 		if r.Reason != "SETTING_INVALID" {
 			t.Errorf("reason %q, want SETTING_INVALID", r.Reason)
@@ -91,11 +86,14 @@ func TestAdjournedGroupDeletion_InvalidSettingFailsTheRunAndTouchesNothing(t *te
 	g.WantMarked("10 11")
 }
 
-func TestAdjournedGroupDeletion_QueuesNoSecondJobWhileOneWaits(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+func TestAdjournedGroupDeletion_QueuesTheRemovalOfADueGroupAndNoSecondJobWhileOneWaits(t *testing.T) {
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	g.Run("scheduled_jobs=1")
+	g.WantJobs("10:1@0")
+	g.Want("main", `SELECT max_attempts::text || ' ' || (metadata ->> 'run_id' = r.id::text) FROM maintenance.river_job, maintenance.runs r`, "25 true")
+	g.WantMarked("10")
+	g.WantLog(1, "group goes", "group_id=10", "namespace_id=10", "user_id=1", "outcome=destruction")
 	for _, state := range []string{"scheduled", "available", "pending", "retryable", "running"} {
 		g.Exec("main", `UPDATE maintenance.river_job SET state = $1::text::maintenance.river_job_state`, state)
 		g.DryRun("")
@@ -113,8 +111,7 @@ func TestAdjournedGroupDeletion_DatesAreThoseOfUTC(t *testing.T) {
 	t.Parallel()
 	for _, zone := range servicetest.Zones() {
 		t.Run(zone, func(t *testing.T) {
-			t.Parallel()
-			g := servicetest.NewGroups(t)
+			g := servicetest.NewGroups(parallel(t))
 			plant(g, "10 owner=1 details=1@0", "11 owner=1 details=1@0", "12 owner=1 details=1@0", "13 owner=1 details=1@0",
 				"14 owner=1 mark=1@14", "15 owner=1 mark=1@13", "16 mark=1@14", "17 mark=1@14")
 			g.Member(16, 1, 50, today)
@@ -135,8 +132,7 @@ func TestAdjournedGroupDeletion_DatesAreThoseOfUTC(t *testing.T) {
 
 // All groups of a page have the same date, their ids have gaps, and groups that are not due lie between them.
 func TestAdjournedGroupDeletion_WalksOverAllPages(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t, servicetest.With(func(c *adjournedgroup.Config) { c.BatchSize = 3 }))
+	g := servicetest.NewGroups(parallel(t), servicetest.With(func(c *adjournedgroup.Config) { c.BatchSize = 3 }))
 	for _, n := range servicetest.PageEdges(3) {
 		g.Exec("main", `DELETE FROM group_deletion_schedules; DELETE FROM members; DELETE FROM routes; DELETE FROM namespaces; DELETE FROM maintenance.river_job`)
 		for i := range n {
@@ -156,8 +152,7 @@ func TestAdjournedGroupDeletion_WalksOverAllPages(t *testing.T) {
 // Candidates are read by the ten thousand, groups without a mark by five thousand: 10,000 marks are of no group, and a
 // group is due behind them.
 func TestAdjournedGroupDeletion_WalksOverAllCandidatesAndAllGroups(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t, servicetest.With(func(c *adjournedgroup.Config) { c.BatchSize = 10_000 }))
+	g := servicetest.NewGroups(parallel(t), servicetest.With(func(c *adjournedgroup.Config) { c.BatchSize = 10_000 }))
 	g.Exec("main", `ALTER TABLE namespaces DISABLE TRIGGER USER`)
 	g.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id, state)
 		SELECT 10 * i, 'n' || i, 'n' || i, 'Group', 1, CASE WHEN i IN (1, 5000, 5001, 10000, 10001) THEN 2 ELSE 0 END FROM generate_series(1, 10001) i;
@@ -170,16 +165,208 @@ func TestAdjournedGroupDeletion_WalksOverAllCandidatesAndAllGroups(t *testing.T)
 	wantBacklog(g, "1 1 0 5 15")
 }
 
-func TestAdjournedGroupDeletion_WithoutTheSettingItIsThirtyDays(t *testing.T) {
+func TestAdjournedGroupDeletion_DryRunNamesTheGroupsAndWhatBecomesOfThem(t *testing.T) {
+	g := servicetest.NewGroups(parallel(t))
+	// 10 goes with its child 11; U has no right to 20; of 30 nobody knows who wanted it; a job for 40
+	// waits; 50 looks marked and is not.
+	plant(g, "10 owner=1 mark=1@15", "11<10 path=child mark=1@15", "20 path=restored mark=1@15", "30 path=held details=null@15",
+		"40 owner=1 mark=1@15",
+		"50 path=lost-deletion_scheduled-50", "60 path=untouched")
+	g.QueueJob(40, 1)
+	r := g.DryRun("scheduled_jobs=1 restored_groups=1 held_groups=2")
+	servicetest.WantCandidates(t, r,
+		"group 10 g10 queue",
+		"group 11 g10/child delete with a group above it",
+		"group 20 restored restore RIGHTS_MISSING",
+		"group 30 held hold DELETING_USER_MISSING",
+		"group 40 g40 queue JOB_WAITING: a job for it waits already",
+		"group 50 lost-deletion_scheduled-50 hold SCHEDULE_LOST",
+	)
+	digest := r.CandidatesDigest
+	g.Exec("main", `UPDATE routes SET path = 'renamed' WHERE source_id = 20`)
+	if again := g.DryRun("scheduled_jobs=1 restored_groups=1 held_groups=2"); again.CandidatesDigest != digest ||
+		again.Candidates[2].Name != "renamed" {
+		t.Errorf("only a name has changed: %+v", again)
+	}
+	g.Member(20, 1, 50)
+	if again := g.DryRun("scheduled_jobs=2 held_groups=2"); again.CandidatesDigest == digest {
+		t.Errorf("20 goes now, and the digest is the same: %+v", again.Candidates)
+	}
+}
+
+func TestAdjournedGroupDeletion_ARunHeldToAPlanTouchesNoOtherGroup(t *testing.T) {
+	g := servicetest.NewGroups(parallel(t))
+	// The owner of 20 gets the right back: it was to be restored, and is not destroyed instead.
+	plant(g, "10 owner=1 mark=1@15", "20 mark=1@15", "30")
+	g.Exec("main", `CREATE TABLE gates AS SELECT 1 AS n`)
+	g.Gate("main", "gates")
+	g.Exec("main", `CREATE TRIGGER gate BEFORE INSERT ON maintenance.river_job FOR EACH ROW EXECUTE FUNCTION wait_at_gate()`)
+	r := servicetest.RunPlanned(g.Estate, g.Service, servicetest.AdjournedGroups, func() {
+		g.Owned(40, 15)
+		g.Mark(30, 1, 15)
+		g.Member(20, 1, 50)
+	})
+	servicetest.WantCounts(t, r, "scheduled_jobs=1")
+	g.Want("main", `SELECT string_agg(args ->> 'group_id', ' ') FROM maintenance.river_job WHERE kind = 'destroy_group'`, "10")
+	g.Want("main", `SELECT string_agg(group_id::text, ' ' ORDER BY group_id) FROM group_deletion_schedules`, "10 20 30 40")
+}
+
+// backlog is "pending due deferred dead age of the oldest in days".
+func wantBacklog(g *servicetest.Groups, want string) {
+	g.T.Helper()
+	st := servicetest.Must(g.Service.Status(context.Background(), servicetest.AdjournedGroups))(g.T)
+	b := st[0].Backlog
+	days := "-"
+	if !b.OldestAt.IsZero() {
+		days = g.Value("main", `SELECT (now() AT TIME ZONE 'UTC')::date - ($1::timestamptz AT TIME ZONE 'UTC')::date`, b.OldestAt)
+	}
+	if got := fmt.Sprintf("%d %d %d %d %s", b.Pending, b.Due, b.Deferred, b.Dead, days); got != want {
+		g.T.Errorf("backlog %s, want %s", got, want)
+	}
+}
+
+func TestAdjournedGroupDeletion_HoldsGroupsWhoseUserIsMissing(t *testing.T) {
+	g := servicetest.NewGroups(parallel(t))
+	for i, user := range []string{`99`, `"abc"`, `1.5`, `{"id": 1}`, `null`, `true`, `"1 "`, `-1`, `"99999999999999999999999"`, `1e300`, `[1]`} {
+		g.Group(10+i, 0, fmt.Sprintf("g%d", i))
+		g.MarkDetails(10+i, 15, `{"deletion_scheduled_by_user_id": `+user+`}`)
+	}
+	plant(g, "30 details=-@15")
+	wantBacklog(g, "0 0 0 12 -")
+	for range 2 {
+		g.Run("held_groups=12")
+	}
+	g.WantLog(24, "Group held", "level=WARN", "outcome=held", "reason=DELETING_USER_MISSING")
+	g.WantLog(2, "Group held", "group_id=30", "user_id=<nil>")
+	g.WantJobs()
+	g.Want("main", `SELECT count(*) FROM namespace_details WHERE deletion_scheduled_at IS NOT NULL`, "12")
+	wantBacklog(g, "0 0 0 12 -")
+}
+
+func TestAdjournedGroupDeletion_HoldsWhatIsBeingDeletedByAUserWithoutRights(t *testing.T) {
+	g := servicetest.NewGroups(parallel(t))
+	plant(g, "10 mark=1@15 state=4")
+	r := g.Run("held_groups=1")
+	if want := "groups are held (DELETION_IN_PROGRESS: 1), warnings in the log name them"; r.Reason != want {
+		t.Errorf("reason %q, want %q", r.Reason, want)
+	}
+	servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups), "of the last run, "+r.ID+": groups are held (DELETION_IN_PROGRESS: 1)")
+	g.WantMarked("10")
+	g.WantLog(1, "Group held", "group_id=10", "reason=DELETION_IN_PROGRESS")
+	g.QueueJob(10, 1)
+	g.Attempt("cancelled refused DELETION_IN_PROGRESS")
+	g.WantMarked("10")
+	g.WantLog(1, "job finished", "level=WARN", "reason=DELETION_IN_PROGRESS")
+	g.Member(10, 1, 50)
+	g.Run("scheduled_jobs=1")
+}
+
+func TestAdjournedGroupDeletion_HoldsGroupsWhoseScheduleIsLost(t *testing.T) {
+	g := servicetest.NewGroups(parallel(t))
+	g.User(2)
+	plant(g, "10 path=a-deletion_scheduled-10 mark=2@15", "11 path=b state=2", "12 path=c-deletion_scheduled-11",
+		"13 path=d-deletion_scheduled-13x",
+		"14 path=e-deleted-14", "15 owner=1 mark=1@15")
+	g.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id, state) VALUES (16, 'u', 'u-deletion_scheduled-16', 'User', 1, 2)`)
+	g.Exec("main", `DELETE FROM users WHERE id = 2`)
+	wantBacklog(g, "1 1 0 2 15")
+	g.DryRun("held_groups=2 scheduled_jobs=1")
+	g.Run("held_groups=2 scheduled_jobs=1")
+	g.WantJobs("15:1@0")
+	g.WantLog(2, "Deletion schedule lost", "level=WARN", "group_id=10", "reason=SCHEDULE_LOST")
+	g.WantLog(2, "Deletion schedule lost", "group_id=11")
+	g.WantLog(4, "Deletion schedule lost")
+	g.Want("main", `SELECT path FROM namespaces WHERE id = 10`, "a-deletion_scheduled-10")
+}
+
+func TestAdjournedGroupDeletion_BacklogCountsMarksOfBothStores(t *testing.T) {
+	g := servicetest.NewGroups(parallel(t))
+	plant(g, "10 owner=1 mark=1@20", "11 owner=1 mark=1@14", "12 owner=1 mark=1@13", "13 details=1@30", "14 mark=1@40 details=1@3",
+		"15 details=99@3", "16 begun=NULL")
+	wantBacklog(g, "7 4 3 0 30")
+}
+
+func TestAdjournedGroupDeletion_DryRunDecidesAsARealRunAndChangesNothing(t *testing.T) {
+	g := servicetest.NewGroups(parallel(t))
+	// 11 is restored, 12 held, 13 covered by 10; the schedule of 14 is lost, 15 fails, and of 16 and its child the job cannot be queued.
+	plant(g, "10 owner=1 mark=1@15", "11 path=restored-deletion_scheduled-11 mark=1@15", "12 details=-@15", "13<10 mark=1@15",
+		"14 path=lost-deletion_scheduled-14", "15 path=fails-deletion_scheduled-15 mark=1@15", "16 owner=1 mark=1@15", "17<16 mark=1@15")
+	g.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
+	g.Exec("main", `CREATE CONSTRAINT TRIGGER refuse AFTER DELETE ON group_deletion_schedules INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.group_id = 15) EXECUTE FUNCTION refuse()`)
+	g.Exec("main", `CREATE TRIGGER refuse BEFORE INSERT ON maintenance.river_job FOR EACH ROW WHEN (NEW.args ->> 'group_id' = '16') EXECUTE FUNCTION refuse()`)
+	const all = `SELECT md5(string_agg(x, '' ORDER BY x)) FROM (SELECT n::text AS x FROM namespaces n UNION ALL SELECT r::text FROM routes r
+		UNION ALL SELECT s::text FROM group_deletion_schedules s UNION ALL SELECT d::text FROM namespace_details d UNION ALL SELECT j::text FROM maintenance.river_job j) x`
+	before := g.Value("main", all)
+	g.DryRun("scheduled_jobs=2 restored_groups=1 held_groups=2 failed_groups=2")
+	g.Want("main", all, before)
+	g.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
+	g.Run("scheduled_jobs=2 restored_groups=1 held_groups=2 failed_groups=2")
+	g.WantJobs("10:1@0", "17:1@100")
+}
+
+func TestAdjournedGroupDeletion_WorksWithoutStates(t *testing.T) {
+	g := servicetest.NewGroups(parallel(t))
+	g.Run("")
+	g.Exec("main", `ALTER TABLE namespaces DROP state`)
+	plant(g, "10 owner=1 mark=1@15", "11 path=restored-deletion_scheduled-11 mark=1@15", "12 path=lost-deletion_scheduled-12")
+	g.Run("scheduled_jobs=1 restored_groups=1 held_groups=1")
+	g.Run("held_groups=1")
+	g.WantLog(1, "the schema has changed", "level=INFO")
+	g.Want("main", `SELECT path FROM namespaces WHERE id = 11`, "restored")
+}
+
+func TestAdjournedGroupDeletion_IsNotConfiguredWithoutItsTables(t *testing.T) {
 	t.Parallel()
-	g := servicetest.NewGroups(t)
-	for i, change := range []string{
-		`DELETE FROM application_settings`, `ALTER TABLE application_settings DROP deletion_adjourned_period`, `DROP TABLE application_settings`,
+	for missing, schema := range map[string]string{
+		"group_group_links": `DROP TABLE group_group_links`, "routes": `DROP TABLE routes`,
+		"users.state of database main has the type integer, which has no 'active'": servicetest.StateIsANumber,
+		"group_deletion_schedules": `DROP TABLE group_deletion_schedules; ALTER TABLE namespace_details DROP deletion_scheduled_at`,
 	} {
-		g.Exec("main", change)
-		plant(g, fmt.Sprintf("%d owner=1 mark=1@29", 10+i), fmt.Sprintf("%d owner=1 mark=1@30", 20+i))
-		g.Run("scheduled_jobs=1")
-		g.WantJobs(fmt.Sprintf("%d:1@0", 20+i))
+		g := servicetest.NewGroups(t)
+		g.Exec("main", schema)
+		_, err := g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups})
+		servicetest.WantError(t, err, missing)
+		st, err := g.Service.Status(context.Background(), servicetest.AdjournedGroups)
+		if err != nil || st[0].Condition != service.ConditionNotConfigured {
+			t.Errorf("%v, %v", st, err)
+		}
+	}
+}
+
+func TestAdjournedGroupDeletion_TableThatMustNotBeReadIsNamed(t *testing.T) {
+	g := servicetest.NewGroups(parallel(t))
+	role := "reader_" + g.Value("main", `SELECT oid FROM pg_database WHERE datname = current_database()`)
+	g.Exec("main", `CREATE ROLE `+role)
+	t.Cleanup(func() { g.Exec("main", `DROP OWNED BY `+role+`; DROP ROLE `+role) })
+	g.Exec("main", `GRANT ALL ON ALL TABLES IN SCHEMA public, maintenance TO `+role)
+	g.Exec("main", `GRANT USAGE ON SCHEMA public, maintenance TO `+role)
+	g.Exec("main", `REVOKE ALL ON group_group_links FROM `+role)
+	d := servicetest.Must(repo.Open(context.Background(), "main", g.URLs["main"]+"&options=-c%20role%3D"+role))(t)
+	defer d.Close()
+	_, err := d.GroupStores(context.Background())
+	servicetest.WantError(t, err, "group_group_links")
+	if !errors.Is(err, repo.ErrForbidden) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAdjournedGroupDeletion_WorksWithEitherStore(t *testing.T) {
+	g := servicetest.NewGroups(parallel(t))
+	for i, schema := range []string{
+		`ALTER TABLE namespace_details DROP deletion_scheduled_at`, `ALTER TABLE namespace_details DROP state_metadata`,
+		`DROP TRIGGER namespaces_insert_details ON namespaces; DROP TABLE namespace_details`,
+	} {
+		g.Exec("main", schema)
+		id := 12 + 2*i
+		plant(g, fmt.Sprintf("%d owner=1 mark=1@15", id-1), fmt.Sprintf("%d path=restored-%[1]d-deletion_scheduled-%[1]d mark=1@15 state=2", id))
+		g.Run("scheduled_jobs=1 restored_groups=1")
+		g.Want("main", fmt.Sprintf(`SELECT path || ' ' || state FROM namespaces WHERE id = %d`, id), fmt.Sprintf("restored-%d 0", id))
+		wantBacklog(g, "1 1 0 0 15")
 		g.Exec("main", `DELETE FROM group_deletion_schedules; DELETE FROM maintenance.river_job`)
 	}
+	g = servicetest.NewGroups(t)
+	g.Exec("main", `DROP TABLE group_deletion_schedules`)
+	plant(g, "10 owner=1 details=1@15", "11 details=1@15")
+	g.Run("scheduled_jobs=1 restored_groups=1")
+	wantBacklog(g, "1 1 0 0 15")
 }

@@ -1,20 +1,15 @@
 package adjournedgroup_test
 
 import (
-	"context"
 	"strings"
 	"testing"
 
-	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestDestroyGroup_TreeThatIsItsOwnAncestorFailsAndIsReported(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.Owned(10, 15)
-	g.MarkDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
-	g.Group(11, 10, "sub")
+	g := servicetest.NewGroups(parallel(t))
+	plant(g, "10 owner=1 mark=1@15 details=1@15", "11<10")
 	g.Project(1, 11, "p")
 	g.Exec("main", `UPDATE namespaces SET parent_id = 11, state = 2 WHERE id = 10`)
 	g.Run("scheduled_jobs=1")
@@ -29,12 +24,9 @@ func TestDestroyGroup_TreeThatIsItsOwnAncestorFailsAndIsReported(t *testing.T) {
 }
 
 func TestDestroyGroup_CycleThatComesLaterFailsToo(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.Owned(10, 15)
-	g.Group(11, 10, "sub")
+	g := servicetest.NewGroups(parallel(t))
+	plant(g, "10 owner=1 mark=1@15 begun=1", "11<10")
 	g.Exec("main", `UPDATE namespaces SET parent_id = 11 WHERE id = 10`)
-	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
 	g.Run("scheduled_jobs=1")
 	g.Attempt("retryable failed")
 	g.Want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
@@ -42,7 +34,9 @@ func TestDestroyGroup_CycleThatComesLaterFailsToo(t *testing.T) {
 }
 
 func TestDestroyGroup_TablesOfAProjectMayReferToEachOtherInAnyOrder(t *testing.T) {
-	t.Parallel()
+	g := servicetest.NewGroups(parallel(t))
+	plant(g, "20")
+	g.Project(2, 20, "other")
 	for name, tables := range map[string]string{
 		"from the last": `CREATE TABLE a (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE);
 			CREATE TABLE z (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE, a_id bigint REFERENCES a)`,
@@ -58,30 +52,24 @@ func TestDestroyGroup_TablesOfAProjectMayReferToEachOtherInAnyOrder(t *testing.T
 			CREATE TABLE y (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE);
 			CREATE TABLE z (id bigint PRIMARY KEY, y_id bigint REFERENCES y ON DELETE CASCADE, below_a_id bigint REFERENCES below_a)`,
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := servicetest.NewGroups(t)
-			g.Owned(10, 15)
-			g.MarkDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
-			g.Project(1, 10, "p")
-			g.Group(20, 0, "other")
-			g.Project(2, 20, "other")
-			g.Exec("main", tables)
-			for table := range strings.FieldsSeq(g.Value("main", `SELECT string_agg(relname, ' ' ORDER BY oid) FROM pg_class WHERE relname IN ('a', 'b', 'y', 'z', 'below_a')`)) {
-				columns := g.Value("main", `SELECT count(*) FROM pg_attribute WHERE attrelid = $1::text::regclass AND attnum > 0`, table)
-				g.Exec("main", `INSERT INTO `+table+` SELECT i, 1 + i % 2`+map[string]string{"2": "", "3": ", i"}[columns]+` FROM generate_series(1, 30) i`)
-			}
-			g.Run("scheduled_jobs=1")
-			g.Attempt("completed succeeded")
-			g.Want("main", `SELECT string_agg(id::text, ' ') FROM projects`, "2")
-			g.Want("main", `SELECT count(*) FROM z`, "15")
-		})
+		plant(g, "10 owner=1 mark=1@15")
+		g.Project(1, 10, "p")
+		g.Exec("main", `DROP TABLE IF EXISTS a, b, y, z, below_a; DELETE FROM maintenance.river_job; `+tables)
+		for table := range strings.FieldsSeq(g.Value("main", `SELECT string_agg(relname, ' ' ORDER BY oid) FROM pg_class WHERE relname IN ('a', 'b', 'y', 'z', 'below_a')`)) {
+			columns := g.Value("main", `SELECT count(*) FROM pg_attribute WHERE attrelid = $1::text::regclass AND attnum > 0`, table)
+			g.Exec("main", `INSERT INTO `+table+` SELECT i, 1 + i % 2`+map[string]string{"2": "", "3": ", i"}[columns]+` FROM generate_series(1, 30) i`)
+		}
+		g.Run("scheduled_jobs=1")
+		g.Attempt("completed succeeded")
+		g.Want("main", `SELECT string_agg(id::text, ' ') FROM projects`, "2")
+		if left := g.Value("main", `SELECT count(*) FROM z`); left != "15" {
+			t.Errorf("%s: %s rows left, want 15", name, left)
+		}
 	}
 }
 
 func TestDestroyGroup_WhatLockedRowsForbidIsToldAsLocked(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	g.Project(1, 10, "p")
 	g.Exec("main", `CREATE TABLE a (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE);
@@ -100,8 +88,7 @@ func TestDestroyGroup_WhatLockedRowsForbidIsToldAsLocked(t *testing.T) {
 }
 
 func TestDestroyGroup_LockedRowsFailTheAttemptAndEverythingElseOfTheirTableGoes(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	g.Project(1, 10, "p")
 	g.Content(1)
@@ -122,8 +109,7 @@ func TestDestroyGroup_LockedRowsFailTheAttemptAndEverythingElseOfTheirTableGoes(
 }
 
 func TestDestroyGroup_DoesWhatTriggersAndKeysWouldHaveDone(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Exec("main", `DROP TRIGGER projects_delete_namespace ON projects`)
 	g.Exec("main", `DO $$ DECLARE k record; BEGIN
 		FOR k IN SELECT conrelid::regclass AS t, conname FROM pg_constraint WHERE contype = 'f' AND confrelid IN ('namespaces'::regclass, 'projects'::regclass)
@@ -145,25 +131,8 @@ func TestDestroyGroup_DoesWhatTriggersAndKeysWouldHaveDone(t *testing.T) {
 	g.WantRows(map[string]int{"projects": 0, "members": 0, "namespace_details": 1, "group_deletion_schedules": 0})
 }
 
-func TestDestroyGroup_MemberOfNothingButTheNamespaceGoesWithIt(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.User(2, `user_type = 6`)
-	g.User(3, `user_type = 6`)
-	g.Owned(10, 15)
-	g.Project(1, 10, "p")
-	g.Member(10, 2, 30, `source_type = 'Project', source_id = 999`)
-	g.Member(10, 3, 30, `source_type = 'Project', source_id = 999, member_namespace_id = 10001`)
-	g.Member(10, 3, 30, `user_id = NULL`)
-	g.Run("scheduled_jobs=1")
-	g.Attempt("completed succeeded")
-	g.WantRows(map[string]int{"members": 0})
-	g.WantBots("2 by 1, 3 by 1")
-}
-
 func TestDestroyGroup_BotsOfARemovalWhoseUserIsGoneHaveNoActor(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.User(2, `user_type = 6`)
 	for _, user := range []string{"NULL", "777"} {
 		plant(g, "10 begun="+user)
@@ -177,8 +146,7 @@ func TestDestroyGroup_BotsOfARemovalWhoseUserIsGoneHaveNoActor(t *testing.T) {
 }
 
 func TestDestroyGroup_ManyMembersGoPageByPage(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Exec("main", `INSERT INTO users (id, username, email, projects_limit, organization_id, state, user_type)
 		SELECT i, 'n' || i, 'n' || i, 0, 1, 'active', CASE WHEN i % 2 = 0 THEN 6 ELSE 0 END FROM generate_series(1001, 2300) i`)
 	g.Owned(10, 15)
@@ -192,8 +160,7 @@ func TestDestroyGroup_ManyMembersGoPageByPage(t *testing.T) {
 }
 
 func TestDestroyGroup_DeepAndWideTreeGoes(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	g.Exec("main", `INSERT INTO namespaces (id, name, path, type, parent_id, organization_id)
 		SELECT i, 'n' || i, 'n' || i, 'Group', CASE WHEN i = 1000 THEN 10 WHEN i < 1060 THEN i - 1 ELSE 1000 + i % 60 END, 1 FROM generate_series(1000, 1150) i`)
@@ -205,10 +172,8 @@ func TestDestroyGroup_DeepAndWideTreeGoes(t *testing.T) {
 }
 
 func TestDestroyGroup_WhatIsPutBelowMeanwhileGoesToo(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.Owned(10, 15)
-	g.Group(11, 10, "sub")
+	g := servicetest.NewGroups(parallel(t))
+	plant(g, "10 owner=1 mark=1@15", "11<10")
 	g.Project(1, 11, "p")
 	g.Exec("main", `CREATE FUNCTION put_below() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		INSERT INTO namespaces (id, name, path, type, parent_id, organization_id) VALUES (12, 'late', 'late', 'Group', 11, 1), (10002, 'q', 'q', 'Project', 12, 1);
@@ -220,34 +185,8 @@ func TestDestroyGroup_WhatIsPutBelowMeanwhileGoesToo(t *testing.T) {
 	g.WantRows(map[string]int{"namespaces": 0, "projects": 0, "maintenance.group_removals": 0})
 }
 
-func TestDestroyGroup_PlaceholdersOfADestroyedGroupAreCleanedUp(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.Owned(10, 15)
-	g.User(2, `user_type = 15`)
-	g.Exec("main", `INSERT INTO import_placeholder_user_details (placeholder_user_id, namespace_id, organization_id, created_at, updated_at) VALUES (2, 10, 1, now(), now())`)
-	g.Run("scheduled_jobs=1")
-	g.Attempt("completed succeeded")
-	r, err := g.Service.RunBatch(context.Background(), service.RunRequest{Worker: "placeholder_user_cleanup"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	servicetest.WantCounts(t, r, "scheduled_jobs=1")
-}
-
-func TestAdjournedGroupDeletion_SaysOnceThatTheSchemaHasChanged(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.Run("")
-	g.Exec("main", `ALTER TABLE namespaces DROP state`)
-	g.Run("")
-	g.Run("")
-	g.WantLog(1, "the schema has changed", "level=INFO")
-}
-
 func TestDestroyGroup_RowsThatNoKeyTakesAlongAreNamed(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	for _, c := range []struct{ table, gone, reference string }{
 		{`CREATE TABLE ledgers (id bigserial PRIMARY KEY, project_id bigint REFERENCES projects); CREATE INDEX ON ledgers (project_id);
 			INSERT INTO ledgers (project_id) VALUES (1)`, `DROP TABLE ledgers`, "ledgers.project_id"},
@@ -275,8 +214,7 @@ func TestDestroyGroup_RowsThatNoKeyTakesAlongAreNamed(t *testing.T) {
 }
 
 func TestDestroyGroup_FailureIsNotedWhereNothingWas(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Exec("main", `ALTER TABLE namespace_details ALTER state_metadata DROP NOT NULL, DROP CONSTRAINT namespace_details_state_metadata_check;
 		CREATE TABLE owing (project_id bigint REFERENCES projects)`)
 	plant(g, "10 owner=1 mark=1@15")
@@ -292,8 +230,7 @@ func TestDestroyGroup_FailureIsNotedWhereNothingWas(t *testing.T) {
 }
 
 func TestDestroyGroup_WorksWithoutStatesDetailsAndTheOtherStore(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	for _, schema := range []string{
 		`ALTER TABLE namespaces DROP state`, `ALTER TABLE namespace_details DROP state_metadata, DROP deletion_scheduled_at`,
 		`DROP TRIGGER namespaces_insert_details ON namespaces; DROP TABLE namespace_details`,

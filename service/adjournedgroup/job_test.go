@@ -2,20 +2,16 @@ package adjournedgroup_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestDestroyGroup_EverythingOfTheTreeGoesAndNothingElse(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.Group(5, 0, "other")
-	g.Owned(10, 15)
-	g.Group(11, 10, "b")
-	g.Mark(11, 1, 15)
-	g.Group(12, 11, "c")
-	g.Group(13, 10, "d")
+	g := servicetest.NewGroups(parallel(t))
+	plant(g, "5", "10 owner=1 mark=1@15", "11<10 mark=1@15", "12<11", "13<10")
 	for project, group := range map[int]int{1: 5, 2: 10, 3: 11, 4: 12, 6: 12} {
 		g.Project(project, group, fmt.Sprintf("p%d", project))
 		g.Content(project)
@@ -55,8 +51,7 @@ func TestDestroyGroup_EverythingOfTheTreeGoesAndNothingElse(t *testing.T) {
 }
 
 func TestDestroyGroup_WhatIsNotThereIsSkipped(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id) VALUES (16, 'u', 'u', 'User', 1)`)
 	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
 	g.QueueJob(10, 1)
@@ -69,12 +64,9 @@ func TestDestroyGroup_WhatIsNotThereIsSkipped(t *testing.T) {
 }
 
 func TestDestroyGroup_UserThatIsGoneIsRefused(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.User(2)
-	g.Group(10, 0, "a-deletion_scheduled-10")
-	g.Member(10, 2, 50)
-	g.MarkDetails(10, 15, `{"deletion_scheduled_by_user_id": 2}`)
+	plant(g, "10 path=a-deletion_scheduled-10 owner=2 details=2@15")
 	g.Run("scheduled_jobs=1")
 	g.Exec("main", `DELETE FROM users WHERE id = 2`)
 	g.Attempt("cancelled refused DELETING_USER_MISSING")
@@ -86,12 +78,9 @@ func TestDestroyGroup_UserThatIsGoneIsRefused(t *testing.T) {
 }
 
 func TestDestroyGroup_GroupIsRestoredWhenTheRightIsLost(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.Group(10, 0, "a-deletion_scheduled-10")
+	g := servicetest.NewGroups(parallel(t))
+	plant(g, "10 path=a-deletion_scheduled-10 owner=1 mark=1@15")
 	g.Project(1, 10, "p")
-	g.Member(10, 1, 50)
-	g.Mark(10, 1, 15)
 	g.Run("scheduled_jobs=1")
 	g.Exec("main", `UPDATE users SET state = 'blocked'`)
 	g.Attempt("completed restored RIGHTS_MISSING")
@@ -101,38 +90,9 @@ func TestDestroyGroup_GroupIsRestoredWhenTheRightIsLost(t *testing.T) {
 	g.WantLog(1, "job finished", "level=INFO", "group_id=10", "user_id=1", "old_path=a-deletion_scheduled-10", "new_path=a")
 }
 
-func TestDestroyGroup_IsRefusedWhenTheRightIsLostAndSomebodyDeletesTheGroup(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.Group(10, 0, "a")
-	g.Mark(10, 1, 15)
-	g.Exec("main", `UPDATE namespaces SET state = 4`)
-	g.QueueJob(10, 1)
-	g.Attempt("cancelled refused DELETION_IN_PROGRESS")
-	g.WantMarked("10")
-	g.WantLog(1, "job finished", "level=WARN", "reason=DELETION_IN_PROGRESS")
-}
-
-func TestDestroyGroup_InvalidSettingIsTriedAgainButWhatHasBegunGoesOn(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.Owned(10, 15)
-	g.QueueJob(10, 1)
-	g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = -1`)
-	g.Attempt("retryable failed SETTING_INVALID")
-	g.Want("main", `SELECT errors[1] ->> 'error' LIKE '%deletion_adjourned_period%' FROM maintenance.river_job`, "true")
-	g.WantMarked("10")
-	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
-	g.Attempt("completed succeeded")
-	g.WantRows(map[string]int{"namespaces": 0})
-}
-
 func TestDestroyGroup_FailureLeavesMarksAndSaysWhy(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.Owned(10, 15)
-	g.MarkDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
-	g.Group(11, 10, "sub")
+	g := servicetest.NewGroups(parallel(t))
+	plant(g, "10 owner=1 mark=1@15 details=1@15", "11<10")
 	g.Project(1, 11, "gone")
 	g.Project(2, 10, "stays")
 	g.Project(3, 10, "waits")
@@ -162,9 +122,8 @@ func TestDestroyGroup_FailureLeavesMarksAndSaysWhy(t *testing.T) {
 }
 
 func TestDestroyGroup_BotsGoAndHumansStay(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	for id, kind := range map[int]string{2: "0", 3: "6", 4: "6", 5: "13", 6: "6"} {
+	g := servicetest.NewGroups(parallel(t))
+	for id, kind := range map[int]string{2: "0", 3: "6", 4: "6", 5: "13", 6: "6", 7: "6", 8: "6"} {
 		g.User(id, "user_type = "+kind)
 	}
 	g.Owned(10, 15)
@@ -176,22 +135,26 @@ func TestDestroyGroup_BotsGoAndHumansStay(t *testing.T) {
 	}
 	g.Member(11, 3, 30)
 	g.Member(11, 6, 30, `source_type = 'Gone'`)
+	// Members of nothing but the namespace.
+	g.Member(10, 7, 30, `source_type = 'Project', source_id = 999`)
+	g.Member(10, 8, 30, `source_type = 'Project', source_id = 999, member_namespace_id = 10001`)
+	g.Member(10, 8, 30, `user_id = NULL`)
 	for _, user := range []int{1, 2, 4} {
 		g.Exec("main", `INSERT INTO members (source_type, source_id, type, user_id, access_level, member_namespace_id)
 			VALUES ('Project', 1, 'ProjectMember', $1, 30, 10001)`, user)
 	}
 	g.Run("scheduled_jobs=1")
 	g.Attempt("completed succeeded")
-	g.WantBots("3 by 1, 4 by 1, 6 by 1")
-	g.WantRows(map[string]int{"members": 0, "users": 6})
+	g.WantBots("3 by 1, 4 by 1, 6 by 1, 7 by 1, 8 by 1")
+	g.WantRows(map[string]int{"members": 0, "users": 8})
 	g.Want("main", `SELECT string_agg(DISTINCT state, ' ') FROM users`, "active")
-	g.WantLog(1, "job finished", "bots=3")
-	g.Want("main", `SELECT count(*) FROM maintenance.river_job j, maintenance.runs r WHERE kind = 'delete_user' AND metadata ->> 'run_id' = r.id::text`, "3")
+	g.WantLog(1, "job finished", "bots=5")
+	g.Want("main", `SELECT count(*) FROM maintenance.river_job j, maintenance.runs r WHERE kind = 'delete_user'
+		AND metadata ->> 'run_id' = r.id::text`, "5")
 }
 
 func TestDestroyGroup_GroupThatIsNotDueAnyMoreIsSkipped(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	plant(g, "10 owner=1")
 	for i, since := range []string{
 		`DELETE FROM group_deletion_schedules`,
@@ -211,8 +174,7 @@ func TestDestroyGroup_GroupThatIsNotDueAnyMoreIsSkipped(t *testing.T) {
 }
 
 func TestDestroyGroup_PlaceholderDetailsLoseTheirNamespace(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.User(2, `user_type = 15`)
 	plant(g, "12")
 	for _, key := range []string{"", `ALTER TABLE import_placeholder_user_details DROP CONSTRAINT import_placeholder_user_details_namespace_id_fkey`} {
@@ -223,6 +185,96 @@ func TestDestroyGroup_PlaceholderDetailsLoseTheirNamespace(t *testing.T) {
 		g.Run("scheduled_jobs=1")
 		g.Attempt("completed succeeded")
 		g.Want("main", `SELECT string_agg(coalesce(namespace_id::text, '-'), ' ' ORDER BY id) FROM import_placeholder_user_details`, "- - 12")
+		g.Exec("main", `DELETE FROM maintenance.river_job WHERE kind = 'delete_placeholder_user'`)
+		servicetest.WantCounts(t, servicetest.RunPlaceholders(t, g.Service, false), "scheduled_jobs=1")
 		g.Exec("main", `DELETE FROM import_placeholder_user_details`)
+	}
+}
+
+// raising makes a trigger that refuses an operation on the rows of a table in words of its own.
+func raising(operation, table string) string {
+	return `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'a secret'; END $$;
+		CREATE TRIGGER refuse BEFORE ` + operation + ` ON ` + table + ` FOR EACH ROW EXECUTE FUNCTION refuse()`
+}
+
+func TestDestroyGroup_FailedAttemptSaysWhyInItsJob(t *testing.T) {
+	t.Parallel()
+	const (
+		raised = ": a trigger or function raises it; its words are in PostgreSQL's log"
+		locked = ": another transaction holds a lock on a row of "
+		look   = " that this needs; look for long ones in pg_stat_activity"
+	)
+	for name, c := range map[string]struct{ sql, other, reason, want string }{
+		"raised on issues":    {raising("DELETE", "issues"), "", "", "delete issues.project_id on main: P0001 raise_exception" + raised},
+		"raised on projects":  {raising("DELETE", "projects"), "", "", "remove project on main: P0001 raise_exception, table projects" + raised},
+		"raised on marks":     {raising("DELETE", "group_deletion_schedules"), "", "", "remove group on main: P0001 raise_exception, table group_deletion_schedules" + raised},
+		"raised at the begin": {raising("UPDATE", "namespaces"), "", "", "begin to remove group on main: P0001 raise_exception, table namespaces" + raised},
+		"state not allowed":   {`ALTER TABLE namespaces ADD CONSTRAINT no_four CHECK (state <> 4)`, "", "", "begin to remove group on main: 23514 check_violation, constraint no_four of namespaces"},
+		"key to a project": {
+			`CREATE TABLE foreigner (project_id bigint REFERENCES projects); INSERT INTO foreigner VALUES (1)`, "",
+			"STILL_REFERENCED", "STILL_REFERENCED: foreigner.project_id still refers to it",
+		},
+		"key to the group": {
+			`CREATE TABLE foreigner (group_id bigint REFERENCES namespaces DEFERRABLE INITIALLY DEFERRED); INSERT INTO foreigner VALUES (10)`, "",
+			"STILL_REFERENCED", "STILL_REFERENCED: foreigner.group_id still refers to it",
+		},
+		"key to a member": {
+			`CREATE TABLE foreigner (member_id bigint REFERENCES members); INSERT INTO foreigner SELECT id FROM members`, "",
+			"STILL_REFERENCED", "STILL_REFERENCED: foreigner.member_id still refers to it",
+		},
+		"locked group":   {`SELECT`, `SELECT FROM namespaces WHERE id = 10 FOR UPDATE`, "", "begin to remove group on main: 55P03 lock_not_available" + locked + "namespaces" + look},
+		"locked members": {`SELECT`, `SELECT FROM members FOR UPDATE`, "", "remove members on main: 55P03 lock_not_available" + locked + "members" + look},
+		"locked notes":   {`SELECT`, `SELECT FROM notes FOR UPDATE`, "", "rows of notes.noteable_id are locked by another transaction: look for long ones in pg_stat_activity"},
+		"bad setting": {
+			`UPDATE application_settings SET deletion_adjourned_period = -1`, "", "SETTING_INVALID",
+			"deletion_adjourned_period in application_settings is -1: set it to a number of days, 0 or more",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := servicetest.NewGroups(parallel(t))
+			g.Owned(10, 15)
+			g.Project(1, 10, "p")
+			g.Content(1)
+			g.QueueJob(10, 1)
+			g.Exec("main", c.sql)
+			if c.other != "" {
+				defer g.Other(c.other)()
+			}
+			g.Attempt(strings.TrimSpace("retryable failed " + c.reason))
+			jobs, err := g.Service.Jobs(t.Context(), service.JobFilter{Kind: "destroy_group", Limit: 1})
+			if err != nil || len(jobs) != 1 || jobs[0].Reason != c.reason || jobs[0].Outcome != service.JobFailed || len(jobs[0].Errors) != 1 {
+				t.Fatalf("%+v, %v", jobs, err)
+			}
+			if got := jobs[0].Errors[0].Error; got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestDestroyGroup_WhatHasBegunIsFinishedWhateverSpeaksAgainstItThen(t *testing.T) {
+	g := servicetest.NewGroups(parallel(t))
+	for _, sql := range []string{
+		`DELETE FROM group_deletion_schedules; UPDATE namespace_details SET deletion_scheduled_at = NULL`,
+		`UPDATE group_deletion_schedules SET marked_for_deletion_on = current_date + 9`,
+		`UPDATE users SET state = 'blocked' WHERE id = 1`,
+		`DELETE FROM members`,
+		`UPDATE namespaces SET state = 0 WHERE id = 10`,
+		`UPDATE application_settings SET deletion_adjourned_period = -1`,
+		`UPDATE application_settings SET deletion_adjourned_period = 900`,
+		`DELETE FROM members; UPDATE issues SET author_id = NULL; DELETE FROM users WHERE id = 1`,
+	} {
+		g.Exec("main", `UPDATE users SET state = 'active'; UPDATE application_settings SET deletion_adjourned_period = 14;
+			DELETE FROM maintenance.river_job`)
+		plant(g, "10 owner=1 mark=1@15")
+		g.Project(1, 10, "p")
+		if r, err := workJob(g, ""); err != nil || r.Snooze <= 0 {
+			t.Fatalf("%s: %+v, %v, want a snooze", sql, r, err)
+		}
+		g.WantRows(map[string]int{"maintenance.group_removals": 1})
+		g.Exec("main", sql)
+		g.Exec("main", `UPDATE maintenance.river_job SET state = 'available'`)
+		g.Attempt("completed succeeded")
+		g.WantRows(map[string]int{"namespaces": 0, "projects": 0, "maintenance.group_removals": 0})
 	}
 }

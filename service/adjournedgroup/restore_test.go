@@ -13,20 +13,13 @@ import (
 const routesSQL = `SELECT string_agg(format('%s%s=%s (%s)', left(source_type, 1), source_id, path, name), ', ' ORDER BY source_type, source_id) FROM routes`
 
 func TestAdjournedGroupDeletion_RestoreGivesBackNamesRoutesAndState(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.Group(5, 0, "p_1")
-	g.Group(77, 5, "team-deletion_scheduled-77")
-	g.Group(78, 77, "sub-deletion_scheduled-77")
+	g := servicetest.NewGroups(parallel(t))
+	// From 80 on there are neighbours whose routes only look alike: "_" is no wildcard, and the parts must end where they end.
+	plant(g, "5 path=p_1", "77<5 path=team-deletion_scheduled-77 mark=1@15 state=2", "78<77 path=sub-deletion_scheduled-77 state=1",
+		"80<5 path=team-deletion_scheduled-770", "81 path=px1", "82<81 path=team-deletion_scheduled-77")
 	g.Project(8, 78, "code")
 	g.Project(9, 77, "team-deletion_scheduled-77")
-	// Neighbours whose routes only look alike: "_" is no wildcard, and the parts must end where they end.
-	g.Group(80, 5, "team-deletion_scheduled-770")
-	g.Group(81, 0, "px1")
-	g.Group(82, 81, "team-deletion_scheduled-77")
 	g.Project(10, 82, "code")
-	g.Exec("main", `UPDATE namespaces SET state = CASE id WHEN 77 THEN 2 ELSE 1 END WHERE id IN (77, 78)`)
-	g.Mark(77, 1, 15)
 	g.MarkDetails(77, 15, `{"deletion_scheduled_by_user_id": 1, "deletion_error": "x", "last_error": "y", "preserved_states": {"schedule_deletion": "ancestor_inherited"}}`)
 	g.Exec("main", `UPDATE namespaces SET updated_at = '2001-01-01'`)
 	r := g.Run("restored_groups=1")
@@ -46,8 +39,7 @@ func TestAdjournedGroupDeletion_RestoreGivesBackNamesRoutesAndState(t *testing.T
 }
 
 func TestAdjournedGroupDeletion_RestoreTakesOffOnlyTheGroupsOwnSuffix(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	cases := []struct{ path, want string }{
 		{"a-deleted-10", "a"},
 		{"b", "b"},
@@ -59,8 +51,7 @@ func TestAdjournedGroupDeletion_RestoreTakesOffOnlyTheGroupsOwnSuffix(t *testing
 		{"g-DELETED-17", "g-DELETED-17"},
 	}
 	for i, c := range cases {
-		g.Group(10+i, 0, c.path)
-		g.Mark(10+i, 1, 15)
+		plant(g, fmt.Sprintf("%d path=%s mark=1@15", 10+i, c.path))
 	}
 	g.Run("restored_groups=8")
 	for i, c := range cases {
@@ -70,67 +61,49 @@ func TestAdjournedGroupDeletion_RestoreTakesOffOnlyTheGroupsOwnSuffix(t *testing
 	g.WantMarked("")
 }
 
-func TestAdjournedGroupDeletion_RestoreFindsAnotherPathWhenTheOldOneIsTaken(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.Group(77, 0, "team-deletion_scheduled-77")
+func TestAdjournedGroupDeletion_RestoreFindsFreeNamesAndTheOldState(t *testing.T) {
+	g := servicetest.NewGroups(parallel(t))
+	plant(g, "77 path=team-deletion_scheduled-77 mark=1@15", "5", "6<5 path=team", "20", "21<20 path=crew-deletion_scheduled-21 mark=1@15",
+		"22<21",
+		"23<20", "30", "31<30 path=staff-deletion_scheduled-31 mark=1@15")
 	g.Project(8, 77, "code")
-	// The path is taken without regard to case; the name by a sibling of another parent only.
-	g.Group(5, 0, "other")
-	g.Group(78, 5, "team")
-	g.Exec("main", `UPDATE routes SET path = 'TEAM' WHERE source_id = 78`)
-	g.Mark(77, 1, 15)
-	g.Run("restored_groups=1")
-	path := g.Value("main", `SELECT path FROM namespaces WHERE id = 77`)
-	if !regexp.MustCompile(`^team-[a-z0-9]{5}$`).MatchString(path) {
-		t.Errorf("path %q", path)
-	}
-	g.Want("main", `SELECT string_agg(path, ' ' ORDER BY id) FROM routes WHERE path LIKE 'team%'`, path+" "+path+"/code")
-	g.Want("main", `SELECT name FROM namespaces WHERE id = 77`, "Team")
-	g.WantLog(1, "group restored", "new_path="+path)
-}
-
-func TestAdjournedGroupDeletion_RestoreFindsAnotherNameWhenASiblingHasTheOldOne(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.Group(5, 0, "p")
-	g.Group(77, 5, "team-deletion_scheduled-77")
-	g.Group(78, 77, "sub")
-	g.Group(79, 5, "elsewhere")
-	g.Exec("main", `UPDATE namespaces SET name = 'Team' WHERE id = 79`)
-	g.Mark(77, 1, 15)
-	g.Run("restored_groups=1")
-	name := g.Value("main", `SELECT name FROM namespaces WHERE id = 77`)
-	if !regexp.MustCompile(`^Team-[a-z0-9]{5}$`).MatchString(name) {
-		t.Errorf("name %q", name)
-	}
-	g.Want("main", `SELECT path FROM namespaces WHERE id = 77`, "team")
-	g.Want("main", `SELECT string_agg(path || '=' || name, ', ' ORDER BY source_id) FROM routes WHERE path LIKE 'p/team%'`,
-		"p/team=P / "+name+", p/team/sub=P / "+name+" / Sub")
-}
-
-func TestAdjournedGroupDeletion_RestoredGroupIsArchivedAgain(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g.Project(9, 31, "code")
+	// A path is taken without regard to case, by whatever group; a name by a sibling only. The last group has no route.
+	g.Exec("main", `UPDATE routes SET path = 'TEAM' WHERE source_id = 6; UPDATE namespaces SET name = 'Crew' WHERE id = 23;
+		DELETE FROM routes WHERE source_id = 31`)
+	// States that were preserved.
 	for id, metadata := range map[int]string{
-		10: `{"preserved_states": {"schedule_deletion": "archived"}, "deletion_scheduled_by_user_id": 1}`,
-		11: `{"preserved_states": {"schedule_deletion": "archived", "other": "kept"}, "deletion_scheduled_by_user_id": "1"}`,
-		12: `{"preserved_states": ["schedule_deletion"], "deletion_scheduled_by_user_id": 1}`,
-		13: `{"preserved_states": {}, "deletion_scheduled_by_user_id": 1}`,
+		40: `{"preserved_states": {"schedule_deletion": "archived"}, "deletion_scheduled_by_user_id": 1}`,
+		41: `{"preserved_states": {"schedule_deletion": "archived", "other": "kept"}, "deletion_scheduled_by_user_id": "1"}`,
+		42: `{"preserved_states": ["schedule_deletion"], "deletion_scheduled_by_user_id": 1}`,
+		43: `{"preserved_states": {}, "deletion_scheduled_by_user_id": 1}`,
 	} {
 		g.Group(id, 0, fmt.Sprintf("g%d", id))
 		g.MarkDetails(id, 15, metadata)
 	}
-	g.Exec("main", `UPDATE namespaces SET state = CASE WHEN id = 13 THEN 6 ELSE 2 END WHERE id >= 10`)
-	g.Run("restored_groups=4")
-	g.Want("main", `SELECT string_agg(format('%s %s %s', id, state, state_metadata), ', ' ORDER BY id) FROM namespaces JOIN namespace_details ON namespace_id = id`,
-		`10 1 {}, 11 1 {"preserved_states": {"other": "kept"}}, 12 0 {"preserved_states": ["schedule_deletion"]}, 13 6 {}`)
+	g.Exec("main", `UPDATE namespaces SET state = CASE WHEN id = 43 THEN 6 ELSE 2 END WHERE id BETWEEN 40 AND 43`)
+	g.Run("restored_groups=7")
+
+	path, name := g.Value("main", `SELECT path FROM namespaces WHERE id = 77`), g.Value("main", `SELECT name FROM namespaces WHERE id = 21`)
+	if random := regexp.MustCompile(`^(team|Crew)-[a-z0-9]{5}$`); !random.MatchString(path) || !random.MatchString(name) {
+		t.Errorf("path %q, name %q", path, name)
+	}
+	g.Want("main", `SELECT string_agg(path, ' ' ORDER BY id) FROM routes WHERE path LIKE 'team%'`, path+" "+path+"/code")
+	g.WantLog(1, "group restored", "new_path="+path)
+	g.Want("main", `SELECT string_agg(path || '=' || name, ', ' ORDER BY source_id) FROM routes WHERE path LIKE 'g20/crew%'`,
+		"g20/crew=G20 / "+name+", g20/crew/g22=G20 / "+name+" / G22")
+	g.Want("main", `SELECT string_agg(path || '=' || name, ', ') FROM routes WHERE path LIKE 'g30/%'`, "g30/staff/code=G30 / Staff / Code")
+	g.Want("main", `SELECT string_agg(concat_ws(' ', path, CASE id WHEN 77 THEN name END), ', ' ORDER BY id) FROM namespaces
+		WHERE id IN (21, 31, 77)`,
+		"crew, staff, "+path+" Team")
+	g.Want("main", `SELECT string_agg(format('%s %s %s', id, state, state_metadata), ', ' ORDER BY id)
+		FROM namespaces JOIN namespace_details ON namespace_id = id WHERE id BETWEEN 40 AND 43`,
+		`40 1 {}, 41 1 {"preserved_states": {"other": "kept"}}, 42 0 {"preserved_states": ["schedule_deletion"]}, 43 6 {}`)
 }
 
 // 2,500 routes are more than two statements; a stale route of another group is in the way of the last one.
 func TestAdjournedGroupDeletion_RestoreIsAllOrNothing(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Group(77, 0, "team-deletion_scheduled-77")
 	g.Exec("main", `INSERT INTO routes (source_type, source_id, namespace_id, path, name)
 		SELECT 'Project', i, 77, 'team-deletion_scheduled-77/p' || i, NULL FROM generate_series(1, 2500) i`)
@@ -154,13 +127,10 @@ func TestAdjournedGroupDeletion_RestoreIsAllOrNothing(t *testing.T) {
 }
 
 func TestAdjournedGroupDeletion_FailedRestoreStopsNoOtherGroup(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	for id := 10; id < 13; id++ {
-		g.Group(id, 0, fmt.Sprintf("g%d-deletion_scheduled-%d", id, id))
-		g.Mark(id, 1, 15)
-	}
-	g.Owned(13, 15)
+	g := servicetest.NewGroups(parallel(t))
+	plant(g, "10 path=g10-deletion_scheduled-10 mark=1@15", "11 path=g11-deletion_scheduled-11 mark=1@15",
+		"12 path=g12-deletion_scheduled-12 mark=1@15",
+		"13 owner=1 mark=1@15")
 	g.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not this one'; END $$`)
 	g.Exec("main", `CREATE TRIGGER refuse BEFORE DELETE ON group_deletion_schedules FOR EACH ROW WHEN (OLD.group_id = 11) EXECUTE FUNCTION refuse()`)
 	g.Run("restored_groups=2 failed_groups=1 scheduled_jobs=1")
@@ -168,17 +138,4 @@ func TestAdjournedGroupDeletion_FailedRestoreStopsNoOtherGroup(t *testing.T) {
 	g.Want("main", `SELECT string_agg(path, ' ' ORDER BY source_id) FROM routes`, "g10 g11-deletion_scheduled-11 g12 g13")
 	g.Want("main", `SELECT path FROM namespaces WHERE id = 11`, "g11-deletion_scheduled-11")
 	g.WantJobs("13:1@60")
-}
-
-func TestAdjournedGroupDeletion_RestoresWithoutARouteOfItsOwn(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.Group(5, 0, "p")
-	g.Group(77, 5, "team-deletion_scheduled-77")
-	g.Project(8, 77, "code")
-	g.Exec("main", `DELETE FROM routes WHERE source_id = 77`)
-	g.Mark(77, 1, 15)
-	g.Run("restored_groups=1")
-	g.Want("main", routesSQL, "N5=p (P), P8=p/team/code (P / Team / Code)")
-	g.Want("main", `SELECT path FROM namespaces WHERE id = 77`, "team")
 }

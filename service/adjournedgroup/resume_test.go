@@ -15,10 +15,6 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func runsGroups(o *servicetest.Order) {
-	o.Definitions, o.Database, o.Worker = "", "", servicetest.AdjournedGroups
-}
-
 func TestFault_DestroyGroup_KilledInTheMiddleItIsCompletedWithoutTheMembershipsThatAreGone(t *testing.T) {
 	t.Parallel()
 	for table, rows := range map[string]string{
@@ -26,8 +22,7 @@ func TestFault_DestroyGroup_KilledInTheMiddleItIsCompletedWithoutTheMembershipsT
 		"group_deletion_schedules": "true",
 	} {
 		t.Run(table, func(t *testing.T) {
-			t.Parallel()
-			g := servicetest.NewGroups(t)
+			g := servicetest.NewGroups(parallel(t))
 			g.User(2, `user_type = 6`)
 			g.Owned(10, 15)
 			g.Group(11, 10, "sub")
@@ -59,63 +54,13 @@ func TestFault_DestroyGroup_KilledInTheMiddleItIsCompletedWithoutTheMembershipsT
 	}
 }
 
-func TestFault_AdjournedGroupDeletion_RunThatWasKilledIsRepeatedToTheSameEnd(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.Owned(10, 15)
-	g.Group(11, 0, "a-deletion_scheduled-11")
-	g.Mark(11, 1, 15)
-	g.Owned(12, 15)
-	g.Gate("main", "namespaces", "OLD.id = 11")
-	g.Shut("main", "doomed")
-	g.Killed(g.Start("doomed", "", runsGroups))
-	g.WantMarked("10 11 12")
-	g.Want("main", `SELECT path FROM routes WHERE source_id = 11`, "a-deletion_scheduled-11")
-	g.Want("main", `SELECT string_agg(args ->> 'group_id', ' ') FROM maintenance.river_job`, "10")
-	g.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
-	g.Run("scheduled_jobs=1 restored_groups=1")
-	g.Want("main", `SELECT string_agg(args ->> 'group_id', ' ' ORDER BY id) FROM maintenance.river_job`, "10 12")
-	g.Want("main", `SELECT path FROM routes WHERE source_id = 11`, "a")
-}
-
-func TestAdjournedGroupDeletion_TakeOverWaitsForTheRestoreInHand(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	for id := 10; id < 13; id++ {
-		g.Group(id, 0, fmt.Sprintf("g%d", id))
-		g.Mark(id, 1, 15)
-	}
-	g.Gate("main", "namespaces", "OLD.id = 11")
-	g.Shut("main", servicetest.App)
-	r, err := g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups, Async: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g.AtGate("main", servicetest.App)
-	g.WantMarked("11 12")
-	g.Exec("main", `SET lock_timeout = '100ms'`)
-	if _, err := g.SQL["main"].Exec(context.Background(), `UPDATE maintenance.leases SET holder = 'other', epoch = epoch + 1`); err == nil {
-		t.Error("the lease was taken over between check and commit")
-	}
-	g.Lift("main", servicetest.App)
-	servicetest.WantState(t, servicetest.Ended(t, g.Service, r.ID), "succeeded")
-}
-
 func TestAdjournedGroupDeletion_RunThatHasLostItsLeaseChangesNothingMore(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
-	for id := 10; id < 13; id++ {
-		g.Group(id, 0, fmt.Sprintf("g%d", id))
-		g.Mark(id, 1, 15)
-	}
-	g.Owned(13, 15)
+	g := servicetest.NewGroups(parallel(t))
+	plant(g, "10 mark=1@15", "11 mark=1@15", "12 mark=1@15", "13 owner=1 mark=1@15")
 	g.Exec("main", `CREATE FUNCTION take_over() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		UPDATE maintenance.leases SET holder = 'other', epoch = epoch + 1; RETURN NULL; END $$`)
 	g.Exec("main", `CREATE TRIGGER take_over AFTER DELETE ON group_deletion_schedules FOR EACH ROW WHEN (OLD.group_id = 11) EXECUTE FUNCTION take_over()`)
-	r, err := g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := servicetest.Must(g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups}))(t)
 	servicetest.WantState(t, r, "failed")
 	if r.Reason != "LEASE_LOST" {
 		t.Errorf("reason %q", r.Reason)
@@ -165,8 +110,7 @@ func job(g *servicetest.Groups, at string) func() (service.JobResult, error) {
 }
 
 func TestDestroyGroup_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	for p := 1; p < 4; p++ {
 		g.Project(p, 10, fmt.Sprintf("p%d", p))
@@ -174,10 +118,7 @@ func TestDestroyGroup_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T
 	}
 	attempts := 0
 	for at := ""; ; at = "left outside" {
-		r, err := workJob(g, at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := servicetest.Must(workJob(g, at))(t)
 		if attempts++; r.Snooze == 0 {
 			if r.Outcome != service.JobSucceeded {
 				t.Errorf("%+v", r)
@@ -201,8 +142,7 @@ func TestDestroyGroup_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T
 }
 
 func TestDestroyGroup_AttemptThatIsOutOfTimeSaysSoInItsGroup(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	g.MarkDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
 	g.Gate("main", "group_deletion_schedules", "true")
@@ -231,8 +171,7 @@ func TestDestroyGroup_AttemptThatIsOutOfTimeSaysSoInItsGroup(t *testing.T) {
 }
 
 func TestDestroyGroup_TwoAttemptsNeverOverlap(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(parallel(t))
 	g.Owned(10, 15)
 	g.Project(1, 10, "p")
 	g.Exec("main", `SELECT pg_advisory_lock(10)`)
@@ -260,4 +199,65 @@ func TestDestroyGroup_TwoAttemptsNeverOverlap(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	g.WantRows(map[string]int{"namespaces": 0})
+}
+
+// What others remove at the same time.
+
+func TestDestroyGroup_MembersThatSomebodyElseRemovesAtTheSameTimeAreNoError(t *testing.T) {
+	g := servicetest.NewGroups(parallel(t))
+	g.Owned(10, 15)
+	g.Project(1, 10, "p")
+	g.Exec("main", `INSERT INTO members (source_type, source_id, type, user_id, access_level, member_namespace_id) VALUES ('Project', 1, 'ProjectMember', 1, 30, 10001)`)
+	g.Run("scheduled_jobs=1")
+	g.Held(`DELETE FROM members WHERE source_type = 'Project'`, 1)
+	g.Attempt("completed succeeded")
+	g.WantRows(map[string]int{"namespaces": 0, "projects": 0, "members": 0})
+	g.Want("main", `SELECT coalesce(array_length(errors, 1), 0) FROM maintenance.river_job WHERE kind = 'destroy_group'`, "0")
+}
+
+func TestDeleteUser_MembershipsThatSomebodyElseRemovesAtTheSameTimeHideNoOthers(t *testing.T) {
+	e := servicetest.NewTokens(parallel(t))
+	e.User(7, 0, 1)
+	e.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id) SELECT i, 'g' || i, 'g' || i, 'Group', 1 FROM generate_series(1000, 2500) i`)
+	e.Exec("main", `INSERT INTO members (id, user_id, source_id, source_type, type, access_level, member_namespace_id)
+		SELECT i, 7, i, 'Namespace', 'GroupMember', 30, i FROM generate_series(1000, 2500) i`)
+	s := e.Service("", e.WithQueue)
+	// A whole page of them, in the order in which they are found.
+	e.Held(`DELETE FROM members WHERE id < 2000`, 1)
+	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionDone)
+	e.Want("main", `SELECT count(*) FROM members WHERE user_id = 7`, "0")
+}
+
+func TestDestroyGroup_WaitsWhileTheJobOfASubgroupRemovesThat(t *testing.T) {
+	g := servicetest.NewGroups(parallel(t))
+	plant(g, "10 owner=1 mark=1@15", "11<10", "12<11")
+	g.Project(1, 12, "p")
+	g.Content(1)
+	g.QueueJob(10, 1)
+	ctx := context.Background()
+	step := servicetest.Must(g.Connect("main").Begin(ctx))(t)
+	// A step of another job that removes the group at the bottom.
+	servicetest.Must(step.Exec(ctx, `SELECT pg_advisory_xact_lock(12)`))(t)
+	g.Attempt("scheduled")
+	g.Want("main", `SELECT concat_ws(' ', attempt, metadata ->> 'snoozes', round(extract(epoch FROM scheduled_at - now()) / 30)) FROM maintenance.river_job`, "0 1 1")
+	g.WantRows(map[string]int{"projects": 1, "members": 2})
+	servicetest.NoError(t, step.Commit(ctx))
+	g.Attempt("completed succeeded")
+	g.WantRows(map[string]int{"namespaces": 0, "projects": 0})
+}
+
+func TestDestroyGroup_JobsOfAGroupAndOfOneBelowItNeverFailForEachOther(t *testing.T) {
+	g := servicetest.NewGroups(parallel(t))
+	plant(g, "10 owner=1 mark=1@15", "11<10 mark=1@16")
+	for project := 1; project <= 4; project++ {
+		g.Project(project, 11, "p"+string(rune('a'+project)))
+		g.Content(project)
+	}
+	g.QueueJob(11, 1)
+	g.QueueJob(10, 1)
+	for n := 0; g.Value("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'destroy_group' AND state NOT IN ('completed', 'cancelled')`) != "0" && n < 20; n++ {
+		g.Work(g.Service, "destroy_group")
+	}
+	g.Want("main", `SELECT string_agg(concat_ws(' ', state, coalesce(array_length(errors, 1), 0)), ', ') FROM maintenance.river_job WHERE kind = 'destroy_group'`, "completed 0, completed 0")
+	g.WantRows(map[string]int{"namespaces": 0, "projects": 0, "members": 0, "maintenance.group_removals": 0})
 }

@@ -2,6 +2,11 @@ package ghostuser_test
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,10 +24,7 @@ func denied(g *servicetest.Ghosts, sql string) *service.Service {
 	g.T.Cleanup(func() { g.Exec("main", `DROP OWNED BY `+role+`; DROP ROLE `+role) })
 	g.Exec("main", strings.ReplaceAll(`GRANT USAGE ON SCHEMA public, maintenance TO {role}; GRANT ALL ON ALL TABLES IN SCHEMA public, maintenance TO {role};
 		GRANT ALL ON ALL SEQUENCES IN SCHEMA public, maintenance TO {role}; `+sql, "{role}", role))
-	d, err := repo.Open(context.Background(), "main", g.URLs["main"]+"&options=-c%20role%3D"+role)
-	if err != nil {
-		g.T.Fatal(err)
-	}
+	d := servicetest.Must(repo.Open(context.Background(), "main", g.URLs["main"]+"&options=-c%20role%3D"+role))(g.T)
 	g.T.Cleanup(d.Close)
 	return g.Service(func(c *service.Config) { c.Databases = []*repo.Database{d} })
 }
@@ -34,9 +36,7 @@ func TestGhostUserMigration_AnUnlistedTableThatMustNotBeReadFailsItsUser(t *test
 		"row-level security": `ALTER TABLE diaries ENABLE ROW LEVEL SECURITY`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := servicetest.NewGhosts(t)
-			g.Doomed(10)
+			g := newDoomed(parallel(t), 10)
 			g.Exec("main", `CREATE TABLE diaries (id bigserial PRIMARY KEY, keeper_id bigint REFERENCES users ON DELETE CASCADE); INSERT INTO diaries (keeper_id) VALUES (10)`)
 			g.Run(denied(g, sql), "failed_users=1")
 			g.WantLater(10, 30*time.Minute)
@@ -47,9 +47,7 @@ func TestGhostUserMigration_AnUnlistedTableThatMustNotBeReadFailsItsUser(t *test
 }
 
 func TestGhostUserMigration_RowLevelSecurityOfAListedTableFailsTheRun(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGhosts(t)
-	g.Doomed(10)
+	g := newDoomed(parallel(t), 10)
 	s := denied(g, `ALTER TABLE timelogs ENABLE ROW LEVEL SECURITY`)
 	for _, dry := range []bool{true, false} {
 		r := g.Runs(s, dry)
@@ -62,26 +60,106 @@ func TestGhostUserMigration_RowLevelSecurityOfAListedTableFailsTheRun(t *testing
 }
 
 func TestGhostUserMigration_AQueueWithoutAColumnItNeedsIsNotConfigured(t *testing.T) {
-	t.Parallel()
+	g := servicetest.NewGhosts(parallel(t))
 	for _, column := range []string{"hard_delete", "consume_after", "created_at"} {
-		t.Run(column, func(t *testing.T) {
-			t.Parallel()
-			g := servicetest.NewGhosts(t)
-			g.Exec("main", `ALTER TABLE ghost_user_migrations DROP `+column)
-			_, err := g.Service().RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers})
-			if err == nil || !strings.Contains(err.Error(), "ghost_user_migrations."+column) {
-				t.Errorf("got %v", err)
-			}
-		})
+		g.Exec("main", `ALTER TABLE ghost_user_migrations RENAME `+column+` TO hidden`)
+		_, err := g.Service().RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers})
+		servicetest.WantError(t, err, "ghost_user_migrations."+column)
+		g.Exec("main", `ALTER TABLE ghost_user_migrations RENAME hidden TO `+column)
 	}
 }
 
 func TestGhostUserMigration_SchedulesThatNameNoGroupGoWithTheirUser(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGhosts(t)
-	g.Doomed(10)
+	g := newDoomed(parallel(t), 10)
 	g.Exec("main", `INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on) VALUES (100, 10, '2020-01-01'); ALTER TABLE group_deletion_schedules DROP group_id`)
 	g.Run(g.Service(), "migrated_users=1 deleted_rows=4")
 	g.WantGone(10)
 	g.Want("main", `SELECT count(*) FROM group_deletion_schedules`, "0")
+}
+
+// condition is a column by which the worker tells rows that it deletes from rows that it must not, and a row to be told.
+type condition struct {
+	table, column, reference, row string
+	hard                          bool
+}
+
+// conditions are all of them. The personal namespace and the route of the user, and an issue of theirs, are there.
+func conditions() []condition {
+	return []condition{
+		{"keys", "type", "user_id", `INSERT INTO keys (user_id, title) VALUES ({user}, 'ssh')`, false},
+		{"keys", "type", "user_id", `INSERT INTO keys (user_id, title) VALUES ({user}, 'ssh')`, true},
+		{"oauth_applications", "owner_type", "owner_id", `INSERT INTO oauth_applications (name, uid, secret, redirect_uri, owner_id)
+			VALUES ('a', 'u', 's', 'r', {user})`, false},
+		{"snippets", "project_id", "author_id", `INSERT INTO snippets (author_id, organization_id) VALUES ({user}, 1)`, false},
+		{"snippets", "project_id", "author_id", `INSERT INTO snippets (author_id, organization_id) VALUES ({user}, 1)`, true},
+		{"namespaces", "type", "owner_id", ``, false},
+		{"routes", "source_type", "source_id", `UPDATE routes SET namespace_id = 100 WHERE source_id = {user}`, false},
+		{"members", "source_type", "source_id", `INSERT INTO members (access_level, source_id, user_id, member_namespace_id) VALUES (50,
+			{user}, 7, 100)`, false},
+		{"notes", "noteable_type", "noteable_id", `INSERT INTO notes (noteable_id, author_id, project_id) VALUES ({issue}, 7, 1)`, true},
+		{"award_emoji", "awardable_type", "awardable_id", `INSERT INTO award_emoji (awardable_id, user_id) VALUES ({issue}, 7)`, true},
+		{"todos", "target_type", "target_id", `INSERT INTO todos (target_id, user_id, author_id, project_id, action, state) VALUES ({issue}, 7,
+			7, 1, 1, 'pending')`, true},
+		{"events", "target_type", "target_id", `INSERT INTO events (target_id, author_id, project_id, action, created_at, updated_at)
+			VALUES ({issue}, 7, 1, 1, now(), now())`, true},
+		{"subscriptions", "subscribable_type", "subscribable_id", `INSERT INTO subscriptions (subscribable_id, user_id)
+			VALUES ({issue}, 7)`, true},
+	}
+}
+
+// hide renames the column. Rows need no value for it then.
+func (c condition) hide(g *servicetest.Ghosts) {
+	g.T.Helper()
+	g.Exec("main", `ALTER TABLE `+c.table+` RENAME COLUMN `+c.column+` TO hidden;
+		ALTER TABLE `+c.table+` ALTER hidden DROP NOT NULL, ALTER hidden DROP DEFAULT`)
+}
+
+// debugging logs lines of all levels.
+func debugging(g *servicetest.Ghosts) *service.Service {
+	return g.Service(func(c *service.Config) {
+		c.Logger = slog.New(slog.NewJSONHandler(g.Log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+}
+
+func TestGhostUserMigration_WithoutTheColumnOfAConditionNothingIsDeletedOrSkipped(t *testing.T) {
+	g := servicetest.NewGhosts(parallel(t))
+	ran := func(counts string) {
+		t.Helper()
+		g.Log.Reset()
+		s := debugging(g)
+		dry, run := g.Runs(s, true), g.Run(s, counts)
+		servicetest.WantState(t, dry, repo.RunSucceeded)
+		if !maps.Equal(dry.Counts, run.Counts) {
+			t.Errorf("dry run %v, run %v", dry.Counts, run.Counts)
+		}
+	}
+	for i, c := range conditions() {
+		user, issue := 10+i, 1000+i
+		g.Doomed(user)
+		g.Fill("main", "issues", "id, author_id, namespace_id", fmt.Sprintf("%d, %d, 101", issue, user), 1)
+		g.Exec("main", `UPDATE ghost_user_migrations SET hard_delete = $1 WHERE user_id = $2`, c.hard, user)
+		c.hide(g)
+		g.Exec("main", strings.NewReplacer("{user}", strconv.Itoa(user), "{issue}", strconv.Itoa(issue)).Replace(c.row))
+		ran("")
+		g.WantLog(2, `"level":"DEBUG"`, `"table":"`+c.table+`"`, `"missing":"`+c.column+`"`)
+		g.WantLater(user, 30*time.Minute)
+		g.WantLog(2, `"level":"ERROR"`, `"reason":"STILL_REFERENCED"`, c.table+"."+c.reference+" still refers to it, or to something else: "+
+			c.table+" has no column "+c.column, `"table":"`+c.table+`","column":"`+c.reference+`"`)
+		g.Want("main", fmt.Sprintf(`SELECT count(*) > 0 FROM %s WHERE %s IN (%d, %d)`, c.table, c.reference, user, issue), "true")
+		g.Exec("main", `ALTER TABLE `+c.table+` RENAME COLUMN hidden TO `+c.column)
+	}
+
+	// Without such rows there is nothing to decide.
+	g.Doomed(50, 51)
+	g.Exec("main", `UPDATE ghost_user_migrations SET hard_delete = true WHERE user_id = 51;
+		DELETE FROM routes WHERE source_id IN (50, 51); DELETE FROM namespaces WHERE owner_id IN (50, 51)`)
+	all := slices.CompactFunc(conditions(), func(a, b condition) bool { return a.table == b.table })
+	for _, c := range all {
+		c.hide(g)
+	}
+	ran("migrated_users=2 deleted_rows=2")
+	for _, c := range all {
+		g.WantLog(2, `"level":"DEBUG"`, `"table":"`+c.table+`"`, `"missing":"`+c.column+`"`)
+	}
+	g.Want("main", `SELECT count(*) FROM users WHERE id IN (50, 51)`, "0")
 }

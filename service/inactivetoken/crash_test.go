@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"testing"
-	"time"
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/devdb"
@@ -27,15 +26,11 @@ func gateJobs(e *servicetest.Estate, user string) {
 
 func resumeRuns(t *testing.T, s *service.Service) {
 	t.Helper()
-	if err := s.ResumeRuns(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, s.ResumeRuns(context.Background()))
 }
 
 func TestFault_InactiveTokenDeletion_KilledInASecondRangeGoesOnWithItWhenTheLeaseHasExpired(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3, 4, 5, 6)
+	e := newBots(parallel(t), 1, 2, 3, 4, 5, 6)
 	gateJobs(e, "3")
 	e.Shut("main", "doomed")
 	p := e.Start("doomed", "", runsTokens)
@@ -60,29 +55,8 @@ func TestFault_InactiveTokenDeletion_KilledInASecondRangeGoesOnWithItWhenTheLeas
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "2")
 }
 
-func TestFault_InactiveTokenDeletion_WhoeverRunsFirstGoesOnAfterACrash(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3)
-	gateJobs(e, "3")
-	e.Shut("main", "doomed")
-	p := e.Start("doomed", "", runsTokens, servicetest.ShortRun)
-	e.AtGate("main", "doomed")
-	p.Kill()
-	e.DoomedGone()
-	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
-	s := e.Service("", e.WithQueue, everyMinute)
-	servicetest.WantCounts(t, e.Fire(s, servicetest.InactiveTokens), "examined_users=1 scheduled_jobs=1")
-	e.Want("main", passes, "3/3/3 finished")
-	e.Want("main", servicetest.QueuedUsers, "1 2 3")
-	resumeRuns(t, s)
-	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "2")
-}
-
 func TestInactiveTokenDeletion_LeaseThatRunsOutInTheTransactionTakesItsJobsBack(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3, 4, 5)
+	e := newBots(parallel(t), 1, 2, 3, 4, 5)
 	e.Exec("main", `CREATE FUNCTION run_out() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE maintenance.leases SET expires_at = clock_timestamp(); RETURN NEW; END $$;
 		CREATE TRIGGER run_out BEFORE INSERT ON maintenance.river_job FOR EACH ROW WHEN (NEW.args ->> 'user_id' = '4') EXECUTE FUNCTION run_out()`)
 	r := servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 2 })))
@@ -93,18 +67,13 @@ func TestInactiveTokenDeletion_LeaseThatRunsOutInTheTransactionTakesItsJobsBack(
 }
 
 func TestInactiveTokenDeletion_ShutdownIsGoneOnWithLikeACrash(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3)
+	e := newBots(parallel(t), 1, 2, 3)
 	gateJobs(e, "1")
 	e.Shut("main", servicetest.App)
 	c := service.Config{Databases: e.Open, Queue: e.Queue(), Logger: slog.New(slog.DiscardHandler)}
 	service.Settings[inactivetoken.Config](&c).BatchSize = 2
 	config.Defaults(&c)
-	stopped, err := service.New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stopped := servicetest.Must(service.New(c))(t)
 	if _, err := stopped.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, Async: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -116,9 +85,7 @@ func TestInactiveTokenDeletion_ShutdownIsGoneOnWithLikeACrash(t *testing.T) {
 		return err != nil
 	})
 	e.Lift("main", servicetest.App)
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, <-done)
 	e.Want("main", `SELECT state || ' ' || reason FROM maintenance.runs WHERE NOT dry_run`, "cancelled SHUTDOWN")
 	e.Want("main", passes, "2/2/2")
 	resumeRuns(t, e.Service("", e.WithQueue))
@@ -128,66 +95,52 @@ func TestInactiveTokenDeletion_ShutdownIsGoneOnWithLikeACrash(t *testing.T) {
 func TestInactiveTokenDeletion_OnlyRunsThatDiedAreGoneOnWith(t *testing.T) {
 	t.Parallel()
 	const died = `UPDATE maintenance.runs SET state = 'running', finished_at = NULL, heartbeat_at = now() - interval '1 hour'`
-	unpaused := func(*service.Service) {}
-	for name, c := range map[string]struct {
-		sql     string
-		pause   func(*service.Service)
-		resumed bool
+	const lost = `UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST'`
+	e := newBots(t, 1, 2)
+	off := servicetest.With(func(c *inactivetoken.Config) { c.Enabled = new(false) })
+	for _, c := range []struct {
+		name, sql string
+		resumed   bool
+		settings  []func(*service.Config)
 	}{
-		"died":                        {died, unpaused, true},
-		"died before its first beat":  {died + `, lease_epoch = 0`, unpaused, true},
-		"taken for dead so early":     {`UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST', lease_epoch = 0`, unpaused, true},
-		"taken for dead":              {`UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST'`, unpaused, true},
-		"stopped with its server":     {`UPDATE maintenance.runs SET state = 'cancelled', reason = 'SHUTDOWN'`, unpaused, true},
-		"cancelled":                   {`UPDATE maintenance.runs SET state = 'cancelled', reason = 'CANCELLED'`, unpaused, false},
-		"paused":                      {`UPDATE maintenance.runs SET state = 'cancelled', reason = 'PAUSED'`, unpaused, false},
-		"failed":                      {`UPDATE maintenance.runs SET state = 'failed', error = 'something else'`, unpaused, false},
-		"over its time":               {`PERFORM 1`, unpaused, false},
-		"died, lease not yet expired": {died + `; UPDATE maintenance.leases SET expires_at = now() + interval '1 minute'`, unpaused, false},
-		"died, pass finished":         {died + `; UPDATE maintenance.token_passes SET finished_at = now()`, unpaused, false},
-		"died, then a skipped tick": {died + `; INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl) VALUES
-			('ffffffff-0000-7000-8000-000000000000', 'inactive_token_deletion', 'schedule', 'skipped', '0')`, unpaused, true},
-		"died, then a dry run": {died + `; INSERT INTO maintenance.runs (id, worker, trigger, state, dry_run, lease_epoch, heartbeat_ttl) VALUES
-			('ffffffff-0000-7000-8000-000000000000', 'inactive_token_deletion', 'request', 'succeeded', true, 0, '0')`, unpaused, true},
-		"died, now paused": {died, func(s *service.Service) {
-			if _, err := s.PauseWorker(context.Background(), servicetest.InactiveTokens, "test", "me", time.Hour); err != nil {
-				t.Error(err)
-			}
-		}, false},
+		{"died", died, true, nil},
+		{"died before its first beat", died + `, lease_epoch = 0`, true, nil},
+		{"taken for dead so early", lost + `, lease_epoch = 0`, true, nil},
+		{"taken for dead", lost, true, nil},
+		{"taken for dead, switched off here", lost, false, []func(*service.Config){off}},
+		{"stopped with its server", `UPDATE maintenance.runs SET state = 'cancelled', reason = 'SHUTDOWN'`, true, nil},
+		{"cancelled", `UPDATE maintenance.runs SET state = 'cancelled', reason = 'CANCELLED'`, false, nil},
+		{"paused", `UPDATE maintenance.runs SET state = 'cancelled', reason = 'PAUSED'`, false, nil},
+		{"failed", `UPDATE maintenance.runs SET state = 'failed', error = 'something else'`, false, nil},
+		{"over its time", `SELECT 1`, false, nil},
+		{"died, lease not yet expired", died + `; UPDATE maintenance.leases SET expires_at = now() + interval '1 minute'`, false, nil},
+		{"died, pass finished", died + `; UPDATE maintenance.token_passes SET finished_at = now()`, false, nil},
+		{"died, then a skipped tick", died + `; INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl) VALUES
+			('ffffffff-0000-7000-8000-000000000000', 'inactive_token_deletion', 'schedule', 'skipped', '0')`, true, nil},
+		{"died, then a dry run", died + `; INSERT INTO maintenance.runs (id, worker, trigger, state, dry_run, lease_epoch, heartbeat_ttl) VALUES
+			('ffffffff-0000-7000-8000-000000000000', 'inactive_token_deletion', 'request', 'succeeded', true, 0, '0')`, true, nil},
+		{"died, now paused", died + `; INSERT INTO maintenance.pauses (worker, reason, paused_by) VALUES ('inactive_token_deletion', 'test',
+			'me')`, false, nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewTokens(t)
-			e.Bots(1, 2)
+		t.Run(c.name, func(t *testing.T) {
+			e.Exec("main", `DELETE FROM maintenance.runs; DELETE FROM maintenance.token_passes; DELETE FROM maintenance.river_job;
+				DELETE FROM maintenance.leases`)
 			servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
-			e.Exec("main", `DO $do$ BEGIN `+c.sql+`; END $do$`)
-			s := e.Service("", e.WithQueue)
-			c.pause(s)
-			resumeRuns(t, s)
+			e.Exec("main", c.sql)
+			runs := e.Value("main", `SELECT count(*) FROM maintenance.runs`)
+			resumeRuns(t, e.Service("", append(c.settings, e.WithQueue)...))
 			if c.resumed {
 				e.Eventually("main", passes, "2/2/2 finished")
 				e.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE reason = 'continuation' AND state = 'succeeded'`, "1")
 				return
 			}
-			e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
+			e.Want("main", `SELECT count(*) FROM maintenance.runs`, runs)
 		})
 	}
 }
 
-func TestInactiveTokenDeletion_SwitchedOffHereNothingIsGoneOnWith(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2)
-	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
-	e.Exec("main", `UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST'`)
-	resumeRuns(t, e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.Enabled = new(false) })))
-	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
-}
-
 func TestInactiveTokenDeletion_TwoReplicasGoOnOnce(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3, 4)
+	e := newBots(parallel(t), 1, 2, 3, 4)
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
 	e.Exec("main", `UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST'`)
 	replicas := []*service.Service{e.Service("", e.WithQueue), e.Service("", e.WithQueue), e.Service("", e.WithQueue)}
@@ -196,9 +149,7 @@ func TestInactiveTokenDeletion_TwoReplicasGoOnOnce(t *testing.T) {
 		go func() { errs <- s.ResumeRuns(context.Background()) }()
 	}
 	for range replicas {
-		if err := <-errs; err != nil {
-			t.Error(err)
-		}
+		servicetest.NoError(t, <-errs)
 	}
 	e.Eventually("main", passes, "4/4/4 finished")
 	e.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
@@ -207,9 +158,7 @@ func TestInactiveTokenDeletion_TwoReplicasGoOnOnce(t *testing.T) {
 }
 
 func TestFault_DeleteUser_KilledInTheMiddleLeavesNothingHalfDone(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(7)
+	e := newBots(parallel(t), 7)
 	e.Group(50, 0)
 	e.Member(7, 30)
 	e.Gate("main", "members")
@@ -232,9 +181,7 @@ func TestFault_DeleteUser_KilledInTheMiddleLeavesNothingHalfDone(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_NoJobWithoutItsCursor(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2)
+	e := newBots(parallel(t), 1, 2)
 	e.Exec("main", `ALTER TABLE maintenance.river_job ADD CONSTRAINT refused CHECK (args ->> 'user_id' <> '2')`)
 	s := e.Service("", e.WithQueue)
 	r := servicetest.RunTokens(t, s)
@@ -243,5 +190,5 @@ func TestInactiveTokenDeletion_NoJobWithoutItsCursor(t *testing.T) {
 	e.Want("main", passes, "0/0/0")
 	e.Want("main", servicetest.QueuedUsers, "")
 	e.Exec("main", `ALTER TABLE maintenance.river_job DROP CONSTRAINT refused`)
-	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=2 scheduled_jobs=2")
+	wantTokens(t, s, "examined_users=2 scheduled_jobs=2")
 }

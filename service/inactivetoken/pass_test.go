@@ -22,13 +22,9 @@ func everyMinute(c *service.Config) {
 const newestRun = `SELECT concat_ws(' ', trigger, state, nullif(reason, ''), counts -> 'examined_users') FROM maintenance.runs ORDER BY id DESC LIMIT 1`
 
 func TestInactiveTokenDeletion_RunOverItsTimeQueuesItsContinuation(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3)
+	e := newBots(parallel(t), 1, 2, 3)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
-	r := servicetest.RunTokens(t, s)
-	servicetest.WantState(t, r, repo.RunSucceeded)
-	servicetest.WantCounts(t, r, "examined_users=1 scheduled_jobs=1")
+	r := wantTokens(t, s, "examined_users=1 scheduled_jobs=1")
 	if !r.OverLimit {
 		t.Error("over_limit is not set")
 	}
@@ -40,11 +36,10 @@ func TestInactiveTokenDeletion_RunOverItsTimeQueuesItsContinuation(t *testing.T)
 	e.Want("main", servicetest.QueuedUsers, "1")
 	e.Want("main", passes, "1/1/1")
 
-	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=1 scheduled_jobs=1")
+	wantTokens(t, s, "examined_users=1 scheduled_jobs=1")
 	e.Want("main", servicetest.QueuedUsers, "1 2")
 	e.Want("main", continuations, "scheduled")
-	r = servicetest.RunTokens(t, s)
-	servicetest.WantCounts(t, r, "examined_users=1 scheduled_jobs=1")
+	r = wantTokens(t, s, "examined_users=1 scheduled_jobs=1")
 	if r.OverLimit {
 		t.Error("over_limit is set after the last bot")
 	}
@@ -53,13 +48,10 @@ func TestInactiveTokenDeletion_RunOverItsTimeQueuesItsContinuation(t *testing.T)
 }
 
 func TestInactiveTokenDeletion_NoNeedlessContinuation(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1)
+	e := newBots(parallel(t), 1)
 	// The higher ids are no bots.
 	e.User(2, 0, 1)
-	r := servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
-	servicetest.WantCounts(t, r, "examined_users=1 scheduled_jobs=1")
+	r := wantTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun), "examined_users=1 scheduled_jobs=1")
 	if r.OverLimit {
 		t.Error("over_limit is set")
 	}
@@ -68,13 +60,11 @@ func TestInactiveTokenDeletion_NoNeedlessContinuation(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_WithTimeEnoughGoesThroughInRangesOfAThousand(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(parallel(t))
 	e.Exec("main", `INSERT INTO users (id, username, email, projects_limit, user_type, organization_id) SELECT 3 * i, 'b' || i, 'b' || i, 0, 6, 1 FROM generate_series(1000, 3499) i`)
 	e.Exec("main", `INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at) SELECT 3 * i, 't', 1, now(), now() FROM generate_series(2600, 3499) i`)
 	log := &servicetest.Buffer{}
-	r := servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.LogTo(log)))
-	servicetest.WantCounts(t, r, "examined_users=2500 scheduled_jobs=1600")
+	r := wantTokens(t, e.Service("", e.WithQueue, servicetest.LogTo(log)), "examined_users=2500 scheduled_jobs=1600")
 	if r.OverLimit {
 		t.Error("over_limit is set")
 	}
@@ -93,9 +83,7 @@ func TestInactiveTokenDeletion_WithTimeEnoughGoesThroughInRangesOfAThousand(t *t
 }
 
 func TestInactiveTokenDeletion_ContinuationGoesOnUntilThePassIsFinished(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3)
+	e := newBots(parallel(t), 1, 2, 3)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	servicetest.RunTokens(t, s)
 	for _, want := range []string{"completed scheduled", "completed completed"} {
@@ -112,9 +100,7 @@ func TestInactiveTokenDeletion_ContinuationGoesOnUntilThePassIsFinished(t *testi
 }
 
 func TestInactiveTokenDeletion_TickThatComesFirstGoesOnAndTheContinuationEndsQuietly(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3)
+	e := newBots(parallel(t), 1, 2, 3)
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log), everyMinute)
@@ -138,10 +124,8 @@ func TestInactiveTokenDeletion_TickThatComesFirstGoesOnAndTheContinuationEndsQui
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "2")
 }
 
-func TestInactiveTokenDeletion_ContinuationWaitsForPauseAndLease(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2)
+func TestInactiveTokenDeletion_ContinuationWaitsForPauseLeaseAndSwitch(t *testing.T) {
+	e := newBots(parallel(t), 1, 2)
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun, func(c *service.Config) {
 		c.Logger = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -149,14 +133,10 @@ func TestInactiveTokenDeletion_ContinuationWaitsForPauseAndLease(t *testing.T) {
 	servicetest.RunTokens(t, s)
 	const waiting = `SELECT concat_ws(' ', state, attempt, metadata ->> 'snoozes', scheduled_at BETWEEN now() + interval '5 s' AND now() + interval '10 s')
 		FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`
-	if _, err := s.PauseWorker(context.Background(), servicetest.InactiveTokens, "test", "me", 0); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(s.PauseWorker(context.Background(), servicetest.InactiveTokens, "test", "me", 0))(t)
 	e.Work(s, "continue_inactive_token_deletion")
 	e.Want("main", waiting, "scheduled 0 1 t")
-	if _, err := s.ResumeWorker(context.Background(), servicetest.InactiveTokens, ""); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(s.ResumeWorker(context.Background(), servicetest.InactiveTokens, ""))(t)
 	e.Exec("main", `UPDATE maintenance.leases SET holder = 'another', expires_at = now() + interval '1 hour'`)
 	e.Work(s, "continue_inactive_token_deletion")
 	e.Want("main", waiting, "scheduled 0 2 t")
@@ -164,27 +144,18 @@ func TestInactiveTokenDeletion_ContinuationWaitsForPauseAndLease(t *testing.T) {
 		t.Error(log)
 	}
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
+	e.Work(e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.Enabled = new(false) })),
+		"continue_inactive_token_deletion")
+	e.Want("main", waiting, "scheduled 0 3 t")
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 	e.Work(s, "continue_inactive_token_deletion")
 	e.Eventually("main", passes, "2/2/2 finished")
 	e.Eventually("main", newestRun, "schedule succeeded continuation 1")
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "2")
 }
 
-func TestInactiveTokenDeletion_ContinuationWaitsWhileTheWorkerIsSwitchedOff(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2)
-	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
-	off := e.Service("", e.WithQueue, servicetest.OneBotARun, servicetest.With(func(c *inactivetoken.Config) { c.Enabled = new(false) }))
-	e.Work(off, "continue_inactive_token_deletion")
-	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
-	e.Want("main", `SELECT concat_ws(' ', state, metadata ->> 'snoozes') FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`, "scheduled 1")
-}
-
 func TestInactiveTokenDeletion_RunForAContinuationOpensNoPass(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1)
+	e := newBots(parallel(t), 1)
 	// The pass is finished after the job has looked, by a trigger at the run's lease.
 	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), current_date)`)
 	e.Exec("main", `CREATE FUNCTION finish() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE maintenance.token_passes SET finished_at = now(); RETURN NULL; END $$;
@@ -197,9 +168,7 @@ func TestInactiveTokenDeletion_RunForAContinuationOpensNoPass(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_SettingSwitchedOffEndsAContinuedPass(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2)
+	e := newBots(parallel(t), 1, 2)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	servicetest.RunTokens(t, s)
 	e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, servicetest.TokenSettings("null"))
@@ -210,38 +179,22 @@ func TestInactiveTokenDeletion_SettingSwitchedOffEndsAContinuedPass(t *testing.T
 }
 
 func TestInactiveTokenDeletion_BotsBelowTheCursorAreForTheNextPass(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(10, 20)
+	e := newBots(parallel(t), 10, 20)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	servicetest.RunTokens(t, s)
 	e.Bots(5)
 	e.Exec("main", `DELETE FROM users WHERE id = 20`)
-	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "")
+	wantTokens(t, s, "")
 	e.Want("main", passes, "10/1/1 finished")
-	servicetest.WantCounts(t, servicetest.RunTokens(t, e.Service("", e.WithQueue)), "examined_users=2 scheduled_jobs=1")
+	wantTokens(t, e.Service("", e.WithQueue), "examined_users=2 scheduled_jobs=1")
 	e.Want("main", servicetest.QueuedUsers, "5 10")
 }
 
-func TestInactiveTokenDeletion_NoBotsIsAPassToo(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	r := servicetest.RunTokens(t, e.Service("", e.WithQueue))
-	servicetest.WantState(t, r, repo.RunSucceeded)
-	servicetest.WantCounts(t, r, "")
-	e.Want("main", passes, "0/0/0 finished")
-}
-
 func TestInactiveTokenDeletion_BacklogIsWhatTheUnfinishedPassHasLeft(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3)
+	e := newBots(parallel(t), 1, 2, 3)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	backlog := func() service.Backlog {
-		st, err := s.Status(context.Background(), servicetest.InactiveTokens)
-		if err != nil {
-			t.Fatal(err)
-		}
+		st := servicetest.Must(s.Status(context.Background(), servicetest.InactiveTokens))(t)
 		b := st[0].Backlog
 		b.ReadAt = time.Time{}
 		return b
@@ -268,9 +221,7 @@ func TestInactiveTokenDeletion_BacklogIsWhatTheUnfinishedPassHasLeft(t *testing.
 }
 
 func TestInactiveTokenDeletion_ARunHeldToAPlanQueuesNobodyElse(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 4)
+	e := newBots(parallel(t), 1, 2, 4)
 	e.Alive(4)
 	gateJobs(e, "1")
 	s := e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 1 }))
@@ -285,9 +236,7 @@ func TestInactiveTokenDeletion_ARunHeldToAPlanQueuesNobodyElse(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_AnUnfinishedPassQueuesWhatWasPlannedAlone(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3)
+	e := newBots(parallel(t), 1, 2, 3)
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
 	s := e.Service("", e.WithQueue)
 	dry := dryTokens(t, s)

@@ -27,23 +27,27 @@ func TestInactiveTokenDeletion_SchedulesNoMoreThanTheQueueTakes(t *testing.T) {
 	t.Parallel()
 	for name, batch := range map[string]int{"range by range": 2, "at once": 100} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewTokens(t)
-			e.Bots(1, 2, 3, 4, 5, 6, 7)
+			e := newBots(parallel(t), 1, 2, 3, 4, 5, 6, 7)
 			e.Alive(2)
 			s := e.Service("", e.WithQueue, queueOf(3, batch))
+			dry := dryTokens(t, s)
+			servicetest.WantEarly(t, dry, fullQueue)
+			servicetest.WantCounts(t, dry, "examined_users=4 scheduled_jobs=3")
+			e.Want("main", servicetest.QueuedUsers, "")
+			e.Want("main", continuations, "")
 			r := servicetest.RunTokens(t, s)
 			servicetest.WantEarly(t, r, fullQueue)
 			servicetest.WantCounts(t, r, "examined_users=4 scheduled_jobs=3")
 			e.Want("main", servicetest.QueuedUsers, "1 3 4")
 			e.Want("main", passes, "4/4/3")
 			e.Want("main", continuations, "scheduled")
-			if st := tokenStatus(t, s); st.Condition != service.ConditionThrottled || !strings.Contains(st.ConditionDetail, fullQueue) {
+			if st := servicetest.StatusOf(t, s, servicetest.InactiveTokens); st.Condition != service.ConditionThrottled ||
+				!strings.Contains(st.ConditionDetail, fullQueue) {
 				t.Errorf("%s: %s", st.Condition, st.ConditionDetail)
 			}
 
 			// Full as it is, the next run schedules nothing, whether users wait as jobs or for the ghost migration.
-			servicetest.WantCounts(t, servicetest.RunTokens(t, s), "")
+			wantTokens(t, s, "")
 			if n := e.Work(s, "delete_user"); n != 3 {
 				t.Errorf("%d jobs worked", n)
 			}
@@ -59,8 +63,7 @@ func TestInactiveTokenDeletion_SchedulesNoMoreThanTheQueueTakes(t *testing.T) {
 			servicetest.WantEarly(t, r, fullQueue)
 			servicetest.WantCounts(t, r, "examined_users=1 scheduled_jobs=1")
 			e.Exec("main", `DELETE FROM ghost_user_migrations`)
-			r = servicetest.RunTokens(t, s)
-			servicetest.WantCounts(t, r, "examined_users=2 scheduled_jobs=2")
+			r = wantTokens(t, s, "examined_users=2 scheduled_jobs=2")
 			if r.OverLimit || r.Reason != "" {
 				t.Errorf("over_limit %t, reason %q", r.OverLimit, r.Reason)
 			}
@@ -69,32 +72,18 @@ func TestInactiveTokenDeletion_SchedulesNoMoreThanTheQueueTakes(t *testing.T) {
 	}
 }
 
-func tokenStatus(t *testing.T, s *service.Service) service.WorkerStatus {
-	t.Helper()
-	all, err := s.Status(context.Background(), servicetest.InactiveTokens)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all[0]
-}
-
 func TestInactiveTokenDeletion_RangesWithoutInactiveBotsPassAFullQueue(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3, 4)
+	e := newBots(parallel(t), 1, 2, 3, 4)
 	for _, bot := range []int{1, 2, 3, 4} {
 		e.Alive(bot)
 	}
 	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 4711, Reason: "because"}})
-	r := servicetest.RunTokens(t, e.Service("", e.WithQueue, queueOf(1, 2)))
-	servicetest.WantCounts(t, r, "examined_users=4")
+	wantTokens(t, e.Service("", e.WithQueue, queueOf(1, 2)), "examined_users=4")
 	e.Want("main", passes, "4/4/0 finished")
 }
 
 func TestInactiveTokenDeletion_ContinuationWaitsForRoom(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3, 4, 5)
+	e := newBots(parallel(t), 1, 2, 3, 4, 5)
 	s := e.Service("", e.WithQueue, queueOf(3, 2))
 	servicetest.WantEarly(t, servicetest.RunTokens(t, s), fullQueue)
 	e.Work(s, "continue_inactive_token_deletion")
@@ -104,21 +93,6 @@ func TestInactiveTokenDeletion_ContinuationWaitsForRoom(t *testing.T) {
 	e.Work(s, "continue_inactive_token_deletion")
 	e.Eventually("main", passes, "5/5/5 finished")
 	e.Want("main", servicetest.QueuedUsers, "4 5")
-}
-
-func TestInactiveTokenDeletion_DryRunKnowsTheQueueTakesNoMore(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3, 4, 5)
-	s := e.Service("", e.WithQueue, queueOf(3, 2))
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	servicetest.WantEarly(t, r, fullQueue)
-	servicetest.WantCounts(t, r, "examined_users=3 scheduled_jobs=3")
-	e.Want("main", servicetest.QueuedUsers, "")
-	e.Want("main", continuations, "")
 }
 
 func TestResumeRuns_GoesOnWithWhatTheLoadHasEnded(t *testing.T) {
@@ -133,17 +107,14 @@ func TestResumeRuns_GoesOnWithWhatTheLoadHasEnded(t *testing.T) {
 		"ended by its time":  {"limit reached: max_runtime", service.LoadConfig{MaxLockWait: time.Minute}, "1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewPlaceholders(t)
+			e := servicetest.NewPlaceholders(parallel(t))
 			s := e.Service("", e.WithQueue, func(cfg *service.Config) {
 				cfg.Load = c.limits
 				service.Settings[placeholderuser.Config](cfg).Schedule = time.Now().Add(-time.Hour).UTC().Format("4 15 * * *") // not soon
 			})
 			servicetest.WantState(t, servicetest.RunPlaceholders(t, s, false), repo.RunSucceeded)
 			e.Exec("main", `UPDATE maintenance.runs SET reason = $1, over_limit = true`, c.reason)
-			if err := s.ResumeRuns(context.Background()); err != nil {
-				t.Fatal(err)
-			}
+			servicetest.NoError(t, s.ResumeRuns(context.Background()))
 			e.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'succeeded'`, c.want)
 		})
 	}
@@ -153,9 +124,7 @@ func TestResumeRuns_OpensThePassThatTheLoadHasKeptFromBeginning(t *testing.T) {
 	t.Parallel()
 	for setting, want := range map[string]string{"42": "2/2/2 finished", "null": ""} {
 		t.Run(setting, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewTokens(t)
-			e.Bots(1, 2)
+			e := newBots(parallel(t), 1, 2)
 			e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, servicetest.TokenSettings(setting))
 			e.Exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, reason, over_limit, lease_epoch, heartbeat_ttl, finished_at)
 				VALUES ('00000000-0000-7000-8000-000000000000', 'inactive_token_deletion', 'schedule', 'succeeded', 'THROTTLED: replica', true, 1, '40s', now())`)

@@ -14,8 +14,7 @@ import (
 const keptDays = `SELECT extract(epoch FROM started_at - cut_off) / 86400 FROM maintenance.token_passes ORDER BY started_at DESC LIMIT 1`
 
 func TestInactiveTokenDeletion_SettingSaysHowManyDays(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(parallel(t))
 	s := e.Service("", e.WithQueue)
 	// Bots whose tokens expired 31 and 29 days ago.
 	e.Bots(1, 2)
@@ -54,8 +53,7 @@ func TestInactiveTokenDeletion_SettingSaysHowManyDays(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_NullSwitchesItOff(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(parallel(t))
 	e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, servicetest.TokenSettings("null"))
 	e.Bots(1)
 	e.Token(1, "true", "date '1980-01-01'", servicetest.LongAgo)
@@ -64,10 +62,7 @@ func TestInactiveTokenDeletion_NullSwitchesItOff(t *testing.T) {
 	e.Exec("main", `ALTER TABLE personal_access_tokens ENABLE ROW LEVEL SECURITY`)
 	s := e.Service("", e.WithQueue)
 	for _, dry := range []bool{true, false} {
-		r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: dry})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: dry}))(t)
 		servicetest.WantState(t, r, repo.RunSkipped)
 		servicetest.WantCounts(t, r, "")
 		if r.Reason != "SETTING_OFF" || r.OverLimit || !strings.Contains(r.Error, servicetest.TokenSettingKey+" in application_settings.") {
@@ -86,9 +81,7 @@ func TestInactiveTokenDeletion_NullSwitchesItOff(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_InvalidSettingFailsTheRunAndKeepsThePass(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1)
+	e := newBots(parallel(t), 1)
 	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), current_date)`)
 	s := e.Service("", e.WithQueue)
 	huge := "1" + strings.Repeat("0", 400)
@@ -115,10 +108,7 @@ func TestInactiveTokenDeletion_InvalidSettingFailsTheRunAndKeepsThePass(t *testi
 	} {
 		e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, c.settings)
 		for _, dry := range []bool{false, true} {
-			r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: dry})
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: dry}))(t)
 			servicetest.WantState(t, r, repo.RunFailed)
 			servicetest.WantCounts(t, r, "")
 			if r.Reason != "SETTING_INVALID" || !strings.Contains(r.Error, servicetest.TokenSettingKey) || !strings.Contains(r.Error, c.named) {
@@ -135,14 +125,12 @@ func TestInactiveTokenDeletion_InvalidSettingFailsTheRunAndKeepsThePass(t *testi
 }
 
 func TestInactiveTokenDeletion_PassKeepsItsCutOffWhenTheSettingChanges(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2)
+	e := newBots(parallel(t), 1, 2)
 	e.Token(1, "false", "{today} - 20", servicetest.LongAgo)
 	e.Token(2, "false", "{today} - 20", servicetest.LongAgo)
 	short := e.Service("", e.WithQueue, servicetest.OneBotARun)
-	servicetest.WantCounts(t, servicetest.RunTokens(t, short), "examined_users=1")
+	wantTokens(t, short, "examined_users=1")
 	e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, servicetest.TokenSettings("7"))
-	servicetest.WantCounts(t, servicetest.RunTokens(t, e.Service("", e.WithQueue)), "examined_users=1")
-	servicetest.WantCounts(t, servicetest.RunTokens(t, e.Service("", e.WithQueue)), "examined_users=2 scheduled_jobs=2")
+	wantTokens(t, e.Service("", e.WithQueue), "examined_users=1")
+	wantTokens(t, e.Service("", e.WithQueue), "examined_users=2 scheduled_jobs=2")
 }

@@ -1,11 +1,14 @@
 package inactivetoken_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
@@ -62,8 +65,7 @@ func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing
 	modes := map[string]string{"": "", "Pacific/Kiritimati": "exec", "Pacific/Pago_Pago": "simple_protocol", "America/Los_Angeles": "cache_statement"}
 	for _, zone := range append(servicetest.Zones(), "") {
 		t.Run(zone, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewTokens(t)
+			e := servicetest.NewTokens(parallel(t))
 			cases, queued := judgedBots(), 0
 			var others []repo.Job
 			for i, c := range cases {
@@ -119,8 +121,7 @@ func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing
 
 // A walk ends behind the last bot, neither before nor never: with gaps between their ids, and others than bots among them.
 func TestInactiveTokenDeletion_WalksOverAllPages(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(parallel(t))
 	whole := servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 3 })
 	piecewise := servicetest.With(func(c *inactivetoken.Config) { c.BatchSize, c.MaxRuntime = 3, time.Millisecond })
 	for _, n := range servicetest.PageEdges(3) {
@@ -145,35 +146,30 @@ func TestInactiveTokenDeletion_WalksOverAllPages(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_NeverTouchesOthersThanProjectBots(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(parallel(t))
 	for i, userType := range []int{0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 13, 15, 16, 17} {
 		e.User(200+i, userType, 1)
 		e.User(300+i, userType, 1)
 		e.Token(300+i, "true", "{c_date} - 9", servicetest.LongAgo)
 	}
-	r := servicetest.RunTokens(t, e.Service("", e.WithQueue))
-	servicetest.WantState(t, r, repo.RunSucceeded)
-	servicetest.WantCounts(t, r, "")
+	wantTokens(t, e.Service("", e.WithQueue), "")
 	e.Want("main", servicetest.QueuedUsers, "")
+	e.Want("main", passes, "0/0/0 finished")
 }
 
 func TestInactiveTokenDeletion_StateOfTheBotDoesNotMatter(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3, 4)
+	e := newBots(parallel(t), 1, 2, 3, 4)
 	e.Exec("main", `UPDATE users SET state = 'blocked' WHERE id = 1`)
 	e.Exec("main", `UPDATE users SET state = NULL WHERE id = 2`)
 	e.Token(3, "false", "{c_date} - 1", servicetest.LongAgo)
 	e.Exec("main", `UPDATE personal_access_tokens SET impersonation = true, scopes = '--- [api]', last_used_at = now()`)
 	e.Exec("main", `INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at, impersonation) VALUES (4, 't', 1, now(), now(), true)`)
-	servicetest.WantCounts(t, servicetest.RunTokens(t, e.Service("", e.WithQueue)), "examined_users=4 scheduled_jobs=3")
+	wantTokens(t, e.Service("", e.WithQueue), "examined_users=4 scheduled_jobs=3")
 	e.Want("main", servicetest.QueuedUsers, "1 2 3")
 }
 
 func TestInactiveTokenDeletion_JobNamesTheAdminBotOfTheOrganization(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(parallel(t))
 	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (3, 'o3', now(), now())`)
 	e.User(99, 11, 2)
 	e.User(1, servicetest.ProjectBot, 1)
@@ -181,8 +177,7 @@ func TestInactiveTokenDeletion_JobNamesTheAdminBotOfTheOrganization(t *testing.T
 	e.User(3, servicetest.ProjectBot, 3)
 	e.User(4, servicetest.ProjectBot, 2)
 	s := e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 2 }))
-	r := servicetest.RunTokens(t, s)
-	servicetest.WantCounts(t, r, "examined_users=4 scheduled_jobs=4")
+	r := wantTokens(t, s, "examined_users=4 scheduled_jobs=4")
 	e.Want("main", `SELECT string_agg(args::text, E'\n' ORDER BY args ->> 'user_id') FROM maintenance.river_job`,
 		`{"reason": "No active token assigned", "user_id": 1, "deleted_by_id": 101, "skip_authorization": true}
 {"reason": "No active token assigned", "user_id": 2, "deleted_by_id": 99, "skip_authorization": true}
@@ -193,52 +188,158 @@ func TestInactiveTokenDeletion_JobNamesTheAdminBotOfTheOrganization(t *testing.T
 }
 
 func TestInactiveTokenDeletion_WithoutOrganizationsAnyAdminBotWillDo(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(parallel(t))
 	e.Exec("main", `ALTER TABLE users DROP COLUMN organization_id CASCADE`)
 	e.Exec("main", `INSERT INTO users (id, username, email, projects_limit, state, user_type) VALUES (1, 'u', 'u', 0, 'active', 6)`)
 	s := e.Service("", e.WithQueue)
-	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=1 scheduled_jobs=1")
+	wantTokens(t, s, "examined_users=1 scheduled_jobs=1")
 	e.Want("main", `SELECT args ->> 'deleted_by_id' FROM maintenance.river_job`, "101")
 	e.Exec("main", `TRUNCATE maintenance.river_job`)
 	e.Exec("main", `DELETE FROM users WHERE user_type = 11`)
-	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=1 scheduled_jobs=1")
+	wantTokens(t, s, "examined_users=1 scheduled_jobs=1")
 	e.Want("main", `SELECT args -> 'deleted_by_id' FROM maintenance.river_job`, "null")
 }
 
 func TestInactiveTokenDeletion_BotInTheGhostQueueIsLeftOut(t *testing.T) {
-	t.Parallel()
+	e := newBots(parallel(t), 1, 2)
+	e.Exec("main", `INSERT INTO ghost_user_migrations (user_id, created_at, updated_at) VALUES (1, now(), now())`)
 	for _, queue := range []string{"ghost_user_migrations", "users_ghost_user_migrations"} {
-		t.Run(queue, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewTokens(t)
-			e.Bots(1, 2)
-			e.Exec("main", `ALTER TABLE ghost_user_migrations RENAME TO `+queue+`_x; ALTER TABLE `+queue+`_x RENAME TO `+queue)
-			e.Exec("main", `INSERT INTO `+queue+` (user_id, created_at, updated_at) VALUES (1, now(), now())`)
-			servicetest.WantCounts(t, servicetest.RunTokens(t, e.Service("", e.WithQueue)), "examined_users=2 scheduled_jobs=1")
-			e.Want("main", servicetest.QueuedUsers, "2")
+		e.Exec("main", `ALTER TABLE ghost_user_migrations RENAME TO x; ALTER TABLE x RENAME TO `+queue)
+		wantTokens(t, e.Service("", e.WithQueue), "examined_users=2 scheduled_jobs=1")
+		e.Want("main", servicetest.QueuedUsers, "2")
+		e.Exec("main", `DELETE FROM maintenance.river_job`)
+	}
+}
+
+func TestInactiveTokenDeletion_RunTwiceQueuesOnceAndBesideJobsOfAnotherReason(t *testing.T) {
+	e := newBots(parallel(t), 1, 2)
+	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 1, SkipAuthorization: true, Reason: "Group was deleted"}})
+	s := e.Service("", e.WithQueue)
+	wantTokens(t, s, "examined_users=2 scheduled_jobs=2")
+	wantTokens(t, s, "examined_users=2")
+	e.Want("main", servicetest.QueuedUsers, "1 1 2")
+	e.Exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 1, attempted_at = now() WHERE args @> '{"user_id": 1}'`)
+	wantTokens(t, s, "examined_users=2")
+	e.Want("main", passes, "2/2/2 finished, 2/2/0 finished, 2/2/0 finished")
+}
+
+func dryTokens(t *testing.T, s *service.Service) service.Run {
+	t.Helper()
+	r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true}))(t)
+	servicetest.WantState(t, r, repo.RunSucceeded)
+	return r
+}
+
+func TestInactiveTokenDeletion_DryRunWalksFromTheBeginningBesideAPass(t *testing.T) {
+	e := newBots(parallel(t), 1, 2, 3)
+	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
+	e.Exec("main", `DELETE FROM maintenance.river_job`)
+	// Somebody else's lease does not stop it.
+	e.Exec("main", `UPDATE maintenance.leases SET holder = 'another', expires_at = now() + interval '1 hour'`)
+	before := e.Value("main", `SELECT concat_ws(' ', p.ctid, p.xmin, p) FROM maintenance.token_passes p`)
+	servicetest.WantCounts(t, dryTokens(t, e.Service("", e.WithQueue)), "examined_users=3 scheduled_jobs=3")
+	r := dryTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
+	servicetest.WantCounts(t, r, "examined_users=1 scheduled_jobs=1")
+	if !r.OverLimit {
+		t.Error("over_limit is not set")
+	}
+	e.Want("main", `SELECT concat_ws(' ', p.ctid, p.xmin, p) FROM maintenance.token_passes p`, before)
+	e.Want("main", `SELECT count(*) FROM maintenance.river_job`, "0")
+}
+
+func TestInactiveTokenDeletion_DryRunCountsAsARunNow(t *testing.T) {
+	e := newBots(parallel(t), 1, 2, 3, 4, 5, 6, 7, 8)
+	for _, bot := range []int{2, 5} {
+		e.Alive(bot)
+	}
+	e.Exec("main", `INSERT INTO ghost_user_migrations (user_id, created_at, updated_at) VALUES (8, now(), now())`)
+	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 1, SkipAuthorization: true, Reason: repo.TokenDeletionReason}},
+		repo.Job{Args: repo.DeleteUser{UserID: 3, SkipAuthorization: true, Reason: "Group was deleted"}},
+		repo.Job{Args: repo.DeleteUser{UserID: 4, SkipAuthorization: true, Reason: repo.TokenDeletionReason}})
+	e.Exec("main", `UPDATE maintenance.river_job SET state = 'completed', finalized_at = now() WHERE args @> '{"user_id": 4}'`)
+	s := e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 3 }))
+	const counts = "examined_users=8 scheduled_jobs=4"
+	servicetest.WantCounts(t, dryTokens(t, s), counts)
+	servicetest.WantCounts(t, servicetest.RunTokens(t, s), counts)
+}
+
+func TestInactiveTokenDeletion_MissingTablesAreNamed(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ sql, named string }{
+		"no tokens":                {`DROP TABLE personal_access_tokens`, "personal_access_tokens"},
+		"tokens without an expiry": {`ALTER TABLE personal_access_tokens DROP COLUMN expires_at`, "expires_at"},
+		"no users":                 {`DROP TABLE users CASCADE`, "users"},
+		"no queue of the ghosts":   {`DROP TABLE ghost_user_migrations`, "no table ghost_user_migrations"},
+		"queue without its users":  {`ALTER TABLE ghost_user_migrations DROP COLUMN user_id`, "no column user_id in its table ghost_user_migrations"},
+		"users without a state":    {`ALTER TABLE users DROP COLUMN state CASCADE`, "no column state in its table users"},
+		"a state that is a number": {servicetest.StateIsANumber, "users.state of database main has the type integer, which has no 'blocked'"},
+		"a state that has no such": {servicetest.StateIsAnEnum("active"), "users.state of database main has the type mood, which has no 'blocked'"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := servicetest.NewTokens(parallel(t))
+			e.Exec("main", c.sql)
+			s := e.Service("", e.WithQueue)
+			for _, dry := range []bool{false, true} {
+				_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: dry})
+				if unconfigured, ok := errors.AsType[*service.NotConfiguredError](err); !ok || !strings.Contains(unconfigured.Missing, c.named) {
+					t.Errorf("%v, want that %s is missing", err, c.named)
+				}
+			}
+			st, err := s.Status(context.Background(), servicetest.InactiveTokens)
+			if err != nil || st[0].Condition != service.ConditionNotConfigured || !strings.Contains(st[0].ConditionDetail, c.named) {
+				t.Errorf("%v %q, %v", st[0].Condition, st[0].ConditionDetail, err)
+			}
 		})
 	}
 }
 
-func TestInactiveTokenDeletion_RunTwiceQueuesOnce(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1, 2)
-	s := e.Service("", e.WithQueue)
-	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=2 scheduled_jobs=2")
-	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=2")
-	e.Want("main", servicetest.QueuedUsers, "1 2")
-	e.Exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 1, attempted_at = now() WHERE args @> '{"user_id": 1}'`)
-	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=2")
-	e.Want("main", passes, "2/2/2 finished, 2/2/0 finished, 2/2/0 finished")
+func TestInactiveTokenDeletion_WithoutAQueueIsNotConfigured(t *testing.T) {
+	e := servicetest.NewTokens(parallel(t))
+	_, err := e.Service("").RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens})
+	if _, ok := errors.AsType[*service.NotConfiguredError](err); !ok {
+		t.Errorf("%v, want that it is not configured", err)
+	}
 }
 
-func TestInactiveTokenDeletion_JobWithAnotherReasonSwallowsNone(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
-	e.Bots(1)
-	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 1, SkipAuthorization: true, Reason: "Group was deleted"}})
-	servicetest.WantCounts(t, servicetest.RunTokens(t, e.Service("", e.WithQueue)), "examined_users=1 scheduled_jobs=1")
-	e.Want("main", servicetest.QueuedUsers, "1 1")
+// What a continuation lacks is with the job, for clients.
+func TestInactiveTokenDeletion_ContinuationSaysWhatIsMissing(t *testing.T) {
+	e := servicetest.NewTokens(parallel(t))
+	s := e.Service("", e.WithQueue)
+	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), now())`)
+	pass := e.Value("main", `SELECT id FROM maintenance.token_passes`)
+	e.Exec("main", `DROP TABLE personal_access_tokens`)
+	_, err := s.WorkJob(context.Background(), e.Running(repo.ContinueInactiveTokenDeletion{PassID: pass}))
+	if public := service.PublicJobError(err); public == nil || !strings.Contains(public.Error(), "personal_access_tokens") {
+		t.Errorf("%v for clients, of %v, want that personal_access_tokens is missing", public, err)
+	}
+}
+
+func TestInactiveTokenDeletion_RangeThatMeetsALockIsTriedAgain(t *testing.T) {
+	e := newBots(parallel(t), 1, 2, 3, 4, 5)
+	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 3, SkipAuthorization: true, Reason: repo.TokenDeletionReason}})
+	release := e.Other(`UPDATE maintenance.river_job SET priority = 2`)
+	log := &servicetest.Buffer{}
+	s := e.Service("", e.WithQueue, servicetest.LogTo(log), servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 4 }))
+	r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, Async: true}))(t)
+	devdb.Eventually(t, "a range to be tried again", func() bool { return strings.Contains(log.String(), "range failed, retrying with a smaller one") })
+	release()
+	r = servicetest.Ended(t, s, r.ID)
+	servicetest.WantState(t, r, repo.RunSucceeded)
+	servicetest.WantCounts(t, r, "examined_users=5 scheduled_jobs=4")
+	e.Want("main", passes, "5/5/4 finished")
+	e.Want("main", servicetest.QueuedUsers, "1 2 3 4 5")
+}
+
+func TestInactiveTokenDeletion_ChangesOfTheSchemaAreLoggedOnce(t *testing.T) {
+	e := newBots(parallel(t), 1)
+	log := &servicetest.Buffer{}
+	s := e.Service("", e.WithQueue, servicetest.LogTo(log))
+	servicetest.RunTokens(t, s)
+	e.Exec("main", `DROP TABLE organization_users`)
+	servicetest.RunTokens(t, s)
+	servicetest.RunTokens(t, s)
+	e.Work(s, "delete_user")
+	if n := strings.Count(log.String(), "the schema has changed"); n != 1 {
+		t.Errorf("said %d times, want once: %s", n, log)
+	}
 }

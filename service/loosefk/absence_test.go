@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -22,7 +22,7 @@ c:
 // newAbsence has children of a deleted parent, one table of which is missing in main and ci.
 func newAbsence(t *testing.T) *servicetest.Estate {
 	t.Helper()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); INSERT INTO c (p_id) VALUES (1), (2)`)
 	e.Deleted("main", "p", 1, 1)
 	return e
@@ -37,10 +37,7 @@ func dueAgain(e *servicetest.Estate, database string) {
 // accept accepts children as absent, and fails the test unless that works.
 func accept(e *servicetest.Estate, definitions string, children ...string) []loosefk.AcceptedChild {
 	e.T.Helper()
-	accepted, err := e.Keys(definitions).AcceptAbsent(context.Background(), children, "me@here")
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	accepted := servicetest.Must(e.Keys(definitions).AcceptAbsent(context.Background(), children, "me@here"))(e.T)
 	return accepted
 }
 
@@ -58,15 +55,18 @@ const postponedBy = `SELECT round(extract(epoch FROM consume_after - now()) / 60
 	FROM loose_foreign_keys_deleted_records`
 
 func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
-	t.Parallel()
-	e := newAbsence(t)
+	e := newAbsence(parallel(t))
 	var log servicetest.LogBook
-	s := e.Service(oneAbsent, log.Keep)
+	s, main := e.Service(oneAbsent, log.Keep), e.State("main", "c")
+	dry := servicetest.DryRun(t, s)
+	e.WantSame("main", main, "c")
 	for _, want := range []string{"1 min", "2 min", "4 min"} {
 		r := servicetest.RunBatch(t, s, "main")
-		servicetest.WantState(t, r, "succeeded")
-		if r.OverLimit || r.Error != "" || r.Counts["processed_records"] != 0 || r.Counts["rescheduled_records"] != 1 {
-			t.Errorf("%+v", r)
+		for _, r := range []service.Run{dry, r} {
+			servicetest.WantState(t, r, "succeeded")
+			if r.OverLimit || r.Error != "" || r.Counts["processed_records"] != 0 || r.Counts["rescheduled_records"] != 1 || r.Reason != dry.Reason {
+				t.Errorf("%+v", r)
+			}
 		}
 		wantWords(t, r.Reason, "1 record held, no configured database has their child tables absent; ", "caretaker lfk accept-absent absent")
 		e.Want("main", postponedBy, want+", attempts 0")
@@ -74,10 +74,13 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 	}
 	e.Want("main", `SELECT p_id FROM c`, "2")
 	e.Want("main", `SELECT failures FROM maintenance.record_failures`, "0")
-	detail := servicetest.StatusOf(t, s, servicetest.LooseForeignKeys).ConditionDetail
-	wantWords(t, detail, "records are held, no configured database has their child tables absent; ", "caretaker lfk accept-absent absent")
-	if strings.Count(detail, "no configured database") != 1 {
-		t.Errorf("detail %q, want that it says once why records are held", detail)
+	// The status says so once, also that of a server that has not run.
+	for _, server := range []*service.Service{s, e.Service(oneAbsent)} {
+		detail := servicetest.Status(t, server).ConditionDetail
+		wantWords(t, detail, "records are held, no configured database has their child tables absent; ", "caretaker lfk accept-absent absent")
+		if strings.Count(detail, "no configured database") != 1 {
+			t.Errorf("detail %q, want that it says once why records are held", detail)
+		}
 	}
 	if lines := log.Lines("no configured database"); len(lines) != 1 || !strings.Contains(lines[0], "children=absent") ||
 		!strings.Contains(lines[0], "caretaker lfk accept-absent") || !strings.Contains(lines[0], "level=WARN") {
@@ -85,66 +88,50 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 	}
 
 	accept(e, oneAbsent, "absent")
-	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "processed_records=1")
-	if detail = servicetest.StatusOf(t, s, servicetest.LooseForeignKeys).ConditionDetail; r.Reason != "" || strings.Contains(detail, "absent") {
+	if detail := servicetest.Status(t, e.Service(oneAbsent)).ConditionDetail; strings.Contains(detail, "no configured database") {
+		t.Errorf("detail %q, want no word on an accepted child", detail)
+	}
+	r := wantRun(t, s, "processed_records=1")
+	if detail := servicetest.Status(t, s).ConditionDetail; r.Reason != "" || strings.Contains(detail, "absent") {
 		t.Errorf("reason %q, detail %q, want no word on an accepted child", r.Reason, detail)
 	}
 }
 
-func TestAbsentChild_IsInTheStatusOfAServerThatHasNotRun(t *testing.T) {
-	t.Parallel()
-	e := newAbsence(t)
-	servicetest.RunBatch(t, e.Service(oneAbsent), "main")
-	other := e.Service(oneAbsent)
-	wantWords(t, servicetest.StatusOf(t, other, servicetest.LooseForeignKeys).ConditionDetail,
-		"records are held, no configured database has their child tables absent; ", "caretaker lfk accept-absent")
-	accept(e, oneAbsent, "absent")
-	if detail := servicetest.StatusOf(t, e.Service(oneAbsent), servicetest.LooseForeignKeys).ConditionDetail; strings.Contains(detail, "no configured database") {
-		t.Errorf("detail %q, want no word on an accepted child", detail)
-	}
-}
-
 func TestAbsentChild_AcceptanceEndsWhenTheTableIsFound(t *testing.T) {
-	t.Parallel()
-	e := newAbsence(t)
+	e := newAbsence(parallel(t))
 	accept(e, oneAbsent, "absent")
 	s := e.Service(oneAbsent)
-	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 deleted_rows=1")
+	wantRun(t, s, "processed_records=1 deleted_rows=1")
 	e.Exec("ci", `CREATE TABLE absent (p_id bigint); INSERT INTO absent VALUES (1), (2)`)
 	e.Deleted("main", "p", 1, 1)
 	dry := servicetest.DryRun(t, s)
 	servicetest.WantCounts(t, dry, "processed_records=1 deleted_rows=1")
 	e.Want("main", `SELECT child FROM maintenance.absent_children`, "absent")
-	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=1")
+	wantRun(t, s, "processed_records=1 deleted_rows=1")
 	e.Want("ci", `SELECT p_id FROM absent`, "2")
 	e.Want("main", `SELECT count(*) FROM maintenance.absent_children`, "0")
 
 	e.Exec("ci", `DROP TABLE absent`)
 	e.Deleted("main", "p", 2, 2)
-	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "rescheduled_records=1 deleted_rows=1")
+	wantRun(t, s, "rescheduled_records=1 deleted_rows=1")
 }
 
 func TestAbsentChild_LeftoverOfASplitDatabaseIsAbsent(t *testing.T) {
-	t.Parallel()
-	e := newAbsence(t)
+	e := newAbsence(parallel(t))
 	e.Exec("main", `CREATE TABLE absent (p_id bigint); INSERT INTO absent VALUES (1);
 		CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'read-only'; END $$;
 		CREATE TRIGGER gitlab_schema_write_trigger_for_absent BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON absent
 			FOR EACH STATEMENT EXECUTE FUNCTION gitlab_schema_prevent_write()`)
 	s := e.Service(oneAbsent)
-	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "deleted_rows=1 rescheduled_records=1")
+	wantRun(t, s, "deleted_rows=1 rescheduled_records=1")
 	accept(e, oneAbsent, "absent")
 	dueAgain(e, "main")
-	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1")
+	wantRun(t, s, "processed_records=1")
 	e.Want("main", `SELECT count(*) FROM maintenance.absent_children`, "1")
 }
 
 func TestAbsentChild_HeldRecordsEndTheRunAndStarveNobody(t *testing.T) {
-	t.Parallel()
-	e := newAbsence(t)
+	e := newAbsence(parallel(t))
 	e.Exec("main", `CREATE TABLE d (q_id bigint); INSERT INTO d SELECT generate_series(1, 50)`)
 	e.Deleted("main", "p", 2, 700)
 	e.Deleted("main", "only", 1, 700)
@@ -153,25 +140,20 @@ func TestAbsentChild_HeldRecordsEndTheRunAndStarveNobody(t *testing.T) {
 d: [{table: q, column: q_id, on_delete: async_delete}]
 gone: [{table: only, column: o_id, on_delete: async_nullify}]
 `, servicetest.Batches(10, 0))
-	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "processed_records=50 deleted_rows=52 rescheduled_records=1400")
+	r := wantRun(t, s, "processed_records=50 deleted_rows=52 rescheduled_records=1400")
 	wantWords(t, r.Reason, "1400 records held, no configured database has their child tables absent, gone; ")
 	if r.OverLimit {
 		t.Error("over_limit, though nothing is left but what is held")
 	}
-	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "")
+	wantRun(t, s, "")
 }
 
 func TestAbsentChild_LimitsChargeNoHeldRecord(t *testing.T) {
-	t.Parallel()
-	e := newAbsence(t)
+	e := newAbsence(parallel(t))
 	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 FROM generate_series(1, 9)`)
 	s := e.Service(oneAbsent, servicetest.With(func(c *loosefk.Config) { c.MaxDeletes = 4 }))
 	for _, left := range []string{"7", "3"} {
-		r := servicetest.RunBatch(t, s, "main")
-		servicetest.WantState(t, r, "succeeded")
-		servicetest.WantCounts(t, r, "deleted_rows=4 rescheduled_records=1")
+		r := wantRun(t, s, "deleted_rows=4 rescheduled_records=1")
 		wantWords(t, r.Reason, "limit reached: max_deletes; 1 record held, ")
 		if !r.OverLimit {
 			t.Error("not over_limit, though rows are left")
@@ -183,8 +165,7 @@ func TestAbsentChild_LimitsChargeNoHeldRecord(t *testing.T) {
 }
 
 func TestAbsentChild_OtherFatesComeFirst(t *testing.T) {
-	t.Parallel()
-	e := newAbsence(t)
+	e := newAbsence(parallel(t))
 	e.Exec("main", `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
 		CREATE TRIGGER no BEFORE DELETE ON c FOR EACH ROW WHEN (OLD.p_id = 1) EXECUTE FUNCTION no()`)
 	e.Deleted("main", "p", 3, 3)
@@ -196,43 +177,21 @@ func TestAbsentChild_OtherFatesComeFirst(t *testing.T) {
 		"1 c.p_id -> p, 0 absent.p_id -> p")
 }
 
-func TestAbsentChild_DryRunSaysTheSameAndChangesNothing(t *testing.T) {
-	t.Parallel()
-	e := newAbsence(t)
-	main := e.State("main", "c")
-	s := e.Service(oneAbsent)
-	dry := servicetest.DryRun(t, s)
-	servicetest.WantState(t, dry, "succeeded")
-	e.WantSame("main", main, "c")
-	r := servicetest.RunBatch(t, s, "main")
-	if dry.Reason != r.Reason || dry.Counts["rescheduled_records"] != 1 || dry.Counts["processed_records"] != 0 {
-		t.Errorf("dry run %+v\nrun %+v", dry, r)
-	}
-}
-
 func TestAbsentChild_IsUnknownWhileADatabaseIsSilent(t *testing.T) {
-	t.Parallel()
-	e := newAbsence(t)
+	e := newAbsence(parallel(t))
 	accept(e, oneAbsent)
-	down, err := repo.Open(context.Background(), "sec", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(down.Close)
-	e.Open = append(e.Open, down)
+	addDown(e)
 	r := servicetest.RunBatch(t, e.Service(oneAbsent), "main")
 	servicetest.WantState(t, r, "failed")
-	wantWords(t, r.Error, "absent.p_id -> p on sec: unreachable, 1 records")
+	wantWords(t, r.Error, "absent.p_id -> p on down: unreachable, 1 records")
 	servicetest.WantCounts(t, r, "deleted_rows=1 rescheduled_records=1")
-	keys := e.Keys(oneAbsent)
-	if _, err := keys.AcceptAbsent(context.Background(), nil, "me"); !errors.Is(err, repo.ErrUnreachable) {
+	if _, err := e.Keys(oneAbsent).AcceptAbsent(context.Background(), nil, "me"); !errors.Is(err, repo.ErrUnreachable) {
 		t.Errorf("accepted while a database does not answer: %v", err)
 	}
 }
 
 func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {
-	t.Parallel()
-	e := newAbsence(t)
+	e := newAbsence(parallel(t))
 	e.Exec("ci", `CREATE TABLE c (p_id bigint)`)
 	const definitions = oneAbsent + "gone: [{table: p, column: p_id, on_delete: async_delete}, {table: p, column: q_id, on_delete: async_delete}]"
 	keys := e.Keys(definitions)
@@ -259,17 +218,14 @@ func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {
 	if err := keys.RevokeAbsent(context.Background(), []string{"gone", "c"}); err == nil || !strings.Contains(err.Error(), "c is not accepted as absent: ") {
 		t.Errorf("revoked what is not accepted: %v", err)
 	}
-	if err := keys.RevokeAbsent(context.Background(), []string{"gone"}); err != nil {
-		t.Error(err)
-	}
+	servicetest.NoError(t, keys.RevokeAbsent(context.Background(), []string{"gone"}))
 	if left, err := keys.AbsentChildren(context.Background()); err != nil || len(left) != 1 || left[0].Child != "absent" {
 		t.Errorf("left %+v, %v", left, err)
 	}
 }
 
 func TestAcceptAbsent_WhatARoleMayNotSeeIsNotAbsent(t *testing.T) {
-	t.Parallel()
-	e := newAbsence(t)
+	e := newAbsence(parallel(t))
 	e.Exec("ci", `CREATE TABLE absent (p_id bigint)`)
 	e.Exec("ci", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = nowhere', current_database()); END $$`)
 	_, err := e.Keys(oneAbsent).AcceptAbsent(context.Background(), nil, "me")
@@ -279,26 +235,8 @@ func TestAcceptAbsent_WhatARoleMayNotSeeIsNotAbsent(t *testing.T) {
 	e.Want("main", `SELECT count(*) FROM maintenance.absent_children`, "0")
 }
 
-func TestAcceptAbsent_TwoAtOnceBothSucceed(t *testing.T) {
-	t.Parallel()
-	e := newAbsence(t)
-	definitions := fileLikeGitLabs()
-	var wait sync.WaitGroup
-	for range 4 {
-		keys := e.Keys(definitions)
-		wait.Go(func() {
-			if _, err := keys.AcceptAbsent(context.Background(), nil, "me"); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wait.Wait()
-	e.Want("main", `SELECT count(*) FROM maintenance.absent_children`, "240")
-}
-
 func TestLint_AsksForNoTriggerWhereNothingIsToBeCleaned(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main", "ci")
+	e := servicetest.New(parallel(t), "", "main", "ci")
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE q (id bigint PRIMARY KEY);
 		CREATE TABLE c (q_id bigint); CREATE INDEX ON c (q_id)`)
 	e.Install("q")

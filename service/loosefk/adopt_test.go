@@ -26,42 +26,31 @@ func newAdoptable(t *testing.T) (*servicetest.Estate, string) {
 // at is the state of the file now, as a command reads it.
 func at(t *testing.T, e *servicetest.Estate, file string) loosefk.Admin {
 	t.Helper()
-	d, err := loosefk.LoadDefinitions(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := servicetest.Must(loosefk.LoadDefinitions(file))(t)
 	return loosefk.Admin{Databases: e.Open, Definitions: d}
 }
 
 var ofC = loosefk.AdoptRequest{Table: "c", Columns: []string{"p_id"}, Holder: "test"}
 
-// adopted adopts the foreign key by as many commands as it takes.
-func adopted(t *testing.T, e *servicetest.Estate, file string) {
+// adopted adopts a foreign key by as many commands as it takes.
+func adopted(t *testing.T, e *servicetest.Estate, file string, of loosefk.AdoptRequest) {
 	t.Helper()
 	for {
-		a, err := at(t, e, file).PlanAdoption(t.Context(), ofC)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := servicetest.Must(at(t, e, file).PlanAdoption(t.Context(), of))(t)
 		if a.Dropped() {
 			return
 		}
 		ready := a.Ready()
-		if err := a.Prepare(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.NoError(t, a.Prepare(t.Context()))
 		if ready {
-			if err := a.Drop(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			servicetest.NoError(t, a.Drop(t.Context()))
 		}
 	}
 }
 
 // TestAdopt_RowsHaveSomebodyWhoCleansThemAtAnyTime: parents come and go meanwhile, with their children.
 func TestAdopt_RowsHaveSomebodyWhoCleansThemAtAnyTime(t *testing.T) {
-	t.Parallel()
-	e, file := newAdoptable(t)
+	e, file := newAdoptable(parallel(t))
 	stop := make(chan struct{})
 	var wait sync.WaitGroup
 	for n := range 3 {
@@ -84,7 +73,7 @@ func TestAdopt_RowsHaveSomebodyWhoCleansThemAtAnyTime(t *testing.T) {
 		})
 	}
 	e.Eventually("main", `SELECT count(*) > 20 FROM p`, "true")
-	adopted(t, e, file)
+	adopted(t, e, file, ofC)
 	seen := e.Value("main", `SELECT max(id) FROM p`)
 	e.Eventually("main", `SELECT max(id) > `+seen+` + 200 FROM p`, "true")
 	close(stop)
@@ -93,30 +82,23 @@ func TestAdopt_RowsHaveSomebodyWhoCleansThemAtAnyTime(t *testing.T) {
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	e.Want("main", `SELECT count(*) FROM c WHERE p_id NOT IN (SELECT id FROM p)`, "0")
 	e.Want("main", `SELECT count(*) = 3 * (SELECT count(*) FROM p) FROM c`, "true")
-	a, err := at(t, e, file).PlanReversion(t.Context(), ofC)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Restore(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	a := servicetest.Must(at(t, e, file).PlanReversion(t.Context(), ofC))(t)
+	servicetest.NoError(t, a.Restore(t.Context()))
 	// Interrupted here, another command goes on.
-	if a, err = at(t, e, file).PlanReversion(t.Context(), ofC); err == nil {
-		_, err = a.Finish(t.Context())
-	}
-	if err != nil || len(at(t, e, file).Definitions.Keys) > 0 {
-		t.Errorf("%v, %+v", err, at(t, e, file).Definitions.Keys)
+	a = servicetest.Must(at(t, e, file).PlanReversion(t.Context(), ofC))(t)
+	servicetest.Must(a.Finish(t.Context()))(t)
+	if len(at(t, e, file).Definitions.Keys) > 0 {
+		t.Errorf("%+v", at(t, e, file).Definitions.Keys)
 	}
 	e.Want("main", `SELECT convalidated FROM pg_constraint WHERE conname = 'fk'`, "true")
 }
 
 // TestAdopt_AServerThatDoesNotKnowTheDefinitionLeavesTheRecords of the parent to one that does.
 func TestAdopt_AServerThatDoesNotKnowTheDefinitionLeavesTheRecords(t *testing.T) {
-	t.Parallel()
-	e, file := newAdoptable(t)
+	e, file := newAdoptable(parallel(t))
 	e.Exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
 	old := e.Service("d:\n  - {table: p, column: p_id, on_delete: async_delete}\n")
-	adopted(t, e, file)
+	adopted(t, e, file, ofC)
 	e.Exec("main", `INSERT INTO p VALUES (1); INSERT INTO c (p_id) VALUES (1); DELETE FROM p`)
 	r := servicetest.RunBatch(t, old, "main")
 	servicetest.WantState(t, r, repo.RunSucceeded)
@@ -128,35 +110,19 @@ func TestAdopt_AServerThatDoesNotKnowTheDefinitionLeavesTheRecords(t *testing.T)
 		t.Errorf("detail %q, want that it says once that records are left", detail)
 	}
 	e.WantQueue("main", "1")
-	servicetest.WantCounts(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main"), "processed_records=1 deleted_rows=1")
+	wantRun(t, e.Service(servicetest.OneChild), "processed_records=1 deleted_rows=1")
 }
 
 // TestAdopt_OnlyADefinitionThatDoesTheSameStandsForTheKey: a run with another one leaves the records.
 func TestAdopt_OnlyADefinitionThatDoesTheSameStandsForTheKey(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (x int, "y,""(z" int, PRIMARY KEY (x, "y,""(z"));
 		CREATE TABLE c (a int, b int, kind text, CONSTRAINT fk FOREIGN KEY (a, b) REFERENCES p ON DELETE CASCADE); CREATE INDEX ON c (a, b);
 		INSERT INTO p VALUES (1, 2); INSERT INTO c VALUES (1, 2)`)
 	e.Install()
 	file := servicetest.Save(t, "")
 	of := loosefk.AdoptRequest{Table: "c", Columns: []string{"b", "a"}, Holder: "test"}
-	for range 2 {
-		a, err := at(t, e, file).PlanAdoption(t.Context(), of)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ready := a.Ready()
-		if err := a.Prepare(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if ready {
-			err = a.Drop(t.Context())
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	adopted(t, e, file, of)
 	e.Want("main", `SELECT count(*) FROM pg_constraint WHERE conname = 'fk'`, "0")
 	e.Exec("main", `DELETE FROM p`)
 	const entry = "c:\n  - table: p\n    on_delete: async_delete\n    "
@@ -174,13 +140,12 @@ func TestAdopt_OnlyADefinitionThatDoesTheSameStandsForTheKey(t *testing.T) {
 	if a, err := at(t, e, servicetest.Save(t, same)).PlanAdoption(t.Context(), of); err != nil || !a.Ready() {
 		t.Error(err)
 	}
-	servicetest.WantCounts(t, servicetest.RunBatch(t, e.Service(same), "main"), "processed_records=1 deleted_rows=1")
+	wantRun(t, e.Service(same), "processed_records=1 deleted_rows=1")
 }
 
 // TestAdopt_WaitsForARunAndForLocks: it tries again, and nothing is dropped before.
 func TestAdopt_WaitsForARunAndForLocks(t *testing.T) {
-	t.Parallel()
-	e, file := newAdoptable(t)
+	e, file := newAdoptable(parallel(t))
 	a, err := at(t, e, file).PlanAdoption(t.Context(), ofC)
 	if err == nil {
 		err = a.Prepare(t.Context())
@@ -190,9 +155,7 @@ func TestAdopt_WaitsForARunAndForLocks(t *testing.T) {
 	}
 	e.ForeignLease("main", servicetest.MainLease, "1 hour")
 	other := e.Connect("main")
-	if _, err := other.Exec(t.Context(), `BEGIN; LOCK TABLE p IN ROW EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(other.Exec(t.Context(), `BEGIN; LOCK TABLE p IN ROW EXCLUSIVE MODE`))(t)
 	if a, err = at(t, e, file).PlanAdoption(t.Context(), ofC); err != nil || !a.Ready() {
 		t.Fatal(err)
 	}
@@ -202,19 +165,14 @@ func TestAdopt_WaitsForARunAndForLocks(t *testing.T) {
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
 	e.Eventually("main", `SELECT count(*) > 0 FROM pg_locks WHERE relation = 'p'::regclass AND NOT granted`, "true")
 	e.Want("main", `SELECT count(*) FROM maintenance.adopted_foreign_keys`, "0")
-	if _, err := other.Exec(t.Context(), `COMMIT`); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-dropped; err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(other.Exec(t.Context(), `COMMIT`))(t)
+	servicetest.NoError(t, <-dropped)
 	e.Want("main", `SELECT count(*) || ' ' || (SELECT count(*) FROM maintenance.adopted_foreign_keys) FROM pg_constraint WHERE conname = 'fk'`, "0 1")
 }
 
 // TestAdopt_RefusesTablesThatSeveralDatabasesHave: each may have keys of its own. Lint warns of what is tracked so.
 func TestAdopt_RefusesTablesThatSeveralDatabasesHave(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main", "east")
+	e := servicetest.New(parallel(t), "", "main", "east")
 	for _, d := range []string{"main", "east"} {
 		e.Exec(d, `CREATE TABLE p (id bigint PRIMARY KEY);
 			CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint CONSTRAINT fk REFERENCES p ON DELETE CASCADE); CREATE INDEX ON c (p_id)`)
@@ -232,9 +190,7 @@ func TestAdopt_RefusesTablesThatSeveralDatabasesHave(t *testing.T) {
 	tracked := []string{beside + "main fk on public.c", beside + "east fk on public.c", "error trigger_missing main public.p"}
 	for _, d := range []string{"east", "main"} {
 		keys.Only = d
-		if _, err := keys.Track(t.Context(), "p"); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.Must(keys.Track(t.Context(), "p"))(t)
 		keys.Only = ""
 		wantFindings(t, keys, tracked...)
 		tracked = append(tracked[:2], "warning key_in_several_databases  c.p_id -> p")
@@ -255,9 +211,7 @@ func TestAdopt_TheFileKeepsItsOwner(t *testing.T) {
 		t.Skip("only root may give files to others")
 	}
 	e, file := newAdoptable(t)
-	if err := os.Chown(file, 7, 8); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, os.Chown(file, 7, 8))
 	a, err := at(t, e, file).PlanAdoption(t.Context(), ofC)
 	if err == nil {
 		err = a.Prepare(t.Context())

@@ -214,8 +214,7 @@ func (w *comparison) compare(t *rapid.T, definitions string) {
 // Whatever the key and whoever is deleted: in the end the rows are those that PostgreSQL's own foreign
 // keys leave.
 func TestLooseForeignKeysCleanup_LeavesWhatRealForeignKeysLeave(t *testing.T) {
-	t.Parallel()
-	loose, enforced := servicetest.New(t, "", "main"), servicetest.New(t, "", "main")
+	loose, enforced := servicetest.New(parallel(t), "", "main"), servicetest.New(t, "", "main")
 	loose.Install()
 	number := 0
 	rapid.Check(t, func(t *rapid.T) {

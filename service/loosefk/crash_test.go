@@ -1,17 +1,20 @@
 package loosefk_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestFault_LooseForeignKeysCleanup_KilledBetweenChildrenAndRemovalIsTakenOver(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(parallel(t), servicetest.Small, "main", "ci")
 	e.Exec("ci", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT i % 10 FROM generate_series(1, 100) i`)
 	e.Deleted("main", "p", 1, 5)
 	e.Gate("main", "loose_foreign_keys_deleted_records")
@@ -49,29 +52,8 @@ func TestFault_LooseForeignKeysCleanup_KilledBetweenChildrenAndRemovalIsTakenOve
 	}
 }
 
-func TestFault_LooseForeignKeysCleanup_KilledInTheMiddleOfAStatementIsTakenOver(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 6)
-	e.Exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d SELECT generate_series(1, 9)`)
-	e.Gate("main", "d")
-	e.Shut("main", "doomed")
-	definitions := servicetest.OneChild + "d: [{table: p, column: p_id, on_delete: async_nullify}]\n"
-	p := e.Start("doomed", definitions, servicetest.ShortRun)
-	e.AtGate("main", "doomed")
-	e.Want("main", `SELECT count(*) FROM c`, "0")
-	p.Kill()
-
-	r := e.AfterExpiry(e.Service(definitions), "doomed")
-	servicetest.WantState(t, r, repo.RunSucceeded)
-	servicetest.WantCounts(t, r, "processed_records=6 updated_rows=6")
-	e.Want("main", `SELECT count(*) FILTER (WHERE p_id IS NULL) || ' of ' || count(*) FROM d`, "6 of 9")
-	e.WantQueue("main", "")
-	e.Want("main", `SELECT count(*) FROM maintenance.record_failures`, "0")
-}
-
 func TestFault_LooseForeignKeysCleanup_WokenBeyondItsLeaseWritesNothingAndFreesNoLease(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(parallel(t), servicetest.Small, "main", "ci")
 	e.Exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT generate_series(1, 20)`)
 	e.Exec("ci", `CREATE TABLE d (p_id bigint); INSERT INTO d SELECT generate_series(1, 20)`)
 	e.Deleted("main", "p", 1, 20)
@@ -116,24 +98,139 @@ func TestFault_LooseForeignKeysCleanup_WokenBeyondItsLeaseWritesNothingAndFreesN
 	e.WantLease("main", 2, false)
 }
 
-func TestFault_LooseForeignKeysCleanup_TwoProcessesNeverWorkOnOneDatabaseAtOnce(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 5)
-	e.Gate("main", "c")
-	e.Shut("main", "left")
-	e.Shut("main", "right")
-	left, right := e.Start("left", servicetest.OneChild), e.Start("right", servicetest.OneChild)
-	e.Eventually("main", `SELECT count(*) FROM pg_stat_activity
-		WHERE datname = current_database() AND application_name IN ('left', 'right') AND wait_event = 'PgSleep'`, "1")
-	first, second := left, right
-	if e.Value("main", `SELECT holder FROM maintenance.leases`) == "right" {
-		first, second = right, left
+const sharded = `
+c:
+  - {table: p, column: p_id, on_delete: async_delete}
+  - {table: q, column: q_id, on_delete: async_delete}
+invoices:
+  - {table: p, column: p_id, on_delete: async_nullify}
+orders:
+  - {table: p, column: p_id, on_delete: async_delete}
+`
+
+// sharding is main and so many shards, in the order of the rotation.
+func sharding(shards int) []string {
+	names := []string{"main"}
+	for i := range shards {
+		names = append(names, fmt.Sprintf("shard_%02d", i+1))
 	}
-	if r := second.Result(); r.Error == "" || r.Run.ID != "" {
-		t.Errorf("%+v, want that the lease is held", r)
+	return names
+}
+
+// newShards has a table in main, one in a single shard, and one that every shard has, with rows of the
+// parents 1 to 40 in all of them. The parents are deleted.
+func newShards(t *testing.T, names ...string) *servicetest.Estate {
+	t.Helper()
+	e := servicetest.New(t, servicetest.Small, names...)
+	e.Exec("main", `CREATE TABLE c (p_id bigint, q_id bigint); CREATE INDEX ON c (p_id); CREATE INDEX ON c (q_id);
+		INSERT INTO c SELECT i, i FROM generate_series(1, 40) i`)
+	for _, shard := range names[1:] {
+		e.Exec(shard, `CREATE TABLE orders (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON orders (p_id);
+			INSERT INTO orders (p_id) SELECT i FROM generate_series(1, 50) i`)
 	}
-	e.Lift("main", "left")
-	e.Lift("main", "right")
-	servicetest.WantCounts(t, first.Result().Run, "processed_records=5 deleted_rows=15")
-	e.WantLease("main", 1, false)
+	e.Exec(names[2], `CREATE TABLE invoices (p_id bigint); CREATE INDEX ON invoices (p_id);
+		INSERT INTO invoices SELECT i FROM generate_series(1, 40) i`)
+	e.Deleted("main", "p", 1, 40)
+	return e
+}
+
+func TestShards_ManyDatabasesAreCleanedByOneRun(t *testing.T) {
+	e := newShards(parallel(t), sharding(5)...)
+	s := e.Service(sharded)
+	wantRun(t, s, fmt.Sprintf("processed_records=40 deleted_rows=%d updated_rows=40", 40+5*40))
+	e.Want(sharding(5)[2], `SELECT count(p_id) FROM invoices`, "0")
+	for _, shard := range sharding(5)[1:] {
+		e.Want(shard, `SELECT count(*) || ' ' || min(p_id) FROM orders`, "10 41")
+		e.Want(shard, `SELECT string_agg(name || ' ' || (expires_at > now()), '') FROM maintenance.leases`,
+			servicetest.MainLease+" false")
+		// One connection is the test's. Two batches may be in flight, one renewal beside them.
+		e.Want(shard, `SELECT count(*) <= 4 FROM pg_stat_activity WHERE datname = current_database()`, "true")
+	}
+}
+
+func TestShards_OfADatabaseThatIsAwayTheRecordsStayAndTheOthersGoOn(t *testing.T) {
+	e := newShards(parallel(t), sharding(5)...)
+	e.Deleted("main", "q", 1, 40)
+	const away = "shard_04"
+	e.Deleted(away, "p", 1000, 1000)
+	servicetest.WantCounts(t, servicetest.RunBatch(t, e.Service(sharded), away), "processed_records=1")
+	e.Open[4].Close()
+	// Another server has just started: it knows what the database had.
+	r := servicetest.RunBatch(t, e.Service(sharded), "main")
+	servicetest.WantFailed(t, r, "orders.p_id -> p on "+away+": unreachable, 40 records")
+	if strings.Contains(r.Error, "c.q_id") || strings.Contains(r.Error, "invoices") {
+		t.Errorf("%s: want no word on tables that are elsewhere", r.Error)
+	}
+	servicetest.WantCounts(t, r, "processed_records=40 rescheduled_records=40 deleted_rows=200 updated_rows=40")
+	e.Want("main", `SELECT count(*) || ' ' || min(fully_qualified_table_name) FROM loose_foreign_keys_deleted_records`, "40 public.p")
+	e.Want(away, `SELECT count(*) FROM orders`, "50")
+	e.Want("main", `SELECT sum(failures) FROM maintenance.record_failures`, "0")
+
+	// It comes back.
+	e.Open = append(e.Open[:4:4], e.Open[5])
+	e.Add(away, e.URLs[away])
+	dueAgain(e, "main")
+	wantRun(t, e.Service(sharded), "processed_records=40 deleted_rows=40")
+}
+
+func TestShards_ADatabaseThatWasNeverSeenMayHaveEveryChild(t *testing.T) {
+	e := servicetest.New(parallel(t), servicetest.Small, "main", "shop")
+	for _, name := range []string{"main", "shop"} {
+		e.Exec(name, `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c SELECT generate_series(1, 50)`)
+	}
+	e.Deleted("main", "p", 1, 50)
+	e.Open[1].Close()
+	wantFailedRun(t, e.Service(servicetest.OneChild), "c.p_id -> p on shop: unreachable, 50 records", "rescheduled_records=50 deleted_rows=50")
+	e.Add("shop", e.URLs["shop"])
+	e.Open = []*repo.Database{e.Open[0], e.Open[2]}
+	dueAgain(e, "main")
+	wantRun(t, e.Service(servicetest.OneChild), "processed_records=50 deleted_rows=50")
+	// A child that nobody asked this database for may be there, too.
+	e.Open[1].Close()
+	e.Exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
+	e.Deleted("main", "p", 51, 51)
+	wantFailedRun(t, e.Service("d:\n  - {table: p, column: p_id, on_delete: async_delete}\n"),
+		"d.p_id -> p on shop: unreachable, 1 records", "rescheduled_records=1")
+}
+
+func TestShards_ATableStaysWhereItWasWhileItsDatabaseIsAway(t *testing.T) {
+	e := servicetest.New(parallel(t), servicetest.Small, "main", "shop")
+	e.Exec("main", `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c VALUES (1), (2)`)
+	e.Exec("shop", `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c VALUES (1), (2)`)
+	e.Deleted("main", "p", 1, 1)
+	s := e.Service(servicetest.OneChild)
+	wantRun(t, s, "processed_records=1 deleted_rows=2")
+	e.Deleted("main", "p", 2, 2)
+	e.Open[1].Close()
+	r := servicetest.RunBatch(t, s, "main")
+	servicetest.WantFailed(t, r, "c.p_id -> p on shop: unreachable, 1 records")
+	e.WantQueue("main", "2")
+	e.Want("shop", `SELECT p_id FROM c`, "2")
+}
+
+func TestShards_AServerThatDoesNotKnowTheNewDatabaseYetHoldsTheRecords(t *testing.T) {
+	e := servicetest.New(parallel(t), servicetest.Small, "main", "shop", "shop_eu")
+	e.Exec("shop_eu", `CREATE TABLE orders (p_id bigint); CREATE INDEX ON orders (p_id); INSERT INTO orders VALUES (1), (2)`)
+	e.Deleted("main", "p", 1, 1)
+	const orders = "orders:\n  - {table: p, column: p_id, on_delete: async_delete}\n"
+	old := e.Service(orders, func(c *service.Config) { c.Databases = e.Open[:2] })
+	fresh := e.Service(orders)
+
+	r := servicetest.RunBatch(t, old, "main")
+	wantWords(t, r.Reason, "1 record held, no configured database has their child tables orders")
+	e.WantQueue("main", "1")
+	_, err := old.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "shop_eu"})
+	if !errors.Is(err, service.ErrUnknownDatabase) {
+		t.Errorf("got %v", err)
+	}
+	dueAgain(e, "main")
+	wantRun(t, fresh, "processed_records=1 deleted_rows=1")
+
+	// That it was accepted as absent before holds until a server that knows the database has had a run.
+	e.Exec("main", `INSERT INTO maintenance.absent_children (child, accepted_by) VALUES ('orders', 'me')`)
+	servicetest.RunBatch(t, e.Service(orders), "main")
+	e.Deleted("main", "p", 2, 2)
+	r = servicetest.RunBatch(t, old, "main")
+	wantWords(t, r.Reason, "1 record held")
+	e.WantQueue("main", "2")
 }

@@ -22,6 +22,16 @@ func definitionsIn(t *testing.T, content string) (*Definitions, error) {
 	return LoadDefinitions(file)
 }
 
+// loaded loads a file that has no mistake.
+func loaded(t *testing.T, content string) *Definitions {
+	t.Helper()
+	d, err := definitionsIn(t, content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
 // problemsIn loads a file and returns what is wrong with it, without its folder.
 func problemsIn(t *testing.T, content string) []string {
 	t.Helper()
@@ -38,7 +48,7 @@ func problemsIn(t *testing.T, content string) []string {
 }
 
 func TestLoadDefinitions_ReadsEveryKeyInFileOrder(t *testing.T) {
-	d, err := definitionsIn(t, `---
+	d := loaded(t, `---
 packages:
   - table: projects
     column: project_id
@@ -57,9 +67,6 @@ notes:
     on_delete: async_delete
   - {table: users, column: author_id, on_delete: async_nullify}
 `)
-	if err != nil {
-		t.Fatal(err)
-	}
 	want := []repo.LooseForeignKey{
 		{
 			Table: "packages", Columns: []string{"project_id"}, Parent: "projects", OnDelete: "update_column_to",
@@ -101,7 +108,7 @@ c:
 }
 
 func TestLoadDefinitions_NamesAreLiteral(t *testing.T) {
-	d, err := definitionsIn(t, `
+	d := loaded(t, `
 "Weird Table-1":
   - {table: 'select', column: "a.b\"c", on_delete: async_delete}
 select:
@@ -109,9 +116,6 @@ select:
 "123":
   - {table: 'true', column: '~', on_delete: async_delete}
 `)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var got []string
 	for _, k := range d.Keys {
 		got = append(got, k.Table, k.Parent, k.Columns[0])
@@ -132,7 +136,7 @@ func TestLoadDefinitions_NothingToDoIsNoError(t *testing.T) {
 }
 
 func TestLoadDefinitions_AliasesStandForWhatTheyName(t *testing.T) {
-	d, err := definitionsIn(t, `
+	d := loaded(t, `
 a:
   - &entry {table: &p projects, column: project_id, on_delete: &del async_delete}
 b:
@@ -143,9 +147,6 @@ d: *list
 e:
   - {table: *p, column: y, on_delete: *del, conditions: [*type]}
 `)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var got []string
 	for _, k := range d.Keys {
 		got = append(got, fmt.Sprintf("%s%v", k, k.Conditions))
@@ -160,16 +161,13 @@ e:
 }
 
 func TestLoadDefinitions_IdenticalEntryIsIgnoredWithAWarning(t *testing.T) {
-	d, err := definitionsIn(t, `
+	d := loaded(t, `
 c:
   - {table: p, column: p_id, on_delete: async_delete}
   - {table: p, column: p_id, on_delete: async_nullify}
   - {on_delete: async_delete, table: p, column: "p_id", worker_class: Other}
   - {table: p, column: p_id, on_delete: async_delete, conditions: [{column: a, value: b}]}
 `)
-	if err != nil {
-		t.Fatal(err)
-	}
 	if len(d.Keys) != 3 {
 		t.Errorf("got %d definitions, want 3: only the third entry is a repetition", len(d.Keys))
 	}
@@ -180,16 +178,13 @@ c:
 }
 
 func TestLoadDefinitions_ByParentKeepsFileOrder(t *testing.T) {
-	d, err := definitionsIn(t, `
+	d := loaded(t, `
 z:
   - {table: p, column: a, on_delete: async_delete}
   - {table: q, column: b, on_delete: async_delete}
 a:
   - {table: p, column: c, on_delete: async_delete}
 `)
-	if err != nil {
-		t.Fatal(err)
-	}
 	got := map[string]string{}
 	for parent, keys := range d.ByParent() {
 		for _, k := range keys {
@@ -201,29 +196,125 @@ a:
 	}
 }
 
-// The size and form of GitLab's own file: about 240 child tables, 330 entries, 45 parents, one of them with 153.
-func TestLoadDefinitions_TakesAFileOfGitLabsSize(t *testing.T) {
-	var file strings.Builder
-	file.WriteString("---\n")
-	entries := 0
-	for child := range 240 {
-		fmt.Fprintf(&file, "child_%03d:\n", child)
-		for i := range 1 + child%8/5 {
-			parent := "projects"
-			if entries%2 == 1 {
-				parent = fmt.Sprintf("parent_%02d", entries/2%44)
-			}
-			fmt.Fprintf(&file, "  - table: %s\n    column: %s_%d_id\n    on_delete: %s  \n", parent, parent, i,
-				[]string{"async_delete", "async_nullify"}[entries%3/2])
-			entries++
+func TestLoadDefinitions_ThreeMistakesAreAllListed(t *testing.T) {
+	got := problemsIn(t, `
+c:
+  - {table: p, column: p_id, on_delete: async_delete, only_if: x}
+  - {table: p, column: p_id, on_delete: update_column_to, target_column: state}
+d:
+  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 0}
+`)
+	want := []string{
+		`d.yml: c[0].only_if: is not a key of this mapping: allowed are table, column, key, on_delete, target_column, ` +
+			`target_value, conditions, delete_limit, worker_class`,
+		`d.yml: c[1].target_value: is required for on_delete: update_column_to`,
+		`d.yml: d[0].delete_limit: is the integer "0": write an integer of at least 1`,
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %q\nwant %q", got, want)
+	}
+}
+
+func TestLoadDefinitions_UnreadableFileIsNamed(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "absent.yml")
+	_, err := LoadDefinitions(file)
+	var wrong *DefinitionsError
+	if !errors.As(err, &wrong) || err.Error() != file+": cannot be read: no such file or directory: correct workers.loose_foreign_keys_cleanup.definitions" {
+		t.Errorf("got %v", err)
+	}
+	if _, err = LoadDefinitions(t.TempDir()); err == nil {
+		t.Error("a folder was read as a file")
+	}
+}
+
+// malformed is a file and what has to be said of it.
+type malformed struct{ content, place, reason string }
+
+const (
+	goodEntry   = "table: p, column: p_id, on_delete: async_delete"
+	updateEntry = "table: p, column: p_id, on_delete: update_column_to"
+)
+
+func wantMistakes(t *testing.T, cases []malformed) {
+	t.Helper()
+	for _, c := range cases {
+		got := problemsIn(t, c.content)
+		if want := "d.yml: " + c.place; !strings.HasPrefix(got[0], want) || !strings.Contains(got[0], c.reason) {
+			t.Errorf("%s\ngot  %q\nwant %q and %q", c.content, got, want, c.reason)
+		}
+		if strings.Count(strings.Join(got, "\n"), "d.yml") != len(got) || len(got) > 3 {
+			t.Errorf("%s: every problem is named once: %q", c.content, got)
 		}
 	}
-	d, err := definitionsIn(t, file.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	parents := d.ByParent()
-	if len(d.Keys) != entries || entries < 330 || len(parents) != 45 || len(parents["projects"]) < 153 || len(d.Warnings) != 0 {
-		t.Errorf("got %d definitions of %d, %d parents, %d of projects, %v", len(d.Keys), entries, len(parents), len(parents["projects"]), d.Warnings)
-	}
+}
+
+func TestLoadDefinitions_MistakesAreFatal(t *testing.T) {
+	long := strings.Repeat("ä", 32)
+	wantMistakes(t, []malformed{
+		{"- a\n- b", "", "line 1 is a list: write a mapping"},
+		{"just words", "", `line 1 is the string "just words": write a mapping`},
+		{"c: [", "", "is not YAML: line 1: did not find expected node content"},
+		{"c: \"\xff\"", "", "is not YAML"},
+		{"c: *nowhere", "", "is not YAML: unknown anchor 'nowhere' referenced"},
+		{"c: []\n---\nd: []", "", "a second document"},
+		{"c: []\n---\nd: [", "", "is not YAML"},
+		{"c: []\nd: []\nc: []", "c: ", "is there twice (line 3)"},
+		{"c: &c [*c]", "c[0]: ", "is a list"},
+		{"123: []", "123: ", `is the integer "123": a table's name must be a string, put it in quotes`},
+		{"true: []", "true: ", `is the boolean "true"`},
+		{"~: []", "~: ", "is null"},
+		{"[a]: []", "line 1: ", "is a list"},
+		{"'': []", "line 1: ", "a table's name must not be empty"},
+		{long + ": []", long + ": ", "has 64 bytes"},
+		{"\"a\\0b\": []", "a\x00b: ", "has characters"},
+		{"c: &c []\n<<: {d: []}", "<<: ", "merge keys are not supported"},
+		{"c:", "c: ", "is null: write a list of entries"},
+		{"c: {" + goodEntry + "}", "c: ", "is a mapping: write a list of entries"},
+		{"c: p", "c: ", `is the string "p"`},
+		{"c: [p]", "c[0]: ", `is the string "p": write a mapping`},
+		{"c: [~]", "c[0]: ", "is null: write a mapping"},
+		{"c: [{}]", "c[0].table: ", "is required"},
+		{"c: [{table: p, on_delete: async_delete}]", "c[0].column: ", "is required"},
+		{"c: [{table: p, column: p_id}]", "c[0].on_delete: ", "is required"},
+		{"c: [{table: '', column: p_id, on_delete: async_delete}]", "c[0].table: ", "must not be empty"},
+		{"c: [{table: , column: p_id, on_delete: async_delete}]", "c[0].table: ", "is null"},
+		{"c: [{table: 5, column: p_id, on_delete: async_delete}]", "c[0].table: ", `is the integer "5"`},
+		{"c: [{table: " + long + ", column: p_id, on_delete: async_delete}]", "c[0].table: ", "has 64 bytes"},
+		{"c: [{table: p, column: [a], on_delete: async_delete}]", "c[0].column: ", "is a list"},
+		{
+			"c: [{table: p, column: p_id, on_delete: ':async_delete'}]", "c[0].on_delete: ",
+			`is the string ":async_delete": allowed are async_delete, async_nullify, update_column_to`,
+		},
+		{"c: [{table: p, column: p_id, on_delete: ~}]", "c[0].on_delete: ", "is null"},
+		{"c: [{" + goodEntry + ", table: q}]", "c[0].table: ", "is there twice"},
+		{"c: [{" + goodEntry + ", Table: q}]", "c[0].Table: ", "is not a key"},
+		{"c: [{" + goodEntry + ", 1: q}]", "c[0].1: ", "is not a key"},
+		{"c: [{" + goodEntry + ", <<: {delete_limit: 1}}]", "c[0].<<: ", "merge keys are not supported"},
+		{"c: [{" + goodEntry + ", target_column: x}]", "c[0].target_column: ", "belongs to on_delete: update_column_to only"},
+		{"c: [{" + goodEntry + ", target_value: 1}]", "c[0].target_value: ", "belongs to on_delete: update_column_to only"},
+		{"c: [{" + updateEntry + ", target_value: 1}]", "c[0].target_column: ", "is required"},
+		{"c: [{" + updateEntry + ", target_column: ''}]", "c[0].target_column: ", "must not be empty"},
+		{"c: [{" + updateEntry + ", target_column: x, target_value: ~}]", "c[0].target_value: ", "is null"},
+		{"c: [{" + updateEntry + ", target_column: x, target_value: 1.5}]", "c[0].target_value: ", `is the number "1.5"`},
+		{"c: [{" + updateEntry + ", target_column: x, target_value: 2020-01-01}]", "c[0].target_value: ", `is "2020-01-01"`},
+		{"c: [{" + updateEntry + ", target_column: x, target_value: [1]}]", "c[0].target_value: ", "is a list"},
+		{"c: [{" + updateEntry + ", target_column: x, target_value: 99999999999999999999}]", "c[0].target_value: ", "is the number"},
+		{"c: [{" + updateEntry + ", target_column: x, target_value: !!int abc}]", "c[0].target_value: ", "is the integer"},
+		{"c: [{" + updateEntry + ", target_column: x, target_value: \"\\0\"}]", "c[0].target_value: ", "is the string"},
+		{"c: [{" + goodEntry + ", conditions: []}]", "c[0].conditions: ", "is an empty list"},
+		{"c: [{" + goodEntry + ", conditions: ~}]", "c[0].conditions: ", "is null"},
+		{"c: [{" + goodEntry + ", conditions: {column: a, value: b}}]", "c[0].conditions: ", "is a mapping"},
+		{"c: [{" + goodEntry + ", conditions: [a]}]", "c[0].conditions[0]: ", `is the string "a"`},
+		{"c: [{" + goodEntry + ", conditions: [{column: a}]}]", "c[0].conditions[0].value: ", "is required"},
+		{"c: [{" + goodEntry + ", conditions: [{column: a, value: 1}, {value: b}]}]", "c[0].conditions[1].column: ", "is required"},
+		{"c: [{" + goodEntry + ", conditions: [{column: a, value: ~}]}]", "c[0].conditions[0].value: ", "is null"},
+		{"c: [{" + goodEntry + ", conditions: [{column: a, value: b, operator: '>'}]}]", "c[0].conditions[0].operator: ", "is not a key"},
+		{"c: [{" + goodEntry + ", delete_limit: '5'}]", "c[0].delete_limit: ", `is the string "5"`},
+		{"c: [{" + goodEntry + ", delete_limit: -1}]", "c[0].delete_limit: ", "at least 1"},
+		{"c: [{" + goodEntry + ", delete_limit: 1.5}]", "c[0].delete_limit: ", "at least 1"},
+		{"c: [{" + goodEntry + ", delete_limit: ~}]", "c[0].delete_limit: ", "is null"},
+		{"c: [{" + goodEntry + ", delete_limit: 9223372036854775808}]", "c[0].delete_limit: ", "at least 1"},
+		{"c: [{" + goodEntry + ", worker_class: ~}]", "c[0].worker_class: ", "is null"},
+		{"c: [{" + goodEntry + ", worker_class: 5}]", "c[0].worker_class: ", `is the integer "5"`},
+	})
 }

@@ -40,7 +40,7 @@ absent: [{table: p, column: p_id, on_delete: async_delete}]
 // one that is not due, and of one alive.
 func newEveryAction(t *testing.T) *servicetest.Estate {
 	t.Helper()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT i % 10 FROM generate_series(1, 100) i;
 		CREATE TABLE n (p_id integer, kind text); INSERT INTO n SELECT i % 10, CASE WHEN i % 3 = 0 THEN 'P' ELSE 'O' END FROM generate_series(1, 90) i`)
 	e.Exec("ci", `CREATE TABLE c (p_id bigint PRIMARY KEY); INSERT INTO c SELECT generate_series(1, 9);
@@ -55,8 +55,7 @@ func newEveryAction(t *testing.T) *servicetest.Estate {
 }
 
 func TestDryRun_CountsWhatARunWouldDoAndChangesNothing(t *testing.T) {
-	t.Parallel()
-	e := newEveryAction(t)
+	e := newEveryAction(parallel(t))
 	s := e.Service(everyAction, servicetest.Batches(3, 0))
 	main, ci := e.State("main", "c", "n", "maintenance.leases"), e.State("ci", "c", "u", "maintenance.leases")
 	dry := servicetest.DryRun(t, s)
@@ -69,6 +68,10 @@ func TestDryRun_CountsWhatARunWouldDoAndChangesNothing(t *testing.T) {
 	const want = "c.p_id -> p async_delete 55, n.p_id -> o async_nullify 12, n.p_id -> p async_nullify 15, u.p_id -> p update_column_to 40"
 	if got := definitions(dry); got != want {
 		t.Errorf("definitions %s\nwant %s", got, want)
+	}
+	kept, err := e.Service(everyAction).Run(t.Context(), dry.ID)
+	if err != nil || definitions(kept) != want || !kept.DryRun || fmt.Sprint(kept.Counts) != fmt.Sprint(dry.Counts) {
+		t.Errorf("%+v, %v", kept, err)
 	}
 
 	done := servicetest.RunBatch(t, s, "main")
@@ -89,35 +92,8 @@ func TestDryRun_CountsWhatARunWouldDoAndChangesNothing(t *testing.T) {
 	}
 }
 
-func TestDryRun_IsKeptWithItsRecord(t *testing.T) {
-	t.Parallel()
-	e := newEveryAction(t)
-	s := e.Service(everyAction)
-	dry := servicetest.DryRun(t, s)
-	kept, err := e.Service(everyAction).Run(t.Context(), dry.ID)
-	if err != nil || definitions(kept) != definitions(dry) || !kept.DryRun || fmt.Sprint(kept.Counts) != fmt.Sprint(dry.Counts) {
-		t.Errorf("%+v, %v", kept, err)
-	}
-}
-
-func TestDryRun_AnswersWhileARunHoldsTheLease(t *testing.T) {
-	t.Parallel()
-	e, s, r, before := servicetest.NewHalfway(t)
-	dry := servicetest.DryRun(t, s)
-	servicetest.WantState(t, dry, repo.RunSucceeded)
-	servicetest.WantCounts(t, dry, "processed_records=6 deleted_rows=18")
-	if other := servicetest.DryRun(t, e.Service(servicetest.OneChild)); other.Counts["deleted_rows"] != 18 {
-		t.Errorf("counts %v of another replica", other.Counts)
-	}
-	e.WantSame("main", before, "c")
-	e.WantLease("main", 1, true)
-	e.Lift("main", servicetest.App)
-	servicetest.WantCounts(t, servicetest.Ended(t, s, r.ID), "processed_records=10 deleted_rows=30")
-}
-
 func TestDryRun_CountsUpToAHundredThousandRowsADefinition(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (700)`)
 	e.Exec("main", `INSERT INTO c (p_id) SELECT i % 1000 FROM generate_series(1, 100000) i`)
 	e.Deleted("main", "p", 0, 999)
@@ -138,8 +114,7 @@ func TestDryRun_CountsUpToAHundredThousandRowsADefinition(t *testing.T) {
 }
 
 func TestDryRun_EndsWithItsTimeAndSaysWhatIsUnfinished(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	// Counting takes a moment for every row: what the condition's value is converted to has a slow check.
 	e.Exec("main", `CREATE FUNCTION slow() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
 		IF current_setting('application_name') = 'caretaker' THEN PERFORM pg_sleep(0.05); END IF; RETURN true; END $$;
@@ -163,8 +138,7 @@ func TestDryRun_EndsWithItsTimeAndSaysWhatIsUnfinished(t *testing.T) {
 }
 
 func TestDryRun_SaysWhatWouldFail(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 2)
+	e := servicetest.NewDeletedParents(parallel(t), 2)
 	e.Exec("main", `CREATE TABLE d (x bigint)`)
 	before := e.State("main", "c")
 	r := servicetest.DryRun(t, e.Service(cAndD))
@@ -176,8 +150,7 @@ func TestDryRun_SaysWhatWouldFail(t *testing.T) {
 }
 
 func TestDryRun_IsReadOnlyForTheServerToo(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	// Comparing with the condition's value calls a function that writes.
 	e.Exec("main", `CREATE TABLE written (x bigint); CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (1);
 		CREATE FUNCTION writes() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN

@@ -3,9 +3,12 @@ package loosefk_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -14,9 +17,7 @@ import (
 func track(e *servicetest.Estate, table string, columns ...string) {
 	e.T.Helper()
 	e.Install()
-	if _, err := e.Keys("").Track(context.Background(), table, columns...); err != nil {
-		e.T.Fatal(err)
-	}
+	servicetest.Must(e.Keys("").Track(context.Background(), table, columns...))(e.T)
 }
 
 // awkward are texts that are easily taken for something else.
@@ -26,62 +27,70 @@ var awkward = []string{
 }
 
 func TestLooseForeignKeysCleanup_AParentIsKnownByAKeyOfAnyKind(t *testing.T) {
-	for kind, values := range map[string][]string{
-		"uuid": {
+	e := servicetest.New(parallel(t), "", "main", "ci")
+	databases := []string{"main", "ci"}
+	for _, name := range databases {
+		e.Exec(name, `CREATE DOMAIN label AS text CHECK (VALUE <> 'never')`)
+	}
+	var definitions strings.Builder
+	tables := []string{}
+	for i, k := range []struct {
+		kind   string
+		values []string
+	}{
+		{"uuid", []string{
 			"0198f000-0000-7000-8000-000000000001", "0198f000-0000-7000-8000-000000000002", "0198f000-0000-7000-8000-000000000003",
 			"0198f000-0000-7000-8000-000000000004",
-		},
-		"text": awkward, "varchar(120)": awkward, "label": awkward, "char(6)": {"a", "ab", "A", "it's", "{,}", `"`, "äöü", "123456"},
+		}},
+		{"text", awkward},
+		{"varchar(120)", awkward},
+		{"label", awkward},
+		{"char(6)", []string{"a", "ab", "A", "it's", "{,}", `"`, "äöü", "123456"}},
 	} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.New(t, "", "main", "ci")
-			for _, name := range []string{"main", "ci"} {
-				e.Exec(name, `CREATE DOMAIN label AS text CHECK (VALUE <> 'never')`)
-				e.Exec(name, `CREATE TABLE c (id serial PRIMARY KEY, ref `+kind+`); CREATE INDEX ON c (ref);
-					CREATE TABLE n (ref `+kind+`); CREATE INDEX ON n (ref)`)
-			}
-			e.Exec("main", `CREATE TABLE p (key `+kind+` PRIMARY KEY)`)
-			for i, v := range values {
-				e.Exec("main", `INSERT INTO p SELECT $1::text::`+kind, v)
-				for _, name := range []string{"main", "ci"} {
-					e.Exec(name, `INSERT INTO c (ref) SELECT $1::text::`+kind+` FROM generate_series(0, $2)`, v, i%3)
-					e.Exec(name, `INSERT INTO n SELECT $1::text::`+kind, v)
-				}
-			}
-			e.Exec("main", `INSERT INTO c (ref) VALUES (NULL); INSERT INTO n VALUES (NULL)`)
-			track(e, "p", "key")
-			definitions := "c: [{table: p, column: ref, key: key, on_delete: async_delete, delete_limit: 2}]\n" +
-				"n: [{table: p, column: ref, on_delete: async_nullify}]\n"
-			wantFindings(t, e.Keys(definitions))
-			// Every second parent goes; with it go its children, and no others.
-			for i := 0; i < len(values); i += 2 {
-				e.Exec("main", `DELETE FROM p WHERE key = $1::text::`+kind, values[i])
-			}
-			before := e.State("main", "c", "n", "p")
-			s := e.Service(definitions)
-			dry := servicetest.DryRun(t, s)
-			e.WantSame("main", before, "c", "n", "p")
-			r := servicetest.RunBatch(t, s, "main")
-			servicetest.WantState(t, r, "succeeded")
-			if dry.Counts["deleted_rows"] != r.Counts["deleted_rows"] || dry.Counts["updated_rows"] != r.Counts["updated_rows"] || r.Counts["deleted_rows"] == 0 {
-				t.Errorf("the dry run counted %v, the run %v", dry.Counts, r.Counts)
-			}
-			e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "0")
-			const left = `SELECT string_agg(DISTINCT ref::text, '|' ORDER BY ref::text) FROM `
-			living := e.Value("main", `SELECT string_agg(key::text, '|' ORDER BY key::text) FROM p`)
-			for _, name := range []string{"main", "ci"} {
-				e.Want(name, left+"c WHERE ref IS NOT NULL", living)
-				e.Want(name, left+"n WHERE ref IS NOT NULL", living)
-			}
-			e.Want("main", `SELECT count(*) FROM c WHERE ref IS NULL`, "1")
-		})
+		p, c, n := fmt.Sprintf("t%d_p", i), fmt.Sprintf("t%d_c", i), fmt.Sprintf("t%d_n", i)
+		tables = append(tables, p, c, n)
+		e.Exec("main", `CREATE TABLE `+p+` AS SELECT v::text::`+k.kind+` AS key FROM unnest($1::text[]) v`, k.values)
+		e.Exec("main", `ALTER TABLE `+p+` ADD PRIMARY KEY (key)`)
+		for _, name := range databases {
+			e.Exec(name, `CREATE TABLE `+c+` (id serial PRIMARY KEY, ref `+k.kind+`); CREATE INDEX ON `+c+` (ref);
+				CREATE TABLE `+n+` (ref `+k.kind+`); CREATE INDEX ON `+n+` (ref); INSERT INTO `+c+` (ref) VALUES (NULL);
+				INSERT INTO `+n+` VALUES (NULL)`)
+			e.Exec(name, `INSERT INTO `+c+` (ref) SELECT v::text::`+k.kind+` FROM unnest($1::text[]) WITH ORDINALITY x (v, i), generate_series(0,
+				i % 3)`, k.values)
+			e.Exec(name, `INSERT INTO `+n+` SELECT v::text::`+k.kind+` FROM unnest($1::text[]) v`, k.values)
+		}
+		track(e, p, "key")
+		// Every second parent goes; with it go its children, and no others.
+		for j := 0; j < len(k.values); j += 2 {
+			e.Exec("main", `DELETE FROM `+p+` WHERE key = $1::text::`+k.kind, k.values[j])
+		}
+		fmt.Fprintf(&definitions, "%s: [{table: %s, column: ref, key: key, on_delete: async_delete, delete_limit: 2}]\n"+
+			"%s: [{table: %[2]s, column: ref, on_delete: async_nullify}]\n", c, p, n)
+	}
+	wantFindings(t, e.Keys(definitions.String()))
+	before := e.State("main", tables...)
+	s := e.Service(definitions.String(), unhurried)
+	dry := servicetest.DryRun(t, s)
+	e.WantSame("main", before, tables...)
+	r := servicetest.RunBatch(t, s, "main")
+	servicetest.WantState(t, r, "succeeded")
+	if dry.Counts["deleted_rows"] != r.Counts["deleted_rows"] || dry.Counts["updated_rows"] != r.Counts["updated_rows"] || r.Counts["deleted_rows"] == 0 {
+		t.Errorf("the dry run counted %v, the run %v", dry.Counts, r.Counts)
+	}
+	e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "0")
+	const left = `SELECT string_agg(DISTINCT ref::text, '|' ORDER BY ref::text) FROM `
+	for i := 0; i < len(tables); i += 3 {
+		living := e.Value("main", `SELECT string_agg(key::text, '|' ORDER BY key::text) FROM `+tables[i])
+		for _, name := range databases {
+			e.Want(name, left+tables[i+1]+" WHERE ref IS NOT NULL", living)
+			e.Want(name, left+tables[i+2]+" WHERE ref IS NOT NULL", living)
+			e.Want(name, `SELECT count(*) FROM `+tables[i+1]+` WHERE ref IS NULL`, "1")
+		}
 	}
 }
 
 func TestLooseForeignKeysCleanup_AParentIsKnownByUpToFourColumns(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (a int, b uuid, c text, d char(4), UNIQUE (d, c, b, a));
 		CREATE TABLE c (id serial PRIMARY KEY, w smallint, x uuid, y varchar(20), z char(4), kind text);
 		CREATE INDEX ON c (kind, x, w, z, y);
@@ -99,73 +108,57 @@ func TestLooseForeignKeysCleanup_AParentIsKnownByUpToFourColumns(t *testing.T) {
 	if d := dry.Definitions[0]; d.Column != "(w, x, y, z)" || d.Rows != 72 {
 		t.Errorf("the dry run says %+v", d)
 	}
-	r := servicetest.RunBatch(t, e.Service(definitions), "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "processed_records=25 deleted_rows=72")
+	wantRun(t, e.Service(definitions), "processed_records=25 deleted_rows=72")
 	e.Want("main", `SELECT count(*) FROM c WHERE kind = 'good' AND x IS NOT NULL AND NOT EXISTS (
 		SELECT FROM p WHERE (p.a, p.b, p.c, p.d) = (c.w, c.x, c.y, c.z))`, "0")
 	e.Want("main", `SELECT count(*) FILTER (WHERE kind = 'good') || ' ' || count(*) FILTER (WHERE kind = 'other') FROM c`, "37 108")
 }
 
 func TestLooseForeignKeysCleanup_SeveralColumnsAreNullifiedTogether(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (a int, b int, PRIMARY KEY (a, b)); INSERT INTO p VALUES (1, 1), (1, 2), (2, 1);
 		CREATE TABLE c (x int, y int, part int) PARTITION BY LIST (part); CREATE INDEX ON c (x, y);
 		CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1); CREATE TABLE c_2 PARTITION OF c FOR VALUES IN (2);
 		INSERT INTO c SELECT a, b, part FROM p, generate_series(1, 2) part`)
 	track(e, "p", "a", "b")
 	e.Exec("main", `DELETE FROM p WHERE (a, b) = (1, 2)`)
-	r := servicetest.RunBatch(t, e.Service("c: [{table: p, column: [x, y], on_delete: async_nullify}]"), "main")
-	servicetest.WantCounts(t, r, "processed_records=1 updated_rows=2")
+	wantRun(t, e.Service("c: [{table: p, column: [x, y], on_delete: async_nullify}]"), "processed_records=1 updated_rows=2")
 	e.Want("main", `SELECT string_agg(concat_ws('-', x, y), ' ' ORDER BY x, y, part) FROM c`, "1-1 1-1 2-1 2-1  ")
 }
 
 // The order of the recorded columns is the trigger's: a definition that names them may have another one, and one that
 // names others deletes nothing.
 func TestLooseForeignKeysCleanup_ADefinitionWithAnotherKeyFindsNothing(t *testing.T) {
-	t.Parallel()
-	for what, definition := range map[string]string{
-		"number":  "c: [{table: p, column: x, on_delete: async_delete}]",
-		"name":    "c: [{table: p, column: [x, y], key: [a, c], on_delete: async_delete}]",
-		"type":    "c: [{table: p, column: [x, z], key: [a, b], on_delete: async_delete}]",
-		"integer": "c: [{table: i, column: [x, y], on_delete: async_delete}]",
+	e := servicetest.New(parallel(t), "", "main")
+	e.Exec("main", `CREATE TABLE p (a int, b int, c int, PRIMARY KEY (a, b)); INSERT INTO p VALUES (1, 2, 2);
+		CREATE TABLE i (id int PRIMARY KEY); INSERT INTO i VALUES (1);
+		CREATE TABLE c (x int, y int, z text); INSERT INTO c VALUES (1, 2, '2'), (2, 1, '1'); CREATE INDEX ON c (x, y); CREATE INDEX ON c (x, z)`)
+	track(e, "p", "a", "b")
+	track(e, "i")
+	e.Exec("main", `DELETE FROM p; DELETE FROM i`)
+	for _, test := range []struct{ definition, finding string }{
+		{"c: [{table: p, column: x, on_delete: async_delete}]", "key_mismatch"},
+		{"c: [{table: p, column: [x, y], key: [a, c], on_delete: async_delete}]", "key_mismatch"},
+		{"c: [{table: p, column: [x, z], key: [a, b], on_delete: async_delete}]", "type_mismatch"},
+		{"c: [{table: i, column: [x, y], on_delete: async_delete}]", "key_mismatch"},
 	} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.New(t, "", "main")
-			e.Exec("main", `CREATE TABLE p (a int, b int, c int, PRIMARY KEY (a, b)); INSERT INTO p VALUES (1, 2, 2);
-				CREATE TABLE i (id int PRIMARY KEY); INSERT INTO i VALUES (1);
-				CREATE TABLE c (x int, y int, z text); INSERT INTO c VALUES (1, 2, '2'), (2, 1, '1'); CREATE INDEX ON c (x, y); CREATE INDEX ON c (x, z)`)
-			track(e, "p", "a", "b")
-			track(e, "i")
-			e.Exec("main", `DELETE FROM p; DELETE FROM i`)
-			r := servicetest.RunBatch(t, e.Service(definition), "main")
-			servicetest.WantState(t, r, "failed")
-			if !strings.Contains(r.Error, " on main: ") || strings.Contains(r.Error, "unreachable") {
-				t.Errorf("error %q", r.Error)
-			}
-			e.Want("main", `SELECT count(*) FROM c`, "2")
-			e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "2")
-			result, err := e.Keys(definition).Lint(context.Background())
-			if err != nil {
-				t.Fatal(err)
-			}
-			want := map[string]string{"number": "key_mismatch", "name": "key_mismatch", "type": "type_mismatch", "integer": "key_mismatch"}[what]
-			codes := []string{}
-			for _, f := range result.Findings {
-				codes = append(codes, f.Code)
-			}
-			if !strings.Contains(strings.Join(codes, " "), want) {
-				t.Errorf("lint found %v, want %s", codes, want)
-			}
-		})
+		r := servicetest.RunBatch(t, e.Service(test.definition), "main")
+		servicetest.WantState(t, r, "failed")
+		if !strings.Contains(r.Error, " on main: ") || strings.Contains(r.Error, "unreachable") {
+			t.Errorf("%s: error %q", test.definition, r.Error)
+		}
+		e.Want("main", `SELECT count(*) FROM c`, "2")
+		e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "2")
+		result := servicetest.Must(e.Keys(test.definition).Lint(context.Background()))(t)
+		if !slices.ContainsFunc(result.Findings, func(f loosefk.Finding) bool { return f.Code == test.finding }) {
+			t.Errorf("%s: lint found %+v, want %s", test.definition, result.Findings, test.finding)
+		}
+		dueAgain(e, "main")
 	}
 }
 
 func TestLooseForeignKeys_TablesOfSeveralSchemasAreToldApart(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main", "ci")
+	e := servicetest.New(parallel(t), "", "main", "ci")
 	for _, name := range []string{"main", "ci"} {
 		e.Exec(name, `CREATE SCHEMA sales; CREATE SCHEMA stock; CREATE SCHEMA "od.d"`)
 		for _, schema := range []string{"public", "sales", "stock"} {
@@ -181,9 +174,7 @@ func TestLooseForeignKeys_TablesOfSeveralSchemasAreToldApart(t *testing.T) {
 		INSERT INTO "with.dot" VALUES (1, 1); INSERT INTO sales.parts VALUES (7, 1)`)
 	track(e, "sales.orders")
 	for table, column := range map[string]string{"stock.orders": "number", `"with.dot"`: "", "sales.parts": "", "public.orders": ""} {
-		if _, err := e.Keys("").Track(context.Background(), table, column); err != nil {
-			t.Error(err)
-		}
+		servicetest.Must(e.Keys("").Track(context.Background(), table, column))(t)
 	}
 	if _, err := e.Keys("").Track(context.Background(), `"od.d".orders`); err == nil || !strings.Contains(err.Error(), "dot in its schema's name") {
 		t.Errorf("a schema with a dot in its name: %v", err)
@@ -205,16 +196,13 @@ stock.items:
   - {table: stock.orders, column: order_id, on_delete: async_nullify}
 `
 	wantFindings(t, e.Keys(definitions))
-	r := servicetest.RunBatch(t, e.Service(definitions), "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "processed_records=4 deleted_rows=4 updated_rows=4")
+	wantRun(t, e.Service(definitions), "processed_records=4 deleted_rows=4 updated_rows=4")
 	for _, name := range []string{"main", "ci"} {
 		e.Want(name, `SELECT concat_ws(' ', (SELECT count(*) FROM items), (SELECT count(order_id) FROM sales.items), (SELECT count(order_id) FROM stock.items))`, "3 0 2")
 	}
 	// By both names it is one table, and cleaned once.
 	e.Exec("main", `DELETE FROM orders WHERE id = 2`)
-	r = servicetest.RunBatch(t, e.Service(definitions), "main")
-	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=4")
+	wantRun(t, e.Service(definitions), "processed_records=1 deleted_rows=4")
 	untracked, err := e.Keys(definitions).Untrack(context.Background(), "sales.orders")
 	if err != nil || len(untracked) != 1 || len(untracked[0].Unfed) != 1 || untracked[0].Unfed[0] != "sales.items.order_id -> sales.orders" {
 		t.Errorf("untracked %+v, %v", untracked, err)
@@ -222,23 +210,23 @@ stock.items:
 }
 
 func TestLooseForeignKeys_DeadRecordsOfAnyKeyAreListedAndPutBack(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (a text, b int, PRIMARY KEY (a, b)); INSERT INTO p VALUES ('it''s, 1', 2), ('fine', 3);
 		CREATE TABLE c (p_id text, b int); CREATE INDEX ON c (p_id, b); INSERT INTO c SELECT a, b FROM p`)
 	track(e, "p", "a", "b")
 	e.Exec("main", `DELETE FROM p`)
 	e.Mine("c", "OLD.b = 2", "P0001")
 	const definitions = "c: [{table: p, column: [p_id, b], on_delete: async_delete}]"
+	const failure = "c.(p_id, b) -> p on main: P0001 raise_exception, 1 records"
 	s, keys := e.Service(definitions), e.Keys(definitions)
-	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 deleted_rows=1 rescheduled_records=1")
+	wantFailedRun(t, s, failure, "processed_records=1 deleted_rows=1 rescheduled_records=1")
 	failing, err := keys.Failing(context.Background(), "p")
 	if err != nil || len(failing) != 1 || failing[0].Key().String() != `("it's, 1", 2)` {
 		t.Errorf("failing: %+v, %v", failing, err)
 	}
 	e.Exec("main", `UPDATE maintenance.record_failures SET failures = 9`)
 	dueAgain(e, "main")
-	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "dead_records=1")
+	wantFailedRun(t, s, failure, "dead_records=1")
 	var dead []loosefk.DeadRecord
 	err = keys.Dead(context.Background(), "public.p", func(r loosefk.DeadRecord) error {
 		dead = append(dead, r)
@@ -254,19 +242,18 @@ func TestLooseForeignKeys_DeadRecordsOfAnyKeyAreListedAndPutBack(t *testing.T) {
 	if retried, err := keys.Retry(context.Background(), nil, "p"); err != nil || len(retried) != 1 || retried[0].Records != 1 {
 		t.Errorf("retried: %+v, %v", retried, err)
 	}
-	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 deleted_rows=1")
+	wantRun(t, s, "processed_records=1 deleted_rows=1")
 }
 
 func TestLooseForeignKeys_AnOlderQueueGetsTheColumnForKeys(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (id uuid PRIMARY KEY); CREATE TABLE c (p_id uuid); CREATE INDEX ON c (p_id);
 		CREATE TABLE q (id int PRIMARY KEY); INSERT INTO q VALUES (1); CREATE TABLE d (q_id int); CREATE INDEX ON d (q_id); INSERT INTO d VALUES (1)`)
 	e.Install("q")
 	e.Exec("main", `ALTER TABLE loose_foreign_keys_deleted_records DROP COLUMN key_values; DELETE FROM q`)
 	const integer = "d: [{table: q, column: q_id, on_delete: async_delete}]"
 	wantFindings(t, e.Keys(integer))
-	servicetest.WantCounts(t, servicetest.RunBatch(t, e.Service(integer), "main"), "processed_records=1 deleted_rows=1")
+	wantRun(t, e.Service(integer), "processed_records=1 deleted_rows=1")
 	keys := e.Keys("c: [{table: p, column: p_id, on_delete: async_delete}]\n" + integer)
 	wantFindings(t, keys, "error queue_old main public.loose_foreign_keys_deleted_records", "error trigger_missing main public.p")
 	if _, err := keys.Track(context.Background(), "p"); err == nil || !strings.Contains(err.Error(), "add it with `caretaker lfk install`") {
@@ -281,8 +268,7 @@ func TestLooseForeignKeys_AnOlderQueueGetsTheColumnForKeys(t *testing.T) {
 
 // Without its trigger nobody knows in which order the values of a key were recorded.
 func TestLooseForeignKeysCleanup_AKeyOfSeveralColumnsKeepsItsMeaning(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (a int, b int, PRIMARY KEY (a, b)); INSERT INTO p VALUES (1, 2);
 		CREATE TABLE c (x int, y int); INSERT INTO c VALUES (1, 2), (2, 1); CREATE INDEX ON c (x, y)`)
 	track(e, "p", "b", "a")
@@ -302,24 +288,91 @@ func TestLooseForeignKeysCleanup_AKeyOfSeveralColumnsKeepsItsMeaning(t *testing.
 	e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
 	// Nor can the key be looked up in its table, so the operator decides.
 	recorded := e.Service("c: [{table: p, column: [y, x], on_delete: async_delete}]")
-	servicetest.WantCounts(t, servicetest.RunBatch(t, recorded, "main"), "rescheduled_records=1")
-	servicetest.Must(e.Keys(named).DecideReused(context.Background(), "p", true))(t)
-	servicetest.WantCounts(t, servicetest.RunBatch(t, recorded, "main"), "processed_records=1 deleted_rows=1")
+	wantRun(t, recorded, "rescheduled_records=1")
+	servicetest.Must(e.Keys(named).DecideReused(t.Context(), "p", true))(t)
+	wantRun(t, recorded, "processed_records=1 deleted_rows=1")
 	e.Want("main", `SELECT x || ' ' || y FROM c`, "2 1")
 }
 
 func TestUntrack_DropsTheFunctionsOfItsTable(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (id uuid PRIMARY KEY); CREATE TABLE other (id uuid PRIMARY KEY)`)
 	track(e, "p")
 	track(e, "other")
-	if _, err := e.Keys("").Untrack(context.Background(), "p"); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(e.Keys("").Untrack(context.Background(), "p"))(t)
 	e.Want("main", `SELECT count(*) FROM pg_proc WHERE proname LIKE 'insert\_into\_loose\_foreign\_keys\_deleted\_records\_key\_%'`, "1")
 	e.Exec("main", `INSERT INTO other VALUES (gen_random_uuid()); DELETE FROM other`)
 	track(e, "p")
 	e.Exec("main", `INSERT INTO p VALUES (gen_random_uuid()); DELETE FROM p`)
 	e.Want("main", `SELECT string_agg(fully_qualified_table_name, ' ' ORDER BY id) FROM loose_foreign_keys_deleted_records`, "public.other public.p")
+}
+
+// A definition that names a key other than the recorded one would delete the rows of others.
+func TestLooseForeignKeysCleanup_AnotherIntegerKeyThanTheRecordedOneIsRefused(t *testing.T) {
+	for name, schema := range map[string]string{"own queue": "", "GitLab's queue": servicetest.Small} {
+		t.Run(name, func(t *testing.T) {
+			e := servicetest.New(parallel(t), schema, "main")
+			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY, number int UNIQUE); INSERT INTO p VALUES (7, 1007), (8, 7);
+				CREATE TABLE c (number int, label text); INSERT INTO c VALUES (7, '7'), (1007, '007');
+				CREATE INDEX ON c (number); CREATE INDEX ON c (label)`)
+			track(e, "p")
+			e.Exec("main", `DELETE FROM p WHERE id = 7`)
+			for definition, want := range map[string]string{
+				"c: [{table: p, column: number, key: number, on_delete: async_delete}]": "refers to number, but the recorded key of p is id",
+				"c: [{table: p, column: label, on_delete: async_delete}]":               "42883",
+			} {
+				r := servicetest.RunBatch(t, e.Service(definition), "main")
+				servicetest.WantState(t, r, "failed")
+				wantWords(t, r.Error, want)
+				e.Want("main", `SELECT count(*) FROM c`, "2")
+				e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.p'`, "1")
+				dueAgain(e, "main")
+			}
+		})
+	}
+}
+
+// Whatever form the trigger of an integer key has, a definition of another key is refused.
+func TestLooseForeignKeysCleanup_EveryFormOfTriggerSaysItsKey(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ form, schema, parents, table, key, other string }{
+		{"override_table", "", `CREATE TABLE p (id bigint, number int) PARTITION BY LIST (id); CREATE TABLE p_1 PARTITION OF p DEFAULT`, "p", "id", "number"},
+		{"with_number", "", `CREATE TABLE p (id bigint PRIMARY KEY, number int UNIQUE)`, "p", "number", "id"},
+		{"int_", "", `CREATE SCHEMA sales; CREATE TABLE sales.p (id bigint PRIMARY KEY, number int UNIQUE)`, "sales.p", "number", "id"},
+		{"override_table", "main", `CREATE TABLE p (id bigint, number int) PARTITION BY LIST (id); CREATE TABLE p_1 PARTITION OF p DEFAULT`, "p", "id", "number"},
+	} {
+		t.Run(c.form+" "+c.schema, func(t *testing.T) {
+			e := servicetest.New(parallel(t), c.schema, "main")
+			e.Exec("main", c.parents+`; INSERT INTO `+c.table+` VALUES (7, 7);
+				CREATE TABLE c (p_id int); INSERT INTO c VALUES (7); CREATE INDEX ON c (p_id)`)
+			track(e, c.table, c.key)
+			e.Want("main", `SELECT bool_and(tgfoid::regproc::text LIKE '%\_`+c.form+`%') FROM pg_trigger WHERE tgrelid = '`+c.table+`'::regclass AND NOT tgisinternal`, "true")
+			e.Exec("main", `DELETE FROM `+c.table)
+			definition := func(key string) string {
+				return "c: [{table: " + c.table + ", column: p_id, key: " + key + ", on_delete: async_delete}]"
+			}
+			r := servicetest.RunBatch(t, e.Service(definition(c.other)), "main")
+			servicetest.WantState(t, r, "failed")
+			if want := "refers to " + c.other + ", but the recorded key of " + c.table + " is " + c.key; !strings.Contains(r.Error, want) {
+				t.Errorf("error %q, want %q", r.Error, want)
+			}
+			e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
+			wantRun(t, e.Service(definition(c.key)), "processed_records=1 deleted_rows=1")
+		})
+	}
+}
+
+// Protections are of GitLab's users, whose ids are integers. Without GitLab's workers nothing is protected.
+func TestLooseForeignKeysCleanup_UsersOfAnotherApplicationAreNotProtected(t *testing.T) {
+	e := servicetest.New(parallel(t), "", "main")
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (1), (2), (3);
+		CREATE TABLE users (id uuid PRIMARY KEY, p_id bigint); CREATE INDEX ON users (p_id);
+		INSERT INTO users SELECT gen_random_uuid(), id FROM p`)
+	track(e, "p")
+	const users = "users: [{table: p, column: p_id, on_delete: async_delete}]"
+	e.Exec("main", `DELETE FROM p WHERE id = 1`)
+	wantRun(t, e.Service(users), "processed_records=1 deleted_rows=1")
+	e.Exec("main", `DROP TABLE maintenance.protected_targets; DELETE FROM p WHERE id = 3`)
+	wantRun(t, e.Service(users, func(c *service.Config) { c.Use = service.UseLooseForeignKeys }), "processed_records=1 deleted_rows=1")
+	e.Want("main", `SELECT p_id FROM users`, "2")
 }

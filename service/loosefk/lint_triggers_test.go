@@ -134,9 +134,7 @@ func installIn(e *servicetest.Estate, names ...string) {
 	e.T.Helper()
 	for _, name := range names {
 		keys := loosefk.Admin{Databases: e.Open, Only: name}
-		if _, err := keys.Install(context.Background()); err != nil {
-			e.T.Fatal(err)
-		}
+		servicetest.Must(keys.Install(context.Background()))(e.T)
 	}
 }
 
@@ -152,17 +150,15 @@ func TestLint_RecordsOfAParentWithoutDefinitionArePendingForEver(t *testing.T) {
 	wantFindings(t, keys, "error pending_without_definition main elsewhere.p", "error pending_without_definition main p",
 		"error pending_without_definition main public.q", "warning trigger_without_definition main q", "warning trigger_without_definition main r")
 	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete}]")
-	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "processed_records=2")
+	wantRun(t, s, "processed_records=2")
 	e.Want("main", "SELECT count(*) FROM loose_foreign_keys_deleted_records", "4")
 }
 
 func TestLint_ChangesNothing(t *testing.T) {
 	e := servicetest.New(t, "ci", "main")
 	e.Exec("main", "ALTER DATABASE "+e.Value("main", "quote_ident(current_database())")+" SET default_transaction_read_only = on")
-	fresh := &servicetest.Estate{T: t}
-	fresh.Open = append(fresh.Open, reopen(t, e.URLs["main"]))
+	fresh := servicetest.Estate{T: t, URLs: e.URLs, SQL: e.SQL}
+	fresh.Add("main", e.URLs["main"])
 	if _, err := fresh.Keys(`c: [{table: ci_triggers, column: x, on_delete: async_delete}]`).Lint(context.Background()); err != nil {
 		t.Errorf("on a database that takes no changes: %v", err)
 	}

@@ -6,43 +6,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestLooseForeignKeysCleanup_EachDefinitionSeesTheKeysOfItsParentOnly(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
-	e.Exec("main", `CREATE TABLE d (id bigserial PRIMARY KEY, o_id bigint)`)
-	e.Exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(1, 6) i`)
-	e.Exec("main", `INSERT INTO d (o_id) SELECT i FROM generate_series(1, 6) i`)
-	e.Deleted("main", "p", 1, 3)
-	e.Deleted("main", "o", 4, 5)
-	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild+"d:\n  - {table: o, column: o_id, on_delete: async_delete}\n"), "main")
-	servicetest.WantCounts(t, r, "processed_records=5 deleted_rows=5")
-	e.Want("main", `SELECT string_agg(p_id::text, ' ' ORDER BY p_id) FROM c`, "4 5 6")
-	e.Want("main", `SELECT string_agg(o_id::text, ' ' ORDER BY o_id) FROM d`, "1 2 3 6")
-}
-
-func TestLooseForeignKeysCleanup_TakesTheOldestRecordsFirst(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
-	e.Exec("main", `INSERT INTO c (p_id) VALUES (1), (2), (3)`)
-	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
-		VALUES ('public.p', 1, now() - interval '1 hour'), ('public.p', 2, now() - interval '3 hours'), ('public.p', 3, now() - interval '2 hours')`)
-	before := e.Value("main", `SELECT q::text || xmin FROM loose_foreign_keys_deleted_records q WHERE primary_key_value = 1`)
-	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.Batches(2, 2)), "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "processed_records=2 deleted_rows=2")
-	if !r.OverLimit {
-		t.Error("not over_limit, though a due record is left")
-	}
-	e.Want("main", `SELECT q::text || xmin FROM loose_foreign_keys_deleted_records q`, before)
-	e.Want("main", `SELECT p_id FROM c`, "1")
-}
-
 func TestLooseForeignKeysCleanup_OrderIsPartitionTimeID(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	// The names of the leaves lie: their bounds count, as numbers.
 	e.Exec("main", `CREATE SCHEMA elsewhere;
 		CREATE TABLE elsewhere.loose_foreign_keys_deleted_records_1 PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (10);
@@ -54,8 +24,7 @@ func TestLooseForeignKeysCleanup_OrderIsPartitionTimeID(t *testing.T) {
 		(9, 1, 'public.p', 4, now() - interval '1 minute'), (1, 99, 'public.p', 0, now() - interval '1 second')`)
 	e.Exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(0, 8) i`)
 	for taken := 1; taken <= 9; taken++ {
-		r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.Batches(1, 1)), "main")
-		servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=1")
+		wantRun(t, e.Service(servicetest.OneChild, servicetest.Batches(1, 1)), "processed_records=1 deleted_rows=1")
 		var left []string
 		for key := taken; key <= 8; key++ {
 			left = append(left, fmt.Sprint(key))
@@ -65,114 +34,65 @@ func TestLooseForeignKeysCleanup_OrderIsPartitionTimeID(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_EveryDueRecordIsTakenWhateverTheBatchSize(t *testing.T) {
+	e := servicetest.NewOneChild(parallel(t))
+	addLeaves(e, "two", "three", "four")
 	for _, size := range []int{1, 3, 7, 500} {
-		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewOneChild(t)
-			e.Exec("main", `CREATE TABLE gitlab_partitions_dynamic.two PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (2);
-				CREATE TABLE gitlab_partitions_dynamic.three PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (3);
-				CREATE TABLE gitlab_partitions_dynamic.four PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (4)`)
-			// Few times, many NULLs, the ends of time, the same ids in every partition, and one partition that has nothing.
-			e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (partition, id, fully_qualified_table_name, primary_key_value, consume_after)
-				SELECT p, i, 'public.p', p * 100 + i, CASE WHEN i = 20 THEN 'infinity' WHEN i > 16 THEN '-infinity' WHEN i % 3 > 0 THEN now() - i % 3 * interval '1 hour' END
-				FROM unnest('{1,2,4}'::int[]) p, generate_series(1, 20) i`)
-			e.Exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(1, 500) i`)
-			r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.Batches(size, 0)), "main")
-			servicetest.WantState(t, r, "succeeded")
-			servicetest.WantCounts(t, r, "processed_records=57 deleted_rows=57")
-			e.WantQueue("main", "120 220 420")
-		})
+		// Few times, many NULLs, the ends of time, the same ids in every partition, and one partition that has nothing.
+		e.Exec("main", `TRUNCATE c; DELETE FROM loose_foreign_keys_deleted_records; INSERT INTO c (p_id) SELECT generate_series(1, 500);
+			INSERT INTO loose_foreign_keys_deleted_records (partition, id, fully_qualified_table_name, primary_key_value, consume_after)
+			SELECT p, i, 'public.p', p * 100 + i, CASE WHEN i = 20 THEN 'infinity' WHEN i > 16 THEN '-infinity' WHEN i % 3 > 0 THEN now() - i % 3 * interval '1 hour' END
+			FROM unnest('{1,2,4}'::int[]) p, generate_series(1, 20) i`)
+		wantRun(t, e.Service(servicetest.OneChild, servicetest.Batches(size, 0)), "processed_records=57 deleted_rows=57")
+		e.WantQueue("main", "120 220 420")
 	}
-}
-
-func TestLooseForeignKeysCleanup_RemovesMoreRecordsThanABatchInOneRun(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
-	e.Exec("main", `INSERT INTO c (p_id) SELECT i % 1300 FROM generate_series(1, 2600) i`)
-	e.Deleted("main", "p", 1, 1200)
-	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "processed_records=1200 deleted_rows=2400")
-	e.Want("main", `SELECT count(*) FROM c`, "200")
 }
 
 func TestLooseForeignKeysCleanup_RecordsOfOneKeyAreOneKeyForTheChildren(t *testing.T) {
+	e := servicetest.NewOneChild(parallel(t))
+	addLeaves(e, "two")
 	for _, size := range []int{1, 2, 500} {
-		t.Run(fmt.Sprintf("batches of %d", size), func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewOneChild(t)
-			e.Exec("main", `CREATE TABLE gitlab_partitions_dynamic.two PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (2)`)
-			e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (partition, id, fully_qualified_table_name, primary_key_value)
-				VALUES (1, 1, 'public.p', 7), (1, 2, 'public.p', 8), (1, 3, 'public.p', 7), (2, 1, 'public.p', 7), (2, 2, 'public.p', 7)`)
-			e.Exec("main", `INSERT INTO c (p_id) VALUES (7), (7), (8), (9)`)
-			r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.Batches(size, 0)), "main")
-			servicetest.WantState(t, r, "succeeded")
-			servicetest.WantCounts(t, r, "processed_records=5 deleted_rows=3")
-			e.WantQueue("main", "")
-		})
+		// The same id in two partitions is two records.
+		e.Exec("main", `TRUNCATE c; INSERT INTO c (p_id) VALUES (7), (7), (8), (9); DELETE FROM loose_foreign_keys_deleted_records;
+			INSERT INTO loose_foreign_keys_deleted_records (partition, id, fully_qualified_table_name, primary_key_value) VALUES (1, 1,
+			'public.p', 7),
+			(1, 2, 'public.p', 8), (1, 3, 'public.p', 7), (2, 1, 'public.p', 7), (2, 2, 'public.p', 7), (2, 3, 'public.elsewhere', 10), (1, 4,
+			'public.elsewhere', 11)`)
+		wantRun(t, e.Service(servicetest.OneChild, servicetest.Batches(size, 0)), "processed_records=5 deleted_rows=3")
+		e.WantQueue("main", "10 11")
 	}
 }
 
-func TestLooseForeignKeysCleanup_TheSameIDInTwoPartitionsIsTwoRecords(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
-	e.Exec("main", `CREATE TABLE gitlab_partitions_dynamic.two PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (2)`)
-	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (partition, id, fully_qualified_table_name, primary_key_value)
-		VALUES (1, 1, 'public.p', 7), (2, 1, 'public.elsewhere', 8), (2, 2, 'public.p', 9), (1, 2, 'public.elsewhere', 10)`)
-	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
-	servicetest.WantCounts(t, r, "processed_records=2")
-	e.WantQueue("main", "8 10")
-}
-
-func TestLooseForeignKeysCleanup_RecordsOfAnotherStatusAreNotRead(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+func TestLooseForeignKeysCleanup_RecordsOfAnotherStatusAndOfTheFutureAreNotRead(t *testing.T) {
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `INSERT INTO c (p_id) VALUES (1), (2)`)
 	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, status)
 		VALUES ('public.p', 1, 2), ('public.p', 1, 2), ('public.p', 2, 0), ('public.p', 2, 3)`)
 	const queue = `SELECT string_agg(q::text || xmin, ' ' ORDER BY id) FROM loose_foreign_keys_deleted_records q`
 	before := e.Value("main", queue)
 	s := e.Service(servicetest.OneChild)
-	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "")
+	wantRun(t, s, "")
 	e.Want("main", queue, before)
 	e.Want("main", `SELECT count(*) FROM c`, "2")
 
 	// A pending record of the same key takes its own way.
 	e.Deleted("main", "p", 1, 1)
-	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 deleted_rows=1")
+	wantRun(t, s, "processed_records=1 deleted_rows=1")
 	e.Want("main", queue, before)
-}
 
-func TestLooseForeignKeysCleanup_ARecordIsTakenOnceItsTimeHasCome(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
-	e.Exec("main", `INSERT INTO c (p_id) VALUES (1)`)
+	// A record is taken once its time has come.
 	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
-		VALUES ('public.p', 1, now() + interval '1 minute')`)
-	s := e.Service(servicetest.OneChild)
-	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "")
-	if r.OverLimit {
-		t.Error("over_limit, though nothing is due")
-	}
-	states, err := s.Status(context.Background(), servicetest.LooseForeignKeys)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if b := states[0].Backlog; b.Pending != 1 || b.Deferred != 1 || b.Due != 0 {
+		VALUES ('public.p', 2, now() + interval '1 minute')`)
+	wantWithinLimits(t, wantRun(t, s, ""))
+	if b := servicetest.Status(t, s).Backlog; b.Pending != 1 || b.Deferred != 1 || b.Due != 0 {
 		t.Errorf("backlog %+v, want 1 pending, deferred, not due", b)
 	}
-	e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
-	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 deleted_rows=1")
+	dueAgain(e, "main")
+	wantRun(t, s, "processed_records=1 deleted_rows=1")
 }
 
 // All records of a page have the same time, their ids have gaps, and records that are not due lie between them.
 func TestLooseForeignKeysCleanup_WalksOverAllPages(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	s := e.Service(servicetest.OneChild, servicetest.Batches(3, 0))
 	for _, n := range servicetest.PageEdges(3) {
 		e.Exec("main", `TRUNCATE c; DELETE FROM loose_foreign_keys_deleted_records`)
@@ -182,9 +102,132 @@ func TestLooseForeignKeysCleanup_WalksOverAllPages(t *testing.T) {
 			UNION ALL SELECT 7 * i + 3, 'public.p', 1000 + i, now() + interval '1 hour' FROM generate_series(0, %[1]d) i`, n))
 		counts := fmt.Sprintf("processed_records=%d deleted_rows=%[1]d", n)
 		servicetest.WantCounts(t, servicetest.DryRun(t, s), counts)
-		r := servicetest.RunBatch(t, s, "main")
-		wantWithinLimits(t, r)
-		servicetest.WantCounts(t, r, counts)
+		wantWithinLimits(t, wantRun(t, s, counts))
 		e.Want("main", `SELECT count(*) || ' ' || (SELECT count(*) FROM c) FROM loose_foreign_keys_deleted_records`, fmt.Sprintf("%d 0", n+1))
 	}
+}
+
+// addLeaves adds partitions with the numbers 2, 3 ... to a queue of GitLab's.
+func addLeaves(e *servicetest.Estate, names ...string) {
+	e.T.Helper()
+	for i, name := range names {
+		e.Exec("main", fmt.Sprintf(`CREATE TABLE gitlab_partitions_dynamic.%s PARTITION OF loose_foreign_keys_deleted_records FOR
+			VALUES IN (%d)`, name, i+2))
+	}
+}
+
+// queueStatements runs the worker and counts the statements that name the queue.
+func queueStatements(e *servicetest.Estate, s *service.Service) string {
+	e.T.Helper()
+	e.Exec("main", `SELECT pg_stat_statements_reset(0, (SELECT oid FROM pg_database WHERE datname = current_database()), 0)`)
+	r := servicetest.RunBatch(e.T, s, "main")
+	servicetest.WantState(e.T, r, "succeeded")
+	servicetest.WantCounts(e.T, r, "processed_records=1")
+	return e.Value("main", `SELECT sum(calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()
+		WHERE query LIKE '%loose_foreign_keys_deleted_records%' AND query NOT LIKE '%pg_class%'`)
+}
+
+func TestLooseForeignKeysCleanup_ParentsWithoutRecordsCostNoStatements(t *testing.T) {
+	e := servicetest.NewOneChild(parallel(t))
+	e.Exec("main", `CREATE EXTENSION pg_stat_statements`)
+	definitions := servicetest.OneChild
+	for i := range 44 {
+		e.Exec("main", fmt.Sprintf(`CREATE TABLE child_%02d (p_id bigint)`, i))
+		definitions += fmt.Sprintf("child_%02d:\n  - {table: parent_%d, column: p_id, on_delete: async_delete}\n", i, i)
+	}
+	e.Deleted("main", "p", 1, 1)
+	one := queueStatements(e, e.Service(servicetest.OneChild))
+	e.Deleted("main", "p", 1, 1)
+	many := queueStatements(e, e.Service(definitions))
+	if one != many || one == "NULL" {
+		t.Errorf("%s statements on the queue with one parent defined, %s with 45", one, many)
+	}
+	for line := range strings.Lines(e.Value("main", `SELECT string_agg(regexp_replace(query, '\s+', ' ', 'g'), E'\n')
+		FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()
+		WHERE query LIKE '%"loose_foreign_keys_deleted_records"%'`)) {
+		if !strings.Contains(line, "partition = ") {
+			t.Errorf("does not name the partition: %s", line)
+		}
+	}
+}
+
+func TestLooseForeignKeysCleanup_ALeafThatVanishesInMidRunIsPassedOver(t *testing.T) {
+	e := servicetest.NewOneChild(parallel(t))
+	addLeaves(e, "two", "three")
+	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value)
+		SELECT p, 'public.p', p * 10 + i FROM generate_series(1, 3) p, generate_series(1, 5) i`)
+	e.Exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(1, 40) i`)
+	held := e.Hold(`SELECT FROM c WHERE p_id = 11 FOR UPDATE`)
+	s := e.Service(servicetest.OneChild, servicetest.Batches(1, 5000))
+	begun := servicetest.Begin(t, s, "main")
+	e.Eventually("main", anyWaits, "true")
+	e.Exec("main", `DROP TABLE gitlab_partitions_dynamic.two`)
+	held()
+	r := servicetest.Ended(t, s, begun.ID)
+	servicetest.WantState(t, r, "succeeded")
+	e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE primary_key_value > 30`, "0")
+	e.Want("main", `SELECT count(*) FROM c WHERE p_id BETWEEN 21 AND 25`, "5")
+}
+
+func TestLooseForeignKeysCleanup_WorksInTheApplicationSchemaOfItsConnection(t *testing.T) {
+	e := servicetest.New(parallel(t), "", "main")
+	// The service connects when it first needs to: after this.
+	e.Exec("main", `CREATE SCHEMA "My App"`)
+	e.Exec("main", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = nowhere, "My App", public', current_database()); END $$`)
+	if got, err := lfkadmin.New(e.Open[0]).InstallQueue(context.Background()); err != nil || got != "installed" {
+		t.Fatalf("install: %q, %v", got, err)
+	}
+	e.Exec("main", `CREATE TABLE "My App".c (p_id bigint); CREATE TABLE public.c (p_id bigint); CREATE TABLE public.d (p_id bigint)`)
+	e.Exec("main", `INSERT INTO "My App".c VALUES (1), (2); INSERT INTO public.c VALUES (1), (2); INSERT INTO public.d VALUES (1)`)
+	e.Exec("main", `INSERT INTO "My App".loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value)
+		VALUES ('My App.p', 1), ('public.p', 2)`)
+	e.Exec("main", `INSERT INTO maintenance.absent_children (child, accepted_by) VALUES ('d', 'me')`)
+	wantRun(t, e.Service(servicetest.OneChild+"d:\n  - {table: p, column: p_id, on_delete: async_delete}\n"),
+		"processed_records=1 deleted_rows=1")
+	e.Want("main", `SELECT p_id FROM "My App".c`, "2")
+	e.Want("main", `SELECT count(*) FROM public.c`, "2")
+	e.Want("main", `SELECT count(*) FROM public.d`, "1")
+	e.Want("main", `SELECT fully_qualified_table_name FROM "My App".loose_foreign_keys_deleted_records`, "public.p")
+}
+
+func TestLooseForeignKeysCleanup_RecordsThatComeWhileItWorksAreNotLost(t *testing.T) {
+	e := servicetest.NewOneChild(parallel(t))
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY);
+		INSERT INTO p SELECT generate_series(1, 3000);
+		INSERT INTO c (p_id) SELECT i FROM generate_series(1, 3000) i;
+		CREATE TRIGGER p_loose_fk_trigger AFTER DELETE ON p REFERENCING OLD TABLE AS old_table
+			FOR EACH STATEMENT EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records()`)
+	s := e.Service(servicetest.OneChild, servicetest.Batches(50, 0))
+	var total int64
+	for from := 1; from <= 3000; from += 300 {
+		begun := servicetest.Begin(t, s, "main")
+		for i := from; i < from+300; i += 10 {
+			e.Exec("main", `DELETE FROM p WHERE id >= $1 AND id < $1 + 10`, i)
+		}
+		r := servicetest.Ended(t, s, begun.ID)
+		servicetest.WantState(t, r, "succeeded")
+		total += r.Counts["deleted_rows"]
+	}
+	total += servicetest.RunBatch(t, s, "main").Counts["deleted_rows"]
+	if total != 3000 {
+		t.Errorf("%d rows deleted, want 3000", total)
+	}
+	e.WantQueue("main", "")
+	e.Want("main", `SELECT count(*) FROM c`, "0")
+}
+
+func TestLooseForeignKeysCleanup_ARecordWithoutATimeIsDueWhateverElseItsParentHas(t *testing.T) {
+	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	definitions := ""
+	for parent, times := range map[string]string{
+		"alone": `(NULL)`, "behind_a_future_one": `(now() + interval '1 hour'), (NULL)`, "behind_others": `(now() + interval '1 hour'), (now()), (NULL)`,
+		"future": `(now() + interval '1 hour'), ('infinity')`,
+	} {
+		e.Exec("main", `CREATE TABLE c_`+parent+` (p_id bigint)`)
+		e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
+			SELECT 'public.' || $1, 1, t::timestamptz FROM (VALUES `+times+`) x (t)`, parent)
+		definitions += "c_" + parent + ":\n  - {table: " + parent + ", column: p_id, on_delete: async_delete}\n"
+	}
+	wantWithinLimits(t, wantRun(t, e.Service(definitions), "processed_records=4"))
+	e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE consume_after > now()`, "4")
 }

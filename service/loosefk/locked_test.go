@@ -2,263 +2,270 @@ package loosefk_test
 
 import (
 	"bytes"
-	"context"
+	"fmt"
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-// wantPostponed fails the test unless the one record left is this key's, due in about a minute, otherwise as it was.
-func wantPostponed(e *servicetest.Estate, key string) {
+// wantPostponed fails the test unless the records left are those of these keys, due in about a minute, otherwise as they were.
+func wantPostponed(e *servicetest.Estate, keys string) {
 	e.T.Helper()
-	e.WantQueue("main", key)
-	e.Want("main", `SELECT consume_after BETWEEN now() + interval '40 seconds' AND now() + interval '60 seconds'
-		AND cleanup_attempts = 0 AND status = 1 FROM loose_foreign_keys_deleted_records`, "true")
+	e.WantQueue("main", keys)
+	e.Want("main", `SELECT bool_and(consume_after BETWEEN now() + interval '40 seconds' AND now() + interval '60 seconds'
+		AND cleanup_attempts = 0 AND status = 1) FROM loose_foreign_keys_deleted_records`, "true")
 	e.Want("main", `SELECT count(*) FROM maintenance.record_failures`, "0")
 }
 
-// While some rows of a key are locked its record stays, whatever the other keys do, and goes when they are free.
+// While some rows of a key are locked its record stays, whatever the other keys do, and goes when they are free. Each lock
+// of a run is on a child of its own, of a parent of its own.
 func TestLooseForeignKeysCleanup_ALockedRowPostponesItsRecordOnly(t *testing.T) {
-	const removes, updates = "on_delete: async_delete", "on_delete: update_column_to, target_column: x, target_value: 2"
-	for _, test := range []struct{ name, database, entry, lock, key, counts string }{
-		{"delete", "main", removes, "SELECT FROM c WHERE p_id = 7 FOR UPDATE", "7", "deleted_rows=57"},
-		{"delete, one row locked", "main", removes, "SELECT FROM c WHERE p_id = 7 LIMIT 1 FOR UPDATE", "7", "deleted_rows=59"},
-		{"delete in another database", "ci", removes, "SELECT FROM c WHERE p_id = 7 FOR UPDATE", "7", "deleted_rows=57"},
-		{"limit below the keys", "main", removes + ", delete_limit: 4", "SELECT FROM c WHERE p_id = 7 FOR UPDATE", "7", "deleted_rows=57"},
-		{"limit of one", "main", removes + ", delete_limit: 1", "DELETE FROM c WHERE p_id = 1", "1", "deleted_rows=57"},
-		{"key share", "main", removes, "SELECT FROM c WHERE p_id = 7 FOR KEY SHARE", "7", "deleted_rows=57"},
-		{"nullify", "main", "on_delete: async_nullify", "UPDATE c SET x = 1 WHERE p_id = 7 AND id < 10", "7", "updated_rows=59"},
-		{"nullify in another database", "ci", "on_delete: async_nullify", "SELECT FROM c WHERE p_id = 7 FOR UPDATE", "7", "updated_rows=57"},
-		{"update", "main", updates, "SELECT FROM c WHERE p_id = 7 FOR UPDATE", "7", "updated_rows=57"},
-		{"limit of one, update", "main", updates + ", delete_limit: 1", "SELECT FROM c WHERE p_id = 7 FOR SHARE", "7", "updated_rows=57"},
+	t.Parallel()
+	const removes, nullifies, updates = "on_delete: async_delete", "on_delete: async_nullify",
+		"on_delete: update_column_to, target_column: x, target_value: 2"
+	type lock struct{ database, entry, sql string }
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
+	for _, test := range []struct {
+		locked, free string
+		locks        []lock
+	}{
+		{"deleted_rows=287", "deleted_rows=13", []lock{
+			{"main", removes, "SELECT FROM c WHERE p_id = 7 FOR UPDATE"},
+			{"main", removes, "SELECT FROM c WHERE p_id = 7 LIMIT 1 FOR UPDATE"},
+			{"ci", removes, "SELECT FROM c WHERE p_id = 7 FOR UPDATE"},
+			{"main", removes + ", delete_limit: 4", "SELECT FROM c WHERE p_id = 7 FOR UPDATE"},
+			{"main", removes + ", delete_limit: 1", "DELETE FROM c WHERE p_id = 7"},
+		}},
+		{"deleted_rows=57 updated_rows=230", "deleted_rows=3 updated_rows=10", []lock{
+			{"main", removes, "SELECT FROM c WHERE p_id = 7 FOR KEY SHARE"},
+			{"main", nullifies, "UPDATE c SET x = 1 WHERE p_id = 7 AND id < 10"},
+			{"ci", nullifies, "SELECT FROM c WHERE p_id = 7 FOR UPDATE"},
+			{"main", updates, "SELECT FROM c WHERE p_id = 7 FOR UPDATE"},
+			{"main", updates + ", delete_limit: 1", "SELECT FROM c WHERE p_id = 7 FOR SHARE"},
+		}},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.New(t, "main", "main")
-			if test.database != "main" {
-				e.Add(test.database, servicetest.Databases.Clone(t, servicetest.Migrated("")))
-			}
-			e.Exec(test.database, `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint, x integer); CREATE INDEX ON c (p_id);
-				INSERT INTO c (p_id) SELECT 1 + i % 20 FROM generate_series(0, 59) i`)
-			e.Deleted("main", "p", 1, 20)
-			other := e.Connect(test.database)
-			if _, err := other.Exec(t.Context(), "BEGIN; "+test.lock); err != nil {
-				t.Fatal(err)
-			}
-			s := e.Service("c:\n  - {table: p, column: p_id, " + test.entry + "}\n")
-			r := servicetest.RunBatch(t, s, "main")
-			servicetest.WantState(t, r, "succeeded")
-			servicetest.WantCounts(t, r, "processed_records=19 rescheduled_records=1 "+test.counts)
-			wantPostponed(e, test.key)
-			if r.OverLimit || r.Reason != "1 record postponed, others hold locks: c on "+test.database+" (1)" {
-				t.Errorf("over_limit %t, reason %q", r.OverLimit, r.Reason)
-			}
-			if _, err := other.Exec(t.Context(), "ROLLBACK"); err != nil {
-				t.Fatal(err)
-			}
-			dueAgain(e, "main")
-			r = servicetest.RunBatch(t, s, "main")
-			if rows := r.Counts["deleted_rows"] + r.Counts["updated_rows"]; r.Counts["processed_records"] != 1 || rows == 0 {
-				t.Errorf("when the rows are free: %v", r.Counts)
-			}
-			e.WantQueue("main", "")
-			e.Want(test.database, `SELECT count(*) FROM c WHERE p_id <= 20 AND x IS DISTINCT FROM 2`, "0")
-		})
+		definitions, postponed, releases := "", []string{}, []func(){}
+		for i, l := range test.locks {
+			child := fmt.Sprint("c", i)
+			e.Exec(l.database, strings.ReplaceAll(`DROP TABLE IF EXISTS child; CREATE TABLE child (id bigserial PRIMARY KEY, p_id bigint, x integer);
+				CREATE INDEX ON child (p_id); INSERT INTO child (p_id) SELECT 1 + i % 20 FROM generate_series(0, 59) i`, "child", child))
+			e.Deleted("main", fmt.Sprint("p", i), 1, 20)
+			definitions += fmt.Sprintf("%s: [{table: p%d, column: p_id, %s}]\n", child, i, l.entry)
+			postponed = append(postponed, fmt.Sprintf("%s on %s (1)", child, l.database))
+			other := e.Connect(l.database)
+			servicetest.Must(other.Exec(t.Context(), "BEGIN; "+strings.Replace(l.sql, " c ", " "+child+" ", 1)))(t)
+			releases = append(releases, func() { servicetest.Must(other.Exec(t.Context(), "ROLLBACK"))(t) })
+		}
+		s := e.Service(definitions, unhurried)
+		r := wantRun(t, s, "processed_records=95 rescheduled_records=5 "+test.locked)
+		wantPostponed(e, "7 7 7 7 7")
+		if r.OverLimit || r.Reason != "5 records postponed, others hold locks: "+strings.Join(postponed, ", ") {
+			t.Errorf("over_limit %t, reason %q", r.OverLimit, r.Reason)
+		}
+		for _, release := range releases {
+			release()
+		}
+		dueAgain(e, "main")
+		wantRun(t, s, "processed_records=5 "+test.free)
+		e.WantQueue("main", "")
+		for i, l := range test.locks {
+			e.Want(l.database, fmt.Sprintf(`SELECT count(*) FROM c%d WHERE p_id <= 20 AND x IS DISTINCT FROM 2`, i), "0")
+		}
 	}
 }
 
 func TestLooseForeignKeysCleanup_ALockedRowPostponesItsRecordOfSeveralColumns(t *testing.T) {
-	t.Parallel()
-	for _, action := range []string{"async_delete", "async_nullify"} {
-		t.Run(action, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.New(t, "", "main")
-			e.Exec("main", `CREATE TABLE p (a int, b int, PRIMARY KEY (a, b)); INSERT INTO p SELECT i, i FROM generate_series(1, 5) i;
-				CREATE TABLE c (id bigserial PRIMARY KEY, x int, y int); CREATE INDEX ON c (x, y); INSERT INTO c (x, y) SELECT a, b FROM p, generate_series(1, 3)`)
-			track(e, "p", "a", "b")
-			e.Exec("main", `DELETE FROM p`)
-			release := e.Hold(`SELECT FROM c WHERE x = 3 LIMIT 1 FOR UPDATE`)
-			s := e.Service("c: [{table: p, column: [x, y], on_delete: " + action + "}]")
-			r := servicetest.RunBatch(t, s, "main")
-			if r.Counts["processed_records"] != 4 || r.Counts["rescheduled_records"] != 1 {
-				t.Errorf("%+v", r)
-			}
-			e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "1")
-			e.Want("main", `SELECT string_agg(concat_ws('-', x, y), ' ') FROM c WHERE x IS NOT NULL`, "3-3")
-			release()
-			dueAgain(e, "main")
-			if r = servicetest.RunBatch(t, s, "main"); r.Counts["processed_records"] != 1 {
-				t.Errorf("when the row is free: %+v", r)
-			}
-			e.Want("main", `SELECT count(x) FROM c`, "0")
-		})
-	}
+	e := servicetest.New(parallel(t), "", "main")
+	e.Exec("main", `CREATE TABLE p (a int, b int, PRIMARY KEY (a, b)); INSERT INTO p SELECT i, i FROM generate_series(1, 5) i;
+		CREATE TABLE c (id bigserial PRIMARY KEY, x int, y int); INSERT INTO c (x, y) SELECT a, b FROM p, generate_series(1, 3);
+		CREATE TABLE n (id bigserial PRIMARY KEY, x int, y int); INSERT INTO n (x, y) SELECT a, b FROM p, generate_series(1, 3)`)
+	track(e, "p", "a", "b")
+	e.Exec("main", `DELETE FROM p`)
+	release := e.Hold(`SELECT FROM c WHERE x = 3 LIMIT 1 FOR UPDATE`)
+	also := e.Hold(`SELECT FROM n WHERE x = 4 LIMIT 1 FOR UPDATE`)
+	s := e.Service("c: [{table: p, column: [x, y], on_delete: async_delete}]\nn: [{table: p, column: [x, y], on_delete: async_nullify}]")
+	wantRun(t, s, "processed_records=3 rescheduled_records=2 deleted_rows=14 updated_rows=14")
+	e.Want("main", `SELECT string_agg(key_values::text, ' ' ORDER BY key_values) FROM loose_foreign_keys_deleted_records`, "{3,3} {4,4}")
+	e.Want("main", `SELECT string_agg(concat_ws('-', x, y), ' ') FROM c`, "3-3")
+	e.Want("main", `SELECT string_agg(concat_ws('-', x, y), ' ') FROM n WHERE x IS NOT NULL`, "4-4")
+	release()
+	also()
+	dueAgain(e, "main")
+	wantRun(t, s, "processed_records=2 deleted_rows=1 updated_rows=1")
+	e.Want("main", `SELECT (SELECT count(*) FROM c) + (SELECT count(x) FROM n)`, "0")
 }
 
 func TestLooseForeignKeysCleanup_ALockReleasedSoonIsWaitedFor(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 + i % 20 FROM generate_series(0, 59) i`)
 	e.Deleted("main", "p", 1, 20)
 	release := e.Hold(`SELECT FROM c WHERE p_id = 7 FOR UPDATE`)
-	ended := background(e.Service(servicetest.OneChild))
+	s := e.Service(servicetest.OneChild)
+	begun := servicetest.Begin(t, s, "main")
 	e.Eventually("main", `SELECT count(*) = 0 FROM c WHERE p_id <> 7`, "true")
 	release()
-	r := ended(t)
+	r := servicetest.Ended(t, s, begun.ID)
 	servicetest.WantState(t, r, "succeeded")
 	servicetest.WantCounts(t, r, "processed_records=20 deleted_rows=60")
 }
 
 func TestLooseForeignKeysCleanup_RowsThatAreReferredToCanBeNullified(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 + i % 20 FROM generate_series(0, 59) i`)
 	e.Deleted("main", "p", 1, 20)
 	// As a foreign key's check does: no update needs to wait for that, whatever happens to another key.
 	e.Hold(`SELECT FROM c WHERE p_id IN (8, 9) FOR KEY SHARE`)
 	e.Hold(`SELECT FROM c WHERE p_id = 7 FOR UPDATE`)
-	r := servicetest.RunBatch(t, e.Service("c:\n  - {table: p, column: p_id, on_delete: async_nullify}\n"), "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "processed_records=19 rescheduled_records=1 updated_rows=57")
+	wantRun(t, e.Service("c:\n  - {table: p, column: p_id, on_delete: async_nullify}\n"),
+		"processed_records=19 rescheduled_records=1 updated_rows=57")
 	wantPostponed(e, "7")
 }
 
-func TestLooseForeignKeysCleanup_TheOtherDefinitionsOfALockedKeyStillRun(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
-	e.Exec("main", `CREATE TABLE b (p_id bigint); CREATE TABLE d (p_id bigint)`)
-	for _, table := range []string{"b", "c", "d"} {
-		e.Exec("main", `INSERT INTO `+table+` (p_id) SELECT i % 3 FROM generate_series(1, 12) i`)
-	}
-	e.Deleted("main", "p", 1, 2)
-	e.Hold(`SELECT FROM c WHERE p_id = 1 LIMIT 1 FOR UPDATE`)
-	definitions := ""
-	for _, table := range []string{"b", "c", "d"} {
-		definitions += table + ":\n  - {table: p, column: p_id, on_delete: async_delete}\n"
-	}
-	r := servicetest.RunBatch(t, e.Service(definitions), "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "processed_records=1 rescheduled_records=1 deleted_rows=23")
-	wantPostponed(e, "1")
-	for _, table := range []string{"b", "d"} {
-		e.Want("main", `SELECT count(*) FROM `+table, "4")
-	}
-}
-
 func TestLooseForeignKeysCleanup_ALockedTablePostponesTheRecords(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(parallel(t))
 	e.Exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (1)`)
 	e.Exec("main", `INSERT INTO c (p_id) VALUES (1), (2)`)
 	e.Deleted("main", "p", 1, 1)
 	release := e.Hold(`LOCK TABLE c IN ACCESS EXCLUSIVE MODE`)
 	s := e.Service(servicetest.OneChild + "d:\n  - {table: p, column: p_id, on_delete: async_delete}\n")
-	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "rescheduled_records=1 deleted_rows=1")
+	wantRun(t, s, "rescheduled_records=1 deleted_rows=1")
 	wantPostponed(e, "1")
 	release()
 	e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
-	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 deleted_rows=1")
+	wantRun(t, s, "processed_records=1 deleted_rows=1")
 }
 
-func TestLooseForeignKeysCleanup_ARowThatMovesToAnotherParentIsLeftAlone(t *testing.T) {
-	for _, definition := range []string{"on_delete: async_delete", "on_delete: async_delete, delete_limit: 2", "on_delete: async_nullify"} {
-		t.Run(definition, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewOneChild(t)
-			e.Exec("main", `ALTER TABLE c ADD moved boolean`)
-			e.Exec("main", `INSERT INTO c (p_id) SELECT i % 2 FROM generate_series(1, 20) i`)
-			e.Deleted("main", "p", 1, 1)
-			release := e.HoldThenCommit(`UPDATE c SET p_id = 0, moved = true WHERE p_id = 1 AND id < 10`)
-			ended := background(e.Service("c:\n  - {table: p, column: p_id, " + definition + "}\n"))
-			e.Eventually("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`, "true")
-			release()
-			servicetest.WantState(t, ended(t), "succeeded")
-			e.Want("main", `SELECT count(*) FROM c WHERE p_id = 0 AND moved`, "5")
-			e.Want("main", `SELECT count(*) FROM c WHERE p_id = 1`, "0")
-			e.WantQueue("main", "")
-		})
+// Of 20 rows, 10 have the deleted parent 1. While a statement waits for 5 of these, a transaction changes them.
+func TestLooseForeignKeysCleanup_RowsThatChangeMeanwhileAreOfTheirNewParent(t *testing.T) {
+	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	const removes = "on_delete: async_delete"
+	for i, c := range []struct{ entry, change, counts, left string }{
+		{removes, "p_id = 0", "deleted_rows=5", "15"},
+		{removes + ", delete_limit: 2", "p_id = 0", "deleted_rows=5", "15"},
+		{"on_delete: async_nullify", "p_id = 0", "updated_rows=5", "20"},
+		{removes, "leaf = 1", "deleted_rows=10", "10"},
+		{removes + ", delete_limit: 3", "leaf = 1", "deleted_rows=10", "10"},
+		{removes, "x = 1", "deleted_rows=10", "10"},
+	} {
+		child := fmt.Sprint("c", i)
+		e.Exec("main", strings.ReplaceAll(`CREATE TABLE child (id bigserial, p_id bigint, x integer,
+			leaf integer DEFAULT 0) PARTITION BY LIST (leaf);
+			CREATE TABLE child_0 PARTITION OF child FOR VALUES IN (0); CREATE TABLE child_1 PARTITION OF child FOR VALUES IN (1);
+			INSERT INTO child (p_id) SELECT i % 2 FROM generate_series(1, 20) i`, "child", child))
+		e.Deleted("main", "p", 1, 1)
+		release := e.HoldThenCommit(`UPDATE ` + child + ` SET ` + c.change + ` WHERE p_id = 1 AND id < 10`)
+		s := e.Service(child + ": [{table: p, column: p_id, " + c.entry + "}]")
+		begun := servicetest.Begin(t, s, "main")
+		e.Eventually("main", anyWaits, "true")
+		release()
+		r := servicetest.Ended(t, s, begun.ID)
+		servicetest.WantState(t, r, "succeeded")
+		servicetest.WantCounts(t, r, "processed_records=1 "+c.counts)
+		e.Want("main", `SELECT count(*) || ' ' || count(*) FILTER (WHERE p_id = 1) FROM `+child, c.left+" 0")
+		e.WantQueue("main", "")
 	}
-}
-
-func TestLooseForeignKeysCleanup_ARowThatMovesToAnotherLeafGoesAllTheSame(t *testing.T) {
-	for _, limit := range []string{"", ", delete_limit: 3"} {
-		t.Run(limit, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.New(t, "main", "main")
-			e.Exec("main", `CREATE TABLE c (id bigserial, p_id bigint, leaf integer) PARTITION BY LIST (leaf);
-				CREATE TABLE c_0 PARTITION OF c FOR VALUES IN (0); CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1);
-				INSERT INTO c (p_id, leaf) SELECT i % 2, 0 FROM generate_series(1, 20) i`)
-			e.Deleted("main", "p", 1, 1)
-			release := e.HoldThenCommit(`UPDATE c SET leaf = 1 WHERE id < 10`)
-			ended := background(e.Service("c:\n  - {table: p, column: p_id, on_delete: async_delete" + limit + "}\n"))
-			e.Eventually("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`, "true")
-			release()
-			r := ended(t)
-			servicetest.WantState(t, r, "succeeded")
-			servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=10")
-			e.Want("main", `SELECT count(*) FROM c`, "10")
-		})
-	}
-}
-
-func TestLooseForeignKeysCleanup_ARowThatIsChangedMeanwhileGoesAllTheSame(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
-	e.Exec("main", `ALTER TABLE c ADD x integer`)
-	e.Exec("main", `INSERT INTO c (p_id) SELECT i % 2 FROM generate_series(1, 20) i`)
-	e.Deleted("main", "p", 1, 1)
-	release := e.HoldThenCommit(`UPDATE c SET x = 1 WHERE p_id = 1 AND id < 10`)
-	ended := background(e.Service(servicetest.OneChild))
-	e.Eventually("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`, "true")
-	release()
-	r := ended(t)
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=10")
-}
-
-func TestLooseForeignKeysCleanup_ARunGoesOnWhereOneWasKilled(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
-	e.Exec("main", `INSERT INTO c (p_id) SELECT i % 10 FROM generate_series(1, 100) i`)
-	e.Deleted("main", "p", 1, 4)
-	// As a process leaves it that dies between the statement on the children and the removal: rows of 1 and 2 are gone,
-	// the lease is held.
-	e.Exec("main", `DELETE FROM c WHERE p_id IN (1, 2)`)
-	e.Exec("main", `INSERT INTO maintenance.leases VALUES ('loose_foreign_keys_cleanup/main', 'killed', 7, now(), now(), now() + interval '2 seconds')`)
-	s := e.Service(servicetest.OneChild)
-	e.Eventually("main", `SELECT expires_at < clock_timestamp() FROM maintenance.leases`, "true")
-	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "processed_records=4 deleted_rows=20")
-	if r.LeaseEpoch != 8 {
-		t.Errorf("epoch %d, want 8", r.LeaseEpoch)
-	}
-	e.Want("main", `SELECT count(*) FROM c`, "60")
 }
 
 func TestLooseForeignKeysCleanup_ALockedTableIsSaidInTheLogAndTheTrace(t *testing.T) {
 	spans, log := servicetest.Tracing(t), &bytes.Buffer{}
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Exec("ci", `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c SELECT generate_series(1, 4)`)
 	e.Deleted("main", "p", 1, 4)
-	other, err := pgx.Connect(t.Context(), e.URLs["ci"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = other.Close(context.Background()) })
-	if _, err := other.Exec(t.Context(), `BEGIN; LOCK TABLE c IN ACCESS EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
-	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.TracedLogTo(log)), "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "rescheduled_records=4")
+	servicetest.Must(e.Connect("ci").Exec(t.Context(), `BEGIN; LOCK TABLE c IN ACCESS EXCLUSIVE MODE`))(t)
+	r := wantRun(t, e.Service(servicetest.OneChild, servicetest.TracedLogTo(log)), "rescheduled_records=4")
 	if want := "4 records postponed, others hold locks: c on ci (4)"; r.Reason != want || strings.Count(log.String(), `"locked":"`+want) != 1 {
 		t.Errorf("reason %q, log %s", r.Reason, log)
 	}
 	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.batch")[0], map[string]string{"maintenance.outcome": "deferred", "maintenance.reason": "locked: c on ci"})
+}
+
+// veto makes a trigger of a table of main keep the rows that meet a condition on OLD.
+func veto(e *servicetest.Estate, table, condition string) {
+	e.T.Helper()
+	e.Exec("main", `CREATE OR REPLACE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+		CREATE TRIGGER veto BEFORE DELETE OR UPDATE ON `+table+` FOR EACH ROW WHEN (`+condition+`) EXECUTE FUNCTION keep()`)
+}
+
+func TestLooseForeignKeysCleanup_ARowThatATriggerKeepsIsNoLock(t *testing.T) {
+	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	definitions, failures := "", []string{}
+	for i, entry := range []string{
+		"on_delete: async_delete", "on_delete: async_nullify", "on_delete: async_delete, delete_limit: 4",
+		"on_delete: async_delete, delete_limit: 1",
+	} {
+		child := fmt.Sprint("c", i)
+		e.Exec("main", `CREATE TABLE `+child+` (p_id bigint); INSERT INTO `+child+` SELECT i % 20 + 1 FROM generate_series(1, 60) i`)
+		veto(e, child, "OLD.p_id = 7")
+		e.Deleted("main", "p_of_"+child, 1, 20)
+		e.Hold(`SELECT FROM ` + child + ` WHERE p_id = 9 FOR UPDATE`)
+		definitions += child + ": [{table: p_of_" + child + ", column: p_id, " + entry + "}]\n"
+		failures = append(failures, fmt.Sprintf("%s.p_id -> p_of_%[1]s on main: KEPT_BY_TRIGGER: trigger veto of %[1]s "+
+			"(let it pass these rows, or disable it), 1 records", child))
+	}
+	r := wantFailedRun(t, e.Service(definitions, unhurried), strings.Join(failures, "; "),
+		"processed_records=72 rescheduled_records=8 deleted_rows=162 updated_rows=54")
+	if !strings.HasPrefix(r.Reason, "KEPT_BY_TRIGGER: trigger veto of c") {
+		t.Errorf("reason %q", r.Reason)
+	}
+	e.Want("main", minutesLeft, "7:1 7:1 7:1 7:1 9:1 9:1 9:1 9:1")
+	e.Want("main", `SELECT string_agg(DISTINCT concat_ws(' ', primary_key_value, failures, setbacks, sqlstate), ', ')
+		FROM maintenance.record_failures x JOIN loose_foreign_keys_deleted_records q ON q.id = x.record_id`, "7 1 1 KEPT_BY_TRIGGER")
+}
+
+// However many rows the statements may take, and the keys have: the others go in the same run.
+func TestLooseForeignKeysCleanup_KeptRowsFailTheirOwnRecordOnly(t *testing.T) {
+	e, definitions, n, gone := servicetest.New(parallel(t), servicetest.Small, "main"), "", 0, 0
+	for _, rows := range []int{1, 3, 200} {
+		for _, limit := range []string{"", ", delete_limit: 2", ", delete_limit: 50"} {
+			n, gone = n+1, gone+9*rows
+			child := fmt.Sprint("c", n)
+			e.Exec("main", fmt.Sprintf(`CREATE TABLE %s (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON %[1]s (p_id);
+				INSERT INTO %[1]s (p_id) SELECT k FROM generate_series(1, 10) k, generate_series(1, %d) i`, child, rows))
+			veto(e, child, "OLD.p_id = 7")
+			e.Deleted("main", "p_of_"+child, 1, 10)
+			definitions += child + ": [{table: p_of_" + child + ", column: p_id, on_delete: async_delete" + limit + "}]\n"
+		}
+	}
+	r := servicetest.RunBatch(t, e.Service(definitions), "main")
+	servicetest.WantState(t, r, repo.RunFailed)
+	servicetest.WantCounts(t, r, fmt.Sprintf("processed_records=%d rescheduled_records=%d deleted_rows=%d", 9*n, n, gone))
+	e.Want("main", `SELECT count(*) FILTER (WHERE primary_key_value = 7 AND failures = 1 AND setbacks = 1 AND sqlstate = 'KEPT_BY_TRIGGER'
+		AND last_definition = 'c' || right(fully_qualified_table_name, 1) || '.p_id -> p_of_c' || right(fully_qualified_table_name, 1)) || ' of ' || count(*)
+		FROM maintenance.record_failures x JOIN loose_foreign_keys_deleted_records q ON q.id = x.record_id AND q.partition = x.partition`, "9 of 9")
+}
+
+func TestLooseForeignKeysCleanup_ARecordWhoseRowsAreKeptIsPutOffLongerAndAtLastDead(t *testing.T) {
+	e := servicetest.NewDeletedParents(parallel(t), 2)
+	veto(e, "c", "OLD.p_id = 1")
+	s := e.Service(servicetest.OneChild)
+	for _, minutes := range []int{1, 2, 4} {
+		servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunFailed)
+		e.Want("main", minutesLeft, fmt.Sprintf("1:%d", minutes))
+		makeDue(e)
+	}
+	e.Exec("main", `UPDATE maintenance.record_failures SET failures = 9`)
+	const kept = "KEPT_BY_TRIGGER: trigger veto of c (let it pass these rows, or disable it)"
+	wantFailedRun(t, s, "c.p_id -> p on main: "+kept+", 1 records", "dead_records=1")
+	e.Want("main", `SELECT concat_ws(' ', primary_key_value, definition, sqlstate, message) FROM maintenance.dead_records`,
+		"1 c.p_id -> p KEPT_BY_TRIGGER "+kept)
+	if st := servicetest.Status(t, s); st.Failing == nil || st.Failing.Class != "DATA" || strings.Count(st.Failing.Message, "KEPT_BY_TRIGGER") != 1 {
+		t.Errorf("failing %+v", st.Failing)
+	}
+}
+
+// Of a partitioned child the trigger of the partition is named; the rule of a table stands for all of its rows.
+func TestLooseForeignKeysCleanup_TriggersOfPartitionsAndRulesAreNamed(t *testing.T) {
+	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	e.Exec("main", `CREATE TABLE c (p_id bigint, leaf integer) PARTITION BY LIST (leaf); CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1);
+		CREATE TABLE c_2 PARTITION OF c FOR VALUES IN (2); INSERT INTO c SELECT i, 1 + i % 2 FROM generate_series(1, 6) i;
+		CREATE TABLE d (p_id bigint); INSERT INTO d SELECT generate_series(3, 5);
+		CREATE RULE stay AS ON DELETE TO d DO INSTEAD NOTHING`)
+	veto(e, "c_2", "true")
+	e.Deleted("main", "p", 1, 7)
+	wantFailedRun(t, e.Service(cAndD), "c.p_id -> p on main: KEPT_BY_TRIGGER: trigger veto of c_2 (let it pass these rows, or disable it), "+
+		"3 records; d.p_id -> p on main: KEPT_BY_TRIGGER: rule stay of d (let it pass these rows, or disable it), 3 records",
+		"deleted_rows=3 processed_records=3 rescheduled_records=4")
+	e.Want("main", `SELECT bool_and(failures = 1) FROM maintenance.record_failures`, "true")
 }

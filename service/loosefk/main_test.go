@@ -4,6 +4,9 @@ import (
 	"flag"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -11,4 +14,55 @@ func TestMain(m *testing.M) {
 	// Properties are tried on a few schemas, unless -rapid.checks says otherwise.
 	_ = flag.Set("rapid.checks", "5")
 	servicetest.Main(m)
+}
+
+func TestContract(t *testing.T) {
+	t.Parallel()
+	servicetest.Contract(t, servicetest.Fixture{
+		Worker: loosefk.Name,
+		Schema: "main",
+		Prepare: func(e *servicetest.Estate) {
+			e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
+		},
+		Due: func(e *servicetest.Estate, n int) {
+			e.Exec("main", `INSERT INTO c (p_id) SELECT generate_series(1, $1::int)`, n)
+			e.Deleted("main", "p", 1, n)
+		},
+		Done: servicetest.Change{Event: "DELETE", Table: "c", Thing: `r ->> 'id'`},
+		Settings: map[string]string{
+			"definitions": servicetest.Save(t, servicetest.OneChild), "batch_size": "1", "max_runtime": "2m",
+		},
+		Limit: map[string]string{"max_deletes": "3"},
+	})
+}
+
+// wantRun runs the worker on main. The run must succeed with these counts.
+func wantRun(t *testing.T, s *service.Service, counts string) service.Run {
+	t.Helper()
+	r := servicetest.RunBatch(t, s, "main")
+	servicetest.WantState(t, r, "succeeded")
+	servicetest.WantCounts(t, r, counts)
+	return r
+}
+
+// wantFailedRun runs the worker on main. The run must fail with exactly this error and these counts.
+func wantFailedRun(t *testing.T, s *service.Service, failure, counts string) service.Run {
+	t.Helper()
+	r := servicetest.RunBatch(t, s, "main")
+	servicetest.WantFailed(t, r, failure)
+	servicetest.WantCounts(t, r, counts)
+	return r
+}
+
+// anyWaits reports whether a session waits for a lock.
+const anyWaits = `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
+
+// unhurried gives a run of many locks and failures time enough.
+func unhurried(c *service.Config) { service.Settings[loosefk.Config](c).MaxRuntime = devdb.WaitTimeout }
+
+// parallel lets a test run beside others, with a database of its own.
+func parallel(t *testing.T) *testing.T {
+	t.Helper()
+	t.Parallel()
+	return t
 }

@@ -36,8 +36,7 @@ const (
 )
 
 func TestNewPartitions_AreTrackedByTheRunThatFindsThem(t *testing.T) {
-	t.Parallel()
-	e := newVisits(t)
+	e := newVisits(parallel(t))
 	e.Exec("main", `CREATE TABLE visits_2 PARTITION OF visits FOR VALUES IN (2, 3) PARTITION BY LIST (month);
 		CREATE TABLE "o'dd \x" PARTITION OF visits_2 FOR VALUES IN (2);
 		CREATE TABLE a_name_that_leaves_no_room_for_the_ending_of_the_trigger PARTITION OF visits FOR VALUES IN (4)`)
@@ -57,44 +56,33 @@ func TestNewPartitions_AreTrackedByTheRunThatFindsThem(t *testing.T) {
 		DELETE FROM visits WHERE id = 8`)
 	e.Want("main", `SELECT string_agg(fully_qualified_table_name || primary_key_value, ' ' ORDER BY id) FROM loose_foreign_keys_deleted_records`,
 		"public.visits7 public.visits8")
-	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=2 deleted_rows=2")
+	wantRun(t, s, "processed_records=2 deleted_rows=2")
 	e.Exec("main", `DROP TABLE "o'dd \x"`)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	e.Want("main", tracked, long+bothVisits)
 }
 
-func TestNewPartitions_AreLeftAloneWhereThatIsSwitchedOff(t *testing.T) {
-	t.Parallel()
-	e := newVisits(t)
+func TestNewPartitions_AreLeftAloneWhereThatIsSwitchedOffAndWithGitLabsQueue(t *testing.T) {
+	e := newVisits(parallel(t))
 	e.Exec("main", `CREATE TABLE visits_2 PARTITION OF visits FOR VALUES IN (2)`)
 	s := e.Service(visitsChild, servicetest.With(func(c *loosefk.Config) { c.TrackPartitions = new(false) }))
-	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	wantRun(t, s, "")
 	e.Want("main", tracked, firstVisits)
-}
-
-func TestNewPartitions_WithGitLabsQueueAreLeftAlone(t *testing.T) {
-	t.Parallel()
-	e := newVisits(t)
-	e.Exec("main", `TRUNCATE maintenance.queue_partitions; CREATE TABLE visits_2 PARTITION OF visits FOR VALUES IN (2)`)
-	servicetest.WantState(t, servicetest.RunBatch(t, e.Service(visitsChild), "main"), repo.RunSucceeded)
+	e.Exec("main", `TRUNCATE maintenance.queue_partitions`)
+	wantRun(t, e.Service(visitsChild), "")
 	e.Want("main", tracked, firstVisits)
 }
 
 // TestNewPartitions_ThatSomebodyUntracksStaySo until their table is tracked again.
 func TestNewPartitions_ThatSomebodyUntracksStaySo(t *testing.T) {
-	t.Parallel()
-	e := newVisits(t)
+	e := newVisits(parallel(t))
 	e.Exec("main", `CREATE TABLE visits_2 PARTITION OF visits FOR VALUES IN (2)`)
 	s, keys := e.Service(visitsChild), e.Keys(visitsChild)
 	servicetest.RunBatch(t, s, "main")
-	if _, err := keys.Untrack(context.Background(), "visits_2"); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(keys.Untrack(context.Background(), "visits_2"))(t)
 	servicetest.RunBatch(t, s, "main")
 	e.Want("main", tracked, firstVisits)
-	if _, err := keys.Track(context.Background(), "visits", ""); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(keys.Track(context.Background(), "visits", ""))(t)
 	e.Want("main", tracked, bothVisits)
 	e.Want("main", `SELECT count(*) FROM maintenance.untracked_partitions`, "0")
 	e.Exec("main", `DROP TRIGGER visits_2_loose_fk_trigger ON visits_2`)
@@ -104,38 +92,30 @@ func TestNewPartitions_ThatSomebodyUntracksStaySo(t *testing.T) {
 
 // TestNewPartitions_ThatAreLockedDoNotHoldARunUp: the other ones are tracked, the next run goes on.
 func TestNewPartitions_ThatAreLockedDoNotHoldARunUp(t *testing.T) {
-	t.Parallel()
-	e := newVisits(t)
+	e := newVisits(parallel(t))
 	e.Exec("main", `CREATE TABLE visits_2 PARTITION OF visits FOR VALUES IN (2); CREATE TABLE visits_3 PARTITION OF visits FOR VALUES IN (3);
 		INSERT INTO visits VALUES (7, 1); INSERT INTO c (p_id) VALUES (7); DELETE FROM visits`)
 	other := e.Connect("main")
-	if _, err := other.Exec(t.Context(), `BEGIN; LOCK TABLE visits_3 IN ROW EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(other.Exec(t.Context(), `BEGIN; LOCK TABLE visits_3 IN ROW EXCLUSIVE MODE`))(t)
 	var said bytes.Buffer
 	s := e.Service(visitsChild, func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
-	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 deleted_rows=1")
+	wantRun(t, s, "processed_records=1 deleted_rows=1")
 	e.Want("main", tracked, bothVisits)
 	if !strings.Contains(said.String(), "level=WARN") || !strings.Contains(said.String(), "track partition public.visits_3") {
 		t.Errorf("log %q", said.String())
 	}
-	if _, err := other.Exec(t.Context(), `COMMIT`); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(other.Exec(t.Context(), `COMMIT`))(t)
 	servicetest.RunBatch(t, s, "main")
 	e.Want("main", tracked, bothVisits+", visits_3 visits_3_loose_fk_trigger")
 }
 
 // Before version 6 nobody noted which partitions were untracked on purpose.
 func TestNewPartitions_ThatAnOlderVersionLeftUntrackedStaySo(t *testing.T) {
-	t.Parallel()
-	e := newVisits(t)
+	e := newVisits(parallel(t))
 	e.Exec("main", `CREATE TABLE visits_2 PARTITION OF visits FOR VALUES IN (2);
 		DROP TABLE maintenance.untracked_partitions, maintenance.adopted_foreign_keys;
 		DELETE FROM maintenance.schema_migrations WHERE version_id = 6`)
-	if _, err := e.Open[0].Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(e.Open[0].Migrate(t.Context()))(t)
 	e.Exec("main", `CREATE TABLE visits_3 PARTITION OF visits FOR VALUES IN (3)`)
 	servicetest.WantState(t, servicetest.RunBatch(t, e.Service(visitsChild), "main"), repo.RunSucceeded)
 	e.Want("main", tracked, firstVisits+", visits_3 visits_3_loose_fk_trigger")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/service"
@@ -30,8 +31,7 @@ func fileLikeGitLabs() string {
 }
 
 func TestLooseForeignKeysCleanup_AFileLikeGitLabsHoldsRecordsUntilMissingChildrenAreAccepted(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(parallel(t), servicetest.Small, "main", "ci")
 	e.Exec("main", `CREATE TABLE child_000 (id bigserial PRIMARY KEY, column_0 bigint, column_1 bigint)`)
 	e.Exec("ci", `CREATE TABLE child_001 (id bigserial PRIMARY KEY, column_2 bigint)`)
 	e.Exec("main", `INSERT INTO child_000 (column_0, column_1) VALUES (1, 9), (9, 1), (9, 9)`)
@@ -39,9 +39,7 @@ func TestLooseForeignKeysCleanup_AFileLikeGitLabsHoldsRecordsUntilMissingChildre
 	e.Deleted("main", "projects", 1, 1)
 	var log servicetest.LogBook
 	s := e.Service(fileLikeGitLabs(), log.Keep)
-	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "rescheduled_records=1 deleted_rows=3")
+	r := wantRun(t, s, "rescheduled_records=1 deleted_rows=3")
 	wantWords(t, r.Reason, "1 record held, ", " child_002, child_003, child_004, child_005, child_006 and ", " more; ")
 	e.Want("main", `SELECT count(*) FROM child_000`, "1")
 	e.Want("ci", `SELECT count(*) FROM child_001`, "1")
@@ -57,44 +55,38 @@ func TestLooseForeignKeysCleanup_AFileLikeGitLabsHoldsRecordsUntilMissingChildre
 			t.Errorf("%s in the warning: %t, want %t", name, !missing, missing)
 		}
 	}
-	accepted, err := e.Keys(fileLikeGitLabs()).AcceptAbsent(context.Background(), nil, "me")
-	if err != nil || len(accepted) != 238 {
-		t.Fatalf("%d children accepted, want 238; %v", len(accepted), err)
+	// Several commands at once all succeed.
+	var wait sync.WaitGroup
+	for range 4 {
+		keys := e.Keys(fileLikeGitLabs())
+		wait.Go(func() {
+			if _, err := keys.AcceptAbsent(context.Background(), nil, "me"); err != nil {
+				t.Error(err)
+			}
+		})
 	}
+	wait.Wait()
+	e.Want("main", `SELECT count(*) FROM maintenance.absent_children`, "238")
 	dueAgain(e, "main")
-	r = servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "processed_records=1")
+	wantRun(t, s, "processed_records=1")
 }
 
-func TestLooseForeignKeysCleanup_WithoutDefinitionsIsNotConfigured(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+func TestLooseForeignKeysCleanup_WithoutDefinitionsNothingIsDone(t *testing.T) {
+	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	e.Deleted("main", "p", 1, 3)
 	s := e.Service("")
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
 	if _, ok := errors.AsType[*service.NotConfiguredError](err); !ok {
 		t.Errorf("RunBatch: %v, want a *NotConfiguredError", err)
 	}
-	states, err := s.Status(context.Background(), servicetest.LooseForeignKeys)
-	if err != nil || states[0].Condition != service.ConditionNotConfigured {
-		t.Errorf("condition %v, error %v, want NOT_CONFIGURED", states, err)
-	}
+	servicetest.WantCondition(t, s, service.ConditionNotConfigured)
 	e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
-}
-
-func TestLooseForeignKeysCleanup_AnEmptyFileLeavesEverythingAlone(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "main", "main")
-	e.Deleted("main", "p", 1, 3)
-	r := servicetest.RunBatch(t, e.Service("# nothing yet\n"), "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "")
-	e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "3")
+	wantRun(t, e.Service("# nothing yet\n"), "")
+	e.WantQueue("main", "1 2 3")
 }
 
 func TestLooseForeignKeysCleanup_RecordsOfParentsWithoutDefinitionsStay(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint)`)
 	e.Deleted("main", "p", 1, 2)
 	e.Deleted("main", "unknown", 1, 3)
@@ -109,30 +101,20 @@ absent:
   - {table: orphaned, column: p_id, on_delete: async_delete}
 `)
 	e.Exec("main", `INSERT INTO maintenance.absent_children (child, accepted_by) VALUES ('absent', 'me')`)
-	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "processed_records=2")
+	r := wantRun(t, s, "processed_records=2")
 	if r.OverLimit {
 		t.Error("over_limit, though nothing that has definitions is left")
 	}
 	e.Want("main", `SELECT string_agg(q::text, ',' ORDER BY id) FROM loose_foreign_keys_deleted_records q`, before)
-	states, err := s.Status(context.Background(), servicetest.LooseForeignKeys)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if b := states[0].Backlog; b.Pending != 11 || b.Due != 11 {
+	st := servicetest.Status(t, s)
+	if b := st.Backlog; b.Pending != 11 || b.Due != 11 {
 		t.Errorf("backlog %+v, want 11 pending and due", b)
 	}
-	for _, parent := range []string{"public.unknown", "public.orphaned", "other.p"} {
-		if !strings.Contains(states[0].ConditionDetail, parent) {
-			t.Errorf("condition_detail %q does not name %s", states[0].ConditionDetail, parent)
-		}
-	}
+	wantWords(t, st.ConditionDetail, "public.unknown", "public.orphaned", "other.p")
 }
 
 func TestLooseForeignKeysCleanup_OnlyWritableTablesAreHomes(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci", "sec")
+	e := servicetest.New(parallel(t), servicetest.Small, "main", "ci", "sec")
 	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint);
 		INSERT INTO c (p_id) VALUES (1);
 		CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'read-only'; END $$;
@@ -143,9 +125,7 @@ func TestLooseForeignKeysCleanup_OnlyWritableTablesAreHomes(t *testing.T) {
 	e.Exec("ci", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); INSERT INTO c (p_id) VALUES (1), (2)`)
 	e.Deleted("main", "p", 1, 1)
 	const definitions = "c:\n  - {table: p, column: p_id, on_delete: async_delete}\n"
-	r := servicetest.RunBatch(t, e.Service(definitions), "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=1")
+	wantRun(t, e.Service(definitions), "processed_records=1 deleted_rows=1")
 	e.Want("ci", `SELECT p_id FROM c`, "2")
 	e.Want("main", `SELECT count(*) FROM c`, "1")
 	e.Want("sec", `SELECT count(*) FROM real_c`, "1")
@@ -153,14 +133,12 @@ func TestLooseForeignKeysCleanup_OnlyWritableTablesAreHomes(t *testing.T) {
 	// The trigger switched off, the table is one like any other; homes are looked for at the start of each run.
 	e.Exec("main", `ALTER TABLE c DISABLE TRIGGER gitlab_schema_write_trigger_for_c`)
 	e.Deleted("main", "p", 1, 1)
-	r = servicetest.RunBatch(t, e.Service(definitions), "main")
-	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=1")
+	wantRun(t, e.Service(definitions), "processed_records=1 deleted_rows=1")
 	e.Want("main", `SELECT count(*) FROM c`, "0")
 }
 
 func TestLooseForeignKeysCleanup_NamesAreLiteral(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE "Weird ""Name"".$1 {child}" ("select" serial, "Parent; DROP TABLE users" bigint, "user" text, "{column}" text)`)
 	e.Exec("main", `INSERT INTO "Weird ""Name"".$1 {child}" VALUES
 		(1, 1, 'it''s', NULL), (2, 1, 'its', NULL), (3, 2, 'it''s', NULL), (4, 1, 'it''s', 'don''t')`)
@@ -168,7 +146,7 @@ func TestLooseForeignKeysCleanup_NamesAreLiteral(t *testing.T) {
 	e.Exec("main", `INSERT INTO "weird ""name"".$1 {child}" VALUES (1)`)
 	e.Deleted("main", `Order's "x"`, 1, 1)
 	e.Deleted("main", `order's "x"`, 2, 2)
-	r := servicetest.RunBatch(t, e.Service(`
+	wantRun(t, e.Service(`
 '"Weird ""Name"".$1 {child}"':
   - table: 'Order''s "x"'
     column: 'Parent; DROP TABLE users'
@@ -180,9 +158,7 @@ func TestLooseForeignKeysCleanup_NamesAreLiteral(t *testing.T) {
     column: 'Parent; DROP TABLE users'
     on_delete: async_nullify
     conditions: [{column: select, value: 2}]
-`), "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "processed_records=1 updated_rows=3")
+`), "processed_records=1 updated_rows=3")
 	e.Want("main", `SELECT string_agg(c::text, ' ' ORDER BY "select") FROM "Weird ""Name"".$1 {child}" c`,
 		`(1,1,it's,"don't; $1 {child}") (2,,its,) (3,2,it's,) (4,1,it's,"don't; $1 {child}")`)
 	e.Want("main", `SELECT count(*) FROM "weird ""name"".$1 {child}"`, "1")

@@ -81,8 +81,7 @@ func TestPartitions_AreRolledOnceTheActiveOneIsADayOldAndUsed(t *testing.T) {
 		{"young and used", "23 hours", true, "1, default 1", "1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			e := newOwnQueue(t)
+			e := newOwnQueue(parallel(t))
 			if c.used {
 				deleteParents(e, 1, 3)
 			}
@@ -93,15 +92,14 @@ func TestPartitions_AreRolledOnceTheActiveOneIsADayOldAndUsed(t *testing.T) {
 			e.Want("main", partitions, c.want)
 			deleteParents(e, 4, 4)
 			e.Want("main", `SELECT partition FROM loose_foreign_keys_deleted_records`, c.lands)
-			servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 deleted_rows=1")
+			wantRun(t, s, "processed_records=1 deleted_rows=1")
 			e.Want("main", `SELECT count(*) FROM c`, "0")
 		})
 	}
 }
 
 func TestPartitions_ARolledOutOneIsDroppedByTheNextRun(t *testing.T) {
-	t.Parallel()
-	e := newOwnQueue(t)
+	e := newOwnQueue(parallel(t))
 	deleteParents(e, 1, 3)
 	active(e, "25 hours")
 	s := e.Service(servicetest.OneChild)
@@ -128,8 +126,7 @@ func TestPartitions_AreDroppedAtAnyPositionWhenNothingIsPending(t *testing.T) {
 		{"a record without a time", 3, `(1, 'public.unknown', 1, NULL, 1)`, "1 3, default 3"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			e := newOwnQueue(t)
+			e := newOwnQueue(parallel(t))
 			addPartitions(e, c.active, 2, 3)
 			if c.records != "" {
 				e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value, consume_after, status) VALUES `+c.records)
@@ -146,12 +143,9 @@ func TestPartitions_AreDroppedAtAnyPositionWhenNothingIsPending(t *testing.T) {
 }
 
 func TestPartitions_MissingDefaultIsMended(t *testing.T) {
-	t.Parallel()
-	e := newOwnQueue(t)
+	e := newOwnQueue(parallel(t))
 	addPartitions(e, 5, 2)
-	if _, err := e.SQL["main"].Exec(t.Context(), `INSERT INTO p VALUES (1)`); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(e.SQL["main"].Exec(t.Context(), `INSERT INTO p VALUES (1)`))(t)
 	if _, err := e.SQL["main"].Exec(t.Context(), `DELETE FROM p`); err == nil {
 		t.Fatal("the deletion succeeds, though there is no partition for its record")
 	}
@@ -178,9 +172,7 @@ func TestPartitions_OfGitLabsQueueAreLeftAlone(t *testing.T) {
 		}
 		const catalogue = `SELECT string_agg(concat_ws(' ', oid, relname, xmin, reloptions), ', ' ORDER BY oid) FROM pg_class WHERE relname LIKE '%loose_foreign_keys_deleted_records%'`
 		before, layout := e.Value("main", catalogue), e.Value("main", partitions)
-		r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
-		servicetest.WantState(t, r, repo.RunSucceeded)
-		servicetest.WantCounts(t, r, "processed_records=3 deleted_rows=9")
+		wantRun(t, e.Service(servicetest.OneChild), "processed_records=3 deleted_rows=9")
 		e.Want("main", catalogue, before)
 		e.Want("main", partitions, layout)
 		e.Want("main", `SELECT count(*) FROM maintenance.queue_partitions`, "0")
@@ -188,15 +180,12 @@ func TestPartitions_OfGitLabsQueueAreLeftAlone(t *testing.T) {
 }
 
 func TestPartitions_RollIsPutOffWhileADeletionIsOpen(t *testing.T) {
-	t.Parallel()
-	e := newOwnQueue(t)
+	e := newOwnQueue(parallel(t))
 	deleteParents(e, 1, 3)
 	active(e, "25 hours")
 	e.Exec("main", `INSERT INTO p SELECT generate_series(10, 5000)`)
 	open := e.Connect("main")
-	if _, err := open.Exec(t.Context(), `BEGIN; DELETE FROM p WHERE id = 10`); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(open.Exec(t.Context(), `BEGIN; DELETE FROM p WHERE id = 10`))(t)
 	// Others go on deleting. What they wait for us is far below this time-out.
 	var over atomic.Bool
 	var wait sync.WaitGroup
@@ -227,17 +216,14 @@ func TestPartitions_RollIsPutOffWhileADeletionIsOpen(t *testing.T) {
 	if !strings.Contains(said.String(), "level=WARN") || !strings.Contains(said.String(), "next run") {
 		t.Errorf("log %q", said.String())
 	}
-	if _, err := open.Exec(t.Context(), `COMMIT`); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(open.Exec(t.Context(), `COMMIT`))(t)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	e.Want("main", partitions, "1 2, default 2")
 }
 
 // A deletion that commits while its partition is about to be dropped must not be lost.
 func TestPartitions_ADeletionThatIsNotYetCommittedKeepsItsPartition(t *testing.T) {
-	t.Parallel()
-	e := newOwnQueue(t)
+	e := newOwnQueue(parallel(t))
 	addPartitions(e, 9, 9)
 	s := e.Service(servicetest.OneChild)
 	insert := e.Connect("main")
@@ -253,9 +239,7 @@ func TestPartitions_ADeletionThatIsNotYetCommittedKeepsItsPartition(t *testing.T
 			return e.Value("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker' AND wait_event_type = 'Lock'`) == "true" ||
 				e.Value("main", `SELECT state <> 'running' FROM maintenance.runs WHERE id = '`+r.ID+`'`) == "true"
 		})
-		if _, err := insert.Exec(t.Context(), `COMMIT`); err != nil {
-			t.Fatal(err)
-		}
+		servicetest.Must(insert.Exec(t.Context(), `COMMIT`))(t)
 		servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunSucceeded)
 	}
 	servicetest.RunBatch(t, s, "main")
@@ -266,8 +250,7 @@ func TestPartitions_ADeletionThatIsNotYetCommittedKeepsItsPartition(t *testing.T
 
 // Whatever the leaves are for, what counts as due is what is worked, and no leaf but caretaker's own is touched.
 func TestPartitions_LeavesOfSeveralNumbersAndOfAllOthersAreWorked(t *testing.T) {
-	t.Parallel()
-	e := newOwnQueue(t)
+	e := newOwnQueue(parallel(t))
 	e.Exec("main", `CREATE TABLE gitlab_partitions_dynamic.several PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (7, 5, -3, 0);
 		CREATE TABLE gitlab_partitions_dynamic.others PARTITION OF loose_foreign_keys_deleted_records DEFAULT;
 		INSERT INTO c SELECT generate_series(1, 8);
@@ -281,9 +264,7 @@ func TestPartitions_LeavesOfSeveralNumbersAndOfAllOthersAreWorked(t *testing.T) 
 	if b := servicetest.Status(t, s).Backlog; b.Due != 7 || b.Deferred != 2 {
 		t.Errorf("backlog %+v", b)
 	}
-	r := servicetest.RunBatch(t, s, "main")
-	wantWithinLimits(t, r)
-	servicetest.WantCounts(t, r, "processed_records=7 deleted_rows=7")
+	wantWithinLimits(t, wantRun(t, s, "processed_records=7 deleted_rows=7"))
 	e.WantQueue("main", "8 8 8")
 	e.Want("main", `SELECT to_regclass('gitlab_partitions_dynamic.several') || ' ' || to_regclass('gitlab_partitions_dynamic.others')`,
 		"gitlab_partitions_dynamic.several gitlab_partitions_dynamic.others")
@@ -293,14 +274,11 @@ func TestPartitions_LeavesOfSeveralNumbersAndOfAllOthersAreWorked(t *testing.T) 
 
 // A number without a leaf of its own goes to the one for all others: nothing is missing.
 func TestPartitions_ADefaultLeafTakesTheActiveNumber(t *testing.T) {
-	t.Parallel()
-	e := newOwnQueue(t)
+	e := newOwnQueue(parallel(t))
 	e.Exec("main", `CREATE TABLE gitlab_partitions_dynamic.others PARTITION OF loose_foreign_keys_deleted_records DEFAULT;
 		ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT 77`)
 	deleteParents(e, 1, 3)
-	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
-	wantWithinLimits(t, r)
-	servicetest.WantCounts(t, r, "processed_records=3 deleted_rows=3")
+	wantWithinLimits(t, wantRun(t, e.Service(servicetest.OneChild), "processed_records=3 deleted_rows=3"))
 	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.unknown', 1)`)
 	wantFindings(t, e.Keys(servicetest.OneChild), "error pending_without_definition main public.unknown")
 }

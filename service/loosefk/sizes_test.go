@@ -1,11 +1,14 @@
 package loosefk
 
 import (
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/bulk"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 func TestStatementSizes_FollowTheTimeThatStatementsTake(t *testing.T) {
@@ -93,4 +96,82 @@ func TestLooseForeignKeysCleanup_TurboModeNeverLowersWhatIsConfigured(t *testing
 			t.Errorf("the flag of ci changes main: %s", runtime)
 		}
 	}
+}
+
+func TestRotation_IsTheMinuteModuloTheDatabases(t *testing.T) {
+	for minute, want := range map[int64][3]int{25772282: {0, 0, 2}, 25772283: {0, 1, 0}} {
+		for n := 1; n <= 3; n++ {
+			for _, second := range []int64{0, 59} {
+				if got := run.Rotation(time.Unix(minute*60+second, 0), n); got != want[n-1] {
+					t.Errorf("minute %d of %d databases: %d, want %d", minute, n, got, want[n-1])
+				}
+			}
+		}
+	}
+}
+
+func TestStarvedDatabases_HaveNoMinuteOfTheirTurn(t *testing.T) {
+	for _, c := range []struct {
+		schedule string
+		n        int
+		starved  []int
+	}{
+		{"* * * * *", 1, nil},
+		{"* * * * *", 2, nil},
+		{"* * * * *", 3, nil},
+		{"*/2 * * * *", 1, nil},
+		{"*/2 * * * *", 2, []int{1}},
+		{"1-59/2 * * * *", 2, []int{0}},
+		{"*/2 * * * *", 3, nil},
+		{"*/3 * * * *", 2, nil},
+		{"*/3 * * * *", 3, []int{1, 2}},
+		{"*/6 * * * *", 3, []int{1, 2}},
+		{"0 0 * * *", 2, []int{1}},
+		{"0,1 4 * * *", 2, nil},
+		{"0,1 4 * * *", 3, []int{2}},
+		{"* 3 * * 1", 1, nil},
+		{"* 3 * * 1", 3, nil},
+		{"*/2 3 1 * *", 2, []int{1}},
+		{"0 0 30 2 *", 2, nil},
+		{"nonsense", 2, nil},
+	} {
+		if got := starvedDatabases(c.schedule, c.n); !slices.Equal(got, c.starved) {
+			t.Errorf("%s with %d databases: %v, want %v", c.schedule, c.n, got, c.starved)
+		}
+	}
+}
+
+func TestFailing_IsLoggedWhenItBeginsWhenItChangesAndOnceAnHour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFailing()
+		one, two := failingKey{"main", "c.p_id -> p", "ci"}, failingKey{"main", "d.p_id -> p", "ci"}
+		for _, step := range []struct {
+			after     time.Duration
+			key       failingKey
+			condition string
+			want      bool
+		}{
+			{0, one, "unreachable", true},
+			{time.Second, one, "unreachable", false},
+			{0, two, "unreachable", true},
+			{time.Minute, one, "42703 undefined_column", true},
+			{0, one, "unreachable", false},
+			{time.Hour - time.Minute - time.Second, one, "unreachable", true},
+			{0, one, "42703 undefined_column", false},
+			{time.Hour - time.Minute, two, "unreachable", true},
+			{time.Minute, one, "unreachable", true},
+		} {
+			time.Sleep(step.after) //nolint:forbidigo // in a synctest bubble
+			if got := f.begins(step.key, step.condition); got != step.want {
+				t.Errorf("%v %s: begins %t, want %t", step.key, step.condition, got, step.want)
+			}
+		}
+		if over := f.among(map[failingKey]bool{one: true, {"ci", "c.p_id -> p", "ci"}: true}); len(over) != 1 || over[0] != one {
+			t.Errorf("failing are %v", over)
+		}
+		f.over(one)
+		if !f.begins(one, "unreachable") || f.begins(two, "unreachable") {
+			t.Error("what is over begins anew, and nothing else does")
+		}
+	})
 }

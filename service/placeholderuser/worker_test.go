@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/placeholderuser"
@@ -39,8 +37,7 @@ func TestPlaceholderUserCleanup_ClaimsWhatIsEligible(t *testing.T) {
 	}
 	for _, zone := range append(servicetest.Zones(), "") {
 		t.Run(zone, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewPlaceholders(t)
+			e := servicetest.NewPlaceholders(parallel(t))
 			for i, c := range cases {
 				e.Detail(1+i, c.attempts, c.attempted)
 			}
@@ -69,8 +66,7 @@ func TestPlaceholderUserCleanup_ClaimsWhatIsEligible(t *testing.T) {
 
 // With gaps between the ids, several details of one user, and others that are not due among them.
 func TestPlaceholderUserCleanup_WalksOverAllPages(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewPlaceholders(t)
+	e := servicetest.NewPlaceholders(parallel(t))
 	s := e.Service("", e.WithQueue, servicetest.With(func(c *placeholderuser.Config) { c.BatchSize = 3 }))
 	for _, n := range servicetest.PageEdges(3) {
 		e.Exec("main", `DELETE FROM import_placeholder_user_details; DELETE FROM users WHERE user_type = 15; DELETE FROM maintenance.river_job`)
@@ -87,8 +83,7 @@ func TestPlaceholderUserCleanup_WalksOverAllPages(t *testing.T) {
 }
 
 func TestPlaceholderUserCleanup_WarnsAtTheLastAttemptOnly(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewPlaceholders(t)
+	e := servicetest.NewPlaceholders(parallel(t))
 	e.Detail(7, 14, `now() - interval '3 days'`)
 	e.Detail(8, 13, `now() - interval '3 days'`)
 	var logs servicetest.Buffer
@@ -104,20 +99,22 @@ func TestPlaceholderUserCleanup_WarnsAtTheLastAttemptOnly(t *testing.T) {
 	e.Want("main", `SELECT deletion_attempts FROM import_placeholder_user_details WHERE id = 7`, "15")
 }
 
-func TestPlaceholderUserCleanup_NamespaceMustBeGone(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewPlaceholders(t)
+func TestPlaceholderUserCleanup_NamespaceMustBeGoneAndAttemptAndJobExistBothOrNeither(t *testing.T) {
+	e := servicetest.NewPlaceholders(parallel(t))
 	e.Detail(7, 0, `NULL`)
 	e.Exec("main", `UPDATE import_placeholder_user_details SET namespace_id = 1`)
 	s := e.Service("", e.WithQueue)
 	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "")
-	e.Exec("main", `DELETE FROM namespaces`)
+	e.Exec("main", `DELETE FROM namespaces;
+		ALTER TABLE maintenance.river_job ADD CONSTRAINT refused CHECK (kind <> 'delete_placeholder_user')`)
+	servicetest.WantState(t, servicetest.RunPlaceholders(t, s, false), "failed")
+	e.Want("main", `SELECT deletion_attempts FROM import_placeholder_user_details`, "0")
+	e.Exec("main", `ALTER TABLE maintenance.river_job DROP CONSTRAINT refused`)
 	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=1")
 }
 
 func TestPlaceholderUserCleanup_JobsStartASecondApartOverAllPages(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewPlaceholders(t)
+	e := servicetest.NewPlaceholders(parallel(t))
 	for id := range 5 {
 		e.Detail(20-3*id, 0, `NULL`)
 	}
@@ -130,8 +127,7 @@ func TestPlaceholderUserCleanup_JobsStartASecondApartOverAllPages(t *testing.T) 
 }
 
 func TestPlaceholderUserCleanup_IdsOfNothingAndLessAreClaimedToo(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewPlaceholders(t)
+	e := servicetest.NewPlaceholders(parallel(t))
 	for _, id := range []int{-9_000_000_000_000_000_000, -5, -4, 0, 1} {
 		e.Detail(id, 14, `NULL`)
 	}
@@ -145,8 +141,7 @@ func TestPlaceholderUserCleanup_IdsOfNothingAndLessAreClaimedToo(t *testing.T) {
 // The job of a user who is claimed again keeps its row for as long as its transaction lasts, which is longer than a claim
 // can wait.
 func TestPlaceholderUserCleanup_UserWhoseJobIsAtWorkDoesNotFailTheRun(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewPlaceholders(t)
+	e := servicetest.NewPlaceholders(parallel(t))
 	e.Detail(7, 0, `NULL`)
 	e.Detail(8, 0, `NULL`)
 	e.Insert(servicetest.JobOf(repo.DeletePlaceholderUser{PlaceholderUserID: 7}))
@@ -159,50 +154,22 @@ func TestPlaceholderUserCleanup_UserWhoseJobIsAtWorkDoesNotFailTheRun(t *testing
 	e.Want("main", servicetest.JobsOfPlaceholders, "7 8")
 }
 
-func TestPlaceholderUserCleanup_AttemptAndJobExistBothOrNeither(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewPlaceholders(t)
-	e.Detail(7, 0, `NULL`)
-	s := e.Service("", e.WithQueue)
-	e.Exec("main", `ALTER TABLE maintenance.river_job ADD CONSTRAINT refused CHECK (kind <> 'delete_placeholder_user')`)
-	servicetest.WantState(t, servicetest.RunPlaceholders(t, s, false), "failed")
-	e.Want("main", `SELECT deletion_attempts FROM import_placeholder_user_details`, "0")
-	e.Exec("main", `ALTER TABLE maintenance.river_job DROP CONSTRAINT refused`)
-	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=1")
-}
-
 func TestPlaceholderUserCleanup_LockedRowWaitsForTheNextRun(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewPlaceholders(t)
+	e := servicetest.NewPlaceholders(parallel(t))
 	for id := range 3 {
 		e.Detail(id+1, 0, `NULL`)
 	}
-	ctx := context.Background()
-	other, err := pgx.Connect(ctx, e.URLs["main"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = other.Close(ctx) }()
-	tx, err := other.Begin(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(ctx, `SELECT FROM import_placeholder_user_details WHERE id IN (1, 2) FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	release := e.Hold(`SELECT FROM import_placeholder_user_details WHERE id IN (1, 2) FOR UPDATE`)
 	// A page made empty by locks is not the end.
 	s := e.Service("", e.WithQueue, servicetest.With(func(c *placeholderuser.Config) { c.BatchSize = 2 }))
 	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=1")
 	e.Want("main", servicetest.JobsOfPlaceholders, "3")
-	if err := tx.Rollback(ctx); err != nil {
-		t.Fatal(err)
-	}
+	release()
 	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=2")
 }
 
 func TestPlaceholderUserCleanup_WaitingJobIsNotDoubled(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewPlaceholders(t)
+	e := servicetest.NewPlaceholders(parallel(t))
 	e.Detail(7, 0, `NULL`)
 	e.Detail(8, 0, `NULL`)
 	e.Exec("main", `UPDATE import_placeholder_user_details SET placeholder_user_id = 7 WHERE id = 8`)
@@ -216,19 +183,15 @@ func TestPlaceholderUserCleanup_WaitingJobIsNotDoubled(t *testing.T) {
 }
 
 func TestPlaceholderUserCleanup_BacklogTellsDueDeferredAndDead(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewPlaceholders(t)
+	e := servicetest.NewPlaceholders(parallel(t))
 	e.Detail(1, 0, `NULL`)
 	e.Detail(2, 3, `now() - interval '3 days'`)
 	e.Detail(3, 3, `now() - interval '1 day'`)
 	e.Detail(4, 15, `now() - interval '9 days'`)
 	e.Detail(5, 2, `NULL`)
 	e.Exec("main", `UPDATE import_placeholder_user_details SET namespace_id = 1 WHERE id = 5`)
-	st, err := e.Service("", e.WithQueue).Status(context.Background(), servicetest.PlaceholderUsers)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if b := st[0].Backlog; b.Pending != 3 || b.Due != 2 || b.Deferred != 1 || b.Dead != 1 || b.OldestAt.IsZero() {
+	if b := servicetest.StatusOf(t, e.Service("", e.WithQueue), servicetest.PlaceholderUsers).Backlog; b.Pending != 3 || b.Due != 2 ||
+		b.Deferred != 1 || b.Dead != 1 || b.OldestAt.IsZero() {
 		t.Errorf("backlog %+v", b)
 	}
 }
@@ -255,4 +218,46 @@ func TestPlaceholderUserCleanup_WhatItOrItsJobsNeedIsNamed(t *testing.T) {
 			t.Errorf("condition %v %q, error %v", st[0].Condition, st[0].ConditionDetail, err)
 		}
 	}
+}
+
+func TestPlaceholderUserCleanup_DryRunNamesTheFirstThousandAndCountsTheRest(t *testing.T) {
+	e := servicetest.NewPlaceholders(parallel(t))
+	e.Detail(1, 14, `now() - interval '3 days'`)
+	e.Detail(2, 0, `NULL`)
+	e.Exec("main", `INSERT INTO import_placeholder_user_details (id, placeholder_user_id, deletion_attempts, organization_id, created_at, updated_at)
+		SELECT i, 2, 0, 1, now(), now() FROM generate_series(3, 1005) i`)
+	s := e.Service("", e.WithQueue)
+	r := servicetest.RunPlaceholders(t, s, true)
+	servicetest.WantCounts(t, r, "scheduled_jobs=2 exhausted_users=1")
+	if len(r.Candidates) != 1000 || r.MoreCandidates != 5 {
+		t.Errorf("%d candidates and %d more", len(r.Candidates), r.MoreCandidates)
+	}
+	r.Candidates = r.Candidates[:3]
+	servicetest.WantCandidates(t, r,
+		"placeholder 1 u1 queue the last attempt",
+		"placeholder 2 u2 queue",
+		"placeholder 2 u2 queue JOB_WAITING: a job for it waits already",
+	)
+	// The digest is that of all, also of those not listed.
+	e.Exec("main", `DELETE FROM import_placeholder_user_details WHERE id = 1005`)
+	if again := servicetest.RunPlaceholders(t, s, true); again.CandidatesDigest == r.CandidatesDigest {
+		t.Error("one is gone, and the digest is the same")
+	}
+}
+
+func TestPlaceholderUserCleanup_ARunHeldToAPlanClaimsNobodyElse(t *testing.T) {
+	e := servicetest.NewPlaceholders(parallel(t))
+	for id := range 4 {
+		e.Detail(id+1, 0, `NULL`)
+	}
+	e.Exec("main", `UPDATE import_placeholder_user_details SET namespace_id = 1 WHERE id = 3`)
+	e.Gate("main", "import_placeholder_user_details", "OLD.id = 1")
+	s := e.Service("", e.WithQueue, servicetest.With(func(c *placeholderuser.Config) { c.BatchSize = 1 }))
+	r := servicetest.RunPlanned(e, s, servicetest.PlaceholderUsers, func() {
+		e.Detail(9, 0, `NULL`)
+		e.Exec("main", `UPDATE import_placeholder_user_details SET namespace_id = NULL WHERE id = 3`)
+	})
+	servicetest.WantCounts(t, r, "scheduled_jobs=3")
+	e.Want("main", servicetest.JobsOfPlaceholders, "1 2 4")
+	e.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM import_placeholder_user_details WHERE deletion_attempts = 0`, "3 9")
 }
