@@ -58,7 +58,7 @@ func TestSettings_Defaults(t *testing.T) {
 			MaxReplicaLag: 30 * time.Second, MaxArchiveBacklog: 4 << 30, MaxLockWait: 5 * time.Second, Patience: 20 * time.Second,
 		},
 		loosefk.Config{
-			WorkerConfig: common("* * * * *", false), Rotation: loosefk.RotationMinute, TrackPartitions: new(true), BatchSize: 500,
+			WorkerConfig: common("* * * * *", false), Rotation: loosefk.RotationMinute, ReusedKeys: loosefk.ReuseHold, TrackPartitions: new(true), BatchSize: 500,
 			MaxDeletes: 100_000, MaxUpdates: 50_000, MaxRuntime: 30 * time.Second,
 		},
 		inactivetoken.Config{
@@ -88,7 +88,7 @@ load:
   max_autovacuum: 2h, patience: 17s}
 workers:
   loose_foreign_keys_cleanup:
-    {schedule: "*/5 * * * *", enabled: false, catch_up: true, definitions: d.yml, rotation: all, track_partitions: false,
+    {schedule: "*/5 * * * *", enabled: false, catch_up: true, definitions: d.yml, rotation: all, reused_keys: keep, track_partitions: false,
     batch_size: 1, max_deletes: 2, max_updates: 3, max_runtime: 1m30s}
   ghost_user_migration: {schedule: "*/3 * * * *", limit: 14, max_runtime: 15s}
   adjourned_group_deletion: {schedule: "0 3 * * *", enabled: false, catch_up: false, batch_size: 4, interval: 5s}
@@ -103,7 +103,7 @@ workers:
 		},
 		loosefk.Config{
 			WorkerConfig:    service.WorkerConfig{Schedule: "*/5 * * * *", Enabled: new(false), CatchUp: new(true)},
-			DefinitionsFile: "d.yml", Rotation: loosefk.RotationAll, TrackPartitions: new(false), BatchSize: 1, MaxDeletes: 2, MaxUpdates: 3,
+			DefinitionsFile: "d.yml", Rotation: loosefk.RotationAll, ReusedKeys: loosefk.ReuseKeep, TrackPartitions: new(false), BatchSize: 1, MaxDeletes: 2, MaxUpdates: 3,
 			MaxRuntime: 90 * time.Second,
 		},
 		inactivetoken.Config{

@@ -77,6 +77,9 @@ func (k *looseForeignKeys) homes(
 			own = found[i]
 		case err == nil:
 			h.found = append(h.found, found[i])
+		case d != x.Database && isSecondName(err):
+			// Its tables are those of the database with the other name.
+			continue
 		case d != x.Database && hidden(err):
 			x.Log.WarnContext(ctx, "database unreachable, its child tables are not checked",
 				"child_database", d.Name, "error", err)
@@ -112,6 +115,12 @@ func (k *looseForeignKeys) remember(
 		return nil
 	}
 	return k.Main.SaveSeenChildren(ctx, now)
+}
+
+// isSecondName reports whether a configured name is that of a database with another name.
+func isSecondName(err error) bool {
+	_, same := errors.AsType[*repo.SameDatabaseError](err)
+	return same
 }
 
 // hidden says that a database does not show which tables it has: it does not answer, or our role
