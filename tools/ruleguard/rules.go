@@ -18,7 +18,7 @@ func timeouts(m dsl.Matcher) {
 		`time.AfterFunc($d, $_)`,
 		`time.NewTimer($d)`,
 	).
-		Where(m.File().Name.Matches(`_test\.go$`) && m["d"].Const && m["d"].Value.Int() < shortest).
+		Where((m.File().Name.Matches(`_test\.go$`) || m.File().PkgPath.Matches(`/servicetest$`)) && m["d"].Const && m["d"].Value.Int() < shortest).
 		Report("a timeout below devdb.WaitTimeout fails on a busy machine: use devdb.WaitTimeout, or say why the time has to pass")
 }
 
@@ -28,8 +28,11 @@ func elapsed(m dsl.Matcher) {
 	m.Match(
 		`time.Since($_) > $_`, `time.Since($_) >= $_`, `$_ < time.Since($_)`,
 		`if $x := time.Since($_); $x > $_ { $*_ }`, `if $x := time.Since($_); $x >= $_ { $*_ }`,
+		`{ $*_; $x := time.Since($_); $*_; if $x > $_ { $*_ }; $*_ }`,
+		`{ $*_; $x := time.Since($_); $*_; if $x >= $_ { $*_ }; $*_ }`,
+		`{ $*_; $x := $_.Sub($_); $*_; if $x > $_ { $*_ }; $*_ }`,
 	).
-		Where(m.File().Name.Matches(`_test\.go$`)).
+		Where((m.File().Name.Matches(`_test\.go$`) || m.File().PkgPath.Matches(`/servicetest$`))).
 		Report("an upper bound on elapsed time fails on a busy machine: check what was done instead")
 }
 
@@ -40,6 +43,6 @@ func ports(m dsl.Matcher) {
 		`"127.0.0.1:9464"`, `"localhost:9464"`, `":9464"`,
 		`"127.0.0.1:8080"`, `"localhost:8080"`, `":8080"`,
 	).
-		Where(m.File().Name.Matches(`_test\.go$`)).
+		Where((m.File().Name.Matches(`_test\.go$`) || m.File().PkgPath.Matches(`/servicetest$`))).
 		Report("a default port may be in use: listen on port 0")
 }
