@@ -233,3 +233,18 @@ func TestLint_ATriggerThatNamesAnotherTableIsAnError(t *testing.T) {
 	}
 	wantFindings(t, e.Keys("c: [{table: p, column: p_id, on_delete: async_delete}]"))
 }
+
+// Another system may mark a record as processed while a run has it in hand.
+func TestLooseForeignKeysCleanup_ARecordThatAnotherSystemTakesStaysItsOwn(t *testing.T) {
+	e := servicetest.NewDeletedParents(parallel(t), 2)
+	e.Gate("main", "c")
+	e.Shut("main", servicetest.App)
+	s := e.Service(servicetest.OneChild)
+	run := servicetest.Begin(t, s, "main")
+	e.AtGate("main", servicetest.App)
+	e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET status = 2 WHERE primary_key_value = 1`)
+	e.Lift("main", servicetest.App)
+	r := servicetest.Ended(t, s, run.ID)
+	servicetest.WantState(t, r, "succeeded")
+	e.Want("main", `SELECT string_agg(primary_key_value || ' ' || status, ',') FROM loose_foreign_keys_deleted_records`, "1 2")
+}
