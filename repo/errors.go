@@ -227,7 +227,7 @@ func (e *Error) Class() Class {
 		return ClassUnreachable
 	case code == "55P03", code == "40P01", code == "40001":
 		return ClassLock
-	case code == "57014":
+	case code == "57014", code == "25P04": // statement_timeout, transaction_timeout
 		return ClassTimeout
 	case code == "", e.connecting, code == readOnlyState, code == "25P03",
 		hasPrefix(code, "08", "53", "57P", "58"):

@@ -136,6 +136,7 @@ func TestConditionClass_ReadsWhatConditionHasWritten(t *testing.T) {
 		"c.p_id -> p on ci: 42703 undefined_column, 3 records; c.q -> p on main: unreachable": repo.ClassSchema,
 		"claim on main: 40P01 deadlock_detected":                                              repo.ClassLock,
 		"purge on main: 57014 query_canceled":                                                 repo.ClassTimeout,
+		"purge on main: 25P04 transaction_timeout":                                            repo.ClassTimeout,
 		"purge on main: 23503 foreign_key_violation":                                          repo.ClassData,
 	} {
 		if got, found := repo.ConditionClass(text); !found || got != want {
