@@ -31,6 +31,9 @@ type listener struct {
 }
 
 func (l *listener) add(sql string, args []any) {
+	if sql == "SET CONSTRAINTS ALL IMMEDIATE" {
+		return // It has no plan.
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.statements = append(l.statements, sent{sql, args})
