@@ -20,7 +20,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func hashed(text string) string {
@@ -30,7 +30,7 @@ func hashed(text string) string {
 
 func write(t *testing.T, file, content string) {
 	t.Helper()
-	servicetest.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+	assert.NoError(t, os.WriteFile(file, []byte(content), 0o600))
 }
 
 // problem is why a token is refused, "" if it is not.
@@ -115,7 +115,7 @@ func TestIdentify_SaysWhoATokenIs(t *testing.T) {
 - {name: a, sha256: %s, role: viewer, expires: 2999-01-31T12:00:00Z}
 - {name: b, sha256: %s, role: operator, workers: [w]}
 `, hashed("a"), strings.ToUpper(hashed("b"))))
-	k := servicetest.Must(New(Config{TokensFile: file, Token: "single", Workers: []string{"w"}}))(t)
+	k := assert.Must(New(Config{TokensFile: file, Token: "single", Workers: []string{"w"}}))(t)
 	for given, want := range map[string]string{
 		"a": "{a viewer []}", "b": "{b operator [w]}", "single": "{ admin []}", "": "{ none []}", "A": "{ none []}", "singl": "{ none []}",
 	} {
@@ -133,7 +133,7 @@ func TestIdentify_ATokenExpiresToTheSecond(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "tokens.yml")
 		at := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
 		write(t, file, fmt.Sprintf("- {name: a, sha256: %s, role: admin, expires: %s}", hashed("a"), at.Format(time.RFC3339)))
-		k := servicetest.Must(New(Config{TokensFile: file}))(t)
+		k := assert.Must(New(Config{TokensFile: file}))(t)
 		time.Sleep(time.Until(at) - time.Nanosecond) //nolint:forbidigo // in a synctest bubble
 		if got := problem(k, "a"); got != "" {
 			t.Errorf("before: %s", got)
@@ -152,7 +152,7 @@ func TestTokensFile_IsReadAgainWhenItChanges(t *testing.T) {
 			return fmt.Sprintf("- {name: %s, sha256: %s, role: admin}\n", name, hashed(name))
 		}
 		write(t, file, entry("a"))
-		k := servicetest.Must(New(Config{TokensFile: file, Logger: slog.New(slog.NewTextHandler(log, nil))}))(t)
+		k := assert.Must(New(Config{TokensFile: file, Logger: slog.New(slog.NewTextHandler(log, nil))}))(t)
 		// want looks twice, a second apart: what is wrong is told once.
 		want := func(what string, lines int, valid ...string) {
 			t.Helper()
@@ -180,7 +180,7 @@ func TestTokensFile_IsReadAgainWhenItChanges(t *testing.T) {
 		if !strings.Contains(log.String(), "must be a list") {
 			t.Errorf("the log does not say what is wrong: %s", log)
 		}
-		servicetest.NoError(t, os.Remove(file))
+		assert.NoError(t, os.Remove(file))
 		want("gone", 3, "a", "b")
 		write(t, file, entry("b"))
 		want("taken back", 4, "b")
@@ -188,9 +188,9 @@ func TestTokensFile_IsReadAgainWhenItChanges(t *testing.T) {
 		want("empty", 5, "b")
 		write(t, file, entry("b"))
 		want("as before", 6, "b")
-		info := servicetest.Must(os.Stat(file))(t)
+		info := assert.Must(os.Stat(file))(t)
 		write(t, file, entry("a"))
-		servicetest.NoError(t, os.Chtimes(file, info.ModTime(), info.ModTime()))
+		assert.NoError(t, os.Chtimes(file, info.ModTime(), info.ModTime()))
 		want("copied, of the same size and time", 7, "a")
 		write(t, file, "[]\n")
 		want("the last one taken back", 8)
@@ -203,7 +203,7 @@ func TestTokensFile_IsReadAgainWhenItChanges(t *testing.T) {
 
 func TestIdentify_SaysWhoACertificateIs(t *testing.T) {
 	t.Parallel()
-	uri := servicetest.Must(url.Parse("spiffe://example/ops"))(t)
+	uri := assert.Must(url.Parse("spiffe://example/ops"))(t)
 	alice := &x509.Certificate{Subject: pkix.Name{CommonName: "alice"}, DNSNames: []string{"host"}, URIs: []*url.URL{uri}}
 	unnamed := &x509.Certificate{EmailAddresses: []string{"bob@example.com"}}
 	for what, c := range map[string]struct {
@@ -220,12 +220,12 @@ func TestIdentify_SaysWhoACertificateIs(t *testing.T) {
 		"token needed":   {Config{Token: "t"}, alice, "{ none []}"},
 		"token or roles": {Config{Token: "t", Certificates: map[string]string{"alice": "viewer"}}, alice, "{alice viewer []}"},
 	} {
-		k := servicetest.Must(New(c.config))(t)
+		k := assert.Must(New(c.config))(t)
 		if got, _ := k.Identify("", c.of); fmt.Sprint(got) != c.want {
 			t.Errorf("%s: got %v, want %s", what, got, c.want)
 		}
 	}
-	k := servicetest.Must(New(Config{Token: "t", Certificates: map[string]string{"alice": "viewer"}}))(t)
+	k := assert.Must(New(Config{Token: "t", Certificates: map[string]string{"alice": "viewer"}}))(t)
 	if got, err := k.Identify("t", alice); fmt.Sprint(got) != "{alice admin []}" {
 		t.Errorf("a token decides: %v, %v", got, err)
 	}
@@ -236,7 +236,7 @@ func TestIdentify_SaysWhoACertificateIs(t *testing.T) {
 
 func TestGuard_LetsViewersLook(t *testing.T) {
 	t.Parallel()
-	k := servicetest.Must(New(Config{Token: "t", Certificates: map[string]string{"alice": "viewer"}}))(t)
+	k := assert.Must(New(Config{Token: "t", Certificates: map[string]string{"alice": "viewer"}}))(t)
 	guarded := k.Guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
 	certificate := func(name string) func(*http.Request) {
 		return func(r *http.Request) {

@@ -19,14 +19,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // saved writes a file and returns its path.
 func saved(t *testing.T, name, content string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name)
-	servicetest.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+	assert.NoError(t, os.WriteFile(file, []byte(content), 0o600))
 	return file
 }
 
@@ -39,7 +39,7 @@ func certified(t *testing.T, name string) (certificate, key string) {
 // certifiedUntil makes one that is valid for a year until so long from now.
 func certifiedUntil(t *testing.T, name string, until time.Duration) (certificate, key string) {
 	t.Helper()
-	private := servicetest.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	private := assert.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		NotBefore: time.Now().Add(until - 365*24*time.Hour), NotAfter: time.Now().Add(until), IsCA: true, BasicConstraintsValid: true,
@@ -48,7 +48,7 @@ func certifiedUntil(t *testing.T, name string, until time.Duration) (certificate
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
 	keyDER, keyErr := x509.MarshalPKCS8PrivateKey(private)
-	servicetest.NoError(t, errors.Join(err, keyErr))
+	assert.NoError(t, errors.Join(err, keyErr))
 	block := func(kind string, der []byte) string {
 		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 	}
@@ -91,12 +91,12 @@ func TestRoles_OfTokensOverTLS(t *testing.T) {
 			t.Fatalf("exit %d, %s", code, err)
 		}
 	}
-	equal(t, entries, 5, "entries in pages of 2")
+	assert.Equal(t, entries, 5, "entries in pages of 2")
 	r.want(2, "audit --since 1h --page-token x"+as("viola"), "--since must be the time of the page before")
 	r.want(0, "audit --since 1h"+as("viola"), "viola at 127.0.0.1:", "PERMISSION_DENIED ROLE_TOO_LOW",
 		"PERMISSION_DENIED WORKER_NOT_ALLOWED", "otto at 127.0.0.1:", "OK", "repairs")
 	// Ada leaves: without a restart.
-	servicetest.NoError(t, os.WriteFile(tokens, []byte(entry("viola", "viewer", "")), 0o600))
+	assert.NoError(t, os.WriteFile(tokens, []byte(entry("viola", "viewer", "")), 0o600))
 	eventually(t, "the token is taken back", &r.log, func() bool {
 		code, _, _ := sh.caretaker(append([]string{"status", "--address", r.address}, strings.Fields(as("ada"))...)...)
 		return code == 1

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // keeping answers with a run that it has kept.
@@ -35,7 +35,7 @@ func planOf(ids ...int64) *pb.Run {
 
 func TestRun_AChangedPlanSaysWhatCameAndWent(t *testing.T) {
 	t.Parallel()
-	refused := servicetest.Must(status.New(codes.FailedPrecondition, "expected_digest").WithDetails(&errdetails.ErrorInfo{
+	refused := assert.Must(status.New(codes.FailedPrecondition, "expected_digest").WithDetails(&errdetails.ErrorInfo{
 		Reason: "PLAN_CHANGED", Metadata: map[string]string{"run_id": "r7"},
 	}))(t)
 	for _, c := range []struct {
@@ -67,7 +67,7 @@ func TestRun_TheQuestionSaysOnHowMuch(t *testing.T) {
 		"1 candidate": planOf(1), "1002 candidates": many,
 		"at least 7 rows": {Definitions: []*pb.DefinitionCount{{Rows: 3}, {Rows: 4, AtLeast: true}}},
 	} {
-		equal(t, extent(plan), want)
+		assert.Equal(t, extent(plan), want)
 	}
 	if !nothingDue(planOf()) || nothingDue(many) || nothingDue(&pb.Run{}) {
 		t.Error("what has nothing to do is not known")

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestRun_ExitsWithTheOutcome(t *testing.T) {
@@ -22,7 +22,7 @@ func TestRun_ExitsWithTheOutcome(t *testing.T) {
 	execute(t, sql, `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''secret''; END';
 		CREATE TRIGGER no BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION no();
 		INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 2)`)
-	lacks(t, r.want(1, "run "+worker, "failed", "c.p_id -> p", "P0001"), "secret")
+	assert.Lacks(t, r.want(1, "run "+worker, "failed", "c.p_id -> p", "P0001"), "secret")
 	execute(t, sql, `UPDATE maintenance.leases SET holder = 'somebody', expires_at = now() + interval '1 min'`)
 	r.want(3, "run "+worker, "skipped", "held by somebody")
 	r.want(2, "run nobody", `unknown worker "nobody"`)
@@ -36,7 +36,7 @@ func TestRun_IsSkippedWhilePausedAndWithoutDefinitions(t *testing.T) {
 	r.want(3, "run "+worker, "skipped", "not configured")
 	r.want(0, "status", worker, "not configured")
 	r.want(0, "pause "+worker+" --reason repairs --for 1h", "paused", "repairs", "until")
-	lacks(t, r.want(3, "run "+worker, "skipped", "repairs", "end the pause with caretaker resume"), "ResumeWorker")
+	assert.Lacks(t, r.want(3, "run "+worker, "skipped", "repairs", "end the pause with caretaker resume"), "ResumeWorker")
 	r.want(0, "pause --all --reason incident", "*", "paused", "all workers are paused by", "incident", worker)
 	r.want(3, "run "+worker, "skipped", "resume --all")
 	r.want(0, "status", "all workers are paused by")
@@ -55,7 +55,7 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	id := runID(t, document(t, r.want(0, "run "+worker+" --output json")))
 	r.want(0, "runs", id, "request", "succeeded")
 	r.want(0, "runs --state succeeded --worker "+worker, id)
-	lacks(t, r.want(0, "runs --state failed"), id)
+	assert.Lacks(t, r.want(0, "runs --state failed"), id)
 	r.want(0, "run "+worker)
 	r.want(0, "runs --page-size 1", "--page-token ")
 	r.want(2, "runs --page-token x", "--page-token: is not a token that the same list, with the same filters, has printed")
@@ -65,7 +65,7 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 		('`+worker+`', '2026-11-21 00:02Z', 'missed', NULL, '', NULL)`)
 	r.want(0, "fires", "2026-11-21 00:01:00  "+worker+"  ran      2.5s  here  "+id, "2026-11-21 00:02:00  "+worker+"  missed   -     -     -")
 	r.want(0, "fires "+worker+" --page-size 1", "missed", "--page-token ")
-	lacks(t, r.want(0, "fires --outcome missed"), id)
+	assert.Lacks(t, r.want(0, "fires --outcome missed"), id)
 	r.want(2, "fires nobody", `unknown worker "nobody"`)
 	r.want(0, "watch "+id, "succeeded")
 	r.want(0, "cancel "+id, "had ended before: succeeded")
@@ -167,7 +167,7 @@ func TestClient_SendsItsToken(t *testing.T) {
 	sh := newShell(t)
 	sh.prepared()
 	token := filepath.Join(t.TempDir(), "token")
-	servicetest.NoError(t, os.WriteFile(token, []byte("secret\n"), 0o600))
+	assert.NoError(t, os.WriteFile(token, []byte("secret\n"), 0o600))
 	sh.set("CARETAKER_AUTH_TOKEN_FILE", token)
 	r := sh.serving()
 	r.want(1, "status", "a bearer token is needed")
@@ -180,9 +180,9 @@ func TestClient_SendsItsToken(t *testing.T) {
 	sh.set("CARETAKER_CLIENT_TOKEN_FILE", "")
 	sh.set("XDG_CONFIG_HOME", t.TempDir())
 	profiles := sh.environment().ProfilesFile()
-	servicetest.NoError(t, os.MkdirAll(filepath.Dir(profiles), 0o700))
+	assert.NoError(t, os.MkdirAll(filepath.Dir(profiles), 0o700))
 	profile := "profiles: {here: {address: " + r.address + ", token_file: " + token + "}}"
-	servicetest.NoError(t, os.WriteFile(profiles, []byte(profile), 0o600))
+	assert.NoError(t, os.WriteFile(profiles, []byte(profile), 0o600))
 	sh.want(0, "status --profile here", worker)
 	sh.want(1, "status --profile there", `there is no profile "there", there are: here`)
 }

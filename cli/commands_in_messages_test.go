@@ -1,6 +1,10 @@
 package cli
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
+)
 
 func TestExplain_CallsAreCommandsAndNoneIsSaidTwice(t *testing.T) {
 	t.Parallel()
@@ -10,6 +14,6 @@ func TestExplain_CallsAreCommandsAndNoneIsSaidTwice(t *testing.T) {
 		"end the pause with ResumeWorker":                            "end the pause with caretaker resume",
 		"WatchRun follows it, CancelRun stops it":                    "caretaker watch follows it, caretaker cancel stops it",
 	} {
-		equal(t, asCommands(text), want)
+		assert.Equal(t, asCommands(text), want)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/cli"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestRun_OnATerminalItAsksAndIsHeldToWhatItHasShown(t *testing.T) {
@@ -22,7 +22,7 @@ func TestRun_OnATerminalItAsksAndIsHeldToWhatItHasShown(t *testing.T) {
 		}
 	}
 	records := ""
-	servicetest.NoError(t,
+	assert.NoError(t,
 		sql.QueryRow(context.Background(), `SELECT count(*)::text FROM loose_foreign_keys_deleted_records WHERE status = 1`).Scan(&records))
 	for _, c := range []struct {
 		typed, more string
@@ -32,7 +32,7 @@ func TestRun_OnATerminalItAsksAndIsHeldToWhatItHasShown(t *testing.T) {
 		{"n\n", "", 1, records}, {"\n", "", 1, records}, {"yes\n", "", 0, "0"}, {"", "--yes", 0, "0"},
 	} {
 		keys, screen := cli.Terminal(t)
-		servicetest.Must(keys.WriteString(c.typed))(t)
+		assert.Must(keys.WriteString(c.typed))(t)
 		var out strings.Builder
 		command := strings.Fields("run " + worker + " --database main --address " + r.address + " " + c.more)
 		code := cli.Run(context.Background(), command, cli.Streams{In: screen, Out: &out, Err: screen})

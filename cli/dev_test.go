@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestDev_NeedsNothingElse(t *testing.T) {
@@ -15,12 +15,12 @@ func TestDev_NeedsNothingElse(t *testing.T) {
 	dir := folder(t)
 	r := sh.serving("dev", "--data-dir", dir, "--listen", "127.0.0.1:0")
 	eventually(t, "dev says how to use it", &r.out, func() bool { return strings.Contains(r.out.String(), " run "+worker) })
-	contains(t, r.out.String(), "grpcurl -plaintext "+r.address+" maintenance.v1.MaintenanceService/GetStatus")
+	assert.Contains(t, r.out.String(), "grpcurl -plaintext "+r.address+" maintenance.v1.MaintenanceService/GetStatus")
 	r.want(0, "status", worker)
 	r.want(0, "run "+worker+" --database ci", "succeeded")
 
 	environment := filepath.Join(dir, "env")
-	content := servicetest.Must(os.ReadFile(environment))(t)
+	content := assert.Must(os.ReadFile(environment))(t)
 	t.Run("its environment is enough for serve and lfk", func(t *testing.T) {
 		sh := sh.sub(t)
 		for line := range strings.Lines(string(content)) {
@@ -36,7 +36,7 @@ func TestDev_NeedsNothingElse(t *testing.T) {
 		sh.want(0, "lfk lint", "0 errors")
 	})
 	r.stop()
-	equal(t, <-r.exit, 0, "exit", &r.log)
+	assert.Equal(t, <-r.exit, 0, "exit", &r.log)
 	if _, err := os.Stat(environment); !os.IsNotExist(err) {
 		t.Errorf("the environment file is left: %v", err)
 	}
@@ -50,18 +50,18 @@ func TestDev_RefusesAddressesAndDirectoriesOfOthers(t *testing.T) {
 	sh.want(0, "help run", "Exit codes: 0 succeeded")
 	dir := folder(t)
 	file := filepath.Join(dir, "loose_foreign_keys.yml")
-	servicetest.NoError(t, os.WriteFile(file, []byte("mine"), 0o600))
+	assert.NoError(t, os.WriteFile(file, []byte("mine"), 0o600))
 	options := " --listen 127.0.0.1:0 --data-dir "
 	sh.want(1, "dev"+options+dir, dir+" has files that caretaker has not made, such as loose_foreign_keys.yml",
 		"name a new or an empty directory with --data-dir")
-	content := servicetest.Must(os.ReadFile(file))(t)
-	equal(t, string(content), "mine")
+	content := assert.Must(os.ReadFile(file))(t)
+	assert.Equal(t, string(content), "mine")
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
 		t.Errorf("there are %v, %v", files, err)
 	}
 	sh.want(1, "dev"+options+file, file+" is not a directory")
 	// The address is taken before anything is loaded.
-	taken := servicetest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	taken := assert.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = taken.Close() }()
 	dir = folder(t)
 	sh.want(1, "dev --listen "+taken.Addr().String()+" --data-dir "+dir, "listen: ", "is in use by another process", "--listen")

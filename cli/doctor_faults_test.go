@@ -11,6 +11,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/cli"
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -93,7 +94,7 @@ func TestDoctor_LooksHowLongCertificatesAreValid(t *testing.T) {
 	join := func(files ...string) string {
 		all := ""
 		for _, name := range files {
-			content := servicetest.Must(os.ReadFile(name))(t)
+			content := assert.Must(os.ReadFile(name))(t)
 			all += string(content)
 		}
 		return saved(t, "bundle.pem", all)
@@ -133,7 +134,7 @@ func TestDoctor_LooksHowLongCertificatesAreValid(t *testing.T) {
 func TestFault_Doctor_KnowsPoolersThatLoseStatements(t *testing.T) {
 	sh := newShell(t)
 	sql := sh.applied()
-	p := servicetest.Must(databases.Cluster(t).Pooler(t.Context(), 3))(t)
+	p := assert.Must(databases.Cluster(t).Pooler(t.Context(), 3))(t)
 	defer func() { _ = p.Stop() }()
 	sh.set("CARETAKER_DATABASES_MAIN_URL", p.PlainURL(sql.Config().Database))
 	sh.wantFault("error", "pooler", "may lose prepared statements", "add default_query_exec_mode=exec to databases.main.url")
@@ -148,7 +149,7 @@ func TestFault_Doctor_KnowsWhichServerIsTheStandby(t *testing.T) {
 	cluster := sh.onItsOwnCluster()
 	sql := sh.applied()
 	name := sql.Config().Database
-	standby := servicetest.Must(cluster.Standby(t.Context(), map[string]string{"max_standby_streaming_delay": "2s"}))(t)
+	standby := assert.Must(cluster.Standby(t.Context(), map[string]string{"max_standby_streaming_delay": "2s"}))(t)
 	defer func() { _ = standby.Stop(context.Background()) }()
 	t.Run("main is the standby", func(t *testing.T) {
 		sh := sh.sub(t)
@@ -162,7 +163,7 @@ func TestFault_Doctor_KnowsWhichServerIsTheStandby(t *testing.T) {
 	})
 	sh.set("CARETAKER_DATABASES_MAIN_REPLICA_URL", standby.URL(name))
 	sh.wantFault("warning", "replica", "cancels queries that are in the way of replay after 2s", "hot_standby_feedback = on")
-	conn := servicetest.Must(pgx.Connect(t.Context(), standby.URL(name)))(t)
+	conn := assert.Must(pgx.Connect(t.Context(), standby.URL(name)))(t)
 	defer func() { _ = conn.Close(context.Background()) }()
 	execute(t, conn, `ALTER SYSTEM SET hot_standby_feedback = on`)
 	execute(t, conn, `SELECT pg_reload_conf()`)

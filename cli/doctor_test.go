@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -50,7 +51,7 @@ func TestDoctor_FindsNothingButMissingIndexesOnTheReferenceSchema(t *testing.T) 
 			t.Errorf("%+v", f)
 		}
 	}
-	equal(t, strings.Join(unindexed, ", "), known, "no indexes on")
+	assert.Equal(t, strings.Join(unindexed, ", "), known, "no indexes on")
 }
 
 // fault is something that is wrong, how it is made, and what doctor says about it.
@@ -149,7 +150,7 @@ func faultsOfTheServer(main *pgx.Conn) (all []fault) {
 func TestDoctor_EachFaultHasANameAndARemedy(t *testing.T) {
 	sh := newShell(t)
 	sql := sh.applied()
-	listener := servicetest.Must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
+	listener := assert.Must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = listener.Close() }()
 	definitions := sh.sub(t).defined("nowhere: [{table: users, column: user_id, on_delete: async_delete}]")
 	for _, f := range append(faults(sql, listener.Addr().String(), definitions), faultsOfTheServer(sql)...) {
@@ -227,7 +228,7 @@ func TestDoctor_GrantsOfOneDatabaseAreNotMixedWithOthers(t *testing.T) {
 		t.Errorf("the parts are mixed: %s", all)
 	}
 	out := sh.want(0, "doctor --grants --database ci --output json", `"database": "ci"`)
-	lacks(t, out, `"main"`)
+	assert.Lacks(t, out, `"main"`)
 	sh.want(2, "doctor --grants --database sec", `--database: there is no "sec" in the configuration: there are main, ci`)
 	sh.want(2, "doctor --database ci", "--database is for --grants")
 }

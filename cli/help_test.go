@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caretaker-go/caretaker/cli"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // everyCommand calls see for each command.
@@ -37,7 +37,7 @@ func examples(t *testing.T) *shell {
 	t.Helper()
 	sh := alone(t)
 	t.Chdir(t.TempDir())
-	servicetest.NoError(t, os.WriteFile("heads-2026-11-22", []byte("main 1 "+strings.Repeat("0", 64)), 0o600))
+	assert.NoError(t, os.WriteFile("heads-2026-11-22", []byte("main 1 "+strings.Repeat("0", 64)), 0o600))
 	sh.set("CARETAKER_ADDRESS", "127.0.0.1:1")
 	return sh
 }
@@ -115,6 +115,6 @@ func TestCompletion_OffersNamesAndFilesOnlyWhereFilesAreMeant(t *testing.T) {
 			name, _, _ := strings.Cut(strings.TrimSpace(one), "\t")
 			got = append(got, name)
 		}
-		equal(t, strings.Join(got, " "), offered, line, errOut)
+		assert.Equal(t, strings.Join(got, " "), offered, line, errOut)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/cli"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestInit_OnATerminalItAsksUntilADatabaseAnswers(t *testing.T) {
@@ -19,13 +19,13 @@ func TestInit_OnATerminalItAsksUntilADatabaseAnswers(t *testing.T) {
 	file := filepath.Join(dir, "caretaker.yml")
 	keys, screen := cli.Terminal(t)
 	typed := "postgres://x@127.0.0.1:1/x\n" + url + "\n\n" + dir + "/rules.yml\n127.0.0.1:0\n\n"
-	servicetest.Must(keys.WriteString(typed))(t)
+	assert.Must(keys.WriteString(typed))(t)
 	var out strings.Builder
 	command := []string{"init", "--config", file}
 	code := cli.Run(context.Background(), command, cli.Streams{In: screen, Out: &out, Err: screen})
 	if code != 0 || !strings.Contains(out.String(), "use: gitlab") || strings.Contains(out.String(), "lfk install") {
 		t.Fatalf("exit %d: %s", code, out.String())
 	}
-	content := servicetest.Must(os.ReadFile(file))(t)
-	contains(t, string(content), "use: gitlab\n", `listen: '127.0.0.1:0'`, dir+"/rules.yml", url)
+	content := assert.Must(os.ReadFile(file))(t)
+	assert.Contains(t, string(content), "use: gitlab\n", `listen: '127.0.0.1:0'`, dir+"/rules.yml", url)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/devdb"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // gitlabsWords are what a database that is not GitLab's should never be told of.
@@ -28,7 +28,7 @@ func wantNoGitLab(t *testing.T, what, text string) {
 		t.Errorf("%s: nothing", what)
 	}
 	for line := range strings.Lines(text) {
-		equal(t, gitlabsWords.FindString(line), "", "speaks of", what, line)
+		assert.Equal(t, gitlabsWords.FindString(line), "", "speaks of", what, line)
 	}
 }
 
@@ -36,7 +36,7 @@ func wantNoGitLab(t *testing.T, what, text string) {
 func shop(t *testing.T) (url string, conn *pgx.Conn) {
 	t.Helper()
 	url = databases.Clone(t, devdb.Template{Name: "bare"})
-	conn = servicetest.Must(pgx.Connect(context.Background(), url))(t)
+	conn = assert.Must(pgx.Connect(context.Background(), url))(t)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	execute(t, conn, `CREATE TABLE orders (id bigserial PRIMARY KEY, customer text);
 		CREATE TABLE order_items (id bigserial PRIMARY KEY, order_id bigint);
@@ -49,18 +49,18 @@ func shop(t *testing.T) (url string, conn *pgx.Conn) {
 func column(t *testing.T, conn *pgx.Conn, sql string) string {
 	t.Helper()
 	rows, err := conn.Query(context.Background(), sql)
-	servicetest.NoError(t, err)
-	all := servicetest.Must(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
+	assert.NoError(t, err)
+	all := assert.Must(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 	return strings.Join(all, "\n")
 }
 
 func pageOf(t *testing.T, url string) string {
 	t.Helper()
 	answer, err := http.Get(url)
-	servicetest.NoError(t, err)
+	assert.NoError(t, err)
 	defer func() { _ = answer.Body.Close() }()
 	defer http.DefaultClient.CloseIdleConnections()
-	content := servicetest.Must(io.ReadAll(answer.Body))(t)
+	content := assert.Must(io.ReadAll(answer.Body))(t)
 	return string(content)
 }
 
@@ -76,13 +76,13 @@ func TestInit_FromAnEmptyDatabaseToCleanedChildrenWithoutAWordOfGitLab(t *testin
 	sh.want(0, "lfk install"+with, "main: installed")
 	sh.want(0, "lfk track orders"+with, "orders_loose_fk_trigger")
 	rules := "order_items: [{table: orders, column: order_id, on_delete: async_delete}]"
-	servicetest.NoError(t, os.WriteFile(definitions, []byte(rules), 0o600))
+	assert.NoError(t, os.WriteFile(definitions, []byte(rules), 0o600))
 	sh.want(0, "lfk lint"+with, "0 errors")
 	r := sh.serving("serve", "--config", file)
 	execute(t, conn, `DELETE FROM orders WHERE id = 1`)
 	r.want(0, "run "+worker+" --dry-run"+with, "order_items.order_id")
 	r.want(0, "run "+worker+with, "deleted rows 3")
-	equal(t, column(t, conn, `SELECT count(*)::text FROM order_items WHERE order_id = 1`), "0", "children are left")
+	assert.Equal(t, column(t, conn, `SELECT count(*)::text FROM order_items WHERE order_id = 1`), "0", "children are left")
 	wantNoGitLab(t, "the schemas", column(t, conn, `SELECT nspname::text FROM pg_namespace`))
 	wantNoGitLab(t, "maintenance", column(t, conn, `SELECT relname::text FROM pg_class
 		WHERE relnamespace = 'maintenance'::regnamespace`))
@@ -102,7 +102,7 @@ func TestInit_FromAnEmptyDatabaseToCleanedChildrenWithoutAWordOfGitLab(t *testin
 	r.want(1, "jobs"+with, "use: loose_foreign_keys")
 	r.want(2, "run ghost_user_migration"+with, "use: gitlab")
 	sh.want(0, "doctor"+with)
-	lacks(t, r.log.String(), `"level":"ERROR"`)
+	assert.Lacks(t, r.log.String(), `"level":"ERROR"`)
 	// What is there stays, and the other use adds what is missing.
 	sh.set("CARETAKER_USE", "gitlab")
 	sh.want(0, "migrate"+with, "main/00010_jobs_and_protections.sql", "queue/001")
@@ -131,7 +131,7 @@ func TestDoctor_GrantsOfChildrenOfOtherSchemasSufficeAndNoneIsNamed(t *testing.T
 		INSERT INTO sales.notes VALUES (1); REVOKE ALL ON SCHEMA public FROM public`)
 	rules := `'sales."Lines.1"': [{table: orders, column: order_id, on_delete: async_delete}]` + "\n" +
 		"sales.notes: [{table: public.orders, column: order_id, on_delete: async_nullify}]\n"
-	servicetest.NoError(t, os.WriteFile(filepath.Join(dir, "loose_foreign_keys.yml"), []byte(rules), 0o600))
+	assert.NoError(t, os.WriteFile(filepath.Join(dir, "loose_foreign_keys.yml"), []byte(rules), 0o600))
 	script := sh.want(0, "doctor --grants --role "+role+with, "GRANT USAGE ON SCHEMA sales TO "+role+";",
 		`GRANT SELECT, UPDATE, DELETE ON sales."Lines.1" TO `, "GRANT SELECT, UPDATE ON sales.notes TO ")
 	execute(t, conn, script+"GRANT USAGE ON SCHEMA public TO "+role)
@@ -162,13 +162,13 @@ func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {
 	}
 	sh.want(1, "init --config "+file+" --url "+url, "is there already", "--force")
 	sh.want(0, "init --config "+file+" --force --use gitlab --url "+url, "use: gitlab", "kept ")
-	servicetest.NoError(t, os.Chmod(file, 0o640))
+	assert.NoError(t, os.Chmod(file, 0o640))
 	if os.Getuid() == 0 {
-		servicetest.NoError(t, os.Chown(file, 0, 8))
+		assert.NoError(t, os.Chown(file, 0, 8))
 	}
 	sh.want(0, "init --config "+file+" --force --url "+url, "others cannot read it")
-	info := servicetest.Must(os.Stat(file))(t)
-	equal(t, info.Mode().Perm(), 0o640)
+	info := assert.Must(os.Stat(file))(t)
+	assert.Equal(t, info.Mode().Perm(), 0o640)
 	if is, ok := info.Sys().(*syscall.Stat_t); os.Getuid() == 0 && (!ok || is.Gid != 8) {
 		t.Errorf("%+v", is)
 	}

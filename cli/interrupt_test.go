@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // looking is a server that still looks at the candidates of a run when somebody presses Ctrl-C.
@@ -104,6 +105,6 @@ func TestRun_TheQuestionSaysWhenNotAllCouldBeLookedAt(t *testing.T) {
 		if _, _, err := a.confirm(t.Context(), server, request); err != nil || request.GetExpectedDigest() != c.digest {
 			t.Errorf("%+v: %v, %v", c, err, request)
 		}
-		equal(t, strings.Contains(out.String(), "the run may do more than is shown\nrun "+c.worker+" now"), c.says, c, out.String())
+		assert.Equal(t, strings.Contains(out.String(), "the run may do more than is shown\nrun "+c.worker+" now"), c.says, c, out.String())
 	}
 }

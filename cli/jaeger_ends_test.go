@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 const (
@@ -40,7 +40,7 @@ func (e *tracedEstate) paused() jaegerTrace {
 		e.t.Fatal(err)
 	}
 	trace := e.refused(&maintenancev1.RunBatchRequest{Worker: worker})
-	servicetest.Must(e.client.ResumeWorker(e.t.Context(), &maintenancev1.ResumeWorkerRequest{Worker: worker}))(e.t)
+	assert.Must(e.client.ResumeWorker(e.t.Context(), &maintenancev1.ResumeWorkerRequest{Worker: worker}))(e.t)
 	return trace
 }
 
@@ -62,7 +62,7 @@ func (e *tracedEstate) cancelled() jaegerTrace {
 	eventually(e.t, "the run is at work", e.log, func() bool {
 		return e.value(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'`) > 0
 	})
-	servicetest.Must(e.client.CancelRun(e.t.Context(), &maintenancev1.CancelRunRequest{Id: run.GetId()}))(e.t)
+	assert.Must(e.client.CancelRun(e.t.Context(), &maintenancev1.CancelRunRequest{Id: run.GetId()}))(e.t)
 	_, trace := e.finish(id, run)
 	return trace
 }

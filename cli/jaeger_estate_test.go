@@ -17,7 +17,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // tracedEstate is the demo's estate with a server of its own process, which sends its traces to Jaeger. The queue of
@@ -70,8 +70,8 @@ func newTracedEstate(t *testing.T) *tracedEstate {
 		urls[name] = databases.Clone(t, devdb.Template{Name: "bare", Schema: name})
 		sh.set("CARETAKER_DATABASES_"+strings.ToUpper(name)+"_URL", urls[name])
 	}
-	servicetest.NoError(t, devdb.LoadDemo(t.Context(), urls))
-	e.sql = servicetest.Must(pgx.Connect(t.Context(), urls["main"]))(t)
+	assert.NoError(t, devdb.LoadDemo(t.Context(), urls))
+	e.sql = assert.Must(pgx.Connect(t.Context(), urls["main"]))(t)
 	t.Cleanup(func() { _ = e.sql.Close(context.Background()) })
 	execute(t, e.sql, ownQueueSQL)
 	sh.defined(devdb.Definitions() + ownDefinitions)
@@ -98,7 +98,7 @@ func (e *tracedEstate) serve() {
 	}
 	e.server, e.log = e.sh.process("serve")
 	address := e.log.field(e.t, "serving", "listen")
-	conn := servicetest.Must(grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials())))(e.t)
+	conn := assert.Must(grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials())))(e.t)
 	e.t.Cleanup(func() { _ = conn.Close() })
 	e.client = maintenancev1.NewMaintenanceServiceClient(conn)
 }
@@ -128,11 +128,11 @@ func (e *tracedEstate) ask(request *maintenancev1.RunBatchRequest) (id string, _
 func (e *tracedEstate) finish(id string, run *maintenancev1.Run) (*maintenancev1.Run, jaegerTrace) {
 	e.t.Helper()
 	eventually(e.t, "the run has ended", e.log, func() bool {
-		again := servicetest.Must(e.client.GetRun(e.t.Context(), &maintenancev1.GetRunRequest{Id: run.GetId()}))(e.t)
+		again := assert.Must(e.client.GetRun(e.t.Context(), &maintenancev1.GetRunRequest{Id: run.GetId()}))(e.t)
 		run = again.GetRun()
 		return run.GetState() != maintenancev1.RunState_RUN_STATE_RUNNING
 	})
-	equal(e.t, run.GetTraceId(), id, "trace", run.GetWorker())
+	assert.Equal(e.t, run.GetTraceId(), id, "trace", run.GetWorker())
 	return run, e.trace(id, "maintenance.run", runBatch)
 }
 

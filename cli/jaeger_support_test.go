@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // jaeger is a real Jaeger, asked over its own query API.
@@ -40,7 +40,7 @@ func startJaeger(t *testing.T) *jaeger {
 		"JAEGER_OTLP_GRPC_PORT="+ports[2], "JAEGER_OTLP_HTTP_PORT="+ports[3])
 	log := &screen{}
 	c.Stdout, c.Stderr = log, log
-	servicetest.NoError(t, c.Start())
+	assert.NoError(t, c.Start())
 	t.Cleanup(func() {
 		_ = c.Process.Kill()
 		_ = c.Wait()
@@ -198,7 +198,7 @@ func (j *jaeger) trace(id string, names ...string) (found jaegerTrace) {
 // search finds the traces with a span of an operation that has these attributes.
 func (j *jaeger) search(operation string, tags map[string]string) []jaegerTrace {
 	j.t.Helper()
-	encoded := servicetest.Must(json.Marshal(tags))(j.t)
+	encoded := assert.Must(json.Marshal(tags))(j.t)
 	now := time.Now()
 	query := url.Values{
 		"service": {"caretaker"}, "limit": {"1500"}, "tags": {string(encoded)},

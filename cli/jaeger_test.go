@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // TestJaeger runs all workers and their jobs in a real server, and looks at their traces as a real Jaeger returns them.
@@ -34,7 +34,7 @@ func TestJaeger(t *testing.T) {
 	}
 	ends := e.ends()
 	for range 3 {
-		servicetest.Must(e.client.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}))(t)
+		assert.Must(e.client.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}))(t)
 	}
 	tick := e.tick()
 	e.settled()
@@ -70,7 +70,7 @@ func TestJaeger(t *testing.T) {
 		for _, trace := range slices.Concat([]jaegerTrace{placeholderTrace, tokenTrace, groupTrace, ghostTrace, cleanupTrace, rehearsal, tick}, slices.Collect(maps.Values(ends)), jobs) {
 			fmt.Fprintf(&out, "%d spans, trace %s\n%s\n", len(trace.Spans), trace.TraceID, trace)
 		}
-		servicetest.NoError(t, os.WriteFile(file, []byte(out.String()), 0o600))
+		assert.NoError(t, os.WriteFile(file, []byte(out.String()), 0o600))
 	}
 }
 
@@ -137,7 +137,7 @@ func wantStatement(t *testing.T, s jaegerSpan) {
 func wantQueued(t *testing.T, placeholders *maintenancev1.Run, placeholderTrace, tokenTrace, groupTrace jaegerTrace) {
 	t.Helper()
 	want := fmt.Sprintf(`["delete_placeholder_user: %d"]`, placeholders.GetCounts()["scheduled_jobs"])
-	equal(t, placeholderTrace.only(t, "maintenance.run").tag("maintenance.queued"), want, "queued")
+	assert.Equal(t, placeholderTrace.only(t, "maintenance.run").tag("maintenance.queued"), want, "queued")
 	for kind, trace := range map[string]jaegerTrace{"delete_placeholder_user": placeholderTrace, "delete_user": tokenTrace, "destroy_group": groupTrace} {
 		sent := trace.named("send " + kind)
 		if len(sent) == 0 || !strings.Contains(trace.only(t, "maintenance.run").tag("maintenance.queued"), kind) {
@@ -147,7 +147,7 @@ func wantQueued(t *testing.T, placeholders *maintenancev1.Run, placeholderTrace,
 		for key, want := range map[string]string{
 			"messaging.system": "river", "messaging.operation.type": "send", "messaging.destination.name": kind, "span.kind": "producer",
 		} {
-			equal(t, sent[0].tag(key), want, sent[0].Name, key)
+			assert.Equal(t, sent[0].tag(key), want, sent[0].Name, key)
 		}
 	}
 }
@@ -224,7 +224,7 @@ func wantDrain(t *testing.T, run *maintenancev1.Run, trace jaegerTrace, applicat
 		"maintenance.outcome": "failed", "error": "true", "otel.status_description": run.GetError(),
 		"maintenance.count.deleted_rows": fmt.Sprint(run.GetCounts()["deleted_rows"]),
 	} {
-		equal(t, span.tag(key), want, key)
+		assert.Equal(t, span.tag(key), want, key)
 	}
 	refused := slices.DeleteFunc(slices.Clone(trace.Spans), func(s jaegerSpan) bool {
 		return s.tag("error.type") != "P0001" || strings.HasPrefix(s.Name, "maintenance.")
@@ -272,7 +272,7 @@ func wantNothingElse(t *testing.T, traces []jaegerTrace) {
 			}
 		}
 		for _, word := range []string{"secret", "WITH fence", "$1", "set_config", "SELECT *", "db.query.text", "@example", "@demo", "traceparent"} {
-			lacks(t, trace.raw, word)
+			assert.Lacks(t, trace.raw, word)
 		}
 	}
 	for _, name := range []string{runBatch, "maintenance.run", "maintenance.job", cancelRun, pauseWorker, resumeWorker} {

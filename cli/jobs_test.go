@@ -3,7 +3,7 @@ package cli_test
 import (
 	"testing"
 
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestJobs_ListsAndRetriesThemAndSaysWhatFailed(t *testing.T) {
@@ -18,7 +18,7 @@ func TestJobs_ListsAndRetriesThemAndSaysWhatFailed(t *testing.T) {
 		 ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 25, "error": "a database is unreachable", "trace": ""}'::jsonb])`)
 	r.want(0, "jobs", "ARGUMENTS", `user_id=7 reason="No active token assigned"`, "cancelled", "refused INTERNAL_USER",
 		"25/25", "discarded a database is unreachable")
-	lacks(t, r.want(0, "jobs --kind destroy_group --state discarded"), "delete_user")
+	assert.Lacks(t, r.want(0, "jobs --kind destroy_group --state discarded"), "delete_user")
 	r.want(0, "jobs --page-size 1", "older jobs: --page-token ")
 	jobs, _ := document(t, r.want(0, "jobs --output json --kind delete_user"))["jobs"].([]any)
 	if len(jobs) != 1 {
@@ -53,7 +53,7 @@ func TestJobs_ListsAndRetriesThemAndSaysWhatFailed(t *testing.T) {
 		 ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 25, "error": "the process has died", "trace": ""}'::jsonb])`)
 	out := r.want(0, "jobs", "refused STILL_REFERENCED: notes.author_id refers to it", "discarded STILL_REFERENCED: t.group_id still refers to it",
 		"discarded PROCESS_GONE: the process has died")
-	lacks(t, out, "STILL_REFERENCED: STILL_REFERENCED")
+	assert.Lacks(t, out, "STILL_REFERENCED: STILL_REFERENCED")
 }
 
 func TestServe_WorksJobsUnlessTheyAreSwitchedOffOrNotMigrated(t *testing.T) {
@@ -61,20 +61,20 @@ func TestServe_WorksJobsUnlessTheyAreSwitchedOffOrNotMigrated(t *testing.T) {
 	conn := sh.prepared()
 	execute(t, conn, `INSERT INTO maintenance.river_job (kind, args, max_attempts) VALUES ('delete_placeholder_user', '{"placeholder_user_id": 1}', 25)`)
 	attempts := func() (n int) {
-		servicetest.NoError(t, conn.QueryRow(t.Context(), `SELECT count(*) FROM maintenance.river_job WHERE attempt > 0`).Scan(&n))
+		assert.NoError(t, conn.QueryRow(t.Context(), `SELECT count(*) FROM maintenance.river_job WHERE attempt > 0`).Scan(&n))
 		return n
 	}
 	sh.set("CARETAKER_JOBS_ENABLED", "false")
 	off := sh.serving()
-	contains(t, off.log.String(), `"jobs":false`)
+	assert.Contains(t, off.log.String(), `"jobs":false`)
 	off.stop()
-	equal(t, <-off.exit, 0, "exit")
-	equal(t, attempts(), 0, "jobs are worked although they are switched off")
+	assert.Equal(t, <-off.exit, 0, "exit")
+	assert.Equal(t, attempts(), 0, "jobs are worked although they are switched off")
 	sh.set("CARETAKER_JOBS_ENABLED", "true")
 	on := sh.serving()
 	eventually(t, "jobs are worked", &on.log, func() bool { return attempts() == 1 })
 	on.stop()
-	equal(t, <-on.exit, 0, "exit")
+	assert.Equal(t, <-on.exit, 0, "exit")
 	// A queue that is not migrated is refused.
 	execute(t, conn, `DROP TABLE maintenance.river_migration`)
 	sh.want(1, "serve", "run caretaker migrate")
@@ -95,16 +95,16 @@ func TestJobsOutside_ListsPathsAndMarksThemAsDone(t *testing.T) {
 	r.want(0, "jobs outside", "KIND", "@hashed/1", "@hashed/4", "job 1", "run "+run)
 	r.want(0, "jobs outside done 1 2", "2 paths are done")
 	r.want(0, "jobs show 1", "worked  1m1.5s", "run     "+run, "trace   abc", "left 3 paths outside the database, 1 of them pending: caretaker jobs outside 1", "projects  3        0")
-	equal(t, r.want(0, "jobs outside --plain"), "3\t@hashed/3\n4\t@hashed/4\n")
-	equal(t, r.want(0, "jobs outside 1 --all --plain"), "1\t@hashed/1\n2\t@hashed/2\n3\t@hashed/3\n")
-	equal(t, r.want(0, "jobs outside --plain --run "+run), "4\t@hashed/4\n")
+	assert.Equal(t, r.want(0, "jobs outside --plain"), "3\t@hashed/3\n4\t@hashed/4\n")
+	assert.Equal(t, r.want(0, "jobs outside 1 --all --plain"), "1\t@hashed/1\n2\t@hashed/2\n3\t@hashed/3\n")
+	assert.Equal(t, r.want(0, "jobs outside --plain --run "+run), "4\t@hashed/4\n")
 	r.want(0, "jobs outside --page-size 1", "more paths: --page-token ")
 	if paths, _ := document(t, r.want(0, "jobs outside --pending -o json"))["paths"].([]any); len(paths) != 2 {
 		t.Errorf("got %v", paths)
 	}
 	execute(t, conn, `INSERT INTO maintenance.outside_paths (run_id, job_id, kind, path)
 		SELECT run_id, job_id, kind, E'@hashed/5\n7\t@hashed/6' FROM maintenance.outside_paths WHERE id = 3`)
-	lacks(t, r.want(1, "jobs outside --plain", `path 5 is left out`), "@hashed/6\n")
+	assert.Lacks(t, r.want(1, "jobs outside --plain", `path 5 is left out`), "@hashed/6\n")
 	execute(t, conn, `DELETE FROM maintenance.outside_paths WHERE id = 5`)
 	r.want(2, "jobs outside done 3 99", "unknown path 99", "nothing was marked; caretaker jobs outside has all")
 	r.want(2, "jobs outside done x", `"x" is not the ID of a path`)

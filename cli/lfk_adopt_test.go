@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -24,7 +25,7 @@ func (sh *shell) adoptable(onDelete string) (sql func(string), file string) {
 
 func fileText(t *testing.T, path string) string {
 	t.Helper()
-	text := servicetest.Must(os.ReadFile(path))(t)
+	text := assert.Must(os.ReadFile(path))(t)
 	return string(text)
 }
 
@@ -41,7 +42,7 @@ func (sh *shell) wantFixed(command, part string) {
 		}
 		return code == 0
 	})
-	contains(sh.t, out, part)
+	assert.Contains(sh.t, out, part)
 }
 
 func TestLfkAdopt_ThereAndBack(t *testing.T) {
@@ -52,7 +53,7 @@ func TestLfkAdopt_ThereAndBack(t *testing.T) {
 	sql(`CREATE INDEX ON orders (customer_id)`)
 	sh.want(0, "lfk adopt orders.customer_id --plan", "1. add the definition to "+file, "- table: customers", "2. track customers",
 		"CREATE TRIGGER", "3. restart every server", `4. drop the foreign key fk`, `ALTER TABLE "public"."orders" DROP CONSTRAINT "fk"`)
-	equal(t, fileText(t, file), before, "--plan has written")
+	assert.Equal(t, fileText(t, file), before, "--plan has written")
 	sh.want(0, "lfk adopt orders.customer_id --yes", "add the definition to "+file+": done", "track customers: done", "restart every server")
 	after := "# kept\norders:\n  - table: customers\n    column: customer_id\n    on_delete: async_delete\n" + strings.TrimPrefix(before, "# kept\n")
 	if got := fileText(t, file); !strings.Contains(got, "orders:\n  - table: customers\n    column: customer_id\n    on_delete: async_delete\n") ||
@@ -72,7 +73,7 @@ func TestLfkAdopt_ThereAndBack(t *testing.T) {
 	sql(`DELETE FROM orders; DELETE FROM loose_foreign_keys_deleted_records`)
 	sh.want(0, "lfk revert orders.customer_id", "fk is a real foreign key", "stays tracked for z.customer_id -> customers")
 	sh.want(0, "lfk revert orders.customer_id", "fk is a real foreign key")
-	equal(t, fileText(t, file), before, "the file")
+	assert.Equal(t, fileText(t, file), before, "the file")
 	sql(`INSERT INTO customers VALUES (3); INSERT INTO orders (customer_id) VALUES (3); DELETE FROM customers;
 		DO $$ BEGIN ASSERT NOT EXISTS (SELECT FROM orders); ASSERT (SELECT convalidated FROM pg_constraint WHERE conname = 'fk');
 		ASSERT NOT EXISTS (SELECT FROM maintenance.adopted_foreign_keys); END $$`)
@@ -91,9 +92,9 @@ func TestLfkAdopt_RefusesWhatCannotBeLoose(t *testing.T) {
 	sh.want(2, "lfk adopt nowhere.x", "there is no table nowhere in main")
 	sql(`ALTER TABLE orders ADD CONSTRAINT fk2 FOREIGN KEY (customer_id) REFERENCES customers ON DELETE CASCADE`)
 	sh.want(1, "lfk adopt orders.customer_id", "has the foreign keys fk, fk2: say with --constraint")
-	equal(t, fileText(t, file), before, "the file")
+	assert.Equal(t, fileText(t, file), before, "the file")
 	sh.want(0, "lfk adopt orders.customer_id --constraint fk2 --plan", "(fk2)")
-	servicetest.NoError(t, os.WriteFile(file, []byte("{}\n"), 0o600))
+	assert.NoError(t, os.WriteFile(file, []byte("{}\n"), 0o600))
 	sh.want(1, "lfk adopt orders.customer_id --constraint fk2", "its form is one that this command does not edit: write it yourself", "- table: customers")
 }
 
@@ -104,7 +105,7 @@ func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing
 	sql(`CREATE INDEX ON orders (customer_id); ALTER TABLE orders ADD kind text`)
 	write := func(entry string) {
 		t.Helper()
-		servicetest.NoError(t, os.WriteFile(file, []byte("orders:\n  - {table: customers, column: customer_id, "+entry+"}\n"), 0o600))
+		assert.NoError(t, os.WriteFile(file, []byte("orders:\n  - {table: customers, column: customer_id, "+entry+"}\n"), 0o600))
 	}
 	write("on_delete: async_delete, conditions: [{column: kind, value: A}]")
 	sh.want(0, "lfk adopt orders.customer_id --yes", "add the definition to "+file+": done", "restart every server")
@@ -113,7 +114,7 @@ func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing
 	}
 	out := sh.want(0, "lfk adopt orders.customer_id --plan", "1. add the definition to "+file+": done already",
 		"restart every server, so that it knows the definition, which cannot be checked from here; then run this command again\n")
-	equal(t, strings.Count(out, "done already"), 2, out)
+	assert.Equal(t, strings.Count(out, "done already"), 2, out)
 	write("on_delete: async_nullify")
 	const other = "has on_delete: async_nullify for orders.customer_id -> customers, but fk does what async_delete does"
 	sh.want(1, "lfk adopt orders.customer_id --yes", other, "say --on-delete async_nullify if that is meant")

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -15,7 +16,7 @@ func TestLfk_FromAnEmptyDatabaseToACleanLint(t *testing.T) {
 	sh.defined("c: [{table: p, column: p_id, on_delete: async_delete}]")
 	sh.want(1, "lfk install", "run `caretaker migrate` first")
 	for _, command := range []string{"lfk dead", "lfk lint"} {
-		equal(t, sh.want(1, command), "", command)
+		assert.Equal(t, sh.want(1, command), "", command)
 	}
 	sh.migrate()
 	execute(t, sql, "CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE c (p_id bigint)")
@@ -26,7 +27,7 @@ func TestLfk_FromAnEmptyDatabaseToACleanLint(t *testing.T) {
 	sh.want(0, "lfk track p", "main: trigger p_loose_fk_trigger on public.p")
 	sh.want(0, "lfk track p", "main: public.p: already tracked")
 	execute(t, sql, "CREATE INDEX ON c (p_id)")
-	equal(t, sh.want(0, "lfk lint"), "0 errors, 0 warnings\n")
+	assert.Equal(t, sh.want(0, "lfk lint"), "0 errors, 0 warnings\n")
 	execute(t, sql, "ALTER TABLE p ENABLE TRIGGER p_loose_fk_trigger")
 	sh.want(0, "lfk lint", "warning  trigger_not_always  main  public.p", "0 errors, 1 warning\n")
 	sh.want(0, "lfk untrack p", "main: dropped trigger p_loose_fk_trigger on public.p", "warning: main: c.p_id -> p gets no more records")
@@ -72,7 +73,7 @@ func TestLfk_OutputJSONIsOneDocument(t *testing.T) {
 		if err := json.Unmarshal([]byte(out), &got); err != nil {
 			t.Errorf("%s: %v: %s", c.command, err, out)
 		}
-		servicetest.NoError(t, json.Unmarshal([]byte(c.want), &expected))
+		assert.NoError(t, json.Unmarshal([]byte(c.want), &expected))
 		if !reflect.DeepEqual(got, expected) {
 			t.Errorf("%s: got %s\nwant %s", c.command, out, c.want)
 		}
@@ -123,8 +124,8 @@ func TestLfk_AbsentChildrenAreAcceptedListedAndRevoked(t *testing.T) {
 	sh.want(0, "lfk accept-absent --list", "no child table is accepted as absent\n")
 	sh.want(2, "lfk accept-absent a x", "no definition has a child table x: `caretaker lfk lint` lists those that are child_missing")
 	sh.want(1, "lfk accept-absent a c", "c is in main, where its rows are cleaned")
-	equal(t, sh.want(0, "lfk accept-absent a"), "accepted as absent: a (a.p_id -> p)\n")
-	equal(t, sh.want(0, "lfk accept-absent --all"), "accepted as absent: b (b.p_id -> p)\n")
+	assert.Equal(t, sh.want(0, "lfk accept-absent a"), "accepted as absent: a (a.p_id -> p)\n")
+	assert.Equal(t, sh.want(0, "lfk accept-absent --all"), "accepted as absent: b (b.p_id -> p)\n")
 	sh.want(0, "lfk accept-absent --all", "nothing new to accept\n")
 	sh.want(0, "lfk accept-absent a", "already accepted as absent: a (a.p_id -> p)\n")
 	execute(t, sql, "UPDATE maintenance.absent_children SET accepted_at = '2026-01-02 03:04:05Z', accepted_by = 'me@here'")
@@ -147,7 +148,7 @@ func TestLfk_MistakesOfUsageExitWith2(t *testing.T) {
 		sh.want(2, command)
 	}
 	sh.want(2, "lfk install --database nowhere", `unknown database "nowhere": configured are main`)
-	lacks(t, sh.want(0, "lfk accept-absent --help"), "--database")
+	assert.Lacks(t, sh.want(0, "lfk accept-absent --help"), "--database")
 	sh.want(0, "lfk lint --help", "--database")
 	// Malformed definitions are fatal where they are needed.
 	file := sh.defined("c: [{table: p, column: p_id, on_delete: async_drop}]\nd: 1")
@@ -191,7 +192,7 @@ func TestLfk_LintKnowsThatARoundPassesNoDatabaseOver(t *testing.T) {
 	sh.set("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_SCHEDULE", "*/2 * * * *")
 	sh.want(0, "lfk lint", "warning  schedule_starves_database  ci", "0 errors, 1 warning\n")
 	sh.set("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_ROTATION", "all")
-	equal(t, sh.want(0, "lfk lint"), "0 errors, 0 warnings\n")
+	assert.Equal(t, sh.want(0, "lfk lint"), "0 errors, 0 warnings\n")
 	sh.set("CARETAKER_DATABASES_CI_URL", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
 	code, out, errOut := sh.caretaker("lfk", "lint")
 	if code != 1 || out != "0 errors, 0 warnings; not checked: ci\n" || strings.Count(errOut, "connection refused") != 1 {

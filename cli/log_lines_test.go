@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // messageAt is which arguments of a method of loggers are messages, if the method is one that logs at info or above.
@@ -97,14 +97,14 @@ func (c texts) logged(file *ast.File) (messages []string) {
 // loggedIn are the messages of the package in a folder, without its tests.
 func loggedIn(t *testing.T, folder string) (messages []string) {
 	t.Helper()
-	names := servicetest.Must(filepath.Glob(filepath.Join(folder, "*.go")))(t)
+	names := assert.Must(filepath.Glob(filepath.Join(folder, "*.go")))(t)
 	var files []*ast.File
 	constants := texts{}
 	for _, name := range names {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		file := servicetest.Must(parser.ParseFile(token.NewFileSet(), name, nil, 0))(t)
+		file := assert.Must(parser.ParseFile(token.NewFileSet(), name, nil, 0))(t)
 		files = append(files, file)
 		constants.add(file)
 	}
@@ -116,13 +116,13 @@ func loggedIn(t *testing.T, folder string) (messages []string) {
 
 func TestLog_EveryMessageIsInTheDocuments(t *testing.T) {
 	t.Parallel()
-	content := servicetest.Must(os.ReadFile("../docs/log.md"))(t)
+	content := assert.Must(os.ReadFile("../docs/log.md"))(t)
 	documented := map[string]bool{}
 	for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(string(content), -1) {
 		documented[strings.Join(strings.Fields(m[1]), " ")] = true
 	}
-	folders := servicetest.Must(filepath.Glob("../*"))(t)
-	below := servicetest.Must(filepath.Glob("../service/*"))(t)
+	folders := assert.Must(filepath.Glob("../*"))(t)
+	below := assert.Must(filepath.Glob("../service/*"))(t)
 	// What is no constant of its package: one from another package, and one with a number in it.
 	messages := []string{
 		"Maximum deletion attempts (15) reached. Making the final attempt to delete the placeholder user.", "finished call",

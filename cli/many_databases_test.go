@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // manyDatabases is a worker with thirty databases: one is in trouble, twelve have something due.
@@ -30,7 +30,7 @@ func TestStatus_ManyDatabasesAreOneLineAndEachHasOneIfTheWorkerIsAskedFor(t *tes
 	t.Parallel()
 	var out strings.Builder
 	a := &app{Streams: Streams{Out: &out, Err: io.Discard}}
-	servicetest.NoError(t, a.describeWorkers(manyDatabases(), &pb.WorkerStatus{Worker: "other"}))
+	assert.NoError(t, a.describeWorkers(manyDatabases(), &pb.WorkerStatus{Worker: "other"}))
 	want := "loose_foreign_keys_cleanup has 30 databases; in trouble: shard_00; due: shard_01 100, shard_02 200, " +
 		"shard_03 300, shard_04 400, shard_05 500, shard_06 600, shard_07 700, shard_08 800, shard_09 900, shard_10 1000 and 2 more; " +
 		"each: caretaker status loose_foreign_keys_cleanup"
@@ -38,7 +38,7 @@ func TestStatus_ManyDatabasesAreOneLineAndEachHasOneIfTheWorkerIsAskedFor(t *tes
 		t.Errorf("got %s", got)
 	}
 	out.Reset()
-	servicetest.NoError(t, a.describeWorkers(manyDatabases()))
+	assert.NoError(t, a.describeWorkers(manyDatabases()))
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	_, table, _ := strings.Cut(out.String(), "\n\n")
 	if !strings.HasPrefix(table, "DATABASE") || len(lines) != 2+1+1+30 || !strings.Contains(table, "database shard_00: unreachable") {

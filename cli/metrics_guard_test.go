@@ -16,7 +16,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/access"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // elsewhere is a listener that other hosts can reach; nobody connects to it.
@@ -29,9 +29,9 @@ func TestMetrics_WantAViewerWithTheRolesOfTheAPIBeyondLoopbackAlone(t *testing.T
 	hash := sha256.Sum256([]byte("late"))
 	file := filepath.Join(t.TempDir(), "tokens.yml")
 	late := fmt.Sprintf("- {name: late, sha256: %x, role: admin, expires: 2026-01-01}", hash)
-	servicetest.NoError(t, os.WriteFile(file, []byte(late), 0o600))
-	known := servicetest.Must(access.New(access.Config{TokensFile: file, Token: "t", Certificates: map[string]string{"alice": "viewer"}}))(t)
-	here := servicetest.Must(new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0"))(t)
+	assert.NoError(t, os.WriteFile(file, []byte(late), 0o600))
+	known := assert.Must(access.New(access.Config{TokensFile: file, Token: "t", Certificates: map[string]string{"alice": "viewer"}}))(t)
+	here := assert.Must(new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = here.Close() }()
 	for _, c := range []struct {
 		at                 net.Listener

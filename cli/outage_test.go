@@ -12,7 +12,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 const serviceName = "maintenance.v1.MaintenanceService"
@@ -41,8 +41,8 @@ func (n *node) untilServing(want bool) time.Time {
 func TestFault_Outage_ServerThatStartsBeforeItsDatabaseGoesToWorkWithIt(t *testing.T) {
 	t.Parallel()
 	there := databases.Clone(t, reference)
-	u := servicetest.Must(url.Parse(there))(t)
-	closed := servicetest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	u := assert.Must(url.Parse(there))(t)
+	closed := assert.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	home := u.Host
 	u.Host = closed.Addr().String()
 	_ = closed.Close()
@@ -61,7 +61,7 @@ func TestFault_Outage_ServerThatStartsBeforeItsDatabaseGoesToWorkWithIt(t *testi
 		f = n.status(worker).GetFailing()
 		return f.GetClass() == maintenancev1.FailureClass_FAILURE_CLASS_SCHEMA
 	})
-	equal(t, f.GetMessage(), "database main is not migrated: run caretaker migrate", f)
+	assert.Equal(t, f.GetMessage(), "database main is not migrated: run caretaker migrate", f)
 	n.log.field(t, "database is not migrated: run caretaker migrate", "database")
 	n.wantServing(false, "without the schema")
 	migrated := time.Now()
@@ -87,10 +87,10 @@ func TestFault_Outage_HealthFollowsMainAfterTenSeconds(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	config := devdb.Config{Dir: filepath.Join(folder(t), "server")}
-	cluster := servicetest.Must(devdb.Start(ctx, config))(t)
+	cluster := assert.Must(devdb.Start(ctx, config))(t)
 	t.Cleanup(func() { _ = cluster.Stop(ctx) })
-	servicetest.NoError(t, cluster.CreateDatabase(ctx, "main"))
-	servicetest.NoError(t, devdb.LoadSchema(ctx, cluster.URL("main"), "main"))
+	assert.NoError(t, cluster.CreateDatabase(ctx, "main"))
+	assert.NoError(t, devdb.LoadSchema(ctx, cluster.URL("main"), "main"))
 	s := newShared(t, cluster.URL("main")).migrate()
 	s.exec(gateSQL)
 	n := startNode(t, "steady", s.url, "CARETAKER_SCHEDULER_ENABLED=true")
@@ -98,7 +98,7 @@ func TestFault_Outage_HealthFollowsMainAfterTenSeconds(t *testing.T) {
 	before := strings.Count(n.log.String(), "\n")
 
 	stopped := time.Now()
-	servicetest.NoError(t, cluster.Stop(ctx))
+	assert.NoError(t, cluster.Stop(ctx))
 	n.wantCondition(worker, maintenancev1.Condition_CONDITION_FAILING)
 	failing := time.Now()
 	if kept := n.untilServing(false).Sub(stopped); kept < 9*time.Second {
@@ -108,7 +108,7 @@ func TestFault_Outage_HealthFollowsMainAfterTenSeconds(t *testing.T) {
 		t.Errorf("failing since %s, main ended at %s", since, stopped)
 	}
 
-	cluster = servicetest.Must(devdb.Start(ctx, config))(t)
+	cluster = assert.Must(devdb.Start(ctx, config))(t)
 	started := time.Now()
 	t.Logf("ready %s after main's start", n.untilServing(true).Sub(started).Round(time.Millisecond))
 	s.connect()
@@ -126,10 +126,10 @@ func TestFault_Outage_HealthFollowsMainAfterTenSeconds(t *testing.T) {
 func TestFault_Outage_ServerStopsInTimeWithoutItsDatabase(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	cluster := servicetest.Must(devdb.Start(ctx, devdb.Config{Ephemeral: true}))(t)
+	cluster := assert.Must(devdb.Start(ctx, devdb.Config{Ephemeral: true}))(t)
 	t.Cleanup(func() { _ = cluster.Stop(ctx) })
-	servicetest.NoError(t, cluster.CreateDatabase(ctx, "main"))
-	servicetest.NoError(t, devdb.LoadSchema(ctx, cluster.URL("main"), "main"))
+	assert.NoError(t, cluster.CreateDatabase(ctx, "main"))
+	assert.NoError(t, devdb.LoadSchema(ctx, cluster.URL("main"), "main"))
 	s := newShared(t, cluster.URL("main")).migrate()
 	s.exec(gateSQL)
 	n := startNode(t, "leaving", s.url)
@@ -137,7 +137,7 @@ func TestFault_Outage_ServerStopsInTimeWithoutItsDatabase(t *testing.T) {
 	s.begin(n)
 	s.users(1, 6)
 	s.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'running'`, "4")
-	servicetest.NoError(t, cluster.Stop(ctx))
+	assert.NoError(t, cluster.Stop(ctx))
 	began := time.Now()
 	n.end(syscall.SIGTERM)
 	n.log.field(t, "stopped", "")

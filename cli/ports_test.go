@@ -10,13 +10,13 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func freePorts(t *testing.T, n int) (ports []string) {
 	t.Helper()
 	for range n {
-		listener := servicetest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+		listener := assert.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 		defer func() { _ = listener.Close() }()
 		_, port, _ := net.SplitHostPort(listener.Addr().String())
 		ports = append(ports, port)

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/cli"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // asProcess holds the command when this test program plays caretaker.
@@ -28,7 +28,7 @@ func (sh *shell) process(command string, more ...string) (*exec.Cmd, *screen) {
 	c.Env = slices.Concat(os.Environ(), sh.environment(), []string{asProcess + "=" + command}, more)
 	out := &screen{}
 	c.Stdout, c.Stderr = out, out
-	servicetest.NoError(sh.t, c.Start())
+	assert.NoError(sh.t, c.Start())
 	sh.t.Cleanup(func() { _ = c.Process.Kill() })
 	return c, out
 }
@@ -36,7 +36,7 @@ func (sh *shell) process(command string, more ...string) (*exec.Cmd, *screen) {
 // signal sends a signal.
 func signal(t *testing.T, c *exec.Cmd, s os.Signal) {
 	t.Helper()
-	servicetest.NoError(t, c.Process.Signal(s))
+	assert.NoError(t, c.Process.Signal(s))
 }
 
 func TestFault_Signals_TermStopsTheServerInOrder(t *testing.T) {
@@ -64,5 +64,5 @@ func TestFault_Signals_InterruptCancelsTheRunThatIsWaitedFor(t *testing.T) {
 	if err := run.Wait(); err == nil || run.ProcessState.ExitCode() != 1 {
 		t.Errorf("got %v, exit %d", err, run.ProcessState.ExitCode())
 	}
-	contains(t, out.String(), "cancelling run", "on main cancelled")
+	assert.Contains(t, out.String(), "cancelling run", "on main cancelled")
 }

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // answering is a server that says of every worker the same.
@@ -45,9 +45,9 @@ func TestProgress_SaysPercentAndTimeLeftWhereTheBacklogIsKnown(t *testing.T) {
 	each = (&app{Streams: Streams{Err: out}}).progress(t.Context(), server)
 	for n := range int64(2) {
 		run := working(ghosts, map[string]int64{"migrated_users": 24 * n, "deferred_users": n, "moved_rows": 7})
-		servicetest.NoError(t, each(&pb.RunEvent{Run: run, Sequence: 2}))
+		assert.NoError(t, each(&pb.RunEvent{Run: run, Sequence: 2}))
 	}
-	contains(t, out.String(), "ghost_user_migration 1m0s  moved rows 7")
+	assert.Contains(t, out.String(), "ghost_user_migration 1m0s  moved rows 7")
 	for users, want := range map[int64]string{
 		25: "25 % of what was due, about 3 min left", 50: "50 % of what was due, about 60 s left", 95: "95 % of what was due, a few seconds left",
 		100: "99 % of what was due, a few seconds left", 101: "", 0: "",
@@ -60,8 +60,8 @@ func TestProgress_SaysPercentAndTimeLeftWhereTheBacklogIsKnown(t *testing.T) {
 	if server.asked != 2 { // once for each run
 		t.Errorf("the server was asked %d times", server.asked)
 	}
-	equal(t, bar(3, 50), "[==========          ]", "the bar")
-	equal(t, bar(3, 0), "[   =                ]", "the bar")
+	assert.Equal(t, bar(3, 50), "[==========          ]", "the bar")
+	assert.Equal(t, bar(3, 0), "[   =                ]", "the bar")
 }
 
 func TestProgress_SaysNothingOfABacklogThatIsNotKnown(t *testing.T) {
@@ -85,7 +85,7 @@ func TestProgress_SaysNothingOfABacklogThatIsNotKnown(t *testing.T) {
 		"several databases": {working("loose_foreign_keys_cleanup", nil), &answering{status: several}, 0},
 		"other worker":      {working("authentication_event_cleanup", nil), &answering{status: due(7)}, 0},
 	} {
-		equal(t, dueFor(t.Context(), c.server, c.run), c.want, what)
+		assert.Equal(t, dueFor(t.Context(), c.server, c.run), c.want, what)
 	}
-	lacks(t, progressText(working(ghosts, map[string]int64{"migrated_users": 3}), 0), "%")
+	assert.Lacks(t, progressText(working(ghosts, map[string]int64{"migrated_users": 3}), 0), "%")
 }

@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // Hours and days that a test cannot wait for have passed as soon as a record says so. In main:
@@ -77,7 +77,7 @@ func (e *watchedEstate) work(s *watchedServer) {
 	e.shutSec()
 	execute(t, main, invalidSettingSQL)
 	s.run(tokens, "", false)
-	servicetest.Must(s.PauseWorker(t.Context(), &maintenancev1.PauseWorkerRequest{Worker: "adjourned_group_deletion", Reason: "test"}))(t)
+	assert.Must(s.PauseWorker(t.Context(), &maintenancev1.PauseWorkerRequest{Worker: "adjourned_group_deletion", Reason: "test"}))(t)
 	execute(t, main, yesterdaySQL)
 	execute(t, main, noSchedulerSQL)
 	execute(t, main, manyGhostsSQL)
@@ -112,7 +112,7 @@ func (e *watchedEstate) clean(s *watchedServer) {
 func (e *watchedEstate) shutSec() {
 	e.t.Helper()
 	var name string
-	servicetest.NoError(e.t, e.sql["sec"].QueryRow(e.t.Context(), `SELECT current_database()`).Scan(&name))
+	assert.NoError(e.t, e.sql["sec"].QueryRow(e.t.Context(), `SELECT current_database()`).Scan(&name))
 	execute(e.t, e.sql["main"], `ALTER DATABASE `+name+` ALLOW_CONNECTIONS false`)
 	execute(e.t, e.sql["main"], `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '`+name+`'`)
 }

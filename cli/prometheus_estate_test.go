@@ -14,7 +14,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // watchedEstate is the demo's estate, with a Prometheus that scrapes two servers, of which one comes later.
@@ -82,7 +82,7 @@ func newWatchedEstate(t *testing.T) *watchedEstate {
 		e.urls[name] = databases.Clone(t, devdb.Template{Name: "bare", Schema: name})
 		sh.set("CARETAKER_DATABASES_"+strings.ToUpper(name)+"_URL", e.urls[name])
 	}
-	servicetest.NoError(t, devdb.LoadDemo(t.Context(), e.urls))
+	assert.NoError(t, devdb.LoadDemo(t.Context(), e.urls))
 	for name, trouble := range map[string]string{"main": troubledMainSQL, "ci": slowChildrenSQL, "sec": morePartitionsSQL} {
 		e.sql[name] = e.connect(t, name)
 		execute(t, e.sql[name], trouble)
@@ -95,7 +95,7 @@ func newWatchedEstate(t *testing.T) *watchedEstate {
 
 func (e *watchedEstate) connect(t *testing.T, database string) *pgx.Conn {
 	t.Helper()
-	conn := servicetest.Must(pgx.Connect(t.Context(), e.urls[database]))(t)
+	conn := assert.Must(pgx.Connect(t.Context(), e.urls[database]))(t)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
 }

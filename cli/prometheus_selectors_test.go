@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // metricSelectors are the selectors of metrics in an expression, with their matchers, and the labels that it groups by.
@@ -42,7 +42,7 @@ func TestPrometheusSelectors_AreFoundInExpressions(t *testing.T) {
 		`x > on (a, b) group_left () (max by (a, b) (y) + 60) or absent(up{j="c"})`: {`x y up{j="c"}`, "a b a b"},
 	} {
 		selectors, labels := metricSelectors(expr)
-		equal(t, [2]string{strings.Join(selectors, " "), strings.Join(labels, " ")}, want, expr)
+		assert.Equal(t, [2]string{strings.Join(selectors, " "), strings.Join(labels, " ")}, want, expr)
 	}
 }
 
@@ -58,7 +58,7 @@ func dashboardPanels(t *testing.T) (all []panel) {
 	var dashboard struct{ Panels []panel }
 	filled := strings.NewReplacer("$__rate_interval", "30s", "$__range", "10m", "$worker", ".*", "$database", ".*").
 		Replace(fileContent(t, "../deploy/grafana/caretaker.json"))
-	servicetest.NoError(t, json.Unmarshal([]byte(filled), &dashboard))
+	assert.NoError(t, json.Unmarshal([]byte(filled), &dashboard))
 	return dashboard.Panels
 }
 
@@ -92,7 +92,7 @@ func (p *prometheus) wantRules(t *testing.T) {
 			Rules []struct{ Name, Health, LastError string }
 		}
 	}
-	servicetest.NoError(t, p.ask("rules", nil, &answer))
+	assert.NoError(t, p.ask("rules", nil, &answer))
 	health := map[string]string{}
 	for _, g := range answer.Groups {
 		for _, r := range g.Rules {
@@ -102,7 +102,7 @@ func (p *prometheus) wantRules(t *testing.T) {
 	used := regexp.MustCompile(`\$labels\.([a-z_]+)`)
 	for _, r := range deployedRules(t) {
 		name := r.Alert + r.Record
-		equal(t, health[name], "ok", name)
+		assert.Equal(t, health[name], "ok", name)
 		var labels []string
 		for _, m := range used.FindAllStringSubmatch(r.Annotations["summary"]+r.Annotations["description"], -1) {
 			labels = append(labels, m[1])
@@ -127,7 +127,7 @@ func (p *prometheus) wantPanels(t *testing.T) {
 				continue
 			}
 			empty++
-			contains(t, panel.Description, "Empty when ")
+			assert.Contains(t, panel.Description, "Empty when ")
 		}
 	}
 	if t.Logf("%d expressions, %d without data", expressions, empty); expressions < 50 {

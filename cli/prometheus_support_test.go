@@ -15,7 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 const deployed = "../deploy/prometheus/"
@@ -41,7 +41,7 @@ func prometheusProgram(t *testing.T, name string) string {
 
 func fileContent(t *testing.T, name string) string {
 	t.Helper()
-	content := servicetest.Must(os.ReadFile(name))(t)
+	content := assert.Must(os.ReadFile(name))(t)
 	return string(content)
 }
 
@@ -57,7 +57,7 @@ func deployedRules(t *testing.T) (all []alertRule) {
 		var file struct {
 			Groups []struct{ Rules []alertRule }
 		}
-		servicetest.NoError(t, yaml.Unmarshal([]byte(fileContent(t, deployed+name)), &file))
+		assert.NoError(t, yaml.Unmarshal([]byte(fileContent(t, deployed+name)), &file))
 		for _, g := range file.Groups {
 			all = append(all, g.Rules...)
 		}
@@ -98,20 +98,20 @@ type prometheus struct {
 func startPrometheus(t *testing.T, targets ...string) *prometheus {
 	t.Helper()
 	dir := t.TempDir()
-	rules := servicetest.Must(filepath.Abs(deployed))(t)
+	rules := assert.Must(filepath.Abs(deployed))(t)
 	config := fmt.Sprintf("global: {scrape_interval: 2s, evaluation_interval: 1s}\n"+
 		"rule_files: [%q, %q, caused.yml]\n"+
 		"scrape_configs: [{job_name: caretaker, static_configs: [{targets: [%s]}]}]\n",
 		filepath.Join(rules, "rules.yml"), filepath.Join(rules, "alerts.yml"), `"`+strings.Join(targets, `", "`)+`"`)
 	for name, content := range map[string]string{"prometheus.yml": config, "caused.yml": causable(t)} {
-		servicetest.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
+		assert.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
 	address := "127.0.0.1:" + freePorts(t, 1)[0]
 	p := &prometheus{t: t, http: "http://" + address, log: &screen{}}
 	c := exec.Command(prometheusProgram(t, "prometheus"), "--config.file="+filepath.Join(dir, "prometheus.yml"),
 		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address, "--log.level=warn")
 	c.Stdout, c.Stderr = p.log, p.log
-	servicetest.NoError(t, c.Start())
+	assert.NoError(t, c.Start())
 	t.Cleanup(func() {
 		_ = c.Process.Kill()
 		_ = c.Wait()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestPrometheus_RulesPassPromtool(t *testing.T) {
@@ -80,7 +81,7 @@ func (c *causes) until(names ...string) {
 			c.fired[name] = a.Annotations["summary"] + ". " + a.Annotations["description"]
 			c.t.Logf("%5.1f s: %s", time.Since(c.begun).Seconds(), c.fired[name])
 			for _, wrong := range []string{"<no value>", "<error", "  ", " .", "%!"} {
-				lacks(c.t, c.fired[name], wrong)
+				assert.Lacks(c.t, c.fired[name], wrong)
 			}
 		}
 		return len(missing()) == 0

@@ -3,6 +3,8 @@ package cli_test
 import (
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestProtect_ListsAndEndsProtections(t *testing.T) {
@@ -19,7 +21,7 @@ func TestProtect_ListsAndEndsProtections(t *testing.T) {
 	if strings.Index(out, "group") > strings.Index(out, "user ") {
 		t.Errorf("not in order:\n%s", out)
 	}
-	lacks(t, r.want(0, "protected --kind user"), "later")
+	assert.Lacks(t, r.want(0, "protected --kind user"), "later")
 	r.want(0, "protected --page-size 1", "more: --page-token ")
 	p, _ := document(t, r.want(0, "unprotect user 7 --output json"))["protection"].(map[string]any)
 	if p["id"] != "7" || p["reason"] != "evidence" {

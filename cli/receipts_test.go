@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
@@ -33,7 +33,7 @@ func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
 		`{"heads": [{"database": "main", "sequence": 2, "hash": "abcd"}]}`: "",
 	} {
 		file := filepath.Join(t.TempDir(), "heads")
-		servicetest.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+		assert.NoError(t, os.WriteFile(file, []byte(content), 0o600))
 		if message != "" {
 			sh.want(2, "receipts verify --head "+file, message)
 			continue
@@ -43,9 +43,9 @@ func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
 	sh.want(2, "receipts verify --head /nowhere", "/nowhere")
 	execute(t, sql, `DELETE FROM maintenance.receipts`)
 	file := filepath.Join(t.TempDir(), "heads")
-	servicetest.NoError(t, os.WriteFile(file, []byte(sh.want(0, "receipts head")), 0o600))
+	assert.NoError(t, os.WriteFile(file, []byte(sh.want(0, "receipts head")), 0o600))
 	sh.want(0, "receipts verify --head "+file)
-	contains(t, sh.want(0, "receipts head --output json"), `"sequence": 0`)
+	assert.Contains(t, sh.want(0, "receipts head --output json"), `"sequence": 0`)
 	sh.want(2, "receipts", "missing command: list, verify or head")
 	sh.want(2, "receipts list --key 7", "--key needs --table")
 	sh.want(2, "receipts list x", "unexpected argument")

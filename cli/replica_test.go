@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestServe_AReplicaThatCannotBeReadIsAWarning(t *testing.T) {
@@ -20,15 +20,15 @@ func TestServe_AReplicaThatCannotBeReadIsAWarning(t *testing.T) {
 		r := sh.serving()
 		r.want(0, "status", worker)
 		r.stop()
-		equal(t, <-r.exit, 0, "exit", &r.log)
-		contains(t, r.log.String(), words...)
+		assert.Equal(t, <-r.exit, 0, "exit", &r.log)
+		assert.Contains(t, r.log.String(), words...)
 	}
 }
 
 func TestFault_Serve_WarnsOfAPoolerWithoutItsSetting(t *testing.T) {
 	sh := newShell(t)
 	sql := sh.prepared()
-	p := servicetest.Must(databases.Cluster(t).Pooler(t.Context(), 3))(t)
+	p := assert.Must(databases.Cluster(t).Pooler(t.Context(), 3))(t)
 	defer func() {
 		if err := p.Stop(); err != nil {
 			t.Error(err)
@@ -39,6 +39,6 @@ func TestFault_Serve_WarnsOfAPoolerWithoutItsSetting(t *testing.T) {
 		r := sh.serving()
 		r.stop()
 		<-r.exit
-		equal(t, strings.Contains(r.log.String(), "add default_query_exec_mode=exec to databases.main.url"), warns, "warned", url, &r.log)
+		assert.Equal(t, strings.Contains(r.log.String(), "add default_query_exec_mode=exec to databases.main.url"), warns, "warned", url, &r.log)
 	}
 }

@@ -17,9 +17,9 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
-	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // node is a server in a process of its own, on a database that others may use too.
@@ -38,14 +38,14 @@ func startNode(t *testing.T, name, url string, environment ...string) *node {
 	t.Helper()
 	n := &node{t: t, name: name}
 	file := filepath.Join(t.TempDir(), "definitions.yml")
-	servicetest.NoError(t, os.WriteFile(file, []byte(oneKey), 0o600))
+	assert.NoError(t, os.WriteFile(file, []byte(oneKey), 0o600))
 	n.process, n.log = alone(t).process("serve", append([]string{
 		"CARETAKER_DATABASES_MAIN_URL=" + url + "&application_name=" + name, "CARETAKER_LISTEN=127.0.0.1:0", "CARETAKER_METRICS_LISTEN=",
 		"CARETAKER_SCHEDULER_ENABLED=false", "CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS=" + file,
 		"CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_MAX_RUNTIME=1s",
 	}, environment...)...)
 	n.address = n.log.field(t, "serving", "listen")
-	conn := servicetest.Must(grpc.NewClient(n.address, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
+	conn := assert.Must(grpc.NewClient(n.address, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	n.MaintenanceServiceClient, n.health = maintenancev1.NewMaintenanceServiceClient(conn), healthv1.NewHealthClient(conn)
 	return n
@@ -109,7 +109,7 @@ func newShared(t *testing.T, url string) *shared {
 	t.Helper()
 	s := &shared{t: t, url: url}
 	ctx := context.Background()
-	s.main = servicetest.Must(repo.Open(ctx, "main", url))(t)
+	s.main = assert.Must(repo.Open(ctx, "main", url))(t)
 	t.Cleanup(s.main.Close)
 	s.connect()
 	return s
@@ -117,14 +117,14 @@ func newShared(t *testing.T, url string) *shared {
 
 func (s *shared) connect() {
 	s.t.Helper()
-	conn := servicetest.Must(pgx.Connect(context.Background(), s.url))(s.t)
+	conn := assert.Must(pgx.Connect(context.Background(), s.url))(s.t)
 	s.t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	s.sql = conn
 }
 
 func (s *shared) migrate() *shared {
 	s.t.Helper()
-	servicetest.Must(scheduler.Migrate(context.Background(), s.main))(s.t)
+	assert.Must(scheduler.Migrate(context.Background(), s.main))(s.t)
 	return s
 }
 
@@ -165,7 +165,7 @@ func (s *shared) value(sql string, args ...any) string {
 
 func (s *shared) want(sql, want string) {
 	s.t.Helper()
-	equal(s.t, s.value(sql), want, sql)
+	assert.Equal(s.t, s.value(sql), want, sql)
 }
 
 func (s *shared) until(sql, want string) {
@@ -201,15 +201,15 @@ func (s *shared) users(first, last int) {
 // queue queues the deletion of users, first to last.
 func (s *shared) queue(first, last int) {
 	s.t.Helper()
-	q := servicetest.Must(scheduler.NewQueue(s.main, scheduler.QueueConfig{}))(s.t)
+	q := assert.Must(scheduler.NewQueue(s.main, scheduler.QueueConfig{}))(s.t)
 	ctx := context.Background()
-	tx := servicetest.Must(s.sql.Begin(ctx))(s.t)
+	tx := assert.Must(s.sql.Begin(ctx))(s.t)
 	var jobs []repo.Job
 	for id := first; id <= last; id++ {
 		jobs = append(jobs, repo.Job{Args: repo.DeleteUser{UserID: int64(id), SkipAuthorization: true, Reason: "test"}})
 	}
 	_, err := q.InsertJobs(ctx, tx, jobs)
-	servicetest.NoError(s.t, errors.Join(err, tx.Commit(ctx)))
+	assert.NoError(s.t, errors.Join(err, tx.Commit(ctx)))
 }
 
 // shut lets everything of a client wait at the gate until it is lifted.

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // nodes of these tests by their names.
@@ -43,7 +43,7 @@ func (s *shared) begin(n *node) string {
 func (s *shared) wantTakenOver(n *node) {
 	s.t.Helper()
 	left := s.value(`SELECT extract(epoch FROM expires_at - clock_timestamp()) BETWEEN 0 AND 11 FROM maintenance.leases`)
-	equal(s.t, left, "true", "the lease is held for 11 s at most")
+	assert.Equal(s.t, left, "true", "the lease is held for 11 s at most")
 	refused := 0
 	eventually(s.t, "the lease is taken over", n.log, func() bool {
 		run, err := n.clean()
@@ -140,8 +140,8 @@ func TestFault_Replicas_CleanStopGivesBackLeaseAndJobsAtOnce(t *testing.T) {
 	if err := leaver.process.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, leaver.log)
 	}
-	run := servicetest.Must(all["two"].clean())(t)
-	equal(t, run.GetState(), maintenancev1.RunState_RUN_STATE_SUCCEEDED)
+	run := assert.Must(all["two"].clean())(t)
+	assert.Equal(t, run.GetState(), maintenancev1.RunState_RUN_STATE_SUCCEEDED)
 	s.want(`SELECT count(*) FROM maintenance.river_job WHERE state = 'running' AND attempted_by[1] LIKE 'one%'`, "0")
 	s.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'completed'`, "60")
 	s.want(`SELECT max(attempt) FROM maintenance.river_job`, "1")
@@ -177,8 +177,8 @@ func TestFault_Replicas_WaitingJobsAndLeaseAreFreeAtOnceAfterACleanStop(t *testi
 		t.Errorf("%v\n%s", err, leaver.log)
 	}
 	ended := s.value(`SELECT clock_timestamp()`)
-	run := servicetest.Must(heir.clean())(t)
-	equal(t, run.GetState(), maintenancev1.RunState_RUN_STATE_SUCCEEDED)
+	run := assert.Must(heir.clean())(t)
+	assert.Equal(t, run.GetState(), maintenancev1.RunState_RUN_STATE_SUCCEEDED)
 	s.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'completed'`, "4")
 	s.want(`SELECT bool_and(scheduled_at <= timestamptz '`+ended+`' AND attempt = 1) FROM maintenance.river_job`, "true")
 	s.want(`SELECT string_agg(DISTINCT app, ' ') FROM audit WHERE what = 'ghost_user_migrations'`, "two")

@@ -7,13 +7,13 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/devdb"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // runbook is the part of docs/operations.md about alerts.
 func runbook(t *testing.T) string {
 	t.Helper()
-	content := servicetest.Must(os.ReadFile("../docs/operations.md"))(t)
+	content := assert.Must(os.ReadFile("../docs/operations.md"))(t)
 	_, text, found := strings.Cut(string(content), "\n## Alerts\n")
 	if !found {
 		t.Fatal("docs/operations.md has no section Alerts")

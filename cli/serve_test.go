@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/devdb"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestServe_ServesUntilItIsStopped(t *testing.T) {
@@ -18,9 +18,9 @@ func TestServe_ServesUntilItIsStopped(t *testing.T) {
 	sh.prepared()
 	sh.defined(oneKey)
 	r := sh.serving()
-	contains(t, r.scrape(t), "maintenance_backlog_pending")
+	assert.Contains(t, r.scrape(t), "maintenance_backlog_pending")
 	r.stop()
-	equal(t, <-r.exit, 0, "exit", &r.log)
+	assert.Equal(t, <-r.exit, 0, "exit", &r.log)
 	r.log.field(t, "stopped", "")
 }
 
@@ -37,8 +37,8 @@ func TestServe_StopsRunsInOrder(t *testing.T) {
 	}()
 	id := r.log.field(t, "run started", "run_id")
 	r.stop()
-	equal(t, <-r.exit, 0, "exit", &r.log)
-	equal(t, <-ran, 1, "the client of a stopped run: exit")
+	assert.Equal(t, <-r.exit, 0, "exit", &r.log)
+	assert.Equal(t, <-ran, 1, "the client of a stopped run: exit")
 	var state, free string
 	row := sql.QueryRow(context.Background(), `SELECT state, (SELECT bool_and(expires_at <= now())::text FROM maintenance.leases)
 		FROM maintenance.runs WHERE id = $1::text::uuid`, id)
@@ -68,7 +68,7 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 	})
 	t.Run("an address in use", func(t *testing.T) {
 		sh := sh.sub(t)
-		taken := servicetest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+		taken := assert.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 		defer func() { _ = taken.Close() }()
 		sh.set("CARETAKER_LISTEN", taken.Addr().String())
 		sh.want(1, "serve", "listen: ", taken.Addr().String(), "is in use by another process", "set CARETAKER_LISTEN")
@@ -78,7 +78,7 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 	})
 	t.Run("a database that is not there", func(t *testing.T) {
 		sh := sh.sub(t)
-		there := servicetest.Must(url.Parse(sh.get("CARETAKER_DATABASES_MAIN_URL")))(t)
+		there := assert.Must(url.Parse(sh.get("CARETAKER_DATABASES_MAIN_URL")))(t)
 		there.Path = "/nowhere"
 		sh.set("CARETAKER_DATABASES_MAIN_URL", there.String())
 		for _, command := range []string{"serve", "migrate"} {
@@ -86,7 +86,7 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 		}
 		there.User = url.UserPassword("nobody", "secret")
 		sh.set("CARETAKER_DATABASES_MAIN_URL", there.String())
-		lacks(t, sh.want(1, "serve", "databases.main.url (CARETAKER_DATABASES_MAIN_URL): it refuses our user or its password"), "secret")
+		assert.Lacks(t, sh.want(1, "serve", "databases.main.url (CARETAKER_DATABASES_MAIN_URL): it refuses our user or its password"), "secret")
 	})
 }
 
@@ -127,21 +127,21 @@ func TestServe_RefusesFilesAndURLsThatCannotWork(t *testing.T) {
 			"listem: 127.0.0.1:0": ":1: listem: unknown key, did you mean listen?",
 			"workers:\n  ghost_user_migration:\n    schedule: '0 0 31 2 *'": `:3: workers.ghost_user_migration.schedule: "0 0 31 2 *" never fires`,
 		} {
-			servicetest.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+			assert.NoError(t, os.WriteFile(file, []byte(content), 0o600))
 			sh.want(1, "serve --config "+file, file+mistake)
 		}
 	})
 	t.Run("a URL, without its password", func(t *testing.T) {
 		sh := sh.sub(t)
 		sh.set("CARETAKER_DATABASES_CI_URL", "postgres://u:secret@h:port/d")
-		lacks(t, sh.want(1, "serve", "CARETAKER_DATABASES_CI_URL: is not a URL such as"), "secret")
+		assert.Lacks(t, sh.want(1, "serve", "CARETAKER_DATABASES_CI_URL: is not a URL such as"), "secret")
 	})
 }
 
 // forward lets an address lead to another one from now on.
 func forward(t *testing.T, from, to string) {
 	t.Helper()
-	listener := servicetest.Must(net.Listen("tcp", from))(t)
+	listener := assert.Must(net.Listen("tcp", from))(t)
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
@@ -164,9 +164,9 @@ func TestServe_StartsBeforeItsDatabase(t *testing.T) {
 	sh := newShell(t)
 	sh.prepared()
 	sh.defined(oneKey)
-	there := servicetest.Must(url.Parse(sh.get("CARETAKER_DATABASES_MAIN_URL")))(t)
+	there := assert.Must(url.Parse(sh.get("CARETAKER_DATABASES_MAIN_URL")))(t)
 	home := there.Host
-	closed := servicetest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	closed := assert.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	there.Host = closed.Addr().String()
 	_ = closed.Close()
 	sh.set("CARETAKER_DATABASES_MAIN_URL", there.String())
@@ -195,5 +195,5 @@ func TestMigrate_ReportsWhatItApplied(t *testing.T) {
 		}
 	}
 	sh.set("CARETAKER_DATABASES_SEC_URL", "postgres://u:secret@127.0.0.1:1/d")
-	lacks(t, sh.want(1, "migrate", "migrate on sec"), "secret")
+	assert.Lacks(t, sh.want(1, "migrate", "migrate on sec"), "secret")
 }

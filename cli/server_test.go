@@ -16,6 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/cli"
 	"github.com/caretaker-go/caretaker/devdb"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -111,14 +112,14 @@ func (r *running) want(code int, command string, parts ...string) string {
 // others are the workers that are configured on the server's databases, but for the one of most tests.
 func (r *running) others(t *testing.T) []string {
 	t.Helper()
-	conn := servicetest.Must(grpc.NewClient(r.address, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
+	conn := assert.Must(grpc.NewClient(r.address, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	defer func() { _ = conn.Close() }()
 	return others(t, maintenancev1.NewMaintenanceServiceClient(conn))
 }
 
 func others(t *testing.T, c maintenancev1.MaintenanceServiceClient) (names []string) {
 	t.Helper()
-	all := servicetest.Must(c.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}))(t)
+	all := assert.Must(c.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}))(t)
 	for _, st := range all.GetWorkers() {
 		if st.GetWorker() != worker && st.GetCondition() != maintenancev1.Condition_CONDITION_NOT_CONFIGURED {
 			names = append(names, st.GetWorker())
@@ -157,8 +158,8 @@ func document(t *testing.T, out string) map[string]any {
 // folder is a folder that PostgreSQL's user can reach, other than t.TempDir's.
 func folder(t *testing.T) string {
 	t.Helper()
-	dir := servicetest.Must(os.MkdirTemp("", "caretaker-cli-"))(t)
+	dir := assert.Must(os.MkdirTemp("", "caretaker-cli-"))(t)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	servicetest.NoError(t, os.Chmod(dir, 0o711))
+	assert.NoError(t, os.Chmod(dir, 0o711))
 	return dir
 }

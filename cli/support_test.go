@@ -17,7 +17,7 @@ import (
 	"github.com/caretaker-go/caretaker/cli"
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/devdb"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 var databases devdb.Tests
@@ -116,7 +116,7 @@ func (sh *shell) database(name string, from devdb.Template) *pgx.Conn {
 	sh.t.Helper()
 	url := sh.databases.Clone(sh.t, from)
 	sh.set("CARETAKER_DATABASES_"+strings.ToUpper(name)+"_URL", url)
-	conn := servicetest.Must(pgx.Connect(context.Background(), url))(sh.t)
+	conn := assert.Must(pgx.Connect(context.Background(), url))(sh.t)
 	sh.t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
 }
@@ -131,7 +131,7 @@ func (sh *shell) configured(name string) *pgx.Conn {
 func (sh *shell) defined(content string) string {
 	sh.t.Helper()
 	file := filepath.Join(sh.t.TempDir(), "definitions.yml")
-	servicetest.NoError(sh.t, os.WriteFile(file, []byte(content), 0o600))
+	assert.NoError(sh.t, os.WriteFile(file, []byte(content), 0o600))
 	sh.set("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS", file)
 	return file
 }
@@ -147,30 +147,4 @@ func execute(t *testing.T, conn *pgx.Conn, sql string) {
 func (sh *shell) migrate() {
 	sh.t.Helper()
 	sh.want(0, "migrate")
-}
-
-// equal fails the test unless two values are the same; the message says what they are about.
-func equal[T comparable](tb testing.TB, got, want T, about ...any) {
-	tb.Helper()
-	if got != want {
-		tb.Errorf("%sgot %v, want %v", fmt.Sprintln(about...), got, want)
-	}
-}
-
-// contains fails the test unless a text has all parts.
-func contains(tb testing.TB, text string, parts ...string) {
-	tb.Helper()
-	for _, p := range parts {
-		if !strings.Contains(text, p) {
-			tb.Errorf("%q is not in\n%s", p, text)
-		}
-	}
-}
-
-// lacks fails the test if a text has the part.
-func lacks(tb testing.TB, text, part string) {
-	tb.Helper()
-	if strings.Contains(text, part) {
-		tb.Errorf("%q is in\n%s", part, text)
-	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -51,7 +52,7 @@ func counts(t *testing.T, conn *pgx.Conn) map[string][]string {
 		t.Fatal(err)
 	}
 	found, id, keys := map[string][]string{}, "", []string{}
-	servicetest.Must(pgx.ForEachRow(rows, []any{&id, &keys}, func() error {
+	assert.Must(pgx.ForEachRow(rows, []any{&id, &keys}, func() error {
 		found[id] = slices.Clone(keys)
 		return nil
 	}))(t)
@@ -69,7 +70,7 @@ func (sh *shell) demo() (main *pgx.Conn) {
 			main = conn
 		}
 	}
-	servicetest.NoError(sh.t, devdb.LoadDemo(sh.t.Context(), urls))
+	assert.NoError(sh.t, devdb.LoadDemo(sh.t.Context(), urls))
 	execute(sh.t, main, personal)
 	sh.defined(devdb.Definitions())
 	sh.migrate()
@@ -152,7 +153,7 @@ const mostSeries = 120
 // callAll makes every call of the API with an empty request: some of them are answered, some refused.
 func (r *running) callAll(t *testing.T) {
 	t.Helper()
-	conn := servicetest.Must(grpc.NewClient(r.address, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
+	conn := assert.Must(grpc.NewClient(r.address, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	defer func() { _ = conn.Close() }()
 	of := maintenancev1.MaintenanceService_ServiceDesc
 	for _, method := range of.Methods {
@@ -224,7 +225,7 @@ func scraped(t *testing.T, r *running) map[string][]string {
 // documented are the metrics of docs/metrics.md: their labels by their names; and the prefixes of those of libraries.
 func documented(t *testing.T) (metrics map[string][]string, prefixes []string) {
 	t.Helper()
-	content := servicetest.Must(os.ReadFile("../docs/metrics.md"))(t)
+	content := assert.Must(os.ReadFile("../docs/metrics.md"))(t)
 	metrics = map[string][]string{}
 	quoted := regexp.MustCompile("`([a-z_]+)`")
 	for line := range strings.Lines(string(content)) {

@@ -14,18 +14,18 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service/loosefk"
-	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // Terminal is a pseudo-terminal: what a person types goes into keys.
 func Terminal(t *testing.T) (keys, screen *os.File) {
 	t.Helper()
-	keys = servicetest.Must(os.OpenFile("/dev/ptmx", os.O_RDWR, 0))(t)
+	keys = assert.Must(os.OpenFile("/dev/ptmx", os.O_RDWR, 0))(t)
 	fd := int(keys.Fd())
-	servicetest.NoError(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
-	n := servicetest.Must(unix.IoctlGetInt(fd, unix.TIOCGPTN))(t)
-	screen = servicetest.Must(os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0))(t)
+	assert.NoError(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
+	n := assert.Must(unix.IoctlGetInt(fd, unix.TIOCGPTN))(t)
+	screen = assert.Must(os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0))(t)
 	t.Cleanup(func() { _, _ = screen.Close(), keys.Close() })
 	return keys, screen
 }
@@ -34,7 +34,7 @@ func Terminal(t *testing.T) (keys, screen *os.File) {
 func shown(t *testing.T, width uint16, do func(*app) error, environment ...string) string {
 	t.Helper()
 	keys, screen := Terminal(t)
-	servicetest.NoError(t, unix.IoctlSetWinsize(int(screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: width}))
+	assert.NoError(t, unix.IoctlSetWinsize(int(screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: width}))
 	text := make(chan string)
 	go func() {
 		content, err := io.ReadAll(keys)
@@ -43,8 +43,8 @@ func shown(t *testing.T, width uint16, do func(*app) error, environment ...strin
 		}
 		text <- strings.ReplaceAll(string(content), "\r\n", "\n")
 	}()
-	servicetest.NoError(t, do(&app{Streams: Streams{Out: screen, Err: io.Discard, Env: environment}}))
-	servicetest.NoError(t, screen.Close())
+	assert.NoError(t, do(&app{Streams: Streams{Out: screen, Err: io.Discard, Env: environment}}))
+	assert.NoError(t, screen.Close())
 	return <-text
 }
 
@@ -52,7 +52,7 @@ func shown(t *testing.T, width uint16, do func(*app) error, environment ...strin
 func inPipe(t *testing.T, do func(*app) error) string {
 	t.Helper()
 	var out strings.Builder
-	servicetest.NoError(t, do(&app{Streams: Streams{Out: &out, Err: io.Discard}}))
+	assert.NoError(t, do(&app{Streams: Streams{Out: &out, Err: io.Discard}}))
 	return out.String()
 }
 
@@ -156,12 +156,12 @@ func TestTables_FitATerminalOf80ColumnsAndKeepIDsWhole(t *testing.T) {
 				break
 			}
 		}
-		contains(t, narrow, table.ids...)
+		assert.Contains(t, narrow, table.ids...)
 		if strings.Contains(whole, "…") || length(strings.SplitN(whole, "\n", 2)[0]) < length(strings.SplitN(narrow, "\n", 2)[0]) {
 			t.Errorf("%s: in a pipe it is not whole:\n%s", name, whole)
 		}
-		equal(t, shown(t, 80, func(a *app) error { a.wide = true; return table.show(a) }, plain), whole, "--output wide is not whole", name)
-		equal(t, shown(t, 1000, table.show, plain), whole, "a terminal that is wide enough does not have all", name)
+		assert.Equal(t, shown(t, 80, func(a *app) error { a.wide = true; return table.show(a) }, plain), whole, "--output wide is not whole", name)
+		assert.Equal(t, shown(t, 1000, table.show, plain), whole, "a terminal that is wide enough does not have all", name)
 	}
 }
 
@@ -173,7 +173,7 @@ func TestTables_WrapWhatIsToBeReadAsAWhole(t *testing.T) {
 	})
 	_, rows, _ := strings.Cut(got, "\n")
 	first, _, _ := strings.Cut(rows, "\n4 ")
-	equal(t, strings.Join(strings.Fields(first)[3:], " "), words, got)
+	assert.Equal(t, strings.Join(strings.Fields(first)[3:], " "), words, got)
 }
 
 func TestTables_ObeyNothingOfADatabase(t *testing.T) {
@@ -197,10 +197,10 @@ func TestColours_AreForTerminalsThatWantThem(t *testing.T) {
 		return a.describeRuns(&pb.ListRunsResponse{Runs: []*pb.Run{{Id: "1", State: pb.RunState_RUN_STATE_FAILED}}})
 	}
 	got := shown(t, 200, table, "NO_COLOR=", "TERM=xterm")
-	contains(t, got, " \x1b[31mfailed\x1b[0m in", " succeeded in", " \x1b[33mcancelled\x1b[0m in", "\x1b[31mfailed\x1b[0m  -")
-	lacks(t, inPipe(t, table), "\x1b")
+	assert.Contains(t, got, " \x1b[31mfailed\x1b[0m in", " succeeded in", " \x1b[33mcancelled\x1b[0m in", "\x1b[31mfailed\x1b[0m  -")
+	assert.Lacks(t, inPipe(t, table), "\x1b")
 	for _, variable := range []string{"NO_COLOR=1", "TERM=dumb"} {
-		lacks(t, shown(t, 200, table, variable), "\x1b")
+		assert.Lacks(t, shown(t, 200, table, variable), "\x1b")
 	}
 }
 
@@ -221,6 +221,6 @@ func TestTimes_AreUTCUnlessTheyAreLocal(t *testing.T) {
 			})
 			return a.describeLeases([]*pb.Lease{{Name: "l", AcquiredAt: at}})
 		})
-		contains(t, got, want...)
+		assert.Contains(t, got, want...)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // What matters most is there at 80 columns, with times that are short but whole.
@@ -54,7 +54,7 @@ func TestTables_KeepWhatMattersAt80Columns(t *testing.T) {
 		}, []string{"RULE", "ASKED BY", "10-09 07:08", "destroy group", "alice"}},
 	} {
 		got := shown(t, 80, c.show, "NO_COLOR=1")
-		contains(t, got, c.want...)
+		assert.Contains(t, got, c.want...)
 		for line := range strings.Lines(got) {
 			if n := length(strings.TrimSuffix(line, "\n")); n > 80 {
 				t.Errorf("%s: a line of %d characters:\n%s", name, n, got)
@@ -65,6 +65,6 @@ func TestTables_KeepWhatMattersAt80Columns(t *testing.T) {
 
 func mustTime(t *testing.T, text string) time.Time {
 	t.Helper()
-	at := servicetest.Must(time.Parse(time.RFC3339, text))(t)
+	at := assert.Must(time.Parse(time.RFC3339, text))(t)
 	return at
 }

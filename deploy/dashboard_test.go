@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 type position struct{ X, Y, W, H int }
@@ -35,7 +35,7 @@ type dashboard struct {
 func TestDashboard_SaysWhatEachPanelIsAndInWhatUnit(t *testing.T) {
 	t.Parallel()
 	var d dashboard
-	servicetest.NoError(t, json.Unmarshal([]byte(read(t, "grafana/caretaker.json")), &d))
+	assert.NoError(t, json.Unmarshal([]byte(read(t, "grafana/caretaker.json")), &d))
 	var variables []string
 	for _, v := range d.Templating.List {
 		variables = append(variables, v.Name)

@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/devdb"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 var databases devdb.Tests
@@ -40,7 +40,7 @@ func debian(t *testing.T) machine {
 	output(t, "mmdebstrap", "--quiet", "--variant=essential", "--include=adduser", release[1], root)
 	// A t.TempDir is its maker's alone; the user caretaker has to get at what is in it.
 	for folder := root; folder != os.TempDir() && folder != "/"; folder = filepath.Dir(folder) {
-		servicetest.NoError(t, os.Chmod(folder, 0o755))
+		assert.NoError(t, os.Chmod(folder, 0o755))
 	}
 	return machine{t, root}
 }

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // newer is the number of a release that every other one is upgraded to.
@@ -97,7 +97,7 @@ func want(t *testing.T, text string, parts ...string) {
 func TestRelease_IsTheSameEachTime(t *testing.T) {
 	t.Parallel()
 	first, _ := built.folders(t)
-	again := servicetest.Must(release(t.TempDir(), "GOCACHE="+t.TempDir(), "TZ=Pacific/Auckland"))(t)
+	again := assert.Must(release(t.TempDir(), "GOCACHE="+t.TempDir(), "TZ=Pacific/Auckland"))(t)
 	if a, b := read(t, first+"/SHA256SUMS"), read(t, again+"/SHA256SUMS"); a != b {
 		t.Errorf("the sums differ:\n%s\n%s", a, b)
 	}

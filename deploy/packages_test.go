@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 const installedConfiguration = "packages/caretaker.yml"
@@ -21,7 +21,7 @@ var setting = regexp.MustCompile(`(?m)^( *)#([a-z_]+: )`)
 func load(t *testing.T, content string, environment ...string) (*config.Config, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "caretaker.yml")
-	servicetest.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+	assert.NoError(t, os.WriteFile(file, []byte(content), 0o600))
 	return config.Environment(environment).Load(file, &service.Config{})
 }
 
@@ -29,7 +29,7 @@ func TestInstalledConfiguration_IsEveryKeyAndValidWithAllOfThem(t *testing.T) {
 	t.Parallel()
 	content := read(t, installedConfiguration)
 	all := setting.ReplaceAllString(content, "$1$2")
-	c := servicetest.Must(load(t, all))(t)
+	c := assert.Must(load(t, all))(t)
 	if len(c.Databases) != 2 || c.TLS.CertFile == "" || c.WebListen == "" {
 		t.Errorf("the examples are not there: %+v", c)
 	}
@@ -47,7 +47,7 @@ func TestInstalledConfiguration_IsEveryKeyAndValidWithAllOfThem(t *testing.T) {
 func TestInstalledConfiguration_SetsNothingByItself(t *testing.T) {
 	t.Parallel()
 	const url = "CARETAKER_DATABASES_MAIN_URL=postgres://caretaker@db.example/application"
-	c := servicetest.Must(load(t, read(t, installedConfiguration), url))(t)
+	c := assert.Must(load(t, read(t, installedConfiguration), url))(t)
 	plain, err := load(t, "", url)
 	if err != nil || c.Listen != plain.Listen || c.TLS != plain.TLS || c.Auth.TokensFile != "" ||
 		!slices.Equal(c.Databases, plain.Databases) {

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // The unit may be exposed to 1.2 of 10, as docs/install.md says.
@@ -26,10 +26,10 @@ func TestUnit_IsValidAndHardlyExposed(t *testing.T) {
 	}
 	files[units+"system.slice"], files[units+"-.mount"] = "[Slice]\n", "[Mount]\nWhat=/dev/sda\nWhere=/\n"
 	for path, content := range files {
-		servicetest.NoError(t, os.MkdirAll(filepath.Join(root, filepath.Dir(path)), 0o750))
-		servicetest.NoError(t, os.WriteFile(filepath.Join(root, path), []byte(content), 0o600))
+		assert.NoError(t, os.MkdirAll(filepath.Join(root, filepath.Dir(path)), 0o750))
+		assert.NoError(t, os.WriteFile(filepath.Join(root, path), []byte(content), 0o600))
 	}
-	servicetest.NoError(t, os.Chmod(filepath.Join(root, "usr/bin/caretaker"), 0o700))
+	assert.NoError(t, os.Chmod(filepath.Join(root, "usr/bin/caretaker"), 0o700))
 	if out := output(t, "systemd-analyze", "verify", "--man=no", "--root="+root, "caretaker.service"); out != "" {
 		t.Error(out)
 	}

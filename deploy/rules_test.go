@@ -10,7 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 type rule struct {
@@ -22,13 +22,13 @@ func (r rule) name() string { return r.Record + r.Alert }
 
 func read(t *testing.T, file string) string {
 	t.Helper()
-	content := servicetest.Must(os.ReadFile(file))(t)
+	content := assert.Must(os.ReadFile(file))(t)
 	return string(content)
 }
 
 func parse(t *testing.T, file string, into any) {
 	t.Helper()
-	servicetest.NoError(t, yaml.Unmarshal([]byte(read(t, file)), into))
+	assert.NoError(t, yaml.Unmarshal([]byte(read(t, file)), into))
 }
 
 func rules(t *testing.T) (all []rule) {

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // other is the server's user when it is not ours.
@@ -12,7 +14,7 @@ func other() account { return account{name: "other", uid: 54321, gid: 54321, swi
 
 func mode(t *testing.T, path string) os.FileMode {
 	t.Helper()
-	info := must(os.Stat(path))(t)
+	info := assert.Must(os.Stat(path))(t)
 	return info.Mode().Perm()
 }
 
@@ -20,17 +22,17 @@ func TestAccount_PrivateTemporaryFoldersAreOpenedForPassingThrough(t *testing.T)
 	t.Parallel()
 	base := t.TempDir()
 	private := filepath.Join(base, "private")
-	noError(t, os.MkdirAll(private, 0o700))
-	noError(t, other().reaches(filepath.Join(private, "not", "yet", "there")))
-	equal(t, mode(t, private), 0o711, "mode")
+	assert.NoError(t, os.MkdirAll(private, 0o700))
+	assert.NoError(t, other().reaches(filepath.Join(private, "not", "yet", "there")))
+	assert.Equal(t, mode(t, private), 0o711, "mode")
 }
 
 func TestAccount_ClosedFolderElsewhereIsNamedAndLeftAlone(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "elsewhere"))
 	dir := filepath.Join(home, "data")
-	noError(t, os.Mkdir(dir, 0o700))
-	noError(t, os.Chmod(home, 0o700))
+	assert.NoError(t, os.Mkdir(dir, 0o700))
+	assert.NoError(t, os.Chmod(home, 0o700))
 	err := other().reaches(dir)
 	if err == nil || !strings.Contains(err.Error(), "user other cannot enter "+home) || !strings.Contains(err.Error(), "choose another data folder") {
 		t.Errorf("error %v", err)
@@ -43,7 +45,7 @@ func TestAccount_ClosedFolderElsewhereIsNamedAndLeftAlone(t *testing.T) {
 func TestAccount_OwnUserNeedsNoWay(t *testing.T) {
 	t.Parallel()
 	private := t.TempDir()
-	noError(t, os.Chmod(private, 0o700))
-	noError(t, (account{name: "me", uid: os.Geteuid(), gid: os.Getegid()}).reaches(private))
-	equal(t, mode(t, private), 0o700, "mode")
+	assert.NoError(t, os.Chmod(private, 0o700))
+	assert.NoError(t, (account{name: "me", uid: os.Geteuid(), gid: os.Getegid()}).reaches(private))
+	assert.Equal(t, mode(t, private), 0o700, "mode")
 }

@@ -11,11 +11,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func start(t *testing.T, config Config) *Cluster {
 	t.Helper()
-	c := must(Start(t.Context(), config))(t)
+	c := assert.Must(Start(t.Context(), config))(t)
 	t.Cleanup(func() {
 		if err := c.Stop(context.Background()); err != nil {
 			t.Error(err)
@@ -26,16 +28,16 @@ func start(t *testing.T, config Config) *Cluster {
 
 func stop(t *testing.T, c *Cluster) {
 	t.Helper()
-	noError(t, c.Stop(t.Context()))
+	assert.NoError(t, c.Stop(t.Context()))
 }
 
 // orphan starts the stopped cluster's server without any supervision.
 func orphan(t *testing.T, c *Cluster) *exec.Cmd {
 	t.Helper()
-	found := must(find(t.Context(), os.Getenv("PATH"), places(), 0))(t)
+	found := assert.Must(find(t.Context(), os.Getenv("PATH"), places(), 0))(t)
 	cmd := exec.Command(filepath.Join(found.dir, "postgres"), "-D", c.folder.data(), "-c", "port="+strconv.Itoa(c.port), "-c", "unix_socket_directories=")
 	cmd.Env, cmd.Dir, cmd.SysProcAttr = environment(), "/", c.owner.attr()
-	noError(t, cmd.Start())
+	assert.NoError(t, cmd.Start())
 	go func() { _ = cmd.Wait() }()
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	Eventually(t, "the orphan answers", func() bool { return answers(c.URL("postgres")) })
@@ -46,7 +48,7 @@ func TestCluster_AnEphemeralOneTakesSettingsAndIsRemovedWhenItStops(t *testing.T
 	t.Parallel()
 	c := start(t, Config{Ephemeral: true, Dir: memoryDir(), Settings: map[string]string{"max_connections": "17", "application_name": "it's \"quoted\""}})
 	for name, want := range map[string]string{"max_connections": "17", "application_name": "it's \"quoted\"", "fsync": "off", "TimeZone": "UTC", "server_encoding": "UTF8", "listen_addresses": "127.0.0.1"} {
-		equal(t, column(t, c.URL("postgres"), "SELECT reset_val FROM pg_settings WHERE name = '"+name+"'")[0], want, name)
+		assert.Equal(t, column(t, c.URL("postgres"), "SELECT reset_val FROM pg_settings WHERE name = '"+name+"'")[0], want, name)
 	}
 	done := make(chan error)
 	go func() { done <- c.exec(context.Background(), "SELECT pg_sleep(600)") }()
@@ -66,9 +68,9 @@ func TestCluster_AnEphemeralOneTakesSettingsAndIsRemovedWhenItStops(t *testing.T
 // leaveInterruptedCreation writes what a process leaves that is killed while it creates a cluster.
 func leaveInterruptedCreation(t *testing.T, dir string) {
 	t.Helper()
-	noError(t, os.MkdirAll(filepath.Join(dir, "data.new", "base"), 0o700))
+	assert.NoError(t, os.MkdirAll(filepath.Join(dir, "data.new", "base"), 0o700))
 	for _, name := range []string{"lock", "password"} {
-		noError(t, os.WriteFile(filepath.Join(dir, name), []byte("1"), 0o644))
+		assert.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("1"), 0o644))
 	}
 }
 
@@ -81,7 +83,7 @@ func TestCluster_APersistentOne(t *testing.T) {
 	c := start(t, Config{Dir: dir, Log: &said})
 	t.Run("keeps data and port from one start to the next", func(t *testing.T) {
 		for range 2 { // the second time it is there
-			noError(t, c.CreateDatabase(t.Context(), `odd "name`))
+			assert.NoError(t, c.CreateDatabase(t.Context(), `odd "name`))
 		}
 		url := c.URL(`odd "name`)
 		run(t, url, "CREATE TABLE kept AS SELECT 'here' AS it")
@@ -90,7 +92,7 @@ func TestCluster_APersistentOne(t *testing.T) {
 			t.Error("the server answers after Stop")
 		}
 		again := start(t, Config{Dir: dir})
-		equal(t, again.URL(`odd "name`), url, "URL")
+		assert.Equal(t, again.URL(`odd "name`), url, "URL")
 		if got := column(t, url, "SELECT it FROM kept"); got[0] != "here" {
 			t.Errorf("kept %q", got)
 		}
@@ -114,7 +116,7 @@ func TestCluster_APersistentOne(t *testing.T) {
 	t.Run("recovers from a killed server", func(t *testing.T) {
 		c := start(t, Config{Dir: dir})
 		run(t, c.URL("postgres"), "CREATE TABLE kept AS SELECT 'here' AS it")
-		noError(t, syscall.Kill(c.server.pid, syscall.SIGKILL))
+		assert.NoError(t, syscall.Kill(c.server.pid, syscall.SIGKILL))
 		stop(t, c)
 		// PostgreSQL refuses to start while a process of the killed server still ends.
 		var again *Cluster
@@ -149,11 +151,11 @@ func TestCluster_APersistentOneCopesWithWhatItFinds(t *testing.T) {
 	})
 	t.Run("ignores the pid file of a dead server", func(t *testing.T) {
 		ended := exec.Command("true")
-		noError(t, ended.Run())
+		assert.NoError(t, ended.Run())
 		stale := strconv.Itoa(ended.Process.Pid) + "\n" + c.folder.data() + "\n0\n" + strconv.Itoa(c.port) + "\n\n127.0.0.1\n"
 		path := filepath.Join(c.folder.data(), "postmaster.pid")
-		noError(t, os.WriteFile(path, []byte(stale), 0o600))
-		noError(t, c.owner.own(path))
+		assert.NoError(t, os.WriteFile(path, []byte(stale), 0o600))
+		assert.NoError(t, c.owner.own(path))
 		if again := start(t, Config{Dir: dir}); !answers(again.URL("postgres")) {
 			t.Error("no answer")
 		}
@@ -165,7 +167,7 @@ func TestCluster_APersistentOneCopesWithWhatItFinds(t *testing.T) {
 		}
 	})
 	t.Run("notices that its port is taken between look and start", func(t *testing.T) {
-		found := must(find(t.Context(), os.Getenv("PATH"), places(), 0))(t)
+		found := assert.Must(find(t.Context(), os.Getenv("PATH"), places(), 0))(t)
 		late := &Cluster{config: c.config, folder: c.folder, owner: c.owner, password: c.password, port: owned.Cluster(t).port}
 		if err := late.try(t.Context(), found); !errors.Is(err, errPortTaken) {
 			t.Errorf("error %v", err)
@@ -176,7 +178,7 @@ func TestCluster_APersistentOneCopesWithWhatItFinds(t *testing.T) {
 	})
 	t.Run("gives up a port that is taken", func(t *testing.T) {
 		other := owned.Cluster(t)
-		noError(t, os.WriteFile(c.folder.file("port"), []byte(strconv.Itoa(other.port)), 0o600))
+		assert.NoError(t, os.WriteFile(c.folder.file("port"), []byte(strconv.Itoa(other.port)), 0o600))
 		again := start(t, Config{Dir: dir})
 		if again.port == other.port || !answers(again.URL("postgres")) {
 			t.Errorf("port %d", again.port)
@@ -213,10 +215,10 @@ func TestSweep_RemovesLeftoversAndStopsTheirServers(t *testing.T) {
 	c := start(t, Config{Dir: filepath.Join(base, "caretaker-postgres-left")})
 	stop(t, c)
 	orphan(t, c)
-	used := must(openFolder(filepath.Join(base, "caretaker-postgres-used"), c.owner))(t)
+	used := assert.Must(openFolder(filepath.Join(base, "caretaker-postgres-used"), c.owner))(t)
 	defer func() { _ = used.close() }()
 	young := filepath.Join(base, "caretaker-postgres-young")
-	noError(t, os.Mkdir(young, 0o700))
+	assert.NoError(t, os.Mkdir(young, 0o700))
 	sweep(t.Context(), []string{base}, time.Now().Add(30*time.Second))
 	if missing(young) || missing(c.Dir()) {
 		t.Error("folders of less than a minute are gone")

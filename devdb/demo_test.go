@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // demoEstate clones main, ci and sec with demo data in them.
@@ -49,7 +51,7 @@ type census struct {
 
 func (c census) check(t *testing.T, urls map[string]string) {
 	t.Helper()
-	equal(t, column(t, urls[c.database], "SELECT count(*)::text FROM "+c.from)[0], strconv.Itoa(c.want), c.what, c.want)
+	assert.Equal(t, column(t, urls[c.database], "SELECT count(*)::text FROM "+c.from)[0], strconv.Itoa(c.want), c.what, c.want)
 }
 
 func TestDemo_HasWorkForEachWorkerAndRowsToLeaveAlone(t *testing.T) {
@@ -160,19 +162,19 @@ func TestDemo_DeletedParentsLeaveChildrenInAllDatabases(t *testing.T) {
 	}
 	// Loaded twice, it stays as it is.
 	before := column(t, urls["main"], fingerprint)[0]
-	noError(t, LoadDemo(t.Context(), urls))
-	equal(t, column(t, urls["main"], fingerprint)[0], before, "the rows")
+	assert.NoError(t, LoadDemo(t.Context(), urls))
+	assert.Equal(t, column(t, urls["main"], fingerprint)[0], before, "the rows")
 }
 
 // children counts the rows that refer to one of the keys.
 func children(t *testing.T, url, table, column string, keys []string) int {
 	t.Helper()
 	ctx := context.Background()
-	conn := must(pgx.Connect(ctx, url))(t)
+	conn := assert.Must(pgx.Connect(ctx, url))(t)
 	defer func() { _ = conn.Close(ctx) }()
 	var count int
 	query := "SELECT count(*) FROM " + pgx.Identifier{table}.Sanitize() + " WHERE " + pgx.Identifier{column}.Sanitize() + "::text = ANY ($1)"
-	noError(t, conn.QueryRow(ctx, query, keys).Scan(&count))
+	assert.NoError(t, conn.QueryRow(ctx, query, keys).Scan(&count))
 	return count
 }
 
@@ -214,5 +216,5 @@ func TestDemo_DefinitionsNameTablesAndColumnsThatExist(t *testing.T) {
 			census{child + "." + value, "main", "pg_attribute WHERE attrelid = to_regclass('" + child + "') AND attname = '" + value + "'", 1}.check(t, map[string]string{"main": url})
 		}
 	}
-	equal(t, entries, 16, "definitions")
+	assert.Equal(t, entries, 16, "definitions")
 }

@@ -11,18 +11,20 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // repository serves an archive as the real one does: testdata/programs.txz, a
 // tar of shell scripts that know their version, in a zip.
 func repository(t *testing.T) *httptest.Server {
 	t.Helper()
-	programs := must(os.ReadFile("testdata/programs.txz"))(t)
+	programs := assert.Must(os.ReadFile("testdata/programs.txz"))(t)
 	var archive bytes.Buffer
 	zipped := zip.NewWriter(&archive)
-	file := must(zipped.Create("postgres.txz"))(t)
-	must(file.Write(programs))(t)
-	noError(t, zipped.Close())
+	file := assert.Must(zipped.Create("postgres.txz"))(t)
+	assert.Must(file.Write(programs))(t)
+	assert.NoError(t, zipped.Close())
 	sum := sha256.Sum256(archive.Bytes())
 	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, ".sha256") {
@@ -45,7 +47,7 @@ func TestFetch_UnpacksTheProgramsAndLeavesNothingElse(t *testing.T) {
 	cache := t.TempDir()
 	into := filepath.Join(cache, "postgresql")
 	for range 2 { // the second replaces the first
-		noError(t, fetch(t.Context(), into, server.URL))
+		assert.NoError(t, fetch(t.Context(), into, server.URL))
 	}
 	found, err := find(t.Context(), filepath.Join(into, "bin"), nil, 0)
 	if err != nil || found.version != 17 {

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // Environment of a helper process: this test binary, started to hold a cluster
@@ -55,9 +57,9 @@ func holdCluster(t *testing.T, program, dir string, ephemeral bool, attr *syscal
 		cmd.Env = append(cmd.Env, helperEphemeral+"=yes")
 	}
 	cmd.Dir, cmd.Stderr, cmd.SysProcAttr = "/", os.Stderr, attr
-	stdin := must(cmd.StdinPipe())(t)
-	stdout := must(cmd.StdoutPipe())(t)
-	noError(t, cmd.Start())
+	stdin := assert.Must(cmd.StdinPipe())(t)
+	stdout := assert.Must(cmd.StdoutPipe())(t)
+	assert.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill() // most tests have ended it already
 		_ = cmd.Wait()
@@ -73,7 +75,7 @@ func holdCluster(t *testing.T, program, dir string, ephemeral bool, attr *syscal
 // end sends a signal and waits for the end of the process.
 func (h held) end(t *testing.T, signal os.Signal) {
 	t.Helper()
-	noError(t, h.process.Process.Signal(signal))
+	assert.NoError(t, h.process.Process.Signal(signal))
 	_ = h.process.Wait() // by the signal
 }
 
@@ -88,20 +90,20 @@ func answers(url string) bool {
 // reachable is a folder like t.TempDir, but in one that every user can enter.
 func reachable(t *testing.T) string {
 	t.Helper()
-	dir := must(os.MkdirTemp("", "devdb-test-"))(t)
+	dir := assert.Must(os.MkdirTemp("", "devdb-test-"))(t)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	noError(t, os.Chmod(dir, 0o755))
+	assert.NoError(t, os.Chmod(dir, 0o755))
 	return dir
 }
 
 // self copies the test binary to where every user can run it.
 func self(t *testing.T) string {
 	t.Helper()
-	from := must(os.Open(os.Args[0]))(t)
+	from := assert.Must(os.Open(os.Args[0]))(t)
 	defer func() { _ = from.Close() }()
 	path := filepath.Join(reachable(t), "devdb.test")
-	to := must(os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o755))(t)
-	must(io.Copy(to, from))(t)
-	noError(t, to.Close())
+	to := assert.Must(os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o755))(t)
+	assert.Must(io.Copy(to, from))(t)
+	assert.NoError(t, to.Close())
 	return path
 }

@@ -6,23 +6,25 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestFault_Pooler_SharesFewConnections(t *testing.T) {
 	t.Parallel()
-	p := must(databases.Cluster(t).Pooler(t.Context(), 2))(t)
+	p := assert.Must(databases.Cluster(t).Pooler(t.Context(), 2))(t)
 	seen := map[string]bool{}
 	for range 5 {
-		conn := must(pgx.Connect(t.Context(), p.URL("postgres")))(t)
+		conn := assert.Must(pgx.Connect(t.Context(), p.URL("postgres")))(t)
 		var pid string
-		noError(t, conn.QueryRow(t.Context(), "SELECT pg_backend_pid()::text").Scan(&pid))
+		assert.NoError(t, conn.QueryRow(t.Context(), "SELECT pg_backend_pid()::text").Scan(&pid))
 		seen[pid] = true
 		defer func() { _ = conn.Close(t.Context()) }()
 	}
 	if len(seen) > 2 {
 		t.Errorf("%d connections to the server", len(seen))
 	}
-	noError(t, errors.Join(p.Stop(), p.Stop()))
+	assert.NoError(t, errors.Join(p.Stop(), p.Stop()))
 	if answers(p.URL("postgres")) {
 		t.Error("it still answers")
 	}

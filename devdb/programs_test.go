@@ -7,15 +7,17 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // install makes a folder with fake server programs of a version.
 func install(t *testing.T, dir, version string) string {
 	t.Helper()
-	noError(t, os.MkdirAll(dir, 0o755))
+	assert.NoError(t, os.MkdirAll(dir, 0o755))
 	script := fmt.Sprintf("#!/bin/sh\necho 'postgres (PostgreSQL) %s (Test)'\n", version)
 	for _, name := range []string{"postgres", "initdb"} {
-		noError(t, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755))
+		assert.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755))
 	}
 	return dir
 }
@@ -48,7 +50,7 @@ func TestPrograms_LinksAreFollowed(t *testing.T) {
 	base := t.TempDir()
 	actual := install(t, filepath.Join(base, "real"), "18.0")
 	links := filepath.Join(base, "links")
-	noError(t, errors.Join(os.Mkdir(links, 0o755), os.Symlink(filepath.Join(actual, "postgres"), filepath.Join(links, "postgres"))))
+	assert.NoError(t, errors.Join(os.Mkdir(links, 0o755), os.Symlink(filepath.Join(actual, "postgres"), filepath.Join(links, "postgres"))))
 	if got, err := find(t.Context(), links, nil, 0); err != nil || got.dir != actual {
 		t.Errorf("%v, %v", got, err)
 	}

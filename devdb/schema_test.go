@@ -6,24 +6,26 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // column returns the first column of a query.
 func column(t *testing.T, url, query string) []string {
 	t.Helper()
 	ctx := context.Background()
-	conn := must(pgx.Connect(ctx, url))(t)
+	conn := assert.Must(pgx.Connect(ctx, url))(t)
 	defer func() { _ = conn.Close(ctx) }()
 	rows, err := conn.Query(ctx, query)
-	noError(t, err)
-	return must(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
+	assert.NoError(t, err)
+	return assert.Must(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 }
 
 // run executes statements.
 func run(t *testing.T, url string, statements ...string) {
 	t.Helper()
 	ctx := context.Background()
-	conn := must(pgx.Connect(ctx, url))(t)
+	conn := assert.Must(pgx.Connect(ctx, url))(t)
 	defer func() { _ = conn.Close(ctx) }()
 	for _, statement := range statements {
 		if _, err := conn.Exec(ctx, statement); err != nil {
@@ -97,7 +99,7 @@ func TestSchema_LoadedTwiceStaysAsItIs(t *testing.T) {
 	t.Parallel()
 	url := databases.Clone(t, Template{Name: "main", Schema: "main"})
 	for _, schema := range []string{"main", "all"} { // ci and sec come in addition
-		noError(t, LoadSchema(t.Context(), url, schema))
+		assert.NoError(t, LoadSchema(t.Context(), url, schema))
 	}
 	if got := triggersOf(t, url); len(got) != 12 {
 		t.Errorf("triggers: %q", got)

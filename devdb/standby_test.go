@@ -3,13 +3,15 @@ package devdb
 import (
 	"context"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // standbyOf starts a cluster with a standby.
 func standbyOf(t *testing.T) (primary, standby *Cluster) {
 	t.Helper()
 	primary = start(t, Config{Ephemeral: true, Dir: memoryDir(), Settings: map[string]string{"synchronous_commit": "on"}})
-	standby = must(primary.Standby(t.Context(), nil))(t)
+	standby = assert.Must(primary.Standby(t.Context(), nil))(t)
 	t.Cleanup(func() {
 		if err := standby.Stop(context.Background()); err != nil {
 			t.Error(err)
@@ -35,13 +37,13 @@ func TestFault_Standby_FollowsItsPrimary(t *testing.T) {
 	becomes(t, standby.URL("postgres"), "SELECT count(*)::text FROM t", "1")
 	run(t, standby.URL("postgres"), "SELECT pg_wal_replay_resume()")
 	becomes(t, standby.URL("postgres"), "SELECT count(*)::text FROM t", "2")
-	equal(t, column(t, standby.URL("postgres"), "SELECT pg_is_in_recovery()::text")[0], "true", "the standby is none")
+	assert.Equal(t, column(t, standby.URL("postgres"), "SELECT pg_is_in_recovery()::text")[0], "true", "the standby is none")
 }
 
 func TestFault_Standby_KilledIsGoneAndItsPrimaryNot(t *testing.T) {
 	t.Parallel()
 	primary, standby := standbyOf(t)
-	noError(t, standby.Kill())
+	assert.NoError(t, standby.Kill())
 	Eventually(t, "the standby is gone", func() bool { return !answers(standby.URL("postgres")) })
 	if !answers(primary.URL("postgres")) {
 		t.Error("the primary is gone too")

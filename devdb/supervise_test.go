@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestFault_Supervision_ServerAndFolderGoWithAKilledProcess(t *testing.T) {
@@ -58,18 +60,18 @@ func TestFault_Supervision_WorksAsAnOrdinaryUser(t *testing.T) {
 	attr := &syscall.SysProcAttr{}
 	dir := reachable(t)
 	if os.Geteuid() == 0 {
-		nobody := must(user.Lookup("nobody"))(t)
+		nobody := assert.Must(user.Lookup("nobody"))(t)
 		uid, _ := strconv.Atoi(nobody.Uid)
 		gid, _ := strconv.Atoi(nobody.Gid)
 		attr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-		noError(t, os.Chown(dir, uid, gid))
+		assert.NoError(t, os.Chown(dir, uid, gid))
 	}
 	t.Setenv("HOME", dir)
 	h := holdCluster(t, self(t), filepath.Join(dir, "dev"), false, attr)
 	if !answers(h.url) {
 		t.Error("no answer")
 	}
-	noError(t, h.stdin.Close())
+	assert.NoError(t, h.stdin.Close())
 	if err := h.process.Wait(); err != nil || answers(h.url) {
 		t.Errorf("after Stop: %v", err)
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestTests_ClonesAreApartAndEqualTheirTemplate(t *testing.T) {
@@ -26,9 +28,9 @@ func TestTests_ClonesAreApartAndEqualTheirTemplate(t *testing.T) {
 	one, two := owned.Clone(t, from), owned.Clone(t, from)
 	run(t, one, "INSERT INTO mine VALUES (2)", "DELETE FROM vulnerabilities")
 	for url, want := range map[string]string{one: "2", two: "1", owned.Clone(t, from): "1"} {
-		equal(t, column(t, url, "SELECT count(*)::text FROM mine")[0], want, "rows")
+		assert.Equal(t, column(t, url, "SELECT count(*)::text FROM mine")[0], want, "rows")
 	}
-	equal(t, prepared, 1, "preparations")
+	assert.Equal(t, prepared, 1, "preparations")
 }
 
 func TestTests_ClonesAreDroppedWithTheirConnections(t *testing.T) {
@@ -37,7 +39,7 @@ func TestTests_ClonesAreDroppedWithTheirConnections(t *testing.T) {
 	var open *pgx.Conn
 	t.Run("uses a clone", func(t *testing.T) {
 		url = owned.Clone(t, Template{Name: "empty"})
-		open = must(pgx.Connect(context.Background(), url))(t)
+		open = assert.Must(pgx.Connect(context.Background(), url))(t)
 	})
 	if answers(url) {
 		t.Error("the clone is still there")

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // trickling runs Trickle on the estate until the test ends.
@@ -27,7 +29,7 @@ func trickling(t *testing.T, urls map[string]string) {
 func reaches(t *testing.T, url, what, query string, least int) {
 	t.Helper()
 	Eventually(t, what, func() bool {
-		got := must(strconv.Atoi(column(t, url, query)[0]))(t)
+		got := assert.Must(strconv.Atoi(column(t, url, query)[0]))(t)
 		return got >= least
 	})
 }
@@ -57,9 +59,9 @@ func TestTrickle_StopsAddingAtTheLimit(t *testing.T) {
 	const newest = "SELECT max(id)::text FROM namespaces"
 	before := column(t, urls["main"], newest)[0]
 	for range 3 {
-		noError(t, trickle(t.Context(), urls, time.Second))
+		assert.NoError(t, trickle(t.Context(), urls, time.Second))
 	}
-	equal(t, column(t, urls["main"], newest)[0], before, "newest namespace")
+	assert.Equal(t, column(t, urls["main"], newest)[0], before, "newest namespace")
 }
 
 func TestTrickle_SurvivesADatabaseError(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 const inDebian = "make test-packages does this in a bare Debian"
@@ -76,7 +76,7 @@ var (
 func pages(t *testing.T) []string {
 	t.Helper()
 	all := []string{"README.md"}
-	servicetest.NoError(t, filepath.WalkDir(".", func(path string, entry os.DirEntry, err error) error {
+	assert.NoError(t, filepath.WalkDir(".", func(path string, entry os.DirEntry, err error) error {
 		if err == nil && !entry.IsDir() && strings.HasSuffix(path, ".md") {
 			all = append(all, "docs/"+path)
 		}
@@ -88,7 +88,7 @@ func pages(t *testing.T) []string {
 // read returns the text of a page and its blocks.
 func read(t *testing.T, page string) (text string, all []block) {
 	t.Helper()
-	content := servicetest.Must(os.ReadFile(filepath.Join("..", page)))(t)
+	content := assert.Must(os.ReadFile(filepath.Join("..", page)))(t)
 	text = string(content)
 	var open *block
 	indent, end := "", ""

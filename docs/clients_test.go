@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // clients make what a client needs, if anything, and run it.
@@ -34,7 +34,7 @@ func TestClients_RunWatchAndReadErrors(t *testing.T) {
 	for _, b := range blocks[:5] {
 		s.try(b)
 	}
-	root := servicetest.Must(filepath.Abs(".."))(t)
+	root := assert.Must(filepath.Abs(".."))(t)
 	build := exec.Command("go", "build", "-o", filepath.Join(s.root, "home", "me", "client"), "./clients/go")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

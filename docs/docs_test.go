@@ -22,6 +22,7 @@ import (
 	"github.com/caretaker-go/caretaker/cli"
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
@@ -101,8 +102,8 @@ func estates(t *testing.T, n int) chan *estate {
 func programs(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	self := servicetest.Must(os.Executable())(t)
-	servicetest.NoError(t, os.Symlink(self, filepath.Join(dir, "caretaker")))
+	self := assert.Must(os.Executable())(t)
+	assert.NoError(t, os.Symlink(self, filepath.Join(dir, "caretaker")))
 	build := exec.Command("go", "build", "-modfile=tools/grpcurl/go.mod", "-o",
 		filepath.Join(dir, "grpcurl"), "github.com/fullstorydev/grpcurl/cmd/grpcurl")
 	build.Dir = ".."
@@ -123,7 +124,7 @@ func (s *session) try(b block) {
 	case "sql":
 		script := strings.ReplaceAll(strings.Join(b.lines, "\n"), "'…'", "NULL")
 		file := filepath.Join(s.root, "statements.sql")
-		servicetest.NoError(s.t, os.WriteFile(file, []byte(s.here(script)), 0o600))
+		assert.NoError(s.t, os.WriteFile(file, []byte(s.here(script)), 0o600))
 		command := "psql -X -q -v ON_ERROR_STOP=1 -f " + file
 		if b.name != "" {
 			command += " -d " + s.database(b.name)
@@ -182,8 +183,8 @@ func (s *session) yaml(b block) {
 		file = filepath.Join(s.root, "home", "me", ".config", "caretaker", base)
 	}
 	content := []byte(s.here(strings.Join(b.lines, "\n")) + "\n")
-	servicetest.NoError(s.t, os.MkdirAll(filepath.Dir(file), 0o755))
-	servicetest.NoError(s.t, os.WriteFile(file, content, 0o600))
+	assert.NoError(s.t, os.MkdirAll(filepath.Dir(file), 0o755))
+	assert.NoError(s.t, os.WriteFile(file, content, 0o600))
 	if err := parse(file, content); err != nil {
 		s.t.Errorf("%s: %v", b, err)
 	}
@@ -233,7 +234,7 @@ func (s *session) openEmpty() {
 
 // openDemo gives the page the demo data of "caretaker dev", its variables, and a server.
 func (s *session) openDemo() {
-	servicetest.NoError(s.t, s.estate.loadDemo(s.cluster))
+	assert.NoError(s.t, s.estate.loadDemo(s.cluster))
 	variables := ""
 	for name, inPages := range demo {
 		if out, code := s.run("createdb --template=docs_" + name + " " + inPages); code != 0 {
@@ -245,14 +246,14 @@ func (s *session) openDemo() {
 	definitions := s.root + "/opt/gitlab/embedded/service/gitlab-rails/config/gitlab_loose_foreign_keys.yml"
 	dev := s.root + "/var/lib/caretaker/dev"
 	for _, dir := range []string{filepath.Dir(definitions), dev} {
-		servicetest.NoError(s.t, os.MkdirAll(dir, 0o755))
+		assert.NoError(s.t, os.MkdirAll(dir, 0o755))
 	}
 	variables += "CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS=" + definitions + "\n"
 	for file, content := range map[string]string{
 		definitions: devdb.Definitions(), dev + "/env": variables,
 		s.root + "/home/me/caretaker.yml": s.here(demoConfiguration),
 	} {
-		servicetest.NoError(s.t, os.WriteFile(file, []byte(content), 0o600))
+		assert.NoError(s.t, os.WriteFile(file, []byte(content), 0o600))
 	}
 	if out, code := s.run("set -a; . " + dev + "/env; set +a; export PGDATABASE=" + demo["main"]); code != 0 {
 		s.t.Fatal(out)

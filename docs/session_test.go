@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/devdb"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // session is the shell of one page. What the page exports stays, as for a reader.
@@ -65,7 +65,7 @@ func goesOn(line string) bool {
 // newSession starts a shell in an empty home.
 func newSession(t *testing.T, e *estate, programs string) *session {
 	t.Helper()
-	root := servicetest.Must(os.MkdirTemp("", "caretaker-docs-"))(t)
+	root := assert.Must(os.MkdirTemp("", "caretaker-docs-"))(t)
 	s := &session{
 		t: t, root: root, estate: e, cluster: e.databases.Cluster(t),
 		urls: map[string]string{}, ports: map[string]string{},
@@ -75,16 +75,16 @@ func newSession(t *testing.T, e *estate, programs string) *session {
 	}
 	home := filepath.Join(root, "home", "me")
 	for _, dir := range []string{home, root + "/etc/caretaker", root + "/var/lib/caretaker"} {
-		servicetest.NoError(t, os.MkdirAll(dir, 0o755))
+		assert.NoError(t, os.MkdirAll(dir, 0o755))
 	}
-	servicetest.NoError(t, os.Symlink(programs, filepath.Join(home, "bin")))
+	assert.NoError(t, os.Symlink(programs, filepath.Join(home, "bin")))
 	shell := exec.Command("bash", "--norc", "--noprofile")
 	shell.Dir = home
 	shell.Env = s.environment(home, programs)
 	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	in := servicetest.Must(shell.StdinPipe())(t)
-	out := servicetest.Must(shell.StdoutPipe())(t)
-	servicetest.NoError(t, shell.Start())
+	in := assert.Must(shell.StdinPipe())(t)
+	out := assert.Must(shell.StdoutPipe())(t)
+	assert.NoError(t, shell.Start())
 	s.in, s.out = in, bufio.NewReader(out)
 	t.Cleanup(func() {
 		s.stopServing()
@@ -120,7 +120,7 @@ func freePort(t *testing.T) string {
 }
 
 func (s *session) environment(home, programs string) []string {
-	u := servicetest.Must(url.Parse(s.cluster.URL("postgres")))(s.t)
+	u := assert.Must(url.Parse(s.cluster.URL("postgres")))(s.t)
 	password, _ := u.User.Password()
 	env := []string{
 		"HOME=" + home, "PATH=" + programs + ":" + os.Getenv("PATH"), "LANG=C.UTF-8", "USER=me",
@@ -152,10 +152,10 @@ func (s *session) databaseHere(text string) string {
 	m := databaseURL.FindStringSubmatch(text)
 	name := m[3]
 	if s.urls[name] == "" {
-		servicetest.NoError(s.t, s.cluster.CreateDatabase(context.Background(), name))
+		assert.NoError(s.t, s.cluster.CreateDatabase(context.Background(), name))
 		s.urls[name] = s.cluster.URL(name)
 	}
-	u := servicetest.Must(url.Parse(s.urls[name]))(s.t)
+	u := assert.Must(url.Parse(s.urls[name]))(s.t)
 	if m[1] != "" && !strings.Contains(superusers, " "+m[1]+" ") {
 		u.User = url.UserPassword(m[1], cmp.Or(m[2], m[1]))
 	}
@@ -178,7 +178,7 @@ func (s *session) there(text string) string {
 func (s *session) run(script string) (output string, code int) {
 	s.steps++
 	file := fmt.Sprintf("%s/step%d", s.root, s.steps)
-	servicetest.NoError(s.t, os.WriteFile(file, []byte(script), 0o600))
+	assert.NoError(s.t, os.WriteFile(file, []byte(script), 0o600))
 	fmt.Fprintf(s.in, ". %[1]s </dev/null >%[1]s.out 2>&1; echo $?\n", file)
 	done := make(chan struct{})
 	var answer string
@@ -200,7 +200,7 @@ func (s *session) run(script string) (output string, code int) {
 	if err != nil {
 		return output, 1 // set -e ended the shell
 	}
-	servicetest.Must(fmt.Sscan(answer, &code))(s.t)
+	assert.Must(fmt.Sscan(answer, &code))(s.t)
 	return output, code
 }
 
@@ -210,7 +210,7 @@ func (s *session) start(command string) (output string, code int) {
 	command, _, _ = strings.Cut(strings.TrimSpace(command), " #")
 	if dev := s.root + "/var/lib/caretaker/dev"; strings.HasPrefix(command, "make run") {
 		command = strings.Replace(command, "make run", "caretaker dev --data-dir "+dev, 1)
-		servicetest.NoError(s.t, os.RemoveAll(dev))
+		assert.NoError(s.t, os.RemoveAll(dev))
 	}
 	log := filepath.Join(s.root, "serving.log")
 	_ = os.Remove(log)
@@ -257,8 +257,8 @@ func (s *session) ownAddresses(command string) string {
 		if !filepath.IsAbs(file) {
 			file = filepath.Join(s.root, "home", "me", file)
 		}
-		content := servicetest.Must(os.ReadFile(file))(s.t)
-		servicetest.NoError(s.t, os.WriteFile(file, []byte(s.here(string(content))), 0o600))
+		content := assert.Must(os.ReadFile(file))(s.t)
+		assert.NoError(s.t, os.WriteFile(file, []byte(s.here(string(content))), 0o600))
 		if strings.Contains(string(content), "\nuse: loose_foreign_keys\n") {
 			variables = only
 		}

@@ -13,13 +13,13 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/devdb/oracle"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // echo is a server that sends back what it gets, and its address as a URL.
 func echo(t *testing.T) string {
 	t.Helper()
-	listener := servicetest.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
+	listener := assert.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
@@ -36,7 +36,7 @@ func echo(t *testing.T) string {
 // through opens a connection to the server behind a proxy.
 func through(t *testing.T, p *proxy) net.Conn {
 	t.Helper()
-	c := servicetest.Must(net.Dial("tcp", p.listener.Addr().String()))(t)
+	c := assert.Must(net.Dial("tcp", p.listener.Addr().String()))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -47,7 +47,7 @@ func answered(t *testing.T, c net.Conn, text string) bool {
 	if _, err := c.Write([]byte(text)); err != nil {
 		return false
 	}
-	servicetest.NoError(t, c.SetReadDeadline(time.Now().Add(200*time.Millisecond)))
+	assert.NoError(t, c.SetReadDeadline(time.Now().Add(200*time.Millisecond)))
 	back := make([]byte, len(text))
 	_, err := io.ReadFull(c, back)
 	return err == nil && string(back) == text
@@ -55,7 +55,7 @@ func answered(t *testing.T, c net.Conn, text string) bool {
 
 func newTestProxy(t *testing.T) *proxy {
 	t.Helper()
-	p := servicetest.Must(newProxy(context.Background(), echo(t)))(t)
+	p := assert.Must(newProxy(context.Background(), echo(t)))(t)
 	t.Cleanup(func() { _ = p.Close() })
 	return p
 }
@@ -110,7 +110,7 @@ func TestProxy_CutsAfterCommitWasSent(t *testing.T) {
 
 func TestMutations_AreInTheReport(t *testing.T) {
 	t.Parallel()
-	page := servicetest.Must(os.ReadFile("../docs/reliability.md"))(t)
+	page := assert.Must(os.ReadFile("../docs/reliability.md"))(t)
 	for _, m := range mutations() {
 		if !bytes.Contains(page, []byte("\n| "+m.name+" | ")) {
 			t.Errorf("docs/reliability.md does not say when %q was found", m.name)
@@ -122,7 +122,7 @@ func TestMutations_AreInTheReport(t *testing.T) {
 // for make faults FAULTS_ARGS=-mutations.
 func TestMutations_AreOfTheCodeAsItIs(t *testing.T) {
 	t.Parallel()
-	out := servicetest.Must(exec.CommandContext(t.Context(), "go", "env", "GOMOD").Output())(t)
+	out := assert.Must(exec.CommandContext(t.Context(), "go", "env", "GOMOD").Output())(t)
 	source := filepath.Dir(strings.TrimSpace(string(out)))
 	for _, m := range mutations() {
 		o := &overlay{dir: t.TempDir(), Replace: map[string]string{}}
@@ -164,7 +164,7 @@ func TestParse_NamesWhatThereIs(t *testing.T) {
 func TestOpenLab_SaysWhyItCannot(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
-	servicetest.NoError(t, os.WriteFile(file, nil, 0o600))
+	assert.NoError(t, os.WriteFile(file, nil, 0o600))
 	if _, err := openLab(t.Context(), file, oracle.Generate(1, 1)); err == nil || !strings.Contains(err.Error(), "not a directory") {
 		t.Errorf("%v, want that it is not a directory", err)
 	}

@@ -11,9 +11,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
-	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // bigGroups are 30,000 groups in trees of 30 on three levels, with 300,000 members, 30,000 invitations, a route and a
@@ -69,7 +69,7 @@ func newGroupBench(t *testing.T, d *repo.Database) *groupBench {
 	if b.stores, err = d.GroupStores(ctx); err != nil || b.stores.Missing != "" {
 		t.Fatal(err, b.stores.Missing)
 	}
-	lease := servicetest.Must(d.AcquireLease(ctx, "groups", "test", time.Hour))(t)
+	lease := assert.Must(d.AcquireLease(ctx, "groups", "test", time.Hour))(t)
 	now, err := d.Now(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +174,7 @@ func TestGroups_PlansKeepToIndexes(t *testing.T) {
 			url := databases.Clone(t, c.loaded("repo_big_groups", bigGroups))
 			conn := connect(t, url)
 			if c.analyzed {
-				servicetest.Must(conn.Exec(context.Background(), "ANALYZE"))(t)
+				assert.Must(conn.Exec(context.Background(), "ANALYZE"))(t)
 			}
 			d, heard := listening(t, url)
 			b := newGroupBench(t, d)
@@ -198,7 +198,7 @@ func TestGroups_DatesAreTheSameWhateverTheSessionAndHowFarOffTheyAre(t *testing.
 	// Midnight of UTC is on another day in both.
 	for _, zone := range []string{"Pacific/Kiritimati", "Pacific/Pago_Pago"} {
 		d := b.inZone(zone, "cache_statement")
-		s := servicetest.Must(d.GroupStores(t.Context()))(t)
+		s := assert.Must(d.GroupStores(t.Context()))(t)
 		for day, want := range map[int]string{20: "[]", 21: "[1 4 5]"} {
 			at := time.Date(2026, 11, day, 0, 0, 0, 0, time.UTC)
 			due, err := d.DueGroups(t.Context(), s, repo.Adjournment{At: at, Days: 14}, []int64{1, 2, 3, 4, 5}, generous)
@@ -212,7 +212,7 @@ func TestGroups_DatesAreTheSameWhateverTheSessionAndHowFarOffTheyAre(t *testing.
 		}
 	}
 	d := open(t, b.with("datestyle=SQL,DMY"))
-	s := servicetest.Must(d.GroupStores(context.Background()))(t)
+	s := assert.Must(d.GroupStores(context.Background()))(t)
 	odd, _, err := d.OddSchedules(context.Background(), s, 0, generous)
 	var got []string
 	for _, o := range odd {
@@ -233,7 +233,7 @@ func TestGroups_DatesAreTheSameWhateverTheSessionAndHowFarOffTheyAre(t *testing.
 func wantIndexPlansOfAll(t *testing.T, conn *pgx.Conn, heard *listener, call func(context.Context) error) {
 	t.Helper()
 	heard.statements = nil
-	servicetest.NoError(t, call(context.Background()))
+	assert.NoError(t, call(context.Background()))
 	settings := sent{`SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)`, nil}
 	for _, s := range heard.statements {
 		if !ours(s.sql) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -14,7 +15,7 @@ import (
 // catalog reads the tables with their columns, and all foreign keys.
 func (b *bench) catalog(wanted map[string][]string) *repo.Catalog {
 	b.Helper()
-	c := servicetest.Must(b.Catalog(context.Background(), wanted))(b.T)
+	c := assert.Must(b.Catalog(context.Background(), wanted))(b.T)
 	return c
 }
 
@@ -83,7 +84,7 @@ func TestCatalog_KnowsForeignKeysOfEverySchemaAndTheirActions(t *testing.T) {
 func TestCatalog_NamesATableThatMustNotBeRead(t *testing.T) {
 	b := newBench(parallel(t), "main")
 	d := open(t, b.as(b.role(`GRANT USAGE ON SCHEMA public TO {role}; GRANT SELECT ON users TO {role}`), "x"))
-	servicetest.Must(d.Tables(context.Background(), map[string][]string{"users": {"id"}}))(t)
+	assert.Must(d.Tables(context.Background(), map[string][]string{"users": {"id"}}))(t)
 	_, err := d.Tables(context.Background(), map[string][]string{"users": {"id"}, "issues": {"author_id"}})
 	if !errors.Is(err, repo.ErrForbidden) {
 		t.Errorf("got %v, want ErrForbidden", err)
@@ -142,7 +143,7 @@ func TestKeepingTriggers_AreEnabledRowTriggersAndRulesOfTheTableAndItsPartitions
 		{"many", false, nil},
 		{"nowhere", true, nil},
 	} {
-		found := servicetest.Must(b.KeepingTriggers(context.Background(), repo.Table{Schema: "public", Name: c.table}, c.deletes))(t)
+		found := assert.Must(b.KeepingTriggers(context.Background(), repo.Table{Schema: "public", Name: c.table}, c.deletes))(t)
 		var got []string
 		for _, k := range found {
 			got = append(got, k.String())
@@ -157,7 +158,7 @@ func TestMustDiffer_OfTwoNamesOfADatabaseTheLaterIsRefused(t *testing.T) {
 	t.Parallel()
 	url := databases.Clone(t, servicetest.Migrated(""))
 	named := func(name, url string) *repo.Database {
-		d := servicetest.Must(repo.Open(t.Context(), name, url))(t)
+		d := assert.Must(repo.Open(t.Context(), name, url))(t)
 		t.Cleanup(d.Close)
 		return d
 	}

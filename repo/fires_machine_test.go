@@ -9,8 +9,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // fireMachine is a worker with a fire each minute, replicas that know its ledger as it was at some time,
@@ -136,7 +136,7 @@ func TestFires_WhateverReplicasKnowEachFireRunsOnceOrIsMissed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		number++
 		m := &fireMachine{bench: b, worker: fmt.Sprint("worker ", number), began: began, rows: map[int]string{}, known: map[string]repo.Ledger{}}
-		servicetest.NoError(m.T, b.UseLedgers(context.Background(), []string{m.worker}, []string{"* * * * *"}, began))
+		assert.NoError(m.T, b.UseLedgers(context.Background(), []string{m.worker}, []string{"* * * * *"}, began))
 		t.Repeat(map[string]func(*rapid.T){"read": m.read, "claim": m.claim, "miss": m.miss, "back": m.back, "": m.check})
 	})
 }

@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestDatabase_CreateGhost_LooksForAFreeNameWithoutReadingAllUsers(t *testing.T) {
@@ -22,14 +22,14 @@ func TestDatabase_CreateGhost_LooksForAFreeNameWithoutReadingAllUsers(t *testing
 		SELECT setval('users_id_seq', 50000); ANALYZE users`)
 	ctx := context.Background()
 	d, heard := listening(t, b.url)
-	catalog := servicetest.Must(d.Tables(ctx, repo.GhostTables()))(t)
+	catalog := assert.Must(d.Tables(ctx, repo.GhostTables()))(t)
 	queue, missing := catalog.GhostQueue()
 	lease, err := d.AcquireLease(ctx, "ghost_user_migration", "us", time.Minute)
 	if err != nil || missing != "" {
 		t.Fatal(missing, err)
 	}
 	heard.statements = nil
-	id := servicetest.Must(d.CreateGhost(ctx, by(lease.Fence), queue, new(int64(1))))(t)
+	id := assert.Must(d.CreateGhost(ctx, by(lease.Fence), queue, new(int64(1))))(t)
 	var name string
 	if err := b.sql.QueryRow(ctx, `SELECT username FROM users WHERE id = $1`, id).Scan(&name); err != nil || name != "ghost2" {
 		t.Errorf("ghost %q, %v", name, err)
@@ -56,9 +56,9 @@ func TestDatabase_DeleteMigratedUser_LooksForAMomentOnly(t *testing.T) {
 	d := open(t, b.url)
 	wanted := repo.GhostTables()
 	wanted["chat_names"] = []string{"user_id"}
-	catalog := servicetest.Must(d.Tables(ctx, wanted))(t)
+	catalog := assert.Must(d.Tables(ctx, wanted))(t)
 	queue, _ := catalog.GhostQueue()
-	lease := servicetest.Must(d.AcquireLease(ctx, "ghost_user_migration", "us", time.Minute))(t)
+	lease := assert.Must(d.AcquireLease(ctx, "ghost_user_migration", "us", time.Minute))(t)
 	for user, slow := range map[int64]bool{1: false, 2: true} {
 		rows, _ := catalog.Rows("chat_names", "user_id", repo.IDs(user)...)
 		if slow {
@@ -104,8 +104,8 @@ func TestClaimPlaceholders_SecondTryClaimsNoMoreThanTheNextPageWasTold(t *testin
 	add(7)
 	add(8)
 	d := b.Database
-	tables := servicetest.Must(d.PlaceholderTables(ctx))(t)
-	lease := servicetest.Must(d.AcquireLease(ctx, "placeholder_user_cleanup", "us", time.Minute))(t)
+	tables := assert.Must(d.PlaceholderTables(ctx))(t)
+	lease := assert.Must(d.AcquireLease(ctx, "placeholder_user_cleanup", "us", time.Minute))(t)
 	now := time.Now()
 	rules := repo.PlaceholderRules{MaxAttempts: 15, RetryPeriod: time.Hour, Now: now, Tables: tables}
 	next := make(chan repo.PlaceholderPosition, 1)

@@ -20,6 +20,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
@@ -325,7 +326,7 @@ func TestPlans_NothingReadsALongHistory(t *testing.T) {
 	a := newAged(t)
 	ctx := context.Background()
 	calls := a.calls()
-	servicetest.NoError(t, calls["RunBatch"](ctx))
+	assert.NoError(t, calls["RunBatch"](ctx))
 	for method := range reflect.TypeFor[*service.Service]().Methods() {
 		call, ok := calls[method.Name]
 		if !ok {
@@ -336,10 +337,10 @@ func TestPlans_NothingReadsALongHistory(t *testing.T) {
 			t.Errorf("%s: %v", method.Name, err)
 		}
 	}
-	servicetest.NoError(t, reader.Collect(ctx, &metricdata.ResourceMetrics{}))
+	assert.NoError(t, reader.Collect(ctx, &metricdata.ResourceMetrics{}))
 	// The runs have succeeded on main: what has only failed, and that before the worker was last taken into use, is on ci.
-	servicetest.Must(a.main.RunFigures(ctx, []string{"ghost_user_migration"}, []string{"ci"}))(t)
-	servicetest.NoError(t, a.Shutdown(ctx))
+	assert.Must(a.main.RunFigures(ctx, []string{"ghost_user_migration"}, []string{"ci"}))(t)
+	assert.NoError(t, a.Shutdown(ctx))
 	wantHeard(t, a.heard.statements, "SET heartbeat_at = clock_timestamp(), counts", "INSERT INTO maintenance.fires", "DELETE FROM maintenance.runs", "DELETE FROM maintenance.audit",
 		"maintenance.backlog_samples", "coalesce(s.in_use_since")
 	for _, h := range examples(a.heard.statements) {

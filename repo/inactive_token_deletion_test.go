@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
-	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // bots makes an organization and a project bot for each token; a token is the values of revoked, expires_at, updated_at.
@@ -30,15 +30,15 @@ func (b *bench) bots(tokens ...string) {
 // inactive are the inactive bots by some rules, as the database sees them over a connection.
 func (b *bench) inactive(d *repo.Database, rules repo.TokenRules) []int64 {
 	b.Helper()
-	f := servicetest.Must(d.UserFeatures(context.Background()))(b.T)
-	r := servicetest.Must(d.InactiveBots(context.Background(), f, rules, repo.BotPage{Limit: 1000}, generous))(b.T)
+	f := assert.Must(d.UserFeatures(context.Background()))(b.T)
+	r := assert.Must(d.InactiveBots(context.Background(), f, rules, repo.BotPage{Limit: 1000}, generous))(b.T)
 	return r.Inactive
 }
 
 // inZone is the database by sessions of a time zone, as a pooler may have them in spite of ours.
 func (b *bench) inZone(zone, mode string) *repo.Database {
 	b.Helper()
-	pool := servicetest.Must(pgxpool.New(b.Context(), b.with("timezone="+zone+"&default_query_exec_mode="+mode)))(b.T)
+	pool := assert.Must(pgxpool.New(b.Context(), b.with("timezone="+zone+"&default_query_exec_mode="+mode)))(b.T)
 	b.Cleanup(pool.Close)
 	var is string
 	if err := pool.QueryRow(b.Context(), "SHOW timezone").Scan(&is); err != nil || is != zone {
@@ -94,7 +94,7 @@ func TestInactiveBots_SaysWhereTheRangeEndsAndWhetherThereAreMore(t *testing.T) 
 	b := newBench(parallel(t), "main")
 	b.bots(`false, NULL, now()`, `true, NULL, '2020-01-01'`, `true, NULL, '2020-01-01'`)
 	b.exec(`INSERT INTO users (id, username, email, projects_limit, user_type, organization_id) VALUES (9, 'h', 'h', 0, 0, 1)`)
-	f := servicetest.Must(b.UserFeatures(context.Background()))(t)
+	f := assert.Must(b.UserFeatures(context.Background()))(t)
 	rules := repo.NewTokenRules(time.Now(), 42)
 	for _, c := range []struct {
 		after int64
@@ -119,7 +119,7 @@ func TestInactiveBots_SaysWhereTheRangeEndsAndWhetherThereAreMore(t *testing.T) 
 // pass opens a pass under a lease of an hour.
 func (b *bench) pass() (repo.Fence, repo.TokenPass) {
 	b.Helper()
-	lease := servicetest.Must(b.AcquireLease(context.Background(), "inactive_token_deletion", "test", time.Hour))(b.T)
+	lease := assert.Must(b.AcquireLease(context.Background(), "inactive_token_deletion", "test", time.Hour))(b.T)
 	p, err := b.OpenTokenPass(context.Background(), by(lease.Fence), repo.NewTokenRules(time.Now(), 42), false)
 	if err != nil || p.ID == "" || p.Cursor != 0 {
 		b.Fatalf("%+v, %v", p, err)
@@ -136,7 +136,7 @@ func TestTokenPass_IsOneUntilItIsFinished(t *testing.T) {
 		t.Errorf("%+v, %v, want %+v", again, err, first)
 	}
 	step := repo.TokenStep{BotRange: repo.BotRange{Examined: 3, Last: 8}}
-	servicetest.Must(b.AdvanceTokenPass(ctx, by(fence), first.ID, step, nil))(t)
+	assert.Must(b.AdvanceTokenPass(ctx, by(fence), first.ID, step, nil))(t)
 	if _, err := b.AdvanceTokenPass(ctx, by(fence), first.ID, step, nil); !errors.Is(err, repo.ErrNotFound) {
 		t.Errorf("advance of a finished pass: %v", err)
 	}
@@ -157,7 +157,7 @@ func TestTokenPass_NothingIsStoredWithoutTheLeaseOrThePass(t *testing.T) {
 	ctx := context.Background()
 	b.bots(`true, NULL, '2020-01-01'`)
 	fence, p := b.pass()
-	queue := servicetest.Must(scheduler.NewQueue(b.Database, scheduler.QueueConfig{}))(t)
+	queue := assert.Must(scheduler.NewQueue(b.Database, scheduler.QueueConfig{}))(t)
 	b.exec(`UPDATE maintenance.leases SET epoch = epoch + 1`)
 	step := repo.TokenStep{BotRange: repo.BotRange{Examined: 1, Last: 1, More: true}}
 	jobs := step
@@ -175,7 +175,7 @@ func TestTokenPass_NothingIsStoredWithoutTheLeaseOrThePass(t *testing.T) {
 	b.want(`SELECT concat_ws(' ', count(*), max(cursor), max(examined)) FROM maintenance.token_passes`, "1 0 0")
 
 	b.exec(`UPDATE maintenance.leases SET expires_at = now()`)
-	fence = servicetest.Must(b.AcquireLease(ctx, "inactive_token_deletion", "test", time.Hour))(t).Fence
+	fence = assert.Must(b.AcquireLease(ctx, "inactive_token_deletion", "test", time.Hour))(t).Fence
 	if dropped, err := b.DropTokenPass(ctx, by(fence)); err != nil || !dropped {
 		t.Fatalf("dropped %t, %v", dropped, err)
 	}
@@ -213,10 +213,10 @@ func TestInactiveTokens_PlansKeepToIndexes(t *testing.T) {
 			url := databases.Clone(t, c.loaded("repo_bots", manyBots))
 			conn := connect(t, url)
 			if c.analyzed {
-				servicetest.Must(conn.Exec(context.Background(), "ANALYZE"))(t)
+				assert.Must(conn.Exec(context.Background(), "ANALYZE"))(t)
 			}
 			d, heard := listening(t, url)
-			f := servicetest.Must(d.UserFeatures(context.Background()))(t)
+			f := assert.Must(d.UserFeatures(context.Background()))(t)
 			for name, call := range inactiveTokenCalls(d, f) {
 				t.Run(name, func(t *testing.T) { wantIndexPlans(t, conn, heard, call) })
 			}

@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func (b *bench) acquire(holder string, ttl time.Duration) repo.Lease {
 	b.Helper()
-	lease := servicetest.Must(b.AcquireLease(context.Background(), "work", holder, ttl))(b.T)
+	lease := assert.Must(b.AcquireLease(context.Background(), "work", holder, ttl))(b.T)
 	return lease
 }
 
@@ -32,7 +32,7 @@ func TestLease_BelongsToOneUntilItExpiresOrIsReleased(t *testing.T) {
 			t.Errorf("%s: %v, want that a has it", holder, err)
 		}
 	}
-	servicetest.NoError(t, b.ReleaseLease(ctx, first.Fence))
+	assert.NoError(t, b.ReleaseLease(ctx, first.Fence))
 	if second := b.acquire("b", time.Hour); second.Epoch != 2 || second.Holder != "b" {
 		t.Errorf("%+v", second)
 	}
@@ -136,16 +136,16 @@ func TestLease_RenewedAndReleasedByNobodyButItsHolder(t *testing.T) {
 		if _, err := b.RenewLease(ctx, f, time.Hour); !errors.Is(err, repo.ErrLeaseLost) {
 			t.Errorf("%+v: %v, want that the lease is lost", f, err)
 		}
-		servicetest.NoError(t, b.ReleaseLease(ctx, f))
+		assert.NoError(t, b.ReleaseLease(ctx, f))
 		b.want(`SELECT l::text || xmin FROM maintenance.leases l`, row)
 	}
 	// What has expired is not renewed, and a second release changes nothing.
-	servicetest.NoError(t, b.ReleaseLease(ctx, lease.Fence))
+	assert.NoError(t, b.ReleaseLease(ctx, lease.Fence))
 	row = b.value(`SELECT l::text || xmin FROM maintenance.leases l`)
 	if _, err := b.RenewLease(ctx, lease.Fence, time.Hour); !errors.Is(err, repo.ErrLeaseLost) {
 		t.Errorf("%v, want that the lease is lost", err)
 	}
-	servicetest.NoError(t, b.ReleaseLease(ctx, lease.Fence))
+	assert.NoError(t, b.ReleaseLease(ctx, lease.Fence))
 	b.want(`SELECT l::text || xmin FROM maintenance.leases l`, row)
 }
 
@@ -221,7 +221,7 @@ func TestFence_NothingIsWrittenWithoutTheLease(t *testing.T) {
 	b := installed(parallel(t))
 	steps := fencedSteps(b)
 	lease := b.acquire("a", time.Hour)
-	expired := servicetest.Must(b.AcquireLease(context.Background(), "expired", "a", time.Hour))(t)
+	expired := assert.Must(b.AcquireLease(context.Background(), "expired", "a", time.Hour))(t)
 	b.exec(`UPDATE maintenance.leases SET expires_at = now() WHERE name = 'expired'`)
 	before := b.value(fencedState)
 	for name, step := range steps {

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // leaving are rows whose column path is of something outside, deleted by a run or a job.
@@ -76,14 +76,14 @@ func TestOutside_PathsAreListedMarkedAndPruned(t *testing.T) {
 	l := newLeaving(parallel(t))
 	const run = "0190a1b2-0000-7000-8000-000000000001"
 	for _, by := range []repo.Source{{JobID: 7}, {RunID: run}} {
-		servicetest.Must(l.delete(generous, by))(t)
+		assert.Must(l.delete(generous, by))(t)
 	}
 	ctx := context.Background()
 	list := func(f repo.OutsideFilter) (paths string) {
 		t.Helper()
 		f.Limit = 1
 		for {
-			page := servicetest.Must(l.ListOutside(ctx, f))(t)
+			page := assert.Must(l.ListOutside(ctx, f))(t)
 			if len(page) == 0 {
 				return paths
 			}
@@ -139,6 +139,6 @@ func TestPruneHistory_KeepsCancellationsOfWhatHasBegun(t *testing.T) {
 	b.exec(`INSERT INTO maintenance.user_removals (user_id, reason) VALUES (7, '')`)
 	b.exec(`INSERT INTO maintenance.job_cancellations (job_id, user_id, group_id, reason, cancelled_by)
 		VALUES (1, NULL, 10, 'r', 'ann'), (2, 7, NULL, 'r', 'ann'), (3, NULL, 11, 'r', 'ann'), (4, 8, NULL, 'r', 'ann')`)
-	servicetest.Must(b.PruneHistory(t.Context(), time.Hour))(t)
+	assert.Must(b.PruneHistory(t.Context(), time.Hour))(t)
 	b.want(`SELECT string_agg(job_id::text, ' ' ORDER BY job_id) FROM maintenance.job_cancellations`, "1 2")
 }

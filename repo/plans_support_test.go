@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // sent is a statement with its arguments.
@@ -55,10 +55,10 @@ func (l *listener) TraceBatchQuery(_ context.Context, _ *pgx.Conn, d pgx.TraceBa
 // listening is a Database whose statements are kept.
 func listening(t *testing.T, url string) (*repo.Database, *listener) {
 	t.Helper()
-	config := servicetest.Must(pgxpool.ParseConfig(url))(t)
+	config := assert.Must(pgxpool.ParseConfig(url))(t)
 	l := &listener{}
 	config.ConnConfig.Tracer = l
-	pool := servicetest.Must(pgxpool.NewWithConfig(context.Background(), config))(t)
+	pool := assert.Must(pgxpool.NewWithConfig(context.Background(), config))(t)
 	t.Cleanup(pool.Close)
 	return repo.OnPool("main", pool), l
 }
@@ -90,7 +90,7 @@ func (n node) all() []node {
 func plan(t *testing.T, conn *pgx.Conn, batch []sent, mode string) (nodes []node, text string) {
 	t.Helper()
 	ctx := context.Background()
-	tx := servicetest.Must(conn.Begin(ctx))(t)
+	tx := assert.Must(conn.Begin(ctx))(t)
 	defer func() {
 		_ = tx.Rollback(ctx)
 		_, _ = conn.Exec(ctx, "DEALLOCATE planned")
@@ -98,14 +98,14 @@ func plan(t *testing.T, conn *pgx.Conn, batch []sent, mode string) (nodes []node
 	last := batch[len(batch)-1]
 	before := append([]sent{{"UPDATE maintenance.leases SET expires_at = 'infinity'", nil}}, batch[:len(batch)-1]...)
 	for _, s := range append(before, sent{"SELECT set_config('plan_cache_mode', $1, true)", []any{mode}}) {
-		servicetest.Must(tx.Exec(ctx, s.sql, s.args...))(t)
+		assert.Must(tx.Exec(ctx, s.sql, s.args...))(t)
 	}
-	described := servicetest.Must(conn.PgConn().Prepare(ctx, "", last.sql, nil))(t)
+	described := assert.Must(conn.PgConn().Prepare(ctx, "", last.sql, nil))(t)
 	var arguments []string
 	for i, arg := range last.args {
 		arguments = append(arguments, literal(t, conn.TypeMap(), described.ParamOIDs[i], arg))
 	}
-	servicetest.Must(tx.Exec(ctx, "PREPARE planned AS "+last.sql, pgx.QueryExecModeSimpleProtocol))(t)
+	assert.Must(tx.Exec(ctx, "PREPARE planned AS "+last.sql, pgx.QueryExecModeSimpleProtocol))(t)
 	execute := "EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE planned"
 	if len(arguments) > 0 {
 		execute += " (" + strings.Join(arguments, ", ") + ")"
@@ -115,13 +115,13 @@ func plan(t *testing.T, conn *pgx.Conn, batch []sent, mode string) (nodes []node
 		t.Fatalf("%v: %s", err, last.sql)
 	}
 	var plans []struct{ Plan node }
-	servicetest.NoError(t, json.Unmarshal([]byte(text), &plans))
+	assert.NoError(t, json.Unmarshal([]byte(text), &plans))
 	return plans[0].Plan.all(), text
 }
 
 func literal(t *testing.T, types *pgtype.Map, oid uint32, arg any) string {
 	t.Helper()
-	text := servicetest.Must(types.Encode(oid, pgtype.TextFormatCode, arg, []byte{}))(t)
+	text := assert.Must(types.Encode(oid, pgtype.TextFormatCode, arg, []byte{}))(t)
 	if text == nil {
 		return "NULL"
 	}

@@ -14,8 +14,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // bigTables are children of 200,000 rows, a queue of 100,000 records in four partitions, and notes of failures. The one
@@ -89,10 +89,10 @@ func newBig(t *testing.T, d *repo.Database) *big {
 	if b.queue, err = d.DeletedRecords(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	lease := servicetest.Must(d.AcquireLease(context.Background(), "plans", "test", time.Hour))(t)
+	lease := assert.Must(d.AcquireLease(context.Background(), "plans", "test", time.Hour))(t)
 	b.fence = lease.Fence
 	// Without the lease nothing is changed: all statements find the same rows.
-	servicetest.NoError(t, d.ReleaseLease(context.Background(), b.fence))
+	assert.NoError(t, d.ReleaseLease(context.Background(), b.fence))
 	for i := range 500 {
 		b.records = append(b.records, repo.Record{Partition: int64(1 + (i*7)%3), ID: int64(i * 7), Key: repo.IntKey(int64(i))})
 	}
@@ -218,7 +218,7 @@ func TestLooseForeignKeys_PlansKeepToIndexes(t *testing.T) {
 			url := bigData(t)
 			conn := connect(t, url)
 			if analyzed {
-				servicetest.Must(conn.Exec(context.Background(), "ANALYZE"))(t)
+				assert.Must(conn.Exec(context.Background(), "ANALYZE"))(t)
 			}
 			d, heard := listening(t, url)
 			b := newBig(t, d)
@@ -264,7 +264,7 @@ func TestLooseForeignKeys_LoadingGoesOnInItsLeafBehindTheLastRecord(t *testing.T
 	conn := connect(t, url)
 	d, heard := listening(t, url)
 	b := newBig(t, d)
-	servicetest.NoError(t, b.statements()["load on"](context.Background()))
+	assert.NoError(t, b.statements()["load on"](context.Background()))
 	for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
 		nodes, text := plan(t, conn, heard.statements[len(heard.statements)-2:], mode)
 		leaves, behind := map[string]bool{}, false

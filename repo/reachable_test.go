@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -31,7 +32,7 @@ func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	// That it answers is no sign of health.
-	servicetest.Must(b.Now(ctx))(t)
+	assert.Must(b.Now(ctx))(t)
 	since := b.UnreachableSince()
 	if since.Before(before) || since.After(time.Now()) {
 		t.Errorf("unreachable since %s", since)
@@ -51,7 +52,7 @@ func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
 	if err := b.SetFeatureFlag(ctx, "f", true); err != nil || !b.UnreachableSince().IsZero() {
 		t.Errorf("%v, unreachable since %s", err, b.UnreachableSince())
 	}
-	servicetest.NoError(t, b.StillWritable(ctx))
+	assert.NoError(t, b.StillWritable(ctx))
 }
 
 func TestReadOnlyServer_IsUnreachableForBoundedStatementsThatWriteAndReadByTheOthers(t *testing.T) {
@@ -72,7 +73,7 @@ func TestReadOnlyServer_IsUnreachableForBoundedStatementsThatWriteAndReadByTheOt
 func TestReadOnlyStatement_OfOurOwnGivesUpNoConnection(t *testing.T) {
 	b := newBench(parallel(t), "")
 	ctx := context.Background()
-	servicetest.Must(b.Now(ctx))(t)
+	assert.Must(b.Now(ctx))(t)
 	made := b.Pool().Stat().NewConnsCount()
 	l := repo.Limits{Statement: time.Second, Lock: time.Second, ReadOnly: true}
 	_, err := b.AdvanceTokenPass(ctx, repo.Permit{Guard: repo.Fence{}.Guard(), Limits: l},
@@ -90,7 +91,7 @@ func TestTerminatedBackends_CostOneStatementEach(t *testing.T) {
 	b := newBench(parallel(t), "")
 	ctx := context.Background()
 	for range 3 {
-		servicetest.Must(b.Now(ctx))(t)
+		assert.Must(b.Now(ctx))(t)
 		b.exec(`SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker'`)
 		if _, err := b.Now(ctx); err != nil && !errors.Is(err, repo.ErrUnreachable) {
 			t.Errorf("%v, want ErrUnreachable", err)
@@ -106,7 +107,7 @@ func TestFullPool_IsUnreachableAndSaysWhy(t *testing.T) {
 	small := open(t, b.with("pool_max_conns=12"))
 	ctx := context.Background()
 	for range small.Pool().Config().MaxConns {
-		conn := servicetest.Must(small.Pool().Acquire(ctx))(t)
+		conn := assert.Must(small.Pool().Acquire(ctx))(t)
 		defer conn.Release()
 	}
 	_, err := small.Now(ctx)

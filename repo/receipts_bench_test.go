@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -19,7 +20,7 @@ func BenchmarkReceipts_Cost(b *testing.B) {
 	const keys, rows = 500, 10
 	ctx := context.Background()
 	url := databases.Clone(b, servicetest.Migrated(""))
-	d := servicetest.Must(repo.Open(ctx, "main", url))(b)
+	d := assert.Must(repo.Open(ctx, "main", url))(b)
 	b.Cleanup(d.Close)
 	exec := func(sql string, args ...any) {
 		if err := d.Exec(ctx, sql, args...); err != nil {
@@ -44,7 +45,7 @@ func BenchmarkReceipts_Cost(b *testing.B) {
 		p.Keys = repo.IntKeys(numbers...)
 		exec(`INSERT INTO children (parent_id, title) SELECT k, 'child ' || n || ' of ' || k FROM generate_series(1, $1::bigint) n, unnest($2::bigint[]) k`, rows, numbers)
 		before, start := running(ctx, b, d), time.Now()
-		servicetest.NoError(b, purge(ctx, p))
+		assert.NoError(b, purge(ctx, p))
 		took = float64(time.Since(start))
 		return took, running(ctx, b, d) - before
 	}
@@ -78,7 +79,7 @@ func BenchmarkReceipts_Cost(b *testing.B) {
 // running is for how long the processes behind the connections have run, in nanoseconds; 0 where the system does not say.
 func running(ctx context.Context, b *testing.B, d *repo.Database) (all float64) {
 	b.Helper()
-	pids := servicetest.Must(d.Backends(ctx))(b)
+	pids := assert.Must(d.Backends(ctx))(b)
 	for _, pid := range pids {
 		var one float64
 		if content, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid)); err == nil {

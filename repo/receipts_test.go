@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -74,7 +75,7 @@ func TestReceipts_SayWhatASweepHasDone(t *testing.T) {
 		t.Helper()
 		batch.Permit = permit
 		rows, _ := b.catalog(map[string][]string{table: {"id", "owner"}}).Rows(table, "owner", owner)
-		r := servicetest.Must(rows.Sweep(context.Background(), c, batch))(t)
+		r := assert.Must(rows.Sweep(context.Background(), c, batch))(t)
 		return r
 	}
 	wantLast := func(want string) {
@@ -157,7 +158,7 @@ func TestReceipts_StayAChainWhoeverWrites(t *testing.T) {
 	b.exec(`INSERT INTO organizations (id, name, path, created_at, updated_at) VALUES (1, 'o', 'o', now(), now());
 		INSERT INTO namespaces (id, name, path, type, organization_id) SELECT i, i, i, 'Group', 1 FROM generate_series(1, 40) i;
 		INSERT INTO routes (source_id, source_type, path, name, namespace_id) SELECT i, 'Namespace', i, i, i FROM generate_series(1, 40) i`)
-	stores := servicetest.Must(b.GroupStores(context.Background()))(t)
+	stores := assert.Must(b.GroupStores(context.Background()))(t)
 	failed := make(chan error, 100)
 	var wait sync.WaitGroup
 	for owner := range 4 {
@@ -205,7 +206,7 @@ func TestReceipts_TheHeadIsLockedLast(t *testing.T) {
 	// The check of the foreign key waits. Others write their receipts meanwhile.
 	b.swept(b.rows("other", "owner", "1"), repo.Change{Delete: true}, repo.Batch{Rows: 9, Permit: locking(2)})
 	commit()
-	servicetest.NoError(t, <-moved)
+	assert.NoError(t, <-moved)
 	b.wantChain(2)
 }
 

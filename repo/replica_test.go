@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -29,7 +30,7 @@ type pair struct {
 func newPair(t *testing.T, schema string) *pair {
 	t.Helper()
 	url := replicated.Clone(t, servicetest.Migrated(schema))
-	standby := servicetest.Must(replicated.Cluster(t).Standby(t.Context(), nil))(t)
+	standby := assert.Must(replicated.Cluster(t).Standby(t.Context(), nil))(t)
 	t.Cleanup(func() {
 		if err := standby.Stop(context.Background()); err != nil {
 			t.Error(err)
@@ -47,7 +48,7 @@ func newPair(t *testing.T, schema string) *pair {
 func (p *pair) opened(url, replica string) *repo.Database {
 	p.Helper()
 	d := open(p.T, url)
-	servicetest.NoError(p.T, d.UseReplica(p.Context(), replica, slog.New(slog.NewTextHandler(p.said, nil))))
+	assert.NoError(p.T, d.UseReplica(p.Context(), replica, slog.New(slog.NewTextHandler(p.said, nil))))
 	return d
 }
 
@@ -96,7 +97,7 @@ const someWorker = "ghost_user_migration"
 // run is a run of a worker that holds its lease.
 func (p *pair) run() (*repo.Reader, repo.Lease) {
 	p.Helper()
-	lease := servicetest.Must(p.AcquireLease(p.Context(), someWorker, "us", time.Minute))(p.T)
+	lease := assert.Must(p.AcquireLease(p.Context(), someWorker, "us", time.Minute))(p.T)
 	return p.Reader(someWorker, lease.Epoch), lease
 }
 
@@ -111,15 +112,15 @@ func (p *pair) write(r *repo.Reader) {
 func (p *pair) end(r *repo.Reader, lease repo.Lease, died bool) {
 	p.Helper()
 	if !died {
-		servicetest.NoError(p.T, r.Remember(p.Context()))
+		assert.NoError(p.T, r.Remember(p.Context()))
 	}
-	servicetest.NoError(p.T, p.ReleaseLease(p.Context(), lease.Fence))
+	assert.NoError(p.T, p.ReleaseLease(p.Context(), lease.Fence))
 }
 
 // reads looks for candidates and says where: "replica", or why on the primary.
 func (p *pair) reads(r *repo.Reader) string {
 	p.Helper()
-	servicetest.Must(p.CountDiscardedJobs(repo.ReadBy(p.Context(), r), "delete_user", "{}"))(p.T)
+	assert.Must(p.CountDiscardedJobs(repo.ReadBy(p.Context(), r), "delete_user", "{}"))(p.T)
 	places, why := r.Source()
 	if why == "" {
 		if !strings.Contains(places, "replica") {
@@ -211,11 +212,11 @@ func TestReader_WithoutAReplicaReadsThePrimaryWithoutAQuestion(t *testing.T) {
 	b := newBench(parallel(t), "main")
 	r := b.Reader(someWorker, 1)
 	r.Wrote(b.Database)
-	servicetest.Must(b.CountDiscardedJobs(repo.ReadBy(t.Context(), r), "delete_user", "{}"))(t)
+	assert.Must(b.CountDiscardedJobs(repo.ReadBy(t.Context(), r), "delete_user", "{}"))(t)
 	if places, why := r.Source(); r != nil || places != "" || why != "" {
 		t.Errorf("%v: %q, %q", r, places, why)
 	}
-	servicetest.NoError(t, r.Remember(t.Context()))
+	assert.NoError(t, r.Remember(t.Context()))
 	b.want(`SELECT count(*) FROM maintenance.replica_positions`, "0")
 }
 
@@ -226,7 +227,7 @@ func (p *pair) wantTrouble(d *repo.Database, why string) {
 	r := d.Reader(someWorker, 0)
 	for range 2 {
 		p.until(func() bool {
-			servicetest.Must(d.CountDiscardedJobs(repo.ReadBy(p.Context(), r), "delete_user", "{}"))(p.T)
+			assert.Must(d.CountDiscardedJobs(repo.ReadBy(p.Context(), r), "delete_user", "{}"))(p.T)
 			_, got := r.Source()
 			return got != isBehind // as it may be on a busy machine
 		})
@@ -242,7 +243,7 @@ func (p *pair) wantTrouble(d *repo.Database, why string) {
 func TestFault_Replica_WhateverIsWrongWithItThePrimaryIsRead(t *testing.T) {
 	p := newPair(parallel(t), "main")
 	p.wantReplica(p.Reader(someWorker, 0))
-	servicetest.NoError(t, p.CheckReplica(t.Context()))
+	assert.NoError(t, p.CheckReplica(t.Context()))
 	for name, c := range map[string]struct{ url, why, check string }{
 		"the primary itself":   {p.url, "it is no standby", "no standby"},
 		"another cluster":      {databases.Clone(t, servicetest.Migrated("main")), "another cluster", "another cluster"},
@@ -265,7 +266,7 @@ func TestFault_Replica_QueryThatWaitsOrIsCancelledIsLeftToThePrimary(t *testing.
 	p := newPair(parallel(t), "main")
 	p.wantReplica(p.Reader(someWorker, 0))
 	// The lock comes with the log, and stays while replay is paused; on the primary it is gone.
-	tx := servicetest.Must(p.sql.Begin(t.Context()))(t)
+	tx := assert.Must(p.sql.Begin(t.Context()))(t)
 	if _, err := tx.Exec(t.Context(), `LOCK TABLE maintenance.river_job IN ACCESS EXCLUSIVE MODE; SELECT txid_current()`); err != nil {
 		t.Fatal(err)
 	}
@@ -274,13 +275,13 @@ func TestFault_Replica_QueryThatWaitsOrIsCancelledIsLeftToThePrimary(t *testing.
 	})
 	p.onMirror(`SELECT pg_wal_replay_pause()`)
 	p.until(func() bool { return p.onMirror(`SELECT pg_get_wal_replay_pause_state()`) == "paused" })
-	servicetest.NoError(t, tx.Rollback(t.Context()))
+	assert.NoError(t, tx.Rollback(t.Context()))
 	r := p.Reader(someWorker, 0)
 	ctx, cancel := context.WithTimeout(repo.ReadBy(t.Context(), r), devdb.WaitTimeout)
 	defer cancel()
 	p.exec(`INSERT INTO maintenance.replica_positions VALUES ('` + someWorker + `', 1, 1, '0/1')`)
 	p.exec(`INSERT INTO maintenance.leases VALUES ('` + someWorker + `', 'us', 1, now(), now(), now())`)
-	servicetest.Must(p.CountDiscardedJobs(ctx, "delete_user", "{}"))(t)
+	assert.Must(p.CountDiscardedJobs(ctx, "delete_user", "{}"))(t)
 	if places, why := r.Source(); places != "primary" || !strings.Contains(why, "too slow") {
 		t.Errorf("read from %s because %q", places, why)
 	}
@@ -328,7 +329,7 @@ func TestFault_InactiveBots_WhatAReplicaSaysIsJudgedAgainOnThePrimary(t *testing
 	p.exec(`INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at) VALUES (1, 't', 1, now(), now())`)
 	p.exec(`UPDATE users SET user_type = 0 WHERE id = 2`)
 	p.exec(`INSERT INTO users (id, username, email, projects_limit, state, user_type, organization_id) VALUES (5, 'u5', 'u5', 0, 'active', 6, 1)`)
-	features := servicetest.Must(p.UserFeatures(t.Context()))(t)
+	features := assert.Must(p.UserFeatures(t.Context()))(t)
 	for _, c := range []struct {
 		after, limit int
 		want         repo.BotRange

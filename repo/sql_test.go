@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -36,7 +37,7 @@ func sqlConstants(t *testing.T) map[string]string {
 		if strings.HasSuffix(file, "_test.go") {
 			continue
 		}
-		parsed := servicetest.Must(parser.ParseFile(token.NewFileSet(), file, nil, 0))(t)
+		parsed := assert.Must(parser.ParseFile(token.NewFileSet(), file, nil, 0))(t)
 		for _, declaration := range parsed.Decls {
 			general, ok := declaration.(*ast.GenDecl)
 			if !ok || general.Tok != token.CONST {
@@ -69,7 +70,7 @@ func text(t *testing.T, e ast.Expr, constants map[string]ast.Expr) string {
 	t.Helper()
 	switch e := e.(type) {
 	case *ast.BasicLit:
-		s := servicetest.Must(strconv.Unquote(e.Value))(t)
+		s := assert.Must(strconv.Unquote(e.Value))(t)
 		return s
 	case *ast.BinaryExpr:
 		return text(t, e.X, constants) + text(t, e.Y, constants)
@@ -178,7 +179,7 @@ func TestSQL_ParametersTakeEveryIDWhateverTheWidthOfColumns(t *testing.T) {
 		t.Run(narrow, func(t *testing.T) {
 			t.Parallel()
 			conn := connect(t, databases.Clone(t, servicetest.Migrated("main")))
-			servicetest.Must(conn.Exec(context.Background(), devdb.NarrowKeys(narrow)))(t)
+			assert.Must(conn.Exec(context.Background(), devdb.NarrowKeys(narrow)))(t)
 			got := prepared(t, conn)
 			for name, types := range want {
 				if !slices.Equal(got[name], types) {

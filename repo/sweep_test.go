@@ -12,8 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // rows of a table in which a column has a value.
@@ -32,7 +32,7 @@ func (b *bench) swept(r repo.Rows, c repo.Change, batch repo.Batch) repo.BatchRe
 	if batch.Limits = generous; batch.Guard == (repo.Guard{}) {
 		batch.Guard = repo.AdvisoryLock(1)
 	}
-	result := servicetest.Must(r.Sweep(context.Background(), c, batch))(b.T)
+	result := assert.Must(r.Sweep(context.Background(), c, batch))(b.T)
 	return result
 }
 
@@ -136,7 +136,7 @@ func TestSweep_ReachesPartitionsThroughTheirTableWhereItMustNotNameThem(t *testi
 	b.exec(`INSERT INTO p_ci_builds (id, partition_id, project_id, user_id) SELECT i, 100 + i % 2, 1, 1 FROM generate_series(1, 8) i`)
 	d := open(t, b.as(b.role(`GRANT USAGE ON SCHEMA public, maintenance TO {role}; GRANT SELECT, UPDATE, DELETE ON p_ci_builds TO {role};
 		GRANT SELECT, INSERT, UPDATE ON maintenance.receipts, maintenance.receipt_head TO {role}`), "x"))
-	c := servicetest.Must(d.Catalog(context.Background(), map[string][]string{"p_ci_builds": {"user_id"}}))(t)
+	c := assert.Must(d.Catalog(context.Background(), map[string][]string{"p_ci_builds": {"user_id"}}))(t)
 	r, _ := c.Rows("p_ci_builds", "user_id", "1")
 	parts, err := c.Parts(context.Background(), r, generous)
 	if err != nil || len(parts) != 2 {
@@ -151,8 +151,8 @@ func TestSweep_ReachesPartitionsThroughTheirTableWhereItMustNotNameThem(t *testi
 func TestSweep_ChangesNothingWithoutItsGuard(t *testing.T) {
 	b := numbered(parallel(t), "3")
 	r := b.rows("t", "owner", "1")
-	lease := servicetest.Must(b.AcquireLease(context.Background(), "a", "me", time.Minute))(t)
-	servicetest.NoError(t, b.ReleaseLease(context.Background(), lease.Fence))
+	lease := assert.Must(b.AcquireLease(context.Background(), "a", "me", time.Minute))(t)
+	assert.NoError(t, b.ReleaseLease(context.Background(), lease.Fence))
 	release := b.estate.Hold(`SELECT pg_advisory_xact_lock(77)`)
 	for want, guard := range map[error]repo.Guard{
 		repo.ErrLeaseLost: lease.Guard(), repo.ErrBusy: repo.AdvisoryLock(77),
@@ -294,9 +294,9 @@ func TestSweep_PlansKeepToIndexes(t *testing.T) {
 				t.Parallel()
 				url := sweptData(t, statistics)
 				conn := connect(t, url)
-				servicetest.Must(conn.Exec(context.Background(), "CREATE INDEX ON piece ("+index+")"))(t)
+				assert.Must(conn.Exec(context.Background(), "CREATE INDEX ON piece ("+index+")"))(t)
 				d, heard := listening(t, url)
-				c := servicetest.Must(d.Catalog(context.Background(), map[string][]string{"piece": {"id", "owner", "parent_id"}}))(t)
+				c := assert.Must(d.Catalog(context.Background(), map[string][]string{"piece": {"id", "owner", "parent_id"}}))(t)
 				b := newBig(t, d)
 				for kind, rows := range sweptRows(t, c) {
 					for name, call := range sweptStatements(rows, repo.Batch{Permit: by(b.fence), Rows: 1000}) {

@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -38,7 +39,7 @@ func TestScope_OfManyOperationsTheFirstAreSpansAndAllAreCounted(t *testing.T) {
 	var counted []attribute.KeyValue
 	spans := traced(t, databases.Clone(t, servicetest.Migrated("")), func(ctx context.Context, d *repo.Database) {
 		for range 50 {
-			servicetest.NoError(t, d.Look(ctx))
+			assert.NoError(t, d.Look(ctx))
 		}
 		counted = repo.ScopeAttributes(ctx)
 	})
@@ -56,7 +57,7 @@ func TestScope_ALaterBatchIsASpanIfItOrWhatIsBelowItFailedOrWasSlowOrHasANewReas
 		for i := range 100 {
 			took, reason := time.Millisecond, ""
 			do := func(ctx context.Context) {
-				servicetest.NoError(t, d.Look(ctx))
+				assert.NoError(t, d.Look(ctx))
 			}
 			switch i {
 			case 10:
@@ -120,12 +121,12 @@ func TestScope_HoweverMuchFailsThereAreSixtySpans(t *testing.T) {
 func TestTrace_OperationsOfAScopeHaveSpans(t *testing.T) {
 	spans := traced(t, databases.Clone(t, servicetest.Migrated("")), func(ctx context.Context, d *repo.Database) {
 		//nolint:contextcheck // one without a scope
-		servicetest.NoError(t, d.Look(trace.ContextWithSpan(t.Context(), trace.SpanFromContext(ctx))))
-		servicetest.Must(d.Now(ctx))(t)
+		assert.NoError(t, d.Look(trace.ContextWithSpan(t.Context(), trace.SpanFromContext(ctx))))
+		assert.Must(d.Now(ctx))(t)
 		if got := attributeOf(repo.ScopeAttributes(ctx), "maintenance.statements"); got != "1" {
 			t.Errorf("%s statements", got)
 		}
-		servicetest.NoError(t, d.Look(ctx))
+		assert.NoError(t, d.Look(ctx))
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
 		if err := d.Look(ended); !errors.Is(err, context.Canceled) {
@@ -200,7 +201,7 @@ func TestRecordTraces_GoWithTheirRecords(t *testing.T) {
 	if has, err := b.HasRecordTraces(ctx); !has || err != nil {
 		t.Errorf("%v, %v, want that there are traces", has, err)
 	}
-	queue := servicetest.Must(b.DeletedRecords(ctx))(t)
+	queue := assert.Must(b.DeletedRecords(ctx))(t)
 	limits := repo.Limits{Statement: 5 * time.Second, Lock: time.Second}
 	records, _, err := b.LoadRecords(ctx, queue, repo.RecordPage{Parent: "public.p", Limit: 10}, limits)
 	if err != nil || len(records) != 4 {
@@ -211,7 +212,7 @@ func TestRecordTraces_GoWithTheirRecords(t *testing.T) {
 		t.Errorf("%v, %v, want the one span", parents, err)
 	}
 	fence := b.acquire("a", time.Minute).Fence
-	servicetest.Must(b.RemoveRecords(ctx, by(fence), queue, records[:2]))(t)
+	assert.Must(b.RemoveRecords(ctx, by(fence), queue, records[:2]))(t)
 	b.want(noted, "3:"+aParent+" 4:"+aParent)
 	dead := repo.RecordFailure{Record: records[2], Isolated: true, Definition: "c.p_id -> p", SQLState: "P0001", Message: "raise_exception"}
 	for range repo.DeadAfter {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/riverqueue/river"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -29,8 +30,8 @@ func (l *lab) announced(user int64) {
 	ctx := context.Background()
 	tx := l.begin()
 	options := &river.InsertOpts{Priority: 2}
-	must(l.inserts.InsertTx(ctx, tx, deleteUser(user).Args, options))(l)
-	noError(l, tx.Commit(ctx))
+	assert.Must(l.inserts.InsertTx(ctx, tx, deleteUser(user).Args, options))(l)
+	assert.NoError(l, tx.Commit(ctx))
 }
 
 const (
@@ -101,7 +102,7 @@ func TestQueue_JobsOfAServerThatStopsAreTakenByOthers(t *testing.T) {
 	l := newLab(t)
 	begun := make(chan struct{})
 	leaving := l.polling(never)
-	noError(t, leaving.Start(&jobs{do: func(_ context.Context, r service.JobRequest) (service.JobResult, error) {
+	assert.NoError(t, leaving.Start(&jobs{do: func(_ context.Context, r service.JobRequest) (service.JobResult, error) {
 		close(begun)
 		<-r.Stopping
 		return service.JobResult{Snooze: service.SliceSnooze}, nil
@@ -119,17 +120,17 @@ func TestQueue_JobsOfAServerThatStopsAreTakenByOthers(t *testing.T) {
 func TestFault_Queue_BehindAPoolerRiverLooksForJobs(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
-	pooler := must(databases.Cluster(t).Pooler(t.Context(), 2))(t)
+	pooler := assert.Must(databases.Cluster(t).Pooler(t.Context(), 2))(t)
 	t.Cleanup(func() {
-		noError(t, pooler.Stop())
+		assert.NoError(t, pooler.Stop())
 	})
 	l.url = pooler.URL(l.value(`SELECT current_database()`))
 	for _, mode := range []string{"", "&default_query_exec_mode=exec"} {
 		l.url += mode
 		q, main := l.another()
 		q.config.PollInterval = 0
-		direct := must(main.Direct(t.Context()))(t)
-		check(t, !direct, "%q: direct: %t", mode, direct)
+		direct := assert.Must(main.Direct(t.Context()))(t)
+		assert.That(t, !direct, "%q: direct: %t", mode, direct)
 		if mode == "" {
 			continue
 		}
@@ -141,8 +142,8 @@ func TestFault_Queue_BehindAPoolerRiverLooksForJobs(t *testing.T) {
 	}
 	// A pool pings its connections, too, but for a moment only: a listener always counts.
 	l.until(listenersSQL, "0")
-	direct := must(l.main.Direct(t.Context()))(t)
-	check(t, direct, "without it: direct: %t", direct)
+	direct := assert.Must(l.main.Direct(t.Context()))(t)
+	assert.That(t, direct, "without it: direct: %t", direct)
 }
 
 func TestDatabase_DueJobsTellsWhatWaitsFromWhatComes(t *testing.T) {
@@ -153,10 +154,10 @@ func TestDatabase_DueJobsTellsWhatWaitsFromWhatComes(t *testing.T) {
 		VALUES ($1, '{}', 25, now() + $2::interval, $3::text::maintenance.river_job_state)`
 	want := func(what string, waits, later bool, within time.Duration) {
 		t.Helper()
-		due := must(l.main.DueJobs(t.Context(), in))(t)
+		due := assert.Must(l.main.DueJobs(t.Context(), in))(t)
 		for _, d := range due {
 			empty := d.Queue != river.QueueDefault
-			check(t, d.Waits == (waits && !empty) && d.Later == (later && !empty) && d.In <= within, "%s: %+v", what, d)
+			assert.That(t, d.Waits == (waits && !empty) && d.Later == (later && !empty) && d.In <= within, "%s: %+v", what, d)
 		}
 		equal(t, what+": queues", len(due), 2)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 )
 
@@ -34,23 +35,23 @@ func TestMigrate_MakesOursAndRiversTablesOnceInTheSchemaMaintenance(t *testing.T
 	for range 3 {
 		o := <-outcomes
 		applied = append(applied, o.applied...)
-		noError(t, o.err)
+		assert.NoError(t, o.err)
 	}
 	slices.Sort(applied)
 	if n := len(applied); n != len(slices.Compact(slices.Clone(applied))) || !slices.Contains(applied, "queue/001_create_river_migration") || !strings.HasPrefix(applied[0], "every/") {
 		t.Errorf("applied %v", applied)
 	}
-	noError(t, CheckQueueMigrated(ctx, d))
+	assert.NoError(t, CheckQueueMigrated(ctx, d))
 	var elsewhere int
 	err := d.Pool().QueryRow(ctx, `SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
 		WHERE relname LIKE 'river%' AND nspname <> 'maintenance'`).Scan(&elsewhere)
-	check(t, err == nil && elsewhere == 0, "%d tables elsewhere, %v", elsewhere, err)
+	assert.That(t, err == nil && elsewhere == 0, "%d tables elsewhere, %v", elsewhere, err)
 }
 
 // wantIs fails the test unless an error is this one.
 func wantIs(t *testing.T, what string, err, want error) {
 	t.Helper()
-	check(t, errors.Is(err, want), "%s: got %v, want %v", what, err, want)
+	assert.That(t, errors.Is(err, want), "%s: got %v, want %v", what, err, want)
 }
 
 func TestCheckQueueMigrated_SaysWhatIsWrong(t *testing.T) {
@@ -58,19 +59,19 @@ func TestCheckQueueMigrated_SaysWhatIsWrong(t *testing.T) {
 	ctx := context.Background()
 	l := newLab(t)
 	// A connection that is cut in the middle says nothing about the tables: the server tries again.
-	locker := must(pgx.Connect(ctx, l.url))(t)
+	locker := assert.Must(pgx.Connect(ctx, l.url))(t)
 	t.Cleanup(func() { _ = locker.Close(ctx) })
-	must(locker.Exec(ctx, `BEGIN; LOCK TABLE maintenance.river_migration IN ACCESS EXCLUSIVE MODE`))(t)
+	assert.Must(locker.Exec(ctx, `BEGIN; LOCK TABLE maintenance.river_migration IN ACCESS EXCLUSIVE MODE`))(t)
 	checked := make(chan error, 1)
 	go func() { checked <- CheckQueueMigrated(ctx, l.main) }()
 	l.until(`SELECT count(pg_terminate_backend(pid)) > 0 FROM pg_stat_activity
 		WHERE datname = current_database() AND wait_event_type = 'Lock'`, "true")
 	wantIs(t, "cut", <-checked, repo.ErrUnreachable)
-	must(locker.Exec(ctx, `ROLLBACK`))(t)
+	assert.Must(locker.Exec(ctx, `ROLLBACK`))(t)
 
 	l.exec(`DELETE FROM maintenance.river_migration WHERE version = (SELECT max(version) FROM maintenance.river_migration)`)
 	wantIs(t, "older", CheckQueueMigrated(ctx, l.main), repo.ErrNotMigrated)
-	gone := must(repo.Open(ctx, "main", "postgres://127.0.0.1:1/main"))(t)
+	gone := assert.Must(repo.Open(ctx, "main", "postgres://127.0.0.1:1/main"))(t)
 	t.Cleanup(gone.Close)
 	wantIs(t, "down", CheckQueueMigrated(ctx, gone), repo.ErrUnreachable)
 }
@@ -81,7 +82,7 @@ const forGitLab = "group_removals job_cancellations outside_paths protected_targ
 func emptyMain(t *testing.T, only bool) *repo.Database {
 	t.Helper()
 	url := databases.Clone(t, devdb.Template{Name: "bare"})
-	d := must(repo.Open(t.Context(), "main", url))(t)
+	d := assert.Must(repo.Open(t.Context(), "main", url))(t)
 	t.Cleanup(d.Close)
 	d.LooseForeignKeysOnly = only
 	return d
@@ -90,13 +91,13 @@ func emptyMain(t *testing.T, only bool) *repo.Database {
 func migrateAs(t *testing.T, d *repo.Database, only bool) []string {
 	t.Helper()
 	d.LooseForeignKeysOnly = only
-	return must(Migrate(t.Context(), d))(t)
+	return assert.Must(Migrate(t.Context(), d))(t)
 }
 
 // relations are the columns and indexes of the schema maintenance, but for River's.
 func relations(t *testing.T, d *repo.Database) (all string) {
 	t.Helper()
-	noError(t, d.Pool().QueryRow(t.Context(), `SELECT string_agg(line, E'\n' ORDER BY line) FROM (
+	assert.NoError(t, d.Pool().QueryRow(t.Context(), `SELECT string_agg(line, E'\n' ORDER BY line) FROM (
 		SELECT format('%s.%s %s %s', table_name, column_name, data_type, column_default)
 		FROM information_schema.columns
 		WHERE table_schema = 'maintenance' AND table_name NOT LIKE 'river%'
@@ -107,7 +108,7 @@ func relations(t *testing.T, d *repo.Database) (all string) {
 
 func tables(t *testing.T, d *repo.Database, pattern string) (names string) {
 	t.Helper()
-	noError(t, d.Pool().QueryRow(t.Context(), `
+	assert.NoError(t, d.Pool().QueryRow(t.Context(), `
 		SELECT coalesce(string_agg(tablename, ' ' ORDER BY tablename), '') FROM pg_tables
 		WHERE schemaname = 'maintenance' AND tablename ~ $1`, pattern).Scan(&names))
 	return names
@@ -119,32 +120,32 @@ func TestMigrate_ForLooseForeignKeysMakesTheirTablesAndGoesToGitLabAndBack(t *te
 	d, whole := emptyMain(t, true), emptyMain(t, false)
 	migrateAs(t, whole, false)
 	applied := migrateAs(t, d, true)
-	check(t, slices.Contains(applied, "main/00001_runs_and_switches.sql"), "applied %v", applied)
+	assert.That(t, slices.Contains(applied, "main/00001_runs_and_switches.sql"), "applied %v", applied)
 	got, gitLabs := strings.Fields(tables(t, d, "")), strings.Fields(forGitLab)
 	for _, name := range append(gitLabs, "river_job", "river_queue") {
-		check(t, !slices.Contains(got, name), "%s is there", name)
+		assert.That(t, !slices.Contains(got, name), "%s is there", name)
 	}
 	for name := range strings.FieldsSeq(tables(t, whole, "^(?!river)")) {
-		check(t, slices.Contains(got, name) || slices.Contains(gitLabs, name), "%s is missing", name)
+		assert.That(t, slices.Contains(got, name) || slices.Contains(gitLabs, name), "%s is missing", name)
 	}
-	noError(t, d.CheckMigrated(ctx))
+	assert.NoError(t, d.CheckMigrated(ctx))
 	again := migrateAs(t, d, true)
-	check(t, len(again) == 0, "applied %v again", again)
+	assert.That(t, len(again) == 0, "applied %v again", again)
 
-	must(d.Pool().Exec(ctx, `INSERT INTO maintenance.feature_flags VALUES ('kept', true)`))(t)
+	assert.Must(d.Pool().Exec(ctx, `INSERT INTO maintenance.feature_flags VALUES ('kept', true)`))(t)
 	d.LooseForeignKeysOnly = false
 	wantIs(t, "before", d.CheckMigrated(ctx), repo.ErrNotMigrated)
 	applied = migrateAs(t, d, false)
 	if !slices.Contains(applied, "main/00010_jobs_and_protections.sql") || !slices.Contains(applied, "queue/001_create_river_migration") {
 		t.Errorf("applied %v", applied)
 	}
-	noError(t, errors.Join(d.CheckMigrated(ctx), CheckQueueMigrated(ctx, d)))
+	assert.NoError(t, errors.Join(d.CheckMigrated(ctx), CheckQueueMigrated(ctx, d)))
 	equal(t, "the schema", relations(t, d), relations(t, whole))
 	back := migrateAs(t, d, true)
-	check(t, len(back) == 0, "back: applied %v", back)
+	assert.That(t, len(back) == 0, "back: applied %v", back)
 	flags, err := d.FeatureFlags(ctx)
 	if err := errors.Join(err, d.CheckMigrated(ctx)); err != nil || !flags["kept"] {
 		t.Errorf("back: %v, %v", flags, err)
 	}
-	check(t, tables(t, d, "^protected_targets$") != "", "the way back has dropped tables")
+	assert.That(t, tables(t, d, "^protected_targets$") != "", "the way back has dropped tables")
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -35,7 +36,7 @@ func TestQueue_StopCancelsAttemptsThatDoNotEnd(t *testing.T) {
 			<-begun
 			ctx, cancel := context.WithTimeout(context.Background(), c.callers) // elapses: the attempt ends with it
 			defer cancel()
-			noError(t, l.Stop(ctx))
+			assert.NoError(t, l.Stop(ctx))
 			l.want(fate, "available 0")
 			l.want(`SELECT errors IS NULL FROM maintenance.river_job`, "true")
 		})
@@ -48,8 +49,8 @@ func TestQueue_StopAndStartAgain(t *testing.T) {
 	l.stop(l.Queue)
 	for id := range int64(3) {
 		l.insert(deleteUser(id))
-		noError(t, l.Start(&jobs{}))
-		check(t, l.Start(&jobs{}) != nil, "started twice at a time")
+		assert.NoError(t, l.Start(&jobs{}))
+		assert.That(t, l.Start(&jobs{}) != nil, "started twice at a time")
 		l.until(`SELECT count(*) FROM maintenance.river_job WHERE state <> 'completed'`, "0")
 		l.stop(l.Queue)
 		l.stop(l.Queue)
@@ -84,13 +85,13 @@ func TestQueue_JobOfAKilledProcessIsWorkedAgain(t *testing.T) {
 	l.insert(deleteUser(1))
 	process := exec.Command(os.Args[0])
 	process.Env = append(os.Environ(), childVariable+"="+l.url+"&application_name=doomed")
-	output := must(process.StdoutPipe())(t)
-	noError(t, process.Start())
+	output := assert.Must(process.StdoutPipe())(t)
+	assert.NoError(t, process.Start())
 	t.Cleanup(func() { _ = process.Process.Kill(); _ = process.Wait() })
-	doomed := must(bufio.NewReader(output).ReadString('\n'))(t)
+	doomed := assert.Must(bufio.NewReader(output).ReadString('\n'))(t)
 	doomed = strings.TrimSpace(doomed)
 	l.want(fate, "running 1")
-	noError(t, process.Process.Kill())
+	assert.NoError(t, process.Process.Kill())
 	_ = process.Wait()
 	// What it had sent before may still take a job.
 	l.until(`SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'doomed'`, "0")
@@ -104,7 +105,7 @@ func TestQueue_JobOfAKilledProcessIsWorkedAgain(t *testing.T) {
 	l.until(`SELECT state FROM maintenance.river_job WHERE id = 2`, "completed")
 	l.stop(early)
 	n := len(w.seen())
-	require(t, n == 1, "%d attempts: a job was taken for dead too early", n)
+	assert.Require(t, n == 1, "%d attempts: a job was taken for dead too early", n)
 
 	// As if the time had passed.
 	l.exec(`UPDATE maintenance.river_job SET attempted_at = attempted_at - $1::interval WHERE id = 1`, rescueAfter)
@@ -113,7 +114,7 @@ func TestQueue_JobOfAKilledProcessIsWorkedAgain(t *testing.T) {
 		"completed 2 succeeded")
 	seen := w.seen()
 	last := seen[len(seen)-1]
-	check(t, last.Lost != nil && last.Lost.Name == doomed && last.Name != doomed && !last.Lost.RescuedAt.IsZero(),
+	assert.That(t, last.Lost != nil && last.Lost.Name == doomed && last.Name != doomed && !last.Lost.RescuedAt.IsZero(),
 		"%+v followed %q, and says %+v", last, doomed, last.Lost)
 	l.want(`SELECT metadata ->> 'rescues_reported' FROM maintenance.river_job WHERE id = 1`, "1")
 }
@@ -122,8 +123,8 @@ func TestQueue_JobOfAKilledProcessIsWorkedAgain(t *testing.T) {
 // dead one must be worked again within a few minutes.
 func TestQueue_TimesFitTogether(t *testing.T) {
 	t.Parallel()
-	check(t, rescueAfter >= attemptTimeout+15*time.Second+skewLimit, "a live attempt could be taken for dead")
-	check(t, rescueAfter <= 2*time.Minute, "a dead attempt waits too long")
+	assert.That(t, rescueAfter >= attemptTimeout+15*time.Second+skewLimit, "a live attempt could be taken for dead")
+	assert.That(t, rescueAfter <= 2*time.Minute, "a dead attempt waits too long")
 }
 
 // held is an attempt that goes on until the test ends it.
@@ -192,7 +193,7 @@ func TestQueue_AttemptThatEndsWhileMainIsAwayLeavesAFinishedJobAlone(t *testing.
 	away := l.begin()
 	change := func(sql string) {
 		t.Helper()
-		must(away.Exec(context.Background(), sql))(t)
+		assert.Must(away.Exec(context.Background(), sql))(t)
 	}
 	change(`LOCK TABLE maintenance.river_job`)
 	first.end <- errors.New("main is away")
@@ -203,7 +204,7 @@ func TestQueue_AttemptThatEndsWhileMainIsAwayLeavesAFinishedJobAlone(t *testing.
 	l.until(`(`+began+`) > `+l.value(began), "true")
 	change(`UPDATE maintenance.river_job SET state = 'cancelled', finalized_at = now(), attempted_at = now(),
 		metadata = metadata || '{"outcome": "refused", "reason": "NOT_AUTHORIZED"}'`)
-	noError(t, away.Commit(context.Background()))
+	assert.NoError(t, away.Commit(context.Background()))
 	l.stop(l.Queue)
 	l.want(fate, "cancelled 1 refused NOT_AUTHORIZED")
 	// River stores an end again when it could not at first, seconds later: a finished job keeps its outcome.
@@ -234,9 +235,9 @@ func TestQueue_SaysOnceWhatKeepsItFromItsWorkAndStartsWhenMainIsMigrated(t *test
 	for range 2 {
 		l.work(l.Queue, &jobs{})
 		line := <-said
-		check(t, strings.Contains(line, "jobs cannot be worked"), "%v", line)
+		assert.That(t, strings.Contains(line, "jobs cannot be worked"), "%v", line)
 		since, err := l.Problem()
-		check(t, err != nil && !since.IsZero(), "%s, %v", since, err)
+		assert.That(t, err != nil && !since.IsZero(), "%s, %v", since, err)
 		l.stop(l.Queue)
 	}
 	l.want(fate, "available 0")
@@ -245,9 +246,9 @@ func TestQueue_SaysOnceWhatKeepsItFromItsWorkAndStartsWhenMainIsMigrated(t *test
 	l.exec(`ALTER TABLE maintenance.away RENAME TO river_migration`)
 	l.until(fate, "completed 1 succeeded")
 	line := <-said
-	check(t, strings.Contains(line, "jobs are worked again"), "%v", line)
-	since := must(l.Problem())(t)
-	check(t, since.IsZero(), "%s", since)
+	assert.That(t, strings.Contains(line, "jobs are worked again"), "%v", line)
+	since := assert.Must(l.Problem())(t)
+	assert.That(t, since.IsZero(), "%s", since)
 }
 
 func TestWarnings_PassOnceAMinute(t *testing.T) {

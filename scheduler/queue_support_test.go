@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -62,7 +63,7 @@ type lab struct {
 func newLab(tb testing.TB) *lab {
 	tb.Helper()
 	url := databases.Clone(tb, migrated)
-	conn := must(pgx.Connect(context.Background(), url))(tb)
+	conn := assert.Must(pgx.Connect(context.Background(), url))(tb)
 	tb.Cleanup(func() { _ = conn.Close(context.Background()) })
 	l := &lab{TB: tb, url: url, sql: conn}
 	l.Queue, l.main = l.another()
@@ -72,13 +73,13 @@ func newLab(tb testing.TB) *lab {
 // another queue on the same database, as a second process has it.
 func (l *lab) another() (*Queue, *repo.Database) {
 	l.Helper()
-	main := must(repo.Open(context.Background(), "main", l.url))(l)
+	main := assert.Must(repo.Open(context.Background(), "main", l.url))(l)
 	l.Cleanup(main.Close)
 	config := QueueConfig{PollInterval: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
 	if flag.Lookup("test.v").Value.String() == "true" { // not with -json
 		config.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
-	q := must(NewQueue(main, config))(l)
+	q := assert.Must(NewQueue(main, config))(l)
 	return q, main
 }
 
@@ -91,7 +92,7 @@ func (l *lab) in(ctx context.Context, do func(tx pgx.Tx) error) error {
 // begin begins a transaction, which is rolled back at the test's end unless it has ended before.
 func (l *lab) begin() pgx.Tx {
 	l.Helper()
-	tx := must(l.main.Pool().Begin(context.Background()))(l)
+	tx := assert.Must(l.main.Pool().Begin(context.Background()))(l)
 	l.Cleanup(func() { _ = tx.Rollback(context.Background()) })
 	return tx
 }
@@ -103,21 +104,21 @@ func (l *lab) insert(jobs ...repo.Job) (inserted int) {
 		inserted, err = l.InsertJobs(context.Background(), tx, jobs)
 		return err
 	})
-	noError(l, err)
+	assert.NoError(l, err)
 	return inserted
 }
 
 func (l *lab) exec(sql string, args ...any) {
 	l.Helper()
 	_, err := l.sql.Exec(context.Background(), sql, args...)
-	require(l, err == nil, "%s: %v", sql, err)
+	assert.Require(l, err == nil, "%s: %v", sql, err)
 }
 
 func (l *lab) value(sql string, args ...any) string {
 	l.Helper()
 	var v *string
 	err := l.sql.QueryRow(context.Background(), "SELECT ("+sql+")::text", args...).Scan(&v)
-	require(l, err == nil, "%s: %v", sql, err)
+	assert.Require(l, err == nil, "%s: %v", sql, err)
 	if v == nil {
 		return "NULL"
 	}
@@ -127,7 +128,7 @@ func (l *lab) value(sql string, args ...any) string {
 func (l *lab) want(sql, want string) {
 	l.Helper()
 	got := l.value(sql)
-	check(l, got == want, "%s: %s, want %s", sql, got, want)
+	assert.That(l, got == want, "%s: %s, want %s", sql, got, want)
 }
 
 // until waits for a query's value.
@@ -148,13 +149,13 @@ func (l *lab) until(sql, want string) {
 // work starts a queue and stops it at the test's end.
 func (l *lab) work(q *Queue, w jobWorker) {
 	l.Helper()
-	noError(l, q.Start(w))
+	assert.NoError(l, q.Start(w))
 	l.Cleanup(func() { l.stop(q) })
 }
 
 func (l *lab) stop(q *Queue) {
 	l.Helper()
-	noError(l, q.Stop(context.Background()))
+	assert.NoError(l, q.Stop(context.Background()))
 }
 
 // jobs is a service whose jobs do what the test says.
@@ -193,25 +194,8 @@ func deleteUser(id int64) repo.Job {
 func userOf(t *testing.T, r service.JobRequest) int64 {
 	t.Helper()
 	var args repo.DeleteUser
-	noError(t, json.Unmarshal(r.Args, &args))
+	assert.NoError(t, json.Unmarshal(r.Args, &args))
 	return args.UserID
-}
-
-// must returns a function that fails the test if there is an error, and returns the value: must(call())(t).
-func must[T any](value T, err error) func(testing.TB) T {
-	return func(tb testing.TB) T {
-		tb.Helper()
-		noError(tb, err)
-		return value
-	}
-}
-
-// noError fails the test at once if there is an error.
-func noError(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
 }
 
 // equal fails the test unless got is want.
@@ -219,21 +203,5 @@ func equal[T comparable](tb testing.TB, what string, got, want T) {
 	tb.Helper()
 	if got != want {
 		tb.Errorf("%s: got %v, want %v", what, got, want)
-	}
-}
-
-// check fails the test with this message unless a condition holds.
-func check(tb testing.TB, holds bool, format string, args ...any) {
-	tb.Helper()
-	if !holds {
-		tb.Errorf(format, args...)
-	}
-}
-
-// require fails the test at once with this message unless a condition holds.
-func require(tb testing.TB, holds bool, format string, args ...any) {
-	tb.Helper()
-	if !holds {
-		tb.Fatalf(format, args...)
 	}
 }

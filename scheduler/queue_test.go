@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 )
 
@@ -24,10 +25,10 @@ func TestQueue_JobIsInsertedOnceWithItsTransaction(t *testing.T) {
 	failed := errors.New("changed its mind")
 	err := l.in(ctx, func(tx pgx.Tx) error {
 		n, err := l.InsertJobs(ctx, tx, []repo.Job{deleteUser(1)})
-		check(t, n == 1 && err == nil, "%d jobs inserted, %v", n, err)
+		assert.That(t, n == 1 && err == nil, "%d jobs inserted, %v", n, err)
 		return failed
 	})
-	require(t, errors.Is(err, failed), "%v", err)
+	assert.Require(t, errors.Is(err, failed), "%v", err)
 	l.want(`SELECT count(*) FROM maintenance.river_job`, "0")
 
 	// A job keeps what it is and who queued it.
@@ -44,13 +45,13 @@ func TestQueue_JobIsInsertedOnceWithItsTransaction(t *testing.T) {
 	// The clock of main decides when a job is due, whatever the host's says.
 	l.exec(`TRUNCATE maintenance.river_job`)
 	tx := l.begin()
-	must(l.InsertJobs(ctx, tx, []repo.Job{deleteUser(1)}))(t)
+	assert.Must(l.InsertJobs(ctx, tx, []repo.Job{deleteUser(1)}))(t)
 	var same bool
 	row := tx.QueryRow(ctx, `SELECT scheduled_at = now() AND created_at = now() FROM maintenance.river_job`)
 	if err := row.Scan(&same); err != nil || !same {
 		t.Errorf("the job's times are not those of the transaction: %v", err)
 	}
-	noError(t, tx.Commit(ctx))
+	assert.NoError(t, tx.Commit(ctx))
 
 	// The same job is inserted once, also of one call.
 	pass := repo.Job{Args: repo.ContinueInactiveTokenDeletion{PassID: "1"}}
@@ -121,11 +122,11 @@ func TestQueue_JobIsUniqueWhileItWaitsOrRuns(t *testing.T) {
 	job := []repo.Job{{Args: repo.ContinueInactiveTokenDeletion{PassID: "1"}}}
 	first := l.begin()
 	n, err := l.InsertJobs(context.Background(), first, job)
-	require(t, n == 1 && err == nil, "%v, %v", n, err)
+	assert.Require(t, n == 1 && err == nil, "%v, %v", n, err)
 	second := make(chan int, 1)
 	go func() { second <- l.insert(job...) }()
 	l.until(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`, "1")
-	noError(t, first.Commit(context.Background()))
+	assert.NoError(t, first.Commit(context.Background()))
 	equal(t, "inserted by the second", <-second, 0)
 }
 
@@ -150,7 +151,7 @@ func TestQueue_TransactionsThatInsertTheSameJobsDoNotDeadlock(t *testing.T) {
 			inserted <- n
 		}()
 	}
-	noError(t, errors.Join(<-failed, <-failed))
+	assert.NoError(t, errors.Join(<-failed, <-failed))
 	equal(t, "jobs inserted", <-inserted+<-inserted, 500)
 }
 
@@ -166,7 +167,7 @@ func TestQueue_DuplicateOfARunningJobIsDroppedWithoutWaitingForIt(t *testing.T) 
 	l.exec(`UPDATE maintenance.river_job SET state = 'running', attempted_at = now() WHERE args ->> 'user_id' = '1'`)
 	l.exec(`CREATE TABLE shared AS SELECT 1 AS id`)
 	inserting := l.begin()
-	must(inserting.Exec(context.Background(), `DELETE FROM shared`))(t)
+	assert.Must(inserting.Exec(context.Background(), `DELETE FROM shared`))(t)
 	worked := make(chan error, 1)
 	go func() {
 		worked <- l.in(context.Background(), func(tx pgx.Tx) error {
@@ -180,8 +181,8 @@ func TestQueue_DuplicateOfARunningJobIsDroppedWithoutWaitingForIt(t *testing.T) 
 	l.until(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`, "1")
 	jobs := []repo.Job{deleteUser(1), deleteUser(2), deleteUser(3)}
 	n, err := l.InsertJobs(context.Background(), inserting, jobs)
-	check(t, n == 1 && err == nil, "%d inserted, %v, want 1", n, err)
-	noError(t, errors.Join(inserting.Commit(context.Background()), <-worked))
+	assert.That(t, n == 1 && err == nil, "%d inserted, %v, want 1", n, err)
+	assert.NoError(t, errors.Join(inserting.Commit(context.Background()), <-worked))
 }
 
 func users(n int) (jobs []repo.Job) {

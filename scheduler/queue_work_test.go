@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/riverqueue/river/rivertype"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -66,8 +67,8 @@ func TestQueue_JobEndsAsItsAttemptSays(t *testing.T) {
 			if c.also[0] != "" {
 				l.want(c.also[0], c.also[1])
 			}
-			listed := must(l.main.ListJobs(context.Background(), repo.JobList{Limit: 10}))(t)
-			check(t, len(listed) == 1 && listed[0].TraceID == trace, "%+v", listed)
+			listed := assert.Must(l.main.ListJobs(context.Background(), repo.JobList{Limit: 10}))(t)
+			assert.That(t, len(listed) == 1 && listed[0].TraceID == trace, "%+v", listed)
 			l.stop(l.Queue)
 			equal(t, "times it was worked", len(w.seen()), 1)
 		})
@@ -86,14 +87,14 @@ func TestRetries_AreWithinTenPercentOfTheFourthPower(t *testing.T) {
 			delay := retries{}.NextRetry(row).Sub(began).Seconds()
 			smallest, largest = min(smallest, delay), max(largest, delay)
 		}
-		check(t, smallest >= 0.9*want && largest <= 1.1*want && largest-smallest >= 0.1*want,
+		assert.That(t, smallest >= 0.9*want && largest <= 1.1*want && largest-smallest >= 0.1*want,
 			"attempt %d: from %g to %g s, want %g ± 10 %%", n, smallest, largest, want)
 	}
 	// After an attempt that lasted longer the next one is due at once: River takes no time that is over.
 	before := time.Now()
 	began := before.Add(-rescueAfter)
 	due := (retries{}).NextRetry(&rivertype.JobRow{Attempt: 3, AttemptedAt: &began})
-	check(t, !due.Before(before) && !due.After(time.Now()), "%s before now", time.Since(due))
+	assert.That(t, !due.Before(before) && !due.After(time.Now()), "%s before now", time.Since(due))
 }
 
 func TestQueue_WorkerGetsWhatWasInsertedOfAKindThatItKnows(t *testing.T) {
@@ -125,7 +126,7 @@ func TestQueue_JobCompletesWithTheTransactionOfItsChangeInItsOwnAttemptOnly(t *t
 	complete := func(ctx context.Context, id int64) error {
 		return l.in(ctx, func(tx pgx.Tx) error { return l.CompleteJob(ctx, tx, id) })
 	}
-	check(t, complete(context.Background(), 1) != nil, "completed outside an attempt")
+	assert.That(t, complete(context.Background(), 1) != nil, "completed outside an attempt")
 	failed, lost := errors.New("no"), make(chan error, 1)
 	l.work(l.Queue, &jobs{do: func(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
 		if userOf(t, r) == 2 {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -85,12 +86,12 @@ func (l *lab) wantHour(begin time.Time, schedules map[string]string) {
 	}
 	var want []string
 	for _, worker := range slices.Sorted(maps.Keys(schedules)) {
-		schedule := must(run.ParseSchedule(schedules[worker]))(l)
+		schedule := assert.Must(run.ParseSchedule(schedules[worker]))(l)
 		for at := schedule.Next(begin); !at.After(begin.Add(time.Hour)); at = schedule.Next(at) {
 			want = append(want, worker+" "+at.Format("15:04"))
 		}
 	}
-	check(l, len(want) == all && all >= 60+30+4+2+1, "%d fires are expected", len(want))
+	assert.That(l, len(want) == all && all >= 60+30+4+2+1, "%d fires are expected", len(want))
 	const utc = `to_char(fire_time AT TIME ZONE 'UTC', 'HH24:MI')`
 	l.want(`SELECT string_agg(worker || ' ' || `+utc+`, E'\n' ORDER BY worker, fire_time) FROM maintenance.fires`, strings.Join(want, "\n"))
 	l.want(`SELECT coalesce(string_agg(concat_ws(' ', worker, `+utc+`, outcome, reason), ', '), '') FROM maintenance.fires
@@ -131,7 +132,7 @@ func newHour(t *testing.T) *lab {
 		}
 		return migrated.Prepare(ctx, byTheClock(url))
 	}})
-	conn := must(pgx.Connect(t.Context(), byTheClock(url)))(t)
+	conn := assert.Must(pgx.Connect(t.Context(), byTheClock(url)))(t)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return &lab{TB: t, url: byTheClock(url), sql: conn}
 }
@@ -149,7 +150,7 @@ func hourSchedules() map[string]string {
 // used are those of the workers that are configured on a replica's databases.
 func (l *lab) used(r *stepped) map[string]string {
 	l.Helper()
-	all := must(r.Status(context.Background(), ""))(l)
+	all := assert.Must(r.Status(context.Background(), ""))(l)
 	used, schedules := map[string]string{}, hourSchedules()
 	for _, st := range all {
 		if st.Condition != service.ConditionNotConfigured {
@@ -214,7 +215,7 @@ func (l *lab) replica(name, definitions string, skew, pace time.Duration) *stepp
 		l.Fatal(err)
 	}
 	r.scheduler, err = newScheduler(r, slog.New(slog.DiscardHandler), wrong{r.clock, func() time.Duration { return time.Duration(r.jumped.Load()) }})
-	noError(l, err)
+	assert.NoError(l, err)
 	r.scheduler.Start()
 	l.reach(r, 1)
 	return r
@@ -223,7 +224,7 @@ func (l *lab) replica(name, definitions string, skew, pace time.Duration) *stepp
 // stop ends a replica as SIGTERM does.
 func (l *lab) stopReplica(r *stepped) {
 	l.Helper()
-	noError(l, errors.Join(r.scheduler.Stop(), r.Shutdown(context.Background())))
+	assert.NoError(l, errors.Join(r.scheduler.Stop(), r.Shutdown(context.Background())))
 	r.main.Close()
 }
 
@@ -252,7 +253,7 @@ func (l *lab) step(replicas ...*stepped) {
 // ready waits until both timers, of fires and of dead runs, have been set again.
 func (l *lab) ready(r *stepped) {
 	l.Helper()
-	noError(l, r.clock.BlockUntilContext(l.Context(), 2))
+	assert.NoError(l, r.clock.BlockUntilContext(l.Context(), 2))
 }
 
 // jump sets a replica's clock by so much. Not while a timer is being set: gocron computes it from two looks at the clock,
@@ -299,8 +300,8 @@ func (l *lab) startDoomed(definitions string) *exec.Cmd {
 	if err == nil {
 		err = process.Start()
 	}
-	noError(l, err)
-	must(io.ReadFull(output, make([]byte, len("at work\n"))))(l)
+	assert.NoError(l, err)
+	assert.Must(io.ReadFull(output, make([]byte, len("at work\n"))))(l)
 	return process
 }
 
@@ -308,7 +309,7 @@ func (l *lab) startDoomed(definitions string) *exec.Cmd {
 func (l *lab) definitions() string {
 	l.Helper()
 	file := filepath.Join(l.TempDir(), "definitions.yml")
-	noError(l, os.WriteFile(file, []byte("issues:\n  - {table: projects, column: project_id, on_delete: async_delete}\n"), 0o600))
+	assert.NoError(l, os.WriteFile(file, []byte("issues:\n  - {table: projects, column: project_id, on_delete: async_delete}\n"), 0o600))
 	return file
 }
 

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/jonboulle/clockwork"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // looks is a runner that remembers when it was asked, by the bubble's clock.
@@ -61,10 +63,10 @@ func (w wrong) Now() time.Time { return w.Clock.Now().Add(w.by()) }
 // runFor runs a scheduler for some time, in a bubble, by a clock that goes wrong by what by says.
 func runFor(t *testing.T, l *looks, lasting time.Duration, log *bytes.Buffer, by func() time.Duration) {
 	t.Helper()
-	s := must(newScheduler(l, slog.New(slog.NewTextHandler(log, nil)), wrong{clockwork.NewRealClock(), by}))(t)
+	s := assert.Must(newScheduler(l, slog.New(slog.NewTextHandler(log, nil)), wrong{clockwork.NewRealClock(), by}))(t)
 	s.Start()
 	time.Sleep(lasting) //nolint:forbidigo // in a synctest bubble
-	noError(t, s.Stop())
+	assert.NoError(t, s.Stop())
 	synctest.Wait()
 }
 
@@ -106,7 +108,7 @@ func TestScheduler_LooksAtOnceAndEveryFewSecondsByWhateverClock(t *testing.T) {
 				runFor(t, l, 61*time.Second, new(bytes.Buffer), func() time.Duration { return by(time.Since(start)) })
 				wantEvery(t, 5*time.Second, l.begun, 13)
 				wantEvery(t, 30*time.Second, l.resumed, 2)
-				check(t, l.begun[0].Equal(start), "first look %s after the start", l.begun[0].Sub(start))
+				assert.That(t, l.begun[0].Equal(start), "first look %s after the start", l.begun[0].Sub(start))
 			})
 		})
 	}
@@ -144,13 +146,13 @@ func TestScheduler_GoesOnAfterErrorsAndPanics(t *testing.T) {
 		wantEvery(t, 5*time.Second, l.begun, 9)
 		for said, want := range map[string]int{"database unreachable": 1, "panicked": 1, "works again": 1} {
 			n := strings.Count(log.String(), said)
-			check(t, n == want, "%q was said %d times, want %d: %s", said, n, want, log.String())
+			assert.That(t, n == want, "%q was said %d times, want %d: %s", said, n, want, log.String())
 		}
 	})
 }
 
 func TestStop_EndsTheLookAtWorkAndLeavesNothingBeforeTheStart(t *testing.T) {
-	noError(t, must(newScheduler(&looks{}, slog.New(slog.DiscardHandler), clockwork.NewRealClock()))(t).Stop())
+	assert.NoError(t, assert.Must(newScheduler(&looks{}, slog.New(slog.DiscardHandler), clockwork.NewRealClock()))(t).Stop())
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan error, 1)
 		l := &looks{due: func(ctx context.Context) error {
@@ -161,7 +163,7 @@ func TestStop_EndsTheLookAtWorkAndLeavesNothingBeforeTheStart(t *testing.T) {
 		var log bytes.Buffer
 		runFor(t, l, 90*time.Second, &log, right)
 		err := <-ended
-		check(t, errors.Is(err, errStopped), "got %v", err)
-		check(t, log.Len() == 0, "got the log %s", log.String())
+		assert.That(t, errors.Is(err, errStopped), "got %v", err)
+		assert.That(t, log.Len() == 0, "got the log %s", log.String())
 	})
 }

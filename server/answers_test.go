@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // clientTakes is what a gRPC client receives at most unless it says otherwise.
@@ -32,7 +32,7 @@ func entries[Q proto.Message, R paged, E any](
 	fields := request.ProtoReflect().Descriptor().Fields()
 	most := request.ProtoReflect().Get(fields.ByName("page_size")).Int()
 	for {
-		answer := servicetest.Must(list(f.t.Context(), request))(f.t)
+		answer := assert.Must(list(f.t.Context(), request))(f.t)
 		found, next := of(answer), answer.GetNextPageToken()
 		if size := proto.Size(answer); size > clientTakes || len(found) == 0 && next != "" || most > 0 && int64(len(found)) > most {
 			f.t.Errorf("a page of %d entries has %d bytes", len(found), size)
@@ -69,9 +69,9 @@ func TestListRuns_NoPageIsTooLargeForAClient(t *testing.T) {
 			t.Errorf("error %s", r.GetError())
 		}
 	}
-	equal(t, len(runs), 80, "runs")
-	answer := servicetest.Must(f.GetRun(t.Context(), &maintenancev1.GetRunRequest{Id: runs[0].GetId()}))(t)
-	equal(t, answer.GetRun().GetError(), strings.Repeat("ä", 50000))
+	assert.Equal(t, len(runs), 80, "runs")
+	answer := assert.Must(f.GetRun(t.Context(), &maintenancev1.GetRunRequest{Id: runs[0].GetId()}))(t)
+	assert.Equal(t, answer.GetRun().GetError(), strings.Repeat("ä", 50000))
 	status, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{Worker: worker})
 	if err != nil || proto.Size(status) > 1<<20 {
 		t.Errorf("a status of %d bytes, %v", proto.Size(status), err)
@@ -97,11 +97,11 @@ func TestLists_NoPageIsTooLargeForAClient(t *testing.T) {
 			t.Errorf("error %s", said)
 		}
 	}
-	equal(t, len(jobs), 120, "jobs")
-	answer := servicetest.Must(f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{Id: 1}))(t)
-	equal(t, answer.GetJobs()[0].GetErrors()[0].GetError(), strings.Repeat("e", 6000))
+	assert.Equal(t, len(jobs), 120, "jobs")
+	answer := assert.Must(f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{Id: 1}))(t)
+	assert.Equal(t, answer.GetJobs()[0].GetErrors()[0].GetError(), strings.Repeat("e", 6000))
 	f.exec(`INSERT INTO maintenance.fires (worker, fire_time, claimed_by, outcome, reason)
 		SELECT $1, now() - i * interval '1 minute', '', 'skipped', repeat('r', 9000) FROM generate_series(1, 600) i`, worker)
 	fires := entries(f, f.ListFires, &maintenancev1.ListFiresRequest{PageSize: 1000}, (*maintenancev1.ListFiresResponse).GetFires)
-	equal(t, len(fires), 600, "fires")
+	assert.Equal(t, len(fires), 600, "fires")
 }

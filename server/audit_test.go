@@ -11,13 +11,13 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // audited are the entries, the oldest first, in words.
 func (f *fixture) audited() (lines []string) {
 	f.t.Helper()
-	answer := servicetest.Must(f.ListAudit(as(f.t.Context(), "viewer-token"), &maintenancev1.ListAuditRequest{}))(f.t)
+	answer := assert.Must(f.ListAudit(as(f.t.Context(), "viewer-token"), &maintenancev1.ListAuditRequest{}))(f.t)
 	for _, e := range answer.GetEntries() {
 		if e.GetAt() == nil || e.GetAddress() != "bufconn" {
 			f.t.Errorf("got %v", e)
@@ -32,7 +32,7 @@ func TestAudit_HasWhatChangesSomethingAndWhoWasRefused(t *testing.T) {
 	f := start(t, withTokens(t, ""))
 	viewer, operator, admin := as(t.Context(), "viewer-token"), as(t.Context(), "operator-token"), as(t.Context(), "admin-token")
 	const flag = "loose_foreign_keys_turbo_mode_main"
-	run := servicetest.Must(f.RunBatch(operator, &maintenancev1.RunBatchRequest{Worker: worker, Database: "main", RequestId: "mine"}))(t)
+	run := assert.Must(f.RunBatch(operator, &maintenancev1.RunBatchRequest{Worker: worker, Database: "main", RequestId: "mine"}))(t)
 	id := run.GetRun().GetId()
 	for _, err := range []error{
 		second(f.RunBatch(operator, &maintenancev1.RunBatchRequest{Worker: worker, DryRun: true})),
@@ -87,8 +87,8 @@ func TestAudit_ComesInPagesFromATimeOn(t *testing.T) {
 	const all = "11 10 9 8 7 6 5 4 3 2 1 0"
 	hour := timestamppb.New(timeOf(t, "2026-11-01T02:00:00Z"))
 	for _, size := range []int32{1, 2, 5, 0, 100_000} {
-		equal(t, read(size, nil), all, size)
-		equal(t, read(size, hour), "11 10 9 8 7 6", size)
+		assert.Equal(t, read(size, nil), all, size)
+		assert.Equal(t, read(size, hour), "11 10 9 8 7 6", size)
 	}
 }
 
@@ -97,7 +97,7 @@ func TestAudit_WhatMainDoesNotTakeIsInTheLog(t *testing.T) {
 	f.main.Close()
 	_, err := f.PauseWorker(as(t.Context(), "operator-token"), &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "outage"})
 	f.failure(err, 14, "DATABASE_UNREACHABLE")
-	contains(t, f.log.String(), `"msg":"audit entry not stored, it is here alone"`, `"by":"operator"`, `"action":"PauseWorker"`,
+	assert.Contains(t, f.log.String(), `"msg":"audit entry not stored, it is here alone"`, `"by":"operator"`, `"action":"PauseWorker"`,
 		`"reason":"outage"`, `"outcome":"UNAVAILABLE DATABASE_UNREACHABLE"`)
 }
 
@@ -124,7 +124,7 @@ func TestAudit_IsWrittenBeforeTheCallDoesAnythingAndAlsoIfTheClientHasGone(t *te
 	if n := f.count(`SELECT count(*) FROM maintenance.audit a JOIN maintenance.runs r ON a.reason LIKE '% run=' || r.id`); n != 1 {
 		t.Errorf("%d entries name the run that was started", n)
 	}
-	equal(t, f.count(`SELECT (counts ->> 'deleted_rows')::integer FROM maintenance.runs`), 1, "the run has deleted")
+	assert.Equal(t, f.count(`SELECT (counts ->> 'deleted_rows')::integer FROM maintenance.runs`), 1, "the run has deleted")
 }
 
 func TestAudit_ARefusedClientCannotFillIt(t *testing.T) {
@@ -136,7 +136,7 @@ func TestAudit_ARefusedClientCannotFillIt(t *testing.T) {
 	if got := f.audited(); len(got) != 4 || !strings.HasPrefix(got[3], "operator|") {
 		t.Errorf("got %q, want three entries of the viewer and one of the operator", got)
 	}
-	equal(t, strings.Count(f.log.String(), `"grpc.code":"PermissionDenied"`), 11, "calls are in the log")
+	assert.Equal(t, strings.Count(f.log.String(), `"grpc.code":"PermissionDenied"`), 11, "calls are in the log")
 	for range 10 {
 		f.failure(second(f.RetryJob(as(t.Context(), "operator-token"), &maintenancev1.RetryJobRequest{Id: 9})), 5, "UNKNOWN_JOB")
 	}

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestListFires_PagesThroughTheLedger(t *testing.T) {
@@ -19,8 +19,8 @@ func TestListFires_PagesThroughTheLedger(t *testing.T) {
 		return f.GetFireTime().AsTime().Format("15:04") + " " + f.GetWorker()[:5]
 	})
 	want := "01:00 ghost 00:05 loose 00:05 ghost 00:04 loose 00:04 ghost 00:03 loose 00:03 ghost 00:02 loose 00:02 ghost 00:01 loose 00:01 ghost"
-	equal(t, got, want)
-	answer := servicetest.Must(f.ListFires(t.Context(), &maintenancev1.ListFiresRequest{
+	assert.Equal(t, got, want)
+	answer := assert.Must(f.ListFires(t.Context(), &maintenancev1.ListFiresRequest{
 		Worker: "ghost_user_migration", Outcome: maintenancev1.FireOutcome_FIRE_OUTCOME_RAN,
 	}))(t)
 	if len(answer.GetFires()) != 1 {

@@ -18,7 +18,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/access"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestRoles_AStreamEndsWhenItsTokenDoes(t *testing.T) {
@@ -44,7 +44,7 @@ func TestRoles_AStreamEndsWhenItsTokenDoes(t *testing.T) {
 		"expired": watch("brief-token"), "unknown": watch("leaver-token"),
 	}
 	stays := watch("viewer-token")
-	reflected := servicetest.Must(reflectionv1.NewServerReflectionClient(f.conn).ServerReflectionInfo(as(t.Context(), "leaver-token")))(t)
+	reflected := assert.Must(reflectionv1.NewServerReflectionClient(f.conn).ServerReflectionInfo(as(t.Context(), "leaver-token")))(t)
 	ask := func() error {
 		list := &reflectionv1.ServerReflectionRequest_ListServices{}
 		if err := reflected.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: list}); err != nil {
@@ -52,12 +52,12 @@ func TestRoles_AStreamEndsWhenItsTokenDoes(t *testing.T) {
 		}
 		return second(reflected.Recv())
 	}
-	servicetest.NoError(t, ask())
+	assert.NoError(t, ask())
 	content, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	servicetest.NoError(t,
+	assert.NoError(t,
 		os.WriteFile(file, []byte(strings.ReplaceAll(string(content), "name: leaver, sha256: "+hashed("leaver-token"), "name: other, sha256: "+hashed("other-token"))), 0o600))
 	for problem, stream := range streams {
 		var err error
@@ -65,7 +65,7 @@ func TestRoles_AStreamEndsWhenItsTokenDoes(t *testing.T) {
 			_, err = stream.Recv()
 		}
 		info := detail[*errdetails.ErrorInfo](f.failure(err, codes.Unauthenticated, "UNAUTHENTICATED"))
-		equal(t, info.GetMetadata()["token"], problem, err)
+		assert.Equal(t, info.GetMetadata()["token"], problem, err)
 	}
 	if err := ask(); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("reflection goes on: %v", err)
@@ -90,10 +90,10 @@ func TestRoles_ReflectionWantsAViewerAndHealthNobody(t *testing.T) {
 			_ = stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: list})
 			_, err = stream.Recv()
 		}
-		equal(t, status.Code(err), want, "reflection with", token, err)
+		assert.Equal(t, status.Code(err), want, "reflection with", token, err)
 		health := healthv1.NewHealthClient(f.conn)
-		answer := servicetest.Must(health.Check(as(t.Context(), token), &healthv1.HealthCheckRequest{}))(t)
-		equal(t, answer.GetStatus(), healthv1.HealthCheckResponse_SERVING, token)
+		answer := assert.Must(health.Check(as(t.Context(), token), &healthv1.HealthCheckRequest{}))(t)
+		assert.Equal(t, answer.GetStatus(), healthv1.HealthCheckResponse_SERVING, token)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 const (
@@ -65,11 +65,11 @@ func sleep(d time.Duration) {
 func wantHealth(t *testing.T, r *readiness, want healthv1.HealthCheckResponse_ServingStatus, when string) {
 	t.Helper()
 	for _, name := range []string{"", "maintenance.v1.MaintenanceService"} {
-		answer := servicetest.Must(r.health.Check(t.Context(), &healthv1.HealthCheckRequest{Service: name}))(t)
-		equal(t, answer.GetStatus(), want, when, name, want)
+		answer := assert.Must(r.health.Check(t.Context(), &healthv1.HealthCheckRequest{Service: name}))(t)
+		assert.Equal(t, answer.GetStatus(), want, when, name, want)
 	}
-	answer := servicetest.Must(r.health.Check(t.Context(), &healthv1.HealthCheckRequest{Service: "live"}))(t)
-	equal(t, answer.GetStatus(), serving, when)
+	answer := assert.Must(r.health.Check(t.Context(), &healthv1.HealthCheckRequest{Service: "live"}))(t)
+	assert.Equal(t, answer.GetStatus(), serving, when)
 }
 
 func TestReadiness_EndsAfterTenSecondsWithoutMainAndComesBackInTwo(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // queued puts jobs into the queue as River has them, in a state.
@@ -28,7 +28,7 @@ func TestListJobs_ShowsTheWholeJob(t *testing.T) {
 	f.exec(`UPDATE maintenance.river_job SET attempt = 2, attempted_at = '2040-01-02', scheduled_at = '2040-01-03',
 		metadata = '{"run_id": "r", "outcome": "failed"}',
 		errors = ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 1, "error": "a database is unreachable", "trace": ""}'::jsonb]`)
-	answer := servicetest.Must(f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{}))(t)
+	answer := assert.Must(f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{}))(t)
 	if len(answer.GetJobs()) != 1 {
 		t.Fatal(answer)
 	}
@@ -52,7 +52,7 @@ func TestListJobs_ArgumentsThatAreNoObjectHideNoJob(t *testing.T) {
 	for _, args := range []string{`[]`, `5`, `null`, `{"user_id": 1}`} {
 		f.queued(1, "delete_user", "completed", args)
 	}
-	answer := servicetest.Must(f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{}))(t)
+	answer := assert.Must(f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{}))(t)
 	if len(answer.GetJobs()) != 4 {
 		t.Fatal(answer)
 	}
@@ -67,15 +67,15 @@ func TestRetryJob_MakesItAvailableUnlessThereIsAnother(t *testing.T) {
 	f := start(t)
 	f.queued(1, "delete_user", "discarded", `{"user_id": 1}`)
 	f.exec(`UPDATE maintenance.river_job SET attempt = 25`)
-	answer := servicetest.Must(f.RetryJob(t.Context(), &maintenancev1.RetryJobRequest{Id: 1}))(t)
-	equal(t, answer.GetJob().GetState(), "available")
-	equal(t, answer.GetJob().GetMaxAttempts(), 26)
+	answer := assert.Must(f.RetryJob(t.Context(), &maintenancev1.RetryJobRequest{Id: 1}))(t)
+	assert.Equal(t, answer.GetJob().GetState(), "available")
+	assert.Equal(t, answer.GetJob().GetMaxAttempts(), 26)
 	f.exec(`TRUNCATE maintenance.river_job RESTART IDENTITY`)
 	f.queued(1, "delete_user", "discarded", `{"user_id": 1}`)
 	f.queued(1, "delete_user", "scheduled", `{"user_id": 1}`)
 	f.exec(`UPDATE maintenance.river_job SET unique_key = '\x01', unique_states = B'11110101'`)
 	s := f.failure(second(f.RetryJob(t.Context(), &maintenancev1.RetryJobRequest{Id: 1})), codes.FailedPrecondition, "DUPLICATE_JOB")
-	contains(t, s.Message(), "job 2")
+	assert.Contains(t, s.Message(), "job 2")
 }
 
 func TestGetJob_IsTheWholeJob(t *testing.T) {
@@ -114,7 +114,7 @@ func TestListJobs_PagesThroughThoseOfAStateAndATime(t *testing.T) {
 		"":          {JobState: maintenancev1.JobState_JOB_STATE_COMPLETED, Since: day(3)},
 	} {
 		r.PageSize = 2
-		equal(t, joined(entries(f, f.ListJobs, r, (*maintenancev1.ListJobsResponse).GetJobs), idOf), want, r)
+		assert.Equal(t, joined(entries(f, f.ListJobs, r, (*maintenancev1.ListJobsResponse).GetJobs), idOf), want, r)
 	}
 	answer, err := f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{Id: 2})
 	if err != nil || len(answer.GetJobs()) != 1 || answer.GetJobs()[0].GetId() != 2 || answer.GetNextPageToken() != "" {

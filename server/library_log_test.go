@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"testing"
 
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestGRPCErrors_AreLinesOfTheLog(t *testing.T) {
@@ -13,6 +13,6 @@ func TestGRPCErrors_AreLinesOfTheLog(t *testing.T) {
 	before := slog.Default()
 	slog.SetDefault(slog.New(slog.NewJSONHandler(&said, nil)))
 	defer slog.SetDefault(before)
-	servicetest.Must((grpcErrors{}).Write([]byte("2026/11/22 04:05:06 ERROR: [transport] it broke\n")))(t)
-	contains(t, said.String(), `"level":"WARN","msg":"gRPC error outside a call","error":"[transport] it broke"}`)
+	assert.Must((grpcErrors{}).Write([]byte("2026/11/22 04:05:06 ERROR: [transport] it broke\n")))(t)
+	assert.Contains(t, said.String(), `"level":"WARN","msg":"gRPC error outside a call","error":"[transport] it broke"}`)
 }

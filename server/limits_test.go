@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // withLimits has a server keep the usual limits but for what is changed.
@@ -46,7 +46,7 @@ func TestLimits_ARequestThatIsTooLargeIsRefused(t *testing.T) {
 	if err := pause(8 << 20); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("beyond what is read: %v", err)
 	}
-	equal(t, f.count(`SELECT count(*) FROM maintenance.pauses`), 0, "pauses")
+	assert.Equal(t, f.count(`SELECT count(*) FROM maintenance.pauses`), 0, "pauses")
 }
 
 func TestLimits_AStreamReadsNoMoreThanACall(t *testing.T) {
@@ -82,7 +82,7 @@ func TestLimits_ALongTextDoesNotComeBack(t *testing.T) {
 	if got := detail[*errdetails.ErrorInfo](s).GetMetadata()["worker"]; len(got) > maxTarget+len("…") || len(s.Message()) > 2*maxTarget {
 		t.Errorf("%d bytes came back, and a message of %d", len(got), len(s.Message()))
 	}
-	lacks(t, f.log.String(), long)
+	assert.Lacks(t, f.log.String(), long)
 	if n := f.count(`SELECT coalesce(max(length(target)), 0) FROM maintenance.audit`); n > maxTarget+1 {
 		t.Errorf("the audit has %d characters", n)
 	}
@@ -97,8 +97,8 @@ func TestLimits_AnOldConnectionTakesNoMoreCalls(t *testing.T) {
 	f.eventually("the connection is closed for others", func() bool { return f.conn.GetState() == connectivity.Idle })
 	// The call that is under way ends as usual, further ones go to a new connection.
 	lift()
-	servicetest.NoError(t, <-ended)
-	servicetest.Must(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}))(t)
+	assert.NoError(t, <-ended)
+	assert.Must(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}))(t)
 }
 
 func TestLimits_AConnectionHasSoManyCallsAtOnce(t *testing.T) {
@@ -136,11 +136,11 @@ func TestLimits_WhoDoesNotFinishTheHandshakeIsCutOff(t *testing.T) {
 	for name, files := range map[string][2]string{"plain": {}, "TLS": {cert, key}} {
 		config := Config{Service: f.service, CertFile: files[0], KeyFile: files[1]}
 		withLimits(func(l *limits) { l.handshake = 50 * time.Millisecond })(&config)
-		server := servicetest.Must(New(config))(t)
-		listener := servicetest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+		server := assert.Must(New(config))(t)
+		listener := assert.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 		served := make(chan error, 1)
 		go func() { served <- server.Serve(listener) }()
-		conn := servicetest.Must(net.Dial("tcp", listener.Addr().String()))(t)
+		conn := assert.Must(net.Dial("tcp", listener.Addr().String()))(t)
 		// What the server says first is of no interest: it closes the connection.
 		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
 		if _, err := io.Copy(io.Discard, conn); errors.Is(err, context.DeadlineExceeded) || isTimeout(err) {
@@ -162,7 +162,7 @@ func isTimeout(err error) bool {
 func TestLimits_AConnectionWithoutCallsIsClosedAndComesBack(t *testing.T) {
 	f := start(t, withLimits(func(l *limits) { l.idle = 50 * time.Millisecond }))
 	for range 2 {
-		servicetest.Must(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}))(t)
+		assert.Must(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}))(t)
 		f.eventually("the connection is closed", func() bool { return f.conn.GetState() == connectivity.Idle })
 	}
 	// One with a call stays.
@@ -195,9 +195,9 @@ func TestLimits_CallsThatDoMuchAreRationedByClient(t *testing.T) {
 		}
 	}
 	for range 5 {
-		servicetest.Must(f.GetStatus(as(t.Context(), "operator-token"), &maintenancev1.GetStatusRequest{}))(t)
+		assert.Must(f.GetStatus(as(t.Context(), "operator-token"), &maintenancev1.GetStatusRequest{}))(t)
 	}
-	equal(t, f.count(`SELECT count(*) FROM maintenance.audit`), 4, "entries of the audit, those of the 4 calls that were let through")
+	assert.Equal(t, f.count(`SELECT count(*) FROM maintenance.audit`), 4, "entries of the audit, those of the 4 calls that were let through")
 	if usual := start(t).server.rates.limits; usual != usualLimits() || usual.rate != 20 || usual.burst != 200 {
 		t.Errorf("got %+v", usual)
 	}
@@ -208,13 +208,13 @@ func TestRates_ForgetClientsThatHaveBeenQuiet(t *testing.T) {
 		r := &rates{limits: limits{rate: 1, burst: 2}, buckets: map[string]*rate.Limiter{}}
 		const method = maintenancev1.MaintenanceService_RunBatch_FullMethodName
 		for i := range maxBuckets {
-			servicetest.NoError(t, r.take(method, fmt.Sprint(i)))
+			assert.NoError(t, r.take(method, fmt.Sprint(i)))
 		}
 		for range 2 {
 			_ = r.take(method, "0")
 		}
 		time.Sleep(time.Second) //nolint:forbidigo // in a synctest bubble
-		servicetest.NoError(t, r.take(method, "new"))
+		assert.NoError(t, r.take(method, "new"))
 		var left []string
 		for name := range r.buckets {
 			left = append(left, strings.TrimPrefix(name, method+" "))

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -19,7 +20,7 @@ import (
 func (f *fixture) run(request *maintenancev1.RunBatchRequest) *maintenancev1.Run {
 	f.t.Helper()
 	request.Worker = worker
-	answer := servicetest.Must(f.RunBatch(f.t.Context(), request))(f.t)
+	answer := assert.Must(f.RunBatch(f.t.Context(), request))(f.t)
 	return answer.GetRun()
 }
 
@@ -37,15 +38,15 @@ func TestRunBatch_AnswersWithTheRunAtItsEnd(t *testing.T) {
 	if run.GetRequestedBy() == "" || run.GetReplica() == "" || run.GetFinishedAt() == nil || len(run.GetTables()) != 1 {
 		t.Errorf("got %v", run)
 	}
-	got := servicetest.Must(f.GetRun(t.Context(), &maintenancev1.GetRunRequest{Id: run.GetId()}))(t)
-	equal(t, got.GetRun().GetState(), run.GetState())
+	got := assert.Must(f.GetRun(t.Context(), &maintenancev1.GetRunRequest{Id: run.GetId()}))(t)
+	assert.Equal(t, got.GetRun().GetState(), run.GetState())
 }
 
 func TestRunBatch_TheSameRequestIDIsTheSameRun(t *testing.T) {
 	f := start(t)
 	id := strings.Repeat("ä", 128)
 	first, second := f.run(&maintenancev1.RunBatchRequest{RequestId: id}), f.run(&maintenancev1.RunBatchRequest{RequestId: id})
-	equal(t, first.GetId(), second.GetId(), "runs")
+	assert.Equal(t, first.GetId(), second.GetId(), "runs")
 	_, err := f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker, RequestId: id, DryRun: true})
 	info := detail[*errdetails.ErrorInfo](f.failure(err, codes.AlreadyExists, "REQUEST_ID_REUSED")).GetMetadata()
 	if info["run_id"] != first.GetId() || info["worker"] != worker || info["dry_run"] != "false" {
@@ -78,7 +79,7 @@ func TestRunBatch_SaysWhoHoldsTheLease(t *testing.T) {
 	if retry := detail[*errdetails.RetryInfo](s).GetRetryDelay().AsDuration(); retry > 24*time.Hour || retry < 23*time.Hour {
 		t.Errorf("got the delay %s", retry)
 	}
-	listed := servicetest.Must(f.ListLeases(t.Context(), &maintenancev1.ListLeasesRequest{}))(t)
+	listed := assert.Must(f.ListLeases(t.Context(), &maintenancev1.ListLeasesRequest{}))(t)
 	if len(listed.GetLeases()) != 2 {
 		t.Fatal(listed)
 	}
@@ -86,22 +87,22 @@ func TestRunBatch_SaysWhoHoldsTheLease(t *testing.T) {
 		if got := l.GetExpiresAt().AsTime().Format(time.RFC3339Nano); got != last || l.GetExpired() {
 			t.Errorf("%s: expires %s", l.GetName(), got)
 		}
-		servicetest.Must(protojson.Marshal(l))(t)
+		assert.Must(protojson.Marshal(l))(t)
 	}
-	status := servicetest.Must(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{Worker: worker}))(t)
-	equal(t, status.GetWorkers()[0].GetCondition(), maintenancev1.Condition_CONDITION_LEASE_HELD_ELSEWHERE)
+	status := assert.Must(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{Worker: worker}))(t)
+	assert.Equal(t, status.GetWorkers()[0].GetCondition(), maintenancev1.Condition_CONDITION_LEASE_HELD_ELSEWHERE)
 }
 
 func TestRunBatch_SaysThatTheWorkerIsPausedOrNotConfigured(t *testing.T) {
 	f := start(t)
-	servicetest.Must(f.PauseWorker(t.Context(), &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "repairs"}))(t)
+	assert.Must(f.PauseWorker(t.Context(), &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "repairs"}))(t)
 	_, err := f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})
 	if info := detail[*errdetails.ErrorInfo](f.failure(err, codes.FailedPrecondition, "WORKER_PAUSED")); info.GetMetadata()["reason"] != "repairs" {
 		t.Errorf("got %v", info)
 	}
 	f.newService("")
 	f.serve(clientOf(nil, nil), nil)
-	servicetest.Must(f.ResumeWorker(t.Context(), &maintenancev1.ResumeWorkerRequest{Worker: worker}))(t)
+	assert.Must(f.ResumeWorker(t.Context(), &maintenancev1.ResumeWorkerRequest{Worker: worker}))(t)
 	_, err = f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})
 	f.failure(err, codes.FailedPrecondition, "WORKER_NOT_CONFIGURED")
 }
@@ -113,11 +114,11 @@ func TestCancelRun_StopsTheRun(t *testing.T) {
 	if run.GetState() != maintenancev1.RunState_RUN_STATE_RUNNING {
 		t.Fatalf("got %v", run)
 	}
-	servicetest.Must(f.CancelRun(t.Context(), &maintenancev1.CancelRunRequest{Id: run.GetId()}))(t)
-	stream := servicetest.Must(f.WatchRun(t.Context(), &maintenancev1.WatchRunRequest{Id: run.GetId()}))(t)
+	assert.Must(f.CancelRun(t.Context(), &maintenancev1.CancelRunRequest{Id: run.GetId()}))(t)
+	stream := assert.Must(f.WatchRun(t.Context(), &maintenancev1.WatchRunRequest{Id: run.GetId()}))(t)
 	for sequence := int64(1); ; sequence++ {
-		event := servicetest.Must(stream.Recv())(t)
-		equal(t, event.GetSequence(), sequence, "sequence")
+		event := assert.Must(stream.Recv())(t)
+		assert.Equal(t, event.GetSequence(), sequence, "sequence")
 		if event.GetRun().GetState() == maintenancev1.RunState_RUN_STATE_CANCELLED {
 			if !strings.HasPrefix(event.GetRun().GetError(), "cancelled by bufconn, ") {
 				t.Errorf("the run does not say who cancelled it: %q", event.GetRun().GetError())
@@ -161,11 +162,11 @@ func TestListRuns_PagesThroughThoseOfATime(t *testing.T) {
 func TestListLeases_ListsThem(t *testing.T) {
 	f := start(t)
 	f.run(&maintenancev1.RunBatchRequest{})
-	answer := servicetest.Must(f.ListLeases(t.Context(), &maintenancev1.ListLeasesRequest{PageSize: 1, Worker: worker}))(t)
+	answer := assert.Must(f.ListLeases(t.Context(), &maintenancev1.ListLeasesRequest{PageSize: 1, Worker: worker}))(t)
 	if len(answer.GetLeases()) != 1 {
 		t.Fatal(answer)
 	}
-	equal(t, answer.GetNextPageToken(), "")
+	assert.Equal(t, answer.GetNextPageToken(), "")
 	l := answer.GetLeases()[0]
 	if l.GetName() != worker+"/main" || l.GetWorker() != worker || l.GetDatabase() != "main" || l.GetEpoch() != 1 || !l.GetExpired() {
 		t.Errorf("got %v", l)
@@ -179,7 +180,7 @@ func TestGetStatus_TellsTheConditionAndBacklog(t *testing.T) {
 	if want := servicetest.Workers(); err != nil || len(all.GetWorkers()) != len(want) {
 		t.Fatalf("got %v, %v, want %v", all, err, want)
 	}
-	answer := servicetest.Must(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{Worker: worker}))(t)
+	answer := assert.Must(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{Worker: worker}))(t)
 	if len(answer.GetWorkers()) != 1 {
 		t.Fatal(answer)
 	}

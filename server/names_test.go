@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestListFeatureFlags_ComeInPages(t *testing.T) {
@@ -60,11 +60,11 @@ func TestPageSize_AboveTheMaximumIsTheMaximum(t *testing.T) {
 func TestFeatureFlags_AreSetAndListed(t *testing.T) {
 	f := start(t)
 	const name = "loose_foreign_keys_turbo_mode_main"
-	set := servicetest.Must(f.SetFeatureFlag(t.Context(), &maintenancev1.SetFeatureFlagRequest{Name: name, Enabled: true}))(t)
-	equal(t, set.GetFlag().GetEnabled(), true)
+	set := assert.Must(f.SetFeatureFlag(t.Context(), &maintenancev1.SetFeatureFlagRequest{Name: name, Enabled: true}))(t)
+	assert.Equal(t, set.GetFlag().GetEnabled(), true)
 	list, err := f.ListFeatureFlags(t.Context(), &maintenancev1.ListFeatureFlagsRequest{})
 	if err != nil || len(list.GetFlags()) != 1 || list.GetFlags()[0].GetName() != name || !list.GetFlags()[0].GetEnabled() {
 		t.Errorf("got %v, %v", list, err)
 	}
-	equal(t, f.run(&maintenancev1.RunBatchRequest{}).GetTurboMode(), true)
+	assert.Equal(t, f.run(&maintenancev1.RunBatchRequest{}).GetTurboMode(), true)
 }

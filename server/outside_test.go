@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 const aRun = "0190a1b2-0000-7000-8000-000000000001"
@@ -36,14 +36,14 @@ func TestOutside_IsListedByJobAndRunAndMarkedAsDone(t *testing.T) {
 		{&maintenancev1.ListOutsideRequest{JobId: 77}, ""},
 	} {
 		c.request.PageSize = 2
-		equal(t, joined(entries(f, f.ListOutside, c.request, (*maintenancev1.ListOutsideResponse).GetPaths), idOf), c.want, c.request)
+		assert.Equal(t, joined(entries(f, f.ListOutside, c.request, (*maintenancev1.ListOutsideResponse).GetPaths), idOf), c.want, c.request)
 	}
 	job, err := f.GetJob(t.Context(), &maintenancev1.GetJobRequest{Id: 1})
 	if o := job.GetJob().GetOutside(); err != nil || o.GetAll() != 6 || o.GetPending() != 3 || job.GetJob().GetDuration().AsDuration().Seconds() != 61.5 {
 		t.Errorf("%v, %v", job, err)
 	}
-	audit := servicetest.Must(f.ListAudit(t.Context(), &maintenancev1.ListAuditRequest{PageSize: 10}))(t)
-	contains(t, audit.GetEntries()[len(audit.GetEntries())-1].GetReason(), `ids="4 2 9"`)
+	audit := assert.Must(f.ListAudit(t.Context(), &maintenancev1.ListAuditRequest{PageSize: 10}))(t)
+	assert.Contains(t, audit.GetEntries()[len(audit.GetEntries())-1].GetReason(), `ids="4 2 9"`)
 }
 
 func TestCancelJob_SaysWhatIsWrongAndLeavesWhatHasEnded(t *testing.T) {
@@ -64,8 +64,8 @@ func TestCancelJob_SaysWhatIsWrongAndLeavesWhatHasEnded(t *testing.T) {
 				t.Errorf("%s: %v, %v", kind, got, err)
 			}
 		}
-		retried := servicetest.Must(f.RetryJob(t.Context(), &maintenancev1.RetryJobRequest{Id: id}))(t)
-		equal(t, retried.GetJob().GetJobState(), maintenancev1.JobState_JOB_STATE_AVAILABLE, kind)
-		equal(t, retried.GetJob().GetOutcome(), "", kind)
+		retried := assert.Must(f.RetryJob(t.Context(), &maintenancev1.RetryJobRequest{Id: id}))(t)
+		assert.Equal(t, retried.GetJob().GetJobState(), maintenancev1.JobState_JOB_STATE_AVAILABLE, kind)
+		assert.Equal(t, retried.GetJob().GetOutcome(), "", kind)
 	}
 }

@@ -11,18 +11,18 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestPauseWorker_PausesUntilItIsResumed(t *testing.T) {
 	f := start(t)
-	paused := servicetest.Must(f.PauseWorker(t.Context(),
+	paused := assert.Must(f.PauseWorker(t.Context(),
 		&maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "repairs", Ttl: durationpb.New(time.Hour)}))(t)
 	p := paused.GetWorker().GetPaused()
 	if p.GetReason() != "repairs" || p.GetBy() == "" || p.GetUntil().AsTime().Sub(p.GetSince().AsTime()).Round(time.Minute) != time.Hour {
 		t.Errorf("got %v", p)
 	}
-	equal(t, paused.GetWorker().GetCondition(), maintenancev1.Condition_CONDITION_PAUSED, paused)
+	assert.Equal(t, paused.GetWorker().GetCondition(), maintenancev1.Condition_CONDITION_PAUSED, paused)
 	for range 2 {
 		resumed, err := f.ResumeWorker(t.Context(), &maintenancev1.ResumeWorkerRequest{Worker: worker})
 		if err != nil || resumed.GetWorker().GetPaused() != nil {
@@ -44,9 +44,9 @@ func TestPauseWorker_SaysWhoHasPaused(t *testing.T) {
 		if said != "" {
 			ctx = metadata.AppendToOutgoingContext(ctx, UserHeader, said)
 		}
-		paused := servicetest.Must(f.PauseWorker(ctx, &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "repairs"}))(t)
+		paused := assert.Must(f.PauseWorker(ctx, &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "repairs"}))(t)
 		name, _, _ := strings.Cut(paused.GetWorker().GetPaused().GetBy(), "bufconn")
-		equal(t, name, want, said)
+		assert.Equal(t, name, want, said)
 	}
 }
 

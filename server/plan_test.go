@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/codes"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestRunBatch_RefusesOtherCandidatesThanThoseOfTheDigest(t *testing.T) {
@@ -41,7 +41,7 @@ func TestRunBatch_RefusesOtherCandidatesThanThoseOfTheDigest(t *testing.T) {
 		_, err = run(request)
 		f.failure(err, codes.FailedPrecondition, "PLAN_CHANGED")
 	}
-	dry = servicetest.Must(run(&maintenancev1.RunBatchRequest{DryRun: true}))(t)
+	dry = assert.Must(run(&maintenancev1.RunBatchRequest{DryRun: true}))(t)
 	done, err := run(&maintenancev1.RunBatchRequest{ExpectedDigest: dry.GetCandidatesDigest(), RequestId: "held"})
 	if err != nil || done.GetRequestId() != "held" || done.GetCounts()["migrated_users"] != 1 || len(done.GetCandidates()) != 0 {
 		t.Errorf("got %v, %v", done, err)
@@ -78,5 +78,5 @@ func TestPlanDeletion_SaysWhatWouldGo(t *testing.T) {
 	_, err = plan("group", 5)
 	f.failure(err, codes.FailedPrecondition, "WORKER_NOT_CONFIGURED")
 	s := f.failure(clientError(t.Context(), &service.PlansBusyError{}), codes.ResourceExhausted, "PLANS_BUSY")
-	equal(t, detail[*errdetails.RetryInfo](s).GetRetryDelay().AsDuration(), 3*time.Second, "retry delay")
+	assert.Equal(t, detail[*errdetails.RetryInfo](s).GetRetryDelay().AsDuration(), 3*time.Second, "retry delay")
 }

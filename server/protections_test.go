@@ -9,13 +9,13 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // protect protects a target for good.
 func (f *fixture) protect(kind string, id int64) *maintenancev1.Protection {
 	f.t.Helper()
-	answer := servicetest.Must(f.ProtectTarget(f.t.Context(),
+	answer := assert.Must(f.ProtectTarget(f.t.Context(),
 		&maintenancev1.ProtectTargetRequest{Kind: kind, Id: id, Reason: "evidence"}))(f.t)
 	return answer.GetProtection()
 }
@@ -39,15 +39,15 @@ func TestProtectTarget_HoldsUntilItIsUnprotectedOrItsTimeIsOver(t *testing.T) {
 	for _, id := range []int64{30, 9, 1 << 40} {
 		f.protect("group", id)
 	}
-	equal(t, f.protections(""), "group 9 group 30 group 1099511627776 user 7")
-	equal(t, f.protections("user"), "user 7")
+	assert.Equal(t, f.protections(""), "group 9 group 30 group 1099511627776 user 7")
+	assert.Equal(t, f.protections("user"), "user 7")
 	shorter, err := f.ProtectTarget(t.Context(), &maintenancev1.ProtectTargetRequest{
 		Kind: "group", Id: 30, Reason: "shorter", Ttl: durationpb.New(time.Second),
 	})
 	if p := shorter.GetProtection(); err != nil || p.GetReason() != "evidence" || p.GetUntil() != nil {
 		t.Errorf("a protection for good was shortened: %v, %v", p, err)
 	}
-	servicetest.Must(f.UnprotectTarget(t.Context(), &maintenancev1.UnprotectTargetRequest{Kind: "group", Id: 9}))(t)
+	assert.Must(f.UnprotectTarget(t.Context(), &maintenancev1.UnprotectTargetRequest{Kind: "group", Id: 9}))(t)
 	again, err := f.ProtectTarget(t.Context(), &maintenancev1.ProtectTargetRequest{
 		Kind: "group", Id: 9, Reason: "for a while", Ttl: durationpb.New(time.Hour),
 	})
@@ -56,10 +56,10 @@ func TestProtectTarget_HoldsUntilItIsUnprotectedOrItsTimeIsOver(t *testing.T) {
 		t.Errorf("got %v, %v", again, err)
 	}
 	f.exec(`UPDATE maintenance.protected_targets SET until = clock_timestamp() WHERE id = 9`)
-	ended := servicetest.Must(f.UnprotectTarget(t.Context(), &maintenancev1.UnprotectTargetRequest{Kind: "group", Id: 30}))(t)
-	equal(t, ended.GetProtection().GetId(), 30)
-	equal(t, ended.GetProtection().GetReason(), "evidence")
-	equal(t, f.protections(""), "group 1099511627776 user 7")
+	ended := assert.Must(f.UnprotectTarget(t.Context(), &maintenancev1.UnprotectTargetRequest{Kind: "group", Id: 30}))(t)
+	assert.Equal(t, ended.GetProtection().GetId(), 30)
+	assert.Equal(t, ended.GetProtection().GetReason(), "evidence")
+	assert.Equal(t, f.protections(""), "group 1099511627776 user 7")
 	for _, id := range []int64{9, 30, 7} {
 		_, err := f.UnprotectTarget(t.Context(), &maintenancev1.UnprotectTargetRequest{Kind: "group", Id: id})
 		f.failure(err, codes.NotFound, "UNKNOWN_PROTECTION")
@@ -78,12 +78,12 @@ func TestProtectTarget_IsTooLateOnceTheDeletionHasBegun(t *testing.T) {
 			_, err := f.ProtectTarget(t.Context(),
 				&maintenancev1.ProtectTargetRequest{Kind: kind, Id: id, Reason: "too late"})
 			s := f.failure(err, codes.FailedPrecondition, "DELETION_BEGUN")
-			contains(t, s.Message(), fmt.Sprint(kind, " ", id))
+			assert.Contains(t, s.Message(), fmt.Sprint(kind, " ", id))
 		}
 	}
 	f.protect("group", 1)
 	f.protect("user", 8)
-	equal(t, f.protections(""), "group 1 user 8")
+	assert.Equal(t, f.protections(""), "group 1 user 8")
 }
 
 func TestProtectTarget_WaitsForWhoeverDecidesAboutTheTarget(t *testing.T) {
@@ -108,5 +108,5 @@ func TestProtectTarget_WaitsForWhoeverDecidesAboutTheTarget(t *testing.T) {
 	f.exec(`INSERT INTO maintenance.group_removals (group_id) VALUES (1)`)
 	f.exec(`COMMIT`)
 	f.failure(<-answer, codes.FailedPrecondition, "DELETION_BEGUN")
-	equal(t, f.protections(""), "", "protected all the same")
+	assert.Equal(t, f.protections(""), "", "protected all the same")
 }

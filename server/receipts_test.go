@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestListReceipts_APageHasABoundOfKeys(t *testing.T) {
@@ -16,10 +16,10 @@ func TestListReceipts_APageHasABoundOfKeys(t *testing.T) {
 		var pages []int
 		for token := ""; len(pages) == 0 || token != ""; {
 			request := &maintenancev1.ListReceiptsRequest{PageSize: 100, Table: "t", Key: key, PageToken: token}
-			answer := servicetest.Must(f.ListReceipts(t.Context(), request))(t)
+			answer := assert.Must(f.ListReceipts(t.Context(), request))(t)
 			pages, token = append(pages, len(answer.GetReceipts())), answer.GetNextPageToken()
 		}
-		equal(t, fmt.Sprint(pages), "[3 2]", "pages of", pages)
+		assert.Equal(t, fmt.Sprint(pages), "[3 2]", "pages of", pages)
 	}
 }
 
@@ -44,9 +44,9 @@ func TestListReceipts_PagesThroughThemWithFilters(t *testing.T) {
 		got := joined(entries(f, f.ListReceipts, c.request, (*maintenancev1.ListReceiptsResponse).GetReceipts), func(r *maintenancev1.Receipt) string {
 			return fmt.Sprint(r.GetSequence())
 		})
-		equal(t, got, c.want, c.request)
+		assert.Equal(t, got, c.want, c.request)
 	}
-	one := servicetest.Must(f.ListReceipts(t.Context(), &maintenancev1.ListReceiptsRequest{PageSize: 1}))(t)
+	one := assert.Must(f.ListReceipts(t.Context(), &maintenancev1.ListReceiptsRequest{PageSize: 1}))(t)
 	r := one.GetReceipts()[0]
 	if r.GetDatabase() != "main" || r.GetAt() == nil || r.GetRows() != 10 || r.GetLowestKey() != "200" || r.GetKeysDigest() != "64" ||
 		r.GetHash() != "68" || r.GetRequestedBy() != "alice" || r.GetAction() != "deleted" || len(r.GetKeys()) != 1 {

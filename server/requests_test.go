@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // second is the error of a call.
@@ -203,7 +203,7 @@ func TestRequests_NamesThatAreUnknownAreInTheMetadata(t *testing.T) {
 		t.Errorf("got %s, want %s", s.Message(), want)
 	}
 	f.exec(`INSERT INTO maintenance.feature_flags (name, enabled) VALUES ('of_a_newer_server', true)`)
-	servicetest.NoError(t, set("of_a_newer_server"))
+	assert.NoError(t, set("of_a_newer_server"))
 	if err := second(f.ListJobs(ctx, &pb.ListJobsRequest{State: "x"})); !strings.Contains(err.Error(),
 		"available, scheduled, retryable, running, completed, cancelled, discarded") {
 		t.Errorf("%v does not say what is allowed", err)
@@ -218,11 +218,11 @@ func TestLists_ATokenIsForTheSameListWithTheSameFilters(t *testing.T) {
 	}
 	f.queued(2, "delete_user", "available", `{"user_id": 1}`)
 	f.exec(`INSERT INTO maintenance.fires (worker, fire_time, claimed_by) SELECT 'w', now() - i * interval '1 minute', '' FROM generate_series(1, 2) i`)
-	runs := servicetest.Must(f.ListRuns(ctx, &pb.ListRunsRequest{PageSize: 1, Since: early}))(t).GetNextPageToken()
-	jobs := servicetest.Must(f.ListJobs(ctx, &pb.ListJobsRequest{PageSize: 1, Since: early}))(t).GetNextPageToken()
-	fires := servicetest.Must(f.ListFires(ctx, &pb.ListFiresRequest{PageSize: 1}))(t).GetNextPageToken()
-	audit := servicetest.Must(f.ListAudit(ctx, &pb.ListAuditRequest{PageSize: 1}))(t).GetNextPageToken()
-	noTime := servicetest.Must(newPage("fires", &pb.ListFiresRequest{PageSize: 1}, "", ""))(t).next("no time")
+	runs := assert.Must(f.ListRuns(ctx, &pb.ListRunsRequest{PageSize: 1, Since: early}))(t).GetNextPageToken()
+	jobs := assert.Must(f.ListJobs(ctx, &pb.ListJobsRequest{PageSize: 1, Since: early}))(t).GetNextPageToken()
+	fires := assert.Must(f.ListFires(ctx, &pb.ListFiresRequest{PageSize: 1}))(t).GetNextPageToken()
+	audit := assert.Must(f.ListAudit(ctx, &pb.ListAuditRequest{PageSize: 1}))(t).GetNextPageToken()
+	noTime := assert.Must(newPage("fires", &pb.ListFiresRequest{PageSize: 1}, "", ""))(t).next("no time")
 	for _, err := range []error{
 		second(f.ListRuns(ctx, &pb.ListRunsRequest{PageToken: runs})),
 		second(f.ListRuns(ctx, &pb.ListRunsRequest{PageToken: runs, Since: early, Worker: worker})),
@@ -241,6 +241,6 @@ func TestLists_ATokenIsForTheSameListWithTheSameFilters(t *testing.T) {
 		second(f.ListFires(ctx, &pb.ListFiresRequest{PageToken: fires})),
 		second(f.ListAudit(ctx, &pb.ListAuditRequest{PageToken: audit})),
 	} {
-		servicetest.NoError(t, err)
+		assert.NoError(t, err)
 	}
 }

@@ -25,6 +25,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/access"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -37,7 +38,7 @@ func tokensOf(t *testing.T, more string) string {
 	}
 	content += fmt.Sprintf("- {name: late, sha256: %s, role: admin, expires: 2026-01-01}\n", hashed("late-token"))
 	file := filepath.Join(t.TempDir(), "tokens.yml")
-	servicetest.NoError(t, os.WriteFile(file, []byte(content+more), 0o600))
+	assert.NoError(t, os.WriteFile(file, []byte(content+more), 0o600))
 	return file
 }
 
@@ -132,7 +133,7 @@ func TestRoles_EveryRPCHasARowOrIsRefusedAndEveryRowAnRPC(t *testing.T) {
 }
 
 func TestRoles_AreThoseOfTheDocuments(t *testing.T) {
-	content := servicetest.Must(os.ReadFile("../docs/security.md"))(t)
+	content := assert.Must(os.ReadFile("../docs/security.md"))(t)
 	for _, method := range everyMethod() {
 		r := rules()[pathOf(method)]
 		role, audited := r.role.String(), ""
@@ -161,7 +162,7 @@ func (f *fixture) wantRole(what string, err error, has, needed access.Role) {
 		return
 	}
 	refused := f.failure(err, codes.PermissionDenied, "ROLE_TOO_LOW")
-	equal(f.t, strings.Contains(refused.Message(), "auth.certificates"), (has == access.None), what, refused.Message())
+	assert.Equal(f.t, strings.Contains(refused.Message(), "auth.certificates"), (has == access.None), what, refused.Message())
 	info := detail[*errdetails.ErrorInfo](refused).GetMetadata()
 	if info["role"] != has.String() || info["needed"] != needed.String() {
 		f.t.Errorf("%s: %v", what, info)
@@ -178,7 +179,7 @@ func TestRoles_EveryRPCByEveryToken(t *testing.T) {
 				t.Errorf("%s, %q: %v", method.Name(), token, info)
 			}
 			for _, name := range []string{"viewer", "operator", "late", "2f"} {
-				lacks(t, s.Message(), name+" ")
+				assert.Lacks(t, s.Message(), name+" ")
 			}
 		}
 		for _, role := range access.Roles() {
@@ -201,11 +202,11 @@ func TestRoles_EveryRPCByEveryCertificate(t *testing.T) {
 	pairs, authorities := map[string]tls.Certificate{}, ""
 	for _, name := range []string{"viewer", "operator", "admin", "guest"} {
 		file, _, pair, _ := certificate(t, name)
-		content := servicetest.Must(os.ReadFile(file))(t)
+		content := assert.Must(os.ReadFile(file))(t)
 		pairs[name], authorities = pair, authorities+string(content)
 	}
 	ca := filepath.Join(t.TempDir(), "ca.pem")
-	servicetest.NoError(t, os.WriteFile(ca, []byte(authorities), 0o600))
+	assert.NoError(t, os.WriteFile(ca, []byte(authorities), 0o600))
 	roles := map[string]string{"viewer": "viewer", "operator": "operator", "admin": "admin"}
 	protect := func(c *Config) {
 		c.CertFile, c.KeyFile, c.ClientCAFile = serverCert, serverKey, ca
@@ -241,7 +242,7 @@ func TestRoles_AnOperatorOfSomeWorkersTouchesNoOther(t *testing.T) {
 	f := start(t, withTokens(t, fmt.Sprintf(entry, "bots", hashed("bots-token"), ghosts)+
 		fmt.Sprintf(entry, "expirer", hashed("expirer-token"), "inactive_token_deletion")))
 	mine, admin := as(t.Context(), "bots-token"), as(t.Context(), "admin-token")
-	run := servicetest.Must(f.RunBatch(admin, &maintenancev1.RunBatchRequest{Worker: worker}))(t)
+	run := assert.Must(f.RunBatch(admin, &maintenancev1.RunBatchRequest{Worker: worker}))(t)
 	f.queued(1, "delete_user", "discarded", `{"user_id": 1, "reason": "because"}`)
 	f.queued(1, "destroy_group", "discarded", `{"group_id": 1}`)
 	for what, err := range map[string]error{
@@ -263,12 +264,12 @@ func TestRoles_AnOperatorOfSomeWorkersTouchesNoOther(t *testing.T) {
 	}
 	f.failure(second(f.CancelRun(mine, &maintenancev1.CancelRunRequest{Id: "x"})), codes.NotFound, "UNKNOWN_RUN")
 	f.failure(second(f.RetryJob(mine, &maintenancev1.RetryJobRequest{Id: 99})), codes.NotFound, "UNKNOWN_JOB")
-	servicetest.Must(f.PauseWorker(mine, &maintenancev1.PauseWorkerRequest{Worker: ghosts, Reason: "r"}))(t)
-	servicetest.Must(f.GetStatus(mine, &maintenancev1.GetStatusRequest{Worker: worker}))(t)
+	assert.Must(f.PauseWorker(mine, &maintenancev1.PauseWorkerRequest{Worker: ghosts, Reason: "r"}))(t)
+	assert.Must(f.GetStatus(mine, &maintenancev1.GetStatusRequest{Worker: worker}))(t)
 	// The operator of the tokens' deletion has its continuation.
 	f.queued(1, "continue_inactive_token_deletion", "discarded", `{"pass_id": "1"}`)
 	expirer := as(t.Context(), "expirer-token")
-	servicetest.Must(f.RetryJob(expirer, &maintenancev1.RetryJobRequest{Id: 3}))(t)
+	assert.Must(f.RetryJob(expirer, &maintenancev1.RetryJobRequest{Id: 3}))(t)
 	f.failure(second(f.RetryJob(expirer, &maintenancev1.RetryJobRequest{Id: 2})), codes.PermissionDenied, "WORKER_NOT_ALLOWED")
 }
 
@@ -300,8 +301,8 @@ func TestRoles_WhoHasTheSharedTokenTakesNoNameOfOthers(t *testing.T) {
 		if says != "" {
 			ctx = metadata.AppendToOutgoingContext(shared, UserHeader, says)
 		}
-		paused := servicetest.Must(f.PauseWorker(ctx, &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "r"}))(t)
-		equal(t, paused.GetWorker().GetPaused().GetBy(), want, says)
+		paused := assert.Must(f.PauseWorker(ctx, &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "r"}))(t)
+		assert.Equal(t, paused.GetWorker().GetPaused().GetBy(), want, says)
 	}
 	for _, line := range f.audited() {
 		if !strings.HasPrefix(line, "shared token") {

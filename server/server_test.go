@@ -36,9 +36,9 @@ import (
 	"github.com/caretaker-go/caretaker/access"
 	"github.com/caretaker-go/caretaker/devdb"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func (f *fixture) health(name string) healthv1.HealthCheckResponse_ServingStatus {
@@ -53,11 +53,11 @@ func (f *fixture) health(name string) healthv1.HealthCheckResponse_ServingStatus
 func TestHealth_IsServedUntilTheServerDrains(t *testing.T) {
 	f := start(t)
 	for _, name := range []string{"", "maintenance.v1.MaintenanceService"} {
-		equal(t, f.health(name), healthv1.HealthCheckResponse_SERVING, name)
+		assert.Equal(t, f.health(name), healthv1.HealthCheckResponse_SERVING, name)
 	}
 	f.server.Drain()
 	for _, name := range []string{"", "maintenance.v1.MaintenanceService"} {
-		equal(t, f.health(name), healthv1.HealthCheckResponse_NOT_SERVING, name)
+		assert.Equal(t, f.health(name), healthv1.HealthCheckResponse_NOT_SERVING, name)
 	}
 	if _, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}); err != nil {
 		t.Errorf("a draining server answers: %v", err)
@@ -69,8 +69,8 @@ func TestDatabaseDown_IsUnavailableWithoutTheDriversText(t *testing.T) {
 	f.main.Close()
 	f.failure(second(f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})), codes.Unavailable, "DATABASE_UNREACHABLE")
 	f.failure(second(f.ListFeatureFlags(t.Context(), &maintenancev1.ListFeatureFlagsRequest{})), codes.Unavailable, "DATABASE_UNREACHABLE")
-	answer := servicetest.Must(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}))(t)
-	equal(t, answer.GetWorkers()[0].GetCondition(), maintenancev1.Condition_CONDITION_FAILING)
+	answer := assert.Must(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}))(t)
+	assert.Equal(t, answer.GetWorkers()[0].GetCondition(), maintenancev1.Condition_CONDITION_FAILING)
 }
 
 func TestErrors_UnexpectedOnesAndMissingTablesAreInTheLog(t *testing.T) {
@@ -84,7 +84,7 @@ func TestErrors_UnexpectedOnesAndMissingTablesAreInTheLog(t *testing.T) {
 	if want := "database main lacks tables or columns of this version: run caretaker migrate"; s.Message() != want {
 		t.Errorf("got %q, want %q", s.Message(), want)
 	}
-	contains(t, f.log.String(), "22012", "42P01")
+	assert.Contains(t, f.log.String(), "22012", "42P01")
 }
 
 func TestRecovered_APanicEndsOneCall(t *testing.T) {
@@ -99,7 +99,7 @@ func TestStop_EndsStreamsAndRefusesRuns(t *testing.T) {
 	f := start(t)
 	f.slow(400)
 	run := f.run(&maintenancev1.RunBatchRequest{Async: true})
-	stream := servicetest.Must(f.WatchRun(t.Context(), &maintenancev1.WatchRunRequest{Id: run.GetId()}))(t)
+	stream := assert.Must(f.WatchRun(t.Context(), &maintenancev1.WatchRunRequest{Id: run.GetId()}))(t)
 	watch, err := healthv1.NewHealthClient(f.conn).Watch(t.Context(), &healthv1.HealthCheckRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +107,7 @@ func TestStop_EndsStreamsAndRefusesRuns(t *testing.T) {
 	for _, receive := range []func() error{
 		func() error { _, err := stream.Recv(); return err }, func() error { _, err := watch.Recv(); return err },
 	} {
-		servicetest.NoError(t, receive())
+		assert.NoError(t, receive())
 	}
 	f.server.Stop(t.Context())
 	for err = nil; err == nil; {
@@ -118,7 +118,7 @@ func TestStop_EndsStreamsAndRefusesRuns(t *testing.T) {
 
 func TestShutdown_OfTheServiceRefusesRuns(t *testing.T) {
 	f := start(t)
-	servicetest.NoError(t, f.service.Shutdown(t.Context()))
+	assert.NoError(t, f.service.Shutdown(t.Context()))
 	f.failure(second(f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})), codes.Unavailable, "SERVER_STOPPING")
 }
 
@@ -126,14 +126,14 @@ func TestReflection_IsServedInBothVersions(t *testing.T) {
 	f := start(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	v1 := servicetest.Must(reflectionv1.NewServerReflectionClient(f.conn).ServerReflectionInfo(ctx))(t)
+	v1 := assert.Must(reflectionv1.NewServerReflectionClient(f.conn).ServerReflectionInfo(ctx))(t)
 	list := &reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}
-	servicetest.NoError(t, v1.Send(list))
-	answer := servicetest.Must(v1.Recv())(t)
-	contains(t, answer.String(), "maintenance.v1.MaintenanceService")
-	alpha := servicetest.Must(reflectionv1alpha.NewServerReflectionClient(f.conn).ServerReflectionInfo(ctx))(t)
+	assert.NoError(t, v1.Send(list))
+	answer := assert.Must(v1.Recv())(t)
+	assert.Contains(t, answer.String(), "maintenance.v1.MaintenanceService")
+	alpha := assert.Must(reflectionv1alpha.NewServerReflectionClient(f.conn).ServerReflectionInfo(ctx))(t)
 	//nolint:staticcheck // deprecated, and still what many clients speak
-	servicetest.NoError(t,
+	assert.NoError(t,
 		alpha.Send(&reflectionv1alpha.ServerReflectionRequest{MessageRequest: &reflectionv1alpha.ServerReflectionRequest_ListServices{}}))
 	if answer, err := alpha.Recv(); err != nil || !strings.Contains(answer.String(), "grpc.health.v1.Health") {
 		t.Errorf("got %v, %v", answer, err)
@@ -149,9 +149,9 @@ func TestLog_HasOneLineACallAndNoneForHealth(t *testing.T) {
 		t.Fatalf("got %d lines: %s", len(lines), f.log.String())
 	}
 	line := map[string]any{}
-	servicetest.NoError(t, json.Unmarshal([]byte(lines[0]), &line))
+	assert.NoError(t, json.Unmarshal([]byte(lines[0]), &line))
 	for key, want := range map[string]string{"grpc.method": "RunBatch", "grpc.code": "OK", "worker": worker, "request_id": "mine", "outcome": "succeeded"} {
-		equal(t, line[key], any(want), key, lines[0])
+		assert.Equal(t, line[key], any(want), key, lines[0])
 	}
 }
 
@@ -167,13 +167,13 @@ func TestToken_IsNeededExceptForHealth(t *testing.T) {
 	}
 	f.failure(err, codes.Unauthenticated, "UNAUTHENTICATED")
 	right := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer secret")
-	servicetest.Must(f.GetStatus(right, &maintenancev1.GetStatusRequest{}))(t)
+	assert.Must(f.GetStatus(right, &maintenancev1.GetStatusRequest{}))(t)
 }
 
 // certificate makes a certificate for localhost that is its own authority, and writes it and its key.
 func certificate(t *testing.T, name string) (certFile, keyFile string, pair tls.Certificate, pool *x509.CertPool) {
 	t.Helper()
-	key := servicetest.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	key := assert.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{"localhost"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
@@ -182,13 +182,13 @@ func certificate(t *testing.T, name string) (certFile, keyFile string, pair tls.
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	keyDER, keyErr := x509.MarshalPKCS8PrivateKey(key)
-	servicetest.NoError(t, errors.Join(err, keyErr))
+	assert.NoError(t, errors.Join(err, keyErr))
 	folder := t.TempDir()
 	certFile, keyFile = filepath.Join(folder, "cert.pem"), filepath.Join(folder, "key.pem")
 	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
 	pair, err = tls.X509KeyPair(certPEM, keyPEM)
-	servicetest.NoError(t, errors.Join(err, os.WriteFile(certFile, certPEM, 0o600), os.WriteFile(keyFile, keyPEM, 0o600)))
+	assert.NoError(t, errors.Join(err, os.WriteFile(certFile, certPEM, 0o600), os.WriteFile(keyFile, keyPEM, 0o600)))
 	pool = x509.NewCertPool()
 	pool.AppendCertsFromPEM(certPEM)
 	return certFile, keyFile, pair, pool
@@ -237,8 +237,8 @@ func TestNew_NamesFilesThatCannotBeUsed(t *testing.T) {
 func TestStop_LetsThoseWhoWatchARunHearOfItsEnd(t *testing.T) {
 	f := start(t)
 	f.slow(200)
-	started := servicetest.Must(f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker, Async: true}))(t)
-	stream := servicetest.Must(f.WatchRun(t.Context(), &maintenancev1.WatchRunRequest{Id: started.GetRun().GetId()}))(t)
+	started := assert.Must(f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker, Async: true}))(t)
+	stream := assert.Must(f.WatchRun(t.Context(), &maintenancev1.WatchRunRequest{Id: started.GetRun().GetId()}))(t)
 	last, err := stream.Recv()
 	if err != nil {
 		t.Fatal(err)

@@ -3,12 +3,10 @@ package server
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -27,6 +25,7 @@ import (
 	settings "github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/devdb"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -84,10 +83,10 @@ func startWith(t *testing.T, definitions string, transport credentials.Transport
 	ctx := context.Background()
 	url := databases.Clone(t, servicetest.Migrated("queue"))
 	f := &fixture{t: t, log: &log{}}
-	f.sql = servicetest.Must(pgx.Connect(ctx, url))(t)
+	f.sql = assert.Must(pgx.Connect(ctx, url))(t)
 	t.Cleanup(func() { _ = f.sql.Close(context.Background()) })
 	f.exec(`CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
-	f.main = servicetest.Must(repo.Open(ctx, "main", url))(t)
+	f.main = assert.Must(repo.Open(ctx, "main", url))(t)
 	t.Cleanup(f.main.Close)
 	f.newService(definitions)
 	f.serve(transport, change)
@@ -109,7 +108,7 @@ func (f *fixture) newService(definitions string) {
 		}
 	}
 	settings.Defaults(&config)
-	made := servicetest.Must(service.New(config))(f.t)
+	made := assert.Must(service.New(config))(f.t)
 	f.service = made
 	f.t.Cleanup(func() { _ = made.Shutdown(context.Background()) })
 }
@@ -154,7 +153,7 @@ func (f *fixture) failure(err error, code codes.Code, reason string) *status.Sta
 		f.t.Errorf("got %v with %v, want %s, %s", err, info, code, reason)
 	}
 	for _, forbidden := range []string{"SQLSTATE", "SELECT", "pgx", "pgconn", "127.0.0.1:"} {
-		lacks(f.t, s.Message(), forbidden)
+		assert.Lacks(f.t, s.Message(), forbidden)
 	}
 	return s
 }
@@ -182,7 +181,7 @@ func detail[T any](s *status.Status) (found T) {
 // keys know the clients of a configuration.
 func keys(t *testing.T, c access.Config) *access.Keys {
 	t.Helper()
-	made := servicetest.Must(access.New(c))(t)
+	made := assert.Must(access.New(c))(t)
 	return made
 }
 
@@ -198,11 +197,11 @@ func (f *fixture) serve(transport credentials.TransportCredentials, change []fun
 	for _, c := range change {
 		c(&config)
 	}
-	f.server = servicetest.Must(New(config))(f.t)
+	f.server = assert.Must(New(config))(f.t)
 	listener := bufconn.Listen(1 << 20)
 	served := make(chan error, 1)
 	go func() { served <- f.server.Serve(listener) }()
-	f.conn = servicetest.Must(grpc.NewClient("passthrough:///server", grpc.WithTransportCredentials(transport),
+	f.conn = assert.Must(grpc.NewClient("passthrough:///server", grpc.WithTransportCredentials(transport),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) })))(f.t)
 	f.MaintenanceServiceClient = maintenancev1.NewMaintenanceServiceClient(f.conn)
 	server, conn := f.server, f.conn
@@ -228,32 +227,6 @@ func (f *fixture) count(sql string) (n int) {
 
 func timeOf(t *testing.T, text string) time.Time {
 	t.Helper()
-	at := servicetest.Must(time.Parse(time.RFC3339, text))(t)
+	at := assert.Must(time.Parse(time.RFC3339, text))(t)
 	return at
-}
-
-// equal fails the test unless two values are the same; the message says what they are about.
-func equal[T comparable](tb testing.TB, got, want T, about ...any) {
-	tb.Helper()
-	if got != want {
-		tb.Errorf("%sgot %v, want %v", fmt.Sprintln(about...), got, want)
-	}
-}
-
-// contains fails the test unless a text has all parts.
-func contains(tb testing.TB, text string, parts ...string) {
-	tb.Helper()
-	for _, p := range parts {
-		if !strings.Contains(text, p) {
-			tb.Errorf("%q is not in\n%s", p, text)
-		}
-	}
-}
-
-// lacks fails the test if a text has the part.
-func lacks(tb testing.TB, text, part string) {
-	tb.Helper()
-	if strings.Contains(text, part) {
-		tb.Errorf("%q is in\n%s", part, text)
-	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -13,5 +14,5 @@ func TestErrors_WhatIsNotUsedHereSaysSo(t *testing.T) {
 	f := &fixture{t: t}
 	s := f.failure(clientError(t.Context(), &service.NotInUseError{What: "jobs"}),
 		codes.FailedPrecondition, "NOT_IN_USE")
-	contains(t, s.Message(), "use: gitlab")
+	assert.Contains(t, s.Message(), "use: gitlab")
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/scheduler"
@@ -31,7 +32,7 @@ func everyWork(m *servicetest.Mirrored) *service.Service {
 		servicetest.InactiveTokens: "examined_users=1 scheduled_jobs=1", servicetest.PlaceholderUsers: "scheduled_jobs=3",
 		servicetest.AdjournedGroups: "scheduled_jobs=3", servicetest.GhostUsers: "migrated_users=3 deleted_rows=12",
 	} {
-		r := servicetest.Must(s.RunBatch(m.T.Context(), service.RunRequest{Worker: worker}))(m.T)
+		r := assert.Must(s.RunBatch(m.T.Context(), service.RunRequest{Worker: worker}))(m.T)
 		servicetest.WantState(m.T, r, repo.RunSucceeded)
 		servicetest.WantCounts(m.T, r, counts)
 	}
@@ -50,9 +51,9 @@ func everyWork(m *servicetest.Mirrored) *service.Service {
 		servicetest.WantState(m.T, servicetest.RunBatch(m.T, s, database), repo.RunSucceeded)
 	}
 	m.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.users'`, "0")
-	all := servicetest.Must(s.Status(m.T.Context(), ""))(m.T)
+	all := assert.Must(s.Status(m.T.Context(), ""))(m.T)
 	for _, st := range all {
-		check(m.T, st.Condition == service.ConditionIdle, "%s: %s %s", st.Worker, st.Condition, st.ConditionDetail)
+		assert.That(m.T, st.Condition == service.ConditionIdle, "%s: %s %s", st.Worker, st.Condition, st.ConditionDetail)
 	}
 	return s
 }
@@ -62,27 +63,27 @@ func installAndClean(e *servicetest.Estate) {
 	e.T.Helper()
 	d, ctx := e.Open[0], e.T.Context()
 	for _, want := range []bool{true, false} {
-		applied := servicetest.Must(scheduler.Migrate(ctx, d))(e.T)
-		require(e.T, len(applied) > 0 == want, "%v", applied)
+		applied := assert.Must(scheduler.Migrate(ctx, d))(e.T)
+		assert.Require(e.T, len(applied) > 0 == want, "%v", applied)
 	}
-	servicetest.NoError(e.T, errors.Join(d.CheckMigrated(ctx), scheduler.CheckQueueMigrated(ctx, d)))
+	assert.NoError(e.T, errors.Join(d.CheckMigrated(ctx), scheduler.CheckQueueMigrated(ctx, d)))
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 5)`)
 	e.Exec("main", `CREATE TABLE c (p_id bigint REFERENCES p ON DELETE CASCADE); CREATE INDEX ON c (p_id)`)
 	e.Exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d SELECT generate_series(1, 5); CREATE INDEX ON d (p_id)`)
 	for _, want := range []string{lfkadmin.QueueInstalled, lfkadmin.QueueOurs} {
-		got := servicetest.Must(lfkadmin.New(d).InstallQueue(ctx))(e.T)
-		require(e.T, got == want, "%v", got)
+		got := assert.Must(lfkadmin.New(d).InstallQueue(ctx))(e.T)
+		assert.Require(e.T, got == want, "%v", got)
 	}
-	servicetest.Must(lfkadmin.New(d).Track(ctx, "p", ""))(e.T)
+	assert.Must(lfkadmin.New(d).Track(ctx, "p", ""))(e.T)
 	e.Exec("main", `DELETE FROM p WHERE id < 4`)
 	definitions := "d: [{table: p, column: p_id, on_delete: async_delete}]\n"
 	r := servicetest.RunBatch(e.T, e.Service(definitions), "main")
 	servicetest.WantState(e.T, r, repo.RunSucceeded)
 	servicetest.WantCounts(e.T, r, "processed_records=3 deleted_rows=3")
-	lint := servicetest.Must(loosefk.Admin{Databases: e.Open, Definitions: servicetest.Definitions(e.T, definitions)}.Lint(ctx))(e.T)
-	check(e.T, len(lint.Findings) == 0, "%v", lint)
+	lint := assert.Must(loosefk.Admin{Databases: e.Open, Definitions: servicetest.Definitions(e.T, definitions)}.Lint(ctx))(e.T)
+	assert.That(e.T, len(lint.Findings) == 0, "%v", lint)
 	_, err := lfkadmin.New(d).Untrack(ctx, "p")
-	check(e.T, err == nil, "%v", err)
+	assert.That(e.T, err == nil, "%v", err)
 }
 
 // hostileSettings are settings that a database or a role may have, by what they may change.
@@ -132,10 +133,10 @@ func TestFault_Settings_OfADatabaseDoNotChangeWhatIsDone(t *testing.T) {
 					"main": servicetest.Databases.Clone(t, servicetest.Migrated("main")), "ci": servicetest.Databases.Clone(t, servicetest.Migrated("ci")), "sec": servicetest.Databases.Clone(t, servicetest.Migrated("sec")),
 				})
 				s := everyWork(&servicetest.Mirrored{Estate: e, Log: &servicetest.Buffer{}})
-				leases := servicetest.Must(s.Leases(t.Context(), ""))(t)
-				check(t, len(leases) == 7, "%v", leases)
-				lint := servicetest.Must(e.Keys(devdb.Definitions()).Lint(t.Context()))(t)
-				check(t, lint.Errors == 0, "%+v", lint)
+				leases := assert.Must(s.Leases(t.Context(), ""))(t)
+				assert.That(t, len(leases) == 7, "%v", leases)
+				lint := assert.Must(e.Keys(devdb.Definitions()).Lint(t.Context()))(t)
+				assert.That(t, lint.Errors == 0, "%+v", lint)
 				installAndClean(hardened(t, settings, through, map[string]string{"main": servicetest.Databases.Clone(t, devdb.Template{Name: "bare"})}))
 			})
 		}
@@ -187,7 +188,7 @@ func TestService_NoDateOrTimeOfAnybodyFailsARunAJobAStatusOrAList(t *testing.T) 
 			set()
 			wantStatus(g)
 			wantLists(g)
-			check(t, !strings.Contains(log.String(), `"level":"ERROR"`), "%v", log)
+			assert.That(t, !strings.Contains(log.String(), `"level":"ERROR"`), "%v", log)
 		})
 	}
 }
@@ -211,7 +212,7 @@ func runAll(g *servicetest.Groups, dry bool) {
 		if worker == servicetest.LooseForeignKeys {
 			r.Database = "main"
 		}
-		run := servicetest.Must(g.Service.RunBatch(context.Background(), r))(g.T)
+		run := assert.Must(g.Service.RunBatch(context.Background(), r))(g.T)
 		servicetest.WantState(g.T, run, repo.RunSucceeded)
 	}
 }
@@ -220,43 +221,43 @@ func runAll(g *servicetest.Groups, dry bool) {
 func wantStatus(g *servicetest.Groups) {
 	g.T.Helper()
 	ctx, s := context.Background(), g.Estate.Service(devdb.Definitions(), g.WithQueue)
-	all := servicetest.Must(s.Status(ctx, ""))(g.T)
+	all := assert.Must(s.Status(ctx, ""))(g.T)
 	for _, w := range all {
-		check(g.T, !strings.Contains(w.ConditionDetail, "not known") && !strings.Contains(w.ConditionDetail, "not read"),
+		assert.That(g.T, !strings.Contains(w.ConditionDetail, "not known") && !strings.Contains(w.ConditionDetail, "not read"),
 			"%s: %s", w.Worker, w.ConditionDetail)
 	}
 	d := g.Open[0]
 	names := []string{servicetest.LooseForeignKeys, servicetest.GhostUsers}
-	figures := servicetest.Must(d.WorkerFigures(ctx, names))(g.T)
+	figures := assert.Must(d.WorkerFigures(ctx, names))(g.T)
 	for _, f := range figures {
-		check(g.T, f.Paused >= 0, "paused for %s", f.Paused)
+		assert.That(g.T, f.Paused >= 0, "paused for %s", f.Paused)
 	}
-	runs := servicetest.Must(d.RunFigures(ctx, names, []string{"main", ""}))(g.T)
+	runs := assert.Must(d.RunFigures(ctx, names, []string{"main", ""}))(g.T)
 	for _, f := range runs {
-		check(g.T, f.AtWork >= 0 && f.Failing >= 0, "at work for %s, failing for %s", f.AtWork, f.Failing)
+		assert.That(g.T, f.AtWork >= 0 && f.Failing >= 0, "at work for %s, failing for %s", f.AtWork, f.Failing)
 	}
-	counts := servicetest.Must(s.JobCounts(ctx))(g.T)
+	counts := assert.Must(s.JobCounts(ctx))(g.T)
 	for _, c := range counts {
-		check(g.T, c.Overdue >= 0, "%s overdue for %s", c.Kind, c.Overdue)
+		assert.That(g.T, c.Overdue >= 0, "%s overdue for %s", c.Kind, c.Overdue)
 	}
 }
 
 func wantLists(g *servicetest.Groups) {
 	g.T.Helper()
 	ctx, keys, dead := context.Background(), g.Keys(devdb.Definitions()), 0
-	servicetest.NoError(g.T, keys.Dead(ctx, "", func(r loosefk.DeadRecord) error {
+	assert.NoError(g.T, keys.Dead(ctx, "", func(r loosefk.DeadRecord) error {
 		dead++
 		_, err := json.Marshal(r)
 		return err
 	}))
 	for what, n := range map[string]int{
-		"runs":            len(servicetest.Must(g.Service.Runs(ctx, service.RunFilter{Limit: 1000}))(g.T)),
-		"jobs":            len(servicetest.Must(g.Service.Jobs(ctx, service.JobFilter{Limit: 1000}))(g.T)),
-		"fires":           len(servicetest.Must(g.Service.Fires(ctx, service.FireFilter{Limit: 1000}))(g.T)),
-		"failing records": len(servicetest.Must(keys.Failing(ctx, ""))(g.T)),
+		"runs":            len(assert.Must(g.Service.Runs(ctx, service.RunFilter{Limit: 1000}))(g.T)),
+		"jobs":            len(assert.Must(g.Service.Jobs(ctx, service.JobFilter{Limit: 1000}))(g.T)),
+		"fires":           len(assert.Must(g.Service.Fires(ctx, service.FireFilter{Limit: 1000}))(g.T)),
+		"failing records": len(assert.Must(keys.Failing(ctx, ""))(g.T)),
 		"dead records":    dead,
 	} {
-		check(g.T, n != 0, "no %s are listed", what)
+		assert.That(g.T, n != 0, "no %s are listed", what)
 	}
-	servicetest.Must(g.Service.BacklogSamples(ctx))(g.T)
+	assert.Must(g.Service.BacklogSamples(ctx))(g.T)
 }

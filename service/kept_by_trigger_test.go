@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -153,7 +154,7 @@ func TestGhostUserMigration_RowsThatATriggerOrRuleKeepsAreNoLocks(t *testing.T) 
 		g.Exec("main", strings.NewReplacer("{of}", test.of, "{when}", test.when, "{first}", fmt.Sprint(100*id+1), "{user}", fmt.Sprint(id)).
 			Replace(strings.Replace(test.kind, "{when}", test.when, 1)))
 		r := g.Run(s, "")
-		check(t, r.Counts["deferred_users"] == 0 && r.Counts["failed_users"] == 1 && !r.OverLimit,
+		assert.That(t, r.Counts["deferred_users"] == 0 && r.Counts["failed_users"] == 1 && !r.OverLimit,
 			"%s: %v, over limit %t", name, r.Counts, r.OverLimit)
 		g.WantLater(id, 30*time.Minute)
 		kind, relation := strings.Fields(test.kind)[1], test.of[strings.LastIndexAny(test.of, " .")+1:]

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -20,14 +21,6 @@ func equal[T comparable](tb testing.TB, what string, got, want T) {
 	tb.Helper()
 	if got != want {
 		tb.Errorf("%s: got %v, want %v", what, got, want)
-	}
-}
-
-// check fails the test with this message unless a condition holds.
-func check(tb testing.TB, holds bool, format string, args ...any) {
-	tb.Helper()
-	if !holds {
-		tb.Errorf(format, args...)
 	}
 }
 
@@ -50,7 +43,7 @@ func wantInvalid(tb testing.TB, what string, err error, field string) {
 // ran runs a worker as a request asks, whatever comes of the run.
 func ran(t *testing.T, s *service.Service, r service.RunRequest) service.Run {
 	t.Helper()
-	return servicetest.Must(s.RunBatch(context.Background(), r))(t)
+	return assert.Must(s.RunBatch(context.Background(), r))(t)
 }
 
 // fired runs the fire of a worker at this time. The service must be the one that runs it.
@@ -68,12 +61,4 @@ func background(do func() error) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- do() }()
 	return done
-}
-
-// require fails the test at once with this message unless a condition holds.
-func require(tb testing.TB, holds bool, format string, args ...any) {
-	tb.Helper()
-	if !holds {
-		tb.Fatalf(format, args...)
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -22,7 +23,7 @@ func wantSeries(m *servicetest.Meter, want map[string][2]float64) {
 	for series, between := range want {
 		name, attributes, _ := strings.Cut(series, " ")
 		values := m.Values("maintenance."+name, attributes)
-		check(m.T, len(values) == 1 && values[0] >= between[0] && values[0] <= between[1],
+		assert.That(m.T, len(values) == 1 && values[0] >= between[0] && values[0] <= between[1],
 			"%s: %v, want one of %v", series, values, between)
 	}
 }
@@ -162,7 +163,7 @@ func TestMetrics_ShowBacklogsAndLeases(t *testing.T) {
 	e.ForeignLease("main", servicetest.MainLease, "1 hour")
 	e.Exec("ci", `UPDATE maintenance.leases SET expires_at = now()`)
 	wantSeries(m, map[string][2]float64{mainLease: {1, 1}, ciLease: {0, 0}})
-	servicetest.NoError(t, s.Shutdown(t.Context()))
+	assert.NoError(t, s.Shutdown(t.Context()))
 	equal(t, "series of backlogs after the shutdown", len(m.Values("maintenance.backlog.pending", "")), 0)
 }
 
@@ -176,10 +177,10 @@ func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
 	lines := map[string][]map[string]any{}
 	for line := range strings.Lines(said.String()) {
 		var fields map[string]any
-		servicetest.NoError(t, json.Unmarshal([]byte(line), &fields))
+		assert.NoError(t, json.Unmarshal([]byte(line), &fields))
 		message, _ := fields["msg"].(string)
 		lines[message] = append(lines[message], fields)
-		check(t, fields["worker"] == servicetest.LooseForeignKeys && fields["run_id"] == r.ID && fields["database"] == "main",
+		assert.That(t, fields["worker"] == servicetest.LooseForeignKeys && fields["run_id"] == r.ID && fields["database"] == "main",
 			"line %s lacks worker, run_id or database", line)
 		equal(t, "times in the line "+line, strings.Count(line, `"time":`), 1)
 	}
@@ -193,7 +194,7 @@ func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
 		}
 		for key, value := range want {
 			got := lines[message][0][key]
-			check(t, got == value, "%s: %s is %v, want %v", message, key, got, value)
+			assert.That(t, got == value, "%s: %s is %v, want %v", message, key, got, value)
 		}
 	}
 	// The driver's text is for the log, and there once.
@@ -213,14 +214,14 @@ func TestSampleBacklogs_KeepsOneRowAMinuteForADay(t *testing.T) {
 		SELECT date_trunc('minute', now()) - make_interval(hours => i), $1, i, 0, 0, 0 FROM generate_series(1, 40) i`, servicetest.LooseForeignKeys)
 	e.Deleted("main", "p", 1, 5)
 	for range 2 {
-		servicetest.NoError(t, s.SampleBacklogs(t.Context()))
+		assert.NoError(t, s.SampleBacklogs(t.Context()))
 	}
 	e.Want("main", `SELECT count(*) BETWEEN 24 AND 26 FROM maintenance.backlog_samples WHERE minute < now() - interval '30 minutes'`, "true")
 	e.Want("main", `SELECT count(*) <= 2 FROM maintenance.backlog_samples WHERE worker = '`+servicetest.LooseForeignKeys+`' AND minute > now() - interval '30 minutes'`, "true")
-	samples := servicetest.Must(s.BacklogSamples(t.Context()))(t)
+	samples := assert.Must(s.BacklogSamples(t.Context()))(t)
 	all := samples[servicetest.LooseForeignKeys]
 	n := len(all)
-	check(t, n >= 24 && n <= 26 && all[n-1].Pending == 5 && all[n-1].Due == 5 && all[0].At.Before(all[1].At), "got %+v", all)
+	assert.That(t, n >= 24 && n <= 26 && all[n-1].Pending == 5 && all[n-1].Due == 5 && all[0].At.Before(all[1].At), "got %+v", all)
 }
 
 func TestSampleBacklogs_LeavesOutWhatIsNotKnown(t *testing.T) {
@@ -228,7 +229,7 @@ func TestSampleBacklogs_LeavesOutWhatIsNotKnown(t *testing.T) {
 	e := servicetest.New(t, "main", "main", "ci")
 	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete}]")
 	e.Open[1].Close()
-	servicetest.NoError(t, s.SampleBacklogs(t.Context()))
+	assert.NoError(t, s.SampleBacklogs(t.Context()))
 	e.Want("main", `SELECT count(*) FROM maintenance.backlog_samples WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "0")
 	e.Want("main", `SELECT count(*) > 0 FROM maintenance.backlog_samples`, "true")
 }
@@ -240,8 +241,8 @@ func TestJobCounts_StopCounting(t *testing.T) {
 	e.Exec("main", `INSERT INTO maintenance.river_job (kind, args, max_attempts, state, scheduled_at, finalized_at)
 		SELECT 'delete_user', '{}', 25, state::maintenance.river_job_state, now(), CASE WHEN state IN ('discarded', 'completed') THEN now() END
 		FROM unnest(ARRAY['available', 'discarded', 'completed']) state, generate_series(1, CASE state WHEN 'available' THEN 10001 ELSE 3 END)`)
-	counts := servicetest.Must(s.JobCounts(t.Context()))(t)
-	require(t, len(counts) == 2, "got %+v", counts)
+	counts := assert.Must(s.JobCounts(t.Context()))(t)
+	assert.Require(t, len(counts) == 2, "got %+v", counts)
 	for _, c := range counts {
 		available := c.State == "available"
 		if c.AtLeast != available || available && c.Jobs != 10_000 || !available && c.Jobs != 3 {
@@ -267,7 +268,7 @@ func rows(e *servicetest.Estate) (total int) {
 	e.T.Helper()
 	for name := range e.SQL {
 		e.Exec(name, rowsSQL)
-		n := servicetest.Must(strconv.Atoi(e.Value(name, `pg_temp.rows()`)))(e.T)
+		n := assert.Must(strconv.Atoi(e.Value(name, `pg_temp.rows()`)))(e.T)
 		total += n
 	}
 	return total
@@ -291,13 +292,13 @@ func TestGhostUserMigration_DeletedRowsAreAllThatAreGoneButTheQueues(t *testing.
 			before := rows(g.Estate)
 			r := g.Run(g.Service(), "")
 			gone, counted := before-rows(g.Estate)-1, r.Counts["deleted_rows"]
-			check(t, int64(gone) == counted, "%d rows are gone, deleted_rows is %d", gone, counted)
+			assert.That(t, int64(gone) == counted, "%d rows are gone, deleted_rows is %d", gone, counted)
 			g.WantGone(10)
 			tables := map[string]int64{}
 			for _, table := range r.Tables {
 				tables[table.Table] = table.Deleted
 			}
-			check(t, tables["users"] == 1 && tables["namespaces"] == 1, "tables %v", r.Tables)
+			assert.That(t, tables["users"] == 1 && tables["namespaces"] == 1, "tables %v", r.Tables)
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -150,7 +151,7 @@ func wantIdle(e *servicetest.Estate, replicas ...*replica) {
 			}
 		})
 		devdb.Eventually(e.T, "no worker to be failing", func() bool {
-			all := servicetest.Must(r.Status(context.Background(), ""))(e.T)
+			all := assert.Must(r.Status(context.Background(), ""))(e.T)
 			failing = nil
 			for _, st := range all {
 				if st.Failing != nil {
@@ -220,7 +221,7 @@ func TestFault_Outage_RunOnAnotherDatabaseGoesOnWithoutMainAndIsRecordedLater(t 
 	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)
 	own.Stop()
 	st := servicetest.Status(t, s)
-	check(t, st.Condition == service.ConditionRunning && st.CurrentRun != nil && st.CurrentRun.ID == r.ID && st.Failing == nil,
+	assert.That(t, st.Condition == service.ConditionRunning && st.CurrentRun != nil && st.CurrentRun.ID == r.ID && st.Failing == nil,
 		"condition %s: %s", st.Condition, st.ConditionDetail)
 	e.Lift("ci", servicetest.App)
 	e.Eventually("ci", `SELECT count(*) FROM c`, "0")
@@ -229,8 +230,8 @@ func TestFault_Outage_RunOnAnotherDatabaseGoesOnWithoutMainAndIsRecordedLater(t 
 	own.Start()
 	e.SQL["main"] = e.Connect("main")
 	other := e.Service(servicetest.OneChild)
-	seen := servicetest.Must(other.Run(context.Background(), r.ID))(t)
-	check(t, !seen.FinishedAt.IsZero(), "%+v", seen)
+	seen := assert.Must(other.Run(context.Background(), r.ID))(t)
+	assert.That(t, !seen.FinishedAt.IsZero(), "%+v", seen)
 	e.Eventually("main", `SELECT concat_ws(' ', state, reason, error, counts ->> 'deleted_rows') FROM maintenance.runs`, "succeeded   20")
 	devdb.Eventually(t, "the worker to be idle", func() bool { return servicetest.Status(t, s).Condition == service.ConditionIdle })
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
@@ -31,14 +32,14 @@ type replica struct {
 // newReplica starts one on main, by a URL. It runs the workers again and again until the test's end, or until stop.
 func newReplica(e *servicetest.Estate, name, mainURL, definitions string, workers ...string) *replica {
 	e.T.Helper()
-	d := servicetest.Must(repo.Open(context.Background(), "main", mainURL))(e.T)
+	d := assert.Must(repo.Open(context.Background(), "main", mainURL))(e.T)
 	e.T.Cleanup(d.Close)
-	q := servicetest.Must(scheduler.NewQueue(d, scheduler.QueueConfig{PollInterval: 20 * time.Millisecond}))(e.T)
+	q := assert.Must(scheduler.NewQueue(d, scheduler.QueueConfig{PollInterval: 20 * time.Millisecond}))(e.T)
 	s := e.Service(definitions, servicetest.Batches(20, 0), func(c *service.Config) {
 		c.Databases, c.Replica, c.Queue = []*repo.Database{d}, name, q
 		service.Settings[placeholderuser.Config](c).Interval = time.Millisecond
 	})
-	servicetest.NoError(e.T, q.Start(s))
+	assert.NoError(e.T, q.Start(s))
 	ctx, cancel := context.WithCancel(context.Background())
 	var loops sync.WaitGroup
 	for _, w := range workers {
@@ -47,7 +48,7 @@ func newReplica(e *servicetest.Estate, name, mainURL, definitions string, worker
 	stop := sync.OnceFunc(func() {
 		cancel()
 		loops.Wait()
-		servicetest.NoError(e.T, q.Stop(context.Background()))
+		assert.NoError(e.T, q.Stop(context.Background()))
 	})
 	e.T.Cleanup(stop)
 	return &replica{s, d, stop}
@@ -59,7 +60,7 @@ func again(ctx context.Context, t *testing.T, s *service.Service, worker string)
 	for pace := time.NewTicker(100 * time.Millisecond); ctx.Err() == nil; <-pace.C {
 		_, err := s.RunBatch(context.WithoutCancel(ctx), service.RunRequest{Worker: worker})
 		var held *service.LeaseHeldError
-		check(t, err == nil || errors.Is(err, service.ErrUnreachable) || errors.As(err, &held), "%s: %v", worker, err)
+		assert.That(t, err == nil || errors.Is(err, service.ErrUnreachable) || errors.As(err, &held), "%s: %v", worker, err)
 	}
 }
 
@@ -79,7 +80,7 @@ func (r *replica) wantUnreachable(t *testing.T, from time.Time, words string) {
 	})
 	for _, st := range last {
 		f := st.Failing
-		check(t, st.Condition == service.ConditionFailing && f.Database == "main" && !f.Since.Before(from) && !f.Since.After(time.Now()),
+		assert.That(t, st.Condition == service.ConditionFailing && f.Database == "main" && !f.Since.Before(from) && !f.Since.After(time.Now()),
 			"%s: %s since %s (%s), want unreachable since %s or later", st.Worker, st.Condition, f.Since, f.Database, from)
 	}
 	isError(t, "healthy", r.Healthy(context.Background()), service.ErrUnreachable)
@@ -91,7 +92,7 @@ func (r *replica) wantBack(t *testing.T, from time.Time) {
 	devdb.Eventually(t, "main to be reachable", func() bool { return r.Healthy(context.Background()) == nil })
 	took := time.Since(from)
 	devdb.Eventually(t, "no worker to say that main is unreachable", func() bool {
-		all := servicetest.Must(r.Status(context.Background(), ""))(t)
+		all := assert.Must(r.Status(context.Background(), ""))(t)
 		return !slices.ContainsFunc(all, func(st service.WorkerStatus) bool {
 			return st.Failing != nil && strings.HasPrefix(st.Failing.Message, "database main: unreachable")
 		})
@@ -110,7 +111,7 @@ type proxy struct {
 
 func newProxy(t *testing.T) *proxy {
 	t.Helper()
-	listener := servicetest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	listener := assert.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	p := &proxy{listener: listener, open: map[net.Conn]struct{}{}}
 	p.copies.Go(func() {
 		for {
@@ -132,7 +133,7 @@ func newProxy(t *testing.T) *proxy {
 // url is that of a database behind the proxy, to which it leads from now on.
 func (p *proxy) url(t *testing.T, to string) string {
 	t.Helper()
-	u := servicetest.Must(url.Parse(to))(t)
+	u := assert.Must(url.Parse(to))(t)
 	p.mu.Lock()
 	p.target = u.Host
 	p.mu.Unlock()

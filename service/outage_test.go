@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -34,7 +35,7 @@ func newOutage(t *testing.T, queue string) (*servicetest.Estate, *servicetest.Se
 	result := make(chan service.Run, 1)
 	go func() {
 		r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: queue})
-		check(t, err == nil, "%v", err)
+		assert.That(t, err == nil, "%v", err)
 		result <- r
 	}()
 	e.Eventually(queue, `SELECT count(*) FROM c`, "10")
@@ -76,7 +77,7 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseBesideMainDiesInTheMiddle(t 
 	r := <-result
 	wantOutage(t, r, "ci")
 	st := servicetest.WantCondition(t, s, service.ConditionFailing, "ci")
-	check(t, st.LastRun != nil && st.LastRun.ID == r.ID && len(st.Leases) == 0, "last run %v, leases %v", st.LastRun, st.Leases)
+	assert.That(t, st.LastRun != nil && st.LastRun.ID == r.ID && len(st.Leases) == 0, "last run %v, leases %v", st.LastRun, st.Leases)
 	_, err := s.Leases(context.Background(), "")
 	isError(t, "the leases", err, service.ErrUnreachable)
 	_, err = s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "ci"})
@@ -86,7 +87,7 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseBesideMainDiesInTheMiddle(t 
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	failed := fired(t, s, servicetest.LooseForeignKeys, minute(25772283))
 	servicetest.WantState(t, failed, repo.RunFailed)
-	check(t, failed.Database == "ci" && failed.Trigger == repo.TriggerSchedule && strings.Contains(failed.Error, "unreachable"),
+	assert.That(t, failed.Database == "ci" && failed.Trigger == repo.TriggerSchedule && strings.Contains(failed.Error, "unreachable"),
 		"%+v", failed)
 
 	own.Start()
@@ -96,15 +97,15 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseBesideMainDiesInTheMiddle(t 
 	})
 	wantResumed(e, s, "ci")
 	st = servicetest.WantCondition(t, s, service.ConditionIdle)
-	check(t, len(st.Leases) == 2, "leases %v", st.Leases)
+	assert.That(t, len(st.Leases) == 2, "leases %v", st.Leases)
 }
 
 func TestService_AnswersWhileADatabaseIsSilent(t *testing.T) {
 	t.Parallel()
-	silent := servicetest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	silent := assert.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = silent.Close() }()
 	e := servicetest.New(t, "main", "main")
-	d := servicetest.Must(repo.Open(context.Background(), "ci", "postgres://nobody@"+silent.Addr().String()+"/x"))(t)
+	d := assert.Must(repo.Open(context.Background(), "ci", "postgres://nobody@"+silent.Addr().String()+"/x"))(t)
 	t.Cleanup(d.Close)
 	e.Open = append(e.Open, d)
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
@@ -112,9 +113,9 @@ func TestService_AnswersWhileADatabaseIsSilent(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 	defer cancel()
 	all, err := s.Status(ctx, "")
-	require(t, err == nil && ctx.Err() == nil, "%v, %v", err, ctx.Err())
+	assert.Require(t, err == nil && ctx.Err() == nil, "%v, %v", err, ctx.Err())
 	st := all[0]
-	check(t, st.Condition == service.ConditionFailing && strings.Contains(st.ConditionDetail, "ci: unreachable"),
+	assert.That(t, st.Condition == service.ConditionFailing && strings.Contains(st.ConditionDetail, "ci: unreachable"),
 		"condition %s: %s", st.Condition, st.ConditionDetail)
 	_, err = s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "ci"})
 	isError(t, "the database is down", err, service.ErrUnreachable)
@@ -130,14 +131,14 @@ func TestFault_Outage_FailOverToAStandby(t *testing.T) {
 	e.Add("main", own.Cluster.URL("main"))
 	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); INSERT INTO c (p_id) SELECT i FROM generate_series(1, 40) i`)
 	e.Deleted("main", "p", 1, 10)
-	standby := servicetest.Must(own.Cluster.Standby(ctx, nil))(t)
+	standby := assert.Must(own.Cluster.Standby(ctx, nil))(t)
 	t.Cleanup(func() { _ = standby.Stop(context.Background()) })
 
 	address := newProxy(t)
 	r := newReplica(e, "one", address.url(t, e.URLs["main"]), servicetest.OneChild)
 	wantRun := func(counts string) {
 		t.Helper()
-		done := servicetest.Must(r.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys}))(t)
+		done := assert.Must(r.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys}))(t)
 		servicetest.WantState(t, done, repo.RunSucceeded)
 		servicetest.WantCounts(t, done, counts)
 	}
@@ -185,7 +186,7 @@ func (r *replica) wantExplained(t *testing.T, words string) {
 	t.Helper()
 	message := ""
 	devdb.Eventually(t, "the status to say "+words, func() bool {
-		all := servicetest.Must(r.Status(context.Background(), servicetest.LooseForeignKeys))(t)
+		all := assert.Must(r.Status(context.Background(), servicetest.LooseForeignKeys))(t)
 		if f := all[0].Failing; f != nil && f.Class == service.FailureUnreachable {
 			message = f.Message
 		}
@@ -233,7 +234,7 @@ func TestOutage_PoolIsFull(t *testing.T) {
 	r.wantBack(t, time.Now())
 	var taken []interface{ Release() }
 	for range r.main.Pool().Config().MaxConns {
-		conn := servicetest.Must(r.main.Pool().Acquire(ctx))(t)
+		conn := assert.Must(r.main.Pool().Acquire(ctx))(t)
 		taken = append(taken, conn)
 	}
 	r.wantExplained(t, "all connections of its pool are in use")

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -32,8 +33,8 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 	if st.Worker != "*" || st.Condition != service.ConditionPaused || st.Paused == nil || st.Paused.Reason != "an incident" || st.Paused.By != "alice" {
 		t.Errorf("%+v", st)
 	}
-	all := servicetest.Must(replica.Status(context.Background(), ""))(t)
-	require(t, len(all) == len(servicetest.Workers()), "%v", all)
+	all := assert.Must(replica.Status(context.Background(), ""))(t)
+	assert.Require(t, len(all) == len(servicetest.Workers()), "%v", all)
 	for _, w := range all {
 		equal(t, w.Worker+" is paused by", pausedBy(t, replica, w.Worker), service.AllWorkers)
 		since := "since " + w.Paused.Since.UTC().Format(time.RFC3339)
@@ -43,7 +44,7 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 		}
 	}
 	r := fired(t, replica, servicetest.AdjournedGroups, time.Now().Truncate(time.Minute))
-	check(t, r.State == repo.RunSkipped && strings.Contains(r.Reason, "WORKER_PAUSED"), "%+v", r)
+	assert.That(t, r.State == repo.RunSkipped && strings.Contains(r.Reason, "WORKER_PAUSED"), "%+v", r)
 
 	// The end of it leaves those that are paused by themselves.
 	servicetest.Resume(t, s, service.AllWorkers)
@@ -61,7 +62,7 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 	// The other way round: a worker resumed while all are paused.
 	servicetest.Pause(t, s, service.AllWorkers)
 	st = servicetest.Resume(t, s, servicetest.AdjournedGroups)
-	check(t, st.Condition == service.ConditionPaused && strings.Contains(st.ConditionDetail, "all workers are paused"), "%+v", st)
+	assert.That(t, st.Condition == service.ConditionPaused && strings.Contains(st.ConditionDetail, "all workers are paused"), "%+v", st)
 	servicetest.Resume(t, s, service.AllWorkers)
 	equal(t, "paused by", pausedBy(t, s, servicetest.AdjournedGroups), "")
 	// The second time there is nothing to resume.
@@ -88,22 +89,22 @@ func TestPauseWorker_TheLastPauseCountsAndEndsByItself(t *testing.T) {
 		{servicetest.LooseForeignKeys, "long", time.Hour},
 		{" * ", " soon over ", time.Second},
 	} {
-		st := servicetest.Must(s.PauseWorker(context.Background(), c.worker, c.reason, "alice", c.ttl))(t)
+		st := assert.Must(s.PauseWorker(context.Background(), c.worker, c.reason, "alice", c.ttl))(t)
 		if p := st.Paused; p == nil || p.Reason != strings.TrimSpace(c.reason) || p.Until.IsZero() != (c.ttl == 0) ||
 			c.ttl != 0 && p.Until.Sub(p.Since).Round(time.Second) != c.ttl || strings.Contains(st.ConditionDetail, " until ") != (c.ttl != 0) {
 			t.Errorf("%+v, %s, want %s for %s", p, st.ConditionDetail, c.reason, c.ttl)
 		}
 	}
 	_, err := request(s, "once", false)
-	check(t, err != nil, "the run was not refused")
+	assert.That(t, err != nil, "the run was not refused")
 	// As if the time had passed.
 	e.Exec("main", `UPDATE maintenance.pauses SET since = since - interval '2 hours', until = until - interval '2 hours'`)
-	servicetest.Must(request(s, "once", false))(t)
+	assert.Must(request(s, "once", false))(t)
 	st := servicetest.Status(t, s)
-	check(t, st.Paused == nil && st.Condition == service.ConditionIdle, "%s, pause %+v", st.Condition, st.Paused)
+	assert.That(t, st.Paused == nil && st.Condition == service.ConditionIdle, "%s, pause %+v", st.Condition, st.Paused)
 	for range 2 { // the second time it is not paused
 		st := servicetest.Resume(t, s, servicetest.LooseForeignKeys)
-		check(t, st.Paused == nil, "%+v", st.Paused)
+		assert.That(t, st.Paused == nil, "%+v", st.Paused)
 	}
 }
 
@@ -133,8 +134,8 @@ func TestPauseWorker_NeedsAReasonAndATTLFromASecondToAYear(t *testing.T) {
 			}
 		}
 	}
-	st := servicetest.Must(s.PauseWorker(context.Background(), service.AllWorkers, "r", strings.Repeat("ü", 1000), 0))(t)
-	check(t, len([]rune(st.Paused.By)) == 200, "%+v", st.Paused)
+	st := assert.Must(s.PauseWorker(context.Background(), service.AllWorkers, "r", strings.Repeat("ü", 1000), 0))(t)
+	assert.That(t, len([]rune(st.Paused.By)) == 200, "%+v", st.Paused)
 	_, err := s.PauseWorker(context.Background(), "nobody", "fine", "alice", 0)
 	isError(t, "pause", err, service.ErrUnknownWorker)
 	_, err = s.ResumeWorker(context.Background(), "nobody", "")
@@ -145,11 +146,11 @@ func TestCancelJob_NeverStartsOrStopsAfterItsStatementUntilItIsRetried(t *testin
 	t.Parallel()
 	g := family(t)
 	g.Run("scheduled_jobs=1")
-	job := servicetest.Must(g.Service.CancelJob(t.Context(), 1, "not this one", "ann"))(t)
-	require(t, job.State == "cancelled" && job.Reason == "CANCELLED", "%+v", job)
+	job := assert.Must(g.Service.CancelJob(t.Context(), 1, "not this one", "ann"))(t)
+	assert.Require(t, job.State == "cancelled" && job.Reason == "CANCELLED", "%+v", job)
 	const words = "job 1 was cancelled by ann: not this one; caretaker jobs retry 1 takes that back"
-	plan := servicetest.Must(g.Service.PlanDeletion(t.Context(), "group", 10))(t)
-	check(t, plan.Refused != nil && plan.Refused.Reason+": "+plan.Refused.Detail == "CANCELLED: "+words && len(plan.Tables) != 0,
+	plan := assert.Must(g.Service.PlanDeletion(t.Context(), "group", 10))(t)
+	assert.That(t, plan.Refused != nil && plan.Refused.Reason+": "+plan.Refused.Detail == "CANCELLED: "+words && len(plan.Tables) != 0,
 		"%+v", plan)
 	// Nor is it queued again behind the operator's back.
 	g.Run("held_groups=1")
@@ -158,28 +159,28 @@ func TestCancelJob_NeverStartsOrStopsAfterItsStatementUntilItIsRetried(t *testin
 	g.Want("main", `SELECT count(*) FROM maintenance.river_job`, "1")
 
 	// One at work stops after its statement.
-	servicetest.Must(g.Service.RetryJob(t.Context(), 1))(t)
+	assert.Must(g.Service.RetryJob(t.Context(), 1))(t)
 	g.Gate("main", "project_repositories")
 	g.Shut("main", servicetest.App)
 	q := g.Queue()
-	servicetest.NoError(t, q.Start(servicetest.OnlyKind{Service: g.Service, Kind: "destroy_group"}))
+	assert.NoError(t, q.Start(servicetest.OnlyKind{Service: g.Service, Kind: "destroy_group"}))
 	g.AtGate("main", servicetest.App)
-	job = servicetest.Must(g.Service.CancelJob(t.Context(), 1, "stop", "ann"))(t)
-	require(t, job.State == "running", "%+v", job)
+	job = assert.Must(g.Service.CancelJob(t.Context(), 1, "stop", "ann"))(t)
+	assert.Require(t, job.State == "running", "%+v", job)
 	c := job.Cancellation
-	check(t, c != nil && c.Reason == "stop" && c.By == "ann" && !c.At.IsZero(), "the cancellation is %+v", c)
+	assert.That(t, c != nil && c.Reason == "stop" && c.By == "ann" && !c.At.IsZero(), "the cancellation is %+v", c)
 	g.Lift("main", servicetest.App)
 	g.Eventually("main", `SELECT state::text FROM maintenance.river_job WHERE id = 1`, "cancelled")
-	servicetest.NoError(t, q.Stop(context.Background()))
+	assert.NoError(t, q.Stop(context.Background()))
 	g.WantJob("cancelled cancelled CANCELLED")
 	g.Want("main", `SELECT count(*) FROM projects`, "3")
 	g.Want("main", `SELECT count(*) FROM maintenance.group_removals`, "1")
 	g.Run("held_groups=1")
 	g.Want("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'destroy_group'`, "1")
 
-	servicetest.Must(g.Service.RetryJob(t.Context(), 1))(t)
+	assert.Must(g.Service.RetryJob(t.Context(), 1))(t)
 	g.Attempts("completed succeeded")
-	job = servicetest.Must(g.Service.Job(t.Context(), 1))(t)
+	job = assert.Must(g.Service.Job(t.Context(), 1))(t)
 	gone := map[string]int64{}
 	for _, c := range job.Tables {
 		gone[c.Table] = c.Deleted
@@ -187,5 +188,5 @@ func TestCancelJob_NeverStartsOrStopsAfterItsStatementUntilItIsRetried(t *testin
 	g.Want("main", `SELECT string_agg(path, ' ' ORDER BY path) FROM maintenance.outside_paths WHERE job_id = 1`,
 		"@hashed/1 @hashed/2 @hashed/3 @snippets/1 @snippets/2 @snippets/3")
 	left := repo.OutsideCount{All: 6, Pending: 6}
-	check(t, job.Cancellation == nil && gone["projects"] == 3 && job.Outside == left && job.Worked > 0, "%+v", job)
+	assert.That(t, job.Cancellation == nil && gone["projects"] == 3 && job.Outside == left && job.Worked > 0, "%+v", job)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -24,7 +25,7 @@ func writing(t *testing.T, all works, others ...string) (*servicetest.Estate, *s
 	e := servicetest.New(t, "", append([]string{"main"}, others...)...)
 	s := e.Service("")
 	for name, work := range all {
-		servicetest.NoError(t, s.AddWorker(&run.Worker{
+		assert.NoError(t, s.AddWorker(&run.Worker{
 			Name: name, Config: run.WorkerConfig{Schedule: "0 0 * * *"}, Work: work,
 			// Its lease is soon renewed.
 			MaxRuntime: func(string, map[string]bool) (time.Duration, bool) { return time.Second, false },
@@ -102,7 +103,7 @@ func TestPermit_ThatIsNotReleasedFailsTheRunAndBlocksNothing(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 		r, err := s.RunBatch(ctx, service.RunRequest{Worker: worker, DryRun: words == "dry run"})
 		cancel()
-		check(t, err == nil && r.State == repo.RunFailed && strings.Contains(r.Error, words) && r.OverLimit == (worker == "early"),
+		assert.That(t, err == nil && r.State == repo.RunFailed && strings.Contains(r.Error, words) && r.OverLimit == (worker == "early"),
 			"%s: %s, %q, over limit %t, %v, want failed: %q", worker, r.State, r.Error, r.OverLimit, err, words)
 		// The lease is free at once.
 		e.Want("main", `SELECT expires_at < now() FROM maintenance.leases WHERE name = '`+worker+`'`, "true")
@@ -113,7 +114,7 @@ func TestPermit_ThatIsNotReleasedFailsTheRunAndBlocksNothing(t *testing.T) {
 	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), now())`)
 	limits := repo.Limits{Statement: time.Second, Lock: time.Second}
 	dropped, err := e.Open[0].DropTokenPass(context.Background(), repo.Permit{Limits: limits})
-	check(t, err != nil && !dropped, "dropped %v, %v", dropped, err)
+	assert.That(t, err != nil && !dropped, "dropped %v, %v", dropped, err)
 	e.Want("main", `SELECT count(*) FROM maintenance.token_passes`, "1")
 }
 
@@ -142,7 +143,7 @@ func TestPermit_ForAnotherDatabaseWaitsForNoStatementInFlight(t *testing.T) {
 		}
 	}}, "ci")
 	ci = e.Open[1]
-	r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: "writer"}))(t)
+	r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: "writer"}))(t)
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	e.Want("ci", `SELECT epoch::text || ' ' || (expires_at < now()) FROM maintenance.leases WHERE name = 'writer'`, "1 true")
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/devdb/oracle"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -92,7 +93,7 @@ func TestFault_PgBouncer_APausedProcessThatWakesBeyondItsLeaseWritesNothing(t *t
 	e.Lift("main", "sleeper")
 	sleeper.Signal(syscall.SIGCONT)
 	result := sleeper.Result()
-	require(t, result.Error == "", "%v", result.Error)
+	assert.Require(t, result.Error == "", "%v", result.Error)
 	servicetest.WantLost(t, result.Run)
 	e.WantSame("main", before, "c")
 	e.WantLease("main", 2, false)
@@ -115,7 +116,7 @@ func TestFault_PgBouncer_RunsArePausedAndCancelledThroughIt(t *testing.T) {
 		e.Shut("main", servicetest.App)
 		r := servicetest.Begin(t, s, "main")
 		e.AtGate("main", servicetest.App)
-		servicetest.NoError(t, stop(r.ID))
+		assert.NoError(t, stop(r.ID))
 		if reason == "PAUSED" {
 			// The next heartbeat sees it.
 			paused := e.Value("main", `SELECT clock_timestamp()::text`)
@@ -125,7 +126,7 @@ func TestFault_PgBouncer_RunsArePausedAndCancelledThroughIt(t *testing.T) {
 		r = servicetest.Ended(t, s, r.ID)
 		servicetest.WantState(t, r, repo.RunCancelled)
 		equal(t, "reason", r.Reason, reason)
-		servicetest.Must(s.ResumeWorker(t.Context(), servicetest.LooseForeignKeys, ""))(t)
+		assert.Must(s.ResumeWorker(t.Context(), servicetest.LooseForeignKeys, ""))(t)
 	}
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	e.Want("main", `SELECT count(*) FROM c`, "0")
@@ -138,22 +139,22 @@ func TestFault_PgBouncer_JobsAreCancelledAndPathsMarkedThroughIt(t *testing.T) {
 	e.Insert(repo.Job{Args: repo.DestroyGroup{GroupID: 10}}, repo.Job{Args: repo.DeleteUser{UserID: 7, Reason: "r"}})
 	e.Exec("main", `INSERT INTO maintenance.outside_paths (job_id, kind, path) SELECT 1, 'project_repository', '@hashed/' || i FROM generate_series(1, 3) i`)
 	for id := int64(1); id <= 2; id++ {
-		j := servicetest.Must(s.CancelJob(t.Context(), id, "not these", "ann"))(t)
-		check(t, j.State == repo.JobCancelled && j.Cancellation != nil && j.Cancellation.By == "ann", "%+v", j)
+		j := assert.Must(s.CancelJob(t.Context(), id, "not these", "ann"))(t)
+		assert.That(t, j.State == repo.JobCancelled && j.Cancellation != nil && j.Cancellation.By == "ann", "%+v", j)
 	}
 	for range 2 {
-		done := servicetest.Must(s.AckOutside(t.Context(), []int64{3, 1}, "ann"))(t)
-		check(t, len(done) == 2 && !done[1].DoneAt.IsZero(), "%+v", done)
+		done := assert.Must(s.AckOutside(t.Context(), []int64{3, 1}, "ann"))(t)
+		assert.That(t, len(done) == 2 && !done[1].DoneAt.IsZero(), "%+v", done)
 	}
 	_, err := s.AckOutside(t.Context(), []int64{2, 9}, "ann")
-	check(t, errors.Is(err, service.ErrUnknownPath), "%v", err)
-	j := servicetest.Must(s.Job(t.Context(), 1))(t)
-	check(t, j.Outside == (repo.OutsideCount{All: 3, Pending: 1}), "%+v", j)
+	assert.That(t, errors.Is(err, service.ErrUnknownPath), "%v", err)
+	j := assert.Must(s.Job(t.Context(), 1))(t)
+	assert.That(t, j.Outside == (repo.OutsideCount{All: 3, Pending: 1}), "%+v", j)
 	for _, kind := range s.JobKinds() {
 		e.Work(s, kind)
 	}
 	e.Want("main", `SELECT string_agg(DISTINCT state::text || attempt, ' ') FROM maintenance.river_job`, "cancelled0")
-	servicetest.Must(s.RetryJob(t.Context(), 2))(t)
+	assert.Must(s.RetryJob(t.Context(), 2))(t)
 	e.Want("main", `SELECT string_agg(concat_ws(' ', state, metadata ->> 'reason'), ', ' ORDER BY id) FROM maintenance.river_job`, "cancelled CANCELLED, available")
 	e.Work(s, repo.DestroyGroup{}.Kind())
 	e.Want("main", `SELECT string_agg(concat_ws(' ', kind, state, metadata ->> 'reason'), ', ' ORDER BY id) FROM maintenance.river_job`,
@@ -187,11 +188,11 @@ func TestFault_PgBouncer_AForgottenSettingIsNamed(t *testing.T) {
 	t.Parallel()
 	_, p := servicetest.Pooled(t, 3, nil)
 	url := p.PlainURL(servicetest.DatabaseOf(servicetest.Databases.Clone(t, servicetest.Migrated("main"))))
-	d := servicetest.Must(repo.Open(t.Context(), "main", url))(t)
+	d := assert.Must(repo.Open(t.Context(), "main", url))(t)
 	defer d.Close()
 	advice := "add default_query_exec_mode=exec to databases.main.url"
 	err := d.CheckPooler(t.Context())
-	check(t, err != nil && strings.Contains(err.Error(), advice), "at the start: %v", err)
+	assert.That(t, err != nil && strings.Contains(err.Error(), advice), "at the start: %v", err)
 	// Of several connections some are prepared on one of the server and used on another.
 	failures := make(chan error, 64)
 	devdb.Eventually(t, "a statement to fail", func() bool {
@@ -225,7 +226,7 @@ func TestFault_PgBouncer_TheSettingMayHaveAnyValueThatNeedsNoSession(t *testing.
 			url := servicetest.Databases.Clone(t, servicetest.Migrated("main"))
 			e.AddThrough("main", url, p.PlainURL(servicetest.DatabaseOf(url))+"&default_query_exec_mode="+mode)
 			err := e.Open[0].CheckPooler(t.Context())
-			require(t, err != nil != fits, "at the start: %v", err)
+			assert.Require(t, err != nil != fits, "at the start: %v", err)
 			if !fits {
 				return
 			}
@@ -233,7 +234,7 @@ func TestFault_PgBouncer_TheSettingMayHaveAnyValueThatNeedsNoSession(t *testing.
 			m.Candidates()
 			s := m.Service()
 			for _, worker := range []string{servicetest.InactiveTokens, servicetest.PlaceholderUsers, servicetest.AdjournedGroups, servicetest.GhostUsers} {
-				r := servicetest.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: worker}))(t)
+				r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: worker}))(t)
 				servicetest.WantState(t, r, repo.RunSucceeded)
 			}
 			for _, kind := range []string{"delete_placeholder_user", "destroy_group", "delete_user"} {
@@ -251,17 +252,17 @@ func TestFault_PgBouncer_SettingsOfTheSessionAreRefusedByName(t *testing.T) {
 	e.AddThrough("main", url, p.URL(servicetest.DatabaseOf(url)))
 	e.Exec("main", `CREATE SCHEMA elsewhere; ALTER DATABASE `+servicetest.DatabaseOf(url)+` SET search_path = elsewhere, public`)
 	for parameter, refused := range map[string]bool{"search_path=public": true, "statement_timeout=5s": true, "application_name=x": false, "timezone=UTC": false} {
-		d := servicetest.Must(repo.Open(t.Context(), "main", p.URL(servicetest.DatabaseOf(url))+"&"+parameter))(t)
+		d := assert.Must(repo.Open(t.Context(), "main", p.URL(servicetest.DatabaseOf(url))+"&"+parameter))(t)
 		err := d.Ping(t.Context())
 		d.Close()
 		name, _, _ := strings.Cut(parameter, "=")
-		check(t, refused == (err != nil && strings.Contains(err.Error(), name)), "%s: %v", parameter, err)
+		assert.That(t, refused == (err != nil && strings.Contains(err.Error(), name)), "%s: %v", parameter, err)
 	}
 	// What the database or the role has is there, on whichever connection.
-	other := servicetest.Must(repo.Open(t.Context(), "main", p.URL(servicetest.DatabaseOf(url))))(t)
+	other := assert.Must(repo.Open(t.Context(), "main", p.URL(servicetest.DatabaseOf(url))))(t)
 	defer other.Close()
-	q := servicetest.Must(other.DeletedRecords(t.Context()))(t)
-	check(t, q.Schema == "elsewhere", "schema %q", q.Schema)
+	q := assert.Must(other.DeletedRecords(t.Context()))(t)
+	assert.That(t, q.Schema == "elsewhere", "schema %q", q.Schema)
 }
 
 // TestFault_PgBouncer_SettingsBoundOneTransaction: limits and what they bound are one transaction on one connection, and leave
@@ -280,7 +281,7 @@ func TestFault_PgBouncer_SettingsBoundOneTransaction(t *testing.T) {
 	e.Want("main", `SELECT count(*) FROM seen WHERE statement_timeout = '0' OR seqscan = 'on'`, "0")
 	for range 4 {
 		var timeout, scan string
-		conn := servicetest.Must(pgx.Connect(t.Context(), e.Through["main"]))(t)
+		conn := assert.Must(pgx.Connect(t.Context(), e.Through["main"]))(t)
 		err := conn.QueryRow(t.Context(), `SELECT current_setting('statement_timeout'), current_setting('enable_seqscan')`).Scan(&timeout, &scan)
 		if err := errors.Join(err, conn.Close(t.Context())); err != nil || timeout != "0" || scan != "on" {
 			t.Errorf("left behind: statement_timeout %s, enable_seqscan %s, %v", timeout, scan, err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/devdb/oracle"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -58,7 +59,7 @@ func TestFault_PipelineOracle_NarrowIDsMakeNoDifference(t *testing.T) {
 
 	const wide = 3_000_000_000
 	p.Exec("main", `DELETE FROM maintenance.river_job`)
-	servicetest.NoError(t, p.oracle.LoadMarkedGroup(context.Background(), p.databases(), 130))
+	assert.NoError(t, p.oracle.LoadMarkedGroup(context.Background(), p.databases(), 130))
 	p.Insert(repo.Job{Args: repo.DestroyGroup{GroupID: wide, UserID: new(int64(oracle.Owner))}},
 		repo.Job{Args: repo.DestroyGroup{GroupID: 130, UserID: new(int64(wide))}},
 		repo.Job{Args: repo.DeleteUser{UserID: wide, DeletedByID: new(int64(oracle.Owner)), Reason: repo.TokenDeletionReason}},
@@ -75,7 +76,7 @@ func TestFault_PipelineOracle_NarrowIDsMakeNoDifference(t *testing.T) {
 // load writes the estate's rows, and queues its jobs.
 func (p *pipelineRun) load() {
 	p.T.Helper()
-	servicetest.NoError(p.T, p.oracle.Load(context.Background(), p.databases()))
+	assert.NoError(p.T, p.oracle.Load(context.Background(), p.databases()))
 	p.Insert(p.oracle.Jobs()...)
 }
 
@@ -88,7 +89,7 @@ func (p *pipelineRun) databases() oracle.Databases {
 func (p *pipelineRun) replace() {
 	p.T.Helper()
 	if p.service != nil {
-		servicetest.NoError(p.T, p.service.Shutdown(context.Background()))
+		assert.NoError(p.T, p.service.Shutdown(context.Background()))
 	}
 	p.service = p.Service(devdb.Definitions(), append([]func(*service.Config){p.WithQueue}, p.change...)...)
 }
@@ -112,7 +113,7 @@ func (p *pipelineRun) toTheEnd() {
 	p.T.Helper()
 	quiet := 0
 	for round, before := 0, ""; quiet < 2; round++ {
-		require(p.T, round != 15, "no end after 15 rounds")
+		assert.Require(p.T, round != 15, "no end after 15 rounds")
 		if p.onRound != nil {
 			p.onRound(round)
 		}
@@ -157,7 +158,7 @@ func (p *pipelineRun) run(worker string) service.Run {
 	p.T.Helper()
 	p.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now() - interval '1 minute'`)
 	p.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
-	r := servicetest.Must(p.service.RunBatch(context.Background(), service.RunRequest{Worker: worker, RequestedBy: "alice"}))(p.T)
+	r := assert.Must(p.service.RunBatch(context.Background(), service.RunRequest{Worker: worker, RequestedBy: "alice"}))(p.T)
 	servicetest.WantState(p.T, r, repo.RunSucceeded)
 	return r
 }
@@ -178,7 +179,7 @@ func (p *pipelineRun) digest() (all string) {
 // compare fails the test for every row that is there and must not be, and the other way round.
 func (p *pipelineRun) compare() {
 	p.T.Helper()
-	found := servicetest.Must(p.oracle.Differences(context.Background(), p.databases()))(p.T)
+	found := assert.Must(p.oracle.Differences(context.Background(), p.databases()))(p.T)
 	for _, difference := range found {
 		p.T.Error(difference)
 	}

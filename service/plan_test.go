@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/devdb/oracle"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -45,7 +46,7 @@ func newPlanned(t *testing.T, seed uint64) planned {
 func (p planned) plan(kind string, id int) *service.Plan {
 	p.T.Helper()
 	plan, err := p.service.PlanDeletion(context.Background(), kind, int64(id))
-	require(p.T, err == nil, "%s %d: %v", kind, id, err)
+	assert.Require(p.T, err == nil, "%s %d: %v", kind, id, err)
 	return plan
 }
 
@@ -61,7 +62,7 @@ func (p planned) counts() (counts map[string]int64) {
 		*p.countSQL = p.Value("main", countRowsSQL)
 	}
 	all := p.Value("main", `SELECT jsonb_object_agg(name, n) FROM (`+*p.countSQL+`) t (name, n)`)
-	servicetest.NoError(p.T, json.Unmarshal([]byte(all), &counts))
+	assert.NoError(p.T, json.Unmarshal([]byte(all), &counts))
 	return counts
 }
 
@@ -69,8 +70,8 @@ func (p planned) counts() (counts map[string]int64) {
 func (p planned) works(kind string) {
 	p.T.Helper()
 	q := p.Queue()
-	servicetest.NoError(p.T, q.Start(servicetest.OnlyKind{Service: p.service, Kind: kind}))
-	p.T.Cleanup(func() { servicetest.NoError(p.T, q.Stop(context.Background())) })
+	assert.NoError(p.T, q.Start(servicetest.OnlyKind{Service: p.service, Kind: kind}))
+	p.T.Cleanup(func() { assert.NoError(p.T, q.Stop(context.Background())) })
 }
 
 // job queues a job, waits for its end, and returns what became of it, without the jobs that it has queued.
@@ -93,7 +94,7 @@ func (p planned) wantDone(plan *service.Plan, before map[string]int64) (now map[
 		if t.Deleted > 0 {
 			want[t.Table] = t.Deleted
 		}
-		check(p.T, !t.AtLeast && t.Kept == 0, "%s %d: %+v", plan.Kind, plan.ID, t)
+		assert.That(p.T, !t.AtLeast && t.Kept == 0, "%s %d: %+v", plan.Kind, plan.ID, t)
 	}
 	got := map[string]int64{}
 	for table, n := range now {
@@ -101,7 +102,7 @@ func (p planned) wantDone(plan *service.Plan, before map[string]int64) (now map[
 			got[table] = gone
 		}
 	}
-	check(p.T, maps.Equal(got, want), "%s %d: gone are\n%v, planned were\n%v", plan.Kind, plan.ID, got, want)
+	assert.That(p.T, maps.Equal(got, want), "%s %d: gone are\n%v, planned were\n%v", plan.Kind, plan.ID, got, want)
 	return now
 }
 
@@ -129,7 +130,7 @@ func (p planned) wantLeft(plan *service.Plan, before []string) {
 	now := p.paths()
 	gone := slices.DeleteFunc(before, func(path string) bool { return slices.Contains(now, path) })
 	noted := p.column(`SELECT kind || ' ' || path FROM maintenance.outside_paths ORDER BY 1`)
-	check(p.T, int64(len(gone)) == plan.Outside && slices.Equal(noted, gone),
+	assert.That(p.T, int64(len(gone)) == plan.Outside && slices.Equal(noted, gone),
 		"%s %d: left are %v, noted %v, planned were %d", plan.Kind, plan.ID, gone, noted, plan.Outside)
 	p.Exec("main", `DELETE FROM maintenance.outside_paths`)
 }
@@ -148,7 +149,7 @@ func (p planned) wantUpdated(plan *service.Plan, r service.Run) {
 			got[t.Table] = t.Updated
 		}
 	}
-	check(p.T, maps.Equal(got, want), "%s %d: changed are %v, planned were %v", plan.Kind, plan.ID, got, want)
+	assert.That(p.T, maps.Equal(got, want), "%s %d: changed are %v, planned were %v", plan.Kind, plan.ID, got, want)
 }
 
 func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
@@ -158,7 +159,7 @@ func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
 	p.Exec("main", `INSERT INTO members (id, user_id, source_id, source_type, type, access_level, member_namespace_id)
 		SELECT 90000 + id, 21, id, 'Project', 'ProjectMember', 30, project_namespace_id FROM projects WHERE namespace_id = $1`, oracle.Personal(oracle.KeptByProject))
 	plan := p.plan("user", oracle.KeptByProject)
-	check(t, slices.Contains(plan.Jobs, "delete_user"), "a bot goes with a personal project, and %+v", plan)
+	assert.That(t, slices.Contains(plan.Jobs, "delete_user"), "a bot goes with a personal project, and %+v", plan)
 	p.Exec("main", `DELETE FROM members m USING users u WHERE u.id = m.user_id AND u.user_type = 6 AND m.source_type = 'Project'`)
 	p.works("delete_user")
 	done, before := 0, p.counts()
@@ -169,7 +170,7 @@ func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
 				VALUES ($1, true, now(), now())`, id)
 		}
 		plan, paths := p.plan("user", id), p.paths()
-		check(t, plan.Exact && plan.Name == fmt.Sprint("u", id), "got %+v", plan)
+		assert.That(t, plan.Exact && plan.Name == fmt.Sprint("u", id), "got %+v", plan)
 		state, reason := p.job(repo.DeleteUser{UserID: int64(id), SkipAuthorization: true, Reason: "planned"})
 		if plan.Refused != nil {
 			if state != "cancelled" || plan.Refused.Reason != reason {
@@ -185,7 +186,7 @@ func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
 		p.Want("main", fmt.Sprint(`SELECT count(*) FROM users WHERE id = `, id), "0")
 		done++
 	}
-	check(t, done >= 20, "only %d users were planned and done", done)
+	assert.That(t, done >= 20, "only %d users were planned and done", done)
 }
 
 func TestPlanDeletion_OfAGroupIsWhatThenHappens(t *testing.T) {
@@ -208,7 +209,7 @@ func TestPlanDeletion_OfAGroupIsWhatThenHappens(t *testing.T) {
 		p.wantLeft(plan, paths)
 		done++
 	}
-	check(t, done >= 2, "only %d groups were planned and done", done)
+	assert.That(t, done >= 2, "only %d groups were planned and done", done)
 }
 
 func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
@@ -220,7 +221,7 @@ func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
 		p.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: user}})
 		p.Work(p.service, "delete_placeholder_user")
 		queued := p.Value("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'delete_user'`) == "1"
-		check(t, (plan.Refused == nil) == queued && slices.Contains(plan.Jobs, "delete_user") == queued,
+		assert.That(t, (plan.Refused == nil) == queued && slices.Contains(plan.Jobs, "delete_user") == queued,
 			"user %d: queued %t, planned was %+v", user, queued, plan)
 		if !queued {
 			referenced++
@@ -236,9 +237,9 @@ func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
 		p.wantUpdated(plan, p.run(servicetest.GhostUsers))
 		before = p.wantDone(plan, before)
 	}
-	check(t, free != 0 && referenced != 0, "%d went, %d were kept", free, referenced)
+	assert.That(t, free != 0 && referenced != 0, "%d went, %d were kept", free, referenced)
 	plan := p.plan("placeholder", oracle.Owner)
-	check(t, plan.Refused != nil && plan.Refused.Reason == "NOT_A_PLACEHOLDER", "got %+v", plan.Refused)
+	assert.That(t, plan.Refused != nil && plan.Refused.Reason == "NOT_A_PLACEHOLDER", "got %+v", plan.Refused)
 }
 
 // TestPlanDeletion_WritesNothingSaysWhatIsWrongOrRefusedAndCountsUpToALimit makes plans of which nothing is done.
@@ -260,20 +261,20 @@ func (p planned) writesNothing() {
 	}
 	before := content()
 	holder := p.Connect("main")
-	tx := servicetest.Must(holder.Begin(context.Background()))(t)
+	tx := assert.Must(holder.Begin(context.Background()))(t)
 	for _, table := range []string{"users", "namespaces", "projects", "members", "issues", "notes"} {
-		servicetest.Must(tx.Exec(context.Background(), `SELECT FROM `+table+` FOR UPDATE`))(t)
+		assert.Must(tx.Exec(context.Background(), `SELECT FROM `+table+` FOR UPDATE`))(t)
 	}
 	user, group := p.plan("user", 20), p.plan("group", oracle.FirstGroup)
-	servicetest.NoError(t, tx.Rollback(context.Background()))
-	check(t, len(user.Tables) != 0 && len(group.Tables) != 0 && group.Outside != 0, "planned were %+v, %+v", user, group)
+	assert.NoError(t, tx.Rollback(context.Background()))
+	assert.That(t, len(user.Tables) != 0 && len(group.Tables) != 0 && group.Outside != 0, "planned were %+v, %+v", user, group)
 	equal(t, "a plan has written", content(), before)
 	// The same again, until something changes.
 	again := p.plan("group", oracle.FirstGroup)
-	check(t, reflect.DeepEqual(again.Tables, group.Tables) && again.Digest == group.Digest,
+	assert.That(t, reflect.DeepEqual(again.Tables, group.Tables) && again.Digest == group.Digest,
 		"nothing has changed, but %+v, was %+v", again, group)
 	p.Exec("main", `INSERT INTO issues (id, title, author_id, project_id, namespace_id, iid) VALUES (9999, 'i', 5, 1, 5001, 9999)`)
-	check(t, p.plan("group", oracle.FirstGroup).Digest != group.Digest, "an issue more, and the digest is the same")
+	assert.That(t, p.plan("group", oracle.FirstGroup).Digest != group.Digest, "an issue more, and the digest is the same")
 }
 
 func (p planned) wrong() {
@@ -287,24 +288,24 @@ func (p planned) wrong() {
 		var id int64
 		_, _ = fmt.Sscan(target[1], &id)
 		_, err := p.service.PlanDeletion(ctx, target[0], id)
-		check(t, errors.Is(err, service.ErrUnknownTarget) && strings.Contains(err.Error(), words), "%s: %v", target, err)
+		assert.That(t, errors.Is(err, service.ErrUnknownTarget) && strings.Contains(err.Error(), words), "%s: %v", target, err)
 	}
 	for field, request := range map[string]func() error{
 		"kind": func() error { _, err := p.service.PlanDeletion(ctx, "project", 1); return err },
 		"id":   func() error { _, err := p.service.PlanDeletion(ctx, "user", 0); return err },
 	} {
 		invalid, ok := errors.AsType[*service.InvalidArgumentError](request())
-		check(t, ok && invalid.Field == field, "%s: %v", field, request())
+		assert.That(t, ok && invalid.Field == field, "%s: %v", field, request())
 	}
-	servicetest.Must(p.service.Protect(ctx, service.Protection{Kind: "user", ID: 20, Reason: "audit", By: "me"}, 0))(t)
+	assert.Must(p.service.Protect(ctx, service.Protection{Kind: "user", ID: 20, Reason: "audit", By: "me"}, 0))(t)
 	plan := p.plan("user", 20)
-	check(t, plan.Refused != nil && plan.Refused.Reason == "PROTECTED" && strings.Contains(plan.Refused.Detail, "audit"),
+	assert.That(t, plan.Refused != nil && plan.Refused.Reason == "PROTECTED" && strings.Contains(plan.Refused.Detail, "audit"),
 		"got %+v", plan.Refused)
-	servicetest.Must(p.service.Unprotect(ctx, "user", 20, "me"))(t)
+	assert.Must(p.service.Unprotect(ctx, "user", 20, "me"))(t)
 	// Two plans are made at once, and no third one.
 	var turns []func()
 	for range 2 {
-		turns = append(turns, servicetest.Must(p.service.PlanTurn(ctx))(t))
+		turns = append(turns, assert.Must(p.service.PlanTurn(ctx))(t))
 	}
 	brief, cancel := context.WithTimeout(ctx, 50*time.Millisecond) //nolint:gocritic // elapses: both turns are taken
 	defer cancel()
@@ -320,7 +321,7 @@ func (p planned) refused() {
 	t := p.T
 	below := fmt.Sprintf(`SELECT min(id) FROM namespaces WHERE parent_id = %d AND type = 'Group'`, oracle.FirstGroup)
 	var child int64
-	servicetest.Must(fmt.Sscan(p.Value("main", below), &child))(t)
+	assert.Must(fmt.Sscan(p.Value("main", below), &child))(t)
 	for kind, change := range map[string]func(){
 		"group": func() { protect(t, p.service, "group", child) },
 		"user":  func() { p.Exec("main", `UPDATE users SET user_type = 11 WHERE id = 20`) },
@@ -329,17 +330,17 @@ func (p planned) refused() {
 		before := p.plan(kind, id)
 		change()
 		after := p.plan(kind, id)
-		check(t, reflect.DeepEqual(after.Tables, before.Tables) && len(after.Tables) != 0 && after.Exact && after.Outside == before.Outside,
+		assert.That(t, reflect.DeepEqual(after.Tables, before.Tables) && len(after.Tables) != 0 && after.Exact && after.Outside == before.Outside,
 			"%s: %+v, before it was refused %+v", kind, after, before)
 		want := map[string]string{
 			"group": fmt.Sprintf("PROTECTED group %d is protected by ann: evidence", child),
 			"user":  "INTERNAL_USER users of this type are accounts of the system, which are not deleted",
 		}[kind]
 		r := after.Refused
-		check(t, r != nil && r.Reason+" "+r.Detail == want, "%s: %+v, want %s", kind, r, want)
+		assert.That(t, r != nil && r.Reason+" "+r.Detail == want, "%s: %+v, want %s", kind, r, want)
 	}
 	ghost := p.plan("user", 99000)
-	check(t, !ghost.Exact && ghost.Refused != nil, "nobody could take over what is the ghost's, but %+v", ghost)
+	assert.That(t, !ghost.Exact && ghost.Refused != nil, "nobody could take over what is the ghost's, but %+v", ghost)
 }
 
 func (p planned) counted() {
@@ -349,7 +350,7 @@ func (p planned) counted() {
 	for kind, id := range map[string]int{"user": 20, "group": oracle.FirstGroup} {
 		plan := p.plan(kind, id)
 		i := slices.IndexFunc(plan.Tables, func(t service.PlannedTable) bool { return t.Table == "events" })
-		check(t, i >= 0 && !plan.Exact && plan.Tables[i].AtLeast && plan.Tables[i].Moved+plan.Tables[i].Deleted == 10_000,
+		assert.That(t, i >= 0 && !plan.Exact && plan.Tables[i].AtLeast && plan.Tables[i].Moved+plan.Tables[i].Deleted == 10_000,
 			"planned were %+v", plan.Tables)
 	}
 }
@@ -367,6 +368,6 @@ func TestPlanDeletion_WaitsAFewSecondsForItsTurn(t *testing.T) {
 			t.Errorf("after %s: %v", time.Since(began), err)
 		}
 		time.AfterFunc(time.Second, first) //nolint:gocritic // elapses: by the clock of the bubble
-		servicetest.Must(s.PlanTurn(t.Context()))(t)
+		assert.Must(s.PlanTurn(t.Context()))(t)
 	})
 }

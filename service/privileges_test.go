@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -46,7 +47,7 @@ func asRole(e *servicetest.Estate, sql string) (role string) {
 	})
 	for i, own := range e.Open {
 		e.Exec(own.Name, strings.ReplaceAll(sql, "{role}", role))
-		d := servicetest.Must(repo.Open(e.T.Context(), own.Name, e.URLs[own.Name]+"&options=-c%20role%3D"+role))(e.T)
+		d := assert.Must(repo.Open(e.T.Context(), own.Name, e.URLs[own.Name]+"&options=-c%20role%3D"+role))(e.T)
 		e.T.Cleanup(d.Close)
 		e.Open[i] = d
 	}
@@ -86,10 +87,10 @@ func TestPrivileges_OneThatIsMissingIsNamedWithWhatToGrant(t *testing.T) {
 		if err != nil {
 			said, _ = run.PrivilegeMissing(err)
 		}
-		check(t, strings.Contains(said, strings.TrimSuffix(grant, " TO")) && strings.Contains(said, " TO "+role),
+		assert.That(t, strings.Contains(said, strings.TrimSuffix(grant, " TO")) && strings.Contains(said, " TO "+role),
 			"%q (%v), want %q", said, err, grant)
 		for _, driver := range []string{"permission denied", "SQLSTATE"} {
-			check(t, !strings.Contains(said, driver), "%q has the driver's %q", said, driver)
+			assert.That(t, !strings.Contains(said, driver), "%q has the driver's %q", said, driver)
 		}
 		e.Exec("main", `GRANT `+revoked+` TO `+role)
 	}
@@ -102,7 +103,7 @@ func TestPrivileges_OneThatAJobLacksIsInItsErrors(t *testing.T) {
 	m.Candidates()
 	role := asRole(e, documentedRights) // without INSERT on ghost_user_migrations
 	s := m.Service()
-	r := servicetest.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.InactiveTokens}))(t)
+	r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.InactiveTokens}))(t)
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	e.Work(s, "delete_user")
 	e.Eventually("main", `SELECT count(*) > 0 FROM maintenance.river_job WHERE errors::text LIKE '%GRANT INSERT ON public.ghost_user_migrations TO `+role+`%'`, "true")
@@ -119,10 +120,10 @@ func TestRunBatch_RunThatMustNotReadAnEssentialTableFailsAndNamesIt(t *testing.T
 		e.Exec("main", `REVOKE ALL ON `+table+` FROM `+role)
 		s := e.Service("", e.WithQueue)
 		for _, dry := range []bool{true, false} {
-			r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: worker, DryRun: dry}))(t)
+			r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: worker, DryRun: dry}))(t)
 			servicetest.WantState(t, r, repo.RunFailed)
 			for _, want := range []string{"table " + table + " on main: privilege missing: GRANT SELECT, ", " ON public." + table + " TO " + role} {
-				check(t, strings.Contains(r.Error, want), "dry run %t: %q, want %q", dry, r.Error, want)
+				assert.That(t, strings.Contains(r.Error, want), "dry run %t: %q, want %q", dry, r.Error, want)
 			}
 		}
 		e.Exec("main", `GRANT ALL ON `+table+` TO `+role)
@@ -147,23 +148,23 @@ func TestApplicationSchema_WithoutOneEverythingSaysWhatToDo(t *testing.T) {
 			for _, worker := range []string{servicetest.InactiveTokens, servicetest.AdjournedGroups, servicetest.GhostUsers, servicetest.PlaceholderUsers} {
 				_, err := s.RunBatch(t.Context(), service.RunRequest{Worker: worker})
 				missing, ok := errors.AsType[*service.NotConfiguredError](err)
-				check(t, ok && strings.HasPrefix(missing.Missing, name), "%s: %v", worker, err)
+				assert.That(t, ok && strings.HasPrefix(missing.Missing, name), "%s: %v", worker, err)
 				st := servicetest.StatusOf(t, s, worker)
-				check(t, st.Condition == service.ConditionNotConfigured && strings.HasPrefix(st.ConditionDetail, name), "%+v", st)
+				assert.That(t, st.Condition == service.ConditionNotConfigured && strings.HasPrefix(st.ConditionDetail, name), "%+v", st)
 			}
 			for _, dry := range []bool{true, false} {
-				r := servicetest.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, DryRun: dry}))(t)
-				check(t, r.State == repo.RunSkipped && strings.HasPrefix(r.Reason, name), "dry run %t: %s %q", dry, r.State, r.Reason)
+				r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, DryRun: dry}))(t)
+				assert.That(t, r.State == repo.RunSkipped && strings.HasPrefix(r.Reason, name), "dry run %t: %s %q", dry, r.State, r.Reason)
 			}
 			r := fired(t, s, servicetest.LooseForeignKeys, time.Now().Truncate(time.Minute))
-			check(t, r.State == repo.RunSkipped && strings.HasPrefix(r.Reason, name), "by its schedule: %s %q", r.State, r.Reason)
+			assert.That(t, r.State == repo.RunSkipped && strings.HasPrefix(r.Reason, name), "by its schedule: %s %q", r.State, r.Reason)
 			lfk := loosefk.Admin{Databases: e.Open, Definitions: servicetest.Definitions(t, servicetest.OneChild)}
 			_, lint := lfk.Lint(t.Context())
 			_, install := lfk.Install(t.Context())
 			_, track := lfk.Track(t.Context(), "users", "")
 			_, untrack := lfk.Untrack(t.Context(), "users")
 			for _, err := range []error{lint, install, track, untrack} {
-				check(t, err != nil && strings.HasPrefix(err.Error(), name), "%v", err)
+				assert.That(t, err != nil && strings.HasPrefix(err.Error(), name), "%v", err)
 			}
 		})
 	}
@@ -218,7 +219,7 @@ func needsOf(e *servicetest.Estate, s *service.Service) map[string][]repo.Grant 
 	e.T.Helper()
 	all := map[string][]repo.Grant{}
 	for _, d := range e.Open {
-		needs := servicetest.Must(s.Needs(e.T.Context(), d))(e.T)
+		needs := assert.Must(s.Needs(e.T.Context(), d))(e.T)
 		all[d.Name] = needs.Grants
 	}
 	return all
@@ -232,13 +233,13 @@ func wantLacking(e *servicetest.Estate, needs map[string][]repo.Grant, want stri
 		if len(databases) > 0 && !slices.Contains(databases, d.Name) {
 			continue
 		}
-		lacking := servicetest.Must(d.Lacking(e.T.Context(), needs[d.Name]))(e.T)
+		lacking := assert.Must(d.Lacking(e.T.Context(), needs[d.Name]))(e.T)
 		for _, l := range lacking {
 			got = append(got, l.To("{role}"))
 		}
 	}
 	text := strings.Join(got, "; ")
-	check(e.T, text == want, "lacking: %q, want %q", text, want)
+	assert.That(e.T, text == want, "lacking: %q, want %q", text, want)
 }
 
 func TestNeeds_EachRightThatIsMissingIsNamed(t *testing.T) {
@@ -267,7 +268,7 @@ func TestNeeds_EachRightThatIsMissingIsNamed(t *testing.T) {
 			e.Exec(name, statement)
 		}
 	}
-	check(t, lines >= 80, "only %d grants", lines)
+	assert.That(t, lines >= 80, "only %d grants", lines)
 	wantLacking(e, needs, "")
 	// What is required does not depend on what is granted.
 	grant := grants["main"][slices.IndexFunc(grants["main"], func(g string) bool { return strings.Contains(g, " ON public.users TO ") })]

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -41,14 +42,14 @@ func attacks(e *servicetest.Estate, s *service.Service) map[string]func() {
 		"a refused job, retried": func() {
 			protect(e.T, s, "user", 7)
 			servicetest.WantDeletion(e.T, e.Deletion(s, servicetest.Authorized(7)), refused)
-			servicetest.Must(s.RetryJob(e.T.Context(), 1))(e.T)
+			assert.Must(s.RetryJob(e.T.Context(), 1))(e.T)
 			servicetest.WantDeletion(e.T, e.DeletionAgain(s), refused)
 		},
 		"a cancelled job, retried": func() {
 			e.Insert(repo.Job{Args: servicetest.Authorized(7)})
-			servicetest.Must(s.CancelJob(e.T.Context(), 1, "stop", "ann"))(e.T)
+			assert.Must(s.CancelJob(e.T.Context(), 1, "stop", "ann"))(e.T)
 			protect(e.T, s, "user", 7)
-			servicetest.Must(s.RetryJob(e.T.Context(), 1))(e.T)
+			assert.Must(s.RetryJob(e.T.Context(), 1))(e.T)
 			servicetest.WantDeletion(e.T, e.DeletionAgain(s), refused)
 		},
 		"a run that expects what was planned before": func() {
@@ -59,7 +60,7 @@ func attacks(e *servicetest.Estate, s *service.Service) map[string]func() {
 			protect(e.T, s, "user", 7)
 			_, err = s.RunBatch(e.T.Context(), service.RunRequest{Worker: servicetest.InactiveTokens, ExpectedDigest: planned.CandidatesDigest})
 			_, ok := errors.AsType[*service.PlanChangedError](err)
-			check(e.T, ok, "%v", err)
+			assert.That(e.T, ok, "%v", err)
 			e.Want("main", `SELECT count(*) FROM maintenance.river_job`, "0")
 		},
 		"protected again after it has expired": func() {
@@ -124,11 +125,11 @@ func TestProtect_UserWhoseDeletionHasBegunKeepsTheAccountFromItsEndOn(t *testing
 	e.PersonalProjects(7, 701)
 	over := make(chan struct{})
 	close(over)
-	r := servicetest.Must(e.AttemptOf(s, servicetest.Authorized(7), over))(t)
-	require(t, r.Snooze > 0, "%+v", r)
+	r := assert.Must(e.AttemptOf(s, servicetest.Authorized(7), over))(t)
+	assert.Require(t, r.Snooze > 0, "%+v", r)
 	_, err := s.Protect(t.Context(), service.Protection{Kind: "user", ID: 7, Reason: "too late"}, 0)
 	begun, ok := errors.AsType[*service.DeletionBegunError](err)
-	require(t, ok && begun.ID == 7, "%v", err)
+	assert.Require(t, ok && begun.ID == 7, "%v", err)
 	devdb.Eventually(t, "the deletion ends", func() bool {
 		e.Exec("main", `UPDATE maintenance.river_job SET state = 'available' WHERE kind = 'delete_user' AND finalized_at IS NULL`)
 		e.Work(s, "delete_user")
@@ -148,8 +149,8 @@ func TestProtect_UserWhoseDeletionHasBegunKeepsTheAccountFromItsEndOn(t *testing
 // wantGhostKeeps fails the test unless a run of the ghost migration defers its only user.
 func wantGhostKeeps(t *testing.T, s *service.Service) {
 	t.Helper()
-	r := servicetest.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.GhostUsers}))(t)
-	check(t, r.Counts["deferred_users"] == 1 && r.Counts["migrated_users"] == 0, "%+v", r)
+	r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.GhostUsers}))(t)
+	assert.That(t, r.Counts["deferred_users"] == 1 && r.Counts["migrated_users"] == 0, "%+v", r)
 }
 
 // Whoever is first, the other one knows: a user who is protected keeps the account, even if it has been blocked.
@@ -187,7 +188,7 @@ func TestProtect_WaitsForADeletionThatIsJustBeginning(t *testing.T) {
 	e.Gate("main", "users", "OLD.id = 7")
 	e.Shut("main", servicetest.App)
 	q := e.Queue()
-	servicetest.NoError(t, q.Start(servicetest.OnlyKind{Service: s, Kind: "delete_user"}))
+	assert.NoError(t, q.Start(servicetest.OnlyKind{Service: s, Kind: "delete_user"}))
 	defer func() { _ = q.Stop(context.Background()) }()
 	e.AtGate("main", servicetest.App)
 	answer := background(func() error {
@@ -200,7 +201,7 @@ func TestProtect_WaitsForADeletionThatIsJustBeginning(t *testing.T) {
 	// It saw the deletion begun, or it came when that was over: then the account is kept.
 	err := <-answer
 	_, late := errors.AsType[*service.DeletionBegunError](err)
-	check(t, err == nil || late, "%v", err)
+	assert.That(t, err == nil || late, "%v", err)
 	if err == nil {
 		wantGhostKeeps(t, s)
 	}
@@ -217,7 +218,7 @@ func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 			g.QueueJob(10, 1)
 			protect(g.T, g.Service, "group", 12)
 			g.Attempt(refused)
-			servicetest.Must(g.Service.RetryJob(g.T.Context(), 1))(g.T)
+			assert.Must(g.Service.RetryJob(g.T.Context(), 1))(g.T)
 			g.Attempt(refused)
 		},
 		"a run that expects what was planned before": func() {
@@ -229,7 +230,7 @@ func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 			expecting := service.RunRequest{Worker: servicetest.AdjournedGroups, ExpectedDigest: planned.CandidatesDigest}
 			_, err = g.Service.RunBatch(g.T.Context(), expecting)
 			_, ok := errors.AsType[*service.PlanChangedError](err)
-			check(g.T, ok, "%v", err)
+			assert.That(g.T, ok, "%v", err)
 		},
 		"a project of it that is named as one": func() {
 			g.QueueJob(10, 1)

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -89,7 +90,7 @@ func TestProtect_TheEndOfAUserDeletesNoProtectedOne(t *testing.T) {
 	g.Exec("main", `ALTER TABLE users ADD COLUMN manager_id bigint REFERENCES users ON DELETE CASCADE; UPDATE users SET manager_id = 27 WHERE id = 28`)
 	s := g.Service()
 	protect(t, s, "user", 28)
-	r := servicetest.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.GhostUsers}))(t)
+	r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.GhostUsers}))(t)
 	servicetest.WantState(t, r, "succeeded")
 	g.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM users WHERE id IN (27, 28)`, "27 28")
 	g.WantLog(1, `"msg":"user kept`, `"user_id":27`, "user 28 is protected by ann")

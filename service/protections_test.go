@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -17,7 +18,7 @@ import (
 func protect(t *testing.T, s *service.Service, kind string, id int64) {
 	t.Helper()
 	p := service.Protection{Kind: kind, ID: id, Reason: "evidence", By: "ann"}
-	servicetest.Must(s.Protect(t.Context(), p, 0))(t)
+	assert.Must(s.Protect(t.Context(), p, 0))(t)
 }
 
 // family are group 10 with 11 below it and 12 below that, each with a project, owned and marked by U; user 2 is a bot in
@@ -62,7 +63,7 @@ func TestProtect_GroupIsHeldBeforeItsRemovalIsQueuedAndRefusedAfterwards(t *test
 			t.Log(name)
 			protect(t, g.Service, spare.Kind, spare.ID)
 			do()
-			servicetest.Must(g.Service.Unprotect(t.Context(), spare.Kind, spare.ID, "ann"))(t)
+			assert.Must(g.Service.Unprotect(t.Context(), spare.Kind, spare.ID, "ann"))(t)
 		}
 	}
 	spare(func() {
@@ -78,7 +79,7 @@ func TestProtect_GroupIsHeldBeforeItsRemovalIsQueuedAndRefusedAfterwards(t *test
 		g.Attempt("cancelled refused PROTECTED")
 		g.WantSame("main", before, servicetest.Written...)
 		g.Want("main", `SELECT errors[cardinality(errors)] ->> 'error' LIKE 'refused: PROTECTED: % is protected by ann: evidence' FROM maintenance.river_job`, "true")
-		servicetest.Must(g.Service.RetryJob(t.Context(), 1))(t)
+		assert.Must(g.Service.RetryJob(t.Context(), 1))(t)
 	})
 }
 
@@ -103,13 +104,13 @@ func TestProtect_IsTooLateOnceARemovalHasBegun(t *testing.T) {
 	g.Gate("main", "project_repositories")
 	g.Shut("main", servicetest.App)
 	q := g.Queue()
-	servicetest.NoError(t, q.Start(servicetest.OnlyKind{Service: g.Service, Kind: "destroy_group"}))
+	assert.NoError(t, q.Start(servicetest.OnlyKind{Service: g.Service, Kind: "destroy_group"}))
 	defer func() { _ = q.Stop(context.Background()) }()
 	g.AtGate("main", servicetest.App)
 	for _, id := range []int64{10, 12, 13} {
 		_, err := g.Service.Protect(t.Context(), service.Protection{Kind: "group", ID: id, Reason: "too late"}, 0)
 		begun, ok := errors.AsType[*service.DeletionBegunError](err)
-		check(t, ok && begun.ID == id, "group %d: %v", id, err)
+		assert.That(t, ok && begun.ID == id, "group %d: %v", id, err)
 	}
 	// The bot's own deletion has not begun.
 	protect(t, g.Service, "user", 2)
@@ -203,11 +204,11 @@ func TestProtect_UserIsSkippedByTheWorkerAndRefusedByEveryJob(t *testing.T) {
 		repo.DeleteUser{UserID: 9, SkipAuthorization: true, Reason: repo.TokenDeletionReason},
 		repo.DeletePlaceholderUser{PlaceholderUserID: 8},
 	} {
-		r := servicetest.Must(servicetest.Attempt(s, e.Running(args)))(t)
-		check(t, r.Outcome == service.JobRefused && r.Reason == "PROTECTED", "%+v: %+v", args, r)
+		r := assert.Must(servicetest.Attempt(s, e.Running(args)))(t)
+		assert.That(t, r.Outcome == service.JobRefused && r.Reason == "PROTECTED", "%+v: %+v", args, r)
 	}
 	e.WantSame("main", before, servicetest.Written...)
-	servicetest.Must(s.Unprotect(t.Context(), "user", 9, "ann"))(t)
+	assert.Must(s.Unprotect(t.Context(), "user", 9, "ann"))(t)
 	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(9)), servicetest.DeletionDone)
 }
 
@@ -245,9 +246,9 @@ func TestProtect_HandOverStopsAfterItsStatement(t *testing.T) {
 // wantDeferred fails the test unless these are all that the worker defers, by number and by list.
 func wantDeferred(t *testing.T, s *service.Service, worker string, due int64, want ...string) {
 	t.Helper()
-	st := servicetest.Must(s.Status(t.Context(), worker))(t)
+	st := assert.Must(s.Status(t.Context(), worker))(t)
 	b := st[0].Backlog
-	check(t, b.Due == due && b.Deferred == int64(len(want)) && b.Pending == due+b.Deferred && b.Dead == 0,
+	assert.That(t, b.Due == due && b.Deferred == int64(len(want)) && b.Pending == due+b.Deferred && b.Dead == 0,
 		"%s: backlog %+v, want %d due and %d deferred", worker, b, due, len(want))
 	list, err := s.Waiting(t.Context(), worker, false)
 	var got []string
@@ -255,7 +256,7 @@ func wantDeferred(t *testing.T, s *service.Service, worker string, due int64, wa
 		got = append(got, fmt.Sprintf("%d %s", w.ID, w.Reason))
 	}
 	slices.Sort(got)
-	check(t, err == nil && slices.Equal(got, want), "%s: deferred are %q, want %q; %v", worker, got, want, err)
+	assert.That(t, err == nil && slices.Equal(got, want), "%s: deferred are %q, want %q; %v", worker, got, want, err)
 }
 
 const byAnn = " is protected by ann: evidence"
@@ -287,7 +288,7 @@ func TestProtect_UserInTheQueueOfTheGhostMigrationIsPostponed(t *testing.T) {
 	s := g.Service()
 	protect(t, s, "user", 27)
 	r := g.Run(s, "migrated_users=1 deferred_users=1 deleted_rows=4")
-	check(t, r.Reason == "1 user kept, who is protected" && !r.OverLimit, "reason %q, over_limit %t", r.Reason, r.OverLimit)
+	assert.That(t, r.Reason == "1 user kept, who is protected" && !r.OverLimit, "reason %q, over_limit %t", r.Reason, r.OverLimit)
 	g.WantLater(27, 30*time.Minute)
 	g.WantLog(1, `"msg":"user kept`, `"user_id":27`, `"reason":"PROTECTED"`, "is protected by ann: evidence")
 	g.Want("main", `SELECT string_agg(id::text, ' ') FROM users WHERE id IN (27, 28)`, "27")
@@ -334,7 +335,7 @@ func TestProtect_GroupsAreDeferredAndSayByWhom(t *testing.T) {
 	wantDeferred(t, g.Service, servicetest.AdjournedGroups, 1, "10 PROTECTED: group 12"+byAnn, "50 in its grace period")
 	g.Run("held_groups=1 scheduled_jobs=1")
 	// A cancellation holds also what has begun.
-	servicetest.Must(g.Service.CancelJob(t.Context(), 1, "stop", "ann"))(t)
+	assert.Must(g.Service.CancelJob(t.Context(), 1, "stop", "ann"))(t)
 	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id) VALUES (40)`)
 	wantDeferred(t, g.Service, servicetest.AdjournedGroups, 0, "10 PROTECTED: group 12"+byAnn,
 		"40 CANCELLED: job 1 was cancelled by ann: stop; caretaker jobs retry 1 takes that back", "50 in its grace period")

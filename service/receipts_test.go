@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -19,14 +20,14 @@ func receipted(t *testing.T, n int) *servicetest.Estate {
 	e := servicetest.New(t, "", "main")
 	e.Exec("main", fmt.Sprintf(`CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint); CREATE INDEX ON t (owner, id); INSERT INTO t (owner) SELECT 1 FROM generate_series(1, %d)`, n))
 	e.Open[0].KeepKeys = true
-	c := servicetest.Must(e.Open[0].Tables(context.Background(), map[string][]string{"t": {"owner"}}))(t)
+	c := assert.Must(e.Open[0].Tables(context.Background(), map[string][]string{"t": {"owner"}}))(t)
 	rows, _ := c.Rows("t", "owner", "1")
 	permit := repo.Permit{
 		Guard: repo.AdvisoryLock(1), Limits: repo.Limits{Statement: time.Minute, Lock: time.Minute},
 		Source: repo.Source{RunID: "0190a1b2-0000-7000-8000-000000000001", Worker: "w", RequestedBy: "alice"},
 	}
 	for range n {
-		servicetest.Must(rows.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Permit: permit, Rows: 1}))(t)
+		assert.Must(rows.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Permit: permit, Rows: 1}))(t)
 	}
 	return e
 }
@@ -93,7 +94,7 @@ func TestVerifyReceipts_HeadsOfBeforeShowWhatWasCutOffOrWrittenAnew(t *testing.T
 	t.Parallel()
 	e := receipted(t, 5)
 	head := headOf(t, e.Open[0])
-	require(t, head.Sequence == 5 && len(head.Hash) == 64, "%v", head)
+	assert.Require(t, head.Sequence == 5 && len(head.Hash) == 64, "%v", head)
 	verify := func(want string, change func(*service.ReceiptHead)) {
 		t.Helper()
 		known := head
@@ -162,7 +163,7 @@ func wantVerified(t *testing.T, d *repo.Database, want string, known ...service.
 
 func headOf(t *testing.T, d *repo.Database) service.ReceiptHead {
 	t.Helper()
-	head := servicetest.Must(service.HeadOfReceipts(context.Background(), d, 24*time.Hour))(t)
+	head := assert.Must(service.HeadOfReceipts(context.Background(), d, 24*time.Hour))(t)
 	return head
 }
 
@@ -178,14 +179,14 @@ func TestVerifyReceipts_ARestoredBackupIsSeenByTheHeadsOfAfterIt(t *testing.T) {
 	e.Exec("main", copyReceipts)
 	e.Exec("main", `INSERT INTO t (owner) SELECT 1 FROM generate_series(1, 9)`)
 	for range 2 {
-		servicetest.NoError(t, sweepRow(d, "t", 1))
+		assert.NoError(t, sweepRow(d, "t", 1))
 	}
 	late := headOf(t, d)
 	e.Exec("main", restoreReceipts)
 	wantVerified(t, d, "", early)
 	wantVerified(t, d, "receipt 7, of the head that was given, is missing: the end was cut off at 5", late)
 	for range 3 {
-		servicetest.NoError(t, sweepRow(d, "t", 1))
+		assert.NoError(t, sweepRow(d, "t", 1))
 	}
 	wantVerified(t, d, "", early, headOf(t, d))
 	wantVerified(t, d, "receipt 7 is not that of the head that was given: the chain was written anew", early, late)
@@ -240,7 +241,7 @@ func TestVerifyReceipts_IsRightWhileTheyAreWrittenAndPruned(t *testing.T) {
 		CREATE TRIGGER refuse AFTER DELETE ON refused FOR EACH ROW EXECUTE FUNCTION refuse();
 		CREATE SCHEMA deceit; CREATE FUNCTION deceit.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS
 		$$ SELECT pg_catalog.clock_timestamp() - random() * interval '1 day' $$`)
-	back := servicetest.Must(repo.Open(t.Context(), "main", e.URLs["main"]+"&search_path=public,deceit,pg_catalog"))(t)
+	back := assert.Must(repo.Open(t.Context(), "main", e.URLs["main"]+"&search_path=public,deceit,pg_catalog"))(t)
 	defer back.Close()
 	back.KeepKeys = true
 	servers := []*repo.Database{e.Open[0], back}
@@ -262,7 +263,7 @@ func TestVerifyReceipts_IsRightWhileTheyAreWrittenAndPruned(t *testing.T) {
 		wantVerified(t, e.Open[0], "", headOf(t, e.Open[0]))
 		if n%2 == 0 {
 			_, err := e.Open[0].PruneReceipts(t.Context(), 6*time.Hour)
-			check(t, err == nil, "%v", err)
+			assert.That(t, err == nil, "%v", err)
 		}
 		select {
 		case <-ended:
@@ -272,7 +273,7 @@ func TestVerifyReceipts_IsRightWhileTheyAreWrittenAndPruned(t *testing.T) {
 		break
 	}
 	for err := range failed {
-		servicetest.NoError(t, err)
+		assert.NoError(t, err)
 	}
 	check, err := service.VerifyReceipts(context.Background(), back, nil)
 	if err != nil || len(check.Findings) > 0 || check.Sequence != 400 || check.Receipts+check.Pruned != 400 {

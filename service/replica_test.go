@@ -9,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/devdb/oracle"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -27,7 +28,7 @@ func TestFault_Replica_CandidatesAreReadThereAndDecidedOnThePrimary(t *testing.T
 		m.WantRead(candidateQueries()[worker], 0)
 		m.CaughtUp()
 		from := m.Run(s, worker, counts)
-		check(t, strings.Contains(from, "replica"), "%s: read from %q", worker, from)
+		assert.That(t, strings.Contains(from, "replica"), "%s: read from %q", worker, from)
 		m.WantRead(candidateQueries()[worker], -1)
 	}
 	// To open a pass is to write, and on a busy machine the replica may take longer than that is waited for.
@@ -72,7 +73,7 @@ func TestFault_Replica_WhileItLacksTheWorkersLastWriteThePrimaryIsRead(t *testin
 			want = "primary" // to open a pass is to write
 		}
 		from := m.Run(s, worker, again)
-		check(t, strings.Contains(from, want), "%s, replayed: read from %q", worker, from)
+		assert.That(t, strings.Contains(from, want), "%s, replayed: read from %q", worker, from)
 		m.Replay()
 	}
 }
@@ -97,7 +98,7 @@ func TestFault_Replica_StaleCandidatesDecideNothing(t *testing.T) {
 	} {
 		m.InFavour()
 		from := m.Run(s, worker, counts)
-		check(t, strings.Contains(from, "replica"), "%s: read from %q", worker, from)
+		assert.That(t, strings.Contains(from, "replica"), "%s: read from %q", worker, from)
 	}
 	m.Want("main", servicetest.JobsOfPlaceholders, "302 303 304")
 	m.Want("main", `SELECT string_agg(args ->> 'group_id', ' ') FROM maintenance.river_job WHERE kind = 'destroy_group'`, "403")
@@ -114,7 +115,7 @@ func TestFault_Replica_BacklogsAreReadThereAndItsLossInTheMiddleOfARunCostsNothi
 	m.CaughtUp()
 	devdb.Eventually(t, "all backlogs to be read from the replica", func() bool {
 		fresh := m.Service(servicetest.With(func(c *loosefk.Config) { c.Definitions = servicetest.Definitions(t, devdb.Definitions()) }))
-		all := servicetest.Must(fresh.Status(t.Context(), ""))(t)
+		all := assert.Must(fresh.Status(t.Context(), ""))(t)
 		return !slices.ContainsFunc(all, func(st service.WorkerStatus) bool {
 			if st.Worker == servicetest.PlaceholderUsers {
 				equal(t, "the placeholders' backlog", st.Backlog.Due, 3)
@@ -123,11 +124,11 @@ func TestFault_Replica_BacklogsAreReadThereAndItsLossInTheMiddleOfARunCostsNothi
 		})
 	})
 	m.Shut("main", servicetest.App)
-	r := servicetest.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.PlaceholderUsers, Async: true}))(t)
+	r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.PlaceholderUsers, Async: true}))(t)
 	m.AtGate("main", servicetest.App)
 	// If it was late before, it is not read for a second.
 	m.InFavour()
-	servicetest.NoError(t, m.Standby.Kill())
+	assert.NoError(t, m.Standby.Kill())
 	m.Lift("main", servicetest.App)
 	r = servicetest.Ended(t, s, r.ID)
 	servicetest.WantState(t, r, repo.RunSucceeded)
@@ -136,7 +137,7 @@ func TestFault_Replica_BacklogsAreReadThereAndItsLossInTheMiddleOfARunCostsNothi
 	equal(t, "lines that the replica was not read", strings.Count(m.Log.String(), "replica not read"), 1)
 	st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
 	servicetest.WantDetail(t, st, "read from its primary: the replica was left out")
-	check(t, st.Condition != service.ConditionFailing, "condition %s", st.Condition)
+	assert.That(t, st.Condition != service.ConditionFailing, "condition %s", st.Condition)
 }
 
 func TestFault_Replica_AfterARunThatDiedBeforeItsLastWriteWasRememberedThePrimaryIsRead(t *testing.T) {
@@ -186,7 +187,7 @@ func TestFault_Replica_PipelineOracle(t *testing.T) {
 	m.Replay()
 	p.compare()
 	said := m.Log.String()
-	check(t, strings.Contains(said, `"read_from":"replica`) && strings.Contains(said, "primary"),
+	assert.That(t, strings.Contains(said, `"read_from":"replica`) && strings.Contains(said, "primary"),
 		"the replica was not read, or the primary never")
 }
 
@@ -208,11 +209,11 @@ func TestFault_Replica_PlansAreReadThereOrWhereItIsLateOrDownOnThePrimary(t *tes
 	s := m.Service()
 	plan := func() *service.Plan {
 		t.Helper()
-		return servicetest.Must(s.PlanDeletion(t.Context(), "user", 501))(t)
+		return assert.Must(s.PlanDeletion(t.Context(), "user", 501))(t)
 	}
 	same := func(what string, got, want *service.Plan) {
 		t.Helper()
-		check(t, reflect.DeepEqual(got.Tables, want.Tables) && got.Digest == want.Digest && got.Name == want.Name,
+		assert.That(t, reflect.DeepEqual(got.Tables, want.Tables) && got.Digest == want.Digest && got.Name == want.Name,
 			"%s: %+v, want %+v", what, got, want)
 	}
 	// What other tests write may leave the standby behind for a moment.
@@ -234,17 +235,17 @@ func TestFault_Replica_PlansAreReadThereOrWhereItIsLateOrDownOnThePrimary(t *tes
 	m.Exec("main", `INSERT INTO emails (user_id, email, created_at, updated_at) VALUES (501, 'another@x', now(), now())`)
 	late := plan()
 	m.WantRead(namesOfUsers, asked)
-	check(t, late.Digest != first.Digest, "a row more, and the plan is the same: %+v", late)
+	assert.That(t, late.Digest != first.Digest, "a row more, and the plan is the same: %+v", late)
 	m.Replay()
 	same("the replica has caught up", readThere(), late)
 	asked = m.Asked(namesOfUsers)
 
 	// It answers, but cannot be read: the primary is asked for the whole plan.
-	servicetest.Must(m.Mirror.Exec(t.Context(), `ALTER SYSTEM SET search_path = 'nowhere'`))(t)
+	assert.Must(m.Mirror.Exec(t.Context(), `ALTER SYSTEM SET search_path = 'nowhere'`))(t)
 	m.OnMirror(`SELECT pg_reload_conf()`)
 	same("the replica refuses", plan(), late)
 	m.WantRead(namesOfUsers, asked)
 
-	servicetest.NoError(t, m.Standby.Kill())
+	assert.NoError(t, m.Standby.Kill())
 	same("the replica is down", plan(), late)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -46,13 +47,13 @@ func TestRunBatch_SameRequestIDAtOnceStartsOneRunAndNoneIfItIsRefused(t *testing
 	// All of them are refused, also those that find the record of another that has not been refused yet.
 	atOnce(24, func(_ service.Run, err error) {
 		held, ok := errors.AsType[*service.LeaseHeldError](err)
-		check(t, ok && held.Lease.Holder == "somebody", "error %v, want that somebody has the lease", err)
+		assert.That(t, ok && held.Lease.Holder == "somebody", "error %v, want that somebody has the lease", err)
 	})
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "0")
 	e.Exec("main", `DELETE FROM maintenance.leases`)
 	ids := map[string]bool{}
 	atOnce(12, func(r service.Run, err error) {
-		check(t, err == nil && r.RequestID == "once", "%+v, %v", r, err)
+		assert.That(t, err == nil && r.RequestID == "once", "%+v, %v", r, err)
 		ids[r.ID] = true
 	})
 	equal(t, "runs", len(ids), 1)
@@ -66,7 +67,7 @@ func TestRunBatch_NothingIsDoneForARequestThatIsWrong(t *testing.T) {
 	s, unconfigured := e.Service(servicetest.OneChild), e.Service("")
 	_, err := unconfigured.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, RequestID: "once"})
 	missing, ok := errors.AsType[*service.NotConfiguredError](err)
-	check(t, ok && strings.Contains(missing.Missing, "definitions"), "error %v", err)
+	assert.That(t, ok && strings.Contains(missing.Missing, "definitions"), "error %v", err)
 	for what, is := range map[service.RunRequest]error{
 		{Worker: "nobody"}: service.ErrUnknownWorker,
 		{Worker: servicetest.LooseForeignKeys, Database: "nowhere"}: service.ErrUnknownDatabase,
@@ -82,8 +83,8 @@ func TestRunBatch_NothingIsDoneForARequestThatIsWrong(t *testing.T) {
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "0")
 	e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
 	st := servicetest.WantCondition(t, unconfigured, service.ConditionNotConfigured, "definitions")
-	check(t, st.BacklogUnknown, "backlog %+v, want none", st.Backlog)
-	servicetest.Must(request(s, strings.Repeat("ä", 128), false))(t)
+	assert.That(t, st.BacklogUnknown, "backlog %+v, want none", st.Backlog)
+	assert.Must(request(s, strings.Repeat("ä", 128), false))(t)
 }
 
 func TestRunBatch_ARequestIDIsThatOfOneRun(t *testing.T) {
@@ -91,13 +92,13 @@ func TestRunBatch_ARequestIDIsThatOfOneRun(t *testing.T) {
 	e := servicetest.NewDeletedParents(t, 3)
 	e.Add("ci", servicetest.Databases.Clone(t, servicetest.Migrated(servicetest.Small)))
 	s := e.Service(servicetest.OneChild)
-	first := servicetest.Must(request(s, "once", false))(t)
+	first := assert.Must(request(s, "once", false))(t)
 	servicetest.WantCounts(t, first, "processed_records=3 deleted_rows=9")
 	e.Deleted("main", "p", 1, 1)
 	for _, replica := range []*service.Service{s, e.Service(servicetest.OneChild)} {
 		for _, async := range []bool{false, true} {
-			again := servicetest.Must(request(replica, "once", async))(t)
-			check(t, again.ID == first.ID && again.State == repo.RunSucceeded && again.FinishedAt.Equal(first.FinishedAt),
+			again := assert.Must(request(replica, "once", async))(t)
+			assert.That(t, again.ID == first.ID && again.State == repo.RunSucceeded && again.FinishedAt.Equal(first.FinishedAt),
 				"%+v, want the first run", again)
 		}
 	}
@@ -122,7 +123,7 @@ func TestRunBatch_ARequestIDIsThatOfOneRun(t *testing.T) {
 	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, request_id, heartbeat_ttl, heartbeat_at)
 		VALUES ('`+dead+`', $1, 'main', 'request', 'running', 'twice', '40 s', now() - interval '41 s')`, servicetest.LooseForeignKeys)
 	for _, async := range []bool{false, true} {
-		r := servicetest.Must(request(e.Service(servicetest.OneChild), "twice", async))(t)
+		r := assert.Must(request(e.Service(servicetest.OneChild), "twice", async))(t)
 		equal(t, "the run of a dead process", r.ID, dead)
 		servicetest.WantLost(t, r)
 	}
@@ -146,24 +147,24 @@ func TestRunBatch_ARunAtWorkOutlivesItsClientIsJoinedAndNamed(t *testing.T) {
 	hangUp()
 	isError(t, "the client that hung up", <-answered, context.Canceled)
 	runs, err := s.Runs(context.Background(), service.RunFilter{State: repo.RunRunning, Limit: 10})
-	require(t, err == nil && len(runs) == 1 && runs[0].RequestedBy == "tester", "%+v, %v, want one at work", runs, err)
+	assert.Require(t, err == nil && len(runs) == 1 && runs[0].RequestedBy == "tester", "%+v, %v, want one at work", runs, err)
 	first := runs[0]
 	var joined sync.WaitGroup
 	for _, replica := range []*service.Service{s, e.Service(servicetest.OneChild)} {
 		again, err := request(replica, "once", true)
-		check(t, err == nil && again.ID == first.ID && again.State == repo.RunRunning, "%+v, %v, want the run at work", again, err)
+		assert.That(t, err == nil && again.ID == first.ID && again.State == repo.RunRunning, "%+v, %v, want the run at work", again, err)
 		_, err = replica.RunBatch(context.Background(), asked)
 		held, ok := errors.AsType[*service.LeaseHeldError](err)
-		check(t, ok && held.RunID == first.ID && strings.Contains(err.Error(), "caretaker watch "+first.ID),
+		assert.That(t, ok && held.RunID == first.ID && strings.Contains(err.Error(), "caretaker watch "+first.ID),
 			"%v, want that run %s is named", err, first.ID)
 		joined.Go(func() {
 			again, err := request(replica, "once", false)
-			check(t, err == nil && again.ID == first.ID && again.State == repo.RunSucceeded && !again.FinishedAt.IsZero(),
+			assert.That(t, err == nil && again.ID == first.ID && again.State == repo.RunSucceeded && !again.FinishedAt.IsZero(),
 				"%+v, %v, want the end of the run", again, err)
 		})
 	}
 	skipped := fired(t, s, servicetest.LooseForeignKeys, minute(25772283))
-	check(t, skipped.Reason == "LEASE_HELD" && strings.Contains(skipped.Error, first.ID), "%+v", skipped)
+	assert.That(t, skipped.Reason == "LEASE_HELD" && strings.Contains(skipped.Error, first.ID), "%+v", skipped)
 	e.Lift("main", servicetest.App)
 	joined.Wait()
 	r := servicetest.Ended(t, s, first.ID)
@@ -181,15 +182,15 @@ func TestRunBatch_SecondNameOfADatabaseIsNotWorked(t *testing.T) {
 	for _, dry := range []bool{true, false} {
 		r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "ci", DryRun: dry})
 		if dry { // It takes no lease: it begins, and fails.
-			check(t, err == nil && r.State == repo.RunFailed && strings.Contains(r.Error, same),
+			assert.That(t, err == nil && r.State == repo.RunFailed && strings.Contains(r.Error, same),
 				"dry run: state %s, %q, %v", r.State, r.Error, err)
 			continue
 		}
 		database, why := run.UnreachableDatabase(err)
-		check(t, errors.Is(err, service.ErrUnreachable) && database == "ci" && why == same, "dry run %t: %v", dry, err)
+		assert.That(t, errors.Is(err, service.ErrUnreachable) && database == "ci" && why == same, "dry run %t: %v", dry, err)
 	}
 	r := fired(t, s, servicetest.LooseForeignKeys, minute(25772283))
-	check(t, r.Database == "ci" && r.State == repo.RunFailed && strings.Contains(r.Error, same), "%v", r)
+	assert.That(t, r.Database == "ci" && r.State == repo.RunFailed && strings.Contains(r.Error, same), "%v", r)
 	e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	e.Want("main", `SELECT count(*) FROM c`, "0")
@@ -204,10 +205,10 @@ func TestShutdown_StopsRunsAfterTheStatementInFlight(t *testing.T) {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), time.Millisecond, errors.New("enough")) //nolint:gocritic // elapses: the run stands at a gate
 	defer cancel()
 	servicetest.WantError(t, s.Shutdown(ctx), "enough")
-	servicetest.NoError(t, s.Shutdown(context.Background()))
+	assert.NoError(t, s.Shutdown(context.Background()))
 	// Everything has been recorded and the lease is free when Shutdown returns.
 	e.Want("main", `SELECT state FROM maintenance.runs`, "cancelled")
-	e.WantHalf(servicetest.Must(s.Run(context.Background(), r.ID))(t), "SHUTDOWN", before)
+	e.WantHalf(assert.Must(s.Run(context.Background(), r.ID))(t), "SHUTDOWN", before)
 
 	// A client that waits gets the run as it ended.
 	result := make(chan service.Run, 1)
@@ -217,8 +218,8 @@ func TestShutdown_StopsRunsAfterTheStatementInFlight(t *testing.T) {
 		return err
 	})
 	e.AtGate("main", servicetest.App)
-	servicetest.NoError(t, other.Shutdown(context.Background()))
-	servicetest.NoError(t, <-waiting)
+	assert.NoError(t, other.Shutdown(context.Background()))
+	assert.NoError(t, <-waiting)
 	servicetest.WantState(t, <-result, repo.RunCancelled)
 
 	e.Lift("main", servicetest.App)
@@ -231,13 +232,13 @@ func TestShutdown_TakesNoNewRunsAndLeavesFiresToOthers(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewDeletedParents(t, 3)
 	s, other := e.Service(servicetest.OneChild), e.Service(servicetest.OneChild)
-	first := servicetest.Must(request(s, "once", false))(t)
+	first := assert.Must(request(s, "once", false))(t)
 	for range 2 { // the second time it is down already
-		servicetest.NoError(t, s.Shutdown(context.Background()))
+		assert.NoError(t, s.Shutdown(context.Background()))
 	}
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
 	isError(t, "a request", err, service.ErrStopping)
-	equal(t, "the run of a request that is known", servicetest.Must(request(s, "once", false))(t).ID, first.ID)
+	equal(t, "the run of a request that is known", assert.Must(request(s, "once", false))(t).ID, first.ID)
 	fire := time.Now().Truncate(time.Minute)
 	if _, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, fire); ours || !errors.Is(err, service.ErrStopping) {
 		t.Errorf("ours %t, error %v, want that the server is stopping", ours, err)
@@ -249,9 +250,9 @@ func TestPauseWorker_StopsTheRunOfWhateverReplica(t *testing.T) {
 	t.Parallel()
 	e, s, r, before := servicetest.NewHalfway(t)
 	other := e.Service(servicetest.OneChild)
-	st := servicetest.Must(other.PauseWorker(context.Background(), servicetest.LooseForeignKeys, " migration of the disks ", "alice", 0))(t)
+	st := assert.Must(other.PauseWorker(context.Background(), servicetest.LooseForeignKeys, " migration of the disks ", "alice", 0))(t)
 	p := st.Paused
-	check(t, p != nil && p.Reason == "migration of the disks" && p.By == "alice" && !p.Since.IsZero() && p.Until.IsZero(), "pause %+v", p)
+	assert.That(t, p != nil && p.Reason == "migration of the disks" && p.By == "alice" && !p.Since.IsZero() && p.Until.IsZero(), "pause %+v", p)
 	e.WantHalf(servicetest.Ended(t, s, r.ID), "PAUSED", before)
 	servicetest.WantCondition(t, s, service.ConditionPaused, "alice", "migration of the disks")
 	for _, dryRun := range []bool{false, true} {
@@ -259,15 +260,15 @@ func TestPauseWorker_StopsTheRunOfWhateverReplica(t *testing.T) {
 			Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: dryRun, RequestID: "once",
 		})
 		paused, ok := errors.AsType[*service.WorkerPausedError](err)
-		check(t, ok && paused.Pause.Reason == "migration of the disks", "error %v, want that it is paused", err)
+		assert.That(t, ok && paused.Pause.Reason == "migration of the disks", "error %v, want that it is paused", err)
 	}
 	skipped := fired(t, s, servicetest.LooseForeignKeys, time.Now().Truncate(time.Minute))
-	check(t, skipped.State == repo.RunSkipped && strings.HasPrefix(skipped.Reason, "WORKER_PAUSED") && !skipped.FinishedAt.IsZero(),
+	assert.That(t, skipped.State == repo.RunSkipped && strings.HasPrefix(skipped.Reason, "WORKER_PAUSED") && !skipped.FinishedAt.IsZero(),
 		"%+v, want a skipped run", skipped)
 	e.WantSame("main", before, "c")
 	equal(t, "its pause", servicetest.Resume(t, s, servicetest.LooseForeignKeys).Paused, nil)
 	e.Lift("main", servicetest.App)
-	servicetest.WantCounts(t, servicetest.Must(request(s, "once", false))(t), "processed_records=6 deleted_rows=18")
+	servicetest.WantCounts(t, assert.Must(request(s, "once", false))(t), "processed_records=6 deleted_rows=18")
 }
 
 // panicking is a log that panics once at a message.
@@ -302,12 +303,12 @@ func TestRunBatch_PanicEndsTheRunNotTheServer(t *testing.T) {
 				})
 			r := servicetest.RunBatch(t, s, "main")
 			servicetest.WantState(t, r, repo.RunFailed)
-			check(t, panics.Load() && strings.Contains(r.Error, "internal error") && !strings.Contains(r.Error, "secret"),
+			assert.That(t, panics.Load() && strings.Contains(r.Error, "internal error") && !strings.Contains(r.Error, "secret"),
 				"panicked %t, error %q", panics.Load(), r.Error)
 			e.WantLease("main", 1, false)
 			next := servicetest.RunBatch(t, s, "main")
 			servicetest.WantState(t, next, repo.RunFailed)
-			check(t, strings.Contains(next.Error, "d.missing -> o on main: 42703 undefined_column, 1 records"), "error %q", next.Error)
+			assert.That(t, strings.Contains(next.Error, "d.missing -> o on main: 42703 undefined_column, 1 records"), "error %q", next.Error)
 			e.WantQueue("main", "1")
 		})
 	}

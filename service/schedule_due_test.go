@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -26,7 +27,7 @@ func TestRunDue_WaitsForAFireThatIsAboutToBegin(t *testing.T) {
 	c.Eventually("main", `SELECT last_value >= 3 FROM public.reads`, "true")
 	c.wantFires()
 	c.at("11-20 12:01:00")
-	servicetest.NoError(t, <-done)
+	assert.NoError(t, <-done)
 	c.settled()
 	c.wantFires("11-20 12:01 ran +0")
 	// A wait ends with its caller, and with the service.
@@ -37,7 +38,7 @@ func TestRunDue_WaitsForAFireThatIsAboutToBegin(t *testing.T) {
 	stop(enough)
 	isError(t, "a caller that ends", <-done, enough)
 	done = background(func() error { return s.RunDue(context.Background()) })
-	servicetest.NoError(t, s.Shutdown(context.Background()))
+	assert.NoError(t, s.Shutdown(context.Background()))
 	isError(t, "a service that ends", <-done, service.ErrStopping)
 	c.wantFires("11-20 12:01 ran +0")
 	// The fire is run by another server.
@@ -56,7 +57,7 @@ func TestRunDue_DoesNotWaitForRuns(t *testing.T) {
 	s := c.scheduled("* * * * *")
 	// The minutes of ci are the odd ones.
 	c.at("11-20 12:01:00")
-	servicetest.NoError(t, s.RunDue(context.Background()))
+	assert.NoError(t, s.RunDue(context.Background()))
 	c.AtGate("ci", servicetest.App)
 	c.Want("main", `SELECT string_agg(database, ' ') FROM maintenance.runs WHERE state = 'running'`, "ci")
 	c.Lift("ci", servicetest.App)
@@ -122,7 +123,7 @@ func TestFault_RunDue_ADatabaseThatWasDownLosesNoFireAndNoLedger(t *testing.T) {
 		isError(t, "while main is down", s.RunDue(context.Background()), service.ErrUnreachable)
 		// Its tables cannot be seen, but the worker is used all the same.
 		st := ghostStatus(t, s)
-		check(t, st.NotUsed == "" && st.Condition == service.ConditionFailing, "status %+v", st)
+		assert.That(t, st.NotUsed == "" && st.Condition == service.ConditionFailing, "status %+v", st)
 		own.Start()
 		c.SQL["main"] = c.Connect("main")
 		c.at(at)
@@ -145,7 +146,7 @@ func TestPrune_KeepsHistoryAndTheNewestFire(t *testing.T) {
 	c.Exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl, started_at)
 		SELECT gen_random_uuid(), 'x', 'request', CASE i WHEN 1 THEN 'running' ELSE 'failed' END, '90 days',
 			clock_timestamp() - CASE i WHEN 2 THEN interval '23 hours' ELSE '25 hours' END FROM generate_series(1, 2502) i`)
-	servicetest.NoError(t, s.RunDue(context.Background()))
+	assert.NoError(t, s.RunDue(context.Background()))
 	c.Eventually("main", `SELECT string_agg(n || ' ' || state, ', ' ORDER BY state) FROM
 		(SELECT state, count(*) AS n FROM maintenance.runs WHERE worker = 'x' GROUP BY state) x`, "1 failed, 1 running")
 	c.Eventually("main", `SELECT string_agg(worker || ' ' || n, ', ' ORDER BY worker) FROM
@@ -188,7 +189,7 @@ func TestFires_AreWrittenAndListedInEveryModeOfTheDriver(t *testing.T) {
 					got = append(got, line)
 				}
 				text := strings.Join(got, ", ")
-				check(t, err == nil && text == want, "%+v: %s, %v, want %s", f, text, err, want)
+				assert.That(t, err == nil && text == want, "%+v: %s, %v, want %s", f, text, err, want)
 			}
 			_, err := s.Fires(context.Background(), service.FireFilter{Worker: "nobody"})
 			isError(t, "nobody", err, service.ErrUnknownWorker)

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
@@ -87,7 +88,7 @@ func (c clocked) at(at string) {
 // due lets a replica look at what is due, and waits for the runs.
 func (c clocked) due(s *service.Service) {
 	c.T.Helper()
-	servicetest.NoError(c.T, s.RunDue(context.Background()))
+	assert.NoError(c.T, s.RunDue(context.Background()))
 	c.settled()
 }
 
@@ -143,7 +144,7 @@ func (c clocked) fire(s *service.Service, at string, runs ...string) {
 	c.T.Helper()
 	c.at(at)
 	c.Exec("main", `UPDATE public.clock SET since = pg_catalog.clock_timestamp()`)
-	servicetest.NoError(c.T, s.RunDue(context.Background()))
+	assert.NoError(c.T, s.RunDue(context.Background()))
 	c.Eventually("main", `SELECT coalesce(string_agg(concat_ws(' ', database, state, nullif(split_part(reason, ':', 1), '')), ', ' ORDER BY id), '')
 		FROM maintenance.runs WHERE finished_at IS NOT NULL AND worker = '`+servicetest.LooseForeignKeys+`'`, strings.Join(runs, ", "))
 	c.Want("main", `SELECT count(*) FROM maintenance.runs a JOIN maintenance.runs b ON b.worker = a.worker AND b.id > a.id AND b.started_at < a.finished_at
@@ -176,7 +177,7 @@ func TestRound_AFireWorksEveryDatabaseThatHasRecordsDueOneAfterTheOther(t *testi
 	c.dueIn("main", "ci", "sec")
 	servicetest.Pause(t, s, servicetest.LooseForeignKeys)
 	c.fire(s, "11-20 12:04:00", "ci succeeded", "sec succeeded", "main succeeded", "ci succeeded", "main skipped WORKER_PAUSED")
-	servicetest.NoError(t, s.Shutdown(context.Background()))
+	assert.NoError(t, s.Shutdown(context.Background()))
 	c.Want("main", `SELECT count(*) FROM maintenance.runs WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "5")
 }
 
@@ -229,10 +230,10 @@ func TestRound_ARequestWorksTheDatabaseOfItsMinute(t *testing.T) {
 		service.Settings[loosefk.Config](c).Schedule = "*/2 * * * *"
 		c.Logger = slog.New(slog.NewTextHandler(&said, nil))
 	})
-	check(t, !strings.Contains(said.String(), "turn"), "log %q, but no database is without a turn", said.String())
+	assert.That(t, !strings.Contains(said.String(), "turn"), "log %q, but no database is without a turn", said.String())
 	servicetest.WantState(t, servicetest.RunBatch(t, s, ""), "succeeded")
 	left := e.Value("main", queueLength) + e.Value("ci", queueLength)
-	check(t, left == "01" || left == "10", "%s records left", left)
+	assert.That(t, left == "01" || left == "10", "%s records left", left)
 }
 
 const queueLength = `SELECT count(*) FROM loose_foreign_keys_deleted_records`
@@ -275,11 +276,11 @@ func TestManyDatabases_ARoundWorksADozenAndOneThatIsAwayKeepsNoOtherFromIt(t *te
 	equal(t, "leases", len(st.Leases), 11)
 	for _, series := range []string{"backlog.pending", "lease.held", "backlog.partitions"} {
 		n := len(m.Values("maintenance."+series, "worker="+servicetest.LooseForeignKeys))
-		check(t, n <= 12, "%s has %d series", series, n)
+		assert.That(t, n <= 12, "%s has %d series", series, n)
 	}
 	reachable := m.Values("maintenance.database.reachable", "")
 	slices.Sort(reachable)
-	check(t, len(reachable) == 12 && reachable[0] == 0 && reachable[1] == 1, "reachable are %v", reachable)
+	assert.That(t, len(reachable) == 12 && reachable[0] == 0 && reachable[1] == 1, "reachable are %v", reachable)
 }
 
 func TestManyDatabases_StatusTellsTheFirstProblemsAndHowManyMoreThereAre(t *testing.T) {
@@ -291,8 +292,8 @@ func TestManyDatabases_StatusTellsTheFirstProblemsAndHowManyMoreThereAre(t *test
 		d.Close()
 	}
 	st := servicetest.WantCondition(t, s, service.ConditionFailing, "database e: unreachable", "; 2 more problems", "; 2 more databases with remarks")
-	check(t, !strings.Contains(st.ConditionDetail, "database f: unreachable"), "detail %q", st.ConditionDetail)
-	check(t, st.Databases[0].Name == "a" && st.Databases[7].Name == "main", "%+v", st.Databases)
+	assert.That(t, !strings.Contains(st.ConditionDetail, "database f: unreachable"), "detail %q", st.ConditionDetail)
+	assert.That(t, st.Databases[0].Name == "a" && st.Databases[7].Name == "main", "%+v", st.Databases)
 }
 
 func TestManyDatabases_GitLabsOwnWorkersLookIntoNoneThatIsNotGitLabs(t *testing.T) {
@@ -301,13 +302,13 @@ func TestManyDatabases_GitLabsOwnWorkersLookIntoNoneThatIsNotGitLabs(t *testing.
 	s := e.Service(servicetest.OneChild, e.WithQueue)
 	e.Open[2].Close()
 	for _, worker := range []string{"ghost_user_migration", "placeholder_user_cleanup"} {
-		r := servicetest.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: worker}))(t)
-		check(t, r.State == "succeeded", "%s: %+v", worker, r)
+		r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: worker}))(t)
+		assert.That(t, r.State == "succeeded", "%s: %+v", worker, r)
 		st := servicetest.StatusOf(t, s, worker)
-		check(t, st.Condition != service.ConditionFailing && len(st.Databases) == 0, "%s: %+v", worker, st)
+		assert.That(t, st.Condition != service.ConditionFailing && len(st.Databases) == 0, "%s: %+v", worker, st)
 	}
 	e.Want("ci", `SELECT count(*) FROM maintenance.leases WHERE name = 'ghost_user_migration'`, "1")
 	e.Open[1].Close()
 	r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: "ghost_user_migration"})
-	check(t, err != nil || r.State != "succeeded", "ci is away, and nobody has noticed")
+	assert.That(t, err != nil || r.State != "succeeded", "ci is away, and nobody has noticed")
 }

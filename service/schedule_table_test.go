@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -44,7 +45,7 @@ func (s story) tellOn(c clocked) {
 		}
 		c.at(words[0] + " " + words[1])
 		if len(words) == 2 { // nobody looks at the fires, but the clock is read
-			servicetest.NoError(c.T, c.Open[0].Ping(context.Background()))
+			assert.NoError(c.T, c.Open[0].Ping(context.Background()))
 		}
 		for _, name := range words[2:] {
 			if started[name] == nil {
@@ -310,7 +311,7 @@ func TestRunDue_ManyReplicasRunAFireOnce(t *testing.T) {
 			for range 3 {
 				wait.Go(func() {
 					err := s.RunDue(context.Background())
-					check(t, err == nil, "%v", err)
+					assert.That(t, err == nil, "%v", err)
 				})
 			}
 		}

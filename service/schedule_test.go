@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/ghostuser"
@@ -68,7 +69,7 @@ func TestRunScheduled_ARunOnOneDatabaseCostsTheOtherNoTurn(t *testing.T) {
 	servicetest.WantState(t, r, repo.RunSkipped)
 	equal(t, "its reason", r.Reason, "LEASE_HELD")
 	e.Lift("main", servicetest.App)
-	servicetest.NoError(t, <-done)
+	assert.NoError(t, <-done)
 	servicetest.WantCounts(t, first, "processed_records=1 deleted_rows=2")
 }
 
@@ -86,7 +87,7 @@ func TestRunScheduled_SkipsWhatIsNotConfiguredAndDoesNotKnowOthers(t *testing.T)
 	} {
 		r := fired(t, s, worker, minute(25772282))
 		servicetest.WantState(t, r, repo.RunSkipped)
-		check(t, strings.HasPrefix(r.Reason, "WORKER_NOT_CONFIGURED") && strings.Contains(r.Reason, missing),
+		assert.That(t, strings.HasPrefix(r.Reason, "WORKER_NOT_CONFIGURED") && strings.Contains(r.Reason, missing),
 			"%s: reason %q", worker, r.Reason)
 		e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
 	}
@@ -100,7 +101,7 @@ func TestRunScheduled_WhatCannotStartIsOnRecord(t *testing.T) {
 	r := fired(t, s, servicetest.LooseForeignKeys, minute(25772283))
 	servicetest.WantFailed(t, r, "acquire lease loose_foreign_keys_cleanup/ci on ci: 42P01 undefined_table")
 	st := servicetest.Status(t, s)
-	check(t, st.Condition == service.ConditionFailing && st.LastRun != nil && st.LastRun.ID == r.ID,
+	assert.That(t, st.Condition == service.ConditionFailing && st.LastRun != nil && st.LastRun.ID == r.ID,
 		"condition %s, last run %+v", st.Condition, st.LastRun)
 }
 
@@ -109,7 +110,7 @@ func TestLooseForeignKeysCleanup_WithoutAQueueIsSkipped(t *testing.T) {
 	s := servicetest.New(t, "", "main").Service(servicetest.OneChild)
 	r := servicetest.RunBatch(t, s, "main")
 	servicetest.WantState(t, r, repo.RunSkipped)
-	check(t, strings.Contains(r.Reason, "lfk install") && strings.Contains(r.Reason, "main"), "reason %q", r.Reason)
+	assert.That(t, strings.Contains(r.Reason, "lfk install") && strings.Contains(r.Reason, "main"), "reason %q", r.Reason)
 	servicetest.WantState(t, fired(t, s, servicetest.LooseForeignKeys, minute(25772282)), repo.RunSkipped)
 }
 
@@ -126,18 +127,18 @@ func TestNew_WarnsOfRunsOfLessThanASecondAndOfDatabasesThatHaveNoTurn(t *testing
 		service.Settings[loosefk.Config](c).MaxRuntime = time.Nanosecond
 	})
 	for _, worker := range []string{servicetest.GhostUsers, servicetest.LooseForeignKeys} {
-		check(t, strings.Contains(short, "worker="+worker+" max_runtime="), "no warning of %s: %s", worker, short)
+		assert.That(t, strings.Contains(short, "worker="+worker+" max_runtime="), "no warning of %s: %s", worker, short)
 	}
 	equal(t, "warnings in "+short, strings.Count(short, "level=WARN"), 2)
 	odd := servicetest.With(func(c *loosefk.Config) { c.Schedule = "*/2 * * * *" })
 	s, said := made(odd)
 	servicetest.WantCondition(t, s, service.ConditionIdle,
 		"the schedule */2 * * * * never fires in a minute in which it is the turn of ci, so only requests start runs there: choose ")
-	check(t, strings.Contains(said, "database=ci"), "logged %q", said)
+	assert.That(t, strings.Contains(said, "database=ci"), "logged %q", said)
 	for _, change := range [][]func(*service.Config){nil, {odd, rotateAll}} {
 		s, said := made(change...)
 		st := servicetest.WantCondition(t, s, service.ConditionIdle)
-		check(t, !strings.Contains(st.ConditionDetail, "never fires") && !strings.Contains(said, "database=ci"),
+		assert.That(t, !strings.Contains(st.ConditionDetail, "never fires") && !strings.Contains(said, "database=ci"),
 			"detail %q, logged %q", st.ConditionDetail, said)
 	}
 }

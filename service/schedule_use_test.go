@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/ghostuser"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -42,7 +43,7 @@ func wantNoSeries(m *servicetest.Meter, worker string) {
 	m.T.Helper()
 	for _, name := range m.Names() {
 		values := m.Values(name, "worker="+worker)
-		check(m.T, len(values) == 0, "%s has %d series of %s", name, len(values), worker)
+		assert.That(m.T, len(values) == 0, "%s has %d series of %s", name, len(values), worker)
 	}
 }
 
@@ -64,7 +65,7 @@ func TestUnused_AWorkerThatIsNotConfiguredHasNoFiresNoRunsAndNoSeries(t *testing
 	}
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers})
 	_, ok := errors.AsType[*service.NotConfiguredError](err)
-	check(t, ok, "error %v, want that it is not configured", err)
+	assert.That(t, ok, "error %v, want that it is not configured", err)
 	equal(t, "series of runs of a worker that is used", len(m.Values("maintenance.runs", "worker="+servicetest.LooseForeignKeys)), 4)
 }
 
@@ -76,7 +77,7 @@ func TestUnused_AWorkerThatIsNotEnabledAnywhereHasNoFires(t *testing.T) {
 	c.wantFires()
 	wantNoSeries(m, servicetest.LooseForeignKeys)
 	st := servicetest.Status(t, s)
-	check(t, st.NotUsed != "" && st.Condition == service.ConditionSchedulerOff, "status %+v", st)
+	assert.That(t, st.NotUsed != "" && st.Condition == service.ConditionSchedulerOff, "status %+v", st)
 	// A request starts it all the same.
 	servicetest.RunBatch(t, s, "main")
 	// Enabled again it begins anew.
@@ -102,7 +103,7 @@ func TestUnused_AWorkerThatIsConfiguredAgainHasMissedNothing(t *testing.T) {
 	c.watch(s, "11-20 12:09:10", "11-20 12:09:30", "11-20 12:09:50", "11-20 12:10:00")
 	c.Want("main", `SELECT count(*) FROM maintenance.schedules WHERE worker = '`+servicetest.GhostUsers+`'`, "0")
 	st := ghostStatus(t, s)
-	check(t, !strings.Contains(st.ConditionDetail, "missed"), "status %s", st.ConditionDetail)
+	assert.That(t, !strings.Contains(st.ConditionDetail, "missed"), "status %s", st.ConditionDetail)
 	c.watch(s, "11-21 12:00:30")
 	c.show()
 	c.Exec("main", `DELETE FROM maintenance.leases`)
@@ -111,8 +112,8 @@ func TestUnused_AWorkerThatIsConfiguredAgainHasMissedNothing(t *testing.T) {
 	c.due(again)
 	c.wantGhostFires("missed missed skipped")
 	st = ghostStatus(t, again)
-	check(t, st.NotUsed == "" && !strings.Contains(st.ConditionDetail, "missed"), "status %+v", st)
-	servicetest.NoError(t, s.Shutdown(context.Background()))
+	assert.That(t, st.NotUsed == "" && !strings.Contains(st.ConditionDetail, "missed"), "status %+v", st)
+	assert.NoError(t, s.Shutdown(context.Background()))
 	wantSeries(m, map[string][2]float64{unsuccessful: {0, 0}})
 	c.watch(again, "11-21 12:02:00")
 	c.wantGhostFires("missed missed skipped ran")
@@ -190,7 +191,7 @@ func TestResumeRuns_DoesNotRepeatARunThatMayHaveWorked(t *testing.T) {
 		)
 		UPDATE maintenance.schedules s SET accounted_until = fire_time FROM fire WHERE s.worker = fire.worker`)
 	c.at("11-21 08:00:00")
-	servicetest.NoError(t, living.ResumeRuns(context.Background()))
+	assert.NoError(t, living.ResumeRuns(context.Background()))
 	servicetest.Status(t, living)
 	c.due(living)
 	c.Want("main", `SELECT concat_ws(' ', f.outcome, r.state, r.reason) FROM maintenance.fires f JOIN maintenance.runs r ON r.id = f.run_id

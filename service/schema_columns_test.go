@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -92,7 +93,7 @@ func wantNamed(e *servicetest.Estate, s *service.Service, worker, table, columns
 		e.Exec("main", `ALTER TABLE `+table+` RENAME COLUMN `+column+` TO renamed`)
 		_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: worker})
 		missing, ok := errors.AsType[*service.NotConfiguredError](err)
-		check(e.T, ok && strings.Contains(missing.Missing, "no column "+column+" in its table "+table),
+		assert.That(e.T, ok && strings.Contains(missing.Missing, "no column "+column+" in its table "+table),
 			"without %s.%s: %v", table, column, err)
 		e.Exec("main", `ALTER TABLE `+table+` RENAME COLUMN renamed TO `+column)
 	}
@@ -181,7 +182,7 @@ func TestPlaceholderUserCleanup_NeedsNoColumnsButTheEssentialOnes(t *testing.T) 
 		r := servicetest.RunPlaceholders(t, s, dry)
 		servicetest.WantCounts(t, r, "scheduled_jobs=1")
 		want := (repo.TableCount{Table: "import_placeholder_user_details", Updated: 1})
-		check(t, len(r.Tables) == 1 && r.Tables[0] == want, "dry %t: tables %v, want %v", dry, r.Tables, want)
+		assert.That(t, len(r.Tables) == 1 && r.Tables[0] == want, "dry %t: tables %v, want %v", dry, r.Tables, want)
 	}
 	equal(t, "pending", servicetest.StatusOf(t, s, servicetest.PlaceholderUsers).Backlog.Pending, 1)
 	e.Work(s, "delete_placeholder_user")

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/adjournedgroup"
@@ -28,7 +29,7 @@ import (
 func configured(t *testing.T, content string) (c service.Config, err error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "c.yml")
-	servicetest.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+	assert.NoError(t, os.WriteFile(file, []byte(content), 0o600))
 	_, err = config.LoadPartial(file, &c)
 	return c, err
 }
@@ -42,7 +43,7 @@ func wantSettings(t *testing.T, c *service.Config, err error, want []any) {
 		*service.Settings[ghostuser.Config](c), *service.Settings[adjournedgroup.Config](c),
 		*service.Settings[placeholderuser.Config](c),
 	}
-	check(t, err == nil && reflect.DeepEqual(got, want), "got %+v, %v, want %+v", got, err, want)
+	assert.That(t, err == nil && reflect.DeepEqual(got, want), "got %+v, %v, want %+v", got, err, want)
 }
 
 func common(schedule string, catchUp bool) service.WorkerConfig {
@@ -140,7 +141,7 @@ func TestSettings_DefaultsAreWithinTheirBounds(t *testing.T) {
 			content = "{" + name + ": " + content + "}"
 		}
 		_, err := configured(t, content)
-		check(t, err == nil, "%s: %v", content, err)
+		assert.That(t, err == nil, "%s: %v", content, err)
 	}
 }
 
@@ -184,7 +185,7 @@ func TestSettings_WrongValuesAreNamed(t *testing.T) {
 			content, want = "workers: {"+content+"}", "workers."+name+"."+want
 		}
 		_, err := configured(t, content)
-		check(t, err != nil && strings.Contains(err.Error(), want), "%s: got %v, want %s", content, err, want)
+		assert.That(t, err != nil && strings.Contains(err.Error(), want), "%s: got %v, want %s", content, err, want)
 	}
 }
 
@@ -221,11 +222,11 @@ func TestUse_LooseForeignKeysAloneWorkWithoutTheOtherTables(t *testing.T) {
 	e.Deleted("main", "p", 1, 1)
 	ctx := context.Background()
 	s := e.Service(servicetest.OneChild, looseForeignKeysOnly(e), e.WithQueue)
-	run := servicetest.Must(s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}))(t)
-	require(t, run.Counts["deleted_rows"] == 1, "%v", run)
-	all := servicetest.Must(s.Status(ctx, ""))(t)
+	run := assert.Must(s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}))(t)
+	assert.Require(t, run.Counts["deleted_rows"] == 1, "%v", run)
+	all := assert.Must(s.Status(ctx, ""))(t)
 	for _, st := range all {
-		check(t, st.Condition != service.ConditionFailing && !strings.Contains(st.ConditionDetail, "river"),
+		assert.That(t, st.Condition != service.ConditionFailing && !strings.Contains(st.ConditionDetail, "river"),
 			"%s: %s %s", st.Worker, st.Condition, st.ConditionDetail)
 	}
 	if all[0].Worker != servicetest.LooseForeignKeys || slices.ContainsFunc(all, func(st service.WorkerStatus) bool {
@@ -234,14 +235,14 @@ func TestUse_LooseForeignKeysAloneWorkWithoutTheOtherTables(t *testing.T) {
 		t.Errorf("workers: %v", all)
 	}
 	_, err := e.Open[0].PruneHistory(ctx, time.Hour)
-	check(t, err == nil, "%v", err)
+	assert.That(t, err == nil, "%v", err)
 	kinds := s.JobKinds()
-	check(t, len(kinds) == 0, "kinds of jobs: %v", kinds)
+	assert.That(t, len(kinds) == 0, "kinds of jobs: %v", kinds)
 	for _, name := range m.Names() {
-		check(t, !strings.Contains(name, "job") && !strings.Contains(name, "queue"), "metric %s", name)
+		assert.That(t, !strings.Contains(name, "job") && !strings.Contains(name, "queue"), "metric %s", name)
 	}
 	values := m.Values("maintenance.runs", "worker=ghost_user_migration")
-	check(t, len(values) == 0, "a series of another worker: %v", values)
+	assert.That(t, len(values) == 0, "a series of another worker: %v", values)
 	wantNotInUse(t, s)
 }
 
@@ -250,9 +251,9 @@ func wantNotInUse(t *testing.T, s *service.Service) {
 	t.Helper()
 	ctx := context.Background()
 	_, err := s.RunBatch(ctx, service.RunRequest{Worker: "ghost_user_migration"})
-	check(t, errors.Is(err, service.ErrUnknownWorker) && strings.Contains(err.Error(), "use: gitlab"), "got %v", err)
+	assert.That(t, errors.Is(err, service.ErrUnknownWorker) && strings.Contains(err.Error(), "use: gitlab"), "got %v", err)
 	_, err = s.RunBatch(ctx, service.RunRequest{Worker: "other"})
-	check(t, !strings.Contains(err.Error(), "use:"), "got %v", err)
+	assert.That(t, !strings.Contains(err.Error(), "use:"), "got %v", err)
 	second := func(_ any, err error) error { return err }
 	for name, err := range map[string]error{
 		"Jobs":         second(s.Jobs(ctx, service.JobFilter{Limit: 1})),
@@ -273,8 +274,8 @@ func wantNotInUse(t *testing.T, s *service.Service) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	jobs := servicetest.Must(s.JobsOfRun(ctx, "00000000-0000-7000-8000-000000000001", 1))(t)
-	check(t, len(jobs) == 0, "jobs of a run: %v", jobs)
+	jobs := assert.Must(s.JobsOfRun(ctx, "00000000-0000-7000-8000-000000000001", 1))(t)
+	assert.That(t, len(jobs) == 0, "jobs of a run: %v", jobs)
 }
 
 func TestUse_SettingsOfWorkersThatAreLeftOutAreMistakes(t *testing.T) {
@@ -282,9 +283,9 @@ func TestUse_SettingsOfWorkersThatAreLeftOutAreMistakes(t *testing.T) {
 	c, err := configured(t, "use: loose_foreign_keys\nworkers:\n  ghost_user_migration: {limit: 7}\n"+
 		"  loose_foreign_keys_cleanup: {batch_size: 7}\n")
 	want := "c.yml:3: workers.ghost_user_migration.limit: there is no worker ghost_user_migration with use: loose_foreign_keys"
-	check(t, err != nil && strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), "batch_size"), "got %v", err)
+	assert.That(t, err != nil && strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), "batch_size"), "got %v", err)
 	names := c.Workers()
-	check(t, names[0] == servicetest.LooseForeignKeys && !slices.Contains(names, "ghost_user_migration"), "workers %v", names)
+	assert.That(t, names[0] == servicetest.LooseForeignKeys && !slices.Contains(names, "ghost_user_migration"), "workers %v", names)
 }
 
 // TestWorkers_EachIsHeldToTheContract: a worker's fixture is among the tests of its package, where the suite runs.
@@ -292,13 +293,13 @@ func TestWorkers_EachIsHeldToTheContract(t *testing.T) {
 	t.Parallel()
 	for key, settings := range new(service.Config).Sections() {
 		folder := path.Base(reflect.TypeOf(settings).Elem().PkgPath())
-		files := servicetest.Must(filepath.Glob(filepath.Join(folder, "*_test.go")))(t)
+		files := assert.Must(filepath.Glob(filepath.Join(folder, "*_test.go")))(t)
 		held := false
 		for _, file := range files {
-			text := servicetest.Must(os.ReadFile(file))(t)
+			text := assert.Must(os.ReadFile(file))(t)
 			held = held || strings.Contains(string(text), "servicetest.Contract(t, servicetest.Fixture{")
 		}
-		check(t, held, "%s: no test in service/%s calls servicetest.Contract with a fixture", key, folder)
+		assert.That(t, held, "%s: no test in service/%s calls servicetest.Contract with a fixture", key, folder)
 	}
 }
 
@@ -306,9 +307,9 @@ func TestWorkers_EachIsHeldToTheContract(t *testing.T) {
 func TestWorkers_BearTheNamesOfTheList(t *testing.T) {
 	t.Parallel()
 	e := servicetest.New(t, "main", "main")
-	all := servicetest.Must(e.Service("", servicetest.Audited).Status(t.Context(), ""))(t)
+	all := assert.Must(e.Service("", servicetest.Audited).Status(t.Context(), ""))(t)
 	names := servicetest.Workers()
-	require(t, len(all) == len(names), "%d workers, the list has %q", len(all), names)
+	assert.Require(t, len(all) == len(names), "%d workers, the list has %q", len(all), names)
 	for i, st := range all {
 		equal(t, "a name on the list", st.Worker, names[i])
 	}
@@ -317,19 +318,19 @@ func TestWorkers_BearTheNamesOfTheList(t *testing.T) {
 // TestContributing_ShowsTheSixthWorkerAsItIs: tools/sixth_worker.sh builds what is shown.
 func TestContributing_ShowsTheSixthWorkerAsItIs(t *testing.T) {
 	t.Parallel()
-	text := servicetest.Must(os.ReadFile("../CONTRIBUTING.md"))(t)
-	script := servicetest.Must(os.ReadFile("../tools/sixth_worker.sh"))(t)
+	text := assert.Must(os.ReadFile("../CONTRIBUTING.md"))(t)
+	script := assert.Must(os.ReadFile("../tools/sixth_worker.sh"))(t)
 	sources := string(script)
 	for _, pattern := range []string{"repo/*.go", "service/*/*.go"} {
-		files := servicetest.Must(filepath.Glob("testdata/sixth_worker/" + pattern))(t)
+		files := assert.Must(filepath.Glob("testdata/sixth_worker/" + pattern))(t)
 		for _, file := range files {
-			source := servicetest.Must(os.ReadFile(file))(t)
+			source := assert.Must(os.ReadFile(file))(t)
 			sources += string(source)
 		}
 	}
 	shown := regexp.MustCompile("(?s)```go\n(.*?)\n```").FindAllSubmatch(text, -1)
-	check(t, len(shown) >= 5, "%d pieces of Go are shown", len(shown))
+	assert.That(t, len(shown) >= 5, "%d pieces of Go are shown", len(shown))
 	for _, piece := range shown {
-		check(t, strings.Contains(sources, string(piece[1])), "this is not in testdata/sixth_worker:\n%s", piece[1])
+		assert.That(t, strings.Contains(sources, string(piece[1])), "this is not in testdata/sixth_worker:\n%s", piece[1])
 	}
 }

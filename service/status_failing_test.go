@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -15,7 +16,7 @@ import (
 
 func wantFailing(t *testing.T, st service.WorkerStatus, class service.FailureClass, database, message string) service.Failing {
 	t.Helper()
-	require(t, st.Condition == service.ConditionFailing && st.Failing != nil,
+	assert.Require(t, st.Condition == service.ConditionFailing && st.Failing != nil,
 		"%s: condition %s: %s", st.Worker, st.Condition, st.ConditionDetail)
 	f := *st.Failing
 	if f.Class != class || f.Database != database || !strings.Contains(f.Message, message) || !strings.Contains(st.ConditionDetail, f.Message) {
@@ -66,7 +67,7 @@ func TestStatus_FailureIsThatOfTheNewestRunAlsoOfADeadProcess(t *testing.T) {
 	}
 	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_at = now() - interval '41 s'`)
 	st := servicetest.WantCondition(t, s, service.ConditionFailing, "LEASE_LOST")
-	check(t, st.CurrentRun == nil && st.LastRun != nil && st.LastRun.State == repo.RunFailed, "%+v", st)
+	assert.That(t, st.CurrentRun == nil && st.LastRun != nil && st.LastRun.State == repo.RunFailed, "%+v", st)
 	e.Want("main", `SELECT finished_at = heartbeat_at FROM maintenance.runs`, "true")
 }
 
@@ -81,19 +82,19 @@ func TestStatus_OfADatabaseThatIsNotMigratedAndOfASchedulerThatCannotStartRuns(t
 	e.Exec("main", `ALTER TABLE maintenance.runs RENAME TO away; ALTER TABLE maintenance.schema_migrations_main RENAME TO also_away`)
 	f := wantFailing(t, servicetest.Status(t, s), service.FailureSchema, "main", "database main is not migrated: run caretaker migrate")
 	again := servicetest.Status(t, s).Failing
-	check(t, again.Since.Equal(f.Since) && !f.Since.Before(began), "since %s, then since %s", f.Since, again.Since)
+	assert.That(t, again.Since.Equal(f.Since) && !f.Since.Before(began), "since %s, then since %s", f.Since, again.Since)
 	e.Exec("main", `ALTER TABLE maintenance.away RENAME TO runs; ALTER TABLE maintenance.also_away RENAME TO schema_migrations_main`)
 	servicetest.WantCondition(t, s, service.ConditionIdle)
 
 	e.Exec("main", `ALTER TABLE maintenance.fires RENAME TO away`)
 	ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 	defer cancel()
-	check(t, s.RunDue(ctx) != nil, "fires were looked at without a ledger")
+	assert.That(t, s.RunDue(ctx) != nil, "fires were looked at without a ledger")
 	wantFailing(t, servicetest.Status(t, s), service.FailureSchema, "main", "42P01")
 	servicetest.WantCondition(t, off, service.ConditionSchedulerOff)
 	e.Exec("main", `ALTER TABLE maintenance.away RENAME TO fires`)
 	err := s.RunDue(ctx)
-	check(t, err == nil || ctx.Err() != nil, "%v", err)
+	assert.That(t, err == nil || ctx.Err() != nil, "%v", err)
 	// It has waited for a fire if a minute was about to begin.
 	e.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
 	servicetest.WantCondition(t, s, service.ConditionIdle)
@@ -105,7 +106,7 @@ func TestStatus_ATableThatSomebodyHasLocked(t *testing.T) {
 	s := e.Service("", e.WithQueue)
 	release := e.Hold(`LOCK TABLE import_placeholder_user_details`)
 	st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
-	check(t, st.BacklogUnknown, "backlog %+v, want that it is not known", st.Backlog)
+	assert.That(t, st.BacklogUnknown, "backlog %+v, want that it is not known", st.Backlog)
 	servicetest.WantDetail(t, st, "backlog of main not known: not read since this server was started")
 	r := servicetest.RunPlaceholders(t, s, false)
 	servicetest.WantState(t, r, repo.RunFailed)
@@ -115,7 +116,7 @@ func TestStatus_ATableThatSomebodyHasLocked(t *testing.T) {
 	wantFailing(t, servicetest.StatusOf(t, s, servicetest.PlaceholderUsers), service.FailureLock, "", "lock_not_available")
 	release()
 	st = servicetest.StatusOf(t, e.Service("", e.WithQueue), servicetest.PlaceholderUsers)
-	check(t, !st.BacklogUnknown, "the backlog is not known: %s", st.ConditionDetail)
+	assert.That(t, !st.BacklogUnknown, "the backlog is not known: %s", st.ConditionDetail)
 }
 
 func TestFault_DestroyGroup_ItsProgressCanBeSeenWhileItWorks(t *testing.T) {
@@ -148,7 +149,7 @@ func TestStatus_SaysWhichJobsOfAWorkerFail(t *testing.T) {
 	st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
 	servicetest.WantDetail(t, st, "waiting for ", "jobs delete_placeholder_user that failed and will be retried: 2 (caretaker jobs --kind delete_placeholder_user --state retryable)",
 		"jobs delete_placeholder_user that were given up: 1 (")
-	check(t, !strings.Contains(st.ConditionDetail, "delete_user"), "%q speaks of the jobs of another worker", st.ConditionDetail)
+	assert.That(t, !strings.Contains(st.ConditionDetail, "delete_user"), "%q speaks of the jobs of another worker", st.ConditionDetail)
 	servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.InactiveTokens), "jobs delete_user that failed and will be retried: 1 (")
 
 	// They are counted again each time, unless they are many.

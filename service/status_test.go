@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -21,8 +22,8 @@ func TestStatus_IdleSaysWhenItGoesOnAndWhatTheLastRunWas(t *testing.T) {
 	servicetest.DryRun(t, s) // is not the last run
 	st := servicetest.WantCondition(t, s, service.ConditionIdle, "waiting for")
 	left := time.Until(st.NextRunAt)
-	check(t, left > 0 && left <= time.Minute && st.Schedule == "* * * * *", "schedule %q, next in %s", st.Schedule, left)
-	check(t, st.LastRun == nil && st.CurrentRun == nil && st.Paused == nil && st.LastSuccessAt.IsZero() && len(st.Leases) == 0, "%+v", st)
+	assert.That(t, left > 0 && left <= time.Minute && st.Schedule == "* * * * *", "schedule %q, next in %s", st.Schedule, left)
+	assert.That(t, st.LastRun == nil && st.CurrentRun == nil && st.Paused == nil && st.LastSuccessAt.IsZero() && len(st.Leases) == 0, "%+v", st)
 	r := servicetest.RunBatch(t, s, "main")
 	servicetest.DryRun(t, s)
 	st = servicetest.WantCondition(t, s, service.ConditionIdle)
@@ -32,7 +33,7 @@ func TestStatus_IdleSaysWhenItGoesOnAndWhatTheLastRunWas(t *testing.T) {
 	off := e.Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.Enabled = new(false) }))
 	st = servicetest.WantCondition(t, off, service.ConditionSchedulerOff,
 		"disabled in the configuration of this server: workers.loose_foreign_keys_cleanup.enabled is false; here only requests start runs")
-	check(t, st.NextRunAt.IsZero(), "next run at %s", st.NextRunAt)
+	assert.That(t, st.NextRunAt.IsZero(), "next run at %s", st.NextRunAt)
 }
 
 // Every step adds what takes precedence over all that is there already.
@@ -42,7 +43,7 @@ func TestStatus_TheFirstConditionThatHoldsIsSaid(t *testing.T) {
 	off := func(c *service.Config) { c.SchedulerOff = true }
 	s, unconfigured := e.Service(servicetest.OneChild, off, servicetest.Batches(2, 0)), e.Service("", off)
 	st := servicetest.WantCondition(t, s, service.ConditionSchedulerOff, "scheduler.enabled")
-	check(t, st.NextRunAt.IsZero(), "next run at %s, though the scheduler is off", st.NextRunAt)
+	assert.That(t, st.NextRunAt.IsZero(), "next run at %s, though the scheduler is off", st.NextRunAt)
 
 	e.ForeignLease("main", servicetest.MainLease, "1 hour")
 	servicetest.WantCondition(t, s, service.ConditionLeaseHeldElsewhere, servicetest.MainLease, "somebody")
@@ -55,9 +56,9 @@ func TestStatus_TheFirstConditionThatHoldsIsSaid(t *testing.T) {
 	servicetest.WantCondition(t, s, service.ConditionFailing, "main", "c.p_id -> p on main: 42703 undefined_column, 10 records")
 
 	st = servicetest.WantCondition(t, unconfigured, service.ConditionNotConfigured, "definitions")
-	check(t, !st.BacklogUnknown && st.Backlog.Pending == 10, "backlog %+v, want the records that wait", st.Backlog)
+	assert.That(t, !st.BacklogUnknown && st.Backlog.Pending == 10, "backlog %+v, want the records that wait", st.Backlog)
 
-	servicetest.Must(s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "because", "alice", 0))(t)
+	assert.Must(s.PauseWorker(context.Background(), servicetest.LooseForeignKeys, "because", "alice", 0))(t)
 	servicetest.WantCondition(t, s, service.ConditionPaused, "alice", "because")
 	servicetest.WantCondition(t, unconfigured, service.ConditionPaused, "alice", "; not configured: no definitions")
 
@@ -70,7 +71,7 @@ func TestStatus_TheFirstConditionThatHoldsIsSaid(t *testing.T) {
 	e.AtGate("main", servicetest.App)
 	e.Exec("main", `INSERT INTO maintenance.pauses (worker, reason, paused_by) VALUES ($1, 'because', 'alice')`, servicetest.LooseForeignKeys)
 	st = servicetest.WantCondition(t, unconfigured, service.ConditionRunning, r.ID)
-	check(t, st.CurrentRun != nil && st.CurrentRun.ID == r.ID && st.LastRun != nil && st.LastRun.ID == failed.ID && st.Paused != nil,
+	assert.That(t, st.CurrentRun != nil && st.CurrentRun.ID == r.ID && st.LastRun != nil && st.LastRun.ID == failed.ID && st.Paused != nil,
 		"%+v", st)
 }
 
@@ -91,7 +92,7 @@ func TestStatus_FailingSinceTheFirstFailureUntilTheNextSuccessOnThatDatabase(t *
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "ci"), repo.RunSucceeded)
 	st := servicetest.WantCondition(t, s, service.ConditionFailing, "last run on main failed", "42703")
 	f := wantFailing(t, st, service.FailureSchema, "main", "last run on main failed")
-	check(t, f.Since.Equal(first.FinishedAt), "since %s, want %s", f.Since, first.FinishedAt)
+	assert.That(t, f.Since.Equal(first.FinishedAt), "since %s, want %s", f.Since, first.FinishedAt)
 
 	// What is no success does not count: a dry run, a cancelled and a skipped one.
 	e.Exec("main", `ALTER TABLE c RENAME q_id TO p_id`)
@@ -99,7 +100,7 @@ func TestStatus_FailingSinceTheFirstFailureUntilTheNextSuccessOnThatDatabase(t *
 	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl)
 		SELECT ('ffffffff-0000-7000-8000-00000000000' || i)::uuid, $1, 'main', 'request', ('{cancelled,skipped}'::text[])[i], '0' FROM generate_series(1, 2) i`, servicetest.LooseForeignKeys)
 	st = servicetest.WantCondition(t, s, service.ConditionFailing, "last run on main failed")
-	check(t, st.LastRun != nil && st.LastRun.State == repo.RunCancelled,
+	assert.That(t, st.LastRun != nil && st.LastRun.State == repo.RunCancelled,
 		"last run %+v, want the cancelled one: the skipped one has not run", st.LastRun)
 	e.Exec("main", `DELETE FROM maintenance.runs WHERE state IN ('cancelled', 'skipped')`)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
@@ -125,7 +126,7 @@ func TestStatus_BacklogIsThatOfAllDatabasesAndFreshAfterARun(t *testing.T) {
 	}
 	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=2")
 	b := servicetest.Status(t, s).Backlog
-	check(t, b.Pending == 8 && b.Due == 6, "backlog %+v, want that of after the run", b)
+	assert.That(t, b.Pending == 8 && b.Due == 6, "backlog %+v, want that of after the run", b)
 }
 
 func TestLeases_AreListedByNameForEveryDatabase(t *testing.T) {
@@ -133,7 +134,7 @@ func TestLeases_AreListedByNameForEveryDatabase(t *testing.T) {
 	e := servicetest.New(t, servicetest.Small, "main", "ci", "sec")
 	s := e.Service(servicetest.OneChild)
 	leases, err := s.Leases(context.Background(), "")
-	check(t, err == nil && len(leases) == 0, "%v, %v, want none before the first run", leases, err)
+	assert.That(t, err == nil && len(leases) == 0, "%v, %v, want none before the first run", leases, err)
 	for _, database := range []string{"sec", "main"} {
 		servicetest.RunBatch(t, s, database)
 	}
@@ -142,7 +143,7 @@ func TestLeases_AreListedByNameForEveryDatabase(t *testing.T) {
 	e.ForeignLease("ci", servicetest.LooseForeignKeys+"/main", "1 hour")
 	e.ForeignLease("main", "something", "1 hour")
 	for _, worker := range []string{"", servicetest.LooseForeignKeys} {
-		leases := servicetest.Must(s.Leases(context.Background(), worker))(t)
+		leases := assert.Must(s.Leases(context.Background(), worker))(t)
 		var got []string
 		for _, l := range leases {
 			got = append(got, l.Name+" in "+l.Database)
@@ -151,7 +152,7 @@ func TestLeases_AreListedByNameForEveryDatabase(t *testing.T) {
 			}
 		}
 		want := []string{servicetest.LooseForeignKeys + "/ci in ci", servicetest.LooseForeignKeys + "/main in main", servicetest.LooseForeignKeys + "/sec in sec"}
-		check(t, slices.Equal(got, want), "leases %v, want %v", got, want)
+		assert.That(t, slices.Equal(got, want), "leases %v, want %v", got, want)
 	}
 	_, err = s.Leases(context.Background(), "nobody")
 	isError(t, "leases", err, service.ErrUnknownWorker)
@@ -164,7 +165,7 @@ func TestFeatureFlags_AreOffUntilSet(t *testing.T) {
 	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	s := e.Service(servicetest.OneChild)
 	flags := func() string {
-		all := servicetest.Must(s.FeatureFlags(context.Background()))(t)
+		all := assert.Must(s.FeatureFlags(context.Background()))(t)
 		var out []string
 		for name, on := range all {
 			if on {
@@ -182,10 +183,10 @@ func TestFeatureFlags_AreOffUntilSet(t *testing.T) {
 	// What an earlier version, or SQL, has set is known.
 	e.Exec("main", `INSERT INTO maintenance.feature_flags (name, enabled) VALUES ('another_1', false), ('last', true)`)
 	for name, on := range map[string]bool{"loose_foreign_keys_turbo_mode_main": true, "another_1": true, "last": false} {
-		servicetest.NoError(t, s.SetFeatureFlag(context.Background(), name, on))
+		assert.NoError(t, s.SetFeatureFlag(context.Background(), name, on))
 	}
 	equal(t, "flags", flags(), "another_1! last loose_foreign_keys_turbo_mode_ci loose_foreign_keys_turbo_mode_main!")
-	servicetest.NoError(t, s.SetFeatureFlag(context.Background(), "loose_foreign_keys_turbo_mode_main", false))
+	assert.NoError(t, s.SetFeatureFlag(context.Background(), "loose_foreign_keys_turbo_mode_main", false))
 	equal(t, "turbo mode that was switched off", servicetest.RunBatch(t, s, "main").TurboMode, false)
 	for _, name := range []string{"", "Upper", "1st", "_x", "with space", "ü", strings.Repeat("x", 129)} {
 		wantInvalid(t, name, s.SetFeatureFlag(context.Background(), name, true), "name")

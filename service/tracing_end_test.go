@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -25,7 +26,7 @@ import (
 func wantNoErrors(t *testing.T, spans *tracetest.SpanRecorder) {
 	t.Helper()
 	for _, s := range spans.Ended() {
-		check(t, s.Status().Code.String() != "Error", "%s has the status %+v: %v", s.Name(), s.Status(), s.Attributes())
+		assert.That(t, s.Status().Code.String() != "Error", "%s has the status %+v: %v", s.Name(), s.Status(), s.Attributes())
 	}
 }
 
@@ -35,7 +36,7 @@ func TestTrace_AUserWhoIsPutOffForTheTimeIsNoFailure(t *testing.T) {
 	g.Doomed(10)
 	g.SlowIssues(10, 10_000)
 	r := g.Run(g.Service(servicetest.Lasting(2500*time.Millisecond)), "")
-	require(t, r.Counts["deferred_users"] == 1, "counts %v", r.Counts)
+	assert.Require(t, r.Counts["deferred_users"] == 1, "counts %v", r.Counts)
 	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.batch")[0], map[string]string{
 		"maintenance.outcome": "deferred", "maintenance.reason": "the run's time is used up", "maintenance.count.deferred_users": "1",
 	})
@@ -51,7 +52,7 @@ func TestTrace_ARunThatIsCancelledHasNotFailed(t *testing.T) {
 	s := e.Service(servicetest.OneChild+"d: [{table: p, column: p_id, on_delete: async_delete}]\n", servicetest.With(func(c *loosefk.Config) { c.BatchSize = 10 }))
 	r := servicetest.Begin(t, s, "main")
 	e.AtGate("main", servicetest.App)
-	servicetest.Must(s.CancelRun(context.Background(), r.ID, ""))(t)
+	assert.Must(s.CancelRun(context.Background(), r.ID, ""))(t)
 	e.Lift("main", servicetest.App)
 	servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunCancelled)
 	devdb.Eventually(t, "the span of the run", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 1 })
@@ -59,7 +60,7 @@ func TestTrace_ARunThatIsCancelledHasNotFailed(t *testing.T) {
 	stopped := slices.DeleteFunc(servicetest.Named(spans, "maintenance.batch"), func(s sdktrace.ReadOnlySpan) bool {
 		return servicetest.Attribute(s, "maintenance.outcome") != "stopped"
 	})
-	require(t, len(stopped) != 0, "no batch was stopped")
+	assert.Require(t, len(stopped) != 0, "no batch was stopped")
 	servicetest.WantAttributes(t, stopped[0], map[string]string{"maintenance.reason": "CANCELLED"})
 	wantNoErrors(t, spans)
 }
@@ -78,13 +79,13 @@ func TestTrace_ARunThatRestsWhileALockQueueLastsGoesOnAndTellsOfItsRests(t *test
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	servicetest.WantCounts(t, r, "processed_records=40 deleted_rows=120")
 	finished := book.Lines("run finished")
-	check(t, !r.OverLimit && r.Reason == "" && len(finished) == 1 && strings.Contains(finished[0], "rested_seconds="), "%+v, %v", r, finished)
+	assert.That(t, !r.OverLimit && r.Reason == "" && len(finished) == 1 && strings.Contains(finished[0], "rested_seconds="), "%+v, %v", r, finished)
 	devdb.Eventually(t, "the span of the run", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 1 })
 	for _, name := range []string{"maintenance.run", "maintenance.batch"} {
 		rested := slices.DeleteFunc(servicetest.Named(spans, name), func(s sdktrace.ReadOnlySpan) bool {
 			return !servicetest.HasAttribute(s, "maintenance.rested_seconds") || len(s.Events()) != 1 || s.Events()[0].Name != "throttled"
 		})
-		check(t, len(rested) != 0, "no span %s tells of a rest, with one event", name)
+		assert.That(t, len(rested) != 0, "no span %s tells of a rest, with one event", name)
 	}
 }
 
@@ -94,12 +95,12 @@ func TestTrace_ADryRunHasItsBatchAndALeaseTellsWhoHasIt(t *testing.T) {
 	s := e.Service(servicetest.OneChild)
 	servicetest.DryRun(t, s)
 	batches := servicetest.Named(spans, "maintenance.batch")
-	require(t, len(batches) != 0, "no batch")
+	assert.Require(t, len(batches) != 0, "no batch")
 	servicetest.WantAttributes(t, batches[0], map[string]string{"maintenance.parent": "public.p", "maintenance.count.processed_records": "8"})
 	servicetest.RunBatch(t, s, "main")
 	e.Exec("main", `UPDATE maintenance.leases SET holder = 'somebody', expires_at = now() + interval '1 hour'`)
 	_, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
-	require(t, err != nil, "the lease was free")
+	assert.Require(t, err != nil, "the lease was free")
 	leases := servicetest.Named(spans, "maintenance.lease.acquire")
 	servicetest.WantAttributes(t, leases[0], map[string]string{"maintenance.lease": servicetest.MainLease, "maintenance.outcome": "taken", "maintenance.lease_epoch": "1"})
 	servicetest.WantAttributes(t, leases[1], map[string]string{
@@ -113,11 +114,11 @@ func wantOneType(t *testing.T, spans *tracetest.SpanRecorder) {
 	t.Helper()
 	types := map[string]string{}
 	for _, s := range spans.Ended() {
-		check(t, s.Name() != "", "a span has no name: %v", s.Attributes())
+		assert.That(t, s.Name() != "", "a span has no name: %v", s.Attributes())
 		for _, a := range s.Attributes() {
 			key, kind := string(a.Key), fmt.Sprint(a.Value.Type())
 			known := types[key]
-			check(t, known == "" || known == kind, "%s is %s and %s", key, known, kind)
+			assert.That(t, known == "" || known == kind, "%s is %s and %s", key, known, kind)
 			if types[key] = kind; a.Value.String() == "" {
 				t.Errorf("%s of %s is empty", key, s.Name())
 			}
@@ -177,7 +178,7 @@ func TestTrace_EveryHeldGroupHasItsBatchAndTheRunCountsThemByReason(t *testing.T
 		servicetest.WantAttributes(t, run, map[string]string{"maintenance.held": `["DELETING_USER_MISSING: 1","SCHEDULE_LOST: 1"]`})
 	}
 	held := slices.DeleteFunc(servicetest.Named(spans, "maintenance.batch"), func(s sdktrace.ReadOnlySpan) bool { return servicetest.Attribute(s, "maintenance.outcome") != "held" })
-	require(t, len(held) == 4, "%d batches of held groups, want two a run", len(held))
+	assert.Require(t, len(held) == 4, "%d batches of held groups, want two a run", len(held))
 	servicetest.WantAttributes(t, held[3], map[string]string{
 		"maintenance.group_id": "11", "maintenance.outcome": "held", "maintenance.reason": "SCHEDULE_LOST", "maintenance.count.held_groups": "1",
 	})
@@ -195,7 +196,7 @@ func TestTrace_NeitherADryRunNorADuplicateSendsAJob(t *testing.T) {
 	}
 	g.Run("scheduled_jobs=1")
 	sent := servicetest.Named(spans, "send destroy_group")
-	check(t, len(sent) == 1, "%d spans of jobs that were sent, want one", len(sent))
+	assert.That(t, len(sent) == 1, "%d spans of jobs that were sent, want one", len(sent))
 	// The same job waits already.
 	g.Run("scheduled_jobs=0")
 	sent = servicetest.Named(spans, "send destroy_group")
@@ -220,7 +221,7 @@ func TestTrace_ATickThatRunsNothingHasATraceOfItsOwnAndTheTypedReason(t *testing
 			"maintenance.outcome": state, "maintenance.fire_time": minute(next).UTC().Format("2006-01-02T15:04:05Z"),
 		})
 		equal(t, "the trace of the run", r.TraceID, root.SpanContext().TraceID().String())
-		check(t, root.Status().Code.String() != "Error" != (state == repo.RunFailed) && !root.Parent().IsValid(),
+		assert.That(t, root.Status().Code.String() != "Error" != (state == repo.RunFailed) && !root.Parent().IsValid(),
 			"status %+v, parent %v", root.Status(), root.Parent())
 		next++
 		return r, root
@@ -231,20 +232,20 @@ func TestTrace_ATickThatRunsNothingHasATraceOfItsOwnAndTheTypedReason(t *testing
 		servicetest.Pause(t, s, name)
 		log.Reset()
 		r, _ := tick(s, repo.RunSkipped, map[string]string{"maintenance.reason": "WORKER_PAUSED", "maintenance.stopped_because": why})
-		check(t, strings.HasPrefix(r.Reason, "WORKER_PAUSED: "), "reason %s", r.Reason)
+		assert.That(t, strings.HasPrefix(r.Reason, "WORKER_PAUSED: "), "reason %s", r.Reason)
 		wantNothingOf(t, spans, "an incident", "alice")
 		line := map[string]any{}
-		servicetest.NoError(t, json.Unmarshal(log.Bytes(), &line))
+		assert.NoError(t, json.Unmarshal(log.Bytes(), &line))
 		for key, want := range map[string]any{"msg": "run skipped", "outcome": "skipped", "reason": "WORKER_PAUSED", "trigger": "schedule", "trace_id": r.TraceID, "why": nil} {
 			equal(t, key, line[key], want)
 		}
-		servicetest.Must(s.ResumeWorker(t.Context(), name, "alice at 192.0.2.1"))(t)
-		check(t, strings.Contains(log.String(), `"worker resumed"`) &&
+		assert.Must(s.ResumeWorker(t.Context(), name, "alice at 192.0.2.1"))(t)
+		assert.That(t, strings.Contains(log.String(), `"worker resumed"`) &&
 			strings.Contains(log.String(), `"by":"alice at 192.0.2.1"`), "the log is %s", log)
 	}
 	_, root := tick(e.Service(""), repo.RunSkipped, map[string]string{"maintenance.reason": "WORKER_NOT_CONFIGURED"})
 	why := servicetest.Attribute(root, "maintenance.stopped_because")
-	check(t, strings.Contains(why, "is not configured: "), "stopped because %q", why)
+	assert.That(t, strings.Contains(why, "is not configured: "), "stopped because %q", why)
 	e.ForeignLease("main", servicetest.MainLease, "1 hour")
 	tick(e.Service(servicetest.OneChild), repo.RunSkipped, map[string]string{"maintenance.reason": "LEASE_HELD"})
 	s := e.Service(servicetest.OneChild)
@@ -285,18 +286,18 @@ func TestTrace_ASettingThatIsInvalidOrOffIsNamedWithoutItsValue(t *testing.T) {
 	for _, settings := range []string{servicetest.TokenSettings(`"alice@example.com"`), `"alice@example.com"`} {
 		e.Exec("main", setTokens, settings)
 		r := servicetest.RunTokens(t, s)
-		check(t, strings.Contains(r.Error, "alice@example.com"), "error %q", r.Error)
+		assert.That(t, strings.Contains(r.Error, "alice@example.com"), "error %q", r.Error)
 	}
 	e.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = -4711`)
 	r := ran(t, s, service.RunRequest{Worker: servicetest.AdjournedGroups})
-	check(t, strings.Contains(r.Error, "-4711"), "error %q", r.Error)
+	assert.That(t, strings.Contains(r.Error, "-4711"), "error %q", r.Error)
 	runs := servicetest.Named(spans, "maintenance.run")
-	require(t, len(runs) == 3, "%d runs", len(runs))
+	assert.Require(t, len(runs) == 3, "%d runs", len(runs))
 	for i, run := range runs {
 		servicetest.WantAttributes(t, run, map[string]string{"maintenance.outcome": repo.RunFailed, "maintenance.reason": "SETTING_INVALID", "error.type": "SETTING_INVALID"})
 		setting := []string{servicetest.TokenSettingKey, servicetest.TokenSettingKey, "deletion_adjourned_period"}[i]
 		for _, text := range []string{servicetest.Attribute(run, "maintenance.error"), servicetest.Attribute(run, "maintenance.stopped_because"), run.Status().Description} {
-			check(t, strings.Contains(text, setting), "%q does not name %s", text, setting)
+			assert.That(t, strings.Contains(text, setting), "%q does not name %s", text, setting)
 		}
 	}
 	wantNothingOf(t, spans, "alice", "4711")
@@ -304,7 +305,7 @@ func TestTrace_ASettingThatIsInvalidOrOffIsNamedWithoutItsValue(t *testing.T) {
 	log := &bytes.Buffer{}
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.TracedLogTo(log)))
 	why := servicetest.Attribute(servicetest.Named(spans, "maintenance.run")[3], "maintenance.stopped_because")
-	check(t, strings.HasPrefix(why, "skipped: SETTING_OFF: "+servicetest.TokenSettingKey), "stopped because %q", why)
+	assert.That(t, strings.HasPrefix(why, "skipped: SETTING_OFF: "+servicetest.TokenSettingKey), "stopped because %q", why)
 	if !strings.Contains(log.String(), `"reason":"SETTING_OFF"`) || !strings.Contains(log.String(), `"why":"`+servicetest.TokenSettingKey) {
 		t.Errorf("the log is %s", log)
 	}

@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -28,7 +29,7 @@ func wantNothingOf(t *testing.T, spans *tracetest.SpanRecorder, words ...string)
 	for _, s := range spans.Ended() {
 		all := fmt.Sprint(s.Name(), s.Attributes(), s.Events(), s.Status(), s.Links())
 		for _, w := range words {
-			check(t, !strings.Contains(all, w), "%q is in %s", w, all)
+			assert.That(t, !strings.Contains(all, w), "%q is in %s", w, all)
 		}
 	}
 }
@@ -38,7 +39,7 @@ func TestTrace_TellsWhatARunDidAndWhyItStopped(t *testing.T) {
 	e := servicetest.NewDeletedParents(t, 8)
 	s := e.Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.MaxDeletes = 7 }))
 	ctx, client := otel.Tracer("test").Start(t.Context(), "client")
-	r := servicetest.Must(s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}))(t)
+	r := assert.Must(s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}))(t)
 	client.End()
 	equal(t, "the trace is the client's", r.TraceID, client.SpanContext().TraceID().String())
 	root := servicetest.Named(spans, "maintenance.run")[0]
@@ -56,16 +57,16 @@ func TestTrace_TellsWhatARunDidAndWhyItStopped(t *testing.T) {
 	})
 	equal(t, "above the lease", servicetest.Named(spans, "maintenance.lease.acquire")[0].Parent().SpanID(), root.SpanContext().SpanID())
 	id := batch.Parent().SpanID().String()
-	check(t, id == strings.ReplaceAll(r.ID[19:], "-", "") && id != batch.SpanContext().SpanID().String(),
+	assert.That(t, id == strings.ReplaceAll(r.ID[19:], "-", "") && id != batch.SpanContext().SpanID().String(),
 		"the span of run %s has the id %s, that of its batch %s", r.ID, id, batch.SpanContext().SpanID())
 	told := servicetest.Attribute(root, "maintenance.operations")
-	check(t, strings.Contains(told, "clean c.p_id -> p: 2 calls, 7 rows, "), "operations %s", told)
+	assert.That(t, strings.Contains(told, "clean c.p_id -> p: 2 calls, 7 rows, "), "operations %s", told)
 	statements := slices.DeleteFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return !strings.HasPrefix(s.Name(), "clean ") })
-	require(t, len(statements) != 0, "no span of a statement on c")
+	assert.Require(t, len(statements) != 0, "no span of a statement on c")
 	equal(t, "the span above a statement", statements[0].Parent().SpanID(), batch.SpanContext().SpanID())
 	servicetest.WantAttributes(t, statements[0], map[string]string{"db.system.name": "postgresql", "db.query.summary": statements[0].Name(), "maintenance.database": "main"})
 	for _, plumbing := range []string{"", "SELECT set_config", "BEGIN", "COMMIT", "batch start", "pool.acquire", "prepare"} {
-		check(t, len(servicetest.Named(spans, plumbing)) == 0, "there are spans %q", plumbing)
+		assert.That(t, len(servicetest.Named(spans, plumbing)) == 0, "there are spans %q", plumbing)
 	}
 	wantNothingOf(t, spans, "$1", "WITH ", "set_config", "db.query.text")
 }
@@ -77,11 +78,11 @@ func TestTrace_FailuresHaveTheirClassAndNoWordsOfTheServers(t *testing.T) {
 	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
 	servicetest.WantState(t, r, repo.RunFailed)
 	root := servicetest.Named(spans, "maintenance.run")[0]
-	check(t, root.Status().Description == r.Error && root.Status().Code.String() == "Error", "status %+v, want %s", root.Status(), r.Error)
+	assert.That(t, root.Status().Description == r.Error && root.Status().Code.String() == "Error", "status %+v, want %s", root.Status(), r.Error)
 	failed := slices.DeleteFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool {
 		return s.Status().Code.String() != "Error" || !strings.HasPrefix(s.Name(), "clean ")
 	})
-	require(t, len(failed) != 0, "no statement failed")
+	assert.Require(t, len(failed) != 0, "no statement failed")
 	servicetest.WantAttributes(t, failed[0], map[string]string{"error.type": "P0001", "db.response.status_code": "P0001"})
 	if kind := attribute.NewSet(failed[0].Events()[0].Attributes...); len(failed[0].Events()) != 1 || !kind.HasValue("exception.type") || fmt.Sprint(kind.ToSlice()[1].Value.String()) != "P0001" {
 		t.Errorf("events %v", failed[0].Events())
@@ -117,7 +118,7 @@ func TestTrace_BatchesAreLinkedToTheDeletionsThatCausedThem(t *testing.T) {
 		if len(b.Links()) > 0 {
 			linked++
 			n := len(b.Links())
-			check(t, n <= 3, "a batch of 5 has %d links", n)
+			assert.That(t, n <= 3, "a batch of 5 has %d links", n)
 		}
 	}
 	equal(t, "batches with links", linked, 8)
@@ -133,7 +134,7 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 		SELECT id, NULL, now(), now(), organization_id FROM users WHERE id IN (201, 202)`)
 	s := g.Service(g.WithQueue)
 	ctx := context.Background()
-	servicetest.Must(s.RunBatch(ctx, service.RunRequest{Worker: "placeholder_user_cleanup"}))(t)
+	assert.Must(s.RunBatch(ctx, service.RunRequest{Worker: "placeholder_user_cleanup"}))(t)
 	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.run")[0], map[string]string{"maintenance.queued": `["delete_placeholder_user: 2"]`})
 	// Two batches are in flight: they end in any order.
 	batches := servicetest.Named(spans, "maintenance.batch")
@@ -147,18 +148,18 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 	g.Work(s, "delete_placeholder_user")
 	g.Work(s, "delete_user")
 	for _, job := range servicetest.Named(spans, "maintenance.job") {
-		check(t, len(job.Links()) == 1 && !job.Parent().IsValid() && job.SpanKind().String() == "consumer",
+		assert.That(t, len(job.Links()) == 1 && !job.Parent().IsValid() && job.SpanKind().String() == "consumer",
 			"%v: links %v, parent %v", job.Attributes(), job.Links(), job.Parent())
 	}
 	g.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now() - interval '1 hour'`)
-	servicetest.Must(s.RunBatch(ctx, service.RunRequest{Worker: "ghost_user_migration"}))(t)
+	assert.Must(s.RunBatch(ctx, service.RunRequest{Worker: "ghost_user_migration"}))(t)
 	wantOneType(t, spans)
 	deleted := servicetest.Named(spans, "maintenance.deleted")
 	gone := map[string]bool{}
 	for _, d := range deleted {
 		gone[servicetest.Attribute(d, "maintenance.user_id")] = true
 	}
-	require(t, len(deleted) == 2 && gone["201"] && gone["202"], "%d deleted, %v, want users 201 and 202", len(deleted), gone)
+	assert.Require(t, len(deleted) == 2 && gone["201"] && gone["202"], "%d deleted, %v, want users 201 and 202", len(deleted), gone)
 	for _, d := range deleted {
 		if !slices.ContainsFunc(servicetest.Named(spans, "maintenance.job"), func(s sdktrace.ReadOnlySpan) bool {
 			return s.SpanContext().SpanID() == d.Parent().SpanID() && s.SpanContext().TraceID() == d.SpanContext().TraceID() &&
@@ -178,10 +179,10 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 	g.Exec("main", `CREATE TABLE letters (id bigserial PRIMARY KEY, user_id bigint)`)
 	g.Exec("main", `CREATE INDEX ON letters (user_id); INSERT INTO letters (user_id) VALUES (201), (202)`)
 	foreignKeys := g.Estate.Service("letters: [{table: users, column: user_id, on_delete: async_delete}]")
-	servicetest.Must(foreignKeys.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}))(t)
+	assert.Must(foreignKeys.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}))(t)
 	g.Want("main", `SELECT count(*) FROM letters`, "0")
 	cleanup := servicetest.Named(spans, "maintenance.run")[2]
-	check(t, len(cleanup.Links()) == 1 && cleanup.Links()[0].SpanContext.SpanID() == ghost.SpanContext().SpanID(),
+	assert.That(t, len(cleanup.Links()) == 1 && cleanup.Links()[0].SpanContext.SpanID() == ghost.SpanContext().SpanID(),
 		"the loose foreign keys are linked to %v, want the ghost migration", cleanup.Links())
 }
 
@@ -195,7 +196,7 @@ func wantTrips(t *testing.T, spans *tracetest.SpanRecorder, do func(context.Cont
 		t.Fatal(err)
 	}
 	leases := servicetest.Named(spans, "maintenance.lease.acquire")
-	require(t, len(leases) == 1, "%d leases", len(leases))
+	assert.Require(t, len(leases) == 1, "%d leases", len(leases))
 	var trips []string
 	for _, s := range spans.Ended() {
 		if s.EndTime().After(leases[0].EndTime()) || strings.HasPrefix(s.Name(), "maintenance.") {
@@ -205,7 +206,7 @@ func wantTrips(t *testing.T, spans *tracetest.SpanRecorder, do func(context.Cont
 			trips = append(trips, s.Name())
 		}
 	}
-	check(t, slices.Equal(trips, want), "statements %q, want %q", trips, want)
+	assert.That(t, slices.Equal(trips, want), "statements %q, want %q", trips, want)
 }
 
 func TestRunBatch_ARunStartsInThreeRoundTrips(t *testing.T) {
@@ -247,7 +248,7 @@ func TestRunBatch_ARunThatFindsNothingSendsFewStatements(t *testing.T) {
 	statements := func(database string) int {
 		n, err := strconv.Atoi(e.Value(database, `SELECT coalesce(sum(calls), 0) FROM pg_stat_statements(false) s
 			JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()`))
-		servicetest.NoError(t, err)
+		assert.NoError(t, err)
 		return n
 	}
 	// How often the cluster has forgotten statements for want of room: then nothing can be said.
@@ -275,7 +276,7 @@ func TestRunBatch_ARunThatFindsNothingSendsFewStatements(t *testing.T) {
 			return rounds == 12
 		})
 		for name, n := range fewest {
-			check(t, n <= most[name], "a run on %s sends %d statements to %s, want at most %d", c.database, n, name, most[name])
+			assert.That(t, n <= most[name], "a run on %s sends %d statements to %s, want at most %d", c.database, n, name, most[name])
 		}
 	}
 }

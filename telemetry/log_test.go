@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // originated is an error that knows where it arose.
@@ -64,7 +64,7 @@ func TestStack_IsOfErrorsOnlyAndOnlyOnce(t *testing.T) {
 
 func TestNewLogger_WritesTextWhereItIsAskedFor(t *testing.T) {
 	t.Parallel()
-	null := servicetest.Must(os.OpenFile(os.DevNull, os.O_WRONLY, 0))(t)
+	null := assert.Must(os.OpenFile(os.DevNull, os.O_WRONLY, 0))(t)
 	defer func() { _ = null.Close() }()
 	for format, want := range map[string]string{"text": "level=INFO msg=a", "json": `"level":"INFO","msg":"a"`, "": `"level":"INFO","msg":"a"`} {
 		var out bytes.Buffer

@@ -12,7 +12,7 @@ import (
 	"go.opentelemetry.io/otel"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func lostIn(text *bytes.Buffer) *lost {
@@ -66,7 +66,7 @@ func TestLost_SamplersThatAreNotUnderstoodAreToldWithTheSettings(t *testing.T) {
 	for sampler, share := range map[string]string{"foo": "", "traceidratio": "much", "parentbased_traceidratio": "-1"} {
 		t.Setenv("OTEL_TRACES_SAMPLER", sampler)
 		t.Setenv("OTEL_TRACES_SAMPLER_ARG", share)
-		servicetest.NoError(t, sdktrace.NewTracerProvider().Shutdown(t.Context()))
+		assert.NoError(t, sdktrace.NewTracerProvider().Shutdown(t.Context()))
 	}
 	if handled != 3 || text.Len() > 0 {
 		t.Errorf("%d errors of the SDK, said was %s", handled, text)

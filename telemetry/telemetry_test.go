@@ -22,7 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/caretaker-go/caretaker/devdb"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // start starts telemetry for one test.
 func start(t *testing.T, config Config) *Telemetry {
 	t.Helper()
-	telemetry := servicetest.Must(Start(t.Context(), config))(t)
+	telemetry := assert.Must(Start(t.Context(), config))(t)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 		defer cancel()
@@ -103,10 +103,10 @@ func TestStart_SendsTracesToTheEndpointOfTheEnvironment(t *testing.T) {
 	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { received <- r.URL.Path }))
 	defer collector.Close()
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
-	telemetry := servicetest.Must(Start(t.Context(), Config{Traces: true}))(t)
+	telemetry := assert.Must(Start(t.Context(), Config{Traces: true}))(t)
 	_, span := otel.Tracer("test").Start(t.Context(), "maintenance.run")
 	span.End()
-	servicetest.NoError(t, telemetry.Shutdown(t.Context()))
+	assert.NoError(t, telemetry.Shutdown(t.Context()))
 	if got := <-received; got != "/v1/traces" {
 		t.Errorf("got a request for %s", got)
 	}
@@ -122,7 +122,7 @@ func TestStart_NamesTheVariableThatItDoesNotUnderstand(t *testing.T) {
 func TestShutdown_DoesNotWaitForADeadCollector(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
 	t.Setenv("OTEL_BSP_EXPORT_TIMEOUT", "200")
-	telemetry := servicetest.Must(Start(t.Context(), Config{Traces: true, Metrics: true}))(t)
+	telemetry := assert.Must(Start(t.Context(), Config{Traces: true, Metrics: true}))(t)
 	_, span := otel.Tracer("test").Start(t.Context(), "maintenance.run")
 	span.End()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second) //nolint:gocritic // elapses: the collector never answers
@@ -191,7 +191,7 @@ func TestNewLogger_HasLevels(t *testing.T) {
 }
 
 func TestIdentity_TellsReplicasApart(t *testing.T) {
-	who := servicetest.Must(identity(t.Context(), Config{Version: "v1", Instance: "host/1/abc"}))(t)
+	who := assert.Must(identity(t.Context(), Config{Version: "v1", Instance: "host/1/abc"}))(t)
 	for key, want := range map[attribute.Key]string{"service.name": "caretaker", "service.version": "v1", "service.instance.id": "host/1/abc"} {
 		if got, _ := who.Set().Value(key); got.AsString() != want {
 			t.Errorf("%s is %q, want %q", key, got.AsString(), want)

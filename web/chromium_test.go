@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // pictures, if set, is the folder into which the pictures of the documentation are written.
@@ -38,20 +38,20 @@ func TestChromium_ShowsWhatStatusAndRunsSay(t *testing.T) {
 	b := browse(t)
 	b.size(1280, 900)
 	b.open(f.url)
-	statuses := servicetest.Must(f.service.Status(t.Context(), ""))(t)
+	statuses := assert.Must(f.service.Status(t.Context(), ""))(t)
 	rows := b.rows(".workers tbody tr")
 	for i, s := range statuses {
 		want := map[string]string{
 			"Due": number(s.Backlog.Due), "Deferred": number(s.Backlog.Deferred), "Dead": number(s.Backlog.Dead),
 		}
 		for label, text := range want {
-			equal(t, rows[i][label], text, s.Worker, label)
+			assert.Equal(t, rows[i][label], text, s.Worker, label)
 		}
 		if !strings.HasPrefix(rows[i]["Worker"], s.Worker) || !strings.HasPrefix(rows[i]["Condition"], words(s.Condition)) {
 			t.Errorf("%s: got %v", s.Worker, rows[i])
 		}
 	}
-	runs := servicetest.Must(f.service.Runs(t.Context(), service.RunFilter{Limit: 20}))(t)
+	runs := assert.Must(f.service.Runs(t.Context(), service.RunFilter{Limit: 20}))(t)
 	rows = b.rows(".runs tbody tr")
 	if len(rows) != len(runs) {
 		t.Fatalf("%d runs are shown of %d", len(rows), len(runs))
@@ -83,12 +83,12 @@ func TestChromium_RefreshKeepsThePlaceAndRunsNoScriptOfOthers(t *testing.T) {
 	b.open(f.url)
 	script[any](b, `window.mark = 1; window.scrollTo(0, 300); document.querySelector("a[href='/workers/`+tokens+`']").focus({preventScroll: true})`)
 	const evil = `<script>window.evil = 1</script>"'><img src=x onerror="window.evil = 1">`
-	servicetest.Must(f.service.PauseWorker(t.Context(), tokens, evil, evil, time.Hour))(t)
+	assert.Must(f.service.PauseWorker(t.Context(), tokens, evil, evil, time.Hour))(t)
 	b.eventually("the title says so", func() bool { return strings.HasPrefix(script[string](b, `return document.title`), "1 paused") })
 	if !script[bool](b, `return window.mark === 1 && window.scrollY === 300 && !window.evil && document.activeElement.getAttribute("href") === "/workers/`+tokens+`"`) {
 		t.Error("the page was loaded anew, has lost its place, or ran a script that somebody wrote")
 	}
-	contains(t, script[string](b, `return document.querySelector("#worker-`+tokens+` .detail").innerText`), evil)
+	assert.Contains(t, script[string](b, `return document.querySelector("#worker-`+tokens+` .detail").innerText`), evil)
 	b.open(f.url + "/workers/" + tokens)
 	if script[bool](b, `return !!window.evil || document.images.length > 0`) {
 		t.Error("a script ran, or an image was made")
@@ -101,13 +101,13 @@ func TestChromium_RefreshKeepsThePlaceAndRunsNoScriptOfOthers(t *testing.T) {
 func TestChromium_ThePlanOfAJobIsOneClickAway(t *testing.T) {
 	f := start(t)
 	f.run(tokens, false)
-	jobs := servicetest.Must(f.service.Jobs(t.Context(), service.JobFilter{Kind: "delete_user", Limit: 1}))(t)
+	jobs := assert.Must(f.service.Jobs(t.Context(), service.JobFilter{Kind: "delete_user", Limit: 1}))(t)
 	if len(jobs) != 1 {
 		t.Fatal(jobs)
 	}
 	where := strings.Split(plannedBy(jobs[0]), "/")
-	id := servicetest.Must(strconv.ParseInt(where[3], 10, 64))(t)
-	plan := servicetest.Must(f.service.PlanDeletion(t.Context(), where[2], id))(t)
+	id := assert.Must(strconv.ParseInt(where[3], 10, 64))(t)
+	plan := assert.Must(f.service.PlanDeletion(t.Context(), where[2], id))(t)
 	b := browse(t)
 	b.size(1280, 900)
 	b.open(fmt.Sprintf("%s/jobs/%d", f.url, jobs[0].ID))
@@ -139,7 +139,7 @@ func TestChromium_RefreshesWithoutJavaScript(t *testing.T) {
 	if !strings.Contains(b.html(), "<title>in order") && !strings.Contains(b.html(), "<title>1 not configured") {
 		t.Errorf("got %s", b.html())
 	}
-	servicetest.Must(f.service.PauseWorker(t.Context(), tokens, "test", "test", time.Hour))(t)
+	assert.Must(f.service.PauseWorker(t.Context(), tokens, "test", "test", time.Hour))(t)
 	b.eventually("the new state is shown", func() bool { return strings.Contains(b.html(), "<title>1 paused") })
 }
 
@@ -164,7 +164,7 @@ func TestChromium_FitsEveryScreen(t *testing.T) {
 	f.busy()
 	f.run("ghost_user_migration", false)
 	r := f.run(tokens, false)
-	servicetest.Must(f.service.PauseWorker(t.Context(), tokens, strings.Repeat("averylongword", 30), "by", 0))(t)
+	assert.Must(f.service.PauseWorker(t.Context(), tokens, strings.Repeat("averylongword", 30), "by", 0))(t)
 	b := browse(t)
 	user, group, _ := f.one()
 	for _, path := range []string{
@@ -245,8 +245,8 @@ func TestChromium_TakesThePicturesOfTheDocumentation(t *testing.T) {
 			t.Errorf("%s has %d bytes", p.name, len(content))
 		}
 		if *pictures != "" {
-			servicetest.NoError(t, os.WriteFile(filepath.Join(*pictures, p.name+".png"), content, 0o600))
+			assert.NoError(t, os.WriteFile(filepath.Join(*pictures, p.name+".png"), content, 0o600))
 		}
 	}
-	servicetest.Must(f.service.CancelRun(t.Context(), run.ID, ""))(t)
+	assert.Must(f.service.CancelRun(t.Context(), run.ID, ""))(t)
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -27,7 +28,7 @@ func TestCurve_EndsWithThePresentValueAndHasGaps(t *testing.T) {
 	if want := "M300.0 50.0L306.7 0.0M593.3 80.0L600.0 100.0"; c.Line != want {
 		t.Errorf("got %s, want %s", c.Line, want)
 	}
-	equal(t, strings.Count(c.Area, "Z"), 2, "areas in", c.Area)
+	assert.Equal(t, strings.Count(c.Area, "Z"), 2, "areas in", c.Area)
 }
 
 func TestCurve_OfAYoungServerBeginsAnHourAgo(t *testing.T) {

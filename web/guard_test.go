@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/access"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestEveryAnswer_ForbidsForeignContentNamesAndChanges(t *testing.T) {
@@ -28,7 +28,7 @@ func TestEveryAnswer_ForbidsForeignContentNamesAndChanges(t *testing.T) {
 			t.Errorf("%s: %v", path, h)
 		}
 		for _, foreign := range []string{"http://", "style=", " onclick", "<script>"} {
-			lacks(t, strings.ReplaceAll(body, "http://www.w3.org", ""), foreign)
+			assert.Lacks(t, strings.ReplaceAll(body, "http://www.w3.org", ""), foreign)
 		}
 	}
 	// Only reading is allowed.
@@ -70,7 +70,7 @@ func TestEveryAnswer_ForbidsForeignContentNamesAndChanges(t *testing.T) {
 	shared := &tls.Config{MinVersion: tls.VersionTLS12}
 	config := f.site.config
 	config.TLS = shared
-	site := servicetest.Must(New(config))(t)
+	site := assert.Must(New(config))(t)
 	defer site.stop()
 	if site.server.TLSConfig == shared {
 		t.Error("a server changes the TLS of others")
@@ -79,7 +79,7 @@ func TestEveryAnswer_ForbidsForeignContentNamesAndChanges(t *testing.T) {
 
 func TestToken_IsNeededAsBearerOrPassword(t *testing.T) {
 	t.Parallel()
-	only := servicetest.Must(access.New(access.Config{Token: "secret"}))(t)
+	only := assert.Must(access.New(access.Config{Token: "secret"}))(t)
 	f := start(t, func(c *Config) { c.Access = only })
 	for name, c := range map[string]struct {
 		change func(*http.Request)
@@ -123,8 +123,8 @@ func TestRoles_OfThePageAreThoseOfTheAPI(t *testing.T) {
 	}
 	content := entry("viola", ", role: viewer") + entry("late", ", role: admin, expires: 2026-01-01") +
 		entry("bots", ", role: operator, workers: [w]")
-	servicetest.NoError(t, os.WriteFile(file, []byte(content), 0o600))
-	known := servicetest.Must(access.New(access.Config{
+	assert.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+	known := assert.Must(access.New(access.Config{
 		TokensFile: file, Workers: []string{"w"}, Certificates: map[string]string{"alice": "viewer"},
 	}))(t)
 	f := start(t, func(c *Config) { c.Access = known })
@@ -145,6 +145,6 @@ func TestRoles_OfThePageAreThoseOfTheAPI(t *testing.T) {
 		c.who(r)
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, r)
-		equal(t, w.Code, c.want, name, w.Body)
+		assert.Equal(t, w.Code, c.want, name, w.Body)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -53,7 +54,7 @@ func TestWaiting_SaysWhoWaitsAndWhyAndIsLinked(t *testing.T) {
 	f.exec(`INSERT INTO maintenance.dead_records (id, fully_qualified_table_name, primary_key_value, definition, sqlstate, message,
 		failures, recorded_at, dead_at) VALUES (1, 'public.users', 77, 'notes.author_id', '23503', 'quotes a row', 10, now(), now())`)
 	body := f.page("/workers/"+keys+"/dead", "public.users 77", "notes.author_id failed 10 times, last with 23503")
-	lacks(t, body, "quotes a row")
+	assert.Lacks(t, body, "quotes a row")
 	f.page("/", `href="/workers/`+keys+`/dead"`)
 	f.page("/workers/"+keys, `href="/workers/`+keys+`/dead"`)
 	f.exec(`UPDATE import_placeholder_user_details SET namespace_id = NULL, deletion_attempts = 15, last_deletion_attempt_at = now()`)

@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/access"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // oneSQL is an id that the demo data has of each kind.
@@ -19,7 +19,7 @@ const oneSQL = `SELECT (SELECT min(id) FROM users WHERE user_type = 0), (SELECT 
 
 func (f *fixture) one() (user, group, placeholder int64) {
 	f.t.Helper()
-	servicetest.NoError(f.t, f.sql.QueryRow(f.t.Context(), oneSQL).Scan(&user, &group, &placeholder))
+	assert.NoError(f.t, f.sql.QueryRow(f.t.Context(), oneSQL).Scan(&user, &group, &placeholder))
 	return user, group, placeholder
 }
 
@@ -27,16 +27,16 @@ func TestPlan_IsWhatTheServiceSaysAndWritesNothing(t *testing.T) {
 	t.Parallel()
 	f := start(t)
 	user, group, placeholder := f.one()
-	servicetest.Must(f.service.Protect(t.Context(), service.Protection{Kind: "user", ID: user, Reason: "evidence <b>", By: "me"}, 0))(t)
+	assert.Must(f.service.Protect(t.Context(), service.Protection{Kind: "user", ID: user, Reason: "evidence <b>", By: "me"}, 0))(t)
 	content := func() (text string) {
-		servicetest.NoError(t, f.sql.QueryRow(t.Context(), `SELECT md5(string_agg(query_to_xml(format('SELECT * FROM %s t ORDER BY t::text', c.oid::regclass), true, true, '')::text, ' ' ORDER BY c.oid))
+		assert.NoError(t, f.sql.QueryRow(t.Context(), `SELECT md5(string_agg(query_to_xml(format('SELECT * FROM %s t ORDER BY t::text', c.oid::regclass), true, true, '')::text, ' ' ORDER BY c.oid))
 			FROM pg_class c WHERE c.relkind = 'r' AND (c.relnamespace = 'public'::regnamespace
 			OR c.relnamespace = 'maintenance'::regnamespace AND c.relname <> 'backlog_samples')`).Scan(&text))
 		return text
 	}
 	before := content()
 	for kind, id := range map[string]int64{"user": user, "group": group, "placeholder": placeholder} {
-		p := servicetest.Must(f.service.PlanDeletion(t.Context(), kind, id))(t)
+		p := assert.Must(f.service.PlanDeletion(t.Context(), kind, id))(t)
 		body := f.page(fmt.Sprintf("/plan/%s/%d", kind, id), p.Digest, p.Name, fmt.Sprintf("caretaker plan %s %d", kind, id), "look again")
 		for _, table := range p.Tables {
 			if row := fmt.Sprintf(`data-label="Table">%s</th><td data-label="Would be moved"`, table.Table); !strings.Contains(body, row) {
@@ -48,7 +48,7 @@ func TestPlan_IsWhatTheServiceSaysAndWritesNothing(t *testing.T) {
 		}
 	}
 	f.page(fmt.Sprintf("/plan/user/%d", user), "It would not go now: PROTECTED", "evidence &lt;b&gt;")
-	equal(t, content(), before, "a plan has written")
+	assert.Equal(t, content(), before, "a plan has written")
 }
 
 func TestPlan_SaysWhyThereIsNone(t *testing.T) {
@@ -75,7 +75,7 @@ func TestPlan_SaysWhyThereIsNone(t *testing.T) {
 
 func TestPlan_IsForViewers(t *testing.T) {
 	t.Parallel()
-	only := servicetest.Must(access.New(access.Config{Token: "secret"}))(t)
+	only := assert.Must(access.New(access.Config{Token: "secret"}))(t)
 	f := start(t, func(c *Config) { c.Access = only })
 	user, _, _ := f.one()
 	path := fmt.Sprintf("/plan/user/%d", user)
@@ -122,7 +122,7 @@ func TestPlan_IsOneClickFromWhateverIsToGo(t *testing.T) {
 	f.page("/workers/placeholder_user_cleanup/dead", `href="/plan/placeholder/`)
 	f.exec(`INSERT INTO maintenance.dead_records (id, fully_qualified_table_name, primary_key_value, definition, sqlstate, message,
 		failures, recorded_at, dead_at) VALUES (1, 'public.users', 77, 'notes.author_id', '23503', '', 10, now(), now())`)
-	lacks(t, f.page("/workers/"+keys+"/dead"), "/plan/")
+	assert.Lacks(t, f.page("/workers/"+keys+"/dead"), "/plan/")
 }
 
 func TestPlannedBy_IsTheTargetOfAJobThatMayStillRun(t *testing.T) {
@@ -133,7 +133,7 @@ func TestPlannedBy_IsTheTargetOfAJobThatMayStillRun(t *testing.T) {
 		"/plan/placeholder/9": {Kind: repo.DeletePlaceholderUser{}.Kind(), Args: []byte(`{"placeholder_user_id": 9}`)},
 		"":                    {Kind: repo.ContinueInactiveTokenDeletion{}.Kind(), Args: []byte(`{"pass_id": 9}`)},
 	} {
-		equal(t, plannedBy(j), want)
+		assert.Equal(t, plannedBy(j), want)
 	}
 	if got := plannedBy(service.Job{Kind: repo.DeleteUser{}.Kind(), Args: []byte(`{"user_id": 7}`), State: "completed"}); got != "" {
 		t.Errorf("the user is gone: %s", got)

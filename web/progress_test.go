@@ -3,6 +3,7 @@ package web
 import (
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -17,7 +18,7 @@ func TestRun_SaysHowMuchOfWhatWasDueIsDone(t *testing.T) {
 		change(p)
 		return p.Percent()
 	}
-	equal(t, page(func(*runPage) {}), 25, "%%")
+	assert.Equal(t, page(func(*runPage) {}), 25, "%%")
 	for what, change := range map[string]func(*runPage){
 		"ended":    func(p *runPage) { p.Run.State = "succeeded" },
 		"dry":      func(p *runPage) { p.Run.DryRun = true },
@@ -27,6 +28,6 @@ func TestRun_SaysHowMuchOfWhatWasDueIsDone(t *testing.T) {
 		"several":  func(p *runPage) { p.Status.Leases = make([]service.Lease, 2) },
 		"unknown":  func(p *runPage) { p.Run.Worker = "other" },
 	} {
-		equal(t, page(change), 0, what)
+		assert.Equal(t, page(change), 0, what)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestOverview_ShowsEveryWorkerAsGetStatusDoes(t *testing.T) {
@@ -33,7 +33,7 @@ func TestOverview_ShowsEveryWorkerAsGetStatusDoes(t *testing.T) {
 // differs says what of the status is not on the page, "" if all is.
 func (f *fixture) differs(t *testing.T) string {
 	t.Helper()
-	statuses := servicetest.Must(f.service.Status(t.Context(), ""))(t)
+	statuses := assert.Must(f.service.Status(t.Context(), ""))(t)
 	body := f.page("/", "inactive_token_deletion", "<h2 id=\"runs\">Recent runs</h2>", "scheduled jobs")
 	for _, s := range statuses {
 		_, row, found := strings.Cut(body, `<tr id="worker-`+s.Worker+`">`)
@@ -64,7 +64,7 @@ func TestJob_TellsWhatBecameOfIt(t *testing.T) {
 	f.exec(`UPDATE maintenance.river_job SET state = 'discarded', finalized_at = now(), attempt = 25,
 		metadata = metadata || '{"trace_id": "` + trace + `", "worked_ms": 61500}',
 		errors = ARRAY['{"at": "2026-11-21T03:34:09Z", "attempt": 25, "error": "a table is locked"}'::jsonb]`)
-	jobs := servicetest.Must(f.service.Jobs(t.Context(), service.JobFilter{Limit: 1}))(t)
+	jobs := assert.Must(f.service.Jobs(t.Context(), service.JobFilter{Limit: 1}))(t)
 	if len(jobs) != 1 {
 		t.Fatal(jobs)
 	}
@@ -81,7 +81,7 @@ func TestPaused_SaysByWhomAndUntilWhenAndRunsNoScript(t *testing.T) {
 	t.Parallel()
 	f := start(t)
 	const evil = `<script>alert(1)</script>"'><img src=x onerror=alert(2)>`
-	servicetest.Must(f.service.PauseWorker(t.Context(), tokens, evil, evil, time.Hour))(t)
+	assert.Must(f.service.PauseWorker(t.Context(), tokens, evil, evil, time.Hour))(t)
 	for _, path := range []string{"/", "/workers/" + tokens} {
 		body := f.page(path, "paused", "&lt;script&gt;alert(1)")
 		if strings.Contains(body, "<script>alert") || strings.Contains(body, "<img") {
@@ -104,7 +104,7 @@ func TestMainDown_IsSaidOnceAndWhatWasKnownIsShown(t *testing.T) {
 		t.Errorf("that main does not answer is said %d times:\n%s", n, body)
 	}
 	answer, body := f.request(http.MethodGet, "/runs/"+strings.Replace(r.ID, r.ID[:4], "ffff", 1))
-	equal(t, answer.StatusCode, http.StatusServiceUnavailable, answer.Status, body)
+	assert.Equal(t, answer.StatusCode, http.StatusServiceUnavailable, answer.Status, body)
 }
 
 func TestBy_NamesTheTriggerThatItWas(t *testing.T) {
@@ -113,7 +113,7 @@ func TestBy_NamesTheTriggerThatItWas(t *testing.T) {
 		"schedule by vm/1/abc": {Trigger: "schedule", RequestedBy: "vm/1/abc"}, "request by alice": {Trigger: "request", RequestedBy: "alice"},
 		"request": {Trigger: "request"},
 	} {
-		equal(t, by(r), want)
+		assert.Equal(t, by(r), want)
 	}
 }
 

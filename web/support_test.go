@@ -20,11 +20,11 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
-	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 var databases devdb.Tests
@@ -78,17 +78,17 @@ func start(t *testing.T, change ...func(*Config)) *fixture {
 	address := databases.Clone(t, demo())
 	f := &fixture{t: t, client: &http.Client{Transport: &http.Transport{}}}
 	t.Cleanup(f.client.CloseIdleConnections)
-	f.sql = servicetest.Must(pgx.Connect(ctx, address))(t)
+	f.sql = assert.Must(pgx.Connect(ctx, address))(t)
 	t.Cleanup(func() { _ = f.sql.Close(ctx) })
-	f.main = servicetest.Must(repo.Open(ctx, "main", address))(t)
+	f.main = assert.Must(repo.Open(ctx, "main", address))(t)
 	t.Cleanup(f.main.Close)
-	queue := servicetest.Must(scheduler.NewQueue(f.main, scheduler.QueueConfig{Logger: slog.New(slog.DiscardHandler)}))(t)
+	queue := assert.Must(scheduler.NewQueue(f.main, scheduler.QueueConfig{Logger: slog.New(slog.DiscardHandler)}))(t)
 	c := service.Config{
 		Databases: []*repo.Database{f.main}, Queue: queue, Logger: slog.New(slog.DiscardHandler), Replica: "here",
 	}
 	service.Settings[loosefk.Config](&c).Definitions = definitions(t)
 	config.Defaults(&c)
-	f.service = servicetest.Must(service.New(c))(t)
+	f.service = assert.Must(service.New(c))(t)
 	t.Cleanup(func() { _ = f.service.Shutdown(ctx) })
 	f.serve(change)
 	return f
@@ -115,8 +115,8 @@ func (f *fixture) serve(change []func(*Config)) {
 	for _, c := range change {
 		c(&config)
 	}
-	f.site = servicetest.Must(New(config))(f.t)
-	listener := servicetest.Must(net.Listen("tcp", "127.0.0.1:0"))(f.t)
+	f.site = assert.Must(New(config))(f.t)
+	listener := assert.Must(net.Listen("tcp", "127.0.0.1:0"))(f.t)
 	f.url = "http://" + listener.Addr().String()
 	served := make(chan error, 1)
 	go func() { served <- f.site.Serve(listener) }()
@@ -132,7 +132,7 @@ func (f *fixture) serve(change []func(*Config)) {
 
 func (f *fixture) run(worker string, dry bool) service.Run {
 	f.t.Helper()
-	r := servicetest.Must(f.service.RunBatch(f.t.Context(), service.RunRequest{Worker: worker, DryRun: dry, RequestedBy: "a test"}))(f.t)
+	r := assert.Must(f.service.RunBatch(f.t.Context(), service.RunRequest{Worker: worker, DryRun: dry, RequestedBy: "a test"}))(f.t)
 	return r
 }
 
@@ -153,14 +153,14 @@ type reply struct {
 // request asks for a path and returns the answer and its whole body.
 func (f *fixture) request(method, path string, change ...func(*http.Request)) (reply, string) {
 	f.t.Helper()
-	r := servicetest.Must(http.NewRequestWithContext(f.t.Context(), method, f.url+path, nil))(f.t)
+	r := assert.Must(http.NewRequestWithContext(f.t.Context(), method, f.url+path, nil))(f.t)
 	for _, c := range change {
 		c(r)
 	}
 	answer, err := f.client.Do(r)
-	servicetest.NoError(f.t, err)
+	assert.NoError(f.t, err)
 	defer func() { _ = answer.Body.Close() }()
-	body := servicetest.Must(io.ReadAll(answer.Body))(f.t)
+	body := assert.Must(io.ReadAll(answer.Body))(f.t)
 	return reply{answer.Status, answer.StatusCode, answer.Header}, string(body)
 }
 
@@ -168,7 +168,7 @@ func (f *fixture) request(method, path string, change ...func(*http.Request)) (r
 func (f *fixture) page(path string, parts ...string) string {
 	f.t.Helper()
 	answer, body := f.request(http.MethodGet, path)
-	equal(f.t, answer.StatusCode, http.StatusOK, path, answer.Status)
+	assert.Equal(f.t, answer.StatusCode, http.StatusOK, path, answer.Status)
 	for _, p := range parts {
 		if !strings.Contains(body, p) {
 			f.t.Errorf("%s: %q is not in\n%s", path, p, body)
@@ -191,30 +191,4 @@ func (f *fixture) fresh() {
 	f.site.pages.recent.mu.Lock()
 	defer f.site.pages.recent.mu.Unlock()
 	clear(f.site.pages.recent.known)
-}
-
-// equal fails the test unless two values are the same; the message says what they are about.
-func equal[T comparable](tb testing.TB, got, want T, about ...any) {
-	tb.Helper()
-	if got != want {
-		tb.Errorf("%sgot %v, want %v", fmt.Sprintln(about...), got, want)
-	}
-}
-
-// contains fails the test unless a text has all parts.
-func contains(tb testing.TB, text string, parts ...string) {
-	tb.Helper()
-	for _, p := range parts {
-		if !strings.Contains(text, p) {
-			tb.Errorf("%q is not in\n%s", p, text)
-		}
-	}
-}
-
-// lacks fails the test if a text has the part.
-func lacks(tb testing.TB, text, part string) {
-	tb.Helper()
-	if strings.Contains(text, part) {
-		tb.Errorf("%q is in\n%s", part, text)
-	}
 }

@@ -23,7 +23,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/devdb"
-	"github.com/caretaker-go/caretaker/service/servicetest"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // browser is a headless Chromium, driven by chromedriver over the WebDriver protocol.
@@ -40,12 +40,12 @@ func browse(t *testing.T, extra ...string) *browser {
 	if err != nil {
 		t.Fatalf("chromedriver is missing: tools/require.sh chromium installs it (%v)", err)
 	}
-	listener := servicetest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	listener := assert.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	address := listener.Addr().String()
 	_ = listener.Close()
 	_, port, _ := strings.Cut(address, ":")
 	process := exec.Command(driver, "--port="+port)
-	servicetest.NoError(t, process.Start())
+	assert.NoError(t, process.Start())
 	b := &browser{t: t, session: "http://" + address, client: &http.Client{Transport: &http.Transport{}, Timeout: devdb.WaitTimeout}}
 	t.Cleanup(func() {
 		b.client.CloseIdleConnections()
@@ -53,7 +53,7 @@ func browse(t *testing.T, extra ...string) *browser {
 		_ = process.Wait()
 	})
 	b.eventually("chromedriver answers", func() bool { return b.try(http.MethodGet, "/status", nil, nil) == nil })
-	folder := servicetest.Must(os.MkdirTemp("", "caretaker-chromium-"))(t)
+	folder := assert.Must(os.MkdirTemp("", "caretaker-chromium-"))(t)
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
 	arguments := append([]string{
 		"--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -102,7 +102,7 @@ func (b *browser) try(method, path string, body, into any) error {
 
 func (b *browser) ask(path string, body, into any) {
 	b.t.Helper()
-	servicetest.NoError(b.t, b.try(http.MethodPost, path, body, into))
+	assert.NoError(b.t, b.try(http.MethodPost, path, body, into))
 }
 
 // open loads a page.
@@ -160,14 +160,14 @@ func (b *browser) picture() []byte {
 	b.t.Helper()
 	var shot struct{ Data string }
 	b.command("Page.captureScreenshot", map[string]any{"optimizeForSpeed": false}, &shot)
-	content := servicetest.Must(base64.StdEncoding.DecodeString(shot.Data))(b.t)
+	content := assert.Must(base64.StdEncoding.DecodeString(shot.Data))(b.t)
 	return content
 }
 
 // small is a picture with its 256 most frequent colours, each other one being the nearest of them.
 func small(t *testing.T, content []byte) []byte {
 	t.Helper()
-	picture := servicetest.Must(png.Decode(bytes.NewReader(content)))(t)
+	picture := assert.Must(png.Decode(bytes.NewReader(content)))(t)
 	bounds, often := picture.Bounds(), map[color.Color]int{}
 	for y := range bounds.Dy() {
 		for x := range bounds.Dx() {
@@ -178,7 +178,7 @@ func small(t *testing.T, content []byte) []byte {
 	reduced := image.NewPaletted(bounds, palette[:min(len(palette), 256)])
 	draw.Draw(reduced, bounds, picture, image.Point{}, draw.Src)
 	var out bytes.Buffer
-	servicetest.NoError(t, (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, reduced))
+	assert.NoError(t, (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, reduced))
 	return out.Bytes()
 }
 

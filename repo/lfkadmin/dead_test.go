@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
-	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // buried makes a queue with dead records 1 to n, the odd ones of p, the even ones of other.q.
@@ -112,6 +112,6 @@ func TestValidate_TakesAsLongAsItNeeds(t *testing.T) {
 		return waits || err != nil || len(done) > 0
 	})
 	b.exec(`COMMIT`)
-	servicetest.NoError(t, <-done)
+	assert.NoError(t, <-done)
 	b.want(`SELECT convalidated FROM pg_constraint WHERE conname = 'fk'`, "true")
 }

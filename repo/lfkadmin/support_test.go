@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -43,14 +44,14 @@ func installed(t *testing.T) *bench {
 
 func open(t *testing.T, url string) lfkadmin.Admin {
 	t.Helper()
-	d := servicetest.Must(repo.Open(context.Background(), "main", url))(t)
+	d := assert.Must(repo.Open(context.Background(), "main", url))(t)
 	t.Cleanup(d.Close)
 	return lfkadmin.New(d)
 }
 
 func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
-	conn := servicetest.Must(pgx.Connect(context.Background(), url))(t)
+	conn := assert.Must(pgx.Connect(context.Background(), url))(t)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
 }
@@ -63,7 +64,7 @@ func (b *bench) with(settings string) string {
 // as is the database's URL for another role.
 func (b *bench) as(role, password string) string {
 	b.Helper()
-	u := servicetest.Must(url.Parse(b.url))(b.T)
+	u := assert.Must(url.Parse(b.url))(b.T)
 	u.User = url.UserPassword(role, password)
 	return u.String()
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -100,14 +101,14 @@ func BenchmarkCapture(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			ctx := context.Background()
 			url := servicetest.Databases.Clone(b, servicetest.Migrated(""))
-			d := servicetest.Must(repo.Open(ctx, "main", url))(b)
+			d := assert.Must(repo.Open(ctx, "main", url))(b)
 			b.Cleanup(d.Close)
-			conn := servicetest.Must(pgx.Connect(ctx, url))(b)
+			conn := assert.Must(pgx.Connect(ctx, url))(b)
 			b.Cleanup(func() { _ = conn.Close(ctx) })
-			exec := func(sql string, args ...any) { servicetest.Must(conn.Exec(ctx, sql, args...))(b) }
-			servicetest.Must(lfkadmin.New(d).InstallQueue(ctx))(b)
+			exec := func(sql string, args ...any) { assert.Must(conn.Exec(ctx, sql, args...))(b) }
+			assert.Must(lfkadmin.New(d).InstallQueue(ctx))(b)
 			exec(`CREATE TABLE p (id bigint PRIMARY KEY)`)
-			servicetest.Must(lfkadmin.New(d).Track(ctx, "p", ""))(b)
+			assert.Must(lfkadmin.New(d).Track(ctx, "p", ""))(b)
 			exec(c.prepare, c.args...)
 			for b.Loop() {
 				b.StopTimer()

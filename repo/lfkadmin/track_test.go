@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -124,7 +125,7 @@ func TestTrack_RefusesWhatGitLabsQueueCannotRecord(t *testing.T) {
 			if err != nil {
 				t.Errorf("%s %s: %v", c.table, c.column, err)
 			}
-			servicetest.Must(b.Untrack(context.Background(), c.table))(t)
+			assert.Must(b.Untrack(context.Background(), c.table))(t)
 			continue
 		}
 		b.wantRefusal(err, c.reason)
@@ -185,8 +186,8 @@ func TestTrack_AFunctionThatExistsIsUsedAsItIs(t *testing.T) {
 func TestTrack_ALockThatIsNotToBeHadChangesNothing(t *testing.T) {
 	b := partitioned(t)
 	other := connect(t, b.url)
-	tx := servicetest.Must(other.Begin(context.Background()))(t)
-	servicetest.Must(tx.Exec(context.Background(), "DELETE FROM leaves.b WHERE id = 2"))(t)
+	tx := assert.Must(other.Begin(context.Background()))(t)
+	assert.Must(tx.Exec(context.Background(), "DELETE FROM leaves.b WHERE id = 2"))(t)
 	before := b.dump()
 	_, err := b.Track(context.Background(), "p", "")
 	servicetest.WantError(t, err, "track p on main", "55P03",
@@ -194,14 +195,14 @@ func TestTrack_ALockThatIsNotToBeHadChangesNothing(t *testing.T) {
 	if b.dump() != before {
 		t.Error("a track that failed changed the schema")
 	}
-	servicetest.NoError(t, tx.Rollback(context.Background()))
+	assert.NoError(t, tx.Rollback(context.Background()))
 	b.track("p", "")
 	// What is tracked already needs no lock.
-	servicetest.Must(other.Exec(context.Background(), "BEGIN; LOCK TABLE p, leaves.b IN ROW EXCLUSIVE MODE"))(t)
+	assert.Must(other.Exec(context.Background(), "BEGIN; LOCK TABLE p, leaves.b IN ROW EXCLUSIVE MODE"))(t)
 	if got := b.track("p", "").Triggers; len(got) != 0 {
 		t.Errorf("got %q, want none", got)
 	}
-	servicetest.Must(other.Exec(context.Background(), "ROLLBACK"))(t)
+	assert.Must(other.Exec(context.Background(), "ROLLBACK"))(t)
 }
 
 func TestTrack_TheApplicationSchemaIsTheConnections(t *testing.T) {
@@ -253,7 +254,7 @@ func TestUntrack_RefusesWhatIsNotTracked(t *testing.T) {
 	_, err = b.Untrack(context.Background(), "leaf")
 	b.wantRefusal(err, "x.leaf and y.leaf are both called leaf")
 	b.refuses("leaf", "", "x.leaf and y.leaf are both called leaf")
-	servicetest.Must(b.Untrack(context.Background(), "y.leaf"))(t)
+	assert.Must(b.Untrack(context.Background(), "y.leaf"))(t)
 	b.wantTriggers("p:O", "parts:A", "x.leaf:A")
 }
 
@@ -266,9 +267,9 @@ func TestTrack_NeedsAQueueAndRunsThroughAPoolerWithoutPreparedStatements(t *test
 	b.exec("DROP TABLE loose_foreign_keys_deleted_records")
 	for _, mode := range []string{"exec", "simple_protocol"} {
 		d := open(t, b.with("default_query_exec_mode="+mode))
-		servicetest.Must(d.InstallQueue(context.Background()))(t)
-		servicetest.Must(d.Track(context.Background(), "p", ""))(t)
-		servicetest.Must(d.Untrack(context.Background(), "p"))(t)
+		assert.Must(d.InstallQueue(context.Background()))(t)
+		assert.Must(d.Track(context.Background(), "p", ""))(t)
+		assert.Must(d.Untrack(context.Background(), "p"))(t)
 	}
 }
 
@@ -280,7 +281,7 @@ func TestTrack_ByAnotherKeyWaitsForTheRecordsThatAreLeft(t *testing.T) {
 	b.exec("DELETE FROM p WHERE id = 7")
 	untrack := func() {
 		t.Helper()
-		servicetest.Must(b.Untrack(context.Background(), "p"))(t)
+		assert.Must(b.Untrack(context.Background(), "p"))(t)
 	}
 	refused := func() {
 		t.Helper()
@@ -320,12 +321,12 @@ func TestTrack_NewPartitionsOfATrackedTableWaitForNoRecords(t *testing.T) {
 func TestUntrack_KeepsTheOrderOfDeadKeys(t *testing.T) {
 	b := installed(t)
 	b.exec("CREATE TABLE p (a int, b int, PRIMARY KEY (a, b))")
-	servicetest.Must(b.Track(context.Background(), "p", "b", "a"))(t)
+	assert.Must(b.Track(context.Background(), "p", "b", "a"))(t)
 	b.exec(`INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, key_values, definition, sqlstate, message, failures, recorded_at)
 		VALUES ('public.p', 0, '{1,2}', 'd', 'P0001', 'no', 10, now())`)
 	_, err := b.Untrack(context.Background(), "p")
 	b.wantRefusal(err, "records of public.p are pending or dead")
 	b.wantTriggers("p:A")
 	b.exec("DELETE FROM maintenance.dead_records")
-	servicetest.Must(b.Untrack(context.Background(), "p"))(t)
+	assert.Must(b.Untrack(context.Background(), "p"))(t)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/adjournedgroup"
@@ -70,7 +71,7 @@ func TestAdjournedGroupDeletion_InvalidSettingFailsTheRunAndTouchesNothing(t *te
 	servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups), "deletion_adjourned_period")
 	for _, value := range []string{"-1", "NULL"} {
 		g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = `+value)
-		r := servicetest.Must(g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups}))(t)
+		r := assert.Must(g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups}))(t)
 		servicetest.WantState(t, r, "failed")
 		if r.Reason != "SETTING_INVALID" {
 			t.Errorf("reason %q, want SETTING_INVALID", r.Reason)
@@ -214,7 +215,7 @@ func TestAdjournedGroupDeletion_ARunHeldToAPlanTouchesNoOtherGroup(t *testing.T)
 // backlog is "pending due deferred dead age of the oldest in days".
 func wantBacklog(g *servicetest.Groups, want string) {
 	g.T.Helper()
-	st := servicetest.Must(g.Service.Status(context.Background(), servicetest.AdjournedGroups))(g.T)
+	st := assert.Must(g.Service.Status(context.Background(), servicetest.AdjournedGroups))(g.T)
 	b := st[0].Backlog
 	days := "-"
 	if !b.OldestAt.IsZero() {
@@ -341,7 +342,7 @@ func TestAdjournedGroupDeletion_TableThatMustNotBeReadIsNamed(t *testing.T) {
 	g.Exec("main", `GRANT ALL ON ALL TABLES IN SCHEMA public, maintenance TO `+role)
 	g.Exec("main", `GRANT USAGE ON SCHEMA public, maintenance TO `+role)
 	g.Exec("main", `REVOKE ALL ON group_group_links FROM `+role)
-	d := servicetest.Must(repo.Open(context.Background(), "main", g.URLs["main"]+"&options=-c%20role%3D"+role))(t)
+	d := assert.Must(repo.Open(context.Background(), "main", g.URLs["main"]+"&options=-c%20role%3D"+role))(t)
 	defer d.Close()
 	_, err := d.GroupStores(context.Background())
 	servicetest.WantError(t, err, "group_group_links")

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -60,7 +61,7 @@ func TestAdjournedGroupDeletion_RunThatHasLostItsLeaseChangesNothingMore(t *test
 	g.Exec("main", `CREATE FUNCTION take_over() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		UPDATE maintenance.leases SET holder = 'other', epoch = epoch + 1; RETURN NULL; END $$`)
 	g.Exec("main", `CREATE TRIGGER take_over AFTER DELETE ON group_deletion_schedules FOR EACH ROW WHEN (OLD.group_id = 11) EXECUTE FUNCTION take_over()`)
-	r := servicetest.Must(g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups}))(t)
+	r := assert.Must(g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups}))(t)
 	servicetest.WantState(t, r, "failed")
 	if r.Reason != "LEASE_LOST" {
 		t.Errorf("reason %q", r.Reason)
@@ -118,7 +119,7 @@ func TestDestroyGroup_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T
 	}
 	attempts := 0
 	for at := ""; ; at = "left outside" {
-		r := servicetest.Must(workJob(g, at))(t)
+		r := assert.Must(workJob(g, at))(t)
 		if attempts++; r.Snooze == 0 {
 			if r.Outcome != service.JobSucceeded {
 				t.Errorf("%+v", r)
@@ -235,13 +236,13 @@ func TestDestroyGroup_WaitsWhileTheJobOfASubgroupRemovesThat(t *testing.T) {
 	g.Content(1)
 	g.QueueJob(10, 1)
 	ctx := context.Background()
-	step := servicetest.Must(g.Connect("main").Begin(ctx))(t)
+	step := assert.Must(g.Connect("main").Begin(ctx))(t)
 	// A step of another job that removes the group at the bottom.
-	servicetest.Must(step.Exec(ctx, `SELECT pg_advisory_xact_lock(12)`))(t)
+	assert.Must(step.Exec(ctx, `SELECT pg_advisory_xact_lock(12)`))(t)
 	g.Attempt("scheduled")
 	g.Want("main", `SELECT concat_ws(' ', attempt, metadata ->> 'snoozes', round(extract(epoch FROM scheduled_at - now()) / 30)) FROM maintenance.river_job`, "0 1 1")
 	g.WantRows(map[string]int{"projects": 1, "members": 2})
-	servicetest.NoError(t, step.Commit(ctx))
+	assert.NoError(t, step.Commit(ctx))
 	g.Attempt("completed succeeded")
 	g.WantRows(map[string]int{"namespaces": 0, "projects": 0})
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -19,7 +20,7 @@ import (
 func plant(g *servicetest.Groups, lines ...string) {
 	g.T.Helper()
 	number := func(text string) int {
-		n := servicetest.Must(strconv.Atoi(text))(g.T)
+		n := assert.Must(strconv.Atoi(text))(g.T)
 		return n
 	}
 	for _, line := range lines {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -115,8 +116,8 @@ func TestDeleteUser_AnyOtherJobFinishesWhatADiscardedOneHasBegun(t *testing.T) {
 		},
 		"the job itself": func(e *servicetest.Estate, s *service.Service) string {
 			id := int64(0)
-			servicetest.Must(fmt.Sscan(e.Value("main", `SELECT id FROM maintenance.river_job`), &id))(e.T)
-			servicetest.Must(s.RetryJob(context.Background(), id))(e.T)
+			assert.Must(fmt.Sscan(e.Value("main", `SELECT id FROM maintenance.river_job`), &id))(e.T)
+			assert.Must(s.RetryJob(context.Background(), id))(e.T)
 			return e.DeletionAgain(s)
 		},
 	} {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -45,7 +46,7 @@ func TestDeleteUser_AccountsOfTheSystemStay(t *testing.T) {
 	// A user who is missing is skipped quietly.
 	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionSkipped+"TARGET_GONE")
 	servicetest.WantDeletion(t, e.Deletion(s, servicetest.InactiveBot()), servicetest.DeletionSkipped+"TARGET_GONE")
-	check(t, !strings.Contains(log.String(), "job finished"), "not quiet: %s", log)
+	assert.That(t, !strings.Contains(log.String(), "job finished"), "not quiet: %s", log)
 	for userType := range 19 {
 		e.User(200+userType, userType, 1)
 		e.Insert(servicetest.JobOf(servicetest.Authorized(int64(200 + userType))))
@@ -63,7 +64,7 @@ func TestDeleteUser_AccountsOfTheSystemStay(t *testing.T) {
 		wantUser(e, user, rows)
 	}
 	n := strings.Count(log.String(), `"level":"WARN"`)
-	check(t, n == 15, "%d warnings, want 15", n)
+	assert.That(t, n == 15, "%d warnings, want 15", n)
 	if !strings.Contains(log.String(), `"outcome":"refused","reason":"INTERNAL_USER","attempt":1,"run_id":"","duration_seconds"`) || !strings.Contains(log.String(), `"user_id":205`) {
 		t.Errorf("log: %s", log)
 	}
@@ -111,7 +112,7 @@ func TestDeleteUser_ReasonOfTheTokensIsCheckedAgain(t *testing.T) {
 		state := `SELECT u::text || (SELECT coalesce(string_agg(t::text, ' '), '') FROM personal_access_tokens t WHERE user_id = u.id) FROM users u WHERE id = ` + fmt.Sprint(bot)
 		before := e.Value("main", state)
 		got := e.DeletionAgain(s)
-		check(t, got == c.want, "%s: job is %q, want %q", c.name, got, c.want)
+		assert.That(t, got == c.want, "%s: job is %q, want %q", c.name, got, c.want)
 		if c.name == "setting invalid" {
 			e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, servicetest.TokenSettingKey+` in application_settings.resource_access_tokens_settings is "42":`+
 				` set it to a whole number of days from 1 to 36500, or to null, which switches the deletion off`)
@@ -167,7 +168,7 @@ func TestDeleteUser_ActorNeedsTheRightUnlessItIsSkipped(t *testing.T) {
 			want, rows = servicetest.DeletionRefused+"NOT_AUTHORIZED", "active 0 0"
 		}
 		got, left := e.Deletion(s, args), e.UserRows(bot)
-		check(t, got == want && left == rows, "%s: job is %q, user %q, want %q, %q", c.name, got, left, want, rows)
+		assert.That(t, got == want && left == rows, "%s: job is %q, user %q, want %q, %q", c.name, got, left, want, rows)
 	}
 }
 
@@ -213,15 +214,7 @@ func TestDeleteUser_OfWhateverStateTypeOrTokensForOtherReasons(t *testing.T) {
 func wantUser(e *servicetest.Estate, user int, want string) {
 	e.T.Helper()
 	got := e.UserRows(user)
-	check(e.T, got == want, "user %d: %s, want %s", user, got, want)
-}
-
-// check fails the test with this message unless a condition holds.
-func check(tb testing.TB, holds bool, format string, args ...any) {
-	tb.Helper()
-	if !holds {
-		tb.Errorf(format, args...)
-	}
+	assert.That(e.T, got == want, "user %d: %s, want %s", user, got, want)
 }
 
 func TestMain(m *testing.M) { servicetest.Main(m) }

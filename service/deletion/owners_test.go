@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -62,8 +63,8 @@ func TestDeleteUser_GroupsKeepAnOwnerWhenAllAreToGoAtOnce(t *testing.T) {
 		e.Insert(servicetest.JobOf(servicetest.Authorized(id)))
 	}
 	other := e.Queue()
-	servicetest.NoError(t, other.Start(servicetest.OnlyKind{Service: second, Kind: "delete_user"}))
-	defer func() { servicetest.NoError(t, other.Stop(context.Background())) }()
+	assert.NoError(t, other.Start(servicetest.OnlyKind{Service: second, Kind: "delete_user"}))
+	defer func() { assert.NoError(t, other.Stop(context.Background())) }()
 	e.Work(first, "delete_user")
 	e.Want("main", `SELECT count(*) FROM namespaces n WHERE NOT EXISTS (SELECT FROM members m WHERE m.source_id = n.id AND m.source_type = 'Namespace')`, "0")
 	e.Want("main", `SELECT count(*) FROM maintenance.river_job WHERE attempt > 1 OR state NOT IN ('completed', 'cancelled')`, "0")
@@ -97,9 +98,9 @@ func jobElsewhere(e *servicetest.Estate, condition string) {
 func workHere(e *servicetest.Estate, s *service.Service) {
 	e.T.Helper()
 	q := e.Queue()
-	servicetest.NoError(e.T, q.Start(servicetest.OnlyKind{Service: s, Kind: "delete_user"}))
+	assert.NoError(e.T, q.Start(servicetest.OnlyKind{Service: s, Kind: "delete_user"}))
 	e.Eventually("main", `SELECT count(*) FROM maintenance.river_job WHERE queue = 'default' AND finalized_at IS NULL`, "0")
-	servicetest.NoError(e.T, q.Stop(context.Background()))
+	assert.NoError(e.T, q.Stop(context.Background()))
 }
 
 func TestDeleteUser_WhoIsToGoDoesNotCountAsAnOwner(t *testing.T) {
@@ -250,10 +251,10 @@ func TestDeleteUser_OnlyOwnerOfAGroupStays(t *testing.T) {
 			want = servicetest.DeletionRefused + "SOLE_OWNER_OF_GROUP"
 		}
 		got := e.Deletion(s, servicetest.Authorized(7))
-		check(t, got == want, "%s: job is %q, want %q", name, got, want)
+		assert.That(t, got == want, "%s: job is %q, want %q", name, got, want)
 		if c.sole {
 			e.Want("main", `SELECT state || (SELECT count(*) FROM ghost_user_migrations) || (SELECT count(*) > 0 FROM members WHERE user_id = 7) FROM users WHERE id = 7`, "active0true")
-			check(t, strings.Contains(log.String(), `"user_id":7,"deletion_reason":"Group was deleted","groups":[50`),
+			assert.That(t, strings.Contains(log.String(), `"user_id":7,"deletion_reason":"Group was deleted","groups":[50`),
 				"%s: log: %s", name, log)
 		}
 	}
@@ -273,7 +274,7 @@ func TestDeleteUser_WarningNamesTheFirstTenGroups(t *testing.T) {
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log))
 	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionRefused+"SOLE_OWNER_OF_GROUP")
-	check(t, strings.Contains(log.String(), `"groups":[1500,2000,3001,3002,3003,3004,3005,3006,3007,3008]`), "log: %s", log)
+	assert.That(t, strings.Contains(log.String(), `"groups":[1500,2000,3001,3002,3003,3004,3005,3006,3007,3008]`), "log: %s", log)
 	e.Exec("main", `INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id)
 		SELECT 8, i, 'Namespace', 'GroupMember', 50, i FROM generate_series(1000, 3500) i`)
 	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionDone)
@@ -291,7 +292,7 @@ func TestDeleteUser_OnlyOwnerOfAnOrganizationStays(t *testing.T) {
 		VALUES (1, 7, 50, now(), now()), (2, 7, 50, now(), now()), (2, 8, 50, now(), now()), (1, 8, 10, now(), now())`)
 	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionRefused+"SOLE_OWNER_OF_ORGANIZATION")
 	e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job ORDER BY id DESC LIMIT 1`, "refused: SOLE_OWNER_OF_ORGANIZATION: organizations [1] have no other owner: give them one")
-	check(t, strings.Contains(log.String(), `"organizations":[1]`), "log: %s", log)
+	assert.That(t, strings.Contains(log.String(), `"organizations":[1]`), "log: %s", log)
 	e.Want("main", `SELECT state FROM users WHERE id = 7`, "active")
 	e.Exec("main", `UPDATE organization_users SET access_level = 50`)
 	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionDone)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -32,7 +33,7 @@ func TestDeleteUser_DeletesAllMembershipsAThousandAtATime(t *testing.T) {
 	wantUser(e, 7, "blocked 0 0 f,6")
 	wantUser(e, 8, "active 1 2100")
 	e.Want("main", `SELECT string_agg(n::text, ' ' ORDER BY ctid) FROM removals`, "1000 1000 500 0 1000 1000 100 0")
-	check(t, strings.Contains(log.String(), `"memberships":2500,"authorizations":2100,"ghost_migration_queued":true`), "log: %s", log)
+	assert.That(t, strings.Contains(log.String(), `"memberships":2500,"authorizations":2100,"ghost_migration_queued":true`), "log: %s", log)
 }
 
 func TestDeleteUser_NeedsNoIndexOnTheQueueToQueueAUserOnce(t *testing.T) {
@@ -81,7 +82,7 @@ func TestDeleteUser_WorksWithWhatTablesThereAre(t *testing.T) {
 			e.Want("main", `SELECT state FROM users WHERE id = 7`, "active")
 			missing, _, _ := strings.Cut(strings.TrimPrefix(c.sql, "DROP TABLE "), " ")
 			got := e.Value("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`)
-			check(t, strings.Contains(got, missing), "%q does not name %s", got, missing)
+			assert.That(t, strings.Contains(got, missing), "%q does not name %s", got, missing)
 		})
 	}
 }
@@ -158,7 +159,7 @@ func TestDeleteUser_PersonalProjectsGoFirst(t *testing.T) {
 	e.Want("main", `SELECT args FROM maintenance.river_job WHERE args @> '{"user_id": 9}'`,
 		`{"reason": "Group was deleted", "user_id": 9, "deleted_by_id": 101, "skip_authorization": true}`)
 	for _, path := range []string{"@hashed/701", "@hashed/702"} {
-		check(t, strings.Contains(log.String(), path), "%s is not logged as left outside: %s", path, log)
+		assert.That(t, strings.Contains(log.String(), path), "%s is not logged as left outside: %s", path, log)
 	}
 }
 
@@ -187,15 +188,15 @@ func TestDeleteUser_AttemptWhoseTimeIsOverOrWhoseUserIsBusySnoozesAndTheNextGoes
 	// Two attempts do not remove projects at once.
 	release := e.Other(`SELECT pg_advisory_xact_lock(-7)`)
 	r, err := e.AttemptOf(s, servicetest.Authorized(7), nil)
-	check(t, err == nil && r.Snooze.Seconds() == 30 && r.Reason == "TARGET_BUSY", "%+v, %v, want a snooze of 30 s", r, err)
+	assert.That(t, err == nil && r.Snooze.Seconds() == 30 && r.Reason == "TARGET_BUSY", "%+v, %v, want a snooze of 30 s", r, err)
 	release()
 	e.Exec("main", `DELETE FROM maintenance.river_job`)
 	over := make(chan struct{})
 	close(over)
 	r, err = e.AttemptOf(s, servicetest.Authorized(7), over)
-	check(t, err == nil && r.Snooze > 0 && r.Reason == "SHUTDOWN", "%+v, %v, want a snooze", r, err)
+	assert.That(t, err == nil && r.Snooze > 0 && r.Reason == "SHUTDOWN", "%+v, %v, want a snooze", r, err)
 	got := e.UserRows(7)
-	check(t, strings.HasPrefix(got, "blocked ") && !strings.HasSuffix(got, ",0"), "%v", got)
+	assert.That(t, strings.HasPrefix(got, "blocked ") && !strings.HasSuffix(got, ",0"), "%v", got)
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'available'`)
 	servicetest.WantDeletion(t, e.DeletionAgain(s), servicetest.DeletionDone)
 	e.Want("main", remains, "0")

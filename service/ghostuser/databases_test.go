@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/ghostuser"
@@ -75,7 +76,7 @@ func TestGhostUserMigration_ADatabaseThatDoesNotAnswerFailsTheRun(t *testing.T) 
 	g.Doomed(10, 11)
 	g.Exec("main", `UPDATE issues SET author_id = 10`)
 	before := g.Value("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`)
-	down := servicetest.Must(repo.Open(context.Background(), "ci", "postgres://nobody@127.0.0.1:1/nowhere?connect_timeout=1"))(t)
+	down := assert.Must(repo.Open(context.Background(), "ci", "postgres://nobody@127.0.0.1:1/nowhere?connect_timeout=1"))(t)
 	t.Cleanup(down.Close)
 	s := g.Service(func(c *service.Config) { c.Databases = []*repo.Database{g.Open[0], down, g.Open[2]} })
 	for _, dry := range []bool{true, false} {

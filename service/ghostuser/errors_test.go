@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -126,7 +127,7 @@ func TestGhostUserMigration_GroupsThatLoseTheirScheduleAreNamedAndHeld(t *testin
 	g.WantGone(10)
 	g.WantLog(1, `"level":"WARN"`, `"group_ids":[100]`, `"user_id":10`)
 	g.Want("main", `SELECT count(*) FROM group_deletion_schedules`, "0")
-	r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups}))(t)
+	r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups}))(t)
 	servicetest.WantCounts(t, r, "held_groups=1")
 	g.WantLog(1, `"level":"WARN"`, "SCHEDULE_LOST", `"group_id":100`)
 }

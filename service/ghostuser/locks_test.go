@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -35,7 +36,7 @@ func TestGhostUserMigration_ALockedRowIsLookedAtAgainAfterTheOthers(t *testing.T
 	g := newDoomed(parallel(t), 10)
 	g.Exec("main", `INSERT INTO issues (id, author_id, project_id, namespace_id, iid) VALUES (2, 10, 1, 101, 2), (3, 10, 1, 101, 3)`)
 	holder := g.Connect("main")
-	servicetest.Must(holder.Exec(context.Background(), `BEGIN; SELECT FROM issues WHERE id = 2 FOR UPDATE`))(t)
+	assert.Must(holder.Exec(context.Background(), `BEGIN; SELECT FROM issues WHERE id = 2 FOR UPDATE`))(t)
 	// Moving the other issue ends the transaction that holds the first one.
 	g.Exec("main", fmt.Sprintf(`CREATE FUNCTION let_go() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_terminate_backend(%d, 10000); RETURN NEW; END $$;
 		CREATE TRIGGER let_go BEFORE UPDATE ON issues FOR EACH ROW WHEN (OLD.id = 3) EXECUTE FUNCTION let_go()`, holder.PgConn().PID()))
@@ -124,7 +125,7 @@ func TestGhostUserMigration_WhatOthersCommitBeforeTheUserGoesIsMovedToo(t *testi
 	s := g.Service()
 	r := g.Begin(s)
 	g.Eventually("main", waitsSQL, "true")
-	servicetest.Must(pipelines.Exec(context.Background(), `COMMIT`))(t)
+	assert.Must(pipelines.Exec(context.Background(), `COMMIT`))(t)
 	commit()
 	r = g.Settled(s, servicetest.Ended(t, s, r.ID))
 	servicetest.WantState(t, r, repo.RunSucceeded)

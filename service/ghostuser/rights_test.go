@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -24,7 +25,7 @@ func denied(g *servicetest.Ghosts, sql string) *service.Service {
 	g.T.Cleanup(func() { g.Exec("main", `DROP OWNED BY `+role+`; DROP ROLE `+role) })
 	g.Exec("main", strings.ReplaceAll(`GRANT USAGE ON SCHEMA public, maintenance TO {role}; GRANT ALL ON ALL TABLES IN SCHEMA public, maintenance TO {role};
 		GRANT ALL ON ALL SEQUENCES IN SCHEMA public, maintenance TO {role}; `+sql, "{role}", role))
-	d := servicetest.Must(repo.Open(context.Background(), "main", g.URLs["main"]+"&options=-c%20role%3D"+role))(g.T)
+	d := assert.Must(repo.Open(context.Background(), "main", g.URLs["main"]+"&options=-c%20role%3D"+role))(g.T)
 	g.T.Cleanup(d.Close)
 	return g.Service(func(c *service.Config) { c.Databases = []*repo.Database{d} })
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/ghostuser"
@@ -127,7 +128,7 @@ func TestGhostUserMigration_CancelledWhileAUserMeetsAnErrorItLeavesTheQueueAlone
 	s := g.Service()
 	r := g.Begin(s)
 	g.AtGate("main", servicetest.App)
-	servicetest.Must(s.CancelRun(context.Background(), r.ID, ""))(t)
+	assert.Must(s.CancelRun(context.Background(), r.ID, ""))(t)
 	g.Lift("main", servicetest.App)
 	r = servicetest.Ended(t, s, r.ID)
 	servicetest.WantState(t, r, repo.RunCancelled)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -90,7 +91,7 @@ func TestGhostUserMigration_RowsOfTheFutureAreNotTouched(t *testing.T) {
 // ghostBacklog is the worker's backlog.
 func ghostBacklog(t *testing.T, s *service.Service) repo.Backlog {
 	t.Helper()
-	st := servicetest.Must(s.Status(context.Background(), servicetest.GhostUsers))(t)
+	st := assert.Must(s.Status(context.Background(), servicetest.GhostUsers))(t)
 	return st[0].Backlog
 }
 

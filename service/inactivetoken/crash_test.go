@@ -7,6 +7,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
@@ -26,7 +27,7 @@ func gateJobs(e *servicetest.Estate, user string) {
 
 func resumeRuns(t *testing.T, s *service.Service) {
 	t.Helper()
-	servicetest.NoError(t, s.ResumeRuns(context.Background()))
+	assert.NoError(t, s.ResumeRuns(context.Background()))
 }
 
 func TestFault_InactiveTokenDeletion_KilledInASecondRangeGoesOnWithItWhenTheLeaseHasExpired(t *testing.T) {
@@ -73,7 +74,7 @@ func TestInactiveTokenDeletion_ShutdownIsGoneOnWithLikeACrash(t *testing.T) {
 	c := service.Config{Databases: e.Open, Queue: e.Queue(), Logger: slog.New(slog.DiscardHandler)}
 	service.Settings[inactivetoken.Config](&c).BatchSize = 2
 	config.Defaults(&c)
-	stopped := servicetest.Must(service.New(c))(t)
+	stopped := assert.Must(service.New(c))(t)
 	if _, err := stopped.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, Async: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +86,7 @@ func TestInactiveTokenDeletion_ShutdownIsGoneOnWithLikeACrash(t *testing.T) {
 		return err != nil
 	})
 	e.Lift("main", servicetest.App)
-	servicetest.NoError(t, <-done)
+	assert.NoError(t, <-done)
 	e.Want("main", `SELECT state || ' ' || reason FROM maintenance.runs WHERE NOT dry_run`, "cancelled SHUTDOWN")
 	e.Want("main", passes, "2/2/2")
 	resumeRuns(t, e.Service("", e.WithQueue))
@@ -149,7 +150,7 @@ func TestInactiveTokenDeletion_TwoReplicasGoOnOnce(t *testing.T) {
 		go func() { errs <- s.ResumeRuns(context.Background()) }()
 	}
 	for range replicas {
-		servicetest.NoError(t, <-errs)
+		assert.NoError(t, <-errs)
 	}
 	e.Eventually("main", passes, "4/4/4 finished")
 	e.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
@@ -133,10 +134,10 @@ func TestInactiveTokenDeletion_ContinuationWaitsForPauseLeaseAndSwitch(t *testin
 	servicetest.RunTokens(t, s)
 	const waiting = `SELECT concat_ws(' ', state, attempt, metadata ->> 'snoozes', scheduled_at BETWEEN now() + interval '5 s' AND now() + interval '10 s')
 		FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`
-	servicetest.Must(s.PauseWorker(context.Background(), servicetest.InactiveTokens, "test", "me", 0))(t)
+	assert.Must(s.PauseWorker(context.Background(), servicetest.InactiveTokens, "test", "me", 0))(t)
 	e.Work(s, "continue_inactive_token_deletion")
 	e.Want("main", waiting, "scheduled 0 1 t")
-	servicetest.Must(s.ResumeWorker(context.Background(), servicetest.InactiveTokens, ""))(t)
+	assert.Must(s.ResumeWorker(context.Background(), servicetest.InactiveTokens, ""))(t)
 	e.Exec("main", `UPDATE maintenance.leases SET holder = 'another', expires_at = now() + interval '1 hour'`)
 	e.Work(s, "continue_inactive_token_deletion")
 	e.Want("main", waiting, "scheduled 0 2 t")
@@ -194,7 +195,7 @@ func TestInactiveTokenDeletion_BacklogIsWhatTheUnfinishedPassHasLeft(t *testing.
 	e := newBots(parallel(t), 1, 2, 3)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	backlog := func() service.Backlog {
-		st := servicetest.Must(s.Status(context.Background(), servicetest.InactiveTokens))(t)
+		st := assert.Must(s.Status(context.Background(), servicetest.InactiveTokens))(t)
 		b := st[0].Backlog
 		b.ReadAt = time.Time{}
 		return b

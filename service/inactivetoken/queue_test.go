@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
@@ -114,7 +115,7 @@ func TestResumeRuns_GoesOnWithWhatTheLoadHasEnded(t *testing.T) {
 			})
 			servicetest.WantState(t, servicetest.RunPlaceholders(t, s, false), repo.RunSucceeded)
 			e.Exec("main", `UPDATE maintenance.runs SET reason = $1, over_limit = true`, c.reason)
-			servicetest.NoError(t, s.ResumeRuns(context.Background()))
+			assert.NoError(t, s.ResumeRuns(context.Background()))
 			e.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'succeeded'`, c.want)
 		})
 	}

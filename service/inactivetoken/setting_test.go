@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -62,7 +63,7 @@ func TestInactiveTokenDeletion_NullSwitchesItOff(t *testing.T) {
 	e.Exec("main", `ALTER TABLE personal_access_tokens ENABLE ROW LEVEL SECURITY`)
 	s := e.Service("", e.WithQueue)
 	for _, dry := range []bool{true, false} {
-		r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: dry}))(t)
+		r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: dry}))(t)
 		servicetest.WantState(t, r, repo.RunSkipped)
 		servicetest.WantCounts(t, r, "")
 		if r.Reason != "SETTING_OFF" || r.OverLimit || !strings.Contains(r.Error, servicetest.TokenSettingKey+" in application_settings.") {
@@ -108,7 +109,7 @@ func TestInactiveTokenDeletion_InvalidSettingFailsTheRunAndKeepsThePass(t *testi
 	} {
 		e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, c.settings)
 		for _, dry := range []bool{false, true} {
-			r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: dry}))(t)
+			r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: dry}))(t)
 			servicetest.WantState(t, r, repo.RunFailed)
 			servicetest.WantCounts(t, r, "")
 			if r.Reason != "SETTING_INVALID" || !strings.Contains(r.Error, servicetest.TokenSettingKey) || !strings.Contains(r.Error, c.named) {

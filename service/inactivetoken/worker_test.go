@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
@@ -225,7 +226,7 @@ func TestInactiveTokenDeletion_RunTwiceQueuesOnceAndBesideJobsOfAnotherReason(t 
 
 func dryTokens(t *testing.T, s *service.Service) service.Run {
 	t.Helper()
-	r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true}))(t)
+	r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true}))(t)
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	return r
 }
@@ -320,7 +321,7 @@ func TestInactiveTokenDeletion_RangeThatMeetsALockIsTriedAgain(t *testing.T) {
 	release := e.Other(`UPDATE maintenance.river_job SET priority = 2`)
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log), servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 4 }))
-	r := servicetest.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, Async: true}))(t)
+	r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, Async: true}))(t)
 	devdb.Eventually(t, "a range to be tried again", func() bool { return strings.Contains(log.String(), "range failed, retrying with a smaller one") })
 	release()
 	r = servicetest.Ended(t, s, r.ID)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -45,12 +46,12 @@ func TestWorkJob_WaitsWhileTheWorkerOfItsOriginIsPaused(t *testing.T) {
 		}
 		for name, args := range heldJobs() {
 			is := e.Holds(s, args)
-			check(t, is == want[name], "%s paused: job of a %s held: %t", paused, name, is)
+			assert.That(t, is == want[name], "%s paused: job of a %s held: %t", paused, name, is)
 		}
 		servicetest.Resume(t, s, paused)
 	}
 	for name, args := range heldJobs() {
-		check(t, !e.Holds(s, args), "job of a %s held without a pause", name)
+		assert.That(t, !e.Holds(s, args), "job of a %s held without a pause", name)
 	}
 	// It hears of a pause and of its end from other replicas.
 	job, replica := repo.DestroyGroup{GroupID: 4711}, e.Service("", e.WithQueue)
@@ -63,7 +64,7 @@ func TestWorkJob_WaitsWhileTheWorkerOfItsOriginIsPaused(t *testing.T) {
 	e.Open = []*repo.Database{e.As("unpaused")}
 	e.Exec("main", `REVOKE ALL ON maintenance.pauses FROM unpaused`)
 	s = e.Service("", e.WithQueue)
-	check(t, e.Holds(s, job), "a job is worked though nobody knows of a pause")
+	assert.That(t, e.Holds(s, job), "a job is worked though nobody knows of a pause")
 	e.Exec("main", `GRANT SELECT ON maintenance.pauses TO unpaused`)
 	devdb.Eventually(t, "the job to be worked", func() bool { return !e.Holds(s, job) })
 	e.Exec("main", `REVOKE ALL ON maintenance.pauses FROM unpaused`)
@@ -83,8 +84,8 @@ func TestDestroyGroup_ASliceAtWorkEndsWithAPauseAndTheNextGoesOnAfterIt(t *testi
 			g.Shut("main", servicetest.App)
 			g.QueueJob(10, 1)
 			q := g.Queue()
-			servicetest.NoError(t, q.Start(servicetest.OnlyKind{Service: g.Service, Kind: "destroy_group"}))
-			defer func() { servicetest.NoError(t, q.Stop(context.Background())) }()
+			assert.NoError(t, q.Start(servicetest.OnlyKind{Service: g.Service, Kind: "destroy_group"}))
+			defer func() { assert.NoError(t, q.Stop(context.Background())) }()
 			g.AtGate("main", servicetest.App)
 			other := g.Estate.Service("")
 			servicetest.Pause(t, other, paused)
@@ -161,7 +162,7 @@ func TestWorkJob_AttemptThatWasTakenForDeadChangesNothing(t *testing.T) {
 			e.Exec("main", `UPDATE maintenance.river_job SET attempted_at = clock_timestamp() WHERE id = $1`, lost.ID)
 			before := e.State("main", servicetest.Written...)
 			_, err := s.WorkJob(context.Background(), lost)
-			check(t, errors.Is(err, repo.ErrJobLost), "got %v, want ErrJobLost", err)
+			assert.That(t, errors.Is(err, repo.ErrJobLost), "got %v, want ErrJobLost", err)
 			e.WantSame("main", before, servicetest.Written...)
 		})
 	}
@@ -193,7 +194,7 @@ func TestFault_WorkJob_PausedProcessThatWakesBeyondItsAttemptWritesNothingMore(t
 			})
 			e.Want("main", `SELECT state FROM maintenance.river_job WHERE kind = '`+kind+`'`, "running")
 			e.Lift("main", "sleeper")
-			servicetest.NoError(t, <-rescued)
+			assert.NoError(t, <-rescued)
 			e.Want("main", `SELECT state FROM maintenance.river_job WHERE kind = '`+kind+`'`, "retryable")
 			// Another process has it from now on, and works a queue of its own.
 			e.Exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 2, attempted_at = clock_timestamp(),
@@ -204,7 +205,7 @@ func TestFault_WorkJob_PausedProcessThatWakesBeyondItsAttemptWritesNothingMore(t
 			sleeper.Signal(syscall.SIGCONT)
 			// River puts the job back and adds an error to it: that is all.
 			e.Eventually("main", `SELECT state <> 'running' AND errors[2] ->> 'error' LIKE 'job lost: %' FROM maintenance.river_job`, "true")
-			check(t, strings.Contains(sleeper.Log.String(), "job lost"),
+			assert.That(t, strings.Contains(sleeper.Log.String(), "job lost"),
 				"the log does not say that the job is lost: %s", sleeper.Log.String())
 			e.WantSame("main", before, servicetest.Written...)
 			e.Want("main", recordedSQL, recorded)

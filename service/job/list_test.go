@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -35,13 +36,13 @@ func TestJobs_AreListedNewestFirstByKindAndState(t *testing.T) {
 		if f.Limit == 0 {
 			f.Limit = 100
 		}
-		jobs := servicetest.Must(s.Jobs(context.Background(), f))(t)
+		jobs := assert.Must(s.Jobs(context.Background(), f))(t)
 		ids := []int64{}
 		for _, j := range jobs {
 			ids = append(ids, j.ID)
 		}
 		got := fmt.Sprint(ids)
-		check(t, got == want, "%+v: %s, want %s", f, got, want)
+		assert.That(t, got == want, "%+v: %s, want %s", f, got, want)
 	}
 	// An unknown kind or state is told what is allowed.
 	for field, names := range map[string]string{
@@ -71,12 +72,12 @@ func TestJobs_ShowWhatBecameOfThemAndAreCountedByKindAndArguments(t *testing.T) 
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'cancelled', attempt = 2, attempted_at = '2040-01-02', finalized_at = '2040-01-03',
 		metadata = metadata || '{"outcome": "refused", "reason": "STILL_REFERENCED"}',
 		errors = ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 1, "error": "a database is unreachable", "trace": ""}'::jsonb]`)
-	j := servicetest.Must(s.Jobs(context.Background(), service.JobFilter{Limit: 1}))(t)[0]
+	j := assert.Must(s.Jobs(context.Background(), service.JobFilter{Limit: 1}))(t)[0]
 	if j.ID != 1 || j.Kind != "delete_placeholder_user" || j.State != "cancelled" || string(j.Args) != `{"placeholder_user_id": 1}` ||
 		j.Attempt != 2 || j.MaxAttempts != 25 || j.Outcome != "refused" || j.Reason != "STILL_REFERENCED" || j.RunID != "run" {
 		t.Errorf("got %+v", j)
 	}
-	check(t, j.AttemptedAt.UTC().Day() == 2 && j.FinalizedAt.UTC().Day() == 3 && !j.CreatedAt.IsZero() && !j.ScheduledAt.IsZero(),
+	assert.That(t, j.AttemptedAt.UTC().Day() == 2 && j.FinalizedAt.UTC().Day() == 3 && !j.CreatedAt.IsZero() && !j.ScheduledAt.IsZero(),
 		"times of %+v", j)
 	if len(j.Errors) != 1 || j.Errors[0].Attempt != 1 || j.Errors[0].Error != "a database is unreachable" || j.Errors[0].At.Year() != 2040 {
 		t.Errorf("errors %+v", j.Errors)
@@ -90,7 +91,7 @@ func TestJobs_ShowWhatBecameOfThemAndAreCountedByKindAndArguments(t *testing.T) 
 		want       int64
 	}{{"delete_placeholder_user", "{}", 2}, {"delete_user", `{"reason": "b"}`, 1}, {"delete_user", `{"reason": "c"}`, 0}} {
 		n, err := e.Open[0].CountDiscardedJobs(context.Background(), c.kind, c.args)
-		check(t, n == c.want && err == nil, "%+v: %d, %v", c, n, err)
+		assert.That(t, n == c.want && err == nil, "%+v: %d, %v", c, n, err)
 	}
 }
 
@@ -109,10 +110,10 @@ func TestRetryJob_LetsItBeWorkedNow(t *testing.T) {
 				metadata = metadata || '{"outcome": "refused", "reason": "STILL_REFERENCED"}',
 				finalized_at = CASE WHEN $1 IN ('completed', 'cancelled', 'discarded') THEN now() END`, state)
 		before := e.Value("main", `SELECT to_jsonb(j) FROM maintenance.river_job j`)
-		job := servicetest.Must(s.RetryJob(context.Background(), 1))(t)
+		job := assert.Must(s.RetryJob(context.Background(), 1))(t)
 		if !changed {
 			e.Want("main", `SELECT to_jsonb(j) FROM maintenance.river_job j`, before)
-			check(t, job.State == state && job.MaxAttempts == 25, "got %+v", job)
+			assert.That(t, job.State == state && job.MaxAttempts == 25, "got %+v", job)
 			continue
 		}
 		if job.State != "available" || job.MaxAttempts != 26 || job.Outcome != "" || job.Reason != "" || job.RunID != "run" ||
@@ -129,26 +130,18 @@ func TestRetryJob_LeavesAttemptsThatAreThereAndNamesTheJobThatDoesTheSame(t *tes
 	s := e.Service("", e.WithQueue)
 	e.Insert(servicetest.Placeholders(1)...)
 	e.EndJob(1, "cancelled")
-	job := servicetest.Must(s.RetryJob(context.Background(), 1))(t)
-	check(t, job.Attempt == 1 && job.MaxAttempts == 25, "got %+v", job)
+	job := assert.Must(s.RetryJob(context.Background(), 1))(t)
+	assert.That(t, job.Attempt == 1 && job.MaxAttempts == 25, "got %+v", job)
 	e.EndJob(1, "discarded")
 	e.Insert(servicetest.Placeholders(1)...)
 	_, err := s.RetryJob(context.Background(), 1)
 	duplicate, ok := errors.AsType[*service.DuplicateJobError](err)
-	check(t, ok && duplicate.ID == 2, "got %v, want that job 2 waits", err)
+	assert.That(t, ok && duplicate.ID == 2, "got %v, want that job 2 waits", err)
 	e.Want("main", `SELECT string_agg(state::text, ',' ORDER BY id) FROM maintenance.river_job`, "discarded,available")
 	_, err = s.RetryJob(context.Background(), 77)
-	check(t, errors.Is(err, service.ErrUnknownJob), "got %v, want ErrUnknownJob", err)
+	assert.That(t, errors.Is(err, service.ErrUnknownJob), "got %v, want ErrUnknownJob", err)
 	_, err = s.RetryJob(context.Background(), 0)
 	wantInvalid(t, err, "id")
-}
-
-// check fails the test with this message unless a condition holds.
-func check(tb testing.TB, holds bool, format string, args ...any) {
-	tb.Helper()
-	if !holds {
-		tb.Errorf(format, args...)
-	}
 }
 
 func TestMain(m *testing.M) {

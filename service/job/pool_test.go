@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/propagation"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -26,7 +27,7 @@ func TestJobs_EveryKindCanBeWorkedAndOneThatThisVersionDoesNotKnowFailsAndWaits(
 		repo.ContinueInactiveTokenDeletion{}, repo.DeletePlaceholderUser{}, repo.DeleteUser{}, repo.DestroyGroup{},
 	} {
 		works := s.JobKinds()
-		check(t, slices.Contains(works, args.Kind()), "works %v, without %s", works, args.Kind())
+		assert.That(t, slices.Contains(works, args.Kind()), "works %v, without %s", works, args.Kind())
 	}
 	e.Insert(repo.Job{Args: unknownArgs{}})
 	if n := e.Work(s, "unknown"); n != 1 {
@@ -62,8 +63,8 @@ func TestJobs_RescuedJobSaysWhy(t *testing.T) {
 			t.Fatalf("got %+v, %v", jobs, err)
 		}
 		j := jobs[0]
-		check(t, j.Outcome == c.outcome && j.Reason == c.reason, "%s: %q, %q, want %q, %q", name, j.Outcome, j.Reason, c.outcome, c.reason)
-		check(t, len(j.Errors) == 1 && j.Errors[0].Attempt == 25 && j.Errors[0].Error == repo.ProcessGoneText,
+		assert.That(t, j.Outcome == c.outcome && j.Reason == c.reason, "%s: %q, %q, want %q, %q", name, j.Outcome, j.Reason, c.outcome, c.reason)
+		assert.That(t, len(j.Errors) == 1 && j.Errors[0].Attempt == 25 && j.Errors[0].Error == repo.ProcessGoneText,
 			"%s: errors %+v", name, j.Errors)
 	}
 }
@@ -87,25 +88,25 @@ func TestWorkJob_AttemptWhoseProcessHasDiedIsReportedByTheNext(t *testing.T) {
 		Kind: "delete_user", Name: "the third", Attempt: 3, MaxAttempts: 25, Stopping: over,
 		RunID: "a run", TraceParent: carrier["traceparent"],
 	}
-	servicetest.NoError(t, e.SQL["main"].QueryRow(t.Context(), `SELECT id, args, attempted_at FROM maintenance.river_job`).Scan(&r.ID, &r.Args, &r.AttemptedAt))
+	assert.NoError(t, e.SQL["main"].QueryRow(t.Context(), `SELECT id, args, attempted_at FROM maintenance.river_job`).Scan(&r.ID, &r.Args, &r.AttemptedAt))
 	// What a process has begun before it was killed.
-	servicetest.Must(s.WorkJob(t.Context(), r))(t)
+	assert.Must(s.WorkJob(t.Context(), r))(t)
 	log.Reset()
 	next := r
 	next.Name, next.Attempt = "the fourth", 4
 	next.Lost = &service.LostAttempt{Name: r.Name, Began: r.AttemptedAt, RescuedAt: r.AttemptedAt.Add(2 * time.Minute)}
-	servicetest.Must(s.WorkJob(t.Context(), next))(t)
+	assert.Must(s.WorkJob(t.Context(), next))(t)
 	jobs := servicetest.Named(spans, "maintenance.job")
 	if len(jobs) != 3 {
 		t.Fatalf("%d spans", len(jobs))
 	}
 	lost, told := jobs[0], jobs[1]
-	check(t, jobs[2].SpanContext().TraceID() != lost.SpanContext().TraceID(), "the next attempt is in the same trace")
+	assert.That(t, jobs[2].SpanContext().TraceID() != lost.SpanContext().TraceID(), "the next attempt is in the same trace")
 	if !told.SpanContext().Equal(lost.SpanContext()) || !told.StartTime().Equal(r.AttemptedAt) || !told.EndTime().Equal(next.Lost.RescuedAt) {
 		t.Errorf("the span %+v from %s to %s is not that of the attempt, %+v", told.SpanContext(), told.StartTime(), told.EndTime(), lost.SpanContext())
 	}
 	links := told.Links()
-	check(t, len(links) == 1 && links[0].SpanContext.SpanID() == run.SpanContext().SpanID() && told.Status().Code.String() == "Error",
+	assert.That(t, len(links) == 1 && links[0].SpanContext.SpanID() == run.SpanContext().SpanID() && told.Status().Code.String() == "Error",
 		"links %v, status %+v", links, told.Status())
 	servicetest.WantAttributes(t, told, map[string]string{
 		"messaging.message.id": fmt.Sprint(r.ID), "messaging.system": "river", "maintenance.run_id": "a run", "maintenance.job.kind": "delete_user",
@@ -114,11 +115,11 @@ func TestWorkJob_AttemptWhoseProcessHasDiedIsReportedByTheNext(t *testing.T) {
 	trace := lost.SpanContext().TraceID().String()
 	line := map[string]any{}
 	first, _, _ := bytes.Cut(log.Bytes(), []byte("\n"))
-	servicetest.NoError(t, json.Unmarshal(first, &line))
+	assert.NoError(t, json.Unmarshal(first, &line))
 	for key, want := range map[string]any{
 		"level": "ERROR", "kind": "delete_user", "job_id": float64(r.ID), "user_id": 7.0, "run_id": "a run", "attempt": 3.0, "outcome": "failed", "reason": "PROCESS_GONE", "trace_id": trace,
 	} {
-		check(t, line[key] == want, "%s is %v, want %v", key, line[key], want)
+		assert.That(t, line[key] == want, "%s is %v, want %v", key, line[key], want)
 	}
 }
 
@@ -133,5 +134,5 @@ func TestDeleteUser_TheLogOfAFailureHasNoWordsOfTriggers(t *testing.T) {
 		t.Fatal("the trigger has refused nothing")
 	}
 	text := log.String()
-	check(t, !strings.Contains(text, "secret") && strings.Contains(text, "on main: P0001 raise_exception, table users"), "logged %s", text)
+	assert.That(t, !strings.Contains(text, "secret") && strings.Contains(text, "on main: P0001 raise_exception, table users"), "logged %s", text)
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -37,18 +38,8 @@ func dueAgain(e *servicetest.Estate, database string) {
 // accept accepts children as absent, and fails the test unless that works.
 func accept(e *servicetest.Estate, definitions string, children ...string) []loosefk.AcceptedChild {
 	e.T.Helper()
-	accepted := servicetest.Must(e.Keys(definitions).AcceptAbsent(context.Background(), children, "me@here"))(e.T)
+	accepted := assert.Must(e.Keys(definitions).AcceptAbsent(context.Background(), children, "me@here"))(e.T)
 	return accepted
-}
-
-// wantWords fails the test unless a text has all of these parts.
-func wantWords(t *testing.T, text string, parts ...string) {
-	t.Helper()
-	for _, p := range parts {
-		if !strings.Contains(text, p) {
-			t.Errorf("%q is not in %q", p, text)
-		}
-	}
 }
 
 const postponedBy = `SELECT round(extract(epoch FROM consume_after - now()) / 60) || ' min, attempts ' || cleanup_attempts
@@ -68,7 +59,7 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 				t.Errorf("%+v", r)
 			}
 		}
-		wantWords(t, r.Reason, "1 record held, no configured database has their child tables absent; ", "caretaker lfk accept-absent absent")
+		assert.Contains(t, r.Reason, "1 record held, no configured database has their child tables absent; ", "caretaker lfk accept-absent absent")
 		e.Want("main", postponedBy, want+", attempts 0")
 		dueAgain(e, "main")
 	}
@@ -77,7 +68,7 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 	// The status says so once, also that of a server that has not run.
 	for _, server := range []*service.Service{s, e.Service(oneAbsent)} {
 		detail := servicetest.Status(t, server).ConditionDetail
-		wantWords(t, detail, "records are held, no configured database has their child tables absent; ", "caretaker lfk accept-absent absent")
+		assert.Contains(t, detail, "records are held, no configured database has their child tables absent; ", "caretaker lfk accept-absent absent")
 		if strings.Count(detail, "no configured database") != 1 {
 			t.Errorf("detail %q, want that it says once why records are held", detail)
 		}
@@ -141,7 +132,7 @@ d: [{table: q, column: q_id, on_delete: async_delete}]
 gone: [{table: only, column: o_id, on_delete: async_nullify}]
 `, servicetest.Batches(10, 0))
 	r := wantRun(t, s, "processed_records=50 deleted_rows=52 rescheduled_records=1400")
-	wantWords(t, r.Reason, "1400 records held, no configured database has their child tables absent, gone; ")
+	assert.Contains(t, r.Reason, "1400 records held, no configured database has their child tables absent, gone; ")
 	if r.OverLimit {
 		t.Error("over_limit, though nothing is left but what is held")
 	}
@@ -154,7 +145,7 @@ func TestAbsentChild_LimitsChargeNoHeldRecord(t *testing.T) {
 	s := e.Service(oneAbsent, servicetest.With(func(c *loosefk.Config) { c.MaxDeletes = 4 }))
 	for _, left := range []string{"7", "3"} {
 		r := wantRun(t, s, "deleted_rows=4 rescheduled_records=1")
-		wantWords(t, r.Reason, "limit reached: max_deletes; 1 record held, ")
+		assert.Contains(t, r.Reason, "limit reached: max_deletes; 1 record held, ")
 		if !r.OverLimit {
 			t.Error("not over_limit, though rows are left")
 		}
@@ -171,8 +162,8 @@ func TestAbsentChild_OtherFatesComeFirst(t *testing.T) {
 	e.Deleted("main", "p", 3, 3)
 	r := servicetest.RunBatch(t, e.Service(oneAbsent), "main")
 	servicetest.WantState(t, r, "failed")
-	wantWords(t, r.Error, "c.p_id -> p on main: P0001")
-	wantWords(t, r.Reason, "1 record held, ")
+	assert.Contains(t, r.Error, "c.p_id -> p on main: P0001")
+	assert.Contains(t, r.Reason, "1 record held, ")
 	e.Want("main", `SELECT string_agg(failures || ' ' || last_definition, ', ' ORDER BY record_id) FROM maintenance.record_failures`,
 		"1 c.p_id -> p, 0 absent.p_id -> p")
 }
@@ -183,7 +174,7 @@ func TestAbsentChild_IsUnknownWhileADatabaseIsSilent(t *testing.T) {
 	addDown(e)
 	r := servicetest.RunBatch(t, e.Service(oneAbsent), "main")
 	servicetest.WantState(t, r, "failed")
-	wantWords(t, r.Error, "absent.p_id -> p on down: unreachable, 1 records")
+	assert.Contains(t, r.Error, "absent.p_id -> p on down: unreachable, 1 records")
 	servicetest.WantCounts(t, r, "deleted_rows=1 rescheduled_records=1")
 	if _, err := e.Keys(oneAbsent).AcceptAbsent(context.Background(), nil, "me"); !errors.Is(err, repo.ErrUnreachable) {
 		t.Errorf("accepted while a database does not answer: %v", err)
@@ -218,7 +209,7 @@ func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {
 	if err := keys.RevokeAbsent(context.Background(), []string{"gone", "c"}); err == nil || !strings.Contains(err.Error(), "c is not accepted as absent: ") {
 		t.Errorf("revoked what is not accepted: %v", err)
 	}
-	servicetest.NoError(t, keys.RevokeAbsent(context.Background(), []string{"gone"}))
+	assert.NoError(t, keys.RevokeAbsent(context.Background(), []string{"gone"}))
 	if left, err := keys.AbsentChildren(context.Background()); err != nil || len(left) != 1 || left[0].Child != "absent" {
 		t.Errorf("left %+v, %v", left, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -15,7 +16,7 @@ import (
 // addDown adds a database that does not answer.
 func addDown(e *servicetest.Estate) {
 	e.T.Helper()
-	d := servicetest.Must(repo.Open(context.Background(), "down", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2"))(e.T)
+	d := assert.Must(repo.Open(context.Background(), "down", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2"))(e.T)
 	e.T.Cleanup(d.Close)
 	e.Open = append(e.Open, d)
 }

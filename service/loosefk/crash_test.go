@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -217,7 +218,7 @@ func TestShards_AServerThatDoesNotKnowTheNewDatabaseYetHoldsTheRecords(t *testin
 	fresh := e.Service(orders)
 
 	r := servicetest.RunBatch(t, old, "main")
-	wantWords(t, r.Reason, "1 record held, no configured database has their child tables orders")
+	assert.Contains(t, r.Reason, "1 record held, no configured database has their child tables orders")
 	e.WantQueue("main", "1")
 	_, err := old.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "shop_eu"})
 	if !errors.Is(err, service.ErrUnknownDatabase) {
@@ -231,6 +232,6 @@ func TestShards_AServerThatDoesNotKnowTheNewDatabaseYetHoldsTheRecords(t *testin
 	servicetest.RunBatch(t, e.Service(orders), "main")
 	e.Deleted("main", "p", 2, 2)
 	r = servicetest.RunBatch(t, old, "main")
-	wantWords(t, r.Reason, "1 record held")
+	assert.Contains(t, r.Reason, "1 record held")
 	e.WantQueue("main", "2")
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/service"
@@ -269,7 +270,7 @@ func TestLooseForeignKeysCleanup_WhatFailedIsForgottenWithTheRecord(t *testing.T
 	r := servicetest.Begin(t, s, "main")
 	devdb.Eventually(t, "the first record to go", func() bool {
 		var n int
-		servicetest.NoError(t, other.QueryRow(t.Context(), `SELECT count(*) FROM maintenance.record_failures`).Scan(&n))
+		assert.NoError(t, other.QueryRow(t.Context(), `SELECT count(*) FROM maintenance.record_failures`).Scan(&n))
 		return n == 1
 	})
 	e.Exec("main", `COMMIT`)
@@ -286,7 +287,7 @@ func TestLooseForeignKeysCleanup_FailedComesBeforeLocked(t *testing.T) {
 		SELECT partition, id, 1, 1, 'x', 'x' FROM loose_foreign_keys_deleted_records`)
 	e.Mine("c", "OLD.p_id = 1", "P0001")
 	lock := e.Connect("main")
-	servicetest.Must(lock.Exec(t.Context(), `BEGIN; SELECT FROM d WHERE p_id < 3 FOR UPDATE`))(t)
+	assert.Must(lock.Exec(t.Context(), `BEGIN; SELECT FROM d WHERE p_id < 3 FOR UPDATE`))(t)
 	wantFailedRun(t, e.Service(cAndD), "c.p_id -> p on main: P0001 raise_exception, 1 records",
 		"processed_records=1 deleted_rows=3 rescheduled_records=2")
 	e.Want("main", minutesLeft, "1:2 2:1")

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -77,7 +78,7 @@ func TestLooseForeignKeysCleanup_ATakeOverWaitsForTheCommitOfTheStatementInFligh
 	}()
 	e.Eventually("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker' AND wait_event_type = 'Lock'`, "true")
 	e.Want("main", `SELECT holder FROM maintenance.leases`, "somebody")
-	servicetest.Must(held.Exec(context.Background(), `COMMIT`))(t)
+	assert.Must(held.Exec(context.Background(), `COMMIT`))(t)
 	r := <-done
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=2")

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -171,7 +172,7 @@ func TestLooseForeignKeysCleanup_TurboModeRaisesTheLimits(t *testing.T) {
 	// A parent and a child each: a run on one database cleans the other's children too.
 	s := e.Service("main_c:\n  - {table: main_p, column: p_id, on_delete: async_delete}\nci_c:\n  - {table: ci_p, column: p_id, on_delete: async_delete}\n",
 		limits(2000, 0))
-	servicetest.NoError(t, s.SetFeatureFlag(context.Background(), "loose_foreign_keys_turbo_mode_main", true))
+	assert.NoError(t, s.SetFeatureFlag(context.Background(), "loose_foreign_keys_turbo_mode_main", true))
 	for database, lease := range map[string]string{"main": "00:00:55", "ci": "00:00:40"} {
 		e.Exec(database, fmt.Sprintf(`CREATE TABLE %[1]s_c (p_id bigint); INSERT INTO %[1]s_c SELECT i / 100 FROM generate_series(0, 2999) i;
 			CREATE INDEX ON %[1]s_c (p_id); CREATE TABLE leases (ttl interval);
@@ -375,7 +376,7 @@ func TestLooseForeignKeysCleanup_SLIs(t *testing.T) {
 	e.Deleted("main", "p", 77, 77)
 	r := servicetest.Begin(t, s, "main")
 	e.AtGate("main", servicetest.App)
-	servicetest.Must(s.CancelRun(t.Context(), r.ID, ""))(t)
+	assert.Must(s.CancelRun(t.Context(), r.ID, ""))(t)
 	servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunCancelled)
 	want("dry, skipped and cancelled runs", 1, 1, 2, 1)
 }

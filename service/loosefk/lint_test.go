@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -17,7 +18,7 @@ import (
 // wantFindings fails the test unless lint finds exactly these: "severity code database object", in any order.
 func wantFindings(t *testing.T, keys loosefk.Admin, want ...string) loosefk.Lint {
 	t.Helper()
-	result := servicetest.Must(keys.Lint(context.Background()))(t)
+	result := assert.Must(keys.Lint(context.Background()))(t)
 	wanted := map[string]bool{}
 	for _, w := range want {
 		wanted[w] = true

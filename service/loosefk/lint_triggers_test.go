@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -134,7 +135,7 @@ func installIn(e *servicetest.Estate, names ...string) {
 	e.T.Helper()
 	for _, name := range names {
 		keys := loosefk.Admin{Databases: e.Open, Only: name}
-		servicetest.Must(keys.Install(context.Background()))(e.T)
+		assert.Must(keys.Install(context.Background()))(e.T)
 	}
 }
 

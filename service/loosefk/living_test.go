@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -148,7 +149,7 @@ func TestLooseForeignKeysCleanup_AReusedKeyIsHeldUntilTheOperatorDecides(t *test
 		return func(t *testing.T, e *servicetest.Estate) {
 			t.Helper()
 			keys := e.Keys(servicetest.OneChild)
-			done := servicetest.Must(keys.DecideReused(context.Background(), "p", clean))(t)
+			done := assert.Must(keys.DecideReused(context.Background(), "p", clean))(t)
 			if len(done) != 1 || done[0].Records != 1 {
 				t.Errorf("decided %+v, want 1 record of main", done)
 			}
@@ -177,7 +178,7 @@ func TestLooseForeignKeysCleanup_AReusedKeyIsHeldUntilTheOperatorDecides(t *test
 			e := reusedKey(t)
 			s := e.Service(servicetest.OneChild)
 			servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 rescheduled_records=1 deleted_rows=1")
-			held := servicetest.Must(e.Keys(servicetest.OneChild).Reused(context.Background(), "p"))(t)
+			held := assert.Must(e.Keys(servicetest.OneChild).Reused(context.Background(), "p"))(t)
 			if len(held) != 1 || held[0].Key().String() != "5" || held[0].Failures != 0 {
 				t.Errorf("held %+v, want the key 5 without failures", held)
 			}

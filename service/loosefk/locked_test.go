@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -55,8 +56,8 @@ func TestLooseForeignKeysCleanup_ALockedRowPostponesItsRecordOnly(t *testing.T) 
 			definitions += fmt.Sprintf("%s: [{table: p%d, column: p_id, %s}]\n", child, i, l.entry)
 			postponed = append(postponed, fmt.Sprintf("%s on %s (1)", child, l.database))
 			other := e.Connect(l.database)
-			servicetest.Must(other.Exec(t.Context(), "BEGIN; "+strings.Replace(l.sql, " c ", " "+child+" ", 1)))(t)
-			releases = append(releases, func() { servicetest.Must(other.Exec(t.Context(), "ROLLBACK"))(t) })
+			assert.Must(other.Exec(t.Context(), "BEGIN; "+strings.Replace(l.sql, " c ", " "+child+" ", 1)))(t)
+			releases = append(releases, func() { assert.Must(other.Exec(t.Context(), "ROLLBACK"))(t) })
 		}
 		s := e.Service(definitions, unhurried)
 		r := wantRun(t, s, "processed_records=95 rescheduled_records=5 "+test.locked)
@@ -173,7 +174,7 @@ func TestLooseForeignKeysCleanup_ALockedTableIsSaidInTheLogAndTheTrace(t *testin
 	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Exec("ci", `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c SELECT generate_series(1, 4)`)
 	e.Deleted("main", "p", 1, 4)
-	servicetest.Must(e.Connect("ci").Exec(t.Context(), `BEGIN; LOCK TABLE c IN ACCESS EXCLUSIVE MODE`))(t)
+	assert.Must(e.Connect("ci").Exec(t.Context(), `BEGIN; LOCK TABLE c IN ACCESS EXCLUSIVE MODE`))(t)
 	r := wantRun(t, e.Service(servicetest.OneChild, servicetest.TracedLogTo(log)), "rescheduled_records=4")
 	if want := "4 records postponed, others hold locks: c on ci (4)"; r.Reason != want || strings.Count(log.String(), `"locked":"`+want) != 1 {
 		t.Errorf("reason %q, log %s", r.Reason, log)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -79,10 +80,10 @@ func TestNewPartitions_ThatSomebodyUntracksStaySo(t *testing.T) {
 	e.Exec("main", `CREATE TABLE visits_2 PARTITION OF visits FOR VALUES IN (2)`)
 	s, keys := e.Service(visitsChild), e.Keys(visitsChild)
 	servicetest.RunBatch(t, s, "main")
-	servicetest.Must(keys.Untrack(context.Background(), "visits_2"))(t)
+	assert.Must(keys.Untrack(context.Background(), "visits_2"))(t)
 	servicetest.RunBatch(t, s, "main")
 	e.Want("main", tracked, firstVisits)
-	servicetest.Must(keys.Track(context.Background(), "visits", ""))(t)
+	assert.Must(keys.Track(context.Background(), "visits", ""))(t)
 	e.Want("main", tracked, bothVisits)
 	e.Want("main", `SELECT count(*) FROM maintenance.untracked_partitions`, "0")
 	e.Exec("main", `DROP TRIGGER visits_2_loose_fk_trigger ON visits_2`)
@@ -96,7 +97,7 @@ func TestNewPartitions_ThatAreLockedDoNotHoldARunUp(t *testing.T) {
 	e.Exec("main", `CREATE TABLE visits_2 PARTITION OF visits FOR VALUES IN (2); CREATE TABLE visits_3 PARTITION OF visits FOR VALUES IN (3);
 		INSERT INTO visits VALUES (7, 1); INSERT INTO c (p_id) VALUES (7); DELETE FROM visits`)
 	other := e.Connect("main")
-	servicetest.Must(other.Exec(t.Context(), `BEGIN; LOCK TABLE visits_3 IN ROW EXCLUSIVE MODE`))(t)
+	assert.Must(other.Exec(t.Context(), `BEGIN; LOCK TABLE visits_3 IN ROW EXCLUSIVE MODE`))(t)
 	var said bytes.Buffer
 	s := e.Service(visitsChild, func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
 	wantRun(t, s, "processed_records=1 deleted_rows=1")
@@ -104,7 +105,7 @@ func TestNewPartitions_ThatAreLockedDoNotHoldARunUp(t *testing.T) {
 	if !strings.Contains(said.String(), "level=WARN") || !strings.Contains(said.String(), "track partition public.visits_3") {
 		t.Errorf("log %q", said.String())
 	}
-	servicetest.Must(other.Exec(t.Context(), `COMMIT`))(t)
+	assert.Must(other.Exec(t.Context(), `COMMIT`))(t)
 	servicetest.RunBatch(t, s, "main")
 	e.Want("main", tracked, bothVisits+", visits_3 visits_3_loose_fk_trigger")
 }
@@ -115,7 +116,7 @@ func TestNewPartitions_ThatAnOlderVersionLeftUntrackedStaySo(t *testing.T) {
 	e.Exec("main", `CREATE TABLE visits_2 PARTITION OF visits FOR VALUES IN (2);
 		DROP TABLE maintenance.untracked_partitions, maintenance.adopted_foreign_keys;
 		DELETE FROM maintenance.schema_migrations WHERE version_id = 6`)
-	servicetest.Must(e.Open[0].Migrate(t.Context()))(t)
+	assert.Must(e.Open[0].Migrate(t.Context()))(t)
 	e.Exec("main", `CREATE TABLE visits_3 PARTITION OF visits FOR VALUES IN (3)`)
 	servicetest.WantState(t, servicetest.RunBatch(t, e.Service(visitsChild), "main"), repo.RunSucceeded)
 	e.Want("main", tracked, firstVisits+", visits_3 visits_3_loose_fk_trigger")

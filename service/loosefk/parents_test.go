@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -40,7 +41,7 @@ func TestLooseForeignKeysCleanup_AFileLikeGitLabsHoldsRecordsUntilMissingChildre
 	var log servicetest.LogBook
 	s := e.Service(fileLikeGitLabs(), log.Keep)
 	r := wantRun(t, s, "rescheduled_records=1 deleted_rows=3")
-	wantWords(t, r.Reason, "1 record held, ", " child_002, child_003, child_004, child_005, child_006 and ", " more; ")
+	assert.Contains(t, r.Reason, "1 record held, ", " child_002, child_003, child_004, child_005, child_006 and ", " more; ")
 	e.Want("main", `SELECT count(*) FROM child_000`, "1")
 	e.Want("ci", `SELECT count(*) FROM child_001`, "1")
 	servicetest.RunBatch(t, s, "main")
@@ -110,7 +111,7 @@ absent:
 	if b := st.Backlog; b.Pending != 11 || b.Due != 11 {
 		t.Errorf("backlog %+v, want 11 pending and due", b)
 	}
-	wantWords(t, st.ConditionDetail, "public.unknown", "public.orphaned", "other.p")
+	assert.Contains(t, st.ConditionDetail, "public.unknown", "public.orphaned", "other.p")
 }
 
 func TestLooseForeignKeysCleanup_OnlyWritableTablesAreHomes(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/service"
@@ -145,7 +146,7 @@ func TestPartitions_AreDroppedAtAnyPositionWhenNothingIsPending(t *testing.T) {
 func TestPartitions_MissingDefaultIsMended(t *testing.T) {
 	e := newOwnQueue(parallel(t))
 	addPartitions(e, 5, 2)
-	servicetest.Must(e.SQL["main"].Exec(t.Context(), `INSERT INTO p VALUES (1)`))(t)
+	assert.Must(e.SQL["main"].Exec(t.Context(), `INSERT INTO p VALUES (1)`))(t)
 	if _, err := e.SQL["main"].Exec(t.Context(), `DELETE FROM p`); err == nil {
 		t.Fatal("the deletion succeeds, though there is no partition for its record")
 	}
@@ -185,7 +186,7 @@ func TestPartitions_RollIsPutOffWhileADeletionIsOpen(t *testing.T) {
 	active(e, "25 hours")
 	e.Exec("main", `INSERT INTO p SELECT generate_series(10, 5000)`)
 	open := e.Connect("main")
-	servicetest.Must(open.Exec(t.Context(), `BEGIN; DELETE FROM p WHERE id = 10`))(t)
+	assert.Must(open.Exec(t.Context(), `BEGIN; DELETE FROM p WHERE id = 10`))(t)
 	// Others go on deleting. What they wait for us is far below this time-out.
 	var over atomic.Bool
 	var wait sync.WaitGroup
@@ -216,7 +217,7 @@ func TestPartitions_RollIsPutOffWhileADeletionIsOpen(t *testing.T) {
 	if !strings.Contains(said.String(), "level=WARN") || !strings.Contains(said.String(), "next run") {
 		t.Errorf("log %q", said.String())
 	}
-	servicetest.Must(open.Exec(t.Context(), `COMMIT`))(t)
+	assert.Must(open.Exec(t.Context(), `COMMIT`))(t)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	e.Want("main", partitions, "1 2, default 2")
 }
@@ -239,7 +240,7 @@ func TestPartitions_ADeletionThatIsNotYetCommittedKeepsItsPartition(t *testing.T
 			return e.Value("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker' AND wait_event_type = 'Lock'`) == "true" ||
 				e.Value("main", `SELECT state <> 'running' FROM maintenance.runs WHERE id = '`+r.ID+`'`) == "true"
 		})
-		servicetest.Must(insert.Exec(t.Context(), `COMMIT`))(t)
+		assert.Must(insert.Exec(t.Context(), `COMMIT`))(t)
 		servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunSucceeded)
 	}
 	servicetest.RunBatch(t, s, "main")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/orphanaudit"
@@ -40,7 +41,7 @@ func newShop(t *testing.T) *servicetest.Estate {
 		CREATE TABLE f (id bigserial PRIMARY KEY, p_id bigint, kind text); CREATE INDEX ON f (kind, p_id)`)
 	e.Exec("ci", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
 	e.Install("p", "u")
-	servicetest.Must(e.Keys("").Track(t.Context(), "k", "m", "n"))(t)
+	assert.Must(e.Keys("").Track(t.Context(), "k", "m", "n"))(t)
 	// Of the keys 1 to 60 a third has a parent.
 	e.Exec("main", `INSERT INTO p SELECT i FROM generate_series(1, 60, 3) i; INSERT INTO u SELECT md5(i::text)::uuid FROM generate_series(1, 60, 3) i;
 		INSERT INTO k SELECT i, 'n' || i FROM generate_series(1, 60, 3) i;
@@ -57,7 +58,7 @@ func newShop(t *testing.T) *servicetest.Estate {
 func run(t *testing.T, s *service.Service, worker, database string) (last service.Run) {
 	t.Helper()
 	for {
-		r := servicetest.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: worker, Database: database}))(t)
+		r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: worker, Database: database}))(t)
 		servicetest.WantState(t, r, repo.RunSucceeded)
 		if last = r; !r.OverLimit {
 			return last
@@ -100,14 +101,14 @@ func TestOrphanAudit_WhatItRecordsIsCleanedAndNothingElse(t *testing.T) {
 		e.Want(c.database, c.sql, c.want)
 	}
 	again := run(t, s, orphanaudit.Name, "")
-	check(t, again.Counts["orphaned_keys"] == 0, "orphans are left: %v", again.Counts)
+	assert.That(t, again.Counts["orphaned_keys"] == 0, "orphans are left: %v", again.Counts)
 }
 
 // inserting has inserted the parent 1 in a database, and not committed.
 func inserting(e *servicetest.Estate, database string) *pgx.Conn {
 	e.T.Helper()
 	writer := e.Connect(database)
-	servicetest.Must(writer.Exec(e.T.Context(), `BEGIN; INSERT INTO p VALUES (1)`))(e.T)
+	assert.Must(writer.Exec(e.T.Context(), `BEGIN; INSERT INTO p VALUES (1)`))(e.T)
 	return writer
 }
 
@@ -118,7 +119,7 @@ func homes(e *servicetest.Estate, types map[string]string) {
 		e.Exec(home, `CREATE TABLE p (id `+key+` PRIMARY KEY)`)
 		keys := e.Keys("")
 		keys.Only = home
-		servicetest.Must(keys.Track(e.T.Context(), "p"))(e.T)
+		assert.Must(keys.Track(e.T.Context(), "p"))(e.T)
 	}
 }
 
@@ -129,16 +130,16 @@ const childOf1And2 = `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CR
 // audited runs the audit, whatever comes of the run.
 func audited(t *testing.T, s *service.Service) service.Run {
 	t.Helper()
-	return servicetest.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: orphanaudit.Name}))(t)
+	return assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: orphanaudit.Name}))(t)
 }
 
 // wantLate runs the audit, which has to wait for the writer, and again when that has committed.
 func wantLate(e *servicetest.Estate, s *service.Service, writer *pgx.Conn) {
 	e.T.Helper()
 	r := audited(e.T, s)
-	check(e.T, r.State == repo.RunSucceeded && r.OverLimit && strings.Contains(r.Reason, "older transactions are open"), "%+v", r)
+	assert.That(e.T, r.State == repo.RunSucceeded && r.OverLimit && strings.Contains(r.Reason, "older transactions are open"), "%+v", r)
 	e.WantQueue("main", "")
-	servicetest.Must(writer.Exec(e.T.Context(), `COMMIT`))(e.T)
+	assert.Must(writer.Exec(e.T.Context(), `COMMIT`))(e.T)
 	run(e.T, s, orphanaudit.Name, "")
 	e.WantQueue("main", "2")
 }
@@ -165,7 +166,7 @@ func TestOrphanAudit_AParentOfAnotherHomeThatIsNotCommittedYetIsNotMissing(t *te
 	e.Install()
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY)`)
 	r := audited(t, s)
-	check(t, r.State == repo.RunFailed && strings.Contains(r.Error, "p is not tracked on main"), "%+v", r)
+	assert.That(t, r.State == repo.RunFailed && strings.Contains(r.Error, "p is not tracked on main"), "%+v", r)
 	e.Exec("main", `DROP TABLE p`)
 	homes(e, map[string]string{"main": "bigint", "sec": "bigint"})
 	writer := inserting(e, "sec")
@@ -191,14 +192,14 @@ func TestOrphanAudit_IsShownOnceItRanAndLooksAtAllThoughOneFails(t *testing.T) {
 	e := servicetest.NewOneChild(t)
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE b (p_id bigint); INSERT INTO c (p_id) VALUES (1)`)
 	s := e.Service("b: [{table: p, column: p_id, on_delete: async_delete}]\n" + servicetest.OneChild)
-	all := servicetest.Must(s.Status(t.Context(), ""))(t)
-	check(t, len(all) == len(servicetest.Workers())-1, "%d workers", len(all))
+	all := assert.Must(s.Status(t.Context(), ""))(t)
+	assert.That(t, len(all) == len(servicetest.Workers())-1, "%d workers", len(all))
 	st := servicetest.StatusOf(t, s, orphanaudit.Name)
-	check(t, st.NotUsed != "", "%+v", st)
+	assert.That(t, st.NotUsed != "", "%+v", st)
 	r := audited(t, s)
-	check(t, r.State == repo.RunFailed && strings.Contains(r.Error, "b.p_id -> p on main: no index finds its keys"), "%+v", r)
+	assert.That(t, r.State == repo.RunFailed && strings.Contains(r.Error, "b.p_id -> p on main: no index finds its keys"), "%+v", r)
 	servicetest.WantCounts(t, r, "examined_keys=1 orphaned_keys=1 orphaned_rows=1")
-	if all := servicetest.Must(s.Status(t.Context(), ""))(t); all[len(all)-1].Worker != orphanaudit.Name {
+	if all := assert.Must(s.Status(t.Context(), ""))(t); all[len(all)-1].Worker != orphanaudit.Name {
 		t.Errorf("a worker that has run is not shown: %+v", all)
 	}
 }
@@ -233,16 +234,8 @@ func TestOrphanAudit_WalksOverAllPages(t *testing.T) {
 					want = fmt.Sprintf("%d %s 0", n, orphans)
 				}
 				got := fmt.Sprintf("%d %d %d", examined, found, queued)
-				check(t, got == want, "%d keys, parents there: %s, %s: examined, orphaned, queued %s, want %s", n, parents, how, got, want)
+				assert.That(t, got == want, "%d keys, parents there: %s, %s: examined, orphaned, queued %s, want %s", n, parents, how, got, want)
 			}
 		}
-	}
-}
-
-// check fails the test with this message unless a condition holds.
-func check(tb testing.TB, holds bool, format string, args ...any) {
-	tb.Helper()
-	if !holds {
-		tb.Errorf(format, args...)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/orphanaudit"
@@ -50,14 +51,14 @@ func TestSearch_APauseHoldsItsWriting(t *testing.T) {
 		servicetest.Pause(t, s, worker)
 		_, err := search.Run(t.Context())
 		_, paused := errors.AsType[*service.WorkerPausedError](err)
-		check(t, paused && strings.Contains(err.Error(), "caretaker resume"), "%s: %v", worker, err)
-		check(t, search.Fix.Permitted(t.Context(), search.Databases[0], func(repo.Permit) error { return nil }) != nil,
+		assert.That(t, paused && strings.Contains(err.Error(), "caretaker resume"), "%s: %v", worker, err)
+		assert.That(t, search.Fix.Permitted(t.Context(), search.Databases[0], func(repo.Permit) error { return nil }) != nil,
 			"%s: a record may be written", worker)
 		servicetest.Resume(t, s, worker)
 	}
 	e.WantQueue("main", "")
 	found := searched(t, search)
-	check(t, found.Queued == 3 && found.Fault == "", "%+v", found)
+	assert.That(t, found.Queued == 3 && found.Fault == "", "%+v", found)
 }
 
 // TestSearch_ALeaseThatRanOutIsTakenAgain: a look for orphans may find none for minutes.
@@ -65,10 +66,10 @@ func TestSearch_ALeaseThatRanOutIsTakenAgain(t *testing.T) {
 	t.Parallel()
 	e, search := byHand(t, 3)
 	nothing := func(repo.Permit) error { return nil }
-	servicetest.NoError(t, search.Fix.Permitted(t.Context(), search.Databases[0], nothing))
+	assert.NoError(t, search.Fix.Permitted(t.Context(), search.Databases[0], nothing))
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now() - interval '1 s'`)
 	found := searched(t, search)
-	check(t, found.Queued == 3 && found.Fault == "", "%+v", found)
+	assert.That(t, found.Queued == 3 && found.Fault == "", "%+v", found)
 	e.WantQueue("main", "1 2 3")
 }
 
@@ -85,12 +86,12 @@ func TestSearch_TooManyWaitingRecordsSayWhereToGoOn(t *testing.T) {
 	search.Fix.End(t.Context())
 	// The worker keeps its place, and does not fail.
 	r := audited(t, e.Service(servicetest.OneChild, fixing(1000, 1000)))
-	check(t, r.State == repo.RunSucceeded && r.OverLimit && strings.Contains(r.Reason, "more than 10,000 records"), "%+v", r)
+	assert.That(t, r.State == repo.RunSucceeded && r.OverLimit && strings.Contains(r.Reason, "more than 10,000 records"), "%+v", r)
 	e.Want("main", `SELECT count(*) FROM maintenance.orphan_audits WHERE NOT done`, "1")
 	e.Exec("main", `DELETE FROM c WHERE p_id <= 1000; DELETE FROM loose_foreign_keys_deleted_records`)
 	search.After = repo.KeyOf(found.After...)
 	found = searched(t, search)
-	check(t, found.Fault == "" && found.After == nil, "%+v", found)
+	assert.That(t, found.Fault == "" && found.After == nil, "%+v", found)
 	e.Want("main", `SELECT min(primary_key_value) || ' ' || count(*) FROM loose_foreign_keys_deleted_records`, "1001 1500")
 }
 
@@ -150,12 +151,12 @@ c:
 		t.Errorf("%v", err)
 	}
 	search.Which = func(task *orphanaudit.Task) bool { return task.Key.Parent == "p" }
-	found := servicetest.Must(search.Run(t.Context()))(t)
-	check(t, len(found) == 1 && found[0].Keys == 1, "%+v", found)
+	found := assert.Must(search.Run(t.Context()))(t)
+	assert.That(t, len(found) == 1 && found[0].Keys == 1, "%+v", found)
 	for _, wrong := range []repo.Key{repo.KeyOf("5", "6"), repo.KeyOf("five")} {
 		search.After = wrong
 		_, err := search.Run(t.Context())
-		check(t, errors.Is(err, orphanaudit.ErrAfter), "%v: %v", wrong, err)
+		assert.That(t, errors.Is(err, orphanaudit.ErrAfter), "%v: %v", wrong, err)
 	}
 	search.Which = func(*orphanaudit.Task) bool { return false }
 	_, err = search.Run(t.Context())
@@ -175,7 +176,7 @@ func TestSearch_KeysAreWalkedInTheOrderOfAnIndex(t *testing.T) {
 	wants := func(definitions, fault string) {
 		t.Helper()
 		found, err := looking(e, definitions).Run(t.Context())
-		check(t, err == nil && len(found) == 1 && strings.HasPrefix(found[0].Fault, fault) && (fault == "") == (found[0].Keys == 1),
+		assert.That(t, err == nil && len(found) == 1 && strings.HasPrefix(found[0].Fault, fault) && (fault == "") == (found[0].Keys == 1),
 			"%+v, %v; want %q", found, err, fault)
 	}
 	wants(columns, "orphans of d need an index on (x, y), in this order")
@@ -193,8 +194,8 @@ func TestSearch_HomesThatRecordInTwoFormsAreNotFixed(t *testing.T) {
 	homes(e, map[string]string{"main": "bigint", "sec": "text"})
 	search := looking(e, servicetest.OneChild)
 	search.Fix = &orphanaudit.Fixing{Main: search.Databases[0], Holder: "somebody"}
-	found := servicetest.Must(search.Run(t.Context()))(t)
-	check(t, strings.Contains(found[0].Fault, "p records its keys in one form on main and in another one on sec"), "%+v", found)
+	found := assert.Must(search.Run(t.Context()))(t)
+	assert.That(t, strings.Contains(found[0].Fault, "p records its keys in one form on main and in another one on sec"), "%+v", found)
 }
 
 // TestSearch_LookingNeedsNoMoreThanSELECT on the parents and the children.
@@ -206,10 +207,10 @@ func TestSearch_LookingNeedsNoMoreThanSELECT(t *testing.T) {
 	search.Databases = []*repo.Database{e.As("orphan_reader")}
 	for _, table := range []string{"c", "p"} {
 		e.Exec("main", `REVOKE ALL ON `+table+` FROM orphan_reader`)
-		found := servicetest.Must(search.Run(t.Context()))(t)
-		check(t, strings.Contains(found[0].Fault, "GRANT SELECT ON public."+table+" TO orphan_reader"), "%+v", found)
+		found := assert.Must(search.Run(t.Context()))(t)
+		assert.That(t, strings.Contains(found[0].Fault, "GRANT SELECT ON public."+table+" TO orphan_reader"), "%+v", found)
 		e.Exec("main", `GRANT SELECT ON `+table+` TO orphan_reader`)
 	}
-	found := servicetest.Must(search.Run(t.Context()))(t)
-	check(t, found[0].Fault == "" && found[0].Keys == 1, "%+v", found)
+	found := assert.Must(search.Run(t.Context()))(t)
+	assert.That(t, found[0].Fault == "" && found[0].Keys == 1, "%+v", found)
 }

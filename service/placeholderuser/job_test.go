@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -137,5 +138,5 @@ func TestDeletePlaceholderUser_DatabaseThatIsDownIsNoAnswer(t *testing.T) {
 	// One second after its first attempt River takes it for available, not retryable.
 	e.Want("main", `SELECT string_agg(kind || ' ' || (state IN ('available', 'retryable')) || ' ' || attempt || ' ' || cardinality(errors), ', ')
 		FROM maintenance.river_job`, "delete_placeholder_user true 1 1")
-	servicetest.Must(s.Status(context.Background(), servicetest.PlaceholderUsers))(t)
+	assert.Must(s.Status(context.Background(), servicetest.PlaceholderUsers))(t)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -26,12 +27,12 @@ func TestFault_Load_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(lag))
 	lag.IgnoredReplicas = []string{"standby"}
 	careless := e.Service(servicetest.OneChild, servicetest.LoadLimits(lag))
-	servicetest.Must(replica.Exec(context.Background(), `SELECT pg_wal_replay_pause()`))(t)
+	assert.Must(replica.Exec(context.Background(), `SELECT pg_wal_replay_pause()`))(t)
 	e.Exec("main", `CREATE TABLE something ()`)
 	servicetest.WaitThrottled(t, s, "replica standby of main is late: ")
 	r := servicetest.RunBatch(t, s, "main")
 	servicetest.WantEarly(t, r, "THROTTLED: replica standby of main is late: ")
-	check(t, strings.Contains(r.Reason, "over load.max_replica_lag = 700ms"), "reason %q", r.Reason)
+	assert.That(t, strings.Contains(r.Reason, "over load.max_replica_lag = 700ms"), "reason %q", r.Reason)
 	servicetest.WantCondition(t, s, service.ConditionThrottled, "load.max_replica_lag")
 	// What the one has left, the other does: it may be as late as it likes.
 	servicetest.WantCondition(t, careless, service.ConditionIdle, "the last run ended early, the next one goes on: THROTTLED: ")
@@ -39,7 +40,7 @@ func TestFault_Load_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 	servicetest.WantCondition(t, careless, service.ConditionIdle)
 
 	e.Deleted("main", "p", 1, 10)
-	servicetest.Must(replica.Exec(context.Background(), `SELECT pg_wal_replay_resume()`))(t)
+	assert.Must(replica.Exec(context.Background(), `SELECT pg_wal_replay_resume()`))(t)
 	spared(t, s)
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 }
@@ -84,7 +85,7 @@ func TestFault_Load_ArchiveThatFallsBehind(t *testing.T) {
 	e.Eventually("main", `SELECT count(*) FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'`, "0")
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 	full := filepath.Join(servicetest.Loaded.Cluster(t).Dir(), "data", servicetest.ArchiveFull)
-	servicetest.NoError(t, os.WriteFile(full, nil, 0o600))
+	assert.NoError(t, os.WriteFile(full, nil, 0o600))
 	defer func() { _ = os.Remove(full) }()
 	e.Deleted("main", "p", 1, 10)
 	for i := range 3 {
@@ -93,7 +94,7 @@ func TestFault_Load_ArchiveThatFallsBehind(t *testing.T) {
 	}
 	servicetest.WaitThrottled(t, s, "write-ahead log of main that waits to be archived: ")
 	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: write-ahead log of main that waits to be archived: ")
-	servicetest.NoError(t, os.Remove(full))
+	assert.NoError(t, os.Remove(full))
 	devdb.Eventually(t, "the archive", func() bool {
 		e.Exec("main", `SELECT pg_switch_wal()`) // wakes the archiver
 		return servicetest.RunBatch(t, s, "main").Reason == ""
@@ -135,10 +136,10 @@ func TestFault_Load_RestIsInterrupted(t *testing.T) {
 			dissolve := e.LockQueue("c", "1 s")
 			r := servicetest.Begin(t, s, "main")
 			servicetest.WaitThrottled(t, s, "public.c")
-			servicetest.NoError(t, stop(s, r))
+			assert.NoError(t, stop(s, r))
 			r = servicetest.Ended(t, s, r.ID)
 			servicetest.WantState(t, r, repo.RunCancelled)
-			check(t, r.Reason == name, "reason %q", r.Reason)
+			assert.That(t, r.Reason == name, "reason %q", r.Reason)
 			dissolve()
 			e.Want("main", `SELECT count(*) FROM c`, "30")
 		})
@@ -180,7 +181,7 @@ func TestFault_Load_WhatCannotBeSeenStopsNobody(t *testing.T) {
 	e.Eventually("main", `SELECT clock_timestamp() > '`+e.Value("main", `SELECT clock_timestamp()`)+`'::timestamptz + interval '1100 ms'`, "true")
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 	said := book.Lines("load only partly visible")
-	check(t, len(said) == 1 && strings.Contains(said[0], "42501"), "logged %v", said)
+	assert.That(t, len(said) == 1 && strings.Contains(said[0], "42501"), "logged %v", said)
 }
 
 func TestFault_Load_RoleWithoutPrivilegesIsToldWhatItMisses(t *testing.T) {
@@ -192,7 +193,7 @@ func TestFault_Load_RoleWithoutPrivilegesIsToldWhatItMisses(t *testing.T) {
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxReplicaLag: 1, MaxLockWait: 100 * time.Millisecond, Patience: short}), book.Keep)
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 	said := book.Lines("grant pg_monitor to the role of caretaker")
-	check(t, len(said) == 1, "logged %v", said)
+	assert.That(t, len(said) == 1, "logged %v", said)
 	// Locks it sees all the same.
 	e.Deleted("main", "p", 1, 10)
 	e.Exec("main", `INSERT INTO c (p_id) VALUES (1)`)
@@ -214,7 +215,7 @@ func TestFault_Load_AllRunsAndJobsOfAProcessShareOneLookASecond(t *testing.T) {
 	looks := e.Value("main", `SELECT sum(calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database() WHERE query LIKE '%pg_stat_archiver%' AND query NOT LIKE '%pg_stat_statements%'`)
 	most := int(time.Since(began)/time.Second) + 1
 	n, err := strconv.Atoi(looks)
-	check(t, err == nil && n >= 1 && n <= most, "%s looks, want 1 to %d", looks, most)
+	assert.That(t, err == nil && n >= 1 && n <= most, "%s looks, want 1 to %d", looks, most)
 	t.Log(looks, "looks of", e.Value("main", `SELECT round(max(mean_exec_time)::numeric, 2) || ' ms, planned in ' || round(max(mean_plan_time)::numeric, 2) FROM pg_stat_statements WHERE query LIKE '%pg_stat_archiver%'`))
 }
 
@@ -230,14 +231,14 @@ func TestLoad_LockQueueOnAWorkersOwnTableEndsItsRunEarlyAndStatusSaysSoAsLongAsI
 	servicetest.WantCounts(t, r, "")
 	for _, replica := range []*service.Service{s, other} {
 		st := servicetest.StatusOf(t, replica, servicetest.PlaceholderUsers)
-		check(t, st.Condition == service.ConditionThrottled, "%+v", st)
+		assert.That(t, st.Condition == service.ConditionThrottled, "%+v", st)
 	}
 	// A run that went on now would meet the same queue.
-	servicetest.NoError(t, other.ResumeRuns(t.Context()))
+	assert.NoError(t, other.ResumeRuns(t.Context()))
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 	dissolve()
 	devdb.Eventually(t, "the run to be gone on with", func() bool {
-		servicetest.NoError(t, other.ResumeRuns(t.Context()))
+		assert.NoError(t, other.ResumeRuns(t.Context()))
 		return e.Value("main", `SELECT deletion_attempts FROM import_placeholder_user_details`) == "1"
 	})
 }
@@ -245,11 +246,11 @@ func TestLoad_LockQueueOnAWorkersOwnTableEndsItsRunEarlyAndStatusSaysSoAsLongAsI
 // standby is a standby of that cluster, with a connection to it.
 func standby(t *testing.T) *pgx.Conn {
 	t.Helper()
-	s := servicetest.Must(servicetest.Loaded.Cluster(t).Standby(context.Background(), nil))(t)
+	s := assert.Must(servicetest.Loaded.Cluster(t).Standby(context.Background(), nil))(t)
 	t.Cleanup(func() {
-		servicetest.NoError(t, s.Stop(context.Background()))
+		assert.NoError(t, s.Stop(context.Background()))
 	})
-	conn := servicetest.Must(pgx.Connect(context.Background(), s.URL("postgres")))(t)
+	conn := assert.Must(pgx.Connect(context.Background(), s.URL("postgres")))(t)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
 }
@@ -264,7 +265,7 @@ func spared(t *testing.T, s *service.Service) {
 func wantEverything(t *testing.T, r service.Run) {
 	t.Helper()
 	servicetest.WantState(t, r, repo.RunSucceeded)
-	check(t, !r.OverLimit && r.Reason == "", "over_limit %t, reason %q", r.OverLimit, r.Reason)
+	assert.That(t, !r.OverLimit && r.Reason == "", "over_limit %t, reason %q", r.OverLimit, r.Reason)
 }
 
 const short = 2 * time.Second

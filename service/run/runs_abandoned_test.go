@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -39,7 +40,7 @@ func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 	deadRun(e, "0197c000-0000-7000-8000-000000000002", servicetest.LooseForeignKeys, "main", "")
 	deadRun(e, "0197c000-0000-7000-8000-000000000003", "worker_of_tomorrow", "", "")
 	for _, look := range []*service.Service{s, other, s} {
-		servicetest.Must(look.Runs(t.Context(), service.RunFilter{Limit: 10}))(t)
+		assert.Must(look.Runs(t.Context(), service.RunFilter{Limit: 10}))(t)
 	}
 	for name, want := range map[string]int64{
 		"maintenance.runs worker=ghost_user_migration database=main outcome=failed": 1, "maintenance.leases.lost worker=ghost_user_migration database=main": 1,
@@ -47,23 +48,23 @@ func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 	} {
 		name, attributes, _ := strings.Cut(name, " ")
 		got := m.Counter(name, attributes)
-		check(t, got == want, "%s %s: %d, want %d", name, attributes, got, want)
+		assert.That(t, got == want, "%s %s: %d, want %d", name, attributes, got, want)
 	}
 	line := map[string]any{}
 	for text := range strings.Lines(log.String()) {
 		if !strings.Contains(text, "ghost_user_migration") {
 			continue
 		}
-		servicetest.NoError(t, json.Unmarshal([]byte(text), &line))
+		assert.NoError(t, json.Unmarshal([]byte(text), &line))
 	}
 	for key, want := range map[string]any{
 		"msg": "run finished", "level": "ERROR", "outcome": "failed", "reason": "LEASE_LOST", "trigger": "schedule", "database": "main", "trace_id": trace,
 		"migrated_users": 7.0, "duration_seconds": 300.0, "died_on": "vm/1/x", "error": "no heartbeat from the process that ran it; it has done at least what its counts say",
 	} {
-		check(t, line[key] == want, "%s is %v, want %v", key, line[key], want)
+		assert.That(t, line[key] == want, "%s is %v, want %v", key, line[key], want)
 	}
 	n := strings.Count(log.String(), "run finished")
-	check(t, n == 3, "%d lines, want one a run: %s", n, log)
+	assert.That(t, n == 3, "%d lines, want one a run: %s", n, log)
 	for _, span := range servicetest.Named(spans, "maintenance.run") {
 		if span.SpanContext().TraceID().String() != trace {
 			continue
@@ -73,7 +74,7 @@ func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 			t.Errorf("parent %v, from %s to %s, %+v", span.Parent(), span.StartTime(), span.EndTime(), span.Status())
 		}
 		id := span.SpanContext().SpanID().String()
-		check(t, id == "8000000000000001", "span %s: what was begun below the lost one does not lead to it", id)
+		assert.That(t, id == "8000000000000001", "span %s: what was begun below the lost one does not lead to it", id)
 		return
 	}
 	t.Error("no span in the trace of the run")
@@ -86,7 +87,7 @@ func TestAbandonedRun_IsCountedWhenMetricsAreRead(t *testing.T) {
 	deadRun(e, "0197c000-0000-7000-8000-000000000001", "ghost_user_migration", "", "")
 	m.Values("maintenance.paused", "")
 	n := m.Counter("maintenance.runs", "worker=ghost_user_migration outcome=failed")
-	check(t, n == 1, "%d runs failed, want 1", n)
+	assert.That(t, n == 1, "%d runs failed, want 1", n)
 }
 
 // wantToldOnce fails the test unless a run on main is counted and traced as the failed run that others have closed, and
@@ -99,16 +100,16 @@ func wantToldOnce(t *testing.T, m *servicetest.Meter, spans *tracetest.SpanRecor
 	} {
 		name, attributes, _ := strings.Cut(name, " ")
 		got := m.Counter(name, attributes)
-		check(t, got == want, "%s %s: %d, want %d", name, attributes, got, want)
+		assert.That(t, got == want, "%s %s: %d, want %d", name, attributes, got, want)
 	}
 	if text := log.String(); strings.Count(text, "run finished") != 1 || strings.Count(text, `"level":"ERROR"`) != 1 || strings.Count(text, "its record is corrected") != 1 {
 		t.Error(text)
 	}
 	sent := slices.DeleteFunc(servicetest.Named(spans, "maintenance.run"), func(s sdktrace.ReadOnlySpan) bool { return servicetest.HasAttribute(s, "maintenance.withheld") })
-	require(t, len(sent) == 1, "%d spans of the run", len(sent))
+	assert.Require(t, len(sent) == 1, "%d spans of the run", len(sent))
 	servicetest.WantAttributes(t, sent[0], map[string]string{"maintenance.outcome": repo.RunFailed, "maintenance.reason": "LEASE_LOST"})
 	back := servicetest.Named(spans, "maintenance.comeback")
-	require(t, len(back) == 1 && back[0].Parent().SpanID() == sent[0].SpanContext().SpanID(), "%d spans of a comeback", len(back))
+	assert.Require(t, len(back) == 1 && back[0].Parent().SpanID() == sent[0].SpanContext().SpanID(), "%d spans of a comeback", len(back))
 	servicetest.WantAttributes(t, back[0], map[string]string{"maintenance.run_id": id, "maintenance.worker": servicetest.LooseForeignKeys, "maintenance.outcome": outcome})
 }
 
@@ -122,7 +123,7 @@ func TestAbandonedRun_WhoseProcessOnlyStoodStillIsToldOnce(t *testing.T) {
 	r := servicetest.Begin(t, s, "main")
 	e.AtGate("main", servicetest.App)
 	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)
-	servicetest.Must(other.Runs(t.Context(), service.RunFilter{Limit: 1}))(t)
+	assert.Must(other.Runs(t.Context(), service.RunFilter{Limit: 1}))(t)
 	e.Exec("main", `UPDATE maintenance.leases SET epoch = epoch + 1`)
 	e.Lift("main", servicetest.App)
 	devdb.Eventually(t, "the end of the run", func() bool { return strings.Contains(log.String(), "its record is corrected") })
@@ -141,9 +142,9 @@ func TestAbandonedRun_WhoseEndCouldNotBeRecordedInTimeIsToldOnce(t *testing.T) {
 	r := servicetest.RunBatch(t, s, "main")
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	text := log.String()
-	require(t, strings.Contains(text, "end of the run not recorded, retrying") && !strings.Contains(text, "run finished"), "%v", text)
+	assert.Require(t, strings.Contains(text, "end of the run not recorded, retrying") && !strings.Contains(text, "run finished"), "%v", text)
 	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)
-	servicetest.Must(other.Runs(t.Context(), service.RunFilter{Limit: 1}))(t)
+	assert.Must(other.Runs(t.Context(), service.RunFilter{Limit: 1}))(t)
 	e.Exec("main", `DROP TABLE outage`)
 	devdb.Eventually(t, "the end of the run", func() bool { return strings.Contains(log.String(), "its record is corrected") })
 	wantToldOnce(t, m, spans, log, r.ID, repo.RunSucceeded)
@@ -169,7 +170,7 @@ func TestRunBatch_EndThatMainBreaksOrRefuses(t *testing.T) {
 		CREATE TRIGGER refuse BEFORE UPDATE ON maintenance.runs FOR EACH ROW WHEN (NEW.state = 'succeeded') EXECUTE FUNCTION refuse()`)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	text := log.String()
-	check(t, strings.Count(text, "end of the run not recorded, it will show as LEASE_LOST") == 1 && !strings.Contains(text, "tried again"),
+	assert.That(t, strings.Count(text, "end of the run not recorded, it will show as LEASE_LOST") == 1 && !strings.Contains(text, "tried again"),
 		"%v", text)
 }
 
@@ -184,7 +185,7 @@ func TestStatus_OfAllWorkersAsksMainOnceAndTakesFewConnections(t *testing.T) {
 	e := servicetest.New(t, "main", "main")
 	e.Exec("main", countedSQL)
 	s := e.Service(servicetest.OneChild, e.WithQueue)
-	servicetest.Must(s.Status(t.Context(), ""))(t)
+	assert.Must(s.Status(t.Context(), ""))(t)
 	e.Want("main", `SELECT concat_ws(' ', last_value, is_called) FROM closes`, "1 t")
 	// While nobody sees the leases, those who ask for them can be counted.
 	release := e.Hold(`LOCK TABLE maintenance.leases`)
@@ -195,7 +196,7 @@ func TestStatus_OfAllWorkersAsksMainOnceAndTakesFewConnections(t *testing.T) {
 	}()
 	looks := func() (n int) {
 		t.Helper()
-		servicetest.Must(fmt.Sscan(e.Value("main", `SELECT count(*) FROM pg_stat_activity 
+		assert.Must(fmt.Sscan(e.Value("main", `SELECT count(*) FROM pg_stat_activity 
 			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%FROM maintenance.leases l WHERE l.name = ANY%'`), &n))(t)
 		return n
 	}
@@ -206,8 +207,8 @@ func TestStatus_OfAllWorkersAsksMainOnceAndTakesFewConnections(t *testing.T) {
 		most = max(most, looks())
 	}
 	release()
-	servicetest.NoError(t, <-done)
-	check(t, most <= 3, "%d workers were looked at side by side, want 3 at most", most)
+	assert.NoError(t, <-done)
+	assert.That(t, most <= 3, "%d workers were looked at side by side, want 3 at most", most)
 }
 
 func TestWatchRun_OfAnotherReplicaOnlyReadsWhileTheRunGivesSignsOfLife(t *testing.T) {
@@ -229,12 +230,12 @@ func TestWatchRun_OfAnotherReplicaOnlyReadsWhileTheRunGivesSignsOfLife(t *testin
 		}
 		return nil
 	})
-	servicetest.NoError(t, err)
+	assert.NoError(t, err)
 	e.Want("main", `SELECT is_called FROM closes`, "false")
 	// One that has gone silent is closed by whoever looks.
 	e.Exec("main", `UPDATE maintenance.runs SET state = 'running', finished_at = NULL, heartbeat_ttl = '0'`)
-	seen := servicetest.Must(other.Run(t.Context(), r.ID))(t)
-	check(t, seen.State == repo.RunFailed, "%s", seen.State)
+	seen := assert.Must(other.Run(t.Context(), r.ID))(t)
+	assert.That(t, seen.State == repo.RunFailed, "%s", seen.State)
 }
 
 func TestBackoff_WaitsLongerWithEveryFailureUpToItsMost(t *testing.T) {
@@ -244,11 +245,11 @@ func TestBackoff_WaitsLongerWithEveryFailureUpToItsMost(t *testing.T) {
 		for n, seconds := range []int{1, 2, 4, 5, 5, 5} {
 			wait, news := b.After(errors.New("down"))
 			most := time.Duration(seconds) * time.Second
-			check(t, wait >= most/2 && wait <= most, "failure %d: waits %s, want %s at most and half of it at least", n+1, wait, most)
-			check(t, news == (n == 0), "failure %d: news %t", n+1, news)
+			assert.That(t, wait >= most/2 && wait <= most, "failure %d: waits %s, want %s at most and half of it at least", n+1, wait, most)
+			assert.That(t, news == (n == 0), "failure %d: news %t", n+1, news)
 		}
 		wait, news := b.After(nil)
-		check(t, wait == 0 && news, "round %d: waits %s after the first success, news %t", round, wait, news)
+		assert.That(t, wait == 0 && news, "round %d: waits %s after the first success, news %t", round, wait, news)
 		if _, news := b.After(nil); news {
 			t.Error("a further success is no news")
 		}

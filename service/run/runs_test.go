@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -25,18 +26,18 @@ func TestRun_IsTheSameOnEveryReplicaAndWatchedUntilItsEnd(t *testing.T) {
 	replicas := []*service.Service{s, e.Service(servicetest.OneChild)}
 	devdb.Eventually(t, "the other replica to see the progress", func() bool {
 		seen, err := replicas[1].Run(ctx, r.ID)
-		require(t, err == nil && seen.State == repo.RunRunning && seen.FinishedAt.IsZero() && seen.LeaseEpoch == 1,
+		assert.Require(t, err == nil && seen.State == repo.RunRunning && seen.FinishedAt.IsZero() && seen.LeaseEpoch == 1,
 			"%+v, %v, want it at work", seen, err)
 		return seen.Counts["processed_records"] == 4
 	})
 	own, err := s.Run(ctx, r.ID)
-	check(t, err == nil && own.Counts["processed_records"] == 4, "%+v, %v, want what has been done so far", own, err)
+	assert.That(t, err == nil && own.Counts["processed_records"] == 4, "%+v, %v, want what has been done so far", own, err)
 	// A watch ends with its client, and the run goes on.
 	gone := errors.New("the stream is broken")
 	broken := s.WatchRun(ctx, r.ID, func(service.Run) error { return gone })
 	watched, cancel := context.WithCancelCause(ctx)
 	left := s.WatchRun(watched, r.ID, func(service.Run) error { cancel(gone); return nil })
-	check(t, errors.Is(broken, gone) && errors.Is(left, gone), "errors %v, %v", broken, left)
+	assert.That(t, errors.Is(broken, gone) && errors.Is(left, gone), "errors %v, %v", broken, left)
 	sent := make([][]service.Run, len(replicas))
 	var begun, over sync.WaitGroup
 	begun.Add(len(replicas))
@@ -48,7 +49,7 @@ func TestRun_IsTheSameOnEveryReplicaAndWatchedUntilItsEnd(t *testing.T) {
 				}
 				return nil
 			})
-			check(t, err == nil, "%v", err)
+			assert.That(t, err == nil, "%v", err)
 		})
 	}
 	begun.Wait()
@@ -58,11 +59,11 @@ func TestRun_IsTheSameOnEveryReplicaAndWatchedUntilItsEnd(t *testing.T) {
 		servicetest.WantState(t, runs[0], repo.RunRunning)
 		wantEnd(t, runs[len(runs)-1])
 		for i := range runs[1:] {
-			check(t, fmt.Sprint(runs[i]) != fmt.Sprint(runs[i+1]), "sent twice: %+v", runs[i])
+			assert.That(t, fmt.Sprint(runs[i]) != fmt.Sprint(runs[i+1]), "sent twice: %+v", runs[i])
 		}
 		seen, err := replicas[i].Run(ctx, r.ID)
 		end := servicetest.Ended(t, s, r.ID)
-		check(t, err == nil && fmt.Sprint(seen) == fmt.Sprint(end), "%+v, %v\nwant %+v", seen, err, end)
+		assert.That(t, err == nil && fmt.Sprint(seen) == fmt.Sprint(end), "%+v, %v\nwant %+v", seen, err, end)
 	}
 }
 
@@ -72,7 +73,7 @@ func wantEnd(t *testing.T, end service.Run) {
 	servicetest.WantState(t, end, repo.RunSucceeded)
 	servicetest.WantCounts(t, end, "processed_records=10 deleted_rows=30")
 	want := []repo.TableCount{{Table: "c", Deleted: 30}}
-	check(t, slices.Equal(end.Tables, want), "tables %v, want %v", end.Tables, want)
+	assert.That(t, slices.Equal(end.Tables, want), "tables %v, want %v", end.Tables, want)
 	if end.FinishedAt.Before(end.StartedAt) || end.Trigger != repo.TriggerRequest || end.Database != "main" || end.Worker != servicetest.LooseForeignKeys {
 		t.Errorf("%+v", end)
 	}
@@ -85,15 +86,15 @@ func TestRun_HasAUUIDOfMainsClockAndStaysAsItHasEnded(t *testing.T) {
 	for range 20 {
 		last := end.ID
 		end = servicetest.RunBatch(t, s, "main")
-		id := servicetest.Must(uuid.Parse(end.ID))(t)
-		require(t, id.Version() == 7 && id.Variant() == uuid.RFC4122, "%s is no UUID version 7", end.ID)
+		id := assert.Must(uuid.Parse(end.ID))(t)
+		assert.Require(t, id.Version() == 7 && id.Variant() == uuid.RFC4122, "%s is no UUID version 7", end.ID)
 		sec, nsec := id.Time().UnixTime()
 		d := end.StartedAt.Sub(time.Unix(sec, nsec))
-		check(t, d >= -time.Millisecond && d <= time.Minute, "id of %s, run of %s", time.Unix(sec, nsec), end.StartedAt)
-		check(t, end.ID > last, "%s after %s", end.ID, last)
+		assert.That(t, d >= -time.Millisecond && d <= time.Minute, "id of %s, run of %s", time.Unix(sec, nsec), end.StartedAt)
+		assert.That(t, end.ID > last, "%s after %s", end.ID, last)
 	}
-	got := servicetest.Must(s.CancelRun(context.Background(), end.ID, ""))(t)
-	check(t, fmt.Sprint(got) == fmt.Sprint(end), "%+v\nwant %+v", got, end)
+	got := assert.Must(s.CancelRun(context.Background(), end.ID, ""))(t)
+	assert.That(t, fmt.Sprint(got) == fmt.Sprint(end), "%+v\nwant %+v", got, end)
 	for name, call := range map[string]func(id string) error{
 		"Run":       func(id string) error { _, err := s.Run(context.Background(), id); return err },
 		"CancelRun": func(id string) error { _, err := s.CancelRun(context.Background(), id, ""); return err },
@@ -103,10 +104,10 @@ func TestRun_HasAUUIDOfMainsClockAndStaysAsItHasEnded(t *testing.T) {
 	} {
 		for _, id := range []string{uuid.NewString(), "7", "'; SELECT 1", "{0197c000-0000-7000-8000-000000000001}"} {
 			err := call(id)
-			check(t, errors.Is(err, service.ErrUnknownRun), "%s(%q): %v", name, id, err)
+			assert.That(t, errors.Is(err, service.ErrUnknownRun), "%s(%q): %v", name, id, err)
 		}
 		invalid, ok := errors.AsType[*service.InvalidArgumentError](call(""))
-		check(t, ok && invalid.Field == "id", "%s without an id: %v", name, invalid)
+		assert.That(t, ok && invalid.Field == "id", "%s without an id: %v", name, invalid)
 	}
 }
 
@@ -123,7 +124,7 @@ func TestRuns_ArePagedNewestFirst(t *testing.T) {
 	var got []string
 	after := ""
 	for {
-		page := servicetest.Must(s.Runs(context.Background(), service.RunFilter{Worker: servicetest.LooseForeignKeys, After: after, Limit: 3}))(t)
+		page := assert.Must(s.Runs(context.Background(), service.RunFilter{Worker: servicetest.LooseForeignKeys, After: after, Limit: 3}))(t)
 		for _, r := range page {
 			got = append(got, r.ID)
 		}
@@ -132,13 +133,13 @@ func TestRuns_ArePagedNewestFirst(t *testing.T) {
 		}
 		after = page[2].ID
 	}
-	check(t, slices.Equal(got, want), "runs %v, want %v", got, want)
+	assert.That(t, slices.Equal(got, want), "runs %v, want %v", got, want)
 	for state, n := range map[string]int{"": 8, repo.RunSucceeded: 4, repo.RunFailed: 4, repo.RunRunning: 0} {
 		all, err := s.Runs(context.Background(), service.RunFilter{State: state, Limit: 100})
-		check(t, err == nil && len(all) == n, "%d in state %q, %v, want %d", len(all), state, err, n)
+		assert.That(t, err == nil && len(all) == n, "%d in state %q, %v, want %d", len(all), state, err, n)
 	}
 	_, err := s.Runs(context.Background(), service.RunFilter{Worker: "nobody", Limit: 1})
-	check(t, errors.Is(err, service.ErrUnknownWorker), "%v", err)
+	assert.That(t, errors.Is(err, service.ErrUnknownWorker), "%v", err)
 }
 
 func TestRuns_OfDeadProcessesAreClosedAfterTheirTime(t *testing.T) {
@@ -151,9 +152,9 @@ func TestRuns_OfDeadProcessesAreClosedAfterTheirTime(t *testing.T) {
 			fmt.Sprintf("0197c000-0000-7000-8000-%012d", i), servicetest.LooseForeignKeys, silence)
 	}
 	running, err := s.Runs(context.Background(), service.RunFilter{State: repo.RunRunning, Limit: 10})
-	require(t, err == nil && len(running) == 1, "%+v, %v, want one at work", running, err)
+	assert.Require(t, err == nil && len(running) == 1, "%+v, %v, want one at work", running, err)
 	failed, err := s.Runs(context.Background(), service.RunFilter{State: repo.RunFailed, Limit: 10})
-	require(t, err == nil && len(failed) == 1 && !failed[0].FinishedAt.IsZero(), "%+v, %v, want one failed", failed, err)
+	assert.Require(t, err == nil && len(failed) == 1 && !failed[0].FinishedAt.IsZero(), "%+v, %v, want one failed", failed, err)
 	servicetest.WantLost(t, failed[0])
 
 	// A watch says that a run gives no sign of life, until it is closed.
@@ -193,7 +194,7 @@ func TestWatchRun_OutlastsAMainThatDoesNotAnswerForAMoment(t *testing.T) {
 	e.Eventually("main", `SELECT clock_timestamp() > '`+e.Value("main", `SELECT clock_timestamp()`)+`'::timestamptz + interval '1500 ms'`, "true")
 	e.Exec("main", limit+`-1`)
 	e.Lift("main", servicetest.App)
-	servicetest.NoError(t, <-ended)
+	assert.NoError(t, <-ended)
 }
 
 // elsewhere is a run at work in a process of its own, which has removed the first 4 of 10 records and stands before the
@@ -216,10 +217,10 @@ func TestFault_CancelRun_EndsARunInAnotherProcessAfterTheStatementInFlight(t *te
 	if r, err := s.CancelRun(context.Background(), id, "me at home"); err != nil || r.State != repo.RunRunning {
 		t.Fatal(r, err)
 	}
-	servicetest.Must(s.CancelRun(context.Background(), id, "somebody later"))(t)
+	assert.Must(s.CancelRun(context.Background(), id, "somebody later"))(t)
 	r := p.Result().Run
 	e.WantHalf(r, "CANCELLED", before)
-	check(t, strings.HasPrefix(r.Error, "cancelled by me at home, 20"), "error %q", r.Error)
+	assert.That(t, strings.HasPrefix(r.Error, "cancelled by me at home, 20"), "error %q", r.Error)
 }
 
 func TestFault_PauseWorker_EndsARunInAnotherProcessAfterTheStatementInFlight(t *testing.T) {
@@ -241,25 +242,9 @@ func TestFault_WatchRun_StreamsTheProgressOfARunInAnotherProcess(t *testing.T) {
 		}
 		return nil
 	})
-	servicetest.NoError(t, err)
+	assert.NoError(t, err)
 	wantEnd(t, seen[len(seen)-1])
-	check(t, len(seen) >= 2 && p.Result().Run.ID == id, "seen %+v", seen)
-}
-
-// check fails the test with this message unless a condition holds.
-func check(tb testing.TB, holds bool, format string, args ...any) {
-	tb.Helper()
-	if !holds {
-		tb.Errorf(format, args...)
-	}
-}
-
-// require fails the test at once with this message unless a condition holds.
-func require(tb testing.TB, holds bool, format string, args ...any) {
-	tb.Helper()
-	if !holds {
-		tb.Fatalf(format, args...)
-	}
+	assert.That(t, len(seen) >= 2 && p.Result().Run.ID == id, "seen %+v", seen)
 }
 
 func TestMain(m *testing.M) {

@@ -1,0 +1,67 @@
+// Package assert holds the checks that tests of all packages share.
+package assert
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// Must returns a function that fails the test if there is an error, and returns the value: Must(call())(t).
+func Must[T any](value T, err error) func(testing.TB) T {
+	return func(tb testing.TB) T {
+		tb.Helper()
+		NoError(tb, err)
+		return value
+	}
+}
+
+// NoError fails the test at once if there is an error.
+func NoError(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Equal fails the test unless a value is the expected one. about says what it is.
+func Equal[T comparable](tb testing.TB, got, want T, about ...any) {
+	tb.Helper()
+	if got != want {
+		tb.Errorf("%sgot %v, want %v", fmt.Sprintln(about...), got, want)
+	}
+}
+
+// Contains fails the test unless a text has all parts.
+func Contains(tb testing.TB, text string, parts ...string) {
+	tb.Helper()
+	for _, p := range parts {
+		if !strings.Contains(text, p) {
+			tb.Errorf("%q is not in\n%s", p, text)
+		}
+	}
+}
+
+// Lacks fails the test if a text has the part.
+func Lacks(tb testing.TB, text, part string) {
+	tb.Helper()
+	if strings.Contains(text, part) {
+		tb.Errorf("%q is in\n%s", part, text)
+	}
+}
+
+// That fails the test with a message unless a condition holds.
+func That(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Errorf(format, args...)
+	}
+}
+
+// Require fails the test at once with a message unless a condition holds.
+func Require(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Fatalf(format, args...)
+	}
+}
