@@ -80,10 +80,10 @@ func TestFault_Load_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testi
 func TestFault_Load_ArchiveThatFallsBehind(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewLoaded(t, "main", 10)
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxArchiveBacklog: 40 << 20, Patience: short}))
-	// Other tests write on this cluster: a segment or two of theirs may wait.
-	e.Eventually("main", `SELECT count(*) FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'`, "0")
-	wantEverything(t, servicetest.RunBatch(t, s, "main"))
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxArchiveBacklog: 1 << 20, Patience: short}))
+	// What other tests write on this cluster may have to be archived first.
+	devdb.Eventually(t, "a run without a backlog of the archive", func() bool { return servicetest.RunBatch(t, s, "main").Reason == "" })
+	e.WantQueue("main", "")
 	full := filepath.Join(servicetest.Loaded.Cluster(t).Dir(), "data", servicetest.ArchiveFull)
 	assert.NoError(t, os.WriteFile(full, nil, 0o600))
 	defer func() { _ = os.Remove(full) }()
