@@ -64,7 +64,7 @@ func lost(ctx context.Context, tx pgx.Tx, sql string, before []Protection) ([]Pr
 }
 
 // checkKept is the end of a transaction that has changed rows. Constraint triggers that are deferred
-// fire before it, as they would at the commit.
+// fire first, behind the receipts, as they would at the commit.
 func (tx *changing) checkKept(ctx context.Context) error {
 	changed := tx.changedTables()
 	if tx.lostSQL == "" || len(changed) == 0 {
@@ -109,10 +109,6 @@ func (d *Database) changeKept(
 			return err
 		}
 		tx.unnoted = []string{r.table}
-		if err := tx.checkKept(ctx); err != nil {
-			return err
-		}
-		tx.lostSQL = ""
 		receipt := r.write(p.Source, nil)
 		_, err = tx.Exec(ctx, receipt.sql, receipt.args...)
 		return err

@@ -66,11 +66,14 @@ func (d *Database) transaction(
 			if err := do(ctx, changes); err != nil {
 				return err
 			}
+			if !p.DryRun {
+				if err := changes.writeReceipts(ctx, p.Source); err != nil {
+					return err
+				}
+				return changes.checkKept(ctx)
+			}
 			if err := changes.checkKept(ctx); err != nil {
 				return err
-			}
-			if !p.DryRun {
-				return changes.writeReceipts(ctx, p.Source)
 			}
 			// What a commit would check.
 			if _, err := tx.Exec(ctx, constraintsSQL); err != nil {
