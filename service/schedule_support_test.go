@@ -138,6 +138,16 @@ func (c clocked) dueIn(names ...string) {
 	}
 }
 
+// restarted stops the server and returns another one. The round before has then ended: while it lasts, it works whatever
+// becomes due in the databases that are still to come.
+func (c clocked) restarted(s *service.Service) *service.Service {
+	c.T.Helper()
+	assert.NoError(c.T, s.Shutdown(context.Background()))
+	s = c.Service(servicetest.OneChild, rotateAll)
+	c.due(s)
+	return s
+}
+
 // fire lets the server look at a time of main, and waits until these runs are on record: database, state and reason, in the
 // order in which they started. Each has started after the one before had ended.
 func (c clocked) fire(s *service.Service, at string, runs ...string) {
@@ -171,12 +181,11 @@ func TestRound_AFireWorksEveryDatabaseThatHasRecordsDueOneAfterTheOther(t *testi
 	c.Want("main", `SELECT r.database FROM maintenance.fires f JOIN maintenance.runs r ON r.id = f.run_id WHERE f.worker = '`+servicetest.LooseForeignKeys+`'`, "ci")
 	// Records of a parent without definition are nobody's.
 	c.Exec("sec", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.unknown', 1)`)
+	s = c.restarted(s)
 	c.dueIn("main", "ci")
 	c.fire(s, "11-20 12:02:00", "ci succeeded", "sec succeeded", "main succeeded", "ci succeeded")
-	// A pause is one skipped fire. The round before has ended: it would still look at sec.
-	assert.NoError(t, s.Shutdown(context.Background()))
-	s = c.Service(servicetest.OneChild, rotateAll)
-	c.due(s)
+	// A pause is one skipped fire.
+	s = c.restarted(s)
 	c.dueIn("main", "ci", "sec")
 	servicetest.Pause(t, s, servicetest.LooseForeignKeys)
 	c.fire(s, "11-20 12:04:00", "ci succeeded", "sec succeeded", "main succeeded", "ci succeeded", "main skipped WORKER_PAUSED")
@@ -193,12 +202,14 @@ func TestRound_WhatCannotStartDoesNotKeepTheOthersFromIt(t *testing.T) {
 	c.wantOutcomes("ran")
 
 	// The fire's own run, too.
+	s = c.restarted(s)
 	c.dueIn("sec")
 	c.fire(s, "11-20 12:02:00", "main succeeded", "ci skipped LEASE_HELD", "sec succeeded", "ci skipped LEASE_HELD", "sec succeeded")
 	c.wantOutcomes("ran, skipped LEASE_HELD")
 	c.WantQueue("ci", "1")
 
 	// A database that does not answer is a run that failed.
+	s = c.restarted(s)
 	c.dueIn("main", "sec")
 	c.Open[1].Close()
 	c.fire(s, "11-20 12:03:00", "main succeeded", "ci skipped LEASE_HELD", "sec succeeded", "ci skipped LEASE_HELD", "sec succeeded",
@@ -213,6 +224,7 @@ func TestRound_AFireThatFindsNothingHasItsRunAndFixesAQueueWithoutItsPartition(t
 	c.fire(s, "11-20 12:02:00", "ci succeeded", "main succeeded")
 	c.wantOutcomes("ran, ran")
 	// Without its active partition a queue gets no records: nothing is due until a run has fixed it.
+	s = c.restarted(s)
 	c.dueIn("main")
 	c.Exec("ci", `INSERT INTO maintenance.queue_partitions VALUES (1, now());
 		ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT 2`)
