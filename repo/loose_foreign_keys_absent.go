@@ -50,6 +50,8 @@ type SeenChildren struct {
 	Database string
 	// Children that it had, of those that the run Asked for.
 	Children, Asked []string
+	// Fresh: that was less than an hour ago.
+	Fresh bool
 }
 
 // MayHave reports whether the database may have a child table: it had the table, or was not asked
@@ -58,7 +60,9 @@ func (s *SeenChildren) MayHave(child string) bool {
 	return s == nil || slices.Contains(s.Children, child) || !slices.Contains(s.Asked, child)
 }
 
-const seenChildrenSQL = `SELECT database, children, asked FROM maintenance.seen_children`
+const seenChildrenSQL = `
+SELECT database, children, asked, seen_at > clock_timestamp() - interval '1 hour'
+FROM maintenance.seen_children`
 
 // SeenChildren reads what all databases had, by their names.
 func (d *Database) SeenChildren(ctx context.Context) (map[string]*SeenChildren, error) {
@@ -71,16 +75,13 @@ func (d *Database) SeenChildren(ctx context.Context) (map[string]*SeenChildren, 
 	return seen, err
 }
 
-// saveSeenChildrenSQL writes at most once an hour if nothing changed.
 const saveSeenChildrenSQL = `
-INSERT INTO maintenance.seen_children AS s (database, children, asked)
+INSERT INTO maintenance.seen_children (database, children, asked)
 VALUES ($1, $2, $3)
 ON CONFLICT (database) DO UPDATE
-SET children = EXCLUDED.children, asked = EXCLUDED.asked, seen_at = EXCLUDED.seen_at
-WHERE (s.children, s.asked) IS DISTINCT FROM (EXCLUDED.children, EXCLUDED.asked)
-  OR s.seen_at < EXCLUDED.seen_at - interval '1 hour'`
+SET children = EXCLUDED.children, asked = EXCLUDED.asked, seen_at = EXCLUDED.seen_at`
 
-// SaveSeenChildren remembers what a database has. The lists are sorted.
+// SaveSeenChildren remembers what a database has.
 func (d *Database) SaveSeenChildren(ctx context.Context, s SeenChildren) error {
 	_, err := d.exec(ctx, "save seen children", saveSeenChildrenSQL, s.Database, s.Children, s.Asked)
 	return err

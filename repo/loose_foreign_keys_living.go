@@ -184,7 +184,7 @@ func (p *ParentTable) living(list func(i int, compared string) string) string {
 	return fill(livingSQL, "{parts}", strings.Join(parts, "\n  UNION ALL"))
 }
 
-// Claim is what is to be done with a record.
+// Claim is how a run handles a record.
 type Claim int
 
 const (
@@ -201,7 +201,7 @@ const (
 )
 
 // ReasonKeyReused stands for the SQLSTATE of records that are held because their key is used again,
-// ReasonKeyApproved for that of those whose children are to be cleaned all the same.
+// ReasonKeyApproved for that of records whose children the next run cleans all the same.
 const (
 	ReasonKeyReused   = "KEY_REUSED"
 	ReasonKeyApproved = "KEY_REUSED_CLEAN"

@@ -97,7 +97,7 @@ deleted AS (
     AND (SELECT held FROM guard) = 1 AND tally.found = tally.changed AND tally.found <= $2::bigint
     AND NOT EXISTS (SELECT FROM living)
   RETURNING q.partition, q.id
-)` + forgetSQL + `
+)` + ForgetSQL + `
 SELECT EXISTS (SELECT FROM guard) AND {noted}, found, changed, (SELECT count(*) FROM deleted),
   ARRAY(SELECT n FROM living)
 FROM tally`

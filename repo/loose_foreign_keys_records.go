@@ -21,8 +21,9 @@ func recordArrays(records []Record) []any {
 	return []any{partitions, ids}
 }
 
-// forgetSQL removes what is kept beside the records that are deleted.
-const forgetSQL = `,
+// ForgetSQL follows a CTE named deleted, with the partition and id of deleted records, and removes what
+// is kept beside them.
+const ForgetSQL = `,
 cleaned AS (
   DELETE FROM maintenance.record_failures x USING deleted g
   WHERE x.partition = g.partition AND x.record_id = g.id
@@ -38,7 +39,7 @@ deleted AS (
   DELETE FROM {queue} q USING guard, unnest($1::bigint[], $2::bigint[]) AS r (partition, id)
   WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE
   RETURNING q.partition, q.id
-)` + forgetSQL + `
+)` + ForgetSQL + `
 SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM deleted)`
 
 // RemoveRecords deletes records all of whose definitions are complete.
@@ -147,7 +148,7 @@ moved_to_dead AS (
   SELECT d.fully_qualified_table_name, d.primary_key_value, d.key_values, r.definition,
     r.sqlstate, r.message, r.failures, d.created_at
   FROM deleted d JOIN failed r USING (partition, id)
-)` + forgetSQL + `
+)` + ForgetSQL + `
 SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM postponed), (SELECT count(*) FROM deleted)`
 
 // FailRecords records failures: the record is postponed by a minute, doubled with every setback up

@@ -53,16 +53,6 @@ func (d *Database) lostTargets(ctx context.Context) (string, error) {
 	return sql, nil
 }
 
-// lost reads the protected targets that do not exist, without those that were missing before.
-func lost(ctx context.Context, tx pgx.Tx, sql string, before []Protection) ([]Protection, error) {
-	names := make([]string, len(before))
-	for i := range before {
-		names[i] = before[i].target()
-	}
-	rows, _ := tx.Query(ctx, sql, names) // CollectRows returns the error
-	return pgx.CollectRows(rows, scanProtection)
-}
-
 // checkKept is the end of a transaction that has changed rows. Constraint triggers that are deferred
 // fire first, behind the receipts, as they would at the commit.
 func (tx *changing) checkKept(ctx context.Context) error {
@@ -73,7 +63,8 @@ func (tx *changing) checkKept(ctx context.Context) error {
 	if _, err := tx.Exec(ctx, constraintsSQL); err != nil {
 		return err
 	}
-	missing, err := lost(ctx, tx.Tx, tx.lostSQL, tx.lost)
+	rows, _ := tx.Query(ctx, tx.lostSQL, tx.lost) // CollectRows returns the error
+	missing, err := pgx.CollectRows(rows, scanProtection)
 	if err == nil && len(missing) > 0 {
 		err = &ProtectedError{Protection: missing[0], By: changed}
 	}

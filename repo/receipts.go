@@ -143,10 +143,10 @@ type changing struct {
 	database *Database
 	rule     string
 	noted    []noted
-	// lostSQL reads the protected targets that are missing, lost those that were at the beginning; "":
+	// lostSQL reads the protected targets that are missing, lost names those that were at the beginning; "":
 	// the transaction can delete none. unnoted are tables whose changes are not noted.
 	lostSQL string
-	lost    []Protection
+	lost    []string
 	unnoted []string
 }
 

@@ -70,9 +70,8 @@ func (d *Database) transaction(
 				if err := changes.writeReceipts(ctx, p.Source); err != nil {
 					return err
 				}
-				return changes.checkKept(ctx)
 			}
-			if err := changes.checkKept(ctx); err != nil {
+			if err := changes.checkKept(ctx); err != nil || !p.DryRun {
 				return err
 			}
 			// What a commit would check.
@@ -115,8 +114,12 @@ func (p Permit) begin(ctx context.Context, tx *changing) error {
 		batch.Queue(check.sql, check.args...).QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
 	}
 	if tx.lostSQL != "" {
-		batch.Queue(tx.lostSQL, []string{}).Query(func(rows pgx.Rows) (err error) {
-			tx.lost, err = pgx.CollectRows(rows, scanProtection)
+		tx.lost = []string{}
+		batch.Queue(tx.lostSQL, tx.lost).Query(func(rows pgx.Rows) error {
+			missing, err := pgx.CollectRows(rows, scanProtection)
+			for i := range missing {
+				tx.lost = append(tx.lost, missing[i].target())
+			}
 			return err
 		})
 	}

@@ -35,15 +35,11 @@ func (a Admin) CleanReused(ctx context.Context, table string) (int64, error) {
 
 const keepReusedSQL = `
 WITH ` + reusedRecordsSQL + `,
-cleaned AS (
-  DELETE FROM maintenance.record_failures x USING reused r
-  WHERE x.partition = r.partition AND x.record_id = r.id
-),
-untraced AS (
-  DELETE FROM maintenance.record_traces x USING reused r
-  WHERE x.partition = r.partition AND x.record_id = r.id
-)
-DELETE FROM {queue} q USING reused r WHERE q.partition = r.partition AND q.id = r.id`
+deleted AS (
+  DELETE FROM {queue} q USING reused r WHERE q.partition = r.partition AND q.id = r.id
+  RETURNING q.partition, q.id
+)` + repo.ForgetSQL + `
+SELECT FROM deleted`
 
 // KeepReused closes the records of a table whose keys are used again, so that the children stay, and
 // returns how many it closed.

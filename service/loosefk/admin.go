@@ -93,6 +93,15 @@ func (l Admin) unknownTable(table string) error {
 	return fmt.Errorf("%w %s in %s", ErrUnknownTable, table, run.DatabaseNames(selected))
 }
 
+// knownTable returns [ErrUnknownTable] if no selected database has a table.
+func (l Admin) knownTable(ctx context.Context, table string) error {
+	homes, err := l.homesOf(ctx, table)
+	if err == nil && len(homes) == 0 {
+		err = l.unknownTable(table)
+	}
+	return err
+}
+
 // meant says which tables of another case or schema an unknown name may mean, and which tables do
 // not count; "" if there is none.
 func (l Admin) meant(ctx context.Context, table string) (hint string) {

@@ -194,6 +194,25 @@ func TestShards_ADatabaseThatWasNeverSeenMayHaveEveryChild(t *testing.T) {
 		"d.p_id -> p on shop: unreachable, 1 records", "rescheduled_records=1")
 }
 
+func TestShards_WhatADatabaseHasIsSavedWhenItChangesAndOnceAnHour(t *testing.T) {
+	e := servicetest.NewDeletedParents(parallel(t), 1)
+	s := e.Service(servicetest.OneChild)
+	written := func() string {
+		wantRun(t, s, "processed_records=1 deleted_rows=3")
+		e.Exec("main", `INSERT INTO c (p_id) VALUES (1), (1), (1)`)
+		e.Deleted("main", "p", 1, 1)
+		return e.Value("main", `SELECT xmin || ' ' || children::text || asked::text FROM maintenance.seen_children`)
+	}
+	first := written()
+	assert.Contains(t, first, "{c}{c}")
+	assert.Equal(t, written(), first, "unchanged")
+	e.Exec("main", `UPDATE maintenance.seen_children SET children = '{}'`)
+	assert.Contains(t, written(), "{c}{c}")
+	e.Exec("main", `UPDATE maintenance.seen_children SET seen_at = now() - interval '61 minutes'`)
+	written()
+	e.Want("main", `SELECT seen_at > now() - interval '60 minutes' FROM maintenance.seen_children`, "true")
+}
+
 func TestShards_ATableStaysWhereItWasWhileItsDatabaseIsAway(t *testing.T) {
 	e := servicetest.New(parallel(t), servicetest.Small, "main", "shop")
 	e.Exec("main", `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c VALUES (1), (2)`)

@@ -118,11 +118,7 @@ func (l Admin) noDeadRecord(ctx context.Context, id *int64, table string) error 
 		return fmt.Errorf("%w %d: %s", ErrUnknownRecord, *id, advice)
 	}
 	if table != "" {
-		homes, err := l.homesOf(ctx, table)
-		if err == nil && len(homes) == 0 {
-			err = l.unknownTable(table)
-		}
-		if err != nil {
+		if err := l.knownTable(ctx, table); err != nil {
 			return err
 		}
 	}

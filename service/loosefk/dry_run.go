@@ -109,14 +109,12 @@ func (d *dryRun) page(
 func (d *dryRun) checkParents(
 	ctx context.Context, p *parentTasks, records []repo.Record,
 ) (orphaning []repo.Record, err error) {
-	b := newBatch(p, records, 1)
 	if !p.table.Exists() {
 		return records, nil
 	}
-	for keys := range slices.Chunk(b.keys, checkedAtOnce) {
-		if err := d.settleSome(ctx, b, keys); err != nil {
-			return nil, err
-		}
+	b := newBatch(p, records, 1)
+	if err := d.settle(ctx, b, b.keys); err != nil {
+		return nil, err
 	}
 	for _, k := range b.keys {
 		if !k.settled {

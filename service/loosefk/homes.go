@@ -88,7 +88,7 @@ func (k *looseForeignKeys) homes(
 		default:
 			return h, err
 		}
-		if err := k.remember(ctx, x, d.Name, found[i]); err != nil {
+		if err := k.remember(ctx, x, seen[d.Name], k.seenIn(d.Name, found[i])); err != nil {
 			return h, err
 		}
 	}
@@ -96,25 +96,34 @@ func (k *looseForeignKeys) homes(
 	return h, nil
 }
 
-// remember saves the children that a database has, for runs in which it does not answer. The state
-// is shared by all servers, and a server that has just started knows it. A dry run saves nothing.
+// remember saves the children that a database has, for runs in which it does not answer: if they have
+// changed, or once an hour. The state is shared by all servers, and a server that has just started
+// knows it. A dry run saves nothing.
 func (k *looseForeignKeys) remember(
-	ctx context.Context, x *run.Execution, database string, found []*repo.Child,
+	ctx context.Context, x *run.Execution, before *repo.SeenChildren, now repo.SeenChildren,
 ) error {
-	now := repo.SeenChildren{Database: database, Children: []string{}, Asked: []string{}}
-	for n, key := range k.config.Definitions.Keys {
-		now.Asked = append(now.Asked, key.Table)
-		if found[n] != nil {
-			now.Children = append(now.Children, key.Table)
-		}
-	}
-	slices.Sort(now.Children)
-	slices.Sort(now.Asked)
-	now.Children, now.Asked = slices.Compact(now.Children), slices.Compact(now.Asked)
-	if x.DryRun {
+	known := before != nil && before.Fresh &&
+		slices.Equal(before.Children, now.Children) && slices.Equal(before.Asked, now.Asked)
+	if known || x.DryRun {
 		return nil
 	}
 	return k.Main.SaveSeenChildren(ctx, now)
+}
+
+// seenIn returns the children that a database has, in order.
+func (k *looseForeignKeys) seenIn(database string, found []*repo.Child) repo.SeenChildren {
+	children, asked := []string{}, []string{}
+	for n, key := range k.config.Definitions.Keys {
+		asked = append(asked, key.Table)
+		if found[n] != nil {
+			children = append(children, key.Table)
+		}
+	}
+	slices.Sort(children)
+	slices.Sort(asked)
+	return repo.SeenChildren{
+		Database: database, Children: slices.Compact(children), Asked: slices.Compact(asked),
+	}
 }
 
 // isSecondName reports whether a configured name is that of a database with another name.

@@ -98,7 +98,7 @@ func (c *cleanup) settleSome(ctx context.Context, b *batch, keys []*openKey) err
 	return c.change(ctx, obsolete, "obsolete_records", c.x.Database.RemoveRecords)
 }
 
-// claims returns what is to be done with each key. A key with several records has one fate: if one
+// claims returns how the run handles each key. A key with several records has one fate: if one
 // of them cannot be closed, all are held.
 func (c *cleanup) claims(ctx context.Context, p *parentTasks, keys []*openKey) ([]repo.Claim, error) {
 	var records []repo.Record

@@ -54,13 +54,13 @@ func (l Admin) checkTable(ctx context.Context, table string) error {
 	if table == "" {
 		return nil
 	}
-	homes, err := l.homesOf(ctx, table)
-	if err != nil || len(homes) > 0 {
-		return err
+	unknown := l.knownTable(ctx, table)
+	if !errors.Is(unknown, ErrUnknownTable) {
+		return unknown
 	}
 	records, err := l.Failing(ctx, table)
 	if err == nil && len(records) == 0 {
-		err = l.unknownTable(table)
+		err = unknown
 	}
 	return err
 }
