@@ -14,6 +14,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // bigGroups are 30,000 groups in trees of 30 on three levels, with 300,000 members, 30,000 invitations, a route and a
@@ -188,7 +189,7 @@ func TestGroups_PlansKeepToIndexes(t *testing.T) {
 }
 
 func TestGroups_DatesAreTheSameWhateverTheSessionAndHowFarOffTheyAre(t *testing.T) {
-	b := newBench(parallel(t), "main")
+	b := newBench(servicetest.Parallel(t), "main")
 	b.exec(`INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now());
 		INSERT INTO users (id, username, email, projects_limit, organization_id) VALUES (1, 'u', 'u', 0, 1);
 		INSERT INTO namespaces (id, name, path, type, organization_id) SELECT i, i, i, 'Group', 1 FROM generate_series(1, 5) i;

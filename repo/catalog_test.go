@@ -20,7 +20,7 @@ func (b *bench) catalog(wanted map[string][]string) *repo.Catalog {
 }
 
 func TestCatalog_KnowsTablesAndColumnsThatWereAskedFor(t *testing.T) {
-	b := newBench(parallel(t), "all")
+	b := newBench(servicetest.Parallel(t), "all")
 	b.exec(`CREATE VIEW a_view AS SELECT id FROM users; CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.far (id bigint)`)
 	c := b.catalog(map[string][]string{
 		"users": {"id", "user_type", "nonsense"}, "keys": {"user_id"}, "p_ci_builds": {"user_id"}, "nowhere": {"id"}, "a_view": {"id"}, "far": {"id"},
@@ -49,7 +49,7 @@ func TestCatalog_KnowsTablesAndColumnsThatWereAskedFor(t *testing.T) {
 }
 
 func TestCatalog_KnowsForeignKeysOfEverySchemaAndTheirActions(t *testing.T) {
-	b := newBench(parallel(t), "")
+	b := newBench(servicetest.Parallel(t), "")
 	b.exec(`CREATE TABLE p (id bigint PRIMARY KEY, a integer, b text, UNIQUE (a, b))`)
 	b.exec(`CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.c1 (p_id bigint REFERENCES p ON DELETE CASCADE)`)
 	b.exec(`CREATE TABLE c2 (p_id bigint REFERENCES p ON DELETE SET NULL, r bigint REFERENCES p ON DELETE RESTRICT,
@@ -82,7 +82,7 @@ func TestCatalog_KnowsForeignKeysOfEverySchemaAndTheirActions(t *testing.T) {
 }
 
 func TestCatalog_NamesATableThatMustNotBeRead(t *testing.T) {
-	b := newBench(parallel(t), "main")
+	b := newBench(servicetest.Parallel(t), "main")
 	d := open(t, b.as(b.role(`GRANT USAGE ON SCHEMA public TO {role}; GRANT SELECT ON users TO {role}`), "x"))
 	assert.Must(d.Tables(context.Background(), map[string][]string{"users": {"id"}}))(t)
 	_, err := d.Tables(context.Background(), map[string][]string{"users": {"id"}, "issues": {"author_id"}})
@@ -93,7 +93,7 @@ func TestCatalog_NamesATableThatMustNotBeRead(t *testing.T) {
 }
 
 func TestCatalog_PassesOverLeftoversOfASplit(t *testing.T) {
-	b := newBench(parallel(t), "main")
+	b := newBench(servicetest.Parallel(t), "main")
 	b.exec(`CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
 		CREATE TRIGGER protect BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON releases FOR EACH STATEMENT EXECUTE FUNCTION gitlab_schema_prevent_write()`)
 	if c := b.catalog(map[string][]string{"releases": {"author_id"}, "reviews": {"author_id"}}); c.Table("releases") != nil || c.Table("reviews") == nil {
@@ -102,7 +102,7 @@ func TestCatalog_PassesOverLeftoversOfASplit(t *testing.T) {
 }
 
 func TestCatalog_CopesWithALargeSchema(t *testing.T) {
-	b := newBench(parallel(t), "")
+	b := newBench(servicetest.Parallel(t), "")
 	b.exec(`CREATE TABLE t_0 (id bigint PRIMARY KEY)`)
 	b.exec(`DO $$ BEGIN FOR i IN 1..1000 LOOP
 		EXECUTE format('CREATE TABLE t_%s (id bigint PRIMARY KEY, a bigint REFERENCES t_%s, b bigint REFERENCES t_%s ON DELETE CASCADE)', i, i - 1, i / 2);
@@ -114,7 +114,7 @@ func TestCatalog_CopesWithALargeSchema(t *testing.T) {
 }
 
 func TestKeepingTriggers_AreEnabledRowTriggersAndRulesOfTheTableAndItsPartitions(t *testing.T) {
-	b := newBench(parallel(t), "")
+	b := newBench(servicetest.Parallel(t), "")
 	b.exec(`CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 		CREATE TABLE plain (id bigint);
 		CREATE TRIGGER keep BEFORE DELETE ON plain FOR EACH ROW EXECUTE FUNCTION keep();

@@ -11,6 +11,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // fireMachine is a worker with a fire each minute, replicas that know its ledger as it was at some time,
@@ -131,7 +132,7 @@ func (m *fireMachine) check(t *rapid.T) {
 }
 
 func TestFires_WhateverReplicasKnowEachFireRunsOnceOrIsMissed(t *testing.T) {
-	b, number := newBench(parallel(t), "main"), 0
+	b, number := newBench(servicetest.Parallel(t), "main"), 0
 	began := time.Now().UTC().Truncate(time.Minute).Add(-24 * time.Hour)
 	rapid.Check(t, func(t *rapid.T) {
 		number++
@@ -226,7 +227,7 @@ func (m *leaseMachine) check(t *rapid.T) {
 }
 
 func TestLease_WhateverIsDoneOneAtATimeHasItAndWrites(t *testing.T) {
-	b, number := newBench(parallel(t), "main"), 0
+	b, number := newBench(servicetest.Parallel(t), "main"), 0
 	rapid.Check(t, func(t *rapid.T) {
 		number++
 		m := &leaseMachine{bench: b, name: fmt.Sprint("lease ", number)}

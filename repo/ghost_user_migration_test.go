@@ -11,10 +11,11 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestDatabase_CreateGhost_LooksForAFreeNameWithoutReadingAllUsers(t *testing.T) {
-	b := newBench(parallel(t), "all")
+	b := newBench(servicetest.Parallel(t), "all")
 	b.exec(`CREATE INDEX ON users (lower(username));
 		INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'one', now(), now());
 		INSERT INTO users (id, email, username, projects_limit, organization_id) SELECT i, 'u' || i || '@x', 'u' || i, 0, 1 FROM generate_series(1, 30000) i;
@@ -47,7 +48,7 @@ func TestDatabase_CreateGhost_LooksForAFreeNameWithoutReadingAllUsers(t *testing
 }
 
 func TestDatabase_DeleteMigratedUser_LooksForAMomentOnly(t *testing.T) {
-	b := newBench(parallel(t), "all")
+	b := newBench(servicetest.Parallel(t), "all")
 	b.exec(`INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'one', now(), now());
 		INSERT INTO users (id, email, username, projects_limit, organization_id) VALUES (1, 'a@x', 'a', 0, 1), (2, 'b@x', 'b', 0, 1);
 		INSERT INTO ghost_user_migrations (user_id, created_at, updated_at) VALUES (1, now(), now()), (2, now(), now());
@@ -94,7 +95,7 @@ func (q *deadlocked) InsertJobs(_ context.Context, _ repo.Tx, jobs []repo.Job) (
 }
 
 func TestClaimPlaceholders_SecondTryClaimsNoMoreThanTheNextPageWasTold(t *testing.T) {
-	b := newBench(parallel(t), "main")
+	b := newBench(servicetest.Parallel(t), "main")
 	ctx := t.Context()
 	add := func(user int) {
 		b.exec(`SET session_replication_role = replica`)

@@ -15,6 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // bots makes an organization and a project bot for each token; a token is the values of revoked, expires_at, updated_at.
@@ -48,7 +49,7 @@ func (b *bench) inZone(zone, mode string) *repo.Database {
 }
 
 func TestInactiveBots_EdgesOfTheRules(t *testing.T) {
-	b := newBench(parallel(t), "main")
+	b := newBench(servicetest.Parallel(t), "main")
 	// T is 00:30 on March 30 by UTC, C is 00:30 on February 16.
 	rules := repo.NewTokenRules(time.Date(2026, 3, 30, 0, 30, 0, 0, time.UTC), 42)
 	b.bots(
@@ -91,7 +92,7 @@ func TestNewTokenRules_DayHasTwentyFourHours(t *testing.T) {
 }
 
 func TestInactiveBots_SaysWhereTheRangeEndsAndWhetherThereAreMore(t *testing.T) {
-	b := newBench(parallel(t), "main")
+	b := newBench(servicetest.Parallel(t), "main")
 	b.bots(`false, NULL, now()`, `true, NULL, '2020-01-01'`, `true, NULL, '2020-01-01'`)
 	b.exec(`INSERT INTO users (id, username, email, projects_limit, user_type, organization_id) VALUES (9, 'h', 'h', 0, 0, 1)`)
 	f := assert.Must(b.UserFeatures(context.Background()))(t)
@@ -128,7 +129,7 @@ func (b *bench) pass() (repo.Fence, repo.TokenPass) {
 }
 
 func TestTokenPass_IsOneUntilItIsFinished(t *testing.T) {
-	b := newBench(parallel(t), "main")
+	b := newBench(servicetest.Parallel(t), "main")
 	ctx := context.Background()
 	fence, first := b.pass()
 	again, err := b.OpenTokenPass(ctx, by(fence), repo.NewTokenRules(time.Now(), 7), false)
@@ -153,7 +154,7 @@ func TestTokenPass_IsOneUntilItIsFinished(t *testing.T) {
 }
 
 func TestTokenPass_NothingIsStoredWithoutTheLeaseOrThePass(t *testing.T) {
-	b := newBench(parallel(t), "main")
+	b := newBench(servicetest.Parallel(t), "main")
 	ctx := context.Background()
 	b.bots(`true, NULL, '2020-01-01'`)
 	fence, p := b.pass()

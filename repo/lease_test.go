@@ -10,6 +10,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func (b *bench) acquire(holder string, ttl time.Duration) repo.Lease {
@@ -19,7 +20,7 @@ func (b *bench) acquire(holder string, ttl time.Duration) repo.Lease {
 }
 
 func TestLease_BelongsToOneUntilItExpiresOrIsReleased(t *testing.T) {
-	b := newBench(parallel(t), "")
+	b := newBench(servicetest.Parallel(t), "")
 	ctx := context.Background()
 	first := b.acquire("a", time.Hour)
 	if first.Epoch != 1 || first.Holder != "a" || first.Expired || first.ExpiresAt.Sub(first.RenewedAt) != time.Hour || !first.AcquiredAt.Equal(first.RenewedAt) {
@@ -44,7 +45,7 @@ func TestLease_BelongsToOneUntilItExpiresOrIsReleased(t *testing.T) {
 }
 
 func TestLease_IsHeldAsLongAsExpiresAtIsToCome(t *testing.T) {
-	b := newBench(parallel(t), "")
+	b := newBench(servicetest.Parallel(t), "")
 	b.exec(`ALTER TABLE maintenance.leases ALTER holder DROP NOT NULL, ALTER epoch DROP NOT NULL, ALTER acquired_at DROP NOT NULL,
 		ALTER renewed_at DROP NOT NULL, ALTER expires_at DROP NOT NULL`)
 	exec := open(t, b.with("default_query_exec_mode=exec"))
@@ -97,7 +98,7 @@ func TestLease_IsHeldAsLongAsExpiresAtIsToCome(t *testing.T) {
 }
 
 func TestLease_OneOfManyWhoAskAtOnceGetsIt(t *testing.T) {
-	b := newBench(parallel(t), "")
+	b := newBench(servicetest.Parallel(t), "")
 	for round := range 5 {
 		results := make(chan error, 8)
 		for i := range cap(results) {
@@ -124,7 +125,7 @@ func TestLease_OneOfManyWhoAskAtOnceGetsIt(t *testing.T) {
 }
 
 func TestLease_RenewedAndReleasedByNobodyButItsHolder(t *testing.T) {
-	b := newBench(parallel(t), "")
+	b := newBench(servicetest.Parallel(t), "")
 	ctx := context.Background()
 	lease := b.acquire("a", time.Minute)
 	renewed, err := b.RenewLease(ctx, lease.Fence, time.Hour)
@@ -218,7 +219,7 @@ func fencedSteps(b *bench) map[string]func(repo.Permit) error {
 }
 
 func TestFence_NothingIsWrittenWithoutTheLease(t *testing.T) {
-	b := installed(parallel(t))
+	b := installed(servicetest.Parallel(t))
 	steps := fencedSteps(b)
 	lease := b.acquire("a", time.Hour)
 	expired := assert.Must(b.AcquireLease(context.Background(), "expired", "a", time.Hour))(t)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // leaving are rows whose column path is of something outside, deleted by a run or a job.
@@ -38,7 +39,7 @@ func (l leaving) wantNoted(want string) {
 }
 
 func TestOutside_PathsAreNotedWithTheRowsOrNotAtAll(t *testing.T) {
-	l := newLeaving(parallel(t))
+	l := newLeaving(servicetest.Parallel(t))
 	job := repo.Source{JobID: 7, Worker: "destroy_group"}
 	short := repo.Limits{Statement: 200 * time.Millisecond, Lock: 100 * time.Millisecond}
 	// What comes behind the deletion fails, is cancelled, or never comes.
@@ -73,7 +74,7 @@ func TestOutside_PathsAreNotedWithTheRowsOrNotAtAll(t *testing.T) {
 }
 
 func TestOutside_PathsAreListedMarkedAndPruned(t *testing.T) {
-	l := newLeaving(parallel(t))
+	l := newLeaving(servicetest.Parallel(t))
 	const run = "0190a1b2-0000-7000-8000-000000000001"
 	for _, by := range []repo.Source{{JobID: 7}, {RunID: run}} {
 		assert.Must(l.delete(generous, by))(t)
@@ -121,7 +122,7 @@ func TestOutside_PathsAreListedMarkedAndPruned(t *testing.T) {
 }
 
 func TestPruneHistory_ExpiredProtectionsGo(t *testing.T) {
-	b := newBench(parallel(t), "")
+	b := newBench(servicetest.Parallel(t), "")
 	b.exec(`INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by, until)
 		SELECT 'group', i, 'r', 'a', CASE WHEN i > 2 THEN now() - i * interval '1 minute' WHEN i > 1 THEN now() + interval '1 hour' END
 		FROM generate_series(1, 1005) i`)
@@ -134,7 +135,7 @@ func TestPruneHistory_ExpiredProtectionsGo(t *testing.T) {
 }
 
 func TestPruneHistory_KeepsCancellationsOfWhatHasBegun(t *testing.T) {
-	b := newBench(parallel(t), "")
+	b := newBench(servicetest.Parallel(t), "")
 	b.exec(`INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
 	b.exec(`INSERT INTO maintenance.user_removals (user_id, reason) VALUES (7, '')`)
 	b.exec(`INSERT INTO maintenance.job_cancellations (job_id, user_id, group_id, reason, cancelled_by)

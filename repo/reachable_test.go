@@ -17,7 +17,7 @@ import (
 )
 
 func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
-	b := newBench(parallel(t), "")
+	b := newBench(servicetest.Parallel(t), "")
 	ctx := context.Background()
 	name := pgx.Identifier{b.value(`current_database()`)}.Sanitize()
 	// As on a standby, a connection made now stays read-only.
@@ -56,7 +56,7 @@ func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
 }
 
 func TestReadOnlyServer_IsUnreachableForBoundedStatementsThatWriteAndReadByTheOthers(t *testing.T) {
-	b := newBench(parallel(t), "main")
+	b := newBench(servicetest.Parallel(t), "main")
 	ctx := context.Background()
 	b.exec(`ALTER DATABASE ` + pgx.Identifier{b.value(`current_database()`)}.Sanitize() + ` SET default_transaction_read_only = on`)
 	l := repo.Limits{Statement: time.Second, Lock: time.Second}
@@ -71,7 +71,7 @@ func TestReadOnlyServer_IsUnreachableForBoundedStatementsThatWriteAndReadByTheOt
 }
 
 func TestReadOnlyStatement_OfOurOwnGivesUpNoConnection(t *testing.T) {
-	b := newBench(parallel(t), "")
+	b := newBench(servicetest.Parallel(t), "")
 	ctx := context.Background()
 	assert.Must(b.Now(ctx))(t)
 	made := b.Pool().Stat().NewConnsCount()
@@ -88,7 +88,7 @@ func TestReadOnlyStatement_OfOurOwnGivesUpNoConnection(t *testing.T) {
 }
 
 func TestTerminatedBackends_CostOneStatementEach(t *testing.T) {
-	b := newBench(parallel(t), "")
+	b := newBench(servicetest.Parallel(t), "")
 	ctx := context.Background()
 	for range 3 {
 		assert.Must(b.Now(ctx))(t)
@@ -103,7 +103,7 @@ func TestTerminatedBackends_CostOneStatementEach(t *testing.T) {
 }
 
 func TestFullPool_IsUnreachableAndSaysWhy(t *testing.T) {
-	b := newBench(parallel(t), "")
+	b := newBench(servicetest.Parallel(t), "")
 	small := open(t, b.with("pool_max_conns=12"))
 	ctx := context.Background()
 	for range small.Pool().Config().MaxConns {
@@ -118,7 +118,7 @@ func TestFullPool_IsUnreachableAndSaysWhy(t *testing.T) {
 }
 
 func TestWhateverFailsWhileConnecting_IsUnreachable(t *testing.T) {
-	b := newBench(parallel(t), "")
+	b := newBench(servicetest.Parallel(t), "")
 	for name, url := range map[string]string{
 		"password": b.as("caretaker", "wrong"), "database": strings.Replace(b.url, b.value(`current_database()`), "none", 1),
 	} {
@@ -150,7 +150,7 @@ func TestConditionClass_ReadsWhatConditionHasWritten(t *testing.T) {
 }
 
 func TestValuesThatDoNotFit_AreNoSignThatTheServerIsAway(t *testing.T) {
-	b := newBench(parallel(t), "")
+	b := newBench(servicetest.Parallel(t), "")
 	b.exec(`ALTER TABLE maintenance.leases ALTER holder DROP NOT NULL, ALTER epoch TYPE text;
 		INSERT INTO maintenance.leases (name, epoch, acquired_at, renewed_at, expires_at) VALUES ('x', 1, now(), now(), now())`)
 	_, read := b.ListLeases(context.Background(), []string{"x"})
@@ -178,7 +178,7 @@ func (b *bench) collide(n int, state string) {
 }
 
 func TestStatementsOfOurOwn_AreTriedAgainAfterADeadlock(t *testing.T) {
-	b := newBench(parallel(t), "")
+	b := newBench(servicetest.Parallel(t), "")
 	for _, state := range []string{"40P01", "40001"} {
 		b.collide(3, state)
 		if err := b.SetFeatureFlag(context.Background(), "tried_"+state, true); err != nil {

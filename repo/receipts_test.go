@@ -63,7 +63,7 @@ func (b *bench) listed(f repo.ReceiptFilter) (found string) {
 }
 
 func TestReceipts_SayWhatASweepHasDone(t *testing.T) {
-	b := newBench(parallel(t), "")
+	b := newBench(servicetest.Parallel(t), "")
 	b.exec(`CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint); CREATE INDEX ON t (owner, id); INSERT INTO t VALUES (1, 1), (2, 1), (10, 1), (3, 2), (4, 3), (5, 4);
 		CREATE TABLE u (a text, b bigint, owner bigint, PRIMARY KEY (a, b)); INSERT INTO u VALUES ('x"', 1, 1), ('y', 2, 1);
 		CREATE TABLE v (owner bigint, n int); INSERT INTO v VALUES (1, 1), (1, 2)`)
@@ -123,7 +123,7 @@ func TestReceipts_SayWhatASweepHasDone(t *testing.T) {
 }
 
 func TestReceipts_NothingIsWrittenForNothing(t *testing.T) {
-	b := newBench(parallel(t), "")
+	b := newBench(servicetest.Parallel(t), "")
 	b.exec(`CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint); CREATE INDEX ON t (owner, id); INSERT INTO t (owner) SELECT 1 FROM generate_series(1, 9);
 		CREATE TABLE child (id bigserial PRIMARY KEY, t_id bigint REFERENCES t DEFERRABLE INITIALLY DEFERRED); INSERT INTO child (t_id) VALUES (1)`)
 	rows := b.rows("t", "owner", "1")
@@ -152,7 +152,7 @@ func TestReceipts_NothingIsWrittenForNothing(t *testing.T) {
 
 // Statements, and transactions of several that change rows in the opposite order, write side by side.
 func TestReceipts_StayAChainWhoeverWrites(t *testing.T) {
-	b := newBench(parallel(t), "main")
+	b := newBench(servicetest.Parallel(t), "main")
 	const groups, rows = 40, 400
 	b.exec(`CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint); CREATE INDEX ON t (owner, id); INSERT INTO t (owner) SELECT i % 4 FROM generate_series(1, 400) i`)
 	b.exec(`INSERT INTO organizations (id, name, path, created_at, updated_at) VALUES (1, 'o', 'o', now(), now());
@@ -190,7 +190,7 @@ func TestReceipts_StayAChainWhoeverWrites(t *testing.T) {
 
 // A transaction that has written its receipts waits for nobody, whatever it has yet to check.
 func TestReceipts_TheHeadIsLockedLast(t *testing.T) {
-	b := newBench(parallel(t), "")
+	b := newBench(servicetest.Parallel(t), "")
 	b.exec(`CREATE TABLE parent (id bigint PRIMARY KEY); INSERT INTO parent VALUES (1), (2);
 		CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint REFERENCES parent); CREATE INDEX ON t (owner, id); INSERT INTO t (owner) VALUES (1);
 		CREATE TABLE other (id bigserial PRIMARY KEY, owner bigint); INSERT INTO other (owner) VALUES (1)`)
@@ -211,7 +211,7 @@ func TestReceipts_TheHeadIsLockedLast(t *testing.T) {
 }
 
 func TestReceipts_PruningKeepsTheChain(t *testing.T) {
-	b := newBench(parallel(t), "")
+	b := newBench(servicetest.Parallel(t), "")
 	b.exec(`CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint); CREATE INDEX ON t (owner, id); INSERT INTO t (owner) SELECT 1 FROM generate_series(1, 5)`)
 	for range 5 {
 		if r := b.swept(b.rows("t", "owner", "1"), repo.Change{Delete: true}, repo.Batch{Rows: 1}); r.Changed != 1 {

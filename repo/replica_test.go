@@ -147,7 +147,7 @@ func (p *pair) wantPrimary(r *repo.Reader, why string) {
 const isBehind = "it has not replayed the last write yet"
 
 func TestFault_Reader_TheReplicaIsReadOnceItHasReplayedTheLastWriteOfARun(t *testing.T) {
-	p := newPair(parallel(t), "main")
+	p := newPair(servicetest.Parallel(t), "main")
 	first, lease := p.run()
 	p.wantReplica(first)
 	p.write(first)
@@ -189,7 +189,7 @@ func TestFault_Reader_TheReplicaIsReadOnceItHasReplayedTheLastWriteOfARun(t *tes
 }
 
 func TestFault_Reader_ARunThatDiedHasLeftNothingToRelyOn(t *testing.T) {
-	p := newPair(parallel(t), "main")
+	p := newPair(servicetest.Parallel(t), "main")
 	first, lease := p.run()
 	p.write(first)
 	p.end(first, lease, false)
@@ -209,7 +209,7 @@ func TestFault_Reader_ARunThatDiedHasLeftNothingToRelyOn(t *testing.T) {
 }
 
 func TestReader_WithoutAReplicaReadsThePrimaryWithoutAQuestion(t *testing.T) {
-	b := newBench(parallel(t), "main")
+	b := newBench(servicetest.Parallel(t), "main")
 	r := b.Reader(someWorker, 1)
 	r.Wrote(b.Database)
 	assert.Must(b.CountDiscardedJobs(repo.ReadBy(t.Context(), r), "delete_user", "{}"))(t)
@@ -241,7 +241,7 @@ func (p *pair) wantTrouble(d *repo.Database, why string) {
 }
 
 func TestFault_Replica_WhateverIsWrongWithItThePrimaryIsRead(t *testing.T) {
-	p := newPair(parallel(t), "main")
+	p := newPair(servicetest.Parallel(t), "main")
 	p.wantReplica(p.Reader(someWorker, 0))
 	assert.NoError(t, p.CheckReplica(t.Context()))
 	for name, c := range map[string]struct{ url, why, check string }{
@@ -263,7 +263,7 @@ func TestFault_Replica_WhateverIsWrongWithItThePrimaryIsRead(t *testing.T) {
 }
 
 func TestFault_Replica_QueryThatWaitsOrIsCancelledIsLeftToThePrimary(t *testing.T) {
-	p := newPair(parallel(t), "main")
+	p := newPair(servicetest.Parallel(t), "main")
 	p.wantReplica(p.Reader(someWorker, 0))
 	// The lock comes with the log, and stays while replay is paused; on the primary it is gone.
 	tx := assert.Must(p.sql.Begin(t.Context()))(t)
@@ -288,7 +288,7 @@ func TestFault_Replica_QueryThatWaitsOrIsCancelledIsLeftToThePrimary(t *testing.
 }
 
 func TestFault_Replica_PromotedIsNoReplicaAnyMore(t *testing.T) {
-	p := newPair(parallel(t), "main")
+	p := newPair(servicetest.Parallel(t), "main")
 	p.wantReplica(p.Reader(someWorker, 0))
 	p.onMirror(`SELECT pg_promote()`)
 	p.wantTrouble(p.Database, "it is no standby")
@@ -296,7 +296,7 @@ func TestFault_Replica_PromotedIsNoReplicaAnyMore(t *testing.T) {
 }
 
 func TestFault_Replica_ThatComesBackIsReadAgain(t *testing.T) {
-	p := newPair(parallel(t), "main")
+	p := newPair(servicetest.Parallel(t), "main")
 	p.wantReplica(p.Reader(someWorker, 0))
 	p.exec(`ALTER TABLE maintenance.river_job RENAME TO hidden`)
 	p.caughtUp()
@@ -317,7 +317,7 @@ func TestFault_Replica_ThatComesBackIsReadAgain(t *testing.T) {
 }
 
 func TestFault_InactiveBots_WhatAReplicaSaysIsJudgedAgainOnThePrimary(t *testing.T) {
-	p := newPair(parallel(t), "main")
+	p := newPair(servicetest.Parallel(t), "main")
 	p.exec(`INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
 	for _, id := range []string{"1", "2", "3", "4"} {
 		p.exec(`INSERT INTO users (id, username, email, projects_limit, state, user_type, organization_id) VALUES (` + id + `, 'u` + id + `', 'u` + id + `', 0, 'active', 6, 1)`)

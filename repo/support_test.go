@@ -136,10 +136,3 @@ func (b *bench) want(sql, want string) {
 	b.Helper()
 	b.estate.Want("main", sql, want)
 }
-
-// parallel lets a test run beside others, with a database of its own.
-func parallel(t *testing.T) *testing.T {
-	t.Helper()
-	t.Parallel()
-	return t
-}

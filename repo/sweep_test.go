@@ -14,6 +14,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // rows of a table in which a column has a value.
@@ -46,7 +47,7 @@ func numbered(t *testing.T, n string) *bench {
 }
 
 func TestSweep_ChangesNoMoreRowsThanTheBatchAllowsAndGoesOnBehindThem(t *testing.T) {
-	b := numbered(parallel(t), "10")
+	b := numbered(servicetest.Parallel(t), "10")
 	ghost := int64(9)
 	r := b.rows("t", "owner", "1")
 	first := b.swept(r, repo.Change{Set: []string{"owner"}, Value: &ghost}, repo.Batch{Rows: 4})
@@ -86,7 +87,7 @@ func TestSweep_GoesOnDirectlyBehindAFullBatch(t *testing.T) {
 }
 
 func TestSweep_DeletesAndReportsWhatItWasAskedFor(t *testing.T) {
-	b := numbered(parallel(t), "3")
+	b := numbered(servicetest.Parallel(t), "3")
 	b.exec(`UPDATE t SET path = NULL WHERE id = 5`)
 	r := b.rows("t", "owner", "1")
 	r.Condition = "t.id > 1"
@@ -98,7 +99,7 @@ func TestSweep_DeletesAndReportsWhatItWasAskedFor(t *testing.T) {
 }
 
 func TestSweep_LeavesOutLockedRowsOrWaitsForThem(t *testing.T) {
-	b := numbered(parallel(t), "3")
+	b := numbered(servicetest.Parallel(t), "3")
 	b.estate.Hold(`SELECT FROM t WHERE id = 3 FOR KEY SHARE`)
 	r := b.rows("t", "owner", "1")
 	if result := b.swept(r, repo.Change{Delete: true}, repo.Batch{Rows: 100, SkipLocked: true}); result.Changed != 2 {
@@ -115,7 +116,7 @@ func TestSweep_LeavesOutLockedRowsOrWaitsForThem(t *testing.T) {
 }
 
 func TestSweep_WorksPartitionByPartition(t *testing.T) {
-	b := newBench(parallel(t), "ci")
+	b := newBench(servicetest.Parallel(t), "ci")
 	b.exec(`INSERT INTO p_ci_builds (id, partition_id, project_id, user_id) SELECT i, 100 + i % 2, 1, 1 + i % 3 FROM generate_series(1, 30) i`)
 	c := b.catalog(map[string][]string{"p_ci_builds": {"user_id"}})
 	r, _ := c.Rows("p_ci_builds", "user_id", "1")
@@ -132,7 +133,7 @@ func TestSweep_WorksPartitionByPartition(t *testing.T) {
 }
 
 func TestSweep_ReachesPartitionsThroughTheirTableWhereItMustNotNameThem(t *testing.T) {
-	b := newBench(parallel(t), "ci")
+	b := newBench(servicetest.Parallel(t), "ci")
 	b.exec(`INSERT INTO p_ci_builds (id, partition_id, project_id, user_id) SELECT i, 100 + i % 2, 1, 1 FROM generate_series(1, 8) i`)
 	d := open(t, b.as(b.role(`GRANT USAGE ON SCHEMA public, maintenance TO {role}; GRANT SELECT, UPDATE, DELETE ON p_ci_builds TO {role};
 		GRANT SELECT, INSERT, UPDATE ON maintenance.receipts, maintenance.receipt_head TO {role}`), "x"))
@@ -149,7 +150,7 @@ func TestSweep_ReachesPartitionsThroughTheirTableWhereItMustNotNameThem(t *testi
 }
 
 func TestSweep_ChangesNothingWithoutItsGuard(t *testing.T) {
-	b := numbered(parallel(t), "3")
+	b := numbered(servicetest.Parallel(t), "3")
 	r := b.rows("t", "owner", "1")
 	lease := assert.Must(b.AcquireLease(context.Background(), "a", "me", time.Minute))(t)
 	assert.NoError(t, b.ReleaseLease(context.Background(), lease.Fence))
@@ -178,7 +179,7 @@ func TestSweep_ChangesNothingWithoutItsGuard(t *testing.T) {
 }
 
 func TestSweep_TakesKeysOfRowsAndSaysWhatRefersToThem(t *testing.T) {
-	b := numbered(parallel(t), "5")
+	b := numbered(servicetest.Parallel(t), "5")
 	b.exec(`ALTER TABLE t ADD UNIQUE (id, path); CREATE TABLE c (t_id bigint, t_path text, FOREIGN KEY (t_id, t_path) REFERENCES t (id, path));
 		INSERT INTO c VALUES (3, 'p2'), (3, 'p2'), (9, 'p8')`)
 	columns := []repo.Column{{Name: "id", Type: "bigint"}, {Name: "path", Type: "text"}}

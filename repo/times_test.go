@@ -9,10 +9,11 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 func TestDatabase_TimesThatNobodyCanCarryAreTheNearestOnesThatCanBe(t *testing.T) {
-	b := newBench(parallel(t), "")
+	b := newBench(servicetest.Parallel(t), "")
 	const first, last = "0001-01-01T00:00:00.000001Z", "9999-12-31T23:59:59.999999999Z"
 	times := map[string]string{
 		"'2026-02-28 23:59:59.123456+00'::timestamptz": "2026-02-28T23:59:59.123456Z",
@@ -49,7 +50,7 @@ func TestDatabase_TimesThatNobodyCanCarryAreTheNearestOnesThatCanBe(t *testing.T
 }
 
 func TestSettings_TimesAreReadWhateverTheirForm(t *testing.T) {
-	b := newBench(parallel(t), "")
+	b := newBench(servicetest.Parallel(t), "")
 	b.exec(`INSERT INTO maintenance.pauses (worker, reason, paused_by, since) VALUES ('w', '', '', now() - interval '3 hours');
 		INSERT INTO maintenance.runs (id, worker, trigger, state, started_at, heartbeat_ttl)
 		VALUES (gen_random_uuid(), 'w', 'request', 'running', now() - interval '2 hours', '1 hour');

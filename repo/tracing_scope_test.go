@@ -172,7 +172,7 @@ func TestTrace_WithoutAConnectionTheDatabaseIsUnreachable(t *testing.T) {
 }
 
 func TestDeletionTraces_AreThoseOfJobsThatHaveSentTheUser(t *testing.T) {
-	b := installed(parallel(t))
+	b := installed(servicetest.Parallel(t))
 	b.exec(`INSERT INTO maintenance.river_job (kind, args, metadata, max_attempts, queue, state, finalized_at)
 		SELECT 'delete_user', '{"user_id": 7}', jsonb_build_object('processed_by', 'the ' || outcome, 'outcome', outcome), 25, 'default', 'completed', now()
 		FROM unnest(ARRAY['succeeded', 'refused', 'skipped']) outcome`)

@@ -15,7 +15,7 @@ import (
 )
 
 func TestAdjournedGroupDeletion_RemovalsStartAnIntervalApartInOrderOfIds(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	for i := range 101 {
 		g.Owned(300-i, 15+i%3)
 	}
@@ -25,7 +25,7 @@ func TestAdjournedGroupDeletion_RemovalsStartAnIntervalApartInOrderOfIds(t *test
 }
 
 func TestAdjournedGroupDeletion_IntervalAndBatchSizeAreConfigured(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t), func(c *service.Config) {
+	g := servicetest.NewGroups(servicetest.Parallel(t), func(c *service.Config) {
 		w := service.Settings[adjournedgroup.Config](c)
 		w.BatchSize, w.Interval = 1, 7_500_000_000
 	})
@@ -37,7 +37,7 @@ func TestAdjournedGroupDeletion_IntervalAndBatchSizeAreConfigured(t *testing.T) 
 }
 
 func TestAdjournedGroupDeletion_FollowsTheSettingOfTheDay(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = 30`)
 	g.Owned(10, 8)
 	g.Run("")
@@ -63,7 +63,7 @@ func TestAdjournedGroupDeletion_FollowsTheSettingOfTheDay(t *testing.T) {
 }
 
 func TestAdjournedGroupDeletion_InvalidSettingFailsTheRunAndTouchesNothing(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	g.Exec("main", `ALTER TABLE application_settings ALTER deletion_adjourned_period DROP NOT NULL`)
 	plant(g, "10 owner=1 mark=1@40", "11 mark=1@40")
 	g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = -1`)
@@ -88,7 +88,7 @@ func TestAdjournedGroupDeletion_InvalidSettingFailsTheRunAndTouchesNothing(t *te
 }
 
 func TestAdjournedGroupDeletion_QueuesTheRemovalOfADueGroupAndNoSecondJobWhileOneWaits(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	g.Owned(10, 15)
 	g.Run("scheduled_jobs=1")
 	g.WantJobs("10:1@0")
@@ -112,7 +112,7 @@ func TestAdjournedGroupDeletion_DatesAreThoseOfUTC(t *testing.T) {
 	t.Parallel()
 	for _, zone := range servicetest.Zones() {
 		t.Run(zone, func(t *testing.T) {
-			g := servicetest.NewGroups(parallel(t))
+			g := servicetest.NewGroups(servicetest.Parallel(t))
 			plant(g, "10 owner=1 details=1@0", "11 owner=1 details=1@0", "12 owner=1 details=1@0", "13 owner=1 details=1@0",
 				"14 owner=1 mark=1@14", "15 owner=1 mark=1@13", "16 mark=1@14", "17 mark=1@14")
 			g.Member(16, 1, 50, today)
@@ -133,7 +133,7 @@ func TestAdjournedGroupDeletion_DatesAreThoseOfUTC(t *testing.T) {
 
 // All groups of a page have the same date, their ids have gaps, and groups that are not due lie between them.
 func TestAdjournedGroupDeletion_WalksOverAllPages(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t), servicetest.With(func(c *adjournedgroup.Config) { c.BatchSize = 3 }))
+	g := servicetest.NewGroups(servicetest.Parallel(t), servicetest.With(func(c *adjournedgroup.Config) { c.BatchSize = 3 }))
 	for _, n := range servicetest.PageEdges(3) {
 		g.Exec("main", `DELETE FROM group_deletion_schedules; DELETE FROM members; DELETE FROM routes; DELETE FROM namespaces; DELETE FROM maintenance.river_job`)
 		for i := range n {
@@ -153,7 +153,7 @@ func TestAdjournedGroupDeletion_WalksOverAllPages(t *testing.T) {
 // Candidates are read by the ten thousand, groups without a mark by five thousand: 10,000 marks are of no group, and a
 // group is due behind them.
 func TestAdjournedGroupDeletion_WalksOverAllCandidatesAndAllGroups(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t), servicetest.With(func(c *adjournedgroup.Config) { c.BatchSize = 10_000 }))
+	g := servicetest.NewGroups(servicetest.Parallel(t), servicetest.With(func(c *adjournedgroup.Config) { c.BatchSize = 10_000 }))
 	g.Exec("main", `ALTER TABLE namespaces DISABLE TRIGGER USER`)
 	g.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id, state)
 		SELECT 10 * i, 'n' || i, 'n' || i, 'Group', 1, CASE WHEN i IN (1, 5000, 5001, 10000, 10001) THEN 2 ELSE 0 END FROM generate_series(1, 10001) i;
@@ -167,7 +167,7 @@ func TestAdjournedGroupDeletion_WalksOverAllCandidatesAndAllGroups(t *testing.T)
 }
 
 func TestAdjournedGroupDeletion_DryRunNamesTheGroupsAndWhatBecomesOfThem(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	// 10 goes with its child 11; U has no right to 20; of 30 nobody knows who wanted it; a job for 40
 	// waits; 50 looks marked and is not.
 	plant(g, "10 owner=1 mark=1@15", "11<10 path=child mark=1@15", "20 path=restored mark=1@15", "30 path=held details=null@15",
@@ -196,7 +196,7 @@ func TestAdjournedGroupDeletion_DryRunNamesTheGroupsAndWhatBecomesOfThem(t *test
 }
 
 func TestAdjournedGroupDeletion_ARunHeldToAPlanTouchesNoOtherGroup(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	// The owner of 20 gets the right back: it was to be restored, and is not destroyed instead.
 	plant(g, "10 owner=1 mark=1@15", "20 mark=1@15", "30")
 	g.Exec("main", `CREATE TABLE gates AS SELECT 1 AS n`)
@@ -227,7 +227,7 @@ func wantBacklog(g *servicetest.Groups, want string) {
 }
 
 func TestAdjournedGroupDeletion_HoldsGroupsWhoseUserIsMissing(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	for i, user := range []string{`99`, `"abc"`, `1.5`, `{"id": 1}`, `null`, `true`, `"1 "`, `-1`, `"99999999999999999999999"`, `1e300`, `[1]`} {
 		g.Group(10+i, 0, fmt.Sprintf("g%d", i))
 		g.MarkDetails(10+i, 15, `{"deletion_scheduled_by_user_id": `+user+`}`)
@@ -245,7 +245,7 @@ func TestAdjournedGroupDeletion_HoldsGroupsWhoseUserIsMissing(t *testing.T) {
 }
 
 func TestAdjournedGroupDeletion_HoldsWhatIsBeingDeletedByAUserWithoutRights(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	plant(g, "10 mark=1@15 state=4")
 	r := g.Run("held_groups=1")
 	if want := "groups are held (DELETION_IN_PROGRESS: 1), warnings in the log name them"; r.Reason != want {
@@ -263,7 +263,7 @@ func TestAdjournedGroupDeletion_HoldsWhatIsBeingDeletedByAUserWithoutRights(t *t
 }
 
 func TestAdjournedGroupDeletion_HoldsGroupsWhoseScheduleIsLost(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	g.User(2)
 	plant(g, "10 path=a-deletion_scheduled-10 mark=2@15", "11 path=b state=2", "12 path=c-deletion_scheduled-11",
 		"13 path=d-deletion_scheduled-13x",
@@ -281,14 +281,14 @@ func TestAdjournedGroupDeletion_HoldsGroupsWhoseScheduleIsLost(t *testing.T) {
 }
 
 func TestAdjournedGroupDeletion_BacklogCountsMarksOfBothStores(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	plant(g, "10 owner=1 mark=1@20", "11 owner=1 mark=1@14", "12 owner=1 mark=1@13", "13 details=1@30", "14 mark=1@40 details=1@3",
 		"15 details=99@3", "16 begun=NULL")
 	wantBacklog(g, "7 4 3 0 30")
 }
 
 func TestAdjournedGroupDeletion_DryRunDecidesAsARealRunAndChangesNothing(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	// 11 is restored, 12 held, 13 covered by 10; the schedule of 14 is lost, 15 fails, and of 16 and its child the job cannot be queued.
 	plant(g, "10 owner=1 mark=1@15", "11 path=restored-deletion_scheduled-11 mark=1@15", "12 details=-@15", "13<10 mark=1@15",
 		"14 path=lost-deletion_scheduled-14", "15 path=fails-deletion_scheduled-15 mark=1@15", "16 owner=1 mark=1@15", "17<16 mark=1@15")
@@ -306,7 +306,7 @@ func TestAdjournedGroupDeletion_DryRunDecidesAsARealRunAndChangesNothing(t *test
 }
 
 func TestAdjournedGroupDeletion_WorksWithoutStates(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	g.Run("")
 	g.Exec("main", `ALTER TABLE namespaces DROP state`)
 	plant(g, "10 owner=1 mark=1@15", "11 path=restored-deletion_scheduled-11 mark=1@15", "12 path=lost-deletion_scheduled-12")
@@ -335,7 +335,7 @@ func TestAdjournedGroupDeletion_IsNotConfiguredWithoutItsTables(t *testing.T) {
 }
 
 func TestAdjournedGroupDeletion_TableThatMustNotBeReadIsNamed(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	role := "reader_" + g.Value("main", `SELECT oid FROM pg_database WHERE datname = current_database()`)
 	g.Exec("main", `CREATE ROLE `+role)
 	t.Cleanup(func() { g.Exec("main", `DROP OWNED BY `+role+`; DROP ROLE `+role) })
@@ -352,7 +352,7 @@ func TestAdjournedGroupDeletion_TableThatMustNotBeReadIsNamed(t *testing.T) {
 }
 
 func TestAdjournedGroupDeletion_WorksWithEitherStore(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	for i, schema := range []string{
 		`ALTER TABLE namespace_details DROP deletion_scheduled_at`, `ALTER TABLE namespace_details DROP state_metadata`,
 		`DROP TRIGGER namespaces_insert_details ON namespaces; DROP TABLE namespace_details`,

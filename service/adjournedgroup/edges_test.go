@@ -8,7 +8,7 @@ import (
 )
 
 func TestDestroyGroup_TreeThatIsItsOwnAncestorFailsAndIsReported(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	plant(g, "10 owner=1 mark=1@15 details=1@15", "11<10")
 	g.Project(1, 11, "p")
 	g.Exec("main", `UPDATE namespaces SET parent_id = 11, state = 2 WHERE id = 10`)
@@ -24,7 +24,7 @@ func TestDestroyGroup_TreeThatIsItsOwnAncestorFailsAndIsReported(t *testing.T) {
 }
 
 func TestDestroyGroup_CycleThatComesLaterFailsToo(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	plant(g, "10 owner=1 mark=1@15 begun=1", "11<10")
 	g.Exec("main", `UPDATE namespaces SET parent_id = 11 WHERE id = 10`)
 	g.Run("scheduled_jobs=1")
@@ -34,7 +34,7 @@ func TestDestroyGroup_CycleThatComesLaterFailsToo(t *testing.T) {
 }
 
 func TestDestroyGroup_TablesOfAProjectMayReferToEachOtherInAnyOrder(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	plant(g, "20")
 	g.Project(2, 20, "other")
 	for name, tables := range map[string]string{
@@ -69,7 +69,7 @@ func TestDestroyGroup_TablesOfAProjectMayReferToEachOtherInAnyOrder(t *testing.T
 }
 
 func TestDestroyGroup_WhatLockedRowsForbidIsToldAsLocked(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	g.Owned(10, 15)
 	g.Project(1, 10, "p")
 	g.Exec("main", `CREATE TABLE a (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE);
@@ -88,7 +88,7 @@ func TestDestroyGroup_WhatLockedRowsForbidIsToldAsLocked(t *testing.T) {
 }
 
 func TestDestroyGroup_LockedRowsFailTheAttemptAndEverythingElseOfTheirTableGoes(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	g.Owned(10, 15)
 	g.Project(1, 10, "p")
 	g.Content(1)
@@ -109,7 +109,7 @@ func TestDestroyGroup_LockedRowsFailTheAttemptAndEverythingElseOfTheirTableGoes(
 }
 
 func TestDestroyGroup_DoesWhatTriggersAndKeysWouldHaveDone(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	g.Exec("main", `DROP TRIGGER projects_delete_namespace ON projects`)
 	g.Exec("main", `DO $$ DECLARE k record; BEGIN
 		FOR k IN SELECT conrelid::regclass AS t, conname FROM pg_constraint WHERE contype = 'f' AND confrelid IN ('namespaces'::regclass, 'projects'::regclass)
@@ -132,7 +132,7 @@ func TestDestroyGroup_DoesWhatTriggersAndKeysWouldHaveDone(t *testing.T) {
 }
 
 func TestDestroyGroup_BotsOfARemovalWhoseUserIsGoneHaveNoActor(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	g.User(2, `user_type = 6`)
 	for _, user := range []string{"NULL", "777"} {
 		plant(g, "10 begun="+user)
@@ -146,7 +146,7 @@ func TestDestroyGroup_BotsOfARemovalWhoseUserIsGoneHaveNoActor(t *testing.T) {
 }
 
 func TestDestroyGroup_ManyMembersGoPageByPage(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	g.Exec("main", `INSERT INTO users (id, username, email, projects_limit, organization_id, state, user_type)
 		SELECT i, 'n' || i, 'n' || i, 0, 1, 'active', CASE WHEN i % 2 = 0 THEN 6 ELSE 0 END FROM generate_series(1001, 2300) i`)
 	g.Owned(10, 15)
@@ -160,7 +160,7 @@ func TestDestroyGroup_ManyMembersGoPageByPage(t *testing.T) {
 }
 
 func TestDestroyGroup_DeepAndWideTreeGoes(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	g.Owned(10, 15)
 	g.Exec("main", `INSERT INTO namespaces (id, name, path, type, parent_id, organization_id)
 		SELECT i, 'n' || i, 'n' || i, 'Group', CASE WHEN i = 1000 THEN 10 WHEN i < 1060 THEN i - 1 ELSE 1000 + i % 60 END, 1 FROM generate_series(1000, 1150) i`)
@@ -172,7 +172,7 @@ func TestDestroyGroup_DeepAndWideTreeGoes(t *testing.T) {
 }
 
 func TestDestroyGroup_WhatIsPutBelowMeanwhileGoesToo(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	plant(g, "10 owner=1 mark=1@15", "11<10")
 	g.Project(1, 11, "p")
 	g.Exec("main", `CREATE FUNCTION put_below() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -186,7 +186,7 @@ func TestDestroyGroup_WhatIsPutBelowMeanwhileGoesToo(t *testing.T) {
 }
 
 func TestDestroyGroup_RowsThatNoKeyTakesAlongAreNamed(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	for _, c := range []struct{ table, gone, reference string }{
 		{`CREATE TABLE ledgers (id bigserial PRIMARY KEY, project_id bigint REFERENCES projects); CREATE INDEX ON ledgers (project_id);
 			INSERT INTO ledgers (project_id) VALUES (1)`, `DROP TABLE ledgers`, "ledgers.project_id"},
@@ -214,7 +214,7 @@ func TestDestroyGroup_RowsThatNoKeyTakesAlongAreNamed(t *testing.T) {
 }
 
 func TestDestroyGroup_FailureIsNotedWhereNothingWas(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	g.Exec("main", `ALTER TABLE namespace_details ALTER state_metadata DROP NOT NULL, DROP CONSTRAINT namespace_details_state_metadata_check;
 		CREATE TABLE owing (project_id bigint REFERENCES projects)`)
 	plant(g, "10 owner=1 mark=1@15")
@@ -230,7 +230,7 @@ func TestDestroyGroup_FailureIsNotedWhereNothingWas(t *testing.T) {
 }
 
 func TestDestroyGroup_WorksWithoutStatesDetailsAndTheOtherStore(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	for _, schema := range []string{
 		`ALTER TABLE namespaces DROP state`, `ALTER TABLE namespace_details DROP state_metadata, DROP deletion_scheduled_at`,
 		`DROP TRIGGER namespaces_insert_details ON namespaces; DROP TABLE namespace_details`,

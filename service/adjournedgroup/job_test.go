@@ -10,7 +10,7 @@ import (
 )
 
 func TestDestroyGroup_EverythingOfTheTreeGoesAndNothingElse(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	plant(g, "5", "10 owner=1 mark=1@15", "11<10 mark=1@15", "12<11", "13<10")
 	for project, group := range map[int]int{1: 5, 2: 10, 3: 11, 4: 12, 6: 12} {
 		g.Project(project, group, fmt.Sprintf("p%d", project))
@@ -51,7 +51,7 @@ func TestDestroyGroup_EverythingOfTheTreeGoesAndNothingElse(t *testing.T) {
 }
 
 func TestDestroyGroup_WhatIsNotThereIsSkipped(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	g.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id) VALUES (16, 'u', 'u', 'User', 1)`)
 	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
 	g.QueueJob(10, 1)
@@ -64,7 +64,7 @@ func TestDestroyGroup_WhatIsNotThereIsSkipped(t *testing.T) {
 }
 
 func TestDestroyGroup_UserThatIsGoneIsRefused(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	g.User(2)
 	plant(g, "10 path=a-deletion_scheduled-10 owner=2 details=2@15")
 	g.Run("scheduled_jobs=1")
@@ -78,7 +78,7 @@ func TestDestroyGroup_UserThatIsGoneIsRefused(t *testing.T) {
 }
 
 func TestDestroyGroup_GroupIsRestoredWhenTheRightIsLost(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	plant(g, "10 path=a-deletion_scheduled-10 owner=1 mark=1@15")
 	g.Project(1, 10, "p")
 	g.Run("scheduled_jobs=1")
@@ -91,7 +91,7 @@ func TestDestroyGroup_GroupIsRestoredWhenTheRightIsLost(t *testing.T) {
 }
 
 func TestDestroyGroup_FailureLeavesMarksAndSaysWhy(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	plant(g, "10 owner=1 mark=1@15 details=1@15", "11<10")
 	g.Project(1, 11, "gone")
 	g.Project(2, 10, "stays")
@@ -122,7 +122,7 @@ func TestDestroyGroup_FailureLeavesMarksAndSaysWhy(t *testing.T) {
 }
 
 func TestDestroyGroup_BotsGoAndHumansStay(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	for id, kind := range map[int]string{2: "0", 3: "6", 4: "6", 5: "13", 6: "6", 7: "6", 8: "6"} {
 		g.User(id, "user_type = "+kind)
 	}
@@ -154,7 +154,7 @@ func TestDestroyGroup_BotsGoAndHumansStay(t *testing.T) {
 }
 
 func TestDestroyGroup_GroupThatIsNotDueAnyMoreIsSkipped(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	plant(g, "10 owner=1")
 	for i, since := range []string{
 		`DELETE FROM group_deletion_schedules`,
@@ -174,7 +174,7 @@ func TestDestroyGroup_GroupThatIsNotDueAnyMoreIsSkipped(t *testing.T) {
 }
 
 func TestDestroyGroup_PlaceholderDetailsLoseTheirNamespace(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	g.User(2, `user_type = 15`)
 	plant(g, "12")
 	for _, key := range []string{"", `ALTER TABLE import_placeholder_user_details DROP CONSTRAINT import_placeholder_user_details_namespace_id_fkey`} {
@@ -231,7 +231,7 @@ func TestDestroyGroup_FailedAttemptSaysWhyInItsJob(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := servicetest.NewGroups(parallel(t))
+			g := servicetest.NewGroups(servicetest.Parallel(t))
 			g.Owned(10, 15)
 			g.Project(1, 10, "p")
 			g.Content(1)
@@ -253,7 +253,7 @@ func TestDestroyGroup_FailedAttemptSaysWhyInItsJob(t *testing.T) {
 }
 
 func TestDestroyGroup_WhatHasBegunIsFinishedWhateverSpeaksAgainstItThen(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	for _, sql := range []string{
 		`DELETE FROM group_deletion_schedules; UPDATE namespace_details SET deletion_scheduled_at = NULL`,
 		`UPDATE group_deletion_schedules SET marked_for_deletion_on = current_date + 9`,

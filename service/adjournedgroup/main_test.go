@@ -34,15 +34,8 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// parallel lets a test run beside others, with a database of its own.
-func parallel(t *testing.T) *testing.T {
-	t.Helper()
-	t.Parallel()
-	return t
-}
-
 func TestAdjournedGroupDeletion_DemoHasSomethingToDoAndSomethingToLeaveAlone(t *testing.T) {
-	g := servicetest.NewDemoGroups(parallel(t))
+	g := servicetest.NewDemoGroups(servicetest.Parallel(t))
 	wantBacklog(g, "8 5 3 2 40")
 	const want = "scheduled_jobs=2 restored_groups=2 held_groups=2"
 	g.DryRun(want)

@@ -13,7 +13,7 @@ import (
 const routesSQL = `SELECT string_agg(format('%s%s=%s (%s)', left(source_type, 1), source_id, path, name), ', ' ORDER BY source_type, source_id) FROM routes`
 
 func TestAdjournedGroupDeletion_RestoreGivesBackNamesRoutesAndState(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	// From 80 on there are neighbours whose routes only look alike: "_" is no wildcard, and the parts must end where they end.
 	plant(g, "5 path=p_1", "77<5 path=team-deletion_scheduled-77 mark=1@15 state=2", "78<77 path=sub-deletion_scheduled-77 state=1",
 		"80<5 path=team-deletion_scheduled-770", "81 path=px1", "82<81 path=team-deletion_scheduled-77")
@@ -39,7 +39,7 @@ func TestAdjournedGroupDeletion_RestoreGivesBackNamesRoutesAndState(t *testing.T
 }
 
 func TestAdjournedGroupDeletion_RestoreTakesOffOnlyTheGroupsOwnSuffix(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	cases := []struct{ path, want string }{
 		{"a-deleted-10", "a"},
 		{"b", "b"},
@@ -62,7 +62,7 @@ func TestAdjournedGroupDeletion_RestoreTakesOffOnlyTheGroupsOwnSuffix(t *testing
 }
 
 func TestAdjournedGroupDeletion_RestoreFindsFreeNamesAndTheOldState(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	plant(g, "77 path=team-deletion_scheduled-77 mark=1@15", "5", "6<5 path=team", "20", "21<20 path=crew-deletion_scheduled-21 mark=1@15",
 		"22<21",
 		"23<20", "30", "31<30 path=staff-deletion_scheduled-31 mark=1@15")
@@ -103,7 +103,7 @@ func TestAdjournedGroupDeletion_RestoreFindsFreeNamesAndTheOldState(t *testing.T
 
 // 2,500 routes are more than two statements; a stale route of another group is in the way of the last one.
 func TestAdjournedGroupDeletion_RestoreIsAllOrNothing(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	g.Group(77, 0, "team-deletion_scheduled-77")
 	g.Exec("main", `INSERT INTO routes (source_type, source_id, namespace_id, path, name)
 		SELECT 'Project', i, 77, 'team-deletion_scheduled-77/p' || i, NULL FROM generate_series(1, 2500) i`)
@@ -127,7 +127,7 @@ func TestAdjournedGroupDeletion_RestoreIsAllOrNothing(t *testing.T) {
 }
 
 func TestAdjournedGroupDeletion_FailedRestoreStopsNoOtherGroup(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	plant(g, "10 path=g10-deletion_scheduled-10 mark=1@15", "11 path=g11-deletion_scheduled-11 mark=1@15",
 		"12 path=g12-deletion_scheduled-12 mark=1@15",
 		"13 owner=1 mark=1@15")

@@ -23,7 +23,7 @@ func TestFault_DestroyGroup_KilledInTheMiddleItIsCompletedWithoutTheMembershipsT
 		"group_deletion_schedules": "true",
 	} {
 		t.Run(table, func(t *testing.T) {
-			g := servicetest.NewGroups(parallel(t))
+			g := servicetest.NewGroups(servicetest.Parallel(t))
 			g.User(2, `user_type = 6`)
 			g.Owned(10, 15)
 			g.Group(11, 10, "sub")
@@ -56,7 +56,7 @@ func TestFault_DestroyGroup_KilledInTheMiddleItIsCompletedWithoutTheMembershipsT
 }
 
 func TestAdjournedGroupDeletion_RunThatHasLostItsLeaseChangesNothingMore(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	plant(g, "10 mark=1@15", "11 mark=1@15", "12 mark=1@15", "13 owner=1 mark=1@15")
 	g.Exec("main", `CREATE FUNCTION take_over() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		UPDATE maintenance.leases SET holder = 'other', epoch = epoch + 1; RETURN NULL; END $$`)
@@ -111,7 +111,7 @@ func job(g *servicetest.Groups, at string) func() (service.JobResult, error) {
 }
 
 func TestDestroyGroup_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	g.Owned(10, 15)
 	for p := 1; p < 4; p++ {
 		g.Project(p, 10, fmt.Sprintf("p%d", p))
@@ -143,7 +143,7 @@ func TestDestroyGroup_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T
 }
 
 func TestDestroyGroup_AttemptThatIsOutOfTimeSaysSoInItsGroup(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	g.Owned(10, 15)
 	g.MarkDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
 	g.Gate("main", "group_deletion_schedules", "true")
@@ -172,7 +172,7 @@ func TestDestroyGroup_AttemptThatIsOutOfTimeSaysSoInItsGroup(t *testing.T) {
 }
 
 func TestDestroyGroup_TwoAttemptsNeverOverlap(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	g.Owned(10, 15)
 	g.Project(1, 10, "p")
 	g.Exec("main", `SELECT pg_advisory_lock(10)`)
@@ -205,7 +205,7 @@ func TestDestroyGroup_TwoAttemptsNeverOverlap(t *testing.T) {
 // What others remove at the same time.
 
 func TestDestroyGroup_MembersThatSomebodyElseRemovesAtTheSameTimeAreNoError(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	g.Owned(10, 15)
 	g.Project(1, 10, "p")
 	g.Exec("main", `INSERT INTO members (source_type, source_id, type, user_id, access_level, member_namespace_id) VALUES ('Project', 1, 'ProjectMember', 1, 30, 10001)`)
@@ -217,7 +217,7 @@ func TestDestroyGroup_MembersThatSomebodyElseRemovesAtTheSameTimeAreNoError(t *t
 }
 
 func TestDeleteUser_MembershipsThatSomebodyElseRemovesAtTheSameTimeHideNoOthers(t *testing.T) {
-	e := servicetest.NewTokens(parallel(t))
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	e.User(7, 0, 1)
 	e.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id) SELECT i, 'g' || i, 'g' || i, 'Group', 1 FROM generate_series(1000, 2500) i`)
 	e.Exec("main", `INSERT INTO members (id, user_id, source_id, source_type, type, access_level, member_namespace_id)
@@ -230,7 +230,7 @@ func TestDeleteUser_MembershipsThatSomebodyElseRemovesAtTheSameTimeHideNoOthers(
 }
 
 func TestDestroyGroup_WaitsWhileTheJobOfASubgroupRemovesThat(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	plant(g, "10 owner=1 mark=1@15", "11<10", "12<11")
 	g.Project(1, 12, "p")
 	g.Content(1)
@@ -248,7 +248,7 @@ func TestDestroyGroup_WaitsWhileTheJobOfASubgroupRemovesThat(t *testing.T) {
 }
 
 func TestDestroyGroup_JobsOfAGroupAndOfOneBelowItNeverFailForEachOther(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	plant(g, "10 owner=1 mark=1@15", "11<10 mark=1@16")
 	for project := 1; project <= 4; project++ {
 		g.Project(project, 11, "p"+string(rune('a'+project)))

@@ -186,7 +186,7 @@ func TestAdjournedGroupDeletion_DecidesAboutEachGroupOfATree(t *testing.T) {
 	t.Parallel()
 	for _, c := range append(coverCases(), dueCases()...) {
 		t.Run(c.name, func(t *testing.T) {
-			g := servicetest.NewGroups(parallel(t))
+			g := servicetest.NewGroups(servicetest.Parallel(t))
 			for user := 2; user < 5; user++ {
 				g.User(user)
 			}
@@ -323,7 +323,7 @@ func userCases() []rightsCase {
 
 // All are decided by one run, so that each has its own rights and not those of the others.
 func TestAdjournedGroupDeletion_OnlyWhoMayRemoveAGroupDoes(t *testing.T) {
-	g := servicetest.NewGroups(parallel(t))
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	cases := append(append(membershipCases(), shareCases()...), userCases()...)
 	may := 0
 	of := func(i int) judged { return judged{g, 1000 + 10*i, 1000 + 10*i, 1001 + 10*i, 1002 + 10*i} }

@@ -17,7 +17,7 @@ import (
 const ghostLeases = `SELECT coalesce(string_agg(name || ' ' || (expires_at > now()), ',' ORDER BY name), '') FROM maintenance.leases`
 
 func TestGhostUserMigration_FencesEveryDatabaseWhileItRuns(t *testing.T) {
-	g := servicetest.NewThreeGhosts(parallel(t))
+	g := servicetest.NewThreeGhosts(servicetest.Parallel(t))
 	g.Doomed(10)
 	g.Exec("main", `UPDATE issues SET author_id = 10`)
 	g.Gate("main", "issues")
@@ -40,7 +40,7 @@ func TestGhostUserMigration_FencesEveryDatabaseWhileItRuns(t *testing.T) {
 }
 
 func TestGhostUserMigration_ALeaseHeldInAnyDatabaseKeepsItFromRunning(t *testing.T) {
-	g := servicetest.NewThreeGhosts(parallel(t))
+	g := servicetest.NewThreeGhosts(servicetest.Parallel(t))
 	g.Doomed(10)
 	s := g.Service(servicetest.With(func(c *ghostuser.Config) { c.Schedule = servicetest.EveryMinute }))
 	for _, where := range []string{"main", "sec", "ci"} {
@@ -72,7 +72,7 @@ func TestGhostUserMigration_ALeaseHeldInAnyDatabaseKeepsItFromRunning(t *testing
 }
 
 func TestGhostUserMigration_ADatabaseThatDoesNotAnswerFailsTheRun(t *testing.T) {
-	g := servicetest.NewThreeGhosts(parallel(t))
+	g := servicetest.NewThreeGhosts(servicetest.Parallel(t))
 	g.Doomed(10, 11)
 	g.Exec("main", `UPDATE issues SET author_id = 10`)
 	before := g.Value("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`)
@@ -96,7 +96,7 @@ func TestGhostUserMigration_ADatabaseThatDoesNotAnswerFailsTheRun(t *testing.T) 
 }
 
 func TestGhostUserMigration_ADatabaseThatGoesAwayInTheMiddleFailsTheRun(t *testing.T) {
-	g := servicetest.NewThreeGhosts(parallel(t))
+	g := servicetest.NewThreeGhosts(servicetest.Parallel(t))
 	g.Doomed(10, 11)
 	before := g.Value("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`)
 	g.Exec("main", `UPDATE issues SET author_id = 10`)
@@ -116,7 +116,7 @@ func TestGhostUserMigration_ADatabaseThatGoesAwayInTheMiddleFailsTheRun(t *testi
 }
 
 func TestGhostUserMigration_ALeaseThatIsLostInAnyDatabaseFailsTheRunAndReschedulesNobody(t *testing.T) {
-	g := servicetest.NewThreeGhosts(parallel(t))
+	g := servicetest.NewThreeGhosts(servicetest.Parallel(t))
 	g.Doomed(10)
 	before := g.Value("main", `SELECT consume_after FROM ghost_user_migrations`)
 	g.Exec("sec", `INSERT INTO vulnerabilities (project_id, author_id, title, created_at, updated_at) VALUES (1, 10, 'v', now(), now())`)
@@ -135,7 +135,7 @@ func TestGhostUserMigration_ALeaseThatIsLostInAnyDatabaseFailsTheRunAndReschedul
 }
 
 func TestGhostUserMigration_ATableThatMustNotBeReadIsNamed(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
+	g := newDoomed(servicetest.Parallel(t), 10)
 	s := denied(g, `REVOKE ALL ON reviews FROM {role}`)
 	r := g.Runs(s, false)
 	servicetest.WantState(t, r, repo.RunFailed)

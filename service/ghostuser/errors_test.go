@@ -17,7 +17,7 @@ const forbidSnippetsSQL = `CREATE FUNCTION forbid() RETURNS trigger LANGUAGE plp
 	CREATE TRIGGER forbid BEFORE DELETE ON snippets FOR EACH ROW EXECUTE FUNCTION forbid()`
 
 func TestGhostUserMigration_SnippetsGoOrStayByTheirProject(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
+	g := newDoomed(servicetest.Parallel(t), 10)
 	g.Exec("main", `INSERT INTO snippets (id, author_id, project_id, organization_id) VALUES (1, 10, 1, NULL), (2, 10, NULL, 1);
 		INSERT INTO snippet_repositories (snippet_id, disk_path) VALUES (1, '@snippets/1'), (2, '@snippets/2');
 		INSERT INTO notes (noteable_type, noteable_id, author_id, project_id) VALUES ('Snippet', 1, 7, 1), ('Snippet', 2, 7, 1), ('Issue', 2, 7, 1);
@@ -35,7 +35,7 @@ func TestGhostUserMigration_SnippetsGoOrStayByTheirProject(t *testing.T) {
 }
 
 func TestGhostUserMigration_AnErrorPutsTheUserOffAndTheNextIsWorked(t *testing.T) {
-	g := newDoomed(parallel(t), 10, 11)
+	g := newDoomed(servicetest.Parallel(t), 10, 11)
 	g.Exec("main", `INSERT INTO snippets (id, author_id, organization_id) VALUES (1, 10, 1); UPDATE issues SET author_id = 10`)
 	g.Exec("main", forbidSnippetsSQL)
 	s := g.Service()
@@ -55,7 +55,7 @@ func TestGhostUserMigration_AnErrorPutsTheUserOffAndTheNextIsWorked(t *testing.T
 }
 
 func TestGhostUserMigration_AStatementCancelledFromOutsideIsAnError(t *testing.T) {
-	g := newDoomed(parallel(t), 10, 11)
+	g := newDoomed(servicetest.Parallel(t), 10, 11)
 	g.Exec("main", `UPDATE issues SET author_id = 10`)
 	g.Exec("main", `CREATE FUNCTION cancel() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_cancel_backend(pg_backend_pid()); PERFORM pg_sleep(0.3); RETURN NEW; END $$;
 		CREATE TRIGGER cancel BEFORE UPDATE ON issues FOR EACH ROW EXECUTE FUNCTION cancel()`)
@@ -66,7 +66,7 @@ func TestGhostUserMigration_AStatementCancelledFromOutsideIsAnError(t *testing.T
 
 // Each user has something of its own that keeps it, from 10 on.
 func TestGhostUserMigration_WhatStillRefersToTheUserIsNamed(t *testing.T) {
-	g := servicetest.NewGhosts(parallel(t))
+	g := servicetest.NewGhosts(servicetest.Parallel(t))
 	const issue = `INSERT INTO issues (id, author_id, namespace_id) VALUES (1000 + {user}, {user}, 101); `
 	trigger := func(event, table, column, body string) string {
 		return `CREATE FUNCTION f_{user}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN ` + body + ` END $$;
@@ -119,7 +119,7 @@ func TestGhostUserMigration_WhatStillRefersToTheUserIsNamed(t *testing.T) {
 }
 
 func TestGhostUserMigration_GroupsThatLoseTheirScheduleAreNamedAndHeld(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
+	g := newDoomed(servicetest.Parallel(t), 10)
 	g.Exec("main", `INSERT INTO application_settings (deletion_adjourned_period) VALUES (7); UPDATE namespaces SET state = 2 WHERE id = 100`)
 	g.Exec("main", `INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on) VALUES (100, 10, '2020-01-01')`)
 	s := g.Service(g.WithQueue)
@@ -133,7 +133,7 @@ func TestGhostUserMigration_GroupsThatLoseTheirScheduleAreNamedAndHeld(t *testin
 }
 
 func TestGhostUserMigration_AFailedUserIsLoggedWithItsReasonTableAndColumn(t *testing.T) {
-	g := newDoomed(parallel(t), 10, 11, 12)
+	g := newDoomed(servicetest.Parallel(t), 10, 11, 12)
 	g.Exec("main", `CREATE TABLE owing (id bigint, debtor_id bigint REFERENCES users); INSERT INTO owing VALUES (1, 10)`)
 	g.Exec("main", `UPDATE projects SET namespace_id = 11; INSERT INTO snippets (id, author_id, organization_id) VALUES (1, 12, 1)`)
 	g.Exec("main", forbidSnippetsSQL)
@@ -145,7 +145,7 @@ func TestGhostUserMigration_AFailedUserIsLoggedWithItsReasonTableAndColumn(t *te
 }
 
 func TestGhostUserMigration_ADryRunSaysSoInEveryLine(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
+	g := newDoomed(servicetest.Parallel(t), 10)
 	g.User(11, 1)
 	g.Queue(11)
 	g.Runs(g.Service(), true)
@@ -188,7 +188,7 @@ func TestGhostUserMigration_ADryRunCountsAUserWhoWouldFail(t *testing.T) {
 			sleep AS ENUM ('asleep', 'blocked'); ALTER TABLE users ALTER state DROP DEFAULT, ALTER state TYPE sleep USING 'blocked'`}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := servicetest.NewGhosts(parallel(t))
+			g := servicetest.NewGhosts(servicetest.Parallel(t))
 			for i, c := range cases {
 				g.Doomed(10 + i)
 				g.Exec("main", strings.ReplaceAll(c.sql, "{user}", fmt.Sprint(10+i)))
@@ -212,7 +212,7 @@ func TestGhostUserMigration_ADryRunCountsAUserWhoWouldFail(t *testing.T) {
 }
 
 func TestGhostUserMigration_RowsThatReferToEachOtherGoTogether(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
+	g := newDoomed(servicetest.Parallel(t), 10)
 	g.Exec("main", `CREATE TABLE links (id bigserial PRIMARY KEY, user_id bigint REFERENCES users ON DELETE CASCADE, before_id bigint REFERENCES links);
 		INSERT INTO links (id, user_id, before_id) VALUES (1, 10, 2), (2, 10, 1), (3, 10, 3)`)
 	s := g.Service()
@@ -222,7 +222,7 @@ func TestGhostUserMigration_RowsThatReferToEachOtherGoTogether(t *testing.T) {
 }
 
 func TestGhostUserMigration_DryRunNamesTheUsersAndWhatBecomesOfThem(t *testing.T) {
-	g := servicetest.NewGhosts(parallel(t))
+	g := servicetest.NewGhosts(servicetest.Parallel(t))
 	g.User(10, 0)
 	g.User(11, 2)
 	g.User(12, 0)
@@ -246,7 +246,7 @@ func TestGhostUserMigration_DryRunNamesTheUsersAndWhatBecomesOfThem(t *testing.T
 }
 
 func TestGhostUserMigration_ARunHeldToAPlanDeletesNobodyElse(t *testing.T) {
-	g := servicetest.NewGhosts(parallel(t))
+	g := servicetest.NewGhosts(servicetest.Parallel(t))
 	g.User(10, 0)
 	g.User(11, 0)
 	g.Queue(10)

@@ -31,7 +31,7 @@ func TestGhostUserMigration_DoesWithEveryColumnWhatItsListSays(t *testing.T) {
 	for _, three := range []bool{false, true} {
 		for _, hard := range []bool{false, true} {
 			t.Run(fmt.Sprintf("databases apart %t, hard delete %t", three, hard), func(t *testing.T) {
-				g := servicetest.NewGhosts(parallel(t))
+				g := servicetest.NewGhosts(servicetest.Parallel(t))
 				if three {
 					g = servicetest.NewThreeGhosts(t)
 				}
@@ -70,7 +70,7 @@ func TestGhostUserMigration_DoesWithEveryColumnWhatItsListSays(t *testing.T) {
 }
 
 func TestGhostUserMigration_AuthorAndEditorOfAnIssueAreTheGhostAndAssigneesGo(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
+	g := newDoomed(servicetest.Parallel(t), 10)
 	g.Exec("main", `INSERT INTO issues (id, author_id, last_edited_by_id, project_id, namespace_id, iid) VALUES (2, 10, 10, 1, 101, 2), (3,
 		7, 10, 1, 101, 3);
 		INSERT INTO issue_assignees (user_id, issue_id, namespace_id) VALUES (10, 1, 101), (7, 1, 101);
@@ -115,7 +115,7 @@ func wantBounded(g *servicetest.Ghosts, want ...string) {
 }
 
 func TestGhostUserMigration_TablesInNoListGoInBoundedStatementsBeforeTheUser(t *testing.T) {
-	g := servicetest.NewGhosts(parallel(t))
+	g := servicetest.NewGhosts(servicetest.Parallel(t))
 	g.Exec("main", `CREATE TABLE diaries (id bigserial PRIMARY KEY, keeper_id bigint REFERENCES users ON DELETE CASCADE);
 		CREATE TABLE pages (id bigserial PRIMARY KEY, diary_id bigint REFERENCES diaries ON DELETE CASCADE);
 		CREATE TABLE badges (id bigserial PRIMARY KEY, holder_id bigint REFERENCES users ON DELETE SET NULL);
@@ -132,7 +132,7 @@ func TestGhostUserMigration_TablesInNoListGoInBoundedStatementsBeforeTheUser(t *
 }
 
 func TestGhostUserMigration_ListedTablesAreWorkedInBoundedStatements(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
+	g := newDoomed(servicetest.Parallel(t), 10)
 	g.Fill("main", "issues", "author_id, closed_by_id, updated_by_id, namespace_id", "7, 10, 10, 101", 21_000)
 	g.Fill("main", "events", "author_id, project_id, action, created_at, updated_at", "10, 1, 1, now(), now()", 21_000)
 	g.Fill("main", "todos", "user_id, author_id, project_id, target_type, action, state, created_at, updated_at", "10, 7, 1, 'Issue', 1, 'pending', now(), now()", 5_000)
@@ -144,7 +144,7 @@ func TestGhostUserMigration_ListedTablesAreWorkedInBoundedStatements(t *testing.
 }
 
 func TestGhostUserMigration_HardDeleteTakesWhatTheUserWroteAndLeavesWhatOthersDid(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
+	g := newDoomed(servicetest.Parallel(t), 10)
 	g.Exec("main", `UPDATE ghost_user_migrations SET hard_delete = true; UPDATE issues SET last_edited_by_id = 10; UPDATE merge_requests SET merge_user_id = 10;
 		INSERT INTO issues (id, author_id, project_id, namespace_id, iid) VALUES (2, 10, 1, 101, 2);
 		INSERT INTO merge_requests (id, target_branch, source_branch, source_project_id, target_project_id, author_id, iid) VALUES (2, 'a', 'c', 1, 1, 10, 2);
@@ -158,7 +158,7 @@ func TestGhostUserMigration_HardDeleteTakesWhatTheUserWroteAndLeavesWhatOthersDi
 }
 
 func TestGhostUserMigration_WhatTheUserHasMadeOfItselfGoesWithIt(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
+	g := newDoomed(servicetest.Parallel(t), 10)
 	g.Exec("main", `UPDATE users SET created_by_id = 10 WHERE id = 10; INSERT INTO members (source_type, source_id, type, user_id, access_level, created_by_id, member_namespace_id)
 		VALUES ('Namespace', 10, 'GroupMember', 10, 50, 10, 10), ('Namespace', 10, 'GroupMember', 7, 50, 10, 10);
 		INSERT INTO namespace_details (namespace_id, creator_id) VALUES (10, 10) ON CONFLICT (namespace_id) DO UPDATE SET creator_id = 10`)
@@ -168,7 +168,7 @@ func TestGhostUserMigration_WhatTheUserHasMadeOfItselfGoesWithIt(t *testing.T) {
 }
 
 func TestGhostUserMigration_ADryRunCreatesNoGhostAndChangesNothing(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
+	g := newDoomed(servicetest.Parallel(t), 10)
 	g.Exec("main", `DELETE FROM users WHERE id = 5; UPDATE issues SET author_id = 10, closed_by_id = 10; INSERT INTO emails (user_id, email) VALUES (10, 'x')`)
 	tables := []string{"users", "namespaces", "routes", "issues", "emails", "ghost_user_migrations", "maintenance.leases"}
 	before := g.State("main", tables...)
@@ -184,7 +184,7 @@ func TestGhostUserMigration_ATenthOfTheUsersMayFailWithoutAWarning(t *testing.T)
 	t.Parallel()
 	for humans, warnings := range map[int]int{9: 0, 8: 1} {
 		t.Run(fmt.Sprint(humans), func(t *testing.T) {
-			g := servicetest.NewGhosts(parallel(t))
+			g := servicetest.NewGhosts(servicetest.Parallel(t))
 			g.User(9, 1)
 			g.Queue(9)
 			for i := range humans {

@@ -13,7 +13,7 @@ import (
 )
 
 func TestGhostUserMigration_ALockedRowHoldsUpNothingElse(t *testing.T) {
-	g := newDoomed(parallel(t), 10, 11)
+	g := newDoomed(servicetest.Parallel(t), 10, 11)
 	g.Fill("main", "notes", "note, noteable_type, noteable_id, author_id, project_id", "'n' || i, 'Issue', 1, 10, 1", 2500)
 	g.Exec("main", `INSERT INTO timelogs (time_spent, user_id, created_at, updated_at) VALUES (1, 10, now(), now()); INSERT INTO emails (user_id, email) VALUES (10, 'x')`)
 	release := g.Hold(`SELECT FROM notes WHERE note = 'n1234' FOR UPDATE`)
@@ -33,7 +33,7 @@ func TestGhostUserMigration_ALockedRowHoldsUpNothingElse(t *testing.T) {
 }
 
 func TestGhostUserMigration_ALockedRowIsLookedAtAgainAfterTheOthers(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
+	g := newDoomed(servicetest.Parallel(t), 10)
 	g.Exec("main", `INSERT INTO issues (id, author_id, project_id, namespace_id, iid) VALUES (2, 10, 1, 101, 2), (3, 10, 1, 101, 3)`)
 	holder := g.Connect("main")
 	assert.Must(holder.Exec(context.Background(), `BEGIN; SELECT FROM issues WHERE id = 2 FOR UPDATE`))(t)
@@ -44,7 +44,7 @@ func TestGhostUserMigration_ALockedRowIsLookedAtAgainAfterTheOthers(t *testing.T
 }
 
 func TestGhostUserMigration_LockedDependantsKeepTheirRowAndNoOther(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
+	g := newDoomed(servicetest.Parallel(t), 10)
 	g.Exec("main", `UPDATE ghost_user_migrations SET hard_delete = true`)
 	g.Fill("main", "issues", "id, author_id, namespace_id", "1000 + i, 10, 101", 30)
 	g.Fill("main", "notes", "note, noteable_type, noteable_id, author_id, project_id", "'n' || i, 'Issue', 1001 + i % 30, 7, 1", 300)
@@ -64,7 +64,7 @@ func TestGhostUserMigration_LockedDependantsKeepTheirRowAndNoOther(t *testing.T)
 }
 
 func TestGhostUserMigration_ALockedUserIsDeferred(t *testing.T) {
-	g := newDoomed(parallel(t), 10, 11)
+	g := newDoomed(servicetest.Parallel(t), 10, 11)
 	g.Exec("main", `UPDATE issues SET author_id = 10`)
 	// Rows that are referred to can be moved.
 	g.Hold(`SELECT FROM users WHERE id = 10 FOR KEY SHARE; SELECT FROM issues FOR KEY SHARE`)
@@ -73,7 +73,7 @@ func TestGhostUserMigration_ALockedUserIsDeferred(t *testing.T) {
 }
 
 func TestGhostUserMigration_AGhostThatSomebodyElseIsMakingIsWaitedForOrLeftForLater(t *testing.T) {
-	g := newDoomed(parallel(t), 10, 11)
+	g := newDoomed(servicetest.Parallel(t), 10, 11)
 	g.Exec("main", `UPDATE users SET organization_id = 2 WHERE id = 10; UPDATE issues SET author_id = 10`)
 	commit := g.HoldThenCommit(`SELECT pg_advisory_xact_lock(hashtextextended('caretaker/ghost_user/2', 0));
 		INSERT INTO users (id, email, username, projects_limit, user_type, organization_id) VALUES (900, 'g', 'g', 0, 5, 2)`)
@@ -91,7 +91,7 @@ func TestGhostUserMigration_ALockedTableDefersTheUser(t *testing.T) {
 	t.Parallel()
 	for _, table := range []string{"projects", "namespaces", "group_deletion_schedules"} {
 		t.Run(table, func(t *testing.T) {
-			g := newDoomed(parallel(t), 10)
+			g := newDoomed(servicetest.Parallel(t), 10)
 			g.Exec("main", `INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on) VALUES (100, 10, '2020-01-01')`)
 			release := g.Hold(`LOCK TABLE ` + table)
 			s := g.Service()
@@ -111,7 +111,7 @@ func TestGhostUserMigration_ALockedTableDefersTheUser(t *testing.T) {
 const waitsSQL = `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
 
 func TestGhostUserMigration_WhatOthersCommitBeforeTheUserGoesIsMovedToo(t *testing.T) {
-	g := servicetest.NewThreeGhosts(parallel(t))
+	g := servicetest.NewThreeGhosts(servicetest.Parallel(t))
 	g.Doomed(10)
 	g.Exec("main", `INSERT INTO issues (id, title, author_id, project_id, namespace_id, iid) VALUES (2, 'child', 7, 1, 101, 2)`)
 	commit := g.HoldThenCommit(`INSERT INTO issues (id, author_id, project_id, namespace_id, iid) VALUES (3, 10, 1, 101, 3);
@@ -136,7 +136,7 @@ func TestGhostUserMigration_WhatOthersCommitBeforeTheUserGoesIsMovedToo(t *testi
 }
 
 func TestGhostUserMigration_AUserWhoIsStillAtWorkIsDeferredOnceTheTimeIsUsedUp(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
+	g := newDoomed(servicetest.Parallel(t), 10)
 	// Each row that is moved is followed by another one.
 	g.Exec("main", `CREATE FUNCTION go_on() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			INSERT INTO issues (author_id, namespace_id) VALUES (OLD.author_id, 101); RETURN NULL; END $$;
@@ -150,7 +150,7 @@ func TestGhostUserMigration_AUserWhoIsStillAtWorkIsDeferredOnceTheTimeIsUsedUp(t
 }
 
 func TestGhostUserMigration_AUserWithNothingIsLookedAtInFewStatements(t *testing.T) {
-	g := servicetest.NewThreeGhosts(parallel(t))
+	g := servicetest.NewThreeGhosts(servicetest.Parallel(t))
 	g.Exec("main", `CREATE EXTENSION pg_stat_statements`)
 	g.Doomed(10, 11)
 	g.Exec("main", `DELETE FROM namespaces WHERE id IN (10, 11)`)

@@ -38,10 +38,3 @@ func newDoomed(t *testing.T, ids ...int) *servicetest.Ghosts {
 	g.Doomed(ids...)
 	return g
 }
-
-// parallel lets a test run beside others, with a database of its own.
-func parallel(t *testing.T) *testing.T {
-	t.Helper()
-	t.Parallel()
-	return t
-}

@@ -11,7 +11,7 @@ import (
 )
 
 func TestGhostUserMigration_AGhostThatATriggerSwallowsHoldsUpNoOtherUser(t *testing.T) {
-	g := newDoomed(parallel(t), 10, 11)
+	g := newDoomed(servicetest.Parallel(t), 10, 11)
 	g.Exec("main", `CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
 		CREATE TRIGGER swallow BEFORE INSERT ON users FOR EACH ROW EXECUTE FUNCTION swallow(); UPDATE users SET organization_id = 2 WHERE id = 10`)
 	g.Run(g.Service(), "failed_users=1 migrated_users=1 deleted_rows=4")
@@ -21,7 +21,7 @@ func TestGhostUserMigration_AGhostThatATriggerSwallowsHoldsUpNoOtherUser(t *test
 }
 
 func TestGhostUserMigration_ARowThatNamesNobodyIsAnOrphan(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
+	g := newDoomed(servicetest.Parallel(t), 10)
 	g.Exec("main", `ALTER TABLE ghost_user_migrations ALTER user_id DROP NOT NULL, ALTER hard_delete DROP NOT NULL;
 		UPDATE ghost_user_migrations SET hard_delete = NULL; INSERT INTO ghost_user_migrations (user_id, consume_after, created_at, updated_at) VALUES (NULL, '2020-01-01', now(), now())`)
 	s := g.Service()
@@ -34,7 +34,7 @@ func TestGhostUserMigration_ARowThatNamesNobodyIsAnOrphan(t *testing.T) {
 }
 
 func TestGhostUserMigration_AGhostThatSomebodyElseHasMadeMeanwhileIsUsed(t *testing.T) {
-	g := newDoomed(parallel(t), 10, 11)
+	g := newDoomed(servicetest.Parallel(t), 10, 11)
 	g.Exec("main", `UPDATE users SET organization_id = 2 WHERE id IN (10, 11); UPDATE issues SET author_id = 10`)
 	commit := g.HoldThenCommit(`INSERT INTO users (id, email, username, projects_limit, user_type, organization_id) VALUES (900, 'g', 'ghost1', 0, 5, 2)`)
 	s := g.Service()
@@ -55,7 +55,7 @@ func TestGhostUserMigration_AGhostIsMadeWhateverIndexesAndNamesUsersHave(t *test
 		"no addresses":           {`ALTER TABLE users DROP email`, `"ghost1" null`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := newDoomed(parallel(t), 10)
+			g := newDoomed(servicetest.Parallel(t), 10)
 			g.Exec("main", test.sql+`; UPDATE users SET organization_id = 2 WHERE id = 10`)
 			g.Run(g.Service(), "migrated_users=1 deleted_rows=4")
 			g.Want("main", `SELECT concat_ws(' ', coalesce(to_jsonb(u) -> 'username', 'null'), coalesce(to_jsonb(u) -> 'email', 'null')) FROM users u WHERE user_type = 5 AND organization_id = 2`, test.ghost)
@@ -64,7 +64,7 @@ func TestGhostUserMigration_AGhostIsMadeWhateverIndexesAndNamesUsersHave(t *test
 }
 
 func TestGhostUserMigration_RowsMoveToThePartitionOfTheGhost(t *testing.T) {
-	g := servicetest.NewGhosts(parallel(t))
+	g := servicetest.NewGhosts(servicetest.Parallel(t))
 	const of = "FOR VALUES WITH (MODULUS 4, REMAINDER %[1]d)"
 	// By the column, by an expression, and by another column with partitions of their own.
 	for n, test := range []struct{ by, of string }{
@@ -86,7 +86,7 @@ func TestGhostUserMigration_RowsMoveToThePartitionOfTheGhost(t *testing.T) {
 }
 
 func TestGhostUserMigration_ABacklogThatCannotBeReadFailsNoRunWhoseWorkIsDone(t *testing.T) {
-	g := newDoomed(parallel(t), 10, 11)
+	g := newDoomed(servicetest.Parallel(t), 10, 11)
 	g.Exec("main", `UPDATE ghost_user_migrations SET consume_after = 'infinity' WHERE user_id = 11; ALTER TABLE ghost_user_migrations ALTER created_at TYPE text`)
 	g.Run(g.Service(), "migrated_users=1 deleted_rows=4")
 	g.WantGone(10)
@@ -96,7 +96,7 @@ func TestGhostUserMigration_ABacklogThatCannotBeReadFailsNoRunWhoseWorkIsDone(t 
 // A key of users to themselves is not in the reference schema; other schemas may have one.
 
 func TestGhostUserMigration_TheUsersOwnReferencesGoWithTheUser(t *testing.T) {
-	g := servicetest.NewGhosts(parallel(t))
+	g := servicetest.NewGhosts(servicetest.Parallel(t))
 	s := g.Service()
 	for i, onDelete := range []string{"CASCADE", "NO ACTION", "RESTRICT", "SET NULL", "SET DEFAULT"} {
 		first, second := 10+2*i, 11+2*i
@@ -115,7 +115,7 @@ func TestGhostUserMigration_TheUsersOwnReferencesGoWithTheUser(t *testing.T) {
 }
 
 func TestGhostUserMigration_AUserWhomOnlyTheLastStepCannotDeleteStaysInTheQueue(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
+	g := newDoomed(servicetest.Parallel(t), 10)
 	g.Exec("main", `ALTER TABLE users ADD FOREIGN KEY (created_by_id) REFERENCES users (id) ON DELETE CASCADE; UPDATE users SET created_by_id = 10 WHERE id = 10;
 		ALTER TABLE ghost_user_migrations ADD FOREIGN KEY (initiator_user_id) REFERENCES users (id) ON DELETE CASCADE; UPDATE ghost_user_migrations SET initiator_user_id = 10;
 		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
@@ -129,7 +129,7 @@ func TestGhostUserMigration_AUserWhomOnlyTheLastStepCannotDeleteStaysInTheQueue(
 }
 
 func TestGhostUserMigration_OtherUsersWhoReferToTheUserAreAsTheirKeySays(t *testing.T) {
-	g := servicetest.NewGhosts(parallel(t))
+	g := servicetest.NewGhosts(servicetest.Parallel(t))
 	s := g.Service()
 	for i, test := range []struct{ onDelete, counts, others string }{
 		{"CASCADE", "migrated_users=1 deleted_rows=5", "0"},
@@ -151,7 +151,7 @@ func TestGhostUserMigration_OtherUsersWhoReferToTheUserAreAsTheirKeySays(t *test
 }
 
 func TestGhostUserMigration_NoKeyOfTheQueueKeepsTheUser(t *testing.T) {
-	g := servicetest.NewGhosts(parallel(t))
+	g := servicetest.NewGhosts(servicetest.Parallel(t))
 	s := g.Service()
 	for i, onDelete := range []string{"CASCADE", "NO ACTION", "RESTRICT", "SET NULL", "SET DEFAULT", "NO ACTION DEFERRABLE INITIALLY DEFERRED", ""} {
 		g.Doomed(10 + i)
@@ -165,7 +165,7 @@ func TestGhostUserMigration_NoKeyOfTheQueueKeepsTheUser(t *testing.T) {
 }
 
 func TestGhostUserMigration_DoesNotStandInTheWayOfThoseWhoLockTheUserAndThenTheQueue(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
+	g := newDoomed(servicetest.Parallel(t), 10)
 	g.Held(`SELECT FROM users WHERE id = 10 FOR UPDATE`, 1, `UPDATE ghost_user_migrations SET updated_at = now() WHERE user_id = 10`)
 	g.Run(g.Service(), "migrated_users=1 deleted_rows=4")
 	g.WantGone(10)

@@ -37,7 +37,7 @@ func TestGhostUserMigration_AnUnlistedTableThatMustNotBeReadFailsItsUser(t *test
 		"row-level security": `ALTER TABLE diaries ENABLE ROW LEVEL SECURITY`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := newDoomed(parallel(t), 10)
+			g := newDoomed(servicetest.Parallel(t), 10)
 			g.Exec("main", `CREATE TABLE diaries (id bigserial PRIMARY KEY, keeper_id bigint REFERENCES users ON DELETE CASCADE); INSERT INTO diaries (keeper_id) VALUES (10)`)
 			g.Run(denied(g, sql), "failed_users=1")
 			g.WantLater(10, 30*time.Minute)
@@ -48,7 +48,7 @@ func TestGhostUserMigration_AnUnlistedTableThatMustNotBeReadFailsItsUser(t *test
 }
 
 func TestGhostUserMigration_RowLevelSecurityOfAListedTableFailsTheRun(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
+	g := newDoomed(servicetest.Parallel(t), 10)
 	s := denied(g, `ALTER TABLE timelogs ENABLE ROW LEVEL SECURITY`)
 	for _, dry := range []bool{true, false} {
 		r := g.Runs(s, dry)
@@ -61,7 +61,7 @@ func TestGhostUserMigration_RowLevelSecurityOfAListedTableFailsTheRun(t *testing
 }
 
 func TestGhostUserMigration_AQueueWithoutAColumnItNeedsIsNotConfigured(t *testing.T) {
-	g := servicetest.NewGhosts(parallel(t))
+	g := servicetest.NewGhosts(servicetest.Parallel(t))
 	for _, column := range []string{"hard_delete", "consume_after", "created_at"} {
 		g.Exec("main", `ALTER TABLE ghost_user_migrations RENAME `+column+` TO hidden`)
 		_, err := g.Service().RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers})
@@ -71,7 +71,7 @@ func TestGhostUserMigration_AQueueWithoutAColumnItNeedsIsNotConfigured(t *testin
 }
 
 func TestGhostUserMigration_SchedulesThatNameNoGroupGoWithTheirUser(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
+	g := newDoomed(servicetest.Parallel(t), 10)
 	g.Exec("main", `INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on) VALUES (100, 10, '2020-01-01'); ALTER TABLE group_deletion_schedules DROP group_id`)
 	g.Run(g.Service(), "migrated_users=1 deleted_rows=4")
 	g.WantGone(10)
@@ -123,7 +123,7 @@ func debugging(g *servicetest.Ghosts) *service.Service {
 }
 
 func TestGhostUserMigration_WithoutTheColumnOfAConditionNothingIsDeletedOrSkipped(t *testing.T) {
-	g := servicetest.NewGhosts(parallel(t))
+	g := servicetest.NewGhosts(servicetest.Parallel(t))
 	ran := func(counts string) {
 		t.Helper()
 		g.Log.Reset()

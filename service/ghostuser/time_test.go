@@ -15,7 +15,7 @@ import (
 )
 
 func TestGhostUserMigration_ADeadlineThatHasPassedTouchesNoRow(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
+	g := newDoomed(servicetest.Parallel(t), 10)
 	s := g.Service(servicetest.Lasting(time.Nanosecond))
 	before := g.Value("main", `SELECT consume_after FROM ghost_user_migrations`)
 	r := g.Run(s, "")
@@ -31,7 +31,7 @@ func TestGhostUserMigration_ADeadlineThatHasPassedTouchesNoRow(t *testing.T) {
 }
 
 func TestGhostUserMigration_TheDeadlineInTheMiddleOfAUserDefersIt(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
+	g := newDoomed(servicetest.Parallel(t), 10)
 	g.SlowIssues(10, 10_000)
 	g.Exec("main", `INSERT INTO releases (tag, author_id, project_id, released_at, created_at, updated_at) VALUES ('v', 10, 1, now(), now(), now())`)
 	r := g.Run(g.Service(servicetest.Lasting(2500*time.Millisecond)), "")
@@ -50,7 +50,7 @@ func TestGhostUserMigration_TheDeadlineInTheMiddleOfAUserDefersIt(t *testing.T) 
 }
 
 func TestGhostUserMigration_TheDeadlineIsKeptInTheLastStepsToo(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
+	g := newDoomed(servicetest.Parallel(t), 10)
 	g.Exec("main", `CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.8); RETURN OLD; END $$;
 		CREATE TRIGGER dawdle BEFORE DELETE ON routes FOR EACH ROW EXECUTE FUNCTION dawdle();
 		CREATE TRIGGER dawdle BEFORE DELETE ON namespaces FOR EACH ROW EXECUTE FUNCTION dawdle()`)
@@ -62,7 +62,7 @@ func TestGhostUserMigration_TheDeadlineIsKeptInTheLastStepsToo(t *testing.T) {
 }
 
 func TestGhostUserMigration_AHumanWithTooMuchWorkDoesNotKeepABotWaiting(t *testing.T) {
-	g := servicetest.NewGhosts(parallel(t))
+	g := servicetest.NewGhosts(servicetest.Parallel(t))
 	g.User(11, 6)
 	g.Doomed(10)
 	g.Queue(11)
@@ -84,7 +84,7 @@ func TestGhostUserMigration_AHumanWithTooMuchWorkDoesNotKeepABotWaiting(t *testi
 
 // The users are due at the same time, and their ids have gaps.
 func TestGhostUserMigration_LimitUsersAreTakenAndTheRestIsForTheNextRun(t *testing.T) {
-	g := servicetest.NewGhosts(parallel(t))
+	g := servicetest.NewGhosts(servicetest.Parallel(t))
 	s := g.Service(servicetest.With(func(c *ghostuser.Config) { c.Limit = 3 }))
 	for _, n := range servicetest.PageEdges(3) {
 		g.Exec("main", fmt.Sprintf(`INSERT INTO users (id, email, username, projects_limit, user_type, organization_id) SELECT 2000 + 7 * i, 'u' || i, 'u' || i, 0, 0, 1 FROM generate_series(1, %d) i;
@@ -104,7 +104,7 @@ func TestGhostUserMigration_LimitUsersAreTakenAndTheRestIsForTheNextRun(t *testi
 }
 
 func TestGhostUserMigration_ManyPendingUsersAreWarnedOfOnce(t *testing.T) {
-	g := servicetest.NewGhosts(parallel(t))
+	g := servicetest.NewGhosts(servicetest.Parallel(t))
 	g.Exec("main", `INSERT INTO users (id, email, username, projects_limit, user_type, organization_id) SELECT i, 'u' || i, 'u' || i, 0, 0, 1 FROM generate_series(2001, 3001) i;
 		INSERT INTO ghost_user_migrations (user_id, consume_after, created_at, updated_at) SELECT i, now() + interval '1 hour', now(), now() FROM generate_series(2001, 3000) i`)
 	s := g.Service()
@@ -118,7 +118,7 @@ func TestGhostUserMigration_ManyPendingUsersAreWarnedOfOnce(t *testing.T) {
 
 // The error that a user meets is that of a run that is to end anyway.
 func TestGhostUserMigration_CancelledWhileAUserMeetsAnErrorItLeavesTheQueueAlone(t *testing.T) {
-	g := newDoomed(parallel(t), 10, 11)
+	g := newDoomed(servicetest.Parallel(t), 10, 11)
 	before := g.Value("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`)
 	g.Exec("main", `UPDATE issues SET author_id = 10; UPDATE merge_requests SET author_id = 10`)
 	g.Gate("main", "issues")
@@ -139,7 +139,7 @@ func TestGhostUserMigration_CancelledWhileAUserMeetsAnErrorItLeavesTheQueueAlone
 }
 
 func TestFault_GhostUserMigration_KilledInTheMiddleItGoesOnWithWhatIsLeft(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
+	g := newDoomed(servicetest.Parallel(t), 10)
 	g.Fill("main", "issues", "author_id, namespace_id", "10, 101", 5000)
 	g.Gate("main", "issues", "OLD.id = 3000")
 	g.Shut("main", "doomed")

@@ -15,7 +15,7 @@ import (
 )
 
 func TestGhostUserMigration_AnEmptyQueueCreatesNoGhost(t *testing.T) {
-	g := servicetest.NewGhosts(parallel(t))
+	g := servicetest.NewGhosts(servicetest.Parallel(t))
 	g.Exec("main", `DELETE FROM users WHERE id = 5`)
 	r := g.Run(g.Service(), "")
 	servicetest.WantCounts(t, r, "")
@@ -26,7 +26,7 @@ func TestGhostUserMigration_AnEmptyQueueCreatesNoGhost(t *testing.T) {
 }
 
 func TestGhostUserMigration_AGhostIsCreatedForEachOrganizationOnce(t *testing.T) {
-	g := newDoomed(parallel(t), 10, 11, 12)
+	g := newDoomed(servicetest.Parallel(t), 10, 11, 12)
 	g.Exec("main", `UPDATE users SET organization_id = 2 WHERE id IN (10, 11); UPDATE users SET username = 'Ghost1' WHERE id = 7`)
 	g.Exec("main", `INSERT INTO releases (tag, author_id, project_id, released_at, created_at, updated_at) SELECT 'v' || u, u, 1, now(), now(), now() FROM generate_series(10, 12) u`)
 	g.Run(g.Service(), "migrated_users=3 moved_rows=3 deleted_rows=12")
@@ -36,7 +36,7 @@ func TestGhostUserMigration_AGhostIsCreatedForEachOrganizationOnce(t *testing.T)
 }
 
 func TestGhostUserMigration_TheFirstGhostOfAnOrganizationIsUsed(t *testing.T) {
-	g := servicetest.NewGhosts(parallel(t))
+	g := servicetest.NewGhosts(servicetest.Parallel(t))
 	g.Exec("main", `INSERT INTO users (id, email, username, projects_limit, user_type, organization_id) VALUES (3, 'g3', 'g3', 0, 5, 2), (4, 'g4', 'g4', 0, 5, 1), (6, 'g6', 'g6', 0, 5, 1)`)
 	g.Doomed(10)
 	g.Exec("main", `UPDATE issues SET author_id = 10`)
@@ -45,7 +45,7 @@ func TestGhostUserMigration_TheFirstGhostOfAnOrganizationIsUsed(t *testing.T) {
 }
 
 func TestGhostUserMigration_OneGhostServesAllWhereThereAreNoOrganizations(t *testing.T) {
-	g := servicetest.NewGhosts(parallel(t))
+	g := servicetest.NewGhosts(servicetest.Parallel(t))
 	g.Exec("main", `DROP TABLE organization_users; ALTER TABLE users DROP COLUMN organization_id CASCADE`)
 	g.Exec("main", `INSERT INTO users (id, email, username, projects_limit, user_type) VALUES (10, 'u10', 'u10', 0, 0)`)
 	g.Queue(10)
@@ -60,7 +60,7 @@ func TestGhostUserMigration_OneGhostServesAllWhereThereAreNoOrganizations(t *tes
 }
 
 func TestGhostUserMigration_WorksHumansFirstThenByTimeThenByID(t *testing.T) {
-	g := servicetest.NewGhosts(parallel(t))
+	g := servicetest.NewGhosts(servicetest.Parallel(t))
 	for id, kind := range map[int]int{10: 6, 11: 13, 12: 0, 13: 0, 14: 0, 15: 15, 16: 6} {
 		g.User(id, kind)
 	}
@@ -74,7 +74,7 @@ func TestGhostUserMigration_WorksHumansFirstThenByTimeThenByID(t *testing.T) {
 }
 
 func TestGhostUserMigration_RowsOfTheFutureAreNotTouched(t *testing.T) {
-	g := newDoomed(parallel(t), 10, 11)
+	g := newDoomed(servicetest.Parallel(t), 10, 11)
 	g.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now() + interval '1 hour' WHERE user_id = 10; UPDATE ghost_user_migrations SET consume_after = now() - interval '1 second' WHERE user_id = 11`)
 	s := g.Service()
 	if b := ghostBacklog(t, s); b.Pending != 2 || b.Due != 1 || b.Deferred != 1 || b.Dead != 0 || b.OldestAt.IsZero() {
@@ -96,7 +96,7 @@ func ghostBacklog(t *testing.T, s *service.Service) repo.Backlog {
 }
 
 func TestGhostUserMigration_UsersThatMustStayAreRefusedEveryTime(t *testing.T) {
-	g := servicetest.NewGhosts(parallel(t))
+	g := servicetest.NewGhosts(servicetest.Parallel(t))
 	for id, kind := range map[int]int{10: 1, 11: 11, 12: 17, 13: 0, 14: 0} {
 		g.User(id, kind)
 	}
@@ -125,7 +125,7 @@ func TestGhostUserMigration_UsersThatMustStayAreRefusedEveryTime(t *testing.T) {
 }
 
 func TestGhostUserMigration_BotsServiceAccountsAndPlaceholdersGoLikeHumans(t *testing.T) {
-	g := servicetest.NewGhosts(parallel(t))
+	g := servicetest.NewGhosts(servicetest.Parallel(t))
 	for id, kind := range map[int]int{10: 6, 11: 13, 12: 15} {
 		g.User(id, kind)
 	}
@@ -138,7 +138,7 @@ func TestGhostUserMigration_BotsServiceAccountsAndPlaceholdersGoLikeHumans(t *te
 }
 
 func TestGhostUserMigration_RowsWithoutUserAreRemovedAndNotCounted(t *testing.T) {
-	g := servicetest.NewGhosts(parallel(t))
+	g := servicetest.NewGhosts(servicetest.Parallel(t))
 	g.Exec("main", `ALTER TABLE ghost_user_migrations DROP CONSTRAINT ghost_user_migrations_user_id_fkey`)
 	g.Doomed(10)
 	g.Exec("main", `INSERT INTO ghost_user_migrations (user_id, initiator_user_id, created_at, updated_at) VALUES (999, NULL, now(), now()); UPDATE ghost_user_migrations SET initiator_user_id = 12345 WHERE user_id = 10`)
@@ -150,7 +150,7 @@ func TestGhostUserMigration_RowsWithoutUserAreRemovedAndNotCounted(t *testing.T)
 }
 
 func TestGhostUserMigration_AUserWhoVanishesBeforeTheTurnIsNoError(t *testing.T) {
-	g := newDoomed(parallel(t), 10, 11, 12)
+	g := newDoomed(servicetest.Parallel(t), 10, 11, 12)
 	g.Exec("main", `CREATE FUNCTION take_along() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM users WHERE id = 11; RETURN NULL; END $$;
 		CREATE TRIGGER take_along AFTER DELETE ON users FOR EACH ROW WHEN (OLD.id = 10) EXECUTE FUNCTION take_along()`)
 	g.Run(g.Service(), "migrated_users=2 deleted_rows=8")
@@ -159,7 +159,7 @@ func TestGhostUserMigration_AUserWhoVanishesBeforeTheTurnIsNoError(t *testing.T)
 }
 
 func TestGhostUserMigration_TheOldNameOfTheQueueIsUsedWhereItIsTheOnlyOne(t *testing.T) {
-	g := newDoomed(parallel(t), 10, 11)
+	g := newDoomed(servicetest.Parallel(t), 10, 11)
 	g.Exec("main", `CREATE TABLE users_ghost_user_migrations (LIKE ghost_user_migrations INCLUDING ALL)`)
 	g.Exec("main", `INSERT INTO users_ghost_user_migrations (user_id, created_at, updated_at) VALUES (7, now(), now()); DELETE FROM ghost_user_migrations WHERE user_id = 11`)
 	s := g.Service()
@@ -177,7 +177,7 @@ func TestGhostUserMigration_TheOldNameOfTheQueueIsUsedWhereItIsTheOnlyOne(t *tes
 }
 
 func TestGhostUserMigration_PassesOverTablesAndColumnsThatAreNotThere(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
+	g := newDoomed(servicetest.Parallel(t), 10)
 	g.Exec("main", `UPDATE issues SET author_id = 10, last_edited_by_id = 10`)
 	g.Exec("main", `DROP TABLE epics, saved_views, vulnerabilities, p_ci_builds, group_deletion_schedules, project_authorizations, todos, users_star_projects CASCADE;
 		ALTER TABLE issues DROP last_edited_by_id; ALTER TABLE notes DROP resolved_by_id`)
@@ -186,7 +186,7 @@ func TestGhostUserMigration_PassesOverTablesAndColumnsThatAreNotThere(t *testing
 }
 
 func TestGhostUserMigration_TimesOfAGhostAreUTCWhateverTheTimeZone(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
+	g := newDoomed(servicetest.Parallel(t), 10)
 	g.Exec("main", `DELETE FROM users WHERE id = 5; ALTER TABLE users ALTER created_at TYPE timestamp, ALTER updated_at TYPE timestamptz`)
 	g.Exec("main", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET timezone = %L', current_database(), 'Pacific/Auckland'); END $$`)
 	g.Open = nil
@@ -197,7 +197,7 @@ func TestGhostUserMigration_TimesOfAGhostAreUTCWhateverTheTimeZone(t *testing.T)
 }
 
 func TestGhostUserMigration_AUserWithoutATypeIsHuman(t *testing.T) {
-	g := servicetest.NewGhosts(parallel(t))
+	g := servicetest.NewGhosts(servicetest.Parallel(t))
 	g.Exec("main", `ALTER TABLE users DROP CONSTRAINT users_user_type_check`)
 	g.User(10, 0)
 	g.User(11, 6)

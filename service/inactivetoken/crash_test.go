@@ -31,7 +31,7 @@ func resumeRuns(t *testing.T, s *service.Service) {
 }
 
 func TestFault_InactiveTokenDeletion_KilledInASecondRangeGoesOnWithItWhenTheLeaseHasExpired(t *testing.T) {
-	e := newBots(parallel(t), 1, 2, 3, 4, 5, 6)
+	e := newBots(servicetest.Parallel(t), 1, 2, 3, 4, 5, 6)
 	gateJobs(e, "3")
 	e.Shut("main", "doomed")
 	p := e.Start("doomed", "", runsTokens)
@@ -57,7 +57,7 @@ func TestFault_InactiveTokenDeletion_KilledInASecondRangeGoesOnWithItWhenTheLeas
 }
 
 func TestInactiveTokenDeletion_LeaseThatRunsOutInTheTransactionTakesItsJobsBack(t *testing.T) {
-	e := newBots(parallel(t), 1, 2, 3, 4, 5)
+	e := newBots(servicetest.Parallel(t), 1, 2, 3, 4, 5)
 	e.Exec("main", `CREATE FUNCTION run_out() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE maintenance.leases SET expires_at = clock_timestamp(); RETURN NEW; END $$;
 		CREATE TRIGGER run_out BEFORE INSERT ON maintenance.river_job FOR EACH ROW WHEN (NEW.args ->> 'user_id' = '4') EXECUTE FUNCTION run_out()`)
 	r := servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 2 })))
@@ -68,7 +68,7 @@ func TestInactiveTokenDeletion_LeaseThatRunsOutInTheTransactionTakesItsJobsBack(
 }
 
 func TestInactiveTokenDeletion_ShutdownIsGoneOnWithLikeACrash(t *testing.T) {
-	e := newBots(parallel(t), 1, 2, 3)
+	e := newBots(servicetest.Parallel(t), 1, 2, 3)
 	gateJobs(e, "1")
 	e.Shut("main", servicetest.App)
 	c := service.Config{Databases: e.Open, Queue: e.Queue(), Logger: slog.New(slog.DiscardHandler)}
@@ -141,7 +141,7 @@ func TestInactiveTokenDeletion_OnlyRunsThatDiedAreGoneOnWith(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_TwoReplicasGoOnOnce(t *testing.T) {
-	e := newBots(parallel(t), 1, 2, 3, 4)
+	e := newBots(servicetest.Parallel(t), 1, 2, 3, 4)
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
 	e.Exec("main", `UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST'`)
 	replicas := []*service.Service{e.Service("", e.WithQueue), e.Service("", e.WithQueue), e.Service("", e.WithQueue)}
@@ -159,7 +159,7 @@ func TestInactiveTokenDeletion_TwoReplicasGoOnOnce(t *testing.T) {
 }
 
 func TestFault_DeleteUser_KilledInTheMiddleLeavesNothingHalfDone(t *testing.T) {
-	e := newBots(parallel(t), 7)
+	e := newBots(servicetest.Parallel(t), 7)
 	e.Group(50, 0)
 	e.Member(7, 30)
 	e.Gate("main", "members")
@@ -182,7 +182,7 @@ func TestFault_DeleteUser_KilledInTheMiddleLeavesNothingHalfDone(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_NoJobWithoutItsCursor(t *testing.T) {
-	e := newBots(parallel(t), 1, 2)
+	e := newBots(servicetest.Parallel(t), 1, 2)
 	e.Exec("main", `ALTER TABLE maintenance.river_job ADD CONSTRAINT refused CHECK (args ->> 'user_id' <> '2')`)
 	s := e.Service("", e.WithQueue)
 	r := servicetest.RunTokens(t, s)

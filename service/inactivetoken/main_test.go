@@ -43,7 +43,7 @@ const continuations = `SELECT coalesce(string_agg(state::text, ' ' ORDER BY id),
 const passes = `SELECT coalesce(string_agg(concat_ws('/', cursor, examined, scheduled) || CASE WHEN finished_at IS NULL THEN '' ELSE ' finished' END, ', ' ORDER BY started_at), '') FROM maintenance.token_passes`
 
 func TestInactiveTokenDeletion_DemoHasSomethingToDoAndSomethingToLeaveAlone(t *testing.T) {
-	g := servicetest.NewDemoGroups(parallel(t))
+	g := servicetest.NewDemoGroups(servicetest.Parallel(t))
 	servicetest.WantCounts(t, dryTokens(t, g.Service), "examined_users=60 scheduled_jobs=20")
 	wantTokens(t, g.Service, "examined_users=60 scheduled_jobs=20")
 	// Each organization has an admin bot of its own.
@@ -66,13 +66,6 @@ func newBots(t *testing.T, ids ...int) *servicetest.Estate {
 	e := servicetest.NewTokens(t)
 	e.Bots(ids...)
 	return e
-}
-
-// parallel lets a test run beside others, with a database of its own.
-func parallel(t *testing.T) *testing.T {
-	t.Helper()
-	t.Parallel()
-	return t
 }
 
 // wantTokens runs the worker. The run must succeed with these counts.

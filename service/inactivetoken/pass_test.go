@@ -23,7 +23,7 @@ func everyMinute(c *service.Config) {
 const newestRun = `SELECT concat_ws(' ', trigger, state, nullif(reason, ''), counts -> 'examined_users') FROM maintenance.runs ORDER BY id DESC LIMIT 1`
 
 func TestInactiveTokenDeletion_RunOverItsTimeQueuesItsContinuation(t *testing.T) {
-	e := newBots(parallel(t), 1, 2, 3)
+	e := newBots(servicetest.Parallel(t), 1, 2, 3)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	r := wantTokens(t, s, "examined_users=1 scheduled_jobs=1")
 	if !r.OverLimit {
@@ -49,7 +49,7 @@ func TestInactiveTokenDeletion_RunOverItsTimeQueuesItsContinuation(t *testing.T)
 }
 
 func TestInactiveTokenDeletion_NoNeedlessContinuation(t *testing.T) {
-	e := newBots(parallel(t), 1)
+	e := newBots(servicetest.Parallel(t), 1)
 	// The higher ids are no bots.
 	e.User(2, 0, 1)
 	r := wantTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun), "examined_users=1 scheduled_jobs=1")
@@ -61,7 +61,7 @@ func TestInactiveTokenDeletion_NoNeedlessContinuation(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_WithTimeEnoughGoesThroughInRangesOfAThousand(t *testing.T) {
-	e := servicetest.NewTokens(parallel(t))
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	e.Exec("main", `INSERT INTO users (id, username, email, projects_limit, user_type, organization_id) SELECT 3 * i, 'b' || i, 'b' || i, 0, 6, 1 FROM generate_series(1000, 3499) i`)
 	e.Exec("main", `INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at) SELECT 3 * i, 't', 1, now(), now() FROM generate_series(2600, 3499) i`)
 	log := &servicetest.Buffer{}
@@ -84,7 +84,7 @@ func TestInactiveTokenDeletion_WithTimeEnoughGoesThroughInRangesOfAThousand(t *t
 }
 
 func TestInactiveTokenDeletion_ContinuationGoesOnUntilThePassIsFinished(t *testing.T) {
-	e := newBots(parallel(t), 1, 2, 3)
+	e := newBots(servicetest.Parallel(t), 1, 2, 3)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	servicetest.RunTokens(t, s)
 	for _, want := range []string{"completed scheduled", "completed completed"} {
@@ -101,7 +101,7 @@ func TestInactiveTokenDeletion_ContinuationGoesOnUntilThePassIsFinished(t *testi
 }
 
 func TestInactiveTokenDeletion_TickThatComesFirstGoesOnAndTheContinuationEndsQuietly(t *testing.T) {
-	e := newBots(parallel(t), 1, 2, 3)
+	e := newBots(servicetest.Parallel(t), 1, 2, 3)
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log), everyMinute)
@@ -126,7 +126,7 @@ func TestInactiveTokenDeletion_TickThatComesFirstGoesOnAndTheContinuationEndsQui
 }
 
 func TestInactiveTokenDeletion_ContinuationWaitsForPauseLeaseAndSwitch(t *testing.T) {
-	e := newBots(parallel(t), 1, 2)
+	e := newBots(servicetest.Parallel(t), 1, 2)
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun, func(c *service.Config) {
 		c.Logger = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -156,7 +156,7 @@ func TestInactiveTokenDeletion_ContinuationWaitsForPauseLeaseAndSwitch(t *testin
 }
 
 func TestInactiveTokenDeletion_RunForAContinuationOpensNoPass(t *testing.T) {
-	e := newBots(parallel(t), 1)
+	e := newBots(servicetest.Parallel(t), 1)
 	// The pass is finished after the job has looked, by a trigger at the run's lease.
 	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), current_date)`)
 	e.Exec("main", `CREATE FUNCTION finish() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE maintenance.token_passes SET finished_at = now(); RETURN NULL; END $$;
@@ -169,7 +169,7 @@ func TestInactiveTokenDeletion_RunForAContinuationOpensNoPass(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_SettingSwitchedOffEndsAContinuedPass(t *testing.T) {
-	e := newBots(parallel(t), 1, 2)
+	e := newBots(servicetest.Parallel(t), 1, 2)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	servicetest.RunTokens(t, s)
 	e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, servicetest.TokenSettings("null"))
@@ -180,7 +180,7 @@ func TestInactiveTokenDeletion_SettingSwitchedOffEndsAContinuedPass(t *testing.T
 }
 
 func TestInactiveTokenDeletion_BotsBelowTheCursorAreForTheNextPass(t *testing.T) {
-	e := newBots(parallel(t), 10, 20)
+	e := newBots(servicetest.Parallel(t), 10, 20)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	servicetest.RunTokens(t, s)
 	e.Bots(5)
@@ -192,7 +192,7 @@ func TestInactiveTokenDeletion_BotsBelowTheCursorAreForTheNextPass(t *testing.T)
 }
 
 func TestInactiveTokenDeletion_BacklogIsWhatTheUnfinishedPassHasLeft(t *testing.T) {
-	e := newBots(parallel(t), 1, 2, 3)
+	e := newBots(servicetest.Parallel(t), 1, 2, 3)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	backlog := func() service.Backlog {
 		st := assert.Must(s.Status(context.Background(), servicetest.InactiveTokens))(t)
@@ -222,7 +222,7 @@ func TestInactiveTokenDeletion_BacklogIsWhatTheUnfinishedPassHasLeft(t *testing.
 }
 
 func TestInactiveTokenDeletion_ARunHeldToAPlanQueuesNobodyElse(t *testing.T) {
-	e := newBots(parallel(t), 1, 2, 4)
+	e := newBots(servicetest.Parallel(t), 1, 2, 4)
 	e.Alive(4)
 	gateJobs(e, "1")
 	s := e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 1 }))
@@ -237,7 +237,7 @@ func TestInactiveTokenDeletion_ARunHeldToAPlanQueuesNobodyElse(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_AnUnfinishedPassQueuesWhatWasPlannedAlone(t *testing.T) {
-	e := newBots(parallel(t), 1, 2, 3)
+	e := newBots(servicetest.Parallel(t), 1, 2, 3)
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
 	s := e.Service("", e.WithQueue)
 	dry := dryTokens(t, s)

@@ -28,7 +28,7 @@ func TestInactiveTokenDeletion_SchedulesNoMoreThanTheQueueTakes(t *testing.T) {
 	t.Parallel()
 	for name, batch := range map[string]int{"range by range": 2, "at once": 100} {
 		t.Run(name, func(t *testing.T) {
-			e := newBots(parallel(t), 1, 2, 3, 4, 5, 6, 7)
+			e := newBots(servicetest.Parallel(t), 1, 2, 3, 4, 5, 6, 7)
 			e.Alive(2)
 			s := e.Service("", e.WithQueue, queueOf(3, batch))
 			dry := dryTokens(t, s)
@@ -74,7 +74,7 @@ func TestInactiveTokenDeletion_SchedulesNoMoreThanTheQueueTakes(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_RangesWithoutInactiveBotsPassAFullQueue(t *testing.T) {
-	e := newBots(parallel(t), 1, 2, 3, 4)
+	e := newBots(servicetest.Parallel(t), 1, 2, 3, 4)
 	for _, bot := range []int{1, 2, 3, 4} {
 		e.Alive(bot)
 	}
@@ -84,7 +84,7 @@ func TestInactiveTokenDeletion_RangesWithoutInactiveBotsPassAFullQueue(t *testin
 }
 
 func TestInactiveTokenDeletion_ContinuationWaitsForRoom(t *testing.T) {
-	e := newBots(parallel(t), 1, 2, 3, 4, 5)
+	e := newBots(servicetest.Parallel(t), 1, 2, 3, 4, 5)
 	s := e.Service("", e.WithQueue, queueOf(3, 2))
 	servicetest.WantEarly(t, servicetest.RunTokens(t, s), fullQueue)
 	e.Work(s, "continue_inactive_token_deletion")
@@ -108,7 +108,7 @@ func TestResumeRuns_GoesOnWithWhatTheLoadHasEnded(t *testing.T) {
 		"ended by its time":  {"limit reached: max_runtime", service.LoadConfig{MaxLockWait: time.Minute}, "1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := servicetest.NewPlaceholders(parallel(t))
+			e := servicetest.NewPlaceholders(servicetest.Parallel(t))
 			s := e.Service("", e.WithQueue, func(cfg *service.Config) {
 				cfg.Load = c.limits
 				service.Settings[placeholderuser.Config](cfg).Schedule = time.Now().Add(-time.Hour).UTC().Format("4 15 * * *") // not soon
@@ -125,7 +125,7 @@ func TestResumeRuns_OpensThePassThatTheLoadHasKeptFromBeginning(t *testing.T) {
 	t.Parallel()
 	for setting, want := range map[string]string{"42": "2/2/2 finished", "null": ""} {
 		t.Run(setting, func(t *testing.T) {
-			e := newBots(parallel(t), 1, 2)
+			e := newBots(servicetest.Parallel(t), 1, 2)
 			e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, servicetest.TokenSettings(setting))
 			e.Exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, reason, over_limit, lease_epoch, heartbeat_ttl, finished_at)
 				VALUES ('00000000-0000-7000-8000-000000000000', 'inactive_token_deletion', 'schedule', 'succeeded', 'THROTTLED: replica', true, 1, '40s', now())`)

@@ -15,7 +15,7 @@ import (
 const keptDays = `SELECT extract(epoch FROM started_at - cut_off) / 86400 FROM maintenance.token_passes ORDER BY started_at DESC LIMIT 1`
 
 func TestInactiveTokenDeletion_SettingSaysHowManyDays(t *testing.T) {
-	e := servicetest.NewTokens(parallel(t))
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	s := e.Service("", e.WithQueue)
 	// Bots whose tokens expired 31 and 29 days ago.
 	e.Bots(1, 2)
@@ -54,7 +54,7 @@ func TestInactiveTokenDeletion_SettingSaysHowManyDays(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_NullSwitchesItOff(t *testing.T) {
-	e := servicetest.NewTokens(parallel(t))
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, servicetest.TokenSettings("null"))
 	e.Bots(1)
 	e.Token(1, "true", "date '1980-01-01'", servicetest.LongAgo)
@@ -82,7 +82,7 @@ func TestInactiveTokenDeletion_NullSwitchesItOff(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_InvalidSettingFailsTheRunAndKeepsThePass(t *testing.T) {
-	e := newBots(parallel(t), 1)
+	e := newBots(servicetest.Parallel(t), 1)
 	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), current_date)`)
 	s := e.Service("", e.WithQueue)
 	huge := "1" + strings.Repeat("0", 400)
@@ -126,7 +126,7 @@ func TestInactiveTokenDeletion_InvalidSettingFailsTheRunAndKeepsThePass(t *testi
 }
 
 func TestInactiveTokenDeletion_PassKeepsItsCutOffWhenTheSettingChanges(t *testing.T) {
-	e := newBots(parallel(t), 1, 2)
+	e := newBots(servicetest.Parallel(t), 1, 2)
 	e.Token(1, "false", "{today} - 20", servicetest.LongAgo)
 	e.Token(2, "false", "{today} - 20", servicetest.LongAgo)
 	short := e.Service("", e.WithQueue, servicetest.OneBotARun)

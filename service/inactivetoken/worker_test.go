@@ -66,7 +66,7 @@ func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing
 	modes := map[string]string{"": "", "Pacific/Kiritimati": "exec", "Pacific/Pago_Pago": "simple_protocol", "America/Los_Angeles": "cache_statement"}
 	for _, zone := range append(servicetest.Zones(), "") {
 		t.Run(zone, func(t *testing.T) {
-			e := servicetest.NewTokens(parallel(t))
+			e := servicetest.NewTokens(servicetest.Parallel(t))
 			cases, queued := judgedBots(), 0
 			var others []repo.Job
 			for i, c := range cases {
@@ -122,7 +122,7 @@ func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing
 
 // A walk ends behind the last bot, neither before nor never: with gaps between their ids, and others than bots among them.
 func TestInactiveTokenDeletion_WalksOverAllPages(t *testing.T) {
-	e := servicetest.NewTokens(parallel(t))
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	whole := servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 3 })
 	piecewise := servicetest.With(func(c *inactivetoken.Config) { c.BatchSize, c.MaxRuntime = 3, time.Millisecond })
 	for _, n := range servicetest.PageEdges(3) {
@@ -147,7 +147,7 @@ func TestInactiveTokenDeletion_WalksOverAllPages(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_NeverTouchesOthersThanProjectBots(t *testing.T) {
-	e := servicetest.NewTokens(parallel(t))
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	for i, userType := range []int{0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 13, 15, 16, 17} {
 		e.User(200+i, userType, 1)
 		e.User(300+i, userType, 1)
@@ -159,7 +159,7 @@ func TestInactiveTokenDeletion_NeverTouchesOthersThanProjectBots(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_StateOfTheBotDoesNotMatter(t *testing.T) {
-	e := newBots(parallel(t), 1, 2, 3, 4)
+	e := newBots(servicetest.Parallel(t), 1, 2, 3, 4)
 	e.Exec("main", `UPDATE users SET state = 'blocked' WHERE id = 1`)
 	e.Exec("main", `UPDATE users SET state = NULL WHERE id = 2`)
 	e.Token(3, "false", "{c_date} - 1", servicetest.LongAgo)
@@ -170,7 +170,7 @@ func TestInactiveTokenDeletion_StateOfTheBotDoesNotMatter(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_JobNamesTheAdminBotOfTheOrganization(t *testing.T) {
-	e := servicetest.NewTokens(parallel(t))
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (3, 'o3', now(), now())`)
 	e.User(99, 11, 2)
 	e.User(1, servicetest.ProjectBot, 1)
@@ -189,7 +189,7 @@ func TestInactiveTokenDeletion_JobNamesTheAdminBotOfTheOrganization(t *testing.T
 }
 
 func TestInactiveTokenDeletion_WithoutOrganizationsAnyAdminBotWillDo(t *testing.T) {
-	e := servicetest.NewTokens(parallel(t))
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	e.Exec("main", `ALTER TABLE users DROP COLUMN organization_id CASCADE`)
 	e.Exec("main", `INSERT INTO users (id, username, email, projects_limit, state, user_type) VALUES (1, 'u', 'u', 0, 'active', 6)`)
 	s := e.Service("", e.WithQueue)
@@ -202,7 +202,7 @@ func TestInactiveTokenDeletion_WithoutOrganizationsAnyAdminBotWillDo(t *testing.
 }
 
 func TestInactiveTokenDeletion_BotInTheGhostQueueIsLeftOut(t *testing.T) {
-	e := newBots(parallel(t), 1, 2)
+	e := newBots(servicetest.Parallel(t), 1, 2)
 	e.Exec("main", `INSERT INTO ghost_user_migrations (user_id, created_at, updated_at) VALUES (1, now(), now())`)
 	for _, queue := range []string{"ghost_user_migrations", "users_ghost_user_migrations"} {
 		e.Exec("main", `ALTER TABLE ghost_user_migrations RENAME TO x; ALTER TABLE x RENAME TO `+queue)
@@ -213,7 +213,7 @@ func TestInactiveTokenDeletion_BotInTheGhostQueueIsLeftOut(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_RunTwiceQueuesOnceAndBesideJobsOfAnotherReason(t *testing.T) {
-	e := newBots(parallel(t), 1, 2)
+	e := newBots(servicetest.Parallel(t), 1, 2)
 	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 1, SkipAuthorization: true, Reason: "Group was deleted"}})
 	s := e.Service("", e.WithQueue)
 	wantTokens(t, s, "examined_users=2 scheduled_jobs=2")
@@ -232,7 +232,7 @@ func dryTokens(t *testing.T, s *service.Service) service.Run {
 }
 
 func TestInactiveTokenDeletion_DryRunWalksFromTheBeginningBesideAPass(t *testing.T) {
-	e := newBots(parallel(t), 1, 2, 3)
+	e := newBots(servicetest.Parallel(t), 1, 2, 3)
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
 	e.Exec("main", `DELETE FROM maintenance.river_job`)
 	// Somebody else's lease does not stop it.
@@ -249,7 +249,7 @@ func TestInactiveTokenDeletion_DryRunWalksFromTheBeginningBesideAPass(t *testing
 }
 
 func TestInactiveTokenDeletion_DryRunCountsAsARunNow(t *testing.T) {
-	e := newBots(parallel(t), 1, 2, 3, 4, 5, 6, 7, 8)
+	e := newBots(servicetest.Parallel(t), 1, 2, 3, 4, 5, 6, 7, 8)
 	for _, bot := range []int{2, 5} {
 		e.Alive(bot)
 	}
@@ -277,7 +277,7 @@ func TestInactiveTokenDeletion_MissingTablesAreNamed(t *testing.T) {
 		"a state that has no such": {servicetest.StateIsAnEnum("active"), "users.state of database main has the type mood, which has no 'blocked'"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := servicetest.NewTokens(parallel(t))
+			e := servicetest.NewTokens(servicetest.Parallel(t))
 			e.Exec("main", c.sql)
 			s := e.Service("", e.WithQueue)
 			for _, dry := range []bool{false, true} {
@@ -295,7 +295,7 @@ func TestInactiveTokenDeletion_MissingTablesAreNamed(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_WithoutAQueueIsNotConfigured(t *testing.T) {
-	e := servicetest.NewTokens(parallel(t))
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	_, err := e.Service("").RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens})
 	if _, ok := errors.AsType[*service.NotConfiguredError](err); !ok {
 		t.Errorf("%v, want that it is not configured", err)
@@ -304,7 +304,7 @@ func TestInactiveTokenDeletion_WithoutAQueueIsNotConfigured(t *testing.T) {
 
 // What a continuation lacks is with the job, for clients.
 func TestInactiveTokenDeletion_ContinuationSaysWhatIsMissing(t *testing.T) {
-	e := servicetest.NewTokens(parallel(t))
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	s := e.Service("", e.WithQueue)
 	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), now())`)
 	pass := e.Value("main", `SELECT id FROM maintenance.token_passes`)
@@ -316,7 +316,7 @@ func TestInactiveTokenDeletion_ContinuationSaysWhatIsMissing(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_RangeThatMeetsALockIsTriedAgain(t *testing.T) {
-	e := newBots(parallel(t), 1, 2, 3, 4, 5)
+	e := newBots(servicetest.Parallel(t), 1, 2, 3, 4, 5)
 	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 3, SkipAuthorization: true, Reason: repo.TokenDeletionReason}})
 	release := e.Other(`UPDATE maintenance.river_job SET priority = 2`)
 	log := &servicetest.Buffer{}
@@ -332,7 +332,7 @@ func TestInactiveTokenDeletion_RangeThatMeetsALockIsTriedAgain(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_ChangesOfTheSchemaAreLoggedOnce(t *testing.T) {
-	e := newBots(parallel(t), 1)
+	e := newBots(servicetest.Parallel(t), 1)
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log))
 	servicetest.RunTokens(t, s)

@@ -46,7 +46,7 @@ const postponedBy = `SELECT round(extract(epoch FROM consume_after - now()) / 60
 	FROM loose_foreign_keys_deleted_records`
 
 func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
-	e := newAbsence(parallel(t))
+	e := newAbsence(servicetest.Parallel(t))
 	var log servicetest.LogBook
 	s, main := e.Service(oneAbsent, log.Keep), e.State("main", "c")
 	dry := servicetest.DryRun(t, s)
@@ -89,7 +89,7 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 }
 
 func TestAbsentChild_AcceptanceEndsWhenTheTableIsFound(t *testing.T) {
-	e := newAbsence(parallel(t))
+	e := newAbsence(servicetest.Parallel(t))
 	accept(e, oneAbsent, "absent")
 	s := e.Service(oneAbsent)
 	wantRun(t, s, "processed_records=1 deleted_rows=1")
@@ -108,7 +108,7 @@ func TestAbsentChild_AcceptanceEndsWhenTheTableIsFound(t *testing.T) {
 }
 
 func TestAbsentChild_LeftoverOfASplitDatabaseIsAbsent(t *testing.T) {
-	e := newAbsence(parallel(t))
+	e := newAbsence(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE absent (p_id bigint); INSERT INTO absent VALUES (1);
 		CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'read-only'; END $$;
 		CREATE TRIGGER gitlab_schema_write_trigger_for_absent BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON absent
@@ -122,7 +122,7 @@ func TestAbsentChild_LeftoverOfASplitDatabaseIsAbsent(t *testing.T) {
 }
 
 func TestAbsentChild_HeldRecordsEndTheRunAndStarveNobody(t *testing.T) {
-	e := newAbsence(parallel(t))
+	e := newAbsence(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE d (q_id bigint); INSERT INTO d SELECT generate_series(1, 50)`)
 	e.Deleted("main", "p", 2, 700)
 	e.Deleted("main", "only", 1, 700)
@@ -140,7 +140,7 @@ gone: [{table: only, column: o_id, on_delete: async_nullify}]
 }
 
 func TestAbsentChild_LimitsChargeNoHeldRecord(t *testing.T) {
-	e := newAbsence(parallel(t))
+	e := newAbsence(servicetest.Parallel(t))
 	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 FROM generate_series(1, 9)`)
 	s := e.Service(oneAbsent, servicetest.With(func(c *loosefk.Config) { c.MaxDeletes = 4 }))
 	for _, left := range []string{"7", "3"} {
@@ -156,7 +156,7 @@ func TestAbsentChild_LimitsChargeNoHeldRecord(t *testing.T) {
 }
 
 func TestAbsentChild_OtherFatesComeFirst(t *testing.T) {
-	e := newAbsence(parallel(t))
+	e := newAbsence(servicetest.Parallel(t))
 	e.Exec("main", `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
 		CREATE TRIGGER no BEFORE DELETE ON c FOR EACH ROW WHEN (OLD.p_id = 1) EXECUTE FUNCTION no()`)
 	e.Deleted("main", "p", 3, 3)
@@ -169,7 +169,7 @@ func TestAbsentChild_OtherFatesComeFirst(t *testing.T) {
 }
 
 func TestAbsentChild_IsUnknownWhileADatabaseIsSilent(t *testing.T) {
-	e := newAbsence(parallel(t))
+	e := newAbsence(servicetest.Parallel(t))
 	accept(e, oneAbsent)
 	addDown(e)
 	r := servicetest.RunBatch(t, e.Service(oneAbsent), "main")
@@ -182,7 +182,7 @@ func TestAbsentChild_IsUnknownWhileADatabaseIsSilent(t *testing.T) {
 }
 
 func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {
-	e := newAbsence(parallel(t))
+	e := newAbsence(servicetest.Parallel(t))
 	e.Exec("ci", `CREATE TABLE c (p_id bigint)`)
 	const definitions = oneAbsent + "gone: [{table: p, column: p_id, on_delete: async_delete}, {table: p, column: q_id, on_delete: async_delete}]"
 	keys := e.Keys(definitions)
@@ -216,7 +216,7 @@ func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {
 }
 
 func TestAcceptAbsent_WhatARoleMayNotSeeIsNotAbsent(t *testing.T) {
-	e := newAbsence(parallel(t))
+	e := newAbsence(servicetest.Parallel(t))
 	e.Exec("ci", `CREATE TABLE absent (p_id bigint)`)
 	e.Exec("ci", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = nowhere', current_database()); END $$`)
 	_, err := e.Keys(oneAbsent).AcceptAbsent(context.Background(), nil, "me")
@@ -227,7 +227,7 @@ func TestAcceptAbsent_WhatARoleMayNotSeeIsNotAbsent(t *testing.T) {
 }
 
 func TestLint_AsksForNoTriggerWhereNothingIsToBeCleaned(t *testing.T) {
-	e := servicetest.New(parallel(t), "", "main", "ci")
+	e := servicetest.New(servicetest.Parallel(t), "", "main", "ci")
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE q (id bigint PRIMARY KEY);
 		CREATE TABLE c (q_id bigint); CREATE INDEX ON c (q_id)`)
 	e.Install("q")

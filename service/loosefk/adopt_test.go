@@ -51,7 +51,7 @@ func adopted(t *testing.T, e *servicetest.Estate, file string, of loosefk.AdoptR
 
 // TestAdopt_RowsHaveSomebodyWhoCleansThemAtAnyTime: parents come and go meanwhile, with their children.
 func TestAdopt_RowsHaveSomebodyWhoCleansThemAtAnyTime(t *testing.T) {
-	e, file := newAdoptable(parallel(t))
+	e, file := newAdoptable(servicetest.Parallel(t))
 	stop := make(chan struct{})
 	var wait sync.WaitGroup
 	for n := range 3 {
@@ -96,7 +96,7 @@ func TestAdopt_RowsHaveSomebodyWhoCleansThemAtAnyTime(t *testing.T) {
 
 // TestAdopt_AServerThatDoesNotKnowTheDefinitionLeavesTheRecords of the parent to one that does.
 func TestAdopt_AServerThatDoesNotKnowTheDefinitionLeavesTheRecords(t *testing.T) {
-	e, file := newAdoptable(parallel(t))
+	e, file := newAdoptable(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
 	old := e.Service("d:\n  - {table: p, column: p_id, on_delete: async_delete}\n")
 	adopted(t, e, file, ofC)
@@ -116,7 +116,7 @@ func TestAdopt_AServerThatDoesNotKnowTheDefinitionLeavesTheRecords(t *testing.T)
 
 // TestAdopt_OnlyADefinitionThatDoesTheSameStandsForTheKey: a run with another one leaves the records.
 func TestAdopt_OnlyADefinitionThatDoesTheSameStandsForTheKey(t *testing.T) {
-	e := servicetest.New(parallel(t), "", "main")
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (x int, "y,""(z" int, PRIMARY KEY (x, "y,""(z"));
 		CREATE TABLE c (a int, b int, kind text, CONSTRAINT fk FOREIGN KEY (a, b) REFERENCES p ON DELETE CASCADE); CREATE INDEX ON c (a, b);
 		INSERT INTO p VALUES (1, 2); INSERT INTO c VALUES (1, 2)`)
@@ -146,7 +146,7 @@ func TestAdopt_OnlyADefinitionThatDoesTheSameStandsForTheKey(t *testing.T) {
 
 // TestAdopt_WaitsForARunAndForLocks: it tries again, and nothing is dropped before.
 func TestAdopt_WaitsForARunAndForLocks(t *testing.T) {
-	e, file := newAdoptable(parallel(t))
+	e, file := newAdoptable(servicetest.Parallel(t))
 	a, err := at(t, e, file).PlanAdoption(t.Context(), ofC)
 	if err == nil {
 		err = a.Prepare(t.Context())
@@ -173,7 +173,7 @@ func TestAdopt_WaitsForARunAndForLocks(t *testing.T) {
 
 // TestAdopt_RefusesTablesThatSeveralDatabasesHave: each may have keys of its own. Lint warns of what is tracked so.
 func TestAdopt_RefusesTablesThatSeveralDatabasesHave(t *testing.T) {
-	e := servicetest.New(parallel(t), "", "main", "east")
+	e := servicetest.New(servicetest.Parallel(t), "", "main", "east")
 	for _, d := range []string{"main", "east"} {
 		e.Exec(d, `CREATE TABLE p (id bigint PRIMARY KEY);
 			CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint CONSTRAINT fk REFERENCES p ON DELETE CASCADE); CREATE INDEX ON c (p_id)`)

@@ -11,7 +11,7 @@ import (
 )
 
 func TestLooseForeignKeysCleanup_ActionsChangeTheRowsOfDeletedParentsOnly(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	for i, test := range []struct{ entry, counts, left string }{
 		{`on_delete: async_delete`, "deleted_rows=4", "3:x 3:y 4:x 4:y N:x N:y"},
 		{`on_delete: async_nullify`, "updated_rows=4", "3:x 3:y 4:x 4:y N:x N:x N:x N:y N:y N:y"},
@@ -33,7 +33,7 @@ func TestLooseForeignKeysCleanup_ActionsChangeTheRowsOfDeletedParentsOnly(t *tes
 }
 
 func TestLooseForeignKeysCleanup_RowsAlreadyAtTheTargetAreNotRewritten(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint, status smallint)`)
 	e.Exec("main", `INSERT INTO c (p_id, status) VALUES (1, 4), (1, 4), (2, 4), (2, NULL), (2, 5), (3, NULL)`)
 	const definitions = "c:\n  - {table: p, column: p_id, on_delete: update_column_to, target_column: status, target_value: 4}\n"
@@ -76,7 +76,7 @@ func TestLooseForeignKeysCleanup_CleansTablesOfEveryShape(t *testing.T) {
 	for _, action := range []string{"async_delete", "async_nullify"} {
 		for _, limit := range []string{"", ", delete_limit: 3"} {
 			t.Run(action+limit, func(t *testing.T) {
-				e := servicetest.New(parallel(t), servicetest.Small, "main")
+				e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 				definitions := ""
 				for name, create := range shapes {
 					e.Exec("main", regexp.MustCompile(`\bc\b|\bc_`).ReplaceAllStringFunc(create, func(c string) string { return name + c[1:] }))
@@ -104,7 +104,7 @@ func TestLooseForeignKeysCleanup_CleansTablesOfEveryShape(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_LeavesRowsOfLiveParentsThatShareACtid(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (p_id bigint, leaf integer, x text) PARTITION BY LIST (leaf);
 		CREATE TABLE c_0 PARTITION OF c FOR VALUES IN (0);
 		CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1);
@@ -116,7 +116,7 @@ func TestLooseForeignKeysCleanup_LeavesRowsOfLiveParentsThatShareACtid(t *testin
 }
 
 func TestLooseForeignKeysCleanup_AppliesBothDefinitionsOfAChild(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, owner_id bigint, editor_id integer, tester_id smallint, state text)`)
 	e.Exec("main", `INSERT INTO c (owner_id, editor_id, tester_id) VALUES (1, 2, 3), (2, 1, 3), (2, 3, 1), (1, 1, 1), (2, 2, 2)`)
 	e.Deleted("main", "p", 1, 1)
@@ -133,7 +133,7 @@ c:
 }
 
 func TestLooseForeignKeysCleanup_NoStatementExceedsDeleteLimit(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE sizes (child text, n bigint);
 		CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			INSERT INTO sizes SELECT TG_TABLE_NAME, count(*) FROM old_table; RETURN NULL; END $$`)
@@ -157,7 +157,7 @@ func TestLooseForeignKeysCleanup_NoStatementExceedsDeleteLimit(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_CleansEveryHomeBeforeTheRecordGoes(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main", "ci", "sec")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci", "sec")
 	for _, database := range []string{"main", "ci"} {
 		e.Exec(database, `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint)`)
 		e.Exec(database, `INSERT INTO c (p_id) SELECT i % 5 FROM generate_series(1, 50) i`)
@@ -176,7 +176,7 @@ func TestLooseForeignKeysCleanup_CleansEveryHomeBeforeTheRecordGoes(t *testing.T
 }
 
 func TestLooseForeignKeysCleanup_ChildrenElsewhereGoBeforeThoseBesideTheQueue(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main", "ci")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
 	for _, database := range []string{"main", "ci"} {
 		e.Exec(database, `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1);
 			CREATE TABLE clock (at timestamptz);
@@ -212,7 +212,7 @@ func TestLooseForeignKeys_ValuesOfFixedLengthAreNotCutOff(t *testing.T) {
 
 // A value that no row of the column can take is the definition's fault: no record is isolated, or dies of it.
 func TestLooseForeignKeysCleanup_ATargetOutOfTheColumnsRangeIsNoFaultOfTheRecords(t *testing.T) {
-	e, definitions, faults := servicetest.New(parallel(t), servicetest.Small, "main"), "", []string{}
+	e, definitions, faults := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main"), "", []string{}
 	for i, c := range []struct{ kind, value, error string }{
 		{"smallint", "99999", "22003 numeric_value_out_of_range"},
 		{"timestamptz", "999999-01-01", "22008 datetime_field_overflow"},
@@ -230,7 +230,7 @@ func TestLooseForeignKeysCleanup_ATargetOutOfTheColumnsRangeIsNoFaultOfTheRecord
 }
 
 func TestLooseForeignKeysCleanup_ValuesAreConvertedToTheColumnsType(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE TYPE "Mood" AS ENUM ('sad', 'so so', 'glad'); CREATE DOMAIN positive AS integer CHECK (VALUE > 0)`)
 	var definitions strings.Builder
 	var counted []string
@@ -283,7 +283,7 @@ d:
 }
 
 func TestLooseForeignKeysCleanup_KeysAreComparedWhateverTheColumnsWidth(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE DOMAIN wide AS bigint`)
 	kinds, definitions := []string{"smallint", "integer", "bigint", "numeric", "wide"}, ""
 	for _, kind := range kinds {

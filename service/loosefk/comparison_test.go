@@ -214,7 +214,7 @@ func (w *comparison) compare(t *rapid.T, definitions string) {
 // Whatever the key and whoever is deleted: in the end the rows are those that PostgreSQL's own foreign
 // keys leave.
 func TestLooseForeignKeysCleanup_LeavesWhatRealForeignKeysLeave(t *testing.T) {
-	loose, enforced := servicetest.New(parallel(t), "", "main"), servicetest.New(t, "", "main")
+	loose, enforced := servicetest.New(servicetest.Parallel(t), "", "main"), servicetest.New(t, "", "main")
 	loose.Install()
 	number := 0
 	rapid.Check(t, func(t *rapid.T) {

@@ -15,7 +15,7 @@ import (
 )
 
 func TestFault_LooseForeignKeysCleanup_KilledBetweenChildrenAndRemovalIsTakenOver(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main", "ci")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
 	e.Exec("ci", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT i % 10 FROM generate_series(1, 100) i`)
 	e.Deleted("main", "p", 1, 5)
 	e.Gate("main", "loose_foreign_keys_deleted_records")
@@ -54,7 +54,7 @@ func TestFault_LooseForeignKeysCleanup_KilledBetweenChildrenAndRemovalIsTakenOve
 }
 
 func TestFault_LooseForeignKeysCleanup_WokenBeyondItsLeaseWritesNothingAndFreesNoLease(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main", "ci")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
 	e.Exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT generate_series(1, 20)`)
 	e.Exec("ci", `CREATE TABLE d (p_id bigint); INSERT INTO d SELECT generate_series(1, 20)`)
 	e.Deleted("main", "p", 1, 20)
@@ -136,7 +136,7 @@ func newShards(t *testing.T, names ...string) *servicetest.Estate {
 }
 
 func TestShards_ManyDatabasesAreCleanedByOneRun(t *testing.T) {
-	e := newShards(parallel(t), sharding(5)...)
+	e := newShards(servicetest.Parallel(t), sharding(5)...)
 	s := e.Service(sharded)
 	wantRun(t, s, fmt.Sprintf("processed_records=40 deleted_rows=%d updated_rows=40", 40+5*40))
 	e.Want(sharding(5)[2], `SELECT count(p_id) FROM invoices`, "0")
@@ -150,7 +150,7 @@ func TestShards_ManyDatabasesAreCleanedByOneRun(t *testing.T) {
 }
 
 func TestShards_OfADatabaseThatIsAwayTheRecordsStayAndTheOthersGoOn(t *testing.T) {
-	e := newShards(parallel(t), sharding(5)...)
+	e := newShards(servicetest.Parallel(t), sharding(5)...)
 	e.Deleted("main", "q", 1, 40)
 	const away = "shard_04"
 	e.Deleted(away, "p", 1000, 1000)
@@ -175,7 +175,7 @@ func TestShards_OfADatabaseThatIsAwayTheRecordsStayAndTheOthersGoOn(t *testing.T
 }
 
 func TestShards_ADatabaseThatWasNeverSeenMayHaveEveryChild(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main", "shop")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "shop")
 	for _, name := range []string{"main", "shop"} {
 		e.Exec(name, `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c SELECT generate_series(1, 50)`)
 	}
@@ -195,7 +195,7 @@ func TestShards_ADatabaseThatWasNeverSeenMayHaveEveryChild(t *testing.T) {
 }
 
 func TestShards_WhatADatabaseHasIsSavedWhenItChangesAndOnceAnHour(t *testing.T) {
-	e := servicetest.NewDeletedParents(parallel(t), 1)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 1)
 	s := e.Service(servicetest.OneChild)
 	written := func() string {
 		wantRun(t, s, "processed_records=1 deleted_rows=3")
@@ -214,7 +214,7 @@ func TestShards_WhatADatabaseHasIsSavedWhenItChangesAndOnceAnHour(t *testing.T) 
 }
 
 func TestShards_ATableStaysWhereItWasWhileItsDatabaseIsAway(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main", "shop")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "shop")
 	e.Exec("main", `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c VALUES (1), (2)`)
 	e.Exec("shop", `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c VALUES (1), (2)`)
 	e.Deleted("main", "p", 1, 1)
@@ -229,7 +229,7 @@ func TestShards_ATableStaysWhereItWasWhileItsDatabaseIsAway(t *testing.T) {
 }
 
 func TestShards_AServerThatDoesNotKnowTheNewDatabaseYetHoldsTheRecords(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main", "shop", "shop_eu")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "shop", "shop_eu")
 	e.Exec("shop_eu", `CREATE TABLE orders (p_id bigint); CREATE INDEX ON orders (p_id); INSERT INTO orders VALUES (1), (2)`)
 	e.Deleted("main", "p", 1, 1)
 	const orders = "orders:\n  - {table: p, column: p_id, on_delete: async_delete}\n"

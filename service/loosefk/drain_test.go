@@ -19,7 +19,7 @@ func recording(e *servicetest.Estate, table string) {
 }
 
 func TestLooseForeignKeysCleanup_ARunWorksWhatItsOwnDeletionsRecord(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	definitions := ""
 	for i, table := range []string{"d1", "d2", "d3", "d4"} {
 		parent := "p"
@@ -43,7 +43,7 @@ func TestLooseForeignKeysCleanup_ARunWorksWhatItsOwnDeletionsRecord(t *testing.T
 }
 
 func TestLooseForeignKeysCleanup_ATableThatIsItsOwnParentIsDoneInOneRun(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE tree (id bigserial PRIMARY KEY, parent_id bigint); CREATE INDEX ON tree (parent_id)`)
 	recording(e, "tree")
 	// A chain of 60 below 1, and a bush below 1001.
@@ -60,7 +60,7 @@ func TestLooseForeignKeysCleanup_ATableThatIsItsOwnParentIsDoneInOneRun(t *testi
 // In mid-run: a record that commits late, with an older time and a lower id than what has been read; one of a parent that
 // had none; one of a parent that was through.
 func TestLooseForeignKeysCleanup_WhatIsRecordedWhileItWorksBelongsToTheRun(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE d (o_id bigint); INSERT INTO d VALUES (1), (2); CREATE TABLE f (q_id bigint); INSERT INTO f VALUES (1), (2), (3);
 		INSERT INTO c (p_id) SELECT generate_series(1, 20)`)
 	late := e.HoldThenCommit(`INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 3)`)
@@ -84,7 +84,7 @@ func TestLooseForeignKeysCleanup_WhatIsRecordedWhileItWorksBelongsToTheRun(t *te
 
 // What a run has postponed waits for the next one, also where it is due again before the run has ended.
 func TestLooseForeignKeysCleanup_WhatARunPutsOffIsNotItsOwnAgain(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `INSERT INTO c (p_id) SELECT generate_series(1, 6);
 		CREATE FUNCTION soon() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.consume_after = clock_timestamp(); RETURN NEW; END';
 		CREATE TRIGGER soon BEFORE UPDATE ON loose_foreign_keys_deleted_records FOR EACH ROW EXECUTE FUNCTION soon()`)
@@ -108,7 +108,7 @@ func TestLooseForeignKeysCleanup_WhatARunPutsOffIsNotItsOwnAgain(t *testing.T) {
 func TestLooseForeignKeysCleanup_DeletionsWithoutEndAreEndedByALimit(t *testing.T) {
 	for _, limit := range []string{"max_deletes", "max_runtime"} {
 		t.Run(limit, func(t *testing.T) {
-			e := servicetest.NewOneChild(parallel(t))
+			e := servicetest.NewOneChild(servicetest.Parallel(t))
 			e.Exec("main", `CREATE FUNCTION once_more() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 				INSERT INTO c (p_id) SELECT p_id + 1 FROM old_table;
 				INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) SELECT 'public.p', p_id + 1 FROM old_table;
@@ -131,7 +131,7 @@ func TestLooseForeignKeysCleanup_DeletionsWithoutEndAreEndedByALimit(t *testing.
 }
 
 func TestLooseForeignKeysCleanup_AHeavyKeyDoesNotHoldUpItsBatch(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
 	s := e.Service(servicetest.OneChild+"d:\n  - {table: p, column: p_id, on_delete: async_nullify}\n", limits(2000, 0))
 	for _, position := range []int{1, 250, 500} {
@@ -144,7 +144,7 @@ func TestLooseForeignKeysCleanup_AHeavyKeyDoesNotHoldUpItsBatch(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_HeavyKeysBeyondTheCapTakeTurnsWithTheOthers(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	// 30 heavy keys, and statements of 20 rows.
 	e.Exec("main", `INSERT INTO c (p_id) SELECT k FROM generate_series(1, 30) k, generate_series(1, 500)`)
 	e.Exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(31, 100) i`)
@@ -155,7 +155,7 @@ func TestLooseForeignKeysCleanup_HeavyKeysBeyondTheCapTakeTurnsWithTheOthers(t *
 }
 
 func TestLooseForeignKeysCleanup_SetAsideKeysGoOnUntilTheyAreDone(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
 	e.Exec("main", `INSERT INTO c (p_id) SELECT k FROM generate_series(1, 20) k, generate_series(1, k * k * 3)`)
 	e.Exec("main", `INSERT INTO d (p_id) SELECT 21 - k FROM generate_series(1, 20) k, generate_series(1, k * k)`)
@@ -169,7 +169,7 @@ func TestLooseForeignKeysCleanup_SetAsideKeysGoOnUntilTheyAreDone(t *testing.T) 
 func TestLooseForeignKeysCleanup_LimitsHoldToTheRowWithBatchesSideBySide(t *testing.T) {
 	for _, action := range []string{"async_delete", "async_nullify"} {
 		t.Run(action, func(t *testing.T) {
-			e := servicetest.New(parallel(t), servicetest.Small, "main", "ci")
+			e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
 			for database, table := range map[string]string{"main": "c", "ci": "d"} {
 				e.Exec(database, fmt.Sprintf(`CREATE TABLE %s (p_id bigint);
 					INSERT INTO %s SELECT i %% 300 FROM generate_series(1, 3000) i; CREATE INDEX ON %s (p_id)`, table, table, table))
@@ -249,7 +249,7 @@ x:
 }
 
 func TestLooseForeignKeysCleanup_DueRecordsLeftMakeItOverLimitEvenWithoutChildren(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `INSERT INTO c (p_id) VALUES (1)`)
 	e.Deleted("main", "p", 1, 3)
 	const rest = `SELECT string_agg(q::text || xmin, ' ' ORDER BY id) FROM loose_foreign_keys_deleted_records q WHERE primary_key_value > 1`
@@ -260,7 +260,7 @@ func TestLooseForeignKeysCleanup_DueRecordsLeftMakeItOverLimitEvenWithoutChildre
 }
 
 func TestLooseForeignKeysCleanup_StatementsGrowUpToTheirBound(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 FROM generate_series(1, 60000); CREATE TABLE sizes (id serial, n bigint);
 		CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO sizes (n) SELECT count(*) FROM old_table HAVING count(*) > 0; RETURN NULL; END $$;
 		CREATE TRIGGER note AFTER DELETE ON c REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT EXECUTE FUNCTION note()`)

@@ -55,7 +55,7 @@ func newEveryAction(t *testing.T) *servicetest.Estate {
 }
 
 func TestDryRun_CountsWhatARunWouldDoAndChangesNothing(t *testing.T) {
-	e := newEveryAction(parallel(t))
+	e := newEveryAction(servicetest.Parallel(t))
 	s := e.Service(everyAction, servicetest.Batches(3, 0))
 	main, ci := e.State("main", "c", "n", "maintenance.leases"), e.State("ci", "c", "u", "maintenance.leases")
 	dry := servicetest.DryRun(t, s)
@@ -93,7 +93,7 @@ func TestDryRun_CountsWhatARunWouldDoAndChangesNothing(t *testing.T) {
 }
 
 func TestDryRun_CountsUpToAHundredThousandRowsADefinition(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (700)`)
 	e.Exec("main", `INSERT INTO c (p_id) SELECT i % 1000 FROM generate_series(1, 100000) i`)
 	e.Deleted("main", "p", 0, 999)
@@ -114,7 +114,7 @@ func TestDryRun_CountsUpToAHundredThousandRowsADefinition(t *testing.T) {
 }
 
 func TestDryRun_EndsWithItsTimeAndSaysWhatIsUnfinished(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	// Counting takes a moment for every row: what the condition's value is converted to has a slow check.
 	e.Exec("main", `CREATE FUNCTION slow() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
 		IF current_setting('application_name') = 'caretaker' THEN PERFORM pg_sleep(0.05); END IF; RETURN true; END $$;
@@ -138,7 +138,7 @@ func TestDryRun_EndsWithItsTimeAndSaysWhatIsUnfinished(t *testing.T) {
 }
 
 func TestDryRun_SaysWhatWouldFail(t *testing.T) {
-	e := servicetest.NewDeletedParents(parallel(t), 2)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 2)
 	e.Exec("main", `CREATE TABLE d (x bigint)`)
 	before := e.State("main", "c")
 	r := servicetest.DryRun(t, e.Service(cAndD))
@@ -150,7 +150,7 @@ func TestDryRun_SaysWhatWouldFail(t *testing.T) {
 }
 
 func TestDryRun_IsReadOnlyForTheServerToo(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	// Comparing with the condition's value calls a function that writes.
 	e.Exec("main", `CREATE TABLE written (x bigint); CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (1);
 		CREATE FUNCTION writes() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN

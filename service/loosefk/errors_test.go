@@ -27,7 +27,7 @@ func makeDue(e *servicetest.Estate) {
 
 // A value out of range may be one row's: it does not stop the others, and its record is tried for ever.
 func TestLooseForeignKeysCleanup_AValueOutOfRangeCostsItsOwnRecordAndNeverKillsIt(t *testing.T) {
-	e := servicetest.NewDeletedParents(parallel(t), 100)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 100)
 	e.Mine("c", "OLD.p_id = 42", "22003")
 	const failure = "c.p_id -> p on main: 22003 numeric_value_out_of_range, 1 records"
 	s := e.Service(servicetest.OneChild)
@@ -40,7 +40,7 @@ func TestLooseForeignKeysCleanup_AValueOutOfRangeCostsItsOwnRecordAndNeverKillsI
 }
 
 func TestLooseForeignKeysCleanup_FailingRecordIsPutOffLongerAndAtLastDead(t *testing.T) {
-	e := servicetest.NewDeletedParents(parallel(t), 2)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 2)
 	e.Mine("c", "OLD.p_id = 1", "P0001")
 	recorded := e.Value("main", `SELECT created_at FROM loose_foreign_keys_deleted_records WHERE primary_key_value = 1`)
 	s := e.Service(servicetest.OneChild)
@@ -79,7 +79,7 @@ func TestLooseForeignKeysCleanup_FailingRecordIsPutOffLongerAndAtLastDead(t *tes
 // Each SQLSTATE has a parent with two children, of which one fails. What concerns a child concerns neither the other
 // definitions nor the other parents: all are in one run.
 func TestLooseForeignKeysCleanup_SQLSTATEDecidesWhatBecomesOfTheRecords(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE FUNCTION explode() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		PERFORM nextval('tried_' || TG_TABLE_NAME); RAISE 'secret of %', OLD.p_id USING ERRCODE = TG_ARGV[0]; END $$`)
 	// Of the keys 1 to 4, 2 has the row that fails, and 4 has none.
@@ -148,7 +148,7 @@ func TestLooseForeignKeysCleanup_SQLSTATEDecidesWhatBecomesOfTheRecords(t *testi
 }
 
 func TestLooseForeignKeysCleanup_NullifyOfANotNullColumnFailsOnlyWhereThereAreChildren(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `ALTER TABLE c ALTER p_id SET NOT NULL; INSERT INTO c (p_id) VALUES (2), (5), (5), (7)`)
 	e.Deleted("main", "p", 1, 6)
 	wantFailedRun(t, e.Service("c: [{table: p, column: p_id, on_delete: async_nullify}]\n"),
@@ -157,7 +157,7 @@ func TestLooseForeignKeysCleanup_NullifyOfANotNullColumnFailsOnlyWhereThereAreCh
 }
 
 func TestLooseForeignKeysCleanup_MissingTargetOrConditionColumnIsOfTheSchema(t *testing.T) {
-	e := servicetest.NewDeletedParents(parallel(t), 2)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 2)
 	e.Exec("main", `CREATE TABLE d (p_id bigint, kind integer); INSERT INTO d VALUES (1, 1)`)
 	e.Deleted("main", "o", 1, 1)
 	r := servicetest.RunBatch(t, e.Service(`
@@ -175,7 +175,7 @@ d:
 
 // A definition that fails is in the log when it begins to, when its condition changes, and when it works again.
 func TestLooseForeignKeysCleanup_AFailingDefinitionIsNotInTheLogOfEveryRun(t *testing.T) {
-	e := servicetest.NewDeletedParents(parallel(t), 50)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 50)
 	e.Mine("c", "OLD.p_id < 3", "P0001")
 	var said bytes.Buffer
 	s := e.Service(servicetest.OneChild, servicetest.Batches(5, 0), func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
@@ -226,7 +226,7 @@ const failuresByKey = `SELECT string_agg(concat_ws(' ', q.primary_key_value, fai
 	FROM maintenance.record_failures x JOIN loose_foreign_keys_deleted_records q ON q.id = x.record_id AND q.partition = x.partition`
 
 func TestLooseForeignKeysCleanup_FailureCountsOnceARecordAndRun(t *testing.T) {
-	e := newTwoChildren(parallel(t), 3)
+	e := newTwoChildren(servicetest.Parallel(t), 3)
 	e.Deleted("main", "p", 2, 2)
 	e.Mine("c", "OLD.p_id = 2", "P0001")
 	e.Mine("d", "OLD.p_id = 2", "23514")
@@ -236,7 +236,7 @@ func TestLooseForeignKeysCleanup_FailureCountsOnceARecordAndRun(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_OfTwoFailuresTheRecordsOwnCounts(t *testing.T) {
-	e := newTwoChildren(parallel(t), 2)
+	e := newTwoChildren(servicetest.Parallel(t), 2)
 	e.Mine("c", "OLD.p_id = 2", "42501")
 	e.Mine("d", "OLD.p_id = 2", "23514")
 	servicetest.WantState(t, servicetest.RunBatch(t, e.Service(cAndD), "main"), repo.RunFailed)
@@ -244,7 +244,7 @@ func TestLooseForeignKeysCleanup_OfTwoFailuresTheRecordsOwnCounts(t *testing.T) 
 }
 
 func TestLooseForeignKeysCleanup_OnlyIsolatedFailuresKill(t *testing.T) {
-	e := newTwoChildren(parallel(t), 1)
+	e := newTwoChildren(servicetest.Parallel(t), 1)
 	e.Exec("main", `INSERT INTO maintenance.record_failures (partition, record_id, failures, setbacks, last_definition, sqlstate)
 		SELECT partition, id, 9, 25, 'x', 'x' FROM loose_foreign_keys_deleted_records`)
 	e.Mine("c", "true", "42501")
@@ -260,7 +260,7 @@ func TestLooseForeignKeysCleanup_OnlyIsolatedFailuresKill(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_WhatFailedIsForgottenWithTheRecord(t *testing.T) {
-	e := newTwoChildren(parallel(t), 2)
+	e := newTwoChildren(servicetest.Parallel(t), 2)
 	e.Exec("main", `INSERT INTO maintenance.record_failures (partition, record_id, failures, setbacks, last_definition, sqlstate)
 		SELECT partition, id, 9, 9, 'x', 'x' FROM loose_foreign_keys_deleted_records`)
 	// One record goes with the last statement, the other, as d is locked, after it.
@@ -282,7 +282,7 @@ func TestLooseForeignKeysCleanup_WhatFailedIsForgottenWithTheRecord(t *testing.T
 }
 
 func TestLooseForeignKeysCleanup_FailedComesBeforeLocked(t *testing.T) {
-	e := newTwoChildren(parallel(t), 3)
+	e := newTwoChildren(servicetest.Parallel(t), 3)
 	e.Exec("main", `INSERT INTO maintenance.record_failures (partition, record_id, failures, setbacks, last_definition, sqlstate)
 		SELECT partition, id, 1, 1, 'x', 'x' FROM loose_foreign_keys_deleted_records`)
 	e.Mine("c", "OLD.p_id = 1", "P0001")
@@ -295,7 +295,7 @@ func TestLooseForeignKeysCleanup_FailedComesBeforeLocked(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_IsolatingEndsAfter64FailingStatements(t *testing.T) {
-	e := newTwoChildren(parallel(t), 300)
+	e := newTwoChildren(servicetest.Parallel(t), 300)
 	e.Mine("c", "true", "P0001")
 	wantFailedRun(t, e.Service(servicetest.OneChild), "c.p_id -> p on main: P0001 raise_exception, 300 records", "rescheduled_records=300")
 	e.Want("main", `SELECT last_value FROM tried`, "64")
@@ -303,7 +303,7 @@ func TestLooseForeignKeysCleanup_IsolatingEndsAfter64FailingStatements(t *testin
 }
 
 func TestLooseForeignKeysCleanup_SlowRowsMakeStatementsSmaller(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `INSERT INTO c (p_id) SELECT i % 10 FROM generate_series(1, 20) i`)
 	e.Deleted("main", "p", 0, 9)
 	e.Exec("main", `CREATE SEQUENCE tried; CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.1); PERFORM nextval(''tried''); RETURN OLD; END';
@@ -322,7 +322,7 @@ func TestLooseForeignKeysCleanup_SlowRowsMakeStatementsSmaller(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_OneRowThatTakesForEverIsAFaultOfItsOwn(t *testing.T) {
-	e := newTwoChildren(parallel(t), 2)
+	e := newTwoChildren(servicetest.Parallel(t), 2)
 	e.Exec("main", `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1000); RETURN OLD; END';
 		CREATE TRIGGER slow BEFORE DELETE ON c FOR EACH ROW WHEN (OLD.p_id = 2) EXECUTE FUNCTION slow()`)
 	wantFailedRun(t, e.Service("c: [{table: p, column: p_id, on_delete: async_delete, delete_limit: 1}]\n"),
@@ -331,7 +331,7 @@ func TestLooseForeignKeysCleanup_OneRowThatTakesForEverIsAFaultOfItsOwn(t *testi
 }
 
 func TestLooseForeignKeysCleanup_AFaultOfTheQueueEndsTheRunAtOnce(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main", "ci")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
 	e.Exec("ci", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT generate_series(1, 100)`)
 	e.Deleted("main", "p", 1, 100)
 	e.Exec("main", `CREATE FUNCTION explode() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''secret''; END';
@@ -352,7 +352,7 @@ func TestLooseForeignKeysCleanup_AFaultOfTheQueueEndsTheRunAtOnce(t *testing.T) 
 }
 
 func TestLooseForeignKeysCleanup_HeldFenceMakesADatabaseUnreachableForThisRun(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main", "ci")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
 	for _, database := range []string{"main", "ci"} {
 		e.Exec(database, `CREATE TABLE `+database+`_c (p_id bigint); INSERT INTO `+database+`_c SELECT generate_series(1, 4)`)
 	}

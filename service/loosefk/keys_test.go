@@ -28,7 +28,7 @@ var awkward = []string{
 }
 
 func TestLooseForeignKeysCleanup_AParentIsKnownByAKeyOfAnyKind(t *testing.T) {
-	e := servicetest.New(parallel(t), "", "main", "ci")
+	e := servicetest.New(servicetest.Parallel(t), "", "main", "ci")
 	databases := []string{"main", "ci"}
 	for _, name := range databases {
 		e.Exec(name, `CREATE DOMAIN label AS text CHECK (VALUE <> 'never')`)
@@ -91,7 +91,7 @@ func TestLooseForeignKeysCleanup_AParentIsKnownByAKeyOfAnyKind(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_AParentIsKnownByUpToFourColumns(t *testing.T) {
-	e := servicetest.New(parallel(t), "", "main")
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (a int, b uuid, c text, d char(4), UNIQUE (d, c, b, a));
 		CREATE TABLE c (id serial PRIMARY KEY, w smallint, x uuid, y varchar(20), z char(4), kind text);
 		CREATE INDEX ON c (kind, x, w, z, y);
@@ -116,7 +116,7 @@ func TestLooseForeignKeysCleanup_AParentIsKnownByUpToFourColumns(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_SeveralColumnsAreNullifiedTogether(t *testing.T) {
-	e := servicetest.New(parallel(t), "", "main")
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (a int, b int, PRIMARY KEY (a, b)); INSERT INTO p VALUES (1, 1), (1, 2), (2, 1);
 		CREATE TABLE c (x int, y int, part int) PARTITION BY LIST (part); CREATE INDEX ON c (x, y);
 		CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1); CREATE TABLE c_2 PARTITION OF c FOR VALUES IN (2);
@@ -130,7 +130,7 @@ func TestLooseForeignKeysCleanup_SeveralColumnsAreNullifiedTogether(t *testing.T
 // The order of the recorded columns is the trigger's: a definition that names them may have another one, and one that
 // names others deletes nothing.
 func TestLooseForeignKeysCleanup_ADefinitionWithAnotherKeyFindsNothing(t *testing.T) {
-	e := servicetest.New(parallel(t), "", "main")
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (a int, b int, c int, PRIMARY KEY (a, b)); INSERT INTO p VALUES (1, 2, 2);
 		CREATE TABLE i (id int PRIMARY KEY); INSERT INTO i VALUES (1);
 		CREATE TABLE c (x int, y int, z text); INSERT INTO c VALUES (1, 2, '2'), (2, 1, '1'); CREATE INDEX ON c (x, y); CREATE INDEX ON c (x, z)`)
@@ -159,7 +159,7 @@ func TestLooseForeignKeysCleanup_ADefinitionWithAnotherKeyFindsNothing(t *testin
 }
 
 func TestLooseForeignKeys_TablesOfSeveralSchemasAreToldApart(t *testing.T) {
-	e := servicetest.New(parallel(t), "", "main", "ci")
+	e := servicetest.New(servicetest.Parallel(t), "", "main", "ci")
 	for _, name := range []string{"main", "ci"} {
 		e.Exec(name, `CREATE SCHEMA sales; CREATE SCHEMA stock; CREATE SCHEMA "od.d"`)
 		for _, schema := range []string{"public", "sales", "stock"} {
@@ -211,7 +211,7 @@ stock.items:
 }
 
 func TestLooseForeignKeys_DeadRecordsOfAnyKeyAreListedAndPutBack(t *testing.T) {
-	e := servicetest.New(parallel(t), "", "main")
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (a text, b int, PRIMARY KEY (a, b)); INSERT INTO p VALUES ('it''s, 1', 2), ('fine', 3);
 		CREATE TABLE c (p_id text, b int); CREATE INDEX ON c (p_id, b); INSERT INTO c SELECT a, b FROM p`)
 	track(e, "p", "a", "b")
@@ -247,7 +247,7 @@ func TestLooseForeignKeys_DeadRecordsOfAnyKeyAreListedAndPutBack(t *testing.T) {
 }
 
 func TestLooseForeignKeys_AnOlderQueueGetsTheColumnForKeys(t *testing.T) {
-	e := servicetest.New(parallel(t), "", "main")
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (id uuid PRIMARY KEY); CREATE TABLE c (p_id uuid); CREATE INDEX ON c (p_id);
 		CREATE TABLE q (id int PRIMARY KEY); INSERT INTO q VALUES (1); CREATE TABLE d (q_id int); CREATE INDEX ON d (q_id); INSERT INTO d VALUES (1)`)
 	e.Install("q")
@@ -269,7 +269,7 @@ func TestLooseForeignKeys_AnOlderQueueGetsTheColumnForKeys(t *testing.T) {
 
 // Without its trigger nobody knows in which order the values of a key were recorded.
 func TestLooseForeignKeysCleanup_AKeyOfSeveralColumnsKeepsItsMeaning(t *testing.T) {
-	e := servicetest.New(parallel(t), "", "main")
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (a int, b int, PRIMARY KEY (a, b)); INSERT INTO p VALUES (1, 2);
 		CREATE TABLE c (x int, y int); INSERT INTO c VALUES (1, 2), (2, 1); CREATE INDEX ON c (x, y)`)
 	track(e, "p", "b", "a")
@@ -296,7 +296,7 @@ func TestLooseForeignKeysCleanup_AKeyOfSeveralColumnsKeepsItsMeaning(t *testing.
 }
 
 func TestUntrack_DropsTheFunctionsOfItsTable(t *testing.T) {
-	e := servicetest.New(parallel(t), "", "main")
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (id uuid PRIMARY KEY); CREATE TABLE other (id uuid PRIMARY KEY)`)
 	track(e, "p")
 	track(e, "other")
@@ -312,7 +312,7 @@ func TestUntrack_DropsTheFunctionsOfItsTable(t *testing.T) {
 func TestLooseForeignKeysCleanup_AnotherIntegerKeyThanTheRecordedOneIsRefused(t *testing.T) {
 	for name, schema := range map[string]string{"own queue": "", "GitLab's queue": servicetest.Small} {
 		t.Run(name, func(t *testing.T) {
-			e := servicetest.New(parallel(t), schema, "main")
+			e := servicetest.New(servicetest.Parallel(t), schema, "main")
 			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY, number int UNIQUE); INSERT INTO p VALUES (7, 1007), (8, 7);
 				CREATE TABLE c (number int, label text); INSERT INTO c VALUES (7, '7'), (1007, '007');
 				CREATE INDEX ON c (number); CREATE INDEX ON c (label)`)
@@ -343,7 +343,7 @@ func TestLooseForeignKeysCleanup_EveryFormOfTriggerSaysItsKey(t *testing.T) {
 		{"override_table", "main", `CREATE TABLE p (id bigint, number int) PARTITION BY LIST (id); CREATE TABLE p_1 PARTITION OF p DEFAULT`, "p", "id", "number"},
 	} {
 		t.Run(c.form+" "+c.schema, func(t *testing.T) {
-			e := servicetest.New(parallel(t), c.schema, "main")
+			e := servicetest.New(servicetest.Parallel(t), c.schema, "main")
 			e.Exec("main", c.parents+`; INSERT INTO `+c.table+` VALUES (7, 7);
 				CREATE TABLE c (p_id int); INSERT INTO c VALUES (7); CREATE INDEX ON c (p_id)`)
 			track(e, c.table, c.key)
@@ -365,7 +365,7 @@ func TestLooseForeignKeysCleanup_EveryFormOfTriggerSaysItsKey(t *testing.T) {
 
 // Protections are of GitLab's users, whose ids are integers. Without GitLab's workers nothing is protected.
 func TestLooseForeignKeysCleanup_UsersOfAnotherApplicationAreNotProtected(t *testing.T) {
-	e := servicetest.New(parallel(t), "", "main")
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (1), (2), (3);
 		CREATE TABLE users (id uuid PRIMARY KEY, p_id bigint); CREATE INDEX ON users (p_id);
 		INSERT INTO users SELECT gen_random_uuid(), id FROM p`)

@@ -29,7 +29,7 @@ func wantHeld(t *testing.T, err error, holder string, atMost time.Duration) {
 const leaseRow = `SELECT l::text || ' ' || xmin FROM maintenance.leases l WHERE name = '` + servicetest.MainLease + `'`
 
 func TestLooseForeignKeysCleanup_ForeignLeaseIsRespected(t *testing.T) {
-	e := servicetest.NewDeletedParents(parallel(t), 5)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 5)
 	e.ForeignLease("main", servicetest.MainLease, "1 minute")
 	before, lease := e.State("main", "c"), e.Value("main", leaseRow)
 	s := e.Service(servicetest.OneChild)
@@ -51,7 +51,7 @@ func TestLooseForeignKeysCleanup_ForeignLeaseIsRespected(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_EveryRunTakesAFreeLeaseWithTheNextEpochAndReleasesIt(t *testing.T) {
-	e := servicetest.NewDeletedParents(parallel(t), 1)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 1)
 	e.ForeignLease("main", servicetest.MainLease, "0")
 	s := e.Service(servicetest.OneChild)
 	for epoch := int64(8); epoch <= 10; epoch++ {
@@ -63,7 +63,7 @@ func TestLooseForeignKeysCleanup_EveryRunTakesAFreeLeaseWithTheNextEpochAndRelea
 }
 
 func TestLooseForeignKeysCleanup_ATakeOverWaitsForTheCommitOfTheStatementInFlight(t *testing.T) {
-	e := servicetest.NewDeletedParents(parallel(t), 1)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 1)
 	e.ForeignLease("main", servicetest.MainLease, "500 milliseconds")
 	held := e.Connect("main")
 	if _, err := held.Exec(context.Background(), `BEGIN; SELECT FROM maintenance.leases WHERE expires_at > clock_timestamp() FOR SHARE; DELETE FROM c WHERE id = 1`); err != nil {
@@ -86,7 +86,7 @@ func TestLooseForeignKeysCleanup_ATakeOverWaitsForTheCommitOfTheStatementInFligh
 }
 
 func TestLooseForeignKeysCleanup_OneRunADatabaseAtATime(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main", "ci")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
 	for _, database := range []string{"main", "ci"} {
 		e.Exec(database, `CREATE TABLE `+database+`_c (id bigserial PRIMARY KEY, p_id bigint); INSERT INTO `+database+`_c (p_id) VALUES (1)`)
 		e.Gate(database, database+"_c")
@@ -124,7 +124,7 @@ func TestLooseForeignKeysCleanup_NothingIsWrittenAfterTheLeaseIsLost(t *testing.
 			acquired_at = now(), expires_at = now() + interval '1 hour'; SELECT pg_sleep(0.4)`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			e := servicetest.NewDeletedParents(parallel(t), 40)
+			e := servicetest.NewDeletedParents(servicetest.Parallel(t), 40)
 			e.Exec("main", `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.1); RETURN NULL; END';
 				CREATE TRIGGER slow BEFORE DELETE ON c FOR EACH STATEMENT EXECUTE FUNCTION slow()`)
 			s := e.Service(servicetest.OneChild, servicetest.Batches(1, 0))
@@ -148,7 +148,7 @@ func TestLooseForeignKeysCleanup_NothingIsWrittenAfterTheLeaseIsLost(t *testing.
 }
 
 func TestLooseForeignKeysCleanup_LeaseAndFencesAreRenewed(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main", "ci")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
 	e.Exec("ci", `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c SELECT generate_series(1, 200)`)
 	e.Exec("ci", `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.2); RETURN OLD; END';
 		CREATE TRIGGER slow BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION slow()`)
@@ -170,7 +170,7 @@ func TestLooseForeignKeysCleanup_LeaseAndFencesAreRenewed(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_LostFenceIsALostLease(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main", "ci")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
 	e.Exec("ci", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT generate_series(1, 10)`)
 	e.Gate("ci", "c")
 	e.Shut("ci", servicetest.App)

@@ -56,7 +56,7 @@ func TestLooseForeignKeysCleanup_StopsAtMaxDeletes(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_StopsAtMaxUpdatesOverAllTablesAndHomes(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main", "ci")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
 	e.Exec("main", `CREATE TABLE b (p_id bigint); INSERT INTO b SELECT 1 FROM generate_series(1, 10);
 		CREATE TABLE c (p_id bigint); INSERT INTO c SELECT 1 FROM generate_series(1, 3)`)
 	e.Exec("ci", `CREATE TABLE d (p_id bigint, x integer); INSERT INTO d SELECT 1 FROM generate_series(1, 4)`)
@@ -78,7 +78,7 @@ d:
 }
 
 func TestLooseForeignKeysCleanup_StopsAtMaxRuntime(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.3); RETURN OLD; END $$;
 		CREATE TRIGGER slow BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION slow()`)
 	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 + i % 5 FROM generate_series(1, 50) i`)
@@ -98,7 +98,7 @@ func TestLooseForeignKeysCleanup_StopsAtMaxRuntime(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_AnOverrunCountsAttemptsAndTheFourthPushesBack(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, cleanup_attempts, consume_after)
 		SELECT 'public.p', k, a, CASE WHEN k <> 2 THEN now() END FROM unnest(ARRAY[0, 1, 2, NULL, 3, 4]) WITH ORDINALITY x (a, k)`)
 	e.Exec("main", `INSERT INTO c (p_id) SELECT k FROM generate_series(1, 6) k, generate_series(1, 3)`)
@@ -114,7 +114,7 @@ func TestLooseForeignKeysCleanup_AnOverrunCountsAttemptsAndTheFourthPushesBack(t
 }
 
 func TestLooseForeignKeysCleanup_AnOverrunLeavesOtherParentsAlone(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE d (p_id bigint)`)
 	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 FROM generate_series(1, 8); INSERT INTO d (p_id) SELECT 1 FROM generate_series(1, 8)`)
 	e.Deleted("main", "p", 1, 1)
@@ -135,7 +135,7 @@ func TestLooseForeignKeysCleanup_AnOverrunLeavesOtherParentsAlone(t *testing.T) 
 }
 
 func TestLooseForeignKeysCleanup_ParentsTakeTurns(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE d (p_id bigint)`)
 	for _, table := range []string{"c", "d"} {
 		e.Exec("main", `INSERT INTO `+table+` (p_id) SELECT i FROM generate_series(1, 100) i`)
@@ -148,7 +148,7 @@ func TestLooseForeignKeysCleanup_ParentsTakeTurns(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_TheOrderOfParentsIsDrawnForEachRun(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	definitions := ""
 	for i := range 4 {
 		e.Exec("main", fmt.Sprintf(`CREATE TABLE c%d (p_id bigint); INSERT INTO c%d SELECT i FROM generate_series(1, 30) i`, i, i))
@@ -168,7 +168,7 @@ func TestLooseForeignKeysCleanup_TheOrderOfParentsIsDrawnForEachRun(t *testing.T
 }
 
 func TestLooseForeignKeysCleanup_TurboModeRaisesTheLimits(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main", "ci")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
 	// A parent and a child each: a run on one database cleans the other's children too.
 	s := e.Service("main_c:\n  - {table: main_p, column: p_id, on_delete: async_delete}\nci_c:\n  - {table: ci_p, column: p_id, on_delete: async_delete}\n",
 		limits(2000, 0))
@@ -196,7 +196,7 @@ func TestLooseForeignKeysCleanup_TurboModeRaisesTheLimits(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_ADefinitionWithoutRowsTakesOneStatement(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE EXTENSION pg_stat_statements`)
 	var definitions strings.Builder
 	for i := range 153 {
@@ -210,7 +210,7 @@ func TestLooseForeignKeysCleanup_ADefinitionWithoutRowsTakesOneStatement(t *test
 }
 
 func TestLooseForeignKeysCleanup_DefinitionsMayBeMoreThanAConnectionRemembers(t *testing.T) {
-	e := servicetest.New(parallel(t), "main")
+	e := servicetest.New(servicetest.Parallel(t), "main")
 	e.Add("main", servicetest.Databases.Clone(t, servicetest.Migrated("main"))+"&statement_cache_capacity=32")
 	var definitions, tables strings.Builder
 	// Two statements for each: one that finds too many rows, and one that takes one at a time.
@@ -227,7 +227,7 @@ func TestLooseForeignKeysCleanup_DefinitionsMayBeMoreThanAConnectionRemembers(t 
 }
 
 func TestLooseForeignKeysCleanup_WhatACommitUndoesIsNotCounted(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			IF OLD.p_id = 7 THEN RAISE 'not this one'; END IF; RETURN NULL; END $$;
 		CREATE CONSTRAINT TRIGGER refuse AFTER DELETE ON c DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()`)
@@ -244,7 +244,7 @@ func TestLooseForeignKeysCleanup_WhatACommitUndoesIsNotCounted(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_BatchesSideBySideMayMeetInTheSameRows(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, owner_id bigint, editor_id bigint, state text);
 		INSERT INTO c (owner_id, editor_id) SELECT 1 + i % 200, 1 + (i * 7) % 200 FROM generate_series(1, 4000) i;
 		CREATE INDEX ON c (owner_id); CREATE INDEX ON c (editor_id)`)
@@ -270,7 +270,7 @@ const fewStatements = `SELECT sum(calls) <= 16 AND sum(calls) FILTER (WHERE quer
 	WHERE query ~ 'DELETE FROM "[a-z]+"."c" t'`
 
 func TestLooseForeignKeysCleanup_ShortBatchesShareStatementsThatDoNotCount(t *testing.T) {
-	e := servicetest.NewDeletedParents(parallel(t), 6000)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 6000)
 	e.Exec("main", `CREATE EXTENSION pg_stat_statements`)
 	wantRun(t, e.Service(servicetest.OneChild), "processed_records=6000 deleted_rows=18000")
 	e.Want("main", fewStatements, "true")
@@ -278,7 +278,7 @@ func TestLooseForeignKeysCleanup_ShortBatchesShareStatementsThatDoNotCount(t *te
 }
 
 func TestLooseForeignKeysCleanup_SmallBatchesStaySmall(t *testing.T) {
-	e := servicetest.NewDeletedParents(parallel(t), 100)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 100)
 	e.Exec("main", `CREATE EXTENSION pg_stat_statements`)
 	servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.Batches(10, 0)), "main")
 	// One for each batch of ten at least: more where statements take long.
@@ -287,7 +287,7 @@ func TestLooseForeignKeysCleanup_SmallBatchesStaySmall(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_MoreRowsThanExpectedStayWithinTheLimit(t *testing.T) {
-	e := servicetest.NewDeletedParents(parallel(t), 100)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 100)
 	e.Exec("main", `INSERT INTO c (p_id) SELECT 100 FROM generate_series(1, 5000)`)
 	r := wantRun(t, e.Service(servicetest.OneChild, servicetest.Batches(10, 1000)),
 		"processed_records=99 deleted_rows=1000 incremented_records=1")
@@ -296,7 +296,7 @@ func TestLooseForeignKeysCleanup_MoreRowsThanExpectedStayWithinTheLimit(t *testi
 }
 
 func TestLooseForeignKeysCleanup_RowsThatMayBeKeptAreCounted(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c1 (p_id bigint); INSERT INTO c1 SELECT generate_series(1, 100);
 		CREATE TABLE c2 (p_id bigint) PARTITION BY RANGE (p_id); CREATE TABLE c2_low PARTITION OF c2 FOR VALUES FROM (1) TO (90);
 		CREATE TABLE c2_high PARTITION OF c2 FOR VALUES FROM (90) TO (101); INSERT INTO c2 SELECT generate_series(1, 100);
@@ -317,7 +317,7 @@ func TestLooseForeignKeysCleanup_RowsThatMayBeKeptAreCounted(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_ASlowStatementThatDoesNotCountIsTriedAgain(t *testing.T) {
-	e := servicetest.NewDeletedParents(parallel(t), 100)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 100)
 	// Only a statement that is the first for this row is slow: the next one finds the sequence called.
 	e.Exec("main", `CREATE SEQUENCE tries;
 		CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN
@@ -328,7 +328,7 @@ func TestLooseForeignKeysCleanup_ASlowStatementThatDoesNotCountIsTriedAgain(t *t
 }
 
 func TestLooseForeignKeysCleanup_LockedRowsOfAStatementThatDoesNotCountArePostponed(t *testing.T) {
-	e := servicetest.NewDeletedParents(parallel(t), 100)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 100)
 	e.Hold(`SELECT FROM c WHERE p_id = 95 FOR UPDATE`)
 	wantRun(t, e.Service(servicetest.OneChild, servicetest.Batches(10, 0)), "processed_records=99 deleted_rows=297 rescheduled_records=1")
 	e.WantQueue("main", "95")

@@ -237,7 +237,7 @@ func TestLint_ATriggerThatNamesAnotherTableIsAnError(t *testing.T) {
 
 // Another system may mark a record as processed while a run has it in hand.
 func TestLooseForeignKeysCleanup_ARecordThatAnotherSystemTakesStaysItsOwn(t *testing.T) {
-	e := servicetest.NewDeletedParents(parallel(t), 2)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 2)
 	e.Gate("main", "c")
 	e.Shut("main", servicetest.App)
 	s := e.Service(servicetest.OneChild)

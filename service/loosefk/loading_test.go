@@ -12,7 +12,7 @@ import (
 )
 
 func TestLooseForeignKeysCleanup_OrderIsPartitionTimeID(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	// The names of the leaves lie: their bounds count, as numbers.
 	e.Exec("main", `CREATE SCHEMA elsewhere;
 		CREATE TABLE elsewhere.loose_foreign_keys_deleted_records_1 PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (10);
@@ -34,7 +34,7 @@ func TestLooseForeignKeysCleanup_OrderIsPartitionTimeID(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_EveryDueRecordIsTakenWhateverTheBatchSize(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	addLeaves(e, "two", "three", "four")
 	for _, size := range []int{1, 3, 7, 500} {
 		// Few times, many NULLs, the ends of time, the same ids in every partition, and one partition that has nothing.
@@ -48,7 +48,7 @@ func TestLooseForeignKeysCleanup_EveryDueRecordIsTakenWhateverTheBatchSize(t *te
 }
 
 func TestLooseForeignKeysCleanup_RecordsOfOneKeyAreOneKeyForTheChildren(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	addLeaves(e, "two")
 	for _, size := range []int{1, 2, 500} {
 		// The same id in two partitions is two records.
@@ -63,7 +63,7 @@ func TestLooseForeignKeysCleanup_RecordsOfOneKeyAreOneKeyForTheChildren(t *testi
 }
 
 func TestLooseForeignKeysCleanup_RecordsOfAnotherStatusAndOfTheFutureAreNotRead(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `INSERT INTO c (p_id) VALUES (1), (2)`)
 	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, status)
 		VALUES ('public.p', 1, 2), ('public.p', 1, 2), ('public.p', 2, 0), ('public.p', 2, 3)`)
@@ -92,7 +92,7 @@ func TestLooseForeignKeysCleanup_RecordsOfAnotherStatusAndOfTheFutureAreNotRead(
 
 // All records of a page have the same time, their ids have gaps, and records that are not due lie between them.
 func TestLooseForeignKeysCleanup_WalksOverAllPages(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	s := e.Service(servicetest.OneChild, servicetest.Batches(3, 0))
 	for _, n := range servicetest.PageEdges(3) {
 		e.Exec("main", `TRUNCATE c; DELETE FROM loose_foreign_keys_deleted_records`)
@@ -128,7 +128,7 @@ func queueStatements(e *servicetest.Estate, s *service.Service) string {
 }
 
 func TestLooseForeignKeysCleanup_ParentsWithoutRecordsCostNoStatements(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `CREATE EXTENSION pg_stat_statements`)
 	definitions := servicetest.OneChild
 	for i := range 44 {
@@ -152,7 +152,7 @@ func TestLooseForeignKeysCleanup_ParentsWithoutRecordsCostNoStatements(t *testin
 }
 
 func TestLooseForeignKeysCleanup_ALeafThatVanishesInMidRunIsPassedOver(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	addLeaves(e, "two", "three")
 	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value)
 		SELECT p, 'public.p', p * 10 + i FROM generate_series(1, 3) p, generate_series(1, 5) i`)
@@ -170,7 +170,7 @@ func TestLooseForeignKeysCleanup_ALeafThatVanishesInMidRunIsPassedOver(t *testin
 }
 
 func TestLooseForeignKeysCleanup_WorksInTheApplicationSchemaOfItsConnection(t *testing.T) {
-	e := servicetest.New(parallel(t), "", "main")
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	// The service connects when it first needs to: after this.
 	e.Exec("main", `CREATE SCHEMA "My App"`)
 	e.Exec("main", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = nowhere, "My App", public', current_database()); END $$`)
@@ -191,7 +191,7 @@ func TestLooseForeignKeysCleanup_WorksInTheApplicationSchemaOfItsConnection(t *t
 }
 
 func TestLooseForeignKeysCleanup_RecordsThatComeWhileItWorksAreNotLost(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY);
 		INSERT INTO p SELECT generate_series(1, 3000);
 		INSERT INTO c (p_id) SELECT i FROM generate_series(1, 3000) i;
@@ -217,7 +217,7 @@ func TestLooseForeignKeysCleanup_RecordsThatComeWhileItWorksAreNotLost(t *testin
 }
 
 func TestLooseForeignKeysCleanup_ARecordWithoutATimeIsDueWhateverElseItsParentHas(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	definitions := ""
 	for parent, times := range map[string]string{
 		"alone": `(NULL)`, "behind_a_future_one": `(now() + interval '1 hour'), (NULL)`, "behind_others": `(now() + interval '1 hour'), (now()), (NULL)`,

@@ -78,7 +78,7 @@ func TestLooseForeignKeysCleanup_ALockedRowPostponesItsRecordOnly(t *testing.T) 
 }
 
 func TestLooseForeignKeysCleanup_ALockedRowPostponesItsRecordOfSeveralColumns(t *testing.T) {
-	e := servicetest.New(parallel(t), "", "main")
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (a int, b int, PRIMARY KEY (a, b)); INSERT INTO p SELECT i, i FROM generate_series(1, 5) i;
 		CREATE TABLE c (id bigserial PRIMARY KEY, x int, y int); INSERT INTO c (x, y) SELECT a, b FROM p, generate_series(1, 3);
 		CREATE TABLE n (id bigserial PRIMARY KEY, x int, y int); INSERT INTO n (x, y) SELECT a, b FROM p, generate_series(1, 3)`)
@@ -99,7 +99,7 @@ func TestLooseForeignKeysCleanup_ALockedRowPostponesItsRecordOfSeveralColumns(t 
 }
 
 func TestLooseForeignKeysCleanup_ALockReleasedSoonIsWaitedFor(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 + i % 20 FROM generate_series(0, 59) i`)
 	e.Deleted("main", "p", 1, 20)
 	release := e.Hold(`SELECT FROM c WHERE p_id = 7 FOR UPDATE`)
@@ -113,7 +113,7 @@ func TestLooseForeignKeysCleanup_ALockReleasedSoonIsWaitedFor(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_RowsThatAreReferredToCanBeNullified(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `INSERT INTO c (p_id) SELECT 1 + i % 20 FROM generate_series(0, 59) i`)
 	e.Deleted("main", "p", 1, 20)
 	// As a foreign key's check does: no update needs to wait for that, whatever happens to another key.
@@ -125,7 +125,7 @@ func TestLooseForeignKeysCleanup_RowsThatAreReferredToCanBeNullified(t *testing.
 }
 
 func TestLooseForeignKeysCleanup_ALockedTablePostponesTheRecords(t *testing.T) {
-	e := servicetest.NewOneChild(parallel(t))
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (1)`)
 	e.Exec("main", `INSERT INTO c (p_id) VALUES (1), (2)`)
 	e.Deleted("main", "p", 1, 1)
@@ -140,7 +140,7 @@ func TestLooseForeignKeysCleanup_ALockedTablePostponesTheRecords(t *testing.T) {
 
 // Of 20 rows, 10 have the deleted parent 1. While a statement waits for 5 of these, a transaction changes them.
 func TestLooseForeignKeysCleanup_RowsThatChangeMeanwhileAreOfTheirNewParent(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	const removes = "on_delete: async_delete"
 	for i, c := range []struct{ entry, change, counts, left string }{
 		{removes, "p_id = 0", "deleted_rows=5", "15"},
@@ -190,7 +190,7 @@ func veto(e *servicetest.Estate, table, condition string) {
 }
 
 func TestLooseForeignKeysCleanup_ARowThatATriggerKeepsIsNoLock(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	definitions, failures := "", []string{}
 	for i, entry := range []string{
 		"on_delete: async_delete", "on_delete: async_nullify", "on_delete: async_delete, delete_limit: 4",
@@ -217,7 +217,7 @@ func TestLooseForeignKeysCleanup_ARowThatATriggerKeepsIsNoLock(t *testing.T) {
 
 // However many rows the statements may take, and the keys have: the others go in the same run.
 func TestLooseForeignKeysCleanup_KeptRowsFailTheirOwnRecordOnly(t *testing.T) {
-	e, definitions, n, gone := servicetest.New(parallel(t), servicetest.Small, "main"), "", 0, 0
+	e, definitions, n, gone := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main"), "", 0, 0
 	for _, rows := range []int{1, 3, 200} {
 		for _, limit := range []string{"", ", delete_limit: 2", ", delete_limit: 50"} {
 			n, gone = n+1, gone+9*rows
@@ -238,7 +238,7 @@ func TestLooseForeignKeysCleanup_KeptRowsFailTheirOwnRecordOnly(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_ARecordWhoseRowsAreKeptIsPutOffLongerAndAtLastDead(t *testing.T) {
-	e := servicetest.NewDeletedParents(parallel(t), 2)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 2)
 	veto(e, "c", "OLD.p_id = 1")
 	s := e.Service(servicetest.OneChild)
 	for _, minutes := range []int{1, 2, 4} {
@@ -258,7 +258,7 @@ func TestLooseForeignKeysCleanup_ARecordWhoseRowsAreKeptIsPutOffLongerAndAtLastD
 
 // Of a partitioned child the trigger of the partition is named; the rule of a table stands for all of its rows.
 func TestLooseForeignKeysCleanup_TriggersOfPartitionsAndRulesAreNamed(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (p_id bigint, leaf integer) PARTITION BY LIST (leaf); CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1);
 		CREATE TABLE c_2 PARTITION OF c FOR VALUES IN (2); INSERT INTO c SELECT i, 1 + i % 2 FROM generate_series(1, 6) i;
 		CREATE TABLE d (p_id bigint); INSERT INTO d SELECT generate_series(3, 5);

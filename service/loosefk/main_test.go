@@ -59,10 +59,3 @@ const anyWaits = `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = curr
 
 // unhurried gives a run of many locks and failures time enough.
 func unhurried(c *service.Config) { service.Settings[loosefk.Config](c).MaxRuntime = devdb.WaitTimeout }
-
-// parallel lets a test run beside others, with a database of its own.
-func parallel(t *testing.T) *testing.T {
-	t.Helper()
-	t.Parallel()
-	return t
-}

@@ -37,7 +37,7 @@ const (
 )
 
 func TestNewPartitions_AreTrackedByTheRunThatFindsThem(t *testing.T) {
-	e := newVisits(parallel(t))
+	e := newVisits(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE visits_2 PARTITION OF visits FOR VALUES IN (2, 3) PARTITION BY LIST (month);
 		CREATE TABLE "o'dd \x" PARTITION OF visits_2 FOR VALUES IN (2);
 		CREATE TABLE a_name_that_leaves_no_room_for_the_ending_of_the_trigger PARTITION OF visits FOR VALUES IN (4)`)
@@ -64,7 +64,7 @@ func TestNewPartitions_AreTrackedByTheRunThatFindsThem(t *testing.T) {
 }
 
 func TestNewPartitions_AreLeftAloneWhereThatIsSwitchedOffAndWithGitLabsQueue(t *testing.T) {
-	e := newVisits(parallel(t))
+	e := newVisits(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE visits_2 PARTITION OF visits FOR VALUES IN (2)`)
 	s := e.Service(visitsChild, servicetest.With(func(c *loosefk.Config) { c.TrackPartitions = new(false) }))
 	wantRun(t, s, "")
@@ -76,7 +76,7 @@ func TestNewPartitions_AreLeftAloneWhereThatIsSwitchedOffAndWithGitLabsQueue(t *
 
 // TestNewPartitions_ThatSomebodyUntracksStaySo until their table is tracked again.
 func TestNewPartitions_ThatSomebodyUntracksStaySo(t *testing.T) {
-	e := newVisits(parallel(t))
+	e := newVisits(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE visits_2 PARTITION OF visits FOR VALUES IN (2)`)
 	s, keys := e.Service(visitsChild), e.Keys(visitsChild)
 	servicetest.RunBatch(t, s, "main")
@@ -93,7 +93,7 @@ func TestNewPartitions_ThatSomebodyUntracksStaySo(t *testing.T) {
 
 // TestNewPartitions_ThatAreLockedDoNotHoldARunUp: the other ones are tracked, the next run goes on.
 func TestNewPartitions_ThatAreLockedDoNotHoldARunUp(t *testing.T) {
-	e := newVisits(parallel(t))
+	e := newVisits(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE visits_2 PARTITION OF visits FOR VALUES IN (2); CREATE TABLE visits_3 PARTITION OF visits FOR VALUES IN (3);
 		INSERT INTO visits VALUES (7, 1); INSERT INTO c (p_id) VALUES (7); DELETE FROM visits`)
 	other := e.Connect("main")
@@ -112,7 +112,7 @@ func TestNewPartitions_ThatAreLockedDoNotHoldARunUp(t *testing.T) {
 
 // Before version 6 nobody noted which partitions were untracked on purpose.
 func TestNewPartitions_ThatAnOlderVersionLeftUntrackedStaySo(t *testing.T) {
-	e := newVisits(parallel(t))
+	e := newVisits(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE visits_2 PARTITION OF visits FOR VALUES IN (2);
 		DROP TABLE maintenance.untracked_partitions, maintenance.adopted_foreign_keys;
 		DELETE FROM maintenance.schema_migrations WHERE version_id = 6`)

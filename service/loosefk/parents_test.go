@@ -32,7 +32,7 @@ func fileLikeGitLabs() string {
 }
 
 func TestLooseForeignKeysCleanup_AFileLikeGitLabsHoldsRecordsUntilMissingChildrenAreAccepted(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main", "ci")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
 	e.Exec("main", `CREATE TABLE child_000 (id bigserial PRIMARY KEY, column_0 bigint, column_1 bigint)`)
 	e.Exec("ci", `CREATE TABLE child_001 (id bigserial PRIMARY KEY, column_2 bigint)`)
 	e.Exec("main", `INSERT INTO child_000 (column_0, column_1) VALUES (1, 9), (9, 1), (9, 9)`)
@@ -73,7 +73,7 @@ func TestLooseForeignKeysCleanup_AFileLikeGitLabsHoldsRecordsUntilMissingChildre
 }
 
 func TestLooseForeignKeysCleanup_WithoutDefinitionsNothingIsDone(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	e.Deleted("main", "p", 1, 3)
 	s := e.Service("")
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
@@ -87,7 +87,7 @@ func TestLooseForeignKeysCleanup_WithoutDefinitionsNothingIsDone(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_RecordsOfParentsWithoutDefinitionsStay(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint)`)
 	e.Deleted("main", "p", 1, 2)
 	e.Deleted("main", "unknown", 1, 3)
@@ -115,7 +115,7 @@ absent:
 }
 
 func TestLooseForeignKeysCleanup_OnlyWritableTablesAreHomes(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main", "ci", "sec")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci", "sec")
 	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint);
 		INSERT INTO c (p_id) VALUES (1);
 		CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'read-only'; END $$;
@@ -139,7 +139,7 @@ func TestLooseForeignKeysCleanup_OnlyWritableTablesAreHomes(t *testing.T) {
 }
 
 func TestLooseForeignKeysCleanup_NamesAreLiteral(t *testing.T) {
-	e := servicetest.New(parallel(t), servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE "Weird ""Name"".$1 {child}" ("select" serial, "Parent; DROP TABLE users" bigint, "user" text, "{column}" text)`)
 	e.Exec("main", `INSERT INTO "Weird ""Name"".$1 {child}" VALUES
 		(1, 1, 'it''s', NULL), (2, 1, 'its', NULL), (3, 2, 'it''s', NULL), (4, 1, 'it''s', 'don''t')`)

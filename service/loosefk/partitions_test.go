@@ -82,7 +82,7 @@ func TestPartitions_AreRolledOnceTheActiveOneIsADayOldAndUsed(t *testing.T) {
 		{"young and used", "23 hours", true, "1, default 1", "1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			e := newOwnQueue(parallel(t))
+			e := newOwnQueue(servicetest.Parallel(t))
 			if c.used {
 				deleteParents(e, 1, 3)
 			}
@@ -100,7 +100,7 @@ func TestPartitions_AreRolledOnceTheActiveOneIsADayOldAndUsed(t *testing.T) {
 }
 
 func TestPartitions_ARolledOutOneIsDroppedByTheNextRun(t *testing.T) {
-	e := newOwnQueue(parallel(t))
+	e := newOwnQueue(servicetest.Parallel(t))
 	deleteParents(e, 1, 3)
 	active(e, "25 hours")
 	s := e.Service(servicetest.OneChild)
@@ -127,7 +127,7 @@ func TestPartitions_AreDroppedAtAnyPositionWhenNothingIsPending(t *testing.T) {
 		{"a record without a time", 3, `(1, 'public.unknown', 1, NULL, 1)`, "1 3, default 3"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			e := newOwnQueue(parallel(t))
+			e := newOwnQueue(servicetest.Parallel(t))
 			addPartitions(e, c.active, 2, 3)
 			if c.records != "" {
 				e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value, consume_after, status) VALUES `+c.records)
@@ -144,7 +144,7 @@ func TestPartitions_AreDroppedAtAnyPositionWhenNothingIsPending(t *testing.T) {
 }
 
 func TestPartitions_MissingDefaultIsMended(t *testing.T) {
-	e := newOwnQueue(parallel(t))
+	e := newOwnQueue(servicetest.Parallel(t))
 	addPartitions(e, 5, 2)
 	assert.Must(e.SQL["main"].Exec(t.Context(), `INSERT INTO p VALUES (1)`))(t)
 	if _, err := e.SQL["main"].Exec(t.Context(), `DELETE FROM p`); err == nil {
@@ -181,7 +181,7 @@ func TestPartitions_OfGitLabsQueueAreLeftAlone(t *testing.T) {
 }
 
 func TestPartitions_RollIsPutOffWhileADeletionIsOpen(t *testing.T) {
-	e := newOwnQueue(parallel(t))
+	e := newOwnQueue(servicetest.Parallel(t))
 	deleteParents(e, 1, 3)
 	active(e, "25 hours")
 	e.Exec("main", `INSERT INTO p SELECT generate_series(10, 5000)`)
@@ -224,7 +224,7 @@ func TestPartitions_RollIsPutOffWhileADeletionIsOpen(t *testing.T) {
 
 // A deletion that commits while its partition is about to be dropped must not be lost.
 func TestPartitions_ADeletionThatIsNotYetCommittedKeepsItsPartition(t *testing.T) {
-	e := newOwnQueue(parallel(t))
+	e := newOwnQueue(servicetest.Parallel(t))
 	addPartitions(e, 9, 9)
 	s := e.Service(servicetest.OneChild)
 	insert := e.Connect("main")
@@ -251,7 +251,7 @@ func TestPartitions_ADeletionThatIsNotYetCommittedKeepsItsPartition(t *testing.T
 
 // Whatever the leaves are for, what counts as due is what is worked, and no leaf but caretaker's own is touched.
 func TestPartitions_LeavesOfSeveralNumbersAndOfAllOthersAreWorked(t *testing.T) {
-	e := newOwnQueue(parallel(t))
+	e := newOwnQueue(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE gitlab_partitions_dynamic.several PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (7, 5, -3, 0);
 		CREATE TABLE gitlab_partitions_dynamic.others PARTITION OF loose_foreign_keys_deleted_records DEFAULT;
 		INSERT INTO c SELECT generate_series(1, 8);
@@ -275,7 +275,7 @@ func TestPartitions_LeavesOfSeveralNumbersAndOfAllOthersAreWorked(t *testing.T) 
 
 // A number without a leaf of its own goes to the one for all others: nothing is missing.
 func TestPartitions_ADefaultLeafTakesTheActiveNumber(t *testing.T) {
-	e := newOwnQueue(parallel(t))
+	e := newOwnQueue(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE gitlab_partitions_dynamic.others PARTITION OF loose_foreign_keys_deleted_records DEFAULT;
 		ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT 77`)
 	deleteParents(e, 1, 3)

@@ -69,7 +69,7 @@ func TestDeletePlaceholderUser_ReferencesMayBeNarrowerThanTheID(t *testing.T) {
 }
 
 func TestDeletePlaceholderUser_QueuesTheUserWithItselfAsActor(t *testing.T) {
-	e := servicetest.NewPlaceholders(parallel(t))
+	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
 	e.Detail(7, 0, `NULL`)
 	var logs servicetest.Buffer
 	s := e.Service("", e.WithQueue, servicetest.LogTo(&logs))
@@ -92,7 +92,7 @@ func TestDeletePlaceholderUser_QueuesTheUserWithItselfAsActor(t *testing.T) {
 }
 
 func TestDeletePlaceholderUser_LooksInEveryDatabase(t *testing.T) {
-	e := servicetest.New(parallel(t), "all", "main", "ci", "sec")
+	e := servicetest.New(servicetest.Parallel(t), "all", "main", "ci", "sec")
 	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
 	e.Detail(7, 0, `NULL`)
 	e.Exec("main", `INSERT INTO ci_pipeline_schedules (project_id, owner_id) VALUES (1, 7)`)
@@ -128,7 +128,7 @@ func TestDeletePlaceholderUser_LooksInEveryDatabase(t *testing.T) {
 }
 
 func TestDeletePlaceholderUser_DatabaseThatIsDownIsNoAnswer(t *testing.T) {
-	e := servicetest.New(parallel(t), "all", "main", "ci")
+	e := servicetest.New(servicetest.Parallel(t), "all", "main", "ci")
 	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
 	e.Detail(7, 0, `NULL`)
 	s := e.Service("", e.WithQueue)

@@ -26,10 +26,3 @@ func TestContract(t *testing.T) {
 		Settings: map[string]string{"batch_size": "1"},
 	})
 }
-
-// parallel lets a test run beside others, with a database of its own.
-func parallel(t *testing.T) *testing.T {
-	t.Helper()
-	t.Parallel()
-	return t
-}

@@ -37,7 +37,7 @@ func TestPlaceholderUserCleanup_ClaimsWhatIsEligible(t *testing.T) {
 	}
 	for _, zone := range append(servicetest.Zones(), "") {
 		t.Run(zone, func(t *testing.T) {
-			e := servicetest.NewPlaceholders(parallel(t))
+			e := servicetest.NewPlaceholders(servicetest.Parallel(t))
 			for i, c := range cases {
 				e.Detail(1+i, c.attempts, c.attempted)
 			}
@@ -66,7 +66,7 @@ func TestPlaceholderUserCleanup_ClaimsWhatIsEligible(t *testing.T) {
 
 // With gaps between the ids, several details of one user, and others that are not due among them.
 func TestPlaceholderUserCleanup_WalksOverAllPages(t *testing.T) {
-	e := servicetest.NewPlaceholders(parallel(t))
+	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
 	s := e.Service("", e.WithQueue, servicetest.With(func(c *placeholderuser.Config) { c.BatchSize = 3 }))
 	for _, n := range servicetest.PageEdges(3) {
 		e.Exec("main", `DELETE FROM import_placeholder_user_details; DELETE FROM users WHERE user_type = 15; DELETE FROM maintenance.river_job`)
@@ -83,7 +83,7 @@ func TestPlaceholderUserCleanup_WalksOverAllPages(t *testing.T) {
 }
 
 func TestPlaceholderUserCleanup_WarnsAtTheLastAttemptOnly(t *testing.T) {
-	e := servicetest.NewPlaceholders(parallel(t))
+	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
 	e.Detail(7, 14, `now() - interval '3 days'`)
 	e.Detail(8, 13, `now() - interval '3 days'`)
 	var logs servicetest.Buffer
@@ -100,7 +100,7 @@ func TestPlaceholderUserCleanup_WarnsAtTheLastAttemptOnly(t *testing.T) {
 }
 
 func TestPlaceholderUserCleanup_NamespaceMustBeGoneAndAttemptAndJobExistBothOrNeither(t *testing.T) {
-	e := servicetest.NewPlaceholders(parallel(t))
+	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
 	e.Detail(7, 0, `NULL`)
 	e.Exec("main", `UPDATE import_placeholder_user_details SET namespace_id = 1`)
 	s := e.Service("", e.WithQueue)
@@ -114,7 +114,7 @@ func TestPlaceholderUserCleanup_NamespaceMustBeGoneAndAttemptAndJobExistBothOrNe
 }
 
 func TestPlaceholderUserCleanup_JobsStartASecondApartOverAllPages(t *testing.T) {
-	e := servicetest.NewPlaceholders(parallel(t))
+	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
 	for id := range 5 {
 		e.Detail(20-3*id, 0, `NULL`)
 	}
@@ -127,7 +127,7 @@ func TestPlaceholderUserCleanup_JobsStartASecondApartOverAllPages(t *testing.T) 
 }
 
 func TestPlaceholderUserCleanup_IdsOfNothingAndLessAreClaimedToo(t *testing.T) {
-	e := servicetest.NewPlaceholders(parallel(t))
+	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
 	for _, id := range []int{-9_000_000_000_000_000_000, -5, -4, 0, 1} {
 		e.Detail(id, 14, `NULL`)
 	}
@@ -141,7 +141,7 @@ func TestPlaceholderUserCleanup_IdsOfNothingAndLessAreClaimedToo(t *testing.T) {
 // The job of a user who is claimed again keeps its row for as long as its transaction lasts, which is longer than a claim
 // can wait.
 func TestPlaceholderUserCleanup_UserWhoseJobIsAtWorkDoesNotFailTheRun(t *testing.T) {
-	e := servicetest.NewPlaceholders(parallel(t))
+	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
 	e.Detail(7, 0, `NULL`)
 	e.Detail(8, 0, `NULL`)
 	e.Insert(servicetest.JobOf(repo.DeletePlaceholderUser{PlaceholderUserID: 7}))
@@ -155,7 +155,7 @@ func TestPlaceholderUserCleanup_UserWhoseJobIsAtWorkDoesNotFailTheRun(t *testing
 }
 
 func TestPlaceholderUserCleanup_LockedRowWaitsForTheNextRun(t *testing.T) {
-	e := servicetest.NewPlaceholders(parallel(t))
+	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
 	for id := range 3 {
 		e.Detail(id+1, 0, `NULL`)
 	}
@@ -169,7 +169,7 @@ func TestPlaceholderUserCleanup_LockedRowWaitsForTheNextRun(t *testing.T) {
 }
 
 func TestPlaceholderUserCleanup_WaitingJobIsNotDoubled(t *testing.T) {
-	e := servicetest.NewPlaceholders(parallel(t))
+	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
 	e.Detail(7, 0, `NULL`)
 	e.Detail(8, 0, `NULL`)
 	e.Exec("main", `UPDATE import_placeholder_user_details SET placeholder_user_id = 7 WHERE id = 8`)
@@ -183,7 +183,7 @@ func TestPlaceholderUserCleanup_WaitingJobIsNotDoubled(t *testing.T) {
 }
 
 func TestPlaceholderUserCleanup_BacklogTellsDueDeferredAndDead(t *testing.T) {
-	e := servicetest.NewPlaceholders(parallel(t))
+	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
 	e.Detail(1, 0, `NULL`)
 	e.Detail(2, 3, `now() - interval '3 days'`)
 	e.Detail(3, 3, `now() - interval '1 day'`)
@@ -221,7 +221,7 @@ func TestPlaceholderUserCleanup_WhatItOrItsJobsNeedIsNamed(t *testing.T) {
 }
 
 func TestPlaceholderUserCleanup_DryRunNamesTheFirstThousandAndCountsTheRest(t *testing.T) {
-	e := servicetest.NewPlaceholders(parallel(t))
+	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
 	e.Detail(1, 14, `now() - interval '3 days'`)
 	e.Detail(2, 0, `NULL`)
 	e.Exec("main", `INSERT INTO import_placeholder_user_details (id, placeholder_user_id, deletion_attempts, organization_id, created_at, updated_at)
@@ -246,7 +246,7 @@ func TestPlaceholderUserCleanup_DryRunNamesTheFirstThousandAndCountsTheRest(t *t
 }
 
 func TestPlaceholderUserCleanup_ARunHeldToAPlanClaimsNobodyElse(t *testing.T) {
-	e := servicetest.NewPlaceholders(parallel(t))
+	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
 	for id := range 4 {
 		e.Detail(id+1, 0, `NULL`)
 	}

@@ -191,3 +191,10 @@ func Save(t *testing.T, definitions string) string {
 func With[C any](change func(*C)) func(*service.Config) {
 	return func(c *service.Config) { change(service.Settings[C](c)) }
 }
+
+// Parallel lets a test run beside others, and returns it: New(Parallel(t), …).
+func Parallel(t *testing.T) *testing.T {
+	t.Helper()
+	t.Parallel()
+	return t
+}
