@@ -76,7 +76,7 @@ func TestInstallQueue_RenewsFunctionsOfAnOlderVersionAndNoOthers(t *testing.T) {
 	if err != nil || strings.Join(inspection.OldFunctions, " ") != prefix+" "+prefix+"_override_table "+prefix+"_with_k" {
 		t.Errorf("old are %v, %v", inspection.OldFunctions, err)
 	}
-	b.install(lfkadmin.QueueRenewed)
+	b.install("managed by caretaker, trigger functions renewed")
 	if got := b.dump(); got != fresh {
 		t.Errorf("got %s, want %s", got, fresh)
 	}
