@@ -40,8 +40,8 @@ type Database struct {
 	replica *replica
 	// loadLag is that of Load.
 	loadLag lagMeter
-	// lost is the SQL of lostTargets, once both of its tables have been seen.
-	lost atomic.Pointer[string]
+	// targets is the SQL of missingTargets, once both of its tables have been seen.
+	targets atomic.Pointer[string]
 	// spans makes those of operations, all of which have these attributes.
 	spans      trace.Tracer
 	attributes []attribute.KeyValue

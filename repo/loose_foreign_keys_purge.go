@@ -245,7 +245,7 @@ func numbered(keys []Key, numbers []int64) []Key {
 // change sends a statement on the child.
 func (c *Child) change(ctx context.Context, p Permit, q query, into ...any) error {
 	if c.leads {
-		return c.Database.changeKept(ctx, p, q, c.receipt(), into...)
+		return c.Database.changeProtected(ctx, p, q, c.receipt(), into...)
 	}
 	return c.Database.change(ctx, p, q, c.receipt(), into...)
 }

@@ -143,11 +143,10 @@ type changing struct {
 	database *Database
 	rule     string
 	noted    []noted
-	// lostSQL reads the protected targets that are missing, lost names those that were at the beginning; "":
-	// the transaction can delete none. unnoted are tables whose changes are not noted.
-	lostSQL string
-	lost    []string
-	unnoted []string
+	// targetsSQL lists missing protected targets; "": the transaction cannot delete any. missing are those
+	// that were missing at the beginning, changed the tables in which rows were to change.
+	targetsSQL       string
+	missing, changed []string
 }
 
 // noted is what a statement has changed.
@@ -179,6 +178,7 @@ func (tx *changing) change(ctx context.Context, c rowChange) (rows int64, err er
 
 // note notes the summary of a statement; nil: it has changed nothing.
 func (tx *changing) note(table, action string, summary []*string) {
+	tx.touches(table)
 	if summary != nil {
 		tx.noted = append(tx.noted, noted{receipt{table, action, tx.rule}, summary})
 	}

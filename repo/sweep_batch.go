@@ -60,7 +60,7 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 	send := r.Database.change
 	switch {
 	case r.paths.leads(r.reachedTable(), c.Delete):
-		send = r.Database.changeKept
+		send = r.Database.changeProtected
 	case b.Direct && !b.SkipLocked && c.Report == "":
 		return r.sweepDirect(ctx, c, b)
 	}
@@ -160,7 +160,7 @@ func (r Rows) sweepDirect(ctx context.Context, c Change, b Batch) (result BatchR
 		c.receipt(r).write(b.Source, nil),
 	}
 	var held, noted bool
-	ctx, _ = withAffected(ctx, []any{affected{&result.Changed}})
+	ctx, _ = withAffected(b.finishing(ctx), []any{affected{&result.Changed}})
 	err = r.Database.send(ctx, c.Action()+" "+r.String(), b.Limits, all,
 		func(results pgx.BatchResults) error {
 			if err := results.QueryRow().Scan(&held, &result.Last); err != nil {

@@ -50,17 +50,17 @@ func (d *Database) transaction(
 	if p.DryRun {
 		ctx = context.WithValue(ctx, dryRunKey{}, true)
 	}
-	var lostSQL string
+	var targetsSQL string
 	var err error
 	if p.destroys() {
-		if lostSQL, err = d.lostTargets(ctx); err != nil {
+		if targetsSQL, err = d.missingTargets(ctx); err != nil {
 			return err
 		}
 	}
 	ctx, o := d.begin(ctx, operation)
 	err = retryConflicts(ctx, func() error {
 		return pgx.BeginTxFunc(ctx, d.pool, p.options(), func(tx pgx.Tx) error {
-			changes := &changing{Tx: tx, database: d, rule: operation, lostSQL: lostSQL}
+			changes := &changing{Tx: tx, database: d, rule: operation, targetsSQL: targetsSQL}
 			if err := p.begin(ctx, changes); err != nil {
 				return err
 			}
@@ -72,7 +72,7 @@ func (d *Database) transaction(
 					return err
 				}
 			}
-			if err := changes.checkKept(ctx); err != nil || !p.DryRun {
+			if err := changes.checkProtected(ctx); err != nil || !p.DryRun {
 				return err
 			}
 			// What a commit would check.
@@ -103,8 +103,8 @@ func (p Permit) destroys() bool {
 	return !p.ReadOnly && (p.DryRun || p.fence != nil || p.attempt != nil)
 }
 
-// begin sends the settings of a transaction, its guard, and the question which protected targets are
-// missing already, together.
+// begin sends the settings of a transaction, its guard, and the question which protected targets
+// are missing already, together.
 func (p Permit) begin(ctx context.Context, tx *changing) error {
 	batch := &pgx.Batch{}
 	batch.Queue(txSettingsSQL, milliseconds(p.Statement), milliseconds(p.Lock),
@@ -114,12 +114,12 @@ func (p Permit) begin(ctx context.Context, tx *changing) error {
 		check := p.fill(statement{sql: "WITH {guard}" + heldSQL})
 		batch.Queue(check.sql, check.args...).QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
 	}
-	if tx.lostSQL != "" {
-		tx.lost = []string{}
-		batch.Queue(tx.lostSQL, tx.lost).Query(func(rows pgx.Rows) error {
-			missing, err := pgx.CollectRows(rows, scanProtection)
-			for i := range missing {
-				tx.lost = append(tx.lost, missing[i].target())
+	if tx.targetsSQL != "" {
+		tx.missing = []string{}
+		batch.Queue(tx.targetsSQL, tx.missing).Query(func(rows pgx.Rows) error {
+			found, err := pgx.CollectRows(rows, scanProtection)
+			for i := range found {
+				tx.missing = append(tx.missing, found[i].target())
 			}
 			return err
 		})

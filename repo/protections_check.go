@@ -12,26 +12,26 @@ import (
 // statement deletes more than it names: foreign keys cascade over any number of tables and columns,
 // inheritance, triggers and rules delete what they like.
 
-// lostTargetsSQL are the protected users and groups that do not exist, without those that were missing
-// before ($1). The conditions {users} and {namespaces} are those of tables that exist.
-const lostTargetsSQL = `
+// missingTargetsSQL are the protected users and groups that do not exist, without those that were
+// missing before ($1). The conditions {users} and {namespaces} are those of tables that exist.
+const missingTargetsSQL = `
 SELECT ` + protectionColumns + ` FROM maintenance.protected_targets p
 WHERE ` + inForceSQL + ` AND NOT p.kind || ' ' || p.id = ANY ($1::text[])
   AND CASE p.kind WHEN 'user' THEN {users} ELSE {namespaces} END
 ORDER BY p.kind, p.id`
 
 const (
-	lostUserSQL  = `NOT EXISTS (SELECT FROM users t WHERE t.id = p.id)`
-	lostGroupSQL = `NOT EXISTS (SELECT FROM namespaces t WHERE t.id = p.id)`
+	noUserSQL  = `NOT EXISTS (SELECT FROM users t WHERE t.id = p.id)`
+	noGroupSQL = `NOT EXISTS (SELECT FROM namespaces t WHERE t.id = p.id)`
 )
 
-// lostTargets is lostTargetsSQL for the tables that the database has; "": it has no protections, or
-// neither of the tables.
-func (d *Database) lostTargets(ctx context.Context) (string, error) {
+// missingTargets returns missingTargetsSQL for this database. It returns "" for databases without
+// protections: all but main, and main if it is used for loose foreign keys alone.
+func (d *Database) missingTargets(ctx context.Context) (string, error) {
 	if d.Name != "main" || d.LooseForeignKeysOnly {
 		return "", nil
 	}
-	if sql := d.lost.Load(); sql != nil {
+	if sql := d.targets.Load(); sql != nil {
 		return *sql, nil
 	}
 	tables, err := d.presence(ctx, referencesOf("users", "id", "namespaces", "id"))
@@ -41,50 +41,47 @@ func (d *Database) lostTargets(ctx context.Context) (string, error) {
 	users, groups := "false", "false"
 	// Protections are of integers: a table of that name with another id is not GitLab's.
 	if id, ok := tables.Table("users").Column("id"); ok && id.comparedAs() == "bigint" {
-		users = lostUserSQL
+		users = noUserSQL
 	}
 	if id, ok := tables.Table("namespaces").Column("id"); ok && id.comparedAs() == "bigint" {
-		groups = lostGroupSQL
+		groups = noGroupSQL
 	}
-	sql := fill(lostTargetsSQL, "{users}", users, "{namespaces}", groups)
-	if users == lostUserSQL && groups == lostGroupSQL {
-		d.lost.Store(&sql)
+	sql := fill(missingTargetsSQL, "{users}", users, "{namespaces}", groups)
+	if users == noUserSQL && groups == noGroupSQL {
+		d.targets.Store(&sql)
 	}
 	return sql, nil
 }
 
-// checkKept is the end of a transaction that has changed rows. Constraint triggers that are deferred
-// fire first, behind the receipts, as they would at the commit.
-func (tx *changing) checkKept(ctx context.Context) error {
-	changed := tx.changedTables()
-	if tx.lostSQL == "" || len(changed) == 0 {
+// checkProtected is the end of a transaction that has changed rows. A target may have been protected
+// since the transaction began. Constraint triggers that are deferred fire first, behind the receipts,
+// as they would at the commit.
+func (tx *changing) checkProtected(ctx context.Context) (err error) {
+	if tx.targetsSQL == "" || len(tx.changed) == 0 {
 		return nil
 	}
-	if _, err := tx.Exec(ctx, constraintsSQL); err != nil {
-		return err
-	}
-	rows, _ := tx.Query(ctx, tx.lostSQL, tx.lost) // CollectRows returns the error
-	missing, err := pgx.CollectRows(rows, scanProtection)
-	if err == nil && len(missing) > 0 {
-		err = &ProtectedError{Protection: missing[0], By: changed}
-	}
-	return err
-}
-
-// changedTables names the tables whose rows the transaction has changed itself.
-func (tx *changing) changedTables() []string {
-	tables := slices.Clone(tx.unnoted)
-	for _, n := range tx.noted {
-		if !slices.Contains(tables, n.table) {
-			tables = append(tables, n.table)
+	batch := &pgx.Batch{}
+	batch.Queue(constraintsSQL)
+	batch.Queue(tx.targetsSQL, tx.missing).Query(func(rows pgx.Rows) error {
+		missing, err := pgx.CollectRows(rows, scanProtection)
+		if err == nil && len(missing) > 0 {
+			err = &ProtectedError{Protection: missing[0], By: tx.changed}
 		}
-	}
-	return tables
+		return err
+	})
+	return tx.SendBatch(ctx, batch).Close()
 }
 
-// changeKept is [Database.change] for a statement on a table from which a chain leads to protected
+// touches notes that the transaction changes rows of a table, or that triggers do so instead.
+func (tx *changing) touches(table string) {
+	if !slices.Contains(tx.changed, table) {
+		tx.changed = append(tx.changed, table)
+	}
+}
+
+// changeProtected is [Database.change] for a statement on a table from which a chain leads to protected
 // rows: it is a transaction of its own with the post-condition.
-func (d *Database) changeKept(
+func (d *Database) changeProtected(
 	ctx context.Context, p Permit, q query, r receipt, into ...any,
 ) error {
 	p.Transaction = p.Statement + p.Lock + netTime
@@ -99,7 +96,7 @@ func (d *Database) changeKept(
 		if err != nil {
 			return err
 		}
-		tx.unnoted = []string{r.table}
+		tx.touches(r.table)
 		receipt := r.write(p.Source, nil)
 		_, err = tx.Exec(ctx, receipt.sql, receipt.args...)
 		return err
@@ -152,7 +149,7 @@ type protectedPath struct {
 // paths are the tables from which a change may delete protected rows, for deletions and updates.
 type paths map[protectedPath]bool
 
-// leads reports whether a deletion, or else an update, of rows of a table may delete protected rows.
+// leads reports whether deleting rows of a table, or else updating them, may delete protected rows.
 func (p paths) leads(t Table, deletes bool) bool {
 	if deletes {
 		return p[protectedPath{t, "d"}]
@@ -162,7 +159,7 @@ func (p paths) leads(t Table, deletes bool) bool {
 
 // protectedPaths reads the paths. Only main has protections.
 func (d *Database) protectedPaths(ctx context.Context) (paths, error) {
-	if sql, err := d.lostTargets(ctx); err != nil || sql == "" {
+	if sql, err := d.missingTargets(ctx); err != nil || sql == "" {
 		return nil, err
 	}
 	all := paths{}
