@@ -145,3 +145,11 @@ func (b *bench) refuses(table, column string, words ...string) {
 	_, err := b.Track(context.Background(), table, column)
 	b.wantRefusal(err, words...)
 }
+
+// check fails the test with this message unless a condition holds.
+func check(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Errorf(format, args...)
+	}
+}

@@ -60,9 +60,7 @@ func TestTrack_GitLabsTriggersAreRight(t *testing.T) {
 				t.Errorf("%s: got %q", table, got)
 			}
 		}
-		if b.dump() != before {
-			t.Errorf("%s: track changed the schema", schema)
-		}
+		check(t, b.dump() == before, "%s: track changed the schema", schema)
 	}
 	b := newBench(t, "main")
 	b.exec("CREATE TABLE own (id int PRIMARY KEY); INSERT INTO own VALUES (1)")
@@ -121,17 +119,13 @@ func TestTrack_RefusesWhatGitLabsQueueCannotRecord(t *testing.T) {
 	} {
 		_, err := b.Track(context.Background(), c.table, c.column)
 		if c.reason == "" {
-			if err != nil {
-				t.Errorf("%s %s: %v", c.table, c.column, err)
-			}
+			check(t, err == nil, "%s %s: %v", c.table, c.column, err)
 			servicetest.Must(b.Untrack(context.Background(), c.table))(t)
 			continue
 		}
 		b.wantRefusal(err, c.reason)
 	}
-	if b.dump() != before {
-		t.Error("refusals changed the schema")
-	}
+	check(t, b.dump() == before, "refusals changed the schema")
 	b.track("many", " including ")
 }
 
@@ -162,9 +156,7 @@ func TestTrack_ADifferentTriggerIsLeftAlone(t *testing.T) {
 	before := b.dump()
 	b.refuses("q", "", "public.q has a different trigger named q_loose_fk_trigger, which calls other()")
 	b.refuses("p", "", "leaves.b has a different trigger named b_loose_fk_trigger", "override_table('other', '[]')")
-	if b.dump() != before {
-		t.Error("refusals changed the schema")
-	}
+	check(t, b.dump() == before, "refusals changed the schema")
 	b.exec("DROP TRIGGER q_loose_fk_trigger ON q")
 	b.track("q", "number")
 	for _, column := range []string{"", "id"} {
@@ -191,9 +183,7 @@ func TestTrack_ALockThatIsNotToBeHadChangesNothing(t *testing.T) {
 	_, err := b.Track(context.Background(), "p", "")
 	servicetest.WantError(t, err, "track p on main", "55P03",
 		"nothing was changed, because another transaction held a lock for more than 2 s: try again")
-	if b.dump() != before {
-		t.Error("a track that failed changed the schema")
-	}
+	check(t, b.dump() == before, "a track that failed changed the schema")
 	servicetest.NoError(t, tx.Rollback(context.Background()))
 	b.track("p", "")
 	// What is tracked already needs no lock.
@@ -286,9 +276,7 @@ func TestTrack_ByAnotherKeyWaitsForTheRecordsThatAreLeft(t *testing.T) {
 		t.Helper()
 		before := b.dump()
 		b.refuses("p", "number", "records of public.p are pending or dead", "caretaker lfk retry --table public.p")
-		if b.dump() != before {
-			t.Error("refused, but the schema has changed")
-		}
+		check(t, b.dump() == before, "refused, but the schema has changed")
 	}
 	untrack()
 	refused()

@@ -72,9 +72,7 @@ func TestAdjournedGroupDeletion_InvalidSettingFailsTheRunAndTouchesNothing(t *te
 		g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = `+value)
 		r := servicetest.Must(g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups}))(t)
 		servicetest.WantState(t, r, "failed")
-		if r.Reason != "SETTING_INVALID" {
-			t.Errorf("reason %q, want SETTING_INVALID", r.Reason)
-		}
+		check(t, r.Reason == "SETTING_INVALID", "reason %q, want SETTING_INVALID", r.Reason)
 		servicetest.WantCounts(t, r, "")
 		servicetest.WantError(t, errors.New(r.Error), "deletion_adjourned_period", value)
 		st, err := g.Service.Status(context.Background(), servicetest.AdjournedGroups)
@@ -327,9 +325,7 @@ func TestAdjournedGroupDeletion_IsNotConfiguredWithoutItsTables(t *testing.T) {
 		_, err := g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups})
 		servicetest.WantError(t, err, missing)
 		st, err := g.Service.Status(context.Background(), servicetest.AdjournedGroups)
-		if err != nil || st[0].Condition != service.ConditionNotConfigured {
-			t.Errorf("%v, %v", st, err)
-		}
+		check(t, err == nil && st[0].Condition == service.ConditionNotConfigured, "%v, %v", st, err)
 	}
 }
 
@@ -345,9 +341,7 @@ func TestAdjournedGroupDeletion_TableThatMustNotBeReadIsNamed(t *testing.T) {
 	defer d.Close()
 	_, err := d.GroupStores(context.Background())
 	servicetest.WantError(t, err, "group_group_links")
-	if !errors.Is(err, repo.ErrForbidden) {
-		t.Errorf("got %v", err)
-	}
+	check(t, errors.Is(err, repo.ErrForbidden), "got %v", err)
 }
 
 func TestAdjournedGroupDeletion_WorksWithEitherStore(t *testing.T) {

@@ -97,9 +97,7 @@ func TestDestroyGroup_LockedRowsFailTheAttemptAndEverythingElseOfTheirTableGoes(
 	defer release()
 	r, err := workJob(g, "never")
 	servicetest.WantError(t, err, "locked by another transaction")
-	if r.Outcome != "" {
-		t.Errorf("%+v", r)
-	}
+	check(t, r.Outcome == "", "%+v", r)
 	g.WantRows(map[string]int{"projects": 1})
 	release()
 	if r, err := workJob(g, "never"); err != nil || r.Outcome != "succeeded" {

@@ -70,3 +70,11 @@ func TestAdjournedGroupDeletion_DemoHasSomethingToDoAndSomethingToLeaveAlone(t *
 	}
 	g.Run("held_groups=2")
 }
+
+// check fails the test with this message unless a condition holds.
+func check(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Errorf(format, args...)
+	}
+}

@@ -111,13 +111,9 @@ func TestAdjournedGroupDeletion_RestoreIsAllOrNothing(t *testing.T) {
 	g.Mark(77, 1, 15)
 	before := g.Value("main", `SELECT md5(string_agg(r::text, '' ORDER BY id)) FROM routes r`)
 	r := g.Run("failed_groups=1")
-	if r.Reason == "" {
-		t.Error("the reason does not say that a group failed")
-	}
+	check(t, r.Reason != "", "the reason does not say that a group failed")
 	st, err := g.Service.Status(t.Context(), servicetest.AdjournedGroups)
-	if err != nil || !strings.Contains(st[0].ConditionDetail, "of the last run, "+r.ID+": 1 group failed") {
-		t.Errorf("status %v, %v", st, err)
-	}
+	check(t, err == nil && strings.Contains(st[0].ConditionDetail, "of the last run, "+r.ID+": 1 group failed"), "status %v, %v", st, err)
 	g.Want("main", `SELECT md5(string_agg(r::text, '' ORDER BY id)) FROM routes r`, before)
 	g.WantMarked("77")
 	g.WantLog(1, "group failed", "level=ERROR", "group_id=77", "unique_violation")

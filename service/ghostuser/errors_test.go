@@ -39,9 +39,7 @@ func TestGhostUserMigration_AnErrorPutsTheUserOffAndTheNextIsWorked(t *testing.T
 	g.Exec("main", forbidSnippetsSQL)
 	s := g.Service()
 	r := g.Run(s, "failed_users=1 migrated_users=1 moved_rows=1 deleted_rows=4")
-	if r.Reason != "1 user failed" || r.OverLimit {
-		t.Errorf("reason %q, over limit %t", r.Reason, r.OverLimit)
-	}
+	check(t, r.Reason == "1 user failed" && !r.OverLimit, "reason %q, over limit %t", r.Reason, r.OverLimit)
 	g.WantLater(10, 30*time.Minute)
 	g.WantGone(11)
 	g.Want("main", `SELECT count(*) FROM snippets`, "1")
@@ -235,9 +233,7 @@ func TestGhostUserMigration_DryRunNamesTheUsersAndWhatBecomesOfThem(t *testing.T
 		"user 12 u12 postpone STILL_REFERENCED: clinging.user_id still refers to it",
 		"user 11 u11 postpone INTERNAL_USER: users of type 2 are not deleted",
 	)
-	if r.CandidatesDigest == "" {
-		t.Error("all were looked at, and there is no digest")
-	}
+	check(t, r.CandidatesDigest != "", "all were looked at, and there is no digest")
 	// In no time not all can be looked at.
 	if r := g.Runs(g.Service(servicetest.Lasting(time.Nanosecond)), true); r.CandidatesDigest != "" || !r.OverLimit {
 		t.Errorf("got %+v", r)
@@ -255,9 +251,7 @@ func TestGhostUserMigration_ARunHeldToAPlanDeletesNobodyElse(t *testing.T) {
 	g.Held(`LOCK TABLE issues IN ACCESS EXCLUSIVE MODE`, 1,
 		`INSERT INTO ghost_user_migrations (user_id, consume_after, created_at, updated_at) VALUES (11, now() - interval '2 hours', now(), now())`)
 	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers, ExpectedDigest: dry.CandidatesDigest})
-	if err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, err)
 	servicetest.WantCounts(t, r, "migrated_users=1 deleted_rows=4")
 	g.Want("main", `SELECT string_agg(id::text, ' ') FROM users WHERE id IN (10, 11)`, "11")
 	g.Want("main", `SELECT string_agg(user_id::text, ' ') FROM ghost_user_migrations`, "11")

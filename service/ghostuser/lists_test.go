@@ -50,17 +50,14 @@ func TestGhostUserMigration_DoesWithEveryColumnWhatItsListSays(t *testing.T) {
 				r := g.Run(s, "")
 				wantGhostRows(g, rows, hard)
 				g.WantGone(10)
-				if fmt.Sprint(r.Counts, r.Tables) != fmt.Sprint(dry.Counts, dry.Tables) {
-					t.Errorf("the dry run counted %v %v, the run %v %v", dry.Counts, dry.Tables, r.Counts, r.Tables)
-				}
+				check(t, fmt.Sprint(r.Counts, r.Tables) == fmt.Sprint(dry.Counts, dry.Tables),
+					"the dry run counted %v %v, the run %v %v", dry.Counts, dry.Tables, r.Counts, r.Tables)
 				want := map[string]int64{"moved_rows": 27, "nullified_rows": 37}
 				if hard {
 					want = map[string]int64{"moved_rows": 6, "nullified_rows": 37 + 11}
 				}
 				for key, n := range want {
-					if r.Counts[key] != n {
-						t.Errorf("%s = %d, want %d", key, r.Counts[key], n)
-					}
+					check(t, r.Counts[key] == n, "%s = %d, want %d", key, r.Counts[key], n)
 				}
 				again := g.Run(s, "")
 				servicetest.WantCounts(t, again, "")
@@ -81,9 +78,7 @@ func TestGhostUserMigration_AuthorAndEditorOfAnIssueAreTheGhostAndAssigneesGo(t 
 		|| ' ' || (SELECT count(*) FROM merge_request_reviewers) || ' ' || (SELECT count(*) FROM merge_requests)`, "7 7 0 1")
 	g.Want("main", `SELECT string_agg(concat_ws(' ', id, author_id, last_edited_by_id), ', ' ORDER BY id) FROM issues`, "1 7, 2 5 5, 3 7 5")
 	g.WantGone(10)
-	if r.OverLimit || r.Reason != "" {
-		t.Errorf("over limit %t, reason %q", r.OverLimit, r.Reason)
-	}
+	check(t, !r.OverLimit && r.Reason == "", "over limit %t, reason %q", r.OverLimit, r.Reason)
 	g.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.users' AND primary_key_value = 10`, "1")
 	g.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.namespaces' AND primary_key_value = 10`, "1")
 	g.WantLog(1, `"msg":"user migrated"`, `"user_id":10`, `"issues":{"move":3}`)

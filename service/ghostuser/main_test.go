@@ -45,3 +45,11 @@ func parallel(t *testing.T) *testing.T {
 	t.Parallel()
 	return t
 }
+
+// check fails the test with this message unless a condition holds.
+func check(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Errorf(format, args...)
+	}
+}

@@ -52,9 +52,8 @@ func TestGhostUserMigration_RowLevelSecurityOfAListedTableFailsTheRun(t *testing
 	for _, dry := range []bool{true, false} {
 		r := g.Runs(s, dry)
 		servicetest.WantState(t, r, repo.RunFailed)
-		if !strings.Contains(r.Error, "table timelogs on main: row-level security may hide rows of it from our role") {
-			t.Errorf("dry run %t: %q", dry, r.Error)
-		}
+		check(t, strings.Contains(r.Error, "table timelogs on main: row-level security may hide rows of it from our role"),
+			"dry run %t: %q", dry, r.Error)
 	}
 	g.Want("main", `SELECT count(*) FROM users WHERE id = 10`, "1")
 }
@@ -129,9 +128,7 @@ func TestGhostUserMigration_WithoutTheColumnOfAConditionNothingIsDeletedOrSkippe
 		s := debugging(g)
 		dry, run := g.Runs(s, true), g.Run(s, counts)
 		servicetest.WantState(t, dry, repo.RunSucceeded)
-		if !maps.Equal(dry.Counts, run.Counts) {
-			t.Errorf("dry run %v, run %v", dry.Counts, run.Counts)
-		}
+		check(t, maps.Equal(dry.Counts, run.Counts), "dry run %v, run %v", dry.Counts, run.Counts)
 	}
 	for i, c := range conditions() {
 		user, issue := 10+i, 1000+i

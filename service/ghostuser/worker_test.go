@@ -18,9 +18,7 @@ func TestGhostUserMigration_AnEmptyQueueCreatesNoGhost(t *testing.T) {
 	g.Exec("main", `DELETE FROM users WHERE id = 5`)
 	r := g.Run(g.Service(), "")
 	servicetest.WantCounts(t, r, "")
-	if r.OverLimit {
-		t.Error("over limit")
-	}
+	check(t, !r.OverLimit, "over limit")
 	g.Want("main", `SELECT count(*) FROM users WHERE user_type = 5`, "0")
 }
 
@@ -106,9 +104,7 @@ func TestGhostUserMigration_UsersThatMustStayAreRefusedEveryTime(t *testing.T) {
 	}
 	g.Log.Reset()
 	r := g.Run(s, "failed_users=4 migrated_users=2 deleted_rows=8")
-	if !strings.Contains(r.Reason, "4 users failed") || r.OverLimit {
-		t.Errorf("reason %q, over limit %t", r.Reason, r.OverLimit)
-	}
+	check(t, strings.Contains(r.Reason, "4 users failed") && !r.OverLimit, "reason %q, over limit %t", r.Reason, r.OverLimit)
 	for _, id := range []int{10, 11, 12, 5} {
 		g.WantLater(id, 30*time.Minute)
 		g.WantLog(1, `"level":"WARN"`, `"msg":"user refused"`, `"reason":"INTERNAL_USER"`, fmt.Sprintf(`"user_id":%d,`, id))
@@ -170,9 +166,7 @@ func TestGhostUserMigration_TheOldNameOfTheQueueIsUsedWhereItIsTheOnlyOne(t *tes
 	g.Exec("main", `DROP TABLE users_ghost_user_migrations`)
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers})
 	var missing *service.NotConfiguredError
-	if !errors.As(err, &missing) || !strings.Contains(missing.Missing, "ghost_user_migrations") {
-		t.Errorf("got %v", err)
-	}
+	check(t, errors.As(err, &missing) && strings.Contains(missing.Missing, "ghost_user_migrations"), "got %v", err)
 }
 
 func TestGhostUserMigration_PassesOverTablesAndColumnsThatAreNotThere(t *testing.T) {

@@ -83,3 +83,11 @@ func wantTokens(t *testing.T, s *service.Service, counts string) service.Run {
 	servicetest.WantCounts(t, r, counts)
 	return r
 }
+
+// check fails the test with this message unless a condition holds.
+func check(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Errorf(format, args...)
+	}
+}

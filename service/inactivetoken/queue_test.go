@@ -64,9 +64,7 @@ func TestInactiveTokenDeletion_SchedulesNoMoreThanTheQueueTakes(t *testing.T) {
 			servicetest.WantCounts(t, r, "examined_users=1 scheduled_jobs=1")
 			e.Exec("main", `DELETE FROM ghost_user_migrations`)
 			r = wantTokens(t, s, "examined_users=2 scheduled_jobs=2")
-			if r.OverLimit || r.Reason != "" {
-				t.Errorf("over_limit %t, reason %q", r.OverLimit, r.Reason)
-			}
+			check(t, !r.OverLimit && r.Reason == "", "over_limit %t, reason %q", r.OverLimit, r.Reason)
 			e.Want("main", passes, "7/7/6 finished")
 		})
 	}

@@ -109,9 +109,7 @@ func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing
 				}
 				how := e.Value("main", `SELECT concat_ws(' ', state, metadata ->> 'outcome', nullif(metadata ->> 'reason', ''))
 					FROM maintenance.river_job WHERE (args ->> 'user_id')::integer = $1`, 1000+i)
-				if how != want {
-					t.Errorf("%s: job %q, want %q", c.name, how, want)
-				}
+				check(t, how == want, "%s: job %q, want %q", c.name, how, want)
 			}
 			e.Want("main", `SELECT count(*) FROM users WHERE state = 'blocked' AND updated_at BETWEEN
 				(now() AT TIME ZONE 'UTC') - interval '1 hour' AND now() AT TIME ZONE 'UTC'`, fmt.Sprint(queued))
@@ -136,9 +134,7 @@ func TestInactiveTokenDeletion_WalksOverAllPages(t *testing.T) {
 				servicetest.WantState(t, r, repo.RunSucceeded)
 				examined, more = examined+r.Counts["examined_users"], r.OverLimit
 			}
-			if examined != int64(n) {
-				t.Errorf("%d bots %s: %d examined", n, how, examined)
-			}
+			check(t, examined == int64(n), "%d bots %s: %d examined", n, how, examined)
 			e.Want("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'delete_user'`, fmt.Sprint(n))
 			e.Want("main", `SELECT count(*) FROM maintenance.token_passes WHERE finished_at IS NOT NULL`, "1")
 		}
@@ -240,9 +236,7 @@ func TestInactiveTokenDeletion_DryRunWalksFromTheBeginningBesideAPass(t *testing
 	servicetest.WantCounts(t, dryTokens(t, e.Service("", e.WithQueue)), "examined_users=3 scheduled_jobs=3")
 	r := dryTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
 	servicetest.WantCounts(t, r, "examined_users=1 scheduled_jobs=1")
-	if !r.OverLimit {
-		t.Error("over_limit is not set")
-	}
+	check(t, r.OverLimit, "over_limit is not set")
 	e.Want("main", `SELECT concat_ws(' ', p.ctid, p.xmin, p) FROM maintenance.token_passes p`, before)
 	e.Want("main", `SELECT count(*) FROM maintenance.river_job`, "0")
 }
@@ -286,9 +280,8 @@ func TestInactiveTokenDeletion_MissingTablesAreNamed(t *testing.T) {
 				}
 			}
 			st, err := s.Status(context.Background(), servicetest.InactiveTokens)
-			if err != nil || st[0].Condition != service.ConditionNotConfigured || !strings.Contains(st[0].ConditionDetail, c.named) {
-				t.Errorf("%v %q, %v", st[0].Condition, st[0].ConditionDetail, err)
-			}
+			check(t, err == nil && st[0].Condition == service.ConditionNotConfigured && strings.Contains(st[0].ConditionDetail, c.named),
+				"%v %q, %v", st[0].Condition, st[0].ConditionDetail, err)
 		})
 	}
 }
