@@ -68,14 +68,6 @@ func TestGhostUserMigration_AQueueWithoutAColumnItNeedsIsNotConfigured(t *testin
 	}
 }
 
-func TestGhostUserMigration_SchedulesThatNameNoGroupGoWithTheirUser(t *testing.T) {
-	g := newDoomed(parallel(t), 10)
-	g.Exec("main", `INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on) VALUES (100, 10, '2020-01-01'); ALTER TABLE group_deletion_schedules DROP group_id`)
-	g.Run(g.Service(), "migrated_users=1 deleted_rows=4")
-	g.WantGone(10)
-	g.Want("main", `SELECT count(*) FROM group_deletion_schedules`, "0")
-}
-
 // condition is a column by which the worker tells rows that it deletes from rows that it must not, and a row to be told.
 type condition struct {
 	table, column, reference, row string
