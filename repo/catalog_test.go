@@ -25,22 +25,16 @@ func TestCatalog_KnowsTablesAndColumnsThatWereAskedFor(t *testing.T) {
 		"users": {"id", "user_type", "nonsense"}, "keys": {"user_id"}, "p_ci_builds": {"user_id"}, "nowhere": {"id"}, "a_view": {"id"}, "far": {"id"},
 	})
 	users := c.Table("users")
-	if !users.Has("id", "user_type") || users.Has("nonsense") || users.Has("email") {
-		t.Errorf("users is %+v", users)
-	}
+	check(t, users.Has("id", "user_type") && !users.Has("nonsense") && !users.Has("email"), "users is %+v", users)
 	if id, _ := users.Column("id"); !id.NotNull || !id.HasDefault || id.Type != "bigint" {
 		t.Errorf("users.id is %+v", id)
 	}
 	if kind, _ := users.Column("user_type"); kind.NotNull || kind.Type != "smallint" {
 		t.Errorf("users.user_type is %+v", kind)
 	}
-	if !c.Table("p_ci_builds").Has("user_id") {
-		t.Error("a partitioned table is no table")
-	}
+	check(t, c.Table("p_ci_builds").Has("user_id"), "a partitioned table is no table")
 	for _, name := range []string{"nowhere", "a_view", "far", "issues"} {
-		if c.Table(name) != nil || c.Table(name).Has() {
-			t.Errorf("%s is there", name)
-		}
+		check(t, c.Table(name) == nil && !c.Table(name).Has(), "%s is there", name)
 	}
 	if _, ok := c.Rows("keys", "type", "x"); ok {
 		t.Error("a column that nobody asked for is there")
@@ -67,17 +61,13 @@ func TestCatalog_KnowsForeignKeysOfEverySchemaAndTheirActions(t *testing.T) {
 			parent += " " + c.Name + ":" + c.Type
 		}
 		got = append(got, k.Child.Schema+"."+k.Child.Name+" "+k.ColumnNames()+" "+k.OnDelete+parent)
-		if k.Child.Name == "c3" && !slices.Equal(k.Nullify().Set, set) {
-			t.Errorf("sets %s to NULL", k.Nullify().Set)
-		}
+		check(t, k.Child.Name != "c3" || slices.Equal(k.Nullify().Set, set), "sets %s to NULL", k.Nullify().Set)
 	}
 	want := []string{
 		"elsewhere.c1 p_id c id:bigint", "public.c2 d d id:bigint", "public.c2 n a id:bigint", "public.c2 p_id n id:bigint",
 		"public.c2 r r id:bigint", "public.c3 x,y n a:integer b:text", "public.c4 p_id c id:bigint",
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got  %q\nwant %q", got, want)
-	}
+	check(t, slices.Equal(got, want), "got  %q\nwant %q", got, want)
 }
 
 func TestCatalog_NamesATableThatMustNotBeRead(t *testing.T) {
@@ -85,9 +75,7 @@ func TestCatalog_NamesATableThatMustNotBeRead(t *testing.T) {
 	d := open(t, b.as(b.role(`GRANT USAGE ON SCHEMA public TO {role}; GRANT SELECT ON users TO {role}`), "x"))
 	servicetest.Must(d.Tables(context.Background(), map[string][]string{"users": {"id"}}))(t)
 	_, err := d.Tables(context.Background(), map[string][]string{"users": {"id"}, "issues": {"author_id"}})
-	if !errors.Is(err, repo.ErrForbidden) {
-		t.Errorf("got %v, want ErrForbidden", err)
-	}
+	check(t, errors.Is(err, repo.ErrForbidden), "got %v, want ErrForbidden", err)
 	servicetest.WantError(t, err, "issues", "SELECT")
 }
 
@@ -147,9 +135,7 @@ func TestKeepingTriggers_AreEnabledRowTriggersAndRulesOfTheTableAndItsPartitions
 		for _, k := range found {
 			got = append(got, k.String())
 		}
-		if !slices.Equal(got, c.want) {
-			t.Errorf("%s, deletes %t: %q, want %q", c.table, c.deletes, got, c.want)
-		}
+		check(t, slices.Equal(got, c.want), "%s, deletes %t: %q, want %q", c.table, c.deletes, got, c.want)
 	}
 }
 
@@ -172,9 +158,7 @@ func TestMustDiffer_OfTwoNamesOfADatabaseTheLaterIsRefused(t *testing.T) {
 	for range 2 {
 		_, err := ci.ListLeases(t.Context(), nil)
 		same, ok := errors.AsType[*repo.SameDatabaseError](err)
-		if !ok || !errors.Is(err, repo.ErrUnreachable) || same.First != "main" {
-			t.Fatalf("ci: %v", err)
-		}
+		require(t, ok && errors.Is(err, repo.ErrUnreachable) && same.First == "main", "ci: %v", err)
 		if text := same.Error(); !strings.Contains(text, "databases.main.url") || !strings.Contains(text, "leave databases.ci.url out") {
 			t.Error(text)
 		}

@@ -141,14 +141,10 @@ func TestTokenPass_IsOneUntilItIsFinished(t *testing.T) {
 		t.Errorf("advance of a finished pass: %v", err)
 	}
 	none, err := b.OpenTokenPass(ctx, by(fence), first.TokenRules, true)
-	if err != nil || none.ID != "" {
-		t.Errorf("resumed %+v, %v, want none", none, err)
-	}
+	check(t, err == nil && none.ID == "", "resumed %+v, %v, want none", none, err)
 	b.exec(`UPDATE maintenance.token_passes SET finished_at = now() - interval '31 days'`)
 	second, err := b.OpenTokenPass(ctx, by(fence), first.TokenRules, false)
-	if err != nil || second.ID == "" || second.ID == first.ID {
-		t.Errorf("%+v, %v, want another one", second, err)
-	}
+	check(t, err == nil && second.ID != "" && second.ID != first.ID, "%+v, %v, want another one", second, err)
 	b.want(`SELECT string_agg(id::text, ' ') FROM maintenance.token_passes`, second.ID)
 }
 
@@ -168,9 +164,7 @@ func TestTokenPass_NothingIsStoredWithoutTheLeaseOrThePass(t *testing.T) {
 		"drop":              second(b.DropTokenPass(ctx, by(fence))),
 		"open":              second(b.OpenTokenPass(ctx, by(fence), p.TokenRules, false)),
 	} {
-		if !errors.Is(err, repo.ErrLeaseLost) {
-			t.Errorf("%s: %v, want that the lease is lost", name, err)
-		}
+		check(t, errors.Is(err, repo.ErrLeaseLost), "%s: %v, want that the lease is lost", name, err)
 	}
 	b.want(`SELECT concat_ws(' ', count(*), max(cursor), max(examined)) FROM maintenance.token_passes`, "1 0 0")
 
@@ -272,14 +266,10 @@ func wantIndexedDeletion(t *testing.T, conn *pgx.Conn, d *repo.Database, heard *
 	err := conn.QueryRow(context.Background(), `
 		INSERT INTO maintenance.river_job (kind, args, state, attempt, attempted_at, max_attempts) VALUES ('delete_user', '{}', 'running', 1, now(), 25)
 		RETURNING id, attempted_at`).Scan(&of.ID, &of.AttemptedAt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, err)
 	attempt.JobID = of.ID
 	u, err := d.DeleteUser(context.Background(), repo.Permit{Guard: of.Guard(), Limits: generous}, attempt)
-	if err != nil || !u.Queued {
-		t.Fatalf("%+v, %v", u, err)
-	}
+	require(t, err == nil && u.Queued, "%+v, %v", u, err)
 	settings := slices.IndexFunc(heard.statements, func(s sent) bool { return strings.Contains(s.sql, "enable_seqscan") })
 	seen := 0
 	for i, s := range heard.statements {
@@ -293,12 +283,8 @@ func wantIndexedDeletion(t *testing.T, conn *pgx.Conn, d *repo.Database, heard *
 		for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
 			nodes, text := plan(t, conn, []sent{heard.statements[settings], s}, mode)
 			wantIndexes(t, nodes, text)
-			if t.Failed() {
-				t.Fatalf("statement %d: %s", i, s.sql)
-			}
+			require(t, !t.Failed(), "statement %d: %s", i, s.sql)
 		}
 	}
-	if seen < 10 {
-		t.Errorf("%d statements about the user", seen)
-	}
+	check(t, seen >= 10, "%d statements about the user", seen)
 }

@@ -28,9 +28,8 @@ func TestLease_BelongsToOneUntilItExpiresOrIsReleased(t *testing.T) {
 	for _, holder := range []string{"a", "b"} { // nor does its holder get it twice
 		_, err := b.AcquireLease(ctx, "work", holder, time.Hour)
 		held, ok := errors.AsType[*repo.LeaseHeldError](err)
-		if !ok || held.Lease.Holder != "a" || held.Lease.Epoch != 1 || held.Remaining <= 59*time.Minute || held.Remaining > time.Hour {
-			t.Errorf("%s: %v, want that a has it", holder, err)
-		}
+		check(t, ok && held.Lease.Holder == "a" && held.Lease.Epoch == 1 && held.Remaining > 59*time.Minute && held.Remaining <= time.Hour,
+			"%s: %v, want that a has it", holder, err)
 	}
 	servicetest.NoError(t, b.ReleaseLease(ctx, first.Fence))
 	if second := b.acquire("b", time.Hour); second.Epoch != 2 || second.Holder != "b" {
@@ -79,15 +78,10 @@ func TestLease_IsHeldAsLongAsExpiresAtIsToCome(t *testing.T) {
 				}
 				_, err = d.AcquireLease(t.Context(), "work", "a", time.Minute)
 				held, ok := errors.AsType[*repo.LeaseHeldError](err)
-				if !ok || held.Remaining <= 0 || held.Remaining > 24*time.Hour {
-					t.Errorf("got %v, want that it is held, for a day at most", err)
-				}
-				if ok && strings.Contains(held.Error(), "never expires") != c.until.Equal(last) {
-					t.Errorf("got %v, want until when, or that it never expires", held)
-				}
-				if ok && !c.until.IsZero() && !held.Lease.ExpiresAt.Equal(c.until) {
-					t.Errorf("held until %s, want %s", held.Lease.ExpiresAt, c.until)
-				}
+				check(t, ok && held.Remaining > 0 && held.Remaining <= 24*time.Hour, "got %v, want that it is held, for a day at most", err)
+				check(t, !ok || strings.Contains(held.Error(), "never expires") == c.until.Equal(last),
+					"got %v, want until when, or that it never expires", held)
+				check(t, !ok || c.until.IsZero() || held.Lease.ExpiresAt.Equal(c.until), "held until %s, want %s", held.Lease.ExpiresAt, c.until)
 			}
 			if !c.held {
 				b.acquire("a", time.Minute)
@@ -115,9 +109,7 @@ func TestLease_OneOfManyWhoAskAtOnceGetsIt(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if got != 1 {
-			t.Errorf("round %d: %d got it", round, got)
-		}
+		check(t, got == 1, "round %d: %d got it", round, got)
 		b.want(`SELECT epoch FROM maintenance.leases`, fmt.Sprint(round+1))
 		b.exec(`UPDATE maintenance.leases SET expires_at = now()`)
 	}
@@ -243,9 +235,7 @@ func TestFence_NothingIsWrittenWithoutTheLease(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		after := b.value(fencedState)
-		if after == before {
-			t.Errorf("%s has changed nothing", name)
-		}
+		check(t, after != before, "%s has changed nothing", name)
 		before = after
 	}
 }

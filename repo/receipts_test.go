@@ -131,9 +131,7 @@ func TestReceipts_NothingIsWrittenForNothing(t *testing.T) {
 	b.wantChain(0)
 
 	lease, err := b.AcquireLease(context.Background(), "a", "me", time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, err)
 	b.exec(`UPDATE maintenance.leases SET epoch = epoch + 1`)
 	for _, direct := range []bool{true, false} {
 		_, err = rows.Sweep(context.Background(), repo.Change{Delete: true},
@@ -229,13 +227,9 @@ func TestReceipts_PruningKeepsTheChain(t *testing.T) {
 	b.exec(`UPDATE maintenance.receipts SET at = at - interval '2 hours' WHERE sequence IN (1, 2, 4)`)
 	prune(time.Hour)
 	head, err := b.ReceiptHead(context.Background())
-	if err != nil || head.Sequence != 5 || head.PrunedSequence != 2 || head.PrunedHash == "" {
-		t.Fatalf("%+v, %v", head, err)
-	}
+	require(t, err == nil && head.Sequence == 5 && head.PrunedSequence == 2 && head.PrunedHash != "", "%+v, %v", head, err)
 	page, err := b.CheckReceipts(context.Background(), head.PrunedSequence, head.PrunedHash)
-	if err != nil || len(page) != 3 || !page[0].Intact || page[1].Intact || !page[2].Intact {
-		t.Errorf("%+v, %v", page, err)
-	}
+	check(t, err == nil && len(page) == 3 && page[0].Intact && !page[1].Intact && page[2].Intact, "%+v, %v", page, err)
 	prune(0)
 	if head, err = b.ReceiptHead(context.Background()); err != nil || head.PrunedSequence != 5 || head.PrunedHash != head.Hash || head.Newest != 5 {
 		t.Errorf("%+v, %v", head, err)

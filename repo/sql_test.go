@@ -28,9 +28,7 @@ func sqlConstants(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob("*.go")
 	admin, err2 := filepath.Glob("lfkadmin/*.go")
-	if err != nil || err2 != nil || len(files) == 0 || len(admin) == 0 {
-		t.Fatalf("no files: %v, %v", err, err2)
-	}
+	require(t, err == nil && err2 == nil && len(files) != 0 && len(admin) != 0, "no files: %v, %v", err, err2)
 	values := map[string]ast.Expr{}
 	for _, file := range append(files, admin...) {
 		if strings.HasSuffix(file, "_test.go") {
@@ -137,9 +135,7 @@ func TestSQL_EveryStatementFitsTheReferenceSchema(t *testing.T) {
 			}
 		}
 	}
-	if len(all) < 60 {
-		t.Errorf("only %d statements found", len(all))
-	}
+	check(t, len(all) >= 60, "only %d statements found", len(all))
 }
 
 // split cuts the one constant that is several statements.
@@ -181,9 +177,8 @@ func TestSQL_ParametersTakeEveryIDWhateverTheWidthOfColumns(t *testing.T) {
 			servicetest.Must(conn.Exec(context.Background(), devdb.NarrowKeys(narrow)))(t)
 			got := prepared(t, conn)
 			for name, types := range want {
-				if !slices.Equal(got[name], types) {
-					t.Errorf("the parameters of %s are of the types %v, want %v as with bigint: cast them", name, got[name], types)
-				}
+				check(t, slices.Equal(got[name], types),
+					"the parameters of %s are of the types %v, want %v as with bigint: cast them", name, got[name], types)
 			}
 		})
 	}
@@ -204,9 +199,7 @@ func TestSweep_KeysTooWideForTheColumnMatchNothing(t *testing.T) {
 			t.Errorf("%s: refer %v, %v", kind, places, err)
 		}
 		taken, err := r.Take(ctx, []repo.Column{owner}, [][]string{{"2", "3000000000"}}, repo.Batch{Rows: 9, Permit: locking(1)})
-		if err != nil || !slices.Equal(taken[0], []string{"1"}) {
-			t.Errorf("%s: take %v, %v", kind, taken, err)
-		}
+		check(t, err == nil && slices.Equal(taken[0], []string{"1"}), "%s: take %v, %v", kind, taken, err)
 		if got := b.swept(r, repo.Change{Delete: true}, repo.Batch{Rows: 9}); got.Changed != 2 {
 			t.Errorf("%s: swept %+v", kind, got)
 		}

@@ -142,3 +142,19 @@ func parallel(t *testing.T) *testing.T {
 	t.Parallel()
 	return t
 }
+
+// check fails the test with this message unless a condition holds.
+func check(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Errorf(format, args...)
+	}
+}
+
+// require fails the test at once with this message unless a condition holds.
+func require(tb testing.TB, holds bool, format string, args ...any) {
+	tb.Helper()
+	if !holds {
+		tb.Fatalf(format, args...)
+	}
+}

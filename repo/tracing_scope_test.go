@@ -42,9 +42,7 @@ func TestScope_OfManyOperationsTheFirstAreSpansAndAllAreCounted(t *testing.T) {
 		}
 		counted = repo.ScopeAttributes(ctx)
 	})
-	if len(spans) != 10 {
-		t.Errorf("%d spans", len(spans))
-	}
+	check(t, len(spans) == 10, "%d spans", len(spans))
 	if all, omitted := attributeOf(counted, "maintenance.statements"), attributeOf(counted, "maintenance.statements_omitted"); all != "50" || omitted != "40" {
 		t.Errorf("%s statements, %s left out", all, omitted)
 	}
@@ -89,9 +87,7 @@ func TestScope_ALaterBatchIsASpanIfItOrWhatIsBelowItFailedOrWasSlowOrHasANewReas
 		t.Errorf("batches %v, want %v", shown, want)
 	}
 	failed := slices.DeleteFunc(spans, func(s sdktrace.ReadOnlySpan) bool { return attributeOf(s.Attributes(), "error.type") == "" })
-	if len(failed) != 1 || attributeOf(failed[0].Attributes(), "error.type") != "22012" {
-		t.Errorf("failed %v", failed)
-	}
+	check(t, len(failed) == 1 && attributeOf(failed[0].Attributes(), "error.type") == "22012", "failed %v", failed)
 }
 
 func TestScope_HoweverMuchFailsThereAreSixtySpans(t *testing.T) {
@@ -132,9 +128,8 @@ func TestTrace_OperationsOfAScopeHaveSpans(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if len(spans) != 2 || spans[0].Name() != "look" || attributeOf(spans[1].Attributes(), "maintenance.outcome") != "interrupted" {
-		t.Errorf("got %v", spans)
-	}
+	check(t, len(spans) == 2 && spans[0].Name() == "look" && attributeOf(spans[1].Attributes(), "maintenance.outcome") == "interrupted",
+		"got %v", spans)
 }
 
 // traced calls do in a span, and returns those below it. Its test must not run in parallel with others: the provider is the
@@ -149,9 +144,7 @@ func traced(t *testing.T, url string, do func(context.Context, *repo.Database)) 
 	ctx, span := otel.Tracer("test").Start(context.Background(), "test")
 	ctx, _ = repo.WithScope(ctx)
 	do(ctx, d)
-	if len(spans.Ended()) == 0 {
-		t.Fatal("no spans")
-	}
+	require(t, len(spans.Ended()) != 0, "no spans")
 	span.End()
 	return spans.Ended()[:len(spans.Ended())-1]
 }
@@ -176,9 +169,7 @@ func TestDeletionTraces_AreThoseOfJobsThatHaveSentTheUser(t *testing.T) {
 		SELECT 'delete_user', '{"user_id": 7}', jsonb_build_object('processed_by', 'the ' || outcome, 'outcome', outcome), 25, 'default', 'completed', now()
 		FROM unnest(ARRAY['succeeded', 'refused', 'skipped']) outcome`)
 	got, err := b.DeletionTraces(t.Context(), 7, repo.Limits{Statement: 5 * time.Second, Lock: time.Second})
-	if err != nil || len(got) != 1 || got[0] != "the succeeded" {
-		t.Errorf("%v, %v", got, err)
-	}
+	check(t, err == nil && len(got) == 1 && got[0] == "the succeeded", "%v, %v", got, err)
 }
 
 const (
@@ -203,13 +194,9 @@ func TestRecordTraces_GoWithTheirRecords(t *testing.T) {
 	queue := servicetest.Must(b.DeletedRecords(ctx))(t)
 	limits := repo.Limits{Statement: 5 * time.Second, Lock: time.Second}
 	records, _, err := b.LoadRecords(ctx, queue, repo.RecordPage{Parent: "public.p", Limit: 10}, limits)
-	if err != nil || len(records) != 4 {
-		t.Fatalf("%d records, %v", len(records), err)
-	}
+	require(t, err == nil && len(records) == 4, "%d records, %v", len(records), err)
 	parents, err := b.RecordTraces(ctx, records, 16, limits)
-	if err != nil || len(parents) != 1 || parents[0] != aParent {
-		t.Errorf("%v, %v, want the one span", parents, err)
-	}
+	check(t, err == nil && len(parents) == 1 && parents[0] == aParent, "%v, %v, want the one span", parents, err)
 	fence := b.acquire("a", time.Minute).Fence
 	servicetest.Must(b.RemoveRecords(ctx, by(fence), queue, records[:2]))(t)
 	b.want(noted, "3:"+aParent+" 4:"+aParent)

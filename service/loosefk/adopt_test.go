@@ -87,9 +87,8 @@ func TestAdopt_RowsHaveSomebodyWhoCleansThemAtAnyTime(t *testing.T) {
 	// Interrupted here, another command goes on.
 	a = servicetest.Must(at(t, e, file).PlanReversion(t.Context(), ofC))(t)
 	servicetest.Must(a.Finish(t.Context()))(t)
-	if len(at(t, e, file).Definitions.Keys) > 0 {
-		t.Errorf("%+v", at(t, e, file).Definitions.Keys)
-	}
+	left := at(t, e, file).Definitions.Keys
+	check(t, len(left) == 0, "%+v", left)
 	e.Want("main", `SELECT convalidated FROM pg_constraint WHERE conname = 'fk'`, "true")
 }
 
@@ -106,9 +105,7 @@ func TestAdopt_AServerThatDoesNotKnowTheDefinitionLeavesTheRecords(t *testing.T)
 	wantWords(t, r.Reason, "records "+left, "c.p_id: restart it with the file that has them, or run caretaker lfk revert")
 	detail := servicetest.StatusOf(t, old, servicetest.LooseForeignKeys).ConditionDetail
 	wantWords(t, detail, "records on main "+left)
-	if strings.Count(detail, left) != 1 {
-		t.Errorf("detail %q, want that it says once that records are left", detail)
-	}
+	check(t, strings.Count(detail, left) == 1, "detail %q, want that it says once that records are left", detail)
 	e.WantQueue("main", "1")
 	wantRun(t, e.Service(servicetest.OneChild), "processed_records=1 deleted_rows=1")
 }
@@ -150,9 +147,7 @@ func TestAdopt_WaitsForARunAndForLocks(t *testing.T) {
 	if err == nil {
 		err = a.Prepare(t.Context())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	servicetest.NoError(t, err)
 	e.ForeignLease("main", servicetest.MainLease, "1 hour")
 	other := e.Connect("main")
 	servicetest.Must(other.Exec(t.Context(), `BEGIN; LOCK TABLE p IN ROW EXCLUSIVE MODE`))(t)
@@ -181,9 +176,7 @@ func TestAdopt_RefusesTablesThatSeveralDatabasesHave(t *testing.T) {
 	admin := at(t, e, servicetest.Save(t, ""))
 	admin.Only = "east"
 	_, err := admin.PlanAdoption(t.Context(), ofC)
-	if err == nil {
-		t.Fatal("adopted")
-	}
+	require(t, err != nil, "adopted")
 	wantWords(t, err.Error(), "east: p is in main, east, and c in main, east: a deletion in one of them would be carried out in all")
 	keys := e.Keys(servicetest.OneChild)
 	const beside = "warning fk_beside_definition "

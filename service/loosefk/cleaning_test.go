@@ -127,9 +127,8 @@ c:
   - {table: p, column: owner_id, on_delete: async_delete}
 `), "processed_records=1 deleted_rows=2 updated_rows=4")
 	e.Want("main", `SELECT string_agg(c::text, ' ' ORDER BY id) FROM c`, "(2,2,,3,) (3,2,3,1,untested) (5,2,2,2,)")
-	if len(r.Tables) != 1 || r.Tables[0].Table != "c" || r.Tables[0].Deleted != 2 || r.Tables[0].Updated != 4 {
-		t.Errorf("tables %+v, want c with 2 deleted, 4 updated", r.Tables)
-	}
+	check(t, len(r.Tables) == 1 && r.Tables[0].Table == "c" && r.Tables[0].Deleted == 2 && r.Tables[0].Updated == 4,
+		"tables %+v, want c with 2 deleted, 4 updated", r.Tables)
 }
 
 func TestLooseForeignKeysCleanup_NoStatementExceedsDeleteLimit(t *testing.T) {

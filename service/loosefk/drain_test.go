@@ -183,15 +183,13 @@ func TestLooseForeignKeysCleanup_LimitsHoldToTheRowWithBatchesSideBySide(t *test
 			})
 			r := servicetest.RunBatch(t, s, "main")
 			servicetest.WantState(t, r, "succeeded")
-			if !r.OverLimit || r.Counts["deleted_rows"]+r.Counts["updated_rows"] != 4_123 {
-				t.Errorf("over_limit %v, counts %v, want 4123 rows", r.OverLimit, r.Counts)
-			}
+			check(t, r.OverLimit && r.Counts["deleted_rows"]+r.Counts["updated_rows"] == 4_123,
+				"over_limit %v, counts %v, want 4123 rows", r.OverLimit, r.Counts)
 			if left := int64(600) - r.Counts["processed_records"]; e.Value("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`) != fmt.Sprint(left) {
 				t.Errorf("%s records left, want %d", e.Value("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`), left)
 			}
-			if r.Counts["incremented_records"] > 50 {
-				t.Errorf("%d records charged, though only two batches were in hand", r.Counts["incremented_records"])
-			}
+			check(t, r.Counts["incremented_records"] <= 50,
+				"%d records charged, though only two batches were in hand", r.Counts["incremented_records"])
 			// Whatever is gone from the queue has no rows left.
 			for database, table := range map[string]string{"main": "c", "ci": "d"} {
 				parent := map[string]string{"main": "p", "ci": "o"}[database]

@@ -62,31 +62,22 @@ func TestDryRun_CountsWhatARunWouldDoAndChangesNothing(t *testing.T) {
 	servicetest.WantState(t, dry, repo.RunSucceeded)
 	e.WantSame("main", main, "c", "n", "maintenance.leases")
 	e.WantSame("ci", ci, "c", "u", "maintenance.leases")
-	if dry.OverLimit || dry.LeaseEpoch != 0 || dry.Reason != "" || !dry.DryRun {
-		t.Errorf("%+v", dry)
-	}
+	check(t, !dry.OverLimit && dry.LeaseEpoch == 0 && dry.Reason == "" && dry.DryRun, "%+v", dry)
 	const want = "c.p_id -> p async_delete 55, n.p_id -> o async_nullify 12, n.p_id -> p async_nullify 15, u.p_id -> p update_column_to 40"
 	if got := definitions(dry); got != want {
 		t.Errorf("definitions %s\nwant %s", got, want)
 	}
 	kept, err := e.Service(everyAction).Run(t.Context(), dry.ID)
-	if err != nil || definitions(kept) != want || !kept.DryRun || fmt.Sprint(kept.Counts) != fmt.Sprint(dry.Counts) {
-		t.Errorf("%+v, %v", kept, err)
-	}
+	check(t, err == nil && definitions(kept) == want && kept.DryRun && fmt.Sprint(kept.Counts) == fmt.Sprint(dry.Counts),
+		"%+v, %v", kept, err)
 
 	done := servicetest.RunBatch(t, s, "main")
 	servicetest.WantState(t, done, repo.RunSucceeded)
-	if done.LeaseEpoch != 1 {
-		t.Errorf("epoch %d, want 1", done.LeaseEpoch)
-	}
-	if !slices.Equal(dry.Tables, done.Tables) {
-		t.Errorf("tables %v, then %v", dry.Tables, done.Tables)
-	}
+	check(t, done.LeaseEpoch == 1, "epoch %d, want 1", done.LeaseEpoch)
+	check(t, slices.Equal(dry.Tables, done.Tables), "tables %v, then %v", dry.Tables, done.Tables)
 	servicetest.WantCounts(t, dry, "processed_records=8 deleted_rows=55 updated_rows=67")
 	servicetest.WantCounts(t, done, "processed_records=8 deleted_rows=55 updated_rows=67")
-	if len(done.Definitions) != 0 {
-		t.Errorf("definitions %v of a real run", done.Definitions)
-	}
+	check(t, len(done.Definitions) == 0, "definitions %v of a real run", done.Definitions)
 	if again := servicetest.DryRun(t, s); len(again.Tables) != 0 {
 		t.Errorf("tables %v after the run, want none", again.Tables)
 	}
@@ -107,9 +98,8 @@ func TestDryRun_CountsUpToAHundredThousandRowsADefinition(t *testing.T) {
 	if got := definitions(r); got != "c.p_id -> p async_delete 100000+, d.p_id -> p async_delete 1" {
 		t.Errorf("definitions %s", got)
 	}
-	if !r.OverLimit || !strings.Contains(r.Reason, "c.p_id -> p") || strings.Contains(r.Reason, "d.p_id") {
-		t.Errorf("over_limit %t, reason %q", r.OverLimit, r.Reason)
-	}
+	check(t, r.OverLimit && strings.Contains(r.Reason, "c.p_id -> p") && !strings.Contains(r.Reason, "d.p_id"),
+		"over_limit %t, reason %q", r.OverLimit, r.Reason)
 	servicetest.WantCounts(t, r, "processed_records=1000 deleted_rows=100001")
 }
 
@@ -127,13 +117,10 @@ func TestDryRun_EndsWithItsTimeAndSaysWhatIsUnfinished(t *testing.T) {
 		servicetest.Batches(10, 0), servicetest.With(func(c *loosefk.Config) { c.MaxRuntime = time.Second }))
 	r := servicetest.DryRun(t, s)
 	servicetest.WantState(t, r, repo.RunSucceeded)
-	if !r.OverLimit || !strings.Contains(r.Reason, "max_runtime") || !strings.Contains(r.Reason, "c.p_id -> p") {
-		t.Errorf("over_limit %t, reason %q", r.OverLimit, r.Reason)
-	}
+	check(t, r.OverLimit && strings.Contains(r.Reason, "max_runtime") && strings.Contains(r.Reason, "c.p_id -> p"),
+		"over_limit %t, reason %q", r.OverLimit, r.Reason)
 	for _, d := range r.Definitions {
-		if d.Table == "c" && (!d.AtLeast || d.Rows == 0 || d.Rows >= 100) {
-			t.Errorf("%+v, want a part of the rows", d)
-		}
+		check(t, d.Table != "c" || d.AtLeast && d.Rows != 0 && d.Rows < 100, "%+v, want a part of the rows", d)
 	}
 }
 

@@ -144,9 +144,8 @@ func TestLooseForeignKeysCleanup_ADefinitionWithAnotherKeyFindsNothing(t *testin
 	} {
 		r := servicetest.RunBatch(t, e.Service(test.definition), "main")
 		servicetest.WantState(t, r, "failed")
-		if !strings.Contains(r.Error, " on main: ") || strings.Contains(r.Error, "unreachable") {
-			t.Errorf("%s: error %q", test.definition, r.Error)
-		}
+		check(t, strings.Contains(r.Error, " on main: ") && !strings.Contains(r.Error, "unreachable"),
+			"%s: error %q", test.definition, r.Error)
 		e.Want("main", `SELECT count(*) FROM c`, "2")
 		e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "2")
 		result := servicetest.Must(e.Keys(test.definition).Lint(context.Background()))(t)
@@ -221,9 +220,7 @@ func TestLooseForeignKeys_DeadRecordsOfAnyKeyAreListedAndPutBack(t *testing.T) {
 	s, keys := e.Service(definitions), e.Keys(definitions)
 	wantFailedRun(t, s, failure, "processed_records=1 deleted_rows=1 rescheduled_records=1")
 	failing, err := keys.Failing(context.Background(), "p")
-	if err != nil || len(failing) != 1 || failing[0].Key().String() != `("it's, 1", 2)` {
-		t.Errorf("failing: %+v, %v", failing, err)
-	}
+	check(t, err == nil && len(failing) == 1 && failing[0].Key().String() == `("it's, 1", 2)`, "failing: %+v, %v", failing, err)
 	e.Exec("main", `UPDATE maintenance.record_failures SET failures = 9`)
 	dueAgain(e, "main")
 	wantFailedRun(t, s, failure, "dead_records=1")
@@ -232,9 +229,7 @@ func TestLooseForeignKeys_DeadRecordsOfAnyKeyAreListedAndPutBack(t *testing.T) {
 		dead = append(dead, r)
 		return nil
 	})
-	if err != nil || len(dead) != 1 {
-		t.Fatalf("dead: %+v, %v", dead, err)
-	}
+	require(t, err == nil && len(dead) == 1, "dead: %+v, %v", dead, err)
 	if text, err := json.Marshal(dead[0]); err != nil || !strings.Contains(string(text), `"key":null,"key_values":["it's, 1","2"]`) {
 		t.Errorf("dead: %s, %v", text, err)
 	}
@@ -275,15 +270,11 @@ func TestLooseForeignKeysCleanup_AKeyOfSeveralColumnsKeepsItsMeaning(t *testing.
 	e.Exec("main", `DELETE FROM p`)
 	const named = "c: [{table: p, column: [x, y], key: [a, b], on_delete: async_delete}]"
 	_, err := e.Keys(named).Untrack(context.Background(), "p")
-	if err == nil || !strings.Contains(err.Error(), "records of public.p are pending") {
-		t.Errorf("untrack: %v", err)
-	}
+	check(t, err != nil && strings.Contains(err.Error(), "records of public.p are pending"), "untrack: %v", err)
 	e.Exec("main", `DROP TRIGGER p_loose_fk_trigger ON p`)
 	r := servicetest.RunBatch(t, e.Service(named), "main")
 	servicetest.WantState(t, r, "failed")
-	if !strings.Contains(r.Error, "p is no longer tracked") {
-		t.Errorf("error %q", r.Error)
-	}
+	check(t, strings.Contains(r.Error, "p is no longer tracked"), "error %q", r.Error)
 	e.Want("main", `SELECT count(*) FROM c`, "2")
 	e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
 	// Nor can the key be looked up in its table, so the operator decides.

@@ -17,12 +17,9 @@ import (
 func wantHeld(t *testing.T, err error, holder string, atMost time.Duration) {
 	t.Helper()
 	var held *service.LeaseHeldError
-	if !errors.As(err, &held) {
-		t.Fatalf("error %v, want that the lease is held", err)
-	}
-	if held.Lease.Holder != holder || held.Remaining <= 0 || held.Remaining > atMost || held.Lease.ExpiresAt.IsZero() {
-		t.Errorf("%+v, want held by %s for at most %s", held, holder, atMost)
-	}
+	require(t, errors.As(err, &held), "error %v, want that the lease is held", err)
+	check(t, held.Lease.Holder == holder && held.Remaining > 0 && held.Remaining <= atMost && !held.Lease.ExpiresAt.IsZero(),
+		"%+v, want held by %s for at most %s", held, holder, atMost)
 }
 
 const leaseRow = `SELECT l::text || ' ' || xmin FROM maintenance.leases l WHERE name = '` + servicetest.MainLease + `'`
@@ -42,9 +39,7 @@ func TestLooseForeignKeysCleanup_ForeignLeaseIsRespected(t *testing.T) {
 
 	r := e.Fire(s, servicetest.LooseForeignKeys)
 	servicetest.WantState(t, r, repo.RunSkipped)
-	if r.Reason != "LEASE_HELD" {
-		t.Errorf("reason %q", r.Reason)
-	}
+	check(t, r.Reason == "LEASE_HELD", "reason %q", r.Reason)
 	e.WantSame("main", before, "c")
 	e.Want("main", leaseRow, lease)
 }
@@ -161,9 +156,7 @@ func TestLooseForeignKeysCleanup_LeaseAndFencesAreRenewed(t *testing.T) {
 	}
 	r = servicetest.Ended(t, s, r.ID)
 	servicetest.WantState(t, r, repo.RunSucceeded)
-	if !r.OverLimit {
-		t.Error("not over_limit")
-	}
+	check(t, r.OverLimit, "not over_limit")
 	e.WantLease("main", 1, false)
 	e.WantLease("ci", 1, false)
 }

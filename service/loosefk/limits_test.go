@@ -24,17 +24,14 @@ func limits(deletes, updates int64) func(*service.Config) {
 func wantOverLimit(t *testing.T, r service.Run, reason string) {
 	t.Helper()
 	servicetest.WantState(t, r, "succeeded")
-	if !r.OverLimit || !strings.Contains(r.Reason, reason) {
-		t.Errorf("over_limit %v, reason %q, want over_limit because of %q", r.OverLimit, r.Reason, reason)
-	}
+	check(t, r.OverLimit && strings.Contains(r.Reason, reason),
+		"over_limit %v, reason %q, want over_limit because of %q", r.OverLimit, r.Reason, reason)
 }
 
 func wantWithinLimits(t *testing.T, r service.Run) {
 	t.Helper()
 	servicetest.WantState(t, r, "succeeded")
-	if r.OverLimit || r.Reason != "" {
-		t.Errorf("over_limit %v, reason %q, want a normal end", r.OverLimit, r.Reason)
-	}
+	check(t, !r.OverLimit && r.Reason == "", "over_limit %v, reason %q, want a normal end", r.OverLimit, r.Reason)
 }
 
 func TestLooseForeignKeysCleanup_StopsAtMaxDeletes(t *testing.T) {
@@ -89,9 +86,7 @@ func TestLooseForeignKeysCleanup_StopsAtMaxRuntime(t *testing.T) {
 	wantOverLimit(t, r, "max_runtime")
 	deleted := r.Counts["deleted_rows"]
 	// The eleventh statement ends after 3.3 s at the earliest.
-	if deleted < 1 || deleted > 11 {
-		t.Errorf("%d rows deleted within 3 s at 300 ms each", deleted)
-	}
+	check(t, deleted >= 1 && deleted <= 11, "%d rows deleted within 3 s at 300 ms each", deleted)
 	servicetest.WantCounts(t, r, fmt.Sprintf("deleted_rows=%d incremented_records=5", deleted))
 	e.Want("main", `SELECT count(*) FILTER (WHERE cleanup_attempts = 1) FROM loose_foreign_keys_deleted_records`, "5")
 }
@@ -161,9 +156,7 @@ func TestLooseForeignKeysCleanup_TheOrderOfParentsIsDrawnForEachRun(t *testing.T
 		r := wantRun(t, s, "deleted_rows=1 processed_records=1")
 		first[r.Tables[0].Table] = true
 	}
-	if len(first) < 2 {
-		t.Errorf("always the same parent first: %v", first)
-	}
+	check(t, len(first) >= 2, "always the same parent first: %v", first)
 }
 
 func TestLooseForeignKeysCleanup_TurboModeRaisesTheLimits(t *testing.T) {
@@ -188,9 +181,7 @@ func TestLooseForeignKeysCleanup_TurboModeRaisesTheLimits(t *testing.T) {
 			wantOverLimit(t, r, "max_deletes")
 			e.Want("ci", `SELECT count(*) FROM ci_c`, "1000")
 		}
-		if r.TurboMode != (database == "main") {
-			t.Errorf("turbo_mode on %s: %v", database, r.TurboMode)
-		}
+		check(t, r.TurboMode == (database == "main"), "turbo_mode on %s: %v", database, r.TurboMode)
 	}
 }
 
@@ -235,9 +226,7 @@ func TestLooseForeignKeysCleanup_WhatACommitUndoesIsNotCounted(t *testing.T) {
 	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
 	servicetest.WantState(t, r, "failed")
 	servicetest.WantCounts(t, r, "processed_records=9 deleted_rows=27 rescheduled_records=1")
-	if !strings.Contains(r.Error, "c.p_id -> p on main: P0001") {
-		t.Errorf("error %q", r.Error)
-	}
+	check(t, strings.Contains(r.Error, "c.p_id -> p on main: P0001"), "error %q", r.Error)
 	e.WantQueue("main", "7")
 	e.Want("main", `SELECT count(*) FROM c`, "3")
 }

@@ -76,9 +76,7 @@ func TestLint_TriggersThatDoNotDoTheirWork(t *testing.T) {
 		"error trigger_form main public.parts_2", "error trigger_form main public.parts_3", "error trigger_form main public.parts_4",
 		"warning parent_missing main parts_2", "warning trigger_without_definition main undefined", "warning trigger_without_definition main other.stray")
 	for _, f := range result.Findings {
-		if f.Object == "public.routed" && !strings.Contains(f.Advice, "queues that caretaker does not read") {
-			t.Errorf("got %q", f.Advice)
-		}
+		check(t, f.Object != "public.routed" || strings.Contains(f.Advice, "queues that caretaker does not read"), "got %q", f.Advice)
 	}
 }
 
@@ -87,9 +85,7 @@ func TestLint_WarningsAloneAreNoErrors(t *testing.T) {
 	result := wantFindings(t, e.Keys("vulnerability_external_issue_links: [{table: vulnerabilities, column: vulnerability_id, on_delete: async_delete}]"),
 		"warning trigger_not_always main public.vulnerabilities",
 		"warning fk_beside_definition main vulnerability_external_issue_links_vulnerability_id_fkey on public.vulnerability_external_issue_links")
-	if result.Errors != 0 || result.Warnings != 2 {
-		t.Errorf("got %d errors, %d warnings", result.Errors, result.Warnings)
-	}
+	check(t, result.Errors == 0 && result.Warnings == 2, "got %d errors, %d warnings", result.Errors, result.Warnings)
 }
 
 func TestLint_WriteProtectedLeftoversAreNoHomes(t *testing.T) {
@@ -120,9 +116,7 @@ func TestLint_QueueMustBeThereAndInOrder(t *testing.T) {
 	result := wantFindings(t, keys, "error queue_shape main "+queue, "error default_partition_missing ci "+queue,
 		"error queue_shape sec "+queue, "error default_partition_missing sec "+queue)
 	for i, want := range []string{"it has no column partition of type bigint", "run the worker on this database", "it has no valid index", "create the partition"} {
-		if !strings.Contains(result.Findings[i].Advice, want) {
-			t.Errorf("got %q, want %q", result.Findings[i].Advice, want)
-		}
+		check(t, strings.Contains(result.Findings[i].Advice, want), "got %q, want %q", result.Findings[i].Advice, want)
 	}
 	e.Exec("main", "DROP TABLE loose_foreign_keys_deleted_records")
 	keys.Only = "main"

@@ -139,15 +139,11 @@ func TestLooseForeignKeysCleanup_ParentsWithoutRecordsCostNoStatements(t *testin
 	one := queueStatements(e, e.Service(servicetest.OneChild))
 	e.Deleted("main", "p", 1, 1)
 	many := queueStatements(e, e.Service(definitions))
-	if one != many || one == "NULL" {
-		t.Errorf("%s statements on the queue with one parent defined, %s with 45", one, many)
-	}
+	check(t, one == many && one != "NULL", "%s statements on the queue with one parent defined, %s with 45", one, many)
 	for line := range strings.Lines(e.Value("main", `SELECT string_agg(regexp_replace(query, '\s+', ' ', 'g'), E'\n')
 		FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()
 		WHERE query LIKE '%"loose_foreign_keys_deleted_records"%'`)) {
-		if !strings.Contains(line, "partition = ") {
-			t.Errorf("does not name the partition: %s", line)
-		}
+		check(t, strings.Contains(line, "partition = "), "does not name the partition: %s", line)
 	}
 }
 
@@ -209,9 +205,7 @@ func TestLooseForeignKeysCleanup_RecordsThatComeWhileItWorksAreNotLost(t *testin
 		total += r.Counts["deleted_rows"]
 	}
 	total += servicetest.RunBatch(t, s, "main").Counts["deleted_rows"]
-	if total != 3000 {
-		t.Errorf("%d rows deleted, want 3000", total)
-	}
+	check(t, total == 3000, "%d rows deleted, want 3000", total)
 	e.WantQueue("main", "")
 	e.Want("main", `SELECT count(*) FROM c`, "0")
 }

@@ -46,9 +46,7 @@ func TestLooseForeignKeysCleanup_AFileLikeGitLabsHoldsRecordsUntilMissingChildre
 	servicetest.RunBatch(t, s, "main")
 	servicetest.RunBatch(t, s, "ci")
 	warnings := log.Lines("no configured database has these child tables")
-	if len(warnings) != 1 {
-		t.Fatalf("%d warnings, want one of all missing children", len(warnings))
-	}
+	require(t, len(warnings) == 1, "%d warnings, want one of all missing children", len(warnings))
 	for child := range 240 {
 		name := fmt.Sprintf("child_%03d", child)
 		if missing := child > 1; strings.Contains(warnings[0], name) != missing {
@@ -102,9 +100,7 @@ absent:
 `)
 	e.Exec("main", `INSERT INTO maintenance.absent_children (child, accepted_by) VALUES ('absent', 'me')`)
 	r := wantRun(t, s, "processed_records=2")
-	if r.OverLimit {
-		t.Error("over_limit, though nothing that has definitions is left")
-	}
+	check(t, !r.OverLimit, "over_limit, though nothing that has definitions is left")
 	e.Want("main", `SELECT string_agg(q::text, ',' ORDER BY id) FROM loose_foreign_keys_deleted_records q`, before)
 	st := servicetest.Status(t, s)
 	if b := st.Backlog; b.Pending != 11 || b.Due != 11 {
