@@ -26,19 +26,16 @@ func TestCatalog_KnowsTablesAndColumnsThatWereAskedFor(t *testing.T) {
 	})
 	users := c.Table("users")
 	check(t, users.Has("id", "user_type") && !users.Has("nonsense") && !users.Has("email"), "users is %+v", users)
-	if id, _ := users.Column("id"); !id.NotNull || !id.HasDefault || id.Type != "bigint" {
-		t.Errorf("users.id is %+v", id)
-	}
-	if kind, _ := users.Column("user_type"); kind.NotNull || kind.Type != "smallint" {
-		t.Errorf("users.user_type is %+v", kind)
-	}
+	id, _ := users.Column("id")
+	check(t, id.NotNull && id.HasDefault && id.Type == "bigint", "users.id is %+v", id)
+	kind, _ := users.Column("user_type")
+	check(t, !kind.NotNull && kind.Type == "smallint", "users.user_type is %+v", kind)
 	check(t, c.Table("p_ci_builds").Has("user_id"), "a partitioned table is no table")
 	for _, name := range []string{"nowhere", "a_view", "far", "issues"} {
 		check(t, c.Table(name) == nil && !c.Table(name).Has(), "%s is there", name)
 	}
-	if _, ok := c.Rows("keys", "type", "x"); ok {
-		t.Error("a column that nobody asked for is there")
-	}
+	_, ok := c.Rows("keys", "type", "x")
+	check(t, !ok, "a column that nobody asked for is there")
 }
 
 func TestCatalog_KnowsForeignKeysOfEverySchemaAndTheirActions(t *testing.T) {
@@ -83,9 +80,8 @@ func TestCatalog_PassesOverLeftoversOfASplit(t *testing.T) {
 	b := newBench(parallel(t), "main")
 	b.exec(`CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
 		CREATE TRIGGER protect BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON releases FOR EACH STATEMENT EXECUTE FUNCTION gitlab_schema_prevent_write()`)
-	if c := b.catalog(map[string][]string{"releases": {"author_id"}, "reviews": {"author_id"}}); c.Table("releases") != nil || c.Table("reviews") == nil {
-		t.Error("a write-protected table is a table, or another one is none")
-	}
+	c := b.catalog(map[string][]string{"releases": {"author_id"}, "reviews": {"author_id"}})
+	check(t, c.Table("releases") == nil && c.Table("reviews") != nil, "a write-protected table is a table, or another one is none")
 }
 
 func TestCatalog_CopesWithALargeSchema(t *testing.T) {
@@ -95,9 +91,8 @@ func TestCatalog_CopesWithALargeSchema(t *testing.T) {
 		EXECUTE format('CREATE TABLE t_%s (id bigint PRIMARY KEY, a bigint REFERENCES t_%s, b bigint REFERENCES t_%s ON DELETE CASCADE)', i, i - 1, i / 2);
 	END LOOP; END $$`)
 	c := b.catalog(map[string][]string{"t_5": {"a"}})
-	if n := len(c.References(repo.Table{Schema: "public", Name: "t_4"})); n != 3 || c.Table("t_5") == nil || c.Table("t_6") != nil {
-		t.Errorf("%d keys refer to t_4, want 3", n)
-	}
+	n := len(c.References(repo.Table{Schema: "public", Name: "t_4"}))
+	check(t, n == 3 && c.Table("t_5") != nil && c.Table("t_6") == nil, "%d keys refer to t_4, want 3", n)
 }
 
 func TestKeepingTriggers_AreEnabledRowTriggersAndRulesOfTheTableAndItsPartitions(t *testing.T) {

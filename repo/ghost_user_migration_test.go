@@ -69,9 +69,8 @@ func TestDatabase_DeleteMigratedUser_LooksForAMomentOnly(t *testing.T) {
 		}, queue, user, []repo.Rows{rows})
 		check(t, err == nil && left != slow, "%t, %v, though the look is slow: %t", left, err, slow)
 	}
-	if users, queued := b.value(`(SELECT string_agg(id::text, ',') FROM users)`), b.value(`(SELECT string_agg(user_id::text, ',') FROM ghost_user_migrations)`); users != "1" || queued != "1" {
-		t.Errorf("users %s, queue %s, want 1", users, queued)
-	}
+	users, queued := b.value(`(SELECT string_agg(id::text, ',') FROM users)`), b.value(`(SELECT string_agg(user_id::text, ',') FROM ghost_user_migrations)`)
+	check(t, users == "1" && queued == "1", "users %s, queue %s, want 1", users, queued)
 }
 
 // deadlocked is a queue whose first insert ends its transaction, after something else has happened.

@@ -74,9 +74,8 @@ func TestInactiveBots_EdgesOfTheRules(t *testing.T) {
 			// The same instant, as another time zone has it.
 			elsewhere := repo.NewTokenRules(rules.At.In(time.FixedZone("here", -11*3600)), 42)
 			for _, rules := range []repo.TokenRules{rules, elsewhere} {
-				if got := b.inactive(d, rules); !slices.Equal(got, want) {
-					t.Errorf("%s, %s: inactive %v, want %v", zone, mode, got, want)
-				}
+				got := b.inactive(d, rules)
+				check(t, slices.Equal(got, want), "%s, %s: inactive %v, want %v", zone, mode, got, want)
 			}
 		}
 	}
@@ -110,9 +109,8 @@ func TestInactiveBots_SaysWhereTheRangeEndsAndWhetherThereAreMore(t *testing.T) 
 		{1 << 62, 9, "{0 4611686018427387904 false [] []}"},
 	} {
 		r, err := b.InactiveBots(context.Background(), f, rules, repo.BotPage{After: c.after, Limit: c.limit}, generous)
-		if got := fmt.Sprint(r); err != nil || got != c.want {
-			t.Errorf("after %d, at most %d: %s, %v, want %s", c.after, c.limit, got, err, c.want)
-		}
+		got := fmt.Sprint(r)
+		check(t, err == nil && got == c.want, "after %d, at most %d: %s, %v, want %s", c.after, c.limit, got, err, c.want)
 	}
 }
 
@@ -121,9 +119,7 @@ func (b *bench) pass() (repo.Fence, repo.TokenPass) {
 	b.Helper()
 	lease := servicetest.Must(b.AcquireLease(context.Background(), "inactive_token_deletion", "test", time.Hour))(b.T)
 	p, err := b.OpenTokenPass(context.Background(), by(lease.Fence), repo.NewTokenRules(time.Now(), 42), false)
-	if err != nil || p.ID == "" || p.Cursor != 0 {
-		b.Fatalf("%+v, %v", p, err)
-	}
+	require(b.T, err == nil && p.ID != "" && p.Cursor == 0, "%+v, %v", p, err)
 	return lease.Fence, p
 }
 
@@ -216,9 +212,8 @@ func TestInactiveTokens_PlansKeepToIndexes(t *testing.T) {
 			}
 			t.Run("backlog", func(t *testing.T) {
 				heard.statements = nil
-				if b, _, err := d.TokenBacklog(context.Background(), generous); err != nil || b.Pending != 10_000 {
-					t.Fatalf("%+v, %v", b, err)
-				}
+				b, _, err := d.TokenBacklog(context.Background(), generous)
+				require(t, err == nil && b.Pending == 10_000, "%+v, %v", b, err)
 				nodes, text := plan(t, conn, heard.statements, "auto")
 				wantIndexes(t, slices.DeleteFunc(nodes, func(n node) bool { return n.Relation != "users" }), text)
 			})

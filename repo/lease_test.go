@@ -32,13 +32,11 @@ func TestLease_BelongsToOneUntilItExpiresOrIsReleased(t *testing.T) {
 			"%s: %v, want that a has it", holder, err)
 	}
 	servicetest.NoError(t, b.ReleaseLease(ctx, first.Fence))
-	if second := b.acquire("b", time.Hour); second.Epoch != 2 || second.Holder != "b" {
-		t.Errorf("%+v", second)
-	}
+	second := b.acquire("b", time.Hour)
+	check(t, second.Epoch == 2 && second.Holder == "b", "%+v", second)
 	b.exec(`UPDATE maintenance.leases SET expires_at = now() - interval '1 day'`)
-	if third := b.acquire("a", time.Minute); third.Epoch != 3 {
-		t.Errorf("%+v", third)
-	}
+	third := b.acquire("a", time.Minute)
+	check(t, third.Epoch == 3, "%+v", third)
 	b.want(`SELECT count(*) FROM maintenance.leases`, "1")
 }
 
@@ -164,9 +162,7 @@ func fencedSteps(b *bench) map[string]func(repo.Permit) error {
 	b.exec(`CREATE TABLE gitlab_partitions_dynamic.unused PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (0);
 		UPDATE maintenance.queue_partitions SET active_since = now() - interval '2 days'`)
 	queue, err := b.DeletedRecords(ctx)
-	if err != nil {
-		b.Fatal(err)
-	}
+	servicetest.NoError(b.T, err)
 	broken := queue
 	broken.Active = 7
 	limits := repo.Limits{Statement: 5 * time.Second, Lock: time.Second}

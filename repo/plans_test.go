@@ -291,9 +291,8 @@ func TestLooseForeignKeys_TheNumbersOfADefaultLeafAreReadFromItsIndex(t *testing
 	}
 	d, heard := listening(t, url)
 	queue, err := d.DeletedRecords(context.Background())
-	if want := []int64{1, 2, 3, 4, 100, 101, 102}; err != nil || !slices.Equal(queue.Partitions, want) || queue.Leaves != 5 {
-		t.Fatalf("%+v, %v, want %v", queue, err, want)
-	}
+	want := []int64{1, 2, 3, 4, 100, 101, 102}
+	require(t, err == nil && slices.Equal(queue.Partitions, want) && queue.Leaves == 5, "%+v, %v, want %v", queue, err, want)
 	nodes, text := plan(t, conn, heard.statements[len(heard.statements)-1:], "force_custom_plan")
 	wantIndexes(t, nodes, text)
 	for _, n := range nodes {

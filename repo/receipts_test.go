@@ -15,25 +15,17 @@ import (
 func (b *bench) wantChain(n int64) {
 	b.Helper()
 	head, err := b.ReceiptHead(context.Background())
-	if err != nil || head.Sequence != n || head.Newest != n {
-		b.Fatalf("head %+v, %v, want %d", head, err, n)
-	}
+	require(b.T, err == nil && head.Sequence == n && head.Newest == n, "head %+v, %v, want %d", head, err, n)
 	after, hash := int64(0), ""
 	for after < n {
 		page, err := b.CheckReceipts(context.Background(), after, hash)
-		if err != nil || len(page) == 0 {
-			b.Fatalf("%d receipts behind %d, %v", len(page), after, err)
-		}
+		require(b.T, err == nil && len(page) != 0, "%d receipts behind %d, %v", len(page), after, err)
 		for _, r := range page {
-			if r.Sequence != after+1 || !r.Intact || !r.KeysIntact {
-				b.Fatalf("behind %d: %+v", after, r)
-			}
+			require(b.T, r.Sequence == after+1 && r.Intact && r.KeysIntact, "behind %d: %+v", after, r)
 			after, hash = r.Sequence, r.Hash
 		}
 	}
-	if hash != head.Hash {
-		b.Errorf("the last hash is %s, the head's %s", hash, head.Hash)
-	}
+	check(b.T, hash == head.Hash, "the last hash is %s, the head's %s", hash, head.Hash)
 }
 
 // lastReceipt is the newest one without what differs from one run of the test to the next.
@@ -49,9 +41,7 @@ func (b *bench) listed(f repo.ReceiptFilter) (found string) {
 	f.Limit = 2
 	for {
 		page, before, err := b.ListReceipts(context.Background(), f)
-		if err != nil {
-			b.Fatal(err)
-		}
+		servicetest.NoError(b.T, err)
 		for _, r := range page {
 			found += fmt.Sprint(r.Sequence, " ")
 		}

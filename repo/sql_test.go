@@ -44,9 +44,8 @@ func sqlConstants(t *testing.T) map[string]string {
 				if spec, ok := spec.(*ast.ValueSpec); ok {
 					for i := range spec.Values {
 						name := spec.Names[i].Name
-						if _, twice := values[name]; twice && strings.HasSuffix(name, "SQL") {
-							t.Errorf("%s is there twice", name)
-						}
+						_, twice := values[name]
+						check(t, !twice || !strings.HasSuffix(name, "SQL"), "%s is there twice", name)
 						values[name] = spec.Values[i]
 					}
 				}
@@ -91,9 +90,8 @@ func statements(t *testing.T) map[string]string {
 	constants["purgeSeveralSQL with its result"] = constants["purgeSeveralSQL"] + constants["purgeAllResultSQL"]
 	constants["purgeSeveralSQL with removal"] = constants["purgeSeveralSQL"] + constants["purgeAllRemovalSQL"]
 	for _, name := range fragments {
-		if _, ok := constants[name]; !ok {
-			t.Errorf("there is no constant %s any more: take it off the fragments in sql_fillings_test.go", name)
-		}
+		_, ok := constants[name]
+		check(t, ok, "there is no constant %s any more: take it off the fragments in sql_fillings_test.go", name)
 	}
 	whole := map[string]string{}
 	for name, sql := range constants {
@@ -130,9 +128,8 @@ func TestSQL_EveryStatementFitsTheReferenceSchema(t *testing.T) {
 	all := statements(t)
 	for name, sql := range all {
 		for i, single := range split(name, sql) {
-			if _, err := conn.PgConn().Prepare(context.Background(), "", single, nil); err != nil {
-				t.Errorf("%s, statement %d: %v", name, i, err)
-			}
+			_, err := conn.PgConn().Prepare(context.Background(), "", single, nil)
+			check(t, err == nil, "%s, statement %d: %v", name, i, err)
 		}
 	}
 	check(t, len(all) >= 60, "only %d statements found", len(all))
@@ -200,8 +197,7 @@ func TestSweep_KeysTooWideForTheColumnMatchNothing(t *testing.T) {
 		}
 		taken, err := r.Take(ctx, []repo.Column{owner}, [][]string{{"2", "3000000000"}}, repo.Batch{Rows: 9, Permit: locking(1)})
 		check(t, err == nil && slices.Equal(taken[0], []string{"1"}), "%s: take %v, %v", kind, taken, err)
-		if got := b.swept(r, repo.Change{Delete: true}, repo.Batch{Rows: 9}); got.Changed != 2 {
-			t.Errorf("%s: swept %+v", kind, got)
-		}
+		got := b.swept(r, repo.Change{Delete: true}, repo.Batch{Rows: 9})
+		check(t, got.Changed == 2, "%s: swept %+v", kind, got)
 	}
 }

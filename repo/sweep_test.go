@@ -20,9 +20,7 @@ import (
 func (b *bench) rows(table, column, value string) repo.Rows {
 	b.Helper()
 	r, ok := b.catalog(map[string][]string{table: {column}}).Rows(table, column, value)
-	if !ok {
-		b.Fatalf("no %s.%s", table, column)
-	}
+	require(b.T, ok, "no %s.%s", table, column)
 	return r
 }
 
@@ -114,9 +112,8 @@ func TestSweep_WorksPartitionByPartition(t *testing.T) {
 	parts, err := c.Parts(context.Background(), r, generous)
 	require(t, err == nil && len(parts) == 2 && r.Partitioned() && !parts[0].Partitioned(), "%d partitions with rows, %v", len(parts), err)
 	for _, part := range parts {
-		if result := b.swept(part, repo.Change{Set: []string{"user_id"}}, repo.Batch{Rows: 5}); result.Changed != 5 || result.Last == nil {
-			t.Errorf("%+v", result)
-		}
+		result := b.swept(part, repo.Change{Set: []string{"user_id"}}, repo.Batch{Rows: 5})
+		check(t, result.Changed == 5 && result.Last != nil, "%+v", result)
 	}
 	b.want(`SELECT count(*) FROM p_ci_builds WHERE user_id IS NULL`, "10")
 }
@@ -130,9 +127,8 @@ func TestSweep_ReachesPartitionsThroughTheirTableWhereItMustNotNameThem(t *testi
 	r, _ := c.Rows("p_ci_builds", "user_id", "1")
 	parts, err := c.Parts(context.Background(), r, generous)
 	require(t, err == nil && len(parts) == 2, "%d partitions, %v", len(parts), err)
-	if result := b.swept(parts[0], repo.Change{Delete: true}, repo.Batch{Rows: 100}); result.Changed != 4 {
-		t.Errorf("%+v", result)
-	}
+	result := b.swept(parts[0], repo.Change{Delete: true}, repo.Batch{Rows: 100})
+	check(t, result.Changed == 4, "%+v", result)
 	b.want(`SELECT string_agg(DISTINCT partition_id::text, ',') FROM p_ci_builds`, "101")
 }
 
@@ -160,9 +156,8 @@ func TestSweep_ChangesNothingWithoutItsGuard(t *testing.T) {
 	}
 	b.want(`SELECT count(*) FROM t`, "6")
 	release()
-	if result := b.swept(r, repo.Change{Delete: true}, repo.Batch{Permit: locking(77), Rows: 100}); result.Changed != 3 {
-		t.Errorf("%+v", result)
-	}
+	result := b.swept(r, repo.Change{Delete: true}, repo.Batch{Permit: locking(77), Rows: 100})
+	check(t, result.Changed == 3, "%+v", result)
 }
 
 func TestSweep_TakesKeysOfRowsAndSaysWhatRefersToThem(t *testing.T) {
@@ -181,9 +176,8 @@ func TestSweep_TakesKeysOfRowsAndSaysWhatRefersToThem(t *testing.T) {
 	}
 	some, err := b.Any(context.Background(), []repo.Rows{children, b.rows("t", "owner", "5")}, generous)
 	check(t, err == nil && slices.Equal(some, []bool{true, false}), "%v, %v", some, err)
-	if result := b.swept(children, repo.Change{Delete: true}, repo.Batch{Rows: 2}); result.Changed != 2 {
-		t.Errorf("%+v", result)
-	}
+	result := b.swept(children, repo.Change{Delete: true}, repo.Batch{Rows: 2})
+	check(t, result.Changed == 2, "%+v", result)
 	b.want(`SELECT count(*) FROM c`, "1")
 }
 

@@ -37,9 +37,8 @@ func TestDatabase_TimesThatNobodyCanCarryAreTheNearestOnesThatCanBe(t *testing.T
 				continue
 			}
 			for _, got := range []time.Time{one, *two} {
-				if text := got.Format(time.RFC3339Nano); text != want {
-					t.Errorf("%s %s: %s, want %s", mode, sql, text, want)
-				}
+				text := got.Format(time.RFC3339Nano)
+				check(t, text == want, "%s %s: %s, want %s", mode, sql, text, want)
 				if _, err := json.Marshal(got); err != nil || got.IsZero() || timestamppb.New(got).CheckValid() != nil {
 					t.Errorf("%s %s: %s cannot be carried (%v)", mode, sql, got, err)
 				}

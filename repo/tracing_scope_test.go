@@ -43,9 +43,8 @@ func TestScope_OfManyOperationsTheFirstAreSpansAndAllAreCounted(t *testing.T) {
 		counted = repo.ScopeAttributes(ctx)
 	})
 	check(t, len(spans) == 10, "%d spans", len(spans))
-	if all, omitted := attributeOf(counted, "maintenance.statements"), attributeOf(counted, "maintenance.statements_omitted"); all != "50" || omitted != "40" {
-		t.Errorf("%s statements, %s left out", all, omitted)
-	}
+	all, omitted := attributeOf(counted, "maintenance.statements"), attributeOf(counted, "maintenance.statements_omitted")
+	check(t, all == "50" && omitted == "40", "%s statements, %s left out", all, omitted)
 }
 
 func TestScope_ALaterBatchIsASpanIfItOrWhatIsBelowItFailedOrWasSlowOrHasANewReason(t *testing.T) {
@@ -65,9 +64,8 @@ func TestScope_ALaterBatchIsASpanIfItOrWhatIsBelowItFailedOrWasSlowOrHasANewReas
 				reason = "failed"
 			case 40:
 				do = func(ctx context.Context) {
-					if err := d.Fail(ctx); err == nil {
-						t.Error("no error")
-					}
+					err := d.Fail(ctx)
+					check(t, err != nil, "no error")
 				}
 			}
 			if batch(ctx, took, reason, do) {
@@ -78,9 +76,8 @@ func TestScope_ALaterBatchIsASpanIfItOrWhatIsBelowItFailedOrWasSlowOrHasANewReas
 		for key, want := range map[string]string{
 			"maintenance.batches": "100", "maintenance.batches_omitted": "92", "maintenance.batches_failed": "2", "maintenance.statements": "100",
 		} {
-			if got := attributeOf(counted, key); got != want {
-				t.Errorf("%s is %s, want %s", key, got, want)
-			}
+			got := attributeOf(counted, key)
+			check(t, got == want, "%s is %s, want %s", key, got, want)
 		}
 	})
 	if want := []int{0, 1, 2, 10, 20, 30, 31, 40}; !slices.Equal(shown, want) {
@@ -107,9 +104,8 @@ func TestScope_HoweverMuchFailsThereAreSixtySpans(t *testing.T) {
 		}
 	})
 	operations := len(slices.DeleteFunc(spans, func(s sdktrace.ReadOnlySpan) bool { return s.Name() == "batch" }))
-	if all := operations + shown; all > 60 || all < 40 {
-		t.Errorf("%d spans, %d of them batches", all, shown)
-	}
+	all := operations + shown
+	check(t, all <= 60 && all >= 40, "%d spans, %d of them batches", all, shown)
 }
 
 // Without a scope an operation has no span, and the clock has none, but is counted. What is cancelled has not failed.
@@ -118,9 +114,8 @@ func TestTrace_OperationsOfAScopeHaveSpans(t *testing.T) {
 		//nolint:contextcheck // one without a scope
 		servicetest.NoError(t, d.Look(trace.ContextWithSpan(t.Context(), trace.SpanFromContext(ctx))))
 		servicetest.Must(d.Now(ctx))(t)
-		if got := attributeOf(repo.ScopeAttributes(ctx), "maintenance.statements"); got != "1" {
-			t.Errorf("%s statements", got)
-		}
+		got := attributeOf(repo.ScopeAttributes(ctx), "maintenance.statements")
+		check(t, got == "1", "%s statements", got)
 		servicetest.NoError(t, d.Look(ctx))
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
@@ -151,9 +146,8 @@ func traced(t *testing.T, url string, do func(context.Context, *repo.Database)) 
 
 func TestTrace_WithoutAConnectionTheDatabaseIsUnreachable(t *testing.T) {
 	spans := traced(t, "postgres://127.0.0.1:1/nothing", func(ctx context.Context, d *repo.Database) {
-		if _, err := d.Now(ctx); err == nil {
-			t.Error("no error")
-		}
+		_, err := d.Now(ctx)
+		check(t, err != nil, "no error")
 	})
 	for _, s := range spans {
 		all := attribute.NewSet(s.Attributes()...)

@@ -290,9 +290,7 @@ func TestProtect_LooseForeignKeysHoldTheKeyOfAProtectedRow(t *testing.T) {
 		protected()
 		r := servicetest.RunBatch(t, s, "main")
 		servicetest.WantState(t, r, "succeeded")
-		if !strings.HasPrefix(r.Reason, "1 record held, PROTECTED: user 2 is protected by") {
-			t.Errorf("reason %q", r.Reason)
-		}
+		check(t, strings.HasPrefix(r.Reason, "1 record held, PROTECTED: user 2 is protected by"), "reason %q", r.Reason)
 		e.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM users WHERE tenant_id IS NOT NULL`, "1 2")
 		e.Want("main", `SELECT string_agg(primary_key_value::text, ' ') FROM loose_foreign_keys_deleted_records
 			WHERE fully_qualified_table_name = 'public.tenants'`, "1")

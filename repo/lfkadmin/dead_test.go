@@ -83,9 +83,8 @@ func TestRetryDeadRecords_PutsThemBackAsNew(t *testing.T) {
 
 func TestRetryDeadRecords_ManyGoInSeveralTransactions(t *testing.T) {
 	b := buried(t, "2500")
-	if n, err := b.RetryDeadRecords(context.Background(), lfkadmin.DeadRecordFilter{}); err != nil || n != 2500 {
-		t.Errorf("got %d, %v", n, err)
-	}
+	n, err := b.RetryDeadRecords(context.Background(), lfkadmin.DeadRecordFilter{})
+	check(t, err == nil && n == 2500, "got %d, %v", n, err)
 	b.want("SELECT (count(*), count(DISTINCT xmin::text), count(DISTINCT primary_key_value)) FROM loose_foreign_keys_deleted_records", "(2500,3,2500)")
 }
 

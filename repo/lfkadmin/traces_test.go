@@ -75,9 +75,8 @@ func TestInstallQueue_RenewsFunctionsOfAnOlderVersionAndNoOthers(t *testing.T) {
 	check(t, err == nil && strings.Join(inspection.OldFunctions, " ") == prefix+" "+prefix+"_override_table "+prefix+"_with_k",
 		"old are %v, %v", inspection.OldFunctions, err)
 	b.install(lfkadmin.QueueRenewed)
-	if got := b.dump(); got != fresh {
-		t.Errorf("got %s, want %s", got, fresh)
-	}
+	got := b.dump()
+	check(t, got == fresh, "got %s, want %s", got, fresh)
 	b.exec(aTrace + "; DELETE FROM p WHERE id = 3")
 	b.want(noted, "3:"+aParent)
 	b.exec("UPDATE pg_proc SET prosrc = 'BEGIN RETURN NULL; END' WHERE proname = $1", prefix+"_with_k")

@@ -56,9 +56,8 @@ func TestTrack_GitLabsTriggersAreRight(t *testing.T) {
 		b := newBench(t, schema)
 		before := b.dump()
 		for _, table := range tables {
-			if got := b.track(table, "").Triggers; len(got) != 0 {
-				t.Errorf("%s: got %q", table, got)
-			}
+			got := b.track(table, "").Triggers
+			check(t, len(got) == 0, "%s: got %q", table, got)
 		}
 		check(t, b.dump() == before, "%s: track changed the schema", schema)
 	}
@@ -188,9 +187,8 @@ func TestTrack_ALockThatIsNotToBeHadChangesNothing(t *testing.T) {
 	b.track("p", "")
 	// What is tracked already needs no lock.
 	servicetest.Must(other.Exec(context.Background(), "BEGIN; LOCK TABLE p, leaves.b IN ROW EXCLUSIVE MODE"))(t)
-	if got := b.track("p", "").Triggers; len(got) != 0 {
-		t.Errorf("got %q, want none", got)
-	}
+	got := b.track("p", "").Triggers
+	check(t, len(got) == 0, "got %q, want none", got)
 	servicetest.Must(other.Exec(context.Background(), "ROLLBACK"))(t)
 }
 
@@ -300,9 +298,8 @@ func TestTrack_NewPartitionsOfATrackedTableWaitForNoRecords(t *testing.T) {
 		INSERT INTO p VALUES (1)`)
 	b.track("p", "number")
 	b.exec("DELETE FROM p; CREATE TABLE p_2 PARTITION OF p FOR VALUES FROM (10) TO (20)")
-	if got := b.track("p", "number").Triggers; !slices.Equal(got, []string{"p_2_loose_fk_trigger on public.p_2"}) {
-		t.Errorf("got %q", got)
-	}
+	got := b.track("p", "number").Triggers
+	check(t, slices.Equal(got, []string{"p_2_loose_fk_trigger on public.p_2"}), "got %q", got)
 }
 
 func TestUntrack_KeepsTheOrderOfDeadKeys(t *testing.T) {

@@ -218,9 +218,8 @@ func wantBacklog(g *servicetest.Groups, want string) {
 	if !b.OldestAt.IsZero() {
 		days = g.Value("main", `SELECT (now() AT TIME ZONE 'UTC')::date - ($1::timestamptz AT TIME ZONE 'UTC')::date`, b.OldestAt)
 	}
-	if got := fmt.Sprintf("%d %d %d %d %s", b.Pending, b.Due, b.Deferred, b.Dead, days); got != want {
-		g.T.Errorf("backlog %s, want %s", got, want)
-	}
+	got := fmt.Sprintf("%d %d %d %d %s", b.Pending, b.Due, b.Deferred, b.Dead, days)
+	check(g.T, got == want, "backlog %s, want %s", got, want)
 }
 
 func TestAdjournedGroupDeletion_HoldsGroupsWhoseUserIsMissing(t *testing.T) {
@@ -245,9 +244,8 @@ func TestAdjournedGroupDeletion_HoldsWhatIsBeingDeletedByAUserWithoutRights(t *t
 	g := servicetest.NewGroups(parallel(t))
 	plant(g, "10 mark=1@15 state=4")
 	r := g.Run("held_groups=1")
-	if want := "groups are held (DELETION_IN_PROGRESS: 1), warnings in the log name them"; r.Reason != want {
-		t.Errorf("reason %q, want %q", r.Reason, want)
-	}
+	want := "groups are held (DELETION_IN_PROGRESS: 1), warnings in the log name them"
+	check(t, r.Reason == want, "reason %q, want %q", r.Reason, want)
 	servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups), "of the last run, "+r.ID+": groups are held (DELETION_IN_PROGRESS: 1)")
 	g.WantMarked("10")
 	g.WantLog(1, "Group held", "group_id=10", "reason=DELETION_IN_PROGRESS")

@@ -62,9 +62,8 @@ func TestDestroyGroup_TablesOfAProjectMayReferToEachOtherInAnyOrder(t *testing.T
 		g.Run("scheduled_jobs=1")
 		g.Attempt("completed succeeded")
 		g.Want("main", `SELECT string_agg(id::text, ' ') FROM projects`, "2")
-		if left := g.Value("main", `SELECT count(*) FROM z`); left != "15" {
-			t.Errorf("%s: %s rows left, want 15", name, left)
-		}
+		left := g.Value("main", `SELECT count(*) FROM z`)
+		check(t, left == "15", "%s: %s rows left, want 15", name, left)
 	}
 }
 

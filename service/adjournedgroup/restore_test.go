@@ -33,9 +33,8 @@ func TestAdjournedGroupDeletion_RestoreGivesBackNamesRoutesAndState(t *testing.T
 	g.WantMarked("")
 	g.Want("main", `SELECT state_metadata FROM namespace_details WHERE namespace_id = 77`, `{"last_error": "y"}`)
 	g.WantLog(1, "group restored", "group_id=77", "user_id=1", "old_path=p_1/team-deletion_scheduled-77", "new_path=p_1/team")
-	if got := fmt.Sprint(r.Tables); got != "[{group_deletion_schedules 1 0} {namespace_details 0 1} {namespaces 0 1} {routes 0 4}]" {
-		t.Errorf("tables %s", got)
-	}
+	got := fmt.Sprint(r.Tables)
+	check(t, got == "[{group_deletion_schedules 1 0} {namespace_details 0 1} {namespaces 0 1} {routes 0 4}]", "tables %s", got)
 }
 
 func TestAdjournedGroupDeletion_RestoreTakesOffOnlyTheGroupsOwnSuffix(t *testing.T) {
@@ -85,9 +84,8 @@ func TestAdjournedGroupDeletion_RestoreFindsFreeNamesAndTheOldState(t *testing.T
 	g.Run("restored_groups=7")
 
 	path, name := g.Value("main", `SELECT path FROM namespaces WHERE id = 77`), g.Value("main", `SELECT name FROM namespaces WHERE id = 21`)
-	if random := regexp.MustCompile(`^(team|Crew)-[a-z0-9]{5}$`); !random.MatchString(path) || !random.MatchString(name) {
-		t.Errorf("path %q, name %q", path, name)
-	}
+	random := regexp.MustCompile(`^(team|Crew)-[a-z0-9]{5}$`)
+	check(t, random.MatchString(path) && random.MatchString(name), "path %q, name %q", path, name)
 	g.Want("main", `SELECT string_agg(path, ' ' ORDER BY id) FROM routes WHERE path LIKE 'team%'`, path+" "+path+"/code")
 	g.WantLog(1, "group restored", "new_path="+path)
 	g.Want("main", `SELECT string_agg(path || '=' || name, ', ' ORDER BY source_id) FROM routes WHERE path LIKE 'g20/crew%'`,

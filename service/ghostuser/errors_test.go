@@ -94,9 +94,8 @@ func TestGhostUserMigration_WhatStillRefersToTheUserIsNamed(t *testing.T) {
 	g.Runs(s, true)
 	g.Want("main", `SELECT count(*) FROM ghost_user_migrations WHERE consume_after < now()`, fmt.Sprint(len(cases)))
 	g.Log.Reset()
-	if r := g.Run(s, ""); r.Counts["failed_users"] != int64(len(cases)) || r.Counts["moved_rows"] != 0 {
-		t.Errorf("counts %v", r.Counts)
-	}
+	r := g.Run(s, "")
+	check(t, r.Counts["failed_users"] == int64(len(cases)) && r.Counts["moved_rows"] == 0, "counts %v", r.Counts)
 	for i, c := range cases {
 		g.WantLater(10+i, 30*time.Minute)
 		g.WantLog(1, `"level":"ERROR"`, c.says, fmt.Sprintf(`"user_id":%d,`, 10+i))

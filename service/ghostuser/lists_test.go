@@ -20,9 +20,7 @@ func wantGhostRows(g *servicetest.Ghosts, rows []servicetest.GhostRow, hardDelet
 		want := map[string]string{"G": "5", "N": "null", "D": "gone", "K": "10"}[action]
 		got := g.Value(r.Database, fmt.Sprintf(`SELECT coalesce((SELECT coalesce(%[2]s::text, 'null') FROM %[1]s t WHERE to_jsonb(t) - '%[2]s' = $1::jsonb), 'gone')`,
 			r.Table, r.Column), r.Rest)
-		if got != want {
-			g.T.Errorf("%s: %s, want %s", r.Line, got, want)
-		}
+		check(g.T, got == want, "%s: %s, want %s", r.Line, got, want)
 	}
 }
 

@@ -99,9 +99,8 @@ func TestGhostUserMigration_UsersThatMustStayAreRefusedEveryTime(t *testing.T) {
 	}
 	g.Queue(10, 11, 12, 5, 13, 14)
 	s := g.Service()
-	if dry := g.Runs(s, true); dry.Counts["failed_users"] != 4 || dry.Counts["migrated_users"] != 2 {
-		t.Errorf("the dry run counts %v", dry.Counts)
-	}
+	dry := g.Runs(s, true)
+	check(t, dry.Counts["failed_users"] == 4 && dry.Counts["migrated_users"] == 2, "the dry run counts %v", dry.Counts)
 	g.Log.Reset()
 	r := g.Run(s, "failed_users=4 migrated_users=2 deleted_rows=8")
 	check(t, strings.Contains(r.Reason, "4 users failed") && !r.OverLimit, "reason %q, over limit %t", r.Reason, r.OverLimit)
@@ -113,9 +112,8 @@ func TestGhostUserMigration_UsersThatMustStayAreRefusedEveryTime(t *testing.T) {
 	g.WantLog(0, `"stack"`)
 	g.WantLog(0, `"user refused"`, `"table"`)
 	g.WantLog(1, `"level":"WARN"`, "many users failed", `"failed_users":4`)
-	if b := ghostBacklog(t, s); b.Dead != 4 || b.Pending != 0 || b.Due != 0 {
-		t.Errorf("backlog %+v", b)
-	}
+	b := ghostBacklog(t, s)
+	check(t, b.Dead == 4 && b.Pending == 0 && b.Due == 0, "backlog %+v", b)
 	g.WantGone(13, 14)
 }
 
@@ -197,12 +195,10 @@ func TestGhostUserMigration_AUserWithoutATypeIsHuman(t *testing.T) {
 	g.Exec("main", `UPDATE users SET user_type = NULL WHERE id = 10`)
 	g.Queue(11, 10)
 	s := g.Service()
-	if b := ghostBacklog(t, s); b.Pending != 2 || b.Dead != 0 {
-		t.Errorf("backlog %+v", b)
-	}
+	b := ghostBacklog(t, s)
+	check(t, b.Pending == 2 && b.Dead == 0, "backlog %+v", b)
 	g.Run(s, "migrated_users=2 deleted_rows=8")
 	g.WantGone(10, 11)
-	if log := g.Log.String(); strings.Index(log, `"user_id":10`) > strings.Index(log, `"user_id":11`) {
-		t.Error("the bot was worked before the human")
-	}
+	log := g.Log.String()
+	check(t, strings.Index(log, `"user_id":10`) <= strings.Index(log, `"user_id":11`), "the bot was worked before the human")
 }

@@ -48,9 +48,8 @@ func TestInactiveTokenDeletion_SchedulesNoMoreThanTheQueueTakes(t *testing.T) {
 
 			// Full as it is, the next run schedules nothing, whether users wait as jobs or for the ghost migration.
 			wantTokens(t, s, "")
-			if n := e.Work(s, "delete_user"); n != 3 {
-				t.Errorf("%d jobs worked", n)
-			}
+			n := e.Work(s, "delete_user")
+			check(t, n == 3, "%d jobs worked", n)
 			e.Want("main", `SELECT count(*) FROM ghost_user_migrations`, "3")
 			r = servicetest.RunTokens(t, s)
 			servicetest.WantEarly(t, r, fullQueue)

@@ -100,9 +100,8 @@ func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing
 				e.Eventually("main", `SELECT count(*) FROM maintenance.river_job WHERE state <> 'completed'`, "0")
 			}
 			for i, c := range cases {
-				if is := strings.Contains(got, fmt.Sprintf(" %d ", 1000+i)); is != c.queued {
-					t.Errorf("%s: queued %t, want %t", c.name, is, c.queued)
-				}
+				is := strings.Contains(got, fmt.Sprintf(" %d ", 1000+i))
+				check(t, is == c.queued, "%s: queued %t, want %t", c.name, is, c.queued)
 				want := servicetest.DeletionSkipped + "TOKEN_ACTIVE"
 				if c.queued {
 					want = servicetest.DeletionDone
@@ -275,9 +274,8 @@ func TestInactiveTokenDeletion_MissingTablesAreNamed(t *testing.T) {
 			s := e.Service("", e.WithQueue)
 			for _, dry := range []bool{false, true} {
 				_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: dry})
-				if unconfigured, ok := errors.AsType[*service.NotConfiguredError](err); !ok || !strings.Contains(unconfigured.Missing, c.named) {
-					t.Errorf("%v, want that %s is missing", err, c.named)
-				}
+				unconfigured, ok := errors.AsType[*service.NotConfiguredError](err)
+				check(t, ok && strings.Contains(unconfigured.Missing, c.named), "%v, want that %s is missing", err, c.named)
 			}
 			st, err := s.Status(context.Background(), servicetest.InactiveTokens)
 			check(t, err == nil && st[0].Condition == service.ConditionNotConfigured && strings.Contains(st[0].ConditionDetail, c.named),
@@ -289,9 +287,8 @@ func TestInactiveTokenDeletion_MissingTablesAreNamed(t *testing.T) {
 func TestInactiveTokenDeletion_WithoutAQueueIsNotConfigured(t *testing.T) {
 	e := servicetest.NewTokens(parallel(t))
 	_, err := e.Service("").RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens})
-	if _, ok := errors.AsType[*service.NotConfiguredError](err); !ok {
-		t.Errorf("%v, want that it is not configured", err)
-	}
+	_, ok := errors.AsType[*service.NotConfiguredError](err)
+	check(t, ok, "%v, want that it is not configured", err)
 }
 
 // What a continuation lacks is with the job, for clients.
@@ -332,7 +329,6 @@ func TestInactiveTokenDeletion_ChangesOfTheSchemaAreLoggedOnce(t *testing.T) {
 	servicetest.RunTokens(t, s)
 	servicetest.RunTokens(t, s)
 	e.Work(s, "delete_user")
-	if n := strings.Count(log.String(), "the schema has changed"); n != 1 {
-		t.Errorf("said %d times, want once: %s", n, log)
-	}
+	n := strings.Count(log.String(), "the schema has changed")
+	check(t, n == 1, "said %d times, want once: %s", n, log)
 }

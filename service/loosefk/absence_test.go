@@ -177,9 +177,8 @@ func TestAbsentChild_IsUnknownWhileADatabaseIsSilent(t *testing.T) {
 	servicetest.WantState(t, r, "failed")
 	wantWords(t, r.Error, "absent.p_id -> p on down: unreachable, 1 records")
 	servicetest.WantCounts(t, r, "deleted_rows=1 rescheduled_records=1")
-	if _, err := e.Keys(oneAbsent).AcceptAbsent(context.Background(), nil, "me"); !errors.Is(err, repo.ErrUnreachable) {
-		t.Errorf("accepted while a database does not answer: %v", err)
-	}
+	_, err := e.Keys(oneAbsent).AcceptAbsent(context.Background(), nil, "me")
+	check(t, errors.Is(err, repo.ErrUnreachable), "accepted while a database does not answer: %v", err)
 }
 
 func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {

@@ -213,7 +213,6 @@ func TestAdopt_TheFileKeepsItsOwner(t *testing.T) {
 	if err != nil || statErr != nil {
 		t.Fatal(err, statErr)
 	}
-	if is, ok := info.Sys().(*syscall.Stat_t); !ok || is.Uid != 7 || is.Gid != 8 || len(at(t, e, file).Definitions.Keys) != 1 {
-		t.Errorf("the file is of %d:%d", is.Uid, is.Gid)
-	}
+	is, ok := info.Sys().(*syscall.Stat_t)
+	check(t, ok && is.Uid == 7 && is.Gid == 8 && len(at(t, e, file).Definitions.Keys) == 1, "the file is of %d:%d", is.Uid, is.Gid)
 }

@@ -186,9 +186,8 @@ func TestLooseForeignKeysCleanup_ChildrenElsewhereGoBeforeThoseBesideTheQueue(t 
 		e.Deleted(queue, "p", 1, 1)
 		other := map[string]string{"main": "ci", "ci": "main"}[queue]
 		servicetest.WantCounts(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild), queue), "processed_records=1 deleted_rows=2")
-		if first, last := e.Value(other, `SELECT max(at) FROM clock`), e.Value(queue, `SELECT max(at) FROM clock`); first >= last {
-			t.Errorf("on %s at %s, on %s at %s, want the queue's own database last", other, first, queue, last)
-		}
+		first, last := e.Value(other, `SELECT max(at) FROM clock`), e.Value(queue, `SELECT max(at) FROM clock`)
+		check(t, first < last, "on %s at %s, on %s at %s, want the queue's own database last", other, first, queue, last)
 		e.Exec("main", `INSERT INTO c VALUES (1)`)
 		e.Exec("ci", `INSERT INTO c VALUES (1)`)
 	}
@@ -275,9 +274,8 @@ d:
 	e.Want("main", `SELECT count(*) FROM d`, "1")
 	for n, kind := range counted {
 		const left = `SELECT string_agg(count, ', ' ORDER BY p_id) FROM (SELECT p_id, concat_ws(' ', count(*), count(x), count(y)) AS count FROM c%d GROUP BY p_id) s`
-		if got := e.Value("main", fmt.Sprintf(left, n)); got != "2 1 0, 3 2 0" {
-			t.Errorf("%s: rows, and values of x and y, %s, want one row deleted", kind, got)
-		}
+		got := e.Value("main", fmt.Sprintf(left, n))
+		check(t, got == "2 1 0, 3 2 0", "%s: rows, and values of x and y, %s, want one row deleted", kind, got)
 	}
 }
 

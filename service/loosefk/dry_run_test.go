@@ -64,9 +64,8 @@ func TestDryRun_CountsWhatARunWouldDoAndChangesNothing(t *testing.T) {
 	e.WantSame("ci", ci, "c", "u", "maintenance.leases")
 	check(t, !dry.OverLimit && dry.LeaseEpoch == 0 && dry.Reason == "" && dry.DryRun, "%+v", dry)
 	const want = "c.p_id -> p async_delete 55, n.p_id -> o async_nullify 12, n.p_id -> p async_nullify 15, u.p_id -> p update_column_to 40"
-	if got := definitions(dry); got != want {
-		t.Errorf("definitions %s\nwant %s", got, want)
-	}
+	got := definitions(dry)
+	check(t, got == want, "definitions %s\nwant %s", got, want)
 	kept, err := e.Service(everyAction).Run(t.Context(), dry.ID)
 	check(t, err == nil && definitions(kept) == want && kept.DryRun && fmt.Sprint(kept.Counts) == fmt.Sprint(dry.Counts),
 		"%+v, %v", kept, err)
@@ -78,9 +77,8 @@ func TestDryRun_CountsWhatARunWouldDoAndChangesNothing(t *testing.T) {
 	servicetest.WantCounts(t, dry, "processed_records=8 deleted_rows=55 updated_rows=67")
 	servicetest.WantCounts(t, done, "processed_records=8 deleted_rows=55 updated_rows=67")
 	check(t, len(done.Definitions) == 0, "definitions %v of a real run", done.Definitions)
-	if again := servicetest.DryRun(t, s); len(again.Tables) != 0 {
-		t.Errorf("tables %v after the run, want none", again.Tables)
-	}
+	again := servicetest.DryRun(t, s)
+	check(t, len(again.Tables) == 0, "tables %v after the run, want none", again.Tables)
 }
 
 func TestDryRun_CountsUpToAHundredThousandRowsADefinition(t *testing.T) {
@@ -95,9 +93,8 @@ func TestDryRun_CountsUpToAHundredThousandRowsADefinition(t *testing.T) {
 	e.Exec("main", `INSERT INTO c (p_id) VALUES (7)`)
 	r := servicetest.DryRun(t, s)
 	servicetest.WantState(t, r, repo.RunSucceeded)
-	if got := definitions(r); got != "c.p_id -> p async_delete 100000+, d.p_id -> p async_delete 1" {
-		t.Errorf("definitions %s", got)
-	}
+	got := definitions(r)
+	check(t, got == "c.p_id -> p async_delete 100000+, d.p_id -> p async_delete 1", "definitions %s", got)
 	check(t, r.OverLimit && strings.Contains(r.Reason, "c.p_id -> p") && !strings.Contains(r.Reason, "d.p_id"),
 		"over_limit %t, reason %q", r.OverLimit, r.Reason)
 	servicetest.WantCounts(t, r, "processed_records=1000 deleted_rows=100001")
@@ -130,9 +127,8 @@ func TestDryRun_SaysWhatWouldFail(t *testing.T) {
 	before := e.State("main", "c")
 	r := servicetest.DryRun(t, e.Service(cAndD))
 	servicetest.WantFailed(t, r, "d.p_id -> p on main: 42703 undefined_column, 2 records")
-	if got := definitions(r); !strings.Contains(got, "c.p_id -> p async_delete 6") {
-		t.Errorf("definitions %s", got)
-	}
+	got := definitions(r)
+	check(t, strings.Contains(got, "c.p_id -> p async_delete 6"), "definitions %s", got)
 	e.WantSame("main", before, "c")
 }
 
@@ -147,8 +143,7 @@ func TestDryRun_IsReadOnlyForTheServerToo(t *testing.T) {
 	r := servicetest.DryRun(t, e.Service("c: [{table: p, column: p_id, on_delete: async_delete, conditions: [{column: kind, value: x}]}]\n"+
 		"d: [{table: p, column: p_id, on_delete: async_delete}]\n"))
 	servicetest.WantFailed(t, r, "c.p_id -> p on main: unreachable, 1 records")
-	if got := definitions(r); got != "c.p_id -> p async_delete 0, d.p_id -> p async_delete 1" {
-		t.Errorf("definitions %s", got)
-	}
+	got := definitions(r)
+	check(t, got == "c.p_id -> p async_delete 0, d.p_id -> p async_delete 1", "definitions %s", got)
 	e.Want("main", `SELECT count(*) FROM written`, "0")
 }

@@ -105,9 +105,8 @@ func TestLooseForeignKeysCleanup_AParentIsKnownByUpToFourColumns(t *testing.T) {
 	keys := e.Keys(definitions)
 	wantFindings(t, keys)
 	dry := servicetest.DryRun(t, e.Service(definitions))
-	if d := dry.Definitions[0]; d.Column != "(w, x, y, z)" || d.Rows != 72 {
-		t.Errorf("the dry run says %+v", d)
-	}
+	d := dry.Definitions[0]
+	check(t, d.Column == "(w, x, y, z)" && d.Rows == 72, "the dry run says %+v", d)
 	wantRun(t, e.Service(definitions), "processed_records=25 deleted_rows=72")
 	e.Want("main", `SELECT count(*) FROM c WHERE kind = 'good' AND x IS NOT NULL AND NOT EXISTS (
 		SELECT FROM p WHERE (p.a, p.b, p.c, p.d) = (c.w, c.x, c.y, c.z))`, "0")
@@ -344,9 +343,8 @@ func TestLooseForeignKeysCleanup_EveryFormOfTriggerSaysItsKey(t *testing.T) {
 			}
 			r := servicetest.RunBatch(t, e.Service(definition(c.other)), "main")
 			servicetest.WantState(t, r, "failed")
-			if want := "refers to " + c.other + ", but the recorded key of " + c.table + " is " + c.key; !strings.Contains(r.Error, want) {
-				t.Errorf("error %q, want %q", r.Error, want)
-			}
+			want := "refers to " + c.other + ", but the recorded key of " + c.table + " is " + c.key
+			check(t, strings.Contains(r.Error, want), "error %q, want %q", r.Error, want)
 			e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
 			wantRun(t, e.Service(definition(c.key)), "processed_records=1 deleted_rows=1")
 		})

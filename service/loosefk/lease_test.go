@@ -49,9 +49,8 @@ func TestLooseForeignKeysCleanup_EveryRunTakesAFreeLeaseWithTheNextEpochAndRelea
 	e.ForeignLease("main", servicetest.MainLease, "0")
 	s := e.Service(servicetest.OneChild)
 	for epoch := int64(8); epoch <= 10; epoch++ {
-		if r := servicetest.RunBatch(t, s, "main"); r.LeaseEpoch != epoch {
-			t.Errorf("epoch %d, want %d", r.LeaseEpoch, epoch)
-		}
+		r := servicetest.RunBatch(t, s, "main")
+		check(t, r.LeaseEpoch == epoch, "epoch %d, want %d", r.LeaseEpoch, epoch)
 		e.WantLease("main", epoch, false)
 	}
 }
@@ -60,9 +59,8 @@ func TestLooseForeignKeysCleanup_ATakeOverWaitsForTheCommitOfTheStatementInFligh
 	e := servicetest.NewDeletedParents(parallel(t), 1)
 	e.ForeignLease("main", servicetest.MainLease, "500 milliseconds")
 	held := e.Connect("main")
-	if _, err := held.Exec(context.Background(), `BEGIN; SELECT FROM maintenance.leases WHERE expires_at > clock_timestamp() FOR SHARE; DELETE FROM c WHERE id = 1`); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.Must(held.Exec(context.Background(),
+		`BEGIN; SELECT FROM maintenance.leases WHERE expires_at > clock_timestamp() FOR SHARE; DELETE FROM c WHERE id = 1`))(t)
 	e.Eventually("main", `SELECT expires_at <= clock_timestamp() FROM maintenance.leases`, "true")
 	s := e.Service(servicetest.OneChild)
 	done := make(chan service.Run, 1)
@@ -132,9 +130,8 @@ func TestLooseForeignKeysCleanup_NothingIsWrittenAfterTheLeaseIsLost(t *testing.
 			lease := e.Value("main", leases)
 			r = servicetest.Ended(t, s, r.ID)
 			servicetest.WantLost(t, r)
-			if got := fmt.Sprint(r.Counts["deleted_rows"]); got != rows || got == "0" {
-				t.Errorf("deleted_rows is %s, %s rows are gone", got, rows)
-			}
+			got := fmt.Sprint(r.Counts["deleted_rows"])
+			check(t, got == rows && got != "0", "deleted_rows is %s, %s rows are gone", got, rows)
 			e.WantSame("main", seen, "c")
 			e.Want("main", leases, lease)
 		})

@@ -246,9 +246,8 @@ nulled: [{table: p, column: p_id, on_delete: async_nullify}]
 parts: [{table: p, column: p_id, on_delete: async_delete}]
 `), "warning row_trigger main gone.p_id -> p", "warning row_trigger main nulled.p_id -> p", "warning row_trigger main parts.p_id -> p")
 	for i, want := range []string{"the trigger on_delete of gone may keep rows", "the trigger on_update of nulled ", "the trigger on_leaf of parts_1 "} {
-		if got := result.Findings[i].Advice; !strings.Contains(got, want) {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		got := result.Findings[i].Advice
+		check(t, strings.Contains(got, want), "got %q, want %q", got, want)
 	}
 	check(t, len(result.Findings) == 3, "%d findings", len(result.Findings))
 }

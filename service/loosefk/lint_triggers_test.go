@@ -18,9 +18,8 @@ func TestLint_NewLeafOfATrackedParentIsNamed(t *testing.T) {
 	wantFindings(t, keys)
 	e.Exec("main", "CREATE TABLE p_2 (LIKE p); ALTER TABLE p ATTACH PARTITION p_2 FOR VALUES IN (2)")
 	result := wantFindings(t, keys, "error trigger_missing main public.p_2")
-	if want := "run `caretaker lfk track p --database main`"; !strings.Contains(result.Findings[0].Advice, want) {
-		t.Errorf("got %q, want %q", result.Findings[0].Advice, want)
-	}
+	want := "run `caretaker lfk track p --database main`"
+	check(t, strings.Contains(result.Findings[0].Advice, want), "got %q, want %q", result.Findings[0].Advice, want)
 	tracked, err := keys.Track(context.Background(), "p", "")
 	if err != nil || tracked.Database != "main" || len(tracked.Triggers) != 1 || tracked.Triggers[0] != "p_2_loose_fk_trigger on public.p_2" {
 		t.Errorf("got %+v, %v", tracked, err)
@@ -153,7 +152,6 @@ func TestLint_ChangesNothing(t *testing.T) {
 	e.Exec("main", "ALTER DATABASE "+e.Value("main", "quote_ident(current_database())")+" SET default_transaction_read_only = on")
 	fresh := servicetest.Estate{T: t, URLs: e.URLs, SQL: e.SQL}
 	fresh.Add("main", e.URLs["main"])
-	if _, err := fresh.Keys(`c: [{table: ci_triggers, column: x, on_delete: async_delete}]`).Lint(context.Background()); err != nil {
-		t.Errorf("on a database that takes no changes: %v", err)
-	}
+	_, err := fresh.Keys(`c: [{table: ci_triggers, column: x, on_delete: async_delete}]`).Lint(context.Background())
+	check(t, err == nil, "on a database that takes no changes: %v", err)
 }

@@ -83,9 +83,8 @@ func TestLooseForeignKeysCleanup_RecordsOfAnotherStatusAndOfTheFutureAreNotRead(
 	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
 		VALUES ('public.p', 2, now() + interval '1 minute')`)
 	wantWithinLimits(t, wantRun(t, s, ""))
-	if b := servicetest.Status(t, s).Backlog; b.Pending != 1 || b.Deferred != 1 || b.Due != 0 {
-		t.Errorf("backlog %+v, want 1 pending, deferred, not due", b)
-	}
+	b := servicetest.Status(t, s).Backlog
+	check(t, b.Pending == 1 && b.Deferred == 1 && b.Due == 0, "backlog %+v, want 1 pending, deferred, not due", b)
 	dueAgain(e, "main")
 	wantRun(t, s, "processed_records=1 deleted_rows=1")
 }
@@ -170,9 +169,8 @@ func TestLooseForeignKeysCleanup_WorksInTheApplicationSchemaOfItsConnection(t *t
 	// The service connects when it first needs to: after this.
 	e.Exec("main", `CREATE SCHEMA "My App"`)
 	e.Exec("main", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = nowhere, "My App", public', current_database()); END $$`)
-	if got, err := lfkadmin.New(e.Open[0]).InstallQueue(context.Background()); err != nil || got != "installed" {
-		t.Fatalf("install: %q, %v", got, err)
-	}
+	got, err := lfkadmin.New(e.Open[0]).InstallQueue(context.Background())
+	require(t, err == nil && got == "installed", "install: %q, %v", got, err)
 	e.Exec("main", `CREATE TABLE "My App".c (p_id bigint); CREATE TABLE public.c (p_id bigint); CREATE TABLE public.d (p_id bigint)`)
 	e.Exec("main", `INSERT INTO "My App".c VALUES (1), (2); INSERT INTO public.c VALUES (1), (2); INSERT INTO public.d VALUES (1)`)
 	e.Exec("main", `INSERT INTO "My App".loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value)

@@ -174,9 +174,8 @@ func TestLooseForeignKeysCleanup_ALockedTableIsSaidInTheLogAndTheTrace(t *testin
 	e.Deleted("main", "p", 1, 4)
 	servicetest.Must(e.Connect("ci").Exec(t.Context(), `BEGIN; LOCK TABLE c IN ACCESS EXCLUSIVE MODE`))(t)
 	r := wantRun(t, e.Service(servicetest.OneChild, servicetest.TracedLogTo(log)), "rescheduled_records=4")
-	if want := "4 records postponed, others hold locks: c on ci (4)"; r.Reason != want || strings.Count(log.String(), `"locked":"`+want) != 1 {
-		t.Errorf("reason %q, log %s", r.Reason, log)
-	}
+	want := "4 records postponed, others hold locks: c on ci (4)"
+	check(t, r.Reason == want && strings.Count(log.String(), `"locked":"`+want) == 1, "reason %q, log %s", r.Reason, log)
 	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.batch")[0], map[string]string{"maintenance.outcome": "deferred", "maintenance.reason": "locked: c on ci"})
 }
 

@@ -49,9 +49,8 @@ func TestLooseForeignKeysCleanup_AFileLikeGitLabsHoldsRecordsUntilMissingChildre
 	require(t, len(warnings) == 1, "%d warnings, want one of all missing children", len(warnings))
 	for child := range 240 {
 		name := fmt.Sprintf("child_%03d", child)
-		if missing := child > 1; strings.Contains(warnings[0], name) != missing {
-			t.Errorf("%s in the warning: %t, want %t", name, !missing, missing)
-		}
+		missing := child > 1
+		check(t, strings.Contains(warnings[0], name) == missing, "%s in the warning: %t, want %t", name, !missing, missing)
 	}
 	// Several commands at once all succeed.
 	var wait sync.WaitGroup
@@ -74,9 +73,8 @@ func TestLooseForeignKeysCleanup_WithoutDefinitionsNothingIsDone(t *testing.T) {
 	e.Deleted("main", "p", 1, 3)
 	s := e.Service("")
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
-	if _, ok := errors.AsType[*service.NotConfiguredError](err); !ok {
-		t.Errorf("RunBatch: %v, want a *NotConfiguredError", err)
-	}
+	_, ok := errors.AsType[*service.NotConfiguredError](err)
+	check(t, ok, "RunBatch: %v, want a *NotConfiguredError", err)
 	servicetest.WantCondition(t, s, service.ConditionNotConfigured)
 	e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
 	wantRun(t, e.Service("# nothing yet\n"), "")
@@ -103,9 +101,8 @@ absent:
 	check(t, !r.OverLimit, "over_limit, though nothing that has definitions is left")
 	e.Want("main", `SELECT string_agg(q::text, ',' ORDER BY id) FROM loose_foreign_keys_deleted_records q`, before)
 	st := servicetest.Status(t, s)
-	if b := st.Backlog; b.Pending != 11 || b.Due != 11 {
-		t.Errorf("backlog %+v, want 11 pending and due", b)
-	}
+	b := st.Backlog
+	check(t, b.Pending == 11 && b.Due == 11, "backlog %+v, want 11 pending and due", b)
 	wantWords(t, st.ConditionDetail, "public.unknown", "public.orphaned", "other.p")
 }
 
