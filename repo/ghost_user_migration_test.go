@@ -69,7 +69,8 @@ func TestDatabase_DeleteMigratedUser_LooksForAMomentOnly(t *testing.T) {
 		}, queue, user, []repo.Rows{rows})
 		check(t, err == nil && left != slow, "%t, %v, though the look is slow: %t", left, err, slow)
 	}
-	users, queued := b.value(`(SELECT string_agg(id::text, ',') FROM users)`), b.value(`(SELECT string_agg(user_id::text, ',') FROM ghost_user_migrations)`)
+	users := b.value(`(SELECT string_agg(id::text, ',') FROM users)`)
+	queued := b.value(`(SELECT string_agg(user_id::text, ',') FROM ghost_user_migrations)`)
 	check(t, users == "1" && queued == "1", "users %s, queue %s, want 1", users, queued)
 }
 
