@@ -29,18 +29,15 @@ func TestLease_BelongsToOneUntilItExpiresOrIsReleased(t *testing.T) {
 	for _, holder := range []string{"a", "b"} { // nor does its holder get it twice
 		_, err := b.AcquireLease(ctx, "work", holder, time.Hour)
 		held, ok := errors.AsType[*repo.LeaseHeldError](err)
-		if !ok || held.Lease.Holder != "a" || held.Lease.Epoch != 1 || held.Remaining <= 59*time.Minute || held.Remaining > time.Hour {
-			t.Errorf("%s: %v, want that a has it", holder, err)
-		}
+		assert.That(t, ok && held.Lease.Holder == "a" && held.Lease.Epoch == 1 && held.Remaining > 59*time.Minute && held.Remaining <= time.Hour,
+			"%s: %v, want that a has it", holder, err)
 	}
 	assert.NoError(t, b.ReleaseLease(ctx, first.Fence))
-	if second := b.acquire("b", time.Hour); second.Epoch != 2 || second.Holder != "b" {
-		t.Errorf("%+v", second)
-	}
+	second := b.acquire("b", time.Hour)
+	assert.That(t, second.Epoch == 2 && second.Holder == "b", "%+v", second)
 	b.exec(`UPDATE maintenance.leases SET expires_at = now() - interval '1 day'`)
-	if third := b.acquire("a", time.Minute); third.Epoch != 3 {
-		t.Errorf("%+v", third)
-	}
+	third := b.acquire("a", time.Minute)
+	assert.That(t, third.Epoch == 3, "%+v", third)
 	b.want(`SELECT count(*) FROM maintenance.leases`, "1")
 }
 
@@ -80,15 +77,10 @@ func TestLease_IsHeldAsLongAsExpiresAtIsToCome(t *testing.T) {
 				}
 				_, err = d.AcquireLease(t.Context(), "work", "a", time.Minute)
 				held, ok := errors.AsType[*repo.LeaseHeldError](err)
-				if !ok || held.Remaining <= 0 || held.Remaining > 24*time.Hour {
-					t.Errorf("got %v, want that it is held, for a day at most", err)
-				}
-				if ok && strings.Contains(held.Error(), "never expires") != c.until.Equal(last) {
-					t.Errorf("got %v, want until when, or that it never expires", held)
-				}
-				if ok && !c.until.IsZero() && !held.Lease.ExpiresAt.Equal(c.until) {
-					t.Errorf("held until %s, want %s", held.Lease.ExpiresAt, c.until)
-				}
+				assert.That(t, ok && held.Remaining > 0 && held.Remaining <= 24*time.Hour, "got %v, want that it is held, for a day at most", err)
+				assert.That(t, !ok || strings.Contains(held.Error(), "never expires") == c.until.Equal(last),
+					"got %v, want until when, or that it never expires", held)
+				assert.That(t, !ok || c.until.IsZero() || held.Lease.ExpiresAt.Equal(c.until), "held until %s, want %s", held.Lease.ExpiresAt, c.until)
 			}
 			if !c.held {
 				b.acquire("a", time.Minute)
@@ -116,9 +108,7 @@ func TestLease_OneOfManyWhoAskAtOnceGetsIt(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if got != 1 {
-			t.Errorf("round %d: %d got it", round, got)
-		}
+		assert.That(t, got == 1, "round %d: %d got it", round, got)
 		b.want(`SELECT epoch FROM maintenance.leases`, fmt.Sprint(round+1))
 		b.exec(`UPDATE maintenance.leases SET expires_at = now()`)
 	}
@@ -173,9 +163,7 @@ func fencedSteps(b *bench) map[string]func(repo.Permit) error {
 	b.exec(`CREATE TABLE gitlab_partitions_dynamic.unused PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (0);
 		UPDATE maintenance.queue_partitions SET active_since = now() - interval '2 days'`)
 	queue, err := b.DeletedRecords(ctx)
-	if err != nil {
-		b.Fatal(err)
-	}
+	assert.NoError(b.T, err)
 	broken := queue
 	broken.Active = 7
 	limits := repo.Limits{Statement: 5 * time.Second, Lock: time.Second}
@@ -244,9 +232,7 @@ func TestFence_NothingIsWrittenWithoutTheLease(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		after := b.value(fencedState)
-		if after == before {
-			t.Errorf("%s has changed nothing", name)
-		}
+		assert.That(t, after != before, "%s has changed nothing", name)
 		before = after
 	}
 }

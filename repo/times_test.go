@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -38,9 +39,8 @@ func TestDatabase_TimesThatNobodyCanCarryAreTheNearestOnesThatCanBe(t *testing.T
 				continue
 			}
 			for _, got := range []time.Time{one, *two} {
-				if text := got.Format(time.RFC3339Nano); text != want {
-					t.Errorf("%s %s: %s, want %s", mode, sql, text, want)
-				}
+				text := got.Format(time.RFC3339Nano)
+				assert.That(t, text == want, "%s %s: %s, want %s", mode, sql, text, want)
 				if _, err := json.Marshal(got); err != nil || got.IsZero() || timestamppb.New(got).CheckValid() != nil {
 					t.Errorf("%s %s: %s cannot be carried (%v)", mode, sql, got, err)
 				}

@@ -245,9 +245,7 @@ func TestJobCounts_StopCounting(t *testing.T) {
 	assert.Require(t, len(counts) == 2, "got %+v", counts)
 	for _, c := range counts {
 		available := c.State == "available"
-		if c.AtLeast != available || available && c.Jobs != 10_000 || !available && c.Jobs != 3 {
-			t.Errorf("got %+v", c)
-		}
+		assert.That(t, c.AtLeast == available && (!available || c.Jobs == 10_000) && (available || c.Jobs == 3), "got %+v", c)
 	}
 }
 

@@ -291,9 +291,7 @@ func TestProtect_LooseForeignKeysHoldTheKeyOfAProtectedRow(t *testing.T) {
 		protected()
 		r := servicetest.RunBatch(t, s, "main")
 		servicetest.WantState(t, r, "succeeded")
-		if !strings.HasPrefix(r.Reason, "1 record held, PROTECTED: user 2 is protected by") {
-			t.Errorf("reason %q", r.Reason)
-		}
+		assert.That(t, strings.HasPrefix(r.Reason, "1 record held, PROTECTED: user 2 is protected by"), "reason %q", r.Reason)
 		e.Want("main", `SELECT string_agg(id::text, ' ') FROM users WHERE id IN (2, 3)`, "2")
 		e.Want("main", `SELECT string_agg(primary_key_value::text, ' ') FROM loose_foreign_keys_deleted_records
 			WHERE fully_qualified_table_name = 'public.tenants'`, "1")

@@ -110,9 +110,8 @@ func TestRunBatch_ARequestIDIsThatOfOneRun(t *testing.T) {
 		r.RequestID = "once"
 		_, err := s.RunBatch(context.Background(), r)
 		reused, ok := errors.AsType[*service.RequestReusedError](err)
-		if !ok || reused.First.ID != first.ID || !strings.Contains(err.Error(), first.ID+" of "+servicetest.LooseForeignKeys+" on main") {
-			t.Errorf("another %s: %v, want that the id is used for %s", name, err, first.ID)
-		}
+		assert.That(t, ok && reused.First.ID == first.ID && strings.Contains(err.Error(), first.ID+" of "+servicetest.LooseForeignKeys+" on main"),
+			"another %s: %v, want that the id is used for %s", name, err, first.ID)
 	}
 	again := ran(t, s, service.RunRequest{Worker: servicetest.LooseForeignKeys, RequestID: "once", Async: true})
 	equal(t, "the run of a request that leaves the database open", again.ID, first.ID)

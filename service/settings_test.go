@@ -198,9 +198,8 @@ func TestSettings_AScheduleIsAnExpressionOfFiveFieldsThatFires(t *testing.T) {
 	} {
 		_, err := configured(t, "workers: {ghost_user_migration: {schedule: '"+cron+"'}}")
 		want = `workers.ghost_user_migration.schedule: "` + cron + `" ` + want
-		if refused := err != nil; refused == strings.HasSuffix(want, " ") || refused && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", cron, err)
-		}
+		refused := err != nil
+		assert.That(t, refused != strings.HasSuffix(want, " ") && (!refused || strings.Contains(err.Error(), want)), "%s: %v", cron, err)
 	}
 }
 
