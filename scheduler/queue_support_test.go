@@ -201,7 +201,5 @@ func userOf(t *testing.T, r service.JobRequest) int64 {
 // equal fails the test unless got is want.
 func equal[T comparable](tb testing.TB, what string, got, want T) {
 	tb.Helper()
-	if got != want {
-		tb.Errorf("%s: got %v, want %v", what, got, want)
-	}
+	assert.That(tb, got == want, "%s: got %v, want %v", what, got, want)
 }

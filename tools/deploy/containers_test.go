@@ -11,29 +11,21 @@ import (
 	"github.com/compose-spec/compose-go/v2/types"
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestDockerfile_EndsWithTheProgramAloneAndNoRoot(t *testing.T) {
 	file, err := os.Open("../../Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer file.Close()
 	read, err := parser.Parse(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(read.Warnings) > 0 {
-		t.Error(read.Warnings)
-	}
+	assert.NoError(t, err)
+	assert.That(t, len(read.Warnings) == 0, "%v", read.Warnings)
 	stages, arguments, err := instructions.Parse(read.AST, nil)
-	if err != nil || len(stages) != 2 || len(arguments) != 0 {
-		t.Fatalf("%d stages, %v: %v", len(stages), arguments, err)
-	}
+	assert.Require(t, err == nil && len(stages) == 2 && len(arguments) == 0, "%d stages, %v: %v", len(stages), arguments, err)
 	version, err := os.ReadFile("../../go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	_, after, _ := strings.Cut(string(version), "\ngo ")
 	if want := "golang:" + strings.Fields(after)[0] + "-bookworm"; stages[0].BaseName != want {
 		t.Errorf("built with %s, want go.mod's %s", stages[0].BaseName, want)
@@ -57,13 +49,9 @@ func TestDockerfile_EndsWithTheProgramAloneAndNoRoot(t *testing.T) {
 func project(t *testing.T) *types.Project {
 	t.Helper()
 	options, err := cli.NewProjectOptions([]string{"../../compose.yaml"}, cli.WithWorkingDirectory("../.."))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	p, err := options.LoadProject(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return p
 }
 
@@ -75,9 +63,7 @@ func TestCompose_HasEverythingAndShowsItToThisMachineAlone(t *testing.T) {
 	}
 	for name, s := range p.Services {
 		for _, port := range s.Ports {
-			if port.HostIP != "127.0.0.1" {
-				t.Errorf("%s shows %s to %q", name, port.Published, port.HostIP)
-			}
+			assert.That(t, port.HostIP == "127.0.0.1", "%s shows %s to %q", name, port.Published, port.HostIP)
 		}
 		for _, v := range s.Volumes {
 			if _, err := os.Stat(v.Source); v.Type == types.VolumeTypeBind && err != nil {
@@ -103,8 +89,6 @@ func TestCompose_HasEverythingAndShowsItToThisMachineAlone(t *testing.T) {
 func root(t *testing.T) string {
 	t.Helper()
 	folder, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return folder
 }
