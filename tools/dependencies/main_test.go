@@ -10,17 +10,21 @@ import (
 	"testing"
 
 	"github.com/google/licenseclassifier/v2/assets"
-
-	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestRead_RefusesLicencesThatAreNotKnownOrNotAllowed(t *testing.T) {
 	words, err := assets.DefaultClassifier()
-	assert.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	gpl, err := assets.ReadLicenseFile("License/GPL-3.0/license.txt")
-	assert.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	mit, err := assets.ReadLicenseFile("License/MIT/pristine.txt")
-	assert.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for text, want := range map[string]string{
 		"":                     "no file with a licence",
 		"All rights reserved.": "not known",
@@ -29,7 +33,9 @@ func TestRead_RefusesLicencesThatAreNotKnownOrNotAllowed(t *testing.T) {
 	} {
 		folder := t.TempDir()
 		if text != "" {
-			assert.NoError(t, os.WriteFile(filepath.Join(folder, "LICENSE"), []byte(text), 0o600))
+			if err := os.WriteFile(filepath.Join(folder, "LICENSE"), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
 		}
 		m := module{path: "example.com/m"}
 		err := m.read(folder, words)
@@ -41,9 +47,13 @@ func TestRead_RefusesLicencesThatAreNotKnownOrNotAllowed(t *testing.T) {
 
 func TestSBOM_HasWhatTheProgramHas(t *testing.T) {
 	program, err := os.Executable()
-	assert.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	info, err := buildinfo.ReadFile(program)
-	assert.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	modules := []module{{path: standardLibrary, licences: []string{"BSD-3-Clause"}}}
 	if err := writeSBOM(&bytes.Buffer{}, modules, program); err == nil {
 		t.Error("a module of the program that its source does not need is no error")
@@ -53,14 +63,20 @@ func TestSBOM_HasWhatTheProgramHas(t *testing.T) {
 	}
 	var first, second bytes.Buffer
 	for _, out := range []*bytes.Buffer{&first, &second} {
-		assert.NoError(t, writeSBOM(out, modules, program))
+		if err := writeSBOM(out, modules, program); err != nil {
+			t.Fatal(err)
+		}
 	}
-	assert.That(t, bytes.Equal(first.Bytes(), second.Bytes()), "two bills of one program differ")
+	if !bytes.Equal(first.Bytes(), second.Bytes()) {
+		t.Error("two bills of one program differ")
+	}
 	var bill struct {
 		BOMFormat  string
 		Components []struct{ Name, Version, Purl string }
 	}
-	assert.NoError(t, json.Unmarshal(first.Bytes(), &bill))
+	if err := json.Unmarshal(first.Bytes(), &bill); err != nil {
+		t.Fatal(err)
+	}
 	if bill.BOMFormat != "CycloneDX" || len(bill.Components) != len(info.Deps)+1 {
 		t.Errorf("%s", first.Bytes())
 	}

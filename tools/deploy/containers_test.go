@@ -11,21 +11,29 @@ import (
 	"github.com/compose-spec/compose-go/v2/types"
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
-
-	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestDockerfile_EndsWithTheProgramAloneAndNoRoot(t *testing.T) {
 	file, err := os.Open("../../Dockerfile")
-	assert.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer file.Close()
 	read, err := parser.Parse(file)
-	assert.NoError(t, err)
-	assert.That(t, len(read.Warnings) == 0, "%v", read.Warnings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(read.Warnings) > 0 {
+		t.Error(read.Warnings)
+	}
 	stages, arguments, err := instructions.Parse(read.AST, nil)
-	assert.Require(t, err == nil && len(stages) == 2 && len(arguments) == 0, "%d stages, %v: %v", len(stages), arguments, err)
+	if err != nil || len(stages) != 2 || len(arguments) != 0 {
+		t.Fatalf("%d stages, %v: %v", len(stages), arguments, err)
+	}
 	version, err := os.ReadFile("../../go.mod")
-	assert.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	_, after, _ := strings.Cut(string(version), "\ngo ")
 	if want := "golang:" + strings.Fields(after)[0] + "-bookworm"; stages[0].BaseName != want {
 		t.Errorf("built with %s, want go.mod's %s", stages[0].BaseName, want)
@@ -49,9 +57,13 @@ func TestDockerfile_EndsWithTheProgramAloneAndNoRoot(t *testing.T) {
 func project(t *testing.T) *types.Project {
 	t.Helper()
 	options, err := cli.NewProjectOptions([]string{"../../compose.yaml"}, cli.WithWorkingDirectory("../.."))
-	assert.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	p, err := options.LoadProject(t.Context())
-	assert.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return p
 }
 
@@ -63,7 +75,9 @@ func TestCompose_HasEverythingAndShowsItToThisMachineAlone(t *testing.T) {
 	}
 	for name, s := range p.Services {
 		for _, port := range s.Ports {
-			assert.That(t, port.HostIP == "127.0.0.1", "%s shows %s to %q", name, port.Published, port.HostIP)
+			if port.HostIP != "127.0.0.1" {
+				t.Errorf("%s shows %s to %q", name, port.Published, port.HostIP)
+			}
 		}
 		for _, v := range s.Volumes {
 			if _, err := os.Stat(v.Source); v.Type == types.VolumeTypeBind && err != nil {
@@ -89,6 +103,8 @@ func TestCompose_HasEverythingAndShowsItToThisMachineAlone(t *testing.T) {
 func root(t *testing.T) string {
 	t.Helper()
 	folder, err := filepath.Abs("../..")
-	assert.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return folder
 }

@@ -14,8 +14,6 @@ import (
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
-
-	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // cluster is what kustomize makes of deploy/kubernetes.
@@ -36,7 +34,9 @@ func built(t *testing.T) (c cluster) {
 	t.Helper()
 	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).
 		Run(filesys.MakeFsOnDisk(), "../../deploy/kubernetes")
-	assert.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, r := range made.Resources() {
 		secret := &corev1.Secret{}
 		kinds := map[string]any{
@@ -122,9 +122,13 @@ func TestKubernetes_WhatIsReferredToIsThere(t *testing.T) {
 		"deployment": c.deployment.Spec.Selector.MatchLabels, "service": c.service.Spec.Selector,
 		"budget": c.budget.Spec.Selector.MatchLabels, "network": c.network.Spec.PodSelector.MatchLabels,
 	} {
-		assert.That(t, contains(server, selector), "the %s selects %v, pods have %v", what, selector, server)
+		if !contains(server, selector) {
+			t.Errorf("the %s selects %v, pods have %v", what, selector, server)
+		}
 	}
-	assert.That(t, !contains(c.job.Spec.Template.Labels, c.service.Spec.Selector), "the service leads to the pod of migrate")
+	if contains(c.job.Spec.Template.Labels, c.service.Spec.Selector) {
+		t.Error("the service leads to the pod of migrate")
+	}
 	if !contains(c.job.Spec.Template.Labels, c.network.Spec.PodSelector.MatchLabels) {
 		t.Error("the network policy leaves out the pod of migrate")
 	}
@@ -150,7 +154,9 @@ func TestKubernetes_TwoServersAreProbedAndStoppedInTime(t *testing.T) {
 	if *c.deployment.Spec.Replicas != 2 || c.budget.Spec.MinAvailable.IntValue() != 1 {
 		t.Errorf("%d replicas, of which %v stay", *c.deployment.Spec.Replicas, c.budget.Spec.MinAvailable)
 	}
-	assert.That(t, *pod.Spec.TerminationGracePeriodSeconds > 55, "it may be killed while it stops")
+	if *pod.Spec.TerminationGracePeriodSeconds <= 55 {
+		t.Error("it may be killed while it stops")
+	}
 	if pod.Annotations["prometheus.io/scrape"] != "true" || pod.Annotations["prometheus.io/port"] != "9464" {
 		t.Error(pod.Annotations)
 	}
@@ -162,6 +168,8 @@ func TestKubernetes_TwoServersAreProbedAndStoppedInTime(t *testing.T) {
 		t.Error(ports, c.service.Spec.Ports)
 	}
 	for _, rule := range c.network.Spec.Ingress {
-		assert.That(t, len(rule.From) != 0 && len(rule.Ports) != 0, "everybody is let in: %+v", rule)
+		if len(rule.From) == 0 || len(rule.Ports) == 0 {
+			t.Errorf("everybody is let in: %+v", rule)
+		}
 	}
 }
