@@ -26,9 +26,7 @@ func TestDatabase_CreateGhost_LooksForAFreeNameWithoutReadingAllUsers(t *testing
 	catalog := assert.Must(d.Tables(ctx, repo.GhostTables()))(t)
 	queue, missing := catalog.GhostQueue()
 	lease, err := d.AcquireLease(ctx, "ghost_user_migration", "us", time.Minute)
-	if err != nil || missing != "" {
-		t.Fatal(missing, err)
-	}
+	assert.Require(t, err == nil && missing == "", "%v %v", missing, err)
 	heard.statements = nil
 	id := assert.Must(d.CreateGhost(ctx, by(lease.Fence), queue, new(int64(1))))(t)
 	var name string

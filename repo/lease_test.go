@@ -69,9 +69,7 @@ func TestLease_IsHeldAsLongAsExpiresAtIsToCome(t *testing.T) {
 				INSERT INTO maintenance.leases (name, holder, epoch, acquired_at, renewed_at, expires_at) VALUES ('work', ` + c.row + `)`)
 			for _, d := range []*repo.Database{b.Database, exec} {
 				listed, err := d.ListLeases(t.Context(), []string{"work"})
-				if err != nil || len(listed) != 1 || listed[0].Expired == c.held {
-					t.Fatal(listed, err)
-				}
+				assert.Require(t, err == nil && len(listed) == 1 && listed[0].Expired != c.held, "%v %v", listed, err)
 				if !c.held {
 					continue
 				}
@@ -168,9 +166,7 @@ func fencedSteps(b *bench) map[string]func(repo.Permit) error {
 	broken.Active = 7
 	limits := repo.Limits{Statement: 5 * time.Second, Lock: time.Second}
 	records, _, err := b.LoadRecords(ctx, queue, repo.RecordPage{Parent: "public.p", Limit: 3}, limits)
-	if err != nil || len(records) != 3 {
-		b.Fatal(records, err)
-	}
+	assert.Require(b.T, err == nil && len(records) == 3, "%v %v", records, err)
 	failed := []repo.RecordFailure{{Record: records[0], Isolated: true, Definition: "d", SQLState: "P0001", Message: "m"}}
 	steps := map[string]func(repo.Permit) error{
 		"remove records":    func(p repo.Permit) error { _, err := b.RemoveRecords(ctx, p, queue, records); return err },
@@ -183,9 +179,7 @@ func fencedSteps(b *bench) map[string]func(repo.Permit) error {
 	}
 	for _, action := range []string{repo.AsyncDelete, repo.AsyncNullify} {
 		children, err := b.Children(ctx, []repo.LooseForeignKey{{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: action}})
-		if err != nil || children[0] == nil {
-			b.Fatal(children, err)
-		}
+		assert.Require(b.T, err == nil && children[0] != nil, "%v %v", children, err)
 		purge := repo.Purge{Keys: repo.IntKeys(1, 2, 3), Cap: 100}
 		steps[action+" all"] = func(p repo.Permit) error {
 			purge.Permit = p

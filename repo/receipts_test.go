@@ -166,9 +166,7 @@ func TestReceipts_StayAChainWhoeverWrites(t *testing.T) {
 	}
 	go func() { wait.Wait(); close(failed) }()
 	for err := range failed {
-		if err != nil {
-			t.Error(err)
-		}
+		assert.That(t, err == nil, "%v", err)
 	}
 	b.want(`SELECT count(*) FROM t`, "0")
 	b.want(`SELECT string_agg(concat_ws(' ', "table", n), ', ' ORDER BY "table") FROM (SELECT "table", sum(rows) AS n FROM maintenance.receipts GROUP BY 1) x`,

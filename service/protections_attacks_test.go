@@ -54,9 +54,7 @@ func attacks(e *servicetest.Estate, s *service.Service) map[string]func() {
 		},
 		"a run that expects what was planned before": func() {
 			planned, err := s.RunBatch(e.T.Context(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true})
-			if err != nil || planned.CandidatesDigest == "" {
-				e.T.Fatal(planned, err)
-			}
+			assert.Require(e.T, err == nil && planned.CandidatesDigest != "", "%v %v", planned, err)
 			protect(e.T, s, "user", 7)
 			_, err = s.RunBatch(e.T.Context(), service.RunRequest{Worker: servicetest.InactiveTokens, ExpectedDigest: planned.CandidatesDigest})
 			_, ok := errors.AsType[*service.PlanChangedError](err)
@@ -223,9 +221,7 @@ func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 		},
 		"a run that expects what was planned before": func() {
 			planned, err := g.Service.RunBatch(g.T.Context(), service.RunRequest{Worker: servicetest.AdjournedGroups, DryRun: true})
-			if err != nil || planned.CandidatesDigest == "" {
-				g.T.Fatal(planned, err)
-			}
+			assert.Require(g.T, err == nil && planned.CandidatesDigest != "", "%v %v", planned, err)
 			protect(g.T, g.Service, "user", 3)
 			expecting := service.RunRequest{Worker: servicetest.AdjournedGroups, ExpectedDigest: planned.CandidatesDigest}
 			_, err = g.Service.RunBatch(g.T.Context(), expecting)

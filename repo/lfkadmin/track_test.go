@@ -209,9 +209,7 @@ func TestUntrack_OneLeafOrAll(t *testing.T) {
 	b.track("p", "")
 	for _, name := range []string{"leaves.a1", "a2"} {
 		got, err := b.Untrack(context.Background(), name)
-		if err != nil || len(got.Triggers) != 1 || got.Parent != "" {
-			t.Fatalf("%s: got %+v, %v", name, got, err)
-		}
+		assert.Require(t, err == nil && len(got.Triggers) == 1 && got.Parent == "", "%s: got %+v, %v", name, got, err)
 	}
 	b.wantTriggers("a:A", "leaves.b:A", "p:A")
 	b.exec("DELETE FROM leaves.a1 WHERE id = 3; DELETE FROM leaves.b WHERE id = 2; DELETE FROM p WHERE id = 6")

@@ -127,9 +127,7 @@ func TestInactiveTokenDeletion_ContinuationWaitsForPauseLeaseAndSwitch(t *testin
 	e.Exec("main", `UPDATE maintenance.leases SET holder = 'another', expires_at = now() + interval '1 hour'`)
 	e.Work(s, "continue_inactive_token_deletion")
 	e.Want("main", waiting, "scheduled 0 2 t")
-	if !strings.Contains(log.String(), `"outcome":"snoozed","reason":"LEASE_HELD"`) {
-		t.Error(log)
-	}
+	assert.That(t, strings.Contains(log.String(), `"outcome":"snoozed","reason":"LEASE_HELD"`), "%v", log)
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
 	e.Work(e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.Enabled = new(false) })),
 		"continue_inactive_token_deletion")

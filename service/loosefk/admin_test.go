@@ -125,9 +125,7 @@ func TestDeadAndRetry_WorkOnAllDatabases(t *testing.T) {
 			got += strings.Join([]string{r.Database, r.Table}, ":") + " "
 			return nil
 		})
-		if err != nil {
-			t.Error(err)
-		}
+		assert.That(t, err == nil, "%v", err)
 		return got
 	}
 	if got := list(""); got != "main:public.p main:public.q main:public.p ci:public.p " {

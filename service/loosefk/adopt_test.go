@@ -211,9 +211,7 @@ func TestAdopt_TheFileKeepsItsOwner(t *testing.T) {
 		err = a.Prepare(t.Context())
 	}
 	info, statErr := os.Stat(file)
-	if err != nil || statErr != nil {
-		t.Fatal(err, statErr)
-	}
+	assert.Require(t, err == nil && statErr == nil, "%v %v", err, statErr)
 	is, ok := info.Sys().(*syscall.Stat_t)
 	assert.That(t, ok && is.Uid == 7 && is.Gid == 8 && len(at(t, e, file).Definitions.Keys) == 1, "the file is of %d:%d", is.Uid, is.Gid)
 }

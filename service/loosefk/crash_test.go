@@ -75,9 +75,7 @@ func TestFault_LooseForeignKeysCleanup_WokenBeyondItsLeaseWritesNothingAndFreesN
 	e.Lift("main", "sleeper")
 	sleeper.Signal(syscall.SIGCONT)
 	result := sleeper.Result()
-	if result.Error != "" {
-		t.Fatal(result.Error)
-	}
+	assert.Require(t, result.Error == "", "%v", result.Error)
 	servicetest.WantLost(t, result.Run)
 	servicetest.WantCounts(t, result.Run, "deleted_rows=20")
 	e.WantSame("main", before, "c")
@@ -87,9 +85,7 @@ func TestFault_LooseForeignKeysCleanup_WokenBeyondItsLeaseWritesNothingAndFreesN
 
 	e.Lift("main", "successor")
 	result = successor.Result()
-	if result.Error != "" {
-		t.Fatal(result.Error)
-	}
+	assert.Require(t, result.Error == "", "%v", result.Error)
 	servicetest.WantState(t, result.Run, repo.RunSucceeded)
 	servicetest.WantCounts(t, result.Run, "processed_records=20 deleted_rows=20")
 	e.Want("main", `SELECT count(*) FROM c`, "0")
