@@ -46,8 +46,7 @@ func elements(t *testing.T, svg string) (all []element) {
 
 func number(t *testing.T, text string) float64 {
 	t.Helper()
-	n, err := strconv.ParseFloat(text, 64)
-	assert.NoError(t, err)
+	n := assert.Must(strconv.ParseFloat(text, 64))(t)
 	return n
 }
 

@@ -321,8 +321,7 @@ func TestOpenTelemetry_NamesEndpointsThatNothingCanBeSentTo(t *testing.T) {
 		"OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318/base":                                  "",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=unix:///run/otel.sock":                                       "",
 	} {
-		c, err := Environment(append(strings.Split(environ, ","), mainURL)).Load("")
-		assert.NoError(t, err)
+		c := assert.Must(Environment(append(strings.Split(environ, ","), mainURL)).Load(""))(t)
 		said := strings.Join(c.OpenTelemetry.Mistakes, "\n")
 		if !strings.HasPrefix(said, want) || (want == "") != (said == "") || strings.Contains(said, "\n") {
 			t.Errorf("%s: said %q, want %q", environ, said, want)

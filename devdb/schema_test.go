@@ -16,8 +16,7 @@ func column(t *testing.T, url, query string) []string {
 	ctx := context.Background()
 	conn := assert.Must(pgx.Connect(ctx, url))(t)
 	defer func() { _ = conn.Close(ctx) }()
-	rows, err := conn.Query(ctx, query)
-	assert.NoError(t, err)
+	rows := assert.Must(conn.Query(ctx, query))(t)
 	return assert.Must(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 }
 

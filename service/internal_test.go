@@ -227,8 +227,7 @@ func TestWorkJob_TraceOfItsOwnIsLinkedToTheSpanThatQueuedIt(t *testing.T) {
 	ctx, record := w.engine.Tracer.Start(context.Background(), "maintenance.run")
 	parent := run.TraceParent(ctx)
 	record.End()
-	result, err := w.WorkJob(ctx, job.Request{ID: 3, Kind: "test", RunID: "r", TraceParent: parent, Stopping: stopping})
-	assert.NoError(t, err)
+	result := assert.Must(w.WorkJob(ctx, job.Request{ID: 3, Kind: "test", RunID: "r", TraceParent: parent, Stopping: stopping}))(t)
 	span := w.spans.Ended()[1]
 	assert.That(t, result.TraceID == span.SpanContext().TraceID().String(), "the trace is said to be %q", result.TraceID)
 	links := span.Links()
@@ -251,13 +250,11 @@ func TestWorkJob_TraceOfItsOwnIsLinkedToTheSpanThatQueuedIt(t *testing.T) {
 }
 
 func TestCatchUp_IsOnForDailyWorkersUnlessConfigured(t *testing.T) {
-	d, err := repo.Open(context.Background(), "main", "postgres://nowhere")
-	assert.NoError(t, err)
+	d := assert.Must(repo.Open(context.Background(), "main", "postgres://nowhere"))(t)
 	defer d.Close()
 	c := Config{Databases: []*repo.Database{d}}
 	config.Defaults(&c)
-	s, err := New(c)
-	assert.NoError(t, err)
+	s := assert.Must(New(c))(t)
 	defer func() { _ = s.Shutdown(context.Background()) }()
 	for _, w := range s.engine.Workers {
 		daily := w.Config.Schedule[0] == '0'

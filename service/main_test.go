@@ -16,12 +16,6 @@ func TestMain(m *testing.M) {
 	servicetest.Main(m)
 }
 
-// equal fails the test unless got is want.
-func equal[T comparable](tb testing.TB, what string, got, want T) {
-	tb.Helper()
-	assert.That(tb, got == want, "%s: got %v, want %v", what, got, want)
-}
-
 // isError fails the test unless err is the target.
 func isError(tb testing.TB, what string, err, target error) {
 	tb.Helper()

@@ -310,7 +310,7 @@ func TestWorkers_BearTheNamesOfTheList(t *testing.T) {
 	names := servicetest.Workers()
 	assert.Require(t, len(all) == len(names), "%d workers, the list has %q", len(all), names)
 	for i, st := range all {
-		equal(t, "a name on the list", st.Worker, names[i])
+		assert.Equal(t, st.Worker, names[i], "a name on the list")
 	}
 }
 

@@ -234,8 +234,7 @@ func TestGhostUserMigration_ARunHeldToAPlanDeletesNobodyElse(t *testing.T) {
 	// While the run looks at 10 another one is queued, due long ago.
 	g.Held(`LOCK TABLE issues IN ACCESS EXCLUSIVE MODE`, 1,
 		`INSERT INTO ghost_user_migrations (user_id, consume_after, created_at, updated_at) VALUES (11, now() - interval '2 hours', now(), now())`)
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers, ExpectedDigest: dry.CandidatesDigest})
-	assert.NoError(t, err)
+	r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers, ExpectedDigest: dry.CandidatesDigest}))(t)
 	servicetest.WantCounts(t, r, "migrated_users=1 deleted_rows=4")
 	g.Want("main", `SELECT string_agg(id::text, ' ') FROM users WHERE id IN (10, 11)`, "11")
 	g.Want("main", `SELECT string_agg(user_id::text, ' ') FROM ghost_user_migrations`, "11")

@@ -226,8 +226,7 @@ func TestInactiveTokenDeletion_AnUnfinishedPassQueuesWhatWasPlannedAlone(t *test
 	s := e.Service("", e.WithQueue)
 	dry := dryTokens(t, s)
 	servicetest.WantCandidates(t, dry, "user 2 u2 queue", "user 3 u3 queue")
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, ExpectedDigest: dry.CandidatesDigest})
-	assert.NoError(t, err)
+	r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, ExpectedDigest: dry.CandidatesDigest}))(t)
 	servicetest.WantCounts(t, r, "examined_users=2 scheduled_jobs=2")
 	e.Want("main", servicetest.QueuedUsers, "1 2 3")
 }

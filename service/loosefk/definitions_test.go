@@ -24,8 +24,7 @@ func definitionsIn(t *testing.T, content string) (*Definitions, error) {
 // loaded loads a file that has no mistake.
 func loaded(t *testing.T, content string) *Definitions {
 	t.Helper()
-	d, err := definitionsIn(t, content)
-	assert.NoError(t, err)
+	d := assert.Must(definitionsIn(t, content))(t)
 	return d
 }
 
