@@ -46,14 +46,16 @@ func shop(t *testing.T) (url string, conn *pgx.Conn) {
 
 func column(t *testing.T, conn *pgx.Conn, sql string) string {
 	t.Helper()
-	rows := assert.Must(conn.Query(context.Background(), sql))(t)
+	rows, err := conn.Query(context.Background(), sql)
+	assert.NoError(t, err)
 	all := assert.Must(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 	return strings.Join(all, "\n")
 }
 
 func pageOf(t *testing.T, url string) string {
 	t.Helper()
-	answer := assert.Must(http.Get(url))(t)
+	answer, err := http.Get(url)
+	assert.NoError(t, err)
 	defer func() { _ = answer.Body.Close() }()
 	defer http.DefaultClient.CloseIdleConnections()
 	content := assert.Must(io.ReadAll(answer.Body))(t)

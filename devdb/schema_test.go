@@ -16,7 +16,8 @@ func column(t *testing.T, url, query string) []string {
 	ctx := context.Background()
 	conn := assert.Must(pgx.Connect(ctx, url))(t)
 	defer func() { _ = conn.Close(ctx) }()
-	rows := assert.Must(conn.Query(ctx, query))(t)
+	rows, err := conn.Query(ctx, query)
+	assert.NoError(t, err)
 	return assert.Must(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 }
 

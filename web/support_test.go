@@ -155,7 +155,8 @@ func (f *fixture) request(method, path string, change ...func(*http.Request)) (r
 	for _, c := range change {
 		c(r)
 	}
-	answer := assert.Must(f.client.Do(r))(f.t)
+	answer, err := f.client.Do(r)
+	assert.NoError(f.t, err)
 	defer func() { _ = answer.Body.Close() }()
 	body := assert.Must(io.ReadAll(answer.Body))(f.t)
 	return reply{answer.Status, answer.StatusCode, answer.Header}, string(body)
