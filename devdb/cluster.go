@@ -51,7 +51,12 @@ type Cluster struct {
 	server   server
 	// attached: another process has started the server, and stops it.
 	attached bool
+	// idle are open connections to the maintenance database, for the next calls of exec; nil: none stays open.
+	idle chan *pgx.Conn
 }
+
+// maxIdle is how many connections to the maintenance database stay open.
+const maxIdle = 4
 
 // Start returns when the server accepts connections, at once if the folder's
 // server still runs from an earlier process. It fails, naming the holder, while
@@ -164,17 +169,37 @@ func (c *Cluster) createDatabase(ctx context.Context, name string) error {
 
 // exec runs single statements on the maintenance database.
 func (c *Cluster) exec(ctx context.Context, statements ...string) error {
-	conn, err := pgx.Connect(ctx, c.URL("postgres"))
+	conn, err := c.connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	for _, statement := range statements {
 		if _, err := conn.Exec(ctx, statement); err != nil {
-			return err
+			return errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
 		}
 	}
-	return nil
+	select {
+	case c.idle <- conn:
+		return nil
+	default:
+		return conn.Close(context.WithoutCancel(ctx))
+	}
+}
+
+// connect returns an idle connection to the maintenance database if there is one that
+// still works, or a new one.
+func (c *Cluster) connect(ctx context.Context) (*pgx.Conn, error) {
+	for {
+		select {
+		case conn := <-c.idle:
+			if conn.Ping(ctx) == nil {
+				return conn, nil
+			}
+			_ = conn.Close(context.WithoutCancel(ctx))
+		default:
+			return pgx.Connect(ctx, c.URL("postgres"))
+		}
+	}
 }
 
 // Stop shuts the server down, breaking open connections, and removes an

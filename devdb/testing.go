@@ -165,6 +165,7 @@ func startForTests(ctx context.Context, config Config) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.idle = make(chan *pgx.Conn, maxIdle)
 	err = c.exec(ctx, `DO $$ BEGIN
   CREATE EXTENSION IF NOT EXISTS pg_stat_statements;
 EXCEPTION WHEN feature_not_supported OR undefined_file THEN END $$`)

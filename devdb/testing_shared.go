@@ -128,7 +128,7 @@ func (c *Cluster) tidy(ctx context.Context) error {
 
 // attach returns the running cluster of a folder. Its Stop does nothing.
 func attach(ctx context.Context, dir string) (*Cluster, error) {
-	c := &Cluster{folder: folder{path: dir}, attached: true}
+	c := &Cluster{folder: folder{path: dir}, attached: true, idle: make(chan *pgx.Conn, maxIdle)}
 	password, err := os.ReadFile(c.folder.file("password"))
 	if err != nil {
 		return nil, fmt.Errorf("%s names no cluster: %w", SharedCluster, err)

@@ -176,6 +176,16 @@ SELECT EXISTS (
     SELECT FROM maintenance.river_job WHERE id = $1 AND state = 'running' AND attempted_at = $2),
   EXISTS (SELECT FROM maintenance.job_cancellations WHERE job_id = $1)`
 
+// finishing is ctx without its cancellation for a write by a run: what was sent may commit, and the
+// run must hear of that to count it. The fence and the limits end the write soon enough. An attempt of
+// a job that is out of time still ends its statement.
+func (g Guard) finishing(ctx context.Context) context.Context {
+	if g.fence == nil || ctx.Err() != nil {
+		return ctx
+	}
+	return context.WithoutCancel(ctx)
+}
+
 // refused is the error of a statement whose guard did not hold. Of an attempt that needs a lock it
 // asks which of the two was missing.
 func (g Guard) refused(ctx context.Context, q queryer) error {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -153,7 +154,7 @@ const fencedState = `SELECT concat_ws('; ', (SELECT string_agg(c::text || ctid |
 	(SELECT string_agg(inhrelid::text, ',') FROM pg_inherits WHERE inhparent = 'loose_foreign_keys_deleted_records'::regclass))`
 
 // fencedSteps are all steps of a run that write, on records, children and partitions that are there.
-func fencedSteps(b *bench) map[string]func(repo.Permit) error {
+func fencedSteps(b *bench) map[string]func(context.Context, repo.Permit) error {
 	b.Helper()
 	ctx := context.Background()
 	b.exec(`CREATE TABLE c (p_id bigint); INSERT INTO c SELECT i % 9 + 1 FROM generate_series(1, 27) i`)
@@ -168,30 +169,45 @@ func fencedSteps(b *bench) map[string]func(repo.Permit) error {
 	records, _, err := b.LoadRecords(ctx, queue, repo.RecordPage{Parent: "public.p", Limit: 3}, limits)
 	assert.Require(b.T, err == nil && len(records) == 3, "%v %v", records, err)
 	failed := []repo.RecordFailure{{Record: records[0], Isolated: true, Definition: "d", SQLState: "P0001", Message: "m"}}
-	steps := map[string]func(repo.Permit) error{
-		"remove records":    func(p repo.Permit) error { _, err := b.RemoveRecords(ctx, p, queue, records); return err },
-		"postpone records":  func(p repo.Permit) error { _, err := b.PostponeRecords(ctx, p, queue, records); return err },
-		"charge records":    func(p repo.Permit) error { _, _, err := b.ChargeRecords(ctx, p, queue, records); return err },
-		"fail records":      func(p repo.Permit) error { _, _, err := b.FailRecords(ctx, p, queue, failed); return err },
-		"roll partition":    func(p repo.Permit) error { _, err := b.RollPartition(ctx, p, queue); return err },
-		"drop partitions":   func(p repo.Permit) error { _, err := b.DropPartitions(ctx, p, queue); return err },
-		"repair partitions": func(p repo.Permit) error { _, err := b.RepairPartition(ctx, p, broken); return err },
+	steps := map[string]func(context.Context, repo.Permit) error{
+		"remove records": func(ctx context.Context, p repo.Permit) error {
+			_, err := b.RemoveRecords(ctx, p, queue, records)
+			return err
+		},
+		"postpone records": func(ctx context.Context, p repo.Permit) error {
+			_, err := b.PostponeRecords(ctx, p, queue, records)
+			return err
+		},
+		"charge records": func(ctx context.Context, p repo.Permit) error {
+			_, _, err := b.ChargeRecords(ctx, p, queue, records)
+			return err
+		},
+		"fail records": func(ctx context.Context, p repo.Permit) error {
+			_, _, err := b.FailRecords(ctx, p, queue, failed)
+			return err
+		},
+		"roll partition":  func(ctx context.Context, p repo.Permit) error { _, err := b.RollPartition(ctx, p, queue); return err },
+		"drop partitions": func(ctx context.Context, p repo.Permit) error { _, err := b.DropPartitions(ctx, p, queue); return err },
+		"repair partitions": func(ctx context.Context, p repo.Permit) error {
+			_, err := b.RepairPartition(ctx, p, broken)
+			return err
+		},
 	}
 	for _, action := range []string{repo.AsyncDelete, repo.AsyncNullify} {
 		children, err := b.Children(ctx, []repo.LooseForeignKey{{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: action}})
 		assert.Require(b.T, err == nil && children[0] != nil, "%v %v", children, err)
 		purge := repo.Purge{Keys: repo.IntKeys(1, 2, 3), Cap: 100}
-		steps[action+" all"] = func(p repo.Permit) error {
+		steps[action+" all"] = func(ctx context.Context, p repo.Permit) error {
 			purge.Permit = p
 			_, err := children[0].PurgeAll(ctx, purge, queue, nil)
 			return err
 		}
-		steps[action+" all, and the records"] = func(p repo.Permit) error {
+		steps[action+" all, and the records"] = func(ctx context.Context, p repo.Permit) error {
 			purge.Permit = p
 			_, err := children[0].PurgeAll(ctx, purge, queue, records)
 			return err
 		}
-		steps[action+" shares"] = func(p repo.Permit) error {
+		steps[action+" shares"] = func(ctx context.Context, p repo.Permit) error {
 			purge.Permit = p
 			_, err := children[0].PurgeShares(ctx, purge, 1, true)
 			return err
@@ -202,14 +218,14 @@ func fencedSteps(b *bench) map[string]func(repo.Permit) error {
 
 func TestFence_NothingIsWrittenWithoutTheLease(t *testing.T) {
 	b := installed(servicetest.Parallel(t))
-	steps := fencedSteps(b)
+	steps, ctx := fencedSteps(b), context.Background()
 	lease := b.acquire("a", time.Hour)
 	expired := assert.Must(b.AcquireLease(context.Background(), "expired", "a", time.Hour))(t)
 	b.exec(`UPDATE maintenance.leases SET expires_at = now() WHERE name = 'expired'`)
 	before := b.value(fencedState)
 	for name, step := range steps {
 		for _, f := range append(strangers(lease.Fence), expired.Fence) {
-			if err := step(by(f)); !errors.Is(err, repo.ErrLeaseLost) {
+			if err := step(ctx, by(f)); !errors.Is(err, repo.ErrLeaseLost) {
 				t.Errorf("%s by %+v: %v, want that the lease is lost", name, f, err)
 			}
 			if after := b.value(fencedState); after != before {
@@ -222,11 +238,27 @@ func TestFence_NothingIsWrittenWithoutTheLease(t *testing.T) {
 		"async_nullify shares", "async_delete shares", "charge records", "postpone records", "fail records",
 		"async_delete all, and the records", "drop partitions", "roll partition", "repair partitions",
 	} {
-		if err := steps[name](by(lease.Fence)); err != nil {
+		if err := steps[name](ctx, by(lease.Fence)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		after := b.value(fencedState)
 		assert.That(t, after != before, "%s has changed nothing", name)
 		before = after
 	}
+}
+
+func TestFence_WhatIsInFlightWhenARunIsCancelledIsHeardOf(t *testing.T) {
+	b := installed(servicetest.Parallel(t))
+	steps := fencedSteps(b)
+	commit := b.estate.HoldThenCommit(`LOCK TABLE c IN SHARE ROW EXCLUSIVE MODE`)
+	permit := by(b.acquire("a", time.Hour).Fence)
+	permit.Limits = repo.Limits{Statement: devdb.WaitTimeout, Lock: devdb.WaitTimeout}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- steps["async_delete all"](ctx, permit) }()
+	b.estate.Eventually("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`, "true")
+	cancel()
+	commit()
+	assert.NoError(t, <-done)
+	b.want(`SELECT count(*) FROM c WHERE p_id <= 3`, "0")
 }

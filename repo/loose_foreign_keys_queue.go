@@ -23,8 +23,9 @@ type DeletedRecords struct {
 	// Exists is false where nothing has made the table yet. Partitioned is false for a table of
 	// another shape.
 	Exists, Partitioned bool
-	// Managed by caretaker: made by `caretaker lfk install`.
-	Managed bool
+	// Managed by caretaker: made by `caretaker lfk install`. Marked: its partitions are on record, as
+	// they are not after a restore of the application's schema alone.
+	Managed, Marked bool
 	// Wide: it is managed by caretaker and has the column key_values, for keys that are not one
 	// integer.
 	Wide bool
@@ -50,10 +51,7 @@ func (q *DeletedRecords) Table() Table { return Table{q.Schema, queueTable} }
 
 const queueSQL = `
 SELECT n.nspname, q.oid IS NOT NULL, coalesce(q.relkind = 'p', false),
-  EXISTS (SELECT FROM maintenance.queue_partitions),
-  EXISTS (SELECT FROM maintenance.queue_partitions) AND EXISTS (
-    SELECT FROM pg_attribute a WHERE a.attrelid = q.oid AND a.attname = 'key_values'
-      AND a.atttypid = 'text[]'::regtype AND NOT a.attisdropped),
+  marks.marked OR keys.wide, marks.marked, keys.wide,
   (SELECT count(*) FROM pg_inherits i WHERE i.inhparent = q.oid),
   ARRAY (
     SELECT number[1]::bigint AS bound
@@ -82,12 +80,17 @@ SELECT n.nspname, q.oid IS NOT NULL, coalesce(q.relkind = 'p', false),
 FROM pg_namespace n
 LEFT JOIN pg_class q
   ON q.relnamespace = n.oid AND q.relname = $1 AND q.relkind IN ('r', 'p', 'v', 'm', 'f')
+CROSS JOIN (SELECT EXISTS (SELECT FROM maintenance.queue_partitions) AS marked) marks
+CROSS JOIN LATERAL (
+  SELECT EXISTS (
+    SELECT FROM pg_attribute a WHERE a.attrelid = q.oid AND a.attname = 'key_values'
+      AND a.atttypid = 'text[]'::regtype AND NOT a.attisdropped) AS wide) keys
 WHERE n.nspname = current_schema()`
 
 // row are the fields in the order of queueSQL.
 func (q *DeletedRecords) row() []any {
 	return []any{
-		&q.Schema, &q.Exists, &q.Partitioned, &q.Managed, &q.Wide,
+		&q.Schema, &q.Exists, &q.Partitioned, &q.Managed, &q.Marked, &q.Wide,
 		&q.Leaves, &q.Partitions, &q.HasDefault, &q.Active, &q.leafSchema, &q.At,
 	}
 }

@@ -44,6 +44,7 @@ func (d *Database) transaction(
 	ctx context.Context, operation string, p Permit, do func(context.Context, *changing) error,
 ) error {
 	patience := cmp.Or(p.Transaction, statementTimeout)
+	ctx = p.finishing(ctx)
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, ErrUnreachable)
 	defer cancel()
 	if p.DryRun {

@@ -3,6 +3,8 @@
 # package as it finishes, then what failed, then the ten slowest tests. With -v it prints what tests print.
 set -eu
 cd "$(dirname "$0")/.."
+# Less garbage collection and no debugging information make the tests shorter.
+export GOGC="${GOGC:-400}"
 sum="go tool -modfile=tools/gotestsum/go.mod gotestsum"
 events=$(mktemp)
 trap 'rm -f "$events"' EXIT
@@ -11,7 +13,7 @@ case " $* " in
 *" -v "*) format=standard-verbose ;;
 esac
 code=0
-go run ./tools/testcluster $sum --format $format --format-icons text --hide-summary skipped --jsonfile-timing-events "$events" -- "$@" ||
+go run ./tools/testcluster $sum --format $format --format-icons text --hide-summary skipped --jsonfile-timing-events "$events" -- -ldflags=-w "$@" ||
 	code=$?
 if [ -s "$events" ]; then
 	echo "The ten slowest tests:"

@@ -30,6 +30,8 @@ type Inspection struct {
 	// OldFunctions are the names of trigger functions that an older version of this program has
 	// made.
 	OldFunctions []string
+	// Behind are the sequences whose next number is taken.
+	Behind []SequenceBehind
 }
 
 // Parent is a parent table and how its deletions are recorded.
@@ -130,6 +132,9 @@ func (a Admin) inspectQueue(ctx context.Context, tx pgx.Tx, i *Inspection) (err 
 		i.OldFunctions = append(i.OldFunctions, f.name)
 	}
 	i.ActiveMissing = i.Queue.ActiveMissing()
+	if i.Behind, err = sequencesBehind(ctx, tx, i.Queue); err != nil {
+		return err
+	}
 	var indexed bool
 	err = tx.QueryRow(ctx, queueIndexSQL, quotedQueue(i.Queue)).Scan(&indexed)
 	if err == nil && !indexed {

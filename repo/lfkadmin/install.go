@@ -3,6 +3,7 @@ package lfkadmin
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -10,14 +11,18 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// What InstallQueue found or did, in the words of `caretaker lfk install`.
+// What InstallQueue found or did, in the words of `caretaker lfk install`: of a queue of our own
+// QueueOurs, and what was changed.
 const (
 	QueueInstalled = "installed"
 	QueueOurs      = "managed by caretaker"
-	QueueRenewed   = "managed by caretaker, trigger functions renewed"
-	QueueWidened   = "managed by caretaker, column key_values added"
-	QueueBoth      = "managed by caretaker, trigger functions renewed, column key_values added"
 	QueueGitLabs   = "managed by GitLab, nothing changed"
+
+	functionsRenewed = "trigger functions renewed"
+	keysAdded        = "column key_values added"
+	partitionCreated = "partition created"
+	queueTaken       = "taken over after a restore"
+	sequencesMoved   = "sequences moved on"
 )
 
 // createQueueSQL: the queue as GitLab has it, and key_values for keys that are not one integer:
@@ -48,49 +53,114 @@ TRUNCATE maintenance.queue_partitions, maintenance.record_failures, maintenance.
 // widenQueueSQL rewrites nothing: the records that are there have NULL.
 const widenQueueSQL = `ALTER TABLE {queue} ADD COLUMN key_values text[]`
 
-// InstallQueue makes the queue of deleted records and the functions that feed it, unless there is a
-// queue already; of a queue of our own it renews functions of an older version, and adds the column
-// key_values to one that lacks it. It returns one of the words above. A relation of that name with
-// another shape is a [*RefusedError].
-func (a Admin) InstallQueue(ctx context.Context) (string, error) {
-	var q repo.DeletedRecords
-	var old []captureFunction
-	needed := func(ctx context.Context, tx pgx.Tx) (bool, error) {
-		var err error
-		if q, err = a.usableQueue(ctx, tx); err == nil {
-			old, err = oldFunctions(ctx, tx, q)
+// markPartitionsSQL begins the time of partitions that are not on record, as after a restore of the
+// application's schema alone.
+const markPartitionsSQL = `
+INSERT INTO maintenance.queue_partitions (partition, active_since)
+SELECT number, now() FROM unnest($1::bigint[]) AS number ON CONFLICT (partition) DO NOTHING`
+
+// repairs is what an existing queue of our own needs.
+type repairs struct {
+	queue repo.DeletedRecords
+	// widen: it has no column key_values. create: its active partition is missing. mark: it was
+	// restored without the schema maintenance.
+	widen, create, mark bool
+	// old trigger functions.
+	old    []captureFunction
+	behind []SequenceBehind
+}
+
+// repairsOf reads the queue, and what it needs. It refuses a relation of another shape.
+func (a Admin) repairsOf(ctx context.Context, tx pgx.Tx) (r repairs, err error) {
+	if r.queue, err = a.usableQueue(ctx, tx); err != nil || !r.queue.Exists {
+		return r, err
+	}
+	q := r.queue
+	r.widen, r.mark = q.Managed && !q.Wide, q.Managed && !q.Marked && !q.HasDefault
+	r.create = q.Managed && q.Active != 0 && q.ActiveMissing()
+	if r.old, err = oldFunctions(ctx, tx, q); err == nil {
+		r.behind, err = sequencesBehind(ctx, tx, q)
+	}
+	r.behind = slices.DeleteFunc(r.behind, func(s SequenceBehind) bool { return s.OfQueue && !q.Managed })
+	return r, err
+}
+
+// words are those of `caretaker lfk install` about the repairs.
+func (r repairs) words() (words []string) {
+	for _, done := range []struct {
+		is   bool
+		text string
+	}{
+		{r.mark, queueTaken},
+		{r.create, partitionCreated},
+		{len(r.old) > 0, functionsRenewed},
+		{r.widen, keysAdded},
+		{len(r.behind) > 0, sequencesMoved},
+	} {
+		if done.is {
+			words = append(words, done.text)
 		}
-		return !q.Exists || len(old) > 0 || q.Managed && !q.Wide, err
+	}
+	return words
+}
+
+func (r repairs) do(ctx context.Context, tx pgx.Tx) error {
+	var steps []string
+	if r.widen {
+		steps = append(steps, fill(widenQueueSQL, "{queue}", quotedQueue(r.queue)))
+	}
+	for _, s := range r.behind {
+		steps = append(steps, s.Repair())
+	}
+	for _, sql := range steps {
+		if err := run(ctx, tx, sql); err != nil {
+			return err
+		}
+	}
+	if r.create {
+		if err := repo.CreatePartition(ctx, tx, r.queue, r.queue.Active); err != nil {
+			return err
+		}
+	}
+	if r.mark {
+		if _, err := tx.Exec(ctx, markPartitionsSQL, r.queue.Partitions); err != nil {
+			return err
+		}
+	}
+	for _, f := range r.old {
+		if err := f.replace(ctx, tx, r.queue); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// InstallQueue makes the queue of deleted records and the functions that feed it, unless there is a
+// queue already. A queue of our own it repairs: functions of an older version, the column key_values,
+// the active partition, what a restore of the application's schema alone has left behind, and
+// sequences that are behind. It returns what it has found or done in words. A relation of that name
+// with another shape is a [*RefusedError].
+func (a Admin) InstallQueue(ctx context.Context) (string, error) {
+	var r repairs
+	needed := func(ctx context.Context, tx pgx.Tx) (_ bool, err error) {
+		r, err = a.repairsOf(ctx, tx)
+		return !r.queue.Exists || len(r.words()) > 0, err
 	}
 	err := a.change(ctx, "install the queue", needed, func(ctx context.Context, tx pgx.Tx) error {
-		if !q.Exists {
-			return a.createQueue(ctx, tx, q)
+		if !r.queue.Exists {
+			return a.createQueue(ctx, tx, r.queue)
 		}
-		if !q.Wide && q.Managed {
-			if err := run(ctx, tx, fill(widenQueueSQL, "{queue}", quotedQueue(q))); err != nil {
-				return err
-			}
-		}
-		for _, f := range old {
-			if err := f.replace(ctx, tx, q); err != nil {
-				return err
-			}
-		}
-		return nil
+		return r.do(ctx, tx)
 	})
 	switch {
 	case err != nil:
 		return "", err
-	case !q.Exists:
+	case !r.queue.Exists:
 		return QueueInstalled, nil
-	case q.Managed && !q.Wide && len(old) > 0:
-		return QueueBoth, nil
-	case q.Managed && !q.Wide:
-		return QueueWidened, nil
-	case len(old) > 0:
-		return QueueRenewed, nil
-	case q.Managed:
-		return QueueOurs, nil
+	case r.queue.Managed:
+		return strings.Join(append([]string{QueueOurs}, r.words()...), ", "), nil
+	case len(r.behind) > 0:
+		return "managed by GitLab, " + sequencesMoved, nil
 	}
 	return QueueGitLabs, nil
 }

@@ -177,3 +177,26 @@ func TestInstallQueue_NeedsASchemaAndTheRightToCreate(t *testing.T) {
 		t.Errorf("got %v, want ErrUnreachable", err)
 	}
 }
+
+func TestInstallQueue_RepairsWhatARestoreHasLeftBehind(t *testing.T) {
+	b := installed(t)
+	b.exec(`CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 9)`)
+	b.track("p", "")
+	b.exec(`DELETE FROM p WHERE id <= 3`)
+	// Rows without their sequence.
+	b.exec(`SELECT setval('loose_foreign_keys_deleted_records_id_seq', 1, false)`)
+	if _, err := b.sql.Exec(context.Background(), `DELETE FROM p WHERE id = 4`); err == nil {
+		t.Error("the sequence is not behind")
+	}
+	b.install("managed by caretaker, sequences moved on")
+	b.exec(`DELETE FROM p WHERE id = 4`)
+	b.install(lfkadmin.QueueOurs)
+	// The application's schema alone.
+	b.exec(`TRUNCATE maintenance.queue_partitions; DROP TABLE maintenance.loose_foreign_keys_deleted_records_1`)
+	b.install("managed by caretaker, taken over after a restore, partition created")
+	b.exec(`DELETE FROM p WHERE id = 5`)
+	b.want("SELECT array_agg(partition) FROM maintenance.queue_partitions", "{1}")
+	b.install(lfkadmin.QueueOurs)
+	b.exec(`CREATE TABLE u (id uuid PRIMARY KEY)`)
+	b.track("u", "")
+}

@@ -75,7 +75,7 @@ func TestInstallQueue_RenewsFunctionsOfAnOlderVersionAndNoOthers(t *testing.T) {
 	inspection, err := b.Inspect(context.Background(), nil)
 	assert.That(t, err == nil && strings.Join(inspection.OldFunctions, " ") == prefix+" "+prefix+"_override_table "+prefix+"_with_k",
 		"old are %v, %v", inspection.OldFunctions, err)
-	b.install(lfkadmin.QueueRenewed)
+	b.install("managed by caretaker, trigger functions renewed")
 	got := b.dump()
 	assert.That(t, got == fresh, "got %s, want %s", got, fresh)
 	b.exec(aTrace + "; DELETE FROM p WHERE id = 3")

@@ -160,12 +160,24 @@ func (l *lint) queue(d inspected) {
 			"is of an older version, which keeps no traces: run `caretaker lfk install --database %s`, "+
 				"which renews it", d.name)
 	}
+	for _, s := range d.Behind {
+		at, fails := l.at(d.name, s.Table), "what caretaker records there fails"
+		if s.OfQueue {
+			fails = "every deletion from a tracked table fails"
+		}
+		repair := fmt.Sprintf("`caretaker lfk install --database %s`, which moves it on", d.name)
+		if s.OfQueue && !d.Queue.Managed {
+			repair = s.Repair()
+		}
+		at.fail("sequence_behind", "%s (23505), because the next number of the sequence %s is not above %d, "+
+			"the highest that is taken: run %s", fails, s.Sequence, s.Highest, repair)
+	}
 	if !d.ActiveMissing {
 		return
 	}
 	advice := "create the partition, or set the column's default to one that exists"
 	if d.Queue.Managed {
-		advice = "run the worker on this database: it creates the partition"
+		advice = fmt.Sprintf("run `caretaker lfk install --database %s`, or the worker, which create it", d.name)
 	}
 	l.at(d.name, queue).fail("default_partition_missing", "every deletion from a tracked table "+
 		"fails, because the default of the column partition names none of its partitions: %s", advice)

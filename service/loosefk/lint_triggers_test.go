@@ -111,16 +111,20 @@ func TestLint_QueueMustBeThereAndInOrder(t *testing.T) {
 	keys.Definitions = servicetest.Definitions(t, "{}")
 	e.Exec("ci", "ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT 7")
 	e.Exec("sec", "DROP INDEX index_loose_foreign_keys_deleted_records_for_partitioned_query; TRUNCATE maintenance.queue_partitions;"+
-		"ALTER TABLE loose_foreign_keys_deleted_records ALTER partition DROP DEFAULT")
+		"ALTER TABLE loose_foreign_keys_deleted_records ALTER partition DROP DEFAULT, DROP key_values")
 	const queue = "public.loose_foreign_keys_deleted_records"
 	result := wantFindings(t, keys, "error queue_shape main "+queue, "error default_partition_missing ci "+queue,
 		"error queue_shape sec "+queue, "error default_partition_missing sec "+queue)
-	for i, want := range []string{"it has no column partition of type bigint", "run the worker on this database", "it has no valid index", "create the partition"} {
+	for i, want := range []string{"it has no column partition of type bigint", "run `caretaker lfk install --database ci`, or the worker", "it has no valid index", "create the partition"} {
 		assert.That(t, strings.Contains(result.Findings[i].Advice, want), "got %q, want %q", result.Findings[i].Advice, want)
 	}
 	e.Exec("main", "DROP TABLE loose_foreign_keys_deleted_records")
 	keys.Only = "main"
 	wantFindings(t, keys, "error queue_missing main "+queue)
+	e.Exec("ci", `ALTER TABLE loose_foreign_keys_deleted_records ALTER partition SET DEFAULT 1;
+		INSERT INTO loose_foreign_keys_deleted_records (id, fully_qualified_table_name, primary_key_value, status) VALUES (9, 'p', 1, 2)`)
+	keys.Only = "ci"
+	wantFindings(t, keys, "error sequence_behind ci "+queue)
 }
 
 // installIn makes queues in some of the databases.
