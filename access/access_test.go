@@ -74,9 +74,7 @@ func TestNew_NamesWhatIsWrongWithAFile(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "auth.tokens_file: "+file+": ") {
 			t.Errorf("%s: got %v, want %s", content, err, want)
 		}
-		if err != nil && strings.Contains(err.Error(), "access.") {
-			t.Errorf("%s: the message speaks of Go: %v", content, err)
-		}
+		assert.That(t, err == nil || !strings.Contains(err.Error(), "access."), "%s: the message speaks of Go: %v", content, err)
 		if err != nil && (strings.Contains(err.Error(), "abcdef") || strings.Contains(err.Error(), sum[:8])) {
 			t.Errorf("the message has a part of the file: %v", err)
 		}
@@ -123,9 +121,7 @@ func TestIdentify_SaysWhoATokenIs(t *testing.T) {
 			t.Errorf("%q: got %v, want %s", given, got, want)
 		}
 	}
-	if problem(k, "") != "missing" || problem(k, "x") != "unknown" {
-		t.Error("the problem is not told")
-	}
+	assert.That(t, problem(k, "") == "missing" && problem(k, "x") == "unknown", "the problem is not told")
 }
 
 func TestIdentify_ATokenExpiresToTheSecond(t *testing.T) {
@@ -177,9 +173,7 @@ func TestTokensFile_IsReadAgainWhenItChanges(t *testing.T) {
 		want("added", 1, "a", "b")
 		write(t, file, entry("a")+"- broken\n")
 		want("broken", 2, "a", "b")
-		if !strings.Contains(log.String(), "must be a list") {
-			t.Errorf("the log does not say what is wrong: %s", log)
-		}
+		assert.That(t, strings.Contains(log.String(), "must be a list"), "the log does not say what is wrong: %s", log)
 		assert.NoError(t, os.Remove(file))
 		want("gone", 3, "a", "b")
 		write(t, file, entry("b"))

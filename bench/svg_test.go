@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // element is what a test wants to know of an element of a picture.
@@ -26,9 +28,7 @@ func elements(t *testing.T, svg string) (all []element) {
 		if errors.Is(err, io.EOF) {
 			return all
 		}
-		if err != nil {
-			t.Fatalf("%v in %s", err, svg)
-		}
+		assert.Require(t, err == nil, "%v in %s", err, svg)
 		switch token := token.(type) {
 		case xml.StartElement:
 			e := element{name: token.Name.Local, attributes: map[string]string{}}
@@ -46,10 +46,7 @@ func elements(t *testing.T, svg string) (all []element) {
 
 func number(t *testing.T, text string) float64 {
 	t.Helper()
-	n, err := strconv.ParseFloat(text, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := assert.Must(strconv.ParseFloat(text, 64))(t)
 	return n
 }
 
@@ -75,16 +72,10 @@ func TestChart_SaysWhatIsMeasuredAndReadsInLightAndDark(t *testing.T) {
 		"Rows <a second> & memory", "records (log scale)", "rows/s (log scale)", "ms (log scale)", "p50", "p99",
 		"100", "10k", "1M",
 	} {
-		if !slices.Contains(texts, want) {
-			t.Errorf("there is no %q in %q", want, texts)
-		}
+		assert.That(t, slices.Contains(texts, want), "there is no %q in %q", want, texts)
 	}
-	if slices.Contains(texts, "rows") {
-		t.Error("one line alone needs no name")
-	}
-	if !strings.Contains(svg, "prefers-color-scheme:dark") {
-		t.Error("letters are as dark as a dark page")
-	}
+	assert.That(t, !slices.Contains(texts, "rows"), "one line alone needs no name")
+	assert.That(t, strings.Contains(svg, "prefers-color-scheme:dark"), "letters are as dark as a dark page")
 }
 
 func TestChart_PutsSizesOfALogScaleAtEqualDistancesAndAllOnThePicture(t *testing.T) {
@@ -94,16 +85,12 @@ func TestChart_PutsSizesOfALogScaleAtEqualDistancesAndAllOnThePicture(t *testing
 			dots = append(dots, e)
 		}
 	}
-	if len(dots) != 7 {
-		t.Fatalf("%d points, want 7", len(dots))
-	}
+	assert.Require(t, len(dots) == 7, "%d points, want 7", len(dots))
 	var x []float64
 	for _, d := range dots[:3] {
 		x = append(x, number(t, d.attributes["cx"]))
 	}
-	if math.Abs((x[1]-x[0])-(x[2]-x[1])) > 0.2 || x[1] <= x[0] {
-		t.Errorf("100, 10k and 1M are at %v", x)
-	}
+	assert.That(t, math.Abs((x[1]-x[0])-(x[2]-x[1])) <= 0.2 && x[1] > x[0], "100, 10k and 1M are at %v", x)
 	for i, d := range dots {
 		top := float64(chartTop)
 		if i >= 3 {

@@ -69,9 +69,7 @@ func TestRun_TheQuestionSaysOnHowMuch(t *testing.T) {
 	} {
 		assert.Equal(t, extent(plan), want)
 	}
-	if !nothingDue(planOf()) || nothingDue(many) || nothingDue(&pb.Run{}) {
-		t.Error("what has nothing to do is not known")
-	}
+	assert.That(t, nothingDue(planOf()) && !nothingDue(many) && !nothingDue(&pb.Run{}), "what has nothing to do is not known")
 }
 
 func TestRun_ADryRunSpeaksOfWhatWouldBe(t *testing.T) {

@@ -192,8 +192,6 @@ func runID(t *testing.T, answer map[string]any) string {
 	t.Helper()
 	run, _ := answer["run"].(map[string]any)
 	id, ok := run["id"].(string)
-	if !ok {
-		t.Fatalf("no run in %v", answer)
-	}
+	assert.Require(t, ok, "no run in %v", answer)
 	return id
 }

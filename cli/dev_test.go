@@ -28,9 +28,7 @@ func TestDev_NeedsNothingElse(t *testing.T) {
 			sh.set(name, value)
 		}
 		for _, name := range []string{"MAIN", "CI", "SEC"} {
-			if sh.get("CARETAKER_DATABASES_"+name+"_URL") == "" {
-				t.Errorf("%s is missing in %s", name, content)
-			}
+			assert.That(t, sh.get("CARETAKER_DATABASES_"+name+"_URL") != "", "%s is missing in %s", name, content)
 		}
 		sh.want(0, "migrate", "main: up to date", "sec: up to date")
 		sh.want(0, "lfk lint", "0 errors")

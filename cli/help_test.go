@@ -67,18 +67,14 @@ func TestHelp_ExamplesOfEveryCommandParse(t *testing.T) {
 			}
 		}
 	})
-	if tried < 40 {
-		t.Errorf("only %d examples", tried)
-	}
+	assert.That(t, tried >= 40, "only %d examples", tried)
 }
 
 func TestVersion_SaysWhatItIsMadeOf(t *testing.T) {
 	sh := newShell(t)
 	sh.want(0, "version", "caretaker ", runtime.Version(), "in every database")
 	v := document(t, sh.want(0, "version -o json"))
-	if v["go"] != runtime.Version() || v["schema"] == nil || v["version"] == "" {
-		t.Error(v)
-	}
+	assert.That(t, v["go"] == runtime.Version() && v["schema"] != nil && v["version"] != "", "%v", v)
 }
 
 func TestCompletion_OffersNamesAndFilesOnlyWhereFilesAreMeant(t *testing.T) {

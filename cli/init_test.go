@@ -24,9 +24,7 @@ var gitlabsWords = regexp.MustCompile(`(?i)gitlab|ghost|placeholder|adjourned|in
 // wantNoGitLab fails the test for each line of a text that speaks of GitLab's things.
 func wantNoGitLab(t *testing.T, what, text string) {
 	t.Helper()
-	if strings.TrimSpace(text) == "" {
-		t.Errorf("%s: nothing", what)
-	}
+	assert.That(t, strings.TrimSpace(text) != "", "%s: nothing", what)
 	for line := range strings.Lines(text) {
 		assert.Equal(t, gitlabsWords.FindString(line), "", "speaks of", what, line)
 	}
@@ -154,9 +152,7 @@ func TestInit_OverwritesNothingAndKeepsPasswordsToItself(t *testing.T) {
 	_, rest, _ := strings.Cut(url, "://")
 	_, password, _ := strings.Cut(strings.Split(rest, "@")[0], ":")
 	out := sh.want(0, "init --config "+file+" --url "+url, "others cannot read it", "CARETAKER_DATABASES_MAIN_URL")
-	if password == "" || strings.Contains(out, password) {
-		t.Errorf("the password is shown: %s", out)
-	}
+	assert.That(t, password != "" && !strings.Contains(out, password), "the password is shown: %s", out)
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}

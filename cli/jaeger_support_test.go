@@ -31,9 +31,7 @@ func startJaeger(t *testing.T) *jaeger {
 	if err == nil {
 		_, err = os.Stat(program)
 	}
-	if err != nil {
-		t.Fatalf("no Jaeger: start this test with make test-jaeger, which builds it: %v", err)
-	}
+	assert.Require(t, err == nil, "no Jaeger: start this test with make test-jaeger, which builds it: %v", err)
 	ports := freePorts(t, 4)
 	c := exec.Command(program, "--config", "../tools/jaeger/config.yaml")
 	c.Env = append(os.Environ(), "JAEGER_QUERY_PORT="+ports[0], "JAEGER_QUERY_GRPC_PORT="+ports[1],
@@ -121,9 +119,7 @@ func (tr jaegerTrace) named(name string) []jaegerSpan {
 func (tr jaegerTrace) only(t *testing.T, name string) jaegerSpan {
 	t.Helper()
 	found := tr.named(name)
-	if len(found) != 1 {
-		t.Fatalf("%d spans %s in\n%s", len(found), name, tr)
-	}
+	assert.Require(t, len(found) == 1, "%d spans %s in\n%s", len(found), name, tr)
 	return found[0]
 }
 

@@ -90,21 +90,15 @@ func wantTree(t *testing.T, trace jaegerTrace) {
 		t.Errorf("the run is not below the call, or that not below the caller's span:\n%s", trace)
 	}
 	for _, key := range []string{"worker", "run_id", "database", "trigger", "outcome", "stopped_because"} {
-		if run.tag("maintenance."+key) == "" {
-			t.Errorf("the run has no %s", key)
-		}
+		assert.That(t, run.tag("maintenance."+key) != "", "the run has no %s", key)
 	}
 	if dry := run.tag("maintenance.dry_run") == "true"; !dry && (run.tag("maintenance.lease_epoch") == "0" || len(trace.named("maintenance.lease.acquire")) != 1) {
 		t.Errorf("no lease in\n%s", trace)
 	}
-	if len(trace.named("maintenance.batch")) == 0 {
-		t.Errorf("no batch in\n%s", trace)
-	}
+	assert.That(t, len(trace.named("maintenance.batch")) != 0, "no batch in\n%s", trace)
 	for _, s := range trace.Spans {
 		parent, ok := known[s.parent()]
-		if !ok && s.SpanID != call.SpanID {
-			t.Errorf("%s is an orphan", s.Name)
-		}
+		assert.That(t, ok || s.SpanID == call.SpanID, "%s is an orphan", s.Name)
 		if strings.HasPrefix(s.Name, "maintenance.") && s.Name != runBatch && s.Name != "maintenance.run" && parent.Name != "maintenance.run" {
 			t.Errorf("%s is below %s", s.Name, parent.Name)
 		}
@@ -178,14 +172,10 @@ func wantJobs(t *testing.T, jobs []jaegerTrace, runs map[string]jaegerTrace) {
 			job.tag("messaging.system") != "river" || job.tag("messaging.message.id") == "" || job.tag("maintenance.outcome") == "" {
 			t.Errorf("%s: %v", kind, job.Tags)
 		}
-		if len(trace.Spans) > mostSpans {
-			t.Errorf("%s has %d spans", kind, len(trace.Spans))
-		}
+		assert.That(t, len(trace.Spans) <= mostSpans, "%s has %d spans", kind, len(trace.Spans))
 	}
 	for kind := range runs {
-		if !linked[kind] {
-			t.Errorf("no job %s is linked to its run", kind)
-		}
+		assert.That(t, linked[kind], "no job %s is linked to its run", kind)
 	}
 }
 
@@ -202,13 +192,9 @@ func wantGhosts(t *testing.T, run *maintenancev1.Run, trace jaegerTrace, jobs []
 			deletions[s.id()] = true
 		}
 	}
-	if len(span.links()) == 0 {
-		t.Errorf("no links in\n%s", trace)
-	}
+	assert.That(t, len(span.links()) != 0, "no links in\n%s", trace)
 	for _, l := range span.links() {
-		if !deletions[l] {
-			t.Errorf("linked to %s, which is no job delete_user", l)
-		}
+		assert.That(t, deletions[l], "linked to %s, which is no job delete_user", l)
 	}
 }
 
@@ -252,9 +238,7 @@ func wantTick(t *testing.T, trace jaegerTrace) {
 // only texts of statements, rows or the server's messages have.
 func wantNothingElse(t *testing.T, traces []jaegerTrace) {
 	t.Helper()
-	if len(traces) < 20 {
-		t.Errorf("only %d traces", len(traces))
-	}
+	assert.That(t, len(traces) >= 20, "only %d traces", len(traces))
 	roots := map[string]int{}
 	for _, trace := range traces {
 		known := map[string]bool{callerSpan: true}
@@ -262,9 +246,7 @@ func wantNothingElse(t *testing.T, traces []jaegerTrace) {
 			known[s.SpanID] = true
 		}
 		for _, s := range trace.Spans {
-			if s.Name == "" {
-				t.Errorf("a span of trace %s has no name: %v", trace.TraceID, s.Tags)
-			}
+			assert.That(t, s.Name != "", "a span of trace %s has no name: %v", trace.TraceID, s.Tags)
 			if s.parent() == "" || s.parent() == callerSpan {
 				roots[s.Name]++
 			} else if !known[s.parent()] {

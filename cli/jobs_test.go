@@ -21,20 +21,14 @@ func TestJobs_ListsAndRetriesThemAndSaysWhatFailed(t *testing.T) {
 	assert.Lacks(t, r.want(0, "jobs --kind destroy_group --state discarded"), "delete_user")
 	r.want(0, "jobs --page-size 1", "older jobs: --page-token ")
 	jobs, _ := document(t, r.want(0, "jobs --output json --kind delete_user"))["jobs"].([]any)
-	if len(jobs) != 1 {
-		t.Fatalf("%d jobs, want 1", len(jobs))
-	}
+	assert.Require(t, len(jobs) == 1, "%d jobs, want 1", len(jobs))
 	job, _ := jobs[0].(map[string]any)
 	args, _ := job["args"].(map[string]any)
-	if job["state"] != "cancelled" || job["reason"] != "INTERNAL_USER" || args["user_id"] != 7.0 {
-		t.Errorf("got %v", job)
-	}
+	assert.That(t, job["state"] == "cancelled" && job["reason"] == "INTERNAL_USER" && args["user_id"] == 7.0, "got %v", job)
 	r.want(0, "jobs show 2", "job 2 destroy_group discarded", "for     group_id=8", "attempt 25 of 25", "25       2040-01-01 00:00:00  a database is unreachable")
 	r.want(0, "jobs retry 2", "job 2 destroy_group is available", "caretaker jobs show 2")
 	job, _ = document(t, r.want(0, "jobs retry 1 --output json"))["job"].(map[string]any)
-	if job["state"] != "available" || job["id"] != "1" {
-		t.Errorf("got %v", job)
-	}
+	assert.That(t, job["state"] == "available" && job["id"] == "1", "got %v", job)
 	r.want(2, "jobs show 77", "there is no job with this id")
 	r.want(2, "jobs 2", "caretaker jobs show JOB")
 	r.want(2, "jobs retry 77", "there is no job with this id; caretaker jobs")

@@ -74,9 +74,7 @@ func TestLfk_OutputJSONIsOneDocument(t *testing.T) {
 			t.Errorf("%s: %v: %s", c.command, err, out)
 		}
 		assert.NoError(t, json.Unmarshal([]byte(c.want), &expected))
-		if !reflect.DeepEqual(got, expected) {
-			t.Errorf("%s: got %s\nwant %s", c.command, out, c.want)
-		}
+		assert.That(t, reflect.DeepEqual(got, expected), "%s: got %s\nwant %s", c.command, out, c.want)
 	}
 }
 

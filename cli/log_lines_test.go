@@ -133,16 +133,12 @@ func TestLog_EveryMessageIsInTheDocuments(t *testing.T) {
 		}
 	}
 	for _, want := range []string{"run finished", "user migrated", "queue rolled to a new partition"} {
-		if !slices.Contains(messages, want) {
-			t.Errorf("%q is not found in the code", want)
-		}
+		assert.That(t, slices.Contains(messages, want), "%q is not found in the code", want)
 	}
 	for _, message := range messages {
 		if !documented[message] && message != "job interrupted, it will be worked again" && message != "job snoozed" {
 			t.Errorf("docs/log.md has nothing about %q", message)
 		}
 	}
-	if len(messages) < 80 {
-		t.Errorf("only %d messages found", len(messages))
-	}
+	assert.That(t, len(messages) >= 80, "only %d messages found", len(messages))
 }

@@ -65,8 +65,6 @@ func TestMetrics_WantAViewerWithTheRolesOfTheAPIBeyondLoopbackAlone(t *testing.T
 		if w.Code != c.want || (secure != nil) != c.encrypted {
 			t.Errorf("%s, %q, %q: %d, TLS %t: %s", c.at.Addr(), c.token, c.certificate, w.Code, secure != nil, w.Body)
 		}
-		if secure == i.secure {
-			t.Error("the server of the metrics changes the TLS of the status page")
-		}
+		assert.That(t, secure != i.secure, "the server of the metrics changes the TLS of the status page")
 	}
 }

@@ -119,9 +119,7 @@ func (p *prometheus) wantPanels(t *testing.T) {
 		for _, target := range panel.Targets {
 			expressions++
 			found, err := p.query(target.Expr)
-			if err != nil {
-				t.Errorf("%s: %v", panel.Title, err)
-			}
+			assert.That(t, err == nil, "%s: %v", panel.Title, err)
 			p.wantNames("panel "+panel.Title, target.Expr)
 			if len(found) > 0 {
 				continue

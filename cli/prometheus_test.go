@@ -35,9 +35,7 @@ func wantExposition(t *testing.T, address string) {
 	begun := time.Now()
 	content, err := get("http://" + address + "/metrics")
 	took := time.Since(begun)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	c := exec.Command(prometheusProgram(t, "promtool"), "check", "metrics")
 	c.Stdin = strings.NewReader(string(content))
 	if out, err := c.CombinedOutput(); err != nil || len(out) > 0 {

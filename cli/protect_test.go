@@ -18,15 +18,11 @@ func TestProtect_ListsAndEndsProtections(t *testing.T) {
 	r.want(0, "protect group 8 --reason later --for 1h", "group 8 is kept as it was, protected until 2")
 	r.want(0, "protect group 8 --reason later --for 9h", "group 8 is protected until 2")
 	out := r.want(0, "protected", "KIND   ID", "group  8", "user   7", "evidence")
-	if strings.Index(out, "group") > strings.Index(out, "user ") {
-		t.Errorf("not in order:\n%s", out)
-	}
+	assert.That(t, strings.Index(out, "group") <= strings.Index(out, "user "), "not in order:\n%s", out)
 	assert.Lacks(t, r.want(0, "protected --kind user"), "later")
 	r.want(0, "protected --page-size 1", "more: --page-token ")
 	p, _ := document(t, r.want(0, "unprotect user 7 --output json"))["protection"].(map[string]any)
-	if p["id"] != "7" || p["reason"] != "evidence" {
-		t.Errorf("got %v", p)
-	}
+	assert.That(t, p["id"] == "7" && p["reason"] == "evidence", "got %v", p)
 	r.want(2, "unprotect user 7", "nothing of this kind and id is protected; caretaker protected has all")
 	r.want(0, "unprotect group 8", "group 8 is not protected any more")
 	r.want(2, "protect project 7 --reason x", `"project": must be user or group`)

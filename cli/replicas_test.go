@@ -198,9 +198,7 @@ func TestFault_Replicas_HaveTheRolesTheirConfigurationGivesThem(t *testing.T) {
 	s.want(`SELECT string_agg(DISTINCT app, ' ') FROM audit`, "jobs")
 	for _, n := range []*node{api, jobs} {
 		st := n.wantCondition("placeholder_user_cleanup", maintenancev1.Condition_CONDITION_SCHEDULER_OFF)
-		if st.GetNextRunAt() != nil || st.GetFailing() != nil {
-			t.Errorf("%s: %s", n.name, st)
-		}
+		assert.That(t, st.GetNextRunAt() == nil && st.GetFailing() == nil, "%s: %s", n.name, st)
 	}
 	if st := timer.wantCondition("placeholder_user_cleanup", maintenancev1.Condition_CONDITION_IDLE); st.GetNextRunAt() == nil {
 		t.Errorf("the scheduler has no next run: %s", st)

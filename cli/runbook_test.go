@@ -15,9 +15,7 @@ func runbook(t *testing.T) string {
 	t.Helper()
 	content := assert.Must(os.ReadFile("../docs/operations.md"))(t)
 	_, text, found := strings.Cut(string(content), "\n## Alerts\n")
-	if !found {
-		t.Fatal("docs/operations.md has no section Alerts")
-	}
+	assert.Require(t, found, "docs/operations.md has no section Alerts")
 	return text
 }
 
@@ -31,9 +29,7 @@ func TestRunbook_NamesCommandsAndFlagsThatThereAre(t *testing.T) {
 			t.Errorf("caretaker %s: exit %d, %s", m[1], code, errOut)
 		}
 	}
-	if len(commands) < 40 {
-		t.Errorf("only %d commands found", len(commands))
-	}
+	assert.That(t, len(commands) >= 40, "only %d commands found", len(commands))
 }
 
 func TestRunbook_StatementsWork(t *testing.T) {

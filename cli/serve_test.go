@@ -186,9 +186,7 @@ func TestMigrate_ReportsWhatItApplied(t *testing.T) {
 	sh.configured("ci")
 	out := document(t, sh.want(0, "migrate --output json"))
 	list, _ := out["databases"].([]any)
-	if len(list) != 2 {
-		t.Fatalf("got %v", out)
-	}
+	assert.Require(t, len(list) == 2, "got %v", out)
 	for _, entry := range list {
 		if applied, _ := entry.(map[string]any)["applied"].([]any); len(applied) == 0 {
 			t.Errorf("got %v", entry)

@@ -48,9 +48,7 @@ const countsSQL = `SELECT id::text, array_agg(k.key) FROM maintenance.runs, json
 func counts(t *testing.T, conn *pgx.Conn) map[string][]string {
 	t.Helper()
 	rows, err := conn.Query(t.Context(), countsSQL) //nolint:rowserrcheck // ForEachRow returns it
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	found, id, keys := map[string][]string{}, "", []string{}
 	assert.Must(pgx.ForEachRow(rows, []any{&id, &keys}, func() error {
 		found[id] = slices.Clone(keys)
@@ -109,9 +107,7 @@ func TestServe_ThatHasRunAllWorkersIsToldInTheLogAndInTheMetrics(t *testing.T) {
 			checkLine(t, text, seen, all)
 		}
 		for message := range everyLine {
-			if !seen[message] {
-				t.Errorf("nothing was logged as %q", message)
-			}
+			assert.That(t, seen[message], "nothing was logged as %q", message)
 		}
 	})
 }
@@ -129,9 +125,7 @@ func checkLine(t *testing.T, text string, seen map[string]bool, counts map[strin
 	wanted := slices.Concat(everyLine[message], []string{"time", "level", "msg"})
 	if message == "run finished" {
 		of := counts[fmt.Sprint(line["run_id"])]
-		if len(of) == 0 {
-			t.Errorf("no run has the counts of %s", text)
-		}
+		assert.That(t, len(of) != 0, "no run has the counts of %s", text)
 		wanted = append(wanted, of...)
 	}
 	for _, key := range wanted {
@@ -139,9 +133,7 @@ func checkLine(t *testing.T, text string, seen map[string]bool, counts map[strin
 			t.Errorf("%s is missing in %s", key, text)
 		}
 	}
-	if line["level"] == "ERROR" && fmt.Sprint(line["stack"]) == "" {
-		t.Errorf("no stack in %s", text)
-	}
+	assert.That(t, line["level"] != "ERROR" || fmt.Sprint(line["stack"]) != "", "no stack in %s", text)
 	if lower := strings.ToLower(text); strings.Contains(lower, "veryprivate") || strings.Contains(lower, "@mail") {
 		t.Errorf("something personal in %s", text)
 	}
@@ -267,7 +259,5 @@ func (r *running) wantDocumented(t *testing.T) {
 			t.Errorf("%s is in docs/metrics.md, but the server has no such metric", name)
 		}
 	}
-	if len(found) < 40 {
-		t.Errorf("only %d metrics found", len(found))
-	}
+	assert.That(t, len(found) >= 40, "only %d metrics found", len(found))
 }

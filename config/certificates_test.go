@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestLoad_ReadsTheRolesOfCertificates(t *testing.T) {
@@ -17,16 +19,12 @@ auth:
     "spiffe://x/y": viewer
 `)
 	got, err := loadWork(file, []string{mainURL})
-	if err != nil || !reflect.DeepEqual(got.Auth.Certificates, want) {
-		t.Errorf("got %v, %v", got.Auth, err)
-	}
+	assert.That(t, err == nil && reflect.DeepEqual(got.Auth.Certificates, want), "got %v, %v", got.Auth, err)
 	for text, want := range map[string]map[string]string{
 		`{"bob": "operator"}`: {"bob": "operator"}, "bob: operator": {"bob": "operator"}, "": want,
 	} {
 		got, err := loadWork(file, []string{mainURL, "CARETAKER_AUTH_CERTIFICATES=" + text})
-		if err != nil || !reflect.DeepEqual(got.Auth.Certificates, want) {
-			t.Errorf("%s: got %v, %v", text, got.Auth, err)
-		}
+		assert.That(t, err == nil && reflect.DeepEqual(got.Auth.Certificates, want), "%s: got %v, %v", text, got.Auth, err)
 	}
 	if _, err := loadWork(file, []string{mainURL, "CARETAKER_AUTH_CERTIFICATES=bob"}); err == nil ||
 		!strings.Contains(err.Error(), `CARETAKER_AUTH_CERTIFICATES: "bob" is not a mapping`) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // profiled returns the environment of a user with a file of profiles.
@@ -15,12 +16,8 @@ func profiled(t *testing.T, content string) config.Environment {
 	t.Helper()
 	environment := config.Environment{"XDG_CONFIG_HOME=" + t.TempDir()}
 	file := environment.ProfilesFile()
-	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
+	assert.NoError(t, os.WriteFile(file, []byte(content), 0o600))
 	return environment
 }
 

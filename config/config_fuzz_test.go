@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // Whatever is in a file and in the environment: it is refused in words, or it is a configuration that
@@ -23,14 +25,10 @@ func FuzzLoad(f *testing.F) {
 		environ := []string{mainURL, name + "=" + value}
 		first, err := loadWork(file, environ)
 		if err != nil {
-			if strings.TrimSpace(err.Error()) == "" {
-				t.Error("it is refused without words")
-			}
+			assert.That(t, strings.TrimSpace(err.Error()) != "", "it is refused without words")
 			return
 		}
 		second, err := loadWork(file, environ)
-		if err != nil || !reflect.DeepEqual(first, second) {
-			t.Errorf("read twice it is %+v and %+v, %v", first, second, err)
-		}
+		assert.That(t, err == nil && reflect.DeepEqual(first, second), "read twice it is %+v and %+v, %v", first, second, err)
 	})
 }

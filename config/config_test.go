@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 const mainURL = "CARETAKER_DATABASES_MAIN_URL=postgres://u:secret@db/main"
@@ -77,9 +79,7 @@ func loadWork(file string, environ []string) (b both, err error) {
 func write(t *testing.T, content string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "c.yml")
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(file, []byte(content), 0o600))
 	return file
 }
 
@@ -157,9 +157,7 @@ func TestDefaults_LeaveWhatIsSetAndWhatMayBeZero(t *testing.T) {
 	Defaults(&got)
 	want := defaults()
 	want.Sweep.BatchSize, want.Sweep.MaxQueued, want.Load = 7, 0, limits{}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
+	assert.That(t, reflect.DeepEqual(got, want), "got %+v, want %+v", got, want)
 }
 
 func same(t *testing.T, got, want both, err error) {
@@ -257,9 +255,7 @@ func TestLoad_ReportsAllMistakesAtOnce(t *testing.T) {
 		place, _, _ := strings.Cut(line[strings.Index(line, "c.yml:")+len("c.yml:"):], ":")
 		places += place + " "
 	}
-	if places != "1 2 3 5 5 " || strings.Contains(err.Error(), "secret") {
-		t.Errorf("the lines are %s: %v", places, err)
-	}
+	assert.That(t, places == "1 2 3 5 5 " && !strings.Contains(err.Error(), "secret"), "the lines are %s: %v", places, err)
 }
 
 func TestLoad_AcceptsListeningEverywhereWithProtectionAndVariablesOfOthers(t *testing.T) {
@@ -325,10 +321,7 @@ func TestOpenTelemetry_NamesEndpointsThatNothingCanBeSentTo(t *testing.T) {
 		"OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318/base":                                  "",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=unix:///run/otel.sock":                                       "",
 	} {
-		c, err := Environment(append(strings.Split(environ, ","), mainURL)).Load("")
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := assert.Must(Environment(append(strings.Split(environ, ","), mainURL)).Load(""))(t)
 		said := strings.Join(c.OpenTelemetry.Mistakes, "\n")
 		if !strings.HasPrefix(said, want) || (want == "") != (said == "") || strings.Contains(said, "\n") {
 			t.Errorf("%s: said %q, want %q", environ, said, want)
@@ -350,9 +343,7 @@ func TestOpenTelemetry_NamesVariablesThatAreNotUnderstood(t *testing.T) {
 	c, err := Environment{
 		mainURL, "OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318/base", "OTEL_TRACES_SAMPLER=parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.25",
 	}.Load("")
-	if err != nil || c.OpenTelemetry.Warnings != nil {
-		t.Errorf("got %v, %v", c, err)
-	}
+	assert.That(t, err == nil && c.OpenTelemetry.Warnings == nil, "got %v, %v", c, err)
 }
 
 func TestOpenTelemetry_ExportsOnlyWhatIsAskedFor(t *testing.T) {

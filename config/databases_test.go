@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestLoad_DatabasesMayBeCalledAnything(t *testing.T) {
@@ -28,9 +30,7 @@ databases:
 		{Name: "shop_eu", URL: "postgres://shop_eu", ReplicaURL: "postgres://near"},
 		{Name: "zebra", URL: "postgres://zebra"},
 	}
-	if err != nil || !slices.Equal(got.Databases, want) {
-		t.Errorf("got %+v, %v, want %+v", got.Databases, err, want)
-	}
+	assert.That(t, err == nil && slices.Equal(got.Databases, want), "got %+v, %v, want %+v", got.Databases, err, want)
 }
 
 func TestLoad_EnvironmentAloneNamesDatabases(t *testing.T) {
@@ -43,9 +43,7 @@ func TestLoad_EnvironmentAloneNamesDatabases(t *testing.T) {
 	for _, d := range got.Databases {
 		names = append(names, d.Name)
 	}
-	if err != nil || strings.Join(names, " ") != "main ci shop shop_eu" {
-		t.Errorf("got %v, %v", names, err)
-	}
+	assert.That(t, err == nil && strings.Join(names, " ") == "main ci shop shop_eu", "got %v, %v", names, err)
 }
 
 func TestLoad_ReplicaURLIsAlwaysThatOfTheNameBeforeIt(t *testing.T) {
@@ -59,9 +57,7 @@ func TestLoad_ReplicaURLIsAlwaysThatOfTheNameBeforeIt(t *testing.T) {
 		{Name: "shop", URL: "postgres://shop", ReplicaURL: "postgres://1"},
 		{Name: "shop_replica", URL: "postgres://other", ReplicaURL: "postgres://2"},
 	}
-	if err != nil || !slices.Equal(got.Databases[1:], want) {
-		t.Errorf("got %+v, %v", got.Databases, err)
-	}
+	assert.That(t, err == nil && slices.Equal(got.Databases[1:], want), "got %+v, %v", got.Databases, err)
 	_, err = loadWork("", []string{mainURL, "CARETAKER_DATABASES_SHOP_REPLICA_URL=postgres://1"})
 	if err == nil || !strings.Contains(err.Error(), "databases.shop.replica_url is set without "+
 		"databases.shop.url: set that, too. (Of a database shop_replica the url can be set in the file only)") {

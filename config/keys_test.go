@@ -3,6 +3,8 @@ package config
 import (
 	"reflect"
 	"testing"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestLoad_SizesAreInBytesOrInPostgreSQLsUnits(t *testing.T) {
@@ -11,9 +13,7 @@ func TestLoad_SizesAreInBytesOrInPostgreSQLsUnits(t *testing.T) {
 		"0": 0, "0MB": 0, "1000": 1000, "1000B": 1000, "8 kB": 8 << 10, "8KB": 8 << 10, "64MB": 64 << 20, "4gb": 4 << 30, "1TB": 1 << 40,
 	} {
 		got, err := loadWork("", []string{mainURL, "CARETAKER_LOAD_RATE=" + text})
-		if err != nil || got.Load.Rate != want {
-			t.Errorf("%s: got %+v, %v", text, got, err)
-		}
+		assert.That(t, err == nil && got.Load.Rate == want, "%s: got %+v, %v", text, got, err)
 	}
 }
 
@@ -22,7 +22,5 @@ func TestLoad_WhatCanBeSwitchedOffIsZero(t *testing.T) {
 	got, err := loadWork("", []string{
 		mainURL, "CARETAKER_LOAD_LAG=0", "CARETAKER_LOAD_RATE=0", "CARETAKER_WORKERS_SWEEP_MAX_QUEUED=0",
 	})
-	if err != nil || !reflect.DeepEqual(got.Load, limits{}) || got.Sweep.MaxQueued != 0 {
-		t.Errorf("got %+v, %v", got, err)
-	}
+	assert.That(t, err == nil && reflect.DeepEqual(got.Load, limits{}) && got.Sweep.MaxQueued == 0, "got %+v, %v", got, err)
 }

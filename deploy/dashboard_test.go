@@ -49,9 +49,7 @@ func TestDashboard_SaysWhatEachPanelIsAndInWhatUnit(t *testing.T) {
 				t.Errorf("%s and %s have the same id, or overlap", before.Title, p.Title)
 			}
 		}
-		if p.GridPos.X+p.GridPos.W > 24 {
-			t.Errorf("%s is wider than the page", p.Title)
-		}
+		assert.That(t, p.GridPos.X+p.GridPos.W <= 24, "%s is wider than the page", p.Title)
 		if p.Type != "row" {
 			p.wantWords(t)
 		}
@@ -65,9 +63,7 @@ func (p dashboardPanel) wantWords(t *testing.T) {
 		t.Errorf("%q has no title, description, unit, datasource or query", p.Title)
 	}
 	for _, target := range p.Targets {
-		if target.LegendFormat == "" {
-			t.Errorf("%s: no legend for %s", p.Title, target.Expr)
-		}
+		assert.That(t, target.LegendFormat != "", "%s: no legend for %s", p.Title, target.Expr)
 		if strings.Contains(target.Expr, "worker, database)") && !strings.Contains(target.Expr, "$database") {
 			t.Errorf("%s: the variables are of no use to %s", p.Title, target.Expr)
 		}

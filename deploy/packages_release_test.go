@@ -57,9 +57,7 @@ func (r *releases) folders(t *testing.T) (first, later string) {
 			r.later, r.err = release(filepath.Join(base, "later"), "NUMBER="+newer)
 		}
 	})
-	if r.err != nil {
-		t.Fatal(r.err)
-	}
+	assert.Require(t, r.err == nil, "%v", r.err)
 	return r.first, r.later
 }
 
@@ -67,9 +65,7 @@ func (r *releases) folders(t *testing.T) (first, later string) {
 func file(t *testing.T, folder, end string) string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(folder, "*"+end))
-	if err != nil || len(found) != 1 {
-		t.Fatalf("%s has %v for %s: %v", folder, found, end, err)
-	}
+	assert.Require(t, err == nil && len(found) == 1, "%s has %v for %s: %v", folder, found, end, err)
 	return found[0]
 }
 
@@ -87,9 +83,7 @@ func output(t *testing.T, command ...string) string {
 func want(t *testing.T, text string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
-		if !strings.Contains(text, part) {
-			t.Errorf("%q is not in\n%s", part, text)
-		}
+		assert.That(t, strings.Contains(text, part), "%q is not in\n%s", part, text)
 	}
 }
 
@@ -117,9 +111,7 @@ func TestRelease_ArchiveHasAProgramThatKnowsItsCommit(t *testing.T) {
 	commit := strings.TrimSpace(output(t, "git", "rev-parse", "HEAD"))
 	version := output(t, folder+"/caretaker", "version")
 	want(t, version, commit, "  date    20")
-	if strings.Contains(version, "modified") {
-		t.Errorf("built from what is not committed: %s", version)
-	}
+	assert.That(t, !strings.Contains(version, "modified"), "built from what is not committed: %s", version)
 	for _, name := range []string{
 		"LICENSE", "NOTICE", "LICENSES.txt", "CHANGELOG.md", "caretaker.yml", "caretaker.env",
 		"caretaker.service", "completions/caretaker.bash", "completions/_caretaker",

@@ -30,17 +30,13 @@ func TestInstalledConfiguration_IsEveryKeyAndValidWithAllOfThem(t *testing.T) {
 	content := read(t, installedConfiguration)
 	all := setting.ReplaceAllString(content, "$1$2")
 	c := assert.Must(load(t, all))(t)
-	if len(c.Databases) != 2 || c.TLS.CertFile == "" || c.WebListen == "" {
-		t.Errorf("the examples are not there: %+v", c)
-	}
+	assert.That(t, len(c.Databases) == 2 && c.TLS.CertFile != "" && c.WebListen != "", "the examples are not there: %+v", c)
 	keys := new(config.Config).Keys(&service.Config{})
 	if got := len(setting.FindAllString(content, -1)); got != len(keys) {
 		t.Errorf("%d keys, want all %d", got, len(keys))
 	}
 	for line := range strings.Lines(content) {
-		if len(line) > 101 {
-			t.Errorf("longer than 100 columns: %s", line)
-		}
+		assert.That(t, len(line) <= 101, "longer than 100 columns: %s", line)
 	}
 }
 
@@ -80,7 +76,5 @@ func TestKubernetesConfiguration_IsValid(t *testing.T) {
 		environment = append(environment, strings.TrimSpace(line))
 	}
 	c, err := load(t, read(t, "kubernetes/caretaker.yml"), environment...)
-	if err != nil || c.Auth.TokensFile == "" || c.Databases[0].URL == "" {
-		t.Errorf("%+v: %v", c, err)
-	}
+	assert.That(t, err == nil && c.Auth.TokensFile != "" && c.Databases[0].URL != "", "%+v: %v", c, err)
 }

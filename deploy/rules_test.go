@@ -42,9 +42,7 @@ func rules(t *testing.T) (all []rule) {
 			all = append(all, g.Rules...)
 		}
 	}
-	if len(all) < 40 {
-		t.Fatalf("only %d rules", len(all))
-	}
+	assert.Require(t, len(all) >= 40, "only %d rules", len(all))
 	return all
 }
 
@@ -71,13 +69,9 @@ func TestAlerts_HaveSeverityWordsAndAParagraphOfTheRunbook(t *testing.T) {
 			continue
 		}
 		severity := r.Labels["severity"]
-		if !slices.Contains([]string{"critical", "warning", "info"}, severity) {
-			t.Errorf("%s: severity %q", r.Alert, severity)
-		}
+		assert.That(t, slices.Contains([]string{"critical", "warning", "info"}, severity), "%s: severity %q", r.Alert, severity)
 		for _, word := range []string{"summary", "description"} {
-			if r.Annotations[word] == "" {
-				t.Errorf("%s has no %s", r.Alert, word)
-			}
+			assert.That(t, r.Annotations[word] != "", "%s has no %s", r.Alert, word)
 		}
 		anchor := "https://github.com/caretaker-go/caretaker/blob/main/docs/operations.md#" + strings.ToLower(r.Alert)
 		if r.Annotations["runbook_url"] != anchor {
@@ -89,9 +83,7 @@ func TestAlerts_HaveSeverityWordsAndAParagraphOfTheRunbook(t *testing.T) {
 			t.Errorf("docs/operations.md has no paragraph ### %s that begins with *%s.*", r.Alert, severity)
 		}
 		for _, part := range []string{"Look:", "Do:"} {
-			if !strings.Contains(text, part) {
-				t.Errorf("the paragraph of %s has no %s", r.Alert, part)
-			}
+			assert.That(t, strings.Contains(text, part), "the paragraph of %s has no %s", r.Alert, part)
 		}
 	}
 	for name := range runbook {

@@ -88,9 +88,7 @@ func TestCluster_APersistentOne(t *testing.T) {
 		url := c.URL(`odd "name`)
 		run(t, url, "CREATE TABLE kept AS SELECT 'here' AS it")
 		stop(t, c)
-		if answers(url) {
-			t.Error("the server answers after Stop")
-		}
+		assert.That(t, !answers(url), "the server answers after Stop")
 		again := start(t, Config{Dir: dir})
 		assert.Equal(t, again.URL(`odd "name`), url, "URL")
 		if got := column(t, url, "SELECT it FROM kept"); got[0] != "here" {
@@ -109,9 +107,7 @@ func TestCluster_APersistentOne(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "process "+strconv.Itoa(os.Getpid())) || !strings.Contains(err.Error(), "--data-dir") {
 			t.Errorf("error %v", err)
 		}
-		if !answers(c.URL("postgres")) {
-			t.Error("the first cluster is gone")
-		}
+		assert.That(t, answers(c.URL("postgres")), "the first cluster is gone")
 	})
 	t.Run("recovers from a killed server", func(t *testing.T) {
 		c := start(t, Config{Dir: dir})
@@ -145,9 +141,7 @@ func TestCluster_APersistentOneCopesWithWhatItFinds(t *testing.T) {
 			t.Errorf("server %d, the orphan is %d; it said %q", again.server.pid, server.Process.Pid, said.String())
 		}
 		stop(t, again)
-		if answers(again.URL("postgres")) {
-			t.Error("it still runs")
-		}
+		assert.That(t, !answers(again.URL("postgres")), "it still runs")
 	})
 	t.Run("ignores the pid file of a dead server", func(t *testing.T) {
 		ended := exec.Command("true")
@@ -162,9 +156,7 @@ func TestCluster_APersistentOneCopesWithWhatItFinds(t *testing.T) {
 	})
 	t.Run("shows the server's log when a setting is wrong", func(t *testing.T) {
 		_, err := Start(t.Context(), Config{Dir: dir, Settings: map[string]string{"no_such_setting": "1"}})
-		if err == nil || !strings.Contains(err.Error(), "no_such_setting") {
-			t.Errorf("error %v", err)
-		}
+		assert.That(t, err != nil && strings.Contains(err.Error(), "no_such_setting"), "error %v", err)
 	})
 	t.Run("notices that its port is taken between look and start", func(t *testing.T) {
 		found := assert.Must(find(t.Context(), os.Getenv("PATH"), places(), 0))(t)
@@ -172,26 +164,20 @@ func TestCluster_APersistentOneCopesWithWhatItFinds(t *testing.T) {
 		if err := late.try(t.Context(), found); !errors.Is(err, errPortTaken) {
 			t.Errorf("error %v", err)
 		}
-		if missing(c.folder.data()) {
-			t.Error("the data is gone")
-		}
+		assert.That(t, !missing(c.folder.data()), "the data is gone")
 	})
 	t.Run("gives up a port that is taken", func(t *testing.T) {
 		other := owned.Cluster(t)
 		assert.NoError(t, os.WriteFile(c.folder.file("port"), []byte(strconv.Itoa(other.port)), 0o600))
 		again := start(t, Config{Dir: dir})
-		if again.port == other.port || !answers(again.URL("postgres")) {
-			t.Errorf("port %d", again.port)
-		}
+		assert.That(t, again.port != other.port && answers(again.URL("postgres")), "port %d", again.port)
 	})
 }
 
 func TestCluster_AsksForAPassword(t *testing.T) {
 	t.Parallel()
 	c := owned.Cluster(t)
-	if answers(strings.Replace(c.URL("postgres"), c.password, "wrong", 1)) {
-		t.Error("a wrong password opens the door")
-	}
+	assert.That(t, !answers(strings.Replace(c.URL("postgres"), c.password, "wrong", 1)), "a wrong password opens the door")
 }
 
 func TestCluster_StartEndsWithItsContext(t *testing.T) {
@@ -220,14 +206,8 @@ func TestSweep_RemovesLeftoversAndStopsTheirServers(t *testing.T) {
 	young := filepath.Join(base, "caretaker-postgres-young")
 	assert.NoError(t, os.Mkdir(young, 0o700))
 	sweep(t.Context(), []string{base}, time.Now().Add(30*time.Second))
-	if missing(young) || missing(c.Dir()) {
-		t.Error("folders of less than a minute are gone")
-	}
+	assert.That(t, !missing(young) && !missing(c.Dir()), "folders of less than a minute are gone")
 	sweep(t.Context(), []string{base}, time.Now().Add(2*time.Minute))
-	if !missing(young) || !missing(c.Dir()) || answers(c.URL("postgres")) {
-		t.Error("leftovers are still there")
-	}
-	if missing(used.path) {
-		t.Error("a folder in use was removed")
-	}
+	assert.That(t, missing(young) && missing(c.Dir()) && !answers(c.URL("postgres")), "leftovers are still there")
+	assert.That(t, !missing(used.path), "a folder in use was removed")
 }

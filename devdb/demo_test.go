@@ -134,9 +134,7 @@ func TestDemo_DeletedParentsLeaveChildrenInAllDatabases(t *testing.T) {
 			parents[table][key] = true
 		}
 	}
-	if records < 950 || records > 1050 {
-		t.Errorf("%d records, want about 1,000", records)
-	}
+	assert.That(t, records >= 950 && records <= 1050, "%d records, want about 1,000", records)
 	for _, child := range []struct{ database, table, column, parent string }{
 		{"ci", "ci_namespace_mirrors", "namespace_id", "namespaces"},
 		{"ci", "ci_pipeline_metadata", "project_id", "projects"},

@@ -50,9 +50,7 @@ func TestFetch_UnpacksTheProgramsAndLeavesNothingElse(t *testing.T) {
 		assert.NoError(t, fetch(t.Context(), into, server.URL))
 	}
 	found, err := find(t.Context(), filepath.Join(into, "bin"), nil, 0)
-	if err != nil || found.version != 17 {
-		t.Errorf("%v, %v", found, err)
-	}
+	assert.That(t, err == nil && found.version == 17, "%v, %v", found, err)
 	if left, _ := filepath.Glob(filepath.Join(cache, "*")); len(left) != 1 {
 		t.Errorf("in the cache: %q", left)
 	}

@@ -66,9 +66,7 @@ func holdCluster(t *testing.T, program, dir string, ephemeral bool, attr *syscal
 	})
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	dir, url, ok := strings.Cut(strings.TrimSpace(line), " ")
-	if err != nil || !ok || dir == "failed:" {
-		t.Fatalf("helper says %q: %v", line, err)
-	}
+	assert.Require(t, err == nil && ok && dir != "failed:", "helper says %q: %v", line, err)
 	return held{process: cmd, stdin: stdin, dir: dir, url: url}
 }
 

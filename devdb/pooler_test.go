@@ -21,13 +21,9 @@ func TestFault_Pooler_SharesFewConnections(t *testing.T) {
 		seen[pid] = true
 		defer func() { _ = conn.Close(t.Context()) }()
 	}
-	if len(seen) > 2 {
-		t.Errorf("%d connections to the server", len(seen))
-	}
+	assert.That(t, len(seen) <= 2, "%d connections to the server", len(seen))
 	assert.NoError(t, errors.Join(p.Stop(), p.Stop()))
-	if answers(p.URL("postgres")) {
-		t.Error("it still answers")
-	}
+	assert.That(t, !answers(p.URL("postgres")), "it still answers")
 	if left, _ := filepath.Glob(p.folder.path); len(left) > 0 {
 		t.Errorf("left on disk: %s", left)
 	}

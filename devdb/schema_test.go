@@ -70,9 +70,7 @@ func TestSchema_ADeleteIsRecordedOnceForEachRow(t *testing.T) {
 	want := []string{"public.p_ci_pipelines 1 1 1 0 true", "public.p_ci_pipelines 2 1 1 0 true", "public.p_ci_pipelines 3 1 1 0 true"}
 	got := column(t, url, records)
 	slices.Sort(got)
-	if !slices.Equal(got, want) {
-		t.Errorf("%q", got)
-	}
+	assert.That(t, slices.Equal(got, want), "%q", got)
 }
 
 func TestSchema_AProjectTakesItsNamespaceAlong(t *testing.T) {
@@ -87,9 +85,7 @@ func TestSchema_AProjectTakesItsNamespaceAlong(t *testing.T) {
 	run(t, url, "DELETE FROM projects")
 	got := column(t, url, records)
 	slices.Sort(got)
-	if !slices.Equal(got, []string{"public.namespaces 7 1 1 0 true", "public.projects 5 1 1 0 true"}) {
-		t.Errorf("%q", got)
-	}
+	assert.That(t, slices.Equal(got, []string{"public.namespaces 7 1 1 0 true", "public.projects 5 1 1 0 true"}), "%q", got)
 	if got := column(t, url, "SELECT id::text FROM namespaces"); !slices.Equal(got, []string{"8"}) {
 		t.Errorf("namespaces %q", got)
 	}

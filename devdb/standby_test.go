@@ -45,7 +45,5 @@ func TestFault_Standby_KilledIsGoneAndItsPrimaryNot(t *testing.T) {
 	primary, standby := standbyOf(t)
 	assert.NoError(t, standby.Kill())
 	Eventually(t, "the standby is gone", func() bool { return !answers(standby.URL("postgres")) })
-	if !answers(primary.URL("postgres")) {
-		t.Error("the primary is gone too")
-	}
+	assert.That(t, answers(primary.URL("postgres")), "the primary is gone too")
 }

@@ -49,9 +49,7 @@ func TestFault_Supervision_ATakenOverServerIsStoppedToo(t *testing.T) {
 func TestFault_Supervision_CtrlCInTheTerminalReachesUsAlone(t *testing.T) {
 	c := start(t, Config{Ephemeral: true})
 	group, err := syscall.Getpgid(c.server.pid)
-	if err != nil || group == syscall.Getpgrp() {
-		t.Errorf("the server is in our process group (%d): %v", group, err)
-	}
+	assert.That(t, err == nil && group != syscall.Getpgrp(), "the server is in our process group (%d): %v", group, err)
 }
 
 // As root the server runs as another user all through this package. This runs
@@ -68,9 +66,7 @@ func TestFault_Supervision_WorksAsAnOrdinaryUser(t *testing.T) {
 	}
 	t.Setenv("HOME", dir)
 	h := holdCluster(t, self(t), filepath.Join(dir, "dev"), false, attr)
-	if !answers(h.url) {
-		t.Error("no answer")
-	}
+	assert.That(t, answers(h.url), "no answer")
 	assert.NoError(t, h.stdin.Close())
 	if err := h.process.Wait(); err != nil || answers(h.url) {
 		t.Errorf("after Stop: %v", err)

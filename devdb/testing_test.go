@@ -41,9 +41,7 @@ func TestTests_ClonesAreDroppedWithTheirConnections(t *testing.T) {
 		url = owned.Clone(t, Template{Name: "empty"})
 		open = assert.Must(pgx.Connect(context.Background(), url))(t)
 	})
-	if answers(url) {
-		t.Error("the clone is still there")
-	}
+	assert.That(t, !answers(url), "the clone is still there")
 	if err := open.Ping(context.Background()); err == nil {
 		t.Error("the connection lives")
 	}
@@ -55,9 +53,7 @@ func TestTests_ManyTestsCloneAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			if !answers(owned.Clone(t, Template{Name: "at_once", Schema: "ci"})) {
-				t.Error("no answer")
-			}
+			assert.That(t, answers(owned.Clone(t, Template{Name: "at_once", Schema: "ci"})), "no answer")
 		})
 	}
 	all.Wait()
@@ -101,9 +97,7 @@ func TestTests_RunStopsTheClusterAndKeepsTheResult(t *testing.T) {
 		dir = own.Cluster(t).Dir()
 		return 3
 	}))
-	if code != 3 || !missing(dir) {
-		t.Errorf("code %d, folder %s", code, dir)
-	}
+	assert.That(t, code == 3 && missing(dir), "code %d, folder %s", code, dir)
 	if code := new(Tests).Run(suite(func() int { return 0 })); code != 0 { // no cluster was needed
 		t.Errorf("code %d", code)
 	}

@@ -192,9 +192,7 @@ func TestBlocks_SayWhatTheyAre(t *testing.T) {
 	for _, page := range pages(t) {
 		_, blocks := read(t, page)
 		for _, b := range blocks {
-			if !slices.Contains(kinds, b.kind) {
-				t.Errorf("%s: a block of %q: write one of %q", b, b.kind, kinds)
-			}
+			assert.That(t, slices.Contains(kinds, b.kind), "%s: a block of %q: write one of %q", b, b.kind, kinds)
 			if b.kind == "console" && len(b.steps()) == 0 {
 				t.Errorf("%s: a block of console has no line that begins with \"$ \"", b)
 			}
@@ -212,16 +210,12 @@ func TestBlocks_SayWhatTheyAre(t *testing.T) {
 			if b.noTest {
 				key := b.page + ": " + b.first()
 				found[key] = true
-				if notRun[key] == "" {
-					t.Errorf("%s: no-test without a reason in notRun: %q", b, key)
-				}
+				assert.That(t, notRun[key] != "", "%s: no-test without a reason in notRun: %q", b, key)
 			}
 		}
 	}
 	for key := range notRun {
-		if !found[key] {
-			t.Errorf("notRun has %q, but there is no such block", key)
-		}
+		assert.That(t, found[key], "notRun has %q, but there is no such block", key)
 	}
 }
 

@@ -72,9 +72,7 @@ func newGroupBench(t *testing.T, d *repo.Database) *groupBench {
 	}
 	lease := assert.Must(d.AcquireLease(ctx, "groups", "test", time.Hour))(t)
 	now, err := d.Now(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	b.fence, b.due = lease.Fence, repo.Adjournment{At: now, Days: 14}
 	if b.queue, err = scheduler.NewQueue(d, scheduler.QueueConfig{}); err != nil {
 		t.Fatal(err)
@@ -220,9 +218,7 @@ func TestGroups_DatesAreTheSameWhateverTheSessionAndHowFarOffTheyAre(t *testing.
 		got = append(got, o.LegacyDate+" "+o.DetailsDate)
 	}
 	want := []string{"2026-11-01 2026-11-07", "5874897-12-31 2026-11-07", "infinity 2026-11-07", "-infinity 2026-11-07", "4000-01-01 BC 2026-11-07"}
-	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("%q, %v, want %q", got, err, want)
-	}
+	assert.That(t, err == nil && slices.Equal(got, want), "%q, %v, want %q", got, err, want)
 	at := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
 	backlog, err := d.GroupBacklog(context.Background(), s, repo.Adjournment{At: at, Days: 7}, generous)
 	if err != nil || backlog.Pending != 5 || backlog.Due != 3 || !backlog.OldestAt.Equal(time.Date(2026, 11, 7, 0, 0, 0, 0, time.UTC)) {

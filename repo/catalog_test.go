@@ -26,26 +26,17 @@ func TestCatalog_KnowsTablesAndColumnsThatWereAskedFor(t *testing.T) {
 		"users": {"id", "user_type", "nonsense"}, "keys": {"user_id"}, "p_ci_builds": {"user_id"}, "nowhere": {"id"}, "a_view": {"id"}, "far": {"id"},
 	})
 	users := c.Table("users")
-	if !users.Has("id", "user_type") || users.Has("nonsense") || users.Has("email") {
-		t.Errorf("users is %+v", users)
-	}
-	if id, _ := users.Column("id"); !id.NotNull || !id.HasDefault || id.Type != "bigint" {
-		t.Errorf("users.id is %+v", id)
-	}
-	if kind, _ := users.Column("user_type"); kind.NotNull || kind.Type != "smallint" {
-		t.Errorf("users.user_type is %+v", kind)
-	}
-	if !c.Table("p_ci_builds").Has("user_id") {
-		t.Error("a partitioned table is no table")
-	}
+	assert.That(t, users.Has("id", "user_type") && !users.Has("nonsense") && !users.Has("email"), "users is %+v", users)
+	id, _ := users.Column("id")
+	assert.That(t, id.NotNull && id.HasDefault && id.Type == "bigint", "users.id is %+v", id)
+	kind, _ := users.Column("user_type")
+	assert.That(t, !kind.NotNull && kind.Type == "smallint", "users.user_type is %+v", kind)
+	assert.That(t, c.Table("p_ci_builds").Has("user_id"), "a partitioned table is no table")
 	for _, name := range []string{"nowhere", "a_view", "far", "issues"} {
-		if c.Table(name) != nil || c.Table(name).Has() {
-			t.Errorf("%s is there", name)
-		}
+		assert.That(t, c.Table(name) == nil && !c.Table(name).Has(), "%s is there", name)
 	}
-	if _, ok := c.Rows("keys", "type", "x"); ok {
-		t.Error("a column that nobody asked for is there")
-	}
+	_, ok := c.Rows("keys", "type", "x")
+	assert.That(t, !ok, "a column that nobody asked for is there")
 }
 
 func TestCatalog_KnowsForeignKeysOfEverySchemaAndTheirActions(t *testing.T) {
@@ -68,17 +59,13 @@ func TestCatalog_KnowsForeignKeysOfEverySchemaAndTheirActions(t *testing.T) {
 			parent += " " + c.Name + ":" + c.Type
 		}
 		got = append(got, k.Child.Schema+"."+k.Child.Name+" "+k.ColumnNames()+" "+k.OnDelete+parent)
-		if k.Child.Name == "c3" && !slices.Equal(k.Nullify().Set, set) {
-			t.Errorf("sets %s to NULL", k.Nullify().Set)
-		}
+		assert.That(t, k.Child.Name != "c3" || slices.Equal(k.Nullify().Set, set), "sets %s to NULL", k.Nullify().Set)
 	}
 	want := []string{
 		"elsewhere.c1 p_id c id:bigint", "public.c2 d d id:bigint", "public.c2 n a id:bigint", "public.c2 p_id n id:bigint",
 		"public.c2 r r id:bigint", "public.c3 x,y n a:integer b:text", "public.c4 p_id c id:bigint",
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got  %q\nwant %q", got, want)
-	}
+	assert.That(t, slices.Equal(got, want), "got  %q\nwant %q", got, want)
 }
 
 func TestCatalog_NamesATableThatMustNotBeRead(t *testing.T) {
@@ -86,9 +73,7 @@ func TestCatalog_NamesATableThatMustNotBeRead(t *testing.T) {
 	d := open(t, b.as(b.role(`GRANT USAGE ON SCHEMA public TO {role}; GRANT SELECT ON users TO {role}`), "x"))
 	assert.Must(d.Tables(context.Background(), map[string][]string{"users": {"id"}}))(t)
 	_, err := d.Tables(context.Background(), map[string][]string{"users": {"id"}, "issues": {"author_id"}})
-	if !errors.Is(err, repo.ErrForbidden) {
-		t.Errorf("got %v, want ErrForbidden", err)
-	}
+	assert.That(t, errors.Is(err, repo.ErrForbidden), "got %v, want ErrForbidden", err)
 	servicetest.WantError(t, err, "issues", "SELECT")
 }
 
@@ -96,9 +81,8 @@ func TestCatalog_PassesOverLeftoversOfASplit(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "main")
 	b.exec(`CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
 		CREATE TRIGGER protect BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON releases FOR EACH STATEMENT EXECUTE FUNCTION gitlab_schema_prevent_write()`)
-	if c := b.catalog(map[string][]string{"releases": {"author_id"}, "reviews": {"author_id"}}); c.Table("releases") != nil || c.Table("reviews") == nil {
-		t.Error("a write-protected table is a table, or another one is none")
-	}
+	c := b.catalog(map[string][]string{"releases": {"author_id"}, "reviews": {"author_id"}})
+	assert.That(t, c.Table("releases") == nil && c.Table("reviews") != nil, "a write-protected table is a table, or another one is none")
 }
 
 func TestCatalog_CopesWithALargeSchema(t *testing.T) {
@@ -108,9 +92,8 @@ func TestCatalog_CopesWithALargeSchema(t *testing.T) {
 		EXECUTE format('CREATE TABLE t_%s (id bigint PRIMARY KEY, a bigint REFERENCES t_%s, b bigint REFERENCES t_%s ON DELETE CASCADE)', i, i - 1, i / 2);
 	END LOOP; END $$`)
 	c := b.catalog(map[string][]string{"t_5": {"a"}})
-	if n := len(c.References(repo.Table{Schema: "public", Name: "t_4"})); n != 3 || c.Table("t_5") == nil || c.Table("t_6") != nil {
-		t.Errorf("%d keys refer to t_4, want 3", n)
-	}
+	n := len(c.References(repo.Table{Schema: "public", Name: "t_4"}))
+	assert.That(t, n == 3 && c.Table("t_5") != nil && c.Table("t_6") == nil, "%d keys refer to t_4, want 3", n)
 }
 
 func TestKeepingTriggers_AreEnabledRowTriggersAndRulesOfTheTableAndItsPartitions(t *testing.T) {
@@ -148,9 +131,7 @@ func TestKeepingTriggers_AreEnabledRowTriggersAndRulesOfTheTableAndItsPartitions
 		for _, k := range found {
 			got = append(got, k.String())
 		}
-		if !slices.Equal(got, c.want) {
-			t.Errorf("%s, deletes %t: %q, want %q", c.table, c.deletes, got, c.want)
-		}
+		assert.That(t, slices.Equal(got, c.want), "%s, deletes %t: %q, want %q", c.table, c.deletes, got, c.want)
 	}
 }
 
@@ -173,9 +154,7 @@ func TestMustDiffer_OfTwoNamesOfADatabaseTheLaterIsRefused(t *testing.T) {
 	for range 2 {
 		_, err := ci.ListLeases(t.Context(), nil)
 		same, ok := errors.AsType[*repo.SameDatabaseError](err)
-		if !ok || !errors.Is(err, repo.ErrUnreachable) || same.First != "main" {
-			t.Fatalf("ci: %v", err)
-		}
+		assert.Require(t, ok && errors.Is(err, repo.ErrUnreachable) && same.First == "main", "ci: %v", err)
 		if text := same.Error(); !strings.Contains(text, "databases.main.url") || !strings.Contains(text, "leave databases.ci.url out") {
 			t.Error(text)
 		}

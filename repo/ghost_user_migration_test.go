@@ -26,9 +26,7 @@ func TestDatabase_CreateGhost_LooksForAFreeNameWithoutReadingAllUsers(t *testing
 	catalog := assert.Must(d.Tables(ctx, repo.GhostTables()))(t)
 	queue, missing := catalog.GhostQueue()
 	lease, err := d.AcquireLease(ctx, "ghost_user_migration", "us", time.Minute)
-	if err != nil || missing != "" {
-		t.Fatal(missing, err)
-	}
+	assert.Require(t, err == nil && missing == "", "%v %v", missing, err)
 	heard.statements = nil
 	id := assert.Must(d.CreateGhost(ctx, by(lease.Fence), queue, new(int64(1))))(t)
 	var name string
@@ -68,13 +66,11 @@ func TestDatabase_DeleteMigratedUser_LooksForAMomentOnly(t *testing.T) {
 		left, err := d.DeleteMigratedUser(ctx, repo.Permit{
 			Guard: lease.Guard(), Limits: repo.Limits{Statement: 10 * time.Second, Lock: time.Second},
 		}, queue, user, []repo.Rows{rows})
-		if err != nil || left == slow {
-			t.Errorf("%t, %v, though the look is slow: %t", left, err, slow)
-		}
+		assert.That(t, err == nil && left != slow, "%t, %v, though the look is slow: %t", left, err, slow)
 	}
-	if users, queued := b.value(`(SELECT string_agg(id::text, ',') FROM users)`), b.value(`(SELECT string_agg(user_id::text, ',') FROM ghost_user_migrations)`); users != "1" || queued != "1" {
-		t.Errorf("users %s, queue %s, want 1", users, queued)
-	}
+	users := b.value(`(SELECT string_agg(id::text, ',') FROM users)`)
+	queued := b.value(`(SELECT string_agg(user_id::text, ',') FROM ghost_user_migrations)`)
+	assert.That(t, users == "1" && queued == "1", "users %s, queue %s, want 1", users, queued)
 }
 
 // deadlocked is a queue whose first insert ends its transaction, after something else has happened.
@@ -120,15 +116,12 @@ func TestClaimPlaceholders_SecondTryClaimsNoMoreThanTheNextPageWasTold(t *testin
 	claim, err := d.ClaimPlaceholders(ctx, by(lease.Fence), page, repo.PlaceholderJobs{
 		Queue: queue, First: 5, Interval: time.Second, Next: next,
 	})
-	if err != nil || claim.Claimed != 2 || claim.Scheduled != 2 || at.First != 7 {
-		t.Errorf("claimed %+v, the next page begins at %+v: %v", claim, at, err)
-	}
+	assert.That(t, err == nil && claim.Claimed == 2 && claim.Scheduled == 2 && at.First == 7,
+		"claimed %+v, the next page begins at %+v: %v", claim, at, err)
 	starts := []time.Duration{}
 	for _, job := range queue.inserted {
 		starts = append(starts, job.ScheduledAt.Sub(now))
 	}
-	if !slices.Equal(starts, []time.Duration{5 * time.Second, 6 * time.Second}) {
-		t.Errorf("jobs start after %v", starts)
-	}
+	assert.That(t, slices.Equal(starts, []time.Duration{5 * time.Second, 6 * time.Second}), "jobs start after %v", starts)
 	b.want(`SELECT string_agg(deletion_attempts::text, ' ' ORDER BY id) FROM import_placeholder_user_details`, "1 1 0")
 }

@@ -67,9 +67,7 @@ func wantHeard(t *testing.T, statements []sent, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
 		says := func(s sent) bool { return strings.Contains(s.sql, part) }
-		if !slices.ContainsFunc(statements, says) {
-			t.Errorf("no statement says %s", part)
-		}
+		assert.That(t, slices.ContainsFunc(statements, says), "no statement says %s", part)
 	}
 }
 
@@ -79,18 +77,12 @@ func newAged(t *testing.T) *aged {
 	a := &aged{t: t, sql: connect(t, url)}
 	a.main, a.heard = listening(t, url)
 	queue, err := scheduler.NewQueue(a.main, scheduler.QueueConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	path := filepath.Join(t.TempDir(), "definitions.yml")
 	err = os.WriteFile(path, []byte("c:\n  - {table: p, column: p_id, on_delete: async_delete}\n"), 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	definitions, err := loosefk.LoadDefinitions(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	c := service.Config{
 		Databases: []*repo.Database{a.main}, Queue: queue, Logger: slog.New(slog.DiscardHandler),
 		HistoryKeep: 365 * 24 * time.Hour,
@@ -99,9 +91,7 @@ func newAged(t *testing.T) *aged {
 	service.Settings[loosefk.Config](&c).Definitions = definitions
 	config.Defaults(&c)
 	a.Service, err = service.New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = a.Shutdown(context.Background()) })
 	return a
 }
@@ -333,9 +323,8 @@ func TestPlans_NothingReadsALongHistory(t *testing.T) {
 			t.Errorf("nothing calls %s: add it to the calls", method.Name)
 			continue
 		}
-		if err := call(ctx); err != nil {
-			t.Errorf("%s: %v", method.Name, err)
-		}
+		err := call(ctx)
+		assert.That(t, err == nil, "%s: %v", method.Name, err)
 	}
 	assert.NoError(t, reader.Collect(ctx, &metricdata.ResourceMetrics{}))
 	// The runs have succeeded on main: what has only failed, and that before the worker was last taken into use, is on ci.

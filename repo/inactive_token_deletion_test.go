@@ -75,9 +75,8 @@ func TestInactiveBots_EdgesOfTheRules(t *testing.T) {
 			// The same instant, as another time zone has it.
 			elsewhere := repo.NewTokenRules(rules.At.In(time.FixedZone("here", -11*3600)), 42)
 			for _, rules := range []repo.TokenRules{rules, elsewhere} {
-				if got := b.inactive(d, rules); !slices.Equal(got, want) {
-					t.Errorf("%s, %s: inactive %v, want %v", zone, mode, got, want)
-				}
+				got := b.inactive(d, rules)
+				assert.That(t, slices.Equal(got, want), "%s, %s: inactive %v, want %v", zone, mode, got, want)
 			}
 		}
 	}
@@ -111,9 +110,8 @@ func TestInactiveBots_SaysWhereTheRangeEndsAndWhetherThereAreMore(t *testing.T) 
 		{1 << 62, 9, "{0 4611686018427387904 false [] []}"},
 	} {
 		r, err := b.InactiveBots(context.Background(), f, rules, repo.BotPage{After: c.after, Limit: c.limit}, generous)
-		if got := fmt.Sprint(r); err != nil || got != c.want {
-			t.Errorf("after %d, at most %d: %s, %v, want %s", c.after, c.limit, got, err, c.want)
-		}
+		got := fmt.Sprint(r)
+		assert.That(t, err == nil && got == c.want, "after %d, at most %d: %s, %v, want %s", c.after, c.limit, got, err, c.want)
 	}
 }
 
@@ -122,9 +120,7 @@ func (b *bench) pass() (repo.Fence, repo.TokenPass) {
 	b.Helper()
 	lease := assert.Must(b.AcquireLease(context.Background(), "inactive_token_deletion", "test", time.Hour))(b.T)
 	p, err := b.OpenTokenPass(context.Background(), by(lease.Fence), repo.NewTokenRules(time.Now(), 42), false)
-	if err != nil || p.ID == "" || p.Cursor != 0 {
-		b.Fatalf("%+v, %v", p, err)
-	}
+	assert.Require(b.T, err == nil && p.ID != "" && p.Cursor == 0, "%+v, %v", p, err)
 	return lease.Fence, p
 }
 
@@ -142,14 +138,10 @@ func TestTokenPass_IsOneUntilItIsFinished(t *testing.T) {
 		t.Errorf("advance of a finished pass: %v", err)
 	}
 	none, err := b.OpenTokenPass(ctx, by(fence), first.TokenRules, true)
-	if err != nil || none.ID != "" {
-		t.Errorf("resumed %+v, %v, want none", none, err)
-	}
+	assert.That(t, err == nil && none.ID == "", "resumed %+v, %v, want none", none, err)
 	b.exec(`UPDATE maintenance.token_passes SET finished_at = now() - interval '31 days'`)
 	second, err := b.OpenTokenPass(ctx, by(fence), first.TokenRules, false)
-	if err != nil || second.ID == "" || second.ID == first.ID {
-		t.Errorf("%+v, %v, want another one", second, err)
-	}
+	assert.That(t, err == nil && second.ID != "" && second.ID != first.ID, "%+v, %v, want another one", second, err)
 	b.want(`SELECT string_agg(id::text, ' ') FROM maintenance.token_passes`, second.ID)
 }
 
@@ -169,9 +161,7 @@ func TestTokenPass_NothingIsStoredWithoutTheLeaseOrThePass(t *testing.T) {
 		"drop":              second(b.DropTokenPass(ctx, by(fence))),
 		"open":              second(b.OpenTokenPass(ctx, by(fence), p.TokenRules, false)),
 	} {
-		if !errors.Is(err, repo.ErrLeaseLost) {
-			t.Errorf("%s: %v, want that the lease is lost", name, err)
-		}
+		assert.That(t, errors.Is(err, repo.ErrLeaseLost), "%s: %v, want that the lease is lost", name, err)
 	}
 	b.want(`SELECT concat_ws(' ', count(*), max(cursor), max(examined)) FROM maintenance.token_passes`, "1 0 0")
 
@@ -223,9 +213,8 @@ func TestInactiveTokens_PlansKeepToIndexes(t *testing.T) {
 			}
 			t.Run("backlog", func(t *testing.T) {
 				heard.statements = nil
-				if b, _, err := d.TokenBacklog(context.Background(), generous); err != nil || b.Pending != 10_000 {
-					t.Fatalf("%+v, %v", b, err)
-				}
+				b, _, err := d.TokenBacklog(context.Background(), generous)
+				assert.Require(t, err == nil && b.Pending == 10_000, "%+v, %v", b, err)
 				nodes, text := plan(t, conn, heard.statements, "auto")
 				wantIndexes(t, slices.DeleteFunc(nodes, func(n node) bool { return n.Relation != "users" }), text)
 			})
@@ -273,14 +262,10 @@ func wantIndexedDeletion(t *testing.T, conn *pgx.Conn, d *repo.Database, heard *
 	err := conn.QueryRow(context.Background(), `
 		INSERT INTO maintenance.river_job (kind, args, state, attempt, attempted_at, max_attempts) VALUES ('delete_user', '{}', 'running', 1, now(), 25)
 		RETURNING id, attempted_at`).Scan(&of.ID, &of.AttemptedAt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	attempt.JobID = of.ID
 	u, err := d.DeleteUser(context.Background(), repo.Permit{Guard: of.Guard(), Limits: generous}, attempt)
-	if err != nil || !u.Queued {
-		t.Fatalf("%+v, %v", u, err)
-	}
+	assert.Require(t, err == nil && u.Queued, "%+v, %v", u, err)
 	settings := slices.IndexFunc(heard.statements, func(s sent) bool { return strings.Contains(s.sql, "enable_seqscan") })
 	seen := 0
 	for i, s := range heard.statements {
@@ -294,12 +279,8 @@ func wantIndexedDeletion(t *testing.T, conn *pgx.Conn, d *repo.Database, heard *
 		for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
 			nodes, text := plan(t, conn, []sent{heard.statements[settings], s}, mode)
 			wantIndexes(t, nodes, text)
-			if t.Failed() {
-				t.Fatalf("statement %d: %s", i, s.sql)
-			}
+			assert.Require(t, !t.Failed(), "statement %d: %s", i, s.sql)
 		}
 	}
-	if seen < 10 {
-		t.Errorf("%d statements about the user", seen)
-	}
+	assert.That(t, seen >= 10, "%d statements about the user", seen)
 }

@@ -30,18 +30,15 @@ func TestLease_BelongsToOneUntilItExpiresOrIsReleased(t *testing.T) {
 	for _, holder := range []string{"a", "b"} { // nor does its holder get it twice
 		_, err := b.AcquireLease(ctx, "work", holder, time.Hour)
 		held, ok := errors.AsType[*repo.LeaseHeldError](err)
-		if !ok || held.Lease.Holder != "a" || held.Lease.Epoch != 1 || held.Remaining <= 59*time.Minute || held.Remaining > time.Hour {
-			t.Errorf("%s: %v, want that a has it", holder, err)
-		}
+		assert.That(t, ok && held.Lease.Holder == "a" && held.Lease.Epoch == 1 && held.Remaining > 59*time.Minute && held.Remaining <= time.Hour,
+			"%s: %v, want that a has it", holder, err)
 	}
 	assert.NoError(t, b.ReleaseLease(ctx, first.Fence))
-	if second := b.acquire("b", time.Hour); second.Epoch != 2 || second.Holder != "b" {
-		t.Errorf("%+v", second)
-	}
+	second := b.acquire("b", time.Hour)
+	assert.That(t, second.Epoch == 2 && second.Holder == "b", "%+v", second)
 	b.exec(`UPDATE maintenance.leases SET expires_at = now() - interval '1 day'`)
-	if third := b.acquire("a", time.Minute); third.Epoch != 3 {
-		t.Errorf("%+v", third)
-	}
+	third := b.acquire("a", time.Minute)
+	assert.That(t, third.Epoch == 3, "%+v", third)
 	b.want(`SELECT count(*) FROM maintenance.leases`, "1")
 }
 
@@ -73,23 +70,16 @@ func TestLease_IsHeldAsLongAsExpiresAtIsToCome(t *testing.T) {
 				INSERT INTO maintenance.leases (name, holder, epoch, acquired_at, renewed_at, expires_at) VALUES ('work', ` + c.row + `)`)
 			for _, d := range []*repo.Database{b.Database, exec} {
 				listed, err := d.ListLeases(t.Context(), []string{"work"})
-				if err != nil || len(listed) != 1 || listed[0].Expired == c.held {
-					t.Fatal(listed, err)
-				}
+				assert.Require(t, err == nil && len(listed) == 1 && listed[0].Expired != c.held, "%v %v", listed, err)
 				if !c.held {
 					continue
 				}
 				_, err = d.AcquireLease(t.Context(), "work", "a", time.Minute)
 				held, ok := errors.AsType[*repo.LeaseHeldError](err)
-				if !ok || held.Remaining <= 0 || held.Remaining > 24*time.Hour {
-					t.Errorf("got %v, want that it is held, for a day at most", err)
-				}
-				if ok && strings.Contains(held.Error(), "never expires") != c.until.Equal(last) {
-					t.Errorf("got %v, want until when, or that it never expires", held)
-				}
-				if ok && !c.until.IsZero() && !held.Lease.ExpiresAt.Equal(c.until) {
-					t.Errorf("held until %s, want %s", held.Lease.ExpiresAt, c.until)
-				}
+				assert.That(t, ok && held.Remaining > 0 && held.Remaining <= 24*time.Hour, "got %v, want that it is held, for a day at most", err)
+				assert.That(t, !ok || strings.Contains(held.Error(), "never expires") == c.until.Equal(last),
+					"got %v, want until when, or that it never expires", held)
+				assert.That(t, !ok || c.until.IsZero() || held.Lease.ExpiresAt.Equal(c.until), "held until %s, want %s", held.Lease.ExpiresAt, c.until)
 			}
 			if !c.held {
 				b.acquire("a", time.Minute)
@@ -117,9 +107,7 @@ func TestLease_OneOfManyWhoAskAtOnceGetsIt(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if got != 1 {
-			t.Errorf("round %d: %d got it", round, got)
-		}
+		assert.That(t, got == 1, "round %d: %d got it", round, got)
 		b.want(`SELECT epoch FROM maintenance.leases`, fmt.Sprint(round+1))
 		b.exec(`UPDATE maintenance.leases SET expires_at = now()`)
 	}
@@ -174,16 +162,12 @@ func fencedSteps(b *bench) map[string]func(context.Context, repo.Permit) error {
 	b.exec(`CREATE TABLE gitlab_partitions_dynamic.unused PARTITION OF loose_foreign_keys_deleted_records FOR VALUES IN (0);
 		UPDATE maintenance.queue_partitions SET active_since = now() - interval '2 days'`)
 	queue, err := b.DeletedRecords(ctx)
-	if err != nil {
-		b.Fatal(err)
-	}
+	assert.NoError(b.T, err)
 	broken := queue
 	broken.Active = 7
 	limits := repo.Limits{Statement: 5 * time.Second, Lock: time.Second}
 	records, _, err := b.LoadRecords(ctx, queue, repo.RecordPage{Parent: "public.p", Limit: 3}, limits)
-	if err != nil || len(records) != 3 {
-		b.Fatal(records, err)
-	}
+	assert.Require(b.T, err == nil && len(records) == 3, "%v %v", records, err)
 	failed := []repo.RecordFailure{{Record: records[0], Isolated: true, Definition: "d", SQLState: "P0001", Message: "m"}}
 	steps := map[string]func(context.Context, repo.Permit) error{
 		"remove records": func(ctx context.Context, p repo.Permit) error {
@@ -211,9 +195,7 @@ func fencedSteps(b *bench) map[string]func(context.Context, repo.Permit) error {
 	}
 	for _, action := range []string{repo.AsyncDelete, repo.AsyncNullify} {
 		children, err := b.Children(ctx, []repo.LooseForeignKey{{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: action}})
-		if err != nil || children[0] == nil {
-			b.Fatal(children, err)
-		}
+		assert.Require(b.T, err == nil && children[0] != nil, "%v %v", children, err)
 		purge := repo.Purge{Keys: repo.IntKeys(1, 2, 3), Cap: 100}
 		steps[action+" all"] = func(ctx context.Context, p repo.Permit) error {
 			purge.Permit = p
@@ -260,9 +242,7 @@ func TestFence_NothingIsWrittenWithoutTheLease(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		after := b.value(fencedState)
-		if after == before {
-			t.Errorf("%s has changed nothing", name)
-		}
+		assert.That(t, after != before, "%s has changed nothing", name)
 		before = after
 	}
 }

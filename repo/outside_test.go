@@ -68,9 +68,8 @@ func TestOutside_PathsAreNotedWithTheRowsOrNotAtAll(t *testing.T) {
 	}
 	l.wantNoted("p0 project_repository 7 t, p4 project_repository 7 t, p6 project_repository 7 t")
 	outcome, err := l.JobChanges(context.Background(), 7)
-	if err != nil || outcome.Outside != (repo.OutsideCount{All: 3, Pending: 3}) || outcome.Tables[0].Deleted != 4 {
-		t.Errorf("%+v, %v", outcome, err)
-	}
+	assert.That(t, err == nil && outcome.Outside == (repo.OutsideCount{All: 3, Pending: 3}) && outcome.Tables[0].Deleted == 4,
+		"%+v, %v", outcome, err)
 }
 
 func TestOutside_PathsAreListedMarkedAndPruned(t *testing.T) {

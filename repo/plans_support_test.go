@@ -111,9 +111,7 @@ func plan(t *testing.T, conn *pgx.Conn, batch []sent, mode string) (nodes []node
 		execute += " (" + strings.Join(arguments, ", ") + ")"
 	}
 	err := tx.QueryRow(ctx, execute, pgx.QueryExecModeSimpleProtocol).Scan(&text)
-	if err != nil {
-		t.Fatalf("%v: %s", err, last.sql)
-	}
+	assert.Require(t, err == nil, "%v: %s", err, last.sql)
 	var plans []struct{ Plan node }
 	assert.NoError(t, json.Unmarshal([]byte(text), &plans))
 	return plans[0].Plan.all(), text
@@ -164,9 +162,7 @@ func wantIndexes(t *testing.T, nodes []node, text string) {
 		case (n.Filtered+n.Rechecked)*n.Loops > tooMany:
 			wrong = fmt.Sprintf("%.0f rows read in vain", (n.Filtered+n.Rechecked)*n.Loops)
 		}
-		if wrong != "" {
-			t.Errorf("%s of %s: %s", n.Type, n.Relation, wrong)
-		}
+		assert.That(t, wrong == "", "%s of %s: %s", n.Type, n.Relation, wrong)
 	}
 	if t.Failed() {
 		t.Log(text)

@@ -274,9 +274,7 @@ func TestLooseForeignKeys_LoadingGoesOnInItsLeafBehindTheLastRecord(t *testing.T
 			}
 			behind = behind || (n.Loops > 0 && strings.Contains(n.IndexCond, "ROW(consume_after, id) > "))
 		}
-		if len(leaves) != 1 || !behind {
-			t.Errorf("%s reads %v, behind the position: %v: %s", mode, leaves, behind, text)
-		}
+		assert.That(t, len(leaves) == 1 && behind, "%s reads %v, behind the position: %v: %s", mode, leaves, behind, text)
 	}
 }
 
@@ -293,15 +291,12 @@ func TestLooseForeignKeys_TheNumbersOfADefaultLeafAreReadFromItsIndex(t *testing
 	}
 	d, heard := listening(t, url)
 	queue, err := d.DeletedRecords(context.Background())
-	if want := []int64{1, 2, 3, 4, 100, 101, 102}; err != nil || !slices.Equal(queue.Partitions, want) || queue.Leaves != 5 {
-		t.Fatalf("%+v, %v, want %v", queue, err, want)
-	}
+	want := []int64{1, 2, 3, 4, 100, 101, 102}
+	assert.Require(t, err == nil && slices.Equal(queue.Partitions, want) && queue.Leaves == 5, "%+v, %v, want %v", queue, err, want)
 	nodes, text := plan(t, conn, heard.statements[len(heard.statements)-1:], "force_custom_plan")
 	wantIndexes(t, nodes, text)
 	for _, n := range nodes {
-		if n.Relation != "" && n.Relation != "others" {
-			t.Errorf("reads %s: %s", n.Relation, text)
-		}
+		assert.That(t, n.Relation == "" || n.Relation == "others", "reads %s: %s", n.Relation, text)
 	}
 }
 
@@ -313,9 +308,7 @@ func wantIndexPlans(t *testing.T, conn *pgx.Conn, heard *listener, call func(con
 		t.Fatal(err)
 	}
 	statements := heard.statements
-	if len(statements) == 0 {
-		t.Fatal("no statement")
-	}
+	assert.Require(t, len(statements) != 0, "no statement")
 	statements = statements[max(0, len(statements)-2):]
 	if strings.Contains(statements[len(statements)-1].sql, "maintenance.receipts") {
 		// The statement before writes rows, this one their receipt; before both are the settings.

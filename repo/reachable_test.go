@@ -22,9 +22,7 @@ func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
 	name := pgx.Identifier{b.value(`current_database()`)}.Sanitize()
 	// As on a standby, a connection made now stays read-only.
 	b.exec(`ALTER DATABASE ` + name + ` SET default_transaction_read_only = on`)
-	if !b.UnreachableSince().IsZero() {
-		t.Error("unreachable before anything was asked")
-	}
+	assert.That(t, b.UnreachableSince().IsZero(), "unreachable before anything was asked")
 	before := time.Now()
 	err := b.SetFeatureFlag(ctx, "f", true)
 	servicetest.WantError(t, err, "unreachable", "25006")
@@ -34,9 +32,7 @@ func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
 	// That it answers is no sign of health.
 	assert.Must(b.Now(ctx))(t)
 	since := b.UnreachableSince()
-	if since.Before(before) || since.After(time.Now()) {
-		t.Errorf("unreachable since %s", since)
-	}
+	assert.That(t, !since.Before(before) && !since.After(time.Now()), "unreachable since %s", since)
 	servicetest.WantError(t, b.Writable(ctx), "read-only")
 	servicetest.WantError(t, b.StillWritable(ctx), "read-only")
 	b.exec(`ALTER DATABASE ` + name + ` RESET default_transaction_read_only`)
@@ -65,9 +61,7 @@ func TestReadOnlyServer_IsUnreachableForBoundedStatementsThatWriteAndReadByTheOt
 	}
 	_, err := b.DropTokenPass(ctx, repo.Permit{Guard: repo.Fence{}.Guard(), Limits: l})
 	servicetest.WantError(t, err, "25006")
-	if !errors.Is(err, repo.ErrUnreachable) || b.UnreachableSince().IsZero() {
-		t.Errorf("%v, unreachable since %s", err, b.UnreachableSince())
-	}
+	assert.That(t, errors.Is(err, repo.ErrUnreachable) && !b.UnreachableSince().IsZero(), "%v, unreachable since %s", err, b.UnreachableSince())
 }
 
 func TestReadOnlyStatement_OfOurOwnGivesUpNoConnection(t *testing.T) {
@@ -79,9 +73,7 @@ func TestReadOnlyStatement_OfOurOwnGivesUpNoConnection(t *testing.T) {
 	_, err := b.AdvanceTokenPass(ctx, repo.Permit{Guard: repo.Fence{}.Guard(), Limits: l},
 		"00000000-0000-7000-8000-000000000001", repo.TokenStep{}, nil)
 	servicetest.WantError(t, err, "25006")
-	if !b.UnreachableSince().IsZero() {
-		t.Error("the database is taken for unreachable")
-	}
+	assert.That(t, b.UnreachableSince().IsZero(), "the database is taken for unreachable")
 	if _, err := b.Now(ctx); err != nil || b.Pool().Stat().NewConnsCount() != made {
 		t.Errorf("%v, %d connections made, before that %d", err, b.Pool().Stat().NewConnsCount(), made)
 	}
@@ -112,9 +104,7 @@ func TestFullPool_IsUnreachableAndSaysWhy(t *testing.T) {
 	}
 	_, err := small.Now(ctx)
 	refused, ok := errors.AsType[*repo.Error](err)
-	if !ok || !errors.Is(err, repo.ErrUnreachable) || !strings.Contains(refused.Explanation(), "pool") {
-		t.Errorf("%v", err)
-	}
+	assert.That(t, ok && errors.Is(err, repo.ErrUnreachable) && strings.Contains(refused.Explanation(), "pool"), "%v", err)
 }
 
 func TestWhateverFailsWhileConnecting_IsUnreachable(t *testing.T) {
@@ -124,9 +114,7 @@ func TestWhateverFailsWhileConnecting_IsUnreachable(t *testing.T) {
 	} {
 		err := open(t, url).Ping(context.Background())
 		refused, ok := errors.AsType[*repo.Error](err)
-		if !ok || !errors.Is(err, repo.ErrUnreachable) || !refused.Refused() || refused.Explanation() == "" {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.That(t, ok && errors.Is(err, repo.ErrUnreachable) && refused.Refused() && refused.Explanation() != "", "%s: %v", name, err)
 	}
 }
 
@@ -189,9 +177,7 @@ func TestStatementsOfOurOwn_AreTriedAgainAfterADeadlock(t *testing.T) {
 	b.collide(4, "40P01")
 	err := b.SetFeatureFlag(context.Background(), "given_up", true)
 	var refused *repo.Error
-	if !errors.As(err, &refused) || refused.Class() != repo.ClassLock {
-		t.Errorf("four times: %v", err)
-	}
+	assert.That(t, errors.As(err, &refused) && refused.Class() == repo.ClassLock, "four times: %v", err)
 	// Whatever else goes wrong is not tried again.
 	b.collide(1, "23514")
 	if err := b.SetFeatureFlag(context.Background(), "refused", true); err == nil {
@@ -209,8 +195,6 @@ func TestError_RedactedTextHasNoValues(t *testing.T) {
 		"record the run on main: 23514 check_violation, constraint runs_trigger_check of runs": violation,
 	} {
 		refused, ok := errors.AsType[*repo.Error](err)
-		if !ok || refused.Redacted() != want || !strings.Contains(err.Error(), "ERROR: ") {
-			t.Errorf("got %v, redacted %q", err, refused.Redacted())
-		}
+		assert.That(t, ok && refused.Redacted() == want && strings.Contains(err.Error(), "ERROR: "), "got %v, redacted %q", err, refused.Redacted())
 	}
 }

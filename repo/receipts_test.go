@@ -16,25 +16,17 @@ import (
 func (b *bench) wantChain(n int64) {
 	b.Helper()
 	head, err := b.ReceiptHead(context.Background())
-	if err != nil || head.Sequence != n || head.Newest != n {
-		b.Fatalf("head %+v, %v, want %d", head, err, n)
-	}
+	assert.Require(b.T, err == nil && head.Sequence == n && head.Newest == n, "head %+v, %v, want %d", head, err, n)
 	after, hash := int64(0), ""
 	for after < n {
 		page, err := b.CheckReceipts(context.Background(), after, hash)
-		if err != nil || len(page) == 0 {
-			b.Fatalf("%d receipts behind %d, %v", len(page), after, err)
-		}
+		assert.Require(b.T, err == nil && len(page) != 0, "%d receipts behind %d, %v", len(page), after, err)
 		for _, r := range page {
-			if r.Sequence != after+1 || !r.Intact || !r.KeysIntact {
-				b.Fatalf("behind %d: %+v", after, r)
-			}
+			assert.Require(b.T, r.Sequence == after+1 && r.Intact && r.KeysIntact, "behind %d: %+v", after, r)
 			after, hash = r.Sequence, r.Hash
 		}
 	}
-	if hash != head.Hash {
-		b.Errorf("the last hash is %s, the head's %s", hash, head.Hash)
-	}
+	assert.That(b.T, hash == head.Hash, "the last hash is %s, the head's %s", hash, head.Hash)
 }
 
 // lastReceipt is the newest one without what differs from one run of the test to the next.
@@ -50,9 +42,7 @@ func (b *bench) listed(f repo.ReceiptFilter) (found string) {
 	f.Limit = 2
 	for {
 		page, before, err := b.ListReceipts(context.Background(), f)
-		if err != nil {
-			b.Fatal(err)
-		}
+		assert.NoError(b.T, err)
 		for _, r := range page {
 			found += fmt.Sprint(r.Sequence, " ")
 		}
@@ -132,9 +122,7 @@ func TestReceipts_NothingIsWrittenForNothing(t *testing.T) {
 	b.wantChain(0)
 
 	lease, err := b.AcquireLease(context.Background(), "a", "me", time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	b.exec(`UPDATE maintenance.leases SET epoch = epoch + 1`)
 	for _, direct := range []bool{true, false} {
 		_, err = rows.Sweep(context.Background(), repo.Change{Delete: true},
@@ -178,9 +166,7 @@ func TestReceipts_StayAChainWhoeverWrites(t *testing.T) {
 	}
 	go func() { wait.Wait(); close(failed) }()
 	for err := range failed {
-		if err != nil {
-			t.Error(err)
-		}
+		assert.That(t, err == nil, "%v", err)
 	}
 	b.want(`SELECT count(*) FROM t`, "0")
 	b.want(`SELECT string_agg(concat_ws(' ', "table", n), ', ' ORDER BY "table") FROM (SELECT "table", sum(rows) AS n FROM maintenance.receipts GROUP BY 1) x`,
@@ -230,13 +216,9 @@ func TestReceipts_PruningKeepsTheChain(t *testing.T) {
 	b.exec(`UPDATE maintenance.receipts SET at = at - interval '2 hours' WHERE sequence IN (1, 2, 4)`)
 	prune(time.Hour)
 	head, err := b.ReceiptHead(context.Background())
-	if err != nil || head.Sequence != 5 || head.PrunedSequence != 2 || head.PrunedHash == "" {
-		t.Fatalf("%+v, %v", head, err)
-	}
+	assert.Require(t, err == nil && head.Sequence == 5 && head.PrunedSequence == 2 && head.PrunedHash != "", "%+v, %v", head, err)
 	page, err := b.CheckReceipts(context.Background(), head.PrunedSequence, head.PrunedHash)
-	if err != nil || len(page) != 3 || !page[0].Intact || page[1].Intact || !page[2].Intact {
-		t.Errorf("%+v, %v", page, err)
-	}
+	assert.That(t, err == nil && len(page) == 3 && page[0].Intact && !page[1].Intact && page[2].Intact, "%+v, %v", page, err)
 	prune(0)
 	if head, err = b.ReceiptHead(context.Background()); err != nil || head.PrunedSequence != 5 || head.PrunedHash != head.Hash || head.Newest != 5 {
 		t.Errorf("%+v, %v", head, err)

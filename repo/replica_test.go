@@ -342,9 +342,7 @@ func TestFault_InactiveBots_WhatAReplicaSaysIsJudgedAgainOnThePrimary(t *testing
 		rules := repo.NewTokenRules(time.Now(), 30)
 		got, err := p.InactiveBots(repo.ReadBy(t.Context(), r), features, rules,
 			repo.BotPage{After: int64(c.after), Limit: c.limit}, repo.Limits{Statement: 5 * time.Second})
-		if err != nil || !reflect.DeepEqual(got, c.want) {
-			t.Errorf("behind %d: %+v, %v, want %+v", c.after, got, err, c.want)
-		}
+		assert.That(t, err == nil && reflect.DeepEqual(got, c.want), "behind %d: %+v, %v, want %+v", c.after, got, err, c.want)
 		if places, _ := r.Source(); places != "replica" {
 			t.Errorf("read from %s", places)
 		}

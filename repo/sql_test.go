@@ -29,9 +29,7 @@ func sqlConstants(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob("*.go")
 	admin, err2 := filepath.Glob("lfkadmin/*.go")
-	if err != nil || err2 != nil || len(files) == 0 || len(admin) == 0 {
-		t.Fatalf("no files: %v, %v", err, err2)
-	}
+	assert.Require(t, err == nil && err2 == nil && len(files) != 0 && len(admin) != 0, "no files: %v, %v", err, err2)
 	values := map[string]ast.Expr{}
 	for _, file := range append(files, admin...) {
 		if strings.HasSuffix(file, "_test.go") {
@@ -47,9 +45,8 @@ func sqlConstants(t *testing.T) map[string]string {
 				if spec, ok := spec.(*ast.ValueSpec); ok {
 					for i := range spec.Values {
 						name := spec.Names[i].Name
-						if _, twice := values[name]; twice && strings.HasSuffix(name, "SQL") {
-							t.Errorf("%s is there twice", name)
-						}
+						_, twice := values[name]
+						assert.That(t, !twice || !strings.HasSuffix(name, "SQL"), "%s is there twice", name)
 						values[name] = spec.Values[i]
 					}
 				}
@@ -94,9 +91,8 @@ func statements(t *testing.T) map[string]string {
 	constants["purgeSeveralSQL with its result"] = constants["purgeSeveralSQL"] + constants["purgeAllResultSQL"]
 	constants["purgeSeveralSQL with removal"] = constants["purgeSeveralSQL"] + constants["purgeAllRemovalSQL"]
 	for _, name := range fragments {
-		if _, ok := constants[name]; !ok {
-			t.Errorf("there is no constant %s any more: take it off the fragments in sql_fillings_test.go", name)
-		}
+		_, ok := constants[name]
+		assert.That(t, ok, "there is no constant %s any more: take it off the fragments in sql_fillings_test.go", name)
 	}
 	whole := map[string]string{}
 	for name, sql := range constants {
@@ -133,14 +129,11 @@ func TestSQL_EveryStatementFitsTheReferenceSchema(t *testing.T) {
 	all := statements(t)
 	for name, sql := range all {
 		for i, single := range split(name, sql) {
-			if _, err := conn.PgConn().Prepare(context.Background(), "", single, nil); err != nil {
-				t.Errorf("%s, statement %d: %v", name, i, err)
-			}
+			_, err := conn.PgConn().Prepare(context.Background(), "", single, nil)
+			assert.That(t, err == nil, "%s, statement %d: %v", name, i, err)
 		}
 	}
-	if len(all) < 60 {
-		t.Errorf("only %d statements found", len(all))
-	}
+	assert.That(t, len(all) >= 60, "only %d statements found", len(all))
 }
 
 // split cuts the one constant that is several statements.
@@ -182,9 +175,8 @@ func TestSQL_ParametersTakeEveryIDWhateverTheWidthOfColumns(t *testing.T) {
 			assert.Must(conn.Exec(context.Background(), devdb.NarrowKeys(narrow)))(t)
 			got := prepared(t, conn)
 			for name, types := range want {
-				if !slices.Equal(got[name], types) {
-					t.Errorf("the parameters of %s are of the types %v, want %v as with bigint: cast them", name, got[name], types)
-				}
+				assert.That(t, slices.Equal(got[name], types),
+					"the parameters of %s are of the types %v, want %v as with bigint: cast them", name, got[name], types)
 			}
 		})
 	}
@@ -205,11 +197,8 @@ func TestSweep_KeysTooWideForTheColumnMatchNothing(t *testing.T) {
 			t.Errorf("%s: refer %v, %v", kind, places, err)
 		}
 		taken, err := r.Take(ctx, []repo.Column{owner}, [][]string{{"2", "3000000000"}}, repo.Batch{Rows: 9, Permit: locking(1)})
-		if err != nil || !slices.Equal(taken[0], []string{"1"}) {
-			t.Errorf("%s: take %v, %v", kind, taken, err)
-		}
-		if got := b.swept(r, repo.Change{Delete: true}, repo.Batch{Rows: 9}); got.Changed != 2 {
-			t.Errorf("%s: swept %+v", kind, got)
-		}
+		assert.That(t, err == nil && slices.Equal(taken[0], []string{"1"}), "%s: take %v, %v", kind, taken, err)
+		got := b.swept(r, repo.Change{Delete: true}, repo.Batch{Rows: 9})
+		assert.That(t, got.Changed == 2, "%s: swept %+v", kind, got)
 	}
 }

@@ -21,9 +21,7 @@ import (
 func (b *bench) rows(table, column, value string) repo.Rows {
 	b.Helper()
 	r, ok := b.catalog(map[string][]string{table: {column}}).Rows(table, column, value)
-	if !ok {
-		b.Fatalf("no %s.%s", table, column)
-	}
+	assert.Require(b.T, ok, "no %s.%s", table, column)
 	return r
 }
 
@@ -51,14 +49,10 @@ func TestSweep_ChangesNoMoreRowsThanTheBatchAllowsAndGoesOnBehindThem(t *testing
 	ghost := int64(9)
 	r := b.rows("t", "owner", "1")
 	first := b.swept(r, repo.Change{Set: []string{"owner"}, Value: &ghost}, repo.Batch{Rows: 4})
-	if first.Picked != 4 || first.Changed != 4 || first.Last == nil || *first.Last != 7 {
-		t.Fatalf("%+v", first)
-	}
+	assert.Require(t, first.Picked == 4 && first.Changed == 4 && first.Last != nil && *first.Last == 7, "%+v", first)
 	b.exec(`UPDATE t SET owner = 1 WHERE id = 1`)
 	second := b.swept(r, repo.Change{Set: []string{"owner"}}, repo.Batch{Rows: 100, Behind: first.Last})
-	if second.Picked != 6 || second.Changed != 6 {
-		t.Errorf("%+v", second)
-	}
+	assert.That(t, second.Picked == 6 && second.Changed == 6, "%+v", second)
 	b.want(`SELECT string_agg(coalesce(owner, 0)::text, '' ORDER BY id) FROM t`, "12929292020202020202")
 }
 
@@ -92,9 +86,7 @@ func TestSweep_DeletesAndReportsWhatItWasAskedFor(t *testing.T) {
 	r := b.rows("t", "owner", "1")
 	r.Condition = "t.id > 1"
 	result := b.swept(r, repo.Change{Delete: true, Report: "path"}, repo.Batch{Rows: 100})
-	if result.Changed != 2 || !slices.Equal(result.Reported, []string{"p2"}) {
-		t.Errorf("%+v", result)
-	}
+	assert.That(t, result.Changed == 2 && slices.Equal(result.Reported, []string{"p2"}), "%+v", result)
 	b.want(`SELECT string_agg(id::text, ',' ORDER BY id) FROM t`, "1,2,4,6")
 }
 
@@ -107,9 +99,7 @@ func TestSweep_LeavesOutLockedRowsOrWaitsForThem(t *testing.T) {
 	}
 	_, err := r.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 100, Permit: locking(1)})
 	refused, ok := errors.AsType[*repo.Error](err)
-	if !ok || refused.Class() != repo.ClassLock {
-		t.Errorf("got %v, want a lock", err)
-	}
+	assert.That(t, ok && refused.Class() == repo.ClassLock, "got %v, want a lock", err)
 	if result := b.swept(r, repo.Change{Set: []string{"path"}}, repo.Batch{Rows: 100, SkipLocked: true}); result.Changed != 1 {
 		t.Errorf("a reference to a row keeps it from being updated: %+v", result)
 	}
@@ -121,13 +111,10 @@ func TestSweep_WorksPartitionByPartition(t *testing.T) {
 	c := b.catalog(map[string][]string{"p_ci_builds": {"user_id"}})
 	r, _ := c.Rows("p_ci_builds", "user_id", "1")
 	parts, err := c.Parts(context.Background(), r, generous)
-	if err != nil || len(parts) != 2 || !r.Partitioned() || parts[0].Partitioned() {
-		t.Fatalf("%d partitions with rows, %v", len(parts), err)
-	}
+	assert.Require(t, err == nil && len(parts) == 2 && r.Partitioned() && !parts[0].Partitioned(), "%d partitions with rows, %v", len(parts), err)
 	for _, part := range parts {
-		if result := b.swept(part, repo.Change{Set: []string{"user_id"}}, repo.Batch{Rows: 5}); result.Changed != 5 || result.Last == nil {
-			t.Errorf("%+v", result)
-		}
+		result := b.swept(part, repo.Change{Set: []string{"user_id"}}, repo.Batch{Rows: 5})
+		assert.That(t, result.Changed == 5 && result.Last != nil, "%+v", result)
 	}
 	b.want(`SELECT count(*) FROM p_ci_builds WHERE user_id IS NULL`, "10")
 }
@@ -140,12 +127,9 @@ func TestSweep_ReachesPartitionsThroughTheirTableWhereItMustNotNameThem(t *testi
 	c := assert.Must(d.Catalog(context.Background(), map[string][]string{"p_ci_builds": {"user_id"}}))(t)
 	r, _ := c.Rows("p_ci_builds", "user_id", "1")
 	parts, err := c.Parts(context.Background(), r, generous)
-	if err != nil || len(parts) != 2 {
-		t.Fatalf("%d partitions, %v", len(parts), err)
-	}
-	if result := b.swept(parts[0], repo.Change{Delete: true}, repo.Batch{Rows: 100}); result.Changed != 4 {
-		t.Errorf("%+v", result)
-	}
+	assert.Require(t, err == nil && len(parts) == 2, "%d partitions, %v", len(parts), err)
+	result := b.swept(parts[0], repo.Change{Delete: true}, repo.Batch{Rows: 100})
+	assert.That(t, result.Changed == 4, "%+v", result)
 	b.want(`SELECT string_agg(DISTINCT partition_id::text, ',') FROM p_ci_builds`, "101")
 }
 
@@ -173,9 +157,8 @@ func TestSweep_ChangesNothingWithoutItsGuard(t *testing.T) {
 	}
 	b.want(`SELECT count(*) FROM t`, "6")
 	release()
-	if result := b.swept(r, repo.Change{Delete: true}, repo.Batch{Permit: locking(77), Rows: 100}); result.Changed != 3 {
-		t.Errorf("%+v", result)
-	}
+	result := b.swept(r, repo.Change{Delete: true}, repo.Batch{Permit: locking(77), Rows: 100})
+	assert.That(t, result.Changed == 3, "%+v", result)
 }
 
 func TestSweep_TakesKeysOfRowsAndSaysWhatRefersToThem(t *testing.T) {
@@ -193,12 +176,9 @@ func TestSweep_TakesKeysOfRowsAndSaysWhatRefersToThem(t *testing.T) {
 		t.Errorf("%v, %v", places, err)
 	}
 	some, err := b.Any(context.Background(), []repo.Rows{children, b.rows("t", "owner", "5")}, generous)
-	if err != nil || !slices.Equal(some, []bool{true, false}) {
-		t.Errorf("%v, %v", some, err)
-	}
-	if result := b.swept(children, repo.Change{Delete: true}, repo.Batch{Rows: 2}); result.Changed != 2 {
-		t.Errorf("%+v", result)
-	}
+	assert.That(t, err == nil && slices.Equal(some, []bool{true, false}), "%v, %v", some, err)
+	result := b.swept(children, repo.Change{Delete: true}, repo.Batch{Rows: 2})
+	assert.That(t, result.Changed == 2, "%+v", result)
 	b.want(`SELECT count(*) FROM c`, "1")
 }
 
@@ -245,9 +225,7 @@ func sweptRows(t *testing.T, c *repo.Catalog) map[string]repo.Rows {
 	conditional.Condition = "t.kind <> '1'"
 	parents, _ := c.Rows("piece", "parent_id", numbers(1, 1000)...)
 	wholes := c.References(repo.Table{Schema: "public", Name: "whole"})
-	if len(wholes) != 1 {
-		t.Fatalf("%d foreign keys", len(wholes))
-	}
+	assert.Require(t, len(wholes) == 1, "%d foreign keys", len(wholes))
 	var bs []string
 	for i := range 1000 {
 		bs = append(bs, strconv.Itoa((i+1)%7))

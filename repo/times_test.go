@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -38,9 +39,8 @@ func TestDatabase_TimesThatNobodyCanCarryAreTheNearestOnesThatCanBe(t *testing.T
 				continue
 			}
 			for _, got := range []time.Time{one, *two} {
-				if text := got.Format(time.RFC3339Nano); text != want {
-					t.Errorf("%s %s: %s, want %s", mode, sql, text, want)
-				}
+				text := got.Format(time.RFC3339Nano)
+				assert.That(t, text == want, "%s %s: %s, want %s", mode, sql, text, want)
 				if _, err := json.Marshal(got); err != nil || got.IsZero() || timestamppb.New(got).CheckValid() != nil {
 					t.Errorf("%s %s: %s cannot be carried (%v)", mode, sql, got, err)
 				}
@@ -61,17 +61,11 @@ func TestSettings_TimesAreReadWhateverTheirForm(t *testing.T) {
 			ALTER DATABASE ` + name + ` SET TimeZone = 'America/St_Johns'; ALTER DATABASE ` + name + ` SET client_encoding = 'LATIN1'`)
 		d := open(t, b.with("default_query_exec_mode=exec"))
 		figures, err := d.WorkerFigures(t.Context(), []string{"w"})
-		if err != nil || figures[0].Paused < 3*time.Hour {
-			t.Error(style, figures, err)
-		}
+		assert.That(t, err == nil && figures[0].Paused >= 3*time.Hour, "%v %v %v", style, figures, err)
 		runs, err := d.RunFigures(t.Context(), []string{"w"}, []string{""})
-		if err != nil || runs[0].AtWork < 2*time.Hour {
-			t.Error(style, runs, err)
-		}
+		assert.That(t, err == nil && runs[0].AtWork >= 2*time.Hour, "%v %v %v", style, runs, err)
 		jobs, err := d.CountJobs(t.Context())
-		if err != nil || len(jobs) != 1 || jobs[0].Overdue < time.Hour {
-			t.Error(style, jobs, err)
-		}
+		assert.That(t, err == nil && len(jobs) == 1 && jobs[0].Overdue >= time.Hour, "%v %v %v", style, jobs, err)
 		if _, err := d.Load(t.Context(), repo.LoadProbe{Replicas: true, WAL: true, Archive: true, Locks: true, Autovacuum: true}); err != nil {
 			t.Error(style, err)
 		}

@@ -43,12 +43,9 @@ func TestScope_OfManyOperationsTheFirstAreSpansAndAllAreCounted(t *testing.T) {
 		}
 		counted = repo.ScopeAttributes(ctx)
 	})
-	if len(spans) != 10 {
-		t.Errorf("%d spans", len(spans))
-	}
-	if all, omitted := attributeOf(counted, "maintenance.statements"), attributeOf(counted, "maintenance.statements_omitted"); all != "50" || omitted != "40" {
-		t.Errorf("%s statements, %s left out", all, omitted)
-	}
+	assert.That(t, len(spans) == 10, "%d spans", len(spans))
+	all, omitted := attributeOf(counted, "maintenance.statements"), attributeOf(counted, "maintenance.statements_omitted")
+	assert.That(t, all == "50" && omitted == "40", "%s statements, %s left out", all, omitted)
 }
 
 func TestScope_ALaterBatchIsASpanIfItOrWhatIsBelowItFailedOrWasSlowOrHasANewReason(t *testing.T) {
@@ -68,9 +65,8 @@ func TestScope_ALaterBatchIsASpanIfItOrWhatIsBelowItFailedOrWasSlowOrHasANewReas
 				reason = "failed"
 			case 40:
 				do = func(ctx context.Context) {
-					if err := d.Fail(ctx); err == nil {
-						t.Error("no error")
-					}
+					err := d.Fail(ctx)
+					assert.That(t, err != nil, "no error")
 				}
 			}
 			if batch(ctx, took, reason, do) {
@@ -81,18 +77,15 @@ func TestScope_ALaterBatchIsASpanIfItOrWhatIsBelowItFailedOrWasSlowOrHasANewReas
 		for key, want := range map[string]string{
 			"maintenance.batches": "100", "maintenance.batches_omitted": "92", "maintenance.batches_failed": "2", "maintenance.statements": "100",
 		} {
-			if got := attributeOf(counted, key); got != want {
-				t.Errorf("%s is %s, want %s", key, got, want)
-			}
+			got := attributeOf(counted, key)
+			assert.That(t, got == want, "%s is %s, want %s", key, got, want)
 		}
 	})
 	if want := []int{0, 1, 2, 10, 20, 30, 31, 40}; !slices.Equal(shown, want) {
 		t.Errorf("batches %v, want %v", shown, want)
 	}
 	failed := slices.DeleteFunc(spans, func(s sdktrace.ReadOnlySpan) bool { return attributeOf(s.Attributes(), "error.type") == "" })
-	if len(failed) != 1 || attributeOf(failed[0].Attributes(), "error.type") != "22012" {
-		t.Errorf("failed %v", failed)
-	}
+	assert.That(t, len(failed) == 1 && attributeOf(failed[0].Attributes(), "error.type") == "22012", "failed %v", failed)
 }
 
 func TestScope_HoweverMuchFailsThereAreSixtySpans(t *testing.T) {
@@ -112,9 +105,8 @@ func TestScope_HoweverMuchFailsThereAreSixtySpans(t *testing.T) {
 		}
 	})
 	operations := len(slices.DeleteFunc(spans, func(s sdktrace.ReadOnlySpan) bool { return s.Name() == "batch" }))
-	if all := operations + shown; all > 60 || all < 40 {
-		t.Errorf("%d spans, %d of them batches", all, shown)
-	}
+	all := operations + shown
+	assert.That(t, all <= 60 && all >= 40, "%d spans, %d of them batches", all, shown)
 }
 
 // Without a scope an operation has no span, and the clock has none, but is counted. What is cancelled has not failed.
@@ -123,9 +115,8 @@ func TestTrace_OperationsOfAScopeHaveSpans(t *testing.T) {
 		//nolint:contextcheck // one without a scope
 		assert.NoError(t, d.Look(trace.ContextWithSpan(t.Context(), trace.SpanFromContext(ctx))))
 		assert.Must(d.Now(ctx))(t)
-		if got := attributeOf(repo.ScopeAttributes(ctx), "maintenance.statements"); got != "1" {
-			t.Errorf("%s statements", got)
-		}
+		got := attributeOf(repo.ScopeAttributes(ctx), "maintenance.statements")
+		assert.That(t, got == "1", "%s statements", got)
 		assert.NoError(t, d.Look(ctx))
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
@@ -133,9 +124,8 @@ func TestTrace_OperationsOfAScopeHaveSpans(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if len(spans) != 2 || spans[0].Name() != "look" || attributeOf(spans[1].Attributes(), "maintenance.outcome") != "interrupted" {
-		t.Errorf("got %v", spans)
-	}
+	assert.That(t, len(spans) == 2 && spans[0].Name() == "look" && attributeOf(spans[1].Attributes(), "maintenance.outcome") == "interrupted",
+		"got %v", spans)
 }
 
 // traced calls do in a span, and returns those below it. Its test must not run in parallel with others: the provider is the
@@ -150,18 +140,15 @@ func traced(t *testing.T, url string, do func(context.Context, *repo.Database)) 
 	ctx, span := otel.Tracer("test").Start(context.Background(), "test")
 	ctx, _ = repo.WithScope(ctx)
 	do(ctx, d)
-	if len(spans.Ended()) == 0 {
-		t.Fatal("no spans")
-	}
+	assert.Require(t, len(spans.Ended()) != 0, "no spans")
 	span.End()
 	return spans.Ended()[:len(spans.Ended())-1]
 }
 
 func TestTrace_WithoutAConnectionTheDatabaseIsUnreachable(t *testing.T) {
 	spans := traced(t, "postgres://127.0.0.1:1/nothing", func(ctx context.Context, d *repo.Database) {
-		if _, err := d.Now(ctx); err == nil {
-			t.Error("no error")
-		}
+		_, err := d.Now(ctx)
+		assert.That(t, err != nil, "no error")
 	})
 	for _, s := range spans {
 		all := attribute.NewSet(s.Attributes()...)
@@ -177,9 +164,7 @@ func TestDeletionTraces_AreThoseOfJobsThatHaveSentTheUser(t *testing.T) {
 		SELECT 'delete_user', '{"user_id": 7}', jsonb_build_object('processed_by', 'the ' || outcome, 'outcome', outcome), 25, 'default', 'completed', now()
 		FROM unnest(ARRAY['succeeded', 'refused', 'skipped']) outcome`)
 	got, err := b.DeletionTraces(t.Context(), 7, repo.Limits{Statement: 5 * time.Second, Lock: time.Second})
-	if err != nil || len(got) != 1 || got[0] != "the succeeded" {
-		t.Errorf("%v, %v", got, err)
-	}
+	assert.That(t, err == nil && len(got) == 1 && got[0] == "the succeeded", "%v, %v", got, err)
 }
 
 const (
@@ -204,13 +189,9 @@ func TestRecordTraces_GoWithTheirRecords(t *testing.T) {
 	queue := assert.Must(b.DeletedRecords(ctx))(t)
 	limits := repo.Limits{Statement: 5 * time.Second, Lock: time.Second}
 	records, _, err := b.LoadRecords(ctx, queue, repo.RecordPage{Parent: "public.p", Limit: 10}, limits)
-	if err != nil || len(records) != 4 {
-		t.Fatalf("%d records, %v", len(records), err)
-	}
+	assert.Require(t, err == nil && len(records) == 4, "%d records, %v", len(records), err)
 	parents, err := b.RecordTraces(ctx, records, 16, limits)
-	if err != nil || len(parents) != 1 || parents[0] != aParent {
-		t.Errorf("%v, %v, want the one span", parents, err)
-	}
+	assert.That(t, err == nil && len(parents) == 1 && parents[0] == aParent, "%v, %v, want the one span", parents, err)
 	fence := b.acquire("a", time.Minute).Fence
 	assert.Must(b.RemoveRecords(ctx, by(fence), queue, records[:2]))(t)
 	b.want(noted, "3:"+aParent+" 4:"+aParent)

@@ -159,7 +159,7 @@ func TestDatabase_DueJobsTellsWhatWaitsFromWhatComes(t *testing.T) {
 			empty := d.Queue != river.QueueDefault
 			assert.That(t, d.Waits == (waits && !empty) && d.Later == (later && !empty) && d.In <= within, "%s: %+v", what, d)
 		}
-		equal(t, what+": queues", len(due), 2)
+		assert.Equal(t, len(due), 2, what+": queues")
 	}
 	want("no jobs", false, false, 0)
 	l.exec(add, "delete_user", time.Hour, "retryable")

@@ -140,7 +140,7 @@ func TestMigrate_ForLooseForeignKeysMakesTheirTablesAndGoesToGitLabAndBack(t *te
 		t.Errorf("applied %v", applied)
 	}
 	assert.NoError(t, errors.Join(d.CheckMigrated(ctx), CheckQueueMigrated(ctx, d)))
-	equal(t, "the schema", relations(t, d), relations(t, whole))
+	assert.Equal(t, relations(t, d), relations(t, whole), "the schema")
 	back := migrateAs(t, d, true)
 	assert.That(t, len(back) == 0, "back: applied %v", back)
 	flags, err := d.FeatureFlags(ctx)

@@ -260,5 +260,5 @@ func TestWarnings_PassOnceAMinute(t *testing.T) {
 		log.WithGroup("g").Warn("also down")
 		log.Info("of no importance")
 	}
-	equal(t, "lines logged", len(said), 2)
+	assert.Equal(t, len(said), 2, "lines logged")
 }

@@ -197,11 +197,3 @@ func userOf(t *testing.T, r service.JobRequest) int64 {
 	assert.NoError(t, json.Unmarshal(r.Args, &args))
 	return args.UserID
 }
-
-// equal fails the test unless got is want.
-func equal[T comparable](tb testing.TB, what string, got, want T) {
-	tb.Helper()
-	if got != want {
-		tb.Errorf("%s: got %v, want %v", what, got, want)
-	}
-}

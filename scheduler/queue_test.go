@@ -16,7 +16,7 @@ import (
 // wantInserted fails the test unless so many of these jobs are inserted.
 func (l *lab) wantInserted(n int, jobs ...repo.Job) {
 	l.Helper()
-	equal(l, "jobs inserted", l.insert(jobs...), n)
+	assert.Equal(l, l.insert(jobs...), n, "jobs inserted")
 }
 
 func TestQueue_JobIsInsertedOnceWithItsTransaction(t *testing.T) {
@@ -127,7 +127,7 @@ func TestQueue_JobIsUniqueWhileItWaitsOrRuns(t *testing.T) {
 	go func() { second <- l.insert(job...) }()
 	l.until(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`, "1")
 	assert.NoError(t, first.Commit(context.Background()))
-	equal(t, "inserted by the second", <-second, 0)
+	assert.Equal(t, <-second, 0, "inserted by the second")
 }
 
 // Two transactions that insert the same jobs in different orders wait for each other, and none fails.
@@ -152,7 +152,7 @@ func TestQueue_TransactionsThatInsertTheSameJobsDoNotDeadlock(t *testing.T) {
 		}()
 	}
 	assert.NoError(t, errors.Join(<-failed, <-failed))
-	equal(t, "jobs inserted", <-inserted+<-inserted, 500)
+	assert.Equal(t, <-inserted+<-inserted, 500, "jobs inserted")
 }
 
 // keepAttempt is what the guard of an attempt does.

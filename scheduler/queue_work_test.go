@@ -70,7 +70,7 @@ func TestQueue_JobEndsAsItsAttemptSays(t *testing.T) {
 			listed := assert.Must(l.main.ListJobs(context.Background(), repo.JobList{Limit: 10}))(t)
 			assert.That(t, len(listed) == 1 && listed[0].TraceID == trace, "%+v", listed)
 			l.stop(l.Queue)
-			equal(t, "times it was worked", len(w.seen()), 1)
+			assert.Equal(t, len(w.seen()), 1, "times it was worked")
 		})
 	}
 }
@@ -202,7 +202,7 @@ func TestQueue_TwoGroupsAtMostAreDestroyedAtATimeAndReplicasNeverWorkOneJobToget
 	l.work(l.Queue, w)
 	const completed = `SELECT count(*) FROM maintenance.river_job WHERE state = 'completed'`
 	l.until(completed, "13")
-	equal(t, "groups at a time", m.most, 2)
+	assert.Equal(t, m.most, 2, "groups at a time")
 	for range 2 {
 		replica, _ := l.another()
 		l.work(replica, w)
@@ -210,7 +210,7 @@ func TestQueue_TwoGroupsAtMostAreDestroyedAtATimeAndReplicasNeverWorkOneJobToget
 	l.insert(users(300)...)
 	l.until(completed, "313")
 	for id, times := range m.times {
-		equal(t, fmt.Sprintf("times job %d was worked", id), times, 1)
+		assert.Equal(t, times, 1, fmt.Sprintf("times job %d was worked", id))
 	}
 }
 

@@ -80,7 +80,7 @@ func wantEvery(t *testing.T, interval time.Duration, looks []time.Time, n int) {
 		return
 	}
 	for i := range n - 1 {
-		equal(t, "time between two looks", looks[i+1].Sub(looks[i]), interval)
+		assert.Equal(t, looks[i+1].Sub(looks[i]), interval, "time between two looks")
 	}
 }
 
@@ -89,7 +89,7 @@ func TestScheduler_LooksForDeadRunsEveryHalfMinuteWhateverComesOfIt(t *testing.T
 		l, log := &looks{refused: errors.New("not now")}, new(bytes.Buffer)
 		runFor(t, l, 95*time.Second, log, right)
 		wantEvery(t, 30*time.Second, l.resumed, 3)
-		equal(t, "warnings", strings.Count(log.String(), "not now"), 1)
+		assert.Equal(t, strings.Count(log.String(), "not now"), 1, "warnings")
 	})
 }
 
@@ -125,7 +125,7 @@ func TestScheduler_LooksNeverPileUp(t *testing.T) {
 		}}
 		runFor(t, l, 91*time.Second, new(bytes.Buffer), right)
 		wantEvery(t, 30*time.Second, l.begun, 4)
-		equal(t, "looks at once", l.most, 1)
+		assert.Equal(t, l.most, 1, "looks at once")
 	})
 }
 

@@ -40,9 +40,7 @@ func TestAudit_HasWhatChangesSomethingAndWhoWasRefused(t *testing.T) {
 		second(f.PauseWorker(operator, &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "incident 4711", Ttl: durationpb.New(90e9)})),
 		second(f.SetFeatureFlag(admin, &maintenancev1.SetFeatureFlagRequest{Name: flag})),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 	}
 	for _, err := range []error{
 		second(f.RunBatch(viewer, &maintenancev1.RunBatchRequest{Worker: worker, DryRun: true})),
@@ -53,9 +51,7 @@ func TestAudit_HasWhatChangesSomethingAndWhoWasRefused(t *testing.T) {
 		second(f.PauseWorker(operator, &maintenancev1.PauseWorkerRequest{Worker: "*", Reason: "all"})),
 		second(f.SetFeatureFlag(as(t.Context(), "forged"), &maintenancev1.SetFeatureFlagRequest{Name: flag})),
 	} {
-		if err == nil {
-			t.Fatal("not refused")
-		}
+		assert.Require(t, err != nil, "not refused")
 	}
 	want := []string{
 		"operator|operator|RunBatch|" + worker + "|database=main dry_run=false async=false request_id=mine run=" + id + "|OK",

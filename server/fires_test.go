@@ -23,9 +23,7 @@ func TestListFires_PagesThroughTheLedger(t *testing.T) {
 	answer := assert.Must(f.ListFires(t.Context(), &maintenancev1.ListFiresRequest{
 		Worker: "ghost_user_migration", Outcome: maintenancev1.FireOutcome_FIRE_OUTCOME_RAN,
 	}))(t)
-	if len(answer.GetFires()) != 1 {
-		t.Fatal(answer)
-	}
+	assert.Require(t, len(answer.GetFires()) == 1, "%v", answer)
 	fire := answer.GetFires()[0]
 	if fire.GetLate().AsDuration().Seconds() != 1.25 || fire.GetReason() != "CAUGHT_UP" || fire.GetClaimedBy() != "here" ||
 		fire.GetRunId() == "" || fire.GetClaimedAt() == nil || fire.GetStartedAt() == nil || fire.GetOutcome() != maintenancev1.FireOutcome_FIRE_OUTCOME_RAN {

@@ -35,9 +35,7 @@ func TestRoles_AStreamEndsWhenItsTokenDoes(t *testing.T) {
 		if err == nil {
 			_, err = stream.Recv()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		return stream
 	}
 	streams := map[string]grpc.ServerStreamingClient[maintenancev1.RunEvent]{
@@ -54,9 +52,7 @@ func TestRoles_AStreamEndsWhenItsTokenDoes(t *testing.T) {
 	}
 	assert.NoError(t, ask())
 	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	assert.NoError(t,
 		os.WriteFile(file, []byte(strings.ReplaceAll(string(content), "name: leaver, sha256: "+hashed("leaver-token"), "name: other, sha256: "+hashed("other-token"))), 0o600))
 	for problem, stream := range streams {
@@ -74,9 +70,7 @@ func TestRoles_AStreamEndsWhenItsTokenDoes(t *testing.T) {
 	for err = nil; err == nil; {
 		_, err = stays.Recv()
 	}
-	if !errors.Is(err, io.EOF) {
-		t.Errorf("the stream of another token: %v", err)
-	}
+	assert.That(t, errors.Is(err, io.EOF), "the stream of another token: %v", err)
 }
 
 func TestRoles_ReflectionWantsAViewerAndHealthNobody(t *testing.T) {

@@ -29,9 +29,7 @@ func TestListJobs_ShowsTheWholeJob(t *testing.T) {
 		metadata = '{"run_id": "r", "outcome": "failed"}',
 		errors = ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 1, "error": "a database is unreachable", "trace": ""}'::jsonb]`)
 	answer := assert.Must(f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{}))(t)
-	if len(answer.GetJobs()) != 1 {
-		t.Fatal(answer)
-	}
+	assert.Require(t, len(answer.GetJobs()) == 1, "%v", answer)
 	j := answer.GetJobs()[0]
 	if j.GetId() != 1 || j.GetKind() != "destroy_group" || j.GetState() != "retryable" || j.GetAttempt() != 2 || j.GetMaxAttempts() != 25 ||
 		j.GetOutcome() != "failed" || j.GetRunId() != "r" || j.GetScheduledAt().AsTime().Day() != 3 || j.GetAttemptedAt().AsTime().Day() != 2 ||
@@ -39,9 +37,7 @@ func TestListJobs_ShowsTheWholeJob(t *testing.T) {
 		t.Errorf("got %v", j)
 	}
 	args := j.GetArgs().AsMap()
-	if args["group_id"] != 12.0 || args["user_id"] != nil || len(args) != 2 {
-		t.Errorf("args %v", args)
-	}
+	assert.That(t, args["group_id"] == 12.0 && args["user_id"] == nil && len(args) == 2, "args %v", args)
 	if e := j.GetErrors(); len(e) != 1 || e[0].GetAttempt() != 1 || e[0].GetError() != "a database is unreachable" || e[0].GetAt().AsTime().Year() != 2040 {
 		t.Errorf("errors %v", e)
 	}
@@ -53,9 +49,7 @@ func TestListJobs_ArgumentsThatAreNoObjectHideNoJob(t *testing.T) {
 		f.queued(1, "delete_user", "completed", args)
 	}
 	answer := assert.Must(f.ListJobs(t.Context(), &maintenancev1.ListJobsRequest{}))(t)
-	if len(answer.GetJobs()) != 4 {
-		t.Fatal(answer)
-	}
+	assert.Require(t, len(answer.GetJobs()) == 4, "%v", answer)
 	for i, want := range []int{1, 0, 0, 0} {
 		if args := answer.GetJobs()[i].GetArgs().AsMap(); len(args) != want {
 			t.Errorf("job %d: %v", answer.GetJobs()[i].GetId(), args)

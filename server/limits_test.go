@@ -39,9 +39,7 @@ func TestLimits_ARequestThatIsTooLargeIsRefused(t *testing.T) {
 	f.violates(pause(1<<20-100), "reason")
 	for _, size := range []int{1 << 20, 8<<20 - 100} {
 		info := detail[*errdetails.ErrorInfo](f.failure(pause(size), codes.ResourceExhausted, "MESSAGE_TOO_LARGE")).GetMetadata()
-		if info["limit"] != "1048576" || len(info["bytes"]) < 7 {
-			t.Errorf("%d: %v", size, info)
-		}
+		assert.That(t, info["limit"] == "1048576" && len(info["bytes"]) >= 7, "%d: %v", size, info)
 	}
 	if err := pause(8 << 20); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("beyond what is read: %v", err)
@@ -115,9 +113,7 @@ func TestLimits_AConnectionHasSoManyCallsAtOnce(t *testing.T) {
 		if err == nil {
 			_, err = watch.Recv()
 		}
-		if err != nil {
-			t.Fatalf("call %d: %v", i, err)
-		}
+		assert.Require(t, err == nil, "call %d: %v", i, err)
 	}
 	brief, end := context.WithTimeout(ctx, 100*time.Millisecond) //nolint:gocritic // elapses: the call waits for another one to end
 	defer end()

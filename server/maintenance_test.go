@@ -63,9 +63,7 @@ func TestRunBatch_SaysWhoHoldsTheLease(t *testing.T) {
 	if _, err := time.Parse(time.RFC3339Nano, info["expires_at"]); err != nil || info["holder"] != "somebody" {
 		t.Errorf("got the metadata %v", info)
 	}
-	if retry <= 0 || retry > 30*time.Second {
-		t.Errorf("got the delay %s", retry)
-	}
+	assert.That(t, retry > 0 && retry <= 30*time.Second, "got the delay %s", retry)
 	// One that never expires is shown until the last time there is.
 	const last = "9999-12-31T23:59:59.999999999Z"
 	f.exec(`DELETE FROM maintenance.leases`)
@@ -80,9 +78,7 @@ func TestRunBatch_SaysWhoHoldsTheLease(t *testing.T) {
 		t.Errorf("got the delay %s", retry)
 	}
 	listed := assert.Must(f.ListLeases(t.Context(), &maintenancev1.ListLeasesRequest{}))(t)
-	if len(listed.GetLeases()) != 2 {
-		t.Fatal(listed)
-	}
+	assert.Require(t, len(listed.GetLeases()) == 2, "%v", listed)
 	for _, l := range listed.GetLeases() {
 		if got := l.GetExpiresAt().AsTime().Format(time.RFC3339Nano); got != last || l.GetExpired() {
 			t.Errorf("%s: expires %s", l.GetName(), got)
@@ -111,9 +107,7 @@ func TestCancelRun_StopsTheRun(t *testing.T) {
 	f := start(t)
 	f.slow(400)
 	run := f.run(&maintenancev1.RunBatchRequest{Async: true})
-	if run.GetState() != maintenancev1.RunState_RUN_STATE_RUNNING {
-		t.Fatalf("got %v", run)
-	}
+	assert.Require(t, run.GetState() == maintenancev1.RunState_RUN_STATE_RUNNING, "got %v", run)
 	assert.Must(f.CancelRun(t.Context(), &maintenancev1.CancelRunRequest{Id: run.GetId()}))(t)
 	stream := assert.Must(f.WatchRun(t.Context(), &maintenancev1.WatchRunRequest{Id: run.GetId()}))(t)
 	for sequence := int64(1); ; sequence++ {
@@ -163,9 +157,7 @@ func TestListLeases_ListsThem(t *testing.T) {
 	f := start(t)
 	f.run(&maintenancev1.RunBatchRequest{})
 	answer := assert.Must(f.ListLeases(t.Context(), &maintenancev1.ListLeasesRequest{PageSize: 1, Worker: worker}))(t)
-	if len(answer.GetLeases()) != 1 {
-		t.Fatal(answer)
-	}
+	assert.Require(t, len(answer.GetLeases()) == 1, "%v", answer)
 	assert.Equal(t, answer.GetNextPageToken(), "")
 	l := answer.GetLeases()[0]
 	if l.GetName() != worker+"/main" || l.GetWorker() != worker || l.GetDatabase() != "main" || l.GetEpoch() != 1 || !l.GetExpired() {
@@ -181,9 +173,7 @@ func TestGetStatus_TellsTheConditionAndBacklog(t *testing.T) {
 		t.Fatalf("got %v, %v, want %v", all, err, want)
 	}
 	answer := assert.Must(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{Worker: worker}))(t)
-	if len(answer.GetWorkers()) != 1 {
-		t.Fatal(answer)
-	}
+	assert.Require(t, len(answer.GetWorkers()) == 1, "%v", answer)
 	w := answer.GetWorkers()[0]
 	if w.GetWorker() != worker || w.GetCondition() != maintenancev1.Condition_CONDITION_IDLE || w.GetSchedule() != "* * * * *" {
 		t.Errorf("got %v", w)

@@ -25,9 +25,7 @@ func TestPauseWorker_PausesUntilItIsResumed(t *testing.T) {
 	assert.Equal(t, paused.GetWorker().GetCondition(), maintenancev1.Condition_CONDITION_PAUSED, paused)
 	for range 2 {
 		resumed, err := f.ResumeWorker(t.Context(), &maintenancev1.ResumeWorkerRequest{Worker: worker})
-		if err != nil || resumed.GetWorker().GetPaused() != nil {
-			t.Errorf("got %v, %v", resumed, err)
-		}
+		assert.That(t, err == nil && resumed.GetWorker().GetPaused() == nil, "got %v, %v", resumed, err)
 	}
 }
 

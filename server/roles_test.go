@@ -108,14 +108,10 @@ func TestRoles_EveryRPCHasARowOrIsRefusedAndEveryRowAnRPC(t *testing.T) {
 			if name == healthv1.Health_ServiceDesc.ServiceName {
 				continue
 			}
-			if !known || r.role < access.Viewer || r.role > access.Admin {
-				t.Errorf("%s: no role", path)
-			}
+			assert.That(t, known && r.role >= access.Viewer && r.role <= access.Admin, "%s: no role", path)
 			looks := strings.HasPrefix(method.Name, "Get") || strings.HasPrefix(method.Name, "List") ||
 				method.IsServerStream || method.Name == "PlanDeletion"
-			if looks == r.changes {
-				t.Errorf("%s: changes something: %t", path, r.changes)
-			}
+			assert.That(t, looks != r.changes, "%s: changes something: %t", path, r.changes)
 			delete(rows, path)
 		}
 	}
@@ -277,15 +273,11 @@ func TestRoles_TheNameOfTheTokenIsWhoAsked(t *testing.T) {
 	f := start(t, withTokens(t, ""))
 	ctx := metadata.AppendToOutgoingContext(as(t.Context(), "operator-token"), UserHeader, "somebody-else")
 	run, err := f.RunBatch(ctx, &maintenancev1.RunBatchRequest{Worker: worker})
-	if err != nil || !strings.HasPrefix(run.GetRun().GetRequestedBy(), "operator at ") {
-		t.Errorf("got %v, %v", run, err)
-	}
+	assert.That(t, err == nil && strings.HasPrefix(run.GetRun().GetRequestedBy(), "operator at "), "got %v, %v", run, err)
 	f.serve(insecure.NewCredentials(), []func(*Config){func(c *Config) { c.Access = keys(t, access.Config{Token: "only"}) }})
 	ctx = metadata.AppendToOutgoingContext(as(t.Context(), "only"), UserHeader, "alice")
 	run, err = f.RunBatch(ctx, &maintenancev1.RunBatchRequest{Worker: worker})
-	if err != nil || !strings.HasPrefix(run.GetRun().GetRequestedBy(), "alice at ") {
-		t.Errorf("got %v, %v", run, err)
-	}
+	assert.That(t, err == nil && strings.HasPrefix(run.GetRun().GetRequestedBy(), "alice at "), "got %v, %v", run, err)
 }
 
 func TestRoles_WhoHasTheSharedTokenTakesNoNameOfOthers(t *testing.T) {
@@ -305,8 +297,6 @@ func TestRoles_WhoHasTheSharedTokenTakesNoNameOfOthers(t *testing.T) {
 		assert.Equal(t, paused.GetWorker().GetPaused().GetBy(), want, says)
 	}
 	for _, line := range f.audited() {
-		if !strings.HasPrefix(line, "shared token") {
-			t.Errorf("the audit has %s", line)
-		}
+		assert.That(t, strings.HasPrefix(line, "shared token"), "the audit has %s", line)
 	}
 }

@@ -101,9 +101,7 @@ func TestStop_EndsStreamsAndRefusesRuns(t *testing.T) {
 	run := f.run(&maintenancev1.RunBatchRequest{Async: true})
 	stream := assert.Must(f.WatchRun(t.Context(), &maintenancev1.WatchRunRequest{Id: run.GetId()}))(t)
 	watch, err := healthv1.NewHealthClient(f.conn).Watch(t.Context(), &healthv1.HealthCheckRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, receive := range []func() error{
 		func() error { _, err := stream.Recv(); return err }, func() error { _, err := watch.Recv(); return err },
 	} {
@@ -145,9 +143,7 @@ func TestLog_HasOneLineACallAndNoneForHealth(t *testing.T) {
 	f.health("")
 	f.run(&maintenancev1.RunBatchRequest{RequestId: "mine"})
 	lines := strings.Split(strings.TrimSpace(f.log.String()), "\n")
-	if len(lines) != 1 {
-		t.Fatalf("got %d lines: %s", len(lines), f.log.String())
-	}
+	assert.Require(t, len(lines) == 1, "got %d lines: %s", len(lines), f.log.String())
 	line := map[string]any{}
 	assert.NoError(t, json.Unmarshal([]byte(lines[0]), &line))
 	for key, want := range map[string]string{"grpc.method": "RunBatch", "grpc.code": "OK", "worker": worker, "request_id": "mine", "outcome": "succeeded"} {
@@ -240,9 +236,7 @@ func TestStop_LetsThoseWhoWatchARunHearOfItsEnd(t *testing.T) {
 	started := assert.Must(f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker, Async: true}))(t)
 	stream := assert.Must(f.WatchRun(t.Context(), &maintenancev1.WatchRunRequest{Id: started.GetRun().GetId()}))(t)
 	last, err := stream.Recv()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)

@@ -37,13 +37,13 @@ func everyWork(m *servicetest.Mirrored) *service.Service {
 		servicetest.WantCounts(m.T, r, counts)
 	}
 	for range 2 {
-		equal(m.T, "jobs continue_inactive_token_deletion", m.Work(s, "continue_inactive_token_deletion"), 1)
+		assert.Equal(m.T, m.Work(s, "continue_inactive_token_deletion"), 1, "jobs continue_inactive_token_deletion")
 		m.Eventually("main", `SELECT count(*) FROM maintenance.runs WHERE state = 'running'`, "0")
 	}
 	for kind, n := range map[string]int{"delete_placeholder_user": 3, "destroy_group": 3} {
-		equal(m.T, "jobs "+kind, m.Work(s, kind), n)
+		assert.Equal(m.T, m.Work(s, kind), n, "jobs "+kind)
 	}
-	equal(m.T, "jobs delete_user", m.Work(s, "delete_user"), 6)
+	assert.Equal(m.T, m.Work(s, "delete_user"), 6, "jobs delete_user")
 	m.Want("main", `SELECT string_agg(j::text, '; ') FROM maintenance.river_job j WHERE state <> 'completed'`, "NULL")
 	m.Want("main", `SELECT count(*) FROM namespaces WHERE id BETWEEN 401 AND 403`, "0")
 	m.Want("main", `SELECT count(*) FROM ghost_user_migrations`, "6")

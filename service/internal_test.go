@@ -20,6 +20,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -37,9 +38,7 @@ type workshop struct {
 func newWorkshop(t *testing.T, work job.Work) *workshop {
 	t.Helper()
 	main, err := repo.Open(context.Background(), "main", "postgres://127.0.0.1:1/main")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(main.Close)
 	w := &workshop{spans: tracetest.NewSpanRecorder(), reader: sdkmetric.NewManualReader()}
 	c := Config{
@@ -48,9 +47,7 @@ func newWorkshop(t *testing.T, work job.Work) *workshop {
 	}
 	config.Defaults(&c)
 	w.Service, err = New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = w.Shutdown(context.Background()) })
 	w.pool.Kinds["test"] = job.Kind{Work: work}
 	// There is no main to ask: nothing is paused for as long as the test lasts.
@@ -78,9 +75,7 @@ func (w *workshop) line(t *testing.T) map[string]any {
 func (w *workshop) counted(t *testing.T) (out string) {
 	t.Helper()
 	var data metricdata.ResourceMetrics
-	if err := w.reader.Collect(context.Background(), &data); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, w.reader.Collect(context.Background(), &data))
 	for _, scope := range data.ScopeMetrics {
 		for _, m := range scope.Metrics {
 			sum, _ := m.Data.(metricdata.Sum[int64])
@@ -162,9 +157,7 @@ func TestWorkJob_EndIsLoggedOnceCountedAndTraced(t *testing.T) {
 			result, err := w.WorkJob(ctx, r)
 			failed := c.level == "ERROR"
 			notDone := failed || name == "interrupted" || name == "lost"
-			if (err != nil) != notDone || (result.Snooze > 0) != (c.outcome == "snoozed") {
-				t.Errorf("%+v, %v", result, err)
-			}
+			assert.That(t, (err != nil) == notDone && (result.Snooze > 0) == (c.outcome == "snoozed"), "%+v, %v", result, err)
 			line := w.line(t)
 			for key, want := range map[string]any{
 				"level": c.level, "outcome": c.outcome, "reason": c.reason, "kind": "test", "job_id": 3.0, "user_id": 7.0, "run_id": "r", "note": said,
@@ -201,9 +194,7 @@ func TestWorkJob_PanicIsAFailureThatKnowsItsStack(t *testing.T) {
 	t.Parallel()
 	w := newWorkshop(t, func(context.Context, *job.Attempt) (job.Result, error) { panic("secret of row 5") })
 	_, err := w.WorkJob(context.Background(), job.Request{ID: 3, Kind: "test", Attempt: 1, MaxAttempts: 25})
-	if err == nil || strings.Contains(job.PublicError(err).Error(), "secret") {
-		t.Errorf("got %v", err)
-	}
+	assert.That(t, err != nil && !strings.Contains(job.PublicError(err).Error(), "secret"), "got %v", err)
 	if text, _ := w.line(t)["error"].(string); !strings.Contains(text, "secret of row 5") {
 		t.Errorf("logged %s", text)
 	}
@@ -236,14 +227,9 @@ func TestWorkJob_TraceOfItsOwnIsLinkedToTheSpanThatQueuedIt(t *testing.T) {
 	ctx, record := w.engine.Tracer.Start(context.Background(), "maintenance.run")
 	parent := run.TraceParent(ctx)
 	record.End()
-	result, err := w.WorkJob(ctx, job.Request{ID: 3, Kind: "test", RunID: "r", TraceParent: parent, Stopping: stopping})
-	if err != nil {
-		t.Fatal(err)
-	}
+	result := assert.Must(w.WorkJob(ctx, job.Request{ID: 3, Kind: "test", RunID: "r", TraceParent: parent, Stopping: stopping}))(t)
 	span := w.spans.Ended()[1]
-	if result.TraceID != span.SpanContext().TraceID().String() {
-		t.Errorf("the trace is said to be %q", result.TraceID)
-	}
+	assert.That(t, result.TraceID == span.SpanContext().TraceID().String(), "the trace is said to be %q", result.TraceID)
 	links := span.Links()
 	if span.Name() != "maintenance.job" || len(links) != 1 || links[0].SpanContext.SpanID() != record.SpanContext().SpanID() ||
 		links[0].SpanContext.TraceID() != record.SpanContext().TraceID() {
@@ -264,27 +250,17 @@ func TestWorkJob_TraceOfItsOwnIsLinkedToTheSpanThatQueuedIt(t *testing.T) {
 }
 
 func TestCatchUp_IsOnForDailyWorkersUnlessConfigured(t *testing.T) {
-	d, err := repo.Open(context.Background(), "main", "postgres://nowhere")
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := assert.Must(repo.Open(context.Background(), "main", "postgres://nowhere"))(t)
 	defer d.Close()
 	c := Config{Databases: []*repo.Database{d}}
 	config.Defaults(&c)
-	s, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := assert.Must(New(c))(t)
 	defer func() { _ = s.Shutdown(context.Background()) }()
 	for _, w := range s.engine.Workers {
 		daily := w.Config.Schedule[0] == '0'
-		if w.CatchesUp() != daily {
-			t.Errorf("%s (%s) catches up: %t", w.Name, w.Config.Schedule, !daily)
-		}
+		assert.That(t, w.CatchesUp() == daily, "%s (%s) catches up: %t", w.Name, w.Config.Schedule, !daily)
 		w.Config.CatchUp = new(!daily)
-		if w.CatchesUp() == daily {
-			t.Errorf("%s does not do as it is configured", w.Name)
-		}
+		assert.That(t, w.CatchesUp() != daily, "%s does not do as it is configured", w.Name)
 	}
 }
 

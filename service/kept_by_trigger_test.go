@@ -53,7 +53,7 @@ func TestDestroyGroup_WhatATriggerKeepsKeepsItsMarksAndIsNamed(t *testing.T) {
 		g.Exec("main", `CREATE TRIGGER keep BEFORE `+of+` FOR EACH ROW WHEN (`+strings.Join(all, " OR ")+`) EXECUTE FUNCTION keep()`)
 	}
 	g.Run("scheduled_jobs=9")
-	equal(t, "jobs worked", g.Work(g.Service, "destroy_group"), len(cases))
+	assert.Equal(t, g.Work(g.Service, "destroy_group"), len(cases), "jobs worked")
 	for i, c := range cases {
 		group := fmt.Sprint(100 * (i + 1))
 		table, _, _ := strings.Cut(c.rows, ".")

@@ -16,20 +16,10 @@ func TestMain(m *testing.M) {
 	servicetest.Main(m)
 }
 
-// equal fails the test unless got is want.
-func equal[T comparable](tb testing.TB, what string, got, want T) {
-	tb.Helper()
-	if got != want {
-		tb.Errorf("%s: got %v, want %v", what, got, want)
-	}
-}
-
 // isError fails the test unless err is the target.
 func isError(tb testing.TB, what string, err, target error) {
 	tb.Helper()
-	if !errors.Is(err, target) {
-		tb.Errorf("%s: got error %v, want %v", what, err, target)
-	}
+	assert.That(tb, errors.Is(err, target), "%s: got error %v, want %v", what, err, target)
 }
 
 // wantInvalid fails the test unless err says that this field of a request is invalid.
@@ -50,9 +40,7 @@ func ran(t *testing.T, s *service.Service, r service.RunRequest) service.Run {
 func fired(t *testing.T, s *service.Service, worker string, at time.Time) service.Run {
 	t.Helper()
 	r, ours, err := s.RunScheduled(context.Background(), worker, at)
-	if err != nil || !ours {
-		t.Fatal(ours, err)
-	}
+	assert.Require(t, err == nil && ours, "%v %v", ours, err)
 	return r
 }
 

@@ -33,7 +33,7 @@ func wantCounters(m *servicetest.Meter, want map[string]int64) {
 	m.T.Helper()
 	for series, n := range want {
 		name, attributes, _ := strings.Cut(series, " ")
-		equal(m.T, series, m.Counter("maintenance."+name, attributes), n)
+		assert.Equal(m.T, m.Counter("maintenance."+name, attributes), n, series)
 	}
 }
 
@@ -99,13 +99,13 @@ func TestMetrics_ShowWhatMainKnows(t *testing.T) {
 		"queue.jobs kind=destroy_group state=running": exactly(1), "queue.jobs kind=destroy_group state=waiting": none,
 		"queue.oldest.age kind=delete_user": lasting(3600), "queue.oldest.age kind=destroy_group": none,
 	})
-	equal(t, "series of a kind of job that this version does not know", len(m.Values("maintenance.queue.jobs", "kind=from_tomorrow")), 0)
+	assert.Equal(t, len(m.Values("maintenance.queue.jobs", "kind=from_tomorrow")), 0, "series of a kind of job that this version does not know")
 
 	// One figure that fails hides no other.
 	e.Exec("main", `ALTER TABLE maintenance.river_job RENAME TO hidden`)
 	m = servicetest.NewMeter(t)
 	e.Service(servicetest.OneChild, e.WithQueue)
-	equal(t, "series of jobs", len(m.Values("maintenance.queue.jobs", "")), 0)
+	assert.Equal(t, len(m.Values("maintenance.queue.jobs", "")), 0, "series of jobs")
 	wantSeries(m, map[string][2]float64{
 		"paused worker=loose_foreign_keys_cleanup": lasting(7200), "failing " + ghost: {10790, 10860}, "run.limit " + cleanup: exactly(30),
 	})
@@ -116,7 +116,7 @@ func TestMetrics_OfALoadThatNobodySeesAreMissing(t *testing.T) {
 	e := servicetest.New(t, servicetest.Small, "main")
 	e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: time.Second}))
 	e.Open[0].Close()
-	equal(t, "series of the load of a database that does not answer", len(m.Values("maintenance.load.excess", "")), 0)
+	assert.Equal(t, len(m.Values("maintenance.load.excess", "")), 0, "series of the load of a database that does not answer")
 	wantSeries(m, map[string][2]float64{"database.reachable database=main": {0, 0}})
 }
 
@@ -164,7 +164,7 @@ func TestMetrics_ShowBacklogsAndLeases(t *testing.T) {
 	e.Exec("ci", `UPDATE maintenance.leases SET expires_at = now()`)
 	wantSeries(m, map[string][2]float64{mainLease: {1, 1}, ciLease: {0, 0}})
 	assert.NoError(t, s.Shutdown(t.Context()))
-	equal(t, "series of backlogs after the shutdown", len(m.Values("maintenance.backlog.pending", "")), 0)
+	assert.Equal(t, len(m.Values("maintenance.backlog.pending", "")), 0, "series of backlogs after the shutdown")
 }
 
 func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
@@ -182,7 +182,7 @@ func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
 		lines[message] = append(lines[message], fields)
 		assert.That(t, fields["worker"] == servicetest.LooseForeignKeys && fields["run_id"] == r.ID && fields["database"] == "main",
 			"line %s lacks worker, run_id or database", line)
-		equal(t, "times in the line "+line, strings.Count(line, `"time":`), 1)
+		assert.Equal(t, strings.Count(line, `"time":`), 1, "times in the line "+line)
 	}
 	for message, want := range map[string]map[string]any{
 		"run started":  {"level": "INFO", "trigger": "request"},
@@ -198,7 +198,7 @@ func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
 		}
 	}
 	// The driver's text is for the log, and there once.
-	equal(t, "how often the cause is in "+said.String(), strings.Count(said.String(), "secret of 2"), 1)
+	assert.Equal(t, strings.Count(said.String(), "secret of 2"), 1, "how often the cause is in "+said.String())
 	// The status says that records fail, also after a run that has succeeded.
 	e.Exec("main", `DROP TRIGGER mine ON c`)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
@@ -245,9 +245,7 @@ func TestJobCounts_StopCounting(t *testing.T) {
 	assert.Require(t, len(counts) == 2, "got %+v", counts)
 	for _, c := range counts {
 		available := c.State == "available"
-		if c.AtLeast != available || available && c.Jobs != 10_000 || !available && c.Jobs != 3 {
-			t.Errorf("got %+v", c)
-		}
+		assert.That(t, c.AtLeast == available && (!available || c.Jobs == 10_000) && (available || c.Jobs == 3), "got %+v", c)
 	}
 }
 

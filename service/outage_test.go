@@ -257,6 +257,6 @@ func wantResumed(e *servicetest.Estate, s *service.Service, database string) {
 	next := servicetest.RunBatch(e.T, s, database)
 	servicetest.WantState(e.T, next, repo.RunSucceeded)
 	servicetest.WantCounts(e.T, next, "processed_records=10 deleted_rows=10")
-	equal(e.T, "epoch", next.LeaseEpoch, 2)
+	assert.Equal(e.T, next.LeaseEpoch, 2, "epoch")
 	e.WantQueue(database, "")
 }

@@ -21,7 +21,7 @@ func pausedBy(t *testing.T, s *service.Service, worker string) string {
 	if !ok {
 		return ""
 	}
-	equal(t, "the worker in the error", paused.Worker, worker)
+	assert.Equal(t, paused.Worker, worker, "the worker in the error")
 	return paused.Pause.Worker
 }
 
@@ -36,7 +36,7 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 	all := assert.Must(replica.Status(context.Background(), ""))(t)
 	assert.Require(t, len(all) == len(servicetest.Workers()), "%v", all)
 	for _, w := range all {
-		equal(t, w.Worker+" is paused by", pausedBy(t, replica, w.Worker), service.AllWorkers)
+		assert.Equal(t, pausedBy(t, replica, w.Worker), service.AllWorkers, w.Worker+" is paused by")
 		since := "since " + w.Paused.Since.UTC().Format(time.RFC3339)
 		if w.Condition != service.ConditionPaused || w.Paused.By != "alice" || !strings.Contains(w.ConditionDetail, "all workers are paused by alice "+since+": an incident") ||
 			!strings.Contains(w.ConditionDetail, "caretaker resume --all") {
@@ -50,13 +50,13 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 	servicetest.Resume(t, s, service.AllWorkers)
 	servicetest.Pause(t, s, servicetest.AdjournedGroups)
 	servicetest.Pause(t, s, service.AllWorkers)
-	equal(t, "the pause of all comes first", pausedBy(t, s, servicetest.AdjournedGroups), service.AllWorkers)
+	assert.Equal(t, pausedBy(t, s, servicetest.AdjournedGroups), service.AllWorkers, "the pause of all comes first")
 	st = servicetest.Resume(t, s, service.AllWorkers)
 	if st.Paused != nil || st.Condition != service.ConditionIdle || !strings.Contains(st.ConditionDetail, "also paused individually: "+servicetest.AdjournedGroups) {
 		t.Errorf("%+v", st)
 	}
 	for worker, want := range map[string]string{servicetest.LooseForeignKeys: "", servicetest.AdjournedGroups: servicetest.AdjournedGroups} {
-		equal(t, worker+" is paused by", pausedBy(t, s, worker), want)
+		assert.Equal(t, pausedBy(t, s, worker), want, worker+" is paused by")
 	}
 
 	// The other way round: a worker resumed while all are paused.
@@ -64,9 +64,9 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 	st = servicetest.Resume(t, s, servicetest.AdjournedGroups)
 	assert.That(t, st.Condition == service.ConditionPaused && strings.Contains(st.ConditionDetail, "all workers are paused"), "%+v", st)
 	servicetest.Resume(t, s, service.AllWorkers)
-	equal(t, "paused by", pausedBy(t, s, servicetest.AdjournedGroups), "")
+	assert.Equal(t, pausedBy(t, s, servicetest.AdjournedGroups), "", "paused by")
 	// The second time there is nothing to resume.
-	equal(t, "a second end", servicetest.Resume(t, s, service.AllWorkers).ConditionDetail, "there is no global pause")
+	assert.Equal(t, servicetest.Resume(t, s, service.AllWorkers).ConditionDetail, "there is no global pause", "a second end")
 }
 
 func TestPauseBySQL_WithoutAReasonStopsARunAtWork(t *testing.T) {

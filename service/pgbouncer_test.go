@@ -125,7 +125,7 @@ func TestFault_PgBouncer_RunsArePausedAndCancelledThroughIt(t *testing.T) {
 		e.Lift("main", servicetest.App)
 		r = servicetest.Ended(t, s, r.ID)
 		servicetest.WantState(t, r, repo.RunCancelled)
-		equal(t, "reason", r.Reason, reason)
+		assert.Equal(t, r.Reason, reason, "reason")
 		assert.Must(s.ResumeWorker(t.Context(), servicetest.LooseForeignKeys, ""))(t)
 	}
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)

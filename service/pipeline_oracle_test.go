@@ -183,7 +183,7 @@ func (p *pipelineRun) compare() {
 	for _, difference := range found {
 		p.T.Error(difference)
 	}
-	equal(p.T, "groups held", p.run(servicetest.AdjournedGroups).Counts["held_groups"], p.oracle.Held())
+	assert.Equal(p.T, p.run(servicetest.AdjournedGroups).Counts["held_groups"], p.oracle.Held(), "groups held")
 	p.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE status = 1`, "0")
 	p.Want("main", `SELECT count(*) FROM maintenance.dead_records`, "0")
 	p.Want("main", `SELECT count(*) FROM maintenance.river_job WHERE state = 'discarded'`, "0")

@@ -201,7 +201,7 @@ func TestPlanDeletion_OfAGroupIsWhatThenHappens(t *testing.T) {
 		plan, paths := p.plan("group", int(g.ID)), p.paths()
 		_, reason := p.job(repo.DestroyGroup{GroupID: g.ID, UserID: g.By})
 		if plan.Refused != nil {
-			equal(t, fmt.Sprint("group ", g.ID), plan.Refused.Reason, reason)
+			assert.Equal(t, plan.Refused.Reason, reason, fmt.Sprint("group ", g.ID))
 			before = p.counts() // a group whose deletion is refused may be restored
 			continue
 		}
@@ -268,7 +268,7 @@ func (p planned) writesNothing() {
 	user, group := p.plan("user", 20), p.plan("group", oracle.FirstGroup)
 	assert.NoError(t, tx.Rollback(context.Background()))
 	assert.That(t, len(user.Tables) != 0 && len(group.Tables) != 0 && group.Outside != 0, "planned were %+v, %+v", user, group)
-	equal(t, "a plan has written", content(), before)
+	assert.Equal(t, content(), before, "a plan has written")
 	// The same again, until something changes.
 	again := p.plan("group", oracle.FirstGroup)
 	assert.That(t, reflect.DeepEqual(again.Tables, group.Tables) && again.Digest == group.Digest,

@@ -54,9 +54,7 @@ func attacks(e *servicetest.Estate, s *service.Service) map[string]func() {
 		},
 		"a run that expects what was planned before": func() {
 			planned, err := s.RunBatch(e.T.Context(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true})
-			if err != nil || planned.CandidatesDigest == "" {
-				e.T.Fatal(planned, err)
-			}
+			assert.Require(e.T, err == nil && planned.CandidatesDigest != "", "%v %v", planned, err)
 			protect(e.T, s, "user", 7)
 			_, err = s.RunBatch(e.T.Context(), service.RunRequest{Worker: servicetest.InactiveTokens, ExpectedDigest: planned.CandidatesDigest})
 			_, ok := errors.AsType[*service.PlanChangedError](err)
@@ -223,9 +221,7 @@ func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 		},
 		"a run that expects what was planned before": func() {
 			planned, err := g.Service.RunBatch(g.T.Context(), service.RunRequest{Worker: servicetest.AdjournedGroups, DryRun: true})
-			if err != nil || planned.CandidatesDigest == "" {
-				g.T.Fatal(planned, err)
-			}
+			assert.Require(g.T, err == nil && planned.CandidatesDigest != "", "%v %v", planned, err)
 			protect(g.T, g.Service, "user", 3)
 			expecting := service.RunRequest{Worker: servicetest.AdjournedGroups, ExpectedDigest: planned.CandidatesDigest}
 			_, err = g.Service.RunBatch(g.T.Context(), expecting)
@@ -291,9 +287,7 @@ func TestProtect_LooseForeignKeysHoldTheKeyOfAProtectedRow(t *testing.T) {
 		protected()
 		r := servicetest.RunBatch(t, s, "main")
 		servicetest.WantState(t, r, "succeeded")
-		if !strings.HasPrefix(r.Reason, "1 record held, PROTECTED: user 2 is protected by") {
-			t.Errorf("reason %q", r.Reason)
-		}
+		assert.That(t, strings.HasPrefix(r.Reason, "1 record held, PROTECTED: user 2 is protected by"), "reason %q", r.Reason)
 		e.Want("main", `SELECT string_agg(id::text, ' ') FROM users WHERE id IN (2, 3)`, "2")
 		e.Want("main", `SELECT string_agg(primary_key_value::text, ' ') FROM loose_foreign_keys_deleted_records
 			WHERE fully_qualified_table_name = 'public.tenants'`, "1")

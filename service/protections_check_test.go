@@ -71,9 +71,7 @@ func TestProtect_NoPathOfPostgreSQLLeadsToAProtectedUser(t *testing.T) {
 			e.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM users WHERE id = 2`, "2")
 			e.Want("main", pending, "2")
 			// The other keys are done, and this one when the protection ends.
-			if r.Counts["processed_records"] != 4 || r.Counts["rescheduled_records"] != 1 {
-				t.Errorf("counts %v", r.Counts)
-			}
+			assert.That(t, r.Counts["processed_records"] == 4 && r.Counts["rescheduled_records"] == 1, "counts %v", r.Counts)
 			e.Exec("main", `DELETE FROM maintenance.protected_targets; UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
 			servicetest.RunBatch(t, s, "main")
 			e.Want("main", pending, "none")

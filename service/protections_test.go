@@ -188,7 +188,7 @@ func TestProtect_UserIsSkippedByTheWorkerAndRefusedByEveryJob(t *testing.T) {
 	protect(t, s, "user", 3)
 	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=3 scheduled_jobs=1")
 	e.Want("main", servicetest.QueuedUsers, "1")
-	equal(t, "lines for bot 2 alone", len(log.Lines("user passed over")), 1)
+	assert.Equal(t, len(log.Lines("user passed over")), 1, "lines for bot 2 alone")
 	e.Exec("main", `DELETE FROM maintenance.river_job`)
 
 	e.User(7, 0, 1)

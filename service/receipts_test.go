@@ -132,9 +132,7 @@ func TestReceipts_ArePrunedWithTheHistory(t *testing.T) {
 	e.Eventually("main", `SELECT string_agg(sequence::text, ',' ORDER BY sequence) FROM maintenance.receipts`, "3,4")
 	// The hash of those that are gone is that of before: the rest is whole.
 	check, err := service.VerifyReceipts(context.Background(), e.Open[0], nil)
-	if err != nil || len(check.Findings) > 0 || check.Pruned != 2 || check.Receipts != 2 {
-		t.Errorf("%+v, %v", check, err)
-	}
+	assert.That(t, err == nil && len(check.Findings) == 0 && check.Pruned == 2 && check.Receipts == 2, "%+v, %v", check, err)
 }
 
 // sweepRow deletes one row of an owner from t, which leaves a receipt.

@@ -57,13 +57,13 @@ func TestFault_Replica_WhileItLacksTheWorkersLastWriteThePrimaryIsRead(t *testin
 	} {
 		m.Pause()
 		m.Exec("main", `INSERT INTO maintenance.feature_flags VALUES ($1, true)`, worker)
-		equal(t, worker+", first run: read from", m.Run(s, worker, counts), "primary")
+		assert.Equal(t, m.Run(s, worker, counts), "primary", worker+", first run: read from")
 		m.InFavour()
 		again := ""
 		if worker == servicetest.InactiveTokens {
 			again = "examined_users=3"
 		}
-		equal(t, worker+", replay paused: read from", m.Run(s, worker, again), "primary")
+		assert.Equal(t, m.Run(s, worker, again), "primary", worker+", replay paused: read from")
 		m.Replay()
 		m.Pause()
 		// What others write is not waited for.
@@ -118,7 +118,7 @@ func TestFault_Replica_BacklogsAreReadThereAndItsLossInTheMiddleOfARunCostsNothi
 		all := assert.Must(fresh.Status(t.Context(), ""))(t)
 		return !slices.ContainsFunc(all, func(st service.WorkerStatus) bool {
 			if st.Worker == servicetest.PlaceholderUsers {
-				equal(t, "the placeholders' backlog", st.Backlog.Due, 3)
+				assert.Equal(t, st.Backlog.Due, 3, "the placeholders' backlog")
 			}
 			return strings.Contains(st.ConditionDetail, "backlog of main read from its primary")
 		})
@@ -134,7 +134,7 @@ func TestFault_Replica_BacklogsAreReadThereAndItsLossInTheMiddleOfARunCostsNothi
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	servicetest.WantCounts(t, r, "scheduled_jobs=3")
 	m.Want("main", servicetest.JobsOfPlaceholders, "301 302 303")
-	equal(t, "lines that the replica was not read", strings.Count(m.Log.String(), "replica not read"), 1)
+	assert.Equal(t, strings.Count(m.Log.String(), "replica not read"), 1, "lines that the replica was not read")
 	st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
 	servicetest.WantDetail(t, st, "read from its primary: the replica was left out")
 	assert.That(t, st.Condition != service.ConditionFailing, "condition %s", st.Condition)
@@ -161,7 +161,7 @@ func TestFault_Replica_AfterARunThatDiedBeforeItsLastWriteWasRememberedThePrimar
 	m.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'doomed'`, "0")
 	m.Exec("main", `UPDATE maintenance.leases SET expires_at = clock_timestamp() WHERE name = $1`, servicetest.PlaceholderUsers)
 	m.Want("main", fmt.Sprintf(`SELECT l.epoch - p.epoch FROM maintenance.leases l JOIN maintenance.replica_positions p USING (name) WHERE name = '%s'`, servicetest.PlaceholderUsers), "1")
-	equal(t, "read from", m.Run(s, servicetest.PlaceholderUsers, "scheduled_jobs=2"), "primary")
+	assert.Equal(t, m.Run(s, servicetest.PlaceholderUsers, "scheduled_jobs=2"), "primary", "read from")
 	m.Want("main", servicetest.JobsOfPlaceholders, "301 302 303")
 	m.Want("main", `SELECT string_agg(deletion_attempts::text, ' ') FROM import_placeholder_user_details`, "1 1 1")
 }

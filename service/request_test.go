@@ -56,7 +56,7 @@ func TestRunBatch_SameRequestIDAtOnceStartsOneRunAndNoneIfItIsRefused(t *testing
 		assert.That(t, err == nil && r.RequestID == "once", "%+v, %v", r, err)
 		ids[r.ID] = true
 	})
-	equal(t, "runs", len(ids), 1)
+	assert.Equal(t, len(ids), 1, "runs")
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 	e.Want("main", `SELECT epoch FROM maintenance.leases`, "1")
 }
@@ -110,12 +110,11 @@ func TestRunBatch_ARequestIDIsThatOfOneRun(t *testing.T) {
 		r.RequestID = "once"
 		_, err := s.RunBatch(context.Background(), r)
 		reused, ok := errors.AsType[*service.RequestReusedError](err)
-		if !ok || reused.First.ID != first.ID || !strings.Contains(err.Error(), first.ID+" of "+servicetest.LooseForeignKeys+" on main") {
-			t.Errorf("another %s: %v, want that the id is used for %s", name, err, first.ID)
-		}
+		assert.That(t, ok && reused.First.ID == first.ID && strings.Contains(err.Error(), first.ID+" of "+servicetest.LooseForeignKeys+" on main"),
+			"another %s: %v, want that the id is used for %s", name, err, first.ID)
 	}
 	again := ran(t, s, service.RunRequest{Worker: servicetest.LooseForeignKeys, RequestID: "once", Async: true})
-	equal(t, "the run of a request that leaves the database open", again.ID, first.ID)
+	assert.Equal(t, again.ID, first.ID, "the run of a request that leaves the database open")
 	e.WantQueue("main", "1")
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 	// The run of a dead process is closed by the first who asks for it.
@@ -124,7 +123,7 @@ func TestRunBatch_ARequestIDIsThatOfOneRun(t *testing.T) {
 		VALUES ('`+dead+`', $1, 'main', 'request', 'running', 'twice', '40 s', now() - interval '41 s')`, servicetest.LooseForeignKeys)
 	for _, async := range []bool{false, true} {
 		r := assert.Must(request(e.Service(servicetest.OneChild), "twice", async))(t)
-		equal(t, "the run of a dead process", r.ID, dead)
+		assert.Equal(t, r.ID, dead, "the run of a dead process")
 		servicetest.WantLost(t, r)
 	}
 }
@@ -238,7 +237,7 @@ func TestShutdown_TakesNoNewRunsAndLeavesFiresToOthers(t *testing.T) {
 	}
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
 	isError(t, "a request", err, service.ErrStopping)
-	equal(t, "the run of a request that is known", assert.Must(request(s, "once", false))(t).ID, first.ID)
+	assert.Equal(t, assert.Must(request(s, "once", false))(t).ID, first.ID, "the run of a request that is known")
 	fire := time.Now().Truncate(time.Minute)
 	if _, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, fire); ours || !errors.Is(err, service.ErrStopping) {
 		t.Errorf("ours %t, error %v, want that the server is stopping", ours, err)
@@ -266,7 +265,7 @@ func TestPauseWorker_StopsTheRunOfWhateverReplica(t *testing.T) {
 	assert.That(t, skipped.State == repo.RunSkipped && strings.HasPrefix(skipped.Reason, "WORKER_PAUSED") && !skipped.FinishedAt.IsZero(),
 		"%+v, want a skipped run", skipped)
 	e.WantSame("main", before, "c")
-	equal(t, "its pause", servicetest.Resume(t, s, servicetest.LooseForeignKeys).Paused, nil)
+	assert.Equal(t, servicetest.Resume(t, s, servicetest.LooseForeignKeys).Paused, nil, "its pause")
 	e.Lift("main", servicetest.App)
 	servicetest.WantCounts(t, assert.Must(request(s, "once", false))(t), "processed_records=6 deleted_rows=18")
 }

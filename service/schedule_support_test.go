@@ -104,7 +104,7 @@ func (c clocked) wantFires(want ...string) {
 	got := c.Value("main", `SELECT coalesce(string_agg(concat_ws(' ', to_char(fire_time AT TIME ZONE 'UTC', 'MM-DD HH24:MI'), outcome, nullif(split_part(reason, ':', 1), ''),
 		'+' || extract(epoch FROM started_at - fire_time)::int), E'\n' ORDER BY fire_time), '')
 		FROM maintenance.fires WHERE worker = '`+servicetest.LooseForeignKeys+`'`)
-	equal(c.T, "ledger", got, strings.Join(want, "\n"))
+	assert.Equal(c.T, got, strings.Join(want, "\n"), "ledger")
 }
 
 // wantRuns fails the test unless so many runs of the worker have worked.
@@ -288,7 +288,7 @@ func TestManyDatabases_ARoundWorksADozenAndOneThatIsAwayKeepsNoOtherFromIt(t *te
 		!strings.Contains(st.Databases[0].Problem, "unreachable") || st.Databases[0].Known || st.Databases[1].Problem != "" {
 		t.Errorf("%d databases: %+v", n, st.Databases)
 	}
-	equal(t, "leases", len(st.Leases), 11)
+	assert.Equal(t, len(st.Leases), 11, "leases")
 	for _, series := range []string{"backlog.pending", "lease.held", "backlog.partitions"} {
 		n := len(m.Values("maintenance."+series, "worker="+servicetest.LooseForeignKeys))
 		assert.That(t, n <= 12, "%s has %d series", series, n)

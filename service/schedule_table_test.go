@@ -359,7 +359,7 @@ func TestRunDue_ALedgerGoesOnFromWhereverItEnds(t *testing.T) {
 		c.due(s)
 		got := c.Value("main", `SELECT concat_ws(' ', count(*), nullif(count(*) FILTER (WHERE outcome = 'missed'), 0), min(fire_time) AT TIME ZONE 'UTC')
 			FROM maintenance.fires WHERE worker = '`+servicetest.LooseForeignKeys+`'`)
-		equal(t, "accounted until "+value, got, want)
+		assert.Equal(t, got, want, "accounted until "+value)
 		c.Want("main", `SELECT accounted_until = '2026-11-20 12:01Z' FROM maintenance.schedules WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "true")
 	}
 }

@@ -26,7 +26,7 @@ func TestRunScheduled_TakesTheDatabaseOfItsMinute(t *testing.T) {
 		for n, want := range map[int64]string{25772282: c.first, 25772283: c.second} {
 			r := fired(t, s, servicetest.LooseForeignKeys, minute(n))
 			servicetest.WantState(t, r, repo.RunSucceeded)
-			equal(t, fmt.Sprintf("the database of minute %d of %d databases", n, i+1), r.Database, want)
+			assert.Equal(t, r.Database, want, fmt.Sprintf("the database of minute %d of %d databases", n, i+1))
 		}
 		e.Exec("main", `TRUNCATE maintenance.fires, maintenance.runs, maintenance.schedules`)
 	}
@@ -36,11 +36,11 @@ func TestRunScheduled_TakesTheDatabaseOfItsMinute(t *testing.T) {
 		began = time.Now().Unix() / 60
 		got := servicetest.RunBatch(t, s, "").Database
 		if ended = time.Now().Unix() / 60; began == ended { // else the minute has changed in between
-			equal(t, "the database of this minute", got, names[began%3])
+			assert.Equal(t, got, names[began%3], "the database of this minute")
 		}
 	}
 	for _, name := range names {
-		equal(t, "the database of the request", servicetest.RunBatch(t, s, name).Database, name)
+		assert.Equal(t, servicetest.RunBatch(t, s, name).Database, name, "the database of the request")
 	}
 }
 
@@ -63,11 +63,11 @@ func TestRunScheduled_ARunOnOneDatabaseCostsTheOtherNoTurn(t *testing.T) {
 	e.Deleted("ci", "x", 1, 1)
 	r := fired(t, s, servicetest.LooseForeignKeys, minute(25772283))
 	servicetest.WantState(t, r, repo.RunSucceeded)
-	equal(t, "its database", r.Database, "ci")
+	assert.Equal(t, r.Database, "ci", "its database")
 	// Two minutes later main is still at work: this turn is skipped, not postponed.
 	r = fired(t, s, servicetest.LooseForeignKeys, minute(25772284))
 	servicetest.WantState(t, r, repo.RunSkipped)
-	equal(t, "its reason", r.Reason, "LEASE_HELD")
+	assert.Equal(t, r.Reason, "LEASE_HELD", "its reason")
 	e.Lift("main", servicetest.App)
 	assert.NoError(t, <-done)
 	servicetest.WantCounts(t, first, "processed_records=1 deleted_rows=2")
@@ -129,7 +129,7 @@ func TestNew_WarnsOfRunsOfLessThanASecondAndOfDatabasesThatHaveNoTurn(t *testing
 	for _, worker := range []string{servicetest.GhostUsers, servicetest.LooseForeignKeys} {
 		assert.That(t, strings.Contains(short, "worker="+worker+" max_runtime="), "no warning of %s: %s", worker, short)
 	}
-	equal(t, "warnings in "+short, strings.Count(short, "level=WARN"), 2)
+	assert.Equal(t, strings.Count(short, "level=WARN"), 2, "warnings in "+short)
 	odd := servicetest.With(func(c *loosefk.Config) { c.Schedule = "*/2 * * * *" })
 	s, said := made(odd)
 	servicetest.WantCondition(t, s, service.ConditionIdle,

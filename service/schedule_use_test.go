@@ -58,7 +58,7 @@ func TestUnused_AWorkerThatIsNotConfiguredHasNoFiresNoRunsAndNoSeries(t *testing
 	c.Want("main", `SELECT count(*) FROM maintenance.runs WHERE worker = '`+servicetest.GhostUsers+`'`, "0")
 	c.Want("main", `SELECT count(*) FROM maintenance.schedules WHERE worker = '`+servicetest.GhostUsers+`'`, "0")
 	wantNoSeries(m, servicetest.GhostUsers)
-	equal(t, "lines in "+said.String(), strings.Count(said.String(), `msg="worker not used" worker=`+servicetest.GhostUsers), 1)
+	assert.Equal(t, strings.Count(said.String(), `msg="worker not used" worker=`+servicetest.GhostUsers), 1, "lines in "+said.String())
 	st := ghostStatus(t, s)
 	if st.Condition != service.ConditionNotConfigured || !st.NextRunAt.IsZero() || !strings.Contains(st.NotUsed, "ghost_user_migrations") {
 		t.Errorf("status %+v", st)
@@ -66,7 +66,7 @@ func TestUnused_AWorkerThatIsNotConfiguredHasNoFiresNoRunsAndNoSeries(t *testing
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers})
 	_, ok := errors.AsType[*service.NotConfiguredError](err)
 	assert.That(t, ok, "error %v, want that it is not configured", err)
-	equal(t, "series of runs of a worker that is used", len(m.Values("maintenance.runs", "worker="+servicetest.LooseForeignKeys)), 4)
+	assert.Equal(t, len(m.Values("maintenance.runs", "worker="+servicetest.LooseForeignKeys)), 4, "series of runs of a worker that is used")
 }
 
 func TestUnused_AWorkerThatIsNotEnabledAnywhereHasNoFires(t *testing.T) {
@@ -84,7 +84,7 @@ func TestUnused_AWorkerThatIsNotEnabledAnywhereHasNoFires(t *testing.T) {
 	on := c.scheduled("* * * * *, catch up")
 	c.watch(on, "11-20 13:01:00")
 	c.wantFires("11-20 13:01 ran +0")
-	equal(t, "why it is not used", servicetest.Status(t, on).NotUsed, "")
+	assert.Equal(t, servicetest.Status(t, on).NotUsed, "", "why it is not used")
 }
 
 func TestUnused_AWorkerThatIsConfiguredAgainHasMissedNothing(t *testing.T) {

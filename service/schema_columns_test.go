@@ -184,7 +184,7 @@ func TestPlaceholderUserCleanup_NeedsNoColumnsButTheEssentialOnes(t *testing.T) 
 		want := (repo.TableCount{Table: "import_placeholder_user_details", Updated: 1})
 		assert.That(t, len(r.Tables) == 1 && r.Tables[0] == want, "dry %t: tables %v, want %v", dry, r.Tables, want)
 	}
-	equal(t, "pending", servicetest.StatusOf(t, s, servicetest.PlaceholderUsers).Backlog.Pending, 1)
+	assert.Equal(t, servicetest.StatusOf(t, s, servicetest.PlaceholderUsers).Backlog.Pending, 1, "pending")
 	e.Work(s, "delete_placeholder_user")
 	e.Want("main", servicetest.StateOfJobs, "delete_placeholder_user completed, delete_user available")
 	wantNamed(e, s, servicetest.PlaceholderUsers, "import_placeholder_user_details", details)

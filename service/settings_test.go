@@ -198,9 +198,8 @@ func TestSettings_AScheduleIsAnExpressionOfFiveFieldsThatFires(t *testing.T) {
 	} {
 		_, err := configured(t, "workers: {ghost_user_migration: {schedule: '"+cron+"'}}")
 		want = `workers.ghost_user_migration.schedule: "` + cron + `" ` + want
-		if refused := err != nil; refused == strings.HasSuffix(want, " ") || refused && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", cron, err)
-		}
+		refused := err != nil
+		assert.That(t, refused != strings.HasSuffix(want, " ") && (!refused || strings.Contains(err.Error(), want)), "%s: %v", cron, err)
 	}
 }
 
@@ -311,7 +310,7 @@ func TestWorkers_BearTheNamesOfTheList(t *testing.T) {
 	names := servicetest.Workers()
 	assert.Require(t, len(all) == len(names), "%d workers, the list has %q", len(all), names)
 	for i, st := range all {
-		equal(t, "a name on the list", st.Worker, names[i])
+		assert.Equal(t, st.Worker, names[i], "a name on the list")
 	}
 }
 

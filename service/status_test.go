@@ -176,7 +176,7 @@ func TestFeatureFlags_AreOffUntilSet(t *testing.T) {
 		slices.Sort(out)
 		return strings.Join(out, " ")
 	}
-	equal(t, "flags", flags(), "loose_foreign_keys_turbo_mode_ci loose_foreign_keys_turbo_mode_main")
+	assert.Equal(t, flags(), "loose_foreign_keys_turbo_mode_ci loose_foreign_keys_turbo_mode_main", "flags")
 	err := s.SetFeatureFlag(context.Background(), "last", true)
 	isError(t, "a flag that nobody knows", err, service.ErrUnknownFlag)
 	servicetest.WantError(t, err, `"last": known are loose_foreign_keys_turbo_mode_ci, loose_foreign_keys_turbo_mode_main`)
@@ -185,9 +185,9 @@ func TestFeatureFlags_AreOffUntilSet(t *testing.T) {
 	for name, on := range map[string]bool{"loose_foreign_keys_turbo_mode_main": true, "another_1": true, "last": false} {
 		assert.NoError(t, s.SetFeatureFlag(context.Background(), name, on))
 	}
-	equal(t, "flags", flags(), "another_1! last loose_foreign_keys_turbo_mode_ci loose_foreign_keys_turbo_mode_main!")
+	assert.Equal(t, flags(), "another_1! last loose_foreign_keys_turbo_mode_ci loose_foreign_keys_turbo_mode_main!", "flags")
 	assert.NoError(t, s.SetFeatureFlag(context.Background(), "loose_foreign_keys_turbo_mode_main", false))
-	equal(t, "turbo mode that was switched off", servicetest.RunBatch(t, s, "main").TurboMode, false)
+	assert.Equal(t, servicetest.RunBatch(t, s, "main").TurboMode, false, "turbo mode that was switched off")
 	for _, name := range []string{"", "Upper", "1st", "_x", "with space", "ü", strings.Repeat("x", 129)} {
 		wantInvalid(t, name, s.SetFeatureFlag(context.Background(), name, true), "name")
 	}

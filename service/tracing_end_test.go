@@ -160,7 +160,7 @@ func TestTrace_WhyARunStoppedIsNotItsReasonAndAUserWhoFailedIsAFailure(t *testin
 	servicetest.WantAttributes(t, failed, map[string]string{
 		"maintenance.outcome": "failed", "maintenance.reason": "INTERNAL_USER", "error.type": "INTERNAL_USER", "maintenance.count.failed_users": "1",
 	})
-	equal(t, "the status of its batch", failed.Status().Code.String(), "Error")
+	assert.Equal(t, failed.Status().Code.String(), "Error", "the status of its batch")
 }
 
 func TestTrace_EveryHeldGroupHasItsBatchAndTheRunCountsThemByReason(t *testing.T) {
@@ -220,7 +220,7 @@ func TestTrace_ATickThatRunsNothingHasATraceOfItsOwnAndTheTypedReason(t *testing
 		servicetest.WantAttributes(t, root, map[string]string{
 			"maintenance.outcome": state, "maintenance.fire_time": minute(next).UTC().Format("2006-01-02T15:04:05Z"),
 		})
-		equal(t, "the trace of the run", r.TraceID, root.SpanContext().TraceID().String())
+		assert.Equal(t, r.TraceID, root.SpanContext().TraceID().String(), "the trace of the run")
 		assert.That(t, root.Status().Code.String() != "Error" != (state == repo.RunFailed) && !root.Parent().IsValid(),
 			"status %+v, parent %v", root.Status(), root.Parent())
 		next++
@@ -237,7 +237,7 @@ func TestTrace_ATickThatRunsNothingHasATraceOfItsOwnAndTheTypedReason(t *testing
 		line := map[string]any{}
 		assert.NoError(t, json.Unmarshal(log.Bytes(), &line))
 		for key, want := range map[string]any{"msg": "run skipped", "outcome": "skipped", "reason": "WORKER_PAUSED", "trigger": "schedule", "trace_id": r.TraceID, "why": nil} {
-			equal(t, key, line[key], want)
+			assert.Equal(t, line[key], want, key)
 		}
 		assert.Must(s.ResumeWorker(t.Context(), name, "alice at 192.0.2.1"))(t)
 		assert.That(t, strings.Contains(log.String(), `"worker resumed"`) &&

@@ -41,9 +41,9 @@ func TestTrace_TellsWhatARunDidAndWhyItStopped(t *testing.T) {
 	ctx, client := otel.Tracer("test").Start(t.Context(), "client")
 	r := assert.Must(s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}))(t)
 	client.End()
-	equal(t, "the trace is the client's", r.TraceID, client.SpanContext().TraceID().String())
+	assert.Equal(t, r.TraceID, client.SpanContext().TraceID().String(), "the trace is the client's")
 	root := servicetest.Named(spans, "maintenance.run")[0]
-	equal(t, "the span above the run", root.Parent().SpanID(), client.SpanContext().SpanID())
+	assert.Equal(t, root.Parent().SpanID(), client.SpanContext().SpanID(), "the span above the run")
 	servicetest.WantAttributes(t, root, map[string]string{
 		"maintenance.worker": servicetest.LooseForeignKeys, "maintenance.run_id": r.ID, "maintenance.database": "main",
 		"maintenance.trigger": "request", "maintenance.lease_epoch": "1",
@@ -55,7 +55,7 @@ func TestTrace_TellsWhatARunDidAndWhyItStopped(t *testing.T) {
 	servicetest.WantAttributes(t, batch, map[string]string{
 		"maintenance.count.deleted_rows": "7", "maintenance.database": "main", "maintenance.parent": "public.p",
 	})
-	equal(t, "above the lease", servicetest.Named(spans, "maintenance.lease.acquire")[0].Parent().SpanID(), root.SpanContext().SpanID())
+	assert.Equal(t, servicetest.Named(spans, "maintenance.lease.acquire")[0].Parent().SpanID(), root.SpanContext().SpanID(), "above the lease")
 	id := batch.Parent().SpanID().String()
 	assert.That(t, id == strings.ReplaceAll(r.ID[19:], "-", "") && id != batch.SpanContext().SpanID().String(),
 		"the span of run %s has the id %s, that of its batch %s", r.ID, id, batch.SpanContext().SpanID())
@@ -63,7 +63,7 @@ func TestTrace_TellsWhatARunDidAndWhyItStopped(t *testing.T) {
 	assert.That(t, strings.Contains(told, "clean c.p_id -> p: 2 calls, 7 rows, "), "operations %s", told)
 	statements := slices.DeleteFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return !strings.HasPrefix(s.Name(), "clean ") })
 	assert.Require(t, len(statements) != 0, "no span of a statement on c")
-	equal(t, "the span above a statement", statements[0].Parent().SpanID(), batch.SpanContext().SpanID())
+	assert.Equal(t, statements[0].Parent().SpanID(), batch.SpanContext().SpanID(), "the span above a statement")
 	servicetest.WantAttributes(t, statements[0], map[string]string{"db.system.name": "postgresql", "db.query.summary": statements[0].Name(), "maintenance.database": "main"})
 	for _, plumbing := range []string{"", "SELECT set_config", "BEGIN", "COMMIT", "batch start", "pool.acquire", "prepare"} {
 		assert.That(t, len(servicetest.Named(spans, plumbing)) == 0, "there are spans %q", plumbing)
@@ -94,8 +94,8 @@ func TestTrace_FailuresHaveTheirClassAndNoWordsOfTheServers(t *testing.T) {
 	servicetest.WantAttributes(t, batch, map[string]string{
 		"maintenance.outcome": "failed", "error.type": "P0001", "maintenance.count.rescheduled_records": "1", "maintenance.failed_keys": "[2]",
 	})
-	equal(t, "status of the batch", batch.Status().Code.String(), "Error")
-	equal(t, "status of the statement", failed[0].Status().Description, "P0001 raise_exception")
+	assert.Equal(t, batch.Status().Code.String(), "Error", "status of the batch")
+	assert.Equal(t, failed[0].Status().Description, "P0001 raise_exception", "status of the statement")
 	wantNothingOf(t, spans, "secret")
 }
 
@@ -112,7 +112,7 @@ func TestTrace_BatchesAreLinkedToTheDeletionsThatCausedThem(t *testing.T) {
 	}
 	servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.BatchSize = 5 })), "main")
 	root := servicetest.Named(spans, "maintenance.run")[0]
-	equal(t, "links of the run, one for each of 20 spans", len(root.Links()), 20)
+	assert.Equal(t, len(root.Links()), 20, "links of the run, one for each of 20 spans")
 	linked := 0
 	for _, b := range servicetest.Named(spans, "maintenance.batch") {
 		if len(b.Links()) > 0 {
@@ -121,7 +121,7 @@ func TestTrace_BatchesAreLinkedToTheDeletionsThatCausedThem(t *testing.T) {
 			assert.That(t, n <= 3, "a batch of 5 has %d links", n)
 		}
 	}
-	equal(t, "batches with links", linked, 8)
+	assert.Equal(t, linked, 8, "batches with links")
 	e.Want("main", `SELECT count(*) FROM maintenance.record_traces`, "0")
 }
 
@@ -169,7 +169,7 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 		}
 	}
 	ghost := servicetest.Named(spans, "maintenance.run")[1]
-	equal(t, "links of the ghost migration", len(ghost.Links()), 2)
+	assert.Equal(t, len(ghost.Links()), 2, "links of the ghost migration")
 	for _, l := range ghost.Links() {
 		if !slices.ContainsFunc(servicetest.Named(spans, "maintenance.job"), func(s sdktrace.ReadOnlySpan) bool { return s.SpanContext().SpanID() == l.SpanContext.SpanID() }) {
 			t.Errorf("linked to %v, which is no job", l.SpanContext)
@@ -246,9 +246,8 @@ func TestRunBatch_ARunThatFindsNothingSendsFewStatements(t *testing.T) {
 	s := e.Service(servicetest.OneChild)
 	// Without their texts, which are those of the whole cluster.
 	statements := func(database string) int {
-		n, err := strconv.Atoi(e.Value(database, `SELECT coalesce(sum(calls), 0) FROM pg_stat_statements(false) s
-			JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()`))
-		assert.NoError(t, err)
+		n := assert.Must(strconv.Atoi(e.Value(database, `SELECT coalesce(sum(calls), 0) FROM pg_stat_statements(false) s
+			JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()`)))(t)
 		return n
 	}
 	// How often the cluster has forgotten statements for want of room: then nothing can be said.

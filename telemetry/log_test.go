@@ -69,18 +69,12 @@ func TestNewLogger_WritesTextWhereItIsAskedFor(t *testing.T) {
 	for format, want := range map[string]string{"text": "level=INFO msg=a", "json": `"level":"INFO","msg":"a"`, "": `"level":"INFO","msg":"a"`} {
 		var out bytes.Buffer
 		NewLogger(&out, "info", format).Info("a")
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("%s: got %s", format, out.String())
-		}
+		assert.That(t, strings.Contains(out.String(), want), "%s: got %s", format, out.String())
 	}
-	if isTerminal(null) || isTerminal(&bytes.Buffer{}) {
-		t.Error("what is no terminal is taken for one")
-	}
+	assert.That(t, !isTerminal(null) && !isTerminal(&bytes.Buffer{}), "what is no terminal is taken for one")
 	if terminal, err := os.Open("/dev/ptmx"); err == nil {
 		defer func() { _ = terminal.Close() }()
-		if !isTerminal(terminal) {
-			t.Error("a terminal is not seen")
-		}
+		assert.That(t, isTerminal(terminal), "a terminal is not seen")
 	}
 }
 

@@ -43,9 +43,7 @@ func TestLost_NamesTheSignalAndEachHasItsOwnMinute(t *testing.T) {
 		l.Handle(errors.New("partial resource: missing value: [bad]"))
 	}
 	lines := strings.Split(strings.TrimSpace(text.String()), "\n")
-	if len(lines) != 3 {
-		t.Fatalf("got %s", text)
-	}
+	assert.Require(t, len(lines) == 3, "got %s", text)
 	for i, want := range []string{`msg="telemetry was lost" signal=metrics`, `msg="telemetry was lost" signal=traces`, `msg="OpenTelemetry warning"`} {
 		if !strings.Contains(lines[i], want) {
 			t.Errorf("line %d is %s, want %s", i, lines[i], want)
@@ -68,7 +66,5 @@ func TestLost_SamplersThatAreNotUnderstoodAreToldWithTheSettings(t *testing.T) {
 		t.Setenv("OTEL_TRACES_SAMPLER_ARG", share)
 		assert.NoError(t, sdktrace.NewTracerProvider().Shutdown(t.Context()))
 	}
-	if handled != 3 || text.Len() > 0 {
-		t.Errorf("%d errors of the SDK, said was %s", handled, text)
-	}
+	assert.That(t, handled == 3 && text.Len() == 0, "%d errors of the SDK, said was %s", handled, text)
 }

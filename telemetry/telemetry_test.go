@@ -45,9 +45,7 @@ func scrape(t *testing.T, telemetry *Telemetry) string {
 	t.Helper()
 	answer := httptest.NewRecorder()
 	telemetry.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-	if answer.Code != http.StatusOK {
-		t.Fatalf("got status %d", answer.Code)
-	}
+	assert.Require(t, answer.Code == http.StatusOK, "got status %d", answer.Code)
 	return answer.Body.String()
 }
 
@@ -62,9 +60,7 @@ func TestHandler_LibrariesShowFewSeries(t *testing.T) {
 	if n := strings.Count(shown, "\nrpc_server_call_duration_seconds_bucket{"); n != 5 || !strings.Contains(shown, `seconds_count{rpc_response_status_code="OK"} 3`) {
 		t.Errorf("%d buckets of calls in %s", n, shown)
 	}
-	if strings.Contains(shown, "go_memstats_heap") {
-		t.Errorf("what nobody looks at: %s", shown)
-	}
+	assert.That(t, !strings.Contains(shown, "go_memstats_heap"), "what nobody looks at: %s", shown)
 }
 
 func TestHandler_UsesTheNamesOfTheContract(t *testing.T) {
@@ -82,13 +78,9 @@ func TestHandler_UsesTheNamesOfTheContract(t *testing.T) {
 		`maintenance_runs_total{worker="w"} 2`, `maintenance_run_duration_seconds_sum{worker="w"} 1.5`,
 		`maintenance_backlog_oldest_age_seconds{worker="w"} 3`, `service_name="caretaker"`, `service_version="v1"`, "go_goroutines",
 	} {
-		if !strings.Contains(got, want) {
-			t.Errorf("%s is missing", want)
-		}
+		assert.That(t, strings.Contains(got, want), "%s is missing", want)
 	}
-	if strings.Contains(got, "otel_scope") {
-		t.Error("metrics bear labels of the scope")
-	}
+	assert.That(t, !strings.Contains(got, "otel_scope"), "metrics bear labels of the scope")
 }
 
 func TestStart_TheServiceNameOfTheEnvironmentWins(t *testing.T) {
@@ -135,9 +127,7 @@ func TestShutdown_DoesNotWaitForADeadCollector(t *testing.T) {
 func TestStart_DisabledGivesNoTraces(t *testing.T) {
 	telemetry := start(t, Config{Disabled: true})
 	_, span := otel.Tracer("test").Start(t.Context(), "maintenance.run")
-	if span.SpanContext().IsValid() {
-		t.Error("there is a trace")
-	}
+	assert.That(t, !span.SpanContext().IsValid(), "there is a trace")
 	if got := scrape(t, telemetry); !strings.Contains(got, "go_goroutines") {
 		t.Error("the metrics of Go's runtime are missing")
 	}
@@ -178,9 +168,7 @@ func TestNewLogger_KeepsATraceThatIsThere(t *testing.T) {
 		line(t, func(ctx context.Context, logger *slog.Logger) { logger.InfoContext(ctx, "a", "trace_id", "mine") }),
 		line(t, func(ctx context.Context, logger *slog.Logger) { logger.With("trace_id", "mine").InfoContext(ctx, "a") }),
 	} {
-		if got["trace_id"] != "mine" {
-			t.Errorf("got %v", got)
-		}
+		assert.That(t, got["trace_id"] == "mine", "got %v", got)
 	}
 }
 
@@ -197,9 +185,7 @@ func TestIdentity_TellsReplicasApart(t *testing.T) {
 			t.Errorf("%s is %q, want %q", key, got.AsString(), want)
 		}
 	}
-	if who.SchemaURL() == "" {
-		t.Error("no schema URL")
-	}
+	assert.That(t, who.SchemaURL() != "", "no schema URL")
 }
 
 func TestStart_TakesThePropagatorsThatAreAskedFor(t *testing.T) {
@@ -214,9 +200,7 @@ func TestStart_TakesThePropagatorsThatAreAskedFor(t *testing.T) {
 		if span := trace.SpanContextFromContext(ctx); span.HasTraceID() {
 			got = span.TraceID().String()
 		}
-		if got != want {
-			t.Errorf("%q: trace %q, want %q", names, got, want)
-		}
+		assert.That(t, got == want, "%q: trace %q, want %q", names, got, want)
 		if warned := strings.Contains(out.String(), "OTEL_PROPAGATORS: unknown propagator: pigeon"); warned != strings.Contains(names, "pigeon") {
 			t.Errorf("%q: the log is %q", names, out.String())
 		}
@@ -227,11 +211,7 @@ func TestHandler_AScraperThatHangsUpIsNoTrouble(t *testing.T) {
 	var out bytes.Buffer
 	log := errorLog{NewLogger(&out, "info", "")}
 	log.Println("error encoding and sending metric family:", &net.OpError{Op: "write", Err: syscall.EPIPE})
-	if out.Len() > 0 {
-		t.Errorf("got %s", out.String())
-	}
+	assert.That(t, out.Len() == 0, "got %s", out.String())
 	log.Println("error gathering metrics:", errors.New("two of a name"))
-	if !strings.Contains(out.String(), "two of a name") {
-		t.Errorf("got %s", out.String())
-	}
+	assert.That(t, strings.Contains(out.String(), "two of a name"), "got %s", out.String())
 }

@@ -53,9 +53,7 @@ func TestChromium_ShowsWhatStatusAndRunsSay(t *testing.T) {
 	}
 	runs := assert.Must(f.service.Runs(t.Context(), service.RunFilter{Limit: 20}))(t)
 	rows = b.rows(".runs tbody tr")
-	if len(rows) != len(runs) {
-		t.Fatalf("%d runs are shown of %d", len(rows), len(runs))
-	}
+	assert.Require(t, len(rows) == len(runs), "%d runs are shown of %d", len(rows), len(runs))
 	for i, r := range runs {
 		state := r.State
 		if r.DryRun {
@@ -90,9 +88,7 @@ func TestChromium_RefreshKeepsThePlaceAndRunsNoScriptOfOthers(t *testing.T) {
 	}
 	assert.Contains(t, script[string](b, `return document.querySelector("#worker-`+tokens+` .detail").innerText`), evil)
 	b.open(f.url + "/workers/" + tokens)
-	if script[bool](b, `return !!window.evil || document.images.length > 0`) {
-		t.Error("a script ran, or an image was made")
-	}
+	assert.That(t, !script[bool](b, `return !!window.evil || document.images.length > 0`), "a script ran, or an image was made")
 	if found := b.complaints(); len(found) > 0 {
 		t.Errorf("the browser complains: %v", found)
 	}
@@ -102,9 +98,7 @@ func TestChromium_ThePlanOfAJobIsOneClickAway(t *testing.T) {
 	f := start(t)
 	f.run(tokens, false)
 	jobs := assert.Must(f.service.Jobs(t.Context(), service.JobFilter{Kind: "delete_user", Limit: 1}))(t)
-	if len(jobs) != 1 {
-		t.Fatal(jobs)
-	}
+	assert.Require(t, len(jobs) == 1, "%v", jobs)
 	where := strings.Split(plannedBy(jobs[0]), "/")
 	id := assert.Must(strconv.ParseInt(where[3], 10, 64))(t)
 	plan := assert.Must(f.service.PlanDeletion(t.Context(), where[2], id))(t)
@@ -119,9 +113,7 @@ func TestChromium_ThePlanOfAJobIsOneClickAway(t *testing.T) {
 		t.Errorf("got %s", text)
 	}
 	rows := b.rows(".plan tbody tr")
-	if len(rows) != len(plan.Tables) {
-		t.Fatalf("%d tables are shown of %d", len(rows), len(plan.Tables))
-	}
+	assert.Require(t, len(rows) == len(plan.Tables), "%d tables are shown of %d", len(rows), len(plan.Tables))
 	for i, want := range plan.Tables {
 		if got := rows[i]; !strings.HasPrefix(got["Table"], want.Table) || got["Would be moved"] != number(want.Moved) || got["Deleted"] != number(want.Deleted) {
 			t.Errorf("got %v, want %+v", got, want)
@@ -220,9 +212,7 @@ func TestChromium_TakesThePicturesOfTheDocumentation(t *testing.T) {
 		CREATE TRIGGER nap BEFORE UPDATE ON notes FOR EACH ROW EXECUTE FUNCTION nap()`)
 	f.aged()
 	run, err := f.service.RunBatch(t.Context(), service.RunRequest{Worker: "ghost_user_migration", Async: true, RequestedBy: "alice@ops"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	f.exec(`UPDATE maintenance.runs SET started_at = started_at - interval '3 s' WHERE id = $1`, run.ID)
 	f.fresh()
 	b := browse(t)
@@ -241,9 +231,7 @@ func TestChromium_TakesThePicturesOfTheDocumentation(t *testing.T) {
 		height := script[int](b, `return document.documentElement.scrollHeight`)
 		b.size(p.width, min(height, 1400))
 		content := small(t, b.picture())
-		if len(content) < 10_000 {
-			t.Errorf("%s has %d bytes", p.name, len(content))
-		}
+		assert.That(t, len(content) >= 10_000, "%s has %d bytes", p.name, len(content))
 		if *pictures != "" {
 			assert.NoError(t, os.WriteFile(filepath.Join(*pictures, p.name+".png"), content, 0o600))
 		}

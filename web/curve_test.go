@@ -22,9 +22,7 @@ func TestCurve_EndsWithThePresentValueAndHasGaps(t *testing.T) {
 	kept := samples(at, map[time.Duration]int64{3 * time.Hour: 50, 3*time.Hour - 4*time.Minute: 100, 4 * time.Minute: 20},
 		3*time.Hour, 3*time.Hour-4*time.Minute, 4*time.Minute)
 	c := newCurve(kept, 0, at, overviewSpan)
-	if c.Peak != 100 || c.Least != 0 || c.Last != 0 || c.Span != overviewSpan {
-		t.Errorf("got %+v", c)
-	}
+	assert.That(t, c.Peak == 100 && c.Least == 0 && c.Last == 0 && c.Span == overviewSpan, "got %+v", c)
 	if want := "M300.0 50.0L306.7 0.0M593.3 80.0L600.0 100.0"; c.Line != want {
 		t.Errorf("got %s, want %s", c.Line, want)
 	}
@@ -35,9 +33,7 @@ func TestCurve_OfAYoungServerBeginsAnHourAgo(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)
 	c := newCurve(samples(at, map[time.Duration]int64{2 * time.Minute: 7}, 2*time.Minute), 7, at, overviewSpan)
-	if c.Span != time.Hour || c.Line != "M580.0 0.0L600.0 0.0" {
-		t.Errorf("got %+v", c)
-	}
+	assert.That(t, c.Span == time.Hour && c.Line == "M580.0 0.0L600.0 0.0", "got %+v", c)
 }
 
 func TestCurve_OfNothingIsNone(t *testing.T) {

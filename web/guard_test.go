@@ -72,9 +72,7 @@ func TestEveryAnswer_ForbidsForeignContentNamesAndChanges(t *testing.T) {
 	config.TLS = shared
 	site := assert.Must(New(config))(t)
 	defer site.stop()
-	if site.server.TLSConfig == shared {
-		t.Error("a server changes the TLS of others")
-	}
+	assert.That(t, site.server.TLSConfig != shared, "a server changes the TLS of others")
 }
 
 func TestToken_IsNeededAsBearerOrPassword(t *testing.T) {

@@ -40,9 +40,7 @@ func TestJobs_AreChosenByKindAndStateAndPaged(t *testing.T) {
 	f := start(t)
 	f.run(tokens, false)
 	jobs, err := f.service.Jobs(t.Context(), service.JobFilter{Limit: 100})
-	if err != nil || len(jobs) == 0 {
-		t.Fatalf("%v, %v", jobs, err)
-	}
+	assert.Require(t, err == nil && len(jobs) != 0, "%v, %v", jobs, err)
 	f.page("/jobs?kind=delete_user&state=available", fmt.Sprintf(`href="/jobs/%d"`, jobs[0].ID))
 	f.page(fmt.Sprintf("/jobs?before=%d", jobs[len(jobs)-1].ID), "No job matches.")
 	f.page("/jobs?kind=destroy_group", "No job matches.")

@@ -105,16 +105,12 @@ func TestPlan_IsOneClickFromWhateverIsToGo(t *testing.T) {
 	t.Parallel()
 	f := start(t)
 	dry := f.run(tokens, true)
-	if len(dry.Candidates) == 0 {
-		t.Fatal("nothing would go")
-	}
+	assert.Require(t, len(dry.Candidates) != 0, "nothing would go")
 	bot := fmt.Sprintf(`href="/plan/user/%d"`, dry.Candidates[0].ID)
 	f.page("/runs/"+dry.ID, bot)
 	f.run(tokens, false)
 	jobs, err := f.service.Jobs(t.Context(), service.JobFilter{Kind: "delete_user", Limit: 1000})
-	if err != nil || len(jobs) == 0 {
-		t.Fatalf("%v, %v", jobs, err)
-	}
+	assert.Require(t, err == nil && len(jobs) != 0, "%v, %v", jobs, err)
 	last := jobs[len(jobs)-1]
 	f.page("/jobs?kind=delete_user", plannedBy(last))
 	f.page(fmt.Sprintf("/jobs/%d", last.ID), `href="`+plannedBy(last)+`"`)

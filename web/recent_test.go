@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestManyBrowsers_CostOneReading(t *testing.T) {
@@ -22,9 +24,7 @@ func TestManyBrowsers_CostOneReading(t *testing.T) {
 					time.Sleep(time.Second) //nolint:forbidigo // in a synctest bubble
 					return loads.Add(1), nil
 				})
-				if got.Value != 1 || got.Stale() {
-					t.Errorf("got %+v", got)
-				}
+				assert.That(t, got.Value == 1 && !got.Stale(), "got %+v", got)
 			})
 		}
 		wait.Wait()
@@ -61,7 +61,5 @@ func TestReadings_AreForgottenWhenThereAreTooMany(t *testing.T) {
 	for i := range 10 * maxReadings {
 		read(t.Context(), r, fmt.Sprint(i), readEvery, func(context.Context) (int, error) { return i, nil })
 	}
-	if len(r.known) > maxReadings {
-		t.Errorf("%d are maxReadings", len(r.known))
-	}
+	assert.That(t, len(r.known) <= maxReadings, "%d are maxReadings", len(r.known))
 }

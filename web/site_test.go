@@ -65,9 +65,7 @@ func TestJob_TellsWhatBecameOfIt(t *testing.T) {
 		metadata = metadata || '{"trace_id": "` + trace + `", "worked_ms": 61500}',
 		errors = ARRAY['{"at": "2026-11-21T03:34:09Z", "attempt": 25, "error": "a table is locked"}'::jsonb]`)
 	jobs := assert.Must(f.service.Jobs(t.Context(), service.JobFilter{Limit: 1}))(t)
-	if len(jobs) != 1 {
-		t.Fatal(jobs)
-	}
+	assert.Require(t, len(jobs) == 1, "%v", jobs)
 	f.exec(`INSERT INTO maintenance.outside_paths (job_id, kind, path, done_at)
 		SELECT id, 'project_repository', '@hashed/' || id || i, CASE i WHEN 1 THEN now() END FROM maintenance.river_job, generate_series(1, 3) i;
 		INSERT INTO maintenance.receipts (sequence, at, job_id, worker, "table", action, rule, rows, keys_digest, requested_by, hash)

@@ -103,9 +103,7 @@ func definitions(t *testing.T) *loosefk.Definitions {
 	if err == nil {
 		loaded, err = loosefk.LoadDefinitions(file)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return loaded
 }
 

@@ -37,9 +37,7 @@ type browser struct {
 func browse(t *testing.T, extra ...string) *browser {
 	t.Helper()
 	driver, err := exec.LookPath("chromedriver")
-	if err != nil {
-		t.Fatalf("chromedriver is missing: tools/require.sh chromium installs it (%v)", err)
-	}
+	assert.Require(t, err == nil, "chromedriver is missing: tools/require.sh chromium installs it (%v)", err)
 	listener := assert.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	address := listener.Addr().String()
 	_ = listener.Close()

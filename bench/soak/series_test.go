@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 // line makes points a minute apart, with noise of a normal distribution.
@@ -21,9 +23,7 @@ func line(n int, at, slope, noise float64) (points []point) {
 
 func near(t *testing.T, what string, got, want, tolerance float64) {
 	t.Helper()
-	if math.Abs(got-want) > tolerance {
-		t.Errorf("%s: %g, want %g", what, got, want)
-	}
+	assert.That(t, math.Abs(got-want) <= tolerance, "%s: %g, want %g", what, got, want)
 }
 
 func TestFit_FindsTheLine(t *testing.T) {
@@ -68,9 +68,7 @@ func TestMeans_LeaveOutTheWarmUpAndAreByWholeDays(t *testing.T) {
 	points := []point{{0, 1000}, {1, 10}, {1.5, 20}, {2, 30}, {2.5, 50}, {4, 7}}
 	got := means(points, 1, 1)
 	want := []point{{1.25, 15}, {2.25, 40}, {4, 7}}
-	if len(got) != len(want) {
-		t.Fatalf("%v, want %v", got, want)
-	}
+	assert.Require(t, len(got) == len(want), "%v, want %v", got, want)
 	for i := range want {
 		near(t, "hours", got[i].hours, want[i].hours, 1e-9)
 		near(t, "value", got[i].value, want[i].value, 1e-9)
@@ -122,9 +120,7 @@ func TestTrends_TheBoundIsAPartOfTheMeanOrTheFloor(t *testing.T) {
 	got := s.trends(options{time: time.Hour, day: time.Minute, bound: 10})
 	near(t, "bound of the big one", got[0].bound, got[0].mean/10, 1e-9)
 	near(t, "bound of the small one", got[1].bound, 5, 0)
-	if !got[0].tooMuch() || !got[1].rises() || got[1].tooMuch() {
-		t.Errorf("%+v", got)
-	}
+	assert.That(t, got[0].tooMuch() && got[1].rises() && !got[1].tooMuch(), "%+v", got)
 }
 
 func TestFailure_NamesTheSeriesAndWhatIsLeft(t *testing.T) {
@@ -136,9 +132,7 @@ func TestFailure_NamesTheSeriesAndWhatIsLeft(t *testing.T) {
 	}
 	err := failure([]trend{leak}, left, options{}, "d")
 	for _, want := range []string{"server: goroutines rises by 60 an hour, 10 are allowed", "3 items of orders in shop", "samples.csv"} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %q", err, want)
-		}
+		assert.That(t, err != nil && strings.Contains(err.Error(), want), "%v, want %q", err, want)
 	}
 	if err := failure([]trend{leak}, nil, options{quick: true}, "d"); err != nil {
 		t.Errorf("a quick look measures nothing: %v", err)
@@ -165,7 +159,5 @@ func TestFollow_ReadsTheLogBetweenPiecesOfALineAboutACollection(t *testing.T) {
 	default:
 		t.Error("it was not seen that the server serves")
 	}
-	if s.api != "127.0.0.1:1" || s.heap != 3 || s.errors != 1 {
-		t.Errorf("%q, %v MB, %v errors", s.api, s.heap, s.errors)
-	}
+	assert.That(t, s.api == "127.0.0.1:1" && s.heap == 3 && s.errors == 1, "%q, %v MB, %v errors", s.api, s.heap, s.errors)
 }

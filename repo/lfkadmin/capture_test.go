@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 )
 
@@ -110,9 +111,7 @@ func TestCapture_ARoleWithoutRightsOnTheQueueMayDelete(t *testing.T) {
 	var allowed bool
 	err := b.sql.QueryRow(context.Background(), `SELECT has_table_privilege('public.loose_foreign_keys_deleted_records', 'INSERT')`).Scan(&allowed)
 	b.exec("RESET ROLE")
-	if err != nil || allowed {
-		t.Errorf("the role may write to the queue itself: %v, %v", allowed, err)
-	}
+	assert.That(t, err == nil && !allowed, "the role may write to the queue itself: %v, %v", allowed, err)
 	b.want(noted, "1:"+aParent+" 2:"+aParent)
 	b.wantRecords("public.p:1", "public.p:2")
 }
@@ -125,9 +124,7 @@ func TestCapture_NobodyElseCanMakeTriggersThatReportLiveRows(t *testing.T) {
 	for _, function := range []string{"", "_override_table", "_with_number"} {
 		_, err := b.sql.Exec(context.Background(), `CREATE TRIGGER t`+function+` AFTER DELETE ON mine REFERENCING OLD TABLE AS old_table
 			FOR EACH STATEMENT EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records`+function+`('p')`)
-		if err == nil {
-			t.Errorf("a trigger with the function %q was made without the right to", function)
-		}
+		assert.That(t, err != nil, "a trigger with the function %q was made without the right to", function)
 	}
 	b.exec("RESET ROLE")
 }

@@ -47,9 +47,7 @@ func TestDeadRecords_ArePagedByID(t *testing.T) {
 				t.Errorf("got %+v", r)
 			}
 		}
-		if err != nil || !slices.Equal(got, c.want) {
-			t.Errorf("%+v after %d: got %v, %v, want %v", c.filter, c.after, got, err, c.want)
-		}
+		assert.That(t, err == nil && slices.Equal(got, c.want), "%+v after %d: got %v, %v, want %v", c.filter, c.after, got, err, c.want)
 	}
 }
 
@@ -73,9 +71,7 @@ func TestRetryDeadRecords_PutsThemBackAsNew(t *testing.T) {
 		{lfkadmin.DeadRecordFilter{}, 2, []string{"other.q:20", "other.q:40"}},
 	} {
 		n, err := b.RetryDeadRecords(context.Background(), c.filter)
-		if err != nil || n != c.n {
-			t.Errorf("%+v: got %d, %v, want %d", c.filter, n, err, c.n)
-		}
+		assert.That(t, err == nil && n == c.n, "%+v: got %d, %v, want %d", c.filter, n, err, c.n)
 		b.want("SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE (partition, status, cleanup_attempts, consume_after > now(), created_at > now() - interval '1 minute') <> (1, 1, 0, false, false)", "0")
 		b.wantRecords(c.records...)
 	}
@@ -87,9 +83,8 @@ func TestRetryDeadRecords_PutsThemBackAsNew(t *testing.T) {
 
 func TestRetryDeadRecords_ManyGoInSeveralTransactions(t *testing.T) {
 	b := buried(t, "2500")
-	if n, err := b.RetryDeadRecords(context.Background(), lfkadmin.DeadRecordFilter{}); err != nil || n != 2500 {
-		t.Errorf("got %d, %v", n, err)
-	}
+	n, err := b.RetryDeadRecords(context.Background(), lfkadmin.DeadRecordFilter{})
+	assert.That(t, err == nil && n == 2500, "got %d, %v", n, err)
 	b.want("SELECT (count(*), count(DISTINCT xmin::text), count(DISTINCT primary_key_value)) FROM loose_foreign_keys_deleted_records", "(2500,3,2500)")
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -80,9 +81,7 @@ func TestInstallQueue_MakesTheQueueOnce(t *testing.T) {
 			"USING btree (partition, fully_qualified_table_name, consume_after, id) WHERE (status = 1)")
 	before := b.dump()
 	b.install(lfkadmin.QueueOurs)
-	if b.dump() != before {
-		t.Error("the second install changed the schema")
-	}
+	assert.That(t, b.dump() == before, "the second install changed the schema")
 	// A queue that is no more is forgotten.
 	b.exec(`INSERT INTO maintenance.record_failures (partition, record_id, last_definition, sqlstate) VALUES (1, 1, 'x', 'P0001');
 		INSERT INTO maintenance.queue_partitions VALUES (2, now()); DROP TABLE loose_foreign_keys_deleted_records`)
@@ -100,9 +99,7 @@ func TestInstallQueue_LeavesGitLabsQueueAloneAndMakesOneOfItsShape(t *testing.T)
 		b := newBench(t, schema)
 		before := b.dump()
 		b.install(lfkadmin.QueueGitLabs)
-		if b.dump() != before {
-			t.Errorf("%s: install changed the schema", schema)
-		}
+		assert.That(t, b.dump() == before, "%s: install changed the schema", schema)
 		b.want("SELECT count(*) FROM maintenance.queue_partitions", "0")
 		ours.want(columns, b.value(columns))
 	}
@@ -121,9 +118,7 @@ func TestInstallQueue_RefusesAnotherShape(t *testing.T) {
 		before := b.dump()
 		_, err := b.InstallQueue(context.Background())
 		b.wantRefusal(err, "public.loose_foreign_keys_deleted_records is not a queue", reason)
-		if b.dump() != before {
-			t.Error("a refused install changed the schema")
-		}
+		assert.That(t, b.dump() == before, "a refused install changed the schema")
 	}
 }
 
@@ -133,9 +128,7 @@ func TestInstallQueue_WhatIsInTheWayIsNamedAndNothingRemains(t *testing.T) {
 	before := b.dump()
 	_, err := b.InstallQueue(context.Background())
 	servicetest.WantError(t, err, `"loose_foreign_keys_deleted_records_id_seq" already exists`, "nothing was changed")
-	if b.dump() != before {
-		t.Error("a failed install changed the schema")
-	}
+	assert.That(t, b.dump() == before, "a failed install changed the schema")
 	// Functions that exist are used.
 	b.exec("DROP TABLE loose_foreign_keys_deleted_records_id_seq")
 	b.exec("CREATE FUNCTION insert_into_loose_foreign_keys_deleted_records() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
@@ -160,9 +153,8 @@ func TestInstallQueue_TwoAtOnceInstallOnce(t *testing.T) {
 	for range cap(results) {
 		count[<-results]++
 	}
-	if count[lfkadmin.QueueInstalled] != 1 || count[lfkadmin.QueueOurs] != 3 {
-		t.Errorf("got %v, want one that installed and three that found it", count)
-	}
+	assert.That(t, count[lfkadmin.QueueInstalled] == 1 && count[lfkadmin.QueueOurs] == 3,
+		"got %v, want one that installed and three that found it", count)
 }
 
 func TestInstallQueue_NeedsASchemaAndTheRightToCreate(t *testing.T) {

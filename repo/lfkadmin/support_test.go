@@ -81,18 +81,14 @@ func (b *bench) role(grants string) (name string) {
 func (b *bench) install(want string) {
 	b.Helper()
 	got, err := b.InstallQueue(context.Background())
-	if err != nil || got != want {
-		b.Fatalf("install: %q, %v, want %q", got, err, want)
-	}
+	assert.Require(b.T, err == nil && got == want, "install: %q, %v, want %q", got, err, want)
 }
 
 // track tracks a table and returns what was made.
 func (b *bench) track(table, column string) lfkadmin.Tracked {
 	b.Helper()
 	tracked, err := b.Track(context.Background(), table, column)
-	if err != nil {
-		b.Fatalf("track %s: %v", table, err)
-	}
+	assert.Require(b.T, err == nil, "track %s: %v", table, err)
 	return tracked
 }
 

@@ -73,13 +73,11 @@ func TestInstallQueue_RenewsFunctionsOfAnOlderVersionAndNoOthers(t *testing.T) {
 	old("_override_table", "'public' || '.' || TG_ARGV[0]", "id")
 	old("_with_k", "'public' || '.' || TG_ARGV[0]", "k")
 	inspection, err := b.Inspect(context.Background(), nil)
-	if err != nil || strings.Join(inspection.OldFunctions, " ") != prefix+" "+prefix+"_override_table "+prefix+"_with_k" {
-		t.Errorf("old are %v, %v", inspection.OldFunctions, err)
-	}
+	assert.That(t, err == nil && strings.Join(inspection.OldFunctions, " ") == prefix+" "+prefix+"_override_table "+prefix+"_with_k",
+		"old are %v, %v", inspection.OldFunctions, err)
 	b.install("managed by caretaker, trigger functions renewed")
-	if got := b.dump(); got != fresh {
-		t.Errorf("got %s, want %s", got, fresh)
-	}
+	got := b.dump()
+	assert.That(t, got == fresh, "got %s, want %s", got, fresh)
 	b.exec(aTrace + "; DELETE FROM p WHERE id = 3")
 	b.want(noted, "3:"+aParent)
 	b.exec("UPDATE pg_proc SET prosrc = 'BEGIN RETURN NULL; END' WHERE proname = $1", prefix+"_with_k")

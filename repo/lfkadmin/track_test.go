@@ -57,13 +57,10 @@ func TestTrack_GitLabsTriggersAreRight(t *testing.T) {
 		b := newBench(t, schema)
 		before := b.dump()
 		for _, table := range tables {
-			if got := b.track(table, "").Triggers; len(got) != 0 {
-				t.Errorf("%s: got %q", table, got)
-			}
+			got := b.track(table, "").Triggers
+			assert.That(t, len(got) == 0, "%s: got %q", table, got)
 		}
-		if b.dump() != before {
-			t.Errorf("%s: track changed the schema", schema)
-		}
+		assert.That(t, b.dump() == before, "%s: track changed the schema", schema)
 	}
 	b := newBench(t, "main")
 	b.exec("CREATE TABLE own (id int PRIMARY KEY); INSERT INTO own VALUES (1)")
@@ -122,17 +119,13 @@ func TestTrack_RefusesWhatGitLabsQueueCannotRecord(t *testing.T) {
 	} {
 		_, err := b.Track(context.Background(), c.table, c.column)
 		if c.reason == "" {
-			if err != nil {
-				t.Errorf("%s %s: %v", c.table, c.column, err)
-			}
+			assert.That(t, err == nil, "%s %s: %v", c.table, c.column, err)
 			assert.Must(b.Untrack(context.Background(), c.table))(t)
 			continue
 		}
 		b.wantRefusal(err, c.reason)
 	}
-	if b.dump() != before {
-		t.Error("refusals changed the schema")
-	}
+	assert.That(t, b.dump() == before, "refusals changed the schema")
 	b.track("many", " including ")
 }
 
@@ -163,9 +156,7 @@ func TestTrack_ADifferentTriggerIsLeftAlone(t *testing.T) {
 	before := b.dump()
 	b.refuses("q", "", "public.q has a different trigger named q_loose_fk_trigger, which calls other()")
 	b.refuses("p", "", "leaves.b has a different trigger named b_loose_fk_trigger", "override_table('other', '[]')")
-	if b.dump() != before {
-		t.Error("refusals changed the schema")
-	}
+	assert.That(t, b.dump() == before, "refusals changed the schema")
 	b.exec("DROP TRIGGER q_loose_fk_trigger ON q")
 	b.track("q", "number")
 	for _, column := range []string{"", "id"} {
@@ -192,16 +183,13 @@ func TestTrack_ALockThatIsNotToBeHadChangesNothing(t *testing.T) {
 	_, err := b.Track(context.Background(), "p", "")
 	servicetest.WantError(t, err, "track p on main", "55P03",
 		"nothing was changed, because another transaction held a lock for more than 2 s: try again")
-	if b.dump() != before {
-		t.Error("a track that failed changed the schema")
-	}
+	assert.That(t, b.dump() == before, "a track that failed changed the schema")
 	assert.NoError(t, tx.Rollback(context.Background()))
 	b.track("p", "")
 	// What is tracked already needs no lock.
 	assert.Must(other.Exec(context.Background(), "BEGIN; LOCK TABLE p, leaves.b IN ROW EXCLUSIVE MODE"))(t)
-	if got := b.track("p", "").Triggers; len(got) != 0 {
-		t.Errorf("got %q, want none", got)
-	}
+	got := b.track("p", "").Triggers
+	assert.That(t, len(got) == 0, "got %q, want none", got)
 	assert.Must(other.Exec(context.Background(), "ROLLBACK"))(t)
 }
 
@@ -221,9 +209,7 @@ func TestUntrack_OneLeafOrAll(t *testing.T) {
 	b.track("p", "")
 	for _, name := range []string{"leaves.a1", "a2"} {
 		got, err := b.Untrack(context.Background(), name)
-		if err != nil || len(got.Triggers) != 1 || got.Parent != "" {
-			t.Fatalf("%s: got %+v, %v", name, got, err)
-		}
+		assert.Require(t, err == nil && len(got.Triggers) == 1 && got.Parent == "", "%s: got %+v, %v", name, got, err)
 	}
 	b.wantTriggers("a:A", "leaves.b:A", "p:A")
 	b.exec("DELETE FROM leaves.a1 WHERE id = 3; DELETE FROM leaves.b WHERE id = 2; DELETE FROM p WHERE id = 6")
@@ -287,9 +273,7 @@ func TestTrack_ByAnotherKeyWaitsForTheRecordsThatAreLeft(t *testing.T) {
 		t.Helper()
 		before := b.dump()
 		b.refuses("p", "number", "records of public.p are pending or dead", "caretaker lfk retry --table public.p")
-		if b.dump() != before {
-			t.Error("refused, but the schema has changed")
-		}
+		assert.That(t, b.dump() == before, "refused, but the schema has changed")
 	}
 	untrack()
 	refused()
@@ -313,9 +297,8 @@ func TestTrack_NewPartitionsOfATrackedTableWaitForNoRecords(t *testing.T) {
 		INSERT INTO p VALUES (1)`)
 	b.track("p", "number")
 	b.exec("DELETE FROM p; CREATE TABLE p_2 PARTITION OF p FOR VALUES FROM (10) TO (20)")
-	if got := b.track("p", "number").Triggers; !slices.Equal(got, []string{"p_2_loose_fk_trigger on public.p_2"}) {
-		t.Errorf("got %q", got)
-	}
+	got := b.track("p", "number").Triggers
+	assert.That(t, slices.Equal(got, []string{"p_2_loose_fk_trigger on public.p_2"}), "got %q", got)
 }
 
 func TestUntrack_KeepsTheOrderOfDeadKeys(t *testing.T) {

@@ -73,9 +73,7 @@ func TestAdjournedGroupDeletion_InvalidSettingFailsTheRunAndTouchesNothing(t *te
 		g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = `+value)
 		r := assert.Must(g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups}))(t)
 		servicetest.WantState(t, r, "failed")
-		if r.Reason != "SETTING_INVALID" {
-			t.Errorf("reason %q, want SETTING_INVALID", r.Reason)
-		}
+		assert.That(t, r.Reason == "SETTING_INVALID", "reason %q, want SETTING_INVALID", r.Reason)
 		servicetest.WantCounts(t, r, "")
 		servicetest.WantError(t, errors.New(r.Error), "deletion_adjourned_period", value)
 		st, err := g.Service.Status(context.Background(), servicetest.AdjournedGroups)
@@ -221,9 +219,8 @@ func wantBacklog(g *servicetest.Groups, want string) {
 	if !b.OldestAt.IsZero() {
 		days = g.Value("main", `SELECT (now() AT TIME ZONE 'UTC')::date - ($1::timestamptz AT TIME ZONE 'UTC')::date`, b.OldestAt)
 	}
-	if got := fmt.Sprintf("%d %d %d %d %s", b.Pending, b.Due, b.Deferred, b.Dead, days); got != want {
-		g.T.Errorf("backlog %s, want %s", got, want)
-	}
+	got := fmt.Sprintf("%d %d %d %d %s", b.Pending, b.Due, b.Deferred, b.Dead, days)
+	assert.That(g.T, got == want, "backlog %s, want %s", got, want)
 }
 
 func TestAdjournedGroupDeletion_HoldsGroupsWhoseUserIsMissing(t *testing.T) {
@@ -248,9 +245,8 @@ func TestAdjournedGroupDeletion_HoldsWhatIsBeingDeletedByAUserWithoutRights(t *t
 	g := servicetest.NewGroups(servicetest.Parallel(t))
 	plant(g, "10 mark=1@15 state=4")
 	r := g.Run("held_groups=1")
-	if want := "groups are held (DELETION_IN_PROGRESS: 1), warnings in the log name them"; r.Reason != want {
-		t.Errorf("reason %q, want %q", r.Reason, want)
-	}
+	want := "groups are held (DELETION_IN_PROGRESS: 1), warnings in the log name them"
+	assert.That(t, r.Reason == want, "reason %q, want %q", r.Reason, want)
 	servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups), "of the last run, "+r.ID+": groups are held (DELETION_IN_PROGRESS: 1)")
 	g.WantMarked("10")
 	g.WantLog(1, "Group held", "group_id=10", "reason=DELETION_IN_PROGRESS")
@@ -328,9 +324,7 @@ func TestAdjournedGroupDeletion_IsNotConfiguredWithoutItsTables(t *testing.T) {
 		_, err := g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups})
 		servicetest.WantError(t, err, missing)
 		st, err := g.Service.Status(context.Background(), servicetest.AdjournedGroups)
-		if err != nil || st[0].Condition != service.ConditionNotConfigured {
-			t.Errorf("%v, %v", st, err)
-		}
+		assert.That(t, err == nil && st[0].Condition == service.ConditionNotConfigured, "%v, %v", st, err)
 	}
 }
 
@@ -346,9 +340,7 @@ func TestAdjournedGroupDeletion_TableThatMustNotBeReadIsNamed(t *testing.T) {
 	defer d.Close()
 	_, err := d.GroupStores(context.Background())
 	servicetest.WantError(t, err, "group_group_links")
-	if !errors.Is(err, repo.ErrForbidden) {
-		t.Errorf("got %v", err)
-	}
+	assert.That(t, errors.Is(err, repo.ErrForbidden), "got %v", err)
 }
 
 func TestAdjournedGroupDeletion_WorksWithEitherStore(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -62,9 +63,8 @@ func TestDestroyGroup_TablesOfAProjectMayReferToEachOtherInAnyOrder(t *testing.T
 		g.Run("scheduled_jobs=1")
 		g.Attempt("completed succeeded")
 		g.Want("main", `SELECT string_agg(id::text, ' ') FROM projects`, "2")
-		if left := g.Value("main", `SELECT count(*) FROM z`); left != "15" {
-			t.Errorf("%s: %s rows left, want 15", name, left)
-		}
+		left := g.Value("main", `SELECT count(*) FROM z`)
+		assert.That(t, left == "15", "%s: %s rows left, want 15", name, left)
 	}
 }
 
@@ -97,9 +97,7 @@ func TestDestroyGroup_LockedRowsFailTheAttemptAndEverythingElseOfTheirTableGoes(
 	defer release()
 	r, err := workJob(g, "never")
 	servicetest.WantError(t, err, "locked by another transaction")
-	if r.Outcome != "" {
-		t.Errorf("%+v", r)
-	}
+	assert.That(t, r.Outcome == "", "%+v", r)
 	g.WantRows(map[string]int{"projects": 1})
 	release()
 	if r, err := workJob(g, "never"); err != nil || r.Outcome != "succeeded" {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -245,9 +246,8 @@ func TestDestroyGroup_FailedAttemptSaysWhyInItsJob(t *testing.T) {
 			if err != nil || len(jobs) != 1 || jobs[0].Reason != c.reason || jobs[0].Outcome != service.JobFailed || len(jobs[0].Errors) != 1 {
 				t.Fatalf("%+v, %v", jobs, err)
 			}
-			if got := jobs[0].Errors[0].Error; got != c.want {
-				t.Errorf("got %q, want %q", got, c.want)
-			}
+			got := jobs[0].Errors[0].Error
+			assert.That(t, got == c.want, "got %q, want %q", got, c.want)
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -33,9 +34,8 @@ func TestAdjournedGroupDeletion_RestoreGivesBackNamesRoutesAndState(t *testing.T
 	g.WantMarked("")
 	g.Want("main", `SELECT state_metadata FROM namespace_details WHERE namespace_id = 77`, `{"last_error": "y"}`)
 	g.WantLog(1, "group restored", "group_id=77", "user_id=1", "old_path=p_1/team-deletion_scheduled-77", "new_path=p_1/team")
-	if got := fmt.Sprint(r.Tables); got != "[{group_deletion_schedules 1 0} {namespace_details 0 1} {namespaces 0 1} {routes 0 4}]" {
-		t.Errorf("tables %s", got)
-	}
+	got := fmt.Sprint(r.Tables)
+	assert.That(t, got == "[{group_deletion_schedules 1 0} {namespace_details 0 1} {namespaces 0 1} {routes 0 4}]", "tables %s", got)
 }
 
 func TestAdjournedGroupDeletion_RestoreTakesOffOnlyTheGroupsOwnSuffix(t *testing.T) {
@@ -85,9 +85,8 @@ func TestAdjournedGroupDeletion_RestoreFindsFreeNamesAndTheOldState(t *testing.T
 	g.Run("restored_groups=7")
 
 	path, name := g.Value("main", `SELECT path FROM namespaces WHERE id = 77`), g.Value("main", `SELECT name FROM namespaces WHERE id = 21`)
-	if random := regexp.MustCompile(`^(team|Crew)-[a-z0-9]{5}$`); !random.MatchString(path) || !random.MatchString(name) {
-		t.Errorf("path %q, name %q", path, name)
-	}
+	random := regexp.MustCompile(`^(team|Crew)-[a-z0-9]{5}$`)
+	assert.That(t, random.MatchString(path) && random.MatchString(name), "path %q, name %q", path, name)
 	g.Want("main", `SELECT string_agg(path, ' ' ORDER BY id) FROM routes WHERE path LIKE 'team%'`, path+" "+path+"/code")
 	g.WantLog(1, "group restored", "new_path="+path)
 	g.Want("main", `SELECT string_agg(path || '=' || name, ', ' ORDER BY source_id) FROM routes WHERE path LIKE 'g20/crew%'`,
@@ -111,13 +110,9 @@ func TestAdjournedGroupDeletion_RestoreIsAllOrNothing(t *testing.T) {
 	g.Mark(77, 1, 15)
 	before := g.Value("main", `SELECT md5(string_agg(r::text, '' ORDER BY id)) FROM routes r`)
 	r := g.Run("failed_groups=1")
-	if r.Reason == "" {
-		t.Error("the reason does not say that a group failed")
-	}
+	assert.That(t, r.Reason != "", "the reason does not say that a group failed")
 	st, err := g.Service.Status(t.Context(), servicetest.AdjournedGroups)
-	if err != nil || !strings.Contains(st[0].ConditionDetail, "of the last run, "+r.ID+": 1 group failed") {
-		t.Errorf("status %v, %v", st, err)
-	}
+	assert.That(t, err == nil && strings.Contains(st[0].ConditionDetail, "of the last run, "+r.ID+": 1 group failed"), "status %v, %v", st, err)
 	g.Want("main", `SELECT md5(string_agg(r::text, '' ORDER BY id)) FROM routes r`, before)
 	g.WantMarked("77")
 	g.WantLog(1, "group failed", "level=ERROR", "group_id=77", "unique_violation")

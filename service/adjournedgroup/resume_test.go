@@ -63,9 +63,7 @@ func TestAdjournedGroupDeletion_RunThatHasLostItsLeaseChangesNothingMore(t *test
 	g.Exec("main", `CREATE TRIGGER take_over AFTER DELETE ON group_deletion_schedules FOR EACH ROW WHEN (OLD.group_id = 11) EXECUTE FUNCTION take_over()`)
 	r := assert.Must(g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups}))(t)
 	servicetest.WantState(t, r, "failed")
-	if r.Reason != "LEASE_LOST" {
-		t.Errorf("reason %q", r.Reason)
-	}
+	assert.That(t, r.Reason == "LEASE_LOST", "reason %q", r.Reason)
 	servicetest.WantCounts(t, r, "restored_groups=2")
 	g.WantMarked("12 13")
 	g.WantJobs()
@@ -121,9 +119,7 @@ func TestDestroyGroup_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T
 	for at := ""; ; at = "left outside" {
 		r := assert.Must(workJob(g, at))(t)
 		if attempts++; r.Snooze == 0 {
-			if r.Outcome != service.JobSucceeded {
-				t.Errorf("%+v", r)
-			}
+			assert.That(t, r.Outcome == service.JobSucceeded, "%+v", r)
 			break
 		}
 		g.Want("main", `SELECT state FROM namespaces WHERE id = 10`, "4")
@@ -131,9 +127,7 @@ func TestDestroyGroup_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T
 		g.WantRows(map[string]int{"maintenance.group_removals": 1})
 	}
 	// One that did nothing but begin, and at least one for each of the six things left outside.
-	if attempts < 7 {
-		t.Errorf("%d attempts", attempts)
-	}
+	assert.That(t, attempts >= 7, "%d attempts", attempts)
 	g.WantRows(map[string]int{"namespaces": 0, "projects": 0, "notes": 0, "maintenance.group_removals": 0})
 	g.WantLog(1, "job finished", "outcome=succeeded", "groups=1", "projects=3")
 	g.WantLog(6, "left_outside")
@@ -177,9 +171,7 @@ func TestDestroyGroup_TwoAttemptsNeverOverlap(t *testing.T) {
 	g.Project(1, 10, "p")
 	g.Exec("main", `SELECT pg_advisory_lock(10)`)
 	r, err := workJob(g, "never")
-	if err != nil || r.Snooze.Seconds() != 30 {
-		t.Errorf("%+v, %v", r, err)
-	}
+	assert.That(t, err == nil && r.Snooze.Seconds() == 30, "%+v, %v", r, err)
 	g.Want("main", `SELECT state FROM namespaces WHERE id = 10`, "0")
 	g.Exec("main", `SELECT pg_advisory_unlock(10)`)
 	// Another attempt comes between two steps of this one: it stops there, and does not report a failure.

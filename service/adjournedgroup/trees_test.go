@@ -351,8 +351,6 @@ func TestAdjournedGroupDeletion_OnlyWhoMayRemoveAGroupDoes(t *testing.T) {
 		}
 		got := g.Value("main", `SELECT (SELECT count(*) FROM maintenance.river_job WHERE args @> jsonb_build_object('group_id', $1::integer, 'user_id', $2::integer))
 			|| ' ' || (SELECT count(*) FROM group_deletion_schedules WHERE group_id = $1)`, j.group, j.user)
-		if got != want {
-			t.Errorf("%s: jobs and marks %s, want %s", c.name, got, want)
-		}
+		assert.That(t, got == want, "%s: jobs and marks %s, want %s", c.name, got, want)
 	}
 }

@@ -63,9 +63,7 @@ func beginDeletion(e *servicetest.Estate, s *service.Service, args repo.DeleteUs
 	over := make(chan struct{})
 	close(over)
 	r, err := e.AttemptOf(s, args, over)
-	if err != nil || r.Snooze <= 0 {
-		e.T.Fatalf("%+v, %v, want a snooze", r, err)
-	}
+	assert.Require(e.T, err == nil && r.Snooze > 0, "%+v, %v, want a snooze", r, err)
 	e.Want("main", begun, "7 1 "+repo.TokenDeletionReason+" t")
 	e.Want("main", `SELECT state FROM users WHERE id = 7`, "blocked")
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'available' WHERE kind = 'delete_user'`)

@@ -29,9 +29,7 @@ func TestGhostUserMigration_FencesEveryDatabaseWhileItRuns(t *testing.T) {
 		g.Want(name, ghostLeases, "ghost_user_migration true")
 	}
 	leases, err := s.Leases(context.Background(), servicetest.GhostUsers)
-	if err != nil || len(leases) != 1 || leases[0].Database != "main" {
-		t.Errorf("leases %+v, %v", leases, err)
-	}
+	assert.That(t, err == nil && len(leases) == 1 && leases[0].Database == "main", "leases %+v, %v", leases, err)
 	g.Lift("main", servicetest.App)
 	servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunSucceeded)
 	for name := range g.SQL {
@@ -48,22 +46,17 @@ func TestGhostUserMigration_ALeaseHeldInAnyDatabaseKeepsItFromRunning(t *testing
 			ON CONFLICT (name) DO UPDATE SET holder = 'somebody', epoch = 7, expires_at = excluded.expires_at`)
 		_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers})
 		var held *service.LeaseHeldError
-		if !errors.As(err, &held) || held.Lease.Holder != "somebody" || held.Lease.Database != where {
-			t.Errorf("got %v", err)
-		}
+		assert.That(t, errors.As(err, &held) && held.Lease.Holder == "somebody" && held.Lease.Database == where, "got %v", err)
 		g.Want("main", `SELECT count(*) FROM maintenance.runs WHERE NOT dry_run`, "0")
-		if dry := g.Runs(s, true); dry.State != repo.RunSucceeded || dry.Counts["migrated_users"] != 1 {
-			t.Errorf("a dry run is %s, %v", dry.State, dry.Counts)
-		}
+		dry := g.Runs(s, true)
+		assert.That(t, dry.State == repo.RunSucceeded && dry.Counts["migrated_users"] == 1, "a dry run is %s, %v", dry.State, dry.Counts)
 		if where == "ci" {
 			break
 		}
 		g.Exec(where, `UPDATE maintenance.leases SET expires_at = now()`)
 	}
 	r := g.Fire(s, servicetest.GhostUsers)
-	if r.State != repo.RunSkipped || !strings.HasPrefix(r.Reason, "LEASE_HELD") {
-		t.Errorf("%+v", r)
-	}
+	assert.That(t, r.State == repo.RunSkipped && strings.HasPrefix(r.Reason, "LEASE_HELD"), "%+v", r)
 	for _, name := range []string{"main", "sec"} {
 		g.Want(name, `SELECT count(*) FROM maintenance.leases WHERE expires_at > now()`, "0")
 	}
@@ -83,9 +76,7 @@ func TestGhostUserMigration_ADatabaseThatDoesNotAnswerFailsTheRun(t *testing.T) 
 		r := g.Runs(s, dry)
 		servicetest.WantState(t, r, repo.RunFailed)
 		servicetest.WantCounts(t, r, "")
-		if r.Error == "" {
-			t.Error("no error is named")
-		}
+		assert.That(t, r.Error != "", "no error is named")
 	}
 	g.Want("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`, before)
 	g.Want("main", `SELECT count(*) FROM users WHERE id IN (10, 11)`, "2")
@@ -139,9 +130,7 @@ func TestGhostUserMigration_ATableThatMustNotBeReadIsNamed(t *testing.T) {
 	s := denied(g, `REVOKE ALL ON reviews FROM {role}`)
 	r := g.Runs(s, false)
 	servicetest.WantState(t, r, repo.RunFailed)
-	if !strings.Contains(r.Error, "reviews") || !strings.Contains(r.Error, "SELECT") {
-		t.Errorf("error %q", r.Error)
-	}
+	assert.That(t, strings.Contains(r.Error, "reviews") && strings.Contains(r.Error, "SELECT"), "error %q", r.Error)
 	g.Want("main", `SELECT count(*) FROM ghost_user_migrations WHERE consume_after < now()`, "1")
 	// The status names an essential one.
 	g.Exec("main", `DO $$ BEGIN EXECUTE format('REVOKE ALL ON ghost_user_migrations FROM denied_%s', (SELECT oid FROM pg_database

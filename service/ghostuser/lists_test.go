@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -20,9 +21,7 @@ func wantGhostRows(g *servicetest.Ghosts, rows []servicetest.GhostRow, hardDelet
 		want := map[string]string{"G": "5", "N": "null", "D": "gone", "K": "10"}[action]
 		got := g.Value(r.Database, fmt.Sprintf(`SELECT coalesce((SELECT coalesce(%[2]s::text, 'null') FROM %[1]s t WHERE to_jsonb(t) - '%[2]s' = $1::jsonb), 'gone')`,
 			r.Table, r.Column), r.Rest)
-		if got != want {
-			g.T.Errorf("%s: %s, want %s", r.Line, got, want)
-		}
+		assert.That(g.T, got == want, "%s: %s, want %s", r.Line, got, want)
 	}
 }
 
@@ -50,17 +49,14 @@ func TestGhostUserMigration_DoesWithEveryColumnWhatItsListSays(t *testing.T) {
 				r := g.Run(s, "")
 				wantGhostRows(g, rows, hard)
 				g.WantGone(10)
-				if fmt.Sprint(r.Counts, r.Tables) != fmt.Sprint(dry.Counts, dry.Tables) {
-					t.Errorf("the dry run counted %v %v, the run %v %v", dry.Counts, dry.Tables, r.Counts, r.Tables)
-				}
+				assert.That(t, fmt.Sprint(r.Counts, r.Tables) == fmt.Sprint(dry.Counts, dry.Tables),
+					"the dry run counted %v %v, the run %v %v", dry.Counts, dry.Tables, r.Counts, r.Tables)
 				want := map[string]int64{"moved_rows": 27, "nullified_rows": 37}
 				if hard {
 					want = map[string]int64{"moved_rows": 6, "nullified_rows": 37 + 11}
 				}
 				for key, n := range want {
-					if r.Counts[key] != n {
-						t.Errorf("%s = %d, want %d", key, r.Counts[key], n)
-					}
+					assert.That(t, r.Counts[key] == n, "%s = %d, want %d", key, r.Counts[key], n)
 				}
 				again := g.Run(s, "")
 				servicetest.WantCounts(t, again, "")
@@ -81,9 +77,7 @@ func TestGhostUserMigration_AuthorAndEditorOfAnIssueAreTheGhostAndAssigneesGo(t 
 		|| ' ' || (SELECT count(*) FROM merge_request_reviewers) || ' ' || (SELECT count(*) FROM merge_requests)`, "7 7 0 1")
 	g.Want("main", `SELECT string_agg(concat_ws(' ', id, author_id, last_edited_by_id), ', ' ORDER BY id) FROM issues`, "1 7, 2 5 5, 3 7 5")
 	g.WantGone(10)
-	if r.OverLimit || r.Reason != "" {
-		t.Errorf("over limit %t, reason %q", r.OverLimit, r.Reason)
-	}
+	assert.That(t, !r.OverLimit && r.Reason == "", "over limit %t, reason %q", r.OverLimit, r.Reason)
 	g.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.users' AND primary_key_value = 10`, "1")
 	g.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.namespaces' AND primary_key_value = 10`, "1")
 	g.WantLog(1, `"msg":"user migrated"`, `"user_id":10`, `"issues":{"move":3}`)

@@ -19,9 +19,7 @@ func TestGhostUserMigration_ALockedRowHoldsUpNothingElse(t *testing.T) {
 	release := g.Hold(`SELECT FROM notes WHERE note = 'n1234' FOR UPDATE`)
 	s := g.Service()
 	r := g.Run(s, "migrated_users=1 deferred_users=1 moved_rows=2500 deleted_rows=5")
-	if !r.OverLimit || !strings.Contains(r.Reason, "1 user deferred") {
-		t.Errorf("over limit %t, reason %q", r.OverLimit, r.Reason)
-	}
+	assert.That(t, r.OverLimit && strings.Contains(r.Reason, "1 user deferred"), "over limit %t, reason %q", r.OverLimit, r.Reason)
 	g.Want("main", `SELECT string_agg(note, ',') FROM notes WHERE author_id = 10`, "n1234")
 	g.Want("main", `SELECT user_id FROM timelogs`, "5")
 	g.WantGone(11)

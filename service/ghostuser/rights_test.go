@@ -53,9 +53,8 @@ func TestGhostUserMigration_RowLevelSecurityOfAListedTableFailsTheRun(t *testing
 	for _, dry := range []bool{true, false} {
 		r := g.Runs(s, dry)
 		servicetest.WantState(t, r, repo.RunFailed)
-		if !strings.Contains(r.Error, "table timelogs on main: row-level security may hide rows of it from our role") {
-			t.Errorf("dry run %t: %q", dry, r.Error)
-		}
+		assert.That(t, strings.Contains(r.Error, "table timelogs on main: row-level security may hide rows of it from our role"),
+			"dry run %t: %q", dry, r.Error)
 	}
 	g.Want("main", `SELECT count(*) FROM users WHERE id = 10`, "1")
 }
@@ -68,14 +67,6 @@ func TestGhostUserMigration_AQueueWithoutAColumnItNeedsIsNotConfigured(t *testin
 		servicetest.WantError(t, err, "ghost_user_migrations."+column)
 		g.Exec("main", `ALTER TABLE ghost_user_migrations RENAME hidden TO `+column)
 	}
-}
-
-func TestGhostUserMigration_SchedulesThatNameNoGroupGoWithTheirUser(t *testing.T) {
-	g := newDoomed(servicetest.Parallel(t), 10)
-	g.Exec("main", `INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on) VALUES (100, 10, '2020-01-01'); ALTER TABLE group_deletion_schedules DROP group_id`)
-	g.Run(g.Service(), "migrated_users=1 deleted_rows=4")
-	g.WantGone(10)
-	g.Want("main", `SELECT count(*) FROM group_deletion_schedules`, "0")
 }
 
 // condition is a column by which the worker tells rows that it deletes from rows that it must not, and a row to be told.
@@ -130,9 +121,7 @@ func TestGhostUserMigration_WithoutTheColumnOfAConditionNothingIsDeletedOrSkippe
 		s := debugging(g)
 		dry, run := g.Runs(s, true), g.Run(s, counts)
 		servicetest.WantState(t, dry, repo.RunSucceeded)
-		if !maps.Equal(dry.Counts, run.Counts) {
-			t.Errorf("dry run %v, run %v", dry.Counts, run.Counts)
-		}
+		assert.That(t, maps.Equal(dry.Counts, run.Counts), "dry run %v, run %v", dry.Counts, run.Counts)
 	}
 	for i, c := range conditions() {
 		user, issue := 10+i, 1000+i

@@ -20,9 +20,7 @@ func TestGhostUserMigration_ADeadlineThatHasPassedTouchesNoRow(t *testing.T) {
 	before := g.Value("main", `SELECT consume_after FROM ghost_user_migrations`)
 	r := g.Run(s, "")
 	servicetest.WantCounts(t, r, "")
-	if !r.OverLimit || !strings.Contains(r.Reason, "max_runtime") {
-		t.Errorf("over limit %t, reason %q", r.OverLimit, r.Reason)
-	}
+	assert.That(t, r.OverLimit && strings.Contains(r.Reason, "max_runtime"), "over limit %t, reason %q", r.OverLimit, r.Reason)
 	g.Want("main", `SELECT consume_after FROM ghost_user_migrations`, before)
 	g.Exec("main", `DELETE FROM ghost_user_migrations`)
 	if r := g.Run(s, ""); r.OverLimit {
@@ -37,15 +35,13 @@ func TestGhostUserMigration_TheDeadlineInTheMiddleOfAUserDefersIt(t *testing.T) 
 	r := g.Run(g.Service(servicetest.Lasting(2500*time.Millisecond)), "")
 	moved := r.Counts["moved_rows"]
 	servicetest.WantCounts(t, service.Run{Counts: r.Counts}, "deferred_users=1 moved_rows="+strings.TrimSpace(g.Value("main", `SELECT count(*) FROM issues WHERE author_id = 5`)))
-	if moved == 0 || moved == 10_000 || !r.OverLimit || !strings.Contains(r.Reason, "max_runtime") {
-		t.Errorf("moved %d, over limit %t, reason %q", moved, r.OverLimit, r.Reason)
-	}
+	assert.That(t, moved != 0 && moved != 10_000 && r.OverLimit && strings.Contains(r.Reason, "max_runtime"),
+		"moved %d, over limit %t, reason %q", moved, r.OverLimit, r.Reason)
 	g.WantLater(10, 30*time.Second)
 	g.Exec("main", `DROP TRIGGER dawdle ON issues; UPDATE ghost_user_migrations SET consume_after = now()`)
 	r = g.Run(g.Service(), "")
-	if r.Counts["moved_rows"] != 10_001-moved || r.Counts["migrated_users"] != 1 {
-		t.Errorf("the second run counts %v after %d", r.Counts, moved)
-	}
+	assert.That(t, r.Counts["moved_rows"] == 10_001-moved && r.Counts["migrated_users"] == 1,
+		"the second run counts %v after %d", r.Counts, moved)
 	g.Want("main", `SELECT count(*) FROM issues WHERE author_id = 5`, "10000")
 }
 
@@ -55,9 +51,8 @@ func TestGhostUserMigration_TheDeadlineIsKeptInTheLastStepsToo(t *testing.T) {
 		CREATE TRIGGER dawdle BEFORE DELETE ON routes FOR EACH ROW EXECUTE FUNCTION dawdle();
 		CREATE TRIGGER dawdle BEFORE DELETE ON namespaces FOR EACH ROW EXECUTE FUNCTION dawdle()`)
 	r := g.Run(g.Service(servicetest.Lasting(1500*time.Millisecond)), "")
-	if r.Counts["deferred_users"] != 1 || r.Counts["migrated_users"] != 0 || !r.OverLimit {
-		t.Errorf("counts %v, over limit %t", r.Counts, r.OverLimit)
-	}
+	assert.That(t, r.Counts["deferred_users"] == 1 && r.Counts["migrated_users"] == 0 && r.OverLimit,
+		"counts %v, over limit %t", r.Counts, r.OverLimit)
 	g.WantLater(10, 30*time.Second)
 }
 
@@ -70,16 +65,14 @@ func TestGhostUserMigration_AHumanWithTooMuchWorkDoesNotKeepABotWaiting(t *testi
 	s := g.Service(servicetest.Lasting(5 * time.Second))
 	r := g.Run(s, "")
 	first := r.Counts["moved_rows"]
-	if r.Counts["migrated_users"] != 1 || r.Counts["deferred_users"] != 1 || first == 0 || first == 12_000 || !r.OverLimit {
-		t.Errorf("counts %v, over limit %t", r.Counts, r.OverLimit)
-	}
+	assert.That(t, r.Counts["migrated_users"] == 1 && r.Counts["deferred_users"] == 1 && first != 0 && first != 12_000 && r.OverLimit,
+		"counts %v, over limit %t", r.Counts, r.OverLimit)
 	g.WantGone(11)
 	g.WantLater(10, 30*time.Second)
 	g.WantLog(1, `"msg":"user deferred"`, `"user_id":10`)
 	g.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now()`)
-	if second := g.Run(s, "").Counts["moved_rows"]; second == 0 {
-		t.Error("the next run does not go on")
-	}
+	second := g.Run(s, "").Counts["moved_rows"]
+	assert.That(t, second != 0, "the next run does not go on")
 }
 
 // The users are due at the same time, and their ids have gaps.
@@ -148,9 +141,7 @@ func TestFault_GhostUserMigration_KilledInTheMiddleItGoesOnWithWhatIsLeft(t *tes
 	p.Kill()
 	g.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'doomed'`, "0")
 	left := g.Value("main", `SELECT count(*) FROM issues WHERE author_id = 10`)
-	if left == "5000" || left == "0" {
-		t.Errorf("%s issues are left, want some", left)
-	}
+	assert.That(t, left != "5000" && left != "0", "%s issues are left, want some", left)
 	g.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
 	g.Run(g.Service(), "migrated_users=1 deleted_rows=4 moved_rows="+left)
 	g.Want("main", `SELECT count(*) FROM issues WHERE author_id = 5`, "5000")

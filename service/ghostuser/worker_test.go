@@ -19,9 +19,7 @@ func TestGhostUserMigration_AnEmptyQueueCreatesNoGhost(t *testing.T) {
 	g.Exec("main", `DELETE FROM users WHERE id = 5`)
 	r := g.Run(g.Service(), "")
 	servicetest.WantCounts(t, r, "")
-	if r.OverLimit {
-		t.Error("over limit")
-	}
+	assert.That(t, !r.OverLimit, "over limit")
 	g.Want("main", `SELECT count(*) FROM users WHERE user_type = 5`, "0")
 }
 
@@ -102,14 +100,11 @@ func TestGhostUserMigration_UsersThatMustStayAreRefusedEveryTime(t *testing.T) {
 	}
 	g.Queue(10, 11, 12, 5, 13, 14)
 	s := g.Service()
-	if dry := g.Runs(s, true); dry.Counts["failed_users"] != 4 || dry.Counts["migrated_users"] != 2 {
-		t.Errorf("the dry run counts %v", dry.Counts)
-	}
+	dry := g.Runs(s, true)
+	assert.That(t, dry.Counts["failed_users"] == 4 && dry.Counts["migrated_users"] == 2, "the dry run counts %v", dry.Counts)
 	g.Log.Reset()
 	r := g.Run(s, "failed_users=4 migrated_users=2 deleted_rows=8")
-	if !strings.Contains(r.Reason, "4 users failed") || r.OverLimit {
-		t.Errorf("reason %q, over limit %t", r.Reason, r.OverLimit)
-	}
+	assert.That(t, strings.Contains(r.Reason, "4 users failed") && !r.OverLimit, "reason %q, over limit %t", r.Reason, r.OverLimit)
 	for _, id := range []int{10, 11, 12, 5} {
 		g.WantLater(id, 30*time.Minute)
 		g.WantLog(1, `"level":"WARN"`, `"msg":"user refused"`, `"reason":"INTERNAL_USER"`, fmt.Sprintf(`"user_id":%d,`, id))
@@ -118,9 +113,8 @@ func TestGhostUserMigration_UsersThatMustStayAreRefusedEveryTime(t *testing.T) {
 	g.WantLog(0, `"stack"`)
 	g.WantLog(0, `"user refused"`, `"table"`)
 	g.WantLog(1, `"level":"WARN"`, "many users failed", `"failed_users":4`)
-	if b := ghostBacklog(t, s); b.Dead != 4 || b.Pending != 0 || b.Due != 0 {
-		t.Errorf("backlog %+v", b)
-	}
+	b := ghostBacklog(t, s)
+	assert.That(t, b.Dead == 4 && b.Pending == 0 && b.Due == 0, "backlog %+v", b)
 	g.WantGone(13, 14)
 }
 
@@ -171,9 +165,7 @@ func TestGhostUserMigration_TheOldNameOfTheQueueIsUsedWhereItIsTheOnlyOne(t *tes
 	g.Exec("main", `DROP TABLE users_ghost_user_migrations`)
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers})
 	var missing *service.NotConfiguredError
-	if !errors.As(err, &missing) || !strings.Contains(missing.Missing, "ghost_user_migrations") {
-		t.Errorf("got %v", err)
-	}
+	assert.That(t, errors.As(err, &missing) && strings.Contains(missing.Missing, "ghost_user_migrations"), "got %v", err)
 }
 
 func TestGhostUserMigration_PassesOverTablesAndColumnsThatAreNotThere(t *testing.T) {
@@ -204,12 +196,10 @@ func TestGhostUserMigration_AUserWithoutATypeIsHuman(t *testing.T) {
 	g.Exec("main", `UPDATE users SET user_type = NULL WHERE id = 10`)
 	g.Queue(11, 10)
 	s := g.Service()
-	if b := ghostBacklog(t, s); b.Pending != 2 || b.Dead != 0 {
-		t.Errorf("backlog %+v", b)
-	}
+	b := ghostBacklog(t, s)
+	assert.That(t, b.Pending == 2 && b.Dead == 0, "backlog %+v", b)
 	g.Run(s, "migrated_users=2 deleted_rows=8")
 	g.WantGone(10, 11)
-	if log := g.Log.String(); strings.Index(log, `"user_id":10`) > strings.Index(log, `"user_id":11`) {
-		t.Error("the bot was worked before the human")
-	}
+	log := g.Log.String()
+	assert.That(t, strings.Index(log, `"user_id":10`) <= strings.Index(log, `"user_id":11`), "the bot was worked before the human")
 }

@@ -3,6 +3,7 @@ package inactivetoken_test
 import (
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
@@ -50,9 +51,8 @@ func TestInactiveTokenDeletion_DemoHasSomethingToDoAndSomethingToLeaveAlone(t *t
 	g.Want("main", `SELECT string_agg(DISTINCT args ->> 'deleted_by_id', ' ') FROM maintenance.river_job`, "205 206")
 	const queued = `SELECT count(*) FROM ghost_user_migrations q JOIN users u ON u.id = q.user_id WHERE u.user_type = 6`
 	before := g.Value("main", queued)
-	if n := g.Work(g.Service, "delete_user"); n != 20 {
-		t.Errorf("%d jobs worked, want 20", n)
-	}
+	n := g.Work(g.Service, "delete_user")
+	assert.That(t, n == 20, "%d jobs worked, want 20", n)
 	g.Want("main", `SELECT string_agg(DISTINCT concat_ws(' ', state, metadata ->> 'outcome', metadata ->> 'reason'), ', ') FROM maintenance.river_job`, "completed succeeded ")
 	g.Want("main", `SELECT count(*) - `+before+` FROM ghost_user_migrations q JOIN users u ON u.id = q.user_id WHERE u.user_type = 6`, "20")
 	g.Want("main", `SELECT count(*) FROM users u JOIN maintenance.river_job j ON u.id = (j.args ->> 'user_id')::bigint

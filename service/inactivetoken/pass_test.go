@@ -26,9 +26,7 @@ func TestInactiveTokenDeletion_RunOverItsTimeQueuesItsContinuation(t *testing.T)
 	e := newBots(servicetest.Parallel(t), 1, 2, 3)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	r := wantTokens(t, s, "examined_users=1 scheduled_jobs=1")
-	if !r.OverLimit {
-		t.Error("over_limit is not set")
-	}
+	assert.That(t, r.OverLimit, "over_limit is not set")
 	e.Want("main", continuations, "scheduled")
 	e.Want("main", `SELECT concat_ws(' ', args ->> 'pass_id' = p.id::text, metadata ->> 'run_id' = r.id::text, j.max_attempts, r.finished_at - j.scheduled_at < interval '-110 s',
 			j.scheduled_at - r.started_at >= interval '120 s', r.reason)
@@ -41,9 +39,7 @@ func TestInactiveTokenDeletion_RunOverItsTimeQueuesItsContinuation(t *testing.T)
 	e.Want("main", servicetest.QueuedUsers, "1 2")
 	e.Want("main", continuations, "scheduled")
 	r = wantTokens(t, s, "examined_users=1 scheduled_jobs=1")
-	if r.OverLimit {
-		t.Error("over_limit is set after the last bot")
-	}
+	assert.That(t, !r.OverLimit, "over_limit is set after the last bot")
 	e.Want("main", passes, "3/3/3 finished")
 	e.Want("main", continuations, "scheduled")
 }
@@ -53,9 +49,7 @@ func TestInactiveTokenDeletion_NoNeedlessContinuation(t *testing.T) {
 	// The higher ids are no bots.
 	e.User(2, 0, 1)
 	r := wantTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun), "examined_users=1 scheduled_jobs=1")
-	if r.OverLimit {
-		t.Error("over_limit is set")
-	}
+	assert.That(t, !r.OverLimit, "over_limit is set")
 	e.Want("main", continuations, "")
 	e.Want("main", passes, "1/1/1 finished")
 }
@@ -66,9 +60,7 @@ func TestInactiveTokenDeletion_WithTimeEnoughGoesThroughInRangesOfAThousand(t *t
 	e.Exec("main", `INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at) SELECT 3 * i, 't', 1, now(), now() FROM generate_series(2600, 3499) i`)
 	log := &servicetest.Buffer{}
 	r := wantTokens(t, e.Service("", e.WithQueue, servicetest.LogTo(log)), "examined_users=2500 scheduled_jobs=1600")
-	if r.OverLimit {
-		t.Error("over_limit is set")
-	}
+	assert.That(t, !r.OverLimit, "over_limit is set")
 	e.Want("main", continuations, "")
 	e.Want("main", passes, "10497/2500/1600 finished")
 	var ranges []string
@@ -78,9 +70,7 @@ func TestInactiveTokenDeletion_WithTimeEnoughGoesThroughInRangesOfAThousand(t *t
 		}
 	}
 	want := []string{`"cursor":5997,"examined":1000,"scheduled":1000`, `"cursor":8997,"examined":1000,"scheduled":600`, `"cursor":10497,"examined":500,"scheduled":0`}
-	if strings.Join(ranges, "|") != strings.Join(want, "|") {
-		t.Errorf("ranges %q, want %q", ranges, want)
-	}
+	assert.That(t, strings.Join(ranges, "|") == strings.Join(want, "|"), "ranges %q, want %q", ranges, want)
 }
 
 func TestInactiveTokenDeletion_ContinuationGoesOnUntilThePassIsFinished(t *testing.T) {
@@ -107,17 +97,13 @@ func TestInactiveTokenDeletion_TickThatComesFirstGoesOnAndTheContinuationEndsQui
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log), everyMinute)
 	r := e.Fire(s, servicetest.InactiveTokens)
 	servicetest.WantCounts(t, r, "examined_users=2 scheduled_jobs=2")
-	if r.Reason != "" || r.Trigger != repo.TriggerSchedule {
-		t.Errorf("%+v", r)
-	}
+	assert.That(t, r.Reason == "" && r.Trigger == repo.TriggerSchedule, "%+v", r)
 	e.Want("main", passes, "3/3/3 finished")
 	e.Work(s, "continue_inactive_token_deletion")
 	e.Want("main", `SELECT concat_ws(' ', state, metadata ->> 'outcome', metadata ->> 'reason', attempt) FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`,
 		"completed skipped TARGET_GONE 1")
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "2")
-	if strings.Contains(log.String(), "job finished") {
-		t.Errorf("not quiet: %s", log)
-	}
+	assert.That(t, !strings.Contains(log.String(), "job finished"), "not quiet: %s", log)
 	// A pass that was dropped, or never was.
 	e.Insert(repo.Job{Args: repo.ContinueInactiveTokenDeletion{PassID: "no pass"}})
 	e.Work(s, "continue_inactive_token_deletion")
@@ -141,9 +127,7 @@ func TestInactiveTokenDeletion_ContinuationWaitsForPauseLeaseAndSwitch(t *testin
 	e.Exec("main", `UPDATE maintenance.leases SET holder = 'another', expires_at = now() + interval '1 hour'`)
 	e.Work(s, "continue_inactive_token_deletion")
 	e.Want("main", waiting, "scheduled 0 2 t")
-	if !strings.Contains(log.String(), `"outcome":"snoozed","reason":"LEASE_HELD"`) {
-		t.Error(log)
-	}
+	assert.That(t, strings.Contains(log.String(), `"outcome":"snoozed","reason":"LEASE_HELD"`), "%v", log)
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
 	e.Work(e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.Enabled = new(false) })),
 		"continue_inactive_token_deletion")
@@ -242,10 +226,7 @@ func TestInactiveTokenDeletion_AnUnfinishedPassQueuesWhatWasPlannedAlone(t *test
 	s := e.Service("", e.WithQueue)
 	dry := dryTokens(t, s)
 	servicetest.WantCandidates(t, dry, "user 2 u2 queue", "user 3 u3 queue")
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, ExpectedDigest: dry.CandidatesDigest})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, ExpectedDigest: dry.CandidatesDigest}))(t)
 	servicetest.WantCounts(t, r, "examined_users=2 scheduled_jobs=2")
 	e.Want("main", servicetest.QueuedUsers, "1 2 3")
 }

@@ -49,9 +49,8 @@ func TestInactiveTokenDeletion_SchedulesNoMoreThanTheQueueTakes(t *testing.T) {
 
 			// Full as it is, the next run schedules nothing, whether users wait as jobs or for the ghost migration.
 			wantTokens(t, s, "")
-			if n := e.Work(s, "delete_user"); n != 3 {
-				t.Errorf("%d jobs worked", n)
-			}
+			n := e.Work(s, "delete_user")
+			assert.That(t, n == 3, "%d jobs worked", n)
 			e.Want("main", `SELECT count(*) FROM ghost_user_migrations`, "3")
 			r = servicetest.RunTokens(t, s)
 			servicetest.WantEarly(t, r, fullQueue)
@@ -65,9 +64,7 @@ func TestInactiveTokenDeletion_SchedulesNoMoreThanTheQueueTakes(t *testing.T) {
 			servicetest.WantCounts(t, r, "examined_users=1 scheduled_jobs=1")
 			e.Exec("main", `DELETE FROM ghost_user_migrations`)
 			r = wantTokens(t, s, "examined_users=2 scheduled_jobs=2")
-			if r.OverLimit || r.Reason != "" {
-				t.Errorf("over_limit %t, reason %q", r.OverLimit, r.Reason)
-			}
+			assert.That(t, !r.OverLimit && r.Reason == "", "over_limit %t, reason %q", r.OverLimit, r.Reason)
 			e.Want("main", passes, "7/7/6 finished")
 		})
 	}

@@ -101,18 +101,15 @@ func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing
 				e.Eventually("main", `SELECT count(*) FROM maintenance.river_job WHERE state <> 'completed'`, "0")
 			}
 			for i, c := range cases {
-				if is := strings.Contains(got, fmt.Sprintf(" %d ", 1000+i)); is != c.queued {
-					t.Errorf("%s: queued %t, want %t", c.name, is, c.queued)
-				}
+				is := strings.Contains(got, fmt.Sprintf(" %d ", 1000+i))
+				assert.That(t, is == c.queued, "%s: queued %t, want %t", c.name, is, c.queued)
 				want := servicetest.DeletionSkipped + "TOKEN_ACTIVE"
 				if c.queued {
 					want = servicetest.DeletionDone
 				}
 				how := e.Value("main", `SELECT concat_ws(' ', state, metadata ->> 'outcome', nullif(metadata ->> 'reason', ''))
 					FROM maintenance.river_job WHERE (args ->> 'user_id')::integer = $1`, 1000+i)
-				if how != want {
-					t.Errorf("%s: job %q, want %q", c.name, how, want)
-				}
+				assert.That(t, how == want, "%s: job %q, want %q", c.name, how, want)
 			}
 			e.Want("main", `SELECT count(*) FROM users WHERE state = 'blocked' AND updated_at BETWEEN
 				(now() AT TIME ZONE 'UTC') - interval '1 hour' AND now() AT TIME ZONE 'UTC'`, fmt.Sprint(queued))
@@ -137,9 +134,7 @@ func TestInactiveTokenDeletion_WalksOverAllPages(t *testing.T) {
 				servicetest.WantState(t, r, repo.RunSucceeded)
 				examined, more = examined+r.Counts["examined_users"], r.OverLimit
 			}
-			if examined != int64(n) {
-				t.Errorf("%d bots %s: %d examined", n, how, examined)
-			}
+			assert.That(t, examined == int64(n), "%d bots %s: %d examined", n, how, examined)
 			e.Want("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'delete_user'`, fmt.Sprint(n))
 			e.Want("main", `SELECT count(*) FROM maintenance.token_passes WHERE finished_at IS NOT NULL`, "1")
 		}
@@ -241,9 +236,7 @@ func TestInactiveTokenDeletion_DryRunWalksFromTheBeginningBesideAPass(t *testing
 	servicetest.WantCounts(t, dryTokens(t, e.Service("", e.WithQueue)), "examined_users=3 scheduled_jobs=3")
 	r := dryTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
 	servicetest.WantCounts(t, r, "examined_users=1 scheduled_jobs=1")
-	if !r.OverLimit {
-		t.Error("over_limit is not set")
-	}
+	assert.That(t, r.OverLimit, "over_limit is not set")
 	e.Want("main", `SELECT concat_ws(' ', p.ctid, p.xmin, p) FROM maintenance.token_passes p`, before)
 	e.Want("main", `SELECT count(*) FROM maintenance.river_job`, "0")
 }
@@ -282,14 +275,12 @@ func TestInactiveTokenDeletion_MissingTablesAreNamed(t *testing.T) {
 			s := e.Service("", e.WithQueue)
 			for _, dry := range []bool{false, true} {
 				_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: dry})
-				if unconfigured, ok := errors.AsType[*service.NotConfiguredError](err); !ok || !strings.Contains(unconfigured.Missing, c.named) {
-					t.Errorf("%v, want that %s is missing", err, c.named)
-				}
+				unconfigured, ok := errors.AsType[*service.NotConfiguredError](err)
+				assert.That(t, ok && strings.Contains(unconfigured.Missing, c.named), "%v, want that %s is missing", err, c.named)
 			}
 			st, err := s.Status(context.Background(), servicetest.InactiveTokens)
-			if err != nil || st[0].Condition != service.ConditionNotConfigured || !strings.Contains(st[0].ConditionDetail, c.named) {
-				t.Errorf("%v %q, %v", st[0].Condition, st[0].ConditionDetail, err)
-			}
+			assert.That(t, err == nil && st[0].Condition == service.ConditionNotConfigured && strings.Contains(st[0].ConditionDetail, c.named),
+				"%v %q, %v", st[0].Condition, st[0].ConditionDetail, err)
 		})
 	}
 }
@@ -297,9 +288,8 @@ func TestInactiveTokenDeletion_MissingTablesAreNamed(t *testing.T) {
 func TestInactiveTokenDeletion_WithoutAQueueIsNotConfigured(t *testing.T) {
 	e := servicetest.NewTokens(servicetest.Parallel(t))
 	_, err := e.Service("").RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens})
-	if _, ok := errors.AsType[*service.NotConfiguredError](err); !ok {
-		t.Errorf("%v, want that it is not configured", err)
-	}
+	_, ok := errors.AsType[*service.NotConfiguredError](err)
+	assert.That(t, ok, "%v, want that it is not configured", err)
 }
 
 // What a continuation lacks is with the job, for clients.
@@ -340,7 +330,6 @@ func TestInactiveTokenDeletion_ChangesOfTheSchemaAreLoggedOnce(t *testing.T) {
 	servicetest.RunTokens(t, s)
 	servicetest.RunTokens(t, s)
 	e.Work(s, "delete_user")
-	if n := strings.Count(log.String(), "the schema has changed"); n != 1 {
-		t.Errorf("said %d times, want once: %s", n, log)
-	}
+	n := strings.Count(log.String(), "the schema has changed")
+	assert.That(t, n == 1, "said %d times, want once: %s", n, log)
 }

@@ -118,9 +118,7 @@ func TestDestroyGroup_ASliceAtWorkEndsBeforeATableInALockQueue(t *testing.T) {
 	g.Content(1)
 	g.QueueJob(10, 1)
 	dissolve := g.LockQueue("notes", "1 s")
-	if g.Work(g.Service, "destroy_group") != 1 {
-		t.Fatal("no job waits")
-	}
+	assert.Require(t, g.Work(g.Service, "destroy_group") == 1, "no job waits")
 	g.Want("main", `SELECT concat_ws(' ', state, attempt, (metadata ->> 'snoozes')::int) FROM maintenance.river_job`, "scheduled 0 1")
 	g.WantRows(map[string]int{"projects": 1, "maintenance.group_removals": 1})
 	dissolve()

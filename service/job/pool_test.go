@@ -59,9 +59,7 @@ func TestJobs_RescuedJobSaysWhy(t *testing.T) {
 		e.Rescue()
 		e.Exec("main", `UPDATE maintenance.river_job SET `+c.change)
 		jobs, err := s.Jobs(context.Background(), service.JobFilter{Limit: 1})
-		if err != nil || len(jobs) != 1 {
-			t.Fatalf("got %+v, %v", jobs, err)
-		}
+		assert.Require(t, err == nil && len(jobs) == 1, "got %+v, %v", jobs, err)
 		j := jobs[0]
 		assert.That(t, j.Outcome == c.outcome && j.Reason == c.reason, "%s: %q, %q, want %q, %q", name, j.Outcome, j.Reason, c.outcome, c.reason)
 		assert.That(t, len(j.Errors) == 1 && j.Errors[0].Attempt == 25 && j.Errors[0].Error == repo.ProcessGoneText,
@@ -97,9 +95,7 @@ func TestWorkJob_AttemptWhoseProcessHasDiedIsReportedByTheNext(t *testing.T) {
 	next.Lost = &service.LostAttempt{Name: r.Name, Began: r.AttemptedAt, RescuedAt: r.AttemptedAt.Add(2 * time.Minute)}
 	assert.Must(s.WorkJob(t.Context(), next))(t)
 	jobs := servicetest.Named(spans, "maintenance.job")
-	if len(jobs) != 3 {
-		t.Fatalf("%d spans", len(jobs))
-	}
+	assert.Require(t, len(jobs) == 3, "%d spans", len(jobs))
 	lost, told := jobs[0], jobs[1]
 	assert.That(t, jobs[2].SpanContext().TraceID() != lost.SpanContext().TraceID(), "the next attempt is in the same trace")
 	if !told.SpanContext().Equal(lost.SpanContext()) || !told.StartTime().Equal(r.AttemptedAt) || !told.EndTime().Equal(next.Lost.RescuedAt) {

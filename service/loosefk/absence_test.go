@@ -69,9 +69,7 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 	for _, server := range []*service.Service{s, e.Service(oneAbsent)} {
 		detail := servicetest.Status(t, server).ConditionDetail
 		assert.Contains(t, detail, "records are held, no configured database has their child tables absent; ", "caretaker lfk accept-absent absent")
-		if strings.Count(detail, "no configured database") != 1 {
-			t.Errorf("detail %q, want that it says once why records are held", detail)
-		}
+		assert.That(t, strings.Count(detail, "no configured database") == 1, "detail %q, want that it says once why records are held", detail)
 	}
 	if lines := log.Lines("no configured database"); len(lines) != 1 || !strings.Contains(lines[0], "children=absent") ||
 		!strings.Contains(lines[0], "caretaker lfk accept-absent") || !strings.Contains(lines[0], "level=WARN") {
@@ -133,9 +131,7 @@ gone: [{table: only, column: o_id, on_delete: async_nullify}]
 `, servicetest.Batches(10, 0))
 	r := wantRun(t, s, "processed_records=50 deleted_rows=52 rescheduled_records=1400")
 	assert.Contains(t, r.Reason, "1400 records held, no configured database has their child tables absent, gone; ")
-	if r.OverLimit {
-		t.Error("over_limit, though nothing is left but what is held")
-	}
+	assert.That(t, !r.OverLimit, "over_limit, though nothing is left but what is held")
 	wantRun(t, s, "")
 }
 
@@ -146,9 +142,7 @@ func TestAbsentChild_LimitsChargeNoHeldRecord(t *testing.T) {
 	for _, left := range []string{"7", "3"} {
 		r := wantRun(t, s, "deleted_rows=4 rescheduled_records=1")
 		assert.Contains(t, r.Reason, "limit reached: max_deletes; 1 record held, ")
-		if !r.OverLimit {
-			t.Error("not over_limit, though rows are left")
-		}
+		assert.That(t, r.OverLimit, "not over_limit, though rows are left")
 		e.Want("main", `SELECT count(*) FROM c`, left)
 		e.Want("main", `SELECT cleanup_attempts FROM loose_foreign_keys_deleted_records`, "0")
 		dueAgain(e, "main")
@@ -176,9 +170,8 @@ func TestAbsentChild_IsUnknownWhileADatabaseIsSilent(t *testing.T) {
 	servicetest.WantState(t, r, "failed")
 	assert.Contains(t, r.Error, "absent.p_id -> p on down: unreachable, 1 records")
 	servicetest.WantCounts(t, r, "deleted_rows=1 rescheduled_records=1")
-	if _, err := e.Keys(oneAbsent).AcceptAbsent(context.Background(), nil, "me"); !errors.Is(err, repo.ErrUnreachable) {
-		t.Errorf("accepted while a database does not answer: %v", err)
-	}
+	_, err := e.Keys(oneAbsent).AcceptAbsent(context.Background(), nil, "me")
+	assert.That(t, errors.Is(err, repo.ErrUnreachable), "accepted while a database does not answer: %v", err)
 }
 
 func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {
@@ -190,9 +183,7 @@ func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {
 		{"c", "c is in main, ci, where its rows are cleaned"}, {"nobodys", "no definition has a child table nobodys: "},
 	} {
 		_, err := keys.AcceptAbsent(context.Background(), []string{"absent", mistake.child}, "me")
-		if err == nil || !strings.Contains(err.Error(), mistake.words) {
-			t.Errorf("%s: %v, want %q", mistake.child, err, mistake.words)
-		}
+		assert.That(t, err != nil && strings.Contains(err.Error(), mistake.words), "%s: %v, want %q", mistake.child, err, mistake.words)
 		e.Want("main", `SELECT count(*) FROM maintenance.absent_children`, "0")
 	}
 	if got := accept(e, definitions, "gone"); len(got) != 1 || strings.Join(got[0].Definitions, ", ") != "gone.p_id -> p, gone.q_id -> p" || got[0].Before {
@@ -220,9 +211,8 @@ func TestAcceptAbsent_WhatARoleMayNotSeeIsNotAbsent(t *testing.T) {
 	e.Exec("ci", `CREATE TABLE absent (p_id bigint)`)
 	e.Exec("ci", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = nowhere', current_database()); END $$`)
 	_, err := e.Keys(oneAbsent).AcceptAbsent(context.Background(), nil, "me")
-	if err == nil || !strings.Contains(err.Error(), "database ci has no application schema: none of search_path (nowhere) is there") {
-		t.Errorf("got %v", err)
-	}
+	assert.That(t, err != nil && strings.Contains(err.Error(), "database ci has no application schema: none of search_path (nowhere) is there"),
+		"got %v", err)
 	e.Want("main", `SELECT count(*) FROM maintenance.absent_children`, "0")
 }
 

@@ -97,9 +97,7 @@ d: [{table: p, column: p_id, on_delete: async_nullify}]
 	e.Exec("main", "DELETE FROM p WHERE id = 1")
 	keys := e.Keys(definitions)
 	done, err := keys.Untrack(ctx, "p_1")
-	if err != nil || len(done) != 1 || done[0].Table != "public.p_1" || len(done[0].Unfed) != 0 {
-		t.Errorf("got %+v, %v", done, err)
-	}
+	assert.That(t, err == nil && len(done) == 1 && done[0].Table == "public.p_1" && len(done[0].Unfed) == 0, "got %+v, %v", done, err)
 	done, err = keys.Untrack(ctx, "p")
 	if err != nil || len(done) != 1 || done[0].Database != "main" || !reflect.DeepEqual(done[0].Unfed, []string{"c.p_id -> p", "d.p_id -> p"}) {
 		t.Errorf("got %+v, %v", done, err)
@@ -127,9 +125,7 @@ func TestDeadAndRetry_WorkOnAllDatabases(t *testing.T) {
 			got += strings.Join([]string{r.Database, r.Table}, ":") + " "
 			return nil
 		})
-		if err != nil {
-			t.Error(err)
-		}
+		assert.That(t, err == nil, "%v", err)
 		return got
 	}
 	if got := list(""); got != "main:public.p main:public.q main:public.p ci:public.p " {
@@ -154,9 +150,8 @@ func TestDeadAndRetry_WorkOnAllDatabases(t *testing.T) {
 		{nil, "", nil, "no dead record matches"},
 	} {
 		done, err := keys.Retry(ctx, c.id, c.table)
-		if (err != nil) != (c.err != "") || len(done)+len(c.want) > 0 && !reflect.DeepEqual(done, c.want) {
-			t.Errorf("%v %q: got %+v, %v, want %+v", c.id, c.table, done, err, c.want)
-		}
+		assert.That(t, (err != nil) == (c.err != "") && (len(done)+len(c.want) == 0 || reflect.DeepEqual(done, c.want)),
+			"%v %q: got %+v, %v, want %+v", c.id, c.table, done, err, c.want)
 		if c.err != "" {
 			servicetest.WantError(t, err, c.err)
 		}

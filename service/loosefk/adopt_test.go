@@ -88,9 +88,8 @@ func TestAdopt_RowsHaveSomebodyWhoCleansThemAtAnyTime(t *testing.T) {
 	// Interrupted here, another command goes on.
 	a = assert.Must(at(t, e, file).PlanReversion(t.Context(), ofC))(t)
 	assert.Must(a.Finish(t.Context()))(t)
-	if len(at(t, e, file).Definitions.Keys) > 0 {
-		t.Errorf("%+v", at(t, e, file).Definitions.Keys)
-	}
+	left := at(t, e, file).Definitions.Keys
+	assert.That(t, len(left) == 0, "%+v", left)
 	e.Want("main", `SELECT convalidated FROM pg_constraint WHERE conname = 'fk'`, "true")
 }
 
@@ -107,9 +106,7 @@ func TestAdopt_AServerThatDoesNotKnowTheDefinitionLeavesTheRecords(t *testing.T)
 	assert.Contains(t, r.Reason, "records "+left, "c.p_id: restart it with the file that has them, or run caretaker lfk revert")
 	detail := servicetest.StatusOf(t, old, servicetest.LooseForeignKeys).ConditionDetail
 	assert.Contains(t, detail, "records on main "+left)
-	if strings.Count(detail, left) != 1 {
-		t.Errorf("detail %q, want that it says once that records are left", detail)
-	}
+	assert.That(t, strings.Count(detail, left) == 1, "detail %q, want that it says once that records are left", detail)
 	e.WantQueue("main", "1")
 	wantRun(t, e.Service(servicetest.OneChild), "processed_records=1 deleted_rows=1")
 }
@@ -151,9 +148,7 @@ func TestAdopt_WaitsForARunAndForLocks(t *testing.T) {
 	if err == nil {
 		err = a.Prepare(t.Context())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	e.ForeignLease("main", servicetest.MainLease, "1 hour")
 	other := e.Connect("main")
 	assert.Must(other.Exec(t.Context(), `BEGIN; LOCK TABLE p IN ROW EXCLUSIVE MODE`))(t)
@@ -182,9 +177,7 @@ func TestAdopt_RefusesTablesThatSeveralDatabasesHave(t *testing.T) {
 	admin := at(t, e, servicetest.Save(t, ""))
 	admin.Only = "east"
 	_, err := admin.PlanAdoption(t.Context(), ofC)
-	if err == nil {
-		t.Fatal("adopted")
-	}
+	assert.Require(t, err != nil, "adopted")
 	assert.Contains(t, err.Error(), "east: p is in main, east, and c in main, east: a deletion in one of them would be carried out in all")
 	keys := e.Keys(servicetest.OneChild)
 	const beside = "warning fk_beside_definition "
@@ -218,10 +211,7 @@ func TestAdopt_TheFileKeepsItsOwner(t *testing.T) {
 		err = a.Prepare(t.Context())
 	}
 	info, statErr := os.Stat(file)
-	if err != nil || statErr != nil {
-		t.Fatal(err, statErr)
-	}
-	if is, ok := info.Sys().(*syscall.Stat_t); !ok || is.Uid != 7 || is.Gid != 8 || len(at(t, e, file).Definitions.Keys) != 1 {
-		t.Errorf("the file is of %d:%d", is.Uid, is.Gid)
-	}
+	assert.Require(t, err == nil && statErr == nil, "%v %v", err, statErr)
+	is, ok := info.Sys().(*syscall.Stat_t)
+	assert.That(t, ok && is.Uid == 7 && is.Gid == 8 && len(at(t, e, file).Definitions.Keys) == 1, "the file is of %d:%d", is.Uid, is.Gid)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -127,9 +128,8 @@ c:
   - {table: p, column: owner_id, on_delete: async_delete}
 `), "processed_records=1 deleted_rows=2 updated_rows=4")
 	e.Want("main", `SELECT string_agg(c::text, ' ' ORDER BY id) FROM c`, "(2,2,,3,) (3,2,3,1,untested) (5,2,2,2,)")
-	if len(r.Tables) != 1 || r.Tables[0].Table != "c" || r.Tables[0].Deleted != 2 || r.Tables[0].Updated != 4 {
-		t.Errorf("tables %+v, want c with 2 deleted, 4 updated", r.Tables)
-	}
+	assert.That(t, len(r.Tables) == 1 && r.Tables[0].Table == "c" && r.Tables[0].Deleted == 2 && r.Tables[0].Updated == 4,
+		"tables %+v, want c with 2 deleted, 4 updated", r.Tables)
 }
 
 func TestLooseForeignKeysCleanup_NoStatementExceedsDeleteLimit(t *testing.T) {
@@ -187,9 +187,8 @@ func TestLooseForeignKeysCleanup_ChildrenElsewhereGoBeforeThoseBesideTheQueue(t 
 		e.Deleted(queue, "p", 1, 1)
 		other := map[string]string{"main": "ci", "ci": "main"}[queue]
 		servicetest.WantCounts(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild), queue), "processed_records=1 deleted_rows=2")
-		if first, last := e.Value(other, `SELECT max(at) FROM clock`), e.Value(queue, `SELECT max(at) FROM clock`); first >= last {
-			t.Errorf("on %s at %s, on %s at %s, want the queue's own database last", other, first, queue, last)
-		}
+		first, last := e.Value(other, `SELECT max(at) FROM clock`), e.Value(queue, `SELECT max(at) FROM clock`)
+		assert.That(t, first < last, "on %s at %s, on %s at %s, want the queue's own database last", other, first, queue, last)
 		e.Exec("main", `INSERT INTO c VALUES (1)`)
 		e.Exec("ci", `INSERT INTO c VALUES (1)`)
 	}
@@ -276,9 +275,8 @@ d:
 	e.Want("main", `SELECT count(*) FROM d`, "1")
 	for n, kind := range counted {
 		const left = `SELECT string_agg(count, ', ' ORDER BY p_id) FROM (SELECT p_id, concat_ws(' ', count(*), count(x), count(y)) AS count FROM c%d GROUP BY p_id) s`
-		if got := e.Value("main", fmt.Sprintf(left, n)); got != "2 1 0, 3 2 0" {
-			t.Errorf("%s: rows, and values of x and y, %s, want one row deleted", kind, got)
-		}
+		got := e.Value("main", fmt.Sprintf(left, n))
+		assert.That(t, got == "2 1 0, 3 2 0", "%s: rows, and values of x and y, %s, want one row deleted", kind, got)
 	}
 }
 

@@ -35,9 +35,7 @@ func TestFault_LooseForeignKeysCleanup_KilledBetweenChildrenAndRemovalIsTakenOve
 	r := e.AfterExpiry(s, "doomed")
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	servicetest.WantCounts(t, r, "processed_records=5")
-	if r.LeaseEpoch != 2 {
-		t.Errorf("epoch %d, want 2", r.LeaseEpoch)
-	}
+	assert.That(t, r.LeaseEpoch == 2, "epoch %d, want 2", r.LeaseEpoch)
 	e.Want("ci", `SELECT count(*) FROM c`, "50")
 	e.WantQueue("main", "")
 	e.WantLease("main", 2, false)
@@ -48,9 +46,8 @@ func TestFault_LooseForeignKeysCleanup_KilledBetweenChildrenAndRemovalIsTakenOve
 	dead := servicetest.Ended(t, s, id)
 	servicetest.WantLost(t, dead)
 	servicetest.WantCounts(t, dead, "deleted_rows=50")
-	if dead.FinishedAt.IsZero() || !strings.Contains(dead.Error, "at least what its counts say") {
-		t.Errorf("%+v, want an end and an error", dead)
-	}
+	assert.That(t, !dead.FinishedAt.IsZero() && strings.Contains(dead.Error, "at least what its counts say"),
+		"%+v, want an end and an error", dead)
 }
 
 func TestFault_LooseForeignKeysCleanup_WokenBeyondItsLeaseWritesNothingAndFreesNoLease(t *testing.T) {
@@ -78,9 +75,7 @@ func TestFault_LooseForeignKeysCleanup_WokenBeyondItsLeaseWritesNothingAndFreesN
 	e.Lift("main", "sleeper")
 	sleeper.Signal(syscall.SIGCONT)
 	result := sleeper.Result()
-	if result.Error != "" {
-		t.Fatal(result.Error)
-	}
+	assert.Require(t, result.Error == "", "%v", result.Error)
 	servicetest.WantLost(t, result.Run)
 	servicetest.WantCounts(t, result.Run, "deleted_rows=20")
 	e.WantSame("main", before, "c")
@@ -90,9 +85,7 @@ func TestFault_LooseForeignKeysCleanup_WokenBeyondItsLeaseWritesNothingAndFreesN
 
 	e.Lift("main", "successor")
 	result = successor.Result()
-	if result.Error != "" {
-		t.Fatal(result.Error)
-	}
+	assert.Require(t, result.Error == "", "%v", result.Error)
 	servicetest.WantState(t, result.Run, repo.RunSucceeded)
 	servicetest.WantCounts(t, result.Run, "processed_records=20 deleted_rows=20")
 	e.Want("main", `SELECT count(*) FROM c`, "0")
@@ -159,9 +152,8 @@ func TestShards_OfADatabaseThatIsAwayTheRecordsStayAndTheOthersGoOn(t *testing.T
 	// Another server has just started: it knows what the database had.
 	r := servicetest.RunBatch(t, e.Service(sharded), "main")
 	servicetest.WantFailed(t, r, "orders.p_id -> p on "+away+": unreachable, 40 records")
-	if strings.Contains(r.Error, "c.q_id") || strings.Contains(r.Error, "invoices") {
-		t.Errorf("%s: want no word on tables that are elsewhere", r.Error)
-	}
+	assert.That(t, !strings.Contains(r.Error, "c.q_id") && !strings.Contains(r.Error, "invoices"),
+		"%s: want no word on tables that are elsewhere", r.Error)
 	servicetest.WantCounts(t, r, "processed_records=40 rescheduled_records=40 deleted_rows=200 updated_rows=40")
 	e.Want("main", `SELECT count(*) || ' ' || min(fully_qualified_table_name) FROM loose_foreign_keys_deleted_records`, "40 public.p")
 	e.Want(away, `SELECT count(*) FROM orders`, "50")
@@ -240,9 +232,7 @@ func TestShards_AServerThatDoesNotKnowTheNewDatabaseYetHoldsTheRecords(t *testin
 	assert.Contains(t, r.Reason, "1 record held, no configured database has their child tables orders")
 	e.WantQueue("main", "1")
 	_, err := old.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "shop_eu"})
-	if !errors.Is(err, service.ErrUnknownDatabase) {
-		t.Errorf("got %v", err)
-	}
+	assert.That(t, errors.Is(err, service.ErrUnknownDatabase), "got %v", err)
 	dueAgain(e, "main")
 	wantRun(t, fresh, "processed_records=1 deleted_rows=1")
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 )
 
@@ -28,9 +29,7 @@ func FuzzDefinitions(f *testing.F) {
 		first, second := definitionsFile{Definitions: Definitions{File: "d.yml"}}, definitionsFile{Definitions: Definitions{File: "d.yml"}}
 		first.read([]byte(content))
 		second.read([]byte(content))
-		if !reflect.DeepEqual(first, second) {
-			t.Errorf("read twice it is\n%+v and\n%+v", first, second)
-		}
+		assert.That(t, reflect.DeepEqual(first, second), "read twice it is\n%+v and\n%+v", first, second)
 		for _, p := range first.problems {
 			if !strings.HasPrefix(p, "d.yml: ") || len(p) < len("d.yml: .") {
 				t.Errorf("the problem %q does not say where it is, or what", p)
@@ -72,9 +71,7 @@ func FuzzDefinitionsEdit(f *testing.F) {
 			text, _ := os.ReadFile(before.File)
 			t.Fatalf("%v, %d definitions, want %d:\n%s", err, len(after.Keys), len(keys)+1, text)
 		}
-		if err := after.Remove(added); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, after.Remove(added))
 		again, err := LoadDefinitions(before.File)
 		if err != nil || !slices.EqualFunc(again.Keys, keys, func(a, b repo.LooseForeignKey) bool { return reflect.DeepEqual(a, b) }) {
 			t.Errorf("%v: %+v, want %+v", err, again, keys)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 )
 
@@ -16,19 +17,14 @@ import (
 func definitionsIn(t *testing.T, content string) (*Definitions, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "d.yml")
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(file, []byte(content), 0o600))
 	return LoadDefinitions(file)
 }
 
 // loaded loads a file that has no mistake.
 func loaded(t *testing.T, content string) *Definitions {
 	t.Helper()
-	d, err := definitionsIn(t, content)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := assert.Must(definitionsIn(t, content))(t)
 	return d
 }
 
@@ -37,9 +33,7 @@ func problemsIn(t *testing.T, content string) []string {
 	t.Helper()
 	_, err := definitionsIn(t, content)
 	var wrong *DefinitionsError
-	if !errors.As(err, &wrong) {
-		t.Fatalf("got %v, want a *DefinitionsError", err)
-	}
+	assert.Require(t, errors.As(err, &wrong), "got %v, want a *DefinitionsError", err)
 	var out []string
 	for _, p := range wrong.Problems {
 		out = append(out, p[strings.LastIndex(p[:strings.Index(p, "d.yml")], "/")+1:])
@@ -78,9 +72,7 @@ notes:
 		},
 		{Table: "notes", Columns: []string{"author_id"}, Parent: "users", OnDelete: "async_nullify"},
 	}
-	if !reflect.DeepEqual(d.Keys, want) {
-		t.Errorf("got %+v\nwant %+v", d.Keys, want)
-	}
+	assert.That(t, reflect.DeepEqual(d.Keys, want), "got %+v\nwant %+v", d.Keys, want)
 	if len(d.Warnings) != 1 || d.Warnings[0].Code != "not_sorted" || d.Warnings[0].Object != "notes" {
 		t.Errorf("got %+v, want one warning that notes stands below packages", d.Warnings)
 	}
@@ -121,17 +113,13 @@ select:
 		got = append(got, k.Table, k.Parent, k.Columns[0])
 	}
 	want := []string{"Weird Table-1", "select", `a.b"c`, "select", "public.p", "%s {child} $1", "123", "true", "~"}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	assert.That(t, reflect.DeepEqual(got, want), "got %q, want %q", got, want)
 }
 
 func TestLoadDefinitions_NothingToDoIsNoError(t *testing.T) {
 	for _, content := range []string{"", "\n", "# nothing yet\n", "---\n", "--- {}\n", "{}", "~", "\ufeff---\r\n", "c: []"} {
 		d, err := definitionsIn(t, content)
-		if err != nil || len(d.Keys) != 0 || len(d.Warnings) != 0 {
-			t.Errorf("%q: got %+v, %v", content, d, err)
-		}
+		assert.That(t, err == nil && len(d.Keys) == 0 && len(d.Warnings) == 0, "%q: got %+v, %v", content, d, err)
 	}
 }
 
@@ -155,9 +143,7 @@ e:
 		"a.project_id -> projects[]", "b.project_id -> projects[]", "c.x -> projects[{type X}]", "d.x -> projects[{type X}]",
 		"e.y -> projects[{type X}]",
 	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	assert.That(t, reflect.DeepEqual(got, want), "got %q, want %q", got, want)
 }
 
 func TestLoadDefinitions_IdenticalEntryIsIgnoredWithAWarning(t *testing.T) {
@@ -168,9 +154,7 @@ c:
   - {on_delete: async_delete, table: p, column: "p_id", worker_class: Other}
   - {table: p, column: p_id, on_delete: async_delete, conditions: [{column: a, value: b}]}
 `)
-	if len(d.Keys) != 3 {
-		t.Errorf("got %d definitions, want 3: only the third entry is a repetition", len(d.Keys))
-	}
+	assert.That(t, len(d.Keys) == 3, "got %d definitions, want 3: only the third entry is a repetition", len(d.Keys))
 	if len(d.Warnings) != 1 || d.Warnings[0].Code != "duplicate_definition" || d.Warnings[0].Object != "c.p_id -> p" ||
 		!strings.Contains(d.Warnings[0].Advice, "c[2]") {
 		t.Errorf("got %+v, want one warning that names c[2]", d.Warnings)
@@ -210,9 +194,7 @@ d:
 		`d.yml: c[1].target_value: is required for on_delete: update_column_to`,
 		`d.yml: d[0].delete_limit: is the integer "0": write an integer of at least 1`,
 	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got %q\nwant %q", got, want)
-	}
+	assert.That(t, reflect.DeepEqual(got, want), "got %q\nwant %q", got, want)
 }
 
 func TestLoadDefinitions_UnreadableFileIsNamed(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -122,9 +123,8 @@ func TestLooseForeignKeysCleanup_DeletionsWithoutEndAreEndedByALimit(t *testing.
 			}
 			r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, change), "main")
 			wantOverLimit(t, r, limit)
-			if n := r.Counts["deleted_rows"]; limit == "max_deletes" && n != 30 || n < 3 || r.Counts["processed_records"] != n {
-				t.Errorf("counts %v", r.Counts)
-			}
+			n := r.Counts["deleted_rows"]
+			assert.That(t, (limit != "max_deletes" || n == 30) && n >= 3 && r.Counts["processed_records"] == n, "counts %v", r.Counts)
 			e.WantQueue("main", e.Value("main", `SELECT p_id FROM c`))
 		})
 	}
@@ -183,15 +183,13 @@ func TestLooseForeignKeysCleanup_LimitsHoldToTheRowWithBatchesSideBySide(t *test
 			})
 			r := servicetest.RunBatch(t, s, "main")
 			servicetest.WantState(t, r, "succeeded")
-			if !r.OverLimit || r.Counts["deleted_rows"]+r.Counts["updated_rows"] != 4_123 {
-				t.Errorf("over_limit %v, counts %v, want 4123 rows", r.OverLimit, r.Counts)
-			}
+			assert.That(t, r.OverLimit && r.Counts["deleted_rows"]+r.Counts["updated_rows"] == 4_123,
+				"over_limit %v, counts %v, want 4123 rows", r.OverLimit, r.Counts)
 			if left := int64(600) - r.Counts["processed_records"]; e.Value("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`) != fmt.Sprint(left) {
 				t.Errorf("%s records left, want %d", e.Value("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`), left)
 			}
-			if r.Counts["incremented_records"] > 50 {
-				t.Errorf("%d records charged, though only two batches were in hand", r.Counts["incremented_records"])
-			}
+			assert.That(t, r.Counts["incremented_records"] <= 50,
+				"%d records charged, though only two batches were in hand", r.Counts["incremented_records"])
 			// Whatever is gone from the queue has no rows left.
 			for database, table := range map[string]string{"main": "c", "ci": "d"} {
 				parent := map[string]string{"main": "p", "ci": "o"}[database]

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -62,34 +63,23 @@ func TestDryRun_CountsWhatARunWouldDoAndChangesNothing(t *testing.T) {
 	servicetest.WantState(t, dry, repo.RunSucceeded)
 	e.WantSame("main", main, "c", "n", "maintenance.leases")
 	e.WantSame("ci", ci, "c", "u", "maintenance.leases")
-	if dry.OverLimit || dry.LeaseEpoch != 0 || dry.Reason != "" || !dry.DryRun {
-		t.Errorf("%+v", dry)
-	}
+	assert.That(t, !dry.OverLimit && dry.LeaseEpoch == 0 && dry.Reason == "" && dry.DryRun, "%+v", dry)
 	const want = "c.p_id -> p async_delete 55, n.p_id -> o async_nullify 12, n.p_id -> p async_nullify 15, u.p_id -> p update_column_to 40"
-	if got := definitions(dry); got != want {
-		t.Errorf("definitions %s\nwant %s", got, want)
-	}
+	got := definitions(dry)
+	assert.That(t, got == want, "definitions %s\nwant %s", got, want)
 	kept, err := e.Service(everyAction).Run(t.Context(), dry.ID)
-	if err != nil || definitions(kept) != want || !kept.DryRun || fmt.Sprint(kept.Counts) != fmt.Sprint(dry.Counts) {
-		t.Errorf("%+v, %v", kept, err)
-	}
+	assert.That(t, err == nil && definitions(kept) == want && kept.DryRun && fmt.Sprint(kept.Counts) == fmt.Sprint(dry.Counts),
+		"%+v, %v", kept, err)
 
 	done := servicetest.RunBatch(t, s, "main")
 	servicetest.WantState(t, done, repo.RunSucceeded)
-	if done.LeaseEpoch != 1 {
-		t.Errorf("epoch %d, want 1", done.LeaseEpoch)
-	}
-	if !slices.Equal(dry.Tables, done.Tables) {
-		t.Errorf("tables %v, then %v", dry.Tables, done.Tables)
-	}
+	assert.That(t, done.LeaseEpoch == 1, "epoch %d, want 1", done.LeaseEpoch)
+	assert.That(t, slices.Equal(dry.Tables, done.Tables), "tables %v, then %v", dry.Tables, done.Tables)
 	servicetest.WantCounts(t, dry, "processed_records=8 deleted_rows=55 updated_rows=67")
 	servicetest.WantCounts(t, done, "processed_records=8 deleted_rows=55 updated_rows=67")
-	if len(done.Definitions) != 0 {
-		t.Errorf("definitions %v of a real run", done.Definitions)
-	}
-	if again := servicetest.DryRun(t, s); len(again.Tables) != 0 {
-		t.Errorf("tables %v after the run, want none", again.Tables)
-	}
+	assert.That(t, len(done.Definitions) == 0, "definitions %v of a real run", done.Definitions)
+	again := servicetest.DryRun(t, s)
+	assert.That(t, len(again.Tables) == 0, "tables %v after the run, want none", again.Tables)
 }
 
 func TestDryRun_CountsUpToAHundredThousandRowsADefinition(t *testing.T) {
@@ -104,12 +94,10 @@ func TestDryRun_CountsUpToAHundredThousandRowsADefinition(t *testing.T) {
 	e.Exec("main", `INSERT INTO c (p_id) VALUES (7)`)
 	r := servicetest.DryRun(t, s)
 	servicetest.WantState(t, r, repo.RunSucceeded)
-	if got := definitions(r); got != "c.p_id -> p async_delete 100000+, d.p_id -> p async_delete 1" {
-		t.Errorf("definitions %s", got)
-	}
-	if !r.OverLimit || !strings.Contains(r.Reason, "c.p_id -> p") || strings.Contains(r.Reason, "d.p_id") {
-		t.Errorf("over_limit %t, reason %q", r.OverLimit, r.Reason)
-	}
+	got := definitions(r)
+	assert.That(t, got == "c.p_id -> p async_delete 100000+, d.p_id -> p async_delete 1", "definitions %s", got)
+	assert.That(t, r.OverLimit && strings.Contains(r.Reason, "c.p_id -> p") && !strings.Contains(r.Reason, "d.p_id"),
+		"over_limit %t, reason %q", r.OverLimit, r.Reason)
 	servicetest.WantCounts(t, r, "processed_records=1000 deleted_rows=100001")
 }
 
@@ -127,13 +115,10 @@ func TestDryRun_EndsWithItsTimeAndSaysWhatIsUnfinished(t *testing.T) {
 		servicetest.Batches(10, 0), servicetest.With(func(c *loosefk.Config) { c.MaxRuntime = time.Second }))
 	r := servicetest.DryRun(t, s)
 	servicetest.WantState(t, r, repo.RunSucceeded)
-	if !r.OverLimit || !strings.Contains(r.Reason, "max_runtime") || !strings.Contains(r.Reason, "c.p_id -> p") {
-		t.Errorf("over_limit %t, reason %q", r.OverLimit, r.Reason)
-	}
+	assert.That(t, r.OverLimit && strings.Contains(r.Reason, "max_runtime") && strings.Contains(r.Reason, "c.p_id -> p"),
+		"over_limit %t, reason %q", r.OverLimit, r.Reason)
 	for _, d := range r.Definitions {
-		if d.Table == "c" && (!d.AtLeast || d.Rows == 0 || d.Rows >= 100) {
-			t.Errorf("%+v, want a part of the rows", d)
-		}
+		assert.That(t, d.Table != "c" || d.AtLeast && d.Rows != 0 && d.Rows < 100, "%+v, want a part of the rows", d)
 	}
 }
 
@@ -143,9 +128,8 @@ func TestDryRun_SaysWhatWouldFail(t *testing.T) {
 	before := e.State("main", "c")
 	r := servicetest.DryRun(t, e.Service(cAndD))
 	servicetest.WantFailed(t, r, "d.p_id -> p on main: 42703 undefined_column, 2 records")
-	if got := definitions(r); !strings.Contains(got, "c.p_id -> p async_delete 6") {
-		t.Errorf("definitions %s", got)
-	}
+	got := definitions(r)
+	assert.That(t, strings.Contains(got, "c.p_id -> p async_delete 6"), "definitions %s", got)
 	e.WantSame("main", before, "c")
 }
 
@@ -160,8 +144,7 @@ func TestDryRun_IsReadOnlyForTheServerToo(t *testing.T) {
 	r := servicetest.DryRun(t, e.Service("c: [{table: p, column: p_id, on_delete: async_delete, conditions: [{column: kind, value: x}]}]\n"+
 		"d: [{table: p, column: p_id, on_delete: async_delete}]\n"))
 	servicetest.WantFailed(t, r, "c.p_id -> p on main: unreachable, 1 records")
-	if got := definitions(r); got != "c.p_id -> p async_delete 0, d.p_id -> p async_delete 1" {
-		t.Errorf("definitions %s", got)
-	}
+	got := definitions(r)
+	assert.That(t, got == "c.p_id -> p async_delete 0, d.p_id -> p async_delete 1", "definitions %s", got)
 	e.Want("main", `SELECT count(*) FROM written`, "0")
 }

@@ -47,9 +47,7 @@ func TestLooseForeignKeysCleanup_FailingRecordIsPutOffLongerAndAtLastDead(t *tes
 	for i, minutes := range []int{1, 2, 4, 8, 16, 32, 60, 60, 60} {
 		r := servicetest.RunBatch(t, s, "main")
 		servicetest.WantState(t, r, repo.RunFailed)
-		if r.Counts["rescheduled_records"] != 1 || r.Counts["dead_records"] != 0 {
-			t.Errorf("failure %d: %v", i+1, r.Counts)
-		}
+		assert.That(t, r.Counts["rescheduled_records"] == 1 && r.Counts["dead_records"] == 0, "failure %d: %v", i+1, r.Counts)
 		e.Want("main", minutesLeft, fmt.Sprintf("1:%d", minutes))
 		e.Want("main", `SELECT failures || ' ' || setbacks FROM maintenance.record_failures`, fmt.Sprintf("%d %d", i+1, i+1))
 		makeDue(e)
@@ -142,9 +140,8 @@ func TestLooseForeignKeysCleanup_SQLSTATEDecidesWhatBecomesOfTheRecords(t *testi
 		}
 		rescheduled += int64(strings.Count(c.left, ":"))
 	}
-	if r.Counts["rescheduled_records"] != rescheduled || r.Counts["processed_records"] != int64(4*len(cases))-rescheduled {
-		t.Errorf("counts %v", r.Counts)
-	}
+	assert.That(t, r.Counts["rescheduled_records"] == rescheduled && r.Counts["processed_records"] == int64(4*len(cases))-rescheduled,
+		"counts %v", r.Counts)
 }
 
 func TestLooseForeignKeysCleanup_NullifyOfANotNullColumnFailsOnlyWhereThereAreChildren(t *testing.T) {
@@ -196,9 +193,7 @@ func TestLooseForeignKeysCleanup_AFailingDefinitionIsNotInTheLogOfEveryRun(t *te
 		SELECT 'public.p', 100, now(); UPDATE loose_foreign_keys_deleted_records SET consume_after = now() + interval '1 hour' WHERE primary_key_value < 3`)
 	said.Reset()
 	servicetest.RunBatch(t, s, "main")
-	if strings.Contains(said.String(), "definition ") {
-		t.Errorf("log %s", said.String())
-	}
+	assert.That(t, !strings.Contains(said.String(), "definition "), "log %s", said.String())
 
 	e.Exec("main", `DROP TRIGGER mine ON c; DROP FUNCTION explode_c`)
 	e.Mine("c", "OLD.p_id < 3", "42501")
@@ -310,9 +305,7 @@ func TestLooseForeignKeysCleanup_SlowRowsMakeStatementsSmaller(t *testing.T) {
 		CREATE TRIGGER slow BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION slow()`)
 	s := e.Service(servicetest.OneChild)
 	r := wantRun(t, s, "processed_records=10 deleted_rows=20")
-	if r.OverLimit {
-		t.Errorf("over_limit: %s", r.Reason)
-	}
+	assert.That(t, !r.OverLimit, "over_limit: %s", r.Reason)
 
 	// What has been learned serves the next run: no row is deleted twice.
 	e.Exec("main", `INSERT INTO c (p_id) SELECT generate_series(0, 9); ALTER SEQUENCE tried RESTART`)
@@ -339,12 +332,9 @@ func TestLooseForeignKeysCleanup_AFaultOfTheQueueEndsTheRunAtOnce(t *testing.T) 
 	before := e.State("main")
 	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.Batches(2, 0)), "main")
 	servicetest.WantState(t, r, repo.RunFailed)
-	if !strings.HasPrefix(r.Error, "remove records on main: P0001 raise_exception: a trigger") {
-		t.Errorf("error %q", r.Error)
-	}
-	if n := r.Counts["deleted_rows"]; n < 2 || n > 4 {
-		t.Errorf("%d rows deleted, want those of the batches in flight", n)
-	}
+	assert.That(t, strings.HasPrefix(r.Error, "remove records on main: P0001 raise_exception: a trigger"), "error %q", r.Error)
+	n := r.Counts["deleted_rows"]
+	assert.That(t, n >= 2 && n <= 4, "%d rows deleted, want those of the batches in flight", n)
 	// No attempt is counted, nothing postponed.
 	e.WantSame("main", before)
 	e.WantLease("main", 1, false)

@@ -106,9 +106,8 @@ func TestLooseForeignKeysCleanup_AParentIsKnownByUpToFourColumns(t *testing.T) {
 	keys := e.Keys(definitions)
 	wantFindings(t, keys)
 	dry := servicetest.DryRun(t, e.Service(definitions))
-	if d := dry.Definitions[0]; d.Column != "(w, x, y, z)" || d.Rows != 72 {
-		t.Errorf("the dry run says %+v", d)
-	}
+	d := dry.Definitions[0]
+	assert.That(t, d.Column == "(w, x, y, z)" && d.Rows == 72, "the dry run says %+v", d)
 	wantRun(t, e.Service(definitions), "processed_records=25 deleted_rows=72")
 	e.Want("main", `SELECT count(*) FROM c WHERE kind = 'good' AND x IS NOT NULL AND NOT EXISTS (
 		SELECT FROM p WHERE (p.a, p.b, p.c, p.d) = (c.w, c.x, c.y, c.z))`, "0")
@@ -145,9 +144,8 @@ func TestLooseForeignKeysCleanup_ADefinitionWithAnotherKeyFindsNothing(t *testin
 	} {
 		r := servicetest.RunBatch(t, e.Service(test.definition), "main")
 		servicetest.WantState(t, r, "failed")
-		if !strings.Contains(r.Error, " on main: ") || strings.Contains(r.Error, "unreachable") {
-			t.Errorf("%s: error %q", test.definition, r.Error)
-		}
+		assert.That(t, strings.Contains(r.Error, " on main: ") && !strings.Contains(r.Error, "unreachable"),
+			"%s: error %q", test.definition, r.Error)
 		e.Want("main", `SELECT count(*) FROM c`, "2")
 		e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "2")
 		result := assert.Must(e.Keys(test.definition).Lint(context.Background()))(t)
@@ -222,9 +220,7 @@ func TestLooseForeignKeys_DeadRecordsOfAnyKeyAreListedAndPutBack(t *testing.T) {
 	s, keys := e.Service(definitions), e.Keys(definitions)
 	wantFailedRun(t, s, failure, "processed_records=1 deleted_rows=1 rescheduled_records=1")
 	failing, err := keys.Failing(context.Background(), "p")
-	if err != nil || len(failing) != 1 || failing[0].Key().String() != `("it's, 1", 2)` {
-		t.Errorf("failing: %+v, %v", failing, err)
-	}
+	assert.That(t, err == nil && len(failing) == 1 && failing[0].Key().String() == `("it's, 1", 2)`, "failing: %+v, %v", failing, err)
 	e.Exec("main", `UPDATE maintenance.record_failures SET failures = 9`)
 	dueAgain(e, "main")
 	wantFailedRun(t, s, failure, "dead_records=1")
@@ -233,9 +229,7 @@ func TestLooseForeignKeys_DeadRecordsOfAnyKeyAreListedAndPutBack(t *testing.T) {
 		dead = append(dead, r)
 		return nil
 	})
-	if err != nil || len(dead) != 1 {
-		t.Fatalf("dead: %+v, %v", dead, err)
-	}
+	assert.Require(t, err == nil && len(dead) == 1, "dead: %+v, %v", dead, err)
 	if text, err := json.Marshal(dead[0]); err != nil || !strings.Contains(string(text), `"key":null,"key_values":["it's, 1","2"]`) {
 		t.Errorf("dead: %s, %v", text, err)
 	}
@@ -276,15 +270,11 @@ func TestLooseForeignKeysCleanup_AKeyOfSeveralColumnsKeepsItsMeaning(t *testing.
 	e.Exec("main", `DELETE FROM p`)
 	const named = "c: [{table: p, column: [x, y], key: [a, b], on_delete: async_delete}]"
 	_, err := e.Keys(named).Untrack(context.Background(), "p")
-	if err == nil || !strings.Contains(err.Error(), "records of public.p are pending") {
-		t.Errorf("untrack: %v", err)
-	}
+	assert.That(t, err != nil && strings.Contains(err.Error(), "records of public.p are pending"), "untrack: %v", err)
 	e.Exec("main", `DROP TRIGGER p_loose_fk_trigger ON p`)
 	r := servicetest.RunBatch(t, e.Service(named), "main")
 	servicetest.WantState(t, r, "failed")
-	if !strings.Contains(r.Error, "p is no longer tracked") {
-		t.Errorf("error %q", r.Error)
-	}
+	assert.That(t, strings.Contains(r.Error, "p is no longer tracked"), "error %q", r.Error)
 	e.Want("main", `SELECT count(*) FROM c`, "2")
 	e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
 	// Nor can the key be looked up in its table, so the operator decides.
@@ -354,9 +344,8 @@ func TestLooseForeignKeysCleanup_EveryFormOfTriggerSaysItsKey(t *testing.T) {
 			}
 			r := servicetest.RunBatch(t, e.Service(definition(c.other)), "main")
 			servicetest.WantState(t, r, "failed")
-			if want := "refers to " + c.other + ", but the recorded key of " + c.table + " is " + c.key; !strings.Contains(r.Error, want) {
-				t.Errorf("error %q, want %q", r.Error, want)
-			}
+			want := "refers to " + c.other + ", but the recorded key of " + c.table + " is " + c.key
+			assert.That(t, strings.Contains(r.Error, want), "error %q, want %q", r.Error, want)
 			e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
 			wantRun(t, e.Service(definition(c.key)), "processed_records=1 deleted_rows=1")
 		})

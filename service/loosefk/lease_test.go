@@ -18,12 +18,9 @@ import (
 func wantHeld(t *testing.T, err error, holder string, atMost time.Duration) {
 	t.Helper()
 	var held *service.LeaseHeldError
-	if !errors.As(err, &held) {
-		t.Fatalf("error %v, want that the lease is held", err)
-	}
-	if held.Lease.Holder != holder || held.Remaining <= 0 || held.Remaining > atMost || held.Lease.ExpiresAt.IsZero() {
-		t.Errorf("%+v, want held by %s for at most %s", held, holder, atMost)
-	}
+	assert.Require(t, errors.As(err, &held), "error %v, want that the lease is held", err)
+	assert.That(t, held.Lease.Holder == holder && held.Remaining > 0 && held.Remaining <= atMost && !held.Lease.ExpiresAt.IsZero(),
+		"%+v, want held by %s for at most %s", held, holder, atMost)
 }
 
 const leaseRow = `SELECT l::text || ' ' || xmin FROM maintenance.leases l WHERE name = '` + servicetest.MainLease + `'`
@@ -43,9 +40,7 @@ func TestLooseForeignKeysCleanup_ForeignLeaseIsRespected(t *testing.T) {
 
 	r := e.Fire(s, servicetest.LooseForeignKeys)
 	servicetest.WantState(t, r, repo.RunSkipped)
-	if r.Reason != "LEASE_HELD" {
-		t.Errorf("reason %q", r.Reason)
-	}
+	assert.That(t, r.Reason == "LEASE_HELD", "reason %q", r.Reason)
 	e.WantSame("main", before, "c")
 	e.Want("main", leaseRow, lease)
 }
@@ -55,9 +50,8 @@ func TestLooseForeignKeysCleanup_EveryRunTakesAFreeLeaseWithTheNextEpochAndRelea
 	e.ForeignLease("main", servicetest.MainLease, "0")
 	s := e.Service(servicetest.OneChild)
 	for epoch := int64(8); epoch <= 10; epoch++ {
-		if r := servicetest.RunBatch(t, s, "main"); r.LeaseEpoch != epoch {
-			t.Errorf("epoch %d, want %d", r.LeaseEpoch, epoch)
-		}
+		r := servicetest.RunBatch(t, s, "main")
+		assert.That(t, r.LeaseEpoch == epoch, "epoch %d, want %d", r.LeaseEpoch, epoch)
 		e.WantLease("main", epoch, false)
 	}
 }
@@ -66,9 +60,8 @@ func TestLooseForeignKeysCleanup_ATakeOverWaitsForTheCommitOfTheStatementInFligh
 	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 1)
 	e.ForeignLease("main", servicetest.MainLease, "500 milliseconds")
 	held := e.Connect("main")
-	if _, err := held.Exec(context.Background(), `BEGIN; SELECT FROM maintenance.leases WHERE expires_at > clock_timestamp() FOR SHARE; DELETE FROM c WHERE id = 1`); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(held.Exec(context.Background(),
+		`BEGIN; SELECT FROM maintenance.leases WHERE expires_at > clock_timestamp() FOR SHARE; DELETE FROM c WHERE id = 1`))(t)
 	e.Eventually("main", `SELECT expires_at <= clock_timestamp() FROM maintenance.leases`, "true")
 	s := e.Service(servicetest.OneChild)
 	done := make(chan service.Run, 1)
@@ -138,9 +131,8 @@ func TestLooseForeignKeysCleanup_NothingIsWrittenAfterTheLeaseIsLost(t *testing.
 			lease := e.Value("main", leases)
 			r = servicetest.Ended(t, s, r.ID)
 			servicetest.WantLost(t, r)
-			if got := fmt.Sprint(r.Counts["deleted_rows"]); got != rows || got == "0" {
-				t.Errorf("deleted_rows is %s, %s rows are gone", got, rows)
-			}
+			got := fmt.Sprint(r.Counts["deleted_rows"])
+			assert.That(t, got == rows && got != "0", "deleted_rows is %s, %s rows are gone", got, rows)
 			e.WantSame("main", seen, "c")
 			e.Want("main", leases, lease)
 		})
@@ -162,9 +154,7 @@ func TestLooseForeignKeysCleanup_LeaseAndFencesAreRenewed(t *testing.T) {
 	}
 	r = servicetest.Ended(t, s, r.ID)
 	servicetest.WantState(t, r, repo.RunSucceeded)
-	if !r.OverLimit {
-		t.Error("not over_limit")
-	}
+	assert.That(t, r.OverLimit, "not over_limit")
 	e.WantLease("main", 1, false)
 	e.WantLease("ci", 1, false)
 }

@@ -25,17 +25,14 @@ func limits(deletes, updates int64) func(*service.Config) {
 func wantOverLimit(t *testing.T, r service.Run, reason string) {
 	t.Helper()
 	servicetest.WantState(t, r, "succeeded")
-	if !r.OverLimit || !strings.Contains(r.Reason, reason) {
-		t.Errorf("over_limit %v, reason %q, want over_limit because of %q", r.OverLimit, r.Reason, reason)
-	}
+	assert.That(t, r.OverLimit && strings.Contains(r.Reason, reason),
+		"over_limit %v, reason %q, want over_limit because of %q", r.OverLimit, r.Reason, reason)
 }
 
 func wantWithinLimits(t *testing.T, r service.Run) {
 	t.Helper()
 	servicetest.WantState(t, r, "succeeded")
-	if r.OverLimit || r.Reason != "" {
-		t.Errorf("over_limit %v, reason %q, want a normal end", r.OverLimit, r.Reason)
-	}
+	assert.That(t, !r.OverLimit && r.Reason == "", "over_limit %v, reason %q, want a normal end", r.OverLimit, r.Reason)
 }
 
 func TestLooseForeignKeysCleanup_StopsAtMaxDeletes(t *testing.T) {
@@ -47,12 +44,10 @@ func TestLooseForeignKeysCleanup_StopsAtMaxDeletes(t *testing.T) {
 	wantOverLimit(t, wantRun(t, e.Service(servicetest.OneChild, limits(2, 0)), "deleted_rows=2 incremented_records=1"), "max_deletes")
 	e.Want("main", `SELECT count(*) FROM c`, "6")
 	e.Want("main", queue, "1 true")
-	if bad, good := m.Counter("maintenance.sli.apdex", "database=main success=false"), m.Counter("maintenance.sli.apdex", "success=true"); bad != 1 || good != 0 {
-		t.Errorf("apdex: %d not satisfied, %d satisfied, want 1 and 0", bad, good)
-	}
-	if rows := m.Counter("maintenance.rows", "worker=loose_foreign_keys_cleanup database=main action=deleted"); rows != 2 {
-		t.Errorf("metric of deleted rows is %d, want 2", rows)
-	}
+	bad, good := m.Counter("maintenance.sli.apdex", "database=main success=false"), m.Counter("maintenance.sli.apdex", "success=true")
+	assert.That(t, bad == 1 && good == 0, "apdex: %d not satisfied, %d satisfied, want 1 and 0", bad, good)
+	rows := m.Counter("maintenance.rows", "worker=loose_foreign_keys_cleanup database=main action=deleted")
+	assert.That(t, rows == 2, "metric of deleted rows is %d, want 2", rows)
 }
 
 func TestLooseForeignKeysCleanup_StopsAtMaxUpdatesOverAllTablesAndHomes(t *testing.T) {
@@ -90,9 +85,7 @@ func TestLooseForeignKeysCleanup_StopsAtMaxRuntime(t *testing.T) {
 	wantOverLimit(t, r, "max_runtime")
 	deleted := r.Counts["deleted_rows"]
 	// The eleventh statement ends after 3.3 s at the earliest.
-	if deleted < 1 || deleted > 11 {
-		t.Errorf("%d rows deleted within 3 s at 300 ms each", deleted)
-	}
+	assert.That(t, deleted >= 1 && deleted <= 11, "%d rows deleted within 3 s at 300 ms each", deleted)
 	servicetest.WantCounts(t, r, fmt.Sprintf("deleted_rows=%d incremented_records=5", deleted))
 	e.Want("main", `SELECT count(*) FILTER (WHERE cleanup_attempts = 1) FROM loose_foreign_keys_deleted_records`, "5")
 }
@@ -162,9 +155,7 @@ func TestLooseForeignKeysCleanup_TheOrderOfParentsIsDrawnForEachRun(t *testing.T
 		r := wantRun(t, s, "deleted_rows=1 processed_records=1")
 		first[r.Tables[0].Table] = true
 	}
-	if len(first) < 2 {
-		t.Errorf("always the same parent first: %v", first)
-	}
+	assert.That(t, len(first) >= 2, "always the same parent first: %v", first)
 }
 
 func TestLooseForeignKeysCleanup_TurboModeRaisesTheLimits(t *testing.T) {
@@ -189,9 +180,7 @@ func TestLooseForeignKeysCleanup_TurboModeRaisesTheLimits(t *testing.T) {
 			wantOverLimit(t, r, "max_deletes")
 			e.Want("ci", `SELECT count(*) FROM ci_c`, "1000")
 		}
-		if r.TurboMode != (database == "main") {
-			t.Errorf("turbo_mode on %s: %v", database, r.TurboMode)
-		}
+		assert.That(t, r.TurboMode == (database == "main"), "turbo_mode on %s: %v", database, r.TurboMode)
 	}
 }
 
@@ -236,9 +225,7 @@ func TestLooseForeignKeysCleanup_WhatACommitUndoesIsNotCounted(t *testing.T) {
 	r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
 	servicetest.WantState(t, r, "failed")
 	servicetest.WantCounts(t, r, "processed_records=9 deleted_rows=27 rescheduled_records=1")
-	if !strings.Contains(r.Error, "c.p_id -> p on main: P0001") {
-		t.Errorf("error %q", r.Error)
-	}
+	assert.That(t, strings.Contains(r.Error, "c.p_id -> p on main: P0001"), "error %q", r.Error)
 	e.WantQueue("main", "7")
 	e.Want("main", `SELECT count(*) FROM c`, "3")
 }
@@ -361,9 +348,7 @@ func TestLooseForeignKeysCleanup_SLIs(t *testing.T) {
 	e.Deleted("main", "o", 1, 1)
 	servicetest.RunBatch(t, s, "main")
 	want("a failed run", 1, 1, 2, 1)
-	if _, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: true}); err != nil {
-		t.Fatal(err)
-	}
+	servicetest.DryRun(t, s)
 	// Whoever wrote it, an unexpired row is a held lease.
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now() + interval '1 hour'`)
 	if r := e.Fire(s, servicetest.LooseForeignKeys); r.State != repo.RunSkipped {

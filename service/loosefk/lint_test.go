@@ -25,20 +25,15 @@ func wantFindings(t *testing.T, keys loosefk.Admin, want ...string) loosefk.Lint
 	}
 	for _, f := range result.Findings {
 		line := strings.Join([]string{f.Severity, f.Code, f.Database, f.Object}, " ")
-		if !wanted[line] {
-			t.Errorf("found %s: %s", line, f.Advice)
-		}
+		assert.That(t, wanted[line], "found %s: %s", line, f.Advice)
 		delete(wanted, line)
-		if f.Advice == "" || strings.Contains(f.Advice, "%!") {
-			t.Errorf("%s gives no advice: %q", line, f.Advice)
-		}
+		assert.That(t, f.Advice != "" && !strings.Contains(f.Advice, "%!"), "%s gives no advice: %q", line, f.Advice)
 	}
 	for line := range wanted {
 		t.Errorf("not found: %s", line)
 	}
-	if len(result.Findings) != result.Errors+result.Warnings {
-		t.Errorf("%d errors and %d warnings in %d findings", result.Errors, result.Warnings, len(result.Findings))
-	}
+	assert.That(t, len(result.Findings) == result.Errors+result.Warnings,
+		"%d errors and %d warnings in %d findings", result.Errors, result.Warnings, len(result.Findings))
 	return result
 }
 
@@ -120,9 +115,7 @@ func TestLint_ColumnsAndValuesMustFit(t *testing.T) {
 		"error nullify_not_null main c.nn -> p", "error nullify_not_null main c.checked -> p", "error nullify_not_null main c.s -> p",
 		"error nullify_not_null main d.p_id -> p", "error type_mismatch main c.t -> p", "error type_mismatch main c.u -> p",
 		"error column_missing main c.absent -> p")
-	if result.Errors != 7 {
-		t.Errorf("%d errors, want 7", result.Errors)
-	}
+	assert.That(t, result.Errors == 7, "%d errors, want 7", result.Errors)
 	for _, bad := range []string{"mood bad", "short abcd", "fixed abcde", "money 12.345", "money 123", "b maybe", "at never", "nn x", "nn 99999999999999999999", "doc 1", "u 5"} {
 		column, value, _ := strings.Cut(bad, " ")
 		for _, how := range []string{
@@ -145,9 +138,7 @@ func TestLint_FileAndScheduleAreChecked(t *testing.T) {
 	result := wantFindings(t, keys, "warning duplicate_definition  c.p_id -> users", "warning not_sorted  b",
 		"warning schedule_starves_database ci */2 * * * *", "warning trigger_not_always main public.users",
 		"warning trigger_without_definition main merge_requests", "warning trigger_without_definition main namespaces", "warning trigger_without_definition main projects")
-	if result.Errors != 0 {
-		t.Errorf("%d errors", result.Errors)
-	}
+	assert.That(t, result.Errors == 0, "%d errors", result.Errors)
 	keys.Only = "sec"
 	if _, err := keys.Lint(context.Background()); !errors.Is(err, service.ErrUnknownDatabase) {
 		t.Errorf("got %v, want ErrUnknownDatabase", err)
@@ -175,9 +166,8 @@ c: [{table: q, column: q_id, on_delete: async_delete}]
 	addDown(e)
 	keys.Databases = e.Open
 	result, err := keys.Lint(context.Background())
-	if !errors.Is(err, repo.ErrUnreachable) || len(result.Findings) != 0 || !slices.Equal(result.Unchecked, []string{"down"}) {
-		t.Errorf("got %+v, %v, want ErrUnreachable and nothing about what may be there", result, err)
-	}
+	assert.That(t, errors.Is(err, repo.ErrUnreachable) && len(result.Findings) == 0 && slices.Equal(result.Unchecked, []string{"down"}),
+		"got %+v, %v, want ErrUnreachable and nothing about what may be there", result, err)
 	const accepted = "absent: [{table: p, column: p_id, on_delete: async_delete}]"
 	e.Open = e.Open[:2]
 	accept(e, accepted, "absent")
@@ -190,14 +180,11 @@ c: [{table: q, column: q_id, on_delete: async_delete}]
 func TestLint_NeedsTheSchemaMaintenance(t *testing.T) {
 	url := servicetest.Databases.Clone(t, devdb.Template{Name: "bare"})
 	d, err := repo.Open(context.Background(), "main", url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer d.Close()
 	_, err = loosefk.Admin{Databases: []*repo.Database{d}, Definitions: servicetest.Definitions(t, "")}.Lint(context.Background())
-	if !errors.Is(err, repo.ErrNotMigrated) || !strings.Contains(err.Error(), "run `caretaker migrate` first") {
-		t.Errorf("got %v, want ErrNotMigrated and what to do", err)
-	}
+	assert.That(t, errors.Is(err, repo.ErrNotMigrated) && strings.Contains(err.Error(), "run `caretaker migrate` first"),
+		"got %v, want ErrNotMigrated and what to do", err)
 }
 
 func TestLint_RealForeignKeysThatStopTheCleaningOrLeaveItNothing(t *testing.T) {
@@ -260,11 +247,8 @@ nulled: [{table: p, column: p_id, on_delete: async_nullify}]
 parts: [{table: p, column: p_id, on_delete: async_delete}]
 `), "warning row_trigger main gone.p_id -> p", "warning row_trigger main nulled.p_id -> p", "warning row_trigger main parts.p_id -> p")
 	for i, want := range []string{"the trigger on_delete of gone may keep rows", "the trigger on_update of nulled ", "the trigger on_leaf of parts_1 "} {
-		if got := result.Findings[i].Advice; !strings.Contains(got, want) {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		got := result.Findings[i].Advice
+		assert.That(t, strings.Contains(got, want), "got %q, want %q", got, want)
 	}
-	if len(result.Findings) != 3 {
-		t.Errorf("%d findings", len(result.Findings))
-	}
+	assert.That(t, len(result.Findings) == 3, "%d findings", len(result.Findings))
 }

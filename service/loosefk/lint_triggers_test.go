@@ -19,9 +19,8 @@ func TestLint_NewLeafOfATrackedParentIsNamed(t *testing.T) {
 	wantFindings(t, keys)
 	e.Exec("main", "CREATE TABLE p_2 (LIKE p); ALTER TABLE p ATTACH PARTITION p_2 FOR VALUES IN (2)")
 	result := wantFindings(t, keys, "error trigger_missing main public.p_2")
-	if want := "run `caretaker lfk track p --database main`"; !strings.Contains(result.Findings[0].Advice, want) {
-		t.Errorf("got %q, want %q", result.Findings[0].Advice, want)
-	}
+	want := "run `caretaker lfk track p --database main`"
+	assert.That(t, strings.Contains(result.Findings[0].Advice, want), "got %q, want %q", result.Findings[0].Advice, want)
 	tracked, err := keys.Track(context.Background(), "p", "")
 	if err != nil || tracked.Database != "main" || len(tracked.Triggers) != 1 || tracked.Triggers[0] != "p_2_loose_fk_trigger on public.p_2" {
 		t.Errorf("got %+v, %v", tracked, err)
@@ -77,9 +76,7 @@ func TestLint_TriggersThatDoNotDoTheirWork(t *testing.T) {
 		"error trigger_form main public.parts_2", "error trigger_form main public.parts_3", "error trigger_form main public.parts_4",
 		"warning parent_missing main parts_2", "warning trigger_without_definition main undefined", "warning trigger_without_definition main other.stray")
 	for _, f := range result.Findings {
-		if f.Object == "public.routed" && !strings.Contains(f.Advice, "queues that caretaker does not read") {
-			t.Errorf("got %q", f.Advice)
-		}
+		assert.That(t, f.Object != "public.routed" || strings.Contains(f.Advice, "queues that caretaker does not read"), "got %q", f.Advice)
 	}
 }
 
@@ -88,9 +85,7 @@ func TestLint_WarningsAloneAreNoErrors(t *testing.T) {
 	result := wantFindings(t, e.Keys("vulnerability_external_issue_links: [{table: vulnerabilities, column: vulnerability_id, on_delete: async_delete}]"),
 		"warning trigger_not_always main public.vulnerabilities",
 		"warning fk_beside_definition main vulnerability_external_issue_links_vulnerability_id_fkey on public.vulnerability_external_issue_links")
-	if result.Errors != 0 || result.Warnings != 2 {
-		t.Errorf("got %d errors, %d warnings", result.Errors, result.Warnings)
-	}
+	assert.That(t, result.Errors == 0 && result.Warnings == 2, "got %d errors, %d warnings", result.Errors, result.Warnings)
 }
 
 func TestLint_WriteProtectedLeftoversAreNoHomes(t *testing.T) {
@@ -121,9 +116,7 @@ func TestLint_QueueMustBeThereAndInOrder(t *testing.T) {
 	result := wantFindings(t, keys, "error queue_shape main "+queue, "error default_partition_missing ci "+queue,
 		"error queue_shape sec "+queue, "error default_partition_missing sec "+queue)
 	for i, want := range []string{"it has no column partition of type bigint", "run `caretaker lfk install --database ci`, or the worker", "it has no valid index", "create the partition"} {
-		if !strings.Contains(result.Findings[i].Advice, want) {
-			t.Errorf("got %q, want %q", result.Findings[i].Advice, want)
-		}
+		assert.That(t, strings.Contains(result.Findings[i].Advice, want), "got %q, want %q", result.Findings[i].Advice, want)
 	}
 	e.Exec("main", "DROP TABLE loose_foreign_keys_deleted_records")
 	keys.Only = "main"
@@ -164,7 +157,6 @@ func TestLint_ChangesNothing(t *testing.T) {
 	e.Exec("main", "ALTER DATABASE "+e.Value("main", "quote_ident(current_database())")+" SET default_transaction_read_only = on")
 	fresh := servicetest.Estate{T: t, URLs: e.URLs, SQL: e.SQL}
 	fresh.Add("main", e.URLs["main"])
-	if _, err := fresh.Keys(`c: [{table: ci_triggers, column: x, on_delete: async_delete}]`).Lint(context.Background()); err != nil {
-		t.Errorf("on a database that takes no changes: %v", err)
-	}
+	_, err := fresh.Keys(`c: [{table: ci_triggers, column: x, on_delete: async_delete}]`).Lint(context.Background())
+	assert.That(t, err == nil, "on a database that takes no changes: %v", err)
 }

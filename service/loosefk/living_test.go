@@ -150,9 +150,7 @@ func TestLooseForeignKeysCleanup_AReusedKeyIsHeldUntilTheOperatorDecides(t *test
 			t.Helper()
 			keys := e.Keys(servicetest.OneChild)
 			done := assert.Must(keys.DecideReused(context.Background(), "p", clean))(t)
-			if len(done) != 1 || done[0].Records != 1 {
-				t.Errorf("decided %+v, want 1 record of main", done)
-			}
+			assert.That(t, len(done) == 1 && done[0].Records == 1, "decided %+v, want 1 record of main", done)
 			_, err := keys.DecideReused(context.Background(), "p", clean)
 			servicetest.WantError(t, err, "no reused key of p is held")
 		}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -83,9 +84,8 @@ func TestLooseForeignKeysCleanup_RecordsOfAnotherStatusAndOfTheFutureAreNotRead(
 	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, consume_after)
 		VALUES ('public.p', 2, now() + interval '1 minute')`)
 	wantWithinLimits(t, wantRun(t, s, ""))
-	if b := servicetest.Status(t, s).Backlog; b.Pending != 1 || b.Deferred != 1 || b.Due != 0 {
-		t.Errorf("backlog %+v, want 1 pending, deferred, not due", b)
-	}
+	b := servicetest.Status(t, s).Backlog
+	assert.That(t, b.Pending == 1 && b.Deferred == 1 && b.Due == 0, "backlog %+v, want 1 pending, deferred, not due", b)
 	dueAgain(e, "main")
 	wantRun(t, s, "processed_records=1 deleted_rows=1")
 }
@@ -139,15 +139,11 @@ func TestLooseForeignKeysCleanup_ParentsWithoutRecordsCostNoStatements(t *testin
 	one := queueStatements(e, e.Service(servicetest.OneChild))
 	e.Deleted("main", "p", 1, 1)
 	many := queueStatements(e, e.Service(definitions))
-	if one != many || one == "NULL" {
-		t.Errorf("%s statements on the queue with one parent defined, %s with 45", one, many)
-	}
+	assert.That(t, one == many && one != "NULL", "%s statements on the queue with one parent defined, %s with 45", one, many)
 	for line := range strings.Lines(e.Value("main", `SELECT string_agg(regexp_replace(query, '\s+', ' ', 'g'), E'\n')
 		FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()
 		WHERE query LIKE '%"loose_foreign_keys_deleted_records"%'`)) {
-		if !strings.Contains(line, "partition = ") {
-			t.Errorf("does not name the partition: %s", line)
-		}
+		assert.That(t, strings.Contains(line, "partition = "), "does not name the partition: %s", line)
 	}
 }
 
@@ -174,9 +170,8 @@ func TestLooseForeignKeysCleanup_WorksInTheApplicationSchemaOfItsConnection(t *t
 	// The service connects when it first needs to: after this.
 	e.Exec("main", `CREATE SCHEMA "My App"`)
 	e.Exec("main", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = nowhere, "My App", public', current_database()); END $$`)
-	if got, err := lfkadmin.New(e.Open[0]).InstallQueue(context.Background()); err != nil || got != "installed" {
-		t.Fatalf("install: %q, %v", got, err)
-	}
+	got, err := lfkadmin.New(e.Open[0]).InstallQueue(context.Background())
+	assert.Require(t, err == nil && got == "installed", "install: %q, %v", got, err)
 	e.Exec("main", `CREATE TABLE "My App".c (p_id bigint); CREATE TABLE public.c (p_id bigint); CREATE TABLE public.d (p_id bigint)`)
 	e.Exec("main", `INSERT INTO "My App".c VALUES (1), (2); INSERT INTO public.c VALUES (1), (2); INSERT INTO public.d VALUES (1)`)
 	e.Exec("main", `INSERT INTO "My App".loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value)
@@ -209,9 +204,7 @@ func TestLooseForeignKeysCleanup_RecordsThatComeWhileItWorksAreNotLost(t *testin
 		total += r.Counts["deleted_rows"]
 	}
 	total += servicetest.RunBatch(t, s, "main").Counts["deleted_rows"]
-	if total != 3000 {
-		t.Errorf("%d rows deleted, want 3000", total)
-	}
+	assert.That(t, total == 3000, "%d rows deleted, want 3000", total)
 	e.WantQueue("main", "")
 	e.Want("main", `SELECT count(*) FROM c`, "0")
 }

@@ -62,9 +62,8 @@ func TestLooseForeignKeysCleanup_ALockedRowPostponesItsRecordOnly(t *testing.T) 
 		s := e.Service(definitions, unhurried)
 		r := wantRun(t, s, "processed_records=95 rescheduled_records=5 "+test.locked)
 		wantPostponed(e, "7 7 7 7 7")
-		if r.OverLimit || r.Reason != "5 records postponed, others hold locks: "+strings.Join(postponed, ", ") {
-			t.Errorf("over_limit %t, reason %q", r.OverLimit, r.Reason)
-		}
+		assert.That(t, !r.OverLimit && r.Reason == "5 records postponed, others hold locks: "+strings.Join(postponed, ", "),
+			"over_limit %t, reason %q", r.OverLimit, r.Reason)
 		for _, release := range releases {
 			release()
 		}
@@ -176,9 +175,8 @@ func TestLooseForeignKeysCleanup_ALockedTableIsSaidInTheLogAndTheTrace(t *testin
 	e.Deleted("main", "p", 1, 4)
 	assert.Must(e.Connect("ci").Exec(t.Context(), `BEGIN; LOCK TABLE c IN ACCESS EXCLUSIVE MODE`))(t)
 	r := wantRun(t, e.Service(servicetest.OneChild, servicetest.TracedLogTo(log)), "rescheduled_records=4")
-	if want := "4 records postponed, others hold locks: c on ci (4)"; r.Reason != want || strings.Count(log.String(), `"locked":"`+want) != 1 {
-		t.Errorf("reason %q, log %s", r.Reason, log)
-	}
+	want := "4 records postponed, others hold locks: c on ci (4)"
+	assert.That(t, r.Reason == want && strings.Count(log.String(), `"locked":"`+want) == 1, "reason %q, log %s", r.Reason, log)
 	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.batch")[0], map[string]string{"maintenance.outcome": "deferred", "maintenance.reason": "locked: c on ci"})
 }
 
@@ -207,9 +205,7 @@ func TestLooseForeignKeysCleanup_ARowThatATriggerKeepsIsNoLock(t *testing.T) {
 	}
 	r := wantFailedRun(t, e.Service(definitions, unhurried), strings.Join(failures, "; "),
 		"processed_records=72 rescheduled_records=8 deleted_rows=162 updated_rows=54")
-	if !strings.HasPrefix(r.Reason, "KEPT_BY_TRIGGER: trigger veto of c") {
-		t.Errorf("reason %q", r.Reason)
-	}
+	assert.That(t, strings.HasPrefix(r.Reason, "KEPT_BY_TRIGGER: trigger veto of c"), "reason %q", r.Reason)
 	e.Want("main", minutesLeft, "7:1 7:1 7:1 7:1 9:1 9:1 9:1 9:1")
 	e.Want("main", `SELECT string_agg(DISTINCT concat_ws(' ', primary_key_value, failures, setbacks, sqlstate), ', ')
 		FROM maintenance.record_failures x JOIN loose_foreign_keys_deleted_records q ON q.id = x.record_id`, "7 1 1 KEPT_BY_TRIGGER")

@@ -50,9 +50,7 @@ func TestNewPartitions_AreTrackedByTheRunThatFindsThem(t *testing.T) {
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	const long = "a_name_that_leaves_no_room_for_the_ending_of_the_trigger visits_loose_fk_trigger, "
 	e.Want("main", tracked, `"o'dd \x" o'dd \x_loose_fk_trigger, `+long+bothVisits)
-	if !strings.Contains(said.String(), "new partitions of tracked tables are tracked") {
-		t.Errorf("log %q", said.String())
-	}
+	assert.That(t, strings.Contains(said.String(), "new partitions of tracked tables are tracked"), "log %q", said.String())
 	e.Exec("main", `INSERT INTO visits VALUES (7, 2), (8, 2), (9, 1); INSERT INTO c (p_id) VALUES (7), (8), (9); DELETE FROM "o'dd \x" WHERE id = 7;
 		DELETE FROM visits WHERE id = 8`)
 	e.Want("main", `SELECT string_agg(fully_qualified_table_name || primary_key_value, ' ' ORDER BY id) FROM loose_foreign_keys_deleted_records`,
@@ -102,9 +100,8 @@ func TestNewPartitions_ThatAreLockedDoNotHoldARunUp(t *testing.T) {
 	s := e.Service(visitsChild, func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
 	wantRun(t, s, "processed_records=1 deleted_rows=1")
 	e.Want("main", tracked, bothVisits)
-	if !strings.Contains(said.String(), "level=WARN") || !strings.Contains(said.String(), "track partition public.visits_3") {
-		t.Errorf("log %q", said.String())
-	}
+	assert.That(t, strings.Contains(said.String(), "level=WARN") && strings.Contains(said.String(), "track partition public.visits_3"),
+		"log %q", said.String())
 	assert.Must(other.Exec(t.Context(), `COMMIT`))(t)
 	servicetest.RunBatch(t, s, "main")
 	e.Want("main", tracked, bothVisits+", visits_3 visits_3_loose_fk_trigger")

@@ -47,14 +47,11 @@ func TestLooseForeignKeysCleanup_AFileLikeGitLabsHoldsRecordsUntilMissingChildre
 	servicetest.RunBatch(t, s, "main")
 	servicetest.RunBatch(t, s, "ci")
 	warnings := log.Lines("no configured database has these child tables")
-	if len(warnings) != 1 {
-		t.Fatalf("%d warnings, want one of all missing children", len(warnings))
-	}
+	assert.Require(t, len(warnings) == 1, "%d warnings, want one of all missing children", len(warnings))
 	for child := range 240 {
 		name := fmt.Sprintf("child_%03d", child)
-		if missing := child > 1; strings.Contains(warnings[0], name) != missing {
-			t.Errorf("%s in the warning: %t, want %t", name, !missing, missing)
-		}
+		missing := child > 1
+		assert.That(t, strings.Contains(warnings[0], name) == missing, "%s in the warning: %t, want %t", name, !missing, missing)
 	}
 	// Several commands at once all succeed.
 	var wait sync.WaitGroup
@@ -77,9 +74,8 @@ func TestLooseForeignKeysCleanup_WithoutDefinitionsNothingIsDone(t *testing.T) {
 	e.Deleted("main", "p", 1, 3)
 	s := e.Service("")
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
-	if _, ok := errors.AsType[*service.NotConfiguredError](err); !ok {
-		t.Errorf("RunBatch: %v, want a *NotConfiguredError", err)
-	}
+	_, ok := errors.AsType[*service.NotConfiguredError](err)
+	assert.That(t, ok, "RunBatch: %v, want a *NotConfiguredError", err)
 	servicetest.WantCondition(t, s, service.ConditionNotConfigured)
 	e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
 	wantRun(t, e.Service("# nothing yet\n"), "")
@@ -103,14 +99,11 @@ absent:
 `)
 	e.Exec("main", `INSERT INTO maintenance.absent_children (child, accepted_by) VALUES ('absent', 'me')`)
 	r := wantRun(t, s, "processed_records=2")
-	if r.OverLimit {
-		t.Error("over_limit, though nothing that has definitions is left")
-	}
+	assert.That(t, !r.OverLimit, "over_limit, though nothing that has definitions is left")
 	e.Want("main", `SELECT string_agg(q::text, ',' ORDER BY id) FROM loose_foreign_keys_deleted_records q`, before)
 	st := servicetest.Status(t, s)
-	if b := st.Backlog; b.Pending != 11 || b.Due != 11 {
-		t.Errorf("backlog %+v, want 11 pending and due", b)
-	}
+	b := st.Backlog
+	assert.That(t, b.Pending == 11 && b.Due == 11, "backlog %+v, want 11 pending and due", b)
 	assert.Contains(t, st.ConditionDetail, "public.unknown", "public.orphaned", "other.p")
 }
 

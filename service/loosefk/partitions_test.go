@@ -147,15 +147,12 @@ func TestPartitions_MissingDefaultIsMended(t *testing.T) {
 	e := newOwnQueue(servicetest.Parallel(t))
 	addPartitions(e, 5, 2)
 	assert.Must(e.SQL["main"].Exec(t.Context(), `INSERT INTO p VALUES (1)`))(t)
-	if _, err := e.SQL["main"].Exec(t.Context(), `DELETE FROM p`); err == nil {
-		t.Fatal("the deletion succeeds, though there is no partition for its record")
-	}
+	_, err := e.SQL["main"].Exec(t.Context(), `DELETE FROM p`)
+	assert.Require(t, err != nil, "the deletion succeeds, though there is no partition for its record")
 	var said bytes.Buffer
 	s := e.Service(servicetest.OneChild, func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
-	if !strings.Contains(said.String(), "level=WARN") || !strings.Contains(said.String(), "partition=5") {
-		t.Errorf("log %q", said.String())
-	}
+	assert.That(t, strings.Contains(said.String(), "level=WARN") && strings.Contains(said.String(), "partition=5"), "log %q", said.String())
 	e.Exec("main", `DELETE FROM p`)
 	e.Want("main", `SELECT partition FROM loose_foreign_keys_deleted_records`, "5")
 	e.Want("main", partitions, "2 5, default 5")
@@ -210,13 +207,9 @@ func TestPartitions_RollIsPutOffWhileADeletionIsOpen(t *testing.T) {
 	over.Store(true)
 	wait.Wait()
 	servicetest.WantState(t, r, repo.RunSucceeded)
-	if r.Counts["processed_records"] < 3 || r.Counts["deleted_rows"] != 3 {
-		t.Errorf("counts %v", r.Counts)
-	}
+	assert.That(t, r.Counts["processed_records"] >= 3 && r.Counts["deleted_rows"] == 3, "counts %v", r.Counts)
 	e.Want("main", partitions, "1, default 1")
-	if !strings.Contains(said.String(), "level=WARN") || !strings.Contains(said.String(), "next run") {
-		t.Errorf("log %q", said.String())
-	}
+	assert.That(t, strings.Contains(said.String(), "level=WARN") && strings.Contains(said.String(), "next run"), "log %q", said.String())
 	assert.Must(open.Exec(t.Context(), `COMMIT`))(t)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	e.Want("main", partitions, "1 2, default 2")
@@ -262,9 +255,8 @@ func TestPartitions_LeavesOfSeveralNumbersAndOfAllOthersAreWorked(t *testing.T) 
 		VALUES (40, 'public.p', 8, now() + interval '1 day'), (5, 'public.p', 8, now() + interval '1 day')`)
 	active(e, "25 hours")
 	s := e.Service(servicetest.OneChild, servicetest.Batches(2, 0))
-	if b := servicetest.Status(t, s).Backlog; b.Due != 7 || b.Deferred != 2 {
-		t.Errorf("backlog %+v", b)
-	}
+	b := servicetest.Status(t, s).Backlog
+	assert.That(t, b.Due == 7 && b.Deferred == 2, "backlog %+v", b)
 	wantWithinLimits(t, wantRun(t, s, "processed_records=7 deleted_rows=7"))
 	e.WantQueue("main", "8 8 8")
 	e.Want("main", `SELECT to_regclass('gitlab_partitions_dynamic.several') || ' ' || to_regclass('gitlab_partitions_dynamic.others')`,

@@ -33,9 +33,7 @@ func searched(t *testing.T, search *orphanaudit.Search) orphanaudit.Found {
 	t.Helper()
 	for {
 		found, err := search.Run(t.Context())
-		if err != nil || len(found) != 1 {
-			t.Fatalf("%+v, %v", found, err)
-		}
+		assert.Require(t, err == nil && len(found) == 1, "%+v, %v", found, err)
 		if !strings.Contains(found[0].Fault, "older transactions are open") {
 			return found[0]
 		}
@@ -104,13 +102,9 @@ func TestTask_EveryHomeIsAskedAgainBeforeARecordIsWritten(t *testing.T) {
 	homes(e, map[string]string{"main": "bigint", "sec": "bigint"})
 	search := looking(e, servicetest.OneChild)
 	tasks, err := search.Tasks(t.Context())
-	if err != nil || len(tasks) != 1 {
-		t.Fatalf("%+v, %v", tasks, err)
-	}
+	assert.Require(t, err == nil && len(tasks) == 1, "%+v, %v", tasks, err)
 	page, err := tasks[0].Look(t.Context(), repo.Key{}, 10, 10)
-	if err != nil || len(page.Orphans) != 2 {
-		t.Fatalf("%+v, %v", page, err)
-	}
+	assert.Require(t, err == nil && len(page.Orphans) == 2, "%+v, %v", page, err)
 	e.Exec("sec", `INSERT INTO p VALUES (1)`)
 	fix := &orphanaudit.Fixing{Main: search.Databases[0], Holder: "somebody"}
 	defer fix.End(context.WithoutCancel(t.Context()))
@@ -118,9 +112,7 @@ func TestTask_EveryHomeIsAskedAgainBeforeARecordIsWritten(t *testing.T) {
 		_, late, err = tasks[0].Record(t.Context(), page, func(do func(repo.Permit) error) error {
 			return fix.Permitted(t.Context(), tasks[0].Home(), do)
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 	}
 	e.WantQueue("main", "2")
 }

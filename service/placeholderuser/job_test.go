@@ -86,9 +86,7 @@ func TestDeletePlaceholderUser_QueuesTheUserWithItselfAsActor(t *testing.T) {
 	e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 99}})
 	e.Work(s, "delete_placeholder_user")
 	e.Want("main", servicetest.StateOfJobs, "delete_placeholder_user completed TARGET_GONE")
-	if logs.String() != "" {
-		t.Errorf("log: %s", logs.String())
-	}
+	assert.That(t, logs.String() == "", "log: %s", logs.String())
 }
 
 func TestDeletePlaceholderUser_LooksInEveryDatabase(t *testing.T) {

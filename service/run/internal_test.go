@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 )
 
@@ -34,9 +35,7 @@ func TestExpected_TheFirstHundredThatArePassedOverAreLogged(t *testing.T) {
 	if lines := strings.Count(log.String(), "passed over, not in the plan"); lines != 100 {
 		t.Errorf("%d lines", lines)
 	}
-	if !strings.Contains(log.String(), "kind=user id=0\n") {
-		t.Error(log.String())
-	}
+	assert.That(t, strings.Contains(log.String(), "kind=user id=0\n"), "%v", log.String())
 }
 
 // digestOf is that of a dry run that finds these.
@@ -87,9 +86,7 @@ func FuzzPlanDigest(f *testing.F) {
 				p.tables[second] = &PlannedTable{Table: second, Deleted: b}
 			}
 			p.Jobs = append(p.Jobs, "destroy_group", job)
-			if err := p.Finish(); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, p.Finish())
 			return p.Digest
 		}
 		if table != other && digest(table, other, n, m) != digest(other, table, m, n) {
@@ -105,9 +102,7 @@ func TestPlan_ThatTakesTooLongHasCountedAtLeastWhatItHas(t *testing.T) {
 	t.Parallel()
 	p := &Plan{Exact: true, ends: time.Now().Add(-time.Second), tables: map[string]*PlannedTable{"issues": {Table: "issues", Deleted: 7}}}
 	err := p.CheckStop()
-	if !errors.Is(err, ErrPlanTime) {
-		t.Fatal(err)
-	}
+	assert.Require(t, errors.Is(err, ErrPlanTime), "%v", err)
 	if err := p.Absorb(t.Context(), err); err != nil || p.Exact || !p.tables["issues"].AtLeast || p.tables["issues"].Deleted != 7 {
 		t.Errorf("%v, %+v", err, p)
 	}
@@ -118,9 +113,7 @@ func renewing(t *testing.T) *Execution {
 	t.Helper()
 	x := &Execution{leases: &leaseSet{permits: semaphore.NewWeighted(allPermits)}}
 	x.stopRequested, x.requestStop = context.WithCancelCause(t.Context())
-	if err := x.leases.permits.Acquire(t.Context(), allPermits); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, x.leases.permits.Acquire(t.Context(), allPermits))
 	return x
 }
 
@@ -143,9 +136,7 @@ func TestPermit_WaitForARenewalIsInTheTrace(t *testing.T) {
 		x := renewing(t)
 		x.Tracer = traces.Tracer("")
 		time.AfterFunc(2*time.Second, func() { x.leases.permits.Release(allPermits) }) //nolint:gocritic // elapses: by the clock of the bubble
-		if err := x.Batch(t.Context(), x.waitForRenewal); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, x.Batch(t.Context(), x.waitForRenewal))
 		for _, a := range spans.Ended()[0].Attributes() {
 			if a.Key == waitedKey && a.Value.AsFloat64() == 2 && x.waited == 2*time.Second {
 				return

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 )
 
@@ -90,9 +91,7 @@ func TestExcess_IsNamedWithItsValueItsLimitAndItsKey(t *testing.T) {
 		"somebody waits for a lock on public.notes of ci: 7s, over load.max_lock_wait = 5s",
 		"autovacuum of public.notes of ci: 2h0m0s, over load.max_autovacuum = 1h0m0s",
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %q", got)
-	}
+	assert.That(t, slices.Equal(got, want), "got %q", got)
 }
 
 func TestThrottle_PartsOfARunThatRestSideBySideAreCountedOnce(t *testing.T) {
@@ -107,9 +106,7 @@ func TestThrottle_PartsOfARunThatRestSideBySideAreCountedOnce(t *testing.T) {
 			wait.Go(func() {
 				time.Sleep(time.Duration(i) * time.Second) //nolint:forbidigo // in a synctest bubble
 				rested, ofRun, first := throttle.rest(t.Context(), e, 3*time.Second)
-				if rested != 3*time.Second {
-					t.Errorf("rested for %s", rested)
-				}
+				assert.That(t, rested == 3*time.Second, "rested for %s", rested)
 				mu.Lock()
 				defer mu.Unlock()
 				counted += ofRun

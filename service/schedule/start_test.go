@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -16,16 +17,12 @@ func TestRound_TheDatabasesHaveOneDeadlineTogetherToSayWhatIsDue(t *testing.T) {
 	var databases []*repo.Database
 	for _, name := range []string{"main", "ci", "sec"} {
 		d, err := repo.Open(context.Background(), name, "postgres://nowhere")
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		defer d.Close()
 		databases = append(databases, d)
 	}
 	r, err := run.New(run.Config{Databases: databases})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	var deadlines []time.Time
 	w := &run.Worker{Databases: databases, Due: func(ctx context.Context, _ *repo.Database) bool {
 		deadline, _ := ctx.Deadline()

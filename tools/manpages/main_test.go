@@ -13,13 +13,12 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/caretaker-go/caretaker/cli"
+	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
 func TestManual_HasAPageForEveryCommand(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "man1")
-	if err := write(folder, time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, write(folder, time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)))
 	pages := 0
 	err := each(cli.Root(cli.Streams{}), func(c *cobra.Command) error {
 		pages++
@@ -41,9 +40,7 @@ func TestManual_HasAPageForEveryCommand(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil || pages < 35 {
-		t.Errorf("%d pages, %v", pages, err)
-	}
+	assert.That(t, err == nil && pages >= 35, "%d pages, %v", pages, err)
 	if entries, err := os.ReadDir(folder); err != nil || len(entries) < pages {
 		t.Errorf("%d files, %v", len(entries), err)
 	}
@@ -71,7 +68,5 @@ func rendered(t *testing.T, name string, content []byte) string {
 
 func TestProgram_DoesNotHaveTheConverter(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "../..").CombinedOutput()
-	if err != nil || bytes.Contains(out, []byte("md2man")) {
-		t.Errorf("%v: the program has the converter of manual pages", err)
-	}
+	assert.That(t, err == nil && !bytes.Contains(out, []byte("md2man")), "%v: the program has the converter of manual pages", err)
 }
