@@ -336,6 +336,7 @@ func (c *connection) missing(problem string) string {
 
 // show prints an answer: as protobuf JSON, or with text.
 func (a *app) show(answer proto.Message, text func() error) error {
+	makePrintable(answer.ProtoReflect())
 	if !a.asJSON {
 		return text()
 	}
@@ -343,6 +344,7 @@ func (a *app) show(answer proto.Message, text func() error) error {
 }
 
 func (a *app) printJSON(message proto.Message, options protojson.MarshalOptions) error {
+	makePrintable(message.ProtoReflect())
 	options.EmitDefaultValues = true
 	out, err := options.Marshal(message)
 	if err != nil {
