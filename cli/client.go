@@ -315,6 +315,10 @@ func (c *connection) missing(problem string) string {
 	}
 	ended := has("server preface", "EOF", "broken pipe", "connection reset")
 	switch {
+	case has("error reading from server"):
+		// What is read before is the server preface: the connection had been established.
+		return "the connection to " + c.address + " was lost during the call: caretaker runs shows the runs " +
+			"once a server answers"
 	case has("not look like a TLS handshake"):
 		return "the server at " + c.address + " does not use TLS: leave --tls and --tls-* out"
 	case ended && !c.secure():

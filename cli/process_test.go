@@ -71,6 +71,23 @@ func TestFault_Signals_HangupReadsDefinitionsAndTokensAgain(t *testing.T) {
 	assert.NoError(t, server.Wait())
 }
 
+func TestFault_Signals_AClientWhoseServerIsKilledSaysThatTheConnectionWasLost(t *testing.T) {
+	sh := newShell(t)
+	sql := sh.prepared()
+	sh.defined(oneKey)
+	execute(t, sql, slow)
+	sh.set("CARETAKER_METRICS_LISTEN", "")
+	sh.set("CARETAKER_SCHEDULER_ENABLED", "false")
+	server, log := sh.process("serve")
+	address := log.field(t, "serving", "listen")
+	run, out := sh.process("run " + worker + " --address " + address)
+	eventually(t, "the run starts", out, func() bool { return strings.Contains(out.String(), " started") })
+	signal(t, server, os.Kill)
+	assert.That(t, run.Wait() != nil && run.ProcessState.ExitCode() == 1, "exit %d", run.ProcessState.ExitCode())
+	assert.Contains(t, out.String(), "the connection to "+address+" was lost", "caretaker runs shows the runs")
+	assert.Lacks(t, out.String(), "--tls")
+}
+
 func TestFault_Signals_InterruptCancelsTheRunThatIsWaitedFor(t *testing.T) {
 	sh := newShell(t)
 	sql := sh.prepared()
