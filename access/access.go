@@ -122,6 +122,17 @@ func New(c Config) (*Keys, error) {
 	return k, nil
 }
 
+// Reload reads the file of tokens again at once, if there is one. A mistake in it is logged.
+func (k *Keys) Reload() {
+	if k == nil || k.file == nil {
+		return
+	}
+	k.file.mu.Lock()
+	defer k.file.mu.Unlock()
+	k.file.wrong = ""
+	k.file.reloadLocked()
+}
+
 // Named reports whether tokens or certificates have names: what a client without one says it is
 // called must not be taken for one of these.
 func (k *Keys) Named() bool { return k != nil && (k.file != nil || len(k.certificates) > 0) }

@@ -68,9 +68,14 @@ type tokensFile struct {
 func (f *tokensFile) current() []*token {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if time.Since(f.checked) < checkInterval {
-		return f.tokens
+	if time.Since(f.checked) >= checkInterval {
+		f.reloadLocked()
 	}
+	return f.tokens
+}
+
+// reloadLocked reads the file again, and logs that, or what is wrong with the file.
+func (f *tokensFile) reloadLocked() {
 	f.checked = time.Now()
 	switch changed, err := f.readLocked(); {
 	case err == nil && !changed:
@@ -82,7 +87,6 @@ func (f *tokensFile) current() []*token {
 		f.wrong = err.Error()
 		f.logger.Error("file of tokens not read, those of before stay valid", "error", f.wrong)
 	}
-	return f.tokens
 }
 
 // read reads the file for the first time.

@@ -315,6 +315,10 @@ func (c *connection) missing(problem string) string {
 	}
 	ended := has("server preface", "EOF", "broken pipe", "connection reset")
 	switch {
+	case has("error reading from server"):
+		// What is read before is the server preface: the connection had been established.
+		return "the connection to " + c.address + " was lost during the call: caretaker runs shows the runs " +
+			"once a server answers"
 	case has("not look like a TLS handshake"):
 		return "the server at " + c.address + " does not use TLS: leave --tls and --tls-* out"
 	case ended && !c.secure():
@@ -336,6 +340,7 @@ func (c *connection) missing(problem string) string {
 
 // show prints an answer: as protobuf JSON, or with text.
 func (a *app) show(answer proto.Message, text func() error) error {
+	makePrintable(answer.ProtoReflect())
 	if !a.asJSON {
 		return text()
 	}
@@ -343,6 +348,7 @@ func (a *app) show(answer proto.Message, text func() error) error {
 }
 
 func (a *app) printJSON(message proto.Message, options protojson.MarshalOptions) error {
+	makePrintable(message.ProtoReflect())
 	options.EmitDefaultValues = true
 	out, err := options.Marshal(message)
 	if err != nil {

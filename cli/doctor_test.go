@@ -149,6 +149,7 @@ func faultsOfTheServer(main *pgx.Conn) (all []fault) {
 
 func TestDoctor_EachFaultHasANameAndARemedy(t *testing.T) {
 	sh := newShell(t)
+	sh.set("CARETAKER_INSECURE", "true")
 	sql := sh.applied()
 	listener := assert.Must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = listener.Close() }()

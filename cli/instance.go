@@ -50,6 +50,8 @@ type instance struct {
 	// access knows the clients; secure is nil without TLS.
 	access *access.Keys
 	secure *tls.Config
+	// hangups receives SIGHUP, nil where it ends the process.
+	hangups chan os.Signal
 	// failed receives the errors of listeners that break.
 	failed chan error
 	work   sync.WaitGroup
@@ -243,6 +245,7 @@ func (i *instance) run(ctx context.Context) error {
 	for _, d := range i.databases {
 		i.work.Go(func() { i.watchDatabase(watching, d) })
 	}
+	i.work.Go(func() { i.reloadOnHangup(watching) })
 	if i.scheduler != nil {
 		i.scheduler.Start()
 	}
@@ -265,6 +268,24 @@ func (i *instance) run(ctx context.Context) error {
 	i.shutdown(context.WithoutCancel(ctx))
 	i.logger.InfoContext(ctx, "stopped")
 	return err
+}
+
+// reloadOnHangup reads the definitions and the tokens again for each SIGHUP, until ctx ends.
+func (i *instance) reloadOnHangup(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-i.hangups:
+		}
+		i.access.Reload()
+		n, err := i.service.ReloadDefinitions()
+		if err != nil {
+			i.logger.ErrorContext(ctx, "definitions not reloaded", "error", err.Error())
+			continue
+		}
+		i.logger.InfoContext(ctx, "definitions reloaded", "definitions", n)
+	}
 }
 
 // shutdown ends everything in an order in which nothing is lost: no new work is taken, runs and

@@ -108,3 +108,17 @@ func TestRun_TheQuestionSaysWhenNotAllCouldBeLookedAt(t *testing.T) {
 		assert.Equal(t, strings.Contains(out.String(), "the run may do more than is shown\nrun "+c.worker+" now"), c.says, c, out.String())
 	}
 }
+
+func TestShow_NamesHaveNothingThatATerminalObeys(t *testing.T) {
+	t.Parallel()
+	for _, asJSON := range []bool{false, true} {
+		var out strings.Builder
+		a := &app{Streams: Streams{Out: &out}, asJSON: asJSON}
+		plan := &pb.Plan{Name: "a\x1b[7m\u202eb\u2066c\n", Tables: []*pb.PlannedTable{{Table: "t\u202e"}}, Jobs: []string{"j\x9b"}}
+		assert.NoError(t, a.show(&pb.PlanDeletionResponse{Plan: plan}, func() error { return a.describePlan(plan) }))
+		assert.Contains(t, out.String(), "a [7m b c ")
+		for _, bad := range []string{"\x1b", `\u001b`, "\u202e", "\u2066", `c\n`, "\u009b"} {
+			assert.Lacks(t, out.String(), bad)
+		}
+	}
+}

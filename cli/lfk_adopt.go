@@ -31,8 +31,8 @@ func (l *lfk) adopt() *cobra.Command {
 		Use:   "adopt TABLE.COLUMN",
 		Short: "Turn a real foreign key into a loose one, in two steps",
 		Long: "Turn a real foreign key into a loose one. The first time the command checks what it\n" +
-			"needs, writes the definition into the configured file and tracks the parent. Restart all\n" +
-			"servers then, so that they know the definition, and run it again: it drops the constraint.\n" +
+			"needs, writes the definition into the configured file and tracks the parent. Then send\n" +
+			"SIGHUP to all servers, so that they read it, and run this again: it drops the constraint.\n" +
 			"Between the two nothing changes for the application. Interrupted, it goes on where it was.\n" +
 			"A key of several columns is TABLE.COLUMN,COLUMN.",
 		Args: between(1, 1),
@@ -74,20 +74,20 @@ func (l *lfk) adopted(ctx context.Context, a *loosefk.Adoption, f *adopting) err
 	l.doneSteps(a, 0, 1)
 	if !ready {
 		return l.report(nil, a, func() {
-			l.note("restart every server, so that it knows the definition, then run this command again: "+
+			l.note("send SIGHUP to every server, so that it knows the definition, then run this command again: "+
 				"it drops %s", a.Constraint)
 		})
 	}
 	if !f.yes {
-		if err := l.agree("drop %s on %s? Every server must have been restarted since the "+
-			"definition was written [y/N] ", a.Constraint, a.Database); err != nil {
+		if err := l.agree("drop %s on %s? Every server must have read the definition "+
+			"(SIGHUP) [y/N] ", a.Constraint, a.Database); err != nil {
 			return err
 		}
 	}
 	if err := a.Drop(ctx); err != nil {
 		return err
 	}
-	// Who had it dropped has said that the servers were restarted.
+	// The operator has confirmed that the servers know the definition.
 	a.Steps[2].Done = true
 	l.doneSteps(a, 3)
 	return l.report(nil, a, func() { l.say("%s: %s: loose from now on", a.Database, a.Definition) })
@@ -96,7 +96,7 @@ func (l *lfk) adopted(ctx context.Context, a *loosefk.Adoption, f *adopting) err
 // agree asks, where somebody is there to be asked.
 func (l *lfk) agree(question string, args ...any) error {
 	if !l.asks() {
-		return errors.New("nothing was dropped: restart every server, so that it knows the " +
+		return errors.New("nothing was dropped: send SIGHUP to every server, so that it knows the " +
 			"definition, then run this command again with --yes")
 	}
 	l.note(question, args...)
@@ -182,11 +182,11 @@ func (l *lfk) reverted(ctx context.Context, a *loosefk.Adoption) error {
 		l.say("%s: %s is a real foreign key", a.Database, a.Constraint)
 		if len(others) == 0 {
 			l.note("nothing else needs the records of %s: `caretaker lfk untrack %s` ends them; "+
-				"restart the servers, so that they forget the definition",
+				"send SIGHUP to the servers, so that they forget the definition",
 				a.Parent(), repo.Argument(a.Parent()))
 			return
 		}
-		l.note("%s stays tracked for %s; restart the servers, so that they forget the definition",
+		l.note("%s stays tracked for %s; send SIGHUP to the servers, so that they forget the definition",
 			a.Parent(), strings.Join(others, ", "))
 	})
 }

@@ -52,9 +52,9 @@ func TestLfkAdopt_ThereAndBack(t *testing.T) {
 	sh.want(1, "lfk adopt orders.customer_id", "create an index on orders (customer_id)")
 	sql(`CREATE INDEX ON orders (customer_id)`)
 	sh.want(0, "lfk adopt orders.customer_id --plan", "1. add the definition to "+file, "- table: customers", "2. track customers",
-		"CREATE TRIGGER", "3. restart every server", `4. drop the foreign key fk`, `ALTER TABLE "public"."orders" DROP CONSTRAINT "fk"`)
+		"CREATE TRIGGER", "3. send SIGHUP to every server", `4. drop the foreign key fk`, `ALTER TABLE "public"."orders" DROP CONSTRAINT "fk"`)
 	assert.Equal(t, fileText(t, file), before, "--plan has written")
-	sh.want(0, "lfk adopt orders.customer_id --yes", "add the definition to "+file+": done", "track customers: done", "restart every server")
+	sh.want(0, "lfk adopt orders.customer_id --yes", "add the definition to "+file+": done", "track customers: done", "send SIGHUP to every server")
 	after := "# kept\norders:\n  - table: customers\n    column: customer_id\n    on_delete: async_delete\n" + strings.TrimPrefix(before, "# kept\n")
 	if got := fileText(t, file); !strings.Contains(got, "orders:\n  - table: customers\n    column: customer_id\n    on_delete: async_delete\n") ||
 		!strings.Contains(got, "# kept\n") || !strings.Contains(got, "z:  # this one, too\n") || len(got) != len(after) {
@@ -108,12 +108,12 @@ func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing
 		assert.NoError(t, os.WriteFile(file, []byte("orders:\n  - {table: customers, column: customer_id, "+entry+"}\n"), 0o600))
 	}
 	write("on_delete: async_delete, conditions: [{column: kind, value: A}]")
-	sh.want(0, "lfk adopt orders.customer_id --yes", "add the definition to "+file+": done", "restart every server")
+	sh.want(0, "lfk adopt orders.customer_id --yes", "add the definition to "+file+": done", "send SIGHUP to every server")
 	if got := fileText(t, file); strings.Count(got, "table: customers") != 2 {
 		t.Errorf("the file is\n%s", got)
 	}
 	out := sh.want(0, "lfk adopt orders.customer_id --plan", "1. add the definition to "+file+": done already",
-		"restart every server, so that it knows the definition, which cannot be checked from here; then run this command again\n")
+		"send SIGHUP to every server, so that it knows the definition, which cannot be checked from here; then run this command again\n")
 	assert.Equal(t, strings.Count(out, "done already"), 2, out)
 	write("on_delete: async_nullify")
 	const other = "has on_delete: async_nullify for orders.customer_id -> customers, but fk does what async_delete does"

@@ -52,6 +52,42 @@ func TestFault_Signals_TermStopsTheServerInOrder(t *testing.T) {
 	log.field(t, "stopped", "")
 }
 
+func TestFault_Signals_HangupReadsDefinitionsAndTokensAgain(t *testing.T) {
+	sh := newShell(t)
+	sh.prepared()
+	definitions, tokens := sh.defined(oneKey), saved(t, "tokens.yml", "- {name: a, role: admin, sha256: "+strings.Repeat("ab", 32)+"}")
+	sh.set("CARETAKER_AUTH_TOKENS_FILE", tokens)
+	server, log := sh.process("serve")
+	log.field(t, "serving", "listen")
+	assert.NoError(t, os.WriteFile(definitions, []byte("c: 1"), 0o600))
+	assert.NoError(t, os.WriteFile(tokens, nil, 0o600))
+	signal(t, server, syscall.SIGHUP)
+	assert.Contains(t, log.field(t, "definitions not reloaded", "error"), definitions+": c")
+	assert.Contains(t, log.field(t, "file of tokens not read, those of before stay valid", "error"), tokens)
+	assert.NoError(t, os.WriteFile(definitions, []byte(oneKey), 0o600))
+	signal(t, server, syscall.SIGHUP)
+	log.field(t, "definitions reloaded", "")
+	signal(t, server, syscall.SIGTERM)
+	assert.NoError(t, server.Wait())
+}
+
+func TestFault_Signals_AClientWhoseServerIsKilledSaysThatTheConnectionWasLost(t *testing.T) {
+	sh := newShell(t)
+	sql := sh.prepared()
+	sh.defined(oneKey)
+	execute(t, sql, slow)
+	sh.set("CARETAKER_METRICS_LISTEN", "")
+	sh.set("CARETAKER_SCHEDULER_ENABLED", "false")
+	server, log := sh.process("serve")
+	address := log.field(t, "serving", "listen")
+	run, out := sh.process("run " + worker + " --address " + address)
+	eventually(t, "the run starts", out, func() bool { return strings.Contains(out.String(), " started") })
+	signal(t, server, os.Kill)
+	assert.That(t, run.Wait() != nil && run.ProcessState.ExitCode() == 1, "exit %d", run.ProcessState.ExitCode())
+	assert.Contains(t, out.String(), "the connection to "+address+" was lost", "caretaker runs shows the runs")
+	assert.Lacks(t, out.String(), "--tls")
+}
+
 func TestFault_Signals_InterruptCancelsTheRunThatIsWaitedFor(t *testing.T) {
 	sh := newShell(t)
 	sql := sh.prepared()

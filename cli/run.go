@@ -90,7 +90,7 @@ func (a *app) runAndWatch(
 		return cause
 	}
 	if err != nil {
-		return fmt.Errorf("connection lost, run %s goes on, caretaker watch %s follows it: %w",
+		return fmt.Errorf("run %s was not followed to its end, caretaker watch %s shows it: %w",
 			id, id, a.explain(err))
 	}
 	err = a.show(&pb.RunBatchResponse{Run: last}, func() error { return a.describeRun(last) })

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -22,6 +25,9 @@ func (a *app) serve() *cobra.Command {
 		RunE: func(command *cobra.Command, _ []string) error {
 			ctx, stop := untilSignal(command.Context())
 			defer stop()
+			hangups := make(chan os.Signal, 1)
+			signal.Notify(hangups, syscall.SIGHUP)
+			defer signal.Stop(hangups)
 			c, err := a.settings()
 			if err := errors.Join(err, c.readFiles()); err != nil {
 				return err
@@ -30,6 +36,7 @@ func (a *app) serve() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			i.hangups = hangups
 			return i.run(ctx)
 		},
 	}

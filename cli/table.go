@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
 // trait is what a column is, besides text. Without one its cells are always whole, as those of IDs
@@ -135,14 +137,38 @@ var fullTime = regexp.MustCompile(`(?:\d{4}-(\d\d-\d\d ))?(\d\d:\d\d):\d\d`)
 // length is in characters.
 func length(text string) int { return len([]rune(text)) }
 
-// printable has a text of a database in one line, without what a terminal would obey.
+// printable has a text of a database in one line, without what a terminal would obey: control
+// characters, and those that change the direction of the text.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
+		if unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp) {
 			return ' '
 		}
 		return r
 	}, text)
+}
+
+// makePrintable applies printable to all texts of an answer.
+func makePrintable(answer protoreflect.Message) {
+	answer.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case f.IsMap(): // Its keys are names of counts.
+		case f.IsList():
+			for i := range v.List().Len() {
+				if f.Message() != nil {
+					makePrintable(v.List().Get(i).Message())
+				} else if f.Kind() == protoreflect.StringKind {
+					text := printable(v.List().Get(i).String())
+					v.List().Set(i, protoreflect.ValueOfString(text))
+				}
+			}
+		case f.Message() != nil:
+			makePrintable(v.Message())
+		case f.Kind() == protoreflect.StringKind:
+			answer.Set(f, protoreflect.ValueOfString(printable(v.String())))
+		}
+		return true
+	})
 }
 
 // fit chooses and narrows the columns for a width, 0: any. It returns the names of those left out.

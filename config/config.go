@@ -55,7 +55,7 @@ import (
 type Config struct {
 	// Listen is the gRPC address. One that other hosts can reach needs tls, auth or insecure.
 	Listen string `key:"listen" default:"127.0.0.1:50051"`
-	// MetricsListen is the address of the Prometheus metrics.
+	// MetricsListen is the address of the Prometheus metrics; the same holds as for listen.
 	MetricsListen string `key:"metrics_listen" default:"127.0.0.1:9464" off:""`
 	// WebListen is the address of the status page, such as 127.0.0.1:8080; the same holds as for
 	// listen.
@@ -320,7 +320,9 @@ func (c *Config) contradictions() (found []contradiction) {
 	if c.Insecure || c.TLS.CertFile != "" || c.Auth.HasTokens() {
 		return found
 	}
-	for _, l := range [][2]string{{"listen", c.Listen}, {"web_listen", c.WebListen}} {
+	for _, l := range [][2]string{
+		{"listen", c.Listen}, {"web_listen", c.WebListen}, {"metrics_listen", c.MetricsListen},
+	} {
 		if key, address := l[0], l[1]; address != "" && !Loopback(address) {
 			add(key, "%s: %q can be reached from other hosts: configure tls (tls.cert_file, "+
 				"tls.key_file; with tls.client_ca_file and auth.certificates, who may do what) or auth "+

@@ -231,6 +231,7 @@ func TestLoad_NamesEveryMistakeInTheFile(t *testing.T) {
 		"workers: {sweep: {max_runtime: -3s}}":                  `max_runtime: -3s is too short: more than 0`,
 		"workers:\n  sweep:\n    schedule: * * * * *":           `(a schedule that begins with * has to be quoted: schedule: "* * * * *")`,
 		"listen: 0.0.0.0:1":                                     `listen: "0.0.0.0:1" can be reached from other hosts`,
+		"metrics_listen: 0.0.0.0:1":                             `metrics_listen: "0.0.0.0:1" can be reached from other hosts`,
 		"listen: :1":                                            `auth.certificates, who may do what) or auth (auth.tokens_file, or auth.token_file for one token)`,
 		"tls: {cert_file: c}":                                   `tls.cert_file and tls.key_file belong together`,
 		"tls: {client_ca_file: c}":                              `tls.client_ca_file needs tls.cert_file`,

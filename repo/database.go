@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -62,8 +63,8 @@ const connectPatience = 5 * time.Second
 
 // Open prepares the connections to a database; it does not connect. The error names what is wrong
 // with the URL and never contains a password.
-func Open(ctx context.Context, name, url string) (*Database, error) {
-	return open(ctx, name, source{"databases." + name + ".url", url, maxConns, connectPatience})
+func Open(ctx context.Context, name, address string) (*Database, error) {
+	return open(ctx, name, source{"databases." + name + ".url", address, maxConns, connectPatience})
 }
 
 // source is where the connections of a database come from.
@@ -75,8 +76,47 @@ type source struct {
 	patience time.Duration
 }
 
+// parsed returns the settings of the URL. No error quotes the URL, and one of a malformed URL no part
+// of it: each may be a part of the password.
+func (s source) parsed() (*pgxpool.Config, error) {
+	before, _, _ := strings.Cut(s.url, "=")
+	isURL := strings.HasPrefix(s.url, "postgres://") || strings.HasPrefix(s.url, "postgresql://")
+	_, err := url.Parse(s.url)
+	switch malformed := isURL && (err != nil || strayAt(s.url)); {
+	case malformed:
+		return nil, errors.New("is no valid URL (it is not shown, as it may have a password): in a password " +
+			"write % as %25, @ as %40, : as %3A, / as %2F, ? as %3F and # as %23")
+	case !isURL && strings.Contains(before, "://"):
+		return nil, errors.New("is not a URL such as postgres://caretaker@db:5432/gitlab (it is not shown, " +
+			"as it may have a password)")
+	}
+	config, err := pgxpool.ParseConfig(s.url)
+	switch {
+	case err != nil && isURL:
+		text := err.Error()
+		return nil, errors.New(text[strings.LastIndex(text, "`: ")+len("`: "):])
+	case err != nil:
+		return nil, errors.New("is no valid connection string (it is not shown, as it may have a password): " +
+			"write NAME=VALUE, and quote values with spaces: 'VALUE'")
+	}
+	return config, nil
+}
+
+// strayAt reports whether a URL has an @ that ends no user name or password as the driver reads it.
+func strayAt(text string) bool {
+	_, rest, _ := strings.Cut(text, "://")
+	userinfo := strings.IndexAny(rest, "@/")
+	if userinfo >= 0 && rest[userinfo] == '@' {
+		rest = rest[userinfo+1:]
+		userinfo = -1
+	}
+	host, query, _ := strings.Cut(rest, "?")
+	return strings.Contains(host, "@") ||
+		userinfo >= 0 && !strings.Contains(host, "/") && strings.Contains(query, "@")
+}
+
 func open(ctx context.Context, name string, from source) (*Database, error) {
-	config, err := pgxpool.ParseConfig(from.url)
+	config, err := from.parsed()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", from.key, err)
 	}

@@ -13,12 +13,9 @@ import (
 func (m *maintenance) ListAudit(
 	ctx context.Context, r *pb.ListAuditRequest,
 ) (*pb.ListAuditResponse, error) {
-	var since time.Time
-	if r.GetSince() != nil {
-		if r.GetSince().CheckValid() != nil {
-			return nil, invalid("since", "is no time")
-		}
-		since = r.GetSince().AsTime()
+	since, err := fromTime("since", r.GetSince())
+	if err != nil {
+		return nil, err
 	}
 	p, err := newPage("audit", r, since.Format(time.RFC3339Nano))
 	if err != nil {

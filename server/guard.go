@@ -18,8 +18,8 @@ import (
 	"github.com/caretaker-go/caretaker/access"
 )
 
-// guardUnary lets calls through that their client may make, within the limits of rates, and records
-// what they change.
+// guardUnary lets calls through that their client may make, within the limits of size and rates, and
+// records what they change. Nothing of a request is checked before its client.
 func (s *Server) guardUnary(
 	ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
 ) (response any, err error) {
@@ -33,6 +33,9 @@ func (s *Server) guardUnary(
 		if s.rates.refusal(rateKey(ctx, client)) {
 			entry.end(ctx, nil, err)
 		}
+		return nil, err
+	}
+	if err := s.limits.fits(request); err != nil {
 		return nil, err
 	}
 	if err := s.rates.take(call.FullMethod, rateKey(ctx, client)); err != nil {

@@ -22,7 +22,7 @@ import (
 )
 
 // unary is the order in which a call goes through the interceptors: log, table of errors, recovery
-// of panics, limits of size, the guard with roles, rates and audit. Around the handler is a second
+// of panics, the guard with roles, limits of size, rates and audit. Around the handler is a second
 // recovery, so that the audit has the outcome of a call that panics. Health checks are not logged
 // and need no role.
 func (s *Server) unary() []grpc.UnaryServerInterceptor {
@@ -37,14 +37,6 @@ func (s *Server) unary() []grpc.UnaryServerInterceptor {
 			return response, answer(ctx, err)
 		},
 		recovering,
-		func(
-			ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
-		) (any, error) {
-			if err := s.limits.fits(request); err != nil {
-				return nil, err
-			}
-			return handler(ctx, request)
-		},
 		selector.UnaryServerInterceptor(s.guardUnary, notHealth()),
 		recovering,
 	}

@@ -1,13 +1,18 @@
 package server
 
 import (
+	"bytes"
 	"fmt"
 	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -58,6 +63,7 @@ const (
 // options are the limits that gRPC keeps.
 func (l limits) options() []grpc.ServerOption {
 	return []grpc.ServerOption{
+		grpc.ForceServerCodecV2(markingCodec{encoding.GetCodecV2("proto")}),
 		grpc.MaxRecvMsgSize(l.read), grpc.MaxConcurrentStreams(l.streams),
 		grpc.ConnectionTimeout(l.handshake),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
@@ -81,11 +87,16 @@ func (e *tooLargeError) Error() string {
 // into the log and into the audit.
 const maxText = 2 << 10
 
-// fits refuses requests that are too large, or have too long a text.
+// fits refuses requests that cannot be decoded, are too large, or have too long a text.
 func (l limits) fits(request any) error {
 	message, ok := request.(proto.Message)
 	if !ok {
 		return nil
+	}
+	text, marked := bytes.CutPrefix(message.ProtoReflect().GetUnknown(), markTag())
+	if marked {
+		cause, _ := protowire.ConsumeString(text)
+		return &undecodableError{cause}
 	}
 	if size := proto.Size(message); size > l.message {
 		return &tooLargeError{size, l.message}
@@ -98,6 +109,33 @@ func (l limits) fits(request any) error {
 		return long == nil
 	})
 	return long
+}
+
+// undecodableError is a request that is not valid protobuf.
+type undecodableError struct{ cause string }
+
+// Error has the cause, for the log.
+func (e *undecodableError) Error() string { return e.cause }
+
+// markTag begins the one unknown field of a request that could not be decoded. Its text is the cause.
+func markTag() []byte {
+	return protowire.AppendTag(nil, protowire.MaxValidNumber, protowire.BytesType)
+}
+
+// markingCodec decodes what is not valid protobuf to an empty request with a mark, which fits refuses
+// after the client has been checked and the call can be logged. gRPC would answer before.
+type markingCodec struct{ encoding.CodecV2 }
+
+// Unmarshal implements [encoding.CodecV2].
+func (c markingCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	err := c.CodecV2.Unmarshal(data, v)
+	request, ok := v.(proto.Message)
+	if _, health := v.(*healthv1.HealthCheckRequest); err == nil || !ok || health {
+		return err
+	}
+	proto.Reset(request)
+	request.ProtoReflect().SetUnknown(protowire.AppendString(markTag(), err.Error()))
+	return nil
 }
 
 // rateError is a call too many.

@@ -92,7 +92,8 @@ func (m *maintenance) ListRuns(
 	ctx context.Context, r *pb.ListRunsRequest,
 ) (*pb.ListRunsResponse, error) {
 	state, err := filter("state", statePrefix, r.GetState())
-	if err != nil {
+	since, until, boundsErr := bounds(r)
+	if err := firstOf(err, boundsErr); err != nil {
 		return nil, err
 	}
 	p, err := newPage("runs", r, append([]string{r.GetWorker(), state}, times(r)...)...)
@@ -101,7 +102,7 @@ func (m *maintenance) ListRuns(
 	}
 	runs, err := m.service.Runs(ctx, service.RunFilter{
 		Worker: r.GetWorker(), State: state, After: p.after, Limit: p.size + 1,
-		Since: fromTime(r.GetSince()), Until: fromTime(r.GetUntil()),
+		Since: since, Until: until,
 	})
 	if err != nil {
 		return nil, err
@@ -197,7 +198,8 @@ func (m *maintenance) ListJobs(
 	ctx context.Context, r *pb.ListJobsRequest,
 ) (*pb.ListJobsResponse, error) {
 	state, err := jobState(r)
-	if err != nil {
+	since, until, boundsErr := bounds(r)
+	if err := firstOf(err, boundsErr); err != nil {
 		return nil, err
 	}
 	p, err := newPage("jobs", r, append([]string{r.GetKind(), state}, times(r)...)...)
@@ -219,7 +221,7 @@ func (m *maintenance) ListJobs(
 	}
 	jobs, err := m.service.Jobs(ctx, service.JobFilter{
 		Kind: r.GetKind(), State: state, After: after, Limit: p.size + 1,
-		Since: fromTime(r.GetSince()), Until: fromTime(r.GetUntil()),
+		Since: since, Until: until,
 	})
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -81,6 +82,9 @@ func wrongListsAndTargets(ctx context.Context, f *fixture) []refusal {
 		{"page_size", second(f.ListRuns(ctx, &pb.ListRunsRequest{PageSize: math.MinInt32}))},
 		{"page_token", second(f.ListRuns(ctx, &pb.ListRunsRequest{PageToken: "x"}))},
 		{"state", second(f.ListRuns(ctx, &pb.ListRunsRequest{State: 99}))},
+		{"since", second(f.ListRuns(ctx, &pb.ListRunsRequest{Worker: "nobody", Since: &timestamppb.Timestamp{Seconds: math.MaxInt64}}))},
+		{"until", second(f.ListRuns(ctx, &pb.ListRunsRequest{Until: &timestamppb.Timestamp{Seconds: math.MinInt64}}))},
+		{"until", second(f.ListJobs(ctx, &pb.ListJobsRequest{Until: &timestamppb.Timestamp{Nanos: 1_000_000_000}}))},
 		{"page_size", second(f.ListLeases(ctx, &pb.ListLeasesRequest{PageSize: -1}))},
 		{"page_token", second(f.ListLeases(ctx, &pb.ListLeasesRequest{Worker: "nobody", PageToken: "x"}))},
 		{"page_size", second(f.ListFires(ctx, &pb.ListFiresRequest{PageSize: -1}))},
@@ -208,6 +212,29 @@ func TestRequests_NamesThatAreUnknownAreInTheMetadata(t *testing.T) {
 		"available, scheduled, retryable, running, completed, cancelled, discarded") {
 		t.Errorf("%v does not say what is allowed", err)
 	}
+}
+
+// brokenCodec sends what is not valid protobuf.
+type brokenCodec struct{}
+
+func (brokenCodec) Marshal(any) ([]byte, error) { return []byte{0xff}, nil }
+func (brokenCodec) Unmarshal([]byte, any) error { return nil }
+func (brokenCodec) Name() string                { return "proto" }
+
+func TestRequests_ThatCannotBeDecodedAreTheFaultOfTheirClient(t *testing.T) {
+	f := start(t, withTokens(t, ""))
+	ctx, raw := as(t.Context(), "admin-token"), grpc.ForceCodec(brokenCodec{})
+	for _, method := range everyMethod() {
+		call := func(ctx context.Context) error {
+			stream, err := f.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, pathOf(method), raw)
+			err = firstOf(err, stream.SendMsg(struct{}{}), stream.CloseSend())
+			return firstOf(err, stream.RecvMsg(nil))
+		}
+		f.failure(call(t.Context()), codes.Unauthenticated, "UNAUTHENTICATED")
+		f.failure(call(ctx), codes.InvalidArgument, "INVALID_ARGUMENT")
+	}
+	assert.Lacks(t, f.log.String(), `"level":"ERROR"`)
+	f.eventually("the calls are logged", func() bool { return strings.Contains(f.log.String(), "cannot parse") })
 }
 
 func TestLists_ATokenIsForTheSameListWithTheSameFilters(t *testing.T) {

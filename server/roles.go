@@ -86,6 +86,10 @@ func (s *Server) allowed(ctx context.Context, c access.Client, method string, re
 	if !r.changes || len(c.Workers) == 0 {
 		return nil
 	}
+	// The lookup and its error have the texts of the request.
+	if err := s.limits.fits(request); err != nil {
+		return err
+	}
 	worker, err := s.workerOf(ctx, request)
 	if err != nil || slices.Contains(c.Workers, worker) {
 		return err

@@ -300,3 +300,13 @@ func TestRoles_WhoHasTheSharedTokenTakesNoNameOfOthers(t *testing.T) {
 		assert.That(t, strings.HasPrefix(line, "shared token"), "the audit has %s", line)
 	}
 }
+
+func TestRoles_AreCheckedBeforeTheRequest(t *testing.T) {
+	f := start(t, withTokens(t, ""))
+	viewer := as(t.Context(), "viewer-token")
+	for _, size := range []int{0, maxText + 1, 2 << 20} {
+		request := &maintenancev1.PauseWorkerRequest{Reason: strings.Repeat("x", size)}
+		f.failure(second(f.PauseWorker(t.Context(), request)), codes.Unauthenticated, "UNAUTHENTICATED")
+		f.failure(second(f.PauseWorker(viewer, request)), codes.PermissionDenied, "ROLE_TOO_LOW")
+	}
+}

@@ -182,6 +182,7 @@ func findRefused(err error) failure {
 		notAllowed *notAllowedError
 		tooLarge   *tooLargeError
 		tooMany    *rateError
+		broken     *undecodableError
 	)
 	switch {
 	case errors.As(err, &unknown):
@@ -200,6 +201,12 @@ func findRefused(err error) failure {
 			metadata: map[string]string{
 				"bytes": strconv.Itoa(tooLarge.size), "limit": strconv.Itoa(tooLarge.limit),
 			},
+		}
+	case errors.As(err, &broken):
+		return failure{
+			code: codes.InvalidArgument, reason: "INVALID_ARGUMENT",
+			message: "the request is not a message of this API: check that the client's definitions are " +
+				"those of the server, and that all texts are UTF-8",
 		}
 	case errors.As(err, &tooMany):
 		return failure{

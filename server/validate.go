@@ -84,19 +84,31 @@ func jobState(r *pb.ListJobsRequest) (string, error) {
 }
 
 // fromTime is zero for a time that is not set.
-func fromTime(t *timestamppb.Timestamp) time.Time {
+func fromTime(field string, t *timestamppb.Timestamp) (time.Time, error) {
 	if t == nil {
-		return time.Time{}
+		return time.Time{}, nil
 	}
-	return t.AsTime()
+	if t.CheckValid() != nil {
+		return time.Time{}, invalid(field, "must be from year 1 to 9999, with nanos from 0 to 999999999")
+	}
+	return t.AsTime(), nil
+}
+
+// bounded is the request for a list between two times.
+type bounded interface {
+	GetSince() *timestamppb.Timestamp
+	GetUntil() *timestamppb.Timestamp
+}
+
+// bounds are the times of a list, zero for one that is not set.
+func bounds(r bounded) (since, until time.Time, err error) {
+	since, sinceErr := fromTime("since", r.GetSince())
+	until, untilErr := fromTime("until", r.GetUntil())
+	return since, until, firstOf(sinceErr, untilErr)
 }
 
 // times are the bounds of a list as its filters have them, none if there are none.
-func times(r interface {
-	GetSince() *timestamppb.Timestamp
-	GetUntil() *timestamppb.Timestamp
-},
-) []string {
+func times(r bounded) []string {
 	if r.GetSince() == nil && r.GetUntil() == nil {
 		return nil
 	}

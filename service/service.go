@@ -97,6 +97,9 @@ type Service struct {
 	gauges               metric.Registration
 	// plans has an element for each plan that is being made.
 	plans chan struct{}
+	// definitions are the loose foreign keys in use, read from definitionsFile.
+	definitions     atomic.Pointer[[]repo.LooseForeignKey]
+	definitionsFile string
 	// migrated: main has been found so.
 	migrated atomic.Bool
 }

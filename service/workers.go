@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"iter"
 
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/adjournedgroup"
 	"github.com/caretaker-go/caretaker/service/deletion"
 	"github.com/caretaker-go/caretaker/service/ghostuser"
@@ -86,9 +87,11 @@ func (s *Service) addWorkers(c Config) error {
 	if err != nil {
 		return err
 	}
+	s.definitions.Store(&keys)
+	s.definitionsFile = Settings[loosefk.Config](&c).DefinitionsFile
 	d := run.Deps{
 		Main: s.engine.Main, Databases: s.engine.Databases, Queue: s.queue, Logger: s.engine.Logger,
-		Resume: s.engine.Resume, LooseForeignKeys: keys,
+		Resume: s.engine.Resume, LooseForeignKeys: s.looseForeignKeys,
 	}
 	for _, line := range c.list() {
 		if !c.uses(line) {
@@ -107,4 +110,20 @@ func (s *Service) addWorkers(c Config) error {
 		s.pool.Add(deletion.New(d, s.engine.Workers))
 	}
 	return nil
+}
+
+func (s *Service) looseForeignKeys() []repo.LooseForeignKey { return *s.definitions.Load() }
+
+// ReloadDefinitions reads the file of loose foreign keys again, if there is one, and returns the number of
+// its definitions. A running run keeps the definitions with which it started. An error names what to fix, and
+// leaves the previous definitions in use.
+func (s *Service) ReloadDefinitions() (n int, err error) {
+	if s.definitionsFile == "" {
+		return 0, nil
+	}
+	keys, err := loosefk.Config{DefinitionsFile: s.definitionsFile}.Keys()
+	if err == nil {
+		s.definitions.Store(&keys)
+	}
+	return len(keys), err
 }

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -150,7 +151,8 @@ func (p *pages) write(w http.ResponseWriter, r *http.Request, code int, name str
 	query.Set("refresh", "off")
 	f.Still = r.URL.Path + "?" + query.Encode()
 	var out bytes.Buffer
-	if err := p.templates[name].ExecuteTemplate(&out, "layout", f); err != nil {
+	err := p.templates[name].ExecuteTemplate(&out, "layout", f)
+	if err != nil {
 		p.config.Logger.ErrorContext(r.Context(), "page not rendered",
 			"page", name, "error", err.Error())
 		http.Error(w, "this page could not be rendered; the log says why",
@@ -159,7 +161,16 @@ func (p *pages) write(w http.ResponseWriter, r *http.Request, code int, name str
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(code)
-	_, _ = out.WriteTo(w)
+	_, _ = w.Write(bytes.Map(printable, out.Bytes()))
+}
+
+// printable replaces what could make a name of a database look like another, or like a part of the
+// page: control characters, and those that change the direction of the text.
+func printable(r rune) rune {
+	if unicode.IsControl(r) && !unicode.IsSpace(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp) {
+		return ' '
+	}
+	return r
 }
 
 func (p *pages) sorry(w http.ResponseWriter, r *http.Request, code int, text string) {

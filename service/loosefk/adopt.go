@@ -190,7 +190,7 @@ func (l Admin) PlanAdoption(ctx context.Context, r AdoptRequest) (*Adoption, err
 	a.Steps = []Step{
 		{Text: "add the definition to " + l.Definitions.File, SQL: trimmed(Entry(a.key)), Done: a.defined},
 		{Text: "track " + a.key.Parent, SQL: trimmed(tracking...), Done: a.tracked},
-		{Text: "restart every server, so that it knows the definition, which cannot be checked from " +
+		{Text: "send SIGHUP to every server, so that it knows the definition, which cannot be checked from " +
 			"here; then run this command again"},
 		{Text: "drop the foreign key " + a.real.Name, SQL: []string{a.real.DropSQL()}},
 	}
@@ -282,7 +282,7 @@ func (a *Adoption) checkHomes(ctx context.Context) error {
 	}
 	return fmt.Errorf("%s: %s is in %s, and %s in %s: a deletion in one of them would be carried out in "+
 		"all that have %[4]s. If each has keys of its own this foreign key must stay. Only if no key is "+
-		"used in two databases: write the definition, track %[2]s in each, restart every server, then "+
+		"used in two databases: write the definition, track %[2]s in each, send SIGHUP to every server, then "+
 		"drop %[6]s yourself", a.Database, a.key.Parent, run.DatabaseNames(parents), a.key.Table,
 		run.DatabaseNames(children), a.real.Name)
 }

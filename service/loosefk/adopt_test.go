@@ -103,7 +103,7 @@ func TestAdopt_AServerThatDoesNotKnowTheDefinitionLeavesTheRecords(t *testing.T)
 	r := servicetest.RunBatch(t, old, "main")
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	const left = "are left, the definitions of this server lack the adopted foreign keys "
-	assert.Contains(t, r.Reason, "records "+left, "c.p_id: restart it with the file that has them, or run caretaker lfk revert")
+	assert.Contains(t, r.Reason, "records "+left, "c.p_id: add them to its file and send SIGHUP to it, or run caretaker lfk revert")
 	detail := servicetest.StatusOf(t, old, servicetest.LooseForeignKeys).ConditionDetail
 	assert.Contains(t, detail, "records on main "+left)
 	assert.That(t, strings.Count(detail, left) == 1, "detail %q, want that it says once that records are left", detail)

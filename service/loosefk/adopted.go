@@ -9,7 +9,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// A server that was started before a definition was written does not know it. If the foreign key that
+// A server that read its file before a definition was written does not know it. If the foreign key that
 // it stands for has been dropped since, such a server would remove records and leave the children.
 // So a run leaves the records of a parent alone while the definitions lack one of its adopted keys.
 
@@ -17,7 +17,7 @@ import (
 func leftText(keys []string) string {
 	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
 	return "the definitions of this server lack the adopted foreign keys " + run.SomeNames(keys) +
-		": restart it with the file that has them, or run caretaker lfk revert"
+		": add them to its file and send SIGHUP to it, or run caretaker lfk revert"
 }
 
 // reportLacking adds to the run's reason that records are left that are due.
@@ -39,9 +39,10 @@ func (k *looseForeignKeys) lackingRemark(
 	ctx context.Context, d *repo.Database, schema string, due []string,
 ) []string {
 	adopted, _ := d.AdoptedKeys(ctx)
+	defined := k.LooseForeignKeys()
 	var keys []string
 	for _, a := range adopted {
-		if slices.Contains(due, a.RecordedParent()) && !k.stands(schema, a) {
+		if slices.Contains(due, a.RecordedParent()) && standsFor(defined, schema, a) == nil {
 			keys = append(keys, a.Named())
 		}
 	}
@@ -51,23 +52,16 @@ func (k *looseForeignKeys) lackingRemark(
 	return []string{"records on " + d.Name + " are left, " + leftText(keys)}
 }
 
-// stands says whether a definition of this server stands for an adopted key.
-func (k *looseForeignKeys) stands(schema string, a repo.AdoptedKey) bool {
-	return standsFor(k.config.Definitions.Keys, schema, a) != nil
-}
-
 // lacking are the recorded names of parents with adopted keys that have no definition here, with
 // these keys as the definitions would have them.
-func (k *looseForeignKeys) lacking(
-	ctx context.Context, x *run.Execution, queue repo.DeletedRecords,
-) (map[string]string, error) {
-	adopted, err := x.Database.AdoptedKeys(ctx)
+func (c *cleanup) lacking(ctx context.Context) (map[string]string, error) {
+	adopted, err := c.x.Database.AdoptedKeys(ctx)
 	lacking := map[string]string{}
 	for _, a := range adopted {
-		if parent := a.RecordedParent(); !k.stands(queue.Schema, a) {
+		if parent := a.RecordedParent(); standsFor(c.keys, c.queue.Schema, a) == nil {
 			lacking[parent] = a.Named()
-			x.Log.WarnContext(ctx, "the definitions of this server lack an adopted foreign key, records "+
-				"of its parent are left: restart the server with the file that has it, "+
+			c.x.Log.WarnContext(ctx, "the definitions of this server lack an adopted foreign key, records "+
+				"of its parent are left: add it to the file and send SIGHUP to the server, "+
 				"or run caretaker lfk revert", "foreign_key", lacking[parent], "parent", parent)
 		}
 	}

@@ -88,7 +88,7 @@ func (k *looseForeignKeys) homes(
 		default:
 			return h, err
 		}
-		if err := k.remember(ctx, x, seen[d.Name], k.seenIn(d.Name, found[i])); err != nil {
+		if err := k.remember(ctx, x, seen[d.Name], seenIn(d.Name, keys, found[i])); err != nil {
 			return h, err
 		}
 	}
@@ -111,9 +111,11 @@ func (k *looseForeignKeys) remember(
 }
 
 // seenIn returns the children that a database has, in order.
-func (k *looseForeignKeys) seenIn(database string, found []*repo.Child) repo.SeenChildren {
+func seenIn(
+	database string, keys []repo.LooseForeignKey, found []*repo.Child,
+) repo.SeenChildren {
 	children, asked := []string{}, []string{}
-	for n, key := range k.config.Definitions.Keys {
+	for n, key := range keys {
 		asked = append(asked, key.Table)
 		if found[n] != nil {
 			children = append(children, key.Table)

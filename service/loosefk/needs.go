@@ -8,12 +8,13 @@ import (
 
 // needs are what the definitions do to their children, and runs to the queues. Runs look parents up.
 func (k *looseForeignKeys) needs(ctx context.Context) (all []*repo.Needs, err error) {
-	if k.config.Definitions == nil {
+	keys := k.LooseForeignKeys()
+	if keys == nil {
 		return nil, nil
 	}
 	const queue = "loose_foreign_keys_deleted_records"
 	tables := map[string]repo.Rights{}
-	for _, key := range k.config.Definitions.Keys {
+	for _, key := range keys {
 		rights := repo.ToChange
 		if key.OnDelete == repo.AsyncDelete {
 			rights = repo.ToRemove

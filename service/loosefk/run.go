@@ -14,7 +14,9 @@ import (
 // cleanup is one run of the worker.
 type cleanup struct {
 	*looseForeignKeys
-	x       *run.Execution
+	x *run.Execution
+	// keys are the definitions with which the run started.
+	keys    []repo.LooseForeignKey
 	queue   repo.DeletedRecords
 	budget  *budget
 	loader  *loader
@@ -34,7 +36,7 @@ func (k *looseForeignKeys) work(ctx context.Context, x *run.Execution) error {
 		return err
 	}
 	c := &cleanup{
-		looseForeignKeys: k, x: x, queue: queue, outcome: newOutcome(),
+		looseForeignKeys: k, x: x, keys: k.LooseForeignKeys(), queue: queue, outcome: newOutcome(),
 		downs: map[string]error{},
 	}
 	_, turbo := k.maxRuntime(x.Database.Name, x.Flags)
@@ -49,11 +51,11 @@ func (k *looseForeignKeys) work(ctx context.Context, x *run.Execution) error {
 		traced, err := x.Database.HasRecordTraces(ctx)
 		c.traced = traced && err == nil
 	}
-	lacking, err := k.lacking(ctx, x, queue)
+	lacking, err := c.lacking(ctx)
 	if err != nil {
 		return err
 	}
-	parents, err := k.tasks(ctx, x, queue, lacking)
+	parents, err := c.tasks(ctx, lacking)
 	if err != nil {
 		return err
 	}

@@ -159,22 +159,21 @@ func (t *childTask) deletes() bool { return t.key.OnDelete == repo.AsyncDelete }
 
 // tasks makes the tasks of the parents that have definitions: one all of whose children are accepted
 // as absent counts as one without, and is left alone. So are those that definitions are lacking of.
-func (k *looseForeignKeys) tasks(
-	ctx context.Context, x *run.Execution, queue repo.DeletedRecords, lacking map[string]string,
+func (c *cleanup) tasks(
+	ctx context.Context, lacking map[string]string,
 ) ([]*parentTasks, error) {
-	accepted, err := k.acceptedAbsent(ctx)
+	accepted, err := c.acceptedAbsent(ctx)
 	if err != nil {
 		return nil, err
 	}
-	keys := k.config.Definitions.Keys
-	homes, err := k.homes(ctx, x, keys)
+	homes, err := c.homes(ctx, c.x, c.keys)
 	if err != nil {
 		return nil, err
 	}
 	byParent := map[string]*parentTasks{}
 	var returned, absent []string
-	for i, key := range keys {
-		recorded := repo.RecordedName(key.Parent, queue.Schema)
+	for i, key := range c.keys {
+		recorded := repo.RecordedName(key.Parent, c.queue.Schema)
 		p := byParent[recorded]
 		if p == nil {
 			p = &parentTasks{recorded: recorded}
@@ -191,9 +190,9 @@ func (k *looseForeignKeys) tasks(
 		}
 	}
 	if len(homes.silent) == 0 {
-		k.recordAbsent(ctx, x, slices.Compact(absent))
+		c.recordAbsent(ctx, c.x, slices.Compact(absent))
 	}
-	if err := k.refer(ctx, x, queue, byParent); err != nil {
+	if err := c.refer(ctx, c.x, c.queue, byParent); err != nil {
 		return nil, err
 	}
 	var parents []*parentTasks
@@ -202,7 +201,7 @@ func (k *looseForeignKeys) tasks(
 			parents = append(parents, p)
 		}
 	}
-	return parents, k.endAbsence(ctx, x, slices.Compact(returned))
+	return parents, c.endAbsence(ctx, c.x, slices.Compact(returned))
 }
 
 // add adds the tasks of a definition, the i-th: one for each database that has the child table. It

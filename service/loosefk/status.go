@@ -21,7 +21,7 @@ import (
 // asked, or whose queue is in disorder, counts as one that has some: its run repairs it, or says
 // what is wrong.
 func (k *looseForeignKeys) due(ctx context.Context, d *repo.Database) bool {
-	if k.config.Definitions == nil {
+	if k.LooseForeignKeys() == nil {
 		return false
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, run.DuePatience, repo.ErrUnreachable)
@@ -49,7 +49,7 @@ func (k *looseForeignKeys) undefined(
 	q repo.DeletedRecords, recorded []string, accepted map[string]bool,
 ) []string {
 	defined := map[string]bool{}
-	for _, key := range k.config.Definitions.Keys {
+	for _, key := range k.LooseForeignKeys() {
 		if !accepted[key.Table] {
 			defined[repo.RecordedName(key.Parent, q.Schema)] = true
 		}
@@ -67,7 +67,7 @@ func (k *looseForeignKeys) backlog(
 	}
 	backlog, err := d.QueueBacklog(ctx, queue, run.BacklogLimits())
 	backlog.Partitions = queue.Leaves
-	if err != nil || k.config.Definitions == nil {
+	if err != nil || k.LooseForeignKeys() == nil {
 		return backlog, "", err
 	}
 	// The counts have been read, the remarks are an extra: what cannot be read for them is left out.
@@ -159,7 +159,7 @@ func (k *looseForeignKeys) absentRemark(
 
 // holders are the child tables that records are held for, by name.
 func (k *looseForeignKeys) holders(failing []repo.FailingRecord) (children []string) {
-	for _, key := range k.config.Definitions.Keys {
+	for _, key := range k.LooseForeignKeys() {
 		if slices.ContainsFunc(failing, func(r repo.FailingRecord) bool {
 			return r.SQLState == stateAbsent && r.Definition == key.String()
 		}) {

@@ -52,19 +52,17 @@ type Config struct {
 	MaxRuntime time.Duration `key:"max_runtime" default:"30s" max:"24h"`
 }
 
-// load is the definitions, from the file if there is one; nil: none are configured.
-func (c Config) load() (*Definitions, error) {
-	if c.Definitions != nil || c.DefinitionsFile == "" {
-		return c.Definitions, nil
-	}
-	return LoadDefinitions(c.DefinitionsFile)
-}
-
 // Keys are the definitions; nil: none are configured. The error is that of [LoadDefinitions].
 func (c Config) Keys() ([]repo.LooseForeignKey, error) {
-	definitions, err := c.load()
-	if err != nil || definitions == nil {
-		return nil, err
+	definitions := c.Definitions
+	if definitions == nil && c.DefinitionsFile == "" {
+		return nil, nil
+	}
+	if definitions == nil {
+		var err error
+		if definitions, err = LoadDefinitions(c.DefinitionsFile); err != nil {
+			return nil, err
+		}
 	}
 	return append([]repo.LooseForeignKey{}, definitions.Keys...), nil
 }
@@ -93,10 +91,6 @@ type looseForeignKeys struct {
 // New makes the worker, with the kinds of job that belong to it. It does not connect; an error
 // names the configuration key that is wrong.
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
-	var err error
-	if config.Definitions, err = config.load(); err != nil {
-		return nil, nil, err
-	}
 	k := &looseForeignKeys{
 		config: config, Deps: d, sizes: bulk.NewStatementSizes(),
 		failing: newFailing(),
@@ -151,7 +145,7 @@ func (k *looseForeignKeys) maxRows(turbo bool) (deletes, updates int64) {
 }
 
 func (k *looseForeignKeys) missing(context.Context) (string, error) {
-	if k.config.Definitions == nil {
+	if k.LooseForeignKeys() == nil {
 		return "no definitions: set workers.loose_foreign_keys_cleanup.definitions to a file in the " +
 			"format of GitLab's config/gitlab_loose_foreign_keys.yml", nil
 	}

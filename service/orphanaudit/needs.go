@@ -9,12 +9,13 @@ import (
 // needs are the reads of children and parents, and the records. Where the worker is not enabled
 // nothing is asked for.
 func (a *audit) needs(ctx context.Context) (all []*repo.Needs, err error) {
-	if a.LooseForeignKeys == nil || a.config.Disabled() {
+	keys := a.LooseForeignKeys()
+	if keys == nil || a.config.Disabled() {
 		return nil, nil
 	}
 	const queue = "loose_foreign_keys_deleted_records"
 	tables := map[string]repo.Rights{}
-	for _, key := range a.LooseForeignKeys {
+	for _, key := range keys {
 		tables[key.Table], tables[key.Parent] = repo.ToRead, repo.ToRead
 	}
 	for _, d := range a.Databases {

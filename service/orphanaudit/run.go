@@ -29,7 +29,7 @@ func (a *audit) work(ctx context.Context, x *run.Execution) error {
 	} {
 		x.Count(ctx, count, 0)
 	}
-	tasks, err := Audit{a.Databases, a.LooseForeignKeys}.Tasks(ctx)
+	tasks, err := Audit{a.Databases, a.LooseForeignKeys()}.Tasks(ctx)
 	if err != nil {
 		return err
 	}

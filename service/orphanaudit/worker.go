@@ -49,7 +49,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 }
 
 func (a *audit) missing(context.Context) (string, error) {
-	if a.LooseForeignKeys == nil {
+	if a.LooseForeignKeys() == nil {
 		return "no definitions: set workers.loose_foreign_keys_cleanup.definitions to a file of loose " +
 			"foreign keys", nil
 	}

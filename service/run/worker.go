@@ -52,9 +52,9 @@ type Deps struct {
 	Logger *slog.Logger
 	// Resume starts a run that continues what another one has left, and does not wait for its end.
 	Resume func(ctx context.Context, w *Worker, reason string) (Run, error)
-	// LooseForeignKeys are the definitions of the file, for workers that look at them; nil: none are
-	// configured.
-	LooseForeignKeys []repo.LooseForeignKey
+	// LooseForeignKeys returns the definitions in use; nil: none are configured. They change when the
+	// file is read again, so a run calls it once.
+	LooseForeignKeys func() []repo.LooseForeignKey
 }
 
 // Worker is one kind of maintenance work, as a value. What it does is in its package; how a run of it
