@@ -34,8 +34,8 @@ const maxTemplates = 30
 // The log gets one line for each step that takes time.
 func StartShared(ctx context.Context, log io.Writer) (*Cluster, error) {
 	c, err := startKept(ctx, log)
-	if err == nil {
-		return c, nil
+	if err == nil || ctx.Err() != nil {
+		return c, err
 	}
 	if other, ok := errors.AsType[*inUseError](err); ok {
 		_, _ = fmt.Fprintf(log, "The test cluster is in use by process %s: starting a temporary one\n", other.process)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/devdb/oracle"
 	"github.com/caretaker-go/caretaker/internal/assert"
 )
@@ -41,13 +42,16 @@ func through(t *testing.T, p *proxy) net.Conn {
 	return c
 }
 
-// answered sends a text and says whether it comes back within a moment.
-func answered(t *testing.T, c net.Conn, text string) bool {
+// moment is how long a text is waited for that must not come.
+const moment = 200 * time.Millisecond
+
+// answered sends a text and says whether it comes back in time.
+func answered(t *testing.T, c net.Conn, text string, patience time.Duration) bool {
 	t.Helper()
 	if _, err := c.Write([]byte(text)); err != nil {
 		return false
 	}
-	assert.NoError(t, c.SetReadDeadline(time.Now().Add(200*time.Millisecond)))
+	assert.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
 	back := make([]byte, len(text))
 	_, err := io.ReadFull(c, back)
 	return err == nil && string(back) == text
@@ -64,18 +68,18 @@ func TestProxy_PassesCutsAndStallsConnections(t *testing.T) {
 	t.Parallel()
 	p := newTestProxy(t)
 	c := through(t, p)
-	assert.Require(t, answered(t, c, "hello"), "a whole network passes nothing")
+	assert.Require(t, answered(t, c, "hello", devdb.WaitTimeout), "a whole network passes nothing")
 	p.stalled.Store(true)
-	assert.That(t, !answered(t, c, "again"), "a stalled network passes something")
+	assert.That(t, !answered(t, c, "again", moment), "a stalled network passes something")
 	p.heal()
 	back := make([]byte, len("again"))
-	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(devdb.WaitTimeout))
 	if _, err := io.ReadFull(c, back); err != nil || string(back) != "again" {
 		t.Errorf("what was held up came as %q, %v", back, err)
 	}
 	p.cut()
-	assert.That(t, !answered(t, c, "once more"), "a connection that is cut passes something")
-	assert.That(t, answered(t, through(t, p), "hello"), "there is no new connection after a cut")
+	assert.That(t, !answered(t, c, "once more", moment), "a connection that is cut passes something")
+	assert.That(t, answered(t, through(t, p), "hello", devdb.WaitTimeout), "there is no new connection after a cut")
 }
 
 func TestProxy_CutsAfterCommitWasSent(t *testing.T) {
@@ -83,13 +87,13 @@ func TestProxy_CutsAfterCommitWasSent(t *testing.T) {
 	p := newTestProxy(t)
 	c := through(t, p)
 	p.commits.Store(1)
-	assert.Require(t, answered(t, c, "Q begin\x00"), "it does not wait for a COMMIT")
-	assert.That(t, !answered(t, c, "Q commit\x00") || !answered(t, c, "Q select\x00"), "the connection lasts beyond the COMMIT")
-	assert.That(t, answered(t, through(t, p), "Q commit\x00"), "more than one COMMIT was cut")
+	assert.Require(t, answered(t, c, "Q begin\x00", devdb.WaitTimeout), "it does not wait for a COMMIT")
+	assert.That(t, !answered(t, c, "Q commit\x00", moment) || !answered(t, c, "Q select\x00", moment), "the connection lasts beyond the COMMIT")
+	assert.That(t, answered(t, through(t, p), "Q commit\x00", devdb.WaitTimeout), "more than one COMMIT was cut")
 	const first, second = "E first S\x00\x00\x00\x04", "E second S\x00\x00\x00\x04"
 	c = through(t, p)
 	p.statements.Store(1)
-	if answered(t, c, first) && answered(t, c, second) {
+	if answered(t, c, first, devdb.WaitTimeout) && answered(t, c, second, moment) {
 		t.Error("the connection lasts beyond a statement that commits by itself")
 	}
 }

@@ -19,6 +19,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/internal/assert"
 )
@@ -138,7 +139,7 @@ func TestLimits_WhoDoesNotFinishTheHandshakeIsCutOff(t *testing.T) {
 		go func() { served <- server.Serve(listener) }()
 		conn := assert.Must(net.Dial("tcp", listener.Addr().String()))(t)
 		// What the server says first is of no interest: it closes the connection.
-		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_ = conn.SetReadDeadline(time.Now().Add(devdb.WaitTimeout))
 		if _, err := io.Copy(io.Discard, conn); errors.Is(err, context.DeadlineExceeded) || isTimeout(err) {
 			t.Errorf("%s: the connection stays open: %v", name, err)
 		}

@@ -42,7 +42,7 @@ needs() {
 }
 
 needs test-newest '^(repo|service)/|^go\.mod$'
-needs test-docs '^(cli|config|server)/|^README\.md$|^docs/(.*\.md|[a-z]*_test\.go)$'
+needs test-docs '^(cli|config|server|service)/|^README\.md$|^docs/(.*\.md|[a-z]*_test\.go)$'
 needs test-web '^web/'
 needs test-jaeger '^telemetry/|^tools/jaeger/|^cli/.*_test\.go$|^go\.mod$'
 needs test-prometheus '^telemetry/|^deploy/(prometheus|grafana)/|^cli/.*_test\.go$|^go\.mod$'

@@ -9,13 +9,13 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main runs a package's tests, then stops the clusters that they have started. It looks for goroutines left behind once
-// all tests have ended: those that run in parallel see each other's.
+// Main runs a package's tests, then stops the clusters that they have started. It checks for leaked goroutines after
+// all tests, because parallel tests see each other's goroutines.
 func Main(m *testing.M) {
 	obey()
-	flag.Parse()
 	// Tests wait for the database most of the time.
 	_ = flag.Set("test.parallel", "6")
+	flag.Parse()
 	goleak.VerifyTestMain(onClusters{m})
 }
 

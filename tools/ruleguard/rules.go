@@ -17,6 +17,9 @@ func timeouts(m dsl.Matcher) {
 		`time.After($d)`,
 		`time.AfterFunc($d, $_)`,
 		`time.NewTimer($d)`,
+		`$_.SetDeadline(time.Now().Add($d))`,
+		`$_.SetReadDeadline(time.Now().Add($d))`,
+		`context.WithDeadline($_, time.Now().Add($d))`,
 	).
 		Where((m.File().Name.Matches(`_test\.go$`) || m.File().PkgPath.Matches(`/servicetest$`)) && m["d"].Const && m["d"].Value.Int() < shortest).
 		Report("a timeout below devdb.WaitTimeout fails on a busy machine: use devdb.WaitTimeout, or say why the time has to pass")
@@ -38,11 +41,9 @@ func elapsed(m dsl.Matcher) {
 
 // ports: a test listens on port 0, or on a port that it was given.
 func ports(m dsl.Matcher) {
-	m.Match(
-		`"127.0.0.1:50051"`, `"localhost:50051"`, `":50051"`,
-		`"127.0.0.1:9464"`, `"localhost:9464"`, `":9464"`,
-		`"127.0.0.1:8080"`, `"localhost:8080"`, `":8080"`,
-	).
-		Where((m.File().Name.Matches(`_test\.go$`) || m.File().PkgPath.Matches(`/servicetest$`))).
+	m.Import("net")
+	m.Match(`net.Listen($_, $x)`, `$_($x)`, `$_{$*_, $_: $x, $*_}`).
+		Where((m.File().Name.Matches(`_test\.go$`) || m.File().PkgPath.Matches(`/servicetest$`)) &&
+			m["x"].Text.Matches(`^"(127\.0\.0\.1|localhost)?:(50051|9464|8080)"$`)).
 		Report("a default port may be in use: listen on port 0")
 }
