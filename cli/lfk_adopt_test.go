@@ -133,7 +133,7 @@ func TestLfkOrphans_TakesQuotedNamesAndSaysWhereToGoOn(t *testing.T) {
 		"go on with caretaker lfk orphans z.customer_id --database main --after '4'")
 	sh.want(0, "lfk orphans z.customer_id --after 4 -o json", `"keys": 5`, `"rows": 20`, `"more": false`)
 	sh.want(2, "lfk orphans --after 4", "--after needs TABLE.COLUMN")
-	sh.want(2, "lfk orphans z.customer_id --after 4 --after 4", "z.customer_id -> customers has 1 columns")
+	sh.want(2, "lfk orphans z.customer_id --after 4 --after 4", "z.customer_id -> customers: give --after once for each column, in this order: customer_id")
 	sh.want(2, "lfk orphans --limit 0", "--limit is at least 1")
 	sh.want(2, "lfk orphans z.customer_id --parent orders", "no such definition")
 	sh.want(2, "lfk orphans z.customer_id --after x", "--after cannot be used so: no value of z.customer_id -> customers")

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/caretaker-go/caretaker/config"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
@@ -151,10 +153,11 @@ func (a *app) receiptHeads() *cobra.Command {
 		Use:   "head",
 		Short: "Print the newest receipt of each database, to be kept elsewhere for verify --head",
 		Long: "Print the number and the hash of the newest receipt of each database, and until when it\n" +
-			"is kept. Keep the lines where nobody who can write to the databases can change them:\n" +
-			"receipts verify --head then finds receipts that were cut off at the end or removed at the\n" +
-			"beginning before their time, or all written anew.",
-		Example: "  caretaker receipts head --config caretaker.yml > heads-2026-11-22",
+			"is kept. Add the lines every day to a file that no writer of the databases can change.\n" +
+			"receipts verify --head then finds receipts that were cut off at the end, or all written\n" +
+			"again. A head shows that its receipt and later ones were removed before their time, but\n" +
+			"not earlier ones: to find a beginning that was cut off, keep the old heads too.",
+		Example: "  caretaker receipts head --config caretaker.yml >> heads.txt",
 		Args:    between(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			heads := []service.ReceiptHead{}
@@ -192,12 +195,12 @@ func (a *app) verifyReceipts() *cobra.Command {
 		Use:   "verify",
 		Short: "Recompute the chain of receipts: exit 1 if one is missing, altered or inserted",
 		Example: "  caretaker receipts verify --config caretaker.yml\n" +
-			"  caretaker receipts verify --config caretaker.yml --head heads-2026-11-22",
+			"  caretaker receipts verify --config caretaker.yml --head heads.txt",
 		Args: between(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
-			known, err := readHeads(file)
+			known, err := a.readHeads(file)
 			if err != nil {
-				return usage(err)
+				return err
 			}
 			checks, wrong := []service.ReceiptCheck{}, false
 			err = a.eachDatabase(c, database, func(
@@ -228,8 +231,8 @@ func (a *app) verifyReceipts() *cobra.Command {
 	flags := command.Flags()
 	flags.StringVar(&database, "database", "",
 		"`name` of the database, or all; default all that are configured")
-	flags.StringVar(&file, "head", "", "`file` that receipts head has printed, then or now and "+
-		"again: its receipts must still be there")
+	flags.StringVar(&file, "head", "", "`file` of what receipts head has printed, the lines of many days: "+
+		"those receipts must still be there")
 	return command
 }
 
@@ -257,14 +260,15 @@ func (a *app) describeChecks(checks []service.ReceiptCheck) {
 	}
 }
 
-// readHeads reads what receipts head has printed, as text or JSON. Several may stand in one file.
-func readHeads(file string) (heads []service.ReceiptHead, err error) {
+// readHeads reads what receipts head has printed, as text or JSON. Several may stand in one file, all
+// of databases that are configured.
+func (a *app) readHeads(file string) (heads []service.ReceiptHead, err error) {
 	if file == "" {
 		return nil, nil
 	}
 	content, err := os.ReadFile(file)
 	if err != nil {
-		return nil, err
+		return nil, usage(err)
 	}
 	if strings.HasPrefix(strings.TrimSpace(string(content)), "{") {
 		var document struct {
@@ -279,9 +283,17 @@ func readHeads(file string) (heads []service.ReceiptHead, err error) {
 		err = errors.New("there is no head in it")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w: give a file that caretaker receipts head has printed", file, err)
+		return nil, usage(fmt.Errorf("%s: %w: give a file that caretaker receipts head has printed", file, err))
 	}
-	return heads, nil
+	configuration, err := a.settings()
+	for _, h := range heads {
+		known := func(d config.Database) bool { return d.Name == h.Database }
+		if err == nil && !slices.ContainsFunc(configuration.Databases, known) {
+			err = usage(fmt.Errorf("%s: database %q is not in the configuration: set databases.%[2]s.url, "+
+				"or remove its heads from the file", file, h.Database))
+		}
+	}
+	return heads, err
 }
 
 func parseHeads(content string) (heads []service.ReceiptHead, err error) {

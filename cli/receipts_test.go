@@ -28,6 +28,7 @@ func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
 		"main 2":                             `"main 2" is not a database, a number and a hash`,
 		"main x y":                           `"x" is no number`,
 		"main 2 ab never":                    `"never" is no time`,
+		"main 2 abcd\nold 2 abcd":            `database "old" is not in the configuration: set databases.old.url, or remove its heads from the file`,
 		"main 2 abcd 2026-11-22T10:00:00Z\n": "",
 		`{"heads": "main"}`:                  "cannot unmarshal",
 		`{"heads": [{"database": "main", "sequence": 2, "hash": "abcd"}]}`: "",

@@ -154,8 +154,8 @@ func (d *Database) catalog(
 	}
 	for name, r := range c.tables {
 		if r == nil {
-			return nil, fmt.Errorf("table %s on %s: %w: %s",
-				name, d.Name, ErrForbidden, d.missingRight(ctx, name))
+			return nil, fmt.Errorf("table %s on %s: %w: grant SELECT on it to the role, "+
+				"caretaker doctor --grants lists all rights", name, d.Name, ErrForbidden)
 		}
 	}
 	return c, nil

@@ -47,9 +47,7 @@ type Error struct {
 	table string
 	// connecting: there was no connection yet. poolFull: all connections of our pool were in use.
 	connecting, poolFull bool
-	// grant is what gives our role the right that it lacks, "" if it lacks none or nobody knows.
-	grant   string
-	callers []uintptr
+	callers              []uintptr
 }
 
 // Callers are the program counters of where the statement was sent: the log's stack of whatever
@@ -107,8 +105,8 @@ func (e *Error) Unwrap() []error {
 }
 
 // Condition is the SQLSTATE with PostgreSQL's name of the condition, "42703 undefined_column", or
-// "unreachable". Where our role lacks a right, or a pooler has come between a statement and its
-// preparation it says what to do.
+// "unreachable". Where the role lacks a right, it names the command that lists the rights. Where a
+// pooler has come between a statement and its preparation, it says what to do.
 func (e *Error) Condition() string {
 	if e.lostPreparedStatement() {
 		return fmt.Sprintf("%s %s: %s", e.SQLState, pqerror.Code(e.SQLState).Name(), poolerAdvice(e.Database))
@@ -117,8 +115,8 @@ func (e *Error) Condition() string {
 		return "unreachable"
 	}
 	condition := strings.TrimSpace(e.SQLState + " " + pqerror.Code(e.SQLState).Name())
-	if e.grant != "" {
-		condition += ": " + e.grant
+	if e.SQLState == deniedState {
+		condition += " (see caretaker doctor)"
 	}
 	return condition
 }
@@ -276,7 +274,7 @@ func (d *Database) translate(ctx context.Context, operation string, err error) e
 		e.table, e.cause = about.table, about.error
 	}
 	_, e.connecting = errors.AsType[*pgconn.ConnectError](err)
-	e.SQLState, e.grant = sqlState(err), d.grant(ctx, err)
+	e.SQLState = sqlState(err)
 	switch {
 	case e.SQLState != "":
 	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), ErrUnreachable):

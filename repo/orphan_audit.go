@@ -33,7 +33,6 @@ SELECT ARRAY[{texts}] FROM referred k ORDER BY k.n`
 // order up to limit, without NULLs. The zero key is before all others. A replica may answer, if
 // the context has a reader: they are candidates.
 func (c *Child) Referred(ctx context.Context, after Key, limit int, l Limits) ([]Key, error) {
-	ctx = onlyReading(ctx)
 	args := parameters{limit}
 	var present, names, last, texts, begin, next, named []string
 	for i, column := range c.Key.Columns {
@@ -123,7 +122,7 @@ func (p *Parent) Ended(ctx context.Context, horizon string) (ended bool, err err
 
 // Missing are those of some keys that no row of the table has.
 func (p *Parent) Missing(ctx context.Context, keys []Key, l Limits) (missing []Key, err error) {
-	there, err := p.rows.Remaining(onlyReading(ctx), keys, l)
+	there, err := p.rows.Remaining(ctx, keys, l)
 	found := make(map[Key]bool, len(there))
 	for _, k := range there {
 		found[k] = true

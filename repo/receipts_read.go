@@ -166,7 +166,7 @@ FROM (
   FROM (
     SELECT sequence, at, run_id, job_id, worker, "table", action, rule, rows, lowest_key,
       highest_key, keys_digest, keys, requested_by, hash
-    FROM maintenance.receipts WHERE sequence > $1 ORDER BY sequence LIMIT $3
+    FROM maintenance.receipts WHERE sequence >= $1 ORDER BY sequence LIMIT $3
   ) r
 ) d
 ORDER BY d.sequence`
@@ -174,13 +174,13 @@ ORDER BY d.sequence`
 // receiptPage is how many receipts one statement of CheckReceipts reads.
 const receiptPage = 1000
 
-// CheckReceipts reads up to 1000 receipts behind a sequence, and recomputes their hashes. hash is
+// CheckReceipts reads up to 1000 receipts from a sequence on, and recomputes their hashes. hash is
 // that of the receipt before the first of them, hexadecimal.
 func (d *Database) CheckReceipts(
-	ctx context.Context, after int64, hash string,
+	ctx context.Context, from int64, hash string,
 ) ([]CheckedReceipt, error) {
 	sql := fill(checkReceiptsSQL, "{fields}", fill(receiptFieldsSQL, "{next}", "d.sequence"))
-	q := newQuery("verify receipts", sql, after, hash, receiptPage)
+	q := newQuery("verify receipts", sql, from, hash, receiptPage)
 	return collect(ctx, d, q, pgx.RowToStructByPos[CheckedReceipt])
 }
 

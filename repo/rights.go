@@ -2,74 +2,11 @@ package repo
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"time"
-
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// missingRightSQL says what to grant to our role. A server says in its own language that something
-// is denied, but always by name: $1 is looked through for the names of schemas, tables and
-// sequences that the role has not all rights on that caretaker needs, or with $3 the right to read.
-// The longest name is the one, so that public.user is not taken for public.users.
-const missingRightSQL = `
-WITH lacking (schema, name, rights, object) AS (
-  SELECT n.nspname, n.nspname, 'USAGE', format('SCHEMA %I', n.nspname)
-  FROM pg_namespace n
-  WHERE position(n.nspname::text IN $1::text) > 0 AND NOT has_schema_privilege(n.oid, 'USAGE')
-  UNION ALL
-  SELECT n.nspname, c.relname, 'USAGE', format('SEQUENCE %I.%I', n.nspname, c.relname)
-  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-  WHERE position(c.relname::text IN $1::text) > 0 AND CASE WHEN c.relkind = 'S' THEN NOT has_sequence_privilege(c.oid, 'USAGE') END
-  UNION ALL
-  SELECT n.nspname, c.relname, rights.missing, format('%I.%I', n.nspname, c.relname)
-  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-  CROSS JOIN LATERAL (
-    SELECT string_agg(r.name, ', ') AS missing
-    FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) WITH ORDINALITY AS r (name, n)
-    WHERE NOT has_table_privilege(c.oid, r.name) AND (r.name = 'SELECT' OR NOT $3)
-      AND (r.name <> 'INSERT' OR n.nspname = 'maintenance' OR c.relname = ANY ($2::name[]))
-  ) rights
-  WHERE c.relkind IN ('r', 'p', 'v', 'f') AND position(c.relname::text IN $1::text) > 0 AND rights.missing IS NOT NULL
-)
-SELECT format('GRANT %s ON %s TO %I', rights, object, current_user) FROM lacking
-ORDER BY length(name) DESC, schema = 'maintenance' DESC, schema = current_schema() DESC NULLS LAST, schema LIMIT 1`
-
-// insertedTables are those of the application that rows are inserted into.
-func insertedTables() []string {
-	return []string{"users", "ghost_user_migrations", "users_ghost_user_migrations", queueTable}
-}
-
-// readingKey is the context key of onlyReading.
-type readingKey struct{}
-
-// onlyReading marks statements on tables that are only read: a refusal asks for no more than SELECT.
-func onlyReading(ctx context.Context) context.Context {
-	return context.WithValue(ctx, readingKey{}, true)
-}
-
-// missingRight is the GRANT that a refusal asks for, "" if nobody knows.
-func (d *Database) missingRight(ctx context.Context, refusal string) (grant string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	reading := ctx.Value(readingKey{}) != nil
-	if d.pool.QueryRow(ctx, missingRightSQL, refusal, insertedTables(), reading).Scan(&grant) != nil {
-		return ""
-	}
-	return grant
-}
-
-// deniedState is the SQLSTATE of a missing privilege.
+// deniedState is the SQLSTATE of a missing privilege, and of row-level security.
 const deniedState = "42501"
-
-// grant is missingRight for an error of the server, "" for any other.
-func (d *Database) grant(ctx context.Context, err error) string {
-	if denied, ok := errors.AsType[*pgconn.PgError](err); ok && denied.Code == deniedState {
-		return d.missingRight(ctx, denied.Message)
-	}
-	return ""
-}
 
 // NoSchemaError says why a database has no application schema: current_schema() is NULL.
 type NoSchemaError struct {

@@ -65,34 +65,32 @@ func TestPrivileges_TheDocumentedOnesAreEnough(t *testing.T) {
 	wantLacking(e, needsOf(e, fullService(e)), "")
 }
 
-func TestPrivileges_OneThatIsMissingIsNamedWithWhatToGrant(t *testing.T) {
+func TestPrivileges_OneThatIsMissingIsNotGuessed(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewDeletedParents(t, 3)
 	role := asRole(e, documentedRights+`GRANT DELETE ON c TO {role}`)
-	for revoked, grant := range map[string]string{
-		"DELETE ON c":         "GRANT DELETE ON public.c TO",
-		"SELECT, DELETE ON c": "GRANT SELECT, DELETE ON public.c TO",
-		"DELETE ON loose_foreign_keys_deleted_records": "GRANT DELETE ON public.loose_foreign_keys_deleted_records TO",
-		"SELECT ON loose_foreign_keys_deleted_records": "GRANT SELECT ON public.loose_foreign_keys_deleted_records TO",
-		"INSERT, UPDATE ON maintenance.runs":           "GRANT INSERT, UPDATE ON maintenance.runs TO",
-		"SELECT ON maintenance.leases":                 "GRANT SELECT ON maintenance.leases TO",
-		"SELECT ON maintenance.pauses":                 "GRANT SELECT ON maintenance.pauses TO",
-		"SELECT ON maintenance.queue_partitions":       "GRANT SELECT ON maintenance.queue_partitions TO",
-		"USAGE ON SCHEMA maintenance":                  "GRANT USAGE ON SCHEMA maintenance TO",
-		"UPDATE ON maintenance.leases":                 "GRANT UPDATE ON maintenance.leases TO",
+	// Its name is in PostgreSQL's message about row-level security, and the role has no right on it.
+	e.Exec("main", `CREATE TABLE level (id int)`)
+	for fault, repair := range map[string]string{
+		"DELETE ON c": "", "SELECT, DELETE ON c": "", "DELETE ON loose_foreign_keys_deleted_records": "", "SELECT ON loose_foreign_keys_deleted_records": "",
+		"INSERT, UPDATE ON maintenance.runs": "", "SELECT ON maintenance.leases": "", "SELECT ON maintenance.pauses": "",
+		"SELECT ON maintenance.queue_partitions": "", "USAGE ON SCHEMA maintenance": "", "UPDATE ON maintenance.leases": "",
+		"ALTER TABLE c ENABLE ROW LEVEL SECURITY": "ALTER TABLE c DISABLE ROW LEVEL SECURITY",
 	} {
-		e.Exec("main", `REVOKE `+revoked+` FROM `+role+`; UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
+		if repair == "" {
+			fault, repair = `REVOKE `+fault+` FROM `+role, `GRANT `+fault+` TO `+role
+		}
+		e.Exec("main", fault+`; UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
 		r, err := e.Service(servicetest.OneChild).RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
 		said := r.Error
 		if err != nil {
 			said, _ = run.PrivilegeMissing(err)
 		}
-		assert.That(t, strings.Contains(said, strings.TrimSuffix(grant, " TO")) && strings.Contains(said, " TO "+role),
-			"%q (%v), want %q", said, err, grant)
-		for _, driver := range []string{"permission denied", "SQLSTATE"} {
-			assert.That(t, !strings.Contains(said, driver), "%q has the driver's %q", said, driver)
+		assert.That(t, strings.Contains(said, " on main: 42501 insufficient_privilege (see caretaker doctor)"), "%s: %q (%v)", fault, said, err)
+		for _, guess := range []string{"permission denied", "SQLSTATE", "GRANT", "level"} {
+			assert.That(t, !strings.Contains(said, guess), "%s: %q has %q", fault, said, guess)
 		}
-		e.Exec("main", `GRANT `+revoked+` TO `+role)
+		e.Exec("main", repair)
 	}
 }
 
@@ -101,12 +99,12 @@ func TestPrivileges_OneThatAJobLacksIsInItsErrors(t *testing.T) {
 	e := servicetest.New(t, "main", "main")
 	m := &servicetest.Mirrored{Estate: e, Log: &servicetest.Buffer{}}
 	m.Candidates()
-	role := asRole(e, documentedRights) // without INSERT on ghost_user_migrations
+	asRole(e, documentedRights) // without INSERT on ghost_user_migrations
 	s := m.Service()
 	r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.InactiveTokens}))(t)
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	e.Work(s, "delete_user")
-	e.Eventually("main", `SELECT count(*) > 0 FROM maintenance.river_job WHERE errors::text LIKE '%GRANT INSERT ON public.ghost_user_migrations TO `+role+`%'`, "true")
+	e.Eventually("main", `SELECT count(*) > 0 FROM maintenance.river_job WHERE errors::text LIKE '%42501 insufficient_privilege (see caretaker doctor)%'`, "true")
 }
 
 func TestRunBatch_RunThatMustNotReadAnEssentialTableFailsAndNamesIt(t *testing.T) {
@@ -122,9 +120,8 @@ func TestRunBatch_RunThatMustNotReadAnEssentialTableFailsAndNamesIt(t *testing.T
 		for _, dry := range []bool{true, false} {
 			r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: worker, DryRun: dry}))(t)
 			servicetest.WantState(t, r, repo.RunFailed)
-			for _, want := range []string{"table " + table + " on main: privilege missing: GRANT SELECT, ", " ON public." + table + " TO " + role} {
-				assert.That(t, strings.Contains(r.Error, want), "dry run %t: %q, want %q", dry, r.Error, want)
-			}
+			want := "table " + table + " on main: privilege missing: grant SELECT on it to the role"
+			assert.That(t, strings.Contains(r.Error, want), "dry run %t: %q, want %q", dry, r.Error, want)
 		}
 		e.Exec("main", `GRANT ALL ON `+table+` TO `+role)
 		e.Want("main", `SELECT count(*) FROM maintenance.leases WHERE expires_at > now()`, "0")

@@ -52,6 +52,8 @@ func TestVerifyReceipts_FindsEveryTampering(t *testing.T) {
 		`UPDATE maintenance.receipt_head SET pruned_hash = 'x'`:                   "receipt 1 is not as it was",
 		fmt.Sprintf(insert, "10"):                                                 "receipt 10 is not as it was",
 		fmt.Sprintf(insert, "0"):                                                  "receipt 0 was inserted",
+		fmt.Sprintf(insert, "-9223372036854775808"):                               "receipt -9223372036854775808 was inserted: the first one is 1",
+		fmt.Sprintf(insert, "9223372036854775807"):                                "receipts 10 to 9223372036854775806 are missing",
 		`UPDATE maintenance.receipts SET sequence = -sequence WHERE sequence = 4`: "receipt -4 was inserted",
 		`UPDATE maintenance.receipts SET keys = '{7}' WHERE sequence = 4`:         "the keys of receipt 4",
 		`UPDATE maintenance.receipts SET hash = 'x' WHERE sequence = 9`:           "receipt 9 is not as it was",

@@ -4,13 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// ReceiptHead names a receipt of a database: by it one finds out later whether that receipt, and
-// all before it, are still there as they were.
+// ReceiptHead names a receipt of a database. Kept elsewhere, it shows later whether that receipt was
+// removed before its time or the chain up to it was written again. It does not show which receipts
+// before it were removed: only their own heads do.
 type ReceiptHead struct {
 	Database string `json:"database"`
 	Sequence int64  `json:"sequence"`
@@ -97,18 +99,19 @@ func (c *ReceiptCheck) find(format string, args ...any) {
 
 // run reads all receipts, those written meanwhile too, and returns the head as it is at the end.
 func (v *verification) run(ctx context.Context) (end repo.ReceiptHead, err error) {
-	// From the very beginning: nothing belongs before the first one.
-	after := int64(-1 << 63)
+	// From the lowest number on: a forged receipt may be before the first one.
+	from, last := int64(math.MinInt64), int64(math.MinInt64)
 	for {
-		page, err := v.database.CheckReceipts(ctx, after, v.Hash)
+		page, err := v.database.CheckReceipts(ctx, from, v.Hash)
 		if err != nil {
 			return end, err
 		}
 		for _, r := range page {
 			v.check(r)
-			after = r.Sequence
+			last = r.Sequence
 		}
-		if len(page) > 0 {
+		if len(page) > 0 && last < math.MaxInt64 {
+			from = last + 1
 			continue
 		}
 		end, err = v.database.ReceiptHead(ctx)
@@ -116,7 +119,7 @@ func (v *verification) run(ctx context.Context) (end repo.ReceiptHead, err error
 			v.find("the head has gone from maintenance.receipt_head")
 			return v.begin, nil
 		}
-		if err != nil || end.Newest <= max(after, v.begin.PrunedSequence) {
+		if err != nil || end.Newest <= max(last, v.begin.PrunedSequence) {
 			v.checkEnd(end)
 			return end, err
 		}

@@ -135,5 +135,5 @@ func TestGhostUserMigration_ATableThatMustNotBeReadIsNamed(t *testing.T) {
 	// The status names an essential one.
 	g.Exec("main", `DO $$ BEGIN EXECUTE format('REVOKE ALL ON ghost_user_migrations FROM denied_%s', (SELECT oid FROM pg_database
 		WHERE datname = current_database())); END $$`)
-	servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.GhostUsers), "GRANT SELECT", "ghost_user_migrations")
+	servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.GhostUsers), "grant SELECT", "ghost_user_migrations")
 }

@@ -103,8 +103,8 @@ func (s *Search) checkAfter(ctx context.Context, tasks []*Task) error {
 		return fmt.Errorf("%w: it would be of %s: choose one with --parent and --database", ErrAfter,
 			strings.Join(names, ", "))
 	case s.After.Columns() != len(t.Key.Columns):
-		return fmt.Errorf("%w: %s has %d columns: give --after for each, in their order", ErrAfter,
-			t.Name(), len(t.Key.Columns))
+		return fmt.Errorf("%w: %s: give --after once for each column, in this order: %s", ErrAfter,
+			t.Name(), strings.Join(t.Key.Columns, ", "))
 	case t.Fault == "":
 		_, err := t.child.Referred(ctx, s.After, 1, limits())
 		if of, ok := errors.AsType[*repo.Error](err); ok && strings.HasPrefix(of.SQLState, "22") {
