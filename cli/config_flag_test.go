@@ -19,7 +19,7 @@ func TestConfig_AWrongFileIsAnErrorOfEveryCommand(t *testing.T) {
 			return
 		}
 		line, _, _ := strings.Cut(strings.TrimSpace(c.Example), "\n")
-		line, _, _ = strings.Cut(line, " > ")
+		line, _, _ = strings.Cut(line, " >")
 		line = strings.ReplaceAll(line, " --config caretaker.yml", "")
 		for file, mistake := range map[string]string{"/nowhere.yml": "/nowhere.yml", wrong: "did you mean listen?"} {
 			tried++

@@ -37,7 +37,7 @@ func examples(t *testing.T) *shell {
 	t.Helper()
 	sh := alone(t)
 	t.Chdir(t.TempDir())
-	assert.NoError(t, os.WriteFile("heads-2026-11-22", []byte("main 1 "+strings.Repeat("0", 64)), 0o600))
+	assert.NoError(t, os.WriteFile("heads.txt", []byte("main 1 "+strings.Repeat("0", 64)), 0o600))
 	sh.set("CARETAKER_ADDRESS", "127.0.0.1:1")
 	return sh
 }
@@ -53,7 +53,7 @@ func TestHelp_ExamplesOfEveryCommandParse(t *testing.T) {
 			t.Errorf("%s has no example", c.CommandPath())
 		}
 		for line := range strings.Lines(c.Example) {
-			command, _, _ := strings.Cut(line, " > ")
+			command, _, _ := strings.Cut(line, " >")
 			args := words(command)
 			if len(args) == 0 || args[0] != "caretaker" {
 				t.Fatalf("%s: %q", c.CommandPath(), line)
