@@ -104,17 +104,20 @@ func (e *Error) Unwrap() []error {
 	return []error{e.cause}
 }
 
-// Condition is the SQLSTATE with PostgreSQL's name of the condition, "42703 undefined_column", or
-// "unreachable". Where the role lacks a right, it names the command that lists the rights. Where a
+// Condition is the SQLSTATE with PostgreSQL's name of the condition: "42703 undefined_column". For a
+// database that cannot work it is "unreachable (53100 disk_full)", or "unreachable" without an answer. Where the role lacks a right, it names the command that lists the rights. Where a
 // pooler has come between a statement and its preparation, it says what to do.
 func (e *Error) Condition() string {
 	if e.lostPreparedStatement() {
 		return fmt.Sprintf("%s %s: %s", e.SQLState, pqerror.Code(e.SQLState).Name(), poolerAdvice(e.Database))
 	}
-	if e.Class() == ClassUnreachable {
-		return "unreachable"
-	}
 	condition := strings.TrimSpace(e.SQLState + " " + pqerror.Code(e.SQLState).Name())
+	switch {
+	case e.SQLState == "":
+		return "unreachable"
+	case e.Class() == ClassUnreachable:
+		return "unreachable (" + condition + ")"
+	}
 	if e.SQLState == deniedState {
 		condition += " (see caretaker doctor)"
 	}
@@ -132,16 +135,32 @@ func (e *Error) Explanation() string {
 		return "all connections of its pool are in use"
 	case code == readOnlyState:
 		return "it is read-only: a standby, or default_transaction_read_only"
+	case code == diskFullState:
+		return "its disk is full"
 	case code == "53300":
-		return "it has no connection left: max_connections"
+		return "it has no connection left: max_connections, or CONNECTION LIMIT of the role or the database"
 	case code == "57P03":
 		return "it is starting up, shutting down or recovering"
 	case e.Refused() && hasPrefix(code, "3D"):
 		return "it has no database of that name: correct the URL, or create the database"
 	case e.Refused():
 		return "it refuses our user or its password: correct the URL, or the server's roles and pg_hba.conf"
+	case e.fromPooler():
+		return "a pooler before it refuses: check the limits and the log of the pooler"
 	}
 	return ""
+}
+
+// diskFullState is the SQLSTATE of a server that can store nothing more. It still answers queries.
+const diskFullState = "53100"
+
+// DiskFull reports whether a text that [Error.Condition] is part of is about a full disk.
+func DiskFull(text string) bool { return strings.Contains(text, ": unreachable ("+diskFullState) }
+
+// fromPooler reports whether a pooler refused, not PostgreSQL, which names its routine in every error.
+func (e *Error) fromPooler() bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](e.cause)
+	return ok && pgErr.Routine == "" && e.Class() == ClassUnreachable
 }
 
 // Advice continues the condition where something else than the statement is to blame: what, as far

@@ -190,7 +190,7 @@ func (r *replica) wantExplained(t *testing.T, words string) {
 		if f := all[0].Failing; f != nil && f.Class == service.FailureUnreachable {
 			message = f.Message
 		}
-		return message == "database main: unreachable: "+words
+		return message == "database main: unreachable"+words
 	})
 }
 
@@ -216,7 +216,7 @@ func TestFault_Outage_NoConnectionIsLeftOnTheServer(t *testing.T) {
 			hogs = append(hogs, hog)
 		}
 	})
-	r.wantExplained(t, "it has no connection left: max_connections")
+	r.wantExplained(t, " (53300 too_many_connections): it has no connection left: max_connections, or CONNECTION LIMIT of the role or the database")
 	released := time.Now()
 	for _, hog := range hogs {
 		_ = hog.Close(ctx)
@@ -237,7 +237,7 @@ func TestOutage_PoolIsFull(t *testing.T) {
 		conn := assert.Must(r.main.Pool().Acquire(ctx))(t)
 		taken = append(taken, conn)
 	}
-	r.wantExplained(t, "all connections of its pool are in use")
+	r.wantExplained(t, ": all connections of its pool are in use")
 	e.Insert(servicetest.Placeholders(1)...)
 	released := time.Now()
 	for _, conn := range taken {

@@ -257,6 +257,10 @@ func TestFault_PgBouncer_SettingsOfTheSessionAreRefusedByName(t *testing.T) {
 		d.Close()
 		name, _, _ := strings.Cut(parameter, "=")
 		assert.That(t, refused == (err != nil && strings.Contains(err.Error(), name)), "%s: %v", parameter, err)
+		if refusal, ok := errors.AsType[*repo.Error](err); ok {
+			said := refusal.Condition() + ": " + refusal.Explanation()
+			assert.That(t, said == "unreachable (08P01 protocol_violation): a pooler before it refuses: check the limits and the log of the pooler", "%s", said)
+		}
 	}
 	// What the database or the role has is there, on whichever connection.
 	other := assert.Must(repo.Open(t.Context(), "main", p.URL(servicetest.DatabaseOf(url))))(t)

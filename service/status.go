@@ -143,13 +143,14 @@ func (s *Service) status(ctx context.Context, w *run.Worker, shared func() overv
 }
 
 // runProblems are those of the runs that failed, with remarks on runs that could not reach databases
-// which answer again; while one is away, none is taken to.
+// which answer again; while one is away, none is taken to. A full disk answers: the next run shows
+// whether it is still full.
 func (s *Service) runProblems(
 	ctx context.Context, w *run.Worker, failures []repo.Failure, away bool,
 ) (lasting []Failing, remarks []string) {
 	for _, record := range failures {
 		f := failed(record)
-		if f.Class != FailureUnreachable || away || !s.answerAgain(ctx, w, record) {
+		if f.Class != FailureUnreachable || away || repo.DiskFull(f.Message) || !s.answerAgain(ctx, w, record) {
 			lasting = append(lasting, f)
 		} else {
 			remarks = append(remarks, f.Message+"; the databases answer again")

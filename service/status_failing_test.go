@@ -37,12 +37,13 @@ func TestStatus_FailureIsThatOfTheNewestRunAlsoOfADeadProcess(t *testing.T) {
 			servicetest.LooseForeignKeys, reason, text)
 	}
 	for text, want := range map[[2]string]service.FailureClass{
-		{"LEASE_LOST", "the lease was lost"}:                         service.FailureLeaseLost,
-		{"SETTING_INVALID", "deletion_adjourned_period is -1"}:       service.FailureSetting,
-		{"", "claim users on main: 55P03 lock_not_available"}:        service.FailureLock,
-		{"", "claim users on main: 57014 query_canceled"}:            service.FailureTimeout,
-		{"", "c.p_id -> p on main: 23514 check_violation, 1 record"}: service.FailureData,
-		{"", "internal error; the log of this run has it"}:           service.FailureInternal,
+		{"LEASE_LOST", "the lease was lost"}:                                 service.FailureLeaseLost,
+		{"SETTING_INVALID", "deletion_adjourned_period is -1"}:               service.FailureSetting,
+		{"", "claim users on main: 55P03 lock_not_available"}:                service.FailureLock,
+		{"", "claim users on main: 57014 query_canceled"}:                    service.FailureTimeout,
+		{"", "c.p_id -> p on main: 23514 check_violation, 1 record"}:         service.FailureData,
+		{"", "c.p_id -> p on main: unreachable (53100 disk_full), 1 record"}: service.FailureUnreachable,
+		{"", "internal error; the log of this run has it"}:                   service.FailureInternal,
 	} {
 		failed(text[0], text[1])
 		wantFailing(t, servicetest.Status(t, s), want, "main", text[1])
