@@ -347,6 +347,9 @@ func (c clocked) forget() {
 func TestRunDue_ALedgerGoesOnFromWhereverItEnds(t *testing.T) {
 	t.Parallel()
 	c := newClocked(t)
+	// A run that has ended prunes what is older than an hour while the test looks.
+	c.Exec("main", `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+		CREATE TRIGGER keep BEFORE DELETE ON maintenance.fires FOR EACH ROW EXECUTE FUNCTION keep()`)
 	const none = "0"
 	for value, want := range map[string]string{
 		"2020-01-01": "2880 2879 2026-11-18 12:02:00", "infinity": none, "12026-01-02": none,
