@@ -193,11 +193,11 @@ const (
 	// ClaimObsolete means that the parent row existed when the record was written, or that the same
 	// transaction wrote it. The record stands for no deletion.
 	ClaimObsolete
+	// ClaimApproved means that the operator has released the children of a reused key.
+	ClaimApproved
 	// ClaimReused means that the parent row is newer than the record, or that which of the two is newer
 	// cannot be told. The operator decides.
 	ClaimReused
-	// ClaimApproved means that the operator has released the children of a reused key.
-	ClaimApproved
 )
 
 // ReasonKeyReused stands for the SQLSTATE of records that are held because their key is used again,
@@ -212,11 +212,11 @@ const (
 // postponed, when its key had no row or could not be checked, so a row is taken for newer.
 const claimsSQL = `
 SELECT k.n, CASE
-  WHEN x.sqlstate = '` + ReasonKeyApproved + `' THEN 3
-  WHEN p.row_age IS NULL THEN 2
-  WHEN coalesce(q.cleanup_attempts, 0) > 0 OR q.consume_after <> q.created_at THEN 2
+  WHEN x.sqlstate = '` + ReasonKeyApproved + `' THEN 2
+  WHEN p.row_age IS NULL THEN 3
+  WHEN coalesce(q.cleanup_attempts, 0) > 0 OR q.consume_after <> q.created_at THEN 3
   WHEN p.row_age >= age(q.xmin) THEN 1
-  ELSE 2 END
+  ELSE 3 END
 FROM unnest($1::bigint[], $2::bigint[], {lists}) WITH ORDINALITY AS k (partition, id, {names}, n)
 CROSS JOIN LATERAL (
   SELECT {row_age} AS row_age FROM {parent} t WHERE {matches} ORDER BY 1 LIMIT 1
@@ -226,7 +226,7 @@ LEFT JOIN maintenance.record_failures x ON x.partition = k.partition AND x.recor
 
 // approvedSQL finds the records whose children the operator has released.
 const approvedSQL = `
-SELECT r.n, 3 FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r (partition, id, n)
+SELECT r.n, 2 FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r (partition, id, n)
 JOIN maintenance.record_failures x ON x.partition = r.partition AND x.record_id = r.id
 WHERE x.sqlstate = '` + ReasonKeyApproved + `'`
 

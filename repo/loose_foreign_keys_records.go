@@ -132,7 +132,9 @@ noted AS (
   SELECT r.partition, r.id, r.failures, r.setbacks, r.definition, r.sqlstate, now()
   FROM failed r JOIN postponed USING (partition, id)
   ON CONFLICT (partition, record_id) DO UPDATE
-  SET failures = EXCLUDED.failures, setbacks = EXCLUDED.setbacks, sqlstate = EXCLUDED.sqlstate,
+  SET failures = EXCLUDED.failures, setbacks = EXCLUDED.setbacks,
+      -- The operator's decision outlasts failures.
+      sqlstate = CASE x.sqlstate WHEN '` + ReasonKeyApproved + `' THEN x.sqlstate ELSE EXCLUDED.sqlstate END,
       last_definition = EXCLUDED.last_definition, failed_at = EXCLUDED.failed_at
 ),
 deleted AS (

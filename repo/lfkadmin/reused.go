@@ -8,12 +8,13 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// reusedRecordsSQL are the records of a table that are held because their key is used again.
+// reusedRecordsSQL are the records of a table whose key is used again, in the states $2: held, or
+// released.
 const reusedRecordsSQL = `
 reused AS MATERIALIZED (
   SELECT q.partition, q.id FROM maintenance.record_failures x
   JOIN {queue} q ON q.partition = x.partition AND q.id = x.record_id
-  WHERE x.sqlstate = '` + repo.ReasonKeyReused + `' AND q.status = 1
+  WHERE x.sqlstate = ANY ($2::text[]) AND q.status = 1
     AND q.fully_qualified_table_name = ANY ($1::text[])
   FOR UPDATE OF q
 )`
@@ -30,7 +31,7 @@ WHERE x.partition = r.partition AND x.record_id = r.id`
 // CleanReused lets the next run clean the children of the keys of a table that are used again, and
 // returns how many records are due for it.
 func (a Admin) CleanReused(ctx context.Context, table string) (int64, error) {
-	return a.decideReused(ctx, "release reused keys", cleanReusedSQL, table)
+	return a.decideReused(ctx, "release reused keys", cleanReusedSQL, table, repo.ReasonKeyReused)
 }
 
 const keepReusedSQL = `
@@ -41,14 +42,15 @@ deleted AS (
 )` + repo.ForgetSQL + `
 SELECT FROM deleted`
 
-// KeepReused closes the records of a table whose keys are used again, so that the children stay, and
-// returns how many it closed.
+// KeepReused closes the records of a table whose keys are used again, also those that were released, so
+// that the children stay. It returns how many it closed.
 func (a Admin) KeepReused(ctx context.Context, table string) (int64, error) {
-	return a.decideReused(ctx, "close records of reused keys", keepReusedSQL, table)
+	return a.decideReused(ctx, "close records of reused keys", keepReusedSQL, table,
+		repo.ReasonKeyReused, repo.ReasonKeyApproved)
 }
 
 func (a Admin) decideReused(
-	ctx context.Context, operation, sql, table string,
+	ctx context.Context, operation, sql, table string, states ...string,
 ) (n int64, err error) {
 	q, err := a.database.DeletedRecordsShape(ctx)
 	if err != nil || !q.Exists {
@@ -56,7 +58,7 @@ func (a Admin) decideReused(
 	}
 	err = a.write(ctx, operation, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, fill(sql, "{queue}", quotedQueue(q)),
-			repo.RecordedNames(table, q.Schema))
+			repo.RecordedNames(table, q.Schema), states)
 		n = tag.RowsAffected()
 		return err
 	})

@@ -98,8 +98,8 @@ func (c *cleanup) settleSome(ctx context.Context, b *batch, keys []*openKey) err
 	return c.change(ctx, obsolete, "obsolete_records", c.x.Database.RemoveRecords)
 }
 
-// claims returns how the run handles each key. A key with several records has one fate: if one
-// of them cannot be closed, all are held.
+// claims returns how the run handles each key. All records of a key are treated alike: if one of them
+// must be held, all are held, also those that the operator has released.
 func (c *cleanup) claims(ctx context.Context, p *parentTasks, keys []*openKey) ([]repo.Claim, error) {
 	var records []repo.Record
 	for _, k := range keys {

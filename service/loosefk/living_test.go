@@ -163,6 +163,20 @@ func TestLooseForeignKeysCleanup_AReusedKeyIsHeldUntilTheOperatorDecides(t *test
 	}{
 		{"clean", decide(true), "processed_records=1 deleted_rows=2", "0"},
 		{"keep", decide(false), "", "2"},
+		{"clean, and the first try fails", func(t *testing.T, e *servicetest.Estate) {
+			t.Helper()
+			decide(true)(t, e)
+			e.Exec("main", `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END';
+				CREATE TRIGGER no BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION no()`)
+			servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
+			e.Exec("main", `DROP TRIGGER no ON c; UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
+		}, "processed_records=1 deleted_rows=2", "0"},
+		{"clean, and the key is used a third time", func(t *testing.T, e *servicetest.Estate) {
+			t.Helper()
+			decide(true)(t, e)
+			e.Exec("main", `DELETE FROM p`)
+			e.Exec("main", `INSERT INTO p VALUES (5)`)
+		}, "rescheduled_records=2", "2"},
 		{"the row is deleted too", func(_ *testing.T, e *servicetest.Estate) {
 			e.Exec("main", `DELETE FROM p`)
 			e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
