@@ -151,12 +151,13 @@ func (a *aged) calls() map[string]func(context.Context) error {
 		"WatchRun": func(ctx context.Context) error {
 			return a.WatchRun(ctx, a.run, func(service.Run) error { return nil })
 		},
-		"CancelRun":  func(ctx context.Context) error { return second(a.CancelRun(ctx, a.run, "test")) },
-		"RunDue":     a.RunDue,
-		"ResumeRuns": a.ResumeRuns,
-		"Healthy":    a.Healthy,
-		"Needs":      func(ctx context.Context) error { return second(a.Needs(ctx, a.main)) },
-		"Shutdown":   func(context.Context) error { return nil },
+		"CancelRun":         func(ctx context.Context) error { return second(a.CancelRun(ctx, a.run, "test")) },
+		"RunDue":            a.RunDue,
+		"ResumeRuns":        a.ResumeRuns,
+		"Healthy":           a.Healthy,
+		"ReloadDefinitions": func(context.Context) error { return second(a.ReloadDefinitions()) },
+		"Needs":             func(ctx context.Context) error { return second(a.Needs(ctx, a.main)) },
+		"Shutdown":          func(context.Context) error { return nil },
 	}
 }
 
