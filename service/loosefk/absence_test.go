@@ -176,11 +176,11 @@ func TestAbsentChild_IsUnknownWhileADatabaseIsSilent(t *testing.T) {
 
 func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {
 	e := newAbsence(servicetest.Parallel(t))
-	e.Exec("ci", `CREATE TABLE c (p_id bigint)`)
-	const definitions = oneAbsent + "gone: [{table: p, column: p_id, on_delete: async_delete}, {table: p, column: q_id, on_delete: async_delete}]"
+	e.Exec("ci", `CREATE TABLE c (p_id bigint); CREATE VIEW v AS SELECT p_id FROM c`)
+	const definitions = oneAbsent + "v: [{table: p, column: p_id, on_delete: async_delete}]\n" + "gone: [{table: p, column: p_id, on_delete: async_delete}, {table: p, column: q_id, on_delete: async_delete}]"
 	keys := e.Keys(definitions)
 	for _, mistake := range []struct{ child, words string }{
-		{"c", "c is in main, ci, where its rows are cleaned"}, {"nobodys", "no definition has a child table nobodys: "},
+		{"c", "c is in main, ci, where its rows are cleaned"}, {"v", "v is a view on ci: name the table below it"}, {"nobodys", "no definition has a child table nobodys: "},
 	} {
 		_, err := keys.AcceptAbsent(context.Background(), []string{"absent", mistake.child}, "me")
 		assert.That(t, err != nil && strings.Contains(err.Error(), mistake.words), "%s: %v, want %q", mistake.child, err, mistake.words)

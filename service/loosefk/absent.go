@@ -41,6 +41,10 @@ func (l Admin) AcceptAbsent(
 			"workers.loose_foreign_keys_cleanup.definitions to their file")
 	}
 	homes, err := l.childHomes(ctx)
+	var others map[string]string
+	if err == nil {
+		others, err = l.notTables(ctx)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("what is absent is known only if every configured database answers: %w",
 			err)
@@ -64,7 +68,7 @@ func (l Admin) AcceptAbsent(
 	for _, child := range children {
 		before := accepts(accepted, child)
 		switch in := homes[child]; {
-		case all && (len(in) > 0 || before):
+		case all && (len(in) > 0 || before || others[child] != ""):
 		case definitions[child] == nil:
 			refused = append(refused, unknownChildError(
 				"no definition has a child table "+child+": `caretaker lfk lint` lists those that are "+
@@ -73,6 +77,8 @@ func (l Admin) AcceptAbsent(
 			refused = append(refused, fmt.Errorf("%s is in %s, where its rows are cleaned: only a table "+
 				"that is in no configured database can be accepted as absent",
 				child, run.DatabaseNames(in)))
+		case others[child] != "":
+			refused = append(refused, errors.New(others[child]))
 		default:
 			done = append(done, AcceptedChild{child, definitions[child], before})
 		}
@@ -113,6 +119,23 @@ func (l Admin) childHomes(ctx context.Context) (map[string][]*repo.Database, err
 		return err
 	})
 	return homes, err
+}
+
+// notTables says of each child that is a view, a materialized view or a foreign table what to do about it.
+func (l Admin) notTables(ctx context.Context) (map[string]string, error) {
+	var children []string
+	for _, key := range l.Definitions.Keys {
+		children = append(children, key.Table)
+	}
+	others := map[string]string{}
+	err := l.each(ctx, func(d *repo.Database) error {
+		kinds, err := d.NotTables(ctx, children)
+		for child, kind := range kinds {
+			others[child] = fmt.Sprintf("%s is a %s on %s: name the table below it in the definition", child, kind, d.Name)
+		}
+		return err
+	})
+	return others, err
 }
 
 // AbsentChildren are the child tables that were accepted as absent, by name.

@@ -72,6 +72,11 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 	}
 	check.complete = len(check.databases) == len(l.Databases)
 	check.result.Unchecked = check.unchecked()
+	if check.complete {
+		if check.others, err = l.notTables(ctx); err != nil {
+			return Lint{}, err
+		}
+	}
 	// What keeps main from being inspected has been said.
 	if !slices.Contains(check.result.Unchecked, l.main().Name) {
 		accepted, mainErr := l.AbsentChildren(ctx)
@@ -106,7 +111,9 @@ type lint struct {
 	complete bool
 	// accepted are the children that were accepted as absent.
 	accepted []repo.AbsentChild
-	result   Lint
+	// others is what to say of children that are no tables.
+	others map[string]string
+	result Lint
 }
 
 // unchecked are the selected databases that could not be inspected.

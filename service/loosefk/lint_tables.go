@@ -27,6 +27,8 @@ func (l *lint) missing() {
 		}
 		switch {
 		case l.found(i):
+		case l.others[key.Table] != "":
+			l.at("", key.String()).fail("child_no_table", "%s. Records of %s are held", l.others[key.Table], key.Parent)
 		case accepts(l.accepted, key.Table):
 			l.at("", key.String()).warn("child_absent", "%s is in no configured database, which was "+
 				"accepted: the definition is skipped until a run finds the table", key.Table)

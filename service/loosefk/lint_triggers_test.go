@@ -103,6 +103,13 @@ func TestLint_WriteProtectedLeftoversAreNoHomes(t *testing.T) {
 	wantFindings(t, keys, "error fk_not_indexed ci c.p_id -> p")
 }
 
+func TestLint_AChildThatIsAViewIsNoTable(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
+	e.Exec("main", "CREATE TABLE p (id bigint PRIMARY KEY); CREATE MATERIALIZED VIEW v AS SELECT id AS p_id FROM p")
+	e.Install("p")
+	wantFindings(t, e.Keys("v: [{table: p, column: p_id, on_delete: async_delete}]"), "error child_no_table  v.p_id -> p")
+}
+
 func TestLint_QueueMustBeThereAndInOrder(t *testing.T) {
 	e := servicetest.New(t, "", "main", "ci", "sec")
 	e.Exec("main", "CREATE TABLE loose_foreign_keys_deleted_records (id bigint)")
