@@ -203,6 +203,10 @@ func TestShards_WhatADatabaseHasIsSavedWhenItChangesAndOnceAnHour(t *testing.T) 
 	e.Exec("main", `UPDATE maintenance.seen_children SET seen_at = now() - interval '61 minutes'`)
 	written()
 	e.Want("main", `SELECT seen_at > now() - interval '60 minutes' FROM maintenance.seen_children`, "true")
+	// So it does while nothing is due.
+	e.Exec("main", `UPDATE maintenance.seen_children SET children = '{}', seen_at = now() - interval '61 minutes'`)
+	wantRun(t, s, "")
+	e.Want("main", `SELECT children FROM maintenance.seen_children`, "{c}")
 }
 
 func TestShards_ATableStaysWhereItWasWhileItsDatabaseIsAway(t *testing.T) {
