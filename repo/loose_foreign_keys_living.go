@@ -267,6 +267,10 @@ func (d *Database) Claims(
 		}
 		for _, f := range found {
 			i := of.places[f.N-1]
+			if at == len(checks) {
+				claims[i] = ClaimApproved
+				continue
+			}
 			claims[i] = max(claims[i], Claim(f.Claim))
 		}
 	}
