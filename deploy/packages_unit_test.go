@@ -19,7 +19,7 @@ func TestUnit_IsValidAndHardlyExposed(t *testing.T) {
 	want(t, read(t, "../docs/install.md"), "Overall exposure level for caretaker.service: 1.2 OK")
 
 	root := t.TempDir()
-	files := map[string]string{"usr/bin/caretaker": "#!/bin/sh\n", units + "caretaker.service": read(t, unit)}
+	files := map[string]string{"usr/bin/caretaker": "#!/bin/sh\n", "bin/sh": "", units + "caretaker.service": read(t, unit)}
 	// What every unit depends on by itself.
 	for _, name := range []string{"sysinit", "basic", "shutdown", "network-online"} {
 		files[units+name+".target"] = "[Unit]\n"
@@ -29,7 +29,9 @@ func TestUnit_IsValidAndHardlyExposed(t *testing.T) {
 		assert.NoError(t, os.MkdirAll(filepath.Join(root, filepath.Dir(path)), 0o750))
 		assert.NoError(t, os.WriteFile(filepath.Join(root, path), []byte(content), 0o600))
 	}
-	assert.NoError(t, os.Chmod(filepath.Join(root, "usr/bin/caretaker"), 0o700))
+	for _, program := range []string{"usr/bin/caretaker", "bin/sh"} {
+		assert.NoError(t, os.Chmod(filepath.Join(root, program), 0o700))
+	}
 	if out := output(t, "systemd-analyze", "verify", "--man=no", "--root="+root, "caretaker.service"); out != "" {
 		t.Error(out)
 	}
