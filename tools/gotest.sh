@@ -8,14 +8,12 @@ export GOGC="${GOGC:-400}"
 sum="go tool -modfile=tools/gotestsum/go.mod gotestsum"
 events=$(mktemp)
 trap 'rm -f "$events"' EXIT
-# Tests wait for the database half of the time: one package more than there are cores.
-packages=$(($(getconf _NPROCESSORS_ONLN) + 1))
 format=pkgname
 case " $* " in
 *" -v "*) format=standard-verbose ;;
 esac
 code=0
-go run ./tools/testcluster $sum --format $format --format-icons text --hide-summary skipped --jsonfile-timing-events "$events" -- -p "$packages" -ldflags=-w "$@" ||
+go run ./tools/testcluster $sum --format $format --format-icons text --hide-summary skipped --jsonfile-timing-events "$events" -- -ldflags=-w "$@" ||
 	code=$?
 if [ -s "$events" ]; then
 	echo "The ten slowest tests:"
