@@ -103,16 +103,6 @@ func (d *Database) SeenChildren(ctx context.Context) (map[string]*SeenChildren, 
 	return seen, err
 }
 
-const seenLatelySQL = `
-SELECT NOT EXISTS (
-  SELECT FROM maintenance.seen_children WHERE seen_at <= clock_timestamp() - interval '1 hour')`
-
-// SeenLately reports whether all databases of which children are on record answered less than an hour ago.
-func (d *Database) SeenLately(ctx context.Context) (lately bool, err error) {
-	err = d.queryRow(ctx, "look how old seen children are", []any{&lately}, seenLatelySQL)
-	return lately, err
-}
-
 const saveSeenChildrenSQL = `
 INSERT INTO maintenance.seen_children (database, children, asked)
 VALUES ($1, $2, $3)

@@ -44,14 +44,8 @@ func (k *looseForeignKeys) work(ctx context.Context, x *run.Execution) error {
 	limits := run.ReadLimits()
 	limits.ReadOnly = x.DryRun
 	due, err := x.Database.DueParents(ctx, queue, limits)
-	if err != nil {
+	if err != nil || len(due) == 0 && k.hasLooked() {
 		return err
-	}
-	if len(due) == 0 && k.hasLooked() {
-		// What the databases have is looked at once an hour, also while nothing is due.
-		if lately, err := k.Main.SeenLately(ctx); err != nil || lately || x.DryRun {
-			return err
-		}
 	}
 	if x.Span.IsRecording() && !x.DryRun {
 		traced, err := x.Database.HasRecordTraces(ctx)
