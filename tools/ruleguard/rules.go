@@ -42,7 +42,7 @@ func elapsed(m dsl.Matcher) {
 // ports: a test listens on port 0, or on a port that it was given.
 func ports(m dsl.Matcher) {
 	m.Import("net")
-	m.Match(`net.Listen($_, $x)`, `$_($x)`, `$_{$*_, $_: $x, $*_}`).
+	m.Match(`net.Listen($*_, $x)`, `$_($x)`, `$_{$*_, $_: $x, $*_}`).
 		Where((m.File().Name.Matches(`_test\.go$`) || m.File().PkgPath.Matches(`/servicetest$`)) &&
 			m["x"].Text.Matches(`^"(127\.0\.0\.1|localhost)?:(50051|9464|8080)"$`)).
 		Report("a default port may be in use: listen on port 0")
