@@ -6,9 +6,10 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // trait is what a column is, besides text. Without one its cells are always whole, as those of IDs
@@ -137,11 +138,10 @@ var fullTime = regexp.MustCompile(`(?:\d{4}-(\d\d-\d\d ))?(\d\d:\d\d):\d\d`)
 // length is in characters.
 func length(text string) int { return len([]rune(text)) }
 
-// printable has a text of a database in one line, without what a terminal would obey: control
-// characters, and those that change the direction of the text.
+// printable has a text of a database in one line, without what a terminal would obey.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp) {
+		if run.Misleading(r) {
 			return ' '
 		}
 		return r

@@ -105,8 +105,9 @@ func (e *Error) Unwrap() []error {
 }
 
 // Condition is the SQLSTATE with PostgreSQL's name of the condition: "42703 undefined_column". For a
-// database that cannot work it is "unreachable (53100 disk_full)", or "unreachable" without an answer. Where the role lacks a right, it names the command that lists the rights. Where a
-// pooler has come between a statement and its preparation, it says what to do.
+// database that cannot work it is "unreachable (53100 disk_full)", or "unreachable" without an answer.
+// Where the role lacks a right, it names the command that lists the rights. Where a pooler has come
+// between a statement and its preparation, it says what to do.
 func (e *Error) Condition() string {
 	if e.lostPreparedStatement() {
 		return fmt.Sprintf("%s %s: %s", e.SQLState, pqerror.Code(e.SQLState).Name(), poolerAdvice(e.Database))

@@ -28,27 +28,18 @@ func (d *Database) AbsentChildren(ctx context.Context) ([]AbsentChild, error) {
 // notTablesSQL finds what bears the name of a child and is no table.
 const notTablesSQL = `
 SELECT w.written, CASE c.relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' ELSE 'foreign table' END
-FROM unnest($1::text[], $2::text[], $3::text[]) AS w (written, schema, name)
-JOIN pg_namespace n ON n.nspname = coalesce(nullif(w.schema, ''), current_schema())
-JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
+FROM ` + NamedSQL + `
 WHERE c.relkind IN ('v', 'm', 'f')`
 
 // NotTables returns the children that are a view, a materialized view or a foreign table here, with what
 // they are. A run finds no table of that name: it holds the records.
 func (d *Database) NotTables(ctx context.Context, children []string) (map[string]string, error) {
-	var schemas, names []string
-	for _, child := range children {
-		t := tableNamed(child)
-		schemas, names = append(schemas, t.Schema), append(names, t.Name)
-	}
+	schemas, names := splitNames(children)
+	find := newQuery("find children that are no tables", notTablesSQL, children, schemas, names)
+	found, err := collect(ctx, d, find, pgx.RowToStructByPos[struct{ Child, Kind string }])
 	kinds := map[string]string{}
-	found, err := collect(ctx, d, newQuery("find children that are no tables", notTablesSQL, children, schemas, names),
-		func(row pgx.CollectableRow) (r [2]string, err error) {
-			err = row.Scan(&r[0], &r[1])
-			return r, err
-		})
 	for _, r := range found {
-		kinds[r[0]] = r[1]
+		kinds[r.Child] = r.Kind
 	}
 	return kinds, err
 }

@@ -152,10 +152,7 @@ const KeyClassSQL = `coalesce((
 const childTablesSQL = `
 WITH RECURSIVE home AS (
   SELECT c.oid, w.written, n.nspname, c.relname, n.nspname = current_schema() AS here
-  FROM (SELECT DISTINCT written, schema, name FROM unnest($1::text[], $2::text[], $3::text[])
-    AS w (written, schema, name)) w
-  JOIN pg_namespace n ON n.nspname = coalesce(nullif(w.schema, ''), current_schema())
-  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
+  FROM ` + NamedSQL + `
   WHERE c.relkind IN ('r', 'p') AND NOT ` + ProtectedSQL + `
 ), member (root, oid) AS (
   SELECT oid, oid FROM home
@@ -189,13 +186,9 @@ type childRow struct {
 // entry a definition, nil where the table is not here. Without an application schema the error is a
 // [*NoSchemaError].
 func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Child, error) {
-	var schemas, tables []string
 	written, columns := namesOf(keys)
-	for _, name := range written {
-		t := tableNamed(name)
-		schemas, tables = append(schemas, t.Schema), append(tables, t.Name)
-	}
-	find := newQuery("find child tables", childTablesSQL, written, schemas, tables, columns)
+	schemas, names := splitNames(written)
+	find := newQuery("find child tables", childTablesSQL, written, schemas, names, columns)
 	found, err := collect(ctx, d, find, pgx.RowToStructByPos[childRow])
 	if err == nil && len(found) == 0 {
 		_, err = d.ApplicationSchema(ctx)

@@ -226,7 +226,7 @@ LEFT JOIN maintenance.record_failures x ON x.partition = k.partition AND x.recor
 
 // approvedSQL finds the records whose children the operator has released.
 const approvedSQL = `
-SELECT r.n, 2 FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r (partition, id, n)
+SELECT r.n FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r (partition, id, n)
 JOIN maintenance.record_failures x ON x.partition = r.partition AND x.record_id = r.id
 WHERE x.sqlstate = '` + ReasonKeyApproved + `'`
 
@@ -248,30 +248,27 @@ func (d *Database) Claims(
 			unknown.add(r, i)
 		}
 	}
-	var checks []query
-	for _, relation := range p.tables {
-		checks = append(checks, relation.claims(q, known.records))
+	if len(known.records) > 0 {
+		for _, relation := range p.tables {
+			found, err := readRows(ctx, d, l, relation.claims(q, known.records),
+				pgx.RowToStructByPos[struct{ N, Claim int }])
+			if err != nil {
+				return nil, err
+			}
+			for _, f := range found {
+				i := known.places[f.N-1]
+				claims[i] = max(claims[i], Claim(f.Claim))
+			}
+		}
 	}
-	for at, check := range append(checks, newQuery("find released records", approvedSQL,
-		recordArrays(unknown.records)...)) {
-		of := known
-		if at == len(checks) {
-			of = unknown
-		}
-		if len(of.records) == 0 {
-			continue
-		}
-		found, err := readRows(ctx, d, l, check, pgx.RowToStructByPos[struct{ N, Claim int }])
+	if len(unknown.records) > 0 {
+		find := newQuery("find released records", approvedSQL, recordArrays(unknown.records)...)
+		approved, err := readRows(ctx, d, l, find, pgx.RowTo[int])
 		if err != nil {
 			return nil, err
 		}
-		for _, f := range found {
-			i := of.places[f.N-1]
-			if at == len(checks) {
-				claims[i] = ClaimApproved
-				continue
-			}
-			claims[i] = max(claims[i], Claim(f.Claim))
+		for _, n := range approved {
+			claims[unknown.places[n-1]] = ClaimApproved
 		}
 	}
 	return claims, nil

@@ -121,6 +121,22 @@ func tableNamed(name string) Table {
 	return t
 }
 
+// NamedSQL are the relations c, in their schemas n, that have the names w.written of definitions: $1, with
+// their schemas $2, empty for the application's, and their names there $3.
+const NamedSQL = `(SELECT DISTINCT written, schema, name FROM unnest($1::text[], $2::text[], $3::text[])
+  AS w (written, schema, name)) w
+JOIN pg_namespace n ON n.nspname = coalesce(nullif(w.schema, ''), current_schema())
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name`
+
+// splitNames returns $2 and $3 of NamedSQL for the names that definitions have.
+func splitNames(written []string) (schemas, names []string) {
+	for _, name := range written {
+		t := tableNamed(name)
+		schemas, names = append(schemas, t.Schema), append(names, t.Name)
+	}
+	return schemas, names
+}
+
 // RecordedNames are those that records of a table may bear that an operator has named, where schema
 // is the application's; nil for "", which is any table.
 func RecordedNames(name, schema string) []string {

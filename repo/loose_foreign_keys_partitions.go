@@ -45,7 +45,7 @@ ON CONFLICT (partition) DO UPDATE SET active_since = EXCLUDED.active_since`
 func (d *Database) RepairPartition(
 	ctx context.Context, p Permit, q DeletedRecords,
 ) (repaired bool, err error) {
-	if q.Active == 0 || !q.ActiveMissing() {
+	if !q.Repairable() {
 		return false, nil
 	}
 	err = d.transaction(ctx, "repair the queue's active partition", p,

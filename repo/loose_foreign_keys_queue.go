@@ -165,6 +165,9 @@ func (q *DeletedRecords) ActiveMissing() bool {
 	return !q.HasDefault && !slices.Contains(q.Partitions, q.Active)
 }
 
+// Repairable reports whether the active partition is missing and known, so that it can be created.
+func (q *DeletedRecords) Repairable() bool { return q.Active != 0 && q.ActiveMissing() }
+
 // leafParentsSQL are the recorded table names with pending records in one leaf, by a skip scan of
 // its partial index: the cost grows with the names it finds, not with the records.
 const leafParentsSQL = `

@@ -17,7 +17,7 @@ var fragments = []string{
 	// Loose foreign keys.
 	"createFunctionSQL", "createTriggerSQL", "compositeSQL", "deadRecordMatchSQL", "dropFunctionSQL", "dropTriggerSQL", "enableTriggerSQL", "functionBodySQL", "tracedBodySQL", "baseTypeSQL", "comparedSQL", "KeyClassSQL", "ForgetSQL",
 	"livingPartSQL", "livingSeveralSQL", "livingSQL", "noLivingSQL", "plainRecordedSQL", "recordedSQL", "reusedRecordsSQL",
-	"ProtectedSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "purgeSeveralSQL", "purgeUncountedSQL", "revokeFunctionSQL",
+	"ProtectedSQL", "NamedSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "purgeSeveralSQL", "purgeUncountedSQL", "revokeFunctionSQL",
 	// Groups.
 	"archivedSQL", "cutoffSQL", "detailsSQL", "directMembershipSQL", "knownMarkSQL", "marksSQL", "namespaceMembersSQL", "noDetailsSQL", "noSchedulesSQL",
 	"schedulesSQL", "sourceMembersSQL", "todaySQL",

@@ -17,6 +17,7 @@ import (
 	"unicode"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 //go:embed templates static
@@ -151,8 +152,7 @@ func (p *pages) write(w http.ResponseWriter, r *http.Request, code int, name str
 	query.Set("refresh", "off")
 	f.Still = r.URL.Path + "?" + query.Encode()
 	var out bytes.Buffer
-	err := p.templates[name].ExecuteTemplate(&out, "layout", f)
-	if err != nil {
+	if err := p.templates[name].ExecuteTemplate(&out, "layout", f); err != nil {
 		p.config.Logger.ErrorContext(r.Context(), "page not rendered",
 			"page", name, "error", err.Error())
 		http.Error(w, "this page could not be rendered; the log says why",
@@ -164,10 +164,9 @@ func (p *pages) write(w http.ResponseWriter, r *http.Request, code int, name str
 	_, _ = w.Write(bytes.Map(printable, out.Bytes()))
 }
 
-// printable replaces what could make a name of a database look like another, or like a part of the
-// page: control characters, and those that change the direction of the text.
+// printable replaces misleading characters of names. White space of the page stays.
 func printable(r rune) rune {
-	if unicode.IsControl(r) && !unicode.IsSpace(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp) {
+	if run.Misleading(r) && !(unicode.IsControl(r) && unicode.IsSpace(r)) {
 		return ' '
 	}
 	return r

@@ -167,10 +167,7 @@ SELECT w.written, c.oid, n.nspname, c.relname, c.relkind::text, coalesce((
     ELSE rn.nspname || '.' || root.relname END
   FROM pg_class root JOIN pg_namespace rn ON rn.oid = root.relnamespace
   WHERE root.oid = pg_partition_root(c.oid) AND root.oid <> c.oid), '')
-FROM (SELECT DISTINCT written, schema, name FROM unnest($1::text[], $2::text[], $3::text[])
-  AS w (written, schema, name)) w
-JOIN pg_namespace n ON n.nspname = coalesce(nullif(w.schema, ''), current_schema())
-JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
+FROM ` + repo.NamedSQL + `
 WHERE c.relkind IN ('r', 'p') AND NOT ` + repo.ProtectedSQL
 
 // findHomes finds the tables that definitions name, as children and as parents.

@@ -77,7 +77,7 @@ func (a Admin) repairsOf(ctx context.Context, tx pgx.Tx) (r repairs, err error) 
 	}
 	q := r.queue
 	r.widen, r.mark = q.Managed && !q.Wide, q.Managed && !q.Marked && !q.HasDefault
-	r.create = q.Managed && q.Active != 0 && q.ActiveMissing()
+	r.create = q.Managed && q.Repairable()
 	if r.old, err = oldFunctions(ctx, tx, q); err == nil {
 		r.behind, err = sequencesBehind(ctx, tx, q)
 	}

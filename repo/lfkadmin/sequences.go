@@ -24,7 +24,7 @@ type SequenceBehind struct {
 // the queue $1. A sequence that the role may not read is left out.
 const numberedSQL = `
 SELECT n.nspname || '.' || c.relname, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
-  quote_ident(a.attname), s.sequence, c.oid = to_regclass($1)
+  quote_ident(a.attname), s.sequence, coalesce(c.oid = to_regclass($1), false)
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -49,15 +49,15 @@ func sequencesBehind(
 ) (behind []SequenceBehind, err error) {
 	type numbered struct {
 		Name, Table, Column, Sequence string
-		OfQueue                       *bool
+		OfQueue                       bool
 	}
 	columns, err := list(ctx, tx, pgx.RowToStructByPos[numbered], numberedSQL, quotedQueue(q))
 	for _, c := range columns {
 		if err != nil {
 			break
 		}
-		ofQueue, active := c.OfQueue != nil && *c.OfQueue, ""
-		if ofQueue {
+		active := ""
+		if c.OfQueue {
 			// Numbers are unique in a partition.
 			active = fmt.Sprintf(" WHERE t.partition = %d", q.Active)
 		}
@@ -65,13 +65,13 @@ func sequencesBehind(
 		highest, err = list(ctx, tx, pgx.RowTo[int64], fill(highestSQL, "{numbers}", c.Sequence,
 			"{numbered_column}", c.Column, "{numbered_table}", c.Table, "{in_partition}", active))
 		for _, n := range highest {
-			behind = append(behind, SequenceBehind{c.Name, c.Sequence, n, ofQueue})
+			behind = append(behind, SequenceBehind{c.Name, c.Sequence, n, c.OfQueue})
 		}
 	}
 	return behind, err
 }
 
-// Repair is the statement that lets the sequence go on behind the highest number.
+// Repair is the statement after which the sequence continues behind the highest number.
 func (s SequenceBehind) Repair() string {
 	return fmt.Sprintf("SELECT setval(%s, %d)", repo.Literal(s.Sequence), s.Highest)
 }

@@ -54,15 +54,12 @@ type Config struct {
 
 // Keys are the definitions; nil: none are configured. The error is that of [LoadDefinitions].
 func (c Config) Keys() ([]repo.LooseForeignKey, error) {
-	definitions := c.Definitions
-	if definitions == nil && c.DefinitionsFile == "" {
-		return nil, nil
+	definitions, err := c.Definitions, error(nil)
+	if definitions == nil && c.DefinitionsFile != "" {
+		definitions, err = LoadDefinitions(c.DefinitionsFile)
 	}
-	if definitions == nil {
-		var err error
-		if definitions, err = LoadDefinitions(c.DefinitionsFile); err != nil {
-			return nil, err
-		}
+	if err != nil || definitions == nil {
+		return nil, err
 	}
 	return append([]repo.LooseForeignKey{}, definitions.Keys...), nil
 }
