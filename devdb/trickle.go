@@ -33,7 +33,8 @@ func Trickle(ctx context.Context, urls map[string]string, every time.Duration, l
 			return
 		case <-tick.C:
 		}
-		if err := trickle(ctx, urls, every); err != nil && ctx.Err() == nil {
+		// A tick that has begun ends, so that no parent is left behind that nothing deletes.
+		if err := trickle(context.WithoutCancel(ctx), urls, every); err != nil && ctx.Err() == nil {
 			log.WarnContext(ctx, "demo deletions failed", "error", err)
 		}
 	}
@@ -64,7 +65,11 @@ func trickle(ctx context.Context, urls map[string]string, every time.Duration) e
 	err = project.fill(ctx, conns)
 	last, cancelLast := context.WithTimeout(context.WithoutCancel(ctx), trickleTimeout)
 	defer cancelLast()
-	return errors.Join(err, project.remove(last, conns))
+	removeErr := project.remove(last, conns)
+	if removeErr != nil {
+		removeErr = project.remove(last, conns) // after a deadlock with a worker
+	}
+	return errors.Join(err, removeErr)
 }
 
 // connectAll connects to the three; after an error the result has those that
