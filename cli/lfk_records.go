@@ -117,7 +117,7 @@ func (l *lfk) failingRecords() listing[loosefk.FailingRecord] {
 				next = l.clock(*r.NextTry)
 			}
 			return []string{
-				r.Database, number(r.ID), r.Table, r.Key().String(), r.Definition,
+				r.Database, string(r.ID), r.Table, r.Key().String(), r.Definition,
 				cmp.Or(r.SQLState, none), strconv.Itoa(r.Failures), l.clock(r.FailedAt), next,
 			}
 		},
@@ -212,7 +212,7 @@ func (l *lfk) reusedRecords() listing[loosefk.FailingRecord] {
 			{"DATABASE", 0}, {"ID", 0}, {"TABLE", cut}, {"KEY", 0}, {"LAST CHECK", timed | spare},
 		},
 		row: func(r loosefk.FailingRecord) []string {
-			return []string{r.Database, number(r.ID), r.Table, r.Key().String(), l.clock(r.FailedAt)}
+			return []string{r.Database, string(r.ID), r.Table, r.Key().String(), l.clock(r.FailedAt)}
 		},
 	}
 }

@@ -140,7 +140,7 @@ func longDead(a *app) error {
 func longFailing(a *app) error {
 	l := &lfk{app: a}
 	r := loosefk.FailingRecord{Database: "a_database_with"}
-	r.ID, r.Table, r.Number, r.Definition = 123_456_789, "public.merge_request_diffs_of_long_ago", new(int64(1_234_567_890)), "a_table_with_a_name.merge_request_id"
+	r.ID, r.Table, r.Number, r.Definition = "123456789", "public.merge_request_diffs_of_long_ago", new(int64(1_234_567_890)), "a_table_with_a_name.merge_request_id"
 	r.SQLState, r.Failures = "KEPT_BY_TRIGGER", 9
 	return l.failingRecords().show(l, []loosefk.FailingRecord{r}, nil)
 }

@@ -166,7 +166,8 @@ func fencedSteps(b *bench) map[string]func(context.Context, repo.Permit) error {
 	broken := queue
 	broken.Active = 7
 	limits := repo.Limits{Statement: 5 * time.Second, Lock: time.Second}
-	records, _, err := b.LoadRecords(ctx, queue, repo.RecordPage{Parent: "public.p", Limit: 3}, limits)
+	page, err := b.LoadRecords(ctx, queue, repo.RecordPage{Parent: "public.p", Limit: 3}, limits)
+	records := page.Records
 	assert.Require(b.T, err == nil && len(records) == 3, "%v %v", records, err)
 	failed := []repo.RecordFailure{{Record: records[0], Isolated: true, Definition: "d", SQLState: "P0001", Message: "m"}}
 	steps := map[string]func(context.Context, repo.Permit) error{

@@ -70,9 +70,9 @@ func (t captureTrigger) key() (table string, key RecordedKey) {
 	case len(key.Columns) == 0:
 	case FunctionOfTable(t.Function):
 		table = arguments[0]
-	case t.Function == TriggerFunctions && len(arguments) == 0:
+	case t.Function == TriggerFunctions:
 		table = t.Table
-	case t.Function != TriggerFunctions && len(arguments) == 1:
+	case len(arguments) > 0:
 		table = t.Schema + "." + arguments[0]
 	}
 	for _, name := range key.Columns {

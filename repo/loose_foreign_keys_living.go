@@ -217,17 +217,17 @@ SELECT k.n, CASE
   WHEN coalesce(q.cleanup_attempts, 0) > 0 OR q.consume_after <> q.created_at THEN 3
   WHEN p.row_age >= age(q.xmin) THEN 1
   ELSE 3 END
-FROM unnest($1::bigint[], $2::bigint[], {lists}) WITH ORDINALITY AS k (partition, id, {names}, n)
+FROM unnest($1::bigint[], $2::text[]::{id}[], {lists}) WITH ORDINALITY AS k (partition, id, {names}, n)
 CROSS JOIN LATERAL (
   SELECT {row_age} AS row_age FROM {parent} t WHERE {matches} ORDER BY 1 LIMIT 1
 ) p
 JOIN {queue} q ON q.partition = k.partition AND q.id = k.id
-LEFT JOIN maintenance.record_failures x ON x.partition = k.partition AND x.record_id = k.id`
+LEFT JOIN {failures} x ON x.partition = k.partition AND x.record_id = k.id`
 
 // approvedSQL finds the records whose children the operator has released.
 const approvedSQL = `
-SELECT r.n FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r (partition, id, n)
-JOIN maintenance.record_failures x ON x.partition = r.partition AND x.record_id = r.id
+SELECT r.n FROM unnest($1::bigint[], $2::text[]::{id}[]) WITH ORDINALITY AS r (partition, id, n)
+JOIN {failures} x ON x.partition = r.partition AND x.record_id = r.id
 WHERE x.sqlstate = '` + ReasonKeyApproved + `'`
 
 // Claims checks records against the rows of their parent's table. A key that cannot be looked up there
@@ -239,36 +239,43 @@ func (d *Database) Claims(
 	if !p.Exists() {
 		return claims, nil
 	}
-	var known, unknown numberedRecords
+	known := make([]numberedRecords, len(queueTables))
+	unknown := make([]numberedRecords, len(queueTables))
 	for i, r := range records {
 		if p.Takes(r.Key) {
-			known.add(r, i)
+			known[r.Queue].add(r, i)
 		} else {
 			claims[i] = ClaimReused
-			unknown.add(r, i)
+			unknown[r.Queue].add(r, i)
 		}
 	}
-	if len(known.records) > 0 {
-		for _, relation := range p.tables {
-			found, err := readRows(ctx, d, l, relation.claims(q, known.records),
-				pgx.RowToStructByPos[struct{ N, Claim int }])
+	type numbered struct{ N, Claim int }
+	for queue := range queueTables {
+		var checks []query
+		if some := known[queue].records; len(some) > 0 {
+			for _, relation := range p.tables {
+				checks = append(checks, relation.claims(q, queue, some))
+			}
+		}
+		for _, check := range checks {
+			found, err := readRows(ctx, d, l, check, pgx.RowToStructByPos[numbered])
 			if err != nil {
 				return nil, err
 			}
 			for _, f := range found {
-				i := known.places[f.N-1]
+				i := known[queue].places[f.N-1]
 				claims[i] = max(claims[i], Claim(f.Claim))
 			}
 		}
-	}
-	if len(unknown.records) > 0 {
-		find := newQuery("find released records", approvedSQL, recordArrays(unknown.records)...)
-		approved, err := readRows(ctx, d, l, find, pgx.RowTo[int])
-		if err != nil {
-			return nil, err
-		}
-		for _, n := range approved {
-			claims[unknown.places[n-1]] = ClaimApproved
+		if some := unknown[queue].records; len(some) > 0 {
+			find := newQuery("find released records", q.Fill(queue, approvedSQL), recordArrays(some)...)
+			approved, err := readRows(ctx, d, l, find, pgx.RowTo[int])
+			if err != nil {
+				return nil, err
+			}
+			for _, n := range approved {
+				claims[unknown[queue].places[n-1]] = ClaimApproved
+			}
 		}
 	}
 	return claims, nil
@@ -284,7 +291,7 @@ func (n *numberedRecords) add(r Record, place int) {
 	n.records, n.places = append(n.records, r), append(n.places, place)
 }
 
-func (r parentRelation) claims(q DeletedRecords, records []Record) query {
+func (r parentRelation) claims(q DeletedRecords, queue int, records []Record) query {
 	args := parameters(recordArrays(records))
 	lists, names, matches := r.matched(func(i int, compared string) string {
 		values := make([]string, len(records))
@@ -298,6 +305,6 @@ func (r parentRelation) claims(q DeletedRecords, records []Record) query {
 	if r.versioned {
 		age = "age(t.xmin)"
 	}
-	return newQuery("check parents", fill(claimsSQL, "{queue}", q.sql, "{parent}", r.sql,
+	return newQuery("check parents", fill(q.Fill(queue, claimsSQL), "{parent}", r.sql,
 		"{lists}", lists, "{names}", names, "{matches}", matches, "{row_age}", age), args...)
 }

@@ -32,7 +32,7 @@ func CreatePartition(ctx context.Context, tx pgx.Tx, q DeletedRecords, number in
 
 func createLeaf(q DeletedRecords, number int64) string {
 	return fill(createLeafSQL, "{leaf}", quote(q.leafSchema,
-		fmt.Sprintf("%s_%d", queueTable, number)),
+		fmt.Sprintf("%s_%d", q.Name, number)),
 		"{queue}", q.sql, "{number}", strconv.FormatInt(number, 10))
 }
 

@@ -92,12 +92,12 @@ FROM tally`
 // every row was changed; whether a key has rows left is then for [Child.Remaining] to say.
 const purgeAllRemovalSQL = `,
 deleted AS (
-  DELETE FROM {queue} q USING tally, unnest($4::bigint[], $5::bigint[]) AS r (partition, id)
+  DELETE FROM {queue} q USING tally, unnest($4::bigint[], $5::text[]::{id}[]) AS r (partition, id)
   WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE
     AND (SELECT held FROM guard) = 1 AND tally.found = tally.changed AND tally.found <= $2::bigint
     AND NOT EXISTS (SELECT FROM living)
   RETURNING q.partition, q.id
-)` + ForgetSQL + `
+){forget}
 SELECT EXISTS (SELECT FROM guard) AND {noted}, found, changed, (SELECT count(*) FROM deleted),
   ARRAY(SELECT n FROM living)
 FROM tally`
@@ -172,14 +172,15 @@ type PurgeResult struct {
 }
 
 // PurgeAll deletes or updates all rows of some keys in one transaction, or none if there are more
-// than the cap. If it changes all rows it finds, it removes the given records from the queue; that
-// is possible in the queue's own database only.
+// than the cap. If it changes all rows it finds, it removes the given records from the queue, which are
+// of one table; that is possible in the queue's own database only.
 func (c *Child) PurgeAll(
 	ctx context.Context, p Purge, q DeletedRecords, records []Record,
 ) (r PurgeResult, err error) {
 	ending, own := purgeAllResultSQL, []any{p.Cap, p.approved()}
 	if len(records) > 0 {
-		ending, own = purgeAllRemovalSQL, append(own, recordArrays(records)...)
+		ending = q.Fill(records[0].Queue, purgeAllRemovalSQL)
+		own = append(own, recordArrays(records)...)
 	}
 	beginning := purgeAllSQL
 	switch {
@@ -188,7 +189,7 @@ func (c *Child) PurgeAll(
 	case p.Uncounted:
 		beginning = purgeUncountedSQL
 	}
-	clean, err := c.query("clean", beginning+ending, p.Keys, own, "{queue}", q.sql)
+	clean, err := c.query("clean", beginning+ending, p.Keys, own)
 	if err == nil {
 		var living []int64
 		err = c.change(ctx, p.Permit, clean,

@@ -2,6 +2,9 @@ package repo
 
 import (
 	"context"
+	"encoding/json"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,47 +17,105 @@ import (
 
 // recordArrays are the parameters partitions, ids.
 func recordArrays(records []Record) []any {
-	partitions, ids := make([]int64, len(records)), make([]int64, len(records))
+	partitions, ids := make([]int64, len(records)), make([]string, len(records))
 	for i, r := range records {
 		partitions[i], ids[i] = r.Partition, r.ID
 	}
 	return []any{partitions, ids}
 }
 
-// ForgetSQL follows a CTE named deleted, with the partition and id of deleted records, and removes what
-// is kept beside them.
-const ForgetSQL = `,
+// forgetSQL follows a CTE named deleted, with the partition and id of deleted records, and removes what
+// is kept beside them. Only the queue that every trigger can write to has traces.
+const (
+	forgetSQL = `,
 cleaned AS (
-  DELETE FROM maintenance.record_failures x USING deleted g
-  WHERE x.partition = g.partition AND x.record_id = g.id
-),
+  DELETE FROM {failures} x USING deleted g WHERE x.partition = g.partition AND x.record_id = g.id
+)`
+	untracedSQL = `,
 untraced AS (
   DELETE FROM maintenance.record_traces x USING deleted g
   WHERE x.partition = g.partition AND x.record_id = g.id
 )`
+)
+
+// byQueue groups records by their table. Most runs see one.
+func byQueue[R any](records []R, queue func(R) int) (groups [][]R) {
+	groups = make([][]R, len(queueTables))
+	for _, r := range records {
+		i := queue(r)
+		groups[i] = append(groups[i], r)
+	}
+	return groups
+}
+
+func queueOf(r Record) int { return r.Queue }
+
+// changeRecords changes records of one or several tables of the queue, all or none: one key can have
+// records in several, which end together. make makes the statement for those of one table; counts are what it returns
+// behind whether the guard held.
+func changeRecords[R any](
+	ctx context.Context, d *Database, p Permit, records [][]R, counts []*int64,
+	make func(queue int, records []R) query,
+) error {
+	var changes []query
+	for queue, some := range records {
+		if len(some) > 0 {
+			changes = append(changes, make(queue, some))
+		}
+	}
+	if len(changes) == 1 {
+		var into []any
+		for _, n := range counts {
+			into = append(into, affected{n})
+		}
+		return d.write(ctx, p, changes[0], into...)
+	}
+	if len(changes) == 0 {
+		return nil
+	}
+	return d.transaction(ctx, changes[0].operation, p, func(ctx context.Context, tx *changing) error {
+		for _, n := range counts {
+			*n = 0
+		}
+		for _, change := range changes {
+			var held bool
+			into, some := []any{&held}, [2]int64{}
+			for i := range counts {
+				into = append(into, &some[i])
+			}
+			s := p.fill(change.statement)
+			if err := tx.QueryRow(ctx, s.sql, s.args...).Scan(into...); err != nil {
+				return err
+			}
+			for i, n := range counts {
+				*n += some[i]
+			}
+		}
+		return nil
+	})
+}
 
 const removeRecordsSQL = `
 WITH {guard},
 deleted AS (
-  DELETE FROM {queue} q USING guard, unnest($1::bigint[], $2::bigint[]) AS r (partition, id)
+  DELETE FROM {queue} q USING guard, unnest($1::bigint[], $2::text[]::{id}[]) AS r (partition, id)
   WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE
   RETURNING q.partition, q.id
-)` + ForgetSQL + `
+){forget}
 SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM deleted)`
 
 // RemoveRecords deletes records all of whose definitions are complete.
 func (d *Database) RemoveRecords(
 	ctx context.Context, p Permit, q DeletedRecords, records []Record,
 ) (n int64, err error) {
-	err = d.write(ctx, p, q.change("remove records", removeRecordsSQL, records), affected{&n})
-	return n, err
+	return n, q.change(ctx, d, p, "remove records", removeRecordsSQL, records, &n)
 }
 
 const postponeRecordsSQL = `
 WITH {guard},
 changed AS (
   UPDATE {queue} q SET consume_after = now() + interval '1 minute'
-  FROM guard, unnest($1::bigint[], $2::bigint[]) AS r (partition, id)
+  FROM guard, unnest($1::bigint[], $2::text[]::{id}[]) AS r (partition, id)
   WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE
   RETURNING 1
 )
@@ -64,12 +125,16 @@ SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM changed)`
 func (d *Database) PostponeRecords(
 	ctx context.Context, p Permit, q DeletedRecords, records []Record,
 ) (n int64, err error) {
-	err = d.write(ctx, p, q.change("postpone records", postponeRecordsSQL, records), affected{&n})
-	return n, err
+	return n, q.change(ctx, d, p, "postpone records", postponeRecordsSQL, records, &n)
 }
 
-func (q *DeletedRecords) change(operation, sql string, records []Record) query {
-	return newQuery(operation, fill(sql, "{queue}", q.sql), recordArrays(records)...)
+func (q *DeletedRecords) change(
+	ctx context.Context, d *Database, p Permit, operation, sql string, records []Record, counts ...*int64,
+) error {
+	return changeRecords(ctx, d, p, byQueue(records, queueOf), counts,
+		func(queue int, some []Record) query {
+			return newQuery(operation, q.Fill(queue, sql), recordArrays(some)...)
+		})
 }
 
 const chargeRecordsSQL = `
@@ -80,7 +145,7 @@ changed AS (
         THEN coalesce(q.cleanup_attempts, 0) + 1 ELSE 0 END,
       consume_after = CASE WHEN coalesce(q.cleanup_attempts, 0) < 3
         THEN q.consume_after ELSE now() + interval '5 minutes' END
-  FROM guard, unnest($1::bigint[], $2::bigint[]) AS r (partition, id)
+  FROM guard, unnest($1::bigint[], $2::text[]::{id}[]) AS r (partition, id)
   WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE
   RETURNING q.cleanup_attempts
 )
@@ -92,8 +157,7 @@ SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM changed WHERE cleanup_a
 func (d *Database) ChargeRecords(
 	ctx context.Context, p Permit, q DeletedRecords, records []Record,
 ) (incremented, rescheduled int64, err error) {
-	err = d.write(ctx, p, q.change("count attempts", chargeRecordsSQL, records),
-		affected{&incremented}, affected{&rescheduled})
+	err = q.change(ctx, d, p, "count attempts", chargeRecordsSQL, records, &incremented, &rescheduled)
 	return incremented, rescheduled, err
 }
 
@@ -114,9 +178,9 @@ WITH {guard},
 failed AS MATERIALIZED (
   SELECT r.partition, r.id, r.definition, r.sqlstate, r.message, coalesce(x.setbacks, 0) + 1 AS setbacks,
     coalesce(x.failures, 0) + r.isolated::int AS failures
-  FROM guard, unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::text[], $5::text[], $6::text[])
+  FROM guard, unnest($1::bigint[], $2::text[]::{id}[], $3::boolean[], $4::text[], $5::text[], $6::text[])
     AS r (partition, id, isolated, definition, sqlstate, message)
-  LEFT JOIN maintenance.record_failures x ON x.partition = r.partition AND x.record_id = r.id
+  LEFT JOIN {failures} x ON x.partition = r.partition AND x.record_id = r.id
 ),
 postponed AS (
   UPDATE {queue} q
@@ -127,7 +191,7 @@ postponed AS (
   RETURNING q.partition, q.id
 ),
 noted AS (
-  INSERT INTO maintenance.record_failures AS x
+  INSERT INTO {failures} AS x
     (partition, record_id, failures, setbacks, last_definition, sqlstate, failed_at)
   SELECT r.partition, r.id, r.failures, r.setbacks, r.definition, r.sqlstate, now()
   FROM failed r JOIN postponed USING (partition, id)
@@ -141,16 +205,16 @@ deleted AS (
   DELETE FROM {queue} q USING failed r
   WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE AND r.failures >= $7
   RETURNING q.partition, q.id, q.fully_qualified_table_name, q.primary_key_value,
-    {key_values} AS key_values, q.created_at
+    {key_values} AS key_values, q.created_at, {owner} AS owner
 ),
 moved_to_dead AS (
   INSERT INTO maintenance.dead_records
     (fully_qualified_table_name, primary_key_value, key_values, definition, sqlstate, message,
-     failures, recorded_at)
+     failures, recorded_at, queue, owner)
   SELECT d.fully_qualified_table_name, d.primary_key_value, d.key_values, r.definition,
-    r.sqlstate, r.message, r.failures, d.created_at
+    r.sqlstate, r.message, r.failures, d.created_at, {queue_name}, d.owner
   FROM deleted d JOIN failed r USING (partition, id)
-)` + ForgetSQL + `
+){forget}
 SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM postponed), (SELECT count(*) FROM deleted)`
 
 // FailRecords records failures: the record is postponed by a minute, doubled with every setback up
@@ -158,26 +222,31 @@ SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM postponed), (SELECT cou
 func (d *Database) FailRecords(
 	ctx context.Context, p Permit, q DeletedRecords, failures []RecordFailure,
 ) (rescheduled, dead int64, err error) {
-	var partitions, ids []int64
-	var isolated []bool
-	var definitions, states, messages []string
-	for _, x := range failures {
-		partitions, ids = append(partitions, x.Partition), append(ids, x.ID)
-		isolated = append(isolated, x.Isolated)
-		definitions = append(definitions, x.Definition)
-		states, messages = append(states, x.SQLState), append(messages, x.Message)
-	}
-	fail := newQuery("record failures", q.fill(failRecordsSQL),
-		partitions, ids, isolated, definitions, states, messages, DeadAfter)
-	err = d.write(ctx, p, fail, affected{&rescheduled}, affected{&dead})
+	err = changeRecords(ctx, d, p, byQueue(failures, func(f RecordFailure) int { return f.Queue }),
+		[]*int64{&rescheduled, &dead}, func(queue int, some []RecordFailure) query {
+			var partitions []int64
+			var isolated []bool
+			var ids, definitions, states, messages []string
+			for _, x := range some {
+				partitions, ids = append(partitions, x.Partition), append(ids, x.ID)
+				isolated = append(isolated, x.Isolated)
+				definitions = append(definitions, x.Definition)
+				states, messages = append(states, x.SQLState), append(messages, x.Message)
+			}
+			return newQuery("record failures", q.Fill(queue, failRecordsSQL),
+				partitions, ids, isolated, definitions, states, messages, DeadAfter)
+		})
 	return rescheduled, dead, err
 }
 
 // FailingRecord is a deleted parent in the queue whose children could not be cleaned, and which is
 // tried again.
 type FailingRecord struct {
-	Partition int64 `json:"partition"`
-	ID        int64 `json:"id"`
+	// Queue is the table of the record.
+	Queue     string `json:"queue"`
+	Partition int64  `json:"partition"`
+	// ID is a number, or a UUID in a routed queue.
+	ID RecordNumber `json:"id"`
 	// Table is the recorded name, with its schema; the key is that of the deleted row.
 	Table string `json:"table"`
 	RecordKey
@@ -199,33 +268,58 @@ type FailingRecord struct {
 // failingRecordsSQL begins at the failures, which are few, and finds their records by the queue's
 // primary key.
 const failingRecordsSQL = `
-SELECT q.partition, q.id, q.fully_qualified_table_name, {key_number}, {key_values},
+SELECT {queue_name}, q.partition, q.id::text, q.fully_qualified_table_name, {key_number}, {key_values},
   x.last_definition, x.sqlstate, x.failures, x.setbacks, x.failed_at, q.consume_after
-FROM maintenance.record_failures x
+FROM {failures} x
 JOIN {queue} q ON q.partition = x.partition AND q.id = x.record_id
-WHERE (x.partition, x.record_id) > ($1, $2) AND q.status = 1
+WHERE (x.partition, x.record_id) > ($1, $2::text::{id}) AND q.status = 1
   AND ($3::text[] IS NULL OR q.fully_qualified_table_name = ANY ($3))
 ORDER BY x.partition, x.record_id LIMIT $4`
 
+// RecordNumber is the text of a record's id. In documents a number is one.
+type RecordNumber string
+
+// MarshalJSON writes a number, or the text of a UUID.
+func (n RecordNumber) MarshalJSON() ([]byte, error) {
+	if _, err := strconv.ParseInt(string(n), 10, 64); err == nil {
+		return []byte(n), nil
+	}
+	return json.Marshal(string(n))
+}
+
 // FailingRecords reads up to limit records of the queue that have failed, behind the one given, by
-// partition and id: all, or those of a table, with or without the application schema. Where there
-// is no queue there are none.
+// table, partition and id: all, or those of a parent, with or without the application schema. Where
+// there is no queue there are none.
 func (d *Database) FailingRecords(
 	ctx context.Context, table string, after FailingRecord, limit int,
-) ([]FailingRecord, error) {
+) (records []FailingRecord, err error) {
 	queue, err := d.DeletedRecords(ctx)
 	if err != nil || !queue.Exists {
 		return nil, err
 	}
-	q := newQuery("list failing records", queue.fill(failingRecordsSQL),
-		after.Partition, after.ID, RecordedNames(table, queue.Schema), limit)
-	return collect(ctx, d, q, pgx.RowToStructByPos[FailingRecord])
+	for i, t := range queue.Existing() {
+		if len(records) >= limit || i < slices.Index(queueTables, after.Queue) {
+			continue
+		}
+		behind := FailingRecord{ID: RecordNumber(t.firstID())}
+		if t.Name == after.Queue {
+			behind = after
+		}
+		q := newQuery("list failing records", queue.Fill(i, failingRecordsSQL),
+			behind.Partition, string(behind.ID), RecordedNames(table, queue.Schema), limit-len(records))
+		some, err := collect(ctx, d, q, pgx.RowToStructByPos[FailingRecord])
+		if err != nil {
+			return nil, err
+		}
+		records = append(records, some...)
+	}
+	return records, nil
 }
 
 const failingDefinitionsSQL = `
 SELECT d.name FROM unnest($1::text[]) AS d (name)
 WHERE EXISTS (
-  SELECT FROM maintenance.record_failures x
+  SELECT FROM {failures} x
   JOIN {queue} q ON q.partition = x.partition AND q.id = x.record_id
   WHERE x.last_definition = d.name AND x.failures > 0 AND q.status = 1)`
 
@@ -233,10 +327,16 @@ WHERE EXISTS (
 // are tried again.
 func (d *Database) FailingDefinitions(
 	ctx context.Context, q DeletedRecords, definitions []string, l Limits,
-) ([]string, error) {
-	find := newQuery("find failing definitions", fill(failingDefinitionsSQL, "{queue}", q.sql),
-		definitions)
-	return readRows(ctx, d, l, find, pgx.RowTo[string])
+) (failing []string, err error) {
+	for i := range q.Existing() {
+		find := newQuery("find failing definitions", q.Fill(i, failingDefinitionsSQL), definitions)
+		some, err := readRows(ctx, d, l, find, pgx.RowTo[string])
+		if err != nil {
+			return nil, err
+		}
+		failing = append(failing, some...)
+	}
+	return failing, nil
 }
 
 // Spans (W3C) in which the application has deleted rows are kept beside the records, so that the
@@ -252,7 +352,7 @@ func (d *Database) HasRecordTraces(ctx context.Context) (has bool, err error) {
 
 const recordTracesSQL = `
 SELECT DISTINCT t.traceparent
-FROM unnest($1::bigint[], $2::bigint[]) AS r (partition, id)
+FROM unnest($1::bigint[], $2::text[]::bigint[]) AS r (partition, id)
 JOIN maintenance.record_traces t ON t.partition = r.partition AND t.record_id = r.id
 LIMIT $3`
 
@@ -262,6 +362,6 @@ func (d *Database) RecordTraces(
 	ctx context.Context, records []Record, limit int, l Limits,
 ) ([]string, error) {
 	read := newQuery("read traces of records", recordTracesSQL,
-		append(recordArrays(records), limit)...)
+		append(recordArrays(byQueue(records, queueOf)[0]), limit)...)
 	return readRows(untraced(ctx), d, l, read, pgx.RowTo[string])
 }

@@ -2,6 +2,7 @@ package repo
 
 import (
 	"encoding/hex"
+	"encoding/json"
 	"strings"
 )
 
@@ -36,6 +37,26 @@ func TriggerKey(function string, arguments []string) []string {
 		return []string{"id"}
 	}
 	return nil
+}
+
+// Route sends the records of deleted rows to a queue of their owner: to Table, with the value that the
+// column Source of the row has, as Column.
+type Route struct {
+	Table, Column, Source string
+}
+
+// TriggerRoutes are the routes of a trigger which calls this function with these arguments, none if it
+// writes to the first queue alone. GitLab's functions take them as their last argument, in JSON.
+func TriggerRoutes(function string, arguments []string) (routes []Route, err error) {
+	at := 0
+	if function == OverrideFunction {
+		at = 1
+	}
+	if function != TriggerFunctions && function != OverrideFunction || len(arguments) <= at {
+		return nil, nil
+	}
+	err = json.Unmarshal([]byte(arguments[at]), &routes)
+	return routes, err
 }
 
 // FunctionOfTable says that a trigger function is for one table, which the first argument of its

@@ -142,11 +142,13 @@ const maxWaiting = 10_000
 // that there are too many.
 const waitingRecordsSQL = `
 (SELECT {key_number} AS number, {key_values} AS key_values FROM {queue}
- WHERE partition = ANY ($1::bigint[]) AND fully_qualified_table_name = $2 AND status = 1
- ORDER BY partition, fully_qualified_table_name, consume_after, id LIMIT $3)
-UNION ALL
+ WHERE partition = ANY ({partitions}) AND fully_qualified_table_name = $1 AND status = 1
+ ORDER BY partition, fully_qualified_table_name, consume_after, id LIMIT $2)
+UNION ALL`
+
+const waitingDeadSQL = `
 (SELECT CASE WHEN key_values IS NULL THEN primary_key_value END, key_values
- FROM maintenance.dead_records WHERE fully_qualified_table_name = $2 ORDER BY id LIMIT $3)`
+ FROM maintenance.dead_records WHERE fully_qualified_table_name = $1 ORDER BY id LIMIT $2)`
 
 // Waiting are the keys of the table's records, pending or dead. busy: they are more than 10,000, too
 // many to compare with, and none are returned.
@@ -154,8 +156,8 @@ func (p *Parent) Waiting(ctx context.Context, l Limits) (waiting map[Key]bool, b
 	if !p.queue.Exists {
 		return nil, false, nil
 	}
-	read := newQuery("read waiting records", p.queue.fill(waitingRecordsSQL), p.queue.Partitions,
-		p.Recorded(), maxWaiting+1)
+	text, args := p.queue.union(waitingRecordsSQL, "", p.Recorded(), maxWaiting+1)
+	read := newQuery("read waiting records", text+waitingDeadSQL, args...)
 	records, err := readRows(ctx, p.Database(), l, read, pgx.RowToStructByPos[RecordKey])
 	if err != nil || len(records) > maxWaiting {
 		return nil, err == nil, err

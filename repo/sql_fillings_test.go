@@ -15,7 +15,7 @@ var fragments = []string{
 	// Fires.
 	"noLedgerTimeSQL", "recordLeaseSQL",
 	// Loose foreign keys.
-	"createFunctionSQL", "createTriggerSQL", "compositeSQL", "deadRecordMatchSQL", "dropFunctionSQL", "dropTriggerSQL", "enableTriggerSQL", "functionBodySQL", "tracedBodySQL", "baseTypeSQL", "comparedSQL", "KeyClassSQL", "ForgetSQL",
+	"createFunctionSQL", "createTriggerSQL", "compositeSQL", "deadRecordMatchSQL", "dropFunctionSQL", "dropTriggerSQL", "enableTriggerSQL", "functionBodySQL", "tracedBodySQL", "baseTypeSQL", "comparedSQL", "KeyClassSQL", "forgetSQL", "untracedSQL", "pendingRecordsSQL", "waitingRecordsSQL",
 	"livingPartSQL", "livingSeveralSQL", "livingSQL", "noLivingSQL", "plainRecordedSQL", "recordedSQL", "reusedRecordsSQL",
 	"ProtectedSQL", "NamedSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "purgeSeveralSQL", "purgeUncountedSQL", "revokeFunctionSQL",
 	// Groups.
@@ -35,11 +35,13 @@ var fillings = map[string]string{
 	// Guards.
 	"{guard}": "fenceSQL", "{name}": "'w'", "{holder}": "'us'", "{epoch}": "1",
 	// Loose foreign keys.
+	"{forget}": "forgetSQL", "{failures}": "maintenance.record_failures", "{id}": "bigint", "{place}": "0", "{partitions}": "$1::bigint[]", "{pending}": "pendingRecordsSQL",
+	"{owner}": "NULL::bigint", "{queue_name}": "'loose_foreign_keys_deleted_records'", "{retried_columns}": "", "{retried_values}": "",
 	"{queue}": "public.loose_foreign_keys_deleted_records", "{numbered_table}": "public.loose_foreign_keys_deleted_records",
 	"{numbered_column}": "id", "{numbers}": "public.loose_foreign_keys_deleted_records_id_seq", "{in_partition}": " WHERE t.partition = 1",
 	"{child}": "public.members", "{column}": "user_id", "{list}": "$1::text[]::bigint[]", "{child_columns}": "t.user_id", "{parent_values}": "k1",
 	"{parents}": "unnest($1::text[]::bigint[]) WITH ORDINALITY AS k (k1, n)", "{matched}": "t.user_id = k.k1",
-	"{key_number}": "primary_key_value", "{key_values}": "NULL::text[]", "{fits}": "", "{key_column}": "", "{conditions}": " AND t.source_type = 'Project'",
+	"{key_number}": "primary_key_value", "{key_values}": "NULL::text[]", "{fits}": "", "{conditions}": " AND t.source_type = 'Project'",
 	"{change}": "DELETE FROM public.members t", "{lock}": "FOR UPDATE SKIP LOCKED",
 	"{leaf}": "gitlab_partitions_dynamic.leaf", "{number}": "2", "{others}": "AND partition NOT IN (1, 2)", "{sequence}": "public.a_sequence", "{sequence_literal}": "'public.a_sequence'",
 	"{table}": "public.users", "{condition}": "id IS NULL", "{type}": "bigint", "{exact}": "bigint",

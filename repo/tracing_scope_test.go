@@ -188,7 +188,8 @@ func TestRecordTraces_GoWithTheirRecords(t *testing.T) {
 	}
 	queue := assert.Must(b.DeletedRecords(ctx))(t)
 	limits := repo.Limits{Statement: 5 * time.Second, Lock: time.Second}
-	records, _, err := b.LoadRecords(ctx, queue, repo.RecordPage{Parent: "public.p", Limit: 10}, limits)
+	page, err := b.LoadRecords(ctx, queue, repo.RecordPage{Parent: "public.p", Limit: 10}, limits)
+	records := page.Records
 	assert.Require(t, err == nil && len(records) == 4, "%d records, %v", len(records), err)
 	parents, err := b.RecordTraces(ctx, records, 16, limits)
 	assert.That(t, err == nil && len(parents) == 1 && parents[0] == aParent, "%v, %v, want the one span", parents, err)

@@ -2,6 +2,7 @@ package lfkadmin
 
 import (
 	"context"
+	"fmt"
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
@@ -275,10 +276,11 @@ func (t Trigger) Form() (form Form, key []string) {
 		}
 	case t.Function == plainFunctionName:
 		// Under its own name: that of a partition nobody asks for.
-		if t.Divided || len(t.Arguments) > 0 {
+		if t.Divided || len(t.Arguments) > 1 {
 			return FormWrong, key
 		}
-	case !t.ParentHere || len(t.Arguments) != 1 || t.Arguments[0] != t.Parent:
+	case !t.ParentHere || len(t.Arguments) == 0 || t.Arguments[0] != t.Parent || len(t.Arguments) > 2 ||
+		len(t.Arguments) == 2 && t.Function != overrideFunctionName:
 		return FormWrong, key
 	}
 	return FormRight, key
@@ -295,12 +297,28 @@ func (t Trigger) Named() string {
 	return t.functionSchema + "." + t.Arguments[0]
 }
 
-// Routed triggers write to GitLab's queues for single organizations, namespaces, projects or users.
-func (t Trigger) Routed() bool {
-	if t.Function == plainFunctionName {
-		return len(t.Arguments) > 0
+// RouteFault is why deletions fail by a trigger that routes records to queues of this database, ""
+// if they do not.
+func (t Trigger) RouteFault(q repo.DeletedRecords) string {
+	routes, err := repo.TriggerRoutes(t.Function, t.Arguments)
+	if err != nil {
+		return fmt.Sprintf("its targets %q are not a list in JSON", t.Arguments[len(t.Arguments)-1])
 	}
-	return len(t.Arguments) > 1 && !t.ofTable()
+	for _, route := range routes {
+		owner := ""
+		for _, table := range q.Existing() {
+			if table.Name == route.Table {
+				owner = table.Owner()
+			}
+		}
+		switch {
+		case owner == "":
+			return fmt.Sprintf("it routes records to %s, which is no queue of this database", route.Table)
+		case owner != route.Column:
+			return fmt.Sprintf("it routes records to %s by the column %s, and not by %s", route.Table, route.Column, owner)
+		}
+	}
+	return ""
 }
 
 // Off says that the trigger does not fire when the application deletes.

@@ -13,6 +13,10 @@ import (
 // maintenance.dead_records.
 type DeadRecord struct {
 	ID int64 `json:"id"`
+	// Queue is the table that the record came from, Owner the organization, namespace, project or user
+	// that it belonged to, nil where the queue has none.
+	Queue string `json:"queue"`
+	Owner *int64 `json:"owner,omitempty"`
 	// Table is the recorded name, with its schema; the key is that of the deleted row.
 	Table string `json:"table"`
 	repo.RecordKey
@@ -40,7 +44,7 @@ type DeadRecordFilter struct {
 }
 
 const deadRecordsSQL = `
-SELECT id, fully_qualified_table_name, CASE WHEN key_values IS NULL THEN primary_key_value END,
+SELECT id, queue, owner, fully_qualified_table_name, CASE WHEN key_values IS NULL THEN primary_key_value END,
   key_values, definition, sqlstate, message, failures, recorded_at, dead_at
 FROM maintenance.dead_records
 WHERE id > $1 AND ` + deadRecordMatchSQL + ` ORDER BY id LIMIT $4`
@@ -68,18 +72,32 @@ const retryBatch = 1000
 
 const newestDeadRecordSQL = `SELECT coalesce(max(id), 0) FROM maintenance.dead_records`
 
-// retryRecordsSQL puts records back with the time of the deletion, so that a row which has used the
-// key since counts as newer. A queue that is not Wide takes no key of values: {fits} leaves those where
-// they are.
+// retryRecordsSQL puts records back where they came from, with the time of the deletion, so that a row
+// which has used the key since counts as newer. {fits} leaves what the queue cannot take where it is.
 const retryRecordsSQL = `
 WITH back AS (
   DELETE FROM maintenance.dead_records WHERE id = ANY (ARRAY(
     SELECT id FROM maintenance.dead_records
-    WHERE id <= $1 AND ` + deadRecordMatchSQL + `{fits} ORDER BY id LIMIT $4 FOR UPDATE))
-  RETURNING fully_qualified_table_name, primary_key_value, key_values, recorded_at
+    WHERE id <= $1 AND ` + deadRecordMatchSQL + ` AND queue = {queue_name}{fits} ORDER BY id LIMIT $4 FOR UPDATE))
+  RETURNING fully_qualified_table_name, primary_key_value, key_values, recorded_at, owner
 )
-INSERT INTO {queue} (fully_qualified_table_name, primary_key_value, created_at{key_column})
-SELECT fully_qualified_table_name, primary_key_value, recorded_at{key_column} FROM back`
+INSERT INTO {queue} (fully_qualified_table_name, primary_key_value, created_at{retried_columns})
+SELECT fully_qualified_table_name, primary_key_value, recorded_at{retried_values} FROM back`
+
+// retrySQL is retryRecordsSQL for a table of the queue. One that is not Wide takes no key of values.
+func retrySQL(q repo.DeletedRecords, i int, t *repo.QueueTable) string {
+	fits, columns, values := "", "", ""
+	switch {
+	case t.Owner() != "":
+		fits, columns, values = " AND owner IS NOT NULL", ", "+t.Owner(), ", owner"
+	case q.Wide:
+		columns, values = ", key_values", ", key_values"
+	default:
+		fits = " AND key_values IS NULL"
+	}
+	return fill(q.Fill(i, retryRecordsSQL),
+		"{fits}", fits, "{retried_columns}", columns, "{retried_values}", values)
+}
 
 // RetryDeadRecords puts dead records back into the queue and returns how many, also with an error.
 // Each is moved in one transaction, a thousand at a time; one that dies again meanwhile stays dead.
@@ -95,21 +113,19 @@ func (a Admin) RetryDeadRecords(ctx context.Context, filter DeadRecordFilter) (n
 	err = a.read(ctx, "find the newest dead record", func(ctx context.Context, tx pgx.Tx) error {
 		return tx.QueryRow(ctx, newestDeadRecordSQL).Scan(&newest)
 	})
-	fits, column := " AND key_values IS NULL", ""
-	if q.Wide {
-		fits, column = "", ", key_values"
-	}
-	sql := fill(retryRecordsSQL, "{queue}", quotedQueue(q), "{fits}", fits, "{key_column}", column)
 	names := repo.RecordedNames(filter.Table, q.Schema)
-	for moved := int64(1); moved > 0 && err == nil; n += moved {
-		moved = 0
-		err = a.write(ctx, "put dead records back", func(ctx context.Context, tx pgx.Tx) error {
-			tag, err := tx.Exec(ctx, sql, newest, filter.ID, names, retryBatch)
-			moved = tag.RowsAffected()
-			return err
-		})
-		if err != nil {
+	for i, t := range q.Existing() {
+		sql := retrySQL(q, i, t)
+		for moved := int64(1); moved > 0 && err == nil; n += moved {
 			moved = 0
+			err = a.write(ctx, "put dead records back", func(ctx context.Context, tx pgx.Tx) error {
+				tag, err := tx.Exec(ctx, sql, newest, filter.ID, names, retryBatch)
+				moved = tag.RowsAffected()
+				return err
+			})
+			if err != nil {
+				moved = 0
+			}
 		}
 	}
 	return n, err

@@ -17,6 +17,8 @@ type Inspection struct {
 	QueueFaults []string
 	// ActiveMissing: records are sent to a partition that does not exist.
 	ActiveMissing bool
+	// Routed are the faults of the routed queues that have some, by the names of their tables.
+	Routed map[string][]string
 	// Pending are the recorded table names that have pending records.
 	Pending []string
 	// Parents that are tables here, by the names that the definitions have for them.
@@ -135,14 +137,42 @@ func (a Admin) inspectQueue(ctx context.Context, tx pgx.Tx, i *Inspection) (err 
 	if i.Behind, err = sequencesBehind(ctx, tx, i.Queue); err != nil {
 		return err
 	}
-	var indexed bool
-	err = tx.QueryRow(ctx, queueIndexSQL, quotedQueue(i.Queue)).Scan(&indexed)
-	if err == nil && !indexed {
-		i.QueueFaults = append(i.QueueFaults,
-			"it has no valid index (partition, fully_qualified_table_name, consume_after, id) WHERE "+
-				"status = 1")
+	if i.QueueFaults, err = indexFaults(ctx, tx, i.Queue, 0); err != nil {
+		return err
 	}
-	return err
+	i.Routed = map[string][]string{}
+	for n, t := range i.Queue.Existing() {
+		if n == 0 {
+			continue
+		}
+		faults, err := shapeFaults(ctx, tx, i.Queue, n)
+		if err == nil && len(faults) == 0 {
+			faults, err = indexFaults(ctx, tx, i.Queue, n)
+		}
+		if err != nil {
+			return err
+		}
+		if len(faults) == 0 && t.ActiveMissing() {
+			faults = []string{"its column partition has a default that names none of its partitions"}
+		}
+		if len(faults) > 0 {
+			i.Routed[t.Name] = faults
+		}
+	}
+	return nil
+}
+
+// indexFaults says that a table of the queue lacks the index of runs.
+func indexFaults(
+	ctx context.Context, tx pgx.Tx, q repo.DeletedRecords, i int,
+) (faults []string, err error) {
+	var indexed bool
+	err = tx.QueryRow(ctx, queueIndexSQL, quote(q.Schema, repo.QueueTables()[i])).Scan(&indexed)
+	if err == nil && !indexed {
+		faults = []string{"it has no valid index (partition, fully_qualified_table_name, consume_after, id) " +
+			"WHERE status = 1"}
+	}
+	return faults, err
 }
 
 // inspectPending finds what is pending. Without the index that would read all records.
@@ -154,8 +184,9 @@ func (a Admin) inspectPending(ctx context.Context, i *Inspection) error {
 	if err != nil {
 		return err
 	}
-	i.Pending, err = a.database.PendingParents(ctx, q,
+	pending, err := a.database.PendingParents(ctx, q,
 		repo.Limits{Statement: 30 * time.Second, Lock: 2 * time.Second})
+	i.Pending = repo.ParentNames(pending)
 	return err
 }
 

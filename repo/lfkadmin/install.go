@@ -203,7 +203,7 @@ func (a Admin) createQueue(ctx context.Context, tx pgx.Tx, q repo.DeletedRecords
 const queueShapeSQL = `
 SELECT fault FROM (
   SELECT want.place, format('it has no column %s of type %s', want.name, want.type)
-  FROM (VALUES (1, 'id', 'bigint'), (2, 'partition', 'bigint'), (3, 'primary_key_value', 'bigint'),
+  FROM (VALUES (1, 'id', '{id}'), (2, 'partition', 'bigint'), (3, 'primary_key_value', 'bigint'),
     (4, 'status', 'smallint'), (5, 'created_at', 'timestamp with time zone'),
     (6, 'fully_qualified_table_name', 'text'), (7, 'consume_after', 'timestamp with time zone'),
     (8, 'cleanup_attempts', 'smallint')) AS want (place, name, type)
@@ -215,7 +215,7 @@ SELECT fault FROM (
   SELECT 8 + a.attnum, format('its column %s has no default', a.attname) FROM pg_attribute a
   WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped
     AND a.attnotnull AND NOT a.atthasdef AND a.attidentity = ''
-    AND a.attname NOT IN ('partition', 'primary_key_value', 'fully_qualified_table_name')
+    AND a.attname NOT IN ('partition', 'primary_key_value', 'fully_qualified_table_name', '{owner}')
   UNION ALL
   SELECT 10000, 'it is not partitioned by list (partition)' WHERE NOT EXISTS (
     SELECT FROM pg_partitioned_table p
@@ -237,6 +237,12 @@ func (a Admin) readQueue(
 	if err != nil || !q.Exists {
 		return q, nil, err
 	}
-	faults, err = list(ctx, tx, pgx.RowTo[string], queueShapeSQL, quotedQueue(q))
+	faults, err = shapeFaults(ctx, tx, q, 0)
 	return q, faults, err
+}
+
+// shapeFaults are what is wrong with the shape of a table of the queue.
+func shapeFaults(ctx context.Context, tx pgx.Tx, q repo.DeletedRecords, i int) ([]string, error) {
+	return list(ctx, tx, pgx.RowTo[string], q.Fill(i, queueShapeSQL),
+		quote(q.Schema, repo.QueueTables()[i]))
 }

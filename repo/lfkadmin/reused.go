@@ -12,7 +12,7 @@ import (
 // released.
 const reusedRecordsSQL = `
 reused AS MATERIALIZED (
-  SELECT q.partition, q.id FROM maintenance.record_failures x
+  SELECT q.partition, q.id FROM {failures} x
   JOIN {queue} q ON q.partition = x.partition AND q.id = x.record_id
   WHERE x.sqlstate = ANY ($2::text[]) AND q.status = 1
     AND q.fully_qualified_table_name = ANY ($1::text[])
@@ -25,7 +25,7 @@ due AS (
   UPDATE {queue} q SET consume_after = now() FROM reused r
   WHERE q.partition = r.partition AND q.id = r.id
 )
-UPDATE maintenance.record_failures x SET sqlstate = '` + repo.ReasonKeyApproved + `' FROM reused r
+UPDATE {failures} x SET sqlstate = '` + repo.ReasonKeyApproved + `' FROM reused r
 WHERE x.partition = r.partition AND x.record_id = r.id`
 
 // CleanReused lets the next run clean the children of the keys of a table that are used again, and
@@ -39,7 +39,7 @@ WITH ` + reusedRecordsSQL + `,
 deleted AS (
   DELETE FROM {queue} q USING reused r WHERE q.partition = r.partition AND q.id = r.id
   RETURNING q.partition, q.id
-)` + repo.ForgetSQL + `
+){forget}
 SELECT FROM deleted`
 
 // KeepReused closes the records of a table whose keys are used again, also those that were released, so
@@ -57,10 +57,15 @@ func (a Admin) decideReused(
 		return 0, err
 	}
 	err = a.write(ctx, operation, func(ctx context.Context, tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, fill(sql, "{queue}", quotedQueue(q)),
-			repo.RecordedNames(table, q.Schema), states)
-		n = tag.RowsAffected()
-		return err
+		n = 0
+		for queue := range q.Existing() {
+			tag, err := tx.Exec(ctx, q.Fill(queue, sql), repo.RecordedNames(table, q.Schema), states)
+			if err != nil {
+				return err
+			}
+			n += tag.RowsAffected()
+		}
+		return nil
 	})
 	return n, err
 }

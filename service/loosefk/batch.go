@@ -61,6 +61,16 @@ func newBatch(p *parentTasks, records []repo.Record, pages int) *batch {
 	return b
 }
 
+// ids are those of its records.
+func (b *batch) ids() (ids []repo.RecordID) {
+	for _, k := range b.keys {
+		for _, r := range k.records {
+			ids = append(ids, r.RecordID)
+		}
+	}
+	return ids
+}
+
 // advance moves the key on to its next task.
 func (k *openKey) advance() { k.at, k.large = k.at+1, false }
 

@@ -73,12 +73,14 @@ func (d *dryRun) page(
 ) (left, finished bool, err error) {
 	limits := run.ReadLimits()
 	limits.ReadOnly = true
-	records, position, err := d.x.Database.LoadRecords(ctx, d.queue,
-		repo.RecordPage{Parent: p.recorded, After: p.position, Limit: d.config.BatchSize}, limits)
+	loaded, err := d.x.Database.LoadRecords(ctx, d.queue, repo.RecordPage{
+		Parent: p.recorded, After: p.position, Limit: d.config.BatchSize, Queues: p.queues,
+	}, limits)
+	records := loaded.Records
 	if err != nil || len(records) == 0 {
 		return false, true, err
 	}
-	p.position = position
+	p.position = loaded.After
 	if records, err = d.checkParents(ctx, p, records); err != nil {
 		return false, false, err
 	}

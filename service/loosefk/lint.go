@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -161,6 +162,10 @@ func (l *lint) queue(d inspected) {
 	case len(d.QueueFaults) > 0:
 		l.at(d.name, queue).fail("queue_shape", "bring it into GitLab's form: %s",
 			strings.Join(d.QueueFaults, ", "))
+	}
+	for _, table := range slices.Sorted(maps.Keys(d.Routed)) {
+		l.at(d.name, d.Queue.Schema+"."+table).fail("queue_shape", "bring it into GitLab's form: %s",
+			strings.Join(d.Routed[table], ", "))
 	}
 	for _, function := range d.OldFunctions {
 		l.at(d.name, d.Queue.Schema+"."+function).warn("function_old",

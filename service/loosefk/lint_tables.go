@@ -166,14 +166,16 @@ func (l *lint) parents(d inspected) {
 			track += " --column " + repo.Argument(strings.Join(parent.Key, ","))
 		}
 		for _, relation := range parent.Relations {
-			l.at(d.name, relation.Name).trigger(key.Parent, relation.Trigger, track+"`")
+			l.at(d.name, relation.Name).trigger(key.Parent, relation.Trigger, d.Queue, track+"`")
 		}
 		l.keyType(d, l.at(d.name, key.Parent), parent)
 	}
 }
 
 // trigger reports what is wrong with the trigger of one table or partition.
-func (at spot) trigger(parent string, t *lfkadmin.Trigger, track string) {
+func (at spot) trigger(
+	parent string, t *lfkadmin.Trigger, queue repo.DeletedRecords, track string,
+) {
 	if t == nil {
 		at.fail("trigger_missing", "deletions from it are not noted: run %s", track)
 		return
@@ -182,10 +184,9 @@ func (at spot) trigger(parent string, t *lfkadmin.Trigger, track string) {
 	case form == lfkadmin.FormForeign:
 		at.fail("trigger_missing", "its trigger %s calls %s, which notes no "+
 			"deletions: drop or rename it and run %s", t.Name, t.Function, track)
-	case form == lfkadmin.FormWrong && t.Routed():
-		at.fail("trigger_form", "its trigger %s sends records to queues that "+
-			"caretaker does not read: leave this parent to GitLab's own worker, "+
-			"or run `caretaker lfk untrack %s` and %s", t.Name, repo.Argument(parent), track)
+	case form == lfkadmin.FormRight && t.RouteFault(queue) != "":
+		at.fail("trigger_form", "deletions from it fail, because of its trigger %s: %s: create the queue, or correct "+
+			"the trigger as GitLab's migrations do", t.Name, t.RouteFault(queue))
 	case form == lfkadmin.FormWrong:
 		at.fail("trigger_form", "its trigger %s calls %s(%s), which does not "+
 			"record %s: run `caretaker lfk untrack %s` and %s",
@@ -216,7 +217,7 @@ func (l *lint) triggers(d inspected) {
 		if slices.Contains(seen, recorded) || l.served(d, recorded) {
 			continue
 		}
-		if named := t.Named(); named != "" && named != recorded && !t.Routed() {
+		if named := t.Named(); named != "" && named != recorded {
 			l.at(d.name, t.Relation()).fail("trigger_form", "its trigger %s is for %s, which this table is "+
 				"not, nor a partition of it: run `caretaker lfk untrack %s`", t.Name, named, argument)
 			continue

@@ -29,8 +29,9 @@ type loader struct {
 
 	mu       sync.Mutex
 	released *sync.Cond
-	// inHand are the batches that have been handed out and not released.
-	inHand int
+	// inHand are the batches that have been handed out and not released. Of a parent with several queues
+	// it has their records: those of the same keys are loaded together, ahead of their turn.
+	inHand map[*batch][]repo.RecordID
 	// parents are those of the walk that have not come to their end, turn the one that is next.
 	// found: the walk has found records.
 	parents []*parentTasks
@@ -41,8 +42,8 @@ type loader struct {
 func newLoader(c *cleanup, parents []*parentTasks) *loader {
 	l := &loader{
 		database: c.x.Database, queue: c.queue, batchSize: c.config.BatchSize,
-		byName: map[string]*parentTasks{},
-		room:   func(rows int64) bool { return !c.x.Throttled() && c.budget.room(rows) },
+		byName: map[string]*parentTasks{}, inHand: map[*batch][]repo.RecordID{},
+		room: func(rows int64) bool { return !c.x.Throttled() && c.budget.room(rows) },
 	}
 	l.released = sync.NewCond(&l.mu)
 	for _, p := range parents {
@@ -87,11 +88,11 @@ func (b *batch) nextPages(size int) int {
 }
 
 // begin begins a walk with the parents that have due records, in an order drawn at random.
-func (l *loader) begin(due []string) {
+func (l *loader) begin(due []repo.QueuedParent) {
 	l.parents, l.turn, l.found = nil, 0, false
-	for _, recorded := range due {
-		if p := l.byName[recorded]; p != nil {
-			p.position = repo.Position{}
+	for _, parent := range due {
+		if p := l.byName[parent.Name]; p != nil {
+			p.position, p.queues = repo.Position{}, parent.Queues
 			l.parents = append(l.parents, p)
 		}
 	}
@@ -109,12 +110,15 @@ func (l *loader) next(ctx context.Context, stop func() bool) (*batch, error) {
 		b, err := l.load(ctx)
 		switch {
 		case b != nil:
-			l.inHand++
+			l.inHand[b] = nil
+			if len(b.queues) > 1 {
+				l.inHand[b] = b.ids()
+			}
 			l.found = true
 			return b, nil
 		case err != nil:
 			return nil, err
-		case l.inHand > 0:
+		case len(l.inHand) > 0:
 			l.released.Wait()
 			if stop() {
 				return nil, nil
@@ -136,7 +140,7 @@ func (l *loader) release(b *batch) {
 	defer l.mu.Unlock()
 	p := b.parentTasks
 	p.pages, p.pageRows = b.nextPages(l.batchSize), b.rows/int64(b.pages)
-	l.inHand--
+	delete(l.inHand, b)
 	l.released.Broadcast()
 }
 
@@ -170,16 +174,33 @@ func (l *loader) loadPages(
 	for wanted > 1 && !l.room(limitShare*int64(wanted)*p.pageRows) {
 		wanted--
 	}
-	for len(records) == pages*l.batchSize && pages < wanted {
-		page := repo.RecordPage{Parent: p.recorded, After: p.position, Limit: l.batchSize, Since: true}
-		loaded, position, err := l.database.LoadRecords(ctx, l.queue, page, run.ReadLimits())
+	for full := true; full && pages < wanted; pages++ {
+		page, err := l.database.LoadRecords(ctx, l.queue, repo.RecordPage{
+			Parent: p.recorded, After: p.position, Limit: l.batchSize, Since: true,
+			Queues: p.queues, Together: true, InHand: l.idsInHand(p, records),
+		}, run.ReadLimits())
 		if err != nil {
 			return nil, 0, err
 		}
-		records, p.position = append(records, loaded...), position
-		pages++
+		records, p.position, full = append(records, page.Records...), page.After, page.Full
 	}
 	return records, pages, nil
+}
+
+// idsInHand are the records of a parent with several queues that are loaded and not released.
+func (l *loader) idsInHand(p *parentTasks, loaded []repo.Record) (ids []repo.RecordID) {
+	if len(p.queues) < 2 {
+		return nil
+	}
+	for b, taken := range l.inHand {
+		if b.parentTasks == p {
+			ids = append(ids, taken...)
+		}
+	}
+	for _, r := range loaded {
+		ids = append(ids, r.RecordID)
+	}
+	return ids
 }
 
 // restart begins the next walk, over the partitions that the queue has by now.

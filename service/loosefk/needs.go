@@ -12,7 +12,10 @@ func (k *looseForeignKeys) needs(ctx context.Context) (all []*repo.Needs, err er
 	if keys == nil {
 		return nil, nil
 	}
-	const queue = "loose_foreign_keys_deleted_records"
+	queues := map[string][]string{}
+	for _, queue := range repo.QueueTables() {
+		queues[queue] = nil
+	}
 	tables := map[string]repo.Rights{}
 	for _, key := range keys {
 		rights := repo.ToChange
@@ -23,11 +26,11 @@ func (k *looseForeignKeys) needs(ctx context.Context) (all []*repo.Needs, err er
 		tables[key.Parent] |= repo.ToRead
 	}
 	for _, d := range k.Databases {
-		n, err := d.Needs(ctx, map[string][]string{queue: nil})
+		n, err := d.Needs(ctx, queues)
 		if err != nil {
 			return nil, err
 		}
-		n.AddNamed(repo.ToRemove, queue)
+		n.AddNamed(repo.ToRemove, repo.QueueTables()...)
 		if err := n.AddWritten(ctx, tables); err != nil {
 			return nil, err
 		}

@@ -60,7 +60,7 @@ func (a *Adoption) pending(ctx context.Context) error {
 		return err
 	}
 	waiting, err := a.home.PendingParents(ctx, queue, run.ReadLimits())
-	if err == nil && slices.Contains(waiting, repo.RecordedName(a.key.Parent, queue.Schema)) {
+	if err == nil && slices.Contains(repo.ParentNames(waiting), repo.RecordedName(a.key.Parent, queue.Schema)) {
 		err = fmt.Errorf("%w: %s on %s: let the worker clean them (`caretaker run %s --database %s`), "+
 			"then run this command again", ErrPending, a.key.Parent, a.Database, Name, a.Database)
 	}

@@ -59,7 +59,7 @@ func (k *looseForeignKeys) work(ctx context.Context, x *run.Execution) error {
 	if err != nil {
 		return err
 	}
-	c.reportLacking(lacking, due)
+	c.reportLacking(lacking, repo.ParentNames(due))
 	c.loader = newLoader(c, parents)
 	c.loader.begin(due)
 	defer c.reportHeld()

@@ -121,6 +121,8 @@ type parentTasks struct {
 	// table is the one that the records name; nil: there is none, so no parent is alive.
 	table    *repo.ParentTable
 	position repo.Position
+	// queues are the tables of the queue that had due records of it when the walk began.
+	queues []int
 	// pages is how many loads the next batch may consist of, pageRows how many rows a statement for
 	// one of them has changed.
 	pages    int

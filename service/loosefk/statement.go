@@ -219,7 +219,7 @@ func (t *taskRun) limits(m mode, rows int64, keys int) repo.Limits {
 }
 
 // removable are the records that go with this statement if it completes their keys: it is their
-// last, it runs in the queue's own database, and no absent child holds them.
+// last, it runs in the queue's own database, all are of one table, and no absent child holds them.
 func (t *taskRun) removable(keys []*openKey) (records []repo.Record) {
 	last := t.task == t.batch.tasks[len(t.batch.tasks)-1]
 	if !last || t.task.child.Database != t.x.Database || len(t.batch.absent) > 0 {
@@ -229,6 +229,9 @@ func (t *taskRun) removable(keys []*openKey) (records []repo.Record) {
 		if !k.keepsRecords() {
 			records = append(records, k.records...)
 		}
+	}
+	if slices.ContainsFunc(records, func(r repo.Record) bool { return r.Queue != records[0].Queue }) {
+		return nil // those of several queues end together, in a statement of their own
 	}
 	return records
 }

@@ -35,10 +35,11 @@ func (k *looseForeignKeys) due(ctx context.Context, d *repo.Database) bool {
 	case !queue.Partitioned, queue.Managed && queue.ActiveMissing():
 		return true
 	}
-	recorded, err := d.DueParents(ctx, queue, run.ReadLimits())
+	due, err := d.DueParents(ctx, queue, run.ReadLimits())
 	if err != nil {
 		return true
 	}
+	recorded := repo.ParentNames(due)
 	accepted, err := k.acceptedAbsent(ctx)
 	return err != nil || len(k.undefined(queue, recorded, accepted)) < len(recorded)
 }
@@ -66,7 +67,9 @@ func (k *looseForeignKeys) backlog(
 		return repo.Backlog{}, "", err
 	}
 	backlog, err := d.QueueBacklog(ctx, queue, run.BacklogLimits())
-	backlog.Partitions = queue.Leaves
+	for _, t := range queue.Existing() {
+		backlog.Partitions += t.Leaves
+	}
 	if err != nil || k.LooseForeignKeys() == nil {
 		return backlog, "", err
 	}
@@ -75,7 +78,8 @@ func (k *looseForeignKeys) backlog(
 	accepted, _ := k.acceptedAbsent(ctx)
 	failing, _ := d.FailingRecords(ctx, "", repo.FailingRecord{}, recordPage)
 	remarks := append(failingRemark(d, failing), k.absentRemark(d, accepted, failing)...)
-	due, _ := d.DueParents(ctx, queue, run.ReadLimits())
+	parents, _ := d.DueParents(ctx, queue, run.ReadLimits())
+	due := repo.ParentNames(parents)
 	remarks = append(remarks, k.lackingRemark(ctx, d, queue.Schema, due)...)
 	if undefined := k.undefined(queue, due, accepted); len(undefined) > 0 {
 		remarks = append(remarks, fmt.Sprintf("records on %s of parents without definitions: %s",
@@ -108,8 +112,10 @@ func (k *looseForeignKeys) waiting(
 	}
 	records, err := d.FailingRecords(ctx, "", repo.FailingRecord{}, waitingShown)
 	for _, r := range records {
+		// The id of a routed record is no number, and is left out.
+		id, _ := strconv.ParseInt(string(r.ID), 10, 64)
 		w := repo.Waiting{
-			Kind: "record", ID: r.ID, Name: recordName(r.Table, r.Key()), Since: r.FailedAt,
+			Kind: "record", ID: id, Name: recordName(r.Table, r.Key()), Since: r.FailedAt,
 			Reason: r.Definition + ": " + cmp.Or(r.SQLState, "its database did not answer"),
 		}
 		if r.NextTry != nil {

@@ -13,18 +13,22 @@ func (a *audit) needs(ctx context.Context) (all []*repo.Needs, err error) {
 	if keys == nil || a.config.Disabled() {
 		return nil, nil
 	}
-	const queue = "loose_foreign_keys_deleted_records"
+	queues := map[string][]string{}
+	for _, queue := range repo.QueueTables() {
+		queues[queue] = nil
+	}
 	tables := map[string]repo.Rights{}
 	for _, key := range keys {
 		tables[key.Table], tables[key.Parent] = repo.ToRead, repo.ToRead
 	}
 	for _, d := range a.Databases {
-		n, err := d.Needs(ctx, map[string][]string{queue: nil})
+		n, err := d.Needs(ctx, queues)
 		if err != nil {
 			return nil, err
 		}
 		if a.fixes() {
-			n.AddNamed(repo.MaySelect|repo.MayInsert, queue)
+			n.AddNamed(repo.MaySelect, repo.QueueTables()...)
+			n.AddNamed(repo.MayInsert, repo.QueueTables()[0])
 		}
 		if err := n.AddWritten(ctx, tables); err != nil {
 			return nil, err

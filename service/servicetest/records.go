@@ -157,3 +157,16 @@ func (e *Estate) WantHalf(r service.Run, reason, before string) {
 	e.WantSame("main", before, "c")
 	e.WantLease("main", r.LeaseEpoch, false)
 }
+
+// Route lets the trigger of a table write to the queues of some owners, of project and user by the columns
+// project_id and user_id.
+func (e *Estate) Route(database, table string, owners ...string) {
+	e.T.Helper()
+	var targets []string
+	for _, owner := range owners {
+		targets = append(targets, fmt.Sprintf(`{"table": "loose_foreign_keys_%[1]s_deleted_records", "column": "%[1]s_id", "source": "%[1]s_id"}`, owner))
+	}
+	e.Exec(database, `DROP TRIGGER IF EXISTS `+table+`_loose_fk_trigger ON `+table+`;
+		CREATE TRIGGER `+table+`_loose_fk_trigger AFTER DELETE ON `+table+` REFERENCING OLD TABLE AS old_table
+		FOR EACH STATEMENT EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records('[`+strings.Join(targets, ", ")+`]')`)
+}
