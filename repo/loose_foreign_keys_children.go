@@ -69,6 +69,9 @@ type Child struct {
 	Key      LooseForeignKey
 	Database *Database
 	home     *childHome
+	// Detaching are the partitions of the table whose detachment is pending: statements on the table
+	// leave their rows out.
+	Detaching []*Child
 	// lock is how rows are locked before they are changed: an update that leaves unique columns alone
 	// gets along with the checks of foreign keys.
 	lock string
@@ -147,24 +150,33 @@ const KeyClassSQL = `coalesce((
 // childTablesSQL: ordinary and partitioned tables count. A table whose enabled trigger refuses every
 // write is a leftover of a split database and is no home.
 //
+// A partition whose detachment was begun and not finished is no part of its table for statements: it is
+// a home of its own.
+//
 // kept says whether rows may be kept: triggers as in keepingTriggersSQL, of the table and all that
 // inherit from it.
 const childTablesSQL = `
-WITH RECURSIVE home AS (
+WITH RECURSIVE named AS (
   SELECT c.oid, w.written, n.nspname, c.relname, n.nspname = current_schema() AS here
   FROM ` + NamedSQL + `
   WHERE c.relkind IN ('r', 'p') AND NOT ` + ProtectedSQL + `
-), member (root, oid) AS (
-  SELECT oid, oid FROM home
+), member (root, oid, detaching) AS (
+  SELECT oid, oid, false FROM named
   UNION
-  SELECT m.root, i.inhrelid FROM pg_inherits i JOIN member m ON m.oid = i.inhparent
+  SELECT m.root, i.inhrelid, i.inhdetachpending FROM pg_inherits i JOIN member m ON m.oid = i.inhparent
+), home AS (
+  SELECT oid, oid AS root, written, nspname, relname, here, false AS detaching FROM named
+  UNION ALL
+  SELECT c.oid, t.oid, t.written, n.nspname, c.relname, t.here, true FROM member m
+  JOIN named t ON t.oid = m.root JOIN pg_class c ON c.oid = m.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+  WHERE m.detaching
 ), keeping AS (
   SELECT DISTINCT m.root FROM member m JOIN pg_class k ON k.oid = m.oid
   WHERE k.relkind = 'f' OR k.relhasrules OR k.relhastriggers AND EXISTS (
     SELECT FROM pg_trigger t
     WHERE t.tgrelid = k.oid AND t.tgenabled IN ('O', 'A') AND t.tgtype & 3 = 3 AND t.tgtype & 24 > 0)
 )
-SELECT c.written, c.nspname, c.relname, c.here, EXISTS (SELECT FROM keeping k WHERE k.root = c.oid),
+SELECT c.written, c.nspname, c.relname, c.here, c.detaching, EXISTS (SELECT FROM keeping k WHERE k.root = c.root),
   ` + keyOfSQL + `, coalesce(a.attname, ''), coalesce(format_type(a.atttypid, -1), ''),
   coalesce(` + comparedSQL + `, ''), ` + KeyClassSQL + `,
   EXISTS (
@@ -177,8 +189,9 @@ LEFT JOIN pg_attribute a
 // childRow is a row of childTablesSQL: a column of a table.
 type childRow struct {
 	Written, Schema, Table string
-	Here, MayKeep          bool
-	Key, Name              string
+	// Detaching: the table is a partition of the one named, and its detachment is pending.
+	Here, Detaching, MayKeep bool
+	Key, Name                string
 	childColumn
 }
 
@@ -196,13 +209,20 @@ func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Chi
 	if err != nil {
 		return nil, err
 	}
-	rows, homes := map[string]childRow{}, map[string]*childHome{}
+	rows, homes, detaching := map[string]childRow{}, map[string]*childHome{}, map[string][]string{}
 	for _, r := range found {
-		if homes[r.Written] == nil {
-			home := &childHome{Table{r.Schema, r.Table}, map[string]childColumn{}}
-			rows[r.Written], homes[r.Written] = r, home
+		name := r.Written
+		if r.Detaching {
+			name = strings.Join([]string{r.Written, r.Schema, r.Table}, "\x00")
 		}
-		homes[r.Written].columns[r.Name] = r.childColumn
+		if homes[name] == nil {
+			home := &childHome{Table{r.Schema, r.Table}, map[string]childColumn{}}
+			rows[name], homes[name] = r, home
+			if r.Detaching {
+				detaching[r.Written] = append(detaching[r.Written], name)
+			}
+		}
+		homes[name].columns[r.Name] = r.childColumn
 	}
 	ways, err := d.protectedPaths(ctx)
 	if err != nil {
@@ -212,6 +232,11 @@ func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Chi
 	for i, key := range keys {
 		if home := homes[key.Table]; home != nil {
 			children[i] = d.child(key, home, rows[key.Table], ways)
+			for _, name := range detaching[key.Table] {
+				part := d.child(key, homes[name], rows[name], ways)
+				part.leads = part.leads || children[i].leads
+				children[i].Detaching = append(children[i].Detaching, part)
+			}
 		}
 	}
 	return children, nil

@@ -118,3 +118,23 @@ func TestNewPartitions_ThatAnOlderVersionLeftUntrackedStaySo(t *testing.T) {
 	servicetest.WantState(t, servicetest.RunBatch(t, e.Service(visitsChild), "main"), repo.RunSucceeded)
 	e.Want("main", tracked, firstVisits+", visits_3 visits_3_loose_fk_trigger")
 }
+
+// A detachment that was interrupted hides the partition from statements on its table.
+func TestLooseForeignKeysCleanup_APartitionWhoseDetachmentIsPendingIsCleaned(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
+	e.Exec("main", `CREATE TABLE c (p_id bigint, part int) PARTITION BY LIST (part); CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1);
+		CREATE TABLE c_2 PARTITION OF c FOR VALUES IN (2); CREATE INDEX ON c (p_id); INSERT INTO c SELECT i % 3 + 1, i % 2 + 1 FROM generate_series(1, 12) i`)
+	reader := e.Connect("main")
+	assert.Must(reader.Exec(t.Context(), `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM c`))(t)
+	detaching := e.Connect("main")
+	assert.Must(detaching.Exec(t.Context(), `SET statement_timeout = '50ms'`))(t)
+	_, err := detaching.Exec(t.Context(), `ALTER TABLE c DETACH PARTITION c_2 CONCURRENTLY`)
+	servicetest.WantError(t, err, "57014")
+	assert.Must(reader.Exec(t.Context(), `ROLLBACK`))(t)
+	e.Want("main", `SELECT count(*) FROM pg_inherits WHERE inhdetachpending`, "1")
+	e.Deleted("main", "p", 1, 2)
+	s := e.Service(servicetest.OneChild)
+	servicetest.WantCounts(t, servicetest.DryRun(t, s), "processed_records=2 deleted_rows=8")
+	wantRun(t, s, "processed_records=2 deleted_rows=8")
+	e.Want("main", `SELECT string_agg(p_id::text, ' ') FROM c_2`, "3 3")
+}

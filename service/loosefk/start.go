@@ -206,7 +206,8 @@ func (c *cleanup) tasks(
 	return parents, c.endAbsence(ctx, c.x, slices.Compact(returned))
 }
 
-// add adds the tasks of a definition, the i-th: one for each database that has the child table. It
+// add adds the tasks of a definition, the i-th: one for each database that has the child table, and one
+// for each partition of it whose detachment is pending. It
 // says whether there are any.
 func (p *parentTasks) add(key repo.LooseForeignKey, i int, homes [][]*repo.Child) (found bool) {
 	for _, children := range homes {
@@ -215,9 +216,11 @@ func (p *parentTasks) add(key repo.LooseForeignKey, i int, homes [][]*repo.Child
 			continue
 		}
 		found = true
-		task := &childTask{key: key, child: child, database: child.Database.Name}
-		if !slices.ContainsFunc(p.tasks, task.repeats) {
-			p.tasks = append(p.tasks, task)
+		for _, table := range append(slices.Clone(child.Detaching), child) {
+			task := &childTask{key: key, child: table, database: child.Database.Name}
+			if !slices.ContainsFunc(p.tasks, task.repeats) {
+				p.tasks = append(p.tasks, task)
+			}
 		}
 	}
 	return found
