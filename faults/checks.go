@@ -18,7 +18,7 @@ SELECT concat_ws(' ', 'job', kind, args, state, 'attempt', attempt, 'due', sched
 WHERE finalized_at IS NULL AND created_at < now() - interval '2 seconds' ORDER BY id LIMIT 10`
 
 const recordsSQL = `SELECT 'records of ' || fully_qualified_table_name || ': ' || count(*)
-FROM loose_foreign_keys_deleted_records WHERE status = 1 GROUP BY fully_qualified_table_name`
+FROM faults.pending_records GROUP BY fully_qualified_table_name`
 
 // differences are those between the model and the databases, and what is not done yet.
 func (r *round) differences(ctx context.Context) (found []string, err error) {

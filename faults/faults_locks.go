@@ -8,7 +8,7 @@ import (
 
 // lock locks a table against writes, for longer than a statement waits.
 func (r *round) lock(ctx context.Context) error {
-	tables := []string{"notes", "issues", "members", "users", "projects", "loose_foreign_keys_deleted_records", "maintenance.river_job", "maintenance.leases"}
+	tables := []string{"notes", "issues", "members", "users", "projects", "loose_foreign_keys_deleted_records", "loose_foreign_keys_organization_deleted_records", "maintenance.river_job", "maintenance.leases"}
 	conn, err := open(ctx, r.lab.url("main"), "application")
 	if err != nil {
 		return err
@@ -28,8 +28,8 @@ func (r *round) lock(ctx context.Context) error {
 
 // lockChildrenSQL makes statements that lock children of parents with pending records.
 const lockChildrenSQL = `
-SELECT format('SELECT FROM %I WHERE %I IN (SELECT primary_key_value FROM loose_foreign_keys_deleted_records
-  WHERE status = 1 AND fully_qualified_table_name = %L) LIMIT 100 FOR UPDATE SKIP LOCKED', child, child_column, 'public.' || parent)
+SELECT format('SELECT FROM %I WHERE %I IN (SELECT primary_key_value FROM faults.pending_records
+  WHERE fully_qualified_table_name = %L) LIMIT 100 FOR UPDATE SKIP LOCKED', child, child_column, 'public.' || parent)
 FROM faults.children ORDER BY random()`
 
 // lockChildren locks rows that a clean-up has to delete or update, for longer than a statement waits for a lock.

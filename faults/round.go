@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/devdb/oracle"
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/adjournedgroup"
 	"github.com/caretaker-go/caretaker/service/ghostuser"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
@@ -178,7 +179,10 @@ func (r *round) passTime(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		_, err = c.Exec(ctx, `UPDATE loose_foreign_keys_deleted_records SET consume_after = now() WHERE status = 1 AND consume_after > now()`)
+		for _, queue := range repo.QueueTables() {
+			_, more := c.Exec(ctx, `UPDATE `+queue+` SET consume_after = now() WHERE status = 1 AND consume_after > now()`)
+			err = errors.Join(err, more)
+		}
 		if name == "main" && err == nil {
 			_, err = c.Exec(ctx, `UPDATE ghost_user_migrations SET consume_after = now() WHERE consume_after > now()`)
 			_, more := c.Exec(ctx, `UPDATE maintenance.river_job SET state = 'available', scheduled_at = now(), max_attempts = attempt + 25

@@ -91,9 +91,6 @@ BEGIN
   IF NOT faults.ours() THEN PERFORM faults.needs_lease(TG_ARGV[0], TG_RELID::regclass::text); END IF;
   RETURN NULL;
 END $$;
-CREATE CONSTRAINT TRIGGER faults_claim AFTER UPDATE OR DELETE ON loose_foreign_keys_deleted_records
-  DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.status = 1) EXECUTE FUNCTION faults.claim('loose_foreign_keys_cleanup');
-
 -- So are the rows that a run changes, in whatever database: each has a receipt there.
 CREATE FUNCTION faults.receipt() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -118,8 +115,6 @@ BEGIN
   END LOOP;
   RETURN NULL;
 END $$;
-CREATE CONSTRAINT TRIGGER faults_done AFTER UPDATE OR DELETE ON loose_foreign_keys_deleted_records
-  DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.status = 1) EXECUTE FUNCTION faults.record_done();
 
 -- What waits for another try does not wait longer than it says.
 CREATE FUNCTION faults.put_off() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -129,8 +124,30 @@ BEGIN
   END IF;
   RETURN NULL;
 END $$;
-CREATE TRIGGER faults_put_off AFTER UPDATE ON loose_foreign_keys_deleted_records FOR EACH ROW
-  WHEN (NEW.consume_after > OLD.consume_after) EXECUTE FUNCTION faults.put_off('61 min');
+
+-- The queues of deleted parents. Those of users and projects are routed to the queues of their owners.
+DO $$ DECLARE queue regclass; parts text[] := '{}'; BEGIN
+  FOR queue IN SELECT c.oid FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'p'
+    AND c.relname LIKE 'loose\_foreign\_keys\_%' LOOP
+    parts := parts || format('SELECT fully_qualified_table_name, primary_key_value FROM %s WHERE status = 1', queue);
+    EXECUTE format('CREATE CONSTRAINT TRIGGER faults_claim AFTER UPDATE OR DELETE ON %s
+      DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.status = 1) EXECUTE FUNCTION faults.claim(''loose_foreign_keys_cleanup'')', queue);
+    EXECUTE format('CREATE CONSTRAINT TRIGGER faults_done AFTER UPDATE OR DELETE ON %s
+      DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.status = 1) EXECUTE FUNCTION faults.record_done()', queue);
+    EXECUTE format('CREATE TRIGGER faults_put_off AFTER UPDATE ON %s FOR EACH ROW
+      WHEN (NEW.consume_after > OLD.consume_after) EXECUTE FUNCTION faults.put_off(''61 min'')', queue);
+  END LOOP;
+  EXECUTE 'CREATE VIEW faults.pending_records AS ' || array_to_string(parts, ' UNION ALL ');
+  IF to_regclass('public.users') IS NOT NULL THEN
+    CREATE OR REPLACE TRIGGER users_loose_fk_trigger AFTER DELETE ON public.users REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT
+      EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records(
+        '[{"table": "loose_foreign_keys_organization_deleted_records", "column": "organization_id", "source": "organization_id"}]');
+    CREATE OR REPLACE TRIGGER projects_loose_fk_trigger AFTER DELETE ON public.projects REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT
+      EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records(
+        '[{"table": "loose_foreign_keys_organization_deleted_records", "column": "organization_id", "source": "organization_id"},
+          {"table": "loose_foreign_keys_namespace_deleted_records", "column": "namespace_id", "source": "namespace_id"}]');
+  END IF;
+END $$;
 
 -- A step that was interrupted finds less to do: no row is changed to what it was. But to restore a group
 -- clears its details, whatever is there.
@@ -141,7 +158,7 @@ BEGIN
 END $$;
 DO $$ DECLARE t regclass; BEGIN
   FOR t IN SELECT c.oid FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-    AND c.relname NOT IN ('loose_foreign_keys_deleted_records', 'namespace_details') LOOP
+    AND c.relname NOT LIKE 'loose\_foreign\_keys\_%' AND c.relname <> 'namespace_details' LOOP
     EXECUTE format('CREATE TRIGGER faults_changed AFTER UPDATE ON %s FOR EACH ROW
       WHEN (pg_trigger_depth() = 0 AND OLD.* IS NOT DISTINCT FROM NEW.*) EXECUTE FUNCTION faults.changed()', t);
   END LOOP;

@@ -20,7 +20,7 @@ CREATE FUNCTION witness.leave() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 END $$;
 DO $$ DECLARE t regclass; BEGIN
   FOR t IN SELECT c.oid FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-    AND c.relname NOT IN ('loose_foreign_keys_deleted_records', 'import_placeholder_user_details', 'ghost_user_migrations') LOOP
+    AND c.relname NOT LIKE 'loose\_foreign\_keys\_%' AND c.relname NOT IN ('import_placeholder_user_details', 'ghost_user_migrations') LOOP
     EXECUTE format('CREATE TRIGGER witness AFTER DELETE OR UPDATE ON %s FOR EACH ROW WHEN (pg_trigger_depth() = 0) EXECUTE FUNCTION witness.note()', t);
   END LOOP;
   IF to_regclass('ghost_user_migrations') IS NOT NULL THEN

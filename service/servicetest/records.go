@@ -1,6 +1,7 @@
 package servicetest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -158,13 +159,15 @@ func (e *Estate) WantHalf(r service.Run, reason, before string) {
 	e.WantLease("main", r.LeaseEpoch, false)
 }
 
-// Route lets the trigger of a table write to the queues of some owners, of project and user by the columns
-// project_id and user_id.
+// Route lets the trigger of a table write to the queues of some owners. "user" names them by the column
+// user_id, "user:author_id" by author_id.
 func (e *Estate) Route(database, table string, owners ...string) {
 	e.T.Helper()
 	var targets []string
 	for _, owner := range owners {
-		targets = append(targets, fmt.Sprintf(`{"table": "loose_foreign_keys_%[1]s_deleted_records", "column": "%[1]s_id", "source": "%[1]s_id"}`, owner))
+		owner, source, _ := strings.Cut(owner, ":")
+		targets = append(targets, fmt.Sprintf(`{"table": "loose_foreign_keys_%[1]s_deleted_records", "column": "%[1]s_id", "source": "%[2]s"}`,
+			owner, cmp.Or(source, owner+"_id")))
 	}
 	e.Exec(database, `DROP TRIGGER IF EXISTS `+table+`_loose_fk_trigger ON `+table+`;
 		CREATE TRIGGER `+table+`_loose_fk_trigger AFTER DELETE ON `+table+` REFERENCING OLD TABLE AS old_table
