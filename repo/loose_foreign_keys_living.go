@@ -239,8 +239,8 @@ func (d *Database) Claims(
 	if !p.Exists() {
 		return claims, nil
 	}
-	known := make([]numberedRecords, len(queueTables))
-	unknown := make([]numberedRecords, len(queueTables))
+	known := make([]numberedRecords, len(QueueTables()))
+	unknown := make([]numberedRecords, len(QueueTables()))
 	for i, r := range records {
 		if p.Takes(r.Key) {
 			known[r.Queue].add(r, i)
@@ -250,7 +250,7 @@ func (d *Database) Claims(
 		}
 	}
 	type numbered struct{ N, Claim int }
-	for queue := range queueTables {
+	for queue := range QueueTables() {
 		var checks []query
 		if some := known[queue].records; len(some) > 0 {
 			for _, relation := range p.tables {

@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -100,9 +101,7 @@ func (d *Database) LoadRecords(
 		}
 	}
 	page.After = Position{places: map[int]place{}}
-	for queue, at := range want.After.places {
-		page.After.places[queue] = at
-	}
+	maps.Copy(page.After.places, want.After.places)
 	next := make([]int, len(loaded))
 	for len(page.Records) < want.Limit {
 		oldest := -1

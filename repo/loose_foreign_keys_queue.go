@@ -12,16 +12,18 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// queueTables are GitLab's names of the tables of deleted parents. Every trigger can write to the first
-// one. GitLab's triggers route records to the others by the owner of the deleted row.
-var queueTables = []string{
-	"loose_foreign_keys_deleted_records",
-	"loose_foreign_keys_organization_deleted_records", "loose_foreign_keys_namespace_deleted_records",
-	"loose_foreign_keys_project_deleted_records", "loose_foreign_keys_user_deleted_records",
-}
+// queueTable is GitLab's name of the table of deleted parents that every trigger can write to.
+const queueTable = "loose_foreign_keys_deleted_records"
 
-// QueueTables returns the names of the tables that are queues of deleted parents where they exist.
-func QueueTables() []string { return slices.Clone(queueTables) }
+// QueueTables returns GitLab's names of the tables of deleted parents. GitLab's triggers route records to
+// all but the first one by the owner of the deleted row.
+func QueueTables() []string {
+	return []string{
+		queueTable, "loose_foreign_keys_organization_deleted_records",
+		"loose_foreign_keys_namespace_deleted_records", "loose_foreign_keys_project_deleted_records",
+		"loose_foreign_keys_user_deleted_records",
+	}
+}
 
 // QueueTable is one table of deleted parents, as it was when it was read.
 type QueueTable struct {
@@ -43,7 +45,7 @@ type QueueTable struct {
 }
 
 // routed reports whether it is one of GitLab's queues by owner, whose ids are UUIDs.
-func (t *QueueTable) routed() bool { return t.Name != queueTables[0] }
+func (t *QueueTable) routed() bool { return t.Name != queueTable }
 
 // Owner is the column of a routed queue that names the owner of the deleted row, "" for the other one.
 func (t *QueueTable) Owner() string {
@@ -179,7 +181,7 @@ func (d *Database) DeletedRecords(ctx context.Context) (DeletedRecords, error) {
 // ReadDeletedRecords is [Database.DeletedRecordsShape] within a transaction. Without an application schema the error
 // is [pgx.ErrNoRows].
 func ReadDeletedRecords(ctx context.Context, tx pgx.Tx) (DeletedRecords, error) {
-	rows, _ := tx.Query(ctx, queueSQL, queueTables)
+	rows, _ := tx.Query(ctx, queueSQL, QueueTables())
 	read, err := pgx.CollectRows(rows, scanQueue)
 	if err != nil {
 		return DeletedRecords{}, err
@@ -190,7 +192,7 @@ func ReadDeletedRecords(ctx context.Context, tx pgx.Tx) (DeletedRecords, error) 
 // DeletedRecordsShape is [Database.DeletedRecords] without the numbers of the records in a DEFAULT
 // leaf: it reads the catalogue alone. Its errors are those of DeletedRecords.
 func (d *Database) DeletedRecordsShape(ctx context.Context) (DeletedRecords, error) {
-	read, err := collect(ctx, d, newQuery("read the queue", queueSQL, queueTables), scanQueue)
+	read, err := collect(ctx, d, newQuery("read the queue", queueSQL, QueueTables()), scanQueue)
 	if err != nil {
 		return DeletedRecords{}, err
 	}

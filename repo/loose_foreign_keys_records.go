@@ -40,7 +40,7 @@ untraced AS (
 
 // byQueue groups records by their table. Most runs see one.
 func byQueue[R any](records []R, queue func(R) int) (groups [][]R) {
-	groups = make([][]R, len(queueTables))
+	groups = make([][]R, len(QueueTables()))
 	for _, r := range records {
 		i := queue(r)
 		groups[i] = append(groups[i], r)
@@ -51,16 +51,16 @@ func byQueue[R any](records []R, queue func(R) int) (groups [][]R) {
 func queueOf(r Record) int { return r.Queue }
 
 // changeRecords changes records of one or several tables of the queue, all or none: one key can have
-// records in several, which end together. make makes the statement for those of one table; counts are what it returns
+// records in several, which end together. statement makes that for those of one table; counts are what it returns
 // behind whether the guard held.
 func changeRecords[R any](
 	ctx context.Context, d *Database, p Permit, records [][]R, counts []*int64,
-	make func(queue int, records []R) query,
+	statement func(queue int, records []R) query,
 ) error {
 	var changes []query
 	for queue, some := range records {
 		if len(some) > 0 {
-			changes = append(changes, make(queue, some))
+			changes = append(changes, statement(queue, some))
 		}
 	}
 	if len(changes) == 1 {
@@ -108,7 +108,8 @@ SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM deleted)`
 func (d *Database) RemoveRecords(
 	ctx context.Context, p Permit, q DeletedRecords, records []Record,
 ) (n int64, err error) {
-	return n, q.change(ctx, d, p, "remove records", removeRecordsSQL, records, &n)
+	err = q.change(ctx, d, p, "remove records", removeRecordsSQL, records, &n)
+	return n, err
 }
 
 const postponeRecordsSQL = `
@@ -125,7 +126,8 @@ SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM changed)`
 func (d *Database) PostponeRecords(
 	ctx context.Context, p Permit, q DeletedRecords, records []Record,
 ) (n int64, err error) {
-	return n, q.change(ctx, d, p, "postpone records", postponeRecordsSQL, records, &n)
+	err = q.change(ctx, d, p, "postpone records", postponeRecordsSQL, records, &n)
+	return n, err
 }
 
 func (q *DeletedRecords) change(
@@ -242,9 +244,8 @@ func (d *Database) FailRecords(
 // FailingRecord is a deleted parent in the queue whose children could not be cleaned, and which is
 // tried again.
 type FailingRecord struct {
-	// Queue is the table of the record.
-	Queue     string `json:"queue"`
-	Partition int64  `json:"partition"`
+	Queue     QueueName `json:"queue,omitzero"`
+	Partition int64     `json:"partition"`
 	// ID is a number, or a UUID in a routed queue.
 	ID RecordNumber `json:"id"`
 	// Table is the recorded name, with its schema; the key is that of the deleted row.
@@ -276,6 +277,12 @@ WHERE (x.partition, x.record_id) > ($1, $2::text::{id}) AND q.status = 1
   AND ($3::text[] IS NULL OR q.fully_qualified_table_name = ANY ($3))
 ORDER BY x.partition, x.record_id LIMIT $4`
 
+// QueueName is the table of a record. Documents name the routed queues alone.
+type QueueName string
+
+// IsZero reports whether it is the queue that every trigger can write to.
+func (n QueueName) IsZero() bool { return n == "" || string(n) == queueTable }
+
 // RecordNumber is the text of a record's id. In documents a number is one.
 type RecordNumber string
 
@@ -298,11 +305,11 @@ func (d *Database) FailingRecords(
 		return nil, err
 	}
 	for i, t := range queue.Existing() {
-		if len(records) >= limit || i < slices.Index(queueTables, after.Queue) {
+		if len(records) >= limit || i < slices.Index(QueueTables(), string(after.Queue)) {
 			continue
 		}
 		behind := FailingRecord{ID: RecordNumber(t.firstID())}
-		if t.Name == after.Queue {
+		if t.Name == string(after.Queue) {
 			behind = after
 		}
 		q := newQuery("list failing records", queue.Fill(i, failingRecordsSQL),

@@ -15,8 +15,8 @@ type DeadRecord struct {
 	ID int64 `json:"id"`
 	// Queue is the table that the record came from, Owner the organization, namespace, project or user
 	// that it belonged to, nil where the queue has none.
-	Queue string `json:"queue"`
-	Owner *int64 `json:"owner,omitempty"`
+	Queue repo.QueueName `json:"queue,omitzero"`
+	Owner *int64         `json:"owner,omitempty"`
 	// Table is the recorded name, with its schema; the key is that of the deleted row.
 	Table string `json:"table"`
 	repo.RecordKey

@@ -113,7 +113,7 @@ func TestRouted_ChildrenOfLivingParentsStay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := newRouted(t)
-			for _, sql := range strings.Split(c.sql, "; ") {
+			for sql := range strings.SplitSeq(c.sql, "; ") {
 				e.Exec("main", sql)
 			}
 			s := e.Service(servicetest.OneChild)
