@@ -71,6 +71,8 @@ type DeleteTrigger struct {
 	Name            string
 	Table, Function Table
 	Arguments       []string
+	// Row: it fires for each row, also for those that logical replication deletes.
+	Row bool
 }
 
 // createTriggerSQL fires after each statement that deletes, with the rows it deleted.
@@ -78,15 +80,32 @@ const createTriggerSQL = `
 CREATE TRIGGER {trigger} AFTER DELETE ON {table} REFERENCING OLD TABLE AS old_table
 FOR EACH STATEMENT EXECUTE FUNCTION {function}({arguments})`
 
+// createRowTriggerSQL fires for each row. On a partitioned table PostgreSQL copies it to all partitions.
+const createRowTriggerSQL = `
+CREATE TRIGGER {trigger} AFTER DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION {function}({arguments})`
+
 // enableTriggerSQL: by default triggers rest while a replica applies changes, and deletions would
 // go unnoticed. ONLY, because partitions have triggers of other names.
 const enableTriggerSQL = `ALTER TABLE ONLY {table} ENABLE ALWAYS TRIGGER {trigger}`
 
+// enableRowTriggerSQL is for the copies, too.
+const enableRowTriggerSQL = `ALTER TABLE {table} ENABLE ALWAYS TRIGGER {trigger}`
+
 // CreateSQL makes the trigger.
-func (t DeleteTrigger) CreateSQL() string { return t.fill(createTriggerSQL) }
+func (t DeleteTrigger) CreateSQL() string {
+	if t.Row {
+		return t.fill(createRowTriggerSQL)
+	}
+	return t.fill(createTriggerSQL)
+}
 
 // EnableSQL lets the trigger fire always.
-func (t DeleteTrigger) EnableSQL() string { return t.fill(enableTriggerSQL) }
+func (t DeleteTrigger) EnableSQL() string {
+	if t.Row {
+		return t.fill(enableRowTriggerSQL)
+	}
+	return t.fill(enableTriggerSQL)
+}
 
 func (t DeleteTrigger) fill(sql string) string {
 	return fill(sql, "{trigger}", quote(t.Name), "{table}", quote(t.Table.Schema, t.Table.Name),

@@ -15,7 +15,7 @@ var fragments = []string{
 	// Fires.
 	"noLedgerTimeSQL", "recordLeaseSQL",
 	// Loose foreign keys.
-	"createFunctionSQL", "createTriggerSQL", "compositeSQL", "deadRecordMatchSQL", "dropFunctionSQL", "dropTriggerSQL", "enableTriggerSQL", "functionBodySQL", "tracedBodySQL", "baseTypeSQL", "comparedSQL", "KeyClassSQL", "forgetSQL", "untracedSQL", "pendingRecordsSQL", "waitingRecordsSQL",
+	"createFunctionSQL", "createRowTriggerSQL", "createTriggerSQL", "compositeSQL", "deadRecordMatchSQL", "dropFunctionSQL", "dropTriggerSQL", "enableRowTriggerSQL", "enableTriggerSQL", "functionBodySQL", "tracedBodySQL", "baseTypeSQL", "comparedSQL", "KeyClassSQL", "forgetSQL", "untracedSQL", "pendingRecordsSQL", "waitingRecordsSQL",
 	"livingPartSQL", "livingSeveralSQL", "livingSQL", "noLivingSQL", "plainRecordedSQL", "recordedSQL", "reusedRecordsSQL",
 	"ProtectedSQL", "NamedSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "purgeSeveralSQL", "purgeUncountedSQL", "revokeFunctionSQL",
 	// Groups.

@@ -33,6 +33,9 @@ type captureFunction struct {
 	key []string
 	// arguments of the triggers.
 	arguments []string
+	// row: it is called for each row, because no trigger of a statement fires where logical
+	// replication applies deletions.
+	row bool
 }
 
 func plainFunction() captureFunction {
@@ -40,20 +43,28 @@ func plainFunction() captureFunction {
 }
 
 func overrideFunction(root relation) captureFunction {
-	return captureFunction{overrideFunctionName, []string{"id"}, []string{root.Name}}
+	return captureFunction{
+		name: overrideFunctionName, key: []string{"id"}, arguments: []string{root.Name},
+	}
 }
 
 func columnFunction(column string, root relation) captureFunction {
-	return captureFunction{columnFunctionPrefix + column, []string{column}, []string{root.Name}}
+	return captureFunction{
+		name: columnFunctionPrefix + column, key: []string{column}, arguments: []string{root.Name},
+	}
 }
 
 // tableFunction is for one table and its key, of either prefix: a function for any table would have
 // to put its statement together at each call, which takes three times as long. The name has a hash of
-// what it is for, and its triggers have that as their arguments.
+// what it is for, and its triggers have that as their arguments. One for each row has another hash.
 func tableFunction(prefix string, root relation, key []string) captureFunction {
 	arguments := append([]string{root.String()}, key...)
-	hash := sha256.Sum256([]byte(strings.Join(arguments, "\x00")))
-	return captureFunction{prefix + hex.EncodeToString(hash[:6]), key, arguments}
+	text := strings.Join(arguments, "\x00")
+	if root.Replicated {
+		text += "\x00\x00row"
+	}
+	hash := sha256.Sum256([]byte(text))
+	return captureFunction{prefix + hex.EncodeToString(hash[:6]), key, arguments, root.Replicated}
 }
 
 // recordedSQL is the name in the record: that of the table on which the trigger stands now, or of the
@@ -126,6 +137,9 @@ BEGIN
 END
 `
 
+// oldRow stands for the deleted rows in a function for each row. Such a function is known by it.
+const oldRow = `FROM (SELECT OLD.*)`
+
 // revokeFunctionSQL: the right to execute is asked for when a trigger is made, not when it fires.
 // Without this anybody could make a trigger of their own that reports live rows as deleted.
 const revokeFunctionSQL = `REVOKE ALL ON FUNCTION {function}() FROM PUBLIC`
@@ -170,6 +184,9 @@ func (f captureFunction) body(template, recorded string, q repo.DeletedRecords) 
 	for _, name := range f.key {
 		column := "old_table." + quote(name)
 		values, present = append(values, column+"::text"), append(present, column+" IS NOT NULL")
+	}
+	if f.row {
+		template = strings.ReplaceAll(template, "FROM old_table", oldRow+" AS old_table")
 	}
 	columns, key := "fully_qualified_table_name, primary_key_value", "old_table."+quote(f.key[0])
 	if f.values() {
@@ -231,10 +248,12 @@ type Trigger struct {
 	Arguments []string
 	// Fires is PostgreSQL's tgenabled: O(rigin only), A(lways), R(eplica only), D(isabled).
 	Fires string
+	// Row: it fires for each row. Copied: it belongs to a trigger of the partitioned table.
+	Row, Copied bool
 	// functionSchema is the schema of the function.
 	functionSchema string
 	// capturing: the function is one of the application schema's, called after each deleting
-	// statement with its rows.
+	// statement with its rows, or one for each row.
 	capturing bool
 }
 
@@ -327,9 +346,11 @@ func (t Trigger) Off() bool { return t.Fires == "D" || t.Fires == "R" }
 const triggersSQL = `
 SELECT c.oid, n.nspname, c.relname, root.relname, rn.nspname, rn.nspname = current_schema(),
   c.relkind = 'p' OR c.relispartition,
-  t.tgname, p.proname, encode(t.tgargs, 'hex'), t.tgenabled::text, pn.nspname,
-  pn.nspname = current_schema() AND t.tgtype = 8 AND t.tgqual IS NULL
-    AND coalesce(t.tgoldtable = 'old_table', false)
+  t.tgname, p.proname, encode(t.tgargs, 'hex'), t.tgenabled::text, pn.nspname, t.tgtype & 1 = 1,
+  t.tgparentid <> 0,
+  pn.nspname = current_schema() AND t.tgtype IN (8, 9) AND t.tgqual IS NULL
+    AND (t.tgtype = 9) = (position($3 IN p.prosrc) > 0)
+    AND (t.tgtype = 9 OR coalesce(t.tgoldtable = 'old_table', false))
 FROM pg_trigger t
 JOIN pg_class c ON c.oid = t.tgrelid
 JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -337,7 +358,7 @@ JOIN pg_class root ON root.oid = coalesce(pg_partition_root(c.oid), c.oid)
 JOIN pg_namespace rn ON rn.oid = root.relnamespace
 JOIN pg_proc p ON p.oid = t.tgfoid
 JOIN pg_namespace pn ON pn.oid = p.pronamespace
-WHERE NOT t.tgisinternal AND (starts_with(p.proname, $1) OR t.tgname::text IN (c.relname || $2, root.relname || $2))
+WHERE (NOT t.tgisinternal OR t.tgparentid <> 0) AND (starts_with(p.proname, $1) OR t.tgname::text IN (c.relname || $2, root.relname || $2))
 ORDER BY n.nspname, c.relname, t.tgname`
 
 // triggers reads all triggers of the database that record deletions, or bear the name of one.
@@ -345,9 +366,9 @@ func triggers(ctx context.Context, tx pgx.Tx) ([]Trigger, error) {
 	return list(ctx, tx, func(row pgx.CollectableRow) (t Trigger, err error) {
 		var arguments string
 		err = row.Scan(&t.OID, &t.Schema, &t.Table, &t.Parent, &t.ParentSchema, &t.ParentHere, &t.Divided,
-			&t.Name, &t.Function, &arguments, &t.Fires, &t.functionSchema,
+			&t.Name, &t.Function, &arguments, &t.Fires, &t.functionSchema, &t.Row, &t.Copied,
 			&t.capturing)
 		t.Arguments = repo.TriggerArguments(arguments)
 		return t, err
-	}, triggersSQL, plainFunctionName, triggerSuffix)
+	}, triggersSQL, plainFunctionName, triggerSuffix, oldRow)
 }

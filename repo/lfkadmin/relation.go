@@ -3,6 +3,7 @@ package lfkadmin
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -31,6 +32,8 @@ type relation struct {
 	Protected bool
 	// Inherited is a child by INHERITS, which is a table of its own.
 	Inherited bool
+	// Replicated: a subscription of logical replication fills it.
+	Replicated bool
 }
 
 func (r relation) String() string { return r.Schema + "." + r.Name }
@@ -144,26 +147,45 @@ func (a Admin) SimilarTables(ctx context.Context, name string) (similar []Simila
 	return similar, err
 }
 
-// belowSQL is a table and all that is below it, its partitions level by level.
+// belowSQL are tables and all that is below each, its partitions level by level. Any role may read
+// which of them a subscription fills.
 const belowSQL = `
-WITH RECURSIVE below (oid, inherited, level) AS (
-  SELECT $1::oid, false, 0
+WITH RECURSIVE below (root, oid, inherited, level) AS (
+  SELECT oid, oid, false, 0 FROM unnest($1::oid[]) AS t (oid)
   UNION ALL
-  SELECT c.oid, b.inherited OR NOT c.relispartition, b.level + 1
+  SELECT b.root, c.oid, b.inherited OR NOT c.relispartition, b.level + 1
   FROM below b JOIN pg_inherits i ON i.inhparent = b.oid AND NOT i.inhdetachpending
   JOIN pg_class c ON c.oid = i.inhrelid
 )
-SELECT DISTINCT ON (b.level, n.nspname, c.relname)
-  c.oid, n.nspname, c.relname, c.relkind::text, b.inherited
+SELECT DISTINCT ON (b.root, b.level, n.nspname, c.relname)
+  b.root, c.oid, n.nspname, c.relname, c.relkind::text, b.inherited,
+  EXISTS (SELECT FROM pg_subscription_rel s WHERE s.srrelid = c.oid)
 FROM below b JOIN pg_class c ON c.oid = b.oid JOIN pg_namespace n ON n.oid = c.relnamespace
-ORDER BY b.level, n.nspname, c.relname`
+ORDER BY b.root, b.level, n.nspname, c.relname`
+
+// partitionTrees reads tables and all below each, the table first.
+func partitionTrees(
+	ctx context.Context, tx pgx.Tx, roots ...uint32,
+) (map[uint32][]relation, error) {
+	trees := map[uint32][]relation{}
+	_, err := list(ctx, tx, func(row pgx.CollectableRow) (r relation, err error) {
+		var root uint32
+		err = row.Scan(&root, &r.OID, &r.Schema, &r.Name, &r.Kind, &r.Inherited, &r.Replicated)
+		trees[root] = append(trees[root], r)
+		return r, err
+	}, belowSQL, roots)
+	return trees, err
+}
 
 // partitionTree reads a table and all below it, the table first.
 func partitionTree(ctx context.Context, tx pgx.Tx, root uint32) ([]relation, error) {
-	return list(ctx, tx, func(row pgx.CollectableRow) (r relation, err error) {
-		err = row.Scan(&r.OID, &r.Schema, &r.Name, &r.Kind, &r.Inherited)
-		return r, err
-	}, belowSQL, root)
+	trees, err := partitionTrees(ctx, tx, root)
+	return trees[root], err
+}
+
+// replicated reports whether logical replication fills a table or one of its partitions.
+func replicated(tree []relation) bool {
+	return slices.ContainsFunc(tree, func(r relation) bool { return r.Replicated && !r.Inherited })
 }
 
 // KeyColumn is a column that may be part of a key, or refer to one.

@@ -21,12 +21,15 @@ type Tracked struct {
 	Columns []string `json:"columns,omitempty"`
 	// Triggers created, or enabled again, as "name on schema.table"; empty: already tracked.
 	Triggers []string `json:"triggers"`
+	// Dropped are the triggers for each statement that one for each row has replaced.
+	Dropped []string `json:"dropped,omitempty"`
 }
 
 // Track adds the triggers that record deletions from a table, named as [repo.ParseTable] reads it:
 // to a partitioned table, all its levels and leaves. columns are the key, in the order in which its
 // values are recorded; none is id. What is right already stays as it is; what cannot be right is a
-// [*RefusedError]. The table's writers wait while the triggers are made.
+// [*RefusedError]. The table's writers wait while the triggers are made. A table that logical
+// replication fills gets one for each row, which replaces those for each statement.
 func (a Admin) Track(ctx context.Context, table string, columns ...string) (Tracked, error) {
 	columns = slices.Clone(columns)
 	for i := range columns {
@@ -41,7 +44,11 @@ func (a Admin) Track(ctx context.Context, table string, columns ...string) (Trac
 	}
 	err := a.change(ctx, "track "+table, needed, func(ctx context.Context, tx pgx.Tx) error {
 		// No partition is attached between reading and creating.
-		lock := "LOCK TABLE ONLY " + plan.root.sql() + " IN SHARE ROW EXCLUSIVE MODE"
+		mode := "SHARE ROW EXCLUSIVE"
+		if plan.root.Replicated {
+			mode = "ACCESS EXCLUSIVE"
+		}
+		lock := "LOCK TABLE ONLY " + plan.root.sql() + " IN " + mode + " MODE"
 		if err := run(ctx, tx, lock); err != nil {
 			return err
 		}
@@ -58,7 +65,12 @@ func (a Admin) Track(ctx context.Context, table string, columns ...string) (Trac
 		done.Column, done.Columns = done.Columns[0], nil
 	}
 	for _, s := range plan.steps {
-		done.Triggers = append(done.Triggers, fmt.Sprintf("%s on %s", s.trigger, s.relation))
+		if s.replaced != "" {
+			done.Dropped = append(done.Dropped, fmt.Sprintf("%s on %s", s.replaced, s.relation))
+		}
+		if s.trigger != "" {
+			done.Triggers = append(done.Triggers, fmt.Sprintf("%s on %s", s.trigger, s.relation))
+		}
 	}
 	return done, nil
 }
@@ -81,7 +93,10 @@ type trackPlan struct {
 // trackStep makes one relation right.
 type trackStep struct {
 	relation relation
-	trigger  string
+	// replaced is the trigger for each statement that has to go first; "": none.
+	replaced string
+	// trigger to be there; "": none, because the partition gets that of its table.
+	trigger string
 	// create it; otherwise it is there and only has to be enabled.
 	create bool
 }
@@ -99,11 +114,12 @@ func (r tracking) plan(ctx context.Context, tx pgx.Tx) (p trackPlan, err error) 
 	if err = r.checkRoot(p.root, p.queue); err != nil {
 		return p, err
 	}
-	if p.function, err = r.choose(ctx, tx, p.queue, p.root); err != nil {
-		return p, err
-	}
 	tree, err := partitionTree(ctx, tx, p.root.OID)
 	if err != nil {
+		return p, err
+	}
+	p.root.Replicated = replicated(tree)
+	if p.function, err = r.choose(ctx, tx, p.queue, p.root); err != nil {
 		return p, err
 	}
 	if err := r.checkTree(p.function, tree); err != nil {
@@ -172,9 +188,9 @@ func (r tracking) choose(
 	switch {
 	case len(columns) > 1 || columns[0].Class != repo.ClassInteger:
 		return tableFunction(valuesFunctionPrefix, t, names), nil
-	case byID && t.Kind != kindPartitioned:
+	case byID && t.Kind != kindPartitioned && !t.Replicated:
 		f = plainFunction()
-	case !t.ParentHere:
+	case !t.ParentHere || t.Replicated:
 		return tableFunction(integerFunctionPrefix, t, names), nil
 	case byID:
 		f = overrideFunction(t)
@@ -303,7 +319,8 @@ func (r tracking) step(
 	if rel.Inherited {
 		return step, false, nil
 	}
-	name := triggerName(rel, root)
+	step.relation = rel
+	name, found, off := triggerName(rel, root), false, false
 	for _, t := range existing {
 		if t.OID != rel.OID {
 			continue
@@ -311,8 +328,14 @@ func (r tracking) step(
 		form, key := t.Form()
 		same := slices.Equal(key, f.key)
 		switch {
+		case form == FormRight && same && t.Values() == f.values() && f.row && !t.Row:
+			step.replaced = t.Name
+		case found:
 		case form == FormRight && same && t.Values() == f.values():
-			return trackStep{relation: rel, trigger: t.Name}, t.Off(), nil
+			found, off = true, t.Off() || f.row && t.Fires != "A"
+			if off {
+				step.trigger = t.Name
+			}
 		case form == FormRight && same:
 			return step, false, r.refuse("%s is tracked by %s as it was of another type: run `caretaker "+
 				"lfk untrack %s` first", rel, repo.ColumnList(key), repo.Argument(r.table))
@@ -330,7 +353,11 @@ func (r tracking) step(
 				rel, name, t.Function, repo.Literals(t.Arguments))
 		}
 	}
-	return trackStep{relation: rel, trigger: name, create: true}, true, nil
+	// A partition gets a copy of the trigger for each row.
+	if step.create = !found && (!f.row || rel.OID == root.OID); step.create {
+		step.trigger = name
+	}
+	return step, step.trigger != "" || step.replaced != "", nil
 }
 
 func columnsArgument(key []string) string { return repo.Argument(strings.Join(key, ",")) }
@@ -355,15 +382,22 @@ func (p trackPlan) carryOut(ctx context.Context, tx pgx.Tx) error {
 // sql makes the triggers, and enables them.
 func (p trackPlan) sql() (all []string) {
 	for _, s := range p.steps {
+		if s.replaced != "" {
+			all = append(all, dropTrigger(s.replaced, s.relation.Schema, s.relation.Name))
+		}
+	}
+	for _, s := range p.steps {
 		t := repo.DeleteTrigger{
 			Name: s.trigger, Table: repo.Table{Schema: s.relation.Schema, Name: s.relation.Name},
 			Function:  repo.Table{Schema: p.queue.Schema, Name: p.function.name},
-			Arguments: p.function.arguments,
+			Arguments: p.function.arguments, Row: p.function.row,
 		}
 		if s.create {
 			all = append(all, t.CreateSQL())
 		}
-		all = append(all, t.EnableSQL())
+		if s.trigger != "" {
+			all = append(all, t.EnableSQL())
+		}
 	}
 	return all
 }

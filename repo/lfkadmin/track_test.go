@@ -313,3 +313,40 @@ func TestUntrack_KeepsTheOrderOfDeadKeys(t *testing.T) {
 	b.exec("DELETE FROM maintenance.dead_records")
 	assert.Must(b.Untrack(context.Background(), "p"))(t)
 }
+
+// TestTrack_WhatLogicalReplicationDeletesIsRecorded: no trigger of a statement fires there. replay deletes as its worker does.
+func TestTrack_WhatLogicalReplicationDeletesIsRecorded(t *testing.T) {
+	for _, c := range []struct{ name, table, column, filled, triggers, records string }{
+		{"plain", "CREATE TABLE p (id int PRIMARY KEY, x int)", "id", "p", "p:A", "public.p:1"},
+		{"text", "CREATE TABLE p (id text PRIMARY KEY, x int)", "id", "p", "p:A", "public.p:0"},
+		{"of another name", "CREATE TABLE p (number int PRIMARY KEY, id int)", "number", "p", "p:A", "public.p:1"},
+		{"partitioned", `CREATE TABLE p (id int, x int, PRIMARY KEY (id, x)) PARTITION BY LIST (x);
+			CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1)`, "id", "p1", "p1:A p2:A p:A", "public.p:1 public.p:2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := installed(t)
+			b.exec(c.table + "; CREATE SUBSCRIPTION s CONNECTION 'dbname=none' PUBLICATION x WITH (connect = false)")
+			t.Cleanup(func() { b.exec("ALTER SUBSCRIPTION s SET (slot_name = NONE); DROP SUBSCRIPTION s") })
+			b.track("p", c.column)
+			b.exec("INSERT INTO pg_subscription_rel SELECT oid, $1::text::regclass, 'r', NULL FROM pg_subscription WHERE subname = 's'", c.filled)
+			got := b.track("p", c.column)
+			assert.Equal(t, len(got.Triggers), 1)
+			assert.That(t, len(got.Dropped) > 0, "got %+v", got)
+			assert.Equal(t, len(b.track("p", c.column).Triggers), 0)
+			b.exec("ALTER TABLE p ENABLE TRIGGER p_loose_fk_trigger")
+			assert.Equal(t, b.track("p", c.column).Triggers[0], "p_loose_fk_trigger on public.p")
+			if c.filled == "p1" {
+				b.exec("CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2); INSERT INTO p VALUES (2, 2)")
+			}
+			b.exec("INSERT INTO p VALUES (1, 1); SET session_replication_role = replica; DELETE FROM p; SET session_replication_role = origin")
+			b.wantTriggers(strings.Fields(c.triggers)...)
+			b.wantRecords(strings.Fields(c.records)...)
+			if c.filled == "p1" {
+				_, err := b.Untrack(t.Context(), "p1")
+				b.wantRefusal(err, "public.p1 is tracked by a trigger of p that fires for each row of all its partitions")
+			}
+			assert.Must(b.Untrack(t.Context(), "p"))(t)
+			b.wantTriggers()
+		})
+	}
+}

@@ -35,6 +35,10 @@ WHERE f.pronargs = 0 AND f.proname = ANY ($1) AND (starts_with(f.proname, $2) OR
 
 const dropTriggerSQL = `DROP TRIGGER {trigger} ON {table}`
 
+func dropTrigger(name, schema, table string) string {
+	return fill(dropTriggerSQL, "{trigger}", quote(name), "{table}", quote(schema, table))
+}
+
 // keepUntrackedSQL: else the next run would take the partition for a new one, and track it again.
 const keepUntrackedSQL = `
 INSERT INTO maintenance.untracked_partitions (schema, name) VALUES ($1, $2) ON CONFLICT DO NOTHING`
@@ -52,8 +56,7 @@ func (a Admin) Untrack(ctx context.Context, table string) (Untracked, error) {
 	}
 	err := a.change(ctx, "untrack "+table, needed, func(ctx context.Context, tx pgx.Tx) error {
 		for _, t := range drop {
-			names := []string{"{trigger}", quote(t.Name), "{table}", quote(t.Schema, t.Table)}
-			if err := run(ctx, tx, fill(dropTriggerSQL, names...)); err != nil {
+			if err := run(ctx, tx, dropTrigger(t.Name, t.Schema, t.Table)); err != nil {
 				return err
 			}
 			if !target.Partition {
@@ -178,14 +181,24 @@ func (a Admin) trackedBelow(
 		return target, nil, err
 	}
 	existing, err := triggers(ctx, tx)
+	copied := false
 	for _, rel := range tree {
 		for _, t := range existing {
-			if t.OID == rel.OID && !rel.Inherited && strings.HasPrefix(t.Function, plainFunctionName) {
+			switch {
+			case t.OID != rel.OID || rel.Inherited || !strings.HasPrefix(t.Function, plainFunctionName):
+			case t.Copied:
+				copied = true
+			default:
 				below = append(below, t)
 			}
 		}
 	}
-	if err == nil && len(below) == 0 {
+	switch {
+	case err != nil || len(below) > 0:
+	case copied:
+		err = a.refuse("%s is tracked by a trigger of %s that fires for each row of all its partitions: "+
+			"untrack that", target, target.Parent)
+	default:
 		err = a.refuse("%s is not tracked", target)
 	}
 	return target, below, err
