@@ -29,6 +29,11 @@ type Child struct {
 	Columns []KeyColumn
 	// NeverNull are columns that are to become NULL and cannot.
 	NeverNull []string
+	// Generated are columns that are to be changed, and that PostgreSQL alone sets.
+	Generated []string
+	// Unidentified is the child, or a table below it, if a publication has its deletions, or updates,
+	// which fail because it has no replica identity; "": none.
+	Unidentified string
 	// Keepers are triggers and rules that may keep rows as they are.
 	Keepers []repo.KeepingTrigger
 }
@@ -40,6 +45,8 @@ type childColumn struct {
 	// Type is without modifiers.
 	Type           string
 	NotNull, Check bool
+	// Generated: no statement can set it.
+	Generated bool
 }
 
 const childColumnsSQL = `
@@ -51,7 +58,8 @@ SELECT b.root, a.attname::text, min(format_type(a.atttypid, a.atttypmod)),
   min(` + repo.KeyClassSQL + `), min(format_type(a.atttypid, -1)), bool_or(a.attnotnull OR t.typnotnull),
   bool_or(EXISTS (
     SELECT FROM pg_constraint k
-    WHERE k.conrelid = a.attrelid AND k.contype = 'c' AND a.attnum = ANY (k.conkey)))
+    WHERE k.conrelid = a.attrelid AND k.contype = 'c' AND a.attnum = ANY (k.conkey))),
+  bool_or(a.attgenerated <> '' OR a.attidentity = 'a')
 FROM below b
 JOIN pg_attribute a ON a.attrelid = b.oid AND a.attnum > 0 AND NOT a.attisdropped
 JOIN pg_type t ON t.oid = a.atttypid
@@ -79,11 +87,17 @@ func inspectChildren(
 		columns[c.Table][c.Name] = c
 	}
 	indexes, err := readIndexes(ctx, tx, oids)
+	if err != nil {
+		return nil, err
+	}
+	published, err := readUnidentified(ctx, tx, oids)
 	children := make([]*Child, len(keys))
 	for i, key := range keys {
 		if home, ok := homes[key.Table]; ok && err == nil {
 			c := childCheck{tx: tx, key: key, home: home, columns: columns[home.OID], indexes: indexes}
-			children[i], err = c.inspect(ctx)
+			if children[i], err = c.inspect(ctx); err == nil {
+				children[i].Unidentified = published.of(home.OID, key.OnDelete == repo.AsyncDelete)
+			}
 		}
 	}
 	return children, err
@@ -137,10 +151,70 @@ func (c childCheck) inspect(ctx context.Context) (*Child, error) {
 			child.Ordered, err = c.indexed(ctx, c.home.OID)
 		}
 	}
-	if err == nil && c.key.OnDelete == repo.AsyncNullify {
-		child.NeverNull, err = c.neverNull(ctx)
+	changed := []string{c.key.TargetColumn}
+	if c.key.OnDelete == repo.AsyncNullify {
+		changed = c.key.Columns
+		if err == nil {
+			child.NeverNull, err = c.neverNull(ctx)
+		}
+	}
+	for _, name := range changed {
+		if c.columns[name].Generated {
+			child.Generated = append(child.Generated, name)
+		}
 	}
 	return child, err
+}
+
+// unidentifiedSQL are tables without replica identity, of some or below them, whose deletions or updates
+// a publication has: these fail. Partitions are published by themselves or with a table above.
+const unidentifiedSQL = `
+WITH RECURSIVE below (root, oid) AS (
+  SELECT oid, oid FROM unnest($1::oid[]) AS t (oid)
+  UNION SELECT b.root, i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid
+), published (oid, deletes, updates) AS MATERIALIZED (
+  SELECT c.oid, bool_or(p.pubdelete), bool_or(p.pubupdate)
+  FROM pg_publication_tables t
+  JOIN pg_publication p ON p.pubname = t.pubname
+  JOIN pg_namespace n ON n.nspname = t.schemaname
+  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+  GROUP BY c.oid
+)
+SELECT b.root, n.nspname || '.' || c.relname, bool_or(p.deletes), bool_or(p.updates)
+FROM below b
+JOIN pg_class c ON c.oid = b.oid AND c.relkind = 'r'
+JOIN pg_namespace n ON n.oid = c.relnamespace
+CROSS JOIN LATERAL (SELECT c.oid UNION SELECT pg_partition_ancestors(c.oid)) above (oid)
+JOIN published p ON p.oid = above.oid
+WHERE c.relreplident <> 'f' AND NOT EXISTS (
+  SELECT FROM pg_index i
+  WHERE i.indrelid = c.oid AND i.indimmediate AND CASE c.relreplident
+    WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)
+GROUP BY 1, 2 ORDER BY 1, 2`
+
+// unidentified is a table without replica identity.
+type unidentified struct {
+	Root             uint32
+	Name             string
+	Deletes, Updates bool
+}
+
+type unidentifiedTables []unidentified
+
+func readUnidentified(
+	ctx context.Context, tx pgx.Tx, tables []uint32,
+) (unidentifiedTables, error) {
+	return list(ctx, tx, pgx.RowToStructByPos[unidentified], unidentifiedSQL, tables)
+}
+
+// of is the first such table of a child whose deletions, or updates, fail; "": there is none.
+func (all unidentifiedTables) of(child uint32, deletes bool) string {
+	for _, u := range all {
+		if u.Root == child && (deletes && u.Deletes || !deletes && u.Updates) {
+			return u.Name
+		}
+	}
+	return ""
 }
 
 // neverNull are the columns of the definition that cannot become NULL.

@@ -99,6 +99,16 @@ func (c childCheck) indexed(ctx context.Context, oid uint32) (bool, error) {
 	return true, nil
 }
 
+// notNullColumn is the column of a predicate that is (column IS NOT NULL) alone; else "".
+func notNullColumn(predicate string) string {
+	column, is := strings.CutSuffix(predicate, " IS NOT NULL)")
+	column, opened := strings.CutPrefix(column, "(")
+	if !is || !opened {
+		return ""
+	}
+	return column
+}
+
 // usable: all columns up to and including the last of the definition's are those or columns of its
 // conditions, and the predicate, if there is one, holds for every row that the definition is about.
 func (c childCheck) usable(ctx context.Context, table relation, index childIndex) (bool, error) {
@@ -124,6 +134,10 @@ func (c childCheck) usable(ctx context.Context, table relation, index childIndex
 	}
 	var where []string
 	for _, column := range c.key.Columns {
+		// Most partial indexes are such: the planner need not be asked for each partition.
+		if slices.Contains([]string{column, quote(column)}, notNullColumn(index.predicate)) {
+			return true, nil
+		}
 		where = append(where, quote(column)+" IS NOT NULL")
 	}
 	var values []any

@@ -42,6 +42,10 @@ type Parent struct {
 	PartitionOf string
 	// Relations are the table, then its partitions, level by level.
 	Relations []Relation
+	// Heirs are tables below it by INHERITS that have no trigger of their own.
+	Heirs []string
+	// Replicated: a subscription of logical replication fills it, or one of its partitions.
+	Replicated bool
 	// Key are the columns that are recorded; where nothing is, those that the definitions name, or id.
 	// Columns are those of them that exist.
 	Key     []string
@@ -67,12 +71,41 @@ type Relation struct {
 	Name string
 	// Trigger that does most of the work; nil: none.
 	Trigger *Trigger
+	// Others record the same deletions once more, or under another name.
+	Others []Trigger
+}
+
+// InspectParents reads how the deletions from the parents of these definitions are recorded, and which
+// children are here: of an [Inspection] Parents, without their columns, and Children, which are empty.
+func (a Admin) InspectParents(
+	ctx context.Context, keys []repo.LooseForeignKey,
+) (i Inspection, err error) {
+	if i.Queue.Schema, err = a.database.ApplicationSchema(ctx); err != nil {
+		return i, err
+	}
+	i.Children = make([]*Child, len(keys))
+	err = a.read(ctx, "inspect parents", func(ctx context.Context, tx pgx.Tx) error {
+		homes, err := findHomes(ctx, tx, keys)
+		if err != nil {
+			return err
+		}
+		for n, k := range keys {
+			if _, here := homes[k.Table]; here {
+				i.Children[n] = &Child{}
+			}
+		}
+		if i.Triggers, err = triggers(ctx, tx); err == nil {
+			i.Parents, err = inspectParents(ctx, tx, keys, homes, i.Triggers)
+		}
+		return err
+	})
+	return i, err
 }
 
 // Inspect reads all that lint asks of a database about these definitions: the catalogue in one
 // snapshot, then what is pending and what may keep rows.
 func (a Admin) Inspect(ctx context.Context, keys []repo.LooseForeignKey) (Inspection, error) {
-	i := Inspection{Parents: map[string]Parent{}}
+	var i Inspection
 	var homes map[string]relation
 	err := a.read(ctx, "inspect loose foreign keys", func(ctx context.Context, tx pgx.Tx) (err error) {
 		if err = a.inspectQueue(ctx, tx, &i); err != nil {
@@ -84,10 +117,14 @@ func (a Admin) Inspect(ctx context.Context, keys []repo.LooseForeignKey) (Inspec
 		if homes, err = findHomes(ctx, tx, keys); err != nil {
 			return err
 		}
-		for _, k := range keys {
-			if home, ok := homes[k.Parent]; ok && err == nil && i.Parents[k.Parent].Key == nil {
-				i.Parents[k.Parent], err = inspectParent(ctx, tx, home, i.Triggers, wantedKey(keys, k.Parent))
+		if i.Parents, err = inspectParents(ctx, tx, keys, homes, i.Triggers); err != nil {
+			return err
+		}
+		for name, p := range i.Parents {
+			if p.Columns, err = keyColumns(ctx, tx, homes[name].OID, p.Key); err != nil {
+				return err
 			}
+			i.Parents[name] = p
 		}
 		if err == nil {
 			i.Children, err = inspectChildren(ctx, tx, keys, homes)
@@ -234,43 +271,77 @@ func wantedKey(keys []repo.LooseForeignKey, parent string) []string {
 	return []string{"id"}
 }
 
-func inspectParent(
-	ctx context.Context, tx pgx.Tx, home relation, existing []Trigger, wanted []string,
-) (p Parent, err error) {
-	tree, err := partitionTree(ctx, tx, home.OID)
-	if err != nil {
-		return p, err
+// inspectParents inspects the parents that are here, by the names that the definitions have for them.
+func inspectParents(ctx context.Context, tx pgx.Tx, keys []repo.LooseForeignKey,
+	homes map[string]relation, existing []Trigger,
+) (map[string]Parent, error) {
+	byTable := map[uint32][]Trigger{}
+	for _, t := range existing {
+		byTable[t.OID] = append(byTable[t.OID], t)
 	}
-	p.Key, p.PartitionOf = wanted, home.Parent
-	for _, rel := range slices.Backward(tree) {
-		if rel.Inherited {
-			continue
+	roots := []uint32{}
+	for _, k := range keys {
+		if home, here := homes[k.Parent]; here && !slices.Contains(roots, home.OID) {
+			roots = append(roots, home.OID)
 		}
-		best := bestTrigger(rel, existing)
-		if best != nil {
-			if form, key := best.Form(); form != FormForeign {
-				p.Key, p.Values = key, best.Values()
-			}
-		}
-		p.Relations = append(p.Relations, Relation{Name: rel.String(), Trigger: best})
 	}
-	slices.Reverse(p.Relations)
-	p.Columns, err = keyColumns(ctx, tx, home.OID, p.Key)
-	return p, err
+	trees, err := partitionTrees(ctx, tx, roots...)
+	parents := map[string]Parent{}
+	for _, k := range keys {
+		if home, here := homes[k.Parent]; here && err == nil && parents[k.Parent].Key == nil {
+			parents[k.Parent] = parentOf(home, trees[home.OID], byTable, wantedKey(keys, k.Parent))
+		}
+	}
+	return parents, err
 }
 
-// bestTrigger is the trigger of a table that comes nearest to recording its deletions always.
-func bestTrigger(rel relation, existing []Trigger) (best *Trigger) {
+// parentOf is a parent with the triggers of its tree.
+func parentOf(
+	home relation, tree []relation, existing map[uint32][]Trigger, wanted []string,
+) Parent {
+	p := Parent{Key: wanted, PartitionOf: home.Parent, Replicated: replicated(tree)}
+	for _, rel := range slices.Backward(tree) {
+		r := sortTriggers(rel, existing[rel.OID])
+		if rel.Inherited {
+			if r.Trigger == nil {
+				p.Heirs = append(p.Heirs, rel.String())
+			}
+			continue
+		}
+		if r.Trigger != nil {
+			if form, key := r.Trigger.Form(); form != FormForeign {
+				p.Key, p.Values = key, r.Trigger.Values()
+			}
+		}
+		p.Relations = append(p.Relations, r)
+	}
+	slices.Reverse(p.Relations)
+	return p
+}
+
+// sortTriggers finds the trigger of a table that comes nearest to recording all of its deletions
+// always, and those that record besides.
+func sortTriggers(rel relation, existing []Trigger) Relation {
+	r := Relation{Name: rel.String()}
 	rank := func(t *Trigger) int {
 		form, _ := t.Form()
-		return int(form)*10 + map[string]int{"A": 2, "O": 1}[t.Fires]
+		rank := int(form)*100 + map[string]int{"A": 20, "O": 10}[t.Fires]
+		if t.Row {
+			rank++
+		}
+		return rank
 	}
-	for _, t := range existing {
-		if t.OID == rel.OID && (best == nil || rank(&t) > rank(best)) {
-			best = &t
+	for i := range existing {
+		if r.Trigger == nil || rank(&existing[i]) > rank(r.Trigger) {
+			r.Trigger = &existing[i]
 		}
 	}
-	return best
+	for i, t := range existing {
+		if form, _ := t.Form(); form != FormForeign && !t.Off() && &existing[i] != r.Trigger {
+			r.Others = append(r.Others, t)
+		}
+	}
+	return r
 }
 
 // ForeignKey is a real foreign key to a table that definitions name.

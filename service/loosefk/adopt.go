@@ -295,7 +295,7 @@ func (a *Adoption) check(ctx context.Context) error {
 		return err
 	}
 	harmless := []string{
-		"trigger_missing", "trigger_disabled", "pending_without_definition", "fk_blocks_deletion",
+		"trigger_missing", "trigger_disabled", "trigger_replication", "pending_without_definition", "fk_blocks_deletion",
 		"function_old", "child_missing", "default_partition_missing",
 	}
 	var refused []error

@@ -219,6 +219,15 @@ func (l *lint) children(d inspected) {
 			at.warn("row_trigger", "the %s may keep rows from being deleted or "+
 				"changed, and their records are then postponed: make sure that it does not", k)
 		}
+		for _, column := range child.Generated {
+			at.fail("column_generated", "%s is a generated column, which no statement can set (428C9): "+
+				"choose another on_delete", column)
+		}
+		if child.Unidentified != "" {
+			at.fail("replica_identity_missing", "%s is in a publication and has no replica identity, so "+
+				"rows of it cannot be deleted or updated (55000): give it a primary key, or run ALTER TABLE %[1]s "+
+				"REPLICA IDENTITY FULL", child.Unidentified)
+		}
 		for _, column := range child.NeverNull {
 			at.fail("nullify_not_null", "%s cannot become NULL: allow it, or "+
 				"choose another on_delete", column)

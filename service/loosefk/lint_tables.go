@@ -1,6 +1,7 @@
 package loosefk
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -130,9 +131,21 @@ func (l *lint) foreignKeys(d inspected) {
 				slices.Contains(f.Columns, k.Columns[0])
 		}); key != nil {
 			l.at(d.name, f.String()).warn("fk_beside_definition", "is a real foreign key beside %s, "+
-				"which finds nothing to do as long as it is there: drop one of the two", key)
+				"which finds nothing to do as long as it is there: %s", key, finish(d, f, *key))
 		}
 	}
+}
+
+// finish is what to do about a real foreign key beside a definition: if an adoption can be what has left
+// both, that has to be finished, or taken back.
+func finish(d inspected, f lfkadmin.ForeignKey, key repo.LooseForeignKey) string {
+	same := slices.Equal(slices.Sorted(slices.Values(f.Columns)), slices.Sorted(slices.Values(key.Columns)))
+	if !same || len(key.Conditions) > 0 || !d.is(key.Table, f.Table.Recorded("")) {
+		return "drop one of the two"
+	}
+	reference := repo.ReferenceArgument(key.Table, key.Columns)
+	return fmt.Sprintf("run `caretaker lfk adopt %s`, which drops it once every server knows the "+
+		"definition, or `caretaker lfk revert %s`, which keeps it and removes the definition", reference, reference)
 }
 
 // definition is the first of its kind whose child is in a database; nil: none.
@@ -145,59 +158,108 @@ func (l *lint) definition(d inspected, is func(repo.LooseForeignKey) bool) *repo
 	return nil
 }
 
+// cleanedParents are the parents whose deletions have to be recorded in a database, by the names that
+// the definitions have for them.
+func (l *lint) cleanedParents(d inspected) (names []string) {
+	var seen []string
+	for _, key := range l.keys {
+		recorded := repo.RecordedName(key.Parent, d.Queue.Schema)
+		if _, here := d.Parents[key.Parent]; here && !slices.Contains(seen, recorded) && l.cleaned(d, recorded) {
+			seen, names = append(seen, recorded), append(names, key.Parent)
+		}
+	}
+	return names
+}
+
 // parents reports how the deletions from parents are not recorded, table by table and partition by
 // partition.
 func (l *lint) parents(d inspected) {
-	var seen []string
-	for _, key := range l.keys {
-		parent, ok := d.Parents[key.Parent]
-		recorded := repo.RecordedName(key.Parent, d.Queue.Schema)
-		if !ok || slices.Contains(seen, recorded) || !l.cleaned(d, recorded) {
-			continue
-		}
-		seen = append(seen, recorded)
+	for _, name := range l.cleanedParents(d) {
+		parent, at := d.Parents[name], l.at(d.name, name)
 		if parent.PartitionOf != "" {
-			l.at(d.name, key.Parent).warn("parent_missing", "is a partition of %s, for which its "+
+			at.warn("parent_missing", "is a partition of %s, for which its "+
 				"deletions are recorded: name that in the definitions", parent.PartitionOf)
 			continue
 		}
-		track := "`caretaker lfk track " + repo.Argument(key.Parent) + " --database " + d.name
+		track := "`caretaker lfk track " + repo.Argument(name) + " --database " + d.name
 		if !slices.Equal(parent.Key, []string{"id"}) {
 			track += " --column " + repo.Argument(strings.Join(parent.Key, ","))
 		}
 		for _, relation := range parent.Relations {
-			l.at(d.name, relation.Name).trigger(key.Parent, relation.Trigger, d.Queue, track+"`")
+			on := l.at(d.name, relation.Name)
+			if code, fault := unrecorded(parent, relation), routeFault(d, relation); code == "" && fault != "" {
+				on.fail("trigger_form", "deletions from it fail, because of its trigger %s: %s: create the queue, or "+
+					"correct the trigger as GitLab's migrations do", relation.Trigger.Name, fault)
+			} else {
+				on.trigger(name, code, relation.Trigger, track+"`")
+			}
+			on.others(name, relation)
 		}
-		l.keyType(d, l.at(d.name, key.Parent), parent)
+		if len(parent.Heirs) > 0 {
+			at.warn("parent_inherited", "%s inherit from it: deletions that name one of them, and not %s, "+
+				"are not recorded", run.SomeNames(parent.Heirs), name)
+		}
+		l.keyType(d, at, parent)
 	}
 }
 
-// trigger reports what is wrong with the trigger of one table or partition.
-func (at spot) trigger(
-	parent string, t *lfkadmin.Trigger, queue repo.DeletedRecords, track string,
-) {
-	if t == nil {
-		at.fail("trigger_missing", "deletions from it are not noted: run %s", track)
-		return
+// routeFault is why deletions from a table or partition fail by the routes of its trigger; "": they do not.
+func routeFault(d inspected, r lfkadmin.Relation) string {
+	if r.Trigger == nil {
+		return ""
 	}
-	switch form, _ := t.Form(); {
+	return r.Trigger.RouteFault(d.Queue)
+}
+
+// unrecorded is the code of why deletions from a table or partition are not recorded under the name of
+// its parent, or not all; "": they are.
+func unrecorded(parent lfkadmin.Parent, r lfkadmin.Relation) (code string) {
+	if r.Trigger == nil {
+		return "trigger_missing"
+	}
+	switch form, _ := r.Trigger.Form(); {
 	case form == lfkadmin.FormForeign:
-		at.fail("trigger_missing", "its trigger %s calls %s, which notes no "+
-			"deletions: drop or rename it and run %s", t.Name, t.Function, track)
-	case form == lfkadmin.FormRight && t.RouteFault(queue) != "":
-		at.fail("trigger_form", "deletions from it fail, because of its trigger %s: %s: create the queue, or correct "+
-			"the trigger as GitLab's migrations do", t.Name, t.RouteFault(queue))
+		return "trigger_missing"
 	case form == lfkadmin.FormWrong:
-		at.fail("trigger_form", "its trigger %s calls %s(%s), which does not "+
+		return "trigger_form"
+	case r.Trigger.Off():
+		return "trigger_disabled"
+	case parent.Replicated && !(r.Trigger.Row && r.Trigger.Fires == "A"):
+		return "trigger_replication"
+	}
+	return ""
+}
+
+// trigger reports what is wrong with the trigger of one table or partition.
+func (at spot) trigger(parent, code string, t *lfkadmin.Trigger, track string) {
+	switch {
+	case code == "trigger_missing" && t == nil:
+		at.fail(code, "deletions from it are not noted: run %s", track)
+	case code == "trigger_missing":
+		at.fail(code, "its trigger %s calls %s, which notes no "+
+			"deletions: drop or rename it and run %s", t.Name, t.Function, track)
+	case code == "trigger_form":
+		at.fail(code, "its trigger %s calls %s(%s), which does not "+
 			"record %s: run `caretaker lfk untrack %s` and %s",
 			t.Name, t.Function, strings.Join(t.Arguments, ", "), parent, repo.Argument(parent), track)
-	case t.Off():
-		at.fail("trigger_disabled", "its trigger %s is disabled, or fires on "+
+	case code == "trigger_disabled":
+		at.fail(code, "its trigger %s is disabled, or fires on "+
 			"replicas only: run %s", t.Name, track)
+	case code == "trigger_replication":
+		at.fail(code, "a subscription fills %s, and its trigger %s does not fire for rows that logical "+
+			"replication deletes: run %s, which replaces it by one for each row", parent, t.Name, track)
 	case t.Fires == "O":
 		at.warn("trigger_not_always", "its trigger %s does not fire while "+
 			"session_replication_role is replica: if rows are deleted so, ALTER TABLE %s ENABLE ALWAYS "+
 			"TRIGGER %s", t.Name, t.Relation(), t.Name)
+	}
+}
+
+// others reports triggers that record the deletions from a table or partition besides its own.
+func (at spot) others(parent string, r lfkadmin.Relation) {
+	for _, t := range r.Others {
+		at.warn("trigger_twice", "its trigger %s records deletions besides %s, which records them for %s: "+
+			"run DROP TRIGGER %s ON %s", t.Name, r.Trigger.Name, parent, t.Name, t.Relation())
 	}
 }
 

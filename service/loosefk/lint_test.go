@@ -225,6 +225,30 @@ parts: [{table: p, column: p_id, on_delete: async_delete}]
 	}
 }
 
+func TestLint_ChildrenThatTakeNoChangesAreNamed(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY);
+		CREATE TABLE gen (x bigint, p_id bigint GENERATED ALWAYS AS (x) STORED); CREATE INDEX ON gen (p_id);
+		CREATE TABLE marked (p_id bigint, n bigint GENERATED ALWAYS AS IDENTITY); CREATE INDEX ON marked (p_id);
+		CREATE TABLE bare (p_id bigint); CREATE INDEX ON bare (p_id); CREATE TABLE full_row (p_id bigint); CREATE INDEX ON full_row (p_id);
+		ALTER TABLE full_row REPLICA IDENTITY FULL;
+		CREATE TABLE keyed (id bigint PRIMARY KEY, p_id bigint); CREATE INDEX ON keyed (p_id);
+		CREATE TABLE parts (p_id bigint, part int) PARTITION BY LIST (part); CREATE INDEX ON parts (p_id); CREATE TABLE parts_1 PARTITION OF parts FOR VALUES IN (1);
+		CREATE PUBLICATION all_of_them FOR TABLE bare, full_row, keyed, parts WITH (publish = 'insert, delete', publish_via_partition_root = true)`)
+	e.Install("p")
+	entry := func(table, action string) string {
+		return table + ": [{table: p, column: p_id, on_delete: " + action + "}]\n"
+	}
+	keys := e.Keys(entry("bare", "async_delete") + entry("full_row", "async_delete") + entry("gen", "async_nullify") + entry("keyed", "async_delete") +
+		entry("marked", "update_column_to, target_column: n, target_value: 1") + entry("parts", "async_delete"))
+	result := wantFindings(t, keys, "error column_generated main gen.p_id -> p", "error column_generated main marked.p_id -> p",
+		"error replica_identity_missing main bare.p_id -> p", "error replica_identity_missing main parts.p_id -> p")
+	assert.Contains(t, result.Findings[3].Advice, "ALTER TABLE public.parts_1 REPLICA IDENTITY FULL")
+	e.Exec("main", "ALTER PUBLICATION all_of_them SET (publish = 'insert, update')")
+	wantFindings(t, e.Keys(entry("bare", "async_nullify")+entry("parts", "async_delete")),
+		"error replica_identity_missing main bare.p_id -> p")
+}
+
 func TestLint_TriggersThatMayKeepRowsAreNamed(t *testing.T) {
 	e := servicetest.New(t, "", "main")
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE gone (p_id bigint); CREATE INDEX ON gone (p_id);

@@ -80,6 +80,28 @@ func TestLint_TriggersThatDoNotDoTheirWork(t *testing.T) {
 	}
 }
 
+func TestLint_ParentsThatAreFilledByReplicationInheritedOrRecordedTwice(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
+	e.Exec("main", `CREATE TABLE c (p_id int); CREATE INDEX ON c (p_id); CREATE TABLE filled (id int PRIMARY KEY);
+		CREATE TABLE above (id int PRIMARY KEY); CREATE TABLE heir () INHERITS (above); CREATE TABLE own (PRIMARY KEY (id)) INHERITS (above);
+		CREATE TABLE was (id int, part int DEFAULT 1, PRIMARY KEY (id, part)); CREATE TABLE now (id int, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part);
+		CREATE SUBSCRIPTION s CONNECTION 'dbname=none' PUBLICATION x WITH (connect = false);
+		INSERT INTO pg_subscription_rel SELECT oid, 'filled'::regclass, 'r', NULL FROM pg_subscription WHERE subname = 's'`)
+	t.Cleanup(func() { e.Exec("main", "ALTER SUBSCRIPTION s SET (slot_name = NONE); DROP SUBSCRIPTION s") })
+	e.Exec("main", "DELETE FROM pg_subscription_rel")
+	e.Install("filled", "above", "own")
+	e.Exec("main", `INSERT INTO pg_subscription_rel SELECT oid, 'filled'::regclass, 'r', NULL FROM pg_subscription WHERE subname = 's';
+		CREATE TRIGGER was_loose_fk_trigger AFTER DELETE ON was REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records();
+		ALTER TABLE was ENABLE ALWAYS TRIGGER was_loose_fk_trigger; ALTER TABLE was RENAME TO now_1; ALTER TABLE now ATTACH PARTITION now_1 FOR VALUES IN (1)`)
+	keys := e.Keys("c: [{table: filled, column: p_id, on_delete: async_delete}, {table: above, column: p_id, on_delete: async_delete}, " +
+		"{table: now, column: p_id, on_delete: async_delete}, {table: own, column: p_id, on_delete: async_delete}]")
+	assert.Must(keys.Track(t.Context(), "now"))(t)
+	found := []string{"error trigger_replication main public.filled", "warning parent_inherited main above", "warning trigger_twice main public.now_1"}
+	assert.Contains(t, wantFindings(t, keys, found...).Findings[2].Advice, "run DROP TRIGGER was_loose_fk_trigger ON public.now_1")
+	assert.Must(keys.Track(t.Context(), "filled"))(t)
+	wantFindings(t, keys, found[1:]...)
+}
+
 func TestLint_WarningsAloneAreNoErrors(t *testing.T) {
 	e := servicetest.New(t, "sec", "main")
 	result := wantFindings(t, e.Keys("vulnerability_external_issue_links: [{table: vulnerabilities, column: vulnerability_id, on_delete: async_delete}]"),
