@@ -14,6 +14,9 @@ type Backlog struct {
 	OldestAt time.Time
 	// Partitions of the queue, where it has any.
 	Partitions int
+	// Untracked are the parents whose deletions are not recorded, where that is known.
+	Untracked     int
+	TrackingKnown bool
 	// AtLeast: counting stopped, the figures are lower bounds.
 	AtLeast bool
 	// ReadAt is when, by the clock of the database.

@@ -15,7 +15,8 @@ type gauges struct {
 	all   []metric.Observable
 	errs  []error
 
-	pending, due, dead, partitions, held, reachable  metric.Int64ObservableGauge
+	pending, due, dead, partitions, untracked        metric.Int64ObservableGauge
+	held, reachable                                  metric.Int64ObservableGauge
 	age, measured, heldFor                           metric.Float64ObservableGauge
 	atWork, limit, failing, success, paused, overdue metric.Float64ObservableGauge
 	unsuccessful, jobs, connections, connectionsMax  metric.Int64ObservableGauge
@@ -50,6 +51,7 @@ func newGauges(meter metric.Meter) (*gauges, error) {
 	g.age = g.seconds("backlog.oldest.age", "Age of the oldest that waits, 0 when nothing does.")
 	g.measured = g.seconds("backlog.measured.age", "Age of the figures of the backlog.")
 	g.partitions = g.number("backlog.partitions", "Partitions of the queue of deleted parents.")
+	g.untracked = g.number("untracked.parents", "Parents of loose foreign keys whose deletions are not recorded.")
 	g.held = g.number("lease.held", "1 while anybody holds the lease.")
 	g.heldFor = g.seconds("lease.held.duration", "For how long the lease has been held by whoever holds it now, 0 when nobody does.")
 	g.reachable = g.number("database.reachable", "1 if the database answers this process and can be written to.")

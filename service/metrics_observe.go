@@ -38,6 +38,9 @@ func (g gaugesAt) places(s *Service, all [][]place, f *figures) {
 			if p.known {
 				g.backlog(p, w.Databases != nil, labels)
 			}
+			if p.known && p.backlog.TrackingKnown {
+				g.ObserveInt64(g.untracked, int64(p.backlog.Untracked), metric.WithAttributes(database))
+			}
 		}
 	}
 	for name, answers := range reachable {

@@ -60,6 +60,7 @@ func addBacklogs(a, b repo.Backlog) repo.Backlog {
 	sum := repo.Backlog{
 		Pending: a.Pending + b.Pending, Due: a.Due + b.Due, Deferred: a.Deferred + b.Deferred,
 		Dead: a.Dead + b.Dead, AtLeast: a.AtLeast || b.AtLeast, OldestAt: a.OldestAt,
+		Untracked: a.Untracked + b.Untracked,
 	}
 	if sum.OldestAt.IsZero() || (!b.OldestAt.IsZero() && b.OldestAt.Before(sum.OldestAt)) {
 		sum.OldestAt = b.OldestAt

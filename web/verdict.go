@@ -105,7 +105,7 @@ func (v verdict) withDead(workers []service.WorkerStatus, jobs []service.JobCoun
 		return v
 	}
 	var parts []string
-	rows, dead := int64(0), int64(0)
+	rows, dead, untracked := int64(0), int64(0), 0
 	for _, c := range jobs {
 		if c.State == "discarded" {
 			dead += c.Jobs
@@ -113,6 +113,7 @@ func (v verdict) withDead(workers []service.WorkerStatus, jobs []service.JobCoun
 		}
 	}
 	for _, w := range workers {
+		untracked += w.Backlog.Untracked
 		if n := w.Backlog.Dead; n > 0 {
 			rows += n
 			parts = append(parts, number(n)+" of "+w.Worker)
@@ -125,10 +126,16 @@ func (v verdict) withDead(workers []service.WorkerStatus, jobs []service.JobCoun
 		v.Short += ", " + number(dead) + " jobs given up"
 	case rows > 0:
 		v.Short += ", " + number(rows) + " for somebody to decide"
-	default:
+	case untracked == 0:
 		return v
 	}
-	v.Long += " Given up, or for somebody to decide: " + strings.Join(parts, ", ") + "."
+	if len(parts) > 0 {
+		v.Long += " Given up, or for somebody to decide: " + strings.Join(parts, ", ") + "."
+	}
+	if untracked > 0 {
+		v.Short += ", " + number(int64(untracked)) + " not tracked"
+		v.Long += " Parents whose deletions are not recorded: " + number(int64(untracked)) + "."
+	}
 	if v.Tone == "good" {
 		v.Tone = "warn"
 	}

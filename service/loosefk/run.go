@@ -31,6 +31,9 @@ type cleanup struct {
 
 // work is one run, or a dry run.
 func (k *looseForeignKeys) work(ctx context.Context, x *run.Execution) error {
+	if x.Snapshot().Trigger == repo.TriggerRequest {
+		k.looks.forget(x.Database)
+	}
 	queue, err := k.openQueue(ctx, x)
 	if err != nil {
 		return err

@@ -63,21 +63,34 @@ func (k *looseForeignKeys) backlog(
 	ctx context.Context, d *repo.Database,
 ) (repo.Backlog, string, error) {
 	queue, err := d.DeletedRecordsShape(ctx)
-	if err != nil || !queue.Exists {
+	if err != nil {
 		return repo.Backlog{}, "", err
 	}
-	backlog, err := d.QueueBacklog(ctx, queue, run.BacklogLimits())
-	for _, t := range queue.Existing() {
-		backlog.Partitions += t.Leaves
+	var backlog repo.Backlog
+	if queue.Exists {
+		backlog, err = d.QueueBacklog(ctx, queue, run.BacklogLimits())
+		for _, t := range queue.Existing() {
+			backlog.Partitions += t.Leaves
+		}
 	}
 	if err != nil || k.LooseForeignKeys() == nil {
 		return backlog, "", err
 	}
 	// The counts have been read, the remarks are an extra: what cannot be read for them is left out.
+	accepted, acceptedErr := k.acceptedAbsent(ctx)
+	var remarks []string
+	if acceptedErr == nil {
+		untracked, err := k.untracked(ctx, d, accepted)
+		backlog.Untracked, backlog.TrackingKnown = len(untracked), err == nil
+		remarks = untrackedRemark(d, untracked)
+	}
+	if !queue.Exists {
+		return backlog, strings.Join(remarks, "; "), nil
+	}
 	queue, _ = d.DeletedRecords(ctx)
-	accepted, _ := k.acceptedAbsent(ctx)
 	failing, _ := d.FailingRecords(ctx, "", repo.FailingRecord{}, recordPage)
-	remarks := append(failingRemark(d, failing), k.absentRemark(d, accepted, failing)...)
+	remarks = append(remarks, failingRemark(d, failing)...)
+	remarks = append(remarks, k.absentRemark(d, accepted, failing)...)
 	parents, _ := d.DueParents(ctx, queue, run.ReadLimits())
 	due := repo.ParentNames(parents)
 	remarks = append(remarks, k.lackingRemark(ctx, d, queue.Schema, due)...)

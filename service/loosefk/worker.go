@@ -78,6 +78,7 @@ type looseForeignKeys struct {
 	config  Config
 	sizes   *bulk.StatementSizes
 	failing *failing
+	looks   looks
 
 	mu sync.Mutex
 	// absent are the child tables that hold records, as the last run of this process has found;
@@ -90,7 +91,7 @@ type looseForeignKeys struct {
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	k := &looseForeignKeys{
 		config: config, Deps: d, sizes: bulk.NewStatementSizes(),
-		failing: newFailing(),
+		failing: newFailing(), looks: looks{since: time.Now(), of: map[string]look{}},
 	}
 	w := &run.Worker{
 		Name:          Name,
