@@ -193,8 +193,11 @@ func (l *lfk) track() *cobra.Command {
 				return err
 			}
 			return l.report(nil, done, func() {
-				if len(done.Triggers) == 0 {
+				if len(done.Triggers)+len(done.Dropped) == 0 {
 					l.say("%s: %s: already tracked", done.Database, done.Table)
+				}
+				for _, t := range done.Dropped {
+					l.say("%s: dropped trigger %s", done.Database, t)
 				}
 				for _, t := range done.Triggers {
 					l.say("%s: trigger %s", done.Database, t)
@@ -208,11 +211,15 @@ func (l *lfk) track() *cobra.Command {
 }
 
 func (l *lfk) untrack() *cobra.Command {
-	return &cobra.Command{
+	yes := false
+	command := &cobra.Command{
 		Use:   "untrack TABLE",
 		Short: "Drop the triggers that queue the deleted rows of a table, or of one partition",
 		Args:  between(1, 1),
 		RunE: l.withTables(func(ctx context.Context, keys loosefk.Admin, args []string) error {
+			if err := l.agreeToOrphans(ctx, keys, args[0], yes); err != nil {
+				return err
+			}
 			done, err := keys.Untrack(ctx, args[0])
 			return l.report(err, map[string]any{"databases": done}, func() {
 				for _, d := range done {
@@ -227,4 +234,19 @@ func (l *lfk) untrack() *cobra.Command {
 			})
 		}),
 	}
+	command.Flags().BoolVar(&yes, "yes", false, "untrack the parent of an adopted foreign key without asking")
+	return command
+}
+
+// agreeToOrphans asks before the parent of an adopted foreign key is untracked: no constraint keeps its
+// children from becoming orphans any more. Untracking reports a database that does not answer.
+func (l *lfk) agreeToOrphans(ctx context.Context, keys loosefk.Admin, table string, yes bool) error {
+	adopted, _ := keys.AdoptedBelow(ctx, table)
+	if len(adopted) == 0 || yes {
+		return nil
+	}
+	names := run.SomeNames(adopted)
+	return l.agree(fmt.Sprintf("nothing was dropped: without its triggers the rows of the adopted foreign keys %s "+
+		"stay when rows of %s are deleted: run `caretaker lfk revert`, or this command again with --yes", names, table),
+		"untrack %s? The rows of the adopted foreign keys %s then stay when rows of it are deleted [y/N] ", table, names)
 }

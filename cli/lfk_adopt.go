@@ -79,7 +79,8 @@ func (l *lfk) adopted(ctx context.Context, a *loosefk.Adoption, f *adopting) err
 		})
 	}
 	if !f.yes {
-		if err := l.agree("drop %s on %s? Every server must have read the definition "+
+		if err := l.agree("nothing was dropped: send SIGHUP to every server, so that it knows the "+
+			"definition, then run this command again with --yes", "drop %s on %s? Every server must have read the definition "+
 			"(SIGHUP) [y/N] ", a.Constraint, a.Database); err != nil {
 			return err
 		}
@@ -93,11 +94,10 @@ func (l *lfk) adopted(ctx context.Context, a *loosefk.Adoption, f *adopting) err
 	return l.report(nil, a, func() { l.say("%s: %s: loose from now on", a.Database, a.Definition) })
 }
 
-// agree asks, where somebody is there to be asked.
-func (l *lfk) agree(question string, args ...any) error {
+// agree asks, where somebody is there to be asked; the error is otherwise refused.
+func (l *lfk) agree(refused, question string, args ...any) error {
 	if !l.asks() {
-		return errors.New("nothing was dropped: send SIGHUP to every server, so that it knows the " +
-			"definition, then run this command again with --yes")
+		return errors.New(refused)
 	}
 	l.note(question, args...)
 	if !l.agrees() {

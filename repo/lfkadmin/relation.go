@@ -115,6 +115,22 @@ func (a Admin) HasTable(ctx context.Context, name string) (has bool, err error) 
 	return has, err
 }
 
+// Recorded is the name under which deletions from a table or partition are recorded.
+func (a Admin) Recorded(ctx context.Context, table string) (name string, err error) {
+	schema, err := a.database.ApplicationSchema(ctx)
+	if err != nil {
+		return "", err
+	}
+	err = a.read(ctx, "look for "+table, func(ctx context.Context, tx pgx.Tx) error {
+		found, err := a.locate(ctx, tx, table)
+		if name = found.Parent; found.ParentHere {
+			name = schema + "." + name
+		}
+		return err
+	})
+	return name, err
+}
+
 // similarSQL are up to five tables of a name but for case and schema. Those of the application schema
 // come first, and without it.
 const similarSQL = `

@@ -167,6 +167,28 @@ func (l Admin) Untrack(ctx context.Context, table string) ([]Untracked, error) {
 	return done, err
 }
 
+// AdoptedBelow are the adopted foreign keys, as commands name them, that need a table to be tracked, or
+// the table that it is a partition of. A database that does not have the table counts as one without.
+func (l Admin) AdoptedBelow(ctx context.Context, table string) (names []string, err error) {
+	err = l.each(ctx, func(d *repo.Database) error {
+		recorded, err := lfkadmin.New(d).Recorded(ctx, table)
+		if _, refused := errors.AsType[*lfkadmin.RefusedError](err); refused {
+			return nil
+		}
+		var keys []repo.AdoptedKey
+		if err == nil {
+			keys, err = d.AdoptedKeys(ctx)
+		}
+		for _, k := range keys {
+			if k.RecordedParent() == recorded {
+				names = append(names, k.Named())
+			}
+		}
+		return err
+	})
+	return names, err
+}
+
 // fedBy are the definitions of a parent by its recorded name, where schema is the application's.
 func (l Admin) fedBy(recorded, schema string) []string {
 	names := []string{}
