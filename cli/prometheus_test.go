@@ -98,7 +98,7 @@ func TestPrometheus_ScrapesServersAtWorkAndAlertsFireWhenTheyAreCaused(t *testin
 	e.work(first)
 	c.until("ServerDown", "SchedulerStopped", "StatementsSlow", "WorkerFailing", "PausedLong", "RunPastItsTime",
 		"LeaseHeldTooLong", "LeaseLost", "BacklogOld", "BacklogNotDraining", "BacklogNotMeasured", "DailyWorkNotDone",
-		"PartitionsPilingUp", "DeadRecords", "GhostMigrationsPending", "GhostMigrationErrors", "GhostMigrationsRefused",
+		"PartitionsPilingUp", "ParentsNotTracked", "DeadRecords", "GhostMigrationsPending", "GhostMigrationErrors", "GhostMigrationsRefused",
 		"GroupsHeld", "GroupsFailed", "MaximumAttemptsReached", "PlaceholdersGivenUp", "TokenPassContinued", "JobsFailed",
 		"JobsDiscarded", "JobsNotWorked", "CleanupErrors", "CleanupOverLimit", "DatabaseUnreachable")
 	t.Run("the exposition is in order", func(t *testing.T) { wantExposition(t, "127.0.0.1:"+e.ports[0]) })
