@@ -49,6 +49,7 @@ INSERT INTO faulty (faulter_id) VALUES (1);
 CREATE TRIGGER refuse BEFORE DELETE ON faulty FOR EACH ROW EXECUTE FUNCTION refuse();
 CREATE FUNCTION nap() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.05); RETURN OLD; END $$;
 CREATE TABLE dozing (id bigserial PRIMARY KEY, dozer_id bigint); CREATE INDEX ON dozing (dozer_id);
+CREATE TABLE dozers (id bigint PRIMARY KEY);
 INSERT INTO dozing (dozer_id) SELECT 1 FROM generate_series(1, 600);
 CREATE TRIGGER nap BEFORE DELETE ON dozing FOR EACH ROW EXECUTE FUNCTION nap()`
 
