@@ -95,6 +95,9 @@ func TestOutages_AreThoseOfSeveralWorkers(t *testing.T) {
 	if v := judge(workers[1:], false); v.Short != "2 failing" {
 		t.Errorf("%+v", v)
 	}
+	idle := []service.WorkerStatus{{Condition: service.ConditionIdle, Backlog: service.Backlog{Untracked: 2}}}
+	v := judge(idle, false).withDead(idle, nil)
+	assert.Equal(t, v, verdict{"in order, 2 not tracked", "All workers are in order and wait for their next run. Parents whose deletions are not recorded: 2.", "warn"})
 }
 
 func TestDryRun_IsMarkedEverywhereAndSaysWould(t *testing.T) {

@@ -98,7 +98,8 @@ func outages(workers []service.WorkerStatus) (common []outage) {
 	return slices.DeleteFunc(common, func(o outage) bool { return len(o.Workers) < 2 })
 }
 
-// withDead adds to a verdict that is no failure what was given up or needs a decision. Some of it
+// withDead adds to a verdict that is no failure what was given up or needs a decision, and what is not
+// recorded. Some of it
 // may be counted twice: a worker's dead jobs are in its backlog, too.
 func (v verdict) withDead(workers []service.WorkerStatus, jobs []service.JobCount) verdict {
 	if v.Tone == "bad" {
