@@ -137,8 +137,9 @@ BEGIN
 END
 `
 
-// oldRow stands for the deleted rows in a function for each row. Such a function is known by it.
-const oldRow = `FROM (SELECT OLD.*)`
+// oldRow begins what stands for the deleted rows in a function for each row. Such a function is known
+// by it.
+const oldRow = `FROM (SELECT OLD.`
 
 // revokeFunctionSQL: the right to execute is asked for when a trigger is made, not when it fires.
 // Without this anybody could make a trigger of their own that reports live rows as deleted.
@@ -186,7 +187,12 @@ func (f captureFunction) body(template, recorded string, q repo.DeletedRecords) 
 		values, present = append(values, column+"::text"), append(present, column+" IS NOT NULL")
 	}
 	if f.row {
-		template = strings.ReplaceAll(template, "FROM old_table", oldRow+" AS old_table")
+		var columns []string
+		for _, name := range f.key {
+			columns = append(columns, quote(name))
+		}
+		row := oldRow + strings.Join(columns, ", OLD.") + ") AS old_table"
+		template = strings.ReplaceAll(template, "FROM old_table", row)
 	}
 	columns, key := "fully_qualified_table_name, primary_key_value", "old_table."+quote(f.key[0])
 	if f.values() {

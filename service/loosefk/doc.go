@@ -37,7 +37,8 @@
 // Where what is: worker.go has the configuration, start.go what a run finds out before its first
 // batch, homes.go where the children are, run.go the loops and limits, loader.go the order of the batches, batch.go the steps of one,
 // statement.go a statement, isolate.go what follows when it fails, outcome.go what a run reports,
-// status.go what the worker's status says between runs, dry_run.go the count without changes.
+// status.go what the worker's status says between runs, untracked.go which parents it names because their
+// deletions are not recorded, dry_run.go the count without changes.
 // definitions.go reads the definitions file, entry.go one entry of it; admin.go, dead.go, absent.go
 // and lint*.go are `caretaker lfk`.
 package loosefk
