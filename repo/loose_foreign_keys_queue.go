@@ -114,6 +114,8 @@ func (q *DeletedRecords) union(sql, operator string, args ...any) (string, []any
 	return strings.Join(parts, operator), args
 }
 
+// queueSQL looks at each table with subqueries that PostgreSQL cannot hash: else it may ask for the
+// bounds of all partitions of the database, and wait for whoever has locked one.
 const queueSQL = `
 SELECT n.nspname, w.name, q.oid IS NOT NULL, coalesce(q.relkind = 'p', false),
   marks.marked OR keys.wide, marks.marked, keys.wide,
@@ -125,9 +127,9 @@ SELECT n.nspname, w.name, q.oid IS NOT NULL, coalesce(q.relkind = 'p', false),
     CROSS JOIN LATERAL regexp_matches(bounds, '-?[0-9]+', 'g') number
     WHERE i.inhparent = q.oid AND bounds LIKE 'FOR VALUES IN (%'
     ORDER BY bound),
-  EXISTS (
-    SELECT FROM pg_inherits i JOIN pg_class leaf ON leaf.oid = i.inhrelid
-    WHERE i.inhparent = q.oid AND pg_get_expr(leaf.relpartbound, leaf.oid) = 'DEFAULT'),
+  coalesce((
+    SELECT true FROM pg_inherits i JOIN pg_class leaf ON leaf.oid = i.inhrelid
+    WHERE i.inhparent = q.oid AND pg_get_expr(leaf.relpartbound, leaf.oid) = 'DEFAULT' LIMIT 1), false),
   coalesce((
     SELECT substring(pg_get_expr(d.adbin, d.adrelid) FROM '^''?(-?[0-9]+)')::bigint
     FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum

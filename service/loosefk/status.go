@@ -70,7 +70,7 @@ func (k *looseForeignKeys) backlog(
 	if queue.Exists {
 		backlog, err = d.QueueBacklog(ctx, queue, run.BacklogLimits())
 		for _, t := range queue.Existing() {
-			backlog.Partitions += t.Leaves
+			backlog.Partitions = max(backlog.Partitions, t.Leaves)
 		}
 	}
 	if err != nil || k.LooseForeignKeys() == nil {
