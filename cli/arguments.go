@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -80,6 +81,10 @@ func howMany(flags ...bool) (given int) {
 
 // flagError says what a flag takes, instead of which function could not parse its value.
 func flagError(command *cobra.Command, err error) error {
+	if id := regexp.MustCompile(`^unknown shorthand flag: .* in (-\d+)$`).FindStringSubmatch(err.Error()); id != nil &&
+		strings.Contains(command.Use, "ID") {
+		return fmt.Errorf("%q is not an ID: a number above 0", id[1])
+	}
 	if strings.HasPrefix(err.Error(), "unknown shorthand flag") {
 		return fmt.Errorf("%w (an argument that begins with - is taken for a flag)", err)
 	}

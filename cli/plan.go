@@ -45,7 +45,7 @@ func planArguments(request *pb.PlanDeletionRequest) cobra.PositionalArgs {
 func (a *app) describePlan(p *pb.Plan) error {
 	exact := "exact"
 	if !p.GetExact() {
-		exact = "at least: counting stopped at a limit"
+		exact = "at least: not all rows were counted"
 	}
 	a.say("%s %d %s", p.GetKind(), p.GetId(), p.GetName())
 	refused, outside, estimate := "", "", ""
@@ -58,7 +58,7 @@ func (a *app) describePlan(p *pb.Plan) error {
 	if p.GetEstimate() != nil {
 		estimate = "about " + p.GetEstimate().AsDuration().Round(10_000_000).String()
 	}
-	a.fields("refused", refused, "jobs", strings.Join(p.GetJobs(), ", "), "leaves", outside,
+	a.fields("refused", refused, "remarks", strings.Join(p.GetRemarks(), "; "), "jobs", strings.Join(p.GetJobs(), ", "), "leaves", outside,
 		"takes", estimate, "counts", exact, "digest", p.GetDigest())
 	return a.plannedTables(p.GetTables())
 }

@@ -28,7 +28,7 @@ WITH page AS MATERIALIZED (
 ),
 marked AS MATERIALIZED (
   SELECT p.id FROM page p
-  WHERE p.state = 2
+  WHERE p.state IN (2, 4)
     OR right(p.path, length('-deletion_scheduled-' || p.id)) = '-deletion_scheduled-' || p.id
 )
 SELECT p.id, true FROM marked p WHERE NOT ({known})
@@ -121,7 +121,7 @@ func (d *Database) OddSchedules(
 // somebody looks at it. One that somebody has vetoed is kept, which is deferred. A date may be later
 // than any time is.
 const groupBacklogSQL = `
-WITH RECURSIVE` + vetoedGroups + `,
+WITH` + vetoedGroups + `,
 marked AS MATERIALIZED (
   SELECT group_id FROM (
     SELECT l.group_id FROM {legacy} l
@@ -150,8 +150,13 @@ FROM judged`
 func (d *Database) GroupBacklog(
 	ctx context.Context, s GroupStores, a Adjournment, l Limits,
 ) (b Backlog, err error) {
+	kept, err := d.Keeping(ctx, l)
+	if err != nil {
+		return b, err
+	}
+	groups, words := kept.listed(KindGroup)
 	var oldest *time.Time
-	count := newQuery("count marked groups", s.fill(groupBacklogSQL), a.args(backlogCap)...)
+	count := newQuery("count marked groups", s.fill(groupBacklogSQL), a.args(backlogCap, groups, words)...)
 	_, err = d.candidateRow(ctx, l, count, &b.Pending, &b.Due, &b.Deferred, &b.Dead, &oldest,
 		&b.AtLeast, &b.ReadAt)
 	if oldest != nil {
@@ -161,7 +166,7 @@ func (d *Database) GroupBacklog(
 }
 
 const waitingGroupsSQL = `
-WITH RECURSIVE` + vetoedGroups + `,
+WITH` + vetoedGroups + `,
 marked AS MATERIALIZED (
   SELECT group_id FROM (
     SELECT l.group_id FROM {legacy} l
@@ -186,15 +191,20 @@ SELECT j.id, (SELECT r.path FROM routes r WHERE r.source_type = 'Namespace' AND 
       + make_interval(days => $2::integer) END,
   CASE WHEN j.keeps THEN j.words WHEN j.early THEN 'in its grace period'
     ELSE 'the user who marked it does not exist' END
-FROM judged j WHERE CASE WHEN $4::boolean THEN j.held ELSE j.early OR j.keeps END
-ORDER BY j.marked_at NULLS LAST, j.id LIMIT $5`
+FROM judged j WHERE CASE WHEN $6::boolean THEN j.held ELSE j.early OR j.keeps END
+ORDER BY j.marked_at NULLS LAST, j.id LIMIT $7`
 
 // WaitingGroups are the first 100 marked groups that are held (dead), or in their grace period or
 // vetoed, the oldest mark first.
 func (d *Database) WaitingGroups(
 	ctx context.Context, s GroupStores, a Adjournment, dead bool, l Limits,
 ) ([]Waiting, error) {
-	args := a.args(backlogCap, dead, waitingShown)
+	kept, err := d.Keeping(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	groups, words := kept.listed(KindGroup)
+	args := a.args(backlogCap, groups, words, dead, waitingShown)
 	q := newQuery("list groups that wait", s.fill(waitingGroupsSQL), args...)
 	rows, err := readRows(ctx, d, l, q, pgx.RowToStructByPos[waitingRow])
 	return waiting("group", rows), err

@@ -2,7 +2,6 @@ package repo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -252,14 +251,6 @@ func (d *Database) RemoveProject(
 		rows = slices.Insert(rows, 0, rowDeletion{"routes", "id", deleteProjectRouteSQL, project.ID})
 	}
 	return d.transaction(ctx, "remove project", p, func(ctx context.Context, tx *changing) error {
-		// As a group, from before there was a namespace of that id.
-		named, _ := tx.Query(ctx, protectedTargetSQL, KindGroup, project.NamespaceID)
-		switch found, err := pgx.CollectRows(named, scanProtection); {
-		case err != nil:
-			return err
-		case len(found) > 0:
-			return &ProtectedError{Protection: found[0]}
-		}
 		n, err := deleteRows(ctx, tx, rows)
 		if err != nil {
 			return err
@@ -287,14 +278,6 @@ func (d *Database) RemoveGroup(
 	rows = append(rows, rowDeletion{"routes", "id", deleteGroupRouteSQL, id},
 		rowDeletion{"namespaces", "id", deleteGroupSQL, id})
 	err = d.transaction(ctx, "remove group", p, func(ctx context.Context, tx *changing) error {
-		// Somebody may have moved it below the group whose removal had begun. The lock comes before the
-		// look: Protect waits for it, or is waited for.
-		if err := lockGroup(ctx, tx, id); err != nil && !errors.Is(err, ErrNotFound) {
-			return err
-		}
-		if err := refuseProtected(ctx, tx, KindGroup, id); err != nil {
-			return err
-		}
 		n, err := deleteRows(ctx, tx, rows)
 		if err != nil {
 			return err

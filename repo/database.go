@@ -43,6 +43,8 @@ type Database struct {
 	loadLag lagMeter
 	// targets is the SQL of missingTargets, once both of its tables have been seen.
 	targets atomic.Pointer[string]
+	// cascades are what jobs delete: see [Database.SetJobCascades].
+	cascades []JobCascade
 	// spans makes those of operations, all of which have these attributes.
 	spans      trace.Tracer
 	attributes []attribute.KeyValue

@@ -117,8 +117,11 @@ type GhostTarget struct {
 	// Migratable users may be deleted. Others, if they exist, are refused.
 	Migratable bool
 	Type       int16
-	// Protected users are kept.
-	Protected bool
+	// Protections says that there are some, which may keep the user.
+	Protections bool
+	// Active: the user is not blocked, though in the queue. Queued: the user is in the queue, and the job
+	// delete_user has nothing left to do first; only plans ask for that.
+	Active, Queued bool
 	// Organization of the user, nil where users have none, and its Ghost, 0 if it has none.
 	Organization *int64
 	Ghost        int64
@@ -127,8 +130,8 @@ type GhostTarget struct {
 const ghostTargetSQL = `
 SELECT true, u.id IS NOT NULL, coalesce(q.hard_delete, false), ` + migratableSQL + `,
   coalesce(u.user_type, 0), EXISTS (
-    SELECT FROM maintenance.protected_targets p
-    WHERE p.kind = 'user' AND p.id = q.user_id AND ` + inForceSQL + `), {organization},
+    SELECT FROM maintenance.protected_targets p WHERE ` + inForceSQL + `),
+  coalesce(u.state::text = 'active', false), true, {organization},
   coalesce((SELECT g.id FROM users g WHERE g.user_type = 5 AND {same} ORDER BY g.id LIMIT 1), 0)
 FROM {ghosts} q LEFT JOIN users u ON u.id = q.user_id
 WHERE q.id = $1::bigint AND coalesce(q.user_id, 0) = $2::bigint
@@ -153,9 +156,12 @@ SELECT true, true, coalesce((
     SELECT q.hard_delete FROM {ghosts} q
     WHERE q.user_id = u.id ORDER BY q.consume_after, q.id LIMIT 1), false),
   ` + migratableSQL + `, coalesce(u.user_type, 0), false,
-  {organization},
+  queued.is AND coalesce(u.state::text = 'active', false), queued.is, {organization},
   coalesce((SELECT g.id FROM users g WHERE g.user_type = 5 AND {same} ORDER BY g.id LIMIT 1), 0)
-FROM users u WHERE u.id = $1::bigint`
+FROM users u CROSS JOIN LATERAL (
+  SELECT EXISTS (SELECT FROM {ghosts} q WHERE q.user_id = u.id)
+    AND NOT EXISTS (SELECT FROM maintenance.user_removals r WHERE r.user_id = u.id) AS is) queued
+WHERE u.id = $1::bigint`
 
 // PlanGhostTarget reads a user as [Database.GhostTarget] does for one in the queue. The zero value
 // says that there is no such user.
@@ -247,8 +253,7 @@ SELECT u.id, to_jsonb(u) ->> 'username', q.created_at,
   CASE WHEN NOT $1::boolean THEN q.consume_after END,
   CASE WHEN $1::boolean THEN 'users of this type are never deleted'
     ELSE coalesce((
-      SELECT 'PROTECTED: ' || ` + protectedWords + ` FROM maintenance.protected_targets p
-      WHERE p.kind = 'user' AND p.id = u.id AND ` + inForceSQL + `
+      SELECT 'PROTECTED: ' || k.words FROM unnest($3::bigint[], $4::text[]) AS k (id, words) WHERE k.id = u.id
     ), 'postponed after an error, a lock or the end of its time') END
 FROM {ghosts} q JOIN users u ON u.id = q.user_id
 WHERE CASE WHEN $1::boolean THEN NOT ` + migratableSQL + `
@@ -260,7 +265,12 @@ ORDER BY q.consume_after, q.id LIMIT $2`
 func (d *Database) WaitingGhosts(
 	ctx context.Context, q GhostQueue, dead bool, l Limits,
 ) ([]Waiting, error) {
-	list := newQuery("list users that wait", q.fill(waitingGhostsSQL), dead, waitingShown)
+	kept, err := d.Keeping(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	users, words := kept.listed(KindUser)
+	list := newQuery("list users that wait", q.fill(waitingGhostsSQL), dead, waitingShown, users, words)
 	rows, err := readRows(ctx, d, l, list, pgx.RowToStructByPos[waitingRow])
 	return waiting("user", rows), err
 }

@@ -90,9 +90,6 @@ func (d *Database) DeleteMigratedUser(
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
-		if err := refuseProtected(ctx, tx, KindUser, user); err != nil {
-			return err
-		}
 		if referred, err = d.anyWhileLocked(ctx, tx, rows); referred || err != nil {
 			return err
 		}

@@ -158,7 +158,6 @@ due AS MATERIALIZED (
   SELECT i.id, (SELECT {organization} FROM users u WHERE u.id = i.id) AS organization_id
   FROM judged CROSS JOIN LATERAL unnest(judged.idle) AS i (id)
   WHERE NOT EXISTS (SELECT FROM {ghosts} q WHERE q.user_id = i.id OFFSET 0)
-    AND NOT ` + protectedUser + `i.id OFFSET 0)
     AND NOT ` + cancelledUser + `i.id OFFSET 0)
 )
 SELECT j.examined, coalesce(j.last, $4::bigint),
@@ -174,7 +173,7 @@ type BotRange struct {
 	Last     int64
 	// More: there are bots with higher ids.
 	More bool
-	// Inactive bots that are not in the queue of the ghost migration yet, nor vetoed, and the organization of
+	// Inactive bots that are not in the queue of the ghost migration yet, nor cancelled, and the organization of
 	// each, 0 for none.
 	Inactive, Organizations []int64
 }

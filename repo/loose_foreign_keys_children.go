@@ -110,6 +110,9 @@ type childColumn struct {
 // BEFORE trigger, a rule or another server.
 func (c *Child) MayKeep() bool { return c.mayKeep }
 
+// Leads reports whether a change of its rows may delete protected users or groups.
+func (c *Child) Leads() bool { return c.leads }
+
 // Table is the child table.
 func (c *Child) Table() Table { return c.home.Table }
 

@@ -17,6 +17,8 @@ type PlaceholderRules struct {
 	Now time.Time
 	// Tables are what main has.
 	Tables PlaceholderTables
+	// Kept are those whom protections keep.
+	Kept Keeping
 }
 
 // PlaceholderTables says what main has of the tables of placeholder users.
@@ -82,32 +84,33 @@ func (t PlaceholderTables) fill(sql string, pairs ...string) string {
 }
 
 func (r PlaceholderRules) args(more ...any) []any {
-	return append([]any{r.MaxAttempts, r.Now, r.RetryPeriod}, more...)
+	ids, _ := r.Kept.listed(KindUser)
+	return append([]any{r.MaxAttempts, r.Now, r.RetryPeriod, ids}, more...)
 }
 
 // eligibleForDeletionSQL: details without a namespace, with
-// attempts left, that were never attempted or long enough ago, of users whom nobody has vetoed. $1 to $3 are the rules, $4 the id to
-// go on behind, $5 the size of the page.
+// attempts left, that were never attempted or long enough ago, of users whom nobody has vetoed. $1 to $4 are the rules, $5 the id to
+// go on behind, $6 the size of the page.
 const eligibleForDeletionSQL = `
   (SELECT id, placeholder_user_id, deletion_attempts, last_deletion_attempt_at, namespace_id
    FROM import_placeholder_user_details
    WHERE namespace_id IS NULL AND deletion_attempts < $1
-     AND last_deletion_attempt_at IS NULL AND id > $4::bigint
-     AND NOT ` + protectedUser + `placeholder_user_id OFFSET 0)
+     AND last_deletion_attempt_at IS NULL AND id > $5::bigint
+     AND (placeholder_user_id <> ALL ($4::bigint[])) IS NOT FALSE
     AND NOT ` + cancelledUser + `placeholder_user_id OFFSET 0)
-   ORDER BY id LIMIT $5)
+   ORDER BY id LIMIT $6)
   UNION
   (SELECT id, placeholder_user_id, deletion_attempts, last_deletion_attempt_at, namespace_id
    FROM import_placeholder_user_details
    WHERE namespace_id IS NULL AND deletion_attempts < $1
-     AND last_deletion_attempt_at < $2::timestamptz - $3::interval AND id > $4::bigint
-     AND NOT ` + protectedUser + `placeholder_user_id OFFSET 0)
+     AND last_deletion_attempt_at < $2::timestamptz - $3::interval AND id > $5::bigint
+     AND (placeholder_user_id <> ALL ($4::bigint[])) IS NOT FALSE
     AND NOT ` + cancelledUser + `placeholder_user_id OFFSET 0)
-   ORDER BY id LIMIT $5)
-  ORDER BY id LIMIT $5`
+   ORDER BY id LIMIT $6)
+  ORDER BY id LIMIT $6`
 
-// foundPlaceholdersSQL stands in for it when a replica has found the ids $4.
-const foundPlaceholdersSQL = `SELECT id FROM unnest($4::bigint[]) AS found (id)`
+// foundPlaceholdersSQL stands in for it when a replica has found the ids $5.
+const foundPlaceholdersSQL = `SELECT id FROM unnest($5::bigint[]) AS found (id)`
 
 // claimPlaceholdersSQL counts an attempt for a page of eligible rows. Rows that others have locked
 // are left for the next run; the condition is repeated under the lock, so that no row is ever
@@ -128,7 +131,7 @@ claimed AS (
   WHERE d.id = free.id AND d.namespace_id IS NULL AND d.deletion_attempts < $1
     AND (d.last_deletion_attempt_at IS NULL
       OR d.last_deletion_attempt_at < $2::timestamptz - $3::interval)
-    AND NOT ` + protectedUser + `d.placeholder_user_id OFFSET 0)
+    AND (d.placeholder_user_id <> ALL ($4::bigint[])) IS NOT FALSE
     AND NOT ` + cancelledUser + `d.placeholder_user_id OFFSET 0)
   RETURNING d.id, d.placeholder_user_id, d.deletion_attempts
 )
@@ -314,18 +317,18 @@ func (d *Database) PreviewPlaceholders(
 	return readRows(ctx, d, l, q, pgx.RowToStructByPos[PlaceholderPreview])
 }
 
-// placeholderBacklogSQL counts up to the cap; $5 is the cap + 1.
+// placeholderBacklogSQL counts up to the cap; $6 is the cap + 1.
 const placeholderBacklogSQL = `
 WITH pending AS MATERIALIZED (
   SELECT {d.created_at} AS created_at FROM import_placeholder_user_details d
-  WHERE d.namespace_id IS NULL AND d.deletion_attempts < $1 LIMIT $5
+  WHERE d.namespace_id IS NULL AND d.deletion_attempts < $1 LIMIT $6
 ),
 eligible_for_deletion AS MATERIALIZED (` + eligibleForDeletionSQL + `
 )
 SELECT (SELECT count(*) FROM pending), (SELECT count(*) FROM eligible_for_deletion),
   (SELECT min(created_at) FROM pending),
   (SELECT count(*) FROM (
-    SELECT FROM import_placeholder_user_details WHERE namespace_id IS NULL AND deletion_attempts >= $1 LIMIT $5) dead),
+    SELECT FROM import_placeholder_user_details WHERE namespace_id IS NULL AND deletion_attempts >= $1 LIMIT $6) dead),
   clock_timestamp()`
 
 // PlaceholderBacklog counts the details without a namespace.
@@ -345,7 +348,7 @@ func (d *Database) PlaceholderBacklog(
 const waitingPlaceholdersSQL = `
 WITH vetoed AS MATERIALIZED (
   SELECT v.user_id, min(v.code || ': ' || v.detail) AS words FROM ` + userVetoesSQL + ` v
-  WHERE NOT $4::boolean GROUP BY v.user_id
+  WHERE NOT $6::boolean GROUP BY v.user_id
 ),
 waits AS (
   (SELECT v.user_id, v.words, d.id, d.created_at, d.last_deletion_attempt_at, d.deletion_attempts
@@ -354,23 +357,23 @@ waits AS (
      FROM import_placeholder_user_details d
      WHERE d.placeholder_user_id = v.user_id AND d.namespace_id IS NULL
        AND d.deletion_attempts < $1 OFFSET 0) d
-   ORDER BY v.user_id, d.id LIMIT $5)
+   ORDER BY v.user_id, d.id LIMIT $7)
   UNION ALL
   (SELECT d.placeholder_user_id, NULL, d.id, {d.created_at}, d.last_deletion_attempt_at,
      d.deletion_attempts
    FROM import_placeholder_user_details d
-   WHERE d.namespace_id IS NULL AND CASE WHEN $4::boolean THEN d.deletion_attempts >= $1
+   WHERE d.namespace_id IS NULL AND CASE WHEN $6::boolean THEN d.deletion_attempts >= $1
      ELSE d.deletion_attempts < $1
        AND d.last_deletion_attempt_at >= $2::timestamptz - $3::interval
        AND d.placeholder_user_id NOT IN (SELECT v.user_id FROM vetoed v) END
-   ORDER BY d.last_deletion_attempt_at, d.id LIMIT $5)
+   ORDER BY d.last_deletion_attempt_at, d.id LIMIT $7)
 )
 SELECT w.user_id, to_jsonb(u) ->> 'username', w.created_at,
-  CASE WHEN NOT $4::boolean AND w.words IS NULL THEN w.last_deletion_attempt_at + $3::interval END,
+  CASE WHEN NOT $6::boolean AND w.words IS NULL THEN w.last_deletion_attempt_at + $3::interval END,
   coalesce(w.words,
     w.deletion_attempts || CASE WHEN w.deletion_attempts = 1 THEN ' attempt' ELSE ' attempts' END)
 FROM waits w LEFT JOIN users u ON u.id = w.user_id
-ORDER BY w.words IS NULL, w.last_deletion_attempt_at, w.id LIMIT $5`
+ORDER BY w.words IS NULL, w.last_deletion_attempt_at, w.id LIMIT $7`
 
 // WaitingPlaceholders are the first 100 placeholder users without a namespace that are given up
 // (dead), or are vetoed or wait for their next attempt, the oldest last attempt first.
@@ -378,7 +381,8 @@ func (d *Database) WaitingPlaceholders(
 	ctx context.Context, rules PlaceholderRules, dead bool, l Limits,
 ) ([]Waiting, error) {
 	sql := rules.Tables.fill(waitingPlaceholdersSQL)
-	args := rules.args(dead, waitingShown)
+	_, words := rules.Kept.listed(KindUser)
+	args := rules.args(words, dead, waitingShown)
 	rows, err := readRows(ctx, d, l, newQuery("list placeholder users that wait", sql, args...),
 		pgx.RowToStructByPos[waitingRow])
 	return waiting("placeholder", rows), err

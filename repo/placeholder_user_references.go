@@ -97,7 +97,7 @@ func (d *Database) DeletePlaceholder(
 		return v, err
 	}
 	err = d.transaction(ctx, "delete the placeholder user", p, func(ctx context.Context, tx *changing) error {
-		look := placeholderLook{tx.Tx, a.UserID, p.Limits}
+		look := placeholderLook{tx, a.UserID, p.Limits}
 		err := look.judge(ctx, lockPlaceholderSQL, &v, main, a.Others)
 		if err != nil || v.Gone || v.NotPlaceholder || v.Protection != nil || v.Reference != nil {
 			return err
@@ -140,7 +140,7 @@ func (d *Database) JudgePlaceholder(
 	l.ReadOnly = true
 	judge := func(ctx context.Context, tx *changing) error {
 		v = PlaceholderVerdict{}
-		return placeholderLook{tx.Tx, user, l}.judge(ctx, findPlaceholderSQL, &v, main, others)
+		return placeholderLook{tx, user, l}.judge(ctx, findPlaceholderSQL, &v, main, others)
 	}
 	err = d.transaction(ctx, "judge the deletion of a placeholder user", Permit{Limits: l}, judge)
 	return v, err
@@ -173,7 +173,7 @@ func (p placeholderLook) judge(
 
 // placeholderLook looks for references to a user: in main in a transaction, elsewhere under limits.
 type placeholderLook struct {
-	tx     pgx.Tx
+	tx     *changing
 	userID int64
 	limits Limits
 }

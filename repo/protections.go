@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,6 +21,8 @@ type Protection struct {
 	Since      time.Time
 	// Until is zero for a protection without an end.
 	Until time.Time
+	// path are the references by which the target is deleted with what the protection keeps, too.
+	path []string
 }
 
 // target names what is protected: "user 7".
@@ -27,11 +30,12 @@ func (p *Protection) target() string { return fmt.Sprintf("%s %d", p.Kind, p.ID)
 
 // String says in words what is protected, by whom and why.
 func (p *Protection) String() string {
-	return fmt.Sprintf("%s is protected by %s: %s", p.target(), p.By, p.Reason)
+	way := ""
+	if len(p.path) > 0 {
+		way = ", and would be deleted through " + strings.Join(p.path, ", ")
+	}
+	return fmt.Sprintf("%s is protected by %s: %s%s", p.target(), p.By, p.Reason, way)
 }
-
-// protectedWords say of the protection p what [Protection.String] does.
-const protectedWords = `p.kind || ' ' || p.id || ' is protected by ' || p.protected_by || ': ' || p.reason`
 
 // inForceSQL says that the protection p has not expired.
 const inForceSQL = `(p.until IS NULL OR p.until > clock_timestamp())`
@@ -212,61 +216,20 @@ const protectedTargetSQL = `
 SELECT ` + protectionColumns + ` FROM maintenance.protected_targets p
 WHERE p.kind = $1 AND p.id = $2::bigint AND ` + inForceSQL
 
-// protectedUp are the groups that a protection keeps: of the group itself, of one below it, or of a
-// project bot among the members of what would go with it. It goes upwards from what is protected, which
-// is little. UNION ends the walk at a repeated id, OFFSET 0 keeps it look-ups.
-const protectedUp = `
-up (kind, target, id) AS (
-  SELECT p.kind, p.id, p.id FROM maintenance.protected_targets p
-  WHERE p.kind = 'group' AND ` + inForceSQL + `
-  UNION
-  SELECT p.kind, p.id, m.namespace_id
-  FROM maintenance.protected_targets p
-  CROSS JOIN LATERAL (SELECT FROM users u WHERE u.id = p.id AND u.user_type = 6 OFFSET 0) bot
-  CROSS JOIN LATERAL (
-    SELECT CASE m.source_type WHEN 'Namespace' THEN m.source_id::bigint ELSE (
-      SELECT x.namespace_id::bigint FROM projects x WHERE x.id = m.source_id) END AS namespace_id
-    FROM members m WHERE m.user_id = p.id AND m.source_type IN ('Namespace', 'Project') OFFSET 0) m
-  WHERE p.kind = 'user' AND ` + inForceSQL + `
-  UNION
-  SELECT up.kind, up.target, n.parent_id::bigint
-  FROM up CROSS JOIN LATERAL (
-    SELECT parent_id FROM namespaces WHERE id = up.id AND parent_id IS NOT NULL OFFSET 0) n
-)`
-
-// protectedGroupsSQL says of the groups $1 which protection keeps each, its own first.
-const protectedGroupsSQL = `
-WITH RECURSIVE` + protectedUp + `,
-found AS (
-  SELECT DISTINCT ON (id) id, kind, target FROM up WHERE id = ANY ($1::bigint[])
-  ORDER BY id, target <> id, kind, target
-)
-SELECT found.id, ` + protectionColumns + `
-FROM found JOIN maintenance.protected_targets p ON p.kind = found.kind AND p.id = found.target`
-
-// protectedGroup is a group with the protection that keeps it.
-type protectedGroup struct {
-	group int64
-	Protection
-}
-
-func scanProtectedGroup(row pgx.CollectableRow) (g protectedGroup, err error) {
-	var until *time.Time
-	err = row.Scan(&g.group, &g.Kind, &g.ID, &g.Reason, &g.By, &g.Since, &until)
-	g.Until = orZero(until)
-	return g, err
-}
-
-// Protecting is the protection that keeps a user or group from being deleted: its own, or for a group
-// that of a group or of a project bot that would go with it. Nil: nothing does. For a group main must
-// have the tables of groups: [GroupStores.Missing].
+// Protecting is the protection that keeps a user or group from being deleted: its own, or that of a user
+// or group that would be deleted with it. Nil: nothing does. begun: the deletion has begun, and what has
+// a job of its own does not keep it any more.
 func (d *Database) Protecting(
+	ctx context.Context, kind string, id int64, begun bool, l Limits,
+) (*Protection, error) {
+	kept, err := d.keeping(ctx, d.steps(begun), l)
+	return kept.Of(kind, id), err
+}
+
+// OwnProtection is the protection of a user or group itself, nil if there is none.
+func (d *Database) OwnProtection(
 	ctx context.Context, kind string, id int64, l Limits,
 ) (*Protection, error) {
-	if kind == KindGroup {
-		all, err := d.protectedGroups(ctx, []int64{id}, l)
-		return all[id], err
-	}
 	q := newQuery("look for a protection", protectedTargetSQL, kind, id)
 	found, err := readRows(ctx, d, l, q, scanProtection)
 	if err != nil || len(found) == 0 {
@@ -275,34 +238,8 @@ func (d *Database) Protecting(
 	return &found[0], nil
 }
 
-// protectedGroups are the protections that keep groups, by the id of the group.
-func (d *Database) protectedGroups(
-	ctx context.Context, groups []int64, l Limits,
-) (map[int64]*Protection, error) {
-	q := newQuery("look for protections of groups", protectedGroupsSQL, groups)
-	found, err := readRows(ctx, d, l, q, scanProtectedGroup)
-	protections := make(map[int64]*Protection, len(found))
-	for i := range found {
-		protections[found[i].group] = &found[i].Protection
-	}
-	return protections, err
-}
-
 // protecting is [Database.Protecting] in a transaction, which holds the lock on the row of the target.
-func protecting(ctx context.Context, tx pgx.Tx, kind string, id int64) (*Protection, error) {
-	var p Protection
-	var err error
-	if kind == KindGroup {
-		var g protectedGroup
-		rows, _ := tx.Query(ctx, protectedGroupsSQL, []int64{id})
-		g, err = pgx.CollectOneRow(rows, scanProtectedGroup)
-		p = g.Protection
-	} else {
-		rows, _ := tx.Query(ctx, protectedTargetSQL, kind, id)
-		p, err = pgx.CollectOneRow(rows, scanProtection)
-	}
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil //nolint:nilnil // nothing protects it
-	}
-	return &p, err
+func protecting(ctx context.Context, tx *changing, kind string, id int64) (*Protection, error) {
+	kept, err := keep(ctx, tx, tx.database.steps(false))
+	return kept.Of(kind, id), err
 }

@@ -11,7 +11,7 @@ var fragments = []string{
 	"attemptGuardSQL", "attemptLockSQL", "attemptSQL", "fenceSQL", "freeGuardSQL", "freeSQL", "heldSQL",
 	"leaseConflictSQL", "leaseIsFreeSQL", "leaseValuesSQL", "leafParentsSQL", "lockSQL", "noGuardSQL",
 	// Protections.
-	"aboveSQL", "inForceSQL", "noGroupSQL", "noUserSQL", "userVetoesSQL",
+	"aboveSQL", "inForceSQL", "noGroupSQL", "noUserSQL", "cancelledUsersSQL", "userVetoesSQL",
 	// Fires.
 	"noLedgerTimeSQL", "recordLeaseSQL",
 	// Loose foreign keys.
@@ -19,7 +19,7 @@ var fragments = []string{
 	"livingPartSQL", "livingSeveralSQL", "livingSQL", "noLivingSQL", "plainRecordedSQL", "recordedSQL", "reusedRecordsSQL",
 	"ProtectedSQL", "NamedSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "purgeSeveralSQL", "purgeUncountedSQL", "revokeFunctionSQL",
 	// Groups.
-	"archivedSQL", "cutoffSQL", "detailsSQL", "directMembershipSQL", "knownMarkSQL", "marksSQL", "namespaceMembersSQL", "noDetailsSQL", "noSchedulesSQL",
+	"archivedSQL", "comparableSQL", "cutoffSQL", "detailsSQL", "directMembershipSQL", "knownMarkSQL", "marksSQL", "namespaceMembersSQL", "noDetailsSQL", "noSchedulesSQL",
 	"schedulesSQL", "sourceMembersSQL", "todaySQL",
 	// Users.
 	"botListSQL", "botRangeSQL", "foundPlaceholdersSQL", "goingSQL", "keepsBotSQL", "holdsSQL", "migratableSQL", "noSettingsSourceSQL", "ownedSQL", "settingsSourceSQL",
@@ -69,6 +69,8 @@ var fillings = map[string]string{
 	"{import_placeholder_user_details.touched}": ", updated_at = $2", "{d.created_at}": "d.created_at",
 	// Receipts.
 	"{noted}": "notedSQL", "{summary}": "summarySQL", "{kept}": "k.keys::text", "{order}": "key", "{counted}": "true", "{fields}": "receiptFieldsSQL", "{next}": "9", "{returned}": "user_id",
+	// What protections keep.
+	"parentRowsSQL{id}": "t.id::text", "{cells}": "t.parent_id::text", "parentRowsSQL{names}": "v1", "parentRowsSQL{matches}": "t.id = k.v1", "parentRowsSQL{table}": "public.namespaces",
 	// Sweeps.
 	"placesSQL{keys}": "t.id::text", "placesSQL{match}": "t.id = ANY ($4::bigint[])", "placesSQL{oid}": "$1", "placesSQL{tid}": "$2", "placesSQL{limit}": "$3",
 }

@@ -3,6 +3,7 @@ package repo
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -50,22 +51,9 @@ type Veto struct {
 	Reason, Detail string
 }
 
-// These are the beginnings of conditions: the id of a user, and "OFFSET 0)", which keeps them look-ups,
-// come behind them.
-const (
-	protectedUser = `EXISTS (
-  SELECT FROM maintenance.protected_targets p WHERE p.kind = 'user' AND ` + inForceSQL + ` AND p.id = `
-	cancelledUser = `EXISTS (SELECT FROM maintenance.job_cancellations c WHERE c.user_id = `
-)
-
-// refuseProtected refuses to delete a user or group that is protected, or what it would take along.
-func refuseProtected(ctx context.Context, tx pgx.Tx, kind string, id int64) error {
-	p, err := protecting(ctx, tx, kind, id)
-	if err == nil && p != nil {
-		err = &ProtectedError{Protection: *p}
-	}
-	return err
-}
+// cancelledUser is the beginning of a condition: the id of a user, and "OFFSET 0)", which keeps it a
+// look-up, come behind it.
+const cancelledUser = `EXISTS (SELECT FROM maintenance.job_cancellations c WHERE c.user_id = `
 
 // cancelledWords say who has cancelled the job of the row c, why, and what takes that back.
 const cancelledWords = `'job ' || c.job_id || ' was cancelled by ' || c.cancelled_by || ': '
@@ -77,20 +65,34 @@ FROM maintenance.job_cancellations c WHERE c.group_id = ANY ($1::bigint[])
 ORDER BY c.group_id, c.job_id DESC`
 
 // vetoedGroups are all groups that are passed over, each once, with words; cancelled: also one whose
-// removal has begun.
-const vetoedGroups = protectedUp + `,
+// removal has begun. $4 and $5 are those that are protected, and the words.
+const vetoedGroups = `
 vetoed AS MATERIALIZED (
   SELECT DISTINCT ON (v.id) v.id, v.cancelled, v.words
   FROM (
-    SELECT up.id, false AS cancelled, up.target <> up.id AS other,
-      'PROTECTED: ' || ` + protectedWords + ` AS words
-    FROM up JOIN maintenance.protected_targets p ON p.kind = up.kind AND p.id = up.target
+    SELECT k.id, false AS cancelled, 'PROTECTED: ' || k.words AS words
+    FROM unnest($4::bigint[], $5::text[]) AS k (id, words)
     UNION ALL
-    SELECT c.group_id, true, false, 'CANCELLED: ' || ` + cancelledWords + `
+    SELECT c.group_id, true, 'CANCELLED: ' || ` + cancelledWords + `
     FROM maintenance.job_cancellations c WHERE c.group_id IS NOT NULL
   ) v
-  ORDER BY v.id, NOT v.cancelled, v.other, v.words
+  ORDER BY v.id, NOT v.cancelled, v.words
 )`
+
+// listed are the ids of what is kept of a kind, in order, and why.
+func (k Keeping) listed(kind string) (ids []int64, words []string) {
+	ids, words = []int64{}, []string{}
+	for t := range k {
+		if t.kind == kind {
+			ids = append(ids, t.id)
+		}
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
+		words = append(words, k.Of(kind, id).String())
+	}
+	return ids, words
+}
 
 // vetoes reads who is passed over, and why.
 func (d *Database) vetoes(ctx context.Context, l Limits, q query) ([]Veto, error) {
@@ -101,13 +103,15 @@ func (d *Database) vetoes(ctx context.Context, l Limits, q query) ([]Veto, error
 func (d *Database) groupVetoes(
 	ctx context.Context, groups []int64, l Limits,
 ) (map[int64]*Veto, error) {
-	protected, err := d.protectedGroups(ctx, groups, l)
+	kept, err := d.Keeping(ctx, l)
 	if err != nil {
 		return nil, err
 	}
 	vetoes := map[int64]*Veto{}
-	for id, p := range protected {
-		vetoes[id] = &Veto{id, ReasonProtected, p.String()}
+	for _, id := range groups {
+		if p := kept.Of(KindGroup, id); p != nil {
+			vetoes[id] = &Veto{id, ReasonProtected, p.String()}
+		}
 	}
 	// They come last: they hold also what has begun.
 	q := newQuery("look for cancelled removals of groups", cancelledGroupsSQL, groups)
@@ -118,20 +122,23 @@ func (d *Database) groupVetoes(
 	return vetoes, err
 }
 
-// userVetoesSQL are those vetoes with words.
+// userVetoesSQL are the vetoes of users, with words. $4 are those whom protections keep, $5 the words.
 const userVetoesSQL = `(
-  SELECT p.id AS user_id, 'PROTECTED' AS code, ` + protectedWords + ` AS detail
-  FROM maintenance.protected_targets p WHERE p.kind = 'user' AND ` + inForceSQL + `
+  SELECT k.user_id, 'PROTECTED' AS code, k.detail FROM unnest($4::bigint[], $5::text[]) AS k (user_id, detail)
   UNION ALL
-  SELECT c.user_id, 'CANCELLED', ` + cancelledWords + `
+  SELECT user_id, code, detail FROM ` + cancelledUsersSQL + ` cancelled)`
+
+// cancelledUsersSQL are those of them whose deletion an operator has cancelled.
+const cancelledUsersSQL = `(
+  SELECT c.user_id, 'CANCELLED' AS code, ` + cancelledWords + ` AS detail
   FROM maintenance.job_cancellations c WHERE c.user_id IS NOT NULL)`
 
 // vetoesNamed is how many of those who are passed over are named.
 const vetoesNamed = 100
 
-// vetoedBotsSQL begins with those who are passed over, who are few. $1 to $3 are the rules.
-const vetoedBotsSQL = `
-SELECT v.user_id, v.code, v.detail FROM ` + userVetoesSQL + ` v
+// cancelledBotsSQL begins with those who are passed over, who are few. $1 to $3 are the rules.
+const cancelledBotsSQL = `
+SELECT v.user_id, v.code, v.detail FROM ` + cancelledUsersSQL + ` v
 CROSS JOIN LATERAL (
   SELECT FROM users u WHERE u.id = v.user_id AND u.user_type = 6 OFFSET 0) bot
 WHERE v.user_id > $4::bigint AND v.user_id <= $5::bigint AND NOT EXISTS (
@@ -139,16 +146,16 @@ WHERE v.user_id > $4::bigint AND v.user_id <= $5::bigint AND NOT EXISTS (
   AND NOT EXISTS (SELECT FROM {ghosts} q WHERE q.user_id = v.user_id OFFSET 0)
 ORDER BY v.user_id LIMIT $6`
 
-// VetoedBots are the first 100 inactive bots behind one, up to last, that are passed over.
-func (d *Database) VetoedBots(
+// CancelledBots are the first 100 inactive bots behind one, up to last, whose deletion was cancelled.
+func (d *Database) CancelledBots(
 	ctx context.Context, f UserFeatures, r TokenRules, behind, last int64,
 ) ([]Veto, error) {
-	sql := fill(vetoedBotsSQL, "{ghosts}", quote(f.ghosts))
+	sql := fill(cancelledBotsSQL, "{ghosts}", quote(f.ghosts))
 	q := newQuery("look for bots that are passed over", sql, r.args(behind, last, vetoesNamed)...)
 	return d.vetoes(ctx, Limits{Statement: statementTimeout}, q)
 }
 
-// vetoedPlaceholdersSQL begins with those who are passed over, who are few. $1 to $3 are the rules.
+// vetoedPlaceholdersSQL begins with those who are passed over, who are few. $1 to $4 are the rules.
 const vetoedPlaceholdersSQL = `
 SELECT DISTINCT v.user_id, v.code, v.detail FROM ` + userVetoesSQL + ` v
 CROSS JOIN LATERAL (
@@ -157,25 +164,12 @@ CROSS JOIN LATERAL (
     AND (d.last_deletion_attempt_at IS NULL
       OR d.last_deletion_attempt_at < $2::timestamptz - $3::interval)
   OFFSET 0) due
-ORDER BY v.user_id LIMIT $4`
+ORDER BY v.user_id LIMIT $6`
 
 // VetoedPlaceholders are the first 100 placeholder users that would be due and are passed over.
 func (d *Database) VetoedPlaceholders(ctx context.Context, r PlaceholderRules) ([]Veto, error) {
+	_, words := r.Kept.listed(KindUser)
 	q := newQuery("look for placeholder users that are passed over", vetoedPlaceholdersSQL,
-		r.args(vetoesNamed)...)
+		r.args(words, vetoesNamed)...)
 	return d.vetoes(ctx, Limits{Statement: statementTimeout}, q)
-}
-
-const protectedAmongSQL = `
-SELECT ` + protectionColumns + ` FROM maintenance.protected_targets p
-WHERE p.kind = 'group' AND p.id = ANY ($1::bigint[]) AND ` + inForceSQL + ` ORDER BY p.id LIMIT 1`
-
-// RefuseProtectedGroups returns a [*ProtectedError] if one of these groups is protected itself.
-func (d *Database) RefuseProtectedGroups(ctx context.Context, groups []int64, l Limits) error {
-	q := newQuery("look for protected groups of the tree", protectedAmongSQL, groups)
-	found, err := readRows(ctx, d, l, q, scanProtection)
-	if err == nil && len(found) > 0 {
-		err = &ProtectedError{Protection: found[0]}
-	}
-	return err
 }

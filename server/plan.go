@@ -28,7 +28,7 @@ func (m *maintenance) PlanDeletion(
 func toPlan(p *service.Plan) *pb.Plan {
 	plan := &pb.Plan{
 		Kind: p.Kind, Id: p.ID, Name: p.Name, Digest: p.Digest, Exact: p.Exact, Jobs: p.Jobs,
-		Outside: p.Outside,
+		Outside: p.Outside, Remarks: p.Remarks,
 	}
 	for _, t := range p.Tables {
 		plan.Tables = append(plan.Tables, &pb.PlannedTable{

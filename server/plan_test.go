@@ -70,6 +70,11 @@ func TestPlanDeletion_SaysWhatWouldGo(t *testing.T) {
 	if p, err := plan("user", 3); err != nil || p.GetEstimate().AsDuration() != 16*time.Second {
 		t.Errorf("8 rows at one in 2 seconds: got %v, %v", p, err)
 	}
+	// A run of one row in two seconds says nothing about the time of 8 rows.
+	f.exec(`UPDATE maintenance.runs SET counts = '{"deleted_rows": 1}'`)
+	if p, err := plan("user", 3); err != nil || p.GetEstimate() != nil {
+		t.Errorf("got %v, %v", p, err)
+	}
 	if p, err := plan("user", 4); err != nil || p.GetRefused().GetReason() != "INTERNAL_USER" {
 		t.Errorf("got %v, %v", p, err)
 	}

@@ -181,19 +181,28 @@ func (s *Service) plan(ctx context.Context, p *Plan, steps []run.Planner) (*Plan
 			break
 		}
 	}
+	if err := p.Absorb(ctx, p.Check(ctx)); err != nil {
+		return nil, err
+	}
 	names, err := p.Main().Names(ctx, p.Kind, []int64{p.ID}, run.ReadLimits())
 	if err != nil {
 		return nil, err
 	}
 	p.Name = names[p.ID]
+	if err := p.Finish(); err != nil {
+		return nil, err
+	}
 	s.estimate(ctx, p)
-	err = p.Finish()
-	return p, err
+	return p, nil
 }
 
-// estimate is by the speed last measured; without one there is none.
+// estimate is by the speed last measured with about as many rows; without one there is none, nor where
+// not all rows were counted.
 func (s *Service) estimate(ctx context.Context, p *Plan) {
-	rows, took, err := s.engine.Main.Speed(ctx, p.Kind, run.ReadLimits())
+	if !p.Exact {
+		return
+	}
+	rows, took, err := s.engine.Main.Speed(ctx, p.Kind, p.Rows(), run.ReadLimits())
 	if err == nil && rows > 0 {
 		p.Estimate = time.Duration(float64(p.Rows()) / float64(rows) * float64(took))
 	}

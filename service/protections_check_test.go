@@ -63,6 +63,10 @@ func TestProtect_NoPathOfPostgreSQLLeadsToAProtectedUser(t *testing.T) {
 			e.Deleted("main", "parents", 1, 5)
 			s := e.Service("branches:\n  - {table: parents, column: p_id, on_delete: " + c.action + "}\n")
 			protect(t, s, "user", 2)
+			dry := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: true}))(t)
+			if !strings.Contains(c.name, "trigger") {
+				assert.That(t, dry.Counts["processed_records"] == 4 && dry.Counts["rescheduled_records"] == 1 && strings.HasPrefix(dry.Reason, "1 record held, PROTECTED: user 2 is protected by ann: evidence"), "dry run %+v", dry)
+			}
 			r := servicetest.RunBatch(t, s, "main")
 			servicetest.WantState(t, r, "succeeded")
 			if !strings.HasPrefix(r.Reason, "1 record held, PROTECTED: user 2 is protected by") || !strings.Contains(r.Reason, "is deleted with rows of branches") {
@@ -80,30 +84,105 @@ func TestProtect_NoPathOfPostgreSQLLeadsToAProtectedUser(t *testing.T) {
 	}
 }
 
+// protectedPath leads from a user or group, whose deletion is asked for, to user 28, who is protected.
+type protectedPath struct{ name, sql, words string }
+
+const byAnn28 = "user 28 is protected by ann: evidence"
+
+// wantKept fails the test unless the plan and the candidates of a dry run say PROTECTED by the path.
+func (p protectedPath) wantKept(t *testing.T, s *service.Service, worker, kind string, id int64) {
+	t.Helper()
+	plan := assert.Must(s.PlanDeletion(t.Context(), kind, id))(t)
+	assert.That(t, plan.Refused != nil && plan.Refused.Reason == "PROTECTED" && plan.Refused.Detail == byAnn28+p.words, "plan %+v", plan.Refused)
+	dry := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: worker, DryRun: true}))(t)
+	assert.That(t, len(dry.Candidates) == 1 && strings.HasPrefix(dry.Candidates[0].Reason, "PROTECTED: "+byAnn28+p.words), "candidates %+v", dry.Candidates)
+}
+
+const through = ", and would be deleted through "
+
 func TestProtect_TheEndOfAUserDeletesNoProtectedOne(t *testing.T) {
+	t.Parallel()
+	for _, p := range []protectedPath{
+		{"another user", `ALTER TABLE users ADD COLUMN manager_id bigint REFERENCES users ON DELETE CASCADE; UPDATE users SET manager_id = 27 WHERE id = 28`, through + "users.manager_id"},
+		{"users over two levels", `ALTER TABLE users ADD COLUMN manager_id bigint REFERENCES users ON DELETE CASCADE; UPDATE users SET manager_id = 7 WHERE id = 28;
+			UPDATE users SET manager_id = 27 WHERE id = 7`, through + "users.manager_id, users.manager_id"},
+		{"a name", `CREATE UNIQUE INDEX names ON users (username); ALTER TABLE users ADD CONSTRAINT names UNIQUE USING INDEX names;
+			ALTER TABLE users ADD COLUMN manager text REFERENCES users (username) ON DELETE CASCADE; UPDATE users SET manager = 'u27' WHERE id = 28`, through + "users.manager"},
+		{"two columns", `ALTER TABLE users ADD UNIQUE (id, organization_id), ADD COLUMN a bigint, ADD COLUMN b bigint, ADD FOREIGN KEY (a, b) REFERENCES users (id, organization_id) ON DELETE CASCADE;
+			UPDATE users SET a = 27, b = 1 WHERE id = 28`, through + "users.a,b"},
+		{"the personal namespace", `ALTER TABLE users ADD COLUMN home_id bigint REFERENCES namespaces ON DELETE CASCADE; UPDATE users SET home_id = 27 WHERE id = 28`, through + "users.home_id"},
+		{"a row of a list without a foreign key", `INSERT INTO emails (id, user_id, email) VALUES (9, 27, 'x'); ALTER TABLE emails DROP CONSTRAINT IF EXISTS emails_user_id_fkey;
+			ALTER TABLE users ADD COLUMN email_id bigint REFERENCES emails ON DELETE CASCADE; UPDATE users SET email_id = 9 WHERE id = 28`, through + "emails.user_id, users.email_id"},
+	} {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			g := servicetest.NewGhosts(t)
+			g.Doomed(27)
+			g.User(28, 0)
+			g.Exec("main", p.sql)
+			s := g.Service(g.WithQueue)
+			protect(t, s, "user", 28)
+			p.wantKept(t, s, servicetest.GhostUsers, "user", 27)
+			before := g.State("main", "users", "namespaces", "emails", "routes", "members", "issues")
+			r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.GhostUsers}))(t)
+			servicetest.WantState(t, r, "succeeded")
+			g.WantLog(1, `"msg":"user kept`, `"dry_run":false`, `"user_id":27`, byAnn28)
+			servicetest.WantDeletion(t, g.Deletion(s, servicetest.Authorized(27)), servicetest.DeletionRefused+"PROTECTED")
+			g.WantSame("main", before, "users", "namespaces", "emails", "routes", "members", "issues")
+		})
+	}
+}
+
+func TestProtect_ARowThatIsHandedOverKeepsNobody(t *testing.T) {
 	t.Parallel()
 	g := servicetest.NewGhosts(t)
 	g.Doomed(27)
 	g.User(28, 0)
-	g.Exec("main", `ALTER TABLE users ADD COLUMN manager_id bigint REFERENCES users ON DELETE CASCADE; UPDATE users SET manager_id = 27 WHERE id = 28`)
+	g.Exec("main", `ALTER TABLE issues DROP CONSTRAINT issues_author_id_fkey, ADD FOREIGN KEY (author_id) REFERENCES users ON DELETE CASCADE; UPDATE issues SET author_id = 27;
+		ALTER TABLE users ADD COLUMN issue_id bigint REFERENCES issues ON DELETE CASCADE; UPDATE users SET issue_id = 1 WHERE id = 28`)
 	s := g.Service()
 	protect(t, s, "user", 28)
-	r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.GhostUsers}))(t)
-	servicetest.WantState(t, r, "succeeded")
-	g.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM users WHERE id IN (27, 28)`, "27 28")
-	g.WantLog(1, `"msg":"user kept`, `"user_id":27`, "user 28 is protected by ann")
+	g.Run(s, "migrated_users=1 moved_rows=1 deleted_rows=4")
+	g.Want("main", `SELECT author_id FROM issues`, "5")
 }
 
 func TestProtect_TheRemovalOfAGroupDeletesNoProtectedUser(t *testing.T) {
 	t.Parallel()
-	g := servicetest.NewGroups(t)
-	g.Owned(10, 30)
-	g.Exec("main", `ALTER TABLE users ADD COLUMN home_id bigint REFERENCES namespaces ON DELETE CASCADE; INSERT INTO users (id, username, email, projects_limit, user_type, organization_id, home_id)
-		VALUES (28, 'u28', 'u28@example.com', 0, 0, 1, 10)`)
-	protect(t, g.Service, "user", 28)
-	g.QueueJob(10, 1)
-	g.Work(g.Service, "destroy_group")
-	g.Want("main", `SELECT count(*) FROM users WHERE id = 28`, "1")
-	g.Want("main", `SELECT count(*) FROM namespaces WHERE id = 10`, "1")
-	g.Want("main", `SELECT errors[1] ->> 'error' LIKE '%PROTECTED: user 28 is protected by ann%' FROM maintenance.river_job`, "true")
+	const home, seat = `ALTER TABLE users ADD COLUMN home_id bigint REFERENCES namespaces ON DELETE CASCADE; UPDATE users SET home_id = `, `ALTER TABLE users ADD COLUMN seat_id bigint; UPDATE users SET seat_id = 1 WHERE id = 28; `
+	for _, p := range []protectedPath{
+		{"the group", home + `10 WHERE id = 28`, through + "users.home_id"},
+		{"a group below it", home + `12 WHERE id = 28`, through + "users.home_id"},
+		{"the namespace of a project", home + `10002 WHERE id = 28`, through + "users.home_id"},
+		{"rows of a project", seat + `CREATE TABLE branches (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE); INSERT INTO branches VALUES (1, 2);
+			ALTER TABLE users ADD FOREIGN KEY (seat_id) REFERENCES branches ON DELETE CASCADE`, through + "branches.project_id, users.seat_id"},
+		{"rows that inherit", seat + `CREATE TABLE places (id bigint, project_id bigint REFERENCES projects ON DELETE CASCADE); CREATE TABLE branches (PRIMARY KEY (id)) INHERITS (places);
+			INSERT INTO branches VALUES (1, 2); ALTER TABLE users ADD FOREIGN KEY (seat_id) REFERENCES branches ON DELETE CASCADE`, through + "places.project_id, users.seat_id"},
+		{"partitions", seat + `CREATE TABLE branches (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE) PARTITION BY HASH (id);
+			CREATE TABLE branches_0 PARTITION OF branches FOR VALUES WITH (MODULUS 1, REMAINDER 0); INSERT INTO branches VALUES (1, 2);
+			ALTER TABLE users ADD FOREIGN KEY (seat_id) REFERENCES branches_0 ON DELETE CASCADE`, through + "branches.project_id, users.seat_id"},
+		{"a note without a foreign key", `UPDATE notes SET project_id = NULL, organization_id = 1; ALTER TABLE users ADD COLUMN note_id bigint REFERENCES notes ON DELETE CASCADE;
+			UPDATE users SET note_id = 1004 WHERE id = 28`, through + "issues.namespace_id, notes.noteable_id, users.note_id"},
+		{"the mark of a group that would be restored", `DELETE FROM members WHERE user_id = 1; ALTER TABLE users ADD COLUMN mark_id bigint REFERENCES group_deletion_schedules ON DELETE CASCADE;
+			UPDATE users SET mark_id = 10 WHERE id = 28`, through + "users.mark_id"},
+	} {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			g := family(t)
+			g.User(28)
+			g.Exec("main", p.sql)
+			protect(t, g.Service, "user", 28)
+			p.wantKept(t, g.Service, servicetest.AdjournedGroups, "group", 10)
+			before := g.State("main", servicetest.Written...)
+			g.Run("held_groups=1")
+			g.QueueJob(10, 1)
+			g.Attempt("cancelled refused PROTECTED")
+			g.WantSame("main", before, servicetest.Written...)
+			// A removal that has begun stops at the beginning of its next attempt.
+			g.Exec("main", `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
+			before = g.State("main", "projects", "members", "routes", "notes")
+			g.QueueJob(10, 1)
+			g.Attempt("retryable failed PROTECTED")
+			g.WantSame("main", before, "projects", "members", "routes", "notes")
+		})
+	}
 }

@@ -180,15 +180,19 @@ func TestProtect_OfTheTwoThatRaceOneWinsAndTheOtherKnows(t *testing.T) {
 func TestProtect_UserIsSkippedByTheWorkerAndRefusedByEveryJob(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewTokens(t)
-	e.Bots(1, 2, 3)
+	e.Bots(1, 2, 3, 4)
 	e.Alive(3)
+	manages(e, 4)
 	log := &servicetest.LogBook{}
 	s := e.Service("", e.WithQueue, log.KeepAll)
-	protect(t, s, "user", 2)
-	protect(t, s, "user", 3)
-	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=3 scheduled_jobs=1")
+	for _, id := range []int64{2, 3, 77} {
+		protect(t, s, "user", id)
+	}
+	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=4 scheduled_jobs=1")
 	e.Want("main", servicetest.QueuedUsers, "1")
-	assert.Equal(t, len(log.Lines("user passed over")), 1, "lines for bot 2 alone")
+	assert.Equal(t, len(log.Lines("user passed over")), 2, "lines for bots 2 and 4")
+	dry := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true}))(t)
+	assert.That(t, fmt.Sprint(dry.Candidates) == "[{user 2 u2 hold PROTECTED: user 2"+byAnn+"} {user 4 u4 hold PROTECTED: user 77"+byAnn+throughManager+"}]", "%v", dry.Candidates)
 	e.Exec("main", `DELETE FROM maintenance.river_job`)
 
 	e.User(7, 0, 1)
@@ -259,6 +263,15 @@ func wantDeferred(t *testing.T, s *service.Service, worker string, due int64, wa
 	assert.That(t, err == nil && slices.Equal(got, want), "%s: deferred are %q, want %q; %v", worker, got, want, err)
 }
 
+// manages makes user 77, whom a foreign key deletes with the user.
+func manages(e *servicetest.Estate, user int) {
+	e.T.Helper()
+	e.User(77, 0, 1)
+	e.Exec("main", fmt.Sprintf(`ALTER TABLE users ADD COLUMN manager_id bigint REFERENCES users ON DELETE CASCADE; UPDATE users SET manager_id = %d WHERE id = 77`, user))
+}
+
+const throughManager = ", and would be deleted through users.manager_id"
+
 const byAnn = " is protected by ann: evidence"
 
 func TestProtect_PlaceholdersAreDeferredAndSayByWhom(t *testing.T) {
@@ -269,16 +282,18 @@ func TestProtect_PlaceholdersAreDeferredAndSayByWhom(t *testing.T) {
 	e.Detail(3, 3, `now() - interval '1 day'`)
 	e.Detail(4, 1, `now() - interval '1 day'`)
 	e.Detail(5, 2, `now() - interval '9 days'`)
+	e.Detail(6, 0, `NULL`)
+	manages(e, 6)
 	s := e.Service("", e.WithQueue)
 	for _, id := range []int64{2, 3, 5, 77} {
 		protect(t, s, "user", id)
 	}
 	wantDeferred(t, s, servicetest.PlaceholderUsers, 1, "2 PROTECTED: user 2"+byAnn, "3 PROTECTED: user 3"+byAnn,
-		"4 1 attempt", "5 PROTECTED: user 5"+byAnn)
+		"4 1 attempt", "5 PROTECTED: user 5"+byAnn, "6 PROTECTED: user 77"+byAnn+throughManager)
 	for _, dry := range []bool{true, false} {
 		servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, dry), "scheduled_jobs=1")
 	}
-	e.Want("main", `SELECT string_agg(deletion_attempts::text, ' ' ORDER BY id) FROM import_placeholder_user_details`, "1 0 3 1 2")
+	e.Want("main", `SELECT string_agg(deletion_attempts::text, ' ' ORDER BY id) FROM import_placeholder_user_details`, "1 0 3 1 2 0")
 }
 
 func TestProtect_UserInTheQueueOfTheGhostMigrationIsPostponed(t *testing.T) {

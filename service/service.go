@@ -10,6 +10,8 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
+	"github.com/caretaker-go/caretaker/service/ghostuser"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/schedule"
@@ -115,6 +117,7 @@ func New(c Config) (*Service, error) {
 			d.KeepKeys, d.LooseForeignKeysOnly = c.Receipts.KeepKeys, c.LooseForeignKeysOnly()
 		}
 	}
+	c.Databases[0].SetJobCascades(append(bulk.Cascades(), ghostuser.Cascades()...))
 	runner, err := run.New(run.Config{
 		Databases: c.Databases, Replica: c.Replica, HistoryKeep: c.HistoryKeep,
 		ReceiptsKeep: c.Receipts.Keep, Load: c.Load, Logger: c.Logger, LeftOut: c.leftOut(),

@@ -22,7 +22,7 @@
 //     queue. Each other group has a position in the order of ids, whatever becomes of it.
 //  5. Each group gets its outcome in a transaction of its own: a job that starts at T + position ×
 //     interval, or its restore.
-//  6. Groups that look marked but are in no store are held.
+//  6. Groups that look marked, by their state or path, but are in no store are held.
 //  7. The records of removals whose group somebody else has deleted are deleted.
 //
 // No run both queues and restores a group, and none deletes one.

@@ -169,10 +169,15 @@ func (r *workerRun) destroy(ctx context.Context, g *group) (queued bool, err err
 }
 
 // restore restores the group, in one transaction. Meanwhile it may have lost its mark, or its
-// removal may have begun: the first is no outcome at all, the second holds it.
+// removal may have begun: the first is no outcome at all, the second holds it, as does a protected row
+// that a restore would delete.
 func (r *workerRun) restore(ctx context.Context, g *group) error {
 	done, err := r.restoreGroup(ctx, g.ID)
-	switch {
+	switch protected, ok := errors.AsType[*repo.ProtectedError](err); {
+	case ok:
+		g.outcome, g.reason = held, repo.ReasonProtected
+		g.Veto = &repo.Veto{Target: g.ID, Reason: repo.ReasonProtected, Detail: protected.String()}
+		r.hold(ctx, g)
 	case err != nil:
 		return err
 	case done.Held:

@@ -110,7 +110,12 @@ func (d *groupRemoval) attempt(ctx context.Context) (job.Result, error) {
 	}
 	begun, err := d.Main.BeginGroupRemoval(ctx, d.permit(beginPatience), d.stores,
 		repo.Adjournment{At: now, Days: days}, d.args)
-	switch {
+	switch protected, ok := errors.AsType[*repo.ProtectedError](err); {
+	case ok:
+		// It would have been restored. Nothing has changed.
+		return job.Result{
+			Outcome: job.Refused, Reason: repo.ReasonProtected, Message: protected.String(),
+		}, nil
 	case err != nil:
 		return job.Result{}, err
 	case begun.Verdict == repo.GroupBegun:
@@ -187,10 +192,13 @@ func (d *groupRemoval) removeTree(
 		if treeErr != nil {
 			return total, treeErr
 		}
-		// What was protected before this one began has kept it from beginning; it may have been moved.
-		// A plan has said so, and counts what would go without it.
+		// What was protected before this one began has kept it from beginning; it may have been moved, or
+		// protected since. A plan has said so, and counts what would go without it.
 		if r.Plan == nil {
-			err := d.Main.RefuseProtectedGroups(ctx, tree, run.ReadLimits())
+			kept, err := d.Main.Protecting(ctx, repo.KindGroup, d.args.GroupID, true, run.ReadLimits())
+			if err == nil && kept != nil {
+				err = &repo.ProtectedError{Protection: *kept}
+			}
 			if err != nil {
 				return total, err
 			}

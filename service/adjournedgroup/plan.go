@@ -66,6 +66,13 @@ func (k *worker) judge(ctx context.Context, stores repo.GroupStores, p *run.Plan
 		return err
 	}
 	if !slices.ContainsFunc(due, func(g repo.DueGroup) bool { return g.ID == p.ID }) {
+		lost, _, err := k.Main.LostMarks(ctx, stores, p.ID-1, run.ReadLimits())
+		if err != nil {
+			return err
+		}
+		if slices.Contains(lost, p.ID) {
+			p.Refuse(run.ReasonScheduleLost, lostMark+": mark it again in the application, or restore it there")
+		}
 		p.Refuse(run.ReasonNoLongerMarked, "it is not marked for deletion, or not due yet")
 		return nil
 	}

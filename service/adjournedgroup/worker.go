@@ -174,7 +174,7 @@ func (k *worker) waiting(
 		for _, id := range lost {
 			if len(list) < lostMarksShown {
 				list = append(list, repo.Waiting{
-					Kind: "group", ID: id, Reason: "it looks marked for deletion, but no mark is stored",
+					Kind: "group", ID: id, Reason: lostMark,
 				})
 			}
 		}
@@ -228,6 +228,9 @@ func removalProgress(
 	}
 	return remarks, err
 }
+
+// lostMark says what is wrong with a group whose mark is lost.
+const lostMark = "it looks marked for deletion, by its state or path, but no mark is stored"
 
 // lostMarksShown is how many lost marks are listed.
 const lostMarksShown = 100

@@ -86,6 +86,22 @@ func typedReferences(table string) (kind string, references []TypedReference) {
 	}
 }
 
+// Cascades are the typed references, as what protections keep is found by them.
+func Cascades() (all []repo.JobCascade) {
+	for _, parent := range []string{
+		"issues", "merge_requests", "snippets", "epics", "notes", "namespaces", "projects",
+	} {
+		kind, references := typedReferences(parent)
+		for _, r := range references {
+			all = append(all, repo.JobCascade{
+				Child: r.Table, Column: r.ID, Parent: parent, ParentColumn: "id",
+				OnlyColumn: r.Kind, Only: "= '" + kind + "'",
+			})
+		}
+	}
+	return all
+}
+
 // allTypedReferences are those to any table.
 func allTypedReferences() (all []TypedReference) {
 	for _, table := range []string{"issues", "notes", "projects"} {
@@ -210,9 +226,10 @@ func (d dependant) of(columns []repo.Column, values [][]string) repo.Rows {
 func (r *Removal) present(
 	ctx context.Context, table repo.Table, columns []repo.Column, values [][]string,
 ) (some []dependant, err error) {
+	plan := r.planned()
 	all := slices.DeleteFunc(dependantsOf(r.Catalog, table), func(d dependant) bool {
 		entered := d.onDelete == removed && slices.Contains(r.path, d.table)
-		return entered || slices.Contains(r.except, d.table.Name) && d.missing == ""
+		return entered && plan == nil || slices.Contains(r.except, d.table.Name) && d.missing == ""
 	})
 	for i, d := range all {
 		all[i].waiting = d.onDelete == forbidding && slices.Contains(r.path, d.table)
@@ -225,7 +242,10 @@ func (r *Removal) present(
 	}
 	has, err := Probe(ctx, r.Catalog.Database, r.CheckStop, rows)
 	for i := range has {
-		if has[i] {
+		switch {
+		case has[i] && all[i].onDelete == removed && slices.Contains(r.path, all[i].table):
+			plan.takenAlong(rows[i])
+		case has[i]:
 			some = append(some, all[i])
 		}
 	}

@@ -175,3 +175,29 @@ func (r *DryRun) any(ctx context.Context, rows repo.Rows) (has bool, err error) 
 	}
 	return has, nil
 }
+
+func (r *DryRun) planned() *DryRun {
+	if r.For == nil {
+		return nil
+	}
+	return r
+}
+
+// takenAlong are rows that the database deletes by itself with others of their table. Where they are not
+// counted otherwise, the plan is not exact.
+func (r *DryRun) takenAlong(rows repo.Rows) {
+	r.For.Later(func(ctx context.Context) error {
+		for p := (page{more: true}); p.more; {
+			var err error
+			p, err = r.read(ctx, rows, nil, p.last, dryRunRows)
+			if len(p.places) > 0 || r.tooSlow(err) {
+				r.For.AtLeast(r.Catalog.Database, rows.Table.Name)
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

@@ -78,6 +78,8 @@ type RowChanger interface {
 	) (values [][]string, err error)
 	// any says whether there are rows.
 	any(ctx context.Context, rows repo.Rows) (bool, error)
+	// planned counts for a plan; nil: it does not.
+	planned() *DryRun
 }
 
 // Cursor is how far a removal has come with the rows of one table.
@@ -302,6 +304,13 @@ func (w *Sweeper) take(
 	began := time.Now()
 	values, err = rows.Take(ctx, columns, c.Skipped, *b)
 	return values, time.Since(began), err
+}
+
+func (w *Sweeper) planned() *DryRun {
+	if w.Instead == nil {
+		return nil
+	}
+	return w.Instead.planned()
 }
 
 func (w *Sweeper) any(ctx context.Context, rows repo.Rows) (bool, error) {

@@ -139,7 +139,7 @@ func PlanProtection(ctx context.Context, p *run.Plan) error {
 	if p.Kind == repo.KindGroup {
 		kind = p.Kind
 	}
-	protection, err := p.Main().Protecting(ctx, kind, p.ID, judgeLimits())
+	protection, err := p.Main().Protecting(ctx, kind, p.ID, false, judgeLimits())
 	if err != nil || protection == nil {
 		return err
 	}

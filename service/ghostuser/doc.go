@@ -11,7 +11,9 @@
 // # One user
 //
 //  1. The row is read again. If it is not due any more, nothing happens. If its user is gone, the
-//     row is removed. A user of a type that must not be deleted fails (INTERNAL_USER).
+//     row is removed. A user of a type that must not be deleted fails (INTERNAL_USER). A user whom a
+//     protection keeps is postponed before anything is changed. Whether the user is blocked does not
+//     matter: the row of the queue decides.
 //  2. The ghost is the first one of the user's organization. If there is none, one is created.
 //  3. A probe finds out which columns of main, ci and sec still refer to the user. Those columns
 //     are worked in order: first those of the lists in lists.go, then the foreign keys to users

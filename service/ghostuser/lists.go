@@ -1,6 +1,10 @@
 package ghostuser
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
 
 // The lists say what happens to the rows that refer to a user, in the order in which they are
 // worked.
@@ -189,4 +193,18 @@ func listedColumns() map[string][]string {
 		wanted[line.table] = append(wanted[line.table], columns...)
 	}
 	return wanted
+}
+
+// Cascades are what the lists do with rows of main, as what protections keep is found by it. With
+// hard_delete more is deleted, which the transactions themselves find out.
+func Cascades() (all []repo.JobCascade) {
+	for _, line := range allLists() {
+		for column := range strings.FieldsSeq(line.columns) {
+			all = append(all, repo.JobCascade{
+				Child: line.table, Column: column, Parent: "users", ParentColumn: "id",
+				OnlyColumn: line.only.column, Only: line.only.is, Spared: line.normal != remove,
+			})
+		}
+	}
+	return all
 }

@@ -43,6 +43,19 @@ func (w *worker) planUser(ctx context.Context, x *run.Execution, p *run.Plan) er
 		// What would go without that is counted all the same.
 		p.Refuse(run.ReasonInternalUser, fmt.Sprintf("users of type %d are not deleted", target.Type))
 	}
+	if target.Active {
+		p.Remark(activeAgain)
+	}
+	if target.Queued {
+		// The run does not wait for a job that would remove them.
+		has, err := u.hasPersonalProjects(ctx)
+		if err != nil {
+			return err
+		}
+		if has {
+			p.Refuse(run.ReasonPersonalProjects, personalProjects)
+		}
+	}
 	if target.Ghost == 0 {
 		if err := p.Main().CheckGhost(ctx, rowLimits()); err != nil {
 			return err

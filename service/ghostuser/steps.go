@@ -137,18 +137,24 @@ func (u *user) removeNamespace(ctx context.Context) error {
 	if err := u.checkStop(); err != nil {
 		return err
 	}
-	projects, err := main.Database.HasPersonalProjects(
-		ctx, u.references.queue, u.UserID, bulk.ProbeLimits())
-	if err != nil {
-		return err
-	}
 	// A plan has counted them: the job delete_user removes them first.
-	if projects && u.plan == nil {
-		return &run.ReasonedError{
-			Reason: run.ReasonPersonalProjects, Text: "a project is left in the personal namespace",
+	if u.plan == nil {
+		has, err := u.hasPersonalProjects(ctx)
+		if err != nil {
+			return err
+		}
+		if has {
+			return &run.ReasonedError{Reason: run.ReasonPersonalProjects, Text: personalProjects}
 		}
 	}
 	return u.removal(main).Remove(ctx, rows[0])
+}
+
+const personalProjects = "a project is left in the personal namespace"
+
+func (u *user) hasPersonalProjects(ctx context.Context) (bool, error) {
+	return u.references.catalogs[0].Database.HasPersonalProjects(
+		ctx, u.references.queue, u.UserID, bulk.ProbeLimits())
 }
 
 // deleteUser deletes the user and the row of the queue. referred says that the user stays, because

@@ -73,11 +73,16 @@ func (u *user) work(ctx context.Context) (err error) {
 	case !u.Migratable:
 		text := fmt.Sprintf("users of type %d are not deleted", u.Type)
 		return &run.ReasonedError{Reason: run.ReasonInternalUser, Text: text}
-	case u.Protected:
-		return u.refuseProtected(ctx)
 	case u.Ghost == u.UserID:
 		return &run.ReasonedError{Reason: run.ReasonInternalUser, Text: "the user is the ghost"}
-	case u.Ghost == 0:
+	}
+	if u.Protections {
+		p, err := d.Protecting(ctx, repo.KindUser, u.UserID, false, run.ReadLimits())
+		if err = refuseProtected(p, err); err != nil {
+			return err
+		}
+	}
+	if u.Ghost == 0 {
 		if err := u.createGhost(ctx); err != nil {
 			return err
 		}
@@ -86,13 +91,21 @@ func (u *user) work(ctx context.Context) (err error) {
 		return err
 	}
 	u.migrated++
-	u.candidate(run.ActionDelete, "")
+	reason := ""
+	if u.Active {
+		reason = activeAgain
+	}
+	u.candidate(run.ActionDelete, reason)
 	u.x.Count(ctx, "migrated_users", 1)
 	u.recordDeletion(ctx)
 	u.x.LogDone(ctx, "user migrated", "user would be migrated",
 		"user_id", u.UserID, "tables", u.tables)
 	return nil
 }
+
+// activeAgain says of a user who is not blocked any more what becomes of that.
+const activeAgain = "the user is active again, and is deleted all the same: the row of the queue " +
+	"decides. Delete that row to keep the user"
 
 // candidate notes what a run would do with the user.
 func (u *user) candidate(action, reason string) {
@@ -268,15 +281,15 @@ func (u *user) Permit(
 	if err != nil {
 		return permit, err
 	}
-	if err = u.refuseProtected(ctx); err != nil {
+	p, err := u.x.Database.OwnProtection(ctx, repo.KindUser, u.UserID, run.ReadLimits())
+	if err = refuseProtected(p, err); err != nil {
 		permit.End(&err)
 	}
 	return permit, err
 }
 
-// refuseProtected is the error that keeps a protected user, nil if nothing protects the user any more.
-func (u *user) refuseProtected(ctx context.Context) error {
-	p, err := u.x.Database.Protecting(ctx, repo.KindUser, u.UserID, run.ReadLimits())
+// refuseProtected is the error that keeps a user whom a protection keeps, nil if none does.
+func refuseProtected(p *repo.Protection, err error) error {
 	if err == nil && p != nil {
 		err = &repo.ProtectedError{Protection: *p}
 	}

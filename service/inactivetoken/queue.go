@@ -67,10 +67,21 @@ func (w *tokenWalk) next(ctx context.Context) (r repo.BotRange, full bool, err e
 	return r, false, err
 }
 
-// judge finds the inactive ones among the next bots behind the cursor.
-func (w *tokenWalk) judge(ctx context.Context, limit int) (repo.BotRange, error) {
+// judge finds the inactive ones among the next bots behind the cursor. Those whom a protection keeps are
+// not among them.
+func (w *tokenWalk) judge(ctx context.Context, limit int) (r repo.BotRange, err error) {
 	page := repo.BotPage{After: w.pass.Cursor, Limit: limit}
-	return w.x.Database.InactiveBots(ctx, w.features, w.pass.TokenRules, page, tokenLimits())
+	r, err = w.x.Database.InactiveBots(ctx, w.features, w.pass.TokenRules, page, tokenLimits())
+	all := r
+	r.Inactive, r.Organizations, w.protected = nil, nil, nil
+	for i, bot := range all.Inactive {
+		if p := w.kept.Of(repo.KindUser, bot); p != nil {
+			w.protected = append(w.protected, repo.Veto{Target: bot, Reason: repo.ReasonProtected, Detail: p.String()})
+			continue
+		}
+		r.Inactive, r.Organizations = append(r.Inactive, bot), append(r.Organizations, all.Organizations[i])
+	}
+	return r, err
 }
 
 // stop ends the run before the next range because the queue is full. The continuation resumes the

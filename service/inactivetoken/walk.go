@@ -29,6 +29,9 @@ type tokenWalk struct {
 	scheduled int
 	// admins are the admin bots of the organizations looked up so far, nil where there is none.
 	admins map[int64]*int64
+	// kept are the users whom protections keep, protected the inactive bots among them in the range.
+	kept      repo.Keeping
+	protected []repo.Veto
 }
 
 // tokenLimits bound each statement of a range.
@@ -103,13 +106,17 @@ func (w *tokenWalk) step(ctx context.Context) (done bool, err error) {
 	return over || !r.More, nil
 }
 
-// reportVetoed logs which inactive bots of the range are passed over.
+// reportVetoed reports which inactive bots of the range are passed over.
 func (w *tokenWalk) reportVetoed(ctx context.Context, r repo.BotRange) error {
 	if r.Examined == 0 {
 		return nil
 	}
-	vetoed, err := w.x.Database.VetoedBots(ctx, w.features, w.pass.TokenRules, w.pass.Cursor, r.Last)
-	for _, v := range vetoed {
+	cancelled, err := w.x.Database.CancelledBots(
+		ctx, w.features, w.pass.TokenRules, w.pass.Cursor, r.Last)
+	for _, v := range append(w.protected, cancelled...) {
+		w.x.Candidate(repo.Candidate{
+			Kind: repo.KindUser, ID: v.Target, Action: run.ActionHold, Reason: v.Reason + ": " + v.Detail,
+		})
 		w.x.Log.InfoContext(ctx, "user passed over",
 			"user_id", v.Target, "reason", v.Reason, "why", v.Detail)
 	}

@@ -102,6 +102,9 @@ func (k *inactiveTokens) work(ctx context.Context, x *run.Execution) error {
 		inactiveTokens: k, x: x, features: features,
 		limit: k.config.BatchSize, admins: map[int64]*int64{},
 	}
+	if w.kept, err = x.Database.Keeping(ctx, tokenLimits()); err != nil {
+		return err
+	}
 	rules := repo.NewTokenRules(x.Now(), setting.Days)
 	if x.DryRun {
 		w.pass = repo.TokenPass{TokenRules: rules}

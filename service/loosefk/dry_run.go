@@ -27,10 +27,15 @@ type dryRun struct {
 	// capped and unfinished name the definitions whose count is a lower bound: for the rows, for the
 	// time.
 	capped, unfinished []string
+	// kept are the keys whose rows cannot be deleted without a protected user or group.
+	kept map[*childTask]map[string]*repo.Protection
 }
 
 func (c *cleanup) dryRun(ctx context.Context) error {
 	d := &dryRun{cleanup: c, byKey: map[string]*repo.DefinitionCount{}}
+	if err := d.readKept(ctx); err != nil {
+		return err
+	}
 	for _, p := range c.loader.parents {
 		finished, err := d.walk(ctx, p)
 		if err != nil {
@@ -84,6 +89,7 @@ func (d *dryRun) page(
 	if records, err = d.checkParents(ctx, p, records); err != nil {
 		return false, false, err
 	}
+	records = d.holdKept(ctx, p, records)
 	if len(p.absent) > 0 {
 		d.outcome.addPostponed(nil, p, len(records))
 		d.x.Count(ctx, "rescheduled_records", int64(len(records)))
@@ -126,6 +132,47 @@ func (d *dryRun) checkParents(
 		}
 	}
 	return orphaning, nil
+}
+
+// readKept reads the keys that a run would hold for protected rows: of definitions with one column, as
+// far as the rows can be found without triggers.
+func (d *dryRun) readKept(ctx context.Context) error {
+	d.kept = map[*childTask]map[string]*repo.Protection{}
+	var tasks []*childTask
+	var columns []repo.Reference
+	for _, p := range d.loader.parents {
+		for _, t := range p.tasks {
+			if t.child != nil && t.child.Leads() && t.deletes() && len(t.key.Columns) == 1 && len(t.key.Conditions) == 0 {
+				tasks = append(tasks, t)
+				columns = append(columns, repo.Reference{Table: t.child.Table().Name, Column: t.key.Columns[0]})
+			}
+		}
+	}
+	if len(tasks) == 0 {
+		return nil
+	}
+	kept, err := tasks[0].child.Database.KeptKeys(ctx, columns, run.ReadLimits())
+	for i, t := range tasks {
+		if err == nil {
+			d.kept[t] = kept[i]
+		}
+	}
+	return err
+}
+
+// holdKept counts the records that a run would hold for protected rows, and returns the others.
+func (d *dryRun) holdKept(ctx context.Context, p *parentTasks, records []repo.Record) []repo.Record {
+	return slices.DeleteFunc(records, func(r repo.Record) bool {
+		for _, t := range p.tasks {
+			if kept := d.kept[t][r.Key.String()]; kept != nil {
+				protected := &repo.ProtectedError{Protection: *kept, By: []string{t.key.Table}}
+				d.outcome.addProtected(protected.Error(), 1)
+				d.x.Count(ctx, "rescheduled_records", 1)
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // interrupt marks the definitions of a parent whose records have not all been seen.

@@ -103,6 +103,9 @@ func (p *placeholderUserCleanup) rules(
 
 func (p *placeholderUserCleanup) work(ctx context.Context, x *run.Execution) error {
 	rules, err := p.rules(ctx, x.Now())
+	if err == nil {
+		rules.Kept, err = p.main.Keeping(ctx, claimLimits())
+	}
 	if err != nil {
 		return err
 	}
@@ -123,6 +126,9 @@ func (p *placeholderUserCleanup) reportVetoed(
 ) error {
 	vetoed, err := p.main.VetoedPlaceholders(ctx, rules)
 	for _, v := range vetoed {
+		x.Candidate(repo.Candidate{
+			Kind: repo.KindPlaceholder, ID: v.Target, Action: run.ActionHold, Reason: v.Reason + ": " + v.Detail,
+		})
 		x.Log.InfoContext(ctx, "user passed over",
 			"user_id", v.Target, "reason", v.Reason, "why", v.Detail)
 	}
@@ -315,6 +321,9 @@ func (p *placeholderUserCleanup) rulesNow(
 	now, err := d.Now(ctx)
 	if err == nil {
 		rules, err = p.rules(ctx, now)
+	}
+	if err == nil && rules.Tables.Missing == "" {
+		rules.Kept, err = d.Keeping(ctx, run.BacklogLimits())
 	}
 	return rules, err
 }

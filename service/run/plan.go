@@ -38,7 +38,7 @@ type PlannedTable struct {
 	Table string
 	// Kept rows refer to what goes, and forbid it.
 	Moved, Nullified, Deleted, Kept int64
-	// AtLeast: counting stopped at a limit.
+	// AtLeast: not all of them were counted, or the database deletes more by itself.
 	AtLeast bool
 }
 
@@ -59,7 +59,9 @@ type Plan struct {
 	Jobs []string
 	// Outside is how many paths outside the database would be left.
 	Outside int64
-	// Estimate is 0 if no speed has been measured.
+	// Remarks are what else there is to know.
+	Remarks []string
+	// Estimate is 0 if nothing comparable has been measured.
 	Estimate time.Duration
 
 	// Databases are those to be read, main first: replicas where there are some.
@@ -67,8 +69,10 @@ type Plan struct {
 	tables    map[string]*PlannedTable
 	seen      map[*repo.Database]map[repo.Place]struct{}
 	kept      map[*repo.Database]map[repo.Place]struct{}
-	limit     int64
-	ends      time.Time
+	// later is what is asked once all is counted.
+	later []func(ctx context.Context) error
+	limit int64
+	ends  time.Time
 }
 
 // Planner adds to a plan what a job or worker would do. A refusal is no error: it goes into the plan.
@@ -167,12 +171,28 @@ func (p *Plan) Keep(d *repo.Database, table string, places []repo.Place) {
 	}
 }
 
+// Later has check asked once all is counted.
+func (p *Plan) Later(check func(ctx context.Context) error) { p.later = append(p.later, check) }
+
+// Check asks what was left for later. Its error is one of a [Planner].
+func (p *Plan) Check(ctx context.Context) error {
+	for _, check := range p.later {
+		if err := check(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Refuse says why it would not go; the first reason counts.
 func (p *Plan) Refuse(reason, detail string) {
 	if p.Refused == nil {
 		p.Refused = &Refusal{reason, detail}
 	}
 }
+
+// Remark adds what else there is to know.
+func (p *Plan) Remark(text string) { p.Remarks = append(p.Remarks, text) }
 
 // Queue says that a job of this kind would be queued.
 func (p *Plan) Queue(kind string) {
@@ -226,7 +246,7 @@ func (p *Plan) Finish() error {
 		p.Exact = p.Exact && !t.AtLeast
 	}
 	slices.Sort(p.Jobs)
-	text, err := json.Marshal([]any{p.Kind, p.ID, p.Exact, p.Tables, p.Refused, p.Jobs, p.Outside})
+	text, err := json.Marshal([]any{p.Kind, p.ID, p.Exact, p.Tables, p.Refused, p.Jobs, p.Outside, p.Remarks})
 	sum := sha256.Sum256(text)
 	p.Digest = hex.EncodeToString(sum[:])
 	return err

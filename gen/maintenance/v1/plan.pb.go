@@ -119,7 +119,7 @@ type PlannedTable struct {
 	Deleted int64 `protobuf:"varint,4,opt,name=deleted,proto3" json:"deleted,omitempty"`
 	// Rows that refer to what goes, and would stay as they are.
 	Kept int64 `protobuf:"varint,5,opt,name=kept,proto3" json:"kept,omitempty"`
-	// Counting stopped at a limit: the figures are lower bounds.
+	// Not all rows were counted, or the database deletes more by itself: the figures are lower bounds.
 	AtLeast       bool `protobuf:"varint,6,opt,name=at_least,json=atLeast,proto3" json:"at_least,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -273,8 +273,11 @@ type Plan struct {
 	Jobs []string `protobuf:"bytes,8,rep,name=jobs,proto3" json:"jobs,omitempty"`
 	// How many paths outside the database would be left.
 	Outside int64 `protobuf:"varint,9,opt,name=outside,proto3" json:"outside,omitempty"`
-	// About how long it would take, by the speeds last measured; absent if none were.
-	Estimate      *durationpb.Duration `protobuf:"bytes,10,opt,name=estimate,proto3" json:"estimate,omitempty"`
+	// About how long it would take, by the last runs or jobs that changed about as many rows; absent if
+	// there were none, or not all rows were counted.
+	Estimate *durationpb.Duration `protobuf:"bytes,10,opt,name=estimate,proto3" json:"estimate,omitempty"`
+	// What else there is to know, in words.
+	Remarks       []string `protobuf:"bytes,11,rep,name=remarks,proto3" json:"remarks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -375,6 +378,13 @@ func (x *Plan) GetOutside() int64 {
 func (x *Plan) GetEstimate() *durationpb.Duration {
 	if x != nil {
 		return x.Estimate
+	}
+	return nil
+}
+
+func (x *Plan) GetRemarks() []string {
+	if x != nil {
+		return x.Remarks
 	}
 	return nil
 }
@@ -500,7 +510,7 @@ const file_maintenance_v1_plan_proto_rawDesc = "" +
 	"\bat_least\x18\x06 \x01(\bR\aatLeast\"9\n" +
 	"\aRefusal\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x16\n" +
-	"\x06detail\x18\x02 \x01(\tR\x06detail\"\xba\x02\n" +
+	"\x06detail\x18\x02 \x01(\tR\x06detail\"\xd4\x02\n" +
 	"\x04Plan\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x03R\x02id\x12\x12\n" +
@@ -512,7 +522,8 @@ const file_maintenance_v1_plan_proto_rawDesc = "" +
 	"\x04jobs\x18\b \x03(\tR\x04jobs\x12\x18\n" +
 	"\aoutside\x18\t \x01(\x03R\aoutside\x125\n" +
 	"\bestimate\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\bestimate\"9\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\bestimate\x12\x18\n" +
+	"\aremarks\x18\v \x03(\tR\aremarks\"9\n" +
 	"\x13PlanDeletionRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x03R\x02id\"@\n" +

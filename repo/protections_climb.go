@@ -1,0 +1,250 @@
+package repo
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The way upwards from the protected rows: see [Database.Keeping].
+
+// cascade is a way from rows of a child to a row of the parent with which they are deleted.
+type cascade struct {
+	n                       int
+	child, parent           uint32
+	childTable, parentTable Table
+	columns, parentColumns  []Column
+	// only is a condition on the rows of the child, "" for all.
+	only string
+	// contains: the parent contains the child, as everybody knows.
+	contains bool
+	// found: see [JobCascade].
+	found map[string]*Protection
+}
+
+func (c *cascade) String() string { return c.childTable.Name + "." + joinColumns(c.columns) }
+
+// keptRow is a row that must not be deleted.
+type keptRow struct {
+	table      uint32
+	id         *string
+	cells      []*string
+	protection *Protection
+	// path are the references by which the protected row is deleted with it.
+	path []string
+}
+
+// keeper finds what protections keep.
+type keeper struct {
+	tx pgx.Tx
+	// own are the cascades of a table as a child, above the tables from which it inherits, below those
+	// that inherit from it and have cascades of their own.
+	own          map[uint32][]*cascade
+	above, below map[uint32][]uint32
+	tables       map[uint32]Table
+	// kinds are the tables of users and of groups.
+	kinds map[uint32]string
+	kept  Keeping
+	seen  map[string]bool
+}
+
+// parentRowsSQL reads the rows of {table} that have some values: the place of the value, the id, and
+// the values by which the row refers to others.
+const parentRowsSQL = `
+SELECT k.place::int - 1, t.id, t.cells
+FROM unnest({lists}) WITH ORDINALITY AS k ({names}, place)
+CROSS JOIN LATERAL (
+  SELECT {id} AS id, ARRAY[{cells}]::text[] AS cells FROM {table} t WHERE {matches} LIMIT 10000) t`
+
+const (
+	// maxKeptRows and maxKeptLevels bound the way upwards.
+	maxKeptRows   = 50_000
+	maxKeptLevels = 100
+)
+
+// ways are the cascades of the rows of a table, those by which it inherits included.
+func (k *keeper) ways(table uint32) []*cascade {
+	ways := slices.Clone(k.own[table])
+	for _, above := range k.above[table] {
+		ways = append(ways, k.own[above]...)
+	}
+	return ways
+}
+
+// kind is that of the rows of a table, "" if they are neither users nor groups.
+func (k *keeper) kind(table uint32) string {
+	kind := k.kinds[table]
+	for _, above := range k.above[table] {
+		kind = cmp.Or(kind, k.kinds[above])
+	}
+	return kind
+}
+
+// lookup is a table that is searched for values, each that of the row at the same place.
+type lookup struct {
+	table   uint32
+	way     *cascade
+	columns []Column
+	values  [][]string
+	rows    []*keptRow
+}
+
+// climb goes from the protected rows upwards, level by level.
+func (k *keeper) climb(ctx context.Context, all []Protection) error {
+	var next []*lookup
+	for table, kind := range k.kinds {
+		start := &lookup{columns: []Column{{Name: "id", Type: "bigint"}}, values: [][]string{nil}}
+		for i := range all {
+			if p := &all[i]; p.Kind == kind {
+				start.values[0] = append(start.values[0], IDs(p.ID)[0])
+				start.rows = append(start.rows, &keptRow{protection: p})
+			}
+		}
+		next = append(next, k.in(table, start)...)
+	}
+	for i := range all {
+		k.kept[target{all[i].Kind, all[i].ID}] = &all[i]
+	}
+	for level := 0; level < maxKeptLevels && len(next) > 0 && len(k.seen) < maxKeptRows; level++ {
+		// Maps have no order, and of several protections that keep a target one is named.
+		slices.SortStableFunc(next, func(a, b *lookup) int { return cmp.Compare(a.table, b.table) })
+		found, err := k.find(ctx, next)
+		if err != nil {
+			return err
+		}
+		next = k.referred(found)
+	}
+	return nil
+}
+
+// in are the look-ups of a table and of those that inherit from it and have cascades of their own.
+func (k *keeper) in(table uint32, l *lookup) (all []*lookup) {
+	if len(l.rows) == 0 {
+		return nil
+	}
+	for _, t := range append([]uint32{table}, k.below[table]...) {
+		one := *l
+		one.table = t
+		all = append(all, &one)
+	}
+	return all
+}
+
+// referred are the look-ups of what rows refer to.
+func (k *keeper) referred(rows []*keptRow) (next []*lookup) {
+	byWay := map[*cascade]*lookup{}
+	var order []*cascade
+	for _, row := range rows {
+		at := 0
+		for _, way := range k.ways(row.table) {
+			cells := row.cells[at : at+len(way.columns)]
+			at += len(way.columns)
+			switch {
+			case slices.Contains(cells, nil):
+				continue
+			case way.found != nil:
+				way.found[*cells[0]] = cmp.Or(way.found[*cells[0]], row.protection)
+				continue
+			}
+			l := byWay[way]
+			if l == nil {
+				l = &lookup{way: way, columns: way.parentColumns, values: make([][]string, len(cells))}
+				byWay[way], order = l, append(order, way)
+			}
+			for i, cell := range cells {
+				l.values[i] = append(l.values[i], *cell)
+			}
+			l.rows = append(l.rows, row)
+		}
+	}
+	for _, way := range order {
+		next = append(next, k.in(way.parent, byWay[way])...)
+	}
+	return next
+}
+
+// find reads the rows of look-ups, and keeps what they are.
+func (k *keeper) find(ctx context.Context, lookups []*lookup) (found []*keptRow, err error) {
+	batch := &pgx.Batch{}
+	for _, l := range lookups {
+		q := k.statement(l)
+		batch.Queue(q.sql, q.args...).Query(func(rows pgx.Rows) error {
+			var place int
+			var id *string
+			var cells []*string
+			_, err := pgx.ForEachRow(rows, []any{&place, &id, &cells}, func() error {
+				row := &keptRow{table: l.table, id: id, cells: slices.Clone(cells)}
+				if k.keepRow(row, l.rows[place], l.way) {
+					found = append(found, row)
+				}
+				return nil
+			})
+			return err
+		})
+	}
+	return found, k.tx.SendBatch(ctx, batch).Close()
+}
+
+// keepRow keeps a row with what is below it, and reports whether it is new.
+func (k *keeper) keepRow(row, below *keptRow, way *cascade) bool {
+	var key strings.Builder
+	fmt.Fprint(&key, row.table)
+	for _, cell := range append([]*string{row.id}, row.cells...) {
+		if cell != nil {
+			fmt.Fprintf(&key, " %q", *cell)
+		} else {
+			key.WriteString(" -")
+		}
+	}
+	if k.seen[key.String()] {
+		return false
+	}
+	k.seen[key.String()] = true
+	row.protection, row.path = below.protection, below.path
+	if way != nil && !way.contains {
+		row.path = append([]string{way.String()}, below.path...)
+	}
+	if row.id == nil {
+		return true
+	}
+	id, err := strconv.ParseInt(*row.id, 10, 64)
+	t := target{k.kind(row.table), id}
+	if _, known := k.kept[t]; err == nil && !known {
+		p := *row.protection
+		p.path = row.path
+		k.kept[t] = &p
+	}
+	return true
+}
+
+// statement reads the rows of a look-up.
+func (k *keeper) statement(l *lookup) statement {
+	var p parameters
+	var lists, names, matches, cells []string
+	for i, c := range l.columns {
+		name := fmt.Sprint("v", i)
+		lists, names = append(lists, c.list(l.values[i], &p)), append(names, name)
+		matches = append(matches, fmt.Sprintf("t.%s = k.%s", quote(c.Name), name))
+	}
+	for _, way := range k.ways(l.table) {
+		for _, c := range way.columns {
+			cell := "t." + quote(c.Name) + "::text"
+			if way.only != "" {
+				cell = "CASE WHEN " + way.only + " THEN " + cell + " END"
+			}
+			cells = append(cells, cell)
+		}
+	}
+	id := "NULL::text"
+	if k.kind(l.table) != "" {
+		id = "t.id::text"
+	}
+	return statement{fill(parentRowsSQL, "{lists}", strings.Join(lists, ", "), "{names}", strings.Join(names, ", "),
+		"{id}", id, "{cells}", strings.Join(cells, ", "), "{table}", k.tables[l.table].sql(),
+		"{matches}", strings.Join(matches, " AND ")), p}
+}
