@@ -97,7 +97,7 @@ deleted AS (
     AND (SELECT held FROM guard) = 1 AND tally.found = tally.changed AND tally.found <= $2::bigint
     AND NOT EXISTS (SELECT FROM living)
   RETURNING q.partition, q.id
-){forget}
+){forget}{journal}
 SELECT EXISTS (SELECT FROM guard) AND {noted}, found, changed, (SELECT count(*) FROM deleted),
   ARRAY(SELECT n FROM living)
 FROM tally`
@@ -179,8 +179,9 @@ func (c *Child) PurgeAll(
 ) (r PurgeResult, err error) {
 	ending, own := purgeAllResultSQL, []any{p.Cap, p.approved()}
 	if len(records) > 0 {
-		ending = q.Fill(records[0].Queue, purgeAllRemovalSQL)
-		own = append(own, recordArrays(records)...)
+		ending = journaled(q.Fill(records[0].Queue, purgeAllRemovalSQL),
+			"('processed_records', (SELECT count(*) FROM deleted))", 6)
+		own = append(append(own, recordArrays(records)...), p.Source.run())
 	}
 	beginning := purgeAllSQL
 	switch {

@@ -101,14 +101,22 @@ deleted AS (
   DELETE FROM {queue} q USING guard, unnest($1::bigint[], $2::text[]::{id}[]) AS r (partition, id)
   WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE
   RETURNING q.partition, q.id
-){forget}
+){forget}{journal}
 SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM deleted)`
 
 // RemoveRecords deletes records all of whose definitions are complete.
 func (d *Database) RemoveRecords(
 	ctx context.Context, p Permit, q DeletedRecords, records []Record,
 ) (n int64, err error) {
-	err = q.change(ctx, d, p, "remove records", removeRecordsSQL, records, &n)
+	err = q.change(ctx, d, p, "remove records", removeRecordsSQL, "('processed_records', (SELECT count(*) FROM deleted))", records, &n)
+	return n, err
+}
+
+// CloseRecords deletes records whose rows exist.
+func (d *Database) CloseRecords(
+	ctx context.Context, p Permit, q DeletedRecords, records []Record,
+) (n int64, err error) {
+	err = q.change(ctx, d, p, "remove records", removeRecordsSQL, "('obsolete_records', (SELECT count(*) FROM deleted))", records, &n)
 	return n, err
 }
 
@@ -119,23 +127,24 @@ changed AS (
   FROM guard, unnest($1::bigint[], $2::text[]::{id}[]) AS r (partition, id)
   WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE
   RETURNING 1
-)
+){journal}
 SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM changed)`
 
 // PostponeRecords postpones records by a minute whose rows somebody else holds.
 func (d *Database) PostponeRecords(
 	ctx context.Context, p Permit, q DeletedRecords, records []Record,
 ) (n int64, err error) {
-	err = q.change(ctx, d, p, "postpone records", postponeRecordsSQL, records, &n)
+	err = q.change(ctx, d, p, "postpone records", postponeRecordsSQL, "('rescheduled_records', (SELECT count(*) FROM changed))", records, &n)
 	return n, err
 }
 
 func (q *DeletedRecords) change(
-	ctx context.Context, d *Database, p Permit, operation, sql string, records []Record, counts ...*int64,
+	ctx context.Context, d *Database, p Permit, operation, sql, journal string, records []Record, counts ...*int64,
 ) error {
 	return changeRecords(ctx, d, p, byQueue(records, queueOf), counts,
 		func(queue int, some []Record) query {
-			return newQuery(operation, q.Fill(queue, sql), recordArrays(some)...)
+			return newQuery(operation, journaled(q.Fill(queue, sql), journal, 3),
+				append(recordArrays(some), p.Source.run())...)
 		})
 }
 
@@ -150,7 +159,7 @@ changed AS (
   FROM guard, unnest($1::bigint[], $2::text[]::{id}[]) AS r (partition, id)
   WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE
   RETURNING q.cleanup_attempts
-)
+){journal}
 SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM changed WHERE cleanup_attempts > 0),
   (SELECT count(*) FROM changed WHERE cleanup_attempts = 0)`
 
@@ -159,7 +168,10 @@ SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM changed WHERE cleanup_a
 func (d *Database) ChargeRecords(
 	ctx context.Context, p Permit, q DeletedRecords, records []Record,
 ) (incremented, rescheduled int64, err error) {
-	err = q.change(ctx, d, p, "count attempts", chargeRecordsSQL, records, &incremented, &rescheduled)
+	err = q.change(ctx, d, p, "count attempts", chargeRecordsSQL,
+		"('incremented_records', (SELECT count(*) FROM changed WHERE cleanup_attempts > 0)), "+
+			"('rescheduled_records', (SELECT count(*) FROM changed WHERE cleanup_attempts = 0))",
+		records, &incremented, &rescheduled)
 	return incremented, rescheduled, err
 }
 
@@ -216,7 +228,7 @@ moved_to_dead AS (
   SELECT d.fully_qualified_table_name, d.primary_key_value, d.key_values, r.definition,
     r.sqlstate, r.message, r.failures, d.created_at, {queue_name}, d.owner
   FROM deleted d JOIN failed r USING (partition, id)
-){forget}
+){forget}{journal}
 SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM postponed), (SELECT count(*) FROM deleted)`
 
 // FailRecords records failures: the record is postponed by a minute, doubled with every setback up
@@ -235,8 +247,10 @@ func (d *Database) FailRecords(
 				definitions = append(definitions, x.Definition)
 				states, messages = append(states, x.SQLState), append(messages, x.Message)
 			}
-			return newQuery("record failures", q.Fill(queue, failRecordsSQL),
-				partitions, ids, isolated, definitions, states, messages, DeadAfter)
+			sql := journaled(q.Fill(queue, failRecordsSQL), "('rescheduled_records', (SELECT count(*) FROM postponed)), "+
+				"('dead_records', (SELECT count(*) FROM deleted))", 8)
+			return newQuery("record failures", sql, partitions, ids, isolated, definitions, states, messages,
+				DeadAfter, p.Source.run())
 		})
 	return rescheduled, dead, err
 }

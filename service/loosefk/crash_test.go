@@ -244,3 +244,24 @@ func TestShards_AServerThatDoesNotKnowTheNewDatabaseYetHoldsTheRecords(t *testin
 	assert.Contains(t, r.Reason, "1 record held")
 	e.WantQueue("main", "2")
 }
+
+func TestFault_LooseForeignKeysCleanup_CountsOfAKilledRunAreWhatItCommitted(t *testing.T) {
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 12)
+	e.Exec("main", `CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.counts := OLD.counts; NEW.tables := OLD.tables; RETURN NEW; END';
+		CREATE TRIGGER late BEFORE UPDATE ON maintenance.runs FOR EACH ROW WHEN (NEW.state = 'running') EXECUTE FUNCTION late();
+		UPDATE loose_foreign_keys_deleted_records SET fully_qualified_table_name = 'public.q' WHERE primary_key_value > 10`)
+	e.Gate("main", "c", "OLD.p_id = 10")
+	e.Shut("main", "doomed")
+	p := e.Start("doomed", servicetest.OneChild, servicetest.ShortRun, func(o *servicetest.Order) { o.BatchSize = 1 })
+	e.AtGate("main", "doomed")
+	e.Eventually("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.p'`, "1")
+	p.Kill()
+	e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'doomed'`, "0")
+	s := e.Service(servicetest.OneChild)
+	servicetest.WantCounts(t, e.AfterExpiry(s, "doomed"), "processed_records=1 deleted_rows=3")
+	dead := servicetest.Ended(t, s, e.Value("main", `SELECT id FROM maintenance.runs WHERE replica = 'doomed'`))
+	servicetest.WantLost(t, dead)
+	servicetest.WantCounts(t, dead, "processed_records=9 deleted_rows=27")
+	assert.That(t, len(dead.Tables) == 1 && dead.Tables[0].Deleted == 27, "tables %+v", dead.Tables)
+	e.Want("main", `SELECT count(*) FROM maintenance.run_counts`, "0")
+}

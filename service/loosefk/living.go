@@ -95,7 +95,7 @@ func (c *cleanup) settleSome(ctx context.Context, b *batch, keys []*openKey) err
 		c.x.Count(ctx, "obsolete_records", int64(len(obsolete)))
 		return nil
 	}
-	return c.change(ctx, obsolete, "obsolete_records", c.x.Database.RemoveRecords)
+	return c.change(ctx, obsolete, "obsolete_records", c.x.Database.CloseRecords)
 }
 
 // claims returns how the run handles each key. All records of a key are treated alike: if one of them

@@ -144,9 +144,12 @@ func (r *Runner) record(ctx context.Context, x *Execution, run Run, why error) {
 func (r *Runner) reportEnd(ctx context.Context, x *Execution, e runEnd, recordErr error) (done bool) {
 	switch {
 	case recordErr == nil && e.closed:
+		r.forgetCounts(ctx, x.Worker, e.run)
 		r.correct(ctx, x, e.run, e.err)
 		return true
-	case recordErr == nil, errors.Is(recordErr, repo.ErrNotFound):
+	case recordErr == nil:
+		r.forgetCounts(ctx, x.Worker, e.run)
+	case errors.Is(recordErr, repo.ErrNotFound):
 	case isPermanent(recordErr):
 		x.Log.ErrorContext(ctx, notRecorded, "error", recordErr)
 	default:

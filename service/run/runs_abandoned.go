@@ -9,6 +9,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/caretaker-go/caretaker/repo"
 )
 
 // CloseAbandoned closes the runs of processes that died. Each is logged, counted and traced once, by
@@ -16,9 +18,50 @@ import (
 func (r *Runner) CloseAbandoned(ctx context.Context) error {
 	runs, err := r.Main.CloseAbandonedRuns(ctx)
 	for _, run := range runs {
+		r.recount(ctx, &run)
 		r.recordAbandoned(ctx, run)
 	}
 	return err
+}
+
+// recount completes the counts of a run that was closed. They were saved up to a quarter of a second
+// before its process died. A database that does not answer leaves them as they are.
+func (r *Runner) recount(ctx context.Context, run *Run) {
+	w, err := r.Worker(run.Worker)
+	if err != nil || !w.Journaled || run.DryRun {
+		return
+	}
+	var found []repo.RunCount
+	for _, d := range w.Databases {
+		some, err := d.RunCounts(ctx, run.ID)
+		if err != nil {
+			r.Logger.WarnContext(ctx, "counts of the run not completed", "run_id", run.ID, "database", d.Name, "error", err)
+		}
+		found = append(found, some...)
+	}
+	if run.Recount(found) {
+		if err := r.Main.SaveRecount(ctx, *run); err != nil {
+			r.Logger.WarnContext(ctx, "counts of the run not completed", "run_id", run.ID, "error", err)
+			return
+		}
+	}
+	r.forgetCounts(ctx, w, *run)
+}
+
+// forgetCounts deletes the journal of a run whose end is on record. What cannot be deleted is never read.
+func (r *Runner) forgetCounts(ctx context.Context, w *Worker, run Run) {
+	counted := false
+	for _, n := range run.Counts {
+		counted = counted || n > 0
+	}
+	if !w.Journaled || !counted || run.DryRun {
+		return
+	}
+	for _, d := range w.Databases {
+		if d.Name == databaseOrMain(run) {
+			_ = d.ForgetRunCounts(ctx, run.ID)
+		}
+	}
 }
 
 // recordAbandoned is what report is for a run whose process lives.
