@@ -27,8 +27,8 @@ func journaled(sql, counts string, place int) string {
 	return fill(sql, "{journal}", fill(countedSQL, "{run}", fmt.Sprintf("$%d", place), "{counts}", counts))
 }
 
-// run is the parameter of countedSQL.
-func (s Source) run() any {
+// runOrNil is the parameter of countedSQL.
+func (s Source) runOrNil() any {
 	run, _ := s.ids()
 	return run
 }
