@@ -284,7 +284,12 @@ func (w *Sweeper) NextKeys(
 		case class == repo.ClassLock:
 			return nil, &lockedError{rows.String()}
 		case class == repo.ClassTimeout && b.Rows > 1:
-			w.Sizes.Halve(takes{rows}, b.Rows)
+			w.Sizes.Learn(takes{rows}, Statement{
+				Took: took, TimedOut: true, Limit: b.Rows, Empty: func() (time.Duration, error) {
+					_, took, err := w.take(ctx, rows, columns, c, &repo.Batch{SkipLocked: !c.waited})
+					return took, err
+				},
+			})
 		default:
 			return nil, err
 		}
@@ -295,7 +300,8 @@ func (w *Sweeper) NextKeys(
 func (w *Sweeper) take(
 	ctx context.Context, rows repo.Rows, columns []repo.Column, c *Cursor, b *repo.Batch,
 ) (values [][]string, took time.Duration, err error) {
-	permit, err := w.Writer.Permit(ctx, rows.Database, rows.Table, waitingLimits(b.Rows))
+	permit, err := w.Writer.Permit(ctx, rows.Database, rows.Table,
+		w.Sizes.waitingLimits(takes{rows}, b.Rows))
 	if err != nil {
 		return nil, 0, err
 	}

@@ -125,7 +125,7 @@ func (s *sweep) run(ctx context.Context) error {
 		}
 		r, took, err := s.send(ctx, &b)
 		if err != nil {
-			if err = s.adapt(b, took, err); err != nil {
+			if err = s.adapt(ctx, b, took, err); err != nil {
 				return err
 			}
 			continue
@@ -155,26 +155,36 @@ func (s *sweep) send(
 
 func (s *sweep) limits(rows int64) repo.Limits {
 	if s.mode == waitingLocked {
-		return waitingLimits(rows)
+		return s.Sizes.waitingLimits(s, rows)
 	}
-	l := repo.Limits{Statement: StatementTime, Lock: LockTime}
-	if rows == 1 {
+	l := repo.Limits{Statement: s.Sizes.Time(s), Lock: LockTime}
+	if rows <= 1 {
 		l.Statement = SingleRowTime
 	}
 	return l
 }
 
+// empty sends the statement of a batch for no row, and returns how long that took.
+func (s *sweep) empty(ctx context.Context) func() (time.Duration, error) {
+	return func() (time.Duration, error) {
+		_, took, err := s.send(ctx, &repo.Batch{SkipLocked: s.mode == skippingLocked})
+		return took, err
+	}
+}
+
 // account counts what a statement changed, and learns from how long it took. Time spent waiting
 // for locks says nothing about the size.
 func (s *sweep) account(ctx context.Context, b repo.Batch, r repo.BatchResult, took time.Duration) {
-	if s.mode != waitingLocked {
-		s.Sizes.Observe(s, took, b.Rows, r.Picked, r.Picked >= b.Rows)
-	}
 	if r.Changed > 0 {
 		s.Count(ctx, s.rows.Table.Name, s.change, r.Changed)
 	}
 	if len(r.Reported) > 0 && s.Outside != nil {
 		s.Outside(ctx, r.Reported)
+	}
+	if s.mode != waitingLocked {
+		s.Sizes.Learn(s, Statement{
+			Took: took, Limit: b.Rows, Found: r.Picked, Capped: r.Picked >= b.Rows, Empty: s.empty(ctx),
+		})
 	}
 }
 
@@ -207,7 +217,9 @@ func (s *sweep) advance(
 
 // adapt makes the next statement smaller, or more patient. Errors that neither helps against are
 // returned.
-func (s *sweep) adapt(b repo.Batch, took time.Duration, err error) error {
+func (s *sweep) adapt(
+	ctx context.Context, b repo.Batch, took time.Duration, err error,
+) error {
 	switch class := ClassOf(err, took, b.Limits); {
 	case class == repo.ClassLock && s.mode == waitingLocked:
 		return &lockedError{s.rows.String()}
@@ -218,7 +230,7 @@ func (s *sweep) adapt(b repo.Batch, took time.Duration, err error) error {
 		s.mode++
 		return nil
 	case class == repo.ClassTimeout && b.Rows > 1:
-		s.Sizes.Halve(s, b.Rows)
+		s.Sizes.Learn(s, Statement{Took: took, TimedOut: true, Limit: b.Rows, Empty: s.empty(ctx)})
 		return nil
 	}
 	return err

@@ -193,7 +193,7 @@ func (c *cleanup) finishByProbes(ctx context.Context, b *batch) error {
 func (c *cleanup) advance(
 	ctx context.Context, task *childTask, keys []*openKey,
 ) (left []*openKey, err error) {
-	limits := repo.Limits{Statement: bulk.StatementTime, Lock: bulk.LockTime}
+	limits := repo.Limits{Statement: c.sizes.Time(task), Lock: bulk.LockTime}
 	remaining, err := task.child.Remaining(ctx, recordedKeys(keys), limits)
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
 )
 
 // What becomes of keys whose statement the database has refused or cut off: the fault is isolated,
@@ -47,10 +48,14 @@ func classOf(err error) repo.Class {
 	return repo.ClassData
 }
 
-// afterError deals with an error of the statements of rotateKeys and awaitLocks that is no lock.
-func (t *taskRun) afterError(ctx context.Context, keys []*openKey, err error) error {
+// afterError deals with an error, of the statement that had a result or of one that looked what was
+// left behind it, that is no lock.
+func (t *taskRun) afterError(
+	ctx context.Context, keys []*openKey, m mode, r purged, err error,
+) error {
 	if classOf(err) == repo.ClassTimeout {
-		_, err = t.shrink(ctx, keys, t.sizes.Get(t.task), err)
+		r.cap, r.took = t.sizes.Get(t.task), max(r.took, bulk.StatementTime)
+		_, err = t.shrink(ctx, keys, m, r, err)
 		return err
 	}
 	return t.isolate(ctx, keys, err)
@@ -59,15 +64,17 @@ func (t *taskRun) afterError(ctx context.Context, keys []*openKey, err error) er
 // shrink makes the statement smaller after a time-out: fewer rows, and once there are no more rows
 // than keys, fewer keys. It says whether to try the same keys again.
 func (t *taskRun) shrink(
-	ctx context.Context, keys []*openKey, rows int64, err error,
+	ctx context.Context, keys []*openKey, m mode, r purged, err error,
 ) (again bool, _ error) {
 	t.timeouts++
-	t.sizes.Halve(t.task, rows)
+	moreTime := t.sizes.Learn(t.task, bulk.Statement{
+		Took: r.took, TimedOut: true, Limit: r.cap, Empty: t.empty(ctx, keys, m, r),
+	})
 	if t.spent() {
 		t.failKeys(ctx, t.task, keys, err, false)
 		return false, nil
 	}
-	if rows > int64(len(keys)) || len(keys) == 1 {
+	if moreTime || r.cap > int64(len(keys)) || len(keys) == 1 {
 		return true, nil
 	}
 	return false, t.halves(ctx, keys, err)

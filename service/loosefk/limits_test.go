@@ -3,6 +3,7 @@ package loosefk_test
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -88,6 +89,27 @@ func TestLooseForeignKeysCleanup_StopsAtMaxRuntime(t *testing.T) {
 	assert.That(t, deleted >= 1 && deleted <= 11, "%d rows deleted within 3 s at 300 ms each", deleted)
 	servicetest.WantCounts(t, r, fmt.Sprintf("deleted_rows=%d incremented_records=5", deleted))
 	e.Want("main", `SELECT count(*) FILTER (WHERE cleanup_attempts = 1) FROM loose_foreign_keys_deleted_records`, "5")
+}
+
+func TestLooseForeignKeysCleanup_StatementsDoNotShrinkWherePlanningTakesLong(t *testing.T) {
+	t.Parallel()
+	for pause, rows := range map[string]int{"0.1": 2000, "0.55": 1000} {
+		t.Run(pause, func(t *testing.T) {
+			e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
+			// The constraint is computed whenever a statement is planned, once for each time that it names c.
+			e.Exec("main", `CREATE FUNCTION slow() RETURNS boolean IMMUTABLE LANGUAGE sql AS 'SELECT true';
+				CREATE TABLE c (id bigint, p_id bigint) PARTITION BY HASH (id); CREATE INDEX ON c (p_id);
+				CREATE TABLE c_0 PARTITION OF c (CHECK (slow())) FOR VALUES WITH (MODULUS 1, REMAINDER 0);
+				INSERT INTO c SELECT i, 1 + i % 20 FROM generate_series(1, `+strconv.Itoa(rows)+`) i;
+				CREATE TABLE sent (n bigint);
+				CREATE FUNCTION sent() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO sent SELECT count(*) FROM gone; RETURN NULL; END';
+				CREATE TRIGGER sent AFTER DELETE ON c REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION sent();
+				CREATE OR REPLACE FUNCTION slow() RETURNS boolean IMMUTABLE LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(`+pause+`); RETURN true; END'`)
+			e.Deleted("main", "p", 1, 20)
+			wantRun(t, e.Service(servicetest.OneChild, unhurried), "processed_records=20 deleted_rows="+strconv.Itoa(rows))
+			e.Want("main", `SELECT count(*) < 4 FROM sent WHERE n > 0`, "true")
+		})
+	}
 }
 
 func TestLooseForeignKeysCleanup_AnOverrunCountsAttemptsAndTheFourthPushesBack(t *testing.T) {

@@ -12,44 +12,59 @@ import (
 )
 
 func TestStatementSizes_FollowTheTimeThatStatementsTake(t *testing.T) {
+	const out = true // a timeout
+	type ms = time.Duration
 	s := &childTask{key: repo.LooseForeignKey{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: repo.AsyncDelete}, database: "main"}
 	z := bulk.NewStatementSizes()
 	for i, test := range []struct {
-		took         time.Duration
+		took         ms
+		timedOut     bool
 		limit, found int64
 		capped       bool
+		empty        ms // how long a statement for no row takes; 0: it fails
 		want         int64
+		wantTime     ms
 	}{
-		{10 * time.Millisecond, 1000, 1000, false, 1000},  // not capped: nothing is learned
-		{124 * time.Millisecond, 1000, 1000, true, 2000},  // capped and fast
-		{10 * time.Millisecond, 20, 20, true, 2000},       // capped by something smaller
-		{126 * time.Millisecond, 2000, 2000, true, 2000},  // fast enough
-		{250 * time.Millisecond, 2000, 2000, true, 2000},  // the goal
-		{500 * time.Millisecond, 2000, 2000, true, 750},   // in proportion, to three quarters of the goal
-		{1 * time.Millisecond, 750, 750, true, 1500},      //
-		{1 * time.Millisecond, 1500, 1500, true, 3000},    //
-		{1 * time.Millisecond, 3000, 3000, true, 6000},    //
-		{1 * time.Millisecond, 6000, 6000, true, 12000},   //
-		{1 * time.Millisecond, 12000, 12000, true, 20000}, // the bound
-		{1 * time.Millisecond, 20000, 20000, true, 20000}, //
-		{time.Second, 20000, 20000, false, 3750},          //
-		{time.Second, 3750, 2, false, 1},                  // even one row may be slow
-		{time.Second, 1, 1, false, 1},                     //
-		{100 * time.Millisecond, 1, 1, true, 2},           //
+		{10, false, 1000, 1000, false, 0, 1000, 1000},     // not capped: nothing is learned
+		{124, false, 1000, 1000, true, 0, 2000, 1000},     // capped and fast
+		{10, false, 20, 20, true, 0, 2000, 1000},          // capped by something smaller
+		{126, false, 2000, 2000, true, 0, 2000, 1000},     // fast enough
+		{250, false, 2000, 2000, true, 250, 2000, 1000},   // the goal
+		{500, false, 2000, 2000, true, 100, 750, 1000},    // in proportion, to three quarters of the goal
+		{1, false, 750, 750, true, 0, 1500, 1000},         //
+		{1, false, 1500, 1500, true, 0, 3000, 1000},       //
+		{1, false, 3000, 3000, true, 0, 6000, 1000},       //
+		{1, false, 6000, 6000, true, 0, 12000, 1000},      //
+		{1, false, 12000, 12000, true, 0, 20000, 1000},    // the bound
+		{1, false, 20000, 20000, true, 0, 20000, 1000},    //
+		{1000, false, 20000, 20000, false, 0, 3750, 1000}, //
+		{400, false, 3750, 3750, true, 300, 3750, 1300},   // a smaller one would not be quicker
+		{400, false, 3750, 3750, true, 0, 7500, 1300},     // its rows take 100 ms
+		{2000, false, 7500, 7500, true, 500, 937, 1500},   // only the time for the rows is in proportion
+		{220, false, 937, 100, false, 0, 937, 1220},       // others were quicker: nothing takes longer than itself
+		{200, false, 937, 937, true, 0, 1874, 1200},       //
+		{180, false, 937, 937, true, 0, 1874, 1000},       // too little to matter
+		{1000, out, 1874, 0, false, 900, 1874, 1900},      // more time instead of fewer rows
+		{1900, out, 1874, 0, false, 900, 937, 1900},       // the rows had a second
+		{1900, out, 937, 0, false, 9500, 937, 10_000},     // never more time than for a single row
+		{10_000, out, 937, 0, false, 9500, 468, 10_000},   //
+		{2900, out, 468, 0, false, 0, 234, 1000},          // nothing is known
+		{1000, false, 234, 2, false, 0, 1, 1000},          // even one row may be slow
+		{1000, false, 1, 1, false, 0, 1, 1000},            //
+		{1000, out, 1, 1, false, 0, 1, 1000},              //
+		{100, false, 1, 1, true, 0, 2, 1000},              //
 	} {
-		z.Observe(s, test.took, test.limit, test.found, test.capped)
-		if got := z.Get(s); got != test.want {
-			t.Errorf("after statement %d: %d rows, want %d", i, got, test.want)
-		}
-	}
-}
-
-func TestStatementSizes_AreHalvedOnATimeoutDownToOne(t *testing.T) {
-	s := &childTask{}
-	z := bulk.NewStatementSizes()
-	for _, want := range []int64{500, 250, 125, 62, 31, 15, 7, 3, 1, 1} {
-		if z.Halve(s, z.Get(s)); z.Get(s) != want {
-			t.Errorf("%d rows, want %d", z.Get(s), want)
+		z.Learn(s, bulk.Statement{
+			Took: test.took * time.Millisecond, TimedOut: test.timedOut, Limit: test.limit, Found: test.found, Capped: test.capped,
+			Empty: func() (time.Duration, error) {
+				if test.empty == 0 {
+					return 0, repo.ErrUnreachable
+				}
+				return test.empty * time.Millisecond, nil
+			},
+		})
+		if got, time := z.Get(s), z.Time(s)/time.Millisecond; got != test.want || time != test.wantTime {
+			t.Errorf("after statement %d: %d rows in %d ms, want %d in %d", i, got, time, test.want, test.wantTime)
 		}
 	}
 }
@@ -61,7 +76,9 @@ func TestStatementSizes_AreKeptForEachDefinitionAndHome(t *testing.T) {
 	other := key
 	other.Columns = []string{"q_id"}
 	z := bulk.NewStatementSizes()
-	z.Halve(&childTask{key: key, database: "main"}, 100)
+	z.Learn(&childTask{key: key, database: "main"}, bulk.Statement{
+		TimedOut: true, Took: time.Second, Limit: 100, Empty: func() (time.Duration, error) { return 0, nil },
+	})
 	for name, s := range map[string]*childTask{
 		"home": {key: key, database: "ci"}, "action": {key: nullify, database: "main"}, "column": {key: other, database: "main"},
 	} {

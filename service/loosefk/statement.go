@@ -88,7 +88,7 @@ func (t *taskRun) try(ctx context.Context, keys []*openKey) error {
 			t.failKeys(ctx, t.task, keys, err, true)
 			return nil
 		case class == repo.ClassTimeout:
-			if again, err := t.shrink(ctx, keys, r.cap, err); !again {
+			if again, err := t.shrink(ctx, keys, m, r, err); !again {
 				return err
 			}
 		default:
@@ -122,6 +122,8 @@ type purged struct {
 	cap, perKey int64
 	// removal: the records of the keys went with the statement if it was complete.
 	removal bool
+	// took is how long the statement lasted.
+	took time.Duration
 }
 
 // full says whether a key got its share, and may have more rows.
@@ -153,13 +155,12 @@ func (t *taskRun) purge(ctx context.Context, keys []*openKey, m mode) (r purged,
 		if m != everything && m != uncounted {
 			r.perKey = max(1, r.cap/int64(len(keys)))
 		}
-		took, err := t.send(ctx, keys, m, &r)
-		if err != nil {
+		if err := t.send(ctx, keys, m, &r); err != nil {
 			r.PurgeResult = repo.PurgeResult{}
 			return r, err
 		}
 		if len(r.Living) == 0 {
-			t.account(ctx, r, m, len(keys), took)
+			t.account(ctx, keys, m, r)
 			return r, nil
 		}
 		// Nothing was changed. The statement is sent again without the keys of living parents.
@@ -176,15 +177,13 @@ func (t *taskRun) purge(ctx context.Context, keys []*openKey, m mode) (r purged,
 	}
 }
 
-// send sends a statement of so many rows, and says how long it took.
-func (t *taskRun) send(
-	ctx context.Context, keys []*openKey, m mode, r *purged,
-) (took time.Duration, err error) {
+// send sends a statement of so many rows.
+func (t *taskRun) send(ctx context.Context, keys []*openKey, m mode, r *purged) (err error) {
 	child := t.task.child
 	limits := t.limits(m, r.cap, len(keys))
 	permit, err := t.x.Permit(ctx, child.Database, child.Table(), limits)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer permit.End(&err)
 	p := repo.Purge{
@@ -193,22 +192,40 @@ func (t *taskRun) send(
 	}
 	began := time.Now()
 	if r.perKey == 0 {
-		records := t.removable(keys)
+		var records []repo.Record
+		if r.cap > 0 {
+			records = t.removable(keys)
+		}
 		r.removal = len(records) > 0
 		r.PurgeResult, err = child.PurgeAll(ctx, p, t.queue, records)
 	} else {
 		r.PurgeResult, err = child.PurgeShares(ctx, p, r.perKey, m == skipping)
 	}
-	return time.Since(began), err
+	r.took = time.Since(began)
+	return err
+}
+
+// empty sends the statement that had a result for no row, and returns how long that took.
+func (t *taskRun) empty(
+	ctx context.Context, keys []*openKey, m mode, r purged,
+) func() (time.Duration, error) {
+	return func() (time.Duration, error) {
+		if m == uncounted {
+			m = everything
+		}
+		none := purged{perKey: r.perKey}
+		err := t.send(ctx, keys, m, &none)
+		return none.took, err
+	}
 }
 
 // limits are those of a statement that may change so many rows of so many keys.
 func (t *taskRun) limits(m mode, rows int64, keys int) repo.Limits {
-	l := repo.Limits{Statement: bulk.StatementTime, Lock: bulk.LockTime}
+	l := repo.Limits{Statement: t.sizes.Time(t.task), Lock: bulk.LockTime}
 	switch {
 	case m == uncounted:
 		l.Statement = bulk.StatementGoal
-	case rows == 1 && keys == 1:
+	case rows == 0 || rows == 1 && keys == 1:
 		l.Statement = bulk.SingleRowTime
 	}
 	if m == waiting {
@@ -237,9 +254,7 @@ func (t *taskRun) removable(keys []*openKey) (records []repo.Record) {
 }
 
 // account counts what a statement has done, and learns from the time it took.
-func (t *taskRun) account(
-	ctx context.Context, r purged, m mode, keys int, took time.Duration,
-) {
+func (t *taskRun) account(ctx context.Context, keys []*openKey, m mode, r purged) {
 	t.addWorked(t.task)
 	capped := false
 	for _, n := range r.Shares {
@@ -247,11 +262,7 @@ func (t *taskRun) account(
 	}
 	if r.perKey == 0 {
 		capped = r.Found <= r.cap && 2*r.Found > r.cap
-		t.task.rowsPerKey.Store(math.Float64bits(float64(r.Found) / float64(keys)))
-	}
-	if m != waiting {
-		t.sizes.Observe(t.task, took, r.cap, r.Found, capped)
-		t.batch.observe(took, r.Changed, t.sizes.Get(t.task))
+		t.task.rowsPerKey.Store(math.Float64bits(float64(r.Found) / float64(len(keys))))
 	}
 	t.x.Count(ctx, "processed_records", r.Removed)
 	if t.task.deletes() {
@@ -260,6 +271,12 @@ func (t *taskRun) account(
 	} else {
 		t.x.Count(ctx, "updated_rows", r.Changed)
 		t.x.Changed(t.task.key.Table, 0, r.Changed)
+	}
+	if m != waiting {
+		t.sizes.Learn(t.task, bulk.Statement{
+			Took: r.took, Limit: r.cap, Found: r.Found, Capped: capped, Empty: t.empty(ctx, keys, m, r),
+		})
+		t.batch.observe(r.took, r.Changed, t.sizes.Get(t.task))
 	}
 }
 
@@ -280,7 +297,7 @@ func (t *taskRun) rotateKeys(ctx context.Context, keys []*openKey, r purged) err
 	t.batch.moveBehind(r.served)
 	_, err := t.advance(ctx, t.task, keys)
 	if err != nil && classOf(err) != repo.ClassLock {
-		return t.afterError(ctx, keys, err)
+		return t.afterError(ctx, keys, shares, r, err)
 	}
 	return nil
 }
@@ -299,14 +316,14 @@ func (t *taskRun) awaitLocks(ctx context.Context, keys []*openKey, r purged, err
 				return err
 			}
 			if err != nil && classOf(err) != repo.ClassLock {
-				return t.afterError(ctx, keys, err)
+				return t.afterError(ctx, keys, m, r, err)
 			}
 		}
 		switch left, err := t.advance(ctx, t.task, keys); {
 		case err == nil:
 			keys = left
 		case classOf(err) != repo.ClassLock:
-			return t.afterError(ctx, keys, err)
+			return t.afterError(ctx, keys, m, r, err)
 		}
 		if m == skipping && r.Changed > 0 {
 			if r.cutOff(asked) {
@@ -323,7 +340,7 @@ func (t *taskRun) awaitLocks(ctx context.Context, keys []*openKey, r purged, err
 	if len(r.Kept) > 0 {
 		others, kept, err := t.failKept(ctx, keys, r)
 		if err != nil {
-			return t.afterError(ctx, keys, err)
+			return t.afterError(ctx, keys, skipping, r, err)
 		}
 		if keys = others; kept && r.cutOff(asked) {
 			return nil
