@@ -162,6 +162,9 @@ func (c *cleanup) clean(ctx context.Context, b *batch) error {
 			return err
 		}
 		if !slices.ContainsFunc(b.keys, func(k *openKey) bool { return !b.complete(k) }) {
+			for task, t := range b.taskRuns {
+				task.guesses.learn(t.changed, len(b.keys))
+			}
 			return nil
 		}
 	}

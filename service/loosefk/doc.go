@@ -18,11 +18,12 @@
 //     keys that have got so far (batch.go, statement.go). It takes all rows of all keys if they fit
 //     under its cap, else a share of each key: keys that still have rows are set aside, the others
 //     go on. It counts the rows first, unless they are likely to fit and nothing can keep a row
-//     without an error. If they then do not fit, or take longer than the goal of a statement,
-//     nothing is changed, and they are counted. It waits for nobody's locks, except once for a
-//     second where rows stay locked. A statement that fails is halved by keys until the fault is
-//     alone (isolate.go). A database that does not answer is assumed to have the children that it
-//     had when it last answered a run of any server, or all if it never did: its tasks fail (homes.go).
+//     without an error. If they then do not fit, or take too long, nothing is changed, and they are
+//     counted: a task whose wrong guesses took a twentieth of its time counts first. It waits for
+//     nobody's locks, except once for a second where rows stay locked. A statement that fails is
+//     halved by keys until the fault is alone (isolate.go). A database that does not answer is
+//     assumed to have the children that it had when it last answered a run of any server, or all if
+//     it never did: its tasks fail (homes.go).
 //  3. The records of keys that are complete for every definition are removed, with the last
 //     statement if it ran in the queue's database, else in a transaction of their own.
 //  4. The set-aside keys go on where they stopped, until none is left or a limit ends the run.

@@ -224,3 +224,15 @@ func TestLooseForeignKeysCleanup_ARecordWithoutATimeIsDueWhateverElseItsParentHa
 	wantWithinLimits(t, wantRun(t, e.Service(definitions), "processed_records=4"))
 	e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE consume_after > now()`, "4")
 }
+
+func TestLooseForeignKeysCleanup_FewStatementsAreRolledBackWhereTheNumberOfRowsVaries(t *testing.T) {
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
+	e.Exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(0, 239) i, generate_series(1, CASE WHEN i / 10 % 2 = 0 THEN 1 ELSE 20 END);
+		CREATE SEQUENCE tried; CREATE TABLE sent (n bigint DEFAULT nextval('tried'));
+		CREATE FUNCTION sent() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO sent DEFAULT VALUES; RETURN NULL; END';
+		CREATE TRIGGER sent BEFORE DELETE ON c FOR EACH STATEMENT EXECUTE FUNCTION sent()`)
+	e.Deleted("main", "p", 0, 239)
+	const child = "c:\n  - {table: p, column: p_id, on_delete: async_delete, delete_limit: 100}\n"
+	wantRun(t, e.Service(child, servicetest.Batches(10, 0), unhurried), "processed_records=240 deleted_rows=2520")
+	e.Want("main", `SELECT last_value - (SELECT count(*) FROM sent) < 8 FROM tried`, "true")
+}

@@ -136,16 +136,34 @@ type childTask struct {
 	child    *repo.Child
 	database string
 	// down says why nothing can be done here in this run.
-	down error
-	// rowsPerKey is how many rows the last statement for all rows found, as math.Float64bits.
-	rowsPerKey atomic.Uint64
+	down    error
+	guesses guesses
 }
 
-// fits says whether all rows of so many keys are likely to be found and changed by one statement
-// under a cap, so that they need not be counted first.
-func (t *childTask) fits(keys int, limit int64) bool {
-	found := math.Float64frombits(t.rowsPerKey.Load())
-	return found > 0 && found*float64(keys) <= float64(limit) && !t.child.MayKeep()
+// guesses are how many rows keys are likely to have, as those of the last complete batch.
+type guesses struct {
+	// rowsPerKey is how many rows a key of the last complete batch had, as math.Float64bits.
+	rowsPerKey atomic.Uint64
+	// worked is how long statements have worked, failed how long those that had guessed wrong, in
+	// nanoseconds.
+	worked, failed atomic.Int64
+}
+
+// maxWrong is which part of the time of the other statements those that guess wrong may take. What
+// they have done is rolled back and done again.
+const maxWrong = 20
+
+// rows is how many rows so many keys are likely to have; 0: nothing is known, or they have none.
+func (g *guesses) rows(keys int) float64 {
+	return math.Float64frombits(g.rowsPerKey.Load()) * float64(keys)
+}
+
+// allowed reports whether few guesses were wrong so far.
+func (g *guesses) allowed() bool { return g.failed.Load()*maxWrong <= g.worked.Load() }
+
+// learn learns from a batch that is complete. In one that is not, keys have rows that are not known.
+func (g *guesses) learn(rows int64, keys int) {
+	g.rowsPerKey.Store(math.Float64bits(float64(rows) / float64(keys)))
 }
 
 // SizeKey is what the sizes of its statements are remembered by.

@@ -3,7 +3,6 @@ package loosefk
 import (
 	"context"
 	"errors"
-	"math"
 	"slices"
 	"time"
 
@@ -21,6 +20,8 @@ type taskRun struct {
 	task  *childTask
 	// counting: an uncounted statement has failed.
 	counting bool
+	// changed counts the rows that the statements have changed.
+	changed int64
 	// failing and timeouts count the statements spent on isolating a fault.
 	failing, timeouts int
 }
@@ -58,13 +59,7 @@ func (c *cleanup) failMisfits(ctx context.Context, task *childTask, keys []*open
 // try runs the statement for the keys; what it cannot do for all at once it does for halves.
 func (t *taskRun) try(ctx context.Context, keys []*openKey) error {
 	for !t.checkLimits() {
-		m := everything
-		if !t.counting && t.task.fits(len(keys), t.sizes.Get(t.task)) {
-			m = uncounted
-		}
-		if slices.ContainsFunc(keys, func(k *openKey) bool { return k.large }) {
-			m = shares
-		}
+		m := t.mode(keys)
 		r, err := t.purge(ctx, keys, m)
 		if keys = unsettled(keys); len(keys) == 0 || isQueueError(err) {
 			return err
@@ -72,11 +67,9 @@ func (t *taskRun) try(ctx context.Context, keys []*openKey) error {
 		switch class := classOf(err); {
 		case m == uncounted && err != nil && class != repo.ClassLock && !errors.Is(err, errNoBudget):
 			t.counting = true
+			t.task.guesses.failed.Add(int64(r.took))
 		case err == nil && m == everything && r.Found > r.cap:
-			t.batch.split = true
-			for _, k := range keys {
-				k.large = true
-			}
+			t.share(keys)
 		case err == nil && r.Found == r.Changed && r.cutOff(len(keys)):
 			return t.rotateKeys(ctx, keys, r)
 		case err == nil && r.Found == r.Changed:
@@ -98,6 +91,29 @@ func (t *taskRun) try(ctx context.Context, keys []*openKey) error {
 	return nil
 }
 
+// mode is that of the next statement for the keys, by the rows that they are likely to have.
+func (t *taskRun) mode(keys []*openKey) mode {
+	expected, limit := t.task.guesses.rows(len(keys)), float64(t.rows())
+	if expected > limit {
+		t.share(keys)
+	}
+	switch guess := !t.counting && !t.task.child.MayKeep(); {
+	case slices.ContainsFunc(keys, func(k *openKey) bool { return k.large }):
+		return shares
+	case guess && expected > 0 && t.task.guesses.allowed():
+		return uncounted
+	}
+	return everything
+}
+
+// share lets each of the keys have a share of the statements, since their rows do not fit into one.
+func (t *taskRun) share(keys []*openKey) {
+	t.batch.split = true
+	for _, k := range keys {
+		k.large = true
+	}
+}
+
 // mode is which rows a statement takes, and how it behaves towards those that somebody else has
 // locked.
 type mode int
@@ -105,8 +121,8 @@ type mode int
 const (
 	// everything: all rows of all keys if they fit under the cap.
 	everything mode = iota
-	// uncounted is everything, where that is likely to be so: if the rows do not fit under the cap, or
-	// take too long, nothing is changed, and everything is tried.
+	// uncounted is everything, where that is likely to be so ([guesses]): if the rows do not fit under the
+	// cap, or take too long, nothing is changed, and everything is tried.
 	uncounted
 	// shares: as many rows of each key as the cap divided by the keys.
 	shares
@@ -140,13 +156,17 @@ func (r purged) cutOff(keys int) bool {
 // errNoBudget means that a row limit is reached; checkLimits has seen it, or will.
 var errNoBudget = errors.New("row limit reached")
 
+// rows is how many rows a statement may change, unless less is left of the limits.
+func (t *taskRun) rows() int64 {
+	if limit := int64(t.task.key.DeleteLimit); limit > 0 {
+		return min(t.sizes.Get(t.task), limit)
+	}
+	return t.sizes.Get(t.task)
+}
+
 // purge sends one statement within what is left of the limits and accounts for it.
 func (t *taskRun) purge(ctx context.Context, keys []*openKey, m mode) (r purged, err error) {
-	want := t.sizes.Get(t.task)
-	if limit := int64(t.task.key.DeleteLimit); limit > 0 {
-		want = min(want, limit)
-	}
-	r.cap = t.budget.reserve(t.task, want)
+	r.cap = t.budget.reserve(t.task, t.rows())
 	if r.cap == 0 {
 		return r, errNoBudget
 	}
@@ -222,10 +242,7 @@ func (t *taskRun) empty(
 // limits are those of a statement that may change so many rows of so many keys.
 func (t *taskRun) limits(m mode, rows int64, keys int) repo.Limits {
 	l := repo.Limits{Statement: t.sizes.Time(t.task), Lock: bulk.LockTime}
-	switch {
-	case m == uncounted:
-		l.Statement = bulk.StatementGoal
-	case rows == 0 || rows == 1 && keys == 1:
+	if rows == 0 || rows == 1 && keys == 1 {
 		l.Statement = bulk.SingleRowTime
 	}
 	if m == waiting {
@@ -262,8 +279,9 @@ func (t *taskRun) account(ctx context.Context, keys []*openKey, m mode, r purged
 	}
 	if r.perKey == 0 {
 		capped = r.Found <= r.cap && 2*r.Found > r.cap
-		t.task.rowsPerKey.Store(math.Float64bits(float64(r.Found) / float64(len(keys))))
 	}
+	t.changed += r.Changed
+	t.task.guesses.worked.Add(int64(r.took))
 	t.x.Count(ctx, "processed_records", r.Removed)
 	if t.task.deletes() {
 		t.x.Count(ctx, "deleted_rows", r.Changed)
