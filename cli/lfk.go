@@ -166,11 +166,13 @@ func counted(n int, noun string) string {
 }
 
 func (l *lfk) install() *cobra.Command {
-	return &cobra.Command{
+	var schema string
+	command := &cobra.Command{
 		Use:   "install",
 		Short: "Create the queue of deleted records and its trigger functions, where there is none",
 		Args:  between(0, 0),
 		RunE: l.withTables(func(ctx context.Context, keys loosefk.Admin, _ []string) error {
+			keys.Schema = schema
 			done, err := keys.Install(ctx)
 			return l.report(err, map[string]any{"databases": done}, func() {
 				for _, d := range done {
@@ -179,6 +181,9 @@ func (l *lfk) install() *cobra.Command {
 			})
 		}),
 	}
+	command.Flags().StringVar(&schema, "schema", "",
+		"use the queue of the schema `name`, or create it there, although another schema has one")
+	return command
 }
 
 func (l *lfk) track() *cobra.Command {

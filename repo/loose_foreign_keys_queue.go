@@ -72,6 +72,8 @@ type DeletedRecords struct {
 	// Wide: it is managed by caretaker and has the column key_values, for keys that are not one
 	// integer.
 	Wide bool
+	// Remembered: runs know that this is their queue.
+	Remembered bool
 	// At is when it was read, by the clock of the database: what is due is decided by it.
 	At time.Time
 	// leafSchema is where its newest leaf lies, and the next one will; before there is any, that of
@@ -165,7 +167,7 @@ func (q *DeletedRecords) row() []any {
 }
 
 // DeletedRecords reads the queue and its partitions. Without an application schema the error is a
-// [*NoSchemaError].
+// [*NoSchemaError]; where the search_path leads to another queue, or to none any more, a [*QueueMovedError].
 func (d *Database) DeletedRecords(ctx context.Context) (DeletedRecords, error) {
 	q, err := d.DeletedRecordsShape(ctx)
 	l := Limits{Statement: 5 * time.Second, Lock: time.Second}
@@ -182,13 +184,19 @@ func (d *Database) DeletedRecords(ctx context.Context) (DeletedRecords, error) {
 
 // ReadDeletedRecords is [Database.DeletedRecordsShape] within a transaction. Without an application schema the error
 // is [pgx.ErrNoRows].
-func ReadDeletedRecords(ctx context.Context, tx pgx.Tx) (DeletedRecords, error) {
+func (d *Database) ReadDeletedRecords(ctx context.Context, tx pgx.Tx) (DeletedRecords, error) {
 	rows, _ := tx.Query(ctx, queueSQL, QueueTables())
 	read, err := pgx.CollectRows(rows, scanQueue)
 	if err != nil {
 		return DeletedRecords{}, err
 	}
-	return joinQueue(read)
+	q, err := joinQueue(read)
+	if err == nil {
+		err = q.checkHome(d.Name, func(into ...any) error {
+			return tx.QueryRow(ctx, queueHomeSQL, queueTable).Scan(into...)
+		})
+	}
+	return q, err
 }
 
 // DeletedRecordsShape is [Database.DeletedRecords] without the numbers of the records in a DEFAULT
@@ -201,7 +209,11 @@ func (d *Database) DeletedRecordsShape(ctx context.Context) (DeletedRecords, err
 	q, err := joinQueue(read)
 	if err != nil {
 		_, err = d.ApplicationSchema(ctx)
+		return q, err
 	}
+	err = q.checkHome(d.Name, func(into ...any) error {
+		return d.queryRow(ctx, "find the queue", into, queueHomeSQL, queueTable)
+	})
 	return q, err
 }
 

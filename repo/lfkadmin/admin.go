@@ -37,13 +37,18 @@ type Admin struct {
 	database *repo.Database
 	// patience is how long a transaction may take; 0: [timeout].
 	patience time.Duration
+	// schema is where the queue is to be, even if there is one elsewhere; "": nobody has said so.
+	schema string
 }
 
 // New needs a database that is migrated.
 func New(d *repo.Database) Admin { return Admin{database: d} }
 
 // patient lets a transaction take as long as it needs, within reason.
-func (a Admin) patient() Admin { return Admin{a.database, 24 * time.Hour} }
+func (a Admin) patient() Admin { return Admin{a.database, 24 * time.Hour, a.schema} }
+
+// In names the schema that the queue is to be in, even if there is one in another schema.
+func (a Admin) In(schema string) Admin { return Admin{a.database, a.patience, schema} }
 
 // RefusedError says why a command does not do what it was asked to. Nothing was changed.
 type RefusedError struct {

@@ -139,18 +139,27 @@ func (r repairs) do(ctx context.Context, tx pgx.Tx) error {
 // queue already. A queue of our own it repairs: functions of an older version, the column key_values,
 // the active partition, what a restore of the application's schema alone has left behind, and
 // sequences that are behind. It returns what it has found or done in words. A relation of that name
-// with another shape is a [*RefusedError].
+// with another shape is a [*RefusedError], and so is a queue in another schema, unless [Admin.In]
+// names the one that it is to be in.
 func (a Admin) InstallQueue(ctx context.Context) (string, error) {
 	var r repairs
 	needed := func(ctx context.Context, tx pgx.Tx) (_ bool, err error) {
 		r, err = a.repairsOf(ctx, tx)
-		return !r.queue.Exists || len(r.words()) > 0, err
+		if err == nil && a.schema != "" && a.schema != r.queue.Schema {
+			err = a.refuse("the connection's search_path begins with schema %s, not %s: set search_path",
+				r.queue.Schema, a.schema)
+		}
+		return !r.queue.Exists || len(r.words()) > 0 || a.schema != "" && !r.queue.Remembered, err
 	}
 	err := a.change(ctx, "install the queue", needed, func(ctx context.Context, tx pgx.Tx) error {
+		do := r.do
 		if !r.queue.Exists {
-			return a.createQueue(ctx, tx, r.queue)
+			do = func(ctx context.Context, tx pgx.Tx) error { return a.createQueue(ctx, tx, r.queue) }
 		}
-		return r.do(ctx, tx)
+		if err := do(ctx, tx); err != nil {
+			return err
+		}
+		return repo.RememberQueue(ctx, tx, r.queue)
 	})
 	switch {
 	case err != nil:
@@ -229,10 +238,16 @@ ORDER BY place`
 func (a Admin) readQueue(
 	ctx context.Context, tx pgx.Tx,
 ) (q repo.DeletedRecords, faults []string, err error) {
-	q, err = repo.ReadDeletedRecords(ctx, tx)
-	if errors.Is(err, pgx.ErrNoRows) {
+	q, err = a.database.ReadDeletedRecords(ctx, tx)
+	moved, isMoved := errors.AsType[*repo.QueueMovedError](err)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
 		return q, nil, a.refuse("no schema of the connection's search_path exists: create it or set " +
 			"search_path")
+	case isMoved && a.schema == q.Schema:
+		err = nil
+	case isMoved:
+		return q, nil, a.refuse("%s", moved.Reason())
 	}
 	if err != nil || !q.Exists {
 		return q, nil, err

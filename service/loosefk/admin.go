@@ -25,6 +25,8 @@ type Admin struct {
 	Databases []*repo.Database
 	// Only names the one to work on; "": all.
 	Only string
+	// Schema is where Install makes the queue although there is one in another schema; "" refuses that.
+	Schema string
 	// Definitions; nil: none are configured.
 	Definitions *Definitions
 	// Schedule of the worker, of five fields, UTC; "": it does not run by itself.
@@ -43,7 +45,7 @@ type Installed struct {
 func (l Admin) Install(ctx context.Context) ([]Installed, error) {
 	done := []Installed{}
 	err := l.each(ctx, func(d *repo.Database) error {
-		result, err := lfkadmin.New(d).InstallQueue(ctx)
+		result, err := lfkadmin.New(d).In(l.Schema).InstallQueue(ctx)
 		if err == nil {
 			done = append(done, Installed{d.Name, result})
 		}

@@ -62,6 +62,10 @@ func (k *looseForeignKeys) homes(
 		wait.Go(func() {
 			turns <- struct{}{}
 			found[i], errs[i] = d.Children(ctx, keys)
+			if errs[i] == nil && d != x.Database {
+				// Its search_path leads to other tables where it leads to another queue.
+				_, errs[i] = d.DeletedRecordsShape(ctx)
+			}
 			<-turns
 		})
 	}
@@ -134,9 +138,10 @@ func isSecondName(err error) bool {
 	return same
 }
 
-// hidden says that a database does not show which tables it has: it does not answer, or our role
-// may not see its application schema.
+// hidden says that a database does not show which tables it has: it does not answer, our role may
+// not see its application schema, or the search_path leads to another one.
 func hidden(err error) bool {
 	_, noSchema := errors.AsType[*repo.NoSchemaError](err)
-	return noSchema || errors.Is(err, repo.ErrUnreachable)
+	_, moved := errors.AsType[*repo.QueueMovedError](err)
+	return noSchema || moved || errors.Is(err, repo.ErrUnreachable)
 }

@@ -35,7 +35,18 @@ func (k *looseForeignKeys) openQueue(ctx context.Context, x *run.Execution) (rep
 	case !queue.Partitioned:
 		return queue, &run.FailedError{Text: fmt.Sprintf("loose_foreign_keys_deleted_records on %s "+
 			"is not partitioned: caretaker lfk lint says what it should look like", name)}
-	case x.DryRun || !queue.Managed:
+	case x.DryRun:
+		return queue, nil
+	}
+	if !queue.Remembered {
+		err := x.Permitted(ctx, x.Database, run.ReadLimits(), func(p repo.Permit) error {
+			return x.Database.RememberQueue(ctx, p, queue)
+		})
+		if err != nil {
+			return queue, err
+		}
+	}
+	if !queue.Managed {
 		return queue, nil
 	}
 	changed, err := k.maintainPartitions(ctx, x, queue)

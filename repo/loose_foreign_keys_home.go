@@ -1,0 +1,82 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The first existing schema of the search_path is the application's. A schema that is created later, such as
+// one with the role's name, can come before it: then all tables resolve to others, or to none. So the
+// queue that runs work is remembered by its OID, which no dump keeps.
+
+// QueueMovedError means that the search_path no longer leads to the queue.
+type QueueMovedError struct {
+	// Database is the configured name, Was the schema of the queue, Now the first one of Path.
+	Database, Was, Now, Path string
+	// Exists: there is a queue in Now, too.
+	Exists bool
+}
+
+// Error says what has changed, and what to do.
+func (e *QueueMovedError) Error() string { return "database " + e.Database + ": " + e.Reason() }
+
+// Reason is Error without the database.
+func (e *QueueMovedError) Reason() string {
+	changed := fmt.Sprintf("%s is in schema %s, but schema %s comes first in the search_path (%s) and has none",
+		queueTable, e.Was, e.Now, e.Path)
+	if e.Exists {
+		changed = fmt.Sprintf("%s was %s.%s, now it resolves to %s.%s by the search_path (%s)",
+			queueTable, e.Was, queueTable, e.Now, queueTable, e.Path)
+	}
+	return fmt.Sprintf("%s: set search_path so that %s comes first, for the role or in databases.%s.url",
+		changed, e.Was, e.Database)
+}
+
+// Public says that the text is fit for clients.
+func (e *QueueMovedError) Public() {}
+
+// queueHomeSQL finds the remembered queue; else that of the application schema, else any. One that
+// does not exist any more, as after a restore, is forgotten.
+const queueHomeSQL = `
+SELECT n.nspname, h.queue IS NOT NULL, current_setting('search_path')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN maintenance.queue_home h ON h.queue = c.oid
+WHERE c.relname = $1 AND c.relkind = 'p'
+ORDER BY h.queue IS NULL, n.nspname = current_schema() DESC, n.nspname LIMIT 1`
+
+// checkHome returns a [*QueueMovedError] if the queue that was read is not the one that is known.
+func (q *DeletedRecords) checkHome(database string, read func(into ...any) error) error {
+	moved := QueueMovedError{Database: database, Now: q.Schema, Exists: q.Exists}
+	err := read(&moved.Was, &q.Remembered, &moved.Path)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows), errors.Is(err, ErrNotFound):
+		return nil
+	case err != nil || moved.Was == q.Schema:
+		return err
+	}
+	q.Remembered = false
+	if !q.Exists {
+		// Names of partitions are taken where those of the other queue are.
+		q.leafSchema = q.Schema
+	}
+	return &moved
+}
+
+const rememberQueueSQL = `
+INSERT INTO maintenance.queue_home (queue) SELECT to_regclass($1)
+ON CONFLICT (only_row) DO UPDATE SET queue = EXCLUDED.queue`
+
+// RememberQueue lets runs work this queue, and no other one until it is gone.
+func RememberQueue(ctx context.Context, tx pgx.Tx, q DeletedRecords) error {
+	return execAll(ctx, tx, statement{rememberQueueSQL, []any{q.sql}})
+}
+
+// RememberQueue is the function of that name as a step of its own.
+func (d *Database) RememberQueue(ctx context.Context, p Permit, q DeletedRecords) error {
+	return d.transaction(ctx, "remember the queue", p, func(ctx context.Context, tx *changing) error {
+		return RememberQueue(ctx, tx, q)
+	})
+}
