@@ -5,8 +5,8 @@
 //
 //   - A token is known by its SHA-256 alone. All of them are compared in constant time, so that how
 //     long an answer takes says nothing about them.
-//   - A file of tokens that has become wrong changes nothing: the tokens of before stay, and one
-//     line of the log says what is wrong.
+//   - A file of tokens, or of the single one, that has become wrong changes nothing: the tokens of
+//     before stay, and one line of the log says what is wrong.
 //   - A token that has expired is refused from that second on, by this host's clock: the databases
 //     may be down.
 //   - Where neither tokens nor certificates have roles, whoever can connect is an admin.
@@ -18,6 +18,9 @@ import (
 	"crypto/x509"
 	"fmt"
 	"log/slog"
+	"os"
+	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -75,8 +78,8 @@ type Client struct {
 
 // Config says who has which role. The zero value makes everybody an admin.
 type Config struct {
-	// Token, if set, is that of an admin without a name.
-	Token string
+	// Token, if set, is that of an admin without a name; TokenFile is the file that has it.
+	Token, TokenFile string
 	// TokensFile, if set, is the YAML file of further tokens: see [Keys].
 	TokensFile string
 	// Certificates are the roles of client certificates, by their common name or one of their other
@@ -85,26 +88,33 @@ type Config struct {
 	Certificates map[string]string
 	// Workers are the names that the file may restrict a token to.
 	Workers []string
-	// Logger gets a line if the file becomes wrong.
+	// Logger gets a line if a file becomes wrong.
 	Logger *slog.Logger
 }
 
 // Keys know the clients. Their methods may be called from any goroutine; nil knows nobody, so that
 // everybody is an admin.
 type Keys struct {
-	single       *token
+	single       atomic.Pointer[token]
+	singleFile   string
+	logger       *slog.Logger
 	file         *tokensFile
 	certificates map[string]Role
 }
 
-// New reads the file of tokens. Its error says what is wrong with it, or with a role.
+// New reads the files of tokens. Its error says what is wrong with one, or with a role.
 func New(c Config) (*Keys, error) {
-	k := &Keys{certificates: map[string]Role{}}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	k := &Keys{singleFile: c.TokenFile, logger: c.Logger, certificates: map[string]Role{}}
 	if c.Token != "" {
-		k.single = &token{hash: sha256.Sum256([]byte(c.Token)), Client: Client{Role: Admin}}
+		k.setSingle(c.Token)
+	}
+	if c.TokenFile != "" {
+		if _, err := k.readSingle(); err != nil {
+			return nil, err
+		}
 	}
 	for name, word := range c.Certificates {
 		var role Role
@@ -122,15 +132,44 @@ func New(c Config) (*Keys, error) {
 	return k, nil
 }
 
-// Reload reads the file of tokens again at once, if there is one. A mistake in it is logged.
+// Reload reads the files of tokens again at once, if there are any. A mistake in one is logged.
 func (k *Keys) Reload() {
-	if k == nil || k.file == nil {
+	if k == nil {
 		return
 	}
-	k.file.mu.Lock()
-	defer k.file.mu.Unlock()
-	k.file.wrong = ""
-	k.file.reloadLocked()
+	if k.singleFile != "" {
+		switch changed, err := k.readSingle(); {
+		case err != nil:
+			k.logger.Error("token not read, that of before stays valid", "error", err.Error())
+		case changed:
+			k.logger.Info("token read again")
+		}
+	}
+	if k.file != nil {
+		k.file.mu.Lock()
+		defer k.file.mu.Unlock()
+		k.file.wrong = ""
+		k.file.reloadLocked()
+	}
+}
+
+// readSingle reads the file of the single token.
+func (k *Keys) readSingle() (changed bool, err error) {
+	content, err := os.ReadFile(k.singleFile)
+	if err != nil {
+		return false, fmt.Errorf("auth.token_file: %w", err)
+	}
+	text := strings.TrimSpace(string(content))
+	if text == "" {
+		return false, fmt.Errorf("auth.token_file: %s is empty", k.singleFile)
+	}
+	return k.setSingle(text), nil
+}
+
+func (k *Keys) setSingle(text string) (changed bool) {
+	now := &token{hash: sha256.Sum256([]byte(text)), Client: Client{Role: Admin}}
+	before := k.single.Swap(now)
+	return before == nil || before.hash != now.hash
 }
 
 // Named reports whether tokens or certificates have names: what a client without one says it is
@@ -153,7 +192,7 @@ func (k *Keys) Identify(given string, certificate *x509.Certificate) (Client, er
 	if k == nil {
 		return Client{Name: nameOf(certificate), Role: Admin}, nil
 	}
-	tokens := k.single != nil || k.file != nil
+	tokens := k.single.Load() != nil || k.file != nil
 	switch {
 	case tokens && given != "":
 		return k.byToken(given, certificate)
@@ -196,8 +235,8 @@ func (k *Keys) byToken(given string, certificate *x509.Certificate) (Client, err
 }
 
 func (k *Keys) tokens() (all []*token) {
-	if k.single != nil {
-		all = append(all, k.single)
+	if single := k.single.Load(); single != nil {
+		all = append(all, single)
 	}
 	if k.file != nil {
 		all = append(all, k.file.current()...)

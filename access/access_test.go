@@ -124,6 +124,18 @@ func TestIdentify_SaysWhoATokenIs(t *testing.T) {
 	assert.That(t, problem(k, "") == "missing" && problem(k, "x") == "unknown", "the problem is not told")
 }
 
+func TestReload_ReadsTheSingleTokenAgainAndAMistakeKeepsIt(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "token")
+	write(t, file, "one")
+	k := assert.Must(New(Config{TokenFile: file}))(t)
+	for _, content := range []string{"two\n", " \n"} {
+		write(t, file, content)
+		k.Reload()
+		assert.That(t, problem(k, "two") == "" && problem(k, "one") == "unknown", "after %q", content)
+	}
+}
+
 func TestIdentify_ATokenExpiresToTheSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "tokens.yml")

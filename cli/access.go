@@ -1,10 +1,8 @@
 package cli
 
 import (
-	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"strings"
 
 	"github.com/caretaker-go/caretaker/access"
@@ -14,13 +12,9 @@ import (
 
 // access is who may do what, by the configuration. Its error says what is wrong with a file.
 func (s *settings) access(logger *slog.Logger) (*access.Keys, error) {
-	token, err := bearerToken(s.Auth)
-	if err != nil {
-		return nil, err
-	}
 	return access.New(access.Config{
-		Token: token, TokensFile: s.Auth.TokensFile, Certificates: s.Auth.Certificates,
-		Workers: workerNames(), Logger: logger,
+		Token: s.Auth.Token, TokenFile: s.Auth.TokenFile, TokensFile: s.Auth.TokensFile,
+		Certificates: s.Auth.Certificates, Workers: workerNames(), Logger: logger,
 	})
 }
 
@@ -30,21 +24,6 @@ func workerNames() (names []string) {
 		names = append(names, strings.TrimPrefix(section, "workers."))
 	}
 	return names
-}
-
-func bearerToken(auth config.Auth) (string, error) {
-	if auth.TokenFile == "" {
-		return auth.Token, nil
-	}
-	content, err := os.ReadFile(auth.TokenFile)
-	if err != nil {
-		return "", fmt.Errorf("auth.token_file: %w", err)
-	}
-	token := strings.TrimSpace(string(content))
-	if token == "" {
-		return "", fmt.Errorf("auth.token_file: %s is empty", auth.TokenFile)
-	}
-	return token, nil
 }
 
 // onlyHere reports whether only this host can reach an address.
