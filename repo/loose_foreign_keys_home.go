@@ -2,7 +2,6 @@ package repo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -41,28 +40,23 @@ func (e *QueueMovedError) Public() {}
 // queueHomeSQL finds the remembered queue; else that of the application schema, else any. One that
 // does not exist any more, as after a restore, is forgotten.
 const queueHomeSQL = `
-SELECT n.nspname, h.queue IS NOT NULL, current_setting('search_path')
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-LEFT JOIN maintenance.queue_home h ON h.queue = c.oid
-WHERE c.relname = $1 AND c.relkind = 'p'
-ORDER BY h.queue IS NULL, n.nspname = current_schema() DESC, n.nspname LIMIT 1`
+  SELECT known.nspname, h.queue IS NOT NULL
+  FROM pg_class c JOIN pg_namespace known ON known.oid = c.relnamespace
+  LEFT JOIN maintenance.queue_home h ON h.queue = c.oid
+  WHERE c.relname = '` + queueTable + `' AND c.relkind = 'p'
+  ORDER BY h.queue IS NULL, known.nspname = current_schema() DESC, known.nspname LIMIT 1`
 
 // checkHome returns a [*QueueMovedError] if the queue that was read is not the one that is known.
-func (q *DeletedRecords) checkHome(database string, read func(into ...any) error) error {
-	moved := QueueMovedError{Database: database, Now: q.Schema, Exists: q.Exists}
-	err := read(&moved.Was, &q.Remembered, &moved.Path)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows), errors.Is(err, ErrNotFound):
+func (q *DeletedRecords) checkHome(database string) error {
+	if q.was == q.Schema {
 		return nil
-	case err != nil || moved.Was == q.Schema:
-		return err
 	}
 	q.Remembered = false
 	if !q.Exists {
 		// Names of partitions are taken where those of the other queue are.
 		q.leafSchema = q.Schema
 	}
-	return &moved
+	return &QueueMovedError{Database: database, Was: q.was, Now: q.Schema, Path: q.path, Exists: q.Exists}
 }
 
 const rememberQueueSQL = `

@@ -79,6 +79,8 @@ type DeletedRecords struct {
 	// leafSchema is where its newest leaf lies, and the next one will; before there is any, that of
 	// GitLab's partitions where there is such a schema, else our own.
 	leafSchema string
+	// was is the schema of the queue that is known, path the search_path.
+	was, path string
 }
 
 // Table is where the queue is.
@@ -145,7 +147,7 @@ SELECT n.nspname, w.name, q.oid IS NOT NULL, coalesce(q.relkind = 'p', false),
     ORDER BY substring(bounds FROM '-?[0-9]+')::bigint DESC LIMIT 1),
     (SELECT nspname FROM pg_namespace WHERE nspname = 'gitlab_partitions_dynamic'),
     'maintenance'),
-  clock_timestamp()
+  clock_timestamp(), coalesce(home.was, n.nspname), coalesce(home.remembered, false), current_setting('search_path')
 FROM pg_namespace n
 CROSS JOIN unnest($1::text[]) WITH ORDINALITY AS w (name, place)
 LEFT JOIN pg_class q
@@ -155,6 +157,7 @@ CROSS JOIN LATERAL (
   SELECT EXISTS (
     SELECT FROM pg_attribute a WHERE a.attrelid = q.oid AND a.attname = 'key_values'
       AND a.atttypid = 'text[]'::regtype AND NOT a.attisdropped) AS wide) keys
+LEFT JOIN (` + queueHomeSQL + `) AS home (was, remembered) ON true
 WHERE n.nspname = current_schema()
 ORDER BY w.place`
 
@@ -163,6 +166,7 @@ func (q *DeletedRecords) row() []any {
 	return []any{
 		&q.Schema, &q.Name, &q.Exists, &q.Partitioned, &q.Managed, &q.Marked, &q.Wide,
 		&q.Leaves, &q.Partitions, &q.HasDefault, &q.Active, &q.leafSchema, &q.At,
+		&q.was, &q.Remembered, &q.path,
 	}
 }
 
@@ -192,9 +196,7 @@ func (d *Database) ReadDeletedRecords(ctx context.Context, tx pgx.Tx) (DeletedRe
 	}
 	q, err := joinQueue(read)
 	if err == nil {
-		err = q.checkHome(d.Name, func(into ...any) error {
-			return tx.QueryRow(ctx, queueHomeSQL, queueTable).Scan(into...)
-		})
+		err = q.checkHome(d.Name)
 	}
 	return q, err
 }
@@ -211,9 +213,7 @@ func (d *Database) DeletedRecordsShape(ctx context.Context) (DeletedRecords, err
 		_, err = d.ApplicationSchema(ctx)
 		return q, err
 	}
-	err = q.checkHome(d.Name, func(into ...any) error {
-		return d.queryRow(ctx, "find the queue", into, queueHomeSQL, queueTable)
-	})
+	err = q.checkHome(d.Name)
 	return q, err
 }
 
