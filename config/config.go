@@ -115,7 +115,9 @@ func (a Auth) HasTokens() bool { return a.Token != "" || a.TokenFile != "" || a.
 // could be read is returned besides.
 func (e Environment) Load(file string, into ...any) (*Config, error) {
 	c, mistakes := read(file, e, into...)
-	if len(c.Databases) == 0 || c.Databases[0].Name != "main" {
+	// A file that could not be read may have it.
+	unread := slices.ContainsFunc(mistakes, func(m mistake) bool { return m.line == unreadLine })
+	if !unread && (len(c.Databases) == 0 || c.Databases[0].Name != "main") {
 		mistakes = append(mistakes, mistake{lastLine, errors.New("databases.main.url is required: set " +
 			"it in the file given with --config, or set " + Variable("databases.main.url"))})
 	}
@@ -133,13 +135,17 @@ func LoadPartial(file string, into ...any) (*Config, error) {
 	return Environment(nil).LoadPartial(file, into...)
 }
 
-// mistake is an error with its line in the file, lastLine for those that are not in the file.
+// mistake is an error with its line in the file, lastLine for those that are not in the file, unreadLine
+// if the file cannot be read.
 type mistake struct {
 	line int
 	err  error
 }
 
-const lastLine = math.MaxInt
+const (
+	lastLine   = math.MaxInt
+	unreadLine = -1
+)
 
 // joined are the mistakes in one error, by their lines.
 func joined(mistakes []mistake) error {

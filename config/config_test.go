@@ -256,6 +256,8 @@ func TestLoad_ReportsAllMistakesAtOnce(t *testing.T) {
 		place, _, _ := strings.Cut(line[strings.Index(line, "c.yml:")+len("c.yml:"):], ":")
 		places += place + " "
 	}
+	_, unread := loadWork("/nowhere/c.yml", nil)
+	assert.That(t, unread != nil && !strings.Contains(unread.Error(), "is required"), "of a file that cannot be read: %v", unread)
 	assert.That(t, places == "1 2 3 5 5 " && !strings.Contains(err.Error(), "secret"), "the lines are %s: %v", places, err)
 }
 

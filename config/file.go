@@ -34,7 +34,7 @@ func readDocument(file string) (*yaml.Node, []mistake) {
 	}
 	content, err := os.ReadFile(file)
 	if err != nil {
-		return nil, []mistake{{0, fmt.Errorf("read the configuration: %w", err)}}
+		return nil, []mistake{{unreadLine, fmt.Errorf("read the configuration: %w", err)}}
 	}
 	var document, second yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(content))
@@ -42,10 +42,10 @@ func readDocument(file string) (*yaml.Node, []mistake) {
 	case errors.Is(err, io.EOF):
 		return nil, nil
 	case err != nil:
-		return nil, []mistake{{0, fmt.Errorf("%s: %w%s", file, err, hint(content))}}
+		return nil, []mistake{{unreadLine, fmt.Errorf("%s: %w%s", file, err, hint(content))}}
 	}
 	if !errors.Is(decoder.Decode(&second), io.EOF) {
-		return nil, []mistake{{0, fmt.Errorf("%s: more than one YAML document", file)}}
+		return nil, []mistake{{unreadLine, fmt.Errorf("%s: more than one YAML document", file)}}
 	}
 	return document.Content[0], nil
 }
