@@ -82,6 +82,11 @@ func wantStormDone(e *servicetest.Estate) {
 func stormGoesOn(e *servicetest.Estate) (left string) {
 	e.T.Helper()
 	_, before := stormLeft(e)
+	defer func() {
+		if e.T.Failed() {
+			e.T.Log("left: "+left, e.Value("main", `SELECT string_agg(concat_ws(' ', worker, state, error, heartbeat_at, now()), '; ') FROM maintenance.runs WHERE state = 'running'`))
+		}
+	}()
 	devdb.Eventually(e.T, "more to be done", func() (goesOn bool) {
 		stormTimePasses(e)
 		var done string

@@ -173,7 +173,7 @@ func TestTrace_EveryHeldGroupHasItsBatchAndTheRunCountsThemByReason(t *testing.T
 	g.DryRun("held_groups=2")
 	g.Run("held_groups=2")
 	servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups),
-		"groups held until somebody decides: 2, warnings in the log name them")
+		"groups held until the operator decides: 2 (caretaker run adjourned_group_deletion --dry-run lists them)")
 	for _, run := range servicetest.Named(spans, "maintenance.run") {
 		servicetest.WantAttributes(t, run, map[string]string{"maintenance.held": `["DELETING_USER_MISSING: 1","SCHEDULE_LOST: 1"]`})
 	}

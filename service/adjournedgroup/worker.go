@@ -203,7 +203,7 @@ func (k *worker) backlog(
 	b.AtLeast = b.AtLeast || !all
 	if b.Dead > 0 {
 		remarks = append(remarks,
-			fmt.Sprintf("groups held until somebody decides: %d, warnings in the log name them", b.Dead))
+			fmt.Sprintf("groups held until the operator decides: %d (caretaker run %s --dry-run lists them)", b.Dead, Name))
 	}
 	return b, strings.Join(remarks, "; "), err
 }
