@@ -265,8 +265,8 @@ func TestFault_PgBouncer_SettingsOfTheSessionAreRefusedByName(t *testing.T) {
 	// What the database or the role has is there, on whichever connection.
 	other := assert.Must(repo.Open(t.Context(), "main", p.URL(servicetest.DatabaseOf(url))))(t)
 	defer other.Close()
-	q := assert.Must(other.DeletedRecords(t.Context()))(t)
-	assert.That(t, q.Schema == "elsewhere", "schema %q", q.Schema)
+	schema := assert.Must(other.ApplicationSchema(t.Context()))(t)
+	assert.That(t, schema == "elsewhere", "schema %q", schema)
 }
 
 // TestFault_PgBouncer_SettingsBoundOneTransaction: limits and what they bound are one transaction on one connection, and leave
