@@ -39,27 +39,30 @@ type place struct {
 // loadRecordsSQL names the partition: without it the index's first column is unused. Records
 // without a time are due, and come last. A record that nobody has tried since then has the time at
 // which it was recorded; who postpones one gives it a later one, so that it does not come back to
-// the run that has done so, however soon it is due again. Keys are as keySQL has them. The records $9
-// are in hand already.
+// the run that has done so, however soon it is due again. Keys are as keySQL has them.
 const loadRecordsSQL = `
 (SELECT id::text AS record, {key_number} AS number, {key_values} AS key_values, consume_after FROM {queue}
  WHERE partition = $1 AND fully_qualified_table_name = $2 AND status = 1
    AND consume_after <= now() AND (consume_after, id) > ($3::timestamptz, $4::text::{id})
-   AND (consume_after <= $7 OR $8 AND consume_after = created_at) AND NOT id = ANY ($9::text[]::{id}[])
+   AND (consume_after <= $7 OR $8 AND consume_after = created_at)
  ORDER BY consume_after, id LIMIT $6)
 UNION ALL
 (SELECT id::text AS record, {key_number} AS number, {key_values} AS key_values, consume_after FROM {queue}
  WHERE partition = $1 AND fully_qualified_table_name = $2 AND status = 1
-   AND consume_after IS NULL AND id > $5::text::{id} AND NOT id = ANY ($9::text[]::{id}[])
+   AND consume_after IS NULL AND id > $5::text::{id}
  ORDER BY id LIMIT $6)
 LIMIT $6`
 
-// sameKeysSQL are the due records of some keys.
+// sameKeysSQL are the due records of some keys, among the oldest ones: tables have the records of one
+// deletion in the same order. A bound keeps the cost of a large backlog linear.
 const sameKeysSQL = `
-SELECT partition, id::text, {key_number} AS number, {key_values} AS key_values FROM {queue}
-WHERE partition = ANY ($1::bigint[]) AND fully_qualified_table_name = $2 AND status = 1
-  AND (consume_after <= $3 OR $4 AND consume_after <= now() AND consume_after = created_at OR consume_after IS NULL)
-  AND {key_number} = ANY ($5::bigint[]) AND NOT id = ANY ($6::text[]::{id}[])`
+SELECT r.partition, r.id::text, r.number, r.key_values FROM (
+  SELECT partition, id, {key_number} AS number, {key_values} AS key_values, consume_after, created_at FROM {queue}
+  WHERE partition = ANY ($1::bigint[]) AND fully_qualified_table_name = $2 AND status = 1 AND consume_after <= now()
+  ORDER BY partition, fully_qualified_table_name, consume_after, id LIMIT $6
+) r
+WHERE (r.consume_after <= $3 OR $4 AND r.consume_after = r.created_at)
+  AND EXISTS (SELECT FROM unnest($5::bigint[]) AS k (number) WHERE k.number = r.number)`
 
 // RecordPage says which records are wanted: up to Limit pending ones of Parent behind After that
 // were due when the queue was read, and if Since those, too, that were recorded since and never
@@ -119,7 +122,7 @@ func (d *Database) LoadRecords(
 		page.After.places[want.Queues[oldest]] = place{r.Partition, r.ID, r.ConsumeAfter}
 	}
 	page.Full = len(page.Records) == want.Limit
-	if want.Together && len(want.Queues) > 1 {
+	if want.Together && len(want.Queues) > 1 && len(page.Records) > 0 {
 		page.Records, err = d.addSameKeys(ctx, q, want, page.Records, l)
 	}
 	return page, err
@@ -131,22 +134,36 @@ func (d *Database) loadTable(
 ) (all []queueRow, err error) {
 	table, after := q.tables()[queue], want.After.places[queue]
 	_, begun := want.After.places[queue]
+	inHand := setOf(want.InHand, queue)
 	for _, partition := range table.Partitions {
 		if begun && partition < after.partition || len(all) >= want.Limit {
 			continue
 		}
 		time, id, nullID := table.keyset(after, begun && partition == after.partition)
 		load := newQuery("load records", q.Fill(queue, loadRecordsSQL), partition, want.Parent,
-			time, id, nullID, want.Limit-len(all), q.At, want.Since, idsOf(want.InHand, queue))
+			time, id, nullID, want.Limit-len(all)+len(inHand), q.At, want.Since)
 		rows, err := readRows(ctx, d, l, load, pgx.RowToStructByPos[loadedRow])
 		if err != nil {
 			return nil, err
 		}
 		for _, r := range rows {
-			all = append(all, queueRow{partition, r})
+			if !inHand[RecordID{queue, partition, r.ID}] && len(all) < want.Limit {
+				all = append(all, queueRow{partition, r})
+			}
 		}
 	}
 	return all, nil
+}
+
+// setOf are the records of one table.
+func setOf(records []RecordID, queue int) map[RecordID]bool {
+	set := map[RecordID]bool{}
+	for _, r := range records {
+		if r.Queue == queue {
+			set[r] = true
+		}
+	}
+	return set
 }
 
 // addSameKeys adds the records of the same keys, behind the others.
@@ -162,29 +179,24 @@ func (d *Database) addSameKeys(
 		}
 	}
 	for _, queue := range want.Queues {
+		known := setOf(taken, queue)
 		find := newQuery("load records of the same keys", q.Fill(queue, sameKeysSQL),
-			q.tables()[queue].Partitions, want.Parent, q.At, want.Since, keys, idsOf(taken, queue))
+			q.tables()[queue].Partitions, want.Parent, q.At, want.Since, keys, sameKeysAmong+len(known))
 		rows, err := readRows(ctx, d, l, find, pgx.RowToStructByPos[sameKeyRow])
 		if err != nil {
 			return nil, err
 		}
 		for _, r := range rows {
-			records = append(records, Record{RecordID{queue, r.Partition, r.ID}, r.Key()})
+			if id := (RecordID{queue, r.Partition, r.ID}); !known[id] {
+				records = append(records, Record{id, r.Key()})
+			}
 		}
 	}
 	return records, nil
 }
 
-// idsOf are the ids of the records of one table.
-func idsOf(records []RecordID, queue int) []string {
-	ids := []string{}
-	for _, r := range records {
-		if r.Queue == queue {
-			ids = append(ids, r.ID)
-		}
-	}
-	return ids
-}
+// sameKeysAmong is among how many due records of a table those of the same keys are looked for.
+const sameKeysAmong = 10_000
 
 type loadedRow struct {
 	ID string

@@ -92,7 +92,7 @@ FROM (
   JOIN pg_attribute pa ON pa.attrelid = p.oid AND pa.attname = j.parent_col AND pa.attnum > 0
   WHERE ca.atttypid = ANY ('{int2,int4,int8}'::regtype[]) AND pa.atttypid = ANY ('{int2,int4,int8}'::regtype[])
     AND (j.only_col = '' OR EXISTS (SELECT FROM pg_attribute o WHERE o.attrelid = c.oid AND o.attname = j.only_col))
-    AND EXISTS (SELECT FROM pg_index i WHERE i.indrelid = p.oid AND i.indkey[0] = pa.attnum)
+    AND EXISTS (SELECT FROM pg_index i WHERE i.indrelid = p.oid AND i.indkey[0] = pa.attnum AND i.indisvalid AND i.indpred IS NULL)
 ) k
 JOIN pg_class c ON c.oid = k.conrelid AND c.relkind IN ('r', 'p') JOIN pg_namespace cn ON cn.oid = c.relnamespace
 JOIN pg_class pt ON pt.oid = k.confrelid AND pt.relkind IN ('r', 'p') JOIN pg_namespace pn ON pn.oid = pt.relnamespace
@@ -106,7 +106,7 @@ WHERE has_table_privilege(pt.oid, 'SELECT') AND has_schema_privilege(pn.oid, 'US
 ORDER BY k.n = 0, k.n, cn.nspname, c.relname, child.names`
 
 // ancestorsSQL reads from which tables those inherit that have a part in foreign keys that cascade, or
-// may be protected.
+// may be protected, and which our role may read.
 const ancestorsSQL = `
 WITH RECURSIVE own (oid) AS (
   SELECT k.conrelid FROM pg_constraint k WHERE k.contype = 'f' AND k.confdeltype = 'c' AND k.conparentid = 0
@@ -120,7 +120,9 @@ WITH RECURSIVE own (oid) AS (
   UNION
   SELECT up.oid, i.inhparent FROM up JOIN pg_inherits i ON i.inhrelid = up.above
 )
-SELECT oid, above FROM up ORDER BY oid, above`
+SELECT up.oid, above FROM up JOIN pg_class c ON c.oid = up.oid
+WHERE has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(c.relnamespace, 'USAGE') AND NOT row_security_active(c.oid)
+ORDER BY up.oid, above`
 
 // keptTablesSQL are the tables of users and groups, as far as protections can be of their ids.
 const keptTablesSQL = `

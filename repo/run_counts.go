@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -33,11 +34,18 @@ func (s Source) runOrNil() any {
 	return run
 }
 
-const forgetRunCountsSQL = `DELETE FROM maintenance.run_counts WHERE run_id = $1::text::uuid`
+const forgetRunCountsSQL = `
+DELETE FROM maintenance.run_counts WHERE run_id = $1::text::uuid OR run_id < $2::text::uuid`
 
-// ForgetRunCounts deletes the journal of a run whose end is on record.
+// journalKept is for how long the journal of a run is kept whose end could not be recorded.
+const journalKept = 7 * 24 * time.Hour
+
+// ForgetRunCounts deletes the journal of a run whose end is on record, and those of old runs: the ids of
+// runs begin with their time.
 func (d *Database) ForgetRunCounts(ctx context.Context, run string) error {
-	_, err := d.exec(ctx, "delete the journal of counts", forgetRunCountsSQL, run)
+	old := fmt.Sprintf("%012x", time.Now().Add(-journalKept).UnixMilli())
+	_, err := d.exec(ctx, "delete the journal of counts", forgetRunCountsSQL, run,
+		old[:8]+"-"+old[8:]+"-7000-8000-000000000000")
 	return err
 }
 

@@ -150,3 +150,18 @@ func TestRouted_TrackingLeavesARoutedTriggerAsItIs(t *testing.T) {
 	tracked := assert.Must(e.Keys("").Track(context.Background(), "p", ""))(t)
 	assert.That(t, len(tracked.Triggers) == 0, "made %q", tracked.Triggers)
 }
+
+func TestRouted_ManyRecordsOfTheSameKeysAreWorkedTogether(t *testing.T) {
+	e := newRouted(servicetest.Parallel(t))
+	e.Exec("main", `INSERT INTO p SELECT i, i, i FROM generate_series(10, 12009) i`)
+	e.Exec("main", `INSERT INTO c (p_id) SELECT i FROM generate_series(10, 12009) i`)
+	e.Exec("main", `DELETE FROM p WHERE id > 9`)
+	wantRun(t, e.Service(servicetest.OneChild, unhurried), "processed_records=24000 deleted_rows=12000")
+	e.Want("main", allRecords, "none")
+}
+
+func TestRouted_AQueueThatIsNotPartitionedFailsTheRun(t *testing.T) {
+	e := newRouted(servicetest.Parallel(t))
+	e.Exec("main", `DROP TABLE loose_foreign_keys_user_deleted_records; CREATE TABLE loose_foreign_keys_user_deleted_records (id uuid)`)
+	wantFailedRun(t, e.Service(servicetest.OneChild), "loose_foreign_keys_user_deleted_records on main is not partitioned: caretaker lfk lint says what it should look like", "")
+}

@@ -32,10 +32,14 @@ func (k *looseForeignKeys) openQueue(ctx context.Context, x *run.Execution) (rep
 	case !queue.Exists:
 		return queue, &run.SkippedError{Reason: fmt.Sprintf("database %s has no table "+
 			"loose_foreign_keys_deleted_records: caretaker lfk install --database %s makes it", name, name)}
-	case !queue.Partitioned:
-		return queue, &run.FailedError{Text: fmt.Sprintf("loose_foreign_keys_deleted_records on %s "+
-			"is not partitioned: caretaker lfk lint says what it should look like", name)}
-	case x.DryRun:
+	}
+	for _, t := range queue.Existing() {
+		if !t.Partitioned {
+			return queue, &run.FailedError{Text: fmt.Sprintf("%s on %s is not partitioned: caretaker lfk lint says what it "+
+				"should look like", t.Name, name)}
+		}
+	}
+	if x.DryRun {
 		return queue, nil
 	}
 	if !queue.Remembered {

@@ -31,19 +31,19 @@ func (r *Runner) recount(ctx context.Context, run *Run) {
 	if err != nil || !w.Journaled || run.DryRun {
 		return
 	}
+	// Whoever asked may be gone: nobody closes the run a second time.
+	ctx = context.WithoutCancel(ctx)
 	var found []repo.RunCount
 	for _, d := range w.Databases {
-		some, err := d.RunCounts(ctx, run.ID)
-		if err != nil {
-			r.Logger.WarnContext(ctx, "counts of the run not completed", "run_id", run.ID, "database", d.Name, "error", err)
-		}
-		found = append(found, some...)
+		some, failed := d.RunCounts(ctx, run.ID)
+		found, err = append(found, some...), errors.Join(err, failed)
 	}
 	if run.Recount(found) {
-		if err := r.Main.SaveRecount(ctx, *run); err != nil {
-			r.Logger.WarnContext(ctx, "counts of the run not completed", "run_id", run.ID, "error", err)
-			return
-		}
+		err = errors.Join(err, r.Main.SaveRecount(ctx, *run))
+	}
+	if err != nil {
+		r.Logger.WarnContext(ctx, "counts of the run not completed", "run_id", run.ID, "error", err)
+		return
 	}
 	r.forgetCounts(ctx, w, *run)
 }
