@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -34,18 +33,15 @@ func (s Source) runOrNil() any {
 	return run
 }
 
+// forgetRunCountsSQL also deletes what is older than a week, the journals of runs whose end could not be
+// recorded: the ids of runs begin with their time.
 const forgetRunCountsSQL = `
-DELETE FROM maintenance.run_counts WHERE run_id = $1::text::uuid OR run_id < $2::text::uuid`
+DELETE FROM maintenance.run_counts WHERE run_id = $1::text::uuid OR run_id < (
+  lpad(to_hex(floor(extract(epoch FROM now() - interval '7 days') * 1000)::bigint), 12, '0') || '70008000000000000000')::uuid`
 
-// journalKept is for how long the journal of a run is kept whose end could not be recorded.
-const journalKept = 7 * 24 * time.Hour
-
-// ForgetRunCounts deletes the journal of a run whose end is on record, and those of old runs: the ids of
-// runs begin with their time.
+// ForgetRunCounts deletes the journal of a run whose end is on record.
 func (d *Database) ForgetRunCounts(ctx context.Context, run string) error {
-	old := fmt.Sprintf("%012x", time.Now().Add(-journalKept).UnixMilli())
-	_, err := d.exec(ctx, "delete the journal of counts", forgetRunCountsSQL, run,
-		old[:8]+"-"+old[8:]+"-7000-8000-000000000000")
+	_, err := d.exec(ctx, "delete the journal of counts", forgetRunCountsSQL, run)
 	return err
 }
 

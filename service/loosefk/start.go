@@ -33,14 +33,8 @@ func (k *looseForeignKeys) openQueue(ctx context.Context, x *run.Execution) (rep
 		return queue, &run.SkippedError{Reason: fmt.Sprintf("database %s has no table "+
 			"loose_foreign_keys_deleted_records: caretaker lfk install --database %s makes it", name, name)}
 	}
-	for _, t := range queue.Existing() {
-		if !t.Partitioned {
-			return queue, &run.FailedError{Text: fmt.Sprintf("%s on %s is not partitioned: caretaker lfk lint says what it "+
-				"should look like", t.Name, name)}
-		}
-	}
-	if x.DryRun {
-		return queue, nil
+	if err := checkPartitioned(queue, name); err != nil || x.DryRun {
+		return queue, err
 	}
 	if !queue.Remembered {
 		err := x.Permitted(ctx, x.Database, run.ReadLimits(), func(p repo.Permit) error {
