@@ -41,13 +41,13 @@ type place struct {
 // which it was recorded; who postpones one gives it a later one, so that it does not come back to
 // the run that has done so, however soon it is due again. Keys are as keySQL has them.
 const loadRecordsSQL = `
-(SELECT id::text AS record, {key_number} AS number, {key_values} AS key_values, consume_after FROM {queue}
+(SELECT partition, id::text AS record, {key_number} AS number, {key_values} AS key_values, consume_after FROM {queue}
  WHERE partition = $1 AND fully_qualified_table_name = $2 AND status = 1
    AND consume_after <= now() AND (consume_after, id) > ($3::timestamptz, $4::text::{id})
    AND (consume_after <= $7 OR $8 AND consume_after = created_at)
  ORDER BY consume_after, id LIMIT $6)
 UNION ALL
-(SELECT id::text AS record, {key_number} AS number, {key_values} AS key_values, consume_after FROM {queue}
+(SELECT partition, id::text AS record, {key_number} AS number, {key_values} AS key_values, consume_after FROM {queue}
  WHERE partition = $1 AND fully_qualified_table_name = $2 AND status = 1
    AND consume_after IS NULL AND id > $5::text::{id}
  ORDER BY id LIMIT $6)
@@ -56,7 +56,7 @@ LIMIT $6`
 // sameKeysSQL are the due records of some keys, among the oldest ones: tables have the records of one
 // deletion in the same order. A bound keeps the cost of a large backlog linear.
 const sameKeysSQL = `
-SELECT r.partition, r.id::text, r.number, r.key_values FROM (
+SELECT r.partition, r.id::text, r.number, r.key_values, r.consume_after FROM (
   SELECT partition, id, {key_number} AS number, {key_values} AS key_values, consume_after, created_at FROM {queue}
   WHERE partition = ANY ($1::bigint[]) AND fully_qualified_table_name = $2 AND status = 1 AND consume_after <= now()
   ORDER BY partition, fully_qualified_table_name, consume_after, id LIMIT $6
@@ -142,13 +142,13 @@ func (d *Database) loadTable(
 		time, id, nullID := table.keyset(after, begun && partition == after.partition)
 		load := newQuery("load records", q.Fill(queue, loadRecordsSQL), partition, want.Parent,
 			time, id, nullID, want.Limit-len(all)+len(inHand), q.At, want.Since)
-		rows, err := readRows(ctx, d, l, load, pgx.RowToStructByPos[loadedRow])
+		rows, err := readRows(ctx, d, l, load, pgx.RowToStructByPos[queueRow])
 		if err != nil {
 			return nil, err
 		}
 		for _, r := range rows {
-			if !inHand[RecordID{queue, partition, r.ID}] && len(all) < want.Limit {
-				all = append(all, queueRow{partition, r})
+			if !inHand[r.record(queue).RecordID] && len(all) < want.Limit {
+				all = append(all, r)
 			}
 		}
 	}
@@ -182,13 +182,13 @@ func (d *Database) addSameKeys(
 		known := setOf(taken, queue)
 		find := newQuery("load records of the same keys", q.Fill(queue, sameKeysSQL),
 			q.tables()[queue].Partitions, want.Parent, q.At, want.Since, keys, sameKeysAmong+len(known))
-		rows, err := readRows(ctx, d, l, find, pgx.RowToStructByPos[sameKeyRow])
+		rows, err := readRows(ctx, d, l, find, pgx.RowToStructByPos[queueRow])
 		if err != nil {
 			return nil, err
 		}
 		for _, r := range rows {
-			if id := (RecordID{queue, r.Partition, r.ID}); !known[id] {
-				records = append(records, Record{id, r.Key()})
+			if record := r.record(queue); !known[record.RecordID] {
+				records = append(records, record)
 			}
 		}
 	}
@@ -198,21 +198,11 @@ func (d *Database) addSameKeys(
 // sameKeysAmong is among how many due records of a table those of the same keys are looked for.
 const sameKeysAmong = 10_000
 
-type loadedRow struct {
-	ID string
-	RecordKey
-	ConsumeAfter pgtype.Timestamptz
-}
-
-type sameKeyRow struct {
+type queueRow struct {
 	Partition int64
 	ID        string
 	RecordKey
-}
-
-type queueRow struct {
-	Partition int64
-	loadedRow
+	ConsumeAfter pgtype.Timestamptz
 }
 
 func (r queueRow) record(queue int) Record {
