@@ -51,6 +51,8 @@ type Template struct {
 	// Version is what Prepare depends on besides the schema, the demo data and
 	// the migrations, such as the SQL that it runs.
 	Version string
+	// Encoding of the database, such as LATIN1, with the collation C; empty: that of the cluster.
+	Encoding string
 	// Dated templates hold times that age, as the demo data does. They are not
 	// kept beyond the cluster's next start.
 	Dated bool
@@ -215,7 +217,7 @@ func (s *Tests) prepared(cluster *Cluster, from Template) (int, string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clones++
-	key := from.Name + "\x00" + from.Schema + "\x00" + from.Version
+	key := strings.Join([]string{from.Name, from.Schema, from.Version, from.Encoding}, "\x00")
 	done, known := s.templates[key]
 	if !known {
 		if s.templates == nil {
@@ -240,7 +242,7 @@ func (t Template) database() (string, error) {
 		return "", err
 	}
 	hash := sha256.New()
-	for _, part := range []string{sources, t.Name, t.Schema, t.Version} {
+	for _, part := range []string{sources, t.Name, t.Schema, t.Version, t.Encoding} {
 		_, _ = fmt.Fprintf(hash, "%d:%s", len(part), part)
 	}
 	prefix := "template"
@@ -271,7 +273,11 @@ func (c *Cluster) prepare(ctx context.Context, from Template) (name string, err 
 		return name, err
 	}
 	fresh, complete := pgx.Identifier{name + "_new"}.Sanitize(), pgx.Identifier{name}.Sanitize()
-	if err := c.exec(ctx, "DROP DATABASE IF EXISTS "+fresh, "CREATE DATABASE "+fresh); err != nil {
+	create := "CREATE DATABASE " + fresh
+	if from.Encoding != "" {
+		create += " TEMPLATE template0 LOCALE 'C' ENCODING '" + from.Encoding + "'"
+	}
+	if err := c.exec(ctx, "DROP DATABASE IF EXISTS "+fresh, create); err != nil {
 		return "", err
 	}
 	if err := c.fill(ctx, c.URL(name+"_new"), from); err != nil {

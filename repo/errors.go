@@ -238,6 +238,12 @@ func outOfRangeStates() []string { return []string{"22003", "22007", "22008"} }
 // single row, whose values a trigger computes with.
 func (e *Error) OutOfRange() bool { return slices.Contains(outOfRangeStates(), e.SQLState) }
 
+// Unencodable says that a text has characters that the encoding of the database does not have.
+func Unencodable(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && (e.SQLState == "22P05" || e.SQLState == "22021")
+}
+
 // Class of the error's SQLSTATE.
 func (e *Error) Class() Class {
 	switch code := e.SQLState; {

@@ -370,3 +370,25 @@ main_d: [{table: o, column: o_id, on_delete: async_delete}]
 	wantRun(t, s, "processed_records=3 deleted_rows=3")
 	e.WantLease("ci", 8, false)
 }
+
+// No row can hold a text that the encoding of its database has no characters for.
+func TestLooseForeignKeysCleanup_AKeyThatTheChildsEncodingCannotHoldHasNoChildren(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
+	latin := servicetest.Migrated("")
+	latin.Encoding = "LATIN1"
+	e.Add("ci", servicetest.Databases.Clone(t, latin))
+	for _, name := range []string{"main", "ci"} {
+		e.Exec(name, `CREATE TABLE c (p_name text); CREATE INDEX ON c (p_name)`)
+	}
+	e.Exec("ci", `INSERT INTO c SELECT chr(233) || n FROM generate_series(1, 100) n`)
+	e.Exec("main", `CREATE TABLE p (name text PRIMARY KEY)`)
+	track(e, "p", "name")
+	e.Exec("main", `INSERT INTO p SELECT 'é' || n FROM generate_series(1, 100) n UNION SELECT '€' || n FROM generate_series(1, 100) n;
+		INSERT INTO c SELECT name FROM p; DELETE FROM p`)
+	const definition = `c: [{table: p, column: p_name, on_delete: async_delete}]`
+	s := e.Service(definition)
+	servicetest.WantCounts(t, servicetest.DryRun(t, s), "processed_records=200 deleted_rows=300")
+	wantRun(t, s, "processed_records=200 deleted_rows=300")
+	e.Want("ci", `SELECT count(*) FROM c`, "0")
+	e.Want("main", `SELECT (SELECT count(*) FROM c) || ' ' || (SELECT count(*) FROM maintenance.record_failures)`, "0 0")
+}

@@ -118,11 +118,15 @@ func (t *taskRun) isolate(ctx context.Context, keys []*openKey, err error) error
 		return err
 	}
 	t.failing++
+	all := len(keys)
 	if left, probeErr := t.advance(ctx, t.task, keys); probeErr == nil {
 		keys = left
 	}
-	if len(keys) == 0 {
+	switch {
+	case len(keys) == 0:
 		return nil
+	case repo.Unencodable(err) && len(keys) < all:
+		return t.try(ctx, keys) // no row of the child can have the keys of which it was refused
 	}
 	child := t.task.child
 	if rules := child.Database.RefusedBy(ctx, err, child.Table(), t.task.deletes()); len(rules) > 0 {
