@@ -68,6 +68,8 @@ func (s *Server) stream() []grpc.StreamServerInterceptor {
 		},
 		recovery.StreamServerInterceptor(recovery.WithRecoveryHandler(recovered)),
 		selector.StreamServerInterceptor(s.guardStream, notHealth()),
+		selector.StreamServerInterceptor(make(slots, s.limits.streams).intercept, notHealth()),
+		selector.StreamServerInterceptor(make(slots, s.limits.streams).intercept, selector.MatchFunc(isHealth)),
 	}
 }
 
@@ -90,9 +92,13 @@ func (s *limited) RecvMsg(request any) error {
 	return s.check(request)
 }
 
+func isHealth(_ context.Context, call interceptors.CallMeta) bool {
+	return call.Service == healthv1.Health_ServiceDesc.ServiceName
+}
+
 func notHealth() selector.Matcher {
-	return selector.MatchFunc(func(_ context.Context, call interceptors.CallMeta) bool {
-		return call.Service != healthv1.Health_ServiceDesc.ServiceName
+	return selector.MatchFunc(func(ctx context.Context, call interceptors.CallMeta) bool {
+		return !isHealth(ctx, call)
 	})
 }
 

@@ -25,8 +25,12 @@ type limits struct {
 	// message is how many bytes a request may have: one that is larger is refused with ErrorInfo. read
 	// is how many bytes are read of one at all: beyond that gRPC refuses it, without ErrorInfo.
 	message, read int
-	// streams is how many calls a connection may have at once; further ones wait at the client.
-	streams uint32
+	// connections is how many there may be; further ones wait until one ends.
+	connections int
+	// calls is how many a connection may have at once; further ones wait at the client.
+	calls uint32
+	// streams is how many the server may have open, and how many of health checks, which are open to all.
+	streams int
 	// handshake is how long a client may take to set up a connection, with TLS.
 	handshake time.Duration
 	// idle is after how long a connection without calls is closed, and age after how long one is
@@ -46,7 +50,7 @@ type limits struct {
 // usualLimits are those of every server.
 func usualLimits() limits {
 	return limits{
-		message: 1 << 20, read: 8 << 20, streams: 250,
+		message: 1 << 20, read: 8 << 20, connections: 1000, calls: 250, streams: 1000,
 		handshake: 10 * time.Second, idle: 15 * time.Minute, age: time.Hour,
 		rate: 20, burst: 200,
 		refusals: rate.Every(6 * time.Second), refusalBurst: 20,
@@ -64,7 +68,7 @@ const (
 func (l limits) options() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(markingCodec{encoding.GetCodecV2("proto")}),
-		grpc.MaxRecvMsgSize(l.read), grpc.MaxConcurrentStreams(l.streams),
+		grpc.MaxRecvMsgSize(l.read), grpc.MaxConcurrentStreams(l.calls),
 		grpc.ConnectionTimeout(l.handshake),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionIdle: l.idle, MaxConnectionAge: l.age,
@@ -148,6 +152,31 @@ type rateError struct {
 func (e *rateError) Error() string {
 	return fmt.Sprintf("more than %g such calls a second: try again in %s", float64(e.rate),
 		e.wait.Round(time.Millisecond))
+}
+
+// streamsError is a stream too many.
+type streamsError struct{ limit int }
+
+// Error says what to do.
+func (e *streamsError) Error() string {
+	return fmt.Sprintf("%d streams are open, which is the server's limit: end some, or ask for the run "+
+		"with GetRun instead of WatchRun", e.limit)
+}
+
+// slots are the streams that may be open at once.
+type slots chan struct{}
+
+// intercept refuses a stream that is too many.
+func (s slots) intercept(
+	server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler,
+) error {
+	select {
+	case s <- struct{}{}:
+		defer func() { <-s }()
+		return handler(server, stream)
+	default:
+		return &streamsError{cap(s)}
+	}
 }
 
 // rates count the calls of each client whose rate is limited.

@@ -14,8 +14,10 @@ import (
 
 	"golang.org/x/time/rate"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
@@ -105,7 +107,7 @@ func TestLimits_AConnectionHasSoManyCallsAtOnce(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	last, endLast := context.WithCancel(ctx)
-	for i := range usualLimits().streams {
+	for i := range usualLimits().calls {
 		call := ctx
 		if i == 0 {
 			call = last
@@ -125,6 +127,65 @@ func TestLimits_AConnectionHasSoManyCallsAtOnce(t *testing.T) {
 	if _, err := f.GetStatus(ctx, &maintenancev1.GetStatusRequest{}); err != nil {
 		t.Errorf("after one has ended: %v", err)
 	}
+}
+
+func TestLimits_AServerHasSoManyStreamsAtOnce(t *testing.T) {
+	f := start(t, withLimits(func(l *limits) { l.streams = 2 }))
+	lift := f.gate()
+	defer lift()
+	run := assert.Must(f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker, Async: true}))(t).GetRun()
+	open := map[string]func(context.Context) error{
+		"WatchRun": func(ctx context.Context) error {
+			stream, err := f.WatchRun(ctx, &maintenancev1.WatchRunRequest{Id: run.GetId()})
+			if err == nil {
+				_, err = stream.Recv()
+			}
+			return err
+		},
+		"health checks": func(ctx context.Context) error {
+			stream, err := healthv1.NewHealthClient(f.conn).Watch(ctx, &healthv1.HealthCheckRequest{})
+			if err == nil {
+				_, err = stream.Recv()
+			}
+			return err
+		},
+	}
+	for name, open := range open {
+		first, end := context.WithCancel(t.Context())
+		assert.NoError(t, open(first))
+		assert.NoError(t, open(t.Context()))
+		s := f.failure(open(t.Context()), codes.ResourceExhausted, "STREAMS_BUSY")
+		assert.Contains(t, s.Message(), "2 streams are open")
+		end()
+		f.eventually("one of "+name+" can be opened again", func() bool { return open(t.Context()) == nil })
+	}
+	assert.Must(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}))(t)
+}
+
+func TestLimits_AServerHasSoManyConnectionsAtOnce(t *testing.T) {
+	config := Config{Service: start(t).service}
+	withLimits(func(l *limits) { l.connections = 1 })(&config)
+	server := assert.Must(New(config))(t)
+	listener := assert.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	var clients [2]maintenancev1.MaintenanceServiceClient
+	var connections [2]*grpc.ClientConn
+	for i := range clients {
+		connections[i] = assert.Must(grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
+		clients[i] = maintenancev1.NewMaintenanceServiceClient(connections[i])
+	}
+	assert.Must(clients[0].GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}))(t)
+	brief, end := context.WithTimeout(t.Context(), 100*time.Millisecond) //nolint:gocritic // elapses: the connection waits for the other one to end
+	defer end()
+	if _, err := clients[1].GetStatus(brief, &maintenancev1.GetStatusRequest{}, grpc.WaitForReady(true)); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("a second connection: %v", err)
+	}
+	assert.NoError(t, connections[0].Close())
+	assert.Must(clients[1].GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}, grpc.WaitForReady(true)))(t)
+	assert.NoError(t, connections[1].Close())
+	server.Stop(t.Context())
+	assert.NoError(t, <-served)
 }
 
 func TestLimits_WhoDoesNotFinishTheHandshakeIsCutOff(t *testing.T) {

@@ -31,6 +31,7 @@ import (
 
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc/filters"
+	"golang.org/x/net/netutil"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
@@ -128,7 +129,7 @@ func ReadOnlyMethods() (names []string) {
 func (s *Server) Serve(listener net.Listener) error {
 	s.readiness.check(s.stopping)
 	s.checks.Go(func() { s.readiness.watch(s.stopping) })
-	err := s.grpc.Serve(listener)
+	err := s.grpc.Serve(netutil.LimitListener(listener, s.limits.connections))
 	s.stop(service.ErrStopping)
 	s.checks.Wait()
 	if err != nil && !errors.Is(err, grpc.ErrServerStopped) {

@@ -182,6 +182,7 @@ func findRefused(err error) failure {
 		notAllowed *notAllowedError
 		tooLarge   *tooLargeError
 		tooMany    *rateError
+		streams    *streamsError
 		broken     *undecodableError
 	)
 	switch {
@@ -212,6 +213,11 @@ func findRefused(err error) failure {
 		return failure{
 			code: codes.ResourceExhausted, reason: "RATE_LIMITED", message: tooMany.Error(),
 			details: retryAfter(tooMany.wait),
+		}
+	case errors.As(err, &streams):
+		return failure{
+			code: codes.ResourceExhausted, reason: "STREAMS_BUSY", message: streams.Error(),
+			details: retryAfter(time.Second),
 		}
 	}
 	return failure{}

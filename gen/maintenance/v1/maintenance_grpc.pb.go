@@ -77,7 +77,7 @@ type MaintenanceServiceClient interface {
 	// why it was skipped, or that it was missed. Fires are kept as long as runs (history.keep).
 	ListFires(ctx context.Context, in *ListFiresRequest, opts ...grpc.CallOption) (*ListFiresResponse, error)
 	// WatchRun sends the run whenever its record changes, at most about once a second, and ends after the run has ended.
-	// Errors: NOT_FOUND UNKNOWN_RUN.
+	// Errors: NOT_FOUND UNKNOWN_RUN, RESOURCE_EXHAUSTED STREAMS_BUSY.
 	// buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
 	WatchRun(ctx context.Context, in *WatchRunRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[RunEvent], error)
 	// CancelRun asks a run to stop after the statement in flight, wherever it runs. It answers with the run as it is now;
@@ -423,7 +423,7 @@ type MaintenanceServiceServer interface {
 	// why it was skipped, or that it was missed. Fires are kept as long as runs (history.keep).
 	ListFires(context.Context, *ListFiresRequest) (*ListFiresResponse, error)
 	// WatchRun sends the run whenever its record changes, at most about once a second, and ends after the run has ended.
-	// Errors: NOT_FOUND UNKNOWN_RUN.
+	// Errors: NOT_FOUND UNKNOWN_RUN, RESOURCE_EXHAUSTED STREAMS_BUSY.
 	// buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
 	WatchRun(*WatchRunRequest, grpc.ServerStreamingServer[RunEvent]) error
 	// CancelRun asks a run to stop after the statement in flight, wherever it runs. It answers with the run as it is now;
