@@ -215,6 +215,7 @@ func (d *Database) QueueGroupRemoval(
 	insert := func(ctx context.Context, tx *changing) error {
 		n, err := queue.InsertJobs(ctx, tx, []Job{job})
 		inserted = n > 0
+		tx.count("scheduled_jobs", n)
 		return err
 	}
 	err = d.transaction(ctx, "queue the removal of a group", p, insert)

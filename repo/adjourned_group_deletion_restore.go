@@ -50,7 +50,9 @@ func (d *Database) RestoreGroup(
 		if err := lockGroup(ctx, tx, id); err != nil {
 			return err
 		}
-		r, err = restoreGroup(ctx, tx, s, a, id)
+		if r, err = restoreGroup(ctx, tx, s, a, id); r.Restored {
+			tx.count("restored_groups", 1)
+		}
 		return err
 	})
 	if errors.Is(err, ErrNotFound) {

@@ -198,14 +198,19 @@ WITH {guard},
 postponed AS (
   UPDATE {ghosts} SET consume_after = now() + interval '30 minutes'{touched}
   WHERE id = $1::bigint AND (SELECT held FROM guard) = 1
-)
+  RETURNING 1
+){journal}
 SELECT EXISTS (SELECT FROM guard)`
 
-// FailMigration postpones a row by half an hour after an error.
+// FailMigration postpones a row by half an hour after an error. counted is the count that it adds to.
 func (d *Database) FailMigration(
-	ctx context.Context, p Permit, q GhostQueue, m GhostMigration,
+	ctx context.Context, p Permit, q GhostQueue, m GhostMigration, counted string,
 ) error {
-	return d.write(ctx, p, newQuery("postpone a user after an error", q.fill(failMigrationSQL), m.ID))
+	return d.write(ctx, p, q.postpone("postpone a user after an error", failMigrationSQL, counted, m.ID, p.runOrNil()))
+}
+
+func (q GhostQueue) postpone(operation, sql, counted string, args ...any) query {
+	return newQuery(operation, journaled(q.fill(sql), "('"+counted+"', (SELECT count(*) FROM postponed))", 2), args...)
 }
 
 const deferMigrationSQL = `
@@ -214,15 +219,16 @@ postponed AS (
   UPDATE {ghosts}
   SET consume_after = greatest(consume_after, now()) + interval '30 seconds'{touched}
   WHERE id = $1::bigint AND (SELECT held FROM guard) = 1
-)
+  RETURNING 1
+){journal}
 SELECT EXISTS (SELECT FROM guard)`
 
 // DeferMigration moves a row behind all that are due now, because its time was used up or others
-// had locked rows of the user.
+// had locked rows of the user. counted is the count that it adds to.
 func (d *Database) DeferMigration(
-	ctx context.Context, p Permit, q GhostQueue, m GhostMigration,
+	ctx context.Context, p Permit, q GhostQueue, m GhostMigration, counted string,
 ) error {
-	return d.write(ctx, p, newQuery("defer a user", q.fill(deferMigrationSQL), m.ID))
+	return d.write(ctx, p, q.postpone("defer a user", deferMigrationSQL, counted, m.ID, p.runOrNil()))
 }
 
 // ghostBacklogSQL counts rows of users that are refused as dead, and rows whose user is gone not at

@@ -107,6 +107,7 @@ func (d *Database) DeleteMigratedUser(
 				return err
 			}
 		}
+		tx.count("migrated_users", 1)
 		return refuseKept(ctx, tx, q.fill(userStaysSQL), user)
 	}
 	err = d.transaction(ctx, "delete from users", p, do)

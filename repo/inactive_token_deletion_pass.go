@@ -88,7 +88,7 @@ advanced AS (
     finished_at = CASE WHEN $5 THEN clock_timestamp() END
   FROM guard WHERE p.id = $1::text::uuid AND p.finished_at IS NULL
   RETURNING 1
-)
+){journal}
 SELECT EXISTS (SELECT FROM guard), EXISTS (SELECT FROM advanced)`
 
 // AdvanceTokenPass inserts a range's jobs and moves the cursor behind it, in one transaction, and
@@ -98,9 +98,11 @@ func (d *Database) AdvanceTokenPass(
 ) (scheduled int, err error) {
 	const operation = "advance the pass over the bots"
 	var held, advanced bool
-	args := func() []any { return []any{pass, step.Last, step.Examined, scheduled, !step.More} }
+	sql := journaled(advanceTokenPassSQL, "('examined_users', (SELECT $3::bigint FROM advanced)), "+
+		"('scheduled_jobs', (SELECT $4::bigint FROM advanced))", 6)
+	args := func() []any { return []any{pass, step.Last, step.Examined, scheduled, !step.More, p.runOrNil()} }
 	if len(step.Jobs) == 0 && step.Continue == nil {
-		err = d.write(ctx, p, newQuery(operation, advanceTokenPassSQL, args()...), &advanced)
+		err = d.write(ctx, p, newQuery(operation, sql, args()...), &advanced)
 		if err == nil && !advanced {
 			err = ErrNotFound
 		}
@@ -113,7 +115,7 @@ func (d *Database) AdvanceTokenPass(
 		if err := queueContinuation(ctx, tx, pass, step, queue); err != nil {
 			return err
 		}
-		s := p.fill(statement{advanceTokenPassSQL, args()})
+		s := p.fill(statement{sql, args()})
 		err = tx.QueryRow(ctx, s.sql, s.args...).Scan(&held, &advanced)
 		switch {
 		case err != nil:

@@ -183,7 +183,7 @@ recorded AS (
   WHERE ended.all_of_them AND NOT EXISTS (SELECT FROM {child} t WHERE {matched})
   ORDER BY k.n
   RETURNING 1
-)
+){journal}
 SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM recorded), (SELECT all_of_them FROM ended)`
 
 // Record writes the records of keys that still no row of the table has, and says how many. late: a
@@ -200,8 +200,9 @@ func (p *Parent) Record(
 		columns = "primary_key_value, key_values"
 		values = "0, ARRAY[" + strings.Join(texts, ", ") + "]"
 	}
-	insert, err := p.rows.query("record orphans of", recordOrphansSQL, keys,
-		[]any{horizon, p.Recorded()}, "{queue}", p.queue.sql, "{recorded_columns}", columns,
+	insert, err := p.rows.query("record orphans of",
+		journaled(recordOrphansSQL, "('queued_records', (SELECT count(*) FROM recorded))", 4), keys,
+		[]any{horizon, p.Recorded(), permit.runOrNil()}, "{queue}", p.queue.sql, "{recorded_columns}", columns,
 		"{recorded_values}", values)
 	if err != nil {
 		return 0, false, err
@@ -218,7 +219,12 @@ type AuditPlace struct {
 	After []string
 	// Done: all keys have been looked at.
 	Done bool
+	// AuditFound is what was found since the place was saved last.
+	Found AuditFound `db:"-"`
 }
+
+// AuditFound are keys that were looked at, those of them without a parent, and rows that refer to these.
+type AuditFound struct{ Keys, Orphans, Rows int64 }
 
 const auditPlacesSQL = `
 SELECT definition, database, coalesce(after, '{}'), done FROM maintenance.orphan_audits
@@ -236,13 +242,16 @@ saved AS (
   INSERT INTO maintenance.orphan_audits AS a (definition, database, after, done)
   SELECT $1, $2, nullif($3::text[], '{}'), $4 FROM guard
   ON CONFLICT (definition, database) DO UPDATE SET after = EXCLUDED.after, done = EXCLUDED.done
-)
+  RETURNING 1
+){journal}
 SELECT EXISTS (SELECT FROM guard)`
 
 // SaveAuditPlace keeps a place for the next run.
 func (d *Database) SaveAuditPlace(ctx context.Context, p Permit, place AuditPlace) error {
-	return d.write(ctx, p, newQuery("save the place of the audit", saveAuditPlaceSQL,
-		place.Definition, place.Database, append([]string{}, place.After...), place.Done))
+	sql := journaled(saveAuditPlaceSQL, "('examined_keys', (SELECT $6::bigint FROM saved)), "+
+		"('orphaned_keys', (SELECT $7::bigint FROM saved)), ('orphaned_rows', (SELECT $8::bigint FROM saved))", 5)
+	return d.write(ctx, p, newQuery("save the place of the audit", sql, place.Definition, place.Database,
+		append([]string{}, place.After...), place.Done, p.runOrNil(), place.Found.Keys, place.Found.Orphans, place.Found.Rows))
 }
 
 const endAuditSQL = `

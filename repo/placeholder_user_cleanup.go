@@ -237,6 +237,9 @@ func (d *Database) ClaimPlaceholders(
 		}
 		claim.Claimed, claim.Exhausted = len(rows), page.rules.exhausted(rows)
 		claim.Scheduled, err = to.Queue.InsertJobs(ctx, tx, to.jobs(page.rules, rows))
+		tx.count("scheduled_jobs", claim.Scheduled)
+		tx.count("exhausted_users", len(claim.Exhausted))
+		tx.count("updated_rows import_placeholder_user_details", claim.Claimed)
 		return err
 	})
 	return claim, err

@@ -147,6 +147,7 @@ type changing struct {
 	// that were missing at the beginning, changed the tables in which rows were to change.
 	targetsSQL       string
 	missing, changed []string
+	journal
 }
 
 // noted is what a statement has changed.
@@ -184,15 +185,16 @@ func (tx *changing) note(table, action string, summary []*string) {
 	}
 }
 
-// writeReceipts is the end of the transaction.
+// writeReceipts is the end of the transaction. It also writes the journal of counts.
 func (tx *changing) writeReceipts(ctx context.Context, by Source) error {
-	if len(tx.noted) == 0 {
-		return nil
-	}
 	batch := &pgx.Batch{}
+	tx.queue(batch, by)
 	for _, n := range tx.noted {
 		s := n.write(by, n.summary)
 		batch.Queue(s.sql, s.args...)
+	}
+	if batch.Len() == 0 {
+		return nil
 	}
 	return tx.SendBatch(ctx, batch).Close()
 }

@@ -48,6 +48,8 @@ type Run struct {
 	// Fire is the time of the fire that it belongs to; zero: none. It is not kept with the run but
 	// with the fire.
 	Fire time.Time
+	// Unsettled says of a run that ends that it may have committed more than its counts say.
+	Unsettled bool
 }
 
 // TableCount is what a run changed in one table.
@@ -148,21 +150,24 @@ type StopRequest struct {
 	Words string
 }
 
+//nolint:unqueryvet // ended.* are the columns of its RETURNING, here and below
 const finishRunSQL = `
+WITH ended AS (
 UPDATE maintenance.runs SET state = $2, reason = $3, error = $4, over_limit = $5, turbo_mode = $6, lease_epoch = $7,
   counts = $8, tables = $9, definitions = $10, candidates = $11, more_candidates = $12, candidates_digest = $13,
   heartbeat_at = clock_timestamp(), finished_at = clock_timestamp()
 WHERE id = $1::text::uuid AND CASE WHEN $14 THEN state = 'failed' AND starts_with(error, ` + abandonedSQL + `) ELSE state = 'running' END
-RETURNING ` + wholeRunColumns
+RETURNING ` + wholeRunColumns + `)` + unsettledSQL + `
+SELECT ended.* FROM ended`
 
 // FinishRun records the end of a run, also of one that was taken for dead and closed meanwhile,
 // because its process stood still or could not reach main: the process knows better. [ErrNotFound]:
 // the run is gone or has ended otherwise.
 func (d *Database) FinishRun(ctx context.Context, run Run) (stored Run, closed bool, err error) {
 	for _, closed = range []bool{false, true} {
-		q := newQuery("record the run's end", finishRunSQL, run.ID, run.State, run.Reason, run.Error, run.OverLimit,
+		q := newQuery("record the run's end", fill(finishRunSQL, "{unsettled}", "$15"), run.ID, run.State, run.Reason, run.Error, run.OverLimit,
 			run.TurboMode, run.LeaseEpoch, asJSON(nonNil(run.Counts)), asJSON(orEmpty(run.Tables)), asJSON(orEmpty(run.Definitions)),
-			asJSON(orEmpty(run.Candidates)), run.MoreCandidates, run.CandidatesDigest, closed)
+			asJSON(orEmpty(run.Candidates)), run.MoreCandidates, run.CandidatesDigest, closed, run.Unsettled)
 		stored, err = d.oneOfRuns(ctx, q, scanWholeRun)
 		if !errors.Is(err, ErrNotFound) {
 			break
@@ -174,17 +179,20 @@ func (d *Database) FinishRun(ctx context.Context, run Run) (stored Run, closed b
 // abandonedSQL begins the error of a run of which nobody knows how it ended.
 const abandonedSQL = `'no heartbeat from the process that ran it'`
 
+//nolint:unqueryvet // as above
 const closeAbandonedRunsSQL = `
+WITH ended AS (
 UPDATE maintenance.runs SET state = 'failed', reason = 'LEASE_LOST', finished_at = heartbeat_at,
   error = ` + abandonedSQL + ` || '; it has done at least what its counts say'
 WHERE state = 'running' AND heartbeat_at < clock_timestamp() - heartbeat_ttl
-RETURNING ` + runColumns
+RETURNING ` + runColumns + `)` + unsettledSQL + `
+SELECT ended.* FROM ended`
 
 // CloseAbandonedRuns records the runs of processes that died as failed, with their last sign of
 // life as their end and its counts, and returns those that it was that closed them: each is
 // returned to one caller.
 func (d *Database) CloseAbandonedRuns(ctx context.Context) ([]Run, error) {
-	return collect(ctx, d, newQuery("close abandoned runs", closeAbandonedRunsSQL), scanRun)
+	return collect(ctx, d, newQuery("close abandoned runs", fill(closeAbandonedRunsSQL, "{unsettled}", "true")), scanRun)
 }
 
 const requestCancelSQL = `

@@ -6,7 +6,7 @@ package repo_test
 // and the tests of its callers try them.
 var fragments = []string{
 	// Runs and jobs.
-	"abandonedSQL",
+	"abandonedSQL", "forgottenSQL", "unsettledSQL",
 	// Leases and guards.
 	"attemptGuardSQL", "attemptLockSQL", "attemptSQL", "fenceSQL", "freeGuardSQL", "freeSQL", "heldSQL",
 	"leaseConflictSQL", "leaseIsFreeSQL", "leaseValuesSQL", "leafParentsSQL", "lockSQL", "noGuardSQL",
@@ -32,6 +32,8 @@ var fragments = []string{
 // fillings stand for the placeholders of statements, on the reference schema of main: one for all statements, or for the
 // one whose name stands before it. The name of a constant is its text.
 var fillings = map[string]string{
+	// Runs.
+	"{unsettled}": "true", "finishRunSQL{unsettled}": "$15",
 	// Guards.
 	"{guard}": "fenceSQL", "{name}": "'w'", "{holder}": "'us'", "{epoch}": "1",
 	// Loose foreign keys.

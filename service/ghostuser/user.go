@@ -218,7 +218,7 @@ func (u *user) reschedule(ctx context.Context, cause error) error {
 	if end := u.endsRun(ctx, cause); cause == nil || end != nil {
 		return end
 	}
-	change := u.x.Database.FailMigration
+	change, counted := u.x.Database.FailMigration, "deferred_users"
 	kept, protected := errors.AsType[*repo.ProtectedError](cause)
 	timeUp := errors.Is(cause, errDeadline) || errors.Is(cause, errSliceUsed)
 	switch {
@@ -230,10 +230,16 @@ func (u *user) reschedule(ctx context.Context, cause error) error {
 		u.reportDeferred(ctx, cause, timeUp)
 	default:
 		u.candidate(run.ActionPostpone, run.PublicText(cause))
+		counted = "failed_users"
 		u.reportFailed(ctx, cause)
 	}
-	err := u.changeRow(ctx, change)
+	err := u.changeRow(ctx, func(ctx context.Context, p repo.Permit, q repo.GhostQueue, m repo.GhostMigration) error {
+		return change(ctx, p, q, m, counted)
+	})
 	end := u.endsRun(ctx, err)
+	if end == nil {
+		u.x.Count(ctx, counted, 1)
+	}
 	if err != nil && end == nil {
 		// Somebody has locked the row: it stays due.
 		u.log.ErrorContext(ctx, "user not rescheduled", "error", err)
@@ -253,14 +259,13 @@ func (r *workerRun) endsRun(ctx context.Context, err error) error {
 	return r.x.Stopped()
 }
 
-// reportDeferred counts and logs a user who is deferred. At the deadline the run takes no more
+// reportDeferred logs a user who is deferred. At the deadline the run takes no more
 // rows.
 func (u *user) reportDeferred(ctx context.Context, cause error, timeUp bool) {
 	if errors.Is(cause, errDeadline) {
 		u.stopped = "limit reached: max_runtime"
 	}
 	u.deferred++
-	u.x.Count(ctx, "deferred_users", 1)
 	public := cause.Error()
 	if !timeUp {
 		public = run.PublicText(cause)
@@ -296,21 +301,19 @@ func refuseProtected(p *repo.Protection, err error) error {
 	return err
 }
 
-// reportProtected counts and logs a user who is protected, whoever has put the row into the queue. It
+// reportProtected logs a user who is protected, whoever has put the row into the queue. It
 // is no failure: the row comes again in half an hour.
 func (u *user) reportProtected(ctx context.Context, kept *repo.ProtectedError) {
 	u.protected++
-	u.x.Count(ctx, "deferred_users", 1)
 	run.RecordOutcome(ctx, run.OutcomeDeferred, repo.ReasonProtected)
 	u.log.WarnContext(ctx, "user kept, take the row off the queue or end the protection",
 		"reason", repo.ReasonProtected, "why", kept.String(), "tables", u.tables)
 }
 
-// reportFailed counts and logs a user who has failed; the error is logged nowhere else. A user of a
+// reportFailed logs a user who has failed; the error is logged nowhere else. A user of a
 // type that stays is a warning: no stack could explain it.
 func (u *user) reportFailed(ctx context.Context, cause error) {
 	u.failed++
-	u.x.Count(ctx, "failed_users", 1)
 	run.RecordFailure(ctx, cause)
 	if referenced, ok := errors.AsType[*bulk.StillReferencedError](cause); ok {
 		u.table, u.column = referenced.Table, referenced.Column

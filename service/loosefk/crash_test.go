@@ -263,5 +263,7 @@ func TestFault_LooseForeignKeysCleanup_CountsOfAKilledRunAreWhatItCommitted(t *t
 	servicetest.WantLost(t, dead)
 	servicetest.WantCounts(t, dead, "processed_records=9 deleted_rows=27")
 	assert.That(t, len(dead.Tables) == 1 && dead.Tables[0].Deleted == 27, "tables %+v", dead.Tables)
+	e.Deleted("main", "p", 20, 20)
+	servicetest.RunBatch(t, s, "main")
 	e.Want("main", `SELECT count(*) FROM maintenance.run_counts`, "0")
 }

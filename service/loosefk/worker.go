@@ -106,7 +106,6 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		FailureCounts: []string{"rescheduled_records"},
 		StatusReason:  withoutHeld,
 		Sli:           true,
-		Journaled:     true,
 		Actions: map[string]string{
 			"deleted_rows": "deleted", "updated_rows": "updated",
 			"processed_records": "processed", "obsolete_records": "obsolete", "dead_records": "dead",

@@ -63,7 +63,7 @@ func (a *audit) work(ctx context.Context, x *run.Execution) error {
 func (w *working) begin(ctx context.Context, tasks []*Task) (places []repo.AuditPlace, err error) {
 	for _, t := range tasks {
 		place := repo.AuditPlace{Definition: t.Name(), Database: t.Database()}
-		if err := w.save(ctx, place); err != nil {
+		if err := w.save(ctx, &place); err != nil {
 			return nil, err
 		}
 		places = append(places, place)
@@ -93,14 +93,21 @@ func (w *working) end(ctx context.Context) error {
 	return nil
 }
 
-// save keeps a place for the next run.
-func (w *working) save(ctx context.Context, place repo.AuditPlace) error {
-	if w.x.DryRun {
-		return nil
+// save keeps a place for the next run, and counts what was found up to it.
+func (w *working) save(ctx context.Context, place *repo.AuditPlace) error {
+	if !w.x.DryRun {
+		err := w.x.Permitted(ctx, w.Main, limits(), func(p repo.Permit) error {
+			return w.Main.SaveAuditPlace(ctx, p, *place)
+		})
+		if err != nil {
+			return err
+		}
 	}
-	return w.x.Permitted(ctx, w.Main, limits(), func(p repo.Permit) error {
-		return w.Main.SaveAuditPlace(ctx, p, place)
-	})
+	w.x.Count(ctx, "examined_keys", place.Found.Keys)
+	w.x.Count(ctx, "orphaned_keys", place.Found.Orphans)
+	w.x.Count(ctx, "orphaned_rows", place.Found.Rows)
+	place.Found = repo.AuditFound{}
+	return nil
 }
 
 // task looks at a definition from a place on. more: a limit of the run came before its end.
@@ -143,7 +150,7 @@ func (w *working) task(
 		}
 		if done {
 			place.Done = true
-			return false, w.save(ctx, place)
+			return false, w.save(ctx, &place)
 		}
 	}
 }
@@ -184,16 +191,16 @@ func (w *working) batch(
 		}
 		w.records -= len(page.Orphans)
 	}
-	w.x.Count(ctx, "examined_keys", int64(len(page.Keys)))
-	w.x.Count(ctx, "orphaned_keys", int64(len(page.Orphans)))
-	w.x.Count(ctx, "orphaned_rows", page.Rows)
+	place.Found.Keys += int64(len(page.Keys))
+	place.Found.Orphans += int64(len(page.Orphans))
+	place.Found.Rows += page.Rows
 	w.x.Count(ctx, "queued_records", recorded)
 	total.add(page, recorded)
 	place.After = page.Keys[len(page.Keys)-1].Values()
 	if !page.More {
 		return true, false, nil
 	}
-	return false, false, w.save(ctx, *place)
+	return false, false, w.save(ctx, place)
 }
 
 // record writes the records of a page's orphans, or says how many there would be.

@@ -129,6 +129,7 @@ func (r *Runner) record(ctx context.Context, x *Execution, run Run, why error) {
 		stored = run
 		stored.FinishedAt = run.StartedAt.Add(x.ended.Sub(x.started))
 	}
+	stored.Unsettled = run.Unsettled
 	x.Report(func(r *Run) { *r = stored })
 	e := runEnd{stored, closed, why}
 	if !r.reportEnd(ctx, x, e, err) {
@@ -144,11 +145,11 @@ func (r *Runner) record(ctx context.Context, x *Execution, run Run, why error) {
 func (r *Runner) reportEnd(ctx context.Context, x *Execution, e runEnd, recordErr error) (done bool) {
 	switch {
 	case recordErr == nil && e.closed:
-		r.forgetCounts(ctx, x.Worker, e.run)
+		r.settle(ctx, x, &e.run)
 		r.correct(ctx, x, e.run, e.err)
 		return true
 	case recordErr == nil:
-		r.forgetCounts(ctx, x.Worker, e.run)
+		r.settle(ctx, x, &e.run)
 	case errors.Is(recordErr, repo.ErrNotFound):
 	case isPermanent(recordErr):
 		x.Log.ErrorContext(ctx, notRecorded, "error", recordErr)

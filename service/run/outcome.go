@@ -73,6 +73,7 @@ func conclude(run *Run, workErr error) {
 	default:
 		run.State = repo.RunSucceeded
 	}
+	run.Unsettled = !run.DryRun && (run.State == repo.RunFailed || errors.Is(workErr, repo.ErrUnreachable))
 }
 
 // EndsEarly says whether an error ends a run on purpose: it succeeds unless some of its items failed.

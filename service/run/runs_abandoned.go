@@ -18,48 +18,61 @@ import (
 func (r *Runner) CloseAbandoned(ctx context.Context) error {
 	runs, err := r.Main.CloseAbandonedRuns(ctx)
 	for _, run := range runs {
-		r.recount(ctx, &run)
+		if w, unknown := r.Worker(run.Worker); unknown == nil && !run.DryRun {
+			r.recount(ctx, w, &run)
+		}
 		r.recordAbandoned(ctx, run)
 	}
 	return err
 }
 
-// recount completes the counts of a run that was closed. They were saved up to a quarter of a second
-// before its process died. A database that does not answer leaves them as they are.
-func (r *Runner) recount(ctx context.Context, run *Run) {
-	w, err := r.Worker(run.Worker)
-	if err != nil || !w.Journaled || run.DryRun {
-		return
-	}
+// recount completes the counts of a run whose end was not clean. They were saved up to a quarter of a
+// second before its process died, and nobody has heard of a commit whose answer was lost. A database that
+// does not answer leaves them as they are, until a later run settles them.
+func (r *Runner) recount(ctx context.Context, w *Worker, run *Run) (complete bool) {
 	// Whoever asked may be gone: nobody closes the run a second time.
-	ctx = context.WithoutCancel(ctx)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), LeaseMargin)
+	defer cancel()
 	var found []repo.RunCount
-	for _, d := range w.Databases {
+	var err error
+	for _, d := range r.Databases {
 		some, failed := d.RunCounts(ctx, run.ID)
 		found, err = append(found, some...), errors.Join(err, failed)
 	}
-	if run.Recount(found) {
+	if run.Recount(found, func(count string) bool { return w.Actions[count] != "" }) {
 		err = errors.Join(err, r.Main.SaveRecount(ctx, *run))
 	}
 	if err != nil {
 		r.Logger.WarnContext(ctx, "counts of the run not completed", "run_id", run.ID, "error", err)
-		return
 	}
-	r.forgetCounts(ctx, w, *run)
+	return err == nil
 }
 
-// forgetCounts deletes the journal of a run whose end is on record. What cannot be deleted is never read.
-func (r *Runner) forgetCounts(ctx context.Context, w *Worker, run Run) {
+// settle completes the counts of a run whose end is on record. A clean end deletes its journal, and settles
+// the runs before it that had no clean end: they cannot commit anything any more.
+func (r *Runner) settle(ctx context.Context, x *Execution, run *Run) {
 	counted := false
 	for _, n := range run.Counts {
 		counted = counted || n > 0
 	}
-	if !w.Journaled || !counted || run.DryRun {
+	switch {
+	case run.Unsettled:
+		r.recount(ctx, x.Worker, run)
+		x.Report(func(r *Run) { *r = *run })
 		return
+	case !counted || run.DryRun:
+		return
+	case x.Database != r.Main:
+		_ = x.Database.ForgetRunCounts(ctx, run.ID)
 	}
-	for _, d := range w.Databases {
-		if d.Name == databaseOrMain(run) {
-			_ = d.ForgetRunCounts(ctx, run.ID)
+	// What fails here is settled by the next run.
+	unsettled, _ := r.Main.UnsettledRuns(ctx, *run)
+	for _, before := range unsettled {
+		if !r.recount(ctx, x.Worker, &before) {
+			continue
+		}
+		for _, d := range r.Databases {
+			_ = d.ForgetRunCounts(ctx, before.ID)
 		}
 	}
 }

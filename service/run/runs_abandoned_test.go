@@ -255,3 +255,35 @@ func TestBackoff_WaitsLongerWithEveryFailureUpToItsMost(t *testing.T) {
 		}
 	}
 }
+
+func TestRunCounts_OfAnEndThatWasNotCleanAreSettledByTheNextRunOfTheWorker(t *testing.T) {
+	t.Parallel()
+	e := servicetest.NewDeletedParents(t, 3)
+	e.Gate("main", "c", "OLD.p_id = 2")
+	e.Shut("main", servicetest.App)
+	s := e.Service(servicetest.OneChild)
+	lost := servicetest.Begin(t, s, "main")
+	e.AtGate("main", servicetest.App)
+	// What has committed unheard, in a run that fails; what a run that was closed goes on to commit; and a run that
+	// was closed while its database did not answer.
+	const unheard = `INSERT INTO maintenance.run_counts SELECT id, 'processed_records', 5 FROM maintenance.runs WHERE reason = $1 OR state = $1`
+	e.Exec("main", unheard, repo.RunRunning)
+	e.Exec("main", `UPDATE maintenance.leases SET epoch = epoch + 1`)
+	e.Lift("main", servicetest.App)
+	r := servicetest.Ended(t, s, lost.ID)
+	servicetest.WantLost(t, r)
+	assert.That(t, r.Counts["processed_records"] == 5, "%v", r.Counts)
+	closed := lost.ID[:24] + "000000000000"
+	deadRun(e, closed, servicetest.LooseForeignKeys, "main", "")
+	e.Exec("main", `ALTER TABLE maintenance.receipts RENAME TO away`)
+	assert.Must(s.Runs(t.Context(), service.RunFilter{Limit: 1}))(t)
+	e.Exec("main", `ALTER TABLE maintenance.away RENAME TO receipts`)
+	e.Exec("main", unheard, "LEASE_LOST")
+	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
+	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=3 deleted_rows=9")
+	for id, want := range map[string]int64{lost.ID: 10, closed: 5} {
+		n := assert.Must(s.Run(t.Context(), id))(t).Counts["processed_records"]
+		assert.That(t, n == want, "%s: %d, want %d", id, n, want)
+	}
+	e.Want("main", `SELECT count(*) FROM maintenance.run_counts`, "0")
+}

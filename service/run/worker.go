@@ -107,9 +107,6 @@ type Worker struct {
 	Plan Planner
 	// Optional says that it is not shown among all workers before it is enabled somewhere, or has run.
 	Optional bool
-	// Journaled says that its statements journal the counts of records, and that its receipts have all rows
-	// that it counts.
-	Journaled bool
 	// Sli says that its runs are counted as service levels.
 	Sli bool
 }

@@ -275,9 +275,28 @@ func (c *contract) leaseLost() {
 	c.finish(c.service(nil, ""))
 }
 
-// killed kills two processes, one after the other, when some more things are done, anywhere.
+// unsavedSQL keeps the counts of runs from being saved before their end.
+const unsavedSQL = `CREATE FUNCTION contract.unsaved() RETURNS trigger LANGUAGE plpgsql AS
+	'BEGIN NEW.counts := OLD.counts; NEW.tables := OLD.tables; RETURN NEW; END';
+CREATE TRIGGER unsaved BEFORE UPDATE ON maintenance.runs FOR EACH ROW WHEN (NEW.state = 'running') EXECUTE FUNCTION contract.unsaved()`
+
+// miscountedSQL compares the sums of the runs with the dry run. Orphans that a killed run has recorded are none for the next.
+const miscountedSQL = `
+SELECT string_agg(key || ': ' || wet || ' instead of ' || dry, ', ') FROM (
+  SELECT key, coalesce(sum(n) FILTER (WHERE NOT dry_run), 0) AS wet, coalesce(sum(n) FILTER (WHERE dry_run), 0) AS dry
+  FROM (
+    SELECT dry_run, key, value::bigint AS n FROM maintenance.runs, jsonb_each_text(counts)
+    UNION ALL
+    SELECT dry_run, t ->> 'table', (t ->> 'deleted')::bigint + (t ->> 'updated')::bigint
+    FROM maintenance.runs, jsonb_array_elements(tables) AS t) c GROUP BY key) sums
+WHERE wet <> dry AND NOT starts_with(key, 'orphaned_')`
+
+// killed kills two processes, one after the other, when some more things are done, anywhere. The counts of all runs are
+// those of a run that does everything, although what was counted since the last commit is lost each time.
 func (c *contract) killed() {
 	c.begin(40)
+	c.run(c.service(nil, ""), true)
+	c.e.Exec("main", unsavedSQL)
 	c.slow()
 	file := c.configuration(nil, "")
 	for range 2 {
@@ -290,9 +309,15 @@ func (c *contract) killed() {
 		p.Kill()
 		c.e.DoomedGone()
 		c.free()
+		c.e.Exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0' WHERE replica = 'doomed'`)
 	}
 	c.wantUnfinished()
-	c.finish(c.service(nil, ""))
+	s := c.service(nil, "")
+	c.finish(s)
+	if _, err := s.Runs(context.Background(), service.RunFilter{Limit: 1}); err != nil {
+		c.t.Fatal(err)
+	}
+	c.e.Want("main", miscountedSQL, "NULL")
 }
 
 func (c *contract) stopped() {
@@ -329,7 +354,7 @@ BEGIN
       AND oid <> ALL ('{maintenance.runs,maintenance.fires,maintenance.leases}'::regclass[]) LOOP
     EXECUTE format('CREATE SEQUENCE IF NOT EXISTS written.%I', t.relname);
     EXECUTE format('CREATE TRIGGER watch AFTER INSERT OR UPDATE OR DELETE ON %s %s EXECUTE FUNCTION contract.watch()', t.name,
-      CASE WHEN t.relname IN ('receipts', 'receipt_head', 'audit', 'job_cancellations', 'outside_paths', 'protected_targets') THEN 'FOR EACH ROW' ELSE '' END);
+      CASE WHEN t.relname IN ('receipts', 'receipt_head', 'run_counts', 'audit', 'job_cancellations', 'outside_paths', 'protected_targets') THEN 'FOR EACH ROW' ELSE '' END);
   END LOOP;
 END $$`
 
