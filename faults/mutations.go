@@ -110,9 +110,9 @@ func mutationsOfWork() []mutation {
 				"			_, err := a.Queue.InsertJobs(ctx, tx, []Job{job})\n			return err\n		}); err != nil {\n",
 		}}},
 		{"a job is queued outside its transaction", []change{{
-			"repo/placeholder_user_cleanup.go", "		claim.Scheduled, err = to.Queue.InsertJobs(ctx, tx, to.jobs(page.rules, rows))\n		return err\n",
-			"		return pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) (err error) {\n" +
-				"			claim.Scheduled, err = to.Queue.InsertJobs(ctx, tx, to.jobs(page.rules, rows))\n			return err\n		})\n",
+			"repo/placeholder_user_cleanup.go", "		claim.Scheduled, err = to.Queue.InsertJobs(ctx, tx, to.jobs(page.rules, rows))\n		tx.count",
+			"		err = pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) (err error) {\n" +
+				"			claim.Scheduled, err = to.Queue.InsertJobs(ctx, tx, to.jobs(page.rules, rows))\n			return err\n		})\n		tx.count",
 		}}},
 		{"a job is queued that waits already", []change{{
 			"scheduler/queue_insert.go", "	if _, special := j.Args.(repo.UniqueWhileWaiting); !special {\n		opts.",
@@ -120,7 +120,7 @@ func mutationsOfWork() []mutation {
 		}}},
 		{"a cursor is saved too early", []change{{
 			"repo/inactive_token_deletion_pass.go", "	err = d.transaction(ctx, operation, p, func(ctx context.Context, tx *changing) (err error) {\n",
-			"	err = d.write(ctx, p, newQuery(operation, advanceTokenPassSQL, pass, step.Last, 0, 0, false), &advanced)\n" +
+			"	err = d.write(ctx, p, newQuery(operation, fill(advanceTokenPassSQL, \"{journal}\", \"\"), pass, step.Last, 0, 0, false), &advanced)\n" +
 				"	if err != nil {\n		return 0, err\n	}\n" +
 				"	err = d.transaction(ctx, operation, p, func(ctx context.Context, tx *changing) (err error) {\n",
 		}}},
