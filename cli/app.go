@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"strings"
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/server"
@@ -74,15 +76,26 @@ func usage(err error) error { return &exitError{exitUsage, err} }
 
 // json writes a value as one indented JSON document.
 func (a *app) json(v any) error {
-	encoder := json.NewEncoder(a.Out)
+	var text strings.Builder
+	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
-	return encoder.Encode(v)
+	if err := encoder.Encode(v); err != nil {
+		return err
+	}
+	_, err := io.WriteString(a.Out, printableJSON(text.String()))
+	return err
 }
 
 // say writes a line for people to the standard output.
 func (a *app) say(format string, args ...any) {
-	_, _ = fmt.Fprintf(a.Out, format+"\n", args...)
+	_, _ = io.WriteString(a.Out, printableLines(fmt.Sprintf(format+"\n", args...)))
+}
+
+// sayPainted is say with a state in its colour.
+func (a *app) sayPainted(state, format string, args ...any) {
+	line := printableLines(fmt.Sprintf(format+"\n", args...))
+	_, _ = io.WriteString(a.Out, strings.Replace(line, state, a.paint(state), 1))
 }
 
 // text is say, and nothing with --output json.
@@ -94,7 +107,7 @@ func (a *app) text(format string, args ...any) {
 
 // note writes a line to the standard error.
 func (a *app) note(format string, args ...any) {
-	_, _ = fmt.Fprintf(a.Err, format+"\n", args...)
+	_, _ = io.WriteString(a.Err, printableLines(fmt.Sprintf(format+"\n", args...)))
 }
 
 // fields writes an indented line for each field of something that has a value.

@@ -338,7 +338,7 @@ func (a *app) paragraph(heading, text string) {
 	begun, status := false, strings.TrimSpace(heading)
 	for word := range strings.FieldsSeq(text) {
 		if begun && len(line)+1+len([]rune(word)) > pageWidth {
-			a.say("%s", strings.Replace(string(line), status, a.paint(status), 1))
+			a.sayPainted(status, "%s", string(line))
 			line, begun = []rune(strings.Repeat(" ", len([]rune(heading)))), false
 			status = ""
 		}
@@ -347,7 +347,7 @@ func (a *app) paragraph(heading, text string) {
 		}
 		line, begun = append(line, []rune(word)...), true
 	}
-	a.say("%s", strings.Replace(string(line), status, a.paint(status), 1))
+	a.sayPainted(status, "%s", string(line))
 }
 
 // unanswered is why a database does not answer, with the key that may be wrong.

@@ -130,7 +130,7 @@ func (a *app) showJob() *cobra.Command {
 }
 
 func (a *app) describeJob(job *pb.Job) error {
-	a.say("job %d %s %s", job.GetId(), job.GetKind(), a.paint(jobState(job)))
+	a.sayPainted(jobState(job), "job %d %s %s", job.GetId(), job.GetKind(), jobState(job))
 	a.fields(
 		"for", arguments(job),
 		"outcome", lastOutcome(job),

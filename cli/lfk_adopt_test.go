@@ -177,3 +177,26 @@ func TestLfk_TablesAreTrackedWithoutDefinitionsThatCanBeRead(t *testing.T) {
 	sh.want(0, `lfk track "Price.List"`, "trigger")
 	sh.want(0, "lfk lint", "`caretaker lfk untrack '\"Price.List\"'`")
 }
+
+// A name of a database cannot make a terminal obey, or look like something else.
+func TestLfkAndDoctor_ShowNamesWithoutControlCharacters(t *testing.T) {
+	sh := newShell(t)
+	conn := sh.database("main", servicetest.Migrated(""))
+	const name = "p\x1b[7m\u202egnp\u2066\u009b\r\u2028"
+	execute(t, conn, `CREATE TABLE "`+name+`" (id bigint PRIMARY KEY); CREATE TABLE c (p_id bigint)`)
+	sh.defined(`c: [{table: "p\e[7m\u202egnp\u2066\u009b\r\u2028", column: p_id, on_delete: async_delete}]` + "\n")
+	shown := ""
+	for _, command := range []string{
+		"lfk install", "lfk lint", "lfk lint -o json", "doctor", "doctor -o json", "lfk preview", "lfk dead --table " + name,
+		"lfk track " + name, "lfk orphans", "lfk adopt c." + name, "lfk untrack " + name,
+	} {
+		_, out, err := sh.caretaker(strings.SplitN(command, " ", 3)...)
+		shown += out + err
+		for _, bad := range []string{"\x1b", `\u001b`, "\u202e", "\u2066", "\r", `\r`, "\u009b", "\u2028", `\u2028`} {
+			if strings.Contains(out+err, bad) {
+				t.Errorf("%q: %q is in\n%s%s", command, bad, out, err)
+			}
+		}
+	}
+	assert.Contains(t, shown, "p [7m gnp   ")
+}

@@ -62,7 +62,7 @@ func took(run *pb.Run) string {
 
 // describeRun prints a run that has ended.
 func (a *app) describeRun(run *pb.Run) error {
-	a.say("%s %s in %s", subject(run), a.paint(state(run)), took(run))
+	a.sayPainted(state(run), "%s %s in %s", subject(run), state(run), took(run))
 	done := counts(run)
 	if done == "" && run.GetState() == pb.RunState_RUN_STATE_SUCCEEDED {
 		done = "nothing to do"

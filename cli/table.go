@@ -148,6 +148,25 @@ func printable(text string) string {
 	}, text)
 }
 
+// printableLines is printable for a text of several lines.
+func printableLines(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' || !run.Misleading(r) {
+			return r
+		}
+		return ' '
+	}, text)
+}
+
+// printableJSON is printableLines for a JSON document, whose texts have some of these characters escaped.
+func printableJSON(document string) string {
+	pairs := []string{`\\`, `\\`, `\b`, " ", `\f`, " ", `\r`, " ", `\u2028`, " ", `\u2029`, " "}
+	for control := range ' ' {
+		pairs = append(pairs, fmt.Sprintf(`\u%04x`, control), " ")
+	}
+	return printableLines(strings.NewReplacer(pairs...).Replace(document))
+}
+
 // makePrintable applies printable to all texts of an answer.
 func makePrintable(answer protoreflect.Message) {
 	answer.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
