@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -235,9 +236,14 @@ func (r *round) cut(ctx context.Context) error {
 	return nil
 }
 
-// databaseAway takes ci or sec from all replicas for up to ten seconds, and starts a replica meanwhile.
+// databaseAway takes ci or sec from all replicas for up to ten seconds, and starts a replica meanwhile. The
+// first time it is the one that no replica has seen yet. A run asks for seconds whether the database answers:
+// it keeps its lease, or none would come to its first record.
 func (r *round) databaseAway(ctx context.Context) error {
-	name, replica := databases()[1+r.random.IntN(2)], r.some()
+	name, replica := cmp.Or(r.neverSeen, databases()[1+r.random.IntN(2)]), r.some()
+	r.neverSeen = ""
+	r.calm.Store(true)
+	defer r.calm.Store(false)
 	replica.end(syscall.SIGTERM)
 	for _, each := range r.replicas {
 		each.network[name].away.Store(true)
@@ -309,9 +315,17 @@ const lateIssueSQL = `
 INSERT INTO issues (id, iid, title, author_id, project_id, namespace_id)
 SELECT $1::bigint, $1::bigint, 'late', u.id, p.id, p.project_namespace_id FROM users u, projects p WHERE u.id = $2 AND u.user_type IN (0, 6) AND p.id = 1`
 
-// application lets users write issues, and changes rows in another order than caretaker does, so that deadlocks come about.
+// claimsSQL make a record of a shelf that lives: the shelf is moved, or an old copy of it purged.
+func claimsSQL() []string {
+	return []string{
+		`DELETE FROM shelves_copy WHERE id = $1`,
+		`WITH moved AS (DELETE FROM shelves WHERE id = $1 AND NOT moved RETURNING id) INSERT INTO shelves SELECT id, true FROM moved`,
+	}
+}
+
+// application lets users write issues, moves shelves, and changes rows in another order than caretaker does, so that deadlocks come about.
 func (r *round) application(ctx context.Context) {
-	late := oracle.FirstLate
+	late, shelf := oracle.FirstLate, 0
 	random := rand.New(rand.NewPCG(r.seed, 3))
 	r.repeat(ctx, 10*time.Millisecond, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -321,6 +335,10 @@ func (r *round) application(ctx context.Context) {
 			return err
 		}
 		defer func() { _ = conn.Close(ctx) }()
+		shelf++
+		if _, err := conn.Exec(ctx, claimsSQL()[shelf%2], shelf); err != nil {
+			return err
+		}
 		for range 20 {
 			late++
 			err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {

@@ -21,11 +21,25 @@ import (
 )
 
 var (
+	//go:embed estate_main.sql
+	estateMainSQL string
 	//go:embed rules.sql
 	rulesSQL string
 	//go:embed rules_main.sql
 	rulesMainSQL string
 )
+
+// moreDefinitions are those of estate_main.sql.
+const moreDefinitions = `
+books:
+  - table: shelves
+    column: shelf_id
+    on_delete: async_delete
+desks:
+  - table: depots
+    column: depot_id
+    on_delete: async_delete
+`
 
 // databases of the estate, in the order in which they are made.
 func databases() []string { return []string{"main", "ci", "sec"} }
@@ -60,7 +74,7 @@ func openLab(ctx context.Context, dir string, estate *oracle.Estate) (_ *lab, er
 		}
 	}()
 	l.definitions = filepath.Join(dir, "definitions.yml")
-	if err := errors.Join(os.MkdirAll(l.dir, 0o755), os.WriteFile(l.definitions, []byte(devdb.Definitions()), 0o600)); err != nil {
+	if err := errors.Join(os.MkdirAll(l.dir, 0o755), os.WriteFile(l.definitions, []byte(devdb.Definitions()+moreDefinitions), 0o600)); err != nil {
 		return nil, err
 	}
 	l.disk = exec.CommandContext(ctx, "mount", "-t", "tmpfs", "-o", "mode=755,size="+diskSize, "caretaker-faults", l.dir).Run() == nil
@@ -164,7 +178,7 @@ func (l *lab) installRules(ctx context.Context, name string) error {
 	}
 	sql := rulesSQL + oracle.Witness
 	if name == "main" {
-		sql += rulesMainSQL
+		sql = estateMainSQL + sql + rulesMainSQL
 	}
 	if _, err := conn.Exec(ctx, sql); err != nil {
 		return err

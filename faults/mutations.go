@@ -133,6 +133,12 @@ func mutationsOfWork() []mutation {
 		{"a database that does not answer counts as childless", []change{{
 			"service/loosefk/start.go", "		p.tasks = append(p.tasks, homes.unknown(key, i)...)\n", "		_ = homes.unknown\n",
 		}}},
+		{"a record counts as a deletion", []change{{
+			"repo/loose_foreign_keys_living.go", "return p != nil && (p.Unknown || len(p.tables) > 0)", "return p != nil && p.Unknown",
+		}}},
+		{"cascades to protected users are not looked for", []change{{
+			"repo/protections_check.go", "	if tx.targetsSQL == \"\" || len(tx.changed) == 0 {", "	if tx.targetsSQL == \"\" || len(tx.changed) >= 0 {",
+		}}},
 		{"a receipt is left out", []change{{
 			"repo/receipts.go", "	for _, n := range tx.noted {\n		s :=", "	for _, n := range tx.noted[:len(tx.noted)-1] {\n		s :=",
 		}}},

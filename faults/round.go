@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -39,6 +40,8 @@ type round struct {
 	tally  *tally
 	// calm is whether leases are left to their holders for a while.
 	calm atomic.Bool
+	// neverSeen is the database that is away from the first start of the replicas until the first fault ends; "": none.
+	neverSeen string
 }
 
 // tally counts what was done in a campaign.
@@ -89,12 +92,18 @@ func (o options) play(ctx context.Context, program string, seed uint64, t *tally
 		}
 	}()
 	t.missing = r.lab.missing()
+	if first := faults()[0].name; len(o.only) == 0 || slices.Contains(o.only, first) {
+		r.neverSeen = databases()[1+r.random.IntN(2)]
+	}
 	for n := range o.replicas {
 		replica, err := newReplica(ctx, r.lab, dir, program, n)
 		if err != nil {
 			return nil, err
 		}
 		r.replicas = append(r.replicas, replica)
+		if r.neverSeen != "" {
+			replica.network[r.neverSeen].away.Store(true)
+		}
 		if err := replica.start(ctx, true); err != nil {
 			return nil, err
 		}

@@ -100,11 +100,20 @@ END $$;
 CREATE CONSTRAINT TRIGGER faults_receipt AFTER INSERT ON maintenance.receipts
   DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION faults.receipt();
 
--- A record leaves the queue after its last child, as far as the children are in this database.
+-- A record leaves the queue after its last child, as far as the children are in this database, unless its
+-- parent is there.
 CREATE FUNCTION faults.record_done() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE c record; there boolean;
 BEGIN
   IF TG_OP = 'UPDATE' AND NEW.status = 1 THEN RETURN NULL; END IF;
+  IF to_regclass(OLD.fully_qualified_table_name) IS NOT NULL THEN
+    EXECUTE format('SELECT EXISTS (SELECT FROM %s WHERE id = $1)', to_regclass(OLD.fully_qualified_table_name)) INTO there
+      USING OLD.primary_key_value;
+    IF there THEN
+      INSERT INTO faults.watched VALUES ('record of a living parent');
+      RETURN NULL;
+    END IF;
+  END IF;
   INSERT INTO faults.watched VALUES ('record done');
   FOR c IN SELECT * FROM faults.children WHERE parent = split_part(OLD.fully_qualified_table_name, '.', 2) LOOP
     EXECUTE format('SELECT EXISTS (SELECT FROM %I WHERE %I = $1)', c.child, c.child_column) INTO there USING OLD.primary_key_value;

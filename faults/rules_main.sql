@@ -123,3 +123,23 @@ BEGIN
   RETURN NULL;
 END $$;
 CREATE TRIGGER faults AFTER INSERT OR UPDATE ON maintenance.fires FOR EACH ROW EXECUTE FUNCTION faults.missed();
+
+-- No child of a living parent is changed, whatever records say.
+CREATE FUNCTION faults.living() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF EXISTS (SELECT FROM shelves WHERE id = OLD.shelf_id) THEN
+    PERFORM faults.violate('a child of a living parent was changed', to_jsonb(OLD)::text);
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER faults_living AFTER UPDATE OR DELETE ON books FOR EACH ROW EXECUTE FUNCTION faults.living();
+
+-- No protected user goes, whatever takes the row.
+CREATE FUNCTION faults.protected_user() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF EXISTS (SELECT FROM maintenance.protected_targets WHERE kind = 'user' AND id = OLD.id) THEN
+    PERFORM faults.violate('a protected user was deleted', to_jsonb(OLD)::text);
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER faults_protected AFTER DELETE ON users FOR EACH ROW EXECUTE FUNCTION faults.protected_user();
