@@ -53,7 +53,8 @@ func (l TableLoad) Of(t Table) bool {
 // has been asked for a base backup, or is being caught up, does not stream; a subscriber of logical
 // replication is none. The archiver takes the oldest segment first: behind the one it archived
 // last, or from the one that it has failed with since, everything waits, except the segment that is
-// being written. to_jsonb, because waitstart is not there before PostgreSQL 14.
+// being written. The history of a backup bears the name of the segment in which the backup began:
+// behind it nothing need wait. to_jsonb, because waitstart is not there before PostgreSQL 14.
 const loadSQL = `
 WITH log AS MATERIALIZED (
   SELECT CASE WHEN ($1 OR $2 OR $3) AND NOT pg_is_in_recovery()
@@ -82,7 +83,7 @@ unarchived AS (
     - (('x' || substr(name, 9, 8))::bit(32)::bigint * (4294967296 / log.size)
       + ('x' || substr(name, 17, 8))::bit(32)::bigint
       + CASE WHEN failing THEN 0 ELSE 1 END)) * log.size AS bytes
-  FROM archiver, log WHERE name ~ '^[0-9A-F]{24}'
+  FROM archiver, log WHERE name ~ CASE WHEN failing THEN '^[0-9A-F]{24}' ELSE '^[0-9A-F]{24}$' END
 ),
 busy AS (
   SELECT l.relation, NULL::interval AS vacuumed,

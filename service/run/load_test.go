@@ -81,6 +81,18 @@ func TestFault_Load_ArchiveThatFallsBehind(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewLoaded(t, "main", 10)
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxArchiveBacklog: 1 << 20, Patience: short}))
+	// The history of a backup is archived under the name of the segment in which the backup began.
+	backup := e.Connect("main")
+	start, stop := "pg_backup_start('a', true)", "pg_backup_stop(false)"
+	if e.Value("main", `SELECT current_setting('server_version_num')::int < 150000`) == "true" {
+		start, stop = "pg_start_backup('a', true, false)", "pg_stop_backup(false, false)"
+	}
+	assert.Must(backup.Exec(context.Background(), "SELECT "+start))(t)
+	for i := range 3 {
+		e.Exec("main", `CREATE TABLE v`+string(rune('a'+i))+` ()`)
+		e.Exec("main", `SELECT pg_switch_wal()`)
+	}
+	assert.Must(backup.Exec(context.Background(), "SELECT "+stop))(t)
 	// What other tests write on this cluster may have to be archived first.
 	devdb.Eventually(t, "a run without a backlog of the archive", func() bool { return servicetest.RunBatch(t, s, "main").Reason == "" })
 	e.WantQueue("main", "")
