@@ -174,6 +174,19 @@ func TestAbsentChild_IsUnknownWhileADatabaseIsSilent(t *testing.T) {
 	assert.That(t, errors.Is(err, repo.ErrUnreachable), "accepted while a database does not answer: %v", err)
 }
 
+func TestAbsentChild_ThatIsAViewIsNamedAsOne(t *testing.T) {
+	e := newAbsence(servicetest.Parallel(t))
+	e.Exec("ci", `CREATE VIEW v AS SELECT 1 AS p_id`)
+	var log servicetest.LogBook
+	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete}]\nv: [{table: p, column: p_id, on_delete: async_delete}]", log.Keep)
+	const text = "held, v is a view on ci: name the table below it in the definition"
+	for _, r := range []service.Run{servicetest.DryRun(t, s), wantRun(t, s, "deleted_rows=1 rescheduled_records=1")} {
+		assert.Equal(t, r.Reason, "1 record "+text)
+	}
+	assert.Contains(t, servicetest.Status(t, s).ConditionDetail, text)
+	assert.Contains(t, strings.Join(log.Lines("no configured database"), ""), "name the table below a view")
+}
+
 func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {
 	e := newAbsence(servicetest.Parallel(t))
 	e.Exec("ci", `CREATE TABLE c (p_id bigint); CREATE VIEW v AS SELECT p_id FROM c`)

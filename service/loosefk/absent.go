@@ -43,7 +43,7 @@ func (l Admin) AcceptAbsent(
 	homes, err := l.childHomes(ctx)
 	var others map[string]string
 	if err == nil {
-		others, err = l.notTables(ctx)
+		others, err = l.notTables(ctx, l.Definitions.children())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("what is absent is known only if every configured database answers: %w",
@@ -122,12 +122,11 @@ func (l Admin) childHomes(ctx context.Context) (map[string][]*repo.Database, err
 }
 
 // notTables says of each child that is a view, a materialized view or a foreign table what to do about it.
-func (l Admin) notTables(ctx context.Context) (map[string]string, error) {
-	var children []string
-	for _, key := range l.Definitions.Keys {
-		children = append(children, key.Table)
-	}
+func (l Admin) notTables(ctx context.Context, children []string) (map[string]string, error) {
 	others := map[string]string{}
+	if len(children) == 0 {
+		return others, nil
+	}
 	err := l.each(ctx, func(d *repo.Database) error {
 		kinds, err := d.NotTables(ctx, children)
 		for child, kind := range kinds {

@@ -271,7 +271,7 @@ func (c *cleanup) postpone(ctx context.Context, b *batch) error {
 		return err
 	}
 	c.outcome.addPostponed(places, b.parentTasks, held)
-	b.report(ctx, places)
+	c.report(ctx, b, places)
 	return c.charge(ctx, overrun)
 }
 
@@ -280,7 +280,7 @@ const maxFailedKeys = 10
 
 // report says on the span of a batch that some of its records failed, or else that some were
 // postponed.
-func (b *batch) report(ctx context.Context, locked map[string]int) {
+func (c *cleanup) report(ctx context.Context, b *batch, locked map[string]int) {
 	var failures tally
 	var keys []repo.Key
 	for _, k := range b.keys {
@@ -296,7 +296,7 @@ func (b *batch) report(ctx context.Context, locked map[string]int) {
 		places := strings.Join(slices.Sorted(maps.Keys(locked)), ", ")
 		run.RecordOutcome(ctx, run.OutcomeDeferred, "locked: "+places)
 	} else if len(b.absent) > 0 {
-		run.RecordOutcome(ctx, run.OutcomeDeferred, "held, "+absentText(b.absentChildren()))
+		run.RecordOutcome(ctx, run.OutcomeDeferred, "held, "+c.absentText(b.absentChildren()))
 	}
 }
 

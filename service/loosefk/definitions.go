@@ -28,6 +28,14 @@ type Definitions struct {
 	Warnings []Finding
 }
 
+// children are the child tables, with repetitions.
+func (d *Definitions) children() (names []string) {
+	for _, k := range d.Keys {
+		names = append(names, k.Table)
+	}
+	return names
+}
+
 // ByParent groups the definitions by parent table, each group in file order.
 func (d *Definitions) ByParent() map[string][]repo.LooseForeignKey {
 	parents := map[string][]repo.LooseForeignKey{}

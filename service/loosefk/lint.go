@@ -74,7 +74,7 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 	check.complete = len(check.databases) == len(l.Databases)
 	check.result.Unchecked = check.unchecked()
 	if check.complete {
-		if check.others, err = l.notTables(ctx); err != nil {
+		if check.others, err = l.notTables(ctx, l.Definitions.children()); err != nil {
 			return Lint{}, err
 		}
 	}

@@ -231,7 +231,7 @@ func (c *cleanup) reportHeld() {
 		return
 	}
 	slices.Sort(c.outcome.heldBy)
-	text := run.Counted(c.outcome.held, "record") + " held, " + absentText(c.outcome.heldBy)
+	text := run.Counted(c.outcome.held, "record") + " held, " + c.absentText(c.outcome.heldBy)
 	c.x.Report(func(r *run.Run) { r.Reason = strings.TrimPrefix(r.Reason+"; "+text, "; ") })
 }
 

@@ -219,7 +219,11 @@ func (c *cleanup) tasks(
 		}
 	}
 	if len(homes.silent) == 0 {
-		c.recordAbsent(ctx, c.x, slices.Compact(absent))
+		others, err := Admin{Databases: c.Databases}.notTables(ctx, absent)
+		if err != nil {
+			return nil, err
+		}
+		c.recordAbsent(ctx, c.x, slices.Compact(absent), others)
 	}
 	if err := c.refer(ctx, c.x, c.queue, byParent); err != nil {
 		return nil, err
@@ -341,18 +345,20 @@ func (k *looseForeignKeys) hasLooked() bool {
 	return k.absent != nil
 }
 
-// recordAbsent keeps the children that hold records, for the worker's status, and warns of each
-// once.
-func (k *looseForeignKeys) recordAbsent(ctx context.Context, x *run.Execution, absent []string) {
+// recordAbsent keeps the children that hold records, for the worker's status, with what is said of
+// those that are views or foreign tables, and warns of each child once.
+func (k *looseForeignKeys) recordAbsent(
+	ctx context.Context, x *run.Execution, absent []string, others map[string]string,
+) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	fresh := without(absent, k.absent)
-	k.absent = append([]string{}, absent...)
+	k.absent, k.others = append([]string{}, absent...), others
 	if len(fresh) > 0 {
 		x.Log.WarnContext(ctx, "no configured database has these child tables, records of their "+
 			"parents are held: "+
 			"configure the database that has them, or accept that there is none with caretaker lfk "+
-			"accept-absent",
+			"accept-absent; name the table below a view in the definition",
 			"children", strings.Join(fresh, ", "))
 	}
 }
@@ -367,15 +373,28 @@ func without(names, others []string) []string {
 const maxAbsentNamed = 5
 
 // absentText names absent children and says what to do about them.
-func absentText(children []string) string {
-	named, more, which := children, "", strings.Join(children, " ")
-	if len(children) > maxAbsentNamed {
-		named, more = children[:maxAbsentNamed], fmt.Sprintf(" and %d more", len(children)-maxAbsentNamed)
+func (k *looseForeignKeys) absentText(children []string) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var texts, none []string
+	for _, child := range children {
+		if text := k.others[child]; text != "" {
+			texts = append(texts, text)
+		} else {
+			none = append(none, child)
+		}
+	}
+	if len(none) == 0 {
+		return strings.Join(texts, "; ")
+	}
+	named, more, which := none, "", strings.Join(none, " ")
+	if len(none) > maxAbsentNamed {
+		named, more = none[:maxAbsentNamed], fmt.Sprintf(" and %d more", len(none)-maxAbsentNamed)
 		which = "--all"
 	}
-	return "no configured database has their child tables " + strings.Join(named, ", ") + more +
-		"; configure the database that has them, or, if there is none, run caretaker lfk " +
-		"accept-absent " + which
+	return strings.Join(append(texts, "no configured database has their child tables "+
+		strings.Join(named, ", ")+more+"; configure the database that has them, or, if there is none, "+
+		"run caretaker lfk accept-absent "+which), "; ")
 }
 
 // stateAbsent stands for the SQLSTATE of the failure of records that are held for an absent child.

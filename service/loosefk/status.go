@@ -173,7 +173,7 @@ func (k *looseForeignKeys) absentRemark(
 	if len(absent) == 0 {
 		return nil
 	}
-	return []string{"records are held, " + absentText(absent)}
+	return []string{"records are held, " + k.absentText(absent)}
 }
 
 // holders are the child tables that records are held for, by name.

@@ -84,6 +84,8 @@ type looseForeignKeys struct {
 	// absent are the child tables that hold records, as the last run of this process has found;
 	// nil: there was none.
 	absent []string
+	// others says of absent children that something else bears their name, and what to do about it.
+	others map[string]string
 }
 
 // New makes the worker, with the kinds of job that belong to it. It does not connect; an error
