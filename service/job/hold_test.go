@@ -206,6 +206,7 @@ func TestFault_WorkJob_PausedProcessThatWakesBeyondItsAttemptWritesNothingMore(t
 			e.WantSame("main", before, servicetest.Written...)
 			e.Want("main", recordedSQL, recorded)
 			sleeper.Kill()
+			e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'sleeper'`, "0")
 			e.Exec("main", `UPDATE maintenance.river_job SET state = 'available', queue = substr(queue, 7) WHERE kind = $1`, kind)
 			e.Work(s, kind)
 			e.Want("main", `SELECT concat_ws(' ', state, metadata ->> 'outcome') FROM maintenance.river_job WHERE kind = '`+kind+`' ORDER BY id LIMIT 1`, "completed succeeded")

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
@@ -252,13 +253,15 @@ func TestFault_LooseForeignKeysCleanup_CountsOfAKilledRunAreWhatItCommitted(t *t
 		UPDATE loose_foreign_keys_deleted_records SET fully_qualified_table_name = 'public.q' WHERE primary_key_value > 10`)
 	e.Gate("main", "c", "OLD.p_id = 10")
 	e.Shut("main", "doomed")
-	p := e.Start("doomed", servicetest.OneChild, servicetest.ShortRun, func(o *servicetest.Order) { o.BatchSize = 1 })
+	p := e.Start("doomed", servicetest.OneChild, func(o *servicetest.Order) { o.BatchSize, o.MaxRuntime = 1, time.Hour })
 	e.AtGate("main", "doomed")
 	e.Eventually("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.p'`, "1")
 	p.Kill()
 	e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'doomed'`, "0")
 	s := e.Service(servicetest.OneChild)
-	servicetest.WantCounts(t, e.AfterExpiry(s, "doomed"), "processed_records=1 deleted_rows=3")
+	e.Exec("main", `UPDATE maintenance.leases SET expires_at = clock_timestamp() WHERE holder = 'doomed'`)
+	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0' WHERE replica = 'doomed'`)
+	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 deleted_rows=3")
 	dead := servicetest.Ended(t, s, e.Value("main", `SELECT id FROM maintenance.runs WHERE replica = 'doomed'`))
 	servicetest.WantLost(t, dead)
 	servicetest.WantCounts(t, dead, "processed_records=9 deleted_rows=27")

@@ -192,8 +192,8 @@ func (p *Process) Result() (r Result) {
 	return r
 }
 
-// ShortRun makes a run of a second at most: its lease holds for 11.
-func ShortRun(o *Order) { o.MaxRuntime = time.Second }
+// ShortRun makes a run of ten seconds at most: its lease holds for 20.
+func ShortRun(o *Order) { o.MaxRuntime = 10 * time.Second }
 
 // AfterExpiry runs the worker on main as soon as the lease that somebody has left behind has expired.
 func (e *Estate) AfterExpiry(s *service.Service, holder string) (r service.Run) {
@@ -205,8 +205,8 @@ func (e *Estate) AfterExpiry(s *service.Service, holder string) (r service.Run) 
 		if !errors.As(err, &held) && err != nil {
 			e.T.Fatal(err)
 		}
-		if held != nil && (held.Lease.Holder != holder || held.Remaining > 11*time.Second) {
-			e.T.Fatalf("%+v, want held by %s for at most 11 s", held, holder)
+		if held != nil && (held.Lease.Holder != holder || held.Remaining > 20*time.Second) {
+			e.T.Fatalf("%+v, want held by %s for at most 20 s", held, holder)
 		}
 		return err == nil
 	})
