@@ -17,6 +17,8 @@ import (
 // delete them. It is for what PostgreSQL does not know, or is not asked to do.
 type JobCascade struct {
 	Child, Column, Parent, ParentColumn string
+	// schema is that of the tables; "": the application's.
+	schema string
 	// OnlyColumn limits it to the rows in which that column is Only, in SQL; "": to none.
 	OnlyColumn, Only string
 	// Spared: the rows are not deleted. They have been given to another parent before, even where a
@@ -74,7 +76,7 @@ const inForceTargetsSQL = `
 SELECT ` + protectionColumns + ` FROM maintenance.protected_targets p
 WHERE ` + inForceSQL + ` ORDER BY p.kind, p.id`
 
-// keptCascadesSQL reads the foreign keys that cascade, with the number 0, and those of the steps $1 to $5
+// keptCascadesSQL reads the foreign keys that cascade, with the number 0, and those of the steps $1 to $6
 // whose tables and columns exist, as integers, with their numbers. It leaves out tables that our role may
 // not read, and columns without an index.
 const keptCascadesSQL = `
@@ -84,8 +86,9 @@ FROM (
   WHERE k.contype = 'f' AND k.confdeltype = 'c' AND k.conparentid = 0
   UNION ALL
   SELECT j.n::int, ca.attrelid, ARRAY[ca.attnum], pa.attrelid, ARRAY[pa.attnum]
-  FROM unnest($1::name[], $2::name[], $3::name[], $4::name[], $5::name[]) WITH ORDINALITY AS j (child, col, parent, parent_col, only_col, n)
-  JOIN pg_namespace s ON s.nspname = current_schema()
+  FROM unnest($1::name[], $2::name[], $3::name[], $4::name[], $5::name[], $6::name[]) WITH ORDINALITY
+    AS j (child, col, parent, parent_col, only_col, schema, n)
+  JOIN pg_namespace s ON s.nspname = coalesce(nullif(j.schema, ''), current_schema())
   JOIN pg_class c ON c.relname = j.child AND c.relnamespace = s.oid
   JOIN pg_class p ON p.relname = j.parent AND p.relnamespace = s.oid
   JOIN pg_attribute ca ON ca.attrelid = c.oid AND ca.attname = j.col AND ca.attnum > 0
@@ -175,17 +178,18 @@ func (d *Database) Keeping(ctx context.Context, l Limits) (Keeping, error) {
 	return d.keeping(ctx, d.steps(false), l)
 }
 
-// KeptKeys reads the values of columns in rows that must not be deleted, each with the protection, in
-// the order of the columns.
+// KeptKeys reads the keys in rows of children that PostgreSQL cannot delete without a protected row,
+// each with the protection, in the order of the children. The children have one column each. What only
+// triggers delete is not found.
 func (d *Database) KeptKeys(
-	ctx context.Context, columns []Reference, l Limits,
+	ctx context.Context, children []*Child, l Limits,
 ) (kept []map[string]*Protection, err error) {
-	steps := d.steps(false)
-	for _, c := range columns {
-		found := map[string]*Protection{}
+	var steps []JobCascade
+	for _, c := range children {
+		found, t, column := map[string]*Protection{}, c.Table(), c.Key.Columns[0]
 		kept = append(kept, found)
 		steps = append(steps, JobCascade{
-			Child: c.Table, Column: c.Column, Parent: c.Table, ParentColumn: c.Column, found: found,
+			Child: t.Name, Column: column, Parent: t.Name, ParentColumn: column, schema: t.Schema, found: found,
 		})
 	}
 	_, err = d.keeping(ctx, steps, l)
@@ -213,15 +217,16 @@ func (d *Database) keeping(
 
 // read reads the cascades.
 func (k *keeper) read(ctx context.Context, steps []JobCascade) error {
-	var children, columns, parents, parentColumns, only []string
+	var children, columns, parents, parentColumns, only, schemas []string
 	for _, s := range steps {
 		children, columns, only = append(children, s.Child), append(columns, s.Column), append(only, s.OnlyColumn)
+		schemas = append(schemas, s.schema)
 		parents, parentColumns = append(parents, s.Parent), append(parentColumns, s.ParentColumn)
 	}
 	batch := &pgx.Batch{}
 	// Of a foreign key that is a step, too, the step counts: it comes first.
 	known := map[string]bool{}
-	batch.Queue(keptCascadesSQL, children, columns, parents, parentColumns, only).Query(func(rows pgx.Rows) error {
+	batch.Queue(keptCascadesSQL, children, columns, parents, parentColumns, only, schemas).Query(func(rows pgx.Rows) error {
 		var c cascade
 		var names, types, parentNames, parentTypes []string
 		_, err := pgx.ForEachRow(rows, []any{

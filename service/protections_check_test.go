@@ -84,6 +84,26 @@ func TestProtect_NoPathOfPostgreSQLLeadsToAProtectedUser(t *testing.T) {
 	}
 }
 
+func TestProtect_HoldsTheKeysOfProtectedRowsAndNoOthers(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "main", "main")
+	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
+	for id := range 40 {
+		e.User(id+1, 0, 1)
+	}
+	e.Exec("main", `CREATE SCHEMA app; CREATE TABLE app.branches (id bigint PRIMARY KEY, p_id bigint); CREATE INDEX ON app.branches (p_id);
+		INSERT INTO app.branches SELECT i, i FROM generate_series(1, 400) i;
+		ALTER TABLE users ADD COLUMN branch_id bigint REFERENCES app.branches ON DELETE CASCADE; UPDATE users SET branch_id = id * 10;
+		INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) SELECT 'user', id, 'r', 'ann' FROM users`)
+	e.Deleted("main", "parents", 1, 400)
+	s := e.Service("app.branches:\n  - {table: parents, column: p_id, on_delete: async_delete}\n")
+	for _, dry := range []bool{true, false} {
+		r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: dry}))(t)
+		assert.That(t, r.Counts["processed_records"] == 360 && r.Counts["rescheduled_records"] == 40, "dry run %t: %v", dry, r.Counts)
+	}
+	e.Want("main", `SELECT count(*) FROM users`, "40")
+}
+
 // protectedPath leads from a user or group, whose deletion is asked for, to user 28, who is protected.
 type protectedPath struct{ name, sql, words string }
 

@@ -28,12 +28,17 @@ type dryRun struct {
 	// time.
 	capped, unfinished []string
 	// kept are the keys whose rows cannot be deleted without a protected user or group.
-	kept map[*childTask]map[string]*repo.Protection
+	kept keptKeys
 }
 
 func (c *cleanup) dryRun(ctx context.Context) error {
 	d := &dryRun{cleanup: c, byKey: map[string]*repo.DefinitionCount{}}
-	if err := d.readKept(ctx); err != nil {
+	var tasks []*childTask
+	for _, p := range c.loader.parents {
+		tasks = append(tasks, p.tasks...)
+	}
+	var err error
+	if d.kept, err = readKept(ctx, tasks); err != nil {
 		return err
 	}
 	for _, p := range c.loader.parents {
@@ -134,39 +139,12 @@ func (d *dryRun) checkParents(
 	return orphaning, nil
 }
 
-// readKept reads the keys that a run would hold for protected rows: of definitions with one column, as
-// far as the rows can be found without triggers.
-func (d *dryRun) readKept(ctx context.Context) error {
-	d.kept = map[*childTask]map[string]*repo.Protection{}
-	var tasks []*childTask
-	var columns []repo.Reference
-	for _, p := range d.loader.parents {
-		for _, t := range p.tasks {
-			if t.child != nil && t.child.Leads() && t.deletes() && len(t.key.Columns) == 1 && len(t.key.Conditions) == 0 {
-				tasks = append(tasks, t)
-				columns = append(columns, repo.Reference{Table: t.child.Table().Name, Column: t.key.Columns[0]})
-			}
-		}
-	}
-	if len(tasks) == 0 {
-		return nil
-	}
-	kept, err := tasks[0].child.Database.KeptKeys(ctx, columns, run.ReadLimits())
-	for i, t := range tasks {
-		if err == nil {
-			d.kept[t] = kept[i]
-		}
-	}
-	return err
-}
-
 // holdKept counts the records that a run would hold for protected rows, and returns the others.
 func (d *dryRun) holdKept(ctx context.Context, p *parentTasks, records []repo.Record) []repo.Record {
 	return slices.DeleteFunc(records, func(r repo.Record) bool {
 		for _, t := range p.tasks {
-			if kept := d.kept[t][r.Key.String()]; kept != nil {
-				protected := &repo.ProtectedError{Protection: *kept, By: []string{t.key.Table}}
-				d.outcome.addProtected(protected.Error(), 1)
+			if kept := d.kept.of(t, r.Key); kept != nil {
+				d.outcome.addProtected(kept.Error(), 1)
 				d.x.Count(ctx, "rescheduled_records", 1)
 				return true
 			}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/bulk"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // What becomes of keys whose statement the database has refused or cut off: the fault is isolated,
@@ -153,9 +154,34 @@ func (t *taskRun) isolateProtected(ctx context.Context, keys []*openKey, err err
 	if left, probeErr := t.advance(ctx, t.task, keys); probeErr == nil {
 		keys = left
 	}
-	if len(keys) > 1 && !t.spent() {
+	if t.kept == nil {
+		var readErr error
+		if t.kept, readErr = readKept(ctx, []*childTask{t.task}); readErr != nil {
+			return readErr
+		}
+	}
+	var others []*openKey
+	for _, k := range keys {
+		if kept := t.kept.of(t.task, k.key); kept != nil {
+			t.hold([]*openKey{k}, kept)
+		} else {
+			others = append(others, k)
+		}
+	}
+	switch {
+	case len(others) == 0:
+		return nil
+	case len(others) < len(keys):
+		return t.try(ctx, others)
+	case len(keys) > 1 && !t.spent():
 		return t.halves(ctx, keys, err)
 	}
+	t.hold(keys, err)
+	return nil
+}
+
+// hold holds keys for a protected row.
+func (t *taskRun) hold(keys []*openKey, err error) {
 	f := newFailure(t.task, err, false)
 	f.held, f.sqlstate = true, repo.ReasonProtected
 	records := 0
@@ -167,6 +193,40 @@ func (t *taskRun) isolateProtected(ctx context.Context, keys []*openKey, err err
 		k.advance()
 	}
 	t.outcome.addProtected(err.Error(), records)
+}
+
+// keptKeys are the keys of tasks whose rows cannot be deleted without a protected user or group.
+type keptKeys map[*childTask]map[string]*repo.Protection
+
+// readKept reads them: of definitions with one column and without conditions, as far as the rows can be
+// found without triggers.
+func readKept(ctx context.Context, all []*childTask) (keptKeys, error) {
+	kept := keptKeys{}
+	var tasks []*childTask
+	var children []*repo.Child
+	for _, t := range all {
+		if t.child != nil && t.child.Leads() && t.deletes() && len(t.key.Columns) == 1 && len(t.key.Conditions) == 0 {
+			tasks, children = append(tasks, t), append(children, t.child)
+		}
+	}
+	if len(tasks) == 0 {
+		return kept, nil
+	}
+	found, err := children[0].Database.KeptKeys(ctx, children, run.ReadLimits())
+	if err != nil {
+		return nil, err
+	}
+	for i, t := range tasks {
+		kept[t] = found[i]
+	}
+	return kept, nil
+}
+
+// of returns why a key is kept, nil if it is not.
+func (k keptKeys) of(t *childTask, key repo.Key) *repo.ProtectedError {
+	if p := k[t][key.String()]; p != nil {
+		return &repo.ProtectedError{Protection: *p, By: []string{t.key.Table}}
+	}
 	return nil
 }
 

@@ -22,6 +22,8 @@ type taskRun struct {
 	counting bool
 	// changed counts the rows that the statements have changed.
 	changed int64
+	// kept are the keys to hold, from the first statement on that would have deleted a protected row.
+	kept keptKeys
 	// failing and timeouts count the statements spent on isolating a fault.
 	failing, timeouts int
 }
