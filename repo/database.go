@@ -25,7 +25,10 @@ type Database struct {
 	// LooseForeignKeysOnly: the tables of the workers for GitLab alone, and the queue of jobs, are
 	// neither made nor read. It is set before use.
 	LooseForeignKeysOnly bool
-	pool                 *pgxpool.Pool
+	// JobCascades are what jobs delete besides groups, projects and the user's own namespace. They are set
+	// before use.
+	JobCascades []JobCascade
+	pool        *pgxpool.Pool
 	// reachability is what our statements have found out about the server.
 	reachability reachability
 	// prepares: the URL does not say that statements must not be prepared
@@ -43,8 +46,6 @@ type Database struct {
 	loadLag lagMeter
 	// targets is the SQL of missingTargets, once both of its tables have been seen.
 	targets atomic.Pointer[string]
-	// cascades are what jobs delete: see [Database.SetJobCascades].
-	cascades []JobCascade
 	// spans makes those of operations, all of which have these attributes.
 	spans      trace.Tracer
 	attributes []attribute.KeyValue

@@ -206,7 +206,7 @@ SELECT EXISTS (SELECT FROM guard)`
 func (d *Database) FailMigration(
 	ctx context.Context, p Permit, q GhostQueue, m GhostMigration, counted string,
 ) error {
-	return d.write(ctx, p, q.postpone("postpone a user after an error", failMigrationSQL, counted, m.ID, p.runOrNil()))
+	return d.write(ctx, p, q.postpone("postpone a user after an error", failMigrationSQL, counted, m.ID, p.RunID))
 }
 
 func (q GhostQueue) postpone(operation, sql, counted string, args ...any) query {
@@ -228,7 +228,7 @@ SELECT EXISTS (SELECT FROM guard)`
 func (d *Database) DeferMigration(
 	ctx context.Context, p Permit, q GhostQueue, m GhostMigration, counted string,
 ) error {
-	return d.write(ctx, p, q.postpone("defer a user", deferMigrationSQL, counted, m.ID, p.runOrNil()))
+	return d.write(ctx, p, q.postpone("defer a user", deferMigrationSQL, counted, m.ID, p.RunID))
 }
 
 // ghostBacklogSQL counts rows of users that are refused as dead, and rows whose user is gone not at

@@ -100,7 +100,7 @@ func (d *Database) AdvanceTokenPass(
 	var held, advanced bool
 	sql := journaled(advanceTokenPassSQL, "('examined_users', (SELECT $3::bigint FROM advanced)), "+
 		"('scheduled_jobs', (SELECT $4::bigint FROM advanced))", 6)
-	args := func() []any { return []any{pass, step.Last, step.Examined, scheduled, !step.More, p.runOrNil()} }
+	args := func() []any { return []any{pass, step.Last, step.Examined, scheduled, !step.More, p.RunID} }
 	if len(step.Jobs) == 0 && step.Continue == nil {
 		err = d.write(ctx, p, newQuery(operation, sql, args()...), &advanced)
 		if err == nil && !advanced {

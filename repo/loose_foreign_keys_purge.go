@@ -181,7 +181,7 @@ func (c *Child) PurgeAll(
 	if len(records) > 0 {
 		ending = journaled(q.Fill(records[0].Queue, purgeAllRemovalSQL),
 			"('processed_records', (SELECT count(*) FROM deleted))", 6)
-		own = append(append(own, recordArrays(records)...), p.runOrNil())
+		own = append(append(own, recordArrays(records)...), p.RunID)
 	}
 	beginning := purgeAllSQL
 	switch {

@@ -144,7 +144,7 @@ func (q *DeletedRecords) change(
 	return changeRecords(ctx, d, p, byQueue(records, queueOf), counts,
 		func(queue int, some []Record) query {
 			return newQuery(operation, journaled(q.Fill(queue, sql), journal, 3),
-				append(recordArrays(some), p.runOrNil())...)
+				append(recordArrays(some), p.RunID)...)
 		})
 }
 
@@ -250,7 +250,7 @@ func (d *Database) FailRecords(
 			sql := journaled(q.Fill(queue, failRecordsSQL), "('rescheduled_records', (SELECT count(*) FROM postponed)), "+
 				"('dead_records', (SELECT count(*) FROM deleted))", 8)
 			return newQuery("record failures", sql, partitions, ids, isolated, definitions, states, messages,
-				DeadAfter, p.runOrNil())
+				DeadAfter, p.RunID)
 		})
 	return rescheduled, dead, err
 }

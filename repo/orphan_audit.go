@@ -202,7 +202,7 @@ func (p *Parent) Record(
 	}
 	insert, err := p.rows.query("record orphans of",
 		journaled(recordOrphansSQL, "('queued_records', (SELECT count(*) FROM recorded))", 4), keys,
-		[]any{horizon, p.Recorded(), permit.runOrNil()}, "{queue}", p.queue.sql, "{recorded_columns}", columns,
+		[]any{horizon, p.Recorded(), permit.RunID}, "{queue}", p.queue.sql, "{recorded_columns}", columns,
 		"{recorded_values}", values)
 	if err != nil {
 		return 0, false, err
@@ -251,7 +251,7 @@ func (d *Database) SaveAuditPlace(ctx context.Context, p Permit, place AuditPlac
 	sql := journaled(saveAuditPlaceSQL, "('examined_keys', (SELECT $6::bigint FROM saved)), "+
 		"('orphaned_keys', (SELECT $7::bigint FROM saved)), ('orphaned_rows', (SELECT $8::bigint FROM saved))", 5)
 	return d.write(ctx, p, newQuery("save the place of the audit", sql, place.Definition, place.Database,
-		append([]string{}, place.After...), place.Done, p.runOrNil(), place.Found.Keys, place.Found.Orphans, place.Found.Rows))
+		append([]string{}, place.After...), place.Done, p.RunID, place.Found.Keys, place.Found.Orphans, place.Found.Rows))
 }
 
 const endAuditSQL = `

@@ -60,18 +60,6 @@ func baseCascades() []JobCascade {
 	return all
 }
 
-// SetJobCascades adds what jobs delete besides groups, projects and the user's own namespace. It is called
-// before the database is used; later it changes nothing.
-func (d *Database) SetJobCascades(all []JobCascade) {
-	if d.cascades != nil {
-		return
-	}
-	d.cascades = all
-	if d.replica != nil {
-		d.replica.view.cascades = all
-	}
-}
-
 const inForceTargetsSQL = `
 SELECT ` + protectionColumns + ` FROM maintenance.protected_targets p
 WHERE ` + inForceSQL + ` ORDER BY p.kind, p.id`
@@ -151,7 +139,7 @@ func (k Keeping) Of(kind string, id int64) *Protection { return k[target{kind, i
 // steps are what jobs delete. begun: jobs that delete other targets do not count, as they decide for
 // themselves.
 func (d *Database) steps(begun bool) []JobCascade {
-	return slices.DeleteFunc(slices.Concat(baseCascades(), d.cascades), func(c JobCascade) bool {
+	return slices.DeleteFunc(slices.Concat(baseCascades(), d.JobCascades), func(c JobCascade) bool {
 		return begun && c.queued
 	})
 }

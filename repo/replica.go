@@ -14,8 +14,8 @@ import (
 // replica is the read replica of a database: its connections, and what is known of its state.
 type replica struct {
 	*Database
-	// view is the same under the name of the database.
-	view   *Database
+	// view returns the same under the name of the database.
+	view   func() *Database
 	logger *slog.Logger
 
 	mu sync.Mutex
@@ -51,10 +51,13 @@ func (d *Database) UseReplica(ctx context.Context, url string, logger *slog.Logg
 	}
 	d.replica = &replica{Database: opened, logger: logger.With("database", d.Name)}
 	// It answers to the name of the database: what is read for a plan is where the database has it.
-	d.replica.view = &Database{
-		Name: d.Name, pool: opened.pool, prepares: opened.prepares, patience: opened.patience,
-		sessions: opened.sessions, spans: opened.spans, attributes: opened.attributes,
-	}
+	d.replica.view = sync.OnceValue(func() *Database {
+		return &Database{
+			Name: d.Name, pool: opened.pool, prepares: opened.prepares, patience: opened.patience,
+			sessions: opened.sessions, spans: opened.spans, attributes: opened.attributes,
+			JobCascades: d.JobCascades,
+		}
+	})
 	return nil
 }
 
@@ -70,7 +73,7 @@ func (d *Database) ReadCopy(ctx context.Context) *Database {
 	if err != nil || d.replica.catchUp(ctx, now) != "" {
 		return d
 	}
-	return d.replica.view
+	return d.replica.view()
 }
 
 // position is a place in the write-ahead log of a cluster: timeline and LSN, and the cluster's

@@ -19,20 +19,14 @@ import (
 const countedSQL = `,
 journal AS (
   INSERT INTO maintenance.run_counts (run_id, name, n)
-  SELECT r.id, c.name, c.n FROM (SELECT {run}::text::uuid) AS r (id) CROSS JOIN (VALUES {counts}) AS c (name, n)
+  SELECT r.id, c.name, c.n FROM (SELECT nullif({run}::text, '')::uuid) AS r (id) CROSS JOIN (VALUES {counts}) AS c (name, n)
   WHERE r.id IS NOT NULL AND c.n > 0
 )`
 
 // journaled puts the journal of counts, as "('name', number)", into a statement whose parameter at this
-// place is the run.
+// place is the run, or "".
 func journaled(sql, counts string, place int) string {
 	return fill(sql, "{journal}", fill(countedSQL, "{run}", fmt.Sprintf("$%d", place), "{counts}", counts))
-}
-
-// runOrNil is the parameter of countedSQL.
-func (s Source) runOrNil() any {
-	run, _ := s.ids()
-	return run
 }
 
 const journalSQL = `

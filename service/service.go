@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -117,7 +118,9 @@ func New(c Config) (*Service, error) {
 			d.KeepKeys, d.LooseForeignKeysOnly = c.Receipts.KeepKeys, c.LooseForeignKeysOnly()
 		}
 	}
-	c.Databases[0].SetJobCascades(append(bulk.Cascades(), ghostuser.Cascades()...))
+	if main := c.Databases[0]; main.JobCascades == nil {
+		main.JobCascades = slices.Concat(bulk.Cascades(), ghostuser.Cascades())
+	}
 	runner, err := run.New(run.Config{
 		Databases: c.Databases, Replica: c.Replica, HistoryKeep: c.HistoryKeep,
 		ReceiptsKeep: c.Receipts.Keep, Load: c.Load, Logger: c.Logger, LeftOut: c.leftOut(),
