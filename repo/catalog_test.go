@@ -111,6 +111,7 @@ func TestKeepingTriggers_AreEnabledRowTriggersAndRulesOfTheTableAndItsPartitions
 		CREATE TABLE many (id bigint) PARTITION BY LIST (id);
 		CREATE TABLE many_1 PARTITION OF many FOR VALUES IN (1); CREATE TABLE many_2 PARTITION OF many FOR VALUES IN (2);
 		CREATE TRIGGER keep BEFORE DELETE ON many FOR EACH ROW EXECUTE FUNCTION keep();
+		CREATE TRIGGER copied BEFORE UPDATE ON many FOR EACH ROW EXECUTE FUNCTION keep(); ALTER TABLE ONLY many DISABLE TRIGGER copied;
 		CREATE TRIGGER own BEFORE DELETE ON many_2 FOR EACH ROW EXECUTE FUNCTION keep();
 		CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.plain (id bigint);
 		CREATE TRIGGER far BEFORE DELETE ON elsewhere.plain FOR EACH ROW EXECUTE FUNCTION keep()`)
@@ -123,7 +124,7 @@ func TestKeepingTriggers_AreEnabledRowTriggersAndRulesOfTheTableAndItsPartitions
 		{"plain", false, []string{"trigger change of plain", "trigger touch of plain"}},
 		{"many", true, []string{"trigger keep of many", "trigger own of many_2"}},
 		{"many_2", true, []string{"trigger keep of many_2", "trigger own of many_2"}},
-		{"many", false, nil},
+		{"many", false, []string{"trigger copied of many_1", "trigger copied of many_2"}},
 		{"nowhere", true, nil},
 	} {
 		found := assert.Must(b.KeepingTriggers(context.Background(), repo.Table{Schema: "public", Name: c.table}, c.deletes))(t)

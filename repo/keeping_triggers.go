@@ -21,7 +21,7 @@ func (k KeepingTrigger) String() string { return k.Kind + " " + k.Name + " of " 
 func (k KeepingTrigger) rule() bool { return k.Kind == "rule" }
 
 // keepingTriggersSQL looks at the table and all its partitions. A trigger of a partitioned table
-// has a copy on each partition: only the original is named. Rules work on the table alone that a
+// has a copy on each partition: only the original is named, unless it is disabled alone. Rules work on the table alone that a
 // statement names. A table without a schema is the application's.
 const keepingTriggersSQL = `
 WITH RECURSIVE named AS (
@@ -36,7 +36,8 @@ WITH RECURSIVE named AS (
   FROM pg_trigger t JOIN member m ON m.oid = t.tgrelid
   WHERE t.tgenabled IN ('O', 'A') AND t.tgtype & $3 = $3
     AND NOT EXISTS (
-      SELECT FROM pg_trigger p JOIN member m ON m.oid = p.tgrelid WHERE p.oid = t.tgparentid)
+      SELECT FROM pg_trigger p JOIN member m ON m.oid = p.tgrelid
+      WHERE p.oid = t.tgparentid AND p.tgenabled IN ('O', 'A'))
   UNION ALL
   SELECT 'rule', r.rulename, r.ev_class
   FROM pg_rewrite r JOIN named n ON n.oid = r.ev_class
@@ -45,6 +46,10 @@ WITH RECURSIVE named AS (
 SELECT k.kind, k.name, n.nspname, c.relname
 FROM keeping k JOIN pg_class c ON c.oid = k.relation JOIN pg_namespace n ON n.oid = c.relnamespace
 ORDER BY k.kind DESC, n.nspname, c.relname, k.name`
+
+// userTriggerSQL is the condition on a trigger t, with the function p, that PostgreSQL did not make for a
+// constraint. Before PostgreSQL 15 the copies on partitions are internal, too.
+const userTriggerSQL = `(NOT t.tgisinternal OR t.tgparentid <> 0 AND p.pronamespace <> 'pg_catalog'::regnamespace)`
 
 // Events of triggers, as pg_trigger.tgtype and pg_rewrite.ev_type have them. A trigger for each row
 // has bit 1, one that fires before the row changes bit 2.

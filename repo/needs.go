@@ -164,7 +164,7 @@ CROSS JOIN LATERAL regexp_matches(p.prosrc,
   '\m(insert\s+into|update|delete\s+from)\s+(?:only\s+)?(?:"?([a-z_][a-z0-9_]*)"?\.)?"?([a-z_][a-z0-9_]*)', 'gi') verb
 JOIN pg_class wc ON wc.relname = verb[3] AND wc.relkind IN ('r', 'p')
 JOIN pg_namespace wn ON wn.oid = wc.relnamespace AND wn.nspname = coalesce(verb[2], current_schema())
-WHERE NOT t.tgisinternal AND t.tgenabled IN ('O', 'A')
+WHERE ` + userTriggerSQL + ` AND t.tgenabled IN ('O', 'A')
 GROUP BY 1, 2, 3, 4, 5, 6, 7`
 
 // fired is something that a trigger does.

@@ -119,7 +119,7 @@ WITH RECURSIVE target (oid) AS (
   UNION
   SELECT t.tgrelid, e.event FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
   CROSS JOIN (VALUES ('d', 8), ('u', 16)) AS e (event, bit)
-  WHERE NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND t.tgtype & e.bit > 0
+  WHERE ` + userTriggerSQL + ` AND t.tgenabled IN ('O', 'A') AND t.tgtype & e.bit > 0
     AND NOT starts_with(p.proname, '` + TriggerFunctions + `')
     AND p.pronamespace <> (SELECT oid FROM pg_namespace WHERE nspname = 'maintenance')
   UNION

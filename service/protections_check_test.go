@@ -31,6 +31,10 @@ func keptPaths() []keptPath {
 		{"deferred foreign key", branch + `ALTER TABLE users ADD FOREIGN KEY (branch_id) REFERENCES branches ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED`, "async_delete"},
 		{"trigger for rows", `CREATE FUNCTION gone() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM users WHERE id = OLD.id; RETURN NULL; END $$;
 			CREATE TRIGGER gone AFTER DELETE ON branches FOR EACH ROW EXECUTE FUNCTION gone()`, "async_delete"},
+		{"trigger on partitions that is disabled on their table alone", `ALTER TABLE branches RENAME TO branches_1; CREATE TABLE branches (LIKE branches_1) PARTITION BY RANGE (id);
+			ALTER TABLE branches ATTACH PARTITION branches_1 DEFAULT;
+			CREATE FUNCTION gone() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM users WHERE id = OLD.id; RETURN NULL; END $$;
+			CREATE TRIGGER gone AFTER DELETE ON branches FOR EACH ROW EXECUTE FUNCTION gone(); ALTER TABLE ONLY branches DISABLE TRIGGER gone`, "async_delete"},
 		{"deferred constraint trigger", `CREATE FUNCTION gone() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM users WHERE id = OLD.id; RETURN NULL; END $$;
 			CREATE CONSTRAINT TRIGGER gone AFTER DELETE ON branches DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION gone()`, "async_delete"},
 		{"trigger on an update", `CREATE FUNCTION gone() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM users WHERE id = OLD.id; RETURN NULL; END $$;
