@@ -256,6 +256,8 @@ type Trigger struct {
 	Fires string
 	// Row: it fires for each row. Copied: it belongs to a trigger of the partitioned table.
 	Row, Copied bool
+	// Droppable is what DROP TRIGGER takes, "name ON schema.table": of a copy the trigger that was copied.
+	Droppable string
 	// functionSchema is the schema of the function.
 	functionSchema string
 	// capturing: the function is one of the application schema's, called after each deleting
@@ -353,7 +355,14 @@ const triggersSQL = `
 SELECT c.oid, n.nspname, c.relname, root.relname, rn.nspname, rn.nspname = current_schema(),
   c.relkind = 'p' OR c.relispartition,
   t.tgname, p.proname, encode(t.tgargs, 'hex'), t.tgenabled::text, pn.nspname, t.tgtype & 1 = 1,
-  t.tgparentid <> 0,
+  t.tgparentid <> 0, (
+    WITH RECURSIVE up AS (
+      SELECT t.oid, t.tgname, t.tgrelid, t.tgparentid
+      UNION ALL
+      SELECT o.oid, o.tgname, o.tgrelid, o.tgparentid FROM up JOIN pg_trigger o ON o.oid = up.tgparentid)
+    SELECT up.tgname || ' ON ' || un.nspname || '.' || uc.relname
+    FROM up JOIN pg_class uc ON uc.oid = up.tgrelid JOIN pg_namespace un ON un.oid = uc.relnamespace
+    WHERE up.tgparentid = 0),
   pn.nspname = current_schema() AND t.tgtype IN (8, 9) AND t.tgqual IS NULL
     AND (t.tgtype = 9) = (position($3 IN p.prosrc) > 0)
     AND (t.tgtype = 9 OR coalesce(t.tgoldtable = 'old_table', false))
@@ -373,7 +382,7 @@ func triggers(ctx context.Context, tx pgx.Tx) ([]Trigger, error) {
 		var arguments string
 		err = row.Scan(&t.OID, &t.Schema, &t.Table, &t.Parent, &t.ParentSchema, &t.ParentHere, &t.Divided,
 			&t.Name, &t.Function, &arguments, &t.Fires, &t.functionSchema, &t.Row, &t.Copied,
-			&t.capturing)
+			&t.Droppable, &t.capturing)
 		t.Arguments = repo.TriggerArguments(arguments)
 		return t, err
 	}, triggersSQL, plainFunctionName, triggerSuffix, oldRow)

@@ -133,6 +133,9 @@ func sortTriggers(rel relation, existing []Trigger) Relation {
 		if t.Row {
 			rank++
 		}
+		if t.Copied && !t.Off() {
+			rank += 30 // it cannot be dropped alone
+		}
 		return rank
 	}
 	for i := range existing {

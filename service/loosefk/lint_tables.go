@@ -259,7 +259,7 @@ func (at spot) trigger(parent, code string, t *lfkadmin.Trigger, track string) {
 func (at spot) others(parent string, r lfkadmin.Relation) {
 	for _, t := range r.Others {
 		at.warn("trigger_twice", "its trigger %s records deletions besides %s, which records them for %s: "+
-			"run DROP TRIGGER %s ON %s", t.Name, r.Trigger.Name, parent, t.Name, t.Relation())
+			"run DROP TRIGGER %s", t.Name, r.Trigger.Name, parent, t.Droppable)
 	}
 }
 

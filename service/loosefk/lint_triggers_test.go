@@ -102,6 +102,30 @@ func TestLint_ParentsThatAreFilledByReplicationInheritedOrRecordedTwice(t *testi
 	wantFindings(t, keys, found[1:]...)
 }
 
+func TestLint_ATriggerThatPostgreSQLHasCopiedIsDroppedWhereItIsFrom(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
+	e.Exec("main", `CREATE TABLE c (p_id int); CREATE INDEX ON c (p_id); CREATE TABLE p (id int, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part);
+		CREATE TABLE p_1 PARTITION OF p FOR VALUES IN (1); CREATE SUBSCRIPTION s CONNECTION 'dbname=none' PUBLICATION x WITH (connect = false);
+		INSERT INTO pg_subscription_rel SELECT oid, 'p_1'::regclass, 'r', NULL FROM pg_subscription WHERE subname = 's'`)
+	t.Cleanup(func() { e.Exec("main", "ALTER SUBSCRIPTION s SET (slot_name = NONE); DROP SUBSCRIPTION s") })
+	e.Install("p")
+	keys := e.Keys("c: [{table: p, column: p_id, on_delete: async_delete}]")
+	wantFindings(t, keys)
+	second := func(name, on string) {
+		sql := e.Value("main", `SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = 'p'::regclass AND tgname = 'p_loose_fk_trigger'`)
+		e.Exec("main", strings.NewReplacer("p_loose_fk_trigger", name, " public.p ", " "+on+" ").Replace(sql))
+	}
+	second("again", "p")
+	found := wantFindings(t, keys, "warning trigger_twice main public.p", "warning trigger_twice main public.p_1").Findings
+	for _, f := range found {
+		assert.That(t, strings.HasSuffix(f.Advice, "run DROP TRIGGER again ON public.p"), "got %q", f.Advice)
+	}
+	e.Exec("main", "DROP TRIGGER again ON public.p")
+	second("own", "p_1")
+	found = wantFindings(t, keys, "warning trigger_twice main public.p_1").Findings
+	assert.Contains(t, found[0].Advice, "run DROP TRIGGER own ON public.p_1")
+}
+
 func TestLint_WarningsAloneAreNoErrors(t *testing.T) {
 	e := servicetest.New(t, "sec", "main")
 	result := wantFindings(t, e.Keys("vulnerability_external_issue_links: [{table: vulnerabilities, column: vulnerability_id, on_delete: async_delete}]"),
