@@ -3,6 +3,7 @@ package repo
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -187,7 +188,8 @@ recorded AS (
 SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM recorded), (SELECT all_of_them FROM ended)`
 
 // Record writes the records of keys that still no row of the table has, and says how many. late: a
-// transaction that is older than the horizon has not ended yet, nothing was written, try again.
+// transaction that is older than the horizon has not ended yet, nothing was written, try again. A key that
+// the encoding of the database cannot hold gets no record.
 func (p *Parent) Record(
 	ctx context.Context, permit Permit, keys []Key, horizon string,
 ) (n int64, late bool, err error) {
@@ -200,15 +202,17 @@ func (p *Parent) Record(
 		columns = "primary_key_value, key_values"
 		values = "0, ARRAY[" + strings.Join(texts, ", ") + "]"
 	}
-	insert, err := p.rows.query("record orphans of",
-		journaled(recordOrphansSQL, "('queued_records', (SELECT count(*) FROM recorded))", 4), keys,
-		[]any{horizon, p.Recorded(), permit.RunID}, "{queue}", p.queue.sql, "{recorded_columns}", columns,
-		"{recorded_values}", values)
-	if err != nil {
-		return 0, false, err
-	}
 	var ended bool
-	err = p.Database().write(ctx, permit, insert, affected{&n}, &ended)
+	_, err = p.rows.asked(ctx, keys, permit.Limits, func(keys []Key) error {
+		insert, err := p.rows.query("record orphans of",
+			journaled(recordOrphansSQL, "('queued_records', (SELECT count(*) FROM recorded))", 4), keys,
+			[]any{horizon, p.Recorded(), permit.RunID}, "{queue}", p.queue.sql, "{recorded_columns}", columns,
+			"{recorded_values}", values)
+		if err != nil {
+			return err
+		}
+		return p.Database().write(ctx, permit, insert, affected{&n}, &ended)
+	})
 	return n, err == nil && !ended, err
 }
 
@@ -233,7 +237,27 @@ ORDER BY definition, database`
 // AuditPlaces are those of the audit under way, none between two.
 func (d *Database) AuditPlaces(ctx context.Context) ([]AuditPlace, error) {
 	read := newQuery("read the places of the audit", auditPlacesSQL)
-	return collect(ctx, d, read, pgx.RowToStructByPos[AuditPlace])
+	places, err := collect(ctx, d, read, pgx.RowToStructByPos[AuditPlace])
+	for _, p := range places {
+		for i, v := range p.After {
+			if text, err := strconv.Unquote(v); err == nil && strings.HasPrefix(v, `"`) {
+				p.After[i] = text
+			}
+		}
+	}
+	return places, err
+}
+
+// inASCII returns texts that main can hold in any encoding: others are quoted as in Go.
+func inASCII(values []string) []string {
+	texts := []string{}
+	for _, v := range values {
+		if quoted := strconv.QuoteToASCII(v); quoted != `"`+v+`"` {
+			v = quoted
+		}
+		texts = append(texts, v)
+	}
+	return texts
 }
 
 const saveAuditPlaceSQL = `
@@ -251,7 +275,7 @@ func (d *Database) SaveAuditPlace(ctx context.Context, p Permit, place AuditPlac
 	sql := journaled(saveAuditPlaceSQL, "('examined_keys', (SELECT $6::bigint FROM saved)), "+
 		"('orphaned_keys', (SELECT $7::bigint FROM saved)), ('orphaned_rows', (SELECT $8::bigint FROM saved))", 5)
 	return d.write(ctx, p, newQuery("save the place of the audit", sql, place.Definition, place.Database,
-		append([]string{}, place.After...), place.Done, p.RunID, place.Found.Keys, place.Found.Orphans, place.Found.Rows))
+		inASCII(place.After), place.Done, p.RunID, place.Found.Keys, place.Found.Orphans, place.Found.Rows))
 }
 
 const endAuditSQL = `

@@ -206,3 +206,23 @@ func TestSearch_LookingNeedsNoMoreThanSELECT(t *testing.T) {
 	found := assert.Must(search.Run(t.Context()))(t)
 	assert.That(t, found[0].Fault == "" && found[0].Keys == 1, "%+v", found)
 }
+
+// TestOrphanAudit_AKeyThatTheParentsEncodingCannotHoldIsAnOrphan: no parent can have it, and no record names it.
+func TestOrphanAudit_AKeyThatTheParentsEncodingCannotHoldIsAnOrphan(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "")
+	latin := servicetest.Migrated("")
+	latin.Encoding = "LATIN1"
+	e.Add("main", servicetest.Databases.Clone(t, latin))
+	e.Add("ci", servicetest.Databases.Clone(t, servicetest.Migrated("")))
+	e.Exec("main", `CREATE TABLE p (name text PRIMARY KEY); INSERT INTO p VALUES ('a')`)
+	e.Exec("ci", `CREATE TABLE c (p_name text); CREATE INDEX ON c (p_name); INSERT INTO c VALUES ('a'), ('"b"'), ('€1'), ('€2'), ('€3'), ('é')`)
+	assert.Must(e.Keys("").Install(t.Context()))(t)
+	assert.Must(e.Keys("").Track(t.Context(), "p", "name"))(t)
+	const definition = "c: [{table: p, column: p_name, on_delete: async_delete}]"
+	run(t, e.Service(definition, fixing(1, 1)), orphanaudit.Name, "")
+	e.Want("main", `SELECT string_agg(ascii(key_values[1])::text, ' ' ORDER BY key_values) FROM loose_foreign_keys_deleted_records`, `34 233`)
+	r := audited(t, e.Service(definition))
+	servicetest.WantState(t, r, repo.RunSucceeded)
+	servicetest.WantCounts(t, r, "examined_keys=6 orphaned_keys=3 orphaned_rows=3")
+}
