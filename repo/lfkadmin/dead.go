@@ -2,6 +2,7 @@ package lfkadmin
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -99,8 +100,40 @@ func retrySQL(q repo.DeletedRecords, i int, t *repo.QueueTable) string {
 		"{fits}", fits, "{retried_columns}", columns, "{retried_values}", values)
 }
 
+// leftDeadSQL counts the dead records that no queue ($4) of the database takes back.
+const leftDeadSQL = `
+SELECT queue, count(*), NOT queue = ANY ($4::text[]) FROM maintenance.dead_records
+WHERE id <= $1 AND ` + deadRecordMatchSQL + ` GROUP BY queue ORDER BY queue LIMIT 1`
+
+// left refuses if dead records stay, because their queue is missing, or takes no keys of their kind.
+func (a Admin) left(ctx context.Context, q repo.DeletedRecords, args ...any) error {
+	var names []string
+	for _, t := range q.Existing() {
+		names = append(names, t.Name)
+	}
+	return a.read(ctx, "count dead records that stay", func(ctx context.Context, tx pgx.Tx) error {
+		var queue string
+		var n int64
+		var missing bool
+		err := tx.QueryRow(ctx, leftDeadSQL, append(args, names)...).Scan(&queue, &n, &missing)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+			return nil
+		case err == nil && missing:
+			return a.refuse("%d dead records were not put back, their queue %s does not exist: create it as "+
+				"GitLab's migrations do, or let %s take them: UPDATE maintenance.dead_records SET "+
+				"queue = DEFAULT WHERE queue = %s", n, queue, q.Table().Name, repo.Literal(queue))
+		case err == nil:
+			return a.refuse("%d dead records were not put back, the queue %s cannot take their keys: run "+
+				"`caretaker lfk lint`", n, queue)
+		}
+		return err
+	})
+}
+
 // RetryDeadRecords puts dead records back into the queue and returns how many, also with an error.
 // Each is moved in one transaction, a thousand at a time; one that dies again meanwhile stays dead.
+// Records that no queue takes are a [*RefusedError].
 func (a Admin) RetryDeadRecords(ctx context.Context, filter DeadRecordFilter) (n int64, err error) {
 	q, err := a.database.DeletedRecordsShape(ctx)
 	if err != nil {
@@ -127,6 +160,9 @@ func (a Admin) RetryDeadRecords(ctx context.Context, filter DeadRecordFilter) (n
 				moved = 0
 			}
 		}
+	}
+	if err == nil {
+		err = a.left(ctx, q, newest, filter.ID, names)
 	}
 	return n, err
 }

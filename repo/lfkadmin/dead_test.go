@@ -3,6 +3,7 @@ package lfkadmin_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/devdb"
@@ -86,6 +87,18 @@ func TestRetryDeadRecords_ManyGoInSeveralTransactions(t *testing.T) {
 	n, err := b.RetryDeadRecords(context.Background(), lfkadmin.DeadRecordFilter{})
 	assert.That(t, err == nil && n == 2500, "got %d, %v", n, err)
 	b.want("SELECT (count(*), count(DISTINCT xmin::text), count(DISTINCT primary_key_value)) FROM loose_foreign_keys_deleted_records", "(2500,3,2500)")
+}
+
+func TestRetryDeadRecords_SaysWhatBecomesOfThoseWhoseQueueIsGone(t *testing.T) {
+	b := buried(t, "3")
+	b.exec("UPDATE maintenance.dead_records SET queue = 'loose_foreign_keys_user_deleted_records', owner = 7 WHERE id > 1")
+	n, err := b.RetryDeadRecords(t.Context(), lfkadmin.DeadRecordFilter{})
+	assert.Equal(t, n, 1)
+	b.wantRefusal(err, "2 dead records were not put back, their queue loose_foreign_keys_user_deleted_records does not exist")
+	_, advised, _ := strings.Cut(err.Error(), "take them: ")
+	b.exec(advised)
+	n, err = b.RetryDeadRecords(t.Context(), lfkadmin.DeadRecordFilter{})
+	assert.That(t, err == nil && n == 2, "%d, %v", n, err)
 }
 
 // TestValidate_TakesAsLongAsItNeeds: the role's own limit does not end it while it waits for a lock.
