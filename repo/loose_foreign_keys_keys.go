@@ -32,11 +32,11 @@ type RecordedKey struct {
 	Classes []string
 }
 
-// recordedKeysSQL are the triggers that record deletions. A partition's say the same as its parent's,
-// and do not count. Only those that record values ($2) have the table's columns: each costs a look at
+// recordedKeysSQL are the functions that record deletions, with the triggers that call them. A
+// partition's say the same as its parent's, and do not count. Only those that record values ($2) have the table's columns: each costs a look at
 // all types, and GitLab's tables have thousands.
 const recordedKeysSQL = `
-SELECT f.proname, n.nspname, cn.nspname || '.' || c.relname, encode(t.tgargs, 'hex'),
+SELECT f.proname, n.nspname, coalesce(cn.nspname || '.' || c.relname, ''), coalesce(encode(t.tgargs, 'hex'), ''),
   ARRAY(
     SELECT a.attname::text FROM pg_attribute a
     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -47,9 +47,9 @@ SELECT f.proname, n.nspname, cn.nspname || '.' || c.relname, encode(t.tgargs, 'h
       AND starts_with(f.proname, $2) ORDER BY a.attnum)
 FROM pg_proc f
 JOIN pg_namespace n ON n.oid = f.pronamespace AND n.nspname = current_schema()
-JOIN pg_trigger t ON t.tgfoid = f.oid
-JOIN pg_class c ON c.oid = t.tgrelid AND NOT c.relispartition
-JOIN pg_namespace cn ON cn.oid = c.relnamespace
+LEFT JOIN (
+  pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid AND NOT c.relispartition
+  JOIN pg_namespace cn ON cn.oid = c.relnamespace) ON t.tgfoid = f.oid
 WHERE starts_with(f.proname, $1) AND f.pronargs = 0`
 
 // captureTrigger is a row of recordedKeysSQL.
@@ -61,19 +61,20 @@ type captureTrigger struct {
 	Names, Classes []string
 }
 
-// key is what the trigger records, and under which name; none if it is not one of these triggers.
-func (t captureTrigger) key() (table string, key RecordedKey) {
+// key is what the trigger records, and under which names; none if it is not one of these triggers. The
+// last name is that of the table on which it stands now. Records may bear the one that it had before.
+func (t captureTrigger) key() (tables []string, key RecordedKey) {
 	arguments := TriggerArguments(t.Arguments)
 	key.Columns = TriggerKey(t.Function, arguments)
 	key.Values = strings.HasPrefix(t.Function, ValuesFunctionPrefix)
 	switch {
-	case len(key.Columns) == 0:
+	case len(key.Columns) == 0, t.Table == "":
 	case FunctionOfTable(t.Function):
-		table = arguments[0]
+		tables = []string{arguments[0], t.Table}
 	case t.Function == TriggerFunctions:
-		table = t.Table
+		tables = []string{t.Table}
 	case len(arguments) > 0:
-		table = t.Schema + "." + arguments[0]
+		tables = []string{t.Schema + "." + arguments[0], t.Table}
 	}
 	for _, name := range key.Columns {
 		class := ""
@@ -82,17 +83,31 @@ func (t captureTrigger) key() (table string, key RecordedKey) {
 		}
 		key.Classes = append(key.Classes, class)
 	}
-	return table, key
+	return tables, key
 }
 
-// RecordedKeys are the keys of tables that are recorded now, by the tables' recorded names.
-func (d *Database) RecordedKeys(ctx context.Context, l Limits) (map[string]RecordedKey, error) {
+// RecordedKeys are how the keys of tables are recorded.
+type RecordedKeys struct {
+	// Of tables, by their recorded names.
+	Of map[string]RecordedKey
+	// OnlyID: no function of the queue's schema records anything else, and never did.
+	OnlyID bool
+}
+
+// RecordedKeys reads the keys of tables that are recorded now.
+func (d *Database) RecordedKeys(ctx context.Context, q DeletedRecords, l Limits) (RecordedKeys, error) {
 	find := newQuery("find recorded keys", recordedKeysSQL, TriggerFunctions, ValuesFunctionPrefix)
 	found, err := readRows(ctx, d, l, find, pgx.RowToStructByPos[captureTrigger])
-	keys := map[string]RecordedKey{}
-	for _, t := range found {
-		if table, key := t.key(); table != "" {
-			keys[table] = key
+	keys := RecordedKeys{Of: map[string]RecordedKey{}, OnlyID: !q.Wide}
+	for _, before := range []bool{true, false} {
+		for _, t := range found {
+			names, key := t.key()
+			keys.OnlyID = keys.OnlyID && (t.Function == TriggerFunctions || t.Function == OverrideFunction)
+			if n := len(names); n > 0 && before {
+				keys.Of[names[0]] = key
+			} else if n > 0 {
+				keys.Of[names[n-1]] = key
+			}
 		}
 	}
 	return keys, err
@@ -127,6 +142,11 @@ func (c *Child) Refer(to RecordedKey, parent *ParentTable) (err error) {
 	c.integers = !to.Values
 	if parent.Exists() && parent.columns() == len(c.Key.Columns) {
 		c.parent = parent
+	}
+	for _, column := range c.Key.Columns {
+		if t := c.home.columns[column].Compared; t == "real" || t == "double precision" {
+			return &KeyMismatchError{fmt.Sprintf("%s is of type %s, in which different keys are equal", column, t)}
+		}
 	}
 	if len(to.Columns) == 0 {
 		return nil

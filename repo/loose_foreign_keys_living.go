@@ -40,9 +40,15 @@ type parentColumn struct {
 // parentTablesSQL finds relations by the names that records have, with the columns that may be their
 // key: those named by a trigger or a definition ($2), and the primary key. Write-protected leftovers of
 // a split database do not count.
+//
+// It counts the keys by which deletions can have been recorded: those of unique indexes, and in GitLab's
+// own queue ($3) id.
 const parentTablesSQL = `
-SELECT n.nspname || '.' || c.relname, n.nspname, c.relname, c.relkind IN ('r', 'p'), a.attname::text,
-  ` + comparedSQL + `, coalesce(a.attnum = ANY (i.indkey), false)
+SELECT n.nspname || '.' || c.relname, n.nspname, c.relname, c.relkind IN ('r', 'p'),
+  CASE WHEN $3 THEN 1 ELSE (
+    SELECT count(DISTINCT u.indkey::text) FROM pg_index u
+    WHERE u.indrelid = c.oid AND u.indisunique AND u.indisvalid AND u.indpred IS NULL AND u.indexprs IS NULL) END,
+  a.attname::text, ` + comparedSQL + `, coalesce(a.attnum = ANY (i.indkey), false)
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -55,6 +61,7 @@ WHERE n.nspname || '.' || c.relname = ANY ($1) AND c.relkind IN ('r', 'p', 'v', 
 type parentRow struct {
 	Recorded, Schema, Name string
 	Versioned              bool
+	Keys                   int
 	Column, Compared       string
 	// Primary: part of the primary key.
 	Primary bool
@@ -63,14 +70,14 @@ type parentRow struct {
 // ParentTables finds the tables that the records of some parents name, by the recorded names. keys
 // are those that triggers record; wanted are the columns that the definitions of a parent refer to.
 func (d *Database) ParentTables(
-	ctx context.Context, recorded []string, keys map[string]RecordedKey, wanted map[string][]string,
+	ctx context.Context, recorded []string, keys RecordedKeys, wanted map[string][]string,
 	l Limits,
 ) (map[string]*ParentTable, error) {
 	names := []string{"id"}
 	for _, name := range recorded {
-		names = append(append(names, keys[name].Columns...), wanted[name]...)
+		names = append(append(names, keys.Of[name].Columns...), wanted[name]...)
 	}
-	find := newQuery("find parent tables", parentTablesSQL, recorded, names)
+	find := newQuery("find parent tables", parentTablesSQL, recorded, names, keys.OnlyID)
 	rows, err := readRows(ctx, d, l, find, pgx.RowToStructByPos[parentRow])
 	relations := map[string]map[Table][]parentRow{}
 	for _, r := range rows {
@@ -84,15 +91,16 @@ func (d *Database) ParentTables(
 	for name, found := range relations {
 		p := &ParentTable{}
 		for table, columns := range found {
-			p.add(table, columns, keys[name].Columns, wanted[name])
+			p.add(table, columns, keys.Of[name].Columns, wanted[name])
 		}
 		tables[name] = p
 	}
 	return tables, err
 }
 
-// add adds a relation. Its key is what a trigger records, or else one column: what definitions refer
-// to, id, or the primary key. In which order several columns were recorded only a trigger can tell.
+// add adds a relation. Its key is what a trigger records. Where there is no such trigger it is one
+// column: what definitions refer to, or id or the primary key where no other key can have been recorded.
+// In which order several columns were recorded only a trigger can tell.
 func (p *ParentTable) add(t Table, rows []parentRow, recorded, wanted []string) {
 	byName, primary := map[string]parentRow{}, []string{}
 	for _, r := range rows {
@@ -101,7 +109,14 @@ func (p *ParentTable) add(t Table, rows []parentRow, recorded, wanted []string) 
 			primary = append(primary, r.Column)
 		}
 	}
-	for i, names := range [][]string{recorded, wanted, {"id"}, primary} {
+	choices := [][]string{recorded}
+	if len(recorded) == 0 {
+		choices = append(choices, wanted)
+		if rows[0].Keys <= 1 {
+			choices = append(choices, []string{"id"}, primary)
+		}
+	}
+	for i, names := range choices {
 		columns := []parentColumn{}
 		for _, name := range names {
 			if r, ok := byName[name]; ok {
@@ -198,6 +213,8 @@ const (
 	// ClaimReused means that the parent row is newer than the record, or that which of the two is newer
 	// cannot be told. The operator decides.
 	ClaimReused
+	// ClaimUnknown means that nobody knows by which columns the row was recorded. The operator decides.
+	ClaimUnknown
 )
 
 // ReasonKeyReused stands for the SQLSTATE of records that are held because their key is used again,
@@ -230,8 +247,7 @@ SELECT r.n FROM unnest($1::bigint[], $2::text[]::{id}[]) WITH ORDINALITY AS r (p
 JOIN {failures} x ON x.partition = r.partition AND x.record_id = r.id
 WHERE x.sqlstate = '` + ReasonKeyApproved + `'`
 
-// Claims checks records against the rows of their parent's table. A key that cannot be looked up there
-// counts as used again. The result has an entry for each record.
+// Claims checks records against the rows of their parent's table. The result has an entry for each record.
 func (d *Database) Claims(
 	ctx context.Context, q DeletedRecords, p *ParentTable, records []Record, l Limits,
 ) ([]Claim, error) {
@@ -245,7 +261,7 @@ func (d *Database) Claims(
 		if p.Takes(r.Key) {
 			known[r.Queue].add(r, i)
 		} else {
-			claims[i] = ClaimReused
+			claims[i] = ClaimUnknown
 			unknown[r.Queue].add(r, i)
 		}
 	}

@@ -165,7 +165,7 @@ func (b *big) figures() map[string]func(context.Context) error {
 // parent is a table with the rows of many keys.
 func (b *big) parent(ctx context.Context) *repo.ParentTable {
 	b.t.Helper()
-	tables, err := b.ParentTables(ctx, []string{"public.plain"}, nil, nil, generous)
+	tables, err := b.ParentTables(ctx, []string{"public.plain"}, repo.RecordedKeys{}, nil, generous)
 	if err != nil || !tables["public.plain"].Exists() {
 		b.t.Fatalf("parents %v, %v", tables, err)
 	}

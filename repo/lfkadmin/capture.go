@@ -298,8 +298,11 @@ func (t Trigger) Form() (form Form, key []string) {
 	case !t.capturing, len(key) == 0 && !t.ofTable():
 		return FormForeign, nil
 	case t.ofTable():
-		if len(key) == 0 || t.Arguments[0] != t.Recorded() {
+		if len(key) == 0 {
 			return FormWrong, []string{"id"}
+		}
+		if t.Arguments[0] != t.Recorded() {
+			return FormWrong, key
 		}
 	case t.Function == plainFunctionName:
 		// Under its own name: that of a partition nobody asks for.

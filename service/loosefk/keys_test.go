@@ -132,7 +132,7 @@ func TestLooseForeignKeysCleanup_ADefinitionWithAnotherKeyFindsNothing(t *testin
 	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (a int, b int, c int, PRIMARY KEY (a, b)); INSERT INTO p VALUES (1, 2, 2);
 		CREATE TABLE i (id int PRIMARY KEY); INSERT INTO i VALUES (1);
-		CREATE TABLE c (x int, y int, z text); INSERT INTO c VALUES (1, 2, '2'), (2, 1, '1'); CREATE INDEX ON c (x, y); CREATE INDEX ON c (x, z)`)
+		CREATE TABLE c (x int, y int, z text, f float8 DEFAULT 1); INSERT INTO c VALUES (1, 2, '2'), (2, 1, '1'); CREATE INDEX ON c (x, y); CREATE INDEX ON c (x, z)`)
 	track(e, "p", "a", "b")
 	track(e, "i")
 	e.Exec("main", `DELETE FROM p; DELETE FROM i`)
@@ -141,6 +141,7 @@ func TestLooseForeignKeysCleanup_ADefinitionWithAnotherKeyFindsNothing(t *testin
 		{"c: [{table: p, column: [x, y], key: [a, c], on_delete: async_delete}]", "key_mismatch"},
 		{"c: [{table: p, column: [x, z], key: [a, b], on_delete: async_delete}]", "type_mismatch"},
 		{"c: [{table: i, column: [x, y], on_delete: async_delete}]", "key_mismatch"},
+		{"c: [{table: i, column: f, on_delete: async_delete}]", "type_mismatch"},
 	} {
 		r := servicetest.RunBatch(t, e.Service(test.definition), "main")
 		servicetest.WantState(t, r, "failed")

@@ -185,13 +185,17 @@ func (l *lint) parents(d inspected) {
 		if !slices.Equal(parent.Key, []string{"id"}) {
 			track += " --column " + repo.Argument(strings.Join(parent.Key, ","))
 		}
+		track += "`"
+		if !parent.Tracked() && d.Queue.Managed && slices.Equal(parent.Key, []string{"id"}) {
+			track += " (with --column, if its children refer to another column than id)"
+		}
 		for _, relation := range parent.Relations {
 			on := l.at(d.name, relation.Name)
 			if code, fault := unrecorded(parent, relation), routeFault(d, relation); code == "" && fault != "" {
 				on.fail("trigger_form", "deletions from it fail, because of its trigger %s: %s: create the queue, or "+
 					"correct the trigger as GitLab's migrations do", relation.Trigger.Name, fault)
 			} else {
-				on.trigger(name, code, relation.Trigger, track+"`")
+				on.trigger(name, code, relation.Trigger, track)
 			}
 			on.others(name, relation)
 		}
@@ -239,8 +243,8 @@ func (at spot) trigger(parent, code string, t *lfkadmin.Trigger, track string) {
 		at.fail(code, "its trigger %s calls %s, which notes no "+
 			"deletions: drop or rename it and run %s", t.Name, t.Function, track)
 	case code == "trigger_form":
-		at.fail(code, "its trigger %s calls %s(%s), which does not "+
-			"record %s: run `caretaker lfk untrack %s` and %s",
+		at.fail(code, "its trigger %s calls %s(%s), which is not "+
+			"the function for %s: run `caretaker lfk untrack %s` and %s",
 			t.Name, t.Function, strings.Join(t.Arguments, ", "), parent, repo.Argument(parent), track)
 	case code == "trigger_disabled":
 		at.fail(code, "its trigger %s is disabled, or fires on "+

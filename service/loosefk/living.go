@@ -85,10 +85,10 @@ func (c *cleanup) settleSome(ctx context.Context, b *batch, keys []*openKey) err
 			k.settled = true
 			obsolete = append(obsolete, k.records...)
 			c.outcome.addObsolete(b.recorded, k.key)
-		case repo.ClaimReused:
+		case repo.ClaimReused, repo.ClaimUnknown:
 			// Its records are postponed like failed ones, but it is no failure of theirs.
 			k.settled, k.failure = true, &failure{held: true, sqlstate: repo.ReasonKeyReused}
-			c.outcome.addReused(b.recorded, len(k.records))
+			c.outcome.addReused(b.recorded, claims[i], len(k.records))
 		}
 	}
 	if c.x.DryRun {
@@ -166,6 +166,8 @@ func approvedKeys(keys []*openKey) (approved []repo.Key) {
 type living struct {
 	obsolete map[string][]repo.Key
 	reused   map[string]int
+	// unknown counts those of which nobody knows the key's columns.
+	unknown map[string]int
 	// protected counts the records that are held for protected rows, by the reason.
 	protected map[string]int
 }
@@ -176,10 +178,14 @@ func (o *outcome) addObsolete(recorded string, key repo.Key) {
 	o.living.obsolete[recorded] = append(o.living.obsolete[recorded], key)
 }
 
-func (o *outcome) addReused(recorded string, records int) {
+func (o *outcome) addReused(recorded string, claim repo.Claim, records int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.living.reused[recorded] += records
+	if claim == repo.ClaimUnknown {
+		o.living.unknown[recorded] += records
+	} else {
+		o.living.reused[recorded] += records
+	}
 }
 
 func (o *outcome) addProtected(reason string, records int) {
@@ -206,10 +212,15 @@ func (c *cleanup) reportLiving(ctx context.Context) {
 		}
 	}
 	var held []string
+	table := func(recorded string) string { return strings.TrimPrefix(recorded, c.queue.Schema+".") }
 	for _, recorded := range slices.Sorted(maps.Keys(c.outcome.living.reused)) {
-		table := repo.Argument(strings.TrimPrefix(recorded, c.queue.Schema+"."))
 		held = append(held, fmt.Sprintf("%s held for reused keys: check them with caretaker lfk reused %s",
-			run.Counted(c.outcome.living.reused[recorded], "record"), table))
+			run.Counted(c.outcome.living.reused[recorded], "record"), repo.Argument(table(recorded))))
+	}
+	for _, recorded := range slices.Sorted(maps.Keys(c.outcome.living.unknown)) {
+		held = append(held, fmt.Sprintf("%s held, because %s has no trigger that says by which columns they "+
+			"were recorded: name them as key in the definitions, or decide with caretaker lfk reused %s",
+			run.Counted(c.outcome.living.unknown[recorded], "record"), table(recorded), repo.Argument(table(recorded))))
 	}
 	for _, reason := range slices.Sorted(maps.Keys(c.outcome.living.protected)) {
 		held = append(held, run.Counted(c.outcome.living.protected[reason], "record")+" held, "+reason)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
+	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -130,6 +131,45 @@ func TestLooseForeignKeysCleanup_ChildrenOfLivingParentsStay(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A key is looked up by the columns that it was recorded by: another column of a living parent may have the
+// same value.
+func TestLooseForeignKeysCleanup_KeysAreLookedUpByTheColumnsThatWereRecorded(t *testing.T) {
+	const (
+		plain  = "{table: p, column: p_id, on_delete: async_delete}"
+		moved  = `BEGIN; CREATE TEMP TABLE k ON COMMIT DROP AS SELECT * FROM p; DELETE FROM p; INSERT INTO p SELECT * FROM k; COMMIT`
+		unsure = "5 records held, because p has no trigger that says by which columns they were recorded: name them as key in the definitions, " +
+			"or decide with caretaker lfk reused p"
+	)
+	for _, c := range []struct{ name, sql, definitions, counts, reason string }{
+		{"table renamed", moved + `; ALTER TABLE p RENAME TO q; ` + strings.ReplaceAll(moved, " p", " q"), strings.ReplaceAll(plain, "p,", "q,"), "obsolete_records=5", ""},
+		{"trigger lost", moved + `; DROP TRIGGER p_loose_fk_trigger ON p`, plain, "rescheduled_records=5", unsure},
+		{"column renamed", moved + `; ALTER TABLE p RENAME number TO no`, plain, "rescheduled_records=5", unsure},
+		{"the first definition names it", moved + `; DROP TRIGGER p_loose_fk_trigger ON p`,
+			"{table: p, column: p_id, key: number, on_delete: async_delete}, {table: p, column: q_id, on_delete: async_delete}", "obsolete_records=5", ""},
+		{"definitions disagree", moved + `; DROP TRIGGER p_loose_fk_trigger ON p`,
+			"{table: p, column: p_id, key: number, on_delete: async_delete}, {table: p, column: q_id, key: id, on_delete: async_delete}", "rescheduled_records=5", unsure},
+		{"the table is another one", `BEGIN; CREATE TABLE n (LIKE p INCLUDING ALL); WITH d AS (DELETE FROM p RETURNING *) INSERT INTO n SELECT * FROM d;
+			DROP TABLE p; ALTER TABLE n RENAME TO p; COMMIT`, plain, "rescheduled_records=5", unsure},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			e := servicetest.New(t, "", "main")
+			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY, number bigint NOT NULL UNIQUE); INSERT INTO p SELECT i, i + 10 FROM generate_series(1, 5) i;
+				CREATE TABLE c (p_id bigint, q_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c SELECT number, number FROM p`)
+			track(e, "p", "number")
+			e.Exec("main", c.sql)
+			s := e.Service("c: ["+c.definitions+"]", servicetest.With(func(c *loosefk.Config) { c.ReusedKeys = loosefk.ReuseHold }))
+			for _, dry := range []bool{true, false} {
+				r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: dry}))(t)
+				servicetest.WantState(t, r, "succeeded")
+				servicetest.WantCounts(t, r, c.counts)
+				assert.Equal(t, r.Reason, c.reason)
+			}
+			e.Want("main", `SELECT count(*) FROM c`, "5")
+		})
 	}
 }
 

@@ -190,6 +190,22 @@ func TestSearch_HomesThatRecordInTwoFormsAreNotFixed(t *testing.T) {
 	assert.That(t, strings.Contains(found[0].Fault, "p records its keys in one form on main and in another one on sec"), "%+v", found)
 }
 
+// TestSearch_ARenamedParentIsKnownByTheKeyThatItsTriggerRecords: no child of a living parent is an orphan.
+func TestSearch_ARenamedParentIsKnownByTheKeyThatItsTriggerRecords(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "", "main")
+	e.Exec("main", `CREATE TABLE p (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), ref uuid UNIQUE DEFAULT gen_random_uuid()); INSERT INTO p SELECT FROM generate_series(1, 5);
+		CREATE TABLE c (p_ref uuid); CREATE INDEX ON c (p_ref); INSERT INTO c SELECT ref FROM p; INSERT INTO c VALUES (gen_random_uuid())`)
+	e.Install()
+	assert.Must(e.Keys("").Track(t.Context(), "p", "ref"))(t)
+	e.Exec("main", `ALTER TABLE p RENAME TO q`)
+	const definition = "c: [{table: q, column: p_ref, on_delete: async_delete}]"
+	run(t, e.Service(definition, fixing(1, 1)), orphanaudit.Name, "")
+	r := servicetest.RunBatch(t, e.Service(definition), "main")
+	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=1")
+	e.Want("main", `SELECT count(*) FROM c JOIN q ON ref = p_ref`, "5")
+}
+
 // TestSearch_LookingNeedsNoMoreThanSELECT on the parents and the children.
 func TestSearch_LookingNeedsNoMoreThanSELECT(t *testing.T) {
 	t.Parallel()
