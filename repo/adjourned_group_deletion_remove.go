@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -262,8 +263,14 @@ func (d *Database) RemoveProject(
 	})
 }
 
+// ErrNamespaceBelow means that a namespace below a group was created since the tree was read.
+var ErrNamespaceBelow = errors.New("namespaces.parent_id still refers to the group")
+
+const namespaceBelowSQL = `SELECT EXISTS (SELECT FROM namespaces WHERE parent_id = $1::bigint)`
+
 // RemoveGroup deletes a group's row with its marks, details and route, and records what has been
-// removed, in one transaction. With the group whose removal it is the record is deleted: total is
+// removed, in one transaction. A namespace below the group keeps it: by the foreign key, or else by
+// [ErrNamespaceBelow]. With the group whose removal it is the record is deleted: total is
 // what all attempts have removed. Without a record it is what this attempt says.
 func (d *Database) RemoveGroup(
 	ctx context.Context, p Permit, s GroupStores, id int64, removed Removed,
@@ -281,6 +288,13 @@ func (d *Database) RemoveGroup(
 		n, err := deleteRows(ctx, tx, rows)
 		if err != nil {
 			return err
+		}
+		var below bool
+		if err := tx.QueryRow(ctx, namespaceBelowSQL, id).Scan(&below); err != nil {
+			return err
+		}
+		if below {
+			return ErrNamespaceBelow
 		}
 		all := removed
 		all.Rows += n

@@ -171,16 +171,19 @@ func TestDestroyGroup_DeepAndWideTreeGoes(t *testing.T) {
 
 func TestDestroyGroup_WhatIsPutBelowMeanwhileGoesToo(t *testing.T) {
 	g := servicetest.NewGroups(servicetest.Parallel(t))
-	plant(g, "10 owner=1 mark=1@15", "11<10")
-	g.Project(1, 11, "p")
-	g.Exec("main", `CREATE FUNCTION put_below() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	for _, constraint := range []string{"", `ALTER TABLE namespaces DROP CONSTRAINT namespaces_parent_id_fkey`} {
+		g.Exec("main", constraint)
+		plant(g, "10 owner=1 mark=1@15", "11<10")
+		g.Project(1, 11, "p")
+		g.Exec("main", `CREATE OR REPLACE FUNCTION put_below() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		INSERT INTO namespaces (id, name, path, type, parent_id, organization_id) VALUES (12, 'late', 'late', 'Group', 11, 1), (10002, 'q', 'q', 'Project', 12, 1);
 		INSERT INTO projects (id, name, path, namespace_id, project_namespace_id, organization_id) VALUES (2, 'q', 'q', 12, 10002, 1);
 		RETURN NULL; END $$`)
-	g.Exec("main", `CREATE TRIGGER put_below AFTER DELETE ON projects FOR EACH ROW WHEN (OLD.id = 1) EXECUTE FUNCTION put_below()`)
-	g.Run("scheduled_jobs=1")
-	g.Attempt("completed succeeded")
-	g.WantRows(map[string]int{"namespaces": 0, "projects": 0, "maintenance.group_removals": 0})
+		g.Exec("main", `CREATE OR REPLACE TRIGGER put_below AFTER DELETE ON projects FOR EACH ROW WHEN (OLD.id = 1) EXECUTE FUNCTION put_below()`)
+		g.Run("scheduled_jobs=1")
+		g.Attempt("completed succeeded")
+		g.WantRows(map[string]int{"namespaces": 0, "projects": 0, "maintenance.group_removals": 0})
+	}
 }
 
 func TestDestroyGroup_RowsThatNoKeyTakesAlongAreNamed(t *testing.T) {

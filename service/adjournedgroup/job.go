@@ -263,7 +263,10 @@ func (d *groupRemoval) removeGroup(
 	removed := r.Removed
 	removed.Groups++
 	total, err = d.Main.RemoveGroup(ctx, r.By(deletion.RowLimits()), d.stores, id, removed)
-	if err != nil {
+	switch {
+	case errors.Is(err, repo.ErrNamespaceBelow):
+		return total, &bulk.StillReferencedError{Table: "namespaces", Column: "parent_id"}
+	case err != nil:
 		return total, bulk.Deleted(r.Catalog, err)
 	}
 	r.Saved()
