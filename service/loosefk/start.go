@@ -129,7 +129,8 @@ type parentTasks struct {
 	// table is the one that the records name; nil: there is none, so no parent is alive.
 	table    *repo.ParentTable
 	position repo.Position
-	// queues are the tables of the queue that had due records of it when the walk began.
+	// queues are the tables of the queue that had due records of it when the walk began. Records that come
+	// into another one are for the next walk: that cleans what is left of a key, mostly nothing.
 	queues []int
 	// pages is how many loads the next batch may consist of, pageRows how many rows a statement for
 	// one of them has changed.
