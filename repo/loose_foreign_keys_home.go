@@ -37,13 +37,15 @@ func (e *QueueMovedError) Reason() string {
 // Public says that the text is fit for clients.
 func (e *QueueMovedError) Public() {}
 
-// queueHomeSQL finds the remembered queue; else that of the application schema, else any. One that
-// does not exist any more, as after a restore, is forgotten.
+// queueHomeSQL finds the remembered queue; else that of the application schema, else one in another schema of
+// the search_path. One that does not exist any more, as after a restore, is forgotten. A queue elsewhere is
+// that of another application, unless caretaker has made one here.
 const queueHomeSQL = `
   SELECT known.nspname, h.queue IS NOT NULL
   FROM pg_class c JOIN pg_namespace known ON known.oid = c.relnamespace
   LEFT JOIN maintenance.queue_home h ON h.queue = c.oid
-  WHERE c.relname = '` + queueTable + `' AND c.relkind = 'p'
+  WHERE c.relname = '` + queueTable + `' AND c.relkind = 'p' AND (h.queue IS NOT NULL
+    OR known.nspname = ANY (current_schemas(false)) OR EXISTS (SELECT FROM maintenance.queue_partitions))
   ORDER BY h.queue IS NULL, known.nspname = current_schema() DESC, known.nspname LIMIT 1`
 
 // checkHome returns a [*QueueMovedError] if the queue that was read is not the one that is known.

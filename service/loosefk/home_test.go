@@ -47,3 +47,12 @@ func TestLooseForeignKeysCleanup_ASchemaThatComesBeforeTheQueueIsReported(t *tes
 		})
 	}
 }
+
+func TestLooseForeignKeysCleanup_TheQueueOfAnotherApplicationIsNoneOfOurs(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
+	e.Add("ci", servicetest.Databases.Clone(t, servicetest.Migrated("")))
+	e.Exec("ci", `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c VALUES (1), (2);
+		CREATE SCHEMA other; CREATE TABLE other.loose_foreign_keys_deleted_records (partition bigint) PARTITION BY LIST (partition)`)
+	e.Deleted("main", "p", 1, 1)
+	wantRun(t, e.Service(servicetest.OneChild), "processed_records=1 deleted_rows=1")
+}
