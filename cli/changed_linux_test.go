@@ -81,3 +81,11 @@ func TestRun_ADryRunSpeaksOfWhatWouldBe(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+func TestStatus_DeadRecordsNameTheCommandThatListsThem(t *testing.T) {
+	t.Parallel()
+	got := inPipe(t, func(a *app) error {
+		return a.describeWorkers(&pb.WorkerStatus{Worker: "loose_foreign_keys_cleanup", Backlog: &pb.Backlog{Dead: 2}})
+	})
+	assert.Contains(t, got, "loose_foreign_keys_cleanup: 2 dead records: list them with caretaker lfk dead\n")
+}

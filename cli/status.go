@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -143,6 +144,10 @@ func (a *app) explainCondition(w *pb.WorkerStatus) {
 	if f := w.GetFailing(); f != nil {
 		class := strings.TrimPrefix(f.GetClass().String(), "FAILURE_CLASS_")
 		a.prose("  ", "class "+class+": "+a.remedy(w))
+	}
+	if dead := w.GetBacklog().GetDead(); dead > 0 && w.GetWorker() == loosefk.Name {
+		a.say("")
+		a.prose("", w.GetWorker()+": "+counted(int(dead), "dead record")+": list them with caretaker lfk dead")
 	}
 	if p := w.GetPaused(); p != nil && w.GetCondition() != pb.Condition_CONDITION_PAUSED {
 		end := "until it is resumed"
