@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // changesShown is how many candidates that came or went are named.
@@ -92,11 +93,11 @@ func names(run *pb.Run) (all []string) {
 	return all
 }
 
-// nothingDue reports whether a plan has no candidates. The worker whose plans never have any is
-// asked about by its rows.
+// nothingDue reports whether a plan has no candidates and counts nothing. The plans of loose foreign keys
+// have counts alone, and those that a limit has cut short say nothing.
 func nothingDue(plan *pb.Run) bool {
-	return plan.GetCandidatesDigest() != "" && len(plan.GetCandidates()) == 0 &&
-		plan.GetMoreCandidates() == 0 && counts(plan) == ""
+	complete := plan.GetCandidatesDigest() != "" || plan.GetWorker() == loosefk.Name && !plan.GetOverLimit()
+	return complete && len(plan.GetCandidates()) == 0 && plan.GetMoreCandidates() == 0 && counts(plan) == ""
 }
 
 // extent says on how much a run would work, for the question before it.
@@ -110,6 +111,9 @@ func extent(plan *pb.Run) string {
 		if d.GetAtLeast() {
 			least = "at least "
 		}
+	}
+	if records := plan.GetCounts()["processed_records"]; rows == 0 && records > 0 {
+		return counted(int(records), "record") + " without rows"
 	}
 	return least + counted(int(rows), "row")
 }

@@ -65,11 +65,16 @@ func TestRun_TheQuestionSaysOnHowMuch(t *testing.T) {
 	many.MoreCandidates = 1000
 	for want, plan := range map[string]*pb.Run{
 		"1 candidate": planOf(1), "1002 candidates": many,
-		"at least 7 rows": {Definitions: []*pb.DefinitionCount{{Rows: 3}, {Rows: 4, AtLeast: true}}},
+		"3 records without rows": {Counts: map[string]int64{"processed_records": 3}},
+		"at least 7 rows":        {Definitions: []*pb.DefinitionCount{{Rows: 3}, {Rows: 4, AtLeast: true}}},
 	} {
 		assert.Equal(t, extent(plan), want)
 	}
 	assert.That(t, nothingDue(planOf()) && !nothingDue(many) && !nothingDue(&pb.Run{}), "what has nothing to do is not known")
+	const worker = "loose_foreign_keys_cleanup"
+	due := map[string]int64{"processed_records": 1}
+	assert.That(t, nothingDue(&pb.Run{Worker: worker}) && !nothingDue(&pb.Run{Worker: worker, OverLimit: true}) &&
+		!nothingDue(&pb.Run{Worker: worker, Counts: due}), "whether records are due is not known")
 }
 
 func TestRun_ADryRunSpeaksOfWhatWouldBe(t *testing.T) {

@@ -61,7 +61,7 @@ func (a *app) confirm(
 		return nil, false, err
 	}
 	if nothingDue(plan) {
-		a.note("nothing to do: no run was started")
+		a.note("nothing is due: no run was started")
 		return plan, false, nil
 	}
 	if plan.GetCandidatesDigest() == "" && request.GetWorker() != loosefk.Name {

@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"context"
+	"io"
 	"strings"
 	"testing"
 
@@ -14,6 +15,7 @@ func TestRun_OnATerminalItAsksAndIsHeldToWhatItHasShown(t *testing.T) {
 	sql := sh.prepared()
 	sh.defined(oneKey)
 	r := sh.serving()
+	execute(t, sql, `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 1)`)
 	left := func(want string) {
 		t.Helper()
 		var n string
@@ -41,4 +43,12 @@ func TestRun_OnATerminalItAsksAndIsHeldToWhatItHasShown(t *testing.T) {
 		}
 		left(c.left)
 	}
+	// Nothing is due any more: there is no question, and no run.
+	_, screen := cli.Terminal(t)
+	command := strings.Fields("run " + worker + " --database main --address " + r.address)
+	code := cli.Run(context.Background(), command, cli.Streams{In: screen, Out: io.Discard, Err: screen})
+	assert.Equal(t, code, 0)
+	var runs int
+	assert.NoError(t, sql.QueryRow(t.Context(), `SELECT count(*) FROM maintenance.runs WHERE NOT dry_run`).Scan(&runs))
+	assert.Equal(t, runs, 2)
 }
