@@ -49,8 +49,8 @@ func notListening(key, address string, err error) error {
 	if key != "listen" {
 		alternative = "leave it empty to switch it off"
 	}
-	return fmt.Errorf("%s: %s is in use by another process, perhaps another caretaker: set %s to a "+
-		"free address, such as 127.0.0.1:0 for any free port, or %s",
+	return fmt.Errorf("%s: %s is in use by another process, perhaps another caretaker: set %s, "+
+		"or %[1]s in the configuration file, to a free address, such as 127.0.0.1:0 for any free port, or %[4]s",
 		key, address, config.Variable(key), alternative)
 }
 

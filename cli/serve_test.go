@@ -71,7 +71,7 @@ func TestServe_RefusesWhatCannotWork(t *testing.T) {
 		taken := assert.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 		defer func() { _ = taken.Close() }()
 		sh.set("CARETAKER_LISTEN", taken.Addr().String())
-		sh.want(1, "serve", "listen: ", taken.Addr().String(), "is in use by another process", "set CARETAKER_LISTEN")
+		sh.want(1, "serve", "listen: ", taken.Addr().String(), "is in use by another process", "set CARETAKER_LISTEN, or listen in the configuration file, to")
 		sh.set("CARETAKER_LISTEN", "127.0.0.1:0")
 		sh.set("CARETAKER_METRICS_LISTEN", taken.Addr().String())
 		sh.want(1, "serve", "metrics_listen: ", taken.Addr().String(), "set CARETAKER_METRICS_LISTEN", "leave it empty")
