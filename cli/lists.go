@@ -51,12 +51,12 @@ func (a *app) describeLeases(leases []*pb.Lease) error {
 		{"EXPIRES", moment | spare},
 	}
 	return printTable(a, columns, leases, func(l *pb.Lease) []string {
-		state, expires := "held", a.at(l.GetExpiresAt())
+		state, holder, expires := "held", l.GetHolder(), a.at(l.GetExpiresAt())
 		if l.GetExpired() {
-			state, expires = "free", none
+			state, holder, expires = "free", none, none
 		}
 		return []string{
-			l.GetName(), state, l.GetHolder(), number(l.GetEpoch()),
+			l.GetName(), state, holder, number(l.GetEpoch()),
 			a.at(l.GetAcquiredAt()), a.at(l.GetRenewedAt()), expires,
 		}
 	})
