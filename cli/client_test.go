@@ -71,11 +71,11 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	r.want(0, "cancel "+id, "had ended before: succeeded")
 	r.want(2, "watch nope", `"nope" is not the ID of a run`, "caretaker runs lists them")
 	r.want(2, "cancel nope", `"nope" is not the ID of a run`)
-	r.want(2, "watch 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", "there is no run with this id; caretaker runs")
+	r.want(2, "watch 01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", "run not found: find its id with caretaker runs")
 	for _, size := range []string{"0", "1001", "99999999999", "x"} {
 		r.want(2, "runs --page-size "+size, "a whole number from 1 to 1000")
 	}
-	if out := r.want(0, "leases", worker+"/main", "free"); !strings.HasSuffix(out, " -\n") {
+	if out := r.want(0, "leases", worker+"/main  free   -"); !strings.HasSuffix(out, " -\n") {
 		t.Errorf("a free lease expires: %s", out)
 	}
 	r.want(0, "status", "scheduler off", worker)

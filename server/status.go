@@ -92,7 +92,7 @@ func findUnknown(err error) failure {
 		}},
 		{service.ErrUnknownFlag, "flag", failure{reason: "UNKNOWN_FLAG", message: err.Error()}},
 		{service.ErrUnknownRun, "run_id", failure{
-			reason: "UNKNOWN_RUN", message: "there is no run with this id; ListRuns has them",
+			reason: "UNKNOWN_RUN", message: "run not found: find its id with ListRuns",
 		}},
 		{service.ErrUnknownJob, "job_id", failure{
 			reason: "UNKNOWN_JOB", message: "there is no job with this id; ListJobs has them",
