@@ -234,21 +234,22 @@ func (t *taskRun) empty(
 	ctx context.Context, keys []*openKey, m mode, r purged,
 ) func() (time.Duration, error) {
 	return func() (time.Duration, error) {
-		searches := time.Duration(1)
-		switch m {
-		case everything:
-			searches = 2
-		case uncounted:
-			m = everything
+		sent := m
+		if m == uncounted {
+			sent = everything
 		}
 		none := purged{perKey: r.perKey}
-		err := t.send(ctx, keys, m, &none)
+		err := t.send(ctx, keys, sent, &none)
 		if err != nil || r.Found > int64(len(keys)) {
 			return none.took, err
 		}
 		began := time.Now()
 		_, err = t.task.child.Count(ctx, recordedKeys(keys), int64(len(keys))+1, bulk.ProbeLimits())
-		return none.took + searches*time.Since(began), err
+		search := time.Since(began)
+		if m == everything {
+			search *= 2
+		}
+		return none.took + search, err
 	}
 }
 
