@@ -147,10 +147,14 @@ func TestLooseForeignKeysCleanup_KeysAreLookedUpByTheColumnsThatWereRecorded(t *
 		{"table renamed", moved + `; ALTER TABLE p RENAME TO q; ` + strings.ReplaceAll(moved, " p", " q"), strings.ReplaceAll(plain, "p,", "q,"), "obsolete_records=5", ""},
 		{"trigger lost", moved + `; DROP TRIGGER p_loose_fk_trigger ON p`, plain, "rescheduled_records=5", unsure},
 		{"column renamed", moved + `; ALTER TABLE p RENAME number TO no`, plain, "rescheduled_records=5", unsure},
-		{"the first definition names it", moved + `; DROP TRIGGER p_loose_fk_trigger ON p`,
-			"{table: p, column: p_id, key: number, on_delete: async_delete}, {table: p, column: q_id, on_delete: async_delete}", "obsolete_records=5", ""},
-		{"definitions disagree", moved + `; DROP TRIGGER p_loose_fk_trigger ON p`,
-			"{table: p, column: p_id, key: number, on_delete: async_delete}, {table: p, column: q_id, key: id, on_delete: async_delete}", "rescheduled_records=5", unsure},
+		{
+			"the first definition names it", moved + `; DROP TRIGGER p_loose_fk_trigger ON p`,
+			"{table: p, column: p_id, key: number, on_delete: async_delete}, {table: p, column: q_id, on_delete: async_delete}", "obsolete_records=5", "",
+		},
+		{
+			"definitions disagree", moved + `; DROP TRIGGER p_loose_fk_trigger ON p`,
+			"{table: p, column: p_id, key: number, on_delete: async_delete}, {table: p, column: q_id, key: id, on_delete: async_delete}", "rescheduled_records=5", unsure,
+		},
 		{"the table is another one", `BEGIN; CREATE TABLE n (LIKE p INCLUDING ALL); WITH d AS (DELETE FROM p RETURNING *) INSERT INTO n SELECT * FROM d;
 			DROP TABLE p; ALTER TABLE n RENAME TO p; COMMIT`, plain, "rescheduled_records=5", unsure},
 	} {

@@ -113,8 +113,10 @@ func newOutcome() *outcome {
 	return &outcome{
 		worked: map[failingKey]bool{}, failed: map[failingKey]bool{},
 		locked: map[string]int{},
-		living: living{obsolete: map[string][]repo.Key{}, reused: map[string]int{},
-			unknown: map[string]int{}, protected: map[string]int{}},
+		living: living{
+			obsolete: map[string][]repo.Key{}, reused: map[string]int{},
+			unknown: map[string]int{}, protected: map[string]int{},
+		},
 	}
 }
 
