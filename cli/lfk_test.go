@@ -51,7 +51,7 @@ func TestLfk_OutputJSONIsOneDocument(t *testing.T) {
 			{"severity": "error", "code": "fk_not_indexed", "database": "main", "object": "c.p_id -> p",
 			 "advice": "create an index on c (p_id): without it every statement reads the whole table"},
 			{"severity": "error", "code": "trigger_missing", "database": "main", "object": "public.p",
-			 "advice": "deletions from it are not noted: run ` + "`caretaker lfk track p --database main`" + `"},
+			 "advice": "deletions from it are not noted: run ` + "`caretaker lfk track p --database main`" + ` (with --column, if its children refer to another column than id)"},
 			{"severity": "error", "code": "child_missing", "database": "", "object": "gone.p_id -> p",
 			 "advice": "gone is in no configured database, so records of p are held: configure the database that has it, or, if there is none, run ` + "`caretaker lfk accept-absent gone`" + `"}],
 			"errors": 3, "warnings": 0}`},
