@@ -21,7 +21,7 @@ const (
 	functionsRenewed = "trigger functions renewed"
 	keysAdded        = "column key_values added"
 	partitionCreated = "partition created"
-	queueTaken       = "taken over after a restore"
+	queueTaken       = "taken over after a restore (`caretaker lfk orphans` finds what records it may have lost)"
 	sequencesMoved   = "sequences moved on"
 )
 

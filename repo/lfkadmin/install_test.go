@@ -193,7 +193,7 @@ func TestInstallQueue_RepairsWhatARestoreHasLeftBehind(t *testing.T) {
 	b.install(lfkadmin.QueueOurs)
 	// The application's schema alone.
 	b.exec(`TRUNCATE maintenance.queue_partitions; DROP TABLE maintenance.loose_foreign_keys_deleted_records_1`)
-	b.install("managed by caretaker, taken over after a restore, partition created")
+	b.install("managed by caretaker, taken over after a restore (`caretaker lfk orphans` finds what records it may have lost), partition created")
 	b.exec(`DELETE FROM p WHERE id = 5`)
 	b.want("SELECT array_agg(partition) FROM maintenance.queue_partitions", "{1}")
 	b.install(lfkadmin.QueueOurs)

@@ -74,7 +74,7 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 	check.complete = len(check.databases) == len(l.Databases)
 	check.result.Unchecked = check.unchecked()
 	if check.complete {
-		if check.others, err = l.notTables(ctx, l.Definitions.children()); err != nil {
+		if check.others, err = l.notTables(ctx, append(l.Definitions.children(), slices.Collect(maps.Keys(l.Definitions.ByParent()))...)); err != nil {
 			return Lint{}, err
 		}
 	}
@@ -226,7 +226,7 @@ func (l *lint) children(d inspected) {
 		if child.Unidentified != "" {
 			at.fail("replica_identity_missing", "%s is in a publication and has no replica identity, so "+
 				"rows of it cannot be deleted or updated (55000): give it a primary key, or run ALTER TABLE %[1]s "+
-				"REPLICA IDENTITY FULL", child.Unidentified)
+				"REPLICA IDENTITY FULL, or DEFAULT if it has a primary key", child.Unidentified)
 		}
 		for _, column := range child.NeverNull {
 			at.fail("nullify_not_null", "%s cannot become NULL: allow it, or "+
@@ -256,8 +256,8 @@ func (l *lint) pending(d inspected) {
 				d.Queue.Schema, revokeCommand(children))
 		default:
 			l.at(d.name, name).fail("pending_without_definition", "its records are pending for ever: add "+
-				"a definition for it, or delete them from "+
-				"%s.loose_foreign_keys_deleted_records", d.Queue.Schema)
+				"a definition for it, or, if it was renamed or is a partition, run `caretaker lfk orphans --fix`, "+
+				"and delete them from %s.loose_foreign_keys_deleted_records", d.Queue.Schema)
 		}
 	}
 }

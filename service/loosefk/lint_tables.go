@@ -23,8 +23,11 @@ func (l *lint) missing() {
 		})
 		if !parent && !parents[key.Parent] {
 			parents[key.Parent] = true
-			l.at("", key.Parent).warn("parent_missing",
-				"is in no configured database: its definitions get no records")
+			if at := l.at("", key.Parent); l.others[key.Parent] != "" {
+				at.fail("parent_missing", "%s, and track that: deletions are not recorded", l.others[key.Parent])
+			} else {
+				at.warn("parent_missing", "is in no configured database: its definitions get no records")
+			}
 		}
 		switch {
 		case l.found(i):

@@ -160,6 +160,9 @@ absent: [{table: p, column: p_id, on_delete: async_delete}]
 c: [{table: q, column: q_id, on_delete: async_delete}]
 `)
 	wantFindings(t, keys, "error child_missing  absent.p_id -> p", "warning parent_missing  q")
+	e.Exec("ci", "CREATE VIEW q AS SELECT 1 AS id")
+	wantFindings(t, keys, "error child_missing  absent.p_id -> p", "error parent_missing  q")
+	e.Exec("ci", "DROP VIEW q")
 	keys.Only = "ci"
 	wantFindings(t, keys)
 	keys.Only = ""
