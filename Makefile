@@ -15,6 +15,8 @@ TEST_ARGS  =
 # Name prefixes of fault tests and of page tests.
 FAULTS     = ^TestFault_
 PAGES      = ^TestPages_
+# Name prefix of the tests beside other extensions and tools.
+NEIGHBOURS = ^TestNeighbour_
 # Names of the tests of plans, which fill big tables.
 PLANS      = PlansKeepToIndexes|^TestPlans_
 # The packages that start goroutines: CI runs them under the race detector.
@@ -35,7 +37,7 @@ VERSIONED  = TestSQL_|PlansKeepToIndexes|TestCatalog_|TestInstallQueue_|TestTrac
 PLATFORMS  =
 
 .DEFAULT_GOAL := help
-.PHONY: help run build release man test test-plans test-race test-docs test-postgres test-newest test-faults faults fuzz test-web pictures test-prometheus test-jaeger test-clients test-packages test-deploy jaeger check check-all lint generated proto sixth-worker bench bench-once scale soak generate format clean
+.PHONY: help run build release man test test-plans test-race test-docs test-postgres test-newest test-faults test-neighbours faults fuzz test-web pictures test-prometheus test-jaeger test-clients test-packages test-deploy jaeger check check-all lint generated proto sixth-worker bench bench-once scale soak generate format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -58,7 +60,7 @@ man: ## write the manual pages into bin/man
 
 test: ## run the tests of all behaviour, in about three minutes (PACKAGES=./repo TEST_ARGS="-run NAME -v" RACE=-race)
 	@tools/require.sh postgres $(if $(RACE),compiler)
-	@tools/gotest.sh -timeout 60m $(RACE) -skip '$(FAULTS)|$(PAGES)|$(PLANS)' $(TEST_ARGS) $(PACKAGES)
+	@tools/gotest.sh -timeout 60m $(RACE) -skip '$(FAULTS)|$(PAGES)|$(PLANS)|$(NEIGHBOURS)' $(TEST_ARGS) $(PACKAGES)
 
 test-plans: ## check on big tables that every statement uses an index
 	@tools/require.sh postgres
@@ -70,6 +72,10 @@ test-race: ## run the tests of the packages that start goroutines under the race
 test-faults: ## run the tests of outages, crashes, replicas, poolers and load
 	@tools/require.sh postgres pgbouncer $(if $(RACE),compiler)
 	@tools/gotest.sh -timeout 60m $(RACE) -run '$(FAULTS)' $(TEST_ARGS) $(PACKAGES)
+
+test-neighbours: ## run the tests beside pg_partman, pg_repack, pglogical, pg_cron and a promoted standby
+	@tools/require.sh postgres neighbours $(if $(RACE),compiler)
+	@CARETAKER_TEST_NEIGHBOURS=1 tools/gotest.sh -timeout 60m $(RACE) -run '$(NEIGHBOURS)' $(TEST_ARGS) ./service/neighbours
 
 test-docs: ## run what README.md and the pages of docs show (TEST_ARGS="-run TestPages_DoWhatTheySay/docs/jobs.md")
 	@tools/require.sh postgres
@@ -91,7 +97,7 @@ fuzz: ## feed whatever comes to all that reads files, requests and expressions (
 test-postgres: ## run tests on another PostgreSQL (VERSION=18 PACKAGES=./repo TEST_ARGS=...), fetched with npm if need be
 	@tools/require.sh $(if $(RACE),compiler)
 	@programs=$$(tools/postgres.sh "$(VERSION)") && PATH="$$programs:$$PATH" && export PATH && \
-		tools/gotest.sh -timeout 60m $(RACE) $(if $(TEST_ARGS),,-skip '$(FAULTS)|$(PAGES)') $(TEST_ARGS) $(PACKAGES)
+		tools/gotest.sh -timeout 60m $(RACE) $(if $(TEST_ARGS),,-skip '$(FAULTS)|$(PAGES)|$(NEIGHBOURS)') $(TEST_ARGS) $(PACKAGES)
 
 test-newest: ## run the tests of SQL, plans, workers and the pipeline on the newest PostgreSQL
 	@$(MAKE) test-postgres VERSION=$(NEWEST) PACKAGES="./repo/... ./service/..." TEST_ARGS="-run '$(VERSIONED)'"
@@ -138,6 +144,7 @@ check-all: ## run every check there is, for a release: about four hours
 	$(MAKE) test RACE=-race
 	$(MAKE) test-plans
 	$(MAKE) test-faults RACE=-race
+	$(MAKE) test-neighbours
 	for version in 14 15 16 17 18; do $(MAKE) test-postgres VERSION=$$version PACKAGES="./repo/... ./service/..." TEST_ARGS="-run '$(VERSIONED)'" || exit 1; done
 	$(MAKE) test-docs test-web test-prometheus test-jaeger test-clients test-packages test-deploy sixth-worker
 	$(MAKE) lint generated proto bench-once

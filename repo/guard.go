@@ -36,6 +36,8 @@ type Limits struct {
 	Transaction time.Duration
 	// ReadOnly makes the server refuse whatever would write, triggers and functions included.
 	ReadOnly bool
+	// before is a statement that is sent first in the same transaction; "": none.
+	before string
 }
 
 // Guard is what must hold for a write to change anything: the fence of a run; or an attempt of a

@@ -77,8 +77,9 @@ type Child struct {
 	lock string
 	// key is what a statement can return of the rows it changes: see keyOfSQL.
 	key string
-	// mayKeep: a trigger or rule may keep rows that a statement would change, without an error.
+	// mayKeep: see [Child.MayKeep]; tree: the table's name, if it is partitioned, for [lockTrees].
 	mayKeep bool
+	tree    []string
 	// leads: a change of its rows may delete protected users or groups.
 	leads bool
 	// order is where the value for each column is in a recorded key; nil: in that of the columns.
@@ -107,7 +108,7 @@ type childColumn struct {
 }
 
 // MayKeep says whether a row that a statement finds may be left as it is without an error: by a
-// BEFORE trigger, a rule or another server.
+// BEFORE trigger, a rule, another server, or a move to a table that inherits.
 func (c *Child) MayKeep() bool { return c.mayKeep }
 
 // Leads reports whether a change of its rows may delete protected users or groups.
@@ -157,7 +158,8 @@ const KeyClassSQL = `coalesce((
 // a home of its own.
 //
 // kept says whether rows may be kept: triggers as in keepingTriggersSQL, of the table and all that
-// inherit from it.
+// inherit from it. DELETE and INSERT move a row between tables that inherit, and a statement whose
+// snapshot is older finds the deleted row alone. Of partitions see lockTreesSQL.
 const childTablesSQL = `
 WITH RECURSIVE named AS (
   SELECT c.oid, w.written, n.nspname, c.relname, n.nspname = current_schema() AS here
@@ -175,13 +177,14 @@ WITH RECURSIVE named AS (
   WHERE m.detaching
 ), keeping AS (
   SELECT DISTINCT m.root FROM member m JOIN pg_class k ON k.oid = m.oid
-  WHERE k.relkind = 'f' OR k.relhasrules OR k.relhastriggers AND EXISTS (
+  WHERE k.oid <> m.root AND NOT k.relispartition
+    OR k.relkind = 'f' OR k.relhasrules OR k.relhastriggers AND EXISTS (
     SELECT FROM pg_trigger t
     WHERE t.tgrelid = k.oid AND t.tgenabled IN ('O', 'A') AND t.tgtype & 3 = 3 AND t.tgtype & 24 > 0)
 )
 SELECT c.written, c.nspname, c.relname, c.here, c.detaching, EXISTS (SELECT FROM keeping k WHERE k.root = c.root),
-  ` + keyOfSQL + `, coalesce(a.attname, ''), coalesce(format_type(a.atttypid, -1), ''),
-  coalesce(` + comparedSQL + `, ''), ` + KeyClassSQL + `,
+  EXISTS (SELECT FROM pg_partitioned_table t WHERE t.partrelid = c.oid), ` + keyOfSQL + `,
+  coalesce(a.attname, ''), coalesce(format_type(a.atttypid, -1), ''), coalesce(` + comparedSQL + `, ''), ` + KeyClassSQL + `,
   EXISTS (
     SELECT FROM pg_index i
     WHERE i.indrelid = c.oid AND i.indisunique AND a.attnum = ANY (i.indkey))
@@ -193,8 +196,8 @@ LEFT JOIN pg_attribute a
 type childRow struct {
 	Written, Schema, Table string
 	// Detaching: the table is a partition of the one named, and its detachment is pending.
-	Here, Detaching, MayKeep bool
-	Key, Name                string
+	Here, Detaching, MayKeep, Partitioned bool
+	Key, Name                             string
 	childColumn
 }
 
@@ -250,6 +253,9 @@ func (d *Database) child(key LooseForeignKey, home *childHome, r childRow, ways 
 	c := &Child{
 		Key: key, Database: d, home: home, lock: "FOR UPDATE SKIP LOCKED", mayKeep: r.MayKeep,
 		key: cmp.Or(r.Key, textOf(key.Columns)),
+	}
+	if r.Partitioned {
+		c.tree = []string{home.sql()}
 	}
 	changed := key.changes()
 	c.leads = ways.leads(home.Table, len(changed) == 0)

@@ -28,7 +28,7 @@ type parentRelation struct {
 	sql     string
 	columns []parentColumn
 	// versioned: its rows have an xmin.
-	versioned bool
+	versioned, partitioned bool
 }
 
 type parentColumn struct {
@@ -44,7 +44,7 @@ type parentColumn struct {
 // It counts the keys by which deletions can have been recorded: those of unique indexes, and in GitLab's
 // own queue ($3) id.
 const parentTablesSQL = `
-SELECT n.nspname || '.' || c.relname, n.nspname, c.relname, c.relkind IN ('r', 'p'),
+SELECT n.nspname || '.' || c.relname, n.nspname, c.relname, c.relkind IN ('r', 'p'), c.relkind = 'p',
   CASE WHEN $3 THEN 1 ELSE (
     SELECT count(DISTINCT u.indkey::text) FROM pg_index u
     WHERE u.indrelid = c.oid AND u.indisunique AND u.indisvalid AND u.indpred IS NULL AND u.indexprs IS NULL) END,
@@ -60,7 +60,7 @@ WHERE n.nspname || '.' || c.relname = ANY ($1) AND c.relkind IN ('r', 'p', 'v', 
 // parentRow is a row of parentTablesSQL: a column of a relation.
 type parentRow struct {
 	Recorded, Schema, Name string
-	Versioned              bool
+	Versioned, Partitioned bool
 	Keys                   int
 	Column, Compared       string
 	// Primary: part of the primary key.
@@ -124,7 +124,7 @@ func (p *ParentTable) add(t Table, rows []parentRow, recorded, wanted []string) 
 			}
 		}
 		if len(names) == len(columns) && (len(names) == 1 || len(names) > 1 && i == 0) {
-			p.tables = append(p.tables, parentRelation{t.sql(), columns, rows[0].Versioned})
+			p.tables = append(p.tables, parentRelation{t.sql(), columns, rows[0].Versioned, rows[0].Partitioned})
 			return
 		}
 	}
@@ -251,6 +251,7 @@ WHERE x.sqlstate = '` + ReasonKeyApproved + `'`
 func (d *Database) Claims(
 	ctx context.Context, q DeletedRecords, p *ParentTable, records []Record, l Limits,
 ) ([]Claim, error) {
+	l.before = lockTrees(p.trees())
 	claims := make([]Claim, len(records))
 	if !p.Exists() {
 		return claims, nil

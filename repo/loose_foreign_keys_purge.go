@@ -246,6 +246,7 @@ func numbered(keys []Key, numbers []int64) []Key {
 
 // change sends a statement on the child.
 func (c *Child) change(ctx context.Context, p Permit, q query, into ...any) error {
+	p.before = lockTrees(append(c.parent.trees(), c.tree...))
 	if c.leads {
 		return c.Database.changeProtected(ctx, p, q, c.receipt(), into...)
 	}

@@ -13,6 +13,7 @@ CROSS JOIN LATERAL (SELECT FROM {child} t WHERE {matched}{conditions} LIMIT 1) c
 
 // Remaining says which of the keys still have rows.
 func (c *Child) Remaining(ctx context.Context, keys []Key, l Limits) ([]Key, error) {
+	l.before = lockTrees(c.tree)
 	var numbers []int64
 	keys, err := c.asked(ctx, keys, l, func(keys []Key) error {
 		probe, err := c.query("probe", remainingSQL, keys, nil)

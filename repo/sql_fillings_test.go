@@ -41,7 +41,7 @@ var fillings = map[string]string{
 	"{owner}": "NULL::bigint", "{queue_name}": "'loose_foreign_keys_deleted_records'", "{retried_columns}": "", "{retried_values}": "",
 	"{queue}": "public.loose_foreign_keys_deleted_records", "{numbered_table}": "public.loose_foreign_keys_deleted_records",
 	"{numbered_column}": "id", "{numbers}": "public.loose_foreign_keys_deleted_records_id_seq", "{in_partition}": " WHERE t.partition = 1",
-	"{child}": "public.members", "{column}": "user_id", "{list}": "$1::text[]::bigint[]", "{child_columns}": "t.user_id", "{parent_values}": "k1",
+	"{child}": "public.members", "{quoted}": "public.members", "{column}": "user_id", "{list}": "$1::text[]::bigint[]", "{child_columns}": "t.user_id", "{parent_values}": "k1",
 	"{parents}": "unnest($1::text[]::bigint[]) WITH ORDINALITY AS k (k1, n)", "{matched}": "t.user_id = k.k1",
 	"{key_number}": "primary_key_value", "{key_values}": "NULL::text[]", "{fits}": "", "{conditions}": " AND t.source_type = 'Project'",
 	"{change}": "DELETE FROM public.members t", "{lock}": "FOR UPDATE SKIP LOCKED",

@@ -3,6 +3,7 @@ package repo
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -118,6 +119,9 @@ func (d *Database) send(
 		conn := pooled.Conn()
 		batch := &pgx.Batch{}
 		batch.Queue(settingsSQL, milliseconds(l.Statement), milliseconds(l.Lock), l.ReadOnly, traceParentOf(ctx))
+		if l.before != "" {
+			statements = slices.Concat([]statement{{sql: l.before}}, statements)
+		}
 		for _, s := range statements {
 			if err := d.prepare(ctx, conn, l, s.sql); err != nil {
 				return err
@@ -126,6 +130,9 @@ func (d *Database) send(
 		}
 		results := conn.SendBatch(ctx, batch)
 		_, err := results.Exec()
+		if err == nil && l.before != "" {
+			_, err = results.Exec()
+		}
 		if err == nil {
 			err = read(results)
 		}

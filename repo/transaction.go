@@ -109,6 +109,9 @@ func (p Permit) begin(ctx context.Context, tx *changing) error {
 	batch := &pgx.Batch{}
 	batch.Queue(txSettingsSQL, milliseconds(p.Statement), milliseconds(p.Lock),
 		milliseconds(idleTime), traceParentOf(ctx))
+	if p.before != "" {
+		batch.Queue(p.before)
+	}
 	held := true
 	if !p.DryRun && !p.ReadOnly {
 		check := p.fill(statement{sql: "WITH {guard}" + heldSQL})

@@ -2,6 +2,7 @@
 # require.sh NAME...: makes sure that what the tests and "caretaker dev" need is on this machine.
 #   postgres   PostgreSQL's server programs; where they cannot be installed, caretaker downloads its own
 #   pgbouncer  PgBouncer, a pooler that tests put in front of PostgreSQL
+#   neighbours the extensions that people run beside caretaker, for the PostgreSQL that the tests start
 #   prometheus Prometheus and promtool, which tests of alerts and dashboards ask
 #   chromium   Chromium and chromedriver, which look at the status page
 #   compiler   a C compiler, which Go's race detector needs
@@ -143,6 +144,7 @@ install() {
 		compiler) apt_install gcc libc6-dev ;;
 		npm) apt_install npm ;;
 		faketime) apt_install faketime ;;
+		neighbours) apt_install $(neighbour_packages) ;;
 		clients) apt_install python3-grpcio python3-grpc-tools ruby ruby-grpc ruby-grpc-tools protobuf-compiler libprotobuf-dev ;;
 		make) apt_install make ;;
 		packages) apt_install mmdebstrap rpm systemd ;;
@@ -174,6 +176,30 @@ require_postgres() {
 	fi
 	say "no PostgreSQL $oldest_postgres or later: caretaker will download one at first use. Where it cannot reach"
 	say "Maven Central, install one yourself, for example: sudo apt-get install postgresql"
+}
+
+# neighbour_packages prints the names of Debian's packages for the server programs that the tests start.
+neighbour_packages() {
+	version=$(postgres_bin | sed 's/.*(version \(.*\))/\1/')
+	for name in partman repack pglogical cron; do
+		echo "postgresql-$version-$name"
+	done
+}
+
+has_neighbours() {
+	program=$(readlink -f "$(postgres_bin | sed 's/ (version .*//')/postgres")
+	shared=$("${program%/*}/pg_config" --sharedir 2>/dev/null) || return 1
+	for name in pg_partman pg_repack pglogical pg_cron; do
+		[ -e "$shared/extension/$name.control" ] || return 1
+	done
+}
+
+require_neighbours() {
+	if ! has_neighbours && { ! install neighbours || ! has_neighbours; }; then
+		say "no pg_partman, pg_repack, pglogical and pg_cron for the PostgreSQL that the tests start. Install them, on Debian:" >&2
+		say "sudo apt-get install" $(neighbour_packages)". All other tests: make test" >&2
+		return 1
+	fi
 }
 
 # pgbouncer_program prints the path of the program, if it is where devdb looks.
@@ -297,7 +323,7 @@ require_make() {
 
 for name in "$@"; do
 	case $name in
-	postgres | pgbouncer | prometheus | chromium | compiler | clients | packages | faketime | npm | make) "require_$name" ;;
-	*) say "unknown requirement $name: postgres, pgbouncer, prometheus, chromium, compiler, clients, packages, faketime, npm or make" >&2 && exit 2 ;;
+	postgres | pgbouncer | neighbours | prometheus | chromium | compiler | clients | packages | faketime | npm | make) "require_$name" ;;
+	*) say "unknown requirement $name: postgres, pgbouncer, neighbours, prometheus, chromium, compiler, clients, packages, faketime, npm or make" >&2 && exit 2 ;;
 	esac
 done

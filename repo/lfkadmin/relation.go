@@ -32,7 +32,7 @@ type relation struct {
 	Protected bool
 	// Inherited is a child by INHERITS, which is a table of its own.
 	Inherited bool
-	// Replicated: a subscription of logical replication fills it.
+	// Replicated: a subscription of logical replication fills it, or one of pglogical may fill it.
 	Replicated bool
 }
 
@@ -164,7 +164,9 @@ func (a Admin) SimilarTables(ctx context.Context, name string) (similar []Simila
 }
 
 // belowSQL are tables and all that is below each, its partitions level by level. Any role may read
-// which of them a subscription fills.
+// which of them a subscription fills. A subscription of pglogical may fill any table: no catalogue of the
+// subscriber lists those that the provider adds without a copy. Its replication origin is named after
+// the database, of which a long name is cut to 8 bytes and a hash.
 const belowSQL = `
 WITH RECURSIVE below (root, oid, inherited, level) AS (
   SELECT oid, oid, false, 0 FROM unnest($1::oid[]) AS t (oid)
@@ -175,7 +177,10 @@ WITH RECURSIVE below (root, oid, inherited, level) AS (
 )
 SELECT DISTINCT ON (b.root, b.level, n.nspname, c.relname)
   b.root, c.oid, n.nspname, c.relname, c.relkind::text, b.inherited,
-  EXISTS (SELECT FROM pg_subscription_rel s WHERE s.srrelid = c.oid)
+  EXISTS (SELECT FROM pg_subscription_rel s WHERE s.srrelid = c.oid) OR EXISTS (
+    SELECT FROM pg_extension x
+    JOIN pg_replication_origin o ON starts_with(o.roname, 'pgl_' || left(current_database(), 8))
+    WHERE x.extname = 'pglogical')
 FROM below b JOIN pg_class c ON c.oid = b.oid JOIN pg_namespace n ON n.oid = c.relnamespace
 ORDER BY b.root, b.level, n.nspname, c.relname`
 
