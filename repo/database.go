@@ -175,22 +175,25 @@ func (d *Database) Wrap(ctx context.Context, operation string, err error) error 
 }
 
 // Now is the clock of the database.
-func (d *Database) Now(ctx context.Context) (time.Time, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
-	defer cancel()
-	ctx, o := d.beginRoutine(ctx, "read the clock")
-	var now time.Time
-	err := retryConflicts(ctx, func() error {
-		return d.pool.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&now)
-	})
-	o.end(ctx, err)
-	return now, d.wrap(ctx, "read the clock", err)
+func (d *Database) Now(ctx context.Context) (now time.Time, err error) {
+	err = d.queryRoutine(ctx, "read the clock", &now, `SELECT clock_timestamp()`)
+	return now, err
 }
 
 // The helpers below are how every method of this package talks to the server.
 
 // statementTimeout bounds the small statements of our own tables.
 const statementTimeout = 5 * time.Second
+
+// queryRoutine reads one value, for a look at the clock or the catalogue.
+func (d *Database) queryRoutine(ctx context.Context, operation string, into any, sql string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
+	defer cancel()
+	ctx, o := d.beginRoutine(ctx, operation)
+	err := retryConflicts(ctx, func() error { return d.pool.QueryRow(ctx, sql).Scan(into) })
+	o.end(ctx, err)
+	return d.wrap(ctx, operation, err)
+}
 
 // queryRow runs a statement of one row under the timeout for our own small statements. No row is
 // ErrNotFound.

@@ -25,6 +25,12 @@ const (
 	noGroupSQL = `NOT EXISTS (SELECT FROM namespaces t WHERE t.id = p.id)`
 )
 
+// mayHaveTargetsSQL is false where the application schema has no table of targets.
+const mayHaveTargetsSQL = `
+SELECT current_schema() IS NULL OR EXISTS (
+  SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  WHERE c.relname IN ('users', 'namespaces') AND n.nspname = current_schema())`
+
 // missingTargets returns missingTargetsSQL for this database. It returns "" for databases without
 // protections: all but main, and main if it is used for loose foreign keys alone.
 func (d *Database) missingTargets(ctx context.Context) (string, error) {
@@ -33,6 +39,12 @@ func (d *Database) missingTargets(ctx context.Context) (string, error) {
 	}
 	if sql := d.targets.Load(); sql != nil {
 		return *sql, nil
+	}
+	// A database without these tables is asked again each time: they may be created.
+	var may bool
+	err := d.queryRoutine(ctx, "read the catalogue", &may, mayHaveTargetsSQL)
+	if err != nil || !may {
+		return "", err
 	}
 	tables, err := d.presence(ctx, referencesOf("users", "id", "namespaces", "id"))
 	if err != nil {

@@ -367,3 +367,18 @@ func TestLooseForeignKeysCleanup_UsersOfAnotherApplicationAreNotProtected(t *tes
 	wantRun(t, e.Service(users, func(c *service.Config) { c.Use = service.UseLooseForeignKeys }), "processed_records=1 deleted_rows=1")
 	e.Want("main", `SELECT p_id FROM users`, "2")
 }
+
+// A server may have started before the application's tables were created.
+func TestLooseForeignKeysCleanup_UsersThatAreCreatedWhileItRunsAreProtected(t *testing.T) {
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
+	e.Exec("main", `INSERT INTO c (id, p_id) VALUES (101, 1), (102, 2)`)
+	e.Deleted("main", "p", 1, 1)
+	s := e.Service(servicetest.OneChild)
+	wantRun(t, s, "processed_records=1 deleted_rows=1")
+	e.Exec("main", `CREATE TABLE namespaces (id bigint PRIMARY KEY);
+		CREATE TABLE users (id bigint PRIMARY KEY, c_id bigint REFERENCES c ON DELETE CASCADE); INSERT INTO users VALUES (7, 102);
+		INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('user', 7, 'r', 'ann')`)
+	e.Deleted("main", "p", 2, 2)
+	servicetest.RunBatch(t, s, "main")
+	e.Want("main", `SELECT count(*) FROM users`, "1")
+}
