@@ -94,7 +94,7 @@ func TestTerminatedBackends_CostOneStatementEach(t *testing.T) {
 	}
 }
 
-func TestFullPool_IsUnreachableAndSaysWhy(t *testing.T) {
+func TestFault_FullPool_IsUnreachableAndSaysWhy(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "")
 	small := open(t, b.with("pool_max_conns=12"))
 	ctx := context.Background()

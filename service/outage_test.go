@@ -100,7 +100,7 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseBesideMainDiesInTheMiddle(t 
 	assert.That(t, len(st.Leases) == 2, "leases %v", st.Leases)
 }
 
-func TestService_AnswersWhileADatabaseIsSilent(t *testing.T) {
+func TestFault_Service_AnswersWhileADatabaseIsSilent(t *testing.T) {
 	t.Parallel()
 	silent := assert.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = silent.Close() }()
@@ -225,7 +225,7 @@ func TestFault_Outage_NoConnectionIsLeftOnTheServer(t *testing.T) {
 	wantIdle(e, r)
 }
 
-func TestOutage_PoolIsFull(t *testing.T) {
+func TestFault_Outage_PoolIsFull(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	e := servicetest.New(t, "main", "main")

@@ -93,7 +93,7 @@ func misuses(t *testing.T) works {
 	}
 }
 
-func TestPermit_ThatIsNotReleasedFailsTheRunAndBlocksNothing(t *testing.T) {
+func TestFault_Permit_ThatIsNotReleasedFailsTheRunAndBlocksNothing(t *testing.T) {
 	t.Parallel()
 	e, s := writing(t, misuses(t))
 	cases := [][2]string{{"kept", "permit"}, {"kept", "permit"}, {"kept", "dry run"}, {"forgotten", "permit"}}

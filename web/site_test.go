@@ -90,7 +90,7 @@ func TestPaused_SaysByWhomAndUntilWhenAndRunsNoScript(t *testing.T) {
 	f.page("/workers/"+tokens, "until")
 }
 
-func TestMainDown_IsSaidOnceAndWhatWasKnownIsShown(t *testing.T) {
+func TestFault_MainDown_IsSaidOnceAndWhatWasKnownIsShown(t *testing.T) {
 	t.Parallel()
 	f := start(t)
 	r := f.run(tokens, false)

@@ -297,7 +297,7 @@ func TestLooseForeignKeysCleanup_IsolatingEndsAfter64FailingStatements(t *testin
 	e.Want("main", `SELECT count(*) FILTER (WHERE failures = 1) BETWEEN 1 AND 64 AND bool_and(setbacks = 1) AND count(*) = 300 FROM maintenance.record_failures`, "true")
 }
 
-func TestLooseForeignKeysCleanup_SlowRowsMakeStatementsSmaller(t *testing.T) {
+func TestFault_LooseForeignKeysCleanup_SlowRowsMakeStatementsSmaller(t *testing.T) {
 	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `INSERT INTO c (p_id) SELECT i % 10 FROM generate_series(1, 20) i`)
 	e.Deleted("main", "p", 0, 9)
@@ -314,7 +314,7 @@ func TestLooseForeignKeysCleanup_SlowRowsMakeStatementsSmaller(t *testing.T) {
 	e.Want("main", `SELECT last_value FROM tried`, "10")
 }
 
-func TestLooseForeignKeysCleanup_OneRowThatTakesForEverIsAFaultOfItsOwn(t *testing.T) {
+func TestFault_LooseForeignKeysCleanup_OneRowThatTakesForEverIsAFaultOfItsOwn(t *testing.T) {
 	e := newTwoChildren(servicetest.Parallel(t), 2)
 	e.Exec("main", `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1000); RETURN OLD; END';
 		CREATE TRIGGER slow BEFORE DELETE ON c FOR EACH ROW WHEN (OLD.p_id = 2) EXECUTE FUNCTION slow()`)

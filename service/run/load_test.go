@@ -231,7 +231,7 @@ func TestFault_Load_AllRunsAndJobsOfAProcessShareOneLookASecond(t *testing.T) {
 	t.Log(looks, "looks of", e.Value("main", `SELECT round(max(mean_exec_time)::numeric, 2) || ' ms, planned in ' || round(max(mean_plan_time)::numeric, 2) FROM pg_stat_statements WHERE query LIKE '%pg_stat_archiver%'`))
 }
 
-func TestLoad_LockQueueOnAWorkersOwnTableEndsItsRunEarlyAndStatusSaysSoAsLongAsItLasts(t *testing.T) {
+func TestFault_Load_LockQueueOnAWorkersOwnTableEndsItsRunEarlyAndStatusSaysSoAsLongAsItLasts(t *testing.T) {
 	t.Parallel()
 	e := servicetest.NewPlaceholders(t)
 	e.Detail(1, 0, "NULL")
