@@ -24,14 +24,6 @@ const (
 	TriggerSuffix = "_loose_fk_trigger"
 )
 
-// recordsSQL is the condition on a trigger t, with the function p, that it records deletions: with a
-// function of GitLab's or of `caretaker lfk track`, known by its schema and its whole name.
-const recordsSQL = `(p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-  AND (p.proname IN ('` + TriggerFunctions + `', '` + OverrideFunction + `')
-    OR p.proname ~ '^(` + IntegerFunctionPrefix + `|` + ValuesFunctionPrefix + `)[0-9a-f]{12}$'
-    OR EXISTS (SELECT FROM pg_attribute a
-      WHERE a.attrelid = t.tgrelid AND p.proname = '` + ColumnFunctionPrefix + `' || a.attname)))`
-
 // TriggerKey are the columns that a trigger records which calls this function with these arguments;
 // none: it is not one that records deletions.
 func TriggerKey(function string, arguments []string) []string {

@@ -116,67 +116,57 @@ func (d *Database) changeProtected(
 }
 
 // protectedPathsSQL are the tables from which a chain leads to users or namespaces: for a deletion
-// (event d) or an update (u) of their rows, the latter of any column or of the one named. The chain
-// begins at the two tables and what inherits from them, where an update of the id loses a row as a
-// deletion does, and at triggers and rules, which may do anything. It follows foreign keys from the
-// child to the parent whose deletion or update changes the child, and inheritance upwards. An update
-// of a partition key moves rows: it deletes (d) and inserts (i) rows of partitions.
+// (event d) or an update (u) of their rows. The chain begins at the two tables and what inherits from
+// them, and at triggers and rules, which may do anything. It follows foreign keys from the child to the
+// parent whose deletion or update changes the child, and inheritance upwards. Our own triggers and
+// those that record deletions change neither table.
 const protectedPathsSQL = `
 WITH RECURSIVE target (oid) AS (
   SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
   WHERE n.nspname = current_schema() AND c.relname IN ('users', 'namespaces') AND c.relkind IN ('r', 'p')
   UNION
   SELECT i.inhrelid FROM target t JOIN pg_inherits i ON i.inhparent = t.oid
-), leads (oid, event, col) AS (
-  SELECT t.oid, e.event, e.col FROM target t CROSS JOIN (VALUES ('d', ''::name), ('u', 'id')) AS e (event, col)
+), leads (oid, event) AS (
+  SELECT oid, 'd' FROM target
   UNION
-  SELECT t.tgrelid, e.event, ''::name FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
-  CROSS JOIN (VALUES ('d', 8), ('u', 16), ('i', 4)) AS e (event, bit)
-  WHERE ` + userTriggerSQL + ` AND t.tgenabled IN ('O', 'A') AND t.tgtype & e.bit > 0 AND NOT ` + recordsSQL + `
+  SELECT t.tgrelid, e.event FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+  CROSS JOIN (VALUES ('d', 8), ('u', 16)) AS e (event, bit)
+  WHERE ` + userTriggerSQL + ` AND t.tgenabled IN ('O', 'A') AND t.tgtype & e.bit > 0
+    AND NOT starts_with(p.proname, '` + TriggerFunctions + `')
+    AND p.pronamespace <> (SELECT oid FROM pg_namespace WHERE nspname = 'maintenance')
   UNION
-  SELECT r.ev_class, CASE r.ev_type WHEN '4' THEN 'd' ELSE 'u' END, ''::name FROM pg_rewrite r
+  SELECT r.ev_class, CASE r.ev_type WHEN '4' THEN 'd' ELSE 'u' END FROM pg_rewrite r
   WHERE r.ev_type IN ('2', '4')
   UNION
-  SELECT up.oid, up.event, up.col FROM leads l CROSS JOIN LATERAL (
-    SELECT k.confrelid, e.event, ''::name FROM pg_constraint k
-    CROSS JOIN LATERAL (
-      SELECT l.event = 'u' AND (l.col = '' OR EXISTS (SELECT FROM pg_attribute a
-        WHERE a.attrelid = l.oid AND a.attname = l.col AND a.attnum = ANY (k.conkey))) AS key) sets
-    CROSS JOIN LATERAL (VALUES
-      ('d', l.event = 'd' AND k.confdeltype = 'c' OR sets.key AND k.confdeltype IN ('n', 'd')),
-      ('u', sets.key AND k.confupdtype IN ('c', 'n', 'd'))) AS e (event, does)
-    WHERE k.contype = 'f' AND k.conrelid = l.oid AND e.does
+  SELECT up.oid, up.event FROM leads l CROSS JOIN LATERAL (
+    SELECT k.confrelid, 'd' FROM pg_constraint k
+    WHERE k.contype = 'f' AND k.conrelid = l.oid
+      AND (l.event = 'd' AND k.confdeltype = 'c' OR l.event = 'u' AND k.confdeltype IN ('n', 'd'))
     UNION ALL
-    SELECT i.inhparent, l.event, l.col FROM pg_inherits i WHERE i.inhrelid = l.oid
+    SELECT k.confrelid, 'u' FROM pg_constraint k
+    WHERE k.contype = 'f' AND k.conrelid = l.oid AND l.event = 'u' AND k.confupdtype IN ('c', 'n', 'd')
     UNION ALL
-    SELECT i.inhparent, 'u', coalesce(a.attname, '') FROM pg_inherits i
-    JOIN pg_partitioned_table p ON p.partrelid = i.inhparent
-    CROSS JOIN unnest(p.partattrs::int2[]) AS key (n)
-    LEFT JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = key.n AND key.n > 0
-    WHERE i.inhrelid = l.oid AND l.event IN ('d', 'i')
-  ) AS up (oid, event, col)
+    SELECT i.inhparent, l.event FROM pg_inherits i WHERE i.inhrelid = l.oid
+  ) AS up (oid, event)
 )
-SELECT n.nspname, c.relname, l.event, l.col FROM leads l
+SELECT n.nspname, c.relname, l.event FROM leads l
 JOIN pg_class c ON c.oid = l.oid JOIN pg_namespace n ON n.oid = c.relnamespace`
 
 // protectedPath is a row of protectedPathsSQL.
 type protectedPath struct {
 	Table
-	event, column string
+	event string
 }
 
 // paths are the tables from which a change may delete protected rows, for deletions and updates.
 type paths map[protectedPath]bool
 
-// leads reports whether an update of these columns of a table may delete protected rows; without
-// columns, whether deleting its rows may.
-func (p paths) leads(t Table, updated []string) bool {
-	if len(updated) == 0 {
-		return p[protectedPath{t, "d", ""}]
+// leads reports whether deleting rows of a table, or else updating them, may delete protected rows.
+func (p paths) leads(t Table, deletes bool) bool {
+	if deletes {
+		return p[protectedPath{t, "d"}]
 	}
-	return p[protectedPath{t, "u", ""}] || slices.ContainsFunc(updated, func(column string) bool {
-		return p[protectedPath{t, "u", column}]
-	})
+	return p[protectedPath{t, "u"}]
 }
 
 // protectedPaths reads the paths. Only main has protections.
@@ -187,7 +177,7 @@ func (d *Database) protectedPaths(ctx context.Context) (paths, error) {
 	all := paths{}
 	found, err := collect(ctx, d, newQuery("find paths to protected rows", protectedPathsSQL),
 		func(row pgx.CollectableRow) (p protectedPath, err error) {
-			err = row.Scan(&p.Schema, &p.Name, &p.event, &p.column)
+			err = row.Scan(&p.Schema, &p.Name, &p.event)
 			return p, err
 		})
 	for _, p := range found {

@@ -64,18 +64,14 @@ const inForceTargetsSQL = `
 SELECT ` + protectionColumns + ` FROM maintenance.protected_targets p
 WHERE ` + inForceSQL + ` ORDER BY p.kind, p.id`
 
-// keptCascadesSQL reads the foreign keys that cascade, or set the id of a user or group otherwise, which
-// is then missing, with the number 0, and those of the steps $1 to $6
+// keptCascadesSQL reads the foreign keys that cascade, with the number 0, and those of the steps $1 to $6
 // whose tables and columns exist, as integers, with their numbers. It leaves out tables that our role may
 // not read, and columns without an index.
 const keptCascadesSQL = `
 SELECT k.n, c.oid, cn.nspname, c.relname, child.names, child.types, pt.oid, pn.nspname, pt.relname, parent.names, parent.types
 FROM (
   SELECT 0 AS n, k.conrelid, k.conkey, k.confrelid, k.confkey FROM pg_constraint k
-  WHERE k.contype = 'f' AND k.conparentid = 0 AND (k.confdeltype = 'c' OR k.confdeltype IN ('n', 'd') AND EXISTS (
-    SELECT FROM pg_class t JOIN pg_namespace s ON s.oid = t.relnamespace AND s.nspname = current_schema()
-    JOIN pg_attribute a ON a.attrelid = t.oid AND a.attname = 'id' AND a.attnum = ANY (k.conkey)
-    WHERE t.oid = k.conrelid AND t.relname IN ('users', 'namespaces')))
+  WHERE k.contype = 'f' AND k.confdeltype = 'c' AND k.conparentid = 0
   UNION ALL
   SELECT j.n::int, ca.attrelid, ARRAY[ca.attnum], pa.attrelid, ARRAY[pa.attnum]
   FROM unnest($1::name[], $2::name[], $3::name[], $4::name[], $5::name[], $6::name[]) WITH ORDINALITY
