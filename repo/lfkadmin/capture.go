@@ -145,11 +145,16 @@ const oldRow = `FROM (SELECT OLD.`
 // Without this anybody could make a trigger of their own that reports live rows as deleted.
 const revokeFunctionSQL = `REVOKE ALL ON FUNCTION {function}() FROM PUBLIC`
 
-const functionExistsSQL = `SELECT to_regprocedure($1) IS NOT NULL`
+// functionExistsSQL: one that inserts nothing is as good as none.
+const functionExistsSQL = `SELECT EXISTS (
+  SELECT FROM pg_proc p WHERE p.oid = to_regprocedure($1) AND ` + insertsSQL + `)`
+
+// insertsSQL: the function p writes something. A restored dump, or somebody, can leave an empty one.
+const insertsSQL = `p.prosrc ~* 'insert\s+into'`
 
 func (f captureFunction) sql(q repo.DeletedRecords) string { return quote(q.Schema, f.name) }
 
-// exists says whether there is such a function in the application schema.
+// exists says whether there is such a function in the application schema that writes something.
 func (f captureFunction) exists(
 	ctx context.Context, tx pgx.Tx, q repo.DeletedRecords,
 ) (exists bool, err error) {
@@ -206,29 +211,34 @@ func (f captureFunction) body(template, recorded string, q repo.DeletedRecords) 
 // captureFunctionsSQL finds the functions with the arguments of a trigger that calls them.
 const captureFunctionsSQL = `
 SELECT p.proname, p.prosrc, coalesce((
-  SELECT encode(t.tgargs, 'hex') FROM pg_trigger t WHERE t.tgfoid = p.oid ORDER BY t.oid LIMIT 1), '')
+  SELECT encode(t.tgargs, 'hex') FROM pg_trigger t WHERE t.tgfoid = p.oid ORDER BY t.oid LIMIT 1), ''),
+  ` + insertsSQL + `, EXISTS (SELECT FROM pg_trigger t WHERE t.tgfoid = p.oid AND t.tgtype = 9)
 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
 WHERE n.nspname = $1 AND starts_with(p.proname, $2) AND p.pronargs = 0
   AND p.prorettype = 'trigger'::regtype
 ORDER BY p.proname`
 
-// oldFunctions are the functions of a queue of our own that an older version of this program has
-// made, and that triggers call.
+// oldFunctions are the functions of a queue of our own that triggers call, and that an older version of
+// this program has made, or that insert nothing.
 func oldFunctions(ctx context.Context, tx pgx.Tx, q repo.DeletedRecords) (old []captureFunction, err error) {
 	if !q.Managed {
 		return nil, nil
 	}
-	type function struct{ Name, Source, Arguments string }
+	type function struct {
+		Name, Source, Arguments string
+		Inserts, Row            bool
+	}
 	found, err := list(ctx, tx, pgx.RowToStructByPos[function], captureFunctionsSQL, q.Schema,
 		plainFunctionName)
 	for _, there := range found {
-		f := captureFunction{name: there.Name, arguments: repo.TriggerArguments(there.Arguments)}
+		f := captureFunction{name: there.Name, row: there.Row}
+		f.arguments = repo.TriggerArguments(there.Arguments)
 		f.key = repo.TriggerKey(there.Name, f.arguments)
 		if len(f.key) == 0 {
 			continue
 		}
 		before := f.recordedBefore(q)
-		if there.Source == f.body(functionBodySQL, before, q) ||
+		if !there.Inserts || there.Source == f.body(functionBodySQL, before, q) ||
 			there.Source == f.body(tracedBodySQL, before, q) && before != f.recorded() {
 			old = append(old, f)
 		}
@@ -263,6 +273,8 @@ type Trigger struct {
 	// capturing: the function is one of the application schema's, called after each deleting
 	// statement with its rows, or one for each row.
 	capturing bool
+	// Idle: that function inserts nothing.
+	Idle bool
 }
 
 // Relation is where the trigger is.
@@ -275,7 +287,7 @@ type Form int
 const (
 	// FormForeign does not record deletions.
 	FormForeign Form = iota
-	// FormWrong records deletions under another name, or elsewhere.
+	// FormWrong records deletions under another name, or elsewhere, or not any more.
 	FormWrong
 	// FormRight records each deletion once, under the parent's name.
 	FormRight
@@ -297,6 +309,8 @@ func (t Trigger) Form() (form Form, key []string) {
 	switch {
 	case !t.capturing, len(key) == 0 && !t.ofTable():
 		return FormForeign, nil
+	case t.Idle:
+		return FormWrong, key
 	case t.ofTable():
 		if len(key) == 0 {
 			return FormWrong, []string{"id"}
@@ -368,7 +382,8 @@ SELECT c.oid, n.nspname, c.relname, root.relname, rn.nspname, rn.nspname = curre
     WHERE up.tgparentid = 0),
   pn.nspname = current_schema() AND t.tgtype IN (8, 9) AND t.tgqual IS NULL
     AND (t.tgtype = 9) = (position($3 IN p.prosrc) > 0)
-    AND (t.tgtype = 9 OR coalesce(t.tgoldtable = 'old_table', false))
+    AND (t.tgtype = 9 OR coalesce(t.tgoldtable = 'old_table', false)),
+  NOT (` + insertsSQL + `)
 FROM pg_trigger t
 JOIN pg_class c ON c.oid = t.tgrelid
 JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -385,7 +400,7 @@ func triggers(ctx context.Context, tx pgx.Tx) ([]Trigger, error) {
 		var arguments string
 		err = row.Scan(&t.OID, &t.Schema, &t.Table, &t.Parent, &t.ParentSchema, &t.ParentHere, &t.Divided,
 			&t.Name, &t.Function, &arguments, &t.Fires, &t.functionSchema, &t.Row, &t.Copied,
-			&t.Droppable, &t.capturing)
+			&t.Droppable, &t.capturing, &t.Idle)
 		t.Arguments = repo.TriggerArguments(arguments)
 		return t, err
 	}, triggersSQL, plainFunctionName, triggerSuffix, oldRow)

@@ -80,8 +80,10 @@ func TestInstallQueue_RenewsFunctionsOfAnOlderVersionAndNoOthers(t *testing.T) {
 	assert.That(t, got == fresh, "got %s, want %s", got, fresh)
 	b.exec(aTrace + "; DELETE FROM p WHERE id = 3")
 	b.want(noted, "3:"+aParent)
-	b.exec("UPDATE pg_proc SET prosrc = 'BEGIN RETURN NULL; END' WHERE proname = $1", prefix+"_with_k")
+	b.exec("UPDATE pg_proc SET prosrc = 'BEGIN INSERT INTO elsewhere VALUES (1); RETURN NULL; END' WHERE proname = $1", prefix+"_with_k")
 	b.install(lfkadmin.QueueOurs)
+	b.exec("UPDATE pg_proc SET prosrc = 'BEGIN RETURN NULL; END' WHERE proname = $1", prefix+"_with_k")
+	b.install("managed by caretaker, trigger functions renewed")
 }
 
 // BenchmarkCapture deletes 10,000 rows of a tracked table one by one and 10,000 in one statement: with the trigger

@@ -188,8 +188,8 @@ func (r tracking) choose(
 	}
 	exists, err := f.exists(ctx, tx, q)
 	if err == nil && !exists {
-		err = r.refuse("the function %s is missing: the queue was not made by `caretaker lfk install`, "+
-			"nor by a GitLab that has it", f.sql(q))
+		err = r.refuse("the function %s is missing, or inserts nothing: make it with `caretaker lfk install`, "+
+			"or, where the queue is GitLab's, with GitLab's migrations", f.sql(q))
 	}
 	return f, err
 }

@@ -164,12 +164,12 @@ func TestTrack_ADifferentTriggerIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestTrack_AFunctionThatExistsIsUsedAsItIs(t *testing.T) {
+func TestTrack_AFunctionThatInsertsIsUsedAsItIs(t *testing.T) {
 	b := installed(t)
 	b.exec(`CREATE TABLE q (number int PRIMARY KEY);
-		CREATE FUNCTION insert_into_loose_foreign_keys_deleted_records_with_number() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
+		CREATE FUNCTION insert_into_loose_foreign_keys_deleted_records_with_number() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO x SELECT; END'`)
 	b.track("q", "number")
-	b.want("SELECT prosrc FROM pg_proc WHERE proname LIKE '%with_number'", "BEGIN RETURN NULL; END")
+	b.want("SELECT prosrc FROM pg_proc WHERE proname LIKE '%with_number'", "BEGIN INSERT INTO x SELECT; END")
 	b.exec("DROP FUNCTION insert_into_loose_foreign_keys_deleted_records; CREATE TABLE p (id int PRIMARY KEY)")
 	b.refuses("p", "", "insert_into_loose_foreign_keys_deleted_records", "is missing")
 }

@@ -169,8 +169,8 @@ func (l *lint) queue(d inspected) {
 	}
 	for _, function := range d.OldFunctions {
 		l.at(d.name, d.Queue.Schema+"."+function).warn("function_old",
-			"is of an older version, which keeps no traces: run `caretaker lfk install --database %s`, "+
-				"which renews it", d.name)
+			"is of an older version, which keeps no traces, or was emptied: run "+
+				"`caretaker lfk install --database %s`, which renews it", d.name)
 	}
 	for _, s := range d.Behind {
 		at, fails := l.at(d.name, s.Table), "what caretaker records there fails"
