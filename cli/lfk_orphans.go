@@ -120,6 +120,11 @@ func (l *lfk) showOrphans(found []orphanaudit.Found) error {
 }
 
 func (l *lfk) orphanTable(found []orphanaudit.Found, some bool) error {
+	for _, f := range found {
+		if f.Guess != "" {
+			l.note("warning: %s on %s: %s", f.Definition, f.Database, f.Guess)
+		}
+	}
 	if !some {
 		l.say("no orphans")
 		return nil

@@ -131,9 +131,9 @@ func TestInstallQueue_WhatIsInTheWayIsNamedAndNothingRemains(t *testing.T) {
 	assert.That(t, b.dump() == before, "a failed install changed the schema")
 	// Functions that exist are used.
 	b.exec("DROP TABLE loose_foreign_keys_deleted_records_id_seq")
-	b.exec("CREATE FUNCTION insert_into_loose_foreign_keys_deleted_records() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+	b.exec("CREATE FUNCTION insert_into_loose_foreign_keys_deleted_records() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO x SELECT; END'")
 	b.install(lfkadmin.QueueInstalled)
-	b.want("SELECT prosrc FROM pg_proc WHERE proname = 'insert_into_loose_foreign_keys_deleted_records'", "BEGIN RETURN NULL; END")
+	b.want("SELECT prosrc FROM pg_proc WHERE proname = 'insert_into_loose_foreign_keys_deleted_records'", "BEGIN INSERT INTO x SELECT; END")
 	b.want("SELECT prosecdef FROM pg_proc WHERE proname = 'insert_into_loose_foreign_keys_deleted_records_override_table'", "true")
 }
 

@@ -257,6 +257,15 @@ func (p *Page) cut(n int) {
 	p.Orphans, p.Keys, p.More = p.Orphans[:n], p.Keys[:last+1], true
 }
 
+// guess says that the key of the parent is not known for sure; "": it is, or there is a fault.
+func (t *Task) guess() string {
+	if t.untracked == "" || t.Fault != "" {
+		return ""
+	}
+	return fmt.Sprintf("%s is not tracked on %s: its rows were looked for by %s, which is a guess",
+		t.Key.Parent, t.untracked, repo.ColumnList(t.key))
+}
+
 // Refuses says why no records can be written for the task's orphans; "": they can.
 func (t *Task) Refuses() string {
 	if t.untracked != "" {

@@ -39,6 +39,8 @@ type Found struct {
 	After []string `json:"after,omitempty"`
 	// Fault says why it could not be looked at, or not to its end.
 	Fault string `json:"fault,omitempty"`
+	// Guess says why the keys may be other ones than those that were recorded; "": they are not.
+	Guess string `json:"guess,omitempty"`
 	// Key is the definition.
 	Key repo.LooseForeignKey `json:"-"`
 }
@@ -79,6 +81,7 @@ func (s *Search) Run(ctx context.Context) (found []Found, err error) {
 	for _, t := range tasks {
 		f := Found{
 			Definition: t.Name(), Database: t.Database(), Fault: t.faultOf(s.Fix != nil), Key: t.Key,
+			Guess: t.guess(),
 		}
 		if f.Fault == "" {
 			if err := s.task(ctx, t, &f, &left); err != nil {
