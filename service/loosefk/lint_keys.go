@@ -3,6 +3,7 @@ package loosefk
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
@@ -118,8 +119,13 @@ func (l *lint) mismatches(key repo.LooseForeignKey, child *lfkadmin.Child) (mism
 		case i < len(recorded):
 			kinds, of = recorded[i].Exact, recorded[i].Name+" of "+key.Parent
 		}
-		mismatches = append(mismatches, fmt.Sprintf("%s is of type %s: only %s can refer to %s",
-			column.Name, column.Exact, kinds, of))
+		kind := "is of type " + column.Exact
+		text := column.Exact == "text" || strings.HasPrefix(column.Exact, "character")
+		if text && column.Class == "" && kinds != integerKinds {
+			kind = "has a collation in which different texts are equal"
+			kinds += " with a deterministic collation"
+		}
+		mismatches = append(mismatches, fmt.Sprintf("%s %s: only %s can refer to %s", column.Name, kind, kinds, of))
 	}
 	return mismatches
 }

@@ -130,6 +130,16 @@ func TestLint_ColumnsAndValuesMustFit(t *testing.T) {
 	}
 }
 
+func TestLint_ATextThatMayEqualAnotherIsNoKey(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
+	e.Exec("main", `CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+		CREATE TABLE p (code text PRIMARY KEY); CREATE TABLE c (k text COLLATE ci); CREATE INDEX ON c (k)`)
+	e.Install("p code")
+	result := wantFindings(t, e.Keys("c: [{table: p, column: k, on_delete: async_delete}]"), "error type_mismatch main c.k -> p")
+	assert.Contains(t, result.Findings[0].Advice,
+		"k has a collation in which different texts are equal: only text with a deterministic collation can refer to code of p")
+}
+
 func TestLint_FileAndScheduleAreChecked(t *testing.T) {
 	e := servicetest.New(t, "main", "main", "ci")
 	e.Exec("main", "CREATE TABLE c (p_id int); CREATE INDEX ON c (p_id)")
