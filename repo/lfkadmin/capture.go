@@ -145,12 +145,15 @@ const oldRow = `FROM (SELECT OLD.`
 // Without this anybody could make a trigger of their own that reports live rows as deleted.
 const revokeFunctionSQL = `REVOKE ALL ON FUNCTION {function}() FROM PUBLIC`
 
-// functionExistsSQL: one that inserts nothing is as good as none.
+// functionExistsSQL: one that inserts nothing into a queue is as good as none.
 const functionExistsSQL = `SELECT EXISTS (
   SELECT FROM pg_proc p WHERE p.oid = to_regprocedure($1) AND ` + insertsSQL + `)`
 
-// insertsSQL: the function p writes something. A restored dump, or somebody, can leave an empty one.
-const insertsSQL = `p.prosrc ~* 'insert\s+into'`
+// insertsSQL: the function p writes something, and its queue, if it names one of ours, exists. A restored
+// dump or somebody can leave an empty one, and a schema can be renamed.
+const insertsSQL = `(p.prosrc ~* 'insert\s+into' AND (` + namedQueueSQL + ` IS NULL OR to_regclass(` + namedQueueSQL + `) IS NOT NULL))`
+
+const namedQueueSQL = `substring(p.prosrc, 'INSERT INTO ("[^"]+"\."loose_foreign_keys_deleted_records")')`
 
 func (f captureFunction) sql(q repo.DeletedRecords) string { return quote(q.Schema, f.name) }
 
@@ -273,7 +276,7 @@ type Trigger struct {
 	// capturing: the function is one of the application schema's, called after each deleting
 	// statement with its rows, or one for each row.
 	capturing bool
-	// Idle: that function inserts nothing.
+	// Idle: that function inserts nothing, or into a queue that does not exist.
 	Idle bool
 }
 

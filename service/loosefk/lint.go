@@ -169,7 +169,7 @@ func (l *lint) queue(d inspected) {
 	}
 	for _, function := range d.OldFunctions {
 		l.at(d.name, d.Queue.Schema+"."+function).warn("function_old",
-			"is of an older version, which keeps no traces, or was emptied: run "+
+			"is of an older version, which keeps no traces, or writes to no queue: run "+
 				"`caretaker lfk install --database %s`, which renews it", d.name)
 	}
 	for _, s := range d.Behind {

@@ -81,24 +81,31 @@ func TestLint_TriggersThatDoNotDoTheirWork(t *testing.T) {
 	}
 }
 
-func TestLint_AFunctionThatWasEmptiedRecordsNothing(t *testing.T) {
-	e := servicetest.New(servicetest.Parallel(t), "", "main")
-	e.Exec("main", `CREATE TABLE plain (id int PRIMARY KEY); CREATE TABLE keyed (k uuid PRIMARY KEY); CREATE TABLE c (p int, k uuid);
-		CREATE INDEX ON c (p); CREATE INDEX ON c (k)`)
-	e.Install("plain", "keyed k")
-	keys := e.Keys("c: [{table: plain, column: p, on_delete: async_delete}, {table: keyed, column: k, on_delete: async_delete}]")
-	e.Exec("main", `DO $$ DECLARE f regprocedure; BEGIN
-		FOR f IN SELECT DISTINCT tgfoid::regprocedure FROM pg_trigger WHERE tgname LIKE '%_loose_fk_trigger' LOOP
-			EXECUTE format('CREATE OR REPLACE FUNCTION %s RETURNS trigger LANGUAGE plpgsql AS %L', f, 'BEGIN RETURN NULL; END');
-		END LOOP; END $$`)
-	found := assert.Must(keys.Lint(t.Context()))(t)
-	assert.Equal(t, found.Errors, 2)
-	at := slices.IndexFunc(found.Findings, func(f loosefk.Finding) bool { return f.Code == "trigger_form" })
-	assert.Contains(t, found.Findings[at].Advice, "which inserts nothing: run `caretaker lfk install`")
-	e.Install()
-	wantFindings(t, keys)
-	e.Exec("main", `INSERT INTO plain VALUES (1); INSERT INTO keyed VALUES (gen_random_uuid()); DELETE FROM plain; DELETE FROM keyed`)
-	e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "2")
+func TestLint_AFunctionThatWritesToNoQueueRecordsNothing(t *testing.T) {
+	for name, damage := range map[string]string{
+		"emptied": `DO $$ DECLARE f regprocedure; BEGIN
+			FOR f IN SELECT DISTINCT tgfoid::regprocedure FROM pg_trigger WHERE tgname LIKE '%_loose_fk_trigger' LOOP
+				EXECUTE format('CREATE OR REPLACE FUNCTION %s RETURNS trigger LANGUAGE plpgsql AS %L', f, 'BEGIN RETURN NULL; END');
+			END LOOP; END $$`,
+		// It is in the search_path under both names.
+		"schema renamed": `DO $$ BEGIN EXECUTE format('ALTER SCHEMA public RENAME TO %I', current_user); END $$`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := servicetest.New(servicetest.Parallel(t), "", "main")
+			e.Exec("main", `CREATE TABLE plain (id int PRIMARY KEY); CREATE TABLE keyed (k uuid PRIMARY KEY); CREATE TABLE c (p int, k uuid);
+				CREATE INDEX ON c (p); CREATE INDEX ON c (k)`)
+			e.Install("plain", "keyed k")
+			e.Exec("main", damage)
+			keys := e.Keys("c: [{table: plain, column: p, on_delete: async_delete}, {table: keyed, column: k, on_delete: async_delete}]")
+			found := assert.Must(keys.Lint(t.Context()))(t)
+			assert.Equal(t, found.Errors, 2)
+			at := slices.IndexFunc(found.Findings, func(f loosefk.Finding) bool { return f.Code == "trigger_form" })
+			assert.Contains(t, found.Findings[at].Advice, "or into a queue that does not exist: run `caretaker lfk install`")
+			e.Install()
+			e.Exec("main", `INSERT INTO plain VALUES (1); INSERT INTO keyed VALUES (gen_random_uuid()); DELETE FROM plain; DELETE FROM keyed`)
+			e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "2")
+		})
+	}
 }
 
 func TestLint_ParentsThatAreFilledByReplicationInheritedOrRecordedTwice(t *testing.T) {
