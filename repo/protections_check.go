@@ -25,16 +25,22 @@ const (
 	noGroupSQL = `NOT EXISTS (SELECT FROM namespaces t WHERE t.id = p.id)`
 )
 
-// mayHaveTargetsSQL is false where the application schema has no table of targets.
+// mayHaveTargetsSQL is false where the application schema has no table of targets, or where no
+// protection was ever possible.
 const mayHaveTargetsSQL = `
-SELECT current_schema() IS NULL OR EXISTS (
-  SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-  WHERE c.relname IN ('users', 'namespaces') AND n.nspname = current_schema())`
+SELECT to_regclass('maintenance.protected_targets') IS NOT NULL
+  AND (current_schema() IS NULL OR EXISTS (
+    SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relname IN ('users', 'namespaces') AND n.nspname = current_schema()))`
+
+const anyInForceSQL = `
+SELECT EXISTS (SELECT FROM maintenance.protected_targets p WHERE ` + inForceSQL + `)`
 
 // missingTargets returns missingTargetsSQL for this database. It returns "" for databases without
-// protections: all but main, and main if it is used for loose foreign keys alone.
+// protections: all but main, and main if it is used for loose foreign keys alone and no server that
+// serves GitLab's workers, too, has made any.
 func (d *Database) missingTargets(ctx context.Context) (string, error) {
-	if d.Name != "main" || d.LooseForeignKeysOnly {
+	if d.Name != "main" {
 		return "", nil
 	}
 	if sql := d.targets.Load(); sql != nil {
@@ -43,6 +49,9 @@ func (d *Database) missingTargets(ctx context.Context) (string, error) {
 	// A database without these tables is asked again each time: they may be created.
 	var may bool
 	err := d.queryRoutine(ctx, "read the catalogue", &may, mayHaveTargetsSQL)
+	if err == nil && may && d.LooseForeignKeysOnly {
+		err = d.queryRoutine(ctx, "look for protections", &may, anyInForceSQL)
+	}
 	if err != nil || !may {
 		return "", err
 	}

@@ -353,7 +353,7 @@ func TestLooseForeignKeysCleanup_EveryFormOfTriggerSaysItsKey(t *testing.T) {
 	}
 }
 
-// Protections are of GitLab's users, whose ids are integers. Without GitLab's workers nothing is protected.
+// Protections are of GitLab's users, whose ids are integers. Without GitLab's workers there may be no table of protections.
 func TestLooseForeignKeysCleanup_UsersOfAnotherApplicationAreNotProtected(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (1), (2), (3);
@@ -381,4 +381,19 @@ func TestLooseForeignKeysCleanup_UsersThatAreCreatedWhileItRunsAreProtected(t *t
 	e.Deleted("main", "p", 2, 2)
 	servicetest.RunBatch(t, s, "main")
 	e.Want("main", `SELECT count(*) FROM users`, "1")
+}
+
+// A server with GitLab's workers may have made protections in the same database, now or before.
+func TestLooseForeignKeysCleanup_ProtectionsHoldWithoutTheWorkersForGitLab(t *testing.T) {
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
+	e.Exec("main", `INSERT INTO c (id, p_id) VALUES (101, 1), (102, 2); CREATE TABLE users (id bigint PRIMARY KEY, c_id bigint REFERENCES c ON DELETE CASCADE);
+		INSERT INTO users VALUES (7, 101), (8, 102)`)
+	s := e.Service(servicetest.OneChild, func(c *service.Config) { c.Use = service.UseLooseForeignKeys })
+	e.Deleted("main", "p", 2, 2)
+	wantRun(t, s, "processed_records=1 deleted_rows=1")
+	e.Exec("main", `INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('user', 7, 'r', 'ann')`)
+	e.Deleted("main", "p", 1, 1)
+	r := servicetest.RunBatch(t, s, "main")
+	assert.That(t, strings.HasPrefix(r.Reason, "1 record held, PROTECTED: user 7 is protected by ann: r"), "reason %q", r.Reason)
+	e.Want("main", `SELECT id FROM users`, "7")
 }
