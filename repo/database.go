@@ -44,7 +44,7 @@ type Database struct {
 	replica *replica
 	// loadLag is that of Load.
 	loadLag lagMeter
-	// targets is the SQL of missingTargets, once both of its tables have been seen.
+	// targets is the SQL of missingTargets: once both of its tables have been seen, or of the run at hand.
 	targets atomic.Pointer[string]
 	// spans makes those of operations, all of which have these attributes.
 	spans      trace.Tracer

@@ -38,7 +38,7 @@ SELECT EXISTS (SELECT FROM maintenance.protected_targets p WHERE ` + inForceSQL 
 
 // missingTargets returns missingTargetsSQL for this database. It returns "" for databases without
 // protections: all but main, and main if it is used for loose foreign keys alone and no server that
-// serves GitLab's workers, too, has made any.
+// serves GitLab's workers, too, has made any. Such a server reads that with the paths, once a run.
 func (d *Database) missingTargets(ctx context.Context) (string, error) {
 	if d.Name != "main" {
 		return "", nil
@@ -46,29 +46,35 @@ func (d *Database) missingTargets(ctx context.Context) (string, error) {
 	if sql := d.targets.Load(); sql != nil {
 		return *sql, nil
 	}
+	return d.readTargets(ctx)
+}
+
+func (d *Database) readTargets(ctx context.Context) (sql string, err error) {
 	// A database without these tables is asked again each time: they may be created.
 	var may bool
-	err := d.queryRoutine(ctx, "read the catalogue", &may, mayHaveTargetsSQL)
+	err = d.queryRoutine(ctx, "read the catalogue", &may, mayHaveTargetsSQL)
 	if err == nil && may && d.LooseForeignKeysOnly {
 		err = d.queryRoutine(ctx, "look for protections", &may, anyInForceSQL)
 	}
-	if err != nil || !may {
-		return "", err
-	}
-	tables, err := d.presence(ctx, referencesOf("users", "id", "namespaces", "id"))
 	if err != nil {
 		return "", err
 	}
 	users, groups := "false", "false"
-	// Protections are of integers: a table of that name with another id is not GitLab's.
-	if id, ok := tables.Table("users").Column("id"); ok && id.comparedAs() == "bigint" {
-		users = noUserSQL
+	if may {
+		tables, err := d.presence(ctx, referencesOf("users", "id", "namespaces", "id"))
+		if err != nil {
+			return "", err
+		}
+		// Protections are of integers: a table of that name with another id is not GitLab's.
+		if id, ok := tables.Table("users").Column("id"); ok && id.comparedAs() == "bigint" {
+			users = noUserSQL
+		}
+		if id, ok := tables.Table("namespaces").Column("id"); ok && id.comparedAs() == "bigint" {
+			groups = noGroupSQL
+		}
+		sql = fill(missingTargetsSQL, "{users}", users, "{namespaces}", groups)
 	}
-	if id, ok := tables.Table("namespaces").Column("id"); ok && id.comparedAs() == "bigint" {
-		groups = noGroupSQL
-	}
-	sql := fill(missingTargetsSQL, "{users}", users, "{namespaces}", groups)
-	if users == noUserSQL && groups == noGroupSQL {
+	if d.LooseForeignKeysOnly || users == noUserSQL && groups == noGroupSQL {
 		d.targets.Store(&sql)
 	}
 	return sql, nil
@@ -180,6 +186,9 @@ func (p paths) leads(t Table, deletes bool) bool {
 
 // protectedPaths reads the paths. Only main has protections.
 func (d *Database) protectedPaths(ctx context.Context) (paths, error) {
+	if d.LooseForeignKeysOnly {
+		d.targets.Store(nil)
+	}
 	if sql, err := d.missingTargets(ctx); err != nil || sql == "" {
 		return nil, err
 	}
