@@ -23,11 +23,33 @@ type cascade struct {
 	only string
 	// contains: the parent contains the child, as everybody knows.
 	contains bool
-	// found: see [JobCascade].
-	found map[string]*Protection
+	// keys get those of the rows, which refer to nothing then; nil: they refer to the parent.
+	keys *keptKeys
 }
 
 func (c *cascade) String() string { return c.childTable.Name + "." + joinColumns(c.columns) }
+
+// condition is that on the rows of the child t, "" for all.
+func (c *cascade) condition(p *parameters) string {
+	if c.keys != nil && len(c.keys.child.Key.Conditions) > 0 {
+		return "true" + c.keys.child.equalities(p)
+	}
+	return c.only
+}
+
+// add adds the key of a row, as it is recorded.
+func (k *keptKeys) add(cells []*string, by *Protection) {
+	values := make([]string, len(cells))
+	for i, cell := range cells {
+		at := i
+		if k.child.order != nil {
+			at = k.child.order[i]
+		}
+		values[at] = *cell
+	}
+	key := KeyOf(values...)
+	k.found[key] = cmp.Or(k.found[key], by)
+}
 
 // keptRow is a row that must not be deleted.
 type keptRow struct {
@@ -147,8 +169,8 @@ func (k *keeper) referred(rows []*keptRow) (next []*lookup) {
 			switch {
 			case slices.Contains(cells, nil):
 				continue
-			case way.found != nil:
-				way.found[*cells[0]] = cmp.Or(way.found[*cells[0]], row.protection)
+			case way.keys != nil:
+				way.keys.add(cells, row.protection)
 				continue
 			}
 			l := byWay[way]
@@ -234,8 +256,8 @@ func (k *keeper) statement(l *lookup) statement {
 	for _, way := range k.ways(l.table) {
 		for _, c := range way.columns {
 			cell := "t." + quote(c.Name) + "::text"
-			if way.only != "" {
-				cell = "CASE WHEN " + way.only + " THEN " + cell + " END"
+			if only := way.condition(&p); only != "" {
+				cell = "CASE WHEN " + only + " THEN " + cell + " END"
 			}
 			cells = append(cells, cell)
 		}

@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -17,8 +18,6 @@ import (
 // delete them. It is for what PostgreSQL does not know, or is not asked to do.
 type JobCascade struct {
 	Child, Column, Parent, ParentColumn string
-	// schema is that of the tables; "": the application's.
-	schema string
 	// OnlyColumn limits it to the rows in which that column is Only, in SQL; "": to none.
 	OnlyColumn, Only string
 	// Spared: the rows are not deleted. They have been given to another parent before, even where a
@@ -27,8 +26,6 @@ type JobCascade struct {
 	// queued: a job of its own deletes the row of Child. contains: Child is a part of Parent, which no
 	// message has to explain.
 	queued, contains bool
-	// found gets the values of Column in rows that are kept, instead of what they refer to.
-	found map[string]*Protection
 }
 
 // baseCascades are those of groups and projects, and of the user's own namespace.
@@ -64,7 +61,7 @@ const inForceTargetsSQL = `
 SELECT ` + protectionColumns + ` FROM maintenance.protected_targets p
 WHERE ` + inForceSQL + ` ORDER BY p.kind, p.id`
 
-// keptCascadesSQL reads the foreign keys that cascade, with the number 0, and those of the steps $1 to $6
+// keptCascadesSQL reads the foreign keys that cascade, with the number 0, and those of the steps $1 to $5
 // whose tables and columns exist, as integers, with their numbers. It leaves out tables that our role may
 // not read, and columns without an index.
 const keptCascadesSQL = `
@@ -74,9 +71,9 @@ FROM (
   WHERE k.contype = 'f' AND k.confdeltype = 'c' AND k.conparentid = 0
   UNION ALL
   SELECT j.n::int, ca.attrelid, ARRAY[ca.attnum], pa.attrelid, ARRAY[pa.attnum]
-  FROM unnest($1::name[], $2::name[], $3::name[], $4::name[], $5::name[], $6::name[]) WITH ORDINALITY
-    AS j (child, col, parent, parent_col, only_col, schema, n)
-  JOIN pg_namespace s ON s.nspname = coalesce(nullif(j.schema, ''), current_schema())
+  FROM unnest($1::name[], $2::name[], $3::name[], $4::name[], $5::name[]) WITH ORDINALITY
+    AS j (child, col, parent, parent_col, only_col, n)
+  JOIN pg_namespace s ON s.nspname = current_schema()
   JOIN pg_class c ON c.relname = j.child AND c.relnamespace = s.oid
   JOIN pg_class p ON p.relname = j.parent AND p.relnamespace = s.oid
   JOIN pg_attribute ca ON ca.attrelid = c.oid AND ca.attname = j.col AND ca.attnum > 0
@@ -123,6 +120,12 @@ WHERE n.nspname = current_schema() AND c.relname IN ('users', 'namespaces') AND 
   AND has_table_privilege(c.oid, 'SELECT') AND NOT row_security_active(c.oid)
 ORDER BY c.relname`
 
+// keptChildrenSQL finds the tables $2 in the schemas $1 that our role may read.
+const keptChildrenSQL = `
+SELECT w.n::int - 1, c.oid FROM unnest($1::name[], $2::name[]) WITH ORDINALITY AS w (schema, name, n)
+JOIN pg_namespace s ON s.nspname = w.schema JOIN pg_class c ON c.relnamespace = s.oid AND c.relname = w.name
+WHERE has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(s.oid, 'USAGE') AND NOT row_security_active(c.oid)`
+
 // target is a user or group.
 type target struct {
 	kind string
@@ -144,8 +147,14 @@ func (d *Database) steps(begun bool) []JobCascade {
 	})
 }
 
+// keptKeys are the keys in rows of a child that protections keep.
+type keptKeys struct {
+	child *Child
+	found map[Key]*Protection
+}
+
 // keep finds what the protections in force keep, in a transaction.
-func keep(ctx context.Context, tx pgx.Tx, steps []JobCascade) (Keeping, error) {
+func keep(ctx context.Context, tx pgx.Tx, steps []JobCascade, keys ...keptKeys) (Keeping, error) {
 	rows, _ := tx.Query(ctx, inForceTargetsSQL)
 	all, err := pgx.CollectRows(rows, scanProtection)
 	if err != nil || len(all) == 0 {
@@ -155,7 +164,7 @@ func keep(ctx context.Context, tx pgx.Tx, steps []JobCascade) (Keeping, error) {
 		tx: tx, own: map[uint32][]*cascade{}, above: map[uint32][]uint32{}, below: map[uint32][]uint32{},
 		tables: map[uint32]Table{}, kinds: map[uint32]string{}, kept: Keeping{}, seen: map[string]bool{},
 	}
-	if err := k.read(ctx, steps); err != nil {
+	if err := k.read(ctx, steps, keys); err != nil {
 		return nil, err
 	}
 	return k.kept, k.climb(ctx, all)
@@ -166,28 +175,38 @@ func (d *Database) Keeping(ctx context.Context, l Limits) (Keeping, error) {
 	return d.keeping(ctx, d.steps(false), l)
 }
 
-// KeptKeys reads the keys in rows of children that PostgreSQL cannot delete without a protected row,
-// each with the protection, in the order of the children. The children have one column each. What only
-// triggers delete is not found.
+// KeptKeys reads the recorded keys in rows of children that PostgreSQL cannot delete without a protected
+// row, each with the protection, in the order of the children. What only triggers delete is not found. A
+// child that fails a statement, as without a column of its definition, has none: its deletions fail, too.
 func (d *Database) KeptKeys(
 	ctx context.Context, children []*Child, l Limits,
-) (kept []map[string]*Protection, err error) {
-	var steps []JobCascade
+) (kept []map[Key]*Protection, err error) {
+	var keys []keptKeys
 	for _, c := range children {
-		found, t, column := map[string]*Protection{}, c.Table(), c.Key.Columns[0]
-		kept = append(kept, found)
-		steps = append(steps, JobCascade{
-			Child: t.Name, Column: column, Parent: t.Name, ParentColumn: column, schema: t.Schema, found: found,
-		})
+		found := map[Key]*Protection{}
+		kept, keys = append(kept, found), append(keys, keptKeys{c, found})
 	}
-	_, err = d.keeping(ctx, steps, l)
-	return kept, err
+	_, err = d.keeping(ctx, nil, l, keys...)
+	refused, ok := errors.AsType[*Error](err)
+	switch {
+	case !ok || refused.SQLState == "" || refused.Class() == ClassLock || refused.Class() == ClassTimeout:
+		return kept, err
+	case len(children) == 1:
+		_, err = d.keeping(ctx, nil, l)
+		return []map[Key]*Protection{{}}, err
+	}
+	half := len(children) / 2
+	if kept, err = d.KeptKeys(ctx, children[:half], l); err != nil {
+		return nil, err
+	}
+	others, err := d.KeptKeys(ctx, children[half:], l)
+	return append(kept, others...), err
 }
 
 // keeping is keep in a transaction of its own, for reads. It takes one statement where nothing is
 // protected.
 func (d *Database) keeping(
-	ctx context.Context, steps []JobCascade, l Limits,
+	ctx context.Context, steps []JobCascade, l Limits, keys ...keptKeys,
 ) (kept Keeping, err error) {
 	q := newQuery("look for protections", inForceTargetsSQL)
 	found, err := readRows(ctx, d, l, q, scanProtection)
@@ -197,24 +216,23 @@ func (d *Database) keeping(
 	l.ReadOnly = true
 	err = d.transaction(ctx, "look for what protections keep", Permit{Limits: l},
 		func(ctx context.Context, tx *changing) (err error) {
-			kept, err = keep(ctx, tx, steps)
+			kept, err = keep(ctx, tx, steps, keys...)
 			return err
 		})
 	return kept, err
 }
 
 // read reads the cascades.
-func (k *keeper) read(ctx context.Context, steps []JobCascade) error {
-	var children, columns, parents, parentColumns, only, schemas []string
+func (k *keeper) read(ctx context.Context, steps []JobCascade, keys []keptKeys) error {
+	var children, columns, parents, parentColumns, only []string
 	for _, s := range steps {
 		children, columns, only = append(children, s.Child), append(columns, s.Column), append(only, s.OnlyColumn)
-		schemas = append(schemas, s.schema)
 		parents, parentColumns = append(parents, s.Parent), append(parentColumns, s.ParentColumn)
 	}
 	batch := &pgx.Batch{}
 	// Of a foreign key that is a step, too, the step counts: it comes first.
 	known := map[string]bool{}
-	batch.Queue(keptCascadesSQL, children, columns, parents, parentColumns, only, schemas).Query(func(rows pgx.Rows) error {
+	batch.Queue(keptCascadesSQL, children, columns, parents, parentColumns, only).Query(func(rows pgx.Rows) error {
 		var c cascade
 		var names, types, parentNames, parentTypes []string
 		_, err := pgx.ForEachRow(rows, []any{
@@ -229,7 +247,7 @@ func (k *keeper) read(ctx context.Context, steps []JobCascade) error {
 				return nil
 			case c.n > 0:
 				step := steps[c.n-1]
-				found.contains, found.found = step.contains, step.found
+				found.contains = step.contains
 				known[way] = known[way] || step.Only == ""
 				if step.Spared {
 					return nil
@@ -244,6 +262,7 @@ func (k *keeper) read(ctx context.Context, steps []JobCascade) error {
 		})
 		return err
 	})
+	k.readChildren(batch, keys)
 	batch.Queue(ancestorsSQL).Query(func(rows pgx.Rows) error {
 		var table, above uint32
 		_, err := pgx.ForEachRow(rows, []any{&table, &above}, func() error {
@@ -275,4 +294,29 @@ func (k *keeper) read(ctx context.Context, steps []JobCascade) error {
 		}
 	}
 	return nil
+}
+
+// readChildren finds the tables of children whose keys are asked for.
+func (k *keeper) readChildren(batch *pgx.Batch, keys []keptKeys) {
+	if len(keys) == 0 {
+		return
+	}
+	var schemas, names []string
+	for _, key := range keys {
+		table := key.child.Table()
+		schemas, names = append(schemas, table.Schema), append(names, table.Name)
+	}
+	batch.Queue(keptChildrenSQL, schemas, names).Query(func(rows pgx.Rows) error {
+		var place int
+		var oid uint32
+		_, err := pgx.ForEachRow(rows, []any{&place, &oid}, func() error {
+			way := &cascade{child: oid, childTable: keys[place].child.Table(), keys: &keys[place]}
+			for _, name := range way.keys.child.Key.Columns {
+				way.columns = append(way.columns, Column{Name: name})
+			}
+			k.own[oid], k.tables[oid] = append(k.own[oid], way), way.childTable
+			return nil
+		})
+		return err
+	})
 }

@@ -331,7 +331,10 @@ type recordChange func(
 func (c *cleanup) change(
 	ctx context.Context, records []repo.Record, count string, do recordChange,
 ) (err error) {
-	if len(records) == 0 {
+	if c.x.DryRun {
+		c.x.Count(ctx, count, int64(len(records)))
+	}
+	if c.x.DryRun || len(records) == 0 {
 		return nil
 	}
 	permit, err := c.permit(ctx)
@@ -345,7 +348,10 @@ func (c *cleanup) change(
 }
 
 func (c *cleanup) fail(ctx context.Context, failed []repo.RecordFailure) (err error) {
-	if len(failed) == 0 {
+	if c.x.DryRun {
+		c.x.Count(ctx, "rescheduled_records", int64(len(failed)))
+	}
+	if c.x.DryRun || len(failed) == 0 {
 		return nil
 	}
 	permit, err := c.permit(ctx)

@@ -2,9 +2,7 @@ package loosefk
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -51,6 +49,7 @@ func (c *cleanup) dryRun(ctx context.Context) error {
 		}
 	}
 	d.report(ctx)
+	c.reportLocked(ctx)
 	return c.outcome.err()
 }
 
@@ -86,71 +85,26 @@ func (d *dryRun) page(
 	loaded, err := d.x.Database.LoadRecords(ctx, d.queue, repo.RecordPage{
 		Parent: p.recorded, After: p.position, Limit: d.config.BatchSize, Queues: p.queues,
 	}, limits)
-	records := loaded.Records
-	if err != nil || len(records) == 0 {
+	if err != nil || len(loaded.Records) == 0 {
 		return false, true, err
 	}
 	p.position = loaded.After
-	if records, err = d.checkParents(ctx, p, records); err != nil {
+	b := newBatch(p, loaded.Records, 1)
+	if err := d.checkParents(ctx, b); err != nil {
 		return false, false, err
 	}
-	records = d.holdKept(ctx, p, records)
-	if len(p.absent) > 0 {
-		d.outcome.addPostponed(nil, p, len(records))
-		d.x.Count(ctx, "rescheduled_records", int64(len(records)))
-	} else {
-		d.x.Count(ctx, "processed_records", int64(len(records)))
-	}
-	var keys []repo.Key
-	for _, r := range records {
-		if _, ok := seen[r.Key]; !ok {
-			seen[r.Key] = struct{}{}
-			keys = append(keys, r.Key)
-		}
-	}
-	for _, task := range p.tasks {
-		if d.x.Left() <= 0 {
+	for at, task := range p.tasks {
+		if d.x.Left() <= 0 || !d.count(ctx, b, task, b.keysAt(at), seen) {
 			return false, false, nil
 		}
-		d.count(ctx, task, keys)
-	}
-	return true, false, nil
-}
-
-// checkParents counts the records of living parents, whose children stay, and returns the others. An
-// error of the parent's table fails them, as in a run.
-func (d *dryRun) checkParents(
-	ctx context.Context, p *parentTasks, records []repo.Record,
-) (orphaning []repo.Record, err error) {
-	if !p.table.Exists() {
-		return records, nil
-	}
-	b := newBatch(p, records, 1)
-	if err := d.settle(ctx, b, b.keys); err != nil {
-		return nil, err
 	}
 	for _, k := range b.keys {
-		if !k.settled {
-			orphaning = append(orphaning, k.records...)
-		} else if k.failure != nil {
-			d.x.Count(ctx, "rescheduled_records", int64(len(k.records)))
-		}
+		seen[k.key] = struct{}{}
 	}
-	return orphaning, nil
-}
-
-// holdKept counts the records that a run would hold for protected rows, and returns the others.
-func (d *dryRun) holdKept(ctx context.Context, p *parentTasks, records []repo.Record) []repo.Record {
-	return slices.DeleteFunc(records, func(r repo.Record) bool {
-		for _, t := range p.tasks {
-			if kept := d.kept.of(t, r.Key); kept != nil {
-				d.outcome.addProtected(kept.Error(), 1)
-				d.x.Count(ctx, "rescheduled_records", 1)
-				return true
-			}
-		}
-		return false
-	})
+	if err := d.removeComplete(ctx, b); err != nil {
+		return false, false, err
+	}
+	return true, false, d.postpone(ctx, b)
 }
 
 // interrupt marks the definitions of a parent whose records have not all been seen.
@@ -163,43 +117,61 @@ func (d *dryRun) interrupt(p *parentTasks) {
 	}
 }
 
-func (d *dryRun) count(ctx context.Context, task *childTask, keys []repo.Key) {
+// count counts the rows of a task for keys that no page had before, and brings all keys past the task
+// as a run would, as far as that can be known without writing. Rows that others have locked are not.
+// It returns false if the time was up.
+func (d *dryRun) count(
+	ctx context.Context, b *batch, task *childTask, keys []*openKey, seen map[repo.Key]struct{},
+) bool {
 	entry := d.entry(task)
-	if entry.AtLeast || len(keys) == 0 {
-		return
+	if err := d.down(task); err != nil {
+		d.failKeys(ctx, task, keys, err, false)
+		return true
 	}
-	n, err := int64(0), d.down(task)
-	if err == nil {
-		keys = slices.DeleteFunc(slices.Clone(keys), func(k repo.Key) bool {
-			misfit := task.child.Takes(k)
-			if misfit != nil {
-				d.addFailure(ctx, newFailure(task, misfit, false), 1, misfit)
-			}
-			return misfit != nil
-		})
-		if len(keys) == 0 {
-			return
+	t := &taskRun{cleanup: d.cleanup, batch: b, task: task}
+	var open []*openKey
+	var fresh []repo.Key
+	for _, k := range d.failMisfits(ctx, task, keys) {
+		if kept := d.kept.of(task, k.key); kept != nil {
+			t.hold([]*openKey{k}, kept)
+			continue
 		}
-		n, err = task.child.Count(ctx, keys, dryRunRows-entry.Rows+1, repo.Limits{
+		open = append(open, k)
+		if _, before := seen[k.key]; !before {
+			fresh = append(fresh, k.key)
+		}
+	}
+	if len(open) == 0 {
+		return true
+	}
+	n, err := int64(0), error(nil)
+	if !entry.AtLeast {
+		n, err = task.child.Count(ctx, fresh, dryRunRows-entry.Rows+1, repo.Limits{
 			Statement: max(bulk.StatementTime, min(bulk.SingleRowTime, d.x.Left())),
 			Lock:      bulk.LongLockTime,
 			ReadOnly:  true,
 		})
 	}
-	var refused *repo.Error
-	if errors.As(err, &refused) && refused.Class() == repo.ClassTimeout && d.x.Left() <= 0 {
-		return
-	}
-	if err != nil {
+	switch class := classOf(err); {
+	case err != nil && class == repo.ClassTimeout && d.x.Left() <= 0:
+		return false
+	case err != nil && class == repo.ClassLock:
+		lockKeys(task, open)
+		return true
+	case err != nil:
 		d.markDown(task, err)
-		d.addFailure(ctx, newFailure(task, err, false), len(keys), err)
-		return
+		d.failKeys(ctx, task, open, err, false)
+		return true
+	}
+	for _, k := range open {
+		k.advance()
 	}
 	entry.Rows += n
 	if entry.Rows > dryRunRows {
 		entry.Rows, entry.AtLeast = dryRunRows, true
 		d.capped = append(d.capped, task.key.String())
 	}
+	return true
 }
 
 func (d *dryRun) entry(task *childTask) *repo.DefinitionCount {

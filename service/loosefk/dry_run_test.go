@@ -1,6 +1,7 @@
 package loosefk_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -122,15 +123,75 @@ func TestDryRun_EndsWithItsTimeAndSaysWhatIsUnfinished(t *testing.T) {
 	}
 }
 
-func TestDryRun_SaysWhatWouldFail(t *testing.T) {
-	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 2)
-	e.Exec("main", `CREATE TABLE d (x bigint)`)
-	before := e.State("main", "c")
-	r := servicetest.DryRun(t, e.Service(cAndD))
-	servicetest.WantFailed(t, r, "d.p_id -> p on main: 42703 undefined_column, 2 records")
-	got := definitions(r)
-	assert.That(t, strings.Contains(got, "c.p_id -> p async_delete 6"), "definitions %s", got)
-	e.WantSame("main", before, "c")
+// Each case is of two deleted parents with three rows of c and one of d each, and, while all databases answer, of one that is alive.
+func TestDryRun_CountsEachRecordAsTheRunWould(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		prepare           string
+		down, lock        bool
+		definitions, want string
+	}{
+		"all is well": {want: "obsolete_records=1 processed_records=4 deleted_rows=8"},
+		"a database does not answer": {
+			down: true, want: "rescheduled_records=4 deleted_rows=8",
+		},
+		"only that database may have the child": {
+			down: true, prepare: `DROP TABLE c, d`, want: "rescheduled_records=4",
+		},
+		"a child that no key fits": {
+			prepare: `ALTER TABLE d ALTER p_id TYPE real`, want: "rescheduled_records=4 deleted_rows=6 obsolete_records=1",
+		},
+		"a child that keys of another number of columns would fit": {
+			definitions: "d: [{table: p, column: [p_id, id], key: [id, x], on_delete: async_delete}]\n",
+			prepare:     `ALTER TABLE p ADD x int`, want: "rescheduled_records=4 deleted_rows=6 obsolete_records=1",
+		},
+		"a protected child": {
+			prepare: `CREATE TABLE users (id bigint PRIMARY KEY, c bigint REFERENCES c ON DELETE CASCADE); INSERT INTO users SELECT 7, min(id) FROM c WHERE p_id = 1;
+				INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('user', 7, 'r', 'ann')`,
+			want: "processed_records=2 rescheduled_records=2 deleted_rows=5 obsolete_records=1",
+		},
+		"a protected child beside a definition that fails": {
+			prepare: `CREATE TABLE users (id bigint PRIMARY KEY, c bigint REFERENCES c ON DELETE CASCADE); INSERT INTO users SELECT 7, min(id) FROM c WHERE p_id = 1;
+				INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('user', 7, 'r', 'ann')`,
+			definitions: "d: [{table: p, column: p_id, on_delete: async_delete, conditions: [{column: id, value: x}]}]\n",
+			want:        "rescheduled_records=4 deleted_rows=3 obsolete_records=1",
+		},
+		"a child that is locked": {lock: true, want: "rescheduled_records=4 deleted_rows=6 obsolete_records=1"},
+		"a definition that fails": {
+			prepare: `ALTER TABLE d DROP p_id`, want: "rescheduled_records=4 deleted_rows=6 obsolete_records=1",
+		},
+		"an absent child, and a definition that fails": {
+			prepare:     `ALTER TABLE d DROP p_id`,
+			definitions: "d: [{table: p, column: p_id, on_delete: async_delete}]\nx: [{table: p, column: p_id, on_delete: async_delete}]\n",
+			want:        "rescheduled_records=4 deleted_rows=6 obsolete_records=1",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := servicetest.NewDeletedParents(servicetest.Parallel(t), 2)
+			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE d (id bigint PRIMARY KEY, p_id bigint); INSERT INTO d VALUES (1, 1), (2, 2), (3, 3);
+				INSERT INTO p VALUES (3)`)
+			e.Deleted("main", "p", 1, 2) // for the second time
+			e.Exec("main", c.prepare)
+			if c.down {
+				addDown(e)
+			} else {
+				e.Deleted("main", "p", 3, 3)
+			}
+			if c.lock {
+				assert.Must(e.Connect("main").Exec(t.Context(), `BEGIN; LOCK TABLE d`))(t)
+			}
+			s := e.Service(servicetest.OneChild+cmp.Or(c.definitions, "d: [{table: p, column: p_id, on_delete: async_delete}]\n"), servicetest.Batches(3, 0))
+			queue := e.State("main", "loose_foreign_keys_deleted_records")
+			dry := servicetest.DryRun(t, s)
+			e.WantSame("main", queue, "loose_foreign_keys_deleted_records")
+			done := servicetest.RunBatch(t, s, "main")
+			servicetest.WantCounts(t, done, c.want)
+			told := func(r service.Run) string {
+				return fmt.Sprint(r.State, r.Counts, r.Tables, " reason ", r.Reason, " error ", r.Error)
+			}
+			assert.Equal(t, told(dry), told(done))
+		})
+	}
 }
 
 func TestDryRun_IsReadOnlyForTheServerToo(t *testing.T) {
@@ -147,4 +208,30 @@ func TestDryRun_IsReadOnlyForTheServerToo(t *testing.T) {
 	got := definitions(r)
 	assert.That(t, got == "c.p_id -> p async_delete 0, d.p_id -> p async_delete 1", "definitions %s", got)
 	e.Want("main", `SELECT count(*) FROM written`, "0")
+}
+
+func TestDryRun_HoldsProtectedRowsOfEveryKindOfDefinition(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
+	e.Exec("main", `CREATE TABLE pu (id uuid PRIMARY KEY); CREATE TABLE pc (a int, b text, PRIMARY KEY (b, a)); CREATE TABLE pi (id bigint PRIMARY KEY);
+		INSERT INTO pu VALUES ('0198f000-0000-7000-8000-000000000001'); INSERT INTO pc VALUES (1, 'x'), (2, 'x'); INSERT INTO pi VALUES (1), (2);
+		CREATE TABLE cu (id bigint PRIMARY KEY, p uuid); INSERT INTO cu SELECT 1, id FROM pu;
+		CREATE TABLE cc (id bigint PRIMARY KEY, a int, b text); INSERT INTO cc SELECT a, a, b FROM pc; CREATE INDEX ON cc (a, b);
+		CREATE TABLE ck (id bigint PRIMARY KEY, kind text, p bigint, n int DEFAULT 1); INSERT INTO ck SELECT id, 'K', id FROM pi; CREATE INDEX ON ck (p);
+		CREATE TABLE users (id bigint PRIMARY KEY, cu bigint REFERENCES cu ON DELETE CASCADE, cc bigint REFERENCES cc ON DELETE CASCADE,
+			ck bigint REFERENCES ck ON DELETE CASCADE);
+		INSERT INTO users VALUES (1, 1, NULL, NULL), (2, NULL, 1, NULL), (3, NULL, NULL, 1), (4, NULL, NULL, 2);
+		UPDATE ck SET kind = 'other' WHERE id = 2;
+		INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) SELECT 'user', id, 'r', 'ann' FROM users`)
+	track(e, "pu")
+	track(e, "pc", "b", "a")
+	track(e, "pi")
+	e.Exec("main", `DELETE FROM pu; DELETE FROM pc; DELETE FROM pi`)
+	s := e.Service(`
+cu: [{table: pu, column: p, on_delete: async_delete}]
+cc: [{table: pc, column: [a, b], key: [a, b], on_delete: async_delete}]
+ck: [{table: pi, column: p, on_delete: async_delete, conditions: [{column: kind, value: K}, {column: n, value: "01"}]}]`)
+	for _, dry := range []bool{true, false} {
+		r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: dry}))(t)
+		assert.That(t, r.Counts["processed_records"] == 2 && r.Counts["rescheduled_records"] == 3, "dry run %t: %v %s %s", dry, r.Counts, r.Reason, r.Error)
+	}
 }

@@ -196,16 +196,15 @@ func (t *taskRun) hold(keys []*openKey, err error) {
 }
 
 // keptKeys are the keys of tasks whose rows cannot be deleted without a protected user or group.
-type keptKeys map[*childTask]map[string]*repo.Protection
+type keptKeys map[*childTask]map[repo.Key]*repo.Protection
 
-// readKept reads them: of definitions with one column and without conditions, as far as the rows can be
-// found without triggers.
+// readKept reads them, as far as the rows can be found without triggers.
 func readKept(ctx context.Context, all []*childTask) (keptKeys, error) {
 	kept := keptKeys{}
 	var tasks []*childTask
 	var children []*repo.Child
 	for _, t := range all {
-		if t.child != nil && t.child.Leads() && t.deletes() && len(t.key.Columns) == 1 && len(t.key.Conditions) == 0 {
+		if t.child != nil && t.child.Leads() && t.deletes() {
 			tasks, children = append(tasks, t), append(children, t.child)
 		}
 	}
@@ -224,7 +223,7 @@ func readKept(ctx context.Context, all []*childTask) (keptKeys, error) {
 
 // of returns why a key is kept, nil if it is not.
 func (k keptKeys) of(t *childTask, key repo.Key) *repo.ProtectedError {
-	if p := k[t][key.String()]; p != nil {
+	if p := k[t][key]; p != nil {
 		return &repo.ProtectedError{Protection: *p, By: []string{t.key.Table}}
 	}
 	return nil

@@ -29,15 +29,16 @@ const (
 const checkedAtOnce = 500
 
 // checkParents settles the keys of a batch whose parents are alive, where the statements on the
-// children do not check it: the child is in another database, or the parent cannot have the key.
+// children do not check it: the child is in another database, the parent cannot have the key, or in a
+// dry run.
 func (c *cleanup) checkParents(ctx context.Context, b *batch) error {
 	if !b.table.Exists() {
 		return nil
 	}
 	unchecked := func(k *openKey) bool {
 		return slices.ContainsFunc(b.tasks, func(t *childTask) bool {
-			elsewhere := t.database != c.x.Database.Name
-			return t.child != nil && t.child.Takes(k.key) == nil && (elsewhere || !b.table.Takes(k.key))
+			unchecked := t.database != c.x.Database.Name || !b.table.Takes(k.key) || c.x.DryRun && c.down(t) == nil
+			return unchecked && t.child != nil && t.child.Takes(k.key) == nil
 		})
 	}
 	return c.settle(ctx, b, slices.DeleteFunc(slices.Clone(b.keys), func(k *openKey) bool {
@@ -90,10 +91,6 @@ func (c *cleanup) settleSome(ctx context.Context, b *batch, keys []*openKey) err
 			k.settled, k.failure = true, &failure{held: true, sqlstate: repo.ReasonKeyReused}
 			c.outcome.addReused(b.recorded, claims[i], len(k.records))
 		}
-	}
-	if c.x.DryRun {
-		c.x.Count(ctx, "obsolete_records", int64(len(obsolete)))
-		return nil
 	}
 	return c.change(ctx, obsolete, "obsolete_records", c.x.Database.CloseRecords)
 }

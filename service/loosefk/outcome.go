@@ -224,7 +224,9 @@ func (c *cleanup) reportLocked(ctx context.Context) {
 	if text == "" {
 		return
 	}
-	c.x.Log.WarnContext(ctx, "records postponed, others hold locks", "locked", text)
+	if !c.x.DryRun {
+		c.x.Log.WarnContext(ctx, "records postponed, others hold locks", "locked", text)
+	}
 	c.x.Report(func(r *run.Run) { r.Reason = cmp.Or(r.Reason, text) })
 }
 

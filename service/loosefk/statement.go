@@ -378,9 +378,14 @@ func (t *taskRun) awaitLocks(ctx context.Context, keys []*openKey, r purged, err
 			return nil
 		}
 	}
+	lockKeys(t.task, keys)
+	return nil
+}
+
+// lockKeys lets keys go on to the other definitions, and keeps their records: others hold locks.
+func lockKeys(task *childTask, keys []*openKey) {
 	for _, k := range keys {
-		k.locked = t.task
+		k.locked = task
 		k.advance()
 	}
-	return nil
 }
