@@ -235,8 +235,9 @@ func (l *lfk) acceptAbsent() *cobra.Command {
 		Long: "While a child table of the definitions is in no configured database, the records of\n" +
 			"its parents are held: were the table in a database that is not configured, its rows\n" +
 			"would be orphaned for good. Configure that database or, if the table does not exist,\n" +
-			"accept that here. Every configured database must answer. The acceptance ends when a\n" +
-			"run finds the table.",
+			"accept that here. The same holds for a table that a run has found in a database, and\n" +
+			"that is missing there now. Every configured database must answer. The acceptance ends\n" +
+			"when a run finds the table.",
 		RunE: func(c *cobra.Command, children []string) error {
 			if l.database != "" {
 				return usage(errors.New("--database is not allowed: a child table is absent only if no " +
@@ -272,6 +273,9 @@ func (l *lfk) acceptChildren(
 			how := "accepted as absent"
 			if c.Before {
 				how = "already accepted as absent"
+			}
+			if c.Databases != nil {
+				how += " on " + strings.Join(c.Databases, ", ")
 			}
 			l.say("%s: %s (%s)", how, c.Child, strings.Join(c.Definitions, ", "))
 		}

@@ -63,8 +63,8 @@ func (d *Database) EndAbsence(ctx context.Context, children []string) error {
 	return err
 }
 
-// SeenChildren are the child tables that a configured database had when it last answered a run: a row
-// of maintenance.seen_children, in main.
+// SeenChildren are the child tables that a configured database had when it last answered a run, and those
+// that it had before and that nobody has accepted as absent: a row of maintenance.seen_children, in main.
 type SeenChildren struct {
 	Database string
 	// Children that it had, of those that the run Asked for.
@@ -103,5 +103,25 @@ SET children = EXCLUDED.children, asked = EXCLUDED.asked, seen_at = EXCLUDED.see
 // SaveSeenChildren remembers what a database has.
 func (d *Database) SaveSeenChildren(ctx context.Context, s SeenChildren) error {
 	_, err := d.exec(ctx, "save seen children", saveSeenChildrenSQL, s.Database, s.Children, s.Asked)
+	return err
+}
+
+const leftoversSQL = `
+SELECT w.written FROM ` + NamedSQL + ` WHERE c.relkind IN ('r', 'p') AND ` + ProtectedSQL
+
+// Leftovers returns those of the children that a split of the database has left behind here, write-protected.
+func (d *Database) Leftovers(ctx context.Context, children []string) ([]string, error) {
+	schemas, names := splitNames(children)
+	find := newQuery("find write-protected child tables", leftoversSQL, children, schemas, names)
+	return collect(ctx, d, find, pgx.RowTo[string])
+}
+
+const forgetChildSQL = `
+UPDATE maintenance.seen_children SET children = array_remove(children, $1::text)
+WHERE database = ANY ($2::text[])`
+
+// ForgetChild forgets that databases had a child table.
+func (d *Database) ForgetChild(ctx context.Context, child string, databases []string) error {
+	_, err := d.exec(ctx, "forget a seen child", forgetChildSQL, child, databases)
 	return err
 }

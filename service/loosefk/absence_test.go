@@ -3,6 +3,7 @@ package loosefk_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -172,6 +173,59 @@ func TestAbsentChild_IsUnknownWhileADatabaseIsSilent(t *testing.T) {
 	servicetest.WantCounts(t, r, "deleted_rows=1 rescheduled_records=1")
 	_, err := e.Keys(oneAbsent).AcceptAbsent(context.Background(), nil, "me")
 	assert.That(t, errors.Is(err, repo.ErrUnreachable), "accepted while a database does not answer: %v", err)
+}
+
+// What another database still has under the name does not show that the rows of this one need no cleaning.
+func TestAbsentChild_ThatADatabaseNoLongerHasHoldsTheRecords(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		lose, restore string
+		kept          bool // nothing is held
+	}{
+		"renamed":            {lose: `ALTER TABLE c RENAME TO c2`, restore: `ALTER TABLE c2 RENAME TO c`},
+		"in another schema":  {lose: `CREATE SCHEMA z; ALTER TABLE c SET SCHEMA z`, restore: `ALTER TABLE z.c SET SCHEMA public`},
+		"dropped":            {lose: `DROP TABLE c`},
+		"replaced by a view": {lose: `ALTER TABLE c RENAME TO c2; CREATE VIEW c AS TABLE c2`},
+		"left behind by GitLab": {lose: `CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'read-only'; END $$;
+			CREATE TRIGGER no BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON c FOR EACH STATEMENT EXECUTE FUNCTION gitlab_schema_prevent_write()`, kept: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newAbsence(servicetest.Parallel(t))
+			e.Exec("ci", `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c VALUES (1), (2)`)
+			var log servicetest.LogBook
+			s := e.Service(servicetest.OneChild, log.Keep)
+			wantRun(t, s, "processed_records=1 deleted_rows=2")
+			e.Exec("ci", c.lose)
+			e.Deleted("main", "p", 2, 2)
+			if c.kept {
+				wantRun(t, s, "processed_records=1 deleted_rows=1")
+				return
+			}
+			const reason = "1 record held, ci no longer has the child table c: "
+			dry := servicetest.DryRun(t, s)
+			assert.Contains(t, dry.Reason, reason)
+			servicetest.WantCounts(t, dry, "rescheduled_records=1 deleted_rows=1")
+			assert.Contains(t, wantRun(t, s, "rescheduled_records=1 deleted_rows=1").Reason, reason)
+			dueAgain(e, "main")
+			s = e.Service(servicetest.OneChild, log.Keep) // another server
+			assert.Contains(t, wantRun(t, s, "rescheduled_records=1").Reason, reason)
+			assert.Contains(t, servicetest.Status(t, s).ConditionDetail, "records are held, ci no longer has the child table c: ")
+			assert.Equal(t, len(log.Lines("child tables gone, records of parents held")), 2)
+			lint := assert.Must(e.Keys(servicetest.OneChild).Lint(t.Context()))(t)
+			assert.Contains(t, fmt.Sprint(lint.Findings), "child_missing", "ci no longer has the child table c: ", "Records of p are held")
+			dueAgain(e, "main")
+			if c.restore != "" {
+				e.Exec("ci", c.restore)
+				wantRun(t, s, "processed_records=1 deleted_rows=1")
+				return
+			}
+			done := accept(e, servicetest.OneChild)
+			assert.That(t, len(done) == 1 && fmt.Sprint(done[0].Databases) == "[ci]", "accepted %+v", done)
+			wantRun(t, s, "processed_records=1")
+			e.Want("main", `SELECT count(*) FROM maintenance.absent_children`, "0")
+			assert.That(t, !strings.Contains(servicetest.Status(t, s).ConditionDetail, "held"), "status after the acceptance")
+		})
+	}
 }
 
 func TestAbsentChild_ThatIsAViewIsNamedAsOne(t *testing.T) {

@@ -30,10 +30,12 @@ type AcceptedChild struct {
 	Definitions []string `json:"definitions"`
 	// Before: it was accepted already.
 	Before bool `json:"accepted_before"`
+	// Databases that no longer have the table, if others have it: there its definitions hold no more records.
+	Databases []string `json:"databases,omitempty"`
 }
 
-// AcceptAbsent accepts child tables as absent, or without names all that are and are not accepted
-// yet. It needs an answer from every configured database, and accepts all of the tables or none.
+// AcceptAbsent accepts child tables as absent, or as gone from databases, or without names all that are and are
+// not accepted yet. It needs an answer from every configured database, and accepts all of the tables or none.
 func (l Admin) AcceptAbsent(
 	ctx context.Context, children []string, by string,
 ) ([]AcceptedChild, error) {
@@ -41,7 +43,7 @@ func (l Admin) AcceptAbsent(
 		return nil, errors.New("there are no definitions: set " +
 			"workers.loose_foreign_keys_cleanup.definitions to their file")
 	}
-	homes, err := l.childHomes(ctx)
+	homes, gone, err := l.childHomes(ctx)
 	var others map[string]string
 	if err == nil {
 		others, err = l.notTables(ctx, l.Definitions.children())
@@ -69,6 +71,8 @@ func (l Admin) AcceptAbsent(
 	for _, child := range children {
 		before := accepts(accepted, child)
 		switch in := homes[child]; {
+		case len(in) > 0 && len(gone[child]) > 0:
+			done = append(done, AcceptedChild{child, definitions[child], false, gone[child]})
 		case all && (len(in) > 0 || before || others[child] != ""):
 		case definitions[child] == nil:
 			refused = append(refused, unknownChildError(
@@ -81,11 +85,16 @@ func (l Admin) AcceptAbsent(
 		case others[child] != "":
 			refused = append(refused, errors.New(others[child]))
 		default:
-			done = append(done, AcceptedChild{child, definitions[child], before})
+			done = append(done, AcceptedChild{child, definitions[child], before, nil})
 		}
 	}
 	if err := errors.Join(refused...); err != nil {
 		return nil, err
+	}
+	for _, c := range done {
+		if err := l.main().ForgetChild(ctx, c.Child, c.Databases); err != nil {
+			return nil, err
+		}
 	}
 	return done, l.main().AcceptAbsent(ctx, namesOfAccepted(done), by)
 }
@@ -97,29 +106,45 @@ func accepts(accepted []repo.AbsentChild, child string) bool {
 	return slices.ContainsFunc(accepted, func(c repo.AbsentChild) bool { return c.Child == child })
 }
 
+// namesOfAccepted are those that no database has.
 func namesOfAccepted(children []AcceptedChild) []string {
-	names := make([]string, len(children))
-	for i, c := range children {
-		names[i] = c.Child
+	names := []string{}
+	for _, c := range children {
+		if c.Databases == nil {
+			names = append(names, c.Child)
+		}
 	}
 	return names
 }
 
-// childHomes are the databases that each child table is in, by its name. All of them have to
-// answer, and to show their application schema: to a role that may not use it everything in it
-// seems absent.
-func (l Admin) childHomes(ctx context.Context) (map[string][]*repo.Database, error) {
-	homes := map[string][]*repo.Database{}
-	err := l.each(ctx, func(d *repo.Database) error {
+// childHomes are the databases that each child table is in, by its name, and those that it is gone from. All
+// of them have to answer, and to show their application schema: to a role that may not use it everything in
+// it seems absent.
+func (l Admin) childHomes(
+	ctx context.Context,
+) (homes map[string][]*repo.Database, gone map[string][]string, err error) {
+	homes, gone = map[string][]*repo.Database{}, map[string][]string{}
+	var seen map[string]*repo.SeenChildren
+	err = l.each(ctx, func(d *repo.Database) error {
 		children, err := d.Children(ctx, l.Definitions.Keys)
+		if err == nil && seen == nil {
+			seen, err = l.main().SeenChildren(ctx)
+		}
+		if err != nil {
+			return err
+		}
 		for _, c := range children {
 			if c != nil && !slices.Contains(homes[c.Key.Table], d) {
 				homes[c.Key.Table] = append(homes[c.Key.Table], d)
 			}
 		}
+		lost, err := goneFrom(ctx, d, seen[d.Name], seenIn(d.Name, l.Definitions.Keys, children))
+		for _, child := range lost {
+			gone[child] = append(gone[child], d.Name)
+		}
 		return err
 	})
-	return homes, err
+	return homes, gone, err
 }
 
 // notTables says of each child that is a view, a materialized view or a foreign table what to do about it.
@@ -241,6 +266,8 @@ func (k *looseForeignKeys) absentText(children []string) string {
 	for _, child := range children {
 		if text := k.others[child]; text != "" {
 			texts = append(texts, text)
+		} else if gone := k.gone[child]; gone != nil {
+			texts = append(texts, goneText(child, gone))
 		} else {
 			none = append(none, child)
 		}

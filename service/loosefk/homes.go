@@ -16,6 +16,8 @@ type homes struct {
 	found [][]*repo.Child
 	// silent are the databases that do not answer.
 	silent []silentDatabase
+	// gone are the databases that no longer have a child, by its name.
+	gone map[string][]string
 }
 
 // silentDatabase is one that does not say which tables it has.
@@ -53,8 +55,9 @@ const looksAtOnce = 8
 // homes looks for the children in every configured database. Absence is a fact only if all of them
 // answer.
 func (k *looseForeignKeys) homes(
-	ctx context.Context, x *run.Execution, keys []repo.LooseForeignKey,
+	ctx context.Context, x *run.Execution, keys []repo.LooseForeignKey, accepted map[string]bool,
 ) (h homes, _ error) {
+	h.gone = map[string][]string{}
 	found, errs := make([][]*repo.Child, len(k.Databases)), make([]error, len(k.Databases))
 	turns := make(chan struct{}, looksAtOnce)
 	var wait sync.WaitGroup
@@ -92,7 +95,19 @@ func (k *looseForeignKeys) homes(
 		default:
 			return h, err
 		}
-		if err := k.remember(ctx, x, seen[d.Name], seenIn(d.Name, keys, found[i])); err != nil {
+		now := seenIn(d.Name, keys, found[i])
+		gone, err := goneFrom(ctx, d, seen[d.Name], now)
+		if err != nil {
+			return h, err
+		}
+		for _, child := range gone {
+			if !accepted[child] {
+				h.gone[child] = append(h.gone[child], d.Name)
+				now.Children = append(now.Children, child)
+			}
+		}
+		slices.Sort(now.Children)
+		if err := k.remember(ctx, x, seen[d.Name], now); err != nil {
 			return h, err
 		}
 	}

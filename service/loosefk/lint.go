@@ -77,6 +77,9 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 		if check.others, err = l.notTables(ctx, append(l.Definitions.children(), slices.Collect(maps.Keys(l.Definitions.ByParent()))...)); err != nil {
 			return Lint{}, err
 		}
+		if _, check.gone, err = l.childHomes(ctx); err != nil {
+			return Lint{}, err
+		}
 	}
 	// What keeps main from being inspected has been said.
 	if !slices.Contains(check.result.Unchecked, l.main().Name) {
@@ -114,6 +117,8 @@ type lint struct {
 	accepted []repo.AbsentChild
 	// others is what to say of children that are no tables.
 	others map[string]string
+	// gone are the databases that no longer have a child, by its name.
+	gone   map[string][]string
 	result Lint
 }
 

@@ -30,6 +30,9 @@ func (l *lint) missing() {
 			}
 		}
 		switch {
+		case l.found(i) && l.gone[key.Table] != nil:
+			l.at("", key.String()).fail("child_missing", "%s. Records of %s are held",
+				goneText(key.Table, l.gone[key.Table]), key.Parent)
 		case l.found(i):
 		case l.others[key.Table] != "":
 			l.at("", key.String()).fail("child_no_table", "%s. Records of %s are held", l.others[key.Table], key.Parent)

@@ -195,7 +195,7 @@ func (c *cleanup) tasks(
 	if err != nil {
 		return nil, err
 	}
-	homes, err := c.homes(ctx, c.x, c.keys)
+	homes, err := c.homes(ctx, c.x, c.keys, accepted)
 	if err != nil {
 		return nil, err
 	}
@@ -212,12 +212,18 @@ func (c *cleanup) tasks(
 		switch found := p.add(key, i, homes.found); {
 		case found && accepted[key.Table]:
 			returned = append(returned, key.Table)
+		case found && homes.gone[key.Table] != nil:
+			p.absent = append(p.absent, key)
 		case found, len(homes.silent) > 0:
 		case !accepted[key.Table]:
 			p.absent = append(p.absent, key)
 			absent = append(absent, key.Table)
 		}
 	}
+	maps.DeleteFunc(homes.gone, func(child string, _ []string) bool {
+		return slices.Contains(absent, child) // from all
+	})
+	c.recordGone(ctx, c.x, homes.gone)
 	if len(homes.silent) == 0 {
 		others, err := Admin{Databases: c.Databases}.notTables(ctx, absent)
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -161,8 +162,9 @@ func (k *looseForeignKeys) absentRemark(
 	d *repo.Database, accepted map[string]bool, failing []repo.FailingRecord,
 ) []string {
 	k.mu.Lock()
-	absent := slices.Clone(k.absent)
+	absent := slices.AppendSeq(slices.Clone(k.absent), maps.Keys(k.gone))
 	k.mu.Unlock()
+	slices.Sort(absent)
 	if absent != nil && d != k.Main {
 		return nil
 	}
