@@ -54,18 +54,10 @@ func (a Admin) Inspect(ctx context.Context, keys []repo.LooseForeignKey) (Inspec
 		if i.Parents, err = inspectParents(ctx, tx, keys, homes, i.Triggers); err != nil {
 			return err
 		}
-		for name, p := range i.Parents {
-			if p.Columns, err = keyColumns(ctx, tx, homes[name].OID, p.Key); err != nil {
-				return err
-			}
-			i.Parents[name] = p
+		if i.Children, err = inspectChildren(ctx, tx, keys, homes); err != nil {
+			return err
 		}
-		if err == nil {
-			i.Children, err = inspectChildren(ctx, tx, keys, homes)
-		}
-		if err == nil {
-			i.ForeignKeys, err = inspectForeignKeys(ctx, tx, homes)
-		}
+		i.ForeignKeys, err = inspectForeignKeys(ctx, tx, homes)
 		return err
 	})
 	if err == nil {

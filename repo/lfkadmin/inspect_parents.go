@@ -49,7 +49,7 @@ type Relation struct {
 }
 
 // InspectParents reads how the deletions from the parents of these definitions are recorded, and which
-// children are here: of an [Inspection] Parents, without their columns, and Children, which are empty.
+// children are here: of an [Inspection] Parents and Children, which are empty.
 func (a Admin) InspectParents(
 	ctx context.Context, keys []repo.LooseForeignKey,
 ) (i Inspection, err error) {
@@ -90,11 +90,20 @@ func inspectParents(ctx context.Context, tx pgx.Tx, keys []repo.LooseForeignKey,
 		}
 	}
 	trees, err := partitionTrees(ctx, tx, roots...)
-	parents := map[string]Parent{}
+	if err != nil {
+		return nil, err
+	}
+	parents, recorded := map[string]Parent{}, map[uint32][]string{}
 	for _, k := range keys {
-		if home, here := homes[k.Parent]; here && err == nil && parents[k.Parent].Key == nil {
-			parents[k.Parent] = parentOf(home, trees[home.OID], byTable, wantedKey(keys, k.Parent))
+		if home, here := homes[k.Parent]; here && parents[k.Parent].Key == nil {
+			p := parentOf(home, trees[home.OID], byTable, wantedKey(keys, k.Parent))
+			parents[k.Parent], recorded[home.OID] = p, p.Key
 		}
+	}
+	columns, err := keyColumns(ctx, tx, recorded)
+	for name, p := range parents {
+		p.Columns = columns[homes[name].OID]
+		parents[name] = p
 	}
 	return parents, err
 }

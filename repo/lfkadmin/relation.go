@@ -217,27 +217,38 @@ type KeyColumn struct {
 	Exact, Class string
 }
 
-// keyColumnsSQL are columns of a table by their names.
+// keyColumnsSQL are columns of tables by their names, in the order of the arguments.
 const keyColumnsSQL = `
-SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), ` + repo.KeyClassSQL + `
-FROM pg_attribute a
-WHERE a.attrelid = $1 AND a.attname::text = ANY ($2::text[]) AND a.attnum > 0
-  AND NOT a.attisdropped`
+SELECT a.attrelid, a.attname::text, format_type(a.atttypid, a.atttypmod), ` + repo.KeyClassSQL + `
+FROM unnest($1::oid[], $2::text[]) WITH ORDINALITY AS w (oid, name, n)
+JOIN pg_attribute a ON a.attrelid = w.oid AND a.attname::text = w.name
+WHERE a.attnum > 0 AND NOT a.attisdropped ORDER BY w.n`
 
-// keyColumns finds columns by their literal names, in their order, as far as they exist.
+// keyColumns finds columns of tables by their literal names, in their order, as far as they exist.
 func keyColumns(
-	ctx context.Context, tx pgx.Tx, table uint32, names []string,
-) (columns []KeyColumn, err error) {
-	found, err := list(ctx, tx, pgx.RowToStructByPos[KeyColumn], keyColumnsSQL, table, names)
-	for _, name := range names {
-		for _, c := range found {
-			if c.Name == name {
-				columns = append(columns, c)
-			}
+	ctx context.Context, tx pgx.Tx, keys map[uint32][]string,
+) (map[uint32][]KeyColumn, error) {
+	var tables []uint32
+	var names []string
+	for table, key := range keys {
+		for _, name := range key {
+			tables, names = append(tables, table), append(names, name)
 		}
 	}
+	columns := map[uint32][]KeyColumn{}
+	_, err := list(ctx, tx, func(row pgx.CollectableRow) (c KeyColumn, err error) {
+		var table uint32
+		err = row.Scan(&table, &c.Name, &c.Exact, &c.Class)
+		columns[table] = append(columns[table], c)
+		return c, err
+	}, keyColumnsSQL, tables, names)
 	return columns, err
 }
+
+// uniqueKeysSQL says whether a table has several unique keys.
+const uniqueKeysSQL = `
+SELECT count(DISTINCT i.indkey::text) > 1 FROM pg_index i
+WHERE i.indrelid = $1 AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL`
 
 // uniqueKeySQL says whether some columns, in whatever order, are the primary key or all that is
 // under an index that allows no two equal values at any time.

@@ -115,8 +115,12 @@ func (r tracking) plan(ctx context.Context, tx pgx.Tx) (p trackPlan, err error) 
 		return p, err
 	}
 	existing, err := triggers(ctx, tx)
+	if err != nil {
+		return p, err
+	}
+	old, err := renamedKey(ctx, tx, p.root, p.function.key, existing)
 	for _, rel := range tree {
-		step, needed, stepErr := r.step(rel, p.root, p.function, existing)
+		step, needed, stepErr := r.step(rel, p.root, p.function, old, existing)
 		if err == nil {
 			err = stepErr
 		}
@@ -204,10 +208,11 @@ func (r tracking) key(ctx context.Context, tx pgx.Tx, t relation) ([]KeyColumn, 
 		return nil, r.refuse("a key has at most %d columns: %s of %s cannot be recorded",
 			repo.MaxKeyColumns, repo.ColumnList(names), t)
 	}
-	columns, err := keyColumns(ctx, tx, t.OID, names)
+	found, err := keyColumns(ctx, tx, map[uint32][]string{t.OID: names})
 	if err != nil {
 		return nil, err
 	}
+	columns := found[t.OID]
 	for i, name := range names {
 		switch {
 		case slices.Contains(names[:i], name):

@@ -29,9 +29,33 @@ func triggerName(rel, root relation) string {
 	return root.Name + triggerSuffix
 }
 
-// step is what has to be done about one relation.
+// renamedKey is the key that the triggers of a table record, if the table does not have it any more and
+// another key can be the same under new names: it has as many columns, and those that are still there in
+// their places. Deletions from the table fail meanwhile.
+func renamedKey(
+	ctx context.Context, tx pgx.Tx, root relation, key []string, existing []Trigger,
+) (old []string, err error) {
+	for _, t := range existing {
+		if form, recorded := t.Form(); t.OID == root.OID && form == FormRight {
+			old = recorded
+		}
+	}
+	there, err := keyColumns(ctx, tx, map[uint32][]string{root.OID: old})
+	names := namesOf(there[root.OID])
+	if len(old) != len(key) || len(names) == len(old) {
+		return nil, err
+	}
+	for i, name := range old {
+		if slices.Contains(names, name) && name != key[i] {
+			return nil, err
+		}
+	}
+	return old, err
+}
+
+// step is what has to be done about one relation. Triggers for the key old are replaced.
 func (r tracking) step(
-	rel, root relation, f captureFunction, existing []Trigger,
+	rel, root relation, f captureFunction, old []string, existing []Trigger,
 ) (step trackStep, needed bool, err error) {
 	if rel.Inherited {
 		return step, false, nil
@@ -45,7 +69,8 @@ func (r tracking) step(
 		form, key := t.Form()
 		same := slices.Equal(key, f.key)
 		switch {
-		case form == FormRight && same && t.Values() == f.values() && f.row && !t.Row:
+		case form == FormRight && same && t.Values() == f.values() && f.row && !t.Row,
+			form == FormRight && old != nil && slices.Equal(key, old):
 			step.replaced = t.Name
 		case found:
 		case form == FormRight && same && t.Values() == f.values():

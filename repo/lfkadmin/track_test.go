@@ -277,7 +277,8 @@ func TestTrack_ByAnotherKeyWaitsForTheRecordsThatAreLeft(t *testing.T) {
 	}
 	untrack()
 	refused()
-	b.track("p", "")
+	b.refuses("p", "", "records of public.p are pending or dead", "if they have ids, say --column id; else let loose_foreign_keys_cleanup work them off")
+	b.track("p", "id")
 	untrack()
 	b.exec(`INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at)
 		SELECT fully_qualified_table_name, primary_key_value, 'd', 'P0001', 'no', 10, now() FROM loose_foreign_keys_deleted_records;
@@ -289,6 +290,24 @@ func TestTrack_ByAnotherKeyWaitsForTheRecordsThatAreLeft(t *testing.T) {
 	b.exec("DELETE FROM p; ALTER TABLE p DISABLE TRIGGER p_loose_fk_trigger")
 	b.track("p", "number")
 	b.wantTriggers("p:A")
+}
+
+// The triggers of a renamed column make deletions fail. The records that are left keep their meaning.
+func TestTrack_ARenamedKeyReplacesItsTriggers(t *testing.T) {
+	b := installed(t)
+	b.exec(`CREATE TABLE one (number int PRIMARY KEY, other int UNIQUE); INSERT INTO one VALUES (1, 2), (3, 4);
+		CREATE TABLE two (a int, b text, c int, PRIMARY KEY (a, b), UNIQUE (a, c)) PARTITION BY LIST (a);
+		CREATE TABLE two_1 PARTITION OF two FOR VALUES IN (1); INSERT INTO two VALUES (1, 'x', 1), (1, 'y', 2)`)
+	b.track("one", "number")
+	assert.Must(b.Track(t.Context(), "two", "a", "b"))(t)
+	b.exec("DELETE FROM one WHERE number = 1; DELETE FROM two WHERE b = 'x'; ALTER TABLE one RENAME number TO no; ALTER TABLE two RENAME b TO z")
+	_, err := b.Track(t.Context(), "two", "z", "a")
+	b.wantRefusal(err, "is tracked by (a, b)")
+	b.track("one", "no")
+	assert.Must(b.Track(t.Context(), "two", "a", "z"))(t)
+	b.exec("DELETE FROM one; DELETE FROM two")
+	b.want(`SELECT string_agg(coalesce(array_to_string(key_values, ','), primary_key_value::text), ' ' ORDER BY id) FROM loose_foreign_keys_deleted_records`,
+		"1 1,x 3 1,y")
 }
 
 func TestTrack_NewPartitionsOfATrackedTableWaitForNoRecords(t *testing.T) {

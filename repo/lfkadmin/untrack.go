@@ -132,22 +132,35 @@ func (a Admin) keepMeaning(ctx context.Context, tx pgx.Tx, target relation, drop
 		"order of the values in their keys: %s", target, workOff(target))
 }
 
-// checkLeft refuses to begin with another key than id while records are left from when the table was
-// tracked before: perhaps by another key, and then they would be taken for values of this one.
+// checkLeft refuses to begin with a key while records are left from when the table was tracked before:
+// perhaps by another key, and then they would be taken for values of this one. That they have ids somebody
+// can say, and it is clear where the table has no other key.
 func (r tracking) checkLeft(
 	ctx context.Context, tx pgx.Tx, p trackPlan, existing []Trigger,
 ) error {
 	tracked := func(t Trigger) bool {
 		return t.OID == p.root.OID && strings.HasPrefix(t.Function, plainFunctionName)
 	}
-	if slices.Equal(p.function.key, []string{"id"}) || slices.ContainsFunc(existing, tracked) {
+	byID := slices.Equal(p.function.key, []string{"id"})
+	if byID && (len(r.columns) > 0 || !p.queue.Managed) || slices.ContainsFunc(existing, tracked) {
 		return nil
+	}
+	if byID {
+		several := false
+		err := tx.QueryRow(ctx, uniqueKeysSQL, p.root.OID).Scan(&several)
+		if err != nil || !several {
+			return err
+		}
 	}
 	if left, err := leftRecords(ctx, tx, p.queue, p.root, ""); err != nil || !left {
 		return err
 	}
+	decide := ""
+	if byID {
+		decide = "if they have ids, say --column id; else "
+	}
 	return r.refuse("records of %s are pending or dead from when it was tracked before, perhaps by "+
-		"another key: %s", p.root, workOff(p.root))
+		"another key: %s%s", p.root, decide, workOff(p.root))
 }
 
 // dropUnused drops the functions of one table that only these triggers called.

@@ -21,8 +21,10 @@ func (l *lint) keyType(d inspected, at spot, parent lfkadmin.Parent) {
 		func(r lfkadmin.Relation) bool { return r.Trigger != nil })
 	if len(parent.Columns) < len(parent.Key) {
 		if tracked {
-			at.fail("key_type", "has no column %s, which its trigger records: "+
-				"deletions from it fail: drop the trigger", missingColumn(parent))
+			at.fail("key_type", "has no column %s, which its trigger records: deletions from it fail: "+
+				"if it was renamed, run `caretaker lfk track %s --column` with the new names in this order: %s; "+
+				"else `caretaker lfk untrack %[2]s`", missingColumn(parent), repo.Argument(at.object),
+				strings.Join(parent.Key, ","))
 		}
 		return
 	}
@@ -100,6 +102,15 @@ func (l *lint) keyFaults(d inspected) {
 		if _, err := key.Places(parent.Key); err != nil {
 			l.at(d.name, key.String()).fail("key_mismatch", "%s: correct the definition, or track %s "+
 				"by the other key", err, key.Parent)
+			continue
+		}
+		for i, column := range key.Columns {
+			if at := slices.Index(parent.Key, column); key.Key == nil && at >= 0 && at != i {
+				l.at(d.name, key.String()).warn("key_order", "%s refers to %s of %s, which has a column %[1]s, too: "+
+					"write the columns in the order of the key %s, or say with key what each refers to",
+					column, parent.Key[i], key.Parent, repo.ColumnList(parent.Key))
+				break
+			}
 		}
 	}
 }

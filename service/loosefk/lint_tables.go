@@ -47,23 +47,27 @@ func (l *lint) missing() {
 	}
 }
 
-// shared reports definitions whose parent and child are in several databases: a record of one is
-// applied in all. With GitLab's queue that is as it should be: its databases have copies of tables.
+// shared reports definitions whose parent is in several databases: a record of one is applied in all that
+// have the child. With GitLab's queue that is as it should be: its databases have copies of tables.
 func (l *lint) shared() {
 	for i, key := range l.keys {
-		var tracked, children []string
+		var homes, tracked, children []string
 		for _, d := range l.databases {
-			if d.Queue.Managed && d.Parents[key.Parent].Tracked() {
+			parent, here := d.Parents[key.Parent]
+			if here && parent.PartitionOf == "" && (d.Queue.Managed || !d.Queue.Exists) {
+				homes = append(homes, d.name)
+			}
+			if d.Queue.Managed && parent.Tracked() {
 				tracked = append(tracked, d.name)
 			}
 			if d.Children[i] != nil {
 				children = append(children, d.name)
 			}
 		}
-		if len(tracked) > 1 && len(children) > 1 {
-			l.at("", key.String()).warn("key_in_several_databases", "%s is tracked in %s, and each deletion "+
+		if len(homes) > 1 && len(tracked) > 0 && len(children) > 0 {
+			l.at("", key.String()).warn("key_in_several_databases", "%s is in %s, and a deletion in one of them "+
 				"is carried out in all that have %s: %s. Make sure that no key of %[1]s is used in two "+
-				"databases", key.Parent, run.SomeNames(tracked), key.Table,
+				"databases, and untrack it where it is a copy", key.Parent, run.SomeNames(homes), key.Table,
 				run.SomeNames(children))
 		}
 	}

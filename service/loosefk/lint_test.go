@@ -130,6 +130,16 @@ func TestLint_ColumnsAndValuesMustFit(t *testing.T) {
 	}
 }
 
+func TestLint_ColumnsInTheOrderOfAnotherKeyAreNamed(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
+	e.Exec("main", `CREATE TABLE p (shop int, no int, PRIMARY KEY (shop, no)); CREATE TABLE c (shop int, p_no int); CREATE INDEX ON c (shop, p_no)`)
+	assert.Must(e.Keys("").Install(t.Context()))(t)
+	assert.Must(e.Keys("").Track(t.Context(), "p", "shop", "no"))(t)
+	wantFindings(t, e.Keys("c: [{table: p, column: [p_no, shop], on_delete: async_delete}]"), "warning key_order main c.(p_no, shop) -> p")
+	wantFindings(t, e.Keys("c: [{table: p, column: [p_no, shop], key: [no, shop], on_delete: async_delete}]"))
+	wantFindings(t, e.Keys("c: [{table: p, column: [shop, p_no], on_delete: async_delete}]"))
+}
+
 func TestLint_ATextThatMayEqualAnotherIsNoKey(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false);

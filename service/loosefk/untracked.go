@@ -108,7 +108,8 @@ func (l *lint) untracked(d inspected) (names []string) {
 	for _, name := range l.cleanedParents(d) {
 		parent := d.Parents[name]
 		for _, relation := range parent.Relations {
-			if parent.PartitionOf == "" && unrecorded(parent, relation) != "" {
+			fails := relation.Trigger != nil && len(parent.Columns) < len(parent.Key)
+			if parent.PartitionOf == "" && (fails || unrecorded(parent, relation) != "") {
 				names = append(names, name)
 				break
 			}

@@ -43,3 +43,11 @@ func TestStatus_NamesParentsWhoseDeletionsAreNotRecorded(t *testing.T) {
 	assert.Equal(t, len(lines), 2)
 	assert.Contains(t, lines[1], "level=WARN", `database=main parents="p, q"`)
 }
+
+func TestStatus_NamesAParentWhoseRecordedColumnIsGone(t *testing.T) {
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
+	s := e.Service(servicetest.OneChild)
+	e.Exec("main", `ALTER TABLE p RENAME id TO no`)
+	servicetest.RunBatch(t, s, "main")
+	assert.Contains(t, servicetest.Status(t, s).ConditionDetail, "deletions on main are not recorded for the parents p")
+}
