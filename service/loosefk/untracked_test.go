@@ -45,7 +45,9 @@ func TestStatus_NamesParentsWhoseDeletionsAreNotRecorded(t *testing.T) {
 }
 
 func TestStatus_NamesAParentWhoseRecordedColumnIsGone(t *testing.T) {
-	e := servicetest.NewOneChild(servicetest.Parallel(t))
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id)`)
+	e.Install("p")
 	s := e.Service(servicetest.OneChild)
 	e.Exec("main", `ALTER TABLE p RENAME id TO no`)
 	servicetest.RunBatch(t, s, "main")
