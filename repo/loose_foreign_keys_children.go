@@ -108,7 +108,7 @@ type childColumn struct {
 }
 
 // MayKeep says whether a row that a statement finds may be left as it is without an error: by a
-// BEFORE trigger, a rule, another server, or a move to a table that inherits.
+// BEFORE trigger, a rule, another server, or a move to a partition or a table that inherits.
 func (c *Child) MayKeep() bool { return c.mayKeep }
 
 // Leads reports whether a change of its rows may delete protected users or groups.
@@ -158,8 +158,8 @@ const KeyClassSQL = `coalesce((
 // a home of its own.
 //
 // kept says whether rows may be kept: triggers as in keepingTriggersSQL, of the table and all that
-// inherit from it. DELETE and INSERT move a row between tables that inherit, and a statement whose
-// snapshot is older finds the deleted row alone. Of partitions see lockTreesSQL.
+// inherit from it. DELETE and INSERT move a row between partitions, or tables that inherit, and a statement
+// whose snapshot is older finds the deleted row alone. See also lockTreesSQL.
 const childTablesSQL = `
 WITH RECURSIVE named AS (
   SELECT c.oid, w.written, n.nspname, c.relname, n.nspname = current_schema() AS here
@@ -177,7 +177,7 @@ WITH RECURSIVE named AS (
   WHERE m.detaching
 ), keeping AS (
   SELECT DISTINCT m.root FROM member m JOIN pg_class k ON k.oid = m.oid
-  WHERE k.oid <> m.root AND NOT k.relispartition
+  WHERE k.oid <> m.root
     OR k.relkind = 'f' OR k.relhasrules OR k.relhastriggers AND EXISTS (
     SELECT FROM pg_trigger t
     WHERE t.tgrelid = k.oid AND t.tgenabled IN ('O', 'A') AND t.tgtype & 3 = 3 AND t.tgtype & 24 > 0)
