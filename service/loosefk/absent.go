@@ -238,7 +238,7 @@ func (k *looseForeignKeys) recordAbsent(
 ) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	fresh := without(absent, k.absent)
+	fresh := slices.DeleteFunc(without(absent, k.absent), func(child string) bool { return k.gone[child] != nil })
 	k.absent, k.others = append([]string{}, absent...), others
 	if len(fresh) > 0 {
 		x.Log.WarnContext(ctx, "no configured database has these child tables, records of their "+

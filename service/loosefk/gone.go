@@ -32,7 +32,7 @@ func goneFrom(
 	return without(gone, leftovers), err
 }
 
-// goneText says which databases no longer have a child that others have, and what to do.
+// goneText says which databases no longer have a child, and what to do.
 func goneText(child string, databases []string) string {
 	return fmt.Sprintf("%s no longer has the child table %s: if it was renamed or moved to another schema, undo "+
 		"that or change the definition; if it was dropped, run caretaker lfk accept-absent %s",

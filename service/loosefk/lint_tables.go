@@ -30,7 +30,7 @@ func (l *lint) missing() {
 			}
 		}
 		switch {
-		case l.found(i) && l.gone[key.Table] != nil:
+		case l.gone[key.Table] != nil && !accepts(l.accepted, key.Table) && (l.found(i) || l.others[key.Table] == ""):
 			l.at("", key.String()).fail("child_missing", "%s. Records of %s are held",
 				goneText(key.Table, l.gone[key.Table]), key.Parent)
 		case l.found(i):

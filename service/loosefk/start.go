@@ -220,9 +220,6 @@ func (c *cleanup) tasks(
 			absent = append(absent, key.Table)
 		}
 	}
-	maps.DeleteFunc(homes.gone, func(child string, _ []string) bool {
-		return slices.Contains(absent, child) // from all
-	})
 	c.recordGone(ctx, c.x, homes.gone)
 	if len(homes.silent) == 0 {
 		others, err := Admin{Databases: c.Databases}.notTables(ctx, absent)

@@ -165,6 +165,7 @@ func (k *looseForeignKeys) absentRemark(
 	absent := slices.AppendSeq(slices.Clone(k.absent), maps.Keys(k.gone))
 	k.mu.Unlock()
 	slices.Sort(absent)
+	absent = slices.Compact(absent)
 	if absent != nil && d != k.Main {
 		return nil
 	}
