@@ -15,7 +15,6 @@ import (
 
 // cascade is a way from rows of a child to a row of the parent with which they are deleted.
 type cascade struct {
-	n                       int
 	child, parent           uint32
 	childTable, parentTable Table
 	columns, parentColumns  []Column

@@ -3,7 +3,6 @@ package repo
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -60,71 +59,6 @@ func baseCascades() []JobCascade {
 const inForceTargetsSQL = `
 SELECT ` + protectionColumns + ` FROM maintenance.protected_targets p
 WHERE ` + inForceSQL + ` ORDER BY p.kind, p.id`
-
-// keptCascadesSQL reads the foreign keys that cascade, with the number 0, and those of the steps $1 to $5
-// whose tables and columns exist, as integers, with their numbers. It leaves out tables that our role may
-// not read, and columns without an index.
-const keptCascadesSQL = `
-SELECT k.n, c.oid, cn.nspname, c.relname, child.names, child.types, pt.oid, pn.nspname, pt.relname, parent.names, parent.types
-FROM (
-  SELECT 0 AS n, k.conrelid, k.conkey, k.confrelid, k.confkey FROM pg_constraint k
-  WHERE k.contype = 'f' AND k.confdeltype = 'c' AND k.conparentid = 0
-  UNION ALL
-  SELECT j.n::int, ca.attrelid, ARRAY[ca.attnum], pa.attrelid, ARRAY[pa.attnum]
-  FROM unnest($1::name[], $2::name[], $3::name[], $4::name[], $5::name[]) WITH ORDINALITY
-    AS j (child, col, parent, parent_col, only_col, n)
-  JOIN pg_namespace s ON s.nspname = current_schema()
-  JOIN pg_class c ON c.relname = j.child AND c.relnamespace = s.oid
-  JOIN pg_class p ON p.relname = j.parent AND p.relnamespace = s.oid
-  JOIN pg_attribute ca ON ca.attrelid = c.oid AND ca.attname = j.col AND ca.attnum > 0
-  JOIN pg_attribute pa ON pa.attrelid = p.oid AND pa.attname = j.parent_col AND pa.attnum > 0
-  WHERE ca.atttypid = ANY ('{int2,int4,int8}'::regtype[]) AND pa.atttypid = ANY ('{int2,int4,int8}'::regtype[])
-    AND (j.only_col = '' OR EXISTS (SELECT FROM pg_attribute o WHERE o.attrelid = c.oid AND o.attname = j.only_col))
-    AND EXISTS (SELECT FROM pg_index i WHERE i.indrelid = p.oid AND i.indkey[0] = pa.attnum AND i.indisvalid AND i.indpred IS NULL)
-) k
-JOIN pg_class c ON c.oid = k.conrelid AND c.relkind IN ('r', 'p') JOIN pg_namespace cn ON cn.oid = c.relnamespace
-JOIN pg_class pt ON pt.oid = k.confrelid AND pt.relkind IN ('r', 'p') JOIN pg_namespace pn ON pn.oid = pt.relnamespace
-CROSS JOIN LATERAL (
-  SELECT array_agg(a.attname::text ORDER BY u.i) AS names, array_agg(format_type(a.atttypid, -1) ORDER BY u.i) AS types
-  FROM unnest(k.conkey) WITH ORDINALITY AS u (n, i) JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = u.n) child
-CROSS JOIN LATERAL (
-  SELECT array_agg(a.attname::text ORDER BY u.i) AS names, array_agg(format_type(a.atttypid, -1) ORDER BY u.i) AS types
-  FROM unnest(k.confkey) WITH ORDINALITY AS u (n, i) JOIN pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = u.n) parent
-WHERE has_table_privilege(pt.oid, 'SELECT') AND has_schema_privilege(pn.oid, 'USAGE') AND NOT row_security_active(pt.oid)
-ORDER BY k.n = 0, k.n, cn.nspname, c.relname, child.names`
-
-// ancestorsSQL reads from which tables those inherit that have a part in foreign keys that cascade, or
-// may be protected, and which our role may read.
-const ancestorsSQL = `
-WITH RECURSIVE own (oid) AS (
-  SELECT k.conrelid FROM pg_constraint k WHERE k.contype = 'f' AND k.confdeltype = 'c' AND k.conparentid = 0
-  UNION
-  SELECT k.confrelid FROM pg_constraint k WHERE k.contype = 'f' AND k.confdeltype = 'c' AND k.conparentid = 0
-  UNION
-  SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-  WHERE n.nspname = current_schema() AND c.relname IN ('users', 'namespaces')
-), up (oid, above) AS (
-  SELECT i.inhrelid, i.inhparent FROM pg_inherits i JOIN own ON own.oid = i.inhrelid
-  UNION
-  SELECT up.oid, i.inhparent FROM up JOIN pg_inherits i ON i.inhrelid = up.above
-)
-SELECT up.oid, above FROM up JOIN pg_class c ON c.oid = up.oid
-WHERE has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(c.relnamespace, 'USAGE') AND NOT row_security_active(c.oid)
-ORDER BY up.oid, above`
-
-// keptTablesSQL are the tables of users and groups, as far as protections can be of their ids.
-const keptTablesSQL = `
-SELECT c.oid, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'id' AND a.atttypid IN ('bigint'::regtype, 'integer'::regtype)
-WHERE n.nspname = current_schema() AND c.relname IN ('users', 'namespaces') AND c.relkind IN ('r', 'p')
-  AND has_table_privilege(c.oid, 'SELECT') AND NOT row_security_active(c.oid)
-ORDER BY c.relname`
-
-// keptChildrenSQL finds the tables $2 in the schemas $1 that our role may read.
-const keptChildrenSQL = `
-SELECT w.n::int - 1, c.oid FROM unnest($1::name[], $2::name[]) WITH ORDINALITY AS w (schema, name, n)
-JOIN pg_namespace s ON s.nspname = w.schema JOIN pg_class c ON c.relnamespace = s.oid AND c.relname = w.name
-WHERE has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(s.oid, 'USAGE') AND NOT row_security_active(c.oid)`
 
 // target is a user or group.
 type target struct {
@@ -220,103 +154,4 @@ func (d *Database) keeping(
 			return err
 		})
 	return kept, err
-}
-
-// read reads the cascades.
-func (k *keeper) read(ctx context.Context, steps []JobCascade, keys []keptKeys) error {
-	var children, columns, parents, parentColumns, only []string
-	for _, s := range steps {
-		children, columns, only = append(children, s.Child), append(columns, s.Column), append(only, s.OnlyColumn)
-		parents, parentColumns = append(parents, s.Parent), append(parentColumns, s.ParentColumn)
-	}
-	batch := &pgx.Batch{}
-	// Of a foreign key that is a step, too, the step counts: it comes first.
-	known := map[string]bool{}
-	batch.Queue(keptCascadesSQL, children, columns, parents, parentColumns, only).Query(func(rows pgx.Rows) error {
-		var c cascade
-		var names, types, parentNames, parentTypes []string
-		_, err := pgx.ForEachRow(rows, []any{
-			&c.n, &c.child, &c.childTable.Schema, &c.childTable.Name, &names, &types,
-			&c.parent, &c.parentTable.Schema, &c.parentTable.Name, &parentNames, &parentTypes,
-		}, func() error {
-			found := c
-			found.columns, found.parentColumns = pairColumns(names, types), pairColumns(parentNames, parentTypes)
-			way := fmt.Sprint(c.child, c.parent, names, parentNames)
-			switch {
-			case c.n == 0 && known[way]:
-				return nil
-			case c.n > 0:
-				step := steps[c.n-1]
-				found.contains = step.contains
-				known[way] = known[way] || step.Only == ""
-				if step.Spared {
-					return nil
-				}
-				if step.Only != "" {
-					found.only = "t." + quote(step.OnlyColumn) + " " + step.Only
-				}
-			}
-			k.own[c.child] = append(k.own[c.child], &found)
-			k.tables[c.child], k.tables[c.parent] = c.childTable, c.parentTable
-			return nil
-		})
-		return err
-	})
-	k.readChildren(batch, keys)
-	batch.Queue(ancestorsSQL).Query(func(rows pgx.Rows) error {
-		var table, above uint32
-		_, err := pgx.ForEachRow(rows, []any{&table, &above}, func() error {
-			k.above[table] = append(k.above[table], above)
-			return nil
-		})
-		return err
-	})
-	batch.Queue(keptTablesSQL).Query(func(rows pgx.Rows) error {
-		var oid uint32
-		var t Table
-		_, err := pgx.ForEachRow(rows, []any{&oid, &t.Schema, &t.Name}, func() error {
-			k.tables[oid], k.kinds[oid] = t, KindUser
-			if t.Name == "namespaces" {
-				k.kinds[oid] = KindGroup
-			}
-			return nil
-		})
-		return err
-	})
-	if err := k.tx.SendBatch(ctx, batch).Close(); err != nil {
-		return err
-	}
-	for table, above := range k.above {
-		for _, a := range above {
-			if len(k.own[table]) > 0 {
-				k.below[a] = append(k.below[a], table)
-			}
-		}
-	}
-	return nil
-}
-
-// readChildren finds the tables of children whose keys are asked for.
-func (k *keeper) readChildren(batch *pgx.Batch, keys []keptKeys) {
-	if len(keys) == 0 {
-		return
-	}
-	var schemas, names []string
-	for _, key := range keys {
-		table := key.child.Table()
-		schemas, names = append(schemas, table.Schema), append(names, table.Name)
-	}
-	batch.Queue(keptChildrenSQL, schemas, names).Query(func(rows pgx.Rows) error {
-		var place int
-		var oid uint32
-		_, err := pgx.ForEachRow(rows, []any{&place, &oid}, func() error {
-			way := &cascade{child: oid, childTable: keys[place].child.Table(), keys: &keys[place]}
-			for _, name := range way.keys.child.Key.Columns {
-				way.columns = append(way.columns, Column{Name: name})
-			}
-			k.own[oid], k.tables[oid] = append(k.own[oid], way), way.childTable
-			return nil
-		})
-		return err
-	})
 }

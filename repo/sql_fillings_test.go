@@ -11,7 +11,7 @@ var fragments = []string{
 	"attemptGuardSQL", "attemptLockSQL", "attemptSQL", "fenceSQL", "freeGuardSQL", "freeSQL", "heldSQL",
 	"leaseConflictSQL", "leaseIsFreeSQL", "leaseValuesSQL", "leafParentsSQL", "lockSQL", "noGuardSQL",
 	// Protections.
-	"aboveSQL", "inForceSQL", "noGroupSQL", "noUserSQL", "cancelledUsersSQL", "userVetoesSQL",
+	"aboveSQL", "inForceSQL", "noGroupSQL", "noUserSQL", "cancelledUsersSQL", "userVetoesSQL", "readableSQL",
 	// Fires.
 	"noLedgerTimeSQL", "recordLeaseSQL",
 	// Loose foreign keys.
