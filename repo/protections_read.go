@@ -91,6 +91,12 @@ type cascadingKey struct {
 	References []int16
 }
 
+// columnNumber is a column of a table.
+type columnNumber struct {
+	table  uint32
+	number int16
+}
+
 // read reads the cascades.
 func (k *keeper) read(ctx context.Context, steps []JobCascade, keys []keptKeys) error {
 	var tables, columns []string
@@ -112,18 +118,14 @@ func (k *keeper) read(ctx context.Context, steps []JobCascade, keys []keptKeys) 
 		})
 		return err
 	})
-	type number struct {
-		table  uint32
-		column int16
-	}
-	ofKeys := map[number]keptColumn{}
+	ofKeys := map[columnNumber]keptColumn{}
 	batch.Queue(cascadingColumnsSQL).Query(func(rows pgx.Rows) error {
 		var c keptColumn
 		var n int16
 		_, err := pgx.ForEachRow(rows, []any{
 			&c.oid, &c.table.Schema, &c.table.Name, &c.readable, &n, &c.Name, &c.Type,
 		}, func() error {
-			ofKeys[number{c.oid, n}] = c
+			ofKeys[columnNumber{c.oid, n}] = c
 			return nil
 		})
 		return err
@@ -137,13 +139,27 @@ func (k *keeper) read(ctx context.Context, steps []JobCascade, keys []keptKeys) 
 	if err := k.tx.SendBatch(ctx, batch).Close(); err != nil {
 		return err
 	}
-	known := k.addSteps(steps, ofSteps)
+	k.addKeys(all, ofKeys, k.addSteps(steps, ofSteps))
+	for table, above := range k.above {
+		for _, a := range above {
+			if len(k.own[table]) > 0 {
+				k.below[a] = append(k.below[a], table)
+			}
+		}
+	}
+	return nil
+}
+
+// addKeys adds the foreign keys whose tables our role may read, but for the ways that are known.
+func (k *keeper) addKeys(
+	all []cascadingKey, columns map[columnNumber]keptColumn, known map[string]bool,
+) {
 	var found []*cascade
 	for _, key := range all {
 		var children, parents []keptColumn
 		for i := range key.Columns {
-			children = append(children, ofKeys[number{key.Child, key.Columns[i]}])
-			parents = append(parents, ofKeys[number{key.Parent, key.References[i]}])
+			children = append(children, columns[columnNumber{key.Child, key.Columns[i]}])
+			parents = append(parents, columns[columnNumber{key.Parent, key.References[i]}])
 		}
 		// A key whose columns were not found is that of no table.
 		if children[0].oid != 0 && parents[0].readable {
@@ -159,14 +175,6 @@ func (k *keeper) read(ctx context.Context, steps []JobCascade, keys []keptKeys) 
 			k.add(c)
 		}
 	}
-	for table, above := range k.above {
-		for _, a := range above {
-			if len(k.own[table]) > 0 {
-				k.below[a] = append(k.below[a], table)
-			}
-		}
-	}
-	return nil
 }
 
 func byName(a, b Column) int { return cmp.Compare(a.Name, b.Name) }
