@@ -258,7 +258,7 @@ func (d *Database) child(key LooseForeignKey, home *childHome, r childRow, ways 
 		c.tree = []string{home.sql()}
 	}
 	changed := key.changes()
-	c.leads = ways.leads(home.Table, len(changed) == 0)
+	c.leads = ways.leads(home.Table, changed)
 	if len(changed) > 0 && !slices.ContainsFunc(changed, func(name string) bool {
 		return home.columns[name].Unique
 	}) {

@@ -130,58 +130,95 @@ func (d *Database) changeProtected(
 	})
 }
 
-// protectedPathsSQL are the tables from which a chain leads to users or namespaces: for a deletion
-// (event d) or an update (u) of their rows. The chain begins at the two tables and what inherits from
-// them, and at triggers and rules, which may do anything. It follows foreign keys from the child to the
-// parent whose deletion or update changes the child, and inheritance upwards. Our own triggers and
-// those that record deletions change neither table.
+// protectedPathsSQL are the tables from which a chain leads to users or namespaces, with the events of
+// their rows that it begins with, as the bits of pg_trigger.tgtype: 4 for INSERT, 8 for DELETE, 16 for
+// UPDATE, of any column or of the one named. The chain begins at
+//   - the two tables and what inherits from them, where an update of the id loses a row, too
+//   - triggers, except those that record deletions, and rules: they may do anything
+//
+// It follows foreign keys from the child to the parent whose deletion or update changes the child, and
+// inheritance upwards. An update of a partition key moves rows: it deletes and inserts rows of partitions.
+//
+// A way has three bytes: what happens to the parent's row that a DELETE, an UPDATE or an INSERT of the
+// child's stands for. The ways are aggregated by child, else the planner expects so many rows that it
+// sorts all of them in each round. An id that is generated, and the expression of a partition key, change
+// with any column.
 const protectedPathsSQL = `
 WITH RECURSIVE target (oid) AS (
-  SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-  WHERE n.nspname = current_schema() AND c.relname IN ('users', 'namespaces') AND c.relkind IN ('r', 'p')
+  SELECT c.oid FROM pg_class c
+  WHERE c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+    AND c.relname IN ('users', 'namespaces') AND c.relkind IN ('r', 'p')
   UNION
   SELECT i.inhrelid FROM target t JOIN pg_inherits i ON i.inhparent = t.oid
-), leads (oid, event) AS (
-  SELECT oid, 'd' FROM target
-  UNION
-  SELECT t.tgrelid, e.event FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
-  CROSS JOIN (VALUES ('d', 8), ('u', 16)) AS e (event, bit)
-  WHERE ` + userTriggerSQL + ` AND t.tgenabled IN ('O', 'A') AND t.tgtype & e.bit > 0
-    AND NOT starts_with(p.proname, '` + TriggerFunctions + `')
-    AND p.pronamespace <> (SELECT oid FROM pg_namespace WHERE nspname = 'maintenance')
-  UNION
-  SELECT r.ev_class, CASE r.ev_type WHEN '4' THEN 'd' ELSE 'u' END FROM pg_rewrite r
-  WHERE r.ev_type IN ('2', '4')
-  UNION
-  SELECT up.oid, up.event FROM leads l CROSS JOIN LATERAL (
-    SELECT k.confrelid, 'd' FROM pg_constraint k
-    WHERE k.contype = 'f' AND k.conrelid = l.oid
-      AND (l.event = 'd' AND k.confdeltype = 'c' OR l.event = 'u' AND k.confdeltype IN ('n', 'd'))
+), keys (oid, n, col, moves) AS MATERIALIZED (
+  SELECT t.oid, a.attnum, a.col, false
+  FROM target t CROSS JOIN LATERAL (
+    SELECT attnum, CASE attgenerated WHEN '' THEN attname::text ELSE '' END AS col
+    FROM pg_attribute WHERE attrelid = t.oid AND attname = 'id' OFFSET 0) a
+  UNION ALL
+  SELECT partrelid, n, coalesce((
+    SELECT attname::text FROM pg_attribute WHERE attrelid = partrelid AND attnum = n AND n > 0), ''), true
+  FROM (SELECT partrelid, unnest(partattrs::int2[]) AS n FROM pg_partitioned_table) p
+), leads (oid, events, col) AS (
+  SELECT oid, bit_or(events), col FROM (
+    SELECT oid, 8 AS events, '' AS col FROM target
     UNION ALL
-    SELECT k.confrelid, 'u' FROM pg_constraint k
-    WHERE k.contype = 'f' AND k.conrelid = l.oid AND l.event = 'u' AND k.confupdtype IN ('c', 'n', 'd')
+    SELECT oid, 16, col FROM keys WHERE NOT moves
     UNION ALL
-    SELECT i.inhparent, l.event FROM pg_inherits i WHERE i.inhrelid = l.oid
-  ) AS up (oid, event)
+    SELECT t.tgrelid, t.tgtype & 28, '' FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+    WHERE ` + userTriggerSQL + ` AND t.tgenabled <> 'D' AND NOT ` + recordsSQL + `
+    UNION ALL
+    SELECT ev_class, CASE ev_type WHEN '4' THEN 8 WHEN '2' THEN 16 ELSE 4 END, ''
+    FROM pg_rewrite WHERE ev_type IN ('2', '3', '4')
+  ) first GROUP BY oid, col
+  UNION
+  SELECT w.parent, w.events, coalesce(w.parent_col, w.own)
+  FROM (
+    SELECT way.parent, way.parent_col, l.col AS own, way.col,
+      ((l.events >> 3 & 1) * way.way | (l.events >> 4 & 1) * (way.way >> 8) | (l.events >> 2 & 1) * (way.way >> 16)) & 28 AS events
+    FROM leads l JOIN (
+      SELECT oid, array_agg(parent) AS parents, array_agg(way) AS ways, array_agg(col) AS cols,
+        array_agg(parent_col) AS parent_cols
+      FROM (
+        SELECT k.conrelid AS oid, k.confrelid AS parent,
+          CASE WHEN k.confdeltype = 'c' THEN 8 WHEN k.confdeltype IN ('n', 'd') THEN 8 << 8 ELSE 0 END
+            + CASE WHEN k.confupdtype IN ('c', 'n', 'd') THEN 16 << 8 ELSE 0 END AS way,
+          coalesce(keys.col, '') AS col, '' AS parent_col
+        FROM pg_constraint k LEFT JOIN keys ON keys.oid = k.conrelid AND keys.n = ANY (k.conkey)
+        WHERE k.contype = 'f' AND (k.confdeltype NOT IN ('a', 'r') OR k.confupdtype NOT IN ('a', 'r'))
+        UNION ALL
+        SELECT inhrelid, inhparent, 8 + (16 << 8) + (4 << 16), NULL, NULL FROM pg_inherits
+        UNION ALL
+        SELECT i.inhrelid, i.inhparent, 16 + (16 << 16), NULL, keys.col
+        FROM pg_inherits i JOIN keys ON keys.oid = i.inhparent AND keys.moves
+      ) known GROUP BY oid
+    ) up ON up.oid = l.oid
+    CROSS JOIN LATERAL unnest(up.parents, up.ways, up.cols, up.parent_cols) AS way (parent, way, col, parent_col)
+  ) w
+  WHERE w.events > 0 AND (w.own = '' OR coalesce(w.col, w.own) = w.own)
 )
-SELECT n.nspname, c.relname, l.event FROM leads l
-JOIN pg_class c ON c.oid = l.oid JOIN pg_namespace n ON n.oid = c.relnamespace`
+SELECT n.nspname, c.relname, l.events, l.col FROM leads l
+JOIN pg_class c ON c.oid = l.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE l.events & 24 > 0`
 
 // protectedPath is a row of protectedPathsSQL.
 type protectedPath struct {
 	Table
-	event string
+	column string
 }
 
-// paths are the tables from which a change may delete protected rows, for deletions and updates.
-type paths map[protectedPath]bool
+// paths are the tables from which a change may delete protected rows, with its events.
+type paths map[protectedPath]int
 
-// leads reports whether deleting rows of a table, or else updating them, may delete protected rows.
-func (p paths) leads(t Table, deletes bool) bool {
-	if deletes {
-		return p[protectedPath{t, "d"}]
+// leads reports whether an update of these columns of a table may delete protected rows; without
+// columns, whether deleting its rows may.
+func (p paths) leads(t Table, updated []string) bool {
+	if len(updated) == 0 {
+		return p[protectedPath{t, ""}]&8 > 0
 	}
-	return p[protectedPath{t, "u"}]
+	return p[protectedPath{t, ""}]&16 > 0 || slices.ContainsFunc(updated, func(column string) bool {
+		return p[protectedPath{t, column}]&16 > 0
+	})
 }
 
 // protectedPaths reads the paths. Only main has protections.
@@ -193,13 +230,14 @@ func (d *Database) protectedPaths(ctx context.Context) (paths, error) {
 		return nil, err
 	}
 	all := paths{}
-	found, err := collect(ctx, d, newQuery("find paths to protected rows", protectedPathsSQL),
+	// The search pays no compilation, whatever the planner expects: readRows forbids it.
+	_, err := readRows(ctx, d, Limits{Statement: statementTimeout, ReadOnly: true},
+		newQuery("find paths to protected rows", protectedPathsSQL),
 		func(row pgx.CollectableRow) (p protectedPath, err error) {
-			err = row.Scan(&p.Schema, &p.Name, &p.event)
+			var events int
+			err = row.Scan(&p.Schema, &p.Name, &events, &p.column)
+			all[p] |= events
 			return p, err
 		})
-	for _, p := range found {
-		all[p] = true
-	}
 	return all, err
 }

@@ -12,10 +12,17 @@ import (
 // What the way upwards needs of the catalogue. The joins are made here: each job reads this, and PostgreSQL
 // would plan and run one statement for all of it for five times as long.
 
-// cascadingKeysSQL reads the foreign keys that cascade.
+// keptCascadesSQL: the constraint k is a foreign key that cascades, or sets the id of a user or group to its
+// default.
+const keptCascadesSQL = `k.contype = 'f' AND k.conparentid = 0 AND (k.confdeltype = 'c' OR k.confdeltype = 'd' AND EXISTS (
+  SELECT FROM pg_class c JOIN pg_namespace s ON s.oid = c.relnamespace AND s.nspname = current_schema()
+  JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'id' AND a.attnum = ANY (k.conkey)
+  WHERE c.oid = k.conrelid AND c.relname IN ('users', 'namespaces')))`
+
+// cascadingKeysSQL reads these foreign keys.
 const cascadingKeysSQL = `
-SELECT conrelid, conkey, confrelid, confkey FROM pg_constraint
-WHERE contype = 'f' AND confdeltype = 'c' AND conparentid = 0`
+SELECT k.conrelid, k.conkey, k.confrelid, k.confkey FROM pg_constraint k
+WHERE ` + keptCascadesSQL
 
 // readableSQL says whether our role may read all rows of a table c in the schema n.
 const readableSQL = `has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE') AND NOT row_security_active(c.oid)`
@@ -26,7 +33,7 @@ SELECT c.oid, n.nspname, c.relname, ` + readableSQL + `, a.attnum, a.attname, fo
 FROM (
   SELECT DISTINCT u.rel, u.num FROM pg_constraint k
   CROSS JOIN LATERAL (SELECT k.conrelid, unnest(k.conkey) UNION ALL SELECT k.confrelid, unnest(k.confkey)) AS u (rel, num)
-  WHERE k.contype = 'f' AND k.confdeltype = 'c' AND k.conparentid = 0
+  WHERE ` + keptCascadesSQL + `
 ) u
 JOIN pg_class c ON c.oid = u.rel AND c.relkind IN ('r', 'p') JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = u.rel AND a.attnum = u.num`

@@ -15,7 +15,7 @@ var fragments = []string{
 	// Fires.
 	"noLedgerTimeSQL", "recordLeaseSQL",
 	// Loose foreign keys.
-	"createFunctionSQL", "createRowTriggerSQL", "createTriggerSQL", "compositeSQL", "deadRecordMatchSQL", "dropFunctionSQL", "dropTriggerSQL", "enableRowTriggerSQL", "enableTriggerSQL", "functionBodySQL", "insertsSQL", "namedQueueSQL", "tracedBodySQL", "baseTypeSQL", "comparedSQL", "KeyClassSQL", "userTriggerSQL", "forgetSQL", "countedSQL", "untracedSQL", "pendingRecordsSQL", "waitingRecordsSQL",
+	"createFunctionSQL", "createRowTriggerSQL", "createTriggerSQL", "compositeSQL", "deadRecordMatchSQL", "dropFunctionSQL", "dropTriggerSQL", "enableRowTriggerSQL", "enableTriggerSQL", "functionBodySQL", "insertsSQL", "namedQueueSQL", "tracedBodySQL", "baseTypeSQL", "comparedSQL", "KeyClassSQL", "userTriggerSQL", "recordsSQL", "keptCascadesSQL", "forgetSQL", "countedSQL", "untracedSQL", "pendingRecordsSQL", "waitingRecordsSQL",
 	"livingPartSQL", "livingSeveralSQL", "livingSQL", "noLivingSQL", "plainRecordedSQL", "recordedSQL", "reusedRecordsSQL",
 	"ProtectedSQL", "NamedSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "purgeSeveralSQL", "purgeUncountedSQL", "revokeFunctionSQL",
 	// Groups.

@@ -59,7 +59,7 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 	match, filter := r.sql(&p)
 	send := r.Database.change
 	switch {
-	case r.paths.leads(r.reachedTable(), c.Delete):
+	case r.paths.leads(r.reachedTable(), c.Set):
 		send = r.Database.changeProtected
 	case b.Direct && !b.SkipLocked && c.Report == "":
 		return r.sweepDirect(ctx, c, b)
