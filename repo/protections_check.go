@@ -80,11 +80,11 @@ func (d *Database) readTargets(ctx context.Context) (sql string, err error) {
 	return sql, nil
 }
 
-// checkProtected is the end of a transaction that has changed rows. A target may have been protected
+// checkProtected is the end of a transaction of a run or a job. A target may have been protected
 // since the transaction began. Constraint triggers that are deferred fire first, behind the receipts,
 // as they would at the commit.
 func (tx *changing) checkProtected(ctx context.Context) (err error) {
-	if tx.targetsSQL == "" || len(tx.changed) == 0 {
+	if tx.targetsSQL == "" {
 		return nil
 	}
 	batch := &pgx.Batch{}
@@ -107,9 +107,17 @@ func (tx *changing) touches(table string) {
 }
 
 // changeProtected is [Database.change] for a statement on a table from which a chain leads to protected
-// rows: it is a transaction of its own with the post-condition.
+// rows.
 func (d *Database) changeProtected(
 	ctx context.Context, p Permit, q query, r receipt, into ...any,
+) error {
+	q.receipt = new(r.write(p.Source, nil))
+	return d.writeProtected(ctx, p, q, r.table, into...)
+}
+
+// writeProtected is [Database.write] as a transaction of its own with the post-condition.
+func (d *Database) writeProtected(
+	ctx context.Context, p Permit, q query, table string, into ...any,
 ) error {
 	p.Transaction = p.Statement + p.Lock + netTime
 	ctx, into = withAffected(ctx, into)
@@ -120,14 +128,25 @@ func (d *Database) changeProtected(
 		if err == nil && !held {
 			err = p.refused(ctx, tx)
 		}
-		if err != nil {
+		tx.touches(table)
+		if err != nil || q.receipt == nil {
 			return err
 		}
-		tx.touches(r.table)
-		receipt := r.write(p.Source, nil)
-		_, err = tx.Exec(ctx, receipt.sql, receipt.args...)
+		_, err = tx.Exec(ctx, q.receipt.sql, q.receipt.args...)
 		return err
 	})
+}
+
+// bookkeeping are the application's tables in which runs keep account of their work.
+func bookkeeping() []string { return append(QueueTables(), "ghost_user_migrations") }
+
+// accountLeads returns a table of the bookkeeping from which a chain leads to protected rows, as far as
+// is known; "": from none.
+func (d *Database) accountLeads() string {
+	if table := d.account.Load(); table != nil {
+		return *table
+	}
+	return ""
 }
 
 // protectedPathsSQL are the tables from which a chain leads to users or namespaces, with the events of
@@ -198,8 +217,7 @@ WITH RECURSIVE target (oid) AS (
   WHERE w.events > 0 AND (w.own = '' OR coalesce(w.col, w.own) = w.own)
 )
 SELECT n.nspname, c.relname, l.events, l.col FROM leads l
-JOIN pg_class c ON c.oid = l.oid JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE l.events & 24 > 0`
+JOIN pg_class c ON c.oid = l.oid JOIN pg_namespace n ON n.oid = c.relnamespace`
 
 // protectedPath is a row of protectedPathsSQL.
 type protectedPath struct {
@@ -221,7 +239,8 @@ func (p paths) leads(t Table, updated []string) bool {
 	})
 }
 
-// protectedPaths reads the paths. Only main has protections.
+// protectedPaths reads the paths. Only main has protections. If a path begins at the bookkeeping, each
+// write of a run or a job has the post-condition from then on.
 func (d *Database) protectedPaths(ctx context.Context) (paths, error) {
 	if d.LooseForeignKeysOnly {
 		d.targets.Store(nil)
@@ -239,5 +258,15 @@ func (d *Database) protectedPaths(ctx context.Context) (paths, error) {
 			all[p] |= events
 			return p, err
 		})
-	return all, err
+	if err != nil {
+		return nil, err
+	}
+	account := ""
+	for p := range all {
+		if slices.Contains(bookkeeping(), p.Name) {
+			account = p.Name
+		}
+	}
+	d.account.Store(&account)
+	return all, nil
 }

@@ -87,6 +87,9 @@ func collectInto[T any](out *[]T, scan pgx.RowToFunc[T]) func(pgx.BatchResults) 
 // guard held. If not, the statement has changed nothing, and the error says what was missing. What
 // changes rows of the application is sent by [Database.change].
 func (d *Database) write(ctx context.Context, p Permit, q query, into ...any) error {
+	if account := d.accountLeads(); account != "" && p.destroys() {
+		return d.writeProtected(ctx, p, q, account, into...)
+	}
 	ctx = p.finishing(ctx)
 	var held bool
 	q.statement = p.fill(q.statement)

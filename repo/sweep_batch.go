@@ -61,7 +61,7 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 	switch {
 	case r.paths.leads(r.reachedTable(), c.Set):
 		send = r.Database.changeProtected
-	case b.Direct && !b.SkipLocked && c.Report == "":
+	case b.Direct && !b.SkipLocked && c.Report == "" && r.Database.accountLeads() == "":
 		return r.sweepDirect(ctx, c, b)
 	}
 	change, done := c.sql(r.from(), &p)

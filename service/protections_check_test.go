@@ -55,6 +55,16 @@ func keptPaths() []keptPath {
 		{"trigger with a function that is called like one of ours", `CREATE FUNCTION insert_into_loose_foreign_keys_deleted_records_with_more() RETURNS trigger LANGUAGE plpgsql AS $$
 			BEGIN DELETE FROM users WHERE id = OLD.id; RETURN NULL; END $$;
 			CREATE TRIGGER gone AFTER DELETE ON branches FOR EACH ROW EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records_with_more()`, "async_delete"},
+		{"trigger with a function of ours that has another text", `CREATE OR REPLACE FUNCTION insert_into_loose_foreign_keys_deleted_records_with_id() RETURNS trigger LANGUAGE plpgsql AS $$
+			BEGIN DELETE FROM users WHERE id = OLD.id; RETURN NULL; END $$;
+			CREATE TRIGGER gone AFTER DELETE ON branches FOR EACH ROW EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records_with_id()`, "async_delete"},
+		{"trigger for replicas", `CREATE FUNCTION gone() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM users WHERE id = OLD.id; RETURN NULL; END $$;
+			CREATE TRIGGER gone AFTER DELETE ON branches FOR EACH ROW EXECUTE FUNCTION gone(); ALTER TABLE branches ENABLE REPLICA TRIGGER gone;
+			DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET session_replication_role = replica', current_database()); END $$`, "async_delete"},
+		{"rule of a table that PostgreSQL cascades to, like a trigger", `CREATE TABLE teams (id bigint PRIMARY KEY, branch_id bigint REFERENCES branches ON DELETE CASCADE);
+			INSERT INTO teams SELECT id, id FROM branches; CREATE RULE gone AS ON DELETE TO teams DO ALSO DELETE FROM users WHERE id = OLD.id`, "async_delete"},
+		{"trigger on the queue", `CREATE FUNCTION gone() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM users WHERE id = OLD.primary_key_value; RETURN NULL; END $$;
+			CREATE TRIGGER gone AFTER DELETE ON loose_foreign_keys_deleted_records FOR EACH ROW EXECUTE FUNCTION gone()`, "async_delete"},
 		{"default of the id", `DELETE FROM users WHERE id <> 2; INSERT INTO branches VALUES (9, NULL);
 			ALTER TABLE users ALTER id SET DEFAULT 9, ADD FOREIGN KEY (id) REFERENCES branches ON DELETE SET DEFAULT`, "async_delete"},
 		{"update of the id", `ALTER TABLE branches ADD code bigint UNIQUE; UPDATE branches SET code = id, p_id = CASE id WHEN 2 THEN 2 END;
@@ -86,7 +96,7 @@ func TestProtect_NoPathOfPostgreSQLLeadsToAProtectedUser(t *testing.T) {
 			}
 			r := servicetest.RunBatch(t, s, "main")
 			servicetest.WantState(t, r, "succeeded")
-			if !strings.HasPrefix(r.Reason, "1 record held, PROTECTED: user 2 is protected by") || !strings.Contains(r.Reason, "is deleted with rows of branches") {
+			if !strings.HasPrefix(r.Reason, "1 record held, PROTECTED: user 2 is protected by") || !strings.Contains(r.Reason, "is deleted with rows of ") {
 				t.Errorf("reason %q", r.Reason)
 			}
 			e.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM users WHERE id = 2`, "2")
