@@ -221,6 +221,7 @@ func (d *Database) ClaimPlaceholders(
 	told := false
 	err = d.transaction(ctx, "claim placeholder users", p, func(ctx context.Context, tx *changing) error {
 		claim = PlaceholderClaim{}
+		tx.touches("import_placeholder_user_details")
 		last, rows, err := page.claim(ctx, tx)
 		if err != nil || last == nil {
 			return err

@@ -233,3 +233,57 @@ func TestProtect_TheRemovalOfAGroupDeletesNoProtectedUser(t *testing.T) {
 		})
 	}
 }
+
+// A write to the queue of users, or to that of placeholder users, deletes what the database adds to it.
+func TestProtect_AWriteToAQueueDeletesNoProtectedUser(t *testing.T) {
+	t.Parallel()
+	const (
+		gone     = `CREATE FUNCTION gone() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM users WHERE id = 28; RETURN NULL; END $$; CREATE TRIGGER gone `
+		rows     = ` FOR EACH ROW EXECUTE FUNCTION gone(); `
+		orphan   = `ALTER TABLE ghost_user_migrations DROP CONSTRAINT ghost_user_migrations_user_id_fkey; UPDATE ghost_user_migrations SET user_id = 999 WHERE user_id = 26; `
+		refusing = `UPDATE issues SET author_id = 26; CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{code}'; END $$;
+			CREATE TRIGGER no BEFORE UPDATE ON issues FOR EACH ROW EXECUTE FUNCTION no(); `
+		kept = "1 queue row kept, PROTECTED: " + byAnn28 + ", and is deleted with rows of ghost_user_migrations"
+	)
+	refused := func(code string) string { return strings.ReplaceAll(refusing, "{code}", code) }
+	for _, c := range []struct{ name, sql, reason, row string }{
+		{"an orphan and a foreign key", orphan + `ALTER TABLE users ADD COLUMN mig bigint REFERENCES ghost_user_migrations ON DELETE CASCADE;
+			UPDATE users SET mig = (SELECT id FROM ghost_user_migrations WHERE user_id = 999) WHERE id = 28`, kept, "999 later"},
+		{"an orphan and a trigger", orphan + gone + `AFTER DELETE ON ghost_user_migrations FOR EACH ROW WHEN (OLD.user_id = 999) EXECUTE FUNCTION gone()`, kept, "999 later"},
+		{"an orphan", orphan, "", "NULL"},
+		{"a user who is postponed", refused("P0001") + gone + `AFTER UPDATE ON ghost_user_migrations` + rows, kept, "26 due"},
+		{"a user who is deferred", refused("55P03") + gone + `AFTER UPDATE ON ghost_user_migrations` + rows, kept, "26 due"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			g := servicetest.NewGhosts(t)
+			g.Doomed(26, 27)
+			g.User(28, 0)
+			g.Exec("main", c.sql)
+			s := g.Service()
+			protect(t, s, "user", 28)
+			r := g.Runs(s, false)
+			servicetest.WantState(t, r, "succeeded")
+			assert.That(t, r.Counts["migrated_users"] == 1 && strings.Contains(r.Reason, c.reason), "counts %v, reason %q", r.Counts, r.Reason)
+			g.Want("main", `SELECT string_agg(id::text, ' ') FROM users WHERE id IN (27, 28)`, "28")
+			g.Want("main", `SELECT string_agg(user_id || CASE WHEN consume_after > now() THEN ' later' ELSE ' due' END, '') FROM ghost_user_migrations`, c.row)
+			if c.reason == "" {
+				g.Want("main", `SELECT count(*) FROM maintenance.receipts WHERE "table" = 'ghost_user_migrations' AND rule LIKE 'remove an orphan%' AND run_id IS NOT NULL`, "1")
+			}
+		})
+	}
+	t.Run("a claim", func(t *testing.T) {
+		t.Parallel()
+		e := servicetest.NewPlaceholders(t)
+		e.User(28, 0, 1)
+		e.Detail(1, 0, `NULL`)
+		e.Exec("main", gone+`AFTER UPDATE ON import_placeholder_user_details`+rows)
+		s := e.Service("", e.WithQueue)
+		protect(t, s, "user", 28)
+		r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.PlaceholderUsers}))(t)
+		servicetest.WantState(t, r, "failed")
+		assert.That(t, strings.Contains(r.Error, "PROTECTED: "+byAnn28+", and is deleted with rows of import_placeholder_user_details"), "error %q", r.Error)
+		e.Want("main", `SELECT count(*) FROM users WHERE id = 28`, "1")
+		e.Want("main", `SELECT count(*) FROM maintenance.river_job`, "0")
+	})
+}

@@ -222,6 +222,10 @@ func (u *user) reschedule(ctx context.Context, cause error) error {
 	kept, protected := errors.AsType[*repo.ProtectedError](cause)
 	timeUp := errors.Is(cause, errDeadline) || errors.Is(cause, errSliceUsed)
 	switch {
+	case protected && !u.Exists:
+		u.keepRow(kept)
+		u.log.WarnContext(ctx, "queue row kept, end the protection",
+			"reason", repo.ReasonProtected, "why", kept.Error())
 	case protected:
 		u.candidate(run.ActionPostpone, kept.Error())
 		u.reportProtected(ctx, kept)
@@ -241,10 +245,19 @@ func (u *user) reschedule(ctx context.Context, cause error) error {
 		u.x.Count(ctx, counted, 1)
 	}
 	if err != nil && end == nil {
-		// Somebody has locked the row: it stays due.
+		// Somebody has locked the row, or a protected one would be deleted with its change: it stays due.
+		if kept, ok := errors.AsType[*repo.ProtectedError](err); ok {
+			u.keepRow(kept)
+		}
 		u.log.ErrorContext(ctx, "user not rescheduled", "error", err)
 	}
 	return end
+}
+
+// keepRow notes that a row of the queue can neither be removed nor postponed without a protected row.
+func (r *workerRun) keepRow(kept *repo.ProtectedError) {
+	r.keptRows++
+	r.keptBy = kept
 }
 
 // endsRun is the error with which the run ends after err, nil if err is about the user alone. While

@@ -112,6 +112,9 @@ type workerRun struct {
 	plan *run.Plan
 
 	migrated, deferred, failed, protected int
+	// keptRows are rows of the queue that keptBy, the last of them, keeps as they are.
+	keptRows int
+	keptBy   *repo.ProtectedError
 	// stopped is the limit that ended the run before all rows were worked, "" if none did.
 	stopped string
 }
@@ -178,6 +181,9 @@ func (r *workerRun) reportEnd() {
 			theyAre = "who is"
 		}
 		why = append(why, run.Counted(r.protected, "user")+" kept, "+theyAre+" protected")
+	}
+	if r.keptRows > 0 {
+		why = append(why, run.Counted(r.keptRows, "queue row")+" kept, "+r.keptBy.Error())
 	}
 	if r.failed > 0 {
 		why = append(why, run.Counted(r.failed, "user")+" failed")
