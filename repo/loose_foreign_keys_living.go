@@ -38,8 +38,9 @@ type parentColumn struct {
 }
 
 // parentTablesSQL finds relations by the names that records have, with the columns that may be their
-// key: those named by a trigger or a definition ($2), and the primary key. Write-protected leftovers of
-// a split database do not count.
+// key: those named by a trigger or a definition ($2), and the primary key. The write-protected leftover of a
+// split database counts: its rows are those that were there when the last record of them came into this
+// queue, and what is deleted in the other database since has records there.
 //
 // It counts the keys by which deletions can have been recorded: those of unique indexes, and in GitLab's
 // own queue ($3) id.
@@ -54,7 +55,6 @@ JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
 WHERE n.nspname || '.' || c.relname = ANY ($1) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
-  AND NOT ` + ProtectedSQL + `
   AND (a.attname = ANY ($2) OR a.attnum = ANY (i.indkey))`
 
 // parentRow is a row of parentTablesSQL: a column of a relation.
@@ -226,10 +226,16 @@ const (
 
 // claimsSQL finds the living parents of records. The newest row of a key counts. Transaction ids are
 // compared by their age. A record that was changed since it was written has another xmin: it was
-// postponed, when its key had no row or could not be checked, so a row is taken for newer.
+// postponed, when its key had no row or could not be checked, so a row is taken for newer. One that is
+// gone was closed by the operator. A failure that is older than the record is that of another one, which had
+// its number.
 const claimsSQL = `
 SELECT k.n, CASE
-  WHEN x.sqlstate = '` + ReasonKeyApproved + `' THEN 2
+  WHEN q.id IS NULL THEN 1
+  WHEN (
+    SELECT x.sqlstate FROM {failures} x
+    WHERE x.partition = k.partition AND x.record_id = k.id AND x.failed_at >= q.created_at
+  ) = '` + ReasonKeyApproved + `' THEN 2
   WHEN p.row_age IS NULL THEN 3
   WHEN coalesce(q.cleanup_attempts, 0) > 0 OR q.consume_after <> q.created_at THEN 3
   WHEN p.row_age >= age(q.xmin) THEN 1
@@ -238,13 +244,13 @@ FROM unnest($1::bigint[], $2::text[]::{id}[], {lists}) WITH ORDINALITY AS k (par
 CROSS JOIN LATERAL (
   SELECT {row_age} AS row_age FROM {parent} t WHERE {matches} ORDER BY 1 LIMIT 1
 ) p
-JOIN {queue} q ON q.partition = k.partition AND q.id = k.id
-LEFT JOIN {failures} x ON x.partition = k.partition AND x.record_id = k.id`
+LEFT JOIN {queue} q ON q.partition = k.partition AND q.id = k.id`
 
 // approvedSQL finds the records whose children the operator has released.
 const approvedSQL = `
 SELECT r.n FROM unnest($1::bigint[], $2::text[]::{id}[]) WITH ORDINALITY AS r (partition, id, n)
-JOIN {failures} x ON x.partition = r.partition AND x.record_id = r.id
+JOIN {queue} q ON q.partition = r.partition AND q.id = r.id
+JOIN {failures} x ON x.partition = r.partition AND x.record_id = r.id AND x.failed_at >= q.created_at
 WHERE x.sqlstate = '` + ReasonKeyApproved + `'`
 
 // Claims checks records against the rows of their parent's table. The result has an entry for each record.

@@ -187,6 +187,7 @@ type RecordFailure struct {
 // DeadAfter is the number of isolated failures that moves a record to maintenance.dead_records.
 const DeadAfter = 10
 
+// failRecordsSQL: as in claimsSQL, an older failure is that of another record. EXCLUDED.setbacks is 1 then.
 const failRecordsSQL = `
 WITH {guard},
 failed AS MATERIALIZED (
@@ -194,7 +195,8 @@ failed AS MATERIALIZED (
     coalesce(x.failures, 0) + r.isolated::int AS failures
   FROM guard, unnest($1::bigint[], $2::text[]::{id}[], $3::boolean[], $4::text[], $5::text[], $6::text[])
     AS r (partition, id, isolated, definition, sqlstate, message)
-  LEFT JOIN {failures} x ON x.partition = r.partition AND x.record_id = r.id
+  LEFT JOIN {queue} q ON q.partition = r.partition AND q.id = r.id
+  LEFT JOIN {failures} x ON x.partition = q.partition AND x.record_id = q.id AND x.failed_at >= q.created_at
 ),
 postponed AS (
   UPDATE {queue} q
@@ -212,7 +214,8 @@ noted AS (
   ON CONFLICT (partition, record_id) DO UPDATE
   SET failures = EXCLUDED.failures, setbacks = EXCLUDED.setbacks,
       -- The operator's decision outlasts failures.
-      sqlstate = CASE x.sqlstate WHEN '` + ReasonKeyApproved + `' THEN x.sqlstate ELSE EXCLUDED.sqlstate END,
+      sqlstate = CASE WHEN x.sqlstate = '` + ReasonKeyApproved + `' AND EXCLUDED.setbacks > 1
+        THEN x.sqlstate ELSE EXCLUDED.sqlstate END,
       last_definition = EXCLUDED.last_definition, failed_at = EXCLUDED.failed_at
 ),
 deleted AS (

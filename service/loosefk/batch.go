@@ -21,6 +21,8 @@ type batch struct {
 	size int
 	// pages is how many loads it consists of.
 	pages int
+	// table is the parent's, also if it has come since the run began.
+	table *repo.ParentTable
 	statements
 	// keys in the order in which they get their share of a statement.
 	keys     []*openKey
@@ -47,7 +49,7 @@ type openKey struct {
 }
 
 func newBatch(p *parentTasks, records []repo.Record, pages int) *batch {
-	b := &batch{parentTasks: p, size: len(records), pages: pages, taskRuns: map[*childTask]*taskRun{}}
+	b := &batch{parentTasks: p, size: len(records), pages: pages, table: p.table, taskRuns: map[*childTask]*taskRun{}}
 	byKey := map[repo.Key]*openKey{}
 	for _, r := range records {
 		k := byKey[r.Key]

@@ -29,15 +29,25 @@ const (
 const checkedAtOnce = 500
 
 // checkParents settles the keys of a batch whose parents are alive, where the statements on the
-// children do not check it: the child is in another database, the parent cannot have the key, or in a
-// dry run.
+// children do not check it: the child is in another database, the parent cannot have the key, none of
+// the children can be reached, or in a dry run; and if the parent's table has come since the run began.
 func (c *cleanup) checkParents(ctx context.Context, b *batch) error {
+	late := !b.table.Exists()
+	if late {
+		tables, _, err := c.parentTables(ctx, c.x, c.queue, map[string]*parentTasks{b.recorded: b.parentTasks})
+		if err != nil {
+			return err
+		}
+		b.table = tables[b.recorded]
+	}
 	if !b.table.Exists() {
 		return nil
 	}
+	down := !slices.ContainsFunc(b.tasks, func(t *childTask) bool { return c.down(t) == nil })
 	unchecked := func(k *openKey) bool {
-		return slices.ContainsFunc(b.tasks, func(t *childTask) bool {
-			unchecked := t.database != c.x.Database.Name || !b.table.Takes(k.key) || c.x.DryRun && c.down(t) == nil
+		return down && b.table.Takes(k.key) || slices.ContainsFunc(b.tasks, func(t *childTask) bool {
+			unchecked := late || t.database != c.x.Database.Name || !b.table.Takes(k.key) ||
+				c.x.DryRun && c.down(t) == nil
 			return unchecked && t.child != nil && t.child.Takes(k.key) == nil
 		})
 	}
@@ -67,8 +77,29 @@ func (c *cleanup) settle(ctx context.Context, b *batch, keys []*openKey) error {
 	return nil
 }
 
+// settleLiving settles the keys that a statement has found alive. One that is not any more is held: the next
+// run sees what has become of it.
+func (c *cleanup) settleLiving(ctx context.Context, b *batch, keys []*openKey, living []repo.Key) error {
+	keys = slices.DeleteFunc(slices.Clone(keys), func(k *openKey) bool {
+		return !slices.Contains(living, k.key)
+	})
+	err := c.settle(ctx, b, keys)
+	for _, k := range unsettled(keys) {
+		if err == nil && !k.approved {
+			c.holdReused(b, k, repo.ClaimReused)
+		}
+	}
+	return err
+}
+
+// holdReused postpones the records of a key like failed ones, but it is no failure of theirs.
+func (c *cleanup) holdReused(b *batch, k *openKey, claim repo.Claim) {
+	k.settled, k.failure = true, &failure{held: true, sqlstate: repo.ReasonKeyReused}
+	c.outcome.addReused(b.recorded, claim, len(k.records))
+}
+
 func (c *cleanup) settleSome(ctx context.Context, b *batch, keys []*openKey) error {
-	claims, err := c.claims(ctx, b.parentTasks, keys)
+	claims, err := c.claims(ctx, b, keys)
 	if refused, ok := errors.AsType[*repo.Error](err); ok && refused.SQLState != "" {
 		c.failCheck(ctx, b, keys, refused)
 		return nil
@@ -87,9 +118,7 @@ func (c *cleanup) settleSome(ctx context.Context, b *batch, keys []*openKey) err
 			obsolete = append(obsolete, k.records...)
 			c.outcome.addObsolete(b.recorded, k.key)
 		case repo.ClaimReused, repo.ClaimUnknown:
-			// Its records are postponed like failed ones, but it is no failure of theirs.
-			k.settled, k.failure = true, &failure{held: true, sqlstate: repo.ReasonKeyReused}
-			c.outcome.addReused(b.recorded, claims[i], len(k.records))
+			c.holdReused(b, k, claims[i])
 		}
 	}
 	return c.change(ctx, obsolete, "obsolete_records", c.x.Database.CloseRecords)
@@ -97,14 +126,14 @@ func (c *cleanup) settleSome(ctx context.Context, b *batch, keys []*openKey) err
 
 // claims returns how the run handles each key. All records of a key are treated alike: if one of them
 // must be held, all are held, also those that the operator has released.
-func (c *cleanup) claims(ctx context.Context, p *parentTasks, keys []*openKey) ([]repo.Claim, error) {
+func (c *cleanup) claims(ctx context.Context, b *batch, keys []*openKey) ([]repo.Claim, error) {
 	var records []repo.Record
 	for _, k := range keys {
 		records = append(records, k.records...)
 	}
 	limits := run.ReadLimits()
 	limits.ReadOnly = c.x.DryRun
-	found, err := c.x.Database.Claims(ctx, c.queue, p.table, records, limits)
+	found, err := c.x.Database.Claims(ctx, c.queue, b.table, records, limits)
 	if err != nil {
 		return nil, err
 	}

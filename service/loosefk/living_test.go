@@ -27,6 +27,13 @@ const movedRows = `CREATE TEMP TABLE moved AS SELECT * FROM p WHERE false;
 const swappedTables = `CREATE TABLE p_new (LIKE p INCLUDING ALL); INSERT INTO p_new SELECT * FROM p;
 	ALTER TABLE p RENAME TO p_old; ALTER TABLE p_new RENAME TO p`
 
+// leftover makes p a table that a split has left behind.
+const leftover = `CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''no''; END';
+	CREATE TRIGGER w BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON p FOR EACH STATEMENT EXECUTE FUNCTION gitlab_schema_prevent_write()`
+
+// rewrittenRows deletes the rows of p and inserts them again.
+const rewrittenRows = `BEGIN; CREATE TEMP TABLE m AS SELECT * FROM p; DELETE FROM p; INSERT INTO p SELECT * FROM m; COMMIT`
+
 // livingCase is what happens to the parents 1 to 10, which have two children each, after the
 // application has deleted 1 and 2.
 type livingCase struct {
@@ -91,6 +98,10 @@ func livingCases() []livingCase {
 		}, {
 			"key used again and then moved", "bigint", partitionedParent,
 			[]string{`DELETE FROM p WHERE id = 3`, `INSERT INTO p (id) VALUES (3)`, movedRows},
+			"processed_records=2 obsolete_records=7 rescheduled_records=2 deleted_rows=4", "3 4 5 6 7 8 9 10",
+		}, {
+			"rows moved and a key used again before a split", "bigint", simpleParent,
+			[]string{rewrittenRows, `DELETE FROM p WHERE id = 5`, `INSERT INTO p VALUES (5)`, leftover},
 			"processed_records=2 obsolete_records=7 rescheduled_records=2 deleted_rows=4", "3 4 5 6 7 8 9 10",
 		}, {
 			"table dropped", "bigint", simpleParent,
@@ -221,6 +232,14 @@ func TestLooseForeignKeysCleanup_AReusedKeyIsHeldUntilTheOperatorDecides(t *test
 			e.Exec("main", `DELETE FROM p`)
 			e.Exec("main", `INSERT INTO p VALUES (5)`)
 		}, "rescheduled_records=2", "2"},
+		{"clean, and another record gets the number", func(t *testing.T, e *servicetest.Estate) {
+			t.Helper()
+			decide(true)(t, e)
+			e.Exec("main", `TRUNCATE loose_foreign_keys_deleted_records RESTART IDENTITY; DELETE FROM p`)
+			e.Exec("main", `INSERT INTO p VALUES (5)`)
+			servicetest.WantCounts(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main"), "rescheduled_records=1")
+			e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
+		}, "rescheduled_records=1", "2"},
 		{"the row is deleted too", func(_ *testing.T, e *servicetest.Estate) {
 			e.Exec("main", `DELETE FROM p`)
 			e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
@@ -244,6 +263,65 @@ func TestLooseForeignKeysCleanup_AReusedKeyIsHeldUntilTheOperatorDecides(t *test
 			servicetest.WantState(t, r, "succeeded")
 			servicetest.WantCounts(t, r, c.counts)
 			e.Want("main", `SELECT count(*) FROM c`, c.remaining)
+		})
+	}
+}
+
+// The operator may close the record of a run that is about to check its row.
+func TestLooseForeignKeysCleanup_AReusedKeyIsKeptInTheRun(t *testing.T) {
+	for child, lock := range map[string]string{"main": "c", "ci": "p"} {
+		t.Run("children in "+child, func(t *testing.T) {
+			t.Parallel()
+			e := servicetest.New(t, "", "main", "ci")
+			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (5)`)
+			e.Exec(child, `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (5)`)
+			track(e, "p")
+			e.Exec("main", `DELETE FROM p`)
+			e.Exec("main", `INSERT INTO p VALUES (5)`)
+			s := e.Service(servicetest.OneChild)
+			e.Held(`LOCK TABLE `+lock, 1, `DELETE FROM loose_foreign_keys_deleted_records`)
+			r := servicetest.RunBatch(t, s, "main")
+			servicetest.WantState(t, r, "succeeded")
+			servicetest.WantCounts(t, r, "")
+			e.Want(child, `SELECT count(*) FROM c`, "1")
+		})
+	}
+}
+
+// Between the two renames of a swap, records name no table.
+func TestLooseForeignKeysCleanup_AParentTableThatComesInTheRunIsChecked(t *testing.T) {
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 9); INSERT INTO c (p_id) SELECT id FROM p`)
+	track(e, "p")
+	e.Exec("main", `DELETE FROM p WHERE id < 3`)
+	e.Exec("main", rewrittenRows)
+	e.Exec("main", `ALTER TABLE p RENAME TO p_old`)
+	e.Gate("main", "c")
+	e.Shut("main", servicetest.App)
+	// Two batches may be in hand: those of 1 and 2.
+	s := e.Service(servicetest.OneChild, servicetest.Batches(1, 0))
+	run := servicetest.Begin(t, s, "main")
+	e.AtGate("main", servicetest.App)
+	e.Exec("main", `ALTER TABLE p_old RENAME TO p`)
+	e.Lift("main", servicetest.App)
+	servicetest.WantCounts(t, servicetest.Ended(t, s, run.ID), "processed_records=2 obsolete_records=7 deleted_rows=2")
+	e.Want("main", `SELECT count(*) FROM c`, "7")
+}
+
+// After an outage it cannot be told any more that the rows were there before.
+func TestLooseForeignKeysCleanup_MovedRowsAreClosedThoughNoChildAnswers(t *testing.T) {
+	for name, sql := range map[string]string{"silent": `ALTER SCHEMA public RENAME TO away`, "absent": `DROP TABLE c`} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := servicetest.New(t, "", "main", "ci")
+			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 5)`)
+			e.Exec("ci", `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1)`)
+			track(e, "p")
+			e.Exec("main", rewrittenRows)
+			e.Exec("ci", sql)
+			s := e.Service(servicetest.OneChild)
+			servicetest.WantCounts(t, servicetest.DryRun(t, s), "obsolete_records=5")
+			servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "obsolete_records=5")
 		})
 	}
 }

@@ -126,7 +126,7 @@ type parentTasks struct {
 	// absent are the definitions whose child is in no configured database, and not accepted: they
 	// hold the records.
 	absent []repo.LooseForeignKey
-	// table is the one that the records name; nil: there is none, so no parent is alive.
+	// table is the one that the records named when the run began; nil: there was none.
 	table    *repo.ParentTable
 	position repo.Position
 	// queues are the tables of the queue that had due records of it when the walk began. Records that come
@@ -265,23 +265,7 @@ func (p *parentTasks) add(key repo.LooseForeignKey, i int, homes [][]*repo.Child
 func (k *looseForeignKeys) refer(
 	ctx context.Context, x *run.Execution, queue repo.DeletedRecords, parents map[string]*parentTasks,
 ) error {
-	limits := run.ReadLimits()
-	limits.ReadOnly = x.DryRun
-	keys, err := x.Database.RecordedKeys(ctx, queue, limits)
-	if err != nil {
-		return err
-	}
-	wanted := map[string][]string{}
-	for recorded, p := range parents {
-		for _, task := range p.tasks {
-			if before := wanted[recorded]; before == nil || slices.Equal(before, task.key.Key) {
-				wanted[recorded] = task.key.Key
-			} else if task.key.Key != nil {
-				wanted[recorded] = []string{}
-			}
-		}
-	}
-	tables, err := x.Database.ParentTables(ctx, slices.Collect(maps.Keys(parents)), keys, wanted, limits)
+	tables, keys, err := k.parentTables(ctx, x, queue, parents)
 	if err != nil {
 		return err
 	}
@@ -303,6 +287,30 @@ func (k *looseForeignKeys) refer(
 		}
 	}
 	return nil
+}
+
+// parentTables finds the tables of parents, and how keys are recorded.
+func (k *looseForeignKeys) parentTables(
+	ctx context.Context, x *run.Execution, queue repo.DeletedRecords, parents map[string]*parentTasks,
+) (map[string]*repo.ParentTable, repo.RecordedKeys, error) {
+	limits := run.ReadLimits()
+	limits.ReadOnly = x.DryRun
+	keys, err := x.Database.RecordedKeys(ctx, queue, limits)
+	if err != nil {
+		return nil, keys, err
+	}
+	wanted := map[string][]string{}
+	for recorded, p := range parents {
+		for _, task := range p.tasks {
+			if before := wanted[recorded]; before == nil || slices.Equal(before, task.key.Key) {
+				wanted[recorded] = task.key.Key
+			} else if task.key.Key != nil {
+				wanted[recorded] = []string{}
+			}
+		}
+	}
+	tables, err := x.Database.ParentTables(ctx, slices.Collect(maps.Keys(parents)), keys, wanted, limits)
+	return tables, keys, err
 }
 
 // repeats says whether another task is the same, of tables that are named in two ways.

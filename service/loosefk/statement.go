@@ -186,9 +186,7 @@ func (t *taskRun) purge(ctx context.Context, keys []*openKey, m mode) (r purged,
 			return r, nil
 		}
 		// Nothing was changed. The statement is sent again without the keys of living parents.
-		err = t.settle(ctx, t.batch, slices.DeleteFunc(slices.Clone(keys), func(k *openKey) bool {
-			return !slices.Contains(r.Living, k.key)
-		}))
+		err = t.settleLiving(ctx, t.batch, keys, r.Living)
 		r.PurgeResult = repo.PurgeResult{}
 		if keys = unsettled(keys); err != nil || len(keys) == 0 {
 			return r, err
