@@ -34,7 +34,7 @@ func (d *Database) Exec(ctx context.Context, sql string, args ...any) error {
 // PurgeWithoutReceipt is [Child.PurgeAll], uncounted, as it would be if there were no receipts.
 func (c *Child) PurgeWithoutReceipt(ctx context.Context, p Purge) error {
 	ending := strings.Replace(purgeAllResultSQL, "{noted}", "true", 1)
-	q, err := c.query("clean without a receipt", strings.Replace(purgeUncountedSQL+ending, "RETURNING {returned} AS key", "RETURNING 1", 1), p.Keys, []any{p.Cap, p.approved()})
+	q, err := c.query("clean without a receipt", strings.Replace(purgeUncountedSQL+ending, "{returned} AS key", "1", 1), p.Keys, []any{p.Cap, p.approved()})
 	if err != nil {
 		return err
 	}

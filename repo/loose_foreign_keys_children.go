@@ -99,9 +99,10 @@ type childHome struct {
 
 // childColumn is a column of a child.
 type childColumn struct {
-	// Type without its modifiers: a cast to character(3) or bit would cut values off. Compared is the
-	// one that keys are compared as: bigint for all integers, of a domain the type that it is of.
-	Type, Compared string
+	// Type without its modifiers: a cast to character(3) or bit would cut values off. Stored has them.
+	// Compared is the one that keys are compared as: bigint for all integers, of a domain the type that
+	// it is of.
+	Type, Stored, Compared string
 	// Class is that of KeyClassSQL.
 	Class  string
 	Unique bool
@@ -184,7 +185,8 @@ WITH RECURSIVE named AS (
 )
 SELECT c.written, c.nspname, c.relname, c.here, c.detaching, EXISTS (SELECT FROM keeping k WHERE k.root = c.root),
   EXISTS (SELECT FROM pg_partitioned_table t WHERE t.partrelid = c.oid), ` + keyOfSQL + `,
-  coalesce(a.attname, ''), coalesce(format_type(a.atttypid, -1), ''), coalesce(` + comparedSQL + `, ''), ` + KeyClassSQL + `,
+  coalesce(a.attname, ''), coalesce(format_type(a.atttypid, -1), ''),
+  coalesce(format_type(a.atttypid, a.atttypmod), ''), coalesce(` + comparedSQL + `, ''), ` + KeyClassSQL + `,
   EXISTS (
     SELECT FROM pg_index i
     WHERE i.indrelid = c.oid AND i.indisunique AND a.attnum = ANY (i.indkey))
@@ -347,14 +349,14 @@ func (c *Child) query(
 		lists, names = append(lists, list), append(names, name)
 		matches = append(matches, "t."+quote(column)+" = k."+name)
 	}
-	change, conditions := c.changeSQL(&args)
+	change, conditions, done := c.changeSQL(&args)
 	all := append([]string{
 		"{child}", c.home.sql(), "{conditions}", conditions,
 		"{column}", quote(c.Key.Columns[0]), "{list}", lists[0], "{child_columns}", referring(c.Key.Columns),
 		"{parents}", "unnest(" + strings.Join(lists, ", ") + ") WITH ORDINALITY AS k (" +
 			strings.Join(names, ", ") + ", n)",
 		"{matched}", strings.Join(matches, " AND "), "{parent_values}", strings.Join(names, ", "),
-		"{change}", change, "{returned}", c.key, "{noted}", notedSQL,
+		"{change}", change, "{returned}", c.key, "{done}", done, "{noted}", notedSQL,
 		"{living}", c.parent.living(func(i int, compared string) string {
 			if c.order != nil {
 				i = slices.Index(c.order, i)
@@ -362,39 +364,6 @@ func (c *Child) query(
 			return values[i] + "::" + compared + "[]"
 		}),
 	}, more...)
-	sql := c.Database.summary(fill(template, all...), c.key, "true")
+	sql := c.Database.summary(fill(template, all...), c.key, "done")
 	return newQuery(operation+" "+c.Key.String(), sql, args...), nil
-}
-
-// changeSQL is the beginning of the change, and the conditions on the rows.
-func (c *Child) changeSQL(args *parameters) (change, conditions string) {
-	conditions = c.equalities(args)
-	switch c.Key.OnDelete {
-	case AsyncNullify:
-		set := make([]string, len(c.Key.Columns))
-		for i, column := range c.Key.Columns {
-			set[i] = quote(column) + " = NULL"
-		}
-		return fmt.Sprintf("UPDATE %s t SET %s", c.home.sql(), strings.Join(set, ", ")), conditions
-	case UpdateColumnTo:
-		target := quote(c.Key.TargetColumn)
-		to := c.value(args, c.Key.TargetColumn, c.Key.TargetValue)
-		conditions += fmt.Sprintf(" AND t.%s IS DISTINCT FROM %s", target, to)
-		return fmt.Sprintf("UPDATE %s t SET %s = %s", c.home.sql(), target, to), conditions
-	}
-	return "DELETE FROM " + c.home.sql() + " t", conditions
-}
-
-// equalities are the definition's conditions on the rows.
-func (c *Child) equalities(args *parameters) string {
-	var all strings.Builder
-	for _, want := range c.Key.Conditions {
-		fmt.Fprintf(&all, " AND t.%s = %s", quote(want.Column), c.value(args, want.Column, want.Value))
-	}
-	return all.String()
-}
-
-// value is a parameter of the type of a column.
-func (c *Child) value(args *parameters, column, value string) string {
-	return args.add(value) + "::text::" + cmp.Or(c.home.columns[column].Type, "text")
 }

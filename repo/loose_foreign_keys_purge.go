@@ -1,8 +1,11 @@
 package repo
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 )
 
 // The statements that delete or update the children of deleted parents.
@@ -19,6 +22,43 @@ func (c *Child) receipt() receipt {
 	return receipt{c.Key.Table, action, c.Key.String()}
 }
 
+// changeSQL is the beginning of the change, the conditions on the rows, and the one that a row it returns
+// has indeed become so. A value is set as it is, so a text that is too long is refused, and compared as
+// the column stores it, maybe rounded.
+func (c *Child) changeSQL(args *parameters) (change, conditions, done string) {
+	conditions = c.equalities(args)
+	columns, value, is := c.Key.changes(), "NULL", " IS NULL"
+	if len(columns) == 0 {
+		return "DELETE FROM " + c.home.sql() + " t", conditions, "true"
+	}
+	if c.Key.OnDelete == UpdateColumnTo {
+		value = c.value(args, c.Key.TargetColumn, c.Key.TargetValue)
+		stored := cmp.Or(c.home.columns[c.Key.TargetColumn].Stored, "text")
+		is = " IS NOT DISTINCT FROM " + value + "::" + stored
+		conditions += fmt.Sprintf(" AND NOT (t.%s%s)", quote(c.Key.TargetColumn), is)
+	}
+	set, has := make([]string, len(columns)), make([]string, len(columns))
+	for i, column := range columns {
+		set[i], has[i] = quote(column)+" = "+value, "t."+quote(column)+is
+	}
+	change = fmt.Sprintf("UPDATE %s t SET %s", c.home.sql(), strings.Join(set, ", "))
+	return change, conditions, strings.Join(has, " AND ")
+}
+
+// equalities are the definition's conditions on the rows.
+func (c *Child) equalities(args *parameters) string {
+	var all strings.Builder
+	for _, want := range c.Key.Conditions {
+		fmt.Fprintf(&all, " AND t.%s = %s", quote(want.Column), c.value(args, want.Column, want.Value))
+	}
+	return all.String()
+}
+
+// value is a parameter of the type of a column.
+func (c *Child) value(args *parameters, column, value string) string {
+	return args.add(value) + "::text::" + cmp.Or(c.home.columns[column].Type, "text")
+}
+
 // purgeAllSQL changes all rows of the keys, if there are no more than $2, else none. Counting and
 // changing see one snapshot, so the cap holds whatever others commit meanwhile; a row that moves to
 // another parent is left alone.
@@ -33,10 +73,10 @@ changed AS (
   WHERE t.{column} = ANY ({list}){conditions}
     AND (SELECT n FROM counted) BETWEEN 1 AND $2::bigint AND (SELECT held FROM guard) = 1
     AND NOT EXISTS (SELECT FROM living)
-  RETURNING {returned} AS key
+  RETURNING {returned} AS key, {done} AS done
 ),
 tally AS MATERIALIZED (
-  SELECT (SELECT n FROM counted) AS found, (SELECT count(*) FROM changed) AS changed
+  SELECT (SELECT n FROM counted) AS found, (SELECT count(*) FROM changed WHERE done) AS changed
 )`
 
 // purgeUncountedSQL changes all rows of the keys without counting them first, which costs a third
@@ -47,10 +87,11 @@ changed AS (
   {change}
   WHERE t.{column} = ANY ({list}){conditions}
     AND (SELECT held FROM guard) = 1 AND NOT EXISTS (SELECT FROM living)
-  RETURNING {returned} AS key
+  RETURNING {returned} AS key, {done} AS done
 ),
 tally AS MATERIALIZED (
-  SELECT n AS found, n AS changed FROM (SELECT count(*) AS n FROM changed) c
+  SELECT n AS found, c.done AS changed
+  FROM (SELECT count(*) AS n, count(*) FILTER (WHERE done) AS done FROM changed) c
   WHERE 1 / (n <= $2::bigint)::int = 1
 )`
 
@@ -75,10 +116,10 @@ changed AS (
     AND ((t.tableoid, t.ctid, {child_columns}) IN (SELECT tbl, loc, {parent_values} FROM found)) IS TRUE
     {conditions} AND (SELECT n FROM counted) BETWEEN 1 AND $2::bigint
     AND NOT EXISTS (SELECT FROM living)
-  RETURNING {returned} AS key
+  RETURNING {returned} AS key, {done} AS done
 ),
 tally AS MATERIALIZED (
-  SELECT (SELECT n FROM counted) AS found, (SELECT count(*) FROM changed) AS changed
+  SELECT (SELECT n FROM counted) AS found, (SELECT count(*) FROM changed WHERE done) AS changed
 )`
 
 // purgeAllResultSQL ends the statement where no records are to be removed.
@@ -124,20 +165,20 @@ changed AS (
   {change}
   WHERE t.ctid = ANY (ARRAY(SELECT loc FROM found))
     AND ((t.tableoid, t.ctid, {child_columns}) IN (SELECT tbl, loc, {parent_values} FROM found)) IS TRUE{conditions}
-  RETURNING {returned} AS key
+  RETURNING {returned} AS key, {done} AS done
 ),
 tally AS (SELECT n, count(*) AS rows FROM found GROUP BY n),
 seen AS MATERIALIZED (
   SELECT f.n FROM found f
   CROSS JOIN LATERAL (SELECT FROM {child} s WHERE s.ctid = f.loc AND s.tableoid = f.tbl LIMIT 1) s
-  WHERE (SELECT count(*) FROM found) > (SELECT count(*) FROM changed)
+  WHERE (SELECT count(*) FROM found) > (SELECT count(*) FROM changed WHERE done)
 )
 SELECT EXISTS (SELECT FROM guard) AND {noted},
   ARRAY(SELECT n FROM tally ORDER BY n), ARRAY(SELECT rows FROM tally ORDER BY n),
-  (SELECT count(*) FROM found), (SELECT count(*) FROM changed),
+  (SELECT count(*) FROM found), (SELECT count(*) FROM changed WHERE done),
   ARRAY(
     SELECT DISTINCT n FROM seen
-    WHERE (SELECT count(*) FROM seen) > (SELECT count(*) FROM changed)),
+    WHERE (SELECT count(*) FROM seen) > (SELECT count(*) FROM changed WHERE done)),
   ARRAY(SELECT n FROM living)`
 
 // Purge is one statement on a child.
@@ -150,14 +191,15 @@ type Purge struct {
 	// Cap is how many rows the statement may change.
 	Cap int64
 	// Uncounted lets PurgeAll change the rows without counting them first. It is an error if they
-	// are more than the cap. Of a child that [Child.MayKeep] rows it must not be asked: it takes all
-	// that it finds for changed. Of keys of several columns the rows are always counted.
+	// are more than the cap. Of a child that [Child.MayKeep] rows it must not be asked: it does not find
+	// those that are kept. Of keys of several columns the rows are always counted.
 	Uncounted bool
 }
 
 // PurgeResult is what a statement did.
 type PurgeResult struct {
-	// Found rows, at most one more than the cap, and how many of them were Changed.
+	// Found rows, at most one more than the cap, and how many of them were Changed: a trigger may
+	// restore what an update sets.
 	Found, Changed int64
 	// Shares counts the rows found of each key that had any; PurgeAll does not know them.
 	Shares map[Key]int64
