@@ -106,6 +106,7 @@ func TestLfk_DeadAndFailingRecordsAreListedAndRetried(t *testing.T) {
 	sh.want(0, "lfk dead --failing --table p", "DATABASE  ID  TABLE     KEY  DEFINITION   CAUSE  FAILURES  FAILED               NEXT TRY\n",
 		"main      1   public.p  7    c.p_id -> p  P0001  3         2026-01-02 01:02:03  2126-01-01 01:02:03\n",
 		"main      2   public.p  8    c.p_id -> p  -      3         2026-01-02 01:02:03  now\n")
+	sh.want(1, "lfk retry --table p", "failing records are retried without a command, at the NEXT TRY that `caretaker lfk dead --failing` shows")
 	sh.want(0, "lfk dead --failing", "other.q")
 	sh.want(0, "lfk dead --failing --table other.q --output json", `"key": 9`, `"setbacks": 4`, `"next_try": "`)
 }

@@ -111,7 +111,8 @@ func (l Admin) Retry(ctx context.Context, id *int64, table string) ([]Retried, e
 	return done, err
 }
 
-// noDeadRecord says why there is none to put back: also the id or the table may not exist.
+// noDeadRecord says why there is none to put back: the id or the table may not exist, or the records
+// are not dead but failing.
 func (l Admin) noDeadRecord(ctx context.Context, id *int64, table string) error {
 	const advice = "`caretaker lfk dead` lists them"
 	if id != nil {
@@ -121,6 +122,16 @@ func (l Admin) noDeadRecord(ctx context.Context, id *int64, table string) error 
 		if err := l.knownTable(ctx, table); err != nil {
 			return err
 		}
+	}
+	failing := false
+	_ = l.each(ctx, func(d *repo.Database) error { // of a hint no error matters
+		some, err := d.FailingRecords(ctx, table, repo.FailingRecord{}, 1)
+		failing = failing || len(some) > 0
+		return err
+	})
+	if failing {
+		return errors.New("no dead record matches: failing records are retried without a command, at " +
+			"the NEXT TRY that `caretaker lfk dead --failing` shows")
 	}
 	return errors.New("no dead record matches: " + advice)
 }
