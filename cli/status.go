@@ -171,7 +171,11 @@ func (a *app) remedy(w *pb.WorkerStatus) string {
 	case pb.FailureClass_FAILURE_CLASS_UNREACHABLE:
 		return "check the database; caretaker reconnects by itself"
 	case pb.FailureClass_FAILURE_CLASS_SCHEMA:
-		return "run caretaker migrate; else correct the named table, column or privilege"
+		advice := "run caretaker migrate; else correct the named table, column or privilege"
+		if w.GetWorker() == loosefk.Name {
+			advice += "; caretaker lfk lint checks the definitions"
+		}
+		return advice
 	case pb.FailureClass_FAILURE_CLASS_LOCK, pb.FailureClass_FAILURE_CLASS_TIMEOUT:
 		return "usually passes by itself, " + a.again(w) +
 			"; else look for long transactions in pg_stat_activity"

@@ -34,6 +34,12 @@ func (e *QueueMovedError) Reason() string {
 		changed, e.Was, e.Database)
 }
 
+// ReasonQueueMoved is that of a [QueueMovedError].
+const ReasonQueueMoved = "QUEUE_MOVED"
+
+// TypedReason is QUEUE_MOVED.
+func (e *QueueMovedError) TypedReason() string { return ReasonQueueMoved }
+
 // Public says that the text is fit for clients.
 func (e *QueueMovedError) Public() {}
 

@@ -275,7 +275,7 @@ func (s *Service) condition(w *run.Worker, st WorkerStatus, missing, throttled s
 	}
 	detail := "waiting for " + st.NextRunAt.UTC().Format(time.RFC3339)
 	if st.LastRun != nil && st.LastRun.State == repo.RunSkipped {
-		detail += "; the last run was skipped: " + strings.TrimSpace(st.LastRun.Reason+" "+st.LastRun.Error)
+		detail += "; the last run was skipped: " + why(st.LastRun.Reason, st.LastRun.Error)
 	}
 	return ConditionIdle, detail
 }

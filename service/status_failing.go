@@ -150,11 +150,14 @@ func (s *Service) queueProblem(ctx context.Context, w *run.Worker) Failing {
 	return f
 }
 
+// why joins the reason and the error of a run, each of which may be "".
+func why(reason, text string) string { return strings.Trim(reason+"; "+text, "; ") }
+
 // failed puts the newest run on a database, which failed, into words.
 func failed(record repo.Failure) Failing {
 	what := record.Error
 	if !strings.Contains(record.Error, record.Reason) {
-		what = strings.TrimSpace(record.Reason + " " + record.Error)
+		what = why(record.Reason, record.Error)
 	}
 	f := Failing{
 		Since: record.Since, Class: FailureInternal, Database: record.Database,
@@ -168,6 +171,8 @@ func failed(record repo.Failure) Failing {
 	switch {
 	case code == repo.ReasonKeptByTrigger:
 		f.Class = FailureData
+	case code == repo.ReasonKeyMismatch, code == repo.ReasonQueueMoved:
+		f.Class = FailureSchema
 	case code == run.ReasonLeaseLost:
 		f.Class = FailureLeaseLost
 		f.Message += "; RunBatch starts it at once"

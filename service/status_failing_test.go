@@ -39,6 +39,8 @@ func TestStatus_FailureIsThatOfTheNewestRunAlsoOfADeadProcess(t *testing.T) {
 	for text, want := range map[[2]string]service.FailureClass{
 		{"LEASE_LOST", "the lease was lost"}:                                 service.FailureLeaseLost,
 		{"SETTING_INVALID", "deletion_adjourned_period is -1"}:               service.FailureSetting,
+		{"KEY_MISMATCH", "c.p_id -> p on main: refers to x, 1 records"}:      service.FailureSchema,
+		{"QUEUE_MOVED", "schema x comes first"}:                              service.FailureSchema,
 		{"", "claim users on main: 55P03 lock_not_available"}:                service.FailureLock,
 		{"", "claim users on main: 57014 query_canceled"}:                    service.FailureTimeout,
 		{"", "c.p_id -> p on main: 23514 check_violation, 1 record"}:         service.FailureData,
@@ -46,7 +48,7 @@ func TestStatus_FailureIsThatOfTheNewestRunAlsoOfADeadProcess(t *testing.T) {
 		{"", "internal error; the log of this run has it"}:                   service.FailureInternal,
 	} {
 		failed(text[0], text[1])
-		wantFailing(t, servicetest.Status(t, s), want, "main", text[1])
+		wantFailing(t, servicetest.Status(t, s), want, "main", "failed: "+strings.Trim(text[0]+"; "+text[1], "; "))
 	}
 
 	// The failure to reach a database ends when the database answers.

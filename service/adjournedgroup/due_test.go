@@ -77,7 +77,7 @@ func TestAdjournedGroupDeletion_InvalidSettingFailsTheRunAndTouchesNothing(t *te
 		servicetest.WantCounts(t, r, "")
 		servicetest.WantError(t, errors.New(r.Error), "deletion_adjourned_period", value)
 		st, err := g.Service.Status(context.Background(), servicetest.AdjournedGroups)
-		if err != nil || strings.Count(st[0].ConditionDetail, r.Error) != 1 || !strings.HasPrefix(st[0].ConditionDetail, "last run failed: SETTING_INVALID ") {
+		if err != nil || strings.Count(st[0].ConditionDetail, r.Error) != 1 || !strings.HasPrefix(st[0].ConditionDetail, "last run failed: SETTING_INVALID; ") {
 			t.Errorf("detail %q, %v, want the error once", st[0].ConditionDetail, err)
 		}
 	}

@@ -76,7 +76,7 @@ func TestInactiveTokenDeletion_NullSwitchesItOff(t *testing.T) {
 	e.Want("main", passes, "")
 	e.Want("main", `SELECT count(*) FROM maintenance.river_job`, "0")
 	st, err := s.Status(context.Background(), servicetest.InactiveTokens)
-	assert.That(t, err == nil && strings.Contains(st[0].ConditionDetail, "the last run was skipped: SETTING_OFF "+servicetest.TokenSettingKey),
+	assert.That(t, err == nil && strings.Contains(st[0].ConditionDetail, "the last run was skipped: SETTING_OFF; "+servicetest.TokenSettingKey),
 		"%v %q, %v", st[0].Condition, st[0].ConditionDetail, err)
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -38,6 +39,7 @@ func TestLooseForeignKeysCleanup_ASchemaThatComesBeforeTheQueueIsReported(t *tes
 			r := servicetest.RunBatch(t, s, "main")
 			servicetest.WantState(t, r, repo.RunFailed)
 			assert.That(t, strings.Contains(r.Error, c.want), "error %q", r.Error)
+			assert.Equal(t, servicetest.Status(t, s).Failing.Class, service.FailureSchema)
 			_, lint := keys.Lint(t.Context())
 			servicetest.WantError(t, lint, c.want)
 

@@ -143,8 +143,10 @@ func TestLooseForeignKeysCleanup_ADefinitionWithAnotherKeyFindsNothing(t *testin
 		{"c: [{table: i, column: [x, y], on_delete: async_delete}]", "key_mismatch"},
 		{"c: [{table: i, column: f, on_delete: async_delete}]", "type_mismatch"},
 	} {
-		r := servicetest.RunBatch(t, e.Service(test.definition), "main")
+		s := e.Service(test.definition)
+		r := servicetest.RunBatch(t, s, "main")
 		servicetest.WantState(t, r, "failed")
+		assert.Equal(t, servicetest.Status(t, s).Failing.Class, service.FailureSchema)
 		assert.That(t, strings.Contains(r.Error, " on main: ") && !strings.Contains(r.Error, "unreachable"),
 			"%s: error %q", test.definition, r.Error)
 		e.Want("main", `SELECT count(*) FROM c`, "2")

@@ -67,8 +67,11 @@ func (t *tally) add(f *failure, records int) {
 		t.records = map[string]int{}
 	}
 	t.records[fmt.Sprintf("%s on %s: %s", f.definition, f.database, f.condition)] += records
-	if f.sqlstate == repo.ReasonKeptByTrigger {
+	switch f.sqlstate {
+	case repo.ReasonKeptByTrigger:
 		t.reason = cmp.Or(t.reason, f.condition)
+	case repo.ReasonKeyMismatch:
+		t.reason = cmp.Or(t.reason, f.sqlstate)
 	}
 	switch class := cmp.Or(f.sqlstate, "unreachable"); t.class {
 	case "", class:

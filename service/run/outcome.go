@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,7 +50,7 @@ func (e *ItemsFailedError) Unwrap() error { return &FailedError{Text: e.Text, Re
 func conclude(run *Run, workErr error) {
 	var skipped *SkippedError
 	var stopped StopError
-	failed, hasFailed := errors.AsType[*FailedError](workErr)
+	_, hasFailed := errors.AsType[*FailedError](workErr)
 	switch {
 	case errors.Is(workErr, repo.ErrLeaseLost):
 		run.State, run.Reason = repo.RunFailed, ReasonLeaseLost
@@ -67,9 +68,7 @@ func conclude(run *Run, workErr error) {
 	case workErr != nil:
 		run.State, run.Error = repo.RunFailed, PublicText(workErr)
 		run.OverLimit = run.OverLimit || stopped.Early
-		if hasFailed && failed.Reason != "" {
-			run.Reason = failed.Reason
-		}
+		run.Reason = cmp.Or(ReasonOf(workErr), run.Reason)
 	default:
 		run.State = repo.RunSucceeded
 	}
