@@ -87,10 +87,16 @@ func TestRun_ADryRunSpeaksOfWhatWouldBe(t *testing.T) {
 	}
 }
 
-func TestStatus_DeadRecordsNameTheCommandThatListsThem(t *testing.T) {
+func TestStatus_WhatIsDeadOrDeferredNamesWhereItIsListed(t *testing.T) {
 	t.Parallel()
-	got := inPipe(t, func(a *app) error {
-		return a.describeWorkers(&pb.WorkerStatus{Worker: "loose_foreign_keys_cleanup", Backlog: &pb.Backlog{Dead: 2}})
-	})
-	assert.Contains(t, got, "loose_foreign_keys_cleanup: 2 dead records: list them with caretaker lfk dead\n")
+	for worker, want := range map[string]string{
+		"loose_foreign_keys_cleanup": ": 2 dead records: list them with caretaker lfk dead\n",
+		"ghost_user_migration": ": the status page (web_listen) lists them, with the reasons: 2 dead at /workers/ghost_user_migration/dead, " +
+			"3 deferred at /workers/ghost_user_migration/deferred\n",
+	} {
+		got := inPipe(t, func(a *app) error {
+			return a.describeWorkers(&pb.WorkerStatus{Worker: worker, Backlog: &pb.Backlog{Dead: 2, Deferred: 3}})
+		})
+		assert.Contains(t, got, worker+want)
+	}
 }

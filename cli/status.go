@@ -10,7 +10,10 @@ import (
 	"github.com/spf13/cobra"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/adjournedgroup"
+	"github.com/caretaker-go/caretaker/service/ghostuser"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/placeholderuser"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -149,6 +152,10 @@ func (a *app) explainCondition(w *pb.WorkerStatus) {
 		a.say("")
 		a.prose("", w.GetWorker()+": "+counted(int(dead), "dead record")+": list them with caretaker lfk dead")
 	}
+	if pages := listPages(w); pages != "" {
+		a.say("")
+		a.prose("", w.GetWorker()+": the status page (web_listen) lists them, with the reasons: "+pages)
+	}
 	if p := w.GetPaused(); p != nil && w.GetCondition() != pb.Condition_CONDITION_PAUSED {
 		end := "until it is resumed"
 		if p.GetUntil() != nil {
@@ -157,6 +164,22 @@ func (a *app) explainCondition(w *pb.WorkerStatus) {
 		a.prose("", fmt.Sprintf("%s: paused by %s since %s, %s: %s",
 			w.GetWorker(), p.GetBy(), a.moment(p.GetSince()), end, p.GetReason()))
 	}
+}
+
+// listPages names the pages with the dead and deferred items of a worker that no command lists; "" if
+// there are none.
+func listPages(w *pb.WorkerStatus) string {
+	var pages []string
+	switch w.GetWorker() {
+	case adjournedgroup.Name, ghostuser.Name, placeholderuser.Name:
+		if n := w.GetBacklog().GetDead(); n > 0 {
+			pages = append(pages, fmt.Sprintf("%d dead at /workers/%s/dead", n, w.GetWorker()))
+		}
+		if n := w.GetBacklog().GetDeferred(); n > 0 {
+			pages = append(pages, fmt.Sprintf("%d deferred at /workers/%s/deferred", n, w.GetWorker()))
+		}
+	}
+	return strings.Join(pages, ", ")
 }
 
 // mainIsDown reports whether main, which has the records of runs, does not answer.
