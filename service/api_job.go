@@ -78,7 +78,7 @@ func (s *Service) Jobs(ctx context.Context, f JobFilter) ([]Job, error) {
 	return s.pool.Jobs(ctx, f)
 }
 
-// Job is a job by its id, or [ErrUnknownJob].
+// Job is a job by its id. Errors: [ErrUnknownJob], [*InvalidArgumentError].
 func (s *Service) Job(ctx context.Context, id int64) (Job, error) {
 	if err := s.inUse(jobs); err != nil {
 		return Job{}, err

@@ -206,7 +206,7 @@ func (p *pages) refused(w http.ResponseWriter, r *http.Request, err error) bool 
 // jobOf reads the number in a path.
 func jobOf(r *http.Request) (int64, error) {
 	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
-	if err != nil {
+	if err != nil || id < 1 {
 		return 0, fmt.Errorf("%w %q", service.ErrUnknownJob, r.PathValue("id"))
 	}
 	return id, nil

@@ -51,8 +51,11 @@ func (p *Pool) JobsOfRun(ctx context.Context, record string, limit int) ([]Job, 
 	return p.Main.JobsOfRun(ctx, record, limit, jobsSearched)
 }
 
-// Job is a job by its id, or [run.ErrUnknownJob].
+// Job is a job by its id. Errors: [run.ErrUnknownJob], [*run.InvalidArgumentError].
 func (p *Pool) Job(ctx context.Context, id int64) (Job, error) {
+	if id <= 0 {
+		return Job{}, errNoJobID()
+	}
 	job, err := p.Main.ReadJob(ctx, id)
 	return job, unknownJob(id, err)
 }
