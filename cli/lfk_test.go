@@ -171,7 +171,8 @@ func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
 	sh.want(1, "lfk track p", "caretaker: main: the key id of public.p is of type numeric")
 	sh.want(1, "lfk track q", "q is in main, ci: say with --database in which to track it")
 	sh.want(0, "lfk track q --database ci", "ci: trigger q_loose_fk_trigger on public.q")
-	sh.want(1, "lfk track q --database ci --column code", "code of public.q is neither the primary key nor alone")
+	sh.want(1, "lfk track q --database ci --column code", "code of public.q is neither the primary key nor alone",
+		"would lose its children: make it unique, or name a unique key with --column\n")
 	sh.want(1, "lfk track "+strings.Repeat("n", 50), strings.Repeat("n", 50)+"_loose_fk_trigger would have 67 bytes")
 	sh.want(1, "lfk lint", "there are no definitions to check: set workers.loose_foreign_keys_cleanup.definitions")
 	sh.set("CARETAKER_DATABASES_CI_URL", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")

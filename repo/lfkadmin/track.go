@@ -262,6 +262,9 @@ func (r tracking) checkTypes(columns []KeyColumn, q repo.DeletedRecords, t relat
 	return nil
 }
 
+// makeUnique is what to do about a key that is not unique.
+const makeUnique = ": make it unique, or name a unique key with --column"
+
 func (r tracking) checkUnique(
 	ctx context.Context, tx pgx.Tx, t relation, names []string,
 ) error {
@@ -271,12 +274,12 @@ func (r tracking) checkUnique(
 		return err
 	case len(names) == 1:
 		return r.refuse("%s of %s is neither the primary key nor alone in a valid unique index "+
-			"that is neither partial nor deferrable: another row of the same key would lose its children",
-			names[0], t)
+			"that is neither partial nor deferrable: another row of the same key would lose its children"+
+			makeUnique, names[0], t)
 	}
 	return r.refuse("%s of %s are neither the primary key nor all columns of a valid unique index "+
-		"that is neither partial nor deferrable: another row of the same key would lose its children",
-		repo.ColumnList(names), t)
+		"that is neither partial nor deferrable: another row of the same key would lose its children"+
+		makeUnique, repo.ColumnList(names), t)
 }
 
 // checkTree refuses names that PostgreSQL would cut off, and partitions whose deletions cannot be
