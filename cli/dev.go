@@ -59,6 +59,8 @@ func (a *app) dev() *cobra.Command {
 }
 
 func (a *app) develop(ctx context.Context, dir, address string) (err error) {
+	hangups, stopHangups := onHangup()
+	defer stopHangups()
 	c, err := a.partialSettings()
 	if err := errors.Join(err, c.readFiles()); err != nil {
 		return err
@@ -95,6 +97,7 @@ func (a *app) develop(ctx context.Context, dir, address string) (err error) {
 		i.close()
 		return err
 	}
+	i.hangups = hangups
 	trickling, stopTrickle := context.WithCancel(ctx)
 	i.closers = append(i.closers, stopTrickle)
 	i.work.Go(func() { devdb.Trickle(trickling, p.urls, trickleInterval, i.logger) })

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
@@ -33,6 +34,8 @@ func TestDev_NeedsNothingElse(t *testing.T) {
 		sh.want(0, "migrate", "main: up to date", "sec: up to date")
 		sh.want(0, "lfk lint", "0 errors")
 	})
+	assert.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGHUP))
+	r.log.field(t, "definitions reloaded", "")
 	r.stop()
 	assert.Equal(t, <-r.exit, 0, "exit", &r.log)
 	if _, err := os.Stat(environment); !os.IsNotExist(err) {

@@ -50,7 +50,7 @@ type instance struct {
 	// access knows the clients; secure is nil without TLS.
 	access *access.Keys
 	secure *tls.Config
-	// hangups receives SIGHUP, nil where it ends the process.
+	// hangups receives SIGHUP.
 	hangups chan os.Signal
 	// failed receives the errors of listeners that break.
 	failed chan error
@@ -232,6 +232,14 @@ func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	return ctx, stop
+}
+
+// onHangup returns a channel that receives SIGHUP, which from now on does not end the process, until
+// stop is called.
+func onHangup() (hangups chan os.Signal, stop func()) {
+	hangups = make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	return hangups, func() { signal.Stop(hangups) }
 }
 
 // run serves until ctx ends or a listener breaks, and then shuts down.

@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -25,9 +22,8 @@ func (a *app) serve() *cobra.Command {
 		RunE: func(command *cobra.Command, _ []string) error {
 			ctx, stop := untilSignal(command.Context())
 			defer stop()
-			hangups := make(chan os.Signal, 1)
-			signal.Notify(hangups, syscall.SIGHUP)
-			defer signal.Stop(hangups)
+			hangups, stopHangups := onHangup()
+			defer stopHangups()
 			c, err := a.settings()
 			if err := errors.Join(err, c.readFiles()); err != nil {
 				return err
