@@ -101,8 +101,10 @@ type Service struct {
 	// plans has an element for each plan that is being made.
 	plans chan struct{}
 	// definitions are the loose foreign keys in use, read from definitionsFile.
-	definitions     atomic.Pointer[[]repo.LooseForeignKey]
-	definitionsFile string
+	definitions atomic.Pointer[[]repo.LooseForeignKey]
+	// definitionsRefused is why the last reload of definitionsFile failed, nil if it did not.
+	definitionsRefused atomic.Pointer[string]
+	definitionsFile    string
 	// migrated: main has been found so.
 	migrated atomic.Bool
 }

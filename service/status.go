@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/schedule"
 )
@@ -107,6 +108,9 @@ func (s *Service) status(ctx context.Context, w *run.Worker, shared func() overv
 	st.Databases = databasesOf(w, places, found)
 	fires := s.schedule.Health(ctx, w)
 	remarks = append(remarks, schedule.Remark(fires))
+	if refused := s.definitionsRefused.Load(); refused != nil && w.Name == loosefk.Name {
+		remarks = append(remarks, *refused)
+	}
 	if st.Backlog.AtLeast {
 		remarks = append(remarks, "the backlog is at least as large as the figures say")
 	}

@@ -3,6 +3,8 @@ package service
 import (
 	"fmt"
 	"iter"
+	"strings"
+	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/adjournedgroup"
@@ -122,8 +124,13 @@ func (s *Service) ReloadDefinitions() (n int, err error) {
 		return 0, nil
 	}
 	keys, err := loosefk.Config{DefinitionsFile: s.definitionsFile}.Keys()
-	if err == nil {
-		s.definitions.Store(&keys)
+	if err != nil {
+		refused := fmt.Sprintf("the definitions file was refused at the reload of %s, the previous definitions "+
+			"stay in use: %s", time.Now().UTC().Format(time.RFC3339), strings.ReplaceAll(err.Error(), "\n", "; "))
+		s.definitionsRefused.Store(&refused)
+		return 0, err
 	}
-	return len(keys), err
+	s.definitions.Store(&keys)
+	s.definitionsRefused.Store(nil)
+	return len(keys), nil
 }
