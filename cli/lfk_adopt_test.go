@@ -162,6 +162,25 @@ func TestLfkOrphans_TakesQuotedNamesAndSaysWhereToGoOn(t *testing.T) {
 	}
 }
 
+func TestLfkOrphans_NamesDefinitionsThatItCannotSearch(t *testing.T) {
+	sh := newShell(t)
+	sql := sh.configured("main")
+	sh.migrate()
+	execute(t, sql, `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE pp (id bigint PRIMARY KEY) PARTITION BY LIST (id); CREATE TABLE pp1 PARTITION OF pp FOR VALUES IN (1);
+		CREATE VIEW pv AS TABLE p; CREATE VIEW cv AS SELECT id AS p_id FROM p; CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id)`)
+	const entry = "{table: p, column: p_id, on_delete: async_delete}"
+	sh.defined("c: [" + strings.ReplaceAll(entry, "table: p", "table: pp1") + ", " + strings.ReplaceAll(entry, "table: p", "table: pv") + "]")
+	sh.want(1, "lfk orphans", "c.p_id -> pp1 on main: pp1 is a partition of pp: name that in the definitions",
+		"c.p_id -> pv on main: pv is a view on main: name the table below it in the definition")
+	sh.defined("c: [" + entry + "]\ncv: [" + entry + "]\ngone: [" + entry + "]")
+	sh.want(0, "lfk orphans", "no orphans", "left out: cv.p_id -> p (cv is a view on main: name the table below it in the definition), "+
+		"gone.p_id -> p (gone is in no configured database): `caretaker lfk lint` says what to do")
+	sh.want(0, "lfk accept-absent gone")
+	_, _, remarks := sh.caretaker("lfk", "orphans")
+	assert.Contains(t, remarks, "left out: cv.p_id")
+	assert.Lacks(t, remarks, "gone")
+}
+
 func TestLfk_TablesAreTrackedWithoutDefinitionsThatCanBeRead(t *testing.T) {
 	sh := newShell(t)
 	conn := sh.database("main", servicetest.Migrated(""))

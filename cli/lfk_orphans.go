@@ -14,6 +14,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/orphanaudit"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // operator is who runs the command, as records name them.
@@ -68,6 +69,10 @@ func (l *lfk) orphans() *cobra.Command {
 			}
 			if err != nil {
 				return err
+			}
+			if len(search.LeftOut) > 0 {
+				l.note("warning: left out: %s: `caretaker lfk lint` says what to do",
+					run.SomeNames(search.LeftOut))
 			}
 			return l.showOrphans(found)
 		}),

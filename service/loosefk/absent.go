@@ -46,7 +46,7 @@ func (l Admin) AcceptAbsent(
 	homes, gone, err := l.childHomes(ctx)
 	var others map[string]string
 	if err == nil {
-		others, err = l.notTables(ctx, l.Definitions.children())
+		others, err = l.NotTables(ctx, l.Definitions.children())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("what is absent is known only if every configured database answers: %w",
@@ -147,8 +147,8 @@ func (l Admin) childHomes(
 	return homes, gone, err
 }
 
-// notTables says of each child that is a view, a materialized view or a foreign table what to do about it.
-func (l Admin) notTables(ctx context.Context, children []string) (map[string]string, error) {
+// NotTables says of each child that is a view, a materialized view or a foreign table what to do about it.
+func (l Admin) NotTables(ctx context.Context, children []string) (map[string]string, error) {
 	others := map[string]string{}
 	if len(children) == 0 {
 		return others, nil

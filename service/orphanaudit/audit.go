@@ -1,6 +1,7 @@
 package orphanaudit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // Audit looks for orphans.
@@ -49,8 +51,13 @@ func (t *Task) Name() string {
 	return strings.Join(parts, " ")
 }
 
-// Database is the name of the child's.
-func (t *Task) Database() string { return t.child.Database.Name }
+// Database is the name of the child's, "" where there is none.
+func (t *Task) Database() string {
+	if t.child == nil {
+		return ""
+	}
+	return t.child.Database.Name
+}
 
 // Home is the database of the parent in whose queue records are written; only without a Fault.
 func (t *Task) Home() *repo.Database { return t.parents[0].Database() }
@@ -114,9 +121,15 @@ func childFault(key repo.LooseForeignKey, child *lfkadmin.Child) string {
 
 // findParents finds the parent's homes.
 func (t *Task) findParents(ctx context.Context, databases []inspected) (fault string, err error) {
+	partition := ""
 	for _, d := range databases {
 		seen, here := d.Parents[t.Key.Parent]
-		if !here || seen.PartitionOf != "" {
+		if !here {
+			continue
+		}
+		if seen.PartitionOf != "" {
+			partition = fmt.Sprintf("%s is a partition of %s: name that in the definitions", t.Key.Parent,
+				seen.PartitionOf)
 			continue
 		}
 		if t.key != nil && !slices.Equal(t.key, seen.Key) {
@@ -144,11 +157,19 @@ func (t *Task) findParents(ctx context.Context, databases []inspected) (fault st
 			t.parents = append(t.parents, parent)
 		}
 	}
-	if len(t.parents) == 0 {
-		return t.Key.Parent + " is in no configured database, so nobody knows which parents are gone",
-			nil
+	if len(t.parents) > 0 {
+		return "", nil
 	}
-	return "", nil
+	if partition != "" {
+		return partition, nil
+	}
+	var all []*repo.Database
+	for _, d := range databases {
+		all = append(all, d.database)
+	}
+	others, err := loosefk.Admin{Databases: all}.NotTables(ctx, []string{t.Key.Parent})
+	return cmp.Or(others[t.Key.Parent], t.Key.Parent+
+		" is in no configured database, so nobody knows which parents are gone"), err
 }
 
 // needsValues: a key is recorded as one integer, or else as texts.

@@ -1,6 +1,7 @@
 package orphanaudit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // Search is a look for orphans by hand.
@@ -21,6 +23,9 @@ type Search struct {
 	Limit int
 	// Fix writes records; nil: orphans are only counted.
 	Fix *Fixing
+	// LeftOut are the selected definitions whose child Run does not find, with the reasons. Children that
+	// were accepted as absent are not among them.
+	LeftOut []string
 }
 
 // Found is what was found of one definition in one database.
@@ -74,7 +79,7 @@ func (s *Search) Run(ctx context.Context) (found []Found, err error) {
 	if len(tasks) == 0 {
 		return nil, noTask(all)
 	}
-	if err := s.checkAfter(ctx, tasks); err != nil {
+	if err := cmp.Or(s.checkAfter(ctx, tasks), s.leaveOut(ctx, all)); err != nil {
 		return nil, err
 	}
 	left := s.Limit
@@ -91,6 +96,29 @@ func (s *Search) Run(ctx context.Context) (found []Found, err error) {
 		found = append(found, f)
 	}
 	return found, nil
+}
+
+// leaveOut sets LeftOut.
+func (s *Search) leaveOut(ctx context.Context, tasks []*Task) error {
+	accepted, err := s.Databases[0].AbsentChildren(ctx)
+	if err != nil {
+		return err
+	}
+	var keys []repo.LooseForeignKey
+	var children []string
+	for _, key := range s.Keys {
+		if !slices.ContainsFunc(tasks, func(t *Task) bool { return t.Key.Table == key.Table }) &&
+			!slices.ContainsFunc(accepted, func(c repo.AbsentChild) bool { return c.Child == key.Table }) &&
+			(s.Which == nil || s.Which(&Task{Key: key})) {
+			keys, children = append(keys, key), append(children, key.Table)
+		}
+	}
+	others, err := loosefk.Admin{Databases: s.Databases}.NotTables(ctx, children)
+	for _, key := range keys {
+		s.LeftOut = append(s.LeftOut, fmt.Sprintf("%s (%s)", key,
+			cmp.Or(others[key.Table], key.Table+" is in no configured database")))
+	}
+	return err
 }
 
 // checkAfter refuses a beginning that is not of one task: another one would pass its own keys over.
