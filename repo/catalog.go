@@ -3,6 +3,7 @@ package repo
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -80,23 +81,23 @@ type ForeignKey struct {
 }
 
 // tablesSQL: ordinary and partitioned tables of the application schema count. A table whose enabled
-// trigger refuses every write is a leftover of a split database. Only columns that were asked for
-// are read, of $1 and $2 pair by pair.
+// trigger refuses every write is a leftover of a split database. Of the columns those are read whose
+// names are in $2, and those of the primary key with their places in it.
 const tablesSQL = `
 SELECT n.nspname, c.relname, c.relkind = 'p', has_table_privilege(c.oid, 'SELECT'), row_security_active(c.oid),
   coalesce(a.attname, ''), coalesce(format_type(a.atttypid, -1), ''), coalesce(a.attnotnull, false),
   coalesce(a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> '', false), coalesce((
     SELECT next.attname FROM pg_index i
-    JOIN pg_class ic ON ic.oid = i.indexrelid
-    JOIN pg_am am ON am.oid = ic.relam AND am.amname = 'btree'
-    JOIN pg_attribute next ON next.attrelid = c.oid AND next.attnum = i.indkey[1] AND next.atttypid IN ('integer'::regtype, 'bigint'::regtype)
-    WHERE i.indrelid = c.oid AND i.indkey[0] = a.attnum AND i.indnkeyatts > 1 AND i.indisvalid AND i.indpred IS NULL AND i.indoption[1] & 1 = 0
-      AND EXISTS (SELECT FROM pg_index pk WHERE pk.indrelid = c.oid AND pk.indisprimary AND next.attnum = ANY (pk.indkey))
-    ORDER BY i.indnkeyatts LIMIT 1), ''), ` + keyOfSQL + `
+    JOIN pg_attribute next ON next.attrelid = i.indrelid AND next.attnum = i.indkey[1] AND next.atttypid IN ('integer'::regtype, 'bigint'::regtype)
+    WHERE i.indrelid = c.oid AND i.indkey[0] = a.attnum AND i.indkey[1] = ANY (pk.indkey) AND i.indnkeyatts > 1 AND i.indisvalid
+      AND i.indpred IS NULL AND pg_index_column_has_property(i.indexrelid, 2, 'asc')
+    ORDER BY i.indnkeyatts LIMIT 1), ''),
+  coalesce(array_position((pk.indkey::int2[])[:pk.indnkeyatts - 1], a.attnum), 0)
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = current_schema()
+LEFT JOIN pg_index pk ON pk.indrelid = c.oid AND pk.indisprimary
 LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-  AND (c.relname, a.attname) IN (SELECT w.t, w.c FROM unnest($1::name[], $2::name[]) AS w (t, c))
+  AND (a.attname = ANY ($2::name[]) OR a.attnum = ANY (pk.indkey))
 WHERE c.relname = ANY ($1::name[]) AND c.relkind IN ('r', 'p') AND NOT ` + ProtectedSQL
 
 // ProtectedSQL says of a table c that an enabled trigger refuses every write: GitLab leaves such
@@ -104,27 +105,6 @@ WHERE c.relname = ANY ($1::name[]) AND c.relkind IN ('r', 'p') AND NOT ` + Prote
 const ProtectedSQL = `EXISTS (
   SELECT FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
   WHERE t.tgrelid = c.oid AND t.tgenabled IN ('O', 'A') AND p.proname = 'gitlab_schema_prevent_write')`
-
-// foreignKeysSQL reads all foreign keys, except those that partitions have inherited.
-const foreignKeysSQL = `
-SELECT k.conname, cn.nspname, c.relname, c.relkind = 'p', pn.nspname, pt.relname, k.confdeltype::text,
-  child.names, child.types, child.required, parent.names, parent.types,
-  CASE WHEN k.confdeltype = 'n' AND cardinality(k.conkey) > 1 THEN (
-    SELECT coalesce(array_agg(a.attname::text), child.names) FROM jsonb_array_elements_text(nullif(to_jsonb(k) -> 'confdelsetcols', 'null')) AS s (n)
-    JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = s.n::smallint)
-  ELSE child.names END, ` + keyOfSQL + `
-FROM pg_constraint k
-JOIN pg_class c ON c.oid = k.conrelid JOIN pg_namespace cn ON cn.oid = c.relnamespace
-JOIN pg_class pt ON pt.oid = k.confrelid JOIN pg_namespace pn ON pn.oid = pt.relnamespace
-CROSS JOIN LATERAL (
-  SELECT array_agg(a.attname::text ORDER BY u.i) AS names, array_agg(format_type(a.atttypid, -1) ORDER BY u.i) AS types,
-    array_agg(a.attnotnull ORDER BY u.i) AS required
-  FROM unnest(k.conkey) WITH ORDINALITY AS u (n, i) JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = u.n) child
-CROSS JOIN LATERAL (
-  SELECT array_agg(a.attname::text ORDER BY u.i) AS names, array_agg(format_type(a.atttypid, -1) ORDER BY u.i) AS types
-  FROM unnest(k.confkey) WITH ORDINALITY AS u (n, i) JOIN pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = u.n) parent
-WHERE k.contype = 'f' AND k.conparentid = 0
-ORDER BY cn.nspname, c.relname, k.conname`
 
 // Tables looks for tables with some of their columns. A table that exists and must not be read, or
 // not all of it, is [ErrForbidden].
@@ -166,22 +146,19 @@ func (c *Catalog) read(ctx context.Context, wanted map[string][]string, keys boo
 	d := c.Database
 	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
 	defer cancel()
-	var tables, columns []string
-	for table, names := range wanted {
-		for _, column := range append(names, "") {
-			tables, columns = append(tables, table), append(columns, column)
-		}
-	}
+	tables := slices.AppendSeq(make([]string, 0, len(wanted)), maps.Keys(wanted))
+	columns := slices.Concat(slices.AppendSeq([][]string{{}}, maps.Values(wanted))...)
+	readTables := func(rows pgx.Rows) error { return c.readTables(rows, wanted) }
 	ctx, o := d.beginRoutine(ctx, "read the catalogue")
 	var err error
 	if keys {
 		batch := &pgx.Batch{}
-		batch.Queue(tablesSQL, tables, columns).Query(c.readTables)
-		batch.Queue(foreignKeysSQL).Query(c.readKeys)
+		batch.Queue(tablesSQL, tables, columns).Query(readTables)
+		c.queueKeys(batch)
 		err = d.pool.SendBatch(ctx, batch).Close()
 	} else {
 		rows, _ := d.pool.Query(ctx, tablesSQL, tables, columns) // its error is that of the rows
-		err = c.readTables(rows)
+		err = readTables(rows)
 	}
 	o.end(ctx, err)
 	if err := d.wrap(ctx, "read the catalogue", err); err != nil {
@@ -193,15 +170,17 @@ func (c *Catalog) read(ctx context.Context, wanted map[string][]string, keys boo
 	return err
 }
 
-// readTables leaves nil for a table that must not be read.
-func (c *Catalog) readTables(rows pgx.Rows) error {
+// readTables leaves nil for a table that must not be read. Columns that are in the primary key alone
+// were not asked for.
+func (c *Catalog) readTables(rows pgx.Rows, wanted map[string][]string) error {
 	var t Table
 	var partitioned, readable, hiding bool
 	var column Column
-	var key string
+	var place int
+	primary := map[string]map[int]Column{}
 	_, err := pgx.ForEachRow(rows, []any{
 		&t.Schema, &t.Name, &partitioned, &readable, &hiding,
-		&column.Name, &column.Type, &column.NotNull, &column.HasDefault, &column.behind, &key,
+		&column.Name, &column.Type, &column.NotNull, &column.HasDefault, &column.behind, &place,
 	}, func() error {
 		switch {
 		case hiding && !c.uncheckedRights:
@@ -211,34 +190,38 @@ func (c *Catalog) readTables(rows pgx.Rows) error {
 			c.tables[t.Name] = nil
 			return nil
 		case c.tables[t.Name] == nil:
-			c.tables[t.Name] = &Relation{t, partitioned, map[string]Column{}, key}
+			c.tables[t.Name] = &Relation{Table: t, partitioned: partitioned, columns: map[string]Column{}}
+			primary[t.Name] = map[int]Column{}
 		}
-		if column.Name != "" {
+		if slices.Contains(wanted[t.Name], column.Name) {
 			c.tables[t.Name].columns[column.Name] = column
+		}
+		if place > 0 {
+			primary[t.Name][place-1] = column
 		}
 		return nil
 	})
+	for name, columns := range primary {
+		c.tables[name].key = keyOf(columns)
+	}
 	return err
 }
 
-func (c *Catalog) readKeys(rows pgx.Rows) error {
-	var k ForeignKey
-	var names, types, parentNames, parentTypes, setNull []string
-	var required []bool
-	_, err := pgx.ForEachRow(rows, []any{
-		&k.Name, &k.Child.Schema, &k.Child.Name, &k.partitioned, &k.Parent.Schema, &k.Parent.Name,
-		&k.OnDelete, &names, &types, &required, &parentNames, &parentTypes, &setNull,
-		&k.key,
-	}, func() error {
-		k.Columns, k.ParentColumns = pairColumns(names, types), pairColumns(parentNames, parentTypes)
-		k.setNull = slices.Clone(setNull)
-		for i := range required {
-			k.Columns[i].NotNull = required[i]
-		}
-		c.keys = append(c.keys, k)
-		return nil
-	})
-	return err
+// keyOf is keyOfSQL for the columns of a primary key by their places.
+func keyOf(columns map[int]Column) string {
+	names := make([]string, len(columns))
+	for place, c := range columns {
+		names[place] = "t." + quote(c.Name)
+	}
+	switch {
+	case len(names) == 0:
+		return ""
+	case len(names) > 1:
+		return "ROW(" + strings.Join(names, ", ") + ")::text"
+	case slices.Contains([]string{"bigint", "integer", "smallint"}, columns[0].Type):
+		return names[0]
+	}
+	return names[0] + "::text"
 }
 
 func pairColumns(names, types []string) []Column {

@@ -78,8 +78,7 @@ func (d *Database) CheckMigrated(ctx context.Context) error {
 		var applied int
 		into := []any{&current, &applied}
 		err = d.queryRow(ctx, "read the schema version", into, set.versionSQL(), wanted)
-		var pgErr *Error
-		if errors.As(err, &pgErr) && pgErr.SQLState != "42501" && pgErr.Class() == ClassSchema {
+		if withoutTable(err) {
 			return fmt.Errorf("database %s: %w", d.Name, ErrNotMigrated)
 		}
 		if err != nil {
@@ -94,6 +93,26 @@ func (d *Database) CheckMigrated(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// withoutTable reports whether a statement failed because a table or column does not exist.
+func withoutTable(err error) bool {
+	var pgErr *Error
+	return errors.As(err, &pgErr) && pgErr.SQLState != "42501" && pgErr.Class() == ClassSchema
+}
+
+const queueMigratedSQL = `
+SELECT count(*) = cardinality($1::bigint[]) FROM maintenance.river_migration
+WHERE line = 'main' AND version = ANY ($1::bigint[])`
+
+// QueueMigrated reports whether main has these versions of River's tables. River's own check reads
+// information_schema, whose views take longer to plan than all other statements of a start together.
+func (d *Database) QueueMigrated(ctx context.Context, versions []int64) (done bool, err error) {
+	err = d.queryRow(ctx, "check the queue of jobs", []any{&done}, queueMigratedSQL, versions)
+	if withoutTable(err) {
+		return false, nil
+	}
+	return done, err
 }
 
 // NewerSchema says whether another version than this program has migrated the schema maintenance

@@ -64,11 +64,15 @@ func CheckQueueMigrated(ctx context.Context, main *repo.Database) error {
 	if err != nil {
 		return err
 	}
-	result, err := migrator.Validate(ctx, nil)
-	if err != nil {
-		return main.Wrap(ctx, "check the queue of jobs", err)
+	var versions []int64
+	for _, m := range migrator.AllVersions() {
+		versions = append(versions, int64(m.Version))
 	}
-	if !result.OK {
+	migrated, err := main.QueueMigrated(ctx, versions)
+	if err != nil {
+		return err
+	}
+	if !migrated {
 		return fmt.Errorf("queue of jobs in database %s: %w", main.Name, repo.ErrNotMigrated)
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -323,18 +324,10 @@ func (c *contract) dryRun() {
 	c.finish(s)
 }
 
-// rows are the tables' contents, by name, with the version of each row.
+// rows are the tables' contents, but the engine's records of the run.
 func (c *contract) rows() map[string]string {
 	c.t.Helper()
-	tables := strings.Fields(c.e.Value("main", `SELECT string_agg(c.oid::regclass::text, ' ') FROM pg_class c
-		WHERE c.relkind = 'r' AND c.relnamespace IN ('public'::regnamespace, 'maintenance'::regnamespace)
-			AND c.oid <> ALL ('{maintenance.runs,maintenance.fires,maintenance.leases}'::regclass[])`))
-	content := map[string]string{}
-	for _, table := range tables {
-		content[table] = c.e.Value("main", `SELECT count(*) || coalesce(md5(string_agg(r, ' ' ORDER BY r)), '')
-			FROM (SELECT t.ctid || ' ' || t.xmin || ' ' || t AS r FROM `+table+` t) x`)
-	}
-	return content
+	return devdb.Content(c.t, c.e.SQL["main"], "maintenance.runs", "maintenance.fires", "maintenance.leases")
 }
 
 func (c *contract) backlog() {
