@@ -28,16 +28,16 @@ type tb interface {
 // WaitTimeout bounds every wait of a test. Only a failing test waits that long.
 const WaitTimeout = 2 * time.Minute
 
-// Eventually waits until a condition holds and asks every few milliseconds. The
-// test fails after WaitTimeout.
+// Eventually waits until a condition holds and asks every few milliseconds, less
+// often the longer it takes. The test fails after WaitTimeout.
 func Eventually(t tb, what string, holds func() bool) {
 	t.Helper()
-	again := time.NewTicker(10 * time.Millisecond)
-	defer again.Stop()
-	for end := time.Now().Add(WaitTimeout); !holds(); <-again.C {
+	wait := 5 * time.Millisecond
+	for end := time.Now().Add(WaitTimeout); !holds(); wait = min(wait*5/4, 25*time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited %s for %s", WaitTimeout, what)
 		}
+		<-time.After(wait)
 	}
 }
 

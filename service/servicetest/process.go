@@ -76,7 +76,7 @@ func (o Order) run(ctx context.Context) (service.Run, error) {
 			return service.Run{}, err
 		}
 	}
-	queue, err := scheduler.NewQueue(config.Databases[0], scheduler.QueueConfig{PollInterval: 10 * time.Millisecond})
+	queue, err := scheduler.NewQueue(config.Databases[0], scheduler.QueueConfig{PollInterval: 50 * time.Millisecond})
 	if err != nil {
 		return service.Run{}, err
 	}

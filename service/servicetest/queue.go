@@ -23,7 +23,7 @@ func (e *Estate) WithQueue(c *service.Config) { c.Queue = e.Queue() }
 // Queue of jobs on main.
 func (e *Estate) Queue() *scheduler.Queue {
 	e.T.Helper()
-	q, err := scheduler.NewQueue(e.Open[0], scheduler.QueueConfig{PollInterval: 10 * time.Millisecond})
+	q, err := scheduler.NewQueue(e.Open[0], scheduler.QueueConfig{PollInterval: 50 * time.Millisecond})
 	if err != nil {
 		e.T.Fatal(err)
 	}
