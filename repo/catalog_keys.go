@@ -9,11 +9,12 @@ import (
 // foreignKeysSQL reads all foreign keys, except those that partitions have inherited. Columns are
 // numbers, for numberedColumnsSQL: a join a key costs more than both statements.
 const foreignKeysSQL = `
-SELECT k.conname, (SELECT nspname FROM pg_namespace WHERE oid = c.relnamespace) AS schema, c.relname, c.relkind = 'p',
+SELECT k.conname,
+  (SELECT nspname FROM pg_namespace WHERE oid = c.relnamespace) AS schema, c.relname, c.relkind = 'p',
   (SELECT nspname FROM pg_namespace WHERE oid = pt.relnamespace), pt.relname, k.confdeltype::text,
   k.conrelid, k.confrelid, k.conkey, k.confkey,
-  CASE WHEN k.confdeltype = 'n' AND cardinality(k.conkey) > 1 THEN
-    ARRAY(SELECT jsonb_array_elements_text(nullif(to_jsonb(k) -> 'confdelsetcols', 'null'))::int2) END,
+  CASE WHEN k.confdeltype = 'n' AND cardinality(k.conkey) > 1 THEN ARRAY(
+    SELECT jsonb_array_elements_text(nullif(to_jsonb(k) -> 'confdelsetcols', 'null'))::int2) END,
   (pk.indkey::int2[])[:pk.indnkeyatts - 1]
 FROM pg_constraint k
 JOIN pg_class c ON c.oid = k.conrelid JOIN pg_class pt ON pt.oid = k.confrelid
@@ -24,16 +25,19 @@ ORDER BY schema, c.relname, k.conname`
 // numberedColumnsSQL reads the columns of these keys, and of the primary keys of their tables.
 const numberedColumnsSQL = `
 WITH k AS MATERIALIZED (
-  SELECT conrelid, conkey, confrelid, confkey FROM pg_constraint WHERE contype = 'f' AND conparentid = 0
+  SELECT conrelid, conkey, confrelid, confkey FROM pg_constraint
+  WHERE contype = 'f' AND conparentid = 0
 ), place (oid, number) AS MATERIALIZED (
   SELECT conrelid, unnest(conkey) FROM k
   UNION SELECT confrelid, unnest(confkey) FROM k
-  UNION SELECT indrelid, unnest(indkey::int2[]) FROM pg_index WHERE indisprimary AND indrelid IN (SELECT conrelid FROM k)
+  UNION SELECT indrelid, unnest(indkey::int2[]) FROM pg_index
+  WHERE indisprimary AND indrelid IN (SELECT conrelid FROM k)
 )
 SELECT p.oid, p.number, a.attname, format_type(a.atttypid, -1), a.attnotnull
 FROM place p
 CROSS JOIN LATERAL (
-  SELECT attname, atttypid, attnotnull FROM pg_attribute WHERE attrelid = p.oid AND attnum = p.number OFFSET 0) a`
+  SELECT attname, atttypid, attnotnull FROM pg_attribute
+  WHERE attrelid = p.oid AND attnum = p.number OFFSET 0) a`
 
 // keyColumns are numbers of columns of a table.
 type keyColumns struct {
