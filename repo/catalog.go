@@ -148,17 +148,18 @@ func (c *Catalog) read(ctx context.Context, wanted map[string][]string, keys boo
 	defer cancel()
 	tables := slices.AppendSeq(make([]string, 0, len(wanted)), maps.Keys(wanted))
 	columns := slices.Concat(slices.AppendSeq([][]string{{}}, maps.Values(wanted))...)
-	readTables := func(rows pgx.Rows) error { return c.readTables(rows, wanted) }
 	ctx, o := d.beginRoutine(ctx, "read the catalogue")
 	var err error
 	if keys {
 		batch := &pgx.Batch{}
-		batch.Queue(tablesSQL, tables, columns).Query(readTables)
+		batch.Queue(tablesSQL, tables, columns).Query(func(rows pgx.Rows) error {
+			return c.readTables(rows, wanted)
+		})
 		c.queueKeys(batch)
 		err = d.pool.SendBatch(ctx, batch).Close()
 	} else {
 		rows, _ := d.pool.Query(ctx, tablesSQL, tables, columns) // its error is that of the rows
-		err = readTables(rows)
+		err = c.readTables(rows, wanted)
 	}
 	o.end(ctx, err)
 	if err := d.wrap(ctx, "read the catalogue", err); err != nil {
