@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -32,16 +33,17 @@ FROM ` + NamedSQL + `
 WHERE c.relkind IN ('v', 'm', 'f')`
 
 // NotTables returns the children that are a view, a materialized view or a foreign table here, with what
-// they are. A run finds no table of that name: it holds the records.
+// to do about them. A run finds no table of that name: it holds the records.
 func (d *Database) NotTables(ctx context.Context, children []string) (map[string]string, error) {
 	schemas, names := splitNames(children)
 	find := newQuery("find children that are no tables", notTablesSQL, children, schemas, names)
 	found, err := collect(ctx, d, find, pgx.RowToStructByPos[struct{ Child, Kind string }])
-	kinds := map[string]string{}
+	others := map[string]string{}
 	for _, r := range found {
-		kinds[r.Child] = r.Kind
+		others[r.Child] = fmt.Sprintf("%s is a %s on %s: name the table below it in the definition",
+			r.Child, r.Kind, d.Name)
 	}
-	return kinds, err
+	return others, err
 }
 
 const acceptAbsentSQL = `

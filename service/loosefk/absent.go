@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -46,7 +47,7 @@ func (l Admin) AcceptAbsent(
 	homes, gone, err := l.childHomes(ctx)
 	var others map[string]string
 	if err == nil {
-		others, err = l.NotTables(ctx, l.Definitions.children())
+		others, err = l.notTables(ctx, l.Definitions.children())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("what is absent is known only if every configured database answers: %w",
@@ -147,17 +148,15 @@ func (l Admin) childHomes(
 	return homes, gone, err
 }
 
-// NotTables says of each child that is a view, a materialized view or a foreign table what to do about it.
-func (l Admin) NotTables(ctx context.Context, children []string) (map[string]string, error) {
+// notTables says of each child that is a view, a materialized view or a foreign table what to do about it.
+func (l Admin) notTables(ctx context.Context, children []string) (map[string]string, error) {
 	others := map[string]string{}
 	if len(children) == 0 {
 		return others, nil
 	}
 	err := l.each(ctx, func(d *repo.Database) error {
-		kinds, err := d.NotTables(ctx, children)
-		for child, kind := range kinds {
-			others[child] = fmt.Sprintf("%s is a %s on %s: name the table below it in the definition", child, kind, d.Name)
-		}
+		found, err := d.NotTables(ctx, children)
+		maps.Copy(others, found)
 		return err
 	})
 	return others, err

@@ -74,7 +74,7 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 	check.complete = len(check.databases) == len(l.Databases)
 	check.result.Unchecked = check.unchecked()
 	if check.complete {
-		if check.others, err = l.NotTables(ctx, append(l.Definitions.children(), slices.Collect(maps.Keys(l.Definitions.ByParent()))...)); err != nil {
+		if check.others, err = l.notTables(ctx, append(l.Definitions.children(), slices.Collect(maps.Keys(l.Definitions.ByParent()))...)); err != nil {
 			return Lint{}, err
 		}
 		if _, check.gone, err = l.childHomes(ctx); err != nil {

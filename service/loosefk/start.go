@@ -222,7 +222,7 @@ func (c *cleanup) tasks(
 	}
 	c.recordGone(ctx, c.x, homes.gone)
 	if len(homes.silent) == 0 {
-		others, err := Admin{Databases: c.Databases}.NotTables(ctx, absent)
+		others, err := Admin{Databases: c.Databases}.notTables(ctx, absent)
 		if err != nil {
 			return nil, err
 		}

@@ -5,13 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
-	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // Audit looks for orphans.
@@ -167,9 +167,24 @@ func (t *Task) findParents(ctx context.Context, databases []inspected) (fault st
 	for _, d := range databases {
 		all = append(all, d.database)
 	}
-	others, err := loosefk.Admin{Databases: all}.NotTables(ctx, []string{t.Key.Parent})
+	others, err := notTables(ctx, all, t.Key.Parent)
 	return cmp.Or(others[t.Key.Parent], t.Key.Parent+
 		" is in no configured database, so nobody knows which parents are gone"), err
+}
+
+// notTables says of each name that is a view or a foreign table what to do about it.
+func notTables(
+	ctx context.Context, databases []*repo.Database, names ...string,
+) (map[string]string, error) {
+	others := map[string]string{}
+	for _, d := range databases {
+		found, err := d.NotTables(ctx, names)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(others, found)
+	}
+	return others, nil
 }
 
 // needsValues: a key is recorded as one integer, or else as texts.

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
 // Search is a look for orphans by hand.
@@ -113,7 +112,7 @@ func (s *Search) leaveOut(ctx context.Context, tasks []*Task) error {
 			keys, children = append(keys, key), append(children, key.Table)
 		}
 	}
-	others, err := loosefk.Admin{Databases: s.Databases}.NotTables(ctx, children)
+	others, err := notTables(ctx, s.Databases, children...)
 	for _, key := range keys {
 		s.LeftOut = append(s.LeftOut, fmt.Sprintf("%s (%s)", key,
 			cmp.Or(others[key.Table], key.Table+" is in no configured database")))
