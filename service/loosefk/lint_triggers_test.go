@@ -241,3 +241,18 @@ func TestLint_ChangesNothing(t *testing.T) {
 	_, err := fresh.Keys(`c: [{table: ci_triggers, column: x, on_delete: async_delete}]`).Lint(context.Background())
 	assert.That(t, err == nil, "on a database that takes no changes: %v", err)
 }
+
+func TestLint_ATriggerThatNamesAnotherTableIsAnError(t *testing.T) {
+	t.Parallel()
+	e := servicetest.New(t, "", "main")
+	e.Exec("main", `CREATE TABLE p (id uuid PRIMARY KEY); CREATE TABLE c (p_id uuid); CREATE INDEX ON c (p_id)`)
+	track(e, "p")
+	e.Exec("main", swappedTables)
+	track(e, "p")
+	wantFindings(t, e.Keys("c: [{table: p, column: p_id, on_delete: async_delete}]"),
+		"error trigger_form main public.p_old")
+	if _, err := e.Keys("").Untrack(context.Background(), "p_old"); err != nil {
+		t.Fatal(err)
+	}
+	wantFindings(t, e.Keys("c: [{table: p, column: p_id, on_delete: async_delete}]"))
+}

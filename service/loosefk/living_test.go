@@ -354,21 +354,6 @@ func TestReused_AnUnknownTableIsRefused(t *testing.T) {
 	servicetest.WantError(t, err, "there is no table nowhere")
 }
 
-func TestLint_ATriggerThatNamesAnotherTableIsAnError(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
-	e.Exec("main", `CREATE TABLE p (id uuid PRIMARY KEY); CREATE TABLE c (p_id uuid); CREATE INDEX ON c (p_id)`)
-	track(e, "p")
-	e.Exec("main", swappedTables)
-	track(e, "p")
-	wantFindings(t, e.Keys("c: [{table: p, column: p_id, on_delete: async_delete}]"),
-		"error trigger_form main public.p_old")
-	if _, err := e.Keys("").Untrack(context.Background(), "p_old"); err != nil {
-		t.Fatal(err)
-	}
-	wantFindings(t, e.Keys("c: [{table: p, column: p_id, on_delete: async_delete}]"))
-}
-
 // Another system may mark a record as processed while a run has it in hand.
 func TestLooseForeignKeysCleanup_ARecordThatAnotherSystemTakesStaysItsOwn(t *testing.T) {
 	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 2)
