@@ -283,6 +283,7 @@ func TestLooseForeignKeysCleanup_AReusedKeyIsKeptInTheRun(t *testing.T) {
 			r := servicetest.RunBatch(t, s, "main")
 			servicetest.WantState(t, r, "succeeded")
 			servicetest.WantCounts(t, r, "")
+			assert.That(t, !r.OverLimit, "the run did not end by itself")
 			e.Want(child, `SELECT count(*) FROM c`, "1")
 		})
 	}
