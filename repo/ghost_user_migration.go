@@ -178,65 +178,61 @@ func (d *Database) PlanGhostTarget(
 }
 
 const removeOrphanSQL = `
-DELETE FROM {ghosts} q
-WHERE q.id = $1::bigint AND NOT EXISTS (SELECT FROM users u WHERE u.id = q.user_id)`
+WITH {guard},
+changed AS (
+  DELETE FROM {ghosts} q
+  WHERE q.id = $1::bigint AND NOT EXISTS (SELECT FROM users u WHERE u.id = q.user_id)
+    AND (SELECT held FROM guard) = 1
+  RETURNING q.id AS key
+)
+SELECT EXISTS (SELECT FROM guard) AND {noted}`
 
 // RemoveOrphan removes a row of the queue whose user is gone.
 func (d *Database) RemoveOrphan(
 	ctx context.Context, p Permit, q GhostQueue, m GhostMigration,
 ) error {
 	const operation = "remove an orphan of the queue"
-	return d.changeQueue(ctx, operation, p, func(ctx context.Context, tx *changing) error {
-		_, err := tx.change(ctx, rowChange{
-			q.table.Name, receiptDeleted, q.fill(removeOrphanSQL), "id", []any{m.ID},
-		})
-		return err
-	})
-}
-
-// changeQueue changes a row of the queue in a transaction: a foreign key or trigger may delete protected
-// rows with it.
-func (d *Database) changeQueue(
-	ctx context.Context, operation string, p Permit, do func(context.Context, *changing) error,
-) error {
-	p.Transaction = p.Statement + p.Lock + netTime
-	return d.transaction(ctx, operation, p, do)
+	sql := d.summary(fill(q.fill(removeOrphanSQL), "{noted}", notedSQL), "key", "true")
+	removed := receipt{q.table.Name, receiptDeleted, operation}
+	return d.change(ctx, p, newQuery(operation, sql, m.ID), removed)
 }
 
 const failMigrationSQL = `
-UPDATE {ghosts} SET consume_after = now() + interval '30 minutes'{touched}
-WHERE id = $1::bigint`
+WITH {guard},
+postponed AS (
+  UPDATE {ghosts} SET consume_after = now() + interval '30 minutes'{touched}
+  WHERE id = $1::bigint AND (SELECT held FROM guard) = 1
+  RETURNING 1
+){journal}
+SELECT EXISTS (SELECT FROM guard)`
 
 // FailMigration postpones a row by half an hour after an error. counted is the count that it adds to.
 func (d *Database) FailMigration(
 	ctx context.Context, p Permit, q GhostQueue, m GhostMigration, counted string,
 ) error {
-	return d.postpone(ctx, "postpone a user after an error", p, q, failMigrationSQL, m, counted)
+	return d.write(ctx, p, q.postpone("postpone a user after an error", failMigrationSQL, counted, m.ID, p.RunID))
 }
 
-func (d *Database) postpone(
-	ctx context.Context, operation string, p Permit, q GhostQueue, sql string, m GhostMigration,
-	counted string,
-) error {
-	return d.changeQueue(ctx, operation, p, func(ctx context.Context, tx *changing) error {
-		tx.touches(q.table.Name)
-		changed, err := tx.Exec(ctx, q.fill(sql), m.ID)
-		tx.count(counted, int(changed.RowsAffected()))
-		return err
-	})
+func (q GhostQueue) postpone(operation, sql, counted string, args ...any) query {
+	return newQuery(operation, journaled(q.fill(sql), "('"+counted+"', (SELECT count(*) FROM postponed))", 2), args...)
 }
 
 const deferMigrationSQL = `
-UPDATE {ghosts}
-SET consume_after = greatest(consume_after, now()) + interval '30 seconds'{touched}
-WHERE id = $1::bigint`
+WITH {guard},
+postponed AS (
+  UPDATE {ghosts}
+  SET consume_after = greatest(consume_after, now()) + interval '30 seconds'{touched}
+  WHERE id = $1::bigint AND (SELECT held FROM guard) = 1
+  RETURNING 1
+){journal}
+SELECT EXISTS (SELECT FROM guard)`
 
 // DeferMigration moves a row behind all that are due now, because its time was used up or others
 // had locked rows of the user. counted is the count that it adds to.
 func (d *Database) DeferMigration(
 	ctx context.Context, p Permit, q GhostQueue, m GhostMigration, counted string,
 ) error {
-	return d.postpone(ctx, "defer a user", p, q, deferMigrationSQL, m, counted)
+	return d.write(ctx, p, q.postpone("defer a user", deferMigrationSQL, counted, m.ID, p.RunID))
 }
 
 // ghostBacklogSQL counts rows of users that are refused as dead, and rows whose user is gone not at
