@@ -225,14 +225,6 @@ func keyOf(columns map[int]Column) string {
 	return names[0] + "::text"
 }
 
-func pairColumns(names, types []string) []Column {
-	columns := make([]Column, len(names))
-	for i := range names {
-		columns[i] = Column{Name: names[i], Type: types[i]}
-	}
-	return columns
-}
-
 // Table is a table of the application schema, nil if it was not asked for or is not there.
 func (c *Catalog) Table(name string) *Relation { return c.tables[name] }
 

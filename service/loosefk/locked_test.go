@@ -276,7 +276,10 @@ func TestLooseForeignKeysCleanup_ARowWhoseUpdateATriggerTakesBackIsKept(t *testi
 		action     string
 		rows, kept int
 	}{
-		{"async_nullify", 1, 1}, {"async_nullify", 3000, 3000}, {update, 1, 1}, {update, 3000, 3000},
+		{"async_nullify", 1, 1},
+		{"async_nullify", 3000, 3000},
+		{update, 1, 1},
+		{update, 3000, 3000},
 		// A value that the column rounds is no other one.
 		{update, 3000, 0},
 	}
