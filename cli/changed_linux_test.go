@@ -91,7 +91,7 @@ func TestStatus_WhatIsDeadOrDeferredNamesWhereItIsListed(t *testing.T) {
 	t.Parallel()
 	for worker, want := range map[string]string{
 		"loose_foreign_keys_cleanup": ": 2 dead records: list them with caretaker lfk dead\n",
-		"ghost_user_migration": ": the status page (web_listen) lists them, with the reasons: 2 dead at /workers/ghost_user_migration/dead, " +
+		"ghost_user_migration": ": see the status page (web_listen): 2 dead at /workers/ghost_user_migration/dead, " +
 			"3 deferred at /workers/ghost_user_migration/deferred\n",
 	} {
 		got := inPipe(t, func(a *app) error {

@@ -232,8 +232,8 @@ func (l *lfk) untrack() *cobra.Command {
 						l.say("%s: dropped trigger %s", d.Database, t)
 					}
 					for _, key := range d.Unfed {
-						l.note("warning: %s: %s gets no more records; pending ones are cleaned up where it is clear "+
-							"which key they have", d.Database, key)
+						l.note("warning: %s: %s gets no more records; pending records are cleaned if their key "+
+							"is known", d.Database, key)
 					}
 				}
 			})

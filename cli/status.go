@@ -154,7 +154,7 @@ func (a *app) explainCondition(w *pb.WorkerStatus) {
 	}
 	if pages := listPages(w); pages != "" {
 		a.say("")
-		a.prose("", w.GetWorker()+": the status page (web_listen) lists them, with the reasons: "+pages)
+		a.prose("", w.GetWorker()+": see the status page (web_listen): "+pages)
 	}
 	if p := w.GetPaused(); p != nil && w.GetCondition() != pb.Condition_CONDITION_PAUSED {
 		end := "until it is resumed"

@@ -24,8 +24,9 @@ const (
 	TriggerSuffix = "_loose_fk_trigger"
 )
 
-// recordsSQL is the condition on a function p that it records deletions and does nothing else: GitLab's, or
-// one of `caretaker lfk track`, known by its schema, its whole name, and a text without other verbs.
+// recordsSQL is the condition on a function p that it records deletions: GitLab's, or one of `caretaker lfk
+// track`, known by its schema, its whole name, and a text without verbs of other changes. What a function
+// does that it calls in an expression is not seen.
 const recordsSQL = `(p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
   AND p.proname ~ '^` + TriggerFunctions + `(_override_table|_with_.+|_(int|key)_[0-9a-f]{12})?$'
   AND p.prosrc !~* '\m(delete\s+from|update|merge|truncate|perform|call)\M')`

@@ -245,11 +245,13 @@ func (d *Database) protectedPaths(ctx context.Context) (paths, error) {
 	if d.LooseForeignKeysOnly {
 		d.targets.Store(nil)
 	}
+	account := ""
 	if sql, err := d.missingTargets(ctx); err != nil || sql == "" {
+		d.account.Store(&account)
 		return nil, err
 	}
 	all := paths{}
-	// The search pays no compilation, whatever the planner expects: readRows forbids it.
+	// readRows switches jit off: to compile this query takes seconds.
 	_, err := readRows(ctx, d, Limits{Statement: statementTimeout, ReadOnly: true},
 		newQuery("find paths to protected rows", protectedPathsSQL),
 		func(row pgx.CollectableRow) (p protectedPath, err error) {
@@ -261,10 +263,9 @@ func (d *Database) protectedPaths(ctx context.Context) (paths, error) {
 	if err != nil {
 		return nil, err
 	}
-	account := ""
 	for p := range all {
 		if slices.Contains(bookkeeping(), p.Name) {
-			account = p.Name
+			account = max(account, p.Name)
 		}
 	}
 	d.account.Store(&account)

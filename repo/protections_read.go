@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// What the way upwards needs of the catalogue. The joins are made here: each job reads this, and PostgreSQL
-// would plan and run one statement for all of it for five times as long.
+// Each job reads the part of the catalogue that keeper needs. It is joined here: one SQL statement for all of
+// it took five times as long.
 
 // keptCascadesSQL: the constraint k is a foreign key that cascades, or sets the id of a user or group to its
 // default.
@@ -53,9 +53,9 @@ JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = w.c AND a.attnum > 0`
 // may be protected, and which our role may read.
 const ancestorsSQL = `
 WITH RECURSIVE own (oid) AS (
-  SELECT k.conrelid FROM pg_constraint k WHERE k.contype = 'f' AND k.confdeltype = 'c' AND k.conparentid = 0
+  SELECT k.conrelid FROM pg_constraint k WHERE ` + keptCascadesSQL + `
   UNION
-  SELECT k.confrelid FROM pg_constraint k WHERE k.contype = 'f' AND k.confdeltype = 'c' AND k.conparentid = 0
+  SELECT k.confrelid FROM pg_constraint k WHERE ` + keptCascadesSQL + `
   UNION
   SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
   WHERE n.nspname = current_schema() AND c.relname IN ('users', 'namespaces')

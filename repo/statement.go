@@ -105,6 +105,9 @@ func (d *Database) write(ctx context.Context, p Permit, q query, into ...any) er
 func (d *Database) change(
 	ctx context.Context, p Permit, q query, r receipt, into ...any,
 ) error {
+	if d.accountLeads() != "" && p.destroys() {
+		return d.changeProtected(ctx, p, q, r, into...)
+	}
 	q.receipt = new(r.write(p.Source, nil))
 	return d.write(ctx, p, q, into...)
 }

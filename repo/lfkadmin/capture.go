@@ -144,12 +144,12 @@ const oldRow = `FROM (SELECT OLD.`
 // Without this anybody could make a trigger of their own that reports live rows as deleted.
 const revokeFunctionSQL = `REVOKE ALL ON FUNCTION {function}() FROM PUBLIC`
 
-// functionExistsSQL: one that inserts nothing into a queue is as good as none.
+// functionExistsSQL: one that inserts nothing, or into a queue that does not exist, is as good as none.
 const functionExistsSQL = `SELECT EXISTS (
   SELECT FROM pg_proc p WHERE p.oid = to_regprocedure($1) AND ` + insertsSQL + `)`
 
-// insertsSQL: the function p writes something, and its queue, if it names one of ours, exists. A restored
-// dump or somebody can leave an empty one, and a schema can be renamed.
+// insertsSQL: the function p inserts something, and its queue, if it names one of ours, exists. A restored
+// dump or the operator can leave an empty one, and a schema can be renamed.
 const insertsSQL = `(p.prosrc ~* 'insert\s+into' AND (` + namedQueueSQL + ` IS NULL OR to_regclass(` + namedQueueSQL + `) IS NOT NULL))`
 
 const namedQueueSQL = `substring(p.prosrc, 'INSERT INTO ("[^"]+"\."loose_foreign_keys_deleted_records")')`

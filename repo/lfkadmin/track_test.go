@@ -277,7 +277,7 @@ func TestTrack_ByAnotherKeyWaitsForTheRecordsThatAreLeft(t *testing.T) {
 	}
 	untrack()
 	refused()
-	b.refuses("p", "", "records of public.p are pending or dead", "if they have ids, say --column id; else let loose_foreign_keys_cleanup work them off")
+	b.refuses("p", "", "records of public.p are pending or dead", "if the records hold ids, add --column id; otherwise let loose_foreign_keys_cleanup work them off")
 	b.track("p", "id")
 	untrack()
 	b.exec(`INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at)

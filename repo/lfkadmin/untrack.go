@@ -133,8 +133,8 @@ func (a Admin) keepMeaning(ctx context.Context, tx pgx.Tx, target relation, drop
 }
 
 // checkLeft refuses to begin with a key while records are left from when the table was tracked before:
-// perhaps by another key, and then they would be taken for values of this one. That they have ids somebody
-// can say, and it is clear where the table has no other key.
+// perhaps by another key, and then they would be taken for values of this one. --column id confirms that the
+// records hold ids. Where the table has no other unique key no confirmation is needed.
 func (r tracking) checkLeft(
 	ctx context.Context, tx pgx.Tx, p trackPlan, existing []Trigger,
 ) error {
@@ -157,7 +157,7 @@ func (r tracking) checkLeft(
 	}
 	decide := ""
 	if byID {
-		decide = "if they have ids, say --column id; else "
+		decide = "if the records hold ids, add --column id; otherwise "
 	}
 	return r.refuse("records of %s are pending or dead from when it was tracked before, perhaps by "+
 		"another key: %s%s", p.root, decide, workOff(p.root))

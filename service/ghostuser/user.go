@@ -225,7 +225,7 @@ func (u *user) reschedule(ctx context.Context, cause error) error {
 	case protected && !u.Exists:
 		u.keepRow(kept)
 		u.log.WarnContext(ctx, "queue row kept, end the protection",
-			"reason", repo.ReasonProtected, "why", kept.Error())
+			"reason", repo.ReasonProtected, "why", kept.String())
 	case protected:
 		u.candidate(run.ActionPostpone, kept.Error())
 		u.reportProtected(ctx, kept)
@@ -246,7 +246,7 @@ func (u *user) reschedule(ctx context.Context, cause error) error {
 	}
 	if err != nil && end == nil {
 		// Somebody has locked the row, or a protected one would be deleted with its change: it stays due.
-		if kept, ok := errors.AsType[*repo.ProtectedError](err); ok {
+		if kept, ok := errors.AsType[*repo.ProtectedError](err); ok && u.Exists {
 			u.keepRow(kept)
 		}
 		u.log.ErrorContext(ctx, "user not rescheduled", "error", err)
@@ -254,7 +254,7 @@ func (u *user) reschedule(ctx context.Context, cause error) error {
 	return end
 }
 
-// keepRow notes that a row of the queue can neither be removed nor postponed without a protected row.
+// keepRow notes a row of the queue that stays, because a protected row would go with its removal or change.
 func (r *workerRun) keepRow(kept *repo.ProtectedError) {
 	r.keptRows++
 	r.keptBy = kept

@@ -97,6 +97,11 @@ func (k *looseForeignKeys) homes(
 		}
 		now := seenIn(d.Name, keys, found[i])
 		gone, err := goneFrom(ctx, d, seen[d.Name], now)
+		if d != x.Database && hidden(err) {
+			h.silent = append(h.silent, silentDatabase{d.Name, err, seen[d.Name]})
+			h.found = h.found[:len(h.found)-1]
+			continue
+		}
 		if err != nil {
 			return h, err
 		}

@@ -77,9 +77,9 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 		if check.others, err = l.notTables(ctx, append(l.Definitions.children(), slices.Collect(maps.Keys(l.Definitions.ByParent()))...)); err != nil {
 			return Lint{}, err
 		}
-		if _, check.gone, err = l.childHomes(ctx); err != nil {
-			return Lint{}, err
-		}
+		var goneErr error
+		_, check.gone, goneErr = l.childHomes(ctx)
+		err = errors.Join(err, goneErr)
 	}
 	// What keeps main from being inspected has been said.
 	if !slices.Contains(check.result.Unchecked, l.main().Name) {
@@ -174,7 +174,7 @@ func (l *lint) queue(d inspected) {
 	}
 	for _, function := range d.OldFunctions {
 		l.at(d.name, d.Queue.Schema+"."+function).warn("function_old",
-			"is of an older version, which keeps no traces, or writes to no queue: run "+
+			"is from an older version, or inserts into no queue: run "+
 				"`caretaker lfk install --database %s`, which renews it", d.name)
 	}
 	for _, s := range d.Behind {

@@ -106,7 +106,7 @@ func (l *lint) keyFaults(d inspected) {
 		}
 		for i, column := range key.Columns {
 			if at := slices.Index(parent.Key, column); key.Key == nil && at >= 0 && at != i {
-				l.at(d.name, key.String()).warn("key_order", "%s refers to %s of %s, which has a column %[1]s, too: "+
+				l.at(d.name, key.String()).warn("key_order", "%s refers to %s of %s, which also has a column %[1]s: "+
 					"write the columns in the order of the key %s, or say with key what each refers to",
 					column, parent.Key[i], key.Parent, repo.ColumnList(parent.Key))
 				break

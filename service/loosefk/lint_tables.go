@@ -67,7 +67,7 @@ func (l *lint) shared() {
 		if len(homes) > 1 && len(tracked) > 0 && len(children) > 0 {
 			l.at("", key.String()).warn("key_in_several_databases", "%s is in %s, and a deletion in one of them "+
 				"is carried out in all that have %s: %s. Make sure that no key of %[1]s is used in two "+
-				"databases, and untrack it where it is a copy", key.Parent, run.SomeNames(homes), key.Table,
+				"databases, and untrack %[1]s where it is a copy", key.Parent, run.SomeNames(homes), key.Table,
 				run.SomeNames(children))
 		}
 	}

@@ -78,7 +78,10 @@ func (s *Search) Run(ctx context.Context) (found []Found, err error) {
 	if len(tasks) == 0 {
 		return nil, noTask(all)
 	}
-	if err := cmp.Or(s.checkAfter(ctx, tasks), s.leaveOut(ctx, all)); err != nil {
+	if err := s.checkAfter(ctx, tasks); err != nil {
+		return nil, err
+	}
+	if err := s.leaveOut(ctx, all); err != nil {
 		return nil, err
 	}
 	left := s.Limit

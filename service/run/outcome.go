@@ -68,7 +68,9 @@ func conclude(run *Run, workErr error) {
 	case workErr != nil:
 		run.State, run.Error = repo.RunFailed, PublicText(workErr)
 		run.OverLimit = run.OverLimit || stopped.Early
-		run.Reason = cmp.Or(ReasonOf(workErr), run.Reason)
+		if reason := ReasonOf(workErr); reason != repo.ReasonKeyMismatch || run.Reason == "" {
+			run.Reason = cmp.Or(reason, run.Reason)
+		}
 	default:
 		run.State = repo.RunSucceeded
 	}
