@@ -46,9 +46,7 @@ type parentColumn struct {
 // own queue ($3) id.
 const parentTablesSQL = `
 SELECT n.nspname || '.' || c.relname, n.nspname, c.relname, c.relkind IN ('r', 'p'), c.relkind = 'p',
-  CASE WHEN $3 THEN 1 ELSE (
-    SELECT count(DISTINCT u.indkey::text) FROM pg_index u
-    WHERE u.indrelid = c.oid AND u.indisunique AND u.indisvalid AND u.indpred IS NULL AND u.indexprs IS NULL) END,
+  CASE WHEN $3 THEN 1 ELSE ` + UniqueKeysSQL + ` END,
   a.attname::text, ` + comparedSQL + `, coalesce(a.attnum = ANY (i.indkey), false)
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -56,6 +54,11 @@ JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdroppe
 LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
 WHERE n.nspname || '.' || c.relname = ANY ($1) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
   AND (a.attname = ANY ($2) OR a.attnum = ANY (i.indkey))`
+
+// UniqueKeysSQL counts the unique keys of a table c.
+const UniqueKeysSQL = `(
+  SELECT count(DISTINCT u.indkey::text) FROM pg_index u
+  WHERE u.indrelid = c.oid AND u.indisunique AND u.indisvalid AND u.indpred IS NULL AND u.indexprs IS NULL)`
 
 // parentRow is a row of parentTablesSQL: a column of a relation.
 type parentRow struct {

@@ -24,8 +24,9 @@ const cascadingKeysSQL = `
 SELECT k.conrelid, k.conkey, k.confrelid, k.confkey FROM pg_constraint k
 WHERE ` + keptCascadesSQL
 
-// readableSQL says whether our role may read all rows of a table c in the schema n.
-const readableSQL = `has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE') AND NOT row_security_active(c.oid)`
+// readableSQL: our role may read all rows of a table c.
+const readableSQL = `has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(c.relnamespace, 'USAGE')
+  AND NOT row_security_active(c.oid)`
 
 // cascadingColumnsSQL reads the columns of those keys, on both sides.
 const cascadingColumnsSQL = `
@@ -65,7 +66,7 @@ WITH RECURSIVE own (oid) AS (
   SELECT up.oid, i.inhparent FROM up JOIN pg_inherits i ON i.inhrelid = up.above
 )
 SELECT up.oid, above FROM up JOIN pg_class c ON c.oid = up.oid
-WHERE has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(c.relnamespace, 'USAGE') AND NOT row_security_active(c.oid)
+WHERE ` + readableSQL + `
 ORDER BY up.oid, above`
 
 // keptTablesSQL are the tables of users and groups, as far as protections can be of their ids.
@@ -73,14 +74,14 @@ const keptTablesSQL = `
 SELECT c.oid, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'id' AND a.atttypid IN ('bigint'::regtype, 'integer'::regtype)
 WHERE n.nspname = current_schema() AND c.relname IN ('users', 'namespaces') AND c.relkind IN ('r', 'p')
-  AND has_table_privilege(c.oid, 'SELECT') AND NOT row_security_active(c.oid)
+  AND ` + readableSQL + `
 ORDER BY c.relname`
 
 // keptChildrenSQL finds the tables $2 in the schemas $1 that our role may read.
 const keptChildrenSQL = `
 SELECT w.n::int - 1, c.oid FROM unnest($1::name[], $2::name[]) WITH ORDINALITY AS w (schema, name, n)
 JOIN pg_namespace s ON s.nspname = w.schema JOIN pg_class c ON c.relnamespace = s.oid AND c.relname = w.name
-WHERE has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(s.oid, 'USAGE') AND NOT row_security_active(c.oid)`
+WHERE ` + readableSQL
 
 // keptColumn is a column of a table.
 type keptColumn struct {

@@ -245,10 +245,8 @@ func keyColumns(
 	return columns, err
 }
 
-// uniqueKeysSQL says whether a table has several unique keys.
-const uniqueKeysSQL = `
-SELECT count(DISTINCT i.indkey::text) > 1 FROM pg_index i
-WHERE i.indrelid = $1 AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL`
+// severalKeysSQL: a table has several unique keys.
+const severalKeysSQL = `SELECT ` + repo.UniqueKeysSQL + ` > 1 FROM pg_class c WHERE c.oid = $1`
 
 // uniqueKeySQL says whether some columns, in whatever order, are the primary key or all that is
 // under an index that allows no two equal values at any time.

@@ -40,9 +40,12 @@ func renamedKey(
 			old = recorded
 		}
 	}
+	if len(old) != len(key) || slices.Equal(old, key) {
+		return nil, nil
+	}
 	there, err := keyColumns(ctx, tx, map[uint32][]string{root.OID: old})
 	names := namesOf(there[root.OID])
-	if len(old) != len(key) || len(names) == len(old) {
+	if err != nil || len(names) == len(old) {
 		return nil, err
 	}
 	for i, name := range old {

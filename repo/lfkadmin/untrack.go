@@ -147,7 +147,7 @@ func (r tracking) checkLeft(
 	}
 	if byID {
 		several := false
-		err := tx.QueryRow(ctx, uniqueKeysSQL, p.root.OID).Scan(&several)
+		err := tx.QueryRow(ctx, severalKeysSQL, p.root.OID).Scan(&several)
 		if err != nil || !several {
 			return err
 		}
