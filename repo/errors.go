@@ -351,7 +351,7 @@ func sqlState(err error) string {
 // that it said nothing.
 func ours(err error) bool {
 	for _, sentinel := range []error{
-		ErrLeaseLost, ErrJobLost, ErrNotFound, ErrUnreachable, ErrForbidden, ErrBusy, ErrJobCancelled,
+		ErrLeaseLost, ErrJobLost, ErrNotFound, ErrUnreachable, ErrForbidden, ErrBusy, ErrJobCancelled, ErrLivingParent,
 		errDryRun, errUnguarded,
 	} {
 		if errors.Is(err, sentinel) {

@@ -332,7 +332,7 @@ func (c *Child) query(
 		return query{}, err
 	}
 	args := parameters(append([]any{arrays[0]}, own...))
-	var lists, names, matches, values []string
+	var lists, names, matches []string
 	for i, column := range c.Key.Columns {
 		compared := cmp.Or(c.home.columns[column].Compared, "text")
 		if c.integers {
@@ -344,7 +344,6 @@ func (c *Child) query(
 			value = args.add(arrays[i]) + "::text[]"
 		}
 		list := value + "::" + compared + "[]"
-		values = append(values, value)
 		name := fmt.Sprintf("k%d", i+1)
 		lists, names = append(lists, list), append(names, name)
 		matches = append(matches, "t."+quote(column)+" = k."+name)
@@ -357,12 +356,6 @@ func (c *Child) query(
 			strings.Join(names, ", ") + ", n)",
 		"{matched}", strings.Join(matches, " AND "), "{parent_values}", strings.Join(names, ", "),
 		"{change}", change, "{returned}", c.key, "{done}", done, "{noted}", notedSQL,
-		"{living}", c.parent.living(func(i int, compared string) string {
-			if c.order != nil {
-				i = slices.Index(c.order, i)
-			}
-			return values[i] + "::" + compared + "[]"
-		}),
 	}, more...)
 	sql := c.Database.summary(fill(template, all...), c.key, "done")
 	return newQuery(operation+" "+c.Key.String(), sql, args...), nil

@@ -2,10 +2,13 @@ package repo
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // A queue record claims that a row was deleted. The claim can be false: partition maintenance deletes
@@ -163,34 +166,55 @@ func (r parentRelation) matched(list func(i int, compared string) string) (lists
 	return strings.Join(all, ", "), strings.Join(named, ", "), strings.Join(equal, " AND ")
 }
 
-// livingSQL is the CTE of the keys of a statement on a child, by their numbers, whose parents are
-// alive: the statement then changes nothing. It has a part for each relation.
-const livingSQL = `living AS MATERIALIZED ({parts})`
-
-// livingPartSQL reads the index once for all keys of one column, which takes half the time of a
-// look-up for each.
+// livingPartSQL are the keys, by their numbers, whose parents are alive. It reads the index once for all keys
+// of one column, which takes half the time of a look-up for each.
 const livingPartSQL = `
   SELECT k.n FROM {parent} t
   JOIN unnest({lists}) WITH ORDINALITY AS k ({names}, n) ON {matches}
-  WHERE t.{parent_column} = ANY ({lists}) AND NOT k.n = ANY ($3::bigint[])`
+  WHERE t.{parent_column} = ANY ({lists}) AND NOT k.n = ANY ($2::bigint[])`
 
 // livingSeveralSQL is livingPartSQL for a key of several columns. LIMIT 1 makes it look up key by key.
 const livingSeveralSQL = `
   SELECT k.n FROM unnest({lists}) WITH ORDINALITY AS k ({names}, n)
   CROSS JOIN LATERAL (SELECT FROM {parent} t WHERE {matches} LIMIT 1) x
-  WHERE NOT k.n = ANY ($3::bigint[])`
+  WHERE NOT k.n = ANY ($2::bigint[])`
 
-// noLivingSQL is for a child in another database than its parent, and for a parent without a table.
-const noLivingSQL = `SELECT n FROM unnest($3::bigint[]) n WHERE false`
+// livingSQL fails, and with it its transaction, if the parent of a key is alive. It has a part for each
+// relation. It follows the statement on the child, whose rows nobody else can change any more, so a parent
+// counts that was committed while that statement was at work.
+const livingSQL = `SELECT (CASE WHEN EXISTS ({parts}) THEN 'the parent of a key is alive' END)::int`
 
-// living fills livingSQL. list is the SQL of the keys' values for a column of the recorded key; $3
-// are the numbers of keys that are approved.
-func (p *ParentTable) living(list func(i int, compared string) string) string {
-	if !p.Exists() {
-		return fill(livingSQL, "{parts}", noLivingSQL)
+// ErrLivingParent means that the parent of a key is alive; the transaction changed nothing.
+var ErrLivingParent = errors.New("the parent of a key is alive")
+
+// livingError is what an error of livingSQL means.
+func livingError(err error) error {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.Code == "22P02" {
+		return ErrLivingParent
 	}
-	parts := make([]string, len(p.tables))
-	for i, r := range p.tables {
+	return err
+}
+
+// living is livingSQL for some keys; nil: the parent is in another database, or has no table.
+func (c *Child) living(p Purge) (*statement, error) {
+	arrays, err := c.arguments(p.Keys)
+	if err != nil || !c.parent.Exists() {
+		return nil, err
+	}
+	args := parameters{arrays[0], p.approved()}
+	values := []string{"$1::text[]"}
+	for _, more := range arrays[1:] {
+		values = append(values, args.add(more)+"::text[]")
+	}
+	list := func(i int, compared string) string {
+		if c.order != nil {
+			i = slices.Index(c.order, i)
+		}
+		return values[i] + "::" + compared + "[]"
+	}
+	parts := make([]string, len(c.parent.tables))
+	for i, r := range c.parent.tables {
 		lists, names, matches := r.matched(list)
 		part := livingPartSQL
 		if len(r.columns) > 1 {
@@ -199,7 +223,7 @@ func (p *ParentTable) living(list func(i int, compared string) string) string {
 		parts[i] = fill(part, "{lists}", lists, "{names}", names, "{parent}", r.sql,
 			"{matches}", matches, "{parent_column}", quote(r.columns[0].name))
 	}
-	return fill(livingSQL, "{parts}", strings.Join(parts, "\n  UNION ALL"))
+	return &statement{fill(livingSQL, "{parts}", strings.Join(parts, "\n  UNION ALL")), args}, nil
 }
 
 // Claim is how a run handles a record.

@@ -63,7 +63,7 @@ func (c *Child) value(args *parameters, column, value string) string {
 // changing see one snapshot, so the cap holds whatever others commit meanwhile; a row that moves to
 // another parent is left alone.
 const purgeAllSQL = `
-WITH {guard}, {living},
+WITH {guard},
 counted AS MATERIALIZED (
   SELECT count(*) AS n FROM (
     SELECT FROM {child} t WHERE t.{column} = ANY ({list}){conditions} LIMIT $2::bigint + 1) x
@@ -72,7 +72,6 @@ changed AS (
   {change}
   WHERE t.{column} = ANY ({list}){conditions}
     AND (SELECT n FROM counted) BETWEEN 1 AND $2::bigint AND (SELECT held FROM guard) = 1
-    AND NOT EXISTS (SELECT FROM living)
   RETURNING {returned} AS key, {done} AS done
 ),
 tally AS MATERIALIZED (
@@ -82,11 +81,11 @@ tally AS MATERIALIZED (
 // purgeUncountedSQL changes all rows of the keys without counting them first, which costs a third
 // less. If there are more than $2 the statement fails with a division by zero, and changes nothing.
 const purgeUncountedSQL = `
-WITH {guard}, {living},
+WITH {guard},
 changed AS (
   {change}
   WHERE t.{column} = ANY ({list}){conditions}
-    AND (SELECT held FROM guard) = 1 AND NOT EXISTS (SELECT FROM living)
+    AND (SELECT held FROM guard) = 1
   RETURNING {returned} AS key, {done} AS done
 ),
 tally AS MATERIALIZED (
@@ -99,7 +98,7 @@ tally AS MATERIALIZED (
 // whole table, or a whole index, where a LATERAL look-up of each key does not; the rows that it finds
 // are changed where they stand, as by purgeSharesSQL.
 const purgeSeveralSQL = `
-WITH {guard}, {living},
+WITH {guard},
 found AS MATERIALIZED (
   SELECT {parent_values}, c.tbl, c.loc
   FROM guard CROSS JOIN {parents}
@@ -115,7 +114,6 @@ changed AS (
   WHERE t.ctid = ANY (ARRAY(SELECT loc FROM found))
     AND ((t.tableoid, t.ctid, {child_columns}) IN (SELECT tbl, loc, {parent_values} FROM found)) IS TRUE
     {conditions} AND (SELECT n FROM counted) BETWEEN 1 AND $2::bigint
-    AND NOT EXISTS (SELECT FROM living)
   RETURNING {returned} AS key, {done} AS done
 ),
 tally AS MATERIALIZED (
@@ -124,41 +122,35 @@ tally AS MATERIALIZED (
 
 // purgeAllResultSQL ends the statement where no records are to be removed.
 const purgeAllResultSQL = `
-SELECT EXISTS (SELECT FROM guard) AND {noted}, found, changed, 0::bigint,
-  ARRAY(SELECT n FROM living)
-FROM tally`
+SELECT EXISTS (SELECT FROM guard) AND {noted}, found, changed, 0::bigint FROM tally`
 
 // purgeAllRemovalSQL ends it where the child is in the queue's database and this is the last
 // definition of the keys: their records go with their rows. They stay if the cap was reached or not
 // every row was changed; whether a key has rows left is then for [Child.Remaining] to say.
 const purgeAllRemovalSQL = `,
 deleted AS (
-  DELETE FROM {queue} q USING tally, unnest($4::bigint[], $5::text[]::{id}[]) AS r (partition, id)
+  DELETE FROM {queue} q USING tally, unnest($3::bigint[], $4::text[]::{id}[]) AS r (partition, id)
   WHERE q.partition = r.partition AND q.id = r.id AND (q.status = 1) IS TRUE
     AND (SELECT held FROM guard) = 1 AND tally.found = tally.changed AND tally.found <= $2::bigint
-    AND NOT EXISTS (SELECT FROM living)
   RETURNING q.partition, q.id
 ){forget}{journal}
-SELECT EXISTS (SELECT FROM guard) AND {noted}, found, changed, (SELECT count(*) FROM deleted),
-  ARRAY(SELECT n FROM living)
-FROM tally`
+SELECT EXISTS (SELECT FROM guard) AND {noted}, found, changed, (SELECT count(*) FROM deleted) FROM tally`
 
-// purgeSharesSQL changes at most $4 rows of each key and $2 in all, where they stand: found by
+// purgeSharesSQL changes at most $3 rows of each key and $2 in all, where they stand: found by
 // (tableoid, ctid), because ctid alone is not unique in a partitioned table and a child may have no
 // primary key. A row that has moved on since is left alone, and missing in changed: only found rows
 // that the statement's snapshot still sees, and that are not changed, were kept. LIMIT 1 makes seen
 // look at them one by one, by ctid. IS TRUE keeps the comparison a hash look-up for the row at
 // hand. Of the keys it tells the numbers, n.
 const purgeSharesSQL = `
-WITH {guard}, {living},
+WITH {guard},
 found AS MATERIALIZED (
   SELECT k.n, {parent_values}, c.tbl, c.loc
   FROM guard CROSS JOIN {parents}
   CROSS JOIN LATERAL (
     SELECT t.tableoid AS tbl, t.ctid AS loc FROM {child} t
-    WHERE {matched}{conditions} LIMIT $4::bigint {lock}
+    WHERE {matched}{conditions} LIMIT $3::bigint {lock}
   ) c
-  WHERE NOT EXISTS (SELECT FROM living)
   LIMIT $2::bigint
 ),
 changed AS (
@@ -178,8 +170,7 @@ SELECT EXISTS (SELECT FROM guard) AND {noted},
   (SELECT count(*) FROM found), (SELECT count(*) FROM changed WHERE done),
   ARRAY(
     SELECT DISTINCT n FROM seen
-    WHERE (SELECT count(*) FROM seen) > (SELECT count(*) FROM changed WHERE done)),
-  ARRAY(SELECT n FROM living)`
+    WHERE (SELECT count(*) FROM seen) > (SELECT count(*) FROM changed WHERE done))`
 
 // Purge is one statement on a child.
 type Purge struct {
@@ -208,9 +199,6 @@ type PurgeResult struct {
 	Kept []Key
 	// Removed records.
 	Removed int64
-	// Living are keys whose parent is alive and which are not approved. If there are any, the
-	// statement has changed nothing.
-	Living []Key
 }
 
 // PurgeAll deletes or updates all rows of some keys in one transaction, or none if there are more
@@ -219,10 +207,10 @@ type PurgeResult struct {
 func (c *Child) PurgeAll(
 	ctx context.Context, p Purge, q DeletedRecords, records []Record,
 ) (r PurgeResult, err error) {
-	ending, own := purgeAllResultSQL, []any{p.Cap, p.approved()}
+	ending, own := purgeAllResultSQL, []any{p.Cap}
 	if len(records) > 0 {
 		ending = journaled(q.Fill(records[0].Queue, purgeAllRemovalSQL),
-			"('processed_records', (SELECT count(*) FROM deleted))", 6)
+			"('processed_records', (SELECT count(*) FROM deleted))", 5)
 		own = append(append(own, recordArrays(records)...), p.RunID)
 	}
 	beginning := purgeAllSQL
@@ -232,12 +220,9 @@ func (c *Child) PurgeAll(
 	case p.Uncounted:
 		beginning = purgeUncountedSQL
 	}
-	clean, err := c.query("clean", beginning+ending, p.Keys, own)
+	clean, err := c.purge(beginning+ending, p, own)
 	if err == nil {
-		var living []int64
-		err = c.change(ctx, p.Permit, clean,
-			&r.Found, affected{&r.Changed}, affected{&r.Removed}, &living)
-		r.Living = numbered(p.Keys, living)
+		err = c.change(ctx, p.Permit, clean, &r.Found, affected{&r.Changed}, affected{&r.Removed})
 	}
 	return r, err
 }
@@ -261,20 +246,27 @@ func (c *Child) PurgeShares(
 	if skipLocked {
 		lock = c.lock
 	}
-	clean, err := c.query("clean", purgeSharesSQL, p.Keys,
-		[]any{p.Cap, p.approved(), perKey}, "{lock}", lock)
+	clean, err := c.purge(purgeSharesSQL, p, []any{p.Cap, perKey}, "{lock}", lock)
 	if err != nil {
 		return r, err
 	}
-	var numbers, counts, kept, living []int64
+	var numbers, counts, kept []int64
 	err = c.change(ctx, p.Permit, clean,
-		&numbers, &counts, &r.Found, affected{&r.Changed}, &kept, &living)
+		&numbers, &counts, &r.Found, affected{&r.Changed}, &kept)
 	r.Shares = make(map[Key]int64, len(numbers))
 	for i, n := range numbers {
 		r.Shares[p.Keys[n-1]] = counts[i]
 	}
-	r.Kept, r.Living = numbered(p.Keys, kept), numbered(p.Keys, living)
+	r.Kept = numbered(p.Keys, kept)
 	return r, err
+}
+
+// purge is a statement on the child with the check for living parents behind it.
+func (c *Child) purge(template string, p Purge, own []any, more ...string) (q query, err error) {
+	if q, err = c.query("clean", template, p.Keys, own, more...); err == nil {
+		q.check, err = c.living(p)
+	}
+	return q, err
 }
 
 // numbered are some of the keys, by their numbers from 1.

@@ -129,6 +129,10 @@ func (d *Database) writeProtected(
 			err = p.refused(ctx, tx)
 		}
 		tx.touches(table)
+		if err == nil && q.check != nil {
+			_, err = tx.Exec(ctx, q.check.sql, q.check.args...)
+			err = livingError(err)
+		}
 		if err != nil || q.receipt == nil {
 			return err
 		}

@@ -16,7 +16,7 @@ var fragments = []string{
 	"noLedgerTimeSQL", "recordLeaseSQL",
 	// Loose foreign keys.
 	"createFunctionSQL", "createRowTriggerSQL", "createTriggerSQL", "compositeSQL", "deadRecordMatchSQL", "dropFunctionSQL", "dropTriggerSQL", "enableRowTriggerSQL", "enableTriggerSQL", "functionBodySQL", "insertsSQL", "namedQueueSQL", "tracedBodySQL", "baseTypeSQL", "comparedSQL", "KeyClassSQL", "userTriggerSQL", "recordsSQL", "keptCascadesSQL", "forgetSQL", "countedSQL", "untracedSQL", "pendingRecordsSQL", "waitingRecordsSQL",
-	"livingPartSQL", "livingSeveralSQL", "livingSQL", "noLivingSQL", "plainRecordedSQL", "recordedSQL", "reusedRecordsSQL",
+	"livingPartSQL", "livingSeveralSQL", "livingSQL", "plainRecordedSQL", "recordedSQL", "reusedRecordsSQL",
 	"ProtectedSQL", "NamedSQL", "UniqueKeysSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "purgeSeveralSQL", "purgeUncountedSQL", "revokeFunctionSQL",
 	// Groups.
 	"archivedSQL", "comparableSQL", "cutoffSQL", "detailsSQL", "directMembershipSQL", "knownMarkSQL", "marksSQL", "namespaceMembersSQL", "noDetailsSQL", "noSchedulesSQL",

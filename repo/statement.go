@@ -44,6 +44,8 @@ type query struct {
 	// receipt is the statement behind it that writes its receipt; nil: it changes no rows of the
 	// application.
 	receipt *statement
+	// check is the statement behind it that fails if the parent of a key is alive; nil: none.
+	check *statement
 }
 
 func newQuery(operation, sql string, args ...any) query {
@@ -52,17 +54,25 @@ func newQuery(operation, sql string, args ...any) query {
 
 // statements are all that is sent.
 func (q query) statements() []statement {
-	if q.receipt == nil {
-		return []statement{q.statement}
+	all := []statement{q.statement}
+	for _, behind := range []*statement{q.check, q.receipt} {
+		if behind != nil {
+			all = append(all, *behind)
+		}
 	}
-	return []statement{q.statement, *q.receipt}
+	return all
 }
 
 // readRow runs a statement that returns one row. What into counts of [affected] rows is the span's.
 func (d *Database) readRow(ctx context.Context, l Limits, q query, into ...any) error {
 	ctx, into = withAffected(ctx, into)
 	return d.send(ctx, q.operation, l, q.statements(), func(r pgx.BatchResults) error {
-		return r.QueryRow().Scan(into...)
+		err := r.QueryRow().Scan(into...)
+		if err == nil && q.check != nil {
+			_, err = r.Exec()
+			err = livingError(err)
+		}
+		return err
 	})
 }
 

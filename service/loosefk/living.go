@@ -30,9 +30,10 @@ const checkedAtOnce = 500
 
 // checkParents settles the keys of a batch whose parents are alive, where the statements on the
 // children do not check it: the child is in another database, the parent cannot have the key, none of
-// the children can be reached, or in a dry run; and if the parent's table has come since the run began.
+// the children can be reached, or in a dry run; if the parent's table has come since the run began, or if
+// another of its keys was found alive in it.
 func (c *cleanup) checkParents(ctx context.Context, b *batch) error {
-	late := !b.table.Exists()
+	late, early := !b.table.Exists(), b.living.Load()
 	if late {
 		tables, _, err := c.parentTables(ctx, c.x, c.queue, map[string]*parentTasks{b.recorded: b.parentTasks})
 		if err != nil {
@@ -46,7 +47,7 @@ func (c *cleanup) checkParents(ctx context.Context, b *batch) error {
 	down := !slices.ContainsFunc(b.tasks, func(t *childTask) bool { return c.down(t) == nil })
 	unchecked := func(k *openKey) bool {
 		return down && b.table.Takes(k.key) || slices.ContainsFunc(b.tasks, func(t *childTask) bool {
-			unchecked := late || t.database != c.x.Database.Name || !b.table.Takes(k.key) ||
+			unchecked := late || early || t.database != c.x.Database.Name || !b.table.Takes(k.key) ||
 				c.x.DryRun && c.down(t) == nil
 			return unchecked && t.child != nil && t.child.Takes(k.key) == nil
 		})
@@ -75,21 +76,6 @@ func (c *cleanup) settle(ctx context.Context, b *batch, keys []*openKey) error {
 		}
 	}
 	return nil
-}
-
-// settleLiving settles the keys that a statement has found alive. One that is not any more is held: the next
-// run sees what has become of it.
-func (c *cleanup) settleLiving(ctx context.Context, b *batch, keys []*openKey, living []repo.Key) error {
-	keys = slices.DeleteFunc(slices.Clone(keys), func(k *openKey) bool {
-		return !slices.Contains(living, k.key)
-	})
-	err := c.settle(ctx, b, keys)
-	for _, k := range unsettled(keys) {
-		if err == nil && !k.approved {
-			c.holdReused(b, k, repo.ClaimReused)
-		}
-	}
-	return err
 }
 
 // holdReused postpones the records of a key like failed ones, but it is no failure of theirs.

@@ -126,6 +126,8 @@ type parentTasks struct {
 	// absent are the definitions whose child is in no configured database, and not accepted: they
 	// hold the records.
 	absent []repo.LooseForeignKey
+	// living: a parent was found alive in this run, so it is asked before anything is changed.
+	living atomic.Bool
 	// table is the one that the records named when the run began; nil: there was none.
 	table    *repo.ParentTable
 	position repo.Position

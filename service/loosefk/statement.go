@@ -177,16 +177,16 @@ func (t *taskRun) purge(ctx context.Context, keys []*openKey, m mode) (r purged,
 		if m != everything && m != uncounted {
 			r.perKey = max(1, r.cap/int64(len(keys)))
 		}
-		if err := t.send(ctx, keys, m, &r); err != nil {
-			r.PurgeResult = repo.PurgeResult{}
-			return r, err
-		}
-		if len(r.Living) == 0 {
+		switch err = t.send(ctx, keys, m, &r); {
+		case errors.Is(err, repo.ErrLivingParent):
+			// Nothing was changed. The statement is sent again without the keys of living parents. Other
+			// batches are checked before they change anything.
+			t.batch.living.Store(true)
+			err = t.settle(ctx, t.batch, keys)
+		case err == nil:
 			t.account(ctx, keys, m, r)
 			return r, nil
 		}
-		// Nothing was changed. The statement is sent again without the keys of living parents.
-		err = t.settleLiving(ctx, t.batch, keys, r.Living)
 		r.PurgeResult = repo.PurgeResult{}
 		if keys = unsettled(keys); err != nil || len(keys) == 0 {
 			return r, err
