@@ -223,13 +223,14 @@ func (s *shared) lift() {
 	s.exec(`DELETE FROM gate`)
 }
 
+const waitsAtGate = `SELECT min(application_name) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'`
+
 // atGate is which client is the first to stand at the gate.
 func (s *shared) atGate() string {
 	s.t.Helper()
-	const waiting = `SELECT min(application_name) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'`
 	app := ""
 	devdb.Eventually(s.t, "somebody to come to the gate", func() bool {
-		app = s.value(waiting)
+		app = s.value(waitsAtGate)
 		return app != "NULL"
 	})
 	return app

@@ -30,12 +30,22 @@ func startNodes(t *testing.T, s *shared) nodes {
 func (s *shared) begin(n *node) string {
 	s.t.Helper()
 	s.shut(n.name)
-	answer, err := n.RunBatch(context.Background(), &maintenancev1.RunBatchRequest{Worker: worker, Async: true})
-	if err != nil {
-		s.t.Fatalf("%v\n%s", err, n.log)
-	}
-	s.atGate()
-	return answer.GetRun().GetId()
+	id := ""
+	eventually(s.t, "a run of "+n.name+" that stands at the gate", n.log, func() bool {
+		if id != "" {
+			run, err := n.GetRun(context.Background(), &maintenancev1.GetRunRequest{Id: id})
+			assert.NoError(s.t, err)
+			if run.GetRun().GetState() == maintenancev1.RunState_RUN_STATE_RUNNING {
+				return s.value(waitsAtGate) != "NULL"
+			}
+		}
+		// On a busy machine the time of a run can be over before it comes to the gate.
+		answer, err := n.RunBatch(context.Background(), &maintenancev1.RunBatchRequest{Worker: worker, Async: true})
+		assert.NoError(s.t, err)
+		id = answer.GetRun().GetId()
+		return false
+	})
+	return id
 }
 
 // wantTakenOver waits until a node gets the lease, which another one has not given back, and fails the test if that was

@@ -26,7 +26,7 @@ type tb interface {
 }
 
 // WaitTimeout bounds every wait of a test. Only a failing test waits that long.
-const WaitTimeout = 2 * time.Minute
+const WaitTimeout = 4 * time.Minute
 
 // Eventually waits until a condition holds and asks every few milliseconds, less
 // often the longer it takes. The test fails after WaitTimeout.

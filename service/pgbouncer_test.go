@@ -82,7 +82,7 @@ func TestFault_PgBouncer_APausedProcessThatWakesBeyondItsLeaseWritesNothing(t *t
 	e.Gate("main", "c")
 	e.Shut("main", "sleeper")
 	definitions := "d: [{table: p, column: p_id, on_delete: async_delete}]\n" + servicetest.OneChild
-	sleeper := e.Start("sleeper", definitions, func(o *servicetest.Order) { o.MaxRuntime = time.Second })
+	sleeper := e.Start("sleeper", definitions, servicetest.ShortRun)
 	e.AtGate("main", "sleeper")
 	sleeper.Signal(syscall.SIGSTOP)
 	s := e.Service(definitions)

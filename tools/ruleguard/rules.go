@@ -8,7 +8,7 @@ import "github.com/quasilyte/go-ruleguard/dsl"
 
 // timeouts: a test waits for devdb.WaitTimeout, or for a time that has to pass.
 func timeouts(m dsl.Matcher) {
-	const shortest = 120_000_000_000 // devdb.WaitTimeout, in nanoseconds
+	const shortest = 240_000_000_000 // devdb.WaitTimeout, in nanoseconds
 	m.Import("context")
 	m.Import("time")
 	m.Match(
