@@ -2,6 +2,10 @@ package devdb
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
 	"maps"
 	"strconv"
 )
@@ -12,6 +16,27 @@ func testSettings(own map[string]string) map[string]string {
 	all := map[string]string{"autovacuum": "off", "jit": "off", "max_connections": "600"}
 	maps.Copy(all, own)
 	return all
+}
+
+// keepMemory makes sessions keep memory that they free. Else planning a statement
+// takes and returns the same pages each time. Only glibc knows these names.
+const keepMemory = "glibc.malloc.trim_threshold=268435456:glibc.malloc.mmap_threshold=33554432:" +
+	"glibc.malloc.top_pad=1048576"
+
+// quickPassword is SQL that stores the superuser's password hashed once instead of
+// 4,096 times: tests open thousands of connections, and the password is random.
+func quickPassword(password string) string {
+	mac := func(key []byte, text string) []byte {
+		h := hmac.New(sha256.New, key)
+		h.Write([]byte(text))
+		return h.Sum(nil)
+	}
+	text := base64.StdEncoding.EncodeToString
+	salt := rand.Text()
+	salted := mac([]byte(password), salt+"\x00\x00\x00\x01") // PBKDF2 with one iteration
+	stored := sha256.Sum256(mac(salted, "Client Key"))
+	return "ALTER ROLE " + superuser + " PASSWORD 'SCRAM-SHA-256$1:" + text([]byte(salt)) + "$" +
+		text(stored[:]) + ":" + text(mac(salted, "Server Key")) + "'"
 }
 
 // settings are the server's settings: light, and for an ephemeral cluster as

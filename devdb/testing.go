@@ -188,6 +188,7 @@ func (s *Tests) started() (*Cluster, error) {
 // startForTests starts a cluster with the settings of tests, and ours.
 func startForTests(ctx context.Context, config Config) (*Cluster, error) {
 	config.Settings = testSettings(config.Settings)
+	config.Environment = append([]string{"GLIBC_TUNABLES=" + keepMemory}, config.Environment...)
 	c, err := Start(ctx, config)
 	if err != nil {
 		return nil, err
@@ -195,7 +196,7 @@ func startForTests(ctx context.Context, config Config) (*Cluster, error) {
 	c.idle = make(chan *pgx.Conn, maxIdle)
 	err = c.exec(ctx, `DO $$ BEGIN
   CREATE EXTENSION IF NOT EXISTS pg_stat_statements;
-EXCEPTION WHEN feature_not_supported OR undefined_file THEN END $$`)
+EXCEPTION WHEN feature_not_supported OR undefined_file THEN END $$`, quickPassword(c.password))
 	if err != nil {
 		return nil, errors.Join(err, c.Stop(ctx))
 	}
