@@ -291,9 +291,9 @@ func (l *lfk) acceptChildren(
 func (l *lfk) absentChildren() listing[repo.AbsentChild] {
 	return listing[repo.AbsentChild]{
 		key: "absent_children", empty: "no child table is accepted as absent",
-		columns: []column{{"CHILD", 0}, {"ACCEPTED", timed}, {"BY", cut}},
+		columns: []column{{"CHILD", 0}, {"DATABASE", 0}, {"ACCEPTED", timed}, {"BY", cut}},
 		row: func(c repo.AbsentChild) []string {
-			return []string{c.Child, l.clock(c.AcceptedAt), c.AcceptedBy}
+			return []string{c.Child, cmp.Or(c.Database, "-"), l.clock(c.AcceptedAt), c.AcceptedBy}
 		},
 	}
 }

@@ -128,12 +128,12 @@ func TestLfk_AbsentChildrenAreAcceptedListedAndRevoked(t *testing.T) {
 	sh.want(0, "lfk accept-absent --all", "nothing new to accept\n")
 	sh.want(0, "lfk accept-absent a", "already accepted as absent: a (a.p_id -> p)\n")
 	execute(t, sql, "UPDATE maintenance.absent_children SET accepted_at = '2026-01-02 03:04:05Z', accepted_by = 'me@here'")
-	sh.want(0, "lfk accept-absent --list", "CHILD  ACCEPTED             BY\na      2026-01-02 03:04:05  me@here\nb ")
+	sh.want(0, "lfk accept-absent --list", "CHILD  DATABASE  ACCEPTED             BY\na      -         2026-01-02 03:04:05  me@here\nb ")
 	sh.want(2, "lfk accept-absent --revoke a x", "x is not accepted as absent: `caretaker lfk accept-absent --list` lists those that are")
 	sh.want(0, "lfk accept-absent --revoke a", "no longer accepted as absent: a\n")
 	sh.set("CARETAKER_DATABASES_CI_URL", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")
 	sh.want(1, "lfk accept-absent a", "what is absent is known only if every configured database answers: ", "ci: unreachable")
-	sh.want(0, "lfk accept-absent --list", "CHILD  ACCEPTED ")
+	sh.want(0, "lfk accept-absent --list", "CHILD  DATABASE  ACCEPTED ")
 }
 
 func TestLfk_MistakesOfUsageExitWith2(t *testing.T) {

@@ -9,16 +9,31 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// AbsentChild is a child table that is in no configured database and whose definitions are skipped,
-// because somebody has accepted that: a row of maintenance.absent_children, in main.
+// AbsentPlace is where a child table is absent.
+type AbsentPlace struct {
+	Child string `json:"child"`
+	// Database no longer has the table, while others have it; "": no configured database has the table.
+	Database string `json:"database"`
+}
+
+// String names the table, with the database.
+func (p AbsentPlace) String() string {
+	if p.Database == "" {
+		return p.Child
+	}
+	return p.Child + " on " + p.Database
+}
+
+// AbsentChild is an absent child table that the operator has accepted, so that its definitions are skipped
+// there: a row of maintenance.absent_children, in main.
 type AbsentChild struct {
-	Child      string    `json:"child"`
+	AbsentPlace
 	AcceptedAt time.Time `json:"accepted_at"`
 	AcceptedBy string    `json:"accepted_by"`
 }
 
 const absentChildrenSQL = `
-SELECT child, accepted_at, accepted_by FROM maintenance.absent_children ORDER BY child`
+SELECT child, database, accepted_at, accepted_by FROM maintenance.absent_children ORDER BY child, database`
 
 // AbsentChildren reads the accepted absent children by name.
 func (d *Database) AbsentChildren(ctx context.Context) ([]AbsentChild, error) {
@@ -47,30 +62,44 @@ func (d *Database) NotTables(ctx context.Context, children []string) (map[string
 }
 
 const acceptAbsentSQL = `
-INSERT INTO maintenance.absent_children (child, accepted_by)
-SELECT child, $2 FROM unnest($1::text[]) AS c (child)
-ON CONFLICT (child) DO NOTHING`
+INSERT INTO maintenance.absent_children (child, database, accepted_by)
+SELECT child, database, $3 FROM unnest($1::text[], $2::text[]) AS p (child, database)
+ON CONFLICT DO NOTHING`
 
 // AcceptAbsent accepts children as absent. One that is accepted already keeps its time and name.
-func (d *Database) AcceptAbsent(ctx context.Context, children []string, by string) error {
-	_, err := d.exec(ctx, "accept absent children", acceptAbsentSQL, children, by)
+func (d *Database) AcceptAbsent(ctx context.Context, places []AbsentPlace, by string) error {
+	children, databases := splitPlaces(places)
+	_, err := d.exec(ctx, "accept absent children", acceptAbsentSQL, children, databases, by)
 	return err
 }
 
-const endAbsenceSQL = `DELETE FROM maintenance.absent_children WHERE child = ANY ($1::text[])`
+const endAbsenceSQL = `
+DELETE FROM maintenance.absent_children a USING unnest($1::text[], $2::text[]) AS p (child, database)
+WHERE a.child = p.child AND a.database = p.database`
 
-// EndAbsence ends the acceptance of children: they have been found, or somebody has revoked it.
-func (d *Database) EndAbsence(ctx context.Context, children []string) error {
-	_, err := d.exec(ctx, "end the acceptance of absent children", endAbsenceSQL, children)
+// EndAbsence ends the acceptance of children: a run has found them, or the operator has revoked it.
+func (d *Database) EndAbsence(ctx context.Context, places []AbsentPlace) error {
+	children, databases := splitPlaces(places)
+	_, err := d.exec(ctx, "end the acceptance of absent children", endAbsenceSQL, children, databases)
 	return err
+}
+
+func splitPlaces(places []AbsentPlace) (children, databases []string) {
+	for _, p := range places {
+		children, databases = append(children, p.Child), append(databases, p.Database)
+	}
+	return children, databases
 }
 
 // SeenChildren are the child tables that a configured database had when it last answered a run, and those
-// that it had before and that nobody has accepted as absent: a row of maintenance.seen_children, in main.
+// that it had before and that the operator has not accepted as absent: a row of maintenance.seen_children, in
+// main.
 type SeenChildren struct {
 	Database string
-	// Children that it had, of those that the run Asked for.
-	Children, Asked []string
+	// Children that it had. Some are unknown to a run with another definitions file.
+	Children []string
+	// Asked are those that the last run looked for.
+	Asked []string
 	// Fresh: that was less than an hour ago.
 	Fresh bool
 }
@@ -82,8 +111,12 @@ func (s *SeenChildren) MayHave(child string) bool {
 }
 
 const seenChildrenSQL = `
-SELECT database, children, asked, seen_at > clock_timestamp() - interval '1 hour'
-FROM maintenance.seen_children`
+SELECT s.database, ARRAY(
+    SELECT c FROM unnest(s.children) AS c
+    WHERE NOT EXISTS (
+      SELECT FROM maintenance.absent_children a WHERE a.child = c AND a.database IN ('', s.database))),
+  s.asked, s.seen_at > clock_timestamp() - interval '1 hour'
+FROM maintenance.seen_children s`
 
 // SeenChildren reads what all databases had, by their names.
 func (d *Database) SeenChildren(ctx context.Context) (map[string]*SeenChildren, error) {
@@ -96,11 +129,17 @@ func (d *Database) SeenChildren(ctx context.Context) (map[string]*SeenChildren, 
 	return seen, err
 }
 
+// saveSeenChildrenSQL keeps what the run did not look for: a server with another definitions file needs it.
+// Without a definition it has no effect. So has what is accepted as gone; a revocation brings it back.
 const saveSeenChildrenSQL = `
-INSERT INTO maintenance.seen_children (database, children, asked)
+INSERT INTO maintenance.seen_children AS s (database, children, asked)
 VALUES ($1, $2, $3)
 ON CONFLICT (database) DO UPDATE
-SET children = EXCLUDED.children, asked = EXCLUDED.asked, seen_at = EXCLUDED.seen_at`
+SET children = EXCLUDED.children || ARRAY(
+    SELECT c FROM unnest(s.children) AS c
+    WHERE NOT c = ANY (EXCLUDED.asked) OR NOT c = ANY (EXCLUDED.children) AND EXISTS (
+      SELECT FROM maintenance.absent_children a WHERE a.child = c AND a.database = s.database)),
+  asked = EXCLUDED.asked, seen_at = EXCLUDED.seen_at`
 
 // SaveSeenChildren remembers what a database has.
 func (d *Database) SaveSeenChildren(ctx context.Context, s SeenChildren) error {
@@ -116,14 +155,4 @@ func (d *Database) Leftovers(ctx context.Context, children []string) ([]string, 
 	schemas, names := splitNames(children)
 	find := newQuery("find write-protected child tables", leftoversSQL, children, schemas, names)
 	return collect(ctx, d, find, pgx.RowTo[string])
-}
-
-const forgetChildSQL = `
-UPDATE maintenance.seen_children SET children = array_remove(children, $1::text)
-WHERE database = ANY ($2::text[])`
-
-// ForgetChild forgets that databases had a child table.
-func (d *Database) ForgetChild(ctx context.Context, child string, databases []string) error {
-	_, err := d.exec(ctx, "forget a seen child", forgetChildSQL, child, databases)
-	return err
 }

@@ -53,10 +53,11 @@ func (l Admin) AcceptAbsent(
 		return nil, fmt.Errorf("what is absent is known only if every configured database answers: %w",
 			err)
 	}
-	accepted, err := l.AbsentChildren(ctx)
+	known, err := l.AbsentChildren(ctx)
 	if err != nil {
 		return nil, err
 	}
+	accepted := absencesOf(known)
 	definitions := map[string][]string{}
 	for _, key := range l.Definitions.Keys {
 		definitions[key.Table] = append(definitions[key.Table], key.String())
@@ -70,7 +71,7 @@ func (l Admin) AcceptAbsent(
 	children = slices.Compact(slices.Sorted(slices.Values(children)))
 	done, refused := []AcceptedChild{}, []error{}
 	for _, child := range children {
-		before := accepts(accepted, child)
+		before := accepted.everywhere(child)
 		switch in := homes[child]; {
 		case len(in) > 0 && len(gone[child]) > 0:
 			done = append(done, AcceptedChild{child, definitions[child], false, gone[child]})
@@ -92,30 +93,42 @@ func (l Admin) AcceptAbsent(
 	if err := errors.Join(refused...); err != nil {
 		return nil, err
 	}
-	for _, c := range done {
-		if err := l.main().ForgetChild(ctx, c.Child, c.Databases); err != nil {
-			return nil, err
-		}
-	}
-	return done, l.main().AcceptAbsent(ctx, namesOfAccepted(done), by)
+	return done, l.main().AcceptAbsent(ctx, placesOf(done), by)
 }
 
 // main has what all databases share.
 func (l Admin) main() *repo.Database { return l.Databases[0] }
 
-func accepts(accepted []repo.AbsentChild, child string) bool {
-	return slices.ContainsFunc(accepted, func(c repo.AbsentChild) bool { return c.Child == child })
+// absences are where children are accepted as absent.
+type absences map[repo.AbsentPlace]bool
+
+func absencesOf(children []repo.AbsentChild) absences {
+	all := make(absences, len(children))
+	for _, c := range children {
+		all[c.AbsentPlace] = true
+	}
+	return all
 }
 
-// namesOfAccepted are those that no database has.
-func namesOfAccepted(children []AcceptedChild) []string {
-	names := []string{}
+// everywhere reports whether a child was accepted as one that no configured database has.
+func (a absences) everywhere(child string) bool { return a[repo.AbsentPlace{Child: child}] }
+
+// on reports whether a child was accepted as gone from all of some databases.
+func (a absences) on(child string, databases []string) bool {
+	return !slices.ContainsFunc(databases, func(d string) bool { return !a[repo.AbsentPlace{Child: child, Database: d}] })
+}
+
+// placesOf are where children are absent: on databases that no longer have them, or everywhere.
+func placesOf(children []AcceptedChild) (places []repo.AbsentPlace) {
 	for _, c := range children {
+		for _, database := range c.Databases {
+			places = append(places, repo.AbsentPlace{Child: c.Child, Database: database})
+		}
 		if c.Databases == nil {
-			names = append(names, c.Child)
+			places = append(places, repo.AbsentPlace{Child: c.Child})
 		}
 	}
-	return names
+	return places
 }
 
 // childHomes are the databases that each child table is in, by its name, and those that it is gone from. All
@@ -180,9 +193,16 @@ func (l Admin) RevokeAbsent(ctx context.Context, children []string) error {
 	if err != nil {
 		return err
 	}
+	var places []repo.AbsentPlace
 	var refused []error
 	for _, child := range children {
-		if !accepts(accepted, child) {
+		known := len(places)
+		for _, c := range accepted {
+			if c.Child == child {
+				places = append(places, c.AbsentPlace)
+			}
+		}
+		if len(places) == known {
 			refused = append(refused, unknownChildError(
 				child+" is not accepted as absent: `caretaker lfk accept-absent --list` lists those that are"))
 		}
@@ -190,7 +210,7 @@ func (l Admin) RevokeAbsent(ctx context.Context, children []string) error {
 	if len(refused) > 0 {
 		return errors.Join(refused...)
 	}
-	return l.main().EndAbsence(ctx, children)
+	return l.main().EndAbsence(ctx, places)
 }
 
 // A child table that is in no configured database is absent. Perhaps it was never there; perhaps a
@@ -200,25 +220,29 @@ func (l Admin) RevokeAbsent(ctx context.Context, children []string) error {
 // accepted one the definitions are skipped, until a run finds the table.
 
 // acceptedAbsent are the children that were accepted as absent.
-func (k *looseForeignKeys) acceptedAbsent(ctx context.Context) (map[string]bool, error) {
+func (k *looseForeignKeys) acceptedAbsent(ctx context.Context) (absences, error) {
 	children, err := k.Main.AbsentChildren(ctx)
-	accepted := make(map[string]bool, len(children))
-	for _, c := range children {
-		accepted[c.Child] = true
-	}
-	return accepted, err
+	return absencesOf(children), err
 }
 
 // endAbsence ends the acceptance of children that a run has found.
-func (k *looseForeignKeys) endAbsence(ctx context.Context, x *run.Execution, found []string) error {
+func (k *looseForeignKeys) endAbsence(
+	ctx context.Context, x *run.Execution, found map[repo.AbsentPlace]bool,
+) error {
 	if len(found) == 0 || x.DryRun {
 		return nil
 	}
-	if err := k.Main.EndAbsence(ctx, found); err != nil {
+	var places []repo.AbsentPlace
+	var names []string
+	for place := range found {
+		places, names = append(places, place), append(names, place.String())
+	}
+	if err := k.Main.EndAbsence(ctx, places); err != nil {
 		return err
 	}
+	slices.Sort(names)
 	x.Log.InfoContext(ctx, "child tables found that were accepted as absent, they are cleaned again",
-		"children", strings.Join(found, ", "))
+		"children", strings.Join(names, ", "))
 	return nil
 }
 

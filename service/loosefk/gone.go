@@ -3,6 +3,7 @@ package loosefk
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -39,14 +40,23 @@ func goneText(child string, databases []string) string {
 		strings.Join(databases, ", "), child, repo.Argument(child))
 }
 
-// recordGone warns of children that are gone from databases, of each once until a run finds all again.
-func (k *looseForeignKeys) recordGone(ctx context.Context, x *run.Execution, gone map[string][]string) {
+// recordGone warns of children that are gone from databases, of each once until a run finds the table there
+// again. What a silent database no longer had stays known.
+func (k *looseForeignKeys) recordGone(ctx context.Context, x *run.Execution, h homes) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	gone := maps.Clone(h.gone)
+	for child, databases := range k.gone {
+		for _, s := range h.silent {
+			if slices.Contains(databases, s.name) {
+				gone[child] = append(slices.Clone(gone[child]), s.name)
+			}
+		}
+	}
 	var fresh []string
 	for child, databases := range gone {
-		if k.gone[child] == nil {
-			fresh = append(fresh, goneText(child, databases))
+		if more := without(databases, k.gone[child]); len(more) > 0 {
+			fresh = append(fresh, goneText(child, more))
 		}
 	}
 	k.gone = gone

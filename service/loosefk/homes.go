@@ -55,7 +55,7 @@ const looksAtOnce = 8
 // homes looks for the children in every configured database. Absence is a fact only if all of them
 // answer.
 func (k *looseForeignKeys) homes(
-	ctx context.Context, x *run.Execution, keys []repo.LooseForeignKey, accepted map[string]bool,
+	ctx context.Context, x *run.Execution, keys []repo.LooseForeignKey,
 ) (h homes, _ error) {
 	h.gone = map[string][]string{}
 	found, errs := make([][]*repo.Child, len(k.Databases)), make([]error, len(k.Databases))
@@ -106,11 +106,9 @@ func (k *looseForeignKeys) homes(
 			return h, err
 		}
 		for _, child := range gone {
-			if !accepted[child] {
-				h.gone[child] = append(h.gone[child], d.Name)
-				now.Children = append(now.Children, child)
-			}
+			h.gone[child] = append(h.gone[child], d.Name)
 		}
+		now.Children = append(now.Children, gone...)
 		slices.Sort(now.Children)
 		if err := k.remember(ctx, x, seen[d.Name], now); err != nil {
 			return h, err
@@ -126,8 +124,11 @@ func (k *looseForeignKeys) homes(
 func (k *looseForeignKeys) remember(
 	ctx context.Context, x *run.Execution, before *repo.SeenChildren, now repo.SeenChildren,
 ) error {
-	known := before != nil && before.Fresh &&
-		slices.Equal(before.Children, now.Children) && slices.Equal(before.Asked, now.Asked)
+	known := before != nil && before.Fresh && slices.Equal(before.Asked, now.Asked)
+	if known {
+		others := without(before.Children, now.Asked)
+		known = slices.Equal(slices.Sorted(slices.Values(without(before.Children, others))), now.Children)
+	}
 	if known || x.DryRun {
 		return nil
 	}
@@ -150,6 +151,23 @@ func seenIn(
 	return repo.SeenChildren{
 		Database: database, Children: slices.Compact(children), Asked: slices.Compact(asked),
 	}
+}
+
+// ended are the acceptances of a definition, the i-th, whose child was found.
+func (h homes) ended(
+	key repo.LooseForeignKey, i int, accepted absences,
+) (places []repo.AbsentPlace) {
+	for _, children := range h.found {
+		if children[i] == nil {
+			continue
+		}
+		for _, database := range []string{"", children[i].Database.Name} {
+			if place := (repo.AbsentPlace{Child: key.Table, Database: database}); accepted[place] {
+				places = append(places, place)
+			}
+		}
+	}
+	return places
 }
 
 // isSecondName reports whether a configured name is that of a database with another name.

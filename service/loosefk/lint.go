@@ -84,7 +84,7 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 	// What keeps main from being inspected has been said.
 	if !slices.Contains(check.result.Unchecked, l.main().Name) {
 		accepted, mainErr := l.AbsentChildren(ctx)
-		check.accepted, err = accepted, errors.Join(err, mainErr)
+		check.accepted, err = absencesOf(accepted), errors.Join(err, mainErr)
 	}
 	for _, d := range check.databases {
 		check.queue(d)
@@ -114,7 +114,7 @@ type lint struct {
 	// complete: every configured database was inspected, so that what was not seen is nowhere.
 	complete bool
 	// accepted are the children that were accepted as absent.
-	accepted []repo.AbsentChild
+	accepted absences
 	// others is what to say of children that are no tables.
 	others map[string]string
 	// gone are the databases that no longer have a child, by its name.

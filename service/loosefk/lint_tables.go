@@ -30,13 +30,13 @@ func (l *lint) missing() {
 			}
 		}
 		switch {
-		case l.gone[key.Table] != nil && !accepts(l.accepted, key.Table) && (l.found(i) || l.others[key.Table] == ""):
+		case l.gone[key.Table] != nil && (l.found(i) || l.others[key.Table] == ""):
 			l.at("", key.String()).fail("child_missing", "%s. Records of %s are held",
 				goneText(key.Table, l.gone[key.Table]), key.Parent)
 		case l.found(i):
 		case l.others[key.Table] != "":
 			l.at("", key.String()).fail("child_no_table", "%s. Records of %s are held", l.others[key.Table], key.Parent)
-		case accepts(l.accepted, key.Table):
+		case l.accepted.everywhere(key.Table):
 			l.at("", key.String()).warn("child_absent", "%s is in no configured database, which was "+
 				"accepted: the definition is skipped until a run finds the table", key.Table)
 		default:
@@ -87,7 +87,7 @@ func (d inspected) is(name, recorded string) bool {
 // accepted as absent counts as one without.
 func (l *lint) served(d inspected, recorded string) bool {
 	for i, key := range l.keys {
-		if d.is(key.Parent, recorded) && (l.found(i) || !accepts(l.accepted, key.Table)) {
+		if d.is(key.Parent, recorded) && (l.found(i) || !l.accepted.everywhere(key.Table)) {
 			return true
 		}
 	}
@@ -97,7 +97,7 @@ func (l *lint) served(d inspected, recorded string) bool {
 // acceptedOf are the children of a parent, by its recorded name, that were accepted as absent.
 func (l *lint) acceptedOf(d inspected, recorded string) (children []string) {
 	for _, key := range l.keys {
-		if d.is(key.Parent, recorded) && accepts(l.accepted, key.Table) && !slices.Contains(children,
+		if d.is(key.Parent, recorded) && l.accepted.everywhere(key.Table) && !slices.Contains(children,
 			key.Table) {
 			children = append(children, key.Table)
 		}
@@ -118,7 +118,7 @@ func revokeCommand(children []string) string {
 // queue.
 func (l *lint) cleaned(d inspected, recorded string) bool {
 	for i, key := range l.keys {
-		if d.is(key.Parent, recorded) && (l.found(i) || !l.complete && !accepts(l.accepted, key.Table)) {
+		if d.is(key.Parent, recorded) && (l.found(i) || !l.complete && !l.accepted.everywhere(key.Table)) {
 			return true
 		}
 	}

@@ -197,12 +197,13 @@ func (c *cleanup) tasks(
 	if err != nil {
 		return nil, err
 	}
-	homes, err := c.homes(ctx, c.x, c.keys, accepted)
+	homes, err := c.homes(ctx, c.x, c.keys)
 	if err != nil {
 		return nil, err
 	}
 	byParent := map[string]*parentTasks{}
-	var returned, absent []string
+	ended := map[repo.AbsentPlace]bool{}
+	var absent []string
 	for i, key := range c.keys {
 		recorded := repo.RecordedName(key.Parent, c.queue.Schema)
 		p := byParent[recorded]
@@ -211,18 +212,19 @@ func (c *cleanup) tasks(
 			byParent[recorded] = p
 		}
 		p.tasks = append(p.tasks, homes.unknown(key, i)...)
+		for _, place := range homes.ended(key, i, accepted) {
+			ended[place] = true
+		}
 		switch found := p.add(key, i, homes.found); {
-		case found && accepted[key.Table]:
-			returned = append(returned, key.Table)
 		case found && homes.gone[key.Table] != nil:
 			p.absent = append(p.absent, key)
 		case found, len(homes.silent) > 0:
-		case !accepted[key.Table]:
+		case !accepted.everywhere(key.Table):
 			p.absent = append(p.absent, key)
 			absent = append(absent, key.Table)
 		}
 	}
-	c.recordGone(ctx, c.x, homes.gone)
+	c.recordGone(ctx, c.x, homes)
 	if len(homes.silent) == 0 {
 		others, err := Admin{Databases: c.Databases}.notTables(ctx, absent)
 		if err != nil {
@@ -239,7 +241,7 @@ func (c *cleanup) tasks(
 			parents = append(parents, p)
 		}
 	}
-	return parents, c.endAbsence(ctx, c.x, slices.Compact(returned))
+	return parents, c.endAbsence(ctx, c.x, ended)
 }
 
 // add adds the tasks of a definition, the i-th: one for each database that has the child table, and one

@@ -48,11 +48,11 @@ func (k *looseForeignKeys) due(ctx context.Context, d *repo.Database) bool {
 // undefined are the recorded names of parents without definitions. One all of whose children are
 // accepted as absent counts as one without.
 func (k *looseForeignKeys) undefined(
-	q repo.DeletedRecords, recorded []string, accepted map[string]bool,
+	q repo.DeletedRecords, recorded []string, accepted absences,
 ) []string {
 	defined := map[string]bool{}
 	for _, key := range k.LooseForeignKeys() {
-		if !accepted[key.Table] {
+		if !accepted.everywhere(key.Table) {
 			defined[repo.RecordedName(key.Parent, q.Schema)] = true
 		}
 	}
@@ -159,10 +159,11 @@ func failingRemark(d *repo.Database, failing []repo.FailingRecord) []string {
 // this process knows them, for all databases; before its first they are those that the records of
 // this database are held for.
 func (k *looseForeignKeys) absentRemark(
-	d *repo.Database, accepted map[string]bool, failing []repo.FailingRecord,
+	d *repo.Database, accepted absences, failing []repo.FailingRecord,
 ) []string {
 	k.mu.Lock()
-	absent := slices.AppendSeq(slices.Clone(k.absent), maps.Keys(k.gone))
+	gone := k.gone
+	absent := slices.AppendSeq(slices.Clone(k.absent), maps.Keys(gone))
 	k.mu.Unlock()
 	slices.Sort(absent)
 	absent = slices.Compact(absent)
@@ -172,7 +173,9 @@ func (k *looseForeignKeys) absentRemark(
 	if absent == nil {
 		absent = k.holders(failing)
 	}
-	absent = slices.DeleteFunc(absent, func(child string) bool { return accepted[child] })
+	absent = slices.DeleteFunc(absent, func(child string) bool {
+		return accepted.everywhere(child) || gone[child] != nil && accepted.on(child, gone[child])
+	})
 	if len(absent) == 0 {
 		return nil
 	}

@@ -72,7 +72,7 @@ func (l *looks) renew(ctx context.Context, d *repo.Database, keys []repo.LooseFo
 
 // untracked returns the parents whose deletions a database does not record.
 func (k *looseForeignKeys) untracked(
-	ctx context.Context, d *repo.Database, accepted map[string]bool,
+	ctx context.Context, d *repo.Database, accepted absences,
 ) (parents []string, err error) {
 	keys := k.LooseForeignKeys()
 	if err := k.looks.renew(ctx, d, keys); err != nil {
@@ -80,10 +80,7 @@ func (k *looseForeignKeys) untracked(
 	}
 	k.looks.mu.Lock()
 	defer k.looks.mu.Unlock()
-	check := &lint{keys: keys}
-	for child := range accepted {
-		check.accepted = append(check.accepted, repo.AbsentChild{Child: child})
-	}
+	check := &lint{keys: keys, accepted: accepted}
 	for _, other := range k.Databases {
 		if l := k.looks.of[other.Name]; l.isAbout(keys) {
 			check.databases = append(check.databases, inspected{other.Name, l.seen})
