@@ -175,6 +175,7 @@ func TestLfkOrphans_NamesDefinitionsThatItCannotSearch(t *testing.T) {
 	sh.defined("c: [" + entry + "]\ncv: [" + entry + "]\ngone: [" + entry + "]")
 	sh.want(0, "lfk orphans", "no orphans", "left out: cv.p_id -> p (cv is a view on main: name the table below it in the definition), "+
 		"gone.p_id -> p (gone is in no configured database): `caretaker lfk lint` says what to do")
+	sh.want(2, "lfk orphans cv.p_id", "no such definition with a child in a configured database: cv.p_id -> p (cv is a view on main: name the table below")
 	sh.want(0, "lfk accept-absent gone")
 	_, _, remarks := sh.caretaker("lfk", "orphans")
 	assert.Contains(t, remarks, "left out: cv.p_id")

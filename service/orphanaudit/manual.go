@@ -75,13 +75,13 @@ func (s *Search) Run(ctx context.Context) (found []Found, err error) {
 	}
 	all := slices.Clone(tasks)
 	tasks = slices.DeleteFunc(tasks, func(t *Task) bool { return s.Which != nil && !s.Which(t) })
-	if len(tasks) == 0 {
-		return nil, noTask(all)
-	}
-	if err := s.checkAfter(ctx, tasks); err != nil {
+	if err := s.leaveOut(ctx, all); err != nil {
 		return nil, err
 	}
-	if err := s.leaveOut(ctx, all); err != nil {
+	if len(tasks) == 0 {
+		return nil, noTask(all, s.LeftOut)
+	}
+	if err := s.checkAfter(ctx, tasks); err != nil {
 		return nil, err
 	}
 	left := s.Limit
@@ -151,9 +151,12 @@ func (s *Search) checkAfter(ctx context.Context, tasks []*Task) error {
 // maxNamed is how many definitions an error names.
 const maxNamed = 10
 
-// noTask says what there would be to be selected.
-func noTask(tasks []*Task) error {
-	if len(tasks) == 0 {
+// noTask says why what was selected is left out, or else what can be selected.
+func noTask(tasks []*Task, leftOut []string) error {
+	switch {
+	case len(leftOut) > 0:
+		return fmt.Errorf("%w: %s", ErrNoTask, strings.Join(leftOut[:min(len(leftOut), maxNamed)], ", "))
+	case len(tasks) == 0:
 		return ErrNoTask
 	}
 	var names []string
