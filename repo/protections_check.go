@@ -142,7 +142,9 @@ func (d *Database) writeProtected(
 }
 
 // bookkeeping are the application's tables in which runs keep account of their work.
-func bookkeeping() []string { return append(QueueTables(), "ghost_user_migrations") }
+func bookkeeping() []string {
+	return append(QueueTables(), "ghost_user_migrations", "users_ghost_user_migrations")
+}
 
 // accountLeads returns a table of the bookkeeping from which a chain leads to protected rows, as far as
 // is known; "": from none.
