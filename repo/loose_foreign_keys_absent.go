@@ -47,18 +47,26 @@ SELECT w.written, CASE c.relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialize
 FROM ` + NamedSQL + `
 WHERE c.relkind IN ('v', 'm', 'f')`
 
-// NotTables returns the children that are a view, a materialized view or a foreign table here, with what
-// to do about them. A run finds no table of that name: it holds the records.
-func (d *Database) NotTables(ctx context.Context, children []string) (map[string]string, error) {
-	schemas, names := splitNames(children)
-	find := newQuery("find children that are no tables", notTablesSQL, children, schemas, names)
-	found, err := collect(ctx, d, find, pgx.RowToStructByPos[struct{ Child, Kind string }])
+// NotTables returns the names that are those of a view, a materialized view or a foreign table in some
+// databases, with what to do about them. A run finds no child of that name: it holds the records.
+func NotTables(ctx context.Context, all []*Database, written []string) (map[string]string, error) {
 	others := map[string]string{}
-	for _, r := range found {
-		others[r.Child] = fmt.Sprintf("%s is a %s on %s: name the table below it in the definition",
-			r.Child, r.Kind, d.Name)
+	schemas, names := splitNames(written)
+	for _, d := range all {
+		if len(written) == 0 {
+			break
+		}
+		find := newQuery("find names of no tables", notTablesSQL, written, schemas, names)
+		found, err := collect(ctx, d, find, pgx.RowToStructByPos[struct{ Name, Kind string }])
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range found {
+			others[r.Name] = fmt.Sprintf("%s is a %s on %s: name the table below it in the definition",
+				r.Name, r.Kind, d.Name)
+		}
 	}
-	return others, err
+	return others, nil
 }
 
 const acceptAbsentSQL = `

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -47,7 +46,7 @@ func (l Admin) AcceptAbsent(
 	homes, gone, err := l.childHomes(ctx)
 	var others map[string]string
 	if err == nil {
-		others, err = l.notTables(ctx, l.Definitions.children())
+		others, err = repo.NotTables(ctx, l.Databases, l.Definitions.children())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("what is absent is known only if every configured database answers: %w",
@@ -136,8 +135,8 @@ func placesOf(children []AcceptedChild) (places []repo.AbsentPlace) {
 // it seems absent.
 func (l Admin) childHomes(
 	ctx context.Context,
-) (homes map[string][]*repo.Database, gone map[string][]string, err error) {
-	homes, gone = map[string][]*repo.Database{}, map[string][]string{}
+) (homes map[string][]*repo.Database, gone goneChildren, err error) {
+	homes, gone = map[string][]*repo.Database{}, goneChildren{}
 	var seen map[string]*repo.SeenChildren
 	err = l.each(ctx, func(d *repo.Database) error {
 		children, err := d.Children(ctx, l.Definitions.Keys)
@@ -152,27 +151,10 @@ func (l Admin) childHomes(
 				homes[c.Key.Table] = append(homes[c.Key.Table], d)
 			}
 		}
-		lost, err := goneFrom(ctx, d, seen[d.Name], seenIn(d.Name, l.Definitions.Keys, children))
-		for _, child := range lost {
-			gone[child] = append(gone[child], d.Name)
-		}
-		return err
+		now := seenIn(d.Name, l.Definitions.Keys, func(i int) bool { return children[i] != nil })
+		return gone.add(ctx, d, seen[d.Name], now)
 	})
 	return homes, gone, err
-}
-
-// notTables says of each child that is a view, a materialized view or a foreign table what to do about it.
-func (l Admin) notTables(ctx context.Context, children []string) (map[string]string, error) {
-	others := map[string]string{}
-	if len(children) == 0 {
-		return others, nil
-	}
-	err := l.each(ctx, func(d *repo.Database) error {
-		found, err := d.NotTables(ctx, children)
-		maps.Copy(others, found)
-		return err
-	})
-	return others, err
 }
 
 // AbsentChildren are the child tables that were accepted as absent, by name.

@@ -16,6 +16,20 @@ import (
 // also where another database has a table of the name: until a run finds it there again, the operator accepts
 // that it is gone, or GitLab has write-protected it because its rows are elsewhere.
 
+// goneChildren are the databases that no longer have a child, by its name.
+type goneChildren map[string][]string
+
+// add adds the children that a database no longer has.
+func (g goneChildren) add(
+	ctx context.Context, d *repo.Database, before *repo.SeenChildren, now repo.SeenChildren,
+) error {
+	gone, err := goneFrom(ctx, d, before, now)
+	for _, child := range gone {
+		g[child] = append(g[child], d.Name)
+	}
+	return err
+}
+
 // goneFrom returns the children that a database had before and has no longer.
 func goneFrom(
 	ctx context.Context, d *repo.Database, before *repo.SeenChildren, now repo.SeenChildren,

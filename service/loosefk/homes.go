@@ -16,8 +16,7 @@ type homes struct {
 	found [][]*repo.Child
 	// silent are the databases that do not answer.
 	silent []silentDatabase
-	// gone are the databases that no longer have a child, by its name.
-	gone map[string][]string
+	gone   goneChildren
 }
 
 // silentDatabase is one that does not say which tables it has.
@@ -57,7 +56,7 @@ const looksAtOnce = 8
 func (k *looseForeignKeys) homes(
 	ctx context.Context, x *run.Execution, keys []repo.LooseForeignKey,
 ) (h homes, _ error) {
-	h.gone = map[string][]string{}
+	h.gone = goneChildren{}
 	found, errs := make([][]*repo.Child, len(k.Databases)), make([]error, len(k.Databases))
 	turns := make(chan struct{}, looksAtOnce)
 	var wait sync.WaitGroup
@@ -95,7 +94,7 @@ func (k *looseForeignKeys) homes(
 		default:
 			return h, err
 		}
-		now := seenIn(d.Name, keys, found[i])
+		now := seenIn(d.Name, keys, func(n int) bool { return found[i][n] != nil })
 		gone, err := goneFrom(ctx, d, seen[d.Name], now)
 		if d != x.Database && hidden(err) {
 			h.silent = append(h.silent, silentDatabase{d.Name, err, seen[d.Name]})
@@ -135,14 +134,14 @@ func (k *looseForeignKeys) remember(
 	return k.Main.SaveSeenChildren(ctx, now)
 }
 
-// seenIn returns the children that a database has, in order.
+// seenIn returns the children that a database has, in order. has reports it of a definition's, the i-th.
 func seenIn(
-	database string, keys []repo.LooseForeignKey, found []*repo.Child,
+	database string, keys []repo.LooseForeignKey, has func(i int) bool,
 ) repo.SeenChildren {
 	children, asked := []string{}, []string{}
 	for n, key := range keys {
 		asked = append(asked, key.Table)
-		if found[n] != nil {
+		if has(n) {
 			children = append(children, key.Table)
 		}
 	}

@@ -51,7 +51,7 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 		return Lint{}, errors.New("there are no definitions to check: set " +
 			"workers.loose_foreign_keys_cleanup.definitions to their file")
 	}
-	check := &lint{Admin: l, keys: l.Definitions.Keys}
+	check := &lint{Admin: l, keys: l.Definitions.Keys, gone: goneChildren{}}
 	check.result.Findings = append([]Finding{}, l.Definitions.Warnings...)
 	check.result.Warnings = len(l.Definitions.Warnings)
 	if l.Schedule != "" {
@@ -61,10 +61,19 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 					"minute, or set rotation to all")
 		}
 	}
+	var seen map[string]*repo.SeenChildren
 	err := l.each(ctx, func(d *repo.Database) error {
 		inspection, err := lfkadmin.New(d).Inspect(ctx, check.keys)
+		if err != nil {
+			return err
+		}
+		check.databases = append(check.databases, inspected{d.Name, inspection})
+		if seen == nil {
+			seen, err = l.main().SeenChildren(ctx)
+		}
 		if err == nil {
-			check.databases = append(check.databases, inspected{d.Name, inspection})
+			now := seenIn(d.Name, check.keys, func(i int) bool { return inspection.Children[i] != nil })
+			err = check.gone.add(ctx, d, seen[d.Name], now)
 		}
 		return err
 	})
@@ -74,12 +83,10 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 	check.complete = len(check.databases) == len(l.Databases)
 	check.result.Unchecked = check.unchecked()
 	if check.complete {
-		if check.others, err = l.notTables(ctx, append(l.Definitions.children(), slices.Collect(maps.Keys(l.Definitions.ByParent()))...)); err != nil {
+		names := slices.AppendSeq(l.Definitions.children(), maps.Keys(l.Definitions.ByParent()))
+		if check.others, err = repo.NotTables(ctx, l.Databases, names); err != nil {
 			return Lint{}, err
 		}
-		var goneErr error
-		_, check.gone, goneErr = l.childHomes(ctx)
-		err = errors.Join(err, goneErr)
 	}
 	// What keeps main from being inspected has been said.
 	if !slices.Contains(check.result.Unchecked, l.main().Name) {
@@ -117,8 +124,7 @@ type lint struct {
 	accepted absences
 	// others is what to say of children that are no tables.
 	others map[string]string
-	// gone are the databases that no longer have a child, by its name.
-	gone   map[string][]string
+	gone   goneChildren
 	result Lint
 }
 

@@ -226,7 +226,7 @@ func (c *cleanup) tasks(
 	}
 	c.recordGone(ctx, c.x, homes)
 	if len(homes.silent) == 0 {
-		others, err := Admin{Databases: c.Databases}.notTables(ctx, absent)
+		others, err := repo.NotTables(ctx, c.Databases, absent)
 		if err != nil {
 			return nil, err
 		}

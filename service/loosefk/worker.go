@@ -86,8 +86,8 @@ type looseForeignKeys struct {
 	absent []string
 	// others says of absent children that something else bears their name, and what to do about it.
 	others map[string]string
-	// gone are the databases that no longer have a child, by its name, in the last run.
-	gone map[string][]string
+	// gone is what the last run has found.
+	gone goneChildren
 }
 
 // New makes the worker, with the kinds of job that belong to it. It does not connect; an error

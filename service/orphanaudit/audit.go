@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -167,24 +166,9 @@ func (t *Task) findParents(ctx context.Context, databases []inspected) (fault st
 	for _, d := range databases {
 		all = append(all, d.database)
 	}
-	others, err := notTables(ctx, all, t.Key.Parent)
+	others, err := repo.NotTables(ctx, all, []string{t.Key.Parent})
 	return cmp.Or(others[t.Key.Parent], t.Key.Parent+
 		" is in no configured database, so nobody knows which parents are gone"), err
-}
-
-// notTables says of each name that is a view or a foreign table what to do about it.
-func notTables(
-	ctx context.Context, databases []*repo.Database, names ...string,
-) (map[string]string, error) {
-	others := map[string]string{}
-	for _, d := range databases {
-		found, err := d.NotTables(ctx, names)
-		if err != nil {
-			return nil, err
-		}
-		maps.Copy(others, found)
-	}
-	return others, nil
 }
 
 // needsValues: a key is recorded as one integer, or else as texts.

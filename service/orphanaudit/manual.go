@@ -115,7 +115,7 @@ func (s *Search) leaveOut(ctx context.Context, tasks []*Task) error {
 			keys, children = append(keys, key), append(children, key.Table)
 		}
 	}
-	others, err := notTables(ctx, s.Databases, children...)
+	others, err := repo.NotTables(ctx, s.Databases, children)
 	for _, key := range keys {
 		s.LeftOut = append(s.LeftOut, fmt.Sprintf("%s (%s)", key,
 			cmp.Or(others[key.Table], key.Table+" is in no configured database")))
