@@ -106,7 +106,7 @@ type childColumn struct {
 	Unique bool
 }
 
-// MayKeep says whether a row that a statement finds may be left as it is without an error: by a
+// MayKeep reports whether a row that a statement finds may be left as it is without an error: by a
 // BEFORE trigger, a rule, another server, or a move to a partition or a table that inherits.
 func (c *Child) MayKeep() bool { return c.mayKeep }
 
@@ -159,7 +159,7 @@ const keepsRowsSQL = `(k.relkind = 'f' OR k.relhasrules OR k.relhastriggers AND 
 // A partition whose detachment was begun and not finished is no part of its table for statements: it is
 // a home of its own.
 //
-// keeping says whether rows of the table, or of one that inherits from it, may be kept. DELETE and INSERT move a row between partitions, or tables that inherit, and a statement
+// keeping reports whether rows of the table, or of one that inherits from it, may be kept. DELETE and INSERT move a row between partitions, or tables that inherit, and a statement
 // whose snapshot is older finds the deleted row alone. See also lockTreesSQL.
 const childTablesSQL = `
 WITH RECURSIVE named AS (

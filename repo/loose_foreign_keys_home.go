@@ -40,7 +40,7 @@ const ReasonQueueMoved = "QUEUE_MOVED"
 // TypedReason is QUEUE_MOVED.
 func (e *QueueMovedError) TypedReason() string { return ReasonQueueMoved }
 
-// Public says that the text is fit for clients.
+// Public means that the text is fit for clients.
 func (e *QueueMovedError) Public() {}
 
 // queueHomeSQL finds the remembered queue; else that of the application schema, else one in another schema of

@@ -16,7 +16,7 @@ type KeyMismatchError struct{ text string }
 // Error says what does not fit.
 func (e *KeyMismatchError) Error() string { return e.text }
 
-// Public says that the text is fit for clients.
+// Public means that the text is fit for clients.
 func (e *KeyMismatchError) Public() {}
 
 // ReasonKeyMismatch stands for the SQLSTATE of a [KeyMismatchError].
@@ -24,7 +24,7 @@ const ReasonKeyMismatch = "KEY_MISMATCH"
 
 // RecordedKey is how the key of a table is recorded.
 type RecordedKey struct {
-	// Columns of the key; none: nobody knows them.
+	// Columns of the key; none: they are unknown.
 	Columns []string
 	// Values: as texts, else as one integer. Classes are those of the columns then, as [KeyClassSQL]
 	// has them; of an integer they are empty.
@@ -164,7 +164,7 @@ func (c *Child) Refer(to RecordedKey, parent *ParentTable) (err error) {
 	return nil
 }
 
-// Takes says whether the child can look for a key: nil, or a [*KeyMismatchError].
+// Takes reports whether the child can look for a key: nil, or a [*KeyMismatchError].
 func (c *Child) Takes(key Key) error {
 	switch {
 	case key.Columns() != len(c.Key.Columns):

@@ -179,7 +179,7 @@ const livingSeveralSQL = `
   WHERE NOT k.n = ANY ($2::bigint[])`
 
 // livingSQL fails, and with it its transaction, if the parent of a key is alive. It has a part for each
-// relation. It follows the statement on the child, whose rows nobody else can change any more, so a parent
+// relation. It follows the statement on the child, whose rows no other transaction can change any more, so a parent
 // counts that was committed while that statement was at work.
 const livingSQL = `SELECT (CASE WHEN EXISTS ({parts}) THEN 'the parent of a key is alive' END)::int`
 
@@ -231,7 +231,7 @@ const (
 	// ClaimReused means that the parent row is newer than the record, or that which of the two is newer
 	// cannot be told. The operator decides.
 	ClaimReused
-	// ClaimUnknown means that nobody knows by which columns the row was recorded. The operator decides.
+	// ClaimUnknown means that it is unknown by which columns the row was recorded. The operator decides.
 	ClaimUnknown
 )
 

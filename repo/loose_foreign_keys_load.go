@@ -37,7 +37,7 @@ type place struct {
 }
 
 // loadRecordsSQL names the partition: without it the index's first column is unused. Records
-// without a time are due, and come last. A record that nobody has tried since then has the time at
+// without a time are due, and come last. A record that no run has tried since then has the time at
 // which it was recorded; who postpones one gives it a later one, so that it does not come back to
 // the run that has done so, however soon it is due again. Keys are as keySQL has them.
 const loadRecordsSQL = `

@@ -93,7 +93,7 @@ func (d *Database) RollPartition(ctx context.Context, p Permit, q DeletedRecords
 	return next, nil
 }
 
-// emptyPartitionsSQL: in a queue of our own records with another status belong to nobody.
+// emptyPartitionsSQL: in a queue of our own records with another status are not used.
 const emptyPartitionsSQL = `
 SELECT number, format('%I.%I', n.nspname, leaf.relname)
 FROM unnest($1::bigint[]) AS number

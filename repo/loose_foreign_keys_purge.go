@@ -196,7 +196,7 @@ type PurgeResult struct {
 	// Shares counts the rows found of each key that had any; PurgeAll does not know them.
 	Shares map[Key]int64
 	// Kept are keys of which there are rows that the statement has locked and not changed, although
-	// nobody else has changed them: triggers do that. Only PurgeShares with skipLocked knows them.
+	// no other transaction has changed them: triggers do that. Only PurgeShares with skipLocked knows them.
 	Kept []Key
 	// Removed records.
 	Removed int64

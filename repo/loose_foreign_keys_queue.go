@@ -119,7 +119,7 @@ func (q *DeletedRecords) union(sql, operator string, args ...any) (string, []any
 }
 
 // queueSQL looks at each table with subqueries that PostgreSQL cannot hash: else it may ask for the
-// bounds of all partitions of the database, and wait for whoever has locked one.
+// bounds of all partitions of the database, and wait for the transaction that has locked one.
 const queueSQL = `
 SELECT n.nspname, w.name, q.oid IS NOT NULL, coalesce(q.relkind = 'p', false),
   marks.marked OR keys.wide, marks.marked, keys.wide,
@@ -266,7 +266,7 @@ func (t *QueueTable) addPartitions(others []int64) {
 	slices.Sort(t.Partitions)
 }
 
-// ActiveMissing says that new records are sent to a partition that does not exist: every deletion
+// ActiveMissing reports whether new records are sent to a partition that does not exist: every deletion
 // from a tracked table fails.
 func (t *QueueTable) ActiveMissing() bool {
 	return !t.HasDefault && !slices.Contains(t.Partitions, t.Active)

@@ -133,7 +133,7 @@ changed AS (
 ){journal}
 SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM changed)`
 
-// PostponeRecords postpones records by a minute whose rows somebody else holds.
+// PostponeRecords postpones records by a minute whose rows another transaction holds.
 func (d *Database) PostponeRecords(
 	ctx context.Context, p Permit, q DeletedRecords, records []Record,
 ) (n int64, err error) {
@@ -371,7 +371,7 @@ func (d *Database) FailingDefinitions(
 
 const hasRecordTracesSQL = `SELECT EXISTS (SELECT FROM maintenance.record_traces)`
 
-// HasRecordTraces says whether any record was recorded with its span.
+// HasRecordTraces reports whether any record was recorded with its span.
 func (d *Database) HasRecordTraces(ctx context.Context) (has bool, err error) {
 	err = d.queryRow(untraced(ctx), "find traces of records", []any{&has}, hasRecordTracesSQL)
 	return has, err

@@ -13,7 +13,7 @@ import (
 
 // newPartitionsSQL are partitions without the trigger that their partitioned table has: up to $3 of
 // them, by name. Foreign tables cannot have one. Where the name would be too long it is that of the
-// table's own trigger; what bears it already is for `caretaker lfk lint` to report. One that somebody has untracked by
+// table's own trigger; what bears it already is for `caretaker lfk lint` to report. One that the operator has untracked by
 // its name stays so. pg_trigger is read as a whole, in memory: it has no index on the function.
 const newPartitionsSQL = `
 SELECT part.oid, n.nspname, part.relname, named.trigger, fn.nspname, f.proname,

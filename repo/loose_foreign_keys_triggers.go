@@ -59,7 +59,7 @@ func TriggerRoutes(function string, arguments []string) (routes []Route, err err
 	return routes, err
 }
 
-// FunctionOfTable says that a trigger function is for one table, which the first argument of its
+// FunctionOfTable reports whether a trigger function is for one table, which the first argument of its
 // triggers names.
 func FunctionOfTable(function string) bool {
 	return strings.HasPrefix(function, ValuesFunctionPrefix) ||

@@ -115,7 +115,7 @@ func (p *Parent) Horizon(ctx context.Context) (horizon string, err error) {
 
 const endedSQL = `SELECT pg_snapshot_xmin(pg_current_snapshot()) >= $1::text::xid8`
 
-// Ended says whether all transactions have ended that were open at a horizon.
+// Ended reports whether all transactions have ended that were open at a horizon.
 func (p *Parent) Ended(ctx context.Context, horizon string) (ended bool, err error) {
 	err = p.Database().queryRow(ctx, "wait for older transactions", []any{&ended}, endedSQL, horizon)
 	return ended, err

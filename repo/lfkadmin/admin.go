@@ -37,7 +37,7 @@ type Admin struct {
 	database *repo.Database
 	// patience is how long a transaction may take; 0: [timeout].
 	patience time.Duration
-	// schema is where the queue is to be, even if there is one elsewhere; "": nobody has said so.
+	// schema is where the queue is to be, even if there is one elsewhere; "": the operator has not said so.
 	schema string
 }
 
@@ -70,7 +70,7 @@ func (a Admin) refuse(format string, args ...any) error {
 // timeout bounds a whole transaction. Each lock in it is waited for two seconds at most.
 const timeout = time.Minute
 
-// readSettingsSQL: reading a table's definition waits for whoever locks it, and others wait behind
+// readSettingsSQL: reading a table's definition waits for the transaction that locks it, and others wait behind
 // that. Types and expressions of the catalogue are compared as they are without needless quotes.
 const readSettingsSQL = `
 SELECT set_config('lock_timeout', '2s', true), set_config('statement_timeout', '30s', true),

@@ -61,7 +61,7 @@ func (k *RealKey) ValidateSQL() string {
 		quote(k.Name)
 }
 
-// WasValid says that it had been checked before it was dropped.
+// WasValid reports whether it had been checked before it was dropped.
 func (k *RealKey) WasValid() bool { return !strings.HasSuffix(k.Definition, " NOT VALID") }
 
 // fullNamesSQL lets PostgreSQL write all names with their schemas.
@@ -147,7 +147,7 @@ func (a Admin) TrackingSQL(
 	return sql, err
 }
 
-// shortLockSQL: whoever works with the tables waits behind us for no longer than that.
+// shortLockSQL: a transaction on the tables waits behind us for no longer than that.
 const shortLockSQL = `SELECT set_config('lock_timeout', '200ms', true)`
 
 // leaseHeldSQL keeps the lease until the end of the transaction.
@@ -226,13 +226,13 @@ func (a Admin) Forget(ctx context.Context, k RealKey) error {
 	})
 }
 
-// Violated says that rows without a parent keep a foreign key from being made or checked.
+// Violated reports whether rows without a parent keep a foreign key from being made or checked.
 func Violated(err error) bool {
 	failed, ok := errors.AsType[*repo.Error](err)
 	return ok && failed.SQLState == "23503"
 }
 
-// Locked says that a table could not be locked in time, and nothing was changed.
+// Locked reports whether a table could not be locked in time, and nothing was changed.
 func Locked(err error) bool {
 	failed, ok := errors.AsType[*repo.Error](err)
 	return ok && failed.Class() == repo.ClassLock

@@ -94,10 +94,10 @@ func (f captureFunction) recordedBefore(q repo.DeletedRecords) string {
 	return repo.Literal(q.Schema) + ` || '.' || TG_ARGV[0]`
 }
 
-// values says that the key is recorded as texts.
+// values reports whether the key is recorded as texts.
 func (f captureFunction) values() bool { return strings.HasPrefix(f.name, valuesFunctionPrefix) }
 
-// createFunctionSQL: whoever may delete from the table needs no rights on the queue, and no
+// createFunctionSQL: a role that may delete from the table needs no rights on the queue, and no
 // search_path leads the function astray. It catches no errors: that would cost every deletion a
 // subtransaction, and lose the record.
 const createFunctionSQL = `
@@ -156,7 +156,7 @@ const namedQueueSQL = `substring(p.prosrc, 'INSERT INTO ("[^"]+"\."loose_foreign
 
 func (f captureFunction) sql(q repo.DeletedRecords) string { return quote(q.Schema, f.name) }
 
-// exists says whether there is such a function in the application schema that writes something.
+// exists reports whether there is such a function in the application schema that writes something.
 func (f captureFunction) exists(
 	ctx context.Context, tx pgx.Tx, q repo.DeletedRecords,
 ) (exists bool, err error) {

@@ -244,7 +244,7 @@ func columnsOf(values []repo.ColumnValue) []string {
 // compared.
 const fitsSQL = `SELECT coalesce($1::text::{type} = $1::text::{exact}, false)`
 
-// fits says whether a value can stand in a column; a column that is missing has been reported as
+// fits reports whether a value can stand in a column; a column that is missing has been reported as
 // that.
 func (c childCheck) fits(ctx context.Context, v repo.ColumnValue) (fits bool, err error) {
 	column, ok := c.columns[v.Column]
@@ -268,7 +268,7 @@ func (c childCheck) fits(ctx context.Context, v repo.ColumnValue) (fits bool, er
 // neverSQL is only planned, never run.
 const neverSQL = `EXPLAIN (COSTS OFF) SELECT FROM {table} WHERE {condition}`
 
-// never says whether the planner can prove that no row meets a condition. It is the planner that
+// never reports whether the planner can prove that no row meets a condition. It is the planner that
 // decides whether a partial index can be used, by the same proof.
 func (c childCheck) never(
 	ctx context.Context, table, condition string, values []any,

@@ -72,7 +72,7 @@ func readIndexes(ctx context.Context, tx pgx.Tx, tables []uint32) (indexesByTabl
 	return found, err
 }
 
-// indexed says whether the rows of a key are found by an index: of the table itself, and in the
+// indexed reports whether the rows of a key are found by an index: of the table itself, and in the
 // tables below it by one of theirs. A valid index of a partitioned table is in all its partitions.
 func (c childCheck) indexed(ctx context.Context, oid uint32) (bool, error) {
 	table := c.indexes[oid]

@@ -125,7 +125,7 @@ func (a Admin) inspectQueue(ctx context.Context, tx pgx.Tx, i *Inspection) (err 
 	return nil
 }
 
-// indexFaults says that a table of the queue lacks the index of runs.
+// indexFaults reports that a table of the queue lacks the index of runs.
 func indexFaults(
 	ctx context.Context, tx pgx.Tx, q repo.DeletedRecords, i int,
 ) (faults []string, err error) {

@@ -27,7 +27,7 @@ type Parent struct {
 	Values bool
 }
 
-// Tracked says that a trigger records deletions, in whatever form.
+// Tracked reports whether a trigger records deletions, in whatever form.
 func (p Parent) Tracked() bool {
 	return slices.ContainsFunc(p.Relations, func(r Relation) bool {
 		if r.Trigger == nil {

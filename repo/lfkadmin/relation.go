@@ -101,7 +101,7 @@ func named(ctx context.Context, tx pgx.Tx, name string) ([]relation, error) {
 	}, locateSQL, t.Schema, t.Name)
 }
 
-// HasTable says whether there is something of that name here that a command could be about: a table
+// HasTable reports whether there is something of that name here that a command could be about: a table
 // that is not a write-protected leftover, a partition, a view.
 func (a Admin) HasTable(ctx context.Context, name string) (has bool, err error) {
 	err = a.read(ctx, "look for "+name, func(ctx context.Context, tx pgx.Tx) error {
@@ -140,7 +140,7 @@ WHERE lower(c.relname) = lower($1) AND c.relkind IN ('r', 'p')
   AND n.nspname NOT IN ('maintenance', 'information_schema') AND n.nspname NOT LIKE 'pg\_%'
 ORDER BY 1, 2 LIMIT 5`
 
-// SimilarTable is a table that somebody may have meant.
+// SimilarTable is a table that the operator may have meant.
 type SimilarTable struct {
 	repo.Table
 	// Protected: it is a write-protected leftover.
@@ -248,7 +248,7 @@ func keyColumns(
 // severalKeysSQL: a table has several unique keys.
 const severalKeysSQL = `SELECT ` + repo.UniqueKeysSQL + ` > 1 FROM pg_class c WHERE c.oid = $1`
 
-// uniqueKeySQL says whether some columns, in whatever order, are the primary key or all that is
+// uniqueKeySQL reports whether some columns, in whatever order, are the primary key or all that is
 // under an index that allows no two equal values at any time.
 const uniqueKeySQL = `
 SELECT EXISTS (

@@ -60,13 +60,13 @@ const (
 // Recorded is the name under which deletions from the table should be recorded.
 func (t Trigger) Recorded() string { return t.ParentSchema + "." + t.Parent }
 
-// Values says that the trigger records the key as texts.
+// Values reports whether the trigger records the key as texts.
 func (t Trigger) Values() bool { return strings.HasPrefix(t.Function, valuesFunctionPrefix) }
 
 // ofTable: the function is for one table.
 func (t Trigger) ofTable() bool { return repo.FunctionOfTable(t.Function) }
 
-// Form says whether the trigger does its work, and the columns that it records: none for a foreign
+// Form reports whether the trigger does its work, and the columns that it records: none for a foreign
 // one.
 func (t Trigger) Form() (form Form, key []string) {
 	key = repo.TriggerKey(t.Function, t.Arguments)
@@ -83,7 +83,7 @@ func (t Trigger) Form() (form Form, key []string) {
 			return FormWrong, key
 		}
 	case t.Function == plainFunctionName:
-		// Under its own name: that of a partition nobody asks for.
+		// Under its own name: no run asks for that of a partition.
 		if t.Divided || len(t.Arguments) > 1 {
 			return FormWrong, key
 		}
@@ -129,7 +129,7 @@ func (t Trigger) RouteFault(q repo.DeletedRecords) string {
 	return ""
 }
 
-// Off says that the trigger does not fire when the application deletes.
+// Off reports whether the trigger does not fire when the application deletes.
 func (t Trigger) Off() bool { return t.Fires == "D" || t.Fires == "R" }
 
 const triggersSQL = `

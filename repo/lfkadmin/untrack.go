@@ -97,7 +97,7 @@ SELECT EXISTS (
 // compositeSQL: the key of a record has several columns.
 const compositeSQL = ` AND cardinality(r.key_values) > 1`
 
-// leftRecords says whether such records of a table are left; which narrows them.
+// leftRecords reports whether such records of a table are left; which narrows them.
 func leftRecords(
 	ctx context.Context, tx pgx.Tx, q repo.DeletedRecords, t relation, which string,
 ) (left bool, err error) {

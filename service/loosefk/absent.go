@@ -198,7 +198,7 @@ func (l Admin) RevokeAbsent(ctx context.Context, children []string) error {
 // A child table that is in no configured database is absent. Perhaps it was never there; perhaps a
 // database is missing from the configuration, and then its rows would be orphaned for good if the
 // records of their parents went. So absent children hold the records of their parents until the
-// table is found, or somebody accepts that there is none (`caretaker lfk accept-absent`). Of an
+// table is found, or the operator accepts that there is none (`caretaker lfk accept-absent`). Of an
 // accepted one the definitions are skipped, until a run finds the table.
 
 // acceptedAbsent are the children that were accepted as absent.
@@ -228,7 +228,7 @@ func (k *looseForeignKeys) endAbsence(
 	return nil
 }
 
-// hasLooked says whether a run of this process has looked for the children. Where nothing is due,
+// hasLooked reports whether a run of this process has looked for the children. Where nothing is due,
 // only the first run does.
 func (k *looseForeignKeys) hasLooked() bool {
 	k.mu.Lock()

@@ -15,7 +15,7 @@ import (
 )
 
 // Adoption turns a real foreign key into a loose one, and back. The order of its steps is such that
-// rows without a parent have somebody who cleans them at any time: the definition is there, every
+// rows without a parent are cleaned at any time: the definition is there, every
 // server knows it and deletions are recorded before the constraint goes; the constraint is there and
 // all rows are checked before the definition goes. While both are there, the constraint acts first
 // and the worker finds nothing. Whatever is interrupted, the same command goes on: each step looks
@@ -65,10 +65,10 @@ type Adoption struct {
 	defined, tracked bool
 }
 
-// Dropped says that the constraint is gone.
+// Dropped reports whether the constraint is gone.
 func (a *Adoption) Dropped() bool { return a.real.OID == 0 }
 
-// Ready says that the definition was in the file when the command began.
+// Ready reports whether the definition was in the file when the command began.
 func (a *Adoption) Ready() bool { return a.defined }
 
 // find finds the foreign key, and the definition that stands for it.
@@ -331,7 +331,7 @@ const (
 	lockPause = 500 * time.Millisecond
 )
 
-// retried tries a step again while a lock or a lease is held by somebody else.
+// retried tries a step again while a lock or a lease is held elsewhere.
 func retried(ctx context.Context, do func() error) error {
 	for n := 1; ; n++ {
 		err := do()

@@ -13,7 +13,7 @@ import (
 // it stands for has been dropped since, such a server would remove records and leave the children.
 // So a run leaves the records of a parent alone while the definitions lack one of its adopted keys.
 
-// leftText says that a server lacks adopted keys, and what to do about it.
+// leftText reports that a server lacks adopted keys, and what to do about it.
 func leftText(keys []string) string {
 	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
 	return "the definitions of this server lack the adopted foreign keys " + run.SomeNames(keys) +
@@ -86,7 +86,7 @@ func standsFor(
 	return &found
 }
 
-// samePairs says whether each column of a definition refers to what it refers to in a foreign key. A
+// samePairs reports whether each column of a definition refers to what it refers to in a foreign key. A
 // definition without key refers to the columns that are recorded: an adoption has seen to it that
 // these are the foreign key's, in their order.
 func samePairs(k repo.LooseForeignKey, key repo.AdoptedKey) bool {

@@ -35,7 +35,7 @@ type openKey struct {
 	records []repo.Record
 	// at is the index of the key's next task: len(tasks) when it is complete.
 	at int
-	// locked, the task whose rows somebody else has locked, and failure keep the key's records; the
+	// locked, the task whose rows another transaction has locked, and failure keep the key's records; the
 	// other tasks continue.
 	locked  *childTask
 	failure *failure
@@ -76,7 +76,7 @@ func (b *batch) ids() (ids []repo.RecordID) {
 // advance moves the key on to its next task.
 func (k *openKey) advance() { k.at, k.large = k.at+1, false }
 
-// keepsRecords says that the key's records stay for now.
+// keepsRecords reports whether the key's records stay for now.
 func (k *openKey) keepsRecords() bool { return k.locked != nil || k.failure != nil }
 
 // complete reports whether the key has nothing left to do in any task.

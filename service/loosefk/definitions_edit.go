@@ -18,7 +18,7 @@ import (
 
 // The definitions file is edited line by line, so that comments, order and form of all else stay. What
 // comes out is read again: it must say what it said before, and the one entry more or less. Else the
-// file stays as it is, and somebody has to edit it.
+// file stays as it is, and the operator has to edit it.
 
 // Entry is a definition as lines of the file, below its child table.
 func Entry(key repo.LooseForeignKey) string {
@@ -143,7 +143,7 @@ func sameKeys(one, other []repo.LooseForeignKey) bool {
 	return slices.Equal(text(one), text(other))
 }
 
-// replaceFile writes beside the file and renames, so that nobody reads half of it.
+// replaceFile writes beside the file and renames, so that no server reads half of it.
 func replaceFile(path string, content []byte) (err error) {
 	info, err := os.Stat(path)
 	if err != nil {

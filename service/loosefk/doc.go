@@ -20,7 +20,7 @@
 //     go on. It counts the rows first, unless they are likely to fit and nothing can keep a row
 //     without an error. If they then do not fit, or take too long, nothing is changed, and they are
 //     counted: a task whose wrong guesses took a twentieth of its time counts first. It waits for
-//     nobody's locks, except once for a second where rows stay locked. A statement that fails is
+//     no locks, except once for a second where rows stay locked. A statement that fails is
 //     halved by keys until the fault is alone (isolate.go). A database that does not answer is
 //     assumed to have the children that it had when it last answered a run of any server, or all if
 //     it never did: its tasks fail (homes.go).

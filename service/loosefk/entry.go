@@ -29,7 +29,7 @@ func entryKeys() []string {
 	}
 }
 
-// read says whether the entry is right; if not, it has noted why.
+// read reports whether the entry is right; if not, it has noted why.
 func (e *entry) read(node *yaml.Node) bool {
 	before := len(e.file.problems)
 	if node.Kind != yaml.MappingNode {

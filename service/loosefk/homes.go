@@ -175,7 +175,7 @@ func isSecondName(err error) bool {
 	return same
 }
 
-// hidden says that a database does not show which tables it has: it does not answer, our role may
+// hidden reports whether a database does not show which tables it has: it does not answer, our role may
 // not see its application schema, or the search_path leads to another one.
 func hidden(err error) bool {
 	_, noSchema := errors.AsType[*repo.NoSchemaError](err)

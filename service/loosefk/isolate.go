@@ -63,7 +63,7 @@ func (t *taskRun) afterError(
 }
 
 // shrink makes the statement smaller after a time-out: fewer rows, and once there are no more rows
-// than keys, fewer keys. It says whether to try the same keys again.
+// than keys, fewer keys. It reports whether to try the same keys again.
 func (t *taskRun) shrink(
 	ctx context.Context, keys []*openKey, m mode, r purged, err error,
 ) (again bool, _ error) {
@@ -81,7 +81,7 @@ func (t *taskRun) shrink(
 	return false, t.halves(ctx, keys, err)
 }
 
-// spent says that no more statements may go into finding out which keys are at fault.
+// spent reports whether no more statements may go into finding out which keys are at fault.
 func (t *taskRun) spent() bool { return t.failing >= maxFailing || t.timeouts >= maxTimeouts }
 
 // halves tries the keys half by half after an error.

@@ -18,7 +18,7 @@ const (
 	SeverityWarning = "warning"
 )
 
-// Finding is something about loose foreign keys that somebody should look at.
+// Finding is something about loose foreign keys that the operator should check.
 type Finding struct {
 	Severity string `json:"severity"`
 	// Code is one of the fixed names of the kinds of findings.

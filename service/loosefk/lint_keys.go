@@ -63,7 +63,7 @@ func missingColumn(parent lfkadmin.Parent) string {
 	return ""
 }
 
-// needsValues says whether a definition's parent in a database has a key that is not one integer.
+// needsValues reports whether a definition's parent in a database has a key that is not one integer.
 func (l *lint) needsValues(d inspected) bool {
 	return slices.ContainsFunc(l.keys, func(key repo.LooseForeignKey) bool {
 		parent, here := d.Parents[key.Parent]

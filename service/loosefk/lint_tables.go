@@ -73,17 +73,17 @@ func (l *lint) shared() {
 	}
 }
 
-// found says whether the child of a definition, the i-th, is in a database that was inspected.
+// found reports whether the child of a definition, the i-th, is in a database that was inspected.
 func (l *lint) found(i int) bool {
 	return slices.ContainsFunc(l.databases, func(d inspected) bool { return d.Children[i] != nil })
 }
 
-// is says whether a definition's name of a table is that of a recorded one.
+// is reports whether a definition's name of a table is that of a recorded one.
 func (d inspected) is(name, recorded string) bool {
 	return repo.RecordedName(name, d.Queue.Schema) == recorded
 }
 
-// served says whether a parent, by its recorded name, has definitions: one all of whose children are
+// served reports whether a parent, by its recorded name, has definitions: one all of whose children are
 // accepted as absent counts as one without.
 func (l *lint) served(d inspected, recorded string) bool {
 	for i, key := range l.keys {
@@ -113,7 +113,7 @@ func revokeCommand(children []string) string {
 	return "`caretaker lfk accept-absent --revoke " + strings.Join(arguments, " ") + "`"
 }
 
-// cleaned says whether a parent, by its recorded name, has a definition with a child to be cleaned, or one that may be in
+// cleaned reports whether a parent, by its recorded name, has a definition with a child to be cleaned, or one that may be in
 // a database that was not inspected. Before it is known that there is one, nothing has to feed the
 // queue.
 func (l *lint) cleaned(d inspected, recorded string) bool {
@@ -280,7 +280,7 @@ func (at spot) others(parent string, r lfkadmin.Relation) {
 	}
 }
 
-// triggers reports tables whose deletions are recorded for nobody.
+// triggers reports tables whose deletions are recorded without need.
 func (l *lint) triggers(d inspected) {
 	var seen []string
 	for _, t := range d.Triggers {

@@ -178,7 +178,7 @@ func approvedKeys(keys []*openKey) (approved []repo.Key) {
 type living struct {
 	obsolete map[string][]repo.Key
 	reused   map[string]int
-	// unknown counts those of which nobody knows the key's columns.
+	// unknown counts those whose key's columns are unknown.
 	unknown map[string]int
 	// protected counts the records that are held for protected rows, by the reason.
 	protected map[string]int

@@ -25,7 +25,7 @@ type loader struct {
 	batchSize int
 	// byName are the tasks of all parents with definitions, by their names in the records.
 	byName map[string]*parentTasks
-	// room says whether the load and the run's limits leave room for so many rows.
+	// room reports whether the load and the run's limits leave room for so many rows.
 	room func(rows int64) bool
 
 	mu       sync.Mutex

@@ -260,7 +260,7 @@ func newFailing() *failing { return &failing{logged: map[failingKey]map[string]t
 // logEvery is how often the log says that a definition still fails.
 const logEvery = time.Hour
 
-// begins says whether a failure is to be logged, and assumes that the caller logs it.
+// begins reports whether a failure is to be logged, and assumes that the caller logs it.
 func (f *failing) begins(key failingKey, condition string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// ErrPending says that records of the parent wait, so rows may refer to parents that are gone.
+// ErrPending means that records of the parent wait, so rows may refer to parents that are gone.
 var ErrPending = errors.New("records of the parent are pending")
 
 // PlanReversion finds out what has to be done to make an adopted foreign key a real one again. It

@@ -128,7 +128,7 @@ func (c *cleanup) drain(ctx context.Context, joining bool) error {
 	return c.x.Stopped()
 }
 
-// limited says that a limit has ended the run.
+// limited reports whether a limit has ended the run.
 func (c *cleanup) limited() bool { return c.outcome.reached() != "" }
 
 // checkLimits is asked after every statement.
@@ -142,7 +142,7 @@ func (c *cleanup) checkLimits() bool {
 	return c.limited()
 }
 
-// leftOver says whether a limit left records incomplete, or some that were never tried.
+// leftOver reports whether a limit left records incomplete, or some that were never tried.
 func (c *cleanup) leftOver(ctx context.Context) (bool, error) {
 	if c.outcome.incomplete {
 		return true, nil
@@ -240,7 +240,7 @@ func (b *budget) exhausted() string {
 	return ""
 }
 
-// room says whether so many rows fit beside the statements in flight.
+// room reports whether so many rows fit beside the statements in flight.
 func (b *budget) room(rows int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

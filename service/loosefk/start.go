@@ -143,7 +143,7 @@ type parentTasks struct {
 // childTask is one definition on one home of its child, in the order in which they are done.
 type childTask struct {
 	key repo.LooseForeignKey
-	// child is nil where nobody knows whether the child is in database, because it does not answer.
+	// child is nil where it is unknown whether the child is in database, because it does not answer.
 	child    *repo.Child
 	database string
 	// down says why nothing can be done here in this run.
@@ -185,7 +185,7 @@ func (t *childTask) SizeKey() bulk.SizeKey {
 // place is the table of the task, with its database.
 func (t *childTask) place() string { return t.key.Table + " on " + t.database }
 
-// deletes says whether the task deletes rows; otherwise it updates them.
+// deletes reports whether the task deletes rows; otherwise it updates them.
 func (t *childTask) deletes() bool { return t.key.OnDelete == repo.AsyncDelete }
 
 // tasks makes the tasks of the parents that have definitions: one all of whose children are accepted
@@ -246,7 +246,7 @@ func (c *cleanup) tasks(
 
 // add adds the tasks of a definition, the i-th: one for each database that has the child table, and one
 // for each partition of it whose detachment is pending. It
-// says whether there are any.
+// reports whether there are any.
 func (p *parentTasks) add(key repo.LooseForeignKey, i int, homes [][]*repo.Child) (found bool) {
 	for _, children := range homes {
 		child := children[i]
@@ -317,7 +317,7 @@ func (k *looseForeignKeys) parentTables(
 	return tables, keys, err
 }
 
-// repeats says whether another task is the same, of tables that are named in two ways.
+// repeats reports whether another task is the same, of tables that are named in two ways.
 func (t *childTask) repeats(other *childTask) bool {
 	if other.child == nil || other.child.Table() != t.child.Table() || other.database != t.database {
 		return false

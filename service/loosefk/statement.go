@@ -116,7 +116,7 @@ func (t *taskRun) share(keys []*openKey) {
 	}
 }
 
-// mode is which rows a statement takes, and how it behaves towards those that somebody else has
+// mode is which rows a statement takes, and how it behaves towards those that another transaction has
 // locked.
 type mode int
 
@@ -144,13 +144,13 @@ type purged struct {
 	took time.Duration
 }
 
-// full says whether a key got its share, and may have more rows.
+// full reports whether a key got its share, and may have more rows.
 func (r purged) full(k *openKey) bool { return r.perKey > 0 && r.Shares[k.key] >= r.perKey }
 
-// served says whether a key got anything.
+// served reports whether a key got anything.
 func (r purged) served(k *openKey) bool { return r.Shares[k.key] > 0 }
 
-// cutOff says that the cap was reached before all keys had got their share: the last ones got none.
+// cutOff reports whether the cap was reached before all keys had got their share: the last ones got none.
 func (r purged) cutOff(keys int) bool {
 	return r.perKey > 0 && r.Found >= r.cap && r.perKey*int64(keys) > r.cap
 }
@@ -332,7 +332,7 @@ func (t *taskRun) rotateKeys(ctx context.Context, keys []*openKey, r purged) err
 	return nil
 }
 
-// awaitLocks is for keys some rows of which somebody else holds, or has changed under us: rows that
+// awaitLocks is for keys some rows of which another transaction holds, or has changed under us: rows that
 // are free now, then waiting for the others, then those that have become free. Keys that still have
 // rows are locked, unless that is only because the cap was reached. r and err are those of the
 // statement that met the locks.

@@ -18,7 +18,7 @@ import (
 // What the status of the worker says between runs: whether records are due, how many wait, and what
 // keeps some of them.
 
-// due says whether records of parents with definitions are due in a database. One that cannot be
+// due reports whether records of parents with definitions are due in a database. One that cannot be
 // asked, or whose queue is in disorder, counts as one that has some: its run repairs it, or says
 // what is wrong.
 func (k *looseForeignKeys) due(ctx context.Context, d *repo.Database) bool {
@@ -142,7 +142,7 @@ func (k *looseForeignKeys) waiting(
 
 func recordName(table string, key repo.Key) string { return table + " " + key.String() }
 
-// failingRemark says that records have failed or are held, which are postponed while runs succeed.
+// failingRemark reports that records have failed or are held, which are postponed while runs succeed.
 func failingRemark(d *repo.Database, failing []repo.FailingRecord) []string {
 	number := strconv.Itoa(len(failing))
 	switch len(failing) {

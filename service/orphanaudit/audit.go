@@ -216,7 +216,7 @@ type Page struct {
 // maxRows is up to where the rows of a page's orphans are counted.
 const maxRows = 100_000
 
-// ErrBusy says that the parent of a definition has too many waiting records to compare with.
+// ErrBusy means that the parent of a definition has too many waiting records to compare with.
 var ErrBusy = errors.New("its parent has more than 10,000 waiting records: " +
 	"go on when loose_foreign_keys_cleanup has worked them off")
 
@@ -277,7 +277,7 @@ func (p *Page) cut(n int) {
 	p.Orphans, p.Keys, p.More = p.Orphans[:n], p.Keys[:last+1], true
 }
 
-// guess says that the key of the parent is not known for sure; "": it is, or there is a fault.
+// guess returns why the key of the parent is not known for sure; "": it is, or there is a fault.
 func (t *Task) guess() string {
 	if t.untracked == "" || t.Fault != "" {
 		return ""

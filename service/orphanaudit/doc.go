@@ -18,7 +18,7 @@
 //     write. They are candidates; what follows is read on primaries. NULLs, and rows that
 //     do not meet the definition's conditions, are left out.
 //  2. Those that no home of the parent has are missing. A home is a database that has the table.
-//     Every configured database must answer: else nobody knows who has a parent.
+//     Every configured database must answer: else it is unknown which keys have a parent.
 //  3. Keys whose record waits in the parent's queue, or is dead, are left out: they are no orphans
 //     but work to do. A definition whose parent has more than 10,000 waiting records is left to the
 //     next run.

@@ -24,7 +24,7 @@ const leaseTime = time.Minute
 // cleanup is the worker that deletes what the records are of: who pauses it wants no more of them.
 const cleanup = "loose_foreign_keys_cleanup"
 
-// held is the pause that keeps records from being written: what no run may do nobody does by hand.
+// held is the pause that keeps records from being written: what no run may do is not done by hand.
 func (f *Fixing) held(ctx context.Context) error {
 	pauses, err := f.Main.Pauses(ctx)
 	if err != nil {
@@ -39,7 +39,7 @@ func (f *Fixing) held(ctx context.Context) error {
 	return nil
 }
 
-// Permitted calls with a permit for a database. Where a run, or somebody else, has the lease the
+// Permitted calls with a permit for a database. Where a run, or another command, has the lease the
 // error is a [*repo.LeaseHeldError], and a pause is a [*run.WorkerPausedError].
 func (f *Fixing) Permitted(
 	ctx context.Context, d *repo.Database, do func(repo.Permit) error,

@@ -49,10 +49,10 @@ type Found struct {
 	Key repo.LooseForeignKey `json:"-"`
 }
 
-// ErrNoTask says that no definition is selected, or none has its child in a configured database.
+// ErrNoTask means that no definition is selected, or none has its child in a configured database.
 var ErrNoTask = errors.New("no such definition with a child in a configured database")
 
-// ErrAfter says that a search cannot begin where it was told to.
+// ErrAfter means that a search cannot begin where it was told to.
 var ErrAfter = errors.New("--after cannot be used so")
 
 // errLate: the records of a page could not be written.

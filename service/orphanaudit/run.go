@@ -155,7 +155,7 @@ func (w *working) task(
 	}
 }
 
-// ends says whether an error ends the run, and not only the definition's turn.
+// ends reports whether an error ends the run, and not only the definition's turn.
 func (w *working) ends(err error) bool {
 	return err != nil && (errors.Is(err, repo.ErrLeaseLost) || w.x.Stopped() != nil)
 }

@@ -64,5 +64,5 @@ func (a *audit) backlog(
 	return b, "", err
 }
 
-// fixes says whether records are written.
+// fixes reports whether records are written.
 func (a *audit) fixes() bool { return a.config.Fix != nil && *a.config.Fix }
