@@ -65,3 +65,10 @@ func Require(tb testing.TB, holds bool, format string, args ...any) {
 		tb.Fatalf(format, args...)
 	}
 }
+
+// Parallel lets a test run beside others, and returns it: start(Parallel(t)).
+func Parallel(t *testing.T) *testing.T {
+	t.Helper()
+	t.Parallel()
+	return t
+}

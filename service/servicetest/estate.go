@@ -8,12 +8,14 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
 	settings "github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -49,10 +51,7 @@ func (e *Estate) Add(name, url string) {
 // AddThrough opens a database to which services have another URL than the test.
 func (e *Estate) AddThrough(name, url, through string) {
 	e.T.Helper()
-	d, err := repo.Open(context.Background(), name, through)
-	if err != nil {
-		e.T.Fatal(err)
-	}
+	d := assert.Must(repo.Open(context.Background(), name, through))(e.T)
 	e.T.Cleanup(d.Close)
 	e.Open = append(e.Open, d)
 	e.URLs[name] = url
@@ -65,12 +64,40 @@ func (e *Estate) AddThrough(name, url, through string) {
 // Connect opens a plain connection to a database.
 func (e *Estate) Connect(name string) *pgx.Conn {
 	e.T.Helper()
-	conn, err := pgx.Connect(context.Background(), e.URLs[name])
-	if err != nil {
-		e.T.Fatal(err)
-	}
-	e.T.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return Connect(e.T, e.URLs[name])
+}
+
+// Open opens a database by its URL until the end of the test.
+func Open(tb testing.TB, url string) *repo.Database {
+	tb.Helper()
+	d := assert.Must(repo.Open(context.Background(), "main", url))(tb)
+	tb.Cleanup(d.Close)
+	return d
+}
+
+// Connect opens a plain connection until the end of the test.
+func Connect(tb testing.TB, url string) *pgx.Conn {
+	tb.Helper()
+	conn := assert.Must(pgx.Connect(context.Background(), url))(tb)
+	tb.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
+}
+
+// Role makes a role of main alone, with a password of "x" and what some SQL grants: {role} is its name.
+func (e *Estate) Role(grants string) (name string) {
+	e.T.Helper()
+	name = "tester_" + e.Value("main", "SELECT oid FROM pg_database WHERE datname = current_database()")
+	e.Exec("main", strings.ReplaceAll("CREATE ROLE {role} LOGIN PASSWORD 'x'; "+grants, "{role}", name))
+	e.T.Cleanup(func() { e.Exec("main", "RESET ROLE; DROP OWNED BY "+name+"; DROP ROLE "+name) })
+	return name
+}
+
+// URLAs is the URL of main for a role and its password.
+func (e *Estate) URLAs(role, password string) string {
+	e.T.Helper()
+	u := assert.Must(url.Parse(e.URLs["main"]))(e.T)
+	u.User = url.UserPassword(role, password)
+	return u.String()
 }
 
 // Exec runs SQL on a database.
@@ -154,17 +181,7 @@ func (e *Estate) As(role string) *repo.Database {
 	e.T.Helper()
 	e.Exec("main", `DO $$ BEGIN CREATE ROLE `+role+` LOGIN PASSWORD 'x'; EXCEPTION WHEN duplicate_object OR unique_violation THEN END $$;
 		GRANT ALL ON SCHEMA maintenance, public TO `+role+`; GRANT ALL ON ALL TABLES IN SCHEMA maintenance, public TO `+role)
-	u, err := url.Parse(e.URLs["main"])
-	if err != nil {
-		e.T.Fatal(err)
-	}
-	u.User = url.UserPassword(role, "x")
-	d, err := repo.Open(context.Background(), "main", u.String())
-	if err != nil {
-		e.T.Fatal(err)
-	}
-	e.T.Cleanup(d.Close)
-	return d
+	return Open(e.T, e.URLAs(role, "x"))
 }
 
 // Definitions are those of a YAML text.
@@ -195,6 +212,5 @@ func With[C any](change func(*C)) func(*service.Config) {
 // Parallel lets a test run beside others, and returns it: New(Parallel(t), …).
 func Parallel(t *testing.T) *testing.T {
 	t.Helper()
-	t.Parallel()
-	return t
+	return assert.Parallel(t)
 }

@@ -119,6 +119,13 @@ func WantState(t *testing.T, r service.Run, state string) {
 	}
 }
 
+// WantRun fails the test unless the run ended so, with these counts.
+func WantRun(t *testing.T, r service.Run, state, counts string) {
+	t.Helper()
+	WantState(t, r, state)
+	WantCounts(t, r, counts)
+}
+
 // WantFailed fails the test unless the run failed with exactly this error, which says nothing that is not for clients.
 func WantFailed(t *testing.T, r service.Run, text string) {
 	t.Helper()
