@@ -19,9 +19,7 @@ func (f *fixture) audited() (lines []string) {
 	f.t.Helper()
 	answer := assert.Must(f.ListAudit(as(f.t.Context(), "viewer-token"), &maintenancev1.ListAuditRequest{}))(f.t)
 	for _, e := range answer.GetEntries() {
-		if e.GetAt() == nil || e.GetAddress() != "bufconn" {
-			f.t.Errorf("got %v", e)
-		}
+		assert.That(f.t, e.GetAt() != nil && e.GetAddress() == "bufconn", "got %v", e)
 		line := strings.Join([]string{e.GetBy(), e.GetRole(), e.GetAction(), e.GetTarget(), e.GetReason(), e.GetOutcome()}, "|")
 		lines = append([]string{line}, lines...)
 	}
@@ -88,15 +86,6 @@ func TestAudit_ComesInPagesFromATimeOn(t *testing.T) {
 	}
 }
 
-func TestAudit_WhatMainDoesNotTakeIsInTheLog(t *testing.T) {
-	f := start(t, withTokens(t, ""))
-	f.main.Close()
-	_, err := f.PauseWorker(as(t.Context(), "operator-token"), &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "outage"})
-	f.failure(err, 14, "DATABASE_UNREACHABLE")
-	assert.Contains(t, f.log.String(), `"msg":"audit entry not stored, it is here alone"`, `"by":"operator"`, `"action":"PauseWorker"`,
-		`"reason":"outage"`, `"outcome":"UNAVAILABLE DATABASE_UNREACHABLE"`)
-}
-
 // A run goes on without its caller.
 func TestAudit_IsWrittenBeforeTheCallDoesAnythingAndAlsoIfTheClientHasGone(t *testing.T) {
 	f := start(t)
@@ -117,9 +106,8 @@ func TestAudit_IsWrittenBeforeTheCallDoesAnythingAndAlsoIfTheClientHasGone(t *te
 	})
 	lift()
 	f.eventually("the run has ended", func() bool { return f.count(`SELECT count(*) FROM maintenance.runs WHERE state = 'succeeded'`) == 1 })
-	if n := f.count(`SELECT count(*) FROM maintenance.audit a JOIN maintenance.runs r ON a.reason LIKE '% run=' || r.id`); n != 1 {
-		t.Errorf("%d entries name the run that was started", n)
-	}
+	n := f.count(`SELECT count(*) FROM maintenance.audit a JOIN maintenance.runs r ON a.reason LIKE '% run=' || r.id`)
+	assert.That(t, n == 1, "%d entries name the run that was started", n)
 	assert.Equal(t, f.count(`SELECT (counts ->> 'deleted_rows')::integer FROM maintenance.runs`), 1, "the run has deleted")
 }
 

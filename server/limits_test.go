@@ -34,6 +34,20 @@ func withLimits(change func(*limits)) func(*Config) {
 	}
 }
 
+// listening is the address of a server with these limits, which serves until stop.
+func listening(t *testing.T, config Config, change func(*limits)) (address string, stop func()) {
+	t.Helper()
+	withLimits(change)(&config)
+	server := assert.Must(New(config))(t)
+	listener := assert.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	return listener.Addr().String(), func() {
+		server.Stop(t.Context())
+		assert.NoError(t, <-served)
+	}
+}
+
 func TestLimits_ARequestThatIsTooLargeIsRefused(t *testing.T) {
 	f := start(t)
 	pause := func(size int) error {
@@ -84,9 +98,8 @@ func TestLimits_ALongTextDoesNotComeBack(t *testing.T) {
 		t.Errorf("%d bytes came back, and a message of %d", len(got), len(s.Message()))
 	}
 	assert.Lacks(t, f.log.String(), long)
-	if n := f.count(`SELECT coalesce(max(length(target)), 0) FROM maintenance.audit`); n > maxTarget+1 {
-		t.Errorf("the audit has %d characters", n)
-	}
+	n := f.count(`SELECT coalesce(max(length(target)), 0) FROM maintenance.audit`)
+	assert.That(t, n <= maxTarget+1, "the audit has %d characters", n)
 }
 
 func TestLimits_AnOldConnectionTakesNoMoreCalls(t *testing.T) {
@@ -163,16 +176,11 @@ func TestLimits_AServerHasSoManyStreamsAtOnce(t *testing.T) {
 }
 
 func TestLimits_AServerHasSoManyConnectionsAtOnce(t *testing.T) {
-	config := Config{Service: start(t).service}
-	withLimits(func(l *limits) { l.connections = 1 })(&config)
-	server := assert.Must(New(config))(t)
-	listener := assert.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	address, stop := listening(t, Config{Service: start(t).service}, func(l *limits) { l.connections = 1 })
 	var clients [2]maintenancev1.MaintenanceServiceClient
 	var connections [2]*grpc.ClientConn
 	for i := range clients {
-		connections[i] = assert.Must(grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
+		connections[i] = assert.Must(grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 		clients[i] = maintenancev1.NewMaintenanceServiceClient(connections[i])
 	}
 	assert.Must(clients[0].GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}))(t)
@@ -184,8 +192,7 @@ func TestLimits_AServerHasSoManyConnectionsAtOnce(t *testing.T) {
 	assert.NoError(t, connections[0].Close())
 	assert.Must(clients[1].GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}, grpc.WaitForReady(true)))(t)
 	assert.NoError(t, connections[1].Close())
-	server.Stop(t.Context())
-	assert.NoError(t, <-served)
+	stop()
 }
 
 func TestLimits_WhoDoesNotFinishTheHandshakeIsCutOff(t *testing.T) {
@@ -193,22 +200,15 @@ func TestLimits_WhoDoesNotFinishTheHandshakeIsCutOff(t *testing.T) {
 	f := start(t)
 	for name, files := range map[string][2]string{"plain": {}, "TLS": {cert, key}} {
 		config := Config{Service: f.service, CertFile: files[0], KeyFile: files[1]}
-		withLimits(func(l *limits) { l.handshake = 50 * time.Millisecond })(&config)
-		server := assert.Must(New(config))(t)
-		listener := assert.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-		served := make(chan error, 1)
-		go func() { served <- server.Serve(listener) }()
-		conn := assert.Must(net.Dial("tcp", listener.Addr().String()))(t)
+		address, stop := listening(t, config, func(l *limits) { l.handshake = 50 * time.Millisecond })
+		conn := assert.Must(net.Dial("tcp", address))(t)
 		// What the server says first is of no interest: it closes the connection.
 		_ = conn.SetReadDeadline(time.Now().Add(devdb.WaitTimeout))
 		if _, err := io.Copy(io.Discard, conn); errors.Is(err, context.DeadlineExceeded) || isTimeout(err) {
 			t.Errorf("%s: the connection stays open: %v", name, err)
 		}
 		_ = conn.Close()
-		server.Stop(t.Context())
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
+		stop()
 	}
 }
 
@@ -225,9 +225,8 @@ func TestLimits_AConnectionWithoutCallsIsClosedAndComesBack(t *testing.T) {
 	}
 	// One with a call stays.
 	f.slow(4)
-	if run := f.run(&maintenancev1.RunBatchRequest{}); run.GetState() != maintenancev1.RunState_RUN_STATE_SUCCEEDED {
-		t.Errorf("got %v", run)
-	}
+	run := f.run(&maintenancev1.RunBatchRequest{})
+	assert.That(t, run.GetState() == maintenancev1.RunState_RUN_STATE_SUCCEEDED, "got %v", run)
 }
 
 func TestLimits_CallsThatDoMuchAreRationedByClient(t *testing.T) {
@@ -245,9 +244,8 @@ func TestLimits_CallsThatDoMuchAreRationedByClient(t *testing.T) {
 			}
 		}
 		s := f.failure(call("operator-token"), codes.ResourceExhausted, "RATE_LIMITED")
-		if wait := detail[*errdetails.RetryInfo](s).GetRetryDelay().AsDuration(); wait < 90*time.Second || wait > 100*time.Second {
-			t.Errorf("try again in %s", wait)
-		}
+		wait := detail[*errdetails.RetryInfo](s).GetRetryDelay().AsDuration()
+		assert.That(t, wait >= 90*time.Second && wait <= 100*time.Second, "try again in %s", wait)
 		if err := call("admin-token"); status.Code(err) == codes.ResourceExhausted {
 			t.Errorf("another client: %v", err)
 		}
@@ -256,9 +254,8 @@ func TestLimits_CallsThatDoMuchAreRationedByClient(t *testing.T) {
 		assert.Must(f.GetStatus(as(t.Context(), "operator-token"), &maintenancev1.GetStatusRequest{}))(t)
 	}
 	assert.Equal(t, f.count(`SELECT count(*) FROM maintenance.audit`), 4, "entries of the audit, those of the 4 calls that were let through")
-	if usual := start(t).server.rates.limits; usual != usualLimits() || usual.rate != 20 || usual.burst != 200 {
-		t.Errorf("got %+v", usual)
-	}
+	usual := start(t).server.rates.limits
+	assert.That(t, usual == usualLimits() && usual.rate == 20 && usual.burst == 200, "got %+v", usual)
 }
 
 func TestRates_ForgetClientsThatHaveBeenQuiet(t *testing.T) {

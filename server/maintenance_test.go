@@ -7,8 +7,10 @@ import (
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
@@ -20,8 +22,7 @@ import (
 func (f *fixture) run(request *maintenancev1.RunBatchRequest) *maintenancev1.Run {
 	f.t.Helper()
 	request.Worker = worker
-	answer := assert.Must(f.RunBatch(f.t.Context(), request))(f.t)
-	return answer.GetRun()
+	return assert.Must(f.RunBatch(f.t.Context(), request))(f.t).GetRun()
 }
 
 func TestRunBatch_AnswersWithTheRunAtItsEnd(t *testing.T) {
@@ -29,17 +30,20 @@ func TestRunBatch_AnswersWithTheRunAtItsEnd(t *testing.T) {
 	f.exec(`INSERT INTO c (p_id) VALUES (1), (1), (2)`)
 	f.exec(`INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 1)`)
 	run := f.run(&maintenancev1.RunBatchRequest{Database: "main"})
-	if run.GetState() != maintenancev1.RunState_RUN_STATE_SUCCEEDED || run.GetTrigger() != maintenancev1.Trigger_TRIGGER_REQUEST {
-		t.Errorf("got %v", run)
-	}
-	if run.GetCounts()["deleted_rows"] != 2 || run.GetCounts()["processed_records"] != 1 || run.GetLeaseEpoch() != 1 {
-		t.Errorf("got %v", run)
-	}
-	if run.GetRequestedBy() == "" || run.GetReplica() == "" || run.GetFinishedAt() == nil || len(run.GetTables()) != 1 {
-		t.Errorf("got %v", run)
-	}
+	assert.That(t, run.GetState() == maintenancev1.RunState_RUN_STATE_SUCCEEDED &&
+		run.GetTrigger() == maintenancev1.Trigger_TRIGGER_REQUEST, "got %v", run)
+	assert.That(t, run.GetCounts()["deleted_rows"] == 2 && run.GetCounts()["processed_records"] == 1 &&
+		run.GetLeaseEpoch() == 1, "got %v", run)
+	assert.That(t, run.GetRequestedBy() != "" && run.GetReplica() != "" &&
+		run.GetFinishedAt() != nil && len(run.GetTables()) == 1, "got %v", run)
 	got := assert.Must(f.GetRun(t.Context(), &maintenancev1.GetRunRequest{Id: run.GetId()}))(t)
 	assert.Equal(t, got.GetRun().GetState(), run.GetState())
+	// Its lease has expired.
+	answer := assert.Must(f.ListLeases(t.Context(), &maintenancev1.ListLeasesRequest{PageSize: 1, Worker: worker}))(t)
+	assert.Require(t, len(answer.GetLeases()) == 1 && answer.GetNextPageToken() == "", "%v", answer)
+	l := answer.GetLeases()[0]
+	assert.That(t, l.GetName() == worker+"/main" && l.GetWorker() == worker &&
+		l.GetDatabase() == "main" && l.GetEpoch() == 1 && l.GetExpired(), "got %v", l)
 }
 
 func TestRunBatch_TheSameRequestIDIsTheSameRun(t *testing.T) {
@@ -49,9 +53,8 @@ func TestRunBatch_TheSameRequestIDIsTheSameRun(t *testing.T) {
 	assert.Equal(t, first.GetId(), second.GetId(), "runs")
 	_, err := f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker, RequestId: id, DryRun: true})
 	info := detail[*errdetails.ErrorInfo](f.failure(err, codes.AlreadyExists, "REQUEST_ID_REUSED")).GetMetadata()
-	if info["run_id"] != first.GetId() || info["worker"] != worker || info["dry_run"] != "false" {
-		t.Errorf("got the metadata %v", info)
-	}
+	assert.That(t, info["run_id"] == first.GetId() && info["worker"] == worker &&
+		info["dry_run"] == "false", "got the metadata %v", info)
 }
 
 func TestRunBatch_SaysWhoHoldsTheLease(t *testing.T) {
@@ -80,9 +83,8 @@ func TestRunBatch_SaysWhoHoldsTheLease(t *testing.T) {
 	listed := assert.Must(f.ListLeases(t.Context(), &maintenancev1.ListLeasesRequest{}))(t)
 	assert.Require(t, len(listed.GetLeases()) == 2, "%v", listed)
 	for _, l := range listed.GetLeases() {
-		if got := l.GetExpiresAt().AsTime().Format(time.RFC3339Nano); got != last || l.GetExpired() {
-			t.Errorf("%s: expires %s", l.GetName(), got)
-		}
+		got := l.GetExpiresAt().AsTime().Format(time.RFC3339Nano)
+		assert.That(t, got == last && !l.GetExpired(), "%s: expires %s", l.GetName(), got)
 		assert.Must(protojson.Marshal(l))(t)
 	}
 	status := assert.Must(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{Worker: worker}))(t)
@@ -93,9 +95,8 @@ func TestRunBatch_SaysThatTheWorkerIsPausedOrNotConfigured(t *testing.T) {
 	f := start(t)
 	assert.Must(f.PauseWorker(t.Context(), &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "repairs"}))(t)
 	_, err := f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})
-	if info := detail[*errdetails.ErrorInfo](f.failure(err, codes.FailedPrecondition, "WORKER_PAUSED")); info.GetMetadata()["reason"] != "repairs" {
-		t.Errorf("got %v", info)
-	}
+	info := detail[*errdetails.ErrorInfo](f.failure(err, codes.FailedPrecondition, "WORKER_PAUSED"))
+	assert.That(t, info.GetMetadata()["reason"] == "repairs", "got %v", info)
 	f.newService("")
 	f.serve(clientOf(nil, nil), nil)
 	assert.Must(f.ResumeWorker(t.Context(), &maintenancev1.ResumeWorkerRequest{Worker: worker}))(t)
@@ -114,9 +115,8 @@ func TestCancelRun_StopsTheRun(t *testing.T) {
 		event := assert.Must(stream.Recv())(t)
 		assert.Equal(t, event.GetSequence(), sequence, "sequence")
 		if event.GetRun().GetState() == maintenancev1.RunState_RUN_STATE_CANCELLED {
-			if !strings.HasPrefix(event.GetRun().GetError(), "cancelled by bufconn, ") {
-				t.Errorf("the run does not say who cancelled it: %q", event.GetRun().GetError())
-			}
+			assert.That(t, strings.HasPrefix(event.GetRun().GetError(), "cancelled by bufconn, "),
+				"the run does not say who cancelled it: %q", event.GetRun().GetError())
 			break
 		}
 	}
@@ -147,21 +147,8 @@ func TestListRuns_PagesThroughThoseOfATime(t *testing.T) {
 	} {
 		c.request.PageSize = 2
 		got := joined(entries(f, f.ListRuns, c.request, (*maintenancev1.ListRunsResponse).GetRuns), (*maintenancev1.Run).GetId)
-		if want := strings.Join(c.want, " "); got != want {
-			t.Errorf("%v: got %s, want %s", c.request, got, want)
-		}
-	}
-}
-
-func TestListLeases_ListsThem(t *testing.T) {
-	f := start(t)
-	f.run(&maintenancev1.RunBatchRequest{})
-	answer := assert.Must(f.ListLeases(t.Context(), &maintenancev1.ListLeasesRequest{PageSize: 1, Worker: worker}))(t)
-	assert.Require(t, len(answer.GetLeases()) == 1, "%v", answer)
-	assert.Equal(t, answer.GetNextPageToken(), "")
-	l := answer.GetLeases()[0]
-	if l.GetName() != worker+"/main" || l.GetWorker() != worker || l.GetDatabase() != "main" || l.GetEpoch() != 1 || !l.GetExpired() {
-		t.Errorf("got %v", l)
+		want := strings.Join(c.want, " ")
+		assert.That(t, got == want, "%v: got %s, want %s", c.request, got, want)
 	}
 }
 
@@ -178,7 +165,57 @@ func TestGetStatus_TellsTheConditionAndBacklog(t *testing.T) {
 	if w.GetWorker() != worker || w.GetCondition() != maintenancev1.Condition_CONDITION_IDLE || w.GetSchedule() != "* * * * *" {
 		t.Errorf("got %v", w)
 	}
-	if w.GetNextRunAt() == nil || w.GetBacklog().GetDue() != 1 || w.GetBacklog().GetOldestAt() == nil || w.GetConditionDetail() == "" {
-		t.Errorf("got %v", w)
+	assert.That(t, w.GetNextRunAt() != nil && w.GetBacklog().GetDue() == 1 &&
+		w.GetBacklog().GetOldestAt() != nil && w.GetConditionDetail() != "", "got %v", w)
+}
+
+func TestPauseWorker_PausesUntilItIsResumed(t *testing.T) {
+	f := start(t)
+	paused := assert.Must(f.PauseWorker(t.Context(),
+		&maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "repairs", Ttl: durationpb.New(time.Hour)}))(t)
+	p := paused.GetWorker().GetPaused()
+	assert.That(t, p.GetReason() == "repairs" && p.GetBy() != "" &&
+		p.GetUntil().AsTime().Sub(p.GetSince().AsTime()).Round(time.Minute) == time.Hour, "got %v", p)
+	assert.Equal(t, paused.GetWorker().GetCondition(), maintenancev1.Condition_CONDITION_PAUSED, paused)
+	for range 2 {
+		resumed, err := f.ResumeWorker(t.Context(), &maintenancev1.ResumeWorkerRequest{Worker: worker})
+		assert.That(t, err == nil && resumed.GetWorker().GetPaused() == nil, "got %v, %v", resumed, err)
 	}
+}
+
+func TestPauseWorker_SaysWhoHasPaused(t *testing.T) {
+	f := start(t)
+	for said, want := range map[string]string{
+		"":                       "",
+		"alice":                  "alice at ",
+		" alice <a@b> ":          "alice <a@b> at ",
+		strings.Repeat("a", 300): strings.Repeat("a", 100) + " at ",
+		"  ":                     "",
+	} {
+		ctx := t.Context()
+		if said != "" {
+			ctx = metadata.AppendToOutgoingContext(ctx, UserHeader, said)
+		}
+		paused := assert.Must(f.PauseWorker(ctx, &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "repairs"}))(t)
+		name, _, _ := strings.Cut(paused.GetWorker().GetPaused().GetBy(), "bufconn")
+		assert.Equal(t, name, want, said)
+	}
+}
+
+func TestPauseWorker_OfAllIsNamedInTheErrorsOfEach(t *testing.T) {
+	f := start(t)
+	paused, err := f.PauseWorker(t.Context(), &maintenancev1.PauseWorkerRequest{Worker: "*", Reason: "incident"})
+	if err != nil || paused.GetWorker().GetWorker() != "*" || paused.GetWorker().GetPaused().GetReason() != "incident" ||
+		paused.GetWorker().GetCondition() != maintenancev1.Condition_CONDITION_PAUSED {
+		t.Fatalf("got %v, %v", paused, err)
+	}
+	_, err = f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})
+	s := f.failure(err, codes.FailedPrecondition, "WORKER_PAUSED")
+	info, _ := s.Details()[0].(*errdetails.ErrorInfo)
+	assert.That(t, info.GetMetadata()["worker"] == worker && info.GetMetadata()["paused"] == "*" &&
+		strings.Contains(s.Message(), "resume --all"), "got %v, %v", err, info)
+	resumed := assert.Must(f.ResumeWorker(t.Context(), &maintenancev1.ResumeWorkerRequest{Worker: "*"}))(t)
+	assert.That(t, resumed.GetWorker().GetPaused() == nil &&
+		resumed.GetWorker().GetCondition() == maintenancev1.Condition_CONDITION_IDLE, "got %v", resumed)
+	f.run(&maintenancev1.RunBatchRequest{})
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"encoding/base64"
 	"math"
 	"strings"
 	"testing"
@@ -164,9 +165,8 @@ func (f *fixture) refused(r refusal) {
 	}
 	key, name, _ := strings.Cut(metadata, "=")
 	info := detail[*errdetails.ErrorInfo](f.failure(r.err, codes.NotFound, reason))
-	if got := info.GetMetadata(); len(got) != 1 || got[key] != name {
-		f.t.Errorf("%s: got %v", r.want, got)
-	}
+	got := info.GetMetadata()
+	assert.That(f.t, len(got) == 1 && got[key] == name, "%s: got %v", r.want, got)
 }
 
 func TestRequests_NamesThatAreUnknownAreInTheMetadata(t *testing.T) {
@@ -271,4 +271,36 @@ func TestLists_ATokenIsForTheSameListWithTheSameFilters(t *testing.T) {
 	} {
 		assert.NoError(t, err)
 	}
+}
+
+// Whatever a client sends as a token: it is refused, or it is the one of this list with these filters.
+func FuzzPageToken(f *testing.F) {
+	own, err := newPage("runs", &pb.ListRunsRequest{}, "a")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(own.next("7"), "a", "7")
+	f.Add("", "", "")
+	f.Add("!", "a", "b")
+	f.Add(base64.RawURLEncoding.EncodeToString([]byte(own.list+"\n")), "a", "x\ny")
+	f.Add(base64.RawURLEncoding.EncodeToString([]byte(own.list+"\n7\n8")), "\"a", "9223372036854775808")
+	f.Fuzz(func(t *testing.T, token, filter, key string) {
+		p, err := newPage("runs", &pb.ListRunsRequest{PageToken: token}, filter)
+		if err == nil && token != "" {
+			decoded, _ := base64.RawURLEncoding.DecodeString(token)
+			assert.That(t, string(decoded) == p.list+"\n"+p.after,
+				"%q was read as %q of %q", token, p.after, p.list)
+			_, _ = p.afterNumber()
+		}
+		again, err := newPage("runs", &pb.ListRunsRequest{PageToken: p.next(key)}, filter)
+		if ok := key != "" && printable("", key) == nil; (err == nil) != ok || ok && again.after != key {
+			t.Errorf("the token behind %q leads behind %q: %v", key, again.after, err)
+		}
+		if _, err := newPage("runs", &pb.ListRunsRequest{PageToken: p.next("7")}, filter+"x"); err == nil {
+			t.Error("a token is taken for a list with another filter")
+		}
+		if _, err := newPage("jobs", &pb.ListRunsRequest{PageToken: p.next("7")}, filter); err == nil {
+			t.Error("a token is taken for another list")
+		}
+	})
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
@@ -142,9 +144,8 @@ func TestRoles_AreThoseOfTheDocuments(t *testing.T) {
 		if method.Name() == "RunBatch" {
 			audited = "yes, but for dry runs "
 		}
-		if row := fmt.Sprintf("\n| `%s` | %s | %s|\n", method.Name(), role, audited); !strings.Contains(string(content), row) {
-			t.Errorf("docs/security.md lacks the row%s", row)
-		}
+		row := fmt.Sprintf("\n| `%s` | %s | %s|\n", method.Name(), role, audited)
+		assert.That(t, strings.Contains(string(content), row), "docs/security.md lacks the row%s", row)
 	}
 }
 
@@ -160,9 +161,8 @@ func (f *fixture) wantRole(what string, err error, has, needed access.Role) {
 	refused := f.failure(err, codes.PermissionDenied, "ROLE_TOO_LOW")
 	assert.Equal(f.t, strings.Contains(refused.Message(), "auth.certificates"), (has == access.None), what, refused.Message())
 	info := detail[*errdetails.ErrorInfo](refused).GetMetadata()
-	if info["role"] != has.String() || info["needed"] != needed.String() {
-		f.t.Errorf("%s: %v", what, info)
-	}
+	assert.That(f.t, info["role"] == has.String() && info["needed"] == needed.String(),
+		"%s: %v", what, info)
 }
 
 func TestRoles_EveryRPCByEveryToken(t *testing.T) {
@@ -254,9 +254,8 @@ func TestRoles_AnOperatorOfSomeWorkersTouchesNoOther(t *testing.T) {
 		"no worker": second(f.RunBatch(mine, &maintenancev1.RunBatchRequest{})),
 	} {
 		s := f.failure(err, codes.PermissionDenied, "WORKER_NOT_ALLOWED")
-		if info := detail[*errdetails.ErrorInfo](s).GetMetadata(); info["workers"] != ghosts {
-			t.Errorf("%s: %v", what, info)
-		}
+		info := detail[*errdetails.ErrorInfo](s).GetMetadata()
+		assert.That(t, info["workers"] == ghosts, "%s: %v", what, info)
 	}
 	f.failure(second(f.CancelRun(mine, &maintenancev1.CancelRunRequest{Id: "x"})), codes.NotFound, "UNKNOWN_RUN")
 	f.failure(second(f.RetryJob(mine, &maintenancev1.RetryJobRequest{Id: 99})), codes.NotFound, "UNKNOWN_JOB")
@@ -275,6 +274,7 @@ func TestRoles_TheNameOfTheTokenIsWhoAsked(t *testing.T) {
 	run, err := f.RunBatch(ctx, &maintenancev1.RunBatchRequest{Worker: worker})
 	assert.That(t, err == nil && strings.HasPrefix(run.GetRun().GetRequestedBy(), "operator at "), "got %v, %v", run, err)
 	f.serve(insecure.NewCredentials(), []func(*Config){func(c *Config) { c.Access = keys(t, access.Config{Token: "only"}) }})
+	f.failure(second(f.RunBatch(as(t.Context(), "onlyx"), &maintenancev1.RunBatchRequest{Worker: worker})), codes.Unauthenticated, "UNAUTHENTICATED")
 	ctx = metadata.AppendToOutgoingContext(as(t.Context(), "only"), UserHeader, "alice")
 	run, err = f.RunBatch(ctx, &maintenancev1.RunBatchRequest{Worker: worker})
 	assert.That(t, err == nil && strings.HasPrefix(run.GetRun().GetRequestedBy(), "alice at "), "got %v, %v", run, err)
@@ -309,4 +309,84 @@ func TestRoles_AreCheckedBeforeTheRequest(t *testing.T) {
 		f.failure(second(f.PauseWorker(t.Context(), request)), codes.Unauthenticated, "UNAUTHENTICATED")
 		f.failure(second(f.PauseWorker(viewer, request)), codes.PermissionDenied, "ROLE_TOO_LOW")
 	}
+}
+
+func TestRoles_AStreamEndsWhenItsTokenDoes(t *testing.T) {
+	expires := time.Now().Add(4 * time.Second).UTC().Truncate(time.Second)
+	entry := fmt.Sprintf("- {name: brief, sha256: %s, role: viewer, expires: %s}\n", hashed("brief-token"), expires.Format(time.RFC3339))
+	entry += fmt.Sprintf("- {name: leaver, sha256: %s, role: viewer}\n", hashed("leaver-token"))
+	file := tokensOf(t, entry)
+	f := start(t, func(c *Config) { c.Access = keys(t, access.Config{TokensFile: file}) })
+	// A run without a heartbeat to change it: nothing is sent after the first event.
+	const id = "01a1fbb2-62fe-7420-8c8f-e59373dcf4f4"
+	f.exec(`INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl, lease_epoch) VALUES ('` + id + `', '` + worker + `', 'request', 'running', '1 hour', 1)`)
+	watch := func(token string) grpc.ServerStreamingClient[maintenancev1.RunEvent] {
+		stream, err := f.WatchRun(as(t.Context(), token), &maintenancev1.WatchRunRequest{Id: id})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		assert.NoError(t, err)
+		return stream
+	}
+	streams := map[string]grpc.ServerStreamingClient[maintenancev1.RunEvent]{
+		"expired": watch("brief-token"), "unknown": watch("leaver-token"),
+	}
+	stays := watch("viewer-token")
+	reflected := assert.Must(reflectionv1.NewServerReflectionClient(f.conn).ServerReflectionInfo(as(t.Context(), "leaver-token")))(t)
+	ask := func() error {
+		list := &reflectionv1.ServerReflectionRequest_ListServices{}
+		if err := reflected.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: list}); err != nil {
+			return err
+		}
+		return second(reflected.Recv())
+	}
+	assert.NoError(t, ask())
+	content, err := os.ReadFile(file)
+	assert.NoError(t, err)
+	assert.NoError(t,
+		os.WriteFile(file, []byte(strings.ReplaceAll(string(content), "name: leaver, sha256: "+hashed("leaver-token"), "name: other, sha256: "+hashed("other-token"))), 0o600))
+	for problem, stream := range streams {
+		var err error
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		info := detail[*errdetails.ErrorInfo](f.failure(err, codes.Unauthenticated, "UNAUTHENTICATED"))
+		assert.Equal(t, info.GetMetadata()["token"], problem, err)
+	}
+	if err := ask(); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("reflection goes on: %v", err)
+	}
+	f.exec(`UPDATE maintenance.runs SET state = 'succeeded', finished_at = now()`)
+	for err = nil; err == nil; {
+		_, err = stays.Recv()
+	}
+	assert.That(t, errors.Is(err, io.EOF), "the stream of another token: %v", err)
+}
+
+func TestRoles_ReflectionWantsAViewerAndHealthNobody(t *testing.T) {
+	f := start(t, withTokens(t, ""))
+	for token, want := range map[string]codes.Code{
+		"": codes.Unauthenticated, "forged": codes.Unauthenticated, "late-token": codes.Unauthenticated, "viewer-token": codes.OK,
+	} {
+		stream, err := reflectionv1.NewServerReflectionClient(f.conn).ServerReflectionInfo(as(t.Context(), token))
+		if err == nil {
+			list := &reflectionv1.ServerReflectionRequest_ListServices{}
+			_ = stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: list})
+			_, err = stream.Recv()
+		}
+		assert.Equal(t, status.Code(err), want, "reflection with", token, err)
+		health := healthv1.NewHealthClient(f.conn)
+		answer := assert.Must(health.Check(as(t.Context(), token), &healthv1.HealthCheckRequest{}))(t)
+		assert.Equal(t, answer.GetStatus(), healthv1.HealthCheckResponse_SERVING, token)
+	}
+}
+
+func TestRoles_APanicInTheGuardEndsTheCallAlone(t *testing.T) {
+	f := start(t)
+	rates := f.server.rates
+	f.server.rates = nil
+	f.failure(second(f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})), codes.Internal, "INTERNAL")
+	f.server.rates = rates
+	run := f.run(&maintenancev1.RunBatchRequest{})
+	assert.That(t, run.GetState() == maintenancev1.RunState_RUN_STATE_SUCCEEDED, "got %v", run)
 }

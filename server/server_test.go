@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -13,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -28,12 +30,10 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/metadata"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 	"google.golang.org/grpc/status"
 
-	"github.com/caretaker-go/caretaker/access"
 	"github.com/caretaker-go/caretaker/devdb"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/internal/assert"
@@ -65,11 +65,19 @@ func TestHealth_IsServedUntilTheServerDrains(t *testing.T) {
 }
 
 func TestDatabaseDown_IsUnavailableWithoutTheDriversText(t *testing.T) {
-	f := start(t)
+	f, ctx := start(t, withTokens(t, "")), as(t.Context(), "operator-token")
 	f.main.Close()
-	f.failure(second(f.RunBatch(t.Context(), &maintenancev1.RunBatchRequest{Worker: worker})), codes.Unavailable, "DATABASE_UNREACHABLE")
-	f.failure(second(f.ListFeatureFlags(t.Context(), &maintenancev1.ListFeatureFlagsRequest{})), codes.Unavailable, "DATABASE_UNREACHABLE")
-	answer := assert.Must(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}))(t)
+	for _, err := range []error{
+		second(f.RunBatch(ctx, &maintenancev1.RunBatchRequest{Worker: worker})),
+		second(f.ListFeatureFlags(ctx, &maintenancev1.ListFeatureFlagsRequest{})),
+		second(f.PauseWorker(ctx, &maintenancev1.PauseWorkerRequest{Worker: worker, Reason: "outage"})),
+	} {
+		f.failure(err, codes.Unavailable, "DATABASE_UNREACHABLE")
+	}
+	// What main does not take of the audit is in the log.
+	assert.Contains(t, f.log.String(), `"msg":"audit entry not stored, it is here alone"`, `"by":"operator"`,
+		`"action":"PauseWorker"`, `"reason":"outage"`, `"outcome":"UNAVAILABLE DATABASE_UNREACHABLE"`)
+	answer := assert.Must(f.GetStatus(ctx, &maintenancev1.GetStatusRequest{}))(t)
 	assert.Equal(t, answer.GetWorkers()[0].GetCondition(), maintenancev1.Condition_CONDITION_FAILING)
 }
 
@@ -90,9 +98,8 @@ func TestErrors_UnexpectedOnesAndMissingTablesAreInTheLog(t *testing.T) {
 func TestRecovered_APanicEndsOneCall(t *testing.T) {
 	f := start(t)
 	_, err := f.server.unary()[2](t.Context(), nil, nil, func(context.Context, any) (any, error) { panic("broken") })
-	if s := status.Convert(clientError(t.Context(), err)); s.Code() != codes.Internal || strings.Contains(s.Message(), "broken") {
-		t.Errorf("got %v", s)
-	}
+	s := status.Convert(clientError(t.Context(), err))
+	assert.That(t, s.Code() == codes.Internal && !strings.Contains(s.Message(), "broken"), "got %v", s)
 }
 
 func TestStop_EndsStreamsAndRefusesRuns(t *testing.T) {
@@ -151,21 +158,6 @@ func TestLog_HasOneLineACallAndNoneForHealth(t *testing.T) {
 	}
 }
 
-func TestToken_IsNeededExceptForHealth(t *testing.T) {
-	f := start(t, func(c *Config) { c.Access = keys(t, access.Config{Token: "secret"}) })
-	f.health("")
-	f.failure(second(f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{})), codes.Unauthenticated, "UNAUTHENTICATED")
-	wrong := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer secretx")
-	f.failure(second(f.GetStatus(wrong, &maintenancev1.GetStatusRequest{})), codes.Unauthenticated, "UNAUTHENTICATED")
-	stream, err := f.WatchRun(wrong, &maintenancev1.WatchRunRequest{Id: "x"})
-	if err == nil {
-		_, err = stream.Recv()
-	}
-	f.failure(err, codes.Unauthenticated, "UNAUTHENTICATED")
-	right := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer secret")
-	assert.Must(f.GetStatus(right, &maintenancev1.GetStatusRequest{}))(t)
-}
-
 // certificate makes a certificate for localhost that is its own authority, and writes it and its key.
 func certificate(t *testing.T, name string) (certFile, keyFile string, pair tls.Certificate, pool *x509.CertPool) {
 	t.Helper()
@@ -207,9 +199,8 @@ func TestTLS_ClientsShowTheirCertificate(t *testing.T) {
 	clientCert, _, client, _ := certificate(t, "alice")
 	protect := func(c *Config) { c.CertFile, c.KeyFile, c.ClientCAFile = serverCert, serverKey, clientCert }
 	f := startWith(t, definitions, clientOf(serverPool, &client), protect)
-	if run := f.run(&maintenancev1.RunBatchRequest{}); !strings.HasPrefix(run.GetRequestedBy(), "alice at ") {
-		t.Errorf("got %v", run)
-	}
+	run := f.run(&maintenancev1.RunBatchRequest{})
+	assert.That(t, strings.HasPrefix(run.GetRequestedBy(), "alice at "), "got %v", run)
 	f.serve(clientOf(serverPool, nil), []func(*Config){protect})
 	if _, err := f.GetStatus(t.Context(), &maintenancev1.GetStatusRequest{}); status.Code(err) != codes.Unavailable {
 		t.Errorf("without a certificate: got %v", err)
@@ -267,9 +258,8 @@ func TestReadOnlyMethods_AreAllCallsThatOnlyRead(t *testing.T) {
 	methods := maintenancev1.File_maintenance_v1_maintenance_proto.Services().Get(0).Methods()
 	for i := range methods.Len() {
 		name := string(methods.Get(i).Name())
-		if polled := slices.Contains(ReadOnlyMethods(), "maintenance.v1.MaintenanceService/"+name); polled == slices.Contains(changes, name) {
-			t.Errorf("%s is polled: %t", name, polled)
-		}
+		polled := slices.Contains(ReadOnlyMethods(), "maintenance.v1.MaintenanceService/"+name)
+		assert.That(t, polled != slices.Contains(changes, name), "%s is polled: %t", name, polled)
 	}
 }
 
@@ -299,4 +289,21 @@ func TestClientError_OfAFailedCallItsSpanHasTheClass(t *testing.T) {
 			t.Errorf("%v: error.type %q, reason %q", c.err, class.AsString(), reason.AsString())
 		}
 	}
+}
+
+func TestErrors_WhatIsNotUsedHereSaysSo(t *testing.T) {
+	t.Parallel()
+	f := &fixture{t: t}
+	s := f.failure(clientError(t.Context(), &service.NotInUseError{What: "jobs"}),
+		codes.FailedPrecondition, "NOT_IN_USE")
+	assert.Contains(t, s.Message(), "use: gitlab")
+}
+
+func TestGRPCErrors_AreLinesOfTheLog(t *testing.T) {
+	var said bytes.Buffer
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewJSONHandler(&said, nil)))
+	defer slog.SetDefault(before)
+	assert.Must((grpcErrors{}).Write([]byte("2026/11/22 04:05:06 ERROR: [transport] it broke\n")))(t)
+	assert.Contains(t, said.String(), `"level":"WARN","msg":"gRPC error outside a call","error":"[transport] it broke"}`)
 }

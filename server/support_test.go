@@ -1,13 +1,10 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -47,25 +44,7 @@ type fixture struct {
 	service *service.Service
 	server  *Server
 	conn    *grpc.ClientConn
-	log     *log
-}
-
-// log is a log that can be read while it is written.
-type log struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (l *log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.Buffer.Write(p)
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.Buffer.String()
+	log     *servicetest.Buffer
 }
 
 // definitions has one loose foreign key of table c.
@@ -80,14 +59,11 @@ func start(t *testing.T, change ...func(*Config)) *fixture {
 func startWith(t *testing.T, definitions string, transport credentials.TransportCredentials, change ...func(*Config)) *fixture {
 	t.Helper()
 	t.Cleanup(func() { goleak.VerifyNone(t, goleak.IgnoreCurrent()) })
-	ctx := context.Background()
 	url := databases.Clone(t, servicetest.Migrated("queue"))
-	f := &fixture{t: t, log: &log{}}
-	f.sql = assert.Must(pgx.Connect(ctx, url))(t)
-	t.Cleanup(func() { _ = f.sql.Close(context.Background()) })
+	f := &fixture{
+		t: t, log: &servicetest.Buffer{}, sql: servicetest.Connect(t, url), main: servicetest.Open(t, url),
+	}
 	f.exec(`CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
-	f.main = assert.Must(repo.Open(ctx, "main", url))(t)
-	t.Cleanup(f.main.Close)
 	f.newService(definitions)
 	f.serve(transport, change)
 	return f
@@ -98,14 +74,7 @@ func (f *fixture) newService(definitions string) {
 	config := service.Config{Databases: []*repo.Database{f.main}, Logger: slog.New(slog.DiscardHandler)}
 	servicetest.Audited(&config)
 	if definitions != "" {
-		file := filepath.Join(f.t.TempDir(), "definitions.yml")
-		err := os.WriteFile(file, []byte(definitions), 0o600)
-		if err == nil {
-			service.Settings[loosefk.Config](&config).Definitions, err = loosefk.LoadDefinitions(file)
-		}
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		service.Settings[loosefk.Config](&config).Definitions = servicetest.Definitions(f.t, definitions)
 	}
 	settings.Defaults(&config)
 	made := assert.Must(service.New(config))(f.t)
@@ -149,9 +118,8 @@ func (f *fixture) failure(err error, code codes.Code, reason string) *status.Sta
 			info = i
 		}
 	}
-	if s.Code() != code || info.GetReason() != reason || info.GetDomain() != "caretaker" {
-		f.t.Errorf("got %v with %v, want %s, %s", err, info, code, reason)
-	}
+	assert.That(f.t, s.Code() == code && info.GetReason() == reason && info.GetDomain() == "caretaker",
+		"got %v with %v, want %s, %s", err, info, code, reason)
 	for _, forbidden := range []string{"SQLSTATE", "SELECT", "pgx", "pgconn", "127.0.0.1:"} {
 		assert.Lacks(f.t, s.Message(), forbidden)
 	}
@@ -163,9 +131,8 @@ func (f *fixture) violates(err error, field string) {
 	f.t.Helper()
 	s := f.failure(err, codes.InvalidArgument, "INVALID_ARGUMENT")
 	bad := detail[*errdetails.BadRequest](s)
-	if len(bad.GetFieldViolations()) != 1 || bad.GetFieldViolations()[0].GetField() != field {
-		f.t.Errorf("got %v, want the field %s", s, field)
-	}
+	assert.That(f.t, len(bad.GetFieldViolations()) == 1 &&
+		bad.GetFieldViolations()[0].GetField() == field, "got %v, want the field %s", s, field)
 }
 
 // detail is the detail of its type, or nil.
@@ -181,8 +148,7 @@ func detail[T any](s *status.Status) (found T) {
 // keys know the clients of a configuration.
 func keys(t *testing.T, c access.Config) *access.Keys {
 	t.Helper()
-	made := assert.Must(access.New(c))(t)
-	return made
+	return assert.Must(access.New(c))(t)
 }
 
 // eventually waits until a condition holds.
@@ -227,6 +193,5 @@ func (f *fixture) count(sql string) (n int) {
 
 func timeOf(t *testing.T, text string) time.Time {
 	t.Helper()
-	at := assert.Must(time.Parse(time.RFC3339, text))(t)
-	return at
+	return assert.Must(time.Parse(time.RFC3339, text))(t)
 }
