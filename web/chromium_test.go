@@ -47,9 +47,8 @@ func TestChromium_ShowsWhatStatusAndRunsSay(t *testing.T) {
 		for label, text := range want {
 			assert.Equal(t, rows[i][label], text, s.Worker, label)
 		}
-		if !strings.HasPrefix(rows[i]["Worker"], s.Worker) || !strings.HasPrefix(rows[i]["Condition"], words(s.Condition)) {
-			t.Errorf("%s: got %v", s.Worker, rows[i])
-		}
+		assert.That(t, strings.HasPrefix(rows[i]["Worker"], s.Worker) &&
+			strings.HasPrefix(rows[i]["Condition"], words(s.Condition)), "%s: got %v", s.Worker, rows[i])
 	}
 	runs := assert.Must(f.service.Runs(t.Context(), service.RunFilter{Limit: 20}))(t)
 	rows = b.rows(".runs tbody tr")
@@ -59,18 +58,15 @@ func TestChromium_ShowsWhatStatusAndRunsSay(t *testing.T) {
 		if r.DryRun {
 			state += " dry run"
 		}
-		if rows[i]["Worker"] != subject(r) || rows[i]["State"] != state || rows[i]["Trace"] != r.TraceID {
-			t.Errorf("got %v, want %+v", rows[i], r)
-		}
+		assert.That(t, rows[i]["Worker"] == subject(r) && rows[i]["State"] == state &&
+			rows[i]["Trace"] == r.TraceID, "got %v, want %+v", rows[i], r)
 		for name, n := range r.Counts {
-			if n != 0 && !strings.Contains(rows[i]["Result"], number(n)+" "+plain(name)) {
-				t.Errorf("%s %d is not in %v", name, n, rows[i])
-			}
+			assert.That(t, n == 0 || strings.Contains(rows[i]["Result"], number(n)+" "+plain(name)),
+				"%s %d is not in %v", name, n, rows[i])
 		}
 	}
-	if found := b.complaints(); len(found) > 0 {
-		t.Errorf("the browser complains: %v", found)
-	}
+	found := b.complaints()
+	assert.That(t, len(found) == 0, "the browser complains: %v", found)
 }
 
 func TestChromium_RefreshKeepsThePlaceAndRunsNoScriptOfOthers(t *testing.T) {
@@ -89,9 +85,8 @@ func TestChromium_RefreshKeepsThePlaceAndRunsNoScriptOfOthers(t *testing.T) {
 	assert.Contains(t, script[string](b, `return document.querySelector("#worker-`+tokens+` .detail").innerText`), evil)
 	b.open(f.url + "/workers/" + tokens)
 	assert.That(t, !script[bool](b, `return !!window.evil || document.images.length > 0`), "a script ran, or an image was made")
-	if found := b.complaints(); len(found) > 0 {
-		t.Errorf("the browser complains: %v", found)
-	}
+	found := b.complaints()
+	assert.That(t, len(found) == 0, "the browser complains: %v", found)
 }
 
 func TestChromium_ThePlanOfAJobIsOneClickAway(t *testing.T) {
@@ -119,9 +114,8 @@ func TestChromium_ThePlanOfAJobIsOneClickAway(t *testing.T) {
 			t.Errorf("got %v, want %+v", got, want)
 		}
 	}
-	if found := b.complaints(); len(found) > 0 {
-		t.Errorf("the browser complains: %v", found)
-	}
+	found := b.complaints()
+	assert.That(t, len(found) == 0, "the browser complains: %v", found)
 }
 
 func TestChromium_RefreshesWithoutJavaScript(t *testing.T) {
@@ -166,9 +160,8 @@ func TestChromium_FitsEveryScreen(t *testing.T) {
 		b.open(f.url + path)
 		for _, width := range []int{320, 390, 768, 1024, 1280, 1920} {
 			b.size(width, 800)
-			if wide := script[int](b, `return document.documentElement.scrollWidth`); wide > width {
-				t.Errorf("%s is %d pixels wide on a screen of %d", path, wide, width)
-			}
+			wide := script[int](b, `return document.documentElement.scrollWidth`)
+			assert.That(t, wide <= width, "%s is %d pixels wide on a screen of %d", path, wide, width)
 		}
 	}
 }

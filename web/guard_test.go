@@ -19,8 +19,7 @@ import (
 )
 
 func TestEveryAnswer_ForbidsForeignContentNamesAndChanges(t *testing.T) {
-	t.Parallel()
-	f := start(t)
+	f := start(assert.Parallel(t))
 	for _, path := range []string{"/", "/nothing"} {
 		answer, body := f.request(http.MethodGet, path)
 		h := answer.Header

@@ -5,14 +5,15 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 )
 
 func TestRuns_AreChosenByWorkerAndStateAndPaged(t *testing.T) {
-	t.Parallel()
-	f := start(t)
+	f := start(assert.Parallel(t))
 	f.exec(`INSERT INTO maintenance.runs (id, worker, trigger, state, requested_by, replica, heartbeat_ttl, started_at, finished_at)
 		SELECT ('01900000-0000-7000-8000-' || lpad(i::text, 12, '0'))::uuid, $1, 'request', CASE i % 2 WHEN 0 THEN 'failed' ELSE 'succeeded' END,
 		'', '', '10s', now(), now() FROM generate_series(1, 120) i`, tokens)
@@ -36,8 +37,7 @@ func TestRuns_AreChosenByWorkerAndStateAndPaged(t *testing.T) {
 }
 
 func TestJobs_AreChosenByKindAndStateAndPaged(t *testing.T) {
-	t.Parallel()
-	f := start(t)
+	f := start(assert.Parallel(t))
 	f.run(tokens, false)
 	jobs, err := f.service.Jobs(t.Context(), service.JobFilter{Limit: 100})
 	assert.Require(t, err == nil && len(jobs) != 0, "%v, %v", jobs, err)
@@ -47,8 +47,7 @@ func TestJobs_AreChosenByKindAndStateAndPaged(t *testing.T) {
 }
 
 func TestWaiting_SaysWhoWaitsAndWhyAndIsLinked(t *testing.T) {
-	t.Parallel()
-	f := start(t)
+	f := start(assert.Parallel(t))
 	f.exec(`INSERT INTO maintenance.dead_records (id, fully_qualified_table_name, primary_key_value, definition, sqlstate, message,
 		failures, recorded_at, dead_at) VALUES (1, 'public.users', 77, 'notes.author_id', '23503', 'quotes a row', 10, now(), now())`)
 	body := f.page("/workers/"+keys+"/dead", "public.users 77", "notes.author_id failed 10 times, last with 23503")
@@ -82,7 +81,6 @@ func TestWaiting_SaysWhoWaitsAndWhyAndIsLinked(t *testing.T) {
 }
 
 func TestOutages_AreThoseOfSeveralWorkers(t *testing.T) {
-	t.Parallel()
 	down := &service.Failing{Class: service.FailureUnreachable, Database: "ci", Message: "database ci: unreachable"}
 	workers := []service.WorkerStatus{
 		{Worker: "a", Condition: service.ConditionFailing, Failing: down},
@@ -101,12 +99,108 @@ func TestOutages_AreThoseOfSeveralWorkers(t *testing.T) {
 }
 
 func TestDryRun_IsMarkedEverywhereAndSaysWould(t *testing.T) {
-	t.Parallel()
-	f := start(t)
+	f := start(assert.Parallel(t))
 	r := f.run(tokens, true)
 	for _, path := range []string{"/", "/workers/" + tokens, "/runs/" + r.ID} {
 		f.page(path, "dry run")
 	}
 	f.page("/runs/"+r.ID, "What a run would do", "A run would", "--expected-digest "+r.CandidatesDigest)
 	f.page("/workers/"+tokens, "would be: ")
+}
+
+func samples(at time.Time, values map[time.Duration]int64, order ...time.Duration) (out []service.BacklogSample) {
+	for _, d := range order {
+		out = append(out, service.BacklogSample{At: at.Add(-d), Pending: values[d]})
+	}
+	return out
+}
+
+func TestCurve_EndsWithThePresentValueAndHasGaps(t *testing.T) {
+	at := time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)
+	kept := samples(at, map[time.Duration]int64{3 * time.Hour: 50, 3*time.Hour - 4*time.Minute: 100, 4 * time.Minute: 20},
+		3*time.Hour, 3*time.Hour-4*time.Minute, 4*time.Minute)
+	c := newCurve(kept, 0, at, overviewSpan)
+	assert.That(t, c.Peak == 100 && c.Least == 0 && c.Last == 0 && c.Span == overviewSpan, "got %+v", c)
+	want := "M300.0 50.0L306.7 0.0M593.3 80.0L600.0 100.0"
+	assert.That(t, c.Line == want, "got %s, want %s", c.Line, want)
+	assert.Equal(t, strings.Count(c.Area, "Z"), 2, "areas in", c.Area)
+}
+
+func TestCurve_OfAYoungServerBeginsAnHourAgo(t *testing.T) {
+	at := time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)
+	c := newCurve(samples(at, map[time.Duration]int64{2 * time.Minute: 7}, 2*time.Minute), 7, at, overviewSpan)
+	assert.That(t, c.Span == time.Hour && c.Line == "M580.0 0.0L600.0 0.0", "got %+v", c)
+}
+
+func TestCurve_OfNothingIsNone(t *testing.T) {
+	at := time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)
+	c := newCurve(samples(at, nil, 7*time.Hour), 7, at, overviewSpan)
+	assert.That(t, c == nil, "got %+v", c)
+}
+
+func TestRun_SaysHowMuchOfWhatWasDueIsDone(t *testing.T) {
+	page := func(change func(*runPage)) int64 {
+		p := &runPage{
+			Run:    service.Run{Worker: "ghost_user_migration", State: running, Counts: map[string]int64{"migrated_users": 20, "failed_users": 5, "moved_rows": 9}},
+			Status: service.WorkerStatus{Backlog: repo.Backlog{Due: 75}},
+		}
+		change(p)
+		return p.Percent()
+	}
+	assert.Equal(t, page(func(*runPage) {}), 25, "%%")
+	for what, change := range map[string]func(*runPage){
+		"ended":    func(p *runPage) { p.Run.State = "succeeded" },
+		"dry":      func(p *runPage) { p.Run.DryRun = true },
+		"not read": func(p *runPage) { p.Status.BacklogUnknown = true },
+		"at least": func(p *runPage) { p.Status.Backlog.AtLeast = true },
+		"none due": func(p *runPage) { p.Status.Backlog.Due = 0 },
+		"several":  func(p *runPage) { p.Status.Leases = make([]service.Lease, 2) },
+		"unknown":  func(p *runPage) { p.Run.Worker = "other" },
+	} {
+		assert.Equal(t, page(change), 0, what)
+	}
+}
+
+// lease is the i-th of a worker.
+func lease(i int, held bool) service.Lease {
+	l := service.Lease{Expired: !held}
+	l.Name = fmt.Sprintf("w/%02d", i)
+	return l
+}
+
+func TestLeases_ThoseHeldAreAllShownAndOthersAsLongAsThereIsRoom(t *testing.T) {
+	var w service.WorkerStatus
+	for i := range 30 {
+		w.Leases = append(w.Leases, lease(i, i%15 == 0))
+	}
+	page := &workerPage{Status: w}
+	shown := page.Leases()
+	if len(shown) != 12 || shown[0].Name != "w/00" || shown[1].Name != "w/15" || shown[2].Name != "w/01" ||
+		page.OtherLeases() != "18 more, free; caretaker leases lists them all." {
+		t.Errorf("%q: %+v", page.OtherLeases(), shown)
+	}
+	for i := range w.Leases {
+		w.Leases[i].Expired = false
+	}
+	if page = (&workerPage{Status: w}); len(page.Leases()) != 30 || page.OtherLeases() != "" {
+		t.Errorf("%q: %d", page.OtherLeases(), len(page.Leases()))
+	}
+}
+
+func TestDatabases_WhatIsNotShownIsSummedUp(t *testing.T) {
+	w := service.WorkerStatus{Worker: "w"}
+	for i := range 30 {
+		d := service.DatabaseStatus{Name: fmt.Sprint(i), Known: true}
+		d.Backlog.Due = int64(i)
+		w.Databases = append(w.Databases, d)
+	}
+	page := &workerPage{Status: w}
+	const want = "18 more, with 369 due; caretaker status w lists them all."
+	if len(page.Databases()) != 12 || page.OtherDatabases() != want {
+		t.Errorf("%d, %q", len(page.Databases()), page.OtherDatabases())
+	}
+	page.Status.Databases = w.Databases[:3]
+	if len(page.Databases()) != 3 || page.OtherDatabases() != "" {
+		t.Errorf("%d, %q", len(page.Databases()), page.OtherDatabases())
+	}
 }

@@ -26,8 +26,7 @@ func (f *fixture) one() (user, group, placeholder int64) {
 }
 
 func TestPlan_IsWhatTheServiceSaysAndWritesNothing(t *testing.T) {
-	t.Parallel()
-	f := start(t)
+	f := start(assert.Parallel(t))
 	user, group, placeholder := f.one()
 	assert.Must(f.service.Protect(t.Context(), service.Protection{Kind: "user", ID: user, Reason: "evidence <b>", By: "me"}, 0))(t)
 	// Samples of the backlog are taken all the time.
@@ -37,9 +36,8 @@ func TestPlan_IsWhatTheServiceSaysAndWritesNothing(t *testing.T) {
 		p := assert.Must(f.service.PlanDeletion(t.Context(), kind, id))(t)
 		body := f.page(fmt.Sprintf("/plan/%s/%d", kind, id), p.Digest, p.Name, fmt.Sprintf("caretaker plan %s %d", kind, id), "look again")
 		for _, table := range p.Tables {
-			if row := fmt.Sprintf(`data-label="Table">%s</th><td data-label="Would be moved"`, table.Table); !strings.Contains(body, row) {
-				t.Errorf("%s: no %s", kind, table.Table)
-			}
+			row := fmt.Sprintf(`data-label="Table">%s</th><td data-label="Would be moved"`, table.Table)
+			assert.That(t, strings.Contains(body, row), "%s: no %s", kind, table.Table)
 		}
 		if strings.Contains(body, `id="refused"`) != (p.Refused != nil) || strings.Contains(body, "data-refresh") {
 			t.Errorf("%s: refused is %v, or the page makes plans again by itself:\n%s", kind, p.Refused, body)
@@ -50,8 +48,7 @@ func TestPlan_IsWhatTheServiceSaysAndWritesNothing(t *testing.T) {
 }
 
 func TestPlan_SaysWhyThereIsNone(t *testing.T) {
-	t.Parallel()
-	f := start(t)
+	f := start(assert.Parallel(t))
 	for path, want := range map[string]struct {
 		code  int
 		words string
@@ -90,8 +87,7 @@ func TestPlan_IsForViewers(t *testing.T) {
 }
 
 func TestPlan_SaysWhenTooManyAreBeingMade(t *testing.T) {
-	t.Parallel()
-	f := start(t)
+	f := start(assert.Parallel(t))
 	answer := httptest.NewRecorder()
 	f.site.pages.noPlan(answer, httptest.NewRequest(http.MethodGet, "/plan/user/1", http.NoBody), &service.PlansBusyError{})
 	if answer.Code != http.StatusTooManyRequests || answer.Header().Get("Retry-After") != "3" || !strings.Contains(answer.Body.String(), "try again in 3s") {
@@ -100,8 +96,7 @@ func TestPlan_SaysWhenTooManyAreBeingMade(t *testing.T) {
 }
 
 func TestPlan_IsOneClickFromWhateverIsToGo(t *testing.T) {
-	t.Parallel()
-	f := start(t)
+	f := start(assert.Parallel(t))
 	dry := f.run(tokens, true)
 	assert.Require(t, len(dry.Candidates) != 0, "nothing would go")
 	bot := fmt.Sprintf(`href="/plan/user/%d"`, dry.Candidates[0].ID)
@@ -120,7 +115,6 @@ func TestPlan_IsOneClickFromWhateverIsToGo(t *testing.T) {
 }
 
 func TestPlannedBy_IsTheTargetOfAJobThatMayStillRun(t *testing.T) {
-	t.Parallel()
 	for want, j := range map[string]service.Job{
 		"/plan/user/7":        {Kind: repo.DeleteUser{}.Kind(), Args: []byte(`{"user_id": 7, "deleted_by_id": 8}`), State: "discarded"},
 		"/plan/group/8":       {Kind: repo.DestroyGroup{}.Kind(), Args: []byte(`{"group_id": 8, "user_id": 7}`)},
@@ -129,7 +123,6 @@ func TestPlannedBy_IsTheTargetOfAJobThatMayStillRun(t *testing.T) {
 	} {
 		assert.Equal(t, plannedBy(j), want)
 	}
-	if got := plannedBy(service.Job{Kind: repo.DeleteUser{}.Kind(), Args: []byte(`{"user_id": 7}`), State: "completed"}); got != "" {
-		t.Errorf("the user is gone: %s", got)
-	}
+	got := plannedBy(service.Job{Kind: repo.DeleteUser{}.Kind(), Args: []byte(`{"user_id": 7}`), State: "completed"})
+	assert.That(t, got == "", "the user is gone: %s", got)
 }

@@ -1,10 +1,15 @@
 package web
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caretaker-go/caretaker/devdb"
@@ -13,8 +18,7 @@ import (
 )
 
 func TestOverview_ShowsEveryWorkerAsGetStatusDoes(t *testing.T) {
-	t.Parallel()
-	f := start(t)
+	f := start(assert.Parallel(t))
 	f.run(tokens, false)
 	f.fresh()
 	// A worker may be failing for a moment when the machine is slow: the page and the answer are of one moment then.
@@ -48,8 +52,7 @@ func (f *fixture) differs(t *testing.T) string {
 }
 
 func TestRun_HasItsCountsItsTraceAndItsJobs(t *testing.T) {
-	t.Parallel()
-	f := start(t, func(c *Config) { c.TraceURL = "https://jaeger.example/trace/{trace_id}?x=1" })
+	f := start(assert.Parallel(t), func(c *Config) { c.TraceURL = "https://jaeger.example/trace/{trace_id}?x=1" })
 	r := f.run(tokens, false)
 	f.page("/runs/"+strings.ToUpper(r.ID), r.ID, "request by a test", number(r.Counts["scheduled_jobs"]), "scheduled jobs", "Jobs that it queued", "user id",
 		`href="https://jaeger.example/trace/`+r.TraceID+`?x=1"`)
@@ -57,8 +60,7 @@ func TestRun_HasItsCountsItsTraceAndItsJobs(t *testing.T) {
 }
 
 func TestJob_TellsWhatBecameOfIt(t *testing.T) {
-	t.Parallel()
-	f := start(t, func(c *Config) { c.TraceURL = "https://jaeger.example/trace/{trace_id}" })
+	f := start(assert.Parallel(t), func(c *Config) { c.TraceURL = "https://jaeger.example/trace/{trace_id}" })
 	f.run(tokens, false)
 	const trace = "0af7651916cd43dd8448eb211c80319c"
 	f.exec(`UPDATE maintenance.river_job SET state = 'discarded', finalized_at = now(), attempt = 25,
@@ -76,23 +78,20 @@ func TestJob_TellsWhatBecameOfIt(t *testing.T) {
 }
 
 func TestPaused_SaysByWhomAndUntilWhenAndRunsNoScript(t *testing.T) {
-	t.Parallel()
-	f := start(t)
+	f := start(assert.Parallel(t))
 	const evil = `<script>alert(1)</script>"'><img src=x onerror=alert(2)>` + "\u202e"
 	assert.Must(f.service.PauseWorker(t.Context(), tokens, evil, evil, time.Hour))(t)
 	for _, path := range []string{"/", "/workers/" + tokens} {
 		body := f.page(path, "paused", "&lt;script&gt;alert(1)")
-		if strings.Contains(body, "<script>alert") || strings.Contains(body, "<img") || strings.Contains(body, "\u202e") {
-			t.Errorf("%s: what somebody wrote is not escaped", path)
-		}
+		assert.That(t, !strings.Contains(body, "<script>alert") && !strings.Contains(body, "<img") &&
+			!strings.Contains(body, "\u202e"), "%s: what somebody wrote is not escaped", path)
 	}
 	f.page("/", "<title>1 paused", " for somebody to decide · caretaker</title>")
 	f.page("/workers/"+tokens, "until")
 }
 
 func TestFault_MainDown_IsSaidOnceAndWhatWasKnownIsShown(t *testing.T) {
-	t.Parallel()
-	f := start(t)
+	f := start(assert.Parallel(t))
 	r := f.run(tokens, false)
 	f.page("/", r.ID)
 	f.main.Close()
@@ -106,7 +105,6 @@ func TestFault_MainDown_IsSaidOnceAndWhatWasKnownIsShown(t *testing.T) {
 }
 
 func TestBy_NamesTheTriggerThatItWas(t *testing.T) {
-	t.Parallel()
 	for want, r := range map[string]service.Run{
 		"schedule by vm/1/abc": {Trigger: "schedule", RequestedBy: "vm/1/abc"}, "request by alice": {Trigger: "request", RequestedBy: "alice"},
 		"request": {Trigger: "request"},
@@ -116,8 +114,7 @@ func TestBy_NamesTheTriggerThatItWas(t *testing.T) {
 }
 
 func TestOverview_HasMissedFiresTheCurveAndALineForUnusedWorkers(t *testing.T) {
-	t.Parallel()
-	f := start(t)
+	f := start(assert.Parallel(t))
 	f.exec(`INSERT INTO maintenance.fires (worker, fire_time, claimed_by, outcome) VALUES ($1, now() - interval '5 minutes', '', 'missed')`, keys)
 	f.exec(`INSERT INTO maintenance.backlog_samples (minute, worker, pending, due, deferred, dead)
 		SELECT date_trunc('minute', now()) - make_interval(mins => i), $1, 1000 + i, 0, 0, 3 FROM generate_series(1, 300) i`, tokens)
@@ -130,4 +127,52 @@ func TestOverview_HasMissedFiresTheCurveAndALineForUnusedWorkers(t *testing.T) {
 	if strings.Contains(body, `id="worker-ghost_user_migration"`) || !strings.Contains(body, `id="worker-`+keys+`"`) {
 		t.Errorf("the rows are not those of the workers that are used: %s", body)
 	}
+}
+
+func TestManyBrowsers_CostOneReading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &recent{known: map[string]*reading{}}
+		var loads atomic.Int64
+		var wait sync.WaitGroup
+		for range 20 {
+			wait.Go(func() {
+				got := read(t.Context(), r, "x", readEvery, func(context.Context) (int64, error) {
+					time.Sleep(time.Second) //nolint:forbidigo // in a synctest bubble
+					return loads.Add(1), nil
+				})
+				assert.That(t, got.Value == 1 && !got.Stale(), "got %+v", got)
+			})
+		}
+		wait.Wait()
+		time.Sleep(readEvery) //nolint:forbidigo // in a synctest bubble
+		got := read(t.Context(), r, "x", readEvery, func(context.Context) (int64, error) { return loads.Add(1), nil })
+		assert.That(t, got.Value == 2, "later: got %+v", got)
+	})
+}
+
+func TestFailedReading_KeepsWhatWasKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &recent{known: map[string]*reading{}}
+		load := func(value int, err error) part[int] {
+			defer time.Sleep(readEvery) //nolint:forbidigo // in a synctest bubble
+			return read(t.Context(), r, "x", readEvery, func(context.Context) (int, error) { return value, err })
+		}
+		got := load(0, errors.New("down"))
+		assert.That(t, got.Stale() && got.At.IsZero(), "never read: got %+v", got)
+		first := load(7, nil)
+		if got := load(0, errors.New("down")); !got.Stale() || got.Value != 7 || !got.At.Equal(first.At) {
+			t.Errorf("got %+v", got)
+		}
+		if got := load(8, nil); got.Stale() || got.Value != 8 {
+			t.Errorf("got %+v", got)
+		}
+	})
+}
+
+func TestReadings_AreForgottenWhenThereAreTooMany(t *testing.T) {
+	r := &recent{known: map[string]*reading{}}
+	for i := range 10 * maxReadings {
+		read(t.Context(), r, fmt.Sprint(i), readEvery, func(context.Context) (int, error) { return i, nil })
+	}
+	assert.That(t, len(r.known) <= maxReadings, "%d are maxReadings", len(r.known))
 }

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -25,6 +24,7 @@ import (
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 var databases devdb.Tests
@@ -78,33 +78,18 @@ func start(t *testing.T, change ...func(*Config)) *fixture {
 	address := databases.Clone(t, demo())
 	f := &fixture{t: t, client: &http.Client{Transport: &http.Transport{}}}
 	t.Cleanup(f.client.CloseIdleConnections)
-	f.sql = assert.Must(pgx.Connect(ctx, address))(t)
-	t.Cleanup(func() { _ = f.sql.Close(ctx) })
-	f.main = assert.Must(repo.Open(ctx, "main", address))(t)
-	t.Cleanup(f.main.Close)
+	f.sql = servicetest.Connect(t, address)
+	f.main = servicetest.Open(t, address)
 	queue := assert.Must(scheduler.NewQueue(f.main, scheduler.QueueConfig{Logger: slog.New(slog.DiscardHandler)}))(t)
 	c := service.Config{
 		Databases: []*repo.Database{f.main}, Queue: queue, Logger: slog.New(slog.DiscardHandler), Replica: "here",
 	}
-	service.Settings[loosefk.Config](&c).Definitions = definitions(t)
+	service.Settings[loosefk.Config](&c).Definitions = servicetest.Definitions(t, devdb.Definitions())
 	config.Defaults(&c)
 	f.service = assert.Must(service.New(c))(t)
 	t.Cleanup(func() { _ = f.service.Shutdown(ctx) })
 	f.serve(change)
 	return f
-}
-
-// definitions are those of the demo data.
-func definitions(t *testing.T) *loosefk.Definitions {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "definitions.yml")
-	err := os.WriteFile(file, []byte(devdb.Definitions()), 0o600)
-	var loaded *loosefk.Definitions
-	if err == nil {
-		loaded, err = loosefk.LoadDefinitions(file)
-	}
-	assert.NoError(t, err)
-	return loaded
 }
 
 func (f *fixture) serve(change []func(*Config)) {
@@ -168,9 +153,7 @@ func (f *fixture) page(path string, parts ...string) string {
 	answer, body := f.request(http.MethodGet, path)
 	assert.Equal(f.t, answer.StatusCode, http.StatusOK, path, answer.Status)
 	for _, p := range parts {
-		if !strings.Contains(body, p) {
-			f.t.Errorf("%s: %q is not in\n%s", path, p, body)
-		}
+		assert.That(f.t, strings.Contains(body, p), "%s: %q is not in\n%s", path, p, body)
 	}
 	return body
 }

@@ -158,8 +158,7 @@ func (b *browser) picture() []byte {
 	b.t.Helper()
 	var shot struct{ Data string }
 	b.command("Page.captureScreenshot", map[string]any{"optimizeForSpeed": false}, &shot)
-	content := assert.Must(base64.StdEncoding.DecodeString(shot.Data))(b.t)
-	return content
+	return assert.Must(base64.StdEncoding.DecodeString(shot.Data))(b.t)
 }
 
 // small is a picture with its 256 most frequent colours, each other one being the nearest of them.
