@@ -10,8 +10,7 @@ import (
 )
 
 func TestRun_ExitsWithTheOutcome(t *testing.T) {
-	sh := newShell(t)
-	sql := sh.prepared()
+	sh, sql := newPrepared(t)
 	sh.defined(oneKey)
 	r := sh.serving()
 	execute(t, sql, `INSERT INTO c (p_id) VALUES (1), (1), (2);
@@ -30,8 +29,7 @@ func TestRun_ExitsWithTheOutcome(t *testing.T) {
 }
 
 func TestRun_IsSkippedWhilePausedAndWithoutDefinitions(t *testing.T) {
-	sh := newShell(t)
-	sh.prepared()
+	sh, _ := newPrepared(t)
 	r := sh.serving()
 	r.want(3, "run "+worker, "skipped", "not configured")
 	r.want(0, "status", worker, "not configured")
@@ -48,8 +46,7 @@ func TestRun_IsSkippedWhilePausedAndWithoutDefinitions(t *testing.T) {
 }
 
 func TestClient_ListsAndSwitches(t *testing.T) {
-	sh := newShell(t)
-	sql := sh.prepared()
+	sh, sql := newPrepared(t)
 	sh.defined(oneKey)
 	r := sh.serving()
 	id := runID(t, document(t, r.want(0, "run "+worker+" --output json")))
@@ -75,9 +72,8 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 	for _, size := range []string{"0", "1001", "99999999999", "x"} {
 		r.want(2, "runs --page-size "+size, "a whole number from 1 to 1000")
 	}
-	if out := r.want(0, "leases", worker+"/main  free   -"); !strings.HasSuffix(out, " -\n") {
-		t.Errorf("a free lease expires: %s", out)
-	}
+	out := r.want(0, "leases", worker+"/main  free   -")
+	assert.That(t, strings.HasSuffix(out, " -\n"), "a free lease expires: %s", out)
 	r.want(0, "status", "scheduler off", worker)
 	r.want(0, "flags", "loose_foreign_keys_turbo_mode_main  off")
 	r.want(0, "flags set loose_foreign_keys_turbo_mode_main on", "on")
@@ -94,14 +90,12 @@ func TestClient_ListsAndSwitches(t *testing.T) {
 		"status": "workers", "leases": "leases", "runs": "runs", "fires": "fires", "cancel " + id: "run", "flags": "flags",
 		"pause " + worker + " --reason r": "worker", "resume " + worker: "worker", "flags set loose_foreign_keys_turbo_mode_main on": "flag",
 	} {
-		if d := document(t, r.want(0, command+" --output json")); d[key] == nil {
-			t.Errorf("%s: got %v", command, d)
-		}
+		d := document(t, r.want(0, command+" --output json"))
+		assert.That(t, d[key] != nil, "%s: got %v", command, d)
 	}
 	for line := range strings.Lines(r.want(0, "watch "+id+" --output json")) {
-		if d := document(t, line); d["run"] == nil || d["sequence"] != "1" {
-			t.Errorf("watch: got %v", d)
-		}
+		d := document(t, line)
+		assert.That(t, d["run"] != nil && d["sequence"] == "1", "watch: got %v", d)
 	}
 }
 
@@ -164,8 +158,7 @@ func TestClient_TakesTheAddressFromTheEnvironment(t *testing.T) {
 }
 
 func TestClient_SendsItsToken(t *testing.T) {
-	sh := newShell(t)
-	sh.prepared()
+	sh, _ := newPrepared(t)
 	token := filepath.Join(t.TempDir(), "token")
 	assert.NoError(t, os.WriteFile(token, []byte("secret\n"), 0o600))
 	sh.set("CARETAKER_AUTH_TOKEN_FILE", token)
@@ -194,4 +187,48 @@ func runID(t *testing.T, answer map[string]any) string {
 	id, ok := run["id"].(string)
 	assert.Require(t, ok, "no run in %v", answer)
 	return id
+}
+
+func TestReceipts_AreVerifiedByTheHeadsThatWerePrinted(t *testing.T) {
+	sh := newShell(t)
+	sql := sh.configured("main")
+	sh.want(1, "receipts verify", "run `caretaker migrate` first")
+	sh.migrate()
+	sh.want(0, "receipts verify", "main: 0 receipts, the last is 0: all as they were written\n")
+	sh.want(0, "receipts head", "main 0 -\n")
+	sh.want(0, "receipts verify -o json", `"findings": []`, `"unchecked": []`, `"moreFindings": 0`)
+	execute(t, sql, `INSERT INTO maintenance.receipts (sequence, at, job_id, worker, "table", action, rule, rows, keys_digest, requested_by, hash)
+		VALUES (1, now(), 7, 'delete_user', 'members', 'deleted', 'delete user', 1, '', 'alice', 'x')`)
+	sh.want(1, "receipts verify", "main: receipt 1 is not as it was written, or the one before it is not\n",
+		"main: the head says 0, the last receipt is 1", "main: 1 receipt, the last is 1: NOT as they were written\n")
+	sh.want(1, "receipts verify --output json", `"receipts": 1`, `"findings": [`, `"database": "main"`)
+	sh.want(2, "receipts verify --database sec", `there is no database "sec" in the configuration`)
+	for content, message := range map[string]string{
+		"main 2 abcd\n":                      "",
+		"":                                   "there is no head in it",
+		"main 2":                             `"main 2" is not a database, a number and a hash`,
+		"main x y":                           `"x" is no number`,
+		"main 2 ab never":                    `"never" is no time`,
+		"main 2 abcd\nold 2 abcd":            `database "old" is not in the configuration: set databases.old.url, or remove its heads from the file`,
+		"main 2 abcd 2026-11-22T10:00:00Z\n": "",
+		`{"heads": "main"}`:                  "cannot unmarshal",
+		`{"heads": [{"database": "main", "sequence": 2, "hash": "abcd"}]}`: "",
+	} {
+		file := filepath.Join(t.TempDir(), "heads")
+		assert.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+		if message != "" {
+			sh.want(2, "receipts verify --head "+file, message)
+			continue
+		}
+		sh.want(1, "receipts verify --database all --head "+file, "receipt 2, of the head that was given, is missing: the end was cut off at 1")
+	}
+	sh.want(2, "receipts verify --head /nowhere", "/nowhere")
+	execute(t, sql, `DELETE FROM maintenance.receipts`)
+	file := filepath.Join(t.TempDir(), "heads")
+	assert.NoError(t, os.WriteFile(file, []byte(sh.want(0, "receipts head")), 0o600))
+	sh.want(0, "receipts verify --head "+file)
+	assert.Contains(t, sh.want(0, "receipts head --output json"), `"sequence": 0`)
+	sh.want(2, "receipts", "missing command: list, verify or head")
+	sh.want(2, "receipts list --key 7", "--key needs --table")
+	sh.want(2, "receipts list x", "unexpected argument")
 }

@@ -3,6 +3,8 @@ package cli_test
 import (
 	"context"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -11,8 +13,7 @@ import (
 )
 
 func TestRun_OnATerminalItAsksAndIsHeldToWhatItHasShown(t *testing.T) {
-	sh := newShell(t)
-	sql := sh.prepared()
+	sh, sql := newPrepared(t)
 	sh.defined(oneKey)
 	r := sh.serving()
 	execute(t, sql, `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.p', 1)`)
@@ -38,9 +39,8 @@ func TestRun_OnATerminalItAsksAndIsHeldToWhatItHasShown(t *testing.T) {
 		var out strings.Builder
 		command := strings.Fields("run " + worker + " --database main --address " + r.address + " " + c.more)
 		code := cli.Run(context.Background(), command, cli.Streams{In: screen, Out: &out, Err: screen})
-		if code != c.code || (code == 0) != strings.Contains(out.String(), "succeeded") {
-			t.Errorf("%q %s: exit %d, want %d: %s", c.typed, c.more, code, c.code, out.String())
-		}
+		assert.That(t, code == c.code && (code == 0) == strings.Contains(out.String(), "succeeded"),
+			"%q %s: exit %d, want %d: %s", c.typed, c.more, code, c.code, out.String())
 		left(c.left)
 	}
 	// Nothing is due any more: there is no question, and no run.
@@ -51,4 +51,22 @@ func TestRun_OnATerminalItAsksAndIsHeldToWhatItHasShown(t *testing.T) {
 	var runs int
 	assert.NoError(t, sql.QueryRow(t.Context(), `SELECT count(*) FROM maintenance.runs WHERE NOT dry_run`).Scan(&runs))
 	assert.Equal(t, runs, 2)
+}
+
+func TestInit_OnATerminalItAsksUntilADatabaseAnswers(t *testing.T) {
+	t.Parallel()
+	url, conn := shop(t)
+	execute(t, conn, `CREATE TABLE namespaces (); CREATE TABLE projects (); CREATE TABLE users (); CREATE TABLE members ()`)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "caretaker.yml")
+	keys, screen := cli.Terminal(t)
+	typed := "postgres://x@127.0.0.1:1/x\n" + url + "\n\n" + dir + "/rules.yml\n127.0.0.1:0\n\n"
+	assert.Must(keys.WriteString(typed))(t)
+	var out strings.Builder
+	command := []string{"init", "--config", file}
+	code := cli.Run(context.Background(), command, cli.Streams{In: screen, Out: &out, Err: screen})
+	assert.Require(t, code == 0 && strings.Contains(out.String(), "use: gitlab") &&
+		!strings.Contains(out.String(), "lfk install"), "exit %d: %s", code, out.String())
+	content := assert.Must(os.ReadFile(file))(t)
+	assert.Contains(t, string(content), "use: gitlab\n", `listen: '127.0.0.1:0'`, dir+"/rules.yml", url)
 }

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/caretaker-go/caretaker/cli"
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
@@ -44,9 +42,8 @@ func TestDoctor_ComparesTheClocksOfTheServers(t *testing.T) {
 	sh.set("CARETAKER_DATABASES_CI_URL", ci.Config().ConnString()+deceived)
 	for _, f := range findings(t, sh.want(0, "doctor --output json")) {
 		if f.Name == "clocks" {
-			if f.Database != "ci" || f.Status != "warning" || !strings.HasPrefix(f.Problem, "its clock is 1m0s behind that of main") {
-				t.Errorf("%+v", f)
-			}
+			assert.That(t, f.Database == "ci" && f.Status == "warning" &&
+				strings.HasPrefix(f.Problem, "its clock is 1m0s behind that of main"), "%+v", f)
 			return
 		}
 	}
@@ -161,8 +158,7 @@ func TestFault_Doctor_KnowsWhichServerIsTheStandby(t *testing.T) {
 	})
 	sh.set("CARETAKER_DATABASES_MAIN_REPLICA_URL", standby.URL(name))
 	sh.wantFault("warning", "replica", "cancels queries that are in the way of replay after 2s", "hot_standby_feedback = on")
-	conn := assert.Must(pgx.Connect(t.Context(), standby.URL(name)))(t)
-	defer func() { _ = conn.Close(context.Background()) }()
+	conn := servicetest.Connect(t, standby.URL(name))
 	execute(t, conn, `ALTER SYSTEM SET hot_standby_feedback = on`)
 	execute(t, conn, `SELECT pg_reload_conf()`)
 	devdb.Eventually(t, "the standby keeps what is read", func() bool {
@@ -200,8 +196,7 @@ func TestDoctor_ConnectionsToOtherMachinesAreEncryptedAndVerified(t *testing.T) 
 		"verified":  {repo.ServerFacts{Encrypted: true, Verified: true}, "ok", "", ""},
 	} {
 		status, problem, remedy := cli.Encryption(c.facts, key)
-		if status != c.status || !strings.Contains(problem, c.problem) || !strings.Contains(remedy, c.remedy) {
-			t.Errorf("%s: %s, %s, %s", name, status, problem, remedy)
-		}
+		assert.That(t, status == c.status && strings.Contains(problem, c.problem) &&
+			strings.Contains(remedy, c.remedy), "%s: %s, %s, %s", name, status, problem, remedy)
 	}
 }

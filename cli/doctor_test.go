@@ -37,9 +37,8 @@ func TestDoctor_FindsNothingButMissingIndexesOnTheReferenceSchema(t *testing.T) 
 	sh.applied()
 	out := sh.want(0, "doctor", "0 errors, 3 warnings")
 	for line := range strings.Lines(out) {
-		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
-			t.Errorf("%d characters: %s", n, line)
-		}
+		n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n"))
+		assert.That(t, n <= 80, "%d characters: %s", n, line)
 	}
 	// As the application makes them.
 	known := "oauth_access_tokens (application_id), personal_access_tokens (group_id), user_details (bot_namespace_id)"
@@ -177,9 +176,8 @@ func (sh *shell) wantFault(status, where, problem, remedy string) {
 	found := false
 	for _, f := range findings(t, sh.want(code, "doctor --output json")) {
 		found = found || f.Name == where && f.Status == status && strings.Contains(f.Problem, problem) && strings.Contains(f.Remedy, remedy)
-		if f.Status == "error" && status != "error" || (f.Status == "ok") != (f.Problem == "") || (f.Problem == "") != (f.Remedy == "") {
-			t.Errorf("%+v", f)
-		}
+		assert.That(t, (f.Status != "error" || status == "error") &&
+			(f.Status == "ok") == (f.Problem == "") && (f.Problem == "") == (f.Remedy == ""), "%+v", f)
 	}
 	if !found {
 		t.Errorf("no %s of %s %q, %q: %s", status, where, problem, remedy, sh.want(code, "doctor"))
@@ -225,9 +223,8 @@ func TestDoctor_GrantsOfOneDatabaseAreNotMixedWithOthers(t *testing.T) {
 			t.Errorf("%s: %s", name, part)
 		}
 	}
-	if !strings.Contains(parts["main"], "public.issues") || strings.Contains(parts["ci"], "public.issues") {
-		t.Errorf("the parts are mixed: %s", all)
-	}
+	assert.That(t, strings.Contains(parts["main"], "public.issues") &&
+		!strings.Contains(parts["ci"], "public.issues"), "the parts are mixed: %s", all)
 	out := sh.want(0, "doctor --grants --database ci --output json", `"database": "ci"`)
 	assert.Lacks(t, out, `"main"`)
 	sh.want(2, "doctor --grants --database sec", `--database: there is no "sec" in the configuration: there are main, ci`)

@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"os"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caretaker-go/caretaker/cli"
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
@@ -113,4 +115,67 @@ func TestCompletion_OffersNamesAndFilesOnlyWhereFilesAreMeant(t *testing.T) {
 		}
 		assert.Equal(t, strings.Join(got, " "), offered, line, errOut)
 	}
+}
+
+// runbook is the part of docs/operations.md about alerts.
+func runbook(t *testing.T) string {
+	t.Helper()
+	content := assert.Must(os.ReadFile("../docs/operations.md"))(t)
+	_, text, found := strings.Cut(string(content), "\n## Alerts\n")
+	assert.Require(t, found, "docs/operations.md has no section Alerts")
+	return text
+}
+
+func TestRunbook_NamesCommandsAndFlagsThatThereAre(t *testing.T) {
+	sh := newShell(t)
+	commands := regexp.MustCompile("`caretaker\\s([^`]+)`").FindAllStringSubmatch(runbook(t), -1)
+	for _, m := range commands {
+		// With --help a command's flags are looked at, and nothing is done.
+		words := regexp.MustCompile(`"[^"]*"|\S+`).FindAllString(m[1], -1)
+		if code, _, errOut := sh.caretaker(append(words, "--help")...); code != 0 {
+			t.Errorf("caretaker %s: exit %d, %s", m[1], code, errOut)
+		}
+	}
+	assert.That(t, len(commands) >= 40, "only %d commands found", len(commands))
+}
+
+func TestRunbook_StatementsWork(t *testing.T) {
+	sh := newShell(t)
+	url := databases.Clone(t, devdb.Template{Name: "bare", Schema: "main"})
+	sh.set("CARETAKER_DATABASES_MAIN_URL", url)
+	sh.migrate()
+	s := newShared(t, url)
+	blocks := regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(runbook(t), -1)
+	for _, m := range blocks {
+		s.exec(m[1])
+	}
+	inline := regexp.MustCompile("`(SELECT[^`…]+);?`").FindAllStringSubmatch(runbook(t), -1)
+	for _, m := range inline {
+		s.exec(m[1])
+	}
+	assert.That(t, len(blocks) >= 9 && len(inline) >= 2,
+		"only %d blocks and %d statements within lines found", len(blocks), len(inline))
+}
+
+// Every command is called as in its examples, with a file that does not exist, and one with a key that does not.
+func TestConfig_AWrongFileIsAnErrorOfEveryCommand(t *testing.T) {
+	sh, wrong := examples(t), saved(t, "wrong.yml", "listn: 127.0.0.1:50051")
+	tried := 0
+	everyCommand(cli.Root(cli.Streams{}), func(c *cobra.Command) {
+		// init writes the file of --config.
+		if c.Name() == "init" || !c.Runnable() || c.HasSubCommands() && c.Name() != "jobs" && c.Name() != "flags" || c.Name() == "help" || c.Name() == "completion" {
+			return
+		}
+		line, _, _ := strings.Cut(strings.TrimSpace(c.Example), "\n")
+		line, _, _ = strings.Cut(line, " >")
+		line = strings.ReplaceAll(line, " --config caretaker.yml", "")
+		for file, mistake := range map[string]string{"/nowhere.yml": "/nowhere.yml", wrong: "did you mean listen?"} {
+			tried++
+			code, out, errOut := sh.caretaker(append(words(line)[1:], "--config", file)...)
+			if code != 1 && c.Name() != "doctor" || code == 0 || !strings.Contains(out+errOut, mistake) {
+				t.Errorf("%s --config %s: exit %d: %s%s", line, file, code, out, errOut)
+			}
+		}
+	})
+	assert.That(t, tried >= 60, "only %d were tried", tried)
 }

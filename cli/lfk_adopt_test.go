@@ -25,8 +25,7 @@ func (sh *shell) adoptable(onDelete string) (sql func(string), file string) {
 
 func fileText(t *testing.T, path string) string {
 	t.Helper()
-	text := assert.Must(os.ReadFile(path))(t)
-	return string(text)
+	return string(assert.Must(os.ReadFile(path))(t))
 }
 
 // wantFixed repeats a command that records orphans, which other packages' transactions on the cluster hold up, until it
@@ -112,9 +111,8 @@ func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing
 	}
 	write("on_delete: async_delete, conditions: [{column: kind, value: A}]")
 	sh.want(0, "lfk adopt orders.customer_id --yes", "add the definition to "+file+": done", "send SIGHUP to every server")
-	if got := fileText(t, file); strings.Count(got, "table: customers") != 2 {
-		t.Errorf("the file is\n%s", got)
-	}
+	got := fileText(t, file)
+	assert.That(t, strings.Count(got, "table: customers") == 2, "the file is\n%s", got)
 	out := sh.want(0, "lfk adopt orders.customer_id --plan", "1. add the definition to "+file+": done already",
 		"send SIGHUP to every server, so that it knows the definition, which cannot be checked from here; then run this command again\n")
 	assert.Equal(t, strings.Count(out, "done already"), 2, out)
@@ -215,9 +213,7 @@ func TestLfkAndDoctor_ShowNamesWithoutControlCharacters(t *testing.T) {
 		_, out, err := sh.caretaker(strings.SplitN(command, " ", 3)...)
 		shown += out + err
 		for _, bad := range []string{"\x1b", `\u001b`, "\u202e", "\u2066", "\r", `\r`, "\u009b", "\u2028", `\u2028`} {
-			if strings.Contains(out+err, bad) {
-				t.Errorf("%q: %q is in\n%s%s", command, bad, out, err)
-			}
+			assert.That(t, !strings.Contains(out+err, bad), "%q: %q is in\n%s%s", command, bad, out, err)
 		}
 	}
 	assert.Contains(t, shown, "p [7m gnp   ")

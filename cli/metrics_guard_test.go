@@ -25,7 +25,6 @@ type elsewhere struct{ net.Listener }
 func (elsewhere) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 9999} }
 
 func TestMetrics_WantAViewerWithTheRolesOfTheAPIBeyondLoopbackAlone(t *testing.T) {
-	t.Parallel()
 	hash := sha256.Sum256([]byte("late"))
 	file := filepath.Join(t.TempDir(), "tokens.yml")
 	late := fmt.Sprintf("- {name: late, sha256: %x, role: admin, expires: 2026-01-01}", hash)

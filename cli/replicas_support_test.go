@@ -20,6 +20,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // node is a server in a process of its own, on a database that others may use too.
@@ -62,18 +63,14 @@ func (n *node) end(s syscall.Signal) {
 func (n *node) serving(service string) bool {
 	n.t.Helper()
 	answer, err := n.health.Check(context.Background(), &healthv1.HealthCheckRequest{Service: service})
-	if err != nil {
-		n.t.Fatalf("health of %q: %v\n%s", service, err, n.log)
-	}
+	assert.Require(n.t, err == nil, "health of %q: %v\n%s", service, err, n.log)
 	return answer.GetStatus() == healthv1.HealthCheckResponse_SERVING
 }
 
 func (n *node) status(worker string) *maintenancev1.WorkerStatus {
 	n.t.Helper()
 	answer, err := n.GetStatus(context.Background(), &maintenancev1.GetStatusRequest{Worker: worker})
-	if err != nil {
-		n.t.Fatalf("%v\n%s", err, n.log)
-	}
+	assert.Require(n.t, err == nil, "%v\n%s", err, n.log)
 	return answer.GetWorkers()[0]
 }
 
@@ -107,19 +104,7 @@ var reference = devdb.Template{Name: "bare", Schema: "main"}
 
 func newShared(t *testing.T, url string) *shared {
 	t.Helper()
-	s := &shared{t: t, url: url}
-	ctx := context.Background()
-	s.main = assert.Must(repo.Open(ctx, "main", url))(t)
-	t.Cleanup(s.main.Close)
-	s.connect()
-	return s
-}
-
-func (s *shared) connect() {
-	s.t.Helper()
-	conn := assert.Must(pgx.Connect(context.Background(), s.url))(s.t)
-	s.t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	s.sql = conn
+	return &shared{t: t, url: url, main: servicetest.Open(t, url), sql: servicetest.Connect(t, url)}
 }
 
 func (s *shared) migrate() *shared {
@@ -223,18 +208,8 @@ func (s *shared) lift() {
 	s.exec(`DELETE FROM gate`)
 }
 
+// waitsAtGate is which client is the first to stand at the gate.
 const waitsAtGate = `SELECT min(application_name) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'`
-
-// atGate is which client is the first to stand at the gate.
-func (s *shared) atGate() string {
-	s.t.Helper()
-	app := ""
-	devdb.Eventually(s.t, "somebody to come to the gate", func() bool {
-		app = s.value(waitsAtGate)
-		return app != "NULL"
-	})
-	return app
-}
 
 // attemptsAge makes every attempt at work as old as one that is taken for dead, as if the time had passed.
 func (s *shared) attemptsAge() {

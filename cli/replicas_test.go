@@ -33,15 +33,13 @@ func (s *shared) begin(n *node) string {
 	id := ""
 	eventually(s.t, "a run of "+n.name+" that stands at the gate", n.log, func() bool {
 		if id != "" {
-			run, err := n.GetRun(context.Background(), &maintenancev1.GetRunRequest{Id: id})
-			assert.NoError(s.t, err)
+			run := assert.Must(n.GetRun(context.Background(), &maintenancev1.GetRunRequest{Id: id}))(s.t)
 			if run.GetRun().GetState() == maintenancev1.RunState_RUN_STATE_RUNNING {
 				return s.value(waitsAtGate) != "NULL"
 			}
 		}
 		// On a busy machine the time of a run can be over before it comes to the gate.
-		answer, err := n.RunBatch(context.Background(), &maintenancev1.RunBatchRequest{Worker: worker, Async: true})
-		assert.NoError(s.t, err)
+		answer := assert.Must(n.RunBatch(context.Background(), &maintenancev1.RunBatchRequest{Worker: worker, Async: true}))(s.t)
 		id = answer.GetRun().GetId()
 		return false
 	})
@@ -64,9 +62,7 @@ func (s *shared) wantTakenOver(n *node) {
 		if status.Code(err) == codes.ResourceExhausted {
 			return false // more calls a second than the server takes
 		}
-		if status.Code(err) != codes.Aborted {
-			s.t.Fatalf("%v\n%s", err, n.log)
-		}
+		assert.Require(s.t, status.Code(err) == codes.Aborted, "%v\n%s", err, n.log)
 		if c := n.status(worker).GetCondition(); c != maintenancev1.Condition_CONDITION_RUNNING && c != maintenancev1.Condition_CONDITION_LEASE_HELD_ELSEWHERE &&
 			c != maintenancev1.Condition_CONDITION_FAILING {
 			s.t.Errorf("condition %s while another node holds the lease", c)
@@ -207,13 +203,11 @@ func TestFault_Replicas_HaveTheRolesTheirConfigurationGivesThem(t *testing.T) {
 		st := n.wantCondition("placeholder_user_cleanup", maintenancev1.Condition_CONDITION_SCHEDULER_OFF)
 		assert.That(t, st.GetNextRunAt() == nil && st.GetFailing() == nil, "%s: %s", n.name, st)
 	}
-	if st := timer.wantCondition("placeholder_user_cleanup", maintenancev1.Condition_CONDITION_IDLE); st.GetNextRunAt() == nil {
-		t.Errorf("the scheduler has no next run: %s", st)
-	}
+	st := timer.wantCondition("placeholder_user_cleanup", maintenancev1.Condition_CONDITION_IDLE)
+	assert.That(t, st.GetNextRunAt() != nil, "the scheduler has no next run: %s", st)
 	s.children(1, 3)
-	if run, err := api.clean(); err != nil || run.GetState() != maintenancev1.RunState_RUN_STATE_SUCCEEDED {
-		t.Errorf("%s, %v", run, err)
-	}
+	run := assert.Must(api.clean())(t)
+	assert.That(t, run.GetState() == maintenancev1.RunState_RUN_STATE_SUCCEEDED, "%s", run)
 	for _, n := range []*node{api, timer, jobs} {
 		n.end(syscall.SIGTERM)
 		n.log.field(t, "stopped", "")

@@ -2,12 +2,16 @@ package cli_test
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
+	_ "time/tzdata" // hosts of tests may have no zones
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
@@ -25,8 +29,7 @@ func TestServe_ServesUntilItIsStopped(t *testing.T) {
 }
 
 func TestServe_StopsRunsInOrder(t *testing.T) {
-	sh := newShell(t)
-	sql := sh.prepared()
+	sh, sql := newPrepared(t)
 	sh.defined(oneKey)
 	execute(t, sql, slow)
 	r := sh.serving()
@@ -161,8 +164,7 @@ func forward(t *testing.T, from, to string) {
 }
 
 func TestServe_StartsBeforeItsDatabase(t *testing.T) {
-	sh := newShell(t)
-	sh.prepared()
+	sh, _ := newPrepared(t)
 	sh.defined(oneKey)
 	there := assert.Must(url.Parse(sh.get("CARETAKER_DATABASES_MAIN_URL")))(t)
 	home := there.Host
@@ -194,4 +196,110 @@ func TestMigrate_ReportsWhatItApplied(t *testing.T) {
 	}
 	sh.set("CARETAKER_DATABASES_SEC_URL", "postgres://u:secret@127.0.0.1:1/d")
 	assert.Lacks(t, sh.want(1, "migrate", "migrate on sec"), "secret")
+}
+
+func TestServe_AReplicaThatCannotBeReadIsAWarning(t *testing.T) {
+	sh, sql := newPrepared(t)
+	for url, words := range map[string][]string{
+		"postgres://nobody@127.0.0.1:1/none?sslmode=disable": {"replica not readable, reading from the primary until it is", "unreachable"},
+		"host=x port=many":                   {"replica not used, reading from the primary", "databases.main.replica_url"},
+		sql.Config().ConnString():            {"replica not readable", "it is no standby"},
+		databases.Cluster(t).URL("postgres"): {"replica not readable", "it is no standby"},
+	} {
+		sh.set("CARETAKER_DATABASES_MAIN_REPLICA_URL", url)
+		r := sh.serving()
+		r.want(0, "status", worker)
+		r.stop()
+		assert.Equal(t, <-r.exit, 0, "exit", &r.log)
+		assert.Contains(t, r.log.String(), words...)
+	}
+}
+
+func TestFault_Serve_WarnsOfAPoolerWithoutItsSetting(t *testing.T) {
+	sh, sql := newPrepared(t)
+	p := assert.Must(databases.Cluster(t).Pooler(t.Context(), 3))(t)
+	defer func() {
+		if err := p.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for url, warns := range map[string]bool{p.URL(sql.Config().Database): false, p.PlainURL(sql.Config().Database): true} {
+		sh.set("CARETAKER_DATABASES_MAIN_URL", url)
+		r := sh.serving()
+		r.stop()
+		<-r.exit
+		assert.Equal(t, strings.Contains(r.log.String(), "add default_query_exec_mode=exec to databases.main.url"), warns, "warned", url, &r.log)
+	}
+}
+
+// inIndia is the environment of a process on a host whose zone is not UTC. OpenTelemetry has something to complain of.
+func inIndia(t *testing.T, format string) []string {
+	t.Helper()
+	return []string{
+		"TZ=Asia/Kolkata", "CARETAKER_LISTEN=127.0.0.1:0", "CARETAKER_METRICS_LISTEN=", "CARETAKER_LOG_FORMAT=" + format,
+		"OTEL_TRACES_EXPORTER=otlp", "OTEL_METRICS_EXPORTER=none", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1",
+		"OTEL_EXPORTER_OTLP_TIMEOUT=soon", "OTEL_EXPORTER_OTLP_HEADERS=secret-without-a-value",
+	}
+}
+
+func TestLog_IsInUTCAndInOneFormatWhereverTheHostIsAndWhoeverSpeaks(t *testing.T) {
+	sh := newShell(t)
+	for _, format := range []string{"json", "text"} {
+		t.Run(format, func(t *testing.T) {
+			sh := sh.sub(t)
+			sql := sh.prepared()
+			sh.defined(oneKey)
+			execute(t, sql, `INSERT INTO maintenance.schedules (worker, cron, accounted_until)
+				VALUES ('`+worker+`', '* * * * *', now() - interval '10 minutes')`)
+			server, log := sh.process("serve", inIndia(t, format)...)
+			address := ""
+			eventually(t, "the server serves", log, func() bool {
+				_, rest, serving := strings.Cut(log.String(), "listen")
+				if serving {
+					rest = strings.TrimLeft(rest, `":=`)
+					address = rest[:strings.IndexAny(rest, "\" ")]
+				}
+				return serving
+			})
+			commands := []string{"run " + worker}
+			if format == "json" { // the format is that of the log alone
+				commands = append(commands, "runs", "fires", "leases", "jobs", "pause --all --reason r --for 1h", "status")
+			}
+			for _, command := range commands {
+				asked, out := sh.process(command+" --address "+address, "TZ=Asia/Kolkata")
+				_ = asked.Wait()
+				wantUTC(t, command, out.String())
+			}
+			eventually(t, "fires are missed", log, func() bool { return strings.Contains(log.String(), "fires missed") })
+			signal(t, server, syscall.SIGTERM)
+			_ = server.Wait()
+			wantUTC(t, "the log", log.String())
+			assert.That(t, strings.Contains(log.String(), "OpenTelemetry warning") &&
+				!strings.Contains(log.String(), "secret"), "what OpenTelemetry says: %s", log)
+			for line := range strings.Lines(log.String()) {
+				if isJSON := json.Valid([]byte(line)); isJSON != (format == "json") || format == "text" && !strings.HasPrefix(line, "time=") {
+					t.Errorf("a line of another format: %s", line)
+				}
+			}
+		})
+	}
+}
+
+func wantUTC(t *testing.T, what, text string) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		assert.That(t, !strings.Contains(line, "+05:30") && !strings.Contains(line, "+0530") &&
+			!strings.Contains(line, "IST"), "%s has a time of the host's zone: %s", what, line)
+	}
+}
+
+func TestServe_AnEndpointOfOpenTelemetryThatIsNoneIsAMistake(t *testing.T) {
+	sh, _ := newPrepared(t)
+	server, out := sh.process("serve", "OTEL_EXPORTER_OTLP_ENDPOINT=:::", "CARETAKER_LISTEN=127.0.0.1:0", "CARETAKER_METRICS_LISTEN=")
+	if err := server.Wait(); err == nil || server.ProcessState.ExitCode() != 1 {
+		t.Errorf("got %v, exit %d", err, server.ProcessState.ExitCode())
+	}
+	if !strings.Contains(out.String(), "caretaker: OTEL_EXPORTER_OTLP_ENDPOINT is no URL") || strings.Contains(out.String(), "parse") {
+		t.Errorf("said %s", out)
+	}
 }

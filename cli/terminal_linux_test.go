@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,11 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
@@ -146,7 +152,6 @@ func longFailing(a *app) error {
 }
 
 func TestTables_FitATerminalOf80ColumnsAndKeepIDsWhole(t *testing.T) {
-	t.Parallel()
 	const plain = "NO_COLOR=1"
 	for name, table := range wideTables() {
 		narrow, whole := shown(t, 80, table.show, plain), inPipe(t, table.show)
@@ -166,7 +171,6 @@ func TestTables_FitATerminalOf80ColumnsAndKeepIDsWhole(t *testing.T) {
 }
 
 func TestTables_WrapWhatIsToBeReadAsAWhole(t *testing.T) {
-	t.Parallel()
 	words := strings.TrimSpace(strings.Repeat("55P03 lock_not_available on main ", 9))
 	got := shown(t, 80, func(a *app) error {
 		return a.failedAttempts([]*pb.JobError{{Attempt: 3, At: timestamppb.Now(), Error: words}, {Attempt: 4, At: timestamppb.Now(), Error: "short"}})
@@ -177,17 +181,14 @@ func TestTables_WrapWhatIsToBeReadAsAWhole(t *testing.T) {
 }
 
 func TestTables_ObeyNothingOfADatabase(t *testing.T) {
-	t.Parallel()
 	got := inPipe(t, func(a *app) error {
 		return a.describeCandidates(&pb.Run{Candidates: []*pb.Candidate{{Kind: "group", Id: 7, Name: "a\x1b[2Jb\r\nc\td", Action: "queue"}}})
 	})
-	if want := "KIND   ID  NAME         ACTION  REASON\ngroup  7   a [2Jb  c d  queue\n"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	want := "KIND   ID  NAME         ACTION  REASON\ngroup  7   a [2Jb  c d  queue\n"
+	assert.That(t, got == want, "got %q, want %q", got, want)
 }
 
 func TestColours_AreForTerminalsThatWantThem(t *testing.T) {
-	t.Parallel()
 	table := func(a *app) error {
 		for _, state := range []pb.RunState{pb.RunState_RUN_STATE_FAILED, pb.RunState_RUN_STATE_SUCCEEDED, pb.RunState_RUN_STATE_CANCELLED} {
 			if err := a.describeRun(&pb.Run{State: state}); err != nil {
@@ -222,5 +223,142 @@ func TestTimes_AreUTCUnlessTheyAreLocal(t *testing.T) {
 			return a.describeLeases([]*pb.Lease{{Name: "l", AcquiredAt: at}})
 		})
 		assert.Contains(t, got, want...)
+	}
+}
+
+// What matters most is there at 80 columns, with times that are short but whole.
+func TestTables_KeepWhatMattersAt80Columns(t *testing.T) {
+	t.Parallel()
+	past := timestamppb.New(mustTime(t, "2025-10-09T07:08:09Z"))
+	ended := &pb.Run{
+		Id: "01a1fbb2-62fe-7420-8c8f-e59373dcf4f4", Worker: "ghost_user_migration", State: pb.RunState_RUN_STATE_SUCCEEDED,
+		StartedAt: past, FinishedAt: past, Counts: map[string]int64{"moved_rows": 12345},
+	}
+	for name, c := range map[string]struct {
+		show func(*app) error
+		want []string
+	}{
+		"status": {func(a *app) error {
+			return a.describeWorkers(&pb.WorkerStatus{
+				Worker: "loose_foreign_keys_cleanup", Condition: pb.Condition_CONDITION_IDLE, NextRunAt: timestamppb.Now(), LastRun: ended,
+				LastSuccessAt: past, Backlog: &pb.Backlog{Due: 7, Dead: 3}, ConditionDetail: strings.TrimSpace(strings.Repeat("waiting for something ", 9)),
+			})
+		}, []string{"CONDIT", "idle", "NEXT RUN  LAST RUN", "succeeded 10-09 07:08  7", "DEAD"}},
+		"runs": {
+			func(a *app) error { return a.describeRuns(&pb.ListRunsResponse{Runs: []*pb.Run{ended}}) },
+			[]string{"STARTED", "succeeded  10-09 07:08  moved r…"},
+		},
+		"jobs": {func(a *app) error {
+			args, err := structpb.NewStruct(map[string]any{"deleted_by_id": 4, "reason": "r", "user_id": 7, "skip_authorization": true})
+			if err != nil {
+				return err
+			}
+			return a.describeJobs(&pb.ListJobsResponse{Jobs: []*pb.Job{{Id: 12, Kind: "delete_user", Args: args, Outcome: "succeeded", RunId: ended.GetId(), ScheduledAt: past}}})
+		}, []string{"user_id=7", "10-09 07:08"}},
+		"audit": {func(a *app) error {
+			return a.describeAudit(&pb.ListAuditResponse{Entries: []*pb.AuditEntry{{
+				At: past, By: "alice", Address: "10.1.2.3:50123", Role: "operator", Action: "PauseWorker", Target: "ghost_user_migration", Outcome: "OK", Reason: `dry_run=false async=true run=7`,
+			}}})
+		}, []string{"REASON", "10-09 07:08", "alice", "OK       async=true"}},
+		"receipts": {func(a *app) error {
+			return a.describeReceipts(&pb.ListReceiptsResponse{Receipts: []*pb.Receipt{{
+				Sequence: 17, At: past, Table: "issues", Action: "deleted", Rows: 100, LowestKey: "1234567", HighestKey: "1239999",
+				Rule: "destroy group", Worker: "destroy_group", RunId: ended.GetId(), RequestedBy: "alice",
+			}}})
+		}, []string{"RULE", "ASKED BY", "10-09 07:08", "destroy group", "alice"}},
+	} {
+		got := shown(t, 80, c.show, "NO_COLOR=1")
+		assert.Contains(t, got, c.want...)
+		for line := range strings.Lines(got) {
+			n := length(strings.TrimSuffix(line, "\n"))
+			assert.That(t, n <= 80, "%s: a line of %d characters:\n%s", name, n, got)
+		}
+	}
+}
+
+func mustTime(t *testing.T, text string) time.Time {
+	t.Helper()
+	return assert.Must(time.Parse(time.RFC3339, text))(t)
+}
+
+// keeping answers with a run that it has kept.
+type keeping struct {
+	api
+	run *pb.Run
+}
+
+func (k keeping) GetRun(context.Context, *pb.GetRunRequest, ...grpc.CallOption) (*pb.GetRunResponse, error) {
+	return &pb.GetRunResponse{Run: k.run}, nil
+}
+
+func planOf(ids ...int64) *pb.Run {
+	run := &pb.Run{DryRun: true, CandidatesDigest: "d", State: pb.RunState_RUN_STATE_SUCCEEDED}
+	for _, id := range ids {
+		run.Candidates = append(run.Candidates, &pb.Candidate{Kind: "group", Id: id, Name: "acme", Action: "queue"})
+	}
+	return run
+}
+
+func TestRun_AChangedPlanSaysWhatCameAndWent(t *testing.T) {
+	refused := assert.Must(status.New(codes.FailedPrecondition, "expected_digest").WithDetails(&errdetails.ErrorInfo{
+		Reason: "PLAN_CHANGED", Metadata: map[string]string{"run_id": "r7"},
+	}))(t)
+	for _, c := range []struct {
+		planned, now *pb.Run
+		want         string
+	}{
+		{planOf(1, 2), planOf(2, 3), "what it would do has changed since you were asked: group 3 acme (queue) came, group 1 acme (queue) went"},
+		{planOf(), planOf(1, 2, 3, 4, 5, 6, 7), "group 5 acme (queue) and 2 more came"},
+		{planOf(1), planOf(1), "beyond those that are listed"},
+		{planOf(1), &pb.Run{}, "could not all be looked at"},
+		{nil, planOf(1), "look at a new dry run, and give --expected-digest"},
+	} {
+		text := (&app{}).explainChange(t.Context(), keeping{run: c.now}, refused.Err(), c.planned).Error()
+		if !strings.Contains(text, c.want) || !strings.HasSuffix(text, "(PLAN_CHANGED, run r7)") || strings.Contains(text, "_digest") {
+			t.Errorf("%s, want %s", text, c.want)
+		}
+	}
+	other := errors.New("other")
+	if err := (&app{}).explainChange(t.Context(), keeping{}, other, nil); !errors.Is(err, other) {
+		t.Error(err)
+	}
+}
+
+func TestRun_TheQuestionSaysOnHowMuch(t *testing.T) {
+	many := planOf(1, 2)
+	many.MoreCandidates = 1000
+	for want, plan := range map[string]*pb.Run{
+		"1 candidate": planOf(1), "1002 candidates": many,
+		"3 records without rows": {Counts: map[string]int64{"processed_records": 3}},
+		"at least 7 rows":        {Definitions: []*pb.DefinitionCount{{Rows: 3}, {Rows: 4, AtLeast: true}}},
+	} {
+		assert.Equal(t, extent(plan), want)
+	}
+	assert.That(t, nothingDue(planOf()) && !nothingDue(many) && !nothingDue(&pb.Run{}), "what has nothing to do is not known")
+	const worker = "loose_foreign_keys_cleanup"
+	due := map[string]int64{"processed_records": 1}
+	assert.That(t, nothingDue(&pb.Run{Worker: worker}) && !nothingDue(&pb.Run{Worker: worker, OverLimit: true}) &&
+		!nothingDue(&pb.Run{Worker: worker, Counts: due}), "whether records are due is not known")
+}
+
+func TestRun_ADryRunSpeaksOfWhatWouldBe(t *testing.T) {
+	plan := planOf(7)
+	plan.Counts = map[string]int64{"scheduled_jobs": 1}
+	got := inPipe(t, func(a *app) error { return a.describeRun(plan) })
+	if !strings.Contains(got, "  would be scheduled jobs 1\n") || !strings.Contains(got, "KIND   ID  NAME  WOULD  REASON\n") {
+		t.Error(got)
+	}
+}
+
+func TestStatus_WhatIsDeadOrDeferredNamesWhereItIsListed(t *testing.T) {
+	for worker, want := range map[string]string{
+		"loose_foreign_keys_cleanup": ": 2 dead records: list them with caretaker lfk dead\n",
+		"ghost_user_migration": ": see the status page (web_listen): 2 dead at /workers/ghost_user_migration/dead, " +
+			"3 deferred at /workers/ghost_user_migration/deferred\n",
+	} {
+		got := inPipe(t, func(a *app) error {
+			return a.describeWorkers(&pb.WorkerStatus{Worker: worker, Backlog: &pb.Backlog{Dead: 2, Deferred: 3}})
+		})
+		assert.Contains(t, got, worker+want)
 	}
 }
