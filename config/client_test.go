@@ -29,7 +29,6 @@ profiles:
 `
 
 func TestReadClient_TheEnvironmentWinsOverTheProfile(t *testing.T) {
-	t.Parallel()
 	environment := profiled(t, twoProfiles)
 	for profile, want := range map[string]config.Client{
 		"":    {Address: "127.0.0.1:1"},
@@ -42,9 +41,8 @@ func TestReadClient_TheEnvironmentWinsOverTheProfile(t *testing.T) {
 	environment = append(environment, "CARETAKER_CLIENT_PROFILE=far", "CARETAKER_ADDRESS=other:1",
 		"CARETAKER_CLIENT_TLS=false", "CARETAKER_CLIENT_TOKEN_FILE=/other")
 	want := config.Client{Address: "other:1", TokenFile: "/other", CAFile: "/far/ca"}
-	if c, err := environment.ReadClient(""); err != nil || c != want {
-		t.Errorf("%+v, %v", c, err)
-	}
+	c := assert.Must(environment.ReadClient(""))(t)
+	assert.That(t, c == want, "%+v", c)
 	if mistakes := environment.Mistyped(); len(mistakes) > 0 {
 		t.Error(mistakes)
 	}
@@ -54,7 +52,6 @@ func TestReadClient_TheEnvironmentWinsOverTheProfile(t *testing.T) {
 }
 
 func TestReadClient_MistakesAreNamed(t *testing.T) {
-	t.Parallel()
 	for content, want := range map[string]string{
 		"profiles: {a: {port: x}}":       "port",
 		"profiles:\n  a: {token_fil: x}": "client.yml: line 2: unknown key token_fil, did you mean token_file?",
@@ -68,9 +65,8 @@ func TestReadClient_MistakesAreNamed(t *testing.T) {
 		"":                               `there is no profile "b", there are: none`,
 	} {
 		_, err := profiled(t, content).ReadClient("b")
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "config.") {
-			t.Errorf("%q: %v, want %q", content, err, want)
-		}
+		assert.That(t, err != nil && strings.Contains(err.Error(), want) &&
+			!strings.Contains(err.Error(), "config."), "%q: %v, want %q", content, err, want)
 	}
 	environment := append(profiled(t, twoProfiles), "CARETAKER_CLIENT_TLS=yes")
 	if _, err := environment.ReadClient(""); err == nil || !strings.Contains(err.Error(), "CARETAKER_CLIENT_TLS") {
@@ -79,7 +75,6 @@ func TestReadClient_MistakesAreNamed(t *testing.T) {
 }
 
 func TestProfilesFile_IsInTheDirectoryForConfigurations(t *testing.T) {
-	t.Parallel()
 	if runtime.GOOS == "darwin" {
 		t.Skip("there it is in ~/Library")
 	}
@@ -88,8 +83,6 @@ func TestProfilesFile_IsInTheDirectoryForConfigurations(t *testing.T) {
 		"/home/me/.config/caretaker/client.yml": {"HOME=/home/me", "XDG_CONFIG_HOME="},
 		"":                                      {"HOME=/home/me", "XDG_CONFIG_HOME=relative"},
 	} {
-		if got := environment.ProfilesFile(); got != want {
-			t.Errorf("%v: %q, want %q", environment, got, want)
-		}
+		assert.Equal(t, environment.ProfilesFile(), want, environment)
 	}
 }

@@ -92,7 +92,6 @@ func fails(t *testing.T, err error, text string, about ...any) {
 }
 
 func TestLoad_EnvironmentAloneIsEnough(t *testing.T) {
-	t.Parallel()
 	got, err := loadWork("", []string{"PATH=/bin", mainURL})
 	want := both{&Config{ //nolint:gocritic // what it is without a configuration
 		Listen: "127.0.0.1:50051", MetricsListen: "127.0.0.1:9464", LogLevel: "info", SchedulerEnabled: true, JobsEnabled: true,
@@ -102,7 +101,6 @@ func TestLoad_EnvironmentAloneIsEnough(t *testing.T) {
 }
 
 func TestLoad_ReadsEveryKeyFromTheFile(t *testing.T) {
-	t.Parallel()
 	got, err := loadWork(write(t, `
 listen: 0.0.0.0:50051
 metrics_listen: ""
@@ -151,7 +149,6 @@ workers:
 }
 
 func TestDefaults_LeaveWhatIsSetAndWhatMayBeZero(t *testing.T) {
-	t.Parallel()
 	var got work
 	got.Sweep.BatchSize = 7
 	Defaults(&got)
@@ -162,23 +159,19 @@ func TestDefaults_LeaveWhatIsSetAndWhatMayBeZero(t *testing.T) {
 
 func same(t *testing.T, got, want both, err error) {
 	t.Helper()
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v %+v, %v, want %+v %+v", got.Config, got.work, err, want.Config, want.work)
-	}
+	assert.That(t, err == nil && reflect.DeepEqual(got, want),
+		"got %+v %+v, %v, want %+v %+v", got.Config, got.work, err, want.Config, want.work)
 }
 
 func TestLoad_EnvironmentWinsOverTheFile(t *testing.T) {
-	t.Parallel()
 	got, err := loadWork(write(t, "metrics_listen: 127.0.0.1:1\nworkers: {sweep: {batch_size: 7}}"), []string{
 		mainURL, "CARETAKER_METRICS_LISTEN=", "CARETAKER_WORKERS_SWEEP_BATCH_SIZE=8",
 	})
-	if err != nil || got.MetricsListen != "" || got.Sweep.BatchSize != 8 {
-		t.Errorf("got metrics_listen %q, batch_size %d, %v", got.MetricsListen, got.Sweep.BatchSize, err)
-	}
+	assert.That(t, err == nil && got.MetricsListen == "" && got.Sweep.BatchSize == 8,
+		"got metrics_listen %q, batch_size %d, %v", got.MetricsListen, got.Sweep.BatchSize, err)
 }
 
 func TestLoad_NamesEveryMistakeInTheFile(t *testing.T) {
-	t.Parallel()
 	for content, want := range map[string]string{
 		"workers:\n  sweep:\n    batchsize: 1":                  `c.yml:3: workers.sweep.batchsize: unknown key, did you mean workers.sweep.batch_size?`,
 		"worker:\n  x: 1":                                       `c.yml:1: worker: unknown key, did you mean workers?`,
@@ -244,11 +237,9 @@ func TestLoad_NamesEveryMistakeInTheFile(t *testing.T) {
 }
 
 func TestLoad_ReportsAllMistakesAtOnce(t *testing.T) {
-	t.Parallel()
 	_, err := loadWork(write(t, "a: 1\nb: 2\nlog: {level: loud}"), []string{"CARETAKER_SCHEDULER_ENABLED=maybe"})
-	if err == nil || strings.Count(err.Error(), "\n") != 4 || !strings.Contains(err.Error(), "databases.main.url is required") {
-		t.Errorf("got %v, want five lines", err)
-	}
+	assert.That(t, err != nil && strings.Count(err.Error(), "\n") == 4 &&
+		strings.Contains(err.Error(), "databases.main.url is required"), "got %v, want five lines", err)
 	_, err = loadWork(write(t, "tls: {cert_file: a}\nweb: {trace_url: x}\nb: 2\nlisten: 0.0.0.0:1\n"+
 		"databases: {main: {url: mysql://u:secret@db/z}, ci: {url: postgres://127.0.0.1:notaport/x}}"), nil)
 	places := ""
@@ -262,7 +253,6 @@ func TestLoad_ReportsAllMistakesAtOnce(t *testing.T) {
 }
 
 func TestLoad_AcceptsListeningEverywhereWithProtectionAndVariablesOfOthers(t *testing.T) {
-	t.Parallel()
 	const everywhere, others = "CARETAKER_LISTEN=0.0.0.0:50051", "CARETAKER_SERVICE_HOST=10.0.0.1,CARETAKER_PORT=tcp://10.0.0.1:50051," +
 		"CARETAKER_SERVICE_PORT_GRPC=50051,CARETAKER_PORT_50051_TCP_ADDR=10.0.0.1,CARETAKER_DATABASES_SERVICE_HOST=10.0.0.2,CARETAKER_IMAGE=x," +
 		"CARETAKER=x," + AddressVariable + "=127.0.0.1:1"
@@ -277,7 +267,6 @@ func TestLoad_AcceptsListeningEverywhereWithProtectionAndVariablesOfOthers(t *te
 }
 
 func TestLoad_NamesVariablesThatLookLikeKeys(t *testing.T) {
-	t.Parallel()
 	for entry, want := range map[string]string{
 		"CARETAKER_LISTENN=x":             "CARETAKER_LISTENN: no such configuration key, did you mean CARETAKER_LISTEN?",
 		"CARETAKER_DATABASE_MAIN_URL=x":   "did you mean CARETAKER_DATABASES_MAIN_URL?",
@@ -294,7 +283,6 @@ func TestLoad_NamesVariablesThatLookLikeKeys(t *testing.T) {
 }
 
 func TestLoad_NeedsMain(t *testing.T) {
-	t.Parallel()
 	_, err := loadWork("", []string{"CARETAKER_DATABASES_CI_URL=x"})
 	fails(t, err, "CARETAKER_DATABASES_MAIN_URL")
 	_, err = loadWork("no-such-file.yml", []string{mainURL})
@@ -302,15 +290,12 @@ func TestLoad_NeedsMain(t *testing.T) {
 }
 
 func TestLoad_NeverRepeatsASecret(t *testing.T) {
-	t.Parallel()
 	_, err := loadWork(write(t, "auth: {token: 123456}\ndatabases: {main: {url: {secret: 1}}}"), []string{mainURL})
-	if err == nil || strings.Contains(err.Error(), "123456") || strings.Contains(err.Error(), "secret@") {
-		t.Errorf("got %v", err)
-	}
+	assert.That(t, err != nil && !strings.Contains(err.Error(), "123456") &&
+		!strings.Contains(err.Error(), "secret@"), "got %v", err)
 }
 
 func TestOpenTelemetry_NamesEndpointsThatNothingCanBeSentTo(t *testing.T) {
-	t.Parallel()
 	for environ, want := range map[string]string{
 		"OTEL_EXPORTER_OTLP_ENDPOINT=:::":                                                         "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=nonsense":                                                    "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
@@ -326,22 +311,19 @@ func TestOpenTelemetry_NamesEndpointsThatNothingCanBeSentTo(t *testing.T) {
 	} {
 		c := assert.Must(Environment(append(strings.Split(environ, ","), mainURL)).Load(""))(t)
 		said := strings.Join(c.OpenTelemetry.Mistakes, "\n")
-		if !strings.HasPrefix(said, want) || (want == "") != (said == "") || strings.Contains(said, "\n") {
-			t.Errorf("%s: said %q, want %q", environ, said, want)
-		}
+		assert.That(t, strings.HasPrefix(said, want) && (want == "") == (said == "") &&
+			!strings.Contains(said, "\n"), "%s: said %q, want %q", environ, said, want)
 	}
 }
 
 func TestOpenTelemetry_NamesVariablesThatAreNotUnderstood(t *testing.T) {
-	t.Parallel()
 	for entry, want := range map[string]string{
 		"OTEL_TRACES_SAMPLER=nonsense": "OTEL_TRACES_SAMPLER is none of",
 		"OTEL_TRACES_SAMPLER_ARG=2":    "OTEL_TRACES_SAMPLER_ARG is no number",
 	} {
-		c, err := Environment{mainURL, "OTEL_TRACES_EXPORTER=otlp", "OTEL_TRACES_SAMPLER=traceidratio", entry}.Load("")
-		if err != nil || len(c.OpenTelemetry.Warnings) != 1 || !strings.Contains(c.OpenTelemetry.Warnings[0], want) {
-			t.Errorf("%s: got %v, %v", entry, c, err)
-		}
+		c := assert.Must(Environment{mainURL, "OTEL_TRACES_EXPORTER=otlp", "OTEL_TRACES_SAMPLER=traceidratio", entry}.Load(""))(t)
+		assert.That(t, len(c.OpenTelemetry.Warnings) == 1 &&
+			strings.Contains(c.OpenTelemetry.Warnings[0], want), "%s: got %v", entry, c)
 	}
 	c, err := Environment{
 		mainURL, "OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318/base", "OTEL_TRACES_SAMPLER=parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.25",
@@ -350,7 +332,6 @@ func TestOpenTelemetry_NamesVariablesThatAreNotUnderstood(t *testing.T) {
 }
 
 func TestOpenTelemetry_ExportsOnlyWhatIsAskedFor(t *testing.T) {
-	t.Parallel()
 	for environ, want := range map[string]OpenTelemetry{
 		"":                                     {},
 		"OTEL_TRACES_EXPORTER=":                {},
@@ -362,8 +343,7 @@ func TestOpenTelemetry_ExportsOnlyWhatIsAskedFor(t *testing.T) {
 		"OTEL_SDK_DISABLED=true":                      {Disabled: true},
 		"OTEL_PROPAGATORS=b3,none":                    {Propagators: "b3,none"},
 	} {
-		if got := openTelemetry([]string{environ}); !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: got %+v, want %+v", environ, got, want)
-		}
+		got := openTelemetry([]string{environ})
+		assert.That(t, reflect.DeepEqual(got, want), "%s: got %+v, want %+v", environ, got, want)
 	}
 }
