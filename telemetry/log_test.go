@@ -10,7 +10,11 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"go.opentelemetry.io/otel"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 )
@@ -28,7 +32,6 @@ func whereItArose() error {
 }
 
 func TestErrors_BearTheStackOfTheirOrigin(t *testing.T) {
-	t.Parallel()
 	err := errors.Join(errors.New("first"), fmt.Errorf("on the way: %w", whereItArose()))
 	got := line(t, func(ctx context.Context, logger *slog.Logger) { logger.ErrorContext(ctx, "a", "error", err) })
 	stack, _ := got["stack"].(string)
@@ -38,7 +41,6 @@ func TestErrors_BearTheStackOfTheirOrigin(t *testing.T) {
 }
 
 func TestErrors_WithoutAnOriginBearTheStackOfTheLine(t *testing.T) {
-	t.Parallel()
 	for _, log := range []func(ctx context.Context, logger *slog.Logger){
 		func(ctx context.Context, logger *slog.Logger) { logger.ErrorContext(ctx, "a", "error", "text") },
 		func(ctx context.Context, logger *slog.Logger) { logger.Log(ctx, slog.LevelError, "a") },
@@ -51,19 +53,15 @@ func TestErrors_WithoutAnOriginBearTheStackOfTheLine(t *testing.T) {
 }
 
 func TestStack_IsOfErrorsOnlyAndOnlyOnce(t *testing.T) {
-	t.Parallel()
 	if got := line(t, func(ctx context.Context, logger *slog.Logger) { logger.WarnContext(ctx, "a", "error", whereItArose()) }); got["stack"] != nil {
 		t.Errorf("a warning has %v", got["stack"])
 	}
 	given := []uintptr{}
 	got := line(t, func(ctx context.Context, logger *slog.Logger) { logger.ErrorContext(ctx, "a", "stack", given) })
-	if got["stack"] != "" {
-		t.Errorf("got %v", got["stack"])
-	}
+	assert.Equal(t, got["stack"], "")
 }
 
 func TestNewLogger_WritesTextWhereItIsAskedFor(t *testing.T) {
-	t.Parallel()
 	null := assert.Must(os.OpenFile(os.DevNull, os.O_WRONLY, 0))(t)
 	defer func() { _ = null.Close() }()
 	for format, want := range map[string]string{"text": "level=INFO msg=a", "json": `"level":"INFO","msg":"a"`, "": `"level":"INFO","msg":"a"`} {
@@ -79,15 +77,62 @@ func TestNewLogger_WritesTextWhereItIsAskedFor(t *testing.T) {
 }
 
 func TestTimes_AreInUTCWhereverTheMachineIs(t *testing.T) {
-	t.Parallel()
 	at := time.Date(2026, 11, 21, 2, 0, 0, 0, time.FixedZone("here", -8*3600))
 	got := line(t, func(ctx context.Context, logger *slog.Logger) {
 		_ = logger.Handler().Handle(ctx, slog.NewRecord(at, slog.LevelInfo, "a", 0))
 	})
-	if got["time"] != "2026-11-21T10:00:00Z" {
-		t.Errorf("time %v", got["time"])
-	}
+	assert.Equal(t, got["time"], "2026-11-21T10:00:00Z", "time")
 	if got := line(t, func(ctx context.Context, logger *slog.Logger) { logger.InfoContext(ctx, "a", "starts_at", at) }); got["starts_at"] != "2026-11-21T10:00:00Z" {
 		t.Errorf("starts_at %v", got["starts_at"])
 	}
+}
+
+func lostIn(text *bytes.Buffer) *lost {
+	return &lost{logger: slog.New(slog.NewTextHandler(text, nil))}
+}
+
+func TestLost_IsSaidOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		text := &bytes.Buffer{}
+		l := lostIn(text)
+		for range 25 {
+			l.Handle(errors.New("connection refused"))
+			time.Sleep(5 * time.Second) //nolint:forbidigo // in a synctest bubble
+		}
+		lines := strings.Split(strings.TrimSpace(text.String()), "\n")
+		assert.That(t, len(lines) == 3 && !strings.Contains(lines[0], "left_out") &&
+			strings.Contains(lines[1], "left_out=11"), "got %s", text)
+	})
+}
+
+func TestLost_NamesTheSignalAndEachHasItsOwnMinute(t *testing.T) {
+	text := &bytes.Buffer{}
+	l := lostIn(text)
+	for range 3 {
+		l.Handle(errors.New("failed to upload metrics: failed to send metrics to http://localhost:4318/v1/metrics: 404 Not Found"))
+		l.Handle(errors.New("traces export: connection refused"))
+		l.Handle(errors.New("partial resource: missing value: [bad]"))
+	}
+	lines := strings.Split(strings.TrimSpace(text.String()), "\n")
+	assert.Require(t, len(lines) == 3, "got %s", text)
+	for i, want := range []string{`msg="telemetry was lost" signal=metrics`, `msg="telemetry was lost" signal=traces`, `msg="OpenTelemetry warning"`} {
+		assert.That(t, strings.Contains(lines[i], want), "line %d is %s, want %s", i, lines[i], want)
+	}
+	assert.That(t, strings.Contains(lines[0], "OTEL_METRICS_EXPORTER=none") &&
+		!strings.Contains(lines[1], "advice"), "the metrics alone have advice: %s", text)
+}
+
+func TestLost_SamplersThatAreNotUnderstoodAreToldWithTheSettings(t *testing.T) {
+	text := &bytes.Buffer{}
+	handled := 0
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		handled++
+		lostIn(text).Handle(err)
+	}))
+	for sampler, share := range map[string]string{"foo": "", "traceidratio": "much", "parentbased_traceidratio": "-1"} {
+		t.Setenv("OTEL_TRACES_SAMPLER", sampler)
+		t.Setenv("OTEL_TRACES_SAMPLER_ARG", share)
+		assert.NoError(t, sdktrace.NewTracerProvider().Shutdown(t.Context()))
+	}
+	assert.That(t, handled == 3 && text.Len() == 0, "%d errors of the SDK, said was %s", handled, text)
 }

@@ -16,8 +16,11 @@ import (
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 
@@ -85,9 +88,8 @@ func TestHandler_UsesTheNamesOfTheContract(t *testing.T) {
 
 func TestStart_TheServiceNameOfTheEnvironmentWins(t *testing.T) {
 	t.Setenv("OTEL_SERVICE_NAME", "mine")
-	if got := scrape(t, start(t, Config{})); !strings.Contains(got, `service_name="mine"`) {
-		t.Error("OTEL_SERVICE_NAME was ignored")
-	}
+	got := scrape(t, start(t, Config{}))
+	assert.That(t, strings.Contains(got, `service_name="mine"`), "OTEL_SERVICE_NAME was ignored")
 }
 
 func TestStart_SendsTracesToTheEndpointOfTheEnvironment(t *testing.T) {
@@ -99,9 +101,7 @@ func TestStart_SendsTracesToTheEndpointOfTheEnvironment(t *testing.T) {
 	_, span := otel.Tracer("test").Start(t.Context(), "maintenance.run")
 	span.End()
 	assert.NoError(t, telemetry.Shutdown(t.Context()))
-	if got := <-received; got != "/v1/traces" {
-		t.Errorf("got a request for %s", got)
-	}
+	assert.Equal(t, <-received, "/v1/traces", "got a request for")
 }
 
 func TestStart_NamesTheVariableThatItDoesNotUnderstand(t *testing.T) {
@@ -127,10 +127,10 @@ func TestShutdown_DoesNotWaitForADeadCollector(t *testing.T) {
 func TestStart_DisabledGivesNoTraces(t *testing.T) {
 	telemetry := start(t, Config{Disabled: true})
 	_, span := otel.Tracer("test").Start(t.Context(), "maintenance.run")
+	span.End()
 	assert.That(t, !span.SpanContext().IsValid(), "there is a trace")
-	if got := scrape(t, telemetry); !strings.Contains(got, "go_goroutines") {
-		t.Error("the metrics of Go's runtime are missing")
-	}
+	got := scrape(t, telemetry)
+	assert.That(t, strings.Contains(got, "go_goroutines"), "the metrics of Go's runtime are missing")
 }
 
 // line logs one line and parses it.
@@ -148,9 +148,8 @@ func line(t *testing.T, log func(ctx context.Context, logger *slog.Logger)) map[
 	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
 		t.Fatalf("%v in %s", err, out.String())
 	}
-	if n := strings.Count(out.String(), "trace_id"); n > 1 {
-		t.Errorf("trace_id stands %d times in %s", n, out.String())
-	}
+	n := strings.Count(out.String(), "trace_id")
+	assert.That(t, n <= 1, "trace_id stands %d times in %s", n, out.String())
 	return got
 }
 
@@ -173,9 +172,8 @@ func TestNewLogger_KeepsATraceThatIsThere(t *testing.T) {
 }
 
 func TestNewLogger_HasLevels(t *testing.T) {
-	if got := line(t, func(ctx context.Context, logger *slog.Logger) { logger.DebugContext(ctx, "a") }); got != nil {
-		t.Errorf("got %v", got)
-	}
+	got := line(t, func(ctx context.Context, logger *slog.Logger) { logger.DebugContext(ctx, "a") })
+	assert.That(t, got == nil, "got %v", got)
 }
 
 func TestIdentity_TellsReplicasApart(t *testing.T) {
@@ -214,4 +212,58 @@ func TestHandler_AScraperThatHangsUpIsNoTrouble(t *testing.T) {
 	assert.That(t, out.Len() == 0, "got %s", out.String())
 	log.Println("error gathering metrics:", errors.New("two of a name"))
 	assert.That(t, strings.Contains(out.String(), "two of a name"), "got %s", out.String())
+}
+
+// filtered is a tracer whose spans go through a filter.
+func filtered(t *testing.T, quiet ...string) (trace.Tracer, *tracetest.SpanRecorder) {
+	t.Helper()
+	spans := tracetest.NewSpanRecorder()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(filter{spans, quiet}))
+	t.Cleanup(func() { _ = provider.Shutdown(context.Background()) })
+	return provider.Tracer("test"), spans
+}
+
+func TestFilter_AWithheldSpanIsNotSent(t *testing.T) {
+	tracer, spans := filtered(t)
+	ctx, run := tracer.Start(t.Context(), "maintenance.run")
+	for i := range 3 {
+		_, batch := tracer.Start(ctx, "maintenance.batch")
+		batch.SetAttributes(attribute.Bool("maintenance.withheld", i == 1))
+		batch.End()
+	}
+	run.End()
+	sent := spans.Ended()
+	assert.That(t, len(sent) == 3 && sent[2].Name() == "maintenance.run", "got %v", sent)
+}
+
+func TestFilter_QuietRootsAreLeftOutUnlessTheyFail(t *testing.T) {
+	remote := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled, Remote: true})
+	for name, test := range map[string]struct {
+		ctx  context.Context
+		fail bool
+		want int
+	}{
+		"left out":                {ctx: context.Background()},
+		"failed":                  {ctx: context.Background(), fail: true, want: 1},
+		"part of another's trace": {ctx: trace.ContextWithSpanContext(context.Background(), remote), want: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tracer, spans := filtered(t, "GetStatus")
+			_, call := tracer.Start(test.ctx, "GetStatus")
+			if test.fail {
+				call.SetStatus(codes.Error, "UNAVAILABLE")
+			}
+			call.End()
+			got := spans.Ended()
+			assert.That(t, len(got) == test.want, "got %v, want %d", got, test.want)
+		})
+	}
+}
+
+func TestStart_WithoutAnExporterSpansHaveIdsAndCostNothing(t *testing.T) {
+	start(t, Config{})
+	_, span := otel.Tracer("test").Start(t.Context(), "span")
+	if !span.SpanContext().IsValid() || span.IsRecording() {
+		t.Errorf("valid %v, recording %v", span.SpanContext().IsValid(), span.IsRecording())
+	}
 }
