@@ -43,7 +43,6 @@ func problem(k *Keys, given string) string {
 }
 
 func TestNew_NamesWhatIsWrongWithAFile(t *testing.T) {
-	t.Parallel()
 	sum := hashed("a")
 	for content, want := range map[string]string{
 		"":                                 "has no tokens",
@@ -88,7 +87,6 @@ func TestNew_NamesWhatIsWrongWithAFile(t *testing.T) {
 }
 
 func TestNew_ShowsNoTokenThatIsInTheWrongPlace(t *testing.T) {
-	t.Parallel()
 	const secret = "8f14e45fceea167a5a36dedd4bea2543"
 	sum := hashed("a")
 	for _, content := range []string{
@@ -107,7 +105,6 @@ func TestNew_ShowsNoTokenThatIsInTheWrongPlace(t *testing.T) {
 }
 
 func TestIdentify_SaysWhoATokenIs(t *testing.T) {
-	t.Parallel()
 	file := filepath.Join(t.TempDir(), "tokens.yml")
 	write(t, file, fmt.Sprintf(`
 - {name: a, sha256: %s, role: viewer, expires: 2999-01-31T12:00:00Z}
@@ -125,7 +122,6 @@ func TestIdentify_SaysWhoATokenIs(t *testing.T) {
 }
 
 func TestReload_ReadsTheSingleTokenAgainAndAMistakeKeepsIt(t *testing.T) {
-	t.Parallel()
 	file := filepath.Join(t.TempDir(), "token")
 	write(t, file, "one")
 	k := assert.Must(New(Config{TokenFile: file}))(t)
@@ -143,9 +139,7 @@ func TestIdentify_ATokenExpiresToTheSecond(t *testing.T) {
 		write(t, file, fmt.Sprintf("- {name: a, sha256: %s, role: admin, expires: %s}", hashed("a"), at.Format(time.RFC3339)))
 		k := assert.Must(New(Config{TokensFile: file}))(t)
 		time.Sleep(time.Until(at) - time.Nanosecond) //nolint:forbidigo // in a synctest bubble
-		if got := problem(k, "a"); got != "" {
-			t.Errorf("before: %s", got)
-		}
+		assert.Equal(t, problem(k, "a"), "", "before")
 		time.Sleep(time.Nanosecond) //nolint:forbidigo // in a synctest bubble
 		if _, err := k.Identify("a", nil); problem(k, "a") != "expired" || !strings.Contains(err.Error(), at.Format(time.RFC3339)) {
 			t.Errorf("then: %v", err)
@@ -173,15 +167,12 @@ func TestTokensFile_IsReadAgainWhenItChanges(t *testing.T) {
 			}
 			time.Sleep(time.Second) //nolint:forbidigo // in a synctest bubble
 			_ = problem(k, "a")
-			if got := strings.Count(log.String(), "\n"); got != lines {
-				t.Errorf("%s: %d lines\n%s", what, got, log)
-			}
+			got := strings.Count(log.String(), "\n")
+			assert.That(t, got == lines, "%s: %d lines\n%s", what, got, log)
 		}
 		want("as it was", 0, "a")
 		write(t, file, entry("a")+entry("b"))
-		if got := problem(k, "b"); got != "unknown" {
-			t.Errorf("within the second of the last look: %q", got)
-		}
+		assert.Equal(t, problem(k, "b"), "unknown", "within the second of the last look")
 		want("added", 1, "a", "b")
 		write(t, file, entry("a")+"- broken\n")
 		want("broken", 2, "a", "b")
@@ -208,7 +199,6 @@ func TestTokensFile_IsReadAgainWhenItChanges(t *testing.T) {
 }
 
 func TestIdentify_SaysWhoACertificateIs(t *testing.T) {
-	t.Parallel()
 	uri := assert.Must(url.Parse("spiffe://example/ops"))(t)
 	alice := &x509.Certificate{Subject: pkix.Name{CommonName: "alice"}, DNSNames: []string{"host"}, URIs: []*url.URL{uri}}
 	unnamed := &x509.Certificate{EmailAddresses: []string{"bob@example.com"}}
@@ -241,7 +231,6 @@ func TestIdentify_SaysWhoACertificateIs(t *testing.T) {
 }
 
 func TestGuard_LetsViewersLook(t *testing.T) {
-	t.Parallel()
 	k := assert.Must(New(Config{Token: "t", Certificates: map[string]string{"alice": "viewer"}}))(t)
 	guarded := k.Guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
 	certificate := func(name string) func(*http.Request) {
