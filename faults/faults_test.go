@@ -65,7 +65,6 @@ func newTestProxy(t *testing.T) *proxy {
 }
 
 func TestProxy_PassesCutsAndStallsConnections(t *testing.T) {
-	t.Parallel()
 	p := newTestProxy(t)
 	c := through(t, p)
 	assert.Require(t, answered(t, c, "hello", devdb.WaitTimeout), "a whole network passes nothing")
@@ -83,7 +82,6 @@ func TestProxy_PassesCutsAndStallsConnections(t *testing.T) {
 }
 
 func TestProxy_CutsAfterCommitWasSent(t *testing.T) {
-	t.Parallel()
 	p := newTestProxy(t)
 	c := through(t, p)
 	p.commits.Store(1)
@@ -93,25 +91,21 @@ func TestProxy_CutsAfterCommitWasSent(t *testing.T) {
 	const first, second = "E first S\x00\x00\x00\x04", "E second S\x00\x00\x00\x04"
 	c = through(t, p)
 	p.statements.Store(1)
-	if answered(t, c, first, devdb.WaitTimeout) && answered(t, c, second, moment) {
-		t.Error("the connection lasts beyond a statement that commits by itself")
-	}
+	assert.That(t, !answered(t, c, first, devdb.WaitTimeout) || !answered(t, c, second, moment),
+		"the connection lasts beyond a statement that commits by itself")
 }
 
 func TestMutations_AreInTheReport(t *testing.T) {
-	t.Parallel()
 	page := assert.Must(os.ReadFile("../docs/reliability.md"))(t)
 	for _, m := range mutations() {
-		if !bytes.Contains(page, []byte("\n| "+m.name+" | ")) {
-			t.Errorf("docs/reliability.md does not say when %q was found", m.name)
-		}
+		assert.That(t, bytes.Contains(page, []byte("\n| "+m.name+" | ")),
+			"docs/reliability.md does not say when %q was found", m.name)
 	}
 }
 
 // TestMutations_AreOfTheCodeAsItIs fails when a text that a mutation replaces has changed. That each is found is
 // for make faults FAULTS_ARGS=-mutations.
 func TestMutations_AreOfTheCodeAsItIs(t *testing.T) {
-	t.Parallel()
 	out := assert.Must(exec.CommandContext(t.Context(), "go", "env", "GOMOD").Output())(t)
 	source := filepath.Dir(strings.TrimSpace(string(out)))
 	for _, m := range mutations() {
@@ -122,16 +116,14 @@ func TestMutations_AreOfTheCodeAsItIs(t *testing.T) {
 				t.Errorf("%s: %v", m.name, err)
 				continue
 			}
-			changed, err := os.ReadFile(o.Replace[path])
-			if err != nil || !bytes.Contains(changed, []byte(c.after)) {
-				t.Errorf("%s: %s was not changed: %v", m.name, c.file, err)
-			}
+			changed := assert.Must(os.ReadFile(o.Replace[path]))(t)
+			assert.That(t, bytes.Contains(changed, []byte(c.after)),
+				"%s: %s was not changed", m.name, c.file)
 		}
 	}
 }
 
 func TestParse_NamesWhatThereIs(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		args []string
 		want string
@@ -152,7 +144,6 @@ func TestParse_NamesWhatThereIs(t *testing.T) {
 }
 
 func TestOpenLab_SaysWhyItCannot(t *testing.T) {
-	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
 	assert.NoError(t, os.WriteFile(file, nil, 0o600))
 	if _, err := openLab(t.Context(), file, oracle.Generate(1, 1)); err == nil || !strings.Contains(err.Error(), "not a directory") {
