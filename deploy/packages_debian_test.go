@@ -102,7 +102,6 @@ func (m machine) pretendSystemd() (calls func() string) {
 }
 
 func TestDebian_FromInstallationToPurge(t *testing.T) {
-	t.Parallel()
 	first, later := built.folders(t)
 	m := debian(t)
 	said := m.install(file(t, first, ".deb"))
@@ -119,12 +118,10 @@ func TestDebian_FromInstallationToPurge(t *testing.T) {
 	}
 	want(t, calls(), "systemctl --system daemon-reload", "deb-systemd-invoke try-restart caretaker.service")
 	want(t, m.run("dpkg -s caretaker"), "Version: "+newer)
-	if got := m.run("cat /etc/caretaker/caretaker.yml"); got != edited {
-		t.Errorf("the upgrade changed the configuration to %s", got)
-	}
-	if got := m.run("cat /etc/caretaker/caretaker.env; stat -c %A:%U:%G /etc/caretaker/caretaker.env"); got != environment {
-		t.Errorf("the upgrade changed the environment to %s", got)
-	}
+	assert.Equal(t, m.run("cat /etc/caretaker/caretaker.yml"), edited,
+		"the upgrade changed the configuration to")
+	got := m.run("cat /etc/caretaker/caretaker.env; stat -c %A:%U:%G /etc/caretaker/caretaker.env")
+	assert.That(t, got == environment, "the upgrade changed the environment to %s", got)
 
 	m.run("dpkg -r caretaker")
 	want(t, calls(), "deb-systemd-invoke stop caretaker.service", "systemctl --quiet disable caretaker.service")

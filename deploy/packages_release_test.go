@@ -73,9 +73,7 @@ func file(t *testing.T, folder, end string) string {
 func output(t *testing.T, command ...string) string {
 	t.Helper()
 	out, err := exec.Command(command[0], command[1:]...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", strings.Join(command, " "), err, out)
-	}
+	assert.Require(t, err == nil, "%s: %v\n%s", strings.Join(command, " "), err, out)
 	return string(out)
 }
 
@@ -89,7 +87,6 @@ func want(t *testing.T, text string, parts ...string) {
 
 // The second one is built by another cache, in another folder, as all are.
 func TestRelease_IsTheSameEachTime(t *testing.T) {
-	t.Parallel()
 	first, _ := built.folders(t)
 	again := assert.Must(release(t.TempDir(), "GOCACHE="+t.TempDir(), "TZ=Pacific/Auckland"))(t)
 	if a, b := read(t, first+"/SHA256SUMS"), read(t, again+"/SHA256SUMS"); a != b {
@@ -98,7 +95,6 @@ func TestRelease_IsTheSameEachTime(t *testing.T) {
 }
 
 func TestRelease_ArchiveHasAProgramThatKnowsItsCommit(t *testing.T) {
-	t.Parallel()
 	first, _ := built.folders(t)
 	c := exec.Command("sha256sum", "--check", "--strict", "SHA256SUMS")
 	c.Dir = first
@@ -118,15 +114,69 @@ func TestRelease_ArchiveHasAProgramThatKnowsItsCommit(t *testing.T) {
 		"completions/caretaker.fish", "man/man1/caretaker-serve.1.gz", "prometheus/alerts.yml",
 		"prometheus/alerts-loose-foreign-keys.yml", "prometheus/rules.yml", "grafana/caretaker.json",
 	} {
-		if info, err := os.Stat(filepath.Join(folder, name)); err != nil || info.Size() < 100 {
-			t.Errorf("%s: %v", name, err)
-		}
+		info := assert.Must(os.Stat(filepath.Join(folder, name)))(t)
+		assert.That(t, info.Size() >= 100, "%s", name)
 	}
 	output(t, "bash", "-n", folder+"/completions/caretaker.bash")
 	content, err := os.ReadFile(folder + "/caretaker")
-	if err != nil || bytes.Contains(content, []byte("/work/")) {
-		t.Errorf("the program has a path of the machine it was built on, or %v", err)
-	}
+	assert.That(t, err == nil && !bytes.Contains(content, []byte("/work/")),
+		"the program has a path of the machine it was built on, or %v", err)
 	want(t, read(t, file(t, first, ".cdx.json")), `"specVersion": "1.6"`, commit,
 		"pkg:golang/github.com/jackc/pgx/v5@", "pkg:golang/std@go", `"id": "MPL-2.0"`)
+}
+
+// The unit may be exposed to 1.2 of 10, as docs/install.md says.
+func TestUnit_IsValidAndHardlyExposed(t *testing.T) {
+	const unit, units = "packages/caretaker.service", "usr/lib/systemd/system/"
+	out := output(t, "systemd-analyze", "security", "--offline=true", "--threshold=12", unit)
+	want(t, out, "Overall exposure level for caretaker.service: 1.2 OK")
+	want(t, read(t, "../docs/install.md"), "Overall exposure level for caretaker.service: 1.2 OK")
+
+	root := t.TempDir()
+	files := map[string]string{"usr/bin/caretaker": "#!/bin/sh\n", "bin/sh": "", units + "caretaker.service": read(t, unit)}
+	// What every unit depends on by itself.
+	for _, name := range []string{"sysinit", "basic", "shutdown", "network-online"} {
+		files[units+name+".target"] = "[Unit]\n"
+	}
+	files[units+"system.slice"], files[units+"-.mount"] = "[Slice]\n", "[Mount]\nWhat=/dev/sda\nWhere=/\n"
+	for path, content := range files {
+		assert.NoError(t, os.MkdirAll(filepath.Join(root, filepath.Dir(path)), 0o750))
+		assert.NoError(t, os.WriteFile(filepath.Join(root, path), []byte(content), 0o600))
+	}
+	for _, program := range []string{"usr/bin/caretaker", "bin/sh"} {
+		assert.NoError(t, os.Chmod(filepath.Join(root, program), 0o700))
+	}
+	if out := output(t, "systemd-analyze", "verify", "--man=no", "--root="+root, "caretaker.service"); out != "" {
+		t.Error(out)
+	}
+}
+
+// An rpm is for machines that have no Debian: what can be tried here is the file and its scripts.
+func TestRPM_HasTheFilesAndInstallsUpgradesAndGoes(t *testing.T) {
+	first, later := built.folders(t)
+	old, young := file(t, first, ".rpm"), file(t, later, ".rpm")
+	want(t, output(t, "rpm", "-K", "--nosignature", old), "digests OK")
+	want(t, output(t, "rpm", "-qp", "--qf", "[%{FILENAMES} %{FILEMODES:perms} %{FILEGROUPNAME} %{FILEFLAGS:fflags}\n]", old),
+		"/usr/bin/caretaker -rwxr-xr-x root", "/usr/lib/systemd/system/caretaker.service -rw-r--r-- root",
+		"/etc/caretaker/caretaker.env -rw-r----- caretaker cn", "/etc/caretaker/caretaker.yml -rw-r--r-- root cn",
+		"/usr/share/man/man1/caretaker.1.gz", "/usr/share/zsh/site-functions/_caretaker")
+
+	m := debian(t)
+	rpm := func(args ...string) string {
+		return output(t, append([]string{"rpm", "--root", m.root}, args...)...)
+	}
+	want(t, rpm("-i", "--nodeps", "--nosignature", old), "does not run yet")
+	want(t, m.run("stat -c '%A %U %G' /etc/caretaker/caretaker.env; getent passwd caretaker"),
+		"-rw-r----- root caretaker", ":/nonexistent:/sbin/nologin")
+	const edited = "log: {level: debug}\n"
+	m.write("/etc/caretaker/caretaker.yml", edited, 0o644)
+	calls := m.pretendSystemd()
+	rpm("-U", "--nodeps", "--nosignature", young)
+	want(t, calls(), "systemctl try-restart caretaker.service")
+	want(t, rpm("-q", "caretaker"), newer)
+	assert.Equal(t, m.run("cat /etc/caretaker/caretaker.yml"), edited,
+		"the upgrade changed the configuration to")
+	rpm("-e", "caretaker")
+	want(t, calls(), "systemctl stop caretaker.service", "systemctl --quiet disable caretaker.service")
+	m.wantFile("/usr/bin/caretaker", false)
 }

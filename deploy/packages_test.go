@@ -26,42 +26,35 @@ func load(t *testing.T, content string, environment ...string) (*config.Config, 
 }
 
 func TestInstalledConfiguration_IsEveryKeyAndValidWithAllOfThem(t *testing.T) {
-	t.Parallel()
 	content := read(t, installedConfiguration)
 	all := setting.ReplaceAllString(content, "$1$2")
 	c := assert.Must(load(t, all))(t)
 	assert.That(t, len(c.Databases) == 2 && c.TLS.CertFile != "" && c.WebListen != "", "the examples are not there: %+v", c)
 	keys := new(config.Config).Keys(&service.Config{})
-	if got := len(setting.FindAllString(content, -1)); got != len(keys) {
-		t.Errorf("%d keys, want all %d", got, len(keys))
-	}
+	assert.Equal(t, len(setting.FindAllString(content, -1)), len(keys), "keys")
 	for line := range strings.Lines(content) {
 		assert.That(t, len(line) <= 101, "longer than 100 columns: %s", line)
 	}
 }
 
 func TestInstalledConfiguration_SetsNothingByItself(t *testing.T) {
-	t.Parallel()
 	const url = "CARETAKER_DATABASES_MAIN_URL=postgres://caretaker@db.example/application"
 	c := assert.Must(load(t, read(t, installedConfiguration), url))(t)
 	plain, err := load(t, "", url)
-	if err != nil || c.Listen != plain.Listen || c.TLS != plain.TLS || c.Auth.TokensFile != "" ||
-		!slices.Equal(c.Databases, plain.Databases) {
-		t.Errorf("%+v, want %+v; %v", c, plain, err)
-	}
+	assert.That(t, err == nil && c.Listen == plain.Listen && c.TLS == plain.TLS &&
+		c.Auth.TokensFile == "" && slices.Equal(c.Databases, plain.Databases),
+		"%+v, want %+v; %v", c, plain, err)
 }
 
 func TestInstalledEnvironment_HasNamesThatTheServerKnows(t *testing.T) {
-	t.Parallel()
 	var environment []string
 	for line := range strings.Lines(read(t, "packages/caretaker.env")) {
 		name, value, is := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "#"), "=")
 		if !is || !strings.HasPrefix(name, "CARETAKER_") {
 			continue
 		}
-		if !strings.HasPrefix(value, "'") || !strings.HasSuffix(value, "'") {
-			t.Errorf("%s: a shell and systemd read it alike in single quotes only", name)
-		}
+		assert.That(t, strings.HasPrefix(value, "'") && strings.HasSuffix(value, "'"),
+			"%s: a shell and systemd read it alike in single quotes only", name)
 		environment = append(environment, name+"="+strings.Trim(value, "'"))
 	}
 	if _, err := load(t, "", environment...); err != nil || len(environment) < 2 {
@@ -70,7 +63,6 @@ func TestInstalledEnvironment_HasNamesThatTheServerKnows(t *testing.T) {
 }
 
 func TestKubernetesConfiguration_IsValid(t *testing.T) {
-	t.Parallel()
 	var environment []string
 	for line := range strings.Lines(read(t, "kubernetes/caretaker.env")) {
 		environment = append(environment, strings.TrimSpace(line))

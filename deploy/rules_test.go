@@ -2,6 +2,7 @@
 package deploy_test
 
 import (
+	"encoding/json"
 	"os"
 	"regexp"
 	"slices"
@@ -22,8 +23,7 @@ func (r rule) name() string { return r.Record + r.Alert }
 
 func read(t *testing.T, file string) string {
 	t.Helper()
-	content := assert.Must(os.ReadFile(file))(t)
-	return string(content)
+	return string(assert.Must(os.ReadFile(file))(t))
 }
 
 func parse(t *testing.T, file string, into any) {
@@ -62,7 +62,6 @@ func paragraphs(t *testing.T) map[string]string {
 }
 
 func TestAlerts_HaveSeverityWordsAndAParagraphOfTheRunbook(t *testing.T) {
-	t.Parallel()
 	runbook := paragraphs(t)
 	for _, r := range rules(t) {
 		if r.Alert == "" {
@@ -79,9 +78,8 @@ func TestAlerts_HaveSeverityWordsAndAParagraphOfTheRunbook(t *testing.T) {
 		}
 		text := runbook[r.Alert]
 		delete(runbook, r.Alert)
-		if !strings.HasPrefix(strings.TrimSpace(text), "*"+severity+".*") {
-			t.Errorf("docs/operations.md has no paragraph ### %s that begins with *%s.*", r.Alert, severity)
-		}
+		assert.That(t, strings.HasPrefix(strings.TrimSpace(text), "*"+severity+".*"),
+			"docs/operations.md has no paragraph ### %s that begins with *%s.*", r.Alert, severity)
 		for _, part := range []string{"Look:", "Do:"} {
 			assert.That(t, strings.Contains(text, part), "the paragraph of %s has no %s", r.Alert, part)
 		}
@@ -124,7 +122,6 @@ func (rt ruleTest) expects(r rule) (something, nothing bool) {
 }
 
 func TestRules_HaveATestInWhichTheyFireAndOneInWhichTheyDoNot(t *testing.T) {
-	t.Parallel()
 	var tests []ruleTest
 	for _, file := range []string{"prometheus/alerts_test.yml", "prometheus/alerts_of_days_test.yml"} {
 		var content struct{ Tests []ruleTest }
@@ -147,7 +144,6 @@ func TestRules_HaveATestInWhichTheyFireAndOneInWhichTheyDoNot(t *testing.T) {
 }
 
 func TestDocuments_LeadToAnchorsThatAreThere(t *testing.T) {
-	t.Parallel()
 	runbook := read(t, "../docs/operations.md")
 	for _, m := range regexp.MustCompile(`\]\(#([a-z0-9-]+)\)`).FindAllStringSubmatch(runbook, -1) {
 		found := false
@@ -162,7 +158,6 @@ func TestDocuments_LeadToAnchorsThatAreThere(t *testing.T) {
 
 // Where loose foreign keys alone are used, no rule speaks of anything else; the others are those for all.
 func TestAlerts_ForLooseForeignKeysAloneAreThoseThatTheyCanHave(t *testing.T) {
-	t.Parallel()
 	var some struct{ Groups []struct{ Rules []rule } }
 	parse(t, "prometheus/alerts-loose-foreign-keys.yml", &some)
 	shown := map[string]rule{}
@@ -182,9 +177,8 @@ func TestAlerts_ForLooseForeignKeysAloneAreThoseThatTheyCanHave(t *testing.T) {
 		}
 		own, there := shown[r.Alert]
 		narrow := slices.Contains(narrowed, r.Alert)
-		if general := !others.MatchString(text(r)); there != (general || narrow) {
-			t.Errorf("%s: is there: %v", r.Alert, there)
-		}
+		general := !others.MatchString(text(r))
+		assert.That(t, there == (general || narrow), "%s: is there: %v", r.Alert, there)
 		if found := others.FindString(text(own)); found != "" || there && !narrow && text(own) != text(r) {
 			t.Errorf("%s: speaks of %q, or is another one", r.Alert, found)
 		}
@@ -192,5 +186,63 @@ func TestAlerts_ForLooseForeignKeysAloneAreThoseThatTheyCanHave(t *testing.T) {
 	}
 	for name := range shown {
 		t.Errorf("%s is no alert of all", name)
+	}
+}
+
+type position struct{ X, Y, W, H int }
+
+func (p position) overlaps(o position) bool {
+	return p.X < o.X+o.W && o.X < p.X+p.W && p.Y < o.Y+o.H && o.Y < p.Y+p.H
+}
+
+type dashboardPanel struct {
+	ID                       int
+	Type, Title, Description string
+	Datasource               struct{ UID string }
+	GridPos                  position
+	Targets                  []struct{ Expr, LegendFormat string }
+	FieldConfig              struct{ Defaults struct{ Unit string } }
+}
+
+type dashboard struct {
+	Title, UID string
+	Templating struct {
+		List []struct{ Name, Type string }
+	}
+	Panels []dashboardPanel
+}
+
+func TestDashboard_SaysWhatEachPanelIsAndInWhatUnit(t *testing.T) {
+	var d dashboard
+	assert.NoError(t, json.Unmarshal([]byte(read(t, "grafana/caretaker.json")), &d))
+	var variables []string
+	for _, v := range d.Templating.List {
+		variables = append(variables, v.Name)
+	}
+	want := []string{"datasource", "worker", "database"}
+	assert.That(t, slices.Equal(variables, want), "variables %v, want %v", variables, want)
+	for i, p := range d.Panels {
+		for _, before := range d.Panels[:i] {
+			assert.That(t, before.ID != p.ID && !before.GridPos.overlaps(p.GridPos),
+				"%s and %s have the same id, or overlap", before.Title, p.Title)
+		}
+		assert.That(t, p.GridPos.X+p.GridPos.W <= 24, "%s is wider than the page", p.Title)
+		if p.Type != "row" {
+			p.wantWords(t)
+		}
+	}
+}
+
+// wantWords fails the test unless the panel has all that makes it readable, and asks the chosen data source.
+func (p dashboardPanel) wantWords(t *testing.T) {
+	t.Helper()
+	if p.Title == "" || p.Description == "" || p.FieldConfig.Defaults.Unit == "" || p.Datasource.UID != "${datasource}" || len(p.Targets) == 0 {
+		t.Errorf("%q has no title, description, unit, datasource or query", p.Title)
+	}
+	for _, target := range p.Targets {
+		assert.That(t, target.LegendFormat != "", "%s: no legend for %s", p.Title, target.Expr)
+		if strings.Contains(target.Expr, "worker, database)") && !strings.Contains(target.Expr, "$database") {
+			t.Errorf("%s: the variables are of no use to %s", p.Title, target.Expr)
+		}
 	}
 }
