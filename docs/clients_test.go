@@ -45,9 +45,8 @@ func TestClients_RunWatchAndReadErrors(t *testing.T) {
 			out, code := s.run("set -e\nROOT='" + root + "'\n" + command + " localhost:" + s.ports["50051"] +
 				" ca.crt alice.token\nset +e")
 			shown := "the same run: true\nRUN_STATE_SUCCEEDED records …\n" + refusals[name] + " UNKNOWN_DATABASE nowhere\n"
-			if why := compare(shown, out); why != "" || code != 0 {
-				t.Errorf("exit %d: %s\n%s", code, why, out)
-			}
+			why := compare(shown, out)
+			assert.That(t, why == "" && code == 0, "exit %d: %s\n%s", code, why, out)
 		})
 	}
 }

@@ -129,9 +129,8 @@ func (s *session) try(b block) {
 		if b.name != "" {
 			command += " -d " + s.database(b.name)
 		}
-		if out, code := s.run(command); code != 0 {
-			s.t.Fatalf("%s: %s", b, out)
-		}
+		out, code := s.run(command)
+		assert.Require(s.t, code == 0, "%s: %s", b, out)
 	case "yaml":
 		if b.name != "" {
 			s.yaml(b)
@@ -160,15 +159,13 @@ func (s *session) step(b block, one step) {
 		command = "set -e\n" + command + "\nset +e\n"
 	}
 	out, code := run(s.here(command))
-	if code != 0 && !mayFail.MatchString(one.shown) {
-		s.t.Fatalf("%s:%d: exit %d of\n%s\n%s", b.page, one.line, code, one.command, out)
-	}
+	assert.Require(s.t, code == 0 || mayFail.MatchString(one.shown),
+		"%s:%d: exit %d of\n%s\n%s", b.page, one.line, code, one.command, out)
 	if one.shown == "" {
 		return
 	}
-	if why := compare(one.shown, out); why != "" {
-		s.t.Errorf("%s:%d: %s\n%s\nprinted\n%s", b.page, one.line, why, one.command, out)
-	}
+	why := compare(one.shown, out)
+	assert.That(s.t, why == "", "%s:%d: %s\n%s\nprinted\n%s", b.page, one.line, why, one.command, out)
 }
 
 // yaml writes the file that a block shows and has it read by whoever reads such a file.
