@@ -46,8 +46,7 @@ func elements(t *testing.T, svg string) (all []element) {
 
 func number(t *testing.T, text string) float64 {
 	t.Helper()
-	n := assert.Must(strconv.ParseFloat(text, 64))(t)
-	return n
+	return assert.Must(strconv.ParseFloat(text, 64))(t)
 }
 
 func sample() chart {
@@ -122,14 +121,11 @@ func TestAxis_BeginsAtZeroUnlessValuesAreFarApart(t *testing.T) {
 		for _, tick := range ticks {
 			labels = append(labels, short(tick))
 		}
-		if got := strings.Join(labels, " "); got != c.want {
-			t.Errorf("%v: %s, want %s", c.values, got, c.want)
-		}
+		assert.Equal(t, strings.Join(labels, " "), c.want, c.values)
 		if a.at(a.low) != 100 || a.at(a.high) != 0 {
 			t.Errorf("%v: from %v to %v", c.values, a.at(a.low), a.at(a.high))
 		}
 	}
-	if at := axisOf([]float64{7}, 0, 100).at(7); at != 50 {
-		t.Errorf("a single size is at %v, want the middle", at)
-	}
+	at := axisOf([]float64{7}, 0, 100).at(7)
+	assert.That(t, at == 50, "a single size is at %v, want the middle", at)
 }

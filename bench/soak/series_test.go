@@ -27,7 +27,6 @@ func near(t *testing.T, what string, got, want, tolerance float64) {
 }
 
 func TestFit_FindsTheLine(t *testing.T) {
-	t.Parallel()
 	got := fit(line(61, 10, 4, 0))
 	near(t, "slope", got.slope, 4, 1e-9)
 	near(t, "standard error", got.stdErr, 0, 1e-9)
@@ -35,7 +34,6 @@ func TestFit_FindsTheLine(t *testing.T) {
 }
 
 func TestFit_HasTheStandardErrorOfTheTextbook(t *testing.T) {
-	t.Parallel()
 	// Residuals are -0.4, 0.8, -0.4, 0: their squares sum to 0.96, sxx is 5, and no neighbours agree.
 	got := fit([]point{{0, 0.6}, {1, 2.8}, {2, 2.6}, {3, 4}})
 	near(t, "slope", got.slope, 1, 1e-9)
@@ -43,7 +41,6 @@ func TestFit_HasTheStandardErrorOfTheTextbook(t *testing.T) {
 }
 
 func TestFit_WavesSayLessThanNoise(t *testing.T) {
-	t.Parallel()
 	var waves []point
 	for i := range 60 {
 		waves = append(waves, point{float64(i) / 60, 100 + 10*math.Sin(float64(i)/8)})
@@ -55,16 +52,13 @@ func TestFit_WavesSayLessThanNoise(t *testing.T) {
 }
 
 func TestFit_FewPointsHaveNoSlope(t *testing.T) {
-	t.Parallel()
 	for _, points := range [][]point{nil, {{1, 5}}, {{1, 5}, {2, 9}}, {{1, 5}, {1, 6}, {1, 7}}} {
-		if got := fit(points); got.slope != 0 || got.rises() {
-			t.Errorf("%v: %+v", points, got)
-		}
+		got := fit(points)
+		assert.That(t, got.slope == 0 && !got.rises(), "%v: %+v", points, got)
 	}
 }
 
 func TestMeans_LeaveOutTheWarmUpAndAreByWholeDays(t *testing.T) {
-	t.Parallel()
 	points := []point{{0, 1000}, {1, 10}, {1.5, 20}, {2, 30}, {2.5, 50}, {4, 7}}
 	got := means(points, 1, 1)
 	want := []point{{1.25, 15}, {2.25, 40}, {4, 7}}
@@ -76,7 +70,6 @@ func TestMeans_LeaveOutTheWarmUpAndAreByWholeDays(t *testing.T) {
 }
 
 func TestTrend_RisesOnlyIfItIsNeitherChanceNorLittle(t *testing.T) {
-	t.Parallel()
 	for name, c := range map[string]struct {
 		of             trend
 		rises, tooMuch bool
@@ -96,21 +89,17 @@ func TestTrend_RisesOnlyIfItIsNeitherChanceNorLittle(t *testing.T) {
 }
 
 func TestTrend_SaysNoOnlyIfTheSlopeIsCertainEnough(t *testing.T) {
-	t.Parallel()
 	for want, of := range map[string]trend{
 		"no":                    {n: 20, mean: 100, slope: 1, stdErr: 4, bound: 10},
 		"cannot tell":           {n: 20, mean: 100, slope: 1, stdErr: 5, bound: 10},
 		"yes, within the bound": {n: 20, mean: 100, slope: 9, stdErr: 2, bound: 10},
 		"**yes, too much**":     {n: 20, mean: 100, slope: 11, stdErr: 2, bound: 10},
 	} {
-		if got := of.verdict(); got != want {
-			t.Errorf("%+v: %q, want %q", of, got, want)
-		}
+		assert.Equal(t, of.verdict(), want, of)
 	}
 }
 
 func TestTrends_TheBoundIsAPartOfTheMeanOrTheFloor(t *testing.T) {
-	t.Parallel()
 	var s samples
 	for i := range 120 {
 		at := time.Duration(i) * 30 * time.Second
@@ -124,7 +113,6 @@ func TestTrends_TheBoundIsAPartOfTheMeanOrTheFloor(t *testing.T) {
 }
 
 func TestFailure_NamesTheSeriesAndWhatIsLeft(t *testing.T) {
-	t.Parallel()
 	leak := trend{name: "server: goroutines", n: 20, mean: 100, slope: 60, stdErr: 1, bound: 10}
 	left := []leftover{{"shop", "items of orders", 3}}
 	if err := failure([]trend{{name: "quiet", n: 20, mean: 5}}, nil, options{}, "d"); err != nil {
@@ -140,7 +128,6 @@ func TestFailure_NamesTheSeriesAndWhatIsLeft(t *testing.T) {
 }
 
 func TestParseFigures_SumsOverLabelsAndByOutcome(t *testing.T) {
-	t.Parallel()
 	f := parseFigures("# HELP runs of all\nruns{worker=\"a b\",outcome=\"failed\"} 2\n" +
 		"runs{outcome=\"succeeded\",worker=\"c\"} 3.5e+1\ngo_goroutines 61\n")
 	near(t, "all", f["runs"], 37, 0)
@@ -150,7 +137,6 @@ func TestParseFigures_SumsOverLabelsAndByOutcome(t *testing.T) {
 }
 
 func TestFollow_ReadsTheLogBetweenPiecesOfALineAboutACollection(t *testing.T) {
-	t.Parallel()
 	s, serving := &server{}, make(chan struct{})
 	s.follow(strings.NewReader("gc 1 @0.1s 2%: 0.1+0.2 ms clock, 4->5->3 MB, 4 MB goal\n"+
 		`gc {"level":"INFO","msg":"serving","listen":"127.0.0.1:1"}`+"\n"+`{"level":"ERROR","msg":"no"}`+"\n"), io.Discard, serving)
