@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 )
 
@@ -177,8 +178,7 @@ func (m *jobMachine) check(t *rapid.T) {
 }
 
 func TestJobs_WhateverHappensOneAttemptAtATimeWritesAndOneJobATargetWaits(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
+	l := newLab(assert.Parallel(t))
 	rapid.Check(t, func(t *rapid.T) {
 		l.exec(`TRUNCATE maintenance.river_job, maintenance.job_cancellations`)
 		m := &jobMachine{lab: l}

@@ -136,9 +136,8 @@ func TestMigrate_ForLooseForeignKeysMakesTheirTablesAndGoesToGitLabAndBack(t *te
 	d.LooseForeignKeysOnly = false
 	wantIs(t, "before", d.CheckMigrated(ctx), repo.ErrNotMigrated)
 	applied = migrateAs(t, d, false)
-	if !slices.Contains(applied, "main/00010_jobs_and_protections.sql") || !slices.Contains(applied, "queue/001_create_river_migration") {
-		t.Errorf("applied %v", applied)
-	}
+	assert.That(t, slices.Contains(applied, "main/00010_jobs_and_protections.sql") &&
+		slices.Contains(applied, "queue/001_create_river_migration"), "applied %v", applied)
 	assert.NoError(t, errors.Join(d.CheckMigrated(ctx), CheckQueueMigrated(ctx, d)))
 	assert.Equal(t, relations(t, d), relations(t, whole), "the schema")
 	back := migrateAs(t, d, true)

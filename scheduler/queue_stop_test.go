@@ -23,8 +23,7 @@ func TestQueue_StopCancelsAttemptsThatDoNotEnd(t *testing.T) {
 		"when its caller has none": {time.Hour, 50 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			l := newLab(t)
+			l := newLab(assert.Parallel(t))
 			l.config.StopPatience = c.patience
 			l.insert(deleteUser(1))
 			begun := make(chan struct{})
@@ -44,8 +43,7 @@ func TestQueue_StopCancelsAttemptsThatDoNotEnd(t *testing.T) {
 }
 
 func TestQueue_StopAndStartAgain(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
+	l := newLab(assert.Parallel(t))
 	l.stop(l.Queue)
 	for id := range int64(3) {
 		l.insert(deleteUser(id))
@@ -80,8 +78,7 @@ func child(url string) {
 }
 
 func TestQueue_JobOfAKilledProcessIsWorkedAgain(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
+	l := newLab(assert.Parallel(t))
 	l.insert(deleteUser(1))
 	process := exec.Command(os.Args[0])
 	process.Env = append(os.Environ(), childVariable+"="+l.url+"&application_name=doomed")
@@ -147,8 +144,7 @@ func TestQueue_AttemptThatComesBackToLifeDoesNotFinishTheJob(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]error{"with success": nil, "with a failure": errors.New("the statement was cancelled")} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			l := newLab(t)
+			l := newLab(assert.Parallel(t))
 			l.insert(deleteUser(1))
 			// With one job at work its process takes no other.
 			l.config.Workers = 1
@@ -184,8 +180,7 @@ func TestQueue_AttemptThatComesBackToLifeDoesNotFinishTheJob(t *testing.T) {
 // Main does not answer when an attempt ends: whether that has lost its job is asked until it does. Else it would leave
 // its outcome with a job that another one has finished.
 func TestQueue_AttemptThatEndsWhileMainIsAwayLeavesAFinishedJobAlone(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
+	l := newLab(assert.Parallel(t))
 	l.insert(deleteUser(1))
 	first := newHeld()
 	l.work(l.Queue, &jobs{do: first.do})
@@ -225,8 +220,7 @@ func (l lines) Write(line []byte) (int, error) {
 }
 
 func TestQueue_SaysOnceWhatKeepsItFromItsWorkAndStartsWhenMainIsMigrated(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
+	l := newLab(assert.Parallel(t))
 	l.insert(deleteUser(1))
 	l.exec(`ALTER TABLE maintenance.river_migration RENAME TO away`)
 	said := make(chan string, 1000)

@@ -79,8 +79,7 @@ func (l *lab) another() (*Queue, *repo.Database) {
 	if flag.Lookup("test.v").Value.String() == "true" { // not with -json
 		config.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
-	q := assert.Must(NewQueue(main, config))(l)
-	return q, main
+	return assert.Must(NewQueue(main, config))(l), main
 }
 
 // in runs do in a transaction, and commits it unless do returns an error.
@@ -127,8 +126,7 @@ func (l *lab) value(sql string, args ...any) string {
 
 func (l *lab) want(sql, want string) {
 	l.Helper()
-	got := l.value(sql)
-	assert.That(l, got == want, "%s: %s, want %s", sql, got, want)
+	assert.Equal(l, l.value(sql), want, sql)
 }
 
 // until waits for a query's value.

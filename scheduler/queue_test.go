@@ -20,8 +20,7 @@ func (l *lab) wantInserted(n int, jobs ...repo.Job) {
 }
 
 func TestQueue_JobIsInsertedOnceWithItsTransaction(t *testing.T) {
-	t.Parallel()
-	l, ctx := newLab(t), context.Background()
+	l, ctx := newLab(assert.Parallel(t)), context.Background()
 	failed := errors.New("changed its mind")
 	err := l.in(ctx, func(tx pgx.Tx) error {
 		n, err := l.InsertJobs(ctx, tx, []repo.Job{deleteUser(1)})
@@ -82,8 +81,7 @@ var uniqueStates = map[string]bool{
 }
 
 func TestQueue_JobIsUniqueWhileItWaitsOrRuns(t *testing.T) {
-	t.Parallel()
-	l, actor := newLab(t), new(int64(3))
+	l, actor := newLab(assert.Parallel(t)), new(int64(3))
 	for _, c := range []struct{ first, same, other repo.JobArgs }{
 		{
 			repo.DeletePlaceholderUser{PlaceholderUserID: 1},
@@ -132,8 +130,7 @@ func TestQueue_JobIsUniqueWhileItWaitsOrRuns(t *testing.T) {
 
 // Two transactions that insert the same jobs in different orders wait for each other, and none fails.
 func TestQueue_TransactionsThatInsertTheSameJobsDoNotDeadlock(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
+	l := newLab(assert.Parallel(t))
 	inserted := make(chan int, 2)
 	failed := make(chan error, 2)
 	var orders [2][]repo.Job
@@ -161,8 +158,7 @@ const keepAttempt = `SELECT FROM maintenance.river_job WHERE state = 'running' F
 // Whoever inserts the job that is at work waits for none of its transactions: each keeps the job's row, may take longer
 // than an insert can wait, and may itself wait for a row of the inserting transaction.
 func TestQueue_DuplicateOfARunningJobIsDroppedWithoutWaitingForIt(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
+	l := newLab(assert.Parallel(t))
 	l.insert(deleteUser(1), deleteUser(2))
 	l.exec(`UPDATE maintenance.river_job SET state = 'running', attempted_at = now() WHERE args ->> 'user_id' = '1'`)
 	l.exec(`CREATE TABLE shared AS SELECT 1 AS id`)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
@@ -53,8 +54,7 @@ func TestQueue_JobEndsAsItsAttemptSays(t *testing.T) {
 		}, fate: "retryable 10 failed", also: [2]string{said, "internal error; the log of this job has it"}},
 	} {
 		t.Run(c.fate+" "+c.also[1], func(t *testing.T) {
-			t.Parallel()
-			l := newLab(t)
+			l := newLab(assert.Parallel(t))
 			l.insert(deleteUser(1))
 			l.exec(`UPDATE maintenance.river_job SET attempt = $1`, c.attempts)
 			w := &jobs{do: func(ctx context.Context, _ service.JobRequest) (service.JobResult, error) {
@@ -98,8 +98,7 @@ func TestRetries_AreWithinTenPercentOfTheFourthPower(t *testing.T) {
 }
 
 func TestQueue_WorkerGetsWhatWasInsertedOfAKindThatItKnows(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
+	l := newLab(assert.Parallel(t))
 	job := deleteUser(42)
 	job.RunID, job.TraceParent = "run", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	l.insert(repo.Job{Args: laterArgs{}}, job)
@@ -107,10 +106,8 @@ func TestQueue_WorkerGetsWhatWasInsertedOfAKindThatItKnows(t *testing.T) {
 	l.work(l.Queue, w)
 	l.until(`SELECT string_agg(state::text, ',' ORDER BY kind) FROM maintenance.river_job`, "completed,available")
 	r := w.seen()[0]
-	if userOf(t, r) != 42 || r.Kind != "delete_user" || r.RunID != "run" || r.TraceParent != job.TraceParent ||
-		r.Stopping == nil || r.MaxAttempts != 25 {
-		t.Errorf("got %+v", r)
-	}
+	assert.That(t, userOf(t, r) == 42 && r.Kind == "delete_user" && r.RunID == "run" &&
+		r.TraceParent == job.TraceParent && r.Stopping != nil && r.MaxAttempts == 25, "got %+v", r)
 }
 
 // laterArgs are of a kind that a newer version has.
@@ -119,8 +116,7 @@ type laterArgs struct{}
 func (laterArgs) Kind() string { return "later" }
 
 func TestQueue_JobCompletesWithTheTransactionOfItsChangeInItsOwnAttemptOnly(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
+	l := newLab(assert.Parallel(t))
 	l.exec(`CREATE TABLE changes (id bigint)`)
 	l.insert(deleteUser(1))
 	complete := func(ctx context.Context, id int64) error {
@@ -180,8 +176,7 @@ func (m *meter) begun(job int64) {
 }
 
 func TestQueue_TwoGroupsAtMostAreDestroyedAtATimeAndReplicasNeverWorkOneJobTogether(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
+	l := newLab(assert.Parallel(t))
 	var groups []repo.Job
 	for id := range int64(12) {
 		groups = append(groups, repo.Job{Args: repo.DestroyGroup{GroupID: id}})
@@ -217,8 +212,7 @@ func TestQueue_TwoGroupsAtMostAreDestroyedAtATimeAndReplicasNeverWorkOneJobToget
 // A pooler in transaction mode has no session: nothing listens, no lock outlives a transaction, and there are no prepared
 // statements. The URL says so, and all works without.
 func TestQueue_NeedsNoSession(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
+	l := newLab(assert.Parallel(t))
 	l.url += "&default_query_exec_mode=exec"
 	l.Queue, l.main = l.another()
 	pass := repo.Job{Args: repo.ContinueInactiveTokenDeletion{PassID: "1"}}
@@ -232,4 +226,158 @@ func TestQueue_NeedsNoSession(t *testing.T) {
 	l.want(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE '%listen%' AND pid <> pg_backend_pid()`, "0")
 	l.want(`SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database AND d.datname = current_database()
 		WHERE locktype = 'advisory'`, "0")
+}
+
+// never is an interval at which River does not look by itself while a test lasts.
+const never = time.Hour
+
+// polling is a queue of another process, whose River looks for jobs by itself so often.
+func (l *lab) polling(interval time.Duration) *Queue {
+	l.Helper()
+	q, _ := l.another()
+	q.config.PollInterval = interval
+	return q
+}
+
+// announced inserts a job of which River hears through its announcement alone: what looks for due jobs passes over its
+// priority.
+func (l *lab) announced(user int64) {
+	l.Helper()
+	ctx := context.Background()
+	tx := l.begin()
+	options := &river.InsertOpts{Priority: 2}
+	assert.Must(l.inserts.InsertTx(ctx, tx, deleteUser(user).Args, options))(l)
+	assert.NoError(l, tx.Commit(ctx))
+}
+
+const (
+	// Connections on which River waits for announcements, and asks now and then whether they are alive.
+	listenersSQL = `SELECT count(*) FROM pg_stat_activity
+		WHERE datname = current_database() AND state = 'idle' AND query ILIKE ANY ('{listen%,-- ping}')`
+	notCompletedSQL = `SELECT count(*) FROM maintenance.river_job WHERE state <> 'completed'`
+)
+
+func TestFault_Queue_ListensAgainWhenItsConnectionIsCut(t *testing.T) {
+	l := newLab(assert.Parallel(t))
+	l.work(l.polling(never), &jobs{})
+	for user := range int64(2) {
+		l.until(listenersSQL, "1")
+		l.announced(user)
+		l.until(notCompletedSQL, "0")
+		l.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE datname = current_database() AND state = 'idle' AND query ILIKE ANY ('{listen%,-- ping}')`)
+		// Nobody listens: the look for due jobs finds it.
+		l.insert(deleteUser(100 + user))
+		l.until(notCompletedSQL, "0")
+	}
+}
+
+func TestQueue_JobOfAnotherProcessIsAnnouncedAndOneWhoseTimeComesIsFound(t *testing.T) {
+	l := newLab(assert.Parallel(t))
+	l.work(l.polling(never), &jobs{})
+	l.until(listenersSQL, "1")
+	for user := range int64(3) {
+		l.announced(user)
+		l.until(notCompletedSQL, "0")
+	}
+	job := deleteUser(10)
+	job.ScheduledAt = time.Now().Add(3 * time.Second)
+	l.insert(job)
+	// So are those that nobody has announced, in each queue.
+	l.exec(`INSERT INTO maintenance.river_job (kind, queue, args, max_attempts, scheduled_at, state)
+		SELECT 'destroy_group', 'destroy_group', jsonb_build_object('group_id', n), 25, now() + n * interval '1 second', 'available'
+		FROM generate_series(0, 2) n`)
+	l.until(notCompletedSQL, "0")
+	l.want(`SELECT count(*) FROM maintenance.river_job WHERE attempted_at < scheduled_at`, "0")
+	l.want(`SELECT count(*) FROM maintenance.river_job`, "7")
+}
+
+func TestQueue_JobThatWasPutOffIsFound(t *testing.T) {
+	l := newLab(assert.Parallel(t))
+	l.insert(deleteUser(1))
+	w := &jobs{}
+	w.do = func(context.Context, service.JobRequest) (service.JobResult, error) {
+		switch len(w.seen()) {
+		case 1:
+			return service.JobResult{Snooze: service.SliceSnooze}, nil
+		case 2:
+			return service.JobResult{}, context.DeadlineExceeded
+		}
+		return service.JobResult{Outcome: service.JobSucceeded}, nil
+	}
+	l.work(l.polling(never), w)
+	l.until(fate, "completed 2 succeeded")
+}
+
+// A server that stops gives its jobs to those that go on.
+func TestQueue_JobsOfAServerThatStopsAreTakenByOthers(t *testing.T) {
+	l := newLab(assert.Parallel(t))
+	begun := make(chan struct{})
+	leaving := l.polling(never)
+	assert.NoError(t, leaving.Start(&jobs{do: func(_ context.Context, r service.JobRequest) (service.JobResult, error) {
+		close(begun)
+		<-r.Stopping
+		return service.JobResult{Snooze: service.SliceSnooze}, nil
+	}}))
+	l.insert(deleteUser(1))
+	<-begun
+	l.work(l.polling(never), &jobs{})
+	l.until(listenersSQL, "2")
+	l.stop(leaving)
+	// The attempt that was put off does not count.
+	l.until(fate, "completed 1 succeeded")
+}
+
+// Behind a pooler nobody listens, and River looks by itself.
+func TestFault_Queue_BehindAPoolerRiverLooksForJobs(t *testing.T) {
+	l := newLab(assert.Parallel(t))
+	pooler := assert.Must(databases.Cluster(t).Pooler(t.Context(), 2))(t)
+	t.Cleanup(func() {
+		assert.NoError(t, pooler.Stop())
+	})
+	l.url = pooler.URL(l.value(`SELECT current_database()`))
+	for _, mode := range []string{"", "&default_query_exec_mode=exec"} {
+		l.url += mode
+		q, main := l.another()
+		q.config.PollInterval = 0
+		direct := assert.Must(main.Direct(t.Context()))(t)
+		assert.That(t, !direct, "%q: direct: %t", mode, direct)
+		if mode == "" {
+			continue
+		}
+		l.work(q, &jobs{})
+		for user := range int64(3) {
+			l.announced(user)
+			l.until(notCompletedSQL, "0")
+		}
+	}
+	// A pool pings its connections, too, but for a moment only: a listener always counts.
+	l.until(listenersSQL, "0")
+	direct := assert.Must(l.main.Direct(t.Context()))(t)
+	assert.That(t, direct, "without it: direct: %t", direct)
+}
+
+func TestDatabase_DueJobsTellsWhatWaitsFromWhatComes(t *testing.T) {
+	l := newLab(assert.Parallel(t))
+	in := repo.JobsIn{Queues: l.names(), Kinds: []string{"delete_user"}, Grace: time.Minute}
+	add := `INSERT INTO maintenance.river_job (kind, args, max_attempts, scheduled_at, state)
+		VALUES ($1, '{}', 25, now() + $2::interval, $3::text::maintenance.river_job_state)`
+	want := func(what string, waits, later bool, within time.Duration) {
+		t.Helper()
+		due := assert.Must(l.main.DueJobs(t.Context(), in))(t)
+		for _, d := range due {
+			empty := d.Queue != river.QueueDefault
+			assert.That(t, d.Waits == (waits && !empty) && d.Later == (later && !empty) && d.In <= within, "%s: %+v", what, d)
+		}
+		assert.Equal(t, len(due), 2, what+": queues")
+	}
+	want("no jobs", false, false, 0)
+	l.exec(add, "delete_user", time.Hour, "retryable")
+	want("one in an hour", false, true, 61*time.Minute)
+	l.exec(add, "unknown", -time.Hour, "available")
+	want("one of an unknown kind", false, true, 61*time.Minute)
+	l.exec(add, "delete_user", -time.Second, "available")
+	want("one due a second ago", false, true, time.Minute)
+	l.exec(add, "delete_user", -time.Hour, "available")
+	want("one due an hour ago", true, true, time.Minute)
 }
