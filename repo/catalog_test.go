@@ -15,8 +15,7 @@ import (
 // catalog reads the tables with their columns, and all foreign keys.
 func (b *bench) catalog(wanted map[string][]string) *repo.Catalog {
 	b.Helper()
-	c := assert.Must(b.Catalog(context.Background(), wanted))(b.T)
-	return c
+	return assert.Must(b.Catalog(context.Background(), wanted))(b.T)
 }
 
 func TestCatalog_KnowsTablesAndColumnsThatWereAskedFor(t *testing.T) {
@@ -70,7 +69,7 @@ func TestCatalog_KnowsForeignKeysOfEverySchemaAndTheirActions(t *testing.T) {
 
 func TestCatalog_NamesATableThatMustNotBeRead(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "main")
-	d := open(t, b.as(b.role(`GRANT USAGE ON SCHEMA public TO {role}; GRANT SELECT ON users TO {role}`), "x"))
+	d := servicetest.Open(t, b.estate.URLAs(b.estate.Role(`GRANT USAGE ON SCHEMA public TO {role}; GRANT SELECT ON users TO {role}`), "x"))
 	assert.Must(d.Tables(context.Background(), map[string][]string{"users": {"id"}}))(t)
 	_, err := d.Tables(context.Background(), map[string][]string{"users": {"id"}, "issues": {"author_id"}})
 	assert.That(t, errors.Is(err, repo.ErrForbidden), "got %v, want ErrForbidden", err)

@@ -74,7 +74,7 @@ func wantHeard(t *testing.T, statements []sent, parts ...string) {
 func newAged(t *testing.T) *aged {
 	t.Helper()
 	url := databases.Clone(t, loaded("repo_history", "main", longHistory))
-	a := &aged{t: t, sql: connect(t, url)}
+	a := &aged{t: t, sql: servicetest.Connect(t, url)}
 	a.main, a.heard = listening(t, url)
 	queue, err := scheduler.NewQueue(a.main, scheduler.QueueConfig{})
 	assert.NoError(t, err)

@@ -85,9 +85,9 @@ func TestInactiveBots_EdgesOfTheRules(t *testing.T) {
 func TestNewTokenRules_DayHasTwentyFourHours(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 4, 1, 12, 0, 0, 123456000, time.UTC)
-	if got := repo.NewTokenRules(at, 36500); got.At != at || at.Sub(got.CutOff) != 36500*24*time.Hour {
-		t.Errorf("%+v", got)
-	}
+	got := repo.NewTokenRules(at, 36500)
+	assert.Equal(t, got.At, at, "the time of the rules")
+	assert.Equal(t, at.Sub(got.CutOff), 36500*24*time.Hour, "from then back to the cut-off")
 }
 
 func TestInactiveBots_SaysWhereTheRangeEndsAndWhetherThereAreMore(t *testing.T) {
@@ -167,9 +167,8 @@ func TestTokenPass_NothingIsStoredWithoutTheLeaseOrThePass(t *testing.T) {
 
 	b.exec(`UPDATE maintenance.leases SET expires_at = now()`)
 	fence = assert.Must(b.AcquireLease(ctx, "inactive_token_deletion", "test", time.Hour))(t).Fence
-	if dropped, err := b.DropTokenPass(ctx, by(fence)); err != nil || !dropped {
-		t.Fatalf("dropped %t, %v", dropped, err)
-	}
+	dropped := assert.Must(b.DropTokenPass(ctx, by(fence)))(t)
+	assert.Require(t, dropped, "dropped %t", dropped)
 	jobs.ContinueAfter = time.Minute
 	if _, err := b.AdvanceTokenPass(ctx, by(fence), p.ID, jobs, queue); !errors.Is(err, repo.ErrNotFound) {
 		t.Errorf("%v, want that it is not found", err)
@@ -202,7 +201,7 @@ func TestInactiveTokens_PlansKeepToIndexes(t *testing.T) {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			t.Parallel()
 			url := databases.Clone(t, c.loaded("repo_bots", manyBots))
-			conn := connect(t, url)
+			conn := servicetest.Connect(t, url)
 			if c.analyzed {
 				assert.Must(conn.Exec(context.Background(), "ANALYZE"))(t)
 			}
@@ -231,8 +230,7 @@ func inactiveTokenCalls(d *repo.Database, f repo.UserFeatures) map[string]func(c
 		},
 		"admin bots": func(ctx context.Context) error { return second(d.AdminBots(ctx, f, []int64{1, 2}, generous)) },
 		"new jobs": func(ctx context.Context) error {
-			_, err := d.NewDeletions(ctx, []int64{3, 6, 9}, repo.TokenDeletionReason, generous)
-			return err
+			return second(d.NewDeletions(ctx, []int64{3, 6, 9}, repo.TokenDeletionReason, generous))
 		},
 	}
 }

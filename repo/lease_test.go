@@ -16,8 +16,7 @@ import (
 
 func (b *bench) acquire(holder string, ttl time.Duration) repo.Lease {
 	b.Helper()
-	lease := assert.Must(b.AcquireLease(context.Background(), "work", holder, ttl))(b.T)
-	return lease
+	return assert.Must(b.AcquireLease(context.Background(), "work", holder, ttl))(b.T)
 }
 
 func TestLease_BelongsToOneUntilItExpiresOrIsReleased(t *testing.T) {
@@ -46,7 +45,7 @@ func TestLease_IsHeldAsLongAsExpiresAtIsToCome(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "")
 	b.exec(`ALTER TABLE maintenance.leases ALTER holder DROP NOT NULL, ALTER epoch DROP NOT NULL, ALTER acquired_at DROP NOT NULL,
 		ALTER renewed_at DROP NOT NULL, ALTER expires_at DROP NOT NULL`)
-	exec := open(t, b.with("default_query_exec_mode=exec"))
+	exec := servicetest.Open(t, b.with("default_query_exec_mode=exec"))
 	last := time.Date(9999, 12, 31, 23, 59, 59, 999_999_999, time.UTC)
 	for _, c := range []struct {
 		name, row string
@@ -172,12 +171,10 @@ func fencedSteps(b *bench) map[string]func(context.Context, repo.Permit) error {
 	failed := []repo.RecordFailure{{Record: records[0], Isolated: true, Definition: "d", SQLState: "P0001", Message: "m"}}
 	steps := map[string]func(context.Context, repo.Permit) error{
 		"remove records": func(ctx context.Context, p repo.Permit) error {
-			_, err := b.RemoveRecords(ctx, p, queue, records)
-			return err
+			return second(b.RemoveRecords(ctx, p, queue, records))
 		},
 		"postpone records": func(ctx context.Context, p repo.Permit) error {
-			_, err := b.PostponeRecords(ctx, p, queue, records)
-			return err
+			return second(b.PostponeRecords(ctx, p, queue, records))
 		},
 		"charge records": func(ctx context.Context, p repo.Permit) error {
 			_, _, err := b.ChargeRecords(ctx, p, queue, records)
@@ -190,8 +187,7 @@ func fencedSteps(b *bench) map[string]func(context.Context, repo.Permit) error {
 		"roll partition":  func(ctx context.Context, p repo.Permit) error { _, err := b.RollPartition(ctx, p, queue); return err },
 		"drop partitions": func(ctx context.Context, p repo.Permit) error { _, err := b.DropPartitions(ctx, p, queue); return err },
 		"repair partitions": func(ctx context.Context, p repo.Permit) error {
-			_, err := b.RepairPartition(ctx, p, broken)
-			return err
+			return second(b.RepairPartition(ctx, p, broken))
 		},
 	}
 	for _, action := range []string{repo.AsyncDelete, repo.AsyncNullify} {
@@ -200,18 +196,15 @@ func fencedSteps(b *bench) map[string]func(context.Context, repo.Permit) error {
 		purge := repo.Purge{Keys: repo.IntKeys(1, 2, 3), Cap: 100}
 		steps[action+" all"] = func(ctx context.Context, p repo.Permit) error {
 			purge.Permit = p
-			_, err := children[0].PurgeAll(ctx, purge, queue, nil)
-			return err
+			return second(children[0].PurgeAll(ctx, purge, queue, nil))
 		}
 		steps[action+" all, and the records"] = func(ctx context.Context, p repo.Permit) error {
 			purge.Permit = p
-			_, err := children[0].PurgeAll(ctx, purge, queue, records)
-			return err
+			return second(children[0].PurgeAll(ctx, purge, queue, records))
 		}
 		steps[action+" shares"] = func(ctx context.Context, p repo.Permit) error {
 			purge.Permit = p
-			_, err := children[0].PurgeShares(ctx, purge, 1, true)
-			return err
+			return second(children[0].PurgeShares(ctx, purge, 1, true))
 		}
 	}
 	return steps
@@ -229,9 +222,8 @@ func TestFence_NothingIsWrittenWithoutTheLease(t *testing.T) {
 			if err := step(ctx, by(f)); !errors.Is(err, repo.ErrLeaseLost) {
 				t.Errorf("%s by %+v: %v, want that the lease is lost", name, f, err)
 			}
-			if after := b.value(fencedState); after != before {
-				t.Fatalf("%s by %+v has changed\n%s\nto %s", name, f, before, after)
-			}
+			after := b.value(fencedState)
+			assert.Require(t, after == before, "%s by %+v has changed\n%s\nto %s", name, f, before, after)
 		}
 	}
 	// For its holder they do write.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // bigTables are children of 200,000 rows, a queue of 100,000 records in four partitions, and notes of failures. The one
@@ -141,20 +142,16 @@ func (b *big) figures() map[string]func(context.Context) error {
 		"jobs": func(ctx context.Context) error {
 			counts, err := b.CountJobs(ctx)
 			for _, c := range counts {
-				if c.State == "available" && c.Overdue < 50*time.Minute {
-					b.t.Errorf("%s: the oldest has been due for %s, want an hour", c.Kind, c.Overdue)
-				}
+				assert.That(b.t, c.State != "available" || c.Overdue >= 50*time.Minute,
+					"%s: the oldest has been due for %s, want an hour", c.Kind, c.Overdue)
 			}
-			if len(counts) != 3 {
-				b.t.Errorf("%d counts: %+v", len(counts), counts)
-			}
+			assert.That(b.t, len(counts) == 3, "%d counts: %+v", len(counts), counts)
 			return err
 		},
 		"failed jobs": func(ctx context.Context) error {
 			failed, err := b.FailedJobs(ctx)
-			if len(failed) != 1 || failed[0].Waiting != 0 || failed[0].Discarded == 0 || failed[0].AtLeast {
-				b.t.Errorf("failed jobs: %+v", failed)
-			}
+			assert.That(b.t, len(failed) == 1 && failed[0].Waiting == 0 && failed[0].Discarded != 0 &&
+				!failed[0].AtLeast, "failed jobs: %+v", failed)
 			return err
 		},
 		"traces of records":   func(ctx context.Context) error { return second(b.RecordTraces(ctx, b.records, 16, generous)) },
@@ -165,10 +162,8 @@ func (b *big) figures() map[string]func(context.Context) error {
 // parent is a table with the rows of many keys.
 func (b *big) parent(ctx context.Context) *repo.ParentTable {
 	b.t.Helper()
-	tables, err := b.ParentTables(ctx, []string{"public.plain"}, repo.RecordedKeys{}, nil, generous)
-	if err != nil || !tables["public.plain"].Exists() {
-		b.t.Fatalf("parents %v, %v", tables, err)
-	}
+	tables := assert.Must(b.ParentTables(ctx, []string{"public.plain"}, repo.RecordedKeys{}, nil, generous))(b.t)
+	assert.Require(b.t, tables["public.plain"].Exists(), "parents %v", tables)
 	return tables["public.plain"]
 }
 
@@ -176,9 +171,7 @@ func (b *big) parent(ctx context.Context) *repo.ParentTable {
 func (b *big) childStatements(key repo.LooseForeignKey) map[string]func(context.Context) error {
 	b.t.Helper()
 	children, err := b.Children(context.Background(), []repo.LooseForeignKey{key})
-	if err != nil || children[0] == nil {
-		b.t.Fatalf("%s: %v", key, err)
-	}
+	assert.Require(b.t, err == nil && children[0] != nil, "%s: %v", key, err)
 	c := children[0]
 	if key.Table != "paired" { // its keys are no integers
 		if err := c.Refer(repo.RecordedKey{}, b.parent(context.Background())); err != nil {
@@ -217,7 +210,7 @@ func TestLooseForeignKeys_PlansKeepToIndexes(t *testing.T) {
 		t.Run(fmt.Sprintf("analyzed %v", analyzed), func(t *testing.T) {
 			t.Parallel()
 			url := bigData(t)
-			conn := connect(t, url)
+			conn := servicetest.Connect(t, url)
 			if analyzed {
 				assert.Must(conn.Exec(context.Background(), "ANALYZE"))(t)
 			}
@@ -262,10 +255,9 @@ func TestLooseForeignKeys_PlansKeepToIndexes(t *testing.T) {
 func TestLooseForeignKeys_LoadingGoesOnInItsLeafBehindTheLastRecord(t *testing.T) {
 	t.Parallel()
 	url := bigData(t)
-	conn := connect(t, url)
+	conn := servicetest.Connect(t, url)
 	d, heard := listening(t, url)
-	b := newBig(t, d)
-	assert.NoError(t, b.statements()["load on"](context.Background()))
+	assert.NoError(t, newBig(t, d).statements()["load on"](context.Background()))
 	for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
 		nodes, text := plan(t, conn, heard.statements[len(heard.statements)-2:], mode)
 		leaves, behind := map[string]bool{}, false
@@ -283,7 +275,7 @@ func TestLooseForeignKeys_LoadingGoesOnInItsLeafBehindTheLastRecord(t *testing.T
 func TestLooseForeignKeys_TheNumbersOfADefaultLeafAreReadFromItsIndex(t *testing.T) {
 	t.Parallel()
 	url := bigData(t)
-	conn := connect(t, url)
+	conn := servicetest.Connect(t, url)
 	if _, err := conn.Exec(context.Background(), `
 		CREATE TABLE gitlab_partitions_dynamic.others PARTITION OF loose_foreign_keys_deleted_records DEFAULT;
 		INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value)

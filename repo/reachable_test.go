@@ -96,7 +96,7 @@ func TestTerminatedBackends_CostOneStatementEach(t *testing.T) {
 
 func TestFault_FullPool_IsUnreachableAndSaysWhy(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "")
-	small := open(t, b.with("pool_max_conns=12"))
+	small := servicetest.Open(t, b.with("pool_max_conns=12"))
 	ctx := context.Background()
 	for range small.Pool().Config().MaxConns {
 		conn := assert.Must(small.Pool().Acquire(ctx))(t)
@@ -110,9 +110,9 @@ func TestFault_FullPool_IsUnreachableAndSaysWhy(t *testing.T) {
 func TestWhateverFailsWhileConnecting_IsUnreachable(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "")
 	for name, url := range map[string]string{
-		"password": b.as("caretaker", "wrong"), "database": strings.Replace(b.url, b.value(`current_database()`), "none", 1),
+		"password": b.estate.URLAs("caretaker", "wrong"), "database": strings.Replace(b.url, b.value(`current_database()`), "none", 1),
 	} {
-		err := open(t, url).Ping(context.Background())
+		err := servicetest.Open(t, url).Ping(context.Background())
 		refused, ok := errors.AsType[*repo.Error](err)
 		assert.That(t, ok && errors.Is(err, repo.ErrUnreachable) && refused.Refused() && refused.Explanation() != "", "%s: %v", name, err)
 	}
@@ -128,9 +128,8 @@ func TestConditionClass_ReadsWhatConditionHasWritten(t *testing.T) {
 		"purge on main: 25P04 transaction_timeout":                                            repo.ClassTimeout,
 		"purge on main: 23503 foreign_key_violation":                                          repo.ClassData,
 	} {
-		if got, found := repo.ConditionClass(text); !found || got != want {
-			t.Errorf("%s: %v, %t, want %v", text, got, found, want)
-		}
+		got, found := repo.ConditionClass(text)
+		assert.That(t, found && got == want, "%s: %v, %t, want %v", text, got, found, want)
 	}
 	if _, found := repo.ConditionClass("internal error; the log of this run has it"); found {
 		t.Error("found a condition where there is none")
@@ -196,5 +195,23 @@ func TestError_RedactedTextHasNoValues(t *testing.T) {
 	} {
 		refused, ok := errors.AsType[*repo.Error](err)
 		assert.That(t, ok && refused.Redacted() == want && strings.Contains(err.Error(), "ERROR: "), "got %v, redacted %q", err, refused.Redacted())
+	}
+}
+
+func TestOpen_AnErrorHasNoPartOfThePassword(t *testing.T) {
+	t.Parallel()
+	for url, says := range map[string]string{
+		"postgres://u:k@77q@h/db": "write % as %25", "postgres://u:77q/k@h/db": "write % as", "postgres://u:12/77q@h/db": "write % as",
+		"postgres://u:1?77q@h@h/db": "write % as", "postgres://u:1?k=/77q@h/db": "write % as", "postgres://u:%zz77q@h/db": "write % as",
+		"postgres://u:77q@h:port/db": "write % as", "postgres://u:77q@h/db?sslmode=x": "failed to configure TLS (sslmode is invalid)",
+		"postgres://u:77q@h/db?sslpassword=77q&connect_timeout=x": "invalid connect_timeout", "postgre://u:77q@h/db?a=b": "is not a URL such as",
+		"host=h password=k 77q dbname=d": "quote values with spaces", "host=h password='77q": "quote values with spaces",
+	} {
+		_, err := repo.Open(t.Context(), "main", url)
+		assert.That(t, err != nil && !strings.Contains(err.Error(), "77q") &&
+			strings.Contains(err.Error(), says), "%s: %v", url, err)
+	}
+	for _, url := range []string{"postgres://h/db?user=a@b", "postgres://u:a%40b@h/db?application_name=a@b", "host=h password=a@b", "postgres:///db?host=/run"} {
+		assert.Must(repo.Open(t.Context(), "main", url))(t).Close()
 	}
 }

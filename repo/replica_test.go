@@ -36,10 +36,10 @@ func newPair(t *testing.T, schema string) *pair {
 			t.Error(err)
 		}
 	})
-	sql := connect(t, url)
+	sql := servicetest.Connect(t, url)
 	estate := &servicetest.Estate{T: t, SQL: map[string]*pgx.Conn{"main": sql}}
 	p := &pair{bench: &bench{T: t, estate: estate, url: url, sql: sql}, standby: standby, said: &bytes.Buffer{}}
-	p.mirror = connect(t, p.mirrorURL())
+	p.mirror = servicetest.Connect(t, p.mirrorURL())
 	p.Database = p.opened(url, p.mirrorURL())
 	return p
 }
@@ -47,7 +47,7 @@ func newPair(t *testing.T, schema string) *pair {
 // opened is the database with another URL for itself, or for its replica.
 func (p *pair) opened(url, replica string) *repo.Database {
 	p.Helper()
-	d := open(p.T, url)
+	d := servicetest.Open(p.T, url)
 	assert.NoError(p.T, d.UseReplica(p.Context(), replica, slog.New(slog.NewTextHandler(p.said, nil))))
 	return d
 }
@@ -213,9 +213,8 @@ func TestReader_WithoutAReplicaReadsThePrimaryWithoutAQuestion(t *testing.T) {
 	r := b.Reader(someWorker, 1)
 	r.Wrote(b.Database)
 	assert.Must(b.CountDiscardedJobs(repo.ReadBy(t.Context(), r), "delete_user", "{}"))(t)
-	if places, why := r.Source(); r != nil || places != "" || why != "" {
-		t.Errorf("%v: %q, %q", r, places, why)
-	}
+	places, why := r.Source()
+	assert.That(t, r == nil && places == "" && why == "", "%v: %q, %q", r, places, why)
 	assert.NoError(t, r.Remember(t.Context()))
 	b.want(`SELECT count(*) FROM maintenance.replica_positions`, "0")
 }
@@ -311,9 +310,7 @@ func TestFault_Replica_ThatComesBackIsReadAgain(t *testing.T) {
 	p.exec(`ALTER TABLE maintenance.hidden RENAME TO river_job`)
 	p.caughtUp()
 	p.wantReplica(p.Reader(someWorker, 0))
-	if n := strings.Count(p.said.String(), "replica is read again"); n != 1 {
-		t.Errorf("%d lines in %s", n, p.said)
-	}
+	assert.Equal(t, strings.Count(p.said.String(), "replica is read again"), 1, "lines in", p.said)
 }
 
 func TestFault_InactiveBots_WhatAReplicaSaysIsJudgedAgainOnThePrimary(t *testing.T) {

@@ -67,8 +67,7 @@ func text(t *testing.T, e ast.Expr, constants map[string]ast.Expr) string {
 	t.Helper()
 	switch e := e.(type) {
 	case *ast.BasicLit:
-		s := assert.Must(strconv.Unquote(e.Value))(t)
-		return s
+		return assert.Must(strconv.Unquote(e.Value))(t)
 	case *ast.BinaryExpr:
 		return text(t, e.X, constants) + text(t, e.Y, constants)
 	case *ast.Ident:
@@ -125,7 +124,7 @@ func filled(t *testing.T, name, sql string, constants map[string]string) string 
 func TestSQL_EveryStatementFitsTheReferenceSchema(t *testing.T) {
 	t.Parallel()
 	url := databases.Clone(t, servicetest.Migrated("main"))
-	conn := connect(t, url)
+	conn := servicetest.Connect(t, url)
 	all := statements(t)
 	for name, sql := range all {
 		for i, single := range split(name, sql) {
@@ -164,14 +163,13 @@ func prepared(t *testing.T, conn *pgx.Conn) map[string][]uint32 {
 // A parameter takes the type of the column that it is compared with: an id of 64 bits would not go into one of 32.
 func TestSQL_ParametersTakeEveryIDWhateverTheWidthOfColumns(t *testing.T) {
 	t.Parallel()
-	want := prepared(t, connect(t, databases.Clone(t, servicetest.Migrated("main"))))
+	want := prepared(t, servicetest.Connect(t, databases.Clone(t, servicetest.Migrated("main"))))
 	for _, narrow := range []string{
 		"%", "id", "user_id", "group_id", "namespace_id", "parent_id", "owner_id", "source_id", "organization_id", "member_namespace_id",
 		"project_namespace_id", "shared_group_id", "shared_with_group_id", "placeholder_user_id", "initiator_user_id",
 	} {
 		t.Run(narrow, func(t *testing.T) {
-			t.Parallel()
-			conn := connect(t, databases.Clone(t, servicetest.Migrated("main")))
+			conn := servicetest.Connect(servicetest.Parallel(t), databases.Clone(t, servicetest.Migrated("main")))
 			assert.Must(conn.Exec(context.Background(), devdb.NarrowKeys(narrow)))(t)
 			got := prepared(t, conn)
 			for name, types := range want {
@@ -190,12 +188,10 @@ func TestSweep_KeysTooWideForTheColumnMatchNothing(t *testing.T) {
 		r, _ := b.catalog(map[string][]string{"t": {"owner"}}).Rows("t", "owner", "1", "2", "3000000000")
 		owner, _ := b.catalog(map[string][]string{"t": {"owner"}}).Table("t").Column("owner")
 		ctx := context.Background()
-		if has, err := b.Any(ctx, []repo.Rows{r}, generous); err != nil || !has[0] {
-			t.Errorf("%s: any %v, %v", kind, has, err)
-		}
-		if places, err := r.Refer(ctx, generous); err != nil || !slices.Equal(places, []int{0, 1}) {
-			t.Errorf("%s: refer %v, %v", kind, places, err)
-		}
+		has := assert.Must(b.Any(ctx, []repo.Rows{r}, generous))(t)
+		assert.That(t, has[0], "%s: any %v", kind, has)
+		places := assert.Must(r.Refer(ctx, generous))(t)
+		assert.That(t, slices.Equal(places, []int{0, 1}), "%s: refer %v", kind, places)
 		taken, err := r.Take(ctx, []repo.Column{owner}, [][]string{{"2", "3000000000"}}, repo.Batch{Rows: 9, Permit: locking(1)})
 		assert.That(t, err == nil && slices.Equal(taken[0], []string{"1"}), "%s: take %v, %v", kind, taken, err)
 		got := b.swept(r, repo.Change{Delete: true}, repo.Batch{Rows: 9})

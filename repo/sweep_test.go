@@ -31,8 +31,7 @@ func (b *bench) swept(r repo.Rows, c repo.Change, batch repo.Batch) repo.BatchRe
 	if batch.Limits = generous; batch.Guard == (repo.Guard{}) {
 		batch.Guard = repo.AdvisoryLock(1)
 	}
-	result := assert.Must(r.Sweep(context.Background(), c, batch))(b.T)
-	return result
+	return assert.Must(r.Sweep(context.Background(), c, batch))(b.T)
 }
 
 // numbered makes a table t with n rows of owner 1 between those of owner 2.
@@ -69,9 +68,8 @@ func TestSweep_GoesOnDirectlyBehindAFullBatch(t *testing.T) {
 		second := b.swept(r, change, repo.Batch{Rows: 4, Behind: first.Last, Direct: true})
 		b.exec(`UPDATE t SET owner = 1 WHERE id = 3`)
 		third := b.swept(r, change, repo.Batch{Rows: 4, Behind: second.Last, Direct: true})
-		if second.Picked != 4 || second.Changed != 4 || third.Picked != third.Changed || (second.Last == nil) != (index != "(owner, id)") {
-			t.Errorf("%s: %+v, %+v", index, second, third)
-		}
+		assert.That(t, second.Picked == 4 && second.Changed == 4 && third.Picked == third.Changed &&
+			(second.Last == nil) == (index != "(owner, id)"), "%s: %+v, %+v", index, second, third)
 		want := "92929292929292929212"
 		if index == "(owner, id)" {
 			want = "92129292929292929212"
@@ -94,9 +92,8 @@ func TestSweep_LeavesOutLockedRowsOrWaitsForThem(t *testing.T) {
 	b := numbered(servicetest.Parallel(t), "3")
 	b.estate.Hold(`SELECT FROM t WHERE id = 3 FOR KEY SHARE`)
 	r := b.rows("t", "owner", "1")
-	if result := b.swept(r, repo.Change{Delete: true}, repo.Batch{Rows: 100, SkipLocked: true}); result.Changed != 2 {
-		t.Errorf("%+v", result)
-	}
+	result := b.swept(r, repo.Change{Delete: true}, repo.Batch{Rows: 100, SkipLocked: true})
+	assert.That(t, result.Changed == 2, "%+v", result)
 	_, err := r.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 100, Permit: locking(1)})
 	refused, ok := errors.AsType[*repo.Error](err)
 	assert.That(t, ok && refused.Class() == repo.ClassLock, "got %v, want a lock", err)
@@ -122,7 +119,7 @@ func TestSweep_WorksPartitionByPartition(t *testing.T) {
 func TestSweep_ReachesPartitionsThroughTheirTableWhereItMustNotNameThem(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "ci")
 	b.exec(`INSERT INTO p_ci_builds (id, partition_id, project_id, user_id) SELECT i, 100 + i % 2, 1, 1 FROM generate_series(1, 8) i`)
-	d := open(t, b.as(b.role(`GRANT USAGE ON SCHEMA public, maintenance TO {role}; GRANT SELECT, UPDATE, DELETE ON p_ci_builds TO {role};
+	d := servicetest.Open(t, b.estate.URLAs(b.estate.Role(`GRANT USAGE ON SCHEMA public, maintenance TO {role}; GRANT SELECT, UPDATE, DELETE ON p_ci_builds TO {role};
 		GRANT SELECT, INSERT, UPDATE ON maintenance.receipts, maintenance.receipt_head TO {role}`), "x"))
 	c := assert.Must(d.Catalog(context.Background(), map[string][]string{"p_ci_builds": {"user_id"}}))(t)
 	r, _ := c.Rows("p_ci_builds", "user_id", "1")
@@ -167,14 +164,12 @@ func TestSweep_TakesKeysOfRowsAndSaysWhatRefersToThem(t *testing.T) {
 		INSERT INTO c VALUES (3, 'p2'), (3, 'p2'), (9, 'p8')`)
 	columns := []repo.Column{{Name: "id", Type: "bigint"}, {Name: "path", Type: "text"}}
 	values, err := b.rows("t", "owner", "1").Take(context.Background(), columns, [][]string{{"1"}, {"p0"}}, repo.Batch{Permit: locking(1), Rows: 10})
-	if err != nil || !slices.Equal(values[0], []string{"3", "5", "7", "9"}) || !slices.Equal(values[1], []string{"p2", "p4", "p6", "p8"}) {
-		t.Fatalf("%v, %v", values, err)
-	}
+	assert.Require(t, err == nil && slices.Equal(values[0], []string{"3", "5", "7", "9"}) &&
+		slices.Equal(values[1], []string{"p2", "p4", "p6", "p8"}), "%v, %v", values, err)
 	c := b.catalog(nil)
 	children := c.Children(c.References(repo.Table{Schema: "public", Name: "t"})[0], values)
-	if places, err := children.Refer(context.Background(), generous); err != nil || !slices.Equal(places, []int{0, 3}) {
-		t.Errorf("%v, %v", places, err)
-	}
+	places := assert.Must(children.Refer(context.Background(), generous))(t)
+	assert.That(t, slices.Equal(places, []int{0, 3}), "%v", places)
 	some, err := b.Any(context.Background(), []repo.Rows{children, b.rows("t", "owner", "5")}, generous)
 	assert.That(t, err == nil && slices.Equal(some, []bool{true, false}), "%v, %v", some, err)
 	result := b.swept(children, repo.Change{Delete: true}, repo.Batch{Rows: 2})
@@ -270,9 +265,8 @@ func TestSweep_PlansKeepToIndexes(t *testing.T) {
 	for _, index := range []string{"owner", "owner, id"} {
 		for _, statistics := range []string{"none", "old", "new", "narrow"} {
 			t.Run(fmt.Sprintf("%s statistics, index of %s", statistics, index), func(t *testing.T) {
-				t.Parallel()
-				url := sweptData(t, statistics)
-				conn := connect(t, url)
+				url := sweptData(servicetest.Parallel(t), statistics)
+				conn := servicetest.Connect(t, url)
 				assert.Must(conn.Exec(context.Background(), "CREATE INDEX ON piece ("+index+")"))(t)
 				d, heard := listening(t, url)
 				c := assert.Must(d.Catalog(context.Background(), map[string][]string{"piece": {"id", "owner", "parent_id"}}))(t)

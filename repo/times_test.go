@@ -29,7 +29,7 @@ func TestDatabase_TimesThatNobodyCanCarryAreTheNearestOnesThatCanBe(t *testing.T
 		}
 	}
 	for _, mode := range []string{"cache_statement", "exec", "simple_protocol"} {
-		d := open(t, b.with("timezone=Asia/Tokyo&default_query_exec_mode="+mode))
+		d := servicetest.Open(t, b.with("timezone=Asia/Tokyo&default_query_exec_mode="+mode))
 		for sql, want := range times {
 			var one time.Time
 			var two, none *time.Time
@@ -39,8 +39,7 @@ func TestDatabase_TimesThatNobodyCanCarryAreTheNearestOnesThatCanBe(t *testing.T
 				continue
 			}
 			for _, got := range []time.Time{one, *two} {
-				text := got.Format(time.RFC3339Nano)
-				assert.That(t, text == want, "%s %s: %s, want %s", mode, sql, text, want)
+				assert.Equal(t, got.Format(time.RFC3339Nano), want, mode, sql)
 				if _, err := json.Marshal(got); err != nil || got.IsZero() || timestamppb.New(got).CheckValid() != nil {
 					t.Errorf("%s %s: %s cannot be carried (%v)", mode, sql, got, err)
 				}
@@ -59,7 +58,7 @@ func TestSettings_TimesAreReadWhateverTheirForm(t *testing.T) {
 		name := b.value(`SELECT current_database()`)
 		b.exec(`ALTER DATABASE ` + name + ` SET IntervalStyle = ` + style + `; ALTER DATABASE ` + name + ` SET DateStyle = 'German';
 			ALTER DATABASE ` + name + ` SET TimeZone = 'America/St_Johns'; ALTER DATABASE ` + name + ` SET client_encoding = 'LATIN1'`)
-		d := open(t, b.with("default_query_exec_mode=exec"))
+		d := servicetest.Open(t, b.with("default_query_exec_mode=exec"))
 		figures, err := d.WorkerFigures(t.Context(), []string{"w"})
 		assert.That(t, err == nil && figures[0].Paused >= 3*time.Hour, "%v %v %v", style, figures, err)
 		runs, err := d.RunFigures(t.Context(), []string{"w"}, []string{""})

@@ -65,8 +65,7 @@ func TestScope_ALaterBatchIsASpanIfItOrWhatIsBelowItFailedOrWasSlowOrHasANewReas
 				reason = "failed"
 			case 40:
 				do = func(ctx context.Context) {
-					err := d.Fail(ctx)
-					assert.That(t, err != nil, "no error")
+					assert.That(t, d.Fail(ctx) != nil, "no error")
 				}
 			}
 			if batch(ctx, took, reason, do) {
@@ -77,13 +76,11 @@ func TestScope_ALaterBatchIsASpanIfItOrWhatIsBelowItFailedOrWasSlowOrHasANewReas
 		for key, want := range map[string]string{
 			"maintenance.batches": "100", "maintenance.batches_omitted": "92", "maintenance.batches_failed": "2", "maintenance.statements": "100",
 		} {
-			got := attributeOf(counted, key)
-			assert.That(t, got == want, "%s is %s, want %s", key, got, want)
+			assert.Equal(t, attributeOf(counted, key), want, key)
 		}
 	})
-	if want := []int{0, 1, 2, 10, 20, 30, 31, 40}; !slices.Equal(shown, want) {
-		t.Errorf("batches %v, want %v", shown, want)
-	}
+	want := []int{0, 1, 2, 10, 20, 30, 31, 40}
+	assert.That(t, slices.Equal(shown, want), "batches %v, want %v", shown, want)
 	failed := slices.DeleteFunc(spans, func(s sdktrace.ReadOnlySpan) bool { return attributeOf(s.Attributes(), "error.type") == "" })
 	assert.That(t, len(failed) == 1 && attributeOf(failed[0].Attributes(), "error.type") == "22012", "failed %v", failed)
 }
@@ -136,7 +133,7 @@ func traced(t *testing.T, url string, do func(context.Context, *repo.Database)) 
 	before := otel.GetTracerProvider()
 	otel.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)))
 	defer otel.SetTracerProvider(before)
-	d := open(t, url)
+	d := servicetest.Open(t, url)
 	ctx, span := otel.Tracer("test").Start(context.Background(), "test")
 	ctx, _ = repo.WithScope(ctx)
 	do(ctx, d)
@@ -208,8 +205,7 @@ func TestRecordTraces_GoWithTheirRecords(t *testing.T) {
 	if queue, err = b.DeletedRecords(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if dropped, err := b.DropPartitions(ctx, by(fence), queue); err != nil || len(dropped) != 1 {
-		t.Errorf("dropped %v, %v", dropped, err)
-	}
+	dropped := assert.Must(b.DropPartitions(ctx, by(fence), queue))(t)
+	assert.That(t, len(dropped) == 1, "dropped %v", dropped)
 	b.want("SELECT count(*) FROM maintenance.record_traces", "0")
 }
