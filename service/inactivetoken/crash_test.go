@@ -158,36 +158,11 @@ func TestInactiveTokenDeletion_TwoReplicasGoOnOnce(t *testing.T) {
 	e.Want("main", servicetest.QueuedUsers, "1 2 3 4")
 }
 
-func TestFault_DeleteUser_KilledInTheMiddleLeavesNothingHalfDone(t *testing.T) {
-	e := newBots(servicetest.Parallel(t), 7)
-	e.Group(50, 0)
-	e.Member(7, 30)
-	e.Gate("main", "members")
-	e.Shut("main", "doomed")
-	e.Insert(servicetest.JobOf(servicetest.Authorized(7)))
-	p := e.Start("doomed", "", func(o *servicetest.Order) { o.Definitions, o.Database, o.Jobs = "", "", "delete_user" })
-	e.AtGate("main", "doomed")
-	p.Kill()
-	e.DoomedGone()
-	if got := e.UserRows(7); got != "active 1 0" {
-		t.Error(got)
-	}
-	s := e.Service("", e.WithQueue)
-	e.Rescue()
-	servicetest.WantDeletion(t, e.DeletionAgain(s), servicetest.DeletionDone)
-	if got := e.UserRows(7); got != "blocked 0 0 f,6" {
-		t.Error(got)
-	}
-	e.Want("main", `SELECT attempt FROM maintenance.river_job`, "2")
-}
-
 func TestInactiveTokenDeletion_NoJobWithoutItsCursor(t *testing.T) {
 	e := newBots(servicetest.Parallel(t), 1, 2)
 	e.Exec("main", `ALTER TABLE maintenance.river_job ADD CONSTRAINT refused CHECK (args ->> 'user_id' <> '2')`)
 	s := e.Service("", e.WithQueue)
-	r := servicetest.RunTokens(t, s)
-	servicetest.WantState(t, r, repo.RunFailed)
-	servicetest.WantCounts(t, r, "")
+	servicetest.WantRun(t, servicetest.RunTokens(t, s), repo.RunFailed, "")
 	e.Want("main", passes, "0/0/0")
 	e.Want("main", servicetest.QueuedUsers, "")
 	e.Exec("main", `ALTER TABLE maintenance.river_job DROP CONSTRAINT refused`)

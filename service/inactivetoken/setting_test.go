@@ -64,8 +64,7 @@ func TestInactiveTokenDeletion_NullSwitchesItOff(t *testing.T) {
 	s := e.Service("", e.WithQueue)
 	for _, dry := range []bool{true, false} {
 		r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: dry}))(t)
-		servicetest.WantState(t, r, repo.RunSkipped)
-		servicetest.WantCounts(t, r, "")
+		servicetest.WantRun(t, r, repo.RunSkipped, "")
 		if r.Reason != "SETTING_OFF" || r.OverLimit || !strings.Contains(r.Error, servicetest.TokenSettingKey+" in application_settings.") {
 			t.Errorf("%+v, want SETTING_OFF, and where", r)
 		}
@@ -109,8 +108,7 @@ func TestInactiveTokenDeletion_InvalidSettingFailsTheRunAndKeepsThePass(t *testi
 		e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, c.settings)
 		for _, dry := range []bool{false, true} {
 			r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: dry}))(t)
-			servicetest.WantState(t, r, repo.RunFailed)
-			servicetest.WantCounts(t, r, "")
+			servicetest.WantRun(t, r, repo.RunFailed, "")
 			if r.Reason != "SETTING_INVALID" || !strings.Contains(r.Error, servicetest.TokenSettingKey) || !strings.Contains(r.Error, c.named) {
 				t.Errorf("%s: reason %q, error %q", c.settings, r.Reason, r.Error)
 			}

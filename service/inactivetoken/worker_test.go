@@ -101,8 +101,7 @@ func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing
 				e.Eventually("main", `SELECT count(*) FROM maintenance.river_job WHERE state <> 'completed'`, "0")
 			}
 			for i, c := range cases {
-				is := strings.Contains(got, fmt.Sprintf(" %d ", 1000+i))
-				assert.That(t, is == c.queued, "%s: queued %t, want %t", c.name, is, c.queued)
+				assert.Equal(t, strings.Contains(got, fmt.Sprintf(" %d ", 1000+i)), c.queued, c.name, "queued")
 				want := servicetest.DeletionSkipped + "TOKEN_ACTIVE"
 				if c.queued {
 					want = servicetest.DeletionDone
@@ -315,8 +314,7 @@ func TestInactiveTokenDeletion_RangeThatMeetsALockIsTriedAgain(t *testing.T) {
 	devdb.Eventually(t, "a range to be tried again", func() bool { return strings.Contains(log.String(), "range failed, retrying with a smaller one") })
 	release()
 	r = servicetest.Ended(t, s, r.ID)
-	servicetest.WantState(t, r, repo.RunSucceeded)
-	servicetest.WantCounts(t, r, "examined_users=5 scheduled_jobs=4")
+	servicetest.WantRun(t, r, repo.RunSucceeded, "examined_users=5 scheduled_jobs=4")
 	e.Want("main", passes, "5/5/4 finished")
 	e.Want("main", servicetest.QueuedUsers, "1 2 3 4 5")
 }
