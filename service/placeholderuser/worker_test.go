@@ -8,11 +8,32 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/devdb"
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/placeholderuser"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
+
+func TestMain(m *testing.M) { servicetest.Main(m) }
+
+func TestContract(t *testing.T) {
+	servicetest.Contract(t, servicetest.Fixture{
+		Worker: placeholderuser.Name,
+		Schema: "main",
+		Prepare: func(e *servicetest.Estate) {
+			e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
+		},
+		Due: func(e *servicetest.Estate, n int) {
+			for id := range n {
+				e.Detail(id+1, 0, "NULL::timestamptz")
+			}
+		},
+		Done:     servicetest.Change{Event: "UPDATE", Table: "import_placeholder_user_details", Thing: `r ->> 'id'`},
+		Settings: map[string]string{"batch_size": "1"},
+	})
+}
 
 // The time between two attempts is the same in any time zone of the process and of the database.
 func TestPlaceholderUserCleanup_ClaimsWhatIsEligible(t *testing.T) {
@@ -56,9 +77,7 @@ func TestPlaceholderUserCleanup_ClaimsWhatIsEligible(t *testing.T) {
 					FROM maintenance.runs r, import_placeholder_user_details d
 					LEFT JOIN maintenance.river_job j ON (j.args ->> 'placeholder_user_id')::bigint = d.placeholder_user_id
 					WHERE d.id = $1 GROUP BY d.id`, 1+i)
-				if got != want {
-					t.Errorf("%s: %s, want %s", c.name, got, want)
-				}
+				assert.That(t, got == want, "%s: %s, want %s", c.name, got, want)
 			}
 		})
 	}
@@ -113,20 +132,7 @@ func TestPlaceholderUserCleanup_NamespaceMustBeGoneAndAttemptAndJobExistBothOrNe
 	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=1")
 }
 
-func TestPlaceholderUserCleanup_JobsStartASecondApartOverAllPages(t *testing.T) {
-	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
-	for id := range 5 {
-		e.Detail(20-3*id, 0, `NULL`)
-	}
-	s := e.Service("", e.WithQueue, servicetest.With(func(c *placeholderuser.Config) { c.BatchSize = 2 }))
-	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=5")
-	e.Want("main", `SELECT string_agg((args ->> 'placeholder_user_id') || '+' || extract(epoch FROM scheduled_at - started_at)::int, ' ' ORDER BY scheduled_at)
-		FROM maintenance.river_job, maintenance.runs`, "8+0 11+1 14+2 17+3 20+4")
-	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "")
-	e.Want("main", `SELECT count(*) FROM maintenance.river_job`, "5")
-}
-
-func TestPlaceholderUserCleanup_IdsOfNothingAndLessAreClaimedToo(t *testing.T) {
+func TestPlaceholderUserCleanup_JobsStartASecondApartOverAllPagesAlsoThoseOfIdsBelowOne(t *testing.T) {
 	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
 	for _, id := range []int{-9_000_000_000_000_000_000, -5, -4, 0, 1} {
 		e.Detail(id, 14, `NULL`)
@@ -134,8 +140,11 @@ func TestPlaceholderUserCleanup_IdsOfNothingAndLessAreClaimedToo(t *testing.T) {
 	s := e.Service("", e.WithQueue, servicetest.With(func(c *placeholderuser.Config) { c.BatchSize = 2 }))
 	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, true), "scheduled_jobs=5 exhausted_users=5")
 	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=5 exhausted_users=5")
-	e.Want("main", servicetest.JobsOfPlaceholders, "-9000000000000000000 -5 -4 0 1")
+	e.Want("main", `SELECT string_agg((args ->> 'placeholder_user_id') || '+' || extract(epoch FROM scheduled_at - started_at)::int, ' ' ORDER BY scheduled_at)
+		FROM maintenance.river_job, maintenance.runs WHERE NOT dry_run`, "-9000000000000000000+0 -5+1 -4+2 0+3 1+4")
 	e.Want("main", `SELECT count(*) FROM import_placeholder_user_details WHERE deletion_attempts = 15`, "5")
+	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "")
+	e.Want("main", `SELECT count(*) FROM maintenance.river_job`, "5")
 }
 
 // The job of a user who is claimed again keeps its row for as long as its transaction lasts, which is longer than a claim
@@ -149,8 +158,7 @@ func TestPlaceholderUserCleanup_UserWhoseJobIsAtWorkDoesNotFailTheRun(t *testing
 	e.Exec("main", `BEGIN; SELECT FROM maintenance.river_job WHERE state = 'running' FOR SHARE`)
 	r := servicetest.RunPlaceholders(t, e.Service("", e.WithQueue), false)
 	e.Exec("main", `COMMIT`)
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "scheduled_jobs=1")
+	servicetest.WantRun(t, r, "succeeded", "scheduled_jobs=1")
 	e.Want("main", servicetest.JobsOfPlaceholders, "7 8")
 }
 
@@ -190,10 +198,9 @@ func TestPlaceholderUserCleanup_BacklogTellsDueDeferredAndDead(t *testing.T) {
 	e.Detail(4, 15, `now() - interval '9 days'`)
 	e.Detail(5, 2, `NULL`)
 	e.Exec("main", `UPDATE import_placeholder_user_details SET namespace_id = 1 WHERE id = 5`)
-	if b := servicetest.StatusOf(t, e.Service("", e.WithQueue), servicetest.PlaceholderUsers).Backlog; b.Pending != 3 || b.Due != 2 ||
-		b.Deferred != 1 || b.Dead != 1 || b.OldestAt.IsZero() {
-		t.Errorf("backlog %+v", b)
-	}
+	b := servicetest.StatusOf(t, e.Service("", e.WithQueue), servicetest.PlaceholderUsers).Backlog
+	assert.That(t, b.Pending == 3 && b.Due == 2 && b.Deferred == 1 && b.Dead == 1 &&
+		!b.OldestAt.IsZero(), "backlog %+v", b)
 }
 
 func TestPlaceholderUserCleanup_WhatItOrItsJobsNeedIsNamed(t *testing.T) {
@@ -209,9 +216,8 @@ func TestPlaceholderUserCleanup_WhatItOrItsJobsNeedIsNamed(t *testing.T) {
 		s := e.Service("", e.WithQueue)
 		for _, dry := range []bool{false, true} {
 			_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.PlaceholderUsers, DryRun: dry})
-			if missing, ok := errors.AsType[*service.NotConfiguredError](err); !ok || !strings.Contains(missing.Missing, named) {
-				t.Errorf("error %v, want %q", err, named)
-			}
+			missing, ok := errors.AsType[*service.NotConfiguredError](err)
+			assert.That(t, ok && strings.Contains(missing.Missing, named), "error %v, want %q", err, named)
 		}
 		st, err := s.Status(context.Background(), servicetest.PlaceholderUsers)
 		if err != nil || st[0].Condition != service.ConditionNotConfigured || !strings.Contains(st[0].ConditionDetail, named) {
@@ -229,9 +235,8 @@ func TestPlaceholderUserCleanup_DryRunNamesTheFirstThousandAndCountsTheRest(t *t
 	s := e.Service("", e.WithQueue)
 	r := servicetest.RunPlaceholders(t, s, true)
 	servicetest.WantCounts(t, r, "scheduled_jobs=2 exhausted_users=1")
-	if len(r.Candidates) != 1000 || r.MoreCandidates != 5 {
-		t.Errorf("%d candidates and %d more", len(r.Candidates), r.MoreCandidates)
-	}
+	assert.That(t, len(r.Candidates) == 1000 && r.MoreCandidates == 5,
+		"%d candidates and %d more", len(r.Candidates), r.MoreCandidates)
 	r.Candidates = r.Candidates[:3]
 	servicetest.WantCandidates(t, r,
 		"placeholder 1 u1 queue the last attempt",
@@ -260,4 +265,130 @@ func TestPlaceholderUserCleanup_ARunHeldToAPlanClaimsNobodyElse(t *testing.T) {
 	servicetest.WantCounts(t, r, "scheduled_jobs=3")
 	e.Want("main", servicetest.JobsOfPlaceholders, "1 2 4")
 	e.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM import_placeholder_user_details WHERE deletion_attempts = 0`, "3 9")
+}
+
+func TestDeletePlaceholderUser_LooksAtTheUserAndItsReferences(t *testing.T) {
+	t.Parallel()
+	const refused, queued = "delete_placeholder_user cancelled STILL_REFERENCED", "delete_placeholder_user completed, delete_user available"
+	e := servicetest.NewPlaceholders(t)
+	e.Detail(1, 0, `NULL`, 0)
+	var logs servicetest.Buffer
+	s := e.Service("", e.WithQueue, servicetest.LogTo(&logs))
+	for i, c := range []struct {
+		userType  int
+		reference string
+		want      string
+		// named is what the warning says, "" for no warning.
+		named string
+	}{
+		{15, ``, queued, ""},
+		{17, ``, "delete_placeholder_user completed NOT_A_PLACEHOLDER", ""},
+		{0, ``, "delete_placeholder_user completed NOT_A_PLACEHOLDER", ""},
+		{15, `INSERT INTO notes (noteable_type, author_id, organization_id)
+			VALUES ('Issue', {user}, 1)`, refused, `"table":"notes","column":"author_id"`},
+		{15, `INSERT INTO notes (noteable_type, resolved_by_id, organization_id) VALUES ('Issue', {user}, 1)`, queued, ""},
+		{15, `INSERT INTO notes (noteable_type, updated_by_id, organization_id) VALUES ('Issue', {user}, 1)`, queued, ""},
+		{15, `INSERT INTO issues (last_edited_by_id, namespace_id) VALUES ({user}, 1)`, refused, `"table":"issues","column":"last_edited_by_id"`},
+		{15, `INSERT INTO award_emoji (user_id) VALUES ({user})`, refused, `"table":"award_emoji","column":"user_id"`},
+		{15, `INSERT INTO events (author_id, action, group_id, created_at, updated_at) VALUES ({user}, 1, 1, now(), now())`, queued, ""},
+		{15, `INSERT INTO epics (group_id, iid, title, author_id, updated_by_id) VALUES (1, 1, '', 1, {user})`, queued, ""},
+		{15, `INSERT INTO epics (group_id, iid, title, author_id, assignee_id)
+			VALUES (1, 2, '', 1, {user})`, refused, `"table":"epics","column":"assignee_id"`},
+		// Optional tables may be missing.
+		{15, `DROP TABLE epics, lists CASCADE`, queued, ""},
+	} {
+		user := 10 + i
+		e.Detail(user, 0, `NULL`, c.userType)
+		e.Exec("main", strings.ReplaceAll(c.reference, "{user}", fmt.Sprint(user)))
+		logs.Reset()
+		e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: int64(user)}})
+		e.Work(s, "delete_placeholder_user")
+		e.Want("main", servicetest.StateOfJobs, c.want)
+		warned := strings.Contains(logs.String(), "Placeholder user is still referenced in other tables")
+		assert.That(t, warned == (c.named != "") && strings.Contains(logs.String(), c.named),
+			"%s: want a warning with %q, log: %s", c.reference, c.named, logs.String())
+		e.Exec("main", `DELETE FROM maintenance.river_job`)
+	}
+}
+
+func TestDeletePlaceholderUser_ReferencesMayBeNarrowerThanTheID(t *testing.T) {
+	t.Parallel()
+	const wide = 3_000_000_000
+	e := servicetest.NewPlaceholders(t)
+	e.Exec("main", devdb.NarrowKeys("author_id"))
+	e.Detail(wide, 0, `NULL`)
+	e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: wide}})
+	e.Work(e.Service("", e.WithQueue), "delete_placeholder_user")
+	e.Want("main", servicetest.StateOfJobs, "delete_placeholder_user completed, delete_user available")
+}
+
+func TestDeletePlaceholderUser_QueuesTheUserWithItselfAsActor(t *testing.T) {
+	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
+	e.Detail(7, 0, `NULL`)
+	var logs servicetest.Buffer
+	s := e.Service("", e.WithQueue, servicetest.LogTo(&logs))
+	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=1")
+	e.Work(s, "delete_placeholder_user")
+	e.Want("main", `SELECT args FROM maintenance.river_job WHERE kind = 'delete_user'`,
+		`{"reason": "Placeholder user is no longer referenced", "user_id": 7, "deleted_by_id": 7, "skip_authorization": true}`)
+	e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 7}})
+	e.Work(s, "delete_placeholder_user")
+	e.Want("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'delete_user'`, "1")
+	// An unknown user is skipped quietly.
+	logs.Reset()
+	e.Exec("main", `DELETE FROM maintenance.river_job`)
+	e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 99}})
+	e.Work(s, "delete_placeholder_user")
+	e.Want("main", servicetest.StateOfJobs, "delete_placeholder_user completed TARGET_GONE")
+	assert.That(t, logs.String() == "", "log: %s", logs.String())
+}
+
+func TestDeletePlaceholderUser_LooksInEveryDatabase(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), "all", "main", "ci", "sec")
+	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
+	e.Detail(7, 0, `NULL`)
+	e.Exec("main", `INSERT INTO ci_pipeline_schedules (project_id, owner_id) VALUES (1, 7)`)
+	e.Exec("ci", `INSERT INTO p_ci_pipelines (id, partition_id, project_id, user_id) VALUES (1, 100, 1, 7)`)
+	s := e.Service("", e.WithQueue)
+	attempt := func(user int64, want string) {
+		t.Helper()
+		e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: user}})
+		e.Work(s, "delete_placeholder_user")
+		e.Want("main", `SELECT coalesce(nullif(metadata ->> 'reason', ''), state::text) FROM maintenance.river_job WHERE kind = 'delete_placeholder_user' ORDER BY id DESC LIMIT 1`, want)
+	}
+	e.Exec("ci", `INSERT INTO ci_pipeline_schedules (project_id, owner_id) VALUES (1, 7)`)
+	attempt(7, "STILL_REFERENCED")
+	e.Exec("ci", `DELETE FROM ci_pipeline_schedules`)
+	e.Exec("sec", `INSERT INTO vulnerabilities (project_id, author_id, title, resolved_by_id, created_at, updated_at) VALUES (1, 1, '', 7, now(), now())`)
+	attempt(7, "STILL_REFERENCED")
+	e.Exec("sec", `UPDATE vulnerabilities SET resolved_by_id = NULL, dismissed_by_id = 7`)
+	// Main's own copy of a table of ci does not count while ci is configured.
+	attempt(7, "completed")
+	e.Want("main", `SELECT count(*) FROM maintenance.river_job WHERE kind = 'delete_user'`, "1")
+	// A table that its database lacks is looked for in main.
+	for i, reference := range []string{
+		`INSERT INTO vulnerabilities (project_id, author_id, title, created_at, updated_at) VALUES (1, 8, '', now(), now())`,
+		`INSERT INTO ci_pipeline_schedules (project_id, owner_id) VALUES (1, 9)`,
+	} {
+		e.Detail(8+i, 0, `NULL`)
+		e.Exec("main", reference)
+		for _, name := range []string{"ci", "sec"} {
+			e.Exec(name, `DROP TABLE IF EXISTS `+strings.Fields(reference)[2]+` CASCADE`)
+		}
+		attempt(int64(8+i), "STILL_REFERENCED")
+	}
+}
+
+func TestDeletePlaceholderUser_DatabaseThatIsDownIsNoAnswer(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), "all", "main", "ci")
+	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
+	e.Detail(7, 0, `NULL`)
+	s := e.Service("", e.WithQueue)
+	e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 7}})
+	e.Open[1].Close()
+	e.Work(s, "delete_placeholder_user")
+	// One second after its first attempt River takes it for available, not retryable.
+	e.Want("main", `SELECT string_agg(kind || ' ' || (state IN ('available', 'retryable')) || ' ' || attempt || ' ' || cardinality(errors), ', ')
+		FROM maintenance.river_job`, "delete_placeholder_user true 1 1")
+	assert.Must(s.Status(context.Background(), servicetest.PlaceholderUsers))(t)
 }
