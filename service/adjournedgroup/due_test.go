@@ -183,10 +183,9 @@ func TestAdjournedGroupDeletion_DryRunNamesTheGroupsAndWhatBecomesOfThem(t *test
 	)
 	digest := r.CandidatesDigest
 	g.Exec("main", `UPDATE routes SET path = 'renamed' WHERE source_id = 20`)
-	if again := g.DryRun("scheduled_jobs=1 restored_groups=1 held_groups=2"); again.CandidatesDigest != digest ||
-		again.Candidates[2].Name != "renamed" {
-		t.Errorf("only a name has changed: %+v", again)
-	}
+	again := g.DryRun("scheduled_jobs=1 restored_groups=1 held_groups=2")
+	assert.That(t, again.CandidatesDigest == digest && again.Candidates[2].Name == "renamed",
+		"only a name has changed: %+v", again)
 	g.Member(20, 1, 50)
 	if again := g.DryRun("scheduled_jobs=2 held_groups=2"); again.CandidatesDigest == digest {
 		t.Errorf("20 goes now, and the digest is the same: %+v", again.Candidates)
@@ -330,14 +329,9 @@ func TestAdjournedGroupDeletion_IsNotConfiguredWithoutItsTables(t *testing.T) {
 
 func TestAdjournedGroupDeletion_TableThatMustNotBeReadIsNamed(t *testing.T) {
 	g := servicetest.NewGroups(servicetest.Parallel(t))
-	role := "reader_" + g.Value("main", `SELECT oid FROM pg_database WHERE datname = current_database()`)
-	g.Exec("main", `CREATE ROLE `+role)
-	t.Cleanup(func() { g.Exec("main", `DROP OWNED BY `+role+`; DROP ROLE `+role) })
-	g.Exec("main", `GRANT ALL ON ALL TABLES IN SCHEMA public, maintenance TO `+role)
-	g.Exec("main", `GRANT USAGE ON SCHEMA public, maintenance TO `+role)
-	g.Exec("main", `REVOKE ALL ON group_group_links FROM `+role)
-	d := assert.Must(repo.Open(context.Background(), "main", g.URLs["main"]+"&options=-c%20role%3D"+role))(t)
-	defer d.Close()
+	role := g.Role(`GRANT ALL ON ALL TABLES IN SCHEMA public, maintenance TO {role};
+		GRANT USAGE ON SCHEMA public, maintenance TO {role}; REVOKE ALL ON group_group_links FROM {role}`)
+	d := servicetest.Open(t, g.URLAs(role, "x"))
 	_, err := d.GroupStores(context.Background())
 	servicetest.WantError(t, err, "group_group_links")
 	assert.That(t, errors.Is(err, repo.ErrForbidden), "got %v", err)

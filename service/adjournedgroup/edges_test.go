@@ -63,8 +63,7 @@ func TestDestroyGroup_TablesOfAProjectMayReferToEachOtherInAnyOrder(t *testing.T
 		g.Run("scheduled_jobs=1")
 		g.Attempt("completed succeeded")
 		g.Want("main", `SELECT string_agg(id::text, ' ') FROM projects`, "2")
-		left := g.Value("main", `SELECT count(*) FROM z`)
-		assert.That(t, left == "15", "%s: %s rows left, want 15", name, left)
+		assert.Equal(t, g.Value("main", `SELECT count(*) FROM z`), "15", name, "rows left")
 	}
 }
 
@@ -81,9 +80,8 @@ func TestDestroyGroup_WhatLockedRowsForbidIsToldAsLocked(t *testing.T) {
 	servicetest.WantError(t, err, "locked by another transaction")
 	g.WantRows(map[string]int{"z": 1, "a": 30})
 	release()
-	if r, err := workJob(g, "never"); err != nil || r.Outcome != "succeeded" {
-		t.Errorf("%+v, %v", r, err)
-	}
+	r := assert.Must(workJob(g, "never"))(t)
+	assert.That(t, r.Outcome == "succeeded", "%+v", r)
 	g.WantRows(map[string]int{"a": 0, "z": 0})
 }
 

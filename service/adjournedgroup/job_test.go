@@ -242,12 +242,10 @@ func TestDestroyGroup_FailedAttemptSaysWhyInItsJob(t *testing.T) {
 				defer g.Other(c.other)()
 			}
 			g.Attempt(strings.TrimSpace("retryable failed " + c.reason))
-			jobs, err := g.Service.Jobs(t.Context(), service.JobFilter{Kind: "destroy_group", Limit: 1})
-			if err != nil || len(jobs) != 1 || jobs[0].Reason != c.reason || jobs[0].Outcome != service.JobFailed || len(jobs[0].Errors) != 1 {
-				t.Fatalf("%+v, %v", jobs, err)
-			}
-			got := jobs[0].Errors[0].Error
-			assert.That(t, got == c.want, "got %q, want %q", got, c.want)
+			jobs := assert.Must(g.Service.Jobs(t.Context(), service.JobFilter{Kind: "destroy_group", Limit: 1}))(t)
+			assert.Require(t, len(jobs) == 1 && jobs[0].Reason == c.reason &&
+				jobs[0].Outcome == service.JobFailed && len(jobs[0].Errors) == 1, "%+v", jobs)
+			assert.Equal(t, jobs[0].Errors[0].Error, c.want)
 		})
 	}
 }
@@ -268,9 +266,8 @@ func TestDestroyGroup_WhatHasBegunIsFinishedWhateverSpeaksAgainstItThen(t *testi
 			DELETE FROM maintenance.river_job`)
 		plant(g, "10 owner=1 mark=1@15")
 		g.Project(1, 10, "p")
-		if r, err := workJob(g, ""); err != nil || r.Snooze <= 0 {
-			t.Fatalf("%s: %+v, %v, want a snooze", sql, r, err)
-		}
+		r := assert.Must(workJob(g, ""))(t)
+		assert.Require(t, r.Snooze > 0, "%s: %+v, want a snooze", sql, r)
 		g.WantRows(map[string]int{"maintenance.group_removals": 1})
 		g.Exec("main", sql)
 		g.Exec("main", `UPDATE maintenance.river_job SET state = 'available'`)

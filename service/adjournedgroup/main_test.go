@@ -10,7 +10,6 @@ import (
 func TestMain(m *testing.M) { servicetest.Main(m) }
 
 func TestContract(t *testing.T) {
-	t.Parallel()
 	servicetest.Contract(t, servicetest.Fixture{
 		Worker: adjournedgroup.Name,
 		Schema: "main",
