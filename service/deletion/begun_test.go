@@ -84,8 +84,7 @@ func TestDeleteUser_WhatSpeaksAgainstItCountsOnlyBeforeItBegins(t *testing.T) {
 	for name, c := range objections() {
 		for _, begun := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, begun before: %t", name, begun), func(t *testing.T) {
-				t.Parallel()
-				e, args := leaving(t)
+				e, args := leaving(servicetest.Parallel(t))
 				s := e.Service("", e.WithQueue)
 				if begun {
 					beginDeletion(e, s, args)
@@ -120,8 +119,7 @@ func TestDeleteUser_AnyOtherJobFinishesWhatADiscardedOneHasBegun(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e, args := leaving(t)
+			e, args := leaving(servicetest.Parallel(t))
 			s := e.Service("", e.WithQueue)
 			beginDeletion(e, s, args)
 			e.Exec("main", `UPDATE maintenance.river_job SET state = 'discarded', attempt = 25, finalized_at = now()`)
@@ -137,8 +135,7 @@ func TestDeleteUser_AnyOtherJobFinishesWhatADiscardedOneHasBegun(t *testing.T) {
 }
 
 func TestDeleteUser_WhoIsGoneAfterTheRemovalHasBegunIsSkipped(t *testing.T) {
-	t.Parallel()
-	e, args := leaving(t)
+	e, args := leaving(servicetest.Parallel(t))
 	s := e.Service("", e.WithQueue)
 	beginDeletion(e, s, args)
 	e.Exec("main", `DELETE FROM notes; DELETE FROM issues; DELETE FROM projects; DELETE FROM users WHERE id = 7`)
@@ -192,8 +189,7 @@ func TestFault_DeleteUser_KilledAtAnyStatementAndWithoutTheRightThenItIsFinished
 		"no projects: complete":    {complete, false, notBegun},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e, args := leaving(t)
+			e, args := leaving(servicetest.Parallel(t))
 			e.PersonalProjects(8, 801)
 			e.Exec("main", `INSERT INTO project_authorizations (user_id, project_id, access_level) VALUES (7, 801, 50)`)
 			if !c.projects {
@@ -220,8 +216,7 @@ func TestFault_DeleteUser_KilledAtAnyStatementAndWithoutTheRightThenItIsFinished
 }
 
 func TestDeleteUser_TwoJobsForOneUserFinishItTogether(t *testing.T) {
-	t.Parallel()
-	e, args := leaving(t)
+	e, args := leaving(servicetest.Parallel(t))
 	e.PersonalProjects(8, 801)
 	s := e.Service("", e.WithQueue)
 	e.Insert(servicetest.JobOf(args), servicetest.JobOf(repo.DeleteUser{UserID: 7, DeletedByID: new(int64(1)), SkipAuthorization: true, Reason: "because"}))

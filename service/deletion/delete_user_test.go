@@ -12,8 +12,7 @@ import (
 )
 
 func TestDeleteUser_BlocksTheBotAndQueuesItForTheGhostMigration(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	e.Bots(7, 8)
 	e.User(9, 0, 1)
 	e.Group(50, 0)
@@ -39,8 +38,7 @@ func TestDeleteUser_BlocksTheBotAndQueuesItForTheGhostMigration(t *testing.T) {
 }
 
 func TestDeleteUser_AccountsOfTheSystemStay(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log))
 	// A user who is missing is skipped quietly.
@@ -63,8 +61,7 @@ func TestDeleteUser_AccountsOfTheSystemStay(t *testing.T) {
 			FROM maintenance.river_job WHERE (args ->> 'user_id')::integer = $1`, user), want)
 		wantUser(e, user, rows)
 	}
-	n := strings.Count(log.String(), `"level":"WARN"`)
-	assert.That(t, n == 15, "%d warnings, want 15", n)
+	assert.Equal(t, strings.Count(log.String(), `"level":"WARN"`), 15, "warnings")
 	if !strings.Contains(log.String(), `"outcome":"refused","reason":"INTERNAL_USER","attempt":1,"run_id":"","duration_seconds"`) || !strings.Contains(log.String(), `"user_id":205`) {
 		t.Errorf("log: %s", log)
 	}
@@ -173,8 +170,7 @@ func TestDeleteUser_ActorNeedsTheRightUnlessItIsSkipped(t *testing.T) {
 }
 
 func TestDeleteUser_OfWhateverStateTypeOrTokensForOtherReasons(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	s := e.Service("", e.WithQueue)
 	// The state becomes blocked, unless it is banned.
 	for i, state := range []string{"'active'", "NULL", "'deactivated'", "'ldap_blocked'", "'blocked_pending_approval'", "'blocked'", "'banned'"} {
@@ -213,8 +209,7 @@ func TestDeleteUser_OfWhateverStateTypeOrTokensForOtherReasons(t *testing.T) {
 // wantUser fails the test unless a user has these rows.
 func wantUser(e *servicetest.Estate, user int, want string) {
 	e.T.Helper()
-	got := e.UserRows(user)
-	assert.That(e.T, got == want, "user %d: %s, want %s", user, got, want)
+	assert.Equal(e.T, e.UserRows(user), want, "user", user)
 }
 
 func TestMain(m *testing.M) { servicetest.Main(m) }

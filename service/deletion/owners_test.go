@@ -25,8 +25,7 @@ func TestDeleteUser_OfTwoOwnersWhoGoAtOnceOneStays(t *testing.T) {
 		"with older snapshots": {servicetest.MemberSQL(`8, 50, 50`), "repeatable read"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewTokens(t)
+			e := servicetest.NewTokens(servicetest.Parallel(t))
 			e.Exec("main", `DO $do$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '`+c.isolation+`'); END $do$`)
 			e.User(7, 0, 1)
 			e.User(8, 0, 1)
@@ -50,8 +49,7 @@ func TestDeleteUser_OfTwoOwnersWhoGoAtOnceOneStays(t *testing.T) {
 }
 
 func TestDeleteUser_GroupsKeepAnOwnerWhenAllAreToGoAtOnce(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	e.Exec("main", `INSERT INTO users (id, username, email, projects_limit, state, user_type, organization_id)
 		SELECT i, 'u' || i, 'u' || i, 0, 'active', 6, 1 FROM generate_series(1001, 1040) i`)
 	e.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id) SELECT i, 'g' || i, 'g' || i, 'Group', 1 FROM generate_series(1, 20) i`)
@@ -137,8 +135,7 @@ func TestDeleteUser_WhoIsToGoDoesNotCountAsAnOwner(t *testing.T) {
 	}
 	for _, shared := range []string{"group", "organization"} {
 		t.Run(shared, func(t *testing.T) {
-			t.Parallel()
-			e := coOwner(t, shared)
+			e := coOwner(servicetest.Parallel(t), shared)
 			s := e.Service("", e.WithQueue)
 			for _, c := range cases {
 				e.Exec("main", `DELETE FROM maintenance.river_job; DELETE FROM maintenance.user_removals; DELETE FROM ghost_user_migrations; UPDATE users SET state = 'active'`)
@@ -168,8 +165,7 @@ func TestDeleteUser_OfTwoOwnersOneGoesAndOfTheOtherNothingIsTouched(t *testing.T
 	for _, shared := range []string{"group", "organization"} {
 		for _, at := range []string{"at once", "one after the other"} {
 			t.Run(shared+" "+at, func(t *testing.T) {
-				t.Parallel()
-				e := coOwner(t, shared)
+				e := coOwner(servicetest.Parallel(t), shared)
 				e.PersonalProjects(7, 701)
 				e.PersonalProjects(8, 801)
 				s := e.Service("", e.WithQueue)
@@ -199,8 +195,7 @@ func TestDeleteUser_OfTwoOwnersOneGoesAndOfTheOtherNothingIsTouched(t *testing.T
 }
 
 func TestDeleteUser_OnlyOwnerOfAGroupStays(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log))
 	// User 7 is an owner of group 50, whose parents are 51 and 52.
@@ -250,8 +245,7 @@ func TestDeleteUser_OnlyOwnerOfAGroupStays(t *testing.T) {
 		if c.sole {
 			want = servicetest.DeletionRefused + "SOLE_OWNER_OF_GROUP"
 		}
-		got := e.Deletion(s, servicetest.Authorized(7))
-		assert.That(t, got == want, "%s: job is %q, want %q", name, got, want)
+		assert.Equal(t, e.Deletion(s, servicetest.Authorized(7)), want, name, "job")
 		if c.sole {
 			e.Want("main", `SELECT state || (SELECT count(*) FROM ghost_user_migrations) || (SELECT count(*) > 0 FROM members WHERE user_id = 7) FROM users WHERE id = 7`, "active0true")
 			assert.That(t, strings.Contains(log.String(), `"user_id":7,"deletion_reason":"Group was deleted","groups":[50`),
@@ -261,8 +255,7 @@ func TestDeleteUser_OnlyOwnerOfAGroupStays(t *testing.T) {
 }
 
 func TestDeleteUser_WarningNamesTheFirstTenGroups(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	e.User(7, 0, 1)
 	e.User(8, 0, 1)
 	// More than a page, and those that matter are behind it.
@@ -282,8 +275,7 @@ func TestDeleteUser_WarningNamesTheFirstTenGroups(t *testing.T) {
 }
 
 func TestDeleteUser_OnlyOwnerOfAnOrganizationStays(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	e.User(7, 0, 1)
 	e.User(8, 0, 1)
 	log := &servicetest.Buffer{}

@@ -12,8 +12,7 @@ import (
 )
 
 func TestDeleteUser_DeletesAllMembershipsAThousandAtATime(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	e.Bots(7)
 	e.User(8, 0, 1)
 	e.Group(50, 0)
@@ -37,8 +36,7 @@ func TestDeleteUser_DeletesAllMembershipsAThousandAtATime(t *testing.T) {
 }
 
 func TestDeleteUser_NeedsNoIndexOnTheQueueToQueueAUserOnce(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	e.Bots(7, 8)
 	e.Exec("main", `DROP INDEX `+e.Value("main", `SELECT indexrelid::regclass FROM pg_index WHERE indrelid = 'ghost_user_migrations'::regclass AND indisunique AND NOT indisprimary`))
 	const partial = `CREATE UNIQUE INDEX partial ON ghost_user_migrations (user_id) WHERE consume_after IS NOT NULL`
@@ -69,8 +67,7 @@ func TestDeleteUser_WorksWithWhatTablesThereAre(t *testing.T) {
 		"both queues, the older one unused": {`CREATE TABLE users_ghost_user_migrations (user_id bigint)`, "ghost_user_migrations", servicetest.DeletionDone},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewTokens(t)
+			e := servicetest.NewTokens(servicetest.Parallel(t))
 			e.Bots(7)
 			s := e.Service("", e.WithQueue)
 			e.Exec("main", c.sql)
@@ -112,8 +109,7 @@ func TestDeleteUser_TokenThatIsBeingMadeOrRenewedSavesItsBot(t *testing.T) {
 		"renewed": `UPDATE personal_access_tokens SET expires_at = '2100-01-01' WHERE user_id = 7`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewTokens(t)
+			e := servicetest.NewTokens(servicetest.Parallel(t))
 			e.Bots(7)
 			e.Token(7, "false", "date '2001-01-01'", servicetest.LongAgo)
 			s := e.Service("", e.WithQueue)
@@ -138,8 +134,7 @@ const remains = `SELECT concat_ws(' ', (SELECT string_agg(id::text, ',' ORDER BY
 	(SELECT string_agg(project_id::text, ',' ORDER BY project_id) FROM project_repositories), (SELECT count(*) FROM notes))`
 
 func TestDeleteUser_PersonalProjectsGoFirst(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	e.User(7, 0, 1)
 	e.User(8, 0, 1)
 	e.Bots(9)
@@ -164,8 +159,7 @@ func TestDeleteUser_PersonalProjectsGoFirst(t *testing.T) {
 }
 
 func TestDeleteUser_NothingPersonalGoesIfItIsRefusedNorAProjectInAGroup(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	e.User(7, 0, 1)
 	e.PersonalProjects(7, 701)
 	e.Group(50, 0)
@@ -180,8 +174,7 @@ func TestDeleteUser_NothingPersonalGoesIfItIsRefusedNorAProjectInAGroup(t *testi
 }
 
 func TestDeleteUser_AttemptWhoseTimeIsOverOrWhoseUserIsBusySnoozesAndTheNextGoesOn(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	e.User(7, 0, 1)
 	e.PersonalProjects(7, 701)
 	s := e.Service("", e.WithQueue)
