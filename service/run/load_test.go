@@ -20,8 +20,7 @@ import (
 )
 
 func TestFault_Load_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
-	t.Parallel()
-	replica := standby(t)
+	replica := standby(servicetest.Parallel(t))
 	e := servicetest.NewLoaded(t, "main", 100)
 	lag := service.LoadConfig{MaxReplicaLag: 700 * time.Millisecond, Patience: short}
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(lag))
@@ -46,8 +45,7 @@ func TestFault_Load_LateReplicaEndsTheRunEarlyAndTheNextGoesOn(t *testing.T) {
 }
 
 func TestFault_Load_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewLoaded(t, "main", 10)
+	e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 10)
 	const onC = "THROTTLED: somebody waits for a lock on public.c of main: "
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 100 * time.Millisecond, Patience: short}))
 	dissolve := e.LockQueue("c", "1 s")
@@ -78,8 +76,7 @@ func TestFault_Load_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testi
 }
 
 func TestFault_Load_ArchiveThatFallsBehind(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewLoaded(t, "main", 10)
+	e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 10)
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxArchiveBacklog: 1 << 20, Patience: short}))
 	// The history of a backup is archived under the name of the segment in which the backup began.
 	backup := e.Connect("main")
@@ -115,8 +112,7 @@ func TestFault_Load_ArchiveThatFallsBehind(t *testing.T) {
 }
 
 func TestFault_Load_AutovacuumThatLasts(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewLoaded(t, "main", 10)
+	e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 10)
 	e.Exec("main", `CREATE TABLE d (p_id bigint)`)
 	s := e.Service(servicetest.OneChild+"d:\n  - {table: q, column: p_id, on_delete: async_delete}\n", servicetest.LoadLimits(service.LoadConfig{MaxAutovacuum: 300 * time.Millisecond, Patience: short}))
 	e.Exec("main", `ALTER TABLE c SET (autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1, autovacuum_vacuum_threshold = 1000)`)
@@ -142,8 +138,7 @@ func TestFault_Load_RestIsInterrupted(t *testing.T) {
 		"SHUTDOWN": func(s *service.Service, _ service.Run) error { return s.Shutdown(context.Background()) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewLoaded(t, "main", 10)
+			e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 10)
 			s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour}))
 			dissolve := e.LockQueue("c", "1 s")
 			r := servicetest.Begin(t, s, "main")
@@ -159,8 +154,7 @@ func TestFault_Load_RestIsInterrupted(t *testing.T) {
 }
 
 func TestFault_Load_RunOfAMainThatIsTooBusyToBeLookedAtSlowsDown(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewLoaded(t, "main", 10)
+	e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 10)
 	e.Exec("main", `CREATE FUNCTION public.pg_current_wal_flush_lsn() RETURNS pg_lsn LANGUAGE sql VOLATILE AS $$ SELECT pg_catalog.pg_current_wal_flush_lsn() FROM pg_sleep(3) $$`)
 	e.Exec("main", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$`)
 	e.Open = []*repo.Database{e.As("limited")}
@@ -170,8 +164,7 @@ func TestFault_Load_RunOfAMainThatIsTooBusyToBeLookedAtSlowsDown(t *testing.T) {
 }
 
 func TestFault_Load_RunOnAMainThatDoesNotTakeItsHeartbeatsEnds(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewLoaded(t, "main", 10)
+	e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 10)
 	e.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE query_canceled; END $$;
 		CREATE TRIGGER refuse BEFORE UPDATE ON maintenance.runs FOR EACH ROW WHEN (NEW.state = 'running') EXECUTE FUNCTION refuse()`)
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour}))
@@ -181,8 +174,7 @@ func TestFault_Load_RunOnAMainThatDoesNotTakeItsHeartbeatsEnds(t *testing.T) {
 
 // What cannot be seen slows nobody down, and is said once.
 func TestFault_Load_WhatCannotBeSeenStopsNobody(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewLoaded(t, "main", 10)
+	e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 10)
 	e.Exec("main", `REVOKE EXECUTE ON FUNCTION pg_current_wal_flush_lsn() FROM PUBLIC`)
 	e.Open = []*repo.Database{e.As("limited")}
 	book := &servicetest.LogBook{}
@@ -197,8 +189,7 @@ func TestFault_Load_WhatCannotBeSeenStopsNobody(t *testing.T) {
 }
 
 func TestFault_Load_RoleWithoutPrivilegesIsToldWhatItMisses(t *testing.T) {
-	t.Parallel()
-	standby(t)
+	standby(servicetest.Parallel(t))
 	e := servicetest.NewLoaded(t, "main", 10)
 	e.Open = []*repo.Database{e.As("limited")}
 	book := &servicetest.LogBook{}
@@ -214,8 +205,7 @@ func TestFault_Load_RoleWithoutPrivilegesIsToldWhatItMisses(t *testing.T) {
 }
 
 func TestFault_Load_AllRunsAndJobsOfAProcessShareOneLookASecond(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewLoaded(t, "main", 400)
+	e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 400)
 	e.Exec("main", `CREATE EXTENSION pg_stat_statements`)
 	e.Exec("main", `SELECT pg_stat_statements_reset(0, (SELECT oid FROM pg_database WHERE datname = current_database()), 0)`)
 	s := e.Service(servicetest.OneChild, e.WithQueue, servicetest.LoadLimits(service.LoadConfig{MaxReplicaLag: time.Hour, MaxWALRate: 1 << 50, MaxArchiveBacklog: 1 << 50, MaxLockWait: time.Hour, MaxAutovacuum: time.Hour}))
@@ -232,8 +222,7 @@ func TestFault_Load_AllRunsAndJobsOfAProcessShareOneLookASecond(t *testing.T) {
 }
 
 func TestFault_Load_LockQueueOnAWorkersOwnTableEndsItsRunEarlyAndStatusSaysSoAsLongAsItLasts(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewPlaceholders(t)
+	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
 	e.Detail(1, 0, "NULL")
 	limits := servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 100 * time.Millisecond, Patience: short})
 	s, other := e.Service(servicetest.OneChild, e.WithQueue, limits), e.Service(servicetest.OneChild, e.WithQueue, limits)
@@ -262,8 +251,7 @@ func standby(t *testing.T) *pgx.Conn {
 	t.Cleanup(func() {
 		assert.NoError(t, s.Stop(context.Background()))
 	})
-	conn := assert.Must(pgx.Connect(context.Background(), s.URL("postgres")))(t)
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	conn := servicetest.Connect(t, s.URL("postgres"))
 	return conn
 }
 

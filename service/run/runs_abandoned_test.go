@@ -47,8 +47,7 @@ func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 		"maintenance.runs worker=loose_foreign_keys_cleanup database=main outcome=failed": 1, "maintenance.sli.error database=main error=true": 1,
 	} {
 		name, attributes, _ := strings.Cut(name, " ")
-		got := m.Counter(name, attributes)
-		assert.That(t, got == want, "%s %s: %d, want %d", name, attributes, got, want)
+		assert.Equal(t, m.Counter(name, attributes), want, name, attributes)
 	}
 	line := map[string]any{}
 	for text := range strings.Lines(log.String()) {
@@ -63,8 +62,7 @@ func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 	} {
 		assert.That(t, line[key] == want, "%s is %v, want %v", key, line[key], want)
 	}
-	n := strings.Count(log.String(), "run finished")
-	assert.That(t, n == 3, "%d lines, want one a run: %s", n, log)
+	assert.Equal(t, strings.Count(log.String(), "run finished"), 3, "lines, one a run", log)
 	for _, span := range servicetest.Named(spans, "maintenance.run") {
 		if span.SpanContext().TraceID().String() != trace {
 			continue
@@ -99,8 +97,7 @@ func wantToldOnce(t *testing.T, m *servicetest.Meter, spans *tracetest.SpanRecor
 		"maintenance.sli.error error=true": 1, "maintenance.sli.error error=false": 0, "maintenance.sli.apdex ": 0,
 	} {
 		name, attributes, _ := strings.Cut(name, " ")
-		got := m.Counter(name, attributes)
-		assert.That(t, got == want, "%s %s: %d, want %d", name, attributes, got, want)
+		assert.Equal(t, m.Counter(name, attributes), want, name, attributes)
 	}
 	if text := log.String(); strings.Count(text, "run finished") != 1 || strings.Count(text, `"level":"ERROR"`) != 1 || strings.Count(text, "its record is corrected") != 1 {
 		t.Error(text)
@@ -152,8 +149,7 @@ func TestAbandonedRun_WhoseEndCouldNotBeRecordedInTimeIsToldOnce(t *testing.T) {
 }
 
 func TestRunBatch_EndThatMainBreaksOrRefuses(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	log := &servicetest.Buffer{}
 	s := e.Service(servicetest.OneChild, servicetest.LogTo(log))
 	// The lease is free although the connection that releases it is ended.
@@ -181,8 +177,7 @@ const countedSQL = `CREATE SEQUENCE closes;
 	CREATE TRIGGER count_closes BEFORE UPDATE ON maintenance.runs FOR EACH STATEMENT EXECUTE FUNCTION count_closes()`
 
 func TestStatus_OfAllWorkersAsksMainOnceAndTakesFewConnections(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(servicetest.Parallel(t), "main", "main")
 	e.Exec("main", countedSQL)
 	s := e.Service(servicetest.OneChild, e.WithQueue)
 	assert.Must(s.Status(t.Context(), ""))(t)
@@ -212,8 +207,7 @@ func TestStatus_OfAllWorkersAsksMainOnceAndTakesFewConnections(t *testing.T) {
 }
 
 func TestWatchRun_OfAnotherReplicaOnlyReadsWhileTheRunGivesSignsOfLife(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	e.Exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1)`)
 	e.Deleted("main", "p", 1, 1)
 	e.Gate("main", "c")
@@ -257,8 +251,7 @@ func TestBackoff_WaitsLongerWithEveryFailureUpToItsMost(t *testing.T) {
 }
 
 func TestRunCounts_OfAnEndThatWasNotCleanAreSettledByTheNextRunOfTheWorker(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 3)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 3)
 	e.Gate("main", "c", "OLD.p_id = 2")
 	e.Shut("main", servicetest.App)
 	s := e.Service(servicetest.OneChild)
@@ -282,8 +275,7 @@ func TestRunCounts_OfAnEndThatWasNotCleanAreSettledByTheNextRunOfTheWorker(t *te
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
 	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=3 deleted_rows=9")
 	for id, want := range map[string]int64{lost.ID: 10, closed: 5} {
-		n := assert.Must(s.Run(t.Context(), id))(t).Counts["processed_records"]
-		assert.That(t, n == want, "%s: %d, want %d", id, n, want)
+		assert.Equal(t, assert.Must(s.Run(t.Context(), id))(t).Counts["processed_records"], want, id)
 	}
 	e.Want("main", `SELECT count(*) FROM maintenance.run_counts`, "0")
 }

@@ -70,18 +70,15 @@ func TestRun_IsTheSameOnEveryReplicaAndWatchedUntilItsEnd(t *testing.T) {
 // wantEnd fails the test unless a run on ten deleted parents has done everything.
 func wantEnd(t *testing.T, end service.Run) {
 	t.Helper()
-	servicetest.WantState(t, end, repo.RunSucceeded)
-	servicetest.WantCounts(t, end, "processed_records=10 deleted_rows=30")
+	servicetest.WantRun(t, end, repo.RunSucceeded, "processed_records=10 deleted_rows=30")
 	want := []repo.TableCount{{Table: "c", Deleted: 30}}
 	assert.That(t, slices.Equal(end.Tables, want), "tables %v, want %v", end.Tables, want)
-	if end.FinishedAt.Before(end.StartedAt) || end.Trigger != repo.TriggerRequest || end.Database != "main" || end.Worker != servicetest.LooseForeignKeys {
-		t.Errorf("%+v", end)
-	}
+	assert.That(t, !end.FinishedAt.Before(end.StartedAt) && end.Trigger == repo.TriggerRequest &&
+		end.Database == "main" && end.Worker == servicetest.LooseForeignKeys, "%+v", end)
 }
 
 func TestRun_HasAUUIDOfMainsClockAndStaysAsItHasEnded(t *testing.T) {
-	t.Parallel()
-	s := servicetest.NewDeletedParents(t, 1).Service(servicetest.OneChild)
+	s := servicetest.NewDeletedParents(servicetest.Parallel(t), 1).Service(servicetest.OneChild)
 	var end service.Run
 	for range 20 {
 		last := end.ID
@@ -112,8 +109,7 @@ func TestRun_HasAUUIDOfMainsClockAndStaysAsItHasEnded(t *testing.T) {
 }
 
 func TestRuns_ArePagedNewestFirst(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main", "ci")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
 	s := e.Service(servicetest.OneChild)
 	var want []string
 	for i := range 7 {
@@ -143,8 +139,7 @@ func TestRuns_ArePagedNewestFirst(t *testing.T) {
 }
 
 func TestRuns_OfDeadProcessesAreClosedAfterTheirTime(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	s := e.Service(servicetest.OneChild)
 	for i, silence := range []string{"39 s", "41 s"} {
 		e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl, heartbeat_at)
@@ -173,8 +168,7 @@ func TestRuns_OfDeadProcessesAreClosedAfterTheirTime(t *testing.T) {
 }
 
 func TestWatchRun_OutlastsAMainThatDoesNotAnswerForAMoment(t *testing.T) {
-	t.Parallel()
-	e, _, r, _ := servicetest.NewHalfway(t)
+	e, _, r, _ := servicetest.NewHalfway(servicetest.Parallel(t))
 	defer e.Lift("main", servicetest.App)
 	e.Open = []*repo.Database{e.As("watcher")}
 	watcher := e.Service(servicetest.OneChild)
@@ -212,8 +206,7 @@ func elsewhere(t *testing.T) (e *servicetest.Estate, s *service.Service, p *serv
 }
 
 func TestFault_CancelRun_EndsARunInAnotherProcessAfterTheStatementInFlight(t *testing.T) {
-	t.Parallel()
-	e, s, p, id, before := elsewhere(t)
+	e, s, p, id, before := elsewhere(servicetest.Parallel(t))
 	if r, err := s.CancelRun(context.Background(), id, "me at home"); err != nil || r.State != repo.RunRunning {
 		t.Fatal(r, err)
 	}
@@ -224,15 +217,13 @@ func TestFault_CancelRun_EndsARunInAnotherProcessAfterTheStatementInFlight(t *te
 }
 
 func TestFault_PauseWorker_EndsARunInAnotherProcessAfterTheStatementInFlight(t *testing.T) {
-	t.Parallel()
-	e, s, p, _, before := elsewhere(t)
+	e, s, p, _, before := elsewhere(servicetest.Parallel(t))
 	servicetest.Pause(t, s, service.AllWorkers)
 	e.WantHalf(p.Result().Run, "PAUSED", before)
 }
 
 func TestFault_WatchRun_StreamsTheProgressOfARunInAnotherProcess(t *testing.T) {
-	t.Parallel()
-	e, s, p, id, _ := elsewhere(t)
+	e, s, p, id, _ := elsewhere(servicetest.Parallel(t))
 	var seen []service.Run
 	err := s.WatchRun(context.Background(), id, func(r service.Run) error {
 		seen = append(seen, r)
