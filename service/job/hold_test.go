@@ -28,8 +28,7 @@ func heldJobs() map[string]repo.JobArgs {
 }
 
 func TestWorkJob_WaitsWhileTheWorkerOfItsOriginIsPaused(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	s := e.Service(servicetest.OneChild, e.WithQueue)
 	held := map[string][]string{
 		service.AllWorkers:           {"group", "placeholder", "continuation", "user for its tokens", "user as a placeholder", "user with its group", "user for other reasons"},
@@ -74,8 +73,7 @@ func TestDestroyGroup_ASliceAtWorkEndsWithAPauseAndTheNextGoesOnAfterIt(t *testi
 	t.Parallel()
 	for _, paused := range []string{service.AllWorkers, servicetest.AdjournedGroups} {
 		t.Run(paused, func(t *testing.T) {
-			t.Parallel()
-			g := servicetest.NewGroups(t)
+			g := servicetest.NewGroups(servicetest.Parallel(t))
 			g.Owned(10, 15)
 			g.Project(1, 10, "p")
 			g.Content(1)
@@ -99,8 +97,7 @@ func TestDestroyGroup_ASliceAtWorkEndsWithAPauseAndTheNextGoesOnAfterIt(t *testi
 }
 
 func TestFault_WorkJob_WaitsWhileMainIsOverALimitOfItsLoad(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewLoaded(t, "main", 1)
+	e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 1)
 	s := e.Service("", e.WithQueue, servicetest.LoadLimits(service.LoadConfig{MaxWALRate: 1}))
 	job := e.Running(repo.DestroyGroup{GroupID: 4711})
 	devdb.Eventually(t, "the job to be held", func() bool {
@@ -152,8 +149,7 @@ func TestWorkJob_AttemptThatWasTakenForDeadChangesNothing(t *testing.T) {
 	t.Parallel()
 	for kind, prepare := range fenced {
 		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			e, args := prepare(t)
+			e, args := prepare(servicetest.Parallel(t))
 			s := e.Service("", e.WithQueue)
 			lost := e.Running(args)
 			e.Exec("main", `UPDATE maintenance.river_job SET attempted_at = clock_timestamp() WHERE id = $1`, lost.ID)
@@ -169,8 +165,7 @@ func TestFault_WorkJob_PausedProcessThatWakesBeyondItsAttemptWritesNothingMore(t
 	t.Parallel()
 	for kind, prepare := range fenced {
 		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			e, args := prepare(t)
+			e, args := prepare(servicetest.Parallel(t))
 			s := e.Service("", e.WithQueue)
 			e.Gate("main", "project_repositories")
 			e.Shut("main", "sleeper")

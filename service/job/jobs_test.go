@@ -1,0 +1,257 @@
+package job_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/propagation"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/servicetest"
+)
+
+func TestJobs_AreListedNewestFirstByKindAndState(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
+	s := e.Service("", e.WithQueue)
+	e.Insert(servicetest.Placeholders(4)...)
+	e.Insert(repo.Job{Args: repo.DestroyGroup{GroupID: 9}, ScheduledAt: time.Now().Add(time.Hour)})
+	e.EndJob(2, "discarded")
+	e.EndJob(4, "completed")
+	for want, f := range map[string]service.JobFilter{
+		"[5 4 3 2 1]": {},
+		"[4 3 2 1]":   {Kind: "delete_placeholder_user"},
+		"[3 1]":       {State: "available"},
+		"[5]":         {State: "scheduled"},
+		"[2]":         {Kind: "delete_placeholder_user", State: "discarded"},
+		"[]":          {Kind: "destroy_group", State: "running"},
+		"[2 1]":       {After: 3},
+		"[1]":         {After: 3, State: "available"},
+		"[5 4]":       {Limit: 2},
+	} {
+		if f.Limit == 0 {
+			f.Limit = 100
+		}
+		jobs := assert.Must(s.Jobs(context.Background(), f))(t)
+		ids := []int64{}
+		for _, j := range jobs {
+			ids = append(ids, j.ID)
+		}
+		assert.Equal(t, fmt.Sprint(ids), want, f)
+	}
+	// An unknown kind or state is told what is allowed.
+	for field, names := range map[string]string{
+		"kind":  "delete_placeholder_user delete_user destroy_group continue_inactive_token_deletion",
+		"state": "available scheduled retryable running completed cancelled discarded",
+	} {
+		filters := map[string]service.JobFilter{"kind": {Kind: "delete_everything"}, "state": {State: "COMPLETED"}}
+		_, err := s.Jobs(context.Background(), filters[field])
+		wantInvalid(t, err, field)
+		servicetest.WantError(t, err, strings.Fields(names)...)
+	}
+}
+
+// wantInvalid fails the test at once unless an error says that a field of a request is invalid.
+func wantInvalid(t *testing.T, err error, field string) {
+	t.Helper()
+	invalid, ok := errors.AsType[*service.InvalidArgumentError](err)
+	assert.Require(t, ok && invalid.Field == field, "%s: got %v", field, err)
+}
+
+func TestJobs_ShowWhatBecameOfThemAndAreCountedByKindAndArguments(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
+	s := e.Service("", e.WithQueue)
+	e.Insert(servicetest.Placeholders(1)...)
+	e.Exec("main", `UPDATE maintenance.river_job SET state = 'cancelled', attempt = 2, attempted_at = '2040-01-02', finalized_at = '2040-01-03',
+		metadata = metadata || '{"outcome": "refused", "reason": "STILL_REFERENCED"}',
+		errors = ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 1, "error": "a database is unreachable", "trace": ""}'::jsonb]`)
+	j := assert.Must(s.Jobs(context.Background(), service.JobFilter{Limit: 1}))(t)[0]
+	assert.That(t, j.ID == 1 && j.Kind == "delete_placeholder_user" && j.State == "cancelled" &&
+		string(j.Args) == `{"placeholder_user_id": 1}` && j.Attempt == 2 && j.MaxAttempts == 25 &&
+		j.Outcome == "refused" && j.Reason == "STILL_REFERENCED" && j.RunID == "run", "got %+v", j)
+	assert.That(t, j.AttemptedAt.UTC().Day() == 2 && j.FinalizedAt.UTC().Day() == 3 && !j.CreatedAt.IsZero() && !j.ScheduledAt.IsZero(),
+		"times of %+v", j)
+	if len(j.Errors) != 1 || j.Errors[0].Attempt != 1 || j.Errors[0].Error != "a database is unreachable" || j.Errors[0].At.Year() != 2040 {
+		t.Errorf("errors %+v", j.Errors)
+	}
+
+	e.Insert(servicetest.Placeholders(3)...)
+	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 1, Reason: "a"}}, repo.Job{Args: repo.DeleteUser{UserID: 2, Reason: "b"}})
+	e.Exec("main", `UPDATE maintenance.river_job SET state = 'discarded', finalized_at = now() WHERE id NOT IN (1, 4)`)
+	for _, c := range []struct {
+		kind, args string
+		want       int64
+	}{{"delete_placeholder_user", "{}", 2}, {"delete_user", `{"reason": "b"}`, 1}, {"delete_user", `{"reason": "c"}`, 0}} {
+		n, err := e.Open[0].CountDiscardedJobs(context.Background(), c.kind, c.args)
+		assert.That(t, n == c.want && err == nil, "%+v: %d, %v", c, n, err)
+	}
+}
+
+func TestRetryJob_LetsItBeWorkedNow(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
+	s := e.Service("", e.WithQueue)
+	for state, changed := range map[string]bool{
+		"available": false, "running": false,
+		"scheduled": true, "retryable": true, "pending": true, "completed": true, "cancelled": true, "discarded": true,
+	} {
+		e.Exec("main", `TRUNCATE maintenance.river_job RESTART IDENTITY`)
+		e.Insert(servicetest.Placeholders(1)...)
+		e.Exec("main", `UPDATE maintenance.river_job SET state = $1::text::maintenance.river_job_state, attempt = 25, attempted_at = now(),
+				scheduled_at = CASE WHEN $1 = 'available' THEN now() - interval '1 h' ELSE now() + interval '1 h' END,
+				metadata = metadata || '{"outcome": "refused", "reason": "STILL_REFERENCED"}',
+				finalized_at = CASE WHEN $1 IN ('completed', 'cancelled', 'discarded') THEN now() END`, state)
+		before := e.Value("main", `SELECT to_jsonb(j) FROM maintenance.river_job j`)
+		job := assert.Must(s.RetryJob(context.Background(), 1))(t)
+		if !changed {
+			e.Want("main", `SELECT to_jsonb(j) FROM maintenance.river_job j`, before)
+			assert.That(t, job.State == state && job.MaxAttempts == 25, "got %+v", job)
+			continue
+		}
+		assert.That(t, job.State == "available" && job.MaxAttempts == 26 && job.Outcome == "" &&
+			job.Reason == "" && job.RunID == "run" && job.FinalizedAt.IsZero(), "got %+v", job)
+		e.Want("main", `SELECT scheduled_at <= now() FROM maintenance.river_job`, "true")
+	}
+}
+
+func TestRetryJob_LeavesAttemptsThatAreThereAndNamesTheJobThatDoesTheSame(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
+	s := e.Service("", e.WithQueue)
+	e.Insert(servicetest.Placeholders(1)...)
+	e.EndJob(1, "cancelled")
+	job := assert.Must(s.RetryJob(context.Background(), 1))(t)
+	assert.That(t, job.Attempt == 1 && job.MaxAttempts == 25, "got %+v", job)
+	e.EndJob(1, "discarded")
+	e.Insert(servicetest.Placeholders(1)...)
+	_, err := s.RetryJob(context.Background(), 1)
+	duplicate, ok := errors.AsType[*service.DuplicateJobError](err)
+	assert.That(t, ok && duplicate.ID == 2, "got %v, want that job 2 waits", err)
+	e.Want("main", `SELECT string_agg(state::text, ',' ORDER BY id) FROM maintenance.river_job`, "discarded,available")
+	_, err = s.RetryJob(context.Background(), 77)
+	assert.That(t, errors.Is(err, service.ErrUnknownJob), "got %v, want ErrUnknownJob", err)
+	_, err = s.RetryJob(context.Background(), 0)
+	wantInvalid(t, err, "id")
+}
+
+func TestMain(m *testing.M) {
+	servicetest.FarFromUTC()
+	servicetest.Main(m)
+}
+
+func TestJobs_EveryKindCanBeWorkedAndOneThatThisVersionDoesNotKnowFailsAndWaits(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
+	s := e.Service("", e.WithQueue)
+	for _, args := range []repo.JobArgs{
+		repo.ContinueInactiveTokenDeletion{}, repo.DeletePlaceholderUser{}, repo.DeleteUser{}, repo.DestroyGroup{},
+	} {
+		works := s.JobKinds()
+		assert.That(t, slices.Contains(works, args.Kind()), "works %v, without %s", works, args.Kind())
+	}
+	e.Insert(repo.Job{Args: unknownArgs{}})
+	n := e.Work(s, "unknown")
+	assert.Require(t, n == 1, "%d jobs worked, want 1", n)
+	e.Want("main", `SELECT concat_ws(': ', metadata ->> 'outcome', errors[1] ->> 'error') FROM maintenance.river_job`,
+		`failed: this version of caretaker knows no kind "unknown"`)
+}
+
+type unknownArgs struct{}
+
+func (unknownArgs) Kind() string { return "unknown" }
+
+func TestJobs_RescuedJobSaysWhy(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
+	s := e.Service("", e.WithQueue)
+	for name, c := range map[string]struct{ change, outcome, reason string }{
+		"tried again":                     {`state = 'retryable'`, "failed", "PROCESS_GONE"},
+		"given up":                        {`state = 'discarded', finalized_at = now()`, "discarded", "PROCESS_GONE"},
+		"at work again, and nobody knows": {`state = 'running'`, "failed", "PROCESS_GONE"},
+		"done after all": {`state = 'completed', finalized_at = now(),
+			metadata = metadata || '{"rescues_reported": 1, "outcome": "succeeded", "reason": ""}'`, "succeeded", ""},
+	} {
+		e.Exec("main", `TRUNCATE maintenance.river_job`)
+		e.Insert(servicetest.Placeholders(1)...)
+		e.Exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 25, attempted_at = now(),
+			metadata = metadata || '{"outcome": "failed", "reason": "KEPT_BY_TRIGGER"}'`)
+		e.Rescue()
+		e.Exec("main", `UPDATE maintenance.river_job SET `+c.change)
+		jobs, err := s.Jobs(context.Background(), service.JobFilter{Limit: 1})
+		assert.Require(t, err == nil && len(jobs) == 1, "got %+v, %v", jobs, err)
+		j := jobs[0]
+		assert.That(t, j.Outcome == c.outcome && j.Reason == c.reason, "%s: %q, %q, want %q, %q", name, j.Outcome, j.Reason, c.outcome, c.reason)
+		assert.That(t, len(j.Errors) == 1 && j.Errors[0].Attempt == 25 && j.Errors[0].Error == repo.ProcessGoneText,
+			"%s: errors %+v", name, j.Errors)
+	}
+}
+
+func TestWorkJob_AttemptWhoseProcessHasDiedIsReportedByTheNext(t *testing.T) {
+	spans := servicetest.Tracing(t)
+	e := servicetest.NewTokens(t)
+	e.User(7, 0, 1)
+	e.PersonalProjects(7, 701)
+	log := &bytes.Buffer{}
+	s := e.Service("", e.WithQueue, servicetest.TracedLogTo(log))
+	ctx, run := otel.Tracer("test").Start(t.Context(), "maintenance.run")
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	run.End()
+	e.Insert(repo.Job{Args: servicetest.Authorized(7), RunID: "a run", TraceParent: carrier["traceparent"]})
+	e.Exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 3, attempted_at = now() - interval '81 s' + interval '3 us'`)
+	over := make(chan struct{})
+	close(over)
+	r := service.JobRequest{
+		Kind: "delete_user", Name: "the third", Attempt: 3, MaxAttempts: 25, Stopping: over,
+		RunID: "a run", TraceParent: carrier["traceparent"],
+	}
+	assert.NoError(t, e.SQL["main"].QueryRow(t.Context(), `SELECT id, args, attempted_at FROM maintenance.river_job`).Scan(&r.ID, &r.Args, &r.AttemptedAt))
+	// What a process has begun before it was killed.
+	assert.Must(s.WorkJob(t.Context(), r))(t)
+	log.Reset()
+	next := r
+	next.Name, next.Attempt = "the fourth", 4
+	next.Lost = &service.LostAttempt{Name: r.Name, Began: r.AttemptedAt, RescuedAt: r.AttemptedAt.Add(2 * time.Minute)}
+	assert.Must(s.WorkJob(t.Context(), next))(t)
+	jobs := servicetest.Named(spans, "maintenance.job")
+	assert.Require(t, len(jobs) == 3, "%d spans", len(jobs))
+	lost, told := jobs[0], jobs[1]
+	assert.That(t, jobs[2].SpanContext().TraceID() != lost.SpanContext().TraceID(), "the next attempt is in the same trace")
+	if !told.SpanContext().Equal(lost.SpanContext()) || !told.StartTime().Equal(r.AttemptedAt) || !told.EndTime().Equal(next.Lost.RescuedAt) {
+		t.Errorf("the span %+v from %s to %s is not that of the attempt, %+v", told.SpanContext(), told.StartTime(), told.EndTime(), lost.SpanContext())
+	}
+	links := told.Links()
+	assert.That(t, len(links) == 1 && links[0].SpanContext.SpanID() == run.SpanContext().SpanID() && told.Status().Code.String() == "Error",
+		"links %v, status %+v", links, told.Status())
+	servicetest.WantAttributes(t, told, map[string]string{
+		"messaging.message.id": fmt.Sprint(r.ID), "messaging.system": "river", "maintenance.run_id": "a run", "maintenance.job.kind": "delete_user",
+		"maintenance.user_id": "7", "maintenance.outcome": "failed", "maintenance.reason": "PROCESS_GONE", "error.type": "PROCESS_GONE",
+	})
+	trace := lost.SpanContext().TraceID().String()
+	line := map[string]any{}
+	first, _, _ := bytes.Cut(log.Bytes(), []byte("\n"))
+	assert.NoError(t, json.Unmarshal(first, &line))
+	for key, want := range map[string]any{
+		"level": "ERROR", "kind": "delete_user", "job_id": float64(r.ID), "user_id": 7.0, "run_id": "a run", "attempt": 3.0, "outcome": "failed", "reason": "PROCESS_GONE", "trace_id": trace,
+	} {
+		assert.That(t, line[key] == want, "%s is %v, want %v", key, line[key], want)
+	}
+}
+
+func TestDeleteUser_TheLogOfAFailureHasNoWordsOfTriggers(t *testing.T) {
+	e := servicetest.NewTokens(servicetest.Parallel(t))
+	e.User(7, 0, 1)
+	e.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'a secret of %', NEW.email; END $$;
+		CREATE TRIGGER refuse BEFORE UPDATE ON users FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	log := &bytes.Buffer{}
+	if _, err := e.AttemptOf(e.Service("", e.WithQueue, servicetest.TracedLogTo(log)), servicetest.Authorized(7), nil); err == nil {
+		t.Fatal("the trigger has refused nothing")
+	}
+	text := log.String()
+	assert.That(t, !strings.Contains(text, "secret") && strings.Contains(text, "on main: P0001 raise_exception, table users"), "logged %s", text)
+}
