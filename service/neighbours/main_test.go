@@ -3,13 +3,18 @@
 package neighbours_test
 
 import (
+	"context"
+	"errors"
 	"net/url"
 	"os"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -40,8 +45,7 @@ func need(t *testing.T, extension string) {
 // newEstate is a main with these tables, and a queue of caretaker's own that tracks p, where the extension is installed.
 func newEstate(t *testing.T, extension, tables string) *servicetest.Estate {
 	t.Helper()
-	t.Parallel()
-	need(t, extension)
+	need(servicetest.Parallel(t), extension)
 	e := servicetest.New(t, "", "main")
 	e.Exec("main", tables)
 	e.Install("p")
@@ -77,8 +81,7 @@ func wantKeys(e *servicetest.Estate, keys string) {
 func wantRun(e *servicetest.Estate, counts string) {
 	e.T.Helper()
 	r := servicetest.RunBatch(e.T, e.Service(servicetest.OneChild), "main")
-	servicetest.WantState(e.T, r, "succeeded")
-	servicetest.WantCounts(e.T, r, counts)
+	servicetest.WantRun(e.T, r, "succeeded", counts)
 }
 
 // wantEmptied runs the worker on main at once on all records that are left. No record may remain.
@@ -87,4 +90,67 @@ func wantEmptied(e *servicetest.Estate) {
 	e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
 	servicetest.WantState(e.T, servicetest.RunBatch(e.T, e.Service(servicetest.OneChild), "main"), "succeeded")
 	e.WantQueue("main", "")
+}
+
+func TestNeighbour_AJobOfCronDeletesTheChildrenOfTheRun(t *testing.T) {
+	need(servicetest.Parallel(t), "pg_cron")
+	e, server := newServer(t, map[string]string{"shared_preload_libraries": "pg_cron", "cron.use_background_workers": "on"},
+		`CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 10);`+plainChild+childrenOfAll)
+	e.Exec("main", `DELETE FROM p WHERE id < 9`)
+	postgres := assert.Must(pgx.Connect(t.Context(), server.Cluster.URL("postgres")))(t)
+	defer func() { assert.NoError(t, postgres.Close(t.Context())) }()
+	release := e.Hold(`SELECT pg_advisory_xact_lock(1)`)
+	// The job has deleted the children of 4 to 8, and does not commit before the lock is free.
+	assert.Must(postgres.Exec(t.Context(), `CREATE EXTENSION pg_cron; SELECT cron.schedule_in_database('job', '* * * * *', $$
+		WITH gone AS (DELETE FROM c WHERE p_id > 3 AND NOT EXISTS (SELECT FROM p WHERE p.id = p_id) RETURNING p_id)
+		SELECT count(*), pg_advisory_xact_lock(1) FROM gone $$, 'estate')`))(t)
+	e.Eventually("main", `SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted`, "true")
+	// The run deletes what it can have, and leaves the rest to the next one.
+	wantRun(e, "processed_records=3 deleted_rows=6 rescheduled_records=5")
+	e.WantQueue("main", "4 5 6 7 8")
+	release()
+	e.Eventually("main", `SELECT count(*) FROM c WHERE p_id > 3`, "4")
+	wantEmptied(e)
+	wantKeys(e, "9 10")
+}
+
+// The URL names both hosts. The primary dies under a run, and the standby, which has all that was committed, is promoted.
+func TestNeighbour_AServerWithTwoHostsInItsURLFollowsAFailOver(t *testing.T) {
+	t.Parallel()
+	e, own := newServer(t, nil, `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 40);`+plainChild+childrenOfAll)
+	standby := assert.Must(own.Cluster.Standby(t.Context(), nil))(t)
+	t.Cleanup(func() { assert.NoError(t, standby.Stop(context.Background())) })
+	e.Exec("main", `ALTER SYSTEM SET synchronous_standby_names = 'standby'`)
+	e.Exec("main", `SELECT pg_reload_conf()`)
+	e.Eventually("main", `SELECT sync_state FROM pg_stat_replication`, "sync")
+
+	both := address(t, e.URLs["main"])
+	both.Host += "," + address(t, standby.URL("estate")).Host
+	both.RawQuery += "&target_session_attrs=read-write"
+	d := servicetest.Open(t, both.String())
+	e.Open = []*repo.Database{d}
+	e.Exec("main", `DELETE FROM p WHERE id <= 20`)
+	e.Gate("main", "c", "OLD.p_id > 10")
+	e.Shut("main", servicetest.App)
+	s := e.Service(servicetest.OneChild, servicetest.Batches(5, 0))
+	begun := servicetest.Begin(t, s, "main")
+	e.Eventually("main", `SELECT count(*) FROM c`, "60")
+	e.AtGate("main", servicetest.App)
+	own.Kill()
+
+	e.URLs["main"] = standby.URL("estate")
+	e.SQL["main"] = e.Connect("main")
+	e.Exec("main", `SELECT pg_promote()`) // what pg_ctl promote does
+	e.Lift("main", servicetest.App)
+	e.Exec("main", `DELETE FROM p WHERE id <= 25`)
+	devdb.Eventually(t, "the next run", func() bool {
+		_, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys})
+		var held *service.LeaseHeldError
+		assert.Require(t, err == nil || errors.Is(err, service.ErrUnreachable) || errors.As(err, &held), "%v", err)
+		return err == nil
+	})
+	servicetest.WantState(t, servicetest.Ended(t, s, begun.ID), repo.RunFailed)
+	wantEmptied(e)
+	e.Want("main", `SELECT count(*) || ' ' || min(p_id) FROM c`, "30 26")
+	e.Want("main", `SELECT sum((counts ->> 'processed_records')::int) || ' ' || sum((counts ->> 'deleted_rows')::int) FROM maintenance.runs`, "25 50")
 }
