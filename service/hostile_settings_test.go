@@ -33,8 +33,7 @@ func everyWork(m *servicetest.Mirrored) *service.Service {
 		servicetest.AdjournedGroups: "scheduled_jobs=3", servicetest.GhostUsers: "migrated_users=3 deleted_rows=12",
 	} {
 		r := assert.Must(s.RunBatch(m.T.Context(), service.RunRequest{Worker: worker}))(m.T)
-		servicetest.WantState(m.T, r, repo.RunSucceeded)
-		servicetest.WantCounts(m.T, r, counts)
+		servicetest.WantRun(m.T, r, repo.RunSucceeded, counts)
 	}
 	for range 2 {
 		assert.Equal(m.T, m.Work(s, "continue_inactive_token_deletion"), 1, "jobs continue_inactive_token_deletion")
@@ -78,8 +77,7 @@ func installAndClean(e *servicetest.Estate) {
 	e.Exec("main", `DELETE FROM p WHERE id < 4`)
 	definitions := "d: [{table: p, column: p_id, on_delete: async_delete}]\n"
 	r := servicetest.RunBatch(e.T, e.Service(definitions), "main")
-	servicetest.WantState(e.T, r, repo.RunSucceeded)
-	servicetest.WantCounts(e.T, r, "processed_records=3 deleted_rows=3")
+	servicetest.WantRun(e.T, r, repo.RunSucceeded, "processed_records=3 deleted_rows=3")
 	lint := assert.Must(loosefk.Admin{Databases: e.Open, Definitions: servicetest.Definitions(e.T, definitions)}.Lint(ctx))(e.T)
 	assert.That(e.T, len(lint.Findings) == 0, "%v", lint)
 	_, err := lfkadmin.New(d).Untrack(ctx, "p")
@@ -128,8 +126,7 @@ func TestFault_Settings_OfADatabaseDoNotChangeWhatIsDone(t *testing.T) {
 	for _, through := range []bool{false, true} {
 		for name, settings := range hostileSettings(through) {
 			t.Run(fmt.Sprintf("%s, through a pooler %t", name, through), func(t *testing.T) {
-				t.Parallel()
-				e := hardened(t, settings, through, map[string]string{
+				e := hardened(servicetest.Parallel(t), settings, through, map[string]string{
 					"main": servicetest.Databases.Clone(t, servicetest.Migrated("main")), "ci": servicetest.Databases.Clone(t, servicetest.Migrated("ci")), "sec": servicetest.Databases.Clone(t, servicetest.Migrated("sec")),
 				})
 				s := everyWork(&servicetest.Mirrored{Estate: e, Log: &servicetest.Buffer{}})

@@ -162,17 +162,13 @@ func TestWorkJob_EndIsLoggedOnceCountedAndTraced(t *testing.T) {
 			for key, want := range map[string]any{
 				"level": c.level, "outcome": c.outcome, "reason": c.reason, "kind": "test", "job_id": 3.0, "user_id": 7.0, "run_id": "r", "note": said,
 			} {
-				if line[key] != want {
-					t.Errorf("%s is %v, want %v", key, line[key], want)
-				}
+				assert.That(t, line[key] == want, "%s is %v, want %v", key, line[key], want)
 			}
 			want := ""
 			if c.counted != "" {
 				want = "test " + c.counted + "=1"
 			}
-			if got := w.counted(t); got != want {
-				t.Errorf("counted %q, want %q", got, want)
-			}
+			assert.Equal(t, w.counted(t), want, "counted")
 			span := w.spans.Ended()[0]
 			if name == "lost" && (span.Name() != "maintenance.comeback" || !slices.Contains(w.spans.Ended()[1].Attributes(), attribute.Bool("maintenance.withheld", true))) {
 				t.Errorf("%s: the span of the job was sent by the server that rescued it", span.Name())
@@ -235,9 +231,8 @@ func TestWorkJob_TraceOfItsOwnIsLinkedToTheSpanThatQueuedIt(t *testing.T) {
 		links[0].SpanContext.TraceID() != record.SpanContext().TraceID() {
 		t.Errorf("%s is linked to %v", span.Name(), links)
 	}
-	if span.SpanContext().TraceID() == record.SpanContext().TraceID() || span.Parent().IsValid() {
-		t.Error("the job is in the run's trace")
-	}
+	assert.That(t, span.SpanContext().TraceID() != record.SpanContext().TraceID() &&
+		!span.Parent().IsValid(), "the job is in the run's trace")
 	attributes := attribute.NewSet(span.Attributes()...)
 	for key, want := range map[string]string{"maintenance.outcome": "refused", "maintenance.reason": "NOT_AUTHORIZED", "maintenance.run_id": "r"} {
 		if v, _ := attributes.Value(attribute.Key(key)); v.AsString() != want {
@@ -280,9 +275,8 @@ func TestStatus_SchedulerThatGivesNoSignOfLifeIsInTrouble(t *testing.T) {
 		"main is away": {h: schedule.Heartbeat{At: now, Err: repo.ErrUnreachable, FailingSince: began}},
 	} {
 		f := s.schedulerProblem(context.Background(), c.h)
-		if f.Class != c.class || !f.Since.Equal(c.since) || c.class == FailureScheduler && f.Message == "" ||
-			c.since.IsZero() && f != (Failing{}) {
-			t.Errorf("%s: %+v", name, f)
-		}
+		assert.That(t, f.Class == c.class && f.Since.Equal(c.since) &&
+			(c.class != FailureScheduler || f.Message != "") && (!c.since.IsZero() || f == (Failing{})),
+			"%s: %+v", name, f)
 	}
 }

@@ -168,8 +168,7 @@ func TestMetrics_ShowBacklogsAndLeases(t *testing.T) {
 }
 
 func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 5)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 5)
 	e.Mine("c", "OLD.p_id = 2", "P0001")
 	var said bytes.Buffer
 	s := e.Service(servicetest.OneChild, func(c *service.Config) { c.Logger = slog.New(slog.NewJSONHandler(&said, nil)) })
@@ -193,8 +192,7 @@ func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
 			continue
 		}
 		for key, value := range want {
-			got := lines[message][0][key]
-			assert.That(t, got == value, "%s: %s is %v, want %v", message, key, got, value)
+			assert.Equal(t, lines[message][0][key], value, message, key)
 		}
 	}
 	// The driver's text is for the log, and there once.
@@ -207,8 +205,7 @@ func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
 }
 
 func TestSampleBacklogs_KeepsOneRowAMinuteForADay(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete}]")
 	e.Exec("main", `INSERT INTO maintenance.backlog_samples (minute, worker, pending, due, deferred, dead)
 		SELECT date_trunc('minute', now()) - make_interval(hours => i), $1, i, 0, 0, 0 FROM generate_series(1, 40) i`, servicetest.LooseForeignKeys)
@@ -225,8 +222,7 @@ func TestSampleBacklogs_KeepsOneRowAMinuteForADay(t *testing.T) {
 }
 
 func TestSampleBacklogs_LeavesOutWhatIsNotKnown(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci")
+	e := servicetest.New(servicetest.Parallel(t), "main", "main", "ci")
 	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete}]")
 	e.Open[1].Close()
 	assert.NoError(t, s.SampleBacklogs(t.Context()))
@@ -235,8 +231,7 @@ func TestSampleBacklogs_LeavesOutWhatIsNotKnown(t *testing.T) {
 }
 
 func TestJobCounts_StopCounting(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	s := e.Service("")
 	e.Exec("main", `INSERT INTO maintenance.river_job (kind, args, max_attempts, state, scheduled_at, finalized_at)
 		SELECT 'delete_user', '{}', 25, state::maintenance.river_job_state, now(), CASE WHEN state IN ('discarded', 'completed') THEN now() END
@@ -276,8 +271,7 @@ func TestGhostUserMigration_DeletedRowsAreAllThatAreGoneButTheQueues(t *testing.
 	t.Parallel()
 	for _, hard := range []bool{false, true} {
 		t.Run(fmt.Sprintf("hard delete %t", hard), func(t *testing.T) {
-			t.Parallel()
-			g := servicetest.NewThreeGhosts(t)
+			g := servicetest.NewThreeGhosts(servicetest.Parallel(t))
 			for name := range g.SQL {
 				g.Exec(name, `SET session_replication_role = replica`)
 			}
@@ -306,8 +300,7 @@ func TestDestroyGroup_LoggedRowsAreAllThatAreGone(t *testing.T) {
 	// The namespaces of projects go by a trigger of the application, where there is one.
 	for trigger, byItself := range map[string]int{"ENABLE": 3, "DISABLE": 0} {
 		t.Run(trigger, func(t *testing.T) {
-			t.Parallel()
-			g := servicetest.NewGroups(t)
+			g := servicetest.NewGroups(servicetest.Parallel(t))
 			g.Owned(10, 15)
 			g.Group(11, 10, "sub")
 			for _, id := range []int{2, 3, 4} {

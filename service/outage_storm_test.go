@@ -121,8 +121,7 @@ func stormLeft(e *servicetest.Estate) (left, done string) {
 }
 
 func TestFault_Outage_PrimaryKilledAndStartedAgainInTheMiddleOfEverything(t *testing.T) {
-	t.Parallel()
-	e, own := newStorm(t)
+	e, own := newStorm(servicetest.Parallel(t))
 	replicas := []*replica{stormReplica(e, "first", e.URLs["main"]), stormReplica(e, "second", e.URLs["main"])}
 	scheduled := scheduled(e, replicas...)
 	for range 3 {
@@ -210,8 +209,7 @@ func TestFault_Outage_StormsOfTerminatedBackends(t *testing.T) {
 }
 
 func TestFault_Outage_RunOnAnotherDatabaseGoesOnWithoutMainAndIsRecordedLater(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "main")
+	e := servicetest.New(servicetest.Parallel(t), "main")
 	own := servicetest.NewServer(t, "main")
 	e.Add("main", own.Cluster.URL("main"))
 	e.Add("ci", servicetest.Databases.Clone(t, servicetest.Migrated("main")))

@@ -32,8 +32,7 @@ type replica struct {
 // newReplica starts one on main, by a URL. It runs the workers again and again until the test's end, or until stop.
 func newReplica(e *servicetest.Estate, name, mainURL, definitions string, workers ...string) *replica {
 	e.T.Helper()
-	d := assert.Must(repo.Open(context.Background(), "main", mainURL))(e.T)
-	e.T.Cleanup(d.Close)
+	d := servicetest.Open(e.T, mainURL)
 	q := assert.Must(scheduler.NewQueue(d, scheduler.QueueConfig{PollInterval: 20 * time.Millisecond}))(e.T)
 	s := e.Service(definitions, servicetest.Batches(20, 0), func(c *service.Config) {
 		c.Databases, c.Replica, c.Queue = []*repo.Database{d}, name, q

@@ -54,8 +54,7 @@ func wantOutage(t *testing.T, r service.Run, database string) {
 }
 
 func TestFault_LooseForeignKeysCleanup_QueueDatabaseDiesInTheMiddle(t *testing.T) {
-	t.Parallel()
-	e, own, s, result := newOutage(t, "main")
+	e, own, s, result := newOutage(servicetest.Parallel(t), "main")
 	own.Stop()
 	r := <-result
 	wantOutage(t, r, "main")
@@ -71,8 +70,7 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseDiesInTheMiddle(t *testing.T
 }
 
 func TestFault_LooseForeignKeysCleanup_QueueDatabaseBesideMainDiesInTheMiddle(t *testing.T) {
-	t.Parallel()
-	e, own, s, result := newOutage(t, "ci")
+	e, own, s, result := newOutage(servicetest.Parallel(t), "ci")
 	own.Stop()
 	r := <-result
 	wantOutage(t, r, "ci")
@@ -139,8 +137,7 @@ func TestFault_Outage_FailOverToAStandby(t *testing.T) {
 	wantRun := func(counts string) {
 		t.Helper()
 		done := assert.Must(r.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys}))(t)
-		servicetest.WantState(t, done, repo.RunSucceeded)
-		servicetest.WantCounts(t, done, counts)
+		servicetest.WantRun(t, done, repo.RunSucceeded, counts)
 	}
 	wantRun("processed_records=10 deleted_rows=10")
 	e.Insert(servicetest.Placeholders(1)...)
@@ -255,8 +252,7 @@ func wantResumed(e *servicetest.Estate, s *service.Service, database string) {
 	e.SQL[database] = e.Connect(database)
 	e.Lift(database, servicetest.App)
 	next := servicetest.RunBatch(e.T, s, database)
-	servicetest.WantState(e.T, next, repo.RunSucceeded)
-	servicetest.WantCounts(e.T, next, "processed_records=10 deleted_rows=10")
+	servicetest.WantRun(e.T, next, repo.RunSucceeded, "processed_records=10 deleted_rows=10")
 	assert.Equal(e.T, next.LeaseEpoch, 2, "epoch")
 	e.WantQueue(database, "")
 }

@@ -26,13 +26,11 @@ func pausedBy(t *testing.T, s *service.Service, worker string) string {
 }
 
 func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(servicetest.Parallel(t), "main", "main")
 	s, replica := e.Service(servicetest.OneChild, e.WithQueue), e.Service(servicetest.OneChild, e.WithQueue, servicetest.Audited)
 	st := servicetest.Pause(t, s, service.AllWorkers)
-	if st.Worker != "*" || st.Condition != service.ConditionPaused || st.Paused == nil || st.Paused.Reason != "an incident" || st.Paused.By != "alice" {
-		t.Errorf("%+v", st)
-	}
+	assert.That(t, st.Worker == "*" && st.Condition == service.ConditionPaused && st.Paused != nil &&
+		st.Paused.Reason == "an incident" && st.Paused.By == "alice", "%+v", st)
 	all := assert.Must(replica.Status(context.Background(), ""))(t)
 	assert.Require(t, len(all) == len(servicetest.Workers()), "%v", all)
 	for _, w := range all {
@@ -70,15 +68,13 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 }
 
 func TestPauseBySQL_WithoutAReasonStopsARunAtWork(t *testing.T) {
-	t.Parallel()
-	e, s, r, before := servicetest.NewHalfway(t)
+	e, s, r, before := servicetest.NewHalfway(servicetest.Parallel(t))
 	e.Exec("main", `INSERT INTO maintenance.pauses (worker, reason, paused_by) VALUES ('*', '', 'me')`)
 	e.WantHalf(servicetest.Ended(t, s, r.ID), "PAUSED", before)
 }
 
 func TestPauseWorker_TheLastPauseCountsAndEndsByItself(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 3)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 3)
 	s := e.Service(servicetest.OneChild)
 	for _, c := range []struct {
 		worker, reason string
@@ -143,8 +139,7 @@ func TestPauseWorker_NeedsAReasonAndATTLFromASecondToAYear(t *testing.T) {
 }
 
 func TestCancelJob_NeverStartsOrStopsAfterItsStatementUntilItIsRetried(t *testing.T) {
-	t.Parallel()
-	g := family(t)
+	g := family(servicetest.Parallel(t))
 	g.Run("scheduled_jobs=1")
 	job := assert.Must(g.Service.CancelJob(t.Context(), 1, "not this one", "ann"))(t)
 	assert.Require(t, job.State == "cancelled" && job.Reason == "CANCELLED", "%+v", job)

@@ -94,8 +94,7 @@ func misuses(t *testing.T) works {
 }
 
 func TestFault_Permit_ThatIsNotReleasedFailsTheRunAndBlocksNothing(t *testing.T) {
-	t.Parallel()
-	e, s := writing(t, misuses(t))
+	e, s := writing(servicetest.Parallel(t), misuses(t))
 	cases := [][2]string{{"kept", "permit"}, {"kept", "permit"}, {"kept", "dry run"}, {"forgotten", "permit"}}
 	cases = append(cases, [2]string{"panicking", "internal error"}, [2]string{"early", failure})
 	for _, c := range cases {

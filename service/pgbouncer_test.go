@@ -65,9 +65,8 @@ func TestFault_PgBouncer_MigrationsAndLooseForeignKeysAreInstalledThroughIt(t *t
 }
 
 func TestFault_PgBouncer_EveryWorkerAndItsJobsRunThroughIt(t *testing.T) {
-	t.Parallel()
 	// With one connection nothing works that needs a second one while it holds a first.
-	e, _ := servicetest.Pooled(t, 1, map[string]string{
+	e, _ := servicetest.Pooled(servicetest.Parallel(t), 1, map[string]string{
 		"main": servicetest.Databases.Clone(t, servicetest.Migrated("main")), "ci": servicetest.Databases.Clone(t, servicetest.Migrated("ci")), "sec": servicetest.Databases.Clone(t, servicetest.Migrated("sec")),
 	})
 	everyWork(&servicetest.Mirrored{Estate: e, Log: &servicetest.Buffer{}})
@@ -87,8 +86,7 @@ func TestFault_PgBouncer_APausedProcessThatWakesBeyondItsLeaseWritesNothing(t *t
 	sleeper.Signal(syscall.SIGSTOP)
 	s := e.Service(definitions)
 	r := e.AfterExpiry(s, "sleeper")
-	servicetest.WantState(t, r, repo.RunSucceeded)
-	servicetest.WantCounts(t, r, "processed_records=20 deleted_rows=20")
+	servicetest.WantRun(t, r, repo.RunSucceeded, "processed_records=20 deleted_rows=20")
 	before := e.State("main", "c")
 	e.Lift("main", "sleeper")
 	sleeper.Signal(syscall.SIGCONT)
@@ -185,11 +183,9 @@ func TestFault_PgBouncer_EndedServerConnectionsLoseNothing(t *testing.T) {
 }
 
 func TestFault_PgBouncer_AForgottenSettingIsNamed(t *testing.T) {
-	t.Parallel()
-	_, p := servicetest.Pooled(t, 3, nil)
+	_, p := servicetest.Pooled(servicetest.Parallel(t), 3, nil)
 	url := p.PlainURL(servicetest.DatabaseOf(servicetest.Databases.Clone(t, servicetest.Migrated("main"))))
-	d := assert.Must(repo.Open(t.Context(), "main", url))(t)
-	defer d.Close()
+	d := servicetest.Open(t, url)
 	advice := "add default_query_exec_mode=exec to databases.main.url"
 	err := d.CheckPooler(t.Context())
 	assert.That(t, err != nil && strings.Contains(err.Error(), advice), "at the start: %v", err)
@@ -221,8 +217,7 @@ func TestFault_PgBouncer_TheSettingMayHaveAnyValueThatNeedsNoSession(t *testing.
 	t.Parallel()
 	for mode, fits := range map[string]bool{"simple_protocol": true, "cache_describe": true, "exec": true, "describe_exec": false, "cache_statement": false} {
 		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			e, p := servicetest.Pooled(t, 2, nil)
+			e, p := servicetest.Pooled(servicetest.Parallel(t), 2, nil)
 			url := servicetest.Databases.Clone(t, servicetest.Migrated("main"))
 			e.AddThrough("main", url, p.PlainURL(servicetest.DatabaseOf(url))+"&default_query_exec_mode="+mode)
 			err := e.Open[0].CheckPooler(t.Context())
@@ -246,8 +241,7 @@ func TestFault_PgBouncer_TheSettingMayHaveAnyValueThatNeedsNoSession(t *testing.
 }
 
 func TestFault_PgBouncer_SettingsOfTheSessionAreRefusedByName(t *testing.T) {
-	t.Parallel()
-	e, p := servicetest.Pooled(t, 2, nil)
+	e, p := servicetest.Pooled(servicetest.Parallel(t), 2, nil)
 	url := servicetest.Databases.Clone(t, servicetest.Migrated("main"))
 	e.AddThrough("main", url, p.URL(servicetest.DatabaseOf(url)))
 	e.Exec("main", `CREATE SCHEMA elsewhere; ALTER DATABASE `+servicetest.DatabaseOf(url)+` SET search_path = elsewhere, public`)
@@ -263,10 +257,8 @@ func TestFault_PgBouncer_SettingsOfTheSessionAreRefusedByName(t *testing.T) {
 		}
 	}
 	// What the database or the role has is there, on whichever connection.
-	other := assert.Must(repo.Open(t.Context(), "main", p.URL(servicetest.DatabaseOf(url))))(t)
-	defer other.Close()
-	schema := assert.Must(other.ApplicationSchema(t.Context()))(t)
-	assert.That(t, schema == "elsewhere", "schema %q", schema)
+	other := servicetest.Open(t, p.URL(servicetest.DatabaseOf(url)))
+	assert.Equal(t, assert.Must(other.ApplicationSchema(t.Context()))(t), "elsewhere", "schema")
 }
 
 // TestFault_PgBouncer_SettingsBoundOneTransaction: limits and what they bound are one transaction on one connection, and leave

@@ -154,8 +154,7 @@ func (p planned) wantUpdated(plan *service.Plan, r service.Run) {
 }
 
 func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
-	t.Parallel()
-	p := newPlanned(t, 5)
+	p := newPlanned(servicetest.Parallel(t), 5)
 	// Project bots go by jobs of their own.
 	p.Exec("main", `INSERT INTO members (id, user_id, source_id, source_type, type, access_level, member_namespace_id)
 		SELECT 90000 + id, 21, id, 'Project', 'ProjectMember', 30, project_namespace_id FROM projects WHERE namespace_id = $1`, oracle.Personal(oracle.KeptByProject))
@@ -174,9 +173,8 @@ func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
 		assert.That(t, plan.Exact && plan.Name == fmt.Sprint("u", id), "got %+v", plan)
 		state, reason := p.job(repo.DeleteUser{UserID: int64(id), SkipAuthorization: true, Reason: "planned"})
 		if plan.Refused != nil {
-			if state != "cancelled" || plan.Refused.Reason != reason {
-				t.Errorf("user %d: %s %s, planned was %+v", id, state, reason, *plan.Refused)
-			}
+			assert.That(t, state == "cancelled" && plan.Refused.Reason == reason,
+				"user %d: %s %s, planned was %+v", id, state, reason, *plan.Refused)
 			p.Exec("main", `DELETE FROM ghost_user_migrations WHERE user_id = $1`, id)
 			continue
 		}
@@ -191,8 +189,7 @@ func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
 }
 
 func TestPlanDeletion_OfAGroupIsWhatThenHappens(t *testing.T) {
-	t.Parallel()
-	p := newPlanned(t, 7)
+	p := newPlanned(servicetest.Parallel(t), 7)
 	p.works("destroy_group")
 	done, before := 0, p.counts()
 	for _, g := range slices.Backward(p.oracle.Groups()) {
@@ -215,8 +212,7 @@ func TestPlanDeletion_OfAGroupIsWhatThenHappens(t *testing.T) {
 }
 
 func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
-	t.Parallel()
-	p := newPlanned(t, 9)
+	p := newPlanned(servicetest.Parallel(t), 9)
 	free, referenced, before := 0, 0, p.counts()
 	for _, user := range p.oracle.Placeholders() {
 		plan := p.plan("placeholder", int(user))
@@ -227,9 +223,8 @@ func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
 			"user %d: queued %t, planned was %+v", user, queued, plan)
 		if !queued {
 			referenced++
-			if plan.Refused.Reason != "STILL_REFERENCED" || !strings.HasSuffix(plan.Refused.Detail, "_id refers to it") {
-				t.Errorf("got %+v", *plan.Refused)
-			}
+			assert.That(t, plan.Refused.Reason == "STILL_REFERENCED" &&
+				strings.HasSuffix(plan.Refused.Detail, "_id refers to it"), "got %+v", *plan.Refused)
 			p.Exec("main", `DELETE FROM maintenance.river_job`)
 			continue
 		}
@@ -246,8 +241,7 @@ func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
 
 // TestPlanDeletion_WritesNothingSaysWhatIsWrongOrRefusedAndCountsUpToALimit makes plans of which nothing is done.
 func TestPlanDeletion_WritesNothingSaysWhatIsWrongOrRefusedAndCountsUpToALimit(t *testing.T) {
-	t.Parallel()
-	p := newPlanned(t, 10)
+	p := newPlanned(servicetest.Parallel(t), 10)
 	p.writesNothing()
 	p.wrong()
 	p.refused()
@@ -368,4 +362,38 @@ func TestPlanDeletion_WaitsAFewSecondsForItsTurn(t *testing.T) {
 		time.AfterFunc(time.Second, first) //nolint:gocritic // elapses: by the clock of the bubble
 		assert.Must(s.PlanTurn(t.Context()))(t)
 	})
+}
+
+// A user in the queue, a user whose children are users, and a group that looks marked.
+func TestPlanDeletion_SaysWhatTheNextRunWouldSay(t *testing.T) {
+	g := servicetest.NewGhosts(servicetest.Parallel(t))
+	g.Doomed(27, 28)
+	g.Exec("main", `UPDATE users SET state = 'active' WHERE id = 27;
+		ALTER TABLE users ADD COLUMN manager_id bigint REFERENCES users ON DELETE CASCADE; INSERT INTO application_settings (deletion_adjourned_period) VALUES (14)`)
+	g.PersonalProjects(28, 901)
+	s := g.Service(g.WithQueue)
+	plan := func(kind string, id int64) *service.Plan {
+		return assert.Must(s.PlanDeletion(t.Context(), kind, id))(t)
+	}
+	active := plan("user", 27)
+	dry := g.Runs(s, true)
+	assert.That(t, active.Refused == nil && active.Exact && len(active.Remarks) == 1 && strings.HasPrefix(active.Remarks[0], "the user is active again"), "%+v", active)
+	assert.That(t, len(dry.Candidates) == 2 && dry.Candidates[0].Action == "delete" && dry.Candidates[0].Reason == active.Remarks[0], "%v", dry.Candidates)
+	refused := plan("user", 28).Refused
+	assert.That(t, refused != nil && dry.Candidates[1].Reason == refused.Reason+": "+refused.Detail && refused.Reason == "PERSONAL_PROJECTS", "%v, %v", refused, dry.Candidates)
+	// Those of user 27 are counted, and the database deletes those of user 29 by itself.
+	for id := 29; id < 31; id++ {
+		g.User(id, 0)
+		g.Exec("main", fmt.Sprintf(`UPDATE users SET manager_id = %d WHERE id = %d`, map[int]int{29: 27, 30: 29}[id], id))
+		i := slices.IndexFunc(plan("user", 27).Tables, func(t service.PlannedTable) bool { return t.Table == "users" })
+		got := plan("user", 27)
+		assert.That(t, got.Exact == (id == 29) && got.Tables[i].Deleted == 2, "%d: %+v", id, got)
+	}
+	g.Exec("main", `UPDATE namespaces SET state = 4 WHERE id = 100`)
+	lost := plan("group", 100).Refused
+	assert.That(t, lost != nil && lost.Reason == "SCHEDULE_LOST", "%v", lost)
+	held := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.AdjournedGroups, DryRun: true}))(t)
+	assert.That(t, fmt.Sprint(held.Candidates) == "[{group 100  hold SCHEDULE_LOST}]", "%v", held.Candidates)
+	st := assert.Must(s.Status(t.Context(), servicetest.AdjournedGroups))(t)
+	assert.Equal(t, st[0].Backlog.Dead, 1, "groups held")
 }

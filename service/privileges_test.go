@@ -54,10 +54,9 @@ func asRole(e *servicetest.Estate, sql string) (role string) {
 	return role
 }
 
-// TestPrivileges_TheDocumentedOnesAreEnough: TestNeeds_ARoleWithTheseRightsAloneDoesEverything works with what is required.
+// They are all that is required, and TestNeeds works with that alone.
 func TestPrivileges_TheDocumentedOnesAreEnough(t *testing.T) {
-	t.Parallel()
-	e, s := needing(t)
+	e, s := needing(servicetest.Parallel(t))
 	needs := needsOf(e, s)
 	role := asRole(e, documentedRights)
 	e.Exec("main", strings.ReplaceAll(documentedRightsOnUsers, "{role}", role))
@@ -66,8 +65,7 @@ func TestPrivileges_TheDocumentedOnesAreEnough(t *testing.T) {
 }
 
 func TestPrivileges_OneThatIsMissingIsNotGuessed(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 3)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 3)
 	role := asRole(e, documentedRights+`GRANT DELETE ON c TO {role}`)
 	// Its name is in PostgreSQL's message about row-level security, and the role has no right on it.
 	e.Exec("main", `CREATE TABLE level (id int)`)
@@ -95,8 +93,7 @@ func TestPrivileges_OneThatIsMissingIsNotGuessed(t *testing.T) {
 }
 
 func TestPrivileges_OneThatAJobLacksIsInItsErrors(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(servicetest.Parallel(t), "main", "main")
 	m := &servicetest.Mirrored{Estate: e, Log: &servicetest.Buffer{}}
 	m.Candidates()
 	asRole(e, documentedRights) // without INSERT on ghost_user_migrations
@@ -108,8 +105,7 @@ func TestPrivileges_OneThatAJobLacksIsInItsErrors(t *testing.T) {
 }
 
 func TestRunBatch_RunThatMustNotReadAnEssentialTableFailsAndNamesIt(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	role := asRole(e, documentedRights+documentedRightsOnUsers)
 	for table, worker := range map[string]string{
 		"personal_access_tokens": servicetest.InactiveTokens, "group_group_links": servicetest.AdjournedGroups, "ghost_user_migrations": servicetest.GhostUsers,
@@ -135,8 +131,7 @@ func TestApplicationSchema_WithoutOneEverythingSaysWhatToDo(t *testing.T) {
 		"database main has no application schema: GRANT USAGE ON SCHEMA public TO role_":                                     documentedRights + `REVOKE USAGE ON SCHEMA public FROM {role}, public`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.New(t, "main", "main")
+			e := servicetest.New(servicetest.Parallel(t), "main", "main")
 			if sql == documentedRights {
 				e.Exec("main", `ALTER DATABASE `+e.Value("main", `SELECT current_database()`)+` SET search_path = nowhere, away`)
 			}
@@ -184,33 +179,6 @@ func fullService(e *servicetest.Estate) *service.Service {
 	})
 }
 
-// grantsTo are the statements of a service's needs, by database.
-func grantsTo(e *servicetest.Estate, s *service.Service, role string) map[string][]string {
-	e.T.Helper()
-	all := map[string][]string{}
-	for name, needs := range needsOf(e, s) {
-		for _, g := range needs {
-			all[name] = append(all[name], g.To(role))
-		}
-	}
-	return all
-}
-
-func TestNeeds_ARoleWithTheseRightsAloneDoesEverything(t *testing.T) {
-	t.Parallel()
-	e, s := needing(t)
-	grants := grantsTo(e, s, "{role}")
-	for name := range e.URLs {
-		e.Exec(name, `REVOKE ALL ON SCHEMA public FROM public`)
-	}
-	role := asRole(e, "")
-	for name, all := range grants {
-		e.Exec(name, strings.ReplaceAll(strings.Join(all, ";"), "{role}", role))
-	}
-	wantLacking(e, needsOf(e, fullService(e)), "")
-	everyWork(&servicetest.Mirrored{Estate: e, Log: &servicetest.Buffer{}})
-}
-
 // needsOf are the rights that a service requires, by database.
 func needsOf(e *servicetest.Estate, s *service.Service) map[string][]repo.Grant {
 	e.T.Helper()
@@ -235,14 +203,20 @@ func wantLacking(e *servicetest.Estate, needs map[string][]repo.Grant, want stri
 			got = append(got, l.To("{role}"))
 		}
 	}
-	text := strings.Join(got, "; ")
-	assert.That(e.T, text == want, "lacking: %q, want %q", text, want)
+	assert.Equal(e.T, strings.Join(got, "; "), want, "lacking")
 }
 
-func TestNeeds_EachRightThatIsMissingIsNamed(t *testing.T) {
-	t.Parallel()
-	e, s := needing(t)
-	grants := grantsTo(e, s, "{role}")
+func TestNeeds_ARoleWithTheseRightsAloneDoesEverythingAndEachThatIsMissingIsNamed(t *testing.T) {
+	e, s := needing(servicetest.Parallel(t))
+	grants := map[string][]string{}
+	for name, needs := range needsOf(e, s) {
+		for _, g := range needs {
+			grants[name] = append(grants[name], g.To("{role}"))
+		}
+	}
+	for name := range e.URLs {
+		e.Exec(name, `REVOKE ALL ON SCHEMA public FROM public`)
+	}
 	role := asRole(e, "")
 	for name, all := range grants {
 		e.Exec(name, strings.ReplaceAll(strings.Join(all, ";"), "{role}", role))
@@ -267,6 +241,7 @@ func TestNeeds_EachRightThatIsMissingIsNamed(t *testing.T) {
 	}
 	assert.That(t, lines >= 80, "only %d grants", lines)
 	wantLacking(e, needs, "")
+	everyWork(&servicetest.Mirrored{Estate: e, Log: &servicetest.Buffer{}})
 	// What is required does not depend on what is granted.
 	grant := grants["main"][slices.IndexFunc(grants["main"], func(g string) bool { return strings.Contains(g, " ON public.users TO ") })]
 	revoke("main", strings.ReplaceAll(grant, "{role}", role))

@@ -85,8 +85,7 @@ func attacks(e *servicetest.Estate, s *service.Service) map[string]func() {
 }
 
 func TestProtect_UserIsAttackedThroughEveryPath(t *testing.T) {
-	t.Parallel()
-	e, s := attacked(t)
+	e, s := attacked(servicetest.Parallel(t))
 	tables := []string{"users", "members", "personal_access_tokens", "ghost_user_migrations"}
 	before := e.State("main", tables...)
 	for name, attack := range attacks(e, s) {
@@ -118,8 +117,7 @@ const forgetAttack = `TRUNCATE maintenance.river_job RESTART IDENTITY;
 const begunRemovals = `SELECT (SELECT count(*) FROM maintenance.user_removals) + (SELECT count(*) FROM maintenance.group_removals)`
 
 func TestProtect_UserWhoseDeletionHasBegunKeepsTheAccountFromItsEndOn(t *testing.T) {
-	t.Parallel()
-	e, s := attacked(t)
+	e, s := attacked(servicetest.Parallel(t))
 	e.PersonalProjects(7, 701)
 	over := make(chan struct{})
 	close(over)
@@ -153,16 +151,12 @@ func wantGhostKeeps(t *testing.T, s *service.Service) {
 
 // Whoever is first, the other one knows: a user who is protected keeps the account, even if it has been blocked.
 func TestProtect_OfTheTwoThatRaceForAUserOneWins(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	s := e.Service("", e.WithQueue)
 	for id := int64(7); id < 13; id++ {
 		e.Bots(int(id))
 		e.Insert(repo.Job{Args: servicetest.Authorized(id)})
-		answer := background(func() error {
-			_, err := s.Protect(context.Background(), service.Protection{Kind: "user", ID: id, Reason: "race"}, 0)
-			return err
-		})
+		answer := protecting(s, "user", id)
 		e.Work(s, "delete_user")
 		err := <-answer
 		_, late := errors.AsType[*service.DeletionBegunError](err)
@@ -179,8 +173,7 @@ func TestProtect_OfTheTwoThatRaceForAUserOneWins(t *testing.T) {
 }
 
 func TestProtect_WaitsForADeletionThatIsJustBeginning(t *testing.T) {
-	t.Parallel()
-	e, s := attacked(t)
+	e, s := attacked(servicetest.Parallel(t))
 	e.PersonalProjects(7, 701)
 	e.Insert(repo.Job{Args: servicetest.Authorized(7)})
 	e.Gate("main", "users", "OLD.id = 7")
@@ -189,10 +182,7 @@ func TestProtect_WaitsForADeletionThatIsJustBeginning(t *testing.T) {
 	assert.NoError(t, q.Start(servicetest.OnlyKind{Service: s, Kind: "delete_user"}))
 	defer func() { _ = q.Stop(context.Background()) }()
 	e.AtGate("main", servicetest.App)
-	answer := background(func() error {
-		_, err := s.Protect(context.Background(), service.Protection{Kind: "user", ID: 7, Reason: "race"}, 0)
-		return err
-	})
+	answer := protecting(s, "user", 7)
 	e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`, "1")
 	e.Lift("main", servicetest.App)
 	e.Eventually("main", servicetest.NewestDeletion, servicetest.DeletionDone)
@@ -265,8 +255,7 @@ func protectedBefore(e *servicetest.Estate, kind string, id int64) {
 // Users 1 and 2 are of tenant 1, user 3 of tenant 2. Both tenants are deleted. User 2 is protected before the run, or in
 // the instant that decides: while a statement waits for the user's row. Then user 1, whose row is free, may be deleted.
 func TestProtect_LooseForeignKeysHoldTheKeyOfAProtectedRow(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(servicetest.Parallel(t), "main", "main")
 	e.Exec("main", `CREATE TABLE tenants (id bigint PRIMARY KEY)`)
 	e.Exec("main", `ALTER TABLE users ADD COLUMN tenant_id bigint; CREATE INDEX ON users (tenant_id)`)
 	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)

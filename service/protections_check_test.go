@@ -18,6 +18,7 @@ type keptPath struct {
 }
 
 func keptPaths() []keptPath {
+	const gone = `CREATE FUNCTION gone() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM users WHERE id = OLD.id; RETURN NULL; END $$; `
 	const branch = `ALTER TABLE users ADD COLUMN branch_id bigint; UPDATE users SET branch_id = id; `
 	const moving = `ALTER TABLE branches DROP CONSTRAINT branches_pkey; ALTER TABLE branches RENAME TO branches_1; CREATE TABLE branches (LIKE branches_1) PARTITION BY LIST (p_id);
 		ALTER TABLE branches ATTACH PARTITION branches_1 DEFAULT; CREATE TABLE branches_0 PARTITION OF branches FOR VALUES IN (NULL); `
@@ -31,25 +32,19 @@ func keptPaths() []keptPath {
 			ALTER TABLE users ADD COLUMN manager_id bigint REFERENCES users ON DELETE CASCADE;
 			UPDATE users SET manager_id = 1, branch_id = NULL WHERE id = 2; UPDATE users SET branch_id = 2 WHERE id = 1`, "async_delete"},
 		{"deferred foreign key", branch + `ALTER TABLE users ADD FOREIGN KEY (branch_id) REFERENCES branches ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED`, "async_delete"},
-		{"trigger for rows", `CREATE FUNCTION gone() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM users WHERE id = OLD.id; RETURN NULL; END $$;
-			CREATE TRIGGER gone AFTER DELETE ON branches FOR EACH ROW EXECUTE FUNCTION gone()`, "async_delete"},
+		{"trigger for rows", gone + `CREATE TRIGGER gone AFTER DELETE ON branches FOR EACH ROW EXECUTE FUNCTION gone()`, "async_delete"},
 		{"trigger on partitions that is disabled on their table alone", `ALTER TABLE branches RENAME TO branches_1; CREATE TABLE branches (LIKE branches_1) PARTITION BY RANGE (id);
-			ALTER TABLE branches ATTACH PARTITION branches_1 DEFAULT;
-			CREATE FUNCTION gone() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM users WHERE id = OLD.id; RETURN NULL; END $$;
-			CREATE TRIGGER gone AFTER DELETE ON branches FOR EACH ROW EXECUTE FUNCTION gone(); ALTER TABLE ONLY branches DISABLE TRIGGER gone`, "async_delete"},
-		{"deferred constraint trigger", `CREATE FUNCTION gone() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM users WHERE id = OLD.id; RETURN NULL; END $$;
-			CREATE CONSTRAINT TRIGGER gone AFTER DELETE ON branches DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION gone()`, "async_delete"},
-		{"trigger on an update", `CREATE FUNCTION gone() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM users WHERE id = OLD.id; RETURN NULL; END $$;
-			CREATE TRIGGER gone AFTER UPDATE ON branches FOR EACH ROW EXECUTE FUNCTION gone()`, "async_nullify"},
+			ALTER TABLE branches ATTACH PARTITION branches_1 DEFAULT; ` +
+			gone + `CREATE TRIGGER gone AFTER DELETE ON branches FOR EACH ROW EXECUTE FUNCTION gone(); ALTER TABLE ONLY branches DISABLE TRIGGER gone`, "async_delete"},
+		{"deferred constraint trigger", gone + `CREATE CONSTRAINT TRIGGER gone AFTER DELETE ON branches DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION gone()`, "async_delete"},
+		{"trigger on an update", gone + `CREATE TRIGGER gone AFTER UPDATE ON branches FOR EACH ROW EXECUTE FUNCTION gone()`, "async_nullify"},
 		{"trigger after SET NULL", `CREATE TABLE teams (id bigint PRIMARY KEY, branch_id bigint REFERENCES branches ON DELETE SET NULL);
-			INSERT INTO teams SELECT id, id FROM branches;
-			CREATE FUNCTION gone() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM users WHERE id = OLD.id; RETURN NULL; END $$;
-			CREATE TRIGGER gone AFTER UPDATE ON teams FOR EACH ROW EXECUTE FUNCTION gone()`, "async_delete"},
+			INSERT INTO teams SELECT id, id FROM branches; ` +
+			gone + `CREATE TRIGGER gone AFTER UPDATE ON teams FOR EACH ROW EXECUTE FUNCTION gone()`, "async_delete"},
 		{"inheritance", `CREATE TABLE branches_of_users () INHERITS (branches); ALTER TABLE branches_of_users ADD PRIMARY KEY (id);
 			INSERT INTO branches_of_users SELECT * FROM ONLY branches; DELETE FROM ONLY branches; ` + branch +
 			`ALTER TABLE users ADD FOREIGN KEY (branch_id) REFERENCES branches_of_users ON DELETE CASCADE`, "async_delete"},
-		{"trigger on the partition that a row leaves", moving + `CREATE FUNCTION gone() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM users WHERE id = OLD.id; RETURN NULL; END $$;
-			CREATE TRIGGER gone AFTER DELETE ON branches_1 FOR EACH ROW EXECUTE FUNCTION gone()`, "async_nullify"},
+		{"trigger on the partition that a row leaves", moving + gone + `CREATE TRIGGER gone AFTER DELETE ON branches_1 FOR EACH ROW EXECUTE FUNCTION gone()`, "async_nullify"},
 		{"trigger on the partition that a row enters", moving + `CREATE FUNCTION gone() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM users WHERE id = NEW.id; RETURN NULL; END $$;
 			CREATE TRIGGER gone AFTER INSERT ON branches_0 FOR EACH ROW EXECUTE FUNCTION gone()`, "async_nullify"},
 		{"trigger with a function that is called like one of ours", `CREATE FUNCTION insert_into_loose_foreign_keys_deleted_records_with_more() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -58,8 +53,7 @@ func keptPaths() []keptPath {
 		{"trigger with a function of ours that has another text", `CREATE OR REPLACE FUNCTION insert_into_loose_foreign_keys_deleted_records_with_id() RETURNS trigger LANGUAGE plpgsql AS $$
 			BEGIN DELETE FROM users WHERE id = OLD.id; RETURN NULL; END $$;
 			CREATE TRIGGER gone AFTER DELETE ON branches FOR EACH ROW EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records_with_id()`, "async_delete"},
-		{"trigger for replicas", `CREATE FUNCTION gone() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM users WHERE id = OLD.id; RETURN NULL; END $$;
-			CREATE TRIGGER gone AFTER DELETE ON branches FOR EACH ROW EXECUTE FUNCTION gone(); ALTER TABLE branches ENABLE REPLICA TRIGGER gone;
+		{"trigger for replicas", gone + `CREATE TRIGGER gone AFTER DELETE ON branches FOR EACH ROW EXECUTE FUNCTION gone(); ALTER TABLE branches ENABLE REPLICA TRIGGER gone;
 			DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET session_replication_role = replica', current_database()); END $$`, "async_delete"},
 		{"rule of a table that PostgreSQL cascades to, like a trigger", `CREATE TABLE teams (id bigint PRIMARY KEY, branch_id bigint REFERENCES branches ON DELETE CASCADE);
 			INSERT INTO teams SELECT id, id FROM branches; CREATE RULE gone AS ON DELETE TO teams DO ALSO DELETE FROM users WHERE id = OLD.id`, "async_delete"},
@@ -78,8 +72,7 @@ func TestProtect_NoPathOfPostgreSQLLeadsToAProtectedUser(t *testing.T) {
 		WHERE fully_qualified_table_name = 'public.parents'`
 	for _, c := range keptPaths() {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.New(t, "main", "main")
+			e := servicetest.New(servicetest.Parallel(t), "main", "main")
 			e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
 			for id := range 3 {
 				e.User(id+1, 0, 1)
@@ -96,9 +89,8 @@ func TestProtect_NoPathOfPostgreSQLLeadsToAProtectedUser(t *testing.T) {
 			}
 			r := servicetest.RunBatch(t, s, "main")
 			servicetest.WantState(t, r, "succeeded")
-			if !strings.HasPrefix(r.Reason, "1 record held, PROTECTED: user 2 is protected by") || !strings.Contains(r.Reason, "is deleted with rows of ") {
-				t.Errorf("reason %q", r.Reason)
-			}
+			assert.That(t, strings.HasPrefix(r.Reason, "1 record held, PROTECTED: user 2 is protected by") &&
+				strings.Contains(r.Reason, "is deleted with rows of "), "reason %q", r.Reason)
 			e.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM users WHERE id = 2`, "2")
 			e.Want("main", pending, "2")
 			// The other keys are done, and this one when the protection ends.
@@ -112,8 +104,7 @@ func TestProtect_NoPathOfPostgreSQLLeadsToAProtectedUser(t *testing.T) {
 }
 
 func TestProtect_HoldsTheKeysOfProtectedRowsAndNoOthers(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(servicetest.Parallel(t), "main", "main")
 	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
 	for id := range 40 {
 		e.User(id+1, 0, 1)
@@ -162,8 +153,7 @@ func TestProtect_TheEndOfAUserDeletesNoProtectedOne(t *testing.T) {
 			ALTER TABLE users ADD COLUMN email_id bigint REFERENCES emails ON DELETE CASCADE; UPDATE users SET email_id = 9 WHERE id = 28`, through + "emails.user_id, users.email_id"},
 	} {
 		t.Run(p.name, func(t *testing.T) {
-			t.Parallel()
-			g := servicetest.NewGhosts(t)
+			g := servicetest.NewGhosts(servicetest.Parallel(t))
 			g.Doomed(27)
 			g.User(28, 0)
 			g.Exec("main", p.sql)
@@ -181,8 +171,7 @@ func TestProtect_TheEndOfAUserDeletesNoProtectedOne(t *testing.T) {
 }
 
 func TestProtect_ARowThatIsHandedOverKeepsNobody(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGhosts(t)
+	g := servicetest.NewGhosts(servicetest.Parallel(t))
 	g.Doomed(27)
 	g.User(28, 0)
 	g.Exec("main", `ALTER TABLE issues DROP CONSTRAINT issues_author_id_fkey, ADD FOREIGN KEY (author_id) REFERENCES users ON DELETE CASCADE; UPDATE issues SET author_id = 27;
@@ -213,8 +202,7 @@ func TestProtect_TheRemovalOfAGroupDeletesNoProtectedUser(t *testing.T) {
 			UPDATE users SET mark_id = 10 WHERE id = 28`, through + "users.mark_id"},
 	} {
 		t.Run(p.name, func(t *testing.T) {
-			t.Parallel()
-			g := family(t)
+			g := family(servicetest.Parallel(t))
 			g.User(28)
 			g.Exec("main", p.sql)
 			protect(t, g.Service, "user", 28)
@@ -258,8 +246,7 @@ func TestProtect_AWriteToAQueueDeletesNoProtectedUser(t *testing.T) {
 		{"a user who is deferred", refused("55P03") + gone + `AFTER UPDATE ON ghost_user_migrations` + rows, kept, "26 due"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			g := servicetest.NewGhosts(t)
+			g := servicetest.NewGhosts(servicetest.Parallel(t))
 			g.Doomed(26, 27)
 			g.User(28, 0)
 			g.Exec("main", c.sql)
@@ -280,8 +267,7 @@ func TestProtect_AWriteToAQueueDeletesNoProtectedUser(t *testing.T) {
 		})
 	}
 	t.Run("a claim", func(t *testing.T) {
-		t.Parallel()
-		e := servicetest.NewPlaceholders(t)
+		e := servicetest.NewPlaceholders(servicetest.Parallel(t))
 		e.User(28, 0, 1)
 		e.Detail(1, 0, `NULL`)
 		e.Exec("main", gone+`AFTER UPDATE ON import_placeholder_user_details`+rows)

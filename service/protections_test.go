@@ -21,6 +21,14 @@ func protect(t *testing.T, s *service.Service, kind string, id int64) {
 	assert.Must(s.Protect(t.Context(), p, 0))(t)
 }
 
+// protecting protects a target in the background.
+func protecting(s *service.Service, kind string, id int64) <-chan error {
+	return background(func() error {
+		_, err := s.Protect(context.Background(), service.Protection{Kind: kind, ID: id, Reason: "race"}, 0)
+		return err
+	})
+}
+
 // family are group 10 with 11 below it and 12 below that, each with a project, owned and marked by U; user 2 is a bot in
 // 12, user 3 one in the project of 11.
 func family(t *testing.T) *servicetest.Groups {
@@ -54,8 +62,7 @@ func spared() map[string]service.Protection {
 }
 
 func TestProtect_GroupIsHeldBeforeItsRemovalIsQueuedAndRefusedAfterwards(t *testing.T) {
-	t.Parallel()
-	g := family(t)
+	g := family(servicetest.Parallel(t))
 	before := g.State("main", servicetest.Written...)
 	held := 0
 	spare := func(do func()) {
@@ -84,8 +91,7 @@ func TestProtect_GroupIsHeldBeforeItsRemovalIsQueuedAndRefusedAfterwards(t *test
 }
 
 func TestProtect_WhatIsNotPartOfTheGroupKeepsItNot(t *testing.T) {
-	t.Parallel()
-	g := family(t)
+	g := family(servicetest.Parallel(t))
 	g.Owned(20, 15)
 	// Neither a group beside it, nor a human member, nor what has expired.
 	protect(t, g.Service, "group", 20)
@@ -98,8 +104,7 @@ func TestProtect_WhatIsNotPartOfTheGroupKeepsItNot(t *testing.T) {
 }
 
 func TestProtect_IsTooLateOnceARemovalHasBegun(t *testing.T) {
-	t.Parallel()
-	g := family(t)
+	g := family(servicetest.Parallel(t))
 	g.QueueJob(10, 1)
 	g.Gate("main", "project_repositories")
 	g.Shut("main", servicetest.App)
@@ -123,8 +128,7 @@ func TestProtect_IsTooLateOnceARemovalHasBegun(t *testing.T) {
 }
 
 func TestProtect_WhatComesIntoAGroupThatGoesStays(t *testing.T) {
-	t.Parallel()
-	g := family(t)
+	g := family(servicetest.Parallel(t))
 	g.Owned(20, 15)
 	g.Project(9, 20, "kept")
 	protect(t, g.Service, "group", 20)
@@ -147,8 +151,7 @@ func TestProtect_WhatComesIntoAGroupThatGoesStays(t *testing.T) {
 }
 
 func TestProtect_OfTheTwoThatRaceOneWinsAndTheOtherKnows(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGroups(t)
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	for _, group := range []int{10, 20, 30, 40} {
 		below := group + 1
 		g.Owned(group, 15)
@@ -156,10 +159,7 @@ func TestProtect_OfTheTwoThatRaceOneWinsAndTheOtherKnows(t *testing.T) {
 		g.Project(group, below, "p")
 		g.Content(group)
 		g.QueueJob(group, 1)
-		answer := background(func() error {
-			_, err := g.Service.Protect(context.Background(), service.Protection{Kind: "group", ID: int64(below), Reason: "race"}, 0)
-			return err
-		})
+		answer := protecting(g.Service, "group", int64(below))
 		g.Work(g.Service, "destroy_group")
 		err := <-answer
 		_, late := errors.AsType[*service.DeletionBegunError](err)
@@ -178,8 +178,7 @@ func TestProtect_OfTheTwoThatRaceOneWinsAndTheOtherKnows(t *testing.T) {
 }
 
 func TestProtect_UserIsSkippedByTheWorkerAndRefusedByEveryJob(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewTokens(t)
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	e.Bots(1, 2, 3, 4)
 	e.Alive(3)
 	manages(e, 4)
@@ -223,8 +222,7 @@ func TestProtect_HandOverStopsAfterItsStatement(t *testing.T) {
 		issues int
 	}{"its only statement": {false, 1}, "moved": {false, 3000}, "deleted": {true, 3000}} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := servicetest.NewGhosts(t)
+			g := servicetest.NewGhosts(servicetest.Parallel(t))
 			g.Doomed(27)
 			g.Exec("main", `UPDATE ghost_user_migrations SET hard_delete = $1`, c.hard)
 			g.Fill("main", "issues", "author_id, closed_by_id, namespace_id", "27, 27, 101", c.issues)
@@ -275,8 +273,7 @@ const throughManager = ", and would be deleted through users.manager_id"
 const byAnn = " is protected by ann: evidence"
 
 func TestProtect_PlaceholdersAreDeferredAndSayByWhom(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewPlaceholders(t)
+	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
 	e.Detail(1, 0, `NULL`)
 	e.Detail(2, 0, `NULL`)
 	e.Detail(3, 3, `now() - interval '1 day'`)
@@ -297,8 +294,7 @@ func TestProtect_PlaceholdersAreDeferredAndSayByWhom(t *testing.T) {
 }
 
 func TestProtect_UserInTheQueueOfTheGhostMigrationIsPostponed(t *testing.T) {
-	t.Parallel()
-	g := servicetest.NewGhosts(t)
+	g := servicetest.NewGhosts(servicetest.Parallel(t))
 	g.Doomed(27, 28)
 	s := g.Service()
 	protect(t, s, "user", 27)
@@ -330,8 +326,7 @@ func TestProtect_UserInTheQueueOfTheGhostMigrationIsPostponed(t *testing.T) {
 }
 
 func TestProtect_GroupsAreDeferredAndSayByWhom(t *testing.T) {
-	t.Parallel()
-	g := family(t)
+	g := family(servicetest.Parallel(t))
 	g.Owned(40, 15)
 	g.Owned(50, 3)
 	g.Exec("main", `INSERT INTO namespaces (id, type, owner_id, name, path, organization_id, created_at, updated_at)

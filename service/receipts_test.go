@@ -20,21 +20,14 @@ func receipted(t *testing.T, n int) *servicetest.Estate {
 	e := servicetest.New(t, "", "main")
 	e.Exec("main", fmt.Sprintf(`CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint); CREATE INDEX ON t (owner, id); INSERT INTO t (owner) SELECT 1 FROM generate_series(1, %d)`, n))
 	e.Open[0].KeepKeys = true
-	c := assert.Must(e.Open[0].Tables(context.Background(), map[string][]string{"t": {"owner"}}))(t)
-	rows, _ := c.Rows("t", "owner", "1")
-	permit := repo.Permit{
-		Guard: repo.AdvisoryLock(1), Limits: repo.Limits{Statement: time.Minute, Lock: time.Minute},
-		Source: repo.Source{RunID: "0190a1b2-0000-7000-8000-000000000001", Worker: "w", RequestedBy: "alice"},
-	}
 	for range n {
-		assert.Must(rows.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Permit: permit, Rows: 1}))(t)
+		assert.NoError(t, sweepRow(e.Open[0], "t", 1, aRun))
 	}
 	return e
 }
 
 func TestVerifyReceipts_FindsEveryTampering(t *testing.T) {
-	t.Parallel()
-	e := receipted(t, 9)
+	e := receipted(servicetest.Parallel(t), 9)
 	e.Exec("main", copyReceipts)
 	const insert = `INSERT INTO maintenance.receipts (sequence, at, run_id, worker, "table", action, rule, rows, lowest_key, highest_key, keys_digest, keys, requested_by, hash)
 		SELECT %s, at, run_id, worker, "table", action, rule, rows, lowest_key, highest_key, keys_digest, keys, requested_by, hash FROM maintenance.receipts WHERE sequence = 5`
@@ -85,16 +78,14 @@ func TestVerifyReceipts_FindsEveryTampering(t *testing.T) {
 		e.Exec("main", sql)
 		check, err := service.VerifyReceipts(context.Background(), e.Open[0], nil)
 		found := strings.Join(check.Findings, "\n")
-		if err != nil || want == "" && found != "" || !strings.Contains(found, want) {
-			t.Errorf("%s: got %v, %v, want %q", sql, check, err, want)
-		}
+		assert.That(t, err == nil && (want != "" || found == "") && strings.Contains(found, want),
+			"%s: got %v, %v, want %q", sql, check, err, want)
 		e.Exec("main", restoreReceipts)
 	}
 }
 
 func TestVerifyReceipts_HeadsOfBeforeShowWhatWasCutOffOrWrittenAnew(t *testing.T) {
-	t.Parallel()
-	e := receipted(t, 5)
+	e := receipted(servicetest.Parallel(t), 5)
 	head := headOf(t, e.Open[0])
 	assert.Require(t, head.Sequence == 5 && len(head.Hash) == 64, "%v", head)
 	verify := func(want string, change func(*service.ReceiptHead)) {
@@ -109,6 +100,13 @@ func TestVerifyReceipts_HeadsOfBeforeShowWhatWasCutOffOrWrittenAnew(t *testing.T
 	verify("", func(h *service.ReceiptHead) { h.Database = "ci" })
 	verify("receipt 5 is not that of the head that was given: the chain was written anew",
 		func(h *service.ReceiptHead) { h.Hash = strings.Repeat("0", 64) })
+	// A checkpoint that fits is what pruning leaves, unless it came too early.
+	e.Exec("main", copyReceipts)
+	e.Exec("main", `UPDATE maintenance.receipt_head SET pruned_sequence = 5, pruned_hash = hash; DELETE FROM maintenance.receipts`)
+	until := head.Until.Format(time.RFC3339)
+	verify("receipt 5, of the head that was given, was to be kept until "+until+", and has been pruned", same)
+	verify("", func(h *service.ReceiptHead) { h.Until = time.Now().Add(-time.Second) })
+	e.Exec("main", restoreReceipts)
 	// Whoever cuts off the end and sets the head back leaves a chain that is whole.
 	e.Exec("main", `DELETE FROM maintenance.receipts WHERE sequence > 3;
 		UPDATE maintenance.receipt_head SET sequence = 3, hash = (SELECT hash FROM maintenance.receipts WHERE sequence = 3)`)
@@ -120,14 +118,13 @@ func TestVerifyReceipts_HeadsOfBeforeShowWhatWasCutOffOrWrittenAnew(t *testing.T
 	})
 	// What was to be kept longer was not pruned: somebody has moved the checkpoint.
 	verify("receipt 5, of the head that was given, is missing: the end was cut off at 3", same)
-	verify("receipt 2, of the head that was given, was to be kept until "+head.Until.Format(time.RFC3339)+", and has been pruned", second)
+	verify("receipt 2, of the head that was given, was to be kept until "+until+", and has been pruned", second)
 	head.Until = time.Now().Add(-time.Second)
 	verify("receipt 2, of a head that was given, has been pruned since", second)
 }
 
 func TestReceipts_ArePrunedWithTheHistory(t *testing.T) {
-	t.Parallel()
-	e := receipted(t, 4)
+	e := receipted(servicetest.Parallel(t), 4)
 	e.Exec("main", `UPDATE maintenance.receipts SET at = at - interval '2 days' WHERE sequence <= 2`)
 	s := e.Service(servicetest.OneChild, func(c *service.Config) { c.Receipts.Keep = 24 * time.Hour })
 	servicetest.RunBatch(t, s, "main")
@@ -137,16 +134,20 @@ func TestReceipts_ArePrunedWithTheHistory(t *testing.T) {
 	assert.That(t, err == nil && len(check.Findings) == 0 && check.Pruned == 2 && check.Receipts == 2, "%+v, %v", check, err)
 }
 
+var (
+	aRun = repo.Source{RunID: "0190a1b2-0000-7000-8000-000000000001", Worker: "w", RequestedBy: "alice"}
+	aJob = repo.Source{JobID: 7, Worker: "w", RequestedBy: "bob"}
+)
+
 // sweepRow deletes one row of an owner from t, which leaves a receipt.
-func sweepRow(d *repo.Database, table string, owner int) error {
+func sweepRow(d *repo.Database, table string, owner int, source repo.Source) error {
 	c, err := d.Tables(context.Background(), map[string][]string{table: {"owner"}})
 	if err != nil {
 		return err
 	}
 	rows, _ := c.Rows(table, "owner", fmt.Sprint(owner))
 	permit := repo.Permit{
-		Guard: repo.AdvisoryLock(int64(owner)), Limits: repo.Limits{Statement: time.Minute, Lock: time.Minute},
-		Source: repo.Source{JobID: 7, Worker: "w", RequestedBy: "bob"},
+		Guard: repo.AdvisoryLock(int64(owner)), Limits: repo.Limits{Statement: time.Minute, Lock: time.Minute}, Source: source,
 	}
 	_, err = rows.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Permit: permit, Rows: 1})
 	return err
@@ -156,15 +157,13 @@ func sweepRow(d *repo.Database, table string, owner int) error {
 func wantVerified(t *testing.T, d *repo.Database, want string, known ...service.ReceiptHead) {
 	t.Helper()
 	check, err := service.VerifyReceipts(context.Background(), d, known)
-	if got := strings.Join(append(check.Findings, check.Unchecked...), "\n"); err != nil || got != want {
-		t.Errorf("%s: got %q, %v, want %q", d.Name, got, err, want)
-	}
+	got := strings.Join(append(check.Findings, check.Unchecked...), "\n")
+	assert.That(t, err == nil && got == want, "%s: got %q, %v, want %q", d.Name, got, err, want)
 }
 
 func headOf(t *testing.T, d *repo.Database) service.ReceiptHead {
 	t.Helper()
-	head := assert.Must(service.HeadOfReceipts(context.Background(), d, 24*time.Hour))(t)
-	return head
+	return assert.Must(service.HeadOfReceipts(context.Background(), d, 24*time.Hour))(t)
 }
 
 const copyReceipts = `CREATE TABLE saved AS SELECT * FROM maintenance.receipts; CREATE TABLE saved_head AS SELECT * FROM maintenance.receipt_head`
@@ -172,29 +171,27 @@ const copyReceipts = `CREATE TABLE saved AS SELECT * FROM maintenance.receipts; 
 const restoreReceipts = `TRUNCATE maintenance.receipts, maintenance.receipt_head; INSERT INTO maintenance.receipts SELECT * FROM saved; INSERT INTO maintenance.receipt_head SELECT * FROM saved_head`
 
 func TestVerifyReceipts_ARestoredBackupIsSeenByTheHeadsOfAfterIt(t *testing.T) {
-	t.Parallel()
-	e := receipted(t, 5)
+	e := receipted(servicetest.Parallel(t), 5)
 	d := e.Open[0]
 	early := headOf(t, d)
 	e.Exec("main", copyReceipts)
 	e.Exec("main", `INSERT INTO t (owner) SELECT 1 FROM generate_series(1, 9)`)
 	for range 2 {
-		assert.NoError(t, sweepRow(d, "t", 1))
+		assert.NoError(t, sweepRow(d, "t", 1, aJob))
 	}
 	late := headOf(t, d)
 	e.Exec("main", restoreReceipts)
 	wantVerified(t, d, "", early)
 	wantVerified(t, d, "receipt 7, of the head that was given, is missing: the end was cut off at 5", late)
 	for range 3 {
-		assert.NoError(t, sweepRow(d, "t", 1))
+		assert.NoError(t, sweepRow(d, "t", 1, aJob))
 	}
 	wantVerified(t, d, "", early, headOf(t, d))
 	wantVerified(t, d, "receipt 7 is not that of the head that was given: the chain was written anew", early, late)
 }
 
 func TestVerifyReceipts_ChainsOfTwoDatabasesAreNotExchanged(t *testing.T) {
-	t.Parallel()
-	one, other := receipted(t, 4), receipted(t, 4)
+	one, other := receipted(servicetest.Parallel(t), 4), receipted(t, 4)
 	first, second := headOf(t, one.Open[0]), headOf(t, other.Open[0])
 	// The same work at another time: no receipt fits into the other chain.
 	move := func(from, to *servicetest.Estate, where string) {
@@ -216,33 +213,17 @@ func TestVerifyReceipts_ChainsOfTwoDatabasesAreNotExchanged(t *testing.T) {
 	wantVerified(t, one.Open[0], "", first)
 }
 
-func TestVerifyReceipts_ACheckpointThatFitsIsWhatPruningLeaves(t *testing.T) {
-	t.Parallel()
-	e := receipted(t, 5)
-	// Heads that were kept say that it came too early, or that they cannot be checked any more.
-	head := headOf(t, e.Open[0])
-	e.Exec("main", `UPDATE maintenance.receipt_head SET pruned_sequence = 5, pruned_hash = hash; DELETE FROM maintenance.receipts`)
-	until := head.Until
-	wantVerified(t, e.Open[0], "receipt 5, of the head that was given, was to be kept until "+until.Format(time.RFC3339)+", and has been pruned", head)
-	head.Until = time.Now().Add(-time.Second)
-	wantVerified(t, e.Open[0], "", head)
-	head.Sequence, head.Hash = 4, "ab"
-	wantVerified(t, e.Open[0], "receipt 4, of a head that was given, has been pruned since", head)
-}
-
 // Two servers, one of which keeps keys and has a clock that is set back, write as fast as they can, while receipts are
 // pruned and verified.
 func TestVerifyReceipts_IsRightWhileTheyAreWrittenAndPruned(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint); CREATE INDEX ON t (owner, id); INSERT INTO t (owner) SELECT i % 4 FROM generate_series(1, 400) i;
 		CREATE TABLE refused (id bigserial PRIMARY KEY, owner bigint); INSERT INTO refused (owner) VALUES (9);
 		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
 		CREATE TRIGGER refuse AFTER DELETE ON refused FOR EACH ROW EXECUTE FUNCTION refuse();
 		CREATE SCHEMA deceit; CREATE FUNCTION deceit.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS
 		$$ SELECT pg_catalog.clock_timestamp() - random() * interval '1 day' $$`)
-	back := assert.Must(repo.Open(t.Context(), "main", e.URLs["main"]+"&search_path=public,deceit,pg_catalog"))(t)
-	defer back.Close()
+	back := servicetest.Open(t, e.URLs["main"]+"&search_path=public,deceit,pg_catalog")
 	back.KeepKeys = true
 	servers := []*repo.Database{e.Open[0], back}
 	var writers sync.WaitGroup
@@ -250,9 +231,9 @@ func TestVerifyReceipts_IsRightWhileTheyAreWrittenAndPruned(t *testing.T) {
 	for owner := range 4 {
 		writers.Go(func() {
 			for range 100 {
-				failed <- sweepRow(servers[owner%2], "t", owner)
+				failed <- sweepRow(servers[owner%2], "t", owner, aJob)
 			}
-			if err := sweepRow(servers[owner%2], "refused", 9); err == nil {
+			if err := sweepRow(servers[owner%2], "refused", 9, aJob); err == nil {
 				failed <- fmt.Errorf("what a trigger refuses was deleted")
 			}
 		})
@@ -275,10 +256,9 @@ func TestVerifyReceipts_IsRightWhileTheyAreWrittenAndPruned(t *testing.T) {
 	for err := range failed {
 		assert.NoError(t, err)
 	}
-	check, err := service.VerifyReceipts(context.Background(), back, nil)
-	if err != nil || len(check.Findings) > 0 || check.Sequence != 400 || check.Receipts+check.Pruned != 400 {
-		t.Errorf("%+v, %v", check, err)
-	}
+	check := assert.Must(service.VerifyReceipts(context.Background(), back, nil))(t)
+	assert.That(t, len(check.Findings) == 0 && check.Sequence == 400 &&
+		check.Receipts+check.Pruned == 400, "%+v", check)
 	e.Want("main", `SELECT count(*) FROM refused`, "1")
 	e.Want("main", `SELECT count(DISTINCT keys IS NULL) FROM maintenance.receipts`, "2")
 }

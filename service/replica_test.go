@@ -17,8 +17,7 @@ import (
 )
 
 func TestFault_Replica_CandidatesAreReadThereAndDecidedOnThePrimary(t *testing.T) {
-	t.Parallel()
-	m := servicetest.NewMirrored(t)
+	m := servicetest.NewMirrored(servicetest.Parallel(t))
 	m.Candidates()
 	s := m.Service()
 	m.Replayed(servicetest.PlaceholderUsers, servicetest.AdjournedGroups, servicetest.GhostUsers)
@@ -47,8 +46,7 @@ func TestFault_Replica_CandidatesAreReadThereAndDecidedOnThePrimary(t *testing.T
 }
 
 func TestFault_Replica_WhileItLacksTheWorkersLastWriteThePrimaryIsRead(t *testing.T) {
-	t.Parallel()
-	m := servicetest.NewMirrored(t)
+	m := servicetest.NewMirrored(servicetest.Parallel(t))
 	m.Candidates()
 	s := m.Service()
 	for worker, counts := range map[string]string{
@@ -79,8 +77,7 @@ func TestFault_Replica_WhileItLacksTheWorkersLastWriteThePrimaryIsRead(t *testin
 }
 
 func TestFault_Replica_StaleCandidatesDecideNothing(t *testing.T) {
-	t.Parallel()
-	m := servicetest.NewMirrored(t)
+	m := servicetest.NewMirrored(servicetest.Parallel(t))
 	s := m.Service()
 	m.Candidates()
 	m.Replayed(servicetest.PlaceholderUsers, servicetest.AdjournedGroups, servicetest.GhostUsers)
@@ -107,8 +104,7 @@ func TestFault_Replica_StaleCandidatesDecideNothing(t *testing.T) {
 }
 
 func TestFault_Replica_BacklogsAreReadThereAndItsLossInTheMiddleOfARunCostsNothing(t *testing.T) {
-	t.Parallel()
-	m := servicetest.NewMirrored(t)
+	m := servicetest.NewMirrored(servicetest.Parallel(t))
 	m.Candidates()
 	m.Gate("main", "import_placeholder_user_details", "OLD.id = 302")
 	s := m.Service()
@@ -131,8 +127,7 @@ func TestFault_Replica_BacklogsAreReadThereAndItsLossInTheMiddleOfARunCostsNothi
 	assert.NoError(t, m.Standby.Kill())
 	m.Lift("main", servicetest.App)
 	r = servicetest.Ended(t, s, r.ID)
-	servicetest.WantState(t, r, repo.RunSucceeded)
-	servicetest.WantCounts(t, r, "scheduled_jobs=3")
+	servicetest.WantRun(t, r, repo.RunSucceeded, "scheduled_jobs=3")
 	m.Want("main", servicetest.JobsOfPlaceholders, "301 302 303")
 	// One that is behind again just then is left alone for a second, and its loss is found later.
 	devdb.Eventually(t, "the replica to be left out", func() bool {
@@ -144,8 +139,7 @@ func TestFault_Replica_BacklogsAreReadThereAndItsLossInTheMiddleOfARunCostsNothi
 }
 
 func TestFault_Replica_AfterARunThatDiedBeforeItsLastWriteWasRememberedThePrimaryIsRead(t *testing.T) {
-	t.Parallel()
-	m := servicetest.NewMirrored(t)
+	m := servicetest.NewMirrored(servicetest.Parallel(t))
 	s := m.Service()
 	m.Run(s, servicetest.PlaceholderUsers, "")
 	m.Candidates()
@@ -171,8 +165,7 @@ func TestFault_Replica_AfterARunThatDiedBeforeItsLastWriteWasRememberedThePrimar
 
 // TestFault_Replica_PipelineOracle pauses and resumes replay between the rounds.
 func TestFault_Replica_PipelineOracle(t *testing.T) {
-	t.Parallel()
-	m := servicetest.NewMirrored(t)
+	m := servicetest.NewMirrored(servicetest.Parallel(t))
 	p := &pipelineRun{Estate: m.Estate, oracle: oracle.Generate(7, 1), change: []func(*service.Config){servicetest.LogTo(m.Log)}}
 	p.load()
 	p.Gate("main", "notes")
@@ -206,8 +199,7 @@ func candidateQueries() map[string]string {
 const namesOfUsers = "SELECT x.username AS name FROM users x"
 
 func TestFault_Replica_PlansAreReadThereOrWhereItIsLateOrDownOnThePrimary(t *testing.T) {
-	t.Parallel()
-	m := servicetest.NewMirrored(t)
+	m := servicetest.NewMirrored(servicetest.Parallel(t))
 	m.Candidates()
 	s := m.Service()
 	plan := func() *service.Plan {

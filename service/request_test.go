@@ -27,8 +27,7 @@ func request(s *service.Service, id string, async bool) (service.Run, error) {
 }
 
 func TestRunBatch_SameRequestIDAtOnceStartsOneRunAndNoneIfItIsRefused(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 30)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 30)
 	e.ForeignLease("main", servicetest.MainLease, "1 hour")
 	replicas := []*service.Service{e.Service(servicetest.OneChild), e.Service(servicetest.OneChild)}
 	atOnce := func(n int, then func(service.Run, error)) {
@@ -62,8 +61,7 @@ func TestRunBatch_SameRequestIDAtOnceStartsOneRunAndNoneIfItIsRefused(t *testing
 }
 
 func TestRunBatch_NothingIsDoneForARequestThatIsWrong(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	s, unconfigured := e.Service(servicetest.OneChild), e.Service("")
 	_, err := unconfigured.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, RequestID: "once"})
 	missing, ok := errors.AsType[*service.NotConfiguredError](err)
@@ -88,8 +86,7 @@ func TestRunBatch_NothingIsDoneForARequestThatIsWrong(t *testing.T) {
 }
 
 func TestRunBatch_ARequestIDIsThatOfOneRun(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 3)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 3)
 	e.Add("ci", servicetest.Databases.Clone(t, servicetest.Migrated(servicetest.Small)))
 	s := e.Service(servicetest.OneChild)
 	first := assert.Must(request(s, "once", false))(t)
@@ -129,8 +126,7 @@ func TestRunBatch_ARequestIDIsThatOfOneRun(t *testing.T) {
 }
 
 func TestRunBatch_ARunAtWorkOutlivesItsClientIsJoinedAndNamed(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 3)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 3)
 	e.Gate("main", "c")
 	e.Shut("main", servicetest.App)
 	s := e.Service(servicetest.OneChild)
@@ -167,13 +163,11 @@ func TestRunBatch_ARunAtWorkOutlivesItsClientIsJoinedAndNamed(t *testing.T) {
 	e.Lift("main", servicetest.App)
 	joined.Wait()
 	r := servicetest.Ended(t, s, first.ID)
-	servicetest.WantState(t, r, repo.RunSucceeded)
-	servicetest.WantCounts(t, r, "processed_records=3 deleted_rows=9")
+	servicetest.WantRun(t, r, repo.RunSucceeded, "processed_records=3 deleted_rows=9")
 }
 
 func TestRunBatch_SecondNameOfADatabaseIsNotWorked(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 5)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 5)
 	e.Add("ci", e.URLs["main"])
 	repo.MustDiffer(e.Open)
 	s := e.Service(servicetest.OneChild)
@@ -197,8 +191,7 @@ func TestRunBatch_SecondNameOfADatabaseIsNotWorked(t *testing.T) {
 }
 
 func TestShutdown_StopsRunsAfterTheStatementInFlight(t *testing.T) {
-	t.Parallel()
-	e, s, r, before := servicetest.NewHalfway(t)
+	e, s, r, before := servicetest.NewHalfway(servicetest.Parallel(t))
 	other := e.Service(servicetest.OneChild)
 	// It waits no longer than its context.
 	ctx, cancel := context.WithTimeoutCause(context.Background(), time.Millisecond, errors.New("enough")) //nolint:gocritic // elapses: the run stands at a gate
@@ -223,13 +216,11 @@ func TestShutdown_StopsRunsAfterTheStatementInFlight(t *testing.T) {
 
 	e.Lift("main", servicetest.App)
 	next := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
-	servicetest.WantState(t, next, repo.RunSucceeded)
-	servicetest.WantCounts(t, next, "processed_records=6 deleted_rows=18")
+	servicetest.WantRun(t, next, repo.RunSucceeded, "processed_records=6 deleted_rows=18")
 }
 
 func TestShutdown_TakesNoNewRunsAndLeavesFiresToOthers(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewDeletedParents(t, 3)
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 3)
 	s, other := e.Service(servicetest.OneChild), e.Service(servicetest.OneChild)
 	first := assert.Must(request(s, "once", false))(t)
 	for range 2 { // the second time it is down already
@@ -246,8 +237,7 @@ func TestShutdown_TakesNoNewRunsAndLeavesFiresToOthers(t *testing.T) {
 }
 
 func TestPauseWorker_StopsTheRunOfWhateverReplica(t *testing.T) {
-	t.Parallel()
-	e, s, r, before := servicetest.NewHalfway(t)
+	e, s, r, before := servicetest.NewHalfway(servicetest.Parallel(t))
 	other := e.Service(servicetest.OneChild)
 	st := assert.Must(other.PauseWorker(context.Background(), servicetest.LooseForeignKeys, " migration of the disks ", "alice", 0))(t)
 	p := st.Paused
@@ -291,8 +281,7 @@ func (p panicking) Handle(_ context.Context, r slog.Record) error {
 func TestRunBatch_PanicEndsTheRunNotTheServer(t *testing.T) {
 	for _, message := range []string{"no configured database has these child tables", "definition failed"} {
 		t.Run(message, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.NewDeletedParents(t, 3)
+			e := servicetest.NewDeletedParents(servicetest.Parallel(t), 3)
 			e.Exec("main", `CREATE TABLE d (o_id text)`)
 			e.Deleted("main", "o", 1, 1)
 			panics := &atomic.Bool{}

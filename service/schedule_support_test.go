@@ -169,8 +169,7 @@ func (c clocked) wantOutcomes(want string) {
 }
 
 func TestRound_AFireWorksEveryDatabaseThatHasRecordsDueOneAfterTheOther(t *testing.T) {
-	t.Parallel()
-	c, s := newRounds(t, "ci", "sec")
+	c, s := newRounds(servicetest.Parallel(t), "ci", "sec")
 	c.dueIn("ci", "sec")
 	c.fire(s, "11-20 12:01:00", "ci succeeded", "sec succeeded")
 	for _, name := range []string{"ci", "sec"} {
@@ -194,8 +193,7 @@ func TestRound_AFireWorksEveryDatabaseThatHasRecordsDueOneAfterTheOther(t *testi
 }
 
 func TestRound_WhatCannotStartDoesNotKeepTheOthersFromIt(t *testing.T) {
-	t.Parallel()
-	c, s := newRounds(t, "ci", "sec")
+	c, s := newRounds(servicetest.Parallel(t), "ci", "sec")
 	c.dueIn("main", "ci", "sec")
 	c.ForeignLease("ci", "loose_foreign_keys_cleanup/ci", "1 hour")
 	c.fire(s, "11-20 12:01:00", "main succeeded", "ci skipped LEASE_HELD", "sec succeeded")
@@ -217,8 +215,7 @@ func TestRound_WhatCannotStartDoesNotKeepTheOthersFromIt(t *testing.T) {
 }
 
 func TestRound_AFireThatFindsNothingHasItsRunAndFixesAQueueWithoutItsPartition(t *testing.T) {
-	t.Parallel()
-	c, s := newRounds(t, "ci")
+	c, s := newRounds(servicetest.Parallel(t), "ci")
 	// The minutes are ci's and main's.
 	c.fire(s, "11-20 12:01:00", "ci succeeded")
 	c.fire(s, "11-20 12:02:00", "ci succeeded", "main succeeded")
@@ -234,8 +231,7 @@ func TestRound_AFireThatFindsNothingHasItsRunAndFixesAQueueWithoutItsPartition(t
 
 // A request works one database all the same.
 func TestRound_ARequestWorksTheDatabaseOfItsMinute(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Add("ci", servicetest.Databases.Clone(t, servicetest.Migrated(servicetest.Small)))
 	for _, name := range []string{"main", "ci"} {
 		e.Deleted(name, "p", 1, 1)
@@ -312,8 +308,7 @@ func TestManyDatabases_StatusTellsTheFirstProblemsAndHowManyMoreThereAre(t *test
 }
 
 func TestManyDatabases_GitLabsOwnWorkersLookIntoNoneThatIsNotGitLabs(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "main", "main", "ci", "shop")
+	e := servicetest.New(servicetest.Parallel(t), "main", "main", "ci", "shop")
 	s := e.Service(servicetest.OneChild, e.WithQueue)
 	e.Open[2].Close()
 	for _, worker := range []string{"ghost_user_migration", "placeholder_user_cleanup"} {

@@ -123,8 +123,7 @@ func tellAll(t *testing.T, stories map[string]story) {
 }
 
 func TestRunDue_RunsEachFireOnceOrMissesIt(t *testing.T) {
-	t.Parallel()
-	tellAll(t, map[string]story{
+	tellAll(servicetest.Parallel(t), map[string]story{
 		"the first start of all misses nothing": {
 			replicas: map[string]string{"a": minutely}, runs: 1, steps: `
 				11-20 12:00:30 a => none
@@ -178,8 +177,7 @@ func TestRunDue_RunsEachFireOnceOrMissesIt(t *testing.T) {
 }
 
 func TestRunDue_GoesOnWhenSchedulesOrClocksChange(t *testing.T) {
-	t.Parallel()
-	tellAll(t, map[string]story{
+	tellAll(servicetest.Parallel(t), map[string]story{
 		"a changed schedule misses nothing": {
 			// The fire of less than a minute ago may be one that a replica with this schedule has to run.
 			replicas: map[string]string{"old": hourly + ", catch up", "new": everyTen + ", catch up"}, runs: 2, steps: `
@@ -224,8 +222,7 @@ func TestRunDue_GoesOnWhenSchedulesOrClocksChange(t *testing.T) {
 }
 
 func TestRunDue_FindsTheNewestFireInEveryLedger(t *testing.T) {
-	t.Parallel()
-	tellAll(t, map[string]story{
+	tellAll(servicetest.Parallel(t), map[string]story{
 		"a short history costs a daily worker no day": {
 			replicas: map[string]string{"a": daily + ", catch up, keep 1h"}, runs: 1, steps: `
 				11-20 12:00:30 a
@@ -298,8 +295,7 @@ func TestRunDue_KnowsNoDaylightSaving(t *testing.T) {
 
 // TestRunDue_ManyReplicasRunAFireOnce lets replicas look at the same fires at once.
 func TestRunDue_ManyReplicasRunAFireOnce(t *testing.T) {
-	t.Parallel()
-	c := newClocked(t)
+	c := newClocked(servicetest.Parallel(t))
 	var replicas []*service.Service
 	for range 3 {
 		replicas = append(replicas, c.scheduled("* * * * *"))
@@ -345,8 +341,7 @@ func (c clocked) forget() {
 
 // TestRunDue_ALedgerGoesOnFromWhereverItEnds: no more fires are accounted for than are kept, which is two days of them at least.
 func TestRunDue_ALedgerGoesOnFromWhereverItEnds(t *testing.T) {
-	t.Parallel()
-	c := newClocked(t)
+	c := newClocked(servicetest.Parallel(t))
 	// A run that has ended prunes what is older than an hour while the test looks.
 	c.Exec("main", `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 		CREATE TRIGGER keep BEFORE DELETE ON maintenance.fires FOR EACH ROW EXECUTE FUNCTION keep()`)

@@ -60,9 +60,8 @@ func TestUnused_AWorkerThatIsNotConfiguredHasNoFiresNoRunsAndNoSeries(t *testing
 	wantNoSeries(m, servicetest.GhostUsers)
 	assert.Equal(t, strings.Count(said.String(), `msg="worker not used" worker=`+servicetest.GhostUsers), 1, "lines in "+said.String())
 	st := ghostStatus(t, s)
-	if st.Condition != service.ConditionNotConfigured || !st.NextRunAt.IsZero() || !strings.Contains(st.NotUsed, "ghost_user_migrations") {
-		t.Errorf("status %+v", st)
-	}
+	assert.That(t, st.Condition == service.ConditionNotConfigured && st.NextRunAt.IsZero() &&
+		strings.Contains(st.NotUsed, "ghost_user_migrations"), "status %+v", st)
 	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers})
 	_, ok := errors.AsType[*service.NotConfiguredError](err)
 	assert.That(t, ok, "error %v, want that it is not configured", err)
@@ -140,8 +139,7 @@ func TestRunDue_AFireWhoseRunCouldNotBeginIsRunByAnother(t *testing.T) {
 		"as its run is recorded": {"maintenance.runs", "INSERT"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c := newClocked(t)
+			c := newClocked(servicetest.Parallel(t))
 			one, other := c.scheduled("0 0 * * *, catch up"), c.scheduled("0 0 * * *, catch up")
 			c.breakOnce(at.table, at.event)
 			c.at("11-21 00:00:05")
@@ -160,8 +158,7 @@ func TestRunDue_AFireWhoseRunCouldNotBeginIsRunByAnother(t *testing.T) {
 
 // TestRunDue_AClaimRecordsTheLeaseOfItsRun: whoever dies after it has left nothing that nobody closes.
 func TestRunDue_AClaimRecordsTheLeaseOfItsRun(t *testing.T) {
-	t.Parallel()
-	c := newClocked(t)
+	c := newClocked(servicetest.Parallel(t))
 	s := c.scheduled("* * * * *")
 	c.Exec("main", `CREATE TABLE seen AS SELECT 0::bigint AS epoch, '' AS outcome LIMIT 0;
 		CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -177,8 +174,7 @@ func TestRunDue_AClaimRecordsTheLeaseOfItsRun(t *testing.T) {
 }
 
 func TestResumeRuns_DoesNotRepeatARunThatMayHaveWorked(t *testing.T) {
-	t.Parallel()
-	c := newClocked(t)
+	c := newClocked(servicetest.Parallel(t))
 	c.scheduled("0 0 * * *, catch up")
 	living := c.scheduled("0 0 * * *, catch up")
 	c.at("11-21 00:00:05")

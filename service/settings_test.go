@@ -51,8 +51,7 @@ func common(schedule string, catchUp bool) service.WorkerConfig {
 }
 
 func TestSettings_Defaults(t *testing.T) {
-	t.Parallel()
-	got, err := configured(t, "workers: {ghost_user_migration: {schedule: ''}}")
+	got, err := configured(servicetest.Parallel(t), "workers: {ghost_user_migration: {schedule: ''}}")
 	want := []any{
 		720 * time.Hour,
 		service.LoadConfig{
@@ -81,8 +80,7 @@ func TestSettings_Defaults(t *testing.T) {
 }
 
 func TestSettings_EveryKeyIsRead(t *testing.T) {
-	t.Parallel()
-	got, err := configured(t, `
+	got, err := configured(servicetest.Parallel(t), `
 history: {keep: 48h}
 load:
   {max_replica_lag: 1m, ignored_replicas: "delayed, far away,", max_wal_rate: 64MB, max_wal_archive_backlog: 0, max_lock_wait: 0s,
@@ -304,8 +302,7 @@ func TestWorkers_EachIsHeldToTheContract(t *testing.T) {
 
 // TestWorkers_BearTheNamesOfTheList: settings, runs, leases and pages of a worker go by one name.
 func TestWorkers_BearTheNamesOfTheList(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "main", "main")
+	e := servicetest.New(servicetest.Parallel(t), "main", "main")
 	all := assert.Must(e.Service("", servicetest.Audited).Status(t.Context(), ""))(t)
 	names := servicetest.Workers()
 	assert.Require(t, len(all) == len(names), "%d workers, the list has %q", len(all), names)

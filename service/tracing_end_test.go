@@ -76,8 +76,7 @@ func TestTrace_ARunThatRestsWhileALockQueueLastsGoesOnAndTellsOfItsRests(t *test
 	servicetest.WaitThrottled(t, e.Service(servicetest.OneChild), "somebody waits for a lock on public.c of main: ")
 	dissolve()
 	r = servicetest.Ended(t, s, r.ID)
-	servicetest.WantState(t, r, repo.RunSucceeded)
-	servicetest.WantCounts(t, r, "processed_records=40 deleted_rows=120")
+	servicetest.WantRun(t, r, repo.RunSucceeded, "processed_records=40 deleted_rows=120")
 	finished := book.Lines("run finished")
 	assert.That(t, !r.OverLimit && r.Reason == "" && len(finished) == 1 && strings.Contains(finished[0], "rested_seconds="), "%+v, %v", r, finished)
 	devdb.Eventually(t, "the span of the run", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 1 })
@@ -306,7 +305,6 @@ func TestTrace_ASettingThatIsInvalidOrOffIsNamedWithoutItsValue(t *testing.T) {
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.TracedLogTo(log)))
 	why := servicetest.Attribute(servicetest.Named(spans, "maintenance.run")[3], "maintenance.stopped_because")
 	assert.That(t, strings.HasPrefix(why, "skipped: SETTING_OFF: "+servicetest.TokenSettingKey), "stopped because %q", why)
-	if !strings.Contains(log.String(), `"reason":"SETTING_OFF"`) || !strings.Contains(log.String(), `"why":"`+servicetest.TokenSettingKey) {
-		t.Errorf("the log is %s", log)
-	}
+	assert.That(t, strings.Contains(log.String(), `"reason":"SETTING_OFF"`) &&
+		strings.Contains(log.String(), `"why":"`+servicetest.TokenSettingKey), "the log is %s", log)
 }

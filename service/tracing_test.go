@@ -239,8 +239,7 @@ func TestRunDue_AFireStartsInThreeRoundTrips(t *testing.T) {
 // them. The fewest of some runs count: a connection prepares its statements when it first sends
 // them, and a run on a busy machine has more than one heartbeat.
 func TestRunBatch_ARunThatFindsNothingSendsFewStatements(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main", "ci", "sec")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci", "sec")
 	e.Exec("main", `CREATE EXTENSION pg_stat_statements;
 		CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
 	s := e.Service(servicetest.OneChild)
