@@ -3,7 +3,6 @@ package lfkadmin_test
 import (
 	"context"
 	"errors"
-	"net/url"
 	"os"
 	"strings"
 	"testing"
@@ -11,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -42,40 +40,9 @@ func installed(t *testing.T) *bench {
 	return b
 }
 
-func open(t *testing.T, url string) lfkadmin.Admin {
-	t.Helper()
-	d := assert.Must(repo.Open(context.Background(), "main", url))(t)
-	t.Cleanup(d.Close)
-	return lfkadmin.New(d)
-}
-
-func connect(t *testing.T, url string) *pgx.Conn {
-	t.Helper()
-	conn := assert.Must(pgx.Connect(context.Background(), url))(t)
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
-}
-
 // with is the database's URL with other settings of the connection.
 func (b *bench) with(settings string) string {
 	return b.url + "&" + settings
-}
-
-// as is the database's URL for another role.
-func (b *bench) as(role, password string) string {
-	b.Helper()
-	u := assert.Must(url.Parse(b.url))(b.T)
-	u.User = url.UserPassword(role, password)
-	return u.String()
-}
-
-// role makes a role of this database alone, with a password of "x" and what some SQL grants: {role} is its name.
-func (b *bench) role(grants string) (name string) {
-	b.Helper()
-	name = "tester_" + b.value("SELECT oid FROM pg_database WHERE datname = current_database()")
-	b.exec(strings.ReplaceAll("CREATE ROLE {role} LOGIN PASSWORD 'x'; "+grants, "{role}", name))
-	b.Cleanup(func() { b.exec("RESET ROLE; DROP OWNED BY " + name + "; DROP ROLE " + name) })
-	return name
 }
 
 func (b *bench) install(want string) {

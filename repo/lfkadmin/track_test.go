@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -176,7 +177,7 @@ func TestTrack_AFunctionThatInsertsIsUsedAsItIs(t *testing.T) {
 
 func TestTrack_ALockThatIsNotToBeHadChangesNothing(t *testing.T) {
 	b := partitioned(t)
-	other := connect(t, b.url)
+	other := servicetest.Connect(t, b.url)
 	tx := assert.Must(other.Begin(context.Background()))(t)
 	assert.Must(tx.Exec(context.Background(), "DELETE FROM leaves.b WHERE id = 2"))(t)
 	before := b.dump()
@@ -196,7 +197,7 @@ func TestTrack_ALockThatIsNotToBeHadChangesNothing(t *testing.T) {
 func TestTrack_TheApplicationSchemaIsTheConnections(t *testing.T) {
 	b := newBench(t, "")
 	b.exec("CREATE SCHEMA app; CREATE TABLE app.p (id int PRIMARY KEY); CREATE TABLE p (id int PRIMARY KEY); INSERT INTO app.p VALUES (1)")
-	app := &bench{T: t, Admin: open(t, b.with("search_path=app,public")), estate: b.estate, url: b.url, sql: b.sql}
+	app := &bench{T: t, Admin: lfkadmin.New(servicetest.Open(t, b.with("search_path=app,public"))), estate: b.estate, url: b.url, sql: b.sql}
 	app.install("installed")
 	app.track("p", "")
 	b.wantTriggers("app.p:A")
@@ -252,7 +253,7 @@ func TestTrack_NeedsAQueueAndRunsThroughAPoolerWithoutPreparedStatements(t *test
 	b.refuses("p", "", "is not a queue of deleted records")
 	b.exec("DROP TABLE loose_foreign_keys_deleted_records")
 	for _, mode := range []string{"exec", "simple_protocol"} {
-		d := open(t, b.with("default_query_exec_mode="+mode))
+		d := lfkadmin.New(servicetest.Open(t, b.with("default_query_exec_mode="+mode)))
 		assert.Must(d.InstallQueue(context.Background()))(t)
 		assert.Must(d.Track(context.Background(), "p", ""))(t)
 		assert.Must(d.Untrack(context.Background(), "p"))(t)
