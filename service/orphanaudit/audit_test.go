@@ -14,6 +14,38 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
+func TestMain(m *testing.M) {
+	// Records are written when all older transactions of the cluster have ended: on a cluster of their own these tests do
+	// not wait for those of other packages.
+	servicetest.Databases.Settings = map[string]string{"synchronous_commit": "off"}
+	servicetest.Main(m)
+}
+
+func TestContract(t *testing.T) {
+	// The definitions are another worker's setting.
+	t.Setenv("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS", servicetest.Save(t, servicetest.OneChild))
+	servicetest.Contract(t, servicetest.Fixture{
+		Worker: orphanaudit.Name,
+		Schema: "main",
+		Prepare: func(e *servicetest.Estate) {
+			e.Exec("main", `CREATE TABLE p (id bigserial PRIMARY KEY);
+				CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
+			e.Install("p")
+		},
+		Due: func(e *servicetest.Estate, n int) {
+			e.Exec("main", `INSERT INTO c (p_id) SELECT generate_series(1, $1::int)`, n)
+		},
+		Done: servicetest.Change{
+			Event: "INSERT", Table: "loose_foreign_keys_deleted_records", Thing: `r ->> 'primary_key_value'`,
+		},
+		Settings: map[string]string{
+			"enabled": "true", "fix": "true", "batch_size": "1", "max_runtime": "2m",
+		},
+		Limit:  map[string]string{"max_records": "3"},
+		Unseen: true,
+	})
+}
+
 // shop are parents of every kind of key in main, and their children in main and ci.
 const shop = `
 a:
@@ -73,8 +105,7 @@ func fixing(size, records int) func(*service.Config) {
 }
 
 func TestOrphanAudit_WhatItRecordsIsCleanedAndNothingElse(t *testing.T) {
-	t.Parallel()
-	e := newShop(t)
+	e := newShop(servicetest.Parallel(t))
 	s := e.Service(shop, fixing(7, 25))
 	counted := audited(t, e.Service(shop))
 	servicetest.WantState(t, counted, repo.RunSucceeded)
@@ -146,8 +177,7 @@ func wantLate(e *servicetest.Estate, s *service.Service, writer *pgx.Conn) {
 
 // TestOrphanAudit_AParentThatIsNotCommittedYetIsNotMissing: its child may be, in another database.
 func TestOrphanAudit_AParentThatIsNotCommittedYetIsNotMissing(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main", "ci")
+	e := servicetest.New(servicetest.Parallel(t), "", "main", "ci")
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY)`)
 	e.Exec("ci", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
 	e.Install("p")
@@ -159,8 +189,7 @@ func TestOrphanAudit_AParentThatIsNotCommittedYetIsNotMissing(t *testing.T) {
 
 // A parent with several homes is missing only if no home has it, nor will have it when it commits.
 func TestOrphanAudit_AParentOfAnotherHomeThatIsNotCommittedYetIsNotMissing(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main", "ci", "sec")
+	e := servicetest.New(servicetest.Parallel(t), "", "main", "ci", "sec")
 	e.Exec("ci", childOf1And2)
 	s := e.Service(servicetest.OneChild, fixing(10, 10))
 	e.Install()
@@ -174,8 +203,7 @@ func TestOrphanAudit_AParentOfAnotherHomeThatIsNotCommittedYetIsNotMissing(t *te
 }
 
 func TestOrphanAudit_WaitingAndDeadRecordsAreNoOrphans(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO c (p_id) VALUES (1), (2), (3)`)
 	e.Install("p")
 	e.Deleted("main", "p", 1, 1)
@@ -188,8 +216,7 @@ func TestOrphanAudit_WaitingAndDeadRecordsAreNoOrphans(t *testing.T) {
 }
 
 func TestOrphanAudit_IsShownOnceItRanAndLooksAtAllThoughOneFails(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE b (p_id bigint); INSERT INTO c (p_id) VALUES (1)`)
 	s := e.Service("b: [{table: p, column: p_id, on_delete: async_delete}]\n" + servicetest.OneChild)
 	all := assert.Must(s.Status(t.Context(), ""))(t)
@@ -206,8 +233,7 @@ func TestOrphanAudit_IsShownOnceItRanAndLooksAtAllThoughOneFails(t *testing.T) {
 
 // The keys have gaps and several rows each, and NULLs are no keys. Pages without an orphan are no end.
 func TestOrphanAudit_WalksOverAllPages(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY)`)
 	e.Install("p")
 	ways := map[string]*service.Service{

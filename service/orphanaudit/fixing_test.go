@@ -42,8 +42,7 @@ func searched(t *testing.T, search *orphanaudit.Search) orphanaudit.Found {
 
 // TestSearch_APauseHoldsItsWriting: the kill switch, and a pause of either worker.
 func TestSearch_APauseHoldsItsWriting(t *testing.T) {
-	t.Parallel()
-	e, search := byHand(t, 3)
+	e, search := byHand(servicetest.Parallel(t), 3)
 	s := e.Service(servicetest.OneChild)
 	for _, worker := range []string{service.AllWorkers, orphanaudit.Name, servicetest.LooseForeignKeys} {
 		servicetest.Pause(t, s, worker)
@@ -61,8 +60,7 @@ func TestSearch_APauseHoldsItsWriting(t *testing.T) {
 
 // TestSearch_ALeaseThatRanOutIsTakenAgain: a look for orphans may find none for minutes.
 func TestSearch_ALeaseThatRanOutIsTakenAgain(t *testing.T) {
-	t.Parallel()
-	e, search := byHand(t, 3)
+	e, search := byHand(servicetest.Parallel(t), 3)
 	nothing := func(repo.Permit) error { return nil }
 	assert.NoError(t, search.Fix.Permitted(t.Context(), search.Databases[0], nothing))
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now() - interval '1 s'`)
@@ -73,14 +71,12 @@ func TestSearch_ALeaseThatRanOutIsTakenAgain(t *testing.T) {
 
 // TestSearch_TooManyWaitingRecordsSayWhereToGoOn: they may be those that it has written itself.
 func TestSearch_TooManyWaitingRecordsSayWhereToGoOn(t *testing.T) {
-	t.Parallel()
-	e, search := byHand(t, 2500)
+	e, search := byHand(servicetest.Parallel(t), 2500)
 	e.Deleted("main", "p", 10_001, 19_900)
 	found := searched(t, search)
-	if got := fmt.Sprint(found.Queued, found.After, found.AtLeast); got != "1000 [1000] true" ||
-		!strings.Contains(found.Fault, "more than 10,000 waiting records") {
-		t.Fatalf("%+v", found)
-	}
+	got := fmt.Sprint(found.Queued, found.After, found.AtLeast)
+	assert.Require(t, got == "1000 [1000] true" &&
+		strings.Contains(found.Fault, "more than 10,000 waiting records"), "%+v", found)
 	search.Fix.End(t.Context())
 	// The worker keeps its place, and does not fail.
 	r := audited(t, e.Service(servicetest.OneChild, fixing(1000, 1000)))
@@ -95,8 +91,7 @@ func TestSearch_TooManyWaitingRecordsSayWhereToGoOn(t *testing.T) {
 
 // TestTask_EveryHomeIsAskedAgainBeforeARecordIsWritten: a parent may have come into another home than the one with the queue.
 func TestTask_EveryHomeIsAskedAgainBeforeARecordIsWritten(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main", "ci", "sec")
+	e := servicetest.New(servicetest.Parallel(t), "", "main", "ci", "sec")
 	e.Exec("ci", childOf1And2)
 	e.Install()
 	homes(e, map[string]string{"main": "bigint", "sec": "bigint"})
@@ -128,8 +123,7 @@ func looking(e *servicetest.Estate, definitions string) *orphanaudit.Search {
 
 // TestSearch_ABeginningIsOfOneTask: behind a key of one definition another one has keys of its own.
 func TestSearch_ABeginningIsOfOneTask(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE q (id bigint PRIMARY KEY); ALTER TABLE c ADD type text;
 		INSERT INTO c (p_id, type) VALUES (5, 'P'), (1, 'Q'), (7, 'P')`)
 	search := looking(e, `
@@ -159,8 +153,7 @@ c:
 
 // TestSearch_KeysAreWalkedInTheOrderOfAnIndex: in another order each step would read them all.
 func TestSearch_KeysAreWalkedInTheOrderOfAnIndex(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE k (m int, n int, PRIMARY KEY (m, n)); CREATE TABLE d (x int, y int, type text); CREATE INDEX ON d (y, x);
 		INSERT INTO d VALUES (1, 2, 'D')`)
 	const columns = "d: [{table: k, column: [x, y], key: [m, n], on_delete: async_delete, conditions: [{column: type, value: D}]}]"
@@ -179,8 +172,7 @@ func TestSearch_KeysAreWalkedInTheOrderOfAnIndex(t *testing.T) {
 
 // TestSearch_HomesThatRecordInTwoFormsAreNotFixed: records are written in that of the first.
 func TestSearch_HomesThatRecordInTwoFormsAreNotFixed(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main", "ci", "sec")
+	e := servicetest.New(servicetest.Parallel(t), "", "main", "ci", "sec")
 	e.Exec("ci", childOf1And2)
 	e.Install()
 	homes(e, map[string]string{"main": "bigint", "sec": "text"})
@@ -192,8 +184,7 @@ func TestSearch_HomesThatRecordInTwoFormsAreNotFixed(t *testing.T) {
 
 // TestSearch_ARenamedParentIsKnownByTheKeyThatItsTriggerRecords: no child of a living parent is an orphan.
 func TestSearch_ARenamedParentIsKnownByTheKeyThatItsTriggerRecords(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), ref uuid UNIQUE DEFAULT gen_random_uuid()); INSERT INTO p SELECT FROM generate_series(1, 5);
 		CREATE TABLE c (p_ref uuid); CREATE INDEX ON c (p_ref); INSERT INTO c SELECT ref FROM p; INSERT INTO c VALUES (gen_random_uuid())`)
 	e.Install()
@@ -208,8 +199,7 @@ func TestSearch_ARenamedParentIsKnownByTheKeyThatItsTriggerRecords(t *testing.T)
 
 // TestSearch_LookingNeedsNoMoreThanSELECT on the parents and the children.
 func TestSearch_LookingNeedsNoMoreThanSELECT(t *testing.T) {
-	t.Parallel()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO c (p_id) VALUES (1)`)
 	search := looking(e, servicetest.OneChild)
 	search.Databases = []*repo.Database{e.As("orphan_reader")}
@@ -225,8 +215,7 @@ func TestSearch_LookingNeedsNoMoreThanSELECT(t *testing.T) {
 
 // TestOrphanAudit_AKeyThatTheParentsEncodingCannotHoldIsAnOrphan: no parent can have it, and no record names it.
 func TestOrphanAudit_AKeyThatTheParentsEncodingCannotHoldIsAnOrphan(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "")
+	e := servicetest.New(servicetest.Parallel(t), "")
 	latin := servicetest.Migrated("")
 	latin.Encoding = "LATIN1"
 	e.Add("main", servicetest.Databases.Clone(t, latin))
@@ -239,6 +228,5 @@ func TestOrphanAudit_AKeyThatTheParentsEncodingCannotHoldIsAnOrphan(t *testing.T
 	run(t, e.Service(definition, fixing(1, 1)), orphanaudit.Name, "")
 	e.Want("main", `SELECT string_agg(ascii(key_values[1])::text, ' ' ORDER BY key_values) FROM loose_foreign_keys_deleted_records`, `34 233`)
 	r := audited(t, e.Service(definition))
-	servicetest.WantState(t, r, repo.RunSucceeded)
-	servicetest.WantCounts(t, r, "examined_keys=6 orphaned_keys=3 orphaned_rows=3")
+	servicetest.WantRun(t, r, repo.RunSucceeded, "examined_keys=6 orphaned_keys=3 orphaned_rows=3")
 }
