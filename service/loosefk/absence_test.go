@@ -56,9 +56,8 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 		r := servicetest.RunBatch(t, s, "main")
 		for _, r := range []service.Run{dry, r} {
 			servicetest.WantState(t, r, "succeeded")
-			if r.OverLimit || r.Error != "" || r.Counts["processed_records"] != 0 || r.Counts["rescheduled_records"] != 1 || r.Reason != dry.Reason {
-				t.Errorf("%+v", r)
-			}
+			assert.That(t, !r.OverLimit && r.Error == "" && r.Counts["processed_records"] == 0 &&
+				r.Counts["rescheduled_records"] == 1 && r.Reason == dry.Reason, "%+v", r)
 		}
 		assert.Contains(t, r.Reason, "1 record held, no configured database has their child tables absent; ", "caretaker lfk accept-absent absent")
 		e.Want("main", postponedBy, want+", attempts 0")
@@ -94,8 +93,7 @@ func TestAbsentChild_AcceptanceEndsWhenTheTableIsFound(t *testing.T) {
 	wantRun(t, s, "processed_records=1 deleted_rows=1")
 	e.Exec("ci", `CREATE TABLE absent (p_id bigint); INSERT INTO absent VALUES (1), (2)`)
 	e.Deleted("main", "p", 1, 1)
-	dry := servicetest.DryRun(t, s)
-	servicetest.WantCounts(t, dry, "processed_records=1 deleted_rows=1")
+	servicetest.WantCounts(t, servicetest.DryRun(t, s), "processed_records=1 deleted_rows=1")
 	e.Want("main", `SELECT child FROM maintenance.absent_children`, "absent")
 	wantRun(t, s, "processed_records=1 deleted_rows=1")
 	e.Want("ci", `SELECT p_id FROM absent`, "2")
@@ -286,9 +284,8 @@ func TestAcceptAbsent_AcceptsAllOrNothing(t *testing.T) {
 		t.Errorf("revoked what is not accepted: %v", err)
 	}
 	assert.NoError(t, keys.RevokeAbsent(context.Background(), []string{"gone"}))
-	if left, err := keys.AbsentChildren(context.Background()); err != nil || len(left) != 1 || left[0].Child != "absent" {
-		t.Errorf("left %+v, %v", left, err)
-	}
+	left := assert.Must(keys.AbsentChildren(context.Background()))(t)
+	assert.That(t, len(left) == 1 && left[0].Child == "absent", "left %+v", left)
 }
 
 func TestAcceptAbsent_WhatARoleMayNotSeeIsNotAbsent(t *testing.T) {
@@ -326,4 +323,50 @@ c: [{table: q, column: q_id, on_delete: async_delete}]
 
 	e.Exec("ci", `CREATE TABLE absent (p_id bigint, q_id bigint); CREATE INDEX ON absent (p_id); CREATE INDEX ON absent (q_id)`)
 	wantFindings(t, keys, "error trigger_missing main public.p", "warning child_absent  c.q_id -> q")
+}
+
+func TestStatus_NamesParentsWhoseDeletionsAreNotRecorded(t *testing.T) {
+	const definitions = "c: [{table: p, column: p_id, on_delete: async_delete}, {table: q, column: q_id, on_delete: async_delete}]\n" +
+		"nowhere: [{table: r, column: r_id, on_delete: async_delete}]\n"
+	m := servicetest.NewMeter(t)
+	e := servicetest.New(t, "", "main", "ci")
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE q (id bigint PRIMARY KEY); CREATE TABLE r (id bigint PRIMARY KEY);
+		CREATE TABLE c (p_id bigint, q_id bigint); CREATE INDEX ON c (p_id); CREATE INDEX ON c (q_id)`)
+	e.Install("p", "q")
+	var log servicetest.LogBook
+	s := e.Service(definitions, log.Keep)
+	want := func(s *service.Service, untracked float64, remark string) {
+		t.Helper()
+		st := servicetest.Status(t, s)
+		assert.Equal(t, st.Condition, service.ConditionIdle)
+		assert.Equal(t, st.Backlog.Untracked, int(untracked))
+		assert.Contains(t, st.ConditionDetail, remark)
+		assert.Equal(t, m.Values("maintenance.untracked.parents", "database=main")[0], untracked)
+	}
+	servicetest.Status(t, s)
+	servicetest.RunBatch(t, s, "main")
+	want(s, 0, "waiting for ")
+	// As lint says: r needs no trigger as long as no database has its child.
+	e.Exec("main", `ALTER TABLE q DISABLE TRIGGER q_loose_fk_trigger`)
+	want(s, 0, "waiting for ")
+	servicetest.RunBatch(t, s, "main")
+	const remark = "; deletions on main are not recorded for the parents "
+	want(s, 1, remark+"q (caretaker lfk lint)")
+	assert.Must(e.Keys(definitions).Untrack(t.Context(), "p"))(t)
+	e.Exec("main", `DROP TABLE loose_foreign_keys_deleted_records`)
+	servicetest.RunBatch(t, s, "main")
+	want(s, 2, remark+"p, q (caretaker lfk lint)")
+	lines := log.Lines("parents not tracked")
+	assert.Equal(t, len(lines), 2)
+	assert.Contains(t, lines[1], "level=WARN", `database=main parents="p, q"`)
+}
+
+func TestStatus_NamesAParentWhoseRecordedColumnIsGone(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id)`)
+	e.Install("p")
+	s := e.Service(servicetest.OneChild)
+	e.Exec("main", `ALTER TABLE p RENAME id TO no`)
+	servicetest.RunBatch(t, s, "main")
+	assert.Contains(t, servicetest.Status(t, s).ConditionDetail, "deletions on main are not recorded for the parents p")
 }

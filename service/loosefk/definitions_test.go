@@ -6,9 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -24,8 +26,7 @@ func definitionsIn(t *testing.T, content string) (*Definitions, error) {
 // loaded loads a file that has no mistake.
 func loaded(t *testing.T, content string) *Definitions {
 	t.Helper()
-	d := assert.Must(definitionsIn(t, content))(t)
-	return d
+	return assert.Must(definitionsIn(t, content))(t)
 }
 
 // problemsIn loads a file and returns what is wrong with it, without its folder.
@@ -155,10 +156,9 @@ c:
   - {table: p, column: p_id, on_delete: async_delete, conditions: [{column: a, value: b}]}
 `)
 	assert.That(t, len(d.Keys) == 3, "got %d definitions, want 3: only the third entry is a repetition", len(d.Keys))
-	if len(d.Warnings) != 1 || d.Warnings[0].Code != "duplicate_definition" || d.Warnings[0].Object != "c.p_id -> p" ||
-		!strings.Contains(d.Warnings[0].Advice, "c[2]") {
-		t.Errorf("got %+v, want one warning that names c[2]", d.Warnings)
-	}
+	assert.That(t, len(d.Warnings) == 1 && d.Warnings[0].Code == "duplicate_definition" &&
+		d.Warnings[0].Object == "c.p_id -> p" && strings.Contains(d.Warnings[0].Advice, "c[2]"),
+		"got %+v, want one warning that names c[2]", d.Warnings)
 }
 
 func TestLoadDefinitions_ByParentKeepsFileOrder(t *testing.T) {
@@ -175,9 +175,8 @@ a:
 			got[parent] += k.Table + "." + k.Columns[0] + " "
 		}
 	}
-	if want := map[string]string{"p": "z.a a.c ", "q": "z.b "}; !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	want := map[string]string{"p": "z.a a.c ", "q": "z.b "}
+	assert.That(t, reflect.DeepEqual(got, want), "got %v, want %v", got, want)
 }
 
 func TestLoadDefinitions_ThreeMistakesAreAllListed(t *testing.T) {
@@ -224,9 +223,8 @@ func wantMistakes(t *testing.T, cases []malformed) {
 		if want := "d.yml: " + c.place; !strings.HasPrefix(got[0], want) || !strings.Contains(got[0], c.reason) {
 			t.Errorf("%s\ngot  %q\nwant %q and %q", c.content, got, want, c.reason)
 		}
-		if strings.Count(strings.Join(got, "\n"), "d.yml") != len(got) || len(got) > 3 {
-			t.Errorf("%s: every problem is named once: %q", c.content, got)
-		}
+		assert.That(t, strings.Count(strings.Join(got, "\n"), "d.yml") == len(got) && len(got) <= 3,
+			"%s: every problem is named once: %q", c.content, got)
 	}
 }
 
@@ -298,5 +296,70 @@ func TestLoadDefinitions_MistakesAreFatal(t *testing.T) {
 		{"c: [{" + goodEntry + ", delete_limit: 9223372036854775808}]", "c[0].delete_limit: ", "at least 1"},
 		{"c: [{" + goodEntry + ", worker_class: ~}]", "c[0].worker_class: ", "is null"},
 		{"c: [{" + goodEntry + ", worker_class: 5}]", "c[0].worker_class: ", `is the integer "5"`},
+	})
+}
+
+// Whatever is in a file: it is refused with words that name the file, or every definition in it is
+// whole, and reading it again gives the same.
+func FuzzDefinitions(f *testing.F) {
+	f.Add(devdb.Definitions())
+	for _, content := range []string{
+		"", "---\n", "a: [", "a:\n  - column: b\n", "{a: [{table: p, column: c, on_delete: async_delete}]}",
+		"a:\n  - table: p\n    column: [x, y]\n    key: [k, l]\n    on_delete: async_nullify\n",
+		"sales.a:\n  - &x {table: sales.p, column: c, on_delete: update_column_to, target_column: s, target_value: 4}\n  - *x\n",
+		"a:\n  - {table: p, column: c, on_delete: async_delete, conditions: [{column: d, value: e}], delete_limit: 0}\n",
+		"? [a]\n: b\n", "a: &a\n  - *a\n", "<<: {a: b}\n", "a: !!binary x\n", "--- a\n--- b\n",
+	} {
+		f.Add(content)
+	}
+	f.Fuzz(func(t *testing.T, content string) {
+		first, second := definitionsFile{Definitions: Definitions{File: "d.yml"}}, definitionsFile{Definitions: Definitions{File: "d.yml"}}
+		first.read([]byte(content))
+		second.read([]byte(content))
+		assert.That(t, reflect.DeepEqual(first, second), "read twice it is\n%+v and\n%+v", first, second)
+		for _, p := range first.problems {
+			assert.That(t, strings.HasPrefix(p, "d.yml: ") && len(p) >= len("d.yml: ."),
+				"the problem %q does not say where it is, or what", p)
+		}
+		if len(first.problems) > 0 {
+			return
+		}
+		for _, k := range first.Keys {
+			assert.That(t, k.Table != "" && k.Parent != "" && len(k.Columns) >= 1 && len(k.Columns) <= 4 &&
+				k.OnDelete != "" && (len(k.Key) == 0 || len(k.Key) == len(k.Columns)) && k.DeleteLimit >= 0,
+				"this was accepted: %+v", k)
+		}
+	})
+}
+
+// A definition that is added to a file is in it, the others are as they were, and taking it out again
+// leaves them so.
+func FuzzDefinitionsEdit(f *testing.F) {
+	f.Add(devdb.Definitions())
+	f.Add("a:\n  - {table: p, column: c, on_delete: async_delete} # why\n")
+	f.Add("# nothing\n")
+	f.Add("\r ")
+	f.Add("a:\r\n  - {table: p, column: c, on_delete: async_delete}\r\n")
+	f.Add("zz_new:\n  - {table: p, column: c, on_delete: async_delete}\n")
+	f.Fuzz(func(t *testing.T, content string) {
+		before, err := definitionsIn(t, content)
+		if err != nil {
+			return
+		}
+		added := repo.LooseForeignKey{Table: "zz_new", Parent: "zz_parent", Columns: []string{"zz_id"}, OnDelete: repo.AsyncDelete}
+		keys := slices.Clone(before.Keys)
+		if err := before.Add(added); err != nil {
+			return
+		}
+		after, err := LoadDefinitions(before.File)
+		if err != nil || len(after.Keys) != len(keys)+1 {
+			text, _ := os.ReadFile(before.File)
+			t.Fatalf("%v, %d definitions, want %d:\n%s", err, len(after.Keys), len(keys)+1, text)
+		}
+		assert.NoError(t, after.Remove(added))
+		again, err := LoadDefinitions(before.File)
+		if err != nil || !slices.EqualFunc(again.Keys, keys, func(a, b repo.LooseForeignKey) bool { return reflect.DeepEqual(a, b) }) {
+			t.Errorf("%v: %+v, want %+v", err, again, keys)
+		}
 	})
 }

@@ -66,8 +66,7 @@ func TestDryRun_CountsWhatARunWouldDoAndChangesNothing(t *testing.T) {
 	e.WantSame("ci", ci, "c", "u", "maintenance.leases")
 	assert.That(t, !dry.OverLimit && dry.LeaseEpoch == 0 && dry.Reason == "" && dry.DryRun, "%+v", dry)
 	const want = "c.p_id -> p async_delete 55, n.p_id -> o async_nullify 12, n.p_id -> p async_nullify 15, u.p_id -> p update_column_to 40"
-	got := definitions(dry)
-	assert.That(t, got == want, "definitions %s\nwant %s", got, want)
+	assert.Equal(t, definitions(dry), want, "definitions")
 	kept, err := e.Service(everyAction).Run(t.Context(), dry.ID)
 	assert.That(t, err == nil && definitions(kept) == want && kept.DryRun && fmt.Sprint(kept.Counts) == fmt.Sprint(dry.Counts),
 		"%+v, %v", kept, err)

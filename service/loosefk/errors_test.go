@@ -58,9 +58,8 @@ func TestLooseForeignKeysCleanup_FailingRecordIsPutOffLongerAndAtLastDead(t *tes
 	e.Want("main", `SELECT concat_ws(' ', fully_qualified_table_name, primary_key_value, definition, sqlstate, failures, recorded_at) FROM maintenance.dead_records`,
 		"public.p 1 c.p_id -> p P0001 10 "+recorded)
 	e.Want("main", `SELECT message LIKE '%secret of 1%' AND dead_at > now() - interval '1 minute' FROM maintenance.dead_records`, "true")
-	if b := servicetest.Status(t, s).Backlog; b.Dead != 1 || b.Pending != 0 || b.Due != 0 {
-		t.Errorf("backlog %+v, want 1 dead", b)
-	}
+	b := servicetest.Status(t, s).Backlog
+	assert.That(t, b.Dead == 1 && b.Pending == 0 && b.Due == 0, "backlog %+v, want 1 dead", b)
 
 	// Put back once the cause is mended, it begins anew.
 	e.Exec("main", `DROP TRIGGER mine ON c`)

@@ -205,10 +205,9 @@ stock.items:
 	// By both names it is one table, and cleaned once.
 	e.Exec("main", `DELETE FROM orders WHERE id = 2`)
 	wantRun(t, e.Service(definitions), "processed_records=1 deleted_rows=4")
-	untracked, err := e.Keys(definitions).Untrack(context.Background(), "sales.orders")
-	if err != nil || len(untracked) != 1 || len(untracked[0].Unfed) != 1 || untracked[0].Unfed[0] != "sales.items.order_id -> sales.orders" {
-		t.Errorf("untracked %+v, %v", untracked, err)
-	}
+	untracked := assert.Must(e.Keys(definitions).Untrack(context.Background(), "sales.orders"))(t)
+	assert.That(t, len(untracked) == 1 && len(untracked[0].Unfed) == 1 &&
+		untracked[0].Unfed[0] == "sales.items.order_id -> sales.orders", "untracked %+v", untracked)
 }
 
 func TestLooseForeignKeys_DeadRecordsOfAnyKeyAreListedAndPutBack(t *testing.T) {

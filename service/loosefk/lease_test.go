@@ -45,17 +45,6 @@ func TestLooseForeignKeysCleanup_ForeignLeaseIsRespected(t *testing.T) {
 	e.Want("main", leaseRow, lease)
 }
 
-func TestLooseForeignKeysCleanup_EveryRunTakesAFreeLeaseWithTheNextEpochAndReleasesIt(t *testing.T) {
-	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 1)
-	e.ForeignLease("main", servicetest.MainLease, "0")
-	s := e.Service(servicetest.OneChild)
-	for epoch := int64(8); epoch <= 10; epoch++ {
-		r := servicetest.RunBatch(t, s, "main")
-		assert.That(t, r.LeaseEpoch == epoch, "epoch %d, want %d", r.LeaseEpoch, epoch)
-		e.WantLease("main", epoch, false)
-	}
-}
-
 func TestLooseForeignKeysCleanup_ATakeOverWaitsForTheCommitOfTheStatementInFlight(t *testing.T) {
 	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 1)
 	e.ForeignLease("main", servicetest.MainLease, "500 milliseconds")
@@ -73,37 +62,8 @@ func TestLooseForeignKeysCleanup_ATakeOverWaitsForTheCommitOfTheStatementInFligh
 	e.Want("main", `SELECT holder FROM maintenance.leases`, "somebody")
 	assert.Must(held.Exec(context.Background(), `COMMIT`))(t)
 	r := <-done
-	servicetest.WantState(t, r, repo.RunSucceeded)
-	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=2")
+	servicetest.WantRun(t, r, repo.RunSucceeded, "processed_records=1 deleted_rows=2")
 	e.WantLease("main", 8, false)
-}
-
-func TestLooseForeignKeysCleanup_OneRunADatabaseAtATime(t *testing.T) {
-	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
-	for _, database := range []string{"main", "ci"} {
-		e.Exec(database, `CREATE TABLE `+database+`_c (id bigserial PRIMARY KEY, p_id bigint); INSERT INTO `+database+`_c (p_id) VALUES (1)`)
-		e.Gate(database, database+"_c")
-		e.Shut(database, servicetest.App)
-		e.Deleted(database, database+"_p", 1, 1)
-	}
-	const definitions = `
-main_c: [{table: main_p, column: p_id, on_delete: async_delete}]
-ci_c: [{table: ci_p, column: p_id, on_delete: async_delete}]
-`
-	s, other := e.Service(definitions), e.Service(definitions)
-	onMain := servicetest.Begin(t, s, "main")
-	for _, replica := range []*service.Service{s, other} {
-		_, err := replica.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
-		wantHeld(t, err, onMain.Replica, 40*time.Second)
-	}
-	onCI := servicetest.Begin(t, other, "ci")
-	e.AtGate("main", servicetest.App)
-	e.AtGate("ci", servicetest.App)
-	for _, database := range []string{"main", "ci"} {
-		e.Lift(database, servicetest.App)
-	}
-	servicetest.WantCounts(t, servicetest.Ended(t, s, onMain.ID), "processed_records=1 deleted_rows=1")
-	servicetest.WantCounts(t, servicetest.Ended(t, s, onCI.ID), "processed_records=1 deleted_rows=1")
 }
 
 // Whatever the moment and the change: what its transaction sees is what stays, and what the run has counted.
@@ -193,8 +153,7 @@ func TestLooseForeignKeysCleanup_AParentThatComesWhileAStatementWorksKeepsItsChi
 		e.Exec("main", `BEGIN; INSERT INTO p VALUES (1); UPDATE c SET v = 'mine' WHERE id = 2; COMMIT`)
 		e.Lift("main", servicetest.App)
 		r := servicetest.Ended(t, s, run.ID)
-		servicetest.WantState(t, r, "succeeded")
-		servicetest.WantCounts(t, r, "rescheduled_records=1 deleted_rows=0")
+		servicetest.WantRun(t, r, "succeeded", "rescheduled_records=1 deleted_rows=0")
 		e.Want("main", `SELECT string_agg(id || v, ' ' ORDER BY id) FROM c`, "1 2mine")
 	}
 }

@@ -22,10 +22,9 @@ func TestLint_NewLeafOfATrackedParentIsNamed(t *testing.T) {
 	result := wantFindings(t, keys, "error trigger_missing main public.p_2")
 	want := "run `caretaker lfk track p --database main`"
 	assert.That(t, strings.Contains(result.Findings[0].Advice, want), "got %q, want %q", result.Findings[0].Advice, want)
-	tracked, err := keys.Track(context.Background(), "p", "")
-	if err != nil || tracked.Database != "main" || len(tracked.Triggers) != 1 || tracked.Triggers[0] != "p_2_loose_fk_trigger on public.p_2" {
-		t.Errorf("got %+v, %v", tracked, err)
-	}
+	tracked := assert.Must(keys.Track(context.Background(), "p", ""))(t)
+	assert.That(t, tracked.Database == "main" && len(tracked.Triggers) == 1 &&
+		tracked.Triggers[0] == "p_2_loose_fk_trigger on public.p_2", "got %+v", tracked)
 	wantFindings(t, keys)
 }
 
@@ -243,8 +242,7 @@ func TestLint_ChangesNothing(t *testing.T) {
 }
 
 func TestLint_ATriggerThatNamesAnotherTableIsAnError(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (id uuid PRIMARY KEY); CREATE TABLE c (p_id uuid); CREATE INDEX ON c (p_id)`)
 	track(e, "p")
 	e.Exec("main", swappedTables)

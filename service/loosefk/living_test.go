@@ -115,8 +115,7 @@ func TestLooseForeignKeysCleanup_ChildrenOfLivingParentsStay(t *testing.T) {
 	for _, c := range livingCases() {
 		for _, child := range []string{"main", "ci"} {
 			t.Run(c.name+", children in "+child, func(t *testing.T) {
-				t.Parallel()
-				e := servicetest.New(t, "", "main", "ci")
+				e := servicetest.New(servicetest.Parallel(t), "", "main", "ci")
 				e.Exec("main", "CREATE TABLE p (id "+c.key+" "+c.table)
 				e.Exec("main", "INSERT INTO p (id) SELECT i FROM generate_series(1, 10) i")
 				e.Exec(child, "CREATE TABLE c (p_id "+c.key+"); CREATE INDEX ON c (p_id)")
@@ -133,8 +132,7 @@ func TestLooseForeignKeysCleanup_ChildrenOfLivingParentsStay(t *testing.T) {
 				servicetest.WantCounts(t, servicetest.DryRun(t, s), c.counts)
 				e.Want(child, `SELECT count(*) FROM c`, "20")
 				r := servicetest.RunBatch(t, s, "main")
-				servicetest.WantState(t, r, "succeeded")
-				servicetest.WantCounts(t, r, c.counts)
+				servicetest.WantRun(t, r, "succeeded", c.counts)
 				e.Want(child, `SELECT coalesce(string_agg(key::text, ' ' ORDER BY key), '') FROM (SELECT DISTINCT p_id::text::int AS key FROM c) k`, c.remaining)
 				held := strings.Contains(c.counts, "rescheduled")
 				if held != strings.Contains(r.Reason, "held for reused keys: check them with caretaker lfk reused p") {
@@ -170,8 +168,7 @@ func TestLooseForeignKeysCleanup_KeysAreLookedUpByTheColumnsThatWereRecorded(t *
 			DROP TABLE p; ALTER TABLE n RENAME TO p; COMMIT`, plain, "rescheduled_records=5", unsure},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.New(t, "", "main")
+			e := servicetest.New(servicetest.Parallel(t), "", "main")
 			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY, number bigint NOT NULL UNIQUE); INSERT INTO p SELECT i, i + 10 FROM generate_series(1, 5) i;
 				CREATE TABLE c (p_id bigint, q_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c SELECT number, number FROM p`)
 			track(e, "p", "number")
@@ -179,8 +176,7 @@ func TestLooseForeignKeysCleanup_KeysAreLookedUpByTheColumnsThatWereRecorded(t *
 			s := e.Service("c: ["+c.definitions+"]", servicetest.With(func(c *loosefk.Config) { c.ReusedKeys = loosefk.ReuseHold }))
 			for _, dry := range []bool{true, false} {
 				r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: dry}))(t)
-				servicetest.WantState(t, r, "succeeded")
-				servicetest.WantCounts(t, r, c.counts)
+				servicetest.WantRun(t, r, "succeeded", c.counts)
 				assert.Equal(t, r.Reason, c.reason)
 			}
 			e.Want("main", `SELECT count(*) FROM c`, "5")
@@ -249,19 +245,15 @@ func TestLooseForeignKeysCleanup_AReusedKeyIsHeldUntilTheOperatorDecides(t *test
 		}, "rescheduled_records=1", "2"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			e := reusedKey(t)
+			e := reusedKey(servicetest.Parallel(t))
 			s := e.Service(servicetest.OneChild)
 			servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 rescheduled_records=1 deleted_rows=1")
 			held := assert.Must(e.Keys(servicetest.OneChild).Reused(context.Background(), "p"))(t)
-			if len(held) != 1 || held[0].Key().String() != "5" || held[0].Failures != 0 {
-				t.Errorf("held %+v, want the key 5 without failures", held)
-			}
+			assert.That(t, len(held) == 1 && held[0].Key().String() == "5" && held[0].Failures == 0,
+				"held %+v, want the key 5 without failures", held)
 			servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "")
 			c.decide(t, e)
-			r := servicetest.RunBatch(t, s, "main")
-			servicetest.WantState(t, r, "succeeded")
-			servicetest.WantCounts(t, r, c.counts)
+			servicetest.WantRun(t, servicetest.RunBatch(t, s, "main"), "succeeded", c.counts)
 			e.Want("main", `SELECT count(*) FROM c`, c.remaining)
 		})
 	}
@@ -271,8 +263,7 @@ func TestLooseForeignKeysCleanup_AReusedKeyIsHeldUntilTheOperatorDecides(t *test
 func TestLooseForeignKeysCleanup_AReusedKeyIsKeptInTheRun(t *testing.T) {
 	for child, lock := range map[string]string{"main": "c", "ci": "p"} {
 		t.Run("children in "+child, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.New(t, "", "main", "ci")
+			e := servicetest.New(servicetest.Parallel(t), "", "main", "ci")
 			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (5)`)
 			e.Exec(child, `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (5)`)
 			track(e, "p")
@@ -281,8 +272,7 @@ func TestLooseForeignKeysCleanup_AReusedKeyIsKeptInTheRun(t *testing.T) {
 			s := e.Service(servicetest.OneChild)
 			e.Held(`LOCK TABLE `+lock, 1, `DELETE FROM loose_foreign_keys_deleted_records`)
 			r := servicetest.RunBatch(t, s, "main")
-			servicetest.WantState(t, r, "succeeded")
-			servicetest.WantCounts(t, r, "")
+			servicetest.WantRun(t, r, "succeeded", "")
 			assert.That(t, !r.OverLimit, "the run did not end by itself")
 			e.Want(child, `SELECT count(*) FROM c`, "1")
 		})
@@ -313,8 +303,7 @@ func TestLooseForeignKeysCleanup_AParentTableThatComesInTheRunIsChecked(t *testi
 func TestLooseForeignKeysCleanup_MovedRowsAreClosedThoughNoChildAnswers(t *testing.T) {
 	for name, sql := range map[string]string{"silent": `ALTER SCHEMA public RENAME TO away`, "absent": `DROP TABLE c`} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e := servicetest.New(t, "", "main", "ci")
+			e := servicetest.New(servicetest.Parallel(t), "", "main", "ci")
 			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 5)`)
 			e.Exec("ci", `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1)`)
 			track(e, "p")
@@ -334,8 +323,7 @@ func TestLooseForeignKeysCleanup_TheConfigurationDecidesOnReusedKeys(t *testing.
 		loosefk.ReuseKeep:  {"processed_records=1 obsolete_records=1 deleted_rows=1", "2"},
 	} {
 		t.Run(setting, func(t *testing.T) {
-			t.Parallel()
-			e := reusedKey(t)
+			e := reusedKey(servicetest.Parallel(t))
 			s := e.Service(servicetest.OneChild, servicetest.With(func(w *loosefk.Config) { w.ReusedKeys = setting }))
 			servicetest.WantCounts(t, servicetest.DryRun(t, s), c.counts)
 			servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), c.counts)
@@ -345,8 +333,7 @@ func TestLooseForeignKeysCleanup_TheConfigurationDecidesOnReusedKeys(t *testing.
 }
 
 func TestReused_AnUnknownTableIsRefused(t *testing.T) {
-	t.Parallel()
-	keys := reusedKey(t).Keys(servicetest.OneChild)
+	keys := reusedKey(servicetest.Parallel(t)).Keys(servicetest.OneChild)
 	for _, clean := range []bool{true, false} {
 		_, err := keys.DecideReused(context.Background(), "nowhere", clean)
 		servicetest.WantError(t, err, "there is no table nowhere")
@@ -365,8 +352,7 @@ func TestLooseForeignKeysCleanup_ARecordThatAnotherSystemTakesStaysItsOwn(t *tes
 	e.AtGate("main", servicetest.App)
 	e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET status = 2 WHERE primary_key_value = 1`)
 	e.Lift("main", servicetest.App)
-	r := servicetest.Ended(t, s, run.ID)
-	servicetest.WantState(t, r, "succeeded")
+	servicetest.WantState(t, servicetest.Ended(t, s, run.ID), "succeeded")
 	e.Want("main", `SELECT string_agg(primary_key_value || ' ' || status, ',') FROM loose_foreign_keys_deleted_records`, "1 2")
 }
 

@@ -107,8 +107,7 @@ func TestLooseForeignKeysCleanup_ALockReleasedSoonIsWaitedFor(t *testing.T) {
 	e.Eventually("main", `SELECT count(*) = 0 FROM c WHERE p_id <> 7`, "true")
 	release()
 	r := servicetest.Ended(t, s, begun.ID)
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, "processed_records=20 deleted_rows=60")
+	servicetest.WantRun(t, r, "succeeded", "processed_records=20 deleted_rows=60")
 }
 
 func TestLooseForeignKeysCleanup_RowsThatAreReferredToCanBeNullified(t *testing.T) {
@@ -161,8 +160,7 @@ func TestLooseForeignKeysCleanup_RowsThatChangeMeanwhileAreOfTheirNewParent(t *t
 		e.Eventually("main", anyWaits, "true")
 		release()
 		r := servicetest.Ended(t, s, begun.ID)
-		servicetest.WantState(t, r, "succeeded")
-		servicetest.WantCounts(t, r, "processed_records=1 "+c.counts)
+		servicetest.WantRun(t, r, "succeeded", "processed_records=1 "+c.counts)
 		e.Want("main", `SELECT count(*) || ' ' || count(*) FILTER (WHERE p_id = 1) FROM `+child, c.left+" 0")
 		e.WantQueue("main", "")
 	}

@@ -17,7 +17,6 @@ func TestMain(m *testing.M) {
 }
 
 func TestContract(t *testing.T) {
-	t.Parallel()
 	servicetest.Contract(t, servicetest.Fixture{
 		Worker: loosefk.Name,
 		Schema: "main",
@@ -40,8 +39,7 @@ func TestContract(t *testing.T) {
 func wantRun(t *testing.T, s *service.Service, counts string) service.Run {
 	t.Helper()
 	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantState(t, r, "succeeded")
-	servicetest.WantCounts(t, r, counts)
+	servicetest.WantRun(t, r, "succeeded", counts)
 	return r
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -82,13 +83,9 @@ func TestStatementSizes_AreKeptForEachDefinitionAndHome(t *testing.T) {
 	for name, s := range map[string]*childTask{
 		"home": {key: key, database: "ci"}, "action": {key: nullify, database: "main"}, "column": {key: other, database: "main"},
 	} {
-		if z.Get(s) != bulk.FirstStatementRows {
-			t.Errorf("another %s shares the size", name)
-		}
+		assert.That(t, z.Get(s) == bulk.FirstStatementRows, "another %s shares the size", name)
 	}
-	if got := z.Get(&childTask{key: key, database: "main"}); got != 50 {
-		t.Errorf("%d rows in the next run, want 50", got)
-	}
+	assert.Equal(t, z.Get(&childTask{key: key, database: "main"}), 50, "rows in the next run")
 }
 
 func TestLooseForeignKeysCleanup_TurboModeNeverLowersWhatIsConfigured(t *testing.T) {
@@ -183,12 +180,10 @@ func TestFailing_IsLoggedWhenItBeginsWhenItChangesAndOnceAnHour(t *testing.T) {
 				t.Errorf("%v %s: begins %t, want %t", step.key, step.condition, got, step.want)
 			}
 		}
-		if over := f.among(map[failingKey]bool{one: true, {"ci", "c.p_id -> p", "ci"}: true}); len(over) != 1 || over[0] != one {
-			t.Errorf("failing are %v", over)
-		}
+		over := f.among(map[failingKey]bool{one: true, {"ci", "c.p_id -> p", "ci"}: true})
+		assert.That(t, len(over) == 1 && over[0] == one, "failing are %v", over)
 		f.over(one)
-		if !f.begins(one, "unreachable") || f.begins(two, "unreachable") {
-			t.Error("what is over begins anew, and nothing else does")
-		}
+		assert.That(t, f.begins(one, "unreachable") && !f.begins(two, "unreachable"),
+			"what is over begins anew, and nothing else does")
 	})
 }
