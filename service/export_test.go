@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -27,30 +28,18 @@ func (s *Service) RunScheduled(
 			return run.Run{}, false, err
 		}
 		l := ledgers[w.Name]
-		x, err := s.startFire(ctx, w, fire, l)
-		if x != nil {
-			record, err = x.Join(ctx, false)
+		until := run.Later(l.AccountedUntil, fire)
+		record, err = s.engine.RunBatch(ctx, run.Request{Worker: w.Name, Fire: &run.Fire{
+			Time:  fire,
+			Claim: &repo.FireClaim{Step: repo.LedgerStep{Ledger: l, Cron: w.Config.Schedule, Until: until}},
+		}})
+		if !errors.Is(err, run.ErrFireTaken) {
+			return record, err == nil, err
 		}
-		if err != nil || x != nil || l.Newest.Equal(fire) {
-			return record, x != nil, err
+		if l.Newest.Equal(fire) {
+			return record, false, nil
 		}
 	}
-}
-
-// startFire claims a fire as if it were due.
-func (s *Service) startFire(
-	ctx context.Context, w *run.Worker, fire time.Time, l repo.Ledger,
-) (*run.Execution, error) {
-	database, err := s.engine.Database(w, "", fire)
-	if err != nil {
-		return nil, err
-	}
-	state, refused := s.engine.Ready(ctx, w)
-	until := run.Later(l.AccountedUntil, fire)
-	return s.engine.StartScheduled(ctx, run.Scheduled{
-		Worker: w, Database: database, At: time.Now(), Flags: state.Flags, Fire: fire, Refused: refused,
-		Claim: &repo.FireClaim{Step: repo.LedgerStep{Ledger: l, Cron: w.Config.Schedule, Until: until}},
-	})
 }
 
 // PlanTurn takes the turn of a plan.

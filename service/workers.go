@@ -93,7 +93,7 @@ func (s *Service) addWorkers(c Config) error {
 	s.definitionsFile = Settings[loosefk.Config](&c).DefinitionsFile
 	d := run.Deps{
 		Main: s.engine.Main, Databases: s.engine.Databases, Queue: s.queue, Logger: s.engine.Logger,
-		Resume: s.engine.Resume, LooseForeignKeys: s.looseForeignKeys,
+		RunBatch: s.engine.RunBatch, LooseForeignKeys: s.looseForeignKeys,
 	}
 	for _, line := range c.list() {
 		if !c.uses(line) {

@@ -47,7 +47,7 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *job.Attempt) (job.
 	} else if full {
 		return wait(run.ReasonQueueFull)
 	}
-	record, err := k.Resume(ctx, k.worker, run.ReasonContinuation)
+	record, err := k.RunBatch(ctx, run.Continue(k.worker, run.ReasonContinuation))
 	if run.IsTemporary(err) {
 		reason := run.SkipReason(err).Code
 		return wait(cmp.Or(reason, run.ErrShutdown.Reason.Code))

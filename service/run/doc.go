@@ -5,10 +5,8 @@
 // handed: the time that is due, the time that is left, whether to stop, permits to write,
 // counts and limits.
 //
-//	RunBatch (a request)                       a fire of the schedule
-//	   │ valid                                     │ due, by the clock of main
-//	   └── start ─────────────┐      ┌── StartScheduled
-//	                          ▼      ▼
+//	RunBatch: of a request, or of a fire that is due by the clock of main
+//	   │
 //	  1. one statement reads the pause, the flags and the clock; the catalogue says what is missing
 //	  2. one records the run (state running), claims its fire, and takes its lease if that is in main
 //	  3. else the lease is taken; and a fence row in every other database that it writes to

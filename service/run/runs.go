@@ -86,10 +86,10 @@ var errForgotten = errors.New("run forgotten")
 // errSeen ends the watching of a run that has begun.
 var errSeen = errors.New("seen")
 
-// join waits for a run of any replica: for its end, or if async, for its beginning.
-func (r *Runner) join(ctx context.Context, run Run, async bool) (Run, error) {
+// Join waits for a run of any replica: for its end, or if async, for its beginning.
+func (r *Runner) Join(ctx context.Context, run Run, async bool) (Run, error) {
 	if x := r.local(run.ID); x != nil {
-		return x.Join(ctx, async)
+		return x.join(ctx, async)
 	}
 	err := r.watch(ctx, run.ID, true, func(r Run) error {
 		run = r
@@ -107,9 +107,9 @@ func (r *Runner) join(ctx context.Context, run Run, async bool) (Run, error) {
 	return run, err
 }
 
-// Join returns the run as it is once it works if async, else as it is at its end. When ctx ends
+// join returns the run as it is once it works if async, else as it is at its end. When ctx ends
 // before that, it returns the run as it is then, with the cause.
-func (x *Execution) Join(ctx context.Context, async bool) (Run, error) {
+func (x *Execution) join(ctx context.Context, async bool) (Run, error) {
 	works := x.planned
 	if !async {
 		works = nil
@@ -124,11 +124,7 @@ func (x *Execution) Join(ctx context.Context, async bool) (Run, error) {
 	x.mu.Lock()
 	refused := x.refused
 	x.mu.Unlock()
-	var known *knownRequestError
-	switch {
-	case errors.As(refused, &known):
-		return Run{}, errForgotten
-	case refused != nil:
+	if refused != nil {
 		return Run{}, refused
 	}
 	return x.Snapshot(), nil

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -26,19 +27,33 @@ type Request struct {
 	RequestID string
 	// ExpectedDigest is that of the candidates of a dry run: the run is not done with others. "": any.
 	ExpectedDigest string
-	// RequestedBy is recorded with the run.
+	// RequestedBy is recorded with the run; of a run that nobody has asked for it is this replica.
 	RequestedBy string
+	// Fire is what a run of the schedule is of; nil for every other run.
+	Fire *Fire
+	// Reason is why a run goes on with what another one has left; "" for every other run.
+	Reason string
+}
+
+// Fire is what a run of the schedule is of. If that run cannot start, its record says why, as SKIPPED,
+// or as FAILED if something is broken. RunBatch with Async does not wait for its lease.
+type Fire struct {
+	// Time is the moment of the fire. The run works on the database whose turn it was then.
+	Time time.Time
+	// Claim claims the fire. It is nil, and Time zero, for the further runs of a round.
+	Claim *repo.FireClaim
 }
 
 // RunBatch runs a worker once. It waits for the run's end unless Async; a caller that goes away does not stop the run.
 //
-// Every worker and trigger takes this way: pause and configuration are checked, the run is recorded,
-// its lease taken; the worker works while the lease is renewed and the record kept alive; then the
-// lease is released, the record closed, and those who wait are notified.
+// Every worker and trigger takes this way: pause and configuration are checked, the run is recorded
+// and its fire claimed, its lease taken; the worker works while the lease is renewed and the record
+// kept alive; then the lease is released, the record closed, and those who wait are notified.
 //
 // Errors: [ErrUnknownWorker], [ErrUnknownDatabase], [ErrStopping], [ErrUnreachable], [*InvalidArgumentError],
 // [*WorkerPausedError], [*NotConfiguredError], [*LeaseHeldError], [*RequestReusedError],
-// [*PlanChangedError]. A run that failed is no error.
+// [*PlanChangedError]; with a claim [ErrFireTaken]. A run that failed is no error. Nothing is on record
+// then, unless main became unreachable after a claim: that run ends as LEASE_LOST.
 func (r *Runner) RunBatch(ctx context.Context, req Request) (Run, error) {
 	w, err := r.validRequest(req)
 	if err != nil {
@@ -66,26 +81,52 @@ func (r *Runner) runOnce(ctx context.Context, w *Worker, req Request) (Run, erro
 		}
 	}
 	state, err := r.Ready(ctx, w)
-	// Of a privilege that is missing the run itself says so, and what to grant.
-	if err != nil && !errors.Is(err, repo.ErrForbidden) {
+	turn, refused := state.Now, error(nil)
+	switch {
+	case r.mainIsSilent(err):
+		return Run{}, err
+	case req.Fire != nil && req.Fire.Claim != nil:
+		turn, refused = req.Fire.Time, err
+	case err != nil && (req.Fire != nil || !errors.Is(err, repo.ErrForbidden)):
+		// Of a privilege that is missing the run of a request itself says so, and what to grant.
 		return Run{}, err
 	}
-	database, err := r.Database(w, req.Database, state.Now)
+	database, err := r.Database(w, req.Database, turn)
 	if err != nil {
 		return Run{}, err
 	}
-	x, err := r.start(ctx, w, Run{
-		ID: newID(state.Now), Worker: w.Name, Database: DatabaseLabel(w, database),
-		Trigger: repo.TriggerRequest, DryRun: req.DryRun, RequestID: req.RequestID, RequestedBy: req.RequestedBy,
-	}, startWith{database, state.Flags, req.ExpectedDigest})
+	x, err := r.start(ctx, Run{
+		ID: newID(cmp.Or(state.Now, turn)), Worker: w.Name, Database: DatabaseLabel(w, database),
+		Trigger: req.trigger(), DryRun: req.DryRun, Reason: req.Reason, RequestID: req.RequestID,
+		RequestedBy: cmp.Or(req.RequestedBy, r.Replica),
+	}, starting{
+		worker: w, database: database, flags: state.Flags, expected: req.ExpectedDigest,
+		fire: req.Fire, refused: refused,
+	})
 	if known, ok := errors.AsType[*knownRequestError](err); ok {
 		return r.joinFirst(ctx, known.run, req)
 	}
 	if err != nil {
 		return Run{}, err
 	}
-	SetTexts(trace.SpanFromContext(ctx), "maintenance.run_id", x.Snapshot().ID)
-	return x.Join(ctx, req.Async)
+	if req.Fire != nil && req.Async {
+		return x.Snapshot(), nil
+	}
+	run, err := x.join(ctx, req.Async)
+	SetTexts(trace.SpanFromContext(ctx), "maintenance.run_id", run.ID)
+	return run, err
+}
+
+// Continue asks for a run that goes on with what another one has left. It does not wait for its end.
+func Continue(w *Worker, reason string) Request {
+	return Request{Worker: w.Name, Async: true, Reason: reason}
+}
+
+func (req Request) trigger() string {
+	if req.Fire != nil || req.Reason != "" {
+		return repo.TriggerSchedule
+	}
+	return repo.TriggerRequest
 }
 
 // joinFirst is the first run of a request id, if this request asks for the same.
@@ -94,7 +135,7 @@ func (r *Runner) joinFirst(ctx context.Context, first Run, req Request) (Run, er
 	if first.Worker != req.Worker || first.DryRun != req.DryRun || req.Database != "" && req.Database != first.Database {
 		return Run{}, &RequestReusedError{First: first}
 	}
-	return r.join(ctx, first, req.Async)
+	return r.Join(ctx, first, req.Async)
 }
 
 // maxRequestID is the length of a request id in characters.
@@ -140,36 +181,73 @@ func (e *knownRequestError) Error() string { return "request id used before" }
 // dryRunTTL is after how long without a heartbeat a dry run, which has no lease, is taken for dead.
 const dryRunTTL = 60 * time.Second
 
-// startWith is with what a run starts: expected is the digest that its candidates must have, "" for
-// any.
-type startWith struct {
+// starting is what a run starts with.
+type starting struct {
+	worker   *Worker
 	database *repo.Database
 	flags    map[string]bool
+	// expected is the digest that its candidates must have, "" for any.
 	expected string
+	// fire is what the run is of, nil for one without; refused is why that run cannot start, nil if
+	// nothing is known to be against it.
+	fire    *Fire
+	refused error
 }
 
-// start records a run, takes its lease, and sets it to work. On an error nothing is left of it.
-func (r *Runner) start(
-	ctx context.Context, w *Worker, run Run, with startWith,
-) (*Execution, error) {
-	ctx, x := r.newExecution(ctx, w, run, with.database, with.flags)
-	x.expected = with.expected
-	err := r.recordAndAcquire(ctx, x)
-	if err != nil {
-		x.refuse(err)
-		r.unregister(x)
-		refusedRun(x.Span, err)
-		return nil, err
+// start records a run and sets it to work. On an error nothing is left of it.
+func (r *Runner) start(ctx context.Context, run Run, s starting) (*Execution, error) {
+	traced, x := r.newExecution(ctx, run, s)
+	began := time.Now()
+	err := r.register(x)
+	if err == nil && s.fire == nil {
+		err = r.insertRun(traced, x)
+	} else if err == nil {
+		// Statements up to the claim have no spans: most replicas find that another one was first.
+		err = r.recordFire(context.WithoutCancel(ctx), x, &s)
 	}
-	go r.execute(ctx, x)
+	switch {
+	case err != nil:
+		x.Span.SetAttributes(attribute.Bool(withheldKey, s.fire != nil))
+		r.refuse(x, err)
+		return nil, err
+	case s.refused != nil:
+		r.reportRefused(traced, x, s.refused)
+		close(x.Done)
+		r.unregister(x)
+	default:
+		go r.work(traced, x, began)
+	}
 	return x, nil
+}
+
+// refuse ends a run that is not on record. Those who wait for it get the reason.
+func (r *Runner) refuse(x *Execution, why error) {
+	x.refuse(why)
+	r.unregister(x)
+	refusedRun(x.Span, why)
+}
+
+// work takes the lease that the record has not taken, and lets the run work.
+func (r *Runner) work(ctx context.Context, x *Execution, began time.Time) {
+	if x.fire != nil {
+		r.workFire(ctx, x, began)
+		return
+	}
+	err := Guarded(func() error { return r.takeLease(ctx, x, began) })
+	if err == nil {
+		r.execute(ctx, x)
+		return
+	}
+	r.refuse(x, errors.Join(err, r.Main.DeleteRun(ctx, x.Snapshot().ID)))
 }
 
 // newExecution is a run that nothing has been done for yet, but that has its span: that is to be
 // ended if it cannot start.
-func (r *Runner) newExecution(
-	ctx context.Context, w *Worker, run Run, database *repo.Database, flags map[string]bool,
-) (context.Context, *Execution) {
+func (r *Runner) newExecution(ctx context.Context, run Run, s starting) (context.Context, *Execution) {
+	w, database := s.worker, s.database
+	if s.fire != nil {
+		run.Fire = s.fire.Time
+	}
 	ctx, span := r.startRun(ctx, w, run, database)
 	run.State, run.Replica, run.Counts = repo.RunRunning, r.Replica, map[string]int64{}
 	for key := range w.Actions {
@@ -179,14 +257,14 @@ func (r *Runner) newExecution(
 		run.TraceID = id.String()
 	}
 	x := &Execution{
-		Database: database, DryRun: run.DryRun, Worker: w, Flags: flags,
+		Database: database, DryRun: run.DryRun, Worker: w, Flags: s.flags, fire: s.fire, expected: s.expected,
 		metrics: r.Metrics, Tracer: r.Tracer, Span: span, loads: r.Loads,
 		Log:     r.runLog(run, database),
 		started: time.Now(), found: candidates{digest: sha256.New()},
 		begun: make(chan struct{}), planned: make(chan struct{}), Done: make(chan struct{}),
 		counted: make(chan struct{}, 1),
 	}
-	x.MaxRuntime, run.TurboMode = w.MaxRuntime(database.Name, flags)
+	x.MaxRuntime, run.TurboMode = w.MaxRuntime(database.Name, s.flags)
 	x.run = run
 	ctx, x.cancel = context.WithCancelCause(ctx)
 	x.stopRequested, x.requestStop = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -215,31 +293,10 @@ func (r *Runner) leaseInMain(x *Execution) string {
 	return x.leases.name
 }
 
-// recordAndAcquire writes a run's record and takes its lease. On an error nothing is left of either.
-func (r *Runner) recordAndAcquire(ctx context.Context, x *Execution) error {
-	if err := r.register(x); err != nil {
-		return err
-	}
-	run := x.Snapshot()
-	if x.DryRun {
-		return r.insertRun(ctx, x, run)
-	}
-	recorded := false
-	err := r.takeLease(ctx, x, time.Now(), func(ctx context.Context) error {
-		err := r.insertRun(ctx, x, run)
-		recorded = err == nil
-		return err
-	})
-	if recorded && err != nil {
-		err = errors.Join(err, r.Main.DeleteRun(ctx, run.ID))
-	}
-	return err
-}
-
 // insertRun records a run, and takes its lease if that lives in main and is free.
-func (r *Runner) insertRun(ctx context.Context, x *Execution, run Run) error {
+func (r *Runner) insertRun(ctx context.Context, x *Execution) error {
 	before := time.Now()
-	stored, created, err := r.Main.InsertRun(ctx, run, x.ttl(), r.leaseInMain(x))
+	stored, created, err := r.Main.InsertRun(ctx, x.Snapshot(), x.ttl(), r.leaseInMain(x))
 	switch {
 	case errors.Is(err, repo.ErrNotFound):
 		return errForgotten
@@ -261,23 +318,17 @@ func (x *Execution) recorded(stored Run, before time.Time) {
 }
 
 // takeLease takes the lease that the record has not taken, and the fence rows of the worker's other
-// databases. The lease's span begins at this time and has what record does, if it is not nil.
+// databases; a dry run has none. The lease's span begins at this time.
 //
-// In main record has taken the lease already, unless it is held: acquire then only returns it.
-func (r *Runner) takeLease(
-	ctx context.Context, x *Execution, began time.Time, record func(context.Context) error,
-) error {
+// In main the record has taken the lease already, unless it is held: acquire then only returns it.
+func (r *Runner) takeLease(ctx context.Context, x *Execution, began time.Time) error {
+	if x.DryRun {
+		return nil
+	}
 	ctx, span := r.Tracer.Start(ctx, "maintenance.lease.acquire", trace.WithTimestamp(began))
 	defer span.End()
 	SetTexts(span, "maintenance.lease", x.leases.name)
-	var err error
-	if record != nil {
-		err = record(ctx)
-	}
-	var lease heldLease
-	if err == nil {
-		lease, err = x.leases.acquire(ctx, x.Database)
-	}
+	lease, err := x.leases.acquire(ctx, x.Database)
 	if err == nil {
 		err = x.leases.fence(ctx, x.Worker.Fences)
 	}
@@ -294,20 +345,4 @@ func (r *Runner) takeLease(
 	x.Report(func(r *Run) { r.LeaseEpoch = lease.Epoch })
 	x.reader = x.Database.Reader(lease.Name, lease.Epoch)
 	return nil
-}
-
-// Resume starts a run that goes on with what another one has left. It does not wait for its end.
-func (r *Runner) Resume(ctx context.Context, w *Worker, reason string) (Run, error) {
-	state, err := r.Ready(ctx, w)
-	if err != nil {
-		return Run{}, err
-	}
-	x, err := r.start(ctx, w, Run{
-		ID: newID(state.Now), Worker: w.Name, Trigger: repo.TriggerSchedule, Reason: reason,
-		RequestedBy: r.Replica,
-	}, startWith{database: r.Main, flags: state.Flags})
-	if err != nil {
-		return Run{}, err
-	}
-	return x.Snapshot(), nil
 }

@@ -172,12 +172,7 @@ func linkKnownRequest(ctx context.Context, first Run) {
 // recordRefusedLease says on its span why a lease could not be had. That somebody else has it is no failure.
 func recordRefusedLease(span trace.Span, err error) {
 	held, ok := errors.AsType[*LeaseHeldError](err)
-	known, repeated := errors.AsType[*knownRequestError](err)
-	switch {
-	case repeated:
-		SetTexts(span, "maintenance.outcome", repo.RunSkipped, "maintenance.run_id", known.run.ID)
-		return
-	case !ok:
+	if !ok {
 		NoteError(span, err)
 		return
 	}

@@ -50,8 +50,8 @@ type Deps struct {
 	// Queue takes deferred jobs; nil: there is none.
 	Queue  repo.JobQueue
 	Logger *slog.Logger
-	// Resume starts a run that continues what another one has left, and does not wait for its end.
-	Resume func(ctx context.Context, w *Worker, reason string) (Run, error)
+	// RunBatch is [Runner.RunBatch].
+	RunBatch func(context.Context, Request) (Run, error)
 	// LooseForeignKeys returns the definitions in use; nil: none are configured. They change when the
 	// file is read again, so a run calls it once.
 	LooseForeignKeys func() []repo.LooseForeignKey

@@ -189,7 +189,7 @@ func (d *Dispatcher) ResumeRuns(ctx context.Context) error {
 		}
 		reason, err := d.runner.Unfinished(ctx, w)
 		if err == nil && reason != "" {
-			_, err = d.runner.Resume(ctx, w, reason)
+			_, err = d.runner.RunBatch(ctx, run.Continue(w, reason))
 		}
 		if !run.IsTemporary(err) {
 			errs = append(errs, err)

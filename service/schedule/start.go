@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -17,64 +16,51 @@ func (t *workerTick) start(ctx context.Context, due dueFires) error {
 	if due.reason == "" {
 		until = due.fire
 	}
-	wanted := run.Scheduled{
-		Worker: t.worker, At: t.now, Fire: due.fire,
-		Claim: &repo.FireClaim{Step: t.step(until), Reason: due.reason},
-	}
-	var x *run.Execution
+	var first run.Run
 	err := run.Guarded(func() (err error) {
-		x, err = t.startRun(ctx, wanted)
+		first, err = t.runner.RunBatch(ctx, run.Request{
+			Worker: t.worker.Name, Database: firstDue(ctx, t.worker), Async: true,
+			Fire: &run.Fire{
+				Time: due.fire, Claim: &repo.FireClaim{Step: t.step(until), Reason: due.reason},
+			},
+		})
 		return err
 	})
-	if err != nil || x == nil {
+	switch {
+	case errors.Is(err, run.ErrFireTaken):
+		return nil
+	case err != nil:
 		return err
-	}
-	if due.reason != "" {
+	case due.reason != "":
 		t.runner.Logger.InfoContext(ctx, "fire caught up", "worker", t.worker.Name, "fire", due.fire,
 			"reason", due.reason, "late_seconds", t.now.Sub(due.fire).Seconds())
 	}
 	if t.worker.Due != nil {
-		t.runner.Go(func() { t.finishRound(ctx, x) })
+		t.runner.Go(func() { t.finishRound(ctx, first) })
 	}
 	return nil
 }
 
-// startRun starts a fire's own run, or records why it cannot start. Where main does not answer
-// nothing is claimed.
-func (t *workerTick) startRun(ctx context.Context, wanted run.Scheduled) (*run.Execution, error) {
-	state, err := t.runner.Ready(ctx, t.worker)
-	silent, _ := run.UnreachableDatabase(err)
-	if errors.Is(err, run.ErrUnreachable) && silent == t.runner.Main.Name {
-		return nil, err
+// firstDue is the first database that has something due, "" if none has, or if the worker has no
+// rounds: then the run is on the one of the fire's minute, so that every fire has its run. All
+// databases together have run.DuePatience to answer.
+func firstDue(ctx context.Context, w *run.Worker) string {
+	if w.Due == nil {
+		return ""
 	}
-	wanted.Flags, wanted.Refused = state.Flags, err
-	if wanted.Database, err = databaseOf(ctx, t.runner, t.worker, wanted.Fire); err != nil {
-		return nil, err
-	}
-	return t.runner.StartScheduled(ctx, wanted)
-}
-
-// databaseOf is the database that a fire's own run works on: that of its minute, or in a round the
-// first that has something due. A round that finds none works the one of the minute, so that every
-// fire has its run. All databases together have run.DuePatience to answer.
-func databaseOf(
-	ctx context.Context, r *run.Runner, w *run.Worker, fire time.Time,
-) (*repo.Database, error) {
-	if w.Due != nil {
-		asking, cancel := context.WithTimeoutCause(ctx, run.DuePatience, repo.ErrUnreachable)
-		defer cancel()
-		for _, d := range w.Databases {
-			if w.Due(asking, d) {
-				return d, nil
-			}
+	asking, cancel := context.WithTimeoutCause(ctx, run.DuePatience, repo.ErrUnreachable)
+	defer cancel()
+	for _, d := range w.Databases {
+		if w.Due(asking, d) {
+			return d.Name
 		}
 	}
-	return r.Database(w, "", fire)
+	return ""
 }
 
 // finishRound starts the runs of the databases behind that of the fire's own run, one after the
 // other. An error ends the round: what is left is for the next fire.
-func (t *workerTick) finishRound(ctx context.Context, first *run.Execution) {
+func (t *workerTick) finishRound(ctx context.Context, first run.Run) {
 	err := run.Guarded(func() error { return t.workRound(ctx, first) })
 	if err != nil && !errors.Is(err, run.ErrStopping) {
 		t.runner.Logger.WarnContext(ctx, "remaining databases of this round are left to the next fire",
@@ -84,26 +70,25 @@ func (t *workerTick) finishRound(ctx context.Context, first *run.Execution) {
 
 // workRound: a run that fails, is cancelled or finds its lease held does not keep the others from
 // starting; a pause, or the end of this process, does.
-func (t *workerTick) workRound(ctx context.Context, x *run.Execution) error {
-	at := slices.Index(t.worker.Databases, x.Database)
-	for _, d := range t.worker.Databases[at+1:] {
-		<-x.Done
+func (t *workerTick) workRound(ctx context.Context, first run.Run) error {
+	if _, err := t.runner.Join(ctx, first, false); err != nil {
+		return err
+	}
+	all := t.worker.Databases
+	at := slices.IndexFunc(all, func(d *repo.Database) bool { return d.Name == first.Database })
+	for _, d := range all[at+1:] {
 		if t.runner.IsStopping() {
 			return nil
-		}
-		state, err := t.runner.Ready(ctx, t.worker)
-		if _, paused := errors.AsType[*run.WorkerPausedError](err); paused {
-			return nil
-		}
-		if err != nil {
-			return err
 		}
 		if !t.worker.Due(ctx, d) {
 			continue
 		}
-		x, err = t.runner.StartScheduled(ctx, run.Scheduled{
-			Worker: t.worker, Database: d, At: state.Now, Flags: state.Flags,
+		_, err := t.runner.RunBatch(ctx, run.Request{
+			Worker: t.worker.Name, Database: d.Name, Fire: &run.Fire{},
 		})
+		if _, paused := errors.AsType[*run.WorkerPausedError](err); paused {
+			return nil
+		}
 		if err != nil {
 			return err
 		}

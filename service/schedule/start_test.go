@@ -21,17 +21,13 @@ func TestRound_TheDatabasesHaveOneDeadlineTogetherToSayWhatIsDue(t *testing.T) {
 		defer d.Close()
 		databases = append(databases, d)
 	}
-	r, err := run.New(run.Config{Databases: databases})
-	assert.NoError(t, err)
 	var deadlines []time.Time
 	w := &run.Worker{Databases: databases, Due: func(ctx context.Context, _ *repo.Database) bool {
 		deadline, _ := ctx.Deadline()
 		deadlines = append(deadlines, deadline)
 		return false
 	}}
-	if _, err := databaseOf(context.Background(), r, w, time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	assert.Equal(t, firstDue(context.Background(), w), "")
 	if len(deadlines) != 3 || deadlines[0].IsZero() || len(slices.Compact(deadlines)) != 1 {
 		t.Errorf("deadlines %v", deadlines)
 	}

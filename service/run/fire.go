@@ -5,72 +5,21 @@ import (
 	"errors"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// Scheduled is a run that a worker's schedule wants.
-type Scheduled struct {
-	Worker   *Worker
-	Database *repo.Database
-	// At is main's clock, Flags are the feature flags of that moment.
-	At    time.Time
-	Flags map[string]bool
-	// Fire is what the run is of, claimed as Claim says; zero and nil for the further runs of a
-	// round, which have no fire of their own.
-	Fire  time.Time
-	Claim *repo.FireClaim
-	// Refused is why it cannot start, nil if nothing is known to be against it.
-	Refused error
-}
+// ErrFireTaken means that another replica has claimed the fire.
+var ErrFireTaken = errors.New("another replica has claimed the fire")
 
-// StartScheduled claims a fire and starts its run in one step, on one replica alone: nil and no
-// error if another one has the fire. A run that cannot start is on record as SKIPPED, or as FAILED
-// if something is broken. It does not wait for a lease outside of main, nor for the work.
-//
-// On error nothing is stored, unless main became unreachable meanwhile: then the run may be on
-// record, and ends as LEASE_LOST.
-func (r *Runner) StartScheduled(ctx context.Context, s Scheduled) (*Execution, error) {
-	run := Run{
-		ID: newID(s.At), Worker: s.Worker.Name, Database: DatabaseLabel(s.Worker, s.Database),
-		Trigger: repo.TriggerSchedule, RequestedBy: r.Replica, Fire: s.Fire,
-	}
-	// Statements up to the claim have no spans: most replicas find that another one was first.
-	traced, x := r.newExecution(context.WithoutCancel(ctx), s.Worker, run, s.Database, s.Flags)
-	before := time.Now()
-	err := r.register(x)
-	if err == nil {
-		err = r.recordScheduled(ctx, x, &s)
-	}
-	switch {
-	case err != nil:
-		x.Span.SetAttributes(attribute.Bool(withheldKey, true))
-		x.Span.End()
-		x.refuse(err)
-		r.unregister(x)
-		if s.Claim != nil && errors.Is(err, repo.ErrNotFound) {
-			return nil, nil //nolint:nilnil // see above
-		}
-		return nil, err
-	case s.Refused != nil:
-		r.reportRefused(traced, x, s.Refused)
-		close(x.Done)
-		r.unregister(x)
-	default:
-		go r.workScheduled(traced, x, before)
-	}
-	return x, nil
-}
-
-// recordScheduled claims the fire and records its run: at work, or why it cannot start.
-func (r *Runner) recordScheduled(ctx context.Context, x *Execution, s *Scheduled) error {
+// recordFire claims the fire of a run and records the run: at work, or why it cannot start. A further
+// run of a round has no fire to claim.
+func (r *Runner) recordFire(ctx context.Context, x *Execution, s *starting) error {
 	before, run, lease := time.Now(), x.Snapshot(), r.leaseInMain(x)
-	if s.Refused != nil {
-		setRefused(&run, s.Refused)
+	if s.refused != nil {
+		setRefused(&run, s.refused)
 		lease = ""
 	}
-	stored, err := r.insertScheduled(ctx, s, run, x.ttl(), lease)
+	stored, err := r.claim(ctx, s.fire, run, x.ttl(), lease)
 	switch {
 	case err == nil:
 	case errors.Is(err, repo.ErrUnreachable):
@@ -82,38 +31,40 @@ func (r *Runner) recordScheduled(ctx context.Context, x *Execution, s *Scheduled
 		}); err != nil {
 			return lost
 		}
-	case !errors.Is(err, repo.ErrNotFound) && s.Refused == nil:
+	case errors.Is(err, repo.ErrNotFound):
+		return ErrFireTaken
+	case s.refused == nil:
 		// Perhaps it is the lease that cannot be taken: then there is a record that says so.
-		s.Refused = err
-		return r.recordScheduled(ctx, x, s)
+		s.refused = err
+		return r.recordFire(ctx, x, s)
 	default:
 		return err
 	}
 	x.recorded(stored, before)
-	if s.Refused != nil {
+	if s.refused != nil {
 		x.endedAs(stored)
 	}
 	return nil
 }
 
-func (r *Runner) insertScheduled(
-	ctx context.Context, s *Scheduled, run Run, ttl time.Duration, lease string,
+func (r *Runner) claim(
+	ctx context.Context, f *Fire, run Run, ttl time.Duration, lease string,
 ) (Run, error) {
-	if s.Claim == nil {
+	if f.Claim == nil {
 		stored, _, err := r.Main.InsertRun(ctx, run, ttl, lease)
 		return stored, err
 	}
-	claim := *s.Claim
+	claim := *f.Claim
 	if run.State == repo.RunSkipped {
 		claim.Reason = run.Reason
 	}
 	return r.Main.ClaimFire(ctx, claim, run, ttl, lease)
 }
 
-// workScheduled takes what the run's record has not taken, and works.
-func (r *Runner) workScheduled(ctx context.Context, x *Execution, began time.Time) {
+// workFire is work for a run that is on record whatever becomes of it.
+func (r *Runner) workFire(ctx context.Context, x *Execution, began time.Time) {
 	why := r.retryWhileMainUnreachable(x, func() error {
-		return Guarded(func() error { return r.takeLease(ctx, x, began, nil) })
+		return Guarded(func() error { return r.takeLease(ctx, x, began) })
 	})
 	if why == nil {
 		r.addFire(ctx, x.Snapshot(), repo.FireRan)
@@ -146,8 +97,7 @@ func (r *Runner) retryWhileMainUnreachable(x *Execution, do func() error) error 
 	pace := Backoff{First: endWait, Most: 5 * time.Second}
 	for began := time.Now(); ; {
 		err := do()
-		silent, _ := UnreachableDatabase(err)
-		if !errors.Is(err, repo.ErrUnreachable) || silent != r.Main.Name || time.Since(began) > x.ttl()/2 {
+		if !r.mainIsSilent(err) || time.Since(began) > x.ttl()/2 {
 			return err
 		}
 		wait, _ := pace.After(err)
@@ -157,6 +107,12 @@ func (r *Runner) retryWhileMainUnreachable(x *Execution, do func() error) error 
 		case <-time.After(wait):
 		}
 	}
+}
+
+// mainIsSilent says whether an error is that main does not answer.
+func (r *Runner) mainIsSilent(err error) bool {
+	silent, _ := UnreachableDatabase(err)
+	return errors.Is(err, repo.ErrUnreachable) && silent == r.Main.Name
 }
 
 // endedAs is the record of a run that could not start, which has no fire.
