@@ -124,7 +124,7 @@ func TestPurge_WhatComesWhileARunWorksIsSeen(t *testing.T) {
 				settings = "options=-c%20track_counts%3Doff"
 			}
 			b.exec(create + `; CREATE INDEX ON c (p_id); INSERT INTO c SELECT i, 7 FROM generate_series(1, 2) i`)
-			child := assert.Must(open(t, b.with(settings)).Children(t.Context(), []repo.LooseForeignKey{
+			child := assert.Must(servicetest.Open(t, b.with(settings)).Children(t.Context(), []repo.LooseForeignKey{
 				{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: repo.AsyncDelete},
 			}))(t)[0]
 			b.exec(c.sql)
