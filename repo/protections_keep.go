@@ -138,10 +138,13 @@ func (d *Database) KeptKeys(
 }
 
 // keeping is keep in a transaction of its own, for reads. It takes one statement where nothing is
-// protected.
+// protected, and none in a database without protections.
 func (d *Database) keeping(
 	ctx context.Context, steps []JobCascade, l Limits, keys ...keptKeys,
 ) (kept Keeping, err error) {
+	if sql, err := d.missingTargets(ctx); err != nil || sql == "" {
+		return nil, err
+	}
 	q := newQuery("look for protections", inForceTargetsSQL)
 	found, err := readRows(ctx, d, l, q, scanProtection)
 	if err != nil || len(found) == 0 {
