@@ -17,7 +17,9 @@ type Catalog struct {
 	Database *Database
 	tables   map[string]*Relation
 	keys     []ForeignKey
-	parts    map[Table][]part
+	// paths are the tables from which a change may delete protected rows.
+	paths paths
+	parts map[Table][]part
 	// hiding is a table of which row-level security may hide rows, "" if none was asked for.
 	hiding string
 	// uncheckedRights: it does not matter what our role may read.
@@ -112,7 +114,11 @@ func (d *Database) Tables(ctx context.Context, wanted map[string][]string) (*Cat
 
 // Catalog is Tables with all foreign keys of the database.
 func (d *Database) Catalog(ctx context.Context, wanted map[string][]string) (*Catalog, error) {
-	return d.catalog(ctx, wanted, true)
+	c, err := d.catalog(ctx, wanted, true)
+	if err == nil {
+		c.paths, err = d.protectedPaths(ctx)
+	}
+	return c, err
 }
 
 func (d *Database) catalog(

@@ -214,9 +214,7 @@ func (d *Database) FailMigration(
 }
 
 func (q GhostQueue) postpone(operation, sql, counted string, args ...any) query {
-	change := newQuery(operation, journaled(q.fill(sql), "('"+counted+"', (SELECT count(*) FROM postponed))", 2), args...)
-	change.table = q.table.Name
-	return change
+	return newQuery(operation, journaled(q.fill(sql), "('"+counted+"', (SELECT count(*) FROM postponed))", 2), args...)
 }
 
 const deferMigrationSQL = `

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // A queue record claims that a row was deleted. The claim can be false: partition maintenance deletes
@@ -186,8 +187,17 @@ const livingSQL = `SELECT (CASE WHEN EXISTS ({parts}) THEN 'the parent of a key 
 // ErrLivingParent means that the parent of a key is alive; the transaction changed nothing.
 var ErrLivingParent = errors.New("the parent of a key is alive")
 
-// living is livingSQL for some keys; none: the parent is in another database, or has no table.
-func (c *Child) living(p Purge) ([]check, error) {
+// livingError is what an error of livingSQL means.
+func livingError(err error) error {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.Code == "22P02" {
+		return ErrLivingParent
+	}
+	return err
+}
+
+// living is livingSQL for some keys; nil: the parent is in another database, or has no table.
+func (c *Child) living(p Purge) (*statement, error) {
 	arrays, err := c.arguments(p.Keys)
 	if err != nil || !c.parent.Exists() {
 		return nil, err
@@ -213,8 +223,7 @@ func (c *Child) living(p Purge) ([]check, error) {
 		parts[i] = fill(part, "{lists}", lists, "{names}", names, "{parent}", r.sql,
 			"{matches}", matches, "{parent_column}", quote(r.columns[0].name))
 	}
-	sql := fill(livingSQL, "{parts}", strings.Join(parts, "\n  UNION ALL"))
-	return []check{{statement{sql, args}, ErrLivingParent}}, nil
+	return &statement{fill(livingSQL, "{parts}", strings.Join(parts, "\n  UNION ALL")), args}, nil
 }
 
 // Claim is how a run handles a record.

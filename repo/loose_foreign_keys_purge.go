@@ -3,7 +3,6 @@ package repo
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -262,47 +261,11 @@ func (c *Child) PurgeShares(
 	return r, err
 }
 
-// ErrChildChanged means that the child table has changed since the run began, so that a statement may leave
-// rows out that it cannot count. The transaction changed nothing.
-var ErrChildChanged = errors.New("the child table has changed since the run began")
-
-// keepsSQL fails if rows of the child may be kept. The statement before it keeps such triggers from coming
-// into being until the commit.
-const keepsSQL = `
-SELECT (CASE WHEN ` + keepsRowsSQL + ` OR EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = k.oid)
-  THEN 'rows of the child may be kept' END)::int
-FROM pg_class k WHERE k.oid = to_regclass($1)`
-
-// detachingSQL fails if the detachment of a partition is pending that has no task of its own ($2).
-const detachingSQL = `
-SELECT (CASE WHEN EXISTS (
-    SELECT FROM pg_inherits i
-    WHERE i.inhdetachpending AND i.inhrelid <> ALL (SELECT to_regclass(name) FROM unnest($2::text[]) AS d (name))
-      AND to_regclass($1) IN (SELECT relid FROM pg_partition_ancestors(i.inhparent)))
-  THEN 'the detachment of a partition is pending' END)::int`
-
-// changed are the checks that a statement on the child leaves no rows out.
-func (c *Child) changed(uncounted bool) (checks []check) {
-	if uncounted {
-		checks = append(checks, check{statement{keepsSQL, []any{c.home.sql()}}, ErrChildChanged})
-	}
-	if len(c.tree) > 0 {
-		known := []string{}
-		for _, part := range c.Detaching {
-			known = append(known, part.home.sql())
-		}
-		checks = append(checks, check{statement{detachingSQL, []any{c.home.sql(), known}}, ErrChildChanged})
-	}
-	return checks
-}
-
-// purge is a statement on the child with its checks.
+// purge is a statement on the child with the check for living parents behind it.
 func (c *Child) purge(template string, p Purge, own []any, more ...string) (q query, err error) {
-	if q, err = c.query("clean", template, p.Keys, own, more...); err != nil {
-		return q, err
+	if q, err = c.query("clean", template, p.Keys, own, more...); err == nil {
+		q.check, err = c.living(p)
 	}
-	living, err := c.living(p)
-	q.checks = append(c.changed(p.Uncounted && !c.mayKeep), living...)
 	return q, err
 }
 
@@ -318,5 +281,8 @@ func numbered(keys []Key, numbers []int64) []Key {
 // change sends a statement on the child.
 func (c *Child) change(ctx context.Context, p Permit, q query, into ...any) error {
 	p.before = lockTrees(append(c.parent.trees(), c.tree...))
+	if c.leads {
+		return c.Database.changeProtected(ctx, p, q, c.receipt(), into...)
+	}
 	return c.Database.change(ctx, p, q, c.receipt(), into...)
 }

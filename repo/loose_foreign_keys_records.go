@@ -60,9 +60,7 @@ func changeRecords[R any](
 	var changes []query
 	for queue, some := range records {
 		if len(some) > 0 {
-			change := statement(queue, some)
-			change.table = QueueTables()[queue]
-			changes = append(changes, change)
+			changes = append(changes, statement(queue, some))
 		}
 	}
 	if len(changes) == 1 {
@@ -85,7 +83,6 @@ func changeRecords[R any](
 			for i := range counts {
 				into = append(into, &some[i])
 			}
-			tx.touches(change.table)
 			s := p.fill(change.statement)
 			if err := tx.QueryRow(ctx, s.sql, s.args...).Scan(into...); err != nil {
 				return err

@@ -44,25 +44,8 @@ type query struct {
 	// receipt is the statement behind it that writes its receipt; nil: it changes no rows of the
 	// application.
 	receipt *statement
-	// table is that of its rows, as messages about protected rows name it; "": one of ours.
-	table string
-	// checks are statements behind it that fail, and with them the transaction, if it must change nothing.
-	checks []check
-}
-
-// check is a statement that fails with an invalid number (22P02), which means err.
-type check struct {
-	statement
-	err error
-}
-
-// meant is the error of a check.
-func (c check) meant(err error) error {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == "22P02" {
-		return c.err
-	}
-	return err
+	// check is the statement behind it that fails if the parent of a key is alive; nil: none.
+	check *statement
 }
 
 func newQuery(operation, sql string, args ...any) query {
@@ -72,11 +55,10 @@ func newQuery(operation, sql string, args ...any) query {
 // statements are all that is sent.
 func (q query) statements() []statement {
 	all := []statement{q.statement}
-	for _, c := range q.checks {
-		all = append(all, c.statement)
-	}
-	if q.receipt != nil {
-		all = append(all, *q.receipt)
+	for _, behind := range []*statement{q.check, q.receipt} {
+		if behind != nil {
+			all = append(all, *behind)
+		}
 	}
 	return all
 }
@@ -85,28 +67,20 @@ func (q query) statements() []statement {
 func (d *Database) readRow(ctx context.Context, l Limits, q query, into ...any) error {
 	ctx, into = withAffected(ctx, into)
 	return d.send(ctx, q.operation, l, q.statements(), func(r pgx.BatchResults) error {
-		return q.checked(r, r.QueryRow().Scan(into...))
-	})
-}
-
-// checked reads the results of the checks.
-func (q query) checked(r pgx.BatchResults, err error) error {
-	for _, c := range q.checks {
-		if err == nil {
+		err := r.QueryRow().Scan(into...)
+		if err == nil && q.check != nil {
 			_, err = r.Exec()
-			err = c.meant(err)
+			err = livingError(err)
 		}
-	}
-	return err
+		return err
+	})
 }
 
 // readRows runs a statement that returns many.
 func readRows[T any](
 	ctx context.Context, d *Database, l Limits, q query, scan pgx.RowToFunc[T],
 ) (out []T, err error) {
-	err = d.send(ctx, q.operation, l, q.statements(), func(r pgx.BatchResults) error {
-		return q.checked(r, collectInto(&out, scan)(r))
-	})
+	err = d.send(ctx, q.operation, l, []statement{q.statement}, collectInto(&out, scan))
 	return out, err
 }
 
@@ -123,18 +97,13 @@ func collectInto[T any](out *[]T, scan pgx.RowToFunc[T]) func(pgx.BatchResults) 
 // guard held. If not, the statement has changed nothing, and the error says what was missing. What
 // changes rows of the application is sent by [Database.change].
 func (d *Database) write(ctx context.Context, p Permit, q query, into ...any) error {
-	if d.touches(p, q.operation) {
-		return d.writeProtected(ctx, p, q, into...)
+	if account := d.accountLeads(); account != "" && p.destroys() {
+		return d.writeProtected(ctx, p, q, account, into...)
 	}
 	ctx = p.finishing(ctx)
 	var held bool
-	l, sent := p.Limits, q
-	l.watch, sent.statement = d.watches(p), p.fill(q.statement)
-	err := d.readRow(ctx, l, sent, append([]any{&held}, into...)...)
-	if errors.Is(err, errTouched) {
-		d.touching.Store(q.operation, true)
-		return d.writeProtected(ctx, p, q, into...)
-	}
+	q.statement = p.fill(q.statement)
+	err := d.readRow(ctx, p.Limits, q, append([]any{&held}, into...)...)
 	if err == nil && !held {
 		return d.wrap(ctx, q.operation, p.refused(ctx, d.pool))
 	}
@@ -146,7 +115,10 @@ func (d *Database) write(ctx context.Context, p Permit, q query, into ...any) er
 func (d *Database) change(
 	ctx context.Context, p Permit, q query, r receipt, into ...any,
 ) error {
-	q.table, q.receipt = r.table, new(r.write(p.Source, nil))
+	if d.accountLeads() != "" && p.destroys() {
+		return d.changeProtected(ctx, p, q, r, into...)
+	}
+	q.receipt = new(r.write(p.Source, nil))
 	return d.write(ctx, p, q, into...)
 }
 
@@ -166,10 +138,6 @@ func (d *Database) send(
 		if l.before != "" {
 			statements = slices.Concat([]statement{{sql: l.before}}, statements)
 		}
-		if l.watch {
-			statements = slices.Concat([]statement{{sql: watchSQL}}, statements,
-				[]statement{{sql: constraintsSQL}, {sql: unwatchSQL}})
-		}
 		for _, s := range statements {
 			if err := d.prepare(ctx, conn, l, s.sql); err != nil {
 				return err
@@ -178,16 +146,14 @@ func (d *Database) send(
 		}
 		results := conn.SendBatch(ctx, batch)
 		_, err := results.Exec()
-		for _, sent := range []bool{l.watch, l.before != ""} {
-			if err == nil && sent {
-				_, err = results.Exec()
-			}
+		if err == nil && l.before != "" {
+			_, err = results.Exec()
 		}
 		if err == nil {
 			err = read(results)
 		}
 		if closeErr := results.Close(); err == nil {
-			err = touchedError(closeErr)
+			err = closeErr
 		}
 		return errors.Join(err, forget(ctx, conn, err))
 	})

@@ -2,7 +2,6 @@ package repo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -58,14 +57,12 @@ SELECT EXISTS (SELECT FROM guard) AND {noted}, tally.n, tally.last,
 func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult, err error) {
 	var p parameters
 	match, filter := r.sql(&p)
-	operation := c.Action() + " " + r.String()
-	if b.Direct && !b.SkipLocked && c.Report == "" && !r.Database.touches(b.Permit, operation) {
-		result, err = r.sweepDirect(ctx, c, b, operation)
-		if !errors.Is(err, errTouched) {
-			return result, err
-		}
-		r.Database.touching.Store(operation, true)
-		result = BatchResult{}
+	send := r.Database.change
+	switch {
+	case r.paths.leads(r.reachedTable(), c.Set):
+		send = r.Database.changeProtected
+	case b.Direct && !b.SkipLocked && c.Report == "" && r.Database.accountLeads() == "":
+		return r.sweepDirect(ctx, c, b)
 	}
 	change, done := c.sql(r.from(), &p)
 	lock, behind, report, reports := "", "NULL::bigint", "1", "ARRAY[]::text[]"
@@ -92,7 +89,7 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 		"{returned}", r.returned(), "{noted}", notedSQL,
 		"{outside}", outside, "{change}", change, "{done}", done, "{report}", report, "{reports}", reports)
 	sql = r.Database.summary(sql, r.returned(), "done")
-	err = r.Database.change(ctx, b.Permit, newQuery(operation, sql, p...), c.receipt(r),
+	err = send(ctx, b.Permit, newQuery(c.Action()+" "+r.String(), sql, p...), c.receipt(r),
 		&result.Picked, &result.Last, affected{&result.Changed}, &result.Reported)
 	kept := KeptError{Rows: r.String(), Wanted: c.wanted()}
 	return result, r.Database.ruled(ctx, err, r.Table, kept)
@@ -141,9 +138,7 @@ changed AS (
 SELECT {noted}, (SELECT count(*) FROM changed)`
 
 // sweepDirect changes a batch in one transaction and one round trip.
-func (r Rows) sweepDirect(
-	ctx context.Context, c Change, b Batch, operation string,
-) (result BatchResult, err error) {
+func (r Rows) sweepDirect(ctx context.Context, c Change, b Batch) (result BatchResult, err error) {
 	var probe, change parameters
 	bound := "NULL::bigint"
 	var which string
@@ -166,9 +161,7 @@ func (r Rows) sweepDirect(
 	}
 	var held, noted bool
 	ctx, _ = withAffected(b.finishing(ctx), []any{affected{&result.Changed}})
-	l := b.Limits
-	l.watch = r.Database.watches(b.Permit)
-	err = r.Database.send(ctx, operation, l, all,
+	err = r.Database.send(ctx, c.Action()+" "+r.String(), b.Limits, all,
 		func(results pgx.BatchResults) error {
 			if err := results.QueryRow().Scan(&held, &result.Last); err != nil {
 				return err

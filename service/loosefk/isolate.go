@@ -107,9 +107,6 @@ func (t *taskRun) isolate(ctx context.Context, keys []*openKey, err error) error
 	switch {
 	case errors.Is(err, errNoBudget):
 		return nil
-	case errors.Is(err, repo.ErrChildChanged):
-		lockKeys(t.task, keys) // The next run knows the table as it is.
-		return nil
 	case isProtected(err):
 		return t.isolateProtected(ctx, keys, err)
 	case errors.As(err, &refused) && refused.SQLState != "":
@@ -207,7 +204,7 @@ func readKept(ctx context.Context, all []*childTask) (keptKeys, error) {
 	var tasks []*childTask
 	var children []*repo.Child
 	for _, t := range all {
-		if t.child != nil && t.database == "main" && t.deletes() {
+		if t.child != nil && t.child.Leads() && t.deletes() {
 			tasks, children = append(tasks, t), append(children, t.child)
 		}
 	}
