@@ -25,7 +25,7 @@ func (p AbsentPlace) String() string {
 }
 
 // AbsentChild is an absent child table that the operator has accepted, so that its definitions are skipped
-// there: a row of maintenance.absent_children, in main.
+// there: a row of maintenance.absent_children or, with a database, of maintenance.gone_children, in main.
 type AbsentChild struct {
 	AbsentPlace
 	AcceptedAt time.Time `json:"accepted_at"`
@@ -33,7 +33,9 @@ type AbsentChild struct {
 }
 
 const absentChildrenSQL = `
-SELECT child, database, accepted_at, accepted_by FROM maintenance.absent_children ORDER BY child, database`
+SELECT child, '' AS database, accepted_at, accepted_by FROM maintenance.absent_children
+UNION ALL SELECT child, database, accepted_at, accepted_by FROM maintenance.gone_children
+ORDER BY child, database`
 
 // AbsentChildren reads the accepted absent children by name.
 func (d *Database) AbsentChildren(ctx context.Context) ([]AbsentChild, error) {
@@ -70,9 +72,13 @@ func NotTables(ctx context.Context, all []*Database, written []string) (map[stri
 }
 
 const acceptAbsentSQL = `
-INSERT INTO maintenance.absent_children (child, database, accepted_by)
-SELECT child, database, $3 FROM unnest($1::text[], $2::text[]) AS p (child, database)
-ON CONFLICT DO NOTHING`
+WITH p AS (SELECT child, database FROM unnest($1::text[], $2::text[]) AS p (child, database)),
+gone AS (
+  INSERT INTO maintenance.gone_children (child, database, accepted_by)
+  SELECT child, database, $3 FROM p WHERE database <> '' ON CONFLICT DO NOTHING
+)
+INSERT INTO maintenance.absent_children (child, accepted_by)
+SELECT child, $3 FROM p WHERE database = '' ON CONFLICT DO NOTHING`
 
 // AcceptAbsent accepts children as absent. One that is accepted already keeps its time and name.
 func (d *Database) AcceptAbsent(ctx context.Context, places []AbsentPlace, by string) error {
@@ -82,8 +88,11 @@ func (d *Database) AcceptAbsent(ctx context.Context, places []AbsentPlace, by st
 }
 
 const endAbsenceSQL = `
-DELETE FROM maintenance.absent_children a USING unnest($1::text[], $2::text[]) AS p (child, database)
-WHERE a.child = p.child AND a.database = p.database`
+WITH p AS (SELECT child, database FROM unnest($1::text[], $2::text[]) AS p (child, database)),
+gone AS (
+  DELETE FROM maintenance.gone_children g USING p WHERE g.child = p.child AND g.database = p.database
+)
+DELETE FROM maintenance.absent_children a USING p WHERE a.child = p.child AND p.database = ''`
 
 // EndAbsence ends the acceptance of children: a run has found them, or the operator has revoked it.
 func (d *Database) EndAbsence(ctx context.Context, places []AbsentPlace) error {
@@ -121,8 +130,8 @@ func (s *SeenChildren) MayHave(child string) bool {
 const seenChildrenSQL = `
 SELECT s.database, ARRAY(
     SELECT c FROM unnest(s.children) AS c
-    WHERE NOT EXISTS (
-      SELECT FROM maintenance.absent_children a WHERE a.child = c AND a.database IN ('', s.database))),
+    WHERE NOT EXISTS (SELECT FROM maintenance.absent_children a WHERE a.child = c)
+      AND NOT EXISTS (SELECT FROM maintenance.gone_children g WHERE g.child = c AND g.database = s.database)),
   s.asked, s.seen_at > clock_timestamp() - interval '1 hour'
 FROM maintenance.seen_children s`
 
@@ -146,7 +155,7 @@ ON CONFLICT (database) DO UPDATE
 SET children = EXCLUDED.children || ARRAY(
     SELECT c FROM unnest(s.children) AS c
     WHERE NOT c = ANY (EXCLUDED.asked) OR NOT c = ANY (EXCLUDED.children) AND EXISTS (
-      SELECT FROM maintenance.absent_children a WHERE a.child = c AND a.database = s.database)),
+      SELECT FROM maintenance.gone_children g WHERE g.child = c AND g.database = s.database)),
   asked = EXCLUDED.asked, seen_at = EXCLUDED.seen_at`
 
 // SaveSeenChildren remembers what a database has.

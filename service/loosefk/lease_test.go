@@ -157,3 +157,16 @@ func TestLooseForeignKeysCleanup_AParentThatComesWhileAStatementWorksKeepsItsChi
 		e.Want("main", `SELECT string_agg(id || v, ' ' ORDER BY id) FROM c`, "1 2mine")
 	}
 }
+
+func TestLooseForeignKeysCleanup_AParentThatATriggerOfTheChildInsertsAgainIsHeld(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (1); CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c VALUES (1);
+		CREATE FUNCTION again() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO p VALUES (OLD.p_id); RETURN NULL; END';
+		CREATE TRIGGER again AFTER DELETE ON c FOR EACH ROW EXECUTE FUNCTION again()`)
+	track(e, "p")
+	e.Exec("main", `DELETE FROM p`)
+	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete}]", unhurried)
+	r := servicetest.RunBatch(t, s, "main")
+	servicetest.WantRun(t, r, "succeeded", "rescheduled_records=1 deleted_rows=0")
+	e.Want("main", `SELECT count(*) FROM c`, "1")
+}

@@ -84,9 +84,8 @@ func (l Admin) Lint(ctx context.Context) (Lint, error) {
 	check.result.Unchecked = check.unchecked()
 	if check.complete {
 		names := slices.AppendSeq(l.Definitions.children(), maps.Keys(l.Definitions.ByParent()))
-		if check.others, err = repo.NotTables(ctx, l.Databases, names); err != nil {
-			return Lint{}, err
-		}
+		others, othersErr := repo.NotTables(ctx, l.Databases, names)
+		check.others, err = others, errors.Join(err, othersErr)
 	}
 	// What keeps main from being inspected has been said.
 	if !slices.Contains(check.result.Unchecked, l.main().Name) {

@@ -166,6 +166,10 @@ func (t *taskRun) rows() int64 {
 	return t.sizes.Get(t.task)
 }
 
+// livingAttempts is how often a statement is sent at most that finds a parent alive. A trigger of the child
+// may insert the parent again each time: then the keys are held.
+const livingAttempts = 3
+
 // purge sends one statement within what is left of the limits and accounts for it.
 func (t *taskRun) purge(ctx context.Context, keys []*openKey, m mode) (r purged, err error) {
 	r.cap = t.budget.reserve(t.task, t.rows())
@@ -173,11 +177,16 @@ func (t *taskRun) purge(ctx context.Context, keys []*openKey, m mode) (r purged,
 		return r, errNoBudget
 	}
 	defer func() { t.budget.spend(t.task, r.cap, r.Changed) }()
-	for {
+	for attempt := 1; ; attempt++ {
 		if m != everything && m != uncounted {
 			r.perKey = max(1, r.cap/int64(len(keys)))
 		}
 		switch err = t.send(ctx, keys, m, &r); {
+		case errors.Is(err, repo.ErrLivingParent) && attempt == livingAttempts:
+			for _, k := range keys {
+				t.holdReused(t.batch, k, repo.ClaimReused)
+			}
+			err = nil
 		case errors.Is(err, repo.ErrLivingParent):
 			// Nothing was changed. The statement is sent again without the keys of living parents. Other
 			// batches are checked before they change anything.

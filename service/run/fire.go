@@ -109,7 +109,7 @@ func (r *Runner) retryWhileMainUnreachable(x *Execution, do func() error) error 
 	}
 }
 
-// mainIsSilent says whether an error is that main does not answer.
+// mainIsSilent reports whether an error says that main does not answer.
 func (r *Runner) mainIsSilent(err error) bool {
 	silent, _ := UnreachableDatabase(err)
 	return errors.Is(err, repo.ErrUnreachable) && silent == r.Main.Name

@@ -27,15 +27,15 @@ type Request struct {
 	RequestID string
 	// ExpectedDigest is that of the candidates of a dry run: the run is not done with others. "": any.
 	ExpectedDigest string
-	// RequestedBy is recorded with the run; of a run that nobody has asked for it is this replica.
+	// RequestedBy is recorded with the run. If it is empty, this replica's name is.
 	RequestedBy string
-	// Fire is what a run of the schedule is of; nil for every other run.
+	// Fire is the tick of the schedule that starts the run; nil for every other run.
 	Fire *Fire
-	// Reason is why a run goes on with what another one has left; "" for every other run.
+	// Reason is why a run resumes work that an earlier run left; "" for every other run.
 	Reason string
 }
 
-// Fire is what a run of the schedule is of. If that run cannot start, its record says why, as SKIPPED,
+// Fire is the tick of the schedule that starts a run. If that run cannot start, its record says why, as SKIPPED,
 // or as FAILED if something is broken. RunBatch with Async does not wait for its lease.
 type Fire struct {
 	// Time is the moment of the fire. The run works on the database whose turn it was then.
@@ -87,7 +87,7 @@ func (r *Runner) runOnce(ctx context.Context, w *Worker, req Request) (Run, erro
 		return Run{}, err
 	case req.Fire != nil && req.Fire.Claim != nil:
 		turn, refused = req.Fire.Time, err
-	case err != nil && (req.Fire != nil || !errors.Is(err, repo.ErrForbidden)):
+	case err != nil && (req.trigger() == repo.TriggerSchedule || !errors.Is(err, repo.ErrForbidden)):
 		// Of a privilege that is missing the run of a request itself says so, and what to grant.
 		return Run{}, err
 	}
@@ -117,7 +117,7 @@ func (r *Runner) runOnce(ctx context.Context, w *Worker, req Request) (Run, erro
 	return run, err
 }
 
-// Continue asks for a run that goes on with what another one has left. It does not wait for its end.
+// Continue asks for a run that resumes work that an earlier run left. It does not wait for its end.
 func Continue(w *Worker, reason string) Request {
 	return Request{Worker: w.Name, Async: true, Reason: reason}
 }
@@ -207,7 +207,9 @@ func (r *Runner) start(ctx context.Context, run Run, s starting) (*Execution, er
 	}
 	switch {
 	case err != nil:
-		x.Span.SetAttributes(attribute.Bool(withheldKey, s.fire != nil))
+		if s.fire != nil {
+			x.Span.SetAttributes(attribute.Bool(withheldKey, true))
+		}
 		r.refuse(x, err)
 		return nil, err
 	case s.refused != nil:
