@@ -34,13 +34,12 @@ func (d *Database) Exec(ctx context.Context, sql string, args ...any) error {
 // PurgeWithoutReceipt is [Child.PurgeAll], uncounted, as it would be if there were no receipts.
 func (c *Child) PurgeWithoutReceipt(ctx context.Context, p Purge) error {
 	ending := strings.Replace(purgeAllResultSQL, "{noted}", "true", 1)
-	q, err := c.query("clean without a receipt", strings.Replace(purgeUncountedSQL+ending, "{returned} AS key", "1", 1), p.Keys, []any{p.Cap, p.approved()})
+	q, err := c.query("clean without a receipt", strings.Replace(purgeUncountedSQL+ending, "{returned} AS key", "1", 1), p.Keys, []any{p.Cap})
 	if err != nil {
 		return err
 	}
 	var found, changed, removed int64
-	var living []int64
-	return c.Database.write(ctx, p.Permit, q, &found, &changed, &removed, &living)
+	return c.Database.write(ctx, p.Permit, q, &found, &changed, &removed)
 }
 
 // Backends are the server's processes behind the connections.
