@@ -287,9 +287,9 @@ func TestTrace_ASettingThatIsInvalidOrOffIsNamedWithoutItsValue(t *testing.T) {
 		r := servicetest.RunTokens(t, s)
 		assert.That(t, strings.Contains(r.Error, "alice@example.com"), "error %q", r.Error)
 	}
-	e.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = -4711`)
+	e.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = -2047110815`)
 	r := ran(t, s, service.RunRequest{Worker: servicetest.AdjournedGroups})
-	assert.That(t, strings.Contains(r.Error, "-4711"), "error %q", r.Error)
+	assert.That(t, strings.Contains(r.Error, "-2047110815"), "error %q", r.Error)
 	runs := servicetest.Named(spans, "maintenance.run")
 	assert.Require(t, len(runs) == 3, "%d runs", len(runs))
 	for i, run := range runs {
@@ -299,7 +299,7 @@ func TestTrace_ASettingThatIsInvalidOrOffIsNamedWithoutItsValue(t *testing.T) {
 			assert.That(t, strings.Contains(text, setting), "%q does not name %s", text, setting)
 		}
 	}
-	wantNothingOf(t, spans, "alice", "4711")
+	wantNothingOf(t, spans, "alice", "2047110815")
 	e.Exec("main", setTokens, servicetest.TokenSettings("null"))
 	log := &bytes.Buffer{}
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.TracedLogTo(log)))

@@ -27,7 +27,7 @@ type Request struct {
 	RequestID string
 	// ExpectedDigest is that of the candidates of a dry run: the run is not done with others. "": any.
 	ExpectedDigest string
-	// RequestedBy is recorded with the run. If it is empty, this replica's name is.
+	// RequestedBy is recorded with the run. For a run of the schedule it is this replica's name.
 	RequestedBy string
 	// Fire is the tick of the schedule that starts the run; nil for every other run.
 	Fire *Fire
@@ -95,10 +95,13 @@ func (r *Runner) runOnce(ctx context.Context, w *Worker, req Request) (Run, erro
 	if err != nil {
 		return Run{}, err
 	}
+	if req.trigger() == repo.TriggerSchedule {
+		req.RequestedBy = r.Replica
+	}
 	x, err := r.start(ctx, Run{
 		ID: newID(cmp.Or(state.Now, turn)), Worker: w.Name, Database: DatabaseLabel(w, database),
 		Trigger: req.trigger(), DryRun: req.DryRun, Reason: req.Reason, RequestID: req.RequestID,
-		RequestedBy: cmp.Or(req.RequestedBy, r.Replica),
+		RequestedBy: req.RequestedBy,
 	}, starting{
 		worker: w, database: database, flags: state.Flags, expected: req.ExpectedDigest,
 		fire: req.Fire, refused: refused,
