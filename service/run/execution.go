@@ -41,8 +41,6 @@ type Execution struct {
 	// begun closes when the lease is taken, planned when the candidates have been found to be those
 	// expected, Done when the run has ended or was refused.
 	begun, planned, Done chan struct{}
-	// fire is the tick of the schedule that started the run, nil for every other run.
-	fire *Fire
 	// expected is the digest that its candidates must have, "" for any.
 	expected string
 	// only is what it may work on, with which actions, once these have been found; nil: everything.

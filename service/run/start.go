@@ -219,6 +219,8 @@ func (r *Runner) start(ctx context.Context, run Run, s starting) (*Execution, er
 		r.reportRefused(traced, x, s.refused)
 		close(x.Done)
 		r.unregister(x)
+	case s.fire != nil:
+		go r.workFire(traced, x, began)
 	default:
 		go r.work(traced, x, began)
 	}
@@ -234,10 +236,6 @@ func (r *Runner) refuse(x *Execution, why error) {
 
 // work takes the lease that the record has not taken, and lets the run work.
 func (r *Runner) work(ctx context.Context, x *Execution, began time.Time) {
-	if x.fire != nil {
-		r.workFire(ctx, x, began)
-		return
-	}
 	err := Guarded(func() error { return r.takeLease(ctx, x, began) })
 	if err == nil {
 		r.execute(ctx, x)
@@ -262,7 +260,7 @@ func (r *Runner) newExecution(ctx context.Context, run Run, s starting) (context
 		run.TraceID = id.String()
 	}
 	x := &Execution{
-		Database: database, DryRun: run.DryRun, Worker: w, Flags: s.flags, fire: s.fire, expected: s.expected,
+		Database: database, DryRun: run.DryRun, Worker: w, Flags: s.flags, expected: s.expected,
 		metrics: r.Metrics, Tracer: r.Tracer, Span: span, loads: r.Loads,
 		Log:     r.runLog(run, database),
 		started: time.Now(), found: candidates{digest: sha256.New()},
