@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -157,22 +156,7 @@ func (sh *shell) migrate() {
 const worker = "loose_foreign_keys_cleanup"
 
 // screen is what a command that runs on has written so far.
-type screen struct {
-	mu      sync.Mutex
-	content bytes.Buffer
-}
-
-func (s *screen) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.content.Write(p)
-}
-
-func (s *screen) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.content.String()
-}
+type screen struct{ servicetest.Buffer }
 
 // field is the text value of a key of a log line with a message, once there is one.
 func (s *screen) field(t *testing.T, message, key string) string {
