@@ -83,3 +83,68 @@ func TestPurge_RowsThatMoveToAPartitionAttachedMeanwhileAreFound(t *testing.T) {
 		})
 	}
 }
+
+// What comes into being behind the run's look at the catalogue keeps its statements from changing anything.
+func TestPurge_WhatComesWhileARunWorksIsSeen(t *testing.T) {
+	refer := func(more string) string {
+		return `ALTER TABLE users ADD c_id bigint REFERENCES c ON DELETE CASCADE ` + more + `; UPDATE users SET c_id = id`
+	}
+	trigger := func(when, body string) string {
+		return `CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN ` + body + ` RETURN NULL; END $$;
+			CREATE TRIGGER f ` + when + ` DELETE ON c FOR EACH ROW EXECUTE FUNCTION f()`
+	}
+	const pending = `UPDATE pg_inherits SET inhdetachpending = true WHERE inhrelid = `
+	protected := func(err error) bool { _, ok := errors.AsType[*repo.ProtectedError](err); return ok }
+	changed := func(err error) bool { return errors.Is(err, repo.ErrChildChanged) }
+	for name, c := range map[string]struct {
+		sql     string
+		refused func(error) bool // nil: the rows are deleted
+		parted  bool
+	}{
+		"a foreign key of users":        {refer(""), protected, false},
+		"one that is deferred":          {refer("DEFERRABLE INITIALLY DEFERRED"), protected, false},
+		"one while nothing is counted":  {refer(""), protected, false},
+		"a trigger that deletes users":  {trigger("AFTER", "DELETE FROM users;"), protected, false},
+		"one that truncates the table":  {trigger("AFTER", "TRUNCATE users;"), protected, false},
+		"one that changes users":        {trigger("AFTER", "UPDATE users SET id = id;"), nil, false},
+		"a trigger that keeps rows":     {trigger("BEFORE", ""), changed, false},
+		"a table that inherits":         {`CREATE TABLE d () INHERITS (c)`, changed, false},
+		"a detachment that is pending":  {pending + `'c_1'::regclass`, changed, true},
+		"a detachment of another table": {`CREATE TABLE o (LIKE c) PARTITION BY LIST (id); CREATE TABLE o_1 PARTITION OF o DEFAULT; ` + pending + `'o_1'::regclass`, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := installed(servicetest.Parallel(t))
+			b.exec(`CREATE TABLE users (id bigint PRIMARY KEY); CREATE TABLE namespaces (id bigint PRIMARY KEY); INSERT INTO users VALUES (1), (2);
+				INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('user', 2, 'r', 'ann'), ('user', 3, 'gone before', 'ann')`)
+			create, settings := `CREATE TABLE c (id bigint PRIMARY KEY, p_id bigint)`, ""
+			if c.parted {
+				create += ` PARTITION BY RANGE (id); CREATE TABLE c_1 PARTITION OF c DEFAULT`
+			}
+			if name == "one while nothing is counted" {
+				settings = "options=-c%20track_counts%3Doff"
+			}
+			b.exec(create + `; CREATE INDEX ON c (p_id); INSERT INTO c SELECT i, 7 FROM generate_series(1, 2) i`)
+			child := assert.Must(servicetest.Open(t, b.with(settings)).Children(t.Context(), []repo.LooseForeignKey{
+				{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: repo.AsyncDelete},
+			}))(t)[0]
+			b.exec(c.sql)
+			permit := by(b.acquire("a", time.Hour).Fence)
+			permit.Limits = repo.Limits{Statement: devdb.WaitTimeout, Lock: devdb.WaitTimeout}
+			p := repo.Purge{Permit: permit, Keys: repo.IntKeys(7), Cap: 100, Uncounted: !c.parted}
+			_, err := child.PurgeAll(t.Context(), p, repo.DeletedRecords{}, nil)
+			b.want(`SELECT count(*) FROM users`, "2")
+			if c.refused == nil {
+				assert.NoError(t, err)
+				return
+			}
+			assert.That(t, c.refused(err), "%v", err)
+			rows := `SELECT count(*) FROM c`
+			if c.parted {
+				rows += "_1"
+				_, err = child.Remaining(t.Context(), p.Keys, p.Limits)
+				assert.That(t, c.refused(err), "remaining: %v", err)
+			}
+			b.want(rows, "2")
+		})
+	}
+}

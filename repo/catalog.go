@@ -17,9 +17,7 @@ type Catalog struct {
 	Database *Database
 	tables   map[string]*Relation
 	keys     []ForeignKey
-	// paths are the tables from which a change may delete protected rows.
-	paths paths
-	parts map[Table][]part
+	parts    map[Table][]part
 	// hiding is a table of which row-level security may hide rows, "" if none was asked for.
 	hiding string
 	// uncheckedRights: it does not matter what our role may read.
@@ -114,11 +112,7 @@ func (d *Database) Tables(ctx context.Context, wanted map[string][]string) (*Cat
 
 // Catalog is Tables with all foreign keys of the database.
 func (d *Database) Catalog(ctx context.Context, wanted map[string][]string) (*Catalog, error) {
-	c, err := d.catalog(ctx, wanted, true)
-	if err == nil {
-		c.paths, err = d.protectedPaths(ctx)
-	}
-	return c, err
+	return d.catalog(ctx, wanted, true)
 }
 
 func (d *Database) catalog(

@@ -19,10 +19,9 @@ import (
 //   - The form of strings and times is asked for when connecting: that wins over the settings of
 //     databases and roles, and every version of PgBouncer takes it, and keeps it on whichever
 //     connection of the server.
-//   - Transactions of several statements say which isolation they need. For single ones the session
-//     does, where there is one; behind a pooler they may collide (40001) more often, which is no
-//     different from a lock then.
-//   - What else needsConfirmation to a statement is set in its transaction, as limits are.
+//   - Transactions say which isolation they need. For single statements the session does, where there
+//     is one.
+//   - What else matters to a statement is set in its transaction, as limits are.
 //   - Statements return no intervals and no bytea: as text, as behind a pooler, their form depends
 //     on IntervalStyle and bytea_output.
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -46,8 +47,8 @@ type Database struct {
 	loadLag lagMeter
 	// targets is the SQL of missingTargets: once both of its tables have been seen, or of the run at hand.
 	targets atomic.Pointer[string]
-	// account is a table of the bookkeeping from which a chain leads to protected rows; "": none does.
-	account atomic.Pointer[string]
+	// touching are the operations that have changed users or namespaces while something was protected.
+	touching sync.Map
 	// spans makes those of operations, all of which have these attributes.
 	spans      trace.Tracer
 	attributes []attribute.KeyValue

@@ -10,7 +10,7 @@ import (
 
 // OnPool is a Database on a pool of the test's making.
 func OnPool(name string, pool *pgxpool.Pool) *Database {
-	return &Database{Name: name, pool: pool, prepares: true}
+	return &Database{Name: name, sessions: true, pool: pool, prepares: true}
 }
 
 // Look sends a statement that changes nothing.

@@ -214,7 +214,9 @@ func (d *Database) FailMigration(
 }
 
 func (q GhostQueue) postpone(operation, sql, counted string, args ...any) query {
-	return newQuery(operation, journaled(q.fill(sql), "('"+counted+"', (SELECT count(*) FROM postponed))", 2), args...)
+	change := newQuery(operation, journaled(q.fill(sql), "('"+counted+"', (SELECT count(*) FROM postponed))", 2), args...)
+	change.table = q.table.Name
+	return change
 }
 
 const deferMigrationSQL = `

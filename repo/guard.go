@@ -36,6 +36,8 @@ type Limits struct {
 	Transaction time.Duration
 	// ReadOnly makes the server refuse whatever would write, triggers and functions included.
 	ReadOnly bool
+	// watch: a single statement fails if it may have deleted protected rows.
+	watch bool
 	// before is a statement that is sent first in the same transaction; "": none.
 	before string
 }

@@ -80,8 +80,6 @@ type Child struct {
 	// mayKeep: see [Child.MayKeep]; tree: the table's name, if it is partitioned, for [lockTrees].
 	mayKeep bool
 	tree    []string
-	// leads: a change of its rows may delete protected users or groups.
-	leads bool
 	// order is where the value for each column is in a recorded key; nil: in that of the columns.
 	order []int
 	// integers: the key is recorded as one integer.
@@ -111,9 +109,6 @@ type childColumn struct {
 // MayKeep reports whether a row that a statement finds may be left as it is without an error: by a
 // BEFORE trigger, a rule, another server, or a move to a partition or a table that inherits.
 func (c *Child) MayKeep() bool { return c.mayKeep }
-
-// Leads reports whether a change of its rows may delete protected users or groups.
-func (c *Child) Leads() bool { return c.leads }
 
 // Table is the child table.
 func (c *Child) Table() Table { return c.home.Table }
@@ -152,15 +147,21 @@ const KeyClassSQL = `coalesce((
     WHEN t.oid = 'bpchar'::regtype THEN 'character' END
   FROM ` + baseTypeSQL + ` t (oid)), '')`
 
+// keepsRowsSQL: rows of the table k may be kept as they are, without an error, by a rule or by a trigger as in
+// keepingTriggersSQL. A foreign table has triggers and rules that are not known.
+const keepsRowsSQL = `(k.relkind = 'f' OR k.relhasrules OR k.relhastriggers AND EXISTS (
+    SELECT FROM pg_trigger t
+    WHERE t.tgrelid = k.oid AND t.tgenabled IN ('O', 'A') AND t.tgtype & 3 = 3 AND t.tgtype & 24 > 0))`
+
 // childTablesSQL: ordinary and partitioned tables count. A table whose enabled trigger refuses every
 // write is a leftover of a split database and is no home.
 //
 // A partition whose detachment was begun and not finished is no part of its table for statements: it is
 // a home of its own.
 //
-// kept reports whether rows may be kept: triggers as in keepingTriggersSQL, of the table and all that
-// inherit from it. DELETE and INSERT move a row between partitions, or tables that inherit, and a statement
-// whose snapshot is older finds the deleted row alone. See also lockTreesSQL.
+// keeping are the tables of which rows may be kept, or rows of one that inherits from them. DELETE and INSERT
+// move a row between partitions, or tables that inherit, and a statement whose snapshot is older finds the
+// deleted row alone. See also lockTreesSQL.
 const childTablesSQL = `
 WITH RECURSIVE named AS (
   SELECT c.oid, w.written, n.nspname, c.relname, n.nspname = current_schema() AS here
@@ -178,10 +179,7 @@ WITH RECURSIVE named AS (
   WHERE m.detaching
 ), keeping AS (
   SELECT DISTINCT m.root FROM member m JOIN pg_class k ON k.oid = m.oid
-  WHERE k.oid <> m.root
-    OR k.relkind = 'f' OR k.relhasrules OR k.relhastriggers AND EXISTS (
-    SELECT FROM pg_trigger t
-    WHERE t.tgrelid = k.oid AND t.tgenabled IN ('O', 'A') AND t.tgtype & 3 = 3 AND t.tgtype & 24 > 0)
+  WHERE k.oid <> m.root OR ` + keepsRowsSQL + `
 )
 SELECT c.written, c.nspname, c.relname, c.here, c.detaching, EXISTS (SELECT FROM keeping k WHERE k.root = c.root),
   EXISTS (SELECT FROM pg_partitioned_table t WHERE t.partrelid = c.oid), ` + keyOfSQL + `,
@@ -232,18 +230,15 @@ func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Chi
 		}
 		homes[name].columns[r.Name] = r.childColumn
 	}
-	ways, err := d.protectedPaths(ctx)
-	if err != nil {
+	if err := d.renewTargets(ctx); err != nil {
 		return nil, err
 	}
 	children := make([]*Child, len(keys))
 	for i, key := range keys {
 		if home := homes[key.Table]; home != nil {
-			children[i] = d.child(key, home, rows[key.Table], ways)
+			children[i] = d.child(key, home, rows[key.Table])
 			for _, name := range detaching[key.Table] {
-				part := d.child(key, homes[name], rows[name], ways)
-				part.leads = part.leads || children[i].leads
-				children[i].Detaching = append(children[i].Detaching, part)
+				children[i].Detaching = append(children[i].Detaching, d.child(key, homes[name], rows[name]))
 			}
 		}
 	}
@@ -251,7 +246,7 @@ func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Chi
 }
 
 // child is a definition whose child is in this database.
-func (d *Database) child(key LooseForeignKey, home *childHome, r childRow, ways paths) *Child {
+func (d *Database) child(key LooseForeignKey, home *childHome, r childRow) *Child {
 	c := &Child{
 		Key: key, Database: d, home: home, lock: "FOR UPDATE SKIP LOCKED", mayKeep: r.MayKeep,
 		key: cmp.Or(r.Key, textOf(key.Columns)),
@@ -260,7 +255,6 @@ func (d *Database) child(key LooseForeignKey, home *childHome, r childRow, ways 
 		c.tree = []string{home.sql()}
 	}
 	changed := key.changes()
-	c.leads = ways.leads(home.Table, changed)
 	if len(changed) > 0 && !slices.ContainsFunc(changed, func(name string) bool {
 		return home.columns[name].Unique
 	}) {

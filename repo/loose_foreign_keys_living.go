@@ -2,13 +2,11 @@ package repo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // A queue record claims that a row was deleted. The claim can be false: partition maintenance deletes
@@ -171,42 +169,33 @@ func (r parentRelation) matched(list func(i int, compared string) string) (lists
 const livingPartSQL = `
   SELECT k.n FROM {parent} t
   JOIN unnest({lists}) WITH ORDINALITY AS k ({names}, n) ON {matches}
-  WHERE t.{parent_column} = ANY ({lists}) AND NOT k.n = ANY ($2::bigint[])`
+  WHERE t.{parent_column} = ANY ({lists}) AND NOT k.n = ANY ({approved}::bigint[])`
 
 // livingSeveralSQL is livingPartSQL for a key of several columns. LIMIT 1 makes it look up key by key.
 const livingSeveralSQL = `
   SELECT k.n FROM unnest({lists}) WITH ORDINALITY AS k ({names}, n)
   CROSS JOIN LATERAL (SELECT FROM {parent} t WHERE {matches} LIMIT 1) x
-  WHERE NOT k.n = ANY ($2::bigint[])`
+  WHERE NOT k.n = ANY ({approved}::bigint[])`
 
-// livingSQL fails, and with it its transaction, if the parent of a key is alive. It has a part for each
-// relation. It follows the statement on the child, whose rows no other transaction can change any more, so a parent
-// counts that was committed while that statement was at work.
-const livingSQL = `SELECT (CASE WHEN EXISTS ({parts}) THEN 'the parent of a key is alive' END)::int`
+// livingSQL says that the parent of a key is alive. It has a part for each relation. It follows the statement on
+// the child, whose rows no other transaction can change any more, so a parent counts that was committed while
+// that statement was at work.
+const livingSQL = `EXISTS ({parts})`
 
 // ErrLivingParent means that the parent of a key is alive; the transaction changed nothing.
-var ErrLivingParent = errors.New("the parent of a key is alive")
+const ErrLivingParent = textError("the parent of a key is alive")
 
-// livingError is what an error of livingSQL means.
-func livingError(err error) error {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == "22P02" {
-		return ErrLivingParent
-	}
-	return err
-}
-
-// living is livingSQL for some keys; nil: the parent is in another database, or has no table.
-func (c *Child) living(p Purge) (*statement, error) {
+// living is livingSQL for some keys; "": the parent is in another database, or has no table.
+func (c *Child) living(p Purge, args *parameters) (string, error) {
 	arrays, err := c.arguments(p.Keys)
 	if err != nil || !c.parent.Exists() {
-		return nil, err
+		return "", err
 	}
-	args := parameters{arrays[0], p.approved()}
-	values := []string{"$1::text[]"}
-	for _, more := range arrays[1:] {
-		values = append(values, args.add(more)+"::text[]")
+	values := make([]string, len(arrays))
+	for i, array := range arrays {
+		values[i] = args.add(array) + "::text[]"
 	}
+	approved := args.add(p.approved())
 	list := func(i int, compared string) string {
 		if c.order != nil {
 			i = slices.Index(c.order, i)
@@ -221,9 +210,9 @@ func (c *Child) living(p Purge) (*statement, error) {
 			part = livingSeveralSQL
 		}
 		parts[i] = fill(part, "{lists}", lists, "{names}", names, "{parent}", r.sql,
-			"{matches}", matches, "{parent_column}", quote(r.columns[0].name))
+			"{matches}", matches, "{parent_column}", quote(r.columns[0].name), "{approved}", approved)
 	}
-	return &statement{fill(livingSQL, "{parts}", strings.Join(parts, "\n  UNION ALL")), args}, nil
+	return fill(livingSQL, "{parts}", strings.Join(parts, "\n  UNION ALL")), nil
 }
 
 // Claim is how a run handles a record.

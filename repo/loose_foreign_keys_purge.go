@@ -261,11 +261,57 @@ func (c *Child) PurgeShares(
 	return r, err
 }
 
-// purge is a statement on the child with the check for living parents behind it.
-func (c *Child) purge(template string, p Purge, own []any, more ...string) (q query, err error) {
-	if q, err = c.query("clean", template, p.Keys, own, more...); err == nil {
-		q.check, err = c.living(p)
+// ErrChildChanged means that a statement may leave rows out that it cannot count, because the child table has
+// changed since the run began. The transaction changed nothing.
+const ErrChildChanged = textError("the child table has changed since the run began: " +
+	"rows may be kept or left out that were not when it was read; the next run reads it again")
+
+// keepsSQL says that rows of the child {oid} may be kept. The statement before it keeps such triggers from coming
+// into being until the commit.
+const keepsSQL = `EXISTS (
+    SELECT FROM pg_class k
+    WHERE k.oid = {oid} AND (` + keepsRowsSQL + ` OR EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = k.oid)))`
+
+// detachingSQL says that the detachment of a partition is pending that has no task of its own ({known}).
+const detachingSQL = `EXISTS (
+    SELECT FROM pg_inherits i
+    WHERE i.inhdetachpending AND {oid} IN (SELECT relid FROM pg_partition_ancestors(i.inhparent))
+      AND NOT EXISTS (SELECT FROM unnest({known}::text[]) AS d (name) WHERE to_regclass(d.name) = i.inhrelid))`
+
+// changed are the conditions under which a statement on the child may leave rows out, because it finds or
+// keeps others than the run knows of.
+func (c *Child) changed(writes bool, args *parameters) (all []condition) {
+	keeps := writes && !c.mayKeep
+	if !keeps && len(c.tree) == 0 {
+		return nil
 	}
+	oid := "to_regclass(" + args.add(c.home.sql()) + ")"
+	if keeps {
+		all = append(all, condition{fill(keepsSQL, "{oid}", oid), ErrChildChanged})
+	}
+	if len(c.tree) > 0 {
+		known := []string{}
+		for _, part := range c.Detaching {
+			known = append(known, part.home.sql())
+		}
+		sql := fill(detachingSQL, "{oid}", oid, "{known}", args.add(known))
+		all = append(all, condition{sql, ErrChildChanged})
+	}
+	return all
+}
+
+// purge is a statement on the child with its check.
+func (c *Child) purge(template string, p Purge, own []any, more ...string) (q query, err error) {
+	if q, err = c.query("clean", template, p.Keys, own, more...); err != nil {
+		return q, err
+	}
+	var args parameters
+	conditions := c.changed(true, &args)
+	living, err := c.living(p, &args)
+	if living != "" {
+		conditions = append(conditions, condition{living, ErrLivingParent})
+	}
+	q.check = failing(conditions, args)
 	return q, err
 }
 
@@ -281,8 +327,5 @@ func numbered(keys []Key, numbers []int64) []Key {
 // change sends a statement on the child.
 func (c *Child) change(ctx context.Context, p Permit, q query, into ...any) error {
 	p.before = lockTrees(append(c.parent.trees(), c.tree...))
-	if c.leads {
-		return c.Database.changeProtected(ctx, p, q, c.receipt(), into...)
-	}
 	return c.Database.change(ctx, p, q, c.receipt(), into...)
 }

@@ -60,7 +60,9 @@ func changeRecords[R any](
 	var changes []query
 	for queue, some := range records {
 		if len(some) > 0 {
-			changes = append(changes, statement(queue, some))
+			change := statement(queue, some)
+			change.table = QueueTables()[queue]
+			changes = append(changes, change)
 		}
 	}
 	if len(changes) == 1 {
@@ -83,6 +85,7 @@ func changeRecords[R any](
 			for i := range counts {
 				into = append(into, &some[i])
 			}
+			tx.touches(change.table)
 			s := p.fill(change.statement)
 			if err := tx.QueryRow(ctx, s.sql, s.args...).Scan(into...); err != nil {
 				return err

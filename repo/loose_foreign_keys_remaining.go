@@ -18,6 +18,8 @@ func (c *Child) Remaining(ctx context.Context, keys []Key, l Limits) ([]Key, err
 	keys, err := c.asked(ctx, keys, l, func(keys []Key) error {
 		probe, err := c.query("probe", remainingSQL, keys, nil)
 		if err == nil {
+			var args parameters
+			probe.check = failing(c.changed(false, &args), args)
 			numbers, err = readRows(ctx, c.Database, l, probe, pgx.RowTo[int64])
 		}
 		return err

@@ -24,13 +24,6 @@ const (
 	TriggerSuffix = "_loose_fk_trigger"
 )
 
-// recordsSQL is the condition on a function p that it records deletions: GitLab's, or one of `caretaker lfk
-// track`, known by its schema, its whole name, and a text without verbs of other changes. What a function
-// does that it calls in an expression is not seen.
-const recordsSQL = `(p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-  AND p.proname ~ '^` + TriggerFunctions + `(_override_table|_with_.+|_(int|key)_[0-9a-f]{12})?$'
-  AND p.prosrc !~* '\m(delete\s+from|update|merge|truncate|perform|call)\M')`
-
 // TriggerKey are the columns that a trigger records which calls this function with these arguments;
 // none: it is not one that records deletions.
 func TriggerKey(function string, arguments []string) []string {

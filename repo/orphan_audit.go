@@ -211,6 +211,7 @@ func (p *Parent) Record(
 		if err != nil {
 			return err
 		}
+		insert.table = p.queue.Name
 		return p.Database().write(ctx, permit, insert, affected{&n}, &ended)
 	})
 	return n, err == nil && !ended, err

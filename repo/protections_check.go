@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -33,12 +34,9 @@ SELECT to_regclass('maintenance.protected_targets') IS NOT NULL
     SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relname IN ('users', 'namespaces') AND n.nspname = current_schema()))`
 
-const anyInForceSQL = `
-SELECT EXISTS (SELECT FROM maintenance.protected_targets p WHERE ` + inForceSQL + `)`
-
 // missingTargets returns missingTargetsSQL for this database. It returns "" for databases without
 // protections: all but main, and main if it is used for loose foreign keys alone and no server that
-// serves GitLab's workers, too, has made any. Such a server reads that with the paths, once a run.
+// serves GitLab's workers, too, has been there. Such a server looks once a run.
 func (d *Database) missingTargets(ctx context.Context) (string, error) {
 	if d.Name != "main" {
 		return "", nil
@@ -53,9 +51,6 @@ func (d *Database) readTargets(ctx context.Context) (sql string, err error) {
 	// A database without these tables is asked again each time: they may be created.
 	var may bool
 	err = d.queryRoutine(ctx, "read the catalogue", &may, mayHaveTargetsSQL)
-	if err == nil && may && d.LooseForeignKeysOnly {
-		err = d.queryRoutine(ctx, "look for protections", &may, anyInForceSQL)
-	}
 	if err != nil {
 		return "", err
 	}
@@ -106,19 +101,65 @@ func (tx *changing) touches(table string) {
 	}
 }
 
-// changeProtected is [Database.change] for a statement on a table from which a chain leads to protected
-// rows.
-func (d *Database) changeProtected(
-	ctx context.Context, p Permit, q query, r receipt, into ...any,
-) error {
-	q.receipt = new(r.write(p.Source, nil))
-	return d.writeProtected(ctx, p, q, r.table, into...)
+// touchedSQL counts the rows of users and namespaces that the transaction has deleted or updated, by whatever
+// path, as PostgreSQL does for its statistics. TRUNCATE gives a table another file.
+const touchedSQL = `(
+  WITH RECURSIVE target (oid) AS (
+    SELECT unnest(ARRAY[to_regclass('users'), to_regclass('namespaces')])::oid
+    UNION
+    SELECT i.inhrelid FROM target t JOIN pg_inherits i ON i.inhparent = t.oid
+  )
+  SELECT string_agg(concat_ws(' ', oid, pg_relation_filenode(oid),
+    pg_stat_get_xact_tuples_deleted(oid), pg_stat_get_xact_tuples_updated(oid)), ',' ORDER BY oid)
+  FROM target)`
+
+// A statement that is watched has watchSQL before it and unwatch behind it, in its transaction, which fails if
+// something is protected and rows of users or namespaces were touched. Deferred constraint triggers fire before
+// that; a plain SET CONSTRAINTS would be a warning in the log of some releases of PostgreSQL.
+const (
+	watchSQL           = settingsSQL + `, set_config('caretaker.touched', ` + touchedSQL + `, true)`
+	fireConstraintsSQL = `
+DO 'BEGIN ` + constraintsSQL + `; END'`
+	unwatchSQL = `SELECT (CASE
+  WHEN (NOT current_setting('track_counts')::boolean
+      OR current_setting('caretaker.touched', true) IS DISTINCT FROM ` + touchedSQL + `)
+    AND EXISTS (SELECT FROM maintenance.protected_targets p WHERE ` + inForceSQL + `)
+  THEN '` + touchedText + `' END)::int`
+	touchedText = "users or namespaces were changed"
+)
+
+func unwatch() []statement { return []statement{{sql: fireConstraintsSQL}, {sql: unwatchSQL}} }
+
+// errTouched means that a statement needs the whole post-condition. The transaction changed nothing.
+const errTouched = textError(touchedText)
+
+// watched sends a statement that fails with [errTouched] if it may have deleted protected rows. It is not sent at
+// all if the operation has done so before.
+func (d *Database) watched(
+	ctx context.Context, p Permit, operation string, send func(Permit) error,
+) (err error) {
+	if d.Name != "main" || !p.destroys() {
+		return send(p)
+	}
+	p.watch = true
+	if d.LooseForeignKeysOnly {
+		sql, err := d.missingTargets(ctx)
+		if err != nil {
+			return err
+		}
+		p.watch = sql != ""
+	}
+	if _, known := d.touching.Load(operation); known && p.watch {
+		return errTouched
+	}
+	if err = send(p); errors.Is(err, errTouched) {
+		d.touching.Store(operation, true)
+	}
+	return err
 }
 
 // writeProtected is [Database.write] as a transaction of its own with the post-condition.
-func (d *Database) writeProtected(
-	ctx context.Context, p Permit, q query, table string, into ...any,
-) error {
+func (d *Database) writeProtected(ctx context.Context, p Permit, q query, into ...any) error {
 	p.Transaction = p.Statement + p.Lock + netTime
 	ctx, into = withAffected(ctx, into)
 	return d.transaction(ctx, q.operation, p, func(ctx context.Context, tx *changing) error {
@@ -128,10 +169,12 @@ func (d *Database) writeProtected(
 		if err == nil && !held {
 			err = p.refused(ctx, tx)
 		}
-		tx.touches(table)
+		if q.table != "" {
+			tx.touches(q.table)
+		}
 		if err == nil && q.check != nil {
 			_, err = tx.Exec(ctx, q.check.sql, q.check.args...)
-			err = livingError(err)
+			err = meant(err)
 		}
 		if err != nil || q.receipt == nil {
 			return err
@@ -141,139 +184,11 @@ func (d *Database) writeProtected(
 	})
 }
 
-// bookkeeping are the application's tables in which runs keep account of their work.
-func bookkeeping() []string {
-	return append(QueueTables(), "ghost_user_migrations", "users_ghost_user_migrations")
-}
-
-// accountLeads returns a table of the bookkeeping from which a chain leads to protected rows, as far as
-// is known; "": from none.
-func (d *Database) accountLeads() string {
-	if table := d.account.Load(); table != nil {
-		return *table
+// renewTargets lets a server that is used for loose foreign keys alone look again whether there may be
+// protections.
+func (d *Database) renewTargets(ctx context.Context) (err error) {
+	if d.LooseForeignKeysOnly && d.Name == "main" {
+		_, err = d.readTargets(ctx)
 	}
-	return ""
-}
-
-// protectedPathsSQL are the tables from which a chain leads to users or namespaces, with the events of
-// their rows that it begins with, as the bits of pg_trigger.tgtype: 4 for INSERT, 8 for DELETE, 16 for
-// UPDATE, of any column or of the one named. The chain begins at
-//   - the two tables and what inherits from them, where an update of the id loses a row, too
-//   - triggers, except those that record deletions, and rules: they may do anything
-//
-// It follows foreign keys from the child to the parent whose deletion or update changes the child, and
-// inheritance upwards. An update of a partition key moves rows: it deletes and inserts rows of partitions.
-//
-// A way has three bytes: what happens to the parent's row that a DELETE, an UPDATE or an INSERT of the
-// child's stands for. The ways are aggregated by child, else the planner expects so many rows that it
-// sorts all of them in each round. An id that is generated, and the expression of a partition key, change
-// with any column.
-const protectedPathsSQL = `
-WITH RECURSIVE target (oid) AS (
-  SELECT c.oid FROM pg_class c
-  WHERE c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-    AND c.relname IN ('users', 'namespaces') AND c.relkind IN ('r', 'p')
-  UNION
-  SELECT i.inhrelid FROM target t JOIN pg_inherits i ON i.inhparent = t.oid
-), keys (oid, n, col, moves) AS MATERIALIZED (
-  SELECT t.oid, a.attnum, a.col, false
-  FROM target t CROSS JOIN LATERAL (
-    SELECT attnum, CASE attgenerated WHEN '' THEN attname::text ELSE '' END AS col
-    FROM pg_attribute WHERE attrelid = t.oid AND attname = 'id' OFFSET 0) a
-  UNION ALL
-  SELECT partrelid, n, coalesce((
-    SELECT attname::text FROM pg_attribute WHERE attrelid = partrelid AND attnum = n AND n > 0), ''), true
-  FROM (SELECT partrelid, unnest(partattrs::int2[]) AS n FROM pg_partitioned_table) p
-), leads (oid, events, col) AS (
-  SELECT oid, bit_or(events), col FROM (
-    SELECT oid, 8 AS events, '' AS col FROM target
-    UNION ALL
-    SELECT oid, 16, col FROM keys WHERE NOT moves
-    UNION ALL
-    SELECT t.tgrelid, t.tgtype & 28, '' FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
-    WHERE ` + userTriggerSQL + ` AND t.tgenabled <> 'D' AND NOT ` + recordsSQL + `
-    UNION ALL
-    SELECT ev_class, CASE ev_type WHEN '4' THEN 8 WHEN '2' THEN 16 ELSE 4 END, ''
-    FROM pg_rewrite WHERE ev_type IN ('2', '3', '4')
-  ) first GROUP BY oid, col
-  UNION
-  SELECT w.parent, w.events, coalesce(w.parent_col, w.own)
-  FROM (
-    SELECT way.parent, way.parent_col, l.col AS own, way.col,
-      ((l.events >> 3 & 1) * way.way | (l.events >> 4 & 1) * (way.way >> 8) | (l.events >> 2 & 1) * (way.way >> 16)) & 28 AS events
-    FROM leads l JOIN (
-      SELECT oid, array_agg(parent) AS parents, array_agg(way) AS ways, array_agg(col) AS cols,
-        array_agg(parent_col) AS parent_cols
-      FROM (
-        SELECT k.conrelid AS oid, k.confrelid AS parent,
-          CASE WHEN k.confdeltype = 'c' THEN 8 WHEN k.confdeltype IN ('n', 'd') THEN 8 << 8 ELSE 0 END
-            + CASE WHEN k.confupdtype IN ('c', 'n', 'd') THEN 16 << 8 ELSE 0 END AS way,
-          coalesce(keys.col, '') AS col, '' AS parent_col
-        FROM pg_constraint k LEFT JOIN keys ON keys.oid = k.conrelid AND keys.n = ANY (k.conkey)
-        WHERE k.contype = 'f' AND (k.confdeltype NOT IN ('a', 'r') OR k.confupdtype NOT IN ('a', 'r'))
-        UNION ALL
-        SELECT inhrelid, inhparent, 8 + (16 << 8) + (4 << 16), NULL, NULL FROM pg_inherits
-        UNION ALL
-        SELECT i.inhrelid, i.inhparent, 16 + (16 << 16), NULL, keys.col
-        FROM pg_inherits i JOIN keys ON keys.oid = i.inhparent AND keys.moves
-      ) known GROUP BY oid
-    ) up ON up.oid = l.oid
-    CROSS JOIN LATERAL unnest(up.parents, up.ways, up.cols, up.parent_cols) AS way (parent, way, col, parent_col)
-  ) w
-  WHERE w.events > 0 AND (w.own = '' OR coalesce(w.col, w.own) = w.own)
-)
-SELECT n.nspname, c.relname, l.events, l.col FROM leads l
-JOIN pg_class c ON c.oid = l.oid JOIN pg_namespace n ON n.oid = c.relnamespace`
-
-// protectedPath is a row of protectedPathsSQL.
-type protectedPath struct {
-	Table
-	column string
-}
-
-// paths are the tables from which a change may delete protected rows, with its events.
-type paths map[protectedPath]int
-
-// leads reports whether an update of these columns of a table may delete protected rows; without
-// columns, whether deleting its rows may.
-func (p paths) leads(t Table, updated []string) bool {
-	if len(updated) == 0 {
-		return p[protectedPath{t, ""}]&8 > 0
-	}
-	return p[protectedPath{t, ""}]&16 > 0 || slices.ContainsFunc(updated, func(column string) bool {
-		return p[protectedPath{t, column}]&16 > 0
-	})
-}
-
-// protectedPaths reads the paths. Only main has protections. If a path begins at the bookkeeping, each
-// write of a run or a job has the post-condition from then on.
-func (d *Database) protectedPaths(ctx context.Context) (paths, error) {
-	if d.LooseForeignKeysOnly {
-		d.targets.Store(nil)
-	}
-	account := ""
-	if sql, err := d.missingTargets(ctx); err != nil || sql == "" {
-		d.account.Store(&account)
-		return nil, err
-	}
-	all := paths{}
-	// readRows switches jit off: to compile this query takes seconds.
-	_, err := readRows(ctx, d, Limits{Statement: statementTimeout, ReadOnly: true},
-		newQuery("find paths to protected rows", protectedPathsSQL),
-		func(row pgx.CollectableRow) (p protectedPath, err error) {
-			var events int
-			err = row.Scan(&p.Schema, &p.Name, &events, &p.column)
-			all[p] |= events
-			return p, err
-		})
-	if err != nil {
-		return nil, err
-	}
-	for p := range all {
-		if slices.Contains(bookkeeping(), p.Name) {
-			account = max(account, p.Name)
-		}
-	}
-	d.account.Store(&account)
-	return all, nil
+	return err
 }

@@ -11,13 +11,13 @@ var fragments = []string{
 	"attemptGuardSQL", "attemptLockSQL", "attemptSQL", "fenceSQL", "freeGuardSQL", "freeSQL", "heldSQL",
 	"leaseConflictSQL", "leaseIsFreeSQL", "leaseValuesSQL", "leafParentsSQL", "lockSQL", "noGuardSQL",
 	// Protections.
-	"aboveSQL", "inForceSQL", "noGroupSQL", "noUserSQL", "cancelledUsersSQL", "userVetoesSQL", "readableSQL",
+	"aboveSQL", "inForceSQL", "noGroupSQL", "noUserSQL", "touchedSQL", "cancelledUsersSQL", "userVetoesSQL", "readableSQL",
 	// Fires.
 	"noLedgerTimeSQL", "recordLeaseSQL",
 	// Loose foreign keys.
-	"createFunctionSQL", "createRowTriggerSQL", "createTriggerSQL", "compositeSQL", "deadRecordMatchSQL", "dropFunctionSQL", "dropTriggerSQL", "enableRowTriggerSQL", "enableTriggerSQL", "functionBodySQL", "insertsSQL", "namedQueueSQL", "tracedBodySQL", "baseTypeSQL", "comparedSQL", "KeyClassSQL", "userTriggerSQL", "recordsSQL", "keptCascadesSQL", "forgetSQL", "countedSQL", "untracedSQL", "pendingRecordsSQL", "waitingRecordsSQL",
+	"createFunctionSQL", "createRowTriggerSQL", "createTriggerSQL", "compositeSQL", "deadRecordMatchSQL", "dropFunctionSQL", "dropTriggerSQL", "enableRowTriggerSQL", "enableTriggerSQL", "functionBodySQL", "insertsSQL", "namedQueueSQL", "tracedBodySQL", "baseTypeSQL", "comparedSQL", "KeyClassSQL", "userTriggerSQL", "keptCascadesSQL", "forgetSQL", "countedSQL", "untracedSQL", "pendingRecordsSQL", "waitingRecordsSQL",
 	"livingPartSQL", "livingSeveralSQL", "livingSQL", "plainRecordedSQL", "recordedSQL", "reusedRecordsSQL",
-	"ProtectedSQL", "NamedSQL", "UniqueKeysSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "purgeSeveralSQL", "purgeUncountedSQL", "revokeFunctionSQL",
+	"ProtectedSQL", "NamedSQL", "UniqueKeysSQL", "keepsRowsSQL", "keepsSQL", "detachingSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "purgeSeveralSQL", "purgeUncountedSQL", "revokeFunctionSQL",
 	// Groups.
 	"archivedSQL", "comparableSQL", "cutoffSQL", "detailsSQL", "directMembershipSQL", "knownMarkSQL", "marksSQL", "namespaceMembersSQL", "noDetailsSQL", "noSchedulesSQL",
 	"schedulesSQL", "sourceMembersSQL", "todaySQL",

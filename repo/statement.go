@@ -33,6 +33,10 @@ const settingsSQL = `SELECT set_config('statement_timeout', $1, true), set_confi
   set_config('transaction_read_only', CASE WHEN $3::boolean THEN 'on' ELSE current_setting('transaction_read_only') END, true),
   set_config('row_security', 'off', true), set_config('caretaker.traceparent', $4, true)`
 
+// beginSQL begins the transaction of a statement behind a pooler, where there is no session that could be set
+// to this isolation: the check behind a statement must see what was committed since.
+const beginSQL = `begin isolation level read committed`
+
 // netTime is what a statement may take beyond its statement_timeout before its connection is given
 // up.
 const netTime = 5 * time.Second
@@ -44,8 +48,10 @@ type query struct {
 	// receipt is the statement behind it that writes its receipt; nil: it changes no rows of the
 	// application.
 	receipt *statement
-	// check is the statement behind it that fails if the parent of a key is alive; nil: none.
+	// check is the statement behind it that fails if it must change nothing; nil: none. See failingSQL.
 	check *statement
+	// table is that of its rows, as messages about protected rows name it; "": one of ours.
+	table string
 }
 
 func newQuery(operation, sql string, args ...any) query {
@@ -67,12 +73,7 @@ func (q query) statements() []statement {
 func (d *Database) readRow(ctx context.Context, l Limits, q query, into ...any) error {
 	ctx, into = withAffected(ctx, into)
 	return d.send(ctx, q.operation, l, q.statements(), func(r pgx.BatchResults) error {
-		err := r.QueryRow().Scan(into...)
-		if err == nil && q.check != nil {
-			_, err = r.Exec()
-			err = livingError(err)
-		}
-		return err
+		return r.QueryRow().Scan(into...)
 	})
 }
 
@@ -80,7 +81,7 @@ func (d *Database) readRow(ctx context.Context, l Limits, q query, into ...any) 
 func readRows[T any](
 	ctx context.Context, d *Database, l Limits, q query, scan pgx.RowToFunc[T],
 ) (out []T, err error) {
-	err = d.send(ctx, q.operation, l, []statement{q.statement}, collectInto(&out, scan))
+	err = d.send(ctx, q.operation, l, q.statements(), collectInto(&out, scan))
 	return out, err
 }
 
@@ -97,15 +98,18 @@ func collectInto[T any](out *[]T, scan pgx.RowToFunc[T]) func(pgx.BatchResults) 
 // guard held. If not, the statement has changed nothing, and the error says what was missing. What
 // changes rows of the application is sent by [Database.change].
 func (d *Database) write(ctx context.Context, p Permit, q query, into ...any) error {
-	if account := d.accountLeads(); account != "" && p.destroys() {
-		return d.writeProtected(ctx, p, q, account, into...)
-	}
-	ctx = p.finishing(ctx)
-	var held bool
-	q.statement = p.fill(q.statement)
-	err := d.readRow(ctx, p.Limits, q, append([]any{&held}, into...)...)
-	if err == nil && !held {
-		return d.wrap(ctx, q.operation, p.refused(ctx, d.pool))
+	err := d.watched(ctx, p, q.operation, func(p Permit) error {
+		var held bool
+		sent := q
+		sent.statement = p.fill(q.statement)
+		err := d.readRow(p.finishing(ctx), p.Limits, sent, append([]any{&held}, into...)...)
+		if err == nil && !held {
+			return d.wrap(ctx, q.operation, p.refused(ctx, d.pool))
+		}
+		return err
+	})
+	if errors.Is(err, errTouched) {
+		return d.writeProtected(ctx, p, q, into...)
 	}
 	return err
 }
@@ -115,10 +119,7 @@ func (d *Database) write(ctx context.Context, p Permit, q query, into ...any) er
 func (d *Database) change(
 	ctx context.Context, p Permit, q query, r receipt, into ...any,
 ) error {
-	if d.accountLeads() != "" && p.destroys() {
-		return d.changeProtected(ctx, p, q, r, into...)
-	}
-	q.receipt = new(r.write(p.Source, nil))
+	q.table, q.receipt = r.table, new(r.write(p.Source, nil))
 	return d.write(ctx, p, q, into...)
 }
 
@@ -134,26 +135,42 @@ func (d *Database) send(
 	err := d.pool.AcquireFunc(ctx, func(pooled *pgxpool.Conn) error {
 		conn := pooled.Conn()
 		batch := &pgx.Batch{}
-		batch.Queue(settingsSQL, milliseconds(l.Statement), milliseconds(l.Lock), l.ReadOnly, traceParentOf(ctx))
+		settings := settingsSQL
+		if l.watch {
+			settings, statements = watchSQL, slices.Concat(statements, unwatch())
+		}
+		if !d.sessions {
+			batch.Queue(beginSQL)
+		}
+		batch.Queue(settings, milliseconds(l.Statement), milliseconds(l.Lock), l.ReadOnly, traceParentOf(ctx))
 		if l.before != "" {
 			statements = slices.Concat([]statement{{sql: l.before}}, statements)
 		}
+		if err := d.prepare(ctx, conn, l, statements); err != nil {
+			return err
+		}
 		for _, s := range statements {
-			if err := d.prepare(ctx, conn, l, s.sql); err != nil {
-				return err
-			}
 			batch.Queue(s.sql, s.args...)
+		}
+		if !d.sessions {
+			batch.Queue("commit")
 		}
 		results := conn.SendBatch(ctx, batch)
 		_, err := results.Exec()
-		if err == nil && l.before != "" {
-			_, err = results.Exec()
+		for _, sent := range []bool{!d.sessions, l.before != ""} {
+			if err == nil && sent {
+				_, err = results.Exec()
+			}
 		}
 		if err == nil {
 			err = read(results)
 		}
 		if closeErr := results.Close(); err == nil {
-			err = closeErr
+			err = meant(closeErr)
+		}
+		if err != nil && conn.PgConn().TxStatus() == 'E' {
+			_, rollbackErr := conn.Exec(ctx, "rollback")
+			err = errors.Join(err, rollbackErr)
 		}
 		return errors.Join(err, forget(ctx, conn, err))
 	})
@@ -163,6 +180,46 @@ func (d *Database) send(
 		return d.translate(ctx, operation, err)
 	}
 	return d.wrap(ctx, operation, err)
+}
+
+// textError is an error that is nothing but its text, which is fit for clients.
+type textError string
+
+func (e textError) Error() string { return string(e) }
+
+// Public marks it as fit for clients.
+func (e textError) Public() {}
+
+// condition is one under which a transaction must change nothing: then it fails with err.
+type condition struct {
+	sql string
+	err textError
+}
+
+// failing is a statement that fails with the first of the conditions that holds; nil: there are none.
+func failing(all []condition, args parameters) *statement {
+	if len(all) == 0 {
+		return nil
+	}
+	var cases strings.Builder
+	for _, c := range all {
+		cases.WriteString("\n  WHEN " + c.sql + " THEN '" + c.err.Error() + "'")
+	}
+	return &statement{"SELECT (CASE" + cases.String() + " END)::int", args}
+}
+
+// meant is what an error of such a statement means: the text is no number.
+func meant(err error) error {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) || pgErr.Code != "22P02" {
+		return err
+	}
+	for _, e := range []textError{ErrLivingParent, ErrChildChanged, errTouched} {
+		if strings.Contains(pgErr.Message, strconv.Quote(e.Error())) {
+			return e
+		}
+	}
+	return err
 }
 
 // prepareSettingsSQL bounds the preparation of a statement, and ends its transaction if this
@@ -177,38 +234,43 @@ const (
 	maxPrepared        = 512
 )
 
-// prepare makes a statement known to a connection under the limits, the first time. Parsing waits
-// for whoever has locked a table of the statement; left to pgx, which prepares before it sends the
+// prepare makes statements known to a connection under the limits, the first time. Parsing waits
+// for whoever has locked a table of a statement; left to pgx, which prepares before it sends the
 // settings, it would wait without end.
-func (d *Database) prepare(ctx context.Context, conn *pgx.Conn, l Limits, sql string) error {
+func (d *Database) prepare(ctx context.Context, conn *pgx.Conn, l Limits, all []statement) error {
 	if !d.prepares {
 		return nil
 	}
 	known, _ := conn.PgConn().CustomData()[preparedStatements].(map[string]struct{})
-	if _, ok := known[sql]; ok {
+	unknown := slices.DeleteFunc(slices.Clone(all), func(s statement) bool {
+		_, ok := known[s.sql]
+		return ok
+	})
+	if len(unknown) == 0 {
 		return nil
 	}
-	if len(known) >= maxPrepared {
+	if len(known)+len(unknown) > maxPrepared {
 		if err := conn.DeallocateAll(ctx); err != nil {
 			return err
 		}
-		known = nil
+		known, unknown = nil, all
 	}
 	if known == nil {
 		known = map[string]struct{}{}
 		conn.PgConn().CustomData()[preparedStatements] = known
 	}
-	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, prepareSettingsSQL, milliseconds(l.Statement), milliseconds(l.Lock)); err != nil {
-			return err
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, prepareSettingsSQL, milliseconds(l.Statement), milliseconds(l.Lock))
+		for _, s := range unknown {
+			if err == nil {
+				_, err = conn.Prepare(ctx, s.sql, s.sql)
+			}
+			if err == nil {
+				known[s.sql] = struct{}{}
+			}
 		}
-		_, err := conn.Prepare(ctx, sql, sql)
 		return err
 	})
-	if err == nil {
-		known[sql] = struct{}{}
-	}
-	return err
 }
 
 // forget lets a connection prepare its statements again after an error that says that one is of no

@@ -22,8 +22,6 @@ type Rows struct {
 	part        *part
 	// key is what a statement can return of the rows it changes: see keyOfSQL.
 	key string
-	// paths of the database.
-	paths paths
 	// behind is a column of an index with the matched column: the next statement can begin behind
 	// its last value. "" if there is none.
 	behind string
@@ -54,7 +52,7 @@ func (c *Catalog) Rows(table, column string, values ...string) (Rows, bool) {
 		return Rows{}, false
 	}
 	rows := Rows{
-		Database: c.Database, Table: r.Table, partitioned: r.partitioned, key: r.key, paths: c.paths,
+		Database: c.Database, Table: r.Table, partitioned: r.partitioned, key: r.key,
 		Match: []Match{{[]Column{found}, [][]string{values}}},
 	}
 	if len(values) == 1 {
@@ -66,7 +64,7 @@ func (c *Catalog) Rows(table, column string, values ...string) (Rows, bool) {
 // Children are the rows that refer by a foreign key to these values of k.ParentColumns.
 func (c *Catalog) Children(k ForeignKey, values [][]string) Rows {
 	return Rows{
-		Database: c.Database, Table: k.Child, partitioned: k.partitioned, key: k.key, paths: c.paths,
+		Database: c.Database, Table: k.Child, partitioned: k.partitioned, key: k.key,
 		Match: []Match{{k.Columns, values}},
 	}
 }

@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -57,12 +58,16 @@ SELECT EXISTS (SELECT FROM guard) AND {noted}, tally.n, tally.last,
 func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult, err error) {
 	var p parameters
 	match, filter := r.sql(&p)
-	send := r.Database.change
-	switch {
-	case r.paths.leads(r.reachedTable(), c.Set):
-		send = r.Database.changeProtected
-	case b.Direct && !b.SkipLocked && c.Report == "" && r.Database.accountLeads() == "":
-		return r.sweepDirect(ctx, c, b)
+	operation := c.Action() + " " + r.String()
+	if b.Direct && !b.SkipLocked && c.Report == "" {
+		err = r.Database.watched(ctx, b.Permit, operation, func(p Permit) (err error) {
+			result, err = r.sweepDirect(ctx, c, b, p, operation)
+			return err
+		})
+		if !errors.Is(err, errTouched) {
+			return result, err
+		}
+		result = BatchResult{}
 	}
 	change, done := c.sql(r.from(), &p)
 	lock, behind, report, reports := "", "NULL::bigint", "1", "ARRAY[]::text[]"
@@ -89,7 +94,7 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 		"{returned}", r.returned(), "{noted}", notedSQL,
 		"{outside}", outside, "{change}", change, "{done}", done, "{report}", report, "{reports}", reports)
 	sql = r.Database.summary(sql, r.returned(), "done")
-	err = send(ctx, b.Permit, newQuery(c.Action()+" "+r.String(), sql, p...), c.receipt(r),
+	err = r.Database.change(ctx, b.Permit, newQuery(operation, sql, p...), c.receipt(r),
 		&result.Picked, &result.Last, affected{&result.Changed}, &result.Reported)
 	kept := KeptError{Rows: r.String(), Wanted: c.wanted()}
 	return result, r.Database.ruled(ctx, err, r.Table, kept)
@@ -138,7 +143,9 @@ changed AS (
 SELECT {noted}, (SELECT count(*) FROM changed)`
 
 // sweepDirect changes a batch in one transaction and one round trip.
-func (r Rows) sweepDirect(ctx context.Context, c Change, b Batch) (result BatchResult, err error) {
+func (r Rows) sweepDirect(
+	ctx context.Context, c Change, b Batch, permit Permit, operation string,
+) (result BatchResult, err error) {
 	var probe, change parameters
 	bound := "NULL::bigint"
 	var which string
@@ -161,7 +168,7 @@ func (r Rows) sweepDirect(ctx context.Context, c Change, b Batch) (result BatchR
 	}
 	var held, noted bool
 	ctx, _ = withAffected(b.finishing(ctx), []any{affected{&result.Changed}})
-	err = r.Database.send(ctx, c.Action()+" "+r.String(), b.Limits, all,
+	err = r.Database.send(ctx, operation, permit.Limits, all,
 		func(results pgx.BatchResults) error {
 			if err := results.QueryRow().Scan(&held, &result.Last); err != nil {
 				return err

@@ -184,7 +184,7 @@ func traceParentOf(ctx context.Context) string {
 func overhead(sql string) bool {
 	switch sql {
 	case "commit", "rollback", settingsSQL, txSettingsSQL, prepareSettingsSQL,
-		constraintsSQL, beginProbeSQL, probeTimeSQL, endProbeSQL:
+		watchSQL, unwatchSQL, fireConstraintsSQL, constraintsSQL, beginProbeSQL, probeTimeSQL, endProbeSQL:
 		return true
 	}
 	return strings.HasPrefix(sql, "begin") || strings.HasSuffix(sql, heldSQL)

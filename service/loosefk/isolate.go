@@ -107,6 +107,9 @@ func (t *taskRun) isolate(ctx context.Context, keys []*openKey, err error) error
 	switch {
 	case errors.Is(err, errNoBudget):
 		return nil
+	case errors.Is(err, repo.ErrChildChanged):
+		t.failKeys(ctx, t.task, keys, err, false)
+		return nil
 	case isProtected(err):
 		return t.isolateProtected(ctx, keys, err)
 	case errors.As(err, &refused) && refused.SQLState != "":
@@ -204,7 +207,7 @@ func readKept(ctx context.Context, all []*childTask) (keptKeys, error) {
 	var tasks []*childTask
 	var children []*repo.Child
 	for _, t := range all {
-		if t.child != nil && t.child.Leads() && t.deletes() {
+		if t.child != nil && t.database == "main" && t.deletes() {
 			tasks, children = append(tasks, t), append(children, t.child)
 		}
 	}

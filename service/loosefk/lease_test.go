@@ -139,22 +139,31 @@ func TestLooseForeignKeysCleanup_LostFenceIsALostLease(t *testing.T) {
 
 // A statement does not see a parent that is committed while it works: the check behind it does.
 func TestLooseForeignKeysCleanup_AParentThatComesWhileAStatementWorksKeepsItsChildren(t *testing.T) {
-	for _, definition := range []string{"", ", delete_limit: 1"} {
+	const mine = `UPDATE c SET v = 'mine' WHERE id = 2; `
+	for _, c := range []struct{ definition, also, rows, pooled string }{
+		{"", mine, "1 2mine", ""},
+		{", delete_limit: 1", mine, "1 2mine", ""},
+		{"", "", "1 2second", `default_transaction_isolation = 'repeatable read'`},
+	} {
 		e := servicetest.New(t, "", "main")
+		if c.pooled != "" {
+			e, _ = servicetest.Pooled(t, 4, e.URLs)
+			e.Exec("main", "ALTER DATABASE "+servicetest.DatabaseOf(e.URLs["main"])+" SET "+c.pooled)
+		}
 		e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (1); CREATE TABLE c (id bigint, p_id bigint, v text); CREATE INDEX ON c (p_id);
-			INSERT INTO c VALUES (1, 1, ''), (2, 1, 'second')`)
-		e.Gate("main", "c", "OLD.id = 1")
-		e.Shut("main", servicetest.App)
+			INSERT INTO c VALUES (1, 1, ''), (2, 1, 'second');
+			CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN OLD; END';
+			CREATE TRIGGER wait BEFORE DELETE ON c FOR EACH ROW WHEN (OLD.id = 1) EXECUTE FUNCTION wait(); SELECT pg_advisory_lock(7)`)
 		track(e, "p")
 		e.Exec("main", `DELETE FROM p`)
-		s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete" + definition + "}]")
+		s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete" + c.definition + "}]")
 		run := servicetest.Begin(t, s, "main")
-		e.AtGate("main", servicetest.App)
-		e.Exec("main", `BEGIN; INSERT INTO p VALUES (1); UPDATE c SET v = 'mine' WHERE id = 2; COMMIT`)
-		e.Lift("main", servicetest.App)
+		e.Eventually("main", `SELECT count(*) FROM pg_locks JOIN pg_database d ON d.oid = database
+			WHERE d.datname = current_database() AND locktype = 'advisory' AND objid = 7 AND NOT granted`, "1")
+		e.Exec("main", `BEGIN; INSERT INTO p VALUES (1); `+c.also+`COMMIT; SELECT pg_advisory_unlock(7)`)
 		r := servicetest.Ended(t, s, run.ID)
 		servicetest.WantRun(t, r, "succeeded", "rescheduled_records=1 deleted_rows=0")
-		e.Want("main", `SELECT string_agg(id || v, ' ' ORDER BY id) FROM c`, "1 2mine")
+		e.Want("main", `SELECT string_agg(id || v, ' ' ORDER BY id) FROM c`, c.rows)
 	}
 }
 

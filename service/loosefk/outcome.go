@@ -29,6 +29,9 @@ func newFailure(task *childTask, err error, isolated bool) *failure {
 		definition: task.key.String(), database: task.database, condition: "unreachable",
 		message: err.Error(), isolated: isolated,
 	}
+	if errors.Is(err, repo.ErrChildChanged) {
+		f.condition = err.Error()
+	}
 	if refused, ok := errors.AsType[*repo.Error](err); ok {
 		f.condition, f.sqlstate = refused.Condition(), refused.SQLState
 	}
