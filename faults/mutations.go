@@ -137,7 +137,7 @@ func mutationsOfWork() []mutation {
 			"repo/loose_foreign_keys_living.go", "return p != nil && (p.Unknown || len(p.tables) > 0)", "return p != nil && p.Unknown",
 		}}},
 		{"cascades to protected users are not looked for", []change{{
-			"repo/protections_check.go", "	if tx.targetsSQL == \"\" {", "	if tx.targetsSQL == \"\" || len(tx.changed) >= 0 {",
+			"repo/protections_check.go", "err == nil && len(missing) > 0 {", "err == nil && len(missing) > len(missing) {",
 		}}},
 		{"a receipt is left out", []change{{
 			"repo/receipts.go", "	for _, n := range tx.noted {\n		s :=", "	for _, n := range tx.noted[:len(tx.noted)-1] {\n		s :=",

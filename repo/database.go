@@ -45,8 +45,8 @@ type Database struct {
 	replica *replica
 	// loadLag is that of Load.
 	loadLag lagMeter
-	// targets is the SQL of missingTargets: once both of its tables have been seen, or of the run at hand.
-	targets atomic.Pointer[string]
+	// targets are known once both tables have been seen, or of the run at hand.
+	targets atomic.Pointer[targets]
 	// touching are the operations that have changed users or namespaces while something was protected.
 	touching sync.Map
 	// spans makes those of operations, all of which have these attributes.

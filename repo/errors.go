@@ -280,7 +280,7 @@ func hasPrefix(code string, prefixes ...string) bool {
 // wrap turns an error of the driver into one of this package. Errors that are ours already, and
 // those of the caller's own context, pass unchanged.
 func (d *Database) wrap(ctx context.Context, operation string, err error) error {
-	if ours(err) {
+	if err = asCondition(err); ours(err) {
 		return err
 	}
 	err = d.translate(ctx, operation, err)
@@ -352,7 +352,7 @@ func sqlState(err error) string {
 func ours(err error) bool {
 	for _, sentinel := range []error{
 		ErrLeaseLost, ErrJobLost, ErrNotFound, ErrUnreachable, ErrForbidden, ErrBusy, ErrJobCancelled, ErrLivingParent,
-		ErrChildChanged, errTouched, errDryRun, errUnguarded,
+		ErrChildChanged, errTouched, errNoTargetTable, errDryRun, errUnguarded,
 	} {
 		if errors.Is(err, sentinel) {
 			return true

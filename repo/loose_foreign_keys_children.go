@@ -72,6 +72,8 @@ type Child struct {
 	// Detaching are the partitions of the table whose detachment is pending: statements on the table
 	// leave their rows out.
 	Detaching []*Child
+	// detaching are their names, in SQL; those of the partitions have the same.
+	detaching []string
 	// lock is how rows are locked before they are changed: an update that leaves unique columns alone
 	// gets along with the checks of foreign keys.
 	lock string
@@ -237,8 +239,13 @@ func (d *Database) Children(ctx context.Context, keys []LooseForeignKey) ([]*Chi
 	for i, key := range keys {
 		if home := homes[key.Table]; home != nil {
 			children[i] = d.child(key, home, rows[key.Table])
+			names := []string{}
 			for _, name := range detaching[key.Table] {
+				names = append(names, homes[name].sql())
 				children[i].Detaching = append(children[i].Detaching, d.child(key, homes[name], rows[name]))
+			}
+			for _, c := range append([]*Child{children[i]}, children[i].Detaching...) {
+				c.detaching = names
 			}
 		}
 	}

@@ -45,16 +45,36 @@ type parentColumn struct {
 //
 // It counts the keys by which deletions can have been recorded: those of unique indexes, and in GitLab's
 // own queue ($3) id.
+//
+// Rows of a partition whose detachment is pending are not found through the table. A table that was renamed or
+// moved to another schema still has its trigger.
 const parentTablesSQL = `
-SELECT n.nspname || '.' || c.relname, n.nspname, c.relname, c.relkind IN ('r', 'p'), c.relkind = 'p',
+WITH named AS (
+  SELECT c.oid, n.nspname || '.' || c.relname AS recorded
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  WHERE n.nspname || '.' || c.relname = ANY ($1) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+), place AS (
+  SELECT oid, recorded FROM named
+  UNION
+  SELECT i.inhrelid, named.recorded
+  FROM pg_inherits i CROSS JOIN LATERAL pg_partition_ancestors(i.inhparent) a JOIN named ON named.oid = a.relid
+  WHERE i.inhdetachpending
+  UNION
+  SELECT t.tgrelid, r.recorded
+  FROM unnest($1) AS r (recorded)
+  JOIN pg_trigger t ON t.tgname = (substr(r.recorded, strpos(r.recorded, '.') + 1) || '` + TriggerSuffix + `')::name
+  JOIN pg_class c ON c.oid = t.tgrelid AND NOT c.relispartition
+  WHERE NOT EXISTS (SELECT FROM named WHERE named.recorded = r.recorded)
+)
+SELECT place.recorded, n.nspname, c.relname, c.relkind IN ('r', 'p'), c.relkind = 'p',
   CASE WHEN $3 THEN 1 ELSE ` + UniqueKeysSQL + ` END,
   a.attname::text, ` + comparedSQL + `, coalesce(a.attnum = ANY (i.indkey), false)
-FROM pg_class c
+FROM place
+JOIN pg_class c ON c.oid = place.oid
 JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
-WHERE n.nspname || '.' || c.relname = ANY ($1) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
-  AND (a.attname = ANY ($2) OR a.attnum = ANY (i.indkey))`
+WHERE a.attname = ANY ($2) OR a.attnum = ANY (i.indkey)`
 
 // UniqueKeysSQL counts the unique keys of a table c.
 const UniqueKeysSQL = `(

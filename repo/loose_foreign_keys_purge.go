@@ -261,18 +261,19 @@ func (c *Child) PurgeShares(
 	return r, err
 }
 
-// ErrChildChanged means that a statement may leave rows out that it cannot count, because the child table has
-// changed since the run began. The transaction changed nothing.
-const ErrChildChanged = textError("the child table has changed since the run began: " +
-	"rows may be kept or left out that were not when it was read; the next run reads it again")
+// ErrChildChanged means that a statement might miss rows because the child table has changed since the run
+// began. The transaction changed nothing.
+const ErrChildChanged = textError("the child table has changed since the run began: it has a new trigger or rule, a table " +
+	"inherits from it, or a partition is being detached. The next run takes that into account")
 
-// keepsSQL says that rows of the child {oid} may be kept. The statement before it keeps such triggers from coming
-// into being until the commit.
+// keepsSQL says that rows of the child {oid} may be kept. The preceding statement locks the table, so no such
+// trigger can be created before the commit.
 const keepsSQL = `EXISTS (
     SELECT FROM pg_class k
     WHERE k.oid = {oid} AND (` + keepsRowsSQL + ` OR EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = k.oid)))`
 
-// detachingSQL says that the detachment of a partition is pending that has no task of its own ({known}).
+// detachingSQL says that the detachment of a partition is pending that was not known ({known}): it has no task of
+// its own.
 const detachingSQL = `EXISTS (
     SELECT FROM pg_inherits i
     WHERE i.inhdetachpending AND {oid} IN (SELECT relid FROM pg_partition_ancestors(i.inhparent))
@@ -290,11 +291,7 @@ func (c *Child) changed(writes bool, args *parameters) (all []condition) {
 		all = append(all, condition{fill(keepsSQL, "{oid}", oid), ErrChildChanged})
 	}
 	if len(c.tree) > 0 {
-		known := []string{}
-		for _, part := range c.Detaching {
-			known = append(known, part.home.sql())
-		}
-		sql := fill(detachingSQL, "{oid}", oid, "{known}", args.add(known))
+		sql := fill(detachingSQL, "{oid}", oid, "{known}", args.add(c.detaching))
 		all = append(all, condition{sql, ErrChildChanged})
 	}
 	return all
@@ -311,7 +308,7 @@ func (c *Child) purge(template string, p Purge, own []any, more ...string) (q qu
 	if living != "" {
 		conditions = append(conditions, condition{living, ErrLivingParent})
 	}
-	q.check = failing(conditions, args)
+	q.check = failIf(conditions, args)
 	return q, err
 }
 

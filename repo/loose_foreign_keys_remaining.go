@@ -19,7 +19,7 @@ func (c *Child) Remaining(ctx context.Context, keys []Key, l Limits) ([]Key, err
 		probe, err := c.query("probe", remainingSQL, keys, nil)
 		if err == nil {
 			var args parameters
-			probe.check = failing(c.changed(false, &args), args)
+			probe.check = failIf(c.changed(false, &args), args)
 			numbers, err = readRows(ctx, c.Database, l, probe, pgx.RowTo[int64])
 		}
 		return err

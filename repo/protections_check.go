@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -13,84 +15,120 @@ import (
 // statement deletes more than it names: foreign keys cascade over any number of tables and columns,
 // inheritance, triggers and rules delete what they like.
 
+// targets are the tables of protected users and groups, by their names and schemas: search_path may change.
+type targets struct {
+	// missing is missingTargetsSQL; "": nothing was ever protected here.
+	missing string
+	// touched is touchedSQL; "": not both tables are known.
+	touched string
+}
+
 // missingTargetsSQL are the protected users and groups that do not exist, without those that were
-// missing before ($1). The conditions {users} and {namespaces} are those of tables that exist.
+// missing before ($1). The conditions are {users} and {namespaces}.
 const missingTargetsSQL = `
 SELECT ` + protectionColumns + ` FROM maintenance.protected_targets p
-WHERE ` + inForceSQL + ` AND NOT p.kind || ' ' || p.id = ANY ($1::text[])
-  AND CASE p.kind WHEN 'user' THEN {users} ELSE {namespaces} END
+WHERE CASE WHEN NOT ` + inForceSQL + ` OR p.kind || ' ' || p.id = ANY ($1::text[]) THEN false
+  WHEN p.kind = 'user' THEN {users} ELSE {namespaces} END
 ORDER BY p.kind, p.id`
 
 const (
-	noUserSQL  = `NOT EXISTS (SELECT FROM users t WHERE t.id = p.id)`
-	noGroupSQL = `NOT EXISTS (SELECT FROM namespaces t WHERE t.id = p.id)`
+	missingTargetSQL = `NOT EXISTS (SELECT FROM {table} t WHERE t.id = p.id)`
+	// noTableSQL fails: see [failIf].
+	noTableSQL = `(CASE WHEN p.id IS NOT NULL THEN '` + noTargetTableText + `' END)::int IS NULL`
 )
 
-// mayHaveTargetsSQL is false where the application schema has no table of targets, or where no
-// protection was ever possible.
-const mayHaveTargetsSQL = `
-SELECT to_regclass('maintenance.protected_targets') IS NOT NULL
-  AND (current_schema() IS NULL OR EXISTS (
-    SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.relname IN ('users', 'namespaces') AND n.nspname = current_schema()))`
+const noTargetTableText = "a protected user or group cannot be looked up: main has no table of users or namespaces " +
+	"with an integer id in its search_path: restore the table, or end the protections with caretaker unprotect"
 
-// missingTargets returns missingTargetsSQL for this database. It returns "" for databases without
-// protections: all but main, and main if it is used for loose foreign keys alone and no server that
-// serves GitLab's workers, too, has been there. Such a server looks once a run.
-func (d *Database) missingTargets(ctx context.Context) (string, error) {
+// errNoTargetTable means that a transaction changed nothing, because nobody could tell whether protected rows
+// are there.
+const errNoTargetTable = textError(noTargetTableText)
+
+// targetTablesSQL finds the tables. Temporary ones hide them, and are none.
+const targetTablesSQL = `
+SELECT w.name, c.oid, n.nspname, c.relname
+FROM unnest(ARRAY['users', 'namespaces']) AS w (name)
+JOIN pg_class c ON c.oid = to_regclass(w.name) AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
+JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'id' AND NOT a.attisdropped
+WHERE ` + KeyClassSQL + ` = '` + ClassInteger + `'`
+
+const mayHaveTargetsSQL = `SELECT to_regclass('maintenance.protected_targets') IS NOT NULL`
+
+// protectedTargets are those of this database: none but in main, and none in a main that no server with GitLab's
+// workers has migrated.
+func (d *Database) protectedTargets(ctx context.Context) (*targets, error) {
 	if d.Name != "main" {
-		return "", nil
+		return &targets{}, nil
 	}
-	if sql := d.targets.Load(); sql != nil {
-		return *sql, nil
+	if known := d.targets.Load(); known != nil {
+		return known, nil
 	}
 	return d.readTargets(ctx)
 }
 
-func (d *Database) readTargets(ctx context.Context) (sql string, err error) {
-	// A database without these tables is asked again each time: they may be created.
-	var may bool
-	err = d.queryRoutine(ctx, "read the catalogue", &may, mayHaveTargetsSQL)
+// readTargets looks for the tables. What is not there yet is looked for again each time.
+func (d *Database) readTargets(ctx context.Context) (*targets, error) {
+	if d.LooseForeignKeysOnly {
+		var may bool
+		if err := d.queryRoutine(ctx, "look for protections", &may, mayHaveTargetsSQL); err != nil || !may {
+			d.targets.Store(&targets{})
+			return &targets{}, err
+		}
+	}
+	type targetTable struct {
+		Wanted string
+		OID    uint32
+		Table
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
+	defer cancel()
+	ctx, o := d.beginRoutine(ctx, "look for users and namespaces")
+	rows, _ := d.pool.Query(ctx, targetTablesSQL)
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[targetTable])
+	o.end(ctx, err)
 	if err != nil {
-		return "", err
+		return nil, d.wrap(ctx, "look for users and namespaces", err)
 	}
-	users, groups := "false", "false"
-	if may {
-		tables, err := d.presence(ctx, referencesOf("users", "id", "namespaces", "id"))
-		if err != nil {
-			return "", err
-		}
-		// Protections are of integers: a table of that name with another id is not GitLab's.
-		if id, ok := tables.Table("users").Column("id"); ok && id.comparedAs() == "bigint" {
-			users = noUserSQL
-		}
-		if id, ok := tables.Table("namespaces").Column("id"); ok && id.comparedAs() == "bigint" {
-			groups = noGroupSQL
-		}
-		sql = fill(missingTargetsSQL, "{users}", users, "{namespaces}", groups)
+	conditions := map[string]string{"users": noTableSQL, "namespaces": noTableSQL}
+	var oids []string
+	for _, t := range found {
+		conditions[t.Wanted] = fill(missingTargetSQL, "{table}", t.sql())
+		name := "to_regclass('" + strings.ReplaceAll(t.sql(), "'", "''") + "')::oid"
+		oids = append(oids, strconv.FormatUint(uint64(t.OID), 10)+"::oid", name)
 	}
-	if d.LooseForeignKeysOnly || users == noUserSQL && groups == noGroupSQL {
-		d.targets.Store(&sql)
+	known := &targets{missing: fill(missingTargetsSQL, "{users}", conditions["users"], "{namespaces}", conditions["namespaces"])}
+	if len(found) == len(conditions) {
+		known.touched = fill(touchedSQL, "{tables}", strings.Join(oids, ", "))
 	}
-	return sql, nil
+	if d.LooseForeignKeysOnly || known.touched != "" {
+		d.targets.Store(known)
+	}
+	return known, nil
 }
 
-// checkProtected is the end of a transaction of a run or a job. A target may have been protected
-// since the transaction began. Constraint triggers that are deferred fire first, behind the receipts,
-// as they would at the commit.
-func (tx *changing) checkProtected(ctx context.Context) (err error) {
-	if tx.targetsSQL == "" {
+// end is the end of a transaction of a run or a job. Constraint triggers that are deferred fire first: what they wait
+// for must not keep the head of the receipts. A target may have been protected since the transaction began.
+func (tx *changing) end(ctx context.Context, p Permit) error {
+	batch := &pgx.Batch{}
+	if tx.targetsSQL != "" || p.DryRun {
+		batch.Queue(constraintsSQL)
+	}
+	if !p.DryRun {
+		tx.queueReceipts(batch, p.Source)
+	}
+	if tx.targetsSQL != "" {
+		batch.Queue(tx.targetsSQL, tx.missing).Query(func(rows pgx.Rows) error {
+			missing, err := pgx.CollectRows(rows, scanProtection)
+			if err == nil && len(missing) > 0 {
+				err = &ProtectedError{Protection: missing[0], By: tx.changed}
+			}
+			return err
+		})
+	}
+	if batch.Len() == 0 {
 		return nil
 	}
-	batch := &pgx.Batch{}
-	batch.Queue(constraintsSQL)
-	batch.Queue(tx.targetsSQL, tx.missing).Query(func(rows pgx.Rows) error {
-		missing, err := pgx.CollectRows(rows, scanProtection)
-		if err == nil && len(missing) > 0 {
-			err = &ProtectedError{Protection: missing[0], By: tx.changed}
-		}
-		return err
-	})
 	return tx.SendBatch(ctx, batch).Close()
 }
 
@@ -102,10 +140,11 @@ func (tx *changing) touches(table string) {
 }
 
 // touchedSQL counts the rows of users and namespaces that the transaction has deleted or updated, by whatever
-// path, as PostgreSQL does for its statistics. TRUNCATE gives a table another file.
+// path, as PostgreSQL does for its statistics. TRUNCATE gives a table another file. {tables} are theirs by oid,
+// and those that have their names now.
 const touchedSQL = `(
   WITH RECURSIVE target (oid) AS (
-    SELECT unnest(ARRAY[to_regclass('users'), to_regclass('namespaces')])::oid
+    SELECT unnest(ARRAY[{tables}])
     UNION
     SELECT i.inhrelid FROM target t JOIN pg_inherits i ON i.inhparent = t.oid
   )
@@ -113,22 +152,41 @@ const touchedSQL = `(
     pg_stat_get_xact_tuples_deleted(oid), pg_stat_get_xact_tuples_updated(oid)), ',' ORDER BY oid)
   FROM target)`
 
-// A statement that is watched has watchSQL before it and unwatch behind it, in its transaction, which fails if
-// something is protected and rows of users or namespaces were touched. Deferred constraint triggers fire before
-// that; a plain SET CONSTRAINTS would be a warning in the log of some releases of PostgreSQL.
+// A statement that is watched has watchSQL in the settings before it and unwatchSQL behind it, in its
+// transaction. That fails if something is protected and rows of users or namespaces were touched, or if nobody
+// knows. Deferred constraint triggers fire before the receipt, as in [changing.end]; a plain SET CONSTRAINTS would
+// be a warning in the log of some releases of PostgreSQL.
 const (
-	watchSQL           = settingsSQL + `, set_config('caretaker.touched', ` + touchedSQL + `, true)`
+	watchSQL           = `, set_config('caretaker.touched', {touched}, true)`
 	fireConstraintsSQL = `
 DO 'BEGIN ` + constraintsSQL + `; END'`
 	unwatchSQL = `SELECT (CASE
-  WHEN (NOT current_setting('track_counts')::boolean
-      OR current_setting('caretaker.touched', true) IS DISTINCT FROM ` + touchedSQL + `)
+  WHEN ({unknown} OR NOT current_setting('track_counts')::boolean
+      OR current_setting('caretaker.touched', true) IS DISTINCT FROM {touched})
     AND EXISTS (SELECT FROM maintenance.protected_targets p WHERE ` + inForceSQL + `)
   THEN '` + touchedText + `' END)::int`
 	touchedText = "users or namespaces were changed"
 )
 
-func unwatch() []statement { return []statement{{sql: fireConstraintsSQL}, {sql: unwatchSQL}} }
+// settings are those of a statement, watched if t is not nil.
+func (t *targets) settings() string {
+	if t == nil || t.touched == "" {
+		return settingsSQL
+	}
+	return settingsSQL + fill(watchSQL, "{touched}", t.touched)
+}
+
+// unwatch is what comes behind a watched statement.
+func (t *targets) unwatch() []statement {
+	if t == nil {
+		return nil
+	}
+	unknown, touched := "false", t.touched
+	if touched == "" {
+		unknown, touched = "true", "''"
+	}
+	return []statement{{sql: fill(unwatchSQL, "{unknown}", unknown, "{touched}", touched)}}
+}
 
 // errTouched means that a statement needs the whole post-condition. The transaction changed nothing.
 const errTouched = textError(touchedText)
@@ -141,18 +199,22 @@ func (d *Database) watched(
 	if d.Name != "main" || !p.destroys() {
 		return send(p)
 	}
-	p.watch = true
-	if d.LooseForeignKeysOnly {
-		sql, err := d.missingTargets(ctx)
-		if err != nil {
+	p.watch = d.targets.Load()
+	switch {
+	case p.watch == nil && d.LooseForeignKeysOnly:
+		if p.watch, err = d.readTargets(ctx); err != nil {
 			return err
 		}
-		p.watch = sql != ""
+	case p.watch == nil:
+		p.watch = &targets{missing: missingTargetsSQL}
 	}
-	if _, known := d.touching.Load(operation); known && p.watch {
+	if p.watch.missing == "" {
+		p.watch = nil
+	}
+	if _, known := d.touching.Load(operation); known && p.watch != nil {
 		return errTouched
 	}
-	if err = send(p); errors.Is(err, errTouched) {
+	if err = send(p); errors.Is(err, errTouched) && p.watch.touched != "" {
 		d.touching.Store(operation, true)
 	}
 	return err
@@ -174,7 +236,6 @@ func (d *Database) writeProtected(ctx context.Context, p Permit, q query, into .
 		}
 		if err == nil && q.check != nil {
 			_, err = tx.Exec(ctx, q.check.sql, q.check.args...)
-			err = meant(err)
 		}
 		if err != nil || q.receipt == nil {
 			return err
@@ -184,10 +245,10 @@ func (d *Database) writeProtected(ctx context.Context, p Permit, q query, into .
 	})
 }
 
-// renewTargets lets a server that is used for loose foreign keys alone look again whether there may be
-// protections.
+// renewTargets looks for the tables at the start of a run, if they are not known. A server that is used for loose
+// foreign keys alone always does: protections may have become possible.
 func (d *Database) renewTargets(ctx context.Context) (err error) {
-	if d.LooseForeignKeysOnly && d.Name == "main" {
+	if d.Name == "main" && (d.LooseForeignKeysOnly || d.targets.Load() == nil) {
 		_, err = d.readTargets(ctx)
 	}
 	return err

@@ -142,12 +142,13 @@ func (d *Database) KeptKeys(
 func (d *Database) keeping(
 	ctx context.Context, steps []JobCascade, l Limits, keys ...keptKeys,
 ) (kept Keeping, err error) {
-	if sql, err := d.missingTargets(ctx); err != nil || sql == "" {
+	if known, err := d.protectedTargets(ctx); err != nil || known.missing == "" {
 		return nil, err
 	}
 	q := newQuery("look for protections", inForceTargetsSQL)
 	found, err := readRows(ctx, d, l, q, scanProtection)
 	if err != nil || len(found) == 0 {
+		d.touching.Clear()
 		return nil, err
 	}
 	l.ReadOnly = true

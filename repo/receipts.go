@@ -185,16 +185,11 @@ func (tx *changing) note(table, action string, summary []*string) {
 	}
 }
 
-// writeReceipts is the end of the transaction. It also writes the journal of counts.
-func (tx *changing) writeReceipts(ctx context.Context, by Source) error {
-	batch := &pgx.Batch{}
+// queueReceipts also queues the journal of counts.
+func (tx *changing) queueReceipts(batch *pgx.Batch, by Source) {
 	tx.queue(batch, by)
 	for _, n := range tx.noted {
 		s := n.write(by, n.summary)
 		batch.Queue(s.sql, s.args...)
 	}
-	if batch.Len() == 0 {
-		return nil
-	}
-	return tx.SendBatch(ctx, batch).Close()
 }

@@ -48,7 +48,7 @@ type query struct {
 	// receipt is the statement behind it that writes its receipt; nil: it changes no rows of the
 	// application.
 	receipt *statement
-	// check is the statement behind it that fails if it must change nothing; nil: none. See failingSQL.
+	// check is the statement behind it that fails if it must change nothing; nil: none. See [failIf].
 	check *statement
 	// table is that of its rows, as messages about protected rows name it; "": one of ours.
 	table string
@@ -58,13 +58,17 @@ func newQuery(operation, sql string, args ...any) query {
 	return query{operation: operation, statement: statement{sql, args}}
 }
 
-// statements are all that is sent.
-func (q query) statements() []statement {
+// statements are all that is sent, in this order. The receipt comes last: it locks the head of all receipts.
+func (q query) statements(l Limits) []statement {
 	all := []statement{q.statement}
-	for _, behind := range []*statement{q.check, q.receipt} {
-		if behind != nil {
-			all = append(all, *behind)
-		}
+	if q.check != nil {
+		all = append(all, *q.check)
+	}
+	if l.watch != nil && l.watch.touched != "" {
+		all = append(all, statement{sql: fireConstraintsSQL})
+	}
+	if q.receipt != nil {
+		all = append(all, *q.receipt)
 	}
 	return all
 }
@@ -72,7 +76,7 @@ func (q query) statements() []statement {
 // readRow runs a statement that returns one row. What into counts of [affected] rows is the span's.
 func (d *Database) readRow(ctx context.Context, l Limits, q query, into ...any) error {
 	ctx, into = withAffected(ctx, into)
-	return d.send(ctx, q.operation, l, q.statements(), func(r pgx.BatchResults) error {
+	return d.send(ctx, q.operation, l, q.statements(l), func(r pgx.BatchResults) error {
 		return r.QueryRow().Scan(into...)
 	})
 }
@@ -81,7 +85,7 @@ func (d *Database) readRow(ctx context.Context, l Limits, q query, into ...any) 
 func readRows[T any](
 	ctx context.Context, d *Database, l Limits, q query, scan pgx.RowToFunc[T],
 ) (out []T, err error) {
-	err = d.send(ctx, q.operation, l, q.statements(), collectInto(&out, scan))
+	err = d.send(ctx, q.operation, l, q.statements(l), collectInto(&out, scan))
 	return out, err
 }
 
@@ -135,14 +139,11 @@ func (d *Database) send(
 	err := d.pool.AcquireFunc(ctx, func(pooled *pgxpool.Conn) error {
 		conn := pooled.Conn()
 		batch := &pgx.Batch{}
-		settings := settingsSQL
-		if l.watch {
-			settings, statements = watchSQL, slices.Concat(statements, unwatch())
-		}
 		if !d.sessions {
 			batch.Queue(beginSQL)
 		}
-		batch.Queue(settings, milliseconds(l.Statement), milliseconds(l.Lock), l.ReadOnly, traceParentOf(ctx))
+		statements = slices.Concat(statements, l.watch.unwatch())
+		batch.Queue(l.watch.settings(), milliseconds(l.Statement), milliseconds(l.Lock), l.ReadOnly, traceParentOf(ctx))
 		if l.before != "" {
 			statements = slices.Concat([]statement{{sql: l.before}}, statements)
 		}
@@ -166,7 +167,7 @@ func (d *Database) send(
 			err = read(results)
 		}
 		if closeErr := results.Close(); err == nil {
-			err = meant(closeErr)
+			err = closeErr
 		}
 		if err != nil && conn.PgConn().TxStatus() == 'E' {
 			_, rollbackErr := conn.Exec(ctx, "rollback")
@@ -196,8 +197,8 @@ type condition struct {
 	err textError
 }
 
-// failing is a statement that fails with the first of the conditions that holds; nil: there are none.
-func failing(all []condition, args parameters) *statement {
+// failIf is a statement that fails with the first of the conditions that holds; nil: there are none.
+func failIf(all []condition, args parameters) *statement {
 	if len(all) == 0 {
 		return nil
 	}
@@ -208,14 +209,15 @@ func failing(all []condition, args parameters) *statement {
 	return &statement{"SELECT (CASE" + cases.String() + " END)::int", args}
 }
 
-// meant is what an error of such a statement means: the text is no number.
-func meant(err error) error {
+// asCondition is the error of a condition that such a statement failed with. PostgreSQL's message repeats the
+// text, in quotes that depend on lc_messages.
+func asCondition(err error) error {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) || pgErr.Code != "22P02" {
 		return err
 	}
-	for _, e := range []textError{ErrLivingParent, ErrChildChanged, errTouched} {
-		if strings.Contains(pgErr.Message, strconv.Quote(e.Error())) {
+	for _, e := range []textError{ErrLivingParent, ErrChildChanged, errTouched, errNoTargetTable} {
+		if strings.Contains(pgErr.Message, e.Error()) {
 			return e
 		}
 	}

@@ -60,8 +60,10 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 	match, filter := r.sql(&p)
 	operation := c.Action() + " " + r.String()
 	if b.Direct && !b.SkipLocked && c.Report == "" {
-		err = r.Database.watched(ctx, b.Permit, operation, func(p Permit) (err error) {
-			result, err = r.sweepDirect(ctx, c, b, p, operation)
+		direct := b
+		err = r.Database.watched(ctx, b.Permit, operation, func(permit Permit) (err error) {
+			direct.Permit = permit
+			result, err = r.sweepDirect(ctx, c, direct, operation)
 			return err
 		})
 		if !errors.Is(err, errTouched) {
@@ -144,7 +146,7 @@ SELECT {noted}, (SELECT count(*) FROM changed)`
 
 // sweepDirect changes a batch in one transaction and one round trip.
 func (r Rows) sweepDirect(
-	ctx context.Context, c Change, b Batch, permit Permit, operation string,
+	ctx context.Context, c Change, b Batch, operation string,
 ) (result BatchResult, err error) {
 	var probe, change parameters
 	bound := "NULL::bigint"
@@ -161,14 +163,12 @@ func (r Rows) sweepDirect(
 	sql := fill(directSQL, "{change}", update, "{filter}", filter, "{which}", which,
 		"{returned}", r.returned(), "{noted}", notedSQL)
 	sql = r.Database.summary(sql, r.returned(), "true")
-	all := []statement{
-		b.fill(statement{fill(directGuardSQL, "{bound}", bound), probe}),
-		b.fill(statement{sql, change}),
-		c.receipt(r).write(b.Source, nil),
-	}
+	guard := b.fill(statement{fill(directGuardSQL, "{bound}", bound), probe})
+	q := query{statement: b.fill(statement{sql, change}), receipt: new(c.receipt(r).write(b.Source, nil))}
+	all := append([]statement{guard}, q.statements(b.Limits)...)
 	var held, noted bool
 	ctx, _ = withAffected(b.finishing(ctx), []any{affected{&result.Changed}})
-	err = r.Database.send(ctx, operation, permit.Limits, all,
+	err = r.Database.send(ctx, operation, b.Limits, all,
 		func(results pgx.BatchResults) error {
 			if err := results.QueryRow().Scan(&held, &result.Last); err != nil {
 				return err

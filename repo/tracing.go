@@ -184,10 +184,11 @@ func traceParentOf(ctx context.Context) string {
 func overhead(sql string) bool {
 	switch sql {
 	case "commit", "rollback", settingsSQL, txSettingsSQL, prepareSettingsSQL,
-		watchSQL, unwatchSQL, fireConstraintsSQL, constraintsSQL, beginProbeSQL, probeTimeSQL, endProbeSQL:
+		fireConstraintsSQL, constraintsSQL, beginProbeSQL, probeTimeSQL, endProbeSQL:
 		return true
 	}
-	return strings.HasPrefix(sql, "begin") || strings.HasSuffix(sql, heldSQL)
+	return strings.HasPrefix(sql, "begin") || strings.HasPrefix(sql, settingsSQL) || strings.HasSuffix(sql, heldSQL) ||
+		strings.HasSuffix(sql, "'"+touchedText+"' END)::int")
 }
 
 // note counts what came of a statement.

@@ -50,33 +50,23 @@ func (d *Database) transaction(
 	if p.DryRun {
 		ctx = context.WithValue(ctx, dryRunKey{}, true)
 	}
-	var targetsSQL string
-	var err error
+	known, err := &targets{}, error(nil)
 	if p.destroys() {
-		if targetsSQL, err = d.missingTargets(ctx); err != nil {
+		if known, err = d.protectedTargets(ctx); err != nil {
 			return err
 		}
 	}
 	ctx, o := d.begin(ctx, operation)
 	err = retryConflicts(ctx, func() error {
 		return pgx.BeginTxFunc(ctx, d.pool, p.options(), func(tx pgx.Tx) error {
-			changes := &changing{Tx: tx, database: d, rule: operation, targetsSQL: targetsSQL}
+			changes := &changing{Tx: tx, database: d, rule: operation, targetsSQL: known.missing}
 			if err := p.begin(ctx, changes); err != nil {
 				return err
 			}
 			if err := do(ctx, changes); err != nil {
 				return err
 			}
-			if !p.DryRun {
-				if err := changes.writeReceipts(ctx, p.Source); err != nil {
-					return err
-				}
-			}
-			if err := changes.checkProtected(ctx); err != nil || !p.DryRun {
-				return err
-			}
-			// What a commit would check.
-			if _, err := tx.Exec(ctx, constraintsSQL); err != nil {
+			if err := changes.end(ctx, p); err != nil || !p.DryRun {
 				return err
 			}
 			return errDryRun

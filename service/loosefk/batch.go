@@ -250,7 +250,7 @@ func (c *cleanup) postpone(ctx context.Context, b *batch) error {
 	held := 0
 	for _, k := range b.keys {
 		switch {
-		case k.removed, k.settled && k.failure == nil:
+		case k.removed, k.settled && !k.keepsRecords():
 		case k.failure != nil:
 			failed = append(failed, k.failure.of(k.records)...)
 		case k.locked != nil:

@@ -88,7 +88,7 @@ func (t *taskRun) spent() bool { return t.failing >= maxFailing || t.timeouts >=
 func (t *taskRun) halves(ctx context.Context, keys []*openKey, err error) error {
 	middle := len(keys) / 2
 	for _, half := range [][]*openKey{keys[:middle], keys[middle:]} {
-		if t.spent() && !isProtected(err) {
+		if t.spent() && !isProtected(err) && !errors.Is(err, repo.ErrLivingParent) {
 			t.failKeys(ctx, t.task, half, err, false)
 		} else if err := t.try(ctx, half); err != nil {
 			return err
@@ -109,6 +109,14 @@ func (t *taskRun) isolate(ctx context.Context, keys []*openKey, err error) error
 		return nil
 	case errors.Is(err, repo.ErrChildChanged):
 		t.failKeys(ctx, t.task, keys, err, false)
+		return nil
+	case errors.Is(err, repo.ErrLivingParent) && len(keys) > 1 && !t.spent():
+		t.failing++
+		return t.halves(ctx, keys, err)
+	case errors.Is(err, repo.ErrLivingParent):
+		for _, k := range keys {
+			t.holdReused(t.batch, k, repo.ClaimReused)
+		}
 		return nil
 	case isProtected(err):
 		return t.isolateProtected(ctx, keys, err)

@@ -169,13 +169,14 @@ func TestLooseForeignKeysCleanup_AParentThatComesWhileAStatementWorksKeepsItsChi
 
 func TestLooseForeignKeysCleanup_AParentThatATriggerOfTheChildInsertsAgainIsHeld(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), "", "main")
-	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (1); CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c VALUES (1);
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (1), (2), (3);
+		CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c SELECT id FROM p;
 		CREATE FUNCTION again() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO p VALUES (OLD.p_id); RETURN NULL; END';
-		CREATE TRIGGER again AFTER DELETE ON c FOR EACH ROW EXECUTE FUNCTION again()`)
+		CREATE TRIGGER again AFTER DELETE ON c FOR EACH ROW WHEN (OLD.p_id = 2) EXECUTE FUNCTION again()`)
 	track(e, "p")
 	e.Exec("main", `DELETE FROM p`)
 	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete}]", unhurried)
 	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantRun(t, r, "succeeded", "rescheduled_records=1 deleted_rows=0")
-	e.Want("main", `SELECT count(*) FROM c`, "1")
+	servicetest.WantRun(t, r, "succeeded", "processed_records=2 rescheduled_records=1 deleted_rows=2")
+	e.Want("main", `SELECT string_agg(p_id::text, ' ') FROM c`, "2")
 }

@@ -145,8 +145,15 @@ func (c *cleanup) reusedClaim() repo.Claim {
 	return repo.ClaimReused
 }
 
-// failCheck fails keys whose parent cannot be looked up.
+// failCheck fails keys whose parent cannot be looked up, or postpones them if others hold its lock.
 func (c *cleanup) failCheck(ctx context.Context, b *batch, keys []*openKey, err *repo.Error) {
+	if err.Class() == repo.ClassLock {
+		parent := &childTask{key: repo.LooseForeignKey{Table: b.recorded}, database: c.x.Database.Name}
+		for _, k := range keys {
+			k.settled, k.locked = true, parent
+		}
+		return
+	}
 	f := &failure{
 		definition: b.recorded, database: c.x.Database.Name, condition: err.Condition(),
 		sqlstate: err.SQLState, message: err.Error(),

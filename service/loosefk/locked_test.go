@@ -303,6 +303,23 @@ func TestLooseForeignKeysCleanup_ARowWhoseUpdateATriggerTakesBackIsKept(t *testi
 	e.WantQueue("main", "99 99 99 99")
 }
 
+func TestLooseForeignKeysCleanup_ALockedParentTablePostponesRecordsWhereverTheirChildrenAre(t *testing.T) {
+	t.Parallel()
+	for child, place := range map[string]string{"main": "c on main", "ci": "public.p on main"} {
+		e := servicetest.New(t, "", "main", "ci")
+		e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (5)`)
+		e.Exec(child, `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (5)`)
+		track(e, "p")
+		e.Exec("main", `DELETE FROM p`)
+		other := e.Connect("main")
+		assert.Must(other.Exec(t.Context(), `BEGIN; LOCK TABLE p`))(t)
+		r := servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
+		servicetest.WantRun(t, r, "succeeded", "rescheduled_records=1")
+		assert.Equal(t, r.Reason, "1 record postponed, others hold locks: "+place+" (1)")
+		wantPostponed(e, "5")
+	}
+}
+
 // What a run has read of a child at its start need not be true any more when it comes to it.
 func TestLooseForeignKeysCleanup_AChildThatChangesMeanwhileIsForTheNextRun(t *testing.T) {
 	t.Parallel()

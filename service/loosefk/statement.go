@@ -167,7 +167,7 @@ func (t *taskRun) rows() int64 {
 }
 
 // livingAttempts is how often a statement is sent at most that finds a parent alive. A trigger of the child
-// may insert the parent again each time: then the keys are held.
+// may insert the parent again each time: then the key is isolated and held.
 const livingAttempts = 3
 
 // purge sends one statement within what is left of the limits and accounts for it.
@@ -182,12 +182,7 @@ func (t *taskRun) purge(ctx context.Context, keys []*openKey, m mode) (r purged,
 			r.perKey = max(1, r.cap/int64(len(keys)))
 		}
 		switch err = t.send(ctx, keys, m, &r); {
-		case errors.Is(err, repo.ErrLivingParent) && attempt == livingAttempts:
-			for _, k := range keys {
-				t.holdReused(t.batch, k, repo.ClaimReused)
-			}
-			err = nil
-		case errors.Is(err, repo.ErrLivingParent):
+		case errors.Is(err, repo.ErrLivingParent) && attempt < livingAttempts:
 			// Nothing was changed. The statement is sent again without the keys of living parents. Other
 			// batches are checked before they change anything.
 			t.batch.living.Store(true)
