@@ -82,7 +82,7 @@ type Child struct {
 	// mayKeep: see [Child.MayKeep]; tree: the table's name, if it is partitioned, for [lockTrees].
 	mayKeep bool
 	tree    []string
-	// order is where the value for each column is in a recorded key; nil: in that of the columns.
+	// order[i] is the position of column i's value in the recorded key; nil: the same order.
 	order []int
 	// integers: the key is recorded as one integer.
 	integers bool

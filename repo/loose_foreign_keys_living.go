@@ -39,9 +39,9 @@ type parentColumn struct {
 }
 
 // parentTablesSQL finds relations by the names that records have, with the columns that may be their
-// key: those named by a trigger or a definition ($2), and the primary key. The write-protected leftover of a
-// split database counts: its rows are those that were there when the last record of them came into this
-// queue, and what is deleted in the other database since has records there.
+// key: those named by a trigger or a definition ($2), and the primary key. A table that GitLab
+// write-protected after a split counts as well: its rows have not changed since this queue got its last record
+// for them, and later deletions are recorded in the other database.
 //
 // It counts the keys by which deletions can have been recorded: those of unique indexes, and in GitLab's
 // own queue ($3) id.
@@ -61,7 +61,7 @@ WITH named AS (
   WHERE i.inhdetachpending
   UNION
   SELECT t.tgrelid, r.recorded
-  FROM unnest($1) AS r (recorded)
+  FROM unnest($1::text[]) AS r (recorded)
   JOIN pg_trigger t ON t.tgname = (substr(r.recorded, strpos(r.recorded, '.') + 1) || '` + TriggerSuffix + `')::name
   JOIN pg_class c ON c.oid = t.tgrelid AND NOT c.relispartition
   WHERE NOT EXISTS (SELECT FROM named WHERE named.recorded = r.recorded)
@@ -197,9 +197,8 @@ const livingSeveralSQL = `
   CROSS JOIN LATERAL (SELECT FROM {parent} t WHERE {matches} LIMIT 1) x
   WHERE NOT k.n = ANY ({approved}::bigint[])`
 
-// livingSQL says that the parent of a key is alive. It has a part for each relation. It follows the statement on
-// the child, whose rows no other transaction can change any more, so a parent counts that was committed while
-// that statement was at work.
+// livingSQL reports whether a key has a parent row; it has a part for each relation. It runs after the change, in
+// the same transaction, with a new snapshot. So it also sees parents that were committed while the change ran.
 const livingSQL = `EXISTS ({parts})`
 
 // ErrLivingParent means that the parent of a key is alive; the transaction changed nothing.
@@ -263,8 +262,8 @@ const (
 // claimsSQL finds the living parents of records. The newest row of a key counts. Transaction ids are
 // compared by their age. A record that was changed since it was written has another xmin: it was
 // postponed, when its key had no row or could not be checked, so a row is taken for newer. One that is
-// gone was closed by the operator. A failure that is older than the record is that of another one, which had
-// its number.
+// gone was closed by the operator. A failure that is older than the record belongs to an earlier record
+// with the same id.
 const claimsSQL = `
 SELECT k.n, CASE
   WHEN q.id IS NULL THEN 1

@@ -138,8 +138,8 @@ SELECT EXISTS (SELECT FROM guard) AND {noted}, found, changed, (SELECT count(*) 
 
 // purgeSharesSQL changes at most $3 rows of each key and $2 in all, where they stand: found by
 // (tableoid, ctid), because ctid alone is not unique in a partitioned table and a child may have no
-// primary key. A row that has moved on since is left alone, and missing in changed: only found rows
-// that the statement's snapshot still sees, and that are not changed, were kept. LIMIT 1 makes seen
+// primary key. Rows that others have changed since are skipped. A row counts as kept
+// if the statement has not changed it although its snapshot still shows it. LIMIT 1 makes seen
 // look at them one by one, by ctid. IS TRUE keeps the comparison a hash look-up for the row at
 // hand. Of the keys it tells the numbers, n.
 const purgeSharesSQL = `
@@ -182,8 +182,8 @@ type Purge struct {
 	// Cap is how many rows the statement may change.
 	Cap int64
 	// Uncounted lets PurgeAll change the rows without counting them first. It is an error if they
-	// are more than the cap. Of a child that [Child.MayKeep] rows it must not be asked: it does not find
-	// those that are kept. Of keys of several columns the rows are always counted.
+	// are more than the cap. It must not be set if [Child.MayKeep] is true: kept rows are not found then.
+	// For keys of several columns the rows are always counted.
 	Uncounted bool
 }
 

@@ -3,6 +3,7 @@ package repo
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -121,19 +122,21 @@ func (p *Parent) Ended(ctx context.Context, horizon string) (ended bool, err err
 	return ended, err
 }
 
-// Missing are those of some keys that no row of the table has.
-func (p *Parent) Missing(ctx context.Context, keys []Key, l Limits) (missing []Key, err error) {
-	there, err := p.rows.Remaining(ctx, keys, l)
-	found := make(map[Key]bool, len(there))
-	for _, k := range there {
-		found[k] = true
-	}
-	for _, k := range keys {
-		if !found[k] {
-			missing = append(missing, k)
+// Missing are those of some keys that no row of the table has, nor of its partitions whose detachment is pending.
+func (p *Parent) Missing(ctx context.Context, keys []Key, l Limits) ([]Key, error) {
+	missing := slices.Clone(keys)
+	for _, rows := range append([]*Child{p.rows}, p.rows.Detaching...) {
+		there, err := rows.Remaining(ctx, missing, l)
+		if err != nil {
+			return nil, err
 		}
+		found := make(map[Key]bool, len(there))
+		for _, k := range there {
+			found[k] = true
+		}
+		missing = slices.DeleteFunc(missing, func(k Key) bool { return found[k] })
 	}
-	return missing, err
+	return missing, nil
 }
 
 // maxWaiting is how many records of one parent are compared with the keys that are found.

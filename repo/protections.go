@@ -125,9 +125,9 @@ func protectLimits() Limits {
 	return Limits{Statement: 10 * time.Second, Lock: 5 * time.Second, Transaction: 20 * time.Second}
 }
 
-// Protect protects p.ID for ttl, 0 for good. A protection that is there is replaced by a longer one
-// only, and returned otherwise: to shorten one takes [Database.Unprotect]. There need be no such user
-// or group yet.
+// Protect protects p.ID for ttl, 0 for good. It extends a protection that exists, but never
+// shortens it: then it returns the one that exists. To shorten one, call [Database.Unprotect] first. The user or
+// group need not exist yet.
 //
 // It locks the rows that a deletion locks before it decides: whichever of the two comes first, the
 // other one sees it. The error is a [*DeletionBegunError] where the deletion did, and a [*NotAGroupError]

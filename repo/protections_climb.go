@@ -20,7 +20,7 @@ type cascade struct {
 	columns, parentColumns  []Column
 	// only is a condition on the rows of the child, "" for all.
 	only string
-	// contains: the parent contains the child, as everybody knows.
+	// contains: the parent owns the child, so messages omit this step.
 	contains bool
 	// keys get those of the rows, which refer to nothing then; nil: they refer to the parent.
 	keys *keptKeys

@@ -25,8 +25,8 @@ type statement struct {
 
 // settingsSQL bounds the statement that follows in the same transaction, and keeps its plan on the
 // indexes: a list of keys must not flip it to a sequential scan, nor the price of an avoided one to
-// compilation. A transaction that is read-only anyway, as on a standby, stays so: to ask for more
-// would fail with an error that says less than the write's. Where row-level security would hide
+// compilation. A transaction that is read-only anyway, as on a standby, stays so: to make it
+// writable would fail with an error that is less clear than that of the write. Where row-level security would hide
 // rows from our role, it is an error that names the table: nothing is done by half.
 const settingsSQL = `SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),
   set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true),

@@ -49,8 +49,7 @@ func classOf(err error) repo.Class {
 	return repo.ClassData
 }
 
-// afterError deals with an error, of the statement that had a result or of one that looked what was
-// left behind it, that is no lock.
+// afterError handles errors other than locks, of a change or of the query for the rows that remain.
 func (t *taskRun) afterError(
 	ctx context.Context, keys []*openKey, m mode, r purged, err error,
 ) error {

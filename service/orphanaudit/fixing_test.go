@@ -197,6 +197,16 @@ func TestSearch_ARenamedParentIsKnownByTheKeyThatItsTriggerRecords(t *testing.T)
 	e.Want("main", `SELECT count(*) FROM c JOIN q ON ref = p_ref`, "5")
 }
 
+func TestSearch_RowsOfAPartitionWhoseDetachmentIsPendingAreParents(t *testing.T) {
+	e := servicetest.NewOneChild(servicetest.Parallel(t))
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY) PARTITION BY RANGE (id); CREATE TABLE p_1 PARTITION OF p FOR VALUES FROM (1) TO (3);
+		CREATE TABLE p_2 PARTITION OF p DEFAULT; INSERT INTO p VALUES (1), (2), (3); INSERT INTO c (p_id) VALUES (1), (3), (4)`)
+	e.Install("p")
+	e.Exec("main", `UPDATE pg_inherits SET inhdetachpending = true WHERE inhrelid = 'p_1'::regclass`)
+	found := assert.Must(looking(e, servicetest.OneChild).Run(t.Context()))(t)
+	assert.That(t, found[0].Fault == "" && found[0].Keys == 1, "%+v", found)
+}
+
 // TestSearch_LookingNeedsNoMoreThanSELECT on the parents and the children.
 func TestSearch_LookingNeedsNoMoreThanSELECT(t *testing.T) {
 	e := servicetest.NewOneChild(servicetest.Parallel(t))
