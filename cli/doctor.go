@@ -222,6 +222,7 @@ func (d *doctor) examineDatabase(ctx context.Context, database *repo.Database) [
 		{"replica", on(d.replica)},
 		{"schema", on(d.schema)},
 		{"application", on(d.application)},
+		{"sequences", on(d.sequences)},
 	}
 	if d.service != nil {
 		checks = append(checks, check{"rights", on(d.rights)}, check{"indexes", on(d.indexes)})

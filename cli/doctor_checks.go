@@ -221,20 +221,38 @@ func (d *doctor) application(ctx context.Context, database *repo.Database) ([]fi
 		"set use: loose_foreign_keys")}, nil
 }
 
+// sequences are those of the queue and of the schema maintenance, whether there are definitions or
+// not. Other checks report a missing schema.
+func (d *doctor) sequences(ctx context.Context, database *repo.Database) ([]finding, error) {
+	result, err := loosefk.Admin{Databases: []*repo.Database{database}}.Sequences(ctx)
+	_, none := errors.AsType[*repo.NoSchemaError](err)
+	if none || errors.Is(err, repo.ErrNotMigrated) {
+		return nil, nil
+	}
+	return linted(result.Findings), err
+}
+
+// linted are findings of caretaker lfk lint.
+func linted(findings []loosefk.Finding) (found []finding) {
+	for _, f := range findings {
+		found = append(found, finding{
+			Status: f.Severity, Database: f.Database, Problem: f.Code + ": " + f.Object, Remedy: f.Advice,
+		})
+	}
+	return found
+}
+
 // definitions are those of loose foreign keys, as caretaker lfk lint finds them.
-func (d *doctor) definitions(ctx context.Context) (found []finding, err error) {
+func (d *doctor) definitions(ctx context.Context) ([]finding, error) {
 	keys, err := (&lfk{app: d.app}).keys(service.Settings[loosefk.Config](&d.config.service))
 	if err != nil || keys.Definitions == nil || !d.hasMain() {
 		return nil, err
 	}
 	keys.Databases = d.databases
 	result, err := keys.Lint(ctx)
-	for _, f := range result.Findings {
-		found = append(found, finding{
-			Status: f.Severity, Database: f.Database, Problem: f.Code + ": " + f.Object, Remedy: f.Advice,
-		})
-	}
-	return found, err
+	return linted(slices.DeleteFunc(result.Findings, func(f loosefk.Finding) bool {
+		return f.Code == loosefk.CodeSequenceBehind
+	})), err
 }
 
 // references are foreign keys to users that no rule covers: rows that keep users from going.

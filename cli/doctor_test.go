@@ -91,6 +91,14 @@ func faults(main *pgx.Conn, taken, definitions string) []fault {
 			"warning", "references", "users to whom diaries.owner refers are not deleted", "ON DELETE CASCADE or SET NULL", "", "",
 			`CREATE TABLE diaries (owner bigint REFERENCES users); CREATE INDEX ON diaries (owner)`, `DROP TABLE diaries`,
 		},
+		{
+			"error", "sequences", "sequence_behind: maintenance.audit", "lfk install --database main", "", "",
+			`INSERT INTO maintenance.audit OVERRIDING SYSTEM VALUE VALUES (9, now(), '', '', '', '', '', '', '')`, `DELETE FROM maintenance.audit`,
+		},
+		{
+			"error", "sequences", "sequence_behind: maintenance.river_job", "lfk install --database main", "", "",
+			`INSERT INTO maintenance.river_job (id, args, kind, max_attempts) VALUES (9, '{}', 'x', 1)`, `DELETE FROM maintenance.river_job`,
+		},
 		{"warning", "ports", "is in use", "CARETAKER_LISTEN", "CARETAKER_LISTEN", taken, "", ""},
 		{
 			"error", "ports", "192.0.2.1:9999", "correct metrics_listen (CARETAKER_METRICS_LISTEN)",

@@ -84,8 +84,23 @@ SELECT EXISTS (
       JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k.n] ORDER BY k.n)
       = ARRAY['partition', 'fully_qualified_table_name', 'consume_after', 'id'])`
 
-func (a Admin) inspectQueue(ctx context.Context, tx pgx.Tx, i *Inspection) (err error) {
+// InspectSequences reads the queue and the sequences alone.
+func (a Admin) InspectSequences(ctx context.Context) (i Inspection, err error) {
+	return i, a.read(ctx, "inspect sequences", func(ctx context.Context, tx pgx.Tx) error {
+		return a.inspectSequences(ctx, tx, &i)
+	})
+}
+
+func (a Admin) inspectSequences(ctx context.Context, tx pgx.Tx, i *Inspection) (err error) {
 	i.Queue, i.QueueFaults, err = a.readQueue(ctx, tx)
+	if err == nil && len(i.QueueFaults) == 0 {
+		i.Behind, err = sequencesBehind(ctx, tx, i.Queue)
+	}
+	return err
+}
+
+func (a Admin) inspectQueue(ctx context.Context, tx pgx.Tx, i *Inspection) error {
+	err := a.inspectSequences(ctx, tx, i)
 	if err != nil || !i.Queue.Exists || len(i.QueueFaults) > 0 {
 		return err
 	}
@@ -97,9 +112,6 @@ func (a Admin) inspectQueue(ctx context.Context, tx pgx.Tx, i *Inspection) (err 
 		i.OldFunctions = append(i.OldFunctions, f.name)
 	}
 	i.ActiveMissing = i.Queue.ActiveMissing()
-	if i.Behind, err = sequencesBehind(ctx, tx, i.Queue); err != nil {
-		return err
-	}
 	if i.QueueFaults, err = indexFaults(ctx, tx, i.Queue, 0); err != nil {
 		return err
 	}

@@ -18,6 +18,9 @@ const (
 	SeverityWarning = "warning"
 )
 
+// CodeSequenceBehind is the code of findings about sequences.
+const CodeSequenceBehind = "sequence_behind"
+
 // Finding is something about loose foreign keys that the operator should check.
 type Finding struct {
 	Severity string `json:"severity"`
@@ -182,18 +185,7 @@ func (l *lint) queue(d inspected) {
 			"is from an older version, or inserts into no queue: run "+
 				"`caretaker lfk install --database %s`, which renews it", d.name)
 	}
-	for _, s := range d.Behind {
-		at, fails := l.at(d.name, s.Table), "what caretaker records there fails"
-		if s.OfQueue {
-			fails = "every deletion from a tracked table fails"
-		}
-		repair := fmt.Sprintf("`caretaker lfk install --database %s`, which moves it on", d.name)
-		if s.OfQueue && !d.Queue.Managed {
-			repair = s.Repair()
-		}
-		at.fail("sequence_behind", "%s (23505), because the next number of the sequence %s is not above %d, "+
-			"the highest that is taken: run %s", fails, s.Sequence, s.Highest, repair)
-	}
+	l.sequences(d)
 	if !d.ActiveMissing {
 		return
 	}
@@ -203,6 +195,32 @@ func (l *lint) queue(d inspected) {
 	}
 	l.at(d.name, queue).fail("default_partition_missing", "every deletion from a tracked table "+
 		"fails, because the default of the column partition names none of its partitions: %s", advice)
+}
+
+// Sequences reports what Lint does of sequences. It needs no definitions.
+func (l Admin) Sequences(ctx context.Context) (Lint, error) {
+	check := &lint{Admin: l}
+	err := l.each(ctx, func(d *repo.Database) error {
+		inspection, err := lfkadmin.New(d).InspectSequences(ctx)
+		check.sequences(inspected{d.Name, inspection})
+		return err
+	})
+	return check.result, err
+}
+
+func (l *lint) sequences(d inspected) {
+	for _, s := range d.Behind {
+		at, fails := l.at(d.name, s.Table), "what caretaker records there fails"
+		if s.OfQueue {
+			fails = "every deletion from a tracked table fails"
+		}
+		repair := fmt.Sprintf("`caretaker lfk install --database %s`, which moves it on", d.name)
+		if !d.Queue.Exists || s.OfQueue && !d.Queue.Managed {
+			repair = s.Repair()
+		}
+		at.fail(CodeSequenceBehind, "%s (23505), because the next number of the sequence %s is not above %d, "+
+			"the highest that is taken: run %s", fails, s.Sequence, s.Highest, repair)
+	}
 }
 
 // children reports what keeps definitions from being carried out, or makes them slow.
