@@ -86,13 +86,12 @@ func TestPurge_RowsThatMoveToAPartitionAttachedMeanwhileAreFound(t *testing.T) {
 
 // What comes into being behind the run's look at the catalogue keeps its statements from changing anything.
 func TestPurge_WhatComesWhileARunWorksIsSeen(t *testing.T) {
-	refer := func(more string) string {
-		return `ALTER TABLE users ADD c_id bigint REFERENCES c ON DELETE CASCADE ` + more + `; UPDATE users SET c_id = id`
-	}
+	const refer = `ALTER TABLE users ADD c_id bigint REFERENCES c ON DELETE CASCADE; UPDATE users SET c_id = id`
 	trigger := func(when, body string) string {
 		return `CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN ` + body + ` RETURN NULL; END $$;
-			CREATE TRIGGER f ` + when + ` DELETE ON c FOR EACH ROW EXECUTE FUNCTION f()`
+			CREATE ` + when + ` FOR EACH ROW EXECUTE FUNCTION f()`
 	}
+	const after = `TRIGGER f AFTER DELETE ON c`
 	const pending = `UPDATE pg_inherits SET inhdetachpending = true WHERE inhrelid = `
 	protected := func(err error) bool { _, ok := errors.AsType[*repo.ProtectedError](err); return ok }
 	changed := func(err error) bool { return errors.Is(err, repo.ErrChildChanged) }
@@ -101,13 +100,15 @@ func TestPurge_WhatComesWhileARunWorksIsSeen(t *testing.T) {
 		refused func(error) bool // nil: the rows are deleted
 		parted  bool
 	}{
-		"a foreign key of users":        {refer(""), protected, false},
-		"one that is deferred":          {refer("DEFERRABLE INITIALLY DEFERRED"), protected, false},
-		"one while nothing is counted":  {refer(""), protected, false},
-		"a trigger that deletes users":  {trigger("AFTER", "DELETE FROM users;"), protected, false},
-		"one that truncates the table":  {trigger("AFTER", "TRUNCATE users;"), protected, false},
-		"one that changes users":        {trigger("AFTER", "UPDATE users SET id = id;"), nil, false},
-		"a trigger that keeps rows":     {trigger("BEFORE", ""), changed, false},
+		"a foreign key of users":        {refer, protected, false},
+		"one while nothing is counted":  {refer, protected, false},
+		"one of a table of users":       {`CREATE TABLE u (c_id bigint REFERENCES c ON DELETE CASCADE) INHERITS (users); DELETE FROM users; INSERT INTO u VALUES (1, 1), (2, 2)`, protected, false},
+		"one of a partition of users":   {`DROP TABLE users; CREATE TABLE users (id bigint, c_id bigint) PARTITION BY LIST (id); CREATE TABLE u PARTITION OF users DEFAULT; ALTER TABLE u ADD FOREIGN KEY (c_id) REFERENCES c ON DELETE CASCADE; INSERT INTO u VALUES (1, 1), (2, 2)`, protected, false},
+		"a trigger that deletes users":  {trigger(after, "DELETE FROM users;"), protected, false},
+		"one that is deferred":          {trigger("CONSTRAINT "+after+" DEFERRABLE INITIALLY DEFERRED", "DELETE FROM users;"), protected, false},
+		"one that truncates the table":  {trigger(after, "TRUNCATE users;"), protected, false},
+		"one that changes users":        {trigger(after, "UPDATE users SET id = id;"), nil, false},
+		"a trigger that keeps rows":     {trigger("TRIGGER f BEFORE DELETE ON c", ""), changed, false},
 		"a table that inherits":         {`CREATE TABLE d () INHERITS (c)`, changed, false},
 		"a detachment that is pending":  {pending + `'c_1'::regclass`, changed, true},
 		"a detachment of another table": {`CREATE TABLE o (LIKE c) PARTITION BY LIST (id); CREATE TABLE o_1 PARTITION OF o DEFAULT; ` + pending + `'o_1'::regclass`, nil, true},
