@@ -27,7 +27,7 @@ type JobCascade struct {
 	queued, contains bool
 }
 
-// baseCascades are those of groups and projects, and of the user's own namespace.
+// baseCascades are those of groups and projects, and of the user's own namespace and queue row.
 func baseCascades() []JobCascade {
 	all := []JobCascade{
 		{Child: "namespaces", Column: "parent_id", Parent: "namespaces", ParentColumn: "id"},
@@ -45,10 +45,10 @@ func baseCascades() []JobCascade {
 			Child: "users", Column: "id", Parent: "members", ParentColumn: "user_id",
 			OnlyColumn: "user_type", Only: "= 6", queued: true,
 		},
-	}
-	for _, child := range []string{"namespace_details", "group_deletion_schedules"} {
-		column := map[bool]string{true: "namespace_id", false: "group_id"}[child == "namespace_details"]
-		all = append(all, JobCascade{Child: child, Column: column, Parent: "namespaces", ParentColumn: "id"})
+		{Child: "namespace_details", Column: "namespace_id", Parent: "namespaces", ParentColumn: "id"},
+		{Child: "group_deletion_schedules", Column: "group_id", Parent: "namespaces", ParentColumn: "id"},
+		{Child: "ghost_user_migrations", Column: "user_id", Parent: "users", ParentColumn: "id"},
+		{Child: "users_ghost_user_migrations", Column: "user_id", Parent: "users", ParentColumn: "id"},
 	}
 	for i := range all {
 		all[i].contains = true

@@ -151,6 +151,8 @@ func TestProtect_TheEndOfAUserDeletesNoProtectedOne(t *testing.T) {
 		{"the personal namespace", `ALTER TABLE users ADD COLUMN home_id bigint REFERENCES namespaces ON DELETE CASCADE; UPDATE users SET home_id = 27 WHERE id = 28`, through + "users.home_id"},
 		{"a row of a list without a foreign key", `INSERT INTO emails (id, user_id, email) VALUES (9, 27, 'x'); ALTER TABLE emails DROP CONSTRAINT IF EXISTS emails_user_id_fkey;
 			ALTER TABLE users ADD COLUMN email_id bigint REFERENCES emails ON DELETE CASCADE; UPDATE users SET email_id = 9 WHERE id = 28`, through + "emails.user_id, users.email_id"},
+		{"the row of the queue", `ALTER TABLE ghost_user_migrations DROP CONSTRAINT ghost_user_migrations_user_id_fkey; ALTER TABLE users ADD COLUMN mig bigint REFERENCES ghost_user_migrations ON DELETE CASCADE;
+			UPDATE users SET mig = (SELECT id FROM ghost_user_migrations WHERE user_id = 27) WHERE id = 28`, through + "users.mig"},
 	} {
 		t.Run(p.name, func(t *testing.T) {
 			g := servicetest.NewGhosts(servicetest.Parallel(t))
@@ -198,7 +200,13 @@ func TestProtect_TheRemovalOfAGroupDeletesNoProtectedUser(t *testing.T) {
 			ALTER TABLE users ADD FOREIGN KEY (seat_id) REFERENCES branches_0 ON DELETE CASCADE`, through + "branches.project_id, users.seat_id"},
 		{"a note without a foreign key", `UPDATE notes SET project_id = NULL, organization_id = 1; ALTER TABLE users ADD COLUMN note_id bigint REFERENCES notes ON DELETE CASCADE;
 			UPDATE users SET note_id = 1004 WHERE id = 28`, through + "issues.namespace_id, notes.noteable_id, users.note_id"},
-		{"the mark of a group that would be restored", `DELETE FROM members WHERE user_id = 1; ALTER TABLE users ADD COLUMN mark_id bigint REFERENCES group_deletion_schedules ON DELETE CASCADE;
+		{"a member without a foreign key", `ALTER TABLE members DROP CONSTRAINT members_member_namespace_id_fkey; UPDATE members SET source_id = 999 WHERE user_id = 2; ` + seat +
+			`UPDATE members SET id = -1 WHERE user_id = 2; UPDATE users SET seat_id = -1 WHERE id = 28; ALTER TABLE users ADD FOREIGN KEY (seat_id) REFERENCES members ON DELETE CASCADE`, through + "users.seat_id"},
+		{"a route without a foreign key", `ALTER TABLE routes DROP CONSTRAINT routes_namespace_id_fkey; UPDATE routes SET id = 0 - id; ` + seat +
+			`UPDATE routes SET id = 1 WHERE source_type = 'Project' AND source_id = 2; ALTER TABLE users ADD FOREIGN KEY (seat_id) REFERENCES routes ON DELETE CASCADE`, through + "routes.source_id, users.seat_id"},
+		{"details without a foreign key", `ALTER TABLE namespace_details DROP CONSTRAINT namespace_details_namespace_id_fkey; INSERT INTO namespace_details (namespace_id) VALUES (12) ON CONFLICT DO NOTHING; ` + seat +
+			`UPDATE users SET seat_id = 12 WHERE id = 28; ALTER TABLE users ADD FOREIGN KEY (seat_id) REFERENCES namespace_details ON DELETE CASCADE`, through + "users.seat_id"},
+		{"the mark of a group that would be restored", `ALTER TABLE group_deletion_schedules DROP CONSTRAINT group_deletion_schedules_group_id_fkey; DELETE FROM members WHERE user_id = 1; ALTER TABLE users ADD COLUMN mark_id bigint REFERENCES group_deletion_schedules ON DELETE CASCADE;
 			UPDATE users SET mark_id = 10 WHERE id = 28`, through + "users.mark_id"},
 	} {
 		t.Run(p.name, func(t *testing.T) {
