@@ -318,14 +318,19 @@ func TestLooseForeignKeysCleanup_MovedRowsAreClosedThoughNoChildAnswers(t *testi
 	for name, sql := range map[string]string{"silent": `ALTER SCHEMA public RENAME TO away`, "absent": `DROP TABLE c`} {
 		t.Run(name, func(t *testing.T) {
 			e := servicetest.New(servicetest.Parallel(t), "", "main", "ci")
-			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 5)`)
+			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(11, 22); CREATE TABLE q (id bigint PRIMARY KEY); INSERT INTO q VALUES (7)`)
 			e.Exec("ci", `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1)`)
 			track(e, "p")
-			e.Exec("main", rewrittenRows)
+			track(e, "q")
+			e.Exec("main", rewrittenRows+`; BEGIN; DELETE FROM q; INSERT INTO q VALUES (7); COMMIT`)
 			e.Exec("ci", sql)
-			s := e.Service(servicetest.OneChild)
-			servicetest.WantCounts(t, servicetest.DryRun(t, s), "obsolete_records=5")
-			servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "obsolete_records=5")
+			var log servicetest.LogBook
+			s := e.Service(servicetest.OneChild+"  - {table: q, column: p_id, on_delete: async_delete}\n", log.Keep)
+			servicetest.WantCounts(t, servicetest.DryRun(t, s), "obsolete_records=13")
+			servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "obsolete_records=13")
+			lines := strings.Join(log.Lines("records of existing rows closed"), "")
+			assert.That(t, strings.Count(lines, "\n") == 2 && strings.Contains(lines, `table=public.q keys=1 first_keys=7`) &&
+				strings.Contains(lines, `table=public.p keys=12 first_keys="11, 12, 13, 14, 15, 16, 17, 18, 19, 20"`), "%s", lines)
 		})
 	}
 }
