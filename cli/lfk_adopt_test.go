@@ -207,7 +207,7 @@ func TestLfkAndDoctor_ShowNamesWithoutControlCharacters(t *testing.T) {
 	sh.defined(`c: [{table: "p\e[7m\u202egnp\u2066\u009b\r\u2028", column: p_id, on_delete: async_delete}]` + "\n")
 	shown := ""
 	for _, command := range []string{
-		"lfk install", "lfk lint", "lfk lint -o json", "doctor", "doctor -o json", "lfk preview", "lfk dead --table " + name,
+		"lfk install", "lfk lint", "lfk lint -o json", "doctor", "doctor -o json", "lfk dead --table " + name,
 		"lfk track " + name, "lfk orphans", "lfk adopt c." + name, "lfk untrack " + name,
 	} {
 		_, out, err := sh.caretaker(strings.SplitN(command, " ", 3)...)
