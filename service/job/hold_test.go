@@ -161,50 +161,61 @@ func TestWorkJob_AttemptThatWasTakenForDeadChangesNothing(t *testing.T) {
 	}
 }
 
+// protectedAndTouched makes a statement that deletes a repository a transaction of several steps.
+const protectedAndTouched = `INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('user', 4711, 'r', 'ann');
+	CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE users SET id = id; RETURN NULL; END $$;
+	CREATE TRIGGER touch AFTER DELETE ON project_repositories FOR EACH ROW EXECUTE FUNCTION touch()`
+
 func TestFault_WorkJob_PausedProcessThatWakesBeyondItsAttemptWritesNothingMore(t *testing.T) {
 	t.Parallel()
-	for kind, prepare := range fenced {
-		t.Run(kind, func(t *testing.T) {
-			e, args := prepare(servicetest.Parallel(t))
-			s := e.Service("", e.WithQueue)
-			e.Gate("main", "project_repositories")
-			e.Shut("main", "sleeper")
-			e.Insert(repo.Job{Args: args})
-			sleeper := e.Start("sleeper", "", func(o *servicetest.Order) { o.Jobs = kind })
-			e.AtGate("main", "sleeper")
-			sleeper.Signal(syscall.SIGSTOP)
-			// The statement was sent with its guard and its checks, so the server commits it without the paused
-			// process. No rescue comes before.
-			rescued := make(chan error, 1)
-			other := e.Connect("main")
-			go func() {
-				_, err := other.Exec(context.Background(), servicetest.RescueSQL)
-				rescued <- err
-			}()
-			devdb.Eventually(t, "the rescue to wait", func() bool {
-				return e.Value("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-					AND wait_event_type = 'Lock' AND query LIKE '%rescued by JobRescuer%' AND pid <> pg_backend_pid()`) == "1"
+	// The server commits a statement that was sent with its guard and its checks without the paused process, and rolls a
+	// transaction back whose checks are still to be sent. No rescue comes before.
+	for left, prepared := range map[string]struct{ sql, gate string }{
+		"0": {"", "true"},
+		"1": {protectedAndTouched, `coalesce(current_setting('caretaker.touched', true), '') = ''`},
+	} {
+		for kind, prepare := range fenced {
+			t.Run(kind+", left: "+left, func(t *testing.T) {
+				e, args := prepare(servicetest.Parallel(t))
+				e.Exec("main", prepared.sql)
+				s := e.Service("", e.WithQueue)
+				e.Gate("main", "project_repositories", prepared.gate)
+				e.Shut("main", "sleeper")
+				e.Insert(repo.Job{Args: args})
+				sleeper := e.Start("sleeper", "", func(o *servicetest.Order) { o.Jobs = kind })
+				e.AtGate("main", "sleeper")
+				sleeper.Signal(syscall.SIGSTOP)
+				rescued := make(chan error, 1)
+				other := e.Connect("main")
+				go func() {
+					_, err := other.Exec(context.Background(), servicetest.RescueSQL)
+					rescued <- err
+				}()
+				devdb.Eventually(t, "the rescue to wait", func() bool {
+					return e.Value("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+						AND wait_event_type = 'Lock' AND query LIKE '%rescued by JobRescuer%' AND pid <> pg_backend_pid()`) == "1"
+				})
+				e.Want("main", `SELECT state FROM maintenance.river_job WHERE kind = '`+kind+`'`, "running")
+				e.Lift("main", "sleeper")
+				assert.NoError(t, <-rescued)
+				e.Want("main", `SELECT state FROM maintenance.river_job WHERE kind = '`+kind+`'`, "retryable")
+				// Another process has it from now on, and works a queue of its own.
+				e.Exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 2, attempted_at = clock_timestamp(),
+					queue = 'other_' || queue WHERE kind = $1`, kind)
+				e.Want("main", `SELECT count(*) FROM project_repositories`, left)
+				const recordedSQL = `SELECT concat_ws(' ', attempt, attempted_at, finalized_at, args, metadata) FROM maintenance.river_job`
+				before, recorded := e.State("main", servicetest.Written...), e.Value("main", recordedSQL)
+				sleeper.Signal(syscall.SIGCONT)
+				// River puts the job back and adds an error to it: that is all.
+				e.Eventually("main", `SELECT state <> 'running' AND errors[2] ->> 'error' LIKE 'job lost: %' FROM maintenance.river_job`, "true")
+				e.WantSame("main", before, servicetest.Written...)
+				e.Want("main", recordedSQL, recorded)
+				sleeper.Kill()
+				e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'sleeper'`, "0")
+				e.Exec("main", `UPDATE maintenance.river_job SET state = 'available', queue = substr(queue, 7) WHERE kind = $1`, kind)
+				e.Work(s, kind)
+				e.Want("main", `SELECT concat_ws(' ', state, metadata ->> 'outcome') FROM maintenance.river_job WHERE kind = '`+kind+`' ORDER BY id LIMIT 1`, "completed succeeded")
 			})
-			e.Want("main", `SELECT state FROM maintenance.river_job WHERE kind = '`+kind+`'`, "running")
-			e.Lift("main", "sleeper")
-			assert.NoError(t, <-rescued)
-			e.Want("main", `SELECT state FROM maintenance.river_job WHERE kind = '`+kind+`'`, "retryable")
-			// Another process has it from now on, and works a queue of its own.
-			e.Exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 2, attempted_at = clock_timestamp(),
-				queue = 'other_' || queue WHERE kind = $1`, kind)
-			e.Want("main", `SELECT count(*) FROM project_repositories`, "0")
-			const recordedSQL = `SELECT concat_ws(' ', attempt, attempted_at, finalized_at, args, metadata) FROM maintenance.river_job`
-			before, recorded := e.State("main", servicetest.Written...), e.Value("main", recordedSQL)
-			sleeper.Signal(syscall.SIGCONT)
-			// River puts the job back and adds an error to it: that is all.
-			e.Eventually("main", `SELECT state <> 'running' AND errors[2] ->> 'error' LIKE 'job lost: %' FROM maintenance.river_job`, "true")
-			e.WantSame("main", before, servicetest.Written...)
-			e.Want("main", recordedSQL, recorded)
-			sleeper.Kill()
-			e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'sleeper'`, "0")
-			e.Exec("main", `UPDATE maintenance.river_job SET state = 'available', queue = substr(queue, 7) WHERE kind = $1`, kind)
-			e.Work(s, kind)
-			e.Want("main", `SELECT concat_ws(' ', state, metadata ->> 'outcome') FROM maintenance.river_job WHERE kind = '`+kind+`' ORDER BY id LIMIT 1`, "completed succeeded")
-		})
+		}
 	}
 }
