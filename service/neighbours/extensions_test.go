@@ -63,7 +63,7 @@ func TestNeighbour_ChildrenThatMoveUnderAStatementAreDeleted(t *testing.T) {
 			SELECT partman.create_parent('public.c', 'id', 'partman', '1000', p_premake := 1);`
 		partitioned = `CREATE TABLE c (id bigint, p_id bigint) PARTITION BY RANGE (id); CREATE INDEX ON c (p_id);
 			SELECT partman.create_parent('public.c', 'id', 'native', '1000', p_premake := 1);` + data
-		moves  = `INSERT INTO moved SELECT partman.partition_data_id(''public.c'', p_batch_count := 20)`
+		moves  = `CALL partman.partition_data_proc(''public.c'', p_wait := 0)`
 		update = `UPDATE c SET id = id + 1000 WHERE id < 1000`
 	)
 	t.Parallel()
@@ -75,7 +75,7 @@ func TestNeighbour_ChildrenThatMoveUnderAStatementAreDeleted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEstate(t, "pg_partman", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 60);
-				CREATE EXTENSION dblink; CREATE TABLE moved (rows bigint);`+partmanMade+c.tables)
+				CREATE EXTENSION dblink;`+partmanMade+c.tables)
 			e.Exec("main", `CREATE FUNCTION move() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 					IF current_query() LIKE '%`+c.statement+`%' THEN
 						PERFORM dblink_exec('`+e.URLs["main"]+`', '`+c.move+`');
