@@ -164,7 +164,7 @@ func (a Admin) transact(ctx context.Context, operation string, options pgx.TxOpt
 	case state == "42501":
 		return fmt.Errorf("%w: nothing was changed: connect as a role that owns the tables and the "+
 			"queue", err)
-	case state == "42P07", state == "42710":
+	case state == "42P07", state == "42710", state == "42723":
 		return fmt.Errorf("%w: nothing was changed: move what bears that name out of the way", err)
 	}
 	return err

@@ -218,7 +218,7 @@ func TestInstallQueue_RenewsFunctionsOfAnOlderVersionAndNoOthers(t *testing.T) {
 	old("_override_table", "'public' || '.' || TG_ARGV[0]", "id")
 	old("_with_k", "'public' || '.' || TG_ARGV[0]", "k")
 	inspection, err := b.Inspect(context.Background(), nil)
-	assert.That(t, err == nil && strings.Join(inspection.OldFunctions, " ") == prefix+" "+prefix+"_override_table "+prefix+"_with_k",
+	assert.That(t, err == nil && strings.Join(inspection.OldFunctions, " ") == "public."+prefix+" public."+prefix+"_override_table public."+prefix+"_with_k",
 		"old are %v, %v", inspection.OldFunctions, err)
 	b.install("managed by caretaker, trigger functions renewed")
 	assert.Equal(t, b.dump(), fresh)

@@ -29,8 +29,8 @@ type Inspection struct {
 	ForeignKeys []ForeignKey
 	// Triggers are all that record deletions, or bear the name of one.
 	Triggers []Trigger
-	// OldFunctions are the names of trigger functions that an older version of this program has
-	// made.
+	// OldFunctions are the trigger functions, with their schemas, that an older version of this program
+	// has made, that are missing, or that insert into no queue.
 	OldFunctions []string
 	// Behind are the sequences whose next number is taken.
 	Behind []SequenceBehind
@@ -108,9 +108,22 @@ func (a Admin) inspectQueue(ctx context.Context, tx pgx.Tx, i *Inspection) error
 	if err != nil {
 		return err
 	}
-	for _, f := range old {
-		i.OldFunctions = append(i.OldFunctions, f.name)
+	stray, err := strayFunctions(ctx, tx, i.Queue)
+	if err != nil {
+		return err
 	}
+	missing, err := missingFunctions(ctx, tx, i.Queue)
+	if err != nil {
+		return err
+	}
+	for _, f := range slices.Concat(old, missing) {
+		i.OldFunctions = append(i.OldFunctions, i.Queue.Schema+"."+f.name)
+	}
+	for _, f := range stray {
+		i.OldFunctions = append(i.OldFunctions, f.Schema+"."+f.Name)
+	}
+	slices.Sort(i.OldFunctions)
+	i.OldFunctions = slices.Compact(i.OldFunctions)
 	i.ActiveMissing = i.Queue.ActiveMissing()
 	if i.QueueFaults, err = indexFaults(ctx, tx, i.Queue, 0); err != nil {
 		return err

@@ -65,9 +65,11 @@ type repairs struct {
 	// widen: it has no column key_values. create: its active partition is missing. mark: it was
 	// restored without the schema maintenance.
 	widen, create, mark bool
-	// old trigger functions.
-	old    []captureFunction
-	behind []SequenceBehind
+	// old trigger functions, stray ones that were left behind when the queue moved, and missing ones.
+	old     []captureFunction
+	stray   []strayFunction
+	missing []captureFunction
+	behind  []SequenceBehind
 }
 
 // repairsOf reads the queue, and what it needs. It refuses a relation of another shape.
@@ -79,6 +81,12 @@ func (a Admin) repairsOf(ctx context.Context, tx pgx.Tx) (r repairs, err error) 
 	r.widen, r.mark = q.Managed && !q.Wide, q.Managed && !q.Marked && !q.HasDefault
 	r.create = q.Managed && q.Repairable()
 	if r.old, err = oldFunctions(ctx, tx, q); err == nil {
+		r.stray, err = strayFunctions(ctx, tx, q)
+	}
+	if err == nil {
+		r.missing, err = missingFunctions(ctx, tx, q)
+	}
+	if err == nil {
 		r.behind, err = sequencesBehind(ctx, tx, q)
 	}
 	r.behind = slices.DeleteFunc(r.behind, func(s SequenceBehind) bool { return s.OfQueue && !q.Managed })
@@ -93,7 +101,7 @@ func (r repairs) words() (words []string) {
 	}{
 		{r.mark, queueTaken},
 		{r.create, partitionCreated},
-		{len(r.old) > 0, functionsRenewed},
+		{len(r.old)+len(r.stray)+len(r.missing) > 0, functionsRenewed},
 		{r.widen, keysAdded},
 		{len(r.behind) > 0, sequencesMoved},
 	} {
@@ -127,17 +135,28 @@ func (r repairs) do(ctx context.Context, tx pgx.Tx) error {
 			return err
 		}
 	}
-	for _, f := range r.old {
-		if err := f.replace(ctx, tx, r.queue); err != nil {
+	for _, f := range r.stray {
+		if err := f.move(ctx, tx, r.queue); err != nil {
 			return err
 		}
 	}
-	return nil
+	old, err := oldFunctions(ctx, tx, r.queue)
+	for _, f := range old {
+		if err == nil {
+			err = f.replace(ctx, tx, r.queue)
+		}
+	}
+	for _, f := range r.missing {
+		if err == nil {
+			err = f.create(ctx, tx, r.queue)
+		}
+	}
+	return err
 }
 
 // InstallQueue makes the queue of deleted records and the functions that feed it, unless there is a
-// queue already. A queue of our own it repairs: functions of an older version, the column key_values,
-// the active partition, what a restore of the application's schema alone has left behind, and
+// queue already. A queue of our own it repairs: functions that are old, missing, or left in the schema
+// that the queue was in before, the column key_values, the active partition, what a restore of the application's schema alone has left behind, and
 // sequences that are behind. It returns what it has found or done in words. A relation of that name
 // with another shape is a [*RefusedError], and so is a queue in another schema, unless [Admin.In]
 // names the one that it is to be in.
@@ -245,7 +264,7 @@ func (a Admin) readQueue(
 		return q, nil, a.refuse("no schema of the connection's search_path exists: create it or set " +
 			"search_path")
 	case isMoved && a.schema == q.Schema:
-		err = nil
+		err = a.checkLeftBehind(ctx, tx, q, moved.Was)
 	case isMoved:
 		return q, nil, a.refuse("%s", moved.Reason())
 	}

@@ -37,7 +37,7 @@ type Trigger struct {
 	// capturing: the function is one of the application schema's, called after each deleting
 	// statement with its rows, or one for each row.
 	capturing bool
-	// Idle: that function inserts nothing, or into a queue that does not exist.
+	// Idle: the function has the name of one of ours and inserts nothing, or into a queue that does not exist.
 	Idle bool
 }
 
@@ -147,7 +147,7 @@ SELECT c.oid, n.nspname, c.relname, root.relname, rn.nspname, rn.nspname = curre
   pn.nspname = current_schema() AND t.tgtype IN (8, 9) AND t.tgqual IS NULL
     AND (t.tgtype = 9) = (position($3 IN p.prosrc) > 0)
     AND (t.tgtype = 9 OR coalesce(t.tgoldtable = 'old_table', false)),
-  NOT (` + insertsSQL + `)
+  starts_with(p.proname, $1) AND NOT (` + insertsSQL + `)
 FROM pg_trigger t
 JOIN pg_class c ON c.oid = t.tgrelid
 JOIN pg_namespace n ON n.oid = c.relnamespace

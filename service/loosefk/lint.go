@@ -181,8 +181,8 @@ func (l *lint) queue(d inspected) {
 			strings.Join(d.Routed[table], ", "))
 	}
 	for _, function := range d.OldFunctions {
-		l.at(d.name, d.Queue.Schema+"."+function).warn("function_old",
-			"is from an older version, or inserts into no queue: run "+
+		l.at(d.name, function).warn("function_old",
+			"is from an older version, missing, or inserts into no queue: run "+
 				"`caretaker lfk install --database %s`, which renews it", d.name)
 	}
 	l.sequences(d)

@@ -18,7 +18,7 @@ const (
 // keyType reports a key that its trigger cannot record, or that no trigger could.
 func (l *lint) keyType(d inspected, at spot, parent lfkadmin.Parent) {
 	tracked := slices.ContainsFunc(parent.Relations,
-		func(r lfkadmin.Relation) bool { return r.Trigger != nil })
+		func(r lfkadmin.Relation) bool { return r.Trigger != nil && !r.Trigger.Idle })
 	if len(parent.Columns) < len(parent.Key) {
 		if tracked {
 			at.fail("key_type", "has no column %s, which its trigger records: deletions from it fail: "+

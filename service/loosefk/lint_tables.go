@@ -249,12 +249,12 @@ func (at spot) trigger(parent, code string, t *lfkadmin.Trigger, track string) {
 	switch {
 	case code == "trigger_missing" && t == nil:
 		at.fail(code, "deletions from it are not noted: run %s", track)
+	case (code == "trigger_missing" || code == "trigger_form") && t.Idle:
+		at.fail(code, "its trigger %s calls %s, which inserts nothing, or into a queue that does not exist: "+
+			"run `caretaker lfk install`, or, where the queue is GitLab's, restore the function as GitLab's migrations make it", t.Name, t.Function)
 	case code == "trigger_missing":
 		at.fail(code, "its trigger %s calls %s, which notes no "+
 			"deletions: drop or rename it and run %s", t.Name, t.Function, track)
-	case code == "trigger_form" && t.Idle:
-		at.fail(code, "its trigger %s calls %s, which inserts nothing, or into a queue that does not exist: "+
-			"run `caretaker lfk install`, or, where the queue is GitLab's, restore the function as GitLab's migrations make it", t.Name, t.Function)
 	case code == "trigger_form":
 		at.fail(code, "its trigger %s calls %s(%s), which is not "+
 			"the function for %s: run `caretaker lfk untrack %s` and %s",
