@@ -217,6 +217,13 @@ func (d *doctor) application(ctx context.Context, database *repo.Database) ([]fi
 	if err != nil || is {
 		return nil, err
 	}
+	_, err = database.DeletedRecordsShape(ctx)
+	if moved, ok := errors.AsType[*repo.QueueMovedError](err); ok {
+		return []finding{wrong(moved.Changed(), moved.Advice())}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
 	return []finding{doubtful("it has not the tables of GitLab, for which use: gitlab is",
 		"set use: loose_foreign_keys")}, nil
 }

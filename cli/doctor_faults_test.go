@@ -67,6 +67,14 @@ func TestDoctor_AURLThatCannotBeOpenedIsAnError(t *testing.T) {
 	}
 }
 
+func TestDoctor_AShadowOfTheApplicationSchemaIsNoReasonForAnotherUse(t *testing.T) {
+	sh := newShell(t)
+	sql := sh.applied()
+	execute(t, sql, "CREATE SCHEMA shadow")
+	sh.set("CARETAKER_DATABASES_MAIN_URL", sql.Config().ConnString()+"&search_path=shadow,public")
+	sh.wantFault("error", "application", "is in schema public, but schema shadow comes first", "set search_path so that public comes first")
+}
+
 func TestDoctor_NamesTheTriggerAndTheIndexThatADefinitionLacks(t *testing.T) {
 	sh := newShell(t)
 	sql := sh.applied()

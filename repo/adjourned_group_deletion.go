@@ -161,7 +161,7 @@ func (d *Database) GroupStores(ctx context.Context) (s GroupStores, err error) {
 	for feature, columns := range optional {
 		*feature = p.has(columns...)
 	}
-	s.fillings, s.MissingOptional, s.Missing = p.fillings, p.missingOptional, p.lacks(essential...)
+	s.fillings, s.MissingOptional, s.Missing = p.fillings, p.missingOptional, p.lacks(ctx, essential...)
 	if s.Missing == "" {
 		// Else nobody would be active, and groups be restored that are to go.
 		s.Missing, err = p.unfit(ctx, Reference{"users", "state"}, "active")

@@ -36,10 +36,10 @@ func GhostTables() map[string][]string {
 }
 
 // GhostQueue finds the queue. missing says which essential table or column is not there.
-func (c *Catalog) GhostQueue() (q GhostQueue, missing string) {
+func (c *Catalog) GhostQueue(ctx context.Context) (q GhostQueue, missing string) {
 	lacks := func(what string) string {
-		return fmt.Sprintf("database main has no %s in the application schema, which is fine "+
-			"without GitLab", what)
+		return c.Database.orMoved(ctx, fmt.Sprintf("database main has no %s in the application schema, which is fine "+
+			"without GitLab", what))
 	}
 	users := c.Table("users")
 	for _, column := range []string{"id", "user_type", "state"} {

@@ -246,7 +246,7 @@ func TestDatabase_CreateGhost_LooksForAFreeNameWithoutReadingAllUsers(t *testing
 	ctx := context.Background()
 	d, heard := listening(t, b.url)
 	catalog := assert.Must(d.Tables(ctx, repo.GhostTables()))(t)
-	queue, missing := catalog.GhostQueue()
+	queue, missing := catalog.GhostQueue(ctx)
 	lease, err := d.AcquireLease(ctx, "ghost_user_migration", "us", time.Minute)
 	assert.Require(t, err == nil && missing == "", "%v %v", missing, err)
 	heard.statements = nil
@@ -278,7 +278,7 @@ func TestDatabase_DeleteMigratedUser_LooksForAMomentOnly(t *testing.T) {
 	wanted := repo.GhostTables()
 	wanted["chat_names"] = []string{"user_id"}
 	catalog := assert.Must(d.Tables(ctx, wanted))(t)
-	queue, _ := catalog.GhostQueue()
+	queue, _ := catalog.GhostQueue(ctx)
 	lease := assert.Must(d.AcquireLease(ctx, "ghost_user_migration", "us", time.Minute))(t)
 	for user, slow := range map[int64]bool{1: false, 2: true} {
 		rows, _ := catalog.Rows("chat_names", "user_id", repo.IDs(user)...)

@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -23,15 +24,32 @@ type QueueMovedError struct {
 func (e *QueueMovedError) Error() string { return "database " + e.Database + ": " + e.Reason() }
 
 // Reason is Error without the database.
-func (e *QueueMovedError) Reason() string {
+func (e *QueueMovedError) Reason() string { return e.Changed() + ": " + e.Advice() }
+
+// Advice says what to do.
+func (e *QueueMovedError) Advice() string {
+	return fmt.Sprintf("set search_path so that %s comes first, for the role or in databases.%s.url", e.Was, e.Database)
+}
+
+// Changed says what has changed.
+func (e *QueueMovedError) Changed() string {
 	changed := fmt.Sprintf("%s is in schema %s, but schema %s comes first in the search_path (%s) and has none",
 		queueTable, e.Was, e.Now, e.Path)
 	if e.Exists {
 		changed = fmt.Sprintf("%s was %s.%s, now it resolves to %s.%s by the search_path (%s)",
 			queueTable, e.Was, queueTable, e.Now, queueTable, e.Path)
 	}
-	return fmt.Sprintf("%s: set search_path so that %s comes first, for the role or in databases.%s.url",
-		changed, e.Was, e.Database)
+	return changed
+}
+
+// orMoved returns what a database lacks, or, where search_path no longer leads to its queue, that: the tables may
+// be where the queue is.
+func (d *Database) orMoved(ctx context.Context, lacks string) string {
+	_, err := d.DeletedRecordsShape(ctx)
+	if moved, ok := errors.AsType[*QueueMovedError](err); ok {
+		return moved.Error()
+	}
+	return lacks
 }
 
 // ReasonQueueMoved is that of a [QueueMovedError].

@@ -42,7 +42,7 @@ func (d *Database) PlaceholderTables(ctx context.Context) (PlaceholderTables, er
 	if err != nil {
 		return PlaceholderTables{}, err
 	}
-	return PlaceholderTables{p.lacks(placeholderEssentials()...), p.missingOptional, p.fillings}, nil
+	return PlaceholderTables{p.lacks(ctx, placeholderEssentials()...), p.missingOptional, p.fillings}, nil
 }
 
 // PlaceholderNeeds are what the cleanup and its jobs need of the databases, main first: the ids of

@@ -100,14 +100,15 @@ func (p presence) has(columns ...Reference) bool {
 }
 
 // lacks says which of the essential columns is not here, "" if all are.
-func (p presence) lacks(essential ...Reference) string {
+func (p presence) lacks(ctx context.Context, essential ...Reference) string {
 	for _, c := range essential {
 		switch {
 		case p.Table(c.Table) == nil:
-			return fmt.Sprintf("database %s has no table %s in the application schema, which is fine "+
-				"without GitLab", p.Database.Name, c.Table)
+			return p.Database.orMoved(ctx, fmt.Sprintf("database %s has no table %s in the application schema, which "+
+				"is fine without GitLab", p.Database.Name, c.Table))
 		case !p.has(c):
-			return fmt.Sprintf("database %s has no column %s in its table %s", p.Database.Name, c.Column, c.Table)
+			return p.Database.orMoved(ctx, fmt.Sprintf("database %s has no column %s in its table %s",
+				p.Database.Name, c.Column, c.Table))
 		}
 	}
 	return ""

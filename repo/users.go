@@ -91,14 +91,14 @@ func (d *Database) UserFeatures(ctx context.Context) (f UserFeatures, err error)
 	for feature, columns := range optional {
 		*feature = p.has(columns...)
 	}
-	f.Missing, f.MissingTokens = p.lacks(users...), p.lacks(tokens...)
+	f.Missing, f.MissingTokens = p.lacks(ctx, users...), p.lacks(ctx, tokens...)
 	f.fillings, f.MissingOptional = p.fillings, p.missingOptional
 	unfit, err := p.unfit(ctx, Reference{"users", "state"}, "blocked")
 	if err != nil {
 		return f, err
 	}
 	var noQueue string
-	f.ghosts, f.ghostColumns, noQueue = findQueue(p)
+	f.ghosts, f.ghostColumns, noQueue = findQueue(ctx, p)
 	f.Missing = cmp.Or(f.Missing, unfit, noQueue)
 	return f, nil
 }
@@ -109,7 +109,7 @@ func queueColumns(queue string) []Reference {
 }
 
 // findQueue is the queue with its columns.
-func findQueue(p presence) (queue, columns, missing string) {
+func findQueue(ctx context.Context, p presence) (queue, columns, missing string) {
 	queue = "ghost_user_migrations"
 	if table := p.ghostTable(); table != nil {
 		queue = table.Name
@@ -121,7 +121,7 @@ func findQueue(p presence) (queue, columns, missing string) {
 			here = append(here, c.Column)
 		}
 	}
-	if missing = p.lacks(all[0]); missing != "" {
+	if missing = p.lacks(ctx, all[0]); missing != "" {
 		return "", "", missing
 	}
 	return queue, strings.Join(here, ", "), ""

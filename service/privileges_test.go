@@ -247,3 +247,19 @@ func TestNeeds_ARoleWithTheseRightsAloneDoesEverythingAndEachThatIsMissingIsName
 	revoke("main", strings.ReplaceAll(grant, "{role}", role))
 	wantLacking(e, needsOf(e, s), grant)
 }
+
+// TestApplicationSchema_AShadowIsNamed: no message takes the tables of a new schema for the application's.
+func TestApplicationSchema_AShadowIsNamed(t *testing.T) {
+	t.Parallel()
+	const moved = "loose_foreign_keys_deleted_records is in schema public, but schema shadow comes first"
+	for _, sql := range []string{"", "; CREATE TABLE shadow.users (id bigint PRIMARY KEY)"} {
+		e := servicetest.New(t, "main", "main")
+		e.Exec("main", "CREATE SCHEMA shadow"+sql)
+		e.Open[0] = servicetest.Open(t, e.URLs["main"]+"&search_path=shadow,public")
+		s := e.Service(servicetest.OneChild, e.WithQueue)
+		for _, worker := range []string{servicetest.InactiveTokens, servicetest.AdjournedGroups, servicetest.GhostUsers, servicetest.PlaceholderUsers} {
+			_, err := s.RunBatch(t.Context(), service.RunRequest{Worker: worker})
+			servicetest.WantError(t, err, moved, "set search_path so that public comes first")
+		}
+	}
+}

@@ -20,7 +20,7 @@ func (w *worker) needs(ctx context.Context) (all []*repo.Needs, err error) {
 		all, p.catalogs, by[n.Catalog] = append(all, n), append(p.catalogs, n.Catalog), n
 	}
 	var missing string
-	if p.queue, missing = p.catalogs[0].GhostQueue(); missing != "" {
+	if p.queue, missing = p.catalogs[0].GhostQueue(ctx); missing != "" {
 		return nil, nil
 	}
 	p.complete(ctx, slog.New(slog.DiscardHandler))

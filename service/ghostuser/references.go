@@ -63,7 +63,7 @@ func newReferences(
 	}
 	main := p.catalogs[0]
 	var missing string
-	if p.queue, missing = main.GhostQueue(); missing != "" {
+	if p.queue, missing = main.GhostQueue(ctx); missing != "" {
 		return nil, &run.FailedError{Text: missing}
 	}
 	p.complete(ctx, log)

@@ -70,7 +70,7 @@ func (w *worker) missing(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	_, missing := c.GhostQueue()
+	_, missing := c.GhostQueue(ctx)
 	return missing, nil
 }
 
@@ -79,7 +79,7 @@ func (w *worker) backlog(ctx context.Context, d *repo.Database) (repo.Backlog, s
 	if err != nil {
 		return repo.Backlog{}, "", err
 	}
-	queue, missing := c.GhostQueue()
+	queue, missing := c.GhostQueue(ctx)
 	if missing != "" {
 		return repo.Backlog{}, "", nil
 	}
@@ -94,7 +94,7 @@ func (w *worker) waiting(
 	if err != nil {
 		return nil, err
 	}
-	queue, missing := c.GhostQueue()
+	queue, missing := c.GhostQueue(ctx)
 	if missing != "" {
 		return nil, nil
 	}
