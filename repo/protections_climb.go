@@ -250,7 +250,7 @@ func (k *keeper) statement(l *lookup) statement {
 	for i, c := range l.columns {
 		name := fmt.Sprint("v", i)
 		lists, names = append(lists, c.list(l.values[i], &p)), append(names, name)
-		matches = append(matches, fmt.Sprintf("t.%s = k.%s", quote(c.Name), name))
+		matches = append(matches, fmt.Sprintf("t.%s = %s", quote(c.Name), c.listed("k."+name)))
 	}
 	for _, way := range k.ways(l.table) {
 		for _, c := range way.columns {

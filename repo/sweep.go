@@ -152,6 +152,17 @@ func (m Match) sql(p *parameters) (match, filter string) {
 		}
 		lists[i] = c.list(m.Values[i], p)
 	}
+	if slices.ContainsFunc(m.Columns, Column.array) {
+		values := make([]string, len(m.Columns))
+		names := make([]string, len(m.Columns))
+		for i, c := range m.Columns {
+			names[i] = fmt.Sprint("v", i)
+			values[i] = c.listed("k." + names[i])
+		}
+		match = fmt.Sprintf("(%s) IN (SELECT %s FROM unnest(%s) AS k (%s))", strings.Join(columns, ", "),
+			strings.Join(values, ", "), strings.Join(lists, ", "), strings.Join(names, ", "))
+		return match, unindexed(match)
+	}
 	if len(columns) == 1 {
 		return fmt.Sprintf("%s = ANY (%s)", columns[0], lists[0]),
 			unindexed(fmt.Sprintf("%s IN (SELECT unnest(%s))", columns[0], lists[0]))
@@ -183,9 +194,24 @@ func (c Column) value(text string, p *parameters) string {
 	return p.add(text) + "::text::" + c.Type
 }
 
-// list is a parameter for several values.
+// array reports whether the values of the column are arrays.
+func (c Column) array() bool { return strings.HasSuffix(c.Type, "[]") }
+
+// list is a parameter for several values. Arrays stay texts, which [Column.listed] casts: there are no arrays of
+// arrays of different lengths, and unnest takes one with two dimensions apart to its elements.
 func (c Column) list(values []string, p *parameters) string {
+	if c.array() {
+		return p.list(values) + "::text[]"
+	}
 	return fmt.Sprintf("%s::text[]::%s[]", p.list(values), c.comparedAs())
+}
+
+// listed is the value of a list that unnest calls name.
+func (c Column) listed(name string) string {
+	if c.array() {
+		return name + "::" + c.Type
+	}
+	return name
 }
 
 // Change is what becomes of rows.

@@ -93,8 +93,8 @@ func (r Rows) Refer(ctx context.Context, l Limits) ([]int, error) {
 	rest.Match = r.Match[:len(r.Match)-1]
 	var conditions, names, lists []string
 	for i, c := range last.Columns {
-		conditions = append(conditions, fmt.Sprintf("t.%s = k.v%d", quote(c.Name), i))
 		names = append(names, fmt.Sprintf("v%d", i))
+		conditions = append(conditions, fmt.Sprintf("t.%s = %s", quote(c.Name), c.listed("k."+names[i])))
 		lists = append(lists, c.list(last.Values[i], &p))
 	}
 	if _, filter := rest.sql(&p); filter != "" {

@@ -177,6 +177,18 @@ func TestSweep_TakesKeysOfRowsAndSaysWhatRefersToThem(t *testing.T) {
 	b.want(`SELECT count(*) FROM c`, "1")
 }
 
+func TestSweep_FindsArraysOfSeveralLengths(t *testing.T) {
+	b := numbered(servicetest.Parallel(t), "5")
+	b.exec(`CREATE TABLE a (path int[] PRIMARY KEY); CREATE TABLE c (id bigint PRIMARY KEY, path int[] REFERENCES a);
+		INSERT INTO a VALUES ('{1,2}'), ('{3}'), ('{4}'); INSERT INTO c VALUES (1, '{1,2}'), (2, '{3}')`)
+	c := b.catalog(nil)
+	children := c.Children(c.References(repo.Table{Schema: "public", Name: "a"})[0], [][]string{{"{4}", "{1,2}", "{3}"}})
+	places := assert.Must(children.Refer(t.Context(), generous))(t)
+	assert.That(t, slices.Equal(places, []int{1, 2}), "%v", places)
+	result := b.swept(children, repo.Change{Delete: true}, repo.Batch{Rows: 5})
+	assert.Equal(t, result.Changed, 2)
+}
+
 // sweptTables are a parent of 1000 rows, and children of 80,000: half of them are of one owner, and refer to one of
 // those parents, the others to none.
 const sweptTables = `

@@ -148,6 +148,9 @@ func TestProtect_TheEndOfAUserDeletesNoProtectedOne(t *testing.T) {
 			ALTER TABLE users ADD COLUMN manager text REFERENCES users (username) ON DELETE CASCADE; UPDATE users SET manager = 'u27' WHERE id = 28`, through + "users.manager"},
 		{"two columns", `ALTER TABLE users ADD UNIQUE (id, organization_id), ADD COLUMN a bigint, ADD COLUMN b bigint, ADD FOREIGN KEY (a, b) REFERENCES users (id, organization_id) ON DELETE CASCADE;
 			UPDATE users SET a = 27, b = 1 WHERE id = 28`, through + "users.a,b"},
+		{"arrays", `CREATE TABLE tags (path int[] PRIMARY KEY, user_id bigint REFERENCES users ON DELETE CASCADE); CREATE INDEX ON tags (user_id);
+			INSERT INTO tags VALUES ('{1,2}', 27), ('{3}', 28); ALTER TABLE users ADD COLUMN path int[] REFERENCES tags ON DELETE CASCADE;
+			UPDATE users SET path = '{1,2}' WHERE id = 28`, through + "tags.user_id, users.path"},
 		{"the personal namespace", `ALTER TABLE users ADD COLUMN home_id bigint REFERENCES namespaces ON DELETE CASCADE; UPDATE users SET home_id = 27 WHERE id = 28`, through + "users.home_id"},
 		{"a row of a list without a foreign key", `INSERT INTO emails (id, user_id, email) VALUES (9, 27, 'x'); ALTER TABLE emails DROP CONSTRAINT IF EXISTS emails_user_id_fkey;
 			ALTER TABLE users ADD COLUMN email_id bigint REFERENCES emails ON DELETE CASCADE; UPDATE users SET email_id = 9 WHERE id = 28`, through + "emails.user_id, users.email_id"},
