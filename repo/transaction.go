@@ -50,7 +50,8 @@ func (d *Database) transaction(
 	if p.DryRun {
 		ctx = context.WithValue(ctx, dryRunKey{}, true)
 	}
-	known, err := &targets{}, error(nil)
+	known := &targets{}
+	var err error
 	if p.destroys() {
 		if known, err = d.protectedTargets(ctx); err != nil {
 			return err

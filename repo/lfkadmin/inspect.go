@@ -86,9 +86,10 @@ SELECT EXISTS (
 
 // InspectSequences reads the queue and the sequences alone.
 func (a Admin) InspectSequences(ctx context.Context) (i Inspection, err error) {
-	return i, a.read(ctx, "inspect sequences", func(ctx context.Context, tx pgx.Tx) error {
+	err = a.read(ctx, "inspect sequences", func(ctx context.Context, tx pgx.Tx) error {
 		return a.inspectSequences(ctx, tx, &i)
 	})
+	return i, err
 }
 
 func (a Admin) inspectSequences(ctx context.Context, tx pgx.Tx, i *Inspection) (err error) {
