@@ -38,7 +38,7 @@ VERSIONED  = TestSQL_|PlansKeepToIndexes|TestCatalog_|TestInstallQueue_|TestTrac
 PLATFORMS  =
 
 .DEFAULT_GOAL := help
-.PHONY: help run build release man test test-plans test-race test-docs test-postgres test-newest test-faults test-neighbours faults fuzz test-web pictures test-prometheus test-jaeger test-clients test-packages test-deploy jaeger check check-all lint generated proto sixth-worker bench bench-once scale soak generate format clean
+.PHONY: help run build release man test test-plans test-race test-docs test-postgres test-newest test-faults test-routed test-neighbours faults fuzz test-web pictures test-prometheus test-jaeger test-clients test-packages test-deploy jaeger check check-all lint generated proto sixth-worker bench bench-once scale soak generate format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -73,6 +73,10 @@ test-race: ## run the tests of the packages that start goroutines under the race
 test-faults: ## run the tests of outages, crashes, replicas, poolers and load
 	@tools/require.sh postgres pgbouncer $(if $(RACE),compiler)
 	@tools/gotest.sh -timeout 60m $(RACE) -run '$(FAULTS)' $(TEST_ARGS) $(PACKAGES)
+
+test-routed: ## run the tests of loose foreign keys with records in a routed queue of GitLab
+	@tools/require.sh postgres pgbouncer $(if $(RACE),compiler)
+	@CARETAKER_TEST_ROUTED=1 tools/gotest.sh -timeout 60m $(RACE) $(TEST_ARGS) ./service/loosefk
 
 test-neighbours: ## run the tests beside pg_partman, pg_repack, pglogical, pg_cron and a promoted standby
 	@tools/require.sh postgres neighbours $(if $(RACE),compiler)
@@ -145,6 +149,7 @@ check-all: ## run every check there is, for a release: about four hours
 	$(MAKE) test RACE=-race
 	$(MAKE) test-plans
 	$(MAKE) test-faults RACE=-race
+	$(MAKE) test-routed
 	$(MAKE) test-neighbours
 	for version in 14 15 16 17 18; do $(MAKE) test-postgres VERSION=$$version PACKAGES="./repo/... ./service/..." TEST_ARGS="-run '$(VERSIONED)'" || exit 1; done
 	$(MAKE) test-docs test-web test-prometheus test-jaeger test-clients test-packages test-deploy sixth-worker

@@ -329,7 +329,7 @@ func TestStatus_NamesParentsWhoseDeletionsAreNotRecorded(t *testing.T) {
 	const definitions = "c: [{table: p, column: p_id, on_delete: async_delete}, {table: q, column: q_id, on_delete: async_delete}]\n" +
 		"nowhere: [{table: r, column: r_id, on_delete: async_delete}]\n"
 	m := servicetest.NewMeter(t)
-	e := servicetest.New(t, "", "main", "ci")
+	e := servicetest.New(t, servicetest.IntegerKeys(), "main", "ci")
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE q (id bigint PRIMARY KEY); CREATE TABLE r (id bigint PRIMARY KEY);
 		CREATE TABLE c (p_id bigint, q_id bigint); CREATE INDEX ON c (p_id); CREATE INDEX ON c (q_id)`)
 	e.Install("p", "q")
@@ -362,7 +362,7 @@ func TestStatus_NamesParentsWhoseDeletionsAreNotRecorded(t *testing.T) {
 }
 
 func TestStatus_NamesAParentWhoseRecordedColumnIsGone(t *testing.T) {
-	e := servicetest.New(servicetest.Parallel(t), "", "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.IntegerKeys(), "main")
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id)`)
 	e.Install("p")
 	s := e.Service(servicetest.OneChild)

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
@@ -258,16 +257,11 @@ func TestLooseForeignKeysCleanup_WhatFailedIsForgottenWithTheRecord(t *testing.T
 	e.Exec("main", `INSERT INTO maintenance.record_failures (partition, record_id, failures, setbacks, last_definition, sqlstate)
 		SELECT partition, id, 9, 9, 'x', 'x' FROM loose_foreign_keys_deleted_records`)
 	// One record goes with the last statement, the other, as d is locked, after it.
-	e.Exec("main", `BEGIN; SELECT FROM d WHERE p_id = 2 FOR UPDATE`)
-	other := e.Connect("main")
+	release := e.Hold(`SELECT FROM d WHERE p_id = 2 FOR UPDATE`)
 	s := e.Service(cAndD)
 	r := servicetest.Begin(t, s, "main")
-	devdb.Eventually(t, "the first record to go", func() bool {
-		var n int
-		assert.NoError(t, other.QueryRow(t.Context(), `SELECT count(*) FROM maintenance.record_failures`).Scan(&n))
-		return n == 1
-	})
-	e.Exec("main", `COMMIT`)
+	e.Eventually("main", `SELECT count(*) FROM maintenance.record_failures`, "1")
+	release()
 	servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunSucceeded)
 	makeDue(e)
 	servicetest.RunBatch(t, s, "main")

@@ -145,7 +145,7 @@ func TestLooseForeignKeysCleanup_AParentThatComesWhileAStatementWorksKeepsItsChi
 		{", delete_limit: 1", mine, "1 2mine", ""},
 		{"", "", "1 2second", `default_transaction_isolation = 'repeatable read'`},
 	} {
-		e := servicetest.New(t, "", "main")
+		e := servicetest.New(t, servicetest.IntegerKeys(), "main")
 		if c.pooled != "" {
 			e, _ = servicetest.Pooled(t, 4, e.URLs)
 			e.Exec("main", "ALTER DATABASE "+servicetest.DatabaseOf(e.URLs["main"])+" SET "+c.pooled)
@@ -168,7 +168,7 @@ func TestLooseForeignKeysCleanup_AParentThatComesWhileAStatementWorksKeepsItsChi
 }
 
 func TestLooseForeignKeysCleanup_AParentThatATriggerOfTheChildInsertsAgainIsHeld(t *testing.T) {
-	e := servicetest.New(servicetest.Parallel(t), "", "main")
+	e := servicetest.New(servicetest.Parallel(t), servicetest.IntegerKeys(), "main")
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (1), (2), (3);
 		CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c SELECT id FROM p;
 		CREATE FUNCTION again() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO p VALUES (OLD.p_id); RETURN NULL; END';

@@ -134,7 +134,12 @@ func TestLooseForeignKeysCleanup_ChildrenOfLivingParentsStay(t *testing.T) {
 	for _, c := range append(livingCases(), relocatedCases()...) {
 		for _, child := range []string{"main", "ci"} {
 			t.Run(c.name+", children in "+child, func(t *testing.T) {
-				e := servicetest.New(servicetest.Parallel(t), "", "main", "ci")
+				schema := ""
+				// GitLab's trigger of a partition records the table even where the partition was detached.
+				if strings.HasSuffix(c.key, "int") && !strings.HasSuffix(c.name, "exchange") {
+					schema = servicetest.IntegerKeys()
+				}
+				e := servicetest.New(servicetest.Parallel(t), schema, "main", "ci")
 				e.Exec("main", "CREATE TABLE p (id "+c.key+" "+c.table)
 				e.Exec("main", "INSERT INTO p (id) SELECT i FROM generate_series(1, 10) i")
 				e.Exec(child, "CREATE TABLE c (p_id "+c.key+"); CREATE INDEX ON c (p_id)")
@@ -282,7 +287,7 @@ func TestLooseForeignKeysCleanup_AReusedKeyIsHeldUntilTheOperatorDecides(t *test
 func TestLooseForeignKeysCleanup_AReusedKeyIsKeptInTheRun(t *testing.T) {
 	for child, lock := range map[string]string{"main": "c", "ci": "p"} {
 		t.Run("children in "+child, func(t *testing.T) {
-			e := servicetest.New(servicetest.Parallel(t), "", "main", "ci")
+			e := servicetest.New(servicetest.Parallel(t), servicetest.IntegerKeys(), "main", "ci")
 			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (5)`)
 			e.Exec(child, `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (5)`)
 			track(e, "p")
@@ -324,7 +329,7 @@ func TestLooseForeignKeysCleanup_AParentTableThatComesInTheRunIsChecked(t *testi
 func TestLooseForeignKeysCleanup_MovedRowsAreClosedThoughNoChildAnswers(t *testing.T) {
 	for name, sql := range map[string]string{"silent": `ALTER SCHEMA public RENAME TO away`, "absent": `DROP TABLE c`} {
 		t.Run(name, func(t *testing.T) {
-			e := servicetest.New(servicetest.Parallel(t), "", "main", "ci")
+			e := servicetest.New(servicetest.Parallel(t), servicetest.IntegerKeys(), "main", "ci")
 			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(11, 22); CREATE TABLE q (id bigint PRIMARY KEY); INSERT INTO q VALUES (7)`)
 			e.Exec("ci", `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1)`)
 			track(e, "p")

@@ -29,12 +29,23 @@ const dueNow = `UPDATE loose_foreign_keys_deleted_records SET consume_after = no
 // projects, 2 and 3 in that of users, too, and 4 in the first one.
 func newRouted(t *testing.T) *servicetest.Estate {
 	t.Helper()
-	e := servicetest.NewOneChild(t)
+	e := servicetest.NewOneChild(t).PlainQueue()
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY, project_id bigint, user_id bigint);
 		INSERT INTO p SELECT i, CASE WHEN i < 4 THEN 100 + i END, CASE WHEN i IN (2, 3) THEN 200 + i END FROM generate_series(1, 4) i;
 		INSERT INTO c (p_id) SELECT i FROM generate_series(1, 4) i, generate_series(1, 2)`)
 	e.Route("main", "p", "project", "user")
 	return e
+}
+
+func TestRouted_TheSwitchOfTestsMovesTheirRecords(t *testing.T) {
+	t.Setenv(servicetest.Routed, "1")
+	e := servicetest.NewDeletedParents(t, 2)
+	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (3)`)
+	track(e, "p")
+	e.Exec("main", `DELETE FROM p`)
+	e.WantQueue("main", "1 2 3")
+	e.PlainQueue().Want("main", allRecords, "project 1, project 2, project 3")
+	wantRun(t, e.Service(servicetest.OneChild), "processed_records=3 deleted_rows=6")
 }
 
 func TestRouted_RecordsOfAllQueuesAreWorkedAndAKeyOfSeveralOnce(t *testing.T) {

@@ -29,6 +29,8 @@ type Estate struct {
 	Through map[string]string
 	Open    []*repo.Database
 	SQL     map[string]*pgx.Conn
+	// routed reports whether SQL names the routed queue.
+	routed bool
 }
 
 // New makes the named databases (of main, ci, sec) with the reference schema's queue and triggers, and nothing
@@ -59,6 +61,7 @@ func (e *Estate) AddThrough(name, url, through string) {
 		e.Through[name] = through
 	}
 	e.SQL[name] = e.Connect(name)
+	e.route(name)
 }
 
 // Connect opens a plain connection to a database.
@@ -103,6 +106,7 @@ func (e *Estate) URLAs(role, password string) string {
 // Exec runs SQL on a database.
 func (e *Estate) Exec(database, sql string, args ...any) {
 	e.T.Helper()
+	sql = e.sql(sql)
 	if _, err := e.SQL[database].Exec(context.Background(), sql, args...); err != nil {
 		e.T.Fatalf("%s: %v", sql, err)
 	}
@@ -112,6 +116,7 @@ func (e *Estate) Exec(database, sql string, args ...any) {
 func (e *Estate) Value(database, sql string, args ...any) string {
 	e.T.Helper()
 	var v *string
+	sql = e.sql(sql)
 	if err := e.SQL[database].QueryRow(context.Background(), "SELECT ("+sql+")::text", args...).Scan(&v); err != nil {
 		e.T.Fatalf("%s: %v", sql, err)
 	}

@@ -59,14 +59,14 @@ func (e *Estate) Held(sql string, waiting int, then ...string) {
 	if err != nil {
 		e.T.Fatal(err)
 	}
-	if _, err := tx.Exec(ctx, sql); err != nil {
+	if _, err := tx.Exec(ctx, e.sql(sql)); err != nil {
 		e.T.Fatal(err)
 	}
 	watch, ended := e.Connect("main"), make(chan error, 1)
 	go func() {
 		awaitLocks(ctx, watch, waiting)
 		for _, sql := range then {
-			if _, err := tx.Exec(ctx, sql); err != nil {
+			if _, err := tx.Exec(ctx, e.sql(sql)); err != nil {
 				ended <- err
 				return
 			}
@@ -101,7 +101,7 @@ func (e *Estate) transaction(sql, end string) (release func()) {
 	ctx := context.Background()
 	conn, err := pgx.Connect(ctx, e.URLs["main"])
 	if err == nil {
-		_, err = conn.Exec(ctx, "BEGIN; "+sql)
+		_, err = conn.Exec(ctx, "BEGIN; "+e.sql(sql))
 	}
 	if err != nil {
 		e.T.Fatalf("%s: %v", sql, err)
@@ -125,7 +125,7 @@ func (e *Estate) Other(sql string) (commit func()) {
 	conn := e.Connect("main")
 	tx, err := conn.Begin(ctx)
 	if err == nil {
-		_, err = tx.Exec(ctx, sql)
+		_, err = tx.Exec(ctx, e.sql(sql))
 	}
 	if err != nil {
 		e.T.Fatal(err)

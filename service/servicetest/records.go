@@ -1,7 +1,6 @@
 package servicetest
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -131,6 +130,7 @@ func (e *Estate) Install(tables ...string) {
 			e.T.Fatal(err)
 		}
 	}
+	e.Reroute()
 }
 
 // NewHalfway is a run that has removed the first 4 of 10 records and stands before the others.
@@ -163,13 +163,7 @@ func (e *Estate) WantHalf(r service.Run, reason, before string) {
 // user_id, "user:author_id" by author_id.
 func (e *Estate) Route(database, table string, owners ...string) {
 	e.T.Helper()
-	var targets []string
-	for _, owner := range owners {
-		owner, source, _ := strings.Cut(owner, ":")
-		targets = append(targets, fmt.Sprintf(`{"table": "loose_foreign_keys_%[1]s_deleted_records", "column": "%[1]s_id", "source": "%[2]s"}`,
-			owner, cmp.Or(source, owner+"_id")))
-	}
 	e.Exec(database, `DROP TRIGGER IF EXISTS `+table+`_loose_fk_trigger ON `+table+`;
 		CREATE TRIGGER `+table+`_loose_fk_trigger AFTER DELETE ON `+table+` REFERENCING OLD TABLE AS old_table
-		FOR EACH STATEMENT EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records('[`+strings.Join(targets, ", ")+`]')`)
+		FOR EACH STATEMENT EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records('`+routes(owners...)+`')`)
 }
