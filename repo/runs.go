@@ -48,8 +48,9 @@ type Run struct {
 	// Fire is the time of the fire that it belongs to; zero: none. It is not kept with the run but
 	// with the fire.
 	Fire time.Time
-	// Unsettled says of a run that ends that it may have committed more than its counts say.
-	Unsettled bool
+	// Unsettled says of a run that ends that it may have committed more than its counts say, EarlierUnsettled
+	// that this is so of earlier runs of its worker.
+	Unsettled, EarlierUnsettled bool
 }
 
 // TableCount is what a run changed in one table.
@@ -158,17 +159,23 @@ UPDATE maintenance.runs SET state = $2, reason = $3, error = $4, over_limit = $5
   heartbeat_at = clock_timestamp(), finished_at = clock_timestamp()
 WHERE id = $1::text::uuid AND CASE WHEN $14 THEN state = 'failed' AND starts_with(error, ` + abandonedSQL + `) ELSE state = 'running' END
 RETURNING ` + wholeRunColumns + `)` + unsettledSQL + `
-SELECT ended.* FROM ended`
+SELECT ended.*, EXISTS (SELECT FROM maintenance.run_counts c JOIN maintenance.runs r ON r.id = c.run_id
+  WHERE c.name = '' AND (r.worker, r.database) = (ended.worker, ended.database))
+FROM ended`
 
 // FinishRun records the end of a run, also of one that was taken for dead and closed meanwhile,
 // because its process stood still or could not reach main: the process knows better. [ErrNotFound]:
 // the run is gone or has ended otherwise.
 func (d *Database) FinishRun(ctx context.Context, run Run) (stored Run, closed bool, err error) {
+	scan := func(row pgx.CollectableRow) (r Run, err error) {
+		err = r.scan(row, &r.Candidates, &r.MoreCandidates, &r.CandidatesDigest, &r.EarlierUnsettled)
+		return r, err
+	}
 	for _, closed = range []bool{false, true} {
 		q := newQuery("record the run's end", fill(finishRunSQL, "{unsettled}", "$15"), run.ID, run.State, run.Reason, run.Error, run.OverLimit,
 			run.TurboMode, run.LeaseEpoch, asJSON(nonNil(run.Counts)), asJSON(orEmpty(run.Tables)), asJSON(orEmpty(run.Definitions)),
 			asJSON(orEmpty(run.Candidates)), run.MoreCandidates, run.CandidatesDigest, closed, run.Unsettled)
-		stored, err = d.oneOfRuns(ctx, q, scanWholeRun)
+		stored, err = d.oneOfRuns(ctx, q, scan)
 		if !errors.Is(err, ErrNotFound) {
 			break
 		}

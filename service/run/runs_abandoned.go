@@ -60,7 +60,7 @@ func (r *Runner) settle(ctx context.Context, x *Execution, run *Run) {
 		r.recount(ctx, x.Worker, run)
 		x.Report(func(r *Run) { *r = *run })
 		return
-	case !counted || run.DryRun:
+	case run.DryRun || !counted && !run.EarlierUnsettled:
 		return
 	case x.Database != r.Main:
 		_ = x.Database.ForgetRunCounts(ctx, run.ID)

@@ -277,5 +277,9 @@ func TestRunCounts_OfAnEndThatWasNotCleanAreSettledByTheNextRunOfTheWorker(t *te
 	for id, want := range map[string]int64{lost.ID: 10, closed: 5} {
 		assert.Equal(t, assert.Must(s.Run(t.Context(), id))(t).Counts["processed_records"], want, id)
 	}
+	// A run that finds nothing to do settles them, too.
+	e.Exec("main", `INSERT INTO maintenance.run_counts SELECT $1::text::uuid, unnest('{"",processed_records}'::text[]), 7`, closed)
+	servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "")
+	assert.Equal(t, assert.Must(s.Run(t.Context(), closed))(t).Counts["processed_records"], 7)
 	e.Want("main", `SELECT count(*) FROM maintenance.run_counts`, "0")
 }
