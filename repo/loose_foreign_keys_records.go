@@ -52,11 +52,18 @@ func queueOf(r Record) int { return r.Queue }
 
 // changeRecords changes records of one or several tables of the queue, all or none: one key can have
 // records in several, which end together. statement makes that for those of one table; counts are what it returns
-// behind whether the guard held.
+// behind whether the guard held, and 0 if it fails: its rows come before its commit.
 func changeRecords[R any](
 	ctx context.Context, d *Database, p Permit, records [][]R, counts []*int64,
 	statement func(queue int, records []R) query,
-) error {
+) (err error) {
+	defer func() {
+		for _, n := range counts {
+			if err != nil {
+				*n = 0
+			}
+		}
+	}()
 	var changes []query
 	for queue, some := range records {
 		if len(some) > 0 {

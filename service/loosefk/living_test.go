@@ -347,6 +347,16 @@ func TestLooseForeignKeysCleanup_MovedRowsAreClosedThoughNoChildAnswers(t *testi
 	}
 }
 
+func TestLooseForeignKeysCleanup_RecordsWhoseRemovalIsRolledBackAreNotCounted(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), "", "main", "ci")
+	e.Exec("ci", `CREATE TABLE c (p_id bigint)`)
+	e.Install()
+	e.Deleted("main", "p", 1, 3)
+	e.Exec("main", `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END';
+		CREATE CONSTRAINT TRIGGER no AFTER DELETE ON loose_foreign_keys_deleted_records DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION no()`)
+	servicetest.WantRun(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main"), "failed", "")
+}
+
 func TestLooseForeignKeysCleanup_TheConfigurationDecidesOnReusedKeys(t *testing.T) {
 	for setting, c := range map[string]struct{ counts, remaining string }{
 		loosefk.ReuseHold:  {"processed_records=1 rescheduled_records=1 deleted_rows=1", "2"},
