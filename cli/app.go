@@ -3,7 +3,6 @@ package cli
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 
@@ -89,12 +88,12 @@ func (a *app) json(v any) error {
 
 // say writes a line for people to the standard output.
 func (a *app) say(format string, args ...any) {
-	_, _ = io.WriteString(a.Out, printableLines(fmt.Sprintf(format+"\n", args...)))
+	_, _ = io.WriteString(a.Out, message(format, args))
 }
 
 // sayPainted is say with a state in its colour.
 func (a *app) sayPainted(state, format string, args ...any) {
-	line := printableLines(fmt.Sprintf(format+"\n", args...))
+	line := message(format, args)
 	_, _ = io.WriteString(a.Out, strings.Replace(line, state, a.paint(state), 1))
 }
 
@@ -107,7 +106,7 @@ func (a *app) text(format string, args ...any) {
 
 // note writes a line to the standard error.
 func (a *app) note(format string, args ...any) {
-	_, _ = io.WriteString(a.Err, printableLines(fmt.Sprintf(format+"\n", args...)))
+	_, _ = io.WriteString(a.Err, message(format, args))
 }
 
 // fields writes an indented line for each field of something that has a value.

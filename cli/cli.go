@@ -78,7 +78,7 @@ func Run(ctx context.Context, args []string, streams Streams) int {
 		return exitDone
 	}
 	if text := err.Error(); text != "" {
-		_, _ = fmt.Fprintf(streams.Err, "caretaker: %s\n", printableLines(text))
+		_, _ = fmt.Fprintf(streams.Err, "caretaker: %s\n", errorLines(err))
 	}
 	var exit *exitError
 	switch {

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/user"
 	"regexp"
@@ -354,8 +355,8 @@ func (a *app) printJSON(message proto.Message, options protojson.MarshalOptions)
 	if err != nil {
 		return fmt.Errorf("write the answer as JSON: %w", err)
 	}
-	a.say("%s", out)
-	return nil
+	_, err = io.WriteString(a.Out, printableLines(string(out))+"\n")
+	return err
 }
 
 // asCommands replaces the API's methods in a message by commands: ResumeWorker by caretaker resume.

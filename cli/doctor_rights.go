@@ -150,7 +150,10 @@ func (d *doctor) describeGrants(scripts []databaseGrants, role string) {
 	}
 	d.say("-- CREATE ROLE %s LOGIN PASSWORD '...';", role)
 	for _, s := range scripts {
-		d.say("\n-- To be run on the database %s (databases.%s.url), and on no other:\n%s",
-			s.Database, s.Database, strings.Join(s.Grants, "\n"))
+		d.say("\n-- To be run on the database %s (databases.%s.url), and on no other:",
+			s.Database, s.Database)
+		for _, grant := range s.Grants {
+			d.say("%s", grant)
+		}
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/signal"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -105,7 +104,7 @@ func (i *instance) open(ctx context.Context, c *settings) (err error) {
 
 func (i *instance) startTelemetry(ctx context.Context, o config.OpenTelemetry) (err error) {
 	if len(o.Mistakes) > 0 {
-		return errors.New(strings.Join(o.Mistakes, "\n"))
+		return lines(o.Mistakes)
 	}
 	for _, warning := range o.Warnings {
 		i.logger.WarnContext(ctx, "OpenTelemetry variable ignored", "error", warning)

@@ -202,9 +202,9 @@ func TestLfk_TablesAreTrackedWithoutDefinitionsThatCanBeRead(t *testing.T) {
 func TestLfkAndDoctor_ShowNamesWithoutControlCharacters(t *testing.T) {
 	sh := newShell(t)
 	conn := sh.database("main", servicetest.Migrated(""))
-	const name = "p\x1b[7m\u202egnp\u2066\u009b\r\u2028"
+	const name = "p\x1b[7m\u202egnp\u2066\u009b\r\u2028\n0 errors forged\t"
 	execute(t, conn, `CREATE TABLE "`+name+`" (id bigint PRIMARY KEY); CREATE TABLE c (p_id bigint)`)
-	sh.defined(`c: [{table: "p\e[7m\u202egnp\u2066\u009b\r\u2028", column: p_id, on_delete: async_delete}]` + "\n")
+	sh.defined(`c: [{table: "p\e[7m\u202egnp\u2066\u009b\r\u2028\n0 errors forged\t", column: p_id, on_delete: async_delete}]` + "\n")
 	shown := ""
 	for _, command := range []string{
 		"lfk install", "lfk lint", "lfk lint -o json", "doctor", "doctor -o json", "lfk dead --table " + name,
@@ -212,7 +212,7 @@ func TestLfkAndDoctor_ShowNamesWithoutControlCharacters(t *testing.T) {
 	} {
 		_, out, err := sh.caretaker(strings.SplitN(command, " ", 3)...)
 		shown += out + err
-		for _, bad := range []string{"\x1b", `\u001b`, "\u202e", "\u2066", "\r", `\r`, "\u009b", "\u2028", `\u2028`} {
+		for _, bad := range []string{"\x1b", `\u001b`, "\u202e", "\u2066", "\r", `\r`, "\u009b", "\u2028", `\u2028`, "\n0 errors f", `\n`, "\t", `\t`} {
 			assert.That(t, !strings.Contains(out+err, bad), "%q: %q is in\n%s%s", command, bad, out, err)
 		}
 	}

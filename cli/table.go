@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -148,6 +149,51 @@ func printable(text string) string {
 	}, text)
 }
 
+// message is a line for people. A name in it that has lines of its own forges no others.
+func message(format string, args []any) string {
+	plain := make([]any, len(args))
+	for i, arg := range args {
+		switch v := arg.(type) {
+		case string:
+			plain[i] = printable(v)
+		case error:
+			plain[i] = errorLines(v)
+		case fmt.Stringer:
+			plain[i] = printable(v.String())
+		default:
+			plain[i] = arg
+		}
+	}
+	return printableLines(fmt.Sprintf(format+"\n", plain...))
+}
+
+// errorLines is printable for an error: joined errors have a line each.
+func errorLines(err error) string {
+	var parts []error
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		parts = joined.Unwrap()
+	} else if inner := errors.Unwrap(err); inner != nil {
+		parts = []error{inner}
+	}
+	texts, lines := make([]string, len(parts)), make([]string, len(parts))
+	for i, part := range parts {
+		texts[i], lines[i] = part.Error(), errorLines(part)
+	}
+	if strings.Join(texts, "\n") == err.Error() {
+		return strings.Join(lines, "\n")
+	}
+	return printable(err.Error())
+}
+
+// lines is an error of several lines.
+func lines(texts []string) error {
+	all := make([]error, len(texts))
+	for i, text := range texts {
+		all[i] = errors.New(text)
+	}
+	return errors.Join(all...)
+}
+
 // printableLines is printable for a text of several lines.
 func printableLines(text string) string {
 	return strings.Map(func(r rune) rune {
@@ -158,9 +204,9 @@ func printableLines(text string) string {
 	}, text)
 }
 
-// printableJSON is printableLines for a JSON document, whose texts have some of these characters escaped.
+// printableJSON is printable for the texts of a JSON document, which have some of these characters escaped.
 func printableJSON(document string) string {
-	pairs := []string{`\\`, `\\`, `\b`, " ", `\f`, " ", `\r`, " ", `\u2028`, " ", `\u2029`, " "}
+	pairs := []string{`\\`, `\\`, `\n`, " ", `\t`, " ", `\b`, " ", `\f`, " ", `\r`, " ", `\u2028`, " ", `\u2029`, " "}
 	for control := range ' ' {
 		pairs = append(pairs, fmt.Sprintf(`\u%04x`, control), " ")
 	}

@@ -210,9 +210,9 @@ func (a *Adoption) checkDropped() error {
 	if a.defined {
 		return nil
 	}
-	return fmt.Errorf("%s: %s was dropped, but %s has no definition for it: run `caretaker lfk revert "+
-		"%s`, or write the definition again:\n%s", a.Database, a.real.Name,
-		a.admin.Definitions.File, repo.ReferenceArgument(a.key.Table, a.key.Columns), Entry(a.key))
+	return withEntry(fmt.Errorf("%s: %s was dropped, but %s has no definition for it: run `caretaker lfk revert "+
+		"%s`, or write the definition again:", a.Database, a.real.Name,
+		a.admin.Definitions.File, repo.ReferenceArgument(a.key.Table, a.key.Columns)), a.key)
 }
 
 // same is the action that does what the constraint does; "": there is none.
@@ -315,7 +315,7 @@ func (a *Adoption) check(ctx context.Context) error {
 func (a *Adoption) Prepare(ctx context.Context) error {
 	if !a.defined {
 		if err := a.admin.Definitions.Add(a.key); err != nil {
-			return fmt.Errorf("%w: write it yourself:\n%s", err, Entry(a.key))
+			return withEntry(fmt.Errorf("%w: write it yourself:", err), a.key)
 		}
 	}
 	if !a.tracked {

@@ -54,6 +54,15 @@ type DefinitionsError struct {
 // Error has one problem a line.
 func (e *DefinitionsError) Error() string { return strings.Join(e.Problems, "\n") }
 
+// Unwrap has an error for each problem.
+func (e *DefinitionsError) Unwrap() []error {
+	problems := make([]error, len(e.Problems))
+	for i, p := range e.Problems {
+		problems[i] = errors.New(p)
+	}
+	return problems
+}
+
 // LoadDefinitions reads a YAML file of the form of GitLab's config/gitlab_loose_foreign_keys.yml: a
 // mapping of child tables to lists of entries. A file that is malformed anywhere is a
 // [*DefinitionsError]: a key read wrongly might delete the wrong rows.

@@ -25,6 +25,15 @@ func Entry(key repo.LooseForeignKey) string {
 	return scalar(key.Table) + ":\n" + strings.Join(entryLines(key, "  "), "\n") + "\n"
 }
 
+// withEntry adds the lines of a definition to an error, each as an error of its own.
+func withEntry(err error, key repo.LooseForeignKey) error {
+	all := []error{err}
+	for line := range strings.Lines(Entry(key)) {
+		all = append(all, errors.New(strings.TrimSuffix(line, "\n")))
+	}
+	return errors.Join(all...)
+}
+
 // entryLines are the lines of a list's item.
 func entryLines(key repo.LooseForeignKey, indent string) []string {
 	lines := []string{"- table: " + scalar(key.Parent), "  column: " + columnsOf(key.Columns)}
