@@ -75,13 +75,8 @@ func (l *lfk) body(needsDefinitions bool, do action) func(*cobra.Command, []stri
 		defer closeAll()
 		keys.Databases = databases
 		err = do(ctx, keys, args)
-		for _, unknown := range []error{
-			service.ErrUnknownDatabase, loosefk.ErrUnknownTable, loosefk.ErrUnknownRecord,
-			loosefk.ErrUnknownChild,
-		} {
-			if errors.Is(err, unknown) {
-				return usage(err)
-			}
+		if loosefk.Misused(err) {
+			return usage(err)
 		}
 		return err
 	}

@@ -88,8 +88,8 @@ func TestLfkAdopt_RefusesWhatCannotBeLoose(t *testing.T) {
 	before := fileText(t, file)
 	sh.want(1, "lfk adopt orders.customer_id", "fk is ON DELETE NO ACTION", "--on-delete async_delete or async_nullify")
 	sh.want(1, "lfk adopt orders.customer_id --on-delete async_nullify", "customer_id cannot become NULL")
-	sh.want(1, "lfk adopt orders.customer_id --on-delete drop", "allowed are async_delete, async_nullify")
-	sh.want(1, "lfk adopt orders.id", "there is no foreign key of orders.id")
+	sh.want(2, "lfk adopt orders.customer_id --on-delete drop", "--on-delete drop: allowed are async_delete, async_nullify")
+	sh.want(2, "lfk adopt orders.id", "there is no foreign key of orders.id")
 	sh.want(2, "lfk adopt orders", "write TABLE.COLUMN")
 	sh.want(2, "lfk adopt nowhere.x", "there is no table nowhere in main")
 	sql(`ALTER TABLE orders ADD CONSTRAINT fk2 FOREIGN KEY (customer_id) REFERENCES customers ON DELETE CASCADE`)
@@ -123,7 +123,7 @@ func TestLfkAdopt_ADefinitionThatDoesLessDoesNotStandForTheConstraint(t *testing
 	sh.want(0, "lfk adopt orders.customer_id --yes --on-delete async_nullify", "loose from now on")
 	sh.want(1, "lfk adopt orders.customer_id --on-delete async_delete", "not async_delete: correct the definition")
 	sh.want(0, "lfk adopt orders.customer_id", "already loose")
-	sh.want(1, "lfk adopt orders.customer_id --constraint nope", "has no foreign key nope: --constraint may be fk")
+	sh.want(2, "lfk adopt orders.customer_id --constraint nope", "there is no foreign key nope of orders.customer_id: --constraint may be fk")
 }
 
 func TestLfkOrphans_TakesQuotedNamesAndSaysWhereToGoOn(t *testing.T) {
@@ -154,7 +154,7 @@ func TestLfkOrphans_TakesQuotedNamesAndSaysWhereToGoOn(t *testing.T) {
 	sh.want(0, `lfk adopt "Kid.Table"."Cust.Id" --yes`, `loose from now on`)
 	sh.want(0, `lfk orphans "Kid.Table"."Cust.Id"`, "no orphans")
 	sh.want(0, `lfk orphans "z"."customer_id"`, "no orphans")
-	sh.want(1, `lfk adopt "Kid.Table"."a""b,c","Cust.Id"`, `there is no foreign key of "Kid.Table".(a"b,c, Cust.Id)`)
+	sh.want(2, `lfk adopt "Kid.Table"."a""b,c","Cust.Id"`, `there is no foreign key of "Kid.Table".(a"b,c, Cust.Id)`)
 	for _, wrong := range []string{`"Kid.Table"`, `.a`, `a.`, `a.b,`, `"a.b`} {
 		sh.want(2, "lfk orphans "+wrong, "write TABLE.COLUMN")
 	}

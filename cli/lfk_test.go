@@ -60,7 +60,7 @@ func TestLfk_OutputJSONIsOneDocument(t *testing.T) {
 		{"untrack p", 0, `{"databases": [{"database": "main", "table": "public.p", "triggers": ["p_loose_fk_trigger on public.p"], "unfed": ["c.p_id -> p", "gone.p_id -> p"]}]}`},
 		{"dead", 0, `{"dead_records": [{"database": "main", "id": 1, "table": "public.p", "key": 7, "definition": "c.p_id -> p", "sqlstate": "P0001",
 			"message": "no", "failures": 10, "recorded_at": "2026-01-01T00:00:00Z", "dead_at": "2026-01-02T00:00:00Z"}]}`},
-		{"dead --table q", 0, `{"dead_records": []}`},
+		{"dead --table c", 0, `{"dead_records": []}`},
 		{"retry --id 1", 0, `{"databases": [{"database": "main", "records": 1}]}`},
 		{"retry --all", 1, `{"databases": []}`},
 		{"accept-absent --all", 0, `{"accepted": [{"child": "gone", "definitions": ["gone.p_id -> p"], "accepted_before": false}]}`},
@@ -163,10 +163,27 @@ func TestLfk_RefusalsExitWith1AndSayWhy(t *testing.T) {
 	sh.migrate()
 	sh.want(0, "lfk install", "main: installed\nci: installed\n")
 	execute(t, main, "CREATE TABLE p (id numeric PRIMARY KEY); CREATE TABLE q (id int PRIMARY KEY); CREATE TABLE "+strings.Repeat("n", 50)+" (id int PRIMARY KEY)")
-	execute(t, ci, "CREATE TABLE q (id int PRIMARY KEY, code int)")
+	execute(t, ci, "CREATE TABLE q (id int PRIMARY KEY, code int); CREATE TABLE n (id int PRIMARY KEY)")
 	for _, command := range []string{"track", "untrack"} {
 		sh.want(2, "lfk "+command+" nowhere", "there is no table nowhere in main, ci")
 	}
+	sh.defined("{}")
+	for command, words := range map[string]string{
+		"dead --table nowhere": "there is no table nowhere in main, ci", "dead --failing --table nowhere": "there is no table nowhere in main, ci",
+		"track n --column nix --database ci": "public.n has no column nix", "track n --column id,id --database ci": "the column id is named twice",
+		"track n --column a,b,c,d,e --database ci": "a key has at most 4 columns",
+		"track a.b.c": "has more than one dot", "untrack a.b.c": "has more than one dot", `dead --table "p`: "a quote that is not closed", `track "p`: "a quote that is not closed",
+		"adopt n.nix --plan": "there is no foreign key of n.nix", "revert n.nix": "there is no foreign key of n.nix",
+		"adopt n.id --on-delete drop": "--on-delete drop: allowed are",
+	} {
+		sh.want(2, "lfk "+command, words)
+	}
+	sh.set("CARETAKER_WORKERS_LOOSE_FOREIGN_KEYS_CLEANUP_DEFINITIONS", "")
+	// A record outlives its table.
+	execute(t, main, `INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at)
+		VALUES ('public.dropped', 1, 'c.p_id -> dropped', 'P0001', '', 10, now())`)
+	sh.want(0, "lfk dead --table dropped", "public.dropped")
+	sh.want(0, "lfk dead --table n", "no dead records")
 	sh.want(1, "lfk untrack p", "main: public.p is not tracked")
 	sh.want(1, "lfk track p", "caretaker: main: the key id of public.p is of type numeric")
 	sh.want(1, "lfk track q", "q is in main, ci: say with --database in which to track it")

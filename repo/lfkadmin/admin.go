@@ -58,6 +58,8 @@ type RefusedError struct {
 	Reason string
 	// NoTable: there is no table of that name.
 	NoTable bool
+	// Misnamed: a name that the operator gave is malformed or unknown, and is not that of a table.
+	Misnamed bool
 }
 
 // Error begins with the database.
@@ -65,6 +67,11 @@ func (e *RefusedError) Error() string { return e.Database + ": " + e.Reason }
 
 func (a Admin) refuse(format string, args ...any) error {
 	return &RefusedError{Database: a.database.Name, Reason: fmt.Sprintf(format, args...)}
+}
+
+// misnamed refuses a name that the operator gave.
+func (a Admin) misnamed(format string, args ...any) error {
+	return &RefusedError{Database: a.database.Name, Reason: fmt.Sprintf(format, args...), Misnamed: true}
 }
 
 // timeout bounds a whole transaction. Each lock in it is waited for two seconds at most.

@@ -66,7 +66,7 @@ func (a Admin) locate(ctx context.Context, tx pgx.Tx, name string) (relation, er
 	wrong, unreadable := errors.AsType[*nameError](err)
 	switch {
 	case unreadable:
-		return relation{}, a.refuse("%s", wrong)
+		return relation{}, a.misnamed("%s", wrong)
 	case err != nil:
 		return relation{}, err
 	case len(found) == 0:
@@ -107,7 +107,7 @@ func (a Admin) HasTable(ctx context.Context, name string) (has bool, err error) 
 	err = a.read(ctx, "look for "+name, func(ctx context.Context, tx pgx.Tx) error {
 		found, err := named(ctx, tx, name)
 		if wrong, ok := errors.AsType[*nameError](err); ok {
-			return a.refuse("%s", wrong)
+			return a.misnamed("%s", wrong)
 		}
 		has = len(found) > 0 && !found[0].Protected
 		return err

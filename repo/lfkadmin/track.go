@@ -205,7 +205,7 @@ func (r tracking) key(ctx context.Context, tx pgx.Tx, t relation) ([]KeyColumn, 
 		names = []string{"id"}
 	}
 	if len(names) > repo.MaxKeyColumns {
-		return nil, r.refuse("a key has at most %d columns: %s of %s cannot be recorded",
+		return nil, r.misnamed("a key has at most %d columns: %s of %s cannot be recorded",
 			repo.MaxKeyColumns, repo.ColumnList(names), t)
 	}
 	found, err := keyColumns(ctx, tx, map[uint32][]string{t.OID: names})
@@ -216,12 +216,12 @@ func (r tracking) key(ctx context.Context, tx pgx.Tx, t relation) ([]KeyColumn, 
 	for i, name := range names {
 		switch {
 		case slices.Contains(names[:i], name):
-			return nil, r.refuse("the column %s is named twice", name)
+			return nil, r.misnamed("the column %s is named twice", name)
 		case slices.ContainsFunc(columns, func(c KeyColumn) bool { return c.Name == name }):
 		case len(r.columns) == 0:
 			return nil, r.refuse("%s has no column id: name the key with --column", t)
 		default:
-			return nil, r.refuse("%s has no column %s", t, name)
+			return nil, r.misnamed("%s has no column %s", t, name)
 		}
 	}
 	return columns, nil

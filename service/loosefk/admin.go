@@ -12,11 +12,22 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// ErrUnknownTable and ErrUnknownRecord: nothing of that name or id is there to work on.
+// ErrUnknownTable, ErrUnknownRecord and ErrUnknownKey: nothing of that name or id is there to work on.
 var (
 	ErrUnknownTable  = errors.New("there is no table")
 	ErrUnknownRecord = errors.New("there is no dead record")
+	ErrUnknownKey    = errors.New("there is no foreign key")
+	// ErrUnknownAction: no definition can have that on_delete.
+	ErrUnknownAction = errors.New("--on-delete")
 )
+
+// Misused reports whether an error is about a name or value that the operator gave: it is malformed, or unknown.
+func Misused(err error) bool {
+	refused, ok := errors.AsType[*lfkadmin.RefusedError](err)
+	return ok && refused.Misnamed || slices.ContainsFunc([]error{
+		run.ErrUnknownDatabase, ErrUnknownTable, ErrUnknownRecord, ErrUnknownChild, ErrUnknownKey, ErrUnknownAction,
+	}, func(unknown error) bool { return errors.Is(err, unknown) })
+}
 
 // Admin is what `caretaker lfk` does on the configured databases. All changes in one database are
 // one transaction; a database that cannot be worked on is in the error, and the others are done.

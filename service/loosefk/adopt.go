@@ -123,13 +123,13 @@ func choose(found []lfkadmin.RealKey, r AdoptRequest) (lfkadmin.RealKey, error) 
 	if r.Constraint != "" && len(found) > 0 {
 		found = slices.DeleteFunc(found, func(k lfkadmin.RealKey) bool { return k.Name != r.Constraint })
 		if len(found) == 0 {
-			return lfkadmin.RealKey{}, fmt.Errorf("%s has no foreign key %s: --constraint may be %s", named,
-				r.Constraint, strings.Join(names, ", "))
+			return lfkadmin.RealKey{}, fmt.Errorf("%w %s of %s: --constraint may be %s", ErrUnknownKey,
+				r.Constraint, named, strings.Join(names, ", "))
 		}
 	}
 	switch len(found) {
 	case 0:
-		return lfkadmin.RealKey{}, fmt.Errorf("there is no foreign key of %s", named)
+		return lfkadmin.RealKey{}, fmt.Errorf("%w of %s", ErrUnknownKey, named)
 	case 1:
 		if of := found[0].CopyOf; of != "" {
 			return found[0], fmt.Errorf("%s of %s is a copy of the foreign key of %s: name that",
@@ -160,6 +160,10 @@ func (a *Adoption) known(schema string) *repo.LooseForeignKey {
 // PlanAdoption finds out what has to be done to make a foreign key a loose one, and refuses what
 // cannot be. It changes nothing.
 func (l Admin) PlanAdoption(ctx context.Context, r AdoptRequest) (*Adoption, error) {
+	allowed := []string{"", repo.AsyncDelete, repo.AsyncNullify}
+	if !slices.Contains(allowed, r.OnDelete) {
+		return nil, fmt.Errorf("%w %s: allowed are %s", ErrUnknownAction, r.OnDelete, strings.Join(allowed[1:], ", "))
+	}
 	a, err := l.find(ctx, r)
 	if err != nil {
 		return nil, err
@@ -244,11 +248,8 @@ func (a *Adoption) checkAction(asked string) error {
 
 // action is what becomes of the children.
 func (a *Adoption) action(asked string) (string, error) {
-	allowed := []string{repo.AsyncDelete, repo.AsyncNullify}
 	same := a.same()
 	switch {
-	case asked != "" && !slices.Contains(allowed, asked):
-		return "", fmt.Errorf("--on-delete %s: allowed are %s", asked, strings.Join(allowed, ", "))
 	case asked != "":
 		return asked, nil
 	case same != "":

@@ -20,8 +20,10 @@ type DeadRecord struct {
 const recordPage = 1000
 
 // Dead sends the dead records of all selected databases, or those of one table, by database and id.
+// A table that neither exists nor has such records is [ErrUnknownTable].
 func (l Admin) Dead(ctx context.Context, table string, send func(DeadRecord) error) error {
-	return l.each(ctx, func(d *repo.Database) error {
+	found := false
+	err := l.each(ctx, func(d *repo.Database) error {
 		after := int64(0)
 		for {
 			page, err := lfkadmin.New(d).DeadRecords(ctx, lfkadmin.DeadRecordFilter{Table: table}, after,
@@ -30,7 +32,7 @@ func (l Admin) Dead(ctx context.Context, table string, send func(DeadRecord) err
 				return err
 			}
 			for _, r := range page {
-				after = r.ID
+				after, found = r.ID, true
 				if err := send(DeadRecord{d.Name, r}); err != nil {
 					return err
 				}
@@ -40,6 +42,10 @@ func (l Admin) Dead(ctx context.Context, table string, send func(DeadRecord) err
 			}
 		}
 	})
+	if err == nil && !found && table != "" {
+		err = l.knownTable(ctx, table)
+	}
+	return err
 }
 
 // FailingRecord is a deleted parent whose children could not be cleaned, also because a child is
@@ -50,7 +56,8 @@ type FailingRecord struct {
 }
 
 // Failing are the records of all selected databases, or those of one table, that have failed or are
-// held and are not dead, by database, partition and id.
+// held and are not dead, by database, partition and id. A table that neither exists nor has such records is
+// [ErrUnknownTable].
 func (l Admin) Failing(ctx context.Context, table string) ([]FailingRecord, error) {
 	records := []FailingRecord{}
 	err := l.each(ctx, func(d *repo.Database) error {
@@ -69,6 +76,9 @@ func (l Admin) Failing(ctx context.Context, table string) ([]FailingRecord, erro
 			}
 		}
 	})
+	if err == nil && len(records) == 0 && table != "" {
+		err = l.knownTable(ctx, table)
+	}
 	return records, err
 }
 
