@@ -167,7 +167,9 @@ func (l *lfk) reused() *cobra.Command {
 			"both, so no run changes them. A run deletes or updates them once the new row is\n" +
 			"deleted too.\n\n" +
 			"With --clean, the next run deletes or updates all children of the keys, although the\n" +
-			"rows exist. With --keep, the records are closed and the children stay.",
+			"rows exist: also those of a row that was moved and updated, or moved in a\n" +
+			"subtransaction, and never deleted. With --keep, the records are closed and the\n" +
+			"children stay.",
 	}
 	flags := command.Flags()
 	flags.BoolVar(&clean, "clean", false, "clean the children of the keys in the next run")

@@ -34,7 +34,8 @@ type Config struct {
 	// records due.
 	Rotation string `key:"rotation" default:"minute" of:"minute all"`
 	// ReusedKeys says what happens to the record of a deleted row whose key another row has now: it is
-	// held for caretaker lfk reused, its children are cleaned, or they are kept and the record goes.
+	// held for caretaker lfk reused, its children are cleaned, or they are kept and the record goes. Warning: clean
+	// also deletes the children of a living row that was moved and updated, or moved in a subtransaction.
 	ReusedKeys string `key:"reused_keys" default:"hold" of:"hold clean keep"`
 	// TrackPartitions lets runs track the new partitions of tracked tables, where caretaker lfk install
 	// has made the queue: they create triggers on these. With GitLab's queue it has no effect.
