@@ -58,10 +58,8 @@ func changeRecords[R any](
 	statement func(queue int, records []R) query,
 ) (err error) {
 	defer func() {
-		for _, n := range counts {
-			if err != nil {
-				*n = 0
-			}
+		for i := 0; err != nil && i < len(counts); i++ {
+			*counts[i] = 0
 		}
 	}()
 	var changes []query
