@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -24,6 +25,11 @@ FROM faults.pending_records
 WHERE fully_qualified_table_name <> 'public.shelves' AND (fully_qualified_table_name, primary_key_value) <> ('public.depots', 1)
 GROUP BY fully_qualified_table_name`
 
+// unsettledSQL are runs whose end was not clean, until the next clean run of their worker has completed their counts.
+const unsettledSQL = `SELECT 'counts that are not final: ' || to_jsonb(r)::text FROM maintenance.runs r
+WHERE state = 'running' AND started_at < now() - interval '30 s'
+  OR id IN (SELECT run_id FROM maintenance.run_counts WHERE name = '') LIMIT 10`
+
 const desksSQL = `SELECT 'a desk without its depot: ' || to_jsonb(d)::text FROM desks d WHERE depot_id > 1 LIMIT 10`
 
 // differences are those between the model and the databases, and what is not done yet.
@@ -38,7 +44,7 @@ func (r *round) differences(ctx context.Context) (found []string, err error) {
 	for _, q := range []struct {
 		conn *pgx.Conn
 		sql  string
-	}{{all.Main, leftSQL}, {all.Main, recordsSQL}, {all.Main, desksSQL}, {all.CI, recordsSQL}, {all.Sec, recordsSQL}} {
+	}{{all.Main, leftSQL}, {all.Main, recordsSQL}, {all.Main, unsettledSQL}, {all.Main, desksSQL}, {all.CI, recordsSQL}, {all.Sec, recordsSQL}} {
 		more, err := texts(ctx, q.conn, q.sql)
 		if err != nil {
 			return nil, err
@@ -103,7 +109,7 @@ func brokenSQL() []string {
 }
 
 // check looks for what must never be, when all is done.
-func (r *round) check(ctx context.Context) (broken []string, err error) {
+func (r *round) check(ctx context.Context, drained bool) (broken []string, err error) {
 	main, err := r.lab.connect(ctx, "main")
 	if err != nil {
 		return nil, err
@@ -122,7 +128,7 @@ func (r *round) check(ctx context.Context) (broken []string, err error) {
 		}
 		broken = append(broken, found...)
 	}
-	found, err := r.checkCounts(ctx)
+	found, err := r.checkCounts(ctx, drained)
 	if err != nil {
 		return nil, err
 	}
@@ -138,12 +144,11 @@ func (r *round) check(ctx context.Context) (broken []string, err error) {
 	return broken, nil
 }
 
-// checkCounts finds runs that count more rows of a table than their receipts in all databases say. A run
-// may count fewer: its connection may have been cut before the answer to a COMMIT. Claims of placeholders
-// have no receipts.
-func (r *round) checkCounts(ctx context.Context) (broken []string, err error) {
-	type change struct{ run, table, action string }
-	receipted := map[change]int64{}
+// checkCounts finds runs that count other rows of a table than their receipts in all databases say, and databases
+// whose runs count other records than have left the queues. Until the work is drained a run may count fewer. Claims
+// of placeholders have no receipts, and rows of the ghost queue are not counted.
+func (r *round) checkCounts(ctx context.Context, drained bool) (broken []string, err error) {
+	type change struct{ run, what, action string }
 	read := func(database, sql string, each func(change, int64)) error {
 		conn, err := r.lab.connect(ctx, database)
 		if err != nil {
@@ -155,33 +160,37 @@ func (r *round) checkCounts(ctx context.Context) (broken []string, err error) {
 		}
 		var c change
 		var n int64
-		_, err = pgx.ForEachRow(rows, []any{&c.run, &c.table, &c.action, &n}, func() error {
+		_, err = pgx.ForEachRow(rows, []any{&c.run, &c.what, &c.action, &n}, func() error {
 			each(c, n)
 			return nil
 		})
 		return err
 	}
 	// Runs are read first: what is at work meanwhile has more receipts afterwards, not fewer.
-	counted := map[change]int64{}
+	counted, happened := map[change]int64{}, map[change]int64{}
 	err = read("main", `SELECT r.id::text, t ->> 'table', action, (t ->> action)::bigint FROM maintenance.runs r,
 		jsonb_array_elements(r.tables) t, unnest('{deleted,updated}'::text[]) action
-		WHERE (t ->> 'table', action) <> ('import_placeholder_user_details', 'updated')`, func(c change, n int64) { counted[c] = n })
-	if err != nil {
-		return nil, err
-	}
+		WHERE NOT dry_run AND (t ->> 'table', action) <> ('import_placeholder_user_details', 'updated')
+		UNION ALL
+		SELECT database, 'records', '', sum(coalesce((counts ->> 'processed_records')::bigint, 0) + coalesce((counts ->> 'obsolete_records')::bigint, 0))::bigint
+		FROM maintenance.runs WHERE worker = 'loose_foreign_keys_cleanup' AND NOT dry_run GROUP BY 1`,
+		func(c change, n int64) { counted[c] = n })
 	for _, name := range databases() {
-		err := read(name, `SELECT run_id::text, "table", replace(action, 'nullified', 'updated'), sum(rows)::bigint
-			FROM maintenance.receipts WHERE run_id IS NOT NULL GROUP BY 1, 2, 3`, func(c change, n int64) { receipted[c] += n })
-		if err != nil {
-			return nil, err
-		}
+		err = errors.Join(err, read(name, `SELECT run_id::text, "table", replace(action, 'nullified', 'updated'), sum(rows)::bigint
+			FROM maintenance.receipts WHERE run_id IS NOT NULL AND "table" <> 'ghost_user_migrations' GROUP BY 1, 2, 3
+			UNION ALL SELECT '`+name+`', 'records', '', count(*) FROM faults.done`, func(c change, n int64) { happened[c] += n }))
 	}
 	for c, n := range counted {
-		if n > receipted[c] {
-			broken = append(broken, fmt.Sprintf("a run counts more rows than its receipts: %+v %d %d", c, n, receipted[c]))
+		if n > happened[c] {
+			broken = append(broken, fmt.Sprintf("a run counts more rows than its receipts: %+v %d %d", c, n, happened[c]))
 		}
 	}
-	return broken, nil
+	for c, n := range happened {
+		if drained && n > counted[c] {
+			broken = append(broken, fmt.Sprintf("a run counts less than it has committed: %+v %d %d", c, counted[c], n))
+		}
+	}
+	return broken, err
 }
 
 // violations reads what the rules have found in a database, and how much they have looked at.

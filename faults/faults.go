@@ -236,8 +236,8 @@ func (r *round) cut(ctx context.Context) error {
 	return nil
 }
 
-// databaseAway takes ci or sec from all replicas for up to ten seconds, and starts a replica meanwhile. The
-// first time it is the one that no replica has seen yet. A run asks for seconds whether the database answers:
+// databaseAway takes ci or sec from all replicas for up to ten seconds, or for longer than leases last, and starts
+// a replica meanwhile. The first time it is the one that no replica has seen yet. A run asks for seconds whether the database answers:
 // it keeps its lease, or none would come to its first record.
 func (r *round) databaseAway(ctx context.Context) error {
 	name, replica := cmp.Or(r.neverSeen, databases()[1+r.random.IntN(2)]), r.some()
@@ -251,7 +251,11 @@ func (r *round) databaseAway(ctx context.Context) error {
 	}
 	started := make(chan error, 1)
 	go func() { started <- replica.start(ctx, true) }()
-	wait(ctx, 3*time.Second+r.upTo(7000))
+	away := 3 * time.Second
+	if r.random.IntN(4) == 0 {
+		away = 20 * time.Second
+	}
+	wait(ctx, away+r.upTo(7000))
 	for _, each := range r.replicas {
 		each.network[name].away.Store(false)
 	}

@@ -139,6 +139,10 @@ func mutationsOfWork() []mutation {
 		{"cascades to protected users are not looked for", []change{{
 			"repo/protections_check.go", "err == nil && len(missing) > 0 {", "err == nil && len(missing) > len(missing) {",
 		}}},
+		{"the counts of a killed run are not completed", []change{{
+			"service/run/runs_abandoned.go", "		found, err = append(found, some...), errors.Join(err, failed)\n",
+			"		_, err = some, errors.Join(err, failed)\n",
+		}}},
 		{"a receipt is left out", []change{{
 			"repo/receipts.go", "	for _, n := range tx.noted {\n		s :=", "	for _, n := range tx.noted[:len(tx.noted)-1] {\n		s :=",
 		}}},

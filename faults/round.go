@@ -146,7 +146,7 @@ func (r *round) work(ctx context.Context) ([]string, error) {
 		r.tally.disturbed += n
 	}
 	if r.proving {
-		if broken, err := r.check(ctx); len(broken) > 0 || err != nil {
+		if broken, err := r.check(ctx, false); len(broken) > 0 || err != nil {
 			return broken, err
 		}
 	}
@@ -158,7 +158,7 @@ func (r *round) work(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	broken, err := r.check(ctx)
+	broken, err := r.check(ctx, true)
 	for i := range left {
 		left[i] = "left at the end: " + left[i]
 	}

@@ -12,6 +12,8 @@ CREATE TABLE faults.paused (worker text PRIMARY KEY, at timestamptz NOT NULL DEF
 -- Bots without a live token, and where the children of tracked parents are.
 CREATE TABLE faults.bots (id bigint PRIMARY KEY);
 CREATE TABLE faults.children (parent text, child text, child_column text);
+-- A row for each record that has left its queue.
+CREATE TABLE faults.done (at timestamptz DEFAULT clock_timestamp());
 -- How many rows each rule has looked at. Unlogged, as it is only a count: a crash or a failover of
 -- PostgreSQL starts it at 0 again.
 CREATE UNLOGGED TABLE faults.watched (rule text);
@@ -106,6 +108,7 @@ CREATE FUNCTION faults.record_done() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE c record; there boolean;
 BEGIN
   IF TG_OP = 'UPDATE' AND NEW.status = 1 THEN RETURN NULL; END IF;
+  INSERT INTO faults.done DEFAULT VALUES;
   IF to_regclass(OLD.fully_qualified_table_name) IS NOT NULL THEN
     EXECUTE format('SELECT EXISTS (SELECT FROM %s WHERE id = $1)', to_regclass(OLD.fully_qualified_table_name)) INTO there
       USING OLD.primary_key_value;
