@@ -155,11 +155,11 @@ func (r repairs) do(ctx context.Context, tx pgx.Tx) error {
 }
 
 // InstallQueue makes the queue of deleted records and the functions that feed it, unless there is a
-// queue already. A queue of our own it repairs: functions that are old, missing, or left in the schema
-// that the queue was in before, the column key_values, the active partition, what a restore of the application's schema alone has left behind, and
-// sequences that are behind. It returns what it has found or done in words. A relation of that name
-// with another shape is a [*RefusedError], and so is a queue in another schema, unless [Admin.In]
-// names the one that it is to be in.
+// queue already. A queue of our own it repairs: functions that are old, missing, or left in the
+// schema that the queue was in before, the column key_values, the active partition, what a restore
+// of the application's schema alone has left behind, and sequences that are behind. It returns what
+// it has found or done in words. A relation of that name with another shape is a [*RefusedError],
+// and so is a queue in another schema, unless [Admin.In] names the one that it is to be in.
 func (a Admin) InstallQueue(ctx context.Context) (string, error) {
 	var r repairs
 	needed := func(ctx context.Context, tx pgx.Tx) (_ bool, err error) {
