@@ -82,7 +82,11 @@ func (a *app) json(v any) error {
 	if err := encoder.Encode(v); err != nil {
 		return err
 	}
-	_, err := io.WriteString(a.Out, printableJSON(text.String()))
+	return a.write(printableJSON(text.String()))
+}
+
+func (a *app) write(text string) error {
+	_, err := io.WriteString(a.Out, text)
 	return err
 }
 

@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/user"
 	"regexp"
@@ -355,8 +354,7 @@ func (a *app) printJSON(message proto.Message, options protojson.MarshalOptions)
 	if err != nil {
 		return fmt.Errorf("write the answer as JSON: %w", err)
 	}
-	_, err = io.WriteString(a.Out, printableLines(string(out))+"\n")
-	return err
+	return a.write(printableLines(string(out)) + "\n")
 }
 
 // asCommands replaces the API's methods in a message by commands: ResumeWorker by caretaker resume.

@@ -116,8 +116,8 @@ func (s *setup) writeFiles() error {
 	}
 	if _, err := s.Env.Load(temporary.Name(), &service.Config{}); err != nil {
 		readable := strings.ReplaceAll(err.Error(), temporary.Name(), filepath.Base(s.file))
-		return errors.Join(errors.New("nothing was written, as this would not be a configuration:"),
-			lines(strings.Split(readable, "\n")))
+		return lines(append([]string{"nothing was written, as this would not be a configuration:"},
+			strings.Split(readable, "\n")...))
 	}
 	if err := s.writeDefinitions(); err != nil {
 		return err

@@ -170,7 +170,7 @@ func message(format string, args []any) string {
 // errorLines is printable for an error: joined errors have a line each.
 func errorLines(err error) string {
 	var parts []error
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // not what it wraps
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		parts = joined.Unwrap()
 	} else if inner := errors.Unwrap(err); inner != nil {
 		parts = []error{inner}
