@@ -215,7 +215,7 @@ func (a *Adoption) checkDropped() error {
 		return nil
 	}
 	return withEntry(fmt.Errorf("%s: %s was dropped, but %s has no definition for it: run `caretaker lfk revert "+
-		"%s`, or write the definition again:", a.Database, a.real.Name,
+		"%s`, or write the definition again", a.Database, a.real.Name,
 		a.admin.Definitions.File, repo.ReferenceArgument(a.key.Table, a.key.Columns)), a.key)
 }
 
@@ -316,7 +316,7 @@ func (a *Adoption) check(ctx context.Context) error {
 func (a *Adoption) Prepare(ctx context.Context) error {
 	if !a.defined {
 		if err := a.admin.Definitions.Add(a.key); err != nil {
-			return withEntry(fmt.Errorf("%w: write it yourself:", err), a.key)
+			return withEntry(fmt.Errorf("%w: write it yourself", err), a.key)
 		}
 	}
 	if !a.tracked {

@@ -101,7 +101,7 @@ func (a *Adoption) Finish(ctx context.Context) (others []string, err error) {
 	}
 	if a.defined {
 		if err := a.admin.Definitions.Remove(a.key); err != nil {
-			return nil, withEntry(fmt.Errorf("%w: remove it yourself:", err), a.key)
+			return nil, withEntry(fmt.Errorf("%w: remove it yourself", err), a.key)
 		}
 	}
 	for _, k := range a.admin.Definitions.Keys {
