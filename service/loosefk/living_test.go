@@ -396,23 +396,3 @@ func TestLooseForeignKeysCleanup_ARecordThatAnotherSystemTakesStaysItsOwn(t *tes
 	servicetest.WantState(t, servicetest.Ended(t, s, run.ID), "succeeded")
 	e.Want("main", `SELECT string_agg(primary_key_value || ' ' || status, ',') FROM loose_foreign_keys_deleted_records`, "1 2")
 }
-
-// A server with GitLab's workers may have made protections in the same database, now or before. That costs one look a run, and one before the first.
-func TestLooseForeignKeysCleanup_ProtectionsHoldWithoutTheWorkersForGitLab(t *testing.T) {
-	e := servicetest.NewOneChild(servicetest.Parallel(t))
-	e.Exec("main", `CREATE EXTENSION pg_stat_statements; CREATE TABLE users (id bigint PRIMARY KEY, c_id bigint REFERENCES c ON DELETE CASCADE);
-		INSERT INTO c (id, p_id) SELECT 100 + i, i FROM generate_series(1, 9) i; INSERT INTO users SELECT i, 100 + i FROM generate_series(1, 9) i`)
-	s := e.Service(servicetest.OneChild, servicetest.Batches(1, 0), func(c *service.Config) { c.Use = service.UseLooseForeignKeys })
-	e.Deleted("main", "p", 4, 9)
-	wantRun(t, s, "processed_records=6 deleted_rows=6")
-	e.Exec("main", `INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('user', 1, 'r', 'ann')`)
-	e.Deleted("main", "p", 1, 2)
-	r := wantRun(t, s, "processed_records=1 deleted_rows=1 rescheduled_records=1")
-	assert.That(t, strings.HasPrefix(r.Reason, "1 record held, PROTECTED: user 1 is protected by ann: r"), "reason %q", r.Reason)
-	e.Exec("main", `DELETE FROM maintenance.protected_targets`)
-	e.Deleted("main", "p", 3, 3)
-	dueAgain(e, "main")
-	wantRun(t, s, "processed_records=2 deleted_rows=2")
-	e.Want("main", `SELECT sum(calls) <= 4 FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()
-		WHERE query LIKE 'SELECT to_regclass(%) IS NOT NULL'`, "true")
-}
