@@ -107,15 +107,15 @@ func (d *Database) readTargets(ctx context.Context) (*targets, error) {
 	return known, nil
 }
 
-// end is the end of a transaction of a run or a job. Constraint triggers that are deferred fire first: what they wait
-// for must not keep the head of the receipts. A target may have been protected since the transaction began.
+// end is the end of a transaction of a run or a job. Constraint triggers that are deferred fire behind the receipts,
+// as they would at the commit. A target may have been protected since the transaction began.
 func (tx *changing) end(ctx context.Context, p Permit) error {
 	batch := &pgx.Batch{}
-	if tx.targetsSQL != "" || p.DryRun {
-		batch.Queue(constraintsSQL)
-	}
 	if !p.DryRun {
 		tx.queueReceipts(batch, p.Source)
+	}
+	if tx.targetsSQL != "" || p.DryRun {
+		batch.Queue(constraintsSQL)
 	}
 	if tx.targetsSQL != "" {
 		batch.Queue(tx.targetsSQL, tx.missing).Query(func(rows pgx.Rows) error {
@@ -154,8 +154,8 @@ const touchedSQL = `(
 
 // A statement that is watched has watchSQL in the settings before it and unwatchSQL behind it, in its
 // transaction. That fails if something is protected and rows of users or namespaces were touched, or if nobody
-// knows. Deferred constraint triggers fire before the receipt, as in [changing.end]; a plain SET CONSTRAINTS would
-// be a warning in the log of some releases of PostgreSQL.
+// knows. Deferred constraint triggers fire before the receipt, so that its head waits for nobody; a plain SET
+// CONSTRAINTS would be a warning in the log of some releases of PostgreSQL.
 const (
 	watchSQL           = `, set_config('caretaker.touched', {touched}, true)`
 	fireConstraintsSQL = `
