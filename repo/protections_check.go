@@ -71,9 +71,13 @@ func (d *Database) protectedTargets(ctx context.Context) (*targets, error) {
 func (d *Database) readTargets(ctx context.Context) (*targets, error) {
 	if d.LooseForeignKeysOnly {
 		var may bool
-		if err := d.queryRoutine(ctx, "look for protections", &may, mayHaveTargetsSQL); err != nil || !may {
-			d.targets.Store(&targets{})
-			return &targets{}, err
+		if err := d.queryRoutine(ctx, "look for protections", &may, mayHaveTargetsSQL); err != nil {
+			return nil, err
+		}
+		if !may {
+			none := &targets{}
+			d.targets.Store(none)
+			return none, nil
 		}
 	}
 	type targetTable struct {
