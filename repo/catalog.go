@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -79,30 +80,34 @@ type ForeignKey struct {
 }
 
 // tablesSQL: ordinary and partitioned tables of the application schema count. A table whose enabled
-// trigger refuses every write is a leftover of a split database. Of the columns those are read whose
-// names are in $2, and those of the primary key with their places in it.
+// trigger refuses every write is a leftover of a split database. It reads the numbers of the primary key's
+// columns, the first two columns of indexes by which rows can be walked, and of the columns those whose
+// names are in $2, and those of the primary key.
 const tablesSQL = `
 SELECT n.nspname, c.relname, c.relkind = 'p', has_table_privilege(c.oid, 'SELECT'), row_security_active(c.oid),
-  coalesce(a.attname, ''), coalesce(format_type(a.atttypid, -1), ''), coalesce(a.attnotnull, false),
-  coalesce(a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> '', false), coalesce((
-    SELECT next.attname FROM pg_index i
-    JOIN pg_attribute next ON next.attrelid = i.indrelid AND next.attnum = i.indkey[1] AND next.atttypid IN ('integer'::regtype, 'bigint'::regtype)
-    WHERE i.indrelid = c.oid AND i.indkey[0] = a.attnum AND i.indkey[1] = ANY (pk.indkey) AND i.indnkeyatts > 1 AND i.indisvalid
-      AND i.indpred IS NULL AND pg_index_column_has_property(i.indexrelid, 2, 'asc')
-    ORDER BY i.indnkeyatts LIMIT 1), ''),
-  coalesce(array_position((pk.indkey::int2[])[:pk.indnkeyatts - 1], a.attnum), 0)
+  (pk.indkey::int2[])[:pk.indnkeyatts - 1],
+  ARRAY (
+    SELECT ARRAY[i.indkey[0], i.indkey[1]] FROM pg_index i
+    WHERE i.indrelid = c.oid AND i.indnkeyatts > 1 AND i.indisvalid AND i.indpred IS NULL
+      AND pg_index_column_has_property(i.indexrelid, 2, 'asc')
+    ORDER BY i.indnkeyatts),
+  ARRAY (
+    SELECT ARRAY[a.attnum::text, a.attname, format_type(a.atttypid, -1), a.attnotnull::text,
+      (a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> '')::text]
+    FROM pg_attribute a
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+      AND (a.attname = ANY ($2::name[]) OR a.attnum = ANY (pk.indkey)))
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = current_schema()
 LEFT JOIN pg_index pk ON pk.indrelid = c.oid AND pk.indisprimary
-LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-  AND (a.attname = ANY ($2::name[]) OR a.attnum = ANY (pk.indkey))
 WHERE c.relname = ANY ($1::name[]) AND c.relkind IN ('r', 'p') AND NOT ` + ProtectedSQL
 
 // ProtectedSQL says of a table c that an enabled trigger refuses every write: GitLab leaves such
 // triggers on the tables that a split has left behind.
 const ProtectedSQL = `EXISTS (
-  SELECT FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
-  WHERE t.tgrelid = c.oid AND t.tgenabled IN ('O', 'A') AND p.proname = 'gitlab_schema_prevent_write')`
+  SELECT FROM pg_trigger t
+  WHERE t.tgrelid = c.oid AND t.tgenabled IN ('O', 'A')
+    AND t.tgfoid = ANY (ARRAY(SELECT oid FROM pg_proc WHERE proname = 'gitlab_schema_prevent_write')))`
 
 // Tables looks for tables with some of their columns. A table that exists and must not be read, or
 // not all of it, is [ErrForbidden].
@@ -170,36 +175,50 @@ func (c *Catalog) read(ctx context.Context, wanted map[string][]string, keys boo
 func (c *Catalog) readTables(rows pgx.Rows, wanted map[string][]string) error {
 	var t Table
 	var partitioned, readable, hiding bool
-	var column Column
-	var place int
-	primary := map[string]map[int]Column{}
+	var primary []int16
+	var walks [][]int16
+	var columns [][]string
 	_, err := pgx.ForEachRow(rows, []any{
-		&t.Schema, &t.Name, &partitioned, &readable, &hiding,
-		&column.Name, &column.Type, &column.NotNull, &column.HasDefault, &column.behind, &place,
+		&t.Schema, &t.Name, &partitioned, &readable, &hiding, &primary, &walks, &columns,
 	}, func() error {
 		switch {
 		case hiding && !c.uncheckedRights:
 			c.hiding = t.Name
-			return nil
 		case !readable && !c.uncheckedRights:
 			c.tables[t.Name] = nil
-			return nil
-		case c.tables[t.Name] == nil:
-			c.tables[t.Name] = &Relation{Table: t, partitioned: partitioned, columns: map[string]Column{}}
-			primary[t.Name] = map[int]Column{}
-		}
-		if slices.Contains(wanted[t.Name], column.Name) {
-			c.tables[t.Name].columns[column.Name] = column
-		}
-		if place > 0 {
-			primary[t.Name][place-1] = column
+		default:
+			r := &Relation{Table: t, partitioned: partitioned, columns: map[string]Column{}}
+			r.addColumns(columns, wanted[t.Name], primary, walks)
+			c.tables[t.Name] = r
 		}
 		return nil
 	})
-	for name, columns := range primary {
-		c.tables[name].key = keyOf(columns)
-	}
 	return err
+}
+
+// addColumns takes the columns as tablesSQL reads them.
+func (r *Relation) addColumns(read [][]string, wanted []string, primary []int16, walks [][]int16) {
+	byNumber, key := map[int16]Column{}, map[int]Column{}
+	for _, c := range read {
+		number, _ := strconv.ParseInt(c[0], 10, 16) // it is an int2 of the database
+		byNumber[int16(number)] = Column{Name: c[1], Type: c[2], NotNull: c[3] == "true", HasDefault: c[4] == "true"}
+	}
+	for place, number := range primary {
+		key[place] = byNumber[number]
+	}
+	r.key = keyOf(key)
+	for number, column := range byNumber {
+		i := slices.IndexFunc(walks, func(walk []int16) bool {
+			return walk[0] == number && slices.Contains(primary, walk[1]) &&
+				slices.Contains([]string{"integer", "bigint"}, byNumber[walk[1]].Type)
+		})
+		if i >= 0 {
+			column.behind = byNumber[walks[i][1]].Name
+		}
+		if slices.Contains(wanted, column.Name) {
+			r.columns[column.Name] = column
+		}
+	}
 }
 
 // keyOf is keyOfSQL for the columns of a primary key by their places.

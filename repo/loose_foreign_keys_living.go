@@ -47,12 +47,12 @@ type parentColumn struct {
 // own queue ($3) id.
 //
 // Rows of a partition whose detachment is pending are not found through the table. A table that was renamed or
-// moved to another schema still has its trigger.
+// moved to another schema still has its trigger. $4 are names without schemas, for the index.
 const parentTablesSQL = `
 WITH named AS (
   SELECT c.oid, n.nspname || '.' || c.relname AS recorded
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-  WHERE n.nspname || '.' || c.relname = ANY ($1) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+  WHERE c.relname = ANY ($4) AND n.nspname || '.' || c.relname = ANY ($1) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
 ), place AS (
   SELECT oid, recorded FROM named
   UNION
@@ -97,11 +97,16 @@ func (d *Database) ParentTables(
 	ctx context.Context, recorded []string, keys RecordedKeys, wanted map[string][]string,
 	l Limits,
 ) (map[string]*ParentTable, error) {
-	names := []string{"id"}
+	names, tables := []string{"id"}, []string{}
 	for _, name := range recorded {
 		names = append(append(names, keys.Of[name].Columns...), wanted[name]...)
+		for i := range name {
+			if name[i] == '.' {
+				tables = append(tables, name[i+1:]) // a dot may be part of either name
+			}
+		}
 	}
-	find := newQuery("find parent tables", parentTablesSQL, recorded, names, keys.OnlyID)
+	find := newQuery("find parent tables", parentTablesSQL, recorded, names, keys.OnlyID, tables)
 	rows, err := readRows(ctx, d, l, find, pgx.RowToStructByPos[parentRow])
 	relations := map[string]map[Table][]parentRow{}
 	for _, r := range rows {
@@ -111,15 +116,15 @@ func (d *Database) ParentTables(
 		t := Table{r.Schema, r.Name}
 		relations[r.Recorded][t] = append(relations[r.Recorded][t], r)
 	}
-	tables := map[string]*ParentTable{}
-	for name, found := range relations {
+	found := map[string]*ParentTable{}
+	for name, places := range relations {
 		p := &ParentTable{}
-		for table, columns := range found {
+		for table, columns := range places {
 			p.add(table, columns, keys.Of[name].Columns, wanted[name])
 		}
-		tables[name] = p
+		found[name] = p
 	}
-	return tables, err
+	return found, err
 }
 
 // add adds a relation. Its key is what a trigger records. Where there is no such trigger it is one

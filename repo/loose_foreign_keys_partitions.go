@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -17,6 +19,35 @@ import (
 // PartitionLimits bound each statement of a step on partitions.
 func PartitionLimits() Limits {
 	return Limits{Statement: 2 * time.Second, Lock: 100 * time.Millisecond}
+}
+
+// leavesOfGitLab is the schema where GitLab has its partitions.
+const leavesOfGitLab = "gitlab_partitions_dynamic"
+
+// addLeaves takes the schemas and bounds of the leaves. The next leaf goes where the newest one is.
+func (q *DeletedRecords) addLeaves(leaves [][]string) {
+	q.Leaves = len(leaves)
+	newest := int64(math.MinInt64)
+	for _, leaf := range leaves {
+		schema, bounds := leaf[0], leaf[1]
+		q.HasDefault = q.HasDefault || bounds == "DEFAULT"
+		list, ok := strings.CutPrefix(bounds, "FOR VALUES IN ")
+		if !ok {
+			continue
+		}
+		numbers := strings.FieldsFunc(list, func(r rune) bool { return r != '-' && (r < '0' || r > '9') })
+		for i, n := range numbers {
+			number, err := strconv.ParseInt(n, 10, 64)
+			if err != nil {
+				continue // the bounds are not those of a list of numbers
+			}
+			q.Partitions = append(q.Partitions, number)
+			if i == 0 && number > newest {
+				newest, q.leafSchema = number, schema
+			}
+		}
+	}
+	slices.Sort(q.Partitions)
 }
 
 // createLeafSQL makes a partition. Removal is by DELETE, so vacuum must keep up.

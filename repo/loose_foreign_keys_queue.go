@@ -118,56 +118,65 @@ func (q *DeletedRecords) union(sql, operator string, args ...any) (string, []any
 	return strings.Join(parts, operator), args
 }
 
-// queueSQL looks at each table with subqueries that PostgreSQL cannot hash: else it may ask for the
-// bounds of all partitions of the database, and wait for the transaction that has locked one.
+// queueSQL has no parameters, so that a connection plans it once. It looks at each table with subqueries that
+// PostgreSQL cannot hash: else it may ask for the bounds of all partitions of the database, and wait for the
+// transaction that has locked one.
 const queueSQL = `
 SELECT n.nspname, w.name, q.oid IS NOT NULL, coalesce(q.relkind = 'p', false),
-  marks.marked OR keys.wide, marks.marked, keys.wide,
-  (SELECT count(*) FROM pg_inherits i WHERE i.inhparent = q.oid),
+  EXISTS (SELECT FROM maintenance.queue_partitions),
   ARRAY (
-    SELECT number[1]::bigint AS bound
-    FROM pg_inherits i JOIN pg_class leaf ON leaf.oid = i.inhrelid
-    CROSS JOIN pg_get_expr(leaf.relpartbound, leaf.oid) bounds
-    CROSS JOIN LATERAL regexp_matches(bounds, '-?[0-9]+', 'g') number
-    WHERE i.inhparent = q.oid AND bounds LIKE 'FOR VALUES IN (%'
-    ORDER BY bound),
-  coalesce((
-    SELECT true FROM pg_inherits i JOIN pg_class leaf ON leaf.oid = i.inhrelid
-    WHERE i.inhparent = q.oid AND pg_get_expr(leaf.relpartbound, leaf.oid) = 'DEFAULT' LIMIT 1), false),
-  coalesce((
-    SELECT substring(pg_get_expr(d.adbin, d.adrelid) FROM '^''?(-?[0-9]+)')::bigint
-    FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-    WHERE a.attrelid = q.oid AND a.attname = 'partition'), 0),
-  coalesce((
-    SELECT home.nspname
+    SELECT ARRAY[home.nspname::text, pg_get_expr(leaf.relpartbound, leaf.oid)]
     FROM pg_inherits i JOIN pg_class leaf ON leaf.oid = i.inhrelid
     JOIN pg_namespace home ON home.oid = leaf.relnamespace
-    CROSS JOIN pg_get_expr(leaf.relpartbound, leaf.oid) bounds
-    WHERE i.inhparent = q.oid AND bounds LIKE 'FOR VALUES IN (%'
-    ORDER BY substring(bounds FROM '-?[0-9]+')::bigint DESC LIMIT 1),
-    (SELECT nspname FROM pg_namespace WHERE nspname = 'gitlab_partitions_dynamic'),
-    'maintenance'),
+    WHERE i.inhparent = q.oid),
+  ARRAY (
+    SELECT ARRAY[a.attname::text, format_type(a.atttypid, NULL), coalesce(pg_get_expr(d.adbin, d.adrelid), '')]
+    FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+    WHERE a.attrelid = q.oid AND a.attname IN ('partition', 'key_values')),
+  to_regnamespace('` + leavesOfGitLab + `') IS NOT NULL,
   clock_timestamp(), coalesce(home.was, n.nspname), coalesce(home.remembered, false), current_setting('search_path')
 FROM pg_namespace n
-CROSS JOIN unnest($1::text[]) WITH ORDINALITY AS w (name, place)
+CROSS JOIN (VALUES {queues}) AS w (place, name)
 LEFT JOIN pg_class q
   ON q.relnamespace = n.oid AND q.relname = w.name AND q.relkind IN ('r', 'p', 'v', 'm', 'f')
-CROSS JOIN (SELECT EXISTS (SELECT FROM maintenance.queue_partitions) AS marked) marks
-CROSS JOIN LATERAL (
-  SELECT EXISTS (
-    SELECT FROM pg_attribute a WHERE a.attrelid = q.oid AND a.attname = 'key_values'
-      AND a.atttypid = 'text[]'::regtype AND NOT a.attisdropped) AS wide) keys
 LEFT JOIN (` + queueHomeSQL + `) AS home (was, remembered) ON true
 WHERE n.nspname = current_schema()
 ORDER BY w.place`
 
-// row are the fields in the order of queueSQL.
-func (q *DeletedRecords) row() []any {
-	return []any{
-		&q.Schema, &q.Name, &q.Exists, &q.Partitioned, &q.Managed, &q.Marked, &q.Wide,
-		&q.Leaves, &q.Partitions, &q.HasDefault, &q.Active, &q.leafSchema, &q.At,
-		&q.was, &q.Remembered, &q.path,
+// readQueueSQL is queueSQL for [QueueTables].
+func readQueueSQL() string {
+	names := QueueTables()
+	for i, name := range names {
+		names[i] = fmt.Sprintf("(%d, '%s')", i, name)
 	}
+	return fill(queueSQL, "{queues}", strings.Join(names, ", "))
+}
+
+// scanQueue reads a row of queueSQL.
+func scanQueue(row pgx.CollectableRow) (q DeletedRecords, err error) {
+	var leaves, columns [][]string
+	var ofGitLab bool
+	err = row.Scan(
+		&q.Schema, &q.Name, &q.Exists, &q.Partitioned, &q.Marked, &leaves, &columns, &ofGitLab,
+		&q.At, &q.was, &q.Remembered, &q.path,
+	)
+	q.sql = quote(q.Schema, q.Name)
+	q.leafSchema = "maintenance"
+	if ofGitLab {
+		q.leafSchema = leavesOfGitLab
+	}
+	q.addLeaves(leaves)
+	for _, c := range columns {
+		switch c[0] {
+		case "key_values":
+			q.Wide = c[1] == "text[]"
+		case "partition":
+			number, _, _ := strings.Cut(strings.TrimPrefix(c[2], "'"), "'")
+			q.Active, _ = strconv.ParseInt(number, 10, 64) // of another default it is 0
+		}
+	}
+	q.Managed = q.Marked || q.Wide
+	return q, err
 }
 
 // DeletedRecords reads the queue and its partitions. Without an application schema the error is a
@@ -189,7 +198,7 @@ func (d *Database) DeletedRecords(ctx context.Context) (DeletedRecords, error) {
 // ReadDeletedRecords is [Database.DeletedRecordsShape] within a transaction. Without an application schema the error
 // is [pgx.ErrNoRows].
 func (d *Database) ReadDeletedRecords(ctx context.Context, tx pgx.Tx) (DeletedRecords, error) {
-	rows, _ := tx.Query(ctx, queueSQL, QueueTables())
+	rows, _ := tx.Query(ctx, readQueueSQL())
 	read, err := pgx.CollectRows(rows, scanQueue)
 	if err != nil {
 		return DeletedRecords{}, err
@@ -204,7 +213,7 @@ func (d *Database) ReadDeletedRecords(ctx context.Context, tx pgx.Tx) (DeletedRe
 // DeletedRecordsShape is [Database.DeletedRecords] without the numbers of the records in a DEFAULT
 // leaf: it reads the catalogue alone. Its errors are those of DeletedRecords.
 func (d *Database) DeletedRecordsShape(ctx context.Context) (DeletedRecords, error) {
-	read, err := collect(ctx, d, newQuery("read the queue", queueSQL, QueueTables()), scanQueue)
+	read, err := collect(ctx, d, newQuery("read the queue", readQueueSQL()), scanQueue)
 	if err != nil {
 		return DeletedRecords{}, err
 	}
@@ -214,12 +223,6 @@ func (d *Database) DeletedRecordsShape(ctx context.Context) (DeletedRecords, err
 		return q, err
 	}
 	err = q.checkHome(d.Name)
-	return q, err
-}
-
-func scanQueue(row pgx.CollectableRow) (q DeletedRecords, err error) {
-	err = row.Scan(q.row()...)
-	q.sql = quote(q.Schema, q.Name)
 	return q, err
 }
 

@@ -37,7 +37,7 @@ var fillings = map[string]string{
 	// Guards.
 	"{guard}": "fenceSQL", "{name}": "'w'", "{holder}": "'us'", "{epoch}": "1",
 	// Loose foreign keys.
-	"{journal}": "", "{forget}": "forgetSQL", "{failures}": "maintenance.record_failures", "{id}": "bigint", "{place}": "0", "{partitions}": "$1::bigint[]", "{pending}": "pendingRecordsSQL",
+	"{journal}": "", "{queues}": "(0, 'loose_foreign_keys_deleted_records')", "{forget}": "forgetSQL", "{failures}": "maintenance.record_failures", "{id}": "bigint", "{place}": "0", "{partitions}": "$1::bigint[]", "{pending}": "pendingRecordsSQL",
 	"{owner}": "NULL::bigint", "{queue_name}": "'loose_foreign_keys_deleted_records'", "{retried_columns}": "", "{retried_values}": "",
 	"{queue}": "public.loose_foreign_keys_deleted_records", "{numbered_table}": "public.loose_foreign_keys_deleted_records",
 	"{numbered_column}": "id", "{numbers}": "public.loose_foreign_keys_deleted_records_id_seq", "{in_partition}": " WHERE t.partition = 1",
