@@ -58,7 +58,9 @@ func start(t *testing.T, change ...func(*Config)) *fixture {
 
 func startWith(t *testing.T, definitions string, transport credentials.TransportCredentials, change ...func(*Config)) *fixture {
 	t.Helper()
-	t.Cleanup(func() { goleak.VerifyNone(t, goleak.IgnoreCurrent()) })
+	databases.Cluster(t) // it has goroutines of its own, which stay
+	others := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, others) })
 	url := databases.Clone(t, servicetest.Migrated("queue"))
 	f := &fixture{
 		t: t, log: &servicetest.Buffer{}, sql: servicetest.Connect(t, url), main: servicetest.Open(t, url),
