@@ -19,7 +19,9 @@ type app struct {
 	// asJSON is set by --output json.
 	asJSON bool
 	// wide is set by --output wide: tables are whole, however narrow the terminal is.
-	wide   bool
+	wide bool
+	// brief times lose year and seconds, and the day if it is today.
+	brief  bool
 	client connection
 	// began is set when a command begins: later errors are not about usage.
 	began bool

@@ -30,19 +30,14 @@ func (a *app) audit() *cobra.Command {
 func (a *app) describeAudit(answer *pb.ListAuditResponse) error {
 	defer a.noteOlder("entries", answer)
 	columns := []column{
-		{"AT", moment | brief},
-		{"BY", cut},
-		{"ROLE", minor},
-		{"ACTION", 0},
-		{"TARGET", cut},
-		{"OUTCOME", cut | shade},
-		{"REASON", cut | spare},
+		{"AT", moment}, {"BY", cut}, {"ROLE", minor}, {"ACTION", 0}, {"TARGET", cut},
+		{"OUTCOME", cut | shade}, {"REASON", cut | spare},
 	}
-	return printTable(a, columns, answer.GetEntries(), func(e *pb.AuditEntry) []string {
+	return printTable(a, columns, answer.GetEntries(), func(e *pb.AuditEntry) []any {
 		by := strings.TrimPrefix(e.GetBy()+" at "+e.GetAddress(), " at ")
-		return []string{
-			a.at(e.GetAt()), by, e.GetRole(), e.GetAction(), cmp.Or(e.GetTarget(), none),
-			e.GetOutcome(), withoutDefaults(oneLine(e.GetReason())),
+		return []any{
+			e.GetAt(), by, e.GetRole(), e.GetAction(), cmp.Or(e.GetTarget(), none), e.GetOutcome(),
+			withoutDefaults(e.GetReason()),
 		}
 	})
 }

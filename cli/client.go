@@ -340,7 +340,6 @@ func (c *connection) missing(problem string) string {
 
 // show prints an answer: as protobuf JSON, or with text.
 func (a *app) show(answer proto.Message, text func() error) error {
-	makePrintable(answer.ProtoReflect())
 	if !a.asJSON {
 		return text()
 	}
@@ -348,13 +347,12 @@ func (a *app) show(answer proto.Message, text func() error) error {
 }
 
 func (a *app) printJSON(message proto.Message, options protojson.MarshalOptions) error {
-	makePrintable(message.ProtoReflect())
 	options.EmitDefaultValues = true
 	out, err := options.Marshal(message)
 	if err != nil {
 		return fmt.Errorf("write the answer as JSON: %w", err)
 	}
-	return a.write(printableLines(string(out)) + "\n")
+	return a.write(printableJSON(string(out)) + "\n")
 }
 
 // asCommands replaces the API's methods in a message by commands: ResumeWorker by caretaker resume.

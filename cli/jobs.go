@@ -48,19 +48,13 @@ func (a *app) jobs() *cobra.Command {
 func (a *app) describeJobs(answer *pb.ListJobsResponse) error {
 	defer a.noteOlder("jobs", answer)
 	columns := []column{
-		{"JOB", 0},
-		{"KIND", cut},
-		{"ARGUMENTS", cut},
-		{"STATE", shade},
-		{"ATTEMPT", minor},
-		{"DUE", moment | brief | spare},
-		{"RUN", minor},
-		{"OUTCOME", cut},
+		{"JOB", 0}, {"KIND", cut}, {"ARGUMENTS", cut}, {"STATE", shade}, {"ATTEMPT", minor},
+		{"DUE", moment | spare}, {"RUN", minor}, {"OUTCOME", cut},
 	}
-	return printTable(a, columns, answer.GetJobs(), func(j *pb.Job) []string {
-		return []string{
-			number(j.GetId()), j.GetKind(), arguments(j), jobState(j),
-			fmt.Sprintf("%d/%d", j.GetAttempt(), j.GetMaxAttempts()), a.at(j.GetScheduledAt()),
+	return printTable(a, columns, answer.GetJobs(), func(j *pb.Job) []any {
+		return []any{
+			j.GetId(), j.GetKind(), arguments(j), jobState(j),
+			fmt.Sprintf("%d/%d", j.GetAttempt(), j.GetMaxAttempts()), j.GetScheduledAt(),
 			cmp.Or(j.GetRunId(), none), lastOutcome(j),
 		}
 	})
@@ -100,7 +94,7 @@ func lastOutcome(job *pb.Job) string {
 	} else {
 		text = strings.TrimSpace(text + " " + words)
 	}
-	return oneLine(text)
+	return text
 }
 
 // failure is the text of a job's last error without the reason, "" if its outcome is no failure.
@@ -151,23 +145,12 @@ func (a *app) describeJob(job *pb.Job) error {
 			counted(int(o.GetAll()), "path"), o.GetPending(), of, job.GetId())
 	}
 	if c := job.GetCancellation(); c != nil {
-		a.say("cancelled by %s at %s: %s", c.GetBy(), a.moment(c.GetAt()), oneLine(c.GetReason()))
+		a.say("cancelled by %s at %s: %s", c.GetBy(), a.moment(c.GetAt()), c.GetReason())
 	}
-	if err := a.changedRows(job.GetTables()); err != nil {
-		return err
+	for _, e := range job.GetErrors() {
+		a.prose("  ", fmt.Sprintf("attempt %d, begun %s: %s", e.GetAttempt(), a.moment(e.GetAt()), e.GetError()))
 	}
-	return a.failedAttempts(job.GetErrors())
-}
-
-// failedAttempts prints the errors of a job; nothing where there are none.
-func (a *app) failedAttempts(failures []*pb.JobError) error {
-	if len(failures) == 0 {
-		return nil
-	}
-	columns := []column{{"ATTEMPT", 0}, {"BEGUN", moment}, {"ERROR", wrapped}}
-	return printTable(a, columns, failures, func(e *pb.JobError) []string {
-		return []string{number(int64(e.GetAttempt())), a.at(e.GetAt()), oneLine(e.GetError())}
-	})
+	return a.changedRows(job.GetTables())
 }
 
 // worked is how long its attempts took together.
@@ -184,8 +167,8 @@ func (a *app) changedRows(tables []*pb.TableCount) error {
 		return nil
 	}
 	columns := []column{{"TABLE", cut}, {"DELETED", 0}, {"UPDATED", 0}}
-	return printTable(a, columns, tables, func(t *pb.TableCount) []string {
-		return []string{t.GetTable(), number(t.GetDeleted()), number(t.GetUpdated())}
+	return printTable(a, columns, tables, func(t *pb.TableCount) []any {
+		return []any{t.GetTable(), t.GetDeleted(), t.GetUpdated()}
 	})
 }
 

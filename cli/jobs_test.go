@@ -29,7 +29,7 @@ func TestJobs_ListsAndRetriesThemAndSaysWhatFailed(t *testing.T) {
 	job, _ := jobs[0].(map[string]any)
 	args, _ := job["args"].(map[string]any)
 	assert.That(t, job["state"] == "cancelled" && job["reason"] == "INTERNAL_USER" && args["user_id"] == 7.0, "got %v", job)
-	r.want(0, "jobs show 2", "job 2 destroy_group discarded", "for     group_id=8", "attempt 25 of 25", "25       2040-01-01 00:00:00  a database is unreachable")
+	r.want(0, "jobs show 2", "job 2 destroy_group discarded", "for     group_id=8", "attempt 25 of 25", "attempt 25, begun 2040-01-01 00:00:00 UTC: a database is unreachable")
 	r.want(0, "jobs retry 2", "job 2 destroy_group is available", "caretaker jobs show 2")
 	job, _ = document(t, r.want(0, "jobs retry 1 --output json"))["job"].(map[string]any)
 	assert.That(t, job["state"] == "available" && job["id"] == "1", "got %v", job)

@@ -135,14 +135,12 @@ func (l *lfk) orphanTable(found []orphanaudit.Found, some bool) error {
 		return nil
 	}
 	columns := []column{{"DEFINITION", cut}, {"DATABASE", 0}, {"KEYS", 0}, {"ROWS", 0}, {"QUEUED", 0}}
-	err := printTable(l.app, columns, found, func(f orphanaudit.Found) []string {
+	err := printTable(l.app, columns, found, func(f orphanaudit.Found) []any {
 		least := ""
 		if f.AtLeast {
 			least = "at least "
 		}
-		return []string{
-			f.Definition, f.Database, least + number(f.Keys), least + number(f.Rows), number(f.Queued),
-		}
+		return []any{f.Definition, f.Database, least + number(f.Keys), least + number(f.Rows), f.Queued}
 	})
 	for _, f := range found {
 		if f.Fault != "" {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"strconv"
 	"strings"
 	"time"
 
@@ -22,7 +21,7 @@ type listing[T any] struct {
 	// empty is what an empty list says.
 	empty   string
 	columns []column
-	row     func(T) []string
+	row     func(T) []any
 }
 
 // show prints the records that could be read; err is what could not.
@@ -76,22 +75,14 @@ func (l *lfk) deadRecords() listing[loosefk.DeadRecord] {
 	return listing[loosefk.DeadRecord]{
 		key: "dead_records", empty: "no dead records",
 		columns: []column{
-			{"DATABASE", 0},
-			{"ID", 0},
-			{"TABLE", cut},
-			{"KEY", 0},
-			{"DEFINITION", cut},
-			{"SQLSTATE", 0},
-			{"FAILURES", spare},
-			{"RECORDED", timed | spare},
-			{"DEAD SINCE", timed | spare},
+			{"DATABASE", 0}, {"ID", 0}, {"TABLE", cut}, {"KEY", 0}, {"DEFINITION", cut}, {"SQLSTATE", 0},
+			{"FAILURES", spare}, {"RECORDED", moment | spare}, {"DEAD SINCE", moment | spare},
 			{"MESSAGE", cut | spare},
 		},
-		row: func(r loosefk.DeadRecord) []string {
-			return []string{
-				r.Database, number(r.ID), r.Table, r.Key().String(), r.Definition, r.SQLState,
-				strconv.Itoa(r.Failures), l.clock(r.RecordedAt), l.clock(r.DeadAt),
-				strings.Join(strings.Fields(r.Message), " "),
+		row: func(r loosefk.DeadRecord) []any {
+			return []any{
+				r.Database, r.ID, r.Table, r.Key(), r.Definition, r.SQLState, r.Failures, r.RecordedAt,
+				r.DeadAt, strings.Join(strings.Fields(r.Message), " "),
 			}
 		},
 	}
@@ -101,24 +92,17 @@ func (l *lfk) failingRecords() listing[loosefk.FailingRecord] {
 	return listing[loosefk.FailingRecord]{
 		key: "failing_records", empty: "no failing records",
 		columns: []column{
-			{"DATABASE", 0},
-			{"ID", 0},
-			{"TABLE", cut},
-			{"KEY", 0},
-			{"DEFINITION", cut},
-			{"CAUSE", cut},
-			{"FAILURES", spare},
-			{"FAILED", timed | spare},
-			{"NEXT TRY", timed | spare},
+			{"DATABASE", 0}, {"ID", 0}, {"TABLE", cut}, {"KEY", 0}, {"DEFINITION", cut}, {"CAUSE", cut},
+			{"FAILURES", spare}, {"FAILED", moment | spare}, {"NEXT TRY", moment | spare},
 		},
-		row: func(r loosefk.FailingRecord) []string {
-			next := "now"
+		row: func(r loosefk.FailingRecord) []any {
+			next := any("now")
 			if r.NextTry != nil && r.NextTry.After(time.Now()) {
-				next = l.clock(*r.NextTry)
+				next = *r.NextTry
 			}
-			return []string{
-				r.Database, string(r.ID), r.Table, r.Key().String(), r.Definition,
-				cmp.Or(r.SQLState, none), strconv.Itoa(r.Failures), l.clock(r.FailedAt), next,
+			return []any{
+				r.Database, r.ID, r.Table, r.Key(), r.Definition, cmp.Or(r.SQLState, none), r.Failures,
+				r.FailedAt, next,
 			}
 		},
 	}
@@ -211,10 +195,10 @@ func (l *lfk) reusedRecords() listing[loosefk.FailingRecord] {
 	return listing[loosefk.FailingRecord]{
 		key: "reused_records", empty: "no reused keys",
 		columns: []column{
-			{"DATABASE", 0}, {"ID", 0}, {"TABLE", cut}, {"KEY", 0}, {"LAST CHECK", timed | spare},
+			{"DATABASE", 0}, {"ID", 0}, {"TABLE", cut}, {"KEY", 0}, {"LAST CHECK", moment | spare},
 		},
-		row: func(r loosefk.FailingRecord) []string {
-			return []string{r.Database, string(r.ID), r.Table, r.Key().String(), l.clock(r.FailedAt)}
+		row: func(r loosefk.FailingRecord) []any {
+			return []any{r.Database, r.ID, r.Table, r.Key(), r.FailedAt}
 		},
 	}
 }
@@ -293,9 +277,9 @@ func (l *lfk) acceptChildren(
 func (l *lfk) absentChildren() listing[repo.AbsentChild] {
 	return listing[repo.AbsentChild]{
 		key: "absent_children", empty: "no child table is accepted as absent",
-		columns: []column{{"CHILD", 0}, {"DATABASE", 0}, {"ACCEPTED", timed}, {"BY", cut}},
-		row: func(c repo.AbsentChild) []string {
-			return []string{c.Child, cmp.Or(c.Database, "-"), l.clock(c.AcceptedAt), c.AcceptedBy}
+		columns: []column{{"CHILD", 0}, {"DATABASE", 0}, {"ACCEPTED", moment}, {"BY", cut}},
+		row: func(c repo.AbsentChild) []any {
+			return []any{c.Child, cmp.Or(c.Database, none), c.AcceptedAt, c.AcceptedBy}
 		},
 	}
 }

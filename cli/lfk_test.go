@@ -86,7 +86,7 @@ func TestLfk_DeadAndFailingRecordsAreListedAndRetried(t *testing.T) {
 	sh.want(0, "lfk dead", "no dead records")
 	execute(t, sql, `INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at, dead_at)
 		SELECT 'public.p', n, 'c.p_id -> p', 'P0001', E'no,\nnever', 10, '2026-01-01 01:02:03Z', '2026-01-02 01:02:03Z' FROM generate_series(7, 9) n`)
-	sh.want(0, "lfk dead", "DATABASE  ID  TABLE     KEY  DEFINITION   SQLSTATE  FAILURES  RECORDED             DEAD SINCE           MESSAGE\n",
+	sh.want(0, "lfk dead", "DATABASE  ID  TABLE     KEY  DEFINITION   SQLSTATE  FAILURES  RECORDED (UTC)       DEAD SINCE (UTC)     MESSAGE\n",
 		"main      1   public.p  7    c.p_id -> p  P0001     10        2026-01-01 01:02:03  2026-01-02 01:02:03  no, never\n")
 	sh.want(2, "lfk retry --id 9", "there is no dead record 9: `caretaker lfk dead` lists them")
 	sh.want(2, "lfk retry --table nowhere", "there is no table nowhere in main")
@@ -103,7 +103,7 @@ func TestLfk_DeadAndFailingRecordsAreListedAndRetried(t *testing.T) {
 			VALUES ('public.p', 7, '2126-01-01 01:02:03Z'), ('public.p', 8, '2026-01-01 01:02:03Z'), ('other.q', 9, now()) RETURNING partition, id)
 		INSERT INTO maintenance.record_failures (partition, record_id, failures, setbacks, last_definition, sqlstate, failed_at)
 		SELECT partition, id, 3, 4, 'c.p_id -> p', CASE id WHEN 1 THEN 'P0001' ELSE '' END, '2026-01-02 01:02:03Z' FROM q`)
-	sh.want(0, "lfk dead --failing --table p", "DATABASE  ID  TABLE     KEY  DEFINITION   CAUSE  FAILURES  FAILED               NEXT TRY\n",
+	sh.want(0, "lfk dead --failing --table p", "DATABASE  ID  TABLE     KEY  DEFINITION   CAUSE  FAILURES  FAILED (UTC)         NEXT TRY (UTC)\n",
 		"main      1   public.p  7    c.p_id -> p  P0001  3         2026-01-02 01:02:03  2126-01-01 01:02:03\n",
 		"main      2   public.p  8    c.p_id -> p  -      3         2026-01-02 01:02:03  now\n")
 	sh.want(1, "lfk retry --table p", "failing records are retried without a command, at the NEXT TRY that `caretaker lfk dead --failing` shows")
@@ -128,7 +128,7 @@ func TestLfk_AbsentChildrenAreAcceptedListedAndRevoked(t *testing.T) {
 	sh.want(0, "lfk accept-absent --all", "nothing new to accept\n")
 	sh.want(0, "lfk accept-absent a", "already accepted as absent: a (a.p_id -> p)\n")
 	execute(t, sql, "UPDATE maintenance.absent_children SET accepted_at = '2026-01-02 03:04:05Z', accepted_by = 'me@here'")
-	sh.want(0, "lfk accept-absent --list", "CHILD  DATABASE  ACCEPTED             BY\na      -         2026-01-02 03:04:05  me@here\nb ")
+	sh.want(0, "lfk accept-absent --list", "CHILD  DATABASE  ACCEPTED (UTC)       BY\na      -         2026-01-02 03:04:05  me@here\nb ")
 	sh.want(2, "lfk accept-absent --revoke a x", "x is not accepted as absent: `caretaker lfk accept-absent --list` lists those that are")
 	sh.want(0, "lfk accept-absent --revoke a", "no longer accepted as absent: a\n")
 	sh.set("CARETAKER_DATABASES_CI_URL", "postgres://caretaker@127.0.0.1:1/x?connect_timeout=2")

@@ -42,22 +42,16 @@ func (a *app) leases() *cobra.Command {
 
 func (a *app) describeLeases(leases []*pb.Lease) error {
 	columns := []column{
-		{"LEASE", 0},
-		{"STATE", 0},
-		{"HOLDER", cut},
-		{"EPOCH", spare},
-		{"ACQUIRED", moment | spare},
-		{"RENEWED", moment | spare},
-		{"EXPIRES", moment | spare},
+		{"LEASE", 0}, {"STATE", 0}, {"HOLDER", cut}, {"EPOCH", spare}, {"ACQUIRED", moment | spare},
+		{"RENEWED", moment | spare}, {"EXPIRES", moment | spare},
 	}
-	return printTable(a, columns, leases, func(l *pb.Lease) []string {
-		state, holder, expires := "held", l.GetHolder(), a.at(l.GetExpiresAt())
+	return printTable(a, columns, leases, func(l *pb.Lease) []any {
+		state, holder, expires := "held", l.GetHolder(), l.GetExpiresAt()
 		if l.GetExpired() {
-			state, holder, expires = "free", none, none
+			state, holder, expires = "free", none, nil
 		}
-		return []string{
-			l.GetName(), state, holder, number(l.GetEpoch()),
-			a.at(l.GetAcquiredAt()), a.at(l.GetRenewedAt()), expires,
+		return []any{
+			l.GetName(), state, holder, l.GetEpoch(), l.GetAcquiredAt(), l.GetRenewedAt(), expires,
 		}
 	})
 }
@@ -80,19 +74,12 @@ func (a *app) runs() *cobra.Command {
 func (a *app) describeRuns(answer *pb.ListRunsResponse) error {
 	defer a.noteOlder("runs", answer)
 	columns := []column{
-		{"RUN", 0},
-		{"WORKER", cut},
-		{"TRIGGER", minor},
-		{"STATE", shade},
-		{"STARTED", moment | brief | spare},
-		{"TOOK", minor},
-		{"RESULT", cut},
+		{"RUN", 0}, {"WORKER", cut}, {"TRIGGER", minor}, {"STATE", shade}, {"STARTED", moment | spare},
+		{"TOOK", minor}, {"RESULT", cut},
 	}
-	return printTable(a, columns, answer.GetRuns(), func(r *pb.Run) []string {
-		return []string{
-			r.GetId(), subject(r), word(r.GetTrigger(), "TRIGGER_"), state(r),
-			a.at(r.GetStartedAt()), took(r), result(r),
-		}
+	return printTable(a, columns, answer.GetRuns(), func(r *pb.Run) []any {
+		trigger := word(r.GetTrigger(), "TRIGGER_")
+		return []any{r.GetId(), subject(r), trigger, state(r), r.GetStartedAt(), took(r), result(r)}
 	})
 }
 
@@ -117,7 +104,7 @@ func (a *app) times() (flags string) {
 
 // result is what a run has done, and why it ended so, in one line.
 func result(run *pb.Run) string {
-	parts := []string{counts(run), run.GetReason(), oneLine(asCommands(run.GetError()))}
+	parts := []string{counts(run), run.GetReason(), asCommands(run.GetError())}
 	if run.GetOverLimit() && !strings.Contains(run.GetReason(), "limit") {
 		parts = append(parts, "a limit was reached")
 	}
@@ -141,22 +128,17 @@ func (a *app) fires() *cobra.Command {
 func (a *app) describeFires(answer *pb.ListFiresResponse) error {
 	defer a.noteOlder("fires", answer)
 	columns := []column{
-		{"FIRE", moment},
-		{"WORKER", cut},
-		{"OUTCOME", shade},
-		{"LATE", spare},
-		{"BY", cut | spare},
-		{"RUN", 0},
-		{"REASON", cut | spare},
+		{"FIRE", moment}, {"WORKER", cut}, {"OUTCOME", shade}, {"LATE", spare}, {"BY", cut | spare},
+		{"RUN", 0}, {"REASON", cut | spare},
 	}
-	return printTable(a, columns, answer.GetFires(), func(f *pb.Fire) []string {
+	return printTable(a, columns, answer.GetFires(), func(f *pb.Fire) []any {
 		late := none
 		if f.GetLate() != nil {
 			late = f.GetLate().AsDuration().Round(time.Millisecond).String()
 		}
-		return []string{
-			a.at(f.GetFireTime()), f.GetWorker(), word(f.GetOutcome(), "FIRE_OUTCOME_"), late,
-			cmp.Or(f.GetClaimedBy(), none), cmp.Or(f.GetRunId(), none), oneLine(f.GetReason()),
+		return []any{
+			f.GetFireTime(), f.GetWorker(), word(f.GetOutcome(), "FIRE_OUTCOME_"), late,
+			cmp.Or(f.GetClaimedBy(), none), cmp.Or(f.GetRunId(), none), f.GetReason(),
 		}
 	})
 }

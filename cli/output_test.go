@@ -190,7 +190,7 @@ func TestShow_NamesHaveNothingThatATerminalObeys(t *testing.T) {
 	for _, asJSON := range []bool{false, true} {
 		var out strings.Builder
 		a := &app{Streams: Streams{Out: &out}, asJSON: asJSON}
-		plan := &pb.Plan{Name: "a\x1b[7m\u202eb\u2066c\n", Tables: []*pb.PlannedTable{{Table: "t\u202e"}}, Jobs: []string{"j\x9b"}}
+		plan := &pb.Plan{Name: "a\x1b[7m\u202eb\u2066c\n", Tables: []*pb.PlannedTable{{Table: "t\u202e"}}, Jobs: []string{"j\u009b"}}
 		assert.NoError(t, a.show(&pb.PlanDeletionResponse{Plan: plan}, func() error { return a.describePlan(plan) }))
 		assert.Contains(t, out.String(), "a [7m b c ")
 		for _, bad := range []string{"\x1b", `\u001b`, "\u202e", "\u2066", `c\n`, "\u009b"} {

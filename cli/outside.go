@@ -80,22 +80,17 @@ func (a *app) describeOutside(answer *pb.ListOutsideResponse) error {
 		defer a.note("more paths: --page-token %s", token)
 	}
 	columns := []column{
-		{"ID", 0},
-		{"KIND", spare},
-		{"PATH", 0},
-		{"LEFT BY", spare},
-		{"AT", moment | spare},
-		{"DONE", moment},
-		{"BY", spare},
+		{"ID", 0}, {"KIND", spare}, {"PATH", 0}, {"LEFT BY", spare}, {"AT", moment | spare},
+		{"DONE", moment}, {"BY", spare},
 	}
-	return printTable(a, columns, answer.GetPaths(), func(p *pb.OutsidePath) []string {
+	return printTable(a, columns, answer.GetPaths(), func(p *pb.OutsidePath) []any {
 		by := "run " + p.GetRunId()
 		if p.GetJobId() != 0 {
 			by = "job " + number(p.GetJobId())
 		}
-		return []string{
-			number(p.GetId()), p.GetKind(), oneLine(p.GetPath()), by, a.at(p.GetCreatedAt()),
-			a.at(p.GetDoneAt()), cmp.Or(p.GetDoneBy(), none),
+		return []any{
+			p.GetId(), p.GetKind(), p.GetPath(), by, p.GetCreatedAt(), p.GetDoneAt(),
+			cmp.Or(p.GetDoneBy(), none),
 		}
 	})
 }

@@ -71,14 +71,13 @@ func (a *app) plannedTables(tables []*pb.PlannedTable) error {
 	columns := []column{
 		{"TABLE", cut}, {"MOVED", 0}, {"NULLIFIED", 0}, {"DELETED", 0}, {"KEPT", 0}, {"", 0},
 	}
-	return printTable(a, columns, tables, func(t *pb.PlannedTable) []string {
+	return printTable(a, columns, tables, func(t *pb.PlannedTable) []any {
 		more := ""
 		if t.GetAtLeast() {
 			more = "at least"
 		}
-		return []string{
-			t.GetTable(), number(t.GetMoved()), number(t.GetNullified()), number(t.GetDeleted()),
-			number(t.GetKept()), more,
+		return []any{
+			t.GetTable(), t.GetMoved(), t.GetNullified(), t.GetDeleted(), t.GetKept(), more,
 		}
 	})
 }

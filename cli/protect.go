@@ -27,8 +27,7 @@ func (a *app) protect() *cobra.Command {
 			}
 			if keptAsItWas(request, p) {
 				a.say("%s %d is kept as it was, protected %s: longer already, by %s: %s; "+
-					"caretaker unprotect first", p.GetKind(), p.GetId(), until, p.GetBy(),
-					oneLine(p.GetReason()))
+					"caretaker unprotect first", p.GetKind(), p.GetId(), until, p.GetBy(), p.GetReason())
 				return nil
 			}
 			a.say("%s %d is protected %s", p.GetKind(), p.GetId(), until)
@@ -95,18 +94,10 @@ func (a *app) describeProtected(answer *pb.ListProtectedResponse) error {
 		defer a.note("more: --page-token %s", token)
 	}
 	columns := []column{
-		{"KIND", 0},
-		{"ID", 0},
-		{"SINCE", moment | spare},
-		{"UNTIL", moment},
-		{"BY", cut},
-		{"REASON", cut},
+		{"KIND", 0}, {"ID", 0}, {"SINCE", moment | spare}, {"UNTIL", moment}, {"BY", cut}, {"REASON", cut},
 	}
-	return printTable(a, columns, answer.GetProtections(), func(p *pb.Protection) []string {
-		return []string{
-			p.GetKind(), number(p.GetId()), a.at(p.GetSince()), a.at(p.GetUntil()), p.GetBy(),
-			oneLine(p.GetReason()),
-		}
+	return printTable(a, columns, answer.GetProtections(), func(p *pb.Protection) []any {
+		return []any{p.GetKind(), p.GetId(), p.GetSince(), p.GetUntil(), p.GetBy(), p.GetReason()}
 	})
 }
 

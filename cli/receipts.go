@@ -69,17 +69,10 @@ func (a *app) describeReceipts(answer *pb.ListReceiptsResponse) error {
 	defer a.noteOlder("receipts", answer)
 	a.noteNone(answer)
 	columns := []column{
-		{"RECEIPT", 0},
-		{"AT", moment | brief},
-		{"TABLE", cut},
-		{"ACTION", 0},
-		{"ROWS", 0},
-		{"KEYS", minor},
-		{"RULE", cut | spare},
-		{"BY", minor},
-		{"ASKED BY", cut | spare},
+		{"RECEIPT", 0}, {"AT", moment}, {"TABLE", cut}, {"ACTION", 0}, {"ROWS", 0}, {"KEYS", minor},
+		{"RULE", cut | spare}, {"BY", minor}, {"ASKED BY", cut | spare},
 	}
-	return printTable(a, columns, answer.GetReceipts(), func(r *pb.Receipt) []string {
+	return printTable(a, columns, answer.GetReceipts(), func(r *pb.Receipt) []any {
 		keys := cmp.Or(r.GetLowestKey(), none)
 		if r.GetHighestKey() != r.GetLowestKey() {
 			keys += " to " + r.GetHighestKey()
@@ -88,9 +81,9 @@ func (a *app) describeReceipts(answer *pb.ListReceiptsResponse) error {
 		if r.GetJobId() != 0 {
 			by = r.GetWorker() + " " + number(r.GetJobId())
 		}
-		return []string{
-			number(r.GetSequence()), a.at(r.GetAt()), r.GetTable(), r.GetAction(), number(r.GetRows()),
-			keys, r.GetRule(), by, cmp.Or(r.GetRequestedBy(), none),
+		return []any{
+			r.GetSequence(), r.GetAt(), r.GetTable(), r.GetAction(), r.GetRows(), keys, r.GetRule(), by,
+			cmp.Or(r.GetRequestedBy(), none),
 		}
 	})
 }

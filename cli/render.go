@@ -96,10 +96,10 @@ func (a *app) describeCandidates(run *pb.Run) error {
 	if run.GetDryRun() {
 		columns[3].name = "WOULD"
 	}
-	err := printTable(a, columns, run.GetCandidates(), func(c *pb.Candidate) []string {
-		return []string{
-			c.GetKind(), number(c.GetId()), cmp.Or(c.GetName(), none),
-			strings.ReplaceAll(c.GetAction(), "_", " "), oneLine(c.GetReason()),
+	err := printTable(a, columns, run.GetCandidates(), func(c *pb.Candidate) []any {
+		return []any{
+			c.GetKind(), c.GetId(), cmp.Or(c.GetName(), none),
+			strings.ReplaceAll(c.GetAction(), "_", " "), c.GetReason(),
 		}
 	})
 	if more := run.GetMoreCandidates(); more > 0 {
@@ -112,12 +112,12 @@ func (a *app) describeCandidates(run *pb.Run) error {
 func (a *app) describeRows(run *pb.Run) error {
 	if len(run.GetDefinitions()) > 0 {
 		columns := []column{{"COLUMN", cut}, {"PARENT", cut}, {"ACTION", 0}, {"ROWS", 0}}
-		return printTable(a, columns, run.GetDefinitions(), func(d *pb.DefinitionCount) []string {
+		return printTable(a, columns, run.GetDefinitions(), func(d *pb.DefinitionCount) []any {
 			rows := number(d.GetRows())
 			if d.GetAtLeast() {
 				rows = "at least " + rows
 			}
-			return []string{d.GetTable() + "." + d.GetColumn(), d.GetParent(), d.GetAction(), rows}
+			return []any{d.GetTable() + "." + d.GetColumn(), d.GetParent(), d.GetAction(), rows}
 		})
 	}
 	return a.changedRows(run.GetTables())

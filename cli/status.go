@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -69,28 +70,18 @@ func (a *app) resume() *cobra.Command {
 
 func (a *app) describeWorkers(workers ...*pb.WorkerStatus) error {
 	columns := []column{
-		{"WORKER", 0},
-		{"CONDITION", cut | shade},
-		{"NEXT RUN", moment | brief | spare},
-		{"LAST RUN", moment | brief | cut | shade},
-		{"LAST SUCCESS", moment | brief | minor},
-		{"DUE", 0},
-		{"DEFERRED", minor},
-		{"DEAD", 0},
+		{"WORKER", 0}, {"CONDITION", cut | shade}, {"NEXT RUN", moment | spare},
+		{"LAST RUN", moment | cut | shade}, {"LAST SUCCESS", moment | minor}, {"DUE", 0},
+		{"DEFERRED", minor}, {"DEAD", 0},
 	}
-	err := printTable(a, columns, workers, func(w *pb.WorkerStatus) []string {
-		due, deferred, dead := none, none, none
-		if b := w.GetBacklog(); b != nil {
-			due, deferred, dead = number(b.GetDue()), number(b.GetDeferred()), number(b.GetDead())
-		}
+	err := printTable(a, columns, workers, func(w *pb.WorkerStatus) []any {
 		last, success := a.lastRun(w), a.at(w.GetLastSuccessAt())
 		if last == none && success == none && mainIsDown(w) {
 			last, success = "not known", "not known"
 		}
-		return []string{
-			w.GetWorker(), word(w.GetCondition(), "CONDITION_"), a.at(w.GetNextRunAt()),
-			last, success, due, deferred, dead,
-		}
+		condition := word(w.GetCondition(), "CONDITION_")
+		return slices.Concat([]any{w.GetWorker(), condition, w.GetNextRunAt(), last, success},
+			figures(w.GetBacklog()))
 	})
 	for _, w := range workers {
 		a.explainCondition(w)
@@ -99,6 +90,14 @@ func (a *app) describeWorkers(workers ...*pb.WorkerStatus) error {
 		}
 	}
 	return err
+}
+
+// figures are what is due, deferred and dead.
+func figures(b *pb.Backlog) []any {
+	if b == nil {
+		return []any{none, none, none}
+	}
+	return []any{b.GetDue(), b.GetDeferred(), b.GetDead()}
 }
 
 // fewDatabases are so many that a worker's own line says enough of them.
@@ -110,12 +109,9 @@ func (a *app) describeDatabases(w *pb.WorkerStatus, each bool) error {
 	a.say("")
 	if each {
 		columns := []column{{"DATABASE", 0}, {"DUE", 0}, {"DEFERRED", 0}, {"DEAD", 0}, {"PROBLEM", cut}}
-		return printTable(a, columns, w.GetDatabases(), func(d *pb.DatabaseStatus) []string {
-			due, deferred, dead := none, none, none
-			if b := d.GetBacklog(); b != nil {
-				due, deferred, dead = number(b.GetDue()), number(b.GetDeferred()), number(b.GetDead())
-			}
-			return []string{d.GetDatabase(), due, deferred, dead, cmp.Or(d.GetProblem(), none)}
+		return printTable(a, columns, w.GetDatabases(), func(d *pb.DatabaseStatus) []any {
+			return slices.Concat([]any{d.GetDatabase()}, figures(d.GetBacklog()),
+				[]any{cmp.Or(d.GetProblem(), none)})
 		})
 	}
 	var trouble, due []string
@@ -297,10 +293,10 @@ func flagValue(request *pb.SetFeatureFlagRequest) cobra.PositionalArgs {
 }
 
 func (a *app) describeFlags(flags ...*pb.FeatureFlag) error {
-	return printTable(a, []column{{"FLAG", 0}, {"VALUE", 0}}, flags, func(f *pb.FeatureFlag) []string {
+	return printTable(a, []column{{"FLAG", 0}, {"VALUE", 0}}, flags, func(f *pb.FeatureFlag) []any {
 		if f.GetEnabled() {
-			return []string{f.GetName(), "on"}
+			return []any{f.GetName(), "on"}
 		}
-		return []string{f.GetName(), "off"}
+		return []any{f.GetName(), "off"}
 	})
 }

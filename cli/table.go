@@ -3,12 +3,11 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -20,17 +19,11 @@ type trait int
 const (
 	// cut columns are cut where the terminal is too narrow.
 	cut trait = 1 << iota
-	// wrapped ones go on in further lines there; only the last column can.
-	wrapped
 	// spare ones are left out there; minor ones before them.
 	spare
 	minor
-	// brief times lose year and seconds there, and the day if it is today.
-	brief
-	// moment is a time, whose zone is in the heading.
+	// moment is a time: UTC by its heading, and brief where the terminal is too narrow.
 	moment
-	// timed is a time, too; a line on the standard error says its zone.
-	timed
 	// shade is the state of something, in its colour.
 	shade
 )
@@ -41,100 +34,129 @@ type column struct {
 	trait trait
 }
 
-// leastWidth is how much of a column is left at least when it is cut.
-const leastWidth = 8
-
-// leastBrief is the same for a brief time behind a state.
-const leastBrief = len("succeeded 11-22 18:30")
-
-// table is one being laid out.
-type table struct {
-	columns []column
-	rows    [][]string
-	widths  []int
-	// shown are the columns that fit, by their place.
-	shown []int
-}
+// leastWidth is how much of a column is left at least when it is cut, leastMoment how much of one
+// that has a time behind a state.
+const leastWidth, leastMoment = 8, len("succeeded 11-22 18:30")
 
 // printTable writes a row for each item, in aligned columns under a heading. On a terminal rows fit
-// its width: columns are cut or left out, which a line on the standard error says. Elsewhere, and
-// with --output wide, everything is whole.
-func printTable[T any](a *app, columns []column, items []T, row func(T) []string) error {
-	t := &table{columns: slices.Clone(columns), widths: make([]int, len(columns))}
-	t.rows = append(t.rows, t.heading(a))
-	for _, item := range items {
-		t.rows = append(t.rows, row(item))
-	}
-	for _, cells := range t.rows {
-		for i, cell := range cells {
-			cells[i] = printable(a.localized(cell))
-			t.widths[i] = max(t.widths[i], length(cells[i]))
+// its width: times are brief, and columns are cut or left out, which a line on the standard error
+// says. Elsewhere, and with --output wide, everything is whole.
+func printTable[T any](a *app, columns []column, items []T, row func(T) []any) error {
+	rows, widths := layOut(a, columns, items, row)
+	width := a.width()
+	if width > 0 && total(widths) > width {
+		a.brief = true
+		rows, widths = layOut(a, columns, items, row)
+		a.brief = false
+		isMoment := func(c column) bool { return c.trait&moment != 0 }
+		if !a.client.local && slices.ContainsFunc(columns, isMoment) {
+			a.note("times are UTC")
+		}
+		if missing := fit(columns, widths, width); len(missing) > 0 {
+			defer a.note("left out to fit the terminal: %s; --output wide shows all", strings.Join(missing, ", "))
 		}
 	}
-	t.shortenTimes(a)
-	missing := t.fit(a.width())
-	for n, cells := range t.rows {
-		if err := t.write(a, cells, n == 0); err != nil {
+	for n, cells := range rows {
+		line := ""
+		for i, text := range cells {
+			if widths[i] < 0 {
+				continue
+			}
+			text = shorten(text, widths[i])
+			pad := strings.Repeat(" ", widths[i]-length(text)+2)
+			if columns[i].trait&shade != 0 && n > 0 {
+				text = a.paint(text)
+			}
+			line += text + pad
+		}
+		if err := a.write(strings.TrimRight(line, " ") + "\n"); err != nil {
 			return err
 		}
-	}
-	if len(missing) > 0 {
-		a.note("left out to fit the terminal: %s; --output wide shows all", strings.Join(missing, ", "))
 	}
 	return nil
 }
 
-// heading has the names of the columns, with the zone of those that are times.
-func (t *table) heading(a *app) []string {
-	heading, timesAreUTC := make([]string, len(t.columns)), false
-	for i, c := range t.columns {
-		if heading[i] = c.name; c.trait&moment != 0 && !a.client.local {
-			heading[i] += utcMark
+// layOut is the text of all cells, the heading first, with the widths of the columns.
+func layOut[T any](
+	a *app, columns []column, items []T, row func(T) []any,
+) (rows [][]string, widths []int) {
+	rows, widths = make([][]string, len(items)+1), make([]int, len(columns))
+	for _, c := range columns {
+		if c.trait&moment != 0 && !a.brief && !a.client.local {
+			c.name += " (UTC)"
 		}
-		timesAreUTC = timesAreUTC || c.trait&timed != 0 && !a.client.local
+		rows[0] = append(rows[0], c.name)
 	}
-	if timesAreUTC {
-		a.note("times are UTC")
+	for n, item := range items {
+		for _, v := range row(item) {
+			rows[n+1] = append(rows[n+1], printable(a.localized(a.cell(v))))
+		}
 	}
-	return heading
+	for _, cells := range rows {
+		for i, cell := range cells {
+			widths[i] = max(widths[i], length(cell))
+		}
+	}
+	return rows, widths
 }
 
-// shortenTimes makes brief times brief if the table is too wide. What was UTC by its heading is so
-// by a line on the standard error.
-func (t *table) shortenTimes(a *app) {
-	total := -2
-	for _, w := range t.widths {
-		total += 2 + w
+// cell is a value as text.
+func (a *app) cell(v any) string {
+	switch v := v.(type) {
+	case *timestamppb.Timestamp:
+		return a.at(v)
+	case time.Time:
+		return a.clock(v)
 	}
-	if a.width() == 0 || total <= a.width() {
-		return
+	return fmt.Sprint(v)
+}
+
+// total is the width of a row. A column that is left out has the width -2.
+func total(widths []int) int {
+	all := -2
+	for _, w := range widths {
+		all += 2 + w
 	}
-	today, _, _ := strings.Cut(a.clock(time.Now()), " ")
-	marked := false
-	for i, c := range t.columns {
-		if c.trait&brief == 0 {
-			continue
+	return all
+}
+
+// fit narrows columns to a width, and returns the names of those that it leaves out.
+func fit(columns []column, widths []int, width int) (missing []string) {
+	least, room := slices.Clone(widths), width+2
+	for i, c := range columns {
+		if c.trait&cut != 0 {
+			least[i] = min(widths[i], leastWidth)
 		}
-		t.widths[i] = 0
-		for n, cells := range t.rows {
-			if n == 0 {
-				marked = marked || strings.HasSuffix(cells[i], utcMark)
-				cells[i] = strings.TrimSuffix(cells[i], utcMark)
+		if c.trait&cut != 0 && c.trait&moment != 0 {
+			least[i] = min(widths[i], leastMoment)
+		}
+	}
+	for _, rank := range []trait{0, spare, minor} {
+		for i, c := range columns {
+			switch {
+			case c.trait&(spare|minor) != rank:
+			case rank != 0 && 2+least[i] > room:
+				widths[i] = -2
+				missing = append(missing, c.name)
+			default:
+				room -= 2 + least[i]
 			}
-			cells[i] = strings.ReplaceAll(cells[i], today+" ", "")
-			cells[i] = fullTime.ReplaceAllString(cells[i], "$1$2")
-			t.widths[i] = max(t.widths[i], length(cells[i]))
 		}
 	}
-	if marked {
-		a.note("times are UTC")
+	for over := total(widths) - width; over > 0; over-- {
+		widest := -1
+		for i, w := range widths {
+			if w > least[i] && (widest < 0 || w > widths[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			break
+		}
+		widths[widest]--
 	}
+	return missing
 }
-
-// utcMark is in the headings of times, fullTime is a time with all its parts, or without the day.
-const utcMark = " (UTC)"
-
-var fullTime = regexp.MustCompile(`(?:\d{4}-(\d\d-\d\d ))?(\d\d:\d\d):\d\d`)
 
 // length is in characters.
 func length(text string) int { return len([]rune(text)) }
@@ -211,117 +233,6 @@ func printableJSON(document string) string {
 		pairs = append(pairs, fmt.Sprintf(`\u%04x`, control), " ")
 	}
 	return printableLines(strings.NewReplacer(pairs...).Replace(document))
-}
-
-// makePrintable applies printable to all texts of an answer.
-func makePrintable(answer protoreflect.Message) {
-	answer.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		switch {
-		case f.IsMap(): // Its keys are names of counts.
-		case f.IsList():
-			for i := range v.List().Len() {
-				if f.Message() != nil {
-					makePrintable(v.List().Get(i).Message())
-				} else if f.Kind() == protoreflect.StringKind {
-					text := printable(v.List().Get(i).String())
-					v.List().Set(i, protoreflect.ValueOfString(text))
-				}
-			}
-		case f.Message() != nil:
-			makePrintable(v.Message())
-		case f.Kind() == protoreflect.StringKind:
-			answer.Set(f, protoreflect.ValueOfString(printable(v.String())))
-		}
-		return true
-	})
-}
-
-// fit chooses and narrows the columns for a width, 0: any. It returns the names of those left out.
-func (t *table) fit(width int) (missing []string) {
-	total, least := -2, -2
-	for i, c := range t.columns {
-		total += 2 + t.widths[i]
-		if c.trait&(spare|minor) == 0 {
-			least += 2 + t.least(i)
-		}
-		t.shown = append(t.shown, i)
-	}
-	if width == 0 || total <= width {
-		return nil
-	}
-	t.shown, total = nil, -2
-	fits := map[int]bool{}
-	for _, rank := range []trait{spare, minor} {
-		for i, c := range t.columns {
-			if c.trait&rank != 0 && least+2+t.least(i) <= width {
-				least += 2 + t.least(i)
-				fits[i] = true
-			}
-		}
-	}
-	for i, c := range t.columns {
-		if c.trait&(spare|minor) != 0 && !fits[i] {
-			missing = append(missing, c.name)
-			continue
-		}
-		t.shown = append(t.shown, i)
-		total += 2 + t.widths[i]
-	}
-	for ; total > width; total-- {
-		widest := -1
-		for _, i := range t.shown {
-			if t.widths[i] > t.least(i) && (widest < 0 || t.widths[i] > t.widths[widest]) {
-				widest = i
-			}
-		}
-		if widest < 0 {
-			break
-		}
-		t.widths[widest]--
-	}
-	return missing
-}
-
-// least is how narrow a column may become.
-func (t *table) least(i int) int {
-	if t.columns[i].trait&(cut|wrapped) == 0 {
-		return t.widths[i]
-	}
-	if t.columns[i].trait&brief != 0 {
-		return min(t.widths[i], leastBrief)
-	}
-	return min(t.widths[i], leastWidth)
-}
-
-// write writes a row, with further lines for what is wrapped.
-func (t *table) write(a *app, cells []string, heading bool) error {
-	for more := true; more; {
-		line, pad := &strings.Builder{}, 0
-		rest := make([]string, len(cells))
-		more = false
-		for _, i := range t.shown {
-			text := cells[i]
-			if t.columns[i].trait&wrapped != 0 {
-				text, rest[i] = split(text, t.widths[i])
-				more = rest[i] != ""
-			}
-			text = shorten(text, t.widths[i])
-			if text != "" {
-				line.WriteString(strings.Repeat(" ", pad))
-				pad = 0
-			}
-			pad += t.widths[i] - length(text) + 2
-			if t.columns[i].trait&shade != 0 && !heading {
-				text = a.paint(text)
-			}
-			line.WriteString(text)
-		}
-		if _, err := fmt.Fprintln(a.Out, line.String()); err != nil {
-			return err
-		}
-		cells = rest
-	}
-	return nil
 }
 
 // prose writes a text in lines that fit the terminal, all indented alike; elsewhere in one line.

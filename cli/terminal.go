@@ -69,10 +69,20 @@ func (a *app) at(t *timestamppb.Timestamp) string {
 
 // clock is at of a time of Go.
 func (a *app) clock(t time.Time) string {
-	if a.client.local {
-		return t.Local().Format(time.DateTime + " MST") //nolint:gosmopolitan // --local asks for it
+	layout, now := time.DateTime, time.Now().UTC()
+	if t = t.UTC(); a.client.local {
+		t, now = t.Local(), now.Local() //nolint:gosmopolitan // --local asks for it
 	}
-	return t.UTC().Format(time.DateTime)
+	if a.brief {
+		layout = "01-02 15:04"
+		if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
+			layout = "15:04"
+		}
+	}
+	if a.client.local {
+		layout += " MST"
+	}
+	return t.Format(layout)
 }
 
 // moment is a time outside of tables, with its zone.
