@@ -244,9 +244,7 @@ func enumFlag[E interface {
 	})
 	// The flag is there.
 	_ = command.RegisterFlagCompletionFunc(name,
-		func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
-			return beginning(slices.Clone(words), typed), cobra.ShellCompDirectiveNoFileComp
-		})
+		cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // durationFlag is a flag for a duration of more than 0.
