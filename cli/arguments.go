@@ -192,9 +192,33 @@ func runArgument(id *string) cobra.PositionalArgs {
 
 // jobArgument accepts the ID of a job.
 func jobArgument(id *int64) cobra.PositionalArgs {
-	return cobra.MatchAll(between(1, 1), func(_ *cobra.Command, args []string) (err error) {
-		if *id, err = strconv.ParseInt(args[0], 10, 64); err != nil || *id < 1 {
-			return fmt.Errorf("%q is not the ID of a job: caretaker jobs lists them", args[0])
+	return cobra.MatchAll(between(1, 1), func(_ *cobra.Command, args []string) error {
+		return parseID(args[0], "job: caretaker jobs lists them", id)
+	})
+}
+
+// targetArguments accept what can be planned or protected: its kind and ID.
+func targetArguments(kind *string, id *int64, kinds ...string) cobra.PositionalArgs {
+	return cobra.MatchAll(between(2, 2), func(_ *cobra.Command, args []string) error {
+		*kind = args[0]
+		return cmp.Or(kindArgument(args[0], kinds...), parseID(args[1], args[0]+": a number above 0", id))
+	})
+}
+
+// parseID reads the ID of something.
+func parseID(text, of string, to *int64) (err error) {
+	if *to, err = strconv.ParseInt(text, 10, 64); err != nil || *to < 1 {
+		return fmt.Errorf("%q is not the ID of a %s", text, of)
+	}
+	return nil
+}
+
+// reasonFlag is --reason, which the command needs besides its arguments.
+func reasonFlag(command *cobra.Command, reason *string, help string) {
+	command.Flags().StringVar(reason, "reason", "", help)
+	command.Args = cobra.MatchAll(command.Args, func(*cobra.Command, []string) error {
+		if *reason == "" {
+			return errors.New("--reason REASON is required: " + help)
 		}
 		return nil
 	})

@@ -28,7 +28,7 @@ func (a *app) audit() *cobra.Command {
 }
 
 func (a *app) describeAudit(answer *pb.ListAuditResponse) error {
-	defer a.noteOlder("entries", answer)
+	defer a.noteMore("older entries", answer)
 	columns := []column{
 		{"AT", moment}, {"BY", cut}, {"ROLE", minor}, {"ACTION", 0}, {"TARGET", cut},
 		{"OUTCOME", cut | shade}, {"REASON", cut | spare},

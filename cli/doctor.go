@@ -318,38 +318,20 @@ func (d *doctor) print(findings []finding) {
 		if f.Database != "" {
 			where = f.Database + ": " + f.Name
 		}
-		d.paragraph(fmt.Sprintf("%-7s  ", f.Status), where+": "+f.Problem)
-		d.paragraph("         ", "→ "+f.Remedy)
+		d.wrap(pageWidth, fmt.Sprintf("%-7s  ", f.Status), where+": "+f.Problem)
+		d.wrap(pageWidth, "         ", "→ "+f.Remedy)
 	}
 	for _, name := range databases {
 		text := strings.Join(fine[name], ", ")
 		if name != "" {
 			text = name + ": " + text
 		}
-		d.paragraph("ok       ", text)
+		d.wrap(pageWidth, "ok       ", text)
 	}
 }
 
 // pageWidth is how wide text for people is, in characters.
 const pageWidth = 80
-
-// paragraph writes words in lines that fit a page, the first behind a heading.
-func (a *app) paragraph(heading, text string) {
-	line := []rune(heading)
-	begun, status := false, strings.TrimSpace(heading)
-	for word := range strings.FieldsSeq(text) {
-		if begun && len(line)+1+len([]rune(word)) > pageWidth {
-			a.sayPainted(status, "%s", string(line))
-			line, begun = []rune(strings.Repeat(" ", len([]rune(heading)))), false
-			status = ""
-		}
-		if begun {
-			line = append(line, ' ')
-		}
-		line, begun = append(line, []rune(word)...), true
-	}
-	a.sayPainted(status, "%s", string(line))
-}
 
 // unanswered is why a database does not answer, with the key that may be wrong.
 func unanswered(name string, err error) finding {

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -46,7 +45,7 @@ func (a *app) jobs() *cobra.Command {
 }
 
 func (a *app) describeJobs(answer *pb.ListJobsResponse) error {
-	defer a.noteOlder("jobs", answer)
+	defer a.noteMore("older jobs", answer)
 	columns := []column{
 		{"JOB", 0}, {"KIND", cut}, {"ARGUMENTS", cut}, {"STATE", shade}, {"ATTEMPT", minor},
 		{"DUE", moment | spare}, {"RUN", minor}, {"OUTCOME", cut},
@@ -197,13 +196,8 @@ func (a *app) cancelJob() *cobra.Command {
 			})
 		},
 	}
-	command.Args = cobra.MatchAll(jobArgument(&request.Id), func(*cobra.Command, []string) error {
-		if request.GetReason() == "" {
-			return errors.New("--reason REASON is required: why, for those who find it cancelled")
-		}
-		return nil
-	})
-	command.Flags().StringVar(&request.Reason, "reason", "", "why, shown with the job")
+	command.Args = jobArgument(&request.Id)
+	reasonFlag(command, &request.Reason, "why, shown with the job")
 	return command
 }
 

@@ -72,7 +72,7 @@ func (a *app) runs() *cobra.Command {
 }
 
 func (a *app) describeRuns(answer *pb.ListRunsResponse) error {
-	defer a.noteOlder("runs", answer)
+	defer a.noteMore("older runs", answer)
 	columns := []column{
 		{"RUN", 0}, {"WORKER", cut}, {"TRIGGER", minor}, {"STATE", shade}, {"STARTED", moment | spare},
 		{"TOOK", minor}, {"RESULT", cut},
@@ -83,10 +83,10 @@ func (a *app) describeRuns(answer *pb.ListRunsResponse) error {
 	})
 }
 
-// noteOlder says on the standard error how to get the next page, if there is one.
-func (a *app) noteOlder(what string, answer interface{ GetNextPageToken() string }) {
+// noteMore says on the standard error how to get the next page, if there is one.
+func (a *app) noteMore(what string, answer interface{ GetNextPageToken() string }) {
 	if token := answer.GetNextPageToken(); token != "" {
-		a.note("older %s: %s--page-token %s", what, a.times(), token)
+		a.note("%s: %s--page-token %s", what, a.times(), token)
 	}
 }
 
@@ -126,7 +126,7 @@ func (a *app) fires() *cobra.Command {
 }
 
 func (a *app) describeFires(answer *pb.ListFiresResponse) error {
-	defer a.noteOlder("fires", answer)
+	defer a.noteMore("older fires", answer)
 	columns := []column{
 		{"FIRE", moment}, {"WORKER", cut}, {"OUTCOME", shade}, {"LATE", spare}, {"BY", cut | spare},
 		{"RUN", 0}, {"REASON", cut | spare},

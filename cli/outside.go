@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode"
 
@@ -76,9 +74,7 @@ func listOutside(
 }
 
 func (a *app) describeOutside(answer *pb.ListOutsideResponse) error {
-	if token := answer.GetNextPageToken(); token != "" {
-		defer a.note("more paths: --page-token %s", token)
-	}
+	defer a.noteMore("more paths", answer)
 	columns := []column{
 		{"ID", 0}, {"KIND", spare}, {"PATH", 0}, {"LEFT BY", spare}, {"AT", moment | spare},
 		{"DONE", moment}, {"BY", spare},
@@ -131,14 +127,13 @@ func (a *app) outsideDone() *cobra.Command {
 			if len(args) == 0 {
 				return errors.New("missing argument ID: caretaker jobs outside lists them")
 			}
+			var err error
 			for _, arg := range args {
-				id, err := strconv.ParseInt(arg, 10, 64)
-				if err != nil || id < 1 {
-					return fmt.Errorf("%q is not the ID of a path: caretaker jobs outside lists them", arg)
-				}
+				var id int64
+				err = cmp.Or(err, parseID(arg, "path: caretaker jobs outside lists them", &id))
 				ids = append(ids, id)
 			}
-			return nil
+			return err
 		},
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.ask(c.Context(), func(ctx context.Context, client api) error {

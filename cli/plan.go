@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -21,24 +19,11 @@ func (a *app) plan() *cobra.Command {
 			"same rules as the deletion. Nothing is written.\n\n" +
 			"Exit codes: 0 shown, also of what would be refused; 1 failed; 2 usage, unknown ID;\n" +
 			"3 not configured.",
-		Args: planArguments(request),
+		Args: targetArguments(&request.Kind, &request.Id, repo.KindUser, repo.KindGroup, repo.KindPlaceholder),
 		RunE: call(a, api.PlanDeletion, request, func(answer *pb.PlanDeletionResponse) error {
 			return a.describePlan(answer.GetPlan())
 		}),
 	}
-}
-
-func planArguments(request *pb.PlanDeletionRequest) cobra.PositionalArgs {
-	return cobra.MatchAll(between(2, 2), func(_ *cobra.Command, args []string) (err error) {
-		request.Kind = args[0]
-		if err = kindArgument(args[0], repo.KindUser, repo.KindGroup, repo.KindPlaceholder); err != nil {
-			return err
-		}
-		if request.Id, err = strconv.ParseInt(args[1], 10, 64); err != nil || request.GetId() < 1 {
-			return fmt.Errorf("%q is not the ID of a %s: a number above 0", args[1], args[0])
-		}
-		return nil
-	})
 }
 
 // describePlan prints a plan.

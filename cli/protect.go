@@ -1,9 +1,6 @@
 package cli
 
 import (
-	"errors"
-	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -34,14 +31,8 @@ func (a *app) protect() *cobra.Command {
 			return nil
 		}),
 	}
-	command.Args = cobra.MatchAll(targetArguments(&request.Kind, &request.Id),
-		func(*cobra.Command, []string) error {
-			if request.GetReason() == "" {
-				return errors.New("--reason REASON is required: why, for those who find it protected")
-			}
-			return nil
-		})
-	command.Flags().StringVar(&request.Reason, "reason", "", "why, shown wherever the protection is")
+	command.Args = targetArguments(&request.Kind, &request.Id, repo.KindUser, repo.KindGroup)
+	reasonFlag(command, &request.Reason, "why, shown wherever the protection is")
 	durationFlag(command, "for", "`duration` such as 8h or 720h; default for good", &request.Ttl)
 	return command
 }
@@ -65,7 +56,7 @@ func (a *app) unprotect() *cobra.Command {
 	return &cobra.Command{
 		Use:   "unprotect user|group ID",
 		Short: "End the protection of a user or group",
-		Args:  targetArguments(&request.Kind, &request.Id),
+		Args:  targetArguments(&request.Kind, &request.Id, repo.KindUser, repo.KindGroup),
 		RunE: call(a, api.UnprotectTarget, request, func(answer *pb.UnprotectTargetResponse) error {
 			p := answer.GetProtection()
 			a.say("%s %d is not protected any more: it may be deleted as any other",
@@ -90,27 +81,11 @@ func (a *app) protected() *cobra.Command {
 }
 
 func (a *app) describeProtected(answer *pb.ListProtectedResponse) error {
-	if token := answer.GetNextPageToken(); token != "" {
-		defer a.note("more: --page-token %s", token)
-	}
+	defer a.noteMore("more", answer)
 	columns := []column{
 		{"KIND", 0}, {"ID", 0}, {"SINCE", moment | spare}, {"UNTIL", moment}, {"BY", cut}, {"REASON", cut},
 	}
 	return printTable(a, columns, answer.GetProtections(), func(p *pb.Protection) []any {
 		return []any{p.GetKind(), p.GetId(), p.GetSince(), p.GetUntil(), p.GetBy(), p.GetReason()}
-	})
-}
-
-// targetArguments accept what can be protected: user or group, and its ID.
-func targetArguments(kind *string, id *int64) cobra.PositionalArgs {
-	return cobra.MatchAll(between(2, 2), func(_ *cobra.Command, args []string) (err error) {
-		if err := kindArgument(args[0], repo.KindUser, repo.KindGroup); err != nil {
-			return err
-		}
-		if *id, err = strconv.ParseInt(args[1], 10, 64); err != nil || *id < 1 {
-			return fmt.Errorf("%q is not the ID of a %s", args[1], args[0])
-		}
-		*kind = args[0]
-		return nil
 	})
 }

@@ -66,7 +66,7 @@ func (a *app) listReceipts() *cobra.Command {
 }
 
 func (a *app) describeReceipts(answer *pb.ListReceiptsResponse) error {
-	defer a.noteOlder("receipts", answer)
+	defer a.noteMore("older receipts", answer)
 	a.noteNone(answer)
 	columns := []column{
 		{"RECEIPT", 0}, {"AT", moment}, {"TABLE", cut}, {"ACTION", 0}, {"ROWS", 0}, {"KEYS", minor},

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -42,13 +41,7 @@ func (a *app) pause() *cobra.Command {
 		}),
 	}
 	workerOrAll(command, &request.Worker)
-	command.Args = cobra.MatchAll(command.Args, func(*cobra.Command, []string) error {
-		if request.GetReason() == "" {
-			return errors.New("--reason REASON is required: why, for those who find the worker paused")
-		}
-		return nil
-	})
-	command.Flags().StringVar(&request.Reason, "reason", "", "why, shown wherever the pause is")
+	reasonFlag(command, &request.Reason, "why, shown wherever the pause is")
 	durationFlag(command, "for", "`duration` such as 30m or 8h; default until caretaker resume",
 		&request.Ttl)
 	return command
@@ -252,15 +245,9 @@ func (a *app) flags() *cobra.Command {
 		Use:   "set NAME on|off",
 		Short: "Switch a feature flag; runs read it when they start",
 		Args:  cobra.MatchAll(between(2, 2), flagValue(request)),
-		RunE: func(c *cobra.Command, _ []string) error {
-			return a.ask(c.Context(), func(ctx context.Context, client api) error {
-				answer, err := client.SetFeatureFlag(ctx, request)
-				if err != nil {
-					return err
-				}
-				return a.show(answer, func() error { return a.describeFlags(answer.GetFlag()) })
-			})
-		},
+		RunE: call(a, api.SetFeatureFlag, request, func(answer *pb.SetFeatureFlagResponse) error {
+			return a.describeFlags(answer.GetFlag())
+		}),
 	})
 	return list
 }

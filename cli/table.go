@@ -236,17 +236,20 @@ func printableJSON(document string) string {
 }
 
 // prose writes a text in lines that fit the terminal, all indented alike; elsewhere in one line.
-func (a *app) prose(indent, text string) {
-	width := a.width() - length(indent)
-	for rest := text; ; {
-		line := rest
-		if rest = ""; a.width() > 0 {
-			line, rest = split(line, max(width, leastWidth))
+func (a *app) prose(indent, text string) { a.wrap(a.width(), indent, text) }
+
+// wrap writes a text behind a heading, which may be a state, in lines of a width; 0: in one.
+func (a *app) wrap(width int, heading, text string) {
+	for status := strings.TrimSpace(heading); ; status = "" {
+		line := text
+		if text = ""; width > 0 {
+			line, text = split(line, max(width-length(heading), leastWidth))
 		}
-		a.say("%s%s", indent, line)
-		if rest == "" {
+		a.sayPainted(status, "%s%s", heading, line)
+		if text == "" {
 			return
 		}
+		heading = strings.Repeat(" ", length(heading))
 	}
 }
 
@@ -258,7 +261,7 @@ func shorten(text string, width int) string {
 	return text
 }
 
-// split cuts a text in two at the last blank before a width, if there is one.
+// split cuts a text in two at the last blank before a width, else at the first.
 func split(text string, width int) (first, rest string) {
 	runes := []rune(text)
 	if len(runes) <= width {
@@ -266,7 +269,8 @@ func split(text string, width int) (first, rest string) {
 	}
 	at := strings.LastIndex(string(runes[:width+1]), " ")
 	if at <= 0 {
-		return string(runes[:width]), string(runes[width:])
+		first, rest, _ = strings.Cut(text, " ")
+		return first, rest
 	}
 	return text[:at], strings.TrimLeft(text[at:], " ")
 }
