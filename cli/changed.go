@@ -12,6 +12,7 @@ import (
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // changesShown is how many candidates that came or went are named.
@@ -103,7 +104,7 @@ func nothingDue(plan *pb.Run) bool {
 // extent says on how much a run would work, for the question before it.
 func extent(plan *pb.Run) string {
 	if n := int64(len(plan.GetCandidates())) + plan.GetMoreCandidates(); n > 0 {
-		return counted(int(n), "candidate")
+		return run.Counted(n, "candidate")
 	}
 	rows, least := int64(0), ""
 	for _, d := range plan.GetDefinitions() {
@@ -113,9 +114,9 @@ func extent(plan *pb.Run) string {
 		}
 	}
 	if records := plan.GetCounts()["processed_records"]; rows == 0 && records > 0 {
-		return counted(int(records), "record") + " without rows"
+		return run.Counted(records, "record") + " without rows"
 	}
-	return least + counted(int(rows), "row")
+	return least + run.Counted(rows, "row")
 }
 
 // errDeclined ends a command whose question was not answered with yes.

@@ -15,6 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // finding is what one check has found. Its fields are those of --output json.
@@ -142,7 +143,7 @@ func (d *doctor) report(findings []finding) error {
 		}
 	} else {
 		d.print(findings)
-		d.say("%s, %s", counted(errs, "error"), counted(warnings, "warning"))
+		d.say("%s, %s", run.Counted(errs, "error"), run.Counted(warnings, "warning"))
 	}
 	if errs > 0 {
 		return &exitError{code: exitFailed}

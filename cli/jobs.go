@@ -14,6 +14,7 @@ import (
 	"github.com/caretaker-go/caretaker/config"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // jobs lists the newest deferred jobs, or a page of older ones.
@@ -141,7 +142,7 @@ func (a *app) describeJob(job *pb.Job) error {
 			of = ""
 		}
 		a.say("left %s outside the database, %d%s pending: caretaker jobs outside %d",
-			counted(int(o.GetAll()), "path"), o.GetPending(), of, job.GetId())
+			run.Counted(o.GetAll(), "path"), o.GetPending(), of, job.GetId())
 	}
 	if c := job.GetCancellation(); c != nil {
 		a.say("cancelled by %s at %s: %s", c.GetBy(), a.moment(c.GetAt()), c.GetReason())

@@ -145,19 +145,11 @@ func (l *lfk) findings(result loosefk.Lint) {
 	for _, f := range result.Findings {
 		l.say("%-7s  %s  %s  %s: %s", f.Severity, f.Code, cmp.Or(f.Database, none), f.Object, f.Advice)
 	}
-	summary := counted(result.Errors, "error") + ", " + counted(result.Warnings, "warning")
+	summary := run.Counted(result.Errors, "error") + ", " + run.Counted(result.Warnings, "warning")
 	if len(result.Unchecked) > 0 {
 		summary += "; not checked: " + strings.Join(result.Unchecked, ", ")
 	}
 	l.say("%s", summary)
-}
-
-// counted is a number with its noun: 1 error, 2 errors.
-func counted(n int, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
 }
 
 func (l *lfk) install() *cobra.Command {

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // outside lists what deleted rows have left outside the database: pending paths, or all.
@@ -150,7 +151,7 @@ func (a *app) outsideDone() *cobra.Command {
 					if len(all.GetPaths()) == 1 {
 						verb = "is"
 					}
-					a.say("%s %s done", counted(len(all.GetPaths()), "path"), verb)
+					a.say("%s %s done", run.Counted(len(all.GetPaths()), "path"), verb)
 					return nil
 				})
 			})

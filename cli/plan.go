@@ -7,6 +7,7 @@ import (
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // plan shows what a deletion would do.
@@ -38,7 +39,7 @@ func (a *app) describePlan(p *pb.Plan) error {
 		refused = strings.TrimSuffix(r.GetReason()+": "+asCommands(r.GetDetail()), ": ")
 	}
 	if n := p.GetOutside(); n > 0 {
-		outside = counted(int(n), "path") + " outside the database"
+		outside = run.Counted(n, "path") + " outside the database"
 	}
 	if p.GetEstimate() != nil {
 		estimate = "about " + p.GetEstimate().AsDuration().Round(10_000_000).String()

@@ -18,6 +18,7 @@ import (
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // receipts lists and checks the records of what was changed. list asks the server; verify and head
@@ -249,7 +250,7 @@ func (a *app) describeChecks(checks []service.ReceiptCheck) {
 			pruned = fmt.Sprintf(", those up to %d have been pruned", c.Pruned)
 		}
 		a.say("%s: %s, the last is %d%s: %s",
-			c.Database, counted(int(c.Receipts), "receipt"), c.Sequence, pruned, result)
+			c.Database, run.Counted(c.Receipts, "receipt"), c.Sequence, pruned, result)
 	}
 }
 

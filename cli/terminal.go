@@ -9,6 +9,8 @@ import (
 
 	"golang.org/x/term"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // What depends on where the output goes, and on who reads it: width, colours, the zone of times.
@@ -40,19 +42,11 @@ func (a *app) colourful() bool {
 
 const red, yellow, plain = "\x1b[31m", "\x1b[33m", "\x1b[0m"
 
-// colours are those of the words for which somebody may have to do something; all others have none.
-func colours() map[string]string {
-	return map[string]string{
-		"failed": red, "failing": red, "discarded": red, "error": red,
-		"paused": yellow, "throttled": yellow, "hold": yellow, "retryable": yellow, "missed": yellow,
-		"cancelled": yellow, "refused": yellow, "warning": yellow,
-	}
-}
-
-// paint colours a text that is, or begins with, the state of something.
+// paint colours a text that is, or begins with, the state of something for which somebody may have
+// to do something.
 func (a *app) paint(text string) string {
 	word, _, _ := strings.Cut(text, " ")
-	colour := colours()[word]
+	colour := map[string]string{"bad": red, "warn": yellow}[run.Tone(word)]
 	if colour == "" || !a.colourful() {
 		return text
 	}

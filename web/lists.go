@@ -3,7 +3,6 @@ package web
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -114,10 +113,7 @@ func (p *pages) runList(w http.ResponseWriter, r *http.Request) {
 	var statuses part[[]service.WorkerStatus]
 	var wait sync.WaitGroup
 	wait.Go(func() { statuses = p.statuses(ctx) })
-	wait.Go(func() {
-		body.Items = read(ctx, p.recent, fmt.Sprint("run list ", f), readEvery,
-			func(ctx context.Context) ([]service.Run, error) { return p.config.Service.Runs(ctx, f) })
-	})
+	wait.Go(func() { body.Items = p.runs(ctx, f) })
 	wait.Wait()
 	if p.refused(w, r, body.Items.Err) {
 		return
@@ -152,8 +148,7 @@ func (p *pages) jobList(w http.ResponseWriter, r *http.Request) {
 	}
 	filters := []filter{{"kind", f.Kind}, {"state", f.State}}
 	body := &list[service.Job]{OfName: "Kind"}
-	body.Items = read(r.Context(), p.recent, fmt.Sprint("job list ", f), readEvery,
-		func(ctx context.Context) ([]service.Job, error) { return p.config.Service.Jobs(ctx, f) })
+	body.Items = find(r.Context(), p, f, p.config.Service.Jobs)
 	if p.refused(w, r, body.Items.Err) {
 		return
 	}

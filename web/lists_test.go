@@ -173,17 +173,16 @@ func TestLeases_ThoseHeldAreAllShownAndOthersAsLongAsThereIsRoom(t *testing.T) {
 	for i := range 30 {
 		w.Leases = append(w.Leases, lease(i, i%15 == 0))
 	}
-	page := &workerPage{Status: w}
-	shown := page.Leases()
-	if len(shown) != 12 || shown[0].Name != "w/00" || shown[1].Name != "w/15" || shown[2].Name != "w/01" ||
-		page.OtherLeases() != "18 more, free; caretaker leases lists them all." {
-		t.Errorf("%q: %+v", page.OtherLeases(), shown)
+	l := leases(w)
+	if shown := l.Shown; len(shown) != 12 || shown[0].Name != "w/00" || shown[1].Name != "w/15" || shown[2].Name != "w/01" ||
+		l.Others != "18 more, free; caretaker leases lists them all." {
+		t.Errorf("%+v", l)
 	}
 	for i := range w.Leases {
 		w.Leases[i].Expired = false
 	}
-	if page = (&workerPage{Status: w}); len(page.Leases()) != 30 || page.OtherLeases() != "" {
-		t.Errorf("%q: %d", page.OtherLeases(), len(page.Leases()))
+	if l = leases(w); len(l.Shown) != 30 || l.Others != "" {
+		t.Errorf("%+v", l)
 	}
 }
 
@@ -196,11 +195,11 @@ func TestDatabases_WhatIsNotShownIsSummedUp(t *testing.T) {
 	}
 	page := &workerPage{Status: w}
 	const want = "18 more, with 369 due; caretaker status w lists them all."
-	if len(page.Databases()) != 12 || page.OtherDatabases() != want {
-		t.Errorf("%d, %q", len(page.Databases()), page.OtherDatabases())
+	if d := page.Databases(); len(d.Shown) != 12 || d.Others != want {
+		t.Errorf("%+v", d)
 	}
 	page.Status.Databases = w.Databases[:3]
-	if len(page.Databases()) != 3 || page.OtherDatabases() != "" {
-		t.Errorf("%d, %q", len(page.Databases()), page.OtherDatabases())
+	if d := page.Databases(); len(d.Shown) != 3 || d.Others != "" {
+		t.Errorf("%+v", d)
 	}
 }

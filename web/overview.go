@@ -59,44 +59,38 @@ func (b *board) Ended() []service.Run {
 	return slices.DeleteFunc(slices.Clone(b.Runs.Value), func(r service.Run) bool { return r.State == running })
 }
 
-// Leases are those of all workers that a page has room for, held ones first.
-func (b *board) Leases() []service.Lease {
-	shown, _ := leasesOf(b.Workers.Value)
-	return shown
+// some is as much of a list as a page has room for; Others says what is left out, "" if nothing is.
+type some[T any] struct {
+	Shown  []T
+	Others string
 }
 
-// OtherLeases says how many others there are; "" for none.
-func (b *board) OtherLeases() string {
-	_, others := leasesOf(b.Workers.Value)
-	return others
-}
-
-// leasesOf are the leases of some workers, held ones first: all of those, and free ones as long as
-// there is room; others says how many more are free.
-func leasesOf(workers []service.WorkerStatus) (shown []service.Lease, others string) {
+// leases are those of some workers: all that are held, and free ones as long as there is room.
+func leases(workers ...service.WorkerStatus) (l some[service.Lease]) {
 	held := 0
 	for _, w := range workers {
-		shown = append(shown, w.Leases...)
-	}
-	slices.SortStableFunc(shown, func(a, b service.Lease) int {
-		switch {
-		case a.Expired == b.Expired:
-			return strings.Compare(a.Name, b.Name)
-		case b.Expired:
-			return -1
+		for _, one := range w.Leases {
+			if !one.Expired {
+				held++
+			}
+			l.Shown = append(l.Shown, one)
 		}
-		return 1
+	}
+	slices.SortStableFunc(l.Shown, func(a, b service.Lease) int {
+		if a.Expired != b.Expired {
+			return map[bool]int{true: 1, false: -1}[a.Expired]
+		}
+		return strings.Compare(a.Name, b.Name)
 	})
-	for _, l := range shown {
-		if !l.Expired {
-			held++
-		}
+	if more := len(l.Shown) - max(held, listShown); more > 0 {
+		l.Shown = l.Shown[:len(l.Shown)-more]
+		l.Others = fmt.Sprintf("%d more, free; caretaker leases lists them all.", more)
 	}
-	if more := len(shown) - max(held, listShown); more > 0 {
-		return shown[:len(shown)-more], fmt.Sprintf("%d more, free; caretaker leases lists them all.", more)
-	}
-	return shown, ""
+	return l
 }
+
+// Leases are those of all workers.
+func (b *board) Leases() some[service.Lease] { return leases(b.Workers.Value...) }
 
 // Curve of a worker's backlog over the last hours, ending with the present one.
 func (b *board) Curve(w service.WorkerStatus) *curve {
@@ -136,11 +130,16 @@ func (b *board) NotRead() string {
 // Down reports whether main does not answer.
 func (b *board) Down() bool { return b.Runs.Err != nil }
 
+// find is read for what a filter selects.
+func find[F, T any](
+	ctx context.Context, p *pages, filter F, load func(context.Context, F) (T, error),
+) part[T] {
+	return read(ctx, p.recent, fmt.Sprintf("%T %+v", filter, filter), readEvery,
+		func(ctx context.Context) (T, error) { return load(ctx, filter) })
+}
+
 func (p *pages) statuses(ctx context.Context) part[[]service.WorkerStatus] {
-	return read(ctx, p.recent, "status", readEvery,
-		func(ctx context.Context) ([]service.WorkerStatus, error) {
-			return p.config.Service.Status(ctx, "")
-		})
+	return find(ctx, p, "", p.config.Service.Status)
 }
 
 func (p *pages) history(ctx context.Context) part[map[string][]service.BacklogSample] {
@@ -148,20 +147,15 @@ func (p *pages) history(ctx context.Context) part[map[string][]service.BacklogSa
 }
 
 func (p *pages) jobs(ctx context.Context, state string) part[[]service.Job] {
-	filter := service.JobFilter{State: state, Limit: jobsShown}
-	return read(ctx, p.recent, "jobs "+state, readEvery,
-		func(ctx context.Context) ([]service.Job, error) { return p.config.Service.Jobs(ctx, filter) })
+	return find(ctx, p, service.JobFilter{State: state, Limit: jobsShown}, p.config.Service.Jobs)
 }
 
-func (p *pages) runs(ctx context.Context, worker string, limit int) part[[]service.Run] {
-	filter := service.RunFilter{Worker: worker, Limit: limit}
-	return read(ctx, p.recent, "runs "+worker, readEvery,
-		func(ctx context.Context) ([]service.Run, error) { return p.config.Service.Runs(ctx, filter) })
+func (p *pages) runs(ctx context.Context, f service.RunFilter) part[[]service.Run] {
+	return find(ctx, p, f, p.config.Service.Runs)
 }
 
 func (p *pages) fires(ctx context.Context, f service.FireFilter) part[[]service.Fire] {
-	return read(ctx, p.recent, "fires "+f.Worker+" "+f.Outcome, readEvery,
-		func(ctx context.Context) ([]service.Fire, error) { return p.config.Service.Fires(ctx, f) })
+	return find(ctx, p, f, p.config.Service.Fires)
 }
 
 // board reads its parts concurrently.
@@ -169,7 +163,7 @@ func (p *pages) board(ctx context.Context) *board {
 	b, missed := &board{}, service.FireFilter{Outcome: "missed", Limit: firesShown}
 	var wait sync.WaitGroup
 	wait.Go(func() { b.Workers = p.statuses(ctx) })
-	wait.Go(func() { b.Runs = p.runs(ctx, "", runsShown) })
+	wait.Go(func() { b.Runs = p.runs(ctx, service.RunFilter{Limit: runsShown}) })
 	if p.hasJobs() {
 		wait.Go(func() { b.Counts = read(ctx, p.recent, "counts", readEvery, p.config.Service.JobCounts) })
 		wait.Go(func() { b.Working = p.jobs(ctx, running) })
@@ -197,36 +191,23 @@ type workerPage struct {
 	Verdict verdict
 }
 
-// Databases are those of the worker that a page has room for, those with a problem first.
-func (p *workerPage) Databases() []service.DatabaseStatus {
-	return p.Status.Databases[:min(len(p.Status.Databases), listShown)]
-}
-
-// OtherDatabases says what is due on the others; "" if there are none.
-func (p *workerPage) OtherDatabases() string {
-	others := p.Status.Databases[len(p.Databases()):]
-	if len(others) == 0 {
-		return ""
+// Databases are those of the worker, those with a problem first.
+func (p *workerPage) Databases() (d some[service.DatabaseStatus]) {
+	all := p.Status.Databases
+	d.Shown = all[:min(len(all), listShown)]
+	if others := all[len(d.Shown):]; len(others) > 0 {
+		var due int64
+		for _, other := range others {
+			due += other.Backlog.Due
+		}
+		d.Others = fmt.Sprintf("%d more, with %d due; caretaker status %s lists them all.",
+			len(others), due, p.Status.Worker)
 	}
-	var due int64
-	for _, d := range others {
-		due += d.Backlog.Due
-	}
-	return fmt.Sprintf("%d more, with %d due; caretaker status %s lists them all.",
-		len(others), due, p.Status.Worker)
+	return d
 }
 
-// Leases are those of the worker that a page has room for, held ones first.
-func (p *workerPage) Leases() []service.Lease {
-	shown, _ := leasesOf([]service.WorkerStatus{p.Status})
-	return shown
-}
-
-// OtherLeases says how many others there are; "" for none.
-func (p *workerPage) OtherLeases() string {
-	_, others := leasesOf([]service.WorkerStatus{p.Status})
-	return others
-}
+// Leases are those of the worker.
+func (p *workerPage) Leases() some[service.Lease] { return leases(p.Status) }
 
 // Down reports whether main does not answer.
 func (p *workerPage) Down() bool { return p.Runs.Err != nil }
@@ -242,7 +223,7 @@ func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
 	page := &workerPage{Status: all.Value[i]}
 	var history part[map[string][]service.BacklogSample]
 	var wait sync.WaitGroup
-	wait.Go(func() { page.Runs = p.runs(ctx, name, workerRuns) })
+	wait.Go(func() { page.Runs = p.runs(ctx, service.RunFilter{Worker: name, Limit: workerRuns}) })
 	wait.Go(func() {
 		page.Fires = p.fires(ctx, service.FireFilter{Worker: name, Limit: workerRuns})
 	})
@@ -277,37 +258,38 @@ const runJobs = 50
 
 func (p *pages) run(w http.ResponseWriter, r *http.Request) {
 	id := strings.ToLower(r.PathValue("id"))
-	found, err := lookup(r.Context(), p, "run "+id,
+	found := read(r.Context(), p.recent, "run "+id, readEvery,
 		func(ctx context.Context) (service.Run, error) { return p.config.Service.Run(ctx, id) })
-	if err != nil {
-		p.fail(w, r, err)
+	if found.Err != nil {
+		p.fail(w, r, found.Err)
 		return
 	}
-	page := &runPage{Run: found}
-	if found.State == running {
-		all := p.statuses(r.Context()).Value
-		i := slices.IndexFunc(all, func(s service.WorkerStatus) bool { return s.Worker == found.Worker })
-		if i >= 0 {
-			page.Status = all[i]
+	page := &runPage{Run: found.Value}
+	if page.Run.State == running {
+		for _, s := range p.statuses(r.Context()).Value {
+			if s.Worker == page.Run.Worker {
+				page.Status = s
+			}
 		}
 	}
 	page.Jobs = read(r.Context(), p.recent, "jobs of "+id, readEvery,
 		func(ctx context.Context) ([]service.Job, error) {
 			return p.config.Service.JobsOfRun(ctx, id, runJobs)
 		})
-	p.show(w, r, "run", found.State+" · "+found.Worker, page)
+	p.show(w, r, "run", page.Run.State+" · "+page.Run.Worker, page)
 }
 
 func (p *pages) job(w http.ResponseWriter, r *http.Request) {
 	id, err := jobOf(r)
-	var found service.Job
-	if err == nil {
-		found, err = lookup(r.Context(), p, fmt.Sprint("job ", id),
-			func(ctx context.Context) (service.Job, error) { return p.config.Service.Job(ctx, id) })
-	}
 	if err != nil {
 		p.fail(w, r, err)
 		return
 	}
-	p.show(w, r, "job", fmt.Sprintf("%s · job %d", found.State, id), found)
+	found := read(r.Context(), p.recent, fmt.Sprint("job ", id), readEvery,
+		func(ctx context.Context) (service.Job, error) { return p.config.Service.Job(ctx, id) })
+	if found.Err != nil {
+		p.fail(w, r, found.Err)
+		return
+	}
+	p.show(w, r, "job", fmt.Sprintf("%s · job %d", found.Value.State, id), found.Value)
 }

@@ -2,13 +2,13 @@ package web
 
 import (
 	"bytes"
-	"context"
 	"embed"
 	"errors"
 	"fmt"
 	"hash/fnv"
 	"html/template"
 	"io/fs"
+	"math"
 	"net/http"
 	"path"
 	"strconv"
@@ -176,31 +176,39 @@ func (p *pages) sorry(w http.ResponseWriter, r *http.Request, code int, text str
 	p.write(w, r, code, "sorry", frame{Title: "caretaker", Body: text})
 }
 
-// fail writes that what was asked for does not exist, or cannot be read now.
+// fail writes why something cannot be shown.
 func (p *pages) fail(w http.ResponseWriter, r *http.Request, err error) {
+	if !p.refused(w, r, err) {
+		p.sorry(w, r, http.StatusServiceUnavailable,
+			"A database does not answer, or not in time: this cannot be read now.")
+	}
+}
+
+// refused writes that there is nothing to show, or that it cannot be asked for so, and reports
+// whether it did. A database that does not answer is no such error: a list says so where it is.
+func (p *pages) refused(w http.ResponseWriter, r *http.Request, err error) bool {
+	invalid, isInvalid := errors.AsType[*service.InvalidArgumentError](err)
+	unknown, isUnknown := errors.AsType[*service.UnknownTargetError](err)
+	missing, isMissing := errors.AsType[*service.NotConfiguredError](err)
+	busy, isBusy := errors.AsType[*service.PlansBusyError](err)
 	switch {
+	case isInvalid:
+		p.sorry(w, r, http.StatusBadRequest, invalid.Field+": "+invalid.Description+".")
+	case isUnknown:
+		p.sorry(w, r, http.StatusNotFound, "It may be gone already: "+unknown.Error()+".")
 	case errors.Is(err, service.ErrUnknownRun), errors.Is(err, service.ErrUnknownJob),
 		errors.Is(err, service.ErrUnknownWorker):
 		p.sorry(w, r, http.StatusNotFound,
 			"Nothing here has this name or number. Old runs and jobs are deleted after a while.")
+	case isMissing:
+		p.sorry(w, r, http.StatusConflict, missing.Error()+".")
+	case isBusy:
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(busy.RetryAfter().Seconds()))))
+		p.sorry(w, r, http.StatusTooManyRequests, busy.Error()+".")
 	default:
-		p.sorry(w, r, http.StatusServiceUnavailable,
-			"The database main does not answer: this cannot be read now.")
+		return false
 	}
-}
-
-// refused writes that a list cannot be asked for so, and reports whether it did. A database that
-// does not answer is no such error: the page says so where the list is.
-func (p *pages) refused(w http.ResponseWriter, r *http.Request, err error) bool {
-	if invalid, ok := errors.AsType[*service.InvalidArgumentError](err); ok {
-		p.sorry(w, r, http.StatusBadRequest, invalid.Field+": "+invalid.Description+".")
-		return true
-	}
-	if errors.Is(err, service.ErrUnknownWorker) {
-		p.fail(w, r, err)
-		return true
-	}
-	return false
+	return true
 }
 
 // jobOf reads the number in a path.
@@ -210,12 +218,4 @@ func jobOf(r *http.Request) (int64, error) {
 		return 0, fmt.Errorf("%w %q", service.ErrUnknownJob, r.PathValue("id"))
 	}
 	return id, nil
-}
-
-// lookup is read for one thing. Its error is also that the thing does not exist.
-func lookup[T any](
-	ctx context.Context, p *pages, name string, load func(context.Context) (T, error),
-) (T, error) {
-	found := read(ctx, p.recent, name, readEvery, load)
-	return found.Value, found.Err
 }

@@ -2,9 +2,7 @@ package web
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -52,36 +50,13 @@ func (p *pages) plan(w http.ResponseWriter, r *http.Request) {
 			return p.config.Service.PlanDeletion(ctx, kind, id)
 		})
 	if found.Err != nil {
-		p.noPlan(w, r, found.Err)
+		p.fail(w, r, found.Err)
 		return
 	}
 	p.write(w, r, http.StatusOK, "plan", frame{
 		Title: fmt.Sprintf("plan of %s %d · caretaker", kind, id), Fixed: true,
 		Body: planPage{found.Value, found.At},
 	})
-}
-
-// noPlan writes why there is no plan.
-func (p *pages) noPlan(w http.ResponseWriter, r *http.Request, err error) {
-	if p.refused(w, r, err) {
-		return
-	}
-	unknown, isUnknown := errors.AsType[*service.UnknownTargetError](err)
-	missing, isMissing := errors.AsType[*service.NotConfiguredError](err)
-	busy, isBusy := errors.AsType[*service.PlansBusyError](err)
-	switch {
-	case isBusy:
-		seconds := math.Ceil(busy.RetryAfter().Seconds())
-		w.Header().Set("Retry-After", strconv.Itoa(int(seconds)))
-		p.sorry(w, r, http.StatusTooManyRequests, busy.Error()+".")
-	case isUnknown:
-		p.sorry(w, r, http.StatusNotFound, "It may be gone already: "+unknown.Error()+".")
-	case isMissing:
-		p.sorry(w, r, http.StatusConflict, missing.Error()+".")
-	default:
-		p.sorry(w, r, http.StatusServiceUnavailable,
-			"A database does not answer, or not in time: there is no plan now.")
-	}
 }
 
 // planned is the address of the plan of something, "" if there is none for its kind.

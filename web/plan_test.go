@@ -63,7 +63,7 @@ func TestPlan_SaysWhyThereIsNone(t *testing.T) {
 	}
 	user, _, _ := f.one()
 	f.main.Close()
-	if answer, body := f.request(http.MethodGet, fmt.Sprintf("/plan/user/%d", user)); answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "no plan now") {
+	if answer, body := f.request(http.MethodGet, fmt.Sprintf("/plan/user/%d", user)); answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "or not in time") {
 		t.Errorf("without the database: %s, %s", answer.Status, body)
 	}
 }
@@ -89,7 +89,7 @@ func TestPlan_IsForViewers(t *testing.T) {
 func TestPlan_SaysWhenTooManyAreBeingMade(t *testing.T) {
 	f := start(assert.Parallel(t))
 	answer := httptest.NewRecorder()
-	f.site.pages.noPlan(answer, httptest.NewRequest(http.MethodGet, "/plan/user/1", http.NoBody), &service.PlansBusyError{})
+	f.site.pages.fail(answer, httptest.NewRequest(http.MethodGet, "/plan/user/1", http.NoBody), &service.PlansBusyError{})
 	if answer.Code != http.StatusTooManyRequests || answer.Header().Get("Retry-After") != "3" || !strings.Contains(answer.Body.String(), "try again in 3s") {
 		t.Errorf("%d, %v, %s", answer.Code, answer.Header(), answer.Body)
 	}

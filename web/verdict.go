@@ -6,28 +6,13 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // verdict is the overall state in a few words.
 type verdict struct {
 	// Short is for the title, Long for the head of the page, Tone for the colour.
 	Short, Long, Tone string
-}
-
-// tone is the CSS class of a condition. No information is in the colour alone.
-func tone(c service.Condition) string {
-	switch c {
-	case service.ConditionFailing:
-		return "bad"
-	case service.ConditionPaused, service.ConditionThrottled, service.ConditionLeaseHeldElsewhere:
-		return "warn"
-	case service.ConditionRunning:
-		return "busy"
-	case service.ConditionNotConfigured, service.ConditionSchedulerOff:
-		return "off"
-	case service.ConditionIdle:
-	}
-	return "good"
 }
 
 // words of a condition: LEASE_HELD_ELSEWHERE is lease held elsewhere.
@@ -65,7 +50,7 @@ func judge(workers []service.WorkerStatus, down bool) verdict {
 		if len(names) > 0 {
 			return verdict{
 				Short: fmt.Sprintf("%d %s", len(names), words(c)),
-				Long:  strings.Join(names, ", ") + ": " + words(c) + ".", Tone: tone(c),
+				Long:  strings.Join(names, ", ") + ": " + words(c) + ".", Tone: run.Tone(words(c)),
 			}
 		}
 	}

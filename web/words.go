@@ -19,9 +19,8 @@ import (
 func (p *pages) functions() template.FuncMap {
 	return template.FuncMap{
 		"ago": ago, "stamp": stamp, "clock": clock, "rfc": rfc, "span": span, "number": number,
-		"brief": brief, "words": words, "tone": tone, "took": took, "lasted": lasted, "counts": counts,
-		"runTone": runTone, "jobTone": jobTone, "fireTone": fireTone, "subject": subject,
-		"plain": plain, "trace": p.traceLink, "why": why, "detail": detail, "late": late,
+		"brief": brief, "words": words, "tone": run.Tone, "took": took, "lasted": lasted, "counts": counts,
+		"subject": subject, "plain": plain, "trace": p.traceLink, "why": why, "detail": detail, "late": late,
 		"args": args, "short": short, "cut": cut, "busiest": busiest, "by": by,
 		"planned": planned, "plannedBy": plannedBy,
 		"named": func(name string, of []choice) map[string]any { return map[string]any{"Name": name, "Of": of} },
@@ -129,42 +128,6 @@ func counts(all map[string]int64) (out []count) {
 
 // plain is a name in plain text: deleted_rows is deleted rows.
 func plain(name string) string { return strings.ReplaceAll(name, "_", " ") }
-
-func runTone(state string) string {
-	switch state {
-	case "failed":
-		return "bad"
-	case running:
-		return "busy"
-	case "cancelled", "skipped":
-		return "off"
-	}
-	return "good"
-}
-
-func jobTone(state string) string {
-	switch state {
-	case "discarded":
-		return "bad"
-	case "retryable", "cancelled":
-		return "warn"
-	case running:
-		return "busy"
-	case "completed":
-		return "good"
-	}
-	return "off"
-}
-
-func fireTone(outcome string) string {
-	switch outcome {
-	case "missed":
-		return "warn"
-	case "ran":
-		return "good"
-	}
-	return "off"
-}
 
 // late is how long after its time a fire's run started.
 func late(f service.Fire) string {

@@ -18,3 +18,20 @@ func Counted[N ~int | ~int64](n N, noun string) string {
 func Misleading(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
 }
+
+// Tone is how a state is shown: as bad, as warn if somebody may have to do something, as busy, good
+// or off.
+func Tone(state string) string {
+	switch state {
+	case "failed", "failing", "discarded", "error":
+		return "bad"
+	case "paused", "throttled", "lease held elsewhere", "hold", "retryable", "missed", "cancelled",
+		"refused", "warning":
+		return "warn"
+	case "running":
+		return "busy"
+	case "succeeded", "idle", "completed", "ran":
+		return "good"
+	}
+	return "off"
+}
