@@ -87,6 +87,15 @@ func (a *app) json(v any) error {
 	return a.write(printableJSON(text.String()))
 }
 
+// report prints what was done, with --output json as a document; err is what failed besides.
+func (a *app) report(err error, document any, text func()) error {
+	if a.asJSON {
+		return errors.Join(err, a.json(document))
+	}
+	text()
+	return err
+}
+
 func (a *app) write(text string) error {
 	_, err := io.WriteString(a.Out, text)
 	return err

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
@@ -44,6 +46,24 @@ func databases(
 		}
 	}
 	return open, closeAll, nil
+}
+
+// withDatabases opens the configured databases for do, which a signal ends.
+func (a *app) withDatabases(
+	c *cobra.Command, do func(context.Context, *settings, []*repo.Database) error,
+) error {
+	ctx, stop := untilSignal(c.Context())
+	defer stop()
+	configuration, err := a.settings()
+	if err != nil {
+		return err
+	}
+	open, closeAll, err := databases(ctx, configuration)
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+	return do(ctx, configuration, open)
 }
 
 // useReplicas gives the databases their read replicas. A wrong URL of a replica is a warning.

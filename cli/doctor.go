@@ -123,11 +123,11 @@ func (d *doctor) examine(ctx context.Context) error {
 			{"ports", d.ports},
 		})...)
 	}
-	return d.report(findings)
+	return d.conclude(findings)
 }
 
-// report prints the findings.
-func (d *doctor) report(findings []finding) error {
+// conclude prints the findings.
+func (d *doctor) conclude(findings []finding) error {
 	errs, warnings := 0, 0
 	for _, f := range findings {
 		switch f.Status {
@@ -137,18 +137,14 @@ func (d *doctor) report(findings []finding) error {
 			warnings++
 		}
 	}
-	if d.asJSON {
-		if err := d.json(findings); err != nil {
-			return err
-		}
-	} else {
+	err := d.report(nil, findings, func() {
 		d.print(findings)
 		d.say("%s, %s", run.Counted(errs, "error"), run.Counted(warnings, "warning"))
-	}
-	if errs > 0 {
+	})
+	if err == nil && errs > 0 {
 		return &exitError{code: exitFailed}
 	}
-	return nil
+	return err
 }
 
 // runChecks runs checks one after the other.

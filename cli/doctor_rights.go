@@ -111,11 +111,7 @@ func (d *doctor) printGrants(ctx context.Context, role, only string) error {
 	if err != nil {
 		return err
 	}
-	if d.asJSON {
-		return d.json(scripts)
-	}
-	d.describeGrants(scripts, role)
-	return nil
+	return d.report(nil, scripts, func() { d.describeGrants(scripts, role) })
 }
 
 // grants are those of all databases, or of one.

@@ -54,27 +54,18 @@ func (l *lfk) withTables(do action) func(*cobra.Command, []string) error { retur
 
 func (l *lfk) body(needsDefinitions bool, do action) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, args []string) error {
-		ctx, stop := untilSignal(c.Context())
-		defer stop()
-		configuration, err := l.settings()
-		if err != nil {
-			return err
-		}
-		keys, err := l.keys(service.Settings[loosefk.Config](&configuration.service))
-		if _, wrong := errors.AsType[*loosefk.DefinitionsError](err); wrong && !needsDefinitions {
-			l.note("warning: the definitions cannot be read, and are not looked at: %v", err)
-			err = nil
-		}
-		if err != nil {
-			return err
-		}
-		databases, closeAll, err := databases(ctx, configuration)
-		if err != nil {
-			return err
-		}
-		defer closeAll()
-		keys.Databases = databases
-		err = do(ctx, keys, args)
+		err := l.withDatabases(c, func(ctx context.Context, s *settings, open []*repo.Database) error {
+			keys, err := l.keys(service.Settings[loosefk.Config](&s.service))
+			if _, wrong := errors.AsType[*loosefk.DefinitionsError](err); wrong && !needsDefinitions {
+				l.note("warning: the definitions cannot be read, and are not looked at: %v", err)
+				err = nil
+			}
+			if err != nil {
+				return err
+			}
+			keys.Databases = open
+			return do(ctx, keys, args)
+		})
 		if loosefk.Misused(err) {
 			return usage(err)
 		}
@@ -108,15 +99,6 @@ func (l *lfk) keys(worker *loosefk.Config) (keys loosefk.Admin, err error) {
 		keys.Definitions, err = loosefk.LoadDefinitions(worker.DefinitionsFile)
 	}
 	return keys, err
-}
-
-// report prints what was done, with --output json as a document; err is what failed besides.
-func (l *lfk) report(err error, document any, text func()) error {
-	if l.asJSON {
-		return errors.Join(err, l.json(document))
-	}
-	text()
-	return err
 }
 
 func (l *lfk) lint() *cobra.Command {

@@ -111,34 +111,25 @@ func (a *app) eachDatabase(
 	c *cobra.Command, name string,
 	do func(ctx context.Context, d *repo.Database, keep time.Duration) error,
 ) error {
-	ctx, stop := untilSignal(c.Context())
-	defer stop()
-	configuration, err := a.settings()
-	if err != nil {
-		return err
-	}
-	open, closeAll, err := databases(ctx, configuration)
-	if err != nil {
-		return err
-	}
-	defer closeAll()
-	found := false
-	for _, d := range open {
-		if name != "" && name != "all" && name != d.Name {
-			continue
+	return a.withDatabases(c, func(ctx context.Context, s *settings, open []*repo.Database) error {
+		found := false
+		for _, d := range open {
+			if name != "" && name != "all" && name != d.Name {
+				continue
+			}
+			found = true
+			if err := d.CheckMigrated(ctx); err != nil {
+				return fmt.Errorf("%w: run `caretaker migrate` first", err)
+			}
+			if err := do(ctx, d, s.service.Receipts.Keep); err != nil {
+				return err
+			}
 		}
-		found = true
-		if err := d.CheckMigrated(ctx); err != nil {
-			return fmt.Errorf("%w: run `caretaker migrate` first", err)
+		if !found {
+			return usage(fmt.Errorf("there is no database %q in the configuration", name))
 		}
-		if err := do(ctx, d, configuration.service.Receipts.Keep); err != nil {
-			return err
-		}
-	}
-	if !found {
-		return usage(fmt.Errorf("there is no database %q in the configuration", name))
-	}
-	return nil
+		return nil
+	})
 }
 
 func (a *app) receiptHeads() *cobra.Command {
@@ -165,17 +156,15 @@ func (a *app) receiptHeads() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.asJSON {
-				return a.json(map[string]any{"heads": heads})
-			}
-			for _, h := range heads {
-				until := ""
-				if !h.Until.IsZero() {
-					until = " " + h.Until.Format(time.RFC3339)
+			return a.report(nil, map[string]any{"heads": heads}, func() {
+				for _, h := range heads {
+					until := ""
+					if !h.Until.IsZero() {
+						until = " " + h.Until.Format(time.RFC3339)
+					}
+					a.say("%s %d %s%s", h.Database, h.Sequence, cmp.Or(h.Hash, none), until)
 				}
-				a.say("%s %d %s%s", h.Database, h.Sequence, cmp.Or(h.Hash, none), until)
-			}
-			return nil
+			})
 		},
 	}
 	command.Flags().StringVar(&database, "database", "",
@@ -211,11 +200,7 @@ func (a *app) verifyReceipts() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.asJSON {
-				err = a.json(map[string]any{"databases": checks})
-			} else {
-				a.describeChecks(checks)
-			}
+			err = a.report(nil, map[string]any{"databases": checks}, func() { a.describeChecks(checks) })
 			if err == nil && wrong {
 				return &exitError{code: exitFailed}
 			}

@@ -46,18 +46,7 @@ func (a *app) migrate() *cobra.Command {
 		GroupID: groupServe,
 		Args:    between(0, 0),
 		RunE: func(command *cobra.Command, _ []string) error {
-			ctx, stop := untilSignal(command.Context())
-			defer stop()
-			c, err := a.settings()
-			if err != nil {
-				return err
-			}
-			databases, closeAll, err := databases(ctx, c)
-			if err != nil {
-				return err
-			}
-			defer closeAll()
-			return a.migrateAll(ctx, databases)
+			return a.withDatabases(command, a.migrateAll)
 		},
 	}
 }
@@ -68,7 +57,7 @@ type migrated struct {
 	Applied  []string `json:"applied"`
 }
 
-func (a *app) migrateAll(ctx context.Context, databases []*repo.Database) error {
+func (a *app) migrateAll(ctx context.Context, _ *settings, databases []*repo.Database) error {
 	report := []migrated{}
 	for _, d := range databases {
 		applied, err := scheduler.Migrate(ctx, d)

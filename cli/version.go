@@ -54,17 +54,15 @@ func (a *app) version() *cobra.Command {
 			if b.Schema.Every, b.Schema.Main, err = repo.NewestMigrations(); err != nil {
 				return err
 			}
-			if a.asJSON {
-				return a.json(b)
-			}
-			commit := b.Commit
-			if b.Modified {
-				commit += " (modified)"
-			}
-			a.say("caretaker %s", b.Version)
-			a.fields("commit", commit, "date", b.Date, "go", b.Go,
-				"schema", fmt.Sprintf("%d in every database, %d in main", b.Schema.Every, b.Schema.Main))
-			return nil
+			return a.report(nil, b, func() {
+				commit := b.Commit
+				if b.Modified {
+					commit += " (modified)"
+				}
+				a.say("caretaker %s", b.Version)
+				a.fields("commit", commit, "date", b.Date, "go", b.Go,
+					"schema", fmt.Sprintf("%d in every database, %d in main", b.Schema.Every, b.Schema.Main))
+			})
 		},
 	}
 }
