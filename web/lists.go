@@ -3,13 +3,11 @@ package web
 import (
 	"cmp"
 	"context"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/caretaker-go/caretaker/service"
 )
@@ -23,43 +21,28 @@ type choice struct {
 	Chosen    bool
 }
 
-// filter is a part of a list's address, with the values that it may have; "" is all.
-type filter struct{ Name, Value string }
+// with is the address of a list with another value of a filter, from its beginning.
+func with(r *http.Request, name, value string) string {
+	query := r.URL.Query()
+	query.Del("before")
+	if query.Set(name, value); value == "" {
+		query.Del(name)
+	}
+	return (&url.URL{Path: r.URL.Path, RawQuery: query.Encode()}).String()
+}
 
-// choices links to the list at a path with each value of one filter, the others kept.
-func choices(path string, all []filter, name string, values []string) []choice {
-	out := make([]choice, 0, len(values)+1)
+// choices links to the list with each value of one filter, the others kept; "" is all.
+func choices(r *http.Request, name string, values []string) (out []choice) {
 	for _, value := range append([]string{""}, values...) {
-		chosen := false
-		with := make([]filter, len(all))
-		for i, f := range all {
-			if with[i] = f; f.Name == name {
-				chosen = f.Value == value
-				with[i].Value = value
-			}
-		}
-		out = append(out, choice{cmp.Or(plain(value), "all"), address(path, with...), chosen})
+		chosen := r.URL.Query().Get(name) == value
+		out = append(out, choice{cmp.Or(plain(value), "all"), with(r, name, value), chosen})
 	}
 	return out
 }
 
-// address is a path with the filters that are set.
-func address(path string, filters ...filter) string {
-	query := url.Values{}
-	for _, f := range filters {
-		if f.Value != "" {
-			query.Set(f.Name, f.Value)
-		}
-	}
-	if len(query) == 0 {
-		return path
-	}
-	return path + "?" + query.Encode()
-}
-
 // list is the data of a page of runs or jobs.
 type list[T any] struct {
-	// Of are the workers or kinds to choose from.
+	// OfName is Worker or Kind, Of are those to choose from.
 	OfName     string
 	Of, States []choice
 	Items      part[[]T]
@@ -67,74 +50,64 @@ type list[T any] struct {
 	Older string
 }
 
-// page cuts off what was read to see whether there is more, and links to it.
-func (l *list[T]) page(more func(last T) string) {
-	if items := l.Items.Value; len(items) > listed {
-		l.Items.Value = items[:listed]
-		l.Older = more(items[listed-1])
-	}
+// listing is how a list is read.
+type listing[T any] struct {
+	name, of string
+	states   []string
+	items    func() part[[]T]
+	choose   func() []string
+	id       func(T) string
 }
 
-// runStates are those that runs are chosen by.
-func runStates() []string { return []string{running, "succeeded", "failed", "cancelled", "skipped"} }
-
-// mistaken answers a request whose address has a filter that the list does not know, or with a
-// value that nothing can have, which would otherwise be an empty list, or all.
-func (p *pages) mistaken(
-	w http.ResponseWriter, r *http.Request, known, states []string,
-) bool {
-	query := r.URL.Query()
-	for _, name := range slices.Sorted(maps.Keys(query)) {
-		if !slices.Contains(known, name) {
+// serve answers with the list. An address that has a filter which the list does not know, or a state
+// that nothing can have, would otherwise be an empty list, or all.
+func (l listing[T]) serve(p *pages, w http.ResponseWriter, r *http.Request) {
+	of, query := strings.ToLower(l.of), r.URL.Query()
+	known := []string{of, "state", "before"}
+	for name := range query {
+		if !slices.Contains(known, name) && name != "refresh" {
 			p.sorry(w, r, http.StatusBadRequest, "The filters of this list are "+
 				strings.Join(known, ", ")+".")
-			return true
+			return
 		}
 	}
-	if state := query.Get("state"); state != "" && !slices.Contains(states, state) {
-		p.sorry(w, r, http.StatusBadRequest, "state: is not one of "+strings.Join(states, ", ")+".")
-		return true
+	if state := query.Get("state"); state != "" && !slices.Contains(l.states, state) {
+		p.sorry(w, r, http.StatusBadRequest, "state: is not one of "+strings.Join(l.states, ", ")+".")
+		return
 	}
-	return false
+	body := &list[T]{OfName: l.of, Items: l.items()}
+	if p.refused(w, r, body.Items.Err) {
+		return
+	}
+	body.Of, body.States = choices(r, of, l.choose()), choices(r, "state", l.states)
+	if items := body.Items.Value; len(items) > listed {
+		body.Items.Value = items[:listed]
+		body.Older = with(r, "before", l.id(items[listed-1]))
+	}
+	p.show(w, r, strings.ToLower(l.name), l.name+" · caretaker", body)
 }
 
 func (p *pages) runList(w http.ResponseWriter, r *http.Request) {
-	const path = "/runs"
-	if p.mistaken(w, r, []string{"worker", "state", "before"}, runStates()) {
-		return
-	}
-	ctx, query := r.Context(), r.URL.Query()
+	query := r.URL.Query()
 	f := service.RunFilter{
 		Worker: query.Get("worker"), State: query.Get("state"), After: query.Get("before"),
 		Limit: listed + 1,
 	}
-	filters := []filter{{"worker", f.Worker}, {"state", f.State}}
-	body := &list[service.Run]{OfName: "Worker"}
-	var statuses part[[]service.WorkerStatus]
-	var wait sync.WaitGroup
-	wait.Go(func() { statuses = p.statuses(ctx) })
-	wait.Go(func() { body.Items = p.runs(ctx, f) })
-	wait.Wait()
-	if p.refused(w, r, body.Items.Err) {
-		return
-	}
-	var workers []string
-	for _, s := range statuses.Value {
-		workers = append(workers, s.Worker)
-	}
-	body.Of = choices(path, filters, "worker", workers)
-	body.States = choices(path, filters, "state", runStates())
-	body.page(func(last service.Run) string {
-		return address(path, append(filters, filter{"before", last.ID})...)
-	})
-	p.show(w, r, "runs", "Runs · caretaker", body)
+	listing[service.Run]{
+		name: "Runs", of: "Worker",
+		states: []string{running, "succeeded", "failed", "cancelled", "skipped"},
+		items:  func() part[[]service.Run] { return p.runs(r.Context(), f) },
+		choose: func() (workers []string) {
+			for _, s := range p.statuses(r.Context()).Value {
+				workers = append(workers, s.Worker)
+			}
+			return workers
+		},
+		id: func(run service.Run) string { return run.ID },
+	}.serve(p, w, r)
 }
 
 func (p *pages) jobList(w http.ResponseWriter, r *http.Request) {
-	const path = "/jobs"
-	if p.mistaken(w, r, []string{"kind", "state", "before"}, p.config.Service.JobStates()) {
-		return
-	}
 	query := r.URL.Query()
 	f := service.JobFilter{
 		Kind: query.Get("kind"), State: query.Get("state"), Limit: listed + 1,
@@ -146,19 +119,14 @@ func (p *pages) jobList(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	filters := []filter{{"kind", f.Kind}, {"state", f.State}}
-	body := &list[service.Job]{OfName: "Kind"}
-	body.Items = find(r.Context(), p, f, p.config.Service.Jobs)
-	if p.refused(w, r, body.Items.Err) {
-		return
-	}
-	body.Of = choices(path, filters, "kind", p.config.Service.JobKinds())
-	body.States = choices(path, filters, "state", p.config.Service.JobStates())
-	body.page(func(last service.Job) string {
-		before := filter{"before", strconv.FormatInt(last.ID, 10)}
-		return address(path, append(filters, before)...)
-	})
-	p.show(w, r, "jobs", "Jobs · caretaker", body)
+	listing[service.Job]{
+		name: "Jobs", of: "Kind", states: p.config.Service.JobStates(),
+		items: func() part[[]service.Job] {
+			return find(r.Context(), p, f, p.config.Service.Jobs)
+		},
+		choose: p.config.Service.JobKinds,
+		id:     func(job service.Job) string { return strconv.FormatInt(job.ID, 10) },
+	}.serve(p, w, r)
 }
 
 // waitingPage is the data of the list of what a worker will not work on now.

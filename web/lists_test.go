@@ -22,7 +22,7 @@ func TestRuns_AreChosenByWorkerAndStateAndPaged(t *testing.T) {
 		t.Error("the list has runs of another state, or more than a page")
 	}
 	f.page("/runs?before=01900000-0000-7000-8000-000000000022&state=failed&worker="+tokens, "000000000020", "000000000002", "stop refreshing")
-	f.page("/runs?state=cancelled", "No run matches.")
+	f.page("/runs?state=cancelled&refresh=off", "No run matches.", "refresh every 5 s", "refresh=off&amp;state=failed")
 	for path, words := range map[string]string{
 		"/runs?before=x": "page_token", "/jobs?before=x": "number of a job", "/jobs?kind=x": "kind", "/jobs?state=x": "state",
 		"/runs?state=foo": "state: is not one of running, succeeded", "/jobs?page_token=x": "filters of this list are kind, state, before", "/runs?page=2": "worker, state, before",
