@@ -91,7 +91,7 @@ func TestRoles_OfTokensOverTLS(t *testing.T) {
 		}
 	}
 	assert.Equal(t, entries, 5, "entries in pages of 2")
-	r.want(2, "audit --since 1h --page-token x"+as("viola"), "--since must be the time of the page before")
+	r.want(2, "audit --since 1h --page-token x"+as("viola"), "take them from the line that gave the token")
 	r.want(0, "audit --since 1h"+as("viola"), "viola at 127.0.0.1:", "PERMISSION_DENIED ROLE_TOO_LOW",
 		"PERMISSION_DENIED WORKER_NOT_ALLOWED", "otto at 127.0.0.1:", "OK", "repairs")
 	// Ada leaves: without a restart.

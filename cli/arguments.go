@@ -295,28 +295,11 @@ func timesFlags(command *cobra.Command, since, until **timestamppb.Timestamp) {
 	timeFlag(command, "until", "only before this `time`, given like --since", until)
 }
 
-// relativeTime marks a flag whose time is so long ago.
-const relativeTime = "caretaker_relative_time"
-
-// fixedTimes refuses times that have moved since the page before.
-func fixedTimes(c *cobra.Command) error {
-	if !c.Flags().Changed("page-token") {
-		return nil
-	}
-	for _, name := range []string{"since", "until"} {
-		if f := c.Flags().Lookup(name); f != nil && len(f.Annotations[relativeTime]) > 0 {
-			return usage(fmt.Errorf("with --page-token, --%[1]s must be the time of the page before, "+
-				"not how long ago: take --%[1]s from the line that gave the token", name))
-		}
-	}
-	return nil
-}
-
 func timeFlag(command *cobra.Command, name, help string, to **timestamppb.Timestamp) {
 	command.Flags().Func(name, help, func(text string) error {
 		if ago, err := time.ParseDuration(text); err == nil && ago > 0 {
 			*to = timestamppb.New(time.Now().Add(-ago))
-			return command.Flags().SetAnnotation(name, relativeTime, []string{text})
+			return nil
 		}
 		at, err := time.Parse(time.RFC3339, text)
 		if err != nil {

@@ -85,9 +85,6 @@ func call[Q any, R proto.Message](
 ) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, _ []string) error {
 		a.asked = request
-		if err := fixedTimes(c); err != nil {
-			return err
-		}
 		return a.ask(c.Context(), func(ctx context.Context, client api) error {
 			answer, err := method(client, ctx, request)
 			if err != nil {
@@ -387,7 +384,8 @@ func asFlag(violation *errdetails.BadRequest_FieldViolation) string {
 	case "ttl":
 		name = "--for"
 	case "page_token":
-		return "--page-token: is not a token that the same list, with the same filters, has printed"
+		return "--page-token: is not a token that the same list, with the same filters, has printed; " +
+			"--since and --until are filters, too: take them from the line that gave the token"
 	case "page_size", "database", "reason", "kind", "state", "outcome", "expected_digest":
 		name = "--" + strings.ReplaceAll(name, "_", "-")
 	case "worker", "name":
