@@ -30,8 +30,8 @@ func (a *app) audit() *cobra.Command {
 func (a *app) describeAudit(answer *pb.ListAuditResponse) error {
 	defer a.noteMore("older entries", answer)
 	columns := []column{
-		{"AT", moment}, {"BY", cut}, {"ROLE", minor}, {"ACTION", 0}, {"TARGET", cut},
-		{"OUTCOME", cut | shade}, {"REASON", cut | spare},
+		col("AT", moment), col("BY", cut), col("ROLE", minor), col("ACTION"), col("TARGET", cut),
+		col("OUTCOME", cut, shade), col("REASON", cut, spare),
 	}
 	return printTable(a, columns, answer.GetEntries(), func(e *pb.AuditEntry) []any {
 		by := strings.TrimPrefix(e.GetBy()+" at "+e.GetAddress(), " at ")

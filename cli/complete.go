@@ -49,8 +49,8 @@ func (a *app) completions(command *cobra.Command) {
 // completeFlag offers what a flag takes.
 func (a *app) completeFlag(name string) cobra.CompletionFunc {
 	takes := map[string]string{
-		"worker": "WORKER", "database": "DATABASE", "kind": "KIND", "output": "text|json|wide", "run": "RUN",
-		"job": "JOB", "profile": "PROFILE",
+		"worker": "WORKER", "database": "DATABASE", "kind": "KIND", "output": "text|json|wide",
+		"run": "RUN", "job": "JOB", "profile": "PROFILE",
 	}[name]
 	return func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if strings.HasSuffix(name, "-dir") {
@@ -60,7 +60,7 @@ func (a *app) completeFlag(name string) cobra.CompletionFunc {
 	}
 }
 
-// words are those that a usage line has for an argument, on|off, or what a name in it stands for: JOB.
+// words are those that a usage line has for an argument, on|off, or what a name in it stands for.
 func (a *app) words(ctx context.Context, argument string) (words []string) {
 	for one := range strings.SplitSeq(argument, "|") {
 		switch one {

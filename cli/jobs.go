@@ -48,8 +48,8 @@ func (a *app) jobs() *cobra.Command {
 func (a *app) describeJobs(answer *pb.ListJobsResponse) error {
 	defer a.noteMore("older jobs", answer)
 	columns := []column{
-		{"JOB", 0}, {"KIND", cut}, {"ARGUMENTS", cut}, {"STATE", shade}, {"ATTEMPT", minor},
-		{"DUE", moment | spare}, {"RUN", minor}, {"OUTCOME", cut},
+		col("JOB"), col("KIND", cut), col("ARGUMENTS", cut), col("STATE", shade), col("ATTEMPT", minor),
+		col("DUE", moment, spare), col("RUN", minor), col("OUTCOME", cut),
 	}
 	return printTable(a, columns, answer.GetJobs(), func(j *pb.Job) []any {
 		return []any{
@@ -148,7 +148,8 @@ func (a *app) describeJob(job *pb.Job) error {
 		a.say("cancelled by %s at %s: %s", c.GetBy(), a.moment(c.GetAt()), c.GetReason())
 	}
 	for _, e := range job.GetErrors() {
-		a.prose("  ", fmt.Sprintf("attempt %d, begun %s: %s", e.GetAttempt(), a.moment(e.GetAt()), e.GetError()))
+		begun := a.moment(e.GetAt())
+		a.prose("  ", fmt.Sprintf("attempt %d, begun %s: %s", e.GetAttempt(), begun, e.GetError()))
 	}
 	return a.changedRows(job.GetTables())
 }
@@ -166,7 +167,7 @@ func (a *app) changedRows(tables []*pb.TableCount) error {
 	if len(tables) == 0 {
 		return nil
 	}
-	columns := []column{{"TABLE", cut}, {"DELETED", 0}, {"UPDATED", 0}}
+	columns := []column{col("TABLE", cut), col("DELETED"), col("UPDATED")}
 	return printTable(a, columns, tables, func(t *pb.TableCount) []any {
 		return []any{t.GetTable(), t.GetDeleted(), t.GetUpdated()}
 	})

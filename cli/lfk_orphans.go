@@ -134,7 +134,9 @@ func (l *lfk) orphanTable(found []orphanaudit.Found, some bool) error {
 		l.say("no orphans")
 		return nil
 	}
-	columns := []column{{"DEFINITION", cut}, {"DATABASE", 0}, {"KEYS", 0}, {"ROWS", 0}, {"QUEUED", 0}}
+	columns := []column{
+		col("DEFINITION", cut), col("DATABASE"), col("KEYS"), col("ROWS"), col("QUEUED"),
+	}
 	err := printTable(l.app, columns, found, func(f orphanaudit.Found) []any {
 		least := ""
 		if f.AtLeast {

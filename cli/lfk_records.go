@@ -75,9 +75,9 @@ func (l *lfk) deadRecords() listing[loosefk.DeadRecord] {
 	return listing[loosefk.DeadRecord]{
 		key: "dead_records", empty: "no dead records",
 		columns: []column{
-			{"DATABASE", 0}, {"ID", 0}, {"TABLE", cut}, {"KEY", 0}, {"DEFINITION", cut}, {"SQLSTATE", 0},
-			{"FAILURES", spare}, {"RECORDED", moment | spare}, {"DEAD SINCE", moment | spare},
-			{"MESSAGE", cut | spare},
+			col("DATABASE"), col("ID"), col("TABLE", cut), col("KEY"), col("DEFINITION", cut), col("SQLSTATE"),
+			col("FAILURES", spare), col("RECORDED", moment, spare), col("DEAD SINCE", moment, spare),
+			col("MESSAGE", cut, spare),
 		},
 		row: func(r loosefk.DeadRecord) []any {
 			return []any{
@@ -92,8 +92,8 @@ func (l *lfk) failingRecords() listing[loosefk.FailingRecord] {
 	return listing[loosefk.FailingRecord]{
 		key: "failing_records", empty: "no failing records",
 		columns: []column{
-			{"DATABASE", 0}, {"ID", 0}, {"TABLE", cut}, {"KEY", 0}, {"DEFINITION", cut}, {"CAUSE", cut},
-			{"FAILURES", spare}, {"FAILED", moment | spare}, {"NEXT TRY", moment | spare},
+			col("DATABASE"), col("ID"), col("TABLE", cut), col("KEY"), col("DEFINITION", cut), col("CAUSE", cut),
+			col("FAILURES", spare), col("FAILED", moment, spare), col("NEXT TRY", moment, spare),
 		},
 		row: func(r loosefk.FailingRecord) []any {
 			next := any("now")
@@ -195,7 +195,7 @@ func (l *lfk) reusedRecords() listing[loosefk.FailingRecord] {
 	return listing[loosefk.FailingRecord]{
 		key: "reused_records", empty: "no reused keys",
 		columns: []column{
-			{"DATABASE", 0}, {"ID", 0}, {"TABLE", cut}, {"KEY", 0}, {"LAST CHECK", moment | spare},
+			col("DATABASE"), col("ID"), col("TABLE", cut), col("KEY"), col("LAST CHECK", moment, spare),
 		},
 		row: func(r loosefk.FailingRecord) []any {
 			return []any{r.Database, r.ID, r.Table, r.Key(), r.FailedAt}
@@ -277,7 +277,7 @@ func (l *lfk) acceptChildren(
 func (l *lfk) absentChildren() listing[repo.AbsentChild] {
 	return listing[repo.AbsentChild]{
 		key: "absent_children", empty: "no child table is accepted as absent",
-		columns: []column{{"CHILD", 0}, {"DATABASE", 0}, {"ACCEPTED", moment}, {"BY", cut}},
+		columns: []column{col("CHILD"), col("DATABASE"), col("ACCEPTED", moment), col("BY", cut)},
 		row: func(c repo.AbsentChild) []any {
 			return []any{c.Child, cmp.Or(c.Database, none), c.AcceptedAt, c.AcceptedBy}
 		},

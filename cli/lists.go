@@ -42,8 +42,8 @@ func (a *app) leases() *cobra.Command {
 
 func (a *app) describeLeases(leases []*pb.Lease) error {
 	columns := []column{
-		{"LEASE", 0}, {"STATE", 0}, {"HOLDER", cut}, {"EPOCH", spare}, {"ACQUIRED", moment | spare},
-		{"RENEWED", moment | spare}, {"EXPIRES", moment | spare},
+		col("LEASE"), col("STATE"), col("HOLDER", cut), col("EPOCH", spare), col("ACQUIRED", moment, spare),
+		col("RENEWED", moment, spare), col("EXPIRES", moment, spare),
 	}
 	return printTable(a, columns, leases, func(l *pb.Lease) []any {
 		state, holder, expires := "held", l.GetHolder(), l.GetExpiresAt()
@@ -74,8 +74,8 @@ func (a *app) runs() *cobra.Command {
 func (a *app) describeRuns(answer *pb.ListRunsResponse) error {
 	defer a.noteMore("older runs", answer)
 	columns := []column{
-		{"RUN", 0}, {"WORKER", cut}, {"TRIGGER", minor}, {"STATE", shade}, {"STARTED", moment | spare},
-		{"TOOK", minor}, {"RESULT", cut},
+		col("RUN"), col("WORKER", cut), col("TRIGGER", minor), col("STATE", shade), col("STARTED", moment, spare),
+		col("TOOK", minor), col("RESULT", cut),
 	}
 	return printTable(a, columns, answer.GetRuns(), func(r *pb.Run) []any {
 		trigger := word(r.GetTrigger(), "TRIGGER_")
@@ -128,8 +128,8 @@ func (a *app) fires() *cobra.Command {
 func (a *app) describeFires(answer *pb.ListFiresResponse) error {
 	defer a.noteMore("older fires", answer)
 	columns := []column{
-		{"FIRE", moment}, {"WORKER", cut}, {"OUTCOME", shade}, {"LATE", spare}, {"BY", cut | spare},
-		{"RUN", 0}, {"REASON", cut | spare},
+		col("FIRE", moment), col("WORKER", cut), col("OUTCOME", shade), col("LATE", spare), col("BY", cut, spare),
+		col("RUN"), col("REASON", cut, spare),
 	}
 	return printTable(a, columns, answer.GetFires(), func(f *pb.Fire) []any {
 		late := none

@@ -77,8 +77,8 @@ func listOutside(
 func (a *app) describeOutside(answer *pb.ListOutsideResponse) error {
 	defer a.noteMore("more paths", answer)
 	columns := []column{
-		{"ID", 0}, {"KIND", spare}, {"PATH", 0}, {"LEFT BY", spare}, {"AT", moment | spare},
-		{"DONE", moment}, {"BY", spare},
+		col("ID"), col("KIND", spare), col("PATH"), col("LEFT BY", spare), col("AT", moment, spare),
+		col("DONE", moment), col("BY", spare),
 	}
 	return printTable(a, columns, answer.GetPaths(), func(p *pb.OutsidePath) []any {
 		by := "run " + p.GetRunId()

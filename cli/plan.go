@@ -20,7 +20,8 @@ func (a *app) plan() *cobra.Command {
 			"same rules as the deletion. Nothing is written.\n\n" +
 			"Exit codes: 0 shown, also of what would be refused; 1 failed; 2 usage, unknown ID;\n" +
 			"3 not configured.",
-		Args: targetArguments(&request.Kind, &request.Id, repo.KindUser, repo.KindGroup, repo.KindPlaceholder),
+		Args: targetArguments(&request.Kind, &request.Id,
+			repo.KindUser, repo.KindGroup, repo.KindPlaceholder),
 		RunE: call(a, api.PlanDeletion, request, func(answer *pb.PlanDeletionResponse) error {
 			return a.describePlan(answer.GetPlan())
 		}),
@@ -55,7 +56,7 @@ func (a *app) plannedTables(tables []*pb.PlannedTable) error {
 		return nil
 	}
 	columns := []column{
-		{"TABLE", cut}, {"MOVED", 0}, {"NULLIFIED", 0}, {"DELETED", 0}, {"KEPT", 0}, {"", 0},
+		col("TABLE", cut), col("MOVED"), col("NULLIFIED"), col("DELETED"), col("KEPT"), col(""),
 	}
 	return printTable(a, columns, tables, func(t *pb.PlannedTable) []any {
 		more := ""

@@ -83,7 +83,8 @@ func (a *app) protected() *cobra.Command {
 func (a *app) describeProtected(answer *pb.ListProtectedResponse) error {
 	defer a.noteMore("more", answer)
 	columns := []column{
-		{"KIND", 0}, {"ID", 0}, {"SINCE", moment | spare}, {"UNTIL", moment}, {"BY", cut}, {"REASON", cut},
+		col("KIND"), col("ID"), col("SINCE", moment, spare), col("UNTIL", moment), col("BY", cut),
+		col("REASON", cut),
 	}
 	return printTable(a, columns, answer.GetProtections(), func(p *pb.Protection) []any {
 		return []any{p.GetKind(), p.GetId(), p.GetSince(), p.GetUntil(), p.GetBy(), p.GetReason()}

@@ -70,8 +70,8 @@ func (a *app) describeReceipts(answer *pb.ListReceiptsResponse) error {
 	defer a.noteMore("older receipts", answer)
 	a.noteNone(answer)
 	columns := []column{
-		{"RECEIPT", 0}, {"AT", moment}, {"TABLE", cut}, {"ACTION", 0}, {"ROWS", 0}, {"KEYS", minor},
-		{"RULE", cut | spare}, {"BY", minor}, {"ASKED BY", cut | spare},
+		col("RECEIPT"), col("AT", moment), col("TABLE", cut), col("ACTION"), col("ROWS"), col("KEYS", minor),
+		col("RULE", cut, spare), col("BY", minor), col("ASKED BY", cut, spare),
 	}
 	return printTable(a, columns, answer.GetReceipts(), func(r *pb.Receipt) []any {
 		keys := cmp.Or(r.GetLowestKey(), none)

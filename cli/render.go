@@ -92,7 +92,7 @@ func (a *app) describeCandidates(run *pb.Run) error {
 	if len(run.GetCandidates()) == 0 {
 		return nil
 	}
-	columns := []column{{"KIND", 0}, {"ID", 0}, {"NAME", cut}, {"ACTION", shade}, {"REASON", cut}}
+	columns := []column{col("KIND"), col("ID"), col("NAME", cut), col("ACTION", shade), col("REASON", cut)}
 	if run.GetDryRun() {
 		columns[3].name = "WOULD"
 	}
@@ -111,7 +111,7 @@ func (a *app) describeCandidates(run *pb.Run) error {
 // describeRows prints the rows changed by table, or for dry runs the rows found by definition.
 func (a *app) describeRows(run *pb.Run) error {
 	if len(run.GetDefinitions()) > 0 {
-		columns := []column{{"COLUMN", cut}, {"PARENT", cut}, {"ACTION", 0}, {"ROWS", 0}}
+		columns := []column{col("COLUMN", cut), col("PARENT", cut), col("ACTION"), col("ROWS")}
 		return printTable(a, columns, run.GetDefinitions(), func(d *pb.DefinitionCount) []any {
 			rows := number(d.GetRows())
 			if d.GetAtLeast() {

@@ -63,9 +63,9 @@ func (a *app) resume() *cobra.Command {
 
 func (a *app) describeWorkers(workers ...*pb.WorkerStatus) error {
 	columns := []column{
-		{"WORKER", 0}, {"CONDITION", cut | shade}, {"NEXT RUN", moment | spare},
-		{"LAST RUN", moment | cut | shade}, {"LAST SUCCESS", moment | minor}, {"DUE", 0},
-		{"DEFERRED", minor}, {"DEAD", 0},
+		col("WORKER"), col("CONDITION", cut, shade), col("NEXT RUN", moment, spare),
+		col("LAST RUN", moment, cut, shade), col("LAST SUCCESS", moment, minor), col("DUE"),
+		col("DEFERRED", minor), col("DEAD"),
 	}
 	err := printTable(a, columns, workers, func(w *pb.WorkerStatus) []any {
 		last, success := a.lastRun(w), a.at(w.GetLastSuccessAt())
@@ -101,7 +101,7 @@ const fewDatabases = 3
 func (a *app) describeDatabases(w *pb.WorkerStatus, each bool) error {
 	a.say("")
 	if each {
-		columns := []column{{"DATABASE", 0}, {"DUE", 0}, {"DEFERRED", 0}, {"DEAD", 0}, {"PROBLEM", cut}}
+		columns := []column{col("DATABASE"), col("DUE"), col("DEFERRED"), col("DEAD"), col("PROBLEM", cut)}
 		return printTable(a, columns, w.GetDatabases(), func(d *pb.DatabaseStatus) []any {
 			return slices.Concat([]any{d.GetDatabase()}, figures(d.GetBacklog()),
 				[]any{cmp.Or(d.GetProblem(), none)})
@@ -280,7 +280,7 @@ func flagValue(request *pb.SetFeatureFlagRequest) cobra.PositionalArgs {
 }
 
 func (a *app) describeFlags(flags ...*pb.FeatureFlag) error {
-	return printTable(a, []column{{"FLAG", 0}, {"VALUE", 0}}, flags, func(f *pb.FeatureFlag) []any {
+	return printTable(a, []column{col("FLAG"), col("VALUE")}, flags, func(f *pb.FeatureFlag) []any {
 		if f.GetEnabled() {
 			return []any{f.GetName(), "on"}
 		}

@@ -34,6 +34,14 @@ type column struct {
 	trait trait
 }
 
+func col(name string, traits ...trait) (c column) {
+	c.name = name
+	for _, t := range traits {
+		c.trait |= t
+	}
+	return c
+}
+
 // leastWidth is how much of a column is left at least when it is cut, leastMoment how much of one
 // that has a time behind a state.
 const leastWidth, leastMoment = 8, len("succeeded 11-22 18:30")
@@ -53,11 +61,12 @@ func printTable[T any](a *app, columns []column, items []T, row func(T) []any) e
 			a.note("times are UTC")
 		}
 		if missing := fit(columns, widths, width); len(missing) > 0 {
-			defer a.note("left out to fit the terminal: %s; --output wide shows all", strings.Join(missing, ", "))
+			defer a.note("left out to fit the terminal: %s; --output wide shows all",
+				strings.Join(missing, ", "))
 		}
 	}
 	for n, cells := range rows {
-		line := ""
+		var line strings.Builder
 		for i, text := range cells {
 			if widths[i] < 0 {
 				continue
@@ -67,9 +76,9 @@ func printTable[T any](a *app, columns []column, items []T, row func(T) []any) e
 			if columns[i].trait&shade != 0 && n > 0 {
 				text = a.paint(text)
 			}
-			line += text + pad
+			line.WriteString(text + pad)
 		}
-		if err := a.write(strings.TrimRight(line, " ") + "\n"); err != nil {
+		if err := a.write(strings.TrimRight(line.String(), " ") + "\n"); err != nil {
 			return err
 		}
 	}

@@ -54,8 +54,8 @@ type list[T any] struct {
 type listing[T any] struct {
 	name, of string
 	states   []string
-	items    func() part[[]T]
-	choose   func() []string
+	items    func(context.Context) part[[]T]
+	choose   func(context.Context) []string
 	id       func(T) string
 }
 
@@ -75,11 +75,11 @@ func (l listing[T]) serve(p *pages, w http.ResponseWriter, r *http.Request) {
 		p.sorry(w, r, http.StatusBadRequest, "state: is not one of "+strings.Join(l.states, ", ")+".")
 		return
 	}
-	body := &list[T]{OfName: l.of, Items: l.items()}
+	body := &list[T]{OfName: l.of, Items: l.items(r.Context())}
 	if p.refused(w, r, body.Items.Err) {
 		return
 	}
-	body.Of, body.States = choices(r, of, l.choose()), choices(r, "state", l.states)
+	body.Of, body.States = choices(r, of, l.choose(r.Context())), choices(r, "state", l.states)
 	if items := body.Items.Value; len(items) > listed {
 		body.Items.Value = items[:listed]
 		body.Older = with(r, "before", l.id(items[listed-1]))
@@ -96,9 +96,9 @@ func (p *pages) runList(w http.ResponseWriter, r *http.Request) {
 	listing[service.Run]{
 		name: "Runs", of: "Worker",
 		states: []string{running, "succeeded", "failed", "cancelled", "skipped"},
-		items:  func() part[[]service.Run] { return p.runs(r.Context(), f) },
-		choose: func() (workers []string) {
-			for _, s := range p.statuses(r.Context()).Value {
+		items:  func(ctx context.Context) part[[]service.Run] { return p.runs(ctx, f) },
+		choose: func(ctx context.Context) (workers []string) {
+			for _, s := range p.statuses(ctx).Value {
 				workers = append(workers, s.Worker)
 			}
 			return workers
@@ -121,10 +121,10 @@ func (p *pages) jobList(w http.ResponseWriter, r *http.Request) {
 	}
 	listing[service.Job]{
 		name: "Jobs", of: "Kind", states: p.config.Service.JobStates(),
-		items: func() part[[]service.Job] {
-			return find(r.Context(), p, f, p.config.Service.Jobs)
+		items: func(ctx context.Context) part[[]service.Job] {
+			return find(ctx, p, f, p.config.Service.Jobs)
 		},
-		choose: p.config.Service.JobKinds,
+		choose: func(context.Context) []string { return p.config.Service.JobKinds() },
 		id:     func(job service.Job) string { return strconv.FormatInt(job.ID, 10) },
 	}.serve(p, w, r)
 }
