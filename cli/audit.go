@@ -16,11 +16,8 @@ func (a *app) audit() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "audit",
 		Short: "List who changed or started what, or was refused, newest first",
-		Example: "  caretaker audit\n" +
-			"  caretaker audit --since 24h\n" +
-			"  caretaker audit --since 2026-11-01T00:00:00Z --page-size 1000 --output json",
-		Args: between(0, 0),
-		RunE: call(a, api.ListAudit, request, a.describeAudit),
+		Args:  between(0, 0),
+		RunE:  call(a, api.ListAudit, request, a.describeAudit),
 	}
 	sinceFlag(command, &request.Since)
 	pageFlags(command, &request.PageSize, &request.PageToken)

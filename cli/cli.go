@@ -102,6 +102,8 @@ func (a *app) root() *cobra.Command {
 			"  1  failed, including a wrong configuration or a lost connection\n" +
 			"  2  usage: bad arguments, unknown names or IDs\n" +
 			"  3  skipped: lease held, paused, switched off by a setting, not configured",
+		Example: "  caretaker dev\n  caretaker doctor --config caretaker.yml\n  caretaker status\n" +
+			"  caretaker run ghost_user_migration --dry-run",
 		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -127,7 +129,7 @@ func (a *app) root() *cobra.Command {
 	}
 	root.SetHelpCommand(help(root))
 	root.SetFlagErrorFunc(flagError)
-	addExamples(root, examples())
+	addExamples(root)
 	a.markBegin(root)
 	a.completions(root)
 	return root

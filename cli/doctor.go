@@ -81,10 +81,6 @@ func (a *app) doctor() *cobra.Command {
 			"With --grants it prints the statements that give a role the rights that the\n" +
 			"configured workers and their jobs need, and no others. Each database has a part of\n" +
 			"its own: with --database it prints that part alone, to be run there.",
-		Example: "  caretaker doctor --config caretaker.yml\n" +
-			"  caretaker doctor --config caretaker.yml --output json\n" +
-			"  caretaker doctor --config caretaker.yml --grants --role caretaker\n" +
-			"  caretaker doctor --config caretaker.yml --grants --database main > grants-main.sql",
 		Args: func(c *cobra.Command, args []string) error {
 			for _, name := range []string{"role", "database"} {
 				if c.Flags().Changed(name) && !grants {

@@ -52,8 +52,6 @@ func (a *app) init() *cobra.Command {
 			"On a terminal it asks for what no flag says. It connects to the databases and looks at\n" +
 			"their tables, and changes nothing there. The configuration is the file of --config,\n" +
 			"caretaker.yml unless that is given. A file that is there stays, unless --force is given.",
-		Example: "  caretaker init --url postgres://caretaker@db:5432/shop\n" +
-			"  caretaker init --url postgres://caretaker@db:5432/shop --use loose_foreign_keys --yes",
 		Args: between(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, stop := untilSignal(c.Context())

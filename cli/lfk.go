@@ -29,6 +29,7 @@ func (a *app) lfkCommand() *cobra.Command {
 		Use:     "lfk",
 		GroupID: groupServe,
 		Short:   "Set up and check loose foreign keys: queue, triggers, definitions, records, orphans",
+		Example: "  caretaker lfk lint --config caretaker.yml",
 		Args:    commandOnly,
 		RunE: func(*cobra.Command, []string) error {
 			return usage(errors.New("missing command: lint, install, track, untrack, dead, retry, " +

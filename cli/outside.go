@@ -22,8 +22,6 @@ func (a *app) outside() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "outside [JOB]",
 		Short: "List paths of repositories that deleted rows have left, oldest first",
-		Example: "  caretaker jobs outside\n  caretaker jobs outside 42 --all\n" +
-			"  caretaker jobs outside --plain",
 		RunE: func(c *cobra.Command, _ []string) error {
 			request.PendingOnly = pending && !all
 			if plain {
@@ -121,9 +119,8 @@ func (a *app) plainOutside(
 func (a *app) outsideDone() *cobra.Command {
 	var ids []int64
 	return &cobra.Command{
-		Use:     "done ID...",
-		Short:   "Say that nothing is left at these paths, once what was there is removed",
-		Example: "  caretaker jobs outside done 4711 4712",
+		Use:   "done ID...",
+		Short: "Say that nothing is left at these paths, once what was there is removed",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("missing argument ID: caretaker jobs outside lists them")

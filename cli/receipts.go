@@ -45,9 +45,7 @@ func (a *app) listReceipts() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "list",
 		Short: "List receipts, newest first: when rows went, by which rule, and who asked",
-		Example: "  caretaker receipts list --table issues --key 4711\n" +
-			"  caretaker receipts list --database ci --table p_ci_builds",
-		RunE: call(a, api.ListReceipts, request, a.describeReceipts),
+		RunE:  call(a, api.ListReceipts, request, a.describeReceipts),
 	}
 	command.Args = cobra.MatchAll(between(0, 0), func(*cobra.Command, []string) error {
 		if request.GetKey() != "" && request.GetTable() == "" {
@@ -142,8 +140,7 @@ func (a *app) receiptHeads() *cobra.Command {
 			"receipts verify --head then finds receipts that were cut off at the end, or all written\n" +
 			"again. A head shows that its receipt and later ones were removed before their time, but\n" +
 			"not earlier ones: to find a beginning that was cut off, keep the old heads too.",
-		Example: "  caretaker receipts head --config caretaker.yml >> heads.txt",
-		Args:    between(0, 0),
+		Args: between(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			heads := []service.ReceiptHead{}
 			err := a.eachDatabase(c, database, func(
@@ -177,9 +174,7 @@ func (a *app) verifyReceipts() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "verify",
 		Short: "Recompute the chain of receipts: exit 1 if one is missing, altered or inserted",
-		Example: "  caretaker receipts verify --config caretaker.yml\n" +
-			"  caretaker receipts verify --config caretaker.yml --head heads.txt",
-		Args: between(0, 0),
+		Args:  between(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			known, err := a.readHeads(file)
 			if err != nil {

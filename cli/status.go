@@ -230,6 +230,8 @@ func (a *app) flags() *cobra.Command {
 		Use:   "flags",
 		Short: "List feature flags, or set one: flags set NAME on|off",
 		Args:  commandOnly,
+		Example: "  caretaker flags\n" +
+			"  caretaker flags set loose_foreign_keys_turbo_mode_ci on",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.ask(c.Context(), func(ctx context.Context, client api) error {
 				all, err := everyFlag(ctx, client)
