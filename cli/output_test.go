@@ -90,6 +90,8 @@ func TestProgress_SaysNothingOfABacklogThatIsNotKnown(t *testing.T) {
 	} {
 		assert.Equal(t, dueFor(t.Context(), c.server, c.run), c.want, what)
 	}
+	dry.Reason = "a\x1b[2J"
+	assert.Lacks(t, progressText(dry, 0), "\x1b")
 	assert.Lacks(t, progressText(working(ghosts, map[string]int64{"migrated_users": 3}), 0), "%")
 }
 

@@ -108,7 +108,7 @@ func progressText(run *pb.Run, total int64) string {
 			text += ", " + left
 		}
 	}
-	return strings.TrimSpace(fmt.Sprintf("%s  %s  %s", text, counts(run), run.GetReason()))
+	return printable(strings.TrimSpace(fmt.Sprintf("%s  %s  %s", text, counts(run), run.GetReason())))
 }
 
 // steady is how long a run is at work before its speed says something.
