@@ -58,7 +58,7 @@ func TestChromium_ShowsWhatStatusAndRunsSay(t *testing.T) {
 		if r.DryRun {
 			state += " dry run"
 		}
-		assert.That(t, rows[i]["Worker"] == subject(r) && rows[i]["State"] == state &&
+		assert.That(t, rows[i]["Worker"] == r.Worker && rows[i]["State"] == state &&
 			rows[i]["Trace"] == r.TraceID, "got %v, want %+v", rows[i], r)
 		for name, n := range r.Counts {
 			assert.That(t, n == 0 || strings.Contains(rows[i]["Result"], number(n)+" "+plain(name)),

@@ -104,23 +104,16 @@ func TestFault_MainDown_IsSaidOnceAndWhatWasKnownIsShown(t *testing.T) {
 	assert.Equal(t, answer.StatusCode, http.StatusServiceUnavailable, answer.Status, body)
 }
 
-func TestBy_NamesTheTriggerThatItWas(t *testing.T) {
-	for want, r := range map[string]service.Run{
-		"schedule by vm/1/abc": {Trigger: "schedule", RequestedBy: "vm/1/abc"}, "request by alice": {Trigger: "request", RequestedBy: "alice"},
-		"request": {Trigger: "request"},
-	} {
-		assert.Equal(t, by(r), want)
-	}
-}
-
 func TestOverview_HasMissedFiresTheCurveAndALineForUnusedWorkers(t *testing.T) {
 	f := start(assert.Parallel(t))
-	f.exec(`INSERT INTO maintenance.fires (worker, fire_time, claimed_by, outcome) VALUES ($1, now() - interval '5 minutes', '', 'missed')`, keys)
+	f.exec(`INSERT INTO maintenance.fires (worker, fire_time, claimed_by, outcome, started_at) VALUES ($1, now() - interval '5 minutes', '', 'missed', NULL),
+		($1, now() - interval '6 minutes', '', 'ran', now() - interval '6 minutes' + interval '2.5 s')`, keys)
 	f.exec(`INSERT INTO maintenance.backlog_samples (minute, worker, pending, due, deferred, dead)
 		SELECT date_trunc('minute', now()) - make_interval(mins => i), $1, 1000 + i, 0, 0, 3 FROM generate_series(1, 300) i`, tokens)
 	f.page("/", "Fires missed", "missed", "5 min ago")
 	f.page("/", `role="img" aria-label="Backlog over the last 6 h: between`, `class="dead"`)
 	f.page("/workers/"+tokens, "highest 1\u202f300")
+	f.page("/workers/"+keys, ">2.5 s</td>")
 	f.fresh()
 	f.exec(`ALTER TABLE ghost_user_migrations RENAME TO hidden`)
 	body := f.page("/", "<title>in order", "Not used: <a href=\"/workers/ghost_user_migration\">", "database main has no ghost_user_migrations")

@@ -20,8 +20,8 @@ func (p *pages) functions() template.FuncMap {
 	return template.FuncMap{
 		"ago": ago, "stamp": stamp, "clock": clock, "rfc": rfc, "span": span, "number": number,
 		"brief": brief, "words": words, "tone": run.Tone, "took": took, "lasted": lasted, "counts": counts,
-		"subject": subject, "plain": plain, "trace": p.traceLink, "why": why, "detail": detail, "late": late,
-		"args": args, "short": short, "cut": cut, "busiest": busiest, "by": by,
+		"plain": plain, "trace": p.traceLink, "why": why, "detail": detail, "args": args, "short": short,
+		"cut": cut, "busiest": busiest,
 		"planned": planned, "plannedBy": plannedBy,
 		"named": func(name string, of []choice) map[string]any { return map[string]any{"Name": name, "Of": of} },
 		"row":   func(run service.Run, named bool) runRow { return runRow{run, named} },
@@ -129,15 +129,6 @@ func counts(all map[string]int64) (out []count) {
 // plain is a name in plain text: deleted_rows is deleted rows.
 func plain(name string) string { return strings.ReplaceAll(name, "_", " ") }
 
-// late is how long after its time a fire's run started.
-func late(f service.Fire) string {
-	d := f.Late()
-	if d < time.Second {
-		return fmt.Sprintf("%d ms", d.Milliseconds())
-	}
-	return span(d)
-}
-
 // detail is why a worker's condition is what it is. Of an idle one it is the remarks alone, as the
 // page has its next run elsewhere.
 func detail(w service.WorkerStatus) string {
@@ -169,14 +160,6 @@ func why(j service.Job) string {
 
 // cut shortens a text for a list.
 func cut(text string) string { return run.Shorten(text, 2<<10, "its page has all") }
-
-// subject is a run's worker, with the database that it works on.
-func subject(r service.Run) string {
-	if r.Database != "" {
-		return r.Worker + " on " + r.Database
-	}
-	return r.Worker
-}
 
 // args are the arguments of a job that are set, each as name and value.
 func args(raw json.RawMessage) []string {
@@ -211,14 +194,6 @@ func busiest(r service.Run) []count {
 	}
 	slices.SortStableFunc(all, func(a, b count) int { return int(b.Value - a.Value) })
 	return all[:min(len(all), 6)]
-}
-
-// by is who asked for a run.
-func by(r service.Run) string {
-	if r.RequestedBy == "" {
-		return r.Trigger
-	}
-	return r.Trigger + " by " + r.RequestedBy
 }
 
 // link is that of a trace; URL is "" if none is configured.
