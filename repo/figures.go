@@ -7,13 +7,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// WorkerFigures are what metrics have of a worker from the records in main.
+// WorkerFigures are what metrics and the status have of a worker from the records in main.
 type WorkerFigures struct {
 	Worker string
 	// Paused is for how long a pause of it, or of all workers, has been in force; 0: none is.
 	Paused time.Duration
-	// Unsuccessful is how many of its newest 100 fires are of its ledger, later than the start of
-	// its last run that succeeded, and were missed, found the lease held, or have a run that
+	// Missed is how many fires were missed since the last one that was not, Since the first of
+	// them, of the newest 100 of its ledger.
+	Missed int
+	Since  time.Time
+	// Unsuccessful is how many of these 100 are later than the start of its last run that
+	// succeeded, and were missed, found the lease held, or have a run that
 	// failed. Databases are not kept apart: where a worker takes turns, a success on any of them
 	// starts the count again.
 	Unsuccessful int64
@@ -27,25 +31,32 @@ const workerFiguresSQL = `
 SELECT w.name, coalesce(s.cron, ''), s.accounted_until, clock_timestamp(),
   (SELECT min(p.since) FROM maintenance.pauses p
    WHERE p.worker IN (w.name, '*') AND (p.until IS NULL OR p.until > clock_timestamp())),
-  (SELECT count(*) FROM (
-     SELECT f.fire_time, f.outcome, f.reason, f.run_id FROM maintenance.fires f
-     WHERE f.worker = w.name ORDER BY f.fire_time DESC LIMIT 100
-   ) f
-   LEFT JOIN maintenance.runs r ON r.id = f.run_id
-   WHERE (f.outcome = 'missed' OR f.reason = 'LEASE_HELD' OR r.state = 'failed')
-     AND f.fire_time > s.in_use_since AND f.fire_time > coalesce((
-       SELECT x.started_at FROM maintenance.runs x
-       WHERE x.worker = w.name AND x.state = 'succeeded' AND NOT x.dry_run ORDER BY x.id DESC LIMIT 1), '-infinity'))
+  newest.missed, newest.since, newest.unsuccessful
 FROM unnest($1::text[]) AS w (name)
-LEFT JOIN maintenance.schedules s ON s.worker = w.name`
+LEFT JOIN maintenance.schedules s ON s.worker = w.name
+CROSS JOIN LATERAL (
+  SELECT count(*) FILTER (WHERE f.streak) AS missed, min(f.fire_time) FILTER (WHERE f.streak) AS since,
+    count(*) FILTER (WHERE (f.outcome = 'missed' OR f.reason = 'LEASE_HELD' OR r.state = 'failed')
+      AND f.fire_time > coalesce((
+        SELECT x.started_at FROM maintenance.runs x
+        WHERE x.worker = w.name AND x.state = 'succeeded' AND NOT x.dry_run ORDER BY x.id DESC LIMIT 1), '-infinity')
+    ) AS unsuccessful
+  FROM (
+    SELECT fire_time, outcome, reason, run_id, bool_and(outcome = 'missed') OVER (ORDER BY fire_time DESC) AS streak
+    FROM maintenance.fires
+    WHERE worker = w.name AND fire_time > s.in_use_since AND fire_time <= clock_timestamp()
+    ORDER BY fire_time DESC LIMIT 100
+  ) f
+  LEFT JOIN maintenance.runs r ON r.id = f.run_id
+) newest`
 
 // WorkerFigures reads the figures of these workers.
 func (d *Database) WorkerFigures(ctx context.Context, workers []string) ([]WorkerFigures, error) {
 	q := newQuery("read the figures of the workers", workerFiguresSQL, workers)
 	return collect(ctx, d, q, func(row pgx.CollectableRow) (f WorkerFigures, err error) {
-		var until, paused *time.Time
-		err = row.Scan(&f.Worker, &f.Cron, &until, &f.Now, &paused, &f.Unsuccessful)
-		f.AccountedUntil, f.Paused = orZero(until), since(paused, f.Now)
+		var until, paused, missed *time.Time
+		err = row.Scan(&f.Worker, &f.Cron, &until, &f.Now, &paused, &f.Missed, &missed, &f.Unsuccessful)
+		f.AccountedUntil, f.Paused, f.Since = orZero(until), since(paused, f.Now), orZero(missed)
 		return f, err
 	})
 }

@@ -18,7 +18,7 @@ type Ledger struct {
 	// never.
 	Cron           string
 	AccountedUntil time.Time
-	// UsedAt is when a server that uses the worker last said so.
+	// UsedAt is when a server that uses the worker last recorded that.
 	UsedAt time.Time
 	// Newest is the time of the newest fire of the ledger that is not in the future, Outcome its
 	// outcome; zero: there is none.
@@ -55,25 +55,27 @@ func (d *Database) Ledgers(
 	return now, ledgers, err
 }
 
-// useLedgersSQL: fires before a ledger begins are nobody's.
+// useLedgersSQL: fires before a ledger begins are nobody's. The row without a worker is of all
+// servers: it is in use since they have looked without a gap. Between two looks of a server that
+// uses a worker are 20 seconds at most, a gap is 25: so after a gap no ledger ends whose server lives.
 const useLedgersSQL = `
-INSERT INTO maintenance.schedules (worker, cron, accounted_until, in_use_since, used_at)
-SELECT w.name, w.cron, $3, $3, $3 FROM unnest($1::text[], $2::text[]) AS w (name, cron)
-ON CONFLICT (worker) DO UPDATE SET used_at = clock_timestamp()`
+WITH unused AS (
+  DELETE FROM maintenance.schedules l USING maintenance.schedules s
+  WHERE s.worker = '' AND s.used_at > clock_timestamp() - interval '25 s'
+    AND greatest(s.in_use_since, l.used_at) < clock_timestamp() - interval '50 s' AND l.worker <> ALL ($1)
+)
+INSERT INTO maintenance.schedules AS s (worker, cron, accounted_until, in_use_since, used_at)
+SELECT w.name, w.cron, $3, $3, clock_timestamp()
+FROM unnest(array_prepend('', $1::text[]), array_prepend('', $2::text[])) AS w (name, cron)
+ON CONFLICT (worker) DO UPDATE SET used_at = clock_timestamp(), in_use_since = CASE
+  WHEN s.worker = '' AND s.used_at < clock_timestamp() - interval '25 s' THEN clock_timestamp()
+  ELSE s.in_use_since END`
 
-// UseLedgers says that the workers are used, so that nobody closes their ledgers. It begins the
-// ledgers of those that have none, at this time and with their schedules.
+// UseLedgers records that the workers are used, and that a server looks. It begins the ledgers of
+// those that have none, at this time and with their schedules. It ends the ledgers that no server
+// has used for 50 seconds, while one has looked all that time.
 func (d *Database) UseLedgers(ctx context.Context, workers, crons []string, now time.Time) error {
-	_, err := d.exec(ctx, "say that workers are used", useLedgersSQL, workers, crons, now)
-	return err
-}
-
-const closeLedgerSQL = `
-DELETE FROM maintenance.schedules WHERE worker = $1 AND used_at < clock_timestamp() - $2::interval`
-
-// CloseLedger ends the ledger of a worker that no server has used for so long.
-func (d *Database) CloseLedger(ctx context.Context, worker string, unused time.Duration) error {
-	_, err := d.exec(ctx, "close the ledger of fires", closeLedgerSQL, worker, unused)
+	_, err := d.exec(ctx, "record that workers are used", useLedgersSQL, workers, crons, now)
 	return err
 }
 

@@ -253,13 +253,24 @@ func TestRunDue_FindsTheNewestFireInEveryLedger(t *testing.T) {
 				11-20 12:09:40 off on
 				11-20 12:10:15 off on => 11-20 12:10 ran +15`,
 		},
+		"a ledger ends although no worker is used": {
+			replicas: map[string]string{"off": everyTen + ", off", "on": everyTen + ", catch up"}, runs: 1, steps: `
+				11-20 12:00:30 on
+				11-20 12:00:45 off
+				11-20 12:01:00 off
+				11-20 12:01:15 off
+				11-20 12:01:30 off
+				11-20 12:25:00 on => none
+				11-20 12:30:01 on => 11-20 12:30 ran +1`,
+		},
 		// No server could record meanwhile that the worker is used.
 		"a ledger outlives the absence of main": {
 			replicas: map[string]string{"off": "0 12 * * *, off", "on": "0 12 * * *, catch up"}, runs: 1, steps: `
 				11-20 12:00:30 off on
 				11-21 11:59:00 off on
 				11-21 11:59:05 off on
-				11-21 12:03:00 off on => 11-21 12:00 ran CAUGHT_UP +180`,
+				11-21 12:03:00 off
+				11-21 12:03:20 off on => 11-21 12:00 ran CAUGHT_UP +200`,
 		},
 	})
 }

@@ -99,7 +99,7 @@ func TestUnused_AWorkerThatIsConfiguredAgainHasMissedNothing(t *testing.T) {
 	const unsuccessful = "fires.unsuccessful worker=ghost_user_migration"
 	wantSeries(m, map[string][2]float64{unsuccessful: {3, 3}})
 	c.hide()
-	c.watch(s, "11-20 12:09:10", "11-20 12:09:30", "11-20 12:09:50", "11-20 12:10:00")
+	c.watch(s, "11-20 12:09:10", "11-20 12:09:30", "11-20 12:09:50", "11-20 12:10:05")
 	c.Want("main", `SELECT count(*) FROM maintenance.schedules WHERE worker = '`+servicetest.GhostUsers+`'`, "0")
 	st := ghostStatus(t, s)
 	assert.That(t, !strings.Contains(st.ConditionDetail, "missed"), "status %s", st.ConditionDetail)

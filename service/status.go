@@ -309,7 +309,7 @@ func (s *Service) Leases(ctx context.Context, name string) ([]run.Lease, error) 
 }
 
 // disabled says that the worker is not enabled here, and that no other server has begun a ledger of its fires; else "".
-func disabled(w *run.Worker, fires repo.FireHealth) string {
+func disabled(w *run.Worker, fires repo.WorkerFigures) string {
 	if w.Config.Disabled() && fires.Cron == "" {
 		return schedule.NotEnabled(w.Name)
 	}

@@ -31,12 +31,12 @@ const reasonCaughtUp = "CAUGHT_UP"
 type Dispatcher struct {
 	runner    *run.Runner
 	heartbeat heartbeat
-	usage     usage
+	unused    unused
 }
 
 // New makes a Dispatcher for the workers of a Runner. It does not connect.
 func New(r *run.Runner) *Dispatcher {
-	d := &Dispatcher{runner: r}
+	d := &Dispatcher{runner: r, unused: unused{why: map[string]string{}}}
 	d.heartbeat.record(nil)
 	return d
 }
@@ -70,15 +70,14 @@ func (d *Dispatcher) check(ctx context.Context) (wait time.Duration, err error) 
 	if d.runner.IsStopping() {
 		return 0, run.ErrStopping
 	}
-	now, ledgers, err := d.runner.Main.Ledgers(ctx, d.workerNames())
+	now, ledgers, err := d.runner.Main.Ledgers(ctx, d.ledgerNames())
 	if err != nil {
 		return 0, err
 	}
 	// The run of a fire must not depend on whether the scheduler is stopped in this moment.
 	lasting := context.WithoutCancel(ctx)
 	wait = 2 * lookAhead
-	watched := d.usage.watched(now)
-	var used, crons []string
+	used, crons := []string{}, []string{}
 	var errs []error
 	for _, w := range d.runner.Workers {
 		schedule, err := run.ParseSchedule(w.Config.Schedule)
@@ -86,17 +85,13 @@ func (d *Dispatcher) check(ctx context.Context) (wait time.Duration, err error) 
 			return 0, err
 		}
 		t := &workerTick{Dispatcher: d, worker: w, schedule: schedule, now: now, ledger: ledgers[w.Name]}
-		uses, err := t.uses(lasting, watched)
-		if err == nil && uses {
-			err = t.process(lasting)
+		if !t.uses(lasting) {
+			continue
 		}
-		if errors.Is(err, run.ErrUnreachable) {
+		if err = t.process(lasting); errors.Is(err, run.ErrUnreachable) {
 			return 0, err
 		}
 		errs = append(errs, err)
-		if !uses {
-			continue
-		}
 		if now.Sub(t.ledger.UsedAt) >= useInterval {
 			used, crons = append(used, w.Name), append(crons, w.Config.Schedule)
 		}
@@ -104,7 +99,7 @@ func (d *Dispatcher) check(ctx context.Context) (wait time.Duration, err error) 
 			wait = min(wait, next.Sub(now))
 		}
 	}
-	if len(used) > 0 {
+	if len(used) > 0 || now.Sub(ledgers[""].UsedAt) >= useInterval {
 		errs = append(errs, d.runner.Main.UseLedgers(lasting, used, crons, now))
 	}
 	if !d.runner.Go(func() { d.runner.Prune(lasting) }) {
@@ -113,10 +108,11 @@ func (d *Dispatcher) check(ctx context.Context) (wait time.Duration, err error) 
 	return wait, errors.Join(errs...)
 }
 
-func (d *Dispatcher) workerNames() []string {
-	names := make([]string, len(d.runner.Workers))
-	for i, w := range d.runner.Workers {
-		names[i] = w.Name
+// ledgerNames: the ledger without a worker is of all servers.
+func (d *Dispatcher) ledgerNames() []string {
+	names := []string{""}
+	for _, w := range d.runner.Workers {
+		names = append(names, w.Name)
 	}
 	return names
 }

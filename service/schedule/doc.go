@@ -25,9 +25,9 @@
 //
 //  1. Replicas that use it begin its ledger if there is none: nothing before that was missed, and
 //     nothing is caught up. Every useInterval they record in it that it is used.
-//  2. A replica that does not use it closes a ledger in which nobody has recorded that for
-//     unusedPatience, if it has itself checked without a gap for so long. While main is away nobody
-//     can record or check anything: that time does not count.
+//  2. A ledger in which no replica has recorded that for 50 seconds ends, if replicas have checked
+//     without a gap for so long: that is in a ledger without a worker. While main is away no
+//     replica can record or check anything, so that time does not count.
 //
 // So replicas that use a worker never lose its ledger to others that do not, as long as one of them
 // is at work.

@@ -15,12 +15,12 @@ const unaccounted = fireGrace + 3*lookAhead
 
 // Health is how a worker's fires fare, and what time it is: by main's clock, which decides what is
 // due, and by the host's only if main does not answer.
-func (d *Dispatcher) Health(ctx context.Context, w *run.Worker) repo.FireHealth {
-	h, err := d.runner.Main.FireHealth(ctx, w.Name)
+func (d *Dispatcher) Health(ctx context.Context, w *run.Worker) repo.WorkerFigures {
+	all, err := d.runner.Main.WorkerFigures(ctx, []string{w.Name})
 	if err != nil {
-		return repo.FireHealth{Now: time.Now()}
+		return repo.WorkerFigures{Now: time.Now()}
 	}
-	return h
+	return all[0]
 }
 
 // Overdue is for how long the oldest fire has waited that nobody has accounted for, and which it is;
@@ -38,7 +38,7 @@ func Overdue(cron string, accountedUntil, now time.Time) (late time.Duration, fi
 }
 
 // Remark says what a status should say of a worker's fires, "" if there is nothing to say.
-func Remark(h repo.FireHealth) string {
+func Remark(h repo.WorkerFigures) string {
 	late, fire := Overdue(h.Cron, h.AccountedUntil, h.Now)
 	since := h.Since.UTC().Format(time.RFC3339)
 	switch {
