@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -202,4 +203,20 @@ func (p *pipelineRun) compare() {
 	p.Want("main", p.pending(), "0")
 	p.Want("main", `SELECT count(*) FROM maintenance.dead_records`, "0")
 	p.Want("main", `SELECT count(*) FROM maintenance.river_job WHERE state = 'discarded'`, "0")
+}
+
+// countRowsSQL returns SQL that counts all rows of the application, but what the deletion itself is written down in.
+const countRowsSQL = `
+SELECT string_agg(format('SELECT %L, count(*) FROM %s', c.relname, c.oid::regclass), ' UNION ALL ')
+FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+  AND c.relname <> ALL ('{ghost_user_migrations,loose_foreign_keys_deleted_records}')`
+
+func (p planned) counts() (counts map[string]int64) {
+	p.T.Helper()
+	if *p.countSQL == "" {
+		*p.countSQL = p.Value("main", countRowsSQL)
+	}
+	all := p.Value("main", `SELECT jsonb_object_agg(name, n) FROM (`+*p.countSQL+`) t (name, n)`)
+	assert.NoError(p.T, json.Unmarshal([]byte(all), &counts))
+	return counts
 }

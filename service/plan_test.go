@@ -2,7 +2,6 @@ package service_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -49,22 +48,6 @@ func (p planned) plan(kind string, id int) *service.Plan {
 	plan, err := p.service.PlanDeletion(context.Background(), kind, int64(id))
 	assert.Require(p.T, err == nil, "%s %d: %v", kind, id, err)
 	return plan
-}
-
-// countRowsSQL returns SQL that counts all rows of the application, but what the deletion itself is written down in.
-const countRowsSQL = `
-SELECT string_agg(format('SELECT %L, count(*) FROM %s', c.relname, c.oid::regclass), ' UNION ALL ')
-FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-  AND c.relname <> ALL ('{ghost_user_migrations,loose_foreign_keys_deleted_records}')`
-
-func (p planned) counts() (counts map[string]int64) {
-	p.T.Helper()
-	if *p.countSQL == "" {
-		*p.countSQL = p.Value("main", countRowsSQL)
-	}
-	all := p.Value("main", `SELECT jsonb_object_agg(name, n) FROM (`+*p.countSQL+`) t (name, n)`)
-	assert.NoError(p.T, json.Unmarshal([]byte(all), &counts))
-	return counts
 }
 
 // works lets jobs of a kind be worked until the test's end.
@@ -162,8 +145,11 @@ func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
 	assert.That(t, slices.Contains(plan.Jobs, "delete_user"), "a bot goes with a personal project, and %+v", plan)
 	p.Exec("main", `DELETE FROM members m USING users u WHERE u.id = m.user_id AND u.user_type = 6 AND m.source_type = 'Project'`)
 	p.works("delete_user")
-	done, before := 0, p.counts()
+	done, before, refusals := 0, p.counts(), map[string]int{}
 	for id := 2; id <= p.oracle.LastUser(); id += 2 {
+		if id > 30 && id%8 != 0 { // they are of the same kinds
+			continue
+		}
 		if id%3 == 0 {
 			// A row of the queue that is there stays as it is.
 			p.Exec("main", `INSERT INTO ghost_user_migrations (user_id, hard_delete, created_at, updated_at) SELECT $1::bigint, true, now(), now()
@@ -176,6 +162,7 @@ func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
 			assert.That(t, state == "cancelled" && plan.Refused.Reason == reason,
 				"user %d: %s %s, planned was %+v", id, state, reason, *plan.Refused)
 			p.Exec("main", `DELETE FROM ghost_user_migrations WHERE user_id = $1`, id)
+			refusals[reason]++
 			continue
 		}
 		r := p.run(servicetest.GhostUsers)
@@ -185,30 +172,37 @@ func TestPlanDeletion_OfAUserIsWhatThenHappens(t *testing.T) {
 		p.Want("main", fmt.Sprint(`SELECT count(*) FROM users WHERE id = `, id), "0")
 		done++
 	}
-	assert.That(t, done >= 20, "only %d users were planned and done", done)
+	assert.That(t, done >= 15, "only %d users were planned and done", done)
+	assert.Equal(t, fmt.Sprint(refusals), "map[INTERNAL_USER:1 PROTECTED:1 SOLE_OWNER_OF_GROUP:2]")
 }
 
 func TestPlanDeletion_OfAGroupIsWhatThenHappens(t *testing.T) {
 	p := newPlanned(servicetest.Parallel(t), 7)
 	p.works("destroy_group")
-	done, before := 0, p.counts()
+	done, refusals := 0, map[string]bool{}
 	for _, g := range slices.Backward(p.oracle.Groups()) {
 		if p.Value("main", fmt.Sprint(`SELECT count(*) FROM namespaces WHERE id = `, g.ID)) == "0" {
 			continue
 		}
 		plan, paths := p.plan("group", int(g.ID)), p.paths()
+		var before map[string]int64
+		if plan.Refused == nil {
+			before = p.counts()
+		}
 		_, reason := p.job(repo.DestroyGroup{GroupID: g.ID, UserID: g.By})
 		if plan.Refused != nil {
 			// The job passes over what the worker holds.
 			assert.Equal(t, strings.Replace(plan.Refused.Reason, "SCHEDULE_LOST", "NO_LONGER_MARKED", 1), reason, fmt.Sprint("group ", g.ID))
-			before = p.counts() // a group whose deletion is refused may be restored
+			refusals[plan.Refused.Reason] = true
 			continue
 		}
-		before = p.wantDone(plan, before)
+		p.wantDone(plan, before)
 		p.wantLeft(plan, paths)
 		done++
 	}
 	assert.That(t, done >= 2, "only %d groups were planned and done", done)
+	assert.Equal(t, fmt.Sprint(slices.Sorted(maps.Keys(refusals))),
+		"[DELETING_USER_MISSING NO_LONGER_MARKED PROTECTED RIGHTS_MISSING SCHEDULE_LOST]")
 }
 
 func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
@@ -228,7 +222,9 @@ func TestPlanDeletion_OfAPlaceholderNamesWhatKeepsIt(t *testing.T) {
 			p.Exec("main", `DELETE FROM maintenance.river_job`)
 			continue
 		}
-		free++
+		if free++; free > 3 {
+			break
+		}
 		p.Work(p.service, "delete_user")
 		p.Exec("main", `DELETE FROM maintenance.river_job`)
 		p.wantUpdated(plan, p.run(servicetest.GhostUsers))
