@@ -26,9 +26,6 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(childVariable); url != "" {
 		child(url)
 	}
-	if url := os.Getenv(replicaVariable); url != "" {
-		doomedReplica(url)
-	}
 	// State machines are short, unless -rapid.checks says otherwise.
 	if err := flag.Set("rapid.checks", "20"); err != nil {
 		panic(err)

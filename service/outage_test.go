@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"strconv"
 	"strings"
@@ -255,4 +256,58 @@ func wantResumed(e *servicetest.Estate, s *service.Service, database string) {
 	servicetest.WantRun(e.T, next, repo.RunSucceeded, "processed_records=10 deleted_rows=10")
 	assert.Equal(e.T, next.LeaseEpoch, 2, "epoch")
 	e.WantQueue(database, "")
+}
+
+func TestFault_Outage_RunOnAnotherDatabaseGoesOnWithoutMainAndIsRecordedLater(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), "main")
+	own := servicetest.NewServer(t, "main")
+	e.Add("main", own.Cluster.URL("main"))
+	e.Add("ci", servicetest.Databases.Clone(t, servicetest.Migrated("main")))
+	e.Exec("ci", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); INSERT INTO c (p_id) SELECT i FROM generate_series(1, 20) i`)
+	e.Gate("ci", "c", "OLD.p_id > 10")
+	e.Shut("ci", servicetest.App)
+	e.Deleted("ci", "p", 1, 20)
+	s := e.Service(servicetest.OneChild, servicetest.Batches(5, 0))
+	r := servicetest.Begin(t, s, "ci")
+	e.Eventually("ci", `SELECT count(*) FROM c`, "10")
+	// Whoever looks when main is back takes the run for dead.
+	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)
+	own.Stop()
+	st := servicetest.Status(t, s)
+	assert.That(t, st.Condition == service.ConditionRunning && st.CurrentRun != nil && st.CurrentRun.ID == r.ID && st.Failing == nil,
+		"condition %s: %s", st.Condition, st.ConditionDetail)
+	e.Lift("ci", servicetest.App)
+	e.Eventually("ci", `SELECT count(*) FROM c`, "0")
+	devdb.Eventually(t, "the run to end", func() bool { return servicetest.Status(t, s).Condition != service.ConditionRunning })
+	wantFailing(t, servicetest.Status(t, s), service.FailureUnreachable, "main", "database main: unreachable")
+	own.Start()
+	e.SQL["main"] = e.Connect("main")
+	other := e.Service(servicetest.OneChild)
+	seen := assert.Must(other.Run(context.Background(), r.ID))(t)
+	assert.That(t, !seen.FinishedAt.IsZero(), "%+v", seen)
+	e.Eventually("main", `SELECT concat_ws(' ', state, reason, error, counts ->> 'deleted_rows') FROM maintenance.runs`, "succeeded   20")
+	devdb.Eventually(t, "the worker to be idle", func() bool { return servicetest.Status(t, s).Condition == service.ConditionIdle })
+}
+
+// wantIdle waits until every worker of the replicas says that it has nothing to complain of, with a run at work or not.
+func wantIdle(e *servicetest.Estate, replicas ...*replica) {
+	e.T.Helper()
+	for _, r := range replicas {
+		var failing []string
+		e.T.Cleanup(func() {
+			if len(failing) > 0 {
+				e.T.Logf("failing: %q", failing)
+			}
+		})
+		devdb.Eventually(e.T, "no worker to be failing", func() bool {
+			all := assert.Must(r.Status(context.Background(), ""))(e.T)
+			failing = nil
+			for _, st := range all {
+				if st.Failing != nil {
+					failing = append(failing, fmt.Sprintf("%s: %+v", st.Worker, *st.Failing))
+				}
+			}
+			return len(failing) == 0
+		})
+	}
 }

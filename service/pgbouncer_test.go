@@ -22,11 +22,11 @@ import (
 
 // storm ends connections to main, but for the test's own, until it is stopped. It abates, so that a machine which needs
 // longer than that for a run gets through as well.
-func storm(e *servicetest.Estate, every time.Duration) (stop func()) {
+func storm(e *servicetest.Estate) (stop func()) {
 	e.T.Helper()
 	conn := e.Connect("main")
 	ctx, cancel := context.WithCancel(e.T.Context())
-	done := make(chan struct{})
+	done, every := make(chan struct{}), 30*time.Millisecond
 	go func() {
 		defer close(done)
 		for ctx.Err() == nil {
@@ -165,7 +165,7 @@ func TestFault_PgBouncer_EndedServerConnectionsLoseNothing(t *testing.T) {
 	m := &servicetest.Mirrored{Estate: e, Log: &servicetest.Buffer{}}
 	m.Candidates()
 	s := m.Service()
-	stop := storm(e, 30*time.Millisecond)
+	stop := storm(e)
 	defer stop()
 	for _, worker := range []string{servicetest.InactiveTokens, servicetest.PlaceholderUsers, servicetest.AdjournedGroups} {
 		devdb.Eventually(t, worker+" to get through", func() bool {

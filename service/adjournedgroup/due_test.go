@@ -275,31 +275,6 @@ func TestAdjournedGroupDeletion_HoldsGroupsWhoseScheduleIsLost(t *testing.T) {
 	g.Want("main", `SELECT path FROM namespaces WHERE id = 10`, "a-deletion_scheduled-10")
 }
 
-func TestAdjournedGroupDeletion_BacklogCountsMarksOfBothStores(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
-	plant(g, "10 owner=1 mark=1@20", "11 owner=1 mark=1@14", "12 owner=1 mark=1@13", "13 details=1@30", "14 mark=1@40 details=1@3",
-		"15 details=99@3", "16 begun=NULL")
-	wantBacklog(g, "7 4 3 0 30")
-}
-
-func TestAdjournedGroupDeletion_DryRunDecidesAsARealRunAndChangesNothing(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
-	// 11 is restored, 12 held, 13 covered by 10; the schedule of 14 is lost, 15 fails, and of 16 and its child the job cannot be queued.
-	plant(g, "10 owner=1 mark=1@15", "11 path=restored-deletion_scheduled-11 mark=1@15", "12 details=-@15", "13<10 mark=1@15",
-		"14 path=lost-deletion_scheduled-14", "15 path=fails-deletion_scheduled-15 mark=1@15", "16 owner=1 mark=1@15", "17<16 mark=1@15")
-	g.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
-	g.Exec("main", `CREATE CONSTRAINT TRIGGER refuse AFTER DELETE ON group_deletion_schedules INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.group_id = 15) EXECUTE FUNCTION refuse()`)
-	g.Exec("main", `CREATE TRIGGER refuse BEFORE INSERT ON maintenance.river_job FOR EACH ROW WHEN (NEW.args ->> 'group_id' = '16') EXECUTE FUNCTION refuse()`)
-	const all = `SELECT md5(string_agg(x, '' ORDER BY x)) FROM (SELECT n::text AS x FROM namespaces n UNION ALL SELECT r::text FROM routes r
-		UNION ALL SELECT s::text FROM group_deletion_schedules s UNION ALL SELECT d::text FROM namespace_details d UNION ALL SELECT j::text FROM maintenance.river_job j) x`
-	before := g.Value("main", all)
-	g.DryRun("scheduled_jobs=2 restored_groups=1 held_groups=2 failed_groups=2")
-	g.Want("main", all, before)
-	g.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")
-	g.Run("scheduled_jobs=2 restored_groups=1 held_groups=2 failed_groups=2")
-	g.WantJobs("10:1@0", "17:1@100")
-}
-
 func TestAdjournedGroupDeletion_WorksWithoutStates(t *testing.T) {
 	g := servicetest.NewGroups(servicetest.Parallel(t))
 	g.Run("")

@@ -132,6 +132,25 @@ func coverCases() []treeCase {
 func dueCases() []treeCase {
 	return []treeCase{
 		{
+			// 12 is restored, 13 held, the schedule of 14 is lost, and the restoring of 15 fails at its commit.
+			name:  "a restoring that fails at its commit is known to a dry run",
+			trees: []string{"10 owner=1 mark=1@15", "12 mark=1@15", "13 details=-@15", "14 path=lost-deletion_scheduled-14", "15 mark=1@15"},
+			sql: `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
+				CREATE CONSTRAINT TRIGGER refuse AFTER DELETE ON group_deletion_schedules INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.group_id = 15)
+				EXECUTE FUNCTION refuse()`,
+			counts: "scheduled_jobs=1 restored_groups=1 held_groups=2 failed_groups=1", jobs: []string{"10:1@0"}, marked: "10 13 15",
+			next: "restored_groups=1 held_groups=2",
+		},
+		{
+			name: "the backlog has the marks of both stores",
+			trees: []string{
+				"10 owner=1 mark=1@20", "11 owner=1 mark=1@14", "12 owner=1 mark=1@13", "13 owner=1 details=1@30", "14 mark=1@40 details=1@3",
+				"15 details=99@3", "16 begun=NULL",
+			},
+			backlog: "7 4 3 0 30", counts: "scheduled_jobs=4", jobs: []string{"10:1@0", "11:1@20", "13:1@40", "16:@60"}, marked: "10 11 12 13 14 15",
+			left: "16",
+		},
+		{
 			name:   "groups whose time is not up are left alone",
 			trees:  []string{"9", "11 owner=1 mark=1@2", "13 owner=1 mark=1@13", "14 owner=1 mark=1@14", "15 owner=1 mark=1@-3"},
 			sql:    `UPDATE namespace_details SET state_metadata = '{"deletion_scheduled_by_user_id": 1}' WHERE namespace_id = 9`,
