@@ -3,6 +3,7 @@ package service_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -79,6 +80,33 @@ func TestFault_PipelineOracle_NarrowIDsMakeNoDifference(t *testing.T) {
 		p.Work(p.service, kind)
 		p.Want("main", `SELECT string_agg(coalesce(metadata ->> 'reason', state::text), ', ' ORDER BY metadata ->> 'reason') FROM maintenance.river_job WHERE kind = '`+kind+`'`, want)
 	}
+}
+
+func TestFault_PipelineOracle_TerminatedBackendsMakeNoDifference(t *testing.T) {
+	t.Parallel()
+	p := &pipelineRun{Estate: servicetest.New(t, "all", "main"), oracle: oracle.Generate(37, 1)}
+	p.load()
+	p.Gate("main", "notes")
+	p.replace()
+	q := p.Queue()
+	assert.NoError(t, q.Start(p.service))
+	stop := storm(p.Estate)
+	for round := range 40 {
+		for _, w := range servicetest.Configured(t, p.service) {
+			_, err := p.service.RunBatch(t.Context(), service.RunRequest{Worker: w, DryRun: round%3 == 0})
+			_, held := errors.AsType[*service.LeaseHeldError](err)
+			assert.That(t, err == nil || held || errors.Is(err, service.ErrUnreachable), "%s: %v", w, err)
+		}
+		p.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now() - interval '1 minute'`)
+		p.Exec("main", `UPDATE maintenance.river_job SET state = 'available', scheduled_at = now() WHERE state IN ('retryable', 'scheduled')`)
+	}
+	stop()
+	assert.NoError(t, q.Stop(t.Context()))
+	p.Open[0].Pool().Reset()
+	p.Exec("main", `UPDATE maintenance.river_job SET state = 'available' WHERE finalized_at IS NULL`)
+	p.Exec("main", `UPDATE maintenance.leases SET expires_at = clock_timestamp() WHERE expires_at > clock_timestamp()`)
+	p.toTheEnd()
+	p.compare()
 }
 
 // load writes the estate's rows, and queues its jobs.
