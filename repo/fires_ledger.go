@@ -86,6 +86,8 @@ type LedgerStep struct {
 	// Cron is the schedule that now holds, Until up to when its fires are now accounted for.
 	Cron  string
 	Until time.Time
+	// Reason is why a fire is claimed that is not simply due, or why it gets no run.
+	Reason string
 }
 
 // noLedgerTimeSQL: a ledger whose end is a time that cannot be read is moved whoever has read it.

@@ -63,7 +63,7 @@ func (m *fireMachine) claim(t *rapid.T) {
 	}
 	id := fmt.Sprintf("%08d-0000-7000-8000-%012d", m.runs, time.Now().UnixNano()%1_000_000_000_000)
 	run := repo.Run{ID: id, Worker: m.worker, State: repo.RunRunning, Replica: replica, Fire: step.Until}
-	_, err := m.ClaimFire(context.Background(), repo.FireClaim{Step: step}, run, time.Hour, "")
+	_, err := m.ClaimFire(context.Background(), step, run, time.Hour, "")
 	// One that was missed may run after all.
 	free := current && m.rows[from+1] != repo.FireRan
 	if free != (err == nil) || !free && !errors.Is(err, repo.ErrNotFound) {

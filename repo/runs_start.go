@@ -124,25 +124,16 @@ SELECT $12::text::uuid, fire.worker, $2, $3::interval, $13, 'schedule', $10, $14
 FROM fire LEFT JOIN lease ON true
 RETURNING ` + runColumns
 
-// FireClaim claims a fire for a run.
-type FireClaim struct {
-	// Step moves the ledger on.
-	Step LedgerStep
-	// Reason is why the fire is claimed that is not simply due, or why it gets no run.
-	Reason string
-}
-
 // ClaimFire claims the fire run.Fire and records its run, in the state of which the fire's outcome
 // is: [RunSkipped] or anything else. It also takes a lease, as [Database.InsertRun] does.
 // [ErrNotFound]: another server has claimed the fire, or moved the ledger on; no run was recorded
 // and no lease taken. The ledger is moved on even then, if the fire has a row.
 func (d *Database) ClaimFire(
-	ctx context.Context, c FireClaim, run Run, ttl time.Duration, lease string,
+	ctx context.Context, s LedgerStep, run Run, ttl time.Duration, lease string,
 ) (stored Run, err error) {
-	s := c.Step
 	return d.oneRun(ctx, "claim the fire", claimFireSQL, lease, run.Replica, ttl,
 		s.Ledger.Worker, s.Ledger.Cron, s.Cron, s.Until, s.Ledger.AccountedUntil,
-		run.Fire, run.State, c.Reason, run.ID, run.Database, run.Reason,
+		run.Fire, run.State, s.Reason, run.ID, run.Database, run.Reason,
 		run.RequestedBy, run.TraceID, run.Error)
 }
 

@@ -31,7 +31,7 @@ func (s *Service) RunScheduled(
 		until := run.Later(l.AccountedUntil, fire)
 		record, err = s.engine.RunBatch(ctx, run.Request{Worker: w.Name, Fire: &run.Fire{
 			Time:  fire,
-			Claim: &repo.FireClaim{Step: repo.LedgerStep{Ledger: l, Cron: w.Config.Schedule, Until: until}},
+			Claim: &repo.LedgerStep{Ledger: l, Cron: w.Config.Schedule, Until: until},
 		}})
 		if !errors.Is(err, run.ErrFireTaken) {
 			return record, err == nil, err

@@ -41,7 +41,7 @@ type Fire struct {
 	// Time is the moment of the fire. The run works on the database whose turn it was then.
 	Time time.Time
 	// Claim claims the fire. It is nil, and Time zero, for the further runs of a round.
-	Claim *repo.FireClaim
+	Claim *repo.LedgerStep
 }
 
 // RunBatch runs a worker once. It waits for the run's end unless Async; a caller that goes away does not stop the run.

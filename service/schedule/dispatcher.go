@@ -147,13 +147,15 @@ func (t *workerTick) process(ctx context.Context) error {
 	return nil
 }
 
-func (t *workerTick) step(until time.Time) repo.LedgerStep {
-	return repo.LedgerStep{Ledger: t.ledger, Cron: t.worker.Config.Schedule, Until: until}
+func (t *workerTick) step(until time.Time, reason string) *repo.LedgerStep {
+	return &repo.LedgerStep{
+		Ledger: t.ledger, Cron: t.worker.Config.Schedule, Until: until, Reason: reason,
+	}
 }
 
 // miss records missed fires, counts them, and logs what is worth a warning.
 func (t *workerTick) miss(ctx context.Context, due dueFires) (advanced bool, err error) {
-	advanced, missed, err := t.runner.Main.MissFires(ctx, t.step(due.until), due.missed)
+	advanced, missed, err := t.runner.Main.MissFires(ctx, *t.step(due.until, ""), due.missed)
 	if err != nil || !advanced {
 		return false, err
 	}

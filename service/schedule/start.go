@@ -20,9 +20,7 @@ func (t *workerTick) start(ctx context.Context, due dueFires) error {
 	err := run.Guarded(func() (err error) {
 		first, err = t.runner.RunBatch(ctx, run.Request{
 			Worker: t.worker.Name, Database: firstDue(ctx, t.worker), Async: true,
-			Fire: &run.Fire{
-				Time: due.fire, Claim: &repo.FireClaim{Step: t.step(until), Reason: due.reason},
-			},
+			Fire: &run.Fire{Time: due.fire, Claim: t.step(until, due.reason)},
 		})
 		return err
 	})
