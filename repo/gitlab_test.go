@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
@@ -302,7 +303,8 @@ type deadlocked struct {
 	inserted  []repo.Job
 }
 
-func (q *deadlocked) InsertJobs(_ context.Context, _ repo.Tx, jobs []repo.Job) (int, error) {
+func (q *deadlocked) InsertJobs(ctx context.Context, _ repo.Tx, jobs []repo.Job) (int, error) {
+	repo.CountQueued(ctx, "delete_placeholder_user", len(jobs))
 	if q.meanwhile != nil {
 		q.meanwhile()
 		q.meanwhile = nil
@@ -314,7 +316,9 @@ func (q *deadlocked) InsertJobs(_ context.Context, _ repo.Tx, jobs []repo.Job) (
 
 func TestClaimPlaceholders_SecondTryClaimsNoMoreThanTheNextPageWasTold(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "main")
-	ctx := t.Context()
+	ctx, span := sdktrace.NewTracerProvider().Tracer("test").Start(t.Context(), "maintenance.run")
+	defer span.End()
+	ctx = repo.WithSpans(ctx)
 	add := func(user int) {
 		b.exec(`SET session_replication_role = replica`)
 		b.exec(`INSERT INTO import_placeholder_user_details
@@ -346,4 +350,5 @@ func TestClaimPlaceholders_SecondTryClaimsNoMoreThanTheNextPageWasTold(t *testin
 	}
 	assert.That(t, slices.Equal(starts, []time.Duration{5 * time.Second, 6 * time.Second}), "jobs start after %v", starts)
 	b.want(`SELECT string_agg(deletion_attempts::text, ' ' ORDER BY id) FROM import_placeholder_user_details`, "1 1 0")
+	assert.Equal(t, attributeOf(repo.SpansAttributes(ctx), "maintenance.queued"), `["delete_placeholder_user: 2"]`, "queued")
 }

@@ -40,24 +40,16 @@ func newStatementTimes(ctx context.Context, name string) (*statementTimes, error
 	return t, nil
 }
 
-type (
-	workKey      struct{}
-	statementKey struct{}
-)
+type workKey struct{}
 
 // WithWork names the worker or kind of job that the statements of a context are for.
 func WithWork(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, workKey{}, name)
 }
 
-// begin notes when a statement begins.
-func (t *statementTimes) begin(ctx context.Context) context.Context {
-	return context.WithValue(ctx, statementKey{}, time.Now()) //nolint:forbidigo // measures
-}
-
-func (t *statementTimes) end(ctx context.Context, err error) {
-	began, ok := ctx.Value(statementKey{}).(time.Time)
-	if !ok {
+// add counts a statement that has ended, unless it is overhead, which has not begun.
+func (t *statementTimes) add(ctx context.Context, began time.Time, err error) {
+	if began.IsZero() {
 		return
 	}
 	work, _ := ctx.Value(workKey{}).(string)

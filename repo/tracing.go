@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -23,13 +24,13 @@ import (
 // What the methods of this package do is traced by the operation: one span for a statement or a
 // transaction with all that it needs (a connection, preparation, BEGIN, settings, COMMIT), called
 // by the name that the method gives. A span has no text of statements, no values, and no words of
-// the server's, which may quote rows. It is made when the operation has ended: [Scope] says of
-// which operations there is one.
+// the server's, which may quote rows. It is made when the operation has ended: [Spans] decides
+// of which operations there is one.
 
 // operation is one that has not ended.
 type operation struct {
 	database *Database
-	scope    *Scope
+	spans    *Spans
 	name     string
 	started  time.Time
 	// rows that came back or were changed.
@@ -37,8 +38,11 @@ type operation struct {
 	// failed are the statements that the server refused; the operation may have succeeded at a
 	// second try.
 	failed int
-	// waited for a connection.
+	// waited for a connection, which it has asked for at asked.
 	waited time.Duration
+	asked  time.Time
+	// queued are jobs by kind, of the last try of a transaction.
+	queued map[string]int
 	// routine: a look at the clock or the catalogue, which is worth a span only if it failed or was
 	// slow.
 	routine bool
@@ -48,8 +52,6 @@ type operation struct {
 
 type operationKey struct{}
 
-func recording(ctx context.Context) bool { return trace.SpanFromContext(ctx).IsRecording() }
-
 // untraced is a context without spans.
 func untraced(ctx context.Context) context.Context {
 	return trace.ContextWithSpan(ctx, noop.Span{})
@@ -58,11 +60,13 @@ func untraced(ctx context.Context) context.Context {
 // begin begins an operation. It is nil, and costs nothing, where nothing is traced.
 func (d *Database) begin(ctx context.Context, name string) (context.Context, *operation) {
 	var o *operation
-	if scope := scopeOf(ctx); scope != nil && recording(ctx) {
-		changed, _ := ctx.Value(affectedKey{}).([]*int64)
+	if spans := spansOf(ctx); spans != nil && recording(ctx) {
 		o = &operation{
-			database: d, scope: scope, name: name, affected: changed,
+			database: d, spans: spans, name: name,
 			started: time.Now(), //nolint:forbidigo // a span's time is the host's
+		}
+		if to := operationOf(ctx); to != nil && to.database == nil {
+			o.affected = to.affected
 		}
 	}
 	return context.WithValue(ctx, operationKey{}, o), o
@@ -87,6 +91,9 @@ func (o *operation) end(ctx context.Context, err error) {
 	if o == nil {
 		return
 	}
+	if err != nil {
+		o.queued = nil
+	}
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = nil
 	}
@@ -100,8 +107,7 @@ func (o *operation) end(ctx context.Context, err error) {
 	cutOff := errors.Is(err, context.Canceled)
 	kind, text := describe(err)
 	took := ended.Sub(o.started)
-	worth := !cutOff && kind != "" || o.failed > 0 || took >= slowOperation
-	if !o.scope.count(o, took, worth) {
+	if !o.spans.count(o, took, !cutOff && kind != "" || o.failed > 0) {
 		return
 	}
 	_, span := o.database.spans.Start(ctx, o.name, trace.WithTimestamp(o.started),
@@ -146,10 +152,25 @@ func withAffected(ctx context.Context, into []any) (context.Context, []any) {
 			changed = append(changed, a.rows)
 		}
 	}
-	return context.WithValue(ctx, affectedKey{}, changed), into
+	return context.WithValue(ctx, operationKey{}, &operation{affected: changed}), into
 }
 
-type affectedKey struct{}
+// CountQueued counts jobs that are queued in the transaction of a context, if it is committed.
+func CountQueued(ctx context.Context, kind string, n int) {
+	if o := operationOf(ctx); o != nil {
+		if o.queued == nil {
+			o.queued = map[string]int{}
+		}
+		o.queued[kind] += n
+	}
+}
+
+// tryAgain forgets what the try before has queued.
+func (o *operation) tryAgain() {
+	if o != nil {
+		o.queued = nil
+	}
+}
 
 // tracer measures statements, for the metrics, and records with the operation that sends them how
 // they ended.
@@ -165,20 +186,6 @@ func traceAttributes(name string, config *pgx.ConnConfig) []attribute.KeyValue {
 }
 
 func newSpans() trace.Tracer { return otel.Tracer("github.com/caretaker-go/caretaker/repo") }
-
-// traceParentKey is the context's key of what WithTraceParent has set.
-type traceParentKey struct{}
-
-// WithTraceParent lets the triggers of tracked tables note a span (W3C) beside the records of rows
-// that statements of this context delete: the setting caretaker.traceparent.
-func WithTraceParent(ctx context.Context, parent string) context.Context {
-	return context.WithValue(ctx, traceParentKey{}, parent)
-}
-
-func traceParentOf(ctx context.Context) string {
-	parent, _ := ctx.Value(traceParentKey{}).(string)
-	return parent
-}
 
 // overhead says whether a statement only prepares or ends what others do: those are not measured.
 func overhead(sql string) bool {
@@ -203,75 +210,81 @@ func note(ctx context.Context, sql string, tag pgconn.CommandTag, err error) {
 	}
 }
 
-// sqlKey is the context's key of the statement that has been sent.
-type sqlKey struct{}
+// sent is a statement, or several that were sent together, until it has ended.
+type sent struct {
+	sql string
+	// began is zero of overhead.
+	began time.Time
+	// failure is the first one.
+	failure error
+}
+
+type sentKey struct{}
+
+func sentOf(ctx context.Context) *sent {
+	s, _ := ctx.Value(sentKey{}).(*sent)
+	return s
+}
 
 // TraceQueryStart begins to measure.
-func (t *tracer) TraceQueryStart(
+func (*tracer) TraceQueryStart(
 	ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData,
 ) context.Context {
-	if !overhead(data.SQL) {
-		ctx = t.times.begin(ctx)
+	return send(ctx, data.SQL, !overhead(data.SQL))
+}
+
+func send(ctx context.Context, sql string, measured bool) context.Context {
+	s := &sent{sql: sql}
+	if measured {
+		s.began = time.Now() //nolint:forbidigo // measures
 	}
-	return context.WithValue(ctx, sqlKey{}, data.SQL)
+	return context.WithValue(ctx, sentKey{}, s)
 }
 
 // TraceQueryEnd measures.
 func (t *tracer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
-	sql, _ := ctx.Value(sqlKey{}).(string)
-	note(ctx, sql, data.CommandTag, data.Err)
-	t.times.end(ctx, data.Err)
+	s := sentOf(ctx)
+	note(ctx, s.sql, data.CommandTag, data.Err)
+	t.times.add(ctx, s.began, data.Err)
 }
 
 // TraceBatchStart begins to measure statements that are sent together.
-func (t *tracer) TraceBatchStart(
+func (*tracer) TraceBatchStart(
 	ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData,
 ) context.Context {
 	measured := func(q *pgx.QueuedQuery) bool { return !overhead(q.SQL) }
-	if slices.ContainsFunc(data.Batch.QueuedQueries, measured) {
-		ctx = t.times.begin(ctx)
-	}
-	return context.WithValue(ctx, failureKey{}, new(error))
+	return send(ctx, "", slices.ContainsFunc(data.Batch.QueuedQueries, measured))
 }
 
-// failureKey is the context's key of the first failure of statements that were sent together.
-type failureKey struct{}
-
-// TraceBatchQuery keeps it.
+// TraceBatchQuery keeps the first failure.
 func (*tracer) TraceBatchQuery(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
 	note(ctx, data.SQL, data.CommandTag, data.Err)
-	if failure, ok := ctx.Value(failureKey{}).(*error); ok && *failure == nil {
-		*failure = data.Err
-	}
+	s := sentOf(ctx)
+	s.failure = cmp.Or(s.failure, data.Err)
 }
 
 // TraceBatchEnd measures.
 func (t *tracer) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchEndData) {
-	if failure, ok := ctx.Value(failureKey{}).(*error); ok && data.Err == nil {
-		data.Err = *failure
-	}
-	t.times.end(ctx, data.Err)
+	s := sentOf(ctx)
+	t.times.add(ctx, s.began, cmp.Or(data.Err, s.failure))
 }
-
-// acquireKey is the context's key of when a connection was asked for.
-type acquireKey struct{}
 
 // TraceAcquireStart begins to measure the wait for a connection.
 func (*tracer) TraceAcquireStart(
 	ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireStartData,
 ) context.Context {
-	if operationOf(ctx) == nil {
-		return ctx
+	if o := operationOf(ctx); o != nil {
+		o.asked = time.Now() //nolint:forbidigo // measures
 	}
-	return context.WithValue(ctx, acquireKey{}, time.Now()) //nolint:forbidigo // measures
+	return ctx
 }
 
 // TraceAcquireEnd counts it.
 func (*tracer) TraceAcquireEnd(
 	ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireEndData,
 ) {
-	if asked, ok := ctx.Value(acquireKey{}).(time.Time); ok {
-		operationOf(ctx).waited += time.Since(asked) //nolint:forbidigo // measures
+	if o := operationOf(ctx); o != nil {
+		o.waited += time.Since(o.asked) //nolint:forbidigo // measures
 	}
 }
 

@@ -59,6 +59,7 @@ func (d *Database) transaction(
 	}
 	ctx, o := d.begin(ctx, operation)
 	err = retryConflicts(ctx, func() error {
+		o.tryAgain()
 		return pgx.BeginTxFunc(ctx, d.pool, p.options(), func(tx pgx.Tx) error {
 			changes := &changing{Tx: tx, database: d, rule: operation, targetsSQL: known.missing}
 			if err := p.begin(ctx, changes); err != nil {

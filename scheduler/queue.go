@@ -139,6 +139,9 @@ func (q *Queue) InsertJobs(
 		inserts = append(inserts, slices.DeleteFunc(results,
 			func(r *rivertype.JobInsertResult) bool { return r.UniqueSkippedAsDuplicate })...)
 	}
+	for _, r := range inserts {
+		repo.CountQueued(ctx, r.Job.Kind, 1)
+	}
 	setInserted(span, inserts, len(jobs)-len(inserts))
 	return len(inserts), nil
 }

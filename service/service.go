@@ -134,7 +134,7 @@ func New(c Config) (*Service, error) {
 	s.plans = make(chan struct{}, plansAtOnce)
 	s.looseForeignKeysOnly = c.LooseForeignKeysOnly()
 	if c.Queue != nil && !s.looseForeignKeysOnly {
-		s.queue = run.CountedQueue{JobQueue: c.Queue}
+		s.queue = c.Queue
 	}
 	if err := s.addWorkers(c); err != nil {
 		return nil, err

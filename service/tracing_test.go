@@ -19,7 +19,6 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
-	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -191,7 +190,7 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 func wantTrips(t *testing.T, spans *tracetest.SpanRecorder, do func(context.Context) error, want ...string) {
 	t.Helper()
 	ctx, call := otel.Tracer("test").Start(t.Context(), "call")
-	err := do(run.WithSpans(ctx))
+	err := do(repo.WithSpans(ctx))
 	if call.End(); err != nil {
 		t.Fatal(err)
 	}

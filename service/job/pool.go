@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -179,7 +181,7 @@ func (j *Attempt) Key() repo.AttemptOf {
 // Origin is a job that this one queues, without arguments: of the same run, its trace leads back to
 // here.
 func (j *Attempt) Origin(ctx context.Context) repo.Job {
-	return repo.Job{RunID: j.RunID, RequestedBy: j.RequestedBy, TraceParent: run.TraceParent(ctx)}
+	return repo.Job{RunID: j.RunID, RequestedBy: j.RequestedBy, TraceParent: repo.TraceParent(ctx)}
 }
 
 // Source is the job, as receipts name it.
@@ -231,7 +233,7 @@ func (p *Pool) WorkJob(ctx context.Context, r Request) (Result, error) {
 		result.TraceID = id.String()
 	}
 	if span.SpanContext().IsSampled() {
-		result.TraceParent = run.TraceParent(traced)
+		result.TraceParent = repo.TraceParent(traced)
 	}
 	return result, err
 }
@@ -309,9 +311,8 @@ func (p *Pool) reportJob(ctx context.Context, j *Attempt, r Result, err error) {
 		attrs = append(attrs, "error", redacted(err))
 	}
 	if lost {
-		back, span := p.StartCorrectionSpan(ctx, j.started, jobAttributes(j.Request)...)
-		recordJob(back, r, outcome, err)
-		span.End()
+		// Who took the attempt for dead has sent a span with its id.
+		run.Withhold(trace.SpanFromContext(ctx))
 	} else {
 		recordJob(ctx, r, outcome, err)
 	}

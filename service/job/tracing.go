@@ -25,7 +25,7 @@ func (p *Pool) startJob(ctx context.Context, r Request, options ...trace.SpanSta
 	ids := attemptIDs(r.Name)
 	ctx, span := p.StartSpan(ctx, "maintenance.job", ids, append(options, trace.WithNewRoot(), run.LinkTo(ctx, r.TraceParent),
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(jobAttributes(r)...))...)
-	return run.Traced(ctx, span, &run.Queued{Job: true}), span
+	return repo.WithSpans(ctx), span
 }
 
 // attemptIDs are the trace and the span in which the attempt with this name is worked; random without a name. Whoever
@@ -69,13 +69,8 @@ func recordJob(ctx context.Context, r Result, outcome string, err error) {
 		span.SetAttributes(attribute.Float64("maintenance.job.snooze_seconds", r.Snooze.Seconds()))
 	}
 	recordAttributes(span, r.Attributes, r.traced)
-	if q, ok := ctx.Value(run.QueuedKey{}).(*run.Queued); ok {
-		// What an attempt has queued before it failed is left out: whether it was committed is not known.
-		q.Committed(err == nil)
-	}
-	run.RecordQueued(ctx, span)
-	span.SetAttributes(repo.ScopeAttributes(ctx)...)
-	if err != nil && outcome != run.OutcomeLost && outcome != run.OutcomeInterrupted {
+	span.SetAttributes(repo.SpansAttributes(ctx)...)
+	if err != nil && outcome != run.OutcomeInterrupted {
 		run.NoteError(span, err)
 	}
 }

@@ -50,8 +50,6 @@ type Execution struct {
 
 	mu  sync.Mutex
 	run Run
-	// waited is the time in which permits, side by side or not, have waited for renewals.
-	waited time.Duration
 	// limit is what stopped the run before it was through, "" if nothing did.
 	limit string
 	// linked are the spans that the run's span is linked to.
@@ -130,9 +128,7 @@ func (x *Execution) Count(ctx context.Context, key string, n int64) {
 		default:
 		}
 	}
-	if batch, ok := ctx.Value(batchKey{}).(*batchCounts); ok {
-		batch.add(key, n)
-	}
+	repo.AddCount(ctx, key, n)
 	if action := x.Worker.Actions[key]; action != "" && n > 0 && !x.DryRun {
 		x.metrics.AddRows(ctx, x.Worker.Name, x.Database.Name, action, n)
 	}
@@ -202,6 +198,6 @@ func (x *Execution) Origin(ctx context.Context) repo.Job {
 	by := x.source()
 	return repo.Job{
 		RunID: by.RunID, RequestedBy: by.RequestedBy,
-		TraceParent: TraceParent(trace.ContextWithSpan(ctx, x.Span)),
+		TraceParent: repo.TraceParent(trace.ContextWithSpan(ctx, x.Span)),
 	}
 }

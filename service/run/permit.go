@@ -38,7 +38,6 @@ type Writer interface {
 type openPermit struct {
 	*Execution
 	database *repo.Database
-	queued   *Queued
 	ended    atomic.Bool
 }
 
@@ -68,8 +67,7 @@ func (x *Execution) Permit(
 		return Permit{}, err
 	}
 	permit.Source = x.source()
-	queued, _ := ctx.Value(QueuedKey{}).(*Queued)
-	return Permit{permit, &openPermit{Execution: x, database: d, queued: queued}}, nil
+	return Permit{permit, &openPermit{Execution: x, database: d}}, nil
 }
 
 // source is the run, as receipts name it.
@@ -88,7 +86,6 @@ func (p Permit) End(err *error) {
 	}
 	*err = o.leases.end(*err)
 	o.reader.Wrote(o.database)
-	o.queued.Committed(*err == nil)
 }
 
 // Permitted does a step that writes, on no table in particular, with a permit.
@@ -113,7 +110,7 @@ func (x *Execution) waitForRenewal(ctx context.Context) error {
 		return nil
 	}
 	began := time.Now()
-	defer func() { x.recordWait(ctx, time.Since(began)) }()
+	defer func() { repo.AddSeconds(ctx, "maintenance.waited_seconds", time.Since(began)) }()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop := func() { cancel(x.Stopped()) }

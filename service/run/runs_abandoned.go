@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -93,11 +92,9 @@ func (r *Runner) recordAbandoned(ctx context.Context, run Run) {
 
 // correct is what report is for a run that others have closed and reported meanwhile: its process had
 // only stood still, or could not reach main. Its record has the real end now, but is not counted again.
-func (r *Runner) correct(ctx context.Context, x *Execution, run Run, err error) {
-	ctx, span := r.StartCorrectionSpan(ctx, x.started, attribute.String("maintenance.worker", run.Worker), attribute.String("maintenance.run_id", run.ID))
-	x.recordEnd(ctx, span, &run, err)
-	span.End(trace.WithTimestamp(x.ended))
-	x.Span.End(trace.WithTimestamp(x.ended))
+func (*Runner) correct(ctx context.Context, x *Execution, run Run, err error) {
+	Withhold(x.Span)
+	x.Span.End()
 	x.Log.WarnContext(ctx, "the run had been taken for dead, its record is corrected", x.endLine(run, err)...)
 }
 
@@ -110,15 +107,8 @@ func (x *Execution) endLine(run Run, err error) []any {
 	return attrs
 }
 
-// withheldKey is the attribute of a span that is not sent.
-const withheldKey = "maintenance.withheld"
-
-// StartCorrectionSpan begins the span in which a process that was taken for dead records its real
-// end. The span of ctx is held back: whoever has taken it for dead has sent one with its id.
-func (r *Runner) StartCorrectionSpan(ctx context.Context, began time.Time, attributes ...attribute.KeyValue) (context.Context, trace.Span) {
-	trace.SpanFromContext(ctx).SetAttributes(attribute.Bool(withheldKey, true))
-	return r.Tracer.Start(ctx, "maintenance.comeback", trace.WithTimestamp(began), trace.WithAttributes(attributes...)) //nolint:spancheck // the caller ends it
-}
+// Withhold keeps a span from being sent: another process has sent one with its id.
+func Withhold(span trace.Span) { span.SetAttributes(attribute.Bool("maintenance.withheld", true)) }
 
 // abandonedSpan is the span of a run in its trace, in the place and with the id of the one that has died with its process.
 // It is a root: which span was the caller's nobody knows any more.
@@ -126,13 +116,10 @@ func (r *Runner) abandonedSpan(ctx context.Context, run Run) (context.Context, t
 	var of trace.SpanContextConfig
 	of.TraceID, _ = trace.TraceIDFromHex(run.TraceID) // none is on record: a trace of its own
 	ctx = trace.ContextWithSpanContext(ctx, trace.NewSpanContext(of))
-	ctx, span := r.startRunSpan(ctx, run.ID, trace.WithTimestamp(run.StartedAt), trace.WithAttributes(
-		attribute.String("maintenance.worker", run.Worker), attribute.String("maintenance.run_id", run.ID),
-		attribute.String("maintenance.database", databaseOrMain(run)), attribute.String("maintenance.trigger", run.Trigger),
-		attribute.Bool("maintenance.dry_run", run.DryRun), attribute.Int64("maintenance.lease_epoch", run.LeaseEpoch),
-		attribute.String("maintenance.outcome", run.State), attribute.String("maintenance.reason", run.Reason),
-		attribute.String("maintenance.stopped_because", run.Error), attribute.String("error.type", run.Reason)))
-	SetTexts(span, "maintenance.requested_by", run.RequestedBy)
+	ctx, span := r.startRunSpan(ctx, run, trace.WithTimestamp(run.StartedAt))
+	span.SetAttributes(attribute.Int64("maintenance.lease_epoch", run.LeaseEpoch))
+	SetTexts(span, "maintenance.outcome", run.State, "maintenance.reason", run.Reason,
+		"maintenance.stopped_because", run.Error, "error.type", run.Reason)
 	span.SetAttributes(countAttributes(run.Counts)...)
 	span.SetStatus(codes.Error, run.Error)
 	return ctx, span

@@ -211,7 +211,7 @@ func (r *Runner) start(ctx context.Context, run Run, s starting) (*Execution, er
 	switch {
 	case err != nil:
 		if s.fire != nil {
-			x.Span.SetAttributes(attribute.Bool(withheldKey, true))
+			Withhold(x.Span)
 		}
 		r.refuse(x, err)
 		return nil, err
@@ -251,7 +251,9 @@ func (r *Runner) newExecution(ctx context.Context, run Run, s starting) (context
 	if s.fire != nil {
 		run.Fire = s.fire.Time
 	}
-	ctx, span := r.startRun(ctx, w, run, database)
+	// It outlives its caller, and keeps the caller's trace.
+	ctx, span := r.startRunSpan(context.WithoutCancel(ctx), run)
+	ctx = repo.WithSpans(ctx)
 	run.State, run.Replica, run.Counts = repo.RunRunning, r.Replica, map[string]int64{}
 	for key := range w.Actions {
 		run.Counts[key] = 0

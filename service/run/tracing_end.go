@@ -34,9 +34,7 @@ const ReasonInterrupted = "INTERRUPTED"
 
 // RecordOutcome says on the span of a context how that ended, and why, if that is not as usual.
 func RecordOutcome(ctx context.Context, outcome, reason string) {
-	if batch, ok := ctx.Value(batchKey{}).(*batchCounts); ok {
-		batch.failed, batch.reason = outcome == repo.RunFailed, cmp.Or(reason, outcome)
-	}
+	repo.SetReason(ctx, outcome == repo.RunFailed, cmp.Or(reason, outcome))
 	SetTexts(trace.SpanFromContext(ctx), "maintenance.outcome", outcome, "maintenance.reason", reason)
 }
 
@@ -180,13 +178,16 @@ func recordRefusedLease(span trace.Span, err error) {
 	span.SetAttributes(attribute.Int64("maintenance.lease_epoch", held.Lease.Epoch))
 }
 
+// restedKey is the attribute for how long a run or batch has rested.
+const restedKey = "maintenance.rested_seconds"
+
 // recordRest says on the spans of a batch and its run, once each, what they rest for, and keeps for how long.
 func (x *Execution) recordRest(ctx context.Context, load string, rested time.Duration, first bool) {
 	event := trace.WithAttributes(attribute.String("maintenance.load", load))
 	if first {
 		x.Span.AddEvent("throttled", event)
 	}
-	if batch, ok := ctx.Value(batchKey{}).(*batchCounts); ok && batch.rest(rested) {
+	if repo.AddSeconds(ctx, restedKey, rested) {
 		trace.SpanFromContext(ctx).AddEvent("throttled", event)
 	}
 }

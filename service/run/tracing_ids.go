@@ -2,8 +2,7 @@ package run
 
 import (
 	"context"
-	"encoding/binary"
-	"math/rand/v2"
+	"crypto/rand"
 
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/trace"
@@ -21,22 +20,19 @@ type wantedIDs struct{}
 // NewIDs are those of a root.
 func (s SpanIDs) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
 	wanted, _ := ctx.Value(wantedIDs{}).(trace.SpanContextConfig)
-	id := wanted.TraceID
-	for !id.IsValid() {
-		binary.BigEndian.PutUint64(id[:8], rand.Uint64())
-		binary.BigEndian.PutUint64(id[8:], rand.Uint64())
+	if !wanted.TraceID.IsValid() {
+		_, _ = rand.Read(wanted.TraceID[:])
 	}
-	return id, s.NewSpanID(ctx, id)
+	return wanted.TraceID, s.NewSpanID(ctx, wanted.TraceID)
 }
 
 // NewSpanID is that of a span in a trace.
 func (SpanIDs) NewSpanID(ctx context.Context, _ trace.TraceID) trace.SpanID {
 	wanted, _ := ctx.Value(wantedIDs{}).(trace.SpanContextConfig)
-	id := wanted.SpanID
-	for !id.IsValid() {
-		binary.BigEndian.PutUint64(id[:], rand.Uint64())
+	if !wanted.SpanID.IsValid() {
+		_, _ = rand.Read(wanted.SpanID[:])
 	}
-	return id
+	return wanted.SpanID
 }
 
 // runSpanID is the id of the span of the run with this id.
@@ -45,11 +41,6 @@ func runSpanID(run string) (span trace.SpanID) {
 		copy(span[:], id[8:])
 	}
 	return span
-}
-
-// startRunSpan begins the span of the run with this id.
-func (r *Runner) startRunSpan(ctx context.Context, run string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
-	return r.StartSpan(ctx, "maintenance.run", trace.SpanContextConfig{SpanID: runSpanID(run)}, options...)
 }
 
 // StartSpan begins a span with these ids, of which the trace's counts for a root alone; the zero one is random.

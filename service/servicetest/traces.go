@@ -23,9 +23,11 @@ func Tracing(t *testing.T) *tracetest.SpanRecorder {
 	return spans
 }
 
-// Named are the ended spans of a name.
+// Named are the ended spans of a name, without those that are not sent.
 func Named(spans *tracetest.SpanRecorder, name string) []sdktrace.ReadOnlySpan {
-	return slices.DeleteFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return s.Name() != name })
+	return slices.DeleteFunc(spans.Ended(), func(s sdktrace.ReadOnlySpan) bool {
+		return s.Name() != name || HasAttribute(s, "maintenance.withheld")
+	})
 }
 
 // WantAttributes fails the test unless a span has these attributes.

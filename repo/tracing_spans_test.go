@@ -3,7 +3,8 @@ package repo_test
 import (
 	"context"
 	"errors"
-	"slices"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,95 +25,83 @@ func attributeOf(attributes []attribute.KeyValue, key string) string {
 	return value.String()
 }
 
-// batch does in a batch what its span is named after, and says whether the batch is a span.
-func batch(ctx context.Context, took time.Duration, reason string, do func(context.Context)) bool {
-	ctx, span := otel.Tracer("test").Start(ctx, "batch")
-	defer span.End()
-	ctx, scope := repo.WithBatch(ctx)
-	if do != nil {
-		do(ctx)
+// batches does n batches, and returns those that are spans. do returns whether it failed, and why.
+func batches(ctx context.Context, n int, do func(ctx context.Context, i int) (failed bool, reason string)) (shown []int) {
+	for i := range n {
+		inside := repo.WithBatch(ctx)
+		failed, reason := do(inside, i)
+		if repo.SetReason(inside, failed, reason); repo.EndBatch(inside) {
+			shown = append(shown, i)
+		}
 	}
-	return scope.EndBatch(took, reason == "failed", reason)
+	return shown
 }
 
-func TestScope_OfManyOperationsTheFirstAreSpansAndAllAreCounted(t *testing.T) {
-	var counted []attribute.KeyValue
-	spans := traced(t, databases.Clone(t, servicetest.Migrated("")), func(ctx context.Context, d *repo.Database) {
-		for range 50 {
-			assert.NoError(t, d.Look(ctx))
-		}
-		counted = repo.ScopeAttributes(ctx)
-	})
-	assert.That(t, len(spans) == 10, "%d spans", len(spans))
-	all, omitted := attributeOf(counted, "maintenance.statements"), attributeOf(counted, "maintenance.statements_omitted")
-	assert.That(t, all == "50" && omitted == "40", "%s statements, %s left out", all, omitted)
-}
-
-func TestScope_ALaterBatchIsASpanIfItOrWhatIsBelowItFailedOrWasSlowOrHasANewReason(t *testing.T) {
-	var shown []int
-	spans := traced(t, databases.Clone(t, servicetest.Migrated("")), func(ctx context.Context, d *repo.Database) {
-		for i := range 100 {
-			took, reason := time.Millisecond, ""
-			do := func(ctx context.Context) {
-				assert.NoError(t, d.Look(ctx))
+func TestSpans_OfMuchTheFirstAndWhatIsNotableAreShownAndAllIsCounted(t *testing.T) {
+	url := databases.Clone(t, servicetest.Migrated(""))
+	for name, c := range map[string]struct {
+		do func(ctx context.Context, d *repo.Database) (shown []int)
+		// operations that are spans, and batches.
+		operations int
+		shown      string
+		counted    string
+	}{
+		"operations": {func(ctx context.Context, d *repo.Database) []int {
+			for range 50 {
+				_ = d.Look(ctx)
 			}
-			switch i {
-			case 10:
-				took = time.Minute
-			case 20, 21:
-				reason = "held"
-			case 30, 31:
-				reason = "failed"
-			case 40:
-				do = func(ctx context.Context) {
-					assert.That(t, d.Fail(ctx) != nil, "no error")
+			return nil
+		}, 8, "[]", " statements=50 statements_omitted=42"},
+		"batches": {func(ctx context.Context, d *repo.Database) []int {
+			return batches(ctx, 100, func(ctx context.Context, i int) (failed bool, reason string) {
+				_ = d.Look(ctx)
+				switch i / 10 {
+				case 5:
+					return true, "FAILED"
+				case 6:
+					reason = "HELD"
 				}
-			}
-			if batch(ctx, took, reason, do) {
-				shown = append(shown, i)
-			}
-		}
-		counted := repo.ScopeAttributes(ctx)
-		for key, want := range map[string]string{
-			"maintenance.batches": "100", "maintenance.batches_omitted": "92", "maintenance.batches_failed": "2", "maintenance.statements": "100",
-		} {
-			assert.Equal(t, attributeOf(counted, key), want, key)
-		}
-	})
-	want := []int{0, 1, 2, 10, 20, 30, 31, 40}
-	assert.That(t, slices.Equal(shown, want), "batches %v, want %v", shown, want)
-	failed := slices.DeleteFunc(spans, func(s sdktrace.ReadOnlySpan) bool { return attributeOf(s.Attributes(), "error.type") == "" })
-	assert.That(t, len(failed) == 1 && attributeOf(failed[0].Attributes(), "error.type") == "22012", "failed %v", failed)
-}
-
-func TestScope_HoweverMuchFailsThereAreSixtySpans(t *testing.T) {
-	shown := 0
-	spans := traced(t, databases.Clone(t, servicetest.Migrated("")), func(ctx context.Context, d *repo.Database) {
-		for range 100 {
-			for range 12 {
-				_ = d.Fail(ctx)
-			}
-			if batch(ctx, time.Minute, "failed", func(ctx context.Context) {
+				if i == 80 {
+					_ = d.Fail(ctx)
+				}
+				return false, reason
+			})
+		}, 16, "[0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 50 51 52 53 54 55 56 57 58 59 60 80]",
+			" batches=100 batches_omitted=73 batches_failed=10 statements=101 statements_omitted=85"},
+		"failures": {func(ctx context.Context, d *repo.Database) []int {
+			return batches(ctx, 100, func(ctx context.Context, _ int) (failed bool, reason string) {
 				for range 12 {
 					_ = d.Fail(ctx)
 				}
-			}) {
-				shown++
-			}
-		}
-	})
-	operations := len(slices.DeleteFunc(spans, func(s sdktrace.ReadOnlySpan) bool { return s.Name() == "batch" }))
-	all := operations + shown
-	assert.That(t, all <= 60 && all >= 40, "%d spans, %d of them batches", all, shown)
+				return true, "FAILED"
+			})
+		}, 55, "[0 1 2 3 4]", " batches=100 batches_omitted=95 batches_failed=100 statements=1200 statements_omitted=1145"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var shown []int
+			var counted string
+			spans := traced(t, url, func(ctx context.Context, d *repo.Database) {
+				shown = c.do(ctx, d)
+				for _, a := range repo.SpansAttributes(ctx) {
+					if a.Value.Type() == attribute.INT64 {
+						counted += " " + strings.TrimPrefix(string(a.Key), "maintenance.") + "=" + a.Value.String()
+					}
+				}
+			})
+			assert.Equal(t, len(spans), c.operations, "operations that are spans")
+			assert.Equal(t, fmt.Sprint(shown), c.shown, "batches that are spans")
+			assert.Equal(t, counted, c.counted, "counted")
+		})
+	}
 }
 
-// Without a scope an operation has no span, and the clock has none, but is counted. What is cancelled has not failed.
-func TestTrace_OperationsOfAScopeHaveSpans(t *testing.T) {
+// Outside of a run, a job or a call an operation has no span, and the clock has none, but is counted. What is cancelled has not failed.
+func TestTrace_OperationsOfARunHaveSpans(t *testing.T) {
 	spans := traced(t, databases.Clone(t, servicetest.Migrated("")), func(ctx context.Context, d *repo.Database) {
-		//nolint:contextcheck // one without a scope
+		//nolint:contextcheck // outside of it
 		assert.NoError(t, d.Look(trace.ContextWithSpan(t.Context(), trace.SpanFromContext(ctx))))
 		assert.Must(d.Now(ctx))(t)
-		got := attributeOf(repo.ScopeAttributes(ctx), "maintenance.statements")
+		got := attributeOf(repo.SpansAttributes(ctx), "maintenance.statements")
 		assert.That(t, got == "1", "%s statements", got)
 		assert.NoError(t, d.Look(ctx))
 		ended, cancel := context.WithCancel(ctx)
@@ -135,8 +124,7 @@ func traced(t *testing.T, url string, do func(context.Context, *repo.Database)) 
 	defer otel.SetTracerProvider(before)
 	d := servicetest.Open(t, url)
 	ctx, span := otel.Tracer("test").Start(context.Background(), "test")
-	ctx, _ = repo.WithScope(ctx)
-	do(ctx, d)
+	do(repo.WithSpans(ctx), d)
 	assert.Require(t, len(spans.Ended()) != 0, "no spans")
 	span.End()
 	return spans.Ended()[:len(spans.Ended())-1]
