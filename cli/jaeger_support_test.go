@@ -242,19 +242,11 @@ CREATE TABLE faulty (id bigserial PRIMARY KEY, faulter_id bigint); INSERT INTO f
 CREATE INDEX ON faulty (faulter_id);
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'a secret of row %', OLD.id; END $$;
 CREATE TRIGGER refuse BEFORE DELETE ON faulty FOR EACH ROW WHEN (OLD.faulter_id = 2) EXECUTE FUNCTION refuse();
-CREATE TABLE slow (id bigint PRIMARY KEY); INSERT INTO slow VALUES (1);
-CREATE TABLE slow_child (slow_id bigint); CREATE INDEX ON slow_child (slow_id);
-CREATE TABLE next_child (slow_id bigint); CREATE INDEX ON next_child (slow_id);
-INSERT INTO slow_child VALUES (1); INSERT INTO next_child VALUES (1);
-CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.6); RETURN NULL; END $$;
-CREATE TRIGGER dawdle BEFORE DELETE ON slow_child EXECUTE FUNCTION dawdle();
 ANALYZE`
 
 const ownDefinitions = `
 drained: [{table: drainers, column: drainer_id, on_delete: async_delete}]
 faulty: [{table: faulters, column: faulter_id, on_delete: async_delete}]
-slow_child: [{table: slow, column: slow_id, on_delete: async_delete}]
-next_child: [{table: slow, column: slow_id, on_delete: async_delete}]
 `
 
 func newTracedEstate(t *testing.T) *tracedEstate {
@@ -272,7 +264,7 @@ func newTracedEstate(t *testing.T) *tracedEstate {
 	sh.defined(devdb.Definitions() + ownDefinitions)
 	sh.migrate()
 	sh.want(0, "lfk install --database main", "installed")
-	for _, table := range []string{"users", "namespaces", "projects", "merge_requests", "drainers", "faulters", "slow"} {
+	for _, table := range []string{"users", "namespaces", "projects", "merge_requests", "drainers", "faulters"} {
 		sh.want(0, "lfk track "+table+" --database main")
 	}
 	e.serve()
@@ -301,25 +293,14 @@ func (e *tracedEstate) serve() {
 // call asks for a run with a traceparent, as grpcurl -H would, and returns the run when it has ended with the trace.
 func (e *tracedEstate) call(request *maintenancev1.RunBatchRequest) (*maintenancev1.Run, jaegerTrace) {
 	e.t.Helper()
-	id, run, err := e.ask(request)
-	assert.Require(e.t, err == nil, "%s: %v\n%s", request.GetWorker(), err, e.log)
-	return e.finish(id, run)
-}
-
-// ask asks for a run in a trace of this id.
-func (e *tracedEstate) ask(request *maintenancev1.RunBatchRequest) (id string, _ *maintenancev1.Run, err error) {
 	e.calls++
-	id = fmt.Sprintf("%032x", 0xca11<<32+e.calls)
+	id := fmt.Sprintf("%032x", 0xca11<<32+e.calls)
 	ctx, cancel := context.WithTimeout(e.t.Context(), devdb.WaitTimeout)
 	defer cancel()
 	ctx = metadata.AppendToOutgoingContext(ctx, "traceparent", "00-"+id+"-"+callerSpan+"-01")
 	response, err := e.client.RunBatch(ctx, request)
-	return id, response.GetRun(), err
-}
-
-// finish waits for the end of a run and for its trace.
-func (e *tracedEstate) finish(id string, run *maintenancev1.Run) (*maintenancev1.Run, jaegerTrace) {
-	e.t.Helper()
+	assert.Require(e.t, err == nil, "%s: %v\n%s", request.GetWorker(), err, e.log)
+	run := response.GetRun()
 	eventually(e.t, "the run has ended", e.log, func() bool {
 		again := assert.Must(e.client.GetRun(e.t.Context(), &maintenancev1.GetRunRequest{Id: run.GetId()}))(e.t)
 		run = again.GetRun()

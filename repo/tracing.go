@@ -41,8 +41,9 @@ type operation struct {
 	// waited for a connection, which it has asked for at asked.
 	waited time.Duration
 	asked  time.Time
-	// queued are jobs by kind, of the last try of a transaction.
+	// queued are jobs by kind, of the last try of a transaction; dryRun: it is rolled back.
 	queued map[string]int
+	dryRun bool
 	// routine: a look at the clock or the catalogue, which is worth a span only if it failed or was
 	// slow.
 	routine bool
@@ -125,14 +126,20 @@ func (o *operation) end(ctx context.Context, err error) {
 		// A statement that was cut off because its caller was stopped has not failed.
 		span.SetAttributes(attribute.String("maintenance.outcome", "interrupted"))
 	case kind != "":
-		span.SetAttributes(semconv.ErrorTypeKey.String(kind))
-		if state := sqlState(err); state != "" {
-			span.SetAttributes(semconv.DBResponseStatusCode(state))
-		}
-		span.AddEvent(semconv.ExceptionEventName,
-			trace.WithAttributes(semconv.ExceptionType(kind), semconv.ExceptionMessage(text)))
-		span.SetStatus(codes.Error, text)
+		RecordError(span, kind, sqlState(err), text)
 	}
+}
+
+// RecordError marks a span as failed: the class of the error, its SQLSTATE or "", and a text that
+// quotes nothing.
+func RecordError(span trace.Span, kind, state, text string) {
+	span.SetAttributes(semconv.ErrorTypeKey.String(kind))
+	if state != "" {
+		span.SetAttributes(semconv.DBResponseStatusCode(state))
+	}
+	span.AddEvent(semconv.ExceptionEventName,
+		trace.WithAttributes(semconv.ExceptionType(kind), semconv.ExceptionMessage(text)))
+	span.SetStatus(codes.Error, text)
 }
 
 // longWait is from when on the wait for a connection is shown on the span.
@@ -165,10 +172,10 @@ func CountQueued(ctx context.Context, kind string, n int) {
 	}
 }
 
-// tryAgain forgets what the try before has queued.
-func (o *operation) tryAgain() {
+// try begins a try of a transaction, and forgets what the one before has queued.
+func (o *operation) try(dryRun bool) {
 	if o != nil {
-		o.queued = nil
+		o.queued, o.dryRun = nil, dryRun
 	}
 }
 

@@ -63,7 +63,7 @@ const (
 // firstOperations of a batch, or of a run by itself, are spans even if nothing is notable.
 const firstOperations = 8
 
-// From when on a span is slow. slowBatch is also what most statements may take (bulk.StatementTime).
+// From when on a span is slow. slowBatch is also what most statements may take.
 const (
 	slowOperation = 250 * time.Millisecond
 	slowBatch     = time.Second
@@ -92,8 +92,9 @@ func WithBatch(ctx context.Context) context.Context {
 		return WithSpans(ctx)
 	}
 	s := &Spans{
-		run: run, operations: map[string]figures{}, counts: map[string]int64{}, seconds: map[string]float64{},
-		began: time.Now(), //nolint:forbidigo // a span's time is the host's
+		run: run, operations: map[string]figures{}, seconds: map[string]float64{},
+		counts: map[string]int64{},
+		began:  time.Now(), //nolint:forbidigo // a span's time is the host's
 	}
 	return context.WithValue(ctx, spansKey{}, s)
 }
@@ -204,15 +205,16 @@ func (s *Spans) count(o *operation, took time.Duration, failed bool) bool {
 	return false
 }
 
-// ShouldTrace reports whether what is about to be done in a context is to be a span.
+// ShouldTrace reports whether jobs that are queued in the transaction of a context get a span.
+// Those of a dry run never do.
 func ShouldTrace(ctx context.Context) bool {
-	s := spansOf(ctx)
-	if s == nil || !recording(ctx) {
+	o := operationOf(ctx)
+	if o == nil || o.dryRun {
 		return false
 	}
-	s.run.mu.Lock()
-	defer s.run.mu.Unlock()
-	return s.show(1, usualSpans)
+	o.spans.run.mu.Lock()
+	defer o.spans.run.mu.Unlock()
+	return o.spans.show(1, usualSpans)
 }
 
 // EndBatch counts a context's batch, and reports whether it is a span.
@@ -283,7 +285,8 @@ func (s *Spans) texts() (out []string) {
 	})
 	for _, name := range names {
 		f := s.operations[name]
-		out = append(out, fmt.Sprintf("%s: %d calls, %d rows, %.3f s", name, f.calls, f.rows, f.took.Seconds()))
+		out = append(out, fmt.Sprintf("%s: %d calls, %d rows, %.3f s",
+			name, f.calls, f.rows, f.took.Seconds()))
 	}
 	return Longest(out)
 }

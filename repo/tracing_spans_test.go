@@ -39,43 +39,49 @@ func batches(ctx context.Context, n int, do func(ctx context.Context, i int) (fa
 
 func TestSpans_OfMuchTheFirstAndWhatIsNotableAreShownAndAllIsCounted(t *testing.T) {
 	url := databases.Clone(t, servicetest.Migrated(""))
+	look := func(ctx context.Context, d *repo.Database) []int {
+		for range 50 {
+			_ = d.Look(ctx)
+		}
+		return nil
+	}
+	mixed := func(ctx context.Context, d *repo.Database) []int {
+		return batches(ctx, 100, func(ctx context.Context, i int) (failed bool, reason string) {
+			_ = d.Look(ctx)
+			switch i / 10 {
+			case 5:
+				return true, "FAILED"
+			case 6:
+				reason = "HELD"
+			}
+			if i == 80 {
+				_ = d.Fail(ctx)
+			}
+			return false, reason
+		})
+	}
+	fail := func(ctx context.Context, d *repo.Database) []int {
+		return batches(ctx, 100, func(ctx context.Context, _ int) (failed bool, reason string) {
+			for range 12 {
+				_ = d.Fail(ctx)
+			}
+			return true, "FAILED"
+		})
+	}
 	for name, c := range map[string]struct {
 		do func(ctx context.Context, d *repo.Database) (shown []int)
 		// operations that are spans, and batches.
-		operations int
-		shown      string
-		counted    string
+		operations     int
+		shown, counted string
 	}{
-		"operations": {func(ctx context.Context, d *repo.Database) []int {
-			for range 50 {
-				_ = d.Look(ctx)
-			}
-			return nil
-		}, 8, "[]", " statements=50 statements_omitted=42"},
-		"batches": {func(ctx context.Context, d *repo.Database) []int {
-			return batches(ctx, 100, func(ctx context.Context, i int) (failed bool, reason string) {
-				_ = d.Look(ctx)
-				switch i / 10 {
-				case 5:
-					return true, "FAILED"
-				case 6:
-					reason = "HELD"
-				}
-				if i == 80 {
-					_ = d.Fail(ctx)
-				}
-				return false, reason
-			})
-		}, 16, "[0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 50 51 52 53 54 55 56 57 58 59 60 80]",
-			" batches=100 batches_omitted=73 batches_failed=10 statements=101 statements_omitted=85"},
-		"failures": {func(ctx context.Context, d *repo.Database) []int {
-			return batches(ctx, 100, func(ctx context.Context, _ int) (failed bool, reason string) {
-				for range 12 {
-					_ = d.Fail(ctx)
-				}
-				return true, "FAILED"
-			})
-		}, 55, "[0 1 2 3 4]", " batches=100 batches_omitted=95 batches_failed=100 statements=1200 statements_omitted=1145"},
+		"operations": {look, 8, "[]", " statements=50 statements_omitted=42"},
+		"batches": {
+			mixed, 16, "[0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 50 51 52 53 54 55 56 57 58 59 60 80]",
+			" batches=100 batches_omitted=73 batches_failed=10 statements=101 statements_omitted=85",
+		},
+		"failures": {
+			fail, 55, "[0 1 2 3 4]", " batches=100 batches_omitted=95 batches_failed=100 statements=1200 statements_omitted=1145",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var shown []int

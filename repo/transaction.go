@@ -21,13 +21,6 @@ const txSettingsSQL = `SELECT set_config('statement_timeout', $1, true), set_con
 // heldSQL says whether the guard before it holds, as it then does until the end of its transaction.
 const heldSQL = ` SELECT count(*) = 1 FROM guard`
 
-// dryRunKey is the context's key of a dry run.
-type dryRunKey struct{}
-
-// IsDryRun says whether what is done in a context will be rolled back: a queue announces no jobs
-// that never were.
-func IsDryRun(ctx context.Context) bool { return ctx.Value(dryRunKey{}) != nil }
-
 // errDryRun rolls a dry run back.
 var errDryRun = errors.New("dry run rolled back")
 
@@ -47,9 +40,6 @@ func (d *Database) transaction(
 	ctx = p.finishing(ctx)
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, ErrUnreachable)
 	defer cancel()
-	if p.DryRun {
-		ctx = context.WithValue(ctx, dryRunKey{}, true)
-	}
 	known := &targets{}
 	var err error
 	if p.destroys() {
@@ -59,7 +49,7 @@ func (d *Database) transaction(
 	}
 	ctx, o := d.begin(ctx, operation)
 	err = retryConflicts(ctx, func() error {
-		o.tryAgain()
+		o.try(p.DryRun)
 		return pgx.BeginTxFunc(ctx, d.pool, p.options(), func(tx pgx.Tx) error {
 			changes := &changing{Tx: tx, database: d, rule: operation, targetsSQL: known.missing}
 			if err := p.begin(ctx, changes); err != nil {

@@ -24,7 +24,7 @@ const (
 // startSend starts the span of jobs being inserted. There is none in a dry run, or where operations
 // have no spans.
 func (q *Queue) startSend(ctx context.Context, jobs []repo.Job) (context.Context, trace.Span) {
-	if len(jobs) == 0 || repo.IsDryRun(ctx) || !repo.ShouldTrace(ctx) {
+	if len(jobs) == 0 || !repo.ShouldTrace(ctx) {
 		return ctx, trace.SpanFromContext(context.Background())
 	}
 	kind := jobs[0].Args.Kind()

@@ -22,47 +22,97 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-// wantNoErrors fails the test if a span has the status Error.
-func wantNoErrors(t *testing.T, spans *tracetest.SpanRecorder) {
-	t.Helper()
-	for _, s := range spans.Ended() {
-		assert.That(t, s.Status().Code.String() != "Error", "%s has the status %+v: %v", s.Name(), s.Status(), s.Attributes())
+// noFailure is work that is put off, stopped or held, and spans with their names and attributes.
+type noFailure struct {
+	do    func(t *testing.T)
+	spans [][]string
+}
+
+func noFailures() map[string]noFailure {
+	return map[string]noFailure{
+		"a user for whom there is no time": {func(t *testing.T) {
+			t.Helper()
+			g := servicetest.NewGhosts(t)
+			g.Doomed(10)
+			g.SlowIssues(10, 10_000)
+			g.Run(g.Service(servicetest.Lasting(2500*time.Millisecond)), "")
+		}, [][]string{{"maintenance.batch", "outcome=deferred", "reason=the run's time is used up", "count.deferred_users=1"}}},
+		"a run that is cancelled": {func(t *testing.T) {
+			t.Helper()
+			e := servicetest.NewDeletedParents(t, 2000)
+			e.Exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
+			e.Gate("main", "c")
+			e.Shut("main", servicetest.App)
+			s := e.Service(servicetest.OneChild+"d: [{table: p, column: p_id, on_delete: async_delete}]\n", servicetest.With(func(c *loosefk.Config) { c.BatchSize = 10 }))
+			r := servicetest.Begin(t, s, "main")
+			e.AtGate("main", servicetest.App)
+			assert.Must(s.CancelRun(context.Background(), r.ID, ""))(t)
+			e.Lift("main", servicetest.App)
+			servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunCancelled)
+		}, [][]string{{"maintenance.run", "outcome=cancelled", "reason=CANCELLED"}, {"maintenance.batch", "outcome=stopped", "reason=CANCELLED"}}},
+		"a lease, and a dry run": {func(t *testing.T) {
+			t.Helper()
+			e := servicetest.NewDeletedParents(t, 8)
+			s := e.Service(servicetest.OneChild)
+			servicetest.DryRun(t, s)
+			servicetest.RunBatch(t, s, "main")
+			e.Exec("main", `UPDATE maintenance.leases SET holder = 'somebody', expires_at = now() + interval '1 hour'`)
+			_, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
+			assert.Require(t, err != nil, "the lease was free")
+		}, [][]string{
+			{"maintenance.run", "dry_run=true", "count.processed_records=8"},
+			{"maintenance.batch", "parent=public.p", "count.processed_records=8"},
+			{"maintenance.lease.acquire", "lease=" + servicetest.MainLease, "outcome=taken", "lease_epoch=1"},
+			{"maintenance.lease.acquire", "lease=" + servicetest.MainLease, "outcome=held", "holder=somebody"},
+		}},
+		"groups, of which the run counts the reasons": {func(t *testing.T) {
+			t.Helper()
+			g := servicetest.NewGroups(t)
+			g.Group(10, 0, "g")
+			g.MarkDetails(10, 15, `{}`)
+			g.Group(11, 0, "b")
+			g.Exec("main", `UPDATE namespaces SET state = 2 WHERE id = 11`)
+			g.DryRun("held_groups=2")
+			g.Run("held_groups=2")
+			servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups),
+				"groups held until the operator decides: 2 (caretaker run adjourned_group_deletion --dry-run lists them)")
+		}, [][]string{
+			{"maintenance.run", "dry_run=true", `held=["DELETING_USER_MISSING: 1","SCHEDULE_LOST: 1"]`},
+			{"maintenance.run", "dry_run=false", `held=["DELETING_USER_MISSING: 1","SCHEDULE_LOST: 1"]`},
+			{"maintenance.batch", "group_id=11", "outcome=held", "reason=SCHEDULE_LOST", "count.held_groups=1"},
+		}},
+		"a job that waits already": {func(t *testing.T) {
+			t.Helper()
+			g := servicetest.NewGroups(t)
+			g.Owned(10, 15)
+			g.DryRun("scheduled_jobs=1")
+			g.Run("scheduled_jobs=1")
+			g.Run("scheduled_jobs=0")
+		}, [][]string{
+			{"maintenance.run", "dry_run=true", "queued="},
+			{"maintenance.run", `queued=["destroy_group: 1"]`},
+			{"send destroy_group", "jobs_inserted=1", "jobs_dropped="},
+			{"send destroy_group", "jobs_inserted=0", "jobs_dropped=1", "job_ids=", "reason=DUPLICATE"},
+		}},
 	}
 }
 
-func TestTrace_AUserWhoIsPutOffForTheTimeIsNoFailure(t *testing.T) {
-	spans := servicetest.Tracing(t)
-	g := servicetest.NewGhosts(t)
-	g.Doomed(10)
-	g.SlowIssues(10, 10_000)
-	r := g.Run(g.Service(servicetest.Lasting(2500*time.Millisecond)), "")
-	assert.Require(t, r.Counts["deferred_users"] == 1, "counts %v", r.Counts)
-	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.batch")[0], map[string]string{
-		"maintenance.outcome": "deferred", "maintenance.reason": "the run's time is used up", "maintenance.count.deferred_users": "1",
-	})
-	wantNoErrors(t, spans)
-}
-
-func TestTrace_ARunThatIsCancelledHasNotFailed(t *testing.T) {
-	spans := servicetest.Tracing(t)
-	e := servicetest.NewDeletedParents(t, 2000)
-	e.Exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
-	e.Gate("main", "c")
-	e.Shut("main", servicetest.App)
-	s := e.Service(servicetest.OneChild+"d: [{table: p, column: p_id, on_delete: async_delete}]\n", servicetest.With(func(c *loosefk.Config) { c.BatchSize = 10 }))
-	r := servicetest.Begin(t, s, "main")
-	e.AtGate("main", servicetest.App)
-	assert.Must(s.CancelRun(context.Background(), r.ID, ""))(t)
-	e.Lift("main", servicetest.App)
-	servicetest.WantState(t, servicetest.Ended(t, s, r.ID), repo.RunCancelled)
-	devdb.Eventually(t, "the span of the run", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 1 })
-	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.run")[0], map[string]string{"maintenance.outcome": "cancelled", "maintenance.reason": "CANCELLED"})
-	stopped := slices.DeleteFunc(servicetest.Named(spans, "maintenance.batch"), func(s sdktrace.ReadOnlySpan) bool {
-		return servicetest.Attribute(s, "maintenance.outcome") != "stopped"
-	})
-	assert.Require(t, len(stopped) != 0, "no batch was stopped")
-	servicetest.WantAttributes(t, stopped[0], map[string]string{"maintenance.reason": "CANCELLED"})
-	wantNoErrors(t, spans)
+func TestTrace_WhatIsPutOffStoppedOrHeldIsNoFailure(t *testing.T) {
+	for name, c := range noFailures() {
+		t.Run(name, func(t *testing.T) {
+			spans := servicetest.Tracing(t)
+			c.do(t)
+			devdb.Eventually(t, "the span of the run", func() bool { return len(servicetest.Named(spans, "maintenance.run")) > 0 })
+			for _, want := range c.spans {
+				servicetest.WantSpan(t, spans, want[0], want[1:]...)
+			}
+			sent := len(servicetest.Named(spans, "send destroy_group"))
+			assert.That(t, sent == 0 || sent == 2, "%d spans of jobs that were sent, of two runs and a dry run", sent)
+			for _, s := range spans.Ended() {
+				assert.That(t, s.Status().Code.String() != "Error", "%s has the status %+v: %v", s.Name(), s.Status(), s.Attributes())
+			}
+		})
+	}
 }
 
 func TestTrace_ARunThatRestsWhileALockQueueLastsGoesOnAndTellsOfItsRests(t *testing.T) {
@@ -81,31 +131,10 @@ func TestTrace_ARunThatRestsWhileALockQueueLastsGoesOnAndTellsOfItsRests(t *test
 	assert.That(t, !r.OverLimit && r.Reason == "" && len(finished) == 1 && strings.Contains(finished[0], "rested_seconds="), "%+v, %v", r, finished)
 	devdb.Eventually(t, "the span of the run", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 1 })
 	for _, name := range []string{"maintenance.run", "maintenance.batch"} {
-		rested := slices.DeleteFunc(servicetest.Named(spans, name), func(s sdktrace.ReadOnlySpan) bool {
-			return !servicetest.HasAttribute(s, "maintenance.rested_seconds") || len(s.Events()) != 1 || s.Events()[0].Name != "throttled"
-		})
-		assert.That(t, len(rested) != 0, "no span %s tells of a rest, with one event", name)
+		assert.That(t, slices.ContainsFunc(servicetest.Named(spans, name), func(s sdktrace.ReadOnlySpan) bool {
+			return servicetest.HasAttribute(s, "maintenance.rested_seconds") && len(s.Events()) == 1 && s.Events()[0].Name == "throttled"
+		}), "no span %s tells of a rest, with one event", name)
 	}
-}
-
-func TestTrace_ADryRunHasItsBatchAndALeaseTellsWhoHasIt(t *testing.T) {
-	spans := servicetest.Tracing(t)
-	e := servicetest.NewDeletedParents(t, 8)
-	s := e.Service(servicetest.OneChild)
-	servicetest.DryRun(t, s)
-	batches := servicetest.Named(spans, "maintenance.batch")
-	assert.Require(t, len(batches) != 0, "no batch")
-	servicetest.WantAttributes(t, batches[0], map[string]string{"maintenance.parent": "public.p", "maintenance.count.processed_records": "8"})
-	servicetest.RunBatch(t, s, "main")
-	e.Exec("main", `UPDATE maintenance.leases SET holder = 'somebody', expires_at = now() + interval '1 hour'`)
-	_, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
-	assert.Require(t, err != nil, "the lease was free")
-	leases := servicetest.Named(spans, "maintenance.lease.acquire")
-	servicetest.WantAttributes(t, leases[0], map[string]string{"maintenance.lease": servicetest.MainLease, "maintenance.outcome": "taken", "maintenance.lease_epoch": "1"})
-	servicetest.WantAttributes(t, leases[1], map[string]string{
-		"maintenance.lease": servicetest.MainLease, "maintenance.outcome": "held", "maintenance.holder": "somebody",
-	})
-	wantNoErrors(t, spans)
 }
 
 // wantOneType fails the test if an attribute of ours has values of several types, is empty, or a span has no name.
@@ -127,10 +156,6 @@ func wantOneType(t *testing.T, spans *tracetest.SpanRecorder) {
 
 func TestTrace_WhyARunStoppedIsNotItsReasonAndAUserWhoFailedIsAFailure(t *testing.T) {
 	spans := servicetest.Tracing(t)
-	last := func(name string) sdktrace.ReadOnlySpan {
-		all := servicetest.Named(spans, name)
-		return all[len(all)-1]
-	}
 	e := servicetest.NewTokens(t)
 	e.Bots(1, 2, 3)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
@@ -142,95 +167,40 @@ func TestTrace_WhyARunStoppedIsNotItsReasonAndAUserWhoFailedIsAFailure(t *testin
 	servicetest.WantDetail(t, servicetest.StatusOf(t, e.Service("", e.WithQueue), servicetest.InactiveTokens), "goes on as soon as a server works its job")
 	e.Work(s, "continue_inactive_token_deletion")
 	devdb.Eventually(t, "the run of the continuation", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 2 })
-	servicetest.WantAttributes(t, last("maintenance.run"), map[string]string{
-		"maintenance.reason": "continuation", "maintenance.over_limit": "true", "maintenance.stopped_because": "limit reached: max_runtime; more is left",
-	})
+	servicetest.WantSpan(t, spans, "maintenance.run", "reason=continuation", "over_limit=true", "stopped_because=limit reached: max_runtime; more is left")
 
 	g := servicetest.NewGhosts(t)
 	g.Doomed(10, 11)
 	g.Exec("main", `UPDATE users SET user_type = 12 WHERE id = 11`)
 	g.Hold(`SELECT FROM users WHERE id = 10 FOR KEY SHARE`)
 	g.Run(g.Service(), "deferred_users=1 failed_users=1 deleted_rows=3")
-	servicetest.WantAttributes(t, last("maintenance.run"), map[string]string{
-		"maintenance.reason":          "1 user deferred; 1 user failed",
-		"maintenance.stopped_because": "all due work was processed, 1 user deferred; more is left",
-	})
-	failed := last("maintenance.batch")
-	servicetest.WantAttributes(t, failed, map[string]string{
-		"maintenance.outcome": "failed", "maintenance.reason": "INTERNAL_USER", "error.type": "INTERNAL_USER", "maintenance.count.failed_users": "1",
-	})
+	servicetest.WantSpan(t, spans, "maintenance.run", "reason=1 user deferred; 1 user failed",
+		"stopped_because=all due work was processed, 1 user deferred; more is left")
+	failed := servicetest.WantSpan(t, spans, "maintenance.batch", "outcome=failed", "reason=INTERNAL_USER", "error.type=INTERNAL_USER", "count.failed_users=1")
 	assert.Equal(t, failed.Status().Code.String(), "Error", "the status of its batch")
-}
-
-func TestTrace_EveryHeldGroupHasItsBatchAndTheRunCountsThemByReason(t *testing.T) {
-	spans := servicetest.Tracing(t)
-	g := servicetest.NewGroups(t)
-	g.Group(10, 0, "g")
-	g.MarkDetails(10, 15, `{}`)
-	g.Group(11, 0, "b")
-	g.Exec("main", `UPDATE namespaces SET state = 2 WHERE id = 11`)
-	g.DryRun("held_groups=2")
-	g.Run("held_groups=2")
-	servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups),
-		"groups held until the operator decides: 2 (caretaker run adjourned_group_deletion --dry-run lists them)")
-	for _, run := range servicetest.Named(spans, "maintenance.run") {
-		servicetest.WantAttributes(t, run, map[string]string{"maintenance.held": `["DELETING_USER_MISSING: 1","SCHEDULE_LOST: 1"]`})
-	}
-	held := slices.DeleteFunc(servicetest.Named(spans, "maintenance.batch"), func(s sdktrace.ReadOnlySpan) bool { return servicetest.Attribute(s, "maintenance.outcome") != "held" })
-	assert.Require(t, len(held) == 4, "%d batches of held groups, want two a run", len(held))
-	servicetest.WantAttributes(t, held[3], map[string]string{
-		"maintenance.group_id": "11", "maintenance.outcome": "held", "maintenance.reason": "SCHEDULE_LOST", "maintenance.count.held_groups": "1",
-	})
-}
-
-func TestTrace_NeitherADryRunNorADuplicateSendsAJob(t *testing.T) {
-	spans := servicetest.Tracing(t)
-	g := servicetest.NewGroups(t)
-	g.Owned(10, 15)
-	g.DryRun("scheduled_jobs=1")
-	for _, s := range spans.Ended() {
-		if strings.HasPrefix(s.Name(), "send ") || strings.HasPrefix(s.Name(), "SET") || servicetest.HasAttribute(s, "messaging.message.id") || servicetest.HasAttribute(s, "maintenance.queued") {
-			t.Errorf("there is a span %s: %v", s.Name(), s.Attributes())
-		}
-	}
-	g.Run("scheduled_jobs=1")
-	sent := servicetest.Named(spans, "send destroy_group")
-	assert.That(t, len(sent) == 1, "%d spans of jobs that were sent, want one", len(sent))
-	// The same job waits already.
-	g.Run("scheduled_jobs=0")
-	sent = servicetest.Named(spans, "send destroy_group")
-	if len(sent) != 2 || servicetest.HasAttribute(sent[1], "maintenance.job_ids") {
-		t.Fatalf("%d spans of jobs: %v", len(sent), sent[len(sent)-1].Attributes())
-	}
-	servicetest.WantAttributes(t, sent[1], map[string]string{"maintenance.jobs_inserted": "0", "maintenance.jobs_dropped": "1", "maintenance.reason": "DUPLICATE"})
 }
 
 func TestTrace_ATickThatRunsNothingHasATraceOfItsOwnAndTheTypedReason(t *testing.T) {
 	spans := servicetest.Tracing(t)
 	e := servicetest.NewDeletedParents(t, 5)
 	next := int64(25772282)
-	tick := func(s *service.Service, state string, want map[string]string) (service.Run, sdktrace.ReadOnlySpan) {
+	tick := func(s *service.Service, state string, want ...string) service.Run {
 		t.Helper()
 		r := fired(t, s, servicetest.LooseForeignKeys, minute(next))
 		servicetest.WantState(t, r, state)
-		runs := servicetest.Named(spans, "maintenance.run")
-		root := runs[len(runs)-1]
-		servicetest.WantAttributes(t, root, want)
-		servicetest.WantAttributes(t, root, map[string]string{
-			"maintenance.outcome": state, "maintenance.fire_time": minute(next).UTC().Format("2006-01-02T15:04:05Z"),
-		})
+		root := servicetest.WantSpan(t, spans, "maintenance.run", append(want, "outcome="+state, "fire_time="+minute(next).UTC().Format(time.RFC3339))...)
 		assert.Equal(t, r.TraceID, root.SpanContext().TraceID().String(), "the trace of the run")
 		assert.That(t, root.Status().Code.String() != "Error" != (state == repo.RunFailed) && !root.Parent().IsValid(),
 			"status %+v, parent %v", root.Status(), root.Parent())
 		next++
-		return r, root
+		return r
 	}
 	for name, why := range map[string]string{servicetest.LooseForeignKeys: servicetest.LooseForeignKeys + " is paused", service.AllWorkers: "all workers are paused"} {
 		log := &bytes.Buffer{}
 		s := e.Service(servicetest.OneChild, servicetest.TracedLogTo(log))
 		servicetest.Pause(t, s, name)
 		log.Reset()
-		r, _ := tick(s, repo.RunSkipped, map[string]string{"maintenance.reason": "WORKER_PAUSED", "maintenance.stopped_because": why})
+		r := tick(s, repo.RunSkipped, "reason=WORKER_PAUSED", "stopped_because="+why)
 		assert.That(t, strings.HasPrefix(r.Reason, "WORKER_PAUSED: "), "reason %s", r.Reason)
 		wantNothingOf(t, spans, "an incident", "alice")
 		line := map[string]any{}
@@ -242,14 +212,14 @@ func TestTrace_ATickThatRunsNothingHasATraceOfItsOwnAndTheTypedReason(t *testing
 		assert.That(t, strings.Contains(log.String(), `"worker resumed"`) &&
 			strings.Contains(log.String(), `"by":"alice at 192.0.2.1"`), "the log is %s", log)
 	}
-	_, root := tick(e.Service(""), repo.RunSkipped, map[string]string{"maintenance.reason": "WORKER_NOT_CONFIGURED"})
-	why := servicetest.Attribute(root, "maintenance.stopped_because")
-	assert.That(t, strings.Contains(why, "is not configured: "), "stopped because %q", why)
+	tick(e.Service(""), repo.RunSkipped, "reason=WORKER_NOT_CONFIGURED")
+	why := servicetest.Attribute(servicetest.WantSpan(t, spans, "maintenance.run", "reason=WORKER_NOT_CONFIGURED"), "maintenance.stopped_because")
+	assert.Contains(t, why, "is not configured: ")
 	e.ForeignLease("main", servicetest.MainLease, "1 hour")
-	tick(e.Service(servicetest.OneChild), repo.RunSkipped, map[string]string{"maintenance.reason": "LEASE_HELD"})
+	tick(e.Service(servicetest.OneChild), repo.RunSkipped, "reason=LEASE_HELD")
 	s := e.Service(servicetest.OneChild)
 	e.Exec("main", `DELETE FROM maintenance.leases; ALTER TABLE maintenance.feature_flags RENAME TO hidden`)
-	tick(s, repo.RunFailed, map[string]string{"error.type": "42P01"})
+	tick(s, repo.RunFailed, "error.type=42P01")
 }
 
 func TestTrace_ACallWhoseRequestIDIsKnownLeadsToItsRun(t *testing.T) {
@@ -262,19 +232,15 @@ func TestTrace_ACallWhoseRequestIDIsKnownLeadsToItsRun(t *testing.T) {
 		if call.End(); err != nil {
 			t.Fatal(err)
 		}
-		servicetest.WantAttributes(t, servicetest.Named(spans, name)[0], map[string]string{"maintenance.run_id": r.ID})
+		servicetest.WantSpan(t, spans, name, "run_id="+r.ID)
 		first = r
 	}
-	if first := servicetest.Named(spans, "first")[0]; servicetest.HasAttribute(first, "maintenance.reason") || len(first.Links()) > 0 {
-		t.Errorf("the first call has %v, %v", first.Attributes(), first.Links())
-	}
-	servicetest.WantAttributes(t, servicetest.Named(spans, "maintenance.run")[0], map[string]string{"maintenance.requested_by": "tester"})
-	second, root := servicetest.Named(spans, "second")[0], servicetest.Named(spans, "maintenance.run")[0].SpanContext()
-	servicetest.WantAttributes(t, second, map[string]string{"maintenance.reason": "REQUEST_KNOWN"})
-	links := second.Links()
-	if len(links) != 1 || links[0].SpanContext.SpanID() != root.SpanID() || links[0].SpanContext.TraceID() != root.TraceID() || first.TraceID != root.TraceID().String() {
-		t.Errorf("links %v, want one to %v", links, root)
-	}
+	known := servicetest.WantSpan(t, spans, "first", "reason=")
+	assert.That(t, len(known.Links()) == 0, "the first call has links %v", known.Links())
+	root := servicetest.WantSpan(t, spans, "maintenance.run", "requested_by=tester").SpanContext()
+	links := servicetest.WantSpan(t, spans, "second", "reason=REQUEST_KNOWN").Links()
+	assert.That(t, len(links) == 1 && links[0].SpanContext.SpanID() == root.SpanID() && links[0].SpanContext.TraceID() == root.TraceID() &&
+		first.TraceID == root.TraceID().String(), "links %v, want one to %v", links, root)
 }
 
 func TestTrace_ASettingThatIsInvalidOrOffIsNamedWithoutItsValue(t *testing.T) {
@@ -293,10 +259,10 @@ func TestTrace_ASettingThatIsInvalidOrOffIsNamedWithoutItsValue(t *testing.T) {
 	runs := servicetest.Named(spans, "maintenance.run")
 	assert.Require(t, len(runs) == 3, "%d runs", len(runs))
 	for i, run := range runs {
-		servicetest.WantAttributes(t, run, map[string]string{"maintenance.outcome": repo.RunFailed, "maintenance.reason": "SETTING_INVALID", "error.type": "SETTING_INVALID"})
+		servicetest.WantAttributes(t, run, map[string]string{"maintenance.reason": "SETTING_INVALID", "error.type": "SETTING_INVALID"})
 		setting := []string{servicetest.TokenSettingKey, servicetest.TokenSettingKey, "deletion_adjourned_period"}[i]
 		for _, text := range []string{servicetest.Attribute(run, "maintenance.error"), servicetest.Attribute(run, "maintenance.stopped_because"), run.Status().Description} {
-			assert.That(t, strings.Contains(text, setting), "%q does not name %s", text, setting)
+			assert.Contains(t, text, setting)
 		}
 	}
 	wantNothingOf(t, spans, "alice", "2047110815")

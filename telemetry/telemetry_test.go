@@ -214,49 +214,29 @@ func TestHandler_AScraperThatHangsUpIsNoTrouble(t *testing.T) {
 	assert.That(t, strings.Contains(out.String(), "two of a name"), "got %s", out.String())
 }
 
-// filtered is a tracer whose spans go through a filter.
-func filtered(t *testing.T, quiet ...string) (trace.Tracer, *tracetest.SpanRecorder) {
-	t.Helper()
-	spans := tracetest.NewSpanRecorder()
-	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(filter{spans, quiet}))
-	t.Cleanup(func() { _ = provider.Shutdown(context.Background()) })
-	return provider.Tracer("test"), spans
-}
-
-func TestFilter_AWithheldSpanIsNotSent(t *testing.T) {
-	tracer, spans := filtered(t)
-	ctx, run := tracer.Start(t.Context(), "maintenance.run")
-	for i := range 3 {
-		_, batch := tracer.Start(ctx, "maintenance.batch")
-		batch.SetAttributes(attribute.Bool("maintenance.withheld", i == 1))
-		batch.End()
-	}
-	run.End()
-	sent := spans.Ended()
-	assert.That(t, len(sent) == 3 && sent[2].Name() == "maintenance.run", "got %v", sent)
-}
-
-func TestFilter_QuietRootsAreLeftOutUnlessTheyFail(t *testing.T) {
+func TestFilter_LeavesOutWithheldSpansAndQuietRootsThatHaveNotFailed(t *testing.T) {
 	remote := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled, Remote: true})
 	for name, test := range map[string]struct {
-		ctx  context.Context
-		fail bool
-		want int
+		span           string
+		ctx            context.Context
+		fail, withheld bool
+		sent           int
 	}{
-		"left out":                {ctx: context.Background()},
-		"failed":                  {ctx: context.Background(), fail: true, want: 1},
-		"part of another's trace": {ctx: trace.ContextWithSpanContext(context.Background(), remote), want: 1},
+		"quiet":                          {span: "GetStatus", ctx: t.Context()},
+		"quiet, failed":                  {span: "GetStatus", ctx: t.Context(), fail: true, sent: 1},
+		"quiet, part of another's trace": {span: "GetStatus", ctx: trace.ContextWithSpanContext(t.Context(), remote), sent: 1},
+		"batch":                          {span: "maintenance.batch", ctx: t.Context(), sent: 1},
+		"withheld":                       {span: "maintenance.batch", ctx: t.Context(), fail: true, withheld: true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			tracer, spans := filtered(t, "GetStatus")
-			_, call := tracer.Start(test.ctx, "GetStatus")
-			if test.fail {
-				call.SetStatus(codes.Error, "UNAVAILABLE")
-			}
-			call.End()
-			got := spans.Ended()
-			assert.That(t, len(got) == test.want, "got %v, want %d", got, test.want)
-		})
+		spans := tracetest.NewSpanRecorder()
+		provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(filter{spans, []string{"GetStatus"}}))
+		_, span := provider.Tracer("test").Start(test.ctx, test.span)
+		if test.fail {
+			span.SetStatus(codes.Error, "UNAVAILABLE")
+		}
+		span.SetAttributes(attribute.Bool(withheldKey, test.withheld))
+		span.End()
+		assert.Equal(t, len(spans.Ended()), test.sent, name)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -75,13 +74,11 @@ func RecordFailure(ctx context.Context, err error) {
 
 // NoteError marks a span as failed, in words fit for clients.
 func NoteError(span trace.Span, err error) {
-	text := redactedText(PublicText(err), err)
-	span.SetAttributes(attribute.String("error.type", errorType(err)))
-	if refused, ok := errors.AsType[*repo.Error](err); ok && refused.SQLState != "" {
-		span.SetAttributes(attribute.String("db.response.status_code", refused.SQLState))
+	state := ""
+	if refused, ok := errors.AsType[*repo.Error](err); ok {
+		state = refused.SQLState
 	}
-	span.AddEvent("exception", trace.WithAttributes(attribute.String("exception.type", errorType(err)), attribute.String("exception.message", text)))
-	span.SetStatus(codes.Error, text)
+	repo.RecordError(span, errorType(err), state, redactedText(PublicText(err), err))
 }
 
 // errorType is the class of an error: the SQLSTATE where the database has refused a statement, else our typed reason.
@@ -150,10 +147,10 @@ func refusedRun(span trace.Span, err error) {
 		}
 		SetTexts(span, "maintenance.outcome", repo.RunSkipped, "maintenance.reason", reason, "maintenance.stopped_because", why)
 	case errors.As(err, &known):
-		span.SetAttributes(attribute.String("maintenance.outcome", repo.RunSkipped), attribute.String("maintenance.reason", reasonRequestKnown),
-			attribute.String("maintenance.stopped_because", "its request id has started the run "+known.run.ID))
+		SetTexts(span, "maintenance.outcome", repo.RunSkipped, "maintenance.reason", reasonRequestKnown,
+			"maintenance.stopped_because", "its request id has started the run "+known.run.ID)
 	default:
-		span.SetAttributes(attribute.String("maintenance.outcome", repo.RunFailed))
+		SetTexts(span, "maintenance.outcome", repo.RunFailed)
 		NoteError(span, err)
 	}
 }

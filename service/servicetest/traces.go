@@ -1,14 +1,16 @@
 package servicetest
 
 import (
+	"cmp"
 	"slices"
+	"strings"
 	"testing"
 
 	"go.opentelemetry.io/otel"
-	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -30,14 +32,26 @@ func Named(spans *tracetest.SpanRecorder, name string) []sdktrace.ReadOnlySpan {
 	})
 }
 
+// WantSpan is the first span of a name that has these attributes, "key=value" with or without the
+// prefix "maintenance."; the test fails unless there is one.
+func WantSpan(t *testing.T, spans *tracetest.SpanRecorder, name string, want ...string) sdktrace.ReadOnlySpan {
+	t.Helper()
+	named := Named(spans, name)
+	i := slices.IndexFunc(named, func(s sdktrace.ReadOnlySpan) bool {
+		return !slices.ContainsFunc(want, func(pair string) bool {
+			key, value, _ := strings.Cut(pair, "=")
+			return cmp.Or(Attribute(s, key), Attribute(s, "maintenance."+key)) != value
+		})
+	})
+	assert.Require(t, i >= 0, "no span %s with %q among %v", name, want, named)
+	return named[i]
+}
+
 // WantAttributes fails the test unless a span has these attributes.
 func WantAttributes(t *testing.T, span sdktrace.ReadOnlySpan, want map[string]string) {
 	t.Helper()
 	for key, value := range want {
-		i := slices.IndexFunc(span.Attributes(), func(a attribute.KeyValue) bool { return string(a.Key) == key })
-		if i < 0 || span.Attributes()[i].Value.String() != value {
-			t.Errorf("span %s: %v, want %s = %s", span.Name(), span.Attributes(), key, value)
-		}
+		assert.That(t, Attribute(span, key) == value, "span %s: %v, want %s = %s", span.Name(), span.Attributes(), key, value)
 	}
 }
 
