@@ -19,10 +19,9 @@ func testSettings(own map[string]string) map[string]string {
 }
 
 // keepMemory makes sessions keep memory that they free. Else planning a statement
-// takes and returns the same pages each time. Huge pages, where the kernel has them, are fewer to
-// take. Only glibc knows these names.
+// takes and returns the same pages each time. Only glibc knows these names.
 const keepMemory = "glibc.malloc.trim_threshold=268435456:glibc.malloc.mmap_threshold=33554432:" +
-	"glibc.malloc.top_pad=4194304:glibc.malloc.hugetlb=1"
+	"glibc.malloc.top_pad=1048576"
 
 // quickPassword is SQL that stores the superuser's password hashed once instead of
 // 4,096 times: tests open thousands of connections, and the password is random.
