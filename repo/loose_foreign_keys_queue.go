@@ -125,7 +125,7 @@ const queueSQL = `
 SELECT n.nspname, w.name, q.oid IS NOT NULL, coalesce(q.relkind = 'p', false),
   EXISTS (SELECT FROM maintenance.queue_partitions),
   ARRAY (
-    SELECT ARRAY[home.nspname::text, pg_get_expr(leaf.relpartbound, leaf.oid)]
+    SELECT ARRAY[home.nspname::text, coalesce(pg_get_expr(leaf.relpartbound, leaf.oid), '')]
     FROM pg_inherits i JOIN pg_class leaf ON leaf.oid = i.inhrelid
     JOIN pg_namespace home ON home.oid = leaf.relnamespace
     WHERE i.inhparent = q.oid),

@@ -92,7 +92,7 @@ func WithBatch(ctx context.Context) context.Context {
 		return WithSpans(ctx)
 	}
 	s := &Spans{
-		run: run, operations: map[string]figures{}, seconds: map[string]float64{},
+		run: run.run, operations: map[string]figures{}, seconds: map[string]float64{},
 		counts: map[string]int64{},
 		began:  time.Now(), //nolint:forbidigo // a span's time is the host's
 	}
@@ -156,7 +156,9 @@ func AddCount(ctx context.Context, key string, n int64) {
 
 // SetReason sets why a context's batch has failed, or has ended otherwise than is usual.
 func SetReason(ctx context.Context, failed bool, reason string) {
-	if s := spansOf(ctx); s != nil {
+	if s := spansOf(ctx); s != nil && s != s.run {
+		s.run.mu.Lock()
+		defer s.run.mu.Unlock()
 		s.failed, s.reason = failed, reason
 	}
 }

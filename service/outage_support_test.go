@@ -81,7 +81,10 @@ func (r *replica) wantUnreachable(t *testing.T, from time.Time, words string) {
 		assert.That(t, st.Condition == service.ConditionFailing && f.Database == "main" && !f.Since.Before(from) && !f.Since.After(time.Now()),
 			"%s: %s since %s (%s), want unreachable since %s or later", st.Worker, st.Condition, f.Since, f.Database, from)
 	}
-	isError(t, "healthy", r.Healthy(context.Background()), service.ErrUnreachable)
+	// A statement that was answered just before is believed for 2.5 s.
+	devdb.Eventually(t, "health to say so", func() bool {
+		return errors.Is(r.Healthy(context.Background()), service.ErrUnreachable)
+	})
 }
 
 // wantBack waits until a replica can work again, and logs how long that took.

@@ -3,6 +3,7 @@ package service_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,59 @@ import (
 
 // minute is a fire of the schedule: minutes 25772282 and 25772283 are the specification's.
 func minute(n int64) time.Time { return time.Unix(n*60, 0) }
+
+func TestRunScheduled_TakesTheDatabaseOfItsMinute(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci", "sec")
+	for i, c := range []struct{ first, second string }{{"main", "main"}, {"main", "ci"}, {"sec", "main"}} {
+		s := e.Service(servicetest.OneChild, func(config *service.Config) { config.Databases = e.Open[:i+1] })
+		for n, want := range map[int64]string{25772282: c.first, 25772283: c.second} {
+			r := fired(t, s, servicetest.LooseForeignKeys, minute(n))
+			servicetest.WantState(t, r, repo.RunSucceeded)
+			assert.Equal(t, r.Database, want, fmt.Sprintf("the database of minute %d of %d databases", n, i+1))
+		}
+		e.Exec("main", `TRUNCATE maintenance.fires, maintenance.runs, maintenance.schedules`)
+	}
+	// So does a request that names none.
+	s, names := e.Service(servicetest.OneChild), []string{"main", "ci", "sec"}
+	for began, ended := int64(0), int64(1); began != ended; {
+		began = time.Now().Unix() / 60
+		got := servicetest.RunBatch(t, s, "").Database
+		if ended = time.Now().Unix() / 60; began == ended { // else the minute has changed in between
+			assert.Equal(t, got, names[began%3], "the database of this minute")
+		}
+	}
+	for _, name := range names {
+		assert.Equal(t, servicetest.RunBatch(t, s, name).Database, name, "the database of the request")
+	}
+}
+
+func TestRunScheduled_ARunOnOneDatabaseCostsTheOtherNoTurn(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
+	for _, database := range []string{"main", "ci"} {
+		e.Exec(database, `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1)`)
+	}
+	e.Gate("main", "c")
+	e.Shut("main", servicetest.App)
+	e.Deleted("main", "p", 1, 1)
+	s := e.Service(servicetest.OneChild)
+	var first service.Run
+	done := background(func() (err error) {
+		first, _, err = s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, minute(25772282))
+		return err
+	})
+	e.AtGate("main", servicetest.App)
+	e.Deleted("ci", "x", 1, 1)
+	r := fired(t, s, servicetest.LooseForeignKeys, minute(25772283))
+	servicetest.WantState(t, r, repo.RunSucceeded)
+	assert.Equal(t, r.Database, "ci", "its database")
+	// Two minutes later main is still at work: this turn is skipped, not postponed.
+	r = fired(t, s, servicetest.LooseForeignKeys, minute(25772284))
+	servicetest.WantState(t, r, repo.RunSkipped)
+	assert.Equal(t, r.Reason, "LEASE_HELD", "its reason")
+	e.Lift("main", servicetest.App)
+	assert.NoError(t, <-done)
+	servicetest.WantCounts(t, first, "processed_records=1 deleted_rows=2")
+}
 
 func TestRunScheduled_SkipsWhatIsNotConfiguredAndDoesNotKnowOthers(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), "main", "main")
@@ -117,7 +171,7 @@ func TestRunDue_WaitsForAFireThatIsAboutToBegin(t *testing.T) {
 	c.wantFires("11-20 12:01 ran +0", "11-20 12:02 ran +1")
 }
 
-func TestRunDue_ARunAtWorkHoldsUpOnlyItsDatabase(t *testing.T) {
+func TestRunDue_DoesNotWaitForRuns(t *testing.T) {
 	c := newClocked(servicetest.Parallel(t), "ci")
 	c.Exec("ci", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); INSERT INTO c (p_id) VALUES (1)`)
 	c.Gate("ci", "c")
@@ -129,16 +183,10 @@ func TestRunDue_ARunAtWorkHoldsUpOnlyItsDatabase(t *testing.T) {
 	assert.NoError(t, s.RunDue(context.Background()))
 	c.AtGate("ci", servicetest.App)
 	c.Want("main", `SELECT string_agg(database, ' ') FROM maintenance.runs WHERE state = 'running'`, "ci")
-	// Meanwhile main has its turn, and the next one of ci is skipped, not put off.
-	for _, at := range []string{"11-20 12:02:00", "11-20 12:03:00"} {
-		c.at(at)
-		assert.NoError(t, s.RunDue(context.Background()))
-		c.Eventually("main", `SELECT min(heartbeat_at) = clock_timestamp() FROM maintenance.runs WHERE database = 'ci' AND state = 'running'`, "true")
-	}
 	c.Lift("ci", servicetest.App)
 	c.settled()
-	c.wantFires("11-20 12:01 ran +0", "11-20 12:02 ran +0", "11-20 12:03 skipped LEASE_HELD")
-	c.wantRuns(2)
+	c.wantFires("11-20 12:01 ran +0")
+	c.wantRuns(1)
 }
 
 func TestStatus_TellsTheNextFireAndThoseThatWereMissed(t *testing.T) {

@@ -55,6 +55,20 @@ func TestFault_DestroyGroup_KilledInTheMiddleItIsCompletedWithoutTheMembershipsT
 	}
 }
 
+func TestAdjournedGroupDeletion_RunThatHasLostItsLeaseChangesNothingMore(t *testing.T) {
+	g := servicetest.NewGroups(servicetest.Parallel(t))
+	plant(g, "10 mark=1@15", "11 mark=1@15", "12 mark=1@15", "13 owner=1 mark=1@15")
+	g.Exec("main", `CREATE FUNCTION take_over() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		UPDATE maintenance.leases SET holder = 'other', epoch = epoch + 1; RETURN NULL; END $$`)
+	g.Exec("main", `CREATE TRIGGER take_over AFTER DELETE ON group_deletion_schedules FOR EACH ROW WHEN (OLD.group_id = 11) EXECUTE FUNCTION take_over()`)
+	r := assert.Must(g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups}))(t)
+	servicetest.WantState(t, r, "failed")
+	assert.That(t, r.Reason == "LEASE_LOST", "reason %q", r.Reason)
+	servicetest.WantCounts(t, r, "restored_groups=2")
+	g.WantMarked("12 13")
+	g.WantJobs()
+}
+
 // stopper closes a channel at the first line that contains a text.
 type stopper struct {
 	slog.Handler

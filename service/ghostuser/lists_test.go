@@ -320,6 +320,25 @@ func TestGhostUserMigration_ADatabaseThatGoesAwayInTheMiddleFailsTheRun(t *testi
 	g.Want("main", `SELECT count(*) FROM users WHERE id IN (10, 11)`, "2")
 }
 
+func TestGhostUserMigration_ALeaseThatIsLostInAnyDatabaseFailsTheRunAndReschedulesNobody(t *testing.T) {
+	g := servicetest.NewThreeGhosts(servicetest.Parallel(t))
+	g.Doomed(10)
+	before := g.Value("main", `SELECT consume_after FROM ghost_user_migrations`)
+	g.Exec("sec", `INSERT INTO vulnerabilities (project_id, author_id, title, created_at, updated_at) VALUES (1, 10, 'v', now(), now())`)
+	g.Gate("main", "merge_requests")
+	g.Exec("main", `UPDATE merge_requests SET author_id = 10`)
+	g.Shut("main", servicetest.App)
+	s := g.Service()
+	r := g.Begin(s)
+	g.AtGate("main", servicetest.App)
+	g.Exec("sec", `UPDATE maintenance.leases SET epoch = epoch + 1, holder = 'another'`)
+	g.Lift("main", servicetest.App)
+	servicetest.WantLost(t, servicetest.Ended(t, s, r.ID))
+	g.Want("sec", `SELECT author_id FROM vulnerabilities`, "10")
+	g.Want("main", `SELECT consume_after FROM ghost_user_migrations`, before)
+	g.Want("sec", `SELECT holder || ' ' || (expires_at > now()) FROM maintenance.leases`, "another true")
+}
+
 func TestGhostUserMigration_ATableThatMustNotBeReadIsNamed(t *testing.T) {
 	g := newDoomed(servicetest.Parallel(t), 10)
 	s := denied(g, `REVOKE ALL ON reviews FROM {role}`)

@@ -133,6 +133,23 @@ func TestGhostUserMigration_CancelledWhileAUserMeetsAnErrorItLeavesTheQueueAlone
 	g.WantLog(0, `"level":"ERROR"`)
 }
 
+func TestFault_GhostUserMigration_KilledInTheMiddleItGoesOnWithWhatIsLeft(t *testing.T) {
+	g := newDoomed(servicetest.Parallel(t), 10)
+	g.Fill("main", "issues", "author_id, namespace_id", "10, 101", 5000)
+	g.Gate("main", "issues", "OLD.id = 3000")
+	g.Shut("main", "doomed")
+	p := g.Start("doomed", "", func(o *servicetest.Order) { o.Definitions, o.Database, o.Worker = "", "", servicetest.GhostUsers })
+	g.AtGate("main", "doomed")
+	p.Kill()
+	g.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'doomed'`, "0")
+	left := g.Value("main", `SELECT count(*) FROM issues WHERE author_id = 10`)
+	assert.That(t, left != "5000" && left != "0", "%s issues are left, want some", left)
+	g.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
+	g.Run(g.Service(), "migrated_users=1 deleted_rows=4 moved_rows="+left)
+	g.Want("main", `SELECT count(*) FROM issues WHERE author_id = 5`, "5000")
+	g.Run(g.Service(), "")
+}
+
 // denied is a service whose role may do everything with the tables of main, but for what some SQL changes then.
 func denied(g *servicetest.Ghosts, sql string) *service.Service {
 	g.T.Helper()

@@ -2,14 +2,21 @@ package inactivetoken_test
 
 import (
 	"context"
+	"log/slog"
 	"testing"
 
+	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
+
+func runsTokens(o *servicetest.Order) {
+	o.Definitions, o.Database, o.Worker, o.BatchSize = "", "", servicetest.InactiveTokens, 2
+}
 
 // gateJobs puts an open gate before the job of a user.
 func gateJobs(e *servicetest.Estate, user string) {
@@ -21,6 +28,69 @@ func gateJobs(e *servicetest.Estate, user string) {
 func resumeRuns(t *testing.T, s *service.Service) {
 	t.Helper()
 	assert.NoError(t, s.ResumeRuns(context.Background()))
+}
+
+func TestFault_InactiveTokenDeletion_KilledInASecondRangeGoesOnWithItWhenTheLeaseHasExpired(t *testing.T) {
+	e := newBots(servicetest.Parallel(t), 1, 2, 3, 4, 5, 6)
+	gateJobs(e, "3")
+	e.Shut("main", "doomed")
+	p := e.Start("doomed", "", runsTokens)
+	e.AtGate("main", "doomed")
+	e.Want("main", passes, "2/2/2")
+	rules := e.Value("main", `SELECT concat_ws(' ', id, started_at, cut_off, today) FROM maintenance.token_passes`)
+	p.Kill()
+	e.DoomedGone()
+	e.Want("main", passes, "2/2/2")
+	e.Want("main", servicetest.QueuedUsers, "1 2")
+
+	s := e.Service("", e.WithQueue)
+	resumeRuns(t, s)
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
+	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)
+	resumeRuns(t, s)
+	e.Eventually("main", passes, "6/6/6 finished")
+	e.Eventually("main", newestRun, "schedule succeeded continuation 4")
+	e.Want("main", servicetest.QueuedUsers, "1 2 3 4 5 6")
+	e.Want("main", `SELECT concat_ws(' ', id, started_at, cut_off, today) FROM maintenance.token_passes`, rules)
+	resumeRuns(t, s)
+	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "2")
+}
+
+func TestInactiveTokenDeletion_LeaseThatRunsOutInTheTransactionTakesItsJobsBack(t *testing.T) {
+	e := newBots(servicetest.Parallel(t), 1, 2, 3, 4, 5)
+	e.Exec("main", `CREATE FUNCTION run_out() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE maintenance.leases SET expires_at = clock_timestamp(); RETURN NEW; END $$;
+		CREATE TRIGGER run_out BEFORE INSERT ON maintenance.river_job FOR EACH ROW WHEN (NEW.args ->> 'user_id' = '4') EXECUTE FUNCTION run_out()`)
+	r := servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 2 })))
+	servicetest.WantLost(t, r)
+	servicetest.WantCounts(t, r, "examined_users=2 scheduled_jobs=2")
+	e.Want("main", passes, "2/2/2")
+	e.Want("main", servicetest.QueuedUsers, "1 2")
+}
+
+func TestInactiveTokenDeletion_ShutdownIsGoneOnWithLikeACrash(t *testing.T) {
+	e := newBots(servicetest.Parallel(t), 1, 2, 3)
+	gateJobs(e, "1")
+	e.Shut("main", servicetest.App)
+	c := service.Config{Databases: e.Open, Queue: e.Queue(), Logger: slog.New(slog.DiscardHandler)}
+	service.Settings[inactivetoken.Config](&c).BatchSize = 2
+	config.Defaults(&c)
+	stopped := assert.Must(service.New(c))(t)
+	if _, err := stopped.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, Async: true}); err != nil {
+		t.Fatal(err)
+	}
+	e.AtGate("main", servicetest.App)
+	done := make(chan error)
+	go func() { done <- stopped.Shutdown(context.Background()) }()
+	devdb.Eventually(t, "the service to stop", func() bool {
+		_, err := stopped.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true})
+		return err != nil
+	})
+	e.Lift("main", servicetest.App)
+	assert.NoError(t, <-done)
+	e.Want("main", `SELECT state || ' ' || reason FROM maintenance.runs WHERE NOT dry_run`, "cancelled SHUTDOWN")
+	e.Want("main", passes, "2/2/2")
+	resumeRuns(t, e.Service("", e.WithQueue))
+	e.Eventually("main", passes, "3/3/3 finished")
 }
 
 func TestInactiveTokenDeletion_OnlyRunsThatDiedAreGoneOnWith(t *testing.T) {

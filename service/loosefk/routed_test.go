@@ -177,7 +177,8 @@ func TestRouted_ManyRecordsOfTheSameKeysAreWorkedTogether(t *testing.T) {
 
 func TestRouted_AQueueThatIsNotPartitionedFailsTheRun(t *testing.T) {
 	e := newRouted(servicetest.Parallel(t))
-	e.Exec("main", `DROP TABLE loose_foreign_keys_user_deleted_records; CREATE TABLE loose_foreign_keys_user_deleted_records (id uuid)`)
+	e.Exec("main", `DROP TABLE loose_foreign_keys_user_deleted_records; CREATE TABLE loose_foreign_keys_user_deleted_records (id uuid);
+		CREATE TABLE an_heir () INHERITS (loose_foreign_keys_user_deleted_records)`)
 	wantFailedRun(t, e.Service(servicetest.OneChild), "loose_foreign_keys_user_deleted_records on main is not partitioned: caretaker lfk lint says what it should look like", "")
 }
 

@@ -130,7 +130,9 @@ func (r *Runner) record(ctx context.Context, x *Execution, run Run, why error) {
 		stored.FinishedAt = run.StartedAt.Add(x.ended.Sub(x.started))
 	}
 	stored.Unsettled = run.Unsettled
-	x.Report(func(r *Run) { *r = stored })
+	if err != nil || !stored.Unsettled { // else settle completes its counts first
+		x.Report(func(r *Run) { *r = stored })
+	}
 	e := runEnd{stored, closed, why}
 	if !r.reportEnd(ctx, x, e, err) {
 		x.Log.WarnContext(ctx, "end of the run not recorded, retrying",

@@ -107,7 +107,7 @@ func (x *Execution) endLine(run Run, err error) []any {
 	return attrs
 }
 
-// Withhold keeps a span from being sent: another process has sent one with its id.
+// Withhold keeps a span from being sent: another process has sent one with its id, or it says nothing.
 func Withhold(span trace.Span) { span.SetAttributes(attribute.Bool("maintenance.withheld", true)) }
 
 // abandonedSpan is the span of a run in its trace, in the place and with the id of the one that has died with its process.

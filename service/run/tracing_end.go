@@ -184,7 +184,8 @@ func (x *Execution) recordRest(ctx context.Context, load string, rested time.Dur
 	if first {
 		x.Span.AddEvent("throttled", event)
 	}
-	if repo.AddSeconds(ctx, restedKey, rested) {
-		trace.SpanFromContext(ctx).AddEvent("throttled", event)
+	span := trace.SpanFromContext(ctx)
+	if repo.AddSeconds(ctx, restedKey, rested) && span.SpanContext().SpanID() != x.Span.SpanContext().SpanID() {
+		span.AddEvent("throttled", event)
 	}
 }
