@@ -87,7 +87,7 @@ func (a *app) json(v any) error {
 	return a.write(printableJSON(text.String()))
 }
 
-// report prints what was done, with --output json as a document; err is what failed besides.
+// report prints what was done, with --output json as a document; err is what failed.
 func (a *app) report(err error, document any, text func()) error {
 	if a.asJSON {
 		return errors.Join(err, a.json(document))

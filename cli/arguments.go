@@ -213,7 +213,7 @@ func parseID(text, of string, to *int64) (err error) {
 	return nil
 }
 
-// reasonFlag is --reason, which the command needs besides its arguments.
+// reasonFlag is --reason, which the command needs in addition to its arguments.
 func reasonFlag(command *cobra.Command, reason *string, help string) {
 	command.Flags().StringVar(reason, "reason", "", help)
 	command.Args = cobra.MatchAll(command.Args, func(*cobra.Command, []string) error {

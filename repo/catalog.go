@@ -198,15 +198,12 @@ func (c *Catalog) readTables(rows pgx.Rows, wanted map[string][]string) error {
 
 // addColumns takes the columns as tablesSQL reads them.
 func (r *Relation) addColumns(read [][]string, wanted []string, primary []int16, walks [][]int16) {
-	byNumber, key := map[int16]Column{}, map[int]Column{}
+	byNumber := map[int16]Column{}
 	for _, c := range read {
 		number, _ := strconv.ParseInt(c[0], 10, 16) // it is an int2 of the database
 		byNumber[int16(number)] = Column{Name: c[1], Type: c[2], NotNull: c[3] == "true", HasDefault: c[4] == "true"}
 	}
-	for place, number := range primary {
-		key[place] = byNumber[number]
-	}
-	r.key = keyOf(key)
+	r.key = keyOf(primary, byNumber)
 	for number, column := range byNumber {
 		i := slices.IndexFunc(walks, func(walk []int16) bool {
 			return walk[0] == number && slices.Contains(primary, walk[1]) &&
@@ -221,18 +218,18 @@ func (r *Relation) addColumns(read [][]string, wanted []string, primary []int16,
 	}
 }
 
-// keyOf is keyOfSQL for the columns of a primary key by their places.
-func keyOf(columns map[int]Column) string {
-	names := make([]string, len(columns))
-	for place, c := range columns {
-		names[place] = "t." + quote(c.Name)
+// keyOf is keyOfSQL for a primary key of these columns, by their numbers.
+func keyOf(primary []int16, columns map[int16]Column) string {
+	names := make([]string, len(primary))
+	for i, number := range primary {
+		names[i] = "t." + quote(columns[number].Name)
 	}
 	switch {
 	case len(names) == 0:
 		return ""
 	case len(names) > 1:
 		return "ROW(" + strings.Join(names, ", ") + ")::text"
-	case slices.Contains([]string{"bigint", "integer", "smallint"}, columns[0].Type):
+	case slices.Contains([]string{"bigint", "integer", "smallint"}, columns[primary[0]].Type):
 		return names[0]
 	}
 	return names[0] + "::text"

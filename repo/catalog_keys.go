@@ -102,10 +102,6 @@ func (c *Catalog) addKey(k numberedKey, of map[uint32]map[int16]Column) {
 			k.setNull = append(k.setNull, column.Name)
 		}
 	}
-	primary := map[int]Column{}
-	for i, number := range k.primary {
-		primary[i] = of[k.child.table][number]
-	}
-	k.key = keyOf(primary)
+	k.key = keyOf(k.primary, of[k.child.table])
 	c.keys = append(c.keys, k.ForeignKey)
 }

@@ -55,7 +55,7 @@ func (d *Database) Ledgers(
 	return now, ledgers, err
 }
 
-// useLedgersSQL: fires before a ledger begins are nobody's. The row without a worker is of all
+// useLedgersSQL: fires before a ledger begins belong to no run. The row without a worker is of all
 // servers: it is in use since they have looked without a gap. Between two looks of a server that
 // uses a worker are 20 seconds at most, a gap is 25: so after a gap no ledger ends whose server lives.
 const useLedgersSQL = `

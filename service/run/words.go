@@ -19,8 +19,7 @@ func Misleading(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
 }
 
-// Tone is how a state is shown: as bad, as warn if somebody may have to do something, as busy, good
-// or off.
+// Tone is how a state is shown: as bad, as warn if an operator may have to act, as busy, good or off.
 func Tone(state string) string {
 	switch state {
 	case "failed", "failing", "discarded", "error":
