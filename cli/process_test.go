@@ -32,13 +32,19 @@ func TestProcess(*testing.T) {
 // process starts a command as a process of its own, which signals can reach.
 func (sh *shell) process(command string, more ...string) (*exec.Cmd, *screen) {
 	sh.t.Helper()
-	c := exec.Command(os.Args[0], "-test.run=^TestProcess$")
-	c.Env = slices.Concat(os.Environ(), sh.environment(), []string{asProcess + "=" + command}, more)
-	out := &screen{}
+	c, out := sh.child(context.Background(), command, more...), &screen{}
 	c.Stdout, c.Stderr = out, out
 	assert.NoError(sh.t, c.Start())
 	sh.t.Cleanup(func() { _ = c.Process.Kill() })
 	return c, out
+}
+
+// child is a process that will run a command until the context ends.
+func (sh *shell) child(ctx context.Context, command string, more ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestProcess$")
+	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
+	c.Env = slices.Concat(os.Environ(), sh.environment(), []string{asProcess + "=" + command}, more)
+	return c
 }
 
 // signal sends a signal.

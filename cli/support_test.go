@@ -43,6 +43,8 @@ type shell struct {
 	t         *testing.T
 	variables map[string]string
 	databases *devdb.Tests
+	// apart: a server is a process of its own, as OpenTelemetry's providers are those of a process.
+	apart bool
 }
 
 // newShell lets the test run in parallel, and returns a shell whose servers listen on free ports.
@@ -55,9 +57,9 @@ func newShell(t *testing.T) *shell {
 // alone is newShell for a test that is not parallel, as it concerns the whole process.
 func alone(t *testing.T) *shell {
 	t.Helper()
-	return &shell{t, map[string]string{
+	return &shell{t: t, databases: &databases, variables: map[string]string{
 		"HOME": t.TempDir(), "CARETAKER_LISTEN": "127.0.0.1:0", "CARETAKER_METRICS_LISTEN": "127.0.0.1:0",
-	}, &databases}
+	}}
 }
 
 // onItsOwnCluster lets the shell make its databases on a cluster that no other test uses, for what concerns the whole
@@ -77,7 +79,7 @@ func (sh *shell) onItsOwnCluster() *devdb.Cluster {
 // sub returns a copy for a subtest, whose variables end with it.
 func (sh *shell) sub(t *testing.T) *shell {
 	t.Helper()
-	return &shell{t, maps.Clone(sh.variables), sh.databases}
+	return &shell{t: t, variables: maps.Clone(sh.variables), databases: sh.databases}
 }
 
 func (sh *shell) set(name, value string) { sh.variables[name] = value }
@@ -208,7 +210,14 @@ func (sh *shell) serving(command ...string) *running {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		r.exit <- cli.Run(ctx, command, streams)
+		if !sh.apart {
+			r.exit <- cli.Run(ctx, command, streams)
+			return
+		}
+		c := sh.child(ctx, strings.Join(command, " "))
+		c.Stdout, c.Stderr = &r.out, &r.log
+		_ = c.Run()
+		r.exit <- c.ProcessState.ExitCode()
 	}()
 	sh.t.Cleanup(func() {
 		stop()

@@ -80,10 +80,10 @@ func (sh *shell) demo() (main *pgx.Conn) {
 	return main
 }
 
-// Not parallel: OpenTelemetry's providers are those of the process.
 func TestServe_ThatHasRunAllWorkersIsToldInTheLogAndInTheMetrics(t *testing.T) {
-	sh := alone(t)
+	sh := newShell(t)
 	conn := sh.demo()
+	sh.apart = true
 	r := sh.serving()
 	for _, w := range append(r.others(t), worker+" --database main", worker+" --database ci", worker+" --database sec") {
 		r.want(0, "run "+w+" --dry-run")

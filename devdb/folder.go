@@ -108,7 +108,10 @@ func tempFolder(bases []string, owner account) (folder, error) {
 	return folder{}, fmt.Errorf("no place for a throw-away database: %w", errors.Join(errs...))
 }
 
-func (f folder) close() error { return f.lock.Close() }
+// close ends the lock at once: a program that is being started has the file, too, until it runs.
+func (f folder) close() error {
+	return errors.Join(syscall.Flock(int(f.lock.Fd()), syscall.LOCK_UN), f.lock.Close())
+}
 
 // lockFile takes an exclusive lock that ends with this process.
 func lockFile(path string) (*os.File, error) {

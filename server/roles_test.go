@@ -312,11 +312,13 @@ func TestRoles_AreCheckedBeforeTheRequest(t *testing.T) {
 }
 
 func TestRoles_AStreamEndsWhenItsTokenDoes(t *testing.T) {
-	expires := time.Now().Add(4 * time.Second).UTC().Truncate(time.Second)
-	entry := fmt.Sprintf("- {name: brief, sha256: %s, role: viewer, expires: %s}\n", hashed("brief-token"), expires.Format(time.RFC3339))
-	entry += fmt.Sprintf("- {name: leaver, sha256: %s, role: viewer}\n", hashed("leaver-token"))
-	file := tokensOf(t, entry)
-	f := start(t, func(c *Config) { c.Access = keys(t, access.Config{TokensFile: file}) })
+	var file string
+	f := start(t, func(c *Config) {
+		expires := time.Now().Add(4 * time.Second).UTC().Truncate(time.Second)
+		file = tokensOf(t, fmt.Sprintf("- {name: brief, sha256: %s, role: viewer, expires: %s}\n- {name: leaver, sha256: %s, role: viewer}\n",
+			hashed("brief-token"), expires.Format(time.RFC3339), hashed("leaver-token")))
+		c.Access = keys(t, access.Config{TokensFile: file})
+	})
 	// A run without a heartbeat to change it: nothing is sent after the first event.
 	const id = "01a1fbb2-62fe-7420-8c8f-e59373dcf4f4"
 	f.exec(`INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl, lease_epoch) VALUES ('` + id + `', '` + worker + `', 'request', 'running', '1 hour', 1)`)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"net"
-	"os"
 	"testing"
 	"time"
 
@@ -31,7 +30,11 @@ import (
 
 var databases devdb.Tests
 
-func TestMain(m *testing.M) { os.Exit(databases.Run(m)) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(onDatabases{m}) }
+
+type onDatabases struct{ tests *testing.M }
+
+func (d onDatabases) Run() int { return databases.Run(d.tests) }
 
 const worker = "loose_foreign_keys_cleanup"
 
@@ -58,9 +61,7 @@ func start(t *testing.T, change ...func(*Config)) *fixture {
 
 func startWith(t *testing.T, definitions string, transport credentials.TransportCredentials, change ...func(*Config)) *fixture {
 	t.Helper()
-	databases.Cluster(t) // it has goroutines of its own, which stay
-	others := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, others) })
+	t.Parallel()
 	url := databases.Clone(t, servicetest.Migrated("queue"))
 	f := &fixture{
 		t: t, log: &servicetest.Buffer{}, sql: servicetest.Connect(t, url), main: servicetest.Open(t, url),

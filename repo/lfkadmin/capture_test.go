@@ -133,7 +133,7 @@ func TestCapture_NobodyElseCanMakeTriggersThatReportLiveRows(t *testing.T) {
 }
 
 func TestCapture_SchemaAndTableNamesAreLiteral(t *testing.T) {
-	b := newBench(t, "")
+	b := newBench(servicetest.Parallel(t), "")
 	const schema = `we;ird "sc\he'ma $$ {queue}`
 	b.exec("CREATE SCHEMA " + quoted(schema))
 	b.exec("ALTER DATABASE " + quoted(b.value("current_database()")) + " SET search_path = " + quoted(schema))

@@ -72,7 +72,7 @@ func (b *bench) dump() string {
 }
 
 func TestInstallQueue_MakesTheQueueOnce(t *testing.T) {
-	b := newBench(t, "")
+	b := newBench(servicetest.Parallel(t), "")
 	b.install(lfkadmin.QueueInstalled)
 	b.want(`SELECT string_agg(relname || ' ' || relkind::text || coalesce(' ' || array_to_string(c.reloptions, ','), ''), E'\n' ORDER BY relname COLLATE "C")
 		FROM pg_class c WHERE relname LIKE '%loose_foreign_keys%' AND relkind NOT IN ('i', 'I')`,
@@ -109,6 +109,7 @@ func TestInstallQueue_LeavesGitLabsQueueAloneAndMakesOneOfItsShape(t *testing.T)
 }
 
 func TestInstallQueue_RefusesAnotherShape(t *testing.T) {
+	t.Parallel()
 	for sql, reason := range map[string]string{
 		"CREATE TABLE loose_foreign_keys_deleted_records (id bigint)":      "it has no column partition of type bigint, it has no column primary_key_value",
 		"CREATE VIEW loose_foreign_keys_deleted_records AS SELECT 1 AS id": "it has no column id of type bigint",
@@ -126,7 +127,7 @@ func TestInstallQueue_RefusesAnotherShape(t *testing.T) {
 }
 
 func TestInstallQueue_WhatIsInTheWayIsNamedAndNothingRemains(t *testing.T) {
-	b := newBench(t, "")
+	b := newBench(servicetest.Parallel(t), "")
 	b.exec("CREATE TABLE loose_foreign_keys_deleted_records_id_seq (x int)")
 	before := b.dump()
 	_, err := b.InstallQueue(context.Background())
@@ -141,7 +142,7 @@ func TestInstallQueue_WhatIsInTheWayIsNamedAndNothingRemains(t *testing.T) {
 }
 
 func TestInstallQueue_TwoAtOnceInstallOnce(t *testing.T) {
-	b := newBench(t, "")
+	b := newBench(servicetest.Parallel(t), "")
 	results := make(chan string, 4)
 	for range cap(results) {
 		go func() {
@@ -161,7 +162,7 @@ func TestInstallQueue_TwoAtOnceInstallOnce(t *testing.T) {
 }
 
 func TestInstallQueue_NeedsASchemaAndTheRightToCreate(t *testing.T) {
-	b := newBench(t, "")
+	b := newBench(servicetest.Parallel(t), "")
 	_, err := lfkadmin.New(servicetest.Open(t, b.with("search_path=nowhere"))).InstallQueue(context.Background())
 	b.wantRefusal(err, "no schema of the connection's search_path exists")
 
@@ -294,8 +295,7 @@ func TestRetryDeadRecords_SaysWhatBecomesOfThoseWhoseQueueIsGone(t *testing.T) {
 
 // TestValidate_TakesAsLongAsItNeeds: the role's own limit does not end it while it waits for a lock.
 func TestValidate_TakesAsLongAsItNeeds(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, "")
+	b := newBench(servicetest.Parallel(t), "")
 	b.exec(`CREATE TABLE p (id int PRIMARY KEY); CREATE TABLE c (p_id int);
 		ALTER TABLE c ADD CONSTRAINT fk FOREIGN KEY (p_id) REFERENCES p NOT VALID`)
 	b.exec(`BEGIN; LOCK TABLE c IN SHARE UPDATE EXCLUSIVE MODE`)

@@ -32,10 +32,10 @@ func newBench(t *testing.T, schema string) *bench {
 	return &bench{T: t, Admin: lfkadmin.New(e.Open[0]), estate: e, url: e.URLs["main"], sql: e.SQL["main"]}
 }
 
-// installed makes an empty database with a queue of our own.
+// installed makes an empty database with a queue of our own, for a test that runs beside others.
 func installed(t *testing.T) *bench {
 	t.Helper()
-	b := newBench(t, "")
+	b := newBench(servicetest.Parallel(t), "")
 	b.install(lfkadmin.QueueInstalled)
 	return b
 }

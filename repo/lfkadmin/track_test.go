@@ -52,6 +52,7 @@ func TestTrack_EveryLevelAndLeafHasATriggerAndTheNextAddsWhatIsMissing(t *testin
 }
 
 func TestTrack_GitLabsTriggersAreRight(t *testing.T) {
+	t.Parallel()
 	for schema, tables := range map[string][]string{
 		"main": {"users", "projects", "namespaces", "merge_requests"}, "ci": {"p_ci_pipelines", "ci_triggers"}, "sec": {"vulnerabilities"},
 	} {
@@ -71,7 +72,7 @@ func TestTrack_GitLabsTriggersAreRight(t *testing.T) {
 }
 
 func TestTrack_RefusesWhatGitLabsQueueCannotRecord(t *testing.T) {
-	b := newBench(t, "main")
+	b := newBench(servicetest.Parallel(t), "main")
 	b.exec(`CREATE TABLE uuids (id uuid PRIMARY KEY); CREATE TABLE texts (id text PRIMARY KEY); CREATE TABLE numerics (id numeric PRIMARY KEY);
 		CREATE TABLE keyless (number int PRIMARY KEY, wide bigint); CREATE TABLE composite (id int, x int, PRIMARY KEY (id, x));
 		CREATE TABLE many (id int PRIMARY KEY, nonunique int, partial int, together int, deferred int UNIQUE DEFERRABLE, lowered text, including int);
@@ -195,7 +196,7 @@ func TestTrack_ALockThatIsNotToBeHadChangesNothing(t *testing.T) {
 }
 
 func TestTrack_TheApplicationSchemaIsTheConnections(t *testing.T) {
-	b := newBench(t, "")
+	b := newBench(servicetest.Parallel(t), "")
 	b.exec("CREATE SCHEMA app; CREATE TABLE app.p (id int PRIMARY KEY); CREATE TABLE p (id int PRIMARY KEY); INSERT INTO app.p VALUES (1)")
 	app := &bench{T: t, Admin: lfkadmin.New(servicetest.Open(t, b.with("search_path=app,public"))), estate: b.estate, url: b.url, sql: b.sql}
 	app.install("installed")
@@ -246,7 +247,7 @@ func TestUntrack_RefusesWhatIsNotTracked(t *testing.T) {
 }
 
 func TestTrack_NeedsAQueueAndRunsThroughAPoolerWithoutPreparedStatements(t *testing.T) {
-	b := newBench(t, "")
+	b := newBench(servicetest.Parallel(t), "")
 	b.exec("CREATE TABLE p (id int PRIMARY KEY); INSERT INTO p VALUES (1)")
 	b.refuses("p", "", "there is no queue of deleted records: make it with `caretaker lfk install`")
 	b.exec("CREATE TABLE loose_foreign_keys_deleted_records (id int)")

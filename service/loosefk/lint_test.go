@@ -51,7 +51,7 @@ func TestLint_ReferenceSchemaWithItsOwnDefinitions(t *testing.T) {
 }
 
 func TestLint_IndexedMeansThatTheKeyIsFound(t *testing.T) {
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TYPE mood AS ENUM ('good');
 		CREATE TABLE none (p_id int);
 		CREATE TABLE behind (x int, p_id int); CREATE INDEX ON behind (x, p_id);
@@ -88,7 +88,7 @@ func TestLint_IndexedMeansThatTheKeyIsFound(t *testing.T) {
 }
 
 func TestLint_ColumnsAndValuesMustFit(t *testing.T) {
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE DOMAIN number AS int; CREATE DOMAIN strict AS int NOT NULL; CREATE TYPE mood AS ENUM ('good');
 		CREATE TABLE c (p_id bigint, nn bigint NOT NULL, checked int CHECK (checked IS NOT NULL), free int CHECK (free > 0), t text, u uuid, n number, s strict,
 			mood mood, short varchar(3), fixed char(4), money numeric(4, 2), doc json, b boolean, at timestamptz);
@@ -170,7 +170,7 @@ func TestLint_FileAndScheduleAreChecked(t *testing.T) {
 }
 
 func TestLint_MissingIsAFactOnlyIfAllDatabasesAnswered(t *testing.T) {
-	e := servicetest.New(t, "", "main", "ci")
+	e := servicetest.New(servicetest.Parallel(t), "", "main", "ci")
 	e.Exec("main", "CREATE TABLE c (p_id int, q_id int); CREATE INDEX ON c (p_id); CREATE INDEX ON c (q_id)")
 	e.Exec("ci", "CREATE TABLE p (id int PRIMARY KEY)")
 	e.Install("p")
@@ -211,7 +211,7 @@ func TestLint_NeedsTheSchemaMaintenance(t *testing.T) {
 }
 
 func TestLint_RealForeignKeysThatStopTheCleaningOrLeaveItNothing(t *testing.T) {
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY);
 		CREATE TABLE c (id bigint, p_id bigint, up bigint, PRIMARY KEY (id)); CREATE INDEX ON c (p_id);
 		ALTER TABLE c ADD CONSTRAINT tree FOREIGN KEY (up) REFERENCES c;
@@ -277,7 +277,7 @@ func TestLint_ChildrenThatTakeNoChangesAreNamed(t *testing.T) {
 }
 
 func TestLint_TriggersThatMayKeepRowsAreNamed(t *testing.T) {
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE gone (p_id bigint); CREATE INDEX ON gone (p_id);
 		CREATE TABLE nulled (p_id bigint); CREATE INDEX ON nulled (p_id);
 		CREATE TABLE parts (p_id bigint, part int) PARTITION BY LIST (part); CREATE INDEX ON parts (p_id);

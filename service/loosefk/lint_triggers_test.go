@@ -12,7 +12,7 @@ import (
 )
 
 func TestLint_NewLeafOfATrackedParentIsNamed(t *testing.T) {
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (id int, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part); CREATE TABLE p_1 PARTITION OF p FOR VALUES IN (1);
 		CREATE TABLE c (p_id int); CREATE INDEX ON c (p_id)`)
 	e.Install("p")
@@ -29,7 +29,7 @@ func TestLint_NewLeafOfATrackedParentIsNamed(t *testing.T) {
 }
 
 func TestLint_TriggersThatDoNotDoTheirWork(t *testing.T) {
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE c (p_id int); CREATE INDEX ON c (p_id); CREATE SCHEMA other;
 		CREATE FUNCTION other() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 		CREATE TABLE untracked (id int PRIMARY KEY); CREATE TABLE disabled (id int PRIMARY KEY); CREATE TABLE replicaonly (id int PRIMARY KEY);
@@ -154,7 +154,7 @@ func TestLint_ATriggerThatPostgreSQLHasCopiedIsDroppedWhereItIsFrom(t *testing.T
 }
 
 func TestLint_WarningsAloneAreNoErrors(t *testing.T) {
-	e := servicetest.New(t, "sec", "main")
+	e := servicetest.New(servicetest.Parallel(t), "sec", "main")
 	result := wantFindings(t, e.Keys("vulnerability_external_issue_links: [{table: vulnerabilities, column: vulnerability_id, on_delete: async_delete}]"),
 		"warning trigger_not_always main public.vulnerabilities",
 		"warning fk_beside_definition main vulnerability_external_issue_links_vulnerability_id_fkey on public.vulnerability_external_issue_links")
@@ -162,7 +162,7 @@ func TestLint_WarningsAloneAreNoErrors(t *testing.T) {
 }
 
 func TestLint_WriteProtectedLeftoversAreNoHomes(t *testing.T) {
-	e := servicetest.New(t, "", "main", "ci")
+	e := servicetest.New(servicetest.Parallel(t), "", "main", "ci")
 	const tables = "CREATE TABLE p (id int PRIMARY KEY); CREATE TABLE c (p_id int)"
 	e.Exec("main", tables)
 	e.Exec("ci", tables+`; CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END';
@@ -184,7 +184,7 @@ func TestLint_AChildThatIsAViewIsNoTable(t *testing.T) {
 }
 
 func TestLint_QueueMustBeThereAndInOrder(t *testing.T) {
-	e := servicetest.New(t, "", "main", "ci", "sec")
+	e := servicetest.New(servicetest.Parallel(t), "", "main", "ci", "sec")
 	e.Exec("main", "CREATE TABLE loose_foreign_keys_deleted_records (id bigint)")
 	installIn(e, "ci", "sec")
 	keys := e.Keys("")
@@ -217,7 +217,7 @@ func installIn(e *servicetest.Estate, names ...string) {
 }
 
 func TestLint_RecordsOfAParentWithoutDefinitionArePendingForEver(t *testing.T) {
-	e := servicetest.New(t, "", "main")
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
 	e.Exec("main", `CREATE TABLE p (id int PRIMARY KEY); CREATE TABLE q (id int PRIMARY KEY); CREATE TABLE r (id int PRIMARY KEY); CREATE TABLE c (p_id int);
 		CREATE INDEX ON c (p_id); INSERT INTO p VALUES (1), (2); INSERT INTO q VALUES (1); INSERT INTO r VALUES (1)`)
 	e.Install("p", "q", "r")
@@ -233,7 +233,7 @@ func TestLint_RecordsOfAParentWithoutDefinitionArePendingForEver(t *testing.T) {
 }
 
 func TestLint_ChangesNothing(t *testing.T) {
-	e := servicetest.New(t, "ci", "main")
+	e := servicetest.New(servicetest.Parallel(t), "ci", "main")
 	e.Exec("main", "ALTER DATABASE "+e.Value("main", "quote_ident(current_database())")+" SET default_transaction_read_only = on")
 	fresh := servicetest.Estate{T: t, URLs: e.URLs, SQL: e.SQL}
 	fresh.Add("main", e.URLs["main"])
