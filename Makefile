@@ -61,7 +61,7 @@ man: ## write the manual pages into bin/man
 
 test: ## run the tests of all behaviour, in about three minutes (PACKAGES=./repo TEST_ARGS="-run NAME -v" RACE=-race)
 	@tools/require.sh postgres $(if $(RACE),compiler)
-	@tools/gotest.sh -timeout 60m $(RACE) -skip '$(FAULTS)|$(PAGES)|$(PLANS)|$(NEIGHBOURS)' $(TEST_ARGS) $(PACKAGES)
+	@tools/gotest.sh -timeout 60m $(RACE) $(if $(findstring -run,$(TEST_ARGS)),,-skip '$(FAULTS)|$(PAGES)|$(PLANS)|$(NEIGHBOURS)') $(TEST_ARGS) $(PACKAGES)
 
 test-plans: ## check on big tables that every statement uses an index
 	@tools/require.sh postgres

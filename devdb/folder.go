@@ -64,7 +64,7 @@ func openFolder(path string, owner account) (folder, error) {
 }
 
 // checkOurs refuses what is there already unless it is a cluster's folder, or an
-// empty one. A start that was interrupted early leaves the lock alone.
+// empty one. A start that was interrupted early may leave only the lock file.
 func checkOurs(path string) error {
 	entries, err := os.ReadDir(path)
 	switch {
@@ -100,7 +100,7 @@ func tempFolder(bases []string, owner account) (folder, error) {
 			errs = append(errs, err)
 			continue
 		}
-		if err := owner.own(path); err != nil { // it removes the folder if we cannot
+		if err := owner.own(path); err != nil { // the supervisor runs as this user and removes the folder if we die
 			return folder{}, err
 		}
 		return openFolder(path, owner)

@@ -57,7 +57,7 @@ func (c *Cluster) settings(ctx context.Context, found programs) map[string]strin
 			"fsync":              "off",
 			"synchronous_commit": "off",
 			"full_page_writes":   "off",
-			// Packages are tested side by side: their logs are not to fill a disk.
+			// Several clusters may run at once: their WAL must not fill a disk.
 			"max_wal_size": "256MB",
 		})
 	}

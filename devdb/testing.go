@@ -50,7 +50,7 @@ WHERE c.relkind = 'r' AND c.relnamespace IN ('public'::regnamespace, 'maintenanc
   AND c.oid::regclass::text <> ALL ($1)`
 
 // Content returns a digest of each table of the schemas public and maintenance,
-// but those without, by name. A row that was updated has another one.
+// by name, except the tables in without. Every update changes it.
 func Content(t tb, conn *pgx.Conn, without ...string) (digests map[string]string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), WaitTimeout)
@@ -74,12 +74,13 @@ type Template struct {
 	// Schema is loaded first: a name for LoadSchema, or empty for none.
 	Schema string
 	// Version is what Prepare depends on besides the schema, the demo data and
-	// the migrations, such as the SQL that it runs.
+	// the migrations, such as the SQL that it runs. Change it with the code of
+	// Prepare.
 	Version string
 	// Encoding of the database, such as LATIN1, with the collation C; empty: that of the cluster.
 	Encoding string
-	// Dated templates hold times that age, as the demo data does. They are not
-	// kept beyond the cluster's next start.
+	// Dated templates hold times that age, as the demo data does. They are dropped
+	// when the cluster stops.
 	Dated bool
 	// Prepare, if set, does the rest, such as migrating. It closes its
 	// connections.
@@ -136,8 +137,8 @@ type prepared struct {
 	err      error
 }
 
-// Run runs the tests and then stops the cluster. Its result is for os.Exit. A
-// test process that is killed or interrupted leaves nothing behind either.
+// Run runs the tests and then stops the cluster. Its result is for os.Exit. The
+// clones of a killed process are dropped when a shared cluster starts or stops.
 func (s *Tests) Run(m interface{ Run() int }) int {
 	code := m.Run()
 	if err := s.Stop(); err != nil {
@@ -319,9 +320,9 @@ const catalogueSQL = `
 SELECT 'VACUUM FULL ' || string_agg(oid::regclass::text, ', ')
 FROM pg_class WHERE relnamespace = 'pg_catalog'::regnamespace AND relkind = 'r' AND NOT relisshared`
 
-// packCatalogue takes unused space, and the maps of it, from the system catalogue:
-// each clone copies its files. Then a session writes the file from which later ones
-// read the catalogue. Clones get it, too: their connections open in half the time.
+// packCatalogue compacts the system catalogue, as each clone copies its files: that
+// takes 2 ms less. Then a session writes the cache file of the catalogue. Clones get
+// it, too: their connections open in half the time.
 func packCatalogue(ctx context.Context, url string) error {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {

@@ -24,14 +24,14 @@ const SharedCluster = "CARETAKER_TEST_CLUSTER"
 // sharedMemory is where Linux has a file system in memory.
 const sharedMemory = "/dev/shm"
 
-// maxTemplates is how many templates a kept cluster may have at its start. Each
-// change of the schema or of a migration leaves old ones behind.
+// maxTemplates is how many templates are kept, the newest. Each change of the
+// schema or of a migration leaves old ones behind.
 const maxTemplates = 30
 
-// StartShared starts the cluster for SharedCluster. It is kept, with its
-// templates, for the next call; in memory, where the machine has room. While
-// another process uses it, or if it does not start, the cluster is ephemeral.
-// The log gets one line for each step that takes time.
+// StartShared starts the cluster for SharedCluster. Its folder is kept for the
+// next call, with its templates: in memory if there is room. If it is in use or
+// does not start, StartShared starts an ephemeral cluster. The log gets one line
+// for each step that takes time.
 func StartShared(ctx context.Context, log io.Writer) (*Cluster, error) {
 	c, err := startKept(ctx, log)
 	if err == nil || ctx.Err() != nil {
@@ -104,7 +104,7 @@ SELECT format('DROP DATABASE %I WITH (FORCE)', datname)
 FROM pg_database
 WHERE NOT datistemplate AND datname <> 'postgres'
   AND (datname NOT LIKE 'template\_%' OR datname LIKE '%\_new'
-    OR (SELECT count(*) FROM pg_database WHERE datname LIKE 'template\_%') > $1)
+    OR datname IN (SELECT datname FROM pg_database WHERE datname LIKE 'template\_%' ORDER BY oid DESC OFFSET $1))
 UNION ALL
 SELECT format('DROP ROLE %I', rolname)
 FROM pg_roles

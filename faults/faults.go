@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/devdb/oracle"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service/ghostuser"
@@ -103,7 +104,7 @@ func (r *round) upTo(milliseconds int) time.Duration {
 
 // free lets what a replica that is gone has left behind run out, as it would in time.
 func (r *round) free(ctx context.Context, gone *replica) error {
-	return within(ctx, 30*time.Second, "the leases of a replica that is gone", func(ctx context.Context) error {
+	return within(ctx, devdb.WaitTimeout, "the leases of a replica that is gone", func(ctx context.Context) error {
 		for _, name := range databases() {
 			conn, err := connect(ctx, r.lab.url(name))
 			if err != nil {
@@ -196,8 +197,11 @@ SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND stat
 // pauseWorker pauses a worker for a while: after three seconds no lease of it may be taken.
 func (r *round) pauseWorker(ctx context.Context) error {
 	worker := workers()[r.random.IntN(5)]
+	// A replica that is frozen between its look at the pause and its lease takes that later.
+	r.calm.Store(true)
+	defer r.calm.Store(false)
 	call := func(what string, do func(context.Context, maintenancev1.MaintenanceServiceClient) error) error {
-		return within(ctx, time.Minute, what, func(ctx context.Context) error {
+		return within(ctx, devdb.WaitTimeout, what, func(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 			defer cancel()
 			return r.some().call(func(c maintenancev1.MaintenanceServiceClient) error { return do(ctx, c) })

@@ -125,7 +125,7 @@ func (l *lab) start(ctx context.Context) error {
 			"FAKETIME_CACHE_DURATION=1", "FAKETIME_DONT_FAKE_MONOTONIC=1", "FAKETIME_DONT_RESET=1",
 		}
 	}
-	return within(ctx, time.Minute, "PostgreSQL to start", func(ctx context.Context) (err error) {
+	return within(ctx, devdb.WaitTimeout, "PostgreSQL to start", func(ctx context.Context) (err error) {
 		l.primary, err = devdb.Start(ctx, config)
 		return err
 	})
@@ -268,7 +268,7 @@ func (l *lab) administer(ctx context.Context, statements ...string) error {
 
 // close stops what runs and removes it.
 func (l *lab) close(ctx context.Context) (err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), devdb.WaitTimeout)
 	defer cancel()
 	for _, c := range l.conn {
 		_ = c.Close(ctx)
@@ -279,7 +279,7 @@ func (l *lab) close(ctx context.Context) (err error) {
 		}
 	}
 	if l.disk {
-		err = errors.Join(err, within(ctx, 10*time.Second, "the file system to be free", func(ctx context.Context) error {
+		err = errors.Join(err, within(ctx, devdb.WaitTimeout, "the file system to be free", func(ctx context.Context) error {
 			return exec.CommandContext(ctx, "umount", l.dir).Run()
 		}))
 	}

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 )
@@ -141,7 +142,7 @@ func (r *replica) start(ctx context.Context, configured bool) error {
 		return r.connect(at)
 	case <-ended:
 		return fmt.Errorf("%s ended at its start: see %s", r.name, log.Name())
-	case <-time.After(time.Minute):
+	case <-time.After(devdb.WaitTimeout):
 		return fmt.Errorf("%s does not serve: see %s", r.name, log.Name())
 	case <-ctx.Done():
 		return ctx.Err()
@@ -192,11 +193,11 @@ func (r *replica) end(s syscall.Signal) {
 	_ = process.Process.Signal(s)
 	select {
 	case <-ended:
-	case <-time.After(90 * time.Second):
+	case <-time.After(devdb.WaitTimeout):
 		_ = process.Process.Kill()
 		<-ended
 		r.mu.Lock()
-		r.failures = append(r.failures, r.name+" did not end within 90 seconds of being told to")
+		r.failures = append(r.failures, r.name+" did not end within "+devdb.WaitTimeout.String()+" of being told to")
 		r.mu.Unlock()
 	}
 	r.mu.Lock()

@@ -312,13 +312,9 @@ func TestRoles_AreCheckedBeforeTheRequest(t *testing.T) {
 }
 
 func TestRoles_AStreamEndsWhenItsTokenDoes(t *testing.T) {
-	var file string
-	f := start(t, func(c *Config) {
-		expires := time.Now().Add(4 * time.Second).UTC().Truncate(time.Second)
-		file = tokensOf(t, fmt.Sprintf("- {name: brief, sha256: %s, role: viewer, expires: %s}\n- {name: leaver, sha256: %s, role: viewer}\n",
-			hashed("brief-token"), expires.Format(time.RFC3339), hashed("leaver-token")))
-		c.Access = keys(t, access.Config{TokensFile: file})
-	})
+	brief, leaver := "name: brief, sha256: "+hashed("brief-token"), "name: leaver, sha256: "+hashed("leaver-token")
+	file := tokensOf(t, fmt.Sprintf("- {%s, role: viewer}\n- {%s, role: viewer}\n", brief, leaver))
+	f := start(t, func(c *Config) { c.Access = keys(t, access.Config{TokensFile: file}) })
 	// A run without a heartbeat to change it: nothing is sent after the first event.
 	const id = "01a1fbb2-62fe-7420-8c8f-e59373dcf4f4"
 	f.exec(`INSERT INTO maintenance.runs (id, worker, trigger, state, heartbeat_ttl, lease_epoch) VALUES ('` + id + `', '` + worker + `', 'request', 'running', '1 hour', 1)`)
@@ -345,8 +341,9 @@ func TestRoles_AStreamEndsWhenItsTokenDoes(t *testing.T) {
 	assert.NoError(t, ask())
 	content, err := os.ReadFile(file)
 	assert.NoError(t, err)
-	assert.NoError(t,
-		os.WriteFile(file, []byte(strings.ReplaceAll(string(content), "name: leaver, sha256: "+hashed("leaver-token"), "name: other, sha256: "+hashed("other-token"))), 0o600))
+	expires := time.Now().Add(time.Second).UTC().Format(time.RFC3339)
+	changes := strings.NewReplacer(brief, brief+", expires: "+expires, leaver, "name: other, sha256: "+hashed("other-token"))
+	assert.NoError(t, os.WriteFile(file, []byte(changes.Replace(string(content))), 0o600))
 	for problem, stream := range streams {
 		var err error
 		for err == nil {

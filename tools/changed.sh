@@ -1,6 +1,6 @@
 #!/bin/sh
-# changed.sh: prints, one per line, the extra targets that a change needs in CI. The change is what differs from
-# $CI_BASE, else from the published main, else from the newest commit that is older than a day. Where no earlier
+# changed.sh: prints, one per line, the extra targets that a change needs in CI. The change is how the working tree differs
+# from $CI_BASE, else from the published main, else from the newest commit that is older than a day. Where no earlier
 # commit is known, every file counts as changed.
 set -eu
 cd "$(dirname "$0")/.."
@@ -20,7 +20,7 @@ base() {
 
 from=$(base || true)
 if [ -n "$from" ] && [ "$from" != "$(git rev-parse HEAD)" ]; then
-	files=$(git diff --name-only "$from" HEAD)
+	files=$(git diff --name-only "$from" && git ls-files --others --exclude-standard)
 else
 	files=$(git ls-files)
 fi
@@ -36,7 +36,7 @@ done)
 
 # needs TARGET PATTERN: prints the target if a file matches.
 needs() {
-	if echo "$relevant" | grep -qE "$2|^Makefile$|^\.ci/run$|^tools/[a-z_]*\.sh$"; then
+	if echo "$relevant" | grep -qE "$2|^Makefile$|^\.ci/run$|^tools/require\.sh$"; then
 		echo "$1"
 	fi
 }

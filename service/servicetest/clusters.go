@@ -14,7 +14,7 @@ var Databases devdb.Tests
 // replicated is a cluster for tests with a standby, which streams what all of them write.
 var replicated = devdb.Tests{Settings: map[string]string{"synchronous_commit": "on"}}
 
-// ArchiveFull is a file in the folder of the data that lets archiving fail.
+// ArchiveFull is a file: while it is in the data folder, archiving fails.
 const ArchiveFull = "archive_full"
 
 // Loaded is a cluster whose load tests cause: it archives, has standbys, and vacuums by itself.

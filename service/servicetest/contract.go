@@ -29,8 +29,7 @@ type Fixture struct {
 	Settings map[string]string
 	// Limit are settings with which a run stops before ten things are done; nil: the worker has no limit of its own.
 	Limit map[string]string
-	// Unseen says that the backlog has only what a run has begun with; StayDue, that things stay due until their jobs
-	// have ended.
+	// Unseen: the backlog counts only things that a run has started. StayDue: things stay due until their jobs have ended.
 	Unseen, StayDue bool
 	// RolledBack is the table that a dry run writes to in a transaction that it rolls back; "" for none.
 	RolledBack string
@@ -260,7 +259,7 @@ func (c *contract) leaseLost() {
 	c.slow()
 	s := c.service(nil, "")
 	begun := c.started(s)
-	// Statements of the run share a lock of the row, one after the other without a pause: the table's waits its turn.
+	// The run locks the row of the lease almost without a gap. A lock on the table queues; one on the row would starve.
 	c.e.Exec("main", `BEGIN; LOCK TABLE maintenance.leases IN EXCLUSIVE MODE;
 		UPDATE maintenance.leases SET holder = 'somebody', epoch = epoch + 1,
 		expires_at = clock_timestamp() + interval '1 hour' WHERE expires_at > clock_timestamp(); COMMIT`)
@@ -275,7 +274,7 @@ func (c *contract) leaseLost() {
 }
 
 // watchSQL notes which tables statements write to, even those that are rolled back. Runs, fires and leases are the engine's.
-// What it prunes is noted by rows: there are none yet.
+// Pruned tables have row triggers: a statement trigger fires even if nothing is pruned.
 const watchSQL = `
 CREATE SCHEMA written;
 CREATE FUNCTION contract.watch() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -30,7 +30,7 @@ func (c *contract) documented() {
 func (c *contract) document(name string) string {
 	c.t.Helper()
 	root, err := os.Getwd()
-	for err == nil {
+	for err == nil && root != filepath.Dir(root) {
 		if _, missing := os.Stat(filepath.Join(root, "go.mod")); missing == nil {
 			break
 		}

@@ -2,6 +2,7 @@ package servicetest
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -50,8 +51,7 @@ func (e *Estate) AtGate(database, app string) {
 		WHERE datname = current_database() AND application_name = '`+app+`' AND wait_event = 'PgSleep'`, "true")
 }
 
-// Held does something in a transaction, and when so many others wait for locks, or a minute is over, what comes then; it
-// commits.
+// Held runs sql in a transaction. When so many sessions wait for locks, it runs then and commits.
 func (e *Estate) Held(sql string, waiting int, then ...string) {
 	e.T.Helper()
 	ctx, conn := context.Background(), e.Connect("main")
@@ -64,7 +64,10 @@ func (e *Estate) Held(sql string, waiting int, then ...string) {
 	}
 	watch, ended := e.Connect("main"), make(chan error, 1)
 	go func() {
-		awaitLocks(ctx, watch, waiting)
+		if err := awaitLocks(ctx, watch, waiting); err != nil {
+			ended <- err
+			return
+		}
 		for _, sql := range then {
 			if _, err := tx.Exec(ctx, e.sql(sql)); err != nil {
 				ended <- err
@@ -81,16 +84,17 @@ func (e *Estate) Held(sql string, waiting int, then ...string) {
 }
 
 // awaitLocks waits until so many connections to the database wait for a lock.
-func awaitLocks(ctx context.Context, conn *pgx.Conn, waiting int) {
+func awaitLocks(ctx context.Context, conn *pgx.Conn, waiting int) error {
 	again := time.NewTicker(5 * time.Millisecond)
 	defer again.Stop()
 	for end := time.Now().Add(devdb.WaitTimeout); time.Now().Before(end); <-again.C {
 		var n int
 		err := conn.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n)
 		if err != nil || n >= waiting {
-			return
+			return err
 		}
 	}
+	return fmt.Errorf("no %d sessions waited for a lock within %s", waiting, devdb.WaitTimeout)
 }
 
 // Hold runs SQL on main in a transaction of its own, which is rolled back when the function is called.

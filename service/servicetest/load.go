@@ -23,8 +23,8 @@ func NewLoaded(t *testing.T, schema string, n int) *Estate {
 	return e
 }
 
-// LockQueue lets somebody wait for a lock on a table behind somebody else, for so long when it returns, until the function
-// that it returns is called.
+// LockQueue blocks a session on a lock on a table, and returns when that session has waited for so long. Call dissolve to
+// end it.
 func (e *Estate) LockQueue(table, waited string) (dissolve func()) {
 	e.T.Helper()
 	ctx := context.Background()

@@ -1,7 +1,6 @@
 package servicetest
 
 import (
-	"flag"
 	"os"
 	"testing"
 	"time"
@@ -13,9 +12,6 @@ import (
 // all tests, because parallel tests see each other's goroutines.
 func Main(m *testing.M) {
 	obey()
-	// Tests wait for the database most of the time.
-	_ = flag.Set("test.parallel", "6")
-	flag.Parse()
 	goleak.VerifyTestMain(onClusters{m})
 }
 

@@ -213,5 +213,5 @@ func (e *Estate) AfterExpiry(s *service.Service, holder string) (r service.Run) 
 	return r
 }
 
-// WorksGroups makes a process that works removals of groups until it is killed, or does one run of the worker.
+// WorksGroups makes the process work destroy_group jobs until it is killed.
 func WorksGroups(o *Order) { o.Definitions, o.Database, o.Jobs = "", "", "destroy_group" }

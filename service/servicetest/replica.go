@@ -54,8 +54,7 @@ func NewMirrored(t *testing.T) *Mirrored {
 	return m
 }
 
-// Replayed lets workers have made their last write long ago.
-// Replay lets it replay again, and waits until it has caught up.
+// Replayed records a last write of each worker that the standby has long replayed.
 func (m *Mirrored) Replayed(workers ...string) {
 	m.T.Helper()
 	for _, w := range workers {

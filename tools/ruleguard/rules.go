@@ -29,6 +29,7 @@ func timeouts(m dsl.Matcher) {
 func elapsed(m dsl.Matcher) {
 	m.Import("time")
 	m.Match(
+		`assert.That($_, time.Since($_) < $_, $*_)`, `assert.That($_, time.Since($_) <= $_, $*_)`,
 		`time.Since($_) > $_`, `time.Since($_) >= $_`, `$_ < time.Since($_)`,
 		`if $x := time.Since($_); $x > $_ { $*_ }`, `if $x := time.Since($_); $x >= $_ { $*_ }`,
 		`{ $*_; $x := time.Since($_); $*_; if $x > $_ { $*_ }; $*_ }`,
