@@ -57,6 +57,8 @@ func (c *Cluster) settings(ctx context.Context, found programs) map[string]strin
 			"fsync":              "off",
 			"synchronous_commit": "off",
 			"full_page_writes":   "off",
+			// In the folder: a killed server leaves nothing in /dev/shm.
+			"dynamic_shared_memory_type": "mmap",
 			// Several clusters may run at once: their WAL must not fill a disk.
 			"max_wal_size": "256MB",
 		})

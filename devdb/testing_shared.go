@@ -34,7 +34,7 @@ const maxTemplates = 30
 // for each step that takes time.
 func StartShared(ctx context.Context, log io.Writer) (*Cluster, error) {
 	c, err := startKept(ctx, log)
-	if err == nil || ctx.Err() != nil {
+	if err == nil || ctx.Err() != nil || errors.Is(err, errNoPrograms) {
 		return c, err
 	}
 	if other, ok := errors.AsType[*inUseError](err); ok {

@@ -11,17 +11,27 @@ case " $* " in
 *) export CGO_ENABLED=0 ;;
 esac
 sum="go tool -modfile=tools/gotestsum/go.mod gotestsum"
-events=$(mktemp)
-trap 'rm -f "$events"' EXIT
+# Interrupted commands leave their files: all are in one folder.
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' HUP TERM
+events=$work/events
+export GOTMPDIR="$work"
 format=pkgname
 case " $* " in
 *" -v "*) format=standard-verbose ;;
 esac
 code=0
+echo "Building the tests: about two minutes the first time, then seconds."
 # Go tests one package per core at a time. Tests wait half of their time: four run in each package.
 go run ./tools/testcluster $sum --format $format --format-icons text --hide-summary skipped --jsonfile-timing-events "$events" -- -ldflags=-w -parallel 4 "$@" ||
 	code=$?
-if [ -s "$events" ]; then
+if ! grep -qs '"Test":' "$events"; then
+	echo "No test ran: check PACKAGES and the pattern of -run. Tests whose names begin with TestFault_, TestPages_, TestPlans_" \
+		"or TestNeighbour_ also have targets of their own: make help." >&2
+	exit $((code ? code : 1))
+else
 	echo "The ten slowest tests:"
 	$sum tool slowest --num 10 --threshold 1ms --jsonfile "$events" || :
 fi
