@@ -105,7 +105,7 @@ func TestServe_ThatHasRunAllWorkersIsToldInTheLogAndInTheMetrics(t *testing.T) {
 	r.callAll(t)
 	t.Run("metrics are few series", r.wantFewSeries)
 	r.stop()
-	<-r.exit
+	assert.Equal(t, <-r.exit, 0, "exit", &r.log)
 	t.Run("every line of the log is one object with its keys and nothing personal", func(t *testing.T) {
 		seen, all := map[string]bool{}, counts(t, conn)
 		for text := range strings.Lines(r.log.String()) {

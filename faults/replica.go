@@ -193,11 +193,11 @@ func (r *replica) end(s syscall.Signal) {
 	_ = process.Process.Signal(s)
 	select {
 	case <-ended:
-	case <-time.After(devdb.WaitTimeout):
+	case <-time.After(90 * time.Second):
 		_ = process.Process.Kill()
 		<-ended
 		r.mu.Lock()
-		r.failures = append(r.failures, r.name+" did not end within "+devdb.WaitTimeout.String()+" of being told to")
+		r.failures = append(r.failures, r.name+" did not end within 90 seconds of being told to")
 		r.mu.Unlock()
 	}
 	r.mu.Lock()

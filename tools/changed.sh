@@ -41,8 +41,9 @@ needs() {
 	fi
 }
 
-needs test-newest '^(repo|service)/|^go\.mod$'
+needs test-newest '^(repo|service)/|^go\.mod$|^tools/postgres\.sh$'
 needs test-docs '^(cli|config|server|service)/|^README\.md$|^docs/(.*\.md|[a-z]*_test\.go)$'
+needs test-neighbours '^service/neighbours/'
 needs test-web '^web/'
 needs test-jaeger '^telemetry/|^tools/jaeger/|^cli/.*_test\.go$|^go\.mod$'
 needs test-prometheus '^telemetry/|^deploy/(prometheus|grafana)/|^cli/.*_test\.go$|^go\.mod$'

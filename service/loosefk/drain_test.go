@@ -124,7 +124,7 @@ func TestLooseForeignKeysCleanup_DeletionsWithoutEndAreEndedByALimit(t *testing.
 			r := servicetest.RunBatch(t, e.Service(servicetest.OneChild, change), "main")
 			wantOverLimit(t, r, limit)
 			n := r.Counts["deleted_rows"]
-			assert.That(t, (limit != "max_deletes" || n == 30) && n >= 3 && r.Counts["processed_records"] == n, "counts %v", r.Counts)
+			assert.That(t, (limit != "max_deletes" || n == 30) && n != 0 && r.Counts["processed_records"] == n, "counts %v", r.Counts)
 			e.WantQueue("main", e.Value("main", `SELECT p_id FROM c`))
 		})
 	}

@@ -112,7 +112,7 @@ func TestDryRun_EndsWithItsTimeAndSaysWhatIsUnfinished(t *testing.T) {
 	e.Deleted("main", "p", 1, 100)
 	e.Deleted("main", "o", 1, 1)
 	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete, conditions: [{column: kind, value: x}]}]\nd: [{table: o, column: o_id, on_delete: async_delete}]\n",
-		servicetest.Batches(10, 0), servicetest.With(func(c *loosefk.Config) { c.MaxRuntime = time.Second }))
+		servicetest.Batches(10, 0), servicetest.With(func(c *loosefk.Config) { c.MaxRuntime = 3 * time.Second }))
 	r := servicetest.DryRun(t, s)
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	assert.That(t, r.OverLimit && strings.Contains(r.Reason, "max_runtime") && strings.Contains(r.Reason, "c.p_id -> p"),

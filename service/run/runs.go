@@ -199,9 +199,9 @@ func (r *Runner) Runs(ctx context.Context, f Filter) ([]Run, error) {
 }
 
 const (
-	// A run is looked at for those who watch it after watchFirst, then less and less often, down to once in watchInterval:
-	// most runs are short. Main may not answer for watchPatience meanwhile.
-	watchFirst, watchInterval, watchPatience = 30 * time.Millisecond, 500 * time.Millisecond, 10 * time.Second
+	// watchInterval is how often a run is looked at for those who watch it, watchPatience for how long main may not answer
+	// meanwhile.
+	watchInterval, watchPatience = 500 * time.Millisecond, 10 * time.Second
 )
 
 // WatchRun calls send with the run as it is, then whenever it has changed, the last time at its end. Once the run has been
@@ -214,7 +214,7 @@ func (r *Runner) WatchRun(ctx context.Context, id string, send func(Run) error) 
 func (r *Runner) watch(ctx context.Context, id string, known bool, send func(Run) error) error {
 	var last Run
 	seen := time.Now()
-	for wait := watchFirst; ; wait = min(2*wait, watchInterval) {
+	for {
 		run, err := r.Run(ctx, id)
 		switch {
 		case err == nil:
@@ -234,7 +234,7 @@ func (r *Runner) watch(ctx context.Context, id string, known bool, send func(Run
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(wait):
+		case <-time.After(watchInterval):
 		}
 	}
 }
