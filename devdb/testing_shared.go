@@ -104,7 +104,8 @@ SELECT format('DROP DATABASE %I WITH (FORCE)', datname)
 FROM pg_database
 WHERE NOT datistemplate AND datname <> 'postgres'
   AND (datname NOT LIKE 'template\_%' OR datname LIKE '%\_new'
-    OR datname IN (SELECT datname FROM pg_database WHERE datname LIKE 'template\_%' ORDER BY oid DESC OFFSET $1))
+    OR datname IN (
+      SELECT datname FROM pg_database WHERE datname LIKE 'template\_%' ORDER BY oid DESC OFFSET $1))
 UNION ALL
 SELECT format('DROP ROLE %I', rolname)
 FROM pg_roles
@@ -159,19 +160,26 @@ func memoryDir() string {
 	return sharedMemory
 }
 
-// templateSources is a hash of the files of this module that make schemas, demo
-// data and migrations.
-func templateSources() (string, error) {
+// SourceRoot is the folder with this module's go.mod: the working directory, or one
+// above it.
+func SourceRoot() (string, error) {
 	root, err := os.Getwd()
-	for err == nil {
-		if _, statErr := os.Stat(filepath.Join(root, "go.mod")); statErr == nil {
-			break
-		}
+	if err != nil {
+		return "", err
+	}
+	for missing(filepath.Join(root, "go.mod")) {
 		if root == filepath.Dir(root) {
 			return "", errors.New("go.mod not found above the working directory: run the tests inside the source tree")
 		}
 		root = filepath.Dir(root)
 	}
+	return root, nil
+}
+
+// templateSources is a hash of the files of this module that make schemas, demo
+// data and migrations.
+func templateSources() (string, error) {
+	root, err := SourceRoot()
 	if err != nil {
 		return "", err
 	}

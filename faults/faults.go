@@ -197,7 +197,7 @@ SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND stat
 // pauseWorker pauses a worker for a while: after three seconds no lease of it may be taken.
 func (r *round) pauseWorker(ctx context.Context) error {
 	worker := workers()[r.random.IntN(5)]
-	// A replica that is frozen between its look at the pause and its lease takes that later.
+	// A replica that is frozen after it has checked for a pause takes its lease later.
 	r.calm.Store(true)
 	defer r.calm.Store(false)
 	call := func(what string, do func(context.Context, maintenancev1.MaintenanceServiceClient) error) error {

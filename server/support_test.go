@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"go.uber.org/goleak"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -28,13 +27,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-var databases devdb.Tests
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(onDatabases{m}) }
-
-type onDatabases struct{ tests *testing.M }
-
-func (d onDatabases) Run() int { return databases.Run(d.tests) }
+func TestMain(m *testing.M) { servicetest.Main(m) }
 
 const worker = "loose_foreign_keys_cleanup"
 
@@ -62,7 +55,7 @@ func start(t *testing.T, change ...func(*Config)) *fixture {
 func startWith(t *testing.T, definitions string, transport credentials.TransportCredentials, change ...func(*Config)) *fixture {
 	t.Helper()
 	t.Parallel()
-	url := databases.Clone(t, servicetest.Migrated("queue"))
+	url := servicetest.Databases.Clone(t, servicetest.Migrated("queue"))
 	f := &fixture{
 		t: t, log: &servicetest.Buffer{}, sql: servicetest.Connect(t, url), main: servicetest.Open(t, url),
 	}

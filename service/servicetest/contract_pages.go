@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/service"
 )
 
@@ -29,12 +30,9 @@ func (c *contract) documented() {
 // document reads a file below docs.
 func (c *contract) document(name string) string {
 	c.t.Helper()
-	root, err := os.Getwd()
-	for err == nil && root != filepath.Dir(root) {
-		if _, missing := os.Stat(filepath.Join(root, "go.mod")); missing == nil {
-			break
-		}
-		root = filepath.Dir(root)
+	root, err := devdb.SourceRoot()
+	if err != nil {
+		c.t.Fatal(err)
 	}
 	text, err := os.ReadFile(filepath.Join(root, "docs", name))
 	if err != nil {
