@@ -49,18 +49,6 @@ func (d *Database) Reader(name string, epoch int64) *Reader {
 	return &Reader{database: d, name: name, epoch: epoch}
 }
 
-// reading is the key of a context's Reader.
-type reading struct{}
-
-// ReadBy lets a reader, or with nil none, decide where methods read that are called with the
-// context returned.
-func ReadBy(ctx context.Context, r *Reader) context.Context {
-	if r == nil {
-		return ctx
-	}
-	return context.WithValue(ctx, reading{}, r)
-}
-
 // Wrote records that the run has written, or may have, in a database.
 func (r *Reader) Wrote(d *Database) {
 	if r == nil || r.database != d {
@@ -208,8 +196,8 @@ func (d *Database) candidate(
 func (d *Database) onReplica(
 	ctx context.Context, l Limits, q query, read func(pgx.BatchResults) error,
 ) bool {
-	r, ok := ctx.Value(reading{}).(*Reader)
-	if !ok || r.database != d {
+	r := scopeOf(ctx).reader
+	if r == nil || r.database != d {
 		return false
 	}
 	want, why := r.ready(ctx)

@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -40,22 +41,12 @@ func newStatementTimes(ctx context.Context, name string) (*statementTimes, error
 	return t, nil
 }
 
-type workKey struct{}
-
-// WithWork names the worker or kind of job that the statements of a context are for.
-func WithWork(ctx context.Context, name string) context.Context {
-	return context.WithValue(ctx, workKey{}, name)
-}
-
 // add counts a statement that has ended, unless it is overhead, which has not begun.
 func (t *statementTimes) add(ctx context.Context, began time.Time, err error) {
 	if began.IsZero() {
 		return
 	}
-	work, _ := ctx.Value(workKey{}).(string)
-	if work == "" {
-		work = "other"
-	}
+	work := cmp.Or(scopeOf(ctx).work, "other")
 	t.duration.Record(context.WithoutCancel(ctx), time.Since(began).Seconds(), //nolint:forbidigo // measures
 		metric.WithAttributes(attribute.String("work", work), attribute.String("database", t.database)))
 	if err != nil && !errors.Is(err, context.Canceled) {

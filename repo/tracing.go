@@ -49,6 +49,8 @@ type operation struct {
 	routine bool
 	// affected are in place of the rows what the statement itself says that it has changed.
 	affected []*int64
+	// sent is what has been sent last, for the metrics.
+	sent sent
 }
 
 type operationKey struct{}
@@ -226,31 +228,30 @@ type sent struct {
 	failure error
 }
 
-type sentKey struct{}
-
-func sentOf(ctx context.Context) *sent {
-	s, _ := ctx.Value(sentKey{}).(*sent)
-	return s
-}
-
 // TraceQueryStart begins to measure.
 func (*tracer) TraceQueryStart(
 	ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData,
 ) context.Context {
-	return send(ctx, data.SQL, !overhead(data.SQL))
+	return measure(ctx, data.SQL, !overhead(data.SQL))
 }
 
-func send(ctx context.Context, sql string, measured bool) context.Context {
-	s := &sent{sql: sql}
-	if measured {
-		s.began = time.Now() //nolint:forbidigo // measures
+// measure begins to measure what is sent next, within the context's operation or by itself.
+func measure(ctx context.Context, sql string, measured bool) context.Context {
+	o := operationOf(ctx)
+	if o == nil {
+		o = &operation{}
+		ctx = context.WithValue(ctx, operationKey{}, o)
 	}
-	return context.WithValue(ctx, sentKey{}, s)
+	o.sent = sent{sql: sql}
+	if measured {
+		o.sent.began = time.Now() //nolint:forbidigo // measures
+	}
+	return ctx
 }
 
 // TraceQueryEnd measures.
 func (t *tracer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
-	s := sentOf(ctx)
+	s := operationOf(ctx).sent
 	note(ctx, s.sql, data.CommandTag, data.Err)
 	t.times.add(ctx, s.began, data.Err)
 }
@@ -260,19 +261,19 @@ func (*tracer) TraceBatchStart(
 	ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData,
 ) context.Context {
 	measured := func(q *pgx.QueuedQuery) bool { return !overhead(q.SQL) }
-	return send(ctx, "", slices.ContainsFunc(data.Batch.QueuedQueries, measured))
+	return measure(ctx, "", slices.ContainsFunc(data.Batch.QueuedQueries, measured))
 }
 
 // TraceBatchQuery keeps the first failure.
 func (*tracer) TraceBatchQuery(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
 	note(ctx, data.SQL, data.CommandTag, data.Err)
-	s := sentOf(ctx)
+	s := &operationOf(ctx).sent
 	s.failure = cmp.Or(s.failure, data.Err)
 }
 
 // TraceBatchEnd measures.
 func (t *tracer) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchEndData) {
-	s := sentOf(ctx)
+	s := operationOf(ctx).sent
 	t.times.add(ctx, s.began, cmp.Or(data.Err, s.failure))
 }
 

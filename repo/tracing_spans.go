@@ -69,7 +69,39 @@ const (
 	slowBatch     = time.Second
 )
 
-type spansKey struct{}
+// scope is what the statements of a context belong to. It is one value of the context.
+type scope struct {
+	// work is the worker or kind of job that they are for, "" for bookkeeping.
+	work string
+	// reader decides where candidates are read; nil: on the primary.
+	reader *Reader
+	// spans counts them; nil: nothing does.
+	spans *Spans
+}
+
+type scopeKey struct{}
+
+func scopeOf(ctx context.Context) scope {
+	s, _ := ctx.Value(scopeKey{}).(scope)
+	return s
+}
+
+func withScope(ctx context.Context, change func(*scope)) context.Context {
+	s := scopeOf(ctx)
+	change(&s)
+	return context.WithValue(ctx, scopeKey{}, s)
+}
+
+// WithWork names the worker or kind of job that the statements of a context are for.
+func WithWork(ctx context.Context, name string) context.Context {
+	return withScope(ctx, func(s *scope) { s.work = name })
+}
+
+// ReadBy lets a reader, or with nil none, decide where methods read that are called with the
+// context returned.
+func ReadBy(ctx context.Context, r *Reader) context.Context {
+	return withScope(ctx, func(s *scope) { s.reader = r })
+}
 
 // WithSpans lets operations of a context have spans below its own, if that is recorded. The
 // triggers of tracked tables then store that span (W3C) beside the records of rows that statements
@@ -82,7 +114,7 @@ func WithSpans(ctx context.Context) context.Context {
 	if s.run = s; recording(ctx) {
 		s.parent = TraceParent(ctx)
 	}
-	return context.WithValue(ctx, spansKey{}, s)
+	return withScope(ctx, func(in *scope) { in.spans = s })
 }
 
 // WithBatch is WithSpans for a batch of the context's run.
@@ -96,13 +128,10 @@ func WithBatch(ctx context.Context) context.Context {
 		counts: map[string]int64{},
 		began:  time.Now(), //nolint:forbidigo // a span's time is the host's
 	}
-	return context.WithValue(ctx, spansKey{}, s)
+	return withScope(ctx, func(in *scope) { in.spans = s })
 }
 
-func spansOf(ctx context.Context) *Spans {
-	s, _ := ctx.Value(spansKey{}).(*Spans)
-	return s
-}
+func spansOf(ctx context.Context) *Spans { return scopeOf(ctx).spans }
 
 // TraceParent is the span of a context in W3C's form, "" if there is none.
 func TraceParent(ctx context.Context) string {
