@@ -18,7 +18,11 @@ func (d *doctor) rights(ctx context.Context, database *repo.Database) (found []f
 	if err != nil {
 		return nil, err
 	}
-	lacking, err := database.Lacking(ctx, needs.Grants)
+	grants, err := needs.Grants(ctx)
+	if err != nil {
+		return nil, err
+	}
+	lacking, err := database.Lacking(ctx, grants)
 	for _, l := range lacking {
 		who := ""
 		if names := needs.By[l.Table]; len(names) > 0 {
@@ -125,8 +129,12 @@ func (d *doctor) grants(ctx context.Context, role, only string) ([]databaseGrant
 		if err != nil {
 			return nil, err
 		}
+		all, err := needs.Grants(ctx)
+		if err != nil {
+			return nil, err
+		}
 		script := databaseGrants{Database: database.Name}
-		for _, g := range needs.Grants {
+		for _, g := range all {
 			script.Grants = append(script.Grants, g.To(role)+";")
 		}
 		scripts = append(scripts, script)

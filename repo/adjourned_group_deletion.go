@@ -130,21 +130,23 @@ func groupReferences() []Reference {
 	return all
 }
 
-// GroupNeeds are what finding, restoring and removing groups needs in main, without what depends on
+// GroupUses are what finding, restoring and removing groups does with main, without what depends on
 // a group.
-func (d *Database) GroupNeeds(ctx context.Context) (*Needs, error) {
-	n, err := d.Needs(ctx, tablesOf(groupReferences()))
-	if err != nil {
-		return nil, err
+func GroupUses() []Use {
+	return []Use{
+		{Table: "users", Rights: ToRead},
+		{Table: "namespaces", Rights: ToRemove, Columns: "parent_id type"},
+		{Table: "routes", Rights: ToRemove},
+		{Table: "namespace_details", Rights: ToRemove, Columns: "namespace_id"},
+		{Table: "group_deletion_schedules", Rights: MaySelect | MayDelete, Columns: "group_id"},
+		{
+			Table: "members", Rights: MaySelect | MayDelete,
+			Columns: "user_id source_id member_namespace_id",
+		},
+		{Table: "group_group_links", Rights: ToRead, Columns: "shared_group_id"},
+		{Table: "projects", Rights: ToRead, Columns: "namespace_id"},
+		{Table: "application_settings", Rights: ToRead},
 	}
-	n.AddNamed(ToRemove, "namespaces", "routes", "namespace_details")
-	n.AddNamed(MaySelect|MayDelete, "group_deletion_schedules", "members")
-	n.find(referencesOf("namespaces", "parent_id type", "projects", "namespace_id",
-		"members", "user_id source_id member_namespace_id",
-		"group_group_links", "shared_group_id", "namespace_details", "namespace_id",
-		"group_deletion_schedules", "group_id",
-	)...)
-	return n, nil
 }
 
 // GroupStores looks where the marks are kept, and what else there is. A table that must not be read

@@ -40,15 +40,30 @@ func (r Rights) String() string {
 	return strings.Join(names, ", ")
 }
 
-// Needs is what somebody does with the application's tables of one database, whether our role may
-// or not.
+// Use is what is done with a table of the application, where it exists.
+type Use struct {
+	// Table is named as [ParseTable] reads it.
+	Table  string
+	Rights Rights
+	// Columns by any of which rows are found, with spaces in between; those that exist count.
+	Columns string
+	// Removes: rows are deleted with all that depends on them.
+	Removes bool
+}
+
+// Needs is what the workers and jobs do with the application's tables of one database, whether our
+// role may or not.
 type Needs struct {
 	// Catalog has all foreign keys, and the tables that were asked for.
 	Catalog *Catalog
 	Tables  map[Table]Rights
+	// By are the users of each table.
+	By map[Table][]string
 	// LookUps are how rows are found.
 	LookUps []LookUp
-	// entered are the tables whose dependants have been added.
+	// by is the user of what is added, "" for nobody.
+	by string
+	// entered are the tables whose dependants have been added for this user.
 	entered map[Table]bool
 }
 
@@ -65,25 +80,21 @@ func (l LookUp) key() string {
 	return strings.Join(append([]string{l.Schema, l.Name, l.Kind}, l.Columns...), "\x00")
 }
 
-// Needs begins with reading all tables of the application that are asked for and are there: a
-// catalogue is refused if one must not be read.
+// Needs reads the foreign keys and some tables. Nothing is needed of them yet.
 func (d *Database) Needs(ctx context.Context, wanted map[string][]string) (*Needs, error) {
 	n := &Needs{
 		Catalog: &Catalog{
 			Database: d, tables: map[string]*Relation{}, parts: map[Table][]part{}, uncheckedRights: true,
 		},
-		Tables: map[Table]Rights{}, entered: map[Table]bool{},
+		Tables: map[Table]Rights{}, By: map[Table][]string{},
 	}
-	if err := n.Catalog.read(ctx, wanted, true); err != nil {
-		return nil, err
-	}
-	for _, r := range n.Catalog.tables {
-		n.Add(r.Table, ToRead)
-	}
-	return n, nil
+	return n, n.Catalog.read(ctx, wanted, true)
 }
 
-// Enter says whether the dependants of a table have yet to be added, once.
+// Begin sets the user of what is added from now on.
+func (n *Needs) Begin(by string) { n.by, n.entered = by, map[Table]bool{} }
+
+// Enter reports whether the dependants of a table have yet to be added, once.
 func (n *Needs) Enter(t Table) bool {
 	first := !n.entered[t]
 	n.entered[t] = true
@@ -91,14 +102,10 @@ func (n *Needs) Enter(t Table) bool {
 }
 
 // Add adds rights on a table.
-func (n *Needs) Add(t Table, r Rights) { n.Tables[t] |= r }
-
-// AddNamed adds rights on those of the named tables of the application that are there.
-func (n *Needs) AddNamed(r Rights, names ...string) {
-	for _, name := range names {
-		if t := n.Catalog.Table(name); t != nil {
-			n.Add(t.Table, r)
-		}
+func (n *Needs) Add(t Table, r Rights) {
+	n.Tables[t] |= r
+	if n.by != "" && !slices.Contains(n.By[t], n.by) {
+		n.By[t] = append(n.By[t], n.by)
 	}
 }
 
@@ -110,45 +117,37 @@ JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
 WHERE c.relkind IN ('r', 'p') AND NOT ` + ProtectedSQL + `
 ORDER BY w.number`
 
-// AddWritten adds rights on those tables that are there, of any schema. They are named as
-// [ParseTable] reads them.
-func (n *Needs) AddWritten(ctx context.Context, wanted map[string]Rights) error {
-	names := slices.Sorted(maps.Keys(wanted))
-	schemas, tables := make([]string, len(names)), make([]string, len(names))
-	for i, name := range names {
-		t := tableNamed(name)
+// AddUses adds what is done with the tables that exist, and passes each with removals to remove.
+func (n *Needs) AddUses(ctx context.Context, uses []Use, remove func(Table)) error {
+	schemas, tables := make([]string, len(uses)), make([]string, len(uses))
+	for i, u := range uses {
+		t := tableNamed(u.Table)
 		schemas[i], tables[i] = t.Schema, t.Name
 	}
+	type found struct {
+		Number int
+		Table
+	}
 	q := newQuery("look for tables", writtenTablesSQL, schemas, tables)
-	_, err := collect(ctx, n.Catalog.Database, q, func(row pgx.CollectableRow) (t Table, err error) {
-		var number int
-		if err = row.Scan(&number, &t.Schema, &t.Name); err == nil {
-			n.Add(t, wanted[names[number-1]])
-		}
-		return t, err
+	all, err := collect(ctx, n.Catalog.Database, q, func(row pgx.CollectableRow) (f found, err error) {
+		err = row.Scan(&f.Number, &f.Schema, &f.Name)
+		return f, err
 	})
+	for _, f := range all {
+		u := uses[f.Number-1]
+		n.Add(f.Table, u.Rights)
+		for column := range strings.FieldsSeq(u.Columns) {
+			n.Find(LookUp{Table: f.Table, Columns: []string{column}})
+		}
+		if u.Removes {
+			remove(f.Table)
+		}
+	}
 	return err
 }
 
 // Find adds a look-up.
 func (n *Needs) Find(l LookUp) { n.LookUps = append(n.LookUps, l) }
-
-// find adds look-ups by columns, if these are there.
-func (n *Needs) find(references ...Reference) {
-	for _, r := range references {
-		if t := n.Catalog.Table(r.Table); t.Has(r.Column) {
-			n.Find(LookUp{Table: t.Table, Columns: []string{r.Column}})
-		}
-	}
-}
-
-// Join adds all of other needs of the same database.
-func (n *Needs) Join(other *Needs) {
-	for t, r := range other.Tables {
-		n.Add(t, r)
-	}
-	n.LookUps = append(n.LookUps, other.LookUps...)
-}
 
 // firedSQL lists what triggers do to other tables with the rights of whoever fires them, as far as
 // the text of their functions says: tgtype has the bits 4 for INSERT, 8 for DELETE, 16 for UPDATE.
@@ -176,6 +175,7 @@ type fired struct {
 
 // AddTriggers adds what triggers do whose tables are changed.
 func (n *Needs) AddTriggers(ctx context.Context) error {
+	n.Begin("")
 	all, err := collect(ctx, n.Catalog.Database, newQuery("look what triggers do", firedSQL),
 		func(row pgx.CollectableRow) (f fired, err error) {
 			var verb string
@@ -201,7 +201,7 @@ func (n *Needs) AddTriggers(ctx context.Context) error {
 	return err
 }
 
-// fires says whether a trigger does so for somebody who changes its table with these rights.
+// fires reports whether a trigger does so for a role that changes its table with these rights.
 func (f fired) fires(by Rights) bool {
 	return by&MayInsert != 0 && f.events&4 != 0 || by&MayDelete != 0 && f.events&8 != 0 ||
 		by&MayUpdate != 0 && f.events&16 != 0

@@ -59,7 +59,8 @@ func (d *Database) Lacking(ctx context.Context, grants []Grant) ([]Lacking, erro
 }
 
 // unindexedSQL: an index serves a look-up if it begins with one of its columns, or with the kind
-// and then one of them. One that leaves out rows will do if these have NULL in that column.
+// and then one of them. One that leaves out rows will do if these have NULL in that column. A look-up
+// by a column that does not exist is not made.
 const unindexedSQL = `
 SELECT l.n, format('%I.%I (%s)', l.schema, l.name, (
   SELECT string_agg(quote_ident(k.name), ', ' ORDER BY k.i)
@@ -67,7 +68,9 @@ SELECT l.n, format('%I.%I (%s)', l.schema, l.name, (
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS l (schema, name, kind, columns, n)
 JOIN pg_namespace ns ON ns.nspname = l.schema
 JOIN pg_class c ON c.relnamespace = ns.oid AND c.relname = l.name
-WHERE NOT EXISTS (
+WHERE (
+  SELECT count(*) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = ANY (string_to_array(l.columns, ', '))
+) = cardinality(string_to_array(l.columns, ', ')) AND NOT EXISTS (
   SELECT FROM pg_index i
   JOIN pg_class ic ON ic.oid = i.indexrelid JOIN pg_am am ON am.oid = ic.relam AND am.amname = 'btree'
   JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]

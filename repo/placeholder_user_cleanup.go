@@ -45,38 +45,23 @@ func (d *Database) PlaceholderTables(ctx context.Context) (PlaceholderTables, er
 	return PlaceholderTables{p.lacks(ctx, placeholderEssentials()...), p.missingOptional, p.fillings}, nil
 }
 
-// PlaceholderNeeds are what the cleanup and its jobs need of the databases, main first: the ids of
-// users are looked for in all.
-func PlaceholderNeeds(ctx context.Context, databases []*Database) (all []*Needs, err error) {
-	var catalogs []*Catalog
-	for i, d := range databases {
-		var wanted []Reference
-		if i == 0 {
-			wanted = placeholderEssentials()
-		}
-		for _, list := range placeholderReferences() {
-			if i == 0 || d.Name == list.database {
-				wanted = append(wanted, list.columns...)
-			}
-		}
-		n, err := d.Needs(ctx, tablesOf(wanted))
-		if err != nil {
-			return nil, err
-		}
-		all, catalogs = append(all, n), append(catalogs, n.Catalog)
+// PlaceholderUses are what the cleanup and its jobs do with a database: main may have the tables of
+// ci and sec.
+func PlaceholderUses(database string) (uses []Use) {
+	main := database == "main"
+	if main {
+		uses = append(uses, Use{Table: "users", Rights: ToChange}, Use{
+			Table: "import_placeholder_user_details", Rights: ToChange, Columns: "placeholder_user_id",
+		})
 	}
-	all[0].AddNamed(ToChange, "users", "import_placeholder_user_details")
-	all[0].find(referencesOf("import_placeholder_user_details", "placeholder_user_id")...)
 	for _, list := range placeholderReferences() {
 		for _, r := range list.columns {
-			for _, n := range all {
-				if Home(catalogs, list.database, r.Table) == n.Catalog {
-					n.find(r)
-				}
+			if main || list.database == database {
+				uses = append(uses, Use{Table: r.Table, Rights: ToRead, Columns: r.Column})
 			}
 		}
 	}
-	return all, nil
+	return uses
 }
 
 func (t PlaceholderTables) fill(sql string, pairs ...string) string {

@@ -59,24 +59,21 @@ func userReferences() []Reference {
 	return all
 }
 
-// UserDeletionNeeds are what the deletion of users, and of their tokens, needs in main, without
-// their projects.
-func (d *Database) UserDeletionNeeds(ctx context.Context) (*Needs, error) {
-	n, err := d.Needs(ctx, tablesOf(userReferences()))
-	if err != nil {
-		return nil, err
+// UserUses are what the deletion of users, and of their tokens, does with main, without their
+// projects.
+func UserUses() []Use {
+	return []Use{
+		{Table: "users", Rights: ToChange, Columns: "user_type"},
+		{Table: "personal_access_tokens", Rights: ToChange, Columns: "user_id"},
+		{Table: "members", Rights: MaySelect | MayDelete, Columns: "user_id source_id"},
+		{Table: "project_authorizations", Rights: MaySelect | MayDelete, Columns: "user_id"},
+		{Table: "ghost_user_migrations", Rights: MaySelect | MayInsert, Columns: "user_id"},
+		{Table: "users_ghost_user_migrations", Rights: MaySelect | MayInsert, Columns: "user_id"},
+		{Table: "organization_users", Rights: ToRead, Columns: "user_id organization_id"},
+		{Table: "namespaces", Rights: ToRead, Columns: "owner_id parent_id"},
+		{Table: "projects", Rights: ToRead, Columns: "namespace_id"},
+		{Table: "application_settings", Rights: ToRead},
 	}
-	n.AddNamed(ToChange, "users", "personal_access_tokens")
-	n.AddNamed(MaySelect|MayDelete, "members", "project_authorizations")
-	if queue := n.Catalog.ghostTable(); queue != nil {
-		n.Add(queue.Table, MaySelect|MayInsert)
-	}
-	n.find(referencesOf("users", "user_type", "personal_access_tokens", "user_id",
-		"ghost_user_migrations", "user_id", "users_ghost_user_migrations", "user_id",
-		"organization_users", "user_id organization_id", "project_authorizations", "user_id",
-		"members", "user_id source_id", "namespaces", "owner_id parent_id", "projects", "namespace_id",
-	)...)
-	return n, nil
 }
 
 // UserFeatures looks at the catalogue. A table that we may not read is [ErrForbidden].

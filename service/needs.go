@@ -8,70 +8,41 @@ import (
 	"slices"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
 )
 
-// Needs is what the workers that are configured, and the jobs, do with the tables of the
-// application in one database, and what a role needs for it.
-type Needs struct {
-	*repo.Needs
-	// By are the workers and kinds of job that use a table, by name.
-	By map[repo.Table][]string
-	// Grants are what a role needs for all of it.
-	Grants []repo.Grant
-}
-
-// Needs says what is done with the tables of a database, and which grants that takes, whether
-// caretaker's role has them or not.
-func (s *Service) Needs(ctx context.Context, d *repo.Database) (n Needs, err error) {
-	if n.Needs, err = d.Needs(ctx, nil); err != nil {
-		return n, err
+// Needs returns what the workers that are configured, and the jobs, do with the tables of the
+// application in one database, whether caretaker's role may or not: by their lists, the definitions
+// and the foreign keys.
+func (s *Service) Needs(ctx context.Context, d *repo.Database) (*repo.Needs, error) {
+	n, err := d.Needs(ctx, bulk.ForRemoval(map[string][]string{}))
+	if err != nil {
+		return nil, err
 	}
-	n.By = map[repo.Table][]string{}
+	add := func(by string, uses func(database string) []repo.Use) error {
+		if uses == nil {
+			return nil
+		}
+		n.Begin(by)
+		return n.AddUses(ctx, uses(d.Name), func(t repo.Table) { bulk.AddRemoval(n, t) })
+	}
 	for _, w := range s.engine.Workers {
 		missing, err := w.Missing(ctx)
 		if err != nil && !errors.Is(err, repo.ErrForbidden) {
-			return n, fmt.Errorf("%s: %w", w.Name, err)
+			return nil, fmt.Errorf("%s: %w", w.Name, err)
 		}
 		if missing != "" {
 			continue
 		}
-		if err := n.add(ctx, w.Name, w.Needs); err != nil {
-			return n, err
+		if err := add(w.Name, w.Uses); err != nil {
+			return nil, err
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.pool.Kinds)) {
-		if err := n.add(ctx, name, s.pool.Kinds[name].Needs); err != nil {
-			return n, err
+		if err := add(name, s.pool.Kinds[name].Uses); err != nil {
+			return nil, err
 		}
 	}
-	if err := n.AddTriggers(ctx); err != nil {
-		return n, err
-	}
-	n.Grants, err = n.Needs.Grants(ctx)
+	err = n.AddTriggers(ctx)
 	return n, err
-}
-
-// add adds what a worker or kind of job does in this database.
-func (n *Needs) add(
-	ctx context.Context, by string, ask func(context.Context) ([]*repo.Needs, error),
-) error {
-	if ask == nil {
-		return nil
-	}
-	all, err := ask(ctx)
-	if err != nil {
-		return fmt.Errorf("%s: %w", by, err)
-	}
-	for _, one := range all {
-		if one.Catalog.Database != n.Catalog.Database {
-			continue
-		}
-		n.Join(one)
-		for t := range one.Tables {
-			if !slices.Contains(n.By[t], by) {
-				n.By[t] = append(n.By[t], by)
-			}
-		}
-	}
-	return nil
 }

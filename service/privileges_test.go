@@ -185,7 +185,7 @@ func needsOf(e *servicetest.Estate, s *service.Service) map[string][]repo.Grant 
 	all := map[string][]repo.Grant{}
 	for _, d := range e.Open {
 		needs := assert.Must(s.Needs(e.T.Context(), d))(e.T)
-		all[d.Name] = needs.Grants
+		all[d.Name] = assert.Must(needs.Grants(e.T.Context()))(e.T)
 	}
 	return all
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -48,7 +49,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		Name:          Name,
 		Config:        config.WorkerConfig,
 		Missing:       k.missing,
-		Needs:         k.needs,
+		Uses:          run.InMain(slices.Concat(repo.GroupUses(), deletion.RemovalUses())),
 		Untimed:       true,
 		Candidates:    true,
 		Work:          k.work,

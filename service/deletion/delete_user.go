@@ -170,7 +170,7 @@ func New(d run.Deps, workers []*run.Worker) job.Kind {
 	u := &userDeletion{d, NewUserSchema(d), NewProjectRemovals(d)}
 	return job.Kind{
 		Name: repo.DeleteUser{}.Kind(), Work: u.work, Plan: u.plan, Owner: ownerAmong(workers),
-		Needs: u.needs,
+		Uses: run.InMain(slices.Concat(repo.UserUses(), RemovalUses())),
 		Traced: []string{
 			"memberships", "authorizations", "groups", "organizations", "ghost_migration_queued",
 		},

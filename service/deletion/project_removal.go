@@ -70,6 +70,17 @@ func removedColumns() map[string][]string {
 	return wanted
 }
 
+// RemovalUses are what a [Remover] does with projects and groups.
+func RemovalUses() []repo.Use {
+	return []repo.Use{
+		{Table: "projects", Rights: repo.ToRemove, Removes: true},
+		{Table: "namespaces", Rights: repo.ToRemove, Removes: true},
+		{Table: "routes", Rights: repo.ToRead},
+		{Table: "members", Rights: repo.ToRead},
+		{Table: ImportDetails, Rights: repo.ToChange},
+	}
+}
+
 // NewRemover reads the catalogue, for one attempt of a job.
 func (s *Projects) NewRemover(
 	ctx context.Context, j *job.Attempt, actor *int64, lock int64,

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // The lists say what happens to the rows that refer to a user, in the order in which they are
@@ -193,6 +194,45 @@ func listedColumns() map[string][]string {
 		wanted[line.table] = append(wanted[line.table], columns...)
 	}
 	return wanted
+}
+
+// uses are what runs do with a database: main may have the tables of ci and sec.
+func uses(database string) (all []repo.Use) {
+	main := database == run.MainDatabase
+	if main {
+		all = []repo.Use{
+			{Table: "users", Rights: repo.ToRemove | repo.MayInsert, Removes: true},
+			{Table: "namespaces", Rights: repo.ToRemove, Removes: true},
+			{Table: "projects", Rights: repo.ToRead},
+			{Table: "ghost_user_migrations", Rights: repo.ToRemove},
+			{Table: "users_ghost_user_migrations", Rights: repo.ToRemove},
+			{Table: schedules, Rights: repo.ToRead},
+			{Table: "loose_foreign_keys_deleted_records", Rights: repo.MaySelect},
+		}
+	}
+	for _, line := range allLists() {
+		if main || line.database == database {
+			all = append(all, repo.Use{
+				Table: line.table, Rights: repo.ToChange, Columns: line.columns, Removes: line.removes(),
+			})
+		}
+	}
+	return all
+}
+
+// ListedColumns are the columns, as "table.column", that a foreign key to users may have without
+// keeping them: those of the lists, and those that are dealt with when a user is deleted.
+func ListedColumns() []string {
+	all := []string{schedules + ".user_id", "namespaces.owner_id"}
+	for table := range repo.GhostTables() {
+		all = append(all, table+".user_id")
+	}
+	for table, columns := range listedColumns() {
+		for _, column := range columns {
+			all = append(all, table+"."+column)
+		}
+	}
+	return all
 }
 
 // Cascades are what the lists do with rows of main, as what protections keep is found by it. With

@@ -47,7 +47,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		Config:  config.WorkerConfig,
 		Fences:  d.Databases[1:],
 		Missing: w.missing,
-		Needs:   w.needs,
+		Uses:    uses,
 		MaxRuntime: func(string, map[string]bool) (time.Duration, bool) {
 			return config.MaxRuntime, false
 		},

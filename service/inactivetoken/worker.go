@@ -49,7 +49,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		Name:    Name,
 		Config:  config.WorkerConfig,
 		Missing: k.missing,
-		Needs:   k.needs,
+		Uses:    run.InMain(repo.UserUses()), // its job judges tokens by the same rules
 		MaxRuntime: func(string, map[string]bool) (time.Duration, bool) {
 			return config.MaxRuntime, false
 		},
@@ -73,12 +73,6 @@ func (k *inactiveTokens) missing(ctx context.Context) (string, error) {
 	}
 	features, err := k.schema.Read(ctx)
 	return cmp.Or(features.Missing, features.MissingTokens), err
-}
-
-// needs are those of its job delete_user, which judges tokens by the same rules.
-func (k *inactiveTokens) needs(ctx context.Context) ([]*repo.Needs, error) {
-	n, err := k.Main.UserDeletionNeeds(ctx)
-	return []*repo.Needs{n}, err
 }
 
 func (k *inactiveTokens) work(ctx context.Context, x *run.Execution) error {

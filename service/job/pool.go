@@ -133,9 +133,9 @@ type Kind struct {
 	// Worker is the worker that the jobs belong to where Owner is nil: a client that is limited to
 	// some workers may cancel and retry the jobs of these. The jobs look at its pause themselves.
 	Worker string
-	// Needs says what its attempts do with the tables of the application, besides what the workers
-	// do that queue it, by database; nil: nothing.
-	Needs func(ctx context.Context) ([]*repo.Needs, error)
+	// Uses are what its attempts do with the application's tables of a database, besides what the
+	// workers do that queue it; nil: nothing.
+	Uses func(database string) []repo.Use
 }
 
 // Attempt is an attempt at work.

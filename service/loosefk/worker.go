@@ -103,7 +103,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		Config:        config.WorkerConfig,
 		Databases:     d.Databases,
 		Missing:       k.missing,
-		Needs:         k.needs,
+		Uses:          k.uses,
 		MaxRuntime:    k.maxRuntime,
 		Work:          k.work,
 		Backlog:       k.backlog,
@@ -130,6 +130,22 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 
 // turboFlag is the feature flag of a database's turbo mode.
 func turboFlag(database string) string { return "loose_foreign_keys_turbo_mode_" + database }
+
+// uses are what the definitions do to their children, and runs to the queues. Runs look parents up.
+func (k *looseForeignKeys) uses(string) (all []repo.Use) {
+	for _, queue := range repo.QueueTables() {
+		all = append(all, repo.Use{Table: queue, Rights: repo.ToRemove})
+	}
+	for _, key := range k.LooseForeignKeys() {
+		rights := repo.ToChange
+		if key.OnDelete == repo.AsyncDelete {
+			rights = repo.ToRemove
+		}
+		all = append(all, repo.Use{Table: key.Table, Rights: rights},
+			repo.Use{Table: key.Parent, Rights: repo.ToRead})
+	}
+	return all
+}
 
 func (k *looseForeignKeys) maxRuntime(
 	database string, flags map[string]bool,

@@ -39,13 +39,34 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		Name:       Name,
 		Config:     config.WorkerConfig,
 		Missing:    a.missing,
-		Needs:      a.needs,
+		Uses:       a.uses,
 		MaxRuntime: func(string, map[string]bool) (time.Duration, bool) { return config.MaxRuntime, false },
 		Work:       a.work,
 		Backlog:    a.backlog,
 		Optional:   true,
 		Actions:    map[string]string{"orphaned_rows": "orphaned", "queued_records": "queued"},
 	}, nil, nil
+}
+
+// uses are the reads of children and parents, and the records. Where the worker is not enabled there
+// are none.
+func (a *audit) uses(string) (all []repo.Use) {
+	if a.config.Disabled() {
+		return nil
+	}
+	for _, key := range a.LooseForeignKeys() {
+		all = append(all, repo.Use{Table: key.Table, Rights: repo.ToRead},
+			repo.Use{Table: key.Parent, Rights: repo.ToRead})
+	}
+	for i, queue := range repo.QueueTables() {
+		switch {
+		case a.fixes() && i == 0:
+			all = append(all, repo.Use{Table: queue, Rights: repo.MaySelect | repo.MayInsert})
+		case a.fixes():
+			all = append(all, repo.Use{Table: queue, Rights: repo.MaySelect})
+		}
+	}
+	return all
 }
 
 func (a *audit) missing(context.Context) (string, error) {

@@ -62,9 +62,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		JobReason:  repo.PlaceholderDeletionReason,
 		Actions:    map[string]string{"scheduled_jobs": "scheduled", "exhausted_users": "exhausted"},
 		Waiting:    p.waiting,
-		Needs: func(ctx context.Context) ([]*repo.Needs, error) {
-			return repo.PlaceholderNeeds(ctx, d.Databases)
-		},
+		Uses:       repo.PlaceholderUses,
 	}
 	return w, []job.Kind{{
 		Name: repo.DeletePlaceholderUser{}.Kind(), Work: attempts.work, Plan: attempts.plan,

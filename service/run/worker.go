@@ -73,9 +73,8 @@ type Worker struct {
 	Fences []*repo.Database
 	// Missing says what keeps it from running; "" when nothing does.
 	Missing func(ctx context.Context) (string, error)
-	// Needs says what its runs do with the tables of the application, for caretaker doctor, by database; none where it is
-	// not configured. nil: nothing.
-	Needs func(ctx context.Context) ([]*repo.Needs, error)
+	// Uses are what its runs do with the application's tables of a database, for caretaker doctor; nil: nothing.
+	Uses func(database string) []repo.Use
 	// MaxRuntime is how long a run on a database may take, by the flags of this moment, and whether this is turbo mode.
 	// An untimed worker leaves it out.
 	MaxRuntime func(database string, flags map[string]bool) (limit time.Duration, turbo bool)
@@ -221,6 +220,16 @@ func GitLabs(databases []*repo.Database) []*repo.Database {
 	return slices.DeleteFunc(slices.Clone(databases), func(d *repo.Database) bool {
 		return d.Name != MainDatabase && d.Name != "ci" && d.Name != "sec"
 	})
+}
+
+// InMain are uses of the tables of main alone, as [Worker.Uses].
+func InMain(uses []repo.Use) func(database string) []repo.Use {
+	return func(database string) []repo.Use {
+		if database != MainDatabase {
+			return nil
+		}
+		return uses
+	}
 }
 
 // maxNames is how many names a message has.
