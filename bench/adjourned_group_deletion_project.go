@@ -9,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
 )
 
 // doomedProject is a project with many issues, every tenth with a note and somebody it is assigned to, in a due group.
@@ -34,21 +35,21 @@ func readyRemoval(ctx context.Context, d *database) (work, error) {
 	if err != nil {
 		return nil, err
 	}
-	job := service.JobRequest{Kind: repo.DestroyGroup{}.Kind(), Args: args, Attempt: 1, MaxAttempts: 25}
+	request := job.Request{Kind: repo.DestroyGroup{}.Kind(), Args: args, Attempt: 1, MaxAttempts: 25}
 	// An attempt writes only while the queue says that it has the job.
 	err = d.conn.QueryRow(ctx, `INSERT INTO maintenance.river_job (kind, args, state, attempt, attempted_at, max_attempts)
 		VALUES ($1, $2, 'running', $3, clock_timestamp(), $4) RETURNING id, attempted_at`,
-		job.Kind, string(args), job.Attempt, job.MaxAttempts).Scan(&job.ID, &job.AttemptedAt)
+		request.Kind, string(args), request.Attempt, request.MaxAttempts).Scan(&request.ID, &request.AttemptedAt)
 	if err != nil {
 		return nil, fmt.Errorf("insert the job: %w", err)
 	}
 	return func(ctx context.Context) error {
 		for {
-			result, err := s.WorkJob(ctx, job)
+			result, err := s.WorkJob(ctx, request)
 			switch {
 			case err != nil:
 				return err
-			case result.Outcome == service.JobSucceeded:
+			case result.Outcome == job.Succeeded:
 				return nil
 			case result.Snooze == 0:
 				return fmt.Errorf("the job ended %s %s", result.Outcome, result.Reason)

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // smallBacklog is the number of records that a run of (b) works off, and all there are in the short queue.
@@ -104,7 +104,7 @@ func (l *lab) workOff(ctx context.Context, q queue, work int) (p pace, others fl
 	if err := d.settle(ctx); err != nil {
 		return p, 0, err
 	}
-	var run service.Run
+	var run run.Run
 	took, err := l.timed(func() (err error) {
 		run, err = c.clean(ctx)
 		return err

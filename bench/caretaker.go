@@ -12,6 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // caretaker is the worker as the server runs it.
@@ -61,10 +62,10 @@ func (c *caretaker) close() error {
 }
 
 // clean is one run.
-func (c *caretaker) clean(ctx context.Context) (service.Run, error) { return c.cleanIn(ctx, "main") }
+func (c *caretaker) clean(ctx context.Context) (run.Run, error) { return c.cleanIn(ctx, "main") }
 
-func (c *caretaker) cleanIn(ctx context.Context, database string) (service.Run, error) {
-	run, err := c.service.RunBatch(ctx, service.RunRequest{Worker: loosefk.Name, Database: database})
+func (c *caretaker) cleanIn(ctx context.Context, database string) (run.Run, error) {
+	run, err := c.service.RunBatch(ctx, run.Request{Worker: loosefk.Name, Database: database})
 	if err == nil && run.State != repo.RunSucceeded {
 		err = errors.New(run.Error)
 		if run.Error == "" {

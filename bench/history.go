@@ -12,7 +12,10 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/schedule"
 	"github.com/caretaker-go/caretaker/telemetry"
 )
 
@@ -209,7 +212,7 @@ func (l *lab) list(ctx context.Context, r *report, s *service.Service) error {
 
 // lists are the calls of lists, by name.
 func (o options) lists(ctx context.Context, s *service.Service) ([]request, error) {
-	newest, err := s.Runs(ctx, service.RunFilter{Limit: 1})
+	newest, err := s.Runs(ctx, run.Filter{Limit: 1})
 	if err != nil || len(newest) == 0 {
 		return nil, errors.Join(err, errors.New("there is no run"))
 	}
@@ -223,7 +226,7 @@ func runLists(s *service.Service, middle time.Time) (all []request) {
 	const none, few = "adjourned_group_deletion", "placeholder_user_cleanup"
 	deep := fmt.Sprintf("%012x", middle.UnixMilli())
 	deep = deep[:8] + "-" + deep[8:] + "-7000-8000-000000000000"
-	for name, f := range map[string]service.RunFilter{
+	for name, f := range map[string]run.Filter{
 		"":                                       {},
 		" of a worker":                           {Worker: none},
 		", failed":                               {State: "failed"},
@@ -242,7 +245,7 @@ func runLists(s *service.Service, middle time.Time) (all []request) {
 
 func fireLists(s *service.Service, middle time.Time) (all []request) {
 	const none = "adjourned_group_deletion"
-	for name, f := range map[string]service.FireFilter{
+	for name, f := range map[string]schedule.Filter{
 		"":                           {},
 		" of a worker":               {Worker: none},
 		", missed: old ones alone":   {Outcome: "missed"},
@@ -259,7 +262,7 @@ func fireLists(s *service.Service, middle time.Time) (all []request) {
 func (o options) jobLists(s *service.Service) (all []request) {
 	const few = "continue_inactive_token_deletion"
 	half := int64(o.jobs / 2)
-	for name, f := range map[string]service.JobFilter{
+	for name, f := range map[string]job.Filter{
 		"":                                     {},
 		" of a kind":                           {Kind: "delete_user"},
 		" of a kind, few":                      {Kind: few},

@@ -28,7 +28,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	err := measure(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -127,7 +127,7 @@ func parse(args []string, help io.Writer) (o options, err error) {
 		"runs", "jobs", "records", "watch", "idle", "timeout")
 }
 
-func run(ctx context.Context, args []string, out, progress io.Writer) (err error) {
+func measure(ctx context.Context, args []string, out, progress io.Writer) (err error) {
 	o, err := parse(args, progress)
 	if err != nil {
 		return err

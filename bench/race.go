@@ -12,6 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // way is one side of a comparison.
@@ -143,7 +144,7 @@ func openService(ctx context.Context, d *database, c service.Config) (*service.S
 
 // runWorker is one run, which must succeed with these counts.
 func runWorker(ctx context.Context, s *service.Service, worker string, counts map[string]int64) error {
-	run, err := s.RunBatch(ctx, service.RunRequest{Worker: worker})
+	run, err := s.RunBatch(ctx, run.Request{Worker: worker})
 	if err != nil {
 		return err
 	}

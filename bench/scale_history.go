@@ -9,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // What is asked of a server with a history, how often in a round.
@@ -124,13 +125,13 @@ func (d *database) runOfOne(ctx context.Context, s *service.Service) (took []tim
 		if err != nil {
 			return nil, err
 		}
-		var run service.Run
+		var r run.Run
 		each, err := elapsed(func() (err error) {
-			run, err = s.RunBatch(ctx, service.RunRequest{Worker: loosefk.Name, Database: "main"})
+			r, err = s.RunBatch(ctx, run.Request{Worker: loosefk.Name, Database: "main"})
 			return err
 		})
-		if err == nil && run.Counts["processed_records"] == 0 {
-			err = errors.New("a run found no record: " + run.Error + run.Reason)
+		if err == nil && r.Counts["processed_records"] == 0 {
+			err = errors.New("a run found no record: " + r.Error + r.Reason)
 		}
 		if err != nil {
 			return nil, err

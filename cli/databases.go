@@ -12,7 +12,6 @@ import (
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
-	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -129,7 +128,7 @@ const watchInterval = 5 * time.Second
 // watchDatabase logs when a database becomes unusable, and when it is usable again or has to be
 // migrated. Nothing depends on it: whatever needs the database tries for itself.
 func (i *instance) watchDatabase(ctx context.Context, d *repo.Database) {
-	pace := service.Backoff{First: time.Second, Most: watchInterval}
+	pace := run.Backoff{First: time.Second, Most: watchInterval}
 	logged, migrated := usable, false
 	for {
 		err := d.StillWritable(ctx)

@@ -82,7 +82,7 @@ func (l *lfk) withAll(do action) func(*cobra.Command, []string) error {
 			return keys.Only == "" || d.Name == keys.Only
 		})
 		if !known {
-			return fmt.Errorf("%w %q: configured are %s", service.ErrUnknownDatabase, keys.Only,
+			return fmt.Errorf("%w %q: configured are %s", run.ErrUnknownDatabase, keys.Only,
 				run.DatabaseNames(keys.Databases))
 		}
 		return do(ctx, keys, args)

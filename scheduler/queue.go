@@ -14,7 +14,7 @@ import (
 	"github.com/riverqueue/river/rivertype"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
 )
 
 // Queue stores the deferred jobs and, once started, works them. It is River, with its tables in the
@@ -159,7 +159,7 @@ func (q *Queue) CompleteJob(ctx context.Context, tx repo.Tx, id int64) error {
 	if err := repo.HoldJob(ctx, tx, id, row.Attempt, *row.AttemptedAt); err != nil {
 		return err
 	}
-	if err := record(ctx, service.JobSucceeded, ""); err != nil {
+	if err := record(ctx, job.Succeeded, ""); err != nil {
 		return err
 	}
 	_, err := river.JobCompleteTx[*riverpgxv5.Driver](ctx, tx, &river.Job[arguments]{JobRow: row})

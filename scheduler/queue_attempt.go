@@ -13,7 +13,7 @@ import (
 	"github.com/riverqueue/river/rivertype"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
 )
 
 // arguments stand for those of any kind: package service decodes them.
@@ -46,25 +46,25 @@ type jobMetadata struct {
 }
 
 // Work does one attempt.
-func (w *worker) Work(ctx context.Context, job *river.Job[arguments]) error {
-	ctx = context.WithValue(ctx, attempt{}, job.JobRow)
+func (w *worker) Work(ctx context.Context, j *river.Job[arguments]) error {
+	ctx = context.WithValue(ctx, attempt{}, j.JobRow)
 	var m jobMetadata
-	_ = json.Unmarshal(job.Metadata, &m) // what is missing is empty
-	request := service.JobRequest{
-		ID: job.ID, Kind: job.Kind, Args: job.EncodedArgs, QueuedAt: job.CreatedAt,
-		Name: attemptName(job.JobRow, m, 0), Attempt: job.Attempt, MaxAttempts: job.MaxAttempts,
-		AttemptedAt: *job.AttemptedAt, RunID: m.RunID, TraceParent: m.TraceParent,
+	_ = json.Unmarshal(j.Metadata, &m) // what is missing is empty
+	request := job.Request{
+		ID: j.ID, Kind: j.Kind, Args: j.EncodedArgs, QueuedAt: j.CreatedAt,
+		Name: attemptName(j.JobRow, m, 0), Attempt: j.Attempt, MaxAttempts: j.MaxAttempts,
+		AttemptedAt: *j.AttemptedAt, RunID: m.RunID, TraceParent: m.TraceParent,
 		RequestedBy: m.RequestedBy, Stopping: w.stopping,
 		Worked: time.Duration(m.Worked) * time.Millisecond,
 	}
 	if m.Rescues > m.Reported {
-		request.Lost = lostAttempt(job.JobRow, m)
+		request.Lost = lostAttempt(j.JobRow, m)
 	}
 	result, err := w.service.WorkJob(ctx, request)
-	if w.lost(ctx, job.JobRow) {
+	if w.lost(ctx, j.JobRow) {
 		// What the other attempt has stored stays.
-		w.awaitEnd(ctx, job.ID)
-		return service.PublicJobError(repo.ErrJobLost)
+		w.awaitEnd(ctx, j.ID)
+		return job.PublicError(repo.ErrJobLost)
 	}
 	if request.Lost != nil {
 		err = errors.Join(err, recordLost(ctx, m.Rescues))
@@ -81,7 +81,7 @@ func (w *worker) Work(ctx context.Context, job *river.Job[arguments]) error {
 		default:
 		}
 	}
-	return w.end(ctx, job, result, err)
+	return w.end(ctx, j, result, err)
 }
 
 // lost reports whether another attempt has the job by now: River would store the end of this one
@@ -134,17 +134,17 @@ func (w *worker) awaitEnd(ctx context.Context, id int64) {
 
 // end returns what tells River how an attempt has ended.
 func (w *worker) end(
-	ctx context.Context, job *river.Job[arguments], result service.JobResult, err error,
+	ctx context.Context, j *river.Job[arguments], result job.Result, err error,
 ) error {
 	switch {
 	case err != nil && interrupted(ctx):
 		// River puts it back without using up the attempt.
 		return context.Cause(ctx)
-	case err != nil && job.Attempt >= job.MaxAttempts:
-		return errors.Join(service.PublicJobError(err), record(ctx, service.JobDiscarded, result.Reason))
+	case err != nil && j.Attempt >= j.MaxAttempts:
+		return errors.Join(job.PublicError(err), record(ctx, job.Discarded, result.Reason))
 	case err != nil:
-		return errors.Join(service.PublicJobError(err), record(ctx, service.JobFailed, result.Reason))
-	case result.Snooze > 0 && result.Snooze <= service.SliceSnooze && w.isStopping():
+		return errors.Join(job.PublicError(err), record(ctx, job.Failed, result.Reason))
+	case result.Snooze > 0 && result.Snooze <= job.SliceSnooze && w.isStopping():
 		// Another server can go on at once.
 		return river.JobSnooze(0)
 	case result.Snooze > 0:
@@ -153,7 +153,7 @@ func (w *worker) end(
 	// River completes the job. It changes nothing where CompleteJob has done so.
 	err = errors.Join(record(ctx, result.Outcome, result.Reason),
 		setMetadata(ctx, processedByKey, result.TraceParent))
-	if err == nil && (result.Outcome == service.JobRefused || result.Outcome == service.JobCancelled) {
+	if err == nil && (result.Outcome == job.Refused || result.Outcome == job.Cancelled) {
 		return &refusedError{strings.TrimSuffix(result.Reason+": "+result.Message, ": ")}
 	}
 	return err
@@ -183,7 +183,7 @@ const workedKey = "worked_ms"
 // this has been reported.
 func recordLost(ctx context.Context, rescues int) error {
 	return errors.Join(
-		record(ctx, service.JobFailed, repo.ReasonProcessGone),
+		record(ctx, job.Failed, repo.ReasonProcessGone),
 		river.MetadataSet(ctx, reportedKey, rescues))
 }
 
@@ -198,8 +198,8 @@ func attemptName(row *rivertype.JobRow, m jobMetadata, before int) string {
 }
 
 // lostAttempt is the previous attempt, which River has taken for dead.
-func lostAttempt(row *rivertype.JobRow, m jobMetadata) *service.LostAttempt {
-	lost := &service.LostAttempt{Name: attemptName(row, m, 1)}
+func lostAttempt(row *rivertype.JobRow, m jobMetadata) *job.LostAttempt {
+	lost := &job.LostAttempt{Name: attemptName(row, m, 1)}
 	if n := len(row.Errors); n > 0 {
 		lost.RescuedAt = row.Errors[n-1].At
 		lost.Began = lost.RescuedAt.Add(-rescueAfter)

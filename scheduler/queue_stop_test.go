@@ -13,7 +13,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
 )
 
 func TestQueue_StopCancelsAttemptsThatDoNotEnd(t *testing.T) {
@@ -27,10 +27,10 @@ func TestQueue_StopCancelsAttemptsThatDoNotEnd(t *testing.T) {
 			l.config.StopPatience = c.patience
 			l.insert(deleteUser(1))
 			begun := make(chan struct{})
-			l.work(l.Queue, &jobs{do: func(ctx context.Context, _ service.JobRequest) (service.JobResult, error) {
+			l.work(l.Queue, &jobs{do: func(ctx context.Context, _ job.Request) (job.Result, error) {
 				close(begun)
 				<-ctx.Done()
-				return service.JobResult{}, ctx.Err()
+				return job.Result{}, ctx.Err()
 			}})
 			<-begun
 			ctx, cancel := context.WithTimeout(context.Background(), c.callers) // elapses: the attempt ends with it
@@ -66,7 +66,7 @@ func child(url string) {
 	}
 	q, err := NewQueue(main, QueueConfig{PollInterval: 10 * time.Millisecond})
 	if err == nil {
-		err = q.Start(&jobs{do: func(_ context.Context, r service.JobRequest) (service.JobResult, error) {
+		err = q.Start(&jobs{do: func(_ context.Context, r job.Request) (job.Result, error) {
 			_, _ = os.Stdout.WriteString(r.Name + "\n")
 			select {}
 		}})
@@ -133,9 +133,9 @@ type held struct {
 func newHeld() *held { return &held{make(chan struct{}, 1), make(chan error)} }
 
 // do is deaf, as a process that was stopped.
-func (h *held) do(context.Context, service.JobRequest) (service.JobResult, error) {
+func (h *held) do(context.Context, job.Request) (job.Result, error) {
 	h.begun <- struct{}{}
-	return service.JobResult{Outcome: service.JobSucceeded}, <-h.end
+	return job.Result{Outcome: job.Succeeded}, <-h.end
 }
 
 // A process that was stopped for longer than an attempt may take comes back while another one works its job: what it says
@@ -149,14 +149,14 @@ func TestQueue_AttemptThatComesBackToLifeDoesNotFinishTheJob(t *testing.T) {
 			// With one job at work its process takes no other.
 			l.config.Workers = 1
 			first, second := newHeld(), newHeld()
-			w := &jobs{do: func(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
+			w := &jobs{do: func(ctx context.Context, r job.Request) (job.Result, error) {
 				switch r.Attempt {
 				case 1:
 					return first.do(ctx, r)
 				case 2:
 					return second.do(ctx, r)
 				}
-				return service.JobResult{Outcome: service.JobSkipped}, nil
+				return job.Result{Outcome: job.Skipped}, nil
 			}}
 			l.work(l.Queue, w)
 			<-first.begun

@@ -17,7 +17,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
 )
 
 var databases devdb.Tests
@@ -155,28 +155,28 @@ func (l *lab) stop(q *Queue) {
 
 // jobs is a service whose jobs do what the test says.
 type jobs struct {
-	do func(ctx context.Context, r service.JobRequest) (service.JobResult, error)
+	do func(ctx context.Context, r job.Request) (job.Result, error)
 
 	mu     sync.Mutex
-	worked []service.JobRequest
+	worked []job.Request
 }
 
 func (j *jobs) JobKinds() []string {
 	return []string{"continue_inactive_token_deletion", "delete_placeholder_user", "delete_user", "destroy_group"}
 }
 
-func (j *jobs) WorkJob(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
+func (j *jobs) WorkJob(ctx context.Context, r job.Request) (job.Result, error) {
 	j.mu.Lock()
 	j.worked = append(j.worked, r)
 	j.mu.Unlock()
 	if j.do == nil {
-		return service.JobResult{Outcome: service.JobSucceeded}, nil
+		return job.Result{Outcome: job.Succeeded}, nil
 	}
 	return j.do(ctx, r)
 }
 
 // seen are the attempts so far.
-func (j *jobs) seen() []service.JobRequest {
+func (j *jobs) seen() []job.Request {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.Clone(j.worked)
@@ -186,7 +186,7 @@ func deleteUser(id int64) repo.Job {
 	return repo.Job{Args: repo.DeleteUser{UserID: id, SkipAuthorization: true, Reason: "test"}}
 }
 
-func userOf(t *testing.T, r service.JobRequest) int64 {
+func userOf(t *testing.T, r job.Request) int64 {
 	t.Helper()
 	var args repo.DeleteUser
 	assert.NoError(t, json.Unmarshal(r.Args, &args))

@@ -10,14 +10,15 @@ import (
 	"github.com/riverqueue/river"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // jobWorker works jobs. It is [service.Service]; tests have others.
 type jobWorker interface {
 	// JobKinds are the kinds that it can work; jobs of other kinds wait.
 	JobKinds() []string
-	WorkJob(ctx context.Context, r service.JobRequest) (service.JobResult, error)
+	WorkJob(ctx context.Context, r job.Request) (job.Result, error)
 }
 
 const (
@@ -70,7 +71,7 @@ func (q *Queue) Start(w jobWorker) error {
 // run starts River as soon as main answers, and from then on looks for jobs that become due, or
 // only whether main answers where River has to look for them by itself.
 func (q *Queue) run(ctx context.Context, kinds []string) {
-	pace := service.Backoff{First: firstProbeRetry, Most: checkInterval}
+	pace := run.Backoff{First: firstProbeRetry, Most: checkInterval}
 	listens := false
 	for {
 		var err error

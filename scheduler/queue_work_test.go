@@ -15,7 +15,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
 )
 
 // fate is a job's state, attempt, outcome and reason in one text.
@@ -25,39 +25,39 @@ const fate = `SELECT concat_ws(' ', state, attempt, metadata ->> 'outcome', null
 func TestQueue_JobEndsAsItsAttemptSays(t *testing.T) {
 	t.Parallel()
 	const said, trace = `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, "0af7651916cd43dd8448eb211c80319c"
-	result := func(r service.JobResult) func(context.Context, *lab) (service.JobResult, error) {
-		return func(context.Context, *lab) (service.JobResult, error) { return r, nil }
+	result := func(r job.Result) func(context.Context, *lab) (job.Result, error) {
+		return func(context.Context, *lab) (job.Result, error) { return r, nil }
 	}
-	fails := func(context.Context, *lab) (service.JobResult, error) { return service.JobResult{}, errors.New("no") }
+	fails := func(context.Context, *lab) (job.Result, error) { return job.Result{}, errors.New("no") }
 	for _, c := range []struct {
 		attempts int
-		do       func(context.Context, *lab) (service.JobResult, error)
+		do       func(context.Context, *lab) (job.Result, error)
 		fate     string
 		also     [2]string
 	}{
-		{do: result(service.JobResult{Outcome: service.JobSucceeded}), fate: "completed 1 succeeded"},
-		{do: result(service.JobResult{Outcome: service.JobSkipped, Reason: "TARGET_GONE"}), fate: "completed 1 skipped TARGET_GONE"},
-		{do: result(service.JobResult{Outcome: service.JobRestored, Reason: "RIGHTS_MISSING"}), fate: "completed 1 restored RIGHTS_MISSING"},
+		{do: result(job.Result{Outcome: job.Succeeded}), fate: "completed 1 succeeded"},
+		{do: result(job.Result{Outcome: job.Skipped, Reason: "TARGET_GONE"}), fate: "completed 1 skipped TARGET_GONE"},
+		{do: result(job.Result{Outcome: job.Restored, Reason: "RIGHTS_MISSING"}), fate: "completed 1 restored RIGHTS_MISSING"},
 		{
-			do:   result(service.JobResult{Outcome: service.JobRefused, Reason: "INTERNAL_USER", Message: "of a type that stays"}),
+			do:   result(job.Result{Outcome: job.Refused, Reason: "INTERNAL_USER", Message: "of a type that stays"}),
 			fate: "cancelled 1 refused INTERNAL_USER", also: [2]string{said, "refused: INTERNAL_USER: of a type that stays"},
 		},
-		{do: result(service.JobResult{Snooze: time.Hour}), fate: "scheduled 0"},
+		{do: result(job.Result{Snooze: time.Hour}), fate: "scheduled 0"},
 		{do: fails, attempts: 24, fate: "discarded 25 discarded"},
 		// A failed job waits the fourth power of its attempt.
 		{do: fails, attempts: 9, fate: "retryable 10 failed", also: [2]string{
 			`SELECT scheduled_at - attempted_at BETWEEN interval '9000 s' AND interval '11060 s' FROM maintenance.river_job`, "true",
 		}},
-		{attempts: 9, do: func(ctx context.Context, l *lab) (service.JobResult, error) {
+		{attempts: 9, do: func(ctx context.Context, l *lab) (job.Result, error) {
 			err := l.main.Pool().QueryRow(ctx, `SELECT secret FROM missing`).Scan()
-			return service.JobResult{}, fmt.Errorf("delete the user: %w", err)
+			return job.Result{}, fmt.Errorf("delete the user: %w", err)
 		}, fate: "retryable 10 failed", also: [2]string{said, "internal error; the log of this job has it"}},
 	} {
 		t.Run(c.fate+" "+c.also[1], func(t *testing.T) {
 			l := newLab(assert.Parallel(t))
 			l.insert(deleteUser(1))
 			l.exec(`UPDATE maintenance.river_job SET attempt = $1`, c.attempts)
-			w := &jobs{do: func(ctx context.Context, _ service.JobRequest) (service.JobResult, error) {
+			w := &jobs{do: func(ctx context.Context, _ job.Request) (job.Result, error) {
 				r, err := c.do(ctx, l)
 				r.TraceID = trace
 				return r, err
@@ -124,14 +124,14 @@ func TestQueue_JobCompletesWithTheTransactionOfItsChangeInItsOwnAttemptOnly(t *t
 	}
 	assert.That(t, complete(context.Background(), 1) != nil, "completed outside an attempt")
 	failed, lost := errors.New("no"), make(chan error, 1)
-	l.work(l.Queue, &jobs{do: func(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
+	l.work(l.Queue, &jobs{do: func(ctx context.Context, r job.Request) (job.Result, error) {
 		if userOf(t, r) == 2 {
 			// Another process has taken this attempt for dead and begun a new one.
 			const again = `UPDATE maintenance.river_job SET attempt = 2, attempted_at = clock_timestamp() WHERE id = $1`
 			l.exec(again, r.ID) //nolint:contextcheck // not this attempt's doing
 			err := complete(ctx, r.ID)
 			lost <- err
-			return service.JobResult{}, err
+			return job.Result{}, err
 		}
 		err := l.in(ctx, func(tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, `INSERT INTO changes VALUES ($1)`, r.Attempt)
@@ -147,7 +147,7 @@ func TestQueue_JobCompletesWithTheTransactionOfItsChangeInItsOwnAttemptOnly(t *t
 			}
 			return nil
 		})
-		return service.JobResult{Outcome: service.JobSucceeded}, err
+		return job.Result{Outcome: job.Succeeded}, err
 	}})
 	l.until(fate, "completed 2 succeeded")
 	l.want(`SELECT string_agg(id::text, ',') FROM changes`, "2")
@@ -183,7 +183,7 @@ func TestQueue_TwoGroupsAtMostAreDestroyedAtATimeAndReplicasNeverWorkOneJobToget
 	}
 	l.insert(append(groups, deleteUser(1000))...)
 	m := &meter{times: map[int64]int{}}
-	w := &jobs{do: func(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
+	w := &jobs{do: func(ctx context.Context, r job.Request) (job.Result, error) {
 		m.begun(r.ID)
 		var err error
 		if r.Kind == "destroy_group" {
@@ -192,7 +192,7 @@ func TestQueue_TwoGroupsAtMostAreDestroyedAtATimeAndReplicasNeverWorkOneJobToget
 			_, err = l.main.Pool().Exec(ctx, `SELECT pg_sleep(0.02)`)
 			m.add(-1)
 		}
-		return service.JobResult{Outcome: service.JobSucceeded}, err
+		return job.Result{Outcome: job.Succeeded}, err
 	}}
 	l.work(l.Queue, w)
 	const completed = `SELECT count(*) FROM maintenance.river_job WHERE state = 'completed'`
@@ -217,9 +217,9 @@ func TestQueue_NeedsNoSession(t *testing.T) {
 	l.Queue, l.main = l.another()
 	pass := repo.Job{Args: repo.ContinueInactiveTokenDeletion{PassID: "1"}}
 	l.wantInserted(2, deleteUser(1), pass, pass)
-	l.work(l.Queue, &jobs{do: func(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
+	l.work(l.Queue, &jobs{do: func(ctx context.Context, r job.Request) (job.Result, error) {
 		err := l.in(ctx, func(tx pgx.Tx) error { return l.CompleteJob(ctx, tx, r.ID) })
-		return service.JobResult{Outcome: service.JobSucceeded}, err
+		return job.Result{Outcome: job.Succeeded}, err
 	}})
 	l.until(`SELECT string_agg(concat_ws(' ', state, metadata ->> 'outcome'), ', ') FROM maintenance.river_job`,
 		"completed succeeded, completed succeeded")
@@ -296,14 +296,14 @@ func TestQueue_JobThatWasPutOffIsFound(t *testing.T) {
 	l := newLab(assert.Parallel(t))
 	l.insert(deleteUser(1))
 	w := &jobs{}
-	w.do = func(context.Context, service.JobRequest) (service.JobResult, error) {
+	w.do = func(context.Context, job.Request) (job.Result, error) {
 		switch len(w.seen()) {
 		case 1:
-			return service.JobResult{Snooze: service.SliceSnooze}, nil
+			return job.Result{Snooze: job.SliceSnooze}, nil
 		case 2:
-			return service.JobResult{}, context.DeadlineExceeded
+			return job.Result{}, context.DeadlineExceeded
 		}
-		return service.JobResult{Outcome: service.JobSucceeded}, nil
+		return job.Result{Outcome: job.Succeeded}, nil
 	}
 	l.work(l.polling(never), w)
 	l.until(fate, "completed 2 succeeded")
@@ -314,10 +314,10 @@ func TestQueue_JobsOfAServerThatStopsAreTakenByOthers(t *testing.T) {
 	l := newLab(assert.Parallel(t))
 	begun := make(chan struct{})
 	leaving := l.polling(never)
-	assert.NoError(t, leaving.Start(&jobs{do: func(_ context.Context, r service.JobRequest) (service.JobResult, error) {
+	assert.NoError(t, leaving.Start(&jobs{do: func(_ context.Context, r job.Request) (job.Result, error) {
 		close(begun)
 		<-r.Stopping
-		return service.JobResult{Snooze: service.SliceSnooze}, nil
+		return job.Result{Snooze: job.SliceSnooze}, nil
 	}}))
 	l.insert(deleteUser(1))
 	<-begun

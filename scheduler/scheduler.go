@@ -43,7 +43,7 @@ type Scheduler struct {
 	running context.Context //nolint:containedctx // ends with the scheduler
 	cancel  context.CancelCauseFunc
 	// fires and resumes log errors once for each outage.
-	fires, resumes service.Backoff
+	fires, resumes run.Backoff
 }
 
 // New prepares a scheduler; Start starts it.

@@ -10,7 +10,9 @@ import (
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
 // Prefixes of the names of enum values. What follows is the word of package service, in capitals.
@@ -45,12 +47,12 @@ const (
 
 // wholeRun is a run with texts as long as an answer allows, listedRun is one among others. Both
 // are nil for nil.
-func wholeRun(r *service.Run) *pb.Run { return toRun(r, wholeText, "maintenance.runs has them") }
+func wholeRun(r *run.Run) *pb.Run { return toRun(r, wholeText, "maintenance.runs has them") }
 
-func listedRun(r *service.Run) *pb.Run { return toRun(r, listText, "GetRun") }
+func listedRun(r *run.Run) *pb.Run { return toRun(r, listText, "GetRun") }
 
 // toRun shortens texts to a number of bytes, and says where the rest is.
-func toRun(r *service.Run, most int, rest string) *pb.Run {
+func toRun(r *run.Run, most int, rest string) *pb.Run {
 	if r == nil {
 		return nil
 	}
@@ -85,7 +87,7 @@ func toRun(r *service.Run, most int, rest string) *pb.Run {
 	return result
 }
 
-func toFire(f *service.Fire) *pb.Fire {
+func toFire(f *schedule.Fire) *pb.Fire {
 	fire := &pb.Fire{
 		Worker: f.Worker, FireTime: toTime(f.Time), RunId: f.RunID, ClaimedBy: f.ClaimedBy,
 		Reason:    run.Shorten(f.Reason, listText, "maintenance.fires has them"),
@@ -99,7 +101,7 @@ func toFire(f *service.Fire) *pb.Fire {
 }
 
 // wholeJob is a job with texts as long as an answer allows, listedJob is one among others.
-func wholeJob(j *service.Job) *pb.Job {
+func wholeJob(j *job.Job) *pb.Job {
 	job := toJob(j, wholeText/4, "maintenance.river_job has them")
 	for _, t := range j.Tables {
 		job.Tables = append(job.Tables, &pb.TableCount{Table: t.Table, Deleted: t.Deleted, Updated: t.Updated})
@@ -113,12 +115,12 @@ func wholeJob(j *service.Job) *pb.Job {
 	return job
 }
 
-func listedJob(j *service.Job) *pb.Job {
+func listedJob(j *job.Job) *pb.Job {
 	return toJob(j, listText, "ListJobs with its id (caretaker jobs show ID)")
 }
 
 // toJob shortens texts to a number of bytes, and says where the rest is.
-func toJob(j *service.Job, most int, rest string) *pb.Job {
+func toJob(j *job.Job, most int, rest string) *pb.Job {
 	job := &pb.Job{
 		Id: j.ID, Kind: j.Kind, State: j.State, Args: &structpb.Struct{},
 		JobState: enum[pb.JobState](pb.JobState_value, jobStatePrefix, j.State),
@@ -144,7 +146,7 @@ func toJob(j *service.Job, most int, rest string) *pb.Job {
 	return job
 }
 
-func toLease(l *service.Lease) *pb.Lease {
+func toLease(l *run.Lease) *pb.Lease {
 	worker, _, _ := strings.Cut(l.Name, "/")
 	return &pb.Lease{
 		Name: l.Name, Worker: worker, Database: l.Database, Holder: l.Holder, Epoch: l.Epoch,

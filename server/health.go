@@ -9,7 +9,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // liveService is the service whose health is that of the process alone, for liveness probes.
@@ -30,7 +30,7 @@ type readiness struct {
 	logger  *slog.Logger
 	health  *health.Server
 
-	pace service.Backoff
+	pace run.Backoff
 	// failingSince is when the first failed probe began, zero if the last one succeeded.
 	failingSince time.Time
 	// ready is the health that was set last.
@@ -40,7 +40,7 @@ type readiness struct {
 func newReadiness(healthy func(context.Context) error, logger *slog.Logger) *readiness {
 	r := &readiness{
 		healthy: healthy, logger: logger, health: health.NewServer(),
-		pace: service.Backoff{First: probeInterval / 2, Most: 2 * probeInterval},
+		pace: run.Backoff{First: probeInterval / 2, Most: 2 * probeInterval},
 	}
 	r.set(false)
 	r.health.SetServingStatus(liveService, healthv1.HealthCheckResponse_SERVING)

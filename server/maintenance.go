@@ -11,6 +11,9 @@ import (
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
 // maintenance implements MaintenanceService. Its handlers validate, call package service, convert.
@@ -32,7 +35,7 @@ func (m *maintenance) RunBatch(
 	logging.AddFields(ctx, logging.Fields{
 		"worker", r.GetWorker(), "database", r.GetDatabase(), "request_id", r.GetRequestId(),
 	})
-	run, err := m.service.RunBatch(ctx, service.RunRequest{
+	run, err := m.service.RunBatch(ctx, run.Request{
 		Worker: r.GetWorker(), Database: r.GetDatabase(), DryRun: r.GetDryRun(),
 		Async: r.GetAsync(), RequestID: r.GetRequestId(), RequestedBy: caller(ctx),
 		ExpectedDigest: r.GetExpectedDigest(),
@@ -71,10 +74,10 @@ func (m *maintenance) ListLeases(
 	if err != nil {
 		return nil, err
 	}
-	leases = slices.DeleteFunc(leases, func(l service.Lease) bool { return l.Name <= p.after })
+	leases = slices.DeleteFunc(leases, func(l run.Lease) bool { return l.Name <= p.after })
 	response := &pb.ListLeasesResponse{}
 	response.Leases, response.NextPageToken = fill(p, leases, toLease,
-		func(l *service.Lease) string { return l.Name })
+		func(l *run.Lease) string { return l.Name })
 	return response, nil
 }
 
@@ -100,7 +103,7 @@ func (m *maintenance) ListRuns(
 	if err != nil {
 		return nil, err
 	}
-	runs, err := m.service.Runs(ctx, service.RunFilter{
+	runs, err := m.service.Runs(ctx, run.Filter{
 		Worker: r.GetWorker(), State: state, After: p.after, Limit: p.size + 1,
 		Since: since, Until: until,
 	})
@@ -109,7 +112,7 @@ func (m *maintenance) ListRuns(
 	}
 	response := &pb.ListRunsResponse{}
 	response.Runs, response.NextPageToken = fill(p, runs, listedRun,
-		func(r *service.Run) string { return r.ID })
+		func(r *run.Run) string { return r.ID })
 	return response, nil
 }
 
@@ -129,7 +132,7 @@ func (m *maintenance) ListFires(
 	if err != nil {
 		return nil, err
 	}
-	fires, err := m.service.Fires(ctx, service.FireFilter{
+	fires, err := m.service.Fires(ctx, schedule.Filter{
 		Worker: r.GetWorker(), Outcome: outcome, After: after, AfterWorker: afterWorker,
 		Limit: p.size + 1,
 	})
@@ -146,7 +149,7 @@ func (m *maintenance) WatchRun(
 	r *pb.WatchRunRequest, stream grpc.ServerStreamingServer[pb.RunEvent],
 ) error {
 	sequence := int64(0)
-	return m.service.WatchRun(stream.Context(), r.GetId(), func(run service.Run) error {
+	return m.service.WatchRun(stream.Context(), r.GetId(), func(run run.Run) error {
 		sequence++
 		return stream.Send(&pb.RunEvent{Run: wholeRun(&run), Sequence: sequence})
 	})
@@ -219,7 +222,7 @@ func (m *maintenance) ListJobs(
 		response.Jobs = []*pb.Job{wholeJob(&job)}
 		return response, nil
 	}
-	jobs, err := m.service.Jobs(ctx, service.JobFilter{
+	jobs, err := m.service.Jobs(ctx, job.Filter{
 		Kind: r.GetKind(), State: state, After: after, Limit: p.size + 1,
 		Since: since, Until: until,
 	})
@@ -227,7 +230,7 @@ func (m *maintenance) ListJobs(
 		return nil, err
 	}
 	response.Jobs, response.NextPageToken = fill(p, jobs, listedJob,
-		func(j *service.Job) string { return strconv.FormatInt(j.ID, 10) })
+		func(j *job.Job) string { return strconv.FormatInt(j.ID, 10) })
 	return response, nil
 }
 

@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/access"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // rule says who may call an RPC.
@@ -22,6 +24,14 @@ type rule struct {
 	changes bool
 	// everything is the role for a call that is for all workers at once, if that is another one.
 	everything access.Role
+	// gitlab is what the call is about if that does not exist with use: loose_foreign_keys.
+	gitlab string
+}
+
+// of is the rule for a call about what exists with use: gitlab alone.
+func (r rule) of(gitlab string) rule {
+	r.gitlab = gitlab
+	return r
 }
 
 // rules is the one table of who may call what, by full method name. What is not in it is refused.
@@ -33,6 +43,7 @@ func rules() map[string]rule {
 	govern := rule{role: access.Admin, changes: true}
 	// The kill switch of all workers.
 	pause := rule{role: access.Operator, changes: true, everything: access.Admin}
+	const jobs, protections, outside = "jobs", "protections", "paths outside the database"
 	return map[string]rule{
 		service + "GetStatus":        look,
 		service + "ListLeases":       look,
@@ -40,11 +51,11 @@ func rules() map[string]rule {
 		service + "ListRuns":         look,
 		service + "WatchRun":         look,
 		service + "ListFires":        look,
-		service + "GetJob":           look,
-		service + "ListJobs":         look,
-		service + "PlanDeletion":     look,
-		service + "ListProtected":    look,
-		service + "ListOutside":      look,
+		service + "GetJob":           look.of(jobs),
+		service + "ListJobs":         look.of(jobs),
+		service + "PlanDeletion":     look.of("plans of deletions"),
+		service + "ListProtected":    look.of(protections),
+		service + "ListOutside":      look.of(outside),
 		service + "ListReceipts":     look,
 		service + "ListAudit":        look,
 		service + "ListFeatureFlags": look,
@@ -52,11 +63,11 @@ func rules() map[string]rule {
 		service + "CancelRun":        operate,
 		service + "PauseWorker":      pause,
 		service + "ResumeWorker":     pause,
-		service + "RetryJob":         operate,
-		service + "CancelJob":        operate,
-		service + "AckOutside":       operate,
-		service + "ProtectTarget":    operate,
-		service + "UnprotectTarget":  govern,
+		service + "RetryJob":         operate.of(jobs),
+		service + "CancelJob":        operate.of(jobs),
+		service + "AckOutside":       operate.of(outside),
+		service + "ProtectTarget":    operate.of(protections),
+		service + "UnprotectTarget":  govern.of(protections),
 		service + "SetFeatureFlag":   govern,
 
 		reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName:      look,
@@ -67,7 +78,7 @@ func rules() map[string]rule {
 // needed is the role that a call needs.
 func (r rule) needed(request any) access.Role {
 	if of, ok := request.(interface{ GetWorker() string }); ok && r.everything > r.role &&
-		strings.TrimSpace(of.GetWorker()) == service.AllWorkers {
+		strings.TrimSpace(of.GetWorker()) == run.AllWorkers {
 		return r.everything
 	}
 	return r.role
@@ -82,6 +93,9 @@ func (s *Server) allowed(ctx context.Context, c access.Client, method string, re
 	}
 	if needed := r.needed(request); c.Role < needed {
 		return tooLow(c.Role, needed)
+	}
+	if r.gitlab != "" && s.config.Service.LooseForeignKeysOnly {
+		return &notInUseError{r.gitlab}
 	}
 	if !r.changes || len(c.Workers) == 0 {
 		return nil
@@ -127,6 +141,16 @@ type notAllowedError struct {
 
 // Error says what is missing.
 func (e *notAllowedError) Error() string { return e.text }
+
+// notInUseError says that something belongs to what this installation does not use.
+type notInUseError struct{ what string }
+
+// Error says what to do.
+func (e *notInUseError) Error() string {
+	return fmt.Sprintf("there are no %s here: the configuration has use: %s; for a GitLab database "+
+		"set use: %s, run caretaker migrate and start the servers again",
+		e.what, service.UseLooseForeignKeys, service.UseGitLab)
+}
 
 func tooLow(role, needed access.Role) error {
 	remedy := ": use a token or a certificate that has it"

@@ -42,6 +42,7 @@ import (
 	"github.com/caretaker-go/caretaker/access"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // Config is what a Server needs. Service is required.
@@ -130,7 +131,7 @@ func (s *Server) Serve(listener net.Listener) error {
 	s.readiness.check(s.stopping)
 	s.checks.Go(func() { s.readiness.watch(s.stopping) })
 	err := s.grpc.Serve(netutil.LimitListener(listener, s.limits.connections))
-	s.stop(service.ErrStopping)
+	s.stop(run.ErrStopping)
 	s.checks.Wait()
 	if err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("serve gRPC on %s: %w", listener.Addr(), err)
@@ -156,7 +157,7 @@ func (s *Server) Stop(ctx context.Context) {
 	case <-ctx.Done():
 	case <-time.After(streamGrace):
 	}
-	s.stop(service.ErrStopping)
+	s.stop(run.ErrStopping)
 	select {
 	case <-graceful:
 	case <-ctx.Done():

@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"math/big"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -34,11 +35,13 @@ import (
 	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 	"google.golang.org/grpc/status"
 
+	"github.com/caretaker-go/caretaker/access"
 	"github.com/caretaker-go/caretaker/devdb"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 func (f *fixture) health(name string) healthv1.HealthCheckResponse_ServingStatus {
@@ -271,9 +274,9 @@ func TestClientError_OfAFailedCallItsSpanHasTheClass(t *testing.T) {
 		err           error
 		class, reason string
 	}{
-		{t.Context(), service.ErrUnreachable, "UNAVAILABLE", "DATABASE_UNREACHABLE"},
+		{t.Context(), run.ErrUnreachable, "UNAVAILABLE", "DATABASE_UNREACHABLE"},
 		{t.Context(), errors.New("unexpected"), "INTERNAL", "INTERNAL"},
-		{t.Context(), service.ErrUnknownRun, "", "UNKNOWN_RUN"},
+		{t.Context(), run.ErrUnknownRun, "", "UNKNOWN_RUN"},
 		{t.Context(), fmt.Errorf("table users on main: %w", repo.ErrForbidden), "", "PRIVILEGE_MISSING"},
 		{t.Context(), &repo.Error{Database: "main", SQLState: "42P01"}, "", "NOT_MIGRATED"},
 		{gone, context.Canceled, "", "CLIENT_GONE"},
@@ -294,9 +297,18 @@ func TestClientError_OfAFailedCallItsSpanHasTheClass(t *testing.T) {
 func TestErrors_WhatIsNotUsedHereSaysSo(t *testing.T) {
 	t.Parallel()
 	f := &fixture{t: t}
-	s := f.failure(clientError(t.Context(), &service.NotInUseError{What: "jobs"}),
-		codes.FailedPrecondition, "NOT_IN_USE")
-	assert.Contains(t, s.Message(), "use: gitlab")
+	s := &Server{rules: rules(), config: Config{Service: &service.Service{LooseForeignKeysOnly: true}}}
+	var refused []string
+	for method := range s.rules {
+		if err := s.allowed(t.Context(), access.Client{Role: access.Admin}, method, nil); err != nil {
+			refused = append(refused, path.Base(method))
+			said := f.failure(clientError(t.Context(), err), codes.FailedPrecondition, "NOT_IN_USE")
+			assert.Contains(t, said.Message(), "use: gitlab")
+		}
+	}
+	slices.Sort(refused)
+	assert.Equal(t, strings.Join(refused, " "), "AckOutside CancelJob GetJob ListJobs ListOutside ListProtected "+
+		"PlanDeletion ProtectTarget RetryJob UnprotectTarget", "calls that are not in use")
 }
 
 func TestGRPCErrors_AreLinesOfTheLog(t *testing.T) {

@@ -19,7 +19,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/caretaker-go/caretaker/access"
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -86,15 +88,15 @@ func findUnknown(err error) failure {
 		key string
 		failure
 	}{
-		{service.ErrUnknownWorker, "worker", failure{reason: "UNKNOWN_WORKER", message: err.Error()}},
-		{service.ErrUnknownDatabase, "database", failure{
+		{run.ErrUnknownWorker, "worker", failure{reason: "UNKNOWN_WORKER", message: err.Error()}},
+		{run.ErrUnknownDatabase, "database", failure{
 			reason: "UNKNOWN_DATABASE", message: err.Error(),
 		}},
-		{service.ErrUnknownFlag, "flag", failure{reason: "UNKNOWN_FLAG", message: err.Error()}},
-		{service.ErrUnknownRun, "run_id", failure{
+		{run.ErrUnknownFlag, "flag", failure{reason: "UNKNOWN_FLAG", message: err.Error()}},
+		{run.ErrUnknownRun, "run_id", failure{
 			reason: "UNKNOWN_RUN", message: "run not found: find its id with ListRuns",
 		}},
-		{service.ErrUnknownJob, "job_id", failure{
+		{run.ErrUnknownJob, "job_id", failure{
 			reason: "UNKNOWN_JOB", message: "there is no job with this id; ListJobs has them",
 		}},
 		{service.ErrUnknownPath, "ids", failure{
@@ -107,7 +109,7 @@ func findUnknown(err error) failure {
 	} {
 		if errors.Is(err, f.err) {
 			f.code = cmp.Or(f.code, codes.NotFound)
-			if unknown, ok := errors.AsType[*service.UnknownError](err); ok {
+			if unknown, ok := errors.AsType[*run.UnknownError](err); ok {
 				f.metadata = map[string]string{f.key: cut(unknown.Name, maxTarget)}
 			}
 			return f.failure
@@ -119,13 +121,13 @@ func findUnknown(err error) failure {
 // findTyped is the part of the table for errors that have details of their own.
 func findTyped(err error) failure {
 	var (
-		argument  *service.InvalidArgumentError
-		held      *service.LeaseHeldError
-		paused    *service.WorkerPausedError
-		missing   *service.NotConfiguredError
-		duplicate *service.DuplicateJobError
-		reused    *service.RequestReusedError
-		begun     *service.DeletionBegunError
+		argument  *run.InvalidArgumentError
+		held      *run.LeaseHeldError
+		paused    *run.WorkerPausedError
+		missing   *run.NotConfiguredError
+		duplicate *job.DuplicateJobError
+		reused    *run.RequestReusedError
+		begun     *repo.DeletionBegunError
 		busy      *service.TargetBusyError
 	)
 	switch {
@@ -225,15 +227,15 @@ func findRefused(err error) failure {
 
 // findPlanned is the part of the table about plans, and about what is not used here.
 func findPlanned(err error) failure {
-	var changed *service.PlanChangedError
+	var changed *run.PlanChangedError
 	var target *service.UnknownTargetError
 	var busy *service.PlansBusyError
-	var notInUse *service.NotInUseError
+	var notInUse *notInUseError
 	switch {
 	case errors.As(err, &notInUse):
 		return failure{
 			code: codes.FailedPrecondition, reason: "NOT_IN_USE", message: notInUse.Error(),
-			metadata: map[string]string{"what": notInUse.What},
+			metadata: map[string]string{"what": notInUse.what},
 		}
 	case errors.As(err, &busy):
 		return failure{
@@ -262,7 +264,7 @@ func findPlanned(err error) failure {
 // findEnd is the part of the table about the end of the call or the server, and about databases.
 func findEnd(ctx context.Context, err error) failure {
 	switch {
-	case errors.Is(err, service.ErrStopping), errors.Is(context.Cause(ctx), service.ErrStopping):
+	case errors.Is(err, run.ErrStopping), errors.Is(context.Cause(ctx), run.ErrStopping):
 		return failure{
 			code: codes.Unavailable, reason: "SERVER_STOPPING",
 			message: "the server is stopping: try again, on another replica at once",
@@ -279,7 +281,7 @@ func findEnd(ctx context.Context, err error) failure {
 			code: codes.Canceled, reason: "CLIENT_GONE",
 			message: "the client hung up; a run that has started goes on",
 		}
-	case errors.Is(err, service.ErrUnreachable):
+	case errors.Is(err, run.ErrUnreachable):
 		return unreachable(run.UnreachableDatabase(err))
 	}
 	if text, ok := run.PrivilegeMissing(err); ok {
@@ -307,7 +309,7 @@ func unreachable(database, why string) failure {
 	return f
 }
 
-func leaseHeld(err *service.LeaseHeldError) failure {
+func leaseHeld(err *run.LeaseHeldError) failure {
 	f := failure{
 		code: codes.Aborted, reason: "LEASE_HELD", message: err.Error(),
 		metadata: map[string]string{
@@ -322,7 +324,7 @@ func leaseHeld(err *service.LeaseHeldError) failure {
 	return f
 }
 
-func workerPaused(err *service.WorkerPausedError) failure {
+func workerPaused(err *run.WorkerPausedError) failure {
 	f := failure{
 		code: codes.FailedPrecondition, reason: "WORKER_PAUSED", message: err.Error(),
 		metadata: map[string]string{

@@ -15,11 +15,13 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
 func invalid(field, format string, args ...any) error {
-	return &service.InvalidArgumentError{Field: field, Description: fmt.Sprintf(format, args...)}
+	return &run.InvalidArgumentError{Field: field, Description: fmt.Sprintf(format, args...)}
 }
 
 // firstOf is the first of the errors that is not nil.
@@ -185,10 +187,10 @@ func timedKey(at time.Time, rest string) string {
 }
 
 // fireKey is the key of the list of fires: time and worker.
-func fireKey(f *service.Fire) string { return timedKey(f.Time, f.Worker) }
+func fireKey(f *schedule.Fire) string { return timedKey(f.Time, f.Worker) }
 
 // auditKey is the key of the audit: time and ID.
-func auditKey(e *service.AuditEntry) string { return timedKey(e.At, strconv.FormatInt(e.ID, 10)) }
+func auditKey(e *repo.AuditEntry) string { return timedKey(e.At, strconv.FormatInt(e.ID, 10)) }
 
 // afterTime is the key of a list by time, zero for the first page.
 func (p page) afterTime() (at time.Time, rest string, err error) {

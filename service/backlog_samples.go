@@ -18,14 +18,14 @@ const backlogStep = 4 * time.Minute
 // has a database that does not answer, is left out.
 func (s *Service) SampleBacklogs(ctx context.Context) error {
 	var samples []BacklogSample
-	for _, w := range s.engine.Workers {
-		if why, err := s.schedule.NotUsed(ctx, w); err != nil || why != "" {
+	for _, w := range s.Workers {
+		if why, err := s.NotUsed(ctx, w); err != nil || why != "" {
 			continue
 		}
 		var sum Backlog
 		known := true
-		for _, d := range w.LeaseDatabases(s.engine) {
-			s.engine.Backlogs.Renew(w, d)
+		for _, d := range w.LeaseDatabases(s.Runner) {
+			s.Backlogs.Renew(w, d)
 		}
 		for _, p := range s.readBacklogs(ctx, w) {
 			known = known && p.known && p.err == nil
@@ -40,13 +40,13 @@ func (s *Service) SampleBacklogs(ctx context.Context) error {
 	if len(samples) == 0 {
 		return nil
 	}
-	return s.engine.Main.SampleBacklogs(ctx, samples)
+	return s.Main.SampleBacklogs(ctx, samples)
 }
 
 // BacklogSamples are those of the last day, by worker, the oldest first, four minutes apart; each is the highest of its
 // time.
 func (s *Service) BacklogSamples(ctx context.Context) (map[string][]BacklogSample, error) {
-	all, err := s.engine.Main.BacklogSamples(ctx, backlogStep)
+	all, err := s.Main.BacklogSamples(ctx, backlogStep)
 	byWorker := map[string][]BacklogSample{}
 	for _, sample := range all {
 		byWorker[sample.Worker] = append(byWorker[sample.Worker], sample)

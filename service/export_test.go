@@ -14,22 +14,22 @@ import (
 func (s *Service) RunScheduled(
 	ctx context.Context, name string, fire time.Time,
 ) (record run.Run, ours bool, err error) {
-	w, err := s.engine.Worker(name)
+	w, err := s.Worker(name)
 	if err != nil {
 		return run.Run{}, false, err
 	}
 	workers, crons := []string{w.Name}, []string{w.Config.Schedule}
-	if err := s.engine.Main.UseLedgers(ctx, workers, crons, fire.Add(-time.Second)); err != nil {
+	if err := s.Main.UseLedgers(ctx, workers, crons, fire.Add(-time.Second)); err != nil {
 		return run.Run{}, false, err
 	}
 	for {
-		_, ledgers, err := s.engine.Main.Ledgers(ctx, workers)
+		_, ledgers, err := s.Main.Ledgers(ctx, workers)
 		if err != nil {
 			return run.Run{}, false, err
 		}
 		l := ledgers[w.Name]
 		until := run.Later(l.AccountedUntil, fire)
-		record, err = s.engine.RunBatch(ctx, run.Request{Worker: w.Name, Fire: &run.Fire{
+		record, err = s.RunBatch(ctx, run.Request{Worker: w.Name, Fire: &run.Fire{
 			Time:  fire,
 			Claim: &repo.LedgerStep{Ledger: l, Cron: w.Config.Schedule, Until: until},
 		}})
@@ -49,4 +49,4 @@ func (s *Service) PlanTurn(ctx context.Context) (done func(), err error) { retur
 func NewTurns() *Service { return &Service{plans: make(chan struct{}, plansAtOnce)} }
 
 // AddWorker adds a worker of the test's making to the list.
-func (s *Service) AddWorker(w *run.Worker) error { return s.engine.Add(w) }
+func (s *Service) AddWorker(w *run.Worker) error { return s.Runner.Add(w) }

@@ -16,7 +16,10 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/schedule"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -32,7 +35,7 @@ func everyWork(m *servicetest.Mirrored) *service.Service {
 		servicetest.InactiveTokens: "examined_users=1 scheduled_jobs=1", servicetest.PlaceholderUsers: "scheduled_jobs=3",
 		servicetest.AdjournedGroups: "scheduled_jobs=3", servicetest.GhostUsers: "migrated_users=3 deleted_rows=12",
 	} {
-		r := assert.Must(s.RunBatch(m.T.Context(), service.RunRequest{Worker: worker}))(m.T)
+		r := assert.Must(s.RunBatch(m.T.Context(), run.Request{Worker: worker}))(m.T)
 		servicetest.WantRun(m.T, r, repo.RunSucceeded, counts)
 	}
 	for range 2 {
@@ -205,7 +208,7 @@ INSERT INTO maintenance.schedules (worker, cron, accounted_until) VALUES ('ghost
 func runAll(g *servicetest.Groups, dry bool) {
 	g.T.Helper()
 	for _, worker := range []string{servicetest.LooseForeignKeys, servicetest.InactiveTokens, servicetest.GhostUsers, servicetest.AdjournedGroups, servicetest.PlaceholderUsers} {
-		r := service.RunRequest{Worker: worker, DryRun: dry}
+		r := run.Request{Worker: worker, DryRun: dry}
 		if worker == servicetest.LooseForeignKeys {
 			r.Database = "main"
 		}
@@ -248,9 +251,9 @@ func wantLists(g *servicetest.Groups) {
 		return err
 	}))
 	for what, n := range map[string]int{
-		"runs":            len(assert.Must(g.Service.Runs(ctx, service.RunFilter{Limit: 1000}))(g.T)),
-		"jobs":            len(assert.Must(g.Service.Jobs(ctx, service.JobFilter{Limit: 1000}))(g.T)),
-		"fires":           len(assert.Must(g.Service.Fires(ctx, service.FireFilter{Limit: 1000}))(g.T)),
+		"runs":            len(assert.Must(g.Service.Runs(ctx, run.Filter{Limit: 1000}))(g.T)),
+		"jobs":            len(assert.Must(g.Service.Jobs(ctx, job.Filter{Limit: 1000}))(g.T)),
+		"fires":           len(assert.Must(g.Service.Fires(ctx, schedule.Filter{Limit: 1000}))(g.T)),
 		"failing records": len(assert.Must(keys.Failing(ctx, ""))(g.T)),
 		"dead records":    dead,
 	} {

@@ -49,13 +49,13 @@ func newWorkshop(t *testing.T, work job.Work) *workshop {
 	w.Service, err = New(c)
 	assert.NoError(t, err)
 	t.Cleanup(func() { _ = w.Shutdown(context.Background()) })
-	w.pool.Kinds["test"] = job.Kind{Work: work}
+	w.Kinds["test"] = job.Kind{Work: work}
 	// There is no main to ask: nothing is paused for as long as the test lasts.
-	w.engine.Pauses.TriedAt = time.Now().Add(time.Hour)
-	w.engine.Pauses.ReadAt = w.engine.Pauses.TriedAt
-	w.engine.Tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans)).Tracer("test")
+	w.Pauses.TriedAt = time.Now().Add(time.Hour)
+	w.Pauses.ReadAt = w.Pauses.TriedAt
+	w.Tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans)).Tracer("test")
 	meter := sdkmetric.NewMeterProvider(sdkmetric.WithReader(w.reader)).Meter("test")
-	if w.engine.Metrics.Jobs, err = meter.Int64Counter("maintenance.jobs"); err != nil {
+	if w.Metrics.Jobs, err = meter.Int64Counter("maintenance.jobs"); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -221,7 +221,7 @@ func TestWorkJob_TraceOfItsOwnIsLinkedToTheSpanThatQueuedIt(t *testing.T) {
 		}
 		return job.Result{Outcome: job.Refused, Reason: "NOT_AUTHORIZED"}, nil
 	})
-	ctx, record := w.engine.Tracer.Start(context.Background(), "maintenance.run")
+	ctx, record := w.Tracer.Start(context.Background(), "maintenance.run")
 	parent := repo.TraceParent(ctx)
 	record.End()
 	result := assert.Must(w.WorkJob(ctx, job.Request{ID: 3, Kind: "test", RunID: "r", TraceParent: parent, Stopping: stopping}))(t)
@@ -248,7 +248,7 @@ func TestCatchUp_IsOnForDailyWorkersUnlessConfigured(t *testing.T) {
 	config.Defaults(&c)
 	s := assert.Must(New(c))(t)
 	defer func() { _ = s.Shutdown(context.Background()) }()
-	for _, w := range s.engine.Workers {
+	for _, w := range s.Workers {
 		daily := w.Config.Schedule[0] == '0'
 		assert.That(t, w.CatchesUp() == daily, "%s (%s) catches up: %t", w.Name, w.Config.Schedule, !daily)
 		w.Config.CatchUp = new(!daily)
@@ -273,7 +273,7 @@ func TestStatus_QueueThatWorksNoJobsIsAProblemOfWorkersWithJobs(t *testing.T) {
 }
 
 func TestStatus_SchedulerThatGivesNoSignOfLifeIsInTrouble(t *testing.T) {
-	s := &Service{engine: &run.Runner{}}
+	s := &Service{Runner: &run.Runner{}}
 	now := time.Now()
 	last, began := now.Add(-heartbeatTimeout), now.Add(-time.Hour)
 	for name, c := range map[string]struct {

@@ -13,7 +13,7 @@ import (
 // has ended its last run early if another goes on here before the schedule; "" if nothing does.
 func (s *Service) throttled(ctx context.Context, w *run.Worker, st WorkerStatus) string {
 	if st.CurrentRun != nil {
-		if slow, here := s.engine.SlowedBy(st.CurrentRun.ID); here {
+		if slow, here := s.SlowedBy(st.CurrentRun.ID); here {
 			return slow
 		}
 		// Its server says so with each heartbeat.
@@ -21,17 +21,17 @@ func (s *Service) throttled(ctx context.Context, w *run.Worker, st WorkerStatus)
 			return slow.Detail
 		}
 	}
-	for _, d := range w.LeaseDatabases(s.engine) {
-		if e := s.engine.Loads.Overloaded(ctx, d, repo.Table{}); e != nil {
+	for _, d := range w.LeaseDatabases(s.Runner) {
+		if e := s.Loads.Overloaded(ctx, d, repo.Table{}); e != nil {
 			return e.String()
 		}
 		if ended := earlyEnd(st); ended != "" {
-			if e := s.engine.Loads.Lasting(ctx, d, st.LastRun.Reason); e != nil {
+			if e := s.Loads.Lasting(ctx, d, st.LastRun.Reason); e != nil {
 				return e.String()
 			}
 		}
 	}
-	if ended := earlyEnd(st); ended != "" && (repo.ReadReason(st.LastRun.Reason).Code == run.ReasonQueueFull || !s.schedulerOff && s.engine.ResumesAfterLoad(w)) {
+	if ended := earlyEnd(st); ended != "" && (repo.ReadReason(st.LastRun.Reason).Code == run.ReasonQueueFull || !s.schedulerOff && s.ResumesAfterLoad(w)) {
 		return ended
 	}
 	return ""

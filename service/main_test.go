@@ -8,6 +8,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -25,19 +26,19 @@ func isError(tb testing.TB, what string, err, target error) {
 // wantInvalid fails the test unless err says that this field of a request is invalid.
 func wantInvalid(tb testing.TB, what string, err error, field string) {
 	tb.Helper()
-	if invalid, ok := errors.AsType[*service.InvalidArgumentError](err); !ok || invalid.Field != field {
+	if invalid, ok := errors.AsType[*run.InvalidArgumentError](err); !ok || invalid.Field != field {
 		tb.Errorf("%s: got error %v, want one about %s", what, err, field)
 	}
 }
 
 // ran runs a worker as a request asks, whatever comes of the run.
-func ran(t *testing.T, s *service.Service, r service.RunRequest) service.Run {
+func ran(t *testing.T, s *service.Service, r run.Request) run.Run {
 	t.Helper()
 	return assert.Must(s.RunBatch(context.Background(), r))(t)
 }
 
 // fired runs the fire of a worker at this time. The service must be the one that runs it.
-func fired(t *testing.T, s *service.Service, worker string, at time.Time) service.Run {
+func fired(t *testing.T, s *service.Service, worker string, at time.Time) run.Run {
 	t.Helper()
 	r, ours, err := s.RunScheduled(context.Background(), worker, at)
 	assert.Require(t, err == nil && ours, "%v %v", ours, err)

@@ -15,8 +15,8 @@ import (
 // beginWorker lets the counters of a worker that is used exist from the start, so that the first event is an increase of
 // something.
 func (s *Service) beginWorker(ctx context.Context, w *run.Worker) {
-	m := s.engine.Metrics
-	for _, d := range w.LeaseDatabases(s.engine) {
+	m := s.Metrics
+	for _, d := range w.LeaseDatabases(s.Runner) {
 		at := metric.WithAttributes(attribute.String("worker", w.Name), attribute.String("database", d.Name))
 		m.LeasesLost.Add(ctx, 0, at)
 		m.OverLimit.Add(ctx, 0, at)
@@ -39,7 +39,7 @@ func (s *Service) beginWorker(ctx context.Context, w *run.Worker) {
 
 // beginJobs lets the counters of jobs exist from the start.
 func (s *Service) beginJobs() {
-	m := s.engine.Metrics
+	m := s.Metrics
 	ctx := context.Background()
 	for _, kind := range s.JobKinds() {
 		for _, outcome := range []string{job.Succeeded, job.Skipped, job.Refused, job.Restored, job.Failed, job.Discarded} {

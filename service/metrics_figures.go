@@ -36,29 +36,29 @@ func (f *figures) read(ctx context.Context, s *Service) {
 	defer cancel()
 	f.readUsed(ctx, s)
 	var names, workers, databases []string
-	for _, w := range s.engine.Workers {
+	for _, w := range s.Workers {
 		if !f.used[w] {
 			continue
 		}
 		names = append(names, w.Name)
-		for _, d := range w.LeaseDatabases(s.engine) {
+		for _, d := range w.LeaseDatabases(s.Runner) {
 			workers, databases = append(workers, w.Name), append(databases, run.DatabaseLabel(w, d))
 		}
 	}
 	f.workers, f.runs, f.flags, f.jobs = nil, nil, nil, nil
 	var err error
-	if f.workers, err = s.engine.Main.WorkerFigures(ctx, names); !errors.Is(err, run.ErrUnreachable) {
+	if f.workers, err = s.Main.WorkerFigures(ctx, names); !errors.Is(err, run.ErrUnreachable) {
 		// Where the scheduler is off nobody else may close these: what has died is counted in this reading
 		// or the next.
-		_ = s.engine.CloseAbandoned(ctx)
-		f.runs, _ = s.engine.Main.RunFigures(ctx, workers, databases)
-		f.flags, _ = s.engine.Main.FeatureFlags(ctx)
-		if s.looseForeignKeysOnly {
+		_ = s.CloseAbandoned(ctx)
+		f.runs, _ = s.Main.RunFigures(ctx, workers, databases)
+		f.flags, _ = s.Main.FeatureFlags(ctx)
+		if s.LooseForeignKeysOnly {
 			f.readAt = time.Now()
 			return
 		}
 		// Last, because it can take longest.
-		if f.jobs, err = s.engine.Main.CountJobs(ctx); err == nil && f.jobs == nil {
+		if f.jobs, err = s.Main.CountJobs(ctx); err == nil && f.jobs == nil {
 			f.jobs = []repo.JobCount{}
 		}
 	}
@@ -78,8 +78,8 @@ func (f *figures) readUsed(ctx context.Context, s *Service) {
 	if f.used == nil {
 		f.used = map[*run.Worker]bool{}
 	}
-	for _, w := range s.engine.Workers {
-		why, err := s.schedule.NotUsed(ctx, w)
+	for _, w := range s.Workers {
+		why, err := s.NotUsed(ctx, w)
 		if err != nil {
 			continue
 		}

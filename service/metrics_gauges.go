@@ -77,21 +77,21 @@ func newGauges(meter metric.Meter) (*gauges, error) {
 
 // observe registers the gauges: they are read when somebody asks, from figures at most [run.BacklogAge] old.
 func (s *Service) observe() error {
-	g, err := newGauges(s.engine.Metrics.Meter)
+	g, err := newGauges(s.Metrics.Meter)
 	if err != nil {
 		return err
 	}
 	known := &figures{}
-	s.gauges, err = s.engine.Metrics.Meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
+	s.gauges, err = s.Metrics.Meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
 		var wait sync.WaitGroup
-		places := make([][]place, len(s.engine.Workers))
-		for i, w := range s.engine.Workers {
+		places := make([][]place, len(s.Workers))
+		for i, w := range s.Workers {
 			wait.Go(func() { places[i] = s.readBacklogs(ctx, w) })
 		}
 		wait.Go(func() { known.read(ctx, s) })
-		for _, d := range s.engine.Databases {
+		for _, d := range s.Databases {
 			wait.Go(func() {
-				if ratio, seen := s.engine.Loads.Ratio(ctx, d); seen {
+				if ratio, seen := s.Loads.Ratio(ctx, d); seen {
 					o.ObserveFloat64(g.load, ratio, metric.WithAttributes(attribute.String("database", d.Name)))
 				}
 			})

@@ -20,9 +20,9 @@ type gaugesAt struct {
 
 func (g gaugesAt) places(s *Service, all [][]place, f *figures) {
 	reachable := map[string]bool{}
-	for i, w := range s.engine.Workers {
+	for i, w := range s.Workers {
 		for j, p := range all[i] {
-			d := w.LeaseDatabases(s.engine)[j]
+			d := w.LeaseDatabases(s.Runner)[j]
 			worker, database := attribute.String("worker", w.Name), attribute.String("database", d.Name)
 			labels := metric.WithAttributes(worker, database)
 			answers, seen := reachable[d.Name]
@@ -84,8 +84,8 @@ func (g gaugesAt) figures(s *Service, f *figures) {
 		if !r.LastSuccess.IsZero() {
 			g.ObserveFloat64(g.success, float64(r.LastSuccess.UnixMilli())/1000, labels)
 		}
-		if i := slices.IndexFunc(s.engine.Workers, func(w *run.Worker) bool { return w.Name == r.Worker }); !s.engine.Workers[i].Untimed && f.flags != nil {
-			limit, _ := s.engine.Workers[i].MaxRuntime(database, f.flags)
+		if i := slices.IndexFunc(s.Workers, func(w *run.Worker) bool { return w.Name == r.Worker }); !s.Workers[i].Untimed && f.flags != nil {
+			limit, _ := s.Workers[i].MaxRuntime(database, f.flags)
 			g.ObserveFloat64(g.limit, limit.Seconds(), labels)
 		}
 	}
@@ -113,7 +113,7 @@ func (g gaugesAt) queue(s *Service, all []repo.JobCount) {
 }
 
 func (g gaugesAt) pools(s *Service) {
-	for _, d := range s.engine.Databases {
+	for _, d := range s.Databases {
 		for _, p := range d.PoolFigures() {
 			role := "primary"
 			if p.Replica {

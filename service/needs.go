@@ -26,7 +26,7 @@ func (s *Service) Needs(ctx context.Context, d *repo.Database) (*repo.Needs, err
 		n.Begin(by)
 		return n.AddUses(ctx, uses(d.Name), func(t repo.Table) { bulk.AddRemoval(n, t) })
 	}
-	for _, w := range s.engine.Workers {
+	for _, w := range s.Workers {
 		missing, err := w.Missing(ctx)
 		if err != nil && !errors.Is(err, repo.ErrForbidden) {
 			return nil, fmt.Errorf("%s: %w", w.Name, err)
@@ -38,8 +38,8 @@ func (s *Service) Needs(ctx context.Context, d *repo.Database) (*repo.Needs, err
 			return nil, err
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.pool.Kinds)) {
-		if err := add(name, s.pool.Kinds[name].Uses); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(s.Kinds)) {
+		if err := add(name, s.Kinds[name].Uses); err != nil {
 			return nil, err
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/placeholderuser"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -56,9 +57,9 @@ func newReplica(e *servicetest.Estate, name, mainURL, definitions string, worker
 func again(ctx context.Context, t *testing.T, s *service.Service, worker string) {
 	t.Helper()
 	for pace := time.NewTicker(100 * time.Millisecond); ctx.Err() == nil; <-pace.C {
-		_, err := s.RunBatch(context.WithoutCancel(ctx), service.RunRequest{Worker: worker})
-		var held *service.LeaseHeldError
-		assert.That(t, err == nil || errors.Is(err, service.ErrUnreachable) || errors.As(err, &held), "%s: %v", worker, err)
+		_, err := s.RunBatch(context.WithoutCancel(ctx), run.Request{Worker: worker})
+		var held *run.LeaseHeldError
+		assert.That(t, err == nil || errors.Is(err, run.ErrUnreachable) || errors.As(err, &held), "%s: %v", worker, err)
 	}
 }
 
@@ -83,7 +84,7 @@ func (r *replica) wantUnreachable(t *testing.T, from time.Time, words string) {
 	}
 	// A statement that was answered just before is believed for 2.5 s.
 	devdb.Eventually(t, "health to say so", func() bool {
-		return errors.Is(r.Healthy(context.Background()), service.ErrUnreachable)
+		return errors.Is(r.Healthy(context.Background()), run.ErrUnreachable)
 	})
 }
 

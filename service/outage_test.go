@@ -15,12 +15,13 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // newOutage is an estate whose queue database is on a server of its own, with a run that stands in the middle. Its
 // client waits for what comes through the channel.
-func newOutage(t *testing.T, queue string) (*servicetest.Estate, *servicetest.Server, *service.Service, <-chan service.Run) {
+func newOutage(t *testing.T, queue string) (*servicetest.Estate, *servicetest.Server, *service.Service, <-chan run.Run) {
 	t.Helper()
 	e := servicetest.New(t, "main")
 	if queue != "main" {
@@ -33,9 +34,9 @@ func newOutage(t *testing.T, queue string) (*servicetest.Estate, *servicetest.Se
 	e.Shut(queue, servicetest.App)
 	e.Deleted(queue, "p", 1, 20)
 	s := e.Service(servicetest.OneChild, servicetest.Batches(5, 0))
-	result := make(chan service.Run, 1)
+	result := make(chan run.Run, 1)
 	go func() {
-		r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: queue})
+		r, err := s.RunBatch(context.Background(), run.Request{Worker: servicetest.LooseForeignKeys, Database: queue})
 		assert.That(t, err == nil, "%v", err)
 		result <- r
 	}()
@@ -45,7 +46,7 @@ func newOutage(t *testing.T, queue string) (*servicetest.Estate, *servicetest.Se
 }
 
 // wantOutage fails the test unless the run says in fit words that its database has gone.
-func wantOutage(t *testing.T, r service.Run, database string) {
+func wantOutage(t *testing.T, r run.Run, database string) {
 	t.Helper()
 	servicetest.WantState(t, r, repo.RunFailed)
 	if !strings.Contains(r.Error, "on "+database+": unreachable") || strings.Contains(r.Error, "SQLSTATE") || strings.Contains(r.Error, "127.0.0.1") {
@@ -59,8 +60,8 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseDiesInTheMiddle(t *testing.T
 	own.Stop()
 	r := <-result
 	wantOutage(t, r, "main")
-	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys})
-	isError(t, "the database is down", err, service.ErrUnreachable)
+	_, err := s.RunBatch(context.Background(), run.Request{Worker: servicetest.LooseForeignKeys})
+	isError(t, "the database is down", err, run.ErrUnreachable)
 	servicetest.WantCondition(t, s, service.ConditionFailing)
 
 	own.Start()
@@ -78,9 +79,9 @@ func TestFault_LooseForeignKeysCleanup_QueueDatabaseBesideMainDiesInTheMiddle(t 
 	st := servicetest.WantCondition(t, s, service.ConditionFailing, "ci")
 	assert.That(t, st.LastRun != nil && st.LastRun.ID == r.ID && len(st.Leases) == 0, "last run %v, leases %v", st.LastRun, st.Leases)
 	_, err := s.Leases(context.Background(), "")
-	isError(t, "the leases", err, service.ErrUnreachable)
-	_, err = s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "ci"})
-	isError(t, "the database is down", err, service.ErrUnreachable)
+	isError(t, "the leases", err, run.ErrUnreachable)
+	_, err = s.RunBatch(context.Background(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "ci"})
+	isError(t, "the database is down", err, run.ErrUnreachable)
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
 	// The other database has its turn all the same, and every tick that fails is on record.
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
@@ -116,8 +117,8 @@ func TestFault_Service_AnswersWhileADatabaseIsSilent(t *testing.T) {
 	st := all[0]
 	assert.That(t, st.Condition == service.ConditionFailing && strings.Contains(st.ConditionDetail, "ci: unreachable"),
 		"condition %s: %s", st.Condition, st.ConditionDetail)
-	_, err = s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "ci"})
-	isError(t, "the database is down", err, service.ErrUnreachable)
+	_, err = s.RunBatch(ctx, run.Request{Worker: servicetest.LooseForeignKeys, Database: "ci"})
+	isError(t, "the database is down", err, run.ErrUnreachable)
 }
 
 // The address of main is that of a proxy, as a virtual one or a name would be. It leads to the primary, by mistake to its
@@ -137,7 +138,7 @@ func TestFault_Outage_FailOverToAStandby(t *testing.T) {
 	r := newReplica(e, "one", address.url(t, e.URLs["main"]), servicetest.OneChild)
 	wantRun := func(counts string) {
 		t.Helper()
-		done := assert.Must(r.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys}))(t)
+		done := assert.Must(r.RunBatch(ctx, run.Request{Worker: servicetest.LooseForeignKeys}))(t)
 		servicetest.WantRun(t, done, repo.RunSucceeded, counts)
 	}
 	wantRun("processed_records=10 deleted_rows=10")

@@ -11,13 +11,9 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-const (
-	// maxReason is the length of a reason in characters: of a pause, a protection, a cancellation.
-	maxReason = 500
-	// minPause and maxPause bound a pause's ttl: a run hears of it with its heartbeat, and what is longer than a year is
-	// meant to last until ResumeWorker.
-	minPause, maxPause = time.Second, 365 * 24 * time.Hour
-)
+// minPause and maxPause bound a pause's ttl: a run hears of it with its heartbeat, and what is longer than a year is
+// meant to last until ResumeWorker.
+const minPause, maxPause = time.Second, 365 * 24 * time.Hour
 
 // AllowedTTL says what a pause's ttl may be.
 const AllowedTTL = "from 1s to 8760h, which is 365 days; leave it out to pause until ResumeWorker"
@@ -27,7 +23,7 @@ const AllowedTTL = "from 1s to 8760h, which is 365 days; leave it out to pause u
 // worker's destroying; for all workers, every job. It replaces a pause of the same name.
 func (s *Service) PauseWorker(ctx context.Context, name, reason, by string, ttl time.Duration) (WorkerStatus, error) {
 	name, reason, by = strings.TrimSpace(name), strings.TrimSpace(reason), strings.TrimSpace(by)
-	if err := checkReason(reason); err != nil {
+	if err := run.CheckReason(reason); err != nil {
 		return WorkerStatus{}, err
 	}
 	if ttl != 0 && (ttl < minPause || ttl > maxPause) {
@@ -38,11 +34,11 @@ func (s *Service) PauseWorker(ctx context.Context, name, reason, by string, ttl 
 	}
 	run.SetTexts(trace.SpanFromContext(ctx), "maintenance.worker", name)
 	by = run.TruncateActor(by)
-	if err := s.engine.Main.Pause(ctx, name, reason, by, ttl); err != nil {
+	if err := s.Main.Pause(ctx, name, reason, by, ttl); err != nil {
 		return WorkerStatus{}, err
 	}
-	s.engine.Pauses.Invalidate()
-	s.engine.Logger.InfoContext(ctx, "worker paused", "worker", name, "by", by, "reason", reason, "ttl", ttl.String())
+	s.Pauses.Invalidate()
+	s.Logger.InfoContext(ctx, "worker paused", "worker", name, "by", by, "reason", reason, "ttl", ttl.String())
 	return s.pauseStatus(ctx, name)
 }
 
@@ -53,12 +49,12 @@ func (s *Service) ResumeWorker(ctx context.Context, name, by string) (WorkerStat
 	if err := s.pausable(name); err != nil {
 		return WorkerStatus{}, err
 	}
-	ended, err := s.engine.Main.Resume(ctx, name)
+	ended, err := s.Main.Resume(ctx, name)
 	if err != nil {
 		return WorkerStatus{}, err
 	}
-	s.engine.Pauses.Invalidate()
-	s.engine.Logger.InfoContext(ctx, "worker resumed", "worker", name, "by", run.TruncateActor(strings.TrimSpace(by)))
+	s.Pauses.Invalidate()
+	s.Logger.InfoContext(ctx, "worker resumed", "worker", name, "by", run.TruncateActor(strings.TrimSpace(by)))
 	st, err := s.pauseStatus(ctx, name)
 	if ended && st.Worker == run.AllWorkers && st.Paused == nil {
 		st.ConditionDetail = "the global pause has ended" + strings.TrimPrefix(st.ConditionDetail, noPauseOfAll)
@@ -71,7 +67,7 @@ func (s *Service) pausable(name string) error {
 	if name == run.AllWorkers {
 		return nil
 	}
-	_, err := s.engine.Worker(name)
+	_, err := s.Worker(name)
 	return err
 }
 
@@ -81,13 +77,13 @@ const noPauseOfAll = "there is no global pause"
 // pauseStatus is what PauseWorker and ResumeWorker answer with. For all workers it has no more than the pause.
 func (s *Service) pauseStatus(ctx context.Context, name string) (WorkerStatus, error) {
 	if name != run.AllWorkers {
-		w, err := s.engine.Worker(name)
+		w, err := s.Worker(name)
 		if err != nil {
 			return WorkerStatus{}, err
 		}
 		return s.status(ctx, w, func() overview { return s.overview(ctx) }), nil
 	}
-	all, err := s.engine.Main.Pauses(ctx)
+	all, err := s.Main.Pauses(ctx)
 	if err != nil {
 		return WorkerStatus{}, err
 	}

@@ -100,7 +100,7 @@ func TestFault_Permit_ThatIsNotReleasedFailsTheRunAndBlocksNothing(t *testing.T)
 	for _, c := range cases {
 		worker, words := c[0], c[1]
 		ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
-		r, err := s.RunBatch(ctx, service.RunRequest{Worker: worker, DryRun: words == "dry run"})
+		r, err := s.RunBatch(ctx, run.Request{Worker: worker, DryRun: words == "dry run"})
 		cancel()
 		assert.That(t, err == nil && r.State == repo.RunFailed && strings.Contains(r.Error, words) && r.OverLimit == (worker == "early"),
 			"%s: %s, %q, over limit %t, %v, want failed: %q", worker, r.State, r.Error, r.OverLimit, err, words)
@@ -142,7 +142,7 @@ func TestPermit_ForAnotherDatabaseWaitsForNoStatementInFlight(t *testing.T) {
 		}
 	}}, "ci")
 	ci = e.Open[1]
-	r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: "writer"}))(t)
+	r := assert.Must(s.RunBatch(context.Background(), run.Request{Worker: "writer"}))(t)
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	e.Want("ci", `SELECT epoch::text || ' ' || (expires_at < now()) FROM maintenance.leases WHERE name = 'writer'`, "1 true")
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -169,7 +170,7 @@ func TestFault_PgBouncer_EndedServerConnectionsLoseNothing(t *testing.T) {
 	defer stop()
 	for _, worker := range []string{servicetest.InactiveTokens, servicetest.PlaceholderUsers, servicetest.AdjournedGroups} {
 		devdb.Eventually(t, worker+" to get through", func() bool {
-			r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: worker})
+			r, err := s.RunBatch(t.Context(), run.Request{Worker: worker})
 			return err == nil && r.State == repo.RunSucceeded
 		})
 	}
@@ -229,7 +230,7 @@ func TestFault_PgBouncer_TheSettingMayHaveAnyValueThatNeedsNoSession(t *testing.
 			m.Candidates()
 			s := m.Service()
 			for _, worker := range []string{servicetest.InactiveTokens, servicetest.PlaceholderUsers, servicetest.AdjournedGroups, servicetest.GhostUsers} {
-				r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: worker}))(t)
+				r := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: worker}))(t)
 				servicetest.WantState(t, r, repo.RunSucceeded)
 			}
 			for _, kind := range []string{"delete_placeholder_user", "destroy_group", "delete_user"} {

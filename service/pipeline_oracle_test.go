@@ -15,6 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -93,9 +94,9 @@ func TestFault_PipelineOracle_TerminatedBackendsMakeNoDifference(t *testing.T) {
 	stop := storm(p.Estate)
 	for round := range 40 {
 		for _, w := range servicetest.Configured(t, p.service) {
-			_, err := p.service.RunBatch(t.Context(), service.RunRequest{Worker: w, DryRun: round%3 == 0})
-			_, held := errors.AsType[*service.LeaseHeldError](err)
-			assert.That(t, err == nil || held || errors.Is(err, service.ErrUnreachable), "%s: %v", w, err)
+			_, err := p.service.RunBatch(t.Context(), run.Request{Worker: w, DryRun: round%3 == 0})
+			_, held := errors.AsType[*run.LeaseHeldError](err)
+			assert.That(t, err == nil || held || errors.Is(err, run.ErrUnreachable), "%s: %v", w, err)
 		}
 		p.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now() - interval '1 minute'`)
 		p.Exec("main", `UPDATE maintenance.river_job SET state = 'available', scheduled_at = now() WHERE state IN ('retryable', 'scheduled')`)
@@ -190,13 +191,13 @@ func (p *pipelineRun) killedInGroup() {
 }
 
 // run is one run of a worker. Those whose user could not go are due again at once.
-func (p *pipelineRun) run(worker string) service.Run {
+func (p *pipelineRun) run(worker string) run.Run {
 	p.T.Helper()
 	p.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now() - interval '1 minute'`)
 	for _, queue := range repo.QueueTables() {
 		p.Exec("main", `UPDATE `+queue+` SET consume_after = now()`)
 	}
-	r := assert.Must(p.service.RunBatch(context.Background(), service.RunRequest{Worker: worker, RequestedBy: "alice"}))(p.T)
+	r := assert.Must(p.service.RunBatch(context.Background(), run.Request{Worker: worker, RequestedBy: "alice"}))(p.T)
 	servicetest.WantState(p.T, r, repo.RunSucceeded)
 	return r
 }

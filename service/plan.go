@@ -7,19 +7,11 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// Plan is what a deletion would do.
-type Plan = run.Plan
-
-// PlannedTable is what would be done to the rows of a table.
-type PlannedTable = run.PlannedTable
-
-// ErrUnknownTarget means that there is nothing of that kind and id that could be deleted.
-var ErrUnknownTarget = run.ErrUnknownTarget
-
-// UnknownTargetError is an [ErrUnknownTarget] that says of what.
+// UnknownTargetError is a [run.ErrUnknownTarget] that says of what.
 type UnknownTargetError struct {
 	Kind string
 	ID   int64
@@ -34,8 +26,8 @@ func (e *UnknownTargetError) Error() string {
 	return fmt.Sprintf("there is no %s %d: its id is that of %s", e.Kind, e.ID, table)
 }
 
-// Is says that it is an [ErrUnknownTarget].
-func (e *UnknownTargetError) Is(err error) bool { return err == ErrUnknownTarget }
+// Is says that it is a [run.ErrUnknownTarget].
+func (e *UnknownTargetError) Is(err error) bool { return err == run.ErrUnknownTarget }
 
 // IsTarget reports whether this is a kind of what jobs delete and [Service.PlanDeletion] plans.
 func IsTarget(kind string) bool {
@@ -43,7 +35,7 @@ func IsTarget(kind string) bool {
 }
 
 // TargetOf is what a job is to delete, not ok if it is of a kind that deletes nothing of the application.
-func TargetOf(j Job) (kind string, id int64, ok bool) {
+func TargetOf(j job.Job) (kind string, id int64, ok bool) {
 	var args struct {
 		User        int64 `json:"user_id"`
 		Group       int64 `json:"group_id"`
@@ -100,12 +92,9 @@ func (s *Service) planTurn(ctx context.Context) (done func(), err error) {
 // PlanDeletion says what deleting a user, group or placeholder user would do. It writes nothing, and
 // reads the replicas where there are some, once they have what was written until now.
 //
-// Errors: [*InvalidArgumentError], [*UnknownTargetError], [*NotConfiguredError], [ErrUnreachable],
+// Errors: [*run.InvalidArgumentError], [*UnknownTargetError], [*run.NotConfiguredError], [run.ErrUnreachable],
 // [*PlansBusyError].
-func (s *Service) PlanDeletion(ctx context.Context, kind string, id int64) (*Plan, error) {
-	if err := s.inUse(plans); err != nil {
-		return nil, err
-	}
+func (s *Service) PlanDeletion(ctx context.Context, kind string, id int64) (*run.Plan, error) {
 	steps, err := s.planners(kind, id)
 	if err != nil {
 		return nil, err
@@ -115,7 +104,7 @@ func (s *Service) PlanDeletion(ctx context.Context, kind string, id int64) (*Pla
 		return nil, err
 	}
 	defer done()
-	primaries := run.GitLabs(s.engine.Databases)
+	primaries := run.GitLabs(s.Databases)
 	copies, replicas := make([]*repo.Database, len(primaries)), false
 	for i, d := range primaries {
 		copies[i] = d.ReadCopy(ctx)
@@ -127,7 +116,7 @@ func (s *Service) PlanDeletion(ctx context.Context, kind string, id int64) (*Pla
 		// A replica may cancel what it is asked, or lose its connection.
 		p, err = s.plan(ctx, begun.Again(primaries), steps)
 	}
-	if err == ErrUnknownTarget { //nolint:errorlint // as planners return it
+	if err == run.ErrUnknownTarget { //nolint:errorlint // as planners return it
 		err = &UnknownTargetError{kind, id}
 	}
 	if err != nil {
@@ -147,20 +136,20 @@ func (s *Service) planners(kind string, id int64) ([]run.Planner, error) {
 	case repo.KindUser:
 		names = []string{repo.DeleteUser{}.Kind()}
 	default:
-		return nil, &InvalidArgumentError{
+		return nil, &run.InvalidArgumentError{
 			Field: "kind", Description: "is not user, group or placeholder",
 		}
 	}
 	if id <= 0 {
-		return nil, &InvalidArgumentError{Field: "id", Description: "is required: a number above 0"}
+		return nil, &run.InvalidArgumentError{Field: "id", Description: "is required: a number above 0"}
 	}
 	var steps []run.Planner
 	for _, name := range names {
-		steps = append(steps, s.pool.Kinds[name].Plan)
+		steps = append(steps, s.Kinds[name].Plan)
 	}
 	if kind != repo.KindGroup {
 		// After the jobs the rest is the worker's.
-		for _, w := range s.engine.Workers {
+		for _, w := range s.Workers {
 			if w.Plan != nil {
 				steps = append(steps, w.Plan)
 			}
@@ -170,8 +159,8 @@ func (s *Service) planners(kind string, id int64) ([]run.Planner, error) {
 }
 
 // plan goes through the steps. What would end a job ends the plan, too.
-func (s *Service) plan(ctx context.Context, p *Plan, steps []run.Planner) (*Plan, error) {
-	x := s.engine.Planning(ctx, p)
+func (s *Service) plan(ctx context.Context, p *run.Plan, steps []run.Planner) (*run.Plan, error) {
+	x := s.Planning(ctx, p)
 	for _, step := range steps {
 		err := run.Guarded(func() error { return step(ctx, x, p) })
 		if err := p.Absorb(ctx, err); err != nil {
@@ -198,11 +187,11 @@ func (s *Service) plan(ctx context.Context, p *Plan, steps []run.Planner) (*Plan
 
 // estimate is by the speed last measured with about as many rows; without one there is none, nor where
 // not all rows were counted.
-func (s *Service) estimate(ctx context.Context, p *Plan) {
+func (s *Service) estimate(ctx context.Context, p *run.Plan) {
 	if !p.Exact {
 		return
 	}
-	rows, took, err := s.engine.Main.Speed(ctx, p.Kind, p.Rows(), run.ReadLimits())
+	rows, took, err := s.Main.Speed(ctx, p.Kind, p.Rows(), run.ReadLimits())
 	if err == nil && rows > 0 {
 		p.Estimate = time.Duration(float64(p.Rows()) / float64(rows) * float64(took))
 	}

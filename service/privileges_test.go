@@ -79,7 +79,7 @@ func TestPrivileges_OneThatIsMissingIsNotGuessed(t *testing.T) {
 			fault, repair = `REVOKE `+fault+` FROM `+role, `GRANT `+fault+` TO `+role
 		}
 		e.Exec("main", fault+`; UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
-		r, err := e.Service(servicetest.OneChild).RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
+		r, err := e.Service(servicetest.OneChild).RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "main"})
 		said := r.Error
 		if err != nil {
 			said, _ = run.PrivilegeMissing(err)
@@ -98,7 +98,7 @@ func TestPrivileges_OneThatAJobLacksIsInItsErrors(t *testing.T) {
 	m.Candidates()
 	asRole(e, documentedRights) // without INSERT on ghost_user_migrations
 	s := m.Service()
-	r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.InactiveTokens}))(t)
+	r := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: servicetest.InactiveTokens}))(t)
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	e.Work(s, "delete_user")
 	e.Eventually("main", `SELECT count(*) > 0 FROM maintenance.river_job WHERE errors::text LIKE '%42501 insufficient_privilege (see caretaker doctor)%'`, "true")
@@ -114,7 +114,7 @@ func TestRunBatch_RunThatMustNotReadAnEssentialTableFailsAndNamesIt(t *testing.T
 		e.Exec("main", `REVOKE ALL ON `+table+` FROM `+role)
 		s := e.Service("", e.WithQueue)
 		for _, dry := range []bool{true, false} {
-			r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: worker, DryRun: dry}))(t)
+			r := assert.Must(s.RunBatch(context.Background(), run.Request{Worker: worker, DryRun: dry}))(t)
 			servicetest.WantState(t, r, repo.RunFailed)
 			want := "table " + table + " on main: privilege missing: grant SELECT on it to the role"
 			assert.That(t, strings.Contains(r.Error, want), "dry run %t: %q, want %q", dry, r.Error, want)
@@ -138,14 +138,14 @@ func TestApplicationSchema_WithoutOneEverythingSaysWhatToDo(t *testing.T) {
 			asRole(e, sql)
 			s := e.Service(servicetest.OneChild, e.WithQueue)
 			for _, worker := range []string{servicetest.InactiveTokens, servicetest.AdjournedGroups, servicetest.GhostUsers, servicetest.PlaceholderUsers} {
-				_, err := s.RunBatch(t.Context(), service.RunRequest{Worker: worker})
-				missing, ok := errors.AsType[*service.NotConfiguredError](err)
+				_, err := s.RunBatch(t.Context(), run.Request{Worker: worker})
+				missing, ok := errors.AsType[*run.NotConfiguredError](err)
 				assert.That(t, ok && strings.HasPrefix(missing.Missing, name), "%s: %v", worker, err)
 				st := servicetest.StatusOf(t, s, worker)
 				assert.That(t, st.Condition == service.ConditionNotConfigured && strings.HasPrefix(st.ConditionDetail, name), "%+v", st)
 			}
 			for _, dry := range []bool{true, false} {
-				r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, DryRun: dry}))(t)
+				r := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys, DryRun: dry}))(t)
 				assert.That(t, r.State == repo.RunSkipped && strings.HasPrefix(r.Reason, name), "dry run %t: %s %q", dry, r.State, r.Reason)
 			}
 			r := fired(t, s, servicetest.LooseForeignKeys, time.Now().Truncate(time.Minute))
@@ -258,7 +258,7 @@ func TestApplicationSchema_AShadowIsNamed(t *testing.T) {
 		e.Open[0] = servicetest.Open(t, e.URLs["main"]+"&search_path=shadow,public")
 		s := e.Service(servicetest.OneChild, e.WithQueue)
 		for _, worker := range []string{servicetest.InactiveTokens, servicetest.AdjournedGroups, servicetest.GhostUsers, servicetest.PlaceholderUsers} {
-			_, err := s.RunBatch(t.Context(), service.RunRequest{Worker: worker})
+			_, err := s.RunBatch(t.Context(), run.Request{Worker: worker})
 			servicetest.WantError(t, err, moved, "set search_path so that public comes first")
 		}
 	}

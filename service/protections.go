@@ -1,7 +1,6 @@
 package service
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,9 +13,6 @@ import (
 
 // Protection keeps a user or group from being deleted.
 type Protection = repo.Protection
-
-// DeletionBegunError says that it is too late to protect a user or group.
-type DeletionBegunError = repo.DeletionBegunError
 
 // ErrUnknownProtection means that nothing of that kind and id is protected.
 var ErrUnknownProtection = errors.New("unknown protection")
@@ -40,22 +36,19 @@ const AllowedProtection = "from 1s to 87600h, which is ten years; leave it out t
 // is 0, for good: see docs/veto.md. A protection in force is replaced by a longer one only, and
 // returned otherwise.
 //
-// Errors: [*InvalidArgumentError], [*DeletionBegunError], [*TargetBusyError], [ErrUnreachable].
+// Errors: [*run.InvalidArgumentError], [*repo.DeletionBegunError], [*TargetBusyError], [run.ErrUnreachable].
 func (s *Service) Protect(
 	ctx context.Context, p Protection, ttl time.Duration,
 ) (Protection, error) {
-	if err := s.inUse(protections); err != nil {
-		return Protection{}, err
-	}
 	p.Reason, p.By = strings.TrimSpace(p.Reason), run.TruncateActor(strings.TrimSpace(p.By))
-	err := errors.Join(checkTarget(p.Kind, p.ID), checkReason(p.Reason))
+	err := errors.Join(checkTarget(p.Kind, p.ID), run.CheckReason(p.Reason))
 	if ttl != 0 && (ttl < minPause || ttl > maxProtection) {
 		err = errors.Join(err, &run.InvalidArgumentError{Field: "ttl", Description: AllowedProtection})
 	}
 	if err != nil {
 		return Protection{}, err
 	}
-	protected, err := s.engine.Main.Protect(ctx, p, ttl)
+	protected, err := s.Main.Protect(ctx, p, ttl)
 	if refused, ok := errors.AsType[*repo.Error](err); ok && refused.Class() == repo.ClassLock {
 		return Protection{}, errors.Join(&TargetBusyError{p.Kind}, err)
 	}
@@ -65,21 +58,21 @@ func (s *Service) Protect(
 	if err != nil {
 		return Protection{}, err
 	}
-	s.engine.Logger.InfoContext(ctx, "target protected",
+	s.Logger.InfoContext(ctx, "target protected",
 		"kind", p.Kind, p.Kind+"_id", p.ID, "by", p.By, "reason", p.Reason, "ttl", ttl.String())
 	return protected, nil
 }
 
 // Unprotect ends a protection, and returns it as it was. by is for the log.
 //
-// Errors: [*InvalidArgumentError], [ErrUnknownProtection], [ErrUnreachable].
+// Errors: [*run.InvalidArgumentError], [ErrUnknownProtection], [run.ErrUnreachable].
 func (s *Service) Unprotect(
 	ctx context.Context, kind string, id int64, by string,
 ) (Protection, error) {
-	if err := cmp.Or(s.inUse(protections), checkTarget(kind, id)); err != nil {
+	if err := checkTarget(kind, id); err != nil {
 		return Protection{}, err
 	}
-	ended, err := s.engine.Main.Unprotect(ctx, kind, id)
+	ended, err := s.Main.Unprotect(ctx, kind, id)
 	if errors.Is(err, repo.ErrNotFound) {
 		name := fmt.Sprintf("%s %d", kind, id)
 		return Protection{}, &run.UnknownError{
@@ -89,7 +82,7 @@ func (s *Service) Unprotect(
 	if err != nil {
 		return Protection{}, err
 	}
-	s.engine.Logger.InfoContext(ctx, "target unprotected",
+	s.Logger.InfoContext(ctx, "target unprotected",
 		"kind", kind, kind+"_id", id, "by", run.TruncateActor(strings.TrimSpace(by)))
 	return ended, nil
 }
@@ -99,15 +92,12 @@ func (s *Service) Unprotect(
 func (s *Service) Protections(
 	ctx context.Context, kind string, behind Protection, limit int,
 ) ([]Protection, error) {
-	if err := s.inUse(protections); err != nil {
-		return nil, err
-	}
 	if kind != "" {
 		if err := checkKind(kind); err != nil {
 			return nil, err
 		}
 	}
-	return s.engine.Main.Protections(ctx, kind, behind, limit)
+	return s.Main.Protections(ctx, kind, behind, limit)
 }
 
 func checkKind(kind string) error {
@@ -125,19 +115,4 @@ func checkTarget(kind string, id int64) error {
 		err = &run.InvalidArgumentError{Field: "id", Description: "is required, a positive number"}
 	}
 	return err
-}
-
-// checkReason refuses a reason, of whatever is to have one, that is missing or too long.
-func checkReason(reason string) error {
-	switch n := len([]rune(reason)); {
-	case n == 0:
-		return &run.InvalidArgumentError{
-			Field: "reason", Description: "is required: say why, for those who find it",
-		}
-	case n > maxReason:
-		return &run.InvalidArgumentError{
-			Field: "reason", Description: fmt.Sprintf("at most %d characters", maxReason),
-		}
-	}
-	return nil
 }

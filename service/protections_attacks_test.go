@@ -12,6 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -53,11 +54,11 @@ func attacks(e *servicetest.Estate, s *service.Service) map[string]func() {
 			servicetest.WantDeletion(e.T, e.DeletionAgain(s), refused)
 		},
 		"a run that expects what was planned before": func() {
-			planned, err := s.RunBatch(e.T.Context(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true})
+			planned, err := s.RunBatch(e.T.Context(), run.Request{Worker: servicetest.InactiveTokens, DryRun: true})
 			assert.Require(e.T, err == nil && planned.CandidatesDigest != "", "%v %v", planned, err)
 			protect(e.T, s, "user", 7)
-			_, err = s.RunBatch(e.T.Context(), service.RunRequest{Worker: servicetest.InactiveTokens, ExpectedDigest: planned.CandidatesDigest})
-			_, ok := errors.AsType[*service.PlanChangedError](err)
+			_, err = s.RunBatch(e.T.Context(), run.Request{Worker: servicetest.InactiveTokens, ExpectedDigest: planned.CandidatesDigest})
+			_, ok := errors.AsType[*run.PlanChangedError](err)
 			assert.That(e.T, ok, "%v", err)
 			e.Want("main", `SELECT count(*) FROM maintenance.river_job`, "0")
 		},
@@ -124,7 +125,7 @@ func TestProtect_UserWhoseDeletionHasBegunKeepsTheAccountFromItsEndOn(t *testing
 	r := assert.Must(e.AttemptOf(s, servicetest.Authorized(7), over))(t)
 	assert.Require(t, r.Snooze > 0, "%+v", r)
 	_, err := s.Protect(t.Context(), service.Protection{Kind: "user", ID: 7, Reason: "too late"}, 0)
-	begun, ok := errors.AsType[*service.DeletionBegunError](err)
+	begun, ok := errors.AsType[*repo.DeletionBegunError](err)
 	assert.Require(t, ok && begun.ID == 7, "%v", err)
 	devdb.Eventually(t, "the deletion ends", func() bool {
 		e.Exec("main", `UPDATE maintenance.river_job SET state = 'available' WHERE kind = 'delete_user' AND finalized_at IS NULL`)
@@ -137,7 +138,7 @@ func TestProtect_UserWhoseDeletionHasBegunKeepsTheAccountFromItsEndOn(t *testing
 	expire(e)
 	e.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now()`)
 	devdb.Eventually(t, "the user goes once the protection has expired", func() bool {
-		_, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.GhostUsers})
+		_, err := s.RunBatch(t.Context(), run.Request{Worker: servicetest.GhostUsers})
 		return err == nil && e.Value("main", `SELECT count(*) FROM users WHERE id = 7`) == "0"
 	})
 }
@@ -145,7 +146,7 @@ func TestProtect_UserWhoseDeletionHasBegunKeepsTheAccountFromItsEndOn(t *testing
 // wantGhostKeeps fails the test unless a run of the ghost migration defers its only user.
 func wantGhostKeeps(t *testing.T, s *service.Service) {
 	t.Helper()
-	r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.GhostUsers}))(t)
+	r := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: servicetest.GhostUsers}))(t)
 	assert.That(t, r.Counts["deferred_users"] == 1 && r.Counts["migrated_users"] == 0, "%+v", r)
 }
 
@@ -159,7 +160,7 @@ func TestProtect_OfTheTwoThatRaceForAUserOneWins(t *testing.T) {
 		answer := protecting(s, "user", id)
 		e.Work(s, "delete_user")
 		err := <-answer
-		_, late := errors.AsType[*service.DeletionBegunError](err)
+		_, late := errors.AsType[*repo.DeletionBegunError](err)
 		switch queued := e.Value("main", `SELECT count(*) FROM ghost_user_migrations`); {
 		case err != nil && !late:
 			t.Fatal(err)
@@ -188,7 +189,7 @@ func TestProtect_WaitsForADeletionThatIsJustBeginning(t *testing.T) {
 	e.Eventually("main", servicetest.NewestDeletion, servicetest.DeletionDone)
 	// It saw the deletion begun, or it came when that was over: then the account is kept.
 	err := <-answer
-	_, late := errors.AsType[*service.DeletionBegunError](err)
+	_, late := errors.AsType[*repo.DeletionBegunError](err)
 	assert.That(t, err == nil || late, "%v", err)
 	if err == nil {
 		wantGhostKeeps(t, s)
@@ -210,12 +211,12 @@ func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 			g.Attempt(refused)
 		},
 		"a run that expects what was planned before": func() {
-			planned, err := g.Service.RunBatch(g.T.Context(), service.RunRequest{Worker: servicetest.AdjournedGroups, DryRun: true})
+			planned, err := g.Service.RunBatch(g.T.Context(), run.Request{Worker: servicetest.AdjournedGroups, DryRun: true})
 			assert.Require(g.T, err == nil && planned.CandidatesDigest != "", "%v %v", planned, err)
 			protect(g.T, g.Service, "user", 3)
-			expecting := service.RunRequest{Worker: servicetest.AdjournedGroups, ExpectedDigest: planned.CandidatesDigest}
+			expecting := run.Request{Worker: servicetest.AdjournedGroups, ExpectedDigest: planned.CandidatesDigest}
 			_, err = g.Service.RunBatch(g.T.Context(), expecting)
-			_, ok := errors.AsType[*service.PlanChangedError](err)
+			_, ok := errors.AsType[*run.PlanChangedError](err)
 			assert.That(g.T, ok, "%v", err)
 		},
 		"a project of it that is named as one": func() {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -83,7 +84,7 @@ func TestProtect_NoPathOfPostgreSQLLeadsToAProtectedUser(t *testing.T) {
 			e.Deleted("main", "parents", 1, 5)
 			s := e.Service("branches:\n  - {table: parents, column: p_id, on_delete: " + c.action + "}\n")
 			protect(t, s, "user", 2)
-			dry := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: true}))(t)
+			dry := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: true}))(t)
 			if !strings.Contains(c.name, "trigger") && !strings.Contains(c.name, "update") {
 				assert.That(t, dry.Counts["processed_records"] == 4 && dry.Counts["rescheduled_records"] == 1 && strings.HasPrefix(dry.Reason, "1 record held, PROTECTED: user 2 is protected by ann: evidence"), "dry run %+v", dry)
 			}
@@ -116,7 +117,7 @@ func TestProtect_HoldsTheKeysOfProtectedRowsAndNoOthers(t *testing.T) {
 	e.Deleted("main", "parents", 1, 400)
 	s := e.Service("app.branches:\n  - {table: parents, column: p_id, on_delete: async_delete}\n")
 	for _, dry := range []bool{true, false} {
-		r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: dry}))(t)
+		r := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: dry}))(t)
 		assert.That(t, r.Counts["processed_records"] == 360 && r.Counts["rescheduled_records"] == 40, "dry run %t: %v", dry, r.Counts)
 	}
 	e.Want("main", `SELECT count(*) FROM users`, "40")
@@ -132,7 +133,7 @@ func (p protectedPath) wantKept(t *testing.T, s *service.Service, worker, kind s
 	t.Helper()
 	plan := assert.Must(s.PlanDeletion(t.Context(), kind, id))(t)
 	assert.That(t, plan.Refused != nil && plan.Refused.Reason == "PROTECTED" && plan.Refused.Detail == byAnn28+p.words, "plan %+v", plan.Refused)
-	dry := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: worker, DryRun: true}))(t)
+	dry := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: worker, DryRun: true}))(t)
 	assert.That(t, len(dry.Candidates) == 1 && strings.HasPrefix(dry.Candidates[0].Reason, "PROTECTED: "+byAnn28+p.words), "candidates %+v", dry.Candidates)
 }
 
@@ -166,7 +167,7 @@ func TestProtect_TheEndOfAUserDeletesNoProtectedOne(t *testing.T) {
 			protect(t, s, "user", 28)
 			p.wantKept(t, s, servicetest.GhostUsers, "user", 27)
 			before := g.State("main", "users", "namespaces", "emails", "routes", "members", "issues")
-			r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.GhostUsers}))(t)
+			r := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: servicetest.GhostUsers}))(t)
 			servicetest.WantState(t, r, "succeeded")
 			g.WantLog(1, `"msg":"user kept`, `"dry_run":false`, `"user_id":27`, byAnn28)
 			servicetest.WantDeletion(t, g.Deletion(s, servicetest.Authorized(27)), servicetest.DeletionRefused+"PROTECTED")
@@ -284,7 +285,7 @@ func TestProtect_AWriteToAQueueDeletesNoProtectedUser(t *testing.T) {
 		e.Exec("main", gone+`AFTER UPDATE ON import_placeholder_user_details`+rows)
 		s := e.Service("", e.WithQueue)
 		protect(t, s, "user", 28)
-		r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.PlaceholderUsers}))(t)
+		r := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: servicetest.PlaceholderUsers}))(t)
 		servicetest.WantState(t, r, "failed")
 		assert.That(t, strings.Contains(r.Error, "PROTECTED: "+byAnn28+", and is deleted with rows of import_placeholder_user_details"), "error %q", r.Error)
 		e.Want("main", `SELECT count(*) FROM users WHERE id = 28`, "1")

@@ -11,6 +11,8 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -114,7 +116,7 @@ func TestProtect_IsTooLateOnceARemovalHasBegun(t *testing.T) {
 	g.AtGate("main", servicetest.App)
 	for _, id := range []int64{10, 12, 13} {
 		_, err := g.Service.Protect(t.Context(), service.Protection{Kind: "group", ID: id, Reason: "too late"}, 0)
-		begun, ok := errors.AsType[*service.DeletionBegunError](err)
+		begun, ok := errors.AsType[*repo.DeletionBegunError](err)
 		assert.That(t, ok && begun.ID == id, "group %d: %v", id, err)
 	}
 	// The bot's own deletion has not begun.
@@ -162,7 +164,7 @@ func TestProtect_OfTheTwoThatRaceOneWinsAndTheOtherKnows(t *testing.T) {
 		answer := protecting(g.Service, "group", int64(below))
 		g.Work(g.Service, "destroy_group")
 		err := <-answer
-		_, late := errors.AsType[*service.DeletionBegunError](err)
+		_, late := errors.AsType[*repo.DeletionBegunError](err)
 		both := fmt.Sprintf(`SELECT count(*) FROM namespaces WHERE id IN (%d, %d)`, group, below)
 		switch kept := g.Value("main", fmt.Sprint(`SELECT count(*) FROM namespaces WHERE id = `, below)); {
 		case err == nil && kept == "1":
@@ -190,7 +192,7 @@ func TestProtect_UserIsSkippedByTheWorkerAndRefusedByEveryJob(t *testing.T) {
 	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=4 scheduled_jobs=1")
 	e.Want("main", servicetest.QueuedUsers, "1")
 	assert.Equal(t, len(log.Lines("user passed over")), 2, "lines for bots 2 and 4")
-	dry := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true}))(t)
+	dry := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: servicetest.InactiveTokens, DryRun: true}))(t)
 	assert.That(t, fmt.Sprint(dry.Candidates) == "[{user 2 u2 hold PROTECTED: user 2"+byAnn+"} {user 4 u4 hold PROTECTED: user 77"+byAnn+throughManager+"}]", "%v", dry.Candidates)
 	e.Exec("main", `DELETE FROM maintenance.river_job`)
 
@@ -208,7 +210,7 @@ func TestProtect_UserIsSkippedByTheWorkerAndRefusedByEveryJob(t *testing.T) {
 		repo.DeletePlaceholderUser{PlaceholderUserID: 8},
 	} {
 		r := assert.Must(servicetest.Attempt(s, e.Running(args)))(t)
-		assert.That(t, r.Outcome == service.JobRefused && r.Reason == "PROTECTED", "%+v: %+v", args, r)
+		assert.That(t, r.Outcome == job.Refused && r.Reason == "PROTECTED", "%+v: %+v", args, r)
 	}
 	e.WantSame("main", before, servicetest.Written...)
 	assert.Must(s.Unprotect(t.Context(), "user", 9, "ann"))(t)

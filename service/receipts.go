@@ -30,20 +30,20 @@ type ReceiptFilter struct {
 }
 
 // Receipts lists receipts of a database, the newest first. before is for the next page, 0 if there
-// is none. Errors: [ErrUnknownDatabase], [ErrUnreachable].
+// is none. Errors: [run.ErrUnknownDatabase], [run.ErrUnreachable].
 func (s *Service) Receipts(
 	ctx context.Context, f ReceiptFilter,
 ) (receipts []Receipt, before int64, err error) {
-	all := s.engine.Databases
+	all := s.Databases
 	i := slices.IndexFunc(all, func(d *repo.Database) bool { return d.Name == f.Database })
 	switch {
 	case f.Database == "":
 		i = 0
 	case i < 0:
-		return nil, 0, &UnknownError{
-			What: ErrUnknownDatabase, Name: f.Database,
+		return nil, 0, &run.UnknownError{
+			What: run.ErrUnknownDatabase, Name: f.Database,
 			Text: fmt.Sprintf("%s %q: configured are %s",
-				ErrUnknownDatabase, f.Database, run.DatabaseNames(all)),
+				run.ErrUnknownDatabase, f.Database, run.DatabaseNames(all)),
 		}
 	}
 	return all[i].ListReceipts(ctx, f.ReceiptFilter)

@@ -13,6 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -120,7 +121,7 @@ func TestFault_Replica_BacklogsAreReadThereAndItsLossInTheMiddleOfARunCostsNothi
 		})
 	})
 	m.Shut("main", servicetest.App)
-	r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.PlaceholderUsers, Async: true}))(t)
+	r := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: servicetest.PlaceholderUsers, Async: true}))(t)
 	m.AtGate("main", servicetest.App)
 	// If it was late before, it is not read for a second.
 	m.InFavour()
@@ -202,17 +203,17 @@ func TestFault_Replica_PlansAreReadThereOrWhereItIsLateOrDownOnThePrimary(t *tes
 	m := servicetest.NewMirrored(servicetest.Parallel(t))
 	m.Candidates()
 	s := m.Service()
-	plan := func() *service.Plan {
+	plan := func() *run.Plan {
 		t.Helper()
 		return assert.Must(s.PlanDeletion(t.Context(), "user", 501))(t)
 	}
-	same := func(what string, got, want *service.Plan) {
+	same := func(what string, got, want *run.Plan) {
 		t.Helper()
 		assert.That(t, reflect.DeepEqual(got.Tables, want.Tables) && got.Digest == want.Digest && got.Name == want.Name,
 			"%s: %+v, want %+v", what, got, want)
 	}
 	// What other tests write may leave the standby behind for a moment.
-	readThere := func() (p *service.Plan) {
+	readThere := func() (p *run.Plan) {
 		t.Helper()
 		before := m.Asked(namesOfUsers)
 		devdb.Eventually(t, "a plan read on the standby", func() bool {

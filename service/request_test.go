@@ -20,17 +20,17 @@ import (
 )
 
 // request asks for a run on main under a request id.
-func request(s *service.Service, id string, async bool) (service.Run, error) {
+func request(s *service.Service, id string, async bool) (run.Run, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 	defer cancel()
-	return s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", RequestID: id, Async: async})
+	return s.RunBatch(ctx, run.Request{Worker: servicetest.LooseForeignKeys, Database: "main", RequestID: id, Async: async})
 }
 
 func TestRunBatch_SameRequestIDAtOnceStartsOneRunAndNoneIfItIsRefused(t *testing.T) {
 	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 30)
 	e.ForeignLease("main", servicetest.MainLease, "1 hour")
 	replicas := []*service.Service{e.Service(servicetest.OneChild), e.Service(servicetest.OneChild)}
-	atOnce := func(n int, then func(service.Run, error)) {
+	atOnce := func(n int, then func(run.Run, error)) {
 		var mu sync.Mutex
 		var wait sync.WaitGroup
 		for i := range n {
@@ -44,14 +44,14 @@ func TestRunBatch_SameRequestIDAtOnceStartsOneRunAndNoneIfItIsRefused(t *testing
 		wait.Wait()
 	}
 	// All of them are refused, also those that find the record of another that has not been refused yet.
-	atOnce(24, func(_ service.Run, err error) {
-		held, ok := errors.AsType[*service.LeaseHeldError](err)
+	atOnce(24, func(_ run.Run, err error) {
+		held, ok := errors.AsType[*run.LeaseHeldError](err)
 		assert.That(t, ok && held.Lease.Holder == "somebody", "error %v, want that somebody has the lease", err)
 	})
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "0")
 	e.Exec("main", `DELETE FROM maintenance.leases`)
 	ids := map[string]bool{}
-	atOnce(12, func(r service.Run, err error) {
+	atOnce(12, func(r run.Run, err error) {
 		assert.That(t, err == nil && r.RequestID == "once", "%+v, %v", r, err)
 		ids[r.ID] = true
 	})
@@ -63,18 +63,18 @@ func TestRunBatch_SameRequestIDAtOnceStartsOneRunAndNoneIfItIsRefused(t *testing
 func TestRunBatch_NothingIsDoneForARequestThatIsWrong(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	s, unconfigured := e.Service(servicetest.OneChild), e.Service("")
-	_, err := unconfigured.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, RequestID: "once"})
-	missing, ok := errors.AsType[*service.NotConfiguredError](err)
+	_, err := unconfigured.RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys, RequestID: "once"})
+	missing, ok := errors.AsType[*run.NotConfiguredError](err)
 	assert.That(t, ok && strings.Contains(missing.Missing, "definitions"), "error %v", err)
-	for what, is := range map[service.RunRequest]error{
-		{Worker: "nobody"}: service.ErrUnknownWorker,
-		{Worker: servicetest.LooseForeignKeys, Database: "nowhere"}: service.ErrUnknownDatabase,
-		{Worker: servicetest.LooseForeignKeys, Database: "ci"}:      service.ErrUnknownDatabase,
+	for what, is := range map[run.Request]error{
+		{Worker: "nobody"}: run.ErrUnknownWorker,
+		{Worker: servicetest.LooseForeignKeys, Database: "nowhere"}: run.ErrUnknownDatabase,
+		{Worker: servicetest.LooseForeignKeys, Database: "ci"}:      run.ErrUnknownDatabase,
 	} {
 		_, err := s.RunBatch(t.Context(), what)
 		isError(t, fmt.Sprintf("%+v", what), err, is)
 	}
-	_, err = s.RunBatch(t.Context(), service.RunRequest{})
+	_, err = s.RunBatch(t.Context(), run.Request{})
 	wantInvalid(t, "no worker", err, "worker")
 	_, err = request(s, strings.Repeat("ä", 129), false)
 	wantInvalid(t, "a request id of 129 characters", err, "request_id")
@@ -99,18 +99,18 @@ func TestRunBatch_ARequestIDIsThatOfOneRun(t *testing.T) {
 				"%+v, want the first run", again)
 		}
 	}
-	for name, r := range map[string]service.RunRequest{
+	for name, r := range map[string]run.Request{
 		"worker":   {Worker: servicetest.GhostUsers},
 		"database": {Worker: servicetest.LooseForeignKeys, Database: "ci"},
 		"dry run":  {Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: true},
 	} {
 		r.RequestID = "once"
 		_, err := s.RunBatch(context.Background(), r)
-		reused, ok := errors.AsType[*service.RequestReusedError](err)
+		reused, ok := errors.AsType[*run.RequestReusedError](err)
 		assert.That(t, ok && reused.First.ID == first.ID && strings.Contains(err.Error(), first.ID+" of "+servicetest.LooseForeignKeys+" on main"),
 			"another %s: %v, want that the id is used for %s", name, err, first.ID)
 	}
-	again := ran(t, s, service.RunRequest{Worker: servicetest.LooseForeignKeys, RequestID: "once", Async: true})
+	again := ran(t, s, run.Request{Worker: servicetest.LooseForeignKeys, RequestID: "once", Async: true})
 	assert.Equal(t, again.ID, first.ID, "the run of a request that leaves the database open")
 	e.WantQueue("main", "1")
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "1")
@@ -131,7 +131,7 @@ func TestRunBatch_ARunAtWorkOutlivesItsClientIsJoinedAndNamed(t *testing.T) {
 	e.Shut("main", servicetest.App)
 	s := e.Service(servicetest.OneChild)
 	ctx, hangUp := context.WithCancel(context.Background())
-	asked := service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}
+	asked := run.Request{Worker: servicetest.LooseForeignKeys, Database: "main"}
 	answered := background(func() error {
 		first := asked
 		first.RequestID, first.RequestedBy = "once", "tester"
@@ -141,7 +141,7 @@ func TestRunBatch_ARunAtWorkOutlivesItsClientIsJoinedAndNamed(t *testing.T) {
 	e.AtGate("main", servicetest.App)
 	hangUp()
 	isError(t, "the client that hung up", <-answered, context.Canceled)
-	runs, err := s.Runs(context.Background(), service.RunFilter{State: repo.RunRunning, Limit: 10})
+	runs, err := s.Runs(context.Background(), run.Filter{State: repo.RunRunning, Limit: 10})
 	assert.Require(t, err == nil && len(runs) == 1 && runs[0].RequestedBy == "tester", "%+v, %v, want one at work", runs, err)
 	first := runs[0]
 	var joined sync.WaitGroup
@@ -149,7 +149,7 @@ func TestRunBatch_ARunAtWorkOutlivesItsClientIsJoinedAndNamed(t *testing.T) {
 		again, err := request(replica, "once", true)
 		assert.That(t, err == nil && again.ID == first.ID && again.State == repo.RunRunning, "%+v, %v, want the run at work", again, err)
 		_, err = replica.RunBatch(context.Background(), asked)
-		held, ok := errors.AsType[*service.LeaseHeldError](err)
+		held, ok := errors.AsType[*run.LeaseHeldError](err)
 		assert.That(t, ok && held.RunID == first.ID && strings.Contains(err.Error(), "caretaker watch "+first.ID),
 			"%v, want that run %s is named", err, first.ID)
 		joined.Go(func() {
@@ -173,14 +173,14 @@ func TestRunBatch_SecondNameOfADatabaseIsNotWorked(t *testing.T) {
 	s := e.Service(servicetest.OneChild)
 	const same = "databases.ci.url is the same database as databases.main.url: leave databases.ci.url out"
 	for _, dry := range []bool{true, false} {
-		r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "ci", DryRun: dry})
+		r, err := s.RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "ci", DryRun: dry})
 		if dry { // It takes no lease: it begins, and fails.
 			assert.That(t, err == nil && r.State == repo.RunFailed && strings.Contains(r.Error, same),
 				"dry run: state %s, %q, %v", r.State, r.Error, err)
 			continue
 		}
 		database, why := run.UnreachableDatabase(err)
-		assert.That(t, errors.Is(err, service.ErrUnreachable) && database == "ci" && why == same, "dry run %t: %v", dry, err)
+		assert.That(t, errors.Is(err, run.ErrUnreachable) && database == "ci" && why == same, "dry run %t: %v", dry, err)
 	}
 	r := fired(t, s, servicetest.LooseForeignKeys, minute(25772283))
 	assert.That(t, r.Database == "ci" && r.State == repo.RunFailed && strings.Contains(r.Error, same), "%v", r)
@@ -203,9 +203,9 @@ func TestShutdown_StopsRunsAfterTheStatementInFlight(t *testing.T) {
 	e.WantHalf(assert.Must(s.Run(context.Background(), r.ID))(t), "SHUTDOWN", before)
 
 	// A client that waits gets the run as it ended.
-	result := make(chan service.Run, 1)
+	result := make(chan run.Run, 1)
 	waiting := background(func() error {
-		r, err := other.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
+		r, err := other.RunBatch(context.Background(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "main"})
 		result <- r
 		return err
 	})
@@ -226,11 +226,11 @@ func TestShutdown_TakesNoNewRunsAndLeavesFiresToOthers(t *testing.T) {
 	for range 2 { // the second time it is down already
 		assert.NoError(t, s.Shutdown(context.Background()))
 	}
-	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
-	isError(t, "a request", err, service.ErrStopping)
+	_, err := s.RunBatch(context.Background(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "main"})
+	isError(t, "a request", err, run.ErrStopping)
 	assert.Equal(t, assert.Must(request(s, "once", false))(t).ID, first.ID, "the run of a request that is known")
 	fire := time.Now().Truncate(time.Minute)
-	if _, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, fire); ours || !errors.Is(err, service.ErrStopping) {
+	if _, ours, err := s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, fire); ours || !errors.Is(err, run.ErrStopping) {
 		t.Errorf("ours %t, error %v, want that the server is stopping", ours, err)
 	}
 	servicetest.WantState(t, fired(t, other, servicetest.LooseForeignKeys, fire), repo.RunSucceeded)
@@ -245,10 +245,10 @@ func TestPauseWorker_StopsTheRunOfWhateverReplica(t *testing.T) {
 	e.WantHalf(servicetest.Ended(t, s, r.ID), "PAUSED", before)
 	servicetest.WantCondition(t, s, service.ConditionPaused, "alice", "migration of the disks")
 	for _, dryRun := range []bool{false, true} {
-		_, err := s.RunBatch(context.Background(), service.RunRequest{
+		_, err := s.RunBatch(context.Background(), run.Request{
 			Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: dryRun, RequestID: "once",
 		})
-		paused, ok := errors.AsType[*service.WorkerPausedError](err)
+		paused, ok := errors.AsType[*run.WorkerPausedError](err)
 		assert.That(t, ok && paused.Pause.Reason == "migration of the disks", "error %v, want that it is paused", err)
 	}
 	skipped := fired(t, s, servicetest.LooseForeignKeys, time.Now().Truncate(time.Minute))

@@ -18,6 +18,7 @@ import (
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -312,13 +313,13 @@ func TestManyDatabases_GitLabsOwnWorkersLookIntoNoneThatIsNotGitLabs(t *testing.
 	s := e.Service(servicetest.OneChild, e.WithQueue)
 	e.Open[2].Close()
 	for _, worker := range []string{"ghost_user_migration", "placeholder_user_cleanup"} {
-		r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: worker}))(t)
+		r := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: worker}))(t)
 		assert.That(t, r.State == "succeeded", "%s: %+v", worker, r)
 		st := servicetest.StatusOf(t, s, worker)
 		assert.That(t, st.Condition != service.ConditionFailing && len(st.Databases) == 0, "%s: %+v", worker, st)
 	}
 	e.Want("ci", `SELECT count(*) FROM maintenance.leases WHERE name = 'ghost_user_migration'`, "1")
 	e.Open[1].Close()
-	r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: "ghost_user_migration"})
+	r, err := s.RunBatch(t.Context(), run.Request{Worker: "ghost_user_migration"})
 	assert.That(t, err != nil || r.State != "succeeded", "ci is away, and nobody has noticed")
 }

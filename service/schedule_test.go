@@ -14,6 +14,8 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/ghostuser"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/schedule"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -54,7 +56,7 @@ func TestRunScheduled_ARunOnOneDatabaseCostsTheOtherNoTurn(t *testing.T) {
 	e.Shut("main", servicetest.App)
 	e.Deleted("main", "p", 1, 1)
 	s := e.Service(servicetest.OneChild)
-	var first service.Run
+	var first run.Run
 	done := background(func() (err error) {
 		first, _, err = s.RunScheduled(context.Background(), servicetest.LooseForeignKeys, minute(25772282))
 		return err
@@ -78,7 +80,7 @@ func TestRunScheduled_SkipsWhatIsNotConfiguredAndDoesNotKnowOthers(t *testing.T)
 	e.Exec("main", `DROP TABLE ghost_user_migrations CASCADE`)
 	s := e.Service("", e.WithQueue)
 	_, _, err := s.RunScheduled(context.Background(), "nobody", minute(25772282))
-	isError(t, "nobody", err, service.ErrUnknownWorker)
+	isError(t, "nobody", err, run.ErrUnknownWorker)
 	e.Want("main", `SELECT count(*) FROM maintenance.fires`, "0")
 	for worker, missing := range map[string]string{
 		servicetest.LooseForeignKeys: "definitions", servicetest.GhostUsers: "ghost_user_migrations",
@@ -163,7 +165,7 @@ func TestRunDue_WaitsForAFireThatIsAboutToBegin(t *testing.T) {
 	isError(t, "a caller that ends", <-done, enough)
 	done = background(func() error { return s.RunDue(context.Background()) })
 	assert.NoError(t, s.Shutdown(context.Background()))
-	isError(t, "a service that ends", <-done, service.ErrStopping)
+	isError(t, "a service that ends", <-done, run.ErrStopping)
 	c.wantFires("11-20 12:01 ran +0")
 	// The fire is run by another server.
 	c.at("11-20 12:02:01")
@@ -241,7 +243,7 @@ func TestFault_RunDue_ADatabaseThatWasDownLosesNoFireAndNoLedger(t *testing.T) {
 	s := c.scheduled("* * * * *")
 	for _, at := range []string{"11-20 12:01:20", "11-20 12:05:10"} {
 		own.Stop()
-		isError(t, "while main is down", s.RunDue(context.Background()), service.ErrUnreachable)
+		isError(t, "while main is down", s.RunDue(context.Background()), run.ErrUnreachable)
 		// Its tables cannot be seen, but the worker is used all the same.
 		st := ghostStatus(t, s)
 		assert.That(t, st.NotUsed == "" && st.Condition == service.ConditionFailing, "status %+v", st)
@@ -291,7 +293,7 @@ func TestFires_AreWrittenAndListedInEveryModeOfTheDriver(t *testing.T) {
 			}.tellOn(c)
 			s := c.scheduled("*/10 * * * *")
 			const worker = servicetest.LooseForeignKeys
-			for want, f := range map[string]service.FireFilter{
+			for want, f := range map[string]schedule.Filter{
 				"12:50 skipped, 12:40 missed, 12:30 skipped, 12:20 ran 5m0s, 12:10 missed": {Worker: worker, Limit: 10},
 				"12:20 ran 5m0s":                                            {Worker: worker, Outcome: repo.FireRan, Limit: 10},
 				"12:50 skipped, 12:40 missed":                               {Worker: worker, Limit: 2},
@@ -310,8 +312,8 @@ func TestFires_AreWrittenAndListedInEveryModeOfTheDriver(t *testing.T) {
 				text := strings.Join(got, ", ")
 				assert.That(t, err == nil && text == want, "%+v: %s, %v, want %s", f, text, err, want)
 			}
-			_, err := s.Fires(context.Background(), service.FireFilter{Worker: "nobody"})
-			isError(t, "nobody", err, service.ErrUnknownWorker)
+			_, err := s.Fires(context.Background(), schedule.Filter{Worker: "nobody"})
+			isError(t, "nobody", err, run.ErrUnknownWorker)
 			servicetest.Status(t, s)
 		})
 	}

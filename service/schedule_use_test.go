@@ -11,6 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/ghostuser"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -62,8 +63,8 @@ func TestUnused_AWorkerThatIsNotConfiguredHasNoFiresNoRunsAndNoSeries(t *testing
 	st := ghostStatus(t, s)
 	assert.That(t, st.Condition == service.ConditionNotConfigured && st.NextRunAt.IsZero() &&
 		strings.Contains(st.NotUsed, "ghost_user_migrations"), "status %+v", st)
-	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers})
-	_, ok := errors.AsType[*service.NotConfiguredError](err)
+	_, err := s.RunBatch(context.Background(), run.Request{Worker: servicetest.GhostUsers})
+	_, ok := errors.AsType[*run.NotConfiguredError](err)
 	assert.That(t, ok, "error %v, want that it is not configured", err)
 	assert.Equal(t, len(m.Values("maintenance.runs", "worker="+servicetest.LooseForeignKeys)), 4, "series of runs of a worker that is used")
 }
@@ -143,7 +144,7 @@ func TestRunDue_AFireWhoseRunCouldNotBeginIsRunByAnother(t *testing.T) {
 			one, other := c.scheduled("0 0 * * *, catch up"), c.scheduled("0 0 * * *, catch up")
 			c.breakOnce(at.table, at.event)
 			c.at("11-21 00:00:05")
-			isError(t, "main goes away", one.RunDue(context.Background()), service.ErrUnreachable)
+			isError(t, "main goes away", one.RunDue(context.Background()), run.ErrUnreachable)
 			c.wantFires()
 			c.Want("main", `SELECT count(*) FROM maintenance.runs WHERE worker = '`+servicetest.LooseForeignKeys+`'`, "0")
 			c.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")

@@ -13,6 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -244,8 +245,8 @@ func wantNamed(e *servicetest.Estate, s *service.Service, worker, table, columns
 	e.T.Helper()
 	for column := range strings.FieldsSeq(columns) {
 		e.Exec("main", `ALTER TABLE `+table+` RENAME COLUMN `+column+` TO renamed`)
-		_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: worker})
-		missing, ok := errors.AsType[*service.NotConfiguredError](err)
+		_, err := s.RunBatch(context.Background(), run.Request{Worker: worker})
+		missing, ok := errors.AsType[*run.NotConfiguredError](err)
 		assert.That(e.T, ok && strings.Contains(missing.Missing, "no column "+column+" in its table "+table),
 			"without %s.%s: %v", table, column, err)
 		e.Exec("main", `ALTER TABLE `+table+` RENAME COLUMN renamed TO `+column)

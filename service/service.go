@@ -86,17 +86,18 @@ type WorkerStatus struct {
 	Databases []DatabaseStatus
 }
 
-// Service is what the edges call. Its methods may be called from any goroutine.
+// Service is what the edges call: the engine of runs, the pool of jobs, the dispatcher of schedules, and the methods
+// here. They may be called from any goroutine.
 type Service struct {
-	engine       *run.Runner
-	pool         *job.Pool
+	*run.Runner
+	*job.Pool
+	*schedule.Dispatcher
 	schedulerOff bool
-	// looseForeignKeysOnly: see [Config.LooseForeignKeysOnly].
-	looseForeignKeysOnly bool
+	// LooseForeignKeysOnly: see [Config.LooseForeignKeysOnly].
+	LooseForeignKeysOnly bool
 	queue                repo.JobQueue
 	noticed              noticed
 	failedJobs           failedJobs
-	schedule             *schedule.Dispatcher
 	gauges               metric.Registration
 	// plans has an element for each plan that is being made.
 	plans chan struct{}
@@ -130,10 +131,10 @@ func New(c Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{engine: runner, pool: job.New(runner), schedule: schedule.New(runner), schedulerOff: c.SchedulerOff}
+	s := &Service{Runner: runner, Pool: job.New(runner), Dispatcher: schedule.New(runner), schedulerOff: c.SchedulerOff}
 	s.plans = make(chan struct{}, plansAtOnce)
-	s.looseForeignKeysOnly = c.LooseForeignKeysOnly()
-	if c.Queue != nil && !s.looseForeignKeysOnly {
+	s.LooseForeignKeysOnly = c.LooseForeignKeysOnly()
+	if c.Queue != nil && !s.LooseForeignKeysOnly {
 		s.queue = c.Queue
 	}
 	if err := s.addWorkers(c); err != nil {
@@ -146,10 +147,10 @@ func New(c Config) (*Service, error) {
 
 // Healthy says whether main can work: it answers, can be written to, and has once been found migrated.
 func (s *Service) Healthy(ctx context.Context) error {
-	if err := s.engine.Main.StillWritable(ctx); err != nil || s.migrated.Load() {
+	if err := s.Main.StillWritable(ctx); err != nil || s.migrated.Load() {
 		return err
 	}
-	err := s.engine.Main.CheckMigrated(ctx)
+	err := s.Main.CheckMigrated(ctx)
 	s.migrated.Store(err == nil)
 	return err
 }
@@ -157,7 +158,7 @@ func (s *Service) Healthy(ctx context.Context) error {
 // Shutdown takes no new runs, stops those at work after the statement in flight, and waits until their leases are free
 // and their ends recorded, or ctx ends.
 func (s *Service) Shutdown(ctx context.Context) error {
-	if err := s.engine.Shutdown(ctx); err != nil {
+	if err := s.Runner.Shutdown(ctx); err != nil {
 		return err
 	}
 	return s.gauges.Unregister()

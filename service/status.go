@@ -17,9 +17,9 @@ import (
 // Status says where a worker stands, or all of them (""). It answers even while databases do not: the condition is
 // FAILING then.
 func (s *Service) Status(ctx context.Context, name string) ([]WorkerStatus, error) {
-	workers := s.engine.Workers
+	workers := s.Workers
 	if name != "" {
-		w, err := s.engine.Worker(name)
+		w, err := s.Worker(name)
 		if err != nil {
 			return nil, err
 		}
@@ -46,7 +46,7 @@ func (s *Service) Status(ctx context.Context, name string) ([]WorkerStatus, erro
 // unseen says that an optional worker was never enabled here or elsewhere, and has never run: among
 // all workers it is of no interest.
 func (s *Service) unseen(st WorkerStatus) bool {
-	w, err := s.engine.Worker(st.Worker)
+	w, err := s.Worker(st.Worker)
 	return err == nil && w.Optional && w.Config.Disabled() && st.NotUsed != "" && st.LastRun == nil
 }
 
@@ -63,12 +63,12 @@ type overview struct {
 
 // overview is read once for each status call.
 func (s *Service) overview(ctx context.Context) (o overview) {
-	if o.err = s.engine.CloseAbandoned(ctx); o.err == nil {
-		o.pauses, o.err = s.engine.Main.Pauses(ctx)
+	if o.err = s.CloseAbandoned(ctx); o.err == nil {
+		o.pauses, o.err = s.Main.Pauses(ctx)
 	}
 	if o.err == nil && s.queue != nil {
 		// It is an extra: without it everything else is shown.
-		o.failed, _ = s.failedJobs.read(ctx, s.engine.Main)
+		o.failed, _ = s.failedJobs.read(ctx, s.Main)
 	}
 	return o
 }
@@ -96,7 +96,7 @@ func (s *Service) status(ctx context.Context, w *run.Worker, shared func() overv
 	remarks = append(remarks, st.add(places)...)
 	found.add(s.queueProblem(ctx, w))
 	if !s.schedulerOff && !w.Config.Disabled() {
-		found.add(s.schedulerProblem(ctx, s.schedule.Heartbeat()))
+		found.add(s.schedulerProblem(ctx, s.Heartbeat()))
 	}
 	away := slices.ContainsFunc(places, func(p place) bool { return p.err != nil })
 	lasting, over := s.runProblems(ctx, w, failures, away)
@@ -106,7 +106,7 @@ func (s *Service) status(ctx context.Context, w *run.Worker, shared func() overv
 	remarks = append(remarks, over...)
 	s.noticed.date(w.Name, found)
 	st.Databases = databasesOf(w, places, found)
-	fires := s.schedule.Health(ctx, w)
+	fires := s.Health(ctx, w)
 	remarks = append(remarks, schedule.Remark(fires))
 	if refused := s.definitionsRefused.Load(); refused != nil && w.Name == loosefk.Name {
 		remarks = append(remarks, *refused)
@@ -137,7 +137,7 @@ func (s *Service) status(ctx context.Context, w *run.Worker, shared func() overv
 	if st.Condition == ConditionFailing {
 		st.Failing = &found[0]
 	}
-	remarks = append(remarks, s.pool.FailedJobs(w, shared().failed)...)
+	remarks = append(remarks, s.FailedJobs(w, shared().failed)...)
 	for _, remark := range remarks {
 		if !strings.Contains(st.ConditionDetail, remark) {
 			st.ConditionDetail += "; " + remark
@@ -205,7 +205,7 @@ const leasesTimeout = 2 * time.Second
 // readBacklogs reads leases and backlogs of the worker's databases side by side: those that do not
 // answer must not delay the others.
 func (s *Service) readBacklogs(ctx context.Context, w *run.Worker) []place {
-	homes := w.LeaseDatabases(s.engine)
+	homes := w.LeaseDatabases(s.Runner)
 	places := make([]place, len(homes))
 	var wait sync.WaitGroup
 	for i, d := range homes {
@@ -216,8 +216,8 @@ func (s *Service) readBacklogs(ctx context.Context, w *run.Worker) []place {
 			if p.err = d.Writable(bounded); p.err == nil {
 				p.leases, p.err = d.ListLeases(bounded, []string{w.LeaseName(d)})
 			}
-			p.backlog, p.remark, p.known = s.engine.Backlogs.Get(ctx, w, d, p.err)
-			p.measuredAt = s.engine.Backlogs.MeasuredAt(w, d)
+			p.backlog, p.remark, p.known = s.Backlogs.Get(ctx, w, d, p.err)
+			p.measuredAt = s.Backlogs.MeasuredAt(w, d)
 		})
 	}
 	wait.Wait()
@@ -230,10 +230,10 @@ func (s *Service) readMain(ctx context.Context, w *run.Worker, all overview, st 
 	err := all.err
 	var summary repo.RunSummary
 	if err == nil {
-		summary, err = s.engine.Main.RunSummary(ctx, w.Name)
+		summary, err = s.Main.RunSummary(ctx, w.Name)
 	}
 	if err != nil {
-		st.CurrentRun = s.engine.AtWork(w)
+		st.CurrentRun = s.AtWork(w)
 		return nil, err
 	}
 	st.CurrentRun, st.LastRun = summary.Current, summary.Last
@@ -245,17 +245,17 @@ func (s *Service) readMain(ctx context.Context, w *run.Worker, all overview, st 
 	}
 	st.Paused = run.PauseFor(w.Name, all.pauses)
 	var databases []string
-	for _, d := range w.LeaseDatabases(s.engine) {
+	for _, d := range w.LeaseDatabases(s.Runner) {
 		databases = append(databases, run.DatabaseLabel(w, d))
 	}
-	return s.engine.Main.Failures(ctx, w.Name, databases)
+	return s.Main.Failures(ctx, w.Name, databases)
 }
 
 // condition is the first of the contract's conditions that holds.
 func (s *Service) condition(w *run.Worker, st WorkerStatus, missing, throttled string, found problems) (Condition, string) {
 	elsewhere := ""
 	for _, l := range st.Leases {
-		if !l.Expired && l.Holder != s.engine.Replica {
+		if !l.Expired && l.Holder != s.Replica {
 			elsewhere = l.Holding()
 		}
 	}
@@ -288,15 +288,15 @@ func (s *Service) condition(w *run.Worker, st WorkerStatus, missing, throttled s
 func (s *Service) Leases(ctx context.Context, name string) ([]run.Lease, error) {
 	var out []run.Lease
 	if name != "" {
-		if _, err := s.engine.Worker(name); err != nil {
+		if _, err := s.Worker(name); err != nil {
 			return nil, err
 		}
 	}
-	for _, w := range s.engine.Workers {
+	for _, w := range s.Workers {
 		if name != "" && w.Name != name {
 			continue
 		}
-		for _, d := range w.LeaseDatabases(s.engine) {
+		for _, d := range w.LeaseDatabases(s.Runner) {
 			leases, err := d.ListLeases(ctx, []string{w.LeaseName(d)})
 			if err != nil {
 				return nil, err

@@ -106,7 +106,7 @@ func (s *Service) failing(ctx context.Context, err error) Failing {
 	case errors.Is(err, repo.ErrNotMigrated):
 		f.Class, f.Message = FailureSchema, "not migrated: run caretaker migrate"
 	}
-	for _, d := range s.engine.Databases {
+	for _, d := range s.Databases {
 		if d.Name != f.Database {
 			continue
 		}
@@ -191,7 +191,7 @@ func (s *Service) answerAgain(ctx context.Context, w *run.Worker, record repo.Fa
 	if record.Database != "" {
 		name += "/" + record.Database
 	}
-	databases := s.engine.Databases
+	databases := s.Databases
 	if w.Databases == nil {
 		databases = run.GitLabs(databases)
 	}
@@ -202,7 +202,7 @@ func (s *Service) answerAgain(ctx context.Context, w *run.Worker, record repo.Fa
 			return true
 		}
 		leases, err := d.ListLeases(bounded, []string{name})
-		return err != nil || slices.ContainsFunc(leases, func(l run.Lease) bool { return !l.Expired && l.Holder != s.engine.Replica })
+		return err != nil || slices.ContainsFunc(leases, func(l run.Lease) bool { return !l.Expired && l.Holder != s.Replica })
 	})
 }
 

@@ -23,30 +23,30 @@ func (s *Service) SetFeatureFlag(ctx context.Context, name string, enabled bool)
 	}
 	if _, is := known[name]; !is {
 		var read []string
-		for _, w := range s.engine.Workers {
+		for _, w := range s.Workers {
 			read = append(read, w.Flags...)
 		}
 		slices.Sort(read)
 		text := fmt.Sprintf("%s %q: known are %s", run.ErrUnknownFlag, name, run.SomeNames(read))
 		return &run.UnknownError{What: run.ErrUnknownFlag, Name: name, Text: text}
 	}
-	if err := s.engine.Main.SetFeatureFlag(ctx, name, enabled); err != nil {
+	if err := s.Main.SetFeatureFlag(ctx, name, enabled); err != nil {
 		return err
 	}
 	reads := func(w *run.Worker) bool { return slices.Contains(w.Flags, name) }
-	if !slices.ContainsFunc(s.engine.Workers, reads) {
-		s.engine.Logger.WarnContext(ctx, "a feature flag was set that nothing here reads", "flag", name)
+	if !slices.ContainsFunc(s.Workers, reads) {
+		s.Logger.WarnContext(ctx, "a feature flag was set that nothing here reads", "flag", name)
 	}
 	return nil
 }
 
 // FeatureFlags are the flags that caretaker knows, off unless set, and all others that have been set.
 func (s *Service) FeatureFlags(ctx context.Context) (map[string]bool, error) {
-	set, err := s.engine.Main.FeatureFlags(ctx)
+	set, err := s.Main.FeatureFlags(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, w := range s.engine.Workers {
+	for _, w := range s.Workers {
 		for _, flag := range w.Flags {
 			if _, known := set[flag]; !known {
 				set[flag] = false

@@ -19,6 +19,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -57,7 +58,7 @@ func noFailures() map[string]noFailure {
 			servicetest.DryRun(t, s)
 			servicetest.RunBatch(t, s, "main")
 			e.Exec("main", `UPDATE maintenance.leases SET holder = 'somebody', expires_at = now() + interval '1 hour'`)
-			_, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
+			_, err := s.RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "main"})
 			assert.Require(t, err != nil, "the lease was free")
 		}, [][]string{
 			{"maintenance.run", "dry_run=true", "count.processed_records=8"},
@@ -119,7 +120,7 @@ func TestTrace_ARunThatRestsWhileALockQueueLastsGoesOnAndTellsOfItsRests(t *test
 	spans := servicetest.Tracing(t)
 	e := servicetest.NewDeletedParents(t, 40)
 	book := &servicetest.LogBook{}
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 300 * time.Millisecond, Patience: devdb.WaitTimeout}), book.KeepAll)
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(run.LoadConfig{MaxLockWait: 300 * time.Millisecond, Patience: devdb.WaitTimeout}), book.KeepAll)
 	dissolve := e.LockQueue("c", "2 s")
 	r := servicetest.Begin(t, s, "main")
 	servicetest.WaitThrottled(t, s, "somebody waits for a lock on public.c of main: ")
@@ -184,7 +185,7 @@ func TestTrace_ATickThatRunsNothingHasATraceOfItsOwnAndTheTypedReason(t *testing
 	spans := servicetest.Tracing(t)
 	e := servicetest.NewDeletedParents(t, 5)
 	next := int64(25772282)
-	tick := func(s *service.Service, state string, want ...string) service.Run {
+	tick := func(s *service.Service, state string, want ...string) run.Run {
 		t.Helper()
 		r := fired(t, s, servicetest.LooseForeignKeys, minute(next))
 		servicetest.WantState(t, r, state)
@@ -195,7 +196,7 @@ func TestTrace_ATickThatRunsNothingHasATraceOfItsOwnAndTheTypedReason(t *testing
 		next++
 		return r
 	}
-	for name, why := range map[string]string{servicetest.LooseForeignKeys: servicetest.LooseForeignKeys + " is paused", service.AllWorkers: "all workers are paused"} {
+	for name, why := range map[string]string{servicetest.LooseForeignKeys: servicetest.LooseForeignKeys + " is paused", run.AllWorkers: "all workers are paused"} {
 		log := &bytes.Buffer{}
 		s := e.Service(servicetest.OneChild, servicetest.TracedLogTo(log))
 		servicetest.Pause(t, s, name)
@@ -225,10 +226,10 @@ func TestTrace_ATickThatRunsNothingHasATraceOfItsOwnAndTheTypedReason(t *testing
 func TestTrace_ACallWhoseRequestIDIsKnownLeadsToItsRun(t *testing.T) {
 	spans := servicetest.Tracing(t)
 	s := servicetest.NewDeletedParents(t, 3).Service(servicetest.OneChild)
-	var first service.Run
+	var first run.Run
 	for _, name := range []string{"first", "second"} {
 		ctx, call := otel.Tracer("test").Start(t.Context(), name)
-		r, err := s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", RequestID: "once", RequestedBy: "tester"})
+		r, err := s.RunBatch(ctx, run.Request{Worker: servicetest.LooseForeignKeys, Database: "main", RequestID: "once", RequestedBy: "tester"})
 		if call.End(); err != nil {
 			t.Fatal(err)
 		}
@@ -254,7 +255,7 @@ func TestTrace_ASettingThatIsInvalidOrOffIsNamedWithoutItsValue(t *testing.T) {
 		assert.That(t, strings.Contains(r.Error, "alice@example.com"), "error %q", r.Error)
 	}
 	e.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = -2047110815`)
-	r := ran(t, s, service.RunRequest{Worker: servicetest.AdjournedGroups})
+	r := ran(t, s, run.Request{Worker: servicetest.AdjournedGroups})
 	assert.That(t, strings.Contains(r.Error, "-2047110815"), "error %q", r.Error)
 	runs := servicetest.Named(spans, "maintenance.run")
 	assert.Require(t, len(runs) == 3, "%d runs", len(runs))

@@ -18,8 +18,8 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -39,7 +39,7 @@ func TestTrace_TellsWhatARunDidAndWhyItStopped(t *testing.T) {
 	e := servicetest.NewDeletedParents(t, 8)
 	s := e.Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.MaxDeletes = 7 }))
 	ctx, client := otel.Tracer("test").Start(t.Context(), "client")
-	r := assert.Must(s.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}))(t)
+	r := assert.Must(s.RunBatch(ctx, run.Request{Worker: servicetest.LooseForeignKeys, Database: "main"}))(t)
 	client.End()
 	assert.Equal(t, r.TraceID, client.SpanContext().TraceID().String(), "the trace is the client's")
 	root := servicetest.Named(spans, "maintenance.run")[0]
@@ -116,7 +116,7 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 		SELECT id, NULL, now(), now(), organization_id FROM users WHERE id IN (201, 202)`)
 	s := g.Service(g.WithQueue)
 	ctx := context.Background()
-	assert.Must(s.RunBatch(ctx, service.RunRequest{Worker: "placeholder_user_cleanup"}))(t)
+	assert.Must(s.RunBatch(ctx, run.Request{Worker: "placeholder_user_cleanup"}))(t)
 	for _, want := range [][]string{
 		{"maintenance.run", `queued=["delete_placeholder_user: 2"]`},
 		{"maintenance.batch", "after_id="},
@@ -132,7 +132,7 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 			"%v: links %v, parent %v", job.Attributes(), job.Links(), job.Parent())
 	}
 	g.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now() - interval '1 hour'`)
-	assert.Must(s.RunBatch(ctx, service.RunRequest{Worker: "ghost_user_migration"}))(t)
+	assert.Must(s.RunBatch(ctx, run.Request{Worker: "ghost_user_migration"}))(t)
 	wantOneType(t, spans)
 	jobs := map[trace.SpanID]string{}
 	for _, j := range servicetest.Named(spans, "maintenance.job") {
@@ -151,7 +151,7 @@ func TestTrace_FromTheRunOverTheJobsToTheGhostMigration(t *testing.T) {
 	g.Exec("main", `CREATE TABLE letters (id bigserial PRIMARY KEY, user_id bigint)`)
 	g.Exec("main", `CREATE INDEX ON letters (user_id); INSERT INTO letters (user_id) VALUES (201), (202)`)
 	foreignKeys := g.Estate.Service("letters: [{table: users, column: user_id, on_delete: async_delete}]")
-	assert.Must(foreignKeys.RunBatch(ctx, service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"}))(t)
+	assert.Must(foreignKeys.RunBatch(ctx, run.Request{Worker: servicetest.LooseForeignKeys, Database: "main"}))(t)
 	g.Want("main", `SELECT count(*) FROM letters`, "0")
 	cleanup := servicetest.Named(spans, "maintenance.run")[2]
 	assert.That(t, len(cleanup.Links()) == 1 && cleanup.Links()[0].SpanContext.SpanID() == ghost.SpanContext().SpanID(),
@@ -186,7 +186,7 @@ func TestRunBatch_ARunStartsInThreeRoundTrips(t *testing.T) {
 	s := servicetest.NewGhosts(t).Service()
 	// The third is the catalogue, of which no trace tells.
 	wantTrips(t, spans, func(ctx context.Context) error {
-		_, err := s.RunBatch(ctx, service.RunRequest{Worker: servicetest.GhostUsers})
+		_, err := s.RunBatch(ctx, run.Request{Worker: servicetest.GhostUsers})
 		return err
 	}, "read pauses, flags and clock", "record the run")
 }

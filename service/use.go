@@ -1,9 +1,6 @@
 package service
 
-import (
-	"fmt"
-	"strings"
-)
+import "strings"
 
 // What an installation uses: the values of the key use.
 const (
@@ -47,28 +44,4 @@ func (c *Config) Unused(key string) string {
 		}
 	}
 	return ""
-}
-
-// LooseForeignKeysOnly says that nothing else is used here: see [Config.LooseForeignKeysOnly].
-func (s *Service) LooseForeignKeysOnly() bool { return s.looseForeignKeysOnly }
-
-// NotInUseError says that something belongs to what this installation does not use.
-type NotInUseError struct {
-	// What there is none of: jobs, plans.
-	What string
-}
-
-// Error says what to do.
-func (e *NotInUseError) Error() string {
-	return fmt.Sprintf("there are no %s here: the configuration has use: %s; for a GitLab database "+
-		"set use: %s, run caretaker migrate and start the servers again",
-		e.What, UseLooseForeignKeys, UseGitLab)
-}
-
-// inUse refuses what needs more than loose foreign keys.
-func (s *Service) inUse(what string) error {
-	if s.looseForeignKeysOnly {
-		return &NotInUseError{what}
-	}
-	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // Waiting is something in one database that a worker will not work on now.
@@ -25,15 +26,15 @@ type WaitingList struct {
 
 // Waiting lists what a worker will not work on now. Its error is that there is no such worker.
 func (s *Service) Waiting(ctx context.Context, name string, dead bool) (list WaitingList, err error) {
-	w, err := s.engine.Worker(name)
+	w, err := s.Worker(name)
 	if err != nil || w.Waiting == nil {
 		return list, err
 	}
 	list.Listed = true
-	for _, d := range w.LeaseDatabases(s.engine) {
+	for _, d := range w.LeaseDatabases(s.Runner) {
 		found, err := w.Waiting(ctx, d, dead)
 		if err != nil {
-			s.engine.Logger.DebugContext(ctx, "list of what waits not read",
+			s.Logger.DebugContext(ctx, "list of what waits not read",
 				"worker", name, "database", d.Name, "error", err.Error())
 			list.NotRead = append(list.NotRead, d.Name)
 		}
@@ -42,7 +43,7 @@ func (s *Service) Waiting(ctx context.Context, name string, dead bool) (list Wai
 		}
 	}
 	if len(list.Items) == 0 && len(list.NotRead) > 0 {
-		return list, fmt.Errorf("list what waits of %s: %w", name, ErrUnreachable)
+		return list, fmt.Errorf("list what waits of %s: %w", name, run.ErrUnreachable)
 	}
 	return list, nil
 }

@@ -92,8 +92,8 @@ func (s *Service) addWorkers(c Config) error {
 	s.definitions.Store(&keys)
 	s.definitionsFile = Settings[loosefk.Config](&c).DefinitionsFile
 	d := run.Deps{
-		Main: s.engine.Main, Databases: s.engine.Databases, Queue: s.queue, Logger: s.engine.Logger,
-		RunBatch: s.engine.RunBatch, LooseForeignKeys: s.looseForeignKeys,
+		Main: s.Main, Databases: s.Databases, Queue: s.queue, Logger: s.Logger,
+		RunBatch: s.RunBatch, LooseForeignKeys: s.looseForeignKeys,
 	}
 	for _, line := range c.list() {
 		if !c.uses(line) {
@@ -103,13 +103,13 @@ func (s *Service) addWorkers(c Config) error {
 		if err != nil {
 			return err
 		}
-		s.pool.Add(kinds...)
-		if err := s.engine.Add(w); err != nil {
+		s.Pool.Add(kinds...)
+		if err := s.Runner.Add(w); err != nil {
 			return err
 		}
 	}
-	if !s.looseForeignKeysOnly {
-		s.pool.Add(deletion.New(d, s.engine.Workers))
+	if !s.LooseForeignKeysOnly {
+		s.Pool.Add(deletion.New(d, s.Workers))
 	}
 	return nil
 }

@@ -14,7 +14,8 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // pictures, if set, is the folder into which the pictures of the documentation are written.
@@ -50,7 +51,7 @@ func TestChromium_ShowsWhatStatusAndRunsSay(t *testing.T) {
 		assert.That(t, strings.HasPrefix(rows[i]["Worker"], s.Worker) &&
 			strings.HasPrefix(rows[i]["Condition"], words(s.Condition)), "%s: got %v", s.Worker, rows[i])
 	}
-	runs := assert.Must(f.service.Runs(t.Context(), service.RunFilter{Limit: 20}))(t)
+	runs := assert.Must(f.service.Runs(t.Context(), run.Filter{Limit: 20}))(t)
 	rows = b.rows(".runs tbody tr")
 	assert.Require(t, len(rows) == len(runs), "%d runs are shown of %d", len(rows), len(runs))
 	for i, r := range runs {
@@ -92,7 +93,7 @@ func TestChromium_RefreshKeepsThePlaceAndRunsNoScriptOfOthers(t *testing.T) {
 func TestChromium_ThePlanOfAJobIsOneClickAway(t *testing.T) {
 	f := start(t)
 	f.run(tokens, false)
-	jobs := assert.Must(f.service.Jobs(t.Context(), service.JobFilter{Kind: "delete_user", Limit: 1}))(t)
+	jobs := assert.Must(f.service.Jobs(t.Context(), job.Filter{Kind: "delete_user", Limit: 1}))(t)
 	assert.Require(t, len(jobs) == 1, "%v", jobs)
 	where := strings.Split(plannedBy(jobs[0]), "/")
 	id := assert.Must(strconv.ParseInt(where[3], 10, 64))(t)
@@ -204,7 +205,7 @@ func TestChromium_TakesThePicturesOfTheDocumentation(t *testing.T) {
 	f.exec(`CREATE FUNCTION nap() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.001); RETURN NEW; END';
 		CREATE TRIGGER nap BEFORE UPDATE ON notes FOR EACH ROW EXECUTE FUNCTION nap()`)
 	f.aged()
-	run, err := f.service.RunBatch(t.Context(), service.RunRequest{Worker: "ghost_user_migration", Async: true, RequestedBy: "alice@ops"})
+	run, err := f.service.RunBatch(t.Context(), run.Request{Worker: "ghost_user_migration", Async: true, RequestedBy: "alice@ops"})
 	assert.NoError(t, err)
 	f.exec(`UPDATE maintenance.runs SET started_at = started_at - interval '3 s' WHERE id = $1`, run.ID)
 	f.fresh()

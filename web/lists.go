@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // listed is the length of a page of a list.
@@ -89,27 +91,27 @@ func (l listing[T]) serve(p *pages, w http.ResponseWriter, r *http.Request) {
 
 func (p *pages) runList(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
-	f := service.RunFilter{
+	f := run.Filter{
 		Worker: query.Get("worker"), State: query.Get("state"), After: query.Get("before"),
 		Limit: listed + 1,
 	}
-	listing[service.Run]{
+	listing[run.Run]{
 		name: "Runs", of: "Worker",
 		states: []string{running, "succeeded", "failed", "cancelled", "skipped"},
-		items:  func(ctx context.Context) part[[]service.Run] { return p.runs(ctx, f) },
+		items:  func(ctx context.Context) part[[]run.Run] { return p.runs(ctx, f) },
 		choose: func(ctx context.Context) (workers []string) {
 			for _, s := range p.statuses(ctx).Value {
 				workers = append(workers, s.Worker)
 			}
 			return workers
 		},
-		id: func(run service.Run) string { return run.ID },
+		id: func(run run.Run) string { return run.ID },
 	}.serve(p, w, r)
 }
 
 func (p *pages) jobList(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
-	f := service.JobFilter{
+	f := job.Filter{
 		Kind: query.Get("kind"), State: query.Get("state"), Limit: listed + 1,
 	}
 	if before := query.Get("before"); before != "" {
@@ -119,13 +121,13 @@ func (p *pages) jobList(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	listing[service.Job]{
-		name: "Jobs", of: "Kind", states: p.config.Service.JobStates(),
-		items: func(ctx context.Context) part[[]service.Job] {
+	listing[job.Job]{
+		name: "Jobs", of: "Kind", states: job.States(),
+		items: func(ctx context.Context) part[[]job.Job] {
 			return find(ctx, p, f, p.config.Service.Jobs)
 		},
 		choose: func(context.Context) []string { return p.config.Service.JobKinds() },
-		id:     func(job service.Job) string { return strconv.FormatInt(job.ID, 10) },
+		id:     func(job job.Job) string { return strconv.FormatInt(job.ID, 10) },
 	}.serve(p, w, r)
 }
 

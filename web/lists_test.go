@@ -10,6 +10,8 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 func TestRuns_AreChosenByWorkerAndStateAndPaged(t *testing.T) {
@@ -39,7 +41,7 @@ func TestRuns_AreChosenByWorkerAndStateAndPaged(t *testing.T) {
 func TestJobs_AreChosenByKindAndStateAndPaged(t *testing.T) {
 	f := start(assert.Parallel(t))
 	f.run(tokens, false)
-	jobs, err := f.service.Jobs(t.Context(), service.JobFilter{Limit: 100})
+	jobs, err := f.service.Jobs(t.Context(), job.Filter{Limit: 100})
 	assert.Require(t, err == nil && len(jobs) != 0, "%v, %v", jobs, err)
 	f.page("/jobs?kind=delete_user&state=available", fmt.Sprintf(`href="/jobs/%d"`, jobs[0].ID))
 	f.page(fmt.Sprintf("/jobs?before=%d", jobs[len(jobs)-1].ID), "No job matches.")
@@ -141,7 +143,7 @@ func TestCurve_OfNothingIsNone(t *testing.T) {
 func TestRun_SaysHowMuchOfWhatWasDueIsDone(t *testing.T) {
 	page := func(change func(*runPage)) int64 {
 		p := &runPage{
-			Run:    service.Run{Worker: "ghost_user_migration", State: running, Counts: map[string]int64{"migrated_users": 20, "failed_users": 5, "moved_rows": 9}},
+			Run:    run.Run{Worker: "ghost_user_migration", State: running, Counts: map[string]int64{"migrated_users": 20, "failed_users": 5, "moved_rows": 9}},
 			Status: service.WorkerStatus{Backlog: repo.Backlog{Due: 75}},
 		}
 		change(p)
@@ -154,7 +156,7 @@ func TestRun_SaysHowMuchOfWhatWasDueIsDone(t *testing.T) {
 		"not read": func(p *runPage) { p.Status.BacklogUnknown = true },
 		"at least": func(p *runPage) { p.Status.Backlog.AtLeast = true },
 		"none due": func(p *runPage) { p.Status.Backlog.Due = 0 },
-		"several":  func(p *runPage) { p.Status.Leases = make([]service.Lease, 2) },
+		"several":  func(p *runPage) { p.Status.Leases = make([]run.Lease, 2) },
 		"unknown":  func(p *runPage) { p.Run.Worker = "other" },
 	} {
 		assert.Equal(t, page(change), 0, what)
@@ -162,8 +164,8 @@ func TestRun_SaysHowMuchOfWhatWasDueIsDone(t *testing.T) {
 }
 
 // lease is the i-th of a worker.
-func lease(i int, held bool) service.Lease {
-	l := service.Lease{Expired: !held}
+func lease(i int, held bool) run.Lease {
+	l := run.Lease{Expired: !held}
 	l.Name = fmt.Sprintf("w/%02d", i)
 	return l
 }

@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/run"
+	"github.com/caretaker-go/caretaker/service/schedule"
 )
 
 const (
@@ -26,24 +29,24 @@ const (
 // board is the data of the overview.
 type board struct {
 	Workers part[[]service.WorkerStatus]
-	Runs    part[[]service.Run]
-	Counts  part[[]service.JobCount]
+	Runs    part[[]run.Run]
+	Counts  part[[]job.Count]
 	// Failing jobs will be retried; Dead ones will not.
-	Working, Failing, Dead part[[]service.Job]
-	Missed                 part[[]service.Fire]
+	Working, Failing, Dead part[[]job.Job]
+	Missed                 part[[]schedule.Fire]
 	History                part[map[string][]service.BacklogSample]
 	Verdict                verdict
 }
 
 // Current are the runs at work.
-func (b *board) Current() (runs []service.Run) {
+func (b *board) Current() (runs []run.Run) {
 	for _, w := range b.Workers.Value {
 		if w.CurrentRun != nil {
 			runs = append(runs, *w.CurrentRun)
 		}
 	}
 	for _, r := range b.Runs.Value {
-		known := slices.ContainsFunc(runs, func(other service.Run) bool { return other.ID == r.ID })
+		known := slices.ContainsFunc(runs, func(other run.Run) bool { return other.ID == r.ID })
 		if r.State == running && !known && !b.Runs.Stale() {
 			runs = append(runs, r)
 		}
@@ -55,8 +58,8 @@ func (b *board) Current() (runs []service.Run) {
 const running = "running"
 
 // Ended are the runs that have ended.
-func (b *board) Ended() []service.Run {
-	return slices.DeleteFunc(slices.Clone(b.Runs.Value), func(r service.Run) bool { return r.State == running })
+func (b *board) Ended() []run.Run {
+	return slices.DeleteFunc(slices.Clone(b.Runs.Value), func(r run.Run) bool { return r.State == running })
 }
 
 // some is as much of a list as a page has room for; Others says what is left out, "" if nothing is.
@@ -66,7 +69,7 @@ type some[T any] struct {
 }
 
 // leases are those of some workers: all that are held, and free ones as long as there is room.
-func leases(workers ...service.WorkerStatus) (l some[service.Lease]) {
+func leases(workers ...service.WorkerStatus) (l some[run.Lease]) {
 	held := 0
 	for _, w := range workers {
 		for _, one := range w.Leases {
@@ -76,7 +79,7 @@ func leases(workers ...service.WorkerStatus) (l some[service.Lease]) {
 			l.Shown = append(l.Shown, one)
 		}
 	}
-	slices.SortStableFunc(l.Shown, func(a, b service.Lease) int {
+	slices.SortStableFunc(l.Shown, func(a, b run.Lease) int {
 		if a.Expired != b.Expired {
 			return map[bool]int{true: 1, false: -1}[a.Expired]
 		}
@@ -90,7 +93,7 @@ func leases(workers ...service.WorkerStatus) (l some[service.Lease]) {
 }
 
 // Leases are those of all workers.
-func (b *board) Leases() some[service.Lease] { return leases(b.Workers.Value...) }
+func (b *board) Leases() some[run.Lease] { return leases(b.Workers.Value...) }
 
 // Curve of a worker's backlog over the last hours, ending with the present one.
 func (b *board) Curve(w service.WorkerStatus) *curve {
@@ -146,24 +149,24 @@ func (p *pages) history(ctx context.Context) part[map[string][]service.BacklogSa
 	return read(ctx, p.recent, "history", historyEvery, p.config.Service.BacklogSamples)
 }
 
-func (p *pages) jobs(ctx context.Context, state string) part[[]service.Job] {
-	return find(ctx, p, service.JobFilter{State: state, Limit: jobsShown}, p.config.Service.Jobs)
+func (p *pages) jobs(ctx context.Context, state string) part[[]job.Job] {
+	return find(ctx, p, job.Filter{State: state, Limit: jobsShown}, p.config.Service.Jobs)
 }
 
-func (p *pages) runs(ctx context.Context, f service.RunFilter) part[[]service.Run] {
+func (p *pages) runs(ctx context.Context, f run.Filter) part[[]run.Run] {
 	return find(ctx, p, f, p.config.Service.Runs)
 }
 
-func (p *pages) fires(ctx context.Context, f service.FireFilter) part[[]service.Fire] {
+func (p *pages) fires(ctx context.Context, f schedule.Filter) part[[]schedule.Fire] {
 	return find(ctx, p, f, p.config.Service.Fires)
 }
 
 // board reads its parts concurrently.
 func (p *pages) board(ctx context.Context) *board {
-	b, missed := &board{}, service.FireFilter{Outcome: "missed", Limit: firesShown}
+	b, missed := &board{}, schedule.Filter{Outcome: "missed", Limit: firesShown}
 	var wait sync.WaitGroup
 	wait.Go(func() { b.Workers = p.statuses(ctx) })
-	wait.Go(func() { b.Runs = p.runs(ctx, service.RunFilter{Limit: runsShown}) })
+	wait.Go(func() { b.Runs = p.runs(ctx, run.Filter{Limit: runsShown}) })
 	if p.hasJobs() {
 		wait.Go(func() { b.Counts = read(ctx, p.recent, "counts", readEvery, p.config.Service.JobCounts) })
 		wait.Go(func() { b.Working = p.jobs(ctx, running) })
@@ -185,8 +188,8 @@ func (p *pages) overview(w http.ResponseWriter, r *http.Request) {
 // workerPage is the data of a worker's page.
 type workerPage struct {
 	Status  service.WorkerStatus
-	Runs    part[[]service.Run]
-	Fires   part[[]service.Fire]
+	Runs    part[[]run.Run]
+	Fires   part[[]schedule.Fire]
 	Curve   *curve
 	Verdict verdict
 }
@@ -207,7 +210,7 @@ func (p *workerPage) Databases() (d some[service.DatabaseStatus]) {
 }
 
 // Leases are those of the worker.
-func (p *workerPage) Leases() some[service.Lease] { return leases(p.Status) }
+func (p *workerPage) Leases() some[run.Lease] { return leases(p.Status) }
 
 // Down reports whether main does not answer.
 func (p *workerPage) Down() bool { return p.Runs.Err != nil }
@@ -217,15 +220,15 @@ func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
 	all := p.statuses(ctx)
 	i := slices.IndexFunc(all.Value, func(s service.WorkerStatus) bool { return s.Worker == name })
 	if i < 0 {
-		p.fail(w, r, fmt.Errorf("%w %q", service.ErrUnknownWorker, name))
+		p.fail(w, r, fmt.Errorf("%w %q", run.ErrUnknownWorker, name))
 		return
 	}
 	page := &workerPage{Status: all.Value[i]}
 	var history part[map[string][]service.BacklogSample]
 	var wait sync.WaitGroup
-	wait.Go(func() { page.Runs = p.runs(ctx, service.RunFilter{Worker: name, Limit: workerRuns}) })
+	wait.Go(func() { page.Runs = p.runs(ctx, run.Filter{Worker: name, Limit: workerRuns}) })
 	wait.Go(func() {
-		page.Fires = p.fires(ctx, service.FireFilter{Worker: name, Limit: workerRuns})
+		page.Fires = p.fires(ctx, schedule.Filter{Worker: name, Limit: workerRuns})
 	})
 	wait.Go(func() { history = p.history(ctx) })
 	wait.Wait()
@@ -236,8 +239,8 @@ func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
 
 // runPage is the data of a run's page.
 type runPage struct {
-	Run  service.Run
-	Jobs part[[]service.Job]
+	Run  run.Run
+	Jobs part[[]job.Job]
 	// Status is that of its worker, the zero value if it is not known.
 	Status service.WorkerStatus
 }
@@ -259,7 +262,7 @@ const runJobs = 50
 func (p *pages) run(w http.ResponseWriter, r *http.Request) {
 	id := strings.ToLower(r.PathValue("id"))
 	found := read(r.Context(), p.recent, "run "+id, readEvery,
-		func(ctx context.Context) (service.Run, error) { return p.config.Service.Run(ctx, id) })
+		func(ctx context.Context) (run.Run, error) { return p.config.Service.Run(ctx, id) })
 	if found.Err != nil {
 		p.fail(w, r, found.Err)
 		return
@@ -272,10 +275,12 @@ func (p *pages) run(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}
-	page.Jobs = read(r.Context(), p.recent, "jobs of "+id, readEvery,
-		func(ctx context.Context) ([]service.Job, error) {
-			return p.config.Service.JobsOfRun(ctx, id, runJobs)
-		})
+	if p.hasJobs() {
+		page.Jobs = read(r.Context(), p.recent, "jobs of "+id, readEvery,
+			func(ctx context.Context) ([]job.Job, error) {
+				return p.config.Service.JobsOfRun(ctx, id, runJobs)
+			})
+	}
 	p.show(w, r, "run", page.Run.State+" · "+page.Run.Worker, page)
 }
 
@@ -286,7 +291,7 @@ func (p *pages) job(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	found := read(r.Context(), p.recent, fmt.Sprint("job ", id), readEvery,
-		func(ctx context.Context) (service.Job, error) { return p.config.Service.Job(ctx, id) })
+		func(ctx context.Context) (job.Job, error) { return p.config.Service.Job(ctx, id) })
 	if found.Err != nil {
 		p.fail(w, r, found.Err)
 		return

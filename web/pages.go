@@ -104,7 +104,7 @@ func (p *pages) routes() http.Handler {
 
 // hasJobs says that there are deferred jobs and plans of what they do: not with loose foreign keys
 // only.
-func (p *pages) hasJobs() bool { return !p.config.Service.LooseForeignKeysOnly() }
+func (p *pages) hasJobs() bool { return !p.config.Service.LooseForeignKeysOnly }
 
 func (p *pages) asset(w http.ResponseWriter, r *http.Request) {
 	a, known := p.assets[r.URL.Path]
@@ -187,17 +187,17 @@ func (p *pages) fail(w http.ResponseWriter, r *http.Request, err error) {
 // refused writes that there is nothing to show, or that it cannot be asked for so, and reports
 // whether it did. A database that does not answer is no such error: a list says so where it is.
 func (p *pages) refused(w http.ResponseWriter, r *http.Request, err error) bool {
-	invalid, isInvalid := errors.AsType[*service.InvalidArgumentError](err)
+	invalid, isInvalid := errors.AsType[*run.InvalidArgumentError](err)
 	unknown, isUnknown := errors.AsType[*service.UnknownTargetError](err)
-	missing, isMissing := errors.AsType[*service.NotConfiguredError](err)
+	missing, isMissing := errors.AsType[*run.NotConfiguredError](err)
 	busy, isBusy := errors.AsType[*service.PlansBusyError](err)
 	switch {
 	case isInvalid:
 		p.sorry(w, r, http.StatusBadRequest, invalid.Field+": "+invalid.Description+".")
 	case isUnknown:
 		p.sorry(w, r, http.StatusNotFound, "It may be gone already: "+unknown.Error()+".")
-	case errors.Is(err, service.ErrUnknownRun), errors.Is(err, service.ErrUnknownJob),
-		errors.Is(err, service.ErrUnknownWorker):
+	case errors.Is(err, run.ErrUnknownRun), errors.Is(err, run.ErrUnknownJob),
+		errors.Is(err, run.ErrUnknownWorker):
 		p.sorry(w, r, http.StatusNotFound,
 			"Nothing here has this name or number. Old runs and jobs are deleted after a while.")
 	case isMissing:
@@ -215,7 +215,7 @@ func (p *pages) refused(w http.ResponseWriter, r *http.Request, err error) bool 
 func jobOf(r *http.Request) (int64, error) {
 	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
 	if err != nil || id < 1 {
-		return 0, fmt.Errorf("%w %q", service.ErrUnknownJob, r.PathValue("id"))
+		return 0, fmt.Errorf("%w %q", run.ErrUnknownJob, r.PathValue("id"))
 	}
 	return id, nil
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 const (
@@ -20,7 +22,7 @@ const (
 
 // planPage is the data of the page of a plan.
 type planPage struct {
-	*service.Plan
+	*run.Plan
 	// At is when it was made.
 	At time.Time
 }
@@ -46,7 +48,7 @@ func (p *pages) plan(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	found := readWithin(r.Context(), p.recent, fmt.Sprintf("plan %s %d", kind, id),
-		times{planEvery, planTimeout}, func(ctx context.Context) (*service.Plan, error) {
+		times{planEvery, planTimeout}, func(ctx context.Context) (*run.Plan, error) {
 			return p.config.Service.PlanDeletion(ctx, kind, id)
 		})
 	if found.Err != nil {
@@ -68,7 +70,7 @@ func planned(kind string, id int64) string {
 }
 
 // plannedBy is the address of the plan of what a job is to delete, "" once it has ended well.
-func plannedBy(j service.Job) string {
+func plannedBy(j job.Job) string {
 	kind, id, ok := service.TargetOf(j)
 	if !ok || j.State == "completed" {
 		return ""

@@ -13,6 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
 )
 
 // oneSQL is an id that the demo data has of each kind.
@@ -102,7 +103,7 @@ func TestPlan_IsOneClickFromWhateverIsToGo(t *testing.T) {
 	bot := fmt.Sprintf(`href="/plan/user/%d"`, dry.Candidates[0].ID)
 	f.page("/runs/"+dry.ID, bot)
 	f.run(tokens, false)
-	jobs, err := f.service.Jobs(t.Context(), service.JobFilter{Kind: "delete_user", Limit: 1000})
+	jobs, err := f.service.Jobs(t.Context(), job.Filter{Kind: "delete_user", Limit: 1000})
 	assert.Require(t, err == nil && len(jobs) != 0, "%v, %v", jobs, err)
 	last := jobs[len(jobs)-1]
 	f.page("/jobs?kind=delete_user", plannedBy(last))
@@ -115,7 +116,7 @@ func TestPlan_IsOneClickFromWhateverIsToGo(t *testing.T) {
 }
 
 func TestPlannedBy_IsTheTargetOfAJobThatMayStillRun(t *testing.T) {
-	for want, j := range map[string]service.Job{
+	for want, j := range map[string]job.Job{
 		"/plan/user/7":        {Kind: repo.DeleteUser{}.Kind(), Args: []byte(`{"user_id": 7, "deleted_by_id": 8}`), State: "discarded"},
 		"/plan/group/8":       {Kind: repo.DestroyGroup{}.Kind(), Args: []byte(`{"group_id": 8, "user_id": 7}`)},
 		"/plan/placeholder/9": {Kind: repo.DeletePlaceholderUser{}.Kind(), Args: []byte(`{"placeholder_user_id": 9}`)},
@@ -123,6 +124,6 @@ func TestPlannedBy_IsTheTargetOfAJobThatMayStillRun(t *testing.T) {
 	} {
 		assert.Equal(t, plannedBy(j), want)
 	}
-	got := plannedBy(service.Job{Kind: repo.DeleteUser{}.Kind(), Args: []byte(`{"user_id": 7}`), State: "completed"})
+	got := plannedBy(job.Job{Kind: repo.DeleteUser{}.Kind(), Args: []byte(`{"user_id": 7}`), State: "completed"})
 	assert.That(t, got == "", "the user is gone: %s", got)
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
 )
 
 func TestOverview_ShowsEveryWorkerAsGetStatusDoes(t *testing.T) {
@@ -66,7 +66,7 @@ func TestJob_TellsWhatBecameOfIt(t *testing.T) {
 	f.exec(`UPDATE maintenance.river_job SET state = 'discarded', finalized_at = now(), attempt = 25,
 		metadata = metadata || '{"trace_id": "` + trace + `", "worked_ms": 61500}',
 		errors = ARRAY['{"at": "2026-11-21T03:34:09Z", "attempt": 25, "error": "a table is locked"}'::jsonb]`)
-	jobs := assert.Must(f.service.Jobs(t.Context(), service.JobFilter{Limit: 1}))(t)
+	jobs := assert.Must(f.service.Jobs(t.Context(), job.Filter{Limit: 1}))(t)
 	assert.Require(t, len(jobs) == 1, "%v", jobs)
 	f.exec(`INSERT INTO maintenance.outside_paths (job_id, kind, path, done_at)
 		SELECT id, 'project_repository', '@hashed/' || id || i, CASE i WHEN 1 THEN now() END FROM maintenance.river_job, generate_series(1, 3) i;

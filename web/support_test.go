@@ -24,6 +24,7 @@ import (
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -113,9 +114,9 @@ func (f *fixture) serve(change []func(*Config)) {
 	})
 }
 
-func (f *fixture) run(worker string, dry bool) service.Run {
+func (f *fixture) run(worker string, dry bool) run.Run {
 	f.t.Helper()
-	r := assert.Must(f.service.RunBatch(f.t.Context(), service.RunRequest{Worker: worker, DryRun: dry, RequestedBy: "a test"}))(f.t)
+	r := assert.Must(f.service.RunBatch(f.t.Context(), run.Request{Worker: worker, DryRun: dry, RequestedBy: "a test"}))(f.t)
 	return r
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -86,7 +87,7 @@ func outages(workers []service.WorkerStatus) (common []outage) {
 // withDead adds to a verdict that is no failure what was given up or needs a decision, and what is not
 // recorded. Some of it
 // may be counted twice: a worker's dead jobs are in its backlog, too.
-func (v verdict) withDead(workers []service.WorkerStatus, jobs []service.JobCount) verdict {
+func (v verdict) withDead(workers []service.WorkerStatus, jobs []job.Count) verdict {
 	if v.Tone == "bad" {
 		return v
 	}

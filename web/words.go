@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -24,13 +25,13 @@ func (p *pages) functions() template.FuncMap {
 		"cut": cut, "busiest": busiest,
 		"planned": planned, "plannedBy": plannedBy,
 		"named": func(name string, of []choice) map[string]any { return map[string]any{"Name": name, "Of": of} },
-		"row":   func(run service.Run, named bool) runRow { return runRow{run, named} },
+		"row":   func(run run.Run, named bool) runRow { return runRow{run, named} },
 	}
 }
 
 // runRow is a run in a list; Named when the list is of several workers.
 type runRow struct {
-	service.Run
+	run.Run
 	Named bool
 }
 
@@ -91,7 +92,7 @@ func brief(n int64) string {
 }
 
 // took is how long a run took, or has taken so far.
-func took(r service.Run) string {
+func took(r run.Run) string {
 	end := r.FinishedAt
 	if end.IsZero() {
 		end = time.Now()
@@ -140,7 +141,7 @@ func detail(w service.WorkerStatus) string {
 }
 
 // why is the outcome of a job's last attempt with its reason and error.
-func why(j service.Job) string {
+func why(j job.Job) string {
 	var parts []string
 	if j.Outcome != "" {
 		parts = append(parts, j.Outcome)
@@ -187,7 +188,7 @@ func short(id string) string {
 }
 
 // busiest are up to six tables with the most rows changed.
-func busiest(r service.Run) []count {
+func busiest(r run.Run) []count {
 	all := make([]count, 0, len(r.Tables))
 	for _, t := range r.Tables {
 		all = append(all, count{t.Table, t.Deleted + t.Updated})

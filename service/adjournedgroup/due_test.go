@@ -11,6 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/adjournedgroup"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -71,7 +72,7 @@ func TestAdjournedGroupDeletion_InvalidSettingFailsTheRunAndTouchesNothing(t *te
 	servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups), "deletion_adjourned_period")
 	for _, value := range []string{"-1", "NULL"} {
 		g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = `+value)
-		r := assert.Must(g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups}))(t)
+		r := assert.Must(g.Service.RunBatch(context.Background(), run.Request{Worker: servicetest.AdjournedGroups}))(t)
 		servicetest.WantState(t, r, "failed")
 		assert.That(t, r.Reason == "SETTING_INVALID", "reason %q, want SETTING_INVALID", r.Reason)
 		servicetest.WantCounts(t, r, "")
@@ -295,7 +296,7 @@ func TestAdjournedGroupDeletion_IsNotConfiguredWithoutItsTables(t *testing.T) {
 	} {
 		g := servicetest.NewGroups(t)
 		g.Exec("main", schema)
-		_, err := g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups})
+		_, err := g.Service.RunBatch(context.Background(), run.Request{Worker: servicetest.AdjournedGroups})
 		servicetest.WantError(t, err, missing)
 		st, err := g.Service.Status(context.Background(), servicetest.AdjournedGroups)
 		assert.That(t, err == nil && st[0].Condition == service.ConditionNotConfigured, "%v, %v", st, err)

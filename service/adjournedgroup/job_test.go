@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -242,9 +242,9 @@ func TestDestroyGroup_FailedAttemptSaysWhyInItsJob(t *testing.T) {
 				defer g.Other(c.other)()
 			}
 			g.Attempt(strings.TrimSpace("retryable failed " + c.reason))
-			jobs := assert.Must(g.Service.Jobs(t.Context(), service.JobFilter{Kind: "destroy_group", Limit: 1}))(t)
+			jobs := assert.Must(g.Service.Jobs(t.Context(), job.Filter{Kind: "destroy_group", Limit: 1}))(t)
 			assert.Require(t, len(jobs) == 1 && jobs[0].Reason == c.reason &&
-				jobs[0].Outcome == service.JobFailed && len(jobs[0].Errors) == 1, "%+v", jobs)
+				jobs[0].Outcome == job.Failed && len(jobs[0].Errors) == 1, "%+v", jobs)
 			assert.Equal(t, jobs[0].Errors[0].Error, c.want)
 		})
 	}

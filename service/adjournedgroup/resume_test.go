@@ -13,6 +13,8 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -61,7 +63,7 @@ func TestAdjournedGroupDeletion_RunThatHasLostItsLeaseChangesNothingMore(t *test
 	g.Exec("main", `CREATE FUNCTION take_over() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		UPDATE maintenance.leases SET holder = 'other', epoch = epoch + 1; RETURN NULL; END $$`)
 	g.Exec("main", `CREATE TRIGGER take_over AFTER DELETE ON group_deletion_schedules FOR EACH ROW WHEN (OLD.group_id = 11) EXECUTE FUNCTION take_over()`)
-	r := assert.Must(g.Service.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups}))(t)
+	r := assert.Must(g.Service.RunBatch(context.Background(), run.Request{Worker: servicetest.AdjournedGroups}))(t)
 	servicetest.WantState(t, r, "failed")
 	assert.That(t, r.Reason == "LEASE_LOST", "reason %q", r.Reason)
 	servicetest.WantCounts(t, r, "restored_groups=2")
@@ -90,13 +92,13 @@ func (s stopper) WithAttrs(attrs []slog.Attr) slog.Handler {
 }
 
 // workJob does an attempt of the removal of group 10 that ends when the log says at ("": at once).
-func workJob(g *servicetest.Groups, at string) (service.JobResult, error) {
+func workJob(g *servicetest.Groups, at string) (job.Result, error) {
 	g.T.Helper()
-	return job(g, at)()
+	return attempt(g, at)()
 }
 
-// job is such an attempt, to be done by whatever goroutine.
-func job(g *servicetest.Groups, at string) func() (service.JobResult, error) {
+// attempt is such an attempt, to be done by whatever goroutine.
+func attempt(g *servicetest.Groups, at string) func() (job.Result, error) {
 	g.T.Helper()
 	stop := stopper{slog.NewTextHandler(&g.Log, nil), at, &sync.Once{}, make(chan struct{})}
 	if at == "" {
@@ -105,7 +107,7 @@ func job(g *servicetest.Groups, at string) func() (service.JobResult, error) {
 	s := g.Estate.Service("", g.WithQueue, func(c *service.Config) { c.Logger = slog.New(stop) })
 	r := g.Running(repo.DestroyGroup{GroupID: 10, UserID: new(int64(1))})
 	r.Stopping = stop.stopped
-	return func() (service.JobResult, error) { return servicetest.Attempt(s, r) }
+	return func() (job.Result, error) { return servicetest.Attempt(s, r) }
 }
 
 func TestDestroyGroup_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T) {
@@ -119,7 +121,7 @@ func TestDestroyGroup_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T
 	for at := ""; ; at = "left outside" {
 		r := assert.Must(workJob(g, at))(t)
 		if attempts++; r.Snooze == 0 {
-			assert.That(t, r.Outcome == service.JobSucceeded, "%+v", r)
+			assert.That(t, r.Outcome == job.Succeeded, "%+v", r)
 			break
 		}
 		g.Want("main", `SELECT state FROM namespaces WHERE id = 10`, "4")
@@ -177,8 +179,8 @@ func TestDestroyGroup_TwoAttemptsNeverOverlap(t *testing.T) {
 	// Another attempt comes between two steps of this one: it stops there, and does not report a failure.
 	g.Gate("main", "project_repositories")
 	g.Shut("main", servicetest.App)
-	done := make(chan service.JobResult, 1)
-	first := job(g, "never")
+	done := make(chan job.Result, 1)
+	first := attempt(g, "never")
 	go func() {
 		r, _ := first()
 		done <- r
@@ -188,7 +190,7 @@ func TestDestroyGroup_TwoAttemptsNeverOverlap(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	g.Lift("main", servicetest.App)
-	if r := <-done; r.Outcome != service.JobSucceeded {
+	if r := <-done; r.Outcome != job.Succeeded {
 		t.Errorf("%+v", r)
 	}
 	g.WantRows(map[string]int{"namespaces": 0})

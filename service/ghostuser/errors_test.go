@@ -9,7 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -120,7 +120,7 @@ func TestGhostUserMigration_GroupsThatLoseTheirScheduleAreNamedAndHeld(t *testin
 	g.WantGone(10)
 	g.WantLog(1, `"level":"WARN"`, `"group_ids":[100]`, `"user_id":10`)
 	g.Want("main", `SELECT count(*) FROM group_deletion_schedules`, "0")
-	r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.AdjournedGroups}))(t)
+	r := assert.Must(s.RunBatch(context.Background(), run.Request{Worker: servicetest.AdjournedGroups}))(t)
 	servicetest.WantCounts(t, r, "held_groups=1")
 	g.WantLog(1, `"level":"WARN"`, "SCHEDULE_LOST", `"group_id":100`)
 
@@ -222,7 +222,7 @@ func TestGhostUserMigration_ARunHeldToAPlanDeletesNobodyElse(t *testing.T) {
 	// While the run looks at 10 another one is queued, due long ago.
 	g.Held(`LOCK TABLE issues IN ACCESS EXCLUSIVE MODE`, 1,
 		`INSERT INTO ghost_user_migrations (user_id, consume_after, created_at, updated_at) VALUES (11, now() - interval '2 hours', now(), now())`)
-	r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers, ExpectedDigest: dry.CandidatesDigest}))(t)
+	r := assert.Must(s.RunBatch(context.Background(), run.Request{Worker: servicetest.GhostUsers, ExpectedDigest: dry.CandidatesDigest}))(t)
 	servicetest.WantCounts(t, r, "migrated_users=1 deleted_rows=4")
 	g.Want("main", `SELECT string_agg(id::text, ' ') FROM users WHERE id IN (10, 11)`, "11")
 	g.Want("main", `SELECT string_agg(user_id::text, ' ') FROM ghost_user_migrations`, "11")

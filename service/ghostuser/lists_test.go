@@ -11,6 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/ghostuser"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -260,8 +261,8 @@ func TestGhostUserMigration_ALeaseHeldInAnyDatabaseKeepsItFromRunning(t *testing
 	for _, where := range []string{"main", "sec", "ci"} {
 		g.Exec(where, `INSERT INTO maintenance.leases VALUES ('ghost_user_migration', 'somebody', 7, now(), now(), now() + interval '1 hour')
 			ON CONFLICT (name) DO UPDATE SET holder = 'somebody', epoch = 7, expires_at = excluded.expires_at`)
-		_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers})
-		var held *service.LeaseHeldError
+		_, err := s.RunBatch(context.Background(), run.Request{Worker: servicetest.GhostUsers})
+		var held *run.LeaseHeldError
 		assert.That(t, errors.As(err, &held) && held.Lease.Holder == "somebody" && held.Lease.Database == where, "got %v", err)
 		g.Want("main", `SELECT count(*) FROM maintenance.runs WHERE NOT dry_run`, "0")
 		dry := g.Runs(s, true)

@@ -15,6 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/ghostuser"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -38,7 +39,7 @@ func TestGhostUserMigration_TheDeadlineInTheMiddleOfAUserDefersIt(t *testing.T) 
 	g.Exec("main", `INSERT INTO releases (tag, author_id, project_id, released_at, created_at, updated_at) VALUES ('v', 10, 1, now(), now(), now())`)
 	r := g.Run(g.Service(servicetest.Lasting(2500*time.Millisecond)), "")
 	moved := r.Counts["moved_rows"]
-	servicetest.WantCounts(t, service.Run{Counts: r.Counts}, "deferred_users=1 moved_rows="+strings.TrimSpace(g.Value("main", `SELECT count(*) FROM issues WHERE author_id = 5`)))
+	servicetest.WantCounts(t, run.Run{Counts: r.Counts}, "deferred_users=1 moved_rows="+strings.TrimSpace(g.Value("main", `SELECT count(*) FROM issues WHERE author_id = 5`)))
 	assert.That(t, moved != 0 && moved != 10_000 && r.OverLimit && strings.Contains(r.Reason, "max_runtime"),
 		"moved %d, over limit %t, reason %q", moved, r.OverLimit, r.Reason)
 	g.WantLater(10, 30*time.Second)
@@ -192,7 +193,7 @@ func TestGhostUserMigration_AQueueWithoutAColumnItNeedsIsNotConfigured(t *testin
 	g := servicetest.NewGhosts(servicetest.Parallel(t))
 	for _, column := range []string{"hard_delete", "consume_after", "created_at"} {
 		g.Exec("main", `ALTER TABLE ghost_user_migrations RENAME `+column+` TO hidden`)
-		_, err := g.Service().RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers})
+		_, err := g.Service().RunBatch(context.Background(), run.Request{Worker: servicetest.GhostUsers})
 		servicetest.WantError(t, err, "ghost_user_migrations."+column)
 		g.Exec("main", `ALTER TABLE ghost_user_migrations RENAME hidden TO `+column)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -132,8 +133,8 @@ func TestGhostUserMigration_TheOldNameOfTheQueueIsUsedWhereItIsTheOnlyOne(t *tes
 	g.Want("main", `SELECT count(*) FROM users WHERE id IN (7, 10, 11)`, "1")
 	g.Want("main", `SELECT count(*) FROM users_ghost_user_migrations`, "0")
 	g.Exec("main", `DROP TABLE users_ghost_user_migrations`)
-	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.GhostUsers})
-	var missing *service.NotConfiguredError
+	_, err := s.RunBatch(context.Background(), run.Request{Worker: servicetest.GhostUsers})
+	var missing *run.NotConfiguredError
 	assert.That(t, errors.As(err, &missing) && strings.Contains(missing.Missing, "ghost_user_migrations"), "got %v", err)
 }
 

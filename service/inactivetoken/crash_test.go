@@ -11,6 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -75,14 +76,14 @@ func TestInactiveTokenDeletion_ShutdownIsGoneOnWithLikeACrash(t *testing.T) {
 	service.Settings[inactivetoken.Config](&c).BatchSize = 2
 	config.Defaults(&c)
 	stopped := assert.Must(service.New(c))(t)
-	if _, err := stopped.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, Async: true}); err != nil {
+	if _, err := stopped.RunBatch(context.Background(), run.Request{Worker: servicetest.InactiveTokens, Async: true}); err != nil {
 		t.Fatal(err)
 	}
 	e.AtGate("main", servicetest.App)
 	done := make(chan error)
 	go func() { done <- stopped.Shutdown(context.Background()) }()
 	devdb.Eventually(t, "the service to stop", func() bool {
-		_, err := stopped.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true})
+		_, err := stopped.RunBatch(context.Background(), run.Request{Worker: servicetest.InactiveTokens, DryRun: true})
 		return err != nil
 	})
 	e.Lift("main", servicetest.App)

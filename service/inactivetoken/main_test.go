@@ -7,6 +7,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -67,7 +68,7 @@ func newBots(t *testing.T, ids ...int) *servicetest.Estate {
 }
 
 // wantTokens runs the worker. The run must succeed with these counts.
-func wantTokens(t *testing.T, s *service.Service, counts string) service.Run {
+func wantTokens(t *testing.T, s *service.Service, counts string) run.Run {
 	t.Helper()
 	r := servicetest.RunTokens(t, s)
 	servicetest.WantRun(t, r, repo.RunSucceeded, counts)

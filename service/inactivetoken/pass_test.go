@@ -12,6 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
 	"github.com/caretaker-go/caretaker/service/placeholderuser"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -222,7 +223,7 @@ func TestInactiveTokenDeletion_AnUnfinishedPassQueuesWhatWasPlannedAlone(t *test
 	s := e.Service("", e.WithQueue)
 	dry := dryTokens(t, s)
 	servicetest.WantCandidates(t, dry, "user 2 u2 queue", "user 3 u3 queue")
-	r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, ExpectedDigest: dry.CandidatesDigest}))(t)
+	r := assert.Must(s.RunBatch(context.Background(), run.Request{Worker: servicetest.InactiveTokens, ExpectedDigest: dry.CandidatesDigest}))(t)
 	servicetest.WantCounts(t, r, "examined_users=2 scheduled_jobs=2")
 	e.Want("main", servicetest.QueuedUsers, "1 2 3")
 }
@@ -308,12 +309,12 @@ func TestResumeRuns_GoesOnWithWhatTheLoadHasEnded(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		reason string
-		limits service.LoadConfig
+		limits run.LoadConfig
 		want   string
 	}{
-		"over by now":        {"THROTTLED: replica", service.LoadConfig{MaxLockWait: time.Minute}, "2"},
-		"nothing is limited": {"THROTTLED: replica", service.LoadConfig{}, "1"},
-		"ended by its time":  {"limit reached: max_runtime", service.LoadConfig{MaxLockWait: time.Minute}, "1"},
+		"over by now":        {"THROTTLED: replica", run.LoadConfig{MaxLockWait: time.Minute}, "2"},
+		"nothing is limited": {"THROTTLED: replica", run.LoadConfig{}, "1"},
+		"ended by its time":  {"limit reached: max_runtime", run.LoadConfig{MaxLockWait: time.Minute}, "1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := servicetest.NewPlaceholders(servicetest.Parallel(t))
@@ -338,7 +339,7 @@ func TestResumeRuns_OpensThePassThatTheLoadHasKeptFromBeginning(t *testing.T) {
 			e.Exec("main", `INSERT INTO maintenance.runs (id, worker, trigger, state, reason, over_limit, lease_epoch, heartbeat_ttl, finished_at)
 				VALUES ('00000000-0000-7000-8000-000000000000', 'inactive_token_deletion', 'schedule', 'succeeded', 'THROTTLED: replica', true, 1, '40s', now())`)
 			s := e.Service("", e.WithQueue, func(cfg *service.Config) {
-				cfg.Load = service.LoadConfig{MaxLockWait: time.Minute}
+				cfg.Load = run.LoadConfig{MaxLockWait: time.Minute}
 				service.Settings[inactivetoken.Config](cfg).Schedule = time.Now().Add(-time.Hour).UTC().Format("4 15 * * *") // not soon
 			})
 			for range 3 {

@@ -8,6 +8,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -63,7 +64,7 @@ func TestInactiveTokenDeletion_NullSwitchesItOff(t *testing.T) {
 	e.Exec("main", `ALTER TABLE personal_access_tokens ENABLE ROW LEVEL SECURITY`)
 	s := e.Service("", e.WithQueue)
 	for _, dry := range []bool{true, false} {
-		r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: dry}))(t)
+		r := assert.Must(s.RunBatch(context.Background(), run.Request{Worker: servicetest.InactiveTokens, DryRun: dry}))(t)
 		servicetest.WantRun(t, r, repo.RunSkipped, "")
 		if r.Reason != "SETTING_OFF" || r.OverLimit || !strings.Contains(r.Error, servicetest.TokenSettingKey+" in application_settings.") {
 			t.Errorf("%+v, want SETTING_OFF, and where", r)
@@ -107,7 +108,7 @@ func TestInactiveTokenDeletion_InvalidSettingFailsTheRunAndKeepsThePass(t *testi
 	} {
 		e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, c.settings)
 		for _, dry := range []bool{false, true} {
-			r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: dry}))(t)
+			r := assert.Must(s.RunBatch(context.Background(), run.Request{Worker: servicetest.InactiveTokens, DryRun: dry}))(t)
 			servicetest.WantRun(t, r, repo.RunFailed, "")
 			if r.Reason != "SETTING_INVALID" || !strings.Contains(r.Error, servicetest.TokenSettingKey) || !strings.Contains(r.Error, c.named) {
 				t.Errorf("%s: reason %q, error %q", c.settings, r.Reason, r.Error)

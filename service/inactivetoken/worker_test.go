@@ -13,6 +13,8 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
+	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -84,7 +86,7 @@ func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing
 			}
 			s := e.Service("", e.WithQueue)
 			inMode := func(o *servicetest.Order) { o.URLs[0] += "&default_query_exec_mode=" + modes[zone] }
-			var r service.Run
+			var r run.Run
 			if zone == "" {
 				r = servicetest.RunTokens(t, s)
 			} else {
@@ -218,9 +220,9 @@ func TestInactiveTokenDeletion_RunTwiceQueuesOnceAndBesideJobsOfAnotherReason(t 
 	e.Want("main", passes, "2/2/2 finished, 2/2/0 finished, 2/2/0 finished")
 }
 
-func dryTokens(t *testing.T, s *service.Service) service.Run {
+func dryTokens(t *testing.T, s *service.Service) run.Run {
 	t.Helper()
-	r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: true}))(t)
+	r := assert.Must(s.RunBatch(context.Background(), run.Request{Worker: servicetest.InactiveTokens, DryRun: true}))(t)
 	servicetest.WantState(t, r, repo.RunSucceeded)
 	return r
 }
@@ -273,8 +275,8 @@ func TestInactiveTokenDeletion_MissingTablesAreNamed(t *testing.T) {
 			e.Exec("main", c.sql)
 			s := e.Service("", e.WithQueue)
 			for _, dry := range []bool{false, true} {
-				_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, DryRun: dry})
-				unconfigured, ok := errors.AsType[*service.NotConfiguredError](err)
+				_, err := s.RunBatch(context.Background(), run.Request{Worker: servicetest.InactiveTokens, DryRun: dry})
+				unconfigured, ok := errors.AsType[*run.NotConfiguredError](err)
 				assert.That(t, ok && strings.Contains(unconfigured.Missing, c.named), "%v, want that %s is missing", err, c.named)
 			}
 			st, err := s.Status(context.Background(), servicetest.InactiveTokens)
@@ -286,8 +288,8 @@ func TestInactiveTokenDeletion_MissingTablesAreNamed(t *testing.T) {
 
 func TestInactiveTokenDeletion_WithoutAQueueIsNotConfigured(t *testing.T) {
 	e := servicetest.NewTokens(servicetest.Parallel(t))
-	_, err := e.Service("").RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens})
-	_, ok := errors.AsType[*service.NotConfiguredError](err)
+	_, err := e.Service("").RunBatch(context.Background(), run.Request{Worker: servicetest.InactiveTokens})
+	_, ok := errors.AsType[*run.NotConfiguredError](err)
 	assert.That(t, ok, "%v, want that it is not configured", err)
 }
 
@@ -299,7 +301,7 @@ func TestInactiveTokenDeletion_ContinuationSaysWhatIsMissing(t *testing.T) {
 	pass := e.Value("main", `SELECT id FROM maintenance.token_passes`)
 	e.Exec("main", `DROP TABLE personal_access_tokens`)
 	_, err := s.WorkJob(context.Background(), e.Running(repo.ContinueInactiveTokenDeletion{PassID: pass}))
-	if public := service.PublicJobError(err); public == nil || !strings.Contains(public.Error(), "personal_access_tokens") {
+	if public := job.PublicError(err); public == nil || !strings.Contains(public.Error(), "personal_access_tokens") {
 		t.Errorf("%v for clients, of %v, want that personal_access_tokens is missing", public, err)
 	}
 }
@@ -310,7 +312,7 @@ func TestInactiveTokenDeletion_RangeThatMeetsALockIsTriedAgain(t *testing.T) {
 	release := e.Other(`UPDATE maintenance.river_job SET priority = 2`)
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log), servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 4 }))
-	r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.InactiveTokens, Async: true}))(t)
+	r := assert.Must(s.RunBatch(context.Background(), run.Request{Worker: servicetest.InactiveTokens, Async: true}))(t)
 	devdb.Eventually(t, "a range to be tried again", func() bool { return strings.Contains(log.String(), "range failed, retrying with a smaller one") })
 	release()
 	r = servicetest.Ended(t, s, r.ID)

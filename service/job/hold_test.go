@@ -10,7 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -31,12 +31,12 @@ func TestWorkJob_WaitsWhileTheWorkerOfItsOriginIsPaused(t *testing.T) {
 	e := servicetest.NewTokens(servicetest.Parallel(t))
 	s := e.Service(servicetest.OneChild, e.WithQueue)
 	held := map[string][]string{
-		service.AllWorkers:           {"group", "placeholder", "continuation", "user for its tokens", "user as a placeholder", "user with its group", "user for other reasons"},
+		run.AllWorkers:               {"group", "placeholder", "continuation", "user for its tokens", "user as a placeholder", "user with its group", "user for other reasons"},
 		servicetest.AdjournedGroups:  {"group", "user with its group"},
 		servicetest.PlaceholderUsers: {"placeholder", "user as a placeholder"},
 		servicetest.InactiveTokens:   {"user for its tokens"},
 	}
-	for _, paused := range append(servicetest.Workers(), service.AllWorkers) {
+	for _, paused := range append(servicetest.Workers(), run.AllWorkers) {
 		servicetest.Pause(t, s, paused)
 		want := map[string]bool{}
 		for _, name := range held[paused] {
@@ -53,9 +53,9 @@ func TestWorkJob_WaitsWhileTheWorkerOfItsOriginIsPaused(t *testing.T) {
 	}
 	// It hears of a pause and of its end from other replicas.
 	job, replica := repo.DestroyGroup{GroupID: 4711}, e.Service("", e.WithQueue)
-	servicetest.Pause(t, replica, service.AllWorkers)
+	servicetest.Pause(t, replica, run.AllWorkers)
 	devdb.Eventually(t, "the job to be held", func() bool { return e.Holds(s, job) })
-	servicetest.Resume(t, replica, service.AllWorkers)
+	servicetest.Resume(t, replica, run.AllWorkers)
 	devdb.Eventually(t, "the job to be worked", func() bool { return !e.Holds(s, job) })
 
 	// A job waits while the pauses cannot be read.
@@ -71,7 +71,7 @@ func TestWorkJob_WaitsWhileTheWorkerOfItsOriginIsPaused(t *testing.T) {
 
 func TestDestroyGroup_ASliceAtWorkEndsWithAPauseAndTheNextGoesOnAfterIt(t *testing.T) {
 	t.Parallel()
-	for _, paused := range []string{service.AllWorkers, servicetest.AdjournedGroups} {
+	for _, paused := range []string{run.AllWorkers, servicetest.AdjournedGroups} {
 		t.Run(paused, func(t *testing.T) {
 			g := servicetest.NewGroups(servicetest.Parallel(t))
 			g.Owned(10, 15)
@@ -98,7 +98,7 @@ func TestDestroyGroup_ASliceAtWorkEndsWithAPauseAndTheNextGoesOnAfterIt(t *testi
 
 func TestFault_WorkJob_WaitsWhileMainIsOverALimitOfItsLoad(t *testing.T) {
 	e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 1)
-	s := e.Service("", e.WithQueue, servicetest.LoadLimits(service.LoadConfig{MaxWALRate: 1}))
+	s := e.Service("", e.WithQueue, servicetest.LoadLimits(run.LoadConfig{MaxWALRate: 1}))
 	job := e.Running(repo.DestroyGroup{GroupID: 4711})
 	devdb.Eventually(t, "the job to be held", func() bool {
 		e.Exec("main", `SELECT pg_logical_emit_message(true, '', repeat('x', 100000))`)
@@ -109,7 +109,7 @@ func TestFault_WorkJob_WaitsWhileMainIsOverALimitOfItsLoad(t *testing.T) {
 
 func TestDestroyGroup_ASliceAtWorkEndsBeforeATableInALockQueue(t *testing.T) {
 	t.Parallel()
-	g := servicetest.NewGroups(t, servicetest.LoadLimits(service.LoadConfig{MaxLockWait: 100 * time.Millisecond}))
+	g := servicetest.NewGroups(t, servicetest.LoadLimits(run.LoadConfig{MaxLockWait: 100 * time.Millisecond}))
 	g.Owned(10, 15)
 	g.Project(1, 10, "p")
 	g.Content(1)

@@ -16,7 +16,8 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -27,7 +28,7 @@ func TestJobs_AreListedNewestFirstByKindAndState(t *testing.T) {
 	e.Insert(repo.Job{Args: repo.DestroyGroup{GroupID: 9}, ScheduledAt: time.Now().Add(time.Hour)})
 	e.EndJob(2, "discarded")
 	e.EndJob(4, "completed")
-	for want, f := range map[string]service.JobFilter{
+	for want, f := range map[string]job.Filter{
 		"[5 4 3 2 1]": {},
 		"[4 3 2 1]":   {Kind: "delete_placeholder_user"},
 		"[3 1]":       {State: "available"},
@@ -53,7 +54,7 @@ func TestJobs_AreListedNewestFirstByKindAndState(t *testing.T) {
 		"kind":  "delete_placeholder_user delete_user destroy_group continue_inactive_token_deletion",
 		"state": "available scheduled retryable running completed cancelled discarded",
 	} {
-		filters := map[string]service.JobFilter{"kind": {Kind: "delete_everything"}, "state": {State: "COMPLETED"}}
+		filters := map[string]job.Filter{"kind": {Kind: "delete_everything"}, "state": {State: "COMPLETED"}}
 		_, err := s.Jobs(context.Background(), filters[field])
 		wantInvalid(t, err, field)
 		servicetest.WantError(t, err, strings.Fields(names)...)
@@ -63,7 +64,7 @@ func TestJobs_AreListedNewestFirstByKindAndState(t *testing.T) {
 // wantInvalid fails the test at once unless an error says that a field of a request is invalid.
 func wantInvalid(t *testing.T, err error, field string) {
 	t.Helper()
-	invalid, ok := errors.AsType[*service.InvalidArgumentError](err)
+	invalid, ok := errors.AsType[*run.InvalidArgumentError](err)
 	assert.Require(t, ok && invalid.Field == field, "%s: got %v", field, err)
 }
 
@@ -74,7 +75,7 @@ func TestJobs_ShowWhatBecameOfThemAndAreCountedByKindAndArguments(t *testing.T) 
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'cancelled', attempt = 2, attempted_at = '2040-01-02', finalized_at = '2040-01-03',
 		metadata = metadata || '{"outcome": "refused", "reason": "STILL_REFERENCED"}',
 		errors = ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 1, "error": "a database is unreachable", "trace": ""}'::jsonb]`)
-	j := assert.Must(s.Jobs(context.Background(), service.JobFilter{Limit: 1}))(t)[0]
+	j := assert.Must(s.Jobs(context.Background(), job.Filter{Limit: 1}))(t)[0]
 	assert.That(t, j.ID == 1 && j.Kind == "delete_placeholder_user" && j.State == "cancelled" &&
 		string(j.Args) == `{"placeholder_user_id": 1}` && j.Attempt == 2 && j.MaxAttempts == 25 &&
 		j.Outcome == "refused" && j.Reason == "STILL_REFERENCED" && j.RunID == "run", "got %+v", j)
@@ -127,16 +128,16 @@ func TestRetryJob_LeavesAttemptsThatAreThereAndNamesTheJobThatDoesTheSame(t *tes
 	s := e.Service("", e.WithQueue)
 	e.Insert(servicetest.Placeholders(1)...)
 	e.EndJob(1, "cancelled")
-	job := assert.Must(s.RetryJob(context.Background(), 1))(t)
-	assert.That(t, job.Attempt == 1 && job.MaxAttempts == 25, "got %+v", job)
+	again := assert.Must(s.RetryJob(context.Background(), 1))(t)
+	assert.That(t, again.Attempt == 1 && again.MaxAttempts == 25, "got %+v", again)
 	e.EndJob(1, "discarded")
 	e.Insert(servicetest.Placeholders(1)...)
 	_, err := s.RetryJob(context.Background(), 1)
-	duplicate, ok := errors.AsType[*service.DuplicateJobError](err)
+	duplicate, ok := errors.AsType[*job.DuplicateJobError](err)
 	assert.That(t, ok && duplicate.ID == 2, "got %v, want that job 2 waits", err)
 	e.Want("main", `SELECT string_agg(state::text, ',' ORDER BY id) FROM maintenance.river_job`, "discarded,available")
 	_, err = s.RetryJob(context.Background(), 77)
-	assert.That(t, errors.Is(err, service.ErrUnknownJob), "got %v, want ErrUnknownJob", err)
+	assert.That(t, errors.Is(err, run.ErrUnknownJob), "got %v, want ErrUnknownJob", err)
 	_, err = s.RetryJob(context.Background(), 0)
 	wantInvalid(t, err, "id")
 }
@@ -182,7 +183,7 @@ func TestJobs_RescuedJobSaysWhy(t *testing.T) {
 			metadata = metadata || '{"outcome": "failed", "reason": "KEPT_BY_TRIGGER"}'`)
 		e.Rescue()
 		e.Exec("main", `UPDATE maintenance.river_job SET `+c.change)
-		jobs, err := s.Jobs(context.Background(), service.JobFilter{Limit: 1})
+		jobs, err := s.Jobs(context.Background(), job.Filter{Limit: 1})
 		assert.Require(t, err == nil && len(jobs) == 1, "got %+v, %v", jobs, err)
 		j := jobs[0]
 		assert.That(t, j.Outcome == c.outcome && j.Reason == c.reason, "%s: %q, %q, want %q, %q", name, j.Outcome, j.Reason, c.outcome, c.reason)
@@ -206,7 +207,7 @@ func TestWorkJob_AttemptWhoseProcessHasDiedIsReportedByTheNext(t *testing.T) {
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 3, attempted_at = now() - interval '81 s' + interval '3 us'`)
 	over := make(chan struct{})
 	close(over)
-	r := service.JobRequest{
+	r := job.Request{
 		Kind: "delete_user", Name: "the third", Attempt: 3, MaxAttempts: 25, Stopping: over,
 		RunID: "a run", TraceParent: carrier["traceparent"],
 	}
@@ -216,7 +217,7 @@ func TestWorkJob_AttemptWhoseProcessHasDiedIsReportedByTheNext(t *testing.T) {
 	log.Reset()
 	next := r
 	next.Name, next.Attempt = "the fourth", 4
-	next.Lost = &service.LostAttempt{Name: r.Name, Began: r.AttemptedAt, RescuedAt: r.AttemptedAt.Add(2 * time.Minute)}
+	next.Lost = &job.LostAttempt{Name: r.Name, Began: r.AttemptedAt, RescuedAt: r.AttemptedAt.Add(2 * time.Minute)}
 	assert.Must(s.WorkJob(t.Context(), next))(t)
 	jobs := servicetest.Named(spans, "maintenance.job")
 	assert.Require(t, len(jobs) == 3, "%d spans", len(jobs))

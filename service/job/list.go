@@ -71,12 +71,19 @@ func (p *Pool) RetryJob(ctx context.Context, id int64) (Job, error) {
 }
 
 // CancelJob stops a job for good: one that waits never starts, one at work stops after the statement in flight. One that
-// has ended stays as it is. Errors: those of RetryJob but for [*DuplicateJobError].
+// has ended stays as it is, and RetryJob undoes it. Errors: those of RetryJob but for [*DuplicateJobError].
 func (p *Pool) CancelJob(ctx context.Context, id int64, reason, by string) (Job, error) {
+	reason, by = strings.TrimSpace(reason), run.TruncateActor(strings.TrimSpace(by))
+	if err := run.CheckReason(reason); err != nil {
+		return Job{}, err
+	}
 	if id <= 0 {
 		return Job{}, errNoJobID()
 	}
 	job, err := p.Main.CancelJob(ctx, id, reason, by)
+	if err == nil && job.Cancellation != nil {
+		p.Logger.InfoContext(ctx, "job cancelled", "kind", job.Kind, "job_id", id, "by", by, "reason", reason)
+	}
 	return job, unknownJob(id, err)
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -54,7 +55,7 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 	e.WantSame("main", main, "c")
 	for _, want := range []string{"1 min", "2 min", "4 min"} {
 		r := servicetest.RunBatch(t, s, "main")
-		for _, r := range []service.Run{dry, r} {
+		for _, r := range []run.Run{dry, r} {
 			servicetest.WantState(t, r, "succeeded")
 			assert.That(t, !r.OverLimit && r.Error == "" && r.Counts["processed_records"] == 0 &&
 				r.Counts["rescheduled_records"] == 1 && r.Reason == dry.Reason, "%+v", r)
@@ -250,7 +251,7 @@ func TestAbsentChild_ThatIsAViewIsNamedAsOne(t *testing.T) {
 	var log servicetest.LogBook
 	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete}]\nv: [{table: p, column: p_id, on_delete: async_delete}]", log.Keep)
 	const text = "held, v is a view on ci: name the table below it in the definition"
-	for _, r := range []service.Run{servicetest.DryRun(t, s), wantRun(t, s, "deleted_rows=1 rescheduled_records=1")} {
+	for _, r := range []run.Run{servicetest.DryRun(t, s), wantRun(t, s, "deleted_rows=1 rescheduled_records=1")} {
 		assert.Equal(t, r.Reason, "1 record "+text)
 	}
 	assert.Contains(t, servicetest.Status(t, s).ConditionDetail, text)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -187,7 +188,7 @@ func (w *comparison) clean(t *rapid.T, definitions string) {
 	s := w.loose.Service(definitions, servicetest.Batches(size, limit), func(c *service.Config) {
 		service.Settings[loosefk.Config](c).MaxUpdates = rapid.Int64Range(1, 9).Draw(t, "max_updates")
 	})
-	var last service.Run
+	var last run.Run
 	for range 200 {
 		if w.loose.Value("main", "SELECT count(*) FROM loose_foreign_keys_deleted_records") == "0" {
 			return

@@ -11,6 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -229,8 +230,8 @@ func TestShards_AServerThatDoesNotKnowTheNewDatabaseYetHoldsTheRecords(t *testin
 	r := servicetest.RunBatch(t, old, "main")
 	assert.Contains(t, r.Reason, "1 record held, no configured database has their child tables orders")
 	e.WantQueue("main", "1")
-	_, err := old.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "shop_eu"})
-	assert.That(t, errors.Is(err, service.ErrUnknownDatabase), "got %v", err)
+	_, err := old.RunBatch(context.Background(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "shop_eu"})
+	assert.That(t, errors.Is(err, run.ErrUnknownDatabase), "got %v", err)
 	dueAgain(e, "main")
 	wantRun(t, fresh, "processed_records=1 deleted_rows=1")
 

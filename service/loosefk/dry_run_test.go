@@ -10,13 +10,13 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // definitions are a dry run's, in words.
-func definitions(r service.Run) string {
+func definitions(r run.Run) string {
 	var out []string
 	for _, d := range r.Definitions {
 		atLeast := ""
@@ -185,7 +185,7 @@ func TestDryRun_CountsEachRecordAsTheRunWould(t *testing.T) {
 			e.WantSame("main", queue, "loose_foreign_keys_deleted_records")
 			done := servicetest.RunBatch(t, s, "main")
 			servicetest.WantCounts(t, done, c.want)
-			told := func(r service.Run) string {
+			told := func(r run.Run) string {
 				return fmt.Sprint(r.State, r.Counts, r.Tables, " reason ", r.Reason, " error ", r.Error)
 			}
 			assert.Equal(t, told(dry), told(done))
@@ -230,7 +230,7 @@ cu: [{table: pu, column: p, on_delete: async_delete}]
 cc: [{table: pc, column: [a, b], key: [a, b], on_delete: async_delete}]
 ck: [{table: pi, column: p, on_delete: async_delete, conditions: [{column: kind, value: K}, {column: n, value: "01"}]}]`)
 	for _, dry := range []bool{true, false} {
-		r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: dry}))(t)
+		r := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: dry}))(t)
 		assert.That(t, r.Counts["processed_records"] == 2 && r.Counts["rescheduled_records"] == 3, "dry run %t: %v %s %s", dry, r.Counts, r.Reason, r.Error)
 	}
 }

@@ -12,13 +12,14 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
 // wantHeld fails the test unless the error says that this holder has the lease, and for how long.
 func wantHeld(t *testing.T, err error, holder string, atMost time.Duration) {
 	t.Helper()
-	var held *service.LeaseHeldError
+	var held *run.LeaseHeldError
 	assert.Require(t, errors.As(err, &held), "error %v, want that the lease is held", err)
 	assert.That(t, held.Lease.Holder == holder && held.Remaining > 0 && held.Remaining <= atMost && !held.Lease.ExpiresAt.IsZero(),
 		"%+v, want held by %s for at most %s", held, holder, atMost)
@@ -34,7 +35,7 @@ func TestLooseForeignKeysCleanup_ForeignLeaseIsRespected(t *testing.T) {
 
 	// A statement of the holder in flight has the row: nobody waits for it.
 	release := e.Hold(`SELECT FROM maintenance.leases FOR SHARE`)
-	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
+	_, err := s.RunBatch(context.Background(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "main"})
 	wantHeld(t, err, "somebody", time.Minute)
 	release()
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "0")
@@ -54,9 +55,9 @@ func TestLooseForeignKeysCleanup_ATakeOverWaitsForTheCommitOfTheStatementInFligh
 		`BEGIN; SELECT FROM maintenance.leases WHERE expires_at > clock_timestamp() FOR SHARE; DELETE FROM c WHERE id = 1`))(t)
 	e.Eventually("main", `SELECT expires_at <= clock_timestamp() FROM maintenance.leases`, "true")
 	s := e.Service(servicetest.OneChild)
-	done := make(chan service.Run, 1)
+	done := make(chan run.Run, 1)
 	go func() {
-		r, _ := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
+		r, _ := s.RunBatch(context.Background(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "main"})
 		done <- r
 	}()
 	e.Eventually("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker' AND wait_event_type = 'Lock'`, "true")

@@ -12,6 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -23,14 +24,14 @@ func limits(deletes, updates int64) func(*service.Config) {
 	}
 }
 
-func wantOverLimit(t *testing.T, r service.Run, reason string) {
+func wantOverLimit(t *testing.T, r run.Run, reason string) {
 	t.Helper()
 	servicetest.WantState(t, r, "succeeded")
 	assert.That(t, r.OverLimit && strings.Contains(r.Reason, reason),
 		"over_limit %v, reason %q, want over_limit because of %q", r.OverLimit, r.Reason, reason)
 }
 
-func wantWithinLimits(t *testing.T, r service.Run) {
+func wantWithinLimits(t *testing.T, r run.Run) {
 	t.Helper()
 	servicetest.WantState(t, r, "succeeded")
 	assert.That(t, !r.OverLimit && r.Reason == "", "over_limit %v, reason %q, want a normal end", r.OverLimit, r.Reason)

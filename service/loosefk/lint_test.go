@@ -10,8 +10,8 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -160,7 +160,7 @@ func TestLint_FileAndScheduleAreChecked(t *testing.T) {
 		"warning trigger_without_definition main merge_requests", "warning trigger_without_definition main namespaces", "warning trigger_without_definition main projects")
 	assert.That(t, result.Errors == 0, "%d errors", result.Errors)
 	keys.Only = "sec"
-	if _, err := keys.Lint(context.Background()); !errors.Is(err, service.ErrUnknownDatabase) {
+	if _, err := keys.Lint(context.Background()); !errors.Is(err, run.ErrUnknownDatabase) {
 		t.Errorf("got %v, want ErrUnknownDatabase", err)
 	}
 	keys.Definitions = nil

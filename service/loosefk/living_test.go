@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -200,7 +200,7 @@ func TestLooseForeignKeysCleanup_KeysAreLookedUpByTheColumnsThatWereRecorded(t *
 			e.Exec("main", c.sql)
 			s := e.Service("c: ["+c.definitions+"]", servicetest.With(func(c *loosefk.Config) { c.ReusedKeys = loosefk.ReuseHold }))
 			for _, dry := range []bool{true, false} {
-				r := assert.Must(s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: dry}))(t)
+				r := assert.Must(s.RunBatch(context.Background(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: dry}))(t)
 				servicetest.WantRun(t, r, "succeeded", c.counts)
 				assert.Equal(t, r.Reason, c.reason)
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -263,7 +264,7 @@ func TestReload_ARunKeepsItsDefinitionsAndAMistakeThoseOfTheServer(t *testing.T)
 	file := servicetest.Save(t, ofC+strings.Replace(ofC, "c:", "d:", 1))
 	s := e.Service("", servicetest.With(func(c *loosefk.Config) { c.DefinitionsFile = file }))
 	e.Deleted("main", "p", 1, 1)
-	assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Async: true}))(t)
+	assert.Must(s.RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys, Async: true}))(t)
 	e.Eventually("main", `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`, "1")
 	assert.NoError(t, os.WriteFile(file, []byte(ofC), 0o600))
 	assert.Equal(t, assert.Must(s.ReloadDefinitions())(t), 1)

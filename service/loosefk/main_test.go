@@ -7,6 +7,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -36,7 +37,7 @@ func TestContract(t *testing.T) {
 }
 
 // wantRun runs the worker on main. The run must succeed with these counts.
-func wantRun(t *testing.T, s *service.Service, counts string) service.Run {
+func wantRun(t *testing.T, s *service.Service, counts string) run.Run {
 	t.Helper()
 	r := servicetest.RunBatch(t, s, "main")
 	servicetest.WantRun(t, r, "succeeded", counts)
@@ -44,7 +45,7 @@ func wantRun(t *testing.T, s *service.Service, counts string) service.Run {
 }
 
 // wantFailedRun runs the worker on main. The run must fail with exactly this error and these counts.
-func wantFailedRun(t *testing.T, s *service.Service, failure, counts string) service.Run {
+func wantFailedRun(t *testing.T, s *service.Service, failure, counts string) run.Run {
 	t.Helper()
 	r := servicetest.RunBatch(t, s, "main")
 	servicetest.WantFailed(t, r, failure)

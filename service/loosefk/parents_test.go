@@ -11,6 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -74,8 +75,8 @@ func TestLooseForeignKeysCleanup_WithoutDefinitionsNothingIsDone(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	e.Deleted("main", "p", 1, 3)
 	s := e.Service("")
-	_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.LooseForeignKeys, Database: "main"})
-	_, ok := errors.AsType[*service.NotConfiguredError](err)
+	_, err := s.RunBatch(context.Background(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "main"})
+	_, ok := errors.AsType[*run.NotConfiguredError](err)
 	assert.That(t, ok, "RunBatch: %v, want a *NotConfiguredError", err)
 	servicetest.WantCondition(t, s, service.ConditionNotConfigured)
 	e.Want("main", `SELECT count(*) FROM maintenance.leases`, "0")

@@ -15,6 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -133,7 +134,7 @@ func TestPartitions_AreDroppedAtAnyPositionWhenNothingIsPending(t *testing.T) {
 				e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value, consume_after, status) VALUES `+c.records)
 			}
 			s := e.Service(servicetest.OneChild)
-			if r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, DryRun: true}); err != nil || r.State != repo.RunSucceeded {
+			if r, err := s.RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys, DryRun: true}); err != nil || r.State != repo.RunSucceeded {
 				t.Fatal(r.State, err)
 			}
 			e.Want("main", partitions, fmt.Sprintf("1 2 3, default %d", c.active))

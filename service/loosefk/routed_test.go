@@ -11,6 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -211,7 +212,7 @@ func TestNewPartitions_AreTrackedByTheRunThatFindsThem(t *testing.T) {
 		CREATE TABLE a_name_that_leaves_no_room_for_the_ending_of_the_trigger PARTITION OF visits FOR VALUES IN (4)`)
 	var said bytes.Buffer
 	s := e.Service(visitsChild, func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
-	if r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys, DryRun: true}); err != nil || r.State != repo.RunSucceeded {
+	if r, err := s.RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys, DryRun: true}); err != nil || r.State != repo.RunSucceeded {
 		t.Fatal(r.State, err)
 	}
 	e.Want("main", tracked, firstVisits)

@@ -8,9 +8,9 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/orphanaudit"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -47,7 +47,7 @@ func TestNeighbour_ParentsInPartitionsThatPartmanMakesOrDrops(t *testing.T) {
 	e.Want("main", `SELECT count(*) || ' ' || (SELECT count(*) FROM c WHERE p_id < 10) FROM loose_foreign_keys_deleted_records`, "0 18")
 	s := e.Service(servicetest.OneChild, servicetest.Audited, servicetest.With(func(c *orphanaudit.Config) { c.Fix = new(true) }))
 	devdb.Eventually(t, "the audit to queue all orphans", func() bool {
-		assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: orphanaudit.Name}))(t)
+		assert.Must(s.RunBatch(t.Context(), run.Request{Worker: orphanaudit.Name}))(t)
 		return e.Value("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`) == "9"
 	})
 	wantRun(e, "processed_records=9 deleted_rows=18")

@@ -14,7 +14,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -144,9 +144,9 @@ func TestNeighbour_AServerWithTwoHostsInItsURLFollowsAFailOver(t *testing.T) {
 	e.Lift("main", servicetest.App)
 	e.Exec("main", `DELETE FROM p WHERE id <= 25`)
 	devdb.Eventually(t, "the next run", func() bool {
-		_, err := s.RunBatch(t.Context(), service.RunRequest{Worker: servicetest.LooseForeignKeys})
-		var held *service.LeaseHeldError
-		assert.Require(t, err == nil || errors.Is(err, service.ErrUnreachable) || errors.As(err, &held), "%v", err)
+		_, err := s.RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys})
+		var held *run.LeaseHeldError
+		assert.Require(t, err == nil || errors.Is(err, run.ErrUnreachable) || errors.As(err, &held), "%v", err)
 		return err == nil
 	})
 	servicetest.WantState(t, servicetest.Ended(t, s, begun.ID), repo.RunFailed)

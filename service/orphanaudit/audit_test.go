@@ -11,6 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/orphanaudit"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -86,11 +87,11 @@ func newShop(t *testing.T) *servicetest.Estate {
 	return e
 }
 
-// run runs a worker once more, until no limit stops it.
-func run(t *testing.T, s *service.Service, worker, database string) (last service.Run) {
+// runAll runs a worker once more, until no limit stops it.
+func runAll(t *testing.T, s *service.Service, worker, database string) (last run.Run) {
 	t.Helper()
 	for {
-		r := assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: worker, Database: database}))(t)
+		r := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: worker, Database: database}))(t)
 		servicetest.WantState(t, r, repo.RunSucceeded)
 		if last = r; !r.OverLimit {
 			return last
@@ -111,13 +112,13 @@ func TestOrphanAudit_WhatItRecordsIsCleanedAndNothingElse(t *testing.T) {
 	servicetest.WantState(t, counted, repo.RunSucceeded)
 	servicetest.WantCounts(t, counted, "examined_keys=316 orphaned_keys=191 orphaned_rows=351")
 	e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "0")
-	run(t, s, orphanaudit.Name, "")
+	runAll(t, s, orphanaudit.Name, "")
 	// 40 keys of p and of u each, 41 of k, where a row (1, n2) refers to nobody.
 	e.Want("main", `SELECT string_agg(n::text, ' ' ORDER BY t) FROM (SELECT fully_qualified_table_name AS t, count(*) AS n
 		FROM loose_foreign_keys_deleted_records GROUP BY 1) x`, "41 40 40")
-	run(t, s, orphanaudit.Name, "")
+	runAll(t, s, orphanaudit.Name, "")
 	e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`, "121")
-	run(t, s, servicetest.LooseForeignKeys, "main")
+	runAll(t, s, servicetest.LooseForeignKeys, "main")
 	for _, c := range []struct{ database, sql, want string }{
 		{"main", `SELECT count(*) FILTER (WHERE p_id IS NULL) || ' ' || count(p_id) FROM a`, "81 40"},
 		{"main", `SELECT count(*) || ' ' || count(*) FILTER (WHERE u_id NOT IN (SELECT id FROM u)) FROM b`, "40 0"},
@@ -131,7 +132,7 @@ func TestOrphanAudit_WhatItRecordsIsCleanedAndNothingElse(t *testing.T) {
 	} {
 		e.Want(c.database, c.sql, c.want)
 	}
-	again := run(t, s, orphanaudit.Name, "")
+	again := runAll(t, s, orphanaudit.Name, "")
 	assert.That(t, again.Counts["orphaned_keys"] == 0, "orphans are left: %v", again.Counts)
 }
 
@@ -159,9 +160,9 @@ const childOf1And2 = `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CR
 	INSERT INTO c (p_id) VALUES (1), (2)`
 
 // audited runs the audit, whatever comes of the run.
-func audited(t *testing.T, s *service.Service) service.Run {
+func audited(t *testing.T, s *service.Service) run.Run {
 	t.Helper()
-	return assert.Must(s.RunBatch(t.Context(), service.RunRequest{Worker: orphanaudit.Name}))(t)
+	return assert.Must(s.RunBatch(t.Context(), run.Request{Worker: orphanaudit.Name}))(t)
 }
 
 // wantLate runs the audit, which has to wait for the writer, and again when that has committed.
@@ -171,7 +172,7 @@ func wantLate(e *servicetest.Estate, s *service.Service, writer *pgx.Conn) {
 	assert.That(e.T, r.State == repo.RunSucceeded && r.OverLimit && strings.Contains(r.Reason, "older transactions are open"), "%+v", r)
 	e.WantQueue("main", "")
 	assert.Must(writer.Exec(e.T.Context(), `COMMIT`))(e.T)
-	run(e.T, s, orphanaudit.Name, "")
+	runAll(e.T, s, orphanaudit.Name, "")
 	e.WantQueue("main", "2")
 }
 
@@ -210,7 +211,7 @@ func TestOrphanAudit_WaitingAndDeadRecordsAreNoOrphans(t *testing.T) {
 	e.Exec("main", `INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at)
 		VALUES ('public.p', 2, 'c.p_id -> p', 'P0001', 'no', 10, now())`)
 	// The reference schema's queue is GitLab's.
-	servicetest.WantCounts(t, run(t, e.Service(servicetest.OneChild, fixing(10, 10)), orphanaudit.Name, ""),
+	servicetest.WantCounts(t, runAll(t, e.Service(servicetest.OneChild, fixing(10, 10)), orphanaudit.Name, ""),
 		"examined_keys=3 orphaned_keys=1 orphaned_rows=1 queued_records=1")
 	e.WantQueue("main", "1 3")
 }

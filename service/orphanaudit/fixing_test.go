@@ -9,8 +9,8 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/orphanaudit"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -44,10 +44,10 @@ func searched(t *testing.T, search *orphanaudit.Search) orphanaudit.Found {
 func TestSearch_APauseHoldsItsWriting(t *testing.T) {
 	e, search := byHand(servicetest.Parallel(t), 3)
 	s := e.Service(servicetest.OneChild)
-	for _, worker := range []string{service.AllWorkers, orphanaudit.Name, servicetest.LooseForeignKeys} {
+	for _, worker := range []string{run.AllWorkers, orphanaudit.Name, servicetest.LooseForeignKeys} {
 		servicetest.Pause(t, s, worker)
 		_, err := search.Run(t.Context())
-		_, paused := errors.AsType[*service.WorkerPausedError](err)
+		_, paused := errors.AsType[*run.WorkerPausedError](err)
 		assert.That(t, paused && strings.Contains(err.Error(), "caretaker resume"), "%s: %v", worker, err)
 		assert.That(t, search.Fix.Permitted(t.Context(), search.Databases[0], func(repo.Permit) error { return nil }) != nil,
 			"%s: a record may be written", worker)
@@ -191,7 +191,7 @@ func TestSearch_ARenamedParentIsKnownByTheKeyThatItsTriggerRecords(t *testing.T)
 	assert.Must(e.Keys("").Track(t.Context(), "p", "ref"))(t)
 	e.Exec("main", `ALTER TABLE p RENAME TO q`)
 	const definition = "c: [{table: q, column: p_ref, on_delete: async_delete}]"
-	run(t, e.Service(definition, fixing(1, 1)), orphanaudit.Name, "")
+	runAll(t, e.Service(definition, fixing(1, 1)), orphanaudit.Name, "")
 	r := servicetest.RunBatch(t, e.Service(definition), "main")
 	servicetest.WantCounts(t, r, "processed_records=1 deleted_rows=1")
 	e.Want("main", `SELECT count(*) FROM c JOIN q ON ref = p_ref`, "5")
@@ -235,7 +235,7 @@ func TestOrphanAudit_AKeyThatTheParentsEncodingCannotHoldIsAnOrphan(t *testing.T
 	assert.Must(e.Keys("").Install(t.Context()))(t)
 	assert.Must(e.Keys("").Track(t.Context(), "p", "name"))(t)
 	const definition = "c: [{table: p, column: p_name, on_delete: async_delete}]"
-	run(t, e.Service(definition, fixing(1, 1)), orphanaudit.Name, "")
+	runAll(t, e.Service(definition, fixing(1, 1)), orphanaudit.Name, "")
 	e.Want("main", `SELECT string_agg(ascii(key_values[1])::text, ' ' ORDER BY key_values) FROM loose_foreign_keys_deleted_records`, `34 233`)
 	r := audited(t, e.Service(definition))
 	servicetest.WantRun(t, r, repo.RunSucceeded, "examined_keys=6 orphaned_keys=3 orphaned_rows=3")

@@ -13,6 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/placeholderuser"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -215,8 +216,8 @@ func TestPlaceholderUserCleanup_WhatItOrItsJobsNeedIsNamed(t *testing.T) {
 		e.Exec("main", sql)
 		s := e.Service("", e.WithQueue)
 		for _, dry := range []bool{false, true} {
-			_, err := s.RunBatch(context.Background(), service.RunRequest{Worker: servicetest.PlaceholderUsers, DryRun: dry})
-			missing, ok := errors.AsType[*service.NotConfiguredError](err)
+			_, err := s.RunBatch(context.Background(), run.Request{Worker: servicetest.PlaceholderUsers, DryRun: dry})
+			missing, ok := errors.AsType[*run.NotConfiguredError](err)
 			assert.That(t, ok && strings.Contains(missing.Missing, named), "error %v, want %q", err, named)
 		}
 		st, err := s.Status(context.Background(), servicetest.PlaceholderUsers)

@@ -87,6 +87,20 @@ func (e *InvalidArgumentError) Error() string { return e.Field + ": " + e.Descri
 // Public says that the text is fit for clients.
 func (e *InvalidArgumentError) Public() {}
 
+// maxReason is the length of a reason in characters.
+const maxReason = 500
+
+// CheckReason refuses a reason, of whatever is to have one, that is missing or too long.
+func CheckReason(reason string) error {
+	switch n := len([]rune(reason)); {
+	case n == 0:
+		return &InvalidArgumentError{Field: "reason", Description: "is required: say why, for those who find it"}
+	case n > maxReason:
+		return &InvalidArgumentError{Field: "reason", Description: fmt.Sprintf("at most %d characters", maxReason)}
+	}
+	return nil
+}
+
 // RequestReusedError says that a request id has started a run of something else: of another worker, on another database,
 // or as a dry run.
 type RequestReusedError struct{ First Run }

@@ -16,6 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -38,7 +39,7 @@ func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 	deadRun(e, "0197c000-0000-7000-8000-000000000002", servicetest.LooseForeignKeys, "main", "")
 	deadRun(e, "0197c000-0000-7000-8000-000000000003", "worker_of_tomorrow", "", "")
 	for _, look := range []*service.Service{s, other, s} {
-		assert.Must(look.Runs(t.Context(), service.RunFilter{Limit: 10}))(t)
+		assert.Must(look.Runs(t.Context(), run.Filter{Limit: 10}))(t)
 	}
 	for name, want := range map[string]int64{
 		"maintenance.runs worker=ghost_user_migration database=main outcome=failed": 1, "maintenance.leases.lost worker=ghost_user_migration database=main": 1,
@@ -116,7 +117,7 @@ func TestAbandonedRun_WhoseProcessOnlyStoodStillIsToldOnce(t *testing.T) {
 	servicetest.Begin(t, s, "main")
 	e.AtGate("main", servicetest.App)
 	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)
-	assert.Must(other.Runs(t.Context(), service.RunFilter{Limit: 1}))(t)
+	assert.Must(other.Runs(t.Context(), run.Filter{Limit: 1}))(t)
 	e.Exec("main", `UPDATE maintenance.leases SET epoch = epoch + 1`)
 	e.Lift("main", servicetest.App)
 	devdb.Eventually(t, "the end of the run", func() bool { return strings.Contains(log.String(), "its record is corrected") })
@@ -137,7 +138,7 @@ func TestAbandonedRun_WhoseEndCouldNotBeRecordedInTimeIsToldOnce(t *testing.T) {
 	text := log.String()
 	assert.Require(t, strings.Contains(text, "end of the run not recorded, retrying") && !strings.Contains(text, "run finished"), "%v", text)
 	e.Exec("main", `UPDATE maintenance.runs SET heartbeat_ttl = '0'`)
-	assert.Must(other.Runs(t.Context(), service.RunFilter{Limit: 1}))(t)
+	assert.Must(other.Runs(t.Context(), run.Filter{Limit: 1}))(t)
 	e.Exec("main", `DROP TABLE outage`)
 	devdb.Eventually(t, "the end of the run", func() bool { return strings.Contains(log.String(), "its record is corrected") })
 	wantToldOnce(t, m, spans, log)
@@ -213,7 +214,7 @@ func TestWatchRun_OfAnotherReplicaOnlyReadsWhileTheRunGivesSignsOfLife(t *testin
 	e.Exec("main", countedSQL)
 	other := e.Service(servicetest.OneChild)
 	lifted := false
-	err := other.WatchRun(t.Context(), r.ID, func(service.Run) error {
+	err := other.WatchRun(t.Context(), r.ID, func(run.Run) error {
 		if !lifted {
 			lifted = true
 			e.Lift("main", servicetest.App)
@@ -230,7 +231,7 @@ func TestWatchRun_OfAnotherReplicaOnlyReadsWhileTheRunGivesSignsOfLife(t *testin
 
 func TestBackoff_WaitsLongerWithEveryFailureUpToItsMost(t *testing.T) {
 	t.Parallel()
-	b := service.Backoff{First: time.Second, Most: 5 * time.Second}
+	b := run.Backoff{First: time.Second, Most: 5 * time.Second}
 	for round := range 2 {
 		for n, seconds := range []int{1, 2, 4, 5, 5, 5} {
 			wait, news := b.After(errors.New("down"))
@@ -265,7 +266,7 @@ func TestRunCounts_OfAnEndThatWasNotCleanAreSettledByTheNextRunOfTheWorker(t *te
 	closed := lost.ID[:24] + "000000000000"
 	deadRun(e, closed, servicetest.LooseForeignKeys, "main", "")
 	e.Exec("main", `ALTER TABLE maintenance.receipts RENAME TO away`)
-	assert.Must(s.Runs(t.Context(), service.RunFilter{Limit: 1}))(t)
+	assert.Must(s.Runs(t.Context(), run.Filter{Limit: 1}))(t)
 	e.Exec("main", `ALTER TABLE maintenance.away RENAME TO receipts`)
 	e.Exec("main", unheard, "LEASE_LOST")
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now()`)

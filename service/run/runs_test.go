@@ -16,6 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -34,16 +35,16 @@ func TestRun_IsTheSameOnEveryReplicaAndWatchedUntilItsEnd(t *testing.T) {
 	assert.That(t, err == nil && own.Counts["processed_records"] == 4, "%+v, %v, want what has been done so far", own, err)
 	// A watch ends with its client, and the run goes on.
 	gone := errors.New("the stream is broken")
-	broken := s.WatchRun(ctx, r.ID, func(service.Run) error { return gone })
+	broken := s.WatchRun(ctx, r.ID, func(run.Run) error { return gone })
 	watched, cancel := context.WithCancelCause(ctx)
-	left := s.WatchRun(watched, r.ID, func(service.Run) error { cancel(gone); return nil })
+	left := s.WatchRun(watched, r.ID, func(run.Run) error { cancel(gone); return nil })
 	assert.That(t, errors.Is(broken, gone) && errors.Is(left, gone), "errors %v, %v", broken, left)
-	sent := make([][]service.Run, len(replicas))
+	sent := make([][]run.Run, len(replicas))
 	var begun, over sync.WaitGroup
 	begun.Add(len(replicas))
 	for i, replica := range replicas {
 		over.Go(func() {
-			err := replica.WatchRun(ctx, r.ID, func(run service.Run) error {
+			err := replica.WatchRun(ctx, r.ID, func(run run.Run) error {
 				if sent[i] = append(sent[i], run); len(sent[i]) == 1 {
 					begun.Done()
 				}
@@ -68,7 +69,7 @@ func TestRun_IsTheSameOnEveryReplicaAndWatchedUntilItsEnd(t *testing.T) {
 }
 
 // wantEnd fails the test unless a run on ten deleted parents has done everything.
-func wantEnd(t *testing.T, end service.Run) {
+func wantEnd(t *testing.T, end run.Run) {
 	t.Helper()
 	servicetest.WantRun(t, end, repo.RunSucceeded, "processed_records=10 deleted_rows=30")
 	want := []repo.TableCount{{Table: "c", Deleted: 30}}
@@ -79,7 +80,7 @@ func wantEnd(t *testing.T, end service.Run) {
 
 func TestRun_HasAUUIDOfMainsClockAndStaysAsItHasEnded(t *testing.T) {
 	s := servicetest.NewDeletedParents(servicetest.Parallel(t), 1).Service(servicetest.OneChild)
-	var end service.Run
+	var end run.Run
 	for range 20 {
 		last := end.ID
 		end = servicetest.RunBatch(t, s, "main")
@@ -96,14 +97,14 @@ func TestRun_HasAUUIDOfMainsClockAndStaysAsItHasEnded(t *testing.T) {
 		"Run":       func(id string) error { _, err := s.Run(context.Background(), id); return err },
 		"CancelRun": func(id string) error { _, err := s.CancelRun(context.Background(), id, ""); return err },
 		"WatchRun": func(id string) error {
-			return s.WatchRun(context.Background(), id, func(service.Run) error { return errors.New("sent") })
+			return s.WatchRun(context.Background(), id, func(run.Run) error { return errors.New("sent") })
 		},
 	} {
 		for _, id := range []string{uuid.NewString(), "7", "'; SELECT 1", "{0197c000-0000-7000-8000-000000000001}"} {
 			err := call(id)
-			assert.That(t, errors.Is(err, service.ErrUnknownRun), "%s(%q): %v", name, id, err)
+			assert.That(t, errors.Is(err, run.ErrUnknownRun), "%s(%q): %v", name, id, err)
 		}
-		invalid, ok := errors.AsType[*service.InvalidArgumentError](call(""))
+		invalid, ok := errors.AsType[*run.InvalidArgumentError](call(""))
 		assert.That(t, ok && invalid.Field == "id", "%s without an id: %v", name, invalid)
 	}
 }
@@ -120,7 +121,7 @@ func TestRuns_ArePagedNewestFirst(t *testing.T) {
 	var got []string
 	after := ""
 	for {
-		page := assert.Must(s.Runs(context.Background(), service.RunFilter{Worker: servicetest.LooseForeignKeys, After: after, Limit: 3}))(t)
+		page := assert.Must(s.Runs(context.Background(), run.Filter{Worker: servicetest.LooseForeignKeys, After: after, Limit: 3}))(t)
 		for _, r := range page {
 			got = append(got, r.ID)
 		}
@@ -131,11 +132,11 @@ func TestRuns_ArePagedNewestFirst(t *testing.T) {
 	}
 	assert.That(t, slices.Equal(got, want), "runs %v, want %v", got, want)
 	for state, n := range map[string]int{"": 8, repo.RunSucceeded: 4, repo.RunFailed: 4, repo.RunRunning: 0} {
-		all, err := s.Runs(context.Background(), service.RunFilter{State: state, Limit: 100})
+		all, err := s.Runs(context.Background(), run.Filter{State: state, Limit: 100})
 		assert.That(t, err == nil && len(all) == n, "%d in state %q, %v, want %d", len(all), state, err, n)
 	}
-	_, err := s.Runs(context.Background(), service.RunFilter{Worker: "nobody", Limit: 1})
-	assert.That(t, errors.Is(err, service.ErrUnknownWorker), "%v", err)
+	_, err := s.Runs(context.Background(), run.Filter{Worker: "nobody", Limit: 1})
+	assert.That(t, errors.Is(err, run.ErrUnknownWorker), "%v", err)
 }
 
 func TestRuns_OfDeadProcessesAreClosedAfterTheirTime(t *testing.T) {
@@ -146,9 +147,9 @@ func TestRuns_OfDeadProcessesAreClosedAfterTheirTime(t *testing.T) {
 			VALUES ($1::text::uuid, $2, 'main', 'schedule', 'running', '40 s', now() - $3::text::interval)`,
 			fmt.Sprintf("0197c000-0000-7000-8000-%012d", i), servicetest.LooseForeignKeys, silence)
 	}
-	running, err := s.Runs(context.Background(), service.RunFilter{State: repo.RunRunning, Limit: 10})
+	running, err := s.Runs(context.Background(), run.Filter{State: repo.RunRunning, Limit: 10})
 	assert.Require(t, err == nil && len(running) == 1, "%+v, %v, want one at work", running, err)
-	failed, err := s.Runs(context.Background(), service.RunFilter{State: repo.RunFailed, Limit: 10})
+	failed, err := s.Runs(context.Background(), run.Filter{State: repo.RunFailed, Limit: 10})
 	assert.Require(t, err == nil && len(failed) == 1 && !failed[0].FinishedAt.IsZero(), "%+v, %v, want one failed", failed, err)
 	servicetest.WantLost(t, failed[0])
 
@@ -157,7 +158,7 @@ func TestRuns_OfDeadProcessesAreClosedAfterTheirTime(t *testing.T) {
 	e.Exec("main", `INSERT INTO maintenance.runs (id, worker, database, trigger, state, heartbeat_ttl)
 		VALUES ($1::text::uuid, $2, 'main', 'schedule', 'running', '90 s')`, silent, servicetest.LooseForeignKeys)
 	var reasons []string
-	err = s.WatchRun(context.Background(), silent, func(r service.Run) error {
+	err = s.WatchRun(context.Background(), silent, func(r run.Run) error {
 		reasons = append(reasons, r.State+" "+r.Reason)
 		e.Exec("main", `UPDATE maintenance.runs SET heartbeat_at = heartbeat_at - interval '50 s'`)
 		return nil
@@ -172,9 +173,9 @@ func TestWatchRun_OutlastsAMainThatDoesNotAnswerForAMoment(t *testing.T) {
 	defer e.Lift("main", servicetest.App)
 	e.Open = []*repo.Database{e.As("watcher")}
 	watcher := e.Service(servicetest.OneChild)
-	seen, ended := make(chan service.Run, 100), make(chan error, 1)
+	seen, ended := make(chan run.Run, 100), make(chan error, 1)
 	go func() {
-		ended <- watcher.WatchRun(context.Background(), r.ID, func(r service.Run) error {
+		ended <- watcher.WatchRun(context.Background(), r.ID, func(r run.Run) error {
 			seen <- r
 			return nil
 		})
@@ -218,14 +219,14 @@ func TestFault_CancelRun_EndsARunInAnotherProcessAfterTheStatementInFlight(t *te
 
 func TestFault_PauseWorker_EndsARunInAnotherProcessAfterTheStatementInFlight(t *testing.T) {
 	e, s, p, _, before := elsewhere(servicetest.Parallel(t))
-	servicetest.Pause(t, s, service.AllWorkers)
+	servicetest.Pause(t, s, run.AllWorkers)
 	e.WantHalf(p.Result().Run, "PAUSED", before)
 }
 
 func TestFault_WatchRun_StreamsTheProgressOfARunInAnotherProcess(t *testing.T) {
 	e, s, p, id, _ := elsewhere(servicetest.Parallel(t))
-	var seen []service.Run
-	err := s.WatchRun(context.Background(), id, func(r service.Run) error {
+	var seen []run.Run
+	err := s.WatchRun(context.Background(), id, func(r run.Run) error {
 		seen = append(seen, r)
 		// Its progress is known here before its end.
 		if r.State == repo.RunRunning && r.Counts["processed_records"] == 4 {

@@ -11,6 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // Fixture is what [Contract] has to know of a worker.
@@ -124,9 +125,9 @@ func (c *contract) slow() { c.e.Exec("main", `INSERT INTO contract.slow VALUES (
 func (c *contract) fast() { c.e.Exec("main", `TRUNCATE contract.slow`) }
 
 // run runs the worker on main; it must succeed.
-func (c *contract) run(s *service.Service, dry bool) service.Run {
+func (c *contract) run(s *service.Service, dry bool) run.Run {
 	c.t.Helper()
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: c.Worker, DryRun: dry})
+	r, err := s.RunBatch(context.Background(), run.Request{Worker: c.Worker, DryRun: dry})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -135,9 +136,9 @@ func (c *contract) run(s *service.Service, dry bool) service.Run {
 }
 
 // started starts a run and waits until something is done.
-func (c *contract) started(s *service.Service) service.Run {
+func (c *contract) started(s *service.Service) run.Run {
 	c.t.Helper()
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: c.Worker, Async: true})
+	r, err := s.RunBatch(context.Background(), run.Request{Worker: c.Worker, Async: true})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -245,8 +246,8 @@ func (c *contract) twoAtOnce() {
 	c.slow()
 	first, second := c.service(nil, ""), c.service(nil, "")
 	begun := c.started(first)
-	_, err := second.RunBatch(context.Background(), service.RunRequest{Worker: c.Worker})
-	if _, held := errors.AsType[*service.LeaseHeldError](err); !held {
+	_, err := second.RunBatch(context.Background(), run.Request{Worker: c.Worker})
+	if _, held := errors.AsType[*run.LeaseHeldError](err); !held {
 		c.t.Fatalf("got %v, want LEASE_HELD", err)
 	}
 	c.fast()

@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // unsavedSQL keeps the counts of runs from being saved before their end.
@@ -48,7 +48,7 @@ func (c *contract) killed() {
 	c.wantUnfinished()
 	s := c.service(nil, "")
 	c.finish(s)
-	if _, err := s.Runs(context.Background(), service.RunFilter{Limit: 1}); err != nil {
+	if _, err := s.Runs(context.Background(), run.Filter{Limit: 1}); err != nil {
 		c.t.Fatal(err)
 	}
 	c.e.Want("main", miscountedSQL, "NULL")

@@ -31,7 +31,7 @@ func (c *contract) planned() {
 		c.t.Errorf("on record: %+v, %v; want %v", stored.Candidates, err, dry.Candidates)
 	}
 	c.otherPlan(s, strings.Repeat("0", 64), dry)
-	r, err := s.RunBatch(context.Background(), service.RunRequest{
+	r, err := s.RunBatch(context.Background(), run.Request{
 		Worker: c.Worker, ExpectedDigest: dry.CandidatesDigest, Async: true,
 	})
 	if err != nil {
@@ -48,11 +48,11 @@ func (c *contract) planned() {
 }
 
 // otherPlan fails the test unless a run that expects this digest is refused, and finds what dry has.
-func (c *contract) otherPlan(s *service.Service, expected string, dry service.Run) {
+func (c *contract) otherPlan(s *service.Service, expected string, dry run.Run) {
 	c.t.Helper()
 	before := c.rows()
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: c.Worker, ExpectedDigest: expected})
-	changed, ok := errors.AsType[*service.PlanChangedError](err)
+	r, err := s.RunBatch(context.Background(), run.Request{Worker: c.Worker, ExpectedDigest: expected})
+	changed, ok := errors.AsType[*run.PlanChangedError](err)
 	if !ok {
 		c.t.Fatalf("the run has done %+v, %v", r, err)
 	}
@@ -71,11 +71,11 @@ func (c *contract) otherPlan(s *service.Service, expected string, dry service.Ru
 }
 
 // noCandidates: a worker without them refuses a digest.
-func (c *contract) noCandidates(s *service.Service, dry service.Run) {
+func (c *contract) noCandidates(s *service.Service, dry run.Run) {
 	c.t.Helper()
 	_, err := s.RunBatch(context.Background(),
-		service.RunRequest{Worker: c.Worker, ExpectedDigest: strings.Repeat("0", 64)})
-	if _, ok := errors.AsType[*service.InvalidArgumentError](err); !ok || len(dry.Candidates) > 0 {
+		run.Request{Worker: c.Worker, ExpectedDigest: strings.Repeat("0", 64)})
+	if _, ok := errors.AsType[*run.InvalidArgumentError](err); !ok || len(dry.Candidates) > 0 {
 		c.t.Errorf("without candidates: %v, %v", dry.Candidates, err)
 	}
 	if n := c.done(); n != 0 {
@@ -85,18 +85,18 @@ func (c *contract) noCandidates(s *service.Service, dry service.Run) {
 
 // RunPlanned runs a worker with the digest of a dry run. When the run stands before a gate of main
 // something is done meanwhile. The run must succeed.
-func RunPlanned(e *Estate, s *service.Service, worker string, meanwhile func()) service.Run {
+func RunPlanned(e *Estate, s *service.Service, worker string, meanwhile func()) run.Run {
 	e.T.Helper()
-	dry, err := s.RunBatch(context.Background(), service.RunRequest{Worker: worker, DryRun: true})
+	dry, err := s.RunBatch(context.Background(), run.Request{Worker: worker, DryRun: true})
 	if err != nil || dry.CandidatesDigest == "" {
 		e.T.Fatalf("%+v, %v", dry, err)
 	}
 	e.Shut("main", App)
-	var r service.Run
+	var r run.Run
 	ended := make(chan error, 1)
 	go func() {
 		var err error
-		r, err = s.RunBatch(context.Background(), service.RunRequest{
+		r, err = s.RunBatch(context.Background(), run.Request{
 			Worker: worker, ExpectedDigest: dry.CandidatesDigest,
 		})
 		ended <- err
@@ -112,7 +112,7 @@ func RunPlanned(e *Estate, s *service.Service, worker string, meanwhile func()) 
 }
 
 // WantCandidates fails the test unless a dry run has found these: "kind id name action reason".
-func WantCandidates(t *testing.T, r service.Run, want ...string) {
+func WantCandidates(t *testing.T, r run.Run, want ...string) {
 	t.Helper()
 	var got []string
 	for _, found := range r.Candidates {

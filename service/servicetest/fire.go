@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // EveryMinute is the schedule that [Estate.Fire] needs. Only loose_foreign_keys_cleanup has it by default.
@@ -20,7 +21,7 @@ const (
 )
 
 // Fire lets the schedule start a run of a worker, which must have the schedule [EveryMinute], and waits for its end.
-func (e *Estate) Fire(s *service.Service, worker string) service.Run {
+func (e *Estate) Fire(s *service.Service, worker string) run.Run {
 	e.T.Helper()
 	// A service that is asked shortly before the end of a minute would wait for the next fire and start that, too.
 	e.Eventually("main", `SELECT extract(second FROM clock_timestamp()) BETWEEN 0 AND 50`, "true")

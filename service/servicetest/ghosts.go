@@ -10,6 +10,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/ghostuser"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // Ghosts has an organization with a ghost (5), a group (100) with a project (1), and user 7, to whom a merge request
@@ -84,7 +85,7 @@ func (g *Ghosts) Doomed(ids ...int) {
 }
 
 // Run runs the worker; the run must succeed and have these counts, "" for any.
-func (g *Ghosts) Run(s *service.Service, counts string) service.Run {
+func (g *Ghosts) Run(s *service.Service, counts string) run.Run {
 	g.T.Helper()
 	r := g.Runs(s, false)
 	WantState(g.T, r, repo.RunSucceeded)
@@ -95,9 +96,9 @@ func (g *Ghosts) Run(s *service.Service, counts string) service.Run {
 }
 
 // Runs runs the worker, whatever comes of it.
-func (g *Ghosts) Runs(s *service.Service, dry bool) service.Run {
+func (g *Ghosts) Runs(s *service.Service, dry bool) run.Run {
 	g.T.Helper()
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: GhostUsers, DryRun: dry})
+	r, err := s.RunBatch(context.Background(), run.Request{Worker: GhostUsers, DryRun: dry})
 	if err != nil {
 		g.T.Fatal(err)
 	}
@@ -107,7 +108,7 @@ func (g *Ghosts) Runs(s *service.Service, dry bool) service.Run {
 
 // Settled runs the worker again where a user was deferred, because the test came too late on a slow machine: a lock is
 // waited for a second. The counts are those of all runs.
-func (g *Ghosts) Settled(s *service.Service, r service.Run) service.Run {
+func (g *Ghosts) Settled(s *service.Service, r run.Run) run.Run {
 	g.T.Helper()
 	for r.Counts["deferred_users"] > 0 {
 		g.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now()`)
@@ -123,9 +124,9 @@ func (g *Ghosts) Settled(s *service.Service, r service.Run) service.Run {
 }
 
 // Begin starts a run and returns at once.
-func (g *Ghosts) Begin(s *service.Service) service.Run {
+func (g *Ghosts) Begin(s *service.Service) run.Run {
 	g.T.Helper()
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: GhostUsers, Async: true})
+	r, err := s.RunBatch(context.Background(), run.Request{Worker: GhostUsers, Async: true})
 	if err != nil {
 		g.T.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // Groups is main with groups, their people and marks. N is 14 days; user 1 is U, an active human.
@@ -126,9 +127,9 @@ func (g *Groups) Owned(id, days int) {
 }
 
 // Run runs the worker and fails the test unless the run succeeds with these counts.
-func (g *Groups) Run(counts string) service.Run {
+func (g *Groups) Run(counts string) run.Run {
 	g.T.Helper()
-	r, err := g.Service.RunBatch(context.Background(), service.RunRequest{Worker: AdjournedGroups})
+	r, err := g.Service.RunBatch(context.Background(), run.Request{Worker: AdjournedGroups})
 	if err != nil {
 		g.T.Fatal(err)
 	}
@@ -138,9 +139,9 @@ func (g *Groups) Run(counts string) service.Run {
 }
 
 // DryRun is run for a dry run.
-func (g *Groups) DryRun(counts string) service.Run {
+func (g *Groups) DryRun(counts string) run.Run {
 	g.T.Helper()
-	r, err := g.Service.RunBatch(context.Background(), service.RunRequest{Worker: AdjournedGroups, DryRun: true})
+	r, err := g.Service.RunBatch(context.Background(), run.Request{Worker: AdjournedGroups, DryRun: true})
 	if err != nil {
 		g.T.Fatal(err)
 	}

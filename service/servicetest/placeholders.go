@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // NewPlaceholders has organization 1 and a namespace 1 of an import.
@@ -31,9 +32,9 @@ func (e *Estate) Detail(id, attempts int, attempted string, userType ...int) {
 }
 
 // RunPlaceholders runs placeholder_user_cleanup and fails the test on an error.
-func RunPlaceholders(t *testing.T, s *service.Service, dry bool) service.Run {
+func RunPlaceholders(t *testing.T, s *service.Service, dry bool) run.Run {
 	t.Helper()
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: PlaceholderUsers, DryRun: dry})
+	r, err := s.RunBatch(context.Background(), run.Request{Worker: PlaceholderUsers, DryRun: dry})
 	if err != nil {
 		t.Fatal(err)
 	}

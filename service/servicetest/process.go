@@ -22,6 +22,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/placeholderuser"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // processVariable holds the order for such a process.
@@ -47,17 +48,17 @@ type Order struct {
 	Zone string
 }
 
-func (o Order) run(ctx context.Context) (service.Run, error) {
+func (o Order) run(ctx context.Context) (run.Run, error) {
 	config := service.Config{Replica: o.App, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	for i, name := range o.Names {
 		d, err := repo.Open(ctx, name, o.URLs[i])
 		if err != nil {
-			return service.Run{}, err
+			return run.Run{}, err
 		}
 		defer d.Close()
 		if o.Replica != "" && name == "main" {
 			if err := d.UseReplica(ctx, o.Replica, config.Logger); err != nil {
-				return service.Run{}, err
+				return run.Run{}, err
 			}
 		}
 		config.Databases = append(config.Databases, d)
@@ -68,37 +69,37 @@ func (o Order) run(ctx context.Context) (service.Run, error) {
 	if o.Definitions != "" {
 		var err error
 		if service.Settings[loosefk.Config](&config).Definitions, err = loosefk.LoadDefinitions(o.Definitions); err != nil {
-			return service.Run{}, err
+			return run.Run{}, err
 		}
 	}
 	if o.Configuration != "" {
 		if _, err := settings.OfProcess().LoadPartial(o.Configuration, &config); err != nil {
-			return service.Run{}, err
+			return run.Run{}, err
 		}
 	}
 	queue, err := scheduler.NewQueue(config.Databases[0], scheduler.QueueConfig{PollInterval: 50 * time.Millisecond})
 	if err != nil {
-		return service.Run{}, err
+		return run.Run{}, err
 	}
 	config.Queue = queue
 	settings.Defaults(&config)
 	s, err := service.New(config) //nolint:contextcheck // it needs none
 	if err != nil {
-		return service.Run{}, err
+		return run.Run{}, err
 	}
 	if o.Jobs != "" {
 		if err := queue.Start(OnlyKind{s, o.Jobs}); err != nil { //nolint:contextcheck // it lives as long as this process
-			return service.Run{}, err
+			return run.Run{}, err
 		}
 		select {}
 	}
-	run, err := s.RunBatch(ctx, service.RunRequest{Worker: cmp.Or(o.Worker, LooseForeignKeys), Database: o.Database})
+	run, err := s.RunBatch(ctx, run.Request{Worker: cmp.Or(o.Worker, LooseForeignKeys), Database: o.Database})
 	return run, errors.Join(err, s.Shutdown(ctx))
 }
 
 // Result is what it says at its end.
 type Result struct {
-	Run   service.Run
+	Run   run.Run
 	Error string
 }
 
@@ -196,12 +197,12 @@ func (p *Process) Result() (r Result) {
 func ShortRun(o *Order) { o.MaxRuntime = 10 * time.Second }
 
 // AfterExpiry runs the worker on main as soon as the lease that somebody has left behind has expired.
-func (e *Estate) AfterExpiry(s *service.Service, holder string) (r service.Run) {
+func (e *Estate) AfterExpiry(s *service.Service, holder string) (r run.Run) {
 	e.T.Helper()
 	devdb.Eventually(e.T, "the lease of "+holder+" to expire", func() bool {
 		var err error
-		r, err = s.RunBatch(context.Background(), service.RunRequest{Worker: LooseForeignKeys, Database: "main"})
-		var held *service.LeaseHeldError
+		r, err = s.RunBatch(context.Background(), run.Request{Worker: LooseForeignKeys, Database: "main"})
+		var held *run.LeaseHeldError
 		if !errors.As(err, &held) && err != nil {
 			e.T.Fatal(err)
 		}

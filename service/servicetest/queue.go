@@ -14,6 +14,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -130,26 +131,26 @@ type oneAttempt struct {
 
 // WorkJob sets the job aside and works it. The database may be one whose transactions are serializable by themselves:
 // those collide with what the queue writes meanwhile.
-func (o oneAttempt) WorkJob(ctx context.Context, r service.JobRequest) (service.JobResult, error) {
+func (o oneAttempt) WorkJob(ctx context.Context, r job.Request) (job.Result, error) {
 	readCommitted := pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
 	err := pgx.BeginTxFunc(ctx, o.e.Open[0].Pool(), readCommitted, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, setWorkedAsideSQL, r.ID)
 		return err
 	})
 	if err != nil {
-		return service.JobResult{}, err
+		return job.Result{}, err
 	}
 	return o.OnlyKind.WorkJob(ctx, r)
 }
 
 // Running puts a job that is at work into the queue, and returns its attempt as the queue would hand it over.
-func (e *Estate) Running(args repo.JobArgs) service.JobRequest {
+func (e *Estate) Running(args repo.JobArgs) job.Request {
 	e.T.Helper()
 	raw, err := json.Marshal(args)
 	if err != nil {
 		e.T.Fatal(err)
 	}
-	r := service.JobRequest{Kind: args.Kind(), Args: raw, Attempt: 1, MaxAttempts: 25}
+	r := job.Request{Kind: args.Kind(), Args: raw, Attempt: 1, MaxAttempts: 25}
 	err = e.SQL["main"].QueryRow(context.Background(), `
 		INSERT INTO maintenance.river_job (kind, args, state, attempt, attempted_at, max_attempts)
 		VALUES ($1, $2, 'running', 1, clock_timestamp(), 25) RETURNING id, attempted_at`, r.Kind, string(raw)).Scan(&r.ID, &r.AttemptedAt)
@@ -174,7 +175,7 @@ func (e *Estate) Holds(s *service.Service, args repo.JobArgs) bool {
 }
 
 // WorkHolds is whether an attempt of a job waits instead of working.
-func WorkHolds(t *testing.T, s *service.Service, request service.JobRequest) bool {
+func WorkHolds(t *testing.T, s *service.Service, request job.Request) bool {
 	t.Helper()
 	r, err := s.WorkJob(context.Background(), request)
 	if err != nil || (r.Snooze > 0) == (r.Outcome == "skipped") {
@@ -199,7 +200,7 @@ func Placeholders(n int64) (jobs []repo.Job) {
 }
 
 // AttemptOf does an attempt of a job delete_user without the queue.
-func (e *Estate) AttemptOf(s *service.Service, args repo.DeleteUser, stopping chan struct{}) (service.JobResult, error) {
+func (e *Estate) AttemptOf(s *service.Service, args repo.DeleteUser, stopping chan struct{}) (job.Result, error) {
 	e.T.Helper()
 	r := e.Running(args)
 	r.Stopping = stopping
@@ -208,7 +209,7 @@ func (e *Estate) AttemptOf(s *service.Service, args repo.DeleteUser, stopping ch
 
 // Attempt does an attempt of a job. One that was held because a busy machine did not tell the pauses
 // in time is done again.
-func Attempt(s *service.Service, r service.JobRequest) (result service.JobResult, err error) {
+func Attempt(s *service.Service, r job.Request) (result job.Result, err error) {
 	for range 20 {
 		result, err = s.WorkJob(context.Background(), r)
 		if err != nil || !strings.HasSuffix(result.Reason, run.PausesUnknown) {

@@ -9,6 +9,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // OneChild is the definition of most tests: rows of c refer to rows of p.
@@ -134,7 +135,7 @@ func (e *Estate) Install(tables ...string) {
 }
 
 // NewHalfway is a run that has removed the first 4 of 10 records and stands before the others.
-func NewHalfway(t *testing.T) (*Estate, *service.Service, service.Run, string) {
+func NewHalfway(t *testing.T) (*Estate, *service.Service, run.Run, string) {
 	t.Helper()
 	e := NewDeletedParents(t, 10)
 	e.Gate("main", "c", "OLD.p_id > 4")
@@ -147,7 +148,7 @@ func NewHalfway(t *testing.T) (*Estate, *service.Service, service.Run, string) {
 }
 
 // WantHalf fails the test unless the run was stopped for this reason and has left everything else as it was.
-func (e *Estate) WantHalf(r service.Run, reason, before string) {
+func (e *Estate) WantHalf(r run.Run, reason, before string) {
 	e.T.Helper()
 	WantState(e.T, r, repo.RunCancelled)
 	// A pause says whose it is, a cancellation whose if that is known.

@@ -18,6 +18,7 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
 	"github.com/caretaker-go/caretaker/service/placeholderuser"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // Mirrored is a main with a standby that notes every statement. Services read it; what they say is in log.
@@ -126,7 +127,7 @@ func (m *Mirrored) Service(change ...func(*service.Config)) *service.Service {
 // Run runs a worker and says where it found its candidates.
 func (m *Mirrored) Run(s *service.Service, worker, counts string) (from string) {
 	m.T.Helper()
-	r, err := s.RunBatch(m.T.Context(), service.RunRequest{Worker: worker})
+	r, err := s.RunBatch(m.T.Context(), run.Request{Worker: worker})
 	if err != nil {
 		m.T.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // LooseForeignKeys and the following are the names of the workers.
@@ -27,9 +28,9 @@ const InactiveTokens = "inactive_token_deletion"
 const PlaceholderUsers = "placeholder_user_cleanup"
 
 // RunBatch runs the worker on a database and fails the test on an error.
-func RunBatch(t *testing.T, s *service.Service, database string) service.Run {
+func RunBatch(t *testing.T, s *service.Service, database string) run.Run {
 	t.Helper()
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: LooseForeignKeys, Database: database})
+	r, err := s.RunBatch(context.Background(), run.Request{Worker: LooseForeignKeys, Database: database})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,9 +39,9 @@ func RunBatch(t *testing.T, s *service.Service, database string) service.Run {
 }
 
 // Begin starts a run and returns at once.
-func Begin(t *testing.T, s *service.Service, database string) service.Run {
+func Begin(t *testing.T, s *service.Service, database string) run.Run {
 	t.Helper()
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: LooseForeignKeys, Database: database, Async: true})
+	r, err := s.RunBatch(context.Background(), run.Request{Worker: LooseForeignKeys, Database: database, Async: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,11 +50,11 @@ func Begin(t *testing.T, s *service.Service, database string) service.Run {
 }
 
 // Ended waits for the end of a run.
-func Ended(t *testing.T, s *service.Service, id string) (r service.Run) {
+func Ended(t *testing.T, s *service.Service, id string) (r run.Run) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
 	defer cancel()
-	err := s.WatchRun(ctx, id, func(run service.Run) error {
+	err := s.WatchRun(ctx, id, func(run run.Run) error {
 		r = run
 		return nil
 	})
@@ -64,9 +65,9 @@ func Ended(t *testing.T, s *service.Service, id string) (r service.Run) {
 }
 
 // DryRun is [RunBatch] on main for a dry run.
-func DryRun(t *testing.T, s *service.Service) service.Run {
+func DryRun(t *testing.T, s *service.Service) run.Run {
 	t.Helper()
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: LooseForeignKeys, Database: "main", DryRun: true})
+	r, err := s.RunBatch(context.Background(), run.Request{Worker: LooseForeignKeys, Database: "main", DryRun: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +75,7 @@ func DryRun(t *testing.T, s *service.Service) service.Run {
 }
 
 // WantCounts fails the test unless the run's counts are these, "key=n key=n"; keys not named must be 0.
-func WantCounts(t *testing.T, r service.Run, want string) {
+func WantCounts(t *testing.T, r run.Run, want string) {
 	t.Helper()
 	expected := map[string]string{}
 	for pair := range strings.FieldsSeq(want) {
@@ -97,7 +98,7 @@ func WantCounts(t *testing.T, r service.Run, want string) {
 }
 
 // WantSums fails the test unless the run's tables add up to its counts.
-func WantSums(t *testing.T, r service.Run) {
+func WantSums(t *testing.T, r run.Run) {
 	t.Helper()
 	var deleted, updated int64
 	for _, table := range r.Tables {
@@ -112,7 +113,7 @@ func WantSums(t *testing.T, r service.Run) {
 }
 
 // WantState fails the test unless the run ended so.
-func WantState(t *testing.T, r service.Run, state string) {
+func WantState(t *testing.T, r run.Run, state string) {
 	t.Helper()
 	if r.State != state {
 		t.Fatalf("run is %s (reason %q, error %q), want %s", r.State, r.Reason, r.Error, state)
@@ -120,14 +121,14 @@ func WantState(t *testing.T, r service.Run, state string) {
 }
 
 // WantRun fails the test unless the run ended so, with these counts.
-func WantRun(t *testing.T, r service.Run, state, counts string) {
+func WantRun(t *testing.T, r run.Run, state, counts string) {
 	t.Helper()
 	WantState(t, r, state)
 	WantCounts(t, r, counts)
 }
 
 // WantFailed fails the test unless the run failed with exactly this error, which says nothing that is not for clients.
-func WantFailed(t *testing.T, r service.Run, text string) {
+func WantFailed(t *testing.T, r run.Run, text string) {
 	t.Helper()
 	WantState(t, r, repo.RunFailed)
 	if r.Error != text {
@@ -136,7 +137,7 @@ func WantFailed(t *testing.T, r service.Run, text string) {
 }
 
 // WantLost fails the test unless the run ended because its lease was lost.
-func WantLost(t *testing.T, r service.Run) {
+func WantLost(t *testing.T, r run.Run) {
 	t.Helper()
 	WantState(t, r, repo.RunFailed)
 	if r.Reason != "LEASE_LOST" {
@@ -145,7 +146,7 @@ func WantLost(t *testing.T, r service.Run) {
 }
 
 // WantEarly fails the test unless the run ended early for this reason.
-func WantEarly(t *testing.T, r service.Run, reason string) {
+func WantEarly(t *testing.T, r run.Run, reason string) {
 	t.Helper()
 	WantState(t, r, repo.RunSucceeded)
 	if !r.OverLimit || !strings.HasPrefix(r.Reason, reason) {

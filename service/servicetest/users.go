@@ -9,6 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/inactivetoken"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // NewTokens has the organizations 1 and 2, each with an admin bot, 101 and 102, and N = 42.
@@ -86,9 +87,9 @@ func (e *Estate) Alive(user int) {
 }
 
 // RunTokens runs inactive_token_deletion and fails the test on an error.
-func RunTokens(t *testing.T, s *service.Service) service.Run {
+func RunTokens(t *testing.T, s *service.Service) run.Run {
 	t.Helper()
-	r, err := s.RunBatch(context.Background(), service.RunRequest{Worker: InactiveTokens})
+	r, err := s.RunBatch(context.Background(), run.Request{Worker: InactiveTokens})
 	if err != nil {
 		t.Fatal(err)
 	}

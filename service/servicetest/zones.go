@@ -6,7 +6,7 @@ import (
 	_ "time/tzdata" // the processes of zones need them, whatever the machine has
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // Zones are time zones for a process and for the database. At any time of the day the date of one of the first two is
@@ -19,7 +19,7 @@ func Zones() []string {
 func InZone(zone string) func(*Order) { return func(o *Order) { o.Zone = zone } }
 
 // RunIn runs a worker once, in a process of this time zone, on a main whose time zone is the same. The run must succeed.
-func (e *Estate) RunIn(zone, worker string, change ...func(*Order)) service.Run {
+func (e *Estate) RunIn(zone, worker string, change ...func(*Order)) run.Run {
 	e.T.Helper()
 	e.Exec("main", fmt.Sprintf(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %%I SET timezone = %%L', current_database(), '%s'); END $$`, zone))
 	run := func(o *Order) { o.Definitions, o.Database, o.Worker = "", "", worker }

@@ -3,8 +3,8 @@ package authenticationevent_test
 import (
 	"testing"
 
-	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/authenticationevent"
+	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -32,7 +32,7 @@ func TestEvents_YoungOnesStay(t *testing.T) {
 	e.Exec("main", `INSERT INTO authentication_events (result, user_name, created_at)
 		SELECT 1, 'u', now() - i * interval '1 day' FROM generate_series(400, 1, -1) i`)
 	s := e.Service("", servicetest.With(func(c *authenticationevent.Config) { c.KeepDays = 30 }))
-	r, err := s.RunBatch(t.Context(), service.RunRequest{Worker: authenticationevent.Name})
+	r, err := s.RunBatch(t.Context(), run.Request{Worker: authenticationevent.Name})
 	if err != nil {
 		t.Fatal(err)
 	}
