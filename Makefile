@@ -60,7 +60,7 @@ man: ## write the manual pages into bin/man
 	$(GO) run ./tools/manpages bin/man/man1
 
 test: ## run the tests of all behaviour, in three to four minutes (PACKAGES=./repo TEST_ARGS="-run NAME -v" RACE=-race)
-	@tools/require.sh postgres $(if $(RACE),compiler)
+	@tools/require.sh postgres pgbouncer $(if $(RACE),compiler)
 	@tools/gotest.sh -timeout 60m $(RACE) $(if $(findstring -run,$(TEST_ARGS)),,-skip '$(FAULTS)|$(PAGES)|$(PLANS)|$(NEIGHBOURS)') $(TEST_ARGS) $(PACKAGES)
 
 test-plans: ## check on big tables that every statement uses an index
