@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -47,8 +46,6 @@ type Database struct {
 	loadLag lagMeter
 	// targets are known once both tables have been seen, or of the run at hand.
 	targets atomic.Pointer[targets]
-	// touching are the operations that have changed users or namespaces while something was protected.
-	touching sync.Map
 	// spans makes those of operations, all of which have these attributes.
 	spans      trace.Tracer
 	attributes []attribute.KeyValue

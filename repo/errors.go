@@ -352,7 +352,7 @@ func sqlState(err error) string {
 func ours(err error) bool {
 	for _, sentinel := range []error{
 		ErrLeaseLost, ErrJobLost, ErrNotFound, ErrUnreachable, ErrForbidden, ErrBusy, ErrJobCancelled, ErrLivingParent,
-		ErrChildChanged, errTouched, errNoTargetTable, errDryRun, errUnguarded,
+		ErrChildChanged, errNoTargetTable, errDryRun, errUnguarded,
 	} {
 		if errors.Is(err, sentinel) {
 			return true

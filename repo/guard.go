@@ -36,8 +36,8 @@ type Limits struct {
 	Transaction time.Duration
 	// ReadOnly makes the server refuse whatever would write, triggers and functions included.
 	ReadOnly bool
-	// watch: a single statement fails if it may have deleted protected rows; nil: nothing can be protected.
-	watch *targets
+	// targets are the statements that check that no protected row was deleted.
+	targets targets
 	// before is a statement that is sent first in the same transaction; "": none.
 	before string
 }

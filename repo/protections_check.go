@@ -2,9 +2,9 @@ package repo
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -15,21 +15,50 @@ import (
 // statement deletes more than it names: foreign keys cascade over any number of tables and columns,
 // inheritance, triggers and rules delete what they like.
 
-// targets are the tables of protected users and groups, by their names and schemas: search_path may change.
+// targets are the statements of the post-condition. They name tables with their schemas: search_path may change.
 type targets struct {
-	// missing is missingTargetsSQL; "": nothing was ever protected here.
-	missing string
-	// touched is touchedSQL; "": not both tables are known.
-	touched string
+	// note is behind the settings of a transaction, and keeps which targets are missing already. check is
+	// sent after what changes rows. Both are "" where nothing was ever protected.
+	note, check string
 }
 
-// missingTargetsSQL are the protected users and groups that do not exist, without those that were
-// missing before ($1). The conditions are {users} and {namespaces}.
-const missingTargetsSQL = `
-SELECT ` + protectionColumns + ` FROM maintenance.protected_targets p
-WHERE CASE WHEN NOT ` + inForceSQL + ` OR p.kind || ' ' || p.id = ANY ($1::text[]) THEN false
-  WHEN p.kind = 'user' THEN {users} ELSE {namespaces} END
-ORDER BY p.kind, p.id`
+// missingTargetsSQL: the protection p is in force, and its user or group does not exist.
+const missingTargetsSQL = `CASE WHEN NOT ` + inForceSQL + ` THEN false
+  WHEN p.kind = 'user' THEN {users} ELSE {namespaces} END`
+
+const noteTargetsSQL = `, set_config('caretaker.missing', (
+  SELECT coalesce(string_agg(p.kind || ' ' || p.id, ','), '')
+  FROM maintenance.protected_targets p WHERE {missing}), true)`
+
+// checkTargetsSQL fails with the first protection whose target is missing since the settings: see [failIf].
+const checkTargetsSQL = `SELECT (SELECT '` + lostTargetMark + `' || json_build_object(
+    'Kind', p.kind, 'ID', p.id, 'Reason', p.reason, 'By', p.protected_by)
+  FROM maintenance.protected_targets p
+  WHERE {missing} AND p.kind || ' ' || p.id <> ALL (string_to_array(
+    coalesce(current_setting('caretaker.missing', true), ''), ','))
+  ORDER BY p.kind, p.id LIMIT 1)::int`
+
+// lostTargetMark is what comes before the protection, as JSON, in the message of PostgreSQL.
+const lostTargetMark = "caretaker protects "
+
+// lostTarget reads the protection from that message, nil if it has none.
+func lostTarget(message string) *ProtectedError {
+	_, text, found := strings.Cut(message, lostTargetMark)
+	end := strings.LastIndex(text, "}")
+	e := &ProtectedError{}
+	if !found || end < 0 || json.Unmarshal([]byte(text[:end+1]), &e.Protection) != nil {
+		return nil
+	}
+	return e
+}
+
+// protectedBy adds to an error about a lost target the tables with whose rows it was deleted.
+func protectedBy(err error, tables ...string) error {
+	if e, ok := errors.AsType[*ProtectedError](err); ok && e.By == nil {
+		e.By = tables
+	}
+	return err
+}
 
 const (
 	missingTargetSQL = `NOT EXISTS (SELECT FROM {table} t WHERE t.id = p.id)`
@@ -44,71 +73,67 @@ const noTargetTableText = "a protected user or group cannot be looked up: main h
 // are there.
 const errNoTargetTable = textError(noTargetTableText)
 
-// targetTablesSQL finds the tables. Temporary ones hide them, and are none.
+// targetTablesSQL finds the tables, and whether anything can be protected. Temporary tables hide them, and are none.
 const targetTablesSQL = `
-SELECT w.name, c.oid, n.nspname, c.relname
+SELECT w.name, to_regclass('maintenance.protected_targets') IS NOT NULL, t.nspname, t.relname
 FROM unnest(ARRAY['users', 'namespaces']) AS w (name)
-JOIN pg_class c ON c.oid = to_regclass(w.name) AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
-JOIN pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'id' AND NOT a.attisdropped
-WHERE ` + KeyClassSQL + ` = '` + ClassInteger + `'`
-
-const mayHaveTargetsSQL = `SELECT to_regclass('maintenance.protected_targets') IS NOT NULL`
+LEFT JOIN LATERAL (
+  SELECT n.nspname, c.relname FROM pg_class c
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+  JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'id' AND NOT a.attisdropped
+  WHERE c.oid = to_regclass(w.name) AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
+    AND ` + KeyClassSQL + ` = '` + ClassInteger + `'
+) t ON true`
 
 // protectedTargets are those of this database: none but in main, and none in a main that no server with GitLab's
 // workers has migrated.
-func (d *Database) protectedTargets(ctx context.Context) (*targets, error) {
+func (d *Database) protectedTargets(ctx context.Context) (targets, error) {
 	if d.Name != "main" {
-		return &targets{}, nil
+		return targets{}, nil
 	}
 	if known := d.targets.Load(); known != nil {
-		return known, nil
+		return *known, nil
 	}
 	return d.readTargets(ctx)
 }
 
 // readTargets looks for the tables. What is not there yet is looked for again each time.
-func (d *Database) readTargets(ctx context.Context) (*targets, error) {
-	if d.LooseForeignKeysOnly {
-		var may bool
-		if err := d.queryRoutine(ctx, "look for protections", &may, mayHaveTargetsSQL); err != nil {
-			return nil, err
-		}
-		if !may {
-			none := &targets{}
-			d.targets.Store(none)
-			return none, nil
-		}
-	}
-	type targetTable struct {
-		Wanted string
-		OID    uint32
-		Table
-	}
+func (d *Database) readTargets(ctx context.Context) (known targets, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
 	defer cancel()
 	ctx, o := d.beginRoutine(ctx, "look for users and namespaces")
 	rows, _ := d.pool.Query(ctx, targetTablesSQL)
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[targetTable])
+	conditions := map[string]string{"users": noTableSQL, "namespaces": noTableSQL}
+	var wanted string
+	var protects, missing bool
+	var schema, name *string
+	_, err = pgx.ForEachRow(rows, []any{&wanted, &protects, &schema, &name}, func() error {
+		if missing = missing || name == nil; name != nil {
+			conditions[wanted] = fill(missingTargetSQL, "{table}", quote(*schema, *name))
+		}
+		return nil
+	})
 	o.end(ctx, err)
 	if err != nil {
-		return nil, d.wrap(ctx, "look for users and namespaces", err)
+		return known, d.wrap(ctx, "look for users and namespaces", err)
 	}
-	conditions := map[string]string{"users": noTableSQL, "namespaces": noTableSQL}
-	var oids []string
-	for _, t := range found {
-		conditions[t.Wanted] = fill(missingTargetSQL, "{table}", t.sql())
-		name := "to_regclass('" + strings.ReplaceAll(t.sql(), "'", "''") + "')::oid"
-		oids = append(oids, strconv.FormatUint(uint64(t.OID), 10)+"::oid", name)
+	if protects {
+		lost := fill(missingTargetsSQL, "{users}", conditions["users"], "{namespaces}", conditions["namespaces"])
+		known = targets{fill(noteTargetsSQL, "{missing}", lost), fill(checkTargetsSQL, "{missing}", lost)}
 	}
-	known := &targets{missing: fill(missingTargetsSQL, "{users}", conditions["users"], "{namespaces}", conditions["namespaces"])}
-	if len(found) == len(conditions) {
-		known.touched = fill(touchedSQL, "{tables}", strings.Join(oids, ", "))
-	}
-	if d.LooseForeignKeysOnly || known.touched != "" {
-		d.targets.Store(known)
+	if d.LooseForeignKeysOnly || protects && !missing {
+		d.targets.Store(&known)
 	}
 	return known, nil
+}
+
+// watching is a permit whose statements check the post-condition.
+func (d *Database) watching(ctx context.Context, p Permit) (_ Permit, err error) {
+	p.targets = targets{}
+	if p.destroys() {
+		p.targets, err = d.protectedTargets(ctx)
+	}
+	return p, err
 }
 
 // end is the end of a transaction of a run or a job. Constraint triggers that are deferred fire behind the receipts,
@@ -118,17 +143,11 @@ func (tx *changing) end(ctx context.Context, p Permit) error {
 	if !p.DryRun {
 		tx.queueReceipts(batch, p.Source)
 	}
-	if tx.targetsSQL != "" || p.DryRun {
+	if p.targets.check != "" || p.DryRun {
 		batch.Queue(constraintsSQL)
 	}
-	if tx.targetsSQL != "" {
-		batch.Queue(tx.targetsSQL, tx.missing).Query(func(rows pgx.Rows) error {
-			missing, err := pgx.CollectRows(rows, scanProtection)
-			if err == nil && len(missing) > 0 {
-				err = &ProtectedError{Protection: missing[0], By: tx.changed}
-			}
-			return err
-		})
+	if p.targets.check != "" {
+		batch.Queue(p.targets.check)
 	}
 	if batch.Len() == 0 {
 		return nil
@@ -143,111 +162,10 @@ func (tx *changing) touches(table string) {
 	}
 }
 
-// touchedSQL counts the rows of users and namespaces that the transaction has deleted or updated, by whatever
-// path, as PostgreSQL does for its statistics. TRUNCATE gives a table another file. {tables} are theirs by oid,
-// and those that have their names now.
-const touchedSQL = `(
-  WITH RECURSIVE target (oid) AS (
-    SELECT unnest(ARRAY[{tables}])
-    UNION
-    SELECT i.inhrelid FROM target t JOIN pg_inherits i ON i.inhparent = t.oid
-  )
-  SELECT string_agg(concat_ws(' ', oid, pg_relation_filenode(oid),
-    pg_stat_get_xact_tuples_deleted(oid), pg_stat_get_xact_tuples_updated(oid)), ',' ORDER BY oid)
-  FROM target)`
-
-// A statement that is watched has watchSQL in the settings before it and unwatchSQL behind it, in its
-// transaction. That fails if something is protected and rows of users or namespaces were touched, or if nobody
-// knows. Deferred constraint triggers fire before the receipt, so that its head waits for nobody; a plain SET
-// CONSTRAINTS would be a warning in the log of some releases of PostgreSQL.
-const (
-	watchSQL           = `, set_config('caretaker.touched', {touched}, true)`
-	fireConstraintsSQL = `
+// fireConstraintsSQL fires deferred constraint triggers of a single statement before its receipt, so that the
+// receipts' head waits for nobody. A plain SET CONSTRAINTS would be a warning in the log of some releases of PostgreSQL.
+const fireConstraintsSQL = `
 DO 'BEGIN ` + constraintsSQL + `; END'`
-	unwatchSQL = `SELECT (CASE
-  WHEN ({unknown} OR NOT current_setting('track_counts')::boolean
-      OR current_setting('caretaker.touched', true) IS DISTINCT FROM {touched})
-    AND EXISTS (SELECT FROM maintenance.protected_targets p WHERE ` + inForceSQL + `)
-  THEN '` + touchedText + `' END)::int`
-	touchedText = "users or namespaces were changed"
-)
-
-// settings are those of a statement, watched if t is not nil.
-func (t *targets) settings() string {
-	if t == nil || t.touched == "" {
-		return settingsSQL
-	}
-	return settingsSQL + fill(watchSQL, "{touched}", t.touched)
-}
-
-// unwatch is what comes behind a watched statement.
-func (t *targets) unwatch() []statement {
-	if t == nil {
-		return nil
-	}
-	unknown, touched := "false", t.touched
-	if touched == "" {
-		unknown, touched = "true", "''"
-	}
-	return []statement{{sql: fill(unwatchSQL, "{unknown}", unknown, "{touched}", touched)}}
-}
-
-// errTouched means that a statement needs the whole post-condition. The transaction changed nothing.
-const errTouched = textError(touchedText)
-
-// watched sends a statement that fails with [errTouched] if it may have deleted protected rows. It is not sent at
-// all if the operation has done so before.
-func (d *Database) watched(
-	ctx context.Context, p Permit, operation string, send func(Permit) error,
-) (err error) {
-	if d.Name != "main" || !p.destroys() {
-		return send(p)
-	}
-	p.watch = d.targets.Load()
-	switch {
-	case p.watch == nil && d.LooseForeignKeysOnly:
-		if p.watch, err = d.readTargets(ctx); err != nil {
-			return err
-		}
-	case p.watch == nil:
-		p.watch = &targets{missing: missingTargetsSQL}
-	}
-	if p.watch.missing == "" {
-		p.watch = nil
-	}
-	if _, known := d.touching.Load(operation); known && p.watch != nil {
-		return errTouched
-	}
-	if err = send(p); errors.Is(err, errTouched) && p.watch.touched != "" {
-		d.touching.Store(operation, true)
-	}
-	return err
-}
-
-// writeProtected is [Database.write] as a transaction of its own with the post-condition.
-func (d *Database) writeProtected(ctx context.Context, p Permit, q query, into ...any) error {
-	p.Transaction = p.Statement + p.Lock + netTime
-	ctx, into = withAffected(ctx, into)
-	return d.transaction(ctx, q.operation, p, func(ctx context.Context, tx *changing) error {
-		var held bool
-		change := p.fill(q.statement)
-		err := tx.QueryRow(ctx, change.sql, change.args...).Scan(append([]any{&held}, into...)...)
-		if err == nil && !held {
-			err = p.refused(ctx, tx)
-		}
-		if q.table != "" {
-			tx.touches(q.table)
-		}
-		if err == nil && q.check != nil {
-			_, err = tx.Exec(ctx, q.check.sql, q.check.args...)
-		}
-		if err != nil || q.receipt == nil {
-			return err
-		}
-		_, err = tx.Exec(ctx, q.receipt.sql, q.receipt.args...)
-		return err
-	})
-}
 
 // renewTargets looks for the tables at the start of a run, if they are not known. A server that is used for loose
 // foreign keys alone always does: protections may have become possible.

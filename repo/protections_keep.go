@@ -142,13 +142,12 @@ func (d *Database) KeptKeys(
 func (d *Database) keeping(
 	ctx context.Context, steps []JobCascade, l Limits, keys ...keptKeys,
 ) (kept Keeping, err error) {
-	if known, err := d.protectedTargets(ctx); err != nil || known.missing == "" {
+	if known, err := d.protectedTargets(ctx); err != nil || known.check == "" {
 		return nil, err
 	}
 	q := newQuery("look for protections", inForceTargetsSQL)
 	found, err := readRows(ctx, d, l, q, scanProtection)
 	if err != nil || len(found) == 0 {
-		d.touching.Clear()
 		return nil, err
 	}
 	l.ReadOnly = true

@@ -143,10 +143,8 @@ type changing struct {
 	database *Database
 	rule     string
 	noted    []noted
-	// targetsSQL lists missing protected targets; "": the transaction cannot delete any. missing are those
-	// that were missing at the beginning, changed the tables in which rows were to change.
-	targetsSQL       string
-	missing, changed []string
+	// changed are the tables in which rows were to change.
+	changed []string
 	journal
 }
 

@@ -64,8 +64,8 @@ func (q query) statements(l Limits) []statement {
 	if q.check != nil {
 		all = append(all, *q.check)
 	}
-	if l.watch != nil && l.watch.touched != "" {
-		all = append(all, statement{sql: fireConstraintsSQL})
+	if l.targets.check != "" {
+		all = append(all, statement{sql: fireConstraintsSQL}, statement{sql: l.targets.check})
 	}
 	if q.receipt != nil {
 		all = append(all, *q.receipt)
@@ -102,20 +102,17 @@ func collectInto[T any](out *[]T, scan pgx.RowToFunc[T]) func(pgx.BatchResults) 
 // guard held. If not, the statement has changed nothing, and the error says what was missing. What
 // changes rows of the application is sent by [Database.change].
 func (d *Database) write(ctx context.Context, p Permit, q query, into ...any) error {
-	err := d.watched(ctx, p, q.operation, func(p Permit) error {
-		var held bool
-		sent := q
-		sent.statement = p.fill(q.statement)
-		err := d.readRow(p.finishing(ctx), p.Limits, sent, append([]any{&held}, into...)...)
-		if err == nil && !held {
-			return d.wrap(ctx, q.operation, p.refused(ctx, d.pool))
-		}
+	p, err := d.watching(ctx, p)
+	if err != nil {
 		return err
-	})
-	if errors.Is(err, errTouched) {
-		return d.writeProtected(ctx, p, q, into...)
 	}
-	return err
+	var held bool
+	q.statement = p.fill(q.statement)
+	err = d.readRow(p.finishing(ctx), p.Limits, q, append([]any{&held}, into...)...)
+	if err == nil && !held {
+		return d.wrap(ctx, q.operation, p.refused(ctx, d.pool))
+	}
+	return protectedBy(err, q.table)
 }
 
 // change is write for what changes rows of the application: the statement notes them by notedSQL,
@@ -142,8 +139,7 @@ func (d *Database) send(
 		if !d.sessions {
 			batch.Queue(beginSQL)
 		}
-		statements = slices.Concat(statements, l.watch.unwatch())
-		batch.Queue(l.watch.settings(), milliseconds(l.Statement), milliseconds(l.Lock), l.ReadOnly, traceParentOf(ctx))
+		batch.Queue(settingsSQL+l.targets.note, milliseconds(l.Statement), milliseconds(l.Lock), l.ReadOnly, traceParentOf(ctx))
 		if l.before != "" {
 			statements = slices.Concat([]statement{{sql: l.before}}, statements)
 		}
@@ -216,7 +212,10 @@ func asCondition(err error) error {
 	if !errors.As(err, &pgErr) || pgErr.Code != "22P02" {
 		return err
 	}
-	for _, e := range []textError{ErrLivingParent, ErrChildChanged, errTouched, errNoTargetTable} {
+	if e := lostTarget(pgErr.Message); e != nil {
+		return e
+	}
+	for _, e := range []textError{ErrLivingParent, ErrChildChanged, errNoTargetTable} {
 		if strings.Contains(pgErr.Message, e.Error()) {
 			return e
 		}

@@ -2,7 +2,6 @@ package repo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -15,8 +14,7 @@ type Batch struct {
 	Rows int64
 	// Behind is where the one before ended; nil: from the start.
 	Behind *int64
-	// Direct changes rows without picking them first. It is for a batch behind a full one, and has no
-	// effect where the change may delete protected rows.
+	// Direct changes rows without picking them first. It is for a batch behind a full one.
 	Direct bool
 	// SkipLocked leaves out rows that others have locked, instead of waiting for them.
 	SkipLocked bool
@@ -60,16 +58,11 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 	match, filter := r.sql(&p)
 	operation := c.Action() + " " + r.String()
 	if b.Direct && !b.SkipLocked && c.Report == "" {
-		direct := b
-		err = r.Database.watched(ctx, b.Permit, operation, func(permit Permit) (err error) {
-			direct.Permit = permit
-			result, err = r.sweepDirect(ctx, c, direct, operation)
-			return err
-		})
-		if !errors.Is(err, errTouched) {
+		if b.Permit, err = r.Database.watching(ctx, b.Permit); err != nil {
 			return result, err
 		}
-		result = BatchResult{}
+		result, err = r.sweepDirect(ctx, c, b, operation)
+		return result, protectedBy(err, r.Table.Name)
 	}
 	change, done := c.sql(r.from(), &p)
 	lock, behind, report, reports := "", "NULL::bigint", "1", "ARRAY[]::text[]"

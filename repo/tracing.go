@@ -199,12 +199,11 @@ func newSpans() trace.Tracer { return otel.Tracer("github.com/caretaker-go/caret
 // overhead says whether a statement only prepares or ends what others do: those are not measured.
 func overhead(sql string) bool {
 	switch sql {
-	case "commit", "rollback", settingsSQL, txSettingsSQL, prepareSettingsSQL,
-		fireConstraintsSQL, constraintsSQL, beginProbeSQL, probeTimeSQL, endProbeSQL:
+	case "commit", "rollback", prepareSettingsSQL, fireConstraintsSQL, constraintsSQL, beginProbeSQL, probeTimeSQL, endProbeSQL:
 		return true
 	}
-	return strings.HasPrefix(sql, "begin") || strings.HasPrefix(sql, settingsSQL) || strings.HasSuffix(sql, heldSQL) ||
-		strings.HasSuffix(sql, "'"+touchedText+"' END)::int")
+	return hasPrefix(sql, "begin", settingsSQL, txSettingsSQL, "SELECT (SELECT '"+lostTargetMark) ||
+		strings.HasSuffix(sql, heldSQL)
 }
 
 // note counts what came of a statement.

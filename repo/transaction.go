@@ -40,18 +40,16 @@ func (d *Database) transaction(
 	ctx = p.finishing(ctx)
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, ErrUnreachable)
 	defer cancel()
-	known := &targets{}
-	var err error
-	if p.destroys() {
-		if known, err = d.protectedTargets(ctx); err != nil {
-			return err
-		}
+	p, err := d.watching(ctx, p)
+	if err != nil {
+		return err
 	}
+	changes := &changing{}
 	ctx, o := d.begin(ctx, operation)
 	err = retryConflicts(ctx, func() error {
 		o.try(p.DryRun)
 		return pgx.BeginTxFunc(ctx, d.pool, p.options(), func(tx pgx.Tx) error {
-			changes := &changing{Tx: tx, database: d, rule: operation, targetsSQL: known.missing}
+			changes = &changing{Tx: tx, database: d, rule: operation}
 			if err := p.begin(ctx, changes); err != nil {
 				return err
 			}
@@ -68,7 +66,7 @@ func (d *Database) transaction(
 	if errors.Is(err, errDryRun) {
 		return nil
 	}
-	return d.wrap(ctx, operation, err)
+	return protectedBy(d.wrap(ctx, operation, err), changes.changed...)
 }
 
 func (p Permit) options() pgx.TxOptions {
@@ -85,11 +83,10 @@ func (p Permit) destroys() bool {
 	return !p.ReadOnly && (p.DryRun || p.fence != nil || p.attempt != nil)
 }
 
-// begin sends the settings of a transaction, its guard, and the question which protected targets
-// are missing already, together.
+// begin sends the settings of a transaction and its guard together.
 func (p Permit) begin(ctx context.Context, tx *changing) error {
 	batch := &pgx.Batch{}
-	batch.Queue(txSettingsSQL, milliseconds(p.Statement), milliseconds(p.Lock),
+	batch.Queue(txSettingsSQL+p.targets.note, milliseconds(p.Statement), milliseconds(p.Lock),
 		milliseconds(idleTime), traceParentOf(ctx))
 	if p.before != "" {
 		batch.Queue(p.before)
@@ -98,16 +95,6 @@ func (p Permit) begin(ctx context.Context, tx *changing) error {
 	if !p.DryRun && !p.ReadOnly {
 		check := p.fill(statement{sql: "WITH {guard}" + heldSQL})
 		batch.Queue(check.sql, check.args...).QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
-	}
-	if tx.targetsSQL != "" {
-		tx.missing = []string{}
-		batch.Queue(tx.targetsSQL, tx.missing).Query(func(rows pgx.Rows) error {
-			found, err := pgx.CollectRows(rows, scanProtection)
-			for i := range found {
-				tx.missing = append(tx.missing, found[i].target())
-			}
-			return err
-		})
 	}
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return err

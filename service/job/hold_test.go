@@ -161,25 +161,16 @@ func TestWorkJob_AttemptThatWasTakenForDeadChangesNothing(t *testing.T) {
 	}
 }
 
-// protectedAndTouched makes a statement that deletes a repository a transaction of several steps.
-const protectedAndTouched = `INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('user', 4711, 'r', 'ann');
-	CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE users SET id = id; RETURN NULL; END $$;
-	CREATE TRIGGER touch AFTER DELETE ON project_repositories FOR EACH ROW EXECUTE FUNCTION touch()`
-
 func TestFault_WorkJob_PausedProcessThatWakesBeyondItsAttemptWritesNothingMore(t *testing.T) {
 	t.Parallel()
 	// The server commits a statement that was sent with its guard and its checks without the paused process, and rolls a
 	// transaction back whose checks are still to be sent. No rescue comes before.
-	for left, prepared := range map[string]struct{ sql, gate string }{
-		"0": {"", "true"},
-		"1": {protectedAndTouched, `coalesce(current_setting('caretaker.touched', true), '') = ''`},
-	} {
+	for table, left := range map[string]string{"project_repositories": "0", "projects": "1"} {
 		for kind, prepare := range fenced {
-			t.Run(kind+", left: "+left, func(t *testing.T) {
+			t.Run(kind+" at "+table, func(t *testing.T) {
 				e, args := prepare(servicetest.Parallel(t))
-				e.Exec("main", prepared.sql)
 				s := e.Service("", e.WithQueue)
-				e.Gate("main", "project_repositories", prepared.gate)
+				e.Gate("main", table)
 				e.Shut("main", "sleeper")
 				e.Insert(repo.Job{Args: args})
 				sleeper := e.Start("sleeper", "", func(o *servicetest.Order) { o.Jobs = kind })
@@ -202,7 +193,7 @@ func TestFault_WorkJob_PausedProcessThatWakesBeyondItsAttemptWritesNothingMore(t
 				// Another process has it from now on, and works a queue of its own.
 				e.Exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 2, attempted_at = clock_timestamp(),
 					queue = 'other_' || queue WHERE kind = $1`, kind)
-				e.Want("main", `SELECT count(*) FROM project_repositories`, left)
+				e.Want("main", `SELECT count(*) FROM `+table, left)
 				const recordedSQL = `SELECT concat_ws(' ', attempt, attempted_at, finalized_at, args, metadata) FROM maintenance.river_job`
 				before, recorded := e.State("main", servicetest.Written...), e.Value("main", recordedSQL)
 				sleeper.Signal(syscall.SIGCONT)
