@@ -44,12 +44,12 @@ const lostTargetMark = "caretaker protects "
 // lostTarget reads the protection from that message, nil if it has none.
 func lostTarget(message string) *ProtectedError {
 	_, text, found := strings.Cut(message, lostTargetMark)
-	end := strings.LastIndex(text, "}")
+	end := strings.LastIndex(text, "}") + 1
 	e := &ProtectedError{}
-	if !found || end < 0 || json.Unmarshal([]byte(text[:end+1]), &e.Protection) != nil {
-		return nil
+	if found && json.Unmarshal([]byte(text[:end]), &e.Protection) == nil {
+		return e
 	}
-	return e
+	return nil
 }
 
 // protectedBy adds to an error about a lost target the tables with whose rows it was deleted.
@@ -85,6 +85,13 @@ LEFT JOIN LATERAL (
     AND ` + KeyClassSQL + ` = '` + ClassInteger + `'
 ) t ON true`
 
+// targetTable is users or namespaces. Protects is the same for both: whether anything can be protected.
+type targetTable struct {
+	Wanted       string
+	Protects     bool
+	Schema, Name *string
+}
+
 // protectedTargets are those of this database: none but in main, and none in a main that no server with GitLab's
 // workers has migrated.
 func (d *Database) protectedTargets(ctx context.Context) (targets, error) {
@@ -103,19 +110,18 @@ func (d *Database) readTargets(ctx context.Context) (known targets, err error) {
 	defer cancel()
 	ctx, o := d.beginRoutine(ctx, "look for users and namespaces")
 	rows, _ := d.pool.Query(ctx, targetTablesSQL)
-	conditions := map[string]string{"users": noTableSQL, "namespaces": noTableSQL}
-	var wanted string
-	var protects, missing bool
-	var schema, name *string
-	_, err = pgx.ForEachRow(rows, []any{&wanted, &protects, &schema, &name}, func() error {
-		if missing = missing || name == nil; name != nil {
-			conditions[wanted] = fill(missingTargetSQL, "{table}", quote(*schema, *name))
-		}
-		return nil
-	})
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[targetTable])
 	o.end(ctx, err)
 	if err != nil {
 		return known, d.wrap(ctx, "look for users and namespaces", err)
+	}
+	conditions := map[string]string{"users": noTableSQL, "namespaces": noTableSQL}
+	var protects, missing bool
+	for _, t := range found {
+		protects, missing = t.Protects, missing || t.Name == nil
+		if t.Name != nil {
+			conditions[t.Wanted] = fill(missingTargetSQL, "{table}", quote(*t.Schema, *t.Name))
+		}
 	}
 	if protects {
 		lost := fill(missingTargetsSQL, "{users}", conditions["users"], "{namespaces}", conditions["namespaces"])
