@@ -186,6 +186,11 @@ type RefusedError struct {
 // Error says what to do.
 func (e *RefusedError) Error() string { return e.text }
 
+// Details are the reason and the metadata that clients get.
+func (e *RefusedError) Details() (string, map[string]string) {
+	return "UNAUTHENTICATED", map[string]string{"token": e.Problem}
+}
+
 // Identify says who a client is by its token, "" for none, and its verified certificate, nil for
 // none. A token decides where there are tokens; its error is a [*RefusedError].
 func (k *Keys) Identify(given string, certificate *x509.Certificate) (Client, error) {

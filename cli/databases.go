@@ -118,7 +118,7 @@ func checkMigrated(ctx context.Context, d *repo.Database) error {
 func connectionRefused(name string, refused *repo.Error) error {
 	key := "databases." + name + ".url"
 	return fmt.Errorf("%s (%s): %s: %w",
-		key, config.Variable(key), refused.Explanation(), refused.Cause())
+		key, config.Variable(key), refused.Why(), refused.Cause())
 }
 
 // watchInterval is how often a database is checked; one that does not answer is checked more often

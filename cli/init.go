@@ -193,7 +193,7 @@ func (s *setup) connect(
 		err = look(d)
 	}
 	if refused, ok := errors.AsType[*repo.Error](err); ok && refused.Refused() {
-		return fmt.Errorf("%s: %s: %w", flag, refused.Explanation(), refused.Cause())
+		return fmt.Errorf("%s: %s: %w", flag, refused.Why(), refused.Cause())
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w: start the server, or correct host, port and network", flag, err)

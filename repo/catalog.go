@@ -268,9 +268,9 @@ func (c *Catalog) References(to Table) (keys []ForeignKey) {
 // Violated finds the foreign key that an error of the database names: that of rows that still refer
 // to what was to be deleted.
 func (c *Catalog) Violated(e *Error) (k ForeignKey, found bool) {
-	table, constraint := e.violated()
+	said := e.said()
 	i := slices.IndexFunc(c.keys, func(k ForeignKey) bool {
-		return k.Name == constraint && k.Child == table
+		return k.Name == said.ConstraintName && k.Child == Table{said.SchemaName, said.TableName}
 	})
 	if i < 0 {
 		return ForeignKey{}, false

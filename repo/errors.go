@@ -64,32 +64,37 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s on %s: %s: %s", e.Operation, e.Database, e.Condition(), strings.Join(cause, "\n"))
 }
 
-// Redacted is the text without the server's message, in which triggers and types quote values of
-// rows; with what it complains of instead. One of a database that did not answer is what it is.
-func (e *Error) Redacted() string {
-	if e.SQLState == "" || e.Class() == ClassUnreachable {
-		return e.Error()
+// Public is the text for clients and traces: it names the table, column or constraint that the database complains of, and
+// has neither the driver's text nor values of rows.
+func (e *Error) Public() string {
+	text := fmt.Sprintf("%s on %s: %s%s", e.Operation, e.Database, e.Condition(), e.place())
+	if why := e.Why(); why != "" {
+		text += ": " + why
 	}
-	return fmt.Sprintf("%s on %s: %s%s", e.Operation, e.Database, e.Condition(), e.Place())
+	return text
 }
 
-// Place continues the condition with what the database complains of, ", constraint c of t", or else
-// with the table that the statement was about; "" if neither is known.
-func (e *Error) Place() string {
-	table, constraint := e.violated()
-	column := ""
-	if pgErr, ok := errors.AsType[*pgconn.PgError](e.cause); ok {
-		column = pgErr.ColumnName
-	}
-	switch of := " of " + table.String(); {
-	case table.Name == "" && e.table == "":
+// place is ", constraint c of t" or the like, "" if nothing is known.
+func (e *Error) place() string {
+	said := e.said()
+	of := " of " + Table{said.SchemaName, said.TableName}.String()
+	switch {
+	case said.TableName == "" && e.table == "":
 		return ""
-	case constraint != "":
-		return ", constraint " + constraint + of
-	case column != "":
-		return ", column " + column + of
+	case said.ConstraintName != "":
+		return ", constraint " + said.ConstraintName + of
+	case said.ColumnName != "":
+		return ", column " + said.ColumnName + of
 	}
-	return ", table " + cmp.Or(table.Name, e.table)
+	return ", table " + cmp.Or(said.TableName, e.table)
+}
+
+// said is PostgreSQL's error, empty if the driver's is none.
+func (e *Error) said() pgconn.PgError {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](e.cause); ok {
+		return *pgErr
+	}
+	return pgconn.PgError{}
 }
 
 // Cause is the driver's error. Its text has no password, and is for logs and consoles, never for a
@@ -125,9 +130,8 @@ func (e *Error) Condition() string {
 	return condition
 }
 
-// Explanation says in words why the database cannot work, "" where there is nothing to add to the
-// condition.
-func (e *Error) Explanation() string {
+// Why says what else than the statement is to blame, and what to do; "" where that is not known.
+func (e *Error) Why() string {
 	same, isSame := errors.AsType[*SameDatabaseError](e.cause)
 	switch code := e.SQLState; {
 	case isSame:
@@ -148,6 +152,12 @@ func (e *Error) Explanation() string {
 		return "it refuses our user or its password: correct the URL, or the server's roles and pg_hba.conf"
 	case e.fromPooler():
 		return "a pooler before it refuses: check the limits and the log of the pooler"
+	case code == "55P03":
+		return "another transaction holds a lock on a table or row that this needs; look for long ones in pg_stat_activity"
+	case code == "P0001":
+		return "a trigger or function raises it; its words are in PostgreSQL's log"
+	case code == "57014":
+		return "it took too long, or was cancelled; look for locks and load in pg_stat_activity"
 	}
 	return ""
 }
@@ -160,32 +170,8 @@ func DiskFull(text string) bool { return strings.Contains(text, ": unreachable (
 
 // fromPooler reports whether a pooler refused, not PostgreSQL, which names its routine in every error.
 func (e *Error) fromPooler() bool {
-	pgErr, ok := errors.AsType[*pgconn.PgError](e.cause)
-	return ok && pgErr.Routine == "" && e.Class() == ClassUnreachable
-}
-
-// Advice continues the condition where something else than the statement is to blame: what, as far
-// as the database says, and where to look. "" elsewhere.
-func (e *Error) Advice() string {
-	if same, ok := errors.AsType[*SameDatabaseError](e.cause); ok {
-		return ": " + same.Error()
-	}
-	switch e.SQLState {
-	case "55P03":
-		what := "a table or row"
-		if pgErr, ok := errors.AsType[*pgconn.PgError](e.cause); ok {
-			// The driver's text is not for clients, the name of a table is.
-			if named := regexp.MustCompile(`in relation "(\w+)"`).FindStringSubmatch(pgErr.Where); named != nil {
-				what = "a row of " + named[1]
-			}
-		}
-		return ": another transaction holds a lock on " + what + " that this needs; look for long ones in pg_stat_activity"
-	case "P0001":
-		return ": a trigger or function raises it; its words are in PostgreSQL's log"
-	case "57014":
-		return ": it took too long, or was cancelled; look for locks and load in pg_stat_activity"
-	}
-	return ""
+	said := e.said()
+	return said.Code != "" && said.Routine == "" && e.Class() == ClassUnreachable
 }
 
 // Refused says that the server is there and does not let us in: the URL is wrong, or rights are
@@ -204,14 +190,6 @@ func ConditionClass(text string) (class Class, found bool) {
 		code = ""
 	}
 	return (&Error{SQLState: code}).Class(), true
-}
-
-// violated is the table and the constraint that the database complains of.
-func (e *Error) violated() (table Table, constraint string) {
-	if pgErr, ok := errors.AsType[*pgconn.PgError](e.cause); ok {
-		table, constraint = Table{pgErr.SchemaName, pgErr.TableName}, pgErr.ConstraintName
-	}
-	return table, constraint
 }
 
 // Class sorts SQLSTATEs by what to do about them.
@@ -389,5 +367,17 @@ func (e *LeaseHeldError) Error() string {
 	return text
 }
 
-// Public says that the text is fit for clients.
-func (e *LeaseHeldError) Public() {}
+// Details are the reason and the metadata that clients get.
+func (e *LeaseHeldError) Details() (string, map[string]string) {
+	metadata := map[string]string{
+		"lease": e.Lease.Name, "holder": e.Lease.Holder,
+		"expires_at": e.Lease.ExpiresAt.UTC().Format(time.RFC3339Nano),
+	}
+	if e.RunID != "" {
+		metadata["run_id"] = e.RunID
+	}
+	return "LEASE_HELD", metadata
+}
+
+// RetryAfter is when to look again.
+func (e *LeaseHeldError) RetryAfter() time.Duration { return max(e.Remaining, time.Millisecond) }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -246,8 +247,10 @@ func (e *DuplicateJobError) Error() string {
 	return fmt.Sprintf("job %d does the same and waits or runs already: retry that one", e.ID)
 }
 
-// Public says that the text is fit for clients.
-func (e *DuplicateJobError) Public() {}
+// Details are the reason and the metadata that clients get.
+func (e *DuplicateJobError) Details() (string, map[string]string) {
+	return "DUPLICATE_JOB", map[string]string{"job_id": strconv.FormatInt(e.ID, 10)}
+}
 
 const duplicateJobSQL = `
 SELECT other.id FROM maintenance.river_job j JOIN maintenance.river_job other USING (unique_key)

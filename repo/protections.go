@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -63,8 +64,10 @@ func (e *DeletionBegunError) Error() string {
 		e.Kind, e.ID)
 }
 
-// Public says that the text is fit for clients.
-func (e *DeletionBegunError) Public() {}
+// Details are the reason and the metadata that clients get.
+func (e *DeletionBegunError) Details() (string, map[string]string) {
+	return "DELETION_BEGUN", map[string]string{"kind": e.Kind, "id": strconv.FormatInt(e.ID, 10)}
+}
 
 // NotAGroupError says that the id of a group to protect is that of another namespace.
 type NotAGroupError struct {

@@ -26,7 +26,7 @@ func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
 	before := time.Now()
 	err := b.SetFeatureFlag(ctx, "f", true)
 	servicetest.WantError(t, err, "unreachable", "25006")
-	if refused, ok := errors.AsType[*repo.Error](err); !ok || !errors.Is(err, repo.ErrUnreachable) || !strings.Contains(refused.Explanation(), "read-only") {
+	if refused, ok := errors.AsType[*repo.Error](err); !ok || !errors.Is(err, repo.ErrUnreachable) || !strings.Contains(refused.Why(), "read-only") {
 		t.Errorf("%v", err)
 	}
 	// That it answers is no sign of health.
@@ -104,7 +104,7 @@ func TestFault_FullPool_IsUnreachableAndSaysWhy(t *testing.T) {
 	}
 	_, err := small.Now(ctx)
 	refused, ok := errors.AsType[*repo.Error](err)
-	assert.That(t, ok && errors.Is(err, repo.ErrUnreachable) && strings.Contains(refused.Explanation(), "pool"), "%v", err)
+	assert.That(t, ok && errors.Is(err, repo.ErrUnreachable) && strings.Contains(refused.Why(), "pool"), "%v", err)
 }
 
 func TestWhateverFailsWhileConnecting_IsUnreachable(t *testing.T) {
@@ -114,7 +114,7 @@ func TestWhateverFailsWhileConnecting_IsUnreachable(t *testing.T) {
 	} {
 		err := servicetest.Open(t, url).Ping(context.Background())
 		refused, ok := errors.AsType[*repo.Error](err)
-		assert.That(t, ok && errors.Is(err, repo.ErrUnreachable) && refused.Refused() && refused.Explanation() != "", "%s: %v", name, err)
+		assert.That(t, ok && errors.Is(err, repo.ErrUnreachable) && refused.Refused() && refused.Why() != "", "%s: %v", name, err)
 	}
 }
 
@@ -185,7 +185,7 @@ func TestStatementsOfOurOwn_AreTriedAgainAfterADeadlock(t *testing.T) {
 	b.want(`SELECT string_agg(name, ' ' ORDER BY name) FROM maintenance.feature_flags`, "tried_40001 tried_40P01")
 }
 
-func TestError_RedactedTextHasNoValues(t *testing.T) {
+func TestError_PublicTextHasNoValues(t *testing.T) {
 	b := newBench(t, "")
 	ctx := context.Background()
 	_, _, violation := b.InsertRun(ctx, repo.Run{ID: "0197c000-0000-7000-8000-000000000001", State: repo.RunRunning, Trigger: "alice@example.com"}, time.Minute, "")
@@ -194,7 +194,7 @@ func TestError_RedactedTextHasNoValues(t *testing.T) {
 		"record the run on main: 23514 check_violation, constraint runs_trigger_check of runs": violation,
 	} {
 		refused, ok := errors.AsType[*repo.Error](err)
-		assert.That(t, ok && refused.Redacted() == want && strings.Contains(err.Error(), "ERROR: "), "got %v, redacted %q", err, refused.Redacted())
+		assert.That(t, ok && refused.Public() == want && strings.Contains(err.Error(), "ERROR: "), "got %v, public %q", err, refused.Public())
 	}
 }
 

@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // limits are those of connections and calls. They are far beyond what is of use, and keep a client
@@ -79,14 +81,6 @@ func (l limits) options() []grpc.ServerOption {
 	}
 }
 
-// tooLargeError is a request beyond the limit.
-type tooLargeError struct{ size, limit int }
-
-// Error has both sizes.
-func (e *tooLargeError) Error() string {
-	return fmt.Sprintf("the request has %d bytes: at most %d", e.size, e.limit)
-}
-
 // maxText is the greatest length of a text in a request, in bytes: it comes back in messages, goes
 // into the log and into the audit.
 const maxText = 2 << 10
@@ -100,10 +94,17 @@ func (l limits) fits(request any) error {
 	text, marked := bytes.CutPrefix(message.ProtoReflect().GetUnknown(), markTag())
 	if marked {
 		cause, _ := protowire.ConsumeString(text)
-		return &undecodableError{cause}
+		return fmt.Errorf("%s: %w", cause, &run.RefusedError{
+			Reason: invalidArgument,
+			Text: "the request is not a message of this API: check that the client's definitions are " +
+				"those of the server, and that all texts are UTF-8",
+		})
 	}
 	if size := proto.Size(message); size > l.message {
-		return &tooLargeError{size, l.message}
+		return &run.RefusedError{
+			Reason: "MESSAGE_TOO_LARGE", Text: fmt.Sprintf("the request has %d bytes: at most %d", size, l.message),
+			Metadata: map[string]string{"bytes": strconv.Itoa(size), "limit": strconv.Itoa(l.message)},
+		}
 	}
 	var long error
 	message.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
@@ -114,12 +115,6 @@ func (l limits) fits(request any) error {
 	})
 	return long
 }
-
-// undecodableError is a request that is not valid protobuf.
-type undecodableError struct{ cause string }
-
-// Error has the cause, for the log.
-func (e *undecodableError) Error() string { return e.cause }
 
 // markTag begins the one unknown field of a request that could not be decoded. Its text is the cause.
 func markTag() []byte {
@@ -142,27 +137,6 @@ func (c markingCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// rateError is a call too many.
-type rateError struct {
-	rate rate.Limit
-	wait time.Duration
-}
-
-// Error says when to try again.
-func (e *rateError) Error() string {
-	return fmt.Sprintf("more than %g such calls a second: try again in %s", float64(e.rate),
-		e.wait.Round(time.Millisecond))
-}
-
-// streamsError is a stream too many.
-type streamsError struct{ limit int }
-
-// Error says what to do.
-func (e *streamsError) Error() string {
-	return fmt.Sprintf("%d streams are open, which is the server's limit: end some, or ask for the run "+
-		"with GetRun instead of WatchRun", e.limit)
-}
-
 // slots are the streams that may be open at once.
 type slots chan struct{}
 
@@ -175,7 +149,11 @@ func (s slots) intercept(
 		defer func() { <-s }()
 		return handler(server, stream)
 	default:
-		return &streamsError{cap(s)}
+		return &run.RefusedError{
+			Reason: "STREAMS_BUSY", Retry: time.Second,
+			Text: fmt.Sprintf("%d streams are open, which is the server's limit: end some, or ask for the run "+
+				"with GetRun instead of WatchRun", cap(s)),
+		}
 	}
 }
 
@@ -201,8 +179,11 @@ func (r *rates) take(method, client string) error {
 		return nil
 	}
 	missing := max(1-bucket.Tokens(), 0)
-	wait := time.Duration(missing / float64(r.rate) * float64(time.Second))
-	return &rateError{r.rate, max(wait, time.Millisecond)}
+	wait := max(time.Duration(missing/float64(r.rate)*float64(time.Second)), time.Millisecond)
+	return &run.RefusedError{
+		Reason: "RATE_LIMITED", Retry: wait,
+		Text: fmt.Sprintf("more than %g such calls a second: try again in %s", float64(r.rate), wait.Round(time.Millisecond)),
+	}
 }
 
 // refusal counts a refused call, and says whether it is to be audited.

@@ -89,13 +89,13 @@ func (s *Server) allowed(ctx context.Context, c access.Client, method string, re
 	r, known := s.rules[method]
 	if !known {
 		text := "no role may call this RPC: please report it"
-		return &notAllowedError{reason: "NO_ROLE_FOR_RPC", text: text}
+		return &run.RefusedError{Reason: "NO_ROLE_FOR_RPC", Text: text}
 	}
 	if needed := r.needed(request); c.Role < needed {
 		return tooLow(c.Role, needed)
 	}
 	if r.gitlab != "" && s.config.Service.LooseForeignKeysOnly {
-		return &notInUseError{r.gitlab}
+		return notInUse(r.gitlab)
 	}
 	if !r.changes || len(c.Workers) == 0 {
 		return nil
@@ -111,7 +111,7 @@ func (s *Server) allowed(ctx context.Context, c access.Client, method string, re
 	about := cmp.Or(cut(worker, maxTarget), "no single worker")
 	text := "your token is for " + strings.Join(c.Workers, ", ") + " alone, and this is about " +
 		about + ": use a token that is for all workers"
-	return &notAllowedError{reason: "WORKER_NOT_ALLOWED", text: text, metadata: map[string]string{
+	return &run.RefusedError{Reason: "WORKER_NOT_ALLOWED", Text: text, Metadata: map[string]string{
 		"worker": cut(worker, maxTarget), "workers": strings.Join(c.Workers, ","),
 	}}
 }
@@ -133,23 +133,13 @@ func (s *Server) workerOf(ctx context.Context, request any) (string, error) {
 	return "", nil
 }
 
-// notAllowedError is a call that the client may not make.
-type notAllowedError struct {
-	reason, text string
-	metadata     map[string]string
-}
-
-// Error says what is missing.
-func (e *notAllowedError) Error() string { return e.text }
-
-// notInUseError says that something belongs to what this installation does not use.
-type notInUseError struct{ what string }
-
-// Error says what to do.
-func (e *notInUseError) Error() string {
-	return fmt.Sprintf("there are no %s here: the configuration has use: %s; for a GitLab database "+
-		"set use: %s, run caretaker migrate and start the servers again",
-		e.what, service.UseLooseForeignKeys, service.UseGitLab)
+func notInUse(what string) error {
+	return &run.RefusedError{
+		Reason: "NOT_IN_USE", Metadata: map[string]string{"what": what},
+		Text: fmt.Sprintf("there are no %s here: the configuration has use: %s; for a GitLab database "+
+			"set use: %s, run caretaker migrate and start the servers again",
+			what, service.UseLooseForeignKeys, service.UseGitLab),
+	}
 }
 
 func tooLow(role, needed access.Role) error {
@@ -157,10 +147,10 @@ func tooLow(role, needed access.Role) error {
 	if role == access.None {
 		remedy = ": your certificate has no role here, auth.certificates gives it one"
 	}
-	return &notAllowedError{
-		reason: "ROLE_TOO_LOW",
-		text:   "this needs the role " + needed.String() + ", you have " + role.String() + remedy,
-		metadata: map[string]string{
+	return &run.RefusedError{
+		Reason: "ROLE_TOO_LOW",
+		Text:   "this needs the role " + needed.String() + ", you have " + role.String() + remedy,
+		Metadata: map[string]string{
 			"role": role.String(), "needed": needed.String(),
 		},
 	}

@@ -276,7 +276,7 @@ func TestClientError_OfAFailedCallItsSpanHasTheClass(t *testing.T) {
 	}{
 		{t.Context(), run.ErrUnreachable, "UNAVAILABLE", "DATABASE_UNREACHABLE"},
 		{t.Context(), errors.New("unexpected"), "INTERNAL", "INTERNAL"},
-		{t.Context(), run.ErrUnknownRun, "", "UNKNOWN_RUN"},
+		{t.Context(), run.Unknown(run.ErrUnknownRun, "run_id", "1", "not found"), "", "UNKNOWN_RUN"},
 		{t.Context(), fmt.Errorf("table users on main: %w", repo.ErrForbidden), "", "PRIVILEGE_MISSING"},
 		{t.Context(), &repo.Error{Database: "main", SQLState: "42P01"}, "", "NOT_MIGRATED"},
 		{gone, context.Canceled, "", "CLIENT_GONE"},

@@ -45,7 +45,5 @@ func unknownPaths(ids []int64) error {
 		words[i] = strconv.FormatInt(id, 10)
 	}
 	name := strings.Join(words, ",")
-	return &run.UnknownError{
-		What: ErrUnknownPath, Name: name, Text: fmt.Sprintf("%s %s", ErrUnknownPath, name),
-	}
+	return run.Unknown(ErrUnknownPath, "ids", name, "unknown path "+name+": nothing was marked; ListOutside has all")
 }

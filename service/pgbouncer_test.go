@@ -253,7 +253,7 @@ func TestFault_PgBouncer_SettingsOfTheSessionAreRefusedByName(t *testing.T) {
 		name, _, _ := strings.Cut(parameter, "=")
 		assert.That(t, refused == (err != nil && strings.Contains(err.Error(), name)), "%s: %v", parameter, err)
 		if refusal, ok := errors.AsType[*repo.Error](err); ok {
-			said := refusal.Condition() + ": " + refusal.Explanation()
+			said := refusal.Condition() + ": " + refusal.Why()
 			assert.That(t, said == "unreachable (08P01 protocol_violation): a pooler before it refuses: check the limits and the log of the pooler", "%s", said)
 		}
 	}

@@ -4,30 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
-
-// UnknownTargetError is a [run.ErrUnknownTarget] that says of what.
-type UnknownTargetError struct {
-	Kind string
-	ID   int64
-}
-
-// Error says what to do.
-func (e *UnknownTargetError) Error() string {
-	table := "users"
-	if e.Kind == repo.KindGroup {
-		table = "namespaces, with the type Group"
-	}
-	return fmt.Sprintf("there is no %s %d: its id is that of %s", e.Kind, e.ID, table)
-}
-
-// Is says that it is a [run.ErrUnknownTarget].
-func (e *UnknownTargetError) Is(err error) bool { return err == run.ErrUnknownTarget }
 
 // IsTarget reports whether this is a kind of what jobs delete and [Service.PlanDeletion] plans.
 func IsTarget(kind string) bool {
@@ -62,18 +45,6 @@ const (
 	planWait = 3 * time.Second
 )
 
-// PlansBusyError means that as many plans are being made as may be at once.
-type PlansBusyError struct{}
-
-// Error says what to do.
-func (*PlansBusyError) Error() string {
-	return fmt.Sprintf("%d plans are being made, as many as may be at once: try again in %s",
-		plansAtOnce, planWait)
-}
-
-// RetryAfter is when to try again.
-func (*PlansBusyError) RetryAfter() time.Duration { return planWait }
-
 // planTurn waits until one more plan may be made, and returns what ends it.
 func (s *Service) planTurn(ctx context.Context) (done func(), err error) {
 	wait, cancel := context.WithTimeout(ctx, planWait)
@@ -85,15 +56,17 @@ func (s *Service) planTurn(ctx context.Context) (done func(), err error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, &PlansBusyError{}
+		return nil, &run.RefusedError{
+			Reason: "PLANS_BUSY", Retry: planWait,
+			Text: fmt.Sprintf("%d plans are being made, as many as may be at once: try again in %s", plansAtOnce, planWait),
+		}
 	}
 }
 
 // PlanDeletion says what deleting a user, group or placeholder user would do. It writes nothing, and
 // reads the replicas where there are some, once they have what was written until now.
 //
-// Errors: [*run.InvalidArgumentError], [*UnknownTargetError], [*run.NotConfiguredError], [run.ErrUnreachable],
-// [*PlansBusyError].
+// Errors: [*run.InvalidArgumentError], [*run.RefusedError], [*run.NotConfiguredError], [run.ErrUnreachable].
 func (s *Service) PlanDeletion(ctx context.Context, kind string, id int64) (*run.Plan, error) {
 	steps, err := s.planners(kind, id)
 	if err != nil {
@@ -117,12 +90,24 @@ func (s *Service) PlanDeletion(ctx context.Context, kind string, id int64) (*run
 		p, err = s.plan(ctx, begun.Again(primaries), steps)
 	}
 	if err == run.ErrUnknownTarget { //nolint:errorlint // as planners return it
-		err = &UnknownTargetError{kind, id}
+		err = unknownTarget(kind, id)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return p, nil
+}
+
+func unknownTarget(kind string, id int64) error {
+	table := "users"
+	if kind == repo.KindGroup {
+		table = "namespaces, with the type Group"
+	}
+	return &run.RefusedError{
+		Reason: "UNKNOWN_TARGET", What: run.ErrUnknownTarget,
+		Text:     fmt.Sprintf("there is no %s %d: its id is that of %s", kind, id, table),
+		Metadata: map[string]string{"kind": kind, "id": strconv.FormatInt(id, 10)},
+	}
 }
 
 // planners are what would be done, in order.

@@ -352,7 +352,7 @@ func TestPlanDeletion_WaitsAFewSecondsForItsTurn(t *testing.T) {
 		_, _ = s.PlanTurn(t.Context())
 		began := time.Now()
 		_, err := s.PlanTurn(t.Context())
-		if busy, ok := errors.AsType[*service.PlansBusyError](err); !ok || time.Since(began) != busy.RetryAfter() ||
+		if busy, ok := errors.AsType[*run.RefusedError](err); !ok || time.Since(began) != busy.RetryAfter() ||
 			busy.Error() != "2 plans are being made, as many as may be at once: try again in 3s" {
 			t.Errorf("after %s: %v", time.Since(began), err)
 		}

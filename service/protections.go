@@ -17,15 +17,6 @@ type Protection = repo.Protection
 // ErrUnknownProtection means that nothing of that kind and id is protected.
 var ErrUnknownProtection = errors.New("unknown protection")
 
-// TargetBusyError says that somebody holds the rows of what was to be protected.
-type TargetBusyError struct{ Kind string }
-
-// Error says what to do.
-func (e *TargetBusyError) Error() string {
-	return "another transaction is changing the " + e.Kind +
-		", perhaps one that deletes it: try again in a moment"
-}
-
 // maxProtection bounds a protection's ttl: what is longer is for good.
 const maxProtection = 10 * 365 * 24 * time.Hour
 
@@ -36,7 +27,7 @@ const AllowedProtection = "from 1s to 87600h, which is ten years; leave it out t
 // is 0, for good: see docs/veto.md. A protection in force is replaced by a longer one only, and
 // returned otherwise.
 //
-// Errors: [*run.InvalidArgumentError], [*repo.DeletionBegunError], [*TargetBusyError], [run.ErrUnreachable].
+// Errors: [*run.InvalidArgumentError], [*repo.DeletionBegunError], [*run.RefusedError], [run.ErrUnreachable].
 func (s *Service) Protect(
 	ctx context.Context, p Protection, ttl time.Duration,
 ) (Protection, error) {
@@ -50,7 +41,12 @@ func (s *Service) Protect(
 	}
 	protected, err := s.Main.Protect(ctx, p, ttl)
 	if refused, ok := errors.AsType[*repo.Error](err); ok && refused.Class() == repo.ClassLock {
-		return Protection{}, errors.Join(&TargetBusyError{p.Kind}, err)
+		busy := &run.RefusedError{
+			Reason: run.ReasonTargetBusy, Retry: time.Second, Metadata: map[string]string{"kind": p.Kind},
+			Text: "another transaction is changing the " + p.Kind +
+				", perhaps one that deletes it: try again in a moment",
+		}
+		return Protection{}, errors.Join(busy, err)
 	}
 	if other, ok := errors.AsType[*repo.NotAGroupError](err); ok {
 		err = &run.InvalidArgumentError{Field: "id", Description: other.Error()}
@@ -74,10 +70,8 @@ func (s *Service) Unprotect(
 	}
 	ended, err := s.Main.Unprotect(ctx, kind, id)
 	if errors.Is(err, repo.ErrNotFound) {
-		name := fmt.Sprintf("%s %d", kind, id)
-		return Protection{}, &run.UnknownError{
-			What: ErrUnknownProtection, Name: name, Text: fmt.Sprintf("%s: %s", ErrUnknownProtection, name),
-		}
+		return Protection{}, run.Unknown(ErrUnknownProtection, "target", fmt.Sprintf("%s %d", kind, id),
+			"nothing of this kind and id is protected; ListProtected has all")
 	}
 	if err != nil {
 		return Protection{}, err

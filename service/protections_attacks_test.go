@@ -58,8 +58,8 @@ func attacks(e *servicetest.Estate, s *service.Service) map[string]func() {
 			assert.Require(e.T, err == nil && planned.CandidatesDigest != "", "%v %v", planned, err)
 			protect(e.T, s, "user", 7)
 			_, err = s.RunBatch(e.T.Context(), run.Request{Worker: servicetest.InactiveTokens, ExpectedDigest: planned.CandidatesDigest})
-			_, ok := errors.AsType[*run.PlanChangedError](err)
-			assert.That(e.T, ok, "%v", err)
+			refused, ok := errors.AsType[*run.RefusedError](err)
+			assert.That(e.T, ok && refused.Reason == run.ReasonPlanChanged, "%v", err)
 			e.Want("main", `SELECT count(*) FROM maintenance.river_job`, "0")
 		},
 		"protected again after it has expired": func() {
@@ -216,7 +216,7 @@ func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 			protect(g.T, g.Service, "user", 3)
 			expecting := run.Request{Worker: servicetest.AdjournedGroups, ExpectedDigest: planned.CandidatesDigest}
 			_, err = g.Service.RunBatch(g.T.Context(), expecting)
-			_, ok := errors.AsType[*run.PlanChangedError](err)
+			_, ok := errors.AsType[*run.RefusedError](err)
 			assert.That(g.T, ok, "%v", err)
 		},
 		"a project of it that is named as one": func() {

@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -40,11 +39,7 @@ func (s *Service) Receipts(
 	case f.Database == "":
 		i = 0
 	case i < 0:
-		return nil, 0, &run.UnknownError{
-			What: run.ErrUnknownDatabase, Name: f.Database,
-			Text: fmt.Sprintf("%s %q: configured are %s",
-				run.ErrUnknownDatabase, f.Database, run.DatabaseNames(all)),
-		}
+		return nil, 0, run.UnknownDatabase(f.Database, all)
 	}
 	return all[i].ListReceipts(ctx, f.ReceiptFilter)
 }

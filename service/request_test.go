@@ -106,8 +106,8 @@ func TestRunBatch_ARequestIDIsThatOfOneRun(t *testing.T) {
 	} {
 		r.RequestID = "once"
 		_, err := s.RunBatch(context.Background(), r)
-		reused, ok := errors.AsType[*run.RequestReusedError](err)
-		assert.That(t, ok && reused.First.ID == first.ID && strings.Contains(err.Error(), first.ID+" of "+servicetest.LooseForeignKeys+" on main"),
+		reused, ok := errors.AsType[*run.RefusedError](err)
+		assert.That(t, ok && reused.Reason == "REQUEST_ID_REUSED" && reused.Metadata["run_id"] == first.ID && strings.Contains(err.Error(), first.ID+" of "+servicetest.LooseForeignKeys+" on main"),
 			"another %s: %v, want that the id is used for %s", name, err, first.ID)
 	}
 	again := ran(t, s, run.Request{Worker: servicetest.LooseForeignKeys, RequestID: "once", Async: true})

@@ -96,10 +96,7 @@ func (s *Service) failing(ctx context.Context, err error) Failing {
 		f.Class, f.Database = failureClass(refused.Class()), refused.Database
 		if f.Class == FailureUnreachable {
 			// However many statements have met it: it is one trouble.
-			f.Message = fmt.Sprintf("database %s: %s", f.Database, refused.Condition())
-		}
-		if why := refused.Explanation(); why != "" {
-			f.Message += ": " + why
+			f.Message = strings.Trim(fmt.Sprintf("database %s: %s: %s", f.Database, refused.Condition(), refused.Why()), ": ")
 		}
 	case errors.Is(err, repo.ErrUnreachable):
 		f.Class = FailureUnreachable

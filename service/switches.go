@@ -28,7 +28,7 @@ func (s *Service) SetFeatureFlag(ctx context.Context, name string, enabled bool)
 		}
 		slices.Sort(read)
 		text := fmt.Sprintf("%s %q: known are %s", run.ErrUnknownFlag, name, run.SomeNames(read))
-		return &run.UnknownError{What: run.ErrUnknownFlag, Name: name, Text: text}
+		return run.Unknown(run.ErrUnknownFlag, "flag", name, text)
 	}
 	if err := s.Main.SetFeatureFlag(ctx, name, enabled); err != nil {
 		return err

@@ -16,7 +16,6 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -188,23 +187,21 @@ func (p *pages) fail(w http.ResponseWriter, r *http.Request, err error) {
 // whether it did. A database that does not answer is no such error: a list says so where it is.
 func (p *pages) refused(w http.ResponseWriter, r *http.Request, err error) bool {
 	invalid, isInvalid := errors.AsType[*run.InvalidArgumentError](err)
-	unknown, isUnknown := errors.AsType[*service.UnknownTargetError](err)
 	missing, isMissing := errors.AsType[*run.NotConfiguredError](err)
-	busy, isBusy := errors.AsType[*service.PlansBusyError](err)
+	refused, isRefused := errors.AsType[*run.RefusedError](err)
 	switch {
 	case isInvalid:
 		p.sorry(w, r, http.StatusBadRequest, invalid.Field+": "+invalid.Description+".")
-	case isUnknown:
-		p.sorry(w, r, http.StatusNotFound, "It may be gone already: "+unknown.Error()+".")
-	case errors.Is(err, run.ErrUnknownRun), errors.Is(err, run.ErrUnknownJob),
-		errors.Is(err, run.ErrUnknownWorker):
-		p.sorry(w, r, http.StatusNotFound,
-			"Nothing here has this name or number. Old runs and jobs are deleted after a while.")
 	case isMissing:
 		p.sorry(w, r, http.StatusConflict, missing.Error()+".")
-	case isBusy:
-		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(busy.RetryAfter().Seconds()))))
-		p.sorry(w, r, http.StatusTooManyRequests, busy.Error()+".")
+	case errors.Is(err, run.ErrUnknownTarget):
+		p.sorry(w, r, http.StatusNotFound, "It may be gone already: "+err.Error()+".")
+	case isRefused && refused.What != nil:
+		p.sorry(w, r, http.StatusNotFound,
+			"Nothing here has this name or number. Old runs and jobs are deleted after a while.")
+	case isRefused:
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(refused.Retry.Seconds()))))
+		p.sorry(w, r, http.StatusTooManyRequests, refused.Text+".")
 	default:
 		return false
 	}
@@ -215,7 +212,7 @@ func (p *pages) refused(w http.ResponseWriter, r *http.Request, err error) bool 
 func jobOf(r *http.Request) (int64, error) {
 	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
 	if err != nil || id < 1 {
-		return 0, fmt.Errorf("%w %q", run.ErrUnknownJob, r.PathValue("id"))
+		return 0, run.Unknown(run.ErrUnknownJob, "job_id", r.PathValue("id"), "there is no such job")
 	}
 	return id, nil
 }

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caretaker-go/caretaker/access"
 	"github.com/caretaker-go/caretaker/devdb"
@@ -14,6 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // oneSQL is an id that the demo data has of each kind.
@@ -90,7 +92,7 @@ func TestPlan_IsForViewers(t *testing.T) {
 func TestPlan_SaysWhenTooManyAreBeingMade(t *testing.T) {
 	f := start(assert.Parallel(t))
 	answer := httptest.NewRecorder()
-	f.site.pages.fail(answer, httptest.NewRequest(http.MethodGet, "/plan/user/1", http.NoBody), &service.PlansBusyError{})
+	f.site.pages.fail(answer, httptest.NewRequest(http.MethodGet, "/plan/user/1", http.NoBody), &run.RefusedError{Text: "try again in 3s", Retry: 3 * time.Second})
 	if answer.Code != http.StatusTooManyRequests || answer.Header().Get("Retry-After") != "3" || !strings.Contains(answer.Body.String(), "try again in 3s") {
 		t.Errorf("%d, %v, %s", answer.Code, answer.Header(), answer.Body)
 	}

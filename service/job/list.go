@@ -96,8 +96,8 @@ func errNoJobID() error {
 // unknownJob is [run.ErrUnknownJob] if the job has not been found.
 func unknownJob(id int64, err error) error {
 	if errors.Is(err, repo.ErrNotFound) {
-		text := fmt.Sprintf("%s %d", run.ErrUnknownJob, id)
-		return &run.UnknownError{What: run.ErrUnknownJob, Name: strconv.FormatInt(id, 10), Text: text}
+		return run.Unknown(run.ErrUnknownJob, "job_id", strconv.FormatInt(id, 10),
+			"there is no job with this id; ListJobs has them")
 	}
 	return err
 }

@@ -341,13 +341,14 @@ type redactedError struct {
 func (e *redactedError) Error() string { return e.text }
 func (e *redactedError) Unwrap() error { return e.error }
 
-// redacted is an error of a job as the log may have it, which names nobody: jobs are about people.
+// redacted is an error of a job as the log may have it, which names nobody: jobs are about people. What a database that
+// does not answer says is no secret.
 func redacted(err error) error {
 	refused, ok := errors.AsType[*repo.Error](err)
-	if !ok {
+	if !ok || errors.Is(err, repo.ErrUnreachable) {
 		return err
 	}
-	return &redactedError{err, strings.ReplaceAll(err.Error(), refused.Error(), refused.Redacted())}
+	return &redactedError{err, strings.ReplaceAll(err.Error(), refused.Error(), refused.Public())}
 }
 
 // PublicError is a job's error in words fit for clients and for the queue's table.

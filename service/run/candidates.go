@@ -150,17 +150,14 @@ func (x *Execution) keepCandidates(ctx context.Context, into *Run, complete bool
 // ReasonPlanChanged is the reason of runs that found other candidates than those expected.
 const ReasonPlanChanged = "PLAN_CHANGED"
 
-// PlanChangedError says that the candidates are not those that the request expected.
-type PlanChangedError struct{ Run Run }
-
-func (e *PlanChangedError) Error() string { return e.Run.Error }
-
 // orPlanChanged turns a run that found other candidates than expected into an error.
 func orPlanChanged(run Run, err error) (Run, error) {
-	if err == nil && run.State == repo.RunSkipped && run.Reason == ReasonPlanChanged {
-		return run, &PlanChangedError{run}
+	if err != nil || run.State != repo.RunSkipped || run.Reason != ReasonPlanChanged {
+		return run, err
 	}
-	return run, err
+	return run, &RefusedError{Reason: ReasonPlanChanged, Text: run.Error, Metadata: map[string]string{
+		"run_id": run.ID, "worker": run.Worker, "candidates_digest": run.CandidatesDigest,
+	}}
 }
 
 // checkCandidates looks at all candidates as a dry run does. The run ends here unless they are those

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -11,10 +12,10 @@ import (
 )
 
 // Errors of the methods of [Runner], besides [InvalidArgumentError], [WorkerPausedError],
-// [NotConfiguredError], [LeaseHeldError] and [RequestReusedError].
+// [NotConfiguredError], [LeaseHeldError] and [RefusedError].
 var (
 	// ErrUnknownWorker, ErrUnknownDatabase, ErrUnknownRun, ErrUnknownJob and ErrUnknownFlag: there is nothing of that name or id.
-	// They are found in an [UnknownError].
+	// Each is found in a [RefusedError].
 	ErrUnknownWorker   = errors.New("unknown worker")
 	ErrUnknownDatabase = errors.New("unknown database")
 	ErrUnknownRun      = errors.New("unknown run")
@@ -26,32 +27,50 @@ var (
 	ErrUnreachable = repo.ErrUnreachable
 )
 
-// UnknownError says which name or id there is nothing of.
-type UnknownError struct {
-	// What is one of the errors above.
+// RefusedError is a call that is refused.
+type RefusedError struct {
+	// Reason and Metadata are for programs, Text is for people and fit for clients.
+	Reason, Text string
+	Metadata     map[string]string
+	// Retry is when to try again; 0: not before something has changed.
+	Retry time.Duration
+	// What is the error that it is for [errors.Is], nil for none.
 	What error
-	// Name is what was asked for, as it was asked for.
-	Name string
-	// Text says so, and what there is.
-	Text string
 }
 
 // Error is the text.
-func (e *UnknownError) Error() string { return e.Text }
+func (e *RefusedError) Error() string { return e.Text }
 
-// Unwrap says of what kind the name is.
-func (e *UnknownError) Unwrap() error { return e.What }
+// Details are the reason and the metadata that clients get.
+func (e *RefusedError) Details() (string, map[string]string) { return e.Reason, e.Metadata }
 
-// unknown says that there is nothing of a name, and what to do.
-func unknown(what error, name, advice string) error {
-	return &UnknownError{what, name, fmt.Sprintf("%s %q: %s", what, name, advice)}
+// RetryAfter is when to try again.
+func (e *RefusedError) RetryAfter() time.Duration { return e.Retry }
+
+// Unwrap returns what it is.
+func (e *RefusedError) Unwrap() error { return e.What }
+
+// Unknown is the error that there is nothing of a name or id. what begins with unknown, key is that of the name in the
+// metadata.
+func Unknown(what error, key, name, text string) error {
+	_, kind, _ := strings.Cut(what.Error(), " ")
+	return &RefusedError{
+		Reason: "UNKNOWN_" + strings.ToUpper(kind), Text: text, What: what,
+		Metadata: map[string]string{key: name},
+	}
+}
+
+// UnknownDatabase is the error that a name is none of these databases'.
+func UnknownDatabase(name string, all []*repo.Database) error {
+	text := fmt.Sprintf("unknown database %q: configured are %s", name, DatabaseNames(all))
+	return Unknown(ErrUnknownDatabase, "database", name, text)
 }
 
 // UnreachableDatabase is the name of the database that an [ErrUnreachable] is about, and why it cannot work; "" if the
 // error does not say.
 func UnreachableDatabase(err error) (name, why string) {
 	if refused, ok := errors.AsType[*repo.Error](err); ok {
-		return refused.Database, refused.Explanation()
+		return refused.Database, refused.Why()
 	}
 	return "", ""
 }
@@ -84,8 +103,8 @@ type InvalidArgumentError struct{ Field, Description string }
 // Error names the field first.
 func (e *InvalidArgumentError) Error() string { return e.Field + ": " + e.Description }
 
-// Public says that the text is fit for clients.
-func (e *InvalidArgumentError) Public() {}
+// Details are the reason that clients get.
+func (e *InvalidArgumentError) Details() (string, map[string]string) { return "INVALID_ARGUMENT", nil }
 
 // maxReason is the length of a reason in characters.
 const maxReason = 500
@@ -101,24 +120,25 @@ func CheckReason(reason string) error {
 	return nil
 }
 
-// RequestReusedError says that a request id has started a run of something else: of another worker, on another database,
+// requestReused is the error that a request id has started a run of something else: of another worker, on another database,
 // or as a dry run.
-type RequestReusedError struct{ First Run }
-
-// Error names the run.
-func (e *RequestReusedError) Error() string {
-	what := e.First.Worker
-	if e.First.Database != "" {
-		what += " on " + e.First.Database
+func requestReused(first Run) error {
+	what := first.Worker
+	if first.Database != "" {
+		what += " on " + first.Database
 	}
-	if e.First.DryRun {
+	if first.DryRun {
 		what += " (dry run)"
 	}
-	return fmt.Sprintf("this request_id has started run %s of %s: choose another one for another request", e.First.ID, what)
+	return &RefusedError{
+		Reason: "REQUEST_ID_REUSED",
+		Text:   fmt.Sprintf("this request_id has started run %s of %s: choose another one for another request", first.ID, what),
+		Metadata: map[string]string{
+			"run_id": first.ID, "worker": first.Worker, "database": first.Database,
+			"dry_run": strconv.FormatBool(first.DryRun),
+		},
+	}
 }
-
-// Public says that the text is fit for clients.
-func (e *RequestReusedError) Public() {}
 
 // WorkerPausedError says that a worker takes no new runs until it, or [AllWorkers], whichever the pause is of, is resumed.
 type WorkerPausedError struct {
@@ -147,8 +167,16 @@ func (e *WorkerPausedError) Error() string {
 	return fmt.Sprintf("%s paused by %s %s: %s; end the pause with %s", e.what(), e.Pause.By, span, e.Pause.Reason, how)
 }
 
-// Public says that the text is fit for clients.
-func (e *WorkerPausedError) Public() {}
+// Details are the reason and the metadata that clients get.
+func (e *WorkerPausedError) Details() (string, map[string]string) {
+	metadata := map[string]string{
+		"worker": e.Worker, "by": e.Pause.By, "reason": e.Pause.Reason, "paused": e.Pause.Worker,
+	}
+	if !e.Pause.Until.IsZero() {
+		metadata["until"] = e.Pause.Until.UTC().Format(time.RFC3339Nano)
+	}
+	return ReasonPaused, metadata
+}
 
 // NotConfiguredError says what a worker lacks, and what to do about it.
 type NotConfiguredError struct{ Worker, Missing string }
@@ -156,8 +184,10 @@ type NotConfiguredError struct{ Worker, Missing string }
 // Error names what is missing.
 func (e *NotConfiguredError) Error() string { return e.Worker + " is not configured: " + e.Missing }
 
-// Public says that the text is fit for clients.
-func (e *NotConfiguredError) Public() {}
+// Details are the reason and the metadata that clients get.
+func (e *NotConfiguredError) Details() (string, map[string]string) {
+	return "WORKER_NOT_CONFIGURED", map[string]string{"worker": e.Worker}
+}
 
 // unknownWorker lists the names there are.
 func (r *Runner) unknownWorker(name string) error {
@@ -170,7 +200,7 @@ func (r *Runner) unknownWorker(name string) error {
 		advice = "it is for GitLab's tables, which use: loose_foreign_keys leaves out: set use: gitlab in " +
 			"the configuration and run caretaker migrate, or take one of: " + strings.Join(names, ", ")
 	}
-	return unknown(ErrUnknownWorker, name, advice)
+	return Unknown(ErrUnknownWorker, "worker", name, fmt.Sprintf("unknown worker %q: %s", name, advice))
 }
 
 // Forbidden says whether our role lacks a privilege, or row-level security keeps rows from it.

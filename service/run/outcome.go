@@ -129,8 +129,7 @@ func inWords(err error) string {
 	case fitForClients(err) != nil:
 		return fitForClients(err).Error()
 	case errors.As(err, &refused):
-		return fmt.Sprintf("%s on %s: %s%s%s", refused.Operation, refused.Database,
-			refused.Condition(), refused.Place(), refused.Advice())
+		return refused.Public()
 	case errors.Is(err, repo.ErrUnreachable):
 		return "a database is unreachable; the log of this run names it"
 	case errors.Is(err, repo.ErrLeaseLost):
@@ -161,14 +160,21 @@ func briefText(err error) string {
 	return PublicText(err)
 }
 
-// fitForClients is the error within err, if there is one, that says by a method Public that its text
+// fitForClients is the error within err, if there is one, that says by a method Public or Details that its text
 // is made for clients.
 func fitForClients(err error) error {
 	type public interface {
 		error
 		Public()
 	}
+	type detailed interface {
+		error
+		Details() (reason string, metadata map[string]string)
+	}
 	if e, ok := errors.AsType[public](err); ok {
+		return e
+	}
+	if e, ok := errors.AsType[detailed](err); ok {
 		return e
 	}
 	if errors.Is(err, repo.ErrForbidden) {

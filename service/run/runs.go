@@ -163,14 +163,14 @@ func ValidRunID(id string) error {
 		return &InvalidArgumentError{Field: "id", Description: "is required: RunBatch and ListRuns return it"}
 	}
 	if uuid.Validate(id) != nil || len(id) != len(uuid.Nil.String()) {
-		return unknown(ErrUnknownRun, id, "ListRuns lists the runs there are")
+		return Unknown(ErrUnknownRun, "run_id", id, "run not found: find its id with ListRuns")
 	}
 	return nil
 }
 
 func unknownRun(id string, err error) error {
 	if errors.Is(err, repo.ErrNotFound) {
-		return unknown(ErrUnknownRun, id, "ListRuns lists the runs there are")
+		return Unknown(ErrUnknownRun, "run_id", id, "run not found: find its id with ListRuns")
 	}
 	return err
 }

@@ -51,8 +51,7 @@ type Fire struct {
 // kept alive; then the lease is released, the record closed, and those who wait are notified.
 //
 // Errors: [ErrUnknownWorker], [ErrUnknownDatabase], [ErrStopping], [ErrUnreachable], [*InvalidArgumentError],
-// [*WorkerPausedError], [*NotConfiguredError], [*LeaseHeldError], [*RequestReusedError],
-// [*PlanChangedError]; with a claim [ErrFireTaken]. A run that failed is no error. Nothing is on record
+// [*WorkerPausedError], [*NotConfiguredError], [*LeaseHeldError], [*RefusedError]; with a claim [ErrFireTaken]. A run that failed is no error. Nothing is on record
 // then, unless main became unreachable after a claim: that run ends as LEASE_LOST.
 func (r *Runner) RunBatch(ctx context.Context, req Request) (Run, error) {
 	w, err := r.validRequest(req)
@@ -136,7 +135,7 @@ func (req Request) trigger() string {
 func (r *Runner) joinFirst(ctx context.Context, first Run, req Request) (Run, error) {
 	linkKnownRequest(ctx, first)
 	if first.Worker != req.Worker || first.DryRun != req.DryRun || req.Database != "" && req.Database != first.Database {
-		return Run{}, &RequestReusedError{First: first}
+		return Run{}, requestReused(first)
 	}
 	return r.Join(ctx, first, req.Async)
 }

@@ -159,7 +159,7 @@ func (r *Runner) Database(w *Worker, asked string, minute time.Time) (*repo.Data
 			return d, nil
 		}
 	}
-	return nil, unknown(ErrUnknownDatabase, asked, "configured are "+DatabaseNames(w.Databases))
+	return nil, UnknownDatabase(asked, w.Databases)
 }
 
 // warnOfShortRuns: a run of less than a second does little more than begin and end.

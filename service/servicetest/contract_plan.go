@@ -52,11 +52,11 @@ func (c *contract) otherPlan(s *service.Service, expected string, dry run.Run) {
 	c.t.Helper()
 	before := c.rows()
 	r, err := s.RunBatch(context.Background(), run.Request{Worker: c.Worker, ExpectedDigest: expected})
-	changed, ok := errors.AsType[*run.PlanChangedError](err)
-	if !ok {
+	changed, ok := errors.AsType[*run.RefusedError](err)
+	if !ok || changed.Reason != run.ReasonPlanChanged {
 		c.t.Fatalf("the run has done %+v, %v", r, err)
 	}
-	stored, err := s.Run(context.Background(), changed.Run.ID)
+	stored, err := s.Run(context.Background(), changed.Metadata["run_id"])
 	WantState(c.t, stored, repo.RunSkipped)
 	if err != nil || stored.Reason != run.ReasonPlanChanged || stored.DryRun ||
 		stored.CandidatesDigest != dry.CandidatesDigest || !slices.Equal(stored.Candidates, dry.Candidates) {
