@@ -150,30 +150,5 @@ type AttemptOf struct {
 	AttemptedAt time.Time
 }
 
-const checkAttemptSQL = `
-SELECT EXISTS (
-  SELECT FROM maintenance.river_job
-  WHERE id = $1 AND attempted_at = $2 AND (state = 'running' OR finalized_at IS NOT NULL))`
-
-// CheckAttempt returns [ErrJobLost] if an attempt that has ended has lost its job to another one.
-// It may have completed the job.
-func (d *Database) CheckAttempt(ctx context.Context, a AttemptOf) error {
-	var held bool
-	err := d.queryRow(ctx, "check an attempt", []any{&held}, checkAttemptSQL, a.ID, a.AttemptedAt)
-	if err == nil && !held {
-		err = ErrJobLost
-	}
-	return err
-}
-
-const jobRunsSQL = `
-SELECT EXISTS (SELECT FROM maintenance.river_job WHERE id = $1 AND state = 'running')`
-
-// JobRuns says whether an attempt of a job is at work.
-func (d *Database) JobRuns(ctx context.Context, id int64) (runs bool, err error) {
-	err = d.queryRow(ctx, "look whether a job runs", []any{&runs}, jobRunsSQL, id)
-	return runs, err
-}
-
 // Pool is for River alone, which brings its own SQL.
 func (d *Database) Pool() *pgxpool.Pool { return d.pool }

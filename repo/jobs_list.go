@@ -69,8 +69,6 @@ type AttemptError struct {
 const jobColumns = `id, kind, state::text, args, attempt, max_attempts,
   created_at, scheduled_at, attempted_at, finalized_at, coalesce(to_jsonb(errors), '[]'),
   coalesce(metadata ->> 'outcome', ''), coalesce(metadata ->> 'reason', ''),
-  coalesce((metadata ->> 'river:rescue_count')::int, 0)
-    > coalesce((metadata ->> 'rescues_reported')::int, 0),
   coalesce(metadata ->> 'run_id', ''), coalesce(metadata ->> 'trace_id', ''),
   coalesce((metadata ->> 'worked_ms')::bigint, 0)`
 
@@ -79,19 +77,18 @@ const rescuedText = "Stuck job rescued by JobRescuer"
 
 func scanJob(row pgx.CollectableRow) (j QueuedJob, err error) {
 	var attempted, finalized *time.Time
-	var rescued bool
 	var worked int64
 	err = row.Scan(&j.ID, &j.Kind, &j.State, &j.Args, &j.Attempt, &j.MaxAttempts,
 		&j.CreatedAt, &j.ScheduledAt, &attempted, &finalized,
-		&j.Errors, &j.Outcome, &j.Reason, &rescued, &j.RunID, &j.TraceID,
-		&worked)
+		&j.Errors, &j.Outcome, &j.Reason, &j.RunID, &j.TraceID, &worked)
 	j.Worked = time.Duration(worked) * time.Millisecond
+	rescued := false // the last attempt that has ended
 	for i := range j.Errors {
-		if j.Errors[i].Error == rescuedText {
+		if rescued = j.Errors[i].Error == rescuedText; rescued {
 			j.Errors[i].Error = ProcessGoneText
 		}
 	}
-	if rescued {
+	if rescued && j.State != JobCompleted && j.State != JobCancelled {
 		j.Outcome, j.Reason = "failed", ReasonProcessGone
 		if j.State == JobDiscarded {
 			j.Outcome = JobDiscarded

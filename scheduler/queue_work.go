@@ -35,10 +35,6 @@ const (
 	firstProbeRetry = 500 * time.Millisecond
 	// stopMargin is the time in which River stops fetching before attempts put their jobs back.
 	stopMargin = 20 * time.Millisecond
-	// checkTimeout bounds each check whether an attempt that has ended still has its job.
-	checkTimeout = 2 * time.Second
-	// awaitInterval is how often a lost attempt looks whether its job still runs.
-	awaitInterval = 100 * time.Millisecond
 	// cancelTimeout is how long cancelled attempts have to return.
 	cancelTimeout = 5 * time.Second
 	// destroyGroupWorkers is how many groups are removed at a time in a process.
@@ -60,7 +56,7 @@ func (q *Queue) Start(w jobWorker) error {
 	q.stopping, q.workers = make(chan struct{}), river.NewWorkers()
 	for _, kind := range kinds {
 		river.AddWorkerArgs(q.workers, arguments{kind}, river.Worker[arguments](
-			&worker{service: w, database: q.database, stopping: q.stopping, postponed: q.postponed}))
+			&worker{service: w, stopping: q.stopping, postponed: q.postponed}))
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	q.cancel = cancel

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -47,12 +45,6 @@ type Request struct {
 	// AttemptedAt is when the attempt began by the clock of main, as the queue's row has it: its
 	// guard checks that.
 	AttemptedAt time.Time
-	// Name is the attempt's alone, and known to the one that follows it. Its trace and span have
-	// their ids from it.
-	Name string
-	// Lost is the attempt before this one, if its process died; nil: it ended by itself, or there
-	// was none.
-	Lost *LostAttempt
 	// RunID is the run that queued it, "" if none did; TraceParent (W3C) is its span.
 	RunID, TraceParent string
 	// RequestedBy is who asked for that run, "" if it is not known.
@@ -64,13 +56,6 @@ type Request struct {
 	// Stopping, if not nil, closes when attempts at work should snooze, because the process is
 	// about to end.
 	Stopping <-chan struct{}
-}
-
-// LostAttempt is an attempt that was taken for dead.
-type LostAttempt struct {
-	Name string
-	// Began is about when it began, RescuedAt when it was taken for dead.
-	Began, RescuedAt time.Time
 }
 
 // Result is how an attempt ended.
@@ -206,9 +191,6 @@ func (p *Pool) JobKinds() []string { return slices.Sorted(maps.Keys(p.Kinds)) }
 func (p *Pool) WorkJob(ctx context.Context, r Request) (Result, error) {
 	j := &Attempt{Request: r, Log: p.Logger.With("kind", r.Kind, "job_id", r.ID), loads: p.Loads, started: time.Now()}
 	j.currentHold = func() *hold { return p.holdReason(ctx, j) }
-	if r.Lost != nil {
-		p.reportLost(ctx, r)
-	}
 	if j.held() {
 		// No trace: it will be asked for again and again.
 		result := j.heldBy.postpone(Result{Took: time.Since(j.started)})
@@ -310,12 +292,7 @@ func (p *Pool) reportJob(ctx context.Context, j *Attempt, r Result, err error) {
 	if err != nil {
 		attrs = append(attrs, "error", redacted(err))
 	}
-	if lost {
-		// Who took the attempt for dead has sent a span with its id.
-		run.Withhold(trace.SpanFromContext(ctx))
-	} else {
-		recordJob(ctx, r, outcome, err)
-	}
+	recordJob(ctx, r, outcome, err)
 	switch {
 	case interrupted:
 		j.Log.Log(ctx, level, "job interrupted, it will be worked again", attrs...)

@@ -2,7 +2,6 @@ package job
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -21,23 +20,10 @@ import (
 
 // startJob begins the span of an attempt: a trace of its own, linked to the run or job that has queued it. Its attributes
 // are those of the semantic conventions for messaging, and ours.
-func (p *Pool) startJob(ctx context.Context, r Request, options ...trace.SpanStartOption) (context.Context, trace.Span) {
-	ids := attemptIDs(r.Name)
-	ctx, span := p.StartSpan(ctx, "maintenance.job", ids, append(options, trace.WithNewRoot(), run.LinkTo(ctx, r.TraceParent),
-		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(jobAttributes(r)...))...)
+func (p *Pool) startJob(ctx context.Context, r Request) (context.Context, trace.Span) {
+	ctx, span := p.Tracer.Start(ctx, "maintenance.job", trace.WithNewRoot(), run.LinkTo(ctx, r.TraceParent),
+		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(jobAttributes(r)...))
 	return repo.WithSpans(ctx), span
-}
-
-// attemptIDs are the trace and the span in which the attempt with this name is worked; random without a name. Whoever
-// finds that its process has died can thus create the span to which its work leads.
-func attemptIDs(name string) (ids trace.SpanContextConfig) {
-	if name == "" {
-		return ids
-	}
-	sum := sha256.Sum256([]byte(name))
-	copy(ids.TraceID[:], sum[:16])
-	copy(ids.SpanID[:], sum[16:])
-	return ids
 }
 
 // jobAttributes say which attempt of which job it is.

@@ -19,7 +19,7 @@ import (
 
 // startRunSpan begins the span of a run.
 func (r *Runner) startRunSpan(ctx context.Context, run Run, options ...trace.SpanStartOption) (context.Context, trace.Span) {
-	ctx, span := r.StartSpan(ctx, "maintenance.run", trace.SpanContextConfig{SpanID: runSpanID(run.ID)}, append(options, trace.WithAttributes(
+	ctx, span := r.Tracer.Start(context.WithValue(ctx, wantedID{}, runSpanID(run.ID)), "maintenance.run", append(options, trace.WithAttributes(
 		attribute.String("maintenance.worker", run.Worker), attribute.String("maintenance.run_id", run.ID),
 		attribute.String("maintenance.database", databaseOrMain(run)), attribute.String("maintenance.trigger", run.Trigger),
 		attribute.Bool("maintenance.dry_run", run.DryRun)))...)
@@ -27,7 +27,8 @@ func (r *Runner) startRunSpan(ctx context.Context, run Run, options ...trace.Spa
 	if !run.Fire.IsZero() {
 		span.SetAttributes(attribute.String("maintenance.fire_time", run.Fire.UTC().Format(time.RFC3339)))
 	}
-	return ctx, span
+	// Spans below it have ids of their own.
+	return context.WithValue(ctx, wantedID{}, trace.SpanID{}), span
 }
 
 // recordStart says on its span under which lease a run has started, and how late that was for its fire.
