@@ -64,13 +64,10 @@ func (d *Database) UseReplica(ctx context.Context, url string, logger *slog.Logg
 // ReadCopy is the replica, if it may be read and has replayed what the database has written until
 // now, else the database itself. All reads of what it returns go there; it must not be closed.
 func (d *Database) ReadCopy(ctx context.Context) *Database {
-	if d.replica == nil || d.replica.avoided() != "" {
+	if d.replica == nil {
 		return d
 	}
-	var now position
-	err := d.queryRow(ctx, "read the position of the log",
-		[]any{&now.system, &now.timeline, &now.lsn}, replicaCheckSQL)
-	if err != nil || d.replica.catchUp(ctx, now) != "" {
+	if _, why := d.Reader().ready(ctx); why != "" {
 		return d
 	}
 	return d.replica.view()
@@ -117,9 +114,15 @@ func (s *replicaState) trouble() string {
 // behind is why a replica in order cannot be read yet.
 const behind = "it has not replayed the last write yet"
 
-const replicaCheckSQL = `
+const writtenSQL = `
 SELECT (SELECT system_identifier FROM pg_control_system()), ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer,
   pg_current_wal_insert_lsn()::text`
+
+// written is the end of the primary's log.
+func (d *Database) written(ctx context.Context) (p position, err error) {
+	err = d.queryRow(ctx, "read the position of the log", []any{&p.system, &p.timeline, &p.lsn}, writtenSQL)
+	return p, err
+}
 
 // CheckReplica says what is wrong with the database's replica now, if there is one. To be
 // behind is not wrong.
@@ -127,9 +130,7 @@ func (d *Database) CheckReplica(ctx context.Context) error {
 	if d.replica == nil {
 		return nil
 	}
-	var now position
-	err := d.queryRow(ctx, "read the position of the log",
-		[]any{&now.system, &now.timeline, &now.lsn}, replicaCheckSQL)
+	now, err := d.written(ctx)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,2 @@
+-- +goose Up
+DROP TABLE maintenance.replica_positions;
