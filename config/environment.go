@@ -94,6 +94,10 @@ func environmentValues(environ []string, keys []Key) (map[string]value, []error)
 			values[path] = value{content, name, lastLine}
 			continue
 		}
+		if slices.ContainsFunc(removedKeys(), func(path string) bool { return Variable(path) == name }) {
+			mistakes = append(mistakes, fmt.Errorf("%s: %s", name, removedText))
+			continue
+		}
 		near, section := Nearest(name, append(names, clients...)), inSection(name, keys)
 		switch lacking := withoutName(name, keys); {
 		case foreign.MatchString(name), near == "" && !section:

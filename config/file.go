@@ -112,12 +112,21 @@ func (r *reader) entry(path string, name, child *yaml.Node) {
 		r.mistake(name, path, errors.New("unknown key: "+nameRule))
 		return
 	}
+	if slices.Contains(removedKeys(), path) {
+		r.mistake(name, path, errors.New(removedText))
+		return
+	}
 	if !section {
 		r.mistake(name, path, errors.New("unknown key"+r.Nearest(path)))
 		return
 	}
 	r.mapping(path+".", child)
 }
+
+// removedKeys returns the keys that an older caretaker had.
+func removedKeys() []string { return []string{"load.max_autovacuum", "load.max_wal_archive_backlog"} }
+
+const removedText = "this limit was removed: delete the key, or limit load.max_wal_rate instead"
 
 // scalar accepts a value of the key's YAML type. Durations are text, as the unit of 30 is anybody's
 // guess; 0 is allowed. Sizes may be numbers of bytes.

@@ -42,8 +42,8 @@ type Database struct {
 	sessions bool
 	// replica is nil if none is configured.
 	replica *replica
-	// loadLag is that of Load.
-	loadLag lagMeter
+	// logMeter is that of Load.
+	logMeter logMeter
 	// targets are known once both tables have been seen, or of the run at hand.
 	targets atomic.Pointer[targets]
 	// spans makes those of operations, all of which have these attributes.

@@ -5,17 +5,18 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // LoadProbe is what to measure. What is not asked for costs nothing.
 type LoadProbe struct {
-	Replicas, WAL, Archive, Locks, Autovacuum bool
+	Replicas, WAL, Locks bool
 	// IgnoredReplicas are the application_names of standbys that may be as late as they like.
 	IgnoredReplicas []string
 }
 
-// Load is how busy a primary is. What our role may not see is zero: all of it needs pg_monitor,
-// except the write-ahead log, its archive and locks.
+// Load is how busy a primary is. What our role may not see is zero: standbys need pg_monitor.
 type Load struct {
 	// Replica is the application_name of the slowest standby that streams, "" if there is none; Lag
 	// for how long, at least, it has not replayed something that was written.
@@ -23,130 +24,97 @@ type Load struct {
 	Lag     time.Duration
 	// Hidden standbys are those that our role may not look at.
 	Hidden int
-	// WAL is the position of the write-ahead log in bytes, 0 on a standby; Unarchived is how much
-	// of it, in whole segments, waits to be archived.
-	WAL, Unarchived int64
-	// Tables with a lock queue, or under an autovacuum.
-	Tables []TableLoad
+	// WALRate is the bytes a second by which the write-ahead log has grown lately, 0 if it is unknown.
+	WALRate int64
+	// Queues are the tables with a lock queue.
+	Queues []LockQueue
 }
 
-// TableLoad is what is going on at a table.
-type TableLoad struct {
+// LockQueue is the queue for a lock on a table.
+type LockQueue struct {
 	// Table, with its schema and, in Root, the partitioned table it belongs to, or itself.
 	Table, Root string
-	// Locked is for how long somebody has waited for a lock on it, Vacuumed for how long an
-	// autovacuum has been at work.
-	Locked, Vacuumed time.Duration
+	// Seconds is for how long somebody has waited.
+	Seconds float64
 }
 
-// Of says whether it is about this table, or one of its partitions. One without a schema is any of
-// that name.
-func (l TableLoad) Of(t Table) bool {
+// Of reports whether it is about this table, or one of its partitions. One without a schema is any
+// of that name.
+func (q LockQueue) Of(t Table) bool {
 	name := t.Schema + "." + t.Name
 	if t.Schema == "" && t.Name != "" {
-		return strings.HasSuffix(l.Table, name) || strings.HasSuffix(l.Root, name)
+		return strings.HasSuffix(q.Table, name) || strings.HasSuffix(q.Root, name)
 	}
-	return name == l.Table || name == l.Root
+	return name == q.Table || name == q.Root
 }
 
 // loadSQL: the position is what has been flushed, as no standby gets to see more. A standby that
 // has been asked for a base backup, or is being caught up, does not stream; a subscriber of logical
-// replication is none. The archiver takes the oldest segment first: behind the one it archived
-// last, or from the one that it has failed with since, everything waits, except the segment that is
-// being written. The history of a backup bears the name of the segment in which the backup began:
-// behind it nothing need wait. to_jsonb, because waitstart is not there before PostgreSQL 14.
+// replication is none.
 const loadSQL = `
 WITH log AS MATERIALIZED (
-  SELECT CASE WHEN ($1 OR $2 OR $3) AND NOT pg_is_in_recovery()
-      THEN pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '0/0')::bigint ELSE 0 END AS written,
-    pg_size_bytes(current_setting('wal_segment_size')) AS size
+  SELECT CASE WHEN ($1 OR $2) AND NOT pg_is_in_recovery()
+      THEN pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '0/0')::bigint ELSE 0 END AS written
 ),
 standby AS MATERIALIZED (
-  SELECT r.application_name, r.state, pg_wal_lsn_diff(r.replay_lsn, '0/0')::bigint AS replayed, r.replay_lag
+  SELECT r.application_name, r.state, r.replay_lag,
+    pg_wal_lsn_diff(r.replay_lsn, '0/0')::bigint AS replayed
   FROM pg_stat_replication r
-  WHERE $1 AND r.application_name <> ALL ($6::text[])
+  WHERE $1 AND r.application_name <> ALL ($3::text[])
     AND NOT EXISTS (
       SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid AND s.slot_type = 'logical')
 ),
 slowest AS (
   SELECT application_name, replayed, extract(epoch FROM replay_lag) AS lag
   FROM standby WHERE state = 'streaming' AND replayed IS NOT NULL ORDER BY replayed LIMIT 1
-),
-archiver AS (
-  SELECT a.last_failed_time > coalesce(a.last_archived_time, '-infinity') AS failing,
-    CASE WHEN a.last_failed_time > coalesce(a.last_archived_time, '-infinity')
-      THEN a.last_failed_wal ELSE a.last_archived_wal END AS name
-  FROM pg_stat_archiver a WHERE $3 AND current_setting('archive_mode') <> 'off'
-),
-unarchived AS (
-  SELECT greatest(0, log.written / log.size
-    - (('x' || substr(name, 9, 8))::bit(32)::bigint * (4294967296 / log.size)
-      + ('x' || substr(name, 17, 8))::bit(32)::bigint
-      + CASE WHEN failing THEN 0 ELSE 1 END)) * log.size AS bytes
-  FROM archiver, log WHERE name ~ CASE WHEN failing THEN '^[0-9A-F]{24}' ELSE '^[0-9A-F]{24}$' END
-),
-busy AS (
-  SELECT l.relation, NULL::interval AS vacuumed,
-    max(clock_timestamp() - (to_jsonb(l) ->> 'waitstart')::timestamptz) AS locked
-  FROM pg_locks l
-  WHERE $4 AND NOT l.granted AND l.relation IS NOT NULL
-    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-  GROUP BY l.relation
-  UNION ALL
-  SELECT p.relid, clock_timestamp() - a.xact_start, NULL
-  FROM pg_stat_progress_vacuum p JOIN pg_stat_activity a ON a.pid = p.pid
-  WHERE $5 AND p.datname = current_database() AND a.backend_type = 'autovacuum worker'
-),
-tables AS (
-  SELECT n.nspname || '.' || c.relname AS name,
-    coalesce(rn.nspname || '.' || r.relname, n.nspname || '.' || c.relname) AS root,
-    coalesce(extract(epoch FROM max(b.locked)), 0)::float8 AS locked,
-    coalesce(extract(epoch FROM max(b.vacuumed)), 0)::float8 AS vacuumed
-  FROM busy b
-  JOIN pg_class c ON c.oid = b.relation JOIN pg_namespace n ON n.oid = c.relnamespace
-  LEFT JOIN pg_class r ON r.oid = pg_partition_root(c.oid)
-  LEFT JOIN pg_namespace rn ON rn.oid = r.relnamespace
-  GROUP BY 1, 2 ORDER BY 1 LIMIT 1000
 )
-SELECT log.written, coalesce((SELECT bytes FROM unarchived), 0),
-  coalesce((SELECT application_name FROM slowest), ''),
+SELECT log.written, coalesce((SELECT application_name FROM slowest), ''),
   coalesce((SELECT replayed FROM slowest), log.written),
   coalesce((SELECT lag FROM slowest), 0)::float8,
-  (SELECT count(*) FROM standby WHERE state IS NULL),
-  ARRAY(SELECT name FROM tables ORDER BY name), ARRAY(SELECT root FROM tables ORDER BY name),
-  ARRAY(SELECT locked FROM tables ORDER BY name), ARRAY(SELECT vacuumed FROM tables ORDER BY name)
+  (SELECT count(*) FROM standby WHERE state IS NULL)
 FROM log`
+
+// lockQueuesSQL: to_jsonb, because waitstart is not there before PostgreSQL 14.
+const lockQueuesSQL = `
+SELECT n.nspname || '.' || c.relname,
+  coalesce(rn.nspname || '.' || r.relname, n.nspname || '.' || c.relname),
+  coalesce(extract(epoch FROM max(
+    clock_timestamp() - (to_jsonb(l) ->> 'waitstart')::timestamptz)), 0)::float8
+FROM pg_locks l
+JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_class r ON r.oid = pg_partition_root(c.oid)
+LEFT JOIN pg_namespace rn ON rn.oid = r.relnamespace
+WHERE $1 AND NOT l.granted
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+GROUP BY 1, 2 ORDER BY 1 LIMIT 1000`
 
 // loadLimits bound a probe.
 func loadLimits() Limits {
 	return Limits{Statement: 500 * time.Millisecond, Lock: 100 * time.Millisecond, ReadOnly: true}
 }
 
-// Load probes a primary, in one statement of at most half a second; callers cache it. Lags are as
-// exact as it is called often: what was written between two calls counts from the second.
+// Load probes a primary, in one round trip of at most half a second a statement; callers cache it.
+// Lags and rates are as exact as it is called often: they compare with the calls before.
 func (d *Database) Load(ctx context.Context, q LoadProbe) (l Load, err error) {
-	var replayed int64
+	var written, replayed int64
 	var said float64
-	var names, roots []string
-	var locked, vacuumed []float64
 	if q.IgnoredReplicas == nil {
 		q.IgnoredReplicas = []string{}
 	}
-	ask := newQuery("probe the load", loadSQL,
-		q.Replicas, q.WAL, q.Archive, q.Locks, q.Autovacuum, q.IgnoredReplicas)
-	err = d.readRow(ctx, loadLimits(), ask, &l.WAL, &l.Unarchived, &l.Replica, &replayed, &said,
-		&l.Hidden, &names, &roots, &locked, &vacuumed)
+	statements := []statement{
+		{loadSQL, []any{q.Replicas, q.WAL, q.IgnoredReplicas}}, {lockQueuesSQL, []any{q.Locks}},
+	}
+	err = d.send(ctx, "probe the load", loadLimits(), statements, func(r pgx.BatchResults) error {
+		if err := r.QueryRow().Scan(&written, &l.Replica, &replayed, &said, &l.Hidden); err != nil {
+			return err
+		}
+		return collectInto(&l.Queues, pgx.RowToStructByPos[LockQueue])(r)
+	})
 	if err != nil {
 		return Load{}, err
 	}
-	for i, name := range names {
-		l.Tables = append(l.Tables, TableLoad{
-			Table: name, Root: roots[i],
-			Locked: seconds(locked[i]), Vacuumed: seconds(vacuumed[i]),
-		})
-	}
-	l.Lag = d.loadLag.observe(l.WAL, replayed, time.Now())
-	if l.WAL-replayed >= largeLag {
+	l.Lag, l.WALRate = d.logMeter.observe(written, replayed, time.Now())
+	if written-replayed >= largeLag {
 		l.Lag = max(l.Lag, seconds(said))
 	}
 	return l, nil
@@ -159,41 +127,44 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 // has just written.
 const largeLag = 16 << 20
 
-// lagMeter remembers when the log stood where, and so knows for how long something has not been
-// replayed. It needs no clock but ours, and nothing has to be written for it.
-type lagMeter struct {
-	mu    sync.Mutex
-	marks []lagMark
+// A rate is over minRateTime at least, so that one statement of ours is no load, and maxRateTime at
+// most.
+const minRateTime, maxRateTime = 2 * time.Second, 10 * time.Second
+
+// logMeter remembers where the log stood at two moments. It needs no clock but ours, and nothing
+// has to be written for it.
+type logMeter struct {
+	mu sync.Mutex
+	// unreplayed is the oldest position that was not replayed when it was last asked, rated the one
+	// from which the next rate is counted.
+	unreplayed, rated logMark
+	rate              int64
 }
 
-type lagMark struct {
+type logMark struct {
 	lsn int64
 	at  time.Time
 }
 
-// maxLagMarks bounds what a meter remembers; beyond it only every other mark stays.
-const maxLagMarks = 256
-
-// observe notes where primary and replica stand, and returns the age of the oldest mark that is not
-// replayed.
-func (m *lagMeter) observe(written, replayed int64, at time.Time) time.Duration {
+// observe takes where primary and replica stand now. It returns for how long, at least, something
+// has not been replayed, and the bytes written a second.
+func (m *logMeter) observe(written, replayed int64, at time.Time) (lag time.Duration, rate int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for len(m.marks) > 0 && m.marks[0].lsn <= replayed {
-		m.marks = m.marks[1:]
+	now := logMark{written, at}
+	if m.unreplayed.lsn <= replayed || m.unreplayed.lsn > written {
+		m.unreplayed = now
 	}
-	if n := len(m.marks); written > replayed && (n == 0 || m.marks[n-1].lsn < written) {
-		m.marks = append(m.marks, lagMark{written, at})
+	if written > replayed {
+		lag = at.Sub(m.unreplayed.at)
 	}
-	if n := len(m.marks); n > maxLagMarks {
-		kept := make([]lagMark, 0, n)
-		for i := 0; i < n; i += 2 {
-			kept = append(kept, m.marks[i])
-		}
-		m.marks = kept
+	switch took := at.Sub(m.rated.at); {
+	case took > maxRateTime, m.rated.lsn > written:
+		// Nobody asked lately, another server has taken over, or this is a standby now.
+		m.rated, m.rate = now, 0
+	case took >= minRateTime:
+		m.rate = int64(float64(written-m.rated.lsn) / took.Seconds())
+		m.rated = now
 	}
-	if len(m.marks) == 0 {
-		return 0
-	}
-	return at.Sub(m.marks[0].at)
+	return lag, m.rate
 }

@@ -65,7 +65,7 @@ func TestSettings_TimesAreReadWhateverTheirForm(t *testing.T) {
 		assert.That(t, err == nil && runs[0].AtWork >= 2*time.Hour, "%v %v %v", style, runs, err)
 		jobs, err := d.CountJobs(t.Context())
 		assert.That(t, err == nil && len(jobs) == 1 && jobs[0].Overdue >= time.Hour, "%v %v %v", style, jobs, err)
-		if _, err := d.Load(t.Context(), repo.LoadProbe{Replicas: true, WAL: true, Archive: true, Locks: true, Autovacuum: true}); err != nil {
+		if _, err := d.Load(t.Context(), repo.LoadProbe{Replicas: true, WAL: true, Locks: true}); err != nil {
 			t.Error(style, err)
 		}
 	}

@@ -55,7 +55,7 @@ func TestSettings_Defaults(t *testing.T) {
 	want := []any{
 		720 * time.Hour,
 		run.LoadConfig{
-			MaxReplicaLag: 30 * time.Second, MaxArchiveBacklog: 4 << 30, MaxLockWait: 5 * time.Second, Patience: 20 * time.Second,
+			MaxReplicaLag: 30 * time.Second, MaxLockWait: 5 * time.Second, Patience: 20 * time.Second,
 		},
 		loosefk.Config{
 			WorkerConfig: common("* * * * *", false), Rotation: loosefk.RotationMinute, ReusedKeys: loosefk.ReuseHold, TrackPartitions: new(true), BatchSize: 500,
@@ -83,8 +83,7 @@ func TestSettings_EveryKeyIsRead(t *testing.T) {
 	got, err := configured(servicetest.Parallel(t), `
 history: {keep: 48h}
 load:
-  {max_replica_lag: 1m, ignored_replicas: "delayed, far away,", max_wal_rate: 64MB, max_wal_archive_backlog: 0, max_lock_wait: 0s,
-  max_autovacuum: 2h, patience: 17s}
+  {max_replica_lag: 1m, ignored_replicas: "delayed, far away,", max_wal_rate: 64MB, max_lock_wait: 0s, patience: 17s}
 workers:
   loose_foreign_keys_cleanup:
     {schedule: "*/5 * * * *", enabled: false, catch_up: true, definitions: d.yml, rotation: all, reused_keys: keep, track_partitions: false,
@@ -98,7 +97,7 @@ workers:
 		48 * time.Hour,
 		run.LoadConfig{
 			MaxReplicaLag: time.Minute, IgnoredReplicas: []string{"delayed", "far away"}, MaxWALRate: 64 << 20,
-			MaxAutovacuum: 2 * time.Hour, Patience: 17 * time.Second,
+			Patience: 17 * time.Second,
 		},
 		loosefk.Config{
 			WorkerConfig:    run.WorkerConfig{Schedule: "*/5 * * * *", Enabled: new(false), CatchUp: new(true)},
@@ -148,10 +147,9 @@ func TestSettings_WrongValuesAreNamed(t *testing.T) {
 	for content, want := range map[string]string{
 		"load: {max_replica_lag: -1s}":                             `load.max_replica_lag: -1s is negative: 0 is off`,
 		"load: {max_wal_rate: -1}":                                 `load.max_wal_rate: -1 is negative: 0 is off`,
-		"load: {max_wal_archive_backlog: -1}":                      `load.max_wal_archive_backlog: -1 is negative: 0 is off`,
+		"load: {max_wal_archive_backlog: 4GB}":                     `load.max_wal_archive_backlog: this limit was removed: delete the key`,
 		"load: {max_lock_wait: -1s}":                               `load.max_lock_wait: -1s is negative: 0 is off`,
-		"load: {max_autovacuum: -1s}":                              `load.max_autovacuum: -1s is negative: 0 is off`,
-		"load: {max_autovacuum: 721h}":                             `load.max_autovacuum: 721h is too long: at most 720h`,
+		"load: {max_autovacuum: 0}":                                `load.max_autovacuum: this limit was removed: delete the key`,
 		"load: {patience: -1s}":                                    `load.patience: -1s is too short: more than 0`,
 		"load: {patience: 0s}":                                     `load.patience: 0s is too short`,
 		"history: {keep: 59m}":                                     `history.keep: 59m is too short: at least 1h`,

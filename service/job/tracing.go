@@ -21,9 +21,9 @@ import (
 // startJob begins the span of an attempt: a trace of its own, linked to the run or job that has queued it. Its attributes
 // are those of the semantic conventions for messaging, and ours.
 func (p *Pool) startJob(ctx context.Context, r Request) (context.Context, trace.Span) {
-	ctx, span := p.Tracer.Start(ctx, "maintenance.job", trace.WithNewRoot(), run.LinkTo(ctx, r.TraceParent),
+	ctx, span := p.Tracer.Start(ctx, "maintenance.job", trace.WithNewRoot(), run.LinkTo(ctx, r.TraceParent), //nolint:spancheck // WorkJob ends it
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(jobAttributes(r)...))
-	return repo.WithSpans(ctx), span
+	return repo.WithSpans(ctx), span //nolint:spancheck // WorkJob ends it
 }
 
 // jobAttributes say which attempt of which job it is.

@@ -198,64 +198,37 @@ func TestRestOf_IsInProportionToTheWorkAndToTheExcess(t *testing.T) {
 	}
 }
 
-func TestRates_AreThoseOfTheLastSeconds(t *testing.T) {
-	var r rates
-	start := time.Now()
-	for _, c := range []struct {
-		after    time.Duration
-		position int64
-		want     int64
-	}{
-		{0, 1000, 0},
-		{time.Second, 2000, 0}, // too soon to tell
-		{2 * time.Second, 5000, 2000},
-		{4 * time.Second, 5000, 0},
-		{5 * time.Second, 8000, 1000},
-		{5*time.Second + maxRateTime + 1, 1 << 40, 0}, // nobody looked for long
-		{20 * time.Second, 7000, 0},                   // another server
-		{25 * time.Second, 12000, 1000},
-	} {
-		assert.Equal(t, r.observe(c.position, start.Add(c.after)), c.want, "after", c.after)
-	}
-}
-
 func TestExcess_LastsAsLongAsOneLookAfterTheOtherSeesIt(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
-	seen := func(ratio float64) []Excess { return []Excess{{measure: "a", ratio: ratio}} }
-	first := since(seen(2), nil, at(1), true)
-	second := since(seen(farOver), first, at(2), true)
+	seen := func(measure string) []Excess { return []Excess{{measure: measure, ratio: 2}} }
+	first := since(seen("a"), nil, at(1), true)
 	for what, c := range map[string]struct {
-		excess     Excess
-		began, far time.Time
+		excess Excess
+		began  time.Time
 	}{
-		"first seen":                       {first[0], at(1), time.Time{}},
-		"far over":                         {second[0], at(1), at(2)},
-		"still far over":                   {since(seen(farOver+1), second, at(3), true)[0], at(1), at(2)},
-		"no longer far over":               {since(seen(2), second, at(3), true)[0], at(1), time.Time{}},
-		"after a long time without a look": {since(seen(farOver), second, at(99), false)[0], at(99), at(99)},
-		"another one":                      {since([]Excess{{measure: "b", ratio: 2}}, second, at(3), true)[0], at(3), time.Time{}},
+		"first seen":                       {first[0], at(1)},
+		"seen again":                       {since(seen("a"), first, at(2), true)[0], at(1)},
+		"after a long time without a look": {since(seen("a"), first, at(99), false)[0], at(99)},
+		"another one":                      {since(seen("b"), first, at(3), true)[0], at(3)},
 	} {
 		assert.Equal(t, c.excess.began, c.began, what, "since when")
-		assert.Equal(t, c.excess.Far, c.far, what, "since when far over")
 	}
 }
 
 func TestExcess_IsNamedWithItsValueItsLimitAndItsKey(t *testing.T) {
-	c := LoadConfig{MaxReplicaLag: 30 * time.Second, MaxWALRate: 64 << 20, MaxArchiveBacklog: 4 << 30, MaxLockWait: 5 * time.Second, MaxAutovacuum: time.Hour}
-	load := repo.Load{Replica: "r1", Lag: 72500 * time.Millisecond, Unarchived: 5 << 30, Tables: []repo.TableLoad{
-		{Table: "public.notes", Root: "public.notes", Locked: 7 * time.Second, Vacuumed: 2 * time.Hour},
-		{Table: "public.issues", Root: "public.issues", Locked: 5 * time.Second},
+	c := LoadConfig{MaxReplicaLag: 30 * time.Second, MaxWALRate: 64 << 20, MaxLockWait: 5 * time.Second}
+	load := repo.Load{Replica: "r1", Lag: 72500 * time.Millisecond, WALRate: 100 << 20, Queues: []repo.LockQueue{
+		{Table: "public.notes", Root: "public.notes", Seconds: 7},
+		{Table: "public.issues", Root: "public.issues", Seconds: 5},
 	}}
 	var got []string
-	for _, e := range c.excesses(&databaseLoad{name: "ci"}, load, 100<<20) {
+	for _, e := range c.excesses("ci", load) {
 		got = append(got, e.String())
 	}
 	want := []string{
 		"replica r1 of ci is late: 1m12.5s, over load.max_replica_lag = 30s",
 		"write-ahead log of ci a second: 100MB, over load.max_wal_rate = 64MB",
-		"write-ahead log of ci that waits to be archived: 5GB, over load.max_wal_archive_backlog = 4GB",
 		"somebody waits for a lock on public.notes of ci: 7s, over load.max_lock_wait = 5s",
-		"autovacuum of public.notes of ci: 2h0m0s, over load.max_autovacuum = 1h0m0s",
 	}
 	assert.That(t, slices.Equal(got, want), "got %q", got)
 }

@@ -25,29 +25,22 @@ type LoadConfig struct {
 	IgnoredReplicas []string `key:"ignored_replicas"`
 	// MaxWALRate is how much the write-ahead log may grow in a second, whoever writes it, over the last 2 to 10 seconds.
 	MaxWALRate int64 `key:"max_wal_rate" default:"0" max:"1024TB" off:"0" unit:"bytes"`
-	// MaxArchiveBacklog is how much of the write-ahead log, in whole segments, may wait to be archived; nothing does where
-	// archive_mode is off.
-	MaxArchiveBacklog int64 `key:"max_wal_archive_backlog" default:"4GB" max:"1024TB" off:"0" unit:"bytes"`
 	// MaxLockWait is how long somebody may wait for a lock on the table at hand, or its partition: a migration, say, behind
 	// which everybody else queues.
 	MaxLockWait time.Duration `key:"max_lock_wait" default:"5s" max:"24h" off:"0"`
-	// MaxAutovacuum is how long an autovacuum of the table at hand may last. Off, as on large tables that is ordinary; set it
-	// where vacuums cannot keep up.
-	MaxAutovacuum time.Duration `key:"max_autovacuum" default:"0" max:"720h" off:"0"`
 	// Patience is for how long a run goes on, slowed down, while a limit is exceeded.
 	Patience time.Duration `key:"patience" default:"20s" max:"24h"`
 }
 
 func (c LoadConfig) question() repo.LoadProbe {
 	return repo.LoadProbe{
-		Replicas: c.MaxReplicaLag > 0, WAL: c.MaxWALRate > 0, Archive: c.MaxArchiveBacklog > 0,
-		Locks: c.MaxLockWait > 0, Autovacuum: c.MaxAutovacuum > 0, IgnoredReplicas: c.IgnoredReplicas,
+		Replicas: c.MaxReplicaLag > 0, WAL: c.MaxWALRate > 0, Locks: c.MaxLockWait > 0,
+		IgnoredReplicas: c.IgnoredReplicas,
 	}
 }
 
 func (c LoadConfig) off() bool {
-	q := c.question()
-	return !q.Replicas && !q.WAL && !q.Archive && !q.Locks && !q.Autovacuum
+	return c.MaxReplicaLag <= 0 && c.MaxWALRate <= 0 && c.MaxLockWait <= 0
 }
 
 const (
@@ -56,14 +49,11 @@ const (
 	// probeLife is for how long a probe counts if no newer one succeeds. A limit that is exceeded
 	// again within that time is still the same excess.
 	probeLife = 10 * time.Second
-	// tooSlow is how many probes in a row must time out to count as an excess of its own.
-	tooSlow = 3
 )
 
 // Loads are what all runs and jobs of this process know of the load. One of them probes a database
-// every second, with one statement, and the others wait for its result. A probe that fails stops
-// nobody. After one that times out the result before it still counts, and a few in a row slow runs
-// down.
+// every second, in one round trip, and the others wait for its result. A probe that fails stops
+// nobody. One that times out slows runs down, and the result before it still counts.
 type Loads struct {
 	config LoadConfig
 	logger *slog.Logger
@@ -80,9 +70,8 @@ type databaseLoad struct {
 	mu sync.Mutex
 	// probed is when the newest probe ended, seen when the newest that succeeded did.
 	probed, seen time.Time
-	rates        rates
-	// slow counts the probes in a row, up to the newest, that timed out.
-	slow int
+	// slow: the newest probe timed out.
+	slow bool
 	// excesses found by the newest probe, with when they began.
 	excesses []Excess
 	// warned is the last warning: that probes fail, or that our role may not see everything.
@@ -96,7 +85,7 @@ func newLoads(c LoadConfig, logger *slog.Logger) *Loads {
 // Overloaded is the limit that is exceeded most, of a database or of a table in it; the zero Table
 // stands for none. nil: no limit is exceeded.
 func (l *Loads) Overloaded(ctx context.Context, d *repo.Database, table repo.Table) *Excess {
-	worst, _ := l.worst(ctx, d, func(e *Excess) bool { return e.table == nil || e.table.Of(table) })
+	worst, _ := l.worst(ctx, d, func(e *Excess) bool { return e.queue == nil || e.queue.Of(table) })
 	return worst
 }
 
@@ -113,7 +102,7 @@ func (l *Loads) Lasting(ctx context.Context, d *repo.Database, reason string) *E
 // Ratio is by how much the worst limit is exceeded, 0: none is; not seen: nobody knows, because
 // probes fail.
 func (l *Loads) Ratio(ctx context.Context, d *repo.Database) (ratio float64, seen bool) {
-	worst, seen := l.worst(ctx, d, func(e *Excess) bool { return e.table == nil })
+	worst, seen := l.worst(ctx, d, func(e *Excess) bool { return e.queue == nil })
 	if worst != nil {
 		ratio = worst.ratio
 	}
@@ -132,11 +121,11 @@ func (l *Loads) worst(ctx context.Context, d *repo.Database, counts func(*Excess
 	if time.Since(b.probed) >= probeAge {
 		l.probe(ctx, d, b)
 	}
-	if b.slow == 0 && time.Since(b.seen) > probeLife {
+	if !b.slow && time.Since(b.seen) > probeLife {
 		return nil, false
 	}
 	found := slices.Clone(b.excesses)
-	if b.slow >= tooSlow {
+	if b.slow {
 		// Begun just now: it slows down and ends nothing.
 		busy := b.name + " is too busy for its load to be read"
 		found = append(found, Excess{measure: busy, ratio: 1, began: time.Now()})
@@ -168,16 +157,13 @@ func (l *Loads) probe(ctx context.Context, d *repo.Database, b *databaseLoad) {
 	load, err := d.Load(ctx, l.config.question())
 	now := time.Now()
 	b.probed = now
-	refused, ok := errors.AsType[*repo.Error](err)
-	switch {
-	case err == nil:
-		found := l.config.excesses(b, load, b.rates.observe(load.WAL, now))
-		b.excesses = since(found, b.excesses, now, b.slow > 0 || now.Sub(b.seen) <= probeLife)
-		b.seen, b.slow = now, 0
-	case ctx.Err() != nil, ok && refused.Class() == repo.ClassTimeout:
-		b.slow++
-	default:
-		b.slow = 0
+	if err == nil {
+		found := l.config.excesses(b.name, load)
+		b.excesses = since(found, b.excesses, now, b.slow || now.Sub(b.seen) <= probeLife)
+		b.seen, b.slow = now, false
+	} else {
+		refused, ok := errors.AsType[*repo.Error](err)
+		b.slow = ctx.Err() != nil || ok && refused.Class() == repo.ClassTimeout
 	}
 	l.warn(ctx, b, load, err)
 }

@@ -2,8 +2,6 @@ package run_test
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -76,56 +74,6 @@ func TestFault_Load_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testi
 	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: somebody waits for a lock on public.c_1 of main: ")
 }
 
-func TestFault_Load_ArchiveThatFallsBehind(t *testing.T) {
-	e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 10)
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(run.LoadConfig{MaxArchiveBacklog: 1 << 20, Patience: short}))
-	// The history of a backup is archived under the name of the segment in which the backup began.
-	backup := e.Connect("main")
-	start, stop := "pg_backup_start('a', true)", "pg_backup_stop(false)"
-	if e.Value("main", `SELECT current_setting('server_version_num')::int < 150000`) == "true" {
-		start, stop = "pg_start_backup('a', true, false)", "pg_stop_backup(false, false)"
-	}
-	assert.Must(backup.Exec(context.Background(), "SELECT "+start))(t)
-	for i := range 3 {
-		e.Exec("main", `CREATE TABLE v`+string(rune('a'+i))+` ()`)
-		e.Exec("main", `SELECT pg_switch_wal()`)
-	}
-	assert.Must(backup.Exec(context.Background(), "SELECT "+stop))(t)
-	// What other tests write on this cluster may have to be archived first.
-	devdb.Eventually(t, "a run without a backlog of the archive", func() bool { return servicetest.RunBatch(t, s, "main").Reason == "" })
-	e.WantQueue("main", "")
-	full := filepath.Join(servicetest.Loaded.Cluster(t).Dir(), "data", servicetest.ArchiveFull)
-	assert.NoError(t, os.WriteFile(full, nil, 0o600))
-	defer func() { _ = os.Remove(full) }()
-	e.Deleted("main", "p", 1, 10)
-	for i := range 3 {
-		e.Exec("main", `CREATE TABLE w`+string(rune('a'+i))+` ()`)
-		e.Exec("main", `SELECT pg_switch_wal()`)
-	}
-	servicetest.WaitThrottled(t, s, "write-ahead log of main that waits to be archived: ")
-	servicetest.WantEarly(t, servicetest.RunBatch(t, s, "main"), "THROTTLED: write-ahead log of main that waits to be archived: ")
-	assert.NoError(t, os.Remove(full))
-	devdb.Eventually(t, "the archive", func() bool {
-		e.Exec("main", `SELECT pg_switch_wal()`) // wakes the archiver
-		return servicetest.RunBatch(t, s, "main").Reason == ""
-	})
-	e.WantQueue("main", "")
-}
-
-func TestFault_Load_AutovacuumThatLasts(t *testing.T) {
-	e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 10)
-	e.Exec("main", `CREATE TABLE d (p_id bigint)`)
-	s := e.Service(servicetest.OneChild+"d:\n  - {table: q, column: p_id, on_delete: async_delete}\n", servicetest.LoadLimits(run.LoadConfig{MaxAutovacuum: 300 * time.Millisecond, Patience: short}))
-	e.Exec("main", `ALTER TABLE c SET (autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1, autovacuum_vacuum_threshold = 1000)`)
-	e.Exec("main", `INSERT INTO c (p_id) SELECT 100 + i FROM generate_series(1, 50000) i`)
-	e.Exec("main", `DELETE FROM c WHERE p_id > 5000`)
-	e.Eventually("main", `SELECT clock_timestamp() - a.xact_start > interval '1300 ms' FROM pg_stat_progress_vacuum p JOIN pg_stat_activity a USING (pid) WHERE p.relid = 'c'::regclass
-		UNION ALL SELECT false LIMIT 1`, "true")
-	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantEarly(t, r, "THROTTLED: autovacuum of public.c of main: ")
-	servicetest.WantCounts(t, r, "")
-}
-
 func TestFault_Load_RestIsInterrupted(t *testing.T) {
 	for name, stop := range map[string]func(*service.Service, run.Run) error{
 		"CANCELLED": func(s *service.Service, r run.Run) error {
@@ -179,7 +127,7 @@ func TestFault_Load_WhatCannotBeSeenStopsNobody(t *testing.T) {
 	e.Exec("main", `REVOKE EXECUTE ON FUNCTION pg_current_wal_flush_lsn() FROM PUBLIC`)
 	e.Open = []*repo.Database{e.As("limited")}
 	book := &servicetest.LogBook{}
-	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(run.LoadConfig{MaxReplicaLag: 1, MaxWALRate: 1, MaxArchiveBacklog: 1, MaxLockWait: 1, MaxAutovacuum: 1}), book.Keep)
+	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(run.LoadConfig{MaxReplicaLag: 1, MaxWALRate: 1, MaxLockWait: 1}), book.Keep)
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 	e.Deleted("main", "p", 1, 10)
 	// The load is read once a second.
@@ -209,17 +157,17 @@ func TestFault_Load_AllRunsAndJobsOfAProcessShareOneLookASecond(t *testing.T) {
 	e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 400)
 	e.Exec("main", `CREATE EXTENSION pg_stat_statements`)
 	e.Exec("main", `SELECT pg_stat_statements_reset(0, (SELECT oid FROM pg_database WHERE datname = current_database()), 0)`)
-	s := e.Service(servicetest.OneChild, e.WithQueue, servicetest.LoadLimits(run.LoadConfig{MaxReplicaLag: time.Hour, MaxWALRate: 1 << 50, MaxArchiveBacklog: 1 << 50, MaxLockWait: time.Hour, MaxAutovacuum: time.Hour}))
+	s := e.Service(servicetest.OneChild, e.WithQueue, servicetest.LoadLimits(run.LoadConfig{MaxReplicaLag: time.Hour, MaxWALRate: 1 << 50, MaxLockWait: time.Hour}))
 	began := time.Now()
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 	for range 100 {
 		e.Holds(s, repo.DestroyGroup{GroupID: 4711})
 	}
-	looks := e.Value("main", `SELECT sum(calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database() WHERE query LIKE '%pg_stat_archiver%' AND query NOT LIKE '%pg_stat_statements%'`)
+	looks := e.Value("main", `SELECT sum(calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database() WHERE query LIKE '%pg_stat_replication r%' AND query NOT LIKE '%pg_stat_statements%'`)
 	most := int(time.Since(began)/time.Second) + 1
 	n, err := strconv.Atoi(looks)
 	assert.That(t, err == nil && n >= 1 && n <= most, "%s looks, want 1 to %d", looks, most)
-	t.Log(looks, "looks of", e.Value("main", `SELECT round(max(mean_exec_time)::numeric, 2) || ' ms, planned in ' || round(max(mean_plan_time)::numeric, 2) FROM pg_stat_statements WHERE query LIKE '%pg_stat_archiver%'`))
+	t.Log(looks, "looks of", e.Value("main", `SELECT round(max(mean_exec_time)::numeric, 2) || ' ms, planned in ' || round(max(mean_plan_time)::numeric, 2) FROM pg_stat_statements WHERE query LIKE '%pg_stat_replication r%'`))
 }
 
 func TestFault_Load_LockQueueOnAWorkersOwnTableEndsItsRunEarlyAndStatusSaysSoAsLongAsItLasts(t *testing.T) {

@@ -19,8 +19,6 @@ const (
 	minRest, maxRest = 100 * time.Millisecond, 2 * time.Second
 	// restStep is how long a run rests before it checks again.
 	restStep = 500 * time.Millisecond
-	// farPatience is the part of the patience that a run has with a load far over a limit.
-	farPatience = 4
 )
 
 // throttle is how far the load slows a run down.
@@ -57,14 +55,14 @@ func (x *Execution) waitForLoad(ctx context.Context, d *repo.Database, table rep
 			return x.stopThrottled(ctx, e)
 		}
 		rest := restStep
-		if e.Far.IsZero() {
+		if !e.Far() {
 			rest = min(restOf(worked, e.ratio)-rested, restStep)
 		}
 		if !x.Worker.Untimed {
 			rest = min(rest, x.Left())
 		}
 		if rest <= 0 {
-			if !e.Far.IsZero() {
+			if e.Far() {
 				// Its time is over, and this is no moment for a last statement.
 				return x.stopThrottled(ctx, e)
 			}
@@ -89,16 +87,9 @@ func restOf(worked time.Duration, ratio float64) time.Duration {
 	return min(max(time.Duration(float64(worked)*ratio), minRest), maxRest)
 }
 
-// patienceOver says that an excess lasts too long for this run.
+// patienceOver reports whether an excess lasts too long for this run.
 func (x *Execution) patienceOver(e *Excess) bool {
-	lasts := func(began time.Time) time.Duration {
-		if began.Before(x.started) {
-			began = x.started
-		}
-		return time.Since(began)
-	}
-	patience := x.loads.config.Patience
-	return lasts(e.began) >= patience || !e.Far.IsZero() && lasts(e.Far) >= patience/farPatience
+	return time.Since(Later(e.began, x.started)) >= x.loads.config.Patience
 }
 
 // worked is the time since a statement was last allowed.

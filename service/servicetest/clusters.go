@@ -14,14 +14,11 @@ var Databases devdb.Tests
 // replicated is a cluster for tests with a standby, which streams what all of them write.
 var replicated = devdb.Tests{Settings: map[string]string{"synchronous_commit": "on"}}
 
-// ArchiveFull is a file: while it is in the data folder, archiving fails.
-const ArchiveFull = "archive_full"
-
-// Loaded is a cluster whose load tests cause: it archives, has standbys, and vacuums by itself.
+// Loaded is a cluster whose load tests cause: it has standbys.
 var Loaded = devdb.Tests{Settings: map[string]string{
-	"synchronous_commit": "on", "archive_mode": "on", "archive_command": "test ! -e " + ArchiveFull, "autovacuum": "on", "autovacuum_naptime": "1s",
+	"synchronous_commit": "on", "deadlock_timeout": "10s",
 	// A standby that is being made must find what others switch away.
-	"wal_keep_size": "1GB", "deadlock_timeout": "10s",
+	"wal_keep_size": "1GB",
 }}
 
 // Small is the smallest part of the reference schema that has a queue of deleted records: all that

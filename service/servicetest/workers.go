@@ -43,7 +43,7 @@ func Configured(t *testing.T, s *service.Service) (names []string) {
 // Limits of the load are off, unless load sets some.
 func Configuration(t *testing.T, worker string, settings map[string]string, load string) string {
 	t.Helper()
-	lines := []string{"load: {max_replica_lag: 0s, max_wal_archive_backlog: 0, max_lock_wait: 0s" + load + "}"}
+	lines := []string{"load: {max_replica_lag: 0s, max_lock_wait: 0s" + load + "}"}
 	if len(settings) > 0 {
 		lines = append(lines, "workers:", "  "+worker+":")
 	}

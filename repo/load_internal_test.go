@@ -1,0 +1,53 @@
+package repo
+
+import (
+	"testing"
+	"time"
+
+	"github.com/caretaker-go/caretaker/internal/assert"
+)
+
+func TestLogMeter_RatesAreThoseOfTheLastSeconds(t *testing.T) {
+	t.Parallel()
+	var m logMeter
+	start := time.Now()
+	for _, c := range []struct {
+		after    time.Duration
+		position int64
+		want     int64
+	}{
+		{0, 1000, 0},
+		{time.Second, 2000, 0}, // too soon to tell
+		{2 * time.Second, 5000, 2000},
+		{3 * time.Second, 5000, 2000},
+		{4 * time.Second, 5000, 0},
+		{7 * time.Second, 8000, 1000},
+		{7*time.Second + maxRateTime + 1, 1 << 40, 0}, // nobody looked for long
+		{20 * time.Second, 7000, 0},                   // another server
+		{25 * time.Second, 12000, 1000},
+	} {
+		_, rate := m.observe(c.position, c.position, start.Add(c.after))
+		assert.Equal(t, rate, c.want, "after", c.after)
+	}
+}
+
+func TestLogMeter_LagIsForHowLongSomethingHasNotBeenReplayed(t *testing.T) {
+	t.Parallel()
+	var m logMeter
+	start := time.Now()
+	for _, c := range []struct {
+		after             time.Duration
+		written, replayed int64
+		want              time.Duration
+	}{
+		{0, 1000, 1000, 0},
+		{time.Second, 2000, 1000, 0}, // written since the last look
+		{5 * time.Second, 3000, 1500, 4 * time.Second},
+		{6 * time.Second, 3000, 2500, 0},
+		{9 * time.Second, 4000, 2999, 3 * time.Second},
+		{10 * time.Second, 4000, 4000, 0},
+	} {
+		lag, _ := m.observe(c.written, c.replayed, start.Add(c.after))
+		assert.Equal(t, lag, c.want, "after", c.after)
+	}
+}
