@@ -37,7 +37,9 @@ func (t Table) sql() string { return quote(t.Schema, t.Name) }
 type Relation struct {
 	Table
 	partitioned bool
-	columns     map[string]Column
+	// readable: our role may read all rows.
+	readable bool
+	columns  map[string]Column
 	// key is what a statement can return of the rows it changes: see keyOfSQL.
 	key string
 }
@@ -49,6 +51,8 @@ type Column struct {
 	NotNull    bool
 	// HasDefault: an INSERT may leave it out.
 	HasDefault bool
+	// indexed: an index of all rows begins with it.
+	indexed bool
 	// behind is the column, part of the primary key, that an index has directly after this one: sweeps
 	// go on behind its last value. Empty if there is no such index.
 	behind string
@@ -59,6 +63,8 @@ type Column struct {
 const (
 	OnDeleteCascade = "c"
 	OnDeleteSetNull = "n"
+
+	onDeleteSetDefault = "d"
 )
 
 // ForeignKey is a foreign key of any schema. Of a partitioned table it is the one of the table, not
@@ -75,14 +81,16 @@ type ForeignKey struct {
 	// setNull are the columns that ON DELETE SET NULL sets.
 	setNull     []string
 	partitioned bool
+	// readable: our role may read all rows of the parent.
+	readable bool
 	// key is that of the child's rows: see keyOfSQL.
 	key string
 }
 
 // tablesSQL: ordinary and partitioned tables of the application schema count. A table whose enabled
 // trigger refuses every write is a leftover of a split database. It reads the numbers of the primary key's
-// columns, the first two columns of indexes by which rows can be walked, and of the columns those whose
-// names are in $2, and those of the primary key.
+// columns, the first two columns of indexes by which rows can be walked, the first ones of all, and of the
+// columns those whose names are in $2, and those of the primary key.
 const tablesSQL = `
 SELECT n.nspname, c.relname, c.relkind = 'p', has_table_privilege(c.oid, 'SELECT'), row_security_active(c.oid),
   (pk.indkey::int2[])[:pk.indnkeyatts - 1],
@@ -91,6 +99,7 @@ SELECT n.nspname, c.relname, c.relkind = 'p', has_table_privilege(c.oid, 'SELECT
     WHERE i.indrelid = c.oid AND i.indnkeyatts > 1 AND i.indisvalid AND i.indpred IS NULL
       AND pg_index_column_has_property(i.indexrelid, 2, 'asc')
     ORDER BY i.indnkeyatts),
+  ARRAY (SELECT i.indkey[0] FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL),
   ARRAY (
     SELECT ARRAY[a.attnum::text, a.attname, format_type(a.atttypid, -1), a.attnotnull::text,
       (a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> '')::text]
@@ -123,7 +132,7 @@ func (d *Database) Catalog(ctx context.Context, wanted map[string][]string) (*Ca
 func (d *Database) catalog(
 	ctx context.Context, wanted map[string][]string, keys bool,
 ) (*Catalog, error) {
-	c := &Catalog{Database: d, tables: map[string]*Relation{}, parts: map[Table][]part{}}
+	c := newCatalog(d)
 	if err := c.read(ctx, wanted, keys); err != nil {
 		return nil, err
 	}
@@ -140,26 +149,22 @@ func (d *Database) catalog(
 	return c, nil
 }
 
+func newCatalog(d *Database) *Catalog {
+	return &Catalog{Database: d, tables: map[string]*Relation{}, parts: map[Table][]part{}}
+}
+
 // read fills the catalogue.
 func (c *Catalog) read(ctx context.Context, wanted map[string][]string, keys bool) error {
 	d := c.Database
 	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
 	defer cancel()
-	tables := slices.AppendSeq(make([]string, 0, len(wanted)), maps.Keys(wanted))
-	columns := slices.Concat(slices.AppendSeq([][]string{{}}, maps.Values(wanted))...)
 	ctx, o := d.beginRoutine(ctx, "read the catalogue")
-	var err error
+	batch := &pgx.Batch{}
+	c.queueTables(batch, wanted)
 	if keys {
-		batch := &pgx.Batch{}
-		batch.Queue(tablesSQL, tables, columns).Query(func(rows pgx.Rows) error {
-			return c.readTables(rows, wanted)
-		})
 		c.queueKeys(batch)
-		err = d.pool.SendBatch(ctx, batch).Close()
-	} else {
-		rows, _ := d.pool.Query(ctx, tablesSQL, tables, columns) // its error is that of the rows
-		err = c.readTables(rows, wanted)
 	}
+	err := d.pool.SendBatch(ctx, batch).Close()
 	o.end(ctx, err)
 	if err := d.wrap(ctx, "read the catalogue", err); err != nil {
 		return err
@@ -170,16 +175,23 @@ func (c *Catalog) read(ctx context.Context, wanted map[string][]string, keys boo
 	return err
 }
 
+func (c *Catalog) queueTables(batch *pgx.Batch, wanted map[string][]string) {
+	tables := slices.AppendSeq(make([]string, 0, len(wanted)), maps.Keys(wanted))
+	columns := slices.Concat(slices.AppendSeq([][]string{{}}, maps.Values(wanted))...)
+	batch.Queue(tablesSQL, tables, columns).Query(func(rows pgx.Rows) error {
+		return c.readTables(rows, wanted)
+	})
+}
+
 // readTables leaves nil for a table that must not be read. Columns that are in the primary key alone
 // were not asked for.
 func (c *Catalog) readTables(rows pgx.Rows, wanted map[string][]string) error {
 	var t Table
 	var partitioned, readable, hiding bool
-	var primary []int16
-	var walks [][]int16
+	var i tableIndexes
 	var columns [][]string
 	_, err := pgx.ForEachRow(rows, []any{
-		&t.Schema, &t.Name, &partitioned, &readable, &hiding, &primary, &walks, &columns,
+		&t.Schema, &t.Name, &partitioned, &readable, &hiding, &i.primary, &i.walks, &i.firsts, &columns,
 	}, func() error {
 		switch {
 		case hiding && !c.uncheckedRights:
@@ -187,8 +199,10 @@ func (c *Catalog) readTables(rows pgx.Rows, wanted map[string][]string) error {
 		case !readable && !c.uncheckedRights:
 			c.tables[t.Name] = nil
 		default:
-			r := &Relation{Table: t, partitioned: partitioned, columns: map[string]Column{}}
-			r.addColumns(columns, wanted[t.Name], primary, walks)
+			r := &Relation{
+				Table: t, partitioned: partitioned, readable: readable && !hiding, columns: map[string]Column{},
+			}
+			r.addColumns(columns, wanted[t.Name], i)
 			c.tables[t.Name] = r
 		}
 		return nil
@@ -196,21 +210,28 @@ func (c *Catalog) readTables(rows pgx.Rows, wanted map[string][]string) error {
 	return err
 }
 
+// tableIndexes are the columns of a table's indexes, by their numbers, as tablesSQL reads them.
+type tableIndexes struct {
+	primary, firsts []int16
+	walks           [][]int16
+}
+
 // addColumns takes the columns as tablesSQL reads them.
-func (r *Relation) addColumns(read [][]string, wanted []string, primary []int16, walks [][]int16) {
+func (r *Relation) addColumns(read [][]string, wanted []string, indexes tableIndexes) {
 	byNumber := map[int16]Column{}
 	for _, c := range read {
 		number, _ := strconv.ParseInt(c[0], 10, 16) // it is an int2 of the database
 		byNumber[int16(number)] = Column{Name: c[1], Type: c[2], NotNull: c[3] == "true", HasDefault: c[4] == "true"}
 	}
-	r.key = keyOf(primary, byNumber)
+	r.key = keyOf(indexes.primary, byNumber)
 	for number, column := range byNumber {
-		i := slices.IndexFunc(walks, func(walk []int16) bool {
-			return walk[0] == number && slices.Contains(primary, walk[1]) &&
+		column.indexed = slices.Contains(indexes.firsts, number)
+		i := slices.IndexFunc(indexes.walks, func(walk []int16) bool {
+			return walk[0] == number && slices.Contains(indexes.primary, walk[1]) &&
 				slices.Contains([]string{"integer", "bigint"}, byNumber[walk[1]].Type)
 		})
 		if i >= 0 {
-			column.behind = byNumber[walks[i][1]].Name
+			column.behind = byNumber[indexes.walks[i][1]].Name
 		}
 		if slices.Contains(wanted, column.Name) {
 			r.columns[column.Name] = column

@@ -15,7 +15,8 @@ SELECT k.conname,
   k.conrelid, k.confrelid, k.conkey, k.confkey,
   CASE WHEN k.confdeltype = 'n' AND cardinality(k.conkey) > 1 THEN ARRAY(
     SELECT jsonb_array_elements_text(nullif(to_jsonb(k) -> 'confdelsetcols', 'null'))::int2) END,
-  (pk.indkey::int2[])[:pk.indnkeyatts - 1]
+  (pk.indkey::int2[])[:pk.indnkeyatts - 1],
+  has_table_privilege(pt.oid, 'SELECT') AND has_schema_privilege(pt.relnamespace, 'USAGE') AND NOT row_security_active(pt.oid)
 FROM pg_constraint k
 JOIN pg_class c ON c.oid = k.conrelid JOIN pg_class pt ON pt.oid = k.confrelid
 LEFT JOIN pg_index pk ON pk.indrelid = k.conrelid AND pk.indisprimary
@@ -61,6 +62,7 @@ func (c *Catalog) queueKeys(batch *pgx.Batch) {
 				&k.Name, &k.Child.Schema, &k.Child.Name, &k.partitioned,
 				&k.Parent.Schema, &k.Parent.Name, &k.OnDelete,
 				&k.child.table, &k.parent.table, &k.child.numbers, &k.parent.numbers, &k.set, &k.primary,
+				&k.readable,
 			)
 			return k, err
 		})

@@ -82,12 +82,8 @@ func (l LookUp) key() string {
 
 // Needs reads the foreign keys and some tables. Nothing is needed of them yet.
 func (d *Database) Needs(ctx context.Context, wanted map[string][]string) (*Needs, error) {
-	n := &Needs{
-		Catalog: &Catalog{
-			Database: d, tables: map[string]*Relation{}, parts: map[Table][]part{}, uncheckedRights: true,
-		},
-		Tables: map[Table]Rights{}, By: map[Table][]string{},
-	}
+	n := &Needs{Catalog: newCatalog(d), Tables: map[Table]Rights{}, By: map[Table][]string{}}
+	n.Catalog.uncheckedRights = true
 	return n, n.Catalog.read(ctx, wanted, true)
 }
 

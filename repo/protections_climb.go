@@ -15,9 +15,8 @@ import (
 
 // cascade is a way from rows of a child to a row of the parent with which they are deleted.
 type cascade struct {
-	child, parent           uint32
-	childTable, parentTable Table
-	columns, parentColumns  []Column
+	child, parent          Table
+	columns, parentColumns []Column
 	// only is a condition on the rows of the child, "" for all.
 	only string
 	// contains: the parent owns the child, so messages omit this step.
@@ -26,7 +25,7 @@ type cascade struct {
 	keys *keptKeys
 }
 
-func (c *cascade) String() string { return c.childTable.Name + "." + joinColumns(c.columns) }
+func (c *cascade) String() string { return c.child.Name + "." + joinColumns(c.columns) }
 
 // condition is that on the rows of the child t, "" for all.
 func (c *cascade) condition(p *parameters) string {
@@ -52,7 +51,7 @@ func (k *keptKeys) add(cells []*string, by *Protection) {
 
 // keptRow is a row that must not be deleted.
 type keptRow struct {
-	table      uint32
+	table      Table
 	id         *string
 	cells      []*string
 	protection *Protection
@@ -65,11 +64,10 @@ type keeper struct {
 	tx pgx.Tx
 	// own are the cascades of a table as a child, above the tables from which it inherits, below those
 	// that inherit from it and have cascades of their own.
-	own          map[uint32][]*cascade
-	above, below map[uint32][]uint32
-	tables       map[uint32]Table
+	own          map[Table][]*cascade
+	above, below map[Table][]Table
 	// kinds are the tables of users and of groups.
-	kinds map[uint32]string
+	kinds map[Table]string
 	kept  Keeping
 	seen  map[string]bool
 }
@@ -89,7 +87,7 @@ const (
 )
 
 // ways are the cascades of the rows of a table, those by which it inherits included.
-func (k *keeper) ways(table uint32) []*cascade {
+func (k *keeper) ways(table Table) []*cascade {
 	ways := slices.Clone(k.own[table])
 	for _, above := range k.above[table] {
 		ways = append(ways, k.own[above]...)
@@ -98,7 +96,7 @@ func (k *keeper) ways(table uint32) []*cascade {
 }
 
 // kind is that of the rows of a table, "" if they are neither users nor groups.
-func (k *keeper) kind(table uint32) string {
+func (k *keeper) kind(table Table) string {
 	kind := k.kinds[table]
 	for _, above := range k.above[table] {
 		kind = cmp.Or(kind, k.kinds[above])
@@ -108,7 +106,7 @@ func (k *keeper) kind(table uint32) string {
 
 // lookup is a table that is searched for values, each that of the row at the same place.
 type lookup struct {
-	table   uint32
+	table   Table
 	way     *cascade
 	columns []Column
 	values  [][]string
@@ -133,7 +131,7 @@ func (k *keeper) climb(ctx context.Context, all []Protection) error {
 	}
 	for level := 0; level < maxKeptLevels && len(next) > 0 && len(k.seen) < maxKeptRows; level++ {
 		// Maps have no order, and of several protections that keep a target one is named.
-		slices.SortStableFunc(next, func(a, b *lookup) int { return cmp.Compare(a.table, b.table) })
+		slices.SortStableFunc(next, func(a, b *lookup) int { return cmp.Compare(a.table.sql(), b.table.sql()) })
 		found, err := k.find(ctx, next)
 		if err != nil {
 			return err
@@ -144,11 +142,11 @@ func (k *keeper) climb(ctx context.Context, all []Protection) error {
 }
 
 // in are the look-ups of a table and of those that inherit from it and have cascades of their own.
-func (k *keeper) in(table uint32, l *lookup) (all []*lookup) {
+func (k *keeper) in(table Table, l *lookup) (all []*lookup) {
 	if len(l.rows) == 0 {
 		return nil
 	}
-	for _, t := range append([]uint32{table}, k.below[table]...) {
+	for _, t := range append([]Table{table}, k.below[table]...) {
 		one := *l
 		one.table = t
 		all = append(all, &one)
@@ -214,7 +212,7 @@ func (k *keeper) find(ctx context.Context, lookups []*lookup) (found []*keptRow,
 // keepRow keeps a row with what is below it, and reports whether it is new.
 func (k *keeper) keepRow(row, below *keptRow, way *cascade) bool {
 	var key strings.Builder
-	fmt.Fprint(&key, row.table)
+	key.WriteString(row.table.sql())
 	for _, cell := range append([]*string{row.id}, row.cells...) {
 		if cell != nil {
 			fmt.Fprintf(&key, " %q", *cell)
@@ -266,6 +264,6 @@ func (k *keeper) statement(l *lookup) statement {
 		id = "t.id::text"
 	}
 	return statement{fill(parentRowsSQL, "{lists}", strings.Join(lists, ", "), "{names}", strings.Join(names, ", "),
-		"{id}", id, "{cells}", strings.Join(cells, ", "), "{table}", k.tables[l.table].sql(),
+		"{id}", id, "{cells}", strings.Join(cells, ", "), "{table}", l.table.sql(),
 		"{matches}", strings.Join(matches, " AND ")), p}
 }

@@ -88,17 +88,19 @@ type keptKeys struct {
 }
 
 // keep finds what the protections in force keep, in a transaction.
-func keep(ctx context.Context, tx pgx.Tx, steps []JobCascade, keys ...keptKeys) (Keeping, error) {
+func keep(
+	ctx context.Context, tx *changing, steps []JobCascade, keys ...keptKeys,
+) (Keeping, error) {
 	rows, _ := tx.Query(ctx, inForceTargetsSQL)
 	all, err := pgx.CollectRows(rows, scanProtection)
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
 	k := &keeper{
-		tx: tx, own: map[uint32][]*cascade{}, above: map[uint32][]uint32{}, below: map[uint32][]uint32{},
-		tables: map[uint32]Table{}, kinds: map[uint32]string{}, kept: Keeping{}, seen: map[string]bool{},
+		tx: tx, own: map[Table][]*cascade{}, above: map[Table][]Table{}, below: map[Table][]Table{},
+		kinds: map[Table]string{}, kept: Keeping{}, seen: map[string]bool{},
 	}
-	if err := k.read(ctx, steps, keys); err != nil {
+	if err := k.read(ctx, tx.database, steps, keys); err != nil {
 		return nil, err
 	}
 	return k.kept, k.climb(ctx, all)

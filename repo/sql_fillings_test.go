@@ -11,11 +11,11 @@ var fragments = []string{
 	"attemptGuardSQL", "attemptLockSQL", "attemptSQL", "fenceSQL", "freeGuardSQL", "freeSQL", "heldSQL",
 	"leaseConflictSQL", "leaseIsFreeSQL", "leaseValuesSQL", "leafParentsSQL", "lockSQL", "noGuardSQL",
 	// Protections.
-	"aboveSQL", "inForceSQL", "missingTargetSQL", "noTableSQL", "missingTargetsSQL", "noteTargetsSQL", "cancelledUsersSQL", "userVetoesSQL", "readableSQL",
+	"aboveSQL", "inForceSQL", "missingTargetSQL", "noTableSQL", "missingTargetsSQL", "noteTargetsSQL", "cancelledUsersSQL", "userVetoesSQL",
 	// Fires.
 	"noLedgerTimeSQL", "recordLeaseSQL",
 	// Loose foreign keys.
-	"createFunctionSQL", "createRowTriggerSQL", "createTriggerSQL", "compositeSQL", "deadRecordMatchSQL", "dropFunctionSQL", "dropTriggerSQL", "enableRowTriggerSQL", "enableTriggerSQL", "functionBodySQL", "insertsSQL", "moveFunctionSQL", "namedQueueSQL", "tracedBodySQL", "baseTypeSQL", "comparedSQL", "KeyClassSQL", "userTriggerSQL", "keptCascadesSQL", "forgetSQL", "countedSQL", "untracedSQL", "pendingRecordsSQL", "waitingRecordsSQL",
+	"createFunctionSQL", "createRowTriggerSQL", "createTriggerSQL", "compositeSQL", "deadRecordMatchSQL", "dropFunctionSQL", "dropTriggerSQL", "enableRowTriggerSQL", "enableTriggerSQL", "functionBodySQL", "insertsSQL", "moveFunctionSQL", "namedQueueSQL", "tracedBodySQL", "baseTypeSQL", "comparedSQL", "KeyClassSQL", "userTriggerSQL", "forgetSQL", "countedSQL", "untracedSQL", "pendingRecordsSQL", "waitingRecordsSQL",
 	"livingPartSQL", "livingSeveralSQL", "livingSQL", "plainRecordedSQL", "recordedSQL", "reusedRecordsSQL",
 	"ProtectedSQL", "NamedSQL", "UniqueKeysSQL", "keepsRowsSQL", "keepsSQL", "detachingSQL", "purgeAllRemovalSQL", "purgeAllResultSQL", "purgeAllSQL", "purgeSeveralSQL", "purgeUncountedSQL", "revokeFunctionSQL",
 	// Groups.
