@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -144,10 +145,6 @@ const oldRow = `FROM (SELECT OLD.`
 // Without this anybody could make a trigger of their own that reports live rows as deleted.
 const revokeFunctionSQL = `REVOKE ALL ON FUNCTION {function}() FROM PUBLIC`
 
-// functionExistsSQL: one that inserts nothing, or into a queue that does not exist, is as good as none.
-const functionExistsSQL = `SELECT EXISTS (
-  SELECT FROM pg_proc p WHERE p.oid = to_regprocedure($1) AND ` + insertsSQL + `)`
-
 // insertsSQL: the function p inserts something, and its queue, if it names one of ours, exists. A restored
 // dump or the operator can leave an empty one, and a schema can be renamed.
 const insertsSQL = `(p.prosrc ~* 'insert\s+into' AND (` + namedQueueSQL + ` IS NULL OR to_regclass(` + namedQueueSQL + `) IS NOT NULL))`
@@ -156,18 +153,10 @@ const namedQueueSQL = `substring(p.prosrc, 'INSERT INTO ("[^"]+"\."loose_foreign
 
 func (f captureFunction) sql(q repo.DeletedRecords) string { return quote(q.Schema, f.name) }
 
-// exists reports whether there is such a function in the application schema that writes something.
-func (f captureFunction) exists(
-	ctx context.Context, tx pgx.Tx, q repo.DeletedRecords,
-) (exists bool, err error) {
-	err = tx.QueryRow(ctx, functionExistsSQL, f.sql(q)+"()").Scan(&exists)
-	return exists, err
-}
-
 // create makes the function. One that exists is used as it is.
 func (f captureFunction) create(ctx context.Context, tx pgx.Tx, q repo.DeletedRecords) error {
-	exists, err := f.exists(ctx, tx, q)
-	if err != nil || exists {
+	all, err := readFunctions(ctx, tx)
+	if err != nil || all.have(f, q) {
 		return err
 	}
 	if err := f.replace(ctx, tx, q); err != nil {
@@ -210,33 +199,50 @@ func (f captureFunction) body(template, recorded string, q repo.DeletedRecords) 
 		"{recorded}", recorded)
 }
 
-// captureFunctionsSQL finds the functions with the arguments of a trigger that calls them.
-const captureFunctionsSQL = `
-SELECT p.proname, p.prosrc, coalesce((
-  SELECT encode(t.tgargs, 'hex') FROM pg_trigger t WHERE t.tgfoid = p.oid ORDER BY t.oid LIMIT 1), ''),
-  ` + insertsSQL + `, EXISTS (SELECT FROM pg_trigger t WHERE t.tgfoid = p.oid AND t.tgtype = 9)
+// functionsSQL finds the trigger functions of all schemas whose names begin as those that record
+// deletions, with the arguments of a trigger that calls them.
+const functionsSQL = `
+SELECT n.nspname, p.proname, p.prosrc, coalesce(calls.arguments, ''), ` + insertsSQL + `, ` + namedQueueSQL + ` IS NOT NULL,
+  calls.tgfoid IS NOT NULL, coalesce(calls.row, false)
 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-WHERE n.nspname = $1 AND starts_with(p.proname, $2) AND p.pronargs = 0
-  AND p.prorettype = 'trigger'::regtype
-ORDER BY p.proname`
+LEFT JOIN (
+  SELECT tgfoid, (array_agg(encode(tgargs, 'hex') ORDER BY oid))[1] AS arguments, bool_or(tgtype = 9) AS row
+  FROM pg_trigger GROUP BY tgfoid) calls ON calls.tgfoid = p.oid
+WHERE starts_with(p.proname, $1) AND p.pronargs = 0 AND p.prorettype = 'trigger'::regtype
+ORDER BY n.nspname, p.proname`
 
-// oldFunctions are the functions of a queue of our own that triggers call, and that an older version of
-// this program has made, or that insert nothing.
-func oldFunctions(ctx context.Context, tx pgx.Tx, q repo.DeletedRecords) (old []captureFunction, err error) {
-	if !q.Managed {
-		return nil, nil
-	}
-	type function struct {
-		Name, Source, Arguments string
-		Inserts, Row            bool
-	}
-	found, err := list(ctx, tx, pgx.RowToStructByPos[function], captureFunctionsSQL, q.Schema,
-		plainFunctionName)
-	for _, there := range found {
+// function is a row of functionsSQL.
+type function struct {
+	Schema, Name, Source, Arguments string
+	// Inserts: it inserts something, and its queue, if it names one of ours, exists. NamesQueue: it
+	// names one of ours.
+	Inserts, NamesQueue bool
+	// Called: a trigger calls it. Row: it does so for each row.
+	Called, Row bool
+}
+
+// functions are all of the database.
+type functions []function
+
+func readFunctions(ctx context.Context, tx pgx.Tx) (functions, error) {
+	return list(ctx, tx, pgx.RowToStructByPos[function], functionsSQL, plainFunctionName)
+}
+
+// have reports whether there is such a function in the application schema that writes something.
+func (all functions) have(f captureFunction, q repo.DeletedRecords) bool {
+	return slices.ContainsFunc(all, func(there function) bool {
+		return there.Schema == q.Schema && there.Name == f.name && there.Inserts
+	})
+}
+
+// old are the functions of a queue of our own that triggers call, and that an older version of this
+// program has made, or that insert nothing.
+func (all functions) old(q repo.DeletedRecords) (old []captureFunction) {
+	for _, there := range all {
 		f := captureFunction{name: there.Name, row: there.Row}
 		f.arguments = repo.TriggerArguments(there.Arguments)
 		f.key = repo.TriggerKey(there.Name, f.arguments)
-		if len(f.key) == 0 {
+		if !q.Managed || there.Schema != q.Schema || len(f.key) == 0 {
 			continue
 		}
 		before := f.recordedBefore(q)
@@ -245,5 +251,40 @@ func oldFunctions(ctx context.Context, tx pgx.Tx, q repo.DeletedRecords) (old []
 			old = append(old, f)
 		}
 	}
-	return old, err
+	return old
+}
+
+// stray are the functions of another schema that insert into a queue of our own which is not there any
+// more. Triggers call them: ALTER TABLE SET SCHEMA takes no function along.
+func (all functions) stray(q repo.DeletedRecords) (stray []function) {
+	for _, f := range all {
+		if q.Managed && f.Schema != q.Schema && f.NamesQueue && !f.Inserts && f.Called {
+			stray = append(stray, f)
+		}
+	}
+	return stray
+}
+
+// missing are the functions of no table that a queue of our own does not have.
+func (all functions) missing(q repo.DeletedRecords) (missing []captureFunction) {
+	for _, f := range []captureFunction{plainFunction(), overrideFunction(relation{})} {
+		if q.Managed && !all.have(f, q) {
+			missing = append(missing, f)
+		}
+	}
+	return missing
+}
+
+const moveFunctionSQL = `ALTER FUNCTION {function}() SET SCHEMA {schema}`
+
+// move moves a stray function to the queue. Its triggers, which know it by its OID, call it there. What
+// has its name there is dropped, which fails if a trigger calls that one, too.
+func (all functions) move(ctx context.Context, tx pgx.Tx, f function, q repo.DeletedRecords) error {
+	taken := func(there function) bool { return there.Schema == q.Schema && there.Name == f.Name }
+	if slices.ContainsFunc(all, taken) {
+		if err := run(ctx, tx, fill(dropFunctionSQL, "{function}", quote(q.Schema, f.Name)+"()")); err != nil {
+			return err
+		}
+	}
+	return run(ctx, tx, fill(moveFunctionSQL, "{function}", quote(f.Schema, f.Name), "{schema}", quote(q.Schema)))
 }

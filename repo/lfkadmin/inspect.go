@@ -105,22 +105,14 @@ func (a Admin) inspectQueue(ctx context.Context, tx pgx.Tx, i *Inspection) error
 	if err != nil || !i.Queue.Exists || len(i.QueueFaults) > 0 {
 		return err
 	}
-	old, err := oldFunctions(ctx, tx, i.Queue)
+	all, err := readFunctions(ctx, tx)
 	if err != nil {
 		return err
 	}
-	stray, err := strayFunctions(ctx, tx, i.Queue)
-	if err != nil {
-		return err
-	}
-	missing, err := missingFunctions(ctx, tx, i.Queue)
-	if err != nil {
-		return err
-	}
-	for _, f := range slices.Concat(old, missing) {
+	for _, f := range slices.Concat(all.old(i.Queue), all.missing(i.Queue)) {
 		i.OldFunctions = append(i.OldFunctions, i.Queue.Schema+"."+f.name)
 	}
-	for _, f := range stray {
+	for _, f := range all.stray(i.Queue) {
 		i.OldFunctions = append(i.OldFunctions, f.Schema+"."+f.Name)
 	}
 	slices.Sort(i.OldFunctions)
@@ -179,38 +171,24 @@ func (a Admin) inspectPending(ctx context.Context, i *Inspection) error {
 	return err
 }
 
-// homesSQL: ordinary and partitioned tables that can be written to, by the names that definitions
-// have for them.
-const homesSQL = `
-SELECT w.written, c.oid, n.nspname, c.relname, c.relkind::text, coalesce((
-  SELECT CASE WHEN rn.nspname = current_schema() THEN root.relname::text
-    ELSE rn.nspname || '.' || root.relname END
-  FROM pg_class root JOIN pg_namespace rn ON rn.oid = root.relnamespace
-  WHERE root.oid = pg_partition_root(c.oid) AND root.oid <> c.oid), '')
-FROM ` + repo.NamedSQL + `
-WHERE c.relkind IN ('r', 'p') AND NOT ` + repo.ProtectedSQL
-
-// findHomes finds the tables that definitions name, as children and as parents.
+// findHomes finds the tables that definitions name, as children and as parents: ordinary and
+// partitioned ones that can be written to.
 func findHomes(
 	ctx context.Context, tx pgx.Tx, keys []repo.LooseForeignKey,
 ) (map[string]relation, error) {
-	var written, schemas, names []string
+	var names []string
 	for _, k := range keys {
-		for _, name := range []string{k.Table, k.Parent} {
-			if t, err := repo.ParseTable(name); err == nil {
-				written = append(written, name)
-				schemas, names = append(schemas, t.Schema), append(names, t.Name)
-			}
+		names = append(names, k.Table, k.Parent)
+	}
+	found, err := named(ctx, tx, names...)
+	homes := map[string]relation{}
+	for name, some := range found {
+		r := some[0]
+		if r.exact && !r.Protected && (r.Kind == kindTable || r.Kind == kindPartitioned) {
+			homes[name] = r
 		}
 	}
-	byName := make(map[string]relation, len(written))
-	_, err := list(ctx, tx, func(row pgx.CollectableRow) (r relation, err error) {
-		var name string
-		err = row.Scan(&name, &r.OID, &r.Schema, &r.Name, &r.Kind, &r.Parent)
-		byName[name] = r
-		return r, err
-	}, homesSQL, written, schemas, names)
-	return byName, err
+	return homes, err
 }
 
 // wantedKey is the key that the definitions of a parent name, or else id.

@@ -112,7 +112,10 @@ func inspectParents(ctx context.Context, tx pgx.Tx, keys []repo.LooseForeignKey,
 func parentOf(
 	home relation, tree []relation, existing map[uint32][]Trigger, wanted []string,
 ) Parent {
-	p := Parent{Key: wanted, PartitionOf: home.Parent, Replicated: replicated(tree)}
+	p := Parent{Key: wanted, Replicated: replicated(tree)}
+	if home.Partition {
+		p.PartitionOf = home.Parent
+	}
 	for _, rel := range slices.Backward(tree) {
 		r := sortTriggers(rel, existing[rel.OID])
 		if rel.Inherited {

@@ -65,11 +65,11 @@ type repairs struct {
 	// widen: it has no column key_values. create: its active partition is missing. mark: it was
 	// restored without the schema maintenance.
 	widen, create, mark bool
+	functions           functions
 	// old trigger functions, stray ones that were left behind when the queue moved, and missing ones.
-	old     []captureFunction
-	stray   []strayFunction
-	missing []captureFunction
-	behind  []SequenceBehind
+	old, missing []captureFunction
+	stray        []function
+	behind       []SequenceBehind
 }
 
 // repairsOf reads the queue, and what it needs. It refuses a relation of another shape.
@@ -80,15 +80,10 @@ func (a Admin) repairsOf(ctx context.Context, tx pgx.Tx) (r repairs, err error) 
 	q := r.queue
 	r.widen, r.mark = q.Managed && !q.Wide, q.Managed && !q.Marked && !q.HasDefault
 	r.create = q.Managed && q.Repairable()
-	if r.old, err = oldFunctions(ctx, tx, q); err == nil {
-		r.stray, err = strayFunctions(ctx, tx, q)
-	}
-	if err == nil {
-		r.missing, err = missingFunctions(ctx, tx, q)
-	}
-	if err == nil {
+	if r.functions, err = readFunctions(ctx, tx); err == nil {
 		r.behind, err = sequencesBehind(ctx, tx, q)
 	}
+	r.old, r.stray, r.missing = r.functions.old(q), r.functions.stray(q), r.functions.missing(q)
 	r.behind = slices.DeleteFunc(r.behind, func(s SequenceBehind) bool { return s.OfQueue && !q.Managed })
 	return r, err
 }
@@ -136,12 +131,12 @@ func (r repairs) do(ctx context.Context, tx pgx.Tx) error {
 		}
 	}
 	for _, f := range r.stray {
-		if err := f.move(ctx, tx, r.queue); err != nil {
+		if err := r.functions.move(ctx, tx, f, r.queue); err != nil {
 			return err
 		}
 	}
-	old, err := oldFunctions(ctx, tx, r.queue)
-	for _, f := range old {
+	all, err := readFunctions(ctx, tx)
+	for _, f := range all.old(r.queue) {
 		if err == nil {
 			err = f.replace(ctx, tx, r.queue)
 		}

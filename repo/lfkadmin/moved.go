@@ -11,61 +11,6 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// strayFunctionsSQL are functions of another schema that insert into a queue which is not there any more.
-// Triggers call them: ALTER TABLE SET SCHEMA takes no function along.
-const strayFunctionsSQL = `
-SELECT n.nspname, p.proname, EXISTS (
-  SELECT FROM pg_proc o WHERE o.proname = p.proname AND o.pronamespace = $1::text::regnamespace AND o.pronargs = 0)
-FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-WHERE n.nspname <> $2 AND starts_with(p.proname, $3) AND p.pronargs = 0 AND NOT ` + insertsSQL + `
-  AND ` + namedQueueSQL + ` IS NOT NULL AND EXISTS (SELECT FROM pg_trigger t WHERE t.tgfoid = p.oid)
-ORDER BY n.nspname, p.proname`
-
-// strayFunction is a function that was left behind when the queue moved. Replaces: its name is taken in the
-// queue's schema.
-type strayFunction struct {
-	Schema, Name string
-	Replaces     bool
-}
-
-// strayFunctions are those of a queue of our own.
-func strayFunctions(ctx context.Context, tx pgx.Tx, q repo.DeletedRecords) ([]strayFunction, error) {
-	if !q.Managed {
-		return nil, nil
-	}
-	return list(ctx, tx, pgx.RowToStructByPos[strayFunction], strayFunctionsSQL, quote(q.Schema), q.Schema,
-		plainFunctionName)
-}
-
-const moveFunctionSQL = `ALTER FUNCTION {function}() SET SCHEMA {schema}`
-
-// move moves the function to the queue. Its triggers, which know it by its OID, call it there.
-func (f strayFunction) move(ctx context.Context, tx pgx.Tx, q repo.DeletedRecords) error {
-	if f.Replaces {
-		// It fails if a trigger calls that one, too.
-		if err := run(ctx, tx, fill(dropFunctionSQL, "{function}", quote(q.Schema, f.Name)+"()")); err != nil {
-			return err
-		}
-	}
-	return run(ctx, tx, fill(moveFunctionSQL, "{function}", quote(f.Schema, f.Name), "{schema}", quote(q.Schema)))
-}
-
-// missingFunctions are the functions of no table that a queue of our own does not have.
-func missingFunctions(
-	ctx context.Context, tx pgx.Tx, q repo.DeletedRecords,
-) (missing []captureFunction, err error) {
-	for _, f := range []captureFunction{plainFunction(), overrideFunction(relation{})} {
-		exists := !q.Managed
-		if err == nil && !exists {
-			exists, err = f.exists(ctx, tx, q)
-		}
-		if !exists {
-			missing = append(missing, f)
-		}
-	}
-	return missing, err
-}
-
 // leftBehindSQL: of the queue $1, whether caretaker has made it, its pending records up to 1000, and the
 // tables whose triggers write into it.
 const leftBehindSQL = `

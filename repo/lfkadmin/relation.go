@@ -2,7 +2,6 @@ package lfkadmin
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -34,39 +33,62 @@ type relation struct {
 	Inherited bool
 	// Replicated: a subscription of logical replication fills it, or one of pglogical may fill it.
 	Replicated bool
+	// exact: it is not a partition that is known by its own name alone.
+	exact bool
 }
 
 func (r relation) String() string { return r.Schema + "." + r.Name }
 
 func (r relation) sql() string { return quote(r.Schema, r.Name) }
 
-// locateSQL: a table by its literal name, of the application schema unless another one is named; else
-// a partition of a table of the application schema by its own name. The comparison is by text: a
-// name of 64 bytes would be cut to 63.
-const locateSQL = `
-SELECT oid, schema, name, kind, partition, parent, here, protected FROM (
-  SELECT c.oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
-    c.relispartition AS partition,
-    CASE WHEN rn.nspname = current_schema() THEN root.relname::text
-      ELSE rn.nspname || '.' || root.relname END AS parent,
-    rn.nspname = current_schema() AS here, ` + repo.ProtectedSQL + ` AS protected,
-    rank() OVER (ORDER BY n.nspname = coalesce(nullif($1, ''), current_schema()) DESC)
-  FROM pg_class c
-  JOIN pg_namespace n ON n.oid = c.relnamespace
-  JOIN pg_class root ON root.oid = coalesce(pg_partition_root(c.oid), c.oid)
-  JOIN pg_namespace rn ON rn.oid = root.relnamespace
-  WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relname::text = $2 AND (
-    n.nspname::text = coalesce(nullif($1, ''), current_schema())
-    OR ($1 = '' AND c.relispartition AND rn.nspname = current_schema()))
-) found WHERE rank = 1 ORDER BY schema, name`
+// relationsSQL are relations by the names $1 that commands and definitions have for them, with their
+// schemas $2, empty for the application's, and their names there $3; else a partition of a table of the
+// application schema by its own name.
+const relationsSQL = `
+SELECT w.written, c.oid, n.nspname, c.relname, c.relkind::text, c.relispartition,
+  CASE WHEN rn.nspname = current_schema() THEN root.relname::text ELSE rn.nspname || '.' || root.relname END,
+  rn.nspname = current_schema(), ` + repo.ProtectedSQL + `, x.exact
+FROM (SELECT DISTINCT written, schema, name FROM unnest($1::text[], $2::text[], $3::text[]) AS w (written, schema, name)) w
+JOIN pg_class c ON c.relname = w.name AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_class root ON root.oid = coalesce(pg_partition_root(c.oid), c.oid)
+JOIN pg_namespace rn ON rn.oid = root.relnamespace
+CROSS JOIN LATERAL (SELECT n.nspname = coalesce(nullif(w.schema, ''), current_schema())) x (exact)
+WHERE x.exact OR w.schema = '' AND c.relispartition AND rn.nspname = current_schema()
+ORDER BY w.written, n.nspname, c.relname`
+
+// named finds relations by their names. A name that is no partition's alone has one.
+func named(ctx context.Context, tx pgx.Tx, names ...string) (map[string][]relation, error) {
+	var written, schemas, tables []string
+	for _, name := range names {
+		if t, err := repo.ParseTable(name); err == nil {
+			written, schemas, tables = append(written, name), append(schemas, t.Schema), append(tables, t.Name)
+		}
+	}
+	found := map[string][]relation{}
+	_, err := list(ctx, tx, func(row pgx.CollectableRow) (r relation, err error) {
+		var name string
+		err = row.Scan(&name, &r.OID, &r.Schema, &r.Name, &r.Kind, &r.Partition, &r.Parent, &r.ParentHere,
+			&r.Protected, &r.exact)
+		found[name] = append(found[name], r)
+		return r, err
+	}, relationsSQL, written, schemas, tables)
+	for name, some := range found {
+		if i := slices.IndexFunc(some, func(r relation) bool { return r.exact }); i >= 0 {
+			found[name] = some[i : i+1]
+		}
+	}
+	return found, err
+}
 
 // locate finds the one table that an operator has named.
 func (a Admin) locate(ctx context.Context, tx pgx.Tx, name string) (relation, error) {
-	found, err := named(ctx, tx, name)
-	wrong, unreadable := errors.AsType[*nameError](err)
+	if err := a.checkName(name); err != nil {
+		return relation{}, err
+	}
+	all, err := named(ctx, tx, name)
+	found := all[name]
 	switch {
-	case unreadable:
-		return relation{}, a.misnamed("%s", wrong)
 	case err != nil:
 		return relation{}, err
 	case len(found) == 0:
@@ -80,36 +102,23 @@ func (a Admin) locate(ctx context.Context, tx pgx.Tx, name string) (relation, er
 	return found[0], nil
 }
 
-// nameError is a table's name that cannot be read.
-type nameError struct {
-	name string
-	error
-}
-
-// Error has the name and what is wrong with it.
-func (e *nameError) Error() string { return "the name " + e.name + " " + e.error.Error() }
-
-func named(ctx context.Context, tx pgx.Tx, name string) ([]relation, error) {
-	t, err := repo.ParseTable(name)
-	if err != nil {
-		return nil, &nameError{name, err}
+// checkName refuses a table's name that cannot be read.
+func (a Admin) checkName(name string) error {
+	if _, err := repo.ParseTable(name); err != nil {
+		return a.misnamed("the name %s %s", name, err)
 	}
-	return list(ctx, tx, func(row pgx.CollectableRow) (r relation, err error) {
-		err = row.Scan(&r.OID, &r.Schema, &r.Name, &r.Kind, &r.Partition, &r.Parent, &r.ParentHere,
-			&r.Protected)
-		return r, err
-	}, locateSQL, t.Schema, t.Name)
+	return nil
 }
 
 // HasTable reports whether there is something of that name here that a command could be about: a table
 // that is not a write-protected leftover, a partition, a view.
 func (a Admin) HasTable(ctx context.Context, name string) (has bool, err error) {
+	if err := a.checkName(name); err != nil {
+		return false, err
+	}
 	err = a.read(ctx, "look for "+name, func(ctx context.Context, tx pgx.Tx) error {
 		found, err := named(ctx, tx, name)
-		if wrong, ok := errors.AsType[*nameError](err); ok {
-			return a.misnamed("%s", wrong)
-		}
-		has = len(found) > 0 && !found[0].Protected
+		has = len(found[name]) > 0 && !found[name][0].Protected
 		return err
 	})
 	return has, err

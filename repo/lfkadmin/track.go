@@ -190,8 +190,8 @@ func (r tracking) choose(
 	default:
 		return columnFunction(names[0], t), nil
 	}
-	exists, err := f.exists(ctx, tx, q)
-	if err == nil && !exists {
+	all, err := readFunctions(ctx, tx)
+	if err == nil && !all.have(f, q) {
 		err = r.refuse("the function %s is missing, or inserts nothing: make it with `caretaker lfk install`, "+
 			"or, where the queue is GitLab's, with GitLab's migrations", f.sql(q))
 	}
