@@ -103,11 +103,8 @@ func (i *instance) open(ctx context.Context, c *settings) (err error) {
 }
 
 func (i *instance) startTelemetry(ctx context.Context, o config.OpenTelemetry) (err error) {
-	if len(o.Mistakes) > 0 {
-		return lines(o.Mistakes)
-	}
-	for _, warning := range o.Warnings {
-		i.logger.WarnContext(ctx, "OpenTelemetry variable ignored", "error", warning)
+	if o.Mistake != nil {
+		return o.Mistake
 	}
 	i.telemetry, err = telemetry.Start(ctx, telemetry.Config{
 		Version: version(), Instance: i.replica, Disabled: o.Disabled, Traces: o.Traces,

@@ -13,6 +13,7 @@ import (
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivertype"
 
+	"github.com/caretaker-go/caretaker/internal/sparse"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/job"
 )
@@ -106,7 +107,7 @@ func NewQueue(main *repo.Database, c QueueConfig) (*Queue, error) {
 // workers it only inserts.
 func (q *Queue) newClient(c *river.Config) (*river.Client[repo.Tx], error) {
 	c.Schema, c.FetchOnlyKnownKinds = schema, true
-	c.Logger = slog.New(newWarnings(q.config.Logger.Handler()))
+	c.Logger = slog.New(sparse.New(q.config.Logger.Handler(), nil))
 	c.Hooks = []rivertype.Hook{&dueByDatabase{}}
 	c.SoftStopTimeout = q.config.StopPatience
 	c.MaxAttempts, c.RetryPolicy = maxAttempts, retries{}

@@ -222,15 +222,3 @@ func TestQueue_SaysOnceWhatKeepsItFromItsWorkAndStartsWhenMainIsMigrated(t *test
 	since := assert.Must(l.Problem())(t)
 	assert.That(t, since.IsZero(), "%s", since)
 }
-
-func TestWarnings_PassOnceAMinute(t *testing.T) {
-	t.Parallel()
-	said := make(chan string, 100)
-	log := slog.New(newWarnings(slog.NewTextHandler(lines(said), nil)))
-	for n := range 50 {
-		log.With("n", n).Error("down")
-		log.WithGroup("g").Warn("also down")
-		log.Info("of no importance")
-	}
-	assert.Equal(t, len(said), 2, "lines logged")
-}

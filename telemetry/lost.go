@@ -1,85 +1,43 @@
 package telemetry
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/go-logr/logr"
+
+	"github.com/caretaker-go/caretaker/internal/sparse"
 )
 
-// lostInterval is the time between two messages of the same loss: while a collector is down,
-// exporters report an error every few seconds.
-const lostInterval = time.Minute
+// lost logs the errors that OpenTelemetry reports, each once a minute at most, as exporters report one every few seconds
+// while a collector is down: the loss of traces and that of metrics as one error each, others by their text.
+type lost struct{ logger *slog.Logger }
 
-// maxTexts is how many texts are remembered.
-const maxTexts = 100
-
-// lost logs the errors that OpenTelemetry reports, each once a minute at most: the loss of traces
-// and that of metrics as one error each, others by their text.
-type lost struct {
-	logger *slog.Logger
-
-	mu     sync.Mutex
-	logged map[string]*tally
-}
-
-// tally is when an error was logged last, and how many have been left out since.
-type tally struct {
-	at   time.Time
-	left int
+func newLost(logger *slog.Logger) *lost {
+	return &lost{slog.New(sparse.New(logger.Handler(), func(r slog.Record) (about string) {
+		r.Attrs(func(a slog.Attr) bool {
+			about = a.Value.String()
+			return false
+		})
+		return about
+	}))}
 }
 
 // Handle implements OpenTelemetry's error handler.
 func (l *lost) Handle(err error) {
-	signal := signalOf(err)
-	if signal == "" && aboutSampler(err) {
-		return // package config has found it, and knows the variable's name
-	}
-	left, due := l.due(cmp.Or(signal, err.Error()))
-	if !due {
-		return
-	}
-	attrs := []any{"error", err.Error()}
-	if left > 0 {
-		attrs = append(attrs, "left_out", left)
-	}
 	ctx := context.Background()
-	if signal == "" {
-		l.logger.WarnContext(ctx, "OpenTelemetry warning", attrs...)
-		return
+	switch signal := signalOf(err); signal {
+	case "":
+		l.logger.WarnContext(ctx, "OpenTelemetry warning", "error", err.Error())
+	case "metrics":
+		l.logger.WarnContext(ctx, "telemetry was lost", "signal", signal, "error", err.Error(), "advice",
+			"OTEL_METRICS_EXPORTER=none sends traces alone; Prometheus has the metrics in any case")
+	default:
+		l.logger.WarnContext(ctx, "telemetry was lost", "signal", signal, "error", err.Error())
 	}
-	if signal == "metrics" {
-		attrs = append(attrs, "advice", "OTEL_METRICS_EXPORTER=none sends traces alone; "+
-			"Prometheus has the metrics in any case")
-	}
-	l.logger.WarnContext(ctx, "telemetry was lost", append([]any{"signal", signal}, attrs...)...)
-}
-
-// due reports whether an error is to be logged, and how many like it have been left out since the
-// last one.
-func (l *lost) due(about string) (left int, due bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	before := l.logged[about]
-	if before != nil && time.Since(before.at) < lostInterval {
-		before.left++
-		return 0, false
-	}
-	if before != nil {
-		left = before.left
-	}
-	if len(l.logged) >= maxTexts || l.logged == nil {
-		// Texts with changing parts must not fill the memory.
-		l.logged = map[string]*tally{}
-	}
-	l.logged[about] = &tally{at: time.Now()}
-	return left, true
 }
 
 // signalOf is the signal that an error is about, "" for none. OTLP's exporters have no types for
@@ -92,14 +50,6 @@ func signalOf(err error) string {
 		return "traces"
 	}
 	return ""
-}
-
-// aboutSampler reports whether an error of the SDK is about OTEL_TRACES_SAMPLER or its argument.
-func aboutSampler(err error) bool {
-	text := err.Error()
-	return strings.HasPrefix(text, "unsupported sampler") ||
-		strings.HasPrefix(text, "parsing sampler argument") ||
-		strings.HasPrefix(text, "invalid trace ID ratio")
 }
 
 // sdkLog logs what the SDK reports besides errors, such as variables that it cannot read: by itself

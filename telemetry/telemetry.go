@@ -83,7 +83,7 @@ func Start(ctx context.Context, config Config) (*Telemetry, error) {
 	t.registry.MustRegister(
 		collectors.NewGoCollector(collectors.WithGoCollectorMemStatsMetricsDisabled()),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	handler := &lost{logger: t.logger}
+	handler := newLost(t.logger)
 	otel.SetErrorHandler(handler)
 	otel.SetLogger(logr.New(sdkLog{handler}))
 	otel.SetTextMapPropagator(t.propagator(ctx, config.Propagators))
