@@ -6,12 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/orphanaudit"
 	"github.com/caretaker-go/caretaker/service/run"
@@ -26,7 +23,6 @@ func operator() string {
 func (l *lfk) orphans() *cobra.Command {
 	var fix bool
 	var limit int
-	var after []string
 	var parent string
 	command := &cobra.Command{
 		Use:   "orphans [TABLE.COLUMN]",
@@ -35,7 +31,7 @@ func (l *lfk) orphans() *cobra.Command {
 			"deleted. With --fix a record of each missing parent is put into the queue, and the worker\n" +
 			"loose_foreign_keys_cleanup then does what the definition says. All configured databases\n" +
 			"must answer. --database selects that of the child table. When it is interrupted, or ends at\n" +
-			"--limit, it says where to go on.",
+			"--limit, it says of which definitions more may be left.",
 		Args: between(0, 1),
 		RunE: l.withAll(func(ctx context.Context, keys loosefk.Admin, args []string) error {
 			if keys.Definitions == nil {
@@ -46,10 +42,8 @@ func (l *lfk) orphans() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			search.Limit, search.After = limit, repo.KeyOf(after...)
+			search.Limit = limit
 			switch {
-			case len(after) > 0 && len(args) == 0:
-				return usage(errors.New("--after needs TABLE.COLUMN"))
 			case limit < 1:
 				return usage(errors.New("--limit is at least 1"))
 			case parent != "":
@@ -61,9 +55,6 @@ func (l *lfk) orphans() *cobra.Command {
 				defer search.Fix.End(context.WithoutCancel(ctx))
 			}
 			found, err := search.Run(ctx)
-			if errors.Is(err, orphanaudit.ErrAfter) {
-				return usage(err)
-			}
 			if errors.Is(err, orphanaudit.ErrNoTask) {
 				return usage(fmt.Errorf("%w; `caretaker lfk lint` checks them", err))
 			}
@@ -82,7 +73,6 @@ func (l *lfk) orphans() *cobra.Command {
 	flags.StringVar(&parent, "parent", "", "`table` that the definition refers to, where a column has "+
 		"several")
 	flags.IntVar(&limit, "limit", 100_000, "`number` of missing parents after which to end")
-	flags.StringArrayVar(&after, "after", nil, "`value` of the key behind which to begin, one a column")
 	return command
 }
 
@@ -109,7 +99,7 @@ func (l *lfk) showOrphans(found []orphanaudit.Found) error {
 	some, failed, more := false, false, false
 	for _, f := range found {
 		some, failed = some || f.Keys > 0 || f.Fault != "", failed || f.Fault != ""
-		more = more || f.After != nil
+		more = more || f.More
 	}
 	if l.asJSON {
 		if err := l.json(map[string]any{"orphans": found, "more": more}); err != nil {
@@ -148,24 +138,10 @@ func (l *lfk) orphanTable(found []orphanaudit.Found, some bool) error {
 		if f.Fault != "" {
 			l.note("error: %s on %s: %s", f.Definition, f.Database, f.Fault)
 		}
-		if len(f.After) > 0 {
-			child, selected := reference{f.Key.Table, f.Key.Columns}, " --database "+f.Database
-			if slices.ContainsFunc(found, func(o orphanaudit.Found) bool {
-				return o.Definition != f.Definition && child.of(o.Key)
-			}) {
-				selected = " --parent " + f.Key.Parent + selected
-			}
-			l.note("more may be left: go on with caretaker lfk orphans %s%s%s",
-				repo.ReferenceArgument(child.table, child.columns), selected, afterFlags(f.After))
+		if f.More {
+			l.note("more may be left of %s on %s: raise --limit, or fix these first and run the command again",
+				f.Definition, f.Database)
 		}
 	}
 	return err
-}
-
-// afterFlags are those that go on behind a key.
-func afterFlags(values []string) (flags string) {
-	for _, v := range values {
-		flags += " --after '" + strings.ReplaceAll(v, "'", `'\''`) + "'"
-	}
-	return flags
 }

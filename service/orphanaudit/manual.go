@@ -16,8 +16,6 @@ type Search struct {
 	Audit
 	// Which selects tasks; nil: all.
 	Which func(*Task) bool
-	// After is the key behind which one task begins; the zero key: at the beginning.
-	After repo.Key
 	// Limit is how many orphaned keys are looked for in all.
 	Limit int
 	// Fix writes records; nil: orphans are only counted.
@@ -39,8 +37,8 @@ type Found struct {
 	AtLeast bool `json:"at_least"`
 	// Queued are the records that were written.
 	Queued int64 `json:"queued"`
-	// After is where to go on; none if all was looked at.
-	After []string `json:"after,omitempty"`
+	// More: it was not looked at to its end.
+	More bool `json:"more"`
 	// Fault says why it could not be looked at, or not to its end.
 	Fault string `json:"fault,omitempty"`
 	// Guess says why the keys may be other ones than those that were recorded; "": they are not.
@@ -51,9 +49,6 @@ type Found struct {
 
 // ErrNoTask means that no definition is selected, or none has its child in a configured database.
 var ErrNoTask = errors.New("no such definition with a child in a configured database")
-
-// ErrAfter means that a search cannot begin where it was told to.
-var ErrAfter = errors.New("--after cannot be used so")
 
 // errLate: the records of a page could not be written.
 var errLate = errors.New("older transactions are open: try again when they have ended")
@@ -81,9 +76,6 @@ func (s *Search) Run(ctx context.Context) (found []Found, err error) {
 	if len(tasks) == 0 {
 		return nil, noTask(all, s.LeftOut)
 	}
-	if err := s.checkAfter(ctx, tasks); err != nil {
-		return nil, err
-	}
 	left := s.Limit
 	for _, t := range tasks {
 		f := Found{
@@ -92,7 +84,7 @@ func (s *Search) Run(ctx context.Context) (found []Found, err error) {
 		}
 		if f.Fault == "" {
 			if err := s.task(ctx, t, &f, &left); err != nil {
-				f.Fault, f.AtLeast = err.Error(), true
+				f.Fault, f.AtLeast, f.More = err.Error(), true, true
 			}
 		}
 		found = append(found, f)
@@ -123,31 +115,6 @@ func (s *Search) leaveOut(ctx context.Context, tasks []*Task) error {
 	return err
 }
 
-// checkAfter refuses a beginning that is not of one task: another one would pass its own keys over.
-func (s *Search) checkAfter(ctx context.Context, tasks []*Task) error {
-	var zero repo.Key
-	switch t := tasks[0]; {
-	case s.After == zero:
-	case len(tasks) > 1:
-		names := make([]string, len(tasks))
-		for i, t := range tasks {
-			names[i] = t.Name() + " on " + t.Database()
-		}
-		return fmt.Errorf("%w: it would be of %s: choose one with --parent and --database", ErrAfter,
-			strings.Join(names, ", "))
-	case s.After.Columns() != len(t.Key.Columns):
-		return fmt.Errorf("%w: %s: give --after once for each column, in this order: %s", ErrAfter,
-			t.Name(), strings.Join(t.Key.Columns, ", "))
-	case t.Fault == "":
-		_, err := t.child.Referred(ctx, s.After, 1, limits())
-		if of, ok := errors.AsType[*repo.Error](err); ok && strings.HasPrefix(of.SQLState, "22") {
-			return fmt.Errorf("%w: no value of %s: %w", ErrAfter, t.Name(), err)
-		}
-		return err
-	}
-	return nil
-}
-
 // maxNamed is how many definitions an error names.
 const maxNamed = 10
 
@@ -169,29 +136,21 @@ func noTask(tasks []*Task, leftOut []string) error {
 	return fmt.Errorf("%w: there are %s", ErrNoTask, strings.Join(names, ", "))
 }
 
-// record writes the records of a page's orphans.
-func (s *Search) record(ctx context.Context, t *Task, f *Found, p Page) error {
-	n, late, err := t.Record(ctx, p, func(do func(repo.Permit) error) error {
-		return s.Fix.Permitted(ctx, t.Home(), do)
-	})
-	f.Queued += n
-	if err == nil && late {
-		err = errLate
-	}
-	return err
-}
-
 // task looks at one task until its end, or until nothing is left of the limit.
 func (s *Search) task(ctx context.Context, t *Task, f *Found, left *int) error {
-	after := s.After
+	var after repo.Key
 	for ctx.Err() == nil && *left > 0 {
 		page, err := t.Look(ctx, after, pageKeys, *left)
-		if err == nil && s.Fix != nil && len(page.Orphans) > 0 {
-			err = s.record(ctx, t, f, page)
-		}
 		if err != nil {
-			f.After = after.Values()
 			return err
+		}
+		if s.Fix != nil && len(page.Orphans) > 0 {
+			n, late, err := t.Record(ctx, page, func(do func(repo.Permit) error) error {
+				return s.Fix.Permitted(ctx, t.Home(), do)
+			})
+			if f.Queued += n; err != nil || late {
+				return cmp.Or(err, errLate)
+			}
 		}
 		f.Examined += int64(len(page.Keys))
 		f.Keys += int64(len(page.Orphans))
@@ -202,6 +161,6 @@ func (s *Search) task(ctx context.Context, t *Task, f *Found, left *int) error {
 		}
 		after = page.Keys[len(page.Keys)-1]
 	}
-	f.AtLeast, f.After = true, append([]string{}, after.Values()...)
+	f.AtLeast, f.More = true, true
 	return nil
 }
