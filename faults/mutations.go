@@ -140,7 +140,7 @@ func mutationsOfWork() []mutation {
 			"repo/protections_check.go", "  WHERE {missing} AND p.kind ||", "  WHERE false AND {missing} AND p.kind ||",
 		}}},
 		{"the counts of a killed run are not completed", []change{{
-			"service/run/runs_abandoned.go", "		found, err = append(found, some...), errors.Join(err, failed)\n",
+			"service/run/keepalive.go", "		found, err = append(found, some...), errors.Join(err, failed)\n",
 			"		_, err = some, errors.Join(err, failed)\n",
 		}}},
 		{"a receipt is left out", []change{{

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/caretaker-go/caretaker/repo"
 )
@@ -214,4 +215,80 @@ func IsTemporary(err error) bool {
 	var held *LeaseHeldError
 	var paused *WorkerPausedError
 	return errors.As(err, &held) || errors.As(err, &paused) || errors.Is(err, ErrStopping)
+}
+
+// Typed reasons of runs, jobs and groups. What repo finds out in a transaction it names
+// itself.
+const (
+	ReasonTargetGone     = repo.ReasonTargetGone
+	ReasonSettingOff     = repo.ReasonSettingOff
+	ReasonSettingInvalid = "SETTING_INVALID"
+
+	ReasonLeaseLost = "LEASE_LOST"
+	ReasonJobLost   = "JOB_LOST"
+	reasonLeaseHeld = "LEASE_HELD"
+	// reasonRequestKnown: the request id has started a run before.
+	reasonRequestKnown = "REQUEST_KNOWN"
+	// ReasonThrottled and ReasonQueueFull begin the reasons of runs that have ended early: because of
+	// the load, and because too many users wait for their deletion. ReasonPaused is that of jobs that
+	// wait for the end of a pause.
+	ReasonThrottled = "THROTTLED"
+	ReasonQueueFull = "QUEUE_FULL"
+	ReasonPaused    = "WORKER_PAUSED"
+	// ReasonDisabled is that of a continuation whose worker is not enabled here.
+	ReasonDisabled = "DISABLED"
+	// ReasonSliceUsed and ReasonTargetBusy are those of jobs that are continued later: their attempt
+	// has worked as long as it may, another one is at work on the same.
+	ReasonSliceUsed  = "SLICE_USED"
+	ReasonTargetBusy = "TARGET_BUSY"
+
+	ReasonInternalUser     = repo.ReasonInternalUser
+	ReasonPersonalProjects = "PERSONAL_PROJECTS"
+
+	ReasonStillReferenced = "STILL_REFERENCED"
+	reasonKeptByTrigger   = repo.ReasonKeptByTrigger
+	ReasonNotAPlaceholder = "NOT_A_PLACEHOLDER"
+	ReasonNoLongerMarked  = "NO_LONGER_MARKED"
+
+	ReasonRightsMissing      = "RIGHTS_MISSING"
+	ReasonUserMissing        = "DELETING_USER_MISSING"
+	ReasonDeletionInProgress = "DELETION_IN_PROGRESS"
+	ReasonScheduleLost       = "SCHEDULE_LOST"
+)
+
+// The reasons of runs that continue what another has left, besides the schedule. One after the load
+// does whatever the schedule's would: the other may not even have begun.
+const (
+	ReasonContinuation = "continuation"
+	reasonAfterLoad    = "after the load"
+)
+
+// Counted is a number with its noun, in the plural unless it is 1: 1 user, 2 users.
+func Counted[N ~int | ~int64](n N, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}
+
+// Misleading reports whether a character can make a name look like another one, or like a part of what
+// stands around it: control characters, and those that change the direction of the text or end its line.
+func Misleading(r rune) bool {
+	return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
+}
+
+// Tone is how a state is shown: as bad, as warn if an operator may have to act, as busy, good or off.
+func Tone(state string) string {
+	switch state {
+	case "failed", "failing", "discarded", "error":
+		return "bad"
+	case "paused", "throttled", "lease held elsewhere", "hold", "retryable", "missed", "cancelled",
+		"refused", "warning":
+		return "warn"
+	case "running":
+		return "busy"
+	case "succeeded", "idle", "completed", "ran":
+		return "good"
+	}
+	return "off"
 }
