@@ -50,32 +50,29 @@ type childColumn struct {
 }
 
 const childColumnsSQL = `
-WITH RECURSIVE below (root, oid) AS (
-  SELECT oid, oid FROM unnest($1::oid[]) AS t (oid)
-  UNION ALL SELECT b.root, i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid
-)
 SELECT b.root, a.attname::text, min(format_type(a.atttypid, a.atttypmod)),
   min(` + repo.KeyClassSQL + `), min(format_type(a.atttypid, -1)), bool_or(a.attnotnull OR t.typnotnull),
   bool_or(EXISTS (
     SELECT FROM pg_constraint k
     WHERE k.conrelid = a.attrelid AND k.contype = 'c' AND a.attnum = ANY (k.conkey))),
   bool_or(a.attgenerated <> '' OR a.attidentity = 'a')
-FROM below b
+FROM unnest($1::oid[], $2::oid[]) AS b (root, oid)
 JOIN pg_attribute a ON a.attrelid = b.oid AND a.attnum > 0 AND NOT a.attisdropped
 JOIN pg_type t ON t.oid = a.atttypid
 GROUP BY b.root, a.attname HAVING bool_or(a.attrelid = b.root)`
 
 // inspectChildren inspects the definitions whose child is here; nil for the others.
 func inspectChildren(
-	ctx context.Context, tx pgx.Tx, keys []repo.LooseForeignKey, homes map[string]relation,
+	ctx context.Context, tx pgx.Tx, keys []repo.LooseForeignKey, homes map[string]relation, trees trees,
 ) ([]*Child, error) {
-	oids := []uint32{}
+	var roots []uint32
 	for _, k := range keys {
-		if home, ok := homes[k.Table]; ok && !slices.Contains(oids, home.OID) {
-			oids = append(oids, home.OID)
+		if home, ok := homes[k.Table]; ok && !slices.Contains(roots, home.OID) {
+			roots = append(roots, home.OID)
 		}
 	}
-	found, err := list(ctx, tx, pgx.RowToStructByPos[childColumn], childColumnsSQL, oids)
+	of, oids := trees.members(roots)
+	found, err := list(ctx, tx, pgx.RowToStructByPos[childColumn], childColumnsSQL, of, oids)
 	if err != nil {
 		return nil, err
 	}
@@ -86,17 +83,17 @@ func inspectChildren(
 		}
 		columns[c.Table][c.Name] = c
 	}
-	indexes, err := readIndexes(ctx, tx, oids)
+	indexes, err := readIndexes(ctx, tx, trees, roots)
 	if err != nil {
 		return nil, err
 	}
-	published, err := readUnidentified(ctx, tx, oids)
+	published, err := list(ctx, tx, pgx.RowToStructByPos[unidentified], unidentifiedSQL, of, oids)
 	children := make([]*Child, len(keys))
 	for i, key := range keys {
 		if home, ok := homes[key.Table]; ok && err == nil {
 			c := childCheck{tx: tx, key: key, home: home, columns: columns[home.OID], indexes: indexes}
 			if children[i], err = c.inspect(ctx); err == nil {
-				children[i].Unidentified = published.of(home.OID, key.OnDelete == repo.AsyncDelete)
+				children[i].Unidentified = unidentifiedTables(published).of(home.OID, key.OnDelete == repo.AsyncDelete)
 			}
 		}
 	}
@@ -169,10 +166,7 @@ func (c childCheck) inspect(ctx context.Context) (*Child, error) {
 // unidentifiedSQL are tables without replica identity, of some or below them, whose deletions or updates
 // a publication has: these fail. Partitions are published by themselves or with a table above.
 const unidentifiedSQL = `
-WITH RECURSIVE below (root, oid) AS (
-  SELECT oid, oid FROM unnest($1::oid[]) AS t (oid)
-  UNION SELECT b.root, i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid
-), published (oid, deletes, updates) AS MATERIALIZED (
+WITH published (oid, deletes, updates) AS MATERIALIZED (
   SELECT c.oid, bool_or(p.pubdelete), bool_or(p.pubupdate)
   FROM pg_publication_tables t
   JOIN pg_publication p ON p.pubname = t.pubname
@@ -181,7 +175,7 @@ WITH RECURSIVE below (root, oid) AS (
   GROUP BY c.oid
 )
 SELECT b.root, n.nspname || '.' || c.relname, bool_or(p.deletes), bool_or(p.updates)
-FROM below b
+FROM unnest($1::oid[], $2::oid[]) AS b (root, oid)
 JOIN pg_class c ON c.oid = b.oid AND c.relkind = 'r'
 JOIN pg_namespace n ON n.oid = c.relnamespace
 CROSS JOIN LATERAL (SELECT c.oid UNION SELECT pg_partition_ancestors(c.oid)) above (oid)
@@ -200,12 +194,6 @@ type unidentified struct {
 }
 
 type unidentifiedTables []unidentified
-
-func readUnidentified(
-	ctx context.Context, tx pgx.Tx, tables []uint32,
-) (unidentifiedTables, error) {
-	return list(ctx, tx, pgx.RowToStructByPos[unidentified], unidentifiedSQL, tables)
-}
 
 // of is the first such table of a child whose deletions, or updates, fail; "": there is none.
 func (all unidentifiedTables) of(child uint32, deletes bool) string {

@@ -3,6 +3,7 @@ package lfkadmin
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -27,48 +28,38 @@ type indexedTable struct {
 type indexesByTable map[uint32]*indexedTable
 
 const childIndexesSQL = `
-WITH RECURSIVE below (oid, parent) AS (
-  SELECT oid, 0::oid FROM unnest($1::oid[]) AS t (oid)
-  UNION SELECT i.inhrelid, i.inhparent FROM below b JOIN pg_inherits i ON i.inhparent = b.oid
-)
-SELECT b.oid, b.parent, n.nspname, c.relname, c.relkind::text,
-  coalesce(pg_get_expr(i.indpred, i.indrelid), ''),
+SELECT i.indrelid, coalesce(pg_get_expr(i.indpred, i.indrelid), ''),
   ARRAY(SELECT coalesce(a.attname::text, '') FROM generate_series(0, i.indnkeyatts - 1) AS k (n)
         LEFT JOIN pg_attribute a
           ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k.n] AND a.attnum > 0
         ORDER BY k.n)
-FROM below b
-JOIN pg_class c ON c.oid = b.oid
-JOIN pg_namespace n ON n.oid = c.relnamespace
-LEFT JOIN (
-  pg_index i JOIN pg_class ic ON ic.oid = i.indexrelid
-  JOIN pg_am am ON am.oid = ic.relam AND am.amname = 'btree')
-  ON i.indrelid = b.oid AND i.indisvalid AND i.indisready AND i.indislive
-ORDER BY n.nspname, c.relname, i.indexrelid`
+FROM pg_index i
+JOIN pg_class ic ON ic.oid = i.indexrelid
+JOIN pg_am am ON am.oid = ic.relam AND am.amname = 'btree'
+WHERE i.indrelid = ANY ($1::oid[]) AND i.indisvalid AND i.indisready AND i.indislive
+ORDER BY i.indexrelid`
 
 // readIndexes reads those of some tables and of all below them.
-func readIndexes(ctx context.Context, tx pgx.Tx, tables []uint32) (indexesByTable, error) {
-	type row struct {
-		OID, Parent                   uint32
-		Schema, Name, Kind, Predicate string
-		Columns                       []string
-	}
-	read, err := list(ctx, tx, pgx.RowToStructByPos[row], childIndexesSQL, tables)
+func readIndexes(
+	ctx context.Context, tx pgx.Tx, trees trees, roots []uint32,
+) (indexesByTable, error) {
 	found := indexesByTable{}
-	for _, r := range read {
-		if found[r.OID] == nil {
-			table := relation{OID: r.OID, Schema: r.Schema, Name: r.Name, Kind: r.Kind}
-			found[r.OID] = &indexedTable{relation: table}
-		}
-		if len(r.Columns) > 0 {
-			found[r.OID].indexes = append(found[r.OID].indexes, childIndex{r.Columns, r.Predicate})
-		}
-	}
-	for _, r := range read {
-		if above := found[r.Parent]; above != nil && !slices.Contains(above.below, r.OID) {
-			above.below = append(above.below, r.OID)
+	for _, root := range roots {
+		for _, r := range trees[root] {
+			if found[r.OID] == nil {
+				found[r.OID] = &indexedTable{relation: r}
+			}
+			if above := found[r.Above]; above != nil && !slices.Contains(above.below, r.OID) {
+				above.below = append(above.below, r.OID)
+			}
 		}
 	}
+	_, err := list(ctx, tx, func(row pgx.CollectableRow) (index childIndex, err error) {
+		var table uint32
+		err = row.Scan(&table, &index.predicate, &index.columns)
+		found[table].indexes = append(found[table].indexes, index)
+		return index, err
+	}, childIndexesSQL, slices.Collect(maps.Keys(found)))
 	return found, err
 }
 

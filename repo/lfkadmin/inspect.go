@@ -51,13 +51,18 @@ func (a Admin) Inspect(ctx context.Context, keys []repo.LooseForeignKey) (Inspec
 		if homes, err = findHomes(ctx, tx, keys); err != nil {
 			return err
 		}
-		if i.Parents, err = inspectParents(ctx, tx, keys, homes, i.Triggers); err != nil {
+		roots := rootsOf(homes)
+		trees, err := readTrees(ctx, tx, roots...)
+		if err != nil {
 			return err
 		}
-		if i.Children, err = inspectChildren(ctx, tx, keys, homes); err != nil {
+		if i.Parents, err = inspectParents(ctx, tx, keys, homes, trees, i.Triggers); err != nil {
 			return err
 		}
-		i.ForeignKeys, err = inspectForeignKeys(ctx, tx, homes)
+		if i.Children, err = inspectChildren(ctx, tx, keys, homes, trees); err != nil {
+			return err
+		}
+		i.ForeignKeys, err = inspectForeignKeys(ctx, tx, homes, trees)
 		return err
 	})
 	if err == nil {
@@ -191,6 +196,15 @@ func findHomes(
 	return homes, err
 }
 
+// rootsOf are the OIDs of tables, each once.
+func rootsOf(homes map[string]relation) (roots []uint32) {
+	for _, home := range homes {
+		roots = append(roots, home.OID)
+	}
+	slices.Sort(roots)
+	return slices.Compact(roots)
+}
+
 // wantedKey is the key that the definitions of a parent name, or else id.
 func wantedKey(keys []repo.LooseForeignKey, parent string) []string {
 	for _, k := range keys {
@@ -226,10 +240,7 @@ func (f ForeignKey) String() string {
 // realForeignKeysSQL: a foreign key of or to a partitioned table has copies for the partitions,
 // which do not count. One that is not enforced (PostgreSQL 18) does nothing.
 const realForeignKeysSQL = `
-WITH RECURSIVE below (root, oid) AS (
-  SELECT oid, oid FROM unnest($1::oid[]) AS t (oid)
-  UNION ALL SELECT b.root, i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid
-)
+WITH below (root, oid) AS MATERIALIZED (SELECT * FROM unnest($1::oid[], $2::oid[]))
 SELECT k.conname, n.nspname, c.relname,
   ARRAY(
     SELECT a.attname::text FROM unnest(k.conkey) WITH ORDINALITY AS col (number, place)
@@ -246,19 +257,17 @@ ORDER BY n.nspname, c.relname, k.conname`
 
 // inspectForeignKeys finds the real foreign keys to the tables that definitions name.
 func inspectForeignKeys(
-	ctx context.Context, tx pgx.Tx, homes map[string]relation,
+	ctx context.Context, tx pgx.Tx, homes map[string]relation, trees trees,
 ) ([]ForeignKey, error) {
-	names, oids := map[uint32]string{}, []uint32{}
+	names := map[uint32]string{}
 	for _, home := range homes {
 		names[home.OID] = home.String()
-		oids = append(oids, home.OID)
 	}
-	slices.Sort(oids)
-	oids = slices.Compact(oids)
+	of, oids := trees.members(rootsOf(homes))
 	return list(ctx, tx, func(row pgx.CollectableRow) (f ForeignKey, err error) {
 		var child, parent uint32
 		err = row.Scan(&f.Name, &f.Table.Schema, &f.Table.Name, &f.Columns, &child, &parent, &f.Blocks)
 		f.Child, f.Parent = names[child], names[parent]
 		return f, err
-	}, realForeignKeysSQL, oids)
+	}, realForeignKeysSQL, of, oids)
 }

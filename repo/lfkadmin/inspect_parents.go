@@ -2,6 +2,7 @@ package lfkadmin
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -67,8 +68,15 @@ func (a Admin) InspectParents(
 				i.Children[n] = &Child{}
 			}
 		}
-		if i.Triggers, err = triggers(ctx, tx); err == nil {
-			i.Parents, err = inspectParents(ctx, tx, keys, homes, i.Triggers)
+		if i.Triggers, err = triggers(ctx, tx); err != nil {
+			return err
+		}
+		maps.DeleteFunc(homes, func(name string, _ relation) bool {
+			return !slices.ContainsFunc(keys, func(k repo.LooseForeignKey) bool { return k.Parent == name })
+		})
+		trees, err := readTrees(ctx, tx, rootsOf(homes)...)
+		if err == nil {
+			i.Parents, err = inspectParents(ctx, tx, keys, homes, trees, i.Triggers)
 		}
 		return err
 	})
@@ -77,21 +85,11 @@ func (a Admin) InspectParents(
 
 // inspectParents inspects the parents that are here, by the names that the definitions have for them.
 func inspectParents(ctx context.Context, tx pgx.Tx, keys []repo.LooseForeignKey,
-	homes map[string]relation, existing []Trigger,
+	homes map[string]relation, trees trees, existing []Trigger,
 ) (map[string]Parent, error) {
 	byTable := map[uint32][]Trigger{}
 	for _, t := range existing {
 		byTable[t.OID] = append(byTable[t.OID], t)
-	}
-	roots := []uint32{}
-	for _, k := range keys {
-		if home, here := homes[k.Parent]; here && !slices.Contains(roots, home.OID) {
-			roots = append(roots, home.OID)
-		}
-	}
-	trees, err := partitionTrees(ctx, tx, roots...)
-	if err != nil {
-		return nil, err
 	}
 	parents, recorded := map[string]Parent{}, map[uint32][]string{}
 	for _, k := range keys {

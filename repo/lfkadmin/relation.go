@@ -29,6 +29,8 @@ type relation struct {
 	ParentHere bool
 	// Protected: an enabled trigger refuses every write.
 	Protected bool
+	// Above is the table directly above it, 0 for none.
+	Above uint32
 	// Inherited is a child by INHERITS, which is a table of its own.
 	Inherited bool
 	// Replicated: a subscription of logical replication fills it, or one of pglogical may fill it.
@@ -177,15 +179,15 @@ func (a Admin) SimilarTables(ctx context.Context, name string) (similar []Simila
 // subscriber lists those that the provider adds without a copy. Its replication origin is named after
 // the database, of which a long name is cut to 8 bytes and a hash.
 const belowSQL = `
-WITH RECURSIVE below (root, oid, inherited, level) AS (
-  SELECT oid, oid, false, 0 FROM unnest($1::oid[]) AS t (oid)
+WITH RECURSIVE below (root, oid, above, inherited, level) AS (
+  SELECT oid, oid, 0::oid, false, 0 FROM unnest($1::oid[]) AS t (oid)
   UNION ALL
-  SELECT b.root, c.oid, b.inherited OR NOT c.relispartition, b.level + 1
+  SELECT b.root, c.oid, b.oid, b.inherited OR NOT c.relispartition, b.level + 1
   FROM below b JOIN pg_inherits i ON i.inhparent = b.oid AND NOT i.inhdetachpending
   JOIN pg_class c ON c.oid = i.inhrelid
 )
 SELECT DISTINCT ON (b.root, b.level, n.nspname, c.relname)
-  b.root, c.oid, n.nspname, c.relname, c.relkind::text, b.inherited,
+  b.root, c.oid, n.nspname, c.relname, c.relkind::text, b.above, b.inherited,
   EXISTS (SELECT FROM pg_subscription_rel s WHERE s.srrelid = c.oid) OR EXISTS (
     SELECT FROM pg_extension x
     JOIN pg_replication_origin o ON starts_with(o.roname, 'pgl_' || left(current_database(), 8))
@@ -193,24 +195,28 @@ SELECT DISTINCT ON (b.root, b.level, n.nspname, c.relname)
 FROM below b JOIN pg_class c ON c.oid = b.oid JOIN pg_namespace n ON n.oid = c.relnamespace
 ORDER BY b.root, b.level, n.nspname, c.relname`
 
-// partitionTrees reads tables and all below each, the table first.
-func partitionTrees(
-	ctx context.Context, tx pgx.Tx, roots ...uint32,
-) (map[uint32][]relation, error) {
-	trees := map[uint32][]relation{}
+// trees are tables with all below each, the table first.
+type trees map[uint32][]relation
+
+func readTrees(ctx context.Context, tx pgx.Tx, roots ...uint32) (trees, error) {
+	trees := trees{}
 	_, err := list(ctx, tx, func(row pgx.CollectableRow) (r relation, err error) {
 		var root uint32
-		err = row.Scan(&root, &r.OID, &r.Schema, &r.Name, &r.Kind, &r.Inherited, &r.Replicated)
+		err = row.Scan(&root, &r.OID, &r.Schema, &r.Name, &r.Kind, &r.Above, &r.Inherited, &r.Replicated)
 		trees[root] = append(trees[root], r)
 		return r, err
 	}, belowSQL, roots)
 	return trees, err
 }
 
-// partitionTree reads a table and all below it, the table first.
-func partitionTree(ctx context.Context, tx pgx.Tx, root uint32) ([]relation, error) {
-	trees, err := partitionTrees(ctx, tx, root)
-	return trees[root], err
+// members are all tables of some trees, by their OIDs, with the root of each.
+func (t trees) members(roots []uint32) (of, oids []uint32) {
+	for _, root := range roots {
+		for _, r := range t[root] {
+			of, oids = append(of, root), append(oids, r.OID)
+		}
+	}
+	return of, oids
 }
 
 // replicated reports whether logical replication fills a table or one of its partitions.

@@ -103,10 +103,11 @@ func (r tracking) plan(ctx context.Context, tx pgx.Tx) (p trackPlan, err error) 
 	if err = r.checkRoot(p.root, p.queue); err != nil {
 		return p, err
 	}
-	tree, err := partitionTree(ctx, tx, p.root.OID)
+	trees, err := readTrees(ctx, tx, p.root.OID)
 	if err != nil {
 		return p, err
 	}
+	tree := trees[p.root.OID]
 	p.root.Replicated = replicated(tree)
 	if p.function, err = r.choose(ctx, tx, p.queue, p.root); err != nil {
 		return p, err

@@ -189,13 +189,13 @@ func (a Admin) trackedBelow(
 	if target, err = a.locate(ctx, tx, table); err != nil {
 		return target, nil, err
 	}
-	tree, err := partitionTree(ctx, tx, target.OID)
+	trees, err := readTrees(ctx, tx, target.OID)
 	if err != nil {
 		return target, nil, err
 	}
 	existing, err := triggers(ctx, tx)
 	copied := false
-	for _, rel := range tree {
+	for _, rel := range trees[target.OID] {
 		for _, t := range existing {
 			switch {
 			case t.OID != rel.OID || rel.Inherited || !strings.HasPrefix(t.Function, plainFunctionName):
