@@ -83,7 +83,7 @@ func (d *Database) CountJobs(ctx context.Context) ([]JobCount, error) {
 type FailedJobs struct {
 	Kind, Reason string
 	// Waiting will be retried, Discarded not. AtLeast says that of one of the states there are
-	// more than the 10,000, of all kinds, that are counted.
+	// more than the 1,000, of all kinds, that are counted.
 	Waiting, Discarded int64
 	AtLeast            bool
 }
@@ -94,10 +94,10 @@ const failedJobsSQL = `
 SELECT j.kind, coalesce(j.args ->> 'reason', ''),
   count(*) FILTER (WHERE s.state = 'retryable'), count(*) FILTER (WHERE s.state = 'discarded'),
   greatest(sum(count(*) FILTER (WHERE s.state = 'retryable')) OVER (),
-    sum(count(*) FILTER (WHERE s.state = 'discarded')) OVER ()) >= 10000
+    sum(count(*) FILTER (WHERE s.state = 'discarded')) OVER ()) >= 1000
 FROM unnest('{retryable,discarded}'::maintenance.river_job_state[]) AS s (state)
 CROSS JOIN LATERAL (
-  SELECT kind, args FROM maintenance.river_job WHERE state = s.state ORDER BY queue LIMIT 10000) j
+  SELECT kind, args FROM maintenance.river_job WHERE state = s.state ORDER BY queue LIMIT 1000) j
 GROUP BY 1, 2 ORDER BY 1, 2`
 
 // FailedJobs counts the jobs that wait for another attempt after one that failed, and those that

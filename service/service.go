@@ -96,8 +96,6 @@ type Service struct {
 	// LooseForeignKeysOnly: see [Config.LooseForeignKeysOnly].
 	LooseForeignKeysOnly bool
 	queue                repo.JobQueue
-	noticed              noticed
-	failedJobs           failedJobs
 	gauges               metric.Registration
 	// plans has an element for each plan that is being made.
 	plans chan struct{}

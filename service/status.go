@@ -68,7 +68,7 @@ func (s *Service) overview(ctx context.Context) (o overview) {
 	}
 	if o.err == nil && s.queue != nil {
 		// It is an extra: without it everything else is shown.
-		o.failed, _ = s.failedJobs.read(ctx, s.Main)
+		o.failed, _ = s.Main.FailedJobs(ctx)
 	}
 	return o
 }
@@ -104,7 +104,6 @@ func (s *Service) status(ctx context.Context, w *run.Worker, shared func() overv
 		found.add(f)
 	}
 	remarks = append(remarks, over...)
-	s.noticed.date(w.Name, found)
 	st.Databases = databasesOf(w, places, found)
 	fires := s.Health(ctx, w)
 	remarks = append(remarks, schedule.Remark(fires))

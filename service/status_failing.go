@@ -1,13 +1,11 @@
 package service
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
@@ -33,7 +31,8 @@ const (
 
 // Failing is why the condition of a worker is FAILING.
 type Failing struct {
-	// Since is the end of the first run that failed since the last success, or when this process first noticed.
+	// Since is the end of the first run that failed since the last success, or when a database ceased to answer; zero
+	// where it is not known.
 	Since time.Time
 	Class FailureClass
 	// Message is in words fit for clients.
@@ -55,33 +54,13 @@ func (t *problems) add(f Failing) {
 func (t *problems) words() string {
 	var texts []string
 	for _, f := range *t {
-		texts = append(texts, fmt.Sprintf("%s (since %s)", f.Message, f.Since.UTC().Format(time.RFC3339)))
+		text := f.Message
+		if !f.Since.IsZero() {
+			text += fmt.Sprintf(" (since %s)", f.Since.UTC().Format(time.RFC3339))
+		}
+		texts = append(texts, text)
 	}
 	return strings.Join(firstTold(texts, "problems"), "; ")
-}
-
-// noticed remembers when a trouble of a worker was first seen, as long as every status call sees it.
-type noticed struct {
-	mu    sync.Mutex
-	since map[string]map[string]time.Time
-}
-
-// date gives the troubles that have no time of their own the one at which they were first noticed.
-func (n *noticed) date(worker string, found problems) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	known := n.since[worker]
-	seen := map[string]time.Time{}
-	for i, f := range found {
-		if f.Since.IsZero() {
-			seen[f.Message] = cmp.Or(known[f.Message], time.Now())
-			found[i].Since = seen[f.Message]
-		}
-	}
-	if n.since == nil {
-		n.since = map[string]map[string]time.Time{}
-	}
-	n.since[worker] = seen
 }
 
 // failing puts an error of a status call into words: nothing for none.
