@@ -9,7 +9,6 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // liveService is the service whose health is that of the process alone, for liveness probes.
@@ -19,7 +18,7 @@ const liveService = "live"
 // stays so until main has failed for gracePeriod: a shorter restart shows in GetStatus only.
 const (
 	probeInterval = time.Second
-	probeTimeout  = 3 * time.Second
+	probeTimeout  = 2 * time.Second
 	gracePeriod   = 10 * time.Second
 )
 
@@ -30,7 +29,6 @@ type readiness struct {
 	logger  *slog.Logger
 	health  *health.Server
 
-	pace run.Backoff
 	// failingSince is when the first failed probe began, zero if the last one succeeded.
 	failingSince time.Time
 	// ready is the health that was set last.
@@ -40,7 +38,6 @@ type readiness struct {
 func newReadiness(healthy func(context.Context) error, logger *slog.Logger) *readiness {
 	r := &readiness{
 		healthy: healthy, logger: logger, health: health.NewServer(),
-		pace: run.Backoff{First: probeInterval / 2, Most: 2 * probeInterval},
 	}
 	r.set(false)
 	r.health.SetServingStatus(liveService, healthv1.HealthCheckResponse_SERVING)
@@ -53,34 +50,16 @@ func (r *readiness) watch(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(r.wait()):
+		case <-time.After(probeInterval):
 		}
 		r.check(ctx)
 	}
 }
 
-// wait is the time until the next probe, which is never later than the end of the grace period.
-func (r *readiness) wait() time.Duration {
-	if r.failingSince.IsZero() {
-		return probeInterval
-	}
-	wait, _ := r.pace.After(context.DeadlineExceeded)
-	if left := r.left(); r.ready {
-		wait = min(wait, max(left, 0))
-	}
-	return wait
-}
-
-// left is the rest of the grace period.
-func (r *readiness) left() time.Duration { return gracePeriod - time.Since(r.failingSince) }
-
 // check probes main once and sets the health accordingly.
 func (r *readiness) check(ctx context.Context) {
-	began, timeout := time.Now(), probeTimeout
-	if r.ready && !r.failingSince.IsZero() {
-		timeout = min(timeout, max(r.left(), probeInterval/2))
-	}
-	bounded, cancel := context.WithTimeout(ctx, timeout)
+	began := time.Now()
+	bounded, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	err := r.healthy(bounded)
 	switch {
@@ -90,13 +69,12 @@ func (r *readiness) check(ctx context.Context) {
 			r.logger.InfoContext(ctx, "ready: main can work, health is SERVING")
 		}
 		r.failingSince = time.Time{}
-		r.pace.After(nil)
 		if !r.ready {
 			r.set(true)
 		}
 	case r.failingSince.IsZero():
 		r.failingSince = began
-	case r.ready && r.left() <= 0:
+	case r.ready && time.Since(r.failingSince) >= gracePeriod:
 		r.logger.ErrorContext(ctx, "not ready: health is NOT_SERVING until main can work again",
 			"error", err.Error())
 		r.set(false)
