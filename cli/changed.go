@@ -1,11 +1,8 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/status"
@@ -15,83 +12,26 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// changesShown is how many candidates that came or went are named.
-const changesShown = 5
-
-// explainChange says what has changed since somebody was asked, and how to go on, if a run was
-// refused for that; other errors stay as they are. planned is what was shown, nil for a digest that
-// was given as a flag.
-func (a *app) explainChange(
-	ctx context.Context, client api, err error, planned *pb.Run,
-) error {
-	id := changedRun(err)
-	if id == "" {
-		return err
-	}
-	again := "caretaker run shows what it would do now, and asks again"
-	if planned == nil {
-		again = "look at a new dry run, and give --expected-digest what it prints as digest"
-	}
-	answer, getErr := client.GetRun(ctx, &pb.GetRunRequest{Id: id})
-	now := answer.GetRun()
-	what := "the candidates are not those of the dry run any more"
-	switch {
-	case getErr == nil && now.GetCandidatesDigest() == "":
-		what = "the candidates could not all be looked at in the time of a run"
-	case getErr == nil && planned != nil:
-		what = "what it would do has changed since you were asked: " + difference(planned, now)
-	}
-	return fmt.Errorf("nothing was done: %s; %s (PLAN_CHANGED, run %s)", what, again, id)
-}
-
-// changedRun is the run that was refused since its candidates are others, "" for another error.
-func changedRun(err error) string {
+// explainChange says how to go on if a run was refused because its candidates are others than those of the dry run; other
+// errors stay as they are. asked: the dry run was made by this command.
+func explainChange(err error, asked bool) error {
 	s, _ := status.FromError(err)
 	for _, detail := range s.Details() {
 		info, ok := detail.(*errdetails.ErrorInfo)
-		if ok && info.GetReason() == "PLAN_CHANGED" {
-			return info.GetMetadata()["run_id"]
-		}
-	}
-	return ""
-}
-
-// difference names the first candidates that came or went between two plans.
-func difference(before, now *pb.Run) string {
-	var parts []string
-	for _, part := range []struct {
-		words    string
-		old, new *pb.Run
-	}{{"came", before, now}, {"went", now, before}} {
-		known := names(part.old)
-		changed := slices.DeleteFunc(names(part.new), func(n string) bool {
-			return slices.Contains(known, n)
-		})
-		if len(changed) == 0 {
+		if !ok || info.GetReason() != "PLAN_CHANGED" {
 			continue
 		}
-		text := strings.Join(changed[:min(len(changed), changesShown)], ", ")
-		if more := len(changed) - changesShown; more > 0 {
-			text += fmt.Sprintf(" and %d more", more)
+		what := "the candidates are not those of the dry run any more"
+		if info.GetMetadata()["candidates_digest"] == "" {
+			what = "the candidates could not all be looked at in the time of a run"
 		}
-		parts = append(parts, text+" "+part.words)
-	}
-	if len(parts) == 0 {
-		return "candidates beyond those that are listed came or went"
-	}
-	return strings.Join(parts, ", ")
-}
-
-// names are those of the candidates of a run, with what is done with them.
-func names(run *pb.Run) (all []string) {
-	for _, c := range run.GetCandidates() {
-		name := fmt.Sprintf("%s %d", c.GetKind(), c.GetId())
-		if c.GetName() != "" {
-			name += " " + printable(c.GetName())
+		again := "look at a new dry run, and give --expected-digest what it prints as digest"
+		if asked {
+			again = "caretaker run shows what it would do now, and asks again"
 		}
-		all = append(all, name+" ("+strings.ReplaceAll(c.GetAction(), "_", " ")+")")
+		return fmt.Errorf("nothing was done: %s; %s (PLAN_CHANGED, run %s)", what, again, info.GetMetadata()["run_id"])
 	}
-	return all
+	return err
 }
 
 // nothingDue reports whether a plan has no candidates and counts nothing. The plans of loose foreign keys

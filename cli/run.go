@@ -42,7 +42,7 @@ func (a *app) run() *cobra.Command {
 					}
 				}
 				err := a.runAndWatch(ctx, client, request)
-				return a.explainChange(ctx, client, err, plan)
+				return explainChange(err, plan != nil)
 			})
 		},
 	}

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -276,16 +274,6 @@ func mustTime(t *testing.T, text string) time.Time {
 	return assert.Must(time.Parse(time.RFC3339, text))(t)
 }
 
-// keeping answers with a run that it has kept.
-type keeping struct {
-	api
-	run *pb.Run
-}
-
-func (k keeping) GetRun(context.Context, *pb.GetRunRequest, ...grpc.CallOption) (*pb.GetRunResponse, error) {
-	return &pb.GetRunResponse{Run: k.run}, nil
-}
-
 func planOf(ids ...int64) *pb.Run {
 	run := &pb.Run{DryRun: true, CandidatesDigest: "d", State: pb.RunState_RUN_STATE_SUCCEEDED}
 	for _, id := range ids {
@@ -294,27 +282,26 @@ func planOf(ids ...int64) *pb.Run {
 	return run
 }
 
-func TestRun_AChangedPlanSaysWhatCameAndWent(t *testing.T) {
-	refused := assert.Must(status.New(codes.FailedPrecondition, "expected_digest").WithDetails(&errdetails.ErrorInfo{
-		Reason: "PLAN_CHANGED", Metadata: map[string]string{"run_id": "r7"},
-	}))(t)
+func TestRun_AChangedPlanSaysHowToGoOn(t *testing.T) {
 	for _, c := range []struct {
-		planned, now *pb.Run
-		want         string
+		digest string
+		asked  bool
+		want   string
 	}{
-		{planOf(1, 2), planOf(2, 3), "what it would do has changed since you were asked: group 3 acme (queue) came, group 1 acme (queue) went"},
-		{planOf(), planOf(1, 2, 3, 4, 5, 6, 7), "group 5 acme (queue) and 2 more came"},
-		{planOf(1), planOf(1), "beyond those that are listed"},
-		{planOf(1), &pb.Run{}, "could not all be looked at"},
-		{nil, planOf(1), "look at a new dry run, and give --expected-digest"},
+		{"d", true, "not those of the dry run any more; caretaker run shows what it would do now"},
+		{"", true, "could not all be looked at"},
+		{"d", false, "look at a new dry run, and give --expected-digest"},
 	} {
-		text := (&app{}).explainChange(t.Context(), keeping{run: c.now}, refused.Err(), c.planned).Error()
+		refused := assert.Must(status.New(codes.FailedPrecondition, "expected_digest").WithDetails(&errdetails.ErrorInfo{
+			Reason: "PLAN_CHANGED", Metadata: map[string]string{"run_id": "r7", "candidates_digest": c.digest},
+		}))(t)
+		text := explainChange(refused.Err(), c.asked).Error()
 		if !strings.Contains(text, c.want) || !strings.HasSuffix(text, "(PLAN_CHANGED, run r7)") || strings.Contains(text, "_digest") {
 			t.Errorf("%s, want %s", text, c.want)
 		}
 	}
 	other := errors.New("other")
-	if err := (&app{}).explainChange(t.Context(), keeping{}, other, nil); !errors.Is(err, other) {
+	if err := explainChange(other, true); !errors.Is(err, other) {
 		t.Error(err)
 	}
 }
