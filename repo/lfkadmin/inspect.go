@@ -240,7 +240,7 @@ func (f ForeignKey) String() string {
 // realForeignKeysSQL: a foreign key of or to a partitioned table has copies for the partitions,
 // which do not count. One that is not enforced (PostgreSQL 18) does nothing.
 const realForeignKeysSQL = `
-WITH below (root, oid) AS MATERIALIZED (SELECT * FROM unnest($1::oid[], $2::oid[]))
+WITH below (root, oid) AS MATERIALIZED (SELECT root, oid FROM unnest($1::oid[], $2::oid[]) AS b (root, oid))
 SELECT k.conname, n.nspname, c.relname,
   ARRAY(
     SELECT a.attname::text FROM unnest(k.conkey) WITH ORDINALITY AS col (number, place)
