@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -34,7 +35,7 @@ type Load struct {
 type LockQueue struct {
 	// Table, with its schema and, in Root, the partitioned table it belongs to, or itself.
 	Table, Root string
-	// Seconds is for how long somebody has waited.
+	// Seconds is how long the first waiting transaction has waited.
 	Seconds float64
 }
 
@@ -131,14 +132,16 @@ const largeLag = 16 << 20
 // most.
 const minRateTime, maxRateTime = 2 * time.Second, 10 * time.Second
 
-// logMeter remembers where the log stood at two moments. It needs no clock but ours, and nothing
-// has to be written for it.
+// logMeter remembers positions of the log. It needs no clock but ours, and nothing has to be written
+// for it.
 type logMeter struct {
 	mu sync.Mutex
-	// unreplayed is the oldest position that was not replayed when it was last asked, rated the one
-	// from which the next rate is counted.
-	unreplayed, rated logMark
-	rate              int64
+	// unreplayed are positions not yet replayed, the oldest first. The distance between two is a
+	// 16th of the lag at least, so there are few, and a constant lag stays nearly constant.
+	unreplayed []logMark
+	// rated is the position from which the next rate is counted.
+	rated logMark
+	rate  int64
 }
 
 type logMark struct {
@@ -152,15 +155,20 @@ func (m *logMeter) observe(written, replayed int64, at time.Time) (lag time.Dura
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := logMark{written, at}
-	if m.unreplayed.lsn <= replayed || m.unreplayed.lsn > written {
-		m.unreplayed = now
-	}
-	if written > replayed {
-		lag = at.Sub(m.unreplayed.at)
+	m.unreplayed = slices.DeleteFunc(m.unreplayed, func(o logMark) bool {
+		return o.lsn <= replayed || o.lsn > written
+	})
+	if n := len(m.unreplayed); n > 0 {
+		lag = at.Sub(m.unreplayed[0].at)
+		if last := m.unreplayed[n-1]; last.lsn < written && at.Sub(last.at) >= lag/16 {
+			m.unreplayed = append(m.unreplayed, now)
+		}
+	} else if written > replayed {
+		m.unreplayed = append(m.unreplayed, now)
 	}
 	switch took := at.Sub(m.rated.at); {
 	case took > maxRateTime, m.rated.lsn > written:
-		// Nobody asked lately, another server has taken over, or this is a standby now.
+		// The last probe is too old, another server has taken over, or this is a standby now.
 		m.rated, m.rate = now, 0
 	case took >= minRateTime:
 		m.rate = int64(float64(written-m.rated.lsn) / took.Seconds())
