@@ -10,7 +10,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -126,50 +125,8 @@ func readProfiles(file string) (all profiles, err error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(content))
 	decoder.KnownFields(true)
 	if err := decoder.Decode(&all); err != nil && !errors.Is(err, io.EOF) {
-		return all, inWords(file, err)
+		ofGo := regexp.MustCompile(`yaml: unmarshal errors:\s+|(?: in type | into )\S+`)
+		return all, fmt.Errorf("%s: %s", file, ofGo.ReplaceAllString(err.Error(), ""))
 	}
 	return all, nil
-}
-
-// What YAML says of a key and a value, in terms of Go.
-var (
-	unknownField = regexp.MustCompile(`^line (\d+): field (\S+) not found in type \S+\.(\S+)$`)
-	wrongType    = regexp.MustCompile(
-		"(?s)^line (\\d+): cannot unmarshal \\S+ ?(?:`(.*)` )?into (\\S+)$")
-)
-
-// inWords says what is wrong with the file as mistakes in the configuration are said.
-func inWords(file string, err error) error {
-	mistakes, ok := errors.AsType[*yaml.TypeError](err)
-	if !ok {
-		return fmt.Errorf("%s: %w", file, err)
-	}
-	var all []error
-	for _, text := range mistakes.Errors {
-		if m := unknownField.FindStringSubmatch(text); m != nil {
-			text = "line " + m[1] + ": unknown key " + m[2] + nearKey(m[2], m[3])
-		} else if m := wrongType.FindStringSubmatch(text); m != nil {
-			wanted := map[string]string{"bool": "true or false", "string": "text"}[m[3]]
-			wanted = cmp.Or(wanted, "a mapping of keys to values")
-			text = fmt.Sprintf("line %s: %q is not %s", m[1], m[2], wanted)
-		}
-		all = append(all, fmt.Errorf("%s: %s", file, text))
-	}
-	return errors.Join(all...)
-}
-
-// nearKey suggests a key of the struct of that name, or lists them.
-func nearKey(name, in string) string {
-	of, what := reflect.TypeFor[Client](), "a profile"
-	if in == "profiles" {
-		of, what = reflect.TypeFor[profiles](), "the file"
-	}
-	var keys []string
-	for field := range of.Fields() {
-		keys = append(keys, field.Tag.Get("yaml"))
-	}
-	if near := Nearest(name, keys); near != "" {
-		return ", did you mean " + near + "?"
-	}
-	return ": " + what + " has " + strings.Join(keys, ", ")
 }

@@ -54,13 +54,13 @@ func TestReadClient_TheEnvironmentWinsOverTheProfile(t *testing.T) {
 func TestReadClient_MistakesAreNamed(t *testing.T) {
 	for content, want := range map[string]string{
 		"profiles: {a: {port: x}}":       "port",
-		"profiles:\n  a: {token_fil: x}": "client.yml: line 2: unknown key token_fil, did you mean token_file?",
-		"profiles: {a: {socket: x}}":     "unknown key socket: a profile has address, tls, tls_ca, tls_cert, tls_key, token_file, local",
-		"defaul: a":                      "line 1: unknown key defaul, did you mean default?",
-		"profiles: {a: {tls: maybe}}":    `line 1: "maybe" is not true or false`,
-		"profiles: [a]":                  "line 1: \"\" is not a mapping of keys to values",
-		"profiles: {a: x}":               `line 1: "x" is not a mapping of keys to values`,
-		"profiles: {a: {address: [x]}}":  "is not text",
+		"profiles:\n  a: {token_fil: x}": "client.yml: line 2: field token_fil not found",
+		"profiles: {a: {socket: x}}":     "line 1: field socket not found",
+		"defaul: a":                      "line 1: field defaul not found",
+		"profiles: {a: {tls: maybe}}":    "line 1: cannot unmarshal !!str `maybe`",
+		"profiles: [a]":                  "line 1: cannot unmarshal !!seq",
+		"profiles: {a: x}":               "line 1: cannot unmarshal !!str `x`",
+		"profiles: {a: {address: [x]}}":  "line 1: cannot unmarshal !!seq",
 		"profiles: {a: {}}":              `there is no profile "b", there are: a`,
 		"":                               `there is no profile "b", there are: none`,
 	} {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -27,7 +28,7 @@ type maintenance struct {
 func (m *maintenance) RunBatch(
 	ctx context.Context, r *pb.RunBatchRequest,
 ) (*pb.RunBatchResponse, error) {
-	err := firstOf(required("worker", r.GetWorker()), printable("database", r.GetDatabase()),
+	err := cmp.Or(required("worker", r.GetWorker()), printable("database", r.GetDatabase()),
 		printable("request_id", r.GetRequestId()))
 	if err != nil {
 		return nil, err
@@ -96,7 +97,7 @@ func (m *maintenance) ListRuns(
 ) (*pb.ListRunsResponse, error) {
 	state, err := filter("state", statePrefix, r.GetState())
 	since, until, boundsErr := bounds(r)
-	if err := firstOf(err, boundsErr); err != nil {
+	if err := cmp.Or(err, boundsErr); err != nil {
 		return nil, err
 	}
 	p, err := newPage("runs", r, append([]string{r.GetWorker(), state}, times(r)...)...)
@@ -171,7 +172,7 @@ func (m *maintenance) PauseWorker(
 	ctx context.Context, r *pb.PauseWorkerRequest,
 ) (*pb.PauseWorkerResponse, error) {
 	ttl, err := fromTTL(r.GetTtl(), service.AllowedTTL)
-	err = firstOf(required("worker", r.GetWorker()), required("reason", r.GetReason()), err)
+	err = cmp.Or(required("worker", r.GetWorker()), required("reason", r.GetReason()), err)
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +203,7 @@ func (m *maintenance) ListJobs(
 ) (*pb.ListJobsResponse, error) {
 	state, err := jobState(r)
 	since, until, boundsErr := bounds(r)
-	if err := firstOf(err, boundsErr); err != nil {
+	if err := cmp.Or(err, boundsErr); err != nil {
 		return nil, err
 	}
 	p, err := newPage("jobs", r, append([]string{r.GetKind(), state}, times(r)...)...)

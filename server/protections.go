@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"strings"
@@ -14,7 +15,7 @@ func (m *maintenance) ProtectTarget(
 	ctx context.Context, r *pb.ProtectTargetRequest,
 ) (*pb.ProtectTargetResponse, error) {
 	ttl, err := fromTTL(r.GetTtl(), service.AllowedProtection)
-	err = firstOf(required("kind", r.GetKind()), required("reason", r.GetReason()), err)
+	err = cmp.Or(required("kind", r.GetKind()), required("reason", r.GetReason()), err)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"math"
@@ -228,8 +229,8 @@ func TestRequests_ThatCannotBeDecodedAreTheFaultOfTheirClient(t *testing.T) {
 	for _, method := range everyMethod() {
 		call := func(ctx context.Context) error {
 			stream, err := f.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, pathOf(method), raw)
-			err = firstOf(err, stream.SendMsg(struct{}{}), stream.CloseSend())
-			return firstOf(err, stream.RecvMsg(nil))
+			err = cmp.Or(err, stream.SendMsg(struct{}{}), stream.CloseSend())
+			return cmp.Or(err, stream.RecvMsg(nil))
 		}
 		f.failure(call(t.Context()), codes.Unauthenticated, "UNAUTHENTICATED")
 		f.failure(call(ctx), codes.InvalidArgument, "INVALID_ARGUMENT")

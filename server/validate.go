@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"encoding/base64"
 	"fmt"
 	"hash/fnv"
@@ -22,16 +23,6 @@ import (
 
 func invalid(field, format string, args ...any) error {
 	return &run.InvalidArgumentError{Field: field, Description: fmt.Sprintf(format, args...)}
-}
-
-// firstOf is the first of the errors that is not nil.
-func firstOf(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // required refuses an empty text, and what printable refuses.
@@ -106,7 +97,7 @@ type bounded interface {
 func bounds(r bounded) (since, until time.Time, err error) {
 	since, sinceErr := fromTime("since", r.GetSince())
 	until, untilErr := fromTime("until", r.GetUntil())
-	return since, until, firstOf(sinceErr, untilErr)
+	return since, until, cmp.Or(sinceErr, untilErr)
 }
 
 // times are the bounds of a list as its filters have them, none if there are none.
