@@ -338,17 +338,12 @@ func TestPlans_NothingReadsALongHistory(t *testing.T) {
 	assert.NoError(t, a.Shutdown(ctx))
 	wantHeard(t, a.heard.statements, "SET heartbeat_at = clock_timestamp(), counts", "INSERT INTO maintenance.fires", "DELETE FROM maintenance.runs", "DELETE FROM maintenance.audit",
 		"maintenance.backlog_samples", "coalesce(s.in_use_since")
-	watched := slices.IndexFunc(a.heard.statements, func(s sent) bool { return strings.Contains(s.sql, "set_config('caretaker.missing'") })
 	for _, h := range examples(a.heard.statements) {
 		if !planned.MatchString(h.sql) {
 			continue
 		}
-		batch := []sent{h.sent}
-		if strings.Contains(h.sql, "current_setting('caretaker.missing'") {
-			batch = slices.Insert(batch, 0, a.heard.statements[watched])
-		}
 		for _, mode := range h.modes {
-			nodes, text := plan(t, a.sql, batch, mode)
+			nodes, text := plan(t, a.sql, []sent{h.sent}, mode)
 			wantLookups(t, nodes, fmt.Sprint(mode, h.sql, h.args, text))
 		}
 	}

@@ -17,26 +17,48 @@ import (
 
 // targets are the statements of the post-condition. They name tables with their schemas: search_path may change.
 type targets struct {
-	// note is behind the settings of a transaction, and keeps which targets are missing already. check is
-	// sent after what changes rows. Both are "" where nothing was ever protected.
+	// note follows the settings of a transaction, and keeps which targets are missing already. check follows
+	// what changes rows. Both are "" where nothing was ever protected.
 	note, check string
+	// incomplete: users or namespaces was not found.
+	incomplete bool
 }
 
 // missingTargetsSQL: the protection p is in force, and its user or group does not exist.
 const missingTargetsSQL = `CASE WHEN NOT ` + inForceSQL + ` THEN false
   WHEN p.kind = 'user' THEN {users} ELSE {namespaces} END`
 
-const noteTargetsSQL = `, set_config('caretaker.missing', (
-  SELECT coalesce(string_agg(p.kind || ' ' || p.id, ','), '')
-  FROM maintenance.protected_targets p WHERE {missing}), true)`
+// anyInForceSQL comes first, so that users and namespaces are not locked where nothing is protected: PL/pgSQL
+// plans what it executes, and no more.
+const anyInForceSQL = `EXISTS (SELECT FROM maintenance.protected_targets p WHERE ` + inForceSQL + `)`
 
-// checkTargetsSQL fails with the first protection whose target is missing since the settings: see [failIf].
-const checkTargetsSQL = `SELECT (SELECT '` + lostTargetMark + `' || json_build_object(
-    'Kind', p.kind, 'ID', p.id, 'Reason', p.reason, 'By', p.protected_by)
-  FROM maintenance.protected_targets p
-  WHERE {missing} AND p.kind || ' ' || p.id <> ALL (string_to_array(
-    coalesce(current_setting('caretaker.missing', true), ''), ','))
-  ORDER BY p.kind, p.id LIMIT 1)::int`
+const noteTargetsSQL = `DO $caretaker$
+BEGIN
+  IF ` + anyInForceSQL + ` THEN
+    PERFORM set_config('caretaker.missing', (
+      SELECT coalesce(string_agg(p.kind || ' ' || p.id, ','), '')
+      FROM maintenance.protected_targets p WHERE {missing}), true);
+  END IF;
+END $caretaker$`
+
+// checkTargetsSQL fails with the first protection whose target is missing since the note. Deferred constraint
+// triggers fire before; in a single statement also before its receipt, so that the receipts' head waits for nobody.
+const checkTargetsSQL = `DO $caretaker$
+DECLARE
+  lost json;
+BEGIN
+  ` + constraintsSQL + `;
+  IF ` + anyInForceSQL + ` THEN
+    SELECT json_build_object('Kind', p.kind, 'ID', p.id, 'Reason', p.reason, 'By', p.protected_by) INTO lost
+    FROM maintenance.protected_targets p
+    WHERE {missing} AND p.kind || ' ' || p.id <> ALL (
+      (SELECT string_to_array(coalesce(current_setting('caretaker.missing', true), ''), ','))::text[])
+    ORDER BY p.kind, p.id LIMIT 1;
+    IF lost IS NOT NULL THEN
+      RAISE '` + lostTargetMark + `%', lost USING ERRCODE = '22P02';
+    END IF;
+  END IF;
+END $caretaker$`
 
 // lostTargetMark is what comes before the protection, as JSON, in the message of PostgreSQL.
 const lostTargetMark = "caretaker protects "
@@ -54,7 +76,7 @@ func lostTarget(message string) *ProtectedError {
 
 // protectedBy adds to an error about a lost target the tables with whose rows it was deleted.
 func protectedBy(err error, tables ...string) error {
-	if e, ok := errors.AsType[*ProtectedError](err); ok && e.By == nil {
+	if e, ok := errors.AsType[*ProtectedError](err); ok && e.By == nil && !slices.Contains(tables, "") {
 		e.By = tables
 	}
 	return err
@@ -125,9 +147,11 @@ func (d *Database) readTargets(ctx context.Context) (known targets, err error) {
 	}
 	if protects {
 		lost := fill(missingTargetsSQL, "{users}", conditions["users"], "{namespaces}", conditions["namespaces"])
-		known = targets{fill(noteTargetsSQL, "{missing}", lost), fill(checkTargetsSQL, "{missing}", lost)}
+		known = targets{
+			fill(noteTargetsSQL, "{missing}", lost), fill(checkTargetsSQL, "{missing}", lost), missing,
+		}
 	}
-	if d.LooseForeignKeysOnly || protects && !missing {
+	if d.LooseForeignKeysOnly || protects {
 		d.targets.Store(&known)
 	}
 	return known, nil
@@ -149,11 +173,10 @@ func (tx *changing) end(ctx context.Context, p Permit) error {
 	if !p.DryRun {
 		tx.queueReceipts(batch, p.Source)
 	}
-	if p.targets.check != "" || p.DryRun {
-		batch.Queue(constraintsSQL)
-	}
 	if p.targets.check != "" {
 		batch.Queue(p.targets.check)
+	} else if p.DryRun {
+		batch.Queue(constraintsSQL)
 	}
 	if batch.Len() == 0 {
 		return nil
@@ -168,15 +191,11 @@ func (tx *changing) touches(table string) {
 	}
 }
 
-// fireConstraintsSQL fires deferred constraint triggers of a single statement before its receipt, so that the
-// receipts' head waits for nobody. A plain SET CONSTRAINTS would be a warning in the log of some releases of PostgreSQL.
-const fireConstraintsSQL = `
-DO 'BEGIN ` + constraintsSQL + `; END'`
-
 // renewTargets looks for the tables at the start of a run, if they are not known. A server that is used for loose
 // foreign keys alone always does: protections may have become possible.
 func (d *Database) renewTargets(ctx context.Context) (err error) {
-	if d.Name == "main" && (d.LooseForeignKeysOnly || d.targets.Load() == nil) {
+	known := d.targets.Load()
+	if d.Name == "main" && (d.LooseForeignKeysOnly || known == nil || known.incomplete) {
 		_, err = d.readTargets(ctx)
 	}
 	return err

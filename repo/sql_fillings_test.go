@@ -11,7 +11,7 @@ var fragments = []string{
 	"attemptGuardSQL", "attemptLockSQL", "attemptSQL", "fenceSQL", "freeGuardSQL", "freeSQL", "heldSQL",
 	"leaseConflictSQL", "leaseIsFreeSQL", "leaseValuesSQL", "leafParentsSQL", "lockSQL", "noGuardSQL",
 	// Protections.
-	"aboveSQL", "inForceSQL", "missingTargetSQL", "noTableSQL", "missingTargetsSQL", "noteTargetsSQL", "cancelledUsersSQL", "userVetoesSQL",
+	"aboveSQL", "inForceSQL", "missingTargetSQL", "noTableSQL", "anyInForceSQL", "missingTargetsSQL", "cancelledUsersSQL", "userVetoesSQL",
 	// Fires.
 	"noLedgerTimeSQL", "recordLeaseSQL",
 	// Loose foreign keys.

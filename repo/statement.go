@@ -65,7 +65,7 @@ func (q query) statements(l Limits) []statement {
 		all = append(all, *q.check)
 	}
 	if l.targets.check != "" {
-		all = append(all, statement{sql: fireConstraintsSQL}, statement{sql: l.targets.check})
+		all = append(all, statement{sql: l.targets.check})
 	}
 	if q.receipt != nil {
 		all = append(all, *q.receipt)
@@ -139,10 +139,14 @@ func (d *Database) send(
 		if !d.sessions {
 			batch.Queue(beginSQL)
 		}
-		batch.Queue(settingsSQL+l.targets.note, milliseconds(l.Statement), milliseconds(l.Lock), l.ReadOnly, traceParentOf(ctx))
-		if l.before != "" {
-			statements = slices.Concat([]statement{{sql: l.before}}, statements)
+		batch.Queue(settingsSQL, milliseconds(l.Statement), milliseconds(l.Lock), l.ReadOnly, traceParentOf(ctx))
+		var before []statement
+		for _, sql := range []string{l.targets.note, l.before} {
+			if sql != "" {
+				before = append(before, statement{sql: sql})
+			}
 		}
+		statements = slices.Concat(before, statements)
 		if err := d.prepare(ctx, conn, l, statements); err != nil {
 			return err
 		}
@@ -153,11 +157,13 @@ func (d *Database) send(
 			batch.Queue("commit")
 		}
 		results := conn.SendBatch(ctx, batch)
-		_, err := results.Exec()
-		for _, sent := range []bool{!d.sessions, l.before != ""} {
-			if err == nil && sent {
-				_, err = results.Exec()
-			}
+		skip := 1 + len(before)
+		if !d.sessions {
+			skip++
+		}
+		var err error
+		for n := 0; n < skip && err == nil; n++ {
+			_, err = results.Exec()
 		}
 		if err == nil {
 			err = read(results)
@@ -171,6 +177,7 @@ func (d *Database) send(
 		}
 		return errors.Join(err, forget(ctx, conn, err))
 	})
+	err = asCondition(err)
 	o.end(ctx, err)
 	if l.ReadOnly && !ours(err) {
 		// A write that we forbid ourselves says nothing about the server.

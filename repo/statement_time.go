@@ -49,7 +49,7 @@ func (t *statementTimes) add(ctx context.Context, began time.Time, err error) {
 	work := cmp.Or(scopeOf(ctx).work, "other")
 	t.duration.Record(context.WithoutCancel(ctx), time.Since(began).Seconds(), //nolint:forbidigo // measures
 		metric.WithAttributes(attribute.String("work", work), attribute.String("database", t.database)))
-	if err != nil && !errors.Is(err, context.Canceled) {
+	if err != nil && !errors.Is(err, context.Canceled) && !ours(asCondition(err)) {
 		t.fail(context.WithoutCancel(ctx), (&Error{SQLState: sqlState(err)}).Class(), 1)
 	}
 }

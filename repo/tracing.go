@@ -199,10 +199,10 @@ func newSpans() trace.Tracer { return otel.Tracer("github.com/caretaker-go/caret
 // overhead says whether a statement only prepares or ends what others do: those are not measured.
 func overhead(sql string) bool {
 	switch sql {
-	case "commit", "rollback", prepareSettingsSQL, fireConstraintsSQL, constraintsSQL, beginProbeSQL, probeTimeSQL, endProbeSQL:
+	case "commit", "rollback", prepareSettingsSQL, constraintsSQL, beginProbeSQL, probeTimeSQL, endProbeSQL:
 		return true
 	}
-	return hasPrefix(sql, "begin", settingsSQL, txSettingsSQL, "SELECT (SELECT '"+lostTargetMark) ||
+	return hasPrefix(sql, "begin", settingsSQL, txSettingsSQL, "DO $caretaker$") ||
 		strings.HasSuffix(sql, heldSQL)
 }
 

@@ -62,6 +62,7 @@ func (d *Database) transaction(
 			return errDryRun
 		})
 	})
+	err = asCondition(err)
 	o.end(ctx, err)
 	if errors.Is(err, errDryRun) {
 		return nil
@@ -86,10 +87,12 @@ func (p Permit) destroys() bool {
 // begin sends the settings of a transaction and its guard together.
 func (p Permit) begin(ctx context.Context, tx *changing) error {
 	batch := &pgx.Batch{}
-	batch.Queue(txSettingsSQL+p.targets.note, milliseconds(p.Statement), milliseconds(p.Lock),
+	batch.Queue(txSettingsSQL, milliseconds(p.Statement), milliseconds(p.Lock),
 		milliseconds(idleTime), traceParentOf(ctx))
-	if p.before != "" {
-		batch.Queue(p.before)
+	for _, sql := range []string{p.targets.note, p.before} {
+		if sql != "" {
+			batch.Queue(sql)
+		}
 	}
 	held := true
 	if !p.DryRun && !p.ReadOnly {
