@@ -210,7 +210,6 @@ SELECT EXISTS (SELECT FROM guard)`
 func (d *Database) FailMigration(
 	ctx context.Context, p Permit, q GhostQueue, m GhostMigration, counted string,
 ) error {
-	p.deletesNothing = true
 	return d.write(ctx, p, q.postpone("postpone a user after an error", failMigrationSQL, counted, m.ID, p.RunID))
 }
 
@@ -235,7 +234,6 @@ SELECT EXISTS (SELECT FROM guard)`
 func (d *Database) DeferMigration(
 	ctx context.Context, p Permit, q GhostQueue, m GhostMigration, counted string,
 ) error {
-	p.deletesNothing = true
 	return d.write(ctx, p, q.postpone("defer a user", deferMigrationSQL, counted, m.ID, p.RunID))
 }
 

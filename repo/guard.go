@@ -26,8 +26,6 @@ type Permit struct {
 	// DryRun does everything in a transaction and rolls it back instead of committing. It needs no
 	// guard. Single statements do not know it.
 	DryRun bool
-	// deletesNothing: what it writes is no reason to look for protected rows, whose tables may be locked.
-	deletesNothing bool
 }
 
 // Limits bound one statement, and a transaction of several. Zero is the server's own setting.

@@ -81,7 +81,7 @@ func (p Permit) options() pgx.TxOptions {
 // destroys reports whether a transaction may delete rows of the application: those of runs and jobs,
 // and their dry runs.
 func (p Permit) destroys() bool {
-	return !p.ReadOnly && !p.deletesNothing && (p.DryRun || p.fence != nil || p.attempt != nil)
+	return !p.ReadOnly && (p.DryRun || p.fence != nil || p.attempt != nil)
 }
 
 // begin sends the settings of a transaction and its guard together.
