@@ -150,5 +150,18 @@ type AttemptOf struct {
 	AttemptedAt time.Time
 }
 
+const checkAttemptSQL = `
+SELECT EXISTS (SELECT FROM maintenance.river_job WHERE id = $1 AND attempted_at = $2)`
+
+// CheckAttempt returns [ErrJobLost] if another attempt of the job has begun since this one.
+func (d *Database) CheckAttempt(ctx context.Context, a AttemptOf) error {
+	var held bool
+	err := d.queryRow(ctx, "check an attempt", []any{&held}, checkAttemptSQL, a.ID, a.AttemptedAt)
+	if err == nil && !held {
+		err = ErrJobLost
+	}
+	return err
+}
+
 // Pool is for River alone, which brings its own SQL.
 func (d *Database) Pool() *pgxpool.Pool { return d.pool }

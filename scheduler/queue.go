@@ -33,8 +33,9 @@ import (
 //     jobs are looked for every [pooledPollInterval].
 //   - No attempt works longer than [attemptTimeout]. One older than [rescueAfter] is taken for
 //     dead, and River lets the job be tried again. Should the attempt be alive, it changes nothing
-//     more: each transaction in which an attempt writes checks that the job is still its own. The
-//     end that it reports at most ends the attempt that has the job by then, which is tried again.
+//     more: each transaction in which an attempt writes, and each end of a job that is neither a
+//     success nor tried again, checks that the job is still its own. Another end at most ends the
+//     attempt that has the job by then, which is tried again.
 //   - What River stores of a failure is fit for clients; the driver's text is in the log.
 //   - Stop lets attempts end or snooze, then cancels them; that uses up no attempt.
 type Queue struct {

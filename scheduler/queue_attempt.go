@@ -12,6 +12,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
 
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/job"
 )
 
@@ -25,6 +26,7 @@ func (a arguments) Kind() string { return a.kind }
 type worker struct {
 	river.WorkerDefaults[arguments]
 	service  jobWorker
+	database *repo.Database
 	stopping <-chan struct{}
 	// postponed gets word when a job is to be worked again.
 	postponed chan<- struct{}
@@ -52,6 +54,9 @@ func (w *worker) Work(ctx context.Context, j *river.Job[arguments]) error {
 		Worked: time.Duration(m.Worked) * time.Millisecond,
 	}
 	result, err := w.service.WorkJob(ctx, request)
+	if lost := w.lost(ctx, j, result, err); lost != nil {
+		return lost
+	}
 	// Also of an attempt that failed: that is when somebody looks for its trace.
 	stored := errors.Join(setMetadata(ctx, traceIDKey, result.TraceID),
 		river.MetadataSet(ctx, workedKey, m.Worked+result.Took.Milliseconds()))
@@ -65,6 +70,29 @@ func (w *worker) Work(ctx context.Context, j *river.Job[arguments]) error {
 		}
 	}
 	return w.end(ctx, j, result, err)
+}
+
+// lost returns how an attempt ends that must not end its job, as another attempt has that by now:
+// River would store the end all the same. It returns nil for an end that does no harm: success, as
+// the work is done then, and those after which the job is tried again.
+func (w *worker) lost(
+	ctx context.Context, j *river.Job[arguments], result job.Result, err error,
+) error {
+	if interrupted(ctx) || err == nil && (result.Snooze > 0 || result.Outcome == job.Succeeded) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
+	defer cancel()
+	last := j.Attempt >= j.MaxAttempts
+	checked := w.database.CheckAttempt(ctx, repo.AttemptOf{ID: j.ID, AttemptedAt: *j.AttemptedAt})
+	switch {
+	case checked == nil, err != nil && !last && !errors.Is(checked, repo.ErrJobLost):
+		return nil
+	case last:
+		// An error would discard the job.
+		return river.JobSnooze(0)
+	}
+	return job.PublicError(checked)
 }
 
 // end returns what tells River how an attempt has ended.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -134,15 +135,23 @@ func (h *held) do(context.Context, job.Request) (job.Result, error) {
 }
 
 // A process that was stopped for longer than an attempt may take comes back while another one works its job. Its success
-// means that the work is done; its failure has the job tried once more. The attempt that had the job changes neither.
+// means that the work is done. After any other end the job is tried once more, also after the last attempt that it had
+// before an operator retried it. The attempt that had the job changes neither.
 func TestQueue_AttemptThatComesBackToLifeEndsTheJobOrHasItTriedAgain(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		end  error
-		fate string
+		outcome   string
+		end       error
+		attempts  int
+		fate, err string
 	}{
-		"with success":   {nil, "completed 2 succeeded"},
-		"with a failure": {errors.New("the statement was cancelled"), "completed 3 skipped"},
+		"with success":         {job.Succeeded, nil, 25, "completed 2 succeeded", ""},
+		"with a failure":       {"", errors.New("the statement was cancelled"), 25, "completed 3 skipped", "job lost: "},
+		"with a refusal":       {job.Refused, nil, 25, "completed 3 skipped", "job lost: "},
+		"with a cancellation":  {job.Cancelled, nil, 25, "completed 3 skipped", "job lost: "},
+		"with nothing to do":   {job.Skipped, nil, 25, "completed 3 skipped", "job lost: "},
+		"with its last one":    {"", errors.New("the statement was cancelled"), 1, "completed 1 skipped", ""},
+		"with a refusal, last": {job.Refused, nil, 1, "completed 1 skipped", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(assert.Parallel(t))
@@ -150,10 +159,13 @@ func TestQueue_AttemptThatComesBackToLifeEndsTheJobOrHasItTriedAgain(t *testing.
 			// With one job at work its process takes no other.
 			l.config.Workers = 1
 			first, second := newHeld(), newHeld()
+			l.exec(`UPDATE maintenance.river_job SET max_attempts = $1`, c.attempts)
+			var worked atomic.Int32
 			w := &jobs{do: func(ctx context.Context, r job.Request) (job.Result, error) {
-				switch r.Attempt {
+				switch worked.Add(1) {
 				case 1:
-					return first.do(ctx, r)
+					_, err := first.do(ctx, r)
+					return job.Result{Outcome: c.outcome}, err
 				case 2:
 					return second.do(ctx, r)
 				}
@@ -161,7 +173,8 @@ func TestQueue_AttemptThatComesBackToLifeEndsTheJobOrHasItTriedAgain(t *testing.
 			}}
 			l.work(l.Queue, w)
 			<-first.begun
-			l.exec(`UPDATE maintenance.river_job SET state = 'available', attempted_at = attempted_at - $1::interval`, rescueAfter)
+			l.exec(`UPDATE maintenance.river_job SET state = 'available', max_attempts = 25,
+				attempted_at = attempted_at - $1::interval`, rescueAfter)
 			other, _ := l.another()
 			l.work(other, w)
 			<-second.begun
@@ -171,6 +184,8 @@ func TestQueue_AttemptThatComesBackToLifeEndsTheJobOrHasItTriedAgain(t *testing.
 			second.end <- nil
 			l.stop(other)
 			l.want(fate, c.fate)
+			assert.That(t, strings.HasPrefix(l.value(`SELECT coalesce(errors[1] ->> 'error', '') FROM maintenance.river_job`), c.err),
+				"errors: %s", l.value(`SELECT errors FROM maintenance.river_job`))
 		})
 	}
 }

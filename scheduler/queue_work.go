@@ -35,6 +35,8 @@ const (
 	firstProbeRetry = 500 * time.Millisecond
 	// stopMargin is the time in which River stops fetching before attempts put their jobs back.
 	stopMargin = 20 * time.Millisecond
+	// checkTimeout is how long main has to answer whether an attempt still has its job.
+	checkTimeout = 5 * time.Second
 	// cancelTimeout is how long cancelled attempts have to return.
 	cancelTimeout = 5 * time.Second
 	// destroyGroupWorkers is how many groups are removed at a time in a process.
@@ -56,7 +58,9 @@ func (q *Queue) Start(w jobWorker) error {
 	q.stopping, q.workers = make(chan struct{}), river.NewWorkers()
 	for _, kind := range kinds {
 		river.AddWorkerArgs(q.workers, arguments{kind}, river.Worker[arguments](
-			&worker{service: w, stopping: q.stopping, postponed: q.postponed}))
+			&worker{
+				service: w, database: q.database, stopping: q.stopping, postponed: q.postponed,
+			}))
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	q.cancel = cancel

@@ -194,11 +194,12 @@ func TestFault_WorkJob_PausedProcessThatWakesBeyondItsAttemptWritesNothingMore(t
 				e.Exec("main", `UPDATE maintenance.river_job SET state = 'running', attempt = 2, attempted_at = clock_timestamp(),
 					queue = 'other_' || queue WHERE kind = $1`, kind)
 				e.Want("main", `SELECT count(*) FROM `+table, left)
-				const recordedSQL = `SELECT concat_ws(' ', attempt, attempted_at, finalized_at, args) FROM maintenance.river_job`
+				const recordedSQL = `SELECT concat_ws(' ', attempt, attempted_at, finalized_at, args,
+					metadata - '{outcome,reason,trace_id,worked_ms}'::text[]) FROM maintenance.river_job`
 				before, recorded := e.State("main", servicetest.Written...), e.Value("main", recordedSQL)
 				sleeper.Signal(syscall.SIGCONT)
 				// River puts the job back and adds an error to it: that is all.
-				e.Eventually("main", `SELECT state <> 'running' AND errors[2] IS NOT NULL FROM maintenance.river_job`, "true")
+				e.Eventually("main", `SELECT state <> 'running' AND errors[2] ->> 'error' LIKE 'job lost: %' FROM maintenance.river_job`, "true")
 				e.WantSame("main", before, servicetest.Written...)
 				e.Want("main", recordedSQL, recorded)
 				sleeper.Kill()
