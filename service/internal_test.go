@@ -201,6 +201,16 @@ func TestWorkJob_PanicIsAFailureThatKnowsItsStack(t *testing.T) {
 	}
 }
 
+// The text of a statement that a database has refused may have values of rows.
+func TestWorkJob_LogLacksTheDriversTextAlsoIfMainGoesAwayAfterwards(t *testing.T) {
+	t.Parallel()
+	refused, away := &repo.Error{Operation: "delete", Database: "main", SQLState: "23505"}, &repo.Error{Operation: "note", Database: "main"}
+	w := newWorkshop(t, func(context.Context, *job.Attempt) (job.Result, error) { return job.Result{}, errors.Join(refused, away) })
+	_, err := w.WorkJob(context.Background(), job.Request{ID: 3, Kind: "test", Attempt: 1, MaxAttempts: 25})
+	assert.That(t, errors.Is(err, repo.ErrUnreachable), "got %v", err)
+	assert.Equal(t, w.line(t)["error"], any(refused.Public()+"\n"+away.Error()), "logged")
+}
+
 func TestWorkJob_TraceOfItsOwnIsLinkedToTheSpanThatQueuedIt(t *testing.T) {
 	t.Parallel()
 	var queued repo.Job

@@ -322,7 +322,7 @@ func (e *redactedError) Unwrap() error { return e.error }
 // does not answer says is no secret.
 func redacted(err error) error {
 	refused, ok := errors.AsType[*repo.Error](err)
-	if !ok || errors.Is(err, repo.ErrUnreachable) {
+	if !ok || errors.Is(refused, repo.ErrUnreachable) {
 		return err
 	}
 	return &redactedError{err, strings.ReplaceAll(err.Error(), refused.Error(), refused.Public())}

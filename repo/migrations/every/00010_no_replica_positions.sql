@@ -1,2 +1,0 @@
--- +goose Up
-DROP TABLE maintenance.replica_positions;
