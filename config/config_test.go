@@ -297,14 +297,20 @@ func TestLoad_NeverRepeatsASecret(t *testing.T) {
 
 func TestOpenTelemetry_NamesEndpointsThatNothingCanBeSentTo(t *testing.T) {
 	for environ, want := range map[string]string{
-		"OTEL_EXPORTER_OTLP_ENDPOINT=:::":                           "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
-		"OTEL_EXPORTER_OTLP_ENDPOINT=nonsense":                      "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
-		"OTEL_EXPORTER_OTLP_ENDPOINT=:::,OTEL_TRACES_EXPORTER=otlp": "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
-		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=localhost:4318":         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is no URL",
-		"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=http://":               "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT is no URL",
-		"OTEL_EXPORTER_OTLP_ENDPOINT=:::,OTEL_SDK_DISABLED=true":    "",
-		"OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318/base":    "",
-		"OTEL_EXPORTER_OTLP_ENDPOINT=unix:///run/otel.sock":         "",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=:::":                                                                             "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=nonsense":                                                                        "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=:::,OTEL_TRACES_EXPORTER=otlp":                                                   "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
+		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=localhost:4318":                                                           "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is no URL",
+		"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=http://":                                                                 "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT is no URL",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=:::,OTEL_SDK_DISABLED=true":                                                      "",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=:::,OTEL_TRACES_EXPORTER=none,OTEL_METRICS_EXPORTER=console":                     "",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=:::,OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://a:4318,OTEL_METRICS_EXPORTER=none": "",
+		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://a:4318,OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=http://b:4318," +
+			"OTEL_EXPORTER_OTLP_ENDPOINT=:::": "",
+		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=a,OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=b": "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is no URL " +
+			"such as http://localhost:4318: begin it with http:// or https://, or unset it to send nothing\nOTEL_EXPORTER_OTLP_METRICS_ENDPOINT is no URL",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318/base": "",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=unix:///run/otel.sock":      "",
 	} {
 		c := assert.Must(Environment(append(strings.Split(environ, ","), mainURL)).Load(""))(t)
 		err := c.OpenTelemetry.Mistake

@@ -1,8 +1,10 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -16,7 +18,7 @@ type OpenTelemetry struct {
 	Traces, Metrics bool
 	// Propagators is OTEL_PROPAGATORS.
 	Propagators string
-	// Mistake is about an endpoint to which nothing can be sent: the SDK would send to its default.
+	// Mistake is about endpoints to which nothing can be sent: the SDK would send to its default.
 	Mistake error
 }
 
@@ -33,13 +35,32 @@ func openTelemetry(environ []string) (o OpenTelemetry) {
 	o.Traces = set["OTEL_TRACES_EXPORTER"]+set[common]+set[traces] != ""
 	exporter := set["OTEL_METRICS_EXPORTER"]
 	o.Metrics = exporter != "prometheus" && exporter+set[common]+set[metrics] != ""
-	for _, name := range []string{common, traces, metrics} {
+	if o.Disabled {
+		return o
+	}
+	otlp := func(exporter string) bool { return exporter == "" || strings.Contains(exporter, "otlp") }
+	var used []string
+	if o.Traces && otlp(set["OTEL_TRACES_EXPORTER"]) {
+		used = append(used, firstSet(set, traces, common))
+	}
+	if o.Metrics && otlp(exporter) {
+		used = append(used, firstSet(set, metrics, common))
+	}
+	for _, name := range slices.Compact(used) {
 		u, err := url.Parse(set[name])
-		if valid := err == nil && (u.Host != "" || u.Scheme == "unix"); set[name] != "" && !valid && !o.Disabled {
+		if valid := err == nil && (u.Host != "" || u.Scheme == "unix"); set[name] != "" && !valid {
 			// The value is not repeated, as it may have a password.
-			o.Mistake = fmt.Errorf("%s is no URL such as http://localhost:4318: begin it with http:// or "+
-				"https://, or unset it to send nothing", name)
+			o.Mistake = errors.Join(o.Mistake, fmt.Errorf("%s is no URL such as http://localhost:4318: "+
+				"begin it with http:// or https://, or unset it to send nothing", name))
 		}
 	}
 	return o
+}
+
+// firstSet returns the name of the first of two variables that is set, else that of the second.
+func firstSet(set map[string]string, first, second string) string {
+	if set[first] != "" {
+		return first
+	}
+	return second
 }
