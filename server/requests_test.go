@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -200,11 +201,18 @@ func TestRequests_NamesThatAreUnknownAreInTheMetadata(t *testing.T) {
 	} {
 		f.refused(r)
 	}
+	// Clients accept 8 kB of metadata.
+	var ids []int64
+	for n := range int64(1000) {
+		ids = append(ids, math.MaxInt64-n)
+	}
+	s := f.failure(second(f.AckOutside(ctx, &pb.AckOutsideRequest{Ids: ids})), codes.NotFound, "UNKNOWN_PATH")
+	assert.That(t, proto.Size(s.Proto()) < 2000 && strings.Contains(s.Message(), " and 990 more: nothing was marked"), "%v", s)
 	// A flag that is not ours, but in the table, can be set.
 	set := func(name string) error {
 		return second(f.SetFeatureFlag(ctx, &pb.SetFeatureFlagRequest{Name: name}))
 	}
-	s := f.failure(set("loose_foreign_keys_turbo_mode_mian"), codes.NotFound, "UNKNOWN_FLAG")
+	s = f.failure(set("loose_foreign_keys_turbo_mode_mian"), codes.NotFound, "UNKNOWN_FLAG")
 	if want := `unknown flag "loose_foreign_keys_turbo_mode_mian": known are loose_foreign_keys_turbo_mode_main`; s.Message() != want {
 		t.Errorf("got %s, want %s", s.Message(), want)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -83,6 +84,13 @@ func find(ctx context.Context, err error) failure {
 	f := failure{message: e.Error()}
 	f.reason, f.metadata = e.Details()
 	f.code = codeOf(f.reason)
+	if f.code == codes.NotFound {
+		// What a client has asked for may be longer than the metadata that it accepts.
+		f.metadata = maps.Clone(f.metadata)
+		for key, text := range f.metadata {
+			f.metadata[key] = cut(text, maxTarget)
+		}
+	}
 	if invalid, ok := errors.AsType[*run.InvalidArgumentError](err); ok {
 		f.details = []protoadapt.MessageV1{&errdetails.BadRequest{
 			FieldViolations: []*errdetails.BadRequest_FieldViolation{

@@ -45,5 +45,6 @@ func unknownPaths(ids []int64) error {
 		words[i] = strconv.FormatInt(id, 10)
 	}
 	name := strings.Join(words, ",")
-	return run.Unknown(ErrUnknownPath, "ids", name, "unknown path "+name+": nothing was marked; ListOutside has all")
+	text := "unknown path " + run.SomeNames(words) + ": nothing was marked; ListOutside has all"
+	return run.Unknown(ErrUnknownPath, "ids", name, text)
 }
