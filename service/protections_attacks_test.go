@@ -216,8 +216,8 @@ func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
 			protect(g.T, g.Service, "user", 3)
 			expecting := run.Request{Worker: servicetest.AdjournedGroups, ExpectedDigest: planned.CandidatesDigest}
 			_, err = g.Service.RunBatch(g.T.Context(), expecting)
-			_, ok := errors.AsType[*run.RefusedError](err)
-			assert.That(g.T, ok, "%v", err)
+			changed, ok := errors.AsType[*run.RefusedError](err)
+			assert.That(g.T, ok && changed.Reason == run.ReasonPlanChanged, "%v", err)
 		},
 		"a project of it that is named as one": func() {
 			g.QueueJob(10, 1)
