@@ -15,7 +15,7 @@ func (sh *shell) adoptable(onDelete string) (sql func(string), file string) {
 	sh.t.Helper()
 	t := sh.t
 	conn := sh.database("main", servicetest.Migrated(""))
-	file = sh.defined("# kept\nz:  # this one, too\n  - {table: customers, column: customer_id, on_delete: async_delete}\n")
+	file = sh.defined("# kept\nz: # this one, too\n  - {table: customers, column: customer_id, on_delete: async_delete}\n")
 	execute(t, conn, `CREATE TABLE customers (id bigint PRIMARY KEY);
 		CREATE TABLE orders (id bigserial PRIMARY KEY, customer_id bigint CONSTRAINT fk REFERENCES customers `+onDelete+`);
 		CREATE TABLE z (customer_id bigint); CREATE INDEX ON z (customer_id)`)
@@ -56,7 +56,7 @@ func TestLfkAdopt_ThereAndBack(t *testing.T) {
 	sh.want(0, "lfk adopt orders.customer_id --yes", "add the definition to "+file+": done", "track customers: done", "send SIGHUP to every server")
 	after := "# kept\norders:\n  - table: customers\n    column: customer_id\n    on_delete: async_delete\n" + strings.TrimPrefix(before, "# kept\n")
 	if got := fileText(t, file); !strings.Contains(got, "orders:\n  - table: customers\n    column: customer_id\n    on_delete: async_delete\n") ||
-		!strings.Contains(got, "# kept\n") || !strings.Contains(got, "z:  # this one, too\n") || len(got) != len(after) {
+		!strings.Contains(got, "# kept\n") || !strings.Contains(got, "z: # this one, too\n") || len(got) != len(after) {
 		t.Errorf("the file is\n%s", got)
 	}
 	sql(`INSERT INTO customers VALUES (1), (2); INSERT INTO orders (customer_id) VALUES (1), (2); DELETE FROM customers WHERE id = 1`)
@@ -96,7 +96,8 @@ func TestLfkAdopt_RefusesWhatCannotBeLoose(t *testing.T) {
 	sh.want(1, "lfk adopt orders.customer_id", "has the foreign keys fk, fk2: say with --constraint")
 	assert.Equal(t, fileText(t, file), before, "the file")
 	sh.want(0, "lfk adopt orders.customer_id --constraint fk2 --plan", "(fk2)")
-	assert.NoError(t, os.WriteFile(file, []byte("{}\n"), 0o600))
+	const shared = "aa: &list\n  - {table: customers, column: other_id, on_delete: async_delete}\norders: *list\n"
+	assert.NoError(t, os.WriteFile(file, []byte(shared), 0o600))
 	sh.want(1, "lfk adopt orders.customer_id --constraint fk2", "its form is one that this command does not edit: write it yourself", "- table: customers")
 }
 

@@ -16,13 +16,17 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// The definitions file is edited line by line, so that comments, order and form of all else stay. What
-// comes out is read again: it must say what it said before, and the one entry more or less. Else the
-// file stays as it is, and the operator has to edit it.
+// The definitions file is edited as a document of YAML, so comments, order and form of the entries stay;
+// blank lines do not. What comes out is read again: it must say what it said before, and the one entry
+// more or less. Else the file stays as it is, and the operator has to edit it.
 
 // Entry is a definition as lines of the file, below its child table.
 func Entry(key repo.LooseForeignKey) string {
-	return scalar(key.Table) + ":\n" + strings.Join(entryLines(key, "  "), "\n") + "\n"
+	text, err := marshal(mapping(key.Table, sequence(entryNode(key))))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
 }
 
 // withEntry adds the lines of a definition to an error, each as an error of its own.
@@ -34,54 +38,59 @@ func withEntry(err error, key repo.LooseForeignKey) error {
 	return errors.Join(all...)
 }
 
-// entryLines are the lines of a list's item.
-func entryLines(key repo.LooseForeignKey, indent string) []string {
-	lines := []string{"- table: " + scalar(key.Parent), "  column: " + columnsOf(key.Columns)}
+// entryNode is a definition as an item of its child's list.
+func entryNode(key repo.LooseForeignKey) *yaml.Node {
+	item := mapping("table", text(key.Parent))
+	item.Content = append(item.Content, text("column"), columnsOf(key.Columns))
 	if key.Key != nil {
-		lines = append(lines, "  key: "+columnsOf(key.Key))
+		item.Content = append(item.Content, text("key"), columnsOf(key.Key))
 	}
-	lines = append(lines, "  on_delete: "+key.OnDelete)
-	for i := range lines {
-		lines[i] = indent + lines[i]
-	}
-	return lines
+	item.Content = append(item.Content, text("on_delete"), text(key.OnDelete))
+	return item
 }
 
-func columnsOf(names []string) string {
+func columnsOf(names []string) *yaml.Node {
 	if len(names) == 1 {
-		return scalar(names[0])
+		return text(names[0])
 	}
-	written := make([]string, len(names))
-	for i, name := range names {
-		written[i] = scalar(name)
-		if written[i] == name && strings.ContainsAny(name, ",[]{}") {
-			written[i] = "'" + name + "'"
-		}
+	list := sequence()
+	list.Style = yaml.FlowStyle
+	for _, name := range names {
+		list.Content = append(list.Content, text(name))
 	}
-	return "[" + strings.Join(written, ", ") + "]"
+	return list
 }
 
-// scalar is a string of YAML, in quotes where it needs them.
-func scalar(text string) string {
-	out, err := yaml.Marshal(text)
-	if err != nil || strings.Count(string(out), "\n") > 1 {
-		return fmt.Sprintf("%q", text)
-	}
-	return strings.TrimSuffix(string(out), "\n")
+func text(value string) *yaml.Node {
+	node := &yaml.Node{}
+	node.SetString(value)
+	return node
+}
+
+func mapping(name string, value *yaml.Node) *yaml.Node {
+	return &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{text(name), value}}
+}
+
+func sequence(items ...*yaml.Node) *yaml.Node {
+	return &yaml.Node{Kind: yaml.SequenceNode, Content: items}
+}
+
+// marshal writes a document in the form of GitLab's file.
+func marshal(document *yaml.Node) ([]byte, error) {
+	var out bytes.Buffer
+	encoder := yaml.NewEncoder(&out)
+	encoder.SetIndent(2)
+	err := errors.Join(encoder.Encode(document), encoder.Close())
+	return out.Bytes(), err
 }
 
 // errNotEditable: the file's form is one that is not edited here.
 var errNotEditable = errors.New("its form is one that this command does not edit")
 
-// otherLineBreaks also end a line in YAML. Here lines end with \n or \r\n.
-const otherLineBreaks = "\r\u0085\u2028\u2029"
-
 // Add puts a definition into the file: behind the others of its child, or where its child belongs by
 // name.
 func (d *Definitions) Add(key repo.LooseForeignKey) error {
-	return d.edit(append(slices.Clone(d.Keys), key), func(root *yaml.Node, lines []string) ([]string, error) {
-		return added(root, lines, key)
-	})
+	return d.edit(append(slices.Clone(d.Keys), key), func(root *yaml.Node) { add(root, key) })
 }
 
 // Remove takes a definition out of the file, and its child with the last of its entries.
@@ -89,16 +98,12 @@ func (d *Definitions) Remove(key repo.LooseForeignKey) error {
 	left := slices.DeleteFunc(slices.Clone(d.Keys), func(k repo.LooseForeignKey) bool {
 		return reflect.DeepEqual(k, key)
 	})
-	return d.edit(left, func(root *yaml.Node, lines []string) ([]string, error) {
-		return removed(root, lines, key)
-	})
+	return d.edit(left, func(root *yaml.Node) { remove(root, key) })
 }
 
-// edit changes the lines of the file, and d with it. The definitions must then be want, in whatever
+// edit changes the document of the file, and d with it. The definitions must then be want, in whatever
 // order.
-func (d *Definitions) edit(
-	want []repo.LooseForeignKey, change func(*yaml.Node, []string) ([]string, error),
-) error {
+func (d *Definitions) edit(want []repo.LooseForeignKey, change func(root *yaml.Node)) error {
 	// Of a link the file behind it is replaced.
 	path, err := filepath.EvalSymlinks(d.File)
 	if err != nil {
@@ -108,35 +113,64 @@ func (d *Definitions) edit(
 	if err != nil {
 		return err
 	}
-	if bytes.ContainsAny(bytes.ReplaceAll(content, []byte("\r\n"), nil), otherLineBreaks) {
-		return fmt.Errorf("%s: %w", d.File, errNotEditable)
-	}
 	var document yaml.Node
 	if err := yaml.Unmarshal(content, &document); err != nil {
 		return err
 	}
-	var root *yaml.Node
-	if len(document.Content) > 0 && !isNull(document.Content[0]) {
-		root = document.Content[0]
+	if len(document.Content) == 0 {
+		document = yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{{Kind: yaml.MappingNode}}}
 	}
-	lines := strings.Split(strings.TrimSuffix(string(content), "\n"), "\n")
-	if len(content) == 0 {
-		lines = nil
+	root := followed(document.Content[0])
+	if isNull(root) {
+		*root = yaml.Node{Kind: yaml.MappingNode, HeadComment: root.HeadComment}
 	}
-	if lines, err = change(root, lines); err != nil {
-		return fmt.Errorf("%s: %w", d.File, err)
+	change(root)
+	edited, err := marshal(&document)
+	if err != nil {
+		return err
 	}
-	edited := strings.Join(lines, "\n") + "\n"
 	file := definitionsFile{Definitions: Definitions{File: d.File}}
-	file.read([]byte(edited))
+	file.read(edited)
 	if len(file.problems) > 0 || !sameKeys(file.Keys, want) {
 		return fmt.Errorf("%s: %w", d.File, errNotEditable)
 	}
-	if err := replaceFile(path, []byte(edited)); err != nil {
+	if err := replaceFile(path, edited); err != nil {
 		return err
 	}
 	*d = file.Definitions
 	return nil
+}
+
+// add adds an entry behind the others of its child, or its child before the next one by name.
+func add(root *yaml.Node, key repo.LooseForeignKey) {
+	at := len(root.Content)
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		switch name, list := root.Content[i], followed(root.Content[i+1]); {
+		case name.Value == key.Table:
+			list.Content = append(list.Content, entryNode(key))
+			return
+		case name.Value > key.Table && at == len(root.Content):
+			at = i
+		}
+	}
+	child := mapping(key.Table, sequence(entryNode(key)))
+	root.Content = slices.Insert(root.Content, at, child.Content...)
+}
+
+// remove removes an entry.
+func remove(root *yaml.Node, key repo.LooseForeignKey) {
+	is := func(item *yaml.Node) bool {
+		e := entry{file: &definitionsFile{}, key: repo.LooseForeignKey{Table: key.Table}}
+		return e.read(followed(item)) && reflect.DeepEqual(e.key, key)
+	}
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		if list := followed(root.Content[i+1]); root.Content[i].Value == key.Table {
+			if list.Content = slices.DeleteFunc(list.Content, is); len(list.Content) == 0 {
+				root.Content = slices.Delete(root.Content, i, i+2)
+			}
+			return
+		}
+	}
 }
 
 // sameKeys compares definitions in whatever order.
@@ -193,74 +227,4 @@ func KeepOwner(file *os.File, old os.FileInfo) error {
 			"(%w): run the command as that user, or as root", old.Name(), was.Uid, was.Gid, reason(err))
 	}
 	return nil
-}
-
-// added are the lines with an entry more.
-func added(root *yaml.Node, lines []string, key repo.LooseForeignKey) ([]string, error) {
-	if root == nil {
-		return append(lines, strings.Split(strings.TrimSuffix(Entry(key), "\n"), "\n")...), nil
-	}
-	if root.Kind != yaml.MappingNode || root.Style&yaml.FlowStyle != 0 {
-		return nil, errNotEditable
-	}
-	indent, at := "  ", len(lines)
-	for name, list := range pairs(root) {
-		if list.Kind == yaml.SequenceNode && list.Style&yaml.FlowStyle == 0 {
-			indent = strings.Repeat(" ", list.Column-1)
-		}
-		switch {
-		case name.Value == key.Table && (list.Kind != yaml.SequenceNode || list.Style&yaml.FlowStyle != 0):
-			return nil, errNotEditable
-		case name.Value == key.Table:
-			return slices.Insert(lines, lastLine(list), entryLines(key, indent)...), nil
-		case name.Value > key.Table && at == len(lines):
-			at = aboveComments(lines, name.Line-1)
-		}
-	}
-	entry := append([]string{scalar(key.Table) + ":"}, entryLines(key, indent)...)
-	return slices.Insert(lines, at, entry...), nil
-}
-
-// removed are the lines without an entry.
-func removed(root *yaml.Node, lines []string, key repo.LooseForeignKey) ([]string, error) {
-	if root == nil || root.Kind != yaml.MappingNode || root.Style&yaml.FlowStyle != 0 {
-		return nil, errNotEditable
-	}
-	for name, list := range pairs(root) {
-		if name.Value != key.Table || list.Kind != yaml.SequenceNode {
-			continue
-		}
-		if len(list.Content) == 1 {
-			return slices.Delete(lines, name.Line-1, lastLine(list)), nil
-		}
-		if list.Style&yaml.FlowStyle != 0 {
-			return nil, errNotEditable
-		}
-		for _, item := range list.Content {
-			file := definitionsFile{}
-			e := entry{file: &file, key: repo.LooseForeignKey{Table: key.Table}}
-			if e.read(followed(item)) && reflect.DeepEqual(e.key, key) {
-				return slices.Delete(lines, item.Line-1, lastLine(item)), nil
-			}
-		}
-	}
-	return nil, errNotEditable
-}
-
-// lastLine is the last line of a node, from 1. What it misses, such as a text over several lines,
-// shows when the file is read again.
-func lastLine(node *yaml.Node) int {
-	last := node.Line
-	for _, below := range node.Content {
-		last = max(last, lastLine(below))
-	}
-	return last
-}
-
-// aboveComments is the line above the comments that stand directly above a line, both from 0.
-func aboveComments(lines []string, at int) int {
-	for at > 0 && strings.HasPrefix(strings.TrimSpace(lines[at-1]), "#") {
-		at--
-	}
-	return at
 }
