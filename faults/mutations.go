@@ -128,7 +128,7 @@ func mutationsOfWork() []mutation {
 			"service/loosefk/statement.go", "	if !last || t.task.child.Database", "	_ = last\n	if t.task.child.Database",
 		}}},
 		{"a record is removed although children are locked", []change{{
-			"service/loosefk/statement.go", "			return t.awaitLocks(ctx, keys, r, err)\n", "			t.advanceDone(keys, r)\n			return nil\n",
+			"service/loosefk/statement.go", "		return t.awaitLocks(ctx, keys, r, err)\n", "		t.advanceDone(keys, r)\n		return nil, nil\n",
 		}}},
 		{"a database that does not answer counts as childless", []change{{
 			"service/loosefk/start.go", "		p.tasks = append(p.tasks, homes.unknown(key, i)...)\n", "		_ = homes.unknown\n",

@@ -19,11 +19,8 @@ import (
 type batch struct {
 	*parentTasks
 	size int
-	// pages is how many loads it consists of.
-	pages int
 	// table is the parent's, also if it has come since the run began.
 	table *repo.ParentTable
-	statements
 	// keys in the order in which they get their share of a statement.
 	keys     []*openKey
 	taskRuns map[*childTask]*taskRun
@@ -48,8 +45,8 @@ type openKey struct {
 	large bool
 }
 
-func newBatch(p *parentTasks, records []repo.Record, pages int) *batch {
-	b := &batch{parentTasks: p, size: len(records), pages: pages, table: p.table, taskRuns: map[*childTask]*taskRun{}}
+func newBatch(p *parentTasks, records []repo.Record) *batch {
+	b := &batch{parentTasks: p, size: len(records), table: p.table, taskRuns: map[*childTask]*taskRun{}}
 	byKey := map[repo.Key]*openKey{}
 	for _, r := range records {
 		k := byKey[r.Key]
@@ -165,7 +162,7 @@ func (c *cleanup) clean(ctx context.Context, b *batch) error {
 		}
 		if !slices.ContainsFunc(b.keys, func(k *openKey) bool { return !b.complete(k) }) {
 			for task, t := range b.taskRuns {
-				task.guesses.learn(t.changed, len(b.keys))
+				task.learn(t.changed, len(b.keys))
 			}
 			return nil
 		}

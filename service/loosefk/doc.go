@@ -9,18 +9,15 @@
 //
 // One batch; two are worked side by side:
 //
-//  1. Up to batch_size records of one parent are loaded; records of the same key are treated as
-//     one. Where the statements of a batch stay short, and load and limits leave room, the next one
-//     of the parent has twice as many loads, up to 2,000 records: a statement for 2,000 keys costs
-//     a third less than four for 500 (loader.go).
+//  1. Up to batch_size records of one parent are loaded, or up to 2,000 if they are likely to fit
+//     under the caps of the statements; records of the same key are treated as one (loader.go).
 //  2. The tasks are the definitions in file order, each on every home of its child (a database that
 //     has the child table), the queue's own database last. For each task one statement handles the
 //     keys that have got so far (batch.go, statement.go). It takes all rows of all keys if they fit
 //     under its cap, else a share of each key: keys that still have rows are set aside, the others
 //     go on. It counts the rows first, unless they are likely to fit and nothing can keep a row
 //     without an error. If they then do not fit, or take too long, nothing is changed, and they are
-//     counted: a task whose wrong guesses took a twentieth of its time counts first. It waits for
-//     no locks, except once for a second where rows stay locked. A statement that fails is
+//     counted, here and for the rest of the run. It waits for no locks, except once for a second where rows stay locked. A statement that fails is
 //     halved by keys until the fault is alone (isolate.go). A database that does not answer is
 //     assumed to have the children that it had when it last answered a run of any server, or all if
 //     it never did: its tasks fail (homes.go).

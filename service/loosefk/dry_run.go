@@ -89,7 +89,7 @@ func (d *dryRun) page(
 		return false, true, err
 	}
 	p.position = loaded.After
-	b := newBatch(p, loaded.Records, 1)
+	b := newBatch(p, loaded.Records)
 	if err := d.checkParents(ctx, b); err != nil {
 		return false, false, err
 	}

@@ -11,7 +11,8 @@ import (
 )
 
 // What becomes of keys whose statement the database has refused or cut off: the fault is isolated,
-// so that the other keys go on, and the keys at fault fail with it.
+// so that the other keys go on, and the keys at fault fail with it. Those whose rows others have
+// locked are tried once more.
 
 const (
 	// maxFailing and maxTimeouts bound the statements spent on isolating a fault, a definition and
@@ -51,72 +52,56 @@ func classOf(err error) repo.Class {
 
 // afterError handles errors other than locks, of a change or of the query for the rows that remain.
 func (t *taskRun) afterError(
-	ctx context.Context, keys []*openKey, m mode, r purged, err error,
-) error {
+	ctx context.Context, keys []*openKey, r purged, err error,
+) ([]group, error) {
 	if classOf(err) == repo.ClassTimeout {
 		r.cap, r.took = t.sizes.Get(t.task), max(r.took, bulk.StatementTime)
-		_, err = t.shrink(ctx, keys, m, r, err)
-		return err
+		return t.shrink(ctx, keys, r, err), nil
 	}
 	return t.isolate(ctx, keys, err)
 }
 
 // shrink makes the statement smaller after a time-out: fewer rows, and once there are no more rows
-// than keys, fewer keys. It reports whether to try the same keys again.
-func (t *taskRun) shrink(
-	ctx context.Context, keys []*openKey, m mode, r purged, err error,
-) (again bool, _ error) {
+// than keys, fewer keys. It returns which keys to try again.
+func (t *taskRun) shrink(ctx context.Context, keys []*openKey, r purged, err error) []group {
 	t.timeouts++
 	moreTime := t.sizes.Learn(t.task, bulk.Statement{
-		Took: r.took, TimedOut: true, Limit: r.cap, Empty: t.empty(ctx, keys, m, r),
+		Took: r.took, TimedOut: true, Limit: r.cap, Empty: t.empty(ctx, keys, r),
 	})
-	if t.spent() {
+	switch {
+	case t.spent():
 		t.failKeys(ctx, t.task, keys, err, false)
-		return false, nil
+		return nil
+	case moreTime || r.cap > int64(len(keys)) || len(keys) == 1:
+		return again(keys)
 	}
-	if moreTime || r.cap > int64(len(keys)) || len(keys) == 1 {
-		return true, nil
-	}
-	return false, t.halves(ctx, keys, err)
+	return halves(keys, err)
 }
 
 // spent reports whether no more statements may go into finding out which keys are at fault.
 func (t *taskRun) spent() bool { return t.failing >= maxFailing || t.timeouts >= maxTimeouts }
 
-// halves tries the keys half by half after an error.
-func (t *taskRun) halves(ctx context.Context, keys []*openKey, err error) error {
-	middle := len(keys) / 2
-	for _, half := range [][]*openKey{keys[:middle], keys[middle:]} {
-		if t.spent() && !isProtected(err) && !errors.Is(err, repo.ErrLivingParent) {
-			t.failKeys(ctx, t.task, half, err, false)
-		} else if err := t.try(ctx, half); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // isolate deals with a statement that the database refused: a fault that may be in the rows is
 // isolated key by key, everything else fails for all keys that have rows. Only what is surely a
 // row's fault counts towards giving its record up. Errors that are not the statement's own end the
 // run.
-func (t *taskRun) isolate(ctx context.Context, keys []*openKey, err error) error {
+func (t *taskRun) isolate(ctx context.Context, keys []*openKey, err error) ([]group, error) {
 	class := classOf(err)
 	var refused *repo.Error
 	switch {
 	case errors.Is(err, errNoBudget):
-		return nil
+		return nil, nil
 	case errors.Is(err, repo.ErrChildChanged):
 		t.failKeys(ctx, t.task, keys, err, false)
-		return nil
+		return nil, nil
 	case errors.Is(err, repo.ErrLivingParent) && len(keys) > 1 && !t.spent():
 		t.failing++
-		return t.halves(ctx, keys, err)
+		return halves(keys, nil), nil
 	case errors.Is(err, repo.ErrLivingParent):
 		for _, k := range keys {
 			t.holdReused(t.batch, k, repo.ClaimReused)
 		}
-		return nil
+		return nil, nil
 	case isProtected(err):
 		return t.isolateProtected(ctx, keys, err)
 	case errors.As(err, &refused) && refused.SQLState != "":
@@ -124,9 +109,9 @@ func (t *taskRun) isolate(ctx context.Context, keys []*openKey, err error) error
 	case class == repo.ClassUnreachable && t.task.child.Database != t.x.Database:
 		t.markDown(t.task, err)
 		t.failKeys(ctx, t.task, keys, err, false)
-		return nil
+		return nil, nil
 	default:
-		return err
+		return nil, err
 	}
 	t.failing++
 	all := len(keys)
@@ -135,21 +120,21 @@ func (t *taskRun) isolate(ctx context.Context, keys []*openKey, err error) error
 	}
 	switch {
 	case len(keys) == 0:
-		return nil
+		return nil, nil
 	case repo.Unencodable(err) && len(keys) < all:
-		return t.try(ctx, keys) // no row of the child can have the keys of which it was refused
+		return again(keys), nil // no row of the child can have the keys of which it was refused
 	}
 	child := t.task.child
 	if rules := child.Database.RefusedBy(ctx, err, child.Table(), t.task.deletes()); len(rules) > 0 {
 		t.failKeys(ctx, t.task, keys, &repo.KeptError{By: rules}, true)
-		return nil
+		return nil, nil
 	}
 	if mayBeRows := class == repo.ClassData || refused.OutOfRange(); mayBeRows && len(keys) > 1 &&
 		!t.spent() {
-		return t.halves(ctx, keys, err)
+		return halves(keys, err), nil
 	}
 	t.failKeys(ctx, t.task, keys, err, class == repo.ClassData && len(keys) == 1)
-	return nil
+	return nil, nil
 }
 
 func isProtected(err error) bool {
@@ -159,7 +144,7 @@ func isProtected(err error) bool {
 
 // isolateProtected holds the keys whose rows cannot be deleted without a protected user or group. That
 // is no failure: the records stay until the protection ends.
-func (t *taskRun) isolateProtected(ctx context.Context, keys []*openKey, err error) error {
+func (t *taskRun) isolateProtected(ctx context.Context, keys []*openKey, err error) ([]group, error) {
 	t.failing++
 	if left, probeErr := t.advance(ctx, t.task, keys); probeErr == nil {
 		keys = left
@@ -167,7 +152,7 @@ func (t *taskRun) isolateProtected(ctx context.Context, keys []*openKey, err err
 	if t.kept == nil {
 		var readErr error
 		if t.kept, readErr = readKept(ctx, []*childTask{t.task}); readErr != nil {
-			return readErr
+			return nil, readErr
 		}
 	}
 	var others []*openKey
@@ -180,14 +165,14 @@ func (t *taskRun) isolateProtected(ctx context.Context, keys []*openKey, err err
 	}
 	switch {
 	case len(others) == 0:
-		return nil
+		return nil, nil
 	case len(others) < len(keys):
-		return t.try(ctx, others)
+		return again(others), nil
 	case len(keys) > 1 && !t.spent():
-		return t.halves(ctx, keys, err)
+		return halves(keys, nil), nil
 	}
 	t.hold(keys, err)
-	return nil
+	return nil, nil
 }
 
 // hold holds keys for a protected row.
@@ -261,4 +246,65 @@ func (t *taskRun) failKept(
 	}
 	t.failKeys(ctx, t.task, own, &repo.KeptError{By: by}, true)
 	return others, true, nil
+}
+
+// awaitLocks is for keys some rows of which another transaction holds, or has changed under us: rows that
+// are free now, then waiting for the others, then those that have become free. Keys that still have
+// rows are locked, unless that is only because the cap was reached. r and err are those of the
+// statement that met the locks.
+func (t *taskRun) awaitLocks(
+	ctx context.Context, keys []*openKey, r purged, err error,
+) ([]group, error) {
+	var asked int
+	long := max(bulk.LockTime+1, min(bulk.LongLockTime, t.x.Left()))
+	for i, s := range []purged{
+		{mode: skipping, lock: bulk.LockTime}, {mode: shares, lock: long}, {mode: skipping, lock: bulk.LockTime},
+	} {
+		asked = len(keys)
+		if i > 0 || err != nil {
+			r, err = t.purge(ctx, keys, s)
+			if keys = unsettled(keys); len(keys) == 0 || isQueueError(err) {
+				return nil, err
+			}
+			if err != nil && classOf(err) != repo.ClassLock {
+				return t.afterError(ctx, keys, r, err)
+			}
+		}
+		switch left, err := t.advance(ctx, t.task, keys); {
+		case err == nil:
+			keys = left
+		case classOf(err) != repo.ClassLock:
+			return t.afterError(ctx, keys, r, err)
+		}
+		if s.mode == skipping && r.Changed > 0 {
+			if r.cutOff(asked) {
+				t.batch.moveBehind(r.served)
+				return nil, nil
+			}
+			// A key that had its full share is not locked but large: its turn comes in the next pass.
+			keys = slices.DeleteFunc(slices.Clone(keys), r.full)
+		}
+		if len(keys) == 0 || t.checkLimits() {
+			return nil, nil
+		}
+	}
+	if len(r.Kept) > 0 {
+		others, kept, err := t.failKept(ctx, keys, r)
+		if err != nil {
+			return t.afterError(ctx, keys, r, err)
+		}
+		if keys = others; kept && r.cutOff(asked) {
+			return nil, nil
+		}
+	}
+	lockKeys(t.task, keys)
+	return nil, nil
+}
+
+// lockKeys lets keys go on to the other definitions, and keeps their records: others hold locks.
+func lockKeys(task *childTask, keys []*openKey) {
+	for _, k := range keys {
+		k.locked = task
+		k.advance()
+	}
 }

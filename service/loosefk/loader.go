@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -25,8 +23,8 @@ type loader struct {
 	batchSize int
 	// byName are the tasks of all parents with definitions, by their names in the records.
 	byName map[string]*parentTasks
-	// room reports whether the load and the run's limits leave room for so many rows.
-	room func(rows int64) bool
+	// free reports whether more than half of the run's limits is free.
+	free func() bool
 
 	mu       sync.Mutex
 	released *sync.Cond
@@ -44,48 +42,13 @@ func newLoader(c *cleanup, parents []*parentTasks) *loader {
 	l := &loader{
 		database: c.x.Database, queue: c.queue, batchSize: c.config.BatchSize,
 		byName: map[string]*parentTasks{}, inHand: map[*batch][]repo.RecordID{},
-		room: func(rows int64) bool { return !c.x.Throttled() && c.budget.room(rows) },
+		free: c.budget.free,
 	}
 	l.released = sync.NewCond(&l.mu)
 	for _, p := range parents {
-		p.pages = 1
 		l.byName[p.recorded] = p
 	}
 	return l
-}
-
-// maxKeys is how many records a batch of several pages has at most: with more, statements are hardly
-// cheaper. Whoever has set a batch_size under minPage wants small statements, and gets them.
-const maxKeys, minPage = 2000, 500
-
-// statements is what the statements of a batch were like.
-type statements struct {
-	// rows is the most that one has changed, filled how much of its cap that was, longest how long
-	// one took. split: some keys needed statements of their own.
-	rows    int64
-	filled  float64
-	longest time.Duration
-	split   bool
-}
-
-// observe notes a statement that has changed rows of the cap that it has by now.
-func (s *statements) observe(took time.Duration, rows, limit int64) {
-	s.rows, s.longest = max(s.rows, rows), max(s.longest, took)
-	s.filled = max(s.filled, float64(rows)/float64(limit))
-}
-
-// nextPages is how many pages of a size the next batch of the parent may have: twice as many if its
-// statements can be expected to fit under their caps and to stay short.
-func (b *batch) nextPages(size int) int {
-	switch {
-	case size < minPage:
-		return 1
-	case b.split || b.longest > bulk.StatementGoal:
-		return max(1, b.pages/2)
-	case b.filled <= 0.5 && b.longest < bulk.StatementGoal/4:
-		return min(2*b.pages, max(1, maxKeys/size))
-	}
-	return b.pages
 }
 
 // begin begins a walk with the parents that have due records, in an order drawn at random.
@@ -134,13 +97,16 @@ func (l *loader) next(ctx context.Context, stop func() bool) (*batch, error) {
 	}
 }
 
-// release gives back a batch that has been worked, and learns from it how large the next one of its
-// parent may be.
+// release gives back a batch that has been worked.
 func (l *loader) release(b *batch) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := b.parentTasks
-	p.pages, p.pageRows = b.nextPages(l.batchSize), b.rows/int64(b.pages)
+	b.fits = maxRecords
+	for _, t := range b.taskRuns {
+		if t.changed > 0 {
+			b.fits = min(b.fits, int(t.rows()*3/4*int64(len(b.keys))/t.changed))
+		}
+	}
 	delete(l.inHand, b)
 	l.released.Broadcast()
 }
@@ -150,46 +116,37 @@ func (l *loader) load(ctx context.Context) (*batch, error) {
 	for len(l.parents) > 0 {
 		l.turn %= len(l.parents)
 		p := l.parents[l.turn]
-		records, pages, err := l.loadPages(ctx, p)
+		page, err := l.database.LoadRecords(ctx, l.queue, repo.RecordPage{
+			Parent: p.recorded, After: p.position, Limit: l.size(p), Since: true,
+			Queues: p.queues, Together: true, InHand: l.idsInHand(p),
+		}, run.ReadLimits())
 		if err != nil {
 			return nil, err
 		}
-		if len(records) > 0 {
+		if p.position = page.After; len(page.Records) > 0 {
 			l.turn++
-			return newBatch(p, records, pages), nil
+			return newBatch(p, page.Records), nil
 		}
 		l.parents = append(l.parents[:l.turn:l.turn], l.parents[l.turn+1:]...)
 	}
 	return nil, nil
 }
 
-// limitShare is which part of what is left of the run's limits a batch of several pages may need, so
-// that parents still take turns, and few records are left incomplete, where a limit ends the run.
-const limitShare = 4
+// maxRecords is how many records a batch has at most of a parent with few children: it costs a
+// statement for each definition, however few rows that finds. Whoever has set a batch_size under
+// minRecords wants small statements, and gets them.
+const maxRecords, minRecords = 2000, 500
 
-// loadPages loads as many pages of a parent as its next batch may have.
-func (l *loader) loadPages(
-	ctx context.Context, p *parentTasks,
-) (records []repo.Record, pages int, err error) {
-	wanted := p.pages
-	for wanted > 1 && !l.room(limitShare*int64(wanted)*p.pageRows) {
-		wanted--
+// size is how many records the next batch of a parent may have.
+func (l *loader) size(p *parentTasks) int {
+	if l.batchSize < minRecords || !l.free() {
+		return l.batchSize
 	}
-	for full := true; full && pages < wanted; pages++ {
-		page, err := l.database.LoadRecords(ctx, l.queue, repo.RecordPage{
-			Parent: p.recorded, After: p.position, Limit: l.batchSize, Since: true,
-			Queues: p.queues, Together: true, InHand: l.idsInHand(p, records),
-		}, run.ReadLimits())
-		if err != nil {
-			return nil, 0, err
-		}
-		records, p.position, full = append(records, page.Records...), page.After, page.Full
-	}
-	return records, pages, nil
+	return max(l.batchSize, p.fits)
 }
 
-// idsInHand are the records of a parent with several queues that are loaded and not released.
-func (l *loader) idsInHand(p *parentTasks, loaded []repo.Record) (ids []repo.RecordID) {
+// idsInHand are the records of a parent with several queues that are handed out and not released.
+func (l *loader) idsInHand(p *parentTasks) (ids []repo.RecordID) {
 	if len(p.queues) < 2 {
 		return nil
 	}
@@ -197,9 +154,6 @@ func (l *loader) idsInHand(p *parentTasks, loaded []repo.Record) (ids []repo.Rec
 		if b.parentTasks == p {
 			ids = append(ids, taken...)
 		}
-	}
-	for _, r := range loaded {
-		ids = append(ids, r.RecordID)
 	}
 	return ids
 }

@@ -108,10 +108,10 @@ func (c *cleanup) run(ctx context.Context) error {
 }
 
 // drain works batch after batch until nothing is left or a limit is reached. A second loop joins in
-// only while so much is left of the limits that it cannot take rows that the batch in hand needs.
+// only while more than half of the limits is free.
 func (c *cleanup) drain(ctx context.Context, joining bool) error {
 	stop := func() bool {
-		return c.limited() || c.x.Stopped() != nil || joining && !c.budget.room(bulk.MaxStatementRows)
+		return c.limited() || c.x.Stopped() != nil || joining && !c.budget.free()
 	}
 	for !stop() {
 		b, err := c.loader.next(ctx, stop)
@@ -173,23 +173,23 @@ func (c *cleanup) markDown(task *childTask, err error) {
 	c.downs[task.database] = err
 }
 
-// budget is what is left of the run's row limits. Statements reserve their cap before and give back
-// what they did not change after, so that the limits hold over all batches in flight.
+// budget is what is left of the run's row limits.
 type budget struct {
+	// turn is held by a statement. While two full statements fit they hold it together, then one holds
+	// it alone: so the limits hold over all batches in flight.
+	turn             sync.RWMutex
 	mu               sync.Mutex
-	returned         *sync.Cond
 	deletes, updates rowLimit
 }
 
 // rowLimit is what is left of max_deletes or of max_updates.
-type rowLimit struct{ limit, used, reserved int64 }
+type rowLimit struct{ limit, left int64 }
 
-func (a *rowLimit) left() int64 { return a.limit - a.used - a.reserved }
+// sharedRows is how many rows must be left for statements to run side by side.
+const sharedRows = inFlight * bulk.MaxStatementRows
 
 func newBudget(maxDeletes, maxUpdates int64) *budget {
-	b := &budget{deletes: rowLimit{limit: maxDeletes}, updates: rowLimit{limit: maxUpdates}}
-	b.returned = sync.NewCond(&b.mu)
-	return b
+	return &budget{deletes: rowLimit{maxDeletes, maxDeletes}, updates: rowLimit{maxUpdates, maxUpdates}}
 }
 
 // of is the limit on the rows that a task changes.
@@ -200,31 +200,29 @@ func (b *budget) of(task *childTask) *rowLimit {
 	return &b.updates
 }
 
-// reserve grants up to want rows; 0: the limit is reached. While others hold all that is left it
-// waits for them.
-func (b *budget) reserve(task *childTask, want int64) int64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	a := b.of(task)
-	for a.left() <= 0 {
-		if a.reserved == 0 {
-			return 0
-		}
-		b.returned.Wait()
+// begin waits for the turn of a task's statement.
+func (b *budget) begin(task *childTask) (end func()) {
+	b.turn.RLock()
+	if b.left(task) >= sharedRows {
+		return b.turn.RUnlock
 	}
-	granted := min(want, a.left())
-	a.reserved += granted
-	return granted
+	b.turn.RUnlock()
+	b.turn.Lock()
+	return b.turn.Unlock
 }
 
-// spend gives back what was granted, but for the rows that were changed.
-func (b *budget) spend(task *childTask, granted, changed int64) {
+// left is how many rows a task may still change.
+func (b *budget) left(task *childTask) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	a := b.of(task)
-	a.reserved -= granted
-	a.used += changed
-	b.returned.Broadcast()
+	return b.of(task).left
+}
+
+// spend takes the rows that a statement has changed.
+func (b *budget) spend(task *childTask, changed int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.of(task).left -= changed
 }
 
 // exhausted names the limit that is reached, "" for none.
@@ -232,17 +230,18 @@ func (b *budget) exhausted() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case b.deletes.used >= b.deletes.limit:
+	case b.deletes.left <= 0:
 		return "max_deletes"
-	case b.updates.used >= b.updates.limit:
+	case b.updates.left <= 0:
 		return "max_updates"
 	}
 	return ""
 }
 
-// room reports whether so many rows fit beside the statements in flight.
-func (b *budget) room(rows int64) bool {
+// free reports whether a second batch cannot take rows that the one in hand needs.
+func (b *budget) free() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return min(b.deletes.left(), b.updates.left()) >= rows
+	free := func(a rowLimit) bool { return a.left >= max(a.limit/2, sharedRows) }
+	return free(b.deletes) && free(b.updates)
 }

@@ -134,10 +134,8 @@ type parentTasks struct {
 	// queues are the tables of the queue that had due records of it when the walk began. Records that come
 	// into another one are for the next walk: that cleans what is left of a key, mostly nothing.
 	queues []int
-	// pages is how many loads the next batch may consist of, pageRows how many rows a statement for
-	// one of them has changed.
-	pages    int
-	pageRows int64
+	// fits is how many records fit under the caps of the statements, as the last batch showed.
+	fits int
 }
 
 // childTask is one definition on one home of its child, in the order in which they are done.
@@ -147,34 +145,21 @@ type childTask struct {
 	child    *repo.Child
 	database string
 	// down says why nothing can be done here in this run.
-	down    error
-	guesses guesses
-}
-
-// guesses are how many rows keys are likely to have, as those of the last complete batch.
-type guesses struct {
+	down error
 	// rowsPerKey is how many rows a key of the last complete batch had, as math.Float64bits.
 	rowsPerKey atomic.Uint64
-	// worked is how long statements have worked, failed how long those that had guessed wrong, in
-	// nanoseconds.
-	worked, failed atomic.Int64
+	// counts: a guess was wrong, so statements count their rows first.
+	counts atomic.Bool
 }
 
-// maxWrong is which part of the time of the other statements those that guess wrong may take. What
-// they have done is rolled back and done again.
-const maxWrong = 20
-
-// rows is how many rows so many keys are likely to have; 0: nothing is known, or they have none.
-func (g *guesses) rows(keys int) float64 {
-	return math.Float64frombits(g.rowsPerKey.Load()) * float64(keys)
+// expected is how many rows so many keys are likely to have; 0: nothing is known, or they have none.
+func (t *childTask) expected(keys int) float64 {
+	return math.Float64frombits(t.rowsPerKey.Load()) * float64(keys)
 }
-
-// allowed reports whether few guesses were wrong so far.
-func (g *guesses) allowed() bool { return g.failed.Load()*maxWrong <= g.worked.Load() }
 
 // learn learns from a batch that is complete. In one that is not, keys have rows that are not known.
-func (g *guesses) learn(rows int64, keys int) {
-	g.rowsPerKey.Store(math.Float64bits(float64(rows) / float64(keys)))
+func (t *childTask) learn(rows int64, keys int) {
+	t.rowsPerKey.Store(math.Float64bits(float64(rows) / float64(keys)))
 }
 
 // SizeKey is what the sizes of its statements are remembered by.

@@ -18,8 +18,6 @@ type taskRun struct {
 	*cleanup
 	batch *batch
 	task  *childTask
-	// counting: an uncounted statement has failed.
-	counting bool
 	// changed counts the rows that the statements have changed.
 	changed int64
 	// kept are the keys to hold, from the first statement on that would have deleted a protected row.
@@ -58,84 +56,110 @@ func (c *cleanup) failMisfits(ctx context.Context, task *childTask, keys []*open
 	})
 }
 
-// try runs the statement for the keys; what it cannot do for all at once it does for halves.
+// group is keys that get a statement of their own. cause is the fault for which they were parted
+// from others, nil if they were not.
+type group struct {
+	keys  []*openKey
+	cause error
+}
+
+// again lets keys be tried once more.
+func again(keys []*openKey) []group { return []group{{keys: keys}} }
+
+// halves parts keys because of a fault; the first half comes first.
+func halves(keys []*openKey, cause error) []group {
+	middle := len(keys) / 2
+	return []group{{keys[middle:], cause}, {keys[:middle], cause}}
+}
+
+// try sends the statement for the keys, and for fewer of them where it cannot do all at once.
 func (t *taskRun) try(ctx context.Context, keys []*openKey) error {
-	for !t.checkLimits() {
-		m := t.mode(keys)
-		r, err := t.purge(ctx, keys, m)
-		if keys = unsettled(keys); len(keys) == 0 || isQueueError(err) {
+	for groups := again(keys); len(groups) > 0 && !t.checkLimits(); {
+		g := groups[len(groups)-1]
+		groups = groups[:len(groups)-1]
+		if t.spent() && g.cause != nil {
+			t.failKeys(ctx, t.task, g.keys, g.cause, false)
+			continue
+		}
+		more, err := t.step(ctx, g.keys)
+		if err != nil {
 			return err
 		}
-		switch class := classOf(err); {
-		case m == uncounted && err != nil && class != repo.ClassLock && !errors.Is(err, errNoBudget):
-			t.counting = true
-			t.task.guesses.failed.Add(int64(r.took))
-		case err == nil && m == everything && r.Found > r.cap:
-			t.share(keys)
-		case err == nil && r.Found == r.Changed && r.cutOff(len(keys)):
-			return t.rotateKeys(ctx, keys, r)
-		case err == nil && r.Found == r.Changed:
-			t.advanceDone(keys, r)
-			return nil
-		case err == nil || class == repo.ClassLock:
-			return t.awaitLocks(ctx, keys, r, err)
-		case class == repo.ClassTimeout && r.cap == 1 && len(keys) == 1:
-			t.failKeys(ctx, t.task, keys, err, true)
-			return nil
-		case class == repo.ClassTimeout:
-			if again, err := t.shrink(ctx, keys, m, r, err); !again {
-				return err
-			}
-		default:
-			return t.isolate(ctx, keys, err)
-		}
+		groups = append(groups, more...)
 	}
 	return nil
 }
 
-// mode is that of the next statement for the keys, by the rows that they are likely to have.
-func (t *taskRun) mode(keys []*openKey) mode {
-	expected, limit := t.task.guesses.rows(len(keys)), float64(t.rows())
-	if expected > limit {
+// step sends one statement for the keys, and returns which to try again.
+func (t *taskRun) step(ctx context.Context, keys []*openKey) ([]group, error) {
+	m, guess := t.mode(keys)
+	r, err := t.purge(ctx, keys, purged{mode: m, uncounted: guess, lock: bulk.LockTime})
+	if keys = unsettled(keys); len(keys) == 0 || isQueueError(err) {
+		return nil, err
+	}
+	switch class := classOf(err); {
+	case guess && err != nil && class != repo.ClassLock && !errors.Is(err, errNoBudget):
+		t.task.counts.Store(true)
+		return again(keys), nil
+	case err == nil && m == everything && r.Found > r.cap:
+		t.share(keys)
+		return again(keys), nil
+	case err == nil && r.Found == r.Changed && r.cutOff(len(keys)):
+		return t.rotateKeys(ctx, keys, r)
+	case err == nil && r.Found == r.Changed:
+		t.advanceDone(keys, r)
+		return nil, nil
+	case err == nil || class == repo.ClassLock:
+		return t.awaitLocks(ctx, keys, r, err)
+	case class == repo.ClassTimeout && r.cap == 1 && len(keys) == 1:
+		t.failKeys(ctx, t.task, keys, err, true)
+		return nil, nil
+	case class == repo.ClassTimeout:
+		return t.shrink(ctx, keys, r, err), nil
+	}
+	return t.isolate(ctx, keys, err)
+}
+
+// mode is that of the next statement for the keys, by the rows that they are likely to have. guess:
+// they are likely to fit, so they need not be counted first.
+func (t *taskRun) mode(keys []*openKey) (m mode, guess bool) {
+	expected := t.task.expected(len(keys))
+	if expected > float64(t.rows()) {
 		t.share(keys)
 	}
-	switch guess := !t.counting && !t.task.child.MayKeep(); {
-	case slices.ContainsFunc(keys, func(k *openKey) bool { return k.large }):
-		return shares
-	case guess && expected > 0 && t.task.guesses.allowed():
-		return uncounted
+	if slices.ContainsFunc(keys, func(k *openKey) bool { return k.large }) {
+		return shares, false
 	}
-	return everything
+	return everything, expected > 0 && !t.task.counts.Load() && !t.task.child.MayKeep()
 }
 
 // share lets each of the keys have a share of the statements, since their rows do not fit into one.
 func (t *taskRun) share(keys []*openKey) {
-	t.batch.split = true
 	for _, k := range keys {
 		k.large = true
 	}
 }
 
-// mode is which rows a statement takes, and how it behaves towards those that another transaction has
-// locked.
+// mode is which rows a statement takes.
 type mode int
 
 const (
-	// everything: all rows of all keys if they fit under the cap.
+	// everything: all rows of all keys, if they fit under the cap.
 	everything mode = iota
-	// uncounted is everything, where that is likely to be so ([guesses]): if the rows do not fit under the
-	// cap, or take too long, nothing is changed, and everything is tried.
-	uncounted
 	// shares: as many rows of each key as the cap divided by the keys.
 	shares
-	// waiting and skipping are shares for keys whose rows are locked.
-	waiting
+	// skipping: shares of the rows that no other transaction has locked.
 	skipping
 )
 
-// purged is the result of a statement and what it was allowed.
+// purged is a statement and its result.
 type purged struct {
 	repo.PurgeResult
+	mode mode
+	// uncounted: the rows are not counted before. If they do not fit under the cap nothing is changed.
+	uncounted bool
+	// lock is how long it waits for locks.
+	lock time.Duration
 	// cap of the statement's rows, perKey that of a key's (0: none).
 	cap, perKey int64
 	// removal: the records of the keys went with the statement if it was complete.
@@ -171,24 +195,25 @@ func (t *taskRun) rows() int64 {
 const livingAttempts = 3
 
 // purge sends one statement within what is left of the limits and accounts for it.
-func (t *taskRun) purge(ctx context.Context, keys []*openKey, m mode) (r purged, err error) {
-	r.cap = t.budget.reserve(t.task, t.rows())
-	if r.cap == 0 {
+func (t *taskRun) purge(ctx context.Context, keys []*openKey, r purged) (_ purged, err error) {
+	defer t.budget.begin(t.task)()
+	r.cap = min(t.rows(), t.budget.left(t.task))
+	if r.cap <= 0 {
 		return r, errNoBudget
 	}
-	defer func() { t.budget.spend(t.task, r.cap, r.Changed) }()
 	for attempt := 1; ; attempt++ {
-		if m != everything && m != uncounted {
+		if r.mode != everything {
 			r.perKey = max(1, r.cap/int64(len(keys)))
 		}
-		switch err = t.send(ctx, keys, m, &r); {
+		switch err = t.send(ctx, keys, &r); {
 		case errors.Is(err, repo.ErrLivingParent) && attempt < livingAttempts:
 			// Nothing was changed. The statement is sent again without the keys of living parents. Other
 			// batches are checked before they change anything.
 			t.batch.living.Store(true)
 			err = t.settle(ctx, t.batch, keys)
 		case err == nil:
-			t.account(ctx, keys, m, r)
+			t.budget.spend(t.task, r.Changed)
+			t.account(ctx, keys, r)
 			return r, nil
 		}
 		r.PurgeResult = repo.PurgeResult{}
@@ -202,20 +227,19 @@ func (t *taskRun) purge(ctx context.Context, keys []*openKey, m mode) (r purged,
 }
 
 // send sends a statement of so many rows.
-func (t *taskRun) send(ctx context.Context, keys []*openKey, m mode, r *purged) (err error) {
+func (t *taskRun) send(ctx context.Context, keys []*openKey, r *purged) (err error) {
 	child := t.task.child
-	limits := t.limits(m, r.cap, len(keys))
-	permit, err := t.x.Permit(ctx, child.Database, child.Table(), limits)
+	permit, err := t.x.Permit(ctx, child.Database, child.Table(), t.limits(*r, len(keys)))
 	if err != nil {
 		return err
 	}
 	defer permit.End(&err)
 	p := repo.Purge{
-		Permit: permit.Permit, Keys: recordedKeys(keys), Cap: r.cap, Uncounted: m == uncounted,
+		Permit: permit.Permit, Keys: recordedKeys(keys), Cap: r.cap, Uncounted: r.uncounted,
 		Approved: approvedKeys(keys),
 	}
 	began := time.Now()
-	if r.perKey == 0 {
+	if r.mode == everything {
 		var records []repo.Record
 		if r.cap > 0 {
 			records = t.removable(keys)
@@ -223,7 +247,7 @@ func (t *taskRun) send(ctx context.Context, keys []*openKey, m mode, r *purged) 
 		r.removal = len(records) > 0
 		r.PurgeResult, err = child.PurgeAll(ctx, p, t.queue, records)
 	} else {
-		r.PurgeResult, err = child.PurgeShares(ctx, p, r.perKey, m == skipping)
+		r.PurgeResult, err = child.PurgeShares(ctx, p, r.perKey, r.mode == skipping)
 	}
 	r.took = time.Since(began)
 	return err
@@ -233,40 +257,38 @@ func (t *taskRun) send(ctx context.Context, keys []*openKey, m mode, r *purged) 
 // ends with the first row. So where the keys have few rows, which are searched for in many partitions, the
 // time of the search is added: a statement that counts the rows before it changes them searches twice.
 func (t *taskRun) empty(
-	ctx context.Context, keys []*openKey, m mode, r purged,
+	ctx context.Context, keys []*openKey, r purged,
 ) func() (time.Duration, error) {
 	return func() (time.Duration, error) {
-		sent := m
-		if m == uncounted {
-			sent = everything
-		}
-		none := purged{perKey: r.perKey}
-		err := t.send(ctx, keys, sent, &none)
+		none := purged{mode: r.mode, lock: r.lock, perKey: r.perKey}
+		err := t.send(ctx, keys, &none)
 		if err != nil || r.Found > int64(len(keys)) {
 			return none.took, err
 		}
 		began := time.Now()
 		_, err = t.task.child.Count(ctx, recordedKeys(keys), int64(len(keys))+1, bulk.ProbeLimits())
 		search := time.Since(began)
-		if m == everything {
+		if r.mode == everything && !r.uncounted {
 			search *= 2
 		}
 		return none.took + search, err
 	}
 }
 
-// limits are those of a statement that may change so many rows of so many keys.
-func (t *taskRun) limits(m mode, rows int64, keys int) repo.Limits {
-	l := repo.Limits{Statement: t.sizes.Time(t.task), Lock: bulk.LockTime}
-	if rows == 0 || rows == 1 && keys == 1 {
+// limits are those of a statement for so many keys.
+func (t *taskRun) limits(r purged, keys int) repo.Limits {
+	l := repo.Limits{Statement: t.sizes.Time(t.task), Lock: r.lock}
+	if r.cap == 0 || r.cap == 1 && keys == 1 {
 		l.Statement = bulk.SingleRowTime
 	}
-	if m == waiting {
-		l.Lock = max(bulk.LockTime, min(bulk.LongLockTime, t.x.Left()))
+	if r.waits() {
 		l.Statement += l.Lock
 	}
 	return l
 }
+
+// waits reports whether it waits for rows that others have locked.
+func (r purged) waits() bool { return r.lock > bulk.LockTime }
 
 // removable are the records that go with this statement if it completes their keys: it is their
 // last, it runs in the queue's own database, all are of one table, and no absent child holds them.
@@ -287,17 +309,16 @@ func (t *taskRun) removable(keys []*openKey) (records []repo.Record) {
 }
 
 // account counts what a statement has done, and learns from the time it took.
-func (t *taskRun) account(ctx context.Context, keys []*openKey, m mode, r purged) {
+func (t *taskRun) account(ctx context.Context, keys []*openKey, r purged) {
 	t.addWorked(t.task)
 	capped := false
 	for _, n := range r.Shares {
 		capped = capped || n >= r.perKey
 	}
-	if r.perKey == 0 {
+	if r.mode == everything {
 		capped = r.Found <= r.cap && 2*r.Found > r.cap
 	}
 	t.changed += r.Changed
-	t.task.guesses.worked.Add(int64(r.took))
 	t.x.Count(ctx, "processed_records", r.Removed)
 	if t.task.deletes() {
 		t.x.Count(ctx, "deleted_rows", r.Changed)
@@ -306,11 +327,10 @@ func (t *taskRun) account(ctx context.Context, keys []*openKey, m mode, r purged
 		t.x.Count(ctx, "updated_rows", r.Changed)
 		t.x.Changed(t.task.key.Table, 0, r.Changed)
 	}
-	if m != waiting {
+	if !r.waits() {
 		t.sizes.Learn(t.task, bulk.Statement{
-			Took: r.took, Limit: r.cap, Found: r.Found, Capped: capped, Empty: t.empty(ctx, keys, m, r),
+			Took: r.took, Limit: r.cap, Found: r.Found, Capped: capped, Empty: t.empty(ctx, keys, r),
 		})
-		t.batch.observe(r.took, r.Changed, t.sizes.Get(t.task))
 	}
 }
 
@@ -327,67 +347,11 @@ func (t *taskRun) advanceDone(keys []*openKey, r purged) {
 
 // rotateKeys moves the keys on that have no more rows, and lets those that got none be the first
 // of the next pass.
-func (t *taskRun) rotateKeys(ctx context.Context, keys []*openKey, r purged) error {
+func (t *taskRun) rotateKeys(ctx context.Context, keys []*openKey, r purged) ([]group, error) {
 	t.batch.moveBehind(r.served)
 	_, err := t.advance(ctx, t.task, keys)
 	if err != nil && classOf(err) != repo.ClassLock {
-		return t.afterError(ctx, keys, shares, r, err)
+		return t.afterError(ctx, keys, r, err)
 	}
-	return nil
-}
-
-// awaitLocks is for keys some rows of which another transaction holds, or has changed under us: rows that
-// are free now, then waiting for the others, then those that have become free. Keys that still have
-// rows are locked, unless that is only because the cap was reached. r and err are those of the
-// statement that met the locks.
-func (t *taskRun) awaitLocks(ctx context.Context, keys []*openKey, r purged, err error) error {
-	var asked int
-	for i, m := range []mode{skipping, waiting, skipping} {
-		asked = len(keys)
-		if i > 0 || err != nil {
-			r, err = t.purge(ctx, keys, m)
-			if keys = unsettled(keys); len(keys) == 0 || isQueueError(err) {
-				return err
-			}
-			if err != nil && classOf(err) != repo.ClassLock {
-				return t.afterError(ctx, keys, m, r, err)
-			}
-		}
-		switch left, err := t.advance(ctx, t.task, keys); {
-		case err == nil:
-			keys = left
-		case classOf(err) != repo.ClassLock:
-			return t.afterError(ctx, keys, m, r, err)
-		}
-		if m == skipping && r.Changed > 0 {
-			if r.cutOff(asked) {
-				t.batch.moveBehind(r.served)
-				return nil
-			}
-			// A key that had its full share is not locked but large: its turn comes in the next pass.
-			keys = slices.DeleteFunc(slices.Clone(keys), r.full)
-		}
-		if len(keys) == 0 || t.checkLimits() {
-			return nil
-		}
-	}
-	if len(r.Kept) > 0 {
-		others, kept, err := t.failKept(ctx, keys, r)
-		if err != nil {
-			return t.afterError(ctx, keys, skipping, r, err)
-		}
-		if keys = others; kept && r.cutOff(asked) {
-			return nil
-		}
-	}
-	lockKeys(t.task, keys)
-	return nil
-}
-
-// lockKeys lets keys go on to the other definitions, and keeps their records: others hold locks.
-func lockKeys(task *childTask, keys []*openKey) {
-	for _, k := range keys {
-		k.locked = task
-		k.advance()
-	}
+	return nil, nil
 }

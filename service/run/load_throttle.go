@@ -138,12 +138,6 @@ func (t *throttle) words() string {
 	return fmt.Sprintf("%s; it has rested for %s", e, rested.Round(time.Second))
 }
 
-// Throttled says whether the load slows the run down now: its statements should not become larger.
-func (x *Execution) Throttled() bool {
-	e, _ := x.throttle.state()
-	return e != nil
-}
-
 // state is what slows the run down now, nil if nothing does, and for how long it has rested
 // in all.
 func (t *throttle) state() (*Excess, time.Duration) {
