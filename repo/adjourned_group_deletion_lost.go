@@ -2,7 +2,6 @@ package repo
 
 import (
 	"context"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -151,13 +150,9 @@ func (d *Database) GroupBacklog(
 		return b, err
 	}
 	groups, words := kept.listed(KindGroup)
-	var oldest *time.Time
 	count := newQuery("count marked groups", s.fill(groupBacklogSQL), a.args(backlogCap, groups, words)...)
-	_, err = d.candidateRow(ctx, l, count, &b.Pending, &b.Due, &b.Deferred, &b.Dead, &oldest,
+	_, err = d.candidateRow(ctx, l, count, &b.Pending, &b.Due, &b.Deferred, &b.Dead, &b.OldestAt,
 		&b.AtLeast, &b.ReadAt)
-	if oldest != nil {
-		b.OldestAt = *oldest
-	}
 	return b, err
 }
 

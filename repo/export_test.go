@@ -47,3 +47,9 @@ func (d *Database) Backends(ctx context.Context) (pids []int, err error) {
 	rows, _ := d.pool.Query(ctx, `SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'`)
 	return pgx.CollectRows(rows, pgx.RowTo[int])
 }
+
+// ClampTimes makes a connection of a test read times as those of a Database do.
+func ClampTimes(_ context.Context, conn *pgx.Conn) error {
+	clampTimes(conn)
+	return nil
+}

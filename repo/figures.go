@@ -54,9 +54,9 @@ CROSS JOIN LATERAL (
 func (d *Database) WorkerFigures(ctx context.Context, workers []string) ([]WorkerFigures, error) {
 	q := newQuery("read the figures of the workers", workerFiguresSQL, workers)
 	return collect(ctx, d, q, func(row pgx.CollectableRow) (f WorkerFigures, err error) {
-		var until, paused, missed *time.Time
-		err = row.Scan(&f.Worker, &f.Cron, &until, &f.Now, &paused, &f.Missed, &missed, &f.Unsuccessful)
-		f.AccountedUntil, f.Paused, f.Since = orZero(until), since(paused, f.Now), orZero(missed)
+		var paused time.Time
+		err = row.Scan(&f.Worker, &f.Cron, &f.AccountedUntil, &f.Now, &paused, &f.Missed, &f.Since, &f.Unsuccessful)
+		f.Paused = since(paused, f.Now)
 		return f, err
 	})
 }
@@ -102,10 +102,9 @@ func (d *Database) RunFigures(
 ) ([]RunFigures, error) {
 	q := newQuery("read the figures of the runs", runFiguresSQL, workers, databases)
 	return collect(ctx, d, q, func(row pgx.CollectableRow) (f RunFigures, err error) {
-		var success, began, failed *time.Time
-		var now time.Time
-		err = row.Scan(&f.Worker, &f.Database, &success, &now, &began, &failed)
-		f.LastSuccess, f.AtWork, f.Failing = orZero(success), since(began, now), since(failed, now)
+		var now, began, failed time.Time
+		err = row.Scan(&f.Worker, &f.Database, &f.LastSuccess, &now, &began, &failed)
+		f.AtWork, f.Failing = since(began, now), since(failed, now)
 		return f, err
 	})
 }

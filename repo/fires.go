@@ -39,20 +39,6 @@ func (f *Fire) Late() time.Duration {
 	return max(0, f.StartedAt.Sub(f.Time))
 }
 
-func scanFire(row pgx.CollectableRow) (f Fire, err error) {
-	var claimed, started *time.Time
-	err = row.Scan(&f.Worker, &f.Time, &f.Outcome, &f.Reason, &f.RunID, &f.ClaimedBy, &claimed, &started)
-	f.ClaimedAt, f.StartedAt = orZero(claimed), orZero(started)
-	return f, err
-}
-
-func orZero(t *time.Time) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return *t
-}
-
 // orNull is nil for the zero time.
 func orNull(t time.Time) *time.Time {
 	if t.IsZero() {
@@ -82,5 +68,5 @@ type FireFilter struct {
 func (d *Database) ListFires(ctx context.Context, f FireFilter) ([]Fire, error) {
 	q := newQuery("list fires", listFiresSQL, customPlan,
 		f.Worker, f.Outcome, orNull(f.After), f.AfterWorker, f.Limit)
-	return collect(ctx, d, q, scanFire)
+	return collect(ctx, d, q, pgx.RowToStructByPos[Fire])
 }

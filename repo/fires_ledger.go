@@ -42,9 +42,7 @@ func (d *Database) Ledgers(
 	ctx context.Context, workers []string,
 ) (now time.Time, ledgers map[string]Ledger, err error) {
 	read := func(row pgx.CollectableRow) (l Ledger, err error) {
-		var until, used, newest *time.Time
-		err = row.Scan(&now, &l.Worker, &l.Cron, &until, &used, &newest, &l.Outcome)
-		l.AccountedUntil, l.UsedAt, l.Newest = orZero(until), orZero(used), orZero(newest)
+		err = row.Scan(&now, &l.Worker, &l.Cron, &l.AccountedUntil, &l.UsedAt, &l.Newest, &l.Outcome)
 		return l, err
 	}
 	rows, err := collect(ctx, d, newQuery("read the ledger of fires", readLedgersSQL, workers), read)

@@ -251,12 +251,8 @@ FROM (
 func (d *Database) GhostBacklog(
 	ctx context.Context, q GhostQueue, l Limits,
 ) (b Backlog, err error) {
-	var oldest *time.Time
 	count := newQuery("count the backlog", q.fill(ghostBacklogSQL), backlogCap+1)
-	_, err = d.candidateRow(ctx, l, count, &b.Pending, &b.Due, &b.Dead, &oldest, &b.ReadAt)
-	if oldest != nil {
-		b.OldestAt = *oldest
-	}
+	_, err = d.candidateRow(ctx, l, count, &b.Pending, &b.Due, &b.Dead, &b.OldestAt, &b.ReadAt)
 	return b.capped(), err
 }
 

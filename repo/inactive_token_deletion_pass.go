@@ -196,14 +196,14 @@ func (d *Database) TokenBacklog(
 	type row struct {
 		StartedAt time.Time
 		Above     int64
-		GoesOn    *time.Time
+		GoesOn    time.Time
 		ReadAt    time.Time
 	}
 	q := newQuery("count the backlog", tokenBacklogSQL, backlogCap+1)
 	passes, _, err := candidateRows(ctx, d, l, q, pgx.RowToStructByPos[row])
 	for _, p := range passes {
 		b = Backlog{Pending: p.Above, OldestAt: p.StartedAt, ReadAt: p.ReadAt}
-		continuesAt = orZero(p.GoesOn)
+		continuesAt = p.GoesOn
 		if continuesAt.IsZero() {
 			b.Due = p.Above
 		}

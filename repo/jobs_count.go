@@ -71,8 +71,7 @@ func (d *Database) CountJobs(ctx context.Context) ([]JobCount, error) {
 	q := newQuery("count jobs", countJobsSQL)
 	l := Limits{Statement: statementTimeout}
 	return readRows(ctx, d, l, q, func(row pgx.CollectableRow) (c JobCount, err error) {
-		var due *time.Time
-		var now time.Time
+		var due, now time.Time
 		err = row.Scan(&c.Kind, &c.State, &c.Jobs, &c.AtLeast, &due, &now)
 		c.Overdue = since(due, now)
 		return c, err

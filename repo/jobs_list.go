@@ -76,10 +76,9 @@ const jobColumns = `id, kind, state::text, args, attempt, max_attempts,
 const rescuedText = "Stuck job rescued by JobRescuer"
 
 func scanJob(row pgx.CollectableRow) (j QueuedJob, err error) {
-	var attempted, finalized *time.Time
 	var worked int64
 	err = row.Scan(&j.ID, &j.Kind, &j.State, &j.Args, &j.Attempt, &j.MaxAttempts,
-		&j.CreatedAt, &j.ScheduledAt, &attempted, &finalized,
+		&j.CreatedAt, &j.ScheduledAt, &j.AttemptedAt, &j.FinalizedAt,
 		&j.Errors, &j.Outcome, &j.Reason, &j.RunID, &j.TraceID, &worked)
 	j.Worked = time.Duration(worked) * time.Millisecond
 	rescued := false // the last attempt that has ended
@@ -94,7 +93,6 @@ func scanJob(row pgx.CollectableRow) (j QueuedJob, err error) {
 			j.Outcome = JobDiscarded
 		}
 	}
-	j.AttemptedAt, j.FinalizedAt = orZero(attempted), orZero(finalized)
 	return j, err
 }
 

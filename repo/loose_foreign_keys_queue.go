@@ -382,16 +382,12 @@ const pendingRecordsSQL = `
 // QueueBacklog counts the pending and the dead records.
 func (d *Database) QueueBacklog(ctx context.Context, queue DeletedRecords, l Limits) (Backlog, error) {
 	var b Backlog
-	var oldest *time.Time
 	var pending []string
 	for i := range queue.Existing() {
 		pending = append(pending, queue.Fill(i, pendingRecordsSQL))
 	}
 	q := newQuery("count the backlog",
 		fill(queueBacklogSQL, "{pending}", strings.Join(pending, "\n  UNION ALL")), backlogCap+1)
-	_, err := d.candidateRow(ctx, l, q, &b.Pending, &b.Due, &oldest, &b.Dead, &b.ReadAt)
-	if oldest != nil {
-		b.OldestAt = *oldest
-	}
+	_, err := d.candidateRow(ctx, l, q, &b.Pending, &b.Due, &b.OldestAt, &b.Dead, &b.ReadAt)
 	return b.capped(), err
 }

@@ -47,13 +47,6 @@ type OutsidePath struct {
 
 const outsideColumns = `id, coalesce(run_id::text, ''), coalesce(job_id, 0), kind, path, at, done_at, done_by`
 
-func scanOutside(row pgx.CollectableRow) (o OutsidePath, err error) {
-	var done *time.Time
-	err = row.Scan(&o.ID, &o.RunID, &o.JobID, &o.Kind, &o.Path, &o.At, &done, &o.DoneBy)
-	o.DoneAt = orZero(done)
-	return o, err
-}
-
 // OutsideFilter selects paths.
 type OutsideFilter struct {
 	// JobID and RunID are zero for all.
@@ -75,7 +68,7 @@ ORDER BY id LIMIT $5`
 // ListOutside reads a page of paths, the oldest first.
 func (d *Database) ListOutside(ctx context.Context, f OutsideFilter) ([]OutsidePath, error) {
 	q := newQuery("list paths outside", listOutsideSQL, customPlan, f.After, f.JobID, f.RunID, f.Pending, f.Limit)
-	return collect(ctx, d, q, scanOutside)
+	return collect(ctx, d, q, pgx.RowToStructByPos[OutsidePath])
 }
 
 const (
@@ -119,7 +112,7 @@ func (d *Database) AckOutside(
 			return err
 		}
 		rows, _ = tx.Query(ctx, readOutsideSQL, ids)
-		done, err = pgx.CollectRows(rows, scanOutside)
+		done, err = pgx.CollectRows(rows, pgx.RowToStructByPos[OutsidePath])
 		return err
 	}
 	err = d.transaction(ctx, "mark paths outside as done", Permit{Guard: unguarded(), Limits: ackLimits()}, do)

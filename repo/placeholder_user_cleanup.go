@@ -324,11 +324,9 @@ SELECT (SELECT count(*) FROM pending), (SELECT count(*) FROM eligible_for_deleti
 func (d *Database) PlaceholderBacklog(
 	ctx context.Context, rules PlaceholderRules, l Limits,
 ) (b Backlog, err error) {
-	var oldest *time.Time
 	q := newQuery("count the backlog", rules.Tables.fill(placeholderBacklogSQL),
 		rules.args(BeforePlaceholders, backlogCap+1)...)
-	_, err = d.candidateRow(ctx, l, q, &b.Pending, &b.Due, &oldest, &b.Dead, &b.ReadAt)
-	b.OldestAt = orZero(oldest)
+	_, err = d.candidateRow(ctx, l, q, &b.Pending, &b.Due, &b.OldestAt, &b.Dead, &b.ReadAt)
 	return b.capped(), err
 }
 

@@ -57,7 +57,7 @@ func listening(t *testing.T, url string) (*repo.Database, *listener) {
 	t.Helper()
 	config := assert.Must(pgxpool.ParseConfig(url))(t)
 	l := &listener{}
-	config.ConnConfig.Tracer = l
+	config.ConnConfig.Tracer, config.AfterConnect = l, repo.ClampTimes
 	pool := assert.Must(pgxpool.NewWithConfig(context.Background(), config))(t)
 	t.Cleanup(pool.Close)
 	return repo.OnPool("main", pool), l

@@ -43,13 +43,6 @@ const inForceSQL = `(p.until IS NULL OR p.until > clock_timestamp())`
 
 const protectionColumns = `p.kind, p.id, p.reason, p.protected_by, p.since, p.until`
 
-func scanProtection(row pgx.CollectableRow) (p Protection, err error) {
-	var until *time.Time
-	err = row.Scan(&p.Kind, &p.ID, &p.Reason, &p.By, &p.Since, &until)
-	p.Until = orZero(until)
-	return p, err
-}
-
 // DeletionBegunError says that it is too late to protect a user or group: the deletion of the user,
 // or of the group or one above it, has begun.
 type DeletionBegunError struct {
@@ -153,11 +146,11 @@ func (d *Database) Protect(
 			}
 		}
 		rows, _ := tx.Query(ctx, protectSQL, p.Kind, p.ID, p.Reason, p.By, ttl)
-		protected, err = pgx.CollectExactlyOneRow(rows, scanProtection)
+		protected, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Protection])
 		if errors.Is(err, pgx.ErrNoRows) {
 			// The longer one that kept its place: this transaction has its row locked.
 			rows, _ = tx.Query(ctx, protectedTargetSQL, p.Kind, p.ID)
-			protected, err = pgx.CollectExactlyOneRow(rows, scanProtection)
+			protected, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Protection])
 		}
 		return err
 	}
@@ -191,7 +184,7 @@ WHERE p.kind = $1 AND p.id = $2 AND ` + inForceSQL + ` RETURNING ` + protectionC
 
 // Unprotect ends a protection and returns it. Without one in force the error is [ErrNotFound].
 func (d *Database) Unprotect(ctx context.Context, kind string, id int64) (Protection, error) {
-	ended, err := collect(ctx, d, newQuery("unprotect "+kind, unprotectSQL, kind, id), scanProtection)
+	ended, err := collect(ctx, d, newQuery("unprotect "+kind, unprotectSQL, kind, id), pgx.RowToStructByPos[Protection])
 	if err == nil && len(ended) == 0 {
 		err = ErrNotFound
 	}
@@ -212,7 +205,7 @@ func (d *Database) Protections(
 	ctx context.Context, kind string, behind Protection, limit int,
 ) ([]Protection, error) {
 	q := newQuery("list protections", protectionsSQL, behind.Kind, behind.ID, kind, limit)
-	return collect(ctx, d, q, scanProtection)
+	return collect(ctx, d, q, pgx.RowToStructByPos[Protection])
 }
 
 const protectedTargetSQL = `
@@ -234,7 +227,7 @@ func (d *Database) OwnProtection(
 	ctx context.Context, kind string, id int64, l Limits,
 ) (*Protection, error) {
 	q := newQuery("look for a protection", protectedTargetSQL, kind, id)
-	found, err := readRows(ctx, d, l, q, scanProtection)
+	found, err := readRows(ctx, d, l, q, pgx.RowToStructByPos[Protection])
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}

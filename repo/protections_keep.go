@@ -92,7 +92,7 @@ func keep(
 	ctx context.Context, tx *changing, steps []JobCascade, keys ...keptKeys,
 ) (Keeping, error) {
 	rows, _ := tx.Query(ctx, inForceTargetsSQL)
-	all, err := pgx.CollectRows(rows, scanProtection)
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Protection])
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
@@ -148,7 +148,7 @@ func (d *Database) keeping(
 		return nil, err
 	}
 	q := newQuery("look for protections", inForceTargetsSQL)
-	found, err := readRows(ctx, d, l, q, scanProtection)
+	found, err := readRows(ctx, d, l, q, pgx.RowToStructByPos[Protection])
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}

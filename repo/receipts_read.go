@@ -136,12 +136,8 @@ FROM maintenance.receipt_head h WHERE h.only_row`
 
 // ReceiptHead reads the head of the chain, or returns [ErrNotFound].
 func (d *Database) ReceiptHead(ctx context.Context) (h ReceiptHead, err error) {
-	var at *time.Time
-	into := []any{&h.Sequence, &h.Hash, &h.PrunedSequence, &h.PrunedHash, &h.Newest, &at}
+	into := []any{&h.Sequence, &h.Hash, &h.PrunedSequence, &h.PrunedHash, &h.Newest, &h.At}
 	err = d.queryRow(ctx, "read the head of the receipts", into, receiptHeadSQL)
-	if at != nil {
-		h.At = at.UTC()
-	}
 	return h, err
 }
 

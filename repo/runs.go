@@ -89,18 +89,13 @@ func scanRun(row pgx.CollectableRow) (r Run, err error) {
 }
 
 func (r *Run) scan(row pgx.Row, more ...any) error {
-	var finished, silent *time.Time
-	var dead time.Time
 	err := row.Scan(append([]any{
 		&r.ID, &r.Worker, &r.Database, &r.Trigger, &r.State, &r.Reason, &r.Error, &r.TraceID, &r.RequestedBy,
-		&r.DryRun, &r.OverLimit, &r.TurboMode, &r.LeaseEpoch, &r.StartedAt, &finished, &r.Counts, &r.Tables,
-		&r.Definitions, &r.RequestID, &r.Replica, &silent, &dead,
+		&r.DryRun, &r.OverLimit, &r.TurboMode, &r.LeaseEpoch, &r.StartedAt, &r.FinishedAt, &r.Counts, &r.Tables,
+		&r.Definitions, &r.RequestID, &r.Replica, &r.SilentSince, &r.DeadAt,
 	}, more...)...)
-	if finished != nil {
-		r.FinishedAt = *finished
-	}
-	if silent != nil {
-		r.SilentSince, r.DeadAt = *silent, dead
+	if r.SilentSince.IsZero() {
+		r.DeadAt = time.Time{}
 	}
 	return err
 }

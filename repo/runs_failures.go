@@ -43,8 +43,6 @@ ORDER BY oldest.finished_at`
 func (d *Database) Failures(
 	ctx context.Context, worker string, databases []string,
 ) ([]Failure, error) {
-	return collect(ctx, d, newQuery("read the last failures", failuresSQL, worker, databases), func(row pgx.CollectableRow) (f Failure, err error) {
-		err = row.Scan(&f.Database, &f.Reason, &f.Error, &f.Since)
-		return f, err
-	})
+	q := newQuery("read the last failures", failuresSQL, worker, databases)
+	return collect(ctx, d, q, pgx.RowToStructByPos[Failure])
 }

@@ -34,11 +34,9 @@ FROM (SELECT) AS one LEFT JOIN LATERAL (
 // StartState reads the clock, the feature flags and the pause of a worker.
 func (d *Database) StartState(ctx context.Context, worker string) (s StartState, err error) {
 	var p Pause
-	var since, until *time.Time
-	into := []any{&s.Now, &s.Flags, &p.Worker, &p.Reason, &p.By, &since, &until}
+	into := []any{&s.Now, &s.Flags, &p.Worker, &p.Reason, &p.By, &p.Since, &p.Until}
 	err = d.queryRow(ctx, "read pauses, flags and clock", into, startStateSQL, worker)
 	if p.Worker != "" {
-		p.Since, p.Until = orZero(since), orZero(until)
 		s.Pause = &p
 	}
 	return s, err

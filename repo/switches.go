@@ -22,12 +22,7 @@ WHERE until IS NULL OR until > clock_timestamp() ORDER BY worker`
 // Pauses reads the pauses in force.
 func (d *Database) Pauses(ctx context.Context) ([]Pause, error) {
 	q := newQuery("read pauses", pausesSQL)
-	return collect(ctx, d, q, func(row pgx.CollectableRow) (p Pause, err error) {
-		var until *time.Time
-		err = row.Scan(&p.Worker, &p.Reason, &p.By, &p.Since, &until)
-		p.Until = orZero(until)
-		return p, err
-	})
+	return collect(ctx, d, q, pgx.RowToStructByPos[Pause])
 }
 
 const pauseSQL = `

@@ -2,7 +2,6 @@ package repo
 
 import (
 	"bytes"
-	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,7 +11,7 @@ import (
 // PostgreSQL knows times that neither [time.Time] in JSON nor a protobuf Timestamp can carry:
 // infinity, -infinity, and years beyond 9999 or before 1. Whatever reads a date or a time into a
 // time.Time gets the nearest one that can be carried instead, so that no column of anybody's can
-// fail a run, a status or a list.
+// fail a run, a status or a list. NULL is the zero time.
 
 // earliest and latest are those times. earliest is not the zero time, which stands for none.
 func earliest() time.Time { return time.Date(1, 1, 1, 0, 0, 0, 1000, time.UTC) }
@@ -59,6 +58,8 @@ func (c clampedTime) Scan(src []byte, target any) error {
 		return err
 	}
 	switch v := value.(type) {
+	case nil:
+		*into = time.Time{}
 	case time.Time:
 		*into = clamped(v.UTC())
 	case pgtype.InfinityModifier:
@@ -66,19 +67,17 @@ func (c clampedTime) Scan(src []byte, target any) error {
 		if v == pgtype.NegativeInfinity {
 			*into = earliest()
 		}
-	default:
-		return errors.New("NULL where a time was expected")
 	}
 	return nil
 }
 
 // since is how long it is from a time to now: 0 if that is still to come, or was never. It is done
 // here because PostgreSQL refuses to subtract infinite times.
-func since(then *time.Time, now time.Time) time.Duration {
-	if then == nil {
+func since(then, now time.Time) time.Duration {
+	if then.IsZero() {
 		return 0
 	}
-	return max(0, now.Sub(*then))
+	return max(0, now.Sub(then))
 }
 
 func clamped(t time.Time) time.Time {

@@ -31,11 +31,11 @@ func TestDatabase_TimesThatNobodyCanCarryAreTheNearestOnesThatCanBe(t *testing.T
 	for _, mode := range []string{"cache_statement", "exec", "simple_protocol"} {
 		d := servicetest.Open(t, b.with("timezone=Asia/Tokyo&default_query_exec_mode="+mode))
 		for sql, want := range times {
-			var one time.Time
+			one, zero := time.Time{}, time.Unix(1, 0)
 			var two, none *time.Time
-			if err := d.Pool().QueryRow(context.Background(), "SELECT "+sql+", "+sql+", NULL::timestamptz").Scan(&one, &two, &none); err != nil ||
-				none != nil {
-				t.Errorf("%s %s: %v, NULL is %v", mode, sql, err, none)
+			if err := d.Pool().QueryRow(context.Background(), "SELECT "+sql+", "+sql+", NULL::timestamptz, NULL::timestamptz").Scan(&one, &two, &none, &zero); err != nil ||
+				none != nil || !zero.IsZero() {
+				t.Errorf("%s %s: %v, NULL is %v, %s", mode, sql, err, none, zero)
 				continue
 			}
 			for _, got := range []time.Time{one, *two} {

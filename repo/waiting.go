@@ -21,12 +21,12 @@ type Waiting struct {
 // waitingShown is how many there are in one answer.
 const waitingShown = 100
 
-// waitingRow is the result of a statement for [Waiting]: nil for what is not known.
+// waitingRow is the result of a statement for [Waiting].
 type waitingRow struct {
 	ID     int64
 	Name   *string
-	Since  *time.Time
-	Until  *time.Time
+	Since  time.Time
+	Until  time.Time
 	Reason string
 }
 
@@ -34,7 +34,7 @@ type waitingRow struct {
 func waiting(kind string, rows []waitingRow) []Waiting {
 	list := make([]Waiting, len(rows))
 	for i, r := range rows {
-		list[i] = Waiting{Kind: kind, ID: r.ID, Since: orZero(r.Since), Until: orZero(r.Until), Reason: r.Reason}
+		list[i] = Waiting{Kind: kind, ID: r.ID, Since: r.Since, Until: r.Until, Reason: r.Reason}
 		if r.Name != nil {
 			list[i].Name = *r.Name
 		}
