@@ -205,7 +205,9 @@ func TestWorkJob_PanicIsAFailureThatKnowsItsStack(t *testing.T) {
 func TestWorkJob_LogLacksTheDriversTextAlsoIfMainGoesAwayAfterwards(t *testing.T) {
 	t.Parallel()
 	refused, away := &repo.Error{Operation: "delete", Database: "main", SQLState: "23505"}, &repo.Error{Operation: "note", Database: "main"}
-	w := newWorkshop(t, func(context.Context, *job.Attempt) (job.Result, error) { return job.Result{}, errors.Join(refused, away) })
+	w := newWorkshop(t, func(context.Context, *job.Attempt) (job.Result, error) {
+		return job.Result{}, errors.Join(refused, away)
+	})
 	_, err := w.WorkJob(context.Background(), job.Request{ID: 3, Kind: "test", Attempt: 1, MaxAttempts: 25})
 	assert.That(t, errors.Is(err, repo.ErrUnreachable), "got %v", err)
 	assert.Equal(t, w.line(t)["error"], any(refused.Public()+"\n"+away.Error()), "logged")

@@ -12,6 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/placeholderuser"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -41,6 +42,45 @@ func TestFault_Replica_CandidatesAreReadThereAndDecidedOnThePrimary(t *testing.T
 	for _, decision := range []string{"FOR SHARE", "FROM maintenance.runs", "FROM application_settings", "q.hard_delete", "AS ripe"} {
 		m.WantRead(decision, 0)
 	}
+}
+
+// What a run has read on the replica changes before it decides: the decision is the primary's.
+func TestFault_Replica_StaleCandidatesDecideNothing(t *testing.T) {
+	m := servicetest.NewMirrored(servicetest.Parallel(t))
+	s := m.Service(func(c *service.Config) { service.Settings[placeholderuser.Config](c).BatchSize = 10 })
+	m.Candidates()
+	for _, c := range []struct{ worker, lock, counts, change string }{
+		{
+			servicetest.PlaceholderUsers, "import_placeholder_user_details IN EXCLUSIVE MODE", "scheduled_jobs=2",
+			`UPDATE import_placeholder_user_details SET namespace_id = 401 WHERE id = 301`,
+		},
+		{
+			servicetest.AdjournedGroups, "namespaces IN ACCESS EXCLUSIVE MODE", "scheduled_jobs=1",
+			`DELETE FROM group_deletion_schedules WHERE group_id = 401;
+			UPDATE group_deletion_schedules SET marked_for_deletion_on = current_date WHERE group_id = 402`,
+		},
+		{
+			servicetest.GhostUsers, "maintenance.protected_targets IN ACCESS EXCLUSIVE MODE", "migrated_users=1 deleted_rows=4",
+			`DELETE FROM ghost_user_migrations WHERE user_id = 501;
+			UPDATE ghost_user_migrations SET consume_after = now() + interval '1 hour' WHERE user_id = 502`,
+		},
+	} {
+		m.CaughtUp()
+		before := m.Asked(candidateQueries()[c.worker])
+		tx := assert.Must(m.Connect("main").Begin(t.Context()))(t)
+		// Who looks for candidates does not wait, who decides does.
+		assert.Must(tx.Exec(t.Context(), `LOCK TABLE `+c.lock))(t)
+		r := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: c.worker, Async: true}))(t)
+		devdb.Eventually(t, c.worker+" to read the replica", func() bool { return m.Asked(candidateQueries()[c.worker]) > before })
+		m.Eventually("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`, "true")
+		assert.Must(tx.Exec(t.Context(), c.change))(t)
+		assert.NoError(t, tx.Commit(t.Context()))
+		servicetest.WantRun(t, servicetest.Ended(t, s, r.ID), repo.RunSucceeded, c.counts)
+	}
+	m.Want("main", servicetest.JobsOfPlaceholders, "302 303")
+	m.Want("main", `SELECT string_agg(args ->> 'group_id', ' ') FROM maintenance.river_job WHERE kind = 'destroy_group'`, "403")
+	m.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM users WHERE id > 500 AND id < 600`, "501 502")
+	m.Want("main", `SELECT deletion_attempts FROM import_placeholder_user_details WHERE id = 301`, "0")
 }
 
 func TestFault_Replica_WhileItLacksTheWorkersLastWriteThePrimaryIsRead(t *testing.T) {
