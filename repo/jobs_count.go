@@ -81,8 +81,8 @@ func (d *Database) CountJobs(ctx context.Context) ([]JobCount, error) {
 // FailedJobs are jobs of one kind and reason (of delete_user) of which an attempt has failed.
 type FailedJobs struct {
 	Kind, Reason string
-	// Waiting will be retried, Discarded not. AtLeast says that of one of the states there are
-	// more than the 1,000, of all kinds, that are counted.
+	// Waiting will be retried, Discarded not. Of each state 1,001 are counted, of all kinds. AtLeast
+	// reports whether one of the states has more than 1,000.
 	Waiting, Discarded int64
 	AtLeast            bool
 }
@@ -93,10 +93,10 @@ const failedJobsSQL = `
 SELECT j.kind, coalesce(j.args ->> 'reason', ''),
   count(*) FILTER (WHERE s.state = 'retryable'), count(*) FILTER (WHERE s.state = 'discarded'),
   greatest(sum(count(*) FILTER (WHERE s.state = 'retryable')) OVER (),
-    sum(count(*) FILTER (WHERE s.state = 'discarded')) OVER ()) >= 1000
+    sum(count(*) FILTER (WHERE s.state = 'discarded')) OVER ()) > 1000
 FROM unnest('{retryable,discarded}'::maintenance.river_job_state[]) AS s (state)
 CROSS JOIN LATERAL (
-  SELECT kind, args FROM maintenance.river_job WHERE state = s.state ORDER BY queue LIMIT 1000) j
+  SELECT kind, args FROM maintenance.river_job WHERE state = s.state ORDER BY queue LIMIT 1001) j
 GROUP BY 1, 2 ORDER BY 1, 2`
 
 // FailedJobs counts the jobs that wait for another attempt after one that failed, and those that
