@@ -110,7 +110,7 @@ func (b *groupBench) runCalls() map[string]func(context.Context) error {
 
 // calls of a job.
 func (b *groupBench) jobCalls() map[string]func(context.Context) error {
-	lock := locking(1)
+	lock := unguarded()
 	members := func(of repo.Memberships) func(context.Context) error {
 		return func(ctx context.Context) error {
 			_, err := b.RemoveMembers(ctx, lock, of, b.queue, func(int64) repo.Job { return repo.Job{Args: repo.DeleteUser{UserID: 1}} })
@@ -119,13 +119,13 @@ func (b *groupBench) jobCalls() map[string]func(context.Context) error {
 	}
 	return map[string]func(context.Context) error{
 		"begin": func(ctx context.Context) error {
-			p := locking(15000)
+			p := unguarded()
 			p.Transaction = time.Minute
 			_, err := b.BeginGroupRemoval(ctx, p, b.stores, b.due, repo.DestroyGroup{GroupID: 15000, UserID: new(int64(1))})
 			return err
 		},
 		"fail": func(ctx context.Context) error {
-			return b.FailGroupRemoval(ctx, locking(15000), b.stores, 15000, "why")
+			return b.FailGroupRemoval(ctx, unguarded(), b.stores, 15000, "why")
 		},
 		"tree": func(ctx context.Context) error {
 			tree, err := b.GroupTree(ctx, 15000, generous, func() error { return nil })

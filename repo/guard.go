@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrBusy means that somebody else holds the advisory lock of a [Guard]; the transaction changed
-// nothing.
+// ErrBusy means that another transaction holds the advisory lock of a [Guard]. The transaction
+// changed nothing.
 var ErrBusy = errors.New("somebody else is at work on it")
 
 // errUnguarded is a fault of ours: a write whose permit has no guard.
@@ -42,8 +42,8 @@ type Limits struct {
 	before string
 }
 
-// Guard is what must hold for a write to change anything: the fence of a run; or an attempt of a
-// job, an advisory lock, or both. The zero value never holds.
+// Guard is what must hold for a write to change anything: the fence of a run, or an attempt of a
+// job, which may need advisory locks too. The zero value never holds.
 //
 // It is checked in the statement that writes, or first in its transaction, and what it checks stays
 // locked until the commit.
@@ -63,22 +63,18 @@ func unguarded() Guard { return Guard{free: true} }
 // Guard lets only the holder of the lease write; else the error is [ErrLeaseLost].
 func (f Fence) Guard() Guard { return Guard{fence: &f} }
 
-// AdvisoryLock lets one transaction at a time write that uses this key; where another one is at
-// work the error is [ErrBusy]. The lock goes with the transaction.
-func AdvisoryLock(key int64) Guard { return Guard{lock: &key} }
-
 // Guard lets an attempt write only while the job is still its own; else the error is [ErrJobLost].
 func (a AttemptOf) Guard() Guard { return Guard{attempt: &a} }
 
-// WithLock asks for the advisory lock of an attempt too, as [AdvisoryLock] does. The guard of a
-// fence has no lock: this has no effect on it.
+// WithLock lets one attempt at a time write that uses this key. If another transaction holds the
+// lock, the error is [ErrBusy]. The commit releases the lock. WithLock has no effect on a fence.
 func (g Guard) WithLock(key int64) Guard {
 	g.lock = &key
 	return g
 }
 
-// WithPart asks for a second advisory lock besides that of WithLock or [AdvisoryLock], without
-// which it has no effect. Nobody waits for either, so there are no deadlocks.
+// WithPart asks for a second advisory lock besides that of WithLock, without which it has no
+// effect. No attempt waits for either, so there are no deadlocks.
 func (g Guard) WithPart(key int64) Guard {
 	g.part = &key
 	return g
@@ -110,10 +106,6 @@ guard AS MATERIALIZED (SELECT held FROM attempt)`
 guard AS MATERIALIZED (
   SELECT held FROM attempt
   WHERE pg_try_advisory_xact_lock({lock}) AND pg_try_advisory_xact_lock({part})
-)`
-
-	lockSQL = `guard AS MATERIALIZED (
-  SELECT 1 AS held WHERE pg_try_advisory_xact_lock({lock}) AND pg_try_advisory_xact_lock({part})
 )`
 
 	// freeGuardSQL is that of [unguarded].
@@ -161,10 +153,7 @@ func (g Guard) sql(p *parameters) string {
 		}
 		return fill(attemptLockSQL, "{job}", job, "{attempted}", attempted,
 			"{lock}", p.add(*g.lock), "{part}", p.add(*cmp.Or(g.part, g.lock)))
-	case g.lock != nil:
-		return fill(lockSQL, "{lock}", p.add(*g.lock), "{part}", p.add(*cmp.Or(g.part, g.lock)))
-	}
-	if g.free {
+	case g.free:
 		return freeGuardSQL
 	}
 	return noGuardSQL
@@ -198,8 +187,6 @@ func (g Guard) refused(ctx context.Context, q queryer) error {
 		return errUnguarded
 	case g.fence != nil:
 		return ErrLeaseLost
-	case g.attempt == nil:
-		return ErrBusy
 	}
 	var held, cancelled bool
 	err := q.QueryRow(ctx, attemptHeldSQL, g.attempt.ID, g.attempt.AttemptedAt).Scan(&held, &cancelled)

@@ -312,7 +312,7 @@ func wantLookups(t *testing.T, nodes []node, text string) {
 
 // engineMethods are those of the engine that the calls use in turn.
 const engineMethods = " Add AtWork CloseAbandoned Database FailedJobs Go Health Heartbeat IsStopping Join NotUsed " +
-	"Planning Prune Ready ResumesAfterLoad SlowedBy StartSpan Unfinished Worker "
+	"Planning Prune Ready ResumesAfterLoad SlowedBy Unfinished Worker "
 
 // TestPlans_NothingReadsALongHistory must not run in parallel: the provider of meters is the process's.
 func TestPlans_NothingReadsALongHistory(t *testing.T) {

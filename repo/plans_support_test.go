@@ -172,9 +172,9 @@ func wantIndexes(t *testing.T, nodes []node, text string) {
 // by is a permit of the holder of a lease, with all the time in the world.
 func by(f repo.Fence) repo.Permit { return repo.Permit{Guard: f.Guard(), Limits: generous} }
 
-// locking is a permit of whoever has an advisory lock.
-func locking(key int64) repo.Permit {
-	return repo.Permit{Guard: repo.AdvisoryLock(key), Limits: generous}
+// unguarded is a permit that always holds.
+func unguarded() repo.Permit {
+	return repo.Permit{Guard: repo.Unguarded(), Limits: generous}
 }
 
 // longHistory is a main database after years: 100,000 runs and fires and 50,000 jobs. Each worker has a past that makes

@@ -59,7 +59,7 @@ func TestReceipts_SayWhatASweepHasDone(t *testing.T) {
 		CREATE TABLE v (owner bigint, n int); INSERT INTO v VALUES (1, 1), (1, 2)`)
 	b.KeepKeys = true
 	source := repo.Source{RunID: "0190a1b2-0000-7000-8000-000000000001", Worker: "w", RequestedBy: "me"}
-	permit := locking(1)
+	permit := unguarded()
 	permit.Source = source
 	sweep := func(table, owner string, c repo.Change, batch repo.Batch) repo.BatchResult {
 		t.Helper()
@@ -112,7 +112,7 @@ func TestReceipts_NothingIsWrittenForNothing(t *testing.T) {
 	b.exec(`CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint); CREATE INDEX ON t (owner, id); INSERT INTO t (owner) SELECT 1 FROM generate_series(1, 9);
 		CREATE TABLE child (id bigserial PRIMARY KEY, t_id bigint REFERENCES t DEFERRABLE INITIALLY DEFERRED); INSERT INTO child (t_id) VALUES (1)`)
 	rows := b.rows("t", "owner", "1")
-	_, err := rows.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 9, Permit: locking(1)})
+	_, err := rows.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 9, Permit: unguarded()})
 	servicetest.WantError(t, err, "child_t_id_fkey")
 	b.wantChain(0)
 
@@ -128,7 +128,7 @@ func TestReceipts_NothingIsWrittenForNothing(t *testing.T) {
 	b.wantChain(0)
 
 	b.exec(`DELETE FROM maintenance.receipt_head; DROP TABLE child`)
-	_, err = rows.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 9, Permit: locking(1)})
+	_, err = rows.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 9, Permit: unguarded()})
 	servicetest.WantError(t, err, "receipts")
 	b.want(`SELECT count(*) FROM t`, "9")
 }
@@ -148,13 +148,13 @@ func TestReceipts_StayAChainWhoeverWrites(t *testing.T) {
 		swept := b.rows("t", "owner", fmt.Sprint(owner))
 		wait.Go(func() {
 			for range rows / 4 / 5 {
-				_, err := swept.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 5, Permit: locking(int64(owner))})
+				_, err := swept.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 5, Permit: unguarded()})
 				failed <- err
 			}
 		})
 		wait.Go(func() {
 			for i := range groups / 4 {
-				_, err := b.RemoveGroup(context.Background(), locking(int64(100+owner)), stores, int64(owner*10+i+1), repo.Removed{})
+				_, err := b.RemoveGroup(context.Background(), unguarded(), stores, int64(owner*10+i+1), repo.Removed{})
 				failed <- err
 			}
 		})
@@ -180,12 +180,12 @@ func TestReceipts_TheHeadIsLockedLast(t *testing.T) {
 	move := b.rows("t", "owner", "1")
 	go func() {
 		change := repo.Change{Set: []string{"owner"}, Value: new(int64(2))}
-		moved <- second(move.Sweep(context.Background(), change, repo.Batch{Rows: 9, Permit: locking(1)}))
+		moved <- second(move.Sweep(context.Background(), change, repo.Batch{Rows: 9, Permit: unguarded()}))
 	}()
 	b.estate.Eventually("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`,
 		"true")
 	// The check of the foreign key waits. Others write their receipts meanwhile.
-	b.swept(b.rows("other", "owner", "1"), repo.Change{Delete: true}, repo.Batch{Rows: 9, Permit: locking(2)})
+	b.swept(b.rows("other", "owner", "1"), repo.Change{Delete: true}, repo.Batch{Rows: 9, Permit: unguarded()})
 	commit()
 	assert.NoError(t, <-moved)
 	b.wantChain(2)
@@ -236,7 +236,7 @@ func newLeaving(t *testing.T) leaving {
 
 // delete deletes up to two rows.
 func (l leaving) delete(l2 repo.Limits, s repo.Source) (repo.BatchResult, error) {
-	permit := repo.Permit{Guard: repo.AdvisoryLock(1), Limits: l2, Source: s}
+	permit := repo.Permit{Guard: repo.Unguarded(), Limits: l2, Source: s}
 	change := repo.Change{Delete: true, Report: "path", Outside: "project_repository"}
 	return l.Sweep(context.Background(), change, repo.Batch{Permit: permit, Rows: 2, Direct: true})
 }

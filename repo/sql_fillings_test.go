@@ -9,7 +9,7 @@ var fragments = []string{
 	"abandonedSQL", "forgottenSQL", "unsettledSQL",
 	// Leases and guards.
 	"attemptGuardSQL", "attemptLockSQL", "attemptSQL", "fenceSQL", "freeGuardSQL", "freeSQL", "heldSQL",
-	"leaseConflictSQL", "leaseIsFreeSQL", "leaseValuesSQL", "leafParentsSQL", "lockSQL", "noGuardSQL",
+	"leaseConflictSQL", "leaseIsFreeSQL", "leaseValuesSQL", "leafParentsSQL", "noGuardSQL",
 	// Protections.
 	"aboveSQL", "inForceSQL", "missingTargetSQL", "noTableSQL", "anyInForceSQL", "missingTargetsSQL", "cancelledUsersSQL", "userVetoesSQL",
 	// Fires.
@@ -48,7 +48,7 @@ var fillings = map[string]string{
 	"{leaf}": "gitlab_partitions_dynamic.leaf", "{number}": "2", "{others}": "AND partition NOT IN (1, 2)", "{sequence}": "public.a_sequence", "{sequence_literal}": "'public.a_sequence'",
 	"{table}": "public.users", "{condition}": "id IS NULL", "{type}": "bigint", "{exact}": "bigint",
 	"{present}": "t.user_id IS NOT NULL", "{behind}": " AND (t.user_id) > (7::text::bigint)", "{equalities}": "", "{last_values}": "k.k1", "{next_values}": "x.k1", "{named_columns}": "t.user_id AS k1", "{texts}": "k.k1::text",
-	"{users}": "missingTargetSQL", "{namespaces}": "noTableSQL", "{missing}": "missingTargetsSQL", "{living}": "livingSQL", "{parts}": "livingPartSQL", "{parent_column}": "id", "{lists}": "$1::text[]::bigint[]", "claimsSQL{lists}": "$3::bigint[]", "{names}": "k1",
+	"{users}": "missingTargetSQL", "{namespaces}": "noTableSQL", "{missing}": "missingTargetsSQL", "{parts}": "livingPartSQL", "{parent_column}": "id", "{lists}": "$1::text[]::bigint[]", "claimsSQL{lists}": "$3::bigint[]", "{names}": "k1",
 	"{parent}": "public.users", "{matches}": "t.id = k.k1", "{row_age}": "age(t.xmin)",
 	"{recorded_columns}": "primary_key_value", "{recorded_values}": "k.k1",
 	// Groups.

@@ -192,7 +192,7 @@ func TestSweep_KeysTooWideForTheColumnMatchNothing(t *testing.T) {
 		assert.That(t, has[0], "%s: any %v", kind, has)
 		places := assert.Must(r.Refer(ctx, generous))(t)
 		assert.That(t, slices.Equal(places, []int{0, 1}), "%s: refer %v", kind, places)
-		taken, err := r.Take(ctx, []repo.Column{owner}, [][]string{{"2", "3000000000"}}, repo.Batch{Rows: 9, Permit: locking(1)})
+		taken, err := r.Take(ctx, []repo.Column{owner}, [][]string{{"2", "3000000000"}}, repo.Batch{Rows: 9, Permit: unguarded()})
 		assert.That(t, err == nil && slices.Equal(taken[0], []string{"1"}), "%s: take %v, %v", kind, taken, err)
 		got := b.swept(r, repo.Change{Delete: true}, repo.Batch{Rows: 9})
 		assert.That(t, got.Changed == 2, "%s: swept %+v", kind, got)

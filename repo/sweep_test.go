@@ -29,7 +29,7 @@ func (b *bench) rows(table, column, value string) repo.Rows {
 func (b *bench) swept(r repo.Rows, c repo.Change, batch repo.Batch) repo.BatchResult {
 	b.Helper()
 	if batch.Limits = generous; batch.Guard == (repo.Guard{}) {
-		batch.Guard = repo.AdvisoryLock(1)
+		batch.Guard = repo.Unguarded()
 	}
 	return assert.Must(r.Sweep(context.Background(), c, batch))(b.T)
 }
@@ -94,7 +94,7 @@ func TestSweep_LeavesOutLockedRowsOrWaitsForThem(t *testing.T) {
 	r := b.rows("t", "owner", "1")
 	result := b.swept(r, repo.Change{Delete: true}, repo.Batch{Rows: 100, SkipLocked: true})
 	assert.That(t, result.Changed == 2, "%+v", result)
-	_, err := r.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 100, Permit: locking(1)})
+	_, err := r.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Rows: 100, Permit: unguarded()})
 	refused, ok := errors.AsType[*repo.Error](err)
 	assert.That(t, ok && refused.Class() == repo.ClassLock, "got %v, want a lock", err)
 	if result := b.swept(r, repo.Change{Set: []string{"path"}}, repo.Batch{Rows: 100, SkipLocked: true}); result.Changed != 1 {
@@ -136,8 +136,11 @@ func TestSweep_ChangesNothingWithoutItsGuard(t *testing.T) {
 	lease := assert.Must(b.AcquireLease(context.Background(), "a", "me", time.Minute))(t)
 	assert.NoError(t, b.ReleaseLease(context.Background(), lease.Fence))
 	release := b.estate.Hold(`SELECT pg_advisory_xact_lock(77)`)
+	b.exec(`INSERT INTO maintenance.river_job (id, kind, args, state, attempt, attempted_at, max_attempts)
+		VALUES (2, 'k', '{}', 'running', 1, '2026-01-01 00:00:00Z', 25)`)
+	attempt := repo.AttemptOf{ID: 2, AttemptedAt: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}.Guard().WithLock(77)
 	for want, guard := range map[error]repo.Guard{
-		repo.ErrLeaseLost: lease.Guard(), repo.ErrBusy: repo.AdvisoryLock(77),
+		repo.ErrLeaseLost: lease.Guard(), repo.ErrBusy: attempt,
 		repo.ErrJobLost: repo.AttemptOf{ID: 1, AttemptedAt: time.Now()}.Guard().WithLock(77),
 	} {
 		batch := repo.Batch{Permit: repo.Permit{Guard: guard, Limits: generous}, Rows: 100}
@@ -154,7 +157,7 @@ func TestSweep_ChangesNothingWithoutItsGuard(t *testing.T) {
 	}
 	b.want(`SELECT count(*) FROM t`, "6")
 	release()
-	result := b.swept(r, repo.Change{Delete: true}, repo.Batch{Permit: locking(77), Rows: 100})
+	result := b.swept(r, repo.Change{Delete: true}, repo.Batch{Permit: repo.Permit{Guard: attempt}, Rows: 100})
 	assert.That(t, result.Changed == 3, "%+v", result)
 }
 
@@ -163,7 +166,7 @@ func TestSweep_TakesKeysOfRowsAndSaysWhatRefersToThem(t *testing.T) {
 	b.exec(`ALTER TABLE t ADD UNIQUE (id, path); CREATE TABLE c (t_id bigint, t_path text, FOREIGN KEY (t_id, t_path) REFERENCES t (id, path));
 		INSERT INTO c VALUES (3, 'p2'), (3, 'p2'), (9, 'p8')`)
 	columns := []repo.Column{{Name: "id", Type: "bigint"}, {Name: "path", Type: "text"}}
-	values, err := b.rows("t", "owner", "1").Take(context.Background(), columns, [][]string{{"1"}, {"p0"}}, repo.Batch{Permit: locking(1), Rows: 10})
+	values, err := b.rows("t", "owner", "1").Take(context.Background(), columns, [][]string{{"1"}, {"p0"}}, repo.Batch{Permit: unguarded(), Rows: 10})
 	assert.Require(t, err == nil && slices.Equal(values[0], []string{"3", "5", "7", "9"}) &&
 		slices.Equal(values[1], []string{"p2", "p4", "p6", "p8"}), "%v, %v", values, err)
 	c := b.catalog(nil)

@@ -146,8 +146,14 @@ func sweepRow(d *repo.Database, table string, owner int, source repo.Source) err
 		return err
 	}
 	rows, _ := c.Rows(table, "owner", fmt.Sprint(owner))
+	var attempt repo.AttemptOf
+	err = d.Pool().QueryRow(context.Background(), `INSERT INTO maintenance.river_job (kind, args, state, attempt, attempted_at, max_attempts)
+		VALUES ('k', '{}', 'running', 1, now(), 25) RETURNING id, attempted_at`).Scan(&attempt.ID, &attempt.AttemptedAt)
+	if err != nil {
+		return err
+	}
 	permit := repo.Permit{
-		Guard: repo.AdvisoryLock(int64(owner)), Limits: repo.Limits{Statement: time.Minute, Lock: time.Minute}, Source: source,
+		Guard: attempt.Guard(), Limits: repo.Limits{Statement: time.Minute, Lock: time.Minute}, Source: source,
 	}
 	_, err = rows.Sweep(context.Background(), repo.Change{Delete: true}, repo.Batch{Permit: permit, Rows: 1})
 	return err
