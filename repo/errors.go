@@ -153,11 +153,11 @@ func (e *Error) Why() string {
 	case e.fromPooler():
 		return "a pooler before it refuses: check the limits and the log of the pooler"
 	case code == "55P03":
-		return "another transaction holds a lock on a table or row that this needs; look for long ones in pg_stat_activity"
+		return "another transaction holds a lock on a table or row that this needs: check pg_stat_activity"
 	case code == "P0001":
-		return "a trigger or function raises it; its words are in PostgreSQL's log"
+		return "a trigger or function raises it: its message is in PostgreSQL's log"
 	case code == "57014":
-		return "it took too long, or was cancelled; look for locks and load in pg_stat_activity"
+		return "it took too long or was cancelled: check pg_stat_activity for locks and load"
 	}
 	return ""
 }

@@ -61,7 +61,7 @@ type Needs struct {
 	By map[Table][]string
 	// LookUps are how rows are found.
 	LookUps []LookUp
-	// by is the user of what is added, "" for nobody.
+	// by is the user of what is added, "" for none.
 	by string
 	// entered are the tables whose dependants have been added for this user.
 	entered map[Table]bool

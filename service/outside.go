@@ -24,7 +24,7 @@ const MaxAck = 1000
 // Errors: [*run.InvalidArgumentError]; [ErrUnknownPath], with nothing marked; [run.ErrUnreachable].
 func (s *Service) AckOutside(ctx context.Context, ids []int64, by string) ([]repo.OutsidePath, error) {
 	if len(ids) == 0 || len(ids) > MaxAck {
-		text := fmt.Sprintf("from 1 to %d of them; ListOutside has them", MaxAck)
+		text := fmt.Sprintf("from 1 to %d of them: ListOutside lists the ids", MaxAck)
 		return nil, &run.InvalidArgumentError{Field: "ids", Description: text}
 	}
 	by = run.TruncateActor(strings.TrimSpace(by))
@@ -45,6 +45,6 @@ func unknownPaths(ids []int64) error {
 		words[i] = strconv.FormatInt(id, 10)
 	}
 	name := strings.Join(words, ",")
-	text := "unknown path " + run.SomeNames(words) + ": nothing was marked; ListOutside has all"
+	text := "unknown path " + run.SomeNames(words) + ", nothing was marked: ListOutside lists all"
 	return run.Unknown(ErrUnknownPath, "ids", name, text)
 }

@@ -220,7 +220,7 @@ func (p *pages) worker(w http.ResponseWriter, r *http.Request) {
 	all := p.statuses(ctx)
 	i := slices.IndexFunc(all.Value, func(s service.WorkerStatus) bool { return s.Worker == name })
 	if i < 0 {
-		p.fail(w, r, run.Unknown(run.ErrUnknownWorker, "worker", name, "there is no such worker"))
+		p.fail(w, r, run.Unknown(run.ErrUnknownWorker, "worker", name, "worker "+name+" not found"))
 		return
 	}
 	page := &workerPage{Status: all.Value[i]}

@@ -212,7 +212,7 @@ func (p *pages) refused(w http.ResponseWriter, r *http.Request, err error) bool 
 func jobOf(r *http.Request) (int64, error) {
 	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
 	if err != nil || id < 1 {
-		return 0, run.Unknown(run.ErrUnknownJob, "job_id", r.PathValue("id"), "there is no such job")
+		return 0, run.Unknown(run.ErrUnknownJob, "job_id", r.PathValue("id"), "job "+r.PathValue("id")+" not found")
 	}
 	return id, nil
 }

@@ -22,7 +22,7 @@ type handler struct {
 }
 
 // New passes the warnings and errors that h enables, and with each how many about the same were left out since the last.
-// about says what a record is about, besides its message; nil: nothing.
+// about returns the subject of a record, besides its message. nil: records have none.
 func New(h slog.Handler, about func(slog.Record) string) slog.Handler {
 	return handler{h, about, &passed{tallies: map[string]tally{}}}
 }

@@ -277,8 +277,8 @@ func (all functions) missing(q repo.DeletedRecords) (missing []captureFunction) 
 
 const moveFunctionSQL = `ALTER FUNCTION {function}() SET SCHEMA {schema}`
 
-// move moves a stray function to the queue. Its triggers, which know it by its OID, call it there. What
-// has its name there is dropped, which fails if a trigger calls that one, too.
+// move moves a stray function to the queue. Its triggers, which know it by its OID, call it there. A
+// function of the same name there is dropped first, which fails if a trigger calls it.
 func (all functions) move(ctx context.Context, tx pgx.Tx, f function, q repo.DeletedRecords) error {
 	taken := func(there function) bool { return there.Schema == q.Schema && there.Name == f.Name }
 	if slices.ContainsFunc(all, taken) {

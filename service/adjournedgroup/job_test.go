@@ -106,7 +106,7 @@ func TestDestroyGroup_FailureLeavesMarksAndSaysWhy(t *testing.T) {
 	g.Want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
 	g.WantMarked("10")
 	g.WantRows(map[string]int{"group_deletion_schedules": 1, "maintenance.group_removals": 1})
-	const raised = "remove project on main: P0001 raise_exception, table projects: a trigger or function raises it; its words are in PostgreSQL's log"
+	const raised = "remove project on main: P0001 raise_exception, table projects: a trigger or function raises it: its message is in PostgreSQL's log"
 	g.Want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`, raised)
 	g.Want("main", `SELECT state_metadata ->> 'deletion_scheduled_by_user_id' FROM namespace_details WHERE namespace_id = 10`, "1")
 	g.Want("main", `SELECT attempt || ' ' || (errors[1] ->> 'error') FROM maintenance.river_job`, "1 "+raised)
@@ -201,8 +201,8 @@ func raising(operation, table string) string {
 func TestDestroyGroup_FailedAttemptSaysWhyInItsJob(t *testing.T) {
 	t.Parallel()
 	const (
-		raised = ": a trigger or function raises it; its words are in PostgreSQL's log"
-		locked = ": another transaction holds a lock on a table or row that this needs; look for long ones in pg_stat_activity"
+		raised = ": a trigger or function raises it: its message is in PostgreSQL's log"
+		locked = ": another transaction holds a lock on a table or row that this needs: check pg_stat_activity"
 	)
 	for name, c := range map[string]struct{ sql, other, reason, want string }{
 		"raised on issues":    {raising("DELETE", "issues"), "", "", "delete issues.project_id on main: P0001 raise_exception" + raised},
@@ -224,7 +224,7 @@ func TestDestroyGroup_FailedAttemptSaysWhyInItsJob(t *testing.T) {
 		},
 		"locked group":   {`SELECT`, `SELECT FROM namespaces WHERE id = 10 FOR UPDATE`, "", "begin to remove group on main: 55P03 lock_not_available" + locked},
 		"locked members": {`SELECT`, `SELECT FROM members FOR UPDATE`, "", "remove members on main: 55P03 lock_not_available" + locked},
-		"locked notes":   {`SELECT`, `SELECT FROM notes FOR UPDATE`, "", "rows of notes.noteable_id are locked by another transaction: look for long ones in pg_stat_activity"},
+		"locked notes":   {`SELECT`, `SELECT FROM notes FOR UPDATE`, "", "rows of notes.noteable_id are locked by another transaction: check pg_stat_activity for long transactions"},
 		"bad setting": {
 			`UPDATE application_settings SET deletion_adjourned_period = -1`, "", "SETTING_INVALID",
 			"deletion_adjourned_period in application_settings is -1: set it to a number of days, 0 or more",

@@ -31,7 +31,7 @@ type lockedError struct{ rows string }
 
 func (e *lockedError) Error() string {
 	return "rows of " + e.rows + " are locked by another transaction: " +
-		"look for long ones in pg_stat_activity"
+		"check pg_stat_activity for long transactions"
 }
 
 // Public says that the text is fit for clients.

@@ -55,7 +55,7 @@ func oneOf(field, value string, allowed []string) error {
 	if value == "" || slices.Contains(allowed, value) {
 		return nil
 	}
-	return &run.InvalidArgumentError{Field: field, Description: fmt.Sprintf("%q is none of %s; empty: all", value, strings.Join(allowed, ", "))}
+	return &run.InvalidArgumentError{Field: field, Description: fmt.Sprintf("%q is none of %s: leave it empty for all", value, strings.Join(allowed, ", "))}
 }
 
 // RetryJob lets a job be worked now, with one more attempt if it has used up its own; whatever it did before, it checks
@@ -89,15 +89,15 @@ func (p *Pool) CancelJob(ctx context.Context, id int64, reason, by string) (Job,
 
 func errNoJobID() error {
 	return &run.InvalidArgumentError{
-		Field: "id", Description: "is required, a positive number; ListJobs has the ids",
+		Field: "id", Description: "is required, a positive number: ListJobs lists the ids",
 	}
 }
 
 // unknownJob is [run.ErrUnknownJob] if the job has not been found.
 func unknownJob(id int64, err error) error {
 	if errors.Is(err, repo.ErrNotFound) {
-		return run.Unknown(run.ErrUnknownJob, "job_id", strconv.FormatInt(id, 10),
-			"there is no job with this id; ListJobs has them")
+		name := strconv.FormatInt(id, 10)
+		return run.Unknown(run.ErrUnknownJob, "job_id", name, "job "+name+" not found: ListJobs lists the jobs")
 	}
 	return err
 }

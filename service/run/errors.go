@@ -76,8 +76,7 @@ func UnreachableDatabase(err error) (name, why string) {
 	return "", ""
 }
 
-// PrivilegeMissing says which right the role of a database lacks, and what to grant; false if an error is about something
-// else.
+// PrivilegeMissing returns which privilege is missing and what to grant. It returns false for every other error.
 func PrivilegeMissing(err error) (text string, ok bool) {
 	if Forbidden(err) || errors.Is(err, repo.ErrForbidden) {
 		return PublicText(err), true
@@ -85,8 +84,8 @@ func PrivilegeMissing(err error) (text string, ok bool) {
 	return "", false
 }
 
-// SchemaMissing says which database lacks tables or columns of caretaker's own; false if an error is
-// about something else. Runs report what they miss of the application themselves.
+// SchemaMissing returns which database misses tables or columns of caretaker's own. It returns false
+// for every other error. Runs report missing tables of the application themselves.
 func SchemaMissing(err error) (text string, ok bool) {
 	refused, ok := errors.AsType[*repo.Error](err)
 	if !ok || !slices.Contains([]string{"42P01", "42703", "3F000"}, refused.SQLState) {
@@ -95,7 +94,7 @@ func SchemaMissing(err error) (text string, ok bool) {
 	return "database " + refused.Database + " lacks tables or columns of this version: run caretaker migrate", true
 }
 
-// LeaseHeldError says who is doing this work already.
+// LeaseHeldError reports who holds the lease.
 type LeaseHeldError = repo.LeaseHeldError
 
 // InvalidArgumentError names the field of a request that is wrong, and what is allowed.
@@ -141,7 +140,7 @@ func requestReused(first Run) error {
 	}
 }
 
-// WorkerPausedError says that a worker takes no new runs until it, or [AllWorkers], whichever the pause is of, is resumed.
+// WorkerPausedError reports that a worker, or [AllWorkers], is paused: new runs are refused until the pause ends.
 type WorkerPausedError struct {
 	Worker string
 	Pause  repo.Pause
@@ -155,7 +154,7 @@ func (e *WorkerPausedError) what() string {
 	return e.Worker + " is"
 }
 
-// Error says what is paused, by whom, since when, why, and how to end that.
+// Error returns what is paused, by whom, since when and why, and how to end the pause.
 func (e *WorkerPausedError) Error() string {
 	how := "ResumeWorker (caretaker resume " + e.Worker + ")"
 	if e.Pause.Worker == AllWorkers {
@@ -179,7 +178,7 @@ func (e *WorkerPausedError) Details() (string, map[string]string) {
 	return ReasonPaused, metadata
 }
 
-// NotConfiguredError says what a worker lacks, and what to do about it.
+// NotConfiguredError reports what configuration a worker misses, and what to do.
 type NotConfiguredError struct{ Worker, Missing string }
 
 // Error names what is missing.
@@ -204,13 +203,13 @@ func (r *Runner) unknownWorker(name string) error {
 	return Unknown(ErrUnknownWorker, "worker", name, fmt.Sprintf("unknown worker %q: %s", name, advice))
 }
 
-// Forbidden says whether our role lacks a privilege, or row-level security keeps rows from it.
+// Forbidden reports whether our role lacks a privilege, or row-level security keeps rows from it.
 func Forbidden(err error) bool {
 	refused, ok := errors.AsType[*repo.Error](err)
 	return ok && refused.SQLState == "42501"
 }
 
-// IsTemporary says whether a run did not start for a reason that goes away by itself.
+// IsTemporary reports whether a run did not start for a reason that goes away by itself.
 func IsTemporary(err error) bool {
 	var held *LeaseHeldError
 	var paused *WorkerPausedError

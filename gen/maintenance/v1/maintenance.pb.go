@@ -441,7 +441,8 @@ func (FailureClass) EnumDescriptor() ([]byte, []int) {
 // Failing is why the condition of a worker is CONDITION_FAILING: the first of several problems.
 type Failing struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// For failed runs the end of the first one since the last success, for a database when it ceased to answer this server; else not set.
+	// For failed runs the end of the first one since the last success, for a database when it ceased to answer this server. Not set for
+	// other problems.
 	Since *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"`
 	// Class of the problem.
 	Class FailureClass `protobuf:"varint,2,opt,name=class,proto3,enum=maintenance.v1.FailureClass" json:"class,omitempty"`
