@@ -162,7 +162,7 @@ func (c *Catalog) read(ctx context.Context, wanted map[string][]string, keys boo
 	batch := &pgx.Batch{}
 	c.queueTables(batch, wanted)
 	if keys {
-		c.queueKeys(batch)
+		c.queueKeys(batch, allActions)
 	}
 	err := d.pool.SendBatch(ctx, batch).Close()
 	o.end(ctx, err)

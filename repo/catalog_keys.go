@@ -6,8 +6,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// foreignKeysSQL reads all foreign keys, except those that partitions have inherited. Columns are
-// numbers, for numberedColumnsSQL: a join a key costs more than both statements.
+// foreignKeysSQL reads the foreign keys with these actions on delete, except those that partitions
+// have inherited. Columns are numbers, for numberedColumnsSQL: a join a key costs more than both statements.
 const foreignKeysSQL = `
 SELECT k.conname,
   (SELECT nspname FROM pg_namespace WHERE oid = c.relnamespace) AS schema, c.relname, c.relkind = 'p',
@@ -20,14 +20,14 @@ SELECT k.conname,
 FROM pg_constraint k
 JOIN pg_class c ON c.oid = k.conrelid JOIN pg_class pt ON pt.oid = k.confrelid
 LEFT JOIN pg_index pk ON pk.indrelid = k.conrelid AND pk.indisprimary
-WHERE k.contype = 'f' AND k.conparentid = 0
+WHERE k.contype = 'f' AND k.conparentid = 0 AND strpos($1::text, k.confdeltype::text) > 0
 ORDER BY schema, c.relname, k.conname`
 
 // numberedColumnsSQL reads the columns of these keys, and of the primary keys of their tables.
 const numberedColumnsSQL = `
 WITH k AS MATERIALIZED (
   SELECT conrelid, conkey, confrelid, confkey FROM pg_constraint
-  WHERE contype = 'f' AND conparentid = 0
+  WHERE contype = 'f' AND conparentid = 0 AND strpos($1::text, confdeltype::text) > 0
 ), place (oid, number) AS MATERIALIZED (
   SELECT conrelid, unnest(conkey) FROM k
   UNION SELECT confrelid, unnest(confkey) FROM k
@@ -53,10 +53,13 @@ type numberedKey struct {
 	set, primary  []int16
 }
 
-// queueKeys reads the foreign keys.
-func (c *Catalog) queueKeys(batch *pgx.Batch) {
+// allActions are all actions on delete, as pg_constraint has them.
+const allActions = "acdnr"
+
+// queueKeys reads the foreign keys with these actions on delete, one letter each.
+func (c *Catalog) queueKeys(batch *pgx.Batch, actions string) {
 	var keys []numberedKey
-	batch.Queue(foreignKeysSQL).Query(func(rows pgx.Rows) (err error) {
+	batch.Queue(foreignKeysSQL, actions).Query(func(rows pgx.Rows) (err error) {
 		keys, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (k numberedKey, err error) {
 			err = row.Scan(
 				&k.Name, &k.Child.Schema, &k.Child.Name, &k.partitioned,
@@ -68,7 +71,7 @@ func (c *Catalog) queueKeys(batch *pgx.Batch) {
 		})
 		return err
 	})
-	batch.Queue(numberedColumnsSQL).Query(func(rows pgx.Rows) error {
+	batch.Queue(numberedColumnsSQL, actions).Query(func(rows pgx.Rows) error {
 		var table uint32
 		var number int16
 		var column Column

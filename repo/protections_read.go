@@ -40,7 +40,7 @@ func (k *keeper) read(ctx context.Context, d *Database, steps []JobCascade, keys
 	catalog.uncheckedRights = true
 	batch := &pgx.Batch{}
 	catalog.queueTables(batch, wanted)
-	catalog.queueKeys(batch)
+	catalog.queueKeys(batch, OnDeleteCascade+onDeleteSetDefault)
 	batch.Queue(ancestorsSQL).Query(func(rows pgx.Rows) error {
 		var table, above Table
 		_, err := pgx.ForEachRow(rows, []any{
