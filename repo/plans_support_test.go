@@ -31,7 +31,7 @@ type listener struct {
 }
 
 func (l *listener) add(sql string, args []any) {
-	if sql == "SET CONSTRAINTS ALL IMMEDIATE" || strings.HasPrefix(sql, "\nDO '") {
+	if sql == "SET CONSTRAINTS ALL IMMEDIATE" || strings.HasPrefix(strings.TrimSpace(sql), "DO ") {
 		return // It has no plan.
 	}
 	l.mu.Lock()
