@@ -59,7 +59,7 @@ func TestLogMeter_AConstantLagStaysOverItsLimit(t *testing.T) {
 	t.Parallel()
 	var m logMeter
 	start := time.Now()
-	for s := int64(0); s < 600; s++ {
+	for s := range int64(600) {
 		lag, _ := m.observe(1000*s, 1000*max(s-40, 0), start.Add(time.Duration(s)*time.Second))
 		assert.That(t, s < 40 || lag >= 37*time.Second && lag <= 40*time.Second, "%s after %d s", lag, s)
 		assert.That(t, len(m.unreplayed) <= 40, "%d positions after %d s", len(m.unreplayed), s)
