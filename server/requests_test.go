@@ -207,7 +207,7 @@ func TestRequests_NamesThatAreUnknownAreInTheMetadata(t *testing.T) {
 		ids = append(ids, math.MaxInt64-n)
 	}
 	s := f.failure(second(f.AckOutside(ctx, &pb.AckOutsideRequest{Ids: ids})), codes.NotFound, "UNKNOWN_PATH")
-	assert.That(t, proto.Size(s.Proto()) < 2000 && strings.Contains(s.Message(), " and 990 more: nothing was marked"), "%v", s)
+	assert.That(t, proto.Size(s.Proto()) < 2000 && strings.Contains(s.Message(), " and 990 more, nothing was marked"), "%v", s)
 	// A flag that is not ours, but in the table, can be set.
 	set := func(name string) error {
 		return second(f.SetFeatureFlag(ctx, &pb.SetFeatureFlagRequest{Name: name}))

@@ -326,7 +326,7 @@ func TestStatus_SaysWhichJobsOfAWorkerFail(t *testing.T) {
 	e.Exec("main", `DELETE FROM maintenance.river_job`)
 	for _, c := range []struct{ change, shown string }{
 		{fmt.Sprintf(failedJobsSQL, 3), "were given up: 3 ("},
-		{fmt.Sprintf(failedJobsSQL, 998), "were given up: 1000 or more ("},
+		{fmt.Sprintf(failedJobsSQL, 998), "were given up: 1001 or more ("},
 	} {
 		e.Exec("main", c.change)
 		servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.PlaceholderUsers), c.shown)
