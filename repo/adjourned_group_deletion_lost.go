@@ -41,12 +41,14 @@ type perhapsLost struct {
 	Lost bool
 }
 
+func (g perhapsLost) needsConfirmation() bool { return g.Lost }
+
 // LostMarks reads the next page of groups behind after, in order of their ids, and returns those
 // that look marked but are in no store, and the id with which to go on, 0 at the end.
 func (d *Database) LostMarks(
 	ctx context.Context, s GroupStores, after int64, l Limits,
 ) (lost []int64, next int64, err error) {
-	groups, _, err := candidateRows(ctx, d, l,
+	groups, err := confirmedRows(ctx, d, l,
 		newQuery("look for lost marks", s.fill(lostMarksSQL), after, groupPage),
 		pgx.RowToStructByPos[perhapsLost])
 	for _, g := range groups {
@@ -67,6 +69,8 @@ type OddSchedule struct {
 	DetailsDate, DetailsUser string
 	differs                  bool
 }
+
+func (o OddSchedule) needsConfirmation() bool { return o.NoGroup || o.differs }
 
 // oddSchedulesSQL: the page's last row always comes back, as where the next page goes on. LIMIT
 // keeps the joins look-ups.
@@ -99,13 +103,13 @@ func (d *Database) OddSchedules(
 	ctx context.Context, s GroupStores, after int64, l Limits,
 ) (odd []OddSchedule, next int64, err error) {
 	q := newQuery("compare the stores of marks", s.fill(oddSchedulesSQL), after, groupPage)
-	rows, _, err := candidateRows(ctx, d, l, q, func(row pgx.CollectableRow) (o OddSchedule, err error) {
+	rows, err := confirmedRows(ctx, d, l, q, func(row pgx.CollectableRow) (o OddSchedule, err error) {
 		err = row.Scan(&o.GroupID, &o.NoGroup, &o.LegacyDate, &o.LegacyUser,
 			&o.DetailsDate, &o.DetailsUser, &o.differs)
 		return o, err
 	})
 	for _, o := range rows {
-		if next = o.GroupID; o.NoGroup || o.differs {
+		if next = o.GroupID; o.needsConfirmation() {
 			odd = append(odd, o)
 		}
 	}

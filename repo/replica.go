@@ -64,10 +64,13 @@ func (d *Database) UseReplica(ctx context.Context, url string, logger *slog.Logg
 // ReadCopy is the replica, if it may be read and has replayed what the database has written until
 // now, else the database itself. All reads of what it returns go there; it must not be closed.
 func (d *Database) ReadCopy(ctx context.Context) *Database {
-	if d.replica == nil {
+	if d.replica == nil || d.replica.avoided() != "" {
 		return d
 	}
-	if _, why := d.Reader().ready(ctx); why != "" {
+	var now position
+	err := d.queryRow(ctx, "read the position of the log",
+		[]any{&now.system, &now.timeline, &now.lsn}, replicaCheckSQL)
+	if err != nil || d.replica.catchUp(ctx, now) != "" {
 		return d
 	}
 	return d.replica.view()
@@ -114,15 +117,9 @@ func (s *replicaState) trouble() string {
 // behind is why a replica in order cannot be read yet.
 const behind = "it has not replayed the last write yet"
 
-const writtenSQL = `
+const replicaCheckSQL = `
 SELECT (SELECT system_identifier FROM pg_control_system()), ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer,
   pg_current_wal_insert_lsn()::text`
-
-// written is the end of the primary's log.
-func (d *Database) written(ctx context.Context) (p position, err error) {
-	err = d.queryRow(ctx, "read the position of the log", []any{&p.system, &p.timeline, &p.lsn}, writtenSQL)
-	return p, err
-}
 
 // CheckReplica says what is wrong with the database's replica now, if there is one. To be
 // behind is not wrong.
@@ -130,7 +127,9 @@ func (d *Database) CheckReplica(ctx context.Context) error {
 	if d.replica == nil {
 		return nil
 	}
-	now, err := d.written(ctx)
+	var now position
+	err := d.queryRow(ctx, "read the position of the log",
+		[]any{&now.system, &now.timeline, &now.lsn}, replicaCheckSQL)
 	if err != nil {
 		return err
 	}

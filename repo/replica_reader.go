@@ -11,16 +11,23 @@ import (
 )
 
 // Reader decides where one run of a worker, or a look at its backlog, finds its candidates: on the
-// replica once that has replayed what the database had written when the run first asked, and the
-// run's own writes, else on the primary. The methods of this package that only find candidates or
-// count a backlog ask the reader of their context; all others, and all without one, read the primary.
+// replica once that has replayed the last write of this worker in this database, else on the
+// primary. The methods of this package that only find candidates or count a backlog ask the reader
+// of their context; all others, and all without one, read the primary.
+//
+// The last write of a run that has ended is where the log stood at its end, kept in
+// maintenance.replica_positions with the lease's name and epoch. A run that died has left none for
+// its epoch: then the log as it stands now counts.
 type Reader struct {
 	database *Database
+	name     string
+	epoch    int64
 
 	mu sync.Mutex
-	// want is what the replica must have replayed, if it is known; replayed: it has.
-	want            position
-	known, replayed bool
+	// wrote: the run has written. known: want is the worker's last write. recent: that is the end
+	// of the log just now.
+	wrote, known, recent bool
+	want                 position
 	// places are where has been read; why is the reason for which the primary was last chosen.
 	places []string
 	why    string
@@ -32,13 +39,14 @@ const (
 	fromReplica = "replica"
 )
 
-// Reader is for one run in this database, or one look at a backlog. It is nil without a replica; its
-// methods accept a nil receiver.
-func (d *Database) Reader() *Reader {
+// Reader is for the run that holds the lease with this name and epoch in this database or, with
+// epoch 0, for a look at what waits for its worker. It is nil without a replica; its methods accept
+// a nil receiver.
+func (d *Database) Reader(name string, epoch int64) *Reader {
 	if d.replica == nil {
 		return nil
 	}
-	return &Reader{database: d}
+	return &Reader{database: d, name: name, epoch: epoch}
 }
 
 // Wrote records that the run has written, or may have, in a database.
@@ -48,7 +56,7 @@ func (r *Reader) Wrote(d *Database) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.known = false
+	r.wrote, r.known = true, false
 }
 
 // Source is where has been read, "primary", "replica" or "primary, replica", "" for nowhere, and
@@ -72,6 +80,40 @@ func (r *Reader) note(place, why string) {
 	}
 }
 
+// rememberSQL: a run that has not written leaves the last write what it was, if that is that of the
+// run before it.
+const rememberSQL = `
+INSERT INTO maintenance.replica_positions AS p (name, epoch, timeline, lsn)
+SELECT $1::text, $2::bigint, ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer, pg_current_wal_insert_lsn()
+ON CONFLICT (name) DO UPDATE SET epoch = EXCLUDED.epoch, timeline = EXCLUDED.timeline,
+  lsn = CASE WHEN $3::boolean OR p.epoch <> EXCLUDED.epoch - 1 OR p.timeline <> EXCLUDED.timeline THEN EXCLUDED.lsn ELSE p.lsn END
+WHERE p.epoch < EXCLUDED.epoch`
+
+// Remember keeps the run's last write for the next run. It is called once, when the run writes no
+// more and before its lease is given back; a run that dies before has not remembered, which the
+// next one sees.
+func (r *Reader) Remember(ctx context.Context) error {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	wrote := r.wrote
+	r.mu.Unlock()
+	_, err := r.database.exec(ctx, "remember the last write", rememberSQL, r.name, r.epoch, wrote)
+	return err
+}
+
+// lastWriteSQL is where the log stands, and the last write of the worker $1, "" if it is not known:
+// the run with the epoch $2 looks for what the one before it has left, a look at the backlog ($2 =
+// 0) for what the last one has.
+const lastWriteSQL = `
+SELECT (SELECT system_identifier FROM pg_control_system()), w.timeline, w.lsn::text, coalesce((
+  SELECT p.lsn::text FROM maintenance.replica_positions p
+  WHERE p.name = $1 AND p.timeline = w.timeline AND CASE WHEN $2::bigint > 0 THEN p.epoch = $2 - 1 ELSE EXISTS (
+    SELECT FROM maintenance.leases l WHERE l.name = p.name AND l.epoch = p.epoch AND l.expires_at <= clock_timestamp()) END), '')
+FROM (SELECT pg_current_wal_insert_lsn() AS lsn,
+  ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer AS timeline) w`
+
 // catchUpTime is how long a replica may take to replay what was written just now, catchUpPause how
 // long it is left alone in between. Mostly it needs a few milliseconds.
 const (
@@ -79,8 +121,9 @@ const (
 	catchUpPause = 5 * time.Millisecond
 )
 
-// ready finds out what the replica must have replayed, and whether it has. why says why the replica
-// cannot be read, "" if it may be tried. It takes no round trip unless the run has written since.
+// ready finds out what the replica must have replayed, and if that was written just now, whether it
+// has. why says why the replica cannot be read, "" if it may be tried. It takes no round trip
+// unless something was written since the last.
 func (r *Reader) ready(ctx context.Context) (want position, why string) {
 	replica := r.database.replica
 	if why := replica.avoided(); why != "" {
@@ -89,17 +132,21 @@ func (r *Reader) ready(ctx context.Context) (want position, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.known {
-		var err error
-		if r.want, err = r.database.written(ctx); err != nil {
-			return want, "the position of the primary's log could not be read"
+		var last string
+		err := r.database.queryRow(ctx, "look up the last write",
+			[]any{&r.want.system, &r.want.timeline, &r.want.lsn, &last}, lastWriteSQL, r.name, r.epoch)
+		if err != nil {
+			return want, "the last write could not be looked up"
 		}
-		r.known, r.replayed = true, false
+		if r.known, r.recent = true, true; last != "" && !r.wrote {
+			r.want.lsn, r.recent = last, false
+		}
 	}
-	if !r.replayed {
+	if r.recent {
 		if why := replica.catchUp(ctx, r.want); why != "" {
 			return want, why
 		}
-		r.replayed = true
+		r.recent = false
 	}
 	return r.want, ""
 }
@@ -179,4 +226,18 @@ func candidateRows[T any](
 ) (out []T, stale bool, err error) {
 	stale, err = d.candidate(ctx, l, q, collectInto(&out, scan))
 	return out, stale, err
+}
+
+// confirmable is a row of a replica that may have to be read again on the primary.
+type confirmable interface{ needsConfirmation() bool }
+
+// confirmedRows are candidateRows that are read again on the primary if one of them needs it.
+func confirmedRows[T confirmable](
+	ctx context.Context, d *Database, l Limits, q query, scan pgx.RowToFunc[T],
+) ([]T, error) {
+	rows, stale, err := candidateRows(ctx, d, l, q, scan)
+	if err == nil && stale && slices.ContainsFunc(rows, T.needsConfirmation) {
+		return readRows(ctx, d, l, q, scan)
+	}
+	return rows, err
 }

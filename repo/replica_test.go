@@ -92,11 +92,29 @@ func (p *pair) onMirror(sql string) (v string) {
 	return v
 }
 
+const someWorker = "ghost_user_migration"
+
+// run is a run of a worker that holds its lease.
+func (p *pair) run() (*repo.Reader, repo.Lease) {
+	p.Helper()
+	lease := assert.Must(p.AcquireLease(p.Context(), someWorker, "us", time.Minute))(p.T)
+	return p.Reader(someWorker, lease.Epoch), lease
+}
+
 // write is a write of the run.
 func (p *pair) write(r *repo.Reader) {
 	p.Helper()
 	p.exec(`INSERT INTO maintenance.feature_flags VALUES (gen_random_uuid(), true)`)
 	r.Wrote(p.Database)
+}
+
+// end is the end of the run, of which with died nobody learns.
+func (p *pair) end(r *repo.Reader, lease repo.Lease, died bool) {
+	p.Helper()
+	if !died {
+		assert.NoError(p.T, r.Remember(p.Context()))
+	}
+	assert.NoError(p.T, p.ReleaseLease(p.Context(), lease.Fence))
 }
 
 // reads looks for candidates and says where: "replica", or why on the primary.
@@ -128,9 +146,9 @@ func (p *pair) wantPrimary(r *repo.Reader, why string) {
 
 const isBehind = "it has not replayed the last write yet"
 
-func TestFault_Reader_TheReplicaIsReadOnceItHasReplayedWhatWasWrittenBeforeTheRunAndByIt(t *testing.T) {
+func TestFault_Reader_TheReplicaIsReadOnceItHasReplayedTheLastWriteOfARun(t *testing.T) {
 	p := newPair(servicetest.Parallel(t), "main")
-	first := p.Reader()
+	first, lease := p.run()
 	p.wantReplica(first)
 	p.write(first)
 	p.wantReplica(first)
@@ -141,30 +159,71 @@ func TestFault_Reader_TheReplicaIsReadOnceItHasReplayedWhatWasWrittenBeforeTheRu
 	p.wantPrimary(first, isBehind)
 	p.replay()
 	p.wantReplica(first)
+	p.end(first, lease, false)
 
-	// The next run needs what the one before it wrote, whether that has ended or died, and what others wrote.
+	// The next run knows the last write.
+	first, lease = p.run()
+	p.write(first)
+	p.end(first, lease, false)
 	p.pause()
-	p.exec(`INSERT INTO maintenance.feature_flags VALUES ('written by the doomed', true)`)
-	next := p.Reader()
+	p.exec(`INSERT INTO maintenance.feature_flags VALUES ('one more of somebody else''s', true)`)
+	p.wantReplica(p.Reader(someWorker, 0))
+
+	idle, lease := p.run()
+	p.wantReplica(idle)
+	// A run at work may have written anything.
+	p.wantPrimary(p.Reader(someWorker, 0), isBehind)
+	p.end(idle, lease, false)
+
+	<-time.After(time.Second) //nolint:gocritic // elapses: for so long a replica that lags is left alone
+	writer, lease := p.run()
+	p.wantReplica(writer)
+	p.write(writer)
+	p.end(writer, lease, false)
+	p.wantPrimary(p.Reader(someWorker, 0), isBehind)
+	next, lease := p.run()
 	p.wantPrimary(next, isBehind)
 	p.replay()
 	p.wantReplica(next)
+	p.end(next, lease, false)
+}
+
+func TestFault_Reader_ARunThatDiedHasLeftNothingToRelyOn(t *testing.T) {
+	p := newPair(servicetest.Parallel(t), "main")
+	first, lease := p.run()
+	p.write(first)
+	p.end(first, lease, false)
+	p.pause()
+	doomed, lease := p.run()
+	p.wantReplica(doomed)
+	p.exec(`INSERT INTO maintenance.feature_flags VALUES ('written by the doomed', true)`)
+	p.end(doomed, lease, true)
+
+	next, lease := p.run()
+	p.wantPrimary(next, isBehind)
+	p.wantPrimary(p.Reader(someWorker, 0), isBehind)
+	p.end(next, lease, false)
+	p.wantPrimary(p.Reader(someWorker, 0), isBehind)
+	p.replay()
+	p.wantReplica(p.Reader(someWorker, 0))
 }
 
 func TestReader_WithoutAReplicaReadsThePrimaryWithoutAQuestion(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "main")
-	r := b.Reader()
+	r := b.Reader(someWorker, 1)
 	r.Wrote(b.Database)
 	assert.Must(b.CountDiscardedJobs(repo.ReadBy(t.Context(), r), "delete_user", "{}"))(t)
 	places, why := r.Source()
 	assert.That(t, r == nil && places == "" && why == "", "%v: %q, %q", r, places, why)
+	assert.NoError(t, r.Remember(t.Context()))
+	b.want(`SELECT count(*) FROM maintenance.replica_positions`, "0")
 }
 
 // wantTrouble reads twice and fails the test unless the primary was read for this reason, said in one line.
 func (p *pair) wantTrouble(d *repo.Database, why string) {
 	p.Helper()
 	p.said.Reset()
-	r := d.Reader()
+	r := d.Reader(someWorker, 0)
 	for range 2 {
 		p.until(func() bool {
 			assert.Must(d.CountDiscardedJobs(repo.ReadBy(p.Context(), r), "delete_user", "{}"))(p.T)
@@ -182,7 +241,7 @@ func (p *pair) wantTrouble(d *repo.Database, why string) {
 
 func TestFault_Replica_WhateverIsWrongWithItThePrimaryIsRead(t *testing.T) {
 	p := newPair(servicetest.Parallel(t), "main")
-	p.wantReplica(p.Reader())
+	p.wantReplica(p.Reader(someWorker, 0))
 	assert.NoError(t, p.CheckReplica(t.Context()))
 	for name, c := range map[string]struct{ url, why, check string }{
 		"the primary itself":   {p.url, "it is no standby", "no standby"},
@@ -204,8 +263,7 @@ func TestFault_Replica_WhateverIsWrongWithItThePrimaryIsRead(t *testing.T) {
 
 func TestFault_Replica_QueryThatWaitsOrIsCancelledIsLeftToThePrimary(t *testing.T) {
 	p := newPair(servicetest.Parallel(t), "main")
-	r := p.Reader()
-	p.wantReplica(r)
+	p.wantReplica(p.Reader(someWorker, 0))
 	// The lock comes with the log, and stays while replay is paused; on the primary it is gone.
 	tx := assert.Must(p.sql.Begin(t.Context()))(t)
 	if _, err := tx.Exec(t.Context(), `LOCK TABLE maintenance.river_job IN ACCESS EXCLUSIVE MODE; SELECT txid_current()`); err != nil {
@@ -217,17 +275,20 @@ func TestFault_Replica_QueryThatWaitsOrIsCancelledIsLeftToThePrimary(t *testing.
 	p.onMirror(`SELECT pg_wal_replay_pause()`)
 	p.until(func() bool { return p.onMirror(`SELECT pg_get_wal_replay_pause_state()`) == "paused" })
 	assert.NoError(t, tx.Rollback(t.Context()))
+	r := p.Reader(someWorker, 0)
 	ctx, cancel := context.WithTimeout(repo.ReadBy(t.Context(), r), devdb.WaitTimeout)
 	defer cancel()
+	p.exec(`INSERT INTO maintenance.replica_positions VALUES ('` + someWorker + `', 1, 1, '0/1')`)
+	p.exec(`INSERT INTO maintenance.leases VALUES ('` + someWorker + `', 'us', 1, now(), now(), now())`)
 	assert.Must(p.CountDiscardedJobs(ctx, "delete_user", "{}"))(t)
-	if _, why := r.Source(); !strings.Contains(why, "too slow") {
-		t.Errorf("the primary was read because %q", why)
+	if places, why := r.Source(); places != "primary" || !strings.Contains(why, "too slow") {
+		t.Errorf("read from %s because %q", places, why)
 	}
 }
 
 func TestFault_Replica_PromotedIsNoReplicaAnyMore(t *testing.T) {
 	p := newPair(servicetest.Parallel(t), "main")
-	p.wantReplica(p.Reader())
+	p.wantReplica(p.Reader(someWorker, 0))
 	p.onMirror(`SELECT pg_promote()`)
 	p.wantTrouble(p.Database, "it is no standby")
 	servicetest.WantError(t, p.CheckReplica(t.Context()), "no standby")
@@ -235,11 +296,11 @@ func TestFault_Replica_PromotedIsNoReplicaAnyMore(t *testing.T) {
 
 func TestFault_Replica_ThatComesBackIsReadAgain(t *testing.T) {
 	p := newPair(servicetest.Parallel(t), "main")
-	p.wantReplica(p.Reader())
+	p.wantReplica(p.Reader(someWorker, 0))
 	p.exec(`ALTER TABLE maintenance.river_job RENAME TO hidden`)
 	p.caughtUp()
 	p.until(func() bool {
-		r := p.Reader()
+		r := p.Reader(someWorker, 0)
 		if _, err := p.CountDiscardedJobs(repo.ReadBy(t.Context(), r), "delete_user", "{}"); err == nil {
 			t.Error("no error from the primary")
 		}
@@ -248,7 +309,7 @@ func TestFault_Replica_ThatComesBackIsReadAgain(t *testing.T) {
 	})
 	p.exec(`ALTER TABLE maintenance.hidden RENAME TO river_job`)
 	p.caughtUp()
-	p.wantReplica(p.Reader())
+	p.wantReplica(p.Reader(someWorker, 0))
 	assert.Equal(t, strings.Count(p.said.String(), "replica is read again"), 1, "lines in", p.said)
 }
 
@@ -258,9 +319,10 @@ func TestFault_InactiveBots_WhatAReplicaSaysIsJudgedAgainOnThePrimary(t *testing
 	for _, id := range []string{"1", "2", "3", "4"} {
 		p.exec(`INSERT INTO users (id, username, email, projects_limit, state, user_type, organization_id) VALUES (` + id + `, 'u` + id + `', 'u` + id + `', 0, 'active', 6, 1)`)
 	}
+	p.exec(`INSERT INTO maintenance.replica_positions VALUES ('` + someWorker + `', 1, 1, '0/1')`)
+	p.exec(`INSERT INTO maintenance.leases VALUES ('` + someWorker + `', 'us', 1, now(), now(), now())`)
 	p.pause()
-	r := p.Reader()
-	p.wantReplica(r)
+	p.wantReplica(p.Reader(someWorker, 0))
 	p.exec(`INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at) VALUES (1, 't', 1, now(), now())`)
 	p.exec(`UPDATE users SET user_type = 0 WHERE id = 2`)
 	p.exec(`INSERT INTO users (id, username, email, projects_limit, state, user_type, organization_id) VALUES (5, 'u5', 'u5', 0, 'active', 6, 1)`)
@@ -273,6 +335,7 @@ func TestFault_InactiveBots_WhatAReplicaSaysIsJudgedAgainOnThePrimary(t *testing
 		// The replica takes bot 4 for the last one.
 		{3, 3, repo.BotRange{Examined: 2, Last: 5, Inactive: []int64{4, 5}, Organizations: []int64{1, 1}}},
 	} {
+		r := p.Reader(someWorker, 0)
 		rules := repo.NewTokenRules(time.Now(), 30)
 		got, err := p.InactiveBots(repo.ReadBy(t.Context(), r), features, rules,
 			repo.BotPage{After: int64(c.after), Limit: c.limit}, repo.Limits{Statement: 5 * time.Second})

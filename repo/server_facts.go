@@ -107,7 +107,9 @@ func (d *Database) ReplicaFacts(ctx context.Context) (f ReplicaFacts, err error)
 	if f.ServerFacts, err = d.replica.ServerFacts(ctx); err != nil {
 		return f, err
 	}
-	now, err := d.written(ctx)
+	var now position
+	err = d.queryRow(ctx, "read the position of the log",
+		[]any{&now.system, &now.timeline, &now.lsn}, replicaCheckSQL)
 	if err != nil {
 		return f, err
 	}

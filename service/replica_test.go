@@ -1,6 +1,7 @@
 package service_test
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -12,7 +13,6 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/loosefk"
-	"github.com/caretaker-go/caretaker/service/placeholderuser"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -21,6 +21,7 @@ func TestFault_Replica_CandidatesAreReadThereAndDecidedOnThePrimary(t *testing.T
 	m := servicetest.NewMirrored(servicetest.Parallel(t))
 	m.Candidates()
 	s := m.Service()
+	m.Replayed(servicetest.PlaceholderUsers, servicetest.AdjournedGroups, servicetest.GhostUsers)
 	for worker, counts := range map[string]string{
 		servicetest.PlaceholderUsers: "scheduled_jobs=3", servicetest.AdjournedGroups: "scheduled_jobs=3", servicetest.GhostUsers: "migrated_users=3 deleted_rows=12",
 	} {
@@ -42,45 +43,7 @@ func TestFault_Replica_CandidatesAreReadThereAndDecidedOnThePrimary(t *testing.T
 	for _, decision := range []string{"FOR SHARE", "FROM maintenance.runs", "FROM application_settings", "q.hard_delete", "AS ripe"} {
 		m.WantRead(decision, 0)
 	}
-}
-
-// What a run has read on the replica changes before it decides: the decision is the primary's.
-func TestFault_Replica_StaleCandidatesDecideNothing(t *testing.T) {
-	m := servicetest.NewMirrored(servicetest.Parallel(t))
-	s := m.Service(func(c *service.Config) { service.Settings[placeholderuser.Config](c).BatchSize = 10 })
-	m.Candidates()
-	for _, c := range []struct{ worker, lock, counts, change string }{
-		{
-			servicetest.PlaceholderUsers, "import_placeholder_user_details IN EXCLUSIVE MODE", "scheduled_jobs=2",
-			`UPDATE import_placeholder_user_details SET namespace_id = 401 WHERE id = 301`,
-		},
-		{
-			servicetest.AdjournedGroups, "namespaces IN ACCESS EXCLUSIVE MODE", "scheduled_jobs=1",
-			`DELETE FROM group_deletion_schedules WHERE group_id = 401;
-			UPDATE group_deletion_schedules SET marked_for_deletion_on = current_date WHERE group_id = 402`,
-		},
-		{
-			servicetest.GhostUsers, "maintenance.protected_targets IN ACCESS EXCLUSIVE MODE", "migrated_users=1 deleted_rows=4",
-			`DELETE FROM ghost_user_migrations WHERE user_id = 501;
-			UPDATE ghost_user_migrations SET consume_after = now() + interval '1 hour' WHERE user_id = 502`,
-		},
-	} {
-		m.CaughtUp()
-		before := m.Asked(candidateQueries()[c.worker])
-		tx := assert.Must(m.Connect("main").Begin(t.Context()))(t)
-		// Who looks for candidates does not wait, who decides does.
-		assert.Must(tx.Exec(t.Context(), `LOCK TABLE `+c.lock))(t)
-		r := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: c.worker, Async: true}))(t)
-		devdb.Eventually(t, c.worker+" to read the replica", func() bool { return m.Asked(candidateQueries()[c.worker]) > before })
-		m.Eventually("main", `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`, "true")
-		assert.Must(tx.Exec(t.Context(), c.change))(t)
-		assert.NoError(t, tx.Commit(t.Context()))
-		servicetest.WantRun(t, servicetest.Ended(t, s, r.ID), repo.RunSucceeded, c.counts)
-	}
-	m.Want("main", servicetest.JobsOfPlaceholders, "302 303")
-	m.Want("main", `SELECT string_agg(args ->> 'group_id', ' ') FROM maintenance.river_job WHERE kind = 'destroy_group'`, "403")
-	m.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM users WHERE id > 500 AND id < 600`, "501 502")
-	m.Want("main", `SELECT deletion_attempts FROM import_placeholder_user_details WHERE id = 301`, "0")
+	m.Want("main", `SELECT count(DISTINCT lsn) FROM maintenance.replica_positions WHERE name <> 'somebody'`, "4")
 }
 
 func TestFault_Replica_WhileItLacksTheWorkersLastWriteThePrimaryIsRead(t *testing.T) {
@@ -94,13 +57,51 @@ func TestFault_Replica_WhileItLacksTheWorkersLastWriteThePrimaryIsRead(t *testin
 		m.Pause()
 		m.Exec("main", `INSERT INTO maintenance.feature_flags VALUES ($1, true)`, worker)
 		assert.Equal(t, m.Run(s, worker, counts), "primary", worker+", first run: read from")
+		m.InFavour()
 		again := ""
 		if worker == servicetest.InactiveTokens {
 			again = "examined_users=3"
 		}
 		assert.Equal(t, m.Run(s, worker, again), "primary", worker+", replay paused: read from")
 		m.Replay()
+		m.Pause()
+		// What others write is not waited for.
+		m.Exec("main", `INSERT INTO maintenance.feature_flags VALUES ($1, true)`, worker+" again")
+		want := "replica"
+		if worker == servicetest.InactiveTokens {
+			want = "primary" // to open a pass is to write
+		}
+		from := m.Run(s, worker, again)
+		assert.That(t, strings.Contains(from, want), "%s, replayed: read from %q", worker, from)
+		m.Replay()
 	}
+}
+
+func TestFault_Replica_StaleCandidatesDecideNothing(t *testing.T) {
+	m := servicetest.NewMirrored(servicetest.Parallel(t))
+	s := m.Service()
+	m.Candidates()
+	m.Replayed(servicetest.PlaceholderUsers, servicetest.AdjournedGroups, servicetest.GhostUsers)
+	m.Pause()
+	m.Exec("main", `UPDATE import_placeholder_user_details SET namespace_id = 401 WHERE id = 301`)
+	m.Detail(304, 0, "NULL")
+	m.Exec("main", `DELETE FROM group_deletion_schedules WHERE group_id = 401`)
+	m.Exec("main", `UPDATE group_deletion_schedules SET marked_for_deletion_on = current_date WHERE group_id = 402`)
+	m.Exec("main", `DELETE FROM ghost_user_migrations WHERE user_id = 501`)
+	m.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now() + interval '1 hour' WHERE user_id = 502`)
+	for worker, counts := range map[string]string{
+		// The end of the placeholders is looked for on the primary.
+		servicetest.PlaceholderUsers: "scheduled_jobs=3",
+		servicetest.AdjournedGroups:  "scheduled_jobs=1", servicetest.GhostUsers: "migrated_users=1 deleted_rows=4",
+	} {
+		m.InFavour()
+		from := m.Run(s, worker, counts)
+		assert.That(t, strings.Contains(from, "replica"), "%s: read from %q", worker, from)
+	}
+	m.Want("main", servicetest.JobsOfPlaceholders, "302 303 304")
+	m.Want("main", `SELECT string_agg(args ->> 'group_id', ' ') FROM maintenance.river_job WHERE kind = 'destroy_group'`, "403")
+	m.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM users WHERE id > 500 AND id < 600`, "501 502")
+	m.Want("main", `SELECT deletion_attempts FROM import_placeholder_user_details WHERE id = 301`, "0")
 }
 
 func TestFault_Replica_BacklogsAreReadThereAndItsLossInTheMiddleOfARunCostsNothing(t *testing.T) {
@@ -136,6 +137,31 @@ func TestFault_Replica_BacklogsAreReadThereAndItsLossInTheMiddleOfARunCostsNothi
 		return strings.Contains(st.ConditionDetail, "read from its primary: the replica was left out")
 	})
 	assert.Equal(t, strings.Count(m.Log.String(), "replica not read"), 1, "lines that the replica was not read")
+}
+
+func TestFault_Replica_AfterARunThatDiedBeforeItsLastWriteWasRememberedThePrimaryIsRead(t *testing.T) {
+	m := servicetest.NewMirrored(servicetest.Parallel(t))
+	s := m.Service()
+	m.Run(s, servicetest.PlaceholderUsers, "")
+	m.Candidates()
+	m.Gate("main", "import_placeholder_user_details", "OLD.id = 302")
+	m.Pause()
+	m.Shut("main", "doomed")
+	doomed := m.Start("doomed", devdb.Definitions(), func(o *servicetest.Order) {
+		o.Worker, o.Database, o.BatchSize, o.Replica = servicetest.PlaceholderUsers, "", 1, m.MirrorURL()
+	})
+	m.AtGate("main", "doomed")
+	// Two pages are worked side by side: the first one may be in flight yet.
+	m.Eventually("main", servicetest.JobsOfPlaceholders, "301")
+	m.WantRead(candidateQueries()[servicetest.PlaceholderUsers], -1)
+	doomed.Kill()
+	m.Lift("main", "doomed")
+	m.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'doomed'`, "0")
+	m.Exec("main", `UPDATE maintenance.leases SET expires_at = clock_timestamp() WHERE name = $1`, servicetest.PlaceholderUsers)
+	m.Want("main", fmt.Sprintf(`SELECT l.epoch - p.epoch FROM maintenance.leases l JOIN maintenance.replica_positions p USING (name) WHERE name = '%s'`, servicetest.PlaceholderUsers), "1")
+	assert.Equal(t, m.Run(s, servicetest.PlaceholderUsers, "scheduled_jobs=2"), "primary", "read from")
+	m.Want("main", servicetest.JobsOfPlaceholders, "301 302 303")
+	m.Want("main", `SELECT string_agg(deletion_attempts::text, ' ') FROM import_placeholder_user_details`, "1 1 1")
 }
 
 // TestFault_Replica_PipelineOracle pauses and resumes replay between the rounds.

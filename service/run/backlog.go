@@ -75,7 +75,7 @@ func (b *backlogs) Get(ctx context.Context, w *Worker, d *repo.Database, trouble
 		// What is read is for others too: this caller may go away.
 		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), BacklogPatience, repo.ErrUnreachable)
 		defer cancel()
-		reader := d.Reader()
+		reader := d.Reader(w.LeaseName(d), 0)
 		fresh, remark, err := w.Backlog(repo.ReadBy(ctx, reader), d)
 		remark = strings.Join(slices.DeleteFunc([]string{remark, readRemark(reader, d)}, func(s string) bool { return s == "" }), "; ")
 		e.readAt, e.took, e.failure = time.Now(), 0, err

@@ -51,6 +51,9 @@ func (r *Runner) execute(ctx context.Context, x *Execution) {
 	// 5. The leases are released, then the end is recorded and reported.
 	if x.leases != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), LeaseMargin)
+		if err := retryUnreachable(clean, func() error { return x.reader.Remember(clean) }); err != nil {
+			x.Log.WarnContext(ctx, "replica position not stored, the next run waits for the replica", "error", err)
+		}
 		if err := x.leases.release(clean); err != nil {
 			x.Log.WarnContext(ctx, "lease not released, it expires by itself", "error", err)
 		}

@@ -347,6 +347,6 @@ func (r *Runner) takeLease(ctx context.Context, x *Execution, began time.Time) e
 	span.SetAttributes(attribute.String("maintenance.outcome", "taken"),
 		attribute.Int64("maintenance.lease_epoch", lease.Epoch))
 	x.Report(func(r *Run) { r.LeaseEpoch = lease.Epoch })
-	x.reader = x.Database.Reader()
+	x.reader = x.Database.Reader(lease.Name, lease.Epoch)
 	return nil
 }

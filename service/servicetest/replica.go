@@ -51,7 +51,17 @@ func NewMirrored(t *testing.T) *Mirrored {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = m.Mirror.Close(context.Background()) })
+	m.Replayed("somebody")
 	return m
+}
+
+// Replayed records a last write of each worker that the standby has long replayed.
+func (m *Mirrored) Replayed(workers ...string) {
+	m.T.Helper()
+	for _, w := range workers {
+		m.Exec("main", `INSERT INTO maintenance.leases VALUES ($1, 'us', 1, now(), now(), now())`, w)
+		m.Exec("main", `INSERT INTO maintenance.replica_positions VALUES ($1, 1, 1, '0/1')`, w)
+	}
 }
 
 // MirrorURL is that of main on the standby.
@@ -81,7 +91,7 @@ func (m *Mirrored) CaughtUp() {
 func (m *Mirrored) InFavour() {
 	m.T.Helper()
 	devdb.Eventually(m.T, "the replica to be read", func() bool {
-		r := m.Open[0].Reader()
+		r := m.Open[0].Reader("somebody", 0)
 		if _, err := m.Open[0].CountDiscardedJobs(repo.ReadBy(m.T.Context(), r), "none", "{}"); err != nil {
 			m.T.Fatal(err)
 		}
