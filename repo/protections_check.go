@@ -159,7 +159,6 @@ func (d *Database) readTargets(ctx context.Context) (known targets, err error) {
 
 // watching is a permit whose statements check the post-condition.
 func (d *Database) watching(ctx context.Context, p Permit) (_ Permit, err error) {
-	p.targets = targets{}
 	if p.destroys() {
 		p.targets, err = d.protectedTargets(ctx)
 	}

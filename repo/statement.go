@@ -73,6 +73,16 @@ func (q query) statements(l Limits) []statement {
 	return all
 }
 
+// first are the statements that follow the settings of a transaction.
+func (l Limits) first() (all []statement) {
+	for _, sql := range []string{l.targets.note, l.before} {
+		if sql != "" {
+			all = append(all, statement{sql: sql})
+		}
+	}
+	return all
+}
+
 // readRow runs a statement that returns one row. What into counts of [affected] rows is the span's.
 func (d *Database) readRow(ctx context.Context, l Limits, q query, into ...any) error {
 	ctx, into = withAffected(ctx, into)
@@ -140,12 +150,8 @@ func (d *Database) send(
 			batch.Queue(beginSQL)
 		}
 		batch.Queue(settingsSQL, milliseconds(l.Statement), milliseconds(l.Lock), l.ReadOnly, traceParentOf(ctx))
-		var before []statement
-		for _, sql := range []string{l.targets.note, l.before} {
-			if sql != "" {
-				before = append(before, statement{sql: sql})
-			}
-		}
+		before := l.first()
+		skip := batch.Len() + len(before)
 		statements = slices.Concat(before, statements)
 		if err := d.prepare(ctx, conn, l, statements); err != nil {
 			return err
@@ -157,10 +163,6 @@ func (d *Database) send(
 			batch.Queue("commit")
 		}
 		results := conn.SendBatch(ctx, batch)
-		skip := 1 + len(before)
-		if !d.sessions {
-			skip++
-		}
 		var err error
 		for n := 0; n < skip && err == nil; n++ {
 			_, err = results.Exec()

@@ -89,10 +89,8 @@ func (p Permit) begin(ctx context.Context, tx *changing) error {
 	batch := &pgx.Batch{}
 	batch.Queue(txSettingsSQL, milliseconds(p.Statement), milliseconds(p.Lock),
 		milliseconds(idleTime), traceParentOf(ctx))
-	for _, sql := range []string{p.targets.note, p.before} {
-		if sql != "" {
-			batch.Queue(sql)
-		}
+	for _, s := range p.first() {
+		batch.Queue(s.sql)
 	}
 	held := true
 	if !p.DryRun && !p.ReadOnly {
