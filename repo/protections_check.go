@@ -97,15 +97,16 @@ const errNoTargetTable = textError(noTargetTableText)
 
 // targetTablesSQL finds the tables, and whether anything can be protected. Temporary tables hide them, and are none.
 const targetTablesSQL = `
-SELECT w.name, to_regclass('maintenance.protected_targets') IS NOT NULL, t.nspname, t.relname
+SELECT w.name, to_regclass('maintenance.protected_targets') IS NOT NULL, a.nspname, a.relname
 FROM unnest(ARRAY['users', 'namespaces']) AS w (name)
 LEFT JOIN LATERAL (
-  SELECT n.nspname, c.relname FROM pg_class c
+  SELECT n.nspname, c.relname, a.atttypid, a.attcollation
+  FROM (SELECT to_regclass(w.name)::oid AS oid OFFSET 0) named
+  JOIN pg_class c ON c.oid = named.oid AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
   JOIN pg_namespace n ON n.oid = c.relnamespace
   JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'id' AND NOT a.attisdropped
-  WHERE c.oid = to_regclass(w.name) AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
-    AND ` + KeyClassSQL + ` = '` + ClassInteger + `'
-) t ON true`
+  OFFSET 0 -- so that two rows are asked for their type, not the id of each table
+) a ON ` + KeyClassSQL + ` = '` + ClassInteger + `'`
 
 // targetTable is users or namespaces. Protects is the same for both: whether anything can be protected.
 type targetTable struct {
