@@ -28,8 +28,8 @@ func (s *Service) SampleBacklogs(ctx context.Context) error {
 			s.Backlogs.Renew(w, d)
 		}
 		for _, p := range s.readBacklogs(ctx, w) {
-			known = known && p.known && p.err == nil
-			sum = addBacklogs(sum, p.backlog)
+			known = known && p.Known && p.err == nil
+			sum = addBacklogs(sum, p.Backlog)
 		}
 		if known {
 			samples = append(samples, BacklogSample{

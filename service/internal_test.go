@@ -276,7 +276,8 @@ func TestStatus_QueueThatWorksNoJobsIsAProblemOfWorkersWithJobs(t *testing.T) {
 	config.Defaults(&c)
 	s := assert.Must(New(c))(t)
 	defer func() { _ = s.Shutdown(context.Background()) }()
-	f := s.queueProblem(t.Context(), &run.Worker{})
+	found, _ := s.failing(t.Context(), &run.Worker{}, reading{})
+	f := found[0]
 	assert.That(t, f.Class == FailureSchema && strings.HasPrefix(f.Message, "jobs are not worked here: "), "%+v", f)
 }
 

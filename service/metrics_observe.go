@@ -35,11 +35,11 @@ func (g gaugesAt) places(s *Service, all [][]place, f *figures) {
 				g.ObserveInt64(g.held, countHeld(p.leases), name)
 				g.ObserveFloat64(g.heldFor, heldFor(p.leases).Seconds(), name, labels)
 			}
-			if p.known {
+			if p.Known {
 				g.backlog(p, w.Databases != nil, labels)
 			}
-			if p.known && p.backlog.TrackingKnown {
-				g.ObserveInt64(g.untracked, int64(p.backlog.Untracked), metric.WithAttributes(database))
+			if p.Known && p.Backlog.TrackingKnown {
+				g.ObserveInt64(g.untracked, int64(p.Backlog.Untracked), metric.WithAttributes(database))
 			}
 		}
 	}
@@ -53,13 +53,13 @@ func (g gaugesAt) places(s *Service, all [][]place, f *figures) {
 }
 
 func (g gaugesAt) backlog(p place, partitioned bool, labels metric.MeasurementOption) {
-	g.ObserveInt64(g.pending, p.backlog.Pending, labels)
-	g.ObserveInt64(g.due, p.backlog.Due, labels)
-	g.ObserveInt64(g.dead, p.backlog.Dead, labels)
-	g.ObserveFloat64(g.age, ageOf(p.backlog).Seconds(), labels)
-	g.ObserveFloat64(g.measured, time.Since(p.measuredAt).Seconds(), labels)
+	g.ObserveInt64(g.pending, p.Backlog.Pending, labels)
+	g.ObserveInt64(g.due, p.Backlog.Due, labels)
+	g.ObserveInt64(g.dead, p.Backlog.Dead, labels)
+	g.ObserveFloat64(g.age, ageOf(p.Backlog).Seconds(), labels)
+	g.ObserveFloat64(g.measured, time.Since(p.MeasuredAt).Seconds(), labels)
 	if partitioned {
-		g.ObserveInt64(g.partitions, int64(p.backlog.Partitions), labels)
+		g.ObserveInt64(g.partitions, int64(p.Backlog.Partitions), labels)
 	}
 }
 

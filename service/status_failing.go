@@ -31,8 +31,8 @@ const (
 
 // Failing is why the condition of a worker is FAILING.
 type Failing struct {
-	// Since is the end of the first run that failed since the last success, or when a database ceased to answer; zero
-	// where it is not known.
+	// Since is the end of the first run that failed since the last success, or when a database ceased
+	// to answer; zero where it is not known.
 	Since time.Time
 	Class FailureClass
 	// Message is in words fit for clients.
@@ -41,30 +41,60 @@ type Failing struct {
 	Database string
 }
 
-// problems are those of one worker as a status call finds them, without repetition: databases first, then runs.
-type problems []Failing
-
-func (t *problems) add(f Failing) {
-	if f.Message == "" || slices.ContainsFunc(*t, func(known Failing) bool { return known.Message == f.Message }) {
-		return
+// failing returns what keeps a worker from its work, each message once: databases first, then this
+// process, then runs that failed. The remarks are on runs that could not reach databases which
+// answer again. While a database is away, no run is one of these. A full disk answers: the next run
+// shows whether it is still full.
+func (s *Service) failing(
+	ctx context.Context, w *run.Worker, r reading,
+) (found []Failing, remarks []string) {
+	add := func(f Failing) {
+		same := func(known Failing) bool { return known.Message == f.Message }
+		if f.Message != "" && !slices.ContainsFunc(found, same) {
+			found = append(found, f)
+		}
 	}
-	*t = append(*t, f)
+	for _, err := range r.errs {
+		add(s.failingOf(ctx, err))
+	}
+	if queue, ok := s.queue.(interface{ Problem() (time.Time, error) }); ok && w.Databases == nil {
+		// Workers that have no turn by database live on jobs.
+		since, err := queue.Problem()
+		f := s.failingOf(ctx, err)
+		if f.Class != "" && f.Class != FailureUnreachable {
+			f.Since, f.Message = since, "jobs are not worked here: "+f.Message
+		}
+		add(f)
+	}
+	if r.off == "" {
+		add(s.schedulerProblem(ctx, s.Heartbeat()))
+	}
+	away := slices.ContainsFunc(r.places, func(p place) bool { return p.err != nil })
+	for _, record := range r.failures {
+		f := failedRun(record)
+		if f.Class == FailureUnreachable && !away && !repo.DiskFull(f.Message) &&
+			s.answerAgain(ctx, w, record) {
+			remarks = append(remarks, f.Message+"; the databases answer again")
+		} else {
+			add(f)
+		}
+	}
+	return found, firstTold(remarks, "runs that failed so")
 }
 
-func (t *problems) words() string {
-	var texts []string
-	for _, f := range *t {
-		text := f.Message
+func failingText(found []Failing) string {
+	texts := make([]string, len(found))
+	for i, f := range found {
+		texts[i] = f.Message
 		if !f.Since.IsZero() {
-			text += fmt.Sprintf(" (since %s)", f.Since.UTC().Format(time.RFC3339))
+			texts[i] += fmt.Sprintf(" (since %s)", f.Since.UTC().Format(time.RFC3339))
 		}
-		texts = append(texts, text)
 	}
 	return strings.Join(firstTold(texts, "problems"), "; ")
 }
 
-// failing puts an error of a status call into words: nothing for none.
-func (s *Service) failing(ctx context.Context, err error) Failing {
+// failingOf puts an error of a status call into words: nothing for none.
+func (s *Service) failingOf(ctx context.Context, err error) Failing {
 	refused, ok := errors.AsType[*repo.Error](err)
 	if err == nil || errors.Is(err, context.Canceled) {
 		return Failing{}
@@ -75,7 +105,8 @@ func (s *Service) failing(ctx context.Context, err error) Failing {
 		f.Class, f.Database = failureClass(refused.Class()), refused.Database
 		if f.Class == FailureUnreachable {
 			// However many statements have met it: it is one trouble.
-			f.Message = strings.Trim(fmt.Sprintf("database %s: %s: %s", f.Database, refused.Condition(), refused.Why()), ": ")
+			f.Message = strings.Trim(
+				"database "+f.Database+": "+refused.Condition()+": "+refused.Why(), ": ")
 		}
 	case errors.Is(err, repo.ErrUnreachable):
 		f.Class = FailureUnreachable
@@ -83,10 +114,8 @@ func (s *Service) failing(ctx context.Context, err error) Failing {
 		f.Class, f.Message = FailureSchema, "not migrated: run caretaker migrate"
 	}
 	for _, d := range s.Databases {
-		if d.Name != f.Database {
-			continue
-		}
 		switch {
+		case d.Name != f.Database:
 		case f.Class == FailureUnreachable:
 			f.Since = d.UnreachableSince()
 		case f.Class == FailureSchema && errors.Is(d.CheckMigrated(ctx), repo.ErrNotMigrated):
@@ -97,88 +126,58 @@ func (s *Service) failing(ctx context.Context, err error) Failing {
 }
 
 func failureClass(c repo.Class) FailureClass {
-	switch c {
-	case repo.ClassUnreachable:
-		return FailureUnreachable
-	case repo.ClassSchema:
-		return FailureSchema
-	case repo.ClassLock:
-		return FailureLock
-	case repo.ClassTimeout:
-		return FailureTimeout
-	case repo.ClassData:
-	}
-	return FailureData
-}
-
-// queueProblem is what keeps this process from working jobs. Workers that have no turn by database live on them.
-func (s *Service) queueProblem(ctx context.Context, w *run.Worker) Failing {
-	queue, ok := s.queue.(interface{ Problem() (time.Time, error) })
-	if !ok || w.Databases != nil {
-		return Failing{}
-	}
-	since, err := queue.Problem()
-	f := s.failing(ctx, err)
-	if f.Class != "" && f.Class != FailureUnreachable {
-		f.Message = "jobs are not worked here: " + f.Message
-		f.Since = since
-	}
-	return f
+	return FailureClass(strings.ToUpper(c.String()))
 }
 
 // why joins the reason and the error of a run, each of which may be "".
 func why(reason, text string) string { return strings.Trim(reason+"; "+text, "; ") }
 
-// failed puts the newest run on a database, which failed, into words.
-func failed(record repo.Failure) Failing {
-	what := record.Error
+// failedRun puts the newest run on a database, which failed, into words.
+func failedRun(record repo.Failure) Failing {
+	what, on := record.Error, ""
 	if !strings.Contains(record.Error, record.Reason) {
 		what = why(record.Reason, record.Error)
 	}
+	if record.Database != "" {
+		on = " on " + record.Database
+	}
 	f := Failing{
 		Since: record.Since, Class: FailureInternal, Database: record.Database,
-		Message: fmt.Sprintf("last run on %s failed: %s", record.Database, what),
-	}
-	if record.Database == "" {
-		f.Message = "last run failed: " + what
+		Message: "last run" + on + " failed: " + what,
 	}
 	class, named := repo.ConditionClass(record.Error)
-	code := repo.ReadReason(record.Reason).Code
-	switch {
-	case code == repo.ReasonKeptByTrigger:
+	switch repo.ReadReason(record.Reason).Code {
+	case repo.ReasonKeptByTrigger:
 		f.Class = FailureData
-	case code == repo.ReasonKeyMismatch, code == repo.ReasonQueueMoved:
+	case repo.ReasonKeyMismatch, repo.ReasonQueueMoved:
 		f.Class = FailureSchema
-	case code == run.ReasonLeaseLost:
+	case run.ReasonLeaseLost:
 		f.Class = FailureLeaseLost
 		f.Message += "; RunBatch starts it at once"
-	case code == run.ReasonSettingInvalid, code == run.ReasonSettingOff:
+	case run.ReasonSettingInvalid, run.ReasonSettingOff:
 		f.Class = FailureSetting
-	case named:
-		f.Class = failureClass(class)
+	default:
+		if named {
+			f.Class = failureClass(class)
+		}
 	}
 	return f
 }
 
-// answerAgain says whether what a run could not reach has come back: all its databases can work, and nobody else holds its
-// fence rows. Then the worker is in order, though its next run may be far off.
+// answerAgain reports whether all databases of a run that could not reach some can work again, and
+// no other server holds its fence rows. Then the worker is healthy, even if its next run is far
+// off.
 func (s *Service) answerAgain(ctx context.Context, w *run.Worker, record repo.Failure) bool {
-	name := w.Name
+	name, databases := w.Name, s.Databases
 	if record.Database != "" {
 		name += "/" + record.Database
 	}
-	databases := s.Databases
 	if w.Databases == nil {
 		databases = run.GitLabs(databases)
 	}
 	return !slices.ContainsFunc(databases, func(d *repo.Database) bool {
-		bounded, cancel := context.WithTimeoutCause(ctx, leasesTimeout, repo.ErrUnreachable)
-		defer cancel()
-		if d.Writable(bounded) != nil {
-			return true
-		}
-		leases, err := d.ListLeases(bounded, []string{name})
-		return err != nil || slices.ContainsFunc(leases, func(l run.Lease) bool { return !l.Expired && l.Holder != s.Replica })
+		leases, err := writableLeases(ctx, d, name)
+		return err != nil || s.elsewhere(leases) != ""
 	})
 }
 
@@ -196,10 +195,54 @@ func (s *Service) schedulerProblem(ctx context.Context, last schedule.Heartbeat)
 				"scheduled runs do not start here: restart it",
 		}
 	}
-	f := s.failing(ctx, last.Err)
-	if f.Class == "" || f.Class == FailureUnreachable {
+	f := s.failingOf(ctx, last.Err)
+	if f.Class == FailureUnreachable {
 		return Failing{}
 	}
 	f.Since = last.FailingSince
 	return f
+}
+
+// DatabaseStatus is where a worker stands on one of its databases.
+type DatabaseStatus struct {
+	Name string
+	// Backlog is the zero value where it is not known.
+	Backlog Backlog
+	Known   bool
+	// Problem is what keeps its runs from their work there; "": nothing does.
+	Problem string
+}
+
+// rank orders databases by what needs attention: a problem, something dead, something due.
+func (d DatabaseStatus) rank() int {
+	attention := []bool{d.Problem != "", d.Backlog.Dead > 0, d.Backlog.Due > 0, true}
+	return slices.Index(attention, true)
+}
+
+// databasesOf are the databases of a worker that has several, by rank, and within it in the order
+// of the rotation.
+func databasesOf(w *run.Worker, places []place, found []Failing) (all []DatabaseStatus) {
+	if len(w.Databases) < 2 {
+		return nil
+	}
+	for i, d := range w.Databases {
+		status := DatabaseStatus{Name: d.Name, Backlog: places[i].Backlog, Known: places[i].Known}
+		if n := slices.IndexFunc(found, func(f Failing) bool { return f.Database == d.Name }); n >= 0 {
+			status.Problem = found[n].Message
+		}
+		all = append(all, status)
+	}
+	slices.SortStableFunc(all, func(a, b DatabaseStatus) int { return a.rank() - b.rank() })
+	return all
+}
+
+// maxTold is how many problems, and how many remarks of databases, a status has in words.
+const maxTold = 5
+
+// firstTold are the first of some texts, with how many there are besides.
+func firstTold(texts []string, what string) []string {
+	if more := len(texts) - maxTold; more > 0 {
+		return append(slices.Clone(texts[:maxTold]), fmt.Sprintf("%d more %s", more, what))
+	}
+	return texts
 }

@@ -1,13 +1,11 @@
 package service
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -54,20 +52,4 @@ func (s *Service) FeatureFlags(ctx context.Context) (map[string]bool, error) {
 		}
 	}
 	return set, nil
-}
-
-func addBacklogs(a, b repo.Backlog) repo.Backlog {
-	sum := repo.Backlog{
-		Pending: a.Pending + b.Pending, Due: a.Due + b.Due, Deferred: a.Deferred + b.Deferred,
-		Dead: a.Dead + b.Dead, AtLeast: a.AtLeast || b.AtLeast, OldestAt: a.OldestAt,
-		Untracked: a.Untracked + b.Untracked,
-	}
-	if sum.OldestAt.IsZero() || (!b.OldestAt.IsZero() && b.OldestAt.Before(sum.OldestAt)) {
-		sum.OldestAt = b.OldestAt
-	}
-	return sum
-}
-
-func sortLeases(leases []run.Lease) {
-	slices.SortFunc(leases, func(a, b run.Lease) int { return cmp.Compare(a.Name, b.Name) })
 }

@@ -3,7 +3,7 @@ package run
 import (
 	"cmp"
 	"context"
-	"slices"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,8 +22,8 @@ const (
 )
 
 // backlogs keeps the last known backlog of each worker and database, so that status calls and
-// metrics cost at most one bounded query every [BacklogAge], and less often where that takes long: a
-// 200th of the time goes into it, until figures are as old as [DearAge].
+// metrics cost at most one bounded query every [BacklogAge], and less often where that takes long:
+// a 200th of the time goes into it, until figures are as old as [DearAge].
 type backlogs struct {
 	mu    sync.Mutex
 	known map[backlogKey]*backlogEntry
@@ -34,6 +34,15 @@ type backlogKey struct {
 	database *repo.Database
 }
 
+// KnownBacklog is the backlog of a worker in a database as it was read last, with a remark on it.
+type KnownBacklog struct {
+	Backlog repo.Backlog
+	Remark  string
+	// Known: it has been read since this server was started, at MeasuredAt by the host's clock.
+	Known      bool
+	MeasuredAt time.Time
+}
+
 type backlogEntry struct {
 	// stale figures are read again, however young they are.
 	stale  atomic.Bool
@@ -41,11 +50,7 @@ type backlogEntry struct {
 	readAt time.Time
 	// took is how long the newest reading took; 0 if it failed.
 	took time.Duration
-	// measuredAt is when the known backlog was read.
-	measuredAt time.Time
-	known      bool
-	backlog    repo.Backlog
-	remark     string
+	KnownBacklog
 	// failure is why the newest reading failed.
 	failure error
 }
@@ -55,7 +60,7 @@ const manyPending = 100_000
 
 // due says whether to read again.
 func (e *backlogEntry) due() bool {
-	if e.stale.Load() && (!e.known || e.backlog.Pending < manyPending) {
+	if e.stale.Load() && (!e.Known || e.Backlog.Pending < manyPending) {
 		return true
 	}
 	return time.Since(e.readAt) > min(max(BacklogAge, 200*e.took), DearAge)
@@ -63,9 +68,11 @@ func (e *backlogEntry) due() bool {
 
 func newBacklogs() *backlogs { return &backlogs{known: map[backlogKey]*backlogEntry{}} }
 
-// Get reads the backlog or returns the last known one with a remark; ok is false if it was never known. A database that
-// is known to be in trouble is not asked.
-func (b *backlogs) Get(ctx context.Context, w *Worker, d *repo.Database, trouble error) (backlog repo.Backlog, remark string, ok bool) {
+// Get reads the backlog or returns the last known one with a remark. It does not query a database
+// that is known to be in trouble.
+func (b *backlogs) Get(
+	ctx context.Context, w *Worker, d *repo.Database, trouble error,
+) KnownBacklog {
 	e := b.entry(backlogKey{w.Name, d})
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -73,24 +80,27 @@ func (b *backlogs) Get(ctx context.Context, w *Worker, d *repo.Database, trouble
 		e.stale.Store(false)
 		began := time.Now()
 		// What is read is for others too: this caller may go away.
-		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), BacklogPatience, repo.ErrUnreachable)
+		ctx, cancel := context.WithTimeoutCause(
+			context.WithoutCancel(ctx), BacklogPatience, repo.ErrUnreachable)
 		defer cancel()
 		reader := d.Reader(w.LeaseName(d), 0)
 		fresh, remark, err := w.Backlog(repo.ReadBy(ctx, reader), d)
-		remark = strings.Join(slices.DeleteFunc([]string{remark, readRemark(reader, d)}, func(s string) bool { return s == "" }), "; ")
+		remark = strings.Trim(remark+"; "+readRemark(reader, d), "; ")
 		e.readAt, e.took, e.failure = time.Now(), 0, err
 		if err == nil {
 			e.took = e.readAt.Sub(began)
-			e.backlog, e.remark, e.known, e.measuredAt = fresh, remark, true, e.readAt
+			e.KnownBacklog = KnownBacklog{fresh, remark, true, e.readAt}
 		}
 	}
-	switch err := cmp.Or(trouble, e.failure); {
-	case err != nil && e.known:
-		return e.backlog, "backlog of " + d.Name + " not read (" + briefText(err) + "), last known figures", true
-	case err != nil:
-		return e.backlog, "backlog of " + d.Name + " not known: not read since this server was started (" + briefText(err) + ")", false
+	known := e.KnownBacklog
+	if err := cmp.Or(trouble, e.failure); err != nil && known.Known {
+		known.Remark = fmt.Sprintf("backlog of %s not read (%s), last known figures",
+			d.Name, briefText(err))
+	} else if err != nil {
+		known.Remark = fmt.Sprintf("backlog of %s not known: not read since this server was started (%s)",
+			d.Name, briefText(err))
 	}
-	return e.backlog, e.remark, e.known
+	return known
 }
 
 // Renew lets the next Get read figures that others would soon have to. It is for who comes each
@@ -110,14 +120,6 @@ func readRemark(reader *repo.Reader, d *repo.Database) string {
 		return "backlog of " + d.Name + " read from its primary: the replica was left out as " + why
 	}
 	return ""
-}
-
-// MeasuredAt is when the backlog was read that Get returns.
-func (b *backlogs) MeasuredAt(w *Worker, d *repo.Database) time.Time {
-	e := b.entry(backlogKey{w.Name, d})
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.measuredAt
 }
 
 func (b *backlogs) entry(key backlogKey) *backlogEntry {

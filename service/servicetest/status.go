@@ -11,11 +11,7 @@ import (
 // Status is that of loose_foreign_keys_cleanup.
 func Status(t *testing.T, s *service.Service) service.WorkerStatus {
 	t.Helper()
-	all, err := s.Status(context.Background(), LooseForeignKeys)
-	if err != nil || len(all) != 1 {
-		t.Fatalf("%v, %v", all, err)
-	}
-	return all[0]
+	return StatusOf(t, s, LooseForeignKeys)
 }
 
 // StatusOf is the status of a worker.
@@ -28,18 +24,16 @@ func StatusOf(t *testing.T, s *service.Service, worker string) service.WorkerSta
 	return all[0]
 }
 
-// WantCondition fails the test unless the worker's condition is this and its words contain these.
-func WantCondition(t *testing.T, s *service.Service, want service.Condition, words ...string) service.WorkerStatus {
+// WantCondition fails the test unless the worker's condition is this and its detail has these words.
+func WantCondition(
+	t *testing.T, s *service.Service, want service.Condition, words ...string,
+) service.WorkerStatus {
 	t.Helper()
 	st := Status(t, s)
 	if st.Condition != want {
 		t.Errorf("condition %s (%s), want %s", st.Condition, st.ConditionDetail, want)
 	}
-	for _, w := range words {
-		if !strings.Contains(st.ConditionDetail, w) {
-			t.Errorf("detail %q lacks %q", st.ConditionDetail, w)
-		}
-	}
+	WantDetail(t, st, words...)
 	return st
 }
 
