@@ -106,16 +106,19 @@ func (q *DeletedRecords) Existing() iter.Seq2[int, *QueueTable] {
 	}
 }
 
-// union joins a statement's texts for each existing table. {partitions} is the parameter of the table's
-// partitions, of which args has the values, behind those that are given.
-func (q *DeletedRecords) union(sql, operator string, args ...any) (string, []any) {
+// union joins a statement's texts for each existing table. {partitions} is the list of the table's partitions:
+// as a parameter it would have PostgreSQL plan the statement for each call.
+func (q *DeletedRecords) union(sql, operator string) string {
 	var parts []string
 	for i, t := range q.Existing() {
-		args = append(args, t.Partitions)
-		parts = append(parts, fill(q.Fill(i, sql), "{place}", strconv.Itoa(i),
-			"{partitions}", fmt.Sprintf("$%d::bigint[]", len(args))))
+		parts = append(parts, fill(q.Fill(i, sql), "{place}", strconv.Itoa(i), "{partitions}", t.list()))
 	}
-	return strings.Join(parts, operator), args
+	return strings.Join(parts, operator)
+}
+
+// list is the array of the table's partitions in SQL.
+func (t *QueueTable) list() string {
+	return fill(fmt.Sprint(t.Partitions), "[", "'{", " ", ",", "]", "}'::bigint[]")
 }
 
 // queueSQL has no parameters, so that a connection plans it once. It looks at each table with subqueries that
@@ -180,19 +183,31 @@ func scanQueue(row pgx.CollectableRow) (q DeletedRecords, err error) {
 }
 
 // DeletedRecords reads the queue and its partitions. Without an application schema the error is a
-// [*NoSchemaError]; where the search_path leads to another queue, or to none any more, a [*QueueMovedError].
+// [*NoSchemaError]. Where the search_path leads to another queue, or to none, it is a [*QueueMovedError].
 func (d *Database) DeletedRecords(ctx context.Context) (DeletedRecords, error) {
 	q, err := d.DeletedRecordsShape(ctx)
-	l := Limits{Statement: 5 * time.Second, Lock: time.Second}
-	for _, t := range q.Existing() {
-		if err == nil && t.HasDefault {
-			var others []int64
-			others, err = readRows(ctx, d, l, newQuery("read the queue's default partition", t.othersSQL()),
-				pgx.RowTo[int64])
-			t.addPartitions(others)
-		}
+	if err == nil {
+		err = d.ReadDefault(ctx, &q)
 	}
 	return q, err
+}
+
+// ReadDefault adds the numbers of the records in DEFAULT leaves to a shape.
+func (d *Database) ReadDefault(ctx context.Context, q *DeletedRecords) error {
+	l := Limits{Statement: 5 * time.Second, Lock: time.Second}
+	for _, t := range q.Existing() {
+		if !t.HasDefault {
+			continue
+		}
+		sql := fill(otherPartitionsSQL, "{queue}", t.sql, "{partitions}", t.list())
+		find := newQuery("read the queue's default partition", sql)
+		others, err := readRows(ctx, d, l, find, pgx.RowTo[int64])
+		if err != nil {
+			return err
+		}
+		t.Partitions = slices.Sorted(slices.Values(append(t.Partitions, others...)))
+	}
+	return nil
 }
 
 // ReadDeletedRecords is [Database.DeletedRecordsShape] within a transaction. Without an application schema the error
@@ -239,35 +254,19 @@ func joinQueue(read []DeletedRecords) (DeletedRecords, error) {
 }
 
 // otherPartitionsSQL are the numbers of pending records in the DEFAULT leaf, by a skip scan of its
-// index: the condition {others} excludes all other leaves. The limit bounds the statement; the next
+// index: the list of the others excludes all other leaves. The limit bounds the statement; the next
 // run finds what follows.
 const otherPartitionsSQL = `
 WITH RECURSIVE found (partition) AS (
   SELECT '-9223372036854775808'::bigint
   UNION ALL
   SELECT (
-    SELECT q.partition FROM {queue} q WHERE q.status = 1 {others} AND q.partition > f.partition
+    SELECT q.partition FROM {queue} q
+    WHERE q.status = 1 AND q.partition <> ALL ({partitions}) AND q.partition > f.partition
     ORDER BY q.partition LIMIT 1)
   FROM found f WHERE f.partition IS NOT NULL
 )
 SELECT partition FROM found WHERE partition > '-9223372036854775808'::bigint LIMIT 1000`
-
-func (t *QueueTable) othersSQL() string {
-	numbers := make([]string, len(t.Partitions))
-	for i, n := range t.Partitions {
-		numbers[i] = strconv.FormatInt(n, 10)
-	}
-	others := ""
-	if len(numbers) > 0 {
-		others = "AND partition NOT IN (" + strings.Join(numbers, ", ") + ")"
-	}
-	return fill(otherPartitionsSQL, "{queue}", t.sql, "{others}", others)
-}
-
-func (t *QueueTable) addPartitions(others []int64) {
-	t.Partitions = append(t.Partitions, others...)
-	slices.Sort(t.Partitions)
-}
 
 // ActiveMissing reports whether new records are sent to a partition that does not exist: every deletion
 // from a tracked table fails.
@@ -338,7 +337,7 @@ func (d *Database) PendingParents(ctx context.Context, q DeletedRecords, l Limit
 func (q *DeletedRecords) parents(
 	ctx context.Context, d *Database, l Limits, operation, sql string,
 ) (parents []QueuedParent, err error) {
-	text, args := q.union(sql, "\nUNION ALL")
+	text := q.union(sql, "\nUNION ALL")
 	if text == "" {
 		return nil, nil
 	}
@@ -346,8 +345,7 @@ func (q *DeletedRecords) parents(
 		Name  string
 		Queue int
 	}
-	rows, err := readRows(ctx, d, l, newQuery(operation, text+"\nORDER BY 1, 2", args...),
-		pgx.RowToStructByPos[found])
+	rows, err := readRows(ctx, d, l, newQuery(operation, text+"\nORDER BY 1, 2"), pgx.RowToStructByPos[found])
 	for _, r := range rows {
 		if n := len(parents); n == 0 || parents[n-1].Name != r.Name {
 			parents = append(parents, QueuedParent{Name: r.Name})

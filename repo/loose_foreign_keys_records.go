@@ -319,16 +319,11 @@ func (n RecordNumber) MarshalJSON() ([]byte, error) {
 	return json.Marshal(string(n))
 }
 
-// FailingRecords reads up to limit records of the queue that have failed, behind the one given, by
-// table, partition and id: all, or those of a parent, with or without the application schema. Where
-// there is no queue there are none.
+// FailingRecords reads up to limit records of the queue that have failed, after the given one, by
+// table, partition and id: all, or those of a parent, with or without the application schema.
 func (d *Database) FailingRecords(
-	ctx context.Context, table string, after FailingRecord, limit int,
+	ctx context.Context, queue DeletedRecords, table string, after FailingRecord, limit int,
 ) (records []FailingRecord, err error) {
-	queue, err := d.DeletedRecords(ctx)
-	if err != nil || !queue.Exists {
-		return nil, err
-	}
 	for i, t := range queue.Existing() {
 		if len(records) >= limit || i < slices.Index(QueueTables(), string(after.Queue)) {
 			continue

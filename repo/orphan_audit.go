@@ -160,8 +160,8 @@ func (p *Parent) Waiting(ctx context.Context, l Limits) (waiting map[Key]bool, b
 	if !p.queue.Exists {
 		return nil, false, nil
 	}
-	text, args := p.queue.union(waitingRecordsSQL, "", p.Recorded(), maxWaiting+1)
-	read := newQuery("read waiting records", text+waitingDeadSQL, args...)
+	sql := p.queue.union(waitingRecordsSQL, "") + waitingDeadSQL
+	read := newQuery("read waiting records", sql, p.Recorded(), maxWaiting+1)
 	records, err := readRows(ctx, p.Database(), l, read, pgx.RowToStructByPos[RecordKey])
 	if err != nil || len(records) > maxWaiting {
 		return nil, err == nil, err

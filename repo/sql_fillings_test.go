@@ -37,7 +37,7 @@ var fillings = map[string]string{
 	// Guards.
 	"{guard}": "fenceSQL", "{name}": "'w'", "{holder}": "'us'", "{epoch}": "1",
 	// Loose foreign keys.
-	"{journal}": "", "{queues}": "(0, 'loose_foreign_keys_deleted_records')", "{forget}": "forgetSQL", "{failures}": "maintenance.record_failures", "{id}": "bigint", "{place}": "0", "{partitions}": "$1::bigint[]", "{pending}": "pendingRecordsSQL",
+	"{journal}": "", "{queues}": "(0, 'loose_foreign_keys_deleted_records')", "{forget}": "forgetSQL", "{failures}": "maintenance.record_failures", "{id}": "bigint", "{place}": "0", "{partitions}": "'{1}'::bigint[]", "{pending}": "pendingRecordsSQL",
 	"{owner}": "NULL::bigint", "{queue_name}": "'loose_foreign_keys_deleted_records'", "{retried_columns}": "", "{retried_values}": "",
 	"{queue}": "public.loose_foreign_keys_deleted_records", "{numbered_table}": "public.loose_foreign_keys_deleted_records",
 	"{numbered_column}": "id", "{numbers}": "public.loose_foreign_keys_deleted_records_id_seq", "{in_partition}": " WHERE t.partition = 1",
@@ -45,7 +45,7 @@ var fillings = map[string]string{
 	"{parents}": "unnest($1::text[]::bigint[]) WITH ORDINALITY AS k (k1, n)", "{matched}": "t.user_id = k.k1",
 	"{key_number}": "primary_key_value", "{key_values}": "NULL::text[]", "{fits}": "", "{conditions}": " AND t.source_type = 'Project'",
 	"{change}": "DELETE FROM public.members t", "{lock}": "FOR UPDATE SKIP LOCKED",
-	"{leaf}": "gitlab_partitions_dynamic.leaf", "{number}": "2", "{others}": "AND partition NOT IN (1, 2)", "{sequence}": "public.a_sequence", "{sequence_literal}": "'public.a_sequence'",
+	"{leaf}": "gitlab_partitions_dynamic.leaf", "{number}": "2", "{sequence}": "public.a_sequence", "{sequence_literal}": "'public.a_sequence'",
 	"{table}": "public.users", "{condition}": "id IS NULL", "{type}": "bigint", "{exact}": "bigint",
 	"{present}": "t.user_id IS NOT NULL", "{behind}": " AND (t.user_id) > (7::text::bigint)", "{equalities}": "", "{last_values}": "k.k1", "{next_values}": "x.k1", "{named_columns}": "t.user_id AS k1", "{texts}": "k.k1::text",
 	"{users}": "missingTargetSQL", "{namespaces}": "noTableSQL", "{missing}": "missingTargetsSQL", "{parts}": "livingPartSQL", "{parent_column}": "id", "{lists}": "$1::text[]::bigint[]", "claimsSQL{lists}": "$3::bigint[]", "{names}": "k1",

@@ -166,11 +166,10 @@ func (a Admin) inspectPending(ctx context.Context, i *Inspection) error {
 	if !i.Queue.Exists || len(i.QueueFaults) > 0 {
 		return nil
 	}
-	q, err := a.database.DeletedRecords(ctx)
-	if err != nil {
+	if err := a.database.ReadDefault(ctx, &i.Queue); err != nil {
 		return err
 	}
-	pending, err := a.database.PendingParents(ctx, q,
+	pending, err := a.database.PendingParents(ctx, i.Queue,
 		repo.Limits{Statement: 30 * time.Second, Lock: 2 * time.Second})
 	i.Pending = repo.ParentNames(pending)
 	return err

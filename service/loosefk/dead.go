@@ -62,19 +62,17 @@ func (l Admin) Failing(ctx context.Context, table string) ([]FailingRecord, erro
 	records := []FailingRecord{}
 	err := l.each(ctx, func(d *repo.Database) error {
 		var last repo.FailingRecord
-		for {
-			page, err := d.FailingRecords(ctx, table, last, recordPage)
-			if err != nil {
-				return err
-			}
+		queue, err := d.DeletedRecordsShape(ctx)
+		for more := true; more && err == nil; {
+			var page []repo.FailingRecord
+			page, err = d.FailingRecords(ctx, queue, table, last, recordPage)
 			for _, r := range page {
 				last = r
 				records = append(records, FailingRecord{d.Name, r})
 			}
-			if len(page) < recordPage {
-				return nil
-			}
+			more = len(page) == recordPage
 		}
+		return err
 	})
 	if err == nil && len(records) == 0 && table != "" {
 		err = l.knownTable(ctx, table)
@@ -135,8 +133,11 @@ func (l Admin) noDeadRecord(ctx context.Context, id *int64, table string) error 
 	}
 	failing := false
 	_ = l.each(ctx, func(d *repo.Database) error { // of a hint no error matters
-		some, err := d.FailingRecords(ctx, table, repo.FailingRecord{}, 1)
-		failing = failing || len(some) > 0
+		queue, err := d.DeletedRecordsShape(ctx)
+		if err == nil {
+			some, _ := d.FailingRecords(ctx, queue, table, repo.FailingRecord{}, 1)
+			failing = failing || len(some) > 0
+		}
 		return err
 	})
 	if failing {

@@ -88,10 +88,10 @@ func (k *looseForeignKeys) backlog(
 	if !queue.Exists {
 		return backlog, strings.Join(remarks, "; "), nil
 	}
-	queue, _ = d.DeletedRecords(ctx)
-	failing, _ := d.FailingRecords(ctx, "", repo.FailingRecord{}, recordPage)
+	failing, _ := d.FailingRecords(ctx, queue, "", repo.FailingRecord{}, recordPage)
 	remarks = append(remarks, failingRemark(d, failing)...)
 	remarks = append(remarks, k.absentRemark(d, accepted, failing)...)
+	_ = d.ReadDefault(ctx, &queue)
 	parents, _ := d.DueParents(ctx, queue, run.ReadLimits())
 	due := repo.ParentNames(parents)
 	remarks = append(remarks, k.lackingRemark(ctx, d, queue.Schema, due)...)
@@ -124,7 +124,7 @@ func (k *looseForeignKeys) waiting(
 		}
 		return list, err
 	}
-	records, err := d.FailingRecords(ctx, "", repo.FailingRecord{}, waitingShown)
+	records, err := d.FailingRecords(ctx, queue, "", repo.FailingRecord{}, waitingShown)
 	for _, r := range records {
 		// The id of a routed record is no number, and is left out.
 		id, _ := strconv.ParseInt(string(r.ID), 10, 64)
