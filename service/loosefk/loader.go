@@ -2,7 +2,6 @@ package loosefk
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 
@@ -171,16 +170,4 @@ func (l *loader) restart(ctx context.Context) error {
 		l.begin(due)
 	}
 	return err
-}
-
-// checkPartitioned fails a run where a table of the queue has another shape: its records would not be
-// seen.
-func checkPartitioned(queue repo.DeletedRecords, database string) error {
-	for _, t := range queue.Existing() {
-		if !t.Partitioned {
-			return &run.FailedError{Text: fmt.Sprintf("%s on %s is not partitioned: caretaker lfk lint says what it "+
-				"should look like", t.Name, database)}
-		}
-	}
-	return nil
 }

@@ -53,6 +53,18 @@ func (k *looseForeignKeys) openQueue(ctx context.Context, x *run.Execution) (rep
 	return x.Database.DeletedRecords(ctx)
 }
 
+// checkPartitioned fails a run where a table of the queue has another shape: the run would not see
+// its records.
+func checkPartitioned(queue repo.DeletedRecords, database string) error {
+	for _, t := range queue.Existing() {
+		if !t.Partitioned {
+			return &run.FailedError{Text: fmt.Sprintf("%s on %s is not partitioned: caretaker lfk lint "+
+				"says what it should look like", t.Name, database)}
+		}
+	}
+	return nil
+}
+
 // maintainPartitions repairs, rolls and drops partitions. What does not work out is left for the
 // next run; only a lost lease ends this one.
 func (k *looseForeignKeys) maintainPartitions(
