@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"time"
 
@@ -87,23 +86,19 @@ func (s *Service) pauseStatus(ctx context.Context, name string) (WorkerStatus, e
 	if err != nil {
 		return WorkerStatus{}, err
 	}
-	st := WorkerStatus{Worker: run.AllWorkers, BacklogUnknown: true, Condition: ConditionIdle, ConditionDetail: noPauseOfAll}
-	if i := slices.IndexFunc(all, run.PauseOf(run.AllWorkers)); i >= 0 {
-		st.Paused, st.Condition = &all[i], ConditionPaused
-		st.ConditionDetail = (&run.WorkerPausedError{Worker: run.AllWorkers, Pause: all[i]}).Error()
-	}
-	if alone := pausedAlone(all); len(alone) > 0 {
-		st.ConditionDetail += "; also paused individually: " + strings.Join(alone, ", ")
-	}
-	return st, nil
-}
-
-// pausedAlone are the workers that have a pause of their own.
-func pausedAlone(all []run.Pause) (names []string) {
+	st := WorkerStatus{Worker: run.AllWorkers, BacklogUnknown: true}
+	var alone []string
 	for _, p := range all {
-		if p.Worker != run.AllWorkers {
-			names = append(names, p.Worker)
+		if p.Worker == run.AllWorkers {
+			st.Paused = &p
+		} else {
+			alone = append(alone, p.Worker)
 		}
 	}
-	return names
+	individually := "also paused individually: " + strings.Join(alone, ", ")
+	st.conclude([]string{when(len(alone) > 0, individually)}, []problem{
+		{ConditionPaused, paused(run.AllWorkers, st.Paused)},
+		{ConditionIdle, noPauseOfAll},
+	})
+	return st, nil
 }

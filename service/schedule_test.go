@@ -245,7 +245,7 @@ func TestFault_RunDue_ADatabaseThatWasDownLosesNoFireAndNoLedger(t *testing.T) {
 		own.Stop()
 		isError(t, "while main is down", s.RunDue(context.Background()), run.ErrUnreachable)
 		// Its tables cannot be seen, but the worker is used all the same.
-		st := ghostStatus(t, s)
+		st := servicetest.StatusOf(t, s, servicetest.GhostUsers)
 		assert.That(t, st.NotUsed == "" && st.Condition == service.ConditionFailing, "status %+v", st)
 		own.Start()
 		c.SQL["main"] = c.Connect("main")

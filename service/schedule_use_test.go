@@ -34,11 +34,6 @@ func (c clocked) wantGhostFires(want string) {
 	c.Want("main", `SELECT coalesce(string_agg(outcome, ' ' ORDER BY fire_time), '') FROM maintenance.fires WHERE worker = '`+servicetest.GhostUsers+`'`, want)
 }
 
-func ghostStatus(t *testing.T, s *service.Service) service.WorkerStatus {
-	t.Helper()
-	return servicetest.StatusOf(t, s, servicetest.GhostUsers)
-}
-
 // wantNoSeries fails the test if any metric has a series of the worker.
 func wantNoSeries(m *servicetest.Meter, worker string) {
 	m.T.Helper()
@@ -60,7 +55,7 @@ func TestUnused_AWorkerThatIsNotConfiguredHasNoFiresNoRunsAndNoSeries(t *testing
 	c.Want("main", `SELECT count(*) FROM maintenance.schedules WHERE worker = '`+servicetest.GhostUsers+`'`, "0")
 	wantNoSeries(m, servicetest.GhostUsers)
 	assert.Equal(t, strings.Count(said.String(), `msg="worker not used" worker=`+servicetest.GhostUsers), 1, "lines in "+said.String())
-	st := ghostStatus(t, s)
+	st := servicetest.StatusOf(t, s, servicetest.GhostUsers)
 	assert.That(t, st.Condition == service.ConditionNotConfigured && st.NextRunAt.IsZero() &&
 		strings.Contains(st.NotUsed, "ghost_user_migrations"), "status %+v", st)
 	_, err := s.RunBatch(context.Background(), run.Request{Worker: servicetest.GhostUsers})
@@ -102,7 +97,7 @@ func TestUnused_AWorkerThatIsConfiguredAgainHasMissedNothing(t *testing.T) {
 	c.hide()
 	c.watch(s, "11-20 12:09:10", "11-20 12:09:30", "11-20 12:09:50", "11-20 12:10:05")
 	c.Want("main", `SELECT count(*) FROM maintenance.schedules WHERE worker = '`+servicetest.GhostUsers+`'`, "0")
-	st := ghostStatus(t, s)
+	st := servicetest.StatusOf(t, s, servicetest.GhostUsers)
 	assert.That(t, !strings.Contains(st.ConditionDetail, "missed"), "status %s", st.ConditionDetail)
 	c.watch(s, "11-21 12:00:30")
 	c.show()
@@ -111,7 +106,7 @@ func TestUnused_AWorkerThatIsConfiguredAgainHasMissedNothing(t *testing.T) {
 	c.due(again)
 	c.due(again)
 	c.wantGhostFires("missed missed skipped")
-	st = ghostStatus(t, again)
+	st = servicetest.StatusOf(t, again, servicetest.GhostUsers)
 	assert.That(t, st.NotUsed == "" && !strings.Contains(st.ConditionDetail, "missed"), "status %+v", st)
 	assert.NoError(t, s.Shutdown(context.Background()))
 	wantSeries(m, map[string][2]float64{unsuccessful: {0, 0}})

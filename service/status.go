@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -67,13 +68,10 @@ func (s *Service) status(
 	if len(failing) == 0 {
 		throttled = s.throttled(ctx, w, st, early)
 	}
-	switch {
-	case st.CurrentRun != nil:
-	case r.missing != "":
-		st.NotUsed = r.missing
-	case w.Config.Disabled() && fires.Cron == "":
-		// No other server has a ledger of its fires either.
-		st.NotUsed = schedule.NotEnabled(w.Name)
+	if st.CurrentRun == nil {
+		// Without a cron no other server has a ledger of its fires either.
+		disabled := w.Config.Disabled() && fires.Cron == ""
+		st.NotUsed = cmp.Or(r.missing, when(disabled, schedule.NotEnabled(w.Name)))
 	}
 	// No backlog of a worker that is not configured is shown, unless it has one.
 	none := st.Backlog.Pending == 0 && st.Backlog.Dead == 0

@@ -206,9 +206,7 @@ func (s *Service) schedulerProblem(ctx context.Context, last schedule.Heartbeat)
 // DatabaseStatus is where a worker stands on one of its databases.
 type DatabaseStatus struct {
 	Name string
-	// Backlog is the zero value where it is not known.
-	Backlog Backlog
-	Known   bool
+	run.KnownBacklog
 	// Problem is what keeps its runs from their work there; "": nothing does.
 	Problem string
 }
@@ -226,11 +224,11 @@ func databasesOf(w *run.Worker, places []place, found []Failing) (all []Database
 		return nil
 	}
 	for i, d := range w.Databases {
-		status := DatabaseStatus{Name: d.Name, Backlog: places[i].Backlog, Known: places[i].Known}
-		if n := slices.IndexFunc(found, func(f Failing) bool { return f.Database == d.Name }); n >= 0 {
-			status.Problem = found[n].Message
+		all = append(all, DatabaseStatus{Name: d.Name, KnownBacklog: places[i].KnownBacklog})
+		there := func(f Failing) bool { return f.Database == d.Name }
+		if n := slices.IndexFunc(found, there); n >= 0 {
+			all[i].Problem = found[n].Message
 		}
-		all = append(all, status)
 	}
 	slices.SortStableFunc(all, func(a, b DatabaseStatus) int { return a.rank() - b.rank() })
 	return all

@@ -191,7 +191,7 @@ func TestLeases_ThoseHeldAreAllShownAndOthersAsLongAsThereIsRoom(t *testing.T) {
 func TestDatabases_WhatIsNotShownIsSummedUp(t *testing.T) {
 	w := service.WorkerStatus{Worker: "w"}
 	for i := range 30 {
-		d := service.DatabaseStatus{Name: fmt.Sprint(i), Known: true}
+		d := service.DatabaseStatus{Name: fmt.Sprint(i), KnownBacklog: run.KnownBacklog{Known: true}}
 		d.Backlog.Due = int64(i)
 		w.Databases = append(w.Databases, d)
 	}

@@ -75,9 +75,8 @@ func TestInactiveTokenDeletion_NullSwitchesItOff(t *testing.T) {
 	}
 	e.Want("main", passes, "")
 	e.Want("main", `SELECT count(*) FROM maintenance.river_job`, "0")
-	st, err := s.Status(context.Background(), servicetest.InactiveTokens)
-	assert.That(t, err == nil && strings.Contains(st[0].ConditionDetail, "the last run was skipped: SETTING_OFF; "+servicetest.TokenSettingKey),
-		"%v %q, %v", st[0].Condition, st[0].ConditionDetail, err)
+	servicetest.WantDetail(t, servicetest.StatusOf(t, s, servicetest.InactiveTokens),
+		"the last run was skipped: SETTING_OFF; "+servicetest.TokenSettingKey)
 }
 
 func TestInactiveTokenDeletion_InvalidSettingFailsTheRunAndKeepsThePass(t *testing.T) {
@@ -117,10 +116,7 @@ func TestInactiveTokenDeletion_InvalidSettingFailsTheRunAndKeepsThePass(t *testi
 	}
 	e.Want("main", servicetest.QueuedUsers, "")
 	e.Want("main", passes, "0/0/0")
-	st, err := s.Status(context.Background(), servicetest.InactiveTokens)
-	if err != nil || st[0].Condition != service.ConditionFailing || !strings.Contains(st[0].ConditionDetail, servicetest.TokenSettingKey) {
-		t.Errorf("%v %q, %v", st[0].Condition, st[0].ConditionDetail, err)
-	}
+	servicetest.WantConditionOf(t, s, servicetest.InactiveTokens, service.ConditionFailing, servicetest.TokenSettingKey)
 }
 
 func TestInactiveTokenDeletion_PassKeepsItsCutOffWhenTheSettingChanges(t *testing.T) {

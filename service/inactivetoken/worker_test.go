@@ -279,9 +279,7 @@ func TestInactiveTokenDeletion_MissingTablesAreNamed(t *testing.T) {
 				unconfigured, ok := errors.AsType[*run.NotConfiguredError](err)
 				assert.That(t, ok && strings.Contains(unconfigured.Missing, c.named), "%v, want that %s is missing", err, c.named)
 			}
-			st, err := s.Status(context.Background(), servicetest.InactiveTokens)
-			assert.That(t, err == nil && st[0].Condition == service.ConditionNotConfigured && strings.Contains(st[0].ConditionDetail, c.named),
-				"%v %q, %v", st[0].Condition, st[0].ConditionDetail, err)
+			servicetest.WantConditionOf(t, s, servicetest.InactiveTokens, service.ConditionNotConfigured, c.named)
 		})
 	}
 }

@@ -220,10 +220,7 @@ func TestPlaceholderUserCleanup_WhatItOrItsJobsNeedIsNamed(t *testing.T) {
 			missing, ok := errors.AsType[*run.NotConfiguredError](err)
 			assert.That(t, ok && strings.Contains(missing.Missing, named), "error %v, want %q", err, named)
 		}
-		st, err := s.Status(context.Background(), servicetest.PlaceholderUsers)
-		if err != nil || st[0].Condition != service.ConditionNotConfigured || !strings.Contains(st[0].ConditionDetail, named) {
-			t.Errorf("condition %v %q, error %v", st[0].Condition, st[0].ConditionDetail, err)
-		}
+		servicetest.WantConditionOf(t, s, servicetest.PlaceholderUsers, service.ConditionNotConfigured, named)
 	}
 }
 

@@ -2,7 +2,6 @@ package run
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -15,19 +14,18 @@ const AllWorkers = "*"
 // PausesUnknown is why nothing is worked while main does not answer.
 const PausesUnknown = "the pauses cannot be read"
 
-// PauseFor is the pause among all that holds a worker, nil if there is none: that of all workers before its own.
-func PauseFor(worker string, all []Pause) *Pause {
-	for _, name := range []string{AllWorkers, worker} {
-		if i := slices.IndexFunc(all, PauseOf(name)); i >= 0 {
+// PauseFor is the pause among all that holds a worker, nil if there is none: that of all workers
+// before its own.
+func PauseFor(worker string, all []Pause) (own *Pause) {
+	for i, p := range all {
+		switch p.Worker {
+		case AllWorkers:
 			return &all[i]
+		case worker:
+			own = &all[i]
 		}
 	}
-	return nil
-}
-
-// PauseOf finds the pause of this name.
-func PauseOf(name string) func(Pause) bool {
-	return func(p Pause) bool { return p.Worker == name }
+	return own
 }
 
 // recentPauses are the pauses in force as jobs know them: read by one of them every second, for all. While main does not

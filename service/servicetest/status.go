@@ -29,9 +29,17 @@ func WantCondition(
 	t *testing.T, s *service.Service, want service.Condition, words ...string,
 ) service.WorkerStatus {
 	t.Helper()
-	st := Status(t, s)
+	return WantConditionOf(t, s, LooseForeignKeys, want, words...)
+}
+
+// WantConditionOf is WantCondition of any worker.
+func WantConditionOf(
+	t *testing.T, s *service.Service, worker string, want service.Condition, words ...string,
+) service.WorkerStatus {
+	t.Helper()
+	st := StatusOf(t, s, worker)
 	if st.Condition != want {
-		t.Errorf("condition %s (%s), want %s", st.Condition, st.ConditionDetail, want)
+		t.Errorf("%s: condition %s (%s), want %s", worker, st.Condition, st.ConditionDetail, want)
 	}
 	WantDetail(t, st, words...)
 	return st
