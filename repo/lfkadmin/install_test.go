@@ -93,23 +93,33 @@ func TestInstallQueue_MakesTheQueueOnce(t *testing.T) {
 	b.want("SELECT count(*) FROM maintenance.record_failures", "0")
 }
 
-func TestInstallQueue_LeavesGitLabsQueueAloneAndMakesOneOfItsShape(t *testing.T) {
+func TestInstallQueue_LeavesGitLabsQueueAndTriggersAloneAndMakesOneOfItsShape(t *testing.T) {
 	const columns = `SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod) || attnotnull || coalesce(pg_get_expr(adbin, adrelid), ''), E'\n' ORDER BY attnum)
 		FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
 		WHERE attrelid = 'loose_foreign_keys_deleted_records'::regclass AND attnum > 0 AND attname <> 'key_values'`
 	ours := installed(t)
-	for _, schema := range []string{"main", "ci", "sec"} {
+	for schema, tables := range map[string][]string{
+		"main": {"users", "projects", "namespaces", "merge_requests"}, "ci": {"p_ci_pipelines", "ci_triggers"}, "sec": {"vulnerabilities"},
+	} {
 		b := newBench(t, schema)
 		before := b.dump()
 		b.install(lfkadmin.QueueGitLabs)
-		assert.That(t, b.dump() == before, "%s: install changed the schema", schema)
+		for _, table := range tables {
+			got := b.track(table, "").Triggers
+			assert.That(t, len(got) == 0, "%s: got %q", table, got)
+		}
+		assert.That(t, b.dump() == before, "%s: install or track changed the schema", schema)
 		b.want("SELECT count(*) FROM maintenance.queue_partitions", "0")
 		ours.want(columns, b.value(columns))
+		b.exec("CREATE TABLE own (id int PRIMARY KEY); INSERT INTO own VALUES (1)")
+		b.track("own", "")
+		b.exec("DELETE FROM own")
+		b.wantRecords("public.own:1")
 	}
 }
 
 func TestInstallQueue_RefusesAnotherShape(t *testing.T) {
-	t.Parallel()
+	b := newBench(servicetest.Parallel(t), "")
 	for sql, reason := range map[string]string{
 		"CREATE TABLE loose_foreign_keys_deleted_records (id bigint)":      "it has no column partition of type bigint, it has no column primary_key_value",
 		"CREATE VIEW loose_foreign_keys_deleted_records AS SELECT 1 AS id": "it has no column id of type bigint",
@@ -117,12 +127,13 @@ func TestInstallQueue_RefusesAnotherShape(t *testing.T) {
 			status smallint DEFAULT 1, created_at timestamptz, fully_qualified_table_name text, consume_after timestamptz, cleanup_attempts smallint,
 			organization_id bigint NOT NULL) PARTITION BY LIST (id)`: "its column organization_id has no default, it is not partitioned by list (partition)",
 	} {
-		b := newBench(t, "")
 		b.exec(sql)
 		before := b.dump()
 		_, err := b.InstallQueue(context.Background())
 		b.wantRefusal(err, "public.loose_foreign_keys_deleted_records is not a queue", reason)
 		assert.That(t, b.dump() == before, "a refused install changed the schema")
+		kind, _, _ := strings.Cut(strings.TrimPrefix(sql, "CREATE "), " ")
+		b.exec("DROP " + kind + " loose_foreign_keys_deleted_records")
 	}
 }
 
@@ -209,11 +220,16 @@ func TestInstallQueue_RepairsWhatARestoreHasLeftBehind(t *testing.T) {
 func buried(t *testing.T, n string) *bench {
 	t.Helper()
 	b := installed(t)
+	b.bury(n)
+	return b
+}
+
+func (b *bench) bury(n string) {
+	b.Helper()
 	b.exec(`INSERT INTO maintenance.dead_records
 		(fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at)
 		SELECT CASE n % 2 WHEN 1 THEN 'public.p' ELSE 'other.q' END, n * 10, 'c.p_id -> p', 'P0001', 'no', 10, now() - interval '1 day'
 		FROM generate_series(1, ` + n + `) n`)
-	return b
 }
 
 func TestDeadRecords_ArePagedByID(t *testing.T) {
@@ -269,16 +285,14 @@ func TestRetryDeadRecords_PutsThemBackAsNew(t *testing.T) {
 		b.wantRecords(c.records...)
 	}
 	b.want("SELECT count(*) FROM maintenance.dead_records", "0")
-	b.exec("DROP TABLE loose_foreign_keys_deleted_records")
-	_, err := b.RetryDeadRecords(context.Background(), lfkadmin.DeadRecordFilter{})
-	b.wantRefusal(err, "there is no queue of deleted records")
-}
-
-func TestRetryDeadRecords_ManyGoInSeveralTransactions(t *testing.T) {
-	b := buried(t, "2500")
+	// Many go in several transactions.
+	b.bury("2500")
 	n, err := b.RetryDeadRecords(context.Background(), lfkadmin.DeadRecordFilter{})
 	assert.That(t, err == nil && n == 2500, "got %d, %v", n, err)
 	b.want("SELECT (count(*), count(DISTINCT xmin::text), count(DISTINCT primary_key_value)) FROM loose_foreign_keys_deleted_records", "(2500,3,2500)")
+	b.exec("DROP TABLE loose_foreign_keys_deleted_records")
+	_, err = b.RetryDeadRecords(context.Background(), lfkadmin.DeadRecordFilter{})
+	b.wantRefusal(err, "there is no queue of deleted records")
 }
 
 func TestRetryDeadRecords_SaysWhatBecomesOfThoseWhoseQueueIsGone(t *testing.T) {

@@ -15,7 +15,6 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/repo/lfkadmin"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -114,34 +113,19 @@ func TestPartitions_ARolledOutOneIsDroppedByTheNextRun(t *testing.T) {
 	e.Want("main", `SELECT to_regclass('gitlab_partitions_dynamic.loose_foreign_keys_deleted_records_1')`, "NULL")
 }
 
+// Kept are those with a record for later, of an unknown parent or without a time, the active one, and a higher one. Records
+// of another status go with their partition.
 func TestPartitions_AreDroppedAtAnyPositionWhenNothingIsPending(t *testing.T) {
-	for _, c := range []struct {
-		name    string
-		active  int
-		records string
-		want    string
-	}{
-		{"one has a record for later", 3, `(1, 'public.p', 1, now() + interval '1 day', 1)`, "1 3, default 3"},
-		{"one has a record of an unknown parent", 3, `(2, 'public.unknown', 1, now(), 1)`, "2 3, default 3"},
-		{"the highest is not the default", 1, ``, "1 3, default 1"},
-		{"records of another status go with their partition", 3, `(1, 'public.p', 1, now(), 2), (2, 'public.p', 1, now(), 2)`, "3, default 3"},
-		{"a record without a time", 3, `(1, 'public.unknown', 1, NULL, 1)`, "1 3, default 3"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			e := newOwnQueue(servicetest.Parallel(t))
-			addPartitions(e, c.active, 2, 3)
-			if c.records != "" {
-				e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value, consume_after, status) VALUES `+c.records)
-			}
-			s := e.Service(servicetest.OneChild)
-			if r, err := s.RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys, DryRun: true}); err != nil || r.State != repo.RunSucceeded {
-				t.Fatal(r.State, err)
-			}
-			e.Want("main", partitions, fmt.Sprintf("1 2 3, default %d", c.active))
-			servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
-			e.Want("main", partitions, c.want)
-		})
-	}
+	e := newOwnQueue(servicetest.Parallel(t))
+	addPartitions(e, 6, 2, 3, 4, 5, 6, 7)
+	e.Exec("main", `INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value, consume_after, status)
+		VALUES (1, 'public.p', 1, now() + interval '1 day', 1), (3, 'public.unknown', 1, now(), 1), (4, 'public.p', 1, now(), 2),
+		(5, 'public.unknown', 1, NULL, 1)`)
+	s := e.Service(servicetest.OneChild)
+	servicetest.WantState(t, servicetest.DryRun(t, s), repo.RunSucceeded)
+	e.Want("main", partitions, "1 2 3 4 5 6 7, default 6")
+	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
+	e.Want("main", partitions, "1 3 5 6 7, default 6")
 }
 
 func TestPartitions_MissingDefaultIsMended(t *testing.T) {
