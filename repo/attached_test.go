@@ -28,6 +28,9 @@ func TestPurge_RowsThatMoveToAPartitionAttachedMeanwhileAreFound(t *testing.T) {
 			return r.Changed, err
 		}
 	}
+	b := installed(servicetest.Parallel(t))
+	permit := by(b.acquire("a", time.Hour).Fence)
+	permit.Limits = repo.Limits{Statement: devdb.WaitTimeout, Lock: devdb.WaitTimeout}
 	for name, send := range map[string]func(*repo.Child, repo.Purge) (int64, error){
 		"counted":   purge(func(*repo.Purge) {}),
 		"uncounted": purge(func(p *repo.Purge) { p.Uncounted = true }),
@@ -54,16 +57,13 @@ func TestPurge_RowsThatMoveToAPartitionAttachedMeanwhileAreFound(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := installed(servicetest.Parallel(t))
-			b.exec(`CREATE TABLE parted (id bigint, p_id bigint) PARTITION BY RANGE (id); CREATE INDEX ON parted (p_id);
+			b.exec(`DROP TABLE IF EXISTS parted, plain, moved; CREATE TABLE parted (id bigint, p_id bigint) PARTITION BY RANGE (id); CREATE INDEX ON parted (p_id);
 				CREATE TABLE parted_default PARTITION OF parted DEFAULT; INSERT INTO parted SELECT i, 7 FROM generate_series(1, 10) i;
 				CREATE TABLE plain AS SELECT 7::bigint AS p_id; CREATE INDEX ON plain (p_id)`)
-			children := assert.Must(b.Children(t.Context(), []repo.LooseForeignKey{
+			children := assert.Must(servicetest.Open(t, b.url).Children(t.Context(), []repo.LooseForeignKey{
 				{Table: "parted", Columns: []string{"p_id"}, Parent: "p", OnDelete: repo.AsyncDelete},
 				{Table: "plain", Columns: []string{"p_id"}, Parent: "parted", OnDelete: repo.AsyncDelete},
 			}))(t)
-			permit := by(b.acquire("a", time.Hour).Fence)
-			permit.Limits = repo.Limits{Statement: devdb.WaitTimeout, Lock: devdb.WaitTimeout}
 			commit := b.estate.Other(strings.ReplaceAll(attachSQL, "{new}", "it's new"))
 			child := children[0]
 			if name == "living parents" {
@@ -95,6 +95,9 @@ func TestPurge_WhatComesWhileARunWorksIsSeen(t *testing.T) {
 	const pending = `UPDATE pg_inherits SET inhdetachpending = true WHERE inhrelid = `
 	protected := func(err error) bool { _, ok := errors.AsType[*repo.ProtectedError](err); return ok }
 	changed := func(err error) bool { return errors.Is(err, repo.ErrChildChanged) }
+	b := installed(servicetest.Parallel(t))
+	permit := by(b.acquire("a", time.Hour).Fence)
+	permit.Limits = repo.Limits{Statement: devdb.WaitTimeout, Lock: devdb.WaitTimeout}
 	for name, c := range map[string]struct {
 		sql     string
 		refused func(error) bool // nil: the rows are deleted
@@ -114,8 +117,8 @@ func TestPurge_WhatComesWhileARunWorksIsSeen(t *testing.T) {
 		"a detachment of another table": {`CREATE TABLE o (LIKE c) PARTITION BY LIST (id); CREATE TABLE o_1 PARTITION OF o DEFAULT; ` + pending + `'o_1'::regclass`, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := installed(servicetest.Parallel(t))
-			b.exec(`CREATE TABLE users (id bigint PRIMARY KEY); CREATE TABLE namespaces (id bigint PRIMARY KEY); INSERT INTO users VALUES (1), (2);
+			b.exec(`DROP TABLE IF EXISTS u, users, namespaces, d, c, o CASCADE; DROP FUNCTION IF EXISTS f; TRUNCATE maintenance.protected_targets;
+				CREATE TABLE users (id bigint PRIMARY KEY); CREATE TABLE namespaces (id bigint PRIMARY KEY); INSERT INTO users VALUES (1), (2);
 				INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) VALUES ('user', 2, 'r', 'ann'), ('user', 3, 'gone before', 'ann')`)
 			create, settings := `CREATE TABLE c (id bigint PRIMARY KEY, p_id bigint)`, ""
 			if c.parted {
@@ -129,8 +132,6 @@ func TestPurge_WhatComesWhileARunWorksIsSeen(t *testing.T) {
 				{Table: "c", Columns: []string{"p_id"}, Parent: "p", OnDelete: repo.AsyncDelete},
 			}))(t)[0]
 			b.exec(c.sql)
-			permit := by(b.acquire("a", time.Hour).Fence)
-			permit.Limits = repo.Limits{Statement: devdb.WaitTimeout, Lock: devdb.WaitTimeout}
 			p := repo.Purge{Permit: permit, Keys: repo.IntKeys(7), Cap: 100, Uncounted: !c.parted}
 			_, err := child.PurgeAll(t.Context(), p, repo.DeletedRecords{}, nil)
 			b.want(`SELECT count(*) FROM users`, "2")

@@ -36,6 +36,19 @@ func TestCatalog_KnowsTablesAndColumnsThatWereAskedFor(t *testing.T) {
 	}
 	_, ok := c.Rows("keys", "type", "x")
 	assert.That(t, !ok, "a column that nobody asked for is there")
+
+	// A table that must not be read is named.
+	d := servicetest.Open(t, b.estate.URLAs(b.estate.Role(`GRANT USAGE ON SCHEMA public TO {role}; GRANT SELECT ON users TO {role}`), "x"))
+	assert.Must(d.Tables(context.Background(), map[string][]string{"users": {"id"}}))(t)
+	_, err := d.Tables(context.Background(), map[string][]string{"users": {"id"}, "issues": {"author_id"}})
+	assert.That(t, errors.Is(err, repo.ErrForbidden), "got %v, want ErrForbidden", err)
+	servicetest.WantError(t, err, "issues", "SELECT")
+
+	// Leftovers of a split are no tables.
+	b.exec(`CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
+		CREATE TRIGGER protect BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON releases FOR EACH STATEMENT EXECUTE FUNCTION gitlab_schema_prevent_write()`)
+	c = b.catalog(map[string][]string{"releases": {"author_id"}, "reviews": {"author_id"}})
+	assert.That(t, c.Table("releases") == nil && c.Table("reviews") != nil, "a write-protected table is a table, or another one is none")
 }
 
 func TestCatalog_KnowsForeignKeysOfEverySchemaAndTheirActions(t *testing.T) {
@@ -65,23 +78,6 @@ func TestCatalog_KnowsForeignKeysOfEverySchemaAndTheirActions(t *testing.T) {
 		"public.c2 r r id:bigint", "public.c3 x,y n a:integer b:text", "public.c4 p_id c id:bigint",
 	}
 	assert.That(t, slices.Equal(got, want), "got  %q\nwant %q", got, want)
-}
-
-func TestCatalog_NamesATableThatMustNotBeRead(t *testing.T) {
-	b := newBench(servicetest.Parallel(t), "main")
-	d := servicetest.Open(t, b.estate.URLAs(b.estate.Role(`GRANT USAGE ON SCHEMA public TO {role}; GRANT SELECT ON users TO {role}`), "x"))
-	assert.Must(d.Tables(context.Background(), map[string][]string{"users": {"id"}}))(t)
-	_, err := d.Tables(context.Background(), map[string][]string{"users": {"id"}, "issues": {"author_id"}})
-	assert.That(t, errors.Is(err, repo.ErrForbidden), "got %v, want ErrForbidden", err)
-	servicetest.WantError(t, err, "issues", "SELECT")
-}
-
-func TestCatalog_PassesOverLeftoversOfASplit(t *testing.T) {
-	b := newBench(servicetest.Parallel(t), "main")
-	b.exec(`CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
-		CREATE TRIGGER protect BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON releases FOR EACH STATEMENT EXECUTE FUNCTION gitlab_schema_prevent_write()`)
-	c := b.catalog(map[string][]string{"releases": {"author_id"}, "reviews": {"author_id"}})
-	assert.That(t, c.Table("releases") == nil && c.Table("reviews") != nil, "a write-protected table is a table, or another one is none")
 }
 
 func TestCatalog_CopesWithALargeSchema(t *testing.T) {

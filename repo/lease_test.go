@@ -19,7 +19,7 @@ func (b *bench) acquire(holder string, ttl time.Duration) repo.Lease {
 	return assert.Must(b.AcquireLease(context.Background(), "work", holder, ttl))(b.T)
 }
 
-func TestLease_BelongsToOneUntilItExpiresOrIsReleased(t *testing.T) {
+func TestLease_BelongsToOneWhoRenewsAndReleasesItUntilItExpires(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "")
 	ctx := context.Background()
 	first := b.acquire("a", time.Hour)
@@ -32,7 +32,24 @@ func TestLease_BelongsToOneUntilItExpiresOrIsReleased(t *testing.T) {
 		assert.That(t, ok && held.Lease.Holder == "a" && held.Lease.Epoch == 1 && held.Remaining > 59*time.Minute && held.Remaining <= time.Hour,
 			"%s: %v, want that a has it", holder, err)
 	}
+	renewed, err := b.RenewLease(ctx, first.Fence, time.Minute)
+	if err != nil || renewed.Epoch != 1 || !renewed.AcquiredAt.Equal(first.AcquiredAt) || !renewed.RenewedAt.After(first.RenewedAt) || renewed.ExpiresAt.Sub(renewed.RenewedAt) != time.Minute {
+		t.Errorf("%+v, %v", renewed, err)
+	}
+	stays := func(fences ...repo.Fence) {
+		t.Helper()
+		row := b.value(`SELECT l::text || xmin FROM maintenance.leases l`)
+		for _, f := range fences {
+			if _, err := b.RenewLease(ctx, f, time.Hour); !errors.Is(err, repo.ErrLeaseLost) {
+				t.Errorf("%+v: %v, want that the lease is lost", f, err)
+			}
+			assert.NoError(t, b.ReleaseLease(ctx, f))
+			b.want(`SELECT l::text || xmin FROM maintenance.leases l`, row)
+		}
+	}
+	stays(strangers(first.Fence)...)
 	assert.NoError(t, b.ReleaseLease(ctx, first.Fence))
+	stays(first.Fence) // what has expired is not renewed, and a second release changes nothing
 	second := b.acquire("b", time.Hour)
 	assert.That(t, second.Epoch == 2 && second.Holder == "b", "%+v", second)
 	b.exec(`UPDATE maintenance.leases SET expires_at = now() - interval '1 day'`)
@@ -110,32 +127,6 @@ func TestLease_OneOfManyWhoAskAtOnceGetsIt(t *testing.T) {
 		b.want(`SELECT epoch FROM maintenance.leases`, fmt.Sprint(round+1))
 		b.exec(`UPDATE maintenance.leases SET expires_at = now()`)
 	}
-}
-
-func TestLease_RenewedAndReleasedByNobodyButItsHolder(t *testing.T) {
-	b := newBench(servicetest.Parallel(t), "")
-	ctx := context.Background()
-	lease := b.acquire("a", time.Minute)
-	renewed, err := b.RenewLease(ctx, lease.Fence, time.Hour)
-	if err != nil || renewed.Epoch != 1 || !renewed.AcquiredAt.Equal(lease.AcquiredAt) || !renewed.RenewedAt.After(lease.RenewedAt) || renewed.ExpiresAt.Sub(renewed.RenewedAt) != time.Hour {
-		t.Errorf("%+v, %v", renewed, err)
-	}
-	row := b.value(`SELECT l::text || xmin FROM maintenance.leases l`)
-	for _, f := range strangers(lease.Fence) {
-		if _, err := b.RenewLease(ctx, f, time.Hour); !errors.Is(err, repo.ErrLeaseLost) {
-			t.Errorf("%+v: %v, want that the lease is lost", f, err)
-		}
-		assert.NoError(t, b.ReleaseLease(ctx, f))
-		b.want(`SELECT l::text || xmin FROM maintenance.leases l`, row)
-	}
-	// What has expired is not renewed, and a second release changes nothing.
-	assert.NoError(t, b.ReleaseLease(ctx, lease.Fence))
-	row = b.value(`SELECT l::text || xmin FROM maintenance.leases l`)
-	if _, err := b.RenewLease(ctx, lease.Fence, time.Hour); !errors.Is(err, repo.ErrLeaseLost) {
-		t.Errorf("%v, want that the lease is lost", err)
-	}
-	assert.NoError(t, b.ReleaseLease(ctx, lease.Fence))
-	b.want(`SELECT l::text || xmin FROM maintenance.leases l`, row)
 }
 
 // strangers are fences like this one that are not its holder's.

@@ -17,12 +17,21 @@ import (
 )
 
 func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
-	b := newBench(servicetest.Parallel(t), "")
+	b := newBench(servicetest.Parallel(t), "main")
 	ctx := context.Background()
 	name := pgx.Identifier{b.value(`current_database()`)}.Sanitize()
 	// As on a standby, a connection made now stays read-only.
 	b.exec(`ALTER DATABASE ` + name + ` SET default_transaction_read_only = on`)
 	assert.That(t, b.UnreachableSince().IsZero(), "unreachable before anything was asked")
+	// Bounded statements that write fail, the others read.
+	bounded := servicetest.Open(t, b.url)
+	l := repo.Limits{Statement: time.Second, Lock: time.Second}
+	if _, err := bounded.NewDeletions(ctx, []int64{1}, "r", l); err != nil {
+		t.Errorf("a read is refused: %v", err)
+	}
+	_, refusal := bounded.DropTokenPass(ctx, repo.Permit{Guard: repo.Fence{}.Guard(), Limits: l})
+	servicetest.WantError(t, refusal, "25006")
+	assert.That(t, errors.Is(refusal, repo.ErrUnreachable) && !bounded.UnreachableSince().IsZero(), "%v, unreachable since %s", refusal, bounded.UnreachableSince())
 	before := time.Now()
 	err := b.SetFeatureFlag(ctx, "f", true)
 	servicetest.WantError(t, err, "unreachable", "25006")
@@ -51,22 +60,10 @@ func TestReadOnlyServer_IsUnreachableAndItsConnectionsAreGivenUp(t *testing.T) {
 	assert.NoError(t, b.StillWritable(ctx))
 }
 
-func TestReadOnlyServer_IsUnreachableForBoundedStatementsThatWriteAndReadByTheOthers(t *testing.T) {
-	b := newBench(servicetest.Parallel(t), "main")
-	ctx := context.Background()
-	b.exec(`ALTER DATABASE ` + pgx.Identifier{b.value(`current_database()`)}.Sanitize() + ` SET default_transaction_read_only = on`)
-	l := repo.Limits{Statement: time.Second, Lock: time.Second}
-	if _, err := b.NewDeletions(ctx, []int64{1}, "r", l); err != nil {
-		t.Errorf("a read is refused: %v", err)
-	}
-	_, err := b.DropTokenPass(ctx, repo.Permit{Guard: repo.Fence{}.Guard(), Limits: l})
-	servicetest.WantError(t, err, "25006")
-	assert.That(t, errors.Is(err, repo.ErrUnreachable) && !b.UnreachableSince().IsZero(), "%v, unreachable since %s", err, b.UnreachableSince())
-}
-
-func TestReadOnlyStatement_OfOurOwnGivesUpNoConnection(t *testing.T) {
+func TestConnections_AreGivenUpWhereTheServerIsAway(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "")
 	ctx := context.Background()
+	// Not so after a statement that is read-only by our own will.
 	assert.Must(b.Now(ctx))(t)
 	made := b.Pool().Stat().NewConnsCount()
 	l := repo.Limits{Statement: time.Second, Lock: time.Second, ReadOnly: true}
@@ -77,11 +74,7 @@ func TestReadOnlyStatement_OfOurOwnGivesUpNoConnection(t *testing.T) {
 	if _, err := b.Now(ctx); err != nil || b.Pool().Stat().NewConnsCount() != made {
 		t.Errorf("%v, %d connections made, before that %d", err, b.Pool().Stat().NewConnsCount(), made)
 	}
-}
-
-func TestTerminatedBackends_CostOneStatementEach(t *testing.T) {
-	b := newBench(servicetest.Parallel(t), "")
-	ctx := context.Background()
+	// Terminated backends cost one statement each.
 	for range 3 {
 		assert.Must(b.Now(ctx))(t)
 		b.exec(`SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker'`)
@@ -91,6 +84,14 @@ func TestTerminatedBackends_CostOneStatementEach(t *testing.T) {
 	}
 	if _, err := b.Now(ctx); err != nil || !b.UnreachableSince().IsZero() {
 		t.Errorf("%v, unreachable since %s", err, b.UnreachableSince())
+	}
+	// Whatever fails while connecting.
+	for name, url := range map[string]string{
+		"password": b.estate.URLAs("caretaker", "wrong"), "database": strings.Replace(b.url, b.value(`current_database()`), "none", 1),
+	} {
+		err := servicetest.Open(t, url).Ping(ctx)
+		refused, ok := errors.AsType[*repo.Error](err)
+		assert.That(t, ok && errors.Is(err, repo.ErrUnreachable) && refused.Refused() && refused.Why() != "", "%s: %v", name, err)
 	}
 }
 
@@ -105,17 +106,6 @@ func TestFault_FullPool_IsUnreachableAndSaysWhy(t *testing.T) {
 	_, err := small.Now(ctx)
 	refused, ok := errors.AsType[*repo.Error](err)
 	assert.That(t, ok && errors.Is(err, repo.ErrUnreachable) && strings.Contains(refused.Why(), "pool"), "%v", err)
-}
-
-func TestWhateverFailsWhileConnecting_IsUnreachable(t *testing.T) {
-	b := newBench(servicetest.Parallel(t), "")
-	for name, url := range map[string]string{
-		"password": b.estate.URLAs("caretaker", "wrong"), "database": strings.Replace(b.url, b.value(`current_database()`), "none", 1),
-	} {
-		err := servicetest.Open(t, url).Ping(context.Background())
-		refused, ok := errors.AsType[*repo.Error](err)
-		assert.That(t, ok && errors.Is(err, repo.ErrUnreachable) && refused.Refused() && refused.Why() != "", "%s: %v", name, err)
-	}
 }
 
 func TestConditionClass_ReadsWhatConditionHasWritten(t *testing.T) {
@@ -136,8 +126,17 @@ func TestConditionClass_ReadsWhatConditionHasWritten(t *testing.T) {
 	}
 }
 
-func TestValuesThatDoNotFit_AreNoSignThatTheServerIsAway(t *testing.T) {
+func TestValuesThatDoNotFit_AreNoSignThatTheServerIsAwayAndNotPublic(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "")
+	ctx := context.Background()
+	_, _, violation := b.InsertRun(ctx, repo.Run{ID: "0197c000-0000-7000-8000-000000000001", State: repo.RunRunning, Trigger: "alice@example.com"}, time.Minute, "")
+	for want, err := range map[string]error{
+		"forget the run on main: 22P02 invalid_text_representation":                            b.DeleteRun(ctx, "alice@example.com"),
+		"record the run on main: 23514 check_violation, constraint runs_trigger_check of runs": violation,
+	} {
+		refused, ok := errors.AsType[*repo.Error](err)
+		assert.That(t, ok && refused.Public() == want && strings.Contains(err.Error(), "ERROR: "), "got %v, public %q", err, refused.Public())
+	}
 	b.exec(`ALTER TABLE maintenance.leases ALTER holder DROP NOT NULL, ALTER epoch TYPE text;
 		INSERT INTO maintenance.leases (name, epoch, acquired_at, renewed_at, expires_at) VALUES ('x', 1, now(), now(), now())`)
 	_, read := b.ListLeases(context.Background(), []string{"x"})
@@ -183,19 +182,6 @@ func TestStatementsOfOurOwn_AreTriedAgainAfterADeadlock(t *testing.T) {
 		t.Error("a violation was tried again")
 	}
 	b.want(`SELECT string_agg(name, ' ' ORDER BY name) FROM maintenance.feature_flags`, "tried_40001 tried_40P01")
-}
-
-func TestError_PublicTextHasNoValues(t *testing.T) {
-	b := newBench(t, "")
-	ctx := context.Background()
-	_, _, violation := b.InsertRun(ctx, repo.Run{ID: "0197c000-0000-7000-8000-000000000001", State: repo.RunRunning, Trigger: "alice@example.com"}, time.Minute, "")
-	for want, err := range map[string]error{
-		"forget the run on main: 22P02 invalid_text_representation":                            b.DeleteRun(ctx, "alice@example.com"),
-		"record the run on main: 23514 check_violation, constraint runs_trigger_check of runs": violation,
-	} {
-		refused, ok := errors.AsType[*repo.Error](err)
-		assert.That(t, ok && refused.Public() == want && strings.Contains(err.Error(), "ERROR: "), "got %v, public %q", err, refused.Public())
-	}
 }
 
 func TestOpen_AnErrorHasNoPartOfThePassword(t *testing.T) {

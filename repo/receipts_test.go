@@ -327,8 +327,11 @@ func TestOutside_PathsAreListedMarkedAndPruned(t *testing.T) {
 	}
 }
 
-func TestPruneHistory_ExpiredProtectionsGo(t *testing.T) {
+func TestPruneHistory_ExpiredProtectionsGoAndCancellationsOfWhatHasBegunStay(t *testing.T) {
 	b := newBench(servicetest.Parallel(t), "")
+	b.exec(`INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1); INSERT INTO maintenance.user_removals (user_id, reason) VALUES (7, '');
+		INSERT INTO maintenance.job_cancellations (job_id, user_id, group_id, reason, cancelled_by)
+		VALUES (1, NULL, 10, 'r', 'ann'), (2, 7, NULL, 'r', 'ann'), (3, NULL, 11, 'r', 'ann'), (4, 8, NULL, 'r', 'ann')`)
 	b.exec(`INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by, until)
 		SELECT 'group', i, 'r', 'a', CASE WHEN i > 2 THEN now() - i * interval '1 minute' WHEN i > 1 THEN now() + interval '1 hour' END
 		FROM generate_series(1, 1005) i`)
@@ -338,14 +341,5 @@ func TestPruneHistory_ExpiredProtectionsGo(t *testing.T) {
 		}
 	}
 	b.want(`SELECT string_agg(id::text, ' ' ORDER BY id) FROM maintenance.protected_targets`, "1 2")
-}
-
-func TestPruneHistory_KeepsCancellationsOfWhatHasBegun(t *testing.T) {
-	b := newBench(servicetest.Parallel(t), "")
-	b.exec(`INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
-	b.exec(`INSERT INTO maintenance.user_removals (user_id, reason) VALUES (7, '')`)
-	b.exec(`INSERT INTO maintenance.job_cancellations (job_id, user_id, group_id, reason, cancelled_by)
-		VALUES (1, NULL, 10, 'r', 'ann'), (2, 7, NULL, 'r', 'ann'), (3, NULL, 11, 'r', 'ann'), (4, 8, NULL, 'r', 'ann')`)
-	assert.Must(b.PruneHistory(t.Context(), time.Hour))(t)
 	b.want(`SELECT string_agg(job_id::text, ' ' ORDER BY job_id) FROM maintenance.job_cancellations`, "1 2")
 }

@@ -121,20 +121,6 @@ func filled(t *testing.T, name, sql string, constants map[string]string) string 
 	return sql
 }
 
-func TestSQL_EveryStatementFitsTheReferenceSchema(t *testing.T) {
-	t.Parallel()
-	url := databases.Clone(t, servicetest.Migrated("main"))
-	conn := servicetest.Connect(t, url)
-	all := statements(t)
-	for name, sql := range all {
-		for i, single := range split(name, sql) {
-			_, err := conn.PgConn().Prepare(context.Background(), "", single, nil)
-			assert.That(t, err == nil, "%s, statement %d: %v", name, i, err)
-		}
-	}
-	assert.That(t, len(all) >= 60, "only %d statements found", len(all))
-}
-
 // split cuts the one constant that is several statements.
 func split(name, sql string) []string {
 	if name == "createQueueSQL" {
@@ -143,7 +129,7 @@ func split(name, sql string) []string {
 	return []string{sql}
 }
 
-// prepared are the types of all statements' parameters in a database, by the statements' names.
+// prepared are the types of all statements' parameters in a database, by the statements' names. Each fits its schema.
 func prepared(t *testing.T, conn *pgx.Conn) map[string][]uint32 {
 	t.Helper()
 	types := map[string][]uint32{}
@@ -161,17 +147,18 @@ func prepared(t *testing.T, conn *pgx.Conn) map[string][]uint32 {
 }
 
 // A parameter takes the type of the column that it is compared with: an id of 64 bits would not go into one of 32.
-func TestSQL_ParametersTakeEveryIDWhateverTheWidthOfColumns(t *testing.T) {
-	t.Parallel()
-	want := prepared(t, servicetest.Connect(t, databases.Clone(t, servicetest.Migrated("main"))))
+func TestSQL_EveryStatementFitsTheReferenceSchemaWithIDsOfAnyWidth(t *testing.T) {
+	conn := servicetest.Connect(servicetest.Parallel(t), databases.Clone(t, servicetest.Migrated("main")))
+	want := prepared(t, conn)
+	assert.That(t, len(want) >= 60, "only %d statements found", len(want))
 	for _, narrow := range []string{
 		"%", "id", "user_id", "group_id", "namespace_id", "parent_id", "owner_id", "source_id", "organization_id", "member_namespace_id",
 		"project_namespace_id", "shared_group_id", "shared_with_group_id", "placeholder_user_id", "initiator_user_id",
 	} {
 		t.Run(narrow, func(t *testing.T) {
-			conn := servicetest.Connect(servicetest.Parallel(t), databases.Clone(t, servicetest.Migrated("main")))
-			assert.Must(conn.Exec(context.Background(), devdb.NarrowKeys(narrow)))(t)
+			assert.Must(conn.Exec(t.Context(), "BEGIN; "+devdb.NarrowKeys(narrow)))(t)
 			got := prepared(t, conn)
+			assert.Must(conn.Exec(t.Context(), "ROLLBACK"))(t)
 			for name, types := range want {
 				assert.That(t, slices.Equal(got[name], types),
 					"the parameters of %s are of the types %v, want %v as with bigint: cast them", name, got[name], types)
@@ -181,10 +168,9 @@ func TestSQL_ParametersTakeEveryIDWhateverTheWidthOfColumns(t *testing.T) {
 }
 
 func TestSweep_KeysTooWideForTheColumnMatchNothing(t *testing.T) {
-	t.Parallel()
+	b := newBench(servicetest.Parallel(t), "")
 	for _, kind := range []string{"smallint", "integer", "bigint"} {
-		b := newBench(t, "")
-		b.exec(`CREATE TABLE t (id bigserial PRIMARY KEY, owner ` + kind + `); INSERT INTO t (owner) VALUES (1), (2), (3)`)
+		b.exec(`DROP TABLE IF EXISTS t; CREATE TABLE t (id bigserial PRIMARY KEY, owner ` + kind + `); INSERT INTO t (owner) VALUES (1), (2), (3)`)
 		r, _ := b.catalog(map[string][]string{"t": {"owner"}}).Rows("t", "owner", "1", "2", "3000000000")
 		owner, _ := b.catalog(map[string][]string{"t": {"owner"}}).Table("t").Column("owner")
 		ctx := context.Background()

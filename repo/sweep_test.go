@@ -56,11 +56,10 @@ func TestSweep_ChangesNoMoreRowsThanTheBatchAllowsAndGoesOnBehindThem(t *testing
 }
 
 func TestSweep_GoesOnDirectlyBehindAFullBatch(t *testing.T) {
-	t.Parallel()
+	b := numbered(servicetest.Parallel(t), "10")
 	ghost := int64(9)
 	for _, index := range []string{"(owner, id)", "(owner)", "(id, owner)"} {
-		b := numbered(t, "10")
-		b.exec(`DROP INDEX t_owner_id_idx; CREATE INDEX ON t ` + index)
+		b.exec(`DROP INDEX IF EXISTS t_owner_id_idx, t_owner_idx; CREATE INDEX ON t ` + index + `; UPDATE t SET owner = 2 - id % 2`)
 		r := b.rows("t", "owner", "1")
 		r.Condition = "t.path <> 'p18'"
 		change := repo.Change{Set: []string{"owner"}, Value: &ghost}
@@ -78,18 +77,16 @@ func TestSweep_GoesOnDirectlyBehindAFullBatch(t *testing.T) {
 	}
 }
 
-func TestSweep_DeletesAndReportsWhatItWasAskedFor(t *testing.T) {
+func TestSweep_DeletesAndReportsWhatItWasAskedForAndLeavesOutLockedRowsOrWaitsForThem(t *testing.T) {
 	b := numbered(servicetest.Parallel(t), "3")
 	b.exec(`UPDATE t SET path = NULL WHERE id = 5`)
-	r := b.rows("t", "owner", "1")
-	r.Condition = "t.id > 1"
-	result := b.swept(r, repo.Change{Delete: true, Report: "path"}, repo.Batch{Rows: 100})
-	assert.That(t, result.Changed == 2 && slices.Equal(result.Reported, []string{"p2"}), "%+v", result)
+	some := b.rows("t", "owner", "1")
+	some.Condition = "t.id > 1"
+	reported := b.swept(some, repo.Change{Delete: true, Report: "path"}, repo.Batch{Rows: 100})
+	assert.That(t, reported.Changed == 2 && slices.Equal(reported.Reported, []string{"p2"}), "%+v", reported)
 	b.want(`SELECT string_agg(id::text, ',' ORDER BY id) FROM t`, "1,2,4,6")
-}
 
-func TestSweep_LeavesOutLockedRowsOrWaitsForThem(t *testing.T) {
-	b := numbered(servicetest.Parallel(t), "3")
+	b.exec(`INSERT INTO t VALUES (3, 1, 'p2'), (5, 1, 'p4')`)
 	b.estate.Hold(`SELECT FROM t WHERE id = 3 FOR KEY SHARE`)
 	r := b.rows("t", "owner", "1")
 	result := b.swept(r, repo.Change{Delete: true}, repo.Batch{Rows: 100, SkipLocked: true})
@@ -178,18 +175,15 @@ func TestSweep_TakesKeysOfRowsAndSaysWhatRefersToThem(t *testing.T) {
 	result := b.swept(children, repo.Change{Delete: true}, repo.Batch{Rows: 2})
 	assert.That(t, result.Changed == 2, "%+v", result)
 	b.want(`SELECT count(*) FROM c`, "1")
-}
 
-func TestSweep_FindsArraysOfSeveralLengths(t *testing.T) {
-	b := numbered(servicetest.Parallel(t), "5")
-	b.exec(`CREATE TABLE a (path int[] PRIMARY KEY); CREATE TABLE c (id bigint PRIMARY KEY, path int[] REFERENCES a);
+	// Arrays may be of several lengths.
+	b.exec(`DROP TABLE c; CREATE TABLE a (path int[] PRIMARY KEY); CREATE TABLE c (id bigint PRIMARY KEY, path int[] REFERENCES a);
 		INSERT INTO a VALUES ('{1,2}'), ('{3}'), ('{4}'); INSERT INTO c VALUES (1, '{1,2}'), (2, '{3}')`)
-	c := b.catalog(nil)
-	children := c.Children(c.References(repo.Table{Schema: "public", Name: "a"})[0], [][]string{{"{4}", "{1,2}", "{3}"}})
-	places := assert.Must(children.Refer(t.Context(), generous))(t)
+	c = b.catalog(nil)
+	children = c.Children(c.References(repo.Table{Schema: "public", Name: "a"})[0], [][]string{{"{4}", "{1,2}", "{3}"}})
+	places = assert.Must(children.Refer(t.Context(), generous))(t)
 	assert.That(t, slices.Equal(places, []int{1, 2}), "%v", places)
-	result := b.swept(children, repo.Change{Delete: true}, repo.Batch{Rows: 5})
-	assert.Equal(t, result.Changed, 2)
+	assert.Equal(t, b.swept(children, repo.Change{Delete: true}, repo.Batch{Rows: 5}).Changed, 2)
 }
 
 // sweptTables are a parent of 1000 rows, and children of 80,000: half of them are of one owner, and refer to one of

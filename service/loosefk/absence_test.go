@@ -85,6 +85,14 @@ func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 	if detail := servicetest.Status(t, s).ConditionDetail; r.Reason != "" || strings.Contains(detail, "absent") {
 		t.Errorf("reason %q, detail %q, want no word on an accepted child", r.Reason, detail)
 	}
+	// What a split has left behind is no table that comes back.
+	e.Exec("main", `CREATE TABLE absent (p_id bigint); INSERT INTO absent VALUES (2);
+		CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'read-only'; END $$;
+		CREATE TRIGGER gitlab_schema_write_trigger_for_absent BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON absent
+			FOR EACH STATEMENT EXECUTE FUNCTION gitlab_schema_prevent_write()`)
+	e.Deleted("main", "p", 2, 2)
+	wantRun(t, s, "processed_records=1 deleted_rows=1")
+	e.Want("main", `SELECT count(*) FROM maintenance.absent_children`, "1")
 }
 
 func TestAbsentChild_AcceptanceEndsWhenTheTableIsFound(t *testing.T) {
@@ -103,20 +111,6 @@ func TestAbsentChild_AcceptanceEndsWhenTheTableIsFound(t *testing.T) {
 	e.Exec("ci", `DROP TABLE absent`)
 	e.Deleted("main", "p", 2, 2)
 	wantRun(t, s, "rescheduled_records=1 deleted_rows=1")
-}
-
-func TestAbsentChild_LeftoverOfASplitDatabaseIsAbsent(t *testing.T) {
-	e := newAbsence(servicetest.Parallel(t))
-	e.Exec("main", `CREATE TABLE absent (p_id bigint); INSERT INTO absent VALUES (1);
-		CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'read-only'; END $$;
-		CREATE TRIGGER gitlab_schema_write_trigger_for_absent BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON absent
-			FOR EACH STATEMENT EXECUTE FUNCTION gitlab_schema_prevent_write()`)
-	s := e.Service(oneAbsent)
-	wantRun(t, s, "deleted_rows=1 rescheduled_records=1")
-	accept(e, oneAbsent, "absent")
-	dueAgain(e, "main")
-	wantRun(t, s, "processed_records=1")
-	e.Want("main", `SELECT count(*) FROM maintenance.absent_children`, "1")
 }
 
 func TestAbsentChild_HeldRecordsEndTheRunAndStarveNobody(t *testing.T) {
@@ -176,7 +170,7 @@ func TestAbsentChild_IsUnknownWhileADatabaseIsSilent(t *testing.T) {
 
 // What another database still has under the name does not show that the rows of this one need no cleaning.
 func TestAbsentChild_ThatADatabaseNoLongerHasHoldsTheRecords(t *testing.T) {
-	t.Parallel()
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
 	for name, c := range map[string]struct {
 		lose, restore string
 		kept          bool // nothing is held
@@ -188,8 +182,9 @@ func TestAbsentChild_ThatADatabaseNoLongerHasHoldsTheRecords(t *testing.T) {
 		"left behind by GitLab": {lose: `CREATE FUNCTION gitlab_schema_prevent_write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'read-only'; END $$;
 			CREATE TRIGGER no BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON c FOR EACH STATEMENT EXECUTE FUNCTION gitlab_schema_prevent_write()`, kept: true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			e := newAbsence(servicetest.Parallel(t))
+		inTurn(t, e, name, func(t *testing.T) {
+			e.Exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1), (2)`)
+			e.Deleted("main", "p", 1, 1)
 			e.Exec("ci", `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c VALUES (1), (2)`)
 			var log servicetest.LogBook
 			s := e.Service(servicetest.OneChild, log.Keep)

@@ -110,11 +110,10 @@ func sharding(shards int) []string {
 	return names
 }
 
-// newShards has a table in main, one in a single shard, and one that every shard has, with rows of the
+// fillShards makes a table in main, one in a single shard, and one that every shard has, with rows of the
 // parents 1 to 40 in all of them. The parents are deleted.
-func newShards(t *testing.T, names ...string) *servicetest.Estate {
-	t.Helper()
-	e := servicetest.New(t, servicetest.Small, names...)
+func fillShards(e *servicetest.Estate, names ...string) {
+	e.T.Helper()
 	e.Exec("main", `CREATE TABLE c (p_id bigint, q_id bigint); CREATE INDEX ON c (p_id); CREATE INDEX ON c (q_id);
 		INSERT INTO c SELECT i, i FROM generate_series(1, 40) i`)
 	for _, shard := range names[1:] {
@@ -124,11 +123,17 @@ func newShards(t *testing.T, names ...string) *servicetest.Estate {
 	e.Exec(names[2], `CREATE TABLE invoices (p_id bigint); CREATE INDEX ON invoices (p_id);
 		INSERT INTO invoices SELECT i FROM generate_series(1, 40) i`)
 	e.Deleted("main", "p", 1, 40)
-	return e
 }
 
-func TestShards_ManyDatabasesAreCleanedByOneRun(t *testing.T) {
-	e := newShards(servicetest.Parallel(t), sharding(5)...)
+func TestShards(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, sharding(5)...)
+	inTurn(t, e, "many databases are cleaned by one run", func(t *testing.T) { manyShards(t, e) })
+	inTurn(t, e, "records of a database that is away stay, and the others are cleaned", func(t *testing.T) { shardAway(t, e) })
+}
+
+func manyShards(t *testing.T, e *servicetest.Estate) {
+	t.Helper()
+	fillShards(e, sharding(5)...)
 	s := e.Service(sharded)
 	wantRun(t, s, fmt.Sprintf("processed_records=40 deleted_rows=%d updated_rows=40", 40+5*40))
 	e.Want(sharding(5)[2], `SELECT count(p_id) FROM invoices`, "0")
@@ -141,8 +146,9 @@ func TestShards_ManyDatabasesAreCleanedByOneRun(t *testing.T) {
 	}
 }
 
-func TestShards_OfADatabaseThatIsAwayTheRecordsStayAndTheOthersGoOn(t *testing.T) {
-	e := newShards(servicetest.Parallel(t), sharding(5)...)
+func shardAway(t *testing.T, e *servicetest.Estate) {
+	t.Helper()
+	fillShards(e, sharding(5)...)
 	e.Deleted("main", "q", 1, 40)
 	const away = "shard_04"
 	e.Deleted(away, "p", 1000, 1000)
@@ -202,21 +208,6 @@ func TestShards_WhatADatabaseHasIsSavedWhenItChangesAndOnceAnHour(t *testing.T) 
 	e.Exec("main", `UPDATE maintenance.seen_children SET seen_at = now() - interval '61 minutes'`)
 	written()
 	e.Want("main", `SELECT seen_at > now() - interval '60 minutes' FROM maintenance.seen_children`, "true")
-}
-
-func TestShards_ATableStaysWhereItWasWhileItsDatabaseIsAway(t *testing.T) {
-	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "shop")
-	e.Exec("main", `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c VALUES (1), (2)`)
-	e.Exec("shop", `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c VALUES (1), (2)`)
-	e.Deleted("main", "p", 1, 1)
-	s := e.Service(servicetest.OneChild)
-	wantRun(t, s, "processed_records=1 deleted_rows=2")
-	e.Deleted("main", "p", 2, 2)
-	e.Open[1].Close()
-	r := servicetest.RunBatch(t, s, "main")
-	servicetest.WantFailed(t, r, "c.p_id -> p on shop: unreachable, 1 records")
-	e.WantQueue("main", "2")
-	e.Want("shop", `SELECT p_id FROM c`, "2")
 }
 
 func TestShards_AServerThatDoesNotKnowTheNewDatabaseYetHoldsTheRecords(t *testing.T) {

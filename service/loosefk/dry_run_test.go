@@ -124,7 +124,7 @@ func TestDryRun_EndsWithItsTimeAndSaysWhatIsUnfinished(t *testing.T) {
 
 // Each case is of two deleted parents with three rows of c and one of d each, and, while all databases answer, of one that is alive.
 func TestDryRun_CountsEachRecordAsTheRunWould(t *testing.T) {
-	t.Parallel()
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	for name, c := range map[string]struct {
 		prepare           string
 		down, lock        bool
@@ -165,8 +165,8 @@ func TestDryRun_CountsEachRecordAsTheRunWould(t *testing.T) {
 			want:        "rescheduled_records=4 deleted_rows=6 obsolete_records=1",
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			e := servicetest.NewDeletedParents(servicetest.Parallel(t), 2)
+		inTurn(t, e, name, func(t *testing.T) {
+			deletedParents(e, 2)
 			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE d (id bigint PRIMARY KEY, p_id bigint); INSERT INTO d VALUES (1, 1), (2, 2), (3, 3);
 				INSERT INTO p VALUES (3)`)
 			e.Deleted("main", "p", 1, 2) // for the second time

@@ -301,56 +301,42 @@ func TestUntrack_DropsTheFunctionsOfItsTable(t *testing.T) {
 	e.Want("main", `SELECT string_agg(fully_qualified_table_name, ' ' ORDER BY id) FROM loose_foreign_keys_deleted_records`, "public.other public.p")
 }
 
-// A definition that names a key other than the recorded one would delete the rows of others.
-func TestLooseForeignKeysCleanup_AnotherIntegerKeyThanTheRecordedOneIsRefused(t *testing.T) {
-	for name, schema := range map[string]string{"own queue": "", "GitLab's queue": servicetest.Small} {
-		t.Run(name, func(t *testing.T) {
-			e := servicetest.New(servicetest.Parallel(t), schema, "main")
-			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY, number int UNIQUE); INSERT INTO p VALUES (7, 1007), (8, 7);
-				CREATE TABLE c (number int, label text); INSERT INTO c VALUES (7, '7'), (1007, '007');
-				CREATE INDEX ON c (number); CREATE INDEX ON c (label)`)
-			track(e, "p")
-			e.Exec("main", `DELETE FROM p WHERE id = 7`)
-			for definition, want := range map[string]string{
-				"c: [{table: p, column: number, key: number, on_delete: async_delete}]": "refers to number, but the recorded key of p is id",
-				"c: [{table: p, column: label, on_delete: async_delete}]":               "42883",
-			} {
-				r := servicetest.RunBatch(t, e.Service(definition), "main")
-				servicetest.WantState(t, r, "failed")
-				assert.Contains(t, r.Error, want)
-				e.Want("main", `SELECT count(*) FROM c`, "2")
-				e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = 'public.p'`, "1")
-				dueAgain(e, "main")
-			}
-		})
-	}
-}
-
-// Whatever form the trigger of an integer key has, a definition of another key is refused.
+// Whatever form the trigger of an integer key has, a definition of another key is refused: it would delete the rows of
+// others.
 func TestLooseForeignKeysCleanup_EveryFormOfTriggerSaysItsKey(t *testing.T) {
-	t.Parallel()
+	const plain = `CREATE TABLE p (id bigint PRIMARY KEY, number int UNIQUE)`
+	estates := map[string]*servicetest.Estate{}
+	for _, schema := range []string{"", servicetest.Small} {
+		estates[schema] = servicetest.New(t, schema, "main")
+		estates[schema].Install()
+	}
 	for _, c := range []struct{ form, schema, parents, table, key, other string }{
 		{"override_table", "", `CREATE TABLE p (id bigint, number int) PARTITION BY LIST (id); CREATE TABLE p_1 PARTITION OF p DEFAULT`, "p", "id", "number"},
-		{"with_number", "", `CREATE TABLE p (id bigint PRIMARY KEY, number int UNIQUE)`, "p", "number", "id"},
+		{"with_number", "", plain, "p", "number", "id"},
+		{"records", "", plain, "p", "id", "number"},
+		{"records", servicetest.Small, plain, "p", "id", "number"},
 		{"int_", "", `CREATE SCHEMA sales; CREATE TABLE sales.p (id bigint PRIMARY KEY, number int UNIQUE)`, "sales.p", "number", "id"},
-		{"override_table", "main", `CREATE TABLE p (id bigint, number int) PARTITION BY LIST (id); CREATE TABLE p_1 PARTITION OF p DEFAULT`, "p", "id", "number"},
+		{"override_table", servicetest.Small, `CREATE TABLE p (id bigint, number int) PARTITION BY LIST (id); CREATE TABLE p_1 PARTITION OF p DEFAULT`, "p", "id", "number"},
 	} {
-		t.Run(c.form+" "+c.schema, func(t *testing.T) {
-			e := servicetest.New(servicetest.Parallel(t), c.schema, "main")
-			e.Exec("main", c.parents+`; INSERT INTO `+c.table+` VALUES (7, 7);
-				CREATE TABLE c (p_id int); INSERT INTO c VALUES (7); CREATE INDEX ON c (p_id)`)
+		e := estates[c.schema]
+		inTurn(t, e, c.form+" "+c.schema, func(t *testing.T) {
+			e.Exec("main", `DROP SCHEMA IF EXISTS sales CASCADE; `+c.parents+`; INSERT INTO `+c.table+` VALUES (7, 7);
+				CREATE TABLE c (p_id int, label text); INSERT INTO c VALUES (7, '7'); CREATE INDEX ON c (p_id)`)
 			track(e, c.table, c.key)
 			e.Want("main", `SELECT bool_and(tgfoid::regproc::text LIKE '%\_`+c.form+`%') FROM pg_trigger WHERE tgrelid = '`+c.table+`'::regclass AND NOT tgisinternal`, "true")
 			e.Exec("main", `DELETE FROM `+c.table)
-			definition := func(key string) string {
-				return "c: [{table: " + c.table + ", column: p_id, key: " + key + ", on_delete: async_delete}]"
+			definition := func(of string) string {
+				return "c: [{table: " + c.table + ", column: " + of + ", on_delete: async_delete}]"
 			}
-			r := servicetest.RunBatch(t, e.Service(definition(c.other)), "main")
-			servicetest.WantState(t, r, "failed")
-			want := "refers to " + c.other + ", but the recorded key of " + c.table + " is " + c.key
-			assert.That(t, strings.Contains(r.Error, want), "error %q, want %q", r.Error, want)
-			e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
-			wantRun(t, e.Service(definition(c.key)), "processed_records=1 deleted_rows=1")
+			for of, want := range map[string]string{
+				"p_id, key: " + c.other: "refers to " + c.other + ", but the recorded key of " + c.table + " is " + c.key, "label": "42883",
+			} {
+				r := servicetest.RunBatch(t, e.Service(definition(of)), "main")
+				servicetest.WantState(t, r, "failed")
+				assert.Contains(t, r.Error, want)
+				dueAgain(e, "main")
+			}
+			wantRun(t, e.Service(definition("p_id, key: "+c.key)), "processed_records=1 deleted_rows=1")
 		})
 	}
 }

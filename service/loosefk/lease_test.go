@@ -70,6 +70,7 @@ func TestLooseForeignKeysCleanup_ATakeOverWaitsForTheCommitOfTheStatementInFligh
 
 // Whatever the moment and the change: what its transaction sees is what stays, and what the run has counted.
 func TestLooseForeignKeysCleanup_NothingIsWrittenAfterTheLeaseIsLost(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	for _, c := range []struct{ name, change string }{
 		{"epoch raised", `UPDATE maintenance.leases SET epoch = epoch + 1`},
 		{"another holder", `UPDATE maintenance.leases SET holder = 'successor'`},
@@ -78,9 +79,9 @@ func TestLooseForeignKeysCleanup_NothingIsWrittenAfterTheLeaseIsLost(t *testing.
 		{"taken over in a transaction that takes its time", `UPDATE maintenance.leases SET holder = 'successor', epoch = epoch + 1,
 			acquired_at = now(), expires_at = now() + interval '1 hour'; SELECT pg_sleep(0.4)`},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			e := servicetest.NewDeletedParents(servicetest.Parallel(t), 40)
-			e.Exec("main", `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.1); RETURN NULL; END';
+		inTurn(t, e, c.name, func(t *testing.T) {
+			deletedParents(e, 40)
+			e.Exec("main", `DELETE FROM maintenance.leases; CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.1); RETURN NULL; END';
 				CREATE TRIGGER slow BEFORE DELETE ON c FOR EACH STATEMENT EXECUTE FUNCTION slow()`)
 			s := e.Service(servicetest.OneChild, servicetest.Batches(1, 0))
 			r := servicetest.Begin(t, s, "main")

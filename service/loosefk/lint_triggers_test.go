@@ -81,20 +81,21 @@ func TestLint_TriggersThatDoNotDoTheirWork(t *testing.T) {
 }
 
 func TestLint_AFunctionThatWritesToNoQueueRecordsNothing(t *testing.T) {
-	for name, damage := range map[string]string{
-		"emptied": `DO $$ DECLARE f regprocedure; BEGIN
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
+	e.Install()
+	for _, c := range []struct{ name, damage string }{
+		{"emptied", `DO $$ DECLARE f regprocedure; BEGIN
 			FOR f IN SELECT DISTINCT tgfoid::regprocedure FROM pg_trigger WHERE tgname LIKE '%_loose_fk_trigger' LOOP
 				EXECUTE format('CREATE OR REPLACE FUNCTION %s RETURNS trigger LANGUAGE plpgsql AS %L', f, 'BEGIN RETURN NULL; END');
-			END LOOP; END $$`,
+			END LOOP; END $$`},
 		// It is in the search_path under both names.
-		"schema renamed": `DO $$ BEGIN EXECUTE format('ALTER SCHEMA public RENAME TO %I', current_user); END $$`,
+		{"schema renamed", `DO $$ BEGIN EXECUTE format('ALTER SCHEMA public RENAME TO %I', current_user); END $$`},
 	} {
-		t.Run(name, func(t *testing.T) {
-			e := servicetest.New(servicetest.Parallel(t), "", "main")
+		inTurn(t, e, c.name, func(t *testing.T) {
 			e.Exec("main", `CREATE TABLE plain (id int PRIMARY KEY); CREATE TABLE keyed (k uuid PRIMARY KEY); CREATE TABLE c (p int, k uuid);
 				CREATE INDEX ON c (p); CREATE INDEX ON c (k)`)
 			e.Install("plain", "keyed k")
-			e.Exec("main", damage)
+			e.Exec("main", c.damage)
 			keys := e.Keys("c: [{table: plain, column: p, on_delete: async_delete}, {table: keyed, column: k, on_delete: async_delete}]")
 			found := assert.Must(keys.Lint(t.Context()))(t)
 			assert.Equal(t, found.Errors, 2)

@@ -131,14 +131,21 @@ func relocatedCases() []livingCase {
 }
 
 func TestLooseForeignKeysCleanup_ChildrenOfLivingParentsStay(t *testing.T) {
+	t.Parallel()
+	estates := map[string]*servicetest.Estate{}
+	for _, schema := range []string{"", servicetest.IntegerKeys()} {
+		if estates[schema] == nil {
+			estates[schema] = servicetest.New(t, schema, "main", "ci")
+			estates[schema].Install()
+		}
+	}
 	for _, c := range append(livingCases(), relocatedCases()...) {
-		t.Run(c.name, func(t *testing.T) {
-			schema := ""
-			// GitLab's trigger of a partition records the table even where the partition was detached.
-			if strings.HasSuffix(c.key, "int") && !strings.HasSuffix(c.name, "exchange") {
-				schema = servicetest.IntegerKeys()
-			}
-			e := servicetest.New(servicetest.Parallel(t), schema, "main", "ci")
+		e := estates[""]
+		// GitLab's trigger of a partition records the table even where the partition was detached.
+		if strings.HasSuffix(c.key, "int") && !strings.HasSuffix(c.name, "exchange") {
+			e = estates[servicetest.IntegerKeys()]
+		}
+		inTurn(t, e, c.name, func(t *testing.T) {
 			e.Exec("main", "CREATE TABLE p (id "+c.key+" "+c.table+"; INSERT INTO p (id) SELECT generate_series(1, 10)")
 			children := map[string]string{"main": "c", "ci": "d"}
 			for database, child := range children {
@@ -177,6 +184,8 @@ func TestLooseForeignKeysCleanup_KeysAreLookedUpByTheColumnsThatWereRecorded(t *
 		unsure = "5 records held, because p has no trigger that says by which columns they were recorded: name them as key in the definitions, " +
 			"or decide with caretaker lfk reused p"
 	)
+	e := servicetest.New(servicetest.Parallel(t), "", "main")
+	e.Install()
 	for _, c := range []struct{ name, sql, definitions, counts, reason string }{
 		{"table renamed", moved + `; ALTER TABLE p RENAME TO q; ` + strings.ReplaceAll(moved, " p", " q"), strings.ReplaceAll(plain, "p,", "q,"), "obsolete_records=5", ""},
 		{"trigger lost", moved + `; DROP TRIGGER p_loose_fk_trigger ON p`, plain, "rescheduled_records=5", unsure},
@@ -192,8 +201,7 @@ func TestLooseForeignKeysCleanup_KeysAreLookedUpByTheColumnsThatWereRecorded(t *
 		{"the table is another one", `BEGIN; CREATE TABLE n (LIKE p INCLUDING ALL); WITH d AS (DELETE FROM p RETURNING *) INSERT INTO n SELECT * FROM d;
 			DROP TABLE p; ALTER TABLE n RENAME TO p; COMMIT`, plain, "rescheduled_records=5", unsure},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			e := servicetest.New(servicetest.Parallel(t), "", "main")
+		inTurn(t, e, c.name, func(t *testing.T) {
 			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY, number bigint NOT NULL UNIQUE); INSERT INTO p SELECT i, i + 10 FROM generate_series(1, 5) i;
 				CREATE TABLE c (p_id bigint, q_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c SELECT number, number FROM p`)
 			track(e, "p", "number")
@@ -209,75 +217,79 @@ func TestLooseForeignKeysCleanup_KeysAreLookedUpByTheColumnsThatWereRecorded(t *
 	}
 }
 
-// reusedKey is a main in which the parent 5 was deleted, and another row has its key now.
-func reusedKey(t *testing.T) *servicetest.Estate {
-	t.Helper()
-	e := servicetest.NewOneChild(t)
-	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (5), (6); INSERT INTO c (p_id) VALUES (5), (5), (6)`)
+// reuseKey deletes the parents 5 and 6, and lets another row have the key 5.
+func reuseKey(e *servicetest.Estate) {
+	e.T.Helper()
+	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c (p_id) VALUES (5), (5), (6);
+		CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (5), (6)`)
 	track(e, "p")
 	e.Exec("main", `DELETE FROM p`)
 	e.Exec("main", `INSERT INTO p VALUES (5)`)
-	return e
 }
 
 func TestLooseForeignKeysCleanup_AReusedKeyIsHeldUntilTheOperatorDecides(t *testing.T) {
-	decide := func(clean bool) func(*testing.T, *servicetest.Estate) {
-		return func(t *testing.T, e *servicetest.Estate) {
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
+	decide := func(clean bool) func(*testing.T) {
+		return func(t *testing.T) {
 			t.Helper()
 			keys := e.Keys(servicetest.OneChild)
 			done := assert.Must(keys.DecideReused(context.Background(), "p", clean))(t)
 			assert.That(t, len(done) == 1 && done[0].Records == 1, "decided %+v, want 1 record of main", done)
-			_, err := keys.DecideReused(context.Background(), "p", clean)
-			servicetest.WantError(t, err, "no reused key of p is held")
+			for table, want := range map[string]string{"p": "no reused key of p is held", "nowhere": "there is no table nowhere"} {
+				_, err := keys.DecideReused(context.Background(), table, clean)
+				servicetest.WantError(t, err, want)
+			}
+			_, err := keys.Reused(context.Background(), "nowhere")
+			servicetest.WantError(t, err, "there is no table nowhere")
 		}
 	}
 	for _, c := range []struct {
 		name   string
-		decide func(*testing.T, *servicetest.Estate)
+		decide func(*testing.T)
 		// counts of the run after the decision, and the children that remain.
 		counts, remaining string
 	}{
 		{"clean", decide(true), "processed_records=1 deleted_rows=2", "0"},
 		{"keep", decide(false), "", "2"},
-		{"clean, and the first try fails", func(t *testing.T, e *servicetest.Estate) {
+		{"clean, and the first try fails", func(t *testing.T) {
 			t.Helper()
-			decide(true)(t, e)
+			decide(true)(t)
 			e.Exec("main", `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END';
 				CREATE TRIGGER no BEFORE DELETE ON c FOR EACH ROW EXECUTE FUNCTION no()`)
 			servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main")
 			e.Exec("main", `DROP TRIGGER no ON c; UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
 		}, "processed_records=1 deleted_rows=2", "0"},
-		{"clean, and the key is used a third time", func(t *testing.T, e *servicetest.Estate) {
+		{"clean, and the key is used a third time", func(t *testing.T) {
 			t.Helper()
-			decide(true)(t, e)
+			decide(true)(t)
 			e.Exec("main", `DELETE FROM p`)
 			e.Exec("main", `INSERT INTO p VALUES (5)`)
 		}, "rescheduled_records=2", "2"},
-		{"clean, and another record gets the number", func(t *testing.T, e *servicetest.Estate) {
+		{"clean, and another record gets the number", func(t *testing.T) {
 			t.Helper()
-			decide(true)(t, e)
+			decide(true)(t)
 			e.Exec("main", `TRUNCATE loose_foreign_keys_deleted_records RESTART IDENTITY; DELETE FROM p`)
 			e.Exec("main", `INSERT INTO p VALUES (5)`)
 			servicetest.WantCounts(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild), "main"), "rescheduled_records=1")
 			e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
 		}, "rescheduled_records=1", "2"},
-		{"the row is deleted too", func(_ *testing.T, e *servicetest.Estate) {
+		{"the row is deleted too", func(*testing.T) {
 			e.Exec("main", `DELETE FROM p`)
 			e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
 		}, "processed_records=2 deleted_rows=2", "0"},
-		{"nothing", func(_ *testing.T, e *servicetest.Estate) {
+		{"nothing", func(*testing.T) {
 			e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
 		}, "rescheduled_records=1", "2"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			e := reusedKey(servicetest.Parallel(t))
+		inTurn(t, e, c.name, func(t *testing.T) {
+			reuseKey(e)
 			s := e.Service(servicetest.OneChild)
 			servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 rescheduled_records=1 deleted_rows=1")
 			held := assert.Must(e.Keys(servicetest.OneChild).Reused(context.Background(), "p"))(t)
 			assert.That(t, len(held) == 1 && held[0].Key().String() == "5" && held[0].Failures == 0,
 				"held %+v, want the key 5 without failures", held)
 			servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "")
-			c.decide(t, e)
+			c.decide(t)
 			servicetest.WantRun(t, servicetest.RunBatch(t, s, "main"), "succeeded", c.counts)
 			e.Want("main", `SELECT count(*) FROM c`, c.remaining)
 		})
@@ -286,9 +298,10 @@ func TestLooseForeignKeysCleanup_AReusedKeyIsHeldUntilTheOperatorDecides(t *test
 
 // The operator may close the record of a run that is about to check its row.
 func TestLooseForeignKeysCleanup_AReusedKeyIsKeptInTheRun(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), servicetest.IntegerKeys(), "main", "ci")
+	e.Install()
 	for child, lock := range map[string]string{"main": "c", "ci": "p"} {
-		t.Run("children in "+child, func(t *testing.T) {
-			e := servicetest.New(servicetest.Parallel(t), servicetest.IntegerKeys(), "main", "ci")
+		inTurn(t, e, "children in "+child, func(t *testing.T) {
 			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (5)`)
 			e.Exec(child, `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (5)`)
 			track(e, "p")
@@ -328,9 +341,11 @@ func TestLooseForeignKeysCleanup_AParentTableThatComesInTheRunIsChecked(t *testi
 
 // After an outage it cannot be told any more that the rows were there before.
 func TestLooseForeignKeysCleanup_MovedRowsAreClosedThoughNoChildAnswers(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), servicetest.IntegerKeys(), "main", "ci")
+	e.Install()
 	for name, sql := range map[string]string{"silent": `ALTER SCHEMA public RENAME TO away`, "absent": `DROP TABLE c`} {
-		t.Run(name, func(t *testing.T) {
-			e := servicetest.New(servicetest.Parallel(t), servicetest.IntegerKeys(), "main", "ci")
+		inTurn(t, e, name, func(t *testing.T) {
+			defer e.Exec("ci", `DO $$ BEGIN ALTER SCHEMA away RENAME TO public; EXCEPTION WHEN invalid_schema_name THEN END $$`)
 			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(11, 22); CREATE TABLE q (id bigint PRIMARY KEY); INSERT INTO q VALUES (7)`)
 			e.Exec("ci", `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1)`)
 			track(e, "p")
@@ -359,29 +374,20 @@ func TestLooseForeignKeysCleanup_RecordsWhoseRemovalIsRolledBackAreNotCounted(t 
 }
 
 func TestLooseForeignKeysCleanup_TheConfigurationDecidesOnReusedKeys(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	for setting, c := range map[string]struct{ counts, remaining string }{
 		loosefk.ReuseHold:  {"processed_records=1 rescheduled_records=1 deleted_rows=1", "2"},
 		loosefk.ReuseClean: {"processed_records=2 deleted_rows=3", "0"},
 		loosefk.ReuseKeep:  {"processed_records=1 obsolete_records=1 deleted_rows=1", "2"},
 	} {
-		t.Run(setting, func(t *testing.T) {
-			e := reusedKey(servicetest.Parallel(t))
+		inTurn(t, e, setting, func(t *testing.T) {
+			reuseKey(e)
 			s := e.Service(servicetest.OneChild, servicetest.With(func(w *loosefk.Config) { w.ReusedKeys = setting }))
 			servicetest.WantCounts(t, servicetest.DryRun(t, s), c.counts)
 			servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), c.counts)
 			e.Want("main", `SELECT count(*) FROM c`, c.remaining)
 		})
 	}
-}
-
-func TestReused_AnUnknownTableIsRefused(t *testing.T) {
-	keys := reusedKey(servicetest.Parallel(t)).Keys(servicetest.OneChild)
-	for _, clean := range []bool{true, false} {
-		_, err := keys.DecideReused(context.Background(), "nowhere", clean)
-		servicetest.WantError(t, err, "there is no table nowhere")
-	}
-	_, err := keys.Reused(context.Background(), "nowhere")
-	servicetest.WantError(t, err, "there is no table nowhere")
 }
 
 // Another system may mark a record as processed while a run has it in hand.

@@ -46,22 +46,14 @@ func TestLooseForeignKeysCleanup_EveryDueRecordIsTakenWhateverTheBatchSize(t *te
 			INSERT INTO loose_foreign_keys_deleted_records (partition, id, fully_qualified_table_name, primary_key_value, consume_after)
 			SELECT p, i, 'public.p', p * 100 + i, CASE WHEN i = 20 THEN 'infinity' WHEN i > 16 THEN '-infinity' WHEN i % 3 > 0 THEN now() - i % 3 * interval '1 hour' END
 			FROM unnest('{1,2,4}'::int[]) p, generate_series(1, 20) i`)
-		wantRun(t, e.Service(servicetest.OneChild, servicetest.Batches(size, 0)), "processed_records=57 deleted_rows=57")
+		s := e.Service(servicetest.OneChild, servicetest.Batches(size, 0))
+		wantRun(t, s, "processed_records=57 deleted_rows=57")
 		e.WantQueue("main", "120 220 420")
-	}
-}
-
-func TestLooseForeignKeysCleanup_RecordsOfOneKeyAreOneKeyForTheChildren(t *testing.T) {
-	e := servicetest.NewOneChild(servicetest.Parallel(t))
-	addLeaves(e, "two")
-	for _, size := range []int{1, 2, 500} {
-		// The same id in two partitions is two records.
+		// Records of one key are one key for the children. The same id in two partitions is two records.
 		e.Exec("main", `TRUNCATE c; INSERT INTO c (p_id) VALUES (7), (7), (8), (9); DELETE FROM loose_foreign_keys_deleted_records;
-			INSERT INTO loose_foreign_keys_deleted_records (partition, id, fully_qualified_table_name, primary_key_value) VALUES (1, 1,
-			'public.p', 7),
-			(1, 2, 'public.p', 8), (1, 3, 'public.p', 7), (2, 1, 'public.p', 7), (2, 2, 'public.p', 7), (2, 3, 'public.elsewhere', 10), (1, 4,
-			'public.elsewhere', 11)`)
-		wantRun(t, e.Service(servicetest.OneChild, servicetest.Batches(size, 0)), "processed_records=5 deleted_rows=3")
+			INSERT INTO loose_foreign_keys_deleted_records (partition, id, fully_qualified_table_name, primary_key_value) VALUES (1, 1, 'public.p', 7),
+			(1, 2, 'public.p', 8), (1, 3, 'public.p', 7), (2, 1, 'public.p', 7), (2, 2, 'public.p', 7), (2, 3, 'public.elsewhere', 10), (1, 4, 'public.elsewhere', 11)`)
+		wantRun(t, s, "processed_records=5 deleted_rows=3")
 		e.WantQueue("main", "10 11")
 	}
 }

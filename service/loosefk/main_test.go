@@ -58,3 +58,39 @@ const anyWaits = `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = curr
 
 // unhurried gives a run of many locks and failures time enough.
 func unhurried(c *service.Config) { service.Settings[loosefk.Config](c).MaxRuntime = devdb.WaitTimeout }
+
+// clearSQL drops what a case has made in the application's schema, and empties the queue.
+const clearSQL = `DISCARD TEMP; DROP SCHEMA IF EXISTS archive, z CASCADE; DROP SEQUENCE IF EXISTS tried;
+	TRUNCATE loose_foreign_keys_deleted_records, maintenance.record_failures, maintenance.dead_records,
+		maintenance.absent_children, maintenance.seen_children, maintenance.gone_children, maintenance.protected_targets;
+	DO $$ DECLARE made text; BEGIN
+		FOR made IN SELECT format('TABLE IF EXISTS %I', relname) FROM pg_class WHERE relkind IN ('r', 'p') AND NOT relispartition
+				AND relnamespace = 'public'::regnamespace AND relname NOT LIKE 'loose\_foreign\_keys\_%'
+			UNION ALL SELECT 'FUNCTION ' || p.oid::regprocedure FROM pg_proc p JOIN pg_language l ON l.oid = prolang
+			WHERE lanname = 'plpgsql' AND pronamespace = 'public'::regnamespace
+				AND proname !~ '^insert_into_loose_foreign_keys_deleted_records(_override_table)?$' LOOP
+			EXECUTE 'DROP ' || made || ' CASCADE';
+		END LOOP;
+	END $$`
+
+// inTurn runs a case on databases that others have used. It has them for itself, with an empty queue and no tables.
+func inTurn(t *testing.T, e *servicetest.Estate, name string, test func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		all, open := e.T, e.Open
+		e.T = t
+		defer func() { e.T, e.Open = all, open }()
+		for database := range e.SQL {
+			e.Exec(database, clearSQL)
+		}
+		test(t)
+	})
+}
+
+// deletedParents makes the children of parents 1 to n, three each, which have been deleted.
+func deletedParents(e *servicetest.Estate, n int) {
+	e.T.Helper()
+	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
+	e.Exec("main", `INSERT INTO c (p_id) SELECT i % $1 + 1 FROM generate_series(1, 3 * $1) i`, n)
+	e.Deleted("main", "p", 1, n)
+}
