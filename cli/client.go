@@ -196,7 +196,7 @@ func (c *connection) token() (string, error) {
 	return token, nil
 }
 
-// secure says whether TLS is used.
+// secure reports whether TLS is used.
 func (c *connection) secure() bool {
 	return c.tls || c.caFile != "" || c.certFile != "" || c.keyFile != ""
 }

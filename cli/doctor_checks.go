@@ -89,7 +89,7 @@ func (d *doctor) clock(_ context.Context, database *repo.Database) (found []find
 	return found, nil
 }
 
-// hasMain says whether the URL of main can be read: then it is the first of the databases.
+// hasMain reports whether the URL of main can be read: then it is the first of the databases.
 func (d *doctor) hasMain() bool {
 	return len(d.databases) > 0 && d.databases[0].Name == mainDatabase
 }

@@ -52,7 +52,7 @@ func outsideQuotes(text string, separator rune) []string {
 	return append(parts, text[from:])
 }
 
-// of says whether a definition is of these columns.
+// of reports whether a definition is of these columns.
 func (r reference) of(key repo.LooseForeignKey) bool {
 	return key.Table == r.table && slices.Equal(key.Columns, r.columns)
 }

@@ -102,7 +102,7 @@ type ruleTest struct {
 	} `yaml:"promql_expr_test"`
 }
 
-// expects says whether the test asks for the rule, and expects something of it or nothing.
+// expects reports whether the test asks for the rule, and expects something of it or nothing.
 func (rt ruleTest) expects(r rule) (something, nothing bool) {
 	for _, a := range rt.Alerts {
 		if a.Alertname == r.Alert {

@@ -125,7 +125,7 @@ func find(ctx context.Context, path string, patterns []string, want int) (progra
 	return programs{}, fmt.Errorf("%w: %s, but %s", errNoPrograms, need, strings.Join(unfit, "; "))
 }
 
-// library says whether the server has the named loadable library.
+// library reports whether the server has the named loadable library.
 func (p programs) library(ctx context.Context, name string) bool {
 	dirs := []string{
 		filepath.Join(p.dir, "../lib"), filepath.Join(p.dir, "../lib/postgresql"),

@@ -113,7 +113,7 @@ func halt(ctx context.Context, f folder, pid int) error {
 	return fmt.Errorf("the server (process %d) does not stop: stop it by hand", pid)
 }
 
-// signal sends the signal and says whether the server went in time.
+// signal sends the signal and reports whether the server went in time.
 func signal(ctx context.Context, f folder, pid int, number syscall.Signal, limit time.Duration) (bool, error) {
 	if err := syscall.Kill(pid, number); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return false, fmt.Errorf("stop the server (process %d): %w", pid, err)
@@ -121,7 +121,7 @@ func signal(ctx context.Context, f folder, pid int, number syscall.Signal, limit
 	return waits(ctx, limit, func() bool { return !f.names(pid) || !alive(pid) }), nil
 }
 
-// waits says whether something came to hold before the limit and the end of ctx.
+// waits reports whether something came to hold before the limit and the end of ctx.
 func waits(ctx context.Context, limit time.Duration, holds func() bool) bool {
 	for end := time.Now().Add(limit); !holds(); {
 		if pause(ctx, end) != nil {
@@ -154,7 +154,7 @@ func (f folder) readPostmaster() (postmasterFile, bool) {
 	return postmasterFile{pid: pid, port: port}, pidErr == nil && portErr == nil && pid > 1
 }
 
-// names says whether the folder's server is process pid.
+// names reports whether the folder's server is process pid.
 func (f folder) names(pid int) bool {
 	found, ok := f.readPostmaster()
 	return ok && found.pid == pid

@@ -57,7 +57,7 @@ var (
 	listens     = regexp.MustCompile(`(?m)^listen:`)
 )
 
-// goesOn says whether a command is one that only a signal ends.
+// goesOn reports whether a command is one that only a signal ends.
 func goesOn(line string) bool {
 	return longRunning.MatchString(line) && !strings.Contains(line, "--help")
 }

@@ -21,7 +21,7 @@ import (
 // fault is something that happens to replicas, networks or servers. It returns when it is over.
 type fault struct {
 	name string
-	// possible says whether it can be caused now; nil: always.
+	// possible reports whether it can be caused now; nil: always.
 	possible func(*round) bool
 	cause    func(*round, context.Context) error
 }
@@ -190,7 +190,7 @@ func (r *round) freezeRenewal(ctx context.Context) error {
 	return errNoOccasion
 }
 
-// inTransactionSQL says whether a frozen replica is in the middle of a transaction; what the server still works for it ends by itself.
+// inTransactionSQL reports whether a frozen replica is in the middle of a transaction; what the server still works for it ends by itself.
 const inTransactionSQL = `
 SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND state LIKE 'idle in transaction%')`
 

@@ -45,7 +45,7 @@ func through(t *testing.T, p *proxy) net.Conn {
 // moment is how long a text is waited for that must not come.
 const moment = 200 * time.Millisecond
 
-// answered sends a text and says whether it comes back in time.
+// answered sends a text and reports whether it comes back in time.
 func answered(t *testing.T, c net.Conn, text string, patience time.Duration) bool {
 	t.Helper()
 	if _, err := c.Write([]byte(text)); err != nil {

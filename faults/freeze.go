@@ -36,7 +36,7 @@ WITH taken AS (
 )
 INSERT INTO faults.epochs (name, epoch, app) SELECT name, epoch, 'faults' FROM taken`
 
-// writesSQL says whether a replica is in the middle of a transaction that has written.
+// writesSQL reports whether a replica is in the middle of a transaction that has written.
 const writesSQL = `
 SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1 AND backend_xid IS NOT NULL)`
 

@@ -38,7 +38,7 @@ func (d *Database) GroupCandidates(
 
 const isGroupSQL = `SELECT EXISTS (SELECT FROM namespaces WHERE id = $1::bigint AND type = 'Group')`
 
-// IsGroup says whether there is a group with this id.
+// IsGroup reports whether there is a group with this id.
 func (d *Database) IsGroup(ctx context.Context, id int64, l Limits) (is bool, err error) {
 	err = d.readRow(ctx, l, newQuery("look for the group", isGroupSQL, id), &is)
 	return is, err
@@ -207,8 +207,8 @@ func (d *Database) readAncestors(
 	return err
 }
 
-// QueueGroupRemoval queues the removal of a group, and says whether it was inserted: one that waits
-// or runs already is enough.
+// QueueGroupRemoval queues the removal of a group, and reports whether it was inserted: one that
+// waits or runs already is enough.
 func (d *Database) QueueGroupRemoval(
 	ctx context.Context, p Permit, queue JobQueue, job Job,
 ) (inserted bool, err error) {

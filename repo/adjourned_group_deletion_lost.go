@@ -11,8 +11,8 @@ import (
 // groupPage is how many rows one statement looks at that has to look at all of them.
 const groupPage = 2000
 
-// knownMarkSQL says whether the group p is marked in a store, or begun. Counting keeps it a look-up
-// for each: EXISTS may be answered by reading a store whole.
+// knownMarkSQL reports whether the group p is marked in a store, or begun. Counting keeps it a
+// look-up for each: EXISTS may be answered by reading a store whole.
 const knownMarkSQL = `(SELECT count(*) FROM {legacy} l WHERE l.group_id = p.id)
   + (SELECT count(*) FROM {modern} d WHERE d.group_id = p.id)
   + (SELECT count(*) FROM maintenance.group_removals r WHERE r.group_id = p.id) > 0`

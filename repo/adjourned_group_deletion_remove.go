@@ -114,12 +114,12 @@ SELECT ARRAY(SELECT id FROM picked), (SELECT count(*) FROM changed),
   ARRAY(SELECT u.id FROM users u
     WHERE u.user_type = 6 AND u.id IN (SELECT user_id FROM changed) ORDER BY u.id), {summary}`
 
-// memberBotsSQL says whether there are project bots among them.
+// memberBotsSQL reports whether there are project bots among them.
 const memberBotsSQL = `
 SELECT EXISTS (
   SELECT FROM members m JOIN users u ON u.id = m.user_id WHERE {which} AND u.user_type = 6)`
 
-// HasBots says whether [Database.RemoveMembers] would queue the removal of project bots.
+// HasBots reports whether [Database.RemoveMembers] would queue the removal of project bots.
 func (d *Database) HasBots(ctx context.Context, which Memberships, l Limits) (has bool, err error) {
 	condition := sourceMembersSQL
 	if which.SourceType == "" {

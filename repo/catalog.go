@@ -268,7 +268,7 @@ func (r *Relation) Column(name string) (Column, bool) {
 	return column, found
 }
 
-// Has says whether the table and all these columns are there.
+// Has reports whether the table and all these columns are there.
 func (r *Relation) Has(columns ...string) bool {
 	return r != nil && !slices.ContainsFunc(columns, func(name string) bool {
 		_, found := r.columns[name]

@@ -169,9 +169,9 @@ func (d *Database) CheckReplicaPooler(ctx context.Context) error {
 	return d.replica.CheckPooler(ctx)
 }
 
-// Direct says whether our connections are the server's own: one can listen there. It is false if the
-// URL is one for poolers, and if something in between gives its clients numbers of its own instead
-// of those of the server's processes, as poolers do.
+// Direct reports whether our connections are the server's own: one can listen there. It is false if
+// the URL is one for poolers, and if something in between gives its clients numbers of its own
+// instead of those of the server's processes, as poolers do.
 func (d *Database) Direct(ctx context.Context) (direct bool, err error) {
 	if !d.sessions {
 		return false, nil

@@ -158,7 +158,7 @@ func (d *Database) Close() {
 	}
 }
 
-// Ping says whether the database answers.
+// Ping reports whether the database answers.
 func (d *Database) Ping(ctx context.Context) error {
 	return d.wrap(ctx, "ping", d.pool.Ping(ctx))
 }

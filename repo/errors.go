@@ -168,7 +168,8 @@ const diskFullState = "53100"
 // DiskFull reports whether a text that [Error.Condition] is part of is about a full disk.
 func DiskFull(text string) bool { return strings.Contains(text, ": unreachable ("+diskFullState) }
 
-// fromPooler reports whether a pooler refused, not PostgreSQL, which names its routine in every error.
+// fromPooler reports whether a pooler refused, not PostgreSQL, which names its routine in every
+// error.
 func (e *Error) fromPooler() bool {
 	said := e.said()
 	return said.Code != "" && said.Routine == "" && e.Class() == ClassUnreachable
@@ -325,7 +326,7 @@ func sqlState(err error) string {
 	return ""
 }
 
-// ours says whether an error is one of this package already: not what the database has said, nor
+// ours reports whether an error is one of this package already: not what the database has said, nor
 // that it said nothing.
 func ours(err error) bool {
 	for _, sentinel := range []error{

@@ -17,7 +17,7 @@ SELECT EXISTS (
   SELECT FROM namespaces n JOIN projects p ON p.namespace_id = n.id
   WHERE n.owner_id = $1::bigint AND n.type = 'User')`
 
-// HasPersonalProjects says whether there is a project in the user's own namespace.
+// HasPersonalProjects reports whether there is a project in the user's own namespace.
 func (d *Database) HasPersonalProjects(
 	ctx context.Context, q GhostQueue, user int64, l Limits,
 ) (has bool, err error) {
@@ -134,8 +134,8 @@ const (
 	endProbeSQL = `ROLLBACK TO SAVEPOINT probe`
 )
 
-// anyWhileLocked says whether there are some of the rows. Those of this database are looked for in
-// the transaction.
+// anyWhileLocked reports whether there are some of the rows. Those of this database are looked for
+// in the transaction.
 func (d *Database) anyWhileLocked(
 	ctx context.Context, tx pgx.Tx, rows []Rows,
 ) (found bool, err error) {
@@ -168,8 +168,8 @@ func (d *Database) anyWhileLocked(
 	return found, err
 }
 
-// anyElsewhere says whether there are some of the rows in the other databases. What takes too long,
-// or is locked, is left out.
+// anyElsewhere reports whether there are some of the rows in the other databases. What takes too
+// long, or is locked, is left out.
 func anyElsewhere(ctx context.Context, rows map[*Database][]Rows) (bool, error) {
 	probing, cancel := context.WithTimeoutCause(ctx, otherProbesTime, ErrUnreachable)
 	defer cancel()

@@ -151,7 +151,7 @@ func (b *groupBench) jobCalls() map[string]func(context.Context) error {
 	}
 }
 
-// ours says whether a statement is one of this package's that finds rows.
+// ours reports whether a statement is one of this package's that finds rows.
 func ours(sql string) bool {
 	for _, start := range []string{"SELECT set_config", "begin", "commit", "rollback", "INSERT", "savepoint", "release"} {
 		if strings.HasPrefix(strings.TrimSpace(sql), start) {

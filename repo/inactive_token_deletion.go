@@ -127,7 +127,7 @@ func (r TokenRules) args(more ...any) []any {
 	return append([]any{r.At.UTC(), r.CutOff.UTC(), r.CutOff.UTC()}, more...)
 }
 
-// keepsBotSQL says whether a token t keeps its bot: it is active, expired recently, or was
+// keepsBotSQL reports whether a token t keeps its bot: it is active, expired recently, or was
 // revoked recently.
 const keepsBotSQL = `(t.revoked IS NOT TRUE AND (t.expires_at IS NULL OR t.expires_at > $1::date)
     OR t.expires_at <= $1::date AND t.expires_at >= $2::date

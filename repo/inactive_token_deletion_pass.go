@@ -61,7 +61,7 @@ dropped AS (
 )
 SELECT EXISTS (SELECT FROM guard), (SELECT count(*) FROM dropped)`
 
-// DropTokenPass forgets the unfinished pass, and says whether there was one.
+// DropTokenPass forgets the unfinished pass, and reports whether there was one.
 func (d *Database) DropTokenPass(ctx context.Context, p Permit) (dropped bool, err error) {
 	var n int
 	err = d.write(ctx, p, newQuery("drop the pass over the bots", dropTokenPassSQL), &n)
@@ -150,7 +150,7 @@ func queueContinuation(
 const unfinishedTokenPassSQL = `
 SELECT EXISTS (SELECT FROM maintenance.token_passes WHERE id::text = $1 AND finished_at IS NULL)`
 
-// TokenPassUnfinished says whether there is something to go on with in a pass.
+// TokenPassUnfinished reports whether there is something to go on with in a pass.
 func (d *Database) TokenPassUnfinished(
 	ctx context.Context, id string,
 ) (unfinished bool, err error) {
@@ -222,7 +222,7 @@ SELECT EXISTS (SELECT FROM maintenance.token_passes WHERE finished_at IS NULL)
     WHERE r.worker = $1 AND NOT r.dry_run AND (r.state = 'running' OR r.reason = 'LEASE_LOST' OR r.lease_epoch > 0)
     ORDER BY r.id DESC LIMIT 1), false)`
 
-// TokenPassAbandoned says whether a run of this worker that died has left a pass unfinished, and
+// TokenPassAbandoned reports whether a run of this worker that died has left a pass unfinished, and
 // its lease has expired.
 func (d *Database) TokenPassAbandoned(
 	ctx context.Context, worker string,

@@ -28,7 +28,7 @@ EXECUTE FUNCTION maintenance.keep_job_end()`
 )
 
 // KeepJobEnds makes the trigger that keeps outcome and reason of a finished job, unless it is there,
-// and says whether it has. River stores the end of an attempt with its job whatever has become of that
+// and reports whether it has. River stores the end of an attempt with its job whatever has become of that
 // meanwhile: when main was away, seconds after another attempt has finished it. To be called after
 // River's migrations, within [Database.WhileMigrating].
 func (d *Database) KeepJobEnds(ctx context.Context) (made bool, err error) {

@@ -12,10 +12,10 @@ const (
 CREATE INDEX river_job_by_kind_and_state ON maintenance.river_job (kind, state, id)`
 )
 
-// IndexJobs makes our own index on River's table of jobs, unless it is there, and says whether it
-// has. Without it lists and counts of jobs are slow, but right. While it is built, some seconds for a
-// million jobs, jobs can be read, but what inserts or works one waits. To be called after River's
-// migrations, within [Database.WhileMigrating].
+// IndexJobs makes our own index on River's table of jobs, unless it is there, and reports whether
+// it has. Without it lists and counts of jobs are slow, but right. While it is built, some seconds
+// for a million jobs, jobs can be read, but what inserts or works one waits. To be called after
+// River's migrations, within [Database.WhileMigrating].
 func (d *Database) IndexJobs(ctx context.Context) (made bool, err error) {
 	err = d.queryRow(ctx, "look for the index of the jobs", []any{&made}, jobsIndexedSQL)
 	if made = !made; err != nil || !made {

@@ -115,7 +115,7 @@ func (d *Database) QueueMigrated(ctx context.Context, versions []int64) (done bo
 	return done, err
 }
 
-// NewerSchema says whether another version than this program has migrated the schema maintenance
+// NewerSchema reports whether another version than this program has migrated the schema maintenance
 // further: to what, and how far this one goes.
 func (d *Database) NewerSchema(ctx context.Context) (newer bool, current, known int64, err error) {
 	for _, set := range d.migrationSets() {

@@ -9,7 +9,7 @@ import (
 )
 
 // lackingSQL compares grants with what our role may do, object by object. Row-level security that
-// would hide rows is an error to all that caretaker sends, so it says whether it would.
+// would hide rows is an error to all that caretaker sends, so it reports whether it would.
 const lackingSQL = `
 WITH asked (kind, schema, name, rights, n) AS (
   SELECT w.kind, w.schema, w.name, w.rights, w.n

@@ -114,8 +114,8 @@ func (p presence) lacks(ctx context.Context, essential ...Reference) string {
 	return ""
 }
 
-// holdsSQL says whether a column of type t can hold {value}, a string constant: a text can, and an
-// enum that lists it.
+// holdsSQL reports whether a column of type t can hold {value}, a string constant: a text can, and
+// an enum that lists it.
 const holdsSQL = `(t.typcategory = 'S' OR EXISTS (
     SELECT FROM pg_enum e WHERE e.enumtypid IN (t.oid, t.typbasetype) AND e.enumlabel = {value}))`
 

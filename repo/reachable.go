@@ -82,8 +82,8 @@ func (d *Database) UnreachableSince() time.Time {
 
 const writableSQL = `SELECT current_setting('transaction_read_only') = 'on'`
 
-// Writable says whether the database answers and is not read-only, as a standby is; else the error
-// is [ErrUnreachable].
+// Writable reports whether the database answers and is not read-only, as a standby is; else the
+// error is [ErrUnreachable].
 func (d *Database) Writable(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, ErrUnreachable)
 	defer cancel()

@@ -201,7 +201,7 @@ head AS (
 SELECT (SELECT count(*) FROM gone) = $2`
 
 // PruneReceipts deletes up to 1000 receipts older than keep from the beginning of the chain, keeps
-// the hash of the last of them, and says whether there may be more.
+// the hash of the last of them, and reports whether there may be more.
 func (d *Database) PruneReceipts(
 	ctx context.Context, keep time.Duration,
 ) (more bool, err error) {

@@ -191,7 +191,7 @@ func (d *Database) candidate(
 	return false, d.send(ctx, q.operation, l, []statement{q.statement}, read)
 }
 
-// onReplica runs a query on the replica if the reader of ctx lets it, and says whether its rows
+// onReplica runs a query on the replica if the reader of ctx lets it, and reports whether its rows
 // have been read.
 func (d *Database) onReplica(
 	ctx context.Context, l Limits, q query, read func(pgx.BatchResults) error,

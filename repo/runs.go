@@ -131,15 +131,16 @@ RETURNING r.cancel_requested_at IS NOT NULL, r.error, EXISTS (
   SELECT FROM maintenance.pauses p
   WHERE p.worker IN (r.worker, '*') AND (p.until IS NULL OR p.until > clock_timestamp()))`
 
-// SaveProgress keeps a running run alive and its counts current. It says whether somebody has asked
-// to cancel the run, and whether its worker is paused. [ErrNotFound]: the run was taken for dead.
+// SaveProgress keeps a running run alive and its counts current. It reports whether somebody has
+// asked to cancel the run, and whether its worker is paused. [ErrNotFound]: the run was taken for
+// dead.
 func (d *Database) SaveProgress(ctx context.Context, run Run) (w StopRequest, err error) {
 	err = d.queryRow(ctx, "save the run's progress", []any{&w.Cancelled, &w.Words, &w.Paused}, saveProgressSQL,
 		run.ID, asJSON(nonNil(run.Counts)), asJSON(orEmpty(run.Tables)), run.LeaseEpoch, run.TurboMode, run.Reason)
 	return w, err
 }
 
-// StopRequest says whether somebody has asked a run at work to stop.
+// StopRequest reports whether somebody has asked a run at work to stop.
 type StopRequest struct {
 	Cancelled, Paused bool
 	// Words of RequestCancel.

@@ -68,7 +68,7 @@ func (d *Database) ServerFacts(ctx context.Context) (f ServerFacts, err error) {
 	return f, d.wrap(ctx, "look at the server", err)
 }
 
-// local says whether an address is one of this machine.
+// local reports whether an address is one of this machine.
 func local(a net.Addr) bool {
 	tcp, ok := a.(*net.TCPAddr)
 	return !ok || tcp.IP.IsLoopback()

@@ -44,7 +44,7 @@ const (
 	cascadesShown = 5
 )
 
-// LooksLikeGitLab says whether the application's tables are GitLab's.
+// LooksLikeGitLab reports whether the application's tables are GitLab's.
 func (d *Database) LooksLikeGitLab(ctx context.Context) (is bool, err error) {
 	err = d.queryRow(ctx, "look for GitLab's tables", []any{&is}, looksLikeGitLabSQL)
 	return is, err

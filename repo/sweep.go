@@ -92,7 +92,7 @@ func (r Rows) Except(columns []Column, values [][]string) Rows {
 	return r
 }
 
-// Partitioned says whether the rows must be split by [Catalog.Parts] before they are changed.
+// Partitioned reports whether the rows must be split by [Catalog.Parts] before they are changed.
 func (r Rows) Partitioned() bool { return r.partitioned }
 
 // String names the table and columns: "issues.author_id".

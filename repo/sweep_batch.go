@@ -106,7 +106,7 @@ func (r Rows) behindSQL(last int64, p *parameters) string {
 // A direct batch sends two statements, and reads no row before it changes it. So it costs hardly
 // more than its part of one statement for all rows would: bench (g) compares the two.
 
-// directGuardSQL says whether the guard holds, as it then does until the end of the transaction,
+// directGuardSQL reports whether the guard holds, as it then does until the end of the transaction,
 // and where the batch ends.
 const directGuardSQL = `WITH {guard} SELECT EXISTS (SELECT FROM guard), {bound}`
 

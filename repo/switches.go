@@ -43,7 +43,7 @@ const resumeSQL = `
 DELETE FROM maintenance.pauses
 WHERE worker = $1 AND (until IS NULL OR until > clock_timestamp())`
 
-// Resume ends a worker's pause, and says whether one was in force.
+// Resume ends a worker's pause, and reports whether one was in force.
 func (d *Database) Resume(ctx context.Context, worker string) (ended bool, err error) {
 	n, err := d.exec(ctx, "resume the worker", resumeSQL, worker)
 	return n > 0, err

@@ -196,7 +196,8 @@ func traceAttributes(name string, config *pgx.ConnConfig) []attribute.KeyValue {
 
 func newSpans() trace.Tracer { return otel.Tracer("github.com/caretaker-go/caretaker/repo") }
 
-// overhead says whether a statement only prepares or ends what others do: those are not measured.
+// overhead reports whether a statement only prepares or ends what others do: those are not
+// measured.
 func overhead(sql string) bool {
 	switch sql {
 	case "commit", "rollback", prepareSettingsSQL, constraintsSQL, beginProbeSQL, probeTimeSQL, endProbeSQL:
@@ -319,7 +320,7 @@ func describe(err error) (kind, text string) {
 	return "_OTHER", "the database did not answer, or not as expected"
 }
 
-// disconnected says whether there was no connection, or none any more.
+// disconnected reports whether there was no connection, or none any more.
 func disconnected(err error) bool {
 	_, connecting := errors.AsType[*pgconn.ConnectError](err)
 	_, network := errors.AsType[net.Error](err)

@@ -18,7 +18,8 @@ const txSettingsSQL = `SELECT set_config('statement_timeout', $1, true), set_con
   set_config('idle_in_transaction_session_timeout', $3, true), set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true),
   set_config('row_security', 'off', true), set_config('caretaker.traceparent', $4, true)`
 
-// heldSQL says whether the guard before it holds, as it then does until the end of its transaction.
+// heldSQL reports whether the guard before it holds, as it then does until the end of its
+// transaction.
 const heldSQL = ` SELECT count(*) = 1 FROM guard`
 
 // errDryRun rolls a dry run back.
@@ -78,8 +79,8 @@ func (p Permit) options() pgx.TxOptions {
 	return options
 }
 
-// destroys reports whether a transaction may delete rows of the application: those of runs and jobs,
-// and their dry runs.
+// destroys reports whether a transaction may delete rows of the application: those of runs and
+// jobs, and their dry runs.
 func (p Permit) destroys() bool {
 	return !p.ReadOnly && (p.DryRun || p.fence != nil || p.attempt != nil)
 }

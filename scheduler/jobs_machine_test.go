@@ -55,7 +55,7 @@ func (m *jobMachine) any(t *rapid.T, so func(*modelJob) bool) *modelJob {
 	return rapid.SampledFrom(found).Draw(t, "job")
 }
 
-// active says whether a job for a user waits or runs.
+// active reports whether a job for a user waits or runs.
 func (m *jobMachine) active(user int64) bool {
 	return slices.ContainsFunc(m.jobs, func(j *modelJob) bool { return j.user == user && !j.ended() })
 }

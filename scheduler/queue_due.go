@@ -17,7 +17,7 @@ import (
 // whose time comes, or one that goes back into the queue. So each server asks main, in one cheap
 // statement every [checkInterval], whether a job waits, and when the next is due; it asks again at
 // that time, and shortly after one of its own attempts has postponed its job. If a job waits it has
-// River fetch it ([Queue.wake]). That finds jobs whose announcement was lost, too, and says whether main
+// River fetch it ([Queue.wake]). That finds jobs whose announcement was lost, too, and reports whether main
 // answers. River's own polling, every [listenPollInterval], is there in case all this fails.
 //
 // Behind a pooler nobody can listen, so River polls each of the two queues.

@@ -108,7 +108,7 @@ func (q *Queue) run(ctx context.Context, kinds []string) {
 }
 
 // rest waits for so long, or until an attempt has postponed its job, which River stores in a moment.
-// It says whether ctx still lasts.
+// It reports whether ctx still lasts.
 func rest(ctx context.Context, wait time.Duration, postponed <-chan struct{}) bool {
 	select {
 	case <-ctx.Done():

@@ -186,7 +186,7 @@ func (r *rates) take(method, client string) error {
 	}
 }
 
-// refusal counts a refused call, and says whether it is to be audited.
+// refusal counts a refused call, and reports whether it is to be audited.
 func (r *rates) refusal(client string) bool {
 	return r.bucket("refused "+client, r.refusals, r.refusalBurst).Allow()
 }

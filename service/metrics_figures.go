@@ -65,7 +65,7 @@ func (f *figures) read(ctx context.Context, s *Service) {
 	f.readAt = time.Now()
 }
 
-// shown says whether there is anything to show of a worker.
+// shown reports whether there is anything to show of a worker.
 func (f *figures) shown(w *run.Worker) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -143,7 +143,7 @@ func New(c Config) (*Service, error) {
 	return s, err
 }
 
-// Healthy says whether main can work: it answers, can be written to, and has once been found migrated.
+// Healthy reports whether main can work: it answers, can be written to, and has once been found migrated.
 func (s *Service) Healthy(ctx context.Context) error {
 	if err := s.Main.StillWritable(ctx); err != nil || s.migrated.Load() {
 		return err

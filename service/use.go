@@ -12,7 +12,7 @@ const (
 // tables nor jobs, plans and protections, and that their tables may not be there.
 func (c *Config) LooseForeignKeysOnly() bool { return c.Use == UseLooseForeignKeys }
 
-// uses says whether a worker of the list is used.
+// uses reports whether a worker of the list is used.
 func (c *Config) uses(w worker) bool { return w.looseForeignKeys || !c.LooseForeignKeysOnly() }
 
 // leftOut are the workers that are not used.

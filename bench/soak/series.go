@@ -49,20 +49,20 @@ const (
 	fewest       = 5
 )
 
-// rises says whether the series goes up, and not by chance.
+// rises reports whether the series goes up, and not by chance.
 func (t trend) rises() bool {
 	return t.n >= fewest && t.slope > significance*t.stdErr && t.slope > smallRise*math.Abs(t.mean)
 }
 
-// tooMuch says whether it rises so much that the soak fails.
+// tooMuch reports whether it rises so much that the soak fails.
 func (t trend) tooMuch() bool { return t.rises() && t.slope > t.bound }
 
-// cannotTell says whether it may rise too much for all one knows: the slope is no more certain than that.
+// cannotTell reports whether it may rise too much for all one knows: the slope is no more certain than that.
 func (t trend) cannotTell() bool {
 	return t.n < fewest || !t.rises() && t.slope+significance*t.stdErr > max(t.bound, smallRise*math.Abs(t.mean))
 }
 
-// verdict says whether it rises, as the report does.
+// verdict reports whether it rises, as the report does.
 func (t trend) verdict() string {
 	switch {
 	case t.cannotTell():

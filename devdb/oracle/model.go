@@ -70,7 +70,7 @@ func (e *Estate) projectGone(id int) bool {
 	return e.groupGone(namespace)
 }
 
-// keeps says whether a token keeps its bot: it expires by the day, and is revoked at a time of the day.
+// keeps reports whether a token keeps its bot: it expires by the day, and is revoked at a time of the day.
 func (t token) keeps() bool {
 	active := t.revoked == 0 && t.expired <= 0
 	return active || t.expired > 0 && t.expired <= 30 || t.revoked > 0 && t.revoked < 30

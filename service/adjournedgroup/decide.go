@@ -118,7 +118,7 @@ func (r *workerRun) covering() (above []*group) {
 	return above
 }
 
-// skipped says whether a group goes with one above it.
+// skipped reports whether a group goes with one above it.
 func (r *workerRun) skipped(g *group) bool {
 	return slices.ContainsFunc(g.Above, func(id int64) bool { return r.groups[r.place[id]].queued })
 }

@@ -84,8 +84,8 @@ func (r *workerRun) actOn(ctx context.Context, g *group) (queued bool, err error
 	return false, nil
 }
 
-// expected says whether a run with an expected digest may do with the group what it has decided. One
-// that was to go with a group above it may go alone; to hold one is always expected.
+// expected reports whether a run with an expected digest may do with the group what it has decided.
+// One that was to go with a group above it may go alone; to hold one is always expected.
 func (r *workerRun) expected(g *group) bool {
 	switch g.outcome {
 	case destruction:
@@ -109,7 +109,7 @@ func (r *workerRun) over() (bool, error) {
 	return false, nil
 }
 
-// endsRun says whether an error is about more than a single group.
+// endsRun reports whether an error is about more than a single group.
 func endsRun(ctx context.Context, err error) bool {
 	_, stopped := errors.AsType[run.StopError](err)
 	return stopped || ctx.Err() != nil ||

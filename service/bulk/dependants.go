@@ -296,7 +296,7 @@ func (e *UnreadableError) Column() string {
 	return strings.TrimPrefix(e.Rows.String(), e.Rows.Table.Name+".")
 }
 
-// isLockOrTimeout says whether an error is one of locks or time.
+// isLockOrTimeout reports whether an error is one of locks or time.
 func isLockOrTimeout(err error) bool {
 	class := ClassOf(err, 0, repo.Limits{})
 	return class == repo.ClassLock || class == repo.ClassTimeout

@@ -34,7 +34,7 @@ func (e *StillReferencedError) Public() {}
 // TypedReason is STILL_REFERENCED.
 func (e *StillReferencedError) TypedReason() string { return run.ReasonStillReferenced }
 
-// IsStillReferenced says whether an error is a [StillReferencedError].
+// IsStillReferenced reports whether an error is a [StillReferencedError].
 func IsStillReferenced(err error) bool {
 	_, ok := errors.AsType[*StillReferencedError](err)
 	return ok
@@ -76,7 +76,7 @@ type RowChanger interface {
 	NextKeys(
 		ctx context.Context, rows repo.Rows, columns []repo.Column, c *Cursor,
 	) (values [][]string, err error)
-	// any says whether there are rows.
+	// any reports whether there are rows.
 	any(ctx context.Context, rows repo.Rows) (bool, error)
 	// planned counts for a plan; nil: it does not.
 	planned() *DryRun

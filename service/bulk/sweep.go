@@ -37,7 +37,7 @@ func (e *lockedError) Error() string {
 // Public says that the text is fit for clients.
 func (e *lockedError) Public() {}
 
-// IsLocked says whether rows are left because other transactions have locked them.
+// IsLocked reports whether rows are left because other transactions have locked them.
 func IsLocked(err error) bool {
 	_, locked := errors.AsType[*lockedError](err)
 	return locked

@@ -322,7 +322,7 @@ func TestGhostUserMigration_ALockedTableDefersTheUser(t *testing.T) {
 	}
 }
 
-// waitsSQL says whether a statement on main waits for somebody else's lock.
+// waitsSQL reports whether a statement on main waits for somebody else's lock.
 const waitsSQL = `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
 
 func TestGhostUserMigration_WhatOthersCommitBeforeTheUserGoesIsMovedToo(t *testing.T) {

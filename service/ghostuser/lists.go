@@ -46,7 +46,7 @@ func (c condition) sql() string {
 	return "t." + c.column + " " + c.is
 }
 
-// removes says whether the line deletes rows in any mode.
+// removes reports whether the line deletes rows in any mode.
 func (l listLine) removes() bool { return l.normal == remove || l.hard == remove }
 
 // contributions are what others still read. They go to the ghost; with hard_delete most are

@@ -101,7 +101,7 @@ func (w *tokenWalk) stop(ctx context.Context) error {
 // else each deletion would start a run of its own.
 const roomShare = 10
 
-// full says whether the continuation should wait for more room.
+// full reports whether the continuation should wait for more room.
 func (k *inactiveTokens) full(ctx context.Context) (bool, error) {
 	if k.config.MaxQueued == 0 {
 		return false, nil

@@ -56,7 +56,7 @@ func (k *inactiveTokens) continuePass(ctx context.Context, j *job.Attempt) (job.
 	return result, err
 }
 
-// abandoned says whether a run that died has left a pass unfinished.
+// abandoned reports whether a run that died has left a pass unfinished.
 func (k *inactiveTokens) abandoned(ctx context.Context) (bool, error) {
 	return k.Main.TokenPassAbandoned(ctx, k.worker.Name)
 }

@@ -75,7 +75,7 @@ func (w *tokenWalk) shrinkOnTimeout(ctx context.Context, err error) error {
 	return nil
 }
 
-// step works one range, steps 3 to 5 of the design, and says whether it was the run's last.
+// step works one range, steps 3 to 5 of the design, and reports whether it was the run's last.
 func (w *tokenWalk) step(ctx context.Context) (done bool, err error) {
 	r, full, err := w.next(ctx)
 	if err != nil {

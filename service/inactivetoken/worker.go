@@ -127,7 +127,7 @@ func open(
 	return x.Database.OpenTokenPass(ctx, permit.Permit, rules, resume)
 }
 
-// drop forgets the unfinished pass, and says whether there was one.
+// drop forgets the unfinished pass, and reports whether there was one.
 func drop(ctx context.Context, x *run.Execution) (dropped bool, err error) {
 	permit, err := x.Permit(ctx, x.Database, repo.Table{}, tokenLimits())
 	if err != nil {

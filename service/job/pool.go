@@ -143,7 +143,7 @@ func (j *Attempt) Left() time.Duration {
 	return JobSlice - time.Since(j.started)
 }
 
-// stops says whether the process is about to end.
+// stops reports whether the process is about to end.
 func (j *Attempt) stops() bool {
 	select {
 	case <-j.Stopping:

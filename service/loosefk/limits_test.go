@@ -261,7 +261,7 @@ c:
 	e.Want("main", `SELECT count(*) FROM c`, "1000")
 }
 
-// fewStatements says whether the statements on the child were few, some of them for shares of the first
+// fewStatements reports whether the statements on the child were few, some of them for shares of the first
 // batches, and some did not count first.
 const fewStatements = `SELECT sum(calls) <= 16 AND sum(calls) FILTER (WHERE query !~ 'counted AS') >= 2
 	FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()

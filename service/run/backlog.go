@@ -58,7 +58,7 @@ type backlogEntry struct {
 // manyPending is from how many on the end of a run is no reason to count again.
 const manyPending = 100_000
 
-// due says whether to read again.
+// due reports whether to read again.
 func (e *backlogEntry) due() bool {
 	if e.stale.Load() && (!e.Known || e.Backlog.Pending < manyPending) {
 		return true

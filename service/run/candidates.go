@@ -58,9 +58,9 @@ type target struct {
 // maxPassedLogged is how many of what a run passes over are logged.
 const maxPassedLogged = 100
 
-// Expected says whether the run may do one of these actions with a target. A run with an expected
-// digest does what its candidates were planned for, and nothing with anything else, such as what has
-// become due since they were looked at. What was to be postponed it may do after all.
+// Expected reports whether the run may do one of these actions with a target. A run with an
+// expected digest does what its candidates were planned for, and nothing with anything else, such
+// as what has become due since they were looked at. What was to be postponed it may do after all.
 func (x *Execution) Expected(kind string, id int64, actions ...string) bool {
 	if x.only == nil {
 		return true
@@ -75,7 +75,7 @@ func (x *Execution) Expected(kind string, id int64, actions ...string) bool {
 	return false
 }
 
-// HasExpected says whether the run may work on expected targets alone.
+// HasExpected reports whether the run may work on expected targets alone.
 func (x *Execution) HasExpected() bool { return x.only != nil }
 
 // Candidate notes what a run would work on, in its order. Only dry runs note it.

@@ -219,7 +219,7 @@ func conclude(run *Run, workErr error) {
 	run.Unsettled = !run.DryRun && (run.State == repo.RunFailed || errors.Is(workErr, repo.ErrUnreachable))
 }
 
-// EndsEarly says whether an error ends a run on purpose: it succeeds unless some of its items failed.
+// EndsEarly reports whether an error ends a run on purpose: it succeeds unless some of its items failed.
 func EndsEarly(err error) bool {
 	stopped, ok := errors.AsType[StopError](err)
 	return ok && stopped.Early
@@ -341,7 +341,7 @@ func SkipReason(err error) repo.Reason {
 	return repo.Reason{}
 }
 
-// EndedEarly says whether a run with this reason ended before its time because of the load or a full queue.
+// EndedEarly reports whether a run with this reason ended before its time because of the load or a full queue.
 func EndedEarly(reason string) bool {
 	code := repo.ReadReason(reason).Code
 	return code == ReasonThrottled || code == ReasonQueueFull

@@ -146,7 +146,7 @@ func (t *throttle) state() (*Excess, time.Duration) {
 	return t.excess, t.rested
 }
 
-// ResumesAfterLoad says whether ResumeRuns continues what the load has ended.
+// ResumesAfterLoad reports whether ResumeRuns continues what the load has ended.
 func (r *Runner) ResumesAfterLoad(w *Worker) bool {
 	return !w.Config.Disabled() && w.Databases == nil && !r.Loads.config.off() && time.Until(w.Next(time.Now())) >= soon
 }

@@ -34,7 +34,7 @@ func (r *Runner) unregister(x *Execution) {
 	}
 }
 
-// IsStopping says whether no more runs are started, because the process stops.
+// IsStopping reports whether no more runs are started, because the process stops.
 func (r *Runner) IsStopping() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

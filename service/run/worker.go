@@ -39,7 +39,7 @@ func (WorkerConfig) Check(key, text string) error {
 // with, in whatever way: clients show its progress by them. None here: a worker's own settings say.
 func (WorkerConfig) DoneCounts() []string { return nil }
 
-// Disabled says whether the worker is switched off.
+// Disabled reports whether the worker is switched off.
 func (c WorkerConfig) Disabled() bool { return c.Enabled != nil && !*c.Enabled }
 
 // Deps are what workers and their jobs are made with.
@@ -64,7 +64,7 @@ type Worker struct {
 	Config WorkerConfig
 	// Databases a run may work on, in the order of the rotation, with a lease each; nil: main, with one lease.
 	Databases []*repo.Database
-	// Due says whether there is something to do in a database, for a worker each of whose fires works all databases in which
+	// Due reports whether there is something to do in a database, for a worker each of whose fires works all databases in which
 	// there is; nil: a fire works one.
 	Due func(ctx context.Context, database *repo.Database) bool
 	// UnscheduledRemark says which databases no fire works, and what to do; "": none.
@@ -268,5 +268,5 @@ func (w *Worker) LeaseDatabases(r *Runner) []*repo.Database {
 	return w.Databases
 }
 
-// CatchesUp says whether one run makes up for fires that were missed: workers.<worker>.catch_up.
+// CatchesUp reports whether one run makes up for fires that were missed: workers.<worker>.catch_up.
 func (w *Worker) CatchesUp() bool { return w.Config.CatchUp != nil && *w.Config.CatchUp }

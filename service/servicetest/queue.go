@@ -166,7 +166,7 @@ var Written = []string{
 	"projects", "issues", "notes", "project_repositories", "maintenance.group_removals", "maintenance.user_removals",
 }
 
-// Holds says whether a job is held, by working it. The attempt of one that is not held ends as skipped.
+// Holds reports whether a job is held, by working it. The attempt of one that is not held ends as skipped.
 func (e *Estate) Holds(s *service.Service, args repo.JobArgs) bool {
 	e.T.Helper()
 	request := e.Running(args)
