@@ -78,7 +78,8 @@ func TestLooseForeignKeysCleanup_CleansTablesOfEveryShape(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	for _, action := range []string{"async_delete", "async_nullify"} {
 		for _, limit := range []string{"", ", delete_limit: 3"} {
-			inTurn(t, e, action+limit, func(t *testing.T) {
+			t.Run(action+limit, func(t *testing.T) {
+				inTurn(t, e)
 				definitions := ""
 				for name, create := range shapes {
 					e.Exec("main", regexp.MustCompile(`\bc\b|\bc_`).ReplaceAllStringFunc(create, func(c string) string { return name + c[1:] }))
@@ -284,4 +285,18 @@ func TestLooseForeignKeysCleanup_KeysAreComparedWhateverTheColumnsWidth(t *testi
 	for _, kind := range kinds {
 		e.Want("main", `SELECT count(*) FILTER (WHERE p_id > 3) || ' ' || count(*) FROM c_`+kind, "30 30")
 	}
+}
+
+// Another system may mark a record as processed while a run has it in hand.
+func TestLooseForeignKeysCleanup_ARecordThatAnotherSystemTakesStaysItsOwn(t *testing.T) {
+	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 2)
+	e.Gate("main", "c")
+	e.Shut("main", servicetest.App)
+	s := e.Service(servicetest.OneChild)
+	run := servicetest.Begin(t, s, "main")
+	e.AtGate("main", servicetest.App)
+	e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET status = 2 WHERE primary_key_value = 1`)
+	e.Lift("main", servicetest.App)
+	servicetest.WantState(t, servicetest.Ended(t, s, run.ID), "succeeded")
+	e.Want("main", `SELECT string_agg(primary_key_value || ' ' || status, ',') FROM loose_foreign_keys_deleted_records`, "1 2")
 }

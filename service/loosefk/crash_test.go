@@ -127,8 +127,14 @@ func fillShards(e *servicetest.Estate, names ...string) {
 
 func TestShards(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, sharding(5)...)
-	inTurn(t, e, "many databases are cleaned by one run", func(t *testing.T) { manyShards(t, e) })
-	inTurn(t, e, "records of a database that is away stay, and the others are cleaned", func(t *testing.T) { shardAway(t, e) })
+	t.Run("many databases are cleaned by one run", func(t *testing.T) {
+		inTurn(t, e)
+		manyShards(t, e)
+	})
+	t.Run("records of a database that is away stay, and the others are cleaned", func(t *testing.T) {
+		inTurn(t, e)
+		shardAway(t, e)
+	})
 }
 
 func manyShards(t *testing.T, e *servicetest.Estate) {

@@ -109,7 +109,8 @@ func TestLooseForeignKeysCleanup_WhatARunPutsOffIsNotItsOwnAgain(t *testing.T) {
 func TestLooseForeignKeysCleanup_DeletionsWithoutEndAreEndedByALimit(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	for _, limit := range []string{"max_deletes", "max_runtime"} {
-		inTurn(t, e, limit, func(t *testing.T) {
+		t.Run(limit, func(t *testing.T) {
+			inTurn(t, e)
 			e.Exec("main", `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); CREATE FUNCTION once_more() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 				INSERT INTO c (p_id) SELECT p_id + 1 FROM old_table;
 				INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) SELECT 'public.p', p_id + 1 FROM old_table;
@@ -169,7 +170,8 @@ func TestLooseForeignKeysCleanup_SetAsideKeysGoOnUntilTheyAreDone(t *testing.T) 
 func TestLooseForeignKeysCleanup_LimitsHoldToTheRowWithBatchesSideBySide(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
 	for _, action := range []string{"async_delete", "async_nullify"} {
-		inTurn(t, e, action, func(t *testing.T) {
+		t.Run(action, func(t *testing.T) {
+			inTurn(t, e)
 			for database, table := range map[string]string{"main": "c", "ci": "d"} {
 				e.Exec(database, fmt.Sprintf(`CREATE TABLE %s (p_id bigint);
 					INSERT INTO %s SELECT i %% 300 FROM generate_series(1, 3000) i; CREATE INDEX ON %s (p_id)`, table, table, table))

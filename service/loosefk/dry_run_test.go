@@ -165,7 +165,8 @@ func TestDryRun_CountsEachRecordAsTheRunWould(t *testing.T) {
 			want:        "rescheduled_records=4 deleted_rows=6 obsolete_records=1",
 		},
 	} {
-		inTurn(t, e, name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
+			inTurn(t, e)
 			deletedParents(e, 2)
 			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE d (id bigint PRIMARY KEY, p_id bigint); INSERT INTO d VALUES (1, 1), (2, 2), (3, 3);
 				INSERT INTO p VALUES (3)`)

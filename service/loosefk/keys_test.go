@@ -319,7 +319,8 @@ func TestLooseForeignKeysCleanup_EveryFormOfTriggerSaysItsKey(t *testing.T) {
 		{"override_table", servicetest.Small, `CREATE TABLE p (id bigint, number int) PARTITION BY LIST (id); CREATE TABLE p_1 PARTITION OF p DEFAULT`, "p", "id", "number"},
 	} {
 		e := estates[c.schema]
-		inTurn(t, e, c.form+" "+c.schema, func(t *testing.T) {
+		t.Run(c.form+" "+c.schema, func(t *testing.T) {
+			inTurn(t, e)
 			e.Exec("main", `DROP SCHEMA IF EXISTS sales CASCADE; `+c.parents+`; INSERT INTO `+c.table+` VALUES (7, 7);
 				CREATE TABLE c (p_id int, label text); INSERT INTO c VALUES (7, '7'); CREATE INDEX ON c (p_id)`)
 			track(e, c.table, c.key)

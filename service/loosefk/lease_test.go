@@ -79,7 +79,8 @@ func TestLooseForeignKeysCleanup_NothingIsWrittenAfterTheLeaseIsLost(t *testing.
 		{"taken over in a transaction that takes its time", `UPDATE maintenance.leases SET holder = 'successor', epoch = epoch + 1,
 			acquired_at = now(), expires_at = now() + interval '1 hour'; SELECT pg_sleep(0.4)`},
 	} {
-		inTurn(t, e, c.name, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
+			inTurn(t, e)
 			deletedParents(e, 40)
 			e.Exec("main", `DELETE FROM maintenance.leases; CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.1); RETURN NULL; END';
 				CREATE TRIGGER slow BEFORE DELETE ON c FOR EACH STATEMENT EXECUTE FUNCTION slow()`)

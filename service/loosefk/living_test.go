@@ -145,7 +145,8 @@ func TestLooseForeignKeysCleanup_ChildrenOfLivingParentsStay(t *testing.T) {
 		if strings.HasSuffix(c.key, "int") && !strings.HasSuffix(c.name, "exchange") {
 			e = estates[servicetest.IntegerKeys()]
 		}
-		inTurn(t, e, c.name, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
+			inTurn(t, e)
 			e.Exec("main", "CREATE TABLE p (id "+c.key+" "+c.table+"; INSERT INTO p (id) SELECT generate_series(1, 10)")
 			children := map[string]string{"main": "c", "ci": "d"}
 			for database, child := range children {
@@ -201,7 +202,8 @@ func TestLooseForeignKeysCleanup_KeysAreLookedUpByTheColumnsThatWereRecorded(t *
 		{"the table is another one", `BEGIN; CREATE TABLE n (LIKE p INCLUDING ALL); WITH d AS (DELETE FROM p RETURNING *) INSERT INTO n SELECT * FROM d;
 			DROP TABLE p; ALTER TABLE n RENAME TO p; COMMIT`, plain, "rescheduled_records=5", unsure},
 	} {
-		inTurn(t, e, c.name, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
+			inTurn(t, e)
 			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY, number bigint NOT NULL UNIQUE); INSERT INTO p SELECT i, i + 10 FROM generate_series(1, 5) i;
 				CREATE TABLE c (p_id bigint, q_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c SELECT number, number FROM p`)
 			track(e, "p", "number")
@@ -281,7 +283,8 @@ func TestLooseForeignKeysCleanup_AReusedKeyIsHeldUntilTheOperatorDecides(t *test
 			e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET consume_after = now()`)
 		}, "rescheduled_records=1", "2"},
 	} {
-		inTurn(t, e, c.name, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
+			inTurn(t, e)
 			reuseKey(e)
 			s := e.Service(servicetest.OneChild)
 			servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 rescheduled_records=1 deleted_rows=1")
@@ -301,7 +304,8 @@ func TestLooseForeignKeysCleanup_AReusedKeyIsKeptInTheRun(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), servicetest.IntegerKeys(), "main", "ci")
 	e.Install()
 	for child, lock := range map[string]string{"main": "c", "ci": "p"} {
-		inTurn(t, e, "children in "+child, func(t *testing.T) {
+		t.Run("children in "+child, func(t *testing.T) {
+			inTurn(t, e)
 			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (5)`)
 			e.Exec(child, `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (5)`)
 			track(e, "p")
@@ -344,7 +348,8 @@ func TestLooseForeignKeysCleanup_MovedRowsAreClosedThoughNoChildAnswers(t *testi
 	e := servicetest.New(servicetest.Parallel(t), servicetest.IntegerKeys(), "main", "ci")
 	e.Install()
 	for name, sql := range map[string]string{"silent": `ALTER SCHEMA public RENAME TO away`, "absent": `DROP TABLE c`} {
-		inTurn(t, e, name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
+			inTurn(t, e)
 			defer e.Exec("ci", `DO $$ BEGIN ALTER SCHEMA away RENAME TO public; EXCEPTION WHEN invalid_schema_name THEN END $$`)
 			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(11, 22); CREATE TABLE q (id bigint PRIMARY KEY); INSERT INTO q VALUES (7)`)
 			e.Exec("ci", `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1)`)
@@ -380,7 +385,8 @@ func TestLooseForeignKeysCleanup_TheConfigurationDecidesOnReusedKeys(t *testing.
 		loosefk.ReuseClean: {"processed_records=2 deleted_rows=3", "0"},
 		loosefk.ReuseKeep:  {"processed_records=1 obsolete_records=1 deleted_rows=1", "2"},
 	} {
-		inTurn(t, e, setting, func(t *testing.T) {
+		t.Run(setting, func(t *testing.T) {
+			inTurn(t, e)
 			reuseKey(e)
 			s := e.Service(servicetest.OneChild, servicetest.With(func(w *loosefk.Config) { w.ReusedKeys = setting }))
 			servicetest.WantCounts(t, servicetest.DryRun(t, s), c.counts)
@@ -388,18 +394,4 @@ func TestLooseForeignKeysCleanup_TheConfigurationDecidesOnReusedKeys(t *testing.
 			e.Want("main", `SELECT count(*) FROM c`, c.remaining)
 		})
 	}
-}
-
-// Another system may mark a record as processed while a run has it in hand.
-func TestLooseForeignKeysCleanup_ARecordThatAnotherSystemTakesStaysItsOwn(t *testing.T) {
-	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 2)
-	e.Gate("main", "c")
-	e.Shut("main", servicetest.App)
-	s := e.Service(servicetest.OneChild)
-	run := servicetest.Begin(t, s, "main")
-	e.AtGate("main", servicetest.App)
-	e.Exec("main", `UPDATE loose_foreign_keys_deleted_records SET status = 2 WHERE primary_key_value = 1`)
-	e.Lift("main", servicetest.App)
-	servicetest.WantState(t, servicetest.Ended(t, s, run.ID), "succeeded")
-	e.Want("main", `SELECT string_agg(primary_key_value || ' ' || status, ',') FROM loose_foreign_keys_deleted_records`, "1 2")
 }

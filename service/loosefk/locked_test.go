@@ -279,7 +279,8 @@ func TestLooseForeignKeysCleanup_ALockedParentTablePostponesRecordsWhereverTheir
 	e := servicetest.New(servicetest.Parallel(t), "", "main", "ci")
 	e.Install()
 	for child, place := range map[string]string{"main": "c on main", "ci": "public.p on main"} {
-		inTurn(t, e, place, func(t *testing.T) {
+		t.Run(place, func(t *testing.T) {
+			inTurn(t, e)
 			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (5)`)
 			e.Exec(child, `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (5)`)
 			track(e, "p")
@@ -305,7 +306,8 @@ func TestLooseForeignKeysCleanup_AChildThatChangesMeanwhileIsForTheNextRun(t *te
 		"a trigger keeps rows": {"d", `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN CASE WHEN OLD.id > 1 THEN OLD END; END $$;
 			CREATE TRIGGER keep BEFORE DELETE ON d FOR EACH ROW EXECUTE FUNCTION keep()`, "rescheduled_records=1 deleted_rows=1", "1"},
 	} {
-		inTurn(t, e, name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
+			inTurn(t, e)
 			e.Exec("main", `CREATE TABLE b (id bigint PRIMARY KEY, p_id bigint); CREATE INDEX ON b (p_id);
 				CREATE TABLE c (LIKE b) PARTITION BY RANGE (id); CREATE INDEX ON c (p_id);
 				CREATE TABLE c_1 PARTITION OF c FOR VALUES FROM (1) TO (2); CREATE TABLE c_2 PARTITION OF c DEFAULT;

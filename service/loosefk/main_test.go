@@ -73,18 +73,16 @@ const clearSQL = `DISCARD TEMP; DROP SCHEMA IF EXISTS archive, z CASCADE; DROP S
 		END LOOP;
 	END $$`
 
-// inTurn runs a case on databases that others have used. It has them for itself, with an empty queue and no tables.
-func inTurn(t *testing.T, e *servicetest.Estate, name string, test func(t *testing.T)) {
+// inTurn hands the databases of a test to one of its subtests, with an empty queue and no tables, until the
+// subtest ends.
+func inTurn(t *testing.T, e *servicetest.Estate) {
 	t.Helper()
-	t.Run(name, func(t *testing.T) {
-		all, open := e.T, e.Open
-		e.T = t
-		defer func() { e.T, e.Open = all, open }()
-		for database := range e.SQL {
-			e.Exec(database, clearSQL)
-		}
-		test(t)
-	})
+	all, open := e.T, e.Open
+	e.T = t
+	t.Cleanup(func() { e.T, e.Open = all, open })
+	for database := range e.SQL {
+		e.Exec(database, clearSQL)
+	}
 }
 
 // deletedParents makes the children of parents 1 to n, three each, which have been deleted.
