@@ -18,7 +18,7 @@ import (
 // candidatesShown is how many candidates the question before a run names.
 const candidatesShown = 10
 
-// asks reports whether somebody is there who can be asked: input and messages are a terminal.
+// asks reports whether a user can be asked: input and messages are a terminal.
 func (a *app) asks() bool {
 	for _, stream := range []any{a.In, a.Err} {
 		file, ok := stream.(*os.File)

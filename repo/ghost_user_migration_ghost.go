@@ -84,7 +84,7 @@ func (e *UnknownColumnError) Error() string {
 // Public says that the text is fit for clients.
 func (e *UnknownColumnError) Public() {}
 
-// nameTaken is SQL that reports whether somebody has the username of number n, or its address. It
+// nameTaken is SQL that reports whether a user has the username of number n, or its address. It
 // compares them as the indexes do that GitLab has on both columns. anyCase compares addresses
 // without regard to case: an index of another kind may ask for that.
 func nameTaken(columns []string, anyCase bool) string {

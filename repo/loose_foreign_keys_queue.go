@@ -106,12 +106,13 @@ func (q *DeletedRecords) Existing() iter.Seq2[int, *QueueTable] {
 	}
 }
 
-// union joins a statement's texts for each existing table. {partitions} is the list of the table's partitions:
-// as a parameter it would have PostgreSQL plan the statement for each call.
+// union joins a statement's texts for each existing table. {partitions} is the list of the table's
+// partitions: as a parameter it would have PostgreSQL plan the statement for each call.
 func (q *DeletedRecords) union(sql, operator string) string {
 	var parts []string
 	for i, t := range q.Existing() {
-		parts = append(parts, fill(q.Fill(i, sql), "{place}", strconv.Itoa(i), "{partitions}", t.list()))
+		parts = append(parts,
+			fill(q.Fill(i, sql), "{place}", strconv.Itoa(i), "{partitions}", t.list()))
 	}
 	return strings.Join(parts, operator)
 }
@@ -183,7 +184,8 @@ func scanQueue(row pgx.CollectableRow) (q DeletedRecords, err error) {
 }
 
 // DeletedRecords reads the queue and its partitions. Without an application schema the error is a
-// [*NoSchemaError]. Where the search_path leads to another queue, or to none, it is a [*QueueMovedError].
+// [*NoSchemaError]. Where the search_path leads to another queue, or to none, it is a
+// [*QueueMovedError].
 func (d *Database) DeletedRecords(ctx context.Context) (DeletedRecords, error) {
 	q, err := d.DeletedRecordsShape(ctx)
 	if err == nil {
@@ -345,7 +347,8 @@ func (q *DeletedRecords) parents(
 		Name  string
 		Queue int
 	}
-	rows, err := readRows(ctx, d, l, newQuery(operation, text+"\nORDER BY 1, 2"), pgx.RowToStructByPos[found])
+	find := newQuery(operation, text+"\nORDER BY 1, 2")
+	rows, err := readRows(ctx, d, l, find, pgx.RowToStructByPos[found])
 	for _, r := range rows {
 		if n := len(parents); n == 0 || parents[n-1].Name != r.Name {
 			parents = append(parents, QueuedParent{Name: r.Name})

@@ -67,9 +67,7 @@ func (d *Database) ReadCopy(ctx context.Context) *Database {
 	if d.replica == nil || d.replica.avoided() != "" {
 		return d
 	}
-	var now position
-	err := d.queryRow(ctx, "read the position of the log",
-		[]any{&now.system, &now.timeline, &now.lsn}, replicaCheckSQL)
+	now, err := d.logEnd(ctx)
 	if err != nil || d.replica.catchUp(ctx, now) != "" {
 		return d
 	}
@@ -117,9 +115,17 @@ func (s *replicaState) trouble() string {
 // behind is why a replica in order cannot be read yet.
 const behind = "it has not replayed the last write yet"
 
-const replicaCheckSQL = `
-SELECT (SELECT system_identifier FROM pg_control_system()), ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer,
+const logEndSQL = `
+SELECT (SELECT system_identifier FROM pg_control_system()),
+  ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer,
   pg_current_wal_insert_lsn()::text`
+
+// logEnd is where the log of the primary ends now.
+func (d *Database) logEnd(ctx context.Context) (p position, err error) {
+	err = d.queryRow(ctx, "read the position of the log",
+		[]any{&p.system, &p.timeline, &p.lsn}, logEndSQL)
+	return p, err
+}
 
 // CheckReplica says what is wrong with the database's replica now, if there is one. To be
 // behind is not wrong.
@@ -127,9 +133,7 @@ func (d *Database) CheckReplica(ctx context.Context) error {
 	if d.replica == nil {
 		return nil
 	}
-	var now position
-	err := d.queryRow(ctx, "read the position of the log",
-		[]any{&now.system, &now.timeline, &now.lsn}, replicaCheckSQL)
+	now, err := d.logEnd(ctx)
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ const (
 )
 
 // Reader is for the run that holds the lease with this name and epoch in this database or, with
-// epoch 0, for a look at what waits for its worker. It is nil without a replica; its methods accept
+// epoch 0, to read the backlog of its worker. It is nil without a replica; its methods accept
 // a nil receiver.
 func (d *Database) Reader(name string, epoch int64) *Reader {
 	if d.replica == nil {
@@ -104,7 +104,7 @@ func (r *Reader) Remember(ctx context.Context) error {
 }
 
 // lastWriteSQL is where the log stands, and the last write of the worker $1, "" if it is not known:
-// the run with the epoch $2 looks for what the one before it has left, a look at the backlog ($2 =
+// the run with the epoch $2 looks for what the one before it has left, a reader of the backlog ($2 =
 // 0) for what the last one has.
 const lastWriteSQL = `
 SELECT (SELECT system_identifier FROM pg_control_system()), w.timeline, w.lsn::text, coalesce((

@@ -131,7 +131,7 @@ RETURNING r.cancel_requested_at IS NOT NULL, r.error, EXISTS (
   SELECT FROM maintenance.pauses p
   WHERE p.worker IN (r.worker, '*') AND (p.until IS NULL OR p.until > clock_timestamp()))`
 
-// SaveProgress keeps a running run alive and its counts current. It reports whether somebody has
+// SaveProgress keeps a running run alive and its counts current. It reports whether a user has
 // asked to cancel the run, and whether its worker is paused. [ErrNotFound]: the run was taken for
 // dead.
 func (d *Database) SaveProgress(ctx context.Context, run Run) (w StopRequest, err error) {
@@ -140,7 +140,7 @@ func (d *Database) SaveProgress(ctx context.Context, run Run) (w StopRequest, er
 	return w, err
 }
 
-// StopRequest reports whether somebody has asked a run at work to stop.
+// StopRequest reports whether a running run was asked to stop.
 type StopRequest struct {
 	Cancelled, Paused bool
 	// Words of RequestCancel.

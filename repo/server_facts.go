@@ -107,9 +107,7 @@ func (d *Database) ReplicaFacts(ctx context.Context) (f ReplicaFacts, err error)
 	if f.ServerFacts, err = d.replica.ServerFacts(ctx); err != nil {
 		return f, err
 	}
-	var now position
-	err = d.queryRow(ctx, "read the position of the log",
-		[]any{&now.system, &now.timeline, &now.lsn}, replicaCheckSQL)
+	now, err := d.logEnd(ctx)
 	if err != nil {
 		return f, err
 	}

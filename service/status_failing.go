@@ -237,7 +237,7 @@ func databasesOf(w *run.Worker, places []place, found []Failing) (all []Database
 // maxTold is how many problems, and how many remarks of databases, a status has in words.
 const maxTold = 5
 
-// firstTold are the first of some texts, with how many there are besides.
+// firstTold are the first of some texts, and how many more there are.
 func firstTold(texts []string, what string) []string {
 	if more := len(texts) - maxTold; more > 0 {
 		return append(slices.Clone(texts[:maxTold]), fmt.Sprintf("%d more %s", more, what))

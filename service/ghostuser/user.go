@@ -207,7 +207,7 @@ func (u *user) checkStop() error {
 	return nil
 }
 
-// isLocked reports whether somebody else held what a statement needed.
+// isLocked reports whether another session held what a statement needed.
 func isLocked(err error) bool {
 	return bulk.IsLocked(err) || bulk.ClassOf(err, 0, repo.Limits{}) == repo.ClassLock
 }
