@@ -65,15 +65,12 @@ func counts(t *testing.T, conn *pgx.Conn) map[string][]string {
 // demo makes the databases of the demo, with everything personal in them recognisable.
 func (sh *shell) demo() (main *pgx.Conn) {
 	sh.t.Helper()
-	urls := map[string]string{}
 	for _, name := range []string{"main", "ci", "sec"} {
-		conn := sh.database(name, devdb.Template{Name: "bare", Schema: name})
-		urls[name] = conn.Config().ConnString()
+		conn := sh.database(name, devdb.DemoTemplate(name))
 		if name == "main" {
 			main = conn
 		}
 	}
-	assert.NoError(sh.t, devdb.LoadDemo(sh.t.Context(), urls))
 	execute(sh.t, main, personal)
 	sh.defined(devdb.Definitions())
 	sh.migrate()

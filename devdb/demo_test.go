@@ -18,9 +18,7 @@ func demoEstate(t *testing.T) map[string]string {
 	t.Helper()
 	urls := map[string]string{}
 	for _, name := range []string{"main", "ci", "sec"} {
-		urls[name] = databases.Clone(t, Template{Name: "demo_" + name, Schema: name, Dated: true, Prepare: func(ctx context.Context, url string) error {
-			return load(ctx, url, demoPart(name))
-		}})
+		urls[name] = databases.Clone(t, DemoTemplate(name))
 	}
 	return urls
 }

@@ -87,6 +87,13 @@ type Template struct {
 	Prepare func(ctx context.Context, url string) error
 }
 
+// DemoTemplate is the reference schema of main, ci or sec with its demo data.
+func DemoTemplate(database string) Template {
+	return Template{Name: "demo_" + database, Schema: database, Dated: true, Prepare: func(ctx context.Context, url string) error {
+		return load(ctx, url, demoPart(database))
+	}}
+}
+
 // NarrowKeys is SQL that makes the bigint columns of these names, a pattern of
 // LIKE, integer in all tables of the application, as in schemas from before ids
 // were widened; but not the keys of partitions, which cannot be altered.

@@ -46,22 +46,6 @@ const (
 	keys   = "loose_foreign_keys_cleanup"
 )
 
-// demo is the reference schema in one database, with the demo data and the schema maintenance.
-func demo() devdb.Template {
-	return devdb.Template{Name: "demo_web", Schema: "all", Dated: true, Prepare: func(ctx context.Context, url string) error {
-		if err := devdb.LoadDemo(ctx, map[string]string{"main": url}); err != nil {
-			return err
-		}
-		d, err := repo.Open(ctx, "main", url)
-		if err != nil {
-			return err
-		}
-		defer d.Close()
-		_, err = scheduler.Migrate(ctx, d)
-		return err
-	}}
-}
-
 // fixture is a page on a database of its own.
 type fixture struct {
 	t       *testing.T
@@ -76,7 +60,7 @@ type fixture struct {
 func start(t *testing.T, change ...func(*Config)) *fixture {
 	t.Helper()
 	ctx := context.Background()
-	address := databases.Clone(t, demo())
+	address := databases.Clone(t, servicetest.Demo())
 	f := &fixture{t: t, client: &http.Client{Transport: &http.Transport{}}}
 	t.Cleanup(f.client.CloseIdleConnections)
 	f.sql = servicetest.Connect(t, address)

@@ -38,3 +38,13 @@ func Migrated(schema string) devdb.Template {
 		return err
 	}}
 }
+
+// Demo is the reference schema in one database, with the demo data and the schema maintenance.
+func Demo() devdb.Template {
+	return devdb.Template{Name: "demo", Schema: "all", Dated: true, Prepare: func(ctx context.Context, url string) error {
+		if err := devdb.LoadDemo(ctx, map[string]string{"main": url}); err != nil {
+			return err
+		}
+		return Migrated("all").Prepare(ctx, url)
+	}}
+}

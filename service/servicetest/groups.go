@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -36,12 +35,7 @@ func NewGroups(t *testing.T, change ...func(*service.Config)) *Groups {
 func NewDemoGroups(t *testing.T) *Groups {
 	t.Helper()
 	g := &Groups{Estate: New(t, "all")}
-	g.Add("main", Databases.Clone(t, devdb.Template{Name: "demo", Schema: "all", Dated: true, Prepare: func(ctx context.Context, url string) error {
-		if err := Migrated("all").Prepare(ctx, url); err != nil {
-			return err
-		}
-		return devdb.LoadDemo(ctx, map[string]string{"main": url})
-	}}))
+	g.Add("main", Databases.Clone(t, Demo()))
 	g.Service = g.Estate.Service("", g.WithQueue, func(c *service.Config) {
 		c.Logger = slog.New(slog.NewTextHandler(&g.Log, nil))
 	})
