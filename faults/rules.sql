@@ -5,7 +5,7 @@ CREATE TABLE faults.violations (at timestamptz NOT NULL DEFAULT clock_timestamp(
 -- Who has taken which lease, and who has begun the last attempt of a job, and any.
 CREATE TABLE faults.epochs (
   name text, epoch bigint, app text NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (name, epoch));
-CREATE TABLE faults.attempts (job_id bigint PRIMARY KEY, app text NOT NULL);
+CREATE TABLE faults.attempts (job_id bigint PRIMARY KEY, app text NOT NULL, begun_at timestamptz NOT NULL DEFAULT clock_timestamp());
 CREATE TABLE faults.attempted (job_id bigint, app text, PRIMARY KEY (job_id, app));
 -- Workers that the harness has paused, from when that was confirmed.
 CREATE TABLE faults.paused (worker text PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp());

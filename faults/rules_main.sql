@@ -33,7 +33,8 @@ BEGIN
     PERFORM faults.violate('a job was put off for too long', NEW.kind || ' attempt ' || NEW.attempt || ' until ' || NEW.scheduled_at);
   END IF;
   IF NEW.state = 'running' THEN
-    INSERT INTO faults.attempts VALUES (NEW.id, faults.app()) ON CONFLICT (job_id) DO UPDATE SET app = EXCLUDED.app;
+    INSERT INTO faults.attempts VALUES (NEW.id, faults.app())
+      ON CONFLICT (job_id) DO UPDATE SET app = EXCLUDED.app, begun_at = EXCLUDED.begun_at;
     INSERT INTO faults.attempted VALUES (NEW.id, faults.app()) ON CONFLICT DO NOTHING;
     RETURN NULL;
   END IF;
