@@ -16,8 +16,19 @@ import (
 const forbidSnippetsSQL = `CREATE FUNCTION forbid() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
 	CREATE TRIGGER forbid BEFORE DELETE ON snippets FOR EACH ROW EXECUTE FUNCTION forbid()`
 
-func TestGhostUserMigration_SnippetsGoOrStayByTheirProject(t *testing.T) {
-	g := newDoomed(servicetest.Parallel(t), 10)
+func TestGhostUserMigration_OneUserAndTheOthers(t *testing.T) {
+	servicetest.NewGhosts(servicetest.Parallel(t)).InTurn(map[string]func(*servicetest.Ghosts){
+		"snippets go or stay by their project":                            snippetsGoOrStayByTheirProject,
+		"an error puts the user off and the next is worked":               anErrorPutsTheUserOffAndTheNextIsWorked,
+		"dry run names the users and what becomes of them":                dryRunNamesTheUsersAndWhatBecomesOfThem,
+		"a user who vanishes before the turn is no error":                 aUserWhoVanishesBeforeTheTurnIsNoError,
+		"a ghost that a trigger swallows holds up no other user":          aGhostThatATriggerSwallowsHoldsUpNoOtherUser,
+		"a user whom only the last step cannot delete stays in the queue": aUserWhomOnlyTheLastStepCannotDeleteStaysInTheQueue,
+	})
+}
+
+func snippetsGoOrStayByTheirProject(g *servicetest.Ghosts) {
+	g.Doomed(10)
 	g.Exec("main", `INSERT INTO snippets (id, author_id, project_id, organization_id) VALUES (1, 10, 1, NULL), (2, 10, NULL, 1);
 		INSERT INTO snippet_repositories (snippet_id, disk_path) VALUES (1, '@snippets/1'), (2, '@snippets/2');
 		INSERT INTO notes (noteable_type, noteable_id, author_id, project_id) VALUES ('Snippet', 1, 7, 1), ('Snippet', 2, 7, 1), ('Issue', 2, 7, 1);
@@ -34,13 +45,13 @@ func TestGhostUserMigration_SnippetsGoOrStayByTheirProject(t *testing.T) {
 		"snippet_repository @snippets/2")
 }
 
-func TestGhostUserMigration_AnErrorPutsTheUserOffAndTheNextIsWorked(t *testing.T) {
-	g := newDoomed(servicetest.Parallel(t), 10, 11)
+func anErrorPutsTheUserOffAndTheNextIsWorked(g *servicetest.Ghosts) {
+	g.Doomed(10, 11)
 	g.Exec("main", `INSERT INTO snippets (id, author_id, organization_id) VALUES (1, 10, 1); UPDATE issues SET author_id = 10`)
 	g.Exec("main", forbidSnippetsSQL)
 	s := g.Service()
 	r := g.Run(s, "failed_users=1 migrated_users=1 moved_rows=1 deleted_rows=4")
-	assert.That(t, r.Reason == "1 user failed" && !r.OverLimit, "reason %q, over limit %t", r.Reason, r.OverLimit)
+	assert.That(g.T, r.Reason == "1 user failed" && !r.OverLimit, "reason %q, over limit %t", r.Reason, r.OverLimit)
 	g.WantLater(10, 30*time.Minute)
 	g.WantGone(11)
 	g.Want("main", `SELECT count(*) FROM snippets`, "1")
@@ -49,6 +60,65 @@ func TestGhostUserMigration_AnErrorPutsTheUserOffAndTheNextIsWorked(t *testing.T
 	g.Run(s, "")
 	g.Exec("main", `DROP TRIGGER forbid ON snippets; UPDATE ghost_user_migrations SET consume_after = now()`)
 	g.Run(s, "migrated_users=1 deleted_rows=5")
+	g.WantGone(10)
+}
+
+func dryRunNamesTheUsersAndWhatBecomesOfThem(g *servicetest.Ghosts) {
+	g.User(10, 0)
+	g.User(11, 2)
+	g.User(12, 0)
+	g.Queue(10, 11, 12)
+	g.Exec("main", `CREATE TABLE clinging (id bigserial PRIMARY KEY, user_id bigint REFERENCES users);
+		INSERT INTO clinging (user_id) VALUES (12)`)
+	s := g.Service()
+	r := g.Runs(s, true)
+	servicetest.WantCandidates(g.T, r,
+		"user 10 u10 delete",
+		"user 12 u12 postpone STILL_REFERENCED: clinging.user_id still refers to it",
+		"user 11 u11 postpone INTERNAL_USER: users of type 2 are not deleted",
+	)
+	g.WantLog(0, "user migrated")
+	g.WantLog(1, `"msg":"user would be migrated"`, `"user_id":10`)
+	g.WantLog(1, `"msg":"user refused"`, `"user_id":11`)
+	all, dry := strings.Count(g.Log.String(), `"run_id"`), strings.Count(g.Log.String(), `"dry_run":true`)
+	assert.That(g.T, all == dry && all >= 4, "%d of %d lines say that it was a dry run: %s", dry, all, g.Log)
+	assert.That(g.T, r.CandidatesDigest != "", "all were looked at, and there is no digest")
+	// In no time not all can be looked at.
+	if r := g.Runs(g.Service(servicetest.Lasting(time.Nanosecond)), true); r.CandidatesDigest != "" || !r.OverLimit {
+		g.T.Errorf("got %+v", r)
+	}
+}
+
+func aUserWhoVanishesBeforeTheTurnIsNoError(g *servicetest.Ghosts) {
+	g.Doomed(10, 11, 12)
+	g.Exec("main", `CREATE FUNCTION take_along() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM users WHERE id = 11; RETURN NULL; END $$;
+		CREATE TRIGGER take_along AFTER DELETE ON users FOR EACH ROW WHEN (OLD.id = 10) EXECUTE FUNCTION take_along()`)
+	g.Run(g.Service(), "migrated_users=2 deleted_rows=8")
+	g.WantGone(12)
+	g.Want("main", `SELECT count(*) FROM ghost_user_migrations`, "0")
+}
+
+func aGhostThatATriggerSwallowsHoldsUpNoOtherUser(g *servicetest.Ghosts) {
+	g.Doomed(10, 11)
+	g.Exec("main", `CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+		CREATE TRIGGER swallow BEFORE INSERT ON users FOR EACH ROW EXECUTE FUNCTION swallow(); UPDATE users SET organization_id = 2 WHERE id = 10`)
+	g.Run(g.Service(), "failed_users=1 migrated_users=1 deleted_rows=4")
+	g.WantLater(10, 30*time.Minute)
+	g.WantGone(11)
+	g.WantLog(1, `"level":"ERROR"`, `"user_id":10`, "a trigger or rule kept rows of users from being added")
+}
+
+func aUserWhomOnlyTheLastStepCannotDeleteStaysInTheQueue(g *servicetest.Ghosts) {
+	g.Doomed(10)
+	g.Exec("main", `ALTER TABLE users ADD FOREIGN KEY (created_by_id) REFERENCES users (id) ON DELETE CASCADE; UPDATE users SET created_by_id = 10 WHERE id = 10;
+		ALTER TABLE ghost_user_migrations ADD FOREIGN KEY (initiator_user_id) REFERENCES users (id) ON DELETE CASCADE; UPDATE ghost_user_migrations SET initiator_user_id = 10;
+		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
+		CREATE TRIGGER refuse BEFORE DELETE ON users FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	s := g.Service()
+	g.Run(s, "failed_users=1 deleted_rows=3")
+	g.WantLater(10, 30*time.Minute)
+	g.Exec("main", `DROP TRIGGER refuse ON users; UPDATE ghost_user_migrations SET consume_after = now()`)
+	g.Run(s, "migrated_users=1 deleted_rows=1")
 	g.WantGone(10)
 }
 
@@ -134,241 +204,55 @@ func TestGhostUserMigration_GroupsThatLoseTheirScheduleAreNamedAndHeld(t *testin
 }
 
 func TestGhostUserMigration_ADryRunCountsAUserWhoWouldFail(t *testing.T) {
-	t.Parallel()
-	type failing struct{ says, sql string }
+	type failing struct{ says, sql, undo string }
+	cases := map[string]func(*servicetest.Ghosts){}
 	const noGhost = "no ghost user could be created: users."
-	for name, cases := range map[string][]failing{
+	const textAgain = `ALTER TABLE users ALTER state TYPE varchar USING 'active', ALTER state SET DEFAULT 'active'`
+	for name, users := range map[string][]failing{
 		"references": {
 			{"STILL_REFERENCED: namespaces.parent_id still refers to it", `INSERT INTO namespaces (id, name, path, type, organization_id, parent_id)
-				VALUES (1000, 'orphan', 'orphan', 'Project', 1, {user})`},
+				VALUES (1000, 'orphan', 'orphan', 'Project', 1, {user})`, ""},
 			{"badges.holder_id is NOT NULL: it cannot be cleared", `CREATE TABLE badges (id bigserial PRIMARY KEY,
-				holder_id bigint NOT NULL REFERENCES users ON DELETE SET NULL); INSERT INTO badges (holder_id) VALUES ({user})`},
+				holder_id bigint NOT NULL REFERENCES users ON DELETE SET NULL); INSERT INTO badges (holder_id) VALUES ({user})`, ""},
 			{"letters.email_id is NOT NULL: it cannot be cleared", `CREATE TABLE letters (id bigserial PRIMARY KEY,
 				email_id bigint NOT NULL REFERENCES emails ON DELETE SET NULL);
-				INSERT INTO emails (id, user_id, email) VALUES (1, {user}, 'x'); INSERT INTO letters (email_id) VALUES (1)`},
+				INSERT INTO emails (id, user_id, email) VALUES (1, {user}, 'x'); INSERT INTO letters (email_id) VALUES (1)`, ""},
 			// Another row of the same table, and a row that waits for what refers to it.
 			{"STILL_REFERENCED: links.before_id still refers to it", `CREATE TABLE links (id bigserial PRIMARY KEY,
 				user_id bigint REFERENCES users ON DELETE CASCADE, before_id bigint REFERENCES links);
-				INSERT INTO links (id, user_id, before_id) VALUES (1, {user}, NULL), (2, 7, 1)`},
+				INSERT INTO links (id, user_id, before_id) VALUES (1, {user}, NULL), (2, 7, 1)`, ""},
 			{"STILL_REFERENCED: heads.tail_id still refers to it", `CREATE TABLE heads (id bigserial PRIMARY KEY,
 				user_id bigint REFERENCES users ON DELETE CASCADE, tail_id bigint);
 				CREATE TABLE tails (id bigserial PRIMARY KEY, head_id bigint REFERENCES heads ON DELETE CASCADE);
 				ALTER TABLE heads ADD FOREIGN KEY (tail_id) REFERENCES tails; INSERT INTO heads (id, user_id) VALUES (1, {user});
-				INSERT INTO tails VALUES (1, 1); UPDATE heads SET tail_id = 1`},
+				INSERT INTO tails VALUES (1, 1); UPDATE heads SET tail_id = 1`, ""},
 		},
 		"no ghost, and a column that nobody knows": {{noGhost + "shoe_size is NOT NULL", `ALTER TABLE users
-			ADD shoe_size integer NOT NULL DEFAULT 42; ALTER TABLE users ALTER shoe_size DROP DEFAULT`}},
+			ADD shoe_size integer NOT NULL DEFAULT 42; ALTER TABLE users ALTER shoe_size DROP DEFAULT`, `ALTER TABLE users DROP shoe_size`}},
 		"no ghost, and the state is a number": {{noGhost + "state has the type integer, for which caretaker has no value", `ALTER TABLE users
-			ALTER state DROP DEFAULT, ALTER state TYPE integer USING 0`}},
+			ALTER state DROP DEFAULT, ALTER state TYPE integer USING 0`, textAgain}},
 		"no ghost, and the states do not include its own": {{noGhost + "state has the type sleep, for which caretaker has no value", `CREATE TYPE
-			sleep AS ENUM ('asleep', 'blocked'); ALTER TABLE users ALTER state DROP DEFAULT, ALTER state TYPE sleep USING 'blocked'`}},
+			sleep AS ENUM ('asleep', 'blocked'); ALTER TABLE users ALTER state DROP DEFAULT, ALTER state TYPE sleep USING 'blocked'`, textAgain}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			g := servicetest.NewGhosts(servicetest.Parallel(t))
-			for i, c := range cases {
+		cases[name] = func(g *servicetest.Ghosts) {
+			for i, c := range users {
 				g.Doomed(10 + i)
+				g.T.Cleanup(func() { g.Exec("main", c.undo) })
 				g.Exec("main", strings.ReplaceAll(c.sql, "{user}", fmt.Sprint(10+i)))
 			}
-			if len(cases) == 1 {
+			if len(users) == 1 {
 				g.Exec("main", `DELETE FROM users WHERE id = 5; UPDATE issues SET author_id = 10`)
 			}
-			s, counts := g.Service(), fmt.Sprintf("failed_users=%d", len(cases))
-			servicetest.WantRun(t, g.Runs(s, true), repo.RunSucceeded, counts)
+			s, counts := g.Service(), fmt.Sprintf("failed_users=%d", len(users))
+			servicetest.WantRun(g.T, g.Runs(s, true), repo.RunSucceeded, counts)
 			g.Run(s, counts)
-			for i, c := range cases {
+			for i, c := range users {
 				g.WantLog(2, `"level":"ERROR"`, c.says, fmt.Sprintf(`"user_id":%d,`, 10+i))
 				g.WantLater(10+i, 30*time.Minute)
 				// Nothing of the personal namespace is gone.
 				g.Want("main", fmt.Sprintf(`SELECT count(*) FROM routes WHERE source_id = %d`, 10+i), "1")
 			}
-		})
+		}
 	}
-}
-
-func TestGhostUserMigration_DryRunNamesTheUsersAndWhatBecomesOfThem(t *testing.T) {
-	g := servicetest.NewGhosts(servicetest.Parallel(t))
-	g.User(10, 0)
-	g.User(11, 2)
-	g.User(12, 0)
-	g.Queue(10, 11, 12)
-	g.Exec("main", `CREATE TABLE clinging (id bigserial PRIMARY KEY, user_id bigint REFERENCES users);
-		INSERT INTO clinging (user_id) VALUES (12)`)
-	s := g.Service()
-	r := g.Runs(s, true)
-	servicetest.WantCandidates(t, r,
-		"user 10 u10 delete",
-		"user 12 u12 postpone STILL_REFERENCED: clinging.user_id still refers to it",
-		"user 11 u11 postpone INTERNAL_USER: users of type 2 are not deleted",
-	)
-	g.WantLog(0, "user migrated")
-	g.WantLog(1, `"msg":"user would be migrated"`, `"user_id":10`)
-	g.WantLog(1, `"msg":"user refused"`, `"user_id":11`)
-	all, dry := strings.Count(g.Log.String(), `"run_id"`), strings.Count(g.Log.String(), `"dry_run":true`)
-	assert.That(t, all == dry && all >= 4, "%d of %d lines say that it was a dry run: %s", dry, all, g.Log)
-	assert.That(t, r.CandidatesDigest != "", "all were looked at, and there is no digest")
-	// In no time not all can be looked at.
-	if r := g.Runs(g.Service(servicetest.Lasting(time.Nanosecond)), true); r.CandidatesDigest != "" || !r.OverLimit {
-		t.Errorf("got %+v", r)
-	}
-}
-
-func TestGhostUserMigration_ARunHeldToAPlanDeletesNobodyElse(t *testing.T) {
-	g := servicetest.NewGhosts(servicetest.Parallel(t))
-	g.User(10, 0)
-	g.User(11, 0)
-	g.Queue(10)
-	s := g.Service()
-	dry := g.Runs(s, true)
-	// While the run looks at 10 another one is queued, due long ago.
-	g.Held(`LOCK TABLE issues IN ACCESS EXCLUSIVE MODE`, 1,
-		`INSERT INTO ghost_user_migrations (user_id, consume_after, created_at, updated_at) VALUES (11, now() - interval '2 hours', now(), now())`)
-	r := assert.Must(s.RunBatch(context.Background(), run.Request{Worker: servicetest.GhostUsers, ExpectedDigest: dry.CandidatesDigest}))(t)
-	servicetest.WantCounts(t, r, "migrated_users=1 deleted_rows=4")
-	g.Want("main", `SELECT string_agg(id::text, ' ') FROM users WHERE id IN (10, 11)`, "11")
-	g.Want("main", `SELECT string_agg(user_id::text, ' ') FROM ghost_user_migrations`, "11")
-	servicetest.WantCounts(t, g.Runs(s, false), "migrated_users=1 deleted_rows=4")
-}
-
-func TestGhostUserMigration_ALockedRowHoldsUpNothingElse(t *testing.T) {
-	g := newDoomed(servicetest.Parallel(t), 10, 11)
-	g.Fill("main", "notes", "note, noteable_type, noteable_id, author_id, project_id", "'n' || i, 'Issue', 1, 10, 1", 2500)
-	g.Exec("main", `INSERT INTO timelogs (time_spent, user_id, created_at, updated_at) VALUES (1, 10, now(), now()); INSERT INTO emails (user_id, email) VALUES (10, 'x')`)
-	release := g.Hold(`SELECT FROM notes WHERE note = 'n1234' FOR UPDATE`)
-	s := g.Service()
-	r := g.Run(s, "migrated_users=1 deferred_users=1 moved_rows=2500 deleted_rows=5")
-	assert.That(t, r.OverLimit && strings.Contains(r.Reason, "1 user deferred"), "over limit %t, reason %q", r.OverLimit, r.Reason)
-	g.Want("main", `SELECT string_agg(note, ',') FROM notes WHERE author_id = 10`, "n1234")
-	g.Want("main", `SELECT user_id FROM timelogs`, "5")
-	g.WantGone(11)
-	g.WantLater(10, 30*time.Second)
-	release()
-	g.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now()`)
-	g.Run(s, "migrated_users=1 moved_rows=1 deleted_rows=4")
-	g.WantGone(10)
-}
-
-func TestGhostUserMigration_ALockedRowIsLookedAtAgainAfterTheOthers(t *testing.T) {
-	g := newDoomed(servicetest.Parallel(t), 10)
-	g.Exec("main", `INSERT INTO issues (id, author_id, project_id, namespace_id, iid) VALUES (2, 10, 1, 101, 2), (3, 10, 1, 101, 3)`)
-	holder := g.Connect("main")
-	assert.Must(holder.Exec(context.Background(), `BEGIN; SELECT FROM issues WHERE id = 2 FOR UPDATE`))(t)
-	// Moving the other issue ends the transaction that holds the first one.
-	g.Exec("main", fmt.Sprintf(`CREATE FUNCTION let_go() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_terminate_backend(%d, 10000); RETURN NEW; END $$;
-		CREATE TRIGGER let_go BEFORE UPDATE ON issues FOR EACH ROW WHEN (OLD.id = 3) EXECUTE FUNCTION let_go()`, holder.PgConn().PID()))
-	g.Run(g.Service(), "migrated_users=1 moved_rows=2 deleted_rows=4")
-}
-
-func TestGhostUserMigration_LockedDependantsKeepTheirRowAndNoOther(t *testing.T) {
-	g := newDoomed(servicetest.Parallel(t), 10)
-	g.Exec("main", `UPDATE ghost_user_migrations SET hard_delete = true`)
-	g.Fill("main", "issues", "id, author_id, namespace_id", "1000 + i, 10, 101", 30)
-	g.Fill("main", "notes", "note, noteable_type, noteable_id, author_id, project_id", "'n' || i, 'Issue', 1001 + i % 30, 7, 1", 300)
-	g.Exec("main", `INSERT INTO issue_assignees (user_id, issue_id, namespace_id) SELECT 7, id, 101 FROM issues WHERE id > 1000`)
-	release := g.Hold(`SELECT FROM notes WHERE note = 'n17' FOR UPDATE; SELECT FROM issue_assignees WHERE issue_id = 1005 FOR UPDATE; SELECT FROM issues WHERE id = 1007 FOR UPDATE`)
-	s := g.Service()
-	// 27 issues, 28 assignees, 289 notes: what is locked stays, an issue that is locked keeps all that depends on it.
-	g.Run(s, "deferred_users=1 deleted_rows=344")
-	g.Want("main", `SELECT string_agg(id::text, ',' ORDER BY id) FROM issues WHERE author_id = 10`, "1005,1007,1018")
-	g.Want("main", `SELECT string_agg(note, ',') FROM notes WHERE note = 'n17'`, "n17")
-	g.WantLater(10, 30*time.Second)
-	release()
-	g.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now()`)
-	g.Run(s, "")
-	g.WantGone(10)
-	g.Want("main", `SELECT (SELECT count(*) FROM issues WHERE id > 1000) + (SELECT count(*) FROM notes) + (SELECT count(*) FROM issue_assignees)`, "0")
-}
-
-func TestGhostUserMigration_ALockedUserIsDeferred(t *testing.T) {
-	g := newDoomed(servicetest.Parallel(t), 10, 11)
-	g.Exec("main", `UPDATE issues SET author_id = 10`)
-	// Rows that are referred to can be moved.
-	g.Hold(`SELECT FROM users WHERE id = 10 FOR KEY SHARE; SELECT FROM issues FOR KEY SHARE`)
-	g.Run(g.Service(), "migrated_users=1 deferred_users=1 moved_rows=1 deleted_rows=7")
-	g.WantLater(10, 30*time.Second)
-}
-
-func TestGhostUserMigration_AGhostThatSomebodyElseIsMakingIsWaitedForOrLeftForLater(t *testing.T) {
-	g := newDoomed(servicetest.Parallel(t), 10, 11)
-	g.Exec("main", `UPDATE users SET organization_id = 2 WHERE id = 10; UPDATE issues SET author_id = 10`)
-	commit := g.HoldThenCommit(`SELECT pg_advisory_xact_lock(hashtextextended('caretaker/ghost_user/2', 0));
-		INSERT INTO users (id, email, username, projects_limit, user_type, organization_id) VALUES (900, 'g', 'g', 0, 5, 2)`)
-	s := g.Service()
-	g.Run(s, "migrated_users=1 deferred_users=1 deleted_rows=4")
-	g.WantLater(10, 30*time.Second)
-	commit()
-	g.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now()`)
-	g.Run(s, "migrated_users=1 moved_rows=1 deleted_rows=4")
-	g.Want("main", `SELECT author_id FROM issues`, "900")
-	g.Want("main", `SELECT count(*) FROM users WHERE user_type = 5 AND organization_id = 2`, "1")
-}
-
-func TestGhostUserMigration_ALockedTableDefersTheUser(t *testing.T) {
-	t.Parallel()
-	for _, table := range []string{"projects", "namespaces", "group_deletion_schedules"} {
-		t.Run(table, func(t *testing.T) {
-			g := newDoomed(servicetest.Parallel(t), 10)
-			g.Exec("main", `INSERT INTO group_deletion_schedules (group_id, user_id, marked_for_deletion_on) VALUES (100, 10, '2020-01-01')`)
-			release := g.Hold(`LOCK TABLE ` + table)
-			s := g.Service()
-			if r := g.Run(s, ""); r.Counts["deferred_users"] != 1 || r.Counts["failed_users"] != 0 {
-				t.Errorf("counts %v", r.Counts)
-			}
-			g.WantLater(10, 30*time.Second)
-			release()
-			g.Exec("main", `UPDATE ghost_user_migrations SET consume_after = now()`)
-			g.Run(s, "")
-			g.WantGone(10)
-		})
-	}
-}
-
-// waitsSQL reports whether a statement on main waits for somebody else's lock.
-const waitsSQL = `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
-
-func TestGhostUserMigration_WhatOthersCommitBeforeTheUserGoesIsMovedToo(t *testing.T) {
-	g := servicetest.NewThreeGhosts(servicetest.Parallel(t))
-	g.Doomed(10)
-	g.Exec("main", `INSERT INTO issues (id, title, author_id, project_id, namespace_id, iid) VALUES (2, 'child', 7, 1, 101, 2)`)
-	commit := g.HoldThenCommit(`INSERT INTO issues (id, author_id, project_id, namespace_id, iid) VALUES (3, 10, 1, 101, 3);
-		INSERT INTO notes (noteable_type, noteable_id, author_id, project_id) VALUES ('Issue', 1, 10, 1);
-		INSERT INTO todos (user_id, author_id, project_id, target_type, action, state) VALUES (7, 10, 1, 'Issue', 1, 'pending');
-		INSERT INTO resource_link_events (action, user_id, issue_id, child_work_item_id, created_at) VALUES (1, 10, 1, 2, now())`)
-	pipelines := g.Connect("ci")
-	if _, err := pipelines.Exec(context.Background(), `BEGIN; INSERT INTO p_ci_pipelines (id, partition_id, project_id, user_id) VALUES (1, 100, 1, 10)`); err != nil {
-		t.Fatal(err)
-	}
-	s := g.Service()
-	r := g.Begin(s)
-	g.Eventually("main", waitsSQL, "true")
-	assert.Must(pipelines.Exec(context.Background(), `COMMIT`))(t)
-	commit()
-	r = g.Settled(s, servicetest.Ended(t, s, r.ID))
-	servicetest.WantRun(t, r, repo.RunSucceeded, "migrated_users=1 moved_rows=5 deleted_rows=4")
-	g.WantGone(10)
-	g.Want("main", `SELECT concat_ws(' ', (SELECT author_id FROM issues WHERE id = 3), (SELECT author_id FROM notes), (SELECT author_id FROM todos), (SELECT user_id FROM resource_link_events))`, "5 5 5 5")
-	g.Want("ci", `SELECT user_id FROM p_ci_pipelines`, "5")
-}
-
-func TestGhostUserMigration_AUserWhoIsStillAtWorkIsDeferredOnceTheTimeIsUsedUp(t *testing.T) {
-	g := newDoomed(servicetest.Parallel(t), 10)
-	// Each row that is moved is followed by another one.
-	g.Exec("main", `CREATE FUNCTION go_on() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-			INSERT INTO issues (author_id, namespace_id) VALUES (OLD.author_id, 101); RETURN NULL; END $$;
-		CREATE TRIGGER go_on AFTER UPDATE ON issues FOR EACH ROW WHEN (OLD.author_id = 10) EXECUTE FUNCTION go_on();
-		UPDATE issues SET author_id = 10`)
-	r := g.Run(g.Service(servicetest.Lasting(6*time.Second)), "")
-	assert.That(t, r.Counts["deferred_users"] == 1 && r.OverLimit, "%+v", r)
-	g.WantLater(10, 30*time.Second)
-	g.Want("main", `SELECT count(*) FROM issues WHERE author_id IS NULL`, "0")
-}
-
-func TestGhostUserMigration_AUserWithNothingIsLookedAtInFewStatements(t *testing.T) {
-	g := servicetest.NewThreeGhosts(servicetest.Parallel(t))
-	g.Exec("main", `CREATE EXTENSION pg_stat_statements`)
-	g.Doomed(10, 11)
-	g.Exec("main", `DELETE FROM namespaces WHERE id IN (10, 11)`)
-	g.Run(g.Service(), "migrated_users=2 deleted_rows=2")
-	// Twice at all of the more than 100 columns, and once at the namespace alone.
-	g.Want("main", `SELECT sum(calls) / 2 <= 5 FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()
-		WHERE query LIKE 'SELECT ARRAY[EXISTS%'`, "true")
+	servicetest.NewGhosts(servicetest.Parallel(t)).InTurn(cases)
 }
