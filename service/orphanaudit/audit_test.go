@@ -136,6 +136,34 @@ func TestOrphanAudit_WhatItRecordsIsCleanedAndNothingElse(t *testing.T) {
 	assert.That(t, again.Counts["orphaned_keys"] == 0, "orphans are left: %v", again.Counts)
 }
 
+func TestOrphanAudit_OneChild(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
+	servicetest.InTurn(e, e, func() {
+		e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
+	}, map[string]func(*servicetest.Estate){
+		"waiting and dead records are no orphans":                     waitingAndDeadRecordsAreNoOrphans,
+		"is shown once it ran and looks at all though one fails":      isShownOnceItRanAndLooksAtAllThoughOneFails,
+		"walks over all pages":                                        walksOverAllPages,
+		"a pause holds its writing":                                   aPauseHoldsItsWriting,
+		"a lease that ran out is taken again":                         aLeaseThatRanOutIsTakenAgain,
+		"too many waiting records end it":                             tooManyWaitingRecordsEndIt,
+		"is of the selected definitions":                              isOfTheSelectedDefinitions,
+		"keys are walked in the order of an index":                    keysAreWalkedInTheOrderOfAnIndex,
+		"rows of a partition whose detachment is pending are parents": rowsOfAPartitionWhoseDetachmentIsPendingAreParents,
+		"looking needs no more than SELECT":                           lookingNeedsNoMoreThanSELECT,
+	})
+}
+
+func TestOrphanAudit_ThreeDatabases(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), "", "main", "ci", "sec")
+	servicetest.InTurn(e, e, func() {}, map[string]func(*servicetest.Estate){
+		"a parent that is not committed yet is not missing":                 aParentThatIsNotCommittedYetIsNotMissing,
+		"a parent of another home that is not committed yet is not missing": aParentOfAnotherHomeThatIsNotCommittedYetIsNotMissing,
+		"every home is asked again before a record is written":              everyHomeIsAskedAgainBeforeARecordIsWritten,
+		"homes that record in two forms are not fixed":                      homesThatRecordInTwoFormsAreNotFixed,
+	})
+}
+
 // inserting has inserted the parent 1 in a database, and not committed.
 func inserting(e *servicetest.Estate, database string) *pgx.Conn {
 	e.T.Helper()
@@ -176,9 +204,8 @@ func wantLate(e *servicetest.Estate, s *service.Service, writer *pgx.Conn) {
 	e.WantQueue("main", "2")
 }
 
-// TestOrphanAudit_AParentThatIsNotCommittedYetIsNotMissing: its child may be, in another database.
-func TestOrphanAudit_AParentThatIsNotCommittedYetIsNotMissing(t *testing.T) {
-	e := servicetest.New(servicetest.Parallel(t), "", "main", "ci")
+// Its child may be, in another database.
+func aParentThatIsNotCommittedYetIsNotMissing(e *servicetest.Estate) {
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY)`)
 	e.Exec("ci", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
 	e.Install("p")
@@ -189,52 +216,48 @@ func TestOrphanAudit_AParentThatIsNotCommittedYetIsNotMissing(t *testing.T) {
 }
 
 // A parent with several homes is missing only if no home has it, nor will have it when it commits.
-func TestOrphanAudit_AParentOfAnotherHomeThatIsNotCommittedYetIsNotMissing(t *testing.T) {
-	e := servicetest.New(servicetest.Parallel(t), "", "main", "ci", "sec")
+func aParentOfAnotherHomeThatIsNotCommittedYetIsNotMissing(e *servicetest.Estate) {
 	e.Exec("ci", childOf1And2)
 	s := e.Service(servicetest.OneChild, fixing(10, 10))
 	e.Install()
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY)`)
-	r := audited(t, s)
-	assert.That(t, r.State == repo.RunFailed && strings.Contains(r.Error, "p is not tracked on main"), "%+v", r)
+	r := audited(e.T, s)
+	assert.That(e.T, r.State == repo.RunFailed && strings.Contains(r.Error, "p is not tracked on main"), "%+v", r)
 	e.Exec("main", `DROP TABLE p`)
 	homes(e, map[string]string{"main": "bigint", "sec": "bigint"})
 	writer := inserting(e, "sec")
 	wantLate(e, s, writer)
 }
 
-func TestOrphanAudit_WaitingAndDeadRecordsAreNoOrphans(t *testing.T) {
-	e := servicetest.NewOneChild(servicetest.Parallel(t))
+func waitingAndDeadRecordsAreNoOrphans(e *servicetest.Estate) {
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO c (p_id) VALUES (1), (2), (3)`)
 	e.Install("p")
 	e.Deleted("main", "p", 1, 1)
 	e.Exec("main", `INSERT INTO maintenance.dead_records (fully_qualified_table_name, primary_key_value, definition, sqlstate, message, failures, recorded_at)
 		VALUES ('public.p', 2, 'c.p_id -> p', 'P0001', 'no', 10, now())`)
 	// The reference schema's queue is GitLab's.
-	servicetest.WantCounts(t, runAll(t, e.Service(servicetest.OneChild, fixing(10, 10)), orphanaudit.Name, ""),
+	servicetest.WantCounts(e.T, runAll(e.T, e.Service(servicetest.OneChild, fixing(10, 10)), orphanaudit.Name, ""),
 		"examined_keys=3 orphaned_keys=1 orphaned_rows=1 queued_records=1")
 	e.WantQueue("main", "1 3")
 }
 
-func TestOrphanAudit_IsShownOnceItRanAndLooksAtAllThoughOneFails(t *testing.T) {
-	e := servicetest.NewOneChild(servicetest.Parallel(t))
+func isShownOnceItRanAndLooksAtAllThoughOneFails(e *servicetest.Estate) {
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE b (p_id bigint); INSERT INTO c (p_id) VALUES (1)`)
 	s := e.Service("b: [{table: p, column: p_id, on_delete: async_delete}]\n" + servicetest.OneChild)
-	all := assert.Must(s.Status(t.Context(), ""))(t)
-	assert.That(t, len(all) == len(servicetest.Workers())-1, "%d workers", len(all))
-	st := servicetest.StatusOf(t, s, orphanaudit.Name)
-	assert.That(t, st.NotUsed != "", "%+v", st)
-	r := audited(t, s)
-	assert.That(t, r.State == repo.RunFailed && strings.Contains(r.Error, "b.p_id -> p on main: no index finds its keys"), "%+v", r)
-	servicetest.WantCounts(t, r, "examined_keys=1 orphaned_keys=1 orphaned_rows=1")
-	if all := assert.Must(s.Status(t.Context(), ""))(t); all[len(all)-1].Worker != orphanaudit.Name {
-		t.Errorf("a worker that has run is not shown: %+v", all)
+	all := assert.Must(s.Status(e.T.Context(), ""))(e.T)
+	assert.That(e.T, len(all) == len(servicetest.Workers())-1, "%d workers", len(all))
+	st := servicetest.StatusOf(e.T, s, orphanaudit.Name)
+	assert.That(e.T, st.NotUsed != "", "%+v", st)
+	r := audited(e.T, s)
+	assert.That(e.T, r.State == repo.RunFailed && strings.Contains(r.Error, "b.p_id -> p on main: no index finds its keys"), "%+v", r)
+	servicetest.WantCounts(e.T, r, "examined_keys=1 orphaned_keys=1 orphaned_rows=1")
+	if all := assert.Must(s.Status(e.T.Context(), ""))(e.T); all[len(all)-1].Worker != orphanaudit.Name {
+		e.T.Errorf("a worker that has run is not shown: %+v", all)
 	}
 }
 
 // The keys have gaps and several rows each, and NULLs are no keys. Pages without an orphan are no end.
-func TestOrphanAudit_WalksOverAllPages(t *testing.T) {
-	e := servicetest.NewOneChild(servicetest.Parallel(t))
+func walksOverAllPages(e *servicetest.Estate) {
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY)`)
 	e.Install("p")
 	ways := map[string]*service.Service{
@@ -251,8 +274,8 @@ func TestOrphanAudit_WalksOverAllPages(t *testing.T) {
 				e.Exec("main", `DELETE FROM loose_foreign_keys_deleted_records`)
 				var examined, found, queued int64
 				for more := true; more; {
-					r := audited(t, s)
-					servicetest.WantState(t, r, repo.RunSucceeded)
+					r := audited(e.T, s)
+					servicetest.WantState(e.T, r, repo.RunSucceeded)
 					examined, found, queued = examined+r.Counts["examined_keys"], found+r.Counts["orphaned_keys"], queued+r.Counts["queued_records"]
 					more = r.OverLimit
 				}
@@ -261,7 +284,7 @@ func TestOrphanAudit_WalksOverAllPages(t *testing.T) {
 					want = fmt.Sprintf("%d %s 0", n, orphans)
 				}
 				got := fmt.Sprintf("%d %d %d", examined, found, queued)
-				assert.That(t, got == want, "%d keys, parents there: %s, %s: examined, orphaned, queued %s, want %s", n, parents, how, got, want)
+				assert.That(e.T, got == want, "%d keys, parents there: %s, %s: examined, orphaned, queued %s, want %s", n, parents, how, got, want)
 			}
 		}
 	}

@@ -15,15 +15,14 @@ import (
 )
 
 // byHand is a search that writes records, of c, which refers to p by the keys 1 to n, none of which is there.
-func byHand(t *testing.T, n int) (*servicetest.Estate, *orphanaudit.Search) {
-	t.Helper()
-	e := servicetest.NewOneChild(t)
+func byHand(e *servicetest.Estate, n int) *orphanaudit.Search {
+	e.T.Helper()
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY)`)
 	e.Exec("main", `INSERT INTO c (p_id) SELECT generate_series(1, $1::int)`, n)
 	e.Install("p")
 	keys := e.Keys(servicetest.OneChild)
 	fix := &orphanaudit.Fixing{Main: keys.Databases[0], Holder: "somebody"}
-	return e, &orphanaudit.Search{
+	return &orphanaudit.Search{
 		Audit: orphanaudit.Audit{Databases: keys.Databases, Keys: keys.Definitions.Keys}, Limit: 1_000_000, Fix: fix,
 	}
 }
@@ -40,73 +39,72 @@ func searched(t *testing.T, search *orphanaudit.Search) orphanaudit.Found {
 	}
 }
 
-// TestSearch_APauseHoldsItsWriting: the kill switch, and a pause of either worker.
-func TestSearch_APauseHoldsItsWriting(t *testing.T) {
-	e, search := byHand(servicetest.Parallel(t), 3)
+// The kill switch, and a pause of either worker.
+func aPauseHoldsItsWriting(e *servicetest.Estate) {
+	search := byHand(e, 3)
 	s := e.Service(servicetest.OneChild)
 	for _, worker := range []string{run.AllWorkers, orphanaudit.Name, servicetest.LooseForeignKeys} {
-		servicetest.Pause(t, s, worker)
-		_, err := search.Run(t.Context())
+		servicetest.Pause(e.T, s, worker)
+		_, err := search.Run(e.T.Context())
 		_, paused := errors.AsType[*run.WorkerPausedError](err)
-		assert.That(t, paused && strings.Contains(err.Error(), "caretaker resume"), "%s: %v", worker, err)
-		assert.That(t, search.Fix.Permitted(t.Context(), search.Databases[0], func(repo.Permit) error { return nil }) != nil,
+		assert.That(e.T, paused && strings.Contains(err.Error(), "caretaker resume"), "%s: %v", worker, err)
+		assert.That(e.T, search.Fix.Permitted(e.T.Context(), search.Databases[0], func(repo.Permit) error { return nil }) != nil,
 			"%s: a record may be written", worker)
-		servicetest.Resume(t, s, worker)
+		servicetest.Resume(e.T, s, worker)
 	}
 	e.WantQueue("main", "")
-	found := searched(t, search)
-	assert.That(t, found.Queued == 3 && found.Fault == "", "%+v", found)
+	found := searched(e.T, search)
+	assert.That(e.T, found.Queued == 3 && found.Fault == "", "%+v", found)
 }
 
-// TestSearch_ALeaseThatRanOutIsTakenAgain: a look for orphans may find none for minutes.
-func TestSearch_ALeaseThatRanOutIsTakenAgain(t *testing.T) {
-	e, search := byHand(servicetest.Parallel(t), 3)
+// A look for orphans may find none for minutes.
+func aLeaseThatRanOutIsTakenAgain(e *servicetest.Estate) {
+	search := byHand(e, 3)
 	nothing := func(repo.Permit) error { return nil }
-	assert.NoError(t, search.Fix.Permitted(t.Context(), search.Databases[0], nothing))
+	assert.NoError(e.T, search.Fix.Permitted(e.T.Context(), search.Databases[0], nothing))
 	e.Exec("main", `UPDATE maintenance.leases SET expires_at = now() - interval '1 s'`)
-	found := searched(t, search)
-	assert.That(t, found.Queued == 3 && found.Fault == "", "%+v", found)
+	found := searched(e.T, search)
+	assert.That(e.T, found.Queued == 3 && found.Fault == "", "%+v", found)
 	e.WantQueue("main", "1 2 3")
 }
 
-// TestSearch_TooManyWaitingRecordsEndIt: they may be those that it has written itself.
-func TestSearch_TooManyWaitingRecordsEndIt(t *testing.T) {
-	e, search := byHand(servicetest.Parallel(t), 2500)
+// They may be those that it has written itself.
+func tooManyWaitingRecordsEndIt(e *servicetest.Estate) {
+	search := byHand(e, 2500)
 	e.Deleted("main", "p", 10_001, 19_900)
-	found := searched(t, search)
+	found := searched(e.T, search)
 	got := fmt.Sprint(found.Queued, found.More, found.AtLeast)
-	assert.Require(t, got == "1000 true true" &&
+	assert.Require(e.T, got == "1000 true true" &&
 		strings.Contains(found.Fault, "more than 10,000 waiting records"), "%+v", found)
-	search.Fix.End(t.Context())
+	search.Fix.End(e.T.Context())
 	// The worker keeps its place, and does not fail.
-	r := audited(t, e.Service(servicetest.OneChild, fixing(1000, 1000)))
-	assert.That(t, r.State == repo.RunSucceeded && r.OverLimit && strings.Contains(r.Reason, "more than 10,000 records"), "%+v", r)
+	r := audited(e.T, e.Service(servicetest.OneChild, fixing(1000, 1000)))
+	assert.That(e.T, r.State == repo.RunSucceeded && r.OverLimit && strings.Contains(r.Reason, "more than 10,000 records"), "%+v", r)
 	e.Want("main", `SELECT count(*) FROM maintenance.orphan_audits WHERE NOT done`, "1")
 	e.Exec("main", `DELETE FROM c WHERE p_id <= 1000; DELETE FROM loose_foreign_keys_deleted_records`)
-	found = searched(t, search)
-	assert.That(t, found.Fault == "" && !found.More, "%+v", found)
+	found = searched(e.T, search)
+	assert.That(e.T, found.Fault == "" && !found.More, "%+v", found)
 	e.Want("main", `SELECT min(primary_key_value) || ' ' || count(*) FROM loose_foreign_keys_deleted_records`, "1001 1500")
 }
 
-// TestTask_EveryHomeIsAskedAgainBeforeARecordIsWritten: a parent may have come into another home than the one with the queue.
-func TestTask_EveryHomeIsAskedAgainBeforeARecordIsWritten(t *testing.T) {
-	e := servicetest.New(servicetest.Parallel(t), "", "main", "ci", "sec")
+// A parent may have come into another home than the one with the queue.
+func everyHomeIsAskedAgainBeforeARecordIsWritten(e *servicetest.Estate) {
 	e.Exec("ci", childOf1And2)
 	e.Install()
 	homes(e, map[string]string{"main": "bigint", "sec": "bigint"})
 	search := looking(e, servicetest.OneChild)
-	tasks, err := search.Tasks(t.Context())
-	assert.Require(t, err == nil && len(tasks) == 1, "%+v, %v", tasks, err)
-	page, err := tasks[0].Look(t.Context(), repo.Key{}, 10, 10)
-	assert.Require(t, err == nil && len(page.Orphans) == 2, "%+v, %v", page, err)
+	tasks, err := search.Tasks(e.T.Context())
+	assert.Require(e.T, err == nil && len(tasks) == 1, "%+v, %v", tasks, err)
+	page, err := tasks[0].Look(e.T.Context(), repo.Key{}, 10, 10)
+	assert.Require(e.T, err == nil && len(page.Orphans) == 2, "%+v, %v", page, err)
 	e.Exec("sec", `INSERT INTO p VALUES (1)`)
 	fix := &orphanaudit.Fixing{Main: search.Databases[0], Holder: "somebody"}
-	defer fix.End(context.WithoutCancel(t.Context()))
+	defer fix.End(context.WithoutCancel(e.T.Context()))
 	for late := true; late; {
-		_, late, err = tasks[0].Record(t.Context(), page, func(do func(repo.Permit) error) error {
-			return fix.Permitted(t.Context(), tasks[0].Home(), do)
+		_, late, err = tasks[0].Record(e.T.Context(), page, func(do func(repo.Permit) error) error {
+			return fix.Permitted(e.T.Context(), tasks[0].Home(), do)
 		})
-		assert.NoError(t, err)
+		assert.NoError(e.T, err)
 	}
 	e.WantQueue("main", "2")
 }
@@ -120,8 +118,7 @@ func looking(e *servicetest.Estate, definitions string) *orphanaudit.Search {
 	}
 }
 
-func TestSearch_IsOfTheSelectedDefinitions(t *testing.T) {
-	e := servicetest.NewOneChild(servicetest.Parallel(t))
+func isOfTheSelectedDefinitions(e *servicetest.Estate) {
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE q (id bigint PRIMARY KEY); ALTER TABLE c ADD type text;
 		INSERT INTO c (p_id, type) VALUES (5, 'P'), (1, 'Q'), (7, 'P')`)
 	search := looking(e, `
@@ -130,26 +127,25 @@ c:
   - {table: q, column: p_id, on_delete: async_delete, conditions: [{column: type, value: Q}]}
 `)
 	search.Which = func(task *orphanaudit.Task) bool { return task.Key.Parent == "p" }
-	found := assert.Must(search.Run(t.Context()))(t)
-	assert.That(t, len(found) == 1 && found[0].Keys == 2, "%+v", found)
+	found := assert.Must(search.Run(e.T.Context()))(e.T)
+	assert.That(e.T, len(found) == 1 && found[0].Keys == 2, "%+v", found)
 	search.Which = func(*orphanaudit.Task) bool { return false }
-	_, err := search.Run(t.Context())
+	_, err := search.Run(e.T.Context())
 	if !errors.Is(err, orphanaudit.ErrNoTask) || !strings.Contains(err.Error(), "there are c.p_id -> p if type = P on main, c.p_id -> q") {
-		t.Errorf("%v", err)
+		e.T.Errorf("%v", err)
 	}
 }
 
-// TestSearch_KeysAreWalkedInTheOrderOfAnIndex: in another order each step would read them all.
-func TestSearch_KeysAreWalkedInTheOrderOfAnIndex(t *testing.T) {
-	e := servicetest.NewOneChild(servicetest.Parallel(t))
+// In another order each step would read them all.
+func keysAreWalkedInTheOrderOfAnIndex(e *servicetest.Estate) {
 	e.Exec("main", `CREATE TABLE k (m int, n int, PRIMARY KEY (m, n)); CREATE TABLE d (x int, y int, type text); CREATE INDEX ON d (y, x);
 		INSERT INTO d VALUES (1, 2, 'D')`)
 	const columns = "d: [{table: k, column: [x, y], key: [m, n], on_delete: async_delete, conditions: [{column: type, value: D}]}]"
 	const turned = "d: [{table: k, column: [y, x], key: [n, m], on_delete: async_delete}]"
 	wants := func(definitions, fault string) {
-		t.Helper()
-		found, err := looking(e, definitions).Run(t.Context())
-		assert.That(t, err == nil && len(found) == 1 && strings.HasPrefix(found[0].Fault, fault) && (fault == "") == (found[0].Keys == 1),
+		e.T.Helper()
+		found, err := looking(e, definitions).Run(e.T.Context())
+		assert.That(e.T, err == nil && len(found) == 1 && strings.HasPrefix(found[0].Fault, fault) && (fault == "") == (found[0].Keys == 1),
 			"%+v, %v; want %q", found, err, fault)
 	}
 	wants(columns, "orphans of d need an index on (x, y), in this order")
@@ -158,16 +154,15 @@ func TestSearch_KeysAreWalkedInTheOrderOfAnIndex(t *testing.T) {
 	wants(columns, "")
 }
 
-// TestSearch_HomesThatRecordInTwoFormsAreNotFixed: records are written in that of the first.
-func TestSearch_HomesThatRecordInTwoFormsAreNotFixed(t *testing.T) {
-	e := servicetest.New(servicetest.Parallel(t), "", "main", "ci", "sec")
+// Records are written in that of the first.
+func homesThatRecordInTwoFormsAreNotFixed(e *servicetest.Estate) {
 	e.Exec("ci", childOf1And2)
 	e.Install()
 	homes(e, map[string]string{"main": "bigint", "sec": "text"})
 	search := looking(e, servicetest.OneChild)
 	search.Fix = &orphanaudit.Fixing{Main: search.Databases[0], Holder: "somebody"}
-	found := assert.Must(search.Run(t.Context()))(t)
-	assert.That(t, strings.Contains(found[0].Fault, "p records its keys in one form on main and in another one on sec"), "%+v", found)
+	found := assert.Must(search.Run(e.T.Context()))(e.T)
+	assert.That(e.T, strings.Contains(found[0].Fault, "p records its keys in one form on main and in another one on sec"), "%+v", found)
 }
 
 // TestSearch_ARenamedParentIsKnownByTheKeyThatItsTriggerRecords: no child of a living parent is an orphan.
@@ -185,30 +180,28 @@ func TestSearch_ARenamedParentIsKnownByTheKeyThatItsTriggerRecords(t *testing.T)
 	e.Want("main", `SELECT count(*) FROM c JOIN q ON ref = p_ref`, "5")
 }
 
-func TestSearch_RowsOfAPartitionWhoseDetachmentIsPendingAreParents(t *testing.T) {
-	e := servicetest.NewOneChild(servicetest.Parallel(t))
+func rowsOfAPartitionWhoseDetachmentIsPendingAreParents(e *servicetest.Estate) {
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY) PARTITION BY RANGE (id); CREATE TABLE p_1 PARTITION OF p FOR VALUES FROM (1) TO (3);
 		CREATE TABLE p_2 PARTITION OF p DEFAULT; INSERT INTO p VALUES (1), (2), (3); INSERT INTO c (p_id) VALUES (1), (3), (4)`)
 	e.Install("p")
 	e.Exec("main", `UPDATE pg_inherits SET inhdetachpending = true WHERE inhrelid = 'p_1'::regclass`)
-	found := assert.Must(looking(e, servicetest.OneChild).Run(t.Context()))(t)
-	assert.That(t, found[0].Fault == "" && found[0].Keys == 1, "%+v", found)
+	found := assert.Must(looking(e, servicetest.OneChild).Run(e.T.Context()))(e.T)
+	assert.That(e.T, found[0].Fault == "" && found[0].Keys == 1, "%+v", found)
 }
 
-// TestSearch_LookingNeedsNoMoreThanSELECT on the parents and the children.
-func TestSearch_LookingNeedsNoMoreThanSELECT(t *testing.T) {
-	e := servicetest.NewOneChild(servicetest.Parallel(t))
+// lookingNeedsNoMoreThanSELECT on the parents and the children.
+func lookingNeedsNoMoreThanSELECT(e *servicetest.Estate) {
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO c (p_id) VALUES (1)`)
 	search := looking(e, servicetest.OneChild)
 	search.Databases = []*repo.Database{e.As("orphan_reader")}
 	for _, table := range []string{"c", "p"} {
 		e.Exec("main", `REVOKE ALL ON `+table+` FROM orphan_reader`)
-		found := assert.Must(search.Run(t.Context()))(t)
-		assert.That(t, strings.Contains(found[0].Fault, "42501 insufficient_privilege (see caretaker doctor)"), "%+v", found)
+		found := assert.Must(search.Run(e.T.Context()))(e.T)
+		assert.That(e.T, strings.Contains(found[0].Fault, "42501 insufficient_privilege (see caretaker doctor)"), "%+v", found)
 		e.Exec("main", `GRANT SELECT ON `+table+` TO orphan_reader`)
 	}
-	found := assert.Must(search.Run(t.Context()))(t)
-	assert.That(t, found[0].Fault == "" && found[0].Keys == 1, "%+v", found)
+	found := assert.Must(search.Run(e.T.Context()))(e.T)
+	assert.That(e.T, found[0].Fault == "" && found[0].Keys == 1, "%+v", found)
 }
 
 // TestOrphanAudit_AKeyThatTheParentsEncodingCannotHoldIsAnOrphan: no parent can have it, and no record names it.
