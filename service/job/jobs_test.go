@@ -17,8 +17,19 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestJobs_AreListedNewestFirstByKindAndState(t *testing.T) {
+func TestJobs(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), "", "main")
+	servicetest.InTurn(e, e, func() { e.Exec("main", `TRUNCATE maintenance.river_job RESTART IDENTITY`) }, map[string]func(*servicetest.Estate){
+		"are listed newest first by kind and state":                                        areListedNewestFirstByKindAndState,
+		"show what became of them and are counted by kind and arguments":                   showWhatBecameOfThemAndAreCountedByKindAndArguments,
+		"a retry lets it be worked now":                                                    letsItBeWorkedNow,
+		"a retry leaves attempts that are there and names the job that does the same":      leavesAttemptsThatAreThereAndNamesTheJobThatDoesTheSame,
+		"every kind can be worked and one that this version does not know fails and waits": everyKindCanBeWorkedAndOneThatThisVersionDoesNotKnowFailsAndWaits,
+		"rescued job says why": rescuedJobSaysWhy,
+	})
+}
+
+func areListedNewestFirstByKindAndState(e *servicetest.Estate) {
 	s := e.Service("", e.WithQueue)
 	e.Insert(servicetest.Placeholders(4)...)
 	e.Insert(repo.Job{Args: repo.DestroyGroup{GroupID: 9}, ScheduledAt: time.Now().Add(time.Hour)})
@@ -38,12 +49,12 @@ func TestJobs_AreListedNewestFirstByKindAndState(t *testing.T) {
 		if f.Limit == 0 {
 			f.Limit = 100
 		}
-		jobs := assert.Must(s.Jobs(context.Background(), f))(t)
+		jobs := assert.Must(s.Jobs(context.Background(), f))(e.T)
 		ids := []int64{}
 		for _, j := range jobs {
 			ids = append(ids, j.ID)
 		}
-		assert.Equal(t, fmt.Sprint(ids), want, f)
+		assert.Equal(e.T, fmt.Sprint(ids), want, f)
 	}
 	// An unknown kind or state is told what is allowed.
 	for field, names := range map[string]string{
@@ -52,8 +63,8 @@ func TestJobs_AreListedNewestFirstByKindAndState(t *testing.T) {
 	} {
 		filters := map[string]job.Filter{"kind": {Kind: "delete_everything"}, "state": {State: "COMPLETED"}}
 		_, err := s.Jobs(context.Background(), filters[field])
-		wantInvalid(t, err, field)
-		servicetest.WantError(t, err, strings.Fields(names)...)
+		wantInvalid(e.T, err, field)
+		servicetest.WantError(e.T, err, strings.Fields(names)...)
 	}
 }
 
@@ -64,21 +75,20 @@ func wantInvalid(t *testing.T, err error, field string) {
 	assert.Require(t, ok && invalid.Field == field, "%s: got %v", field, err)
 }
 
-func TestJobs_ShowWhatBecameOfThemAndAreCountedByKindAndArguments(t *testing.T) {
-	e := servicetest.New(servicetest.Parallel(t), "", "main")
+func showWhatBecameOfThemAndAreCountedByKindAndArguments(e *servicetest.Estate) {
 	s := e.Service("", e.WithQueue)
 	e.Insert(servicetest.Placeholders(1)...)
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'cancelled', attempt = 2, attempted_at = '2040-01-02', finalized_at = '2040-01-03',
 		metadata = metadata || '{"outcome": "refused", "reason": "STILL_REFERENCED"}',
 		errors = ARRAY['{"at": "2040-01-01T00:00:00Z", "attempt": 1, "error": "a database is unreachable", "trace": ""}'::jsonb]`)
-	j := assert.Must(s.Jobs(context.Background(), job.Filter{Limit: 1}))(t)[0]
-	assert.That(t, j.ID == 1 && j.Kind == "delete_placeholder_user" && j.State == "cancelled" &&
+	j := assert.Must(s.Jobs(context.Background(), job.Filter{Limit: 1}))(e.T)[0]
+	assert.That(e.T, j.ID == 1 && j.Kind == "delete_placeholder_user" && j.State == "cancelled" &&
 		string(j.Args) == `{"placeholder_user_id": 1}` && j.Attempt == 2 && j.MaxAttempts == 25 &&
 		j.Outcome == "refused" && j.Reason == "STILL_REFERENCED" && j.RunID == "run", "got %+v", j)
-	assert.That(t, j.AttemptedAt.UTC().Day() == 2 && j.FinalizedAt.UTC().Day() == 3 && !j.CreatedAt.IsZero() && !j.ScheduledAt.IsZero(),
+	assert.That(e.T, j.AttemptedAt.UTC().Day() == 2 && j.FinalizedAt.UTC().Day() == 3 && !j.CreatedAt.IsZero() && !j.ScheduledAt.IsZero(),
 		"times of %+v", j)
 	if len(j.Errors) != 1 || j.Errors[0].Attempt != 1 || j.Errors[0].Error != "a database is unreachable" || j.Errors[0].At.Year() != 2040 {
-		t.Errorf("errors %+v", j.Errors)
+		e.T.Errorf("errors %+v", j.Errors)
 	}
 
 	e.Insert(servicetest.Placeholders(3)...)
@@ -89,12 +99,11 @@ func TestJobs_ShowWhatBecameOfThemAndAreCountedByKindAndArguments(t *testing.T) 
 		want       int64
 	}{{"delete_placeholder_user", "{}", 2}, {"delete_user", `{"reason": "b"}`, 1}, {"delete_user", `{"reason": "c"}`, 0}} {
 		n, err := e.Open[0].CountDiscardedJobs(context.Background(), c.kind, c.args)
-		assert.That(t, n == c.want && err == nil, "%+v: %d, %v", c, n, err)
+		assert.That(e.T, n == c.want && err == nil, "%+v: %d, %v", c, n, err)
 	}
 }
 
-func TestRetryJob_LetsItBeWorkedNow(t *testing.T) {
-	e := servicetest.New(servicetest.Parallel(t), "", "main")
+func letsItBeWorkedNow(e *servicetest.Estate) {
 	s := e.Service("", e.WithQueue)
 	for state, changed := range map[string]bool{
 		"available": false, "running": false,
@@ -107,35 +116,34 @@ func TestRetryJob_LetsItBeWorkedNow(t *testing.T) {
 				metadata = metadata || '{"outcome": "refused", "reason": "STILL_REFERENCED"}',
 				finalized_at = CASE WHEN $1 IN ('completed', 'cancelled', 'discarded') THEN now() END`, state)
 		before := e.Value("main", `SELECT to_jsonb(j) FROM maintenance.river_job j`)
-		job := assert.Must(s.RetryJob(context.Background(), 1))(t)
+		job := assert.Must(s.RetryJob(context.Background(), 1))(e.T)
 		if !changed {
 			e.Want("main", `SELECT to_jsonb(j) FROM maintenance.river_job j`, before)
-			assert.That(t, job.State == state && job.MaxAttempts == 25, "got %+v", job)
+			assert.That(e.T, job.State == state && job.MaxAttempts == 25, "got %+v", job)
 			continue
 		}
-		assert.That(t, job.State == "available" && job.MaxAttempts == 26 && job.Outcome == "" &&
+		assert.That(e.T, job.State == "available" && job.MaxAttempts == 26 && job.Outcome == "" &&
 			job.Reason == "" && job.RunID == "run" && job.FinalizedAt.IsZero(), "got %+v", job)
 		e.Want("main", `SELECT scheduled_at <= now() FROM maintenance.river_job`, "true")
 	}
 }
 
-func TestRetryJob_LeavesAttemptsThatAreThereAndNamesTheJobThatDoesTheSame(t *testing.T) {
-	e := servicetest.New(servicetest.Parallel(t), "", "main")
+func leavesAttemptsThatAreThereAndNamesTheJobThatDoesTheSame(e *servicetest.Estate) {
 	s := e.Service("", e.WithQueue)
 	e.Insert(servicetest.Placeholders(1)...)
 	e.EndJob(1, "cancelled")
-	again := assert.Must(s.RetryJob(context.Background(), 1))(t)
-	assert.That(t, again.Attempt == 1 && again.MaxAttempts == 25, "got %+v", again)
+	again := assert.Must(s.RetryJob(context.Background(), 1))(e.T)
+	assert.That(e.T, again.Attempt == 1 && again.MaxAttempts == 25, "got %+v", again)
 	e.EndJob(1, "discarded")
 	e.Insert(servicetest.Placeholders(1)...)
 	_, err := s.RetryJob(context.Background(), 1)
 	duplicate, ok := errors.AsType[*job.DuplicateJobError](err)
-	assert.That(t, ok && duplicate.ID == 2, "got %v, want that job 2 waits", err)
+	assert.That(e.T, ok && duplicate.ID == 2, "got %v, want that job 2 waits", err)
 	e.Want("main", `SELECT string_agg(state::text, ',' ORDER BY id) FROM maintenance.river_job`, "discarded,available")
 	_, err = s.RetryJob(context.Background(), 77)
-	assert.That(t, errors.Is(err, run.ErrUnknownJob), "got %v, want ErrUnknownJob", err)
+	assert.That(e.T, errors.Is(err, run.ErrUnknownJob), "got %v, want ErrUnknownJob", err)
 	_, err = s.RetryJob(context.Background(), 0)
-	wantInvalid(t, err, "id")
+	wantInvalid(e.T, err, "id")
 }
 
 func TestMain(m *testing.M) {
@@ -143,18 +151,17 @@ func TestMain(m *testing.M) {
 	servicetest.Main(m)
 }
 
-func TestJobs_EveryKindCanBeWorkedAndOneThatThisVersionDoesNotKnowFailsAndWaits(t *testing.T) {
-	e := servicetest.New(servicetest.Parallel(t), "", "main")
+func everyKindCanBeWorkedAndOneThatThisVersionDoesNotKnowFailsAndWaits(e *servicetest.Estate) {
 	s := e.Service("", e.WithQueue)
 	for _, args := range []repo.JobArgs{
 		repo.ContinueInactiveTokenDeletion{}, repo.DeletePlaceholderUser{}, repo.DeleteUser{}, repo.DestroyGroup{},
 	} {
 		works := s.JobKinds()
-		assert.That(t, slices.Contains(works, args.Kind()), "works %v, without %s", works, args.Kind())
+		assert.That(e.T, slices.Contains(works, args.Kind()), "works %v, without %s", works, args.Kind())
 	}
 	e.Insert(repo.Job{Args: unknownArgs{}})
 	n := e.Work(s, "unknown")
-	assert.Require(t, n == 1, "%d jobs worked, want 1", n)
+	assert.Require(e.T, n == 1, "%d jobs worked, want 1", n)
 	e.Want("main", `SELECT concat_ws(': ', metadata ->> 'outcome', errors[1] ->> 'error') FROM maintenance.river_job`,
 		`failed: this version of caretaker knows no kind "unknown"`)
 }
@@ -163,8 +170,7 @@ type unknownArgs struct{}
 
 func (unknownArgs) Kind() string { return "unknown" }
 
-func TestJobs_RescuedJobSaysWhy(t *testing.T) {
-	e := servicetest.New(servicetest.Parallel(t), "", "main")
+func rescuedJobSaysWhy(e *servicetest.Estate) {
 	s := e.Service("", e.WithQueue)
 	for name, c := range map[string]struct{ change, outcome, reason string }{
 		"tried again":                     {`state = 'retryable'`, "failed", "PROCESS_GONE"},
@@ -180,10 +186,10 @@ func TestJobs_RescuedJobSaysWhy(t *testing.T) {
 		e.Rescue()
 		e.Exec("main", `UPDATE maintenance.river_job SET `+c.change)
 		jobs, err := s.Jobs(context.Background(), job.Filter{Limit: 1})
-		assert.Require(t, err == nil && len(jobs) == 1, "got %+v, %v", jobs, err)
+		assert.Require(e.T, err == nil && len(jobs) == 1, "got %+v, %v", jobs, err)
 		j := jobs[0]
-		assert.That(t, j.Outcome == c.outcome && j.Reason == c.reason, "%s: %q, %q, want %q, %q", name, j.Outcome, j.Reason, c.outcome, c.reason)
-		assert.That(t, len(j.Errors) == 1 && j.Errors[0].Attempt == 25 && j.Errors[0].Error == repo.ProcessGoneText,
+		assert.That(e.T, j.Outcome == c.outcome && j.Reason == c.reason, "%s: %q, %q, want %q, %q", name, j.Outcome, j.Reason, c.outcome, c.reason)
+		assert.That(e.T, len(j.Errors) == 1 && j.Errors[0].Attempt == 25 && j.Errors[0].Error == repo.ProcessGoneText,
 			"%s: errors %+v", name, j.Errors)
 	}
 }

@@ -84,9 +84,25 @@ func TestPlaceholderUserCleanup_ClaimsWhatIsEligible(t *testing.T) {
 	}
 }
 
-// With gaps between the ids, several details of one user, and others that are not due among them.
-func TestPlaceholderUserCleanup_WalksOverAllPages(t *testing.T) {
+func TestPlaceholderUserCleanup_Runs(t *testing.T) {
 	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
+	servicetest.InTurn(e, e, func() { e.Exec("main", servicetest.PlaceholderFixture) }, map[string]func(*servicetest.Estate){
+		"walks over all pages":                                                 walksOverAllPages,
+		"warns at the last attempt only":                                       warnsAtTheLastAttemptOnly,
+		"namespace must be gone and attempt and job exist both or neither":     namespaceMustBeGoneAndAttemptAndJobExistBothOrNeither,
+		"jobs start a second apart over all pages also those of IDs below one": jobsStartASecondApartOverAllPagesAlsoThoseOfIDsBelowOne,
+		"user whose job is at work does not fail the run":                      userWhoseJobIsAtWorkDoesNotFailTheRun,
+		"locked row waits for the next run":                                    lockedRowWaitsForTheNextRun,
+		"waiting job is not doubled":                                           waitingJobIsNotDoubled,
+		"backlog tells due deferred and dead":                                  backlogTellsDueDeferredAndDead,
+		"dry run names the first thousand and counts the rest":                 dryRunNamesTheFirstThousandAndCountsTheRest,
+		"a run held to a plan claims nobody else":                              aRunHeldToAPlanClaimsNobodyElse,
+		"queues the user with itself as actor":                                 queuesTheUserWithItselfAsActor,
+	})
+}
+
+// With gaps between the ids, several details of one user, and others that are not due among them.
+func walksOverAllPages(e *servicetest.Estate) {
 	s := e.Service("", e.WithQueue, servicetest.With(func(c *placeholderuser.Config) { c.BatchSize = 3 }))
 	for _, n := range servicetest.PageEdges(3) {
 		e.Exec("main", `DELETE FROM import_placeholder_user_details; DELETE FROM users WHERE user_type = 15; DELETE FROM maintenance.river_job`)
@@ -95,112 +111,105 @@ func TestPlaceholderUserCleanup_WalksOverAllPages(t *testing.T) {
 			e.Detail(13+7*i, 15, `NULL`)
 		}
 		counts := fmt.Sprintf("scheduled_jobs=%d", n)
-		servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, true), counts)
-		servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), counts)
+		servicetest.WantCounts(e.T, servicetest.RunPlaceholders(e.T, s, true), counts)
+		servicetest.WantCounts(e.T, servicetest.RunPlaceholders(e.T, s, false), counts)
 		e.Want("main", `SELECT count(DISTINCT args ->> 'placeholder_user_id') FROM maintenance.river_job`, fmt.Sprint(n))
 		e.Want("main", `SELECT count(*) FROM import_placeholder_user_details WHERE deletion_attempts = 1`, fmt.Sprint(n))
 	}
 }
 
-func TestPlaceholderUserCleanup_WarnsAtTheLastAttemptOnly(t *testing.T) {
-	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
+func warnsAtTheLastAttemptOnly(e *servicetest.Estate) {
 	e.Detail(7, 14, `now() - interval '3 days'`)
 	e.Detail(8, 13, `now() - interval '3 days'`)
 	var logs servicetest.Buffer
 	s := e.Service("", e.WithQueue, func(c *service.Config) { c.Logger = slog.New(slog.NewJSONHandler(&logs, nil)) })
-	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=2 exhausted_users=1")
+	servicetest.WantCounts(e.T, servicetest.RunPlaceholders(e.T, s, false), "scheduled_jobs=2 exhausted_users=1")
 	warning := `"msg":"Maximum deletion attempts (15) reached. Making the final attempt to delete the placeholder user."`
 	if got := logs.String(); strings.Count(got, warning) != 1 || !strings.Contains(got, `"placeholder_user_id":7`) {
-		t.Errorf("log: %s", got)
+		e.T.Errorf("log: %s", got)
 	}
 	e.Want("main", servicetest.JobsOfPlaceholders, "7 8")
 	e.Exec("main", `UPDATE import_placeholder_user_details SET last_deletion_attempt_at = now() - interval '3 days'`)
-	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "exhausted_users=1")
+	servicetest.WantCounts(e.T, servicetest.RunPlaceholders(e.T, s, false), "exhausted_users=1")
 	e.Want("main", `SELECT deletion_attempts FROM import_placeholder_user_details WHERE id = 7`, "15")
 }
 
-func TestPlaceholderUserCleanup_NamespaceMustBeGoneAndAttemptAndJobExistBothOrNeither(t *testing.T) {
-	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
+func namespaceMustBeGoneAndAttemptAndJobExistBothOrNeither(e *servicetest.Estate) {
 	e.Detail(7, 0, `NULL`)
 	e.Exec("main", `UPDATE import_placeholder_user_details SET namespace_id = 1`)
 	s := e.Service("", e.WithQueue)
-	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "")
+	servicetest.WantCounts(e.T, servicetest.RunPlaceholders(e.T, s, false), "")
 	e.Exec("main", `DELETE FROM namespaces;
 		ALTER TABLE maintenance.river_job ADD CONSTRAINT refused CHECK (kind <> 'delete_placeholder_user')`)
-	servicetest.WantState(t, servicetest.RunPlaceholders(t, s, false), "failed")
+	servicetest.WantState(e.T, servicetest.RunPlaceholders(e.T, s, false), "failed")
 	e.Want("main", `SELECT deletion_attempts FROM import_placeholder_user_details`, "0")
 	e.Exec("main", `ALTER TABLE maintenance.river_job DROP CONSTRAINT refused`)
-	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=1")
+	servicetest.WantCounts(e.T, servicetest.RunPlaceholders(e.T, s, false), "scheduled_jobs=1")
 }
 
-func TestPlaceholderUserCleanup_JobsStartASecondApartOverAllPagesAlsoThoseOfIdsBelowOne(t *testing.T) {
-	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
+func jobsStartASecondApartOverAllPagesAlsoThoseOfIDsBelowOne(e *servicetest.Estate) {
 	for _, id := range []int{-9_000_000_000_000_000_000, -5, -4, 0, 1} {
 		e.Detail(id, 14, `NULL`)
 	}
 	s := e.Service("", e.WithQueue, servicetest.With(func(c *placeholderuser.Config) { c.BatchSize = 2 }))
-	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, true), "scheduled_jobs=5 exhausted_users=5")
-	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=5 exhausted_users=5")
+	servicetest.WantCounts(e.T, servicetest.RunPlaceholders(e.T, s, true), "scheduled_jobs=5 exhausted_users=5")
+	servicetest.WantCounts(e.T, servicetest.RunPlaceholders(e.T, s, false), "scheduled_jobs=5 exhausted_users=5")
 	e.Want("main", `SELECT string_agg((args ->> 'placeholder_user_id') || '+' || extract(epoch FROM scheduled_at - started_at)::int, ' ' ORDER BY scheduled_at)
 		FROM maintenance.river_job, maintenance.runs WHERE NOT dry_run`, "-9000000000000000000+0 -5+1 -4+2 0+3 1+4")
 	e.Want("main", `SELECT count(*) FROM import_placeholder_user_details WHERE deletion_attempts = 15`, "5")
-	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "")
+	servicetest.WantCounts(e.T, servicetest.RunPlaceholders(e.T, s, false), "")
 	e.Want("main", `SELECT count(*) FROM maintenance.river_job`, "5")
 }
 
 // The job of a user who is claimed again keeps its row for as long as its transaction lasts, which is longer than a claim
 // can wait.
-func TestPlaceholderUserCleanup_UserWhoseJobIsAtWorkDoesNotFailTheRun(t *testing.T) {
-	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
+func userWhoseJobIsAtWorkDoesNotFailTheRun(e *servicetest.Estate) {
 	e.Detail(7, 0, `NULL`)
 	e.Detail(8, 0, `NULL`)
 	e.Insert(servicetest.JobOf(repo.DeletePlaceholderUser{PlaceholderUserID: 7}))
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'running', attempted_at = now()`)
 	e.Exec("main", `BEGIN; SELECT FROM maintenance.river_job WHERE state = 'running' FOR SHARE`)
-	r := servicetest.RunPlaceholders(t, e.Service("", e.WithQueue), false)
+	r := servicetest.RunPlaceholders(e.T, e.Service("", e.WithQueue), false)
 	e.Exec("main", `COMMIT`)
-	servicetest.WantRun(t, r, "succeeded", "scheduled_jobs=1")
+	servicetest.WantRun(e.T, r, "succeeded", "scheduled_jobs=1")
 	e.Want("main", servicetest.JobsOfPlaceholders, "7 8")
 }
 
-func TestPlaceholderUserCleanup_LockedRowWaitsForTheNextRun(t *testing.T) {
-	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
+func lockedRowWaitsForTheNextRun(e *servicetest.Estate) {
 	for id := range 3 {
 		e.Detail(id+1, 0, `NULL`)
 	}
 	release := e.Hold(`SELECT FROM import_placeholder_user_details WHERE id IN (1, 2) FOR UPDATE`)
 	// A page made empty by locks is not the end.
 	s := e.Service("", e.WithQueue, servicetest.With(func(c *placeholderuser.Config) { c.BatchSize = 2 }))
-	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=1")
+	servicetest.WantCounts(e.T, servicetest.RunPlaceholders(e.T, s, false), "scheduled_jobs=1")
 	e.Want("main", servicetest.JobsOfPlaceholders, "3")
 	release()
-	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=2")
+	servicetest.WantCounts(e.T, servicetest.RunPlaceholders(e.T, s, false), "scheduled_jobs=2")
 }
 
-func TestPlaceholderUserCleanup_WaitingJobIsNotDoubled(t *testing.T) {
-	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
+func waitingJobIsNotDoubled(e *servicetest.Estate) {
 	e.Detail(7, 0, `NULL`)
 	e.Detail(8, 0, `NULL`)
 	e.Exec("main", `UPDATE import_placeholder_user_details SET placeholder_user_id = 7 WHERE id = 8`)
 	s := e.Service("", e.WithQueue)
-	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, true), "scheduled_jobs=1")
-	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=1")
+	servicetest.WantCounts(e.T, servicetest.RunPlaceholders(e.T, s, true), "scheduled_jobs=1")
+	servicetest.WantCounts(e.T, servicetest.RunPlaceholders(e.T, s, false), "scheduled_jobs=1")
 	e.Exec("main", `UPDATE import_placeholder_user_details SET last_deletion_attempt_at = now() - interval '3 days'`)
-	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, true), "")
-	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "")
+	servicetest.WantCounts(e.T, servicetest.RunPlaceholders(e.T, s, true), "")
+	servicetest.WantCounts(e.T, servicetest.RunPlaceholders(e.T, s, false), "")
 	e.Want("main", `SELECT string_agg(deletion_attempts::text, ' ') FROM import_placeholder_user_details`, "2 2")
 }
 
-func TestPlaceholderUserCleanup_BacklogTellsDueDeferredAndDead(t *testing.T) {
-	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
+func backlogTellsDueDeferredAndDead(e *servicetest.Estate) {
 	e.Detail(1, 0, `NULL`)
 	e.Detail(2, 3, `now() - interval '3 days'`)
 	e.Detail(3, 3, `now() - interval '1 day'`)
 	e.Detail(4, 15, `now() - interval '9 days'`)
 	e.Detail(5, 2, `NULL`)
 	e.Exec("main", `UPDATE import_placeholder_user_details SET namespace_id = 1 WHERE id = 5`)
-	b := servicetest.StatusOf(t, e.Service("", e.WithQueue), servicetest.PlaceholderUsers).Backlog
-	assert.That(t, b.Pending == 3 && b.Due == 2 && b.Deferred == 1 && b.Dead == 1 &&
+	b := servicetest.StatusOf(e.T, e.Service("", e.WithQueue), servicetest.PlaceholderUsers).Backlog
+	assert.That(e.T, b.Pending == 3 && b.Due == 2 && b.Deferred == 1 && b.Dead == 1 &&
 		!b.OldestAt.IsZero(), "backlog %+v", b)
 }
 
@@ -224,32 +233,30 @@ func TestPlaceholderUserCleanup_WhatItOrItsJobsNeedIsNamed(t *testing.T) {
 	}
 }
 
-func TestPlaceholderUserCleanup_DryRunNamesTheFirstThousandAndCountsTheRest(t *testing.T) {
-	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
+func dryRunNamesTheFirstThousandAndCountsTheRest(e *servicetest.Estate) {
 	e.Detail(1, 14, `now() - interval '3 days'`)
 	e.Detail(2, 0, `NULL`)
 	e.Exec("main", `INSERT INTO import_placeholder_user_details (id, placeholder_user_id, deletion_attempts, organization_id, created_at, updated_at)
 		SELECT i, 2, 0, 1, now(), now() FROM generate_series(3, 1005) i`)
 	s := e.Service("", e.WithQueue)
-	r := servicetest.RunPlaceholders(t, s, true)
-	servicetest.WantCounts(t, r, "scheduled_jobs=2 exhausted_users=1")
-	assert.That(t, len(r.Candidates) == 1000 && r.MoreCandidates == 5,
+	r := servicetest.RunPlaceholders(e.T, s, true)
+	servicetest.WantCounts(e.T, r, "scheduled_jobs=2 exhausted_users=1")
+	assert.That(e.T, len(r.Candidates) == 1000 && r.MoreCandidates == 5,
 		"%d candidates and %d more", len(r.Candidates), r.MoreCandidates)
 	r.Candidates = r.Candidates[:3]
-	servicetest.WantCandidates(t, r,
+	servicetest.WantCandidates(e.T, r,
 		"placeholder 1 u1 queue the last attempt",
 		"placeholder 2 u2 queue",
 		"placeholder 2 u2 queue JOB_WAITING: a job for it waits already",
 	)
 	// The digest is that of all, also of those not listed.
 	e.Exec("main", `DELETE FROM import_placeholder_user_details WHERE id = 1005`)
-	if again := servicetest.RunPlaceholders(t, s, true); again.CandidatesDigest == r.CandidatesDigest {
-		t.Error("one is gone, and the digest is the same")
+	if again := servicetest.RunPlaceholders(e.T, s, true); again.CandidatesDigest == r.CandidatesDigest {
+		e.T.Error("one is gone, and the digest is the same")
 	}
 }
 
-func TestPlaceholderUserCleanup_ARunHeldToAPlanClaimsNobodyElse(t *testing.T) {
-	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
+func aRunHeldToAPlanClaimsNobodyElse(e *servicetest.Estate) {
 	for id := range 4 {
 		e.Detail(id+1, 0, `NULL`)
 	}
@@ -260,7 +267,7 @@ func TestPlaceholderUserCleanup_ARunHeldToAPlanClaimsNobodyElse(t *testing.T) {
 		e.Detail(9, 0, `NULL`)
 		e.Exec("main", `UPDATE import_placeholder_user_details SET namespace_id = NULL WHERE id = 3`)
 	})
-	servicetest.WantCounts(t, r, "scheduled_jobs=3")
+	servicetest.WantCounts(e.T, r, "scheduled_jobs=3")
 	e.Want("main", servicetest.JobsOfPlaceholders, "1 2 4")
 	e.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM import_placeholder_user_details WHERE deletion_attempts = 0`, "3 9")
 }
@@ -320,12 +327,11 @@ func TestDeletePlaceholderUser_ReferencesMayBeNarrowerThanTheID(t *testing.T) {
 	e.Want("main", servicetest.StateOfJobs, "delete_placeholder_user completed, delete_user available")
 }
 
-func TestDeletePlaceholderUser_QueuesTheUserWithItselfAsActor(t *testing.T) {
-	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
+func queuesTheUserWithItselfAsActor(e *servicetest.Estate) {
 	e.Detail(7, 0, `NULL`)
 	var logs servicetest.Buffer
 	s := e.Service("", e.WithQueue, servicetest.LogTo(&logs))
-	servicetest.WantCounts(t, servicetest.RunPlaceholders(t, s, false), "scheduled_jobs=1")
+	servicetest.WantCounts(e.T, servicetest.RunPlaceholders(e.T, s, false), "scheduled_jobs=1")
 	e.Work(s, "delete_placeholder_user")
 	e.Want("main", `SELECT args FROM maintenance.river_job WHERE kind = 'delete_user'`,
 		`{"reason": "Placeholder user is no longer referenced", "user_id": 7, "deleted_by_id": 7, "skip_authorization": true}`)
@@ -338,7 +344,7 @@ func TestDeletePlaceholderUser_QueuesTheUserWithItselfAsActor(t *testing.T) {
 	e.Insert(repo.Job{Args: repo.DeletePlaceholderUser{PlaceholderUserID: 99}})
 	e.Work(s, "delete_placeholder_user")
 	e.Want("main", servicetest.StateOfJobs, "delete_placeholder_user completed TARGET_GONE")
-	assert.That(t, logs.String() == "", "log: %s", logs.String())
+	assert.That(e.T, logs.String() == "", "log: %s", logs.String())
 }
 
 func TestDeletePlaceholderUser_LooksInEveryDatabase(t *testing.T) {

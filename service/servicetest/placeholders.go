@@ -9,12 +9,15 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
+// PlaceholderFixture makes what [NewPlaceholders] has.
+const PlaceholderFixture = `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now());
+	INSERT INTO namespaces (id, name, path, type, organization_id) VALUES (1, 'import', 'import', 'Group', 1)`
+
 // NewPlaceholders has organization 1 and a namespace 1 of an import.
 func NewPlaceholders(t *testing.T) *Estate {
 	t.Helper()
 	e := New(t, "main", "main")
-	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
-	e.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id) VALUES (1, 'import', 'import', 'Group', 1)`)
+	e.Exec("main", PlaceholderFixture)
 	return e
 }
 
