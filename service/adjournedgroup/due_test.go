@@ -15,8 +15,31 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestAdjournedGroupDeletion_RemovalsStartAnIntervalApartInOrderOfIds(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func TestAdjournedGroupDeletion_Due(t *testing.T) {
+	servicetest.Turns(t, servicetest.NewGroups(servicetest.Parallel(t)),
+		removalsStartAnIntervalApartInOrderOfIDs, intervalAndBatchSizeAreConfigured,
+		queuesTheRemovalOfADueGroupAndNoSecondJobWhileOneWaits, walksOverAllPages,
+		dryRunNamesTheGroupsAndWhatBecomesOfThem, aRunHeldToAPlanTouchesNoOtherGroup,
+		runThatHasLostItsLeaseChangesNothingMore, invalidSettingFailsTheRunAndTouchesNothing,
+		followsTheSettingOfTheDay,
+	)
+}
+
+func TestAdjournedGroupDeletion_Holds(t *testing.T) {
+	servicetest.Turns(t, servicetest.NewGroups(servicetest.Parallel(t)),
+		holdsGroupsWhoseUserIsMissing, holdsWhatIsBeingDeletedByAUserWithoutRights,
+		holdsGroupsWhoseScheduleIsLost, walksOverAllCandidatesAndAllGroups,
+	)
+}
+
+func TestAdjournedGroupDeletion_Tables(t *testing.T) {
+	servicetest.Turns(t, servicetest.NewGroups(servicetest.Parallel(t)),
+		tableThatMustNotBeReadIsNamed, worksWithoutStates, isNotConfiguredWithoutItsTables,
+		worksWithEitherStore,
+	)
+}
+
+func removalsStartAnIntervalApartInOrderOfIDs(g *servicetest.Groups) {
 	for i := range 101 {
 		g.Owned(300-i, 15+i%3)
 	}
@@ -25,8 +48,8 @@ func TestAdjournedGroupDeletion_RemovalsStartAnIntervalApartInOrderOfIds(t *test
 		FROM maintenance.river_job j, maintenance.runs r WHERE args ->> 'group_id' IN ('200', '201', '299', '300')`, "200@0 201@20 299@1980 300@2000")
 }
 
-func TestAdjournedGroupDeletion_IntervalAndBatchSizeAreConfigured(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t), func(c *service.Config) {
+func intervalAndBatchSizeAreConfigured(g *servicetest.Groups) {
+	g.Serve(func(c *service.Config) {
 		w := service.Settings[adjournedgroup.Config](c)
 		w.BatchSize, w.Interval = 1, 7_500_000_000
 	})
@@ -37,8 +60,7 @@ func TestAdjournedGroupDeletion_IntervalAndBatchSizeAreConfigured(t *testing.T) 
 	g.WantJobs("10:1@0", "11:1@7.5", "12:1@15")
 }
 
-func TestAdjournedGroupDeletion_FollowsTheSettingOfTheDay(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func followsTheSettingOfTheDay(g *servicetest.Groups) {
 	g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = 30`)
 	g.Owned(10, 8)
 	g.Run("")
@@ -63,31 +85,29 @@ func TestAdjournedGroupDeletion_FollowsTheSettingOfTheDay(t *testing.T) {
 	}
 }
 
-func TestAdjournedGroupDeletion_InvalidSettingFailsTheRunAndTouchesNothing(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func invalidSettingFailsTheRunAndTouchesNothing(g *servicetest.Groups) {
 	g.Exec("main", `ALTER TABLE application_settings ALTER deletion_adjourned_period DROP NOT NULL`)
 	plant(g, "10 owner=1 mark=1@40", "11 mark=1@40")
 	g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = -1`)
 	wantBacklog(g, "2 0 2 0 40")
-	servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups), "deletion_adjourned_period")
+	servicetest.WantDetail(g.T, servicetest.StatusOf(g.T, g.Service, servicetest.AdjournedGroups), "deletion_adjourned_period")
 	for _, value := range []string{"-1", "NULL"} {
 		g.Exec("main", `UPDATE application_settings SET deletion_adjourned_period = `+value)
-		r := assert.Must(g.Service.RunBatch(context.Background(), run.Request{Worker: servicetest.AdjournedGroups}))(t)
-		servicetest.WantState(t, r, "failed")
-		assert.That(t, r.Reason == "SETTING_INVALID", "reason %q, want SETTING_INVALID", r.Reason)
-		servicetest.WantCounts(t, r, "")
-		servicetest.WantError(t, errors.New(r.Error), "deletion_adjourned_period", value)
+		r := assert.Must(g.Service.RunBatch(context.Background(), run.Request{Worker: servicetest.AdjournedGroups}))(g.T)
+		servicetest.WantState(g.T, r, "failed")
+		assert.That(g.T, r.Reason == "SETTING_INVALID", "reason %q, want SETTING_INVALID", r.Reason)
+		servicetest.WantCounts(g.T, r, "")
+		servicetest.WantError(g.T, errors.New(r.Error), "deletion_adjourned_period", value)
 		st, err := g.Service.Status(context.Background(), servicetest.AdjournedGroups)
 		if err != nil || strings.Count(st[0].ConditionDetail, r.Error) != 1 || !strings.HasPrefix(st[0].ConditionDetail, "last run failed: SETTING_INVALID; ") {
-			t.Errorf("detail %q, %v, want the error once", st[0].ConditionDetail, err)
+			g.T.Errorf("detail %q, %v, want the error once", st[0].ConditionDetail, err)
 		}
 	}
 	g.WantJobs()
 	g.WantMarked("10 11")
 }
 
-func TestAdjournedGroupDeletion_QueuesTheRemovalOfADueGroupAndNoSecondJobWhileOneWaits(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func queuesTheRemovalOfADueGroupAndNoSecondJobWhileOneWaits(g *servicetest.Groups) {
 	g.Owned(10, 15)
 	g.Run("scheduled_jobs=1")
 	g.WantJobs("10:1@0")
@@ -108,10 +128,10 @@ func TestAdjournedGroupDeletion_QueuesTheRemovalOfADueGroupAndNoSecondJobWhileOn
 // The days between the mark and the cut-off, and the day on which a membership ends, are UTC dates, whatever the time zones
 // of the process and of the database, and whatever the time of the day.
 func TestAdjournedGroupDeletion_DatesAreThoseOfUTC(t *testing.T) {
-	t.Parallel()
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	for _, zone := range servicetest.Zones() {
 		t.Run(zone, func(t *testing.T) {
-			g := servicetest.NewGroups(servicetest.Parallel(t))
+			g.InTurn(t)
 			plant(g, "10 owner=1 details=1@0", "11 owner=1 details=1@0", "12 owner=1 details=1@0", "13 owner=1 details=1@0",
 				"14 owner=1 mark=1@14", "15 owner=1 mark=1@13", "16 mark=1@14", "17 mark=1@14")
 			g.Member(16, 1, 50, today)
@@ -131,8 +151,8 @@ func TestAdjournedGroupDeletion_DatesAreThoseOfUTC(t *testing.T) {
 }
 
 // All groups of a page have the same date, their ids have gaps, and groups that are not due lie between them.
-func TestAdjournedGroupDeletion_WalksOverAllPages(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t), servicetest.With(func(c *adjournedgroup.Config) { c.BatchSize = 3 }))
+func walksOverAllPages(g *servicetest.Groups) {
+	g.Serve(servicetest.With(func(c *adjournedgroup.Config) { c.BatchSize = 3 }))
 	for _, n := range servicetest.PageEdges(3) {
 		g.Exec("main", `DELETE FROM group_deletion_schedules; DELETE FROM members; DELETE FROM routes; DELETE FROM namespaces; DELETE FROM maintenance.river_job`)
 		for i := range n {
@@ -151,8 +171,8 @@ func TestAdjournedGroupDeletion_WalksOverAllPages(t *testing.T) {
 
 // Candidates are read by the ten thousand, groups without a mark by five thousand: 10,000 marks are of no group, and a
 // group is due behind them.
-func TestAdjournedGroupDeletion_WalksOverAllCandidatesAndAllGroups(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t), servicetest.With(func(c *adjournedgroup.Config) { c.BatchSize = 10_000 }))
+func walksOverAllCandidatesAndAllGroups(g *servicetest.Groups) {
+	g.Serve(servicetest.With(func(c *adjournedgroup.Config) { c.BatchSize = 10_000 }))
 	g.Exec("main", `ALTER TABLE namespaces DISABLE TRIGGER USER`)
 	g.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id, state)
 		SELECT 10 * i, 'n' || i, 'n' || i, 'Group', 1, CASE WHEN i IN (1, 5000, 5001, 10000, 10001) THEN 2 ELSE 0 END FROM generate_series(1, 10001) i;
@@ -165,8 +185,7 @@ func TestAdjournedGroupDeletion_WalksOverAllCandidatesAndAllGroups(t *testing.T)
 	wantBacklog(g, "1 1 0 5 15")
 }
 
-func TestAdjournedGroupDeletion_DryRunNamesTheGroupsAndWhatBecomesOfThem(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func dryRunNamesTheGroupsAndWhatBecomesOfThem(g *servicetest.Groups) {
 	// 10 goes with its child 11; U has no right to 20; of 30 nobody knows who wanted it; a job for 40
 	// waits; 50 looks marked and is not.
 	plant(g, "10 owner=1 mark=1@15", "11<10 path=child mark=1@15", "20 path=restored mark=1@15", "30 path=held details=null@15",
@@ -174,7 +193,7 @@ func TestAdjournedGroupDeletion_DryRunNamesTheGroupsAndWhatBecomesOfThem(t *test
 		"50 path=lost-deletion_scheduled-50", "60 path=untouched")
 	g.QueueJob(40, 1)
 	r := g.DryRun("scheduled_jobs=1 restored_groups=1 held_groups=2")
-	servicetest.WantCandidates(t, r,
+	servicetest.WantCandidates(g.T, r,
 		"group 10 g10 queue",
 		"group 11 g10/child delete with a group above it",
 		"group 20 restored restore RIGHTS_MISSING",
@@ -185,16 +204,15 @@ func TestAdjournedGroupDeletion_DryRunNamesTheGroupsAndWhatBecomesOfThem(t *test
 	digest := r.CandidatesDigest
 	g.Exec("main", `UPDATE routes SET path = 'renamed' WHERE source_id = 20`)
 	again := g.DryRun("scheduled_jobs=1 restored_groups=1 held_groups=2")
-	assert.That(t, again.CandidatesDigest == digest && again.Candidates[2].Name == "renamed",
+	assert.That(g.T, again.CandidatesDigest == digest && again.Candidates[2].Name == "renamed",
 		"only a name has changed: %+v", again)
 	g.Member(20, 1, 50)
 	if again := g.DryRun("scheduled_jobs=2 held_groups=2"); again.CandidatesDigest == digest {
-		t.Errorf("20 goes now, and the digest is the same: %+v", again.Candidates)
+		g.T.Errorf("20 goes now, and the digest is the same: %+v", again.Candidates)
 	}
 }
 
-func TestAdjournedGroupDeletion_ARunHeldToAPlanTouchesNoOtherGroup(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func aRunHeldToAPlanTouchesNoOtherGroup(g *servicetest.Groups) {
 	// The owner of 20 gets the right back: it was to be restored, and is not destroyed instead.
 	plant(g, "10 owner=1 mark=1@15", "20 mark=1@15", "30")
 	g.Exec("main", `CREATE TABLE gates AS SELECT 1 AS n`)
@@ -205,7 +223,7 @@ func TestAdjournedGroupDeletion_ARunHeldToAPlanTouchesNoOtherGroup(t *testing.T)
 		g.Mark(30, 1, 15)
 		g.Member(20, 1, 50)
 	})
-	servicetest.WantCounts(t, r, "scheduled_jobs=1")
+	servicetest.WantCounts(g.T, r, "scheduled_jobs=1")
 	g.Want("main", `SELECT string_agg(args ->> 'group_id', ' ') FROM maintenance.river_job WHERE kind = 'destroy_group'`, "10")
 	g.Want("main", `SELECT string_agg(group_id::text, ' ' ORDER BY group_id) FROM group_deletion_schedules`, "10 20 30 40")
 }
@@ -223,8 +241,7 @@ func wantBacklog(g *servicetest.Groups, want string) {
 	assert.That(g.T, got == want, "backlog %s, want %s", got, want)
 }
 
-func TestAdjournedGroupDeletion_HoldsGroupsWhoseUserIsMissing(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func holdsGroupsWhoseUserIsMissing(g *servicetest.Groups) {
 	for i, user := range []string{`99`, `"abc"`, `1.5`, `{"id": 1}`, `null`, `true`, `"1 "`, `-1`, `"99999999999999999999999"`, `1e300`, `[1]`} {
 		g.Group(10+i, 0, fmt.Sprintf("g%d", i))
 		g.MarkDetails(10+i, 15, `{"deletion_scheduled_by_user_id": `+user+`}`)
@@ -241,13 +258,12 @@ func TestAdjournedGroupDeletion_HoldsGroupsWhoseUserIsMissing(t *testing.T) {
 	wantBacklog(g, "0 0 0 12 -")
 }
 
-func TestAdjournedGroupDeletion_HoldsWhatIsBeingDeletedByAUserWithoutRights(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func holdsWhatIsBeingDeletedByAUserWithoutRights(g *servicetest.Groups) {
 	plant(g, "10 mark=1@15 state=4")
 	r := g.Run("held_groups=1")
 	want := "groups are held (DELETION_IN_PROGRESS: 1), warnings in the log name them"
-	assert.That(t, r.Reason == want, "reason %q, want %q", r.Reason, want)
-	servicetest.WantDetail(t, servicetest.StatusOf(t, g.Service, servicetest.AdjournedGroups), "of the last run, "+r.ID+": groups are held (DELETION_IN_PROGRESS: 1)")
+	assert.That(g.T, r.Reason == want, "reason %q, want %q", r.Reason, want)
+	servicetest.WantDetail(g.T, servicetest.StatusOf(g.T, g.Service, servicetest.AdjournedGroups), "of the last run, "+r.ID+": groups are held (DELETION_IN_PROGRESS: 1)")
 	g.WantMarked("10")
 	g.WantLog(1, "Group held", "group_id=10", "reason=DELETION_IN_PROGRESS")
 	g.QueueJob(10, 1)
@@ -258,8 +274,7 @@ func TestAdjournedGroupDeletion_HoldsWhatIsBeingDeletedByAUserWithoutRights(t *t
 	g.Run("scheduled_jobs=1")
 }
 
-func TestAdjournedGroupDeletion_HoldsGroupsWhoseScheduleIsLost(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func holdsGroupsWhoseScheduleIsLost(g *servicetest.Groups) {
 	g.User(2)
 	plant(g, "10 path=a-deletion_scheduled-10 mark=2@15", "11 path=b state=2", "12 path=c-deletion_scheduled-11",
 		"13 path=d-deletion_scheduled-13x",
@@ -276,60 +291,62 @@ func TestAdjournedGroupDeletion_HoldsGroupsWhoseScheduleIsLost(t *testing.T) {
 	g.Want("main", `SELECT path FROM namespaces WHERE id = 10`, "a-deletion_scheduled-10")
 }
 
-func TestAdjournedGroupDeletion_WorksWithoutStates(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func worksWithoutStates(g *servicetest.Groups) {
 	g.Run("")
-	g.Exec("main", `ALTER TABLE namespaces DROP state`)
+	g.Exec("main", `ALTER TABLE namespaces RENAME state TO away`)
 	plant(g, "10 owner=1 mark=1@15", "11 path=restored-deletion_scheduled-11 mark=1@15", "12 path=lost-deletion_scheduled-12")
 	g.Run("scheduled_jobs=1 restored_groups=1 held_groups=1")
 	g.Run("held_groups=1")
 	g.WantLog(1, "the schema has changed", "level=INFO")
 	g.Want("main", `SELECT path FROM namespaces WHERE id = 11`, "restored")
+	g.Exec("main", `ALTER TABLE namespaces RENAME away TO state`)
 }
 
-func TestAdjournedGroupDeletion_IsNotConfiguredWithoutItsTables(t *testing.T) {
-	t.Parallel()
-	for missing, schema := range map[string]string{
-		"group_group_links": `DROP TABLE group_group_links`, "routes": `DROP TABLE routes`,
-		"users.state of database main has the type integer, which has no 'active'": servicetest.StateIsANumber,
-		"group_deletion_schedules": `DROP TABLE group_deletion_schedules; ALTER TABLE namespace_details DROP deletion_scheduled_at`,
+func isNotConfiguredWithoutItsTables(g *servicetest.Groups) {
+	for missing, schema := range map[string][2]string{
+		"group_group_links": {`ALTER TABLE group_group_links RENAME TO away`, `ALTER TABLE away RENAME TO group_group_links`},
+		"routes":            {`ALTER TABLE routes RENAME TO away`, `ALTER TABLE away RENAME TO routes`},
+		"users.state of database main has the type integer, which has no 'active'": {
+			servicetest.StateIsANumber, `ALTER TABLE users ALTER state TYPE text USING 'active'`,
+		},
+		"group_deletion_schedules": {
+			`ALTER TABLE group_deletion_schedules RENAME TO away; ALTER TABLE namespace_details RENAME deletion_scheduled_at TO away`,
+			`ALTER TABLE away RENAME TO group_deletion_schedules; ALTER TABLE namespace_details RENAME away TO deletion_scheduled_at`,
+		},
 	} {
-		g := servicetest.NewGroups(t)
-		g.Exec("main", schema)
+		g.Exec("main", schema[0])
 		_, err := g.Service.RunBatch(context.Background(), run.Request{Worker: servicetest.AdjournedGroups})
-		servicetest.WantError(t, err, missing)
-		st, err := g.Service.Status(context.Background(), servicetest.AdjournedGroups)
-		assert.That(t, err == nil && st[0].Condition == service.ConditionNotConfigured, "%v, %v", st, err)
+		servicetest.WantError(g.T, err, missing)
+		servicetest.WantConditionOf(g.T, g.Service, servicetest.AdjournedGroups, service.ConditionNotConfigured, missing)
+		g.Exec("main", schema[1])
 	}
 }
 
-func TestAdjournedGroupDeletion_TableThatMustNotBeReadIsNamed(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func tableThatMustNotBeReadIsNamed(g *servicetest.Groups) {
 	role := g.Role(`GRANT ALL ON ALL TABLES IN SCHEMA public, maintenance TO {role};
 		GRANT USAGE ON SCHEMA public, maintenance TO {role}; REVOKE ALL ON group_group_links FROM {role}`)
-	d := servicetest.Open(t, g.URLAs(role, "x"))
+	d := servicetest.Open(g.T, g.URLAs(role, "x"))
 	_, err := d.GroupStores(context.Background())
-	servicetest.WantError(t, err, "group_group_links")
-	assert.That(t, errors.Is(err, repo.ErrForbidden), "got %v", err)
+	servicetest.WantError(g.T, err, "group_group_links")
+	assert.That(g.T, errors.Is(err, repo.ErrForbidden), "got %v", err)
 }
 
-func TestAdjournedGroupDeletion_WorksWithEitherStore(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func worksWithEitherStore(g *servicetest.Groups) {
+	g.Exec("main", `ALTER TABLE group_deletion_schedules RENAME TO away`)
+	plant(g, "10 owner=1 details=1@15", "11 details=1@15")
+	g.Run("scheduled_jobs=1 restored_groups=1")
+	wantBacklog(g, "1 1 0 0 15")
+	g.Exec("main", `ALTER TABLE away RENAME TO group_deletion_schedules; UPDATE namespace_details SET deletion_scheduled_at = NULL; DELETE FROM maintenance.river_job`)
 	for i, schema := range []string{
 		`ALTER TABLE namespace_details DROP deletion_scheduled_at`, `ALTER TABLE namespace_details DROP state_metadata`,
 		`DROP TRIGGER namespaces_insert_details ON namespaces; DROP TABLE namespace_details`,
 	} {
 		g.Exec("main", schema)
-		id := 12 + 2*i
+		id := 22 + 2*i
 		plant(g, fmt.Sprintf("%d owner=1 mark=1@15", id-1), fmt.Sprintf("%d path=restored-%[1]d-deletion_scheduled-%[1]d mark=1@15 state=2", id))
 		g.Run("scheduled_jobs=1 restored_groups=1")
 		g.Want("main", fmt.Sprintf(`SELECT path || ' ' || state FROM namespaces WHERE id = %d`, id), fmt.Sprintf("restored-%d 0", id))
 		wantBacklog(g, "1 1 0 0 15")
 		g.Exec("main", `DELETE FROM group_deletion_schedules; DELETE FROM maintenance.river_job`)
 	}
-	g = servicetest.NewGroups(t)
-	g.Exec("main", `DROP TABLE group_deletion_schedules`)
-	plant(g, "10 owner=1 details=1@15", "11 details=1@15")
-	g.Run("scheduled_jobs=1 restored_groups=1")
-	wantBacklog(g, "1 1 0 0 15")
 }

@@ -8,8 +8,18 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestDestroyGroup_TreeThatIsItsOwnAncestorFailsAndIsReported(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func TestDestroyGroup_Trees(t *testing.T) {
+	servicetest.Turns(t, servicetest.NewGroups(servicetest.Parallel(t)),
+		treeThatIsItsOwnAncestorFailsAndIsReported, cycleThatComesLaterFailsToo,
+		tablesOfAProjectMayReferToEachOtherInAnyOrder, whatLockedRowsForbidIsToldAsLocked,
+		lockedRowsFailTheAttemptAndEverythingElseOfTheirTableGoes,
+		botsOfARemovalWhoseUserIsGoneHaveNoActor, manyMembersGoPageByPage, deepAndWideTreeGoes,
+		rowsThatNoKeyTakesAlongAreNamed, whatIsPutBelowMeanwhileGoesToo,
+		doesWhatTriggersAndKeysWouldHaveDone,
+	)
+}
+
+func treeThatIsItsOwnAncestorFailsAndIsReported(g *servicetest.Groups) {
 	plant(g, "10 owner=1 mark=1@15 details=1@15", "11<10")
 	g.Project(1, 11, "p")
 	g.Exec("main", `UPDATE namespaces SET parent_id = 11, state = 2 WHERE id = 10`)
@@ -24,8 +34,7 @@ func TestDestroyGroup_TreeThatIsItsOwnAncestorFailsAndIsReported(t *testing.T) {
 	g.Attempt("completed succeeded")
 }
 
-func TestDestroyGroup_CycleThatComesLaterFailsToo(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func cycleThatComesLaterFailsToo(g *servicetest.Groups) {
 	plant(g, "10 owner=1 mark=1@15 begun=1", "11<10")
 	g.Exec("main", `UPDATE namespaces SET parent_id = 11 WHERE id = 10`)
 	g.Run("scheduled_jobs=1")
@@ -34,8 +43,7 @@ func TestDestroyGroup_CycleThatComesLaterFailsToo(t *testing.T) {
 	g.WantRows(map[string]int{"namespaces": 2})
 }
 
-func TestDestroyGroup_TablesOfAProjectMayReferToEachOtherInAnyOrder(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func tablesOfAProjectMayReferToEachOtherInAnyOrder(g *servicetest.Groups) {
 	plant(g, "20")
 	g.Project(2, 20, "other")
 	for name, tables := range map[string]string{
@@ -63,12 +71,11 @@ func TestDestroyGroup_TablesOfAProjectMayReferToEachOtherInAnyOrder(t *testing.T
 		g.Run("scheduled_jobs=1")
 		g.Attempt("completed succeeded")
 		g.Want("main", `SELECT string_agg(id::text, ' ') FROM projects`, "2")
-		assert.Equal(t, g.Value("main", `SELECT count(*) FROM z`), "15", name, "rows left")
+		assert.Equal(g.T, g.Value("main", `SELECT count(*) FROM z`), "15", name, "rows left")
 	}
 }
 
-func TestDestroyGroup_WhatLockedRowsForbidIsToldAsLocked(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func whatLockedRowsForbidIsToldAsLocked(g *servicetest.Groups) {
 	g.Owned(10, 15)
 	g.Project(1, 10, "p")
 	g.Exec("main", `CREATE TABLE a (id bigint PRIMARY KEY, project_id bigint REFERENCES projects ON DELETE CASCADE);
@@ -77,16 +84,15 @@ func TestDestroyGroup_WhatLockedRowsForbidIsToldAsLocked(t *testing.T) {
 	release := g.Hold(`SELECT FROM z WHERE id = 7 FOR UPDATE`)
 	defer release()
 	_, err := workJob(g, "never")
-	servicetest.WantError(t, err, "locked by another transaction")
+	servicetest.WantError(g.T, err, "locked by another transaction")
 	g.WantRows(map[string]int{"z": 1, "a": 30})
 	release()
-	r := assert.Must(workJob(g, "never"))(t)
-	assert.That(t, r.Outcome == "succeeded", "%+v", r)
+	r := assert.Must(workJob(g, "never"))(g.T)
+	assert.That(g.T, r.Outcome == "succeeded", "%+v", r)
 	g.WantRows(map[string]int{"a": 0, "z": 0})
 }
 
-func TestDestroyGroup_LockedRowsFailTheAttemptAndEverythingElseOfTheirTableGoes(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func lockedRowsFailTheAttemptAndEverythingElseOfTheirTableGoes(g *servicetest.Groups) {
 	g.Owned(10, 15)
 	g.Project(1, 10, "p")
 	g.Content(1)
@@ -94,18 +100,17 @@ func TestDestroyGroup_LockedRowsFailTheAttemptAndEverythingElseOfTheirTableGoes(
 	release := g.Hold(`SELECT FROM notes WHERE note = 'n' ORDER BY id LIMIT 1 FOR UPDATE`)
 	defer release()
 	r, err := workJob(g, "never")
-	servicetest.WantError(t, err, "locked by another transaction")
-	assert.That(t, r.Outcome == "", "%+v", r)
+	servicetest.WantError(g.T, err, "locked by another transaction")
+	assert.That(g.T, r.Outcome == "", "%+v", r)
 	g.WantRows(map[string]int{"projects": 1})
 	release()
 	if r, err := workJob(g, "never"); err != nil || r.Outcome != "succeeded" {
-		t.Errorf("%+v, %v", r, err)
+		g.T.Errorf("%+v, %v", r, err)
 	}
 	g.WantRows(map[string]int{"namespaces": 0, "notes": 0})
 }
 
-func TestDestroyGroup_DoesWhatTriggersAndKeysWouldHaveDone(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func doesWhatTriggersAndKeysWouldHaveDone(g *servicetest.Groups) {
 	g.Exec("main", `DROP TRIGGER projects_delete_namespace ON projects`)
 	g.Exec("main", `DO $$ DECLARE k record; BEGIN
 		FOR k IN SELECT conrelid::regclass AS t, conname FROM pg_constraint WHERE contype = 'f' AND confrelid IN ('namespaces'::regclass, 'projects'::regclass)
@@ -127,8 +132,7 @@ func TestDestroyGroup_DoesWhatTriggersAndKeysWouldHaveDone(t *testing.T) {
 	g.WantRows(map[string]int{"projects": 0, "members": 0, "namespace_details": 1, "group_deletion_schedules": 0})
 }
 
-func TestDestroyGroup_BotsOfARemovalWhoseUserIsGoneHaveNoActor(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func botsOfARemovalWhoseUserIsGoneHaveNoActor(g *servicetest.Groups) {
 	g.User(2, `user_type = 6`)
 	for _, user := range []string{"NULL", "777"} {
 		plant(g, "10 begun="+user)
@@ -141,8 +145,7 @@ func TestDestroyGroup_BotsOfARemovalWhoseUserIsGoneHaveNoActor(t *testing.T) {
 	}
 }
 
-func TestDestroyGroup_ManyMembersGoPageByPage(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func manyMembersGoPageByPage(g *servicetest.Groups) {
 	g.Exec("main", `INSERT INTO users (id, username, email, projects_limit, organization_id, state, user_type)
 		SELECT i, 'n' || i, 'n' || i, 0, 1, 'active', CASE WHEN i % 2 = 0 THEN 6 ELSE 0 END FROM generate_series(1001, 2300) i`)
 	g.Owned(10, 15)
@@ -155,8 +158,7 @@ func TestDestroyGroup_ManyMembersGoPageByPage(t *testing.T) {
 	g.WantLog(1, "job finished", "bots=650")
 }
 
-func TestDestroyGroup_DeepAndWideTreeGoes(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func deepAndWideTreeGoes(g *servicetest.Groups) {
 	g.Owned(10, 15)
 	g.Exec("main", `INSERT INTO namespaces (id, name, path, type, parent_id, organization_id)
 		SELECT i, 'n' || i, 'n' || i, 'Group', CASE WHEN i = 1000 THEN 10 WHEN i < 1060 THEN i - 1 ELSE 1000 + i % 60 END, 1 FROM generate_series(1000, 1150) i`)
@@ -167,8 +169,7 @@ func TestDestroyGroup_DeepAndWideTreeGoes(t *testing.T) {
 	g.WantLog(1, "job finished", "groups=152", "projects=1")
 }
 
-func TestDestroyGroup_WhatIsPutBelowMeanwhileGoesToo(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func whatIsPutBelowMeanwhileGoesToo(g *servicetest.Groups) {
 	for _, constraint := range []string{"", `ALTER TABLE namespaces DROP CONSTRAINT namespaces_parent_id_fkey`} {
 		g.Exec("main", constraint)
 		plant(g, "10 owner=1 mark=1@15", "11<10")
@@ -184,8 +185,7 @@ func TestDestroyGroup_WhatIsPutBelowMeanwhileGoesToo(t *testing.T) {
 	}
 }
 
-func TestDestroyGroup_RowsThatNoKeyTakesAlongAreNamed(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func rowsThatNoKeyTakesAlongAreNamed(g *servicetest.Groups) {
 	for _, c := range []struct{ table, gone, reference string }{
 		{`CREATE TABLE ledgers (id bigserial PRIMARY KEY, project_id bigint REFERENCES projects); CREATE INDEX ON ledgers (project_id);
 			INSERT INTO ledgers (project_id) VALUES (1)`, `DROP TABLE ledgers`, "ledgers.project_id"},
@@ -212,8 +212,7 @@ func TestDestroyGroup_RowsThatNoKeyTakesAlongAreNamed(t *testing.T) {
 	}
 }
 
-func TestDestroyGroup_FailureIsNotedWhereNothingWas(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func failureIsNotedWhereNothingWas(g *servicetest.Groups) {
 	g.Exec("main", `ALTER TABLE namespace_details ALTER state_metadata DROP NOT NULL, DROP CONSTRAINT namespace_details_state_metadata_check;
 		CREATE TABLE owing (project_id bigint REFERENCES projects)`)
 	plant(g, "10 owner=1 mark=1@15")
@@ -228,8 +227,13 @@ func TestDestroyGroup_FailureIsNotedWhereNothingWas(t *testing.T) {
 	}
 }
 
-func TestDestroyGroup_WorksWithoutStatesDetailsAndTheOtherStore(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func worksWithoutStatesDetailsAndTheOtherStore(g *servicetest.Groups) {
+	g.Exec("main", `ALTER TABLE group_deletion_schedules RENAME TO away`)
+	plant(g, "10 owner=1 details=1@15")
+	g.Run("scheduled_jobs=1")
+	g.Attempt("completed succeeded")
+	g.WantRows(map[string]int{"namespaces": 0})
+	g.Exec("main", `ALTER TABLE away RENAME TO group_deletion_schedules`)
 	for _, schema := range []string{
 		`ALTER TABLE namespaces DROP state`, `ALTER TABLE namespace_details DROP state_metadata, DROP deletion_scheduled_at`,
 		`DROP TRIGGER namespaces_insert_details ON namespaces; DROP TABLE namespace_details`,
@@ -244,10 +248,4 @@ func TestDestroyGroup_WorksWithoutStatesDetailsAndTheOtherStore(t *testing.T) {
 		g.Attempt("completed succeeded")
 		g.WantRows(map[string]int{"namespaces": 0, "projects": 0})
 	}
-	g = servicetest.NewGroups(t)
-	g.Exec("main", `DROP TABLE group_deletion_schedules`)
-	plant(g, "10 owner=1 details=1@15")
-	g.Run("scheduled_jobs=1")
-	g.Attempt("completed succeeded")
-	g.WantRows(map[string]int{"namespaces": 0})
 }

@@ -10,8 +10,16 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestDestroyGroup_EverythingOfTheTreeGoesAndNothingElse(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func TestDestroyGroup(t *testing.T) {
+	servicetest.Turns(t, servicetest.NewGroups(servicetest.Parallel(t)),
+		everythingOfTheTreeGoesAndNothingElse, whatIsNotThereIsSkipped, userThatIsGoneIsRefused,
+		groupIsRestoredWhenTheRightIsLost, failureLeavesMarksAndSaysWhy, botsGoAndHumansStay,
+		groupThatIsNotDueAnyMoreIsSkipped, whatHasBegunIsFinishedWhateverSpeaksAgainstItThen,
+		placeholderDetailsLoseTheirNamespace,
+	)
+}
+
+func everythingOfTheTreeGoesAndNothingElse(g *servicetest.Groups) {
 	plant(g, "5", "10 owner=1 mark=1@15", "11<10 mark=1@15", "12<11", "13<10")
 	for project, group := range map[int]int{1: 5, 2: 10, 3: 11, 4: 12, 6: 12} {
 		g.Project(project, group, fmt.Sprintf("p%d", project))
@@ -51,8 +59,7 @@ func TestDestroyGroup_EverythingOfTheTreeGoesAndNothingElse(t *testing.T) {
 	g.Run("")
 }
 
-func TestDestroyGroup_WhatIsNotThereIsSkipped(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func whatIsNotThereIsSkipped(g *servicetest.Groups) {
 	g.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id) VALUES (16, 'u', 'u', 'User', 1)`)
 	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id, user_id) VALUES (10, 1)`)
 	g.QueueJob(10, 1)
@@ -64,8 +71,7 @@ func TestDestroyGroup_WhatIsNotThereIsSkipped(t *testing.T) {
 	g.WantLog(0, "job finished")
 }
 
-func TestDestroyGroup_UserThatIsGoneIsRefused(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func userThatIsGoneIsRefused(g *servicetest.Groups) {
 	g.User(2)
 	plant(g, "10 path=a-deletion_scheduled-10 owner=2 details=2@15")
 	g.Run("scheduled_jobs=1")
@@ -78,8 +84,7 @@ func TestDestroyGroup_UserThatIsGoneIsRefused(t *testing.T) {
 	g.Attempt("cancelled refused DELETING_USER_MISSING")
 }
 
-func TestDestroyGroup_GroupIsRestoredWhenTheRightIsLost(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func groupIsRestoredWhenTheRightIsLost(g *servicetest.Groups) {
 	plant(g, "10 path=a-deletion_scheduled-10 owner=1 mark=1@15")
 	g.Project(1, 10, "p")
 	g.Run("scheduled_jobs=1")
@@ -91,8 +96,7 @@ func TestDestroyGroup_GroupIsRestoredWhenTheRightIsLost(t *testing.T) {
 	g.WantLog(1, "job finished", "level=INFO", "group_id=10", "user_id=1", "old_path=a-deletion_scheduled-10", "new_path=a")
 }
 
-func TestDestroyGroup_FailureLeavesMarksAndSaysWhy(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func failureLeavesMarksAndSaysWhy(g *servicetest.Groups) {
 	plant(g, "10 owner=1 mark=1@15 details=1@15", "11<10")
 	g.Project(1, 11, "gone")
 	g.Project(2, 10, "stays")
@@ -122,8 +126,7 @@ func TestDestroyGroup_FailureLeavesMarksAndSaysWhy(t *testing.T) {
 	g.WantLog(1, "job finished", "outcome=succeeded", "groups=2", "projects=3")
 }
 
-func TestDestroyGroup_BotsGoAndHumansStay(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func botsGoAndHumansStay(g *servicetest.Groups) {
 	for id, kind := range map[int]string{2: "0", 3: "6", 4: "6", 5: "13", 6: "6", 7: "6", 8: "6"} {
 		g.User(id, "user_type = "+kind)
 	}
@@ -154,8 +157,7 @@ func TestDestroyGroup_BotsGoAndHumansStay(t *testing.T) {
 		AND metadata ->> 'run_id' = r.id::text`, "5")
 }
 
-func TestDestroyGroup_GroupThatIsNotDueAnyMoreIsSkipped(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func groupThatIsNotDueAnyMoreIsSkipped(g *servicetest.Groups) {
 	plant(g, "10 owner=1")
 	for i, since := range []string{
 		`DELETE FROM group_deletion_schedules`,
@@ -174,8 +176,7 @@ func TestDestroyGroup_GroupThatIsNotDueAnyMoreIsSkipped(t *testing.T) {
 	}
 }
 
-func TestDestroyGroup_PlaceholderDetailsLoseTheirNamespace(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func placeholderDetailsLoseTheirNamespace(g *servicetest.Groups) {
 	g.User(2, `user_type = 15`)
 	plant(g, "12")
 	for _, key := range []string{"", `ALTER TABLE import_placeholder_user_details DROP CONSTRAINT import_placeholder_user_details_namespace_id_fkey`} {
@@ -187,7 +188,7 @@ func TestDestroyGroup_PlaceholderDetailsLoseTheirNamespace(t *testing.T) {
 		g.Attempt("completed succeeded")
 		g.Want("main", `SELECT string_agg(coalesce(namespace_id::text, '-'), ' ' ORDER BY id) FROM import_placeholder_user_details`, "- - 12")
 		g.Exec("main", `DELETE FROM maintenance.river_job WHERE kind = 'delete_placeholder_user'`)
-		servicetest.WantCounts(t, servicetest.RunPlaceholders(t, g.Service, false), "scheduled_jobs=1")
+		servicetest.WantCounts(g.T, servicetest.RunPlaceholders(g.T, g.Service, false), "scheduled_jobs=1")
 		g.Exec("main", `DELETE FROM import_placeholder_user_details`)
 	}
 }
@@ -199,11 +200,11 @@ func raising(operation, table string) string {
 }
 
 func TestDestroyGroup_FailedAttemptSaysWhyInItsJob(t *testing.T) {
-	t.Parallel()
 	const (
 		raised = ": a trigger or function raises it: its message is in PostgreSQL's log"
 		locked = ": another transaction holds a lock on a table or row that this needs: check pg_stat_activity"
 	)
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	for name, c := range map[string]struct{ sql, other, reason, want string }{
 		"raised on issues":    {raising("DELETE", "issues"), "", "", "delete issues.project_id on main: P0001 raise_exception" + raised},
 		"raised on projects":  {raising("DELETE", "projects"), "", "", "remove project on main: P0001 raise_exception, table projects" + raised},
@@ -231,7 +232,7 @@ func TestDestroyGroup_FailedAttemptSaysWhyInItsJob(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := servicetest.NewGroups(servicetest.Parallel(t))
+			g.InTurn(t)
 			g.Owned(10, 15)
 			g.Project(1, 10, "p")
 			g.Content(1)
@@ -249,8 +250,7 @@ func TestDestroyGroup_FailedAttemptSaysWhyInItsJob(t *testing.T) {
 	}
 }
 
-func TestDestroyGroup_WhatHasBegunIsFinishedWhateverSpeaksAgainstItThen(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func whatHasBegunIsFinishedWhateverSpeaksAgainstItThen(g *servicetest.Groups) {
 	for _, sql := range []string{
 		`DELETE FROM group_deletion_schedules; UPDATE namespace_details SET deletion_scheduled_at = NULL`,
 		`UPDATE group_deletion_schedules SET marked_for_deletion_on = current_date + 9`,
@@ -265,8 +265,8 @@ func TestDestroyGroup_WhatHasBegunIsFinishedWhateverSpeaksAgainstItThen(t *testi
 			DELETE FROM maintenance.river_job`)
 		plant(g, "10 owner=1 mark=1@15")
 		g.Project(1, 10, "p")
-		r := assert.Must(workJob(g, ""))(t)
-		assert.Require(t, r.Snooze > 0, "%s: %+v, want a snooze", sql, r)
+		r := assert.Must(workJob(g, ""))(g.T)
+		assert.Require(g.T, r.Snooze > 0, "%s: %+v, want a snooze", sql, r)
 		g.WantRows(map[string]int{"maintenance.group_removals": 1})
 		g.Exec("main", sql)
 		g.Exec("main", `UPDATE maintenance.river_job SET state = 'available'`)

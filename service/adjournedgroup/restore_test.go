@@ -13,8 +13,14 @@ import (
 // routes of everything, "source=path (name)".
 const routesSQL = `SELECT string_agg(format('%s%s=%s (%s)', left(source_type, 1), source_id, path, name), ', ' ORDER BY source_type, source_id) FROM routes`
 
-func TestAdjournedGroupDeletion_RestoreGivesBackNamesRoutesAndState(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func TestAdjournedGroupDeletion_Restore(t *testing.T) {
+	servicetest.Turns(t, servicetest.NewGroups(servicetest.Parallel(t)),
+		restoreGivesBackNamesRoutesAndState, restoreTakesOffOnlyTheGroupsOwnSuffix,
+		restoreFindsFreeNamesAndTheOldState, restoreIsAllOrNothing, failedRestoreStopsNoOtherGroup,
+	)
+}
+
+func restoreGivesBackNamesRoutesAndState(g *servicetest.Groups) {
 	// From 80 on there are neighbours whose routes only look alike: "_" is no wildcard, and the parts must end where they end.
 	plant(g, "5 path=p_1", "77<5 path=team-deletion_scheduled-77 mark=1@15 state=2", "78<77 path=sub-deletion_scheduled-77 state=1",
 		"80<5 path=team-deletion_scheduled-770", "81 path=px1", "82<81 path=team-deletion_scheduled-77")
@@ -35,11 +41,10 @@ func TestAdjournedGroupDeletion_RestoreGivesBackNamesRoutesAndState(t *testing.T
 	g.Want("main", `SELECT state_metadata FROM namespace_details WHERE namespace_id = 77`, `{"last_error": "y"}`)
 	g.WantLog(1, "group restored", "group_id=77", "user_id=1", "old_path=p_1/team-deletion_scheduled-77", "new_path=p_1/team")
 	got := fmt.Sprint(r.Tables)
-	assert.That(t, got == "[{group_deletion_schedules 1 0} {namespace_details 0 1} {namespaces 0 1} {routes 0 4}]", "tables %s", got)
+	assert.That(g.T, got == "[{group_deletion_schedules 1 0} {namespace_details 0 1} {namespaces 0 1} {routes 0 4}]", "tables %s", got)
 }
 
-func TestAdjournedGroupDeletion_RestoreTakesOffOnlyTheGroupsOwnSuffix(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func restoreTakesOffOnlyTheGroupsOwnSuffix(g *servicetest.Groups) {
 	cases := []struct{ path, want string }{
 		{"a-deleted-10", "a"},
 		{"b", "b"},
@@ -61,8 +66,7 @@ func TestAdjournedGroupDeletion_RestoreTakesOffOnlyTheGroupsOwnSuffix(t *testing
 	g.WantMarked("")
 }
 
-func TestAdjournedGroupDeletion_RestoreFindsFreeNamesAndTheOldState(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func restoreFindsFreeNamesAndTheOldState(g *servicetest.Groups) {
 	plant(g, "77 path=team-deletion_scheduled-77 mark=1@15", "5", "6<5 path=team", "20", "21<20 path=crew-deletion_scheduled-21 mark=1@15",
 		"22<21",
 		"23<20", "30", "31<30 path=staff-deletion_scheduled-31 mark=1@15")
@@ -86,7 +90,7 @@ func TestAdjournedGroupDeletion_RestoreFindsFreeNamesAndTheOldState(t *testing.T
 
 	path, name := g.Value("main", `SELECT path FROM namespaces WHERE id = 77`), g.Value("main", `SELECT name FROM namespaces WHERE id = 21`)
 	random := regexp.MustCompile(`^(team|Crew)-[a-z0-9]{5}$`)
-	assert.That(t, random.MatchString(path) && random.MatchString(name), "path %q, name %q", path, name)
+	assert.That(g.T, random.MatchString(path) && random.MatchString(name), "path %q, name %q", path, name)
 	g.Want("main", `SELECT string_agg(path, ' ' ORDER BY id) FROM routes WHERE path LIKE 'team%'`, path+" "+path+"/code")
 	g.WantLog(1, "group restored", "new_path="+path)
 	g.Want("main", `SELECT string_agg(path || '=' || name, ', ' ORDER BY source_id) FROM routes WHERE path LIKE 'g20/crew%'`,
@@ -101,8 +105,7 @@ func TestAdjournedGroupDeletion_RestoreFindsFreeNamesAndTheOldState(t *testing.T
 }
 
 // 2,500 routes are more than two statements; a stale route of another group is in the way of the last one.
-func TestAdjournedGroupDeletion_RestoreIsAllOrNothing(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func restoreIsAllOrNothing(g *servicetest.Groups) {
 	g.Group(77, 0, "team-deletion_scheduled-77")
 	g.Exec("main", `INSERT INTO routes (source_type, source_id, namespace_id, path, name)
 		SELECT 'Project', i, 77, 'team-deletion_scheduled-77/p' || i, NULL FROM generate_series(1, 2500) i`)
@@ -110,9 +113,9 @@ func TestAdjournedGroupDeletion_RestoreIsAllOrNothing(t *testing.T) {
 	g.Mark(77, 1, 15)
 	before := g.Value("main", `SELECT md5(string_agg(r::text, '' ORDER BY id)) FROM routes r`)
 	r := g.Run("failed_groups=1")
-	assert.That(t, r.Reason != "", "the reason does not say that a group failed")
-	st, err := g.Service.Status(t.Context(), servicetest.AdjournedGroups)
-	assert.That(t, err == nil && strings.Contains(st[0].ConditionDetail, "of the last run, "+r.ID+": 1 group failed"), "status %v, %v", st, err)
+	assert.That(g.T, r.Reason != "", "the reason does not say that a group failed")
+	st, err := g.Service.Status(g.T.Context(), servicetest.AdjournedGroups)
+	assert.That(g.T, err == nil && strings.Contains(st[0].ConditionDetail, "of the last run, "+r.ID+": 1 group failed"), "status %v, %v", st, err)
 	g.Want("main", `SELECT md5(string_agg(r::text, '' ORDER BY id)) FROM routes r`, before)
 	g.WantMarked("77")
 	g.WantLog(1, "group failed", "level=ERROR", "group_id=77", "unique_violation")
@@ -121,8 +124,7 @@ func TestAdjournedGroupDeletion_RestoreIsAllOrNothing(t *testing.T) {
 	g.Want("main", `SELECT count(*) FROM routes WHERE path ~ '^team(/p[0-9]+)?$'`, "2501")
 }
 
-func TestAdjournedGroupDeletion_FailedRestoreStopsNoOtherGroup(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func failedRestoreStopsNoOtherGroup(g *servicetest.Groups) {
 	plant(g, "10 path=g10-deletion_scheduled-10 mark=1@15", "11 path=g11-deletion_scheduled-11 mark=1@15",
 		"12 path=g12-deletion_scheduled-12 mark=1@15",
 		"13 owner=1 mark=1@15")

@@ -57,16 +57,15 @@ func TestFault_DestroyGroup_KilledInTheMiddleItIsCompletedWithoutTheMembershipsT
 	}
 }
 
-func TestAdjournedGroupDeletion_RunThatHasLostItsLeaseChangesNothingMore(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func runThatHasLostItsLeaseChangesNothingMore(g *servicetest.Groups) {
 	plant(g, "10 mark=1@15", "11 mark=1@15", "12 mark=1@15", "13 owner=1 mark=1@15")
 	g.Exec("main", `CREATE FUNCTION take_over() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		UPDATE maintenance.leases SET holder = 'other', epoch = epoch + 1; RETURN NULL; END $$`)
 	g.Exec("main", `CREATE TRIGGER take_over AFTER DELETE ON group_deletion_schedules FOR EACH ROW WHEN (OLD.group_id = 11) EXECUTE FUNCTION take_over()`)
-	r := assert.Must(g.Service.RunBatch(context.Background(), run.Request{Worker: servicetest.AdjournedGroups}))(t)
-	servicetest.WantState(t, r, "failed")
-	assert.That(t, r.Reason == "LEASE_LOST", "reason %q", r.Reason)
-	servicetest.WantCounts(t, r, "restored_groups=2")
+	r := assert.Must(g.Service.RunBatch(context.Background(), run.Request{Worker: servicetest.AdjournedGroups}))(g.T)
+	servicetest.WantState(g.T, r, "failed")
+	assert.That(g.T, r.Reason == "LEASE_LOST", "reason %q", r.Reason)
+	servicetest.WantCounts(g.T, r, "restored_groups=2")
 	g.WantMarked("12 13")
 	g.WantJobs()
 }
@@ -110,8 +109,17 @@ func attempt(g *servicetest.Groups, at string) func() (job.Result, error) {
 	return func() (job.Result, error) { return servicetest.Attempt(s, r) }
 }
 
-func TestDestroyGroup_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func TestDestroyGroup_Attempts(t *testing.T) {
+	servicetest.Turns(t, servicetest.NewGroups(servicetest.Parallel(t)),
+		attemptWhoseTimeIsOverSnoozesAndTheNextGoesOn, attemptThatIsOutOfTimeSaysSoInItsGroup,
+		twoAttemptsNeverOverlap, membersThatSomebodyElseRemovesAtTheSameTimeAreNoError,
+		membershipsThatSomebodyElseRemovesAtTheSameTimeHideNoOthers,
+		waitsWhileTheJobOfASubgroupRemovesThat, jobsOfAGroupAndOfOneBelowItNeverFailForEachOther,
+		failureIsNotedWhereNothingWas, worksWithoutStatesDetailsAndTheOtherStore,
+	)
+}
+
+func attemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(g *servicetest.Groups) {
 	g.Owned(10, 15)
 	for p := 1; p < 4; p++ {
 		g.Project(p, 10, fmt.Sprintf("p%d", p))
@@ -119,9 +127,9 @@ func TestDestroyGroup_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T
 	}
 	attempts := 0
 	for at := ""; ; at = "left outside" {
-		r := assert.Must(workJob(g, at))(t)
+		r := assert.Must(workJob(g, at))(g.T)
 		if attempts++; r.Snooze == 0 {
-			assert.That(t, r.Outcome == job.Succeeded, "%+v", r)
+			assert.That(g.T, r.Outcome == job.Succeeded, "%+v", r)
 			break
 		}
 		g.Want("main", `SELECT state FROM namespaces WHERE id = 10`, "4")
@@ -129,7 +137,7 @@ func TestDestroyGroup_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T
 		g.WantRows(map[string]int{"maintenance.group_removals": 1})
 	}
 	// One that did nothing but begin, and at least one for each of the six things left outside.
-	assert.That(t, attempts >= 7, "%d attempts", attempts)
+	assert.That(g.T, attempts >= 7, "%d attempts", attempts)
 	g.WantRows(map[string]int{"namespaces": 0, "projects": 0, "notes": 0, "maintenance.group_removals": 0})
 	g.WantLog(1, "job finished", "outcome=succeeded", "groups=1", "projects=3")
 	g.WantLog(6, "left_outside")
@@ -138,8 +146,7 @@ func TestDestroyGroup_AttemptWhoseTimeIsOverSnoozesAndTheNextGoesOn(t *testing.T
 	g.WantLog(1, "job finished", "worked_seconds=", "tables=", "namespaces:map[deleted:1 updated:0]", "outside=")
 }
 
-func TestDestroyGroup_AttemptThatIsOutOfTimeSaysSoInItsGroup(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func attemptThatIsOutOfTimeSaysSoInItsGroup(g *servicetest.Groups) {
 	g.Owned(10, 15)
 	g.MarkDetails(10, 15, `{"deletion_scheduled_by_user_id": 1}`)
 	g.Gate("main", "group_deletion_schedules", "true")
@@ -148,7 +155,7 @@ func TestDestroyGroup_AttemptThatIsOutOfTimeSaysSoInItsGroup(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second) //nolint:gocritic // elapses: the attempt stands before a gate
 	defer cancel()
 	if _, err := g.Service.WorkJob(ctx, request); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %v, want that its time is over", err)
+		g.T.Errorf("got %v, want that its time is over", err)
 	}
 	g.Want("main", `SELECT state FROM namespaces WHERE id = 10`, "2")
 	g.Want("main", `SELECT state_metadata ->> 'deletion_error' FROM namespace_details WHERE namespace_id = 10`, "stopped before its end")
@@ -162,18 +169,17 @@ func TestDestroyGroup_AttemptThatIsOutOfTimeSaysSoInItsGroup(t *testing.T) {
 	g.AtGate("main", servicetest.App)
 	stop()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want that it was stopped", err)
+		g.T.Errorf("got %v, want that it was stopped", err)
 	}
 	g.Want("main", `SELECT state FROM namespaces WHERE id = 10`, "4")
 }
 
-func TestDestroyGroup_TwoAttemptsNeverOverlap(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func twoAttemptsNeverOverlap(g *servicetest.Groups) {
 	g.Owned(10, 15)
 	g.Project(1, 10, "p")
 	g.Exec("main", `SELECT pg_advisory_lock(10)`)
 	r, err := workJob(g, "never")
-	assert.That(t, err == nil && r.Snooze.Seconds() == 30, "%+v, %v", r, err)
+	assert.That(g.T, err == nil && r.Snooze.Seconds() == 30, "%+v, %v", r, err)
 	g.Want("main", `SELECT state FROM namespaces WHERE id = 10`, "0")
 	g.Exec("main", `SELECT pg_advisory_unlock(10)`)
 	// Another attempt comes between two steps of this one: it stops there, and does not report a failure.
@@ -187,19 +193,18 @@ func TestDestroyGroup_TwoAttemptsNeverOverlap(t *testing.T) {
 	}()
 	g.AtGate("main", servicetest.App)
 	if r, err := workJob(g, "never"); err != nil || r.Snooze.Seconds() != 30 {
-		t.Errorf("%+v, %v", r, err)
+		g.T.Errorf("%+v, %v", r, err)
 	}
 	g.Lift("main", servicetest.App)
 	if r := <-done; r.Outcome != job.Succeeded {
-		t.Errorf("%+v", r)
+		g.T.Errorf("%+v", r)
 	}
 	g.WantRows(map[string]int{"namespaces": 0})
 }
 
 // What others remove at the same time.
 
-func TestDestroyGroup_MembersThatSomebodyElseRemovesAtTheSameTimeAreNoError(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func membersThatSomebodyElseRemovesAtTheSameTimeAreNoError(g *servicetest.Groups) {
 	g.Owned(10, 15)
 	g.Project(1, 10, "p")
 	g.Exec("main", `INSERT INTO members (source_type, source_id, type, user_id, access_level, member_namespace_id) VALUES ('Project', 1, 'ProjectMember', 1, 30, 10001)`)
@@ -210,39 +215,36 @@ func TestDestroyGroup_MembersThatSomebodyElseRemovesAtTheSameTimeAreNoError(t *t
 	g.Want("main", `SELECT coalesce(array_length(errors, 1), 0) FROM maintenance.river_job WHERE kind = 'destroy_group'`, "0")
 }
 
-func TestDeleteUser_MembershipsThatSomebodyElseRemovesAtTheSameTimeHideNoOthers(t *testing.T) {
-	e := servicetest.NewTokens(servicetest.Parallel(t))
+func membershipsThatSomebodyElseRemovesAtTheSameTimeHideNoOthers(g *servicetest.Groups) {
+	e := g.Estate
 	e.User(7, 0, 1)
 	e.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id) SELECT i, 'g' || i, 'g' || i, 'Group', 1 FROM generate_series(1000, 2500) i`)
 	e.Exec("main", `INSERT INTO members (id, user_id, source_id, source_type, type, access_level, member_namespace_id)
 		SELECT i, 7, i, 'Namespace', 'GroupMember', 30, i FROM generate_series(1000, 2500) i`)
-	s := e.Service("", e.WithQueue)
 	// A whole page of them, in the order in which they are found.
 	e.Held(`DELETE FROM members WHERE id < 2000`, 1)
-	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionDone)
+	servicetest.WantDeletion(e.T, e.Deletion(g.Service, servicetest.Authorized(7)), servicetest.DeletionDone)
 	e.Want("main", `SELECT count(*) FROM members WHERE user_id = 7`, "0")
 }
 
-func TestDestroyGroup_WaitsWhileTheJobOfASubgroupRemovesThat(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func waitsWhileTheJobOfASubgroupRemovesThat(g *servicetest.Groups) {
 	plant(g, "10 owner=1 mark=1@15", "11<10", "12<11")
 	g.Project(1, 12, "p")
 	g.Content(1)
 	g.QueueJob(10, 1)
 	ctx := context.Background()
-	step := assert.Must(g.Connect("main").Begin(ctx))(t)
+	step := assert.Must(g.Connect("main").Begin(ctx))(g.T)
 	// A step of another job that removes the group at the bottom.
-	assert.Must(step.Exec(ctx, `SELECT pg_advisory_xact_lock(12)`))(t)
+	assert.Must(step.Exec(ctx, `SELECT pg_advisory_xact_lock(12)`))(g.T)
 	g.Attempt("scheduled")
 	g.Want("main", `SELECT concat_ws(' ', attempt, metadata ->> 'snoozes', round(extract(epoch FROM scheduled_at - now()) / 30)) FROM maintenance.river_job`, "0 1 1")
 	g.WantRows(map[string]int{"projects": 1, "members": 2})
-	assert.NoError(t, step.Commit(ctx))
+	assert.NoError(g.T, step.Commit(ctx))
 	g.Attempt("completed succeeded")
 	g.WantRows(map[string]int{"namespaces": 0, "projects": 0})
 }
 
-func TestDestroyGroup_JobsOfAGroupAndOfOneBelowItNeverFailForEachOther(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func jobsOfAGroupAndOfOneBelowItNeverFailForEachOther(g *servicetest.Groups) {
 	plant(g, "10 owner=1 mark=1@15", "11<10 mark=1@16")
 	for project := 1; project <= 4; project++ {
 		g.Project(project, 11, "p"+string(rune('a'+project)))

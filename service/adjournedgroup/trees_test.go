@@ -202,10 +202,10 @@ func dueCases() []treeCase {
 }
 
 func TestAdjournedGroupDeletion_DecidesAboutEachGroupOfATree(t *testing.T) {
-	t.Parallel()
+	g := servicetest.NewGroups(servicetest.Parallel(t))
 	for _, c := range append(coverCases(), dueCases()...) {
 		t.Run(c.name, func(t *testing.T) {
-			g := servicetest.NewGroups(servicetest.Parallel(t))
+			g.InTurn(t)
 			for user := 2; user < 5; user++ {
 				g.User(user)
 			}

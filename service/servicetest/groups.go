@@ -3,7 +3,6 @@ package servicetest
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 
@@ -22,13 +21,20 @@ type Groups struct {
 func NewGroups(t *testing.T, change ...func(*service.Config)) *Groups {
 	t.Helper()
 	g := &Groups{Estate: New(t, "main", "main")}
-	g.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
-	g.Exec("main", `INSERT INTO application_settings (deletion_adjourned_period) VALUES (14)`)
-	g.User(1)
-	g.Service = g.Estate.Service("", append([]func(*service.Config){g.WithQueue, func(c *service.Config) {
-		c.Logger = slog.New(slog.NewTextHandler(&g.Log, nil))
-	}}, change...)...)
+	g.begin = func() {
+		g.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
+		g.Exec("main", `INSERT INTO application_settings (id, deletion_adjourned_period) VALUES (1, 14)`)
+		g.User(1)
+	}
+	g.begin()
+	g.Serve(change...)
 	return g
+}
+
+// Serve gives the groups a service that has a queue and logs into g.Log.
+func (g *Groups) Serve(change ...func(*service.Config)) {
+	g.T.Helper()
+	g.Service = g.Estate.Service("", append([]func(*service.Config){g.WithQueue, g.Log.KeepAll}, change...)...)
 }
 
 // NewDemoGroups is the demo data, all in one database.
@@ -36,9 +42,7 @@ func NewDemoGroups(t *testing.T) *Groups {
 	t.Helper()
 	g := &Groups{Estate: New(t, "all")}
 	g.Add("main", Databases.Clone(t, Demo()))
-	g.Service = g.Estate.Service("", g.WithQueue, func(c *service.Config) {
-		c.Logger = slog.New(slog.NewTextHandler(&g.Log, nil))
-	})
+	g.Serve()
 	return g
 }
 

@@ -90,6 +90,13 @@ func (l *LogBook) Lines(containing string) (found []string) {
 	return found
 }
 
+// Reset forgets what was logged so far.
+func (l *LogBook) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text.Reset()
+}
+
 // Keep has a service log its warnings into the book.
 func (l *LogBook) Keep(c *service.Config) {
 	c.Logger = slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelWarn}))

@@ -1,7 +1,10 @@
 package servicetest
 
 import (
+	"reflect"
+	"runtime"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -34,21 +37,49 @@ const restoreSQL = `DO $$ DECLARE n int; statement text; BEGIN
 	END LOOP;
 END $$`
 
-// InTurn runs cases one after the other on the same databases, each as a subtest. A case finds what prepare makes, and
-// no rows, tables, functions, triggers, constraints or indexes of another case. It undoes other changes of the schema itself.
-func InTurn[F any](e *Estate, f F, prepare func(), cases map[string]func(F)) {
-	e.T.Helper()
+// InTurn hands an estate to a subtest until that ends: with no rows, tables, functions, triggers, constraints or indexes of
+// another subtest. A subtest undoes other changes of the schema itself, or is the last.
+func (e *Estate) InTurn(t *testing.T) {
+	t.Helper()
 	all, open := e.T, slices.Clone(e.Open)
+	e.T = t
+	t.Cleanup(func() { e.T, e.Open = all, open })
 	for database := range e.SQL {
 		e.Exec(database, keptSQL)
+		e.Exec(database, restoreSQL)
 	}
+	if e.begin != nil {
+		e.begin()
+	}
+}
+
+// InTurn is [Estate.InTurn], with an empty log and the service that the groups have at first.
+func (g *Groups) InTurn(t *testing.T) {
+	t.Helper()
+	s := g.Service
+	t.Cleanup(func() { g.Service = s })
+	g.Log.Reset()
+	g.Estate.InTurn(t)
+}
+
+// Turns runs tests in their order on the same databases, as subtests of their names.
+func Turns[E interface{ InTurn(t *testing.T) }](t *testing.T, e E, tests ...func(E)) {
+	t.Helper()
+	for _, test := range tests {
+		name := runtime.FuncForPC(reflect.ValueOf(test).Pointer()).Name()
+		t.Run(name[strings.LastIndex(name, ".")+1:], func(t *testing.T) {
+			e.InTurn(t)
+			test(e)
+		})
+	}
+}
+
+// InTurn runs cases one after the other on the same databases, each as a subtest that finds what prepare makes.
+func InTurn[F any](e *Estate, f F, prepare func(), cases map[string]func(F)) {
+	e.T.Helper()
 	for name, do := range cases {
-		all.Run(name, func(t *testing.T) {
-			e.T = t
-			t.Cleanup(func() { e.T, e.Open = all, open })
-			for database := range e.SQL {
-				e.Exec(database, restoreSQL)
-			}
+		e.T.Run(name, func(t *testing.T) {
+			e.InTurn(t)
 			prepare()
 			do(f)
 		})

@@ -16,10 +16,13 @@ import (
 func NewTokens(t *testing.T) *Estate {
 	t.Helper()
 	e := New(t, "main", "main")
-	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) SELECT i, 'o' || i, now(), now() FROM generate_series(1, 2) i`)
-	e.Exec("main", `INSERT INTO application_settings (id, resource_access_tokens_settings) VALUES (1, $1)`, TokenSettings("42"))
-	e.User(101, 11, 1)
-	e.User(102, 11, 2)
+	e.begin = func() {
+		e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) SELECT i, 'o' || i, now(), now() FROM generate_series(1, 2) i`)
+		e.Exec("main", `INSERT INTO application_settings (id, resource_access_tokens_settings) VALUES (1, $1)`, TokenSettings("42"))
+		e.User(101, 11, 1)
+		e.User(102, 11, 2)
+	}
+	e.begin()
 	return e
 }
 
