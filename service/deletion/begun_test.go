@@ -12,11 +12,17 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-// leaving makes bot 7 with a dead token, a personal project, and a group and an organization that 8
-// owns too; 1 is an administrator who wants it gone.
+// leaving is an estate of [leave].
 func leaving(t *testing.T) (*servicetest.Estate, repo.DeleteUser) {
 	t.Helper()
 	e := servicetest.NewTokens(t)
+	return e, leave(e)
+}
+
+// leave makes bot 7 with a dead token, a personal project, and a group and an organization that 8
+// owns too; 1 is an administrator who wants it gone.
+func leave(e *servicetest.Estate) repo.DeleteUser {
+	e.T.Helper()
 	e.Bots(7)
 	e.Token(7, "false", "{c_date} - 100", servicetest.LongAgo)
 	e.User(1, 0, 1)
@@ -30,7 +36,7 @@ func leaving(t *testing.T) (*servicetest.Estate, repo.DeleteUser) {
 	e.Member(8, 50)
 	e.Exec("main", `INSERT INTO organization_users (organization_id, user_id, access_level, created_at, updated_at)
 		VALUES (1, 7, 50, now(), now()), (1, 8, 50, now(), now())`)
-	return e, repo.DeleteUser{UserID: 7, DeletedByID: new(int64(1)), Reason: repo.TokenDeletionReason}
+	return repo.DeleteUser{UserID: 7, DeletedByID: new(int64(1)), Reason: repo.TokenDeletionReason}
 }
 
 // objections are what comes between a deletion and its checks, and how a job ends that finds it
@@ -80,12 +86,13 @@ func wantDeleted(e *servicetest.Estate, others string) {
 }
 
 func TestDeleteUser_WhatSpeaksAgainstItCountsOnlyBeforeItBegins(t *testing.T) {
-	t.Parallel()
+	e := servicetest.NewTokens(servicetest.Parallel(t))
+	s := e.Service("", e.WithQueue)
 	for name, c := range objections() {
 		for _, begun := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, begun before: %t", name, begun), func(t *testing.T) {
-				e, args := leaving(servicetest.Parallel(t))
-				s := e.Service("", e.WithQueue)
+				e.InTurn(t)
+				args := leave(e)
 				if begun {
 					beginDeletion(e, s, args)
 					e.Exec("main", c.sql)
@@ -103,7 +110,8 @@ func TestDeleteUser_WhatSpeaksAgainstItCountsOnlyBeforeItBegins(t *testing.T) {
 }
 
 func TestDeleteUser_AnyOtherJobFinishesWhatADiscardedOneHasBegun(t *testing.T) {
-	t.Parallel()
+	e := servicetest.NewTokens(servicetest.Parallel(t))
+	s := e.Service("", e.WithQueue)
 	for name, next := range map[string]func(*servicetest.Estate, *service.Service) string{
 		"another reason": func(e *servicetest.Estate, s *service.Service) string {
 			return e.Deletion(s, repo.DeleteUser{UserID: 7, DeletedByID: new(int64(8)), Reason: "because"})
@@ -119,9 +127,8 @@ func TestDeleteUser_AnyOtherJobFinishesWhatADiscardedOneHasBegun(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e, args := leaving(servicetest.Parallel(t))
-			s := e.Service("", e.WithQueue)
-			beginDeletion(e, s, args)
+			e.InTurn(t)
+			beginDeletion(e, s, leave(e))
 			e.Exec("main", `UPDATE maintenance.river_job SET state = 'discarded', attempt = 25, finalized_at = now()`)
 			e.Exec("main", objections()["a new token"].sql)
 			e.Exec("main", objections()["its actor is gone"].sql)
@@ -134,12 +141,11 @@ func TestDeleteUser_AnyOtherJobFinishesWhatADiscardedOneHasBegun(t *testing.T) {
 	}
 }
 
-func TestDeleteUser_WhoIsGoneAfterTheRemovalHasBegunIsSkipped(t *testing.T) {
-	e, args := leaving(servicetest.Parallel(t))
+func whoIsGoneAfterTheRemovalHasBegunIsSkipped(e *servicetest.Estate) {
 	s := e.Service("", e.WithQueue)
-	beginDeletion(e, s, args)
+	beginDeletion(e, s, leave(e))
 	e.Exec("main", `DELETE FROM notes; DELETE FROM issues; DELETE FROM projects; DELETE FROM users WHERE id = 7`)
-	servicetest.WantDeletion(t, e.DeletionAgain(s), servicetest.DeletionSkipped+"TARGET_GONE")
+	servicetest.WantDeletion(e.T, e.DeletionAgain(s), servicetest.DeletionSkipped+"TARGET_GONE")
 	e.Want("main", begun, "")
 }
 
@@ -215,12 +221,12 @@ func TestFault_DeleteUser_KilledAtAnyStatementAndWithoutTheRightThenItIsFinished
 	}
 }
 
-func TestDeleteUser_TwoJobsForOneUserFinishItTogether(t *testing.T) {
-	e, args := leaving(servicetest.Parallel(t))
+func twoJobsForOneUserFinishItTogether(e *servicetest.Estate) {
+	args := leave(e)
 	e.PersonalProjects(8, 801)
 	s := e.Service("", e.WithQueue)
 	e.Insert(servicetest.JobOf(args), servicetest.JobOf(repo.DeleteUser{UserID: 7, DeletedByID: new(int64(1)), SkipAuthorization: true, Reason: "because"}))
-	devdb.Eventually(t, "both jobs to end", func() bool { return e.Work(s, "delete_user") == 0 })
+	devdb.Eventually(e.T, "both jobs to end", func() bool { return e.Work(s, "delete_user") == 0 })
 	e.Want("main", endedDeletions, "2 completed succeeded")
 	wantDeleted(e, "801 801 801 1")
 }

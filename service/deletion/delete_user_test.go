@@ -11,8 +11,16 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestDeleteUser_BlocksTheBotAndQueuesItForTheGhostMigration(t *testing.T) {
-	e := servicetest.NewTokens(servicetest.Parallel(t))
+func TestDeleteUser(t *testing.T) {
+	servicetest.Turns(t, servicetest.NewTokens(servicetest.Parallel(t)),
+		blocksTheBotAndQueuesItForTheGhostMigration, accountsOfTheSystemStay,
+		reasonOfTheTokensIsCheckedAgain, actorNeedsTheRightUnlessItIsSkipped,
+		whoIsGoneAfterTheRemovalHasBegunIsSkipped, twoJobsForOneUserFinishItTogether,
+		ofWhateverStateTypeOrTokensForOtherReasons,
+	)
+}
+
+func blocksTheBotAndQueuesItForTheGhostMigration(e *servicetest.Estate) {
 	e.Bots(7, 8)
 	e.User(9, 0, 1)
 	e.Group(50, 0)
@@ -22,29 +30,28 @@ func TestDeleteUser_BlocksTheBotAndQueuesItForTheGhostMigration(t *testing.T) {
 	e.Token(7, "true", servicetest.Never, servicetest.LongAgo)
 	e.Alive(8)
 	s := e.Service("", e.WithQueue)
-	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=2 scheduled_jobs=1")
-	servicetest.WantDeletion(t, e.DeletionAgain(s), servicetest.DeletionDone)
+	servicetest.WantCounts(e.T, servicetest.RunTokens(e.T, s), "examined_users=2 scheduled_jobs=1")
+	servicetest.WantDeletion(e.T, e.DeletionAgain(s), servicetest.DeletionDone)
 	wantUser(e, 7, "blocked 0 0 101,f,6")
 	e.Want("main", `SELECT concat_ws(' ', consume_after <= now(), created_at = updated_at, created_at <= now()) FROM ghost_user_migrations`, "t t t")
 	e.Want("main", `SELECT count(*) FROM personal_access_tokens WHERE user_id = 7`, "1")
 	before := e.Value("main", `SELECT string_agg(u::text, ' ' ORDER BY id) || (SELECT string_agg(g::text, ' ') FROM ghost_user_migrations g) FROM users u`)
-	servicetest.WantDeletion(t, e.Deletion(s, servicetest.InactiveBot()), servicetest.DeletionDone)
+	servicetest.WantDeletion(e.T, e.Deletion(s, servicetest.InactiveBot()), servicetest.DeletionDone)
 	e.Want("main", `SELECT string_agg(u::text, ' ' ORDER BY id) || (SELECT string_agg(g::text, ' ') FROM ghost_user_migrations g) FROM users u`, before)
 	for _, user := range []int{8, 9} {
 		wantUser(e, user, "active 1 0")
 	}
 	// It is in the queue now, and left out.
-	servicetest.WantCounts(t, servicetest.RunTokens(t, s), "examined_users=2")
+	servicetest.WantCounts(e.T, servicetest.RunTokens(e.T, s), "examined_users=2")
 }
 
-func TestDeleteUser_AccountsOfTheSystemStay(t *testing.T) {
-	e := servicetest.NewTokens(servicetest.Parallel(t))
+func accountsOfTheSystemStay(e *servicetest.Estate) {
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log))
 	// A user who is missing is skipped quietly.
-	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionSkipped+"TARGET_GONE")
-	servicetest.WantDeletion(t, e.Deletion(s, servicetest.InactiveBot()), servicetest.DeletionSkipped+"TARGET_GONE")
-	assert.That(t, !strings.Contains(log.String(), "job finished"), "not quiet: %s", log)
+	servicetest.WantDeletion(e.T, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionSkipped+"TARGET_GONE")
+	servicetest.WantDeletion(e.T, e.Deletion(s, servicetest.InactiveBot()), servicetest.DeletionSkipped+"TARGET_GONE")
+	assert.That(e.T, !strings.Contains(log.String(), "job finished"), "not quiet: %s", log)
 	for userType := range 19 {
 		e.User(200+userType, userType, 1)
 		e.Insert(servicetest.JobOf(servicetest.Authorized(int64(200 + userType))))
@@ -57,19 +64,18 @@ func TestDeleteUser_AccountsOfTheSystemStay(t *testing.T) {
 		case 0, 6, 13, 15:
 			want, rows = servicetest.DeletionDone, fmt.Sprintf("blocked 0 0 f,%d", userType)
 		}
-		servicetest.WantDeletion(t, e.Value("main", `SELECT concat_ws(' ', state, metadata ->> 'outcome', nullif(metadata ->> 'reason', ''))
+		servicetest.WantDeletion(e.T, e.Value("main", `SELECT concat_ws(' ', state, metadata ->> 'outcome', nullif(metadata ->> 'reason', ''))
 			FROM maintenance.river_job WHERE (args ->> 'user_id')::integer = $1`, user), want)
 		wantUser(e, user, rows)
 	}
-	assert.Equal(t, strings.Count(log.String(), `"level":"WARN"`), 15, "warnings")
+	assert.Equal(e.T, strings.Count(log.String(), `"level":"WARN"`), 15, "warnings")
 	if !strings.Contains(log.String(), `"outcome":"refused","reason":"INTERNAL_USER","attempt":1,"run_id":"","duration_seconds"`) || !strings.Contains(log.String(), `"user_id":205`) {
-		t.Errorf("log: %s", log)
+		e.T.Errorf("log: %s", log)
 	}
 	e.Want("main", `SELECT count(*) FROM maintenance.river_job WHERE attempt > 1 OR state NOT IN ('completed', 'cancelled')`, "0")
 }
 
-func TestDeleteUser_ReasonOfTheTokensIsCheckedAgain(t *testing.T) {
-	t.Parallel()
+func reasonOfTheTokensIsCheckedAgain(e *servicetest.Estate) {
 	set := func(value string) string {
 		return `UPDATE application_settings SET resource_access_tokens_settings = '` + servicetest.TokenSettings(value) + `'`
 	}
@@ -77,7 +83,6 @@ func TestDeleteUser_ReasonOfTheTokensIsCheckedAgain(t *testing.T) {
 		return `INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at) VALUES (` + user + `, 't', 1, now(), now())`
 	}
 	const mine = ` WHERE user_id = {bot}`
-	e := servicetest.NewTokens(t)
 	e.Group(50, 0)
 	s := e.Service("", e.WithQueue)
 	for i, c := range []struct{ name, sql, want string }{
@@ -109,7 +114,7 @@ func TestDeleteUser_ReasonOfTheTokensIsCheckedAgain(t *testing.T) {
 		state := `SELECT u::text || (SELECT coalesce(string_agg(t::text, ' '), '') FROM personal_access_tokens t WHERE user_id = u.id) FROM users u WHERE id = ` + fmt.Sprint(bot)
 		before := e.Value("main", state)
 		got := e.DeletionAgain(s)
-		assert.That(t, got == c.want, "%s: job is %q, want %q", c.name, got, c.want)
+		assert.That(e.T, got == c.want, "%s: job is %q, want %q", c.name, got, c.want)
 		if c.name == "setting invalid" {
 			e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`, servicetest.TokenSettingKey+` in application_settings.resource_access_tokens_settings is "42":`+
 				` set it to a whole number of days from 1 to 36500, or to null, which switches the deletion off`)
@@ -117,17 +122,15 @@ func TestDeleteUser_ReasonOfTheTokensIsCheckedAgain(t *testing.T) {
 		left := e.Value("main", fmt.Sprintf(`SELECT (SELECT count(*) FROM members WHERE user_id = %d) || ' ' || (SELECT count(*) FROM ghost_user_migrations WHERE user_id = %[1]d)`, bot))
 		switch {
 		case got == servicetest.DeletionDone && left != "0 1":
-			t.Errorf("%s: memberships and rows of the queue %s", c.name, left)
+			e.T.Errorf("%s: memberships and rows of the queue %s", c.name, left)
 		case got != servicetest.DeletionDone && (left != "1 0" || e.Value("main", state) != before):
-			t.Errorf("%s: not deleted, and changed", c.name)
+			e.T.Errorf("%s: not deleted, and changed", c.name)
 		}
 	}
 }
 
-func TestDeleteUser_ActorNeedsTheRightUnlessItIsSkipped(t *testing.T) {
-	t.Parallel()
+func actorNeedsTheRightUnlessItIsSkipped(e *servicetest.Estate) {
 	const nobody, itself = -1, 0
-	e := servicetest.NewTokens(t)
 	for user := 1; user <= 4; user++ {
 		e.User(user, 0, 1)
 	}
@@ -165,12 +168,11 @@ func TestDeleteUser_ActorNeedsTheRightUnlessItIsSkipped(t *testing.T) {
 			want, rows = servicetest.DeletionRefused+"NOT_AUTHORIZED", "active 0 0"
 		}
 		got, left := e.Deletion(s, args), e.UserRows(bot)
-		assert.That(t, got == want && left == rows, "%s: job is %q, user %q, want %q, %q", c.name, got, left, want, rows)
+		assert.That(e.T, got == want && left == rows, "%s: job is %q, user %q, want %q, %q", c.name, got, left, want, rows)
 	}
 }
 
-func TestDeleteUser_OfWhateverStateTypeOrTokensForOtherReasons(t *testing.T) {
-	e := servicetest.NewTokens(servicetest.Parallel(t))
+func ofWhateverStateTypeOrTokensForOtherReasons(e *servicetest.Estate) {
 	s := e.Service("", e.WithQueue)
 	// The state becomes blocked, unless it is banned.
 	for i, state := range []string{"'active'", "NULL", "'deactivated'", "'ldap_blocked'", "'blocked_pending_approval'", "'blocked'", "'banned'"} {
@@ -186,7 +188,7 @@ func TestDeleteUser_OfWhateverStateTypeOrTokensForOtherReasons(t *testing.T) {
 	// A user without a type is queued as a human.
 	e.User(7, 0, 1)
 	e.Exec("main", `ALTER TABLE users DROP CONSTRAINT users_user_type_check; UPDATE users SET user_type = NULL WHERE id = 7`)
-	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionDone)
+	servicetest.WantDeletion(e.T, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionDone)
 	wantUser(e, 7, "blocked 0 0 f,0")
 	// A row in the queue stays as it is.
 	const queued = `SELECT concat_ws(' ', g.ctid, g.xmin, g) FROM ghost_user_migrations g WHERE user_id = 8`
@@ -194,16 +196,16 @@ func TestDeleteUser_OfWhateverStateTypeOrTokensForOtherReasons(t *testing.T) {
 	e.Exec("main", `INSERT INTO ghost_user_migrations (user_id, initiator_user_id, hard_delete, consume_after, user_type, created_at, updated_at)
 		VALUES (8, 5, true, '2040-01-01', 0, '2001-01-01', '2001-01-01')`)
 	before := e.Value("main", queued)
-	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(8)), servicetest.DeletionDone)
+	servicetest.WantDeletion(e.T, e.Deletion(s, servicetest.Authorized(8)), servicetest.DeletionDone)
 	e.Want("main", queued, before)
 	e.Want("main", `SELECT state FROM users WHERE id = 8`, "blocked")
 	// Tokens do not count, nor does their setting, nor need they be there.
 	e.Bots(9, 17)
 	e.Alive(9)
 	e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = '`+servicetest.TokenSettings("null")+`'`)
-	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(9)), servicetest.DeletionDone)
+	servicetest.WantDeletion(e.T, e.Deletion(s, servicetest.Authorized(9)), servicetest.DeletionDone)
 	e.Exec("main", `DROP TABLE personal_access_tokens`)
-	servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), servicetest.Authorized(17)), servicetest.DeletionDone)
+	servicetest.WantDeletion(e.T, e.Deletion(e.Service("", e.WithQueue), servicetest.Authorized(17)), servicetest.DeletionDone)
 }
 
 // wantUser fails the test unless a user has these rows.

@@ -16,8 +16,15 @@ const endedDeletions = `SELECT string_agg(format('%s %s', n, how), ', ' ORDER BY
 	SELECT count(*) AS n, concat_ws(' ', state, metadata ->> 'outcome', nullif(metadata ->> 'reason', '')) AS how
 	FROM maintenance.river_job WHERE kind = 'delete_user' GROUP BY 2) ended`
 
+func TestDeleteUser_Owners(t *testing.T) {
+	servicetest.Turns(t, servicetest.NewTokens(servicetest.Parallel(t)),
+		groupsKeepAnOwnerWhenAllAreToGoAtOnce, onlyOwnerOfAnOrganizationStays,
+		warningNamesTheFirstTenGroups, onlyOwnerOfAGroupStays,
+	)
+}
+
 func TestDeleteUser_OfTwoOwnersWhoGoAtOnceOneStays(t *testing.T) {
-	t.Parallel()
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	// User 7 is an owner of group 50, whose parents are 51 and 52.
 	for name, c := range map[string]struct{ owner, isolation string }{
 		"of the group":         {servicetest.MemberSQL(`8, 50, 50`), "read committed"},
@@ -25,7 +32,7 @@ func TestDeleteUser_OfTwoOwnersWhoGoAtOnceOneStays(t *testing.T) {
 		"with older snapshots": {servicetest.MemberSQL(`8, 50, 50`), "repeatable read"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := servicetest.NewTokens(servicetest.Parallel(t))
+			e.InTurn(t)
 			e.Exec("main", `DO $do$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '`+c.isolation+`'); END $do$`)
 			e.User(7, 0, 1)
 			e.User(8, 0, 1)
@@ -48,8 +55,7 @@ func TestDeleteUser_OfTwoOwnersWhoGoAtOnceOneStays(t *testing.T) {
 	}
 }
 
-func TestDeleteUser_GroupsKeepAnOwnerWhenAllAreToGoAtOnce(t *testing.T) {
-	e := servicetest.NewTokens(servicetest.Parallel(t))
+func groupsKeepAnOwnerWhenAllAreToGoAtOnce(e *servicetest.Estate) {
 	e.Exec("main", `INSERT INTO users (id, username, email, projects_limit, state, user_type, organization_id)
 		SELECT i, 'u' || i, 'u' || i, 0, 'active', 6, 1 FROM generate_series(1001, 1040) i`)
 	e.Exec("main", `INSERT INTO namespaces (id, name, path, type, organization_id) SELECT i, 'g' || i, 'g' || i, 'Group', 1 FROM generate_series(1, 20) i`)
@@ -61,8 +67,8 @@ func TestDeleteUser_GroupsKeepAnOwnerWhenAllAreToGoAtOnce(t *testing.T) {
 		e.Insert(servicetest.JobOf(servicetest.Authorized(id)))
 	}
 	other := e.Queue()
-	assert.NoError(t, other.Start(servicetest.OnlyKind{Service: second, Kind: "delete_user"}))
-	defer func() { assert.NoError(t, other.Stop(context.Background())) }()
+	assert.NoError(e.T, other.Start(servicetest.OnlyKind{Service: second, Kind: "delete_user"}))
+	defer func() { assert.NoError(e.T, other.Stop(context.Background())) }()
 	e.Work(first, "delete_user")
 	e.Want("main", `SELECT count(*) FROM namespaces n WHERE NOT EXISTS (SELECT FROM members m WHERE m.source_id = n.id AND m.source_type = 'Namespace')`, "0")
 	e.Want("main", `SELECT count(*) FROM maintenance.river_job WHERE attempt > 1 OR state NOT IN ('completed', 'cancelled')`, "0")
@@ -70,9 +76,8 @@ func TestDeleteUser_GroupsKeepAnOwnerWhenAllAreToGoAtOnce(t *testing.T) {
 
 // coOwner makes user 7 an owner of a group and of an organization, and 8 the other owner of one of
 // them.
-func coOwner(t *testing.T, shared string) *servicetest.Estate {
-	t.Helper()
-	e := servicetest.NewTokens(t)
+func coOwner(e *servicetest.Estate, shared string) {
+	e.T.Helper()
 	e.User(7, 0, 1)
 	e.User(8, 0, 1)
 	if shared == "group" {
@@ -83,7 +88,6 @@ func coOwner(t *testing.T, shared string) *servicetest.Estate {
 		e.Exec("main", `INSERT INTO organization_users (organization_id, user_id, access_level, created_at, updated_at)
 			VALUES (1, 7, 50, now(), now()), (1, 8, 50, now(), now())`)
 	}
-	return e
 }
 
 // jobElsewhere moves jobs to a queue that nobody works.
@@ -102,7 +106,6 @@ func workHere(e *servicetest.Estate, s *service.Service) {
 }
 
 func TestDeleteUser_WhoIsToGoDoesNotCountAsAnOwner(t *testing.T) {
-	t.Parallel()
 	job := func(state string) string {
 		finalized := "NULL"
 		if state == "completed" || state == "cancelled" || state == "discarded" {
@@ -133,10 +136,12 @@ func TestDeleteUser_WhoIsToGoDoesNotCountAsAnOwner(t *testing.T) {
 		{"in the queue of other name", `ALTER TABLE ghost_user_migrations RENAME TO users_ghost_user_migrations;
 			INSERT INTO users_ghost_user_migrations (user_id, created_at, updated_at) VALUES (8, now(), now())`, false},
 	}
+	e := servicetest.NewTokens(servicetest.Parallel(t))
+	s := e.Service("", e.WithQueue)
 	for _, shared := range []string{"group", "organization"} {
 		t.Run(shared, func(t *testing.T) {
-			e := coOwner(servicetest.Parallel(t), shared)
-			s := e.Service("", e.WithQueue)
+			e.InTurn(t)
+			coOwner(e, shared)
 			for _, c := range cases {
 				e.Exec("main", `DELETE FROM maintenance.river_job; DELETE FROM maintenance.user_removals; DELETE FROM ghost_user_migrations; UPDATE users SET state = 'active'`)
 				if shared == "group" {
@@ -156,19 +161,21 @@ func TestDeleteUser_WhoIsToGoDoesNotCountAsAnOwner(t *testing.T) {
 					t.Errorf("%s: job %q, want %q", c.name, got, want)
 				}
 			}
+			e.Exec("main", `ALTER TABLE users_ghost_user_migrations RENAME TO ghost_user_migrations`)
 		})
 	}
 }
 
 func TestDeleteUser_OfTwoOwnersOneGoesAndOfTheOtherNothingIsTouched(t *testing.T) {
-	t.Parallel()
+	e := servicetest.NewTokens(servicetest.Parallel(t))
+	s := e.Service("", e.WithQueue)
 	for _, shared := range []string{"group", "organization"} {
 		for _, at := range []string{"at once", "one after the other"} {
 			t.Run(shared+" "+at, func(t *testing.T) {
-				e := coOwner(servicetest.Parallel(t), shared)
+				e.InTurn(t)
+				coOwner(e, shared)
 				e.PersonalProjects(7, 701)
 				e.PersonalProjects(8, 801)
-				s := e.Service("", e.WithQueue)
 				e.Insert(servicetest.JobOf(servicetest.Authorized(7)), servicetest.JobOf(servicetest.Authorized(8)))
 				if at == "at once" {
 					e.Held(`SELECT FROM users FOR UPDATE`, 2)
@@ -194,8 +201,7 @@ func TestDeleteUser_OfTwoOwnersOneGoesAndOfTheOtherNothingIsTouched(t *testing.T
 	}
 }
 
-func TestDeleteUser_OnlyOwnerOfAGroupStays(t *testing.T) {
-	e := servicetest.NewTokens(servicetest.Parallel(t))
+func onlyOwnerOfAGroupStays(e *servicetest.Estate) {
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log))
 	// User 7 is an owner of group 50, whose parents are 51 and 52.
@@ -245,17 +251,16 @@ func TestDeleteUser_OnlyOwnerOfAGroupStays(t *testing.T) {
 		if c.sole {
 			want = servicetest.DeletionRefused + "SOLE_OWNER_OF_GROUP"
 		}
-		assert.Equal(t, e.Deletion(s, servicetest.Authorized(7)), want, name, "job")
+		assert.Equal(e.T, e.Deletion(s, servicetest.Authorized(7)), want, name, "job")
 		if c.sole {
 			e.Want("main", `SELECT state || (SELECT count(*) FROM ghost_user_migrations) || (SELECT count(*) > 0 FROM members WHERE user_id = 7) FROM users WHERE id = 7`, "active0true")
-			assert.That(t, strings.Contains(log.String(), `"user_id":7,"deletion_reason":"Group was deleted","groups":[50`),
+			assert.That(e.T, strings.Contains(log.String(), `"user_id":7,"deletion_reason":"Group was deleted","groups":[50`),
 				"%s: log: %s", name, log)
 		}
 	}
 }
 
-func TestDeleteUser_WarningNamesTheFirstTenGroups(t *testing.T) {
-	e := servicetest.NewTokens(servicetest.Parallel(t))
+func warningNamesTheFirstTenGroups(e *servicetest.Estate) {
 	e.User(7, 0, 1)
 	e.User(8, 0, 1)
 	// More than a page, and those that matter are behind it.
@@ -266,27 +271,26 @@ func TestDeleteUser_WarningNamesTheFirstTenGroups(t *testing.T) {
 		SELECT 8, i, 'Namespace', 'GroupMember', 50, i FROM generate_series(1000, 3500) i WHERE i NOT IN (1500, 2000) AND i NOT BETWEEN 3001 AND 3020`)
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log))
-	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionRefused+"SOLE_OWNER_OF_GROUP")
-	assert.That(t, strings.Contains(log.String(), `"groups":[1500,2000,3001,3002,3003,3004,3005,3006,3007,3008]`), "log: %s", log)
+	servicetest.WantDeletion(e.T, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionRefused+"SOLE_OWNER_OF_GROUP")
+	assert.That(e.T, strings.Contains(log.String(), `"groups":[1500,2000,3001,3002,3003,3004,3005,3006,3007,3008]`), "log: %s", log)
 	e.Exec("main", `INSERT INTO members (user_id, source_id, source_type, type, access_level, member_namespace_id)
 		SELECT 8, i, 'Namespace', 'GroupMember', 50, i FROM generate_series(1000, 3500) i`)
-	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionDone)
+	servicetest.WantDeletion(e.T, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionDone)
 	e.Want("main", `SELECT count(*) FROM members WHERE user_id = 7`, "0")
 }
 
-func TestDeleteUser_OnlyOwnerOfAnOrganizationStays(t *testing.T) {
-	e := servicetest.NewTokens(servicetest.Parallel(t))
+func onlyOwnerOfAnOrganizationStays(e *servicetest.Estate) {
 	e.User(7, 0, 1)
 	e.User(8, 0, 1)
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log))
 	e.Exec("main", `INSERT INTO organization_users (organization_id, user_id, access_level, created_at, updated_at)
 		VALUES (1, 7, 50, now(), now()), (2, 7, 50, now(), now()), (2, 8, 50, now(), now()), (1, 8, 10, now(), now())`)
-	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionRefused+"SOLE_OWNER_OF_ORGANIZATION")
+	servicetest.WantDeletion(e.T, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionRefused+"SOLE_OWNER_OF_ORGANIZATION")
 	e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job ORDER BY id DESC LIMIT 1`, "refused: SOLE_OWNER_OF_ORGANIZATION: organizations [1] have no other owner: give them one")
-	assert.That(t, strings.Contains(log.String(), `"organizations":[1]`), "log: %s", log)
+	assert.That(e.T, strings.Contains(log.String(), `"organizations":[1]`), "log: %s", log)
 	e.Want("main", `SELECT state FROM users WHERE id = 7`, "active")
 	e.Exec("main", `UPDATE organization_users SET access_level = 50`)
-	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionDone)
+	servicetest.WantDeletion(e.T, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionDone)
 	e.Want("main", `SELECT count(*) FROM organization_users WHERE user_id = 7`, "2")
 }

@@ -11,8 +11,16 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestDeleteUser_DeletesAllMembershipsAThousandAtATime(t *testing.T) {
-	e := servicetest.NewTokens(servicetest.Parallel(t))
+func TestDeleteUser_Rows(t *testing.T) {
+	servicetest.Turns(t, servicetest.NewTokens(servicetest.Parallel(t)),
+		personalProjectsGoFirst, nothingPersonalGoesIfItIsRefusedNorAProjectInAGroup,
+		attemptWhoseTimeIsOverOrWhoseUserIsBusySnoozesAndTheNextGoesOn,
+		tokenThatIsBeingMadeOrRenewedSavesItsBot, stateThatCannotBeBlockedIsNamed,
+		needsNoIndexOnTheQueueToQueueAUserOnce, deletesAllMembershipsAThousandAtATime,
+	)
+}
+
+func deletesAllMembershipsAThousandAtATime(e *servicetest.Estate) {
 	e.Bots(7)
 	e.User(8, 0, 1)
 	e.Group(50, 0)
@@ -28,15 +36,14 @@ func TestDeleteUser_DeletesAllMembershipsAThousandAtATime(t *testing.T) {
 		CREATE TRIGGER note AFTER DELETE ON members REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION note_removal();
 		CREATE TRIGGER note AFTER DELETE ON project_authorizations REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION note_removal()`)
 	log := &servicetest.Buffer{}
-	servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue, servicetest.LogTo(log)), servicetest.Authorized(7)), servicetest.DeletionDone)
+	servicetest.WantDeletion(e.T, e.Deletion(e.Service("", e.WithQueue, servicetest.LogTo(log)), servicetest.Authorized(7)), servicetest.DeletionDone)
 	wantUser(e, 7, "blocked 0 0 f,6")
 	wantUser(e, 8, "active 1 2100")
 	e.Want("main", `SELECT string_agg(n::text, ' ' ORDER BY ctid) FROM removals`, "1000 1000 500 0 1000 1000 100 0")
-	assert.That(t, strings.Contains(log.String(), `"memberships":2500,"authorizations":2100,"ghost_migration_queued":true`), "log: %s", log)
+	assert.That(e.T, strings.Contains(log.String(), `"memberships":2500,"authorizations":2100,"ghost_migration_queued":true`), "log: %s", log)
 }
 
-func TestDeleteUser_NeedsNoIndexOnTheQueueToQueueAUserOnce(t *testing.T) {
-	e := servicetest.NewTokens(servicetest.Parallel(t))
+func needsNoIndexOnTheQueueToQueueAUserOnce(e *servicetest.Estate) {
 	e.Bots(7, 8)
 	e.Exec("main", `DROP INDEX `+e.Value("main", `SELECT indexrelid::regclass FROM pg_index WHERE indrelid = 'ghost_user_migrations'::regclass AND indisunique AND NOT indisprimary`))
 	const partial = `CREATE UNIQUE INDEX partial ON ghost_user_migrations (user_id) WHERE consume_after IS NOT NULL`
@@ -45,54 +52,77 @@ func TestDeleteUser_NeedsNoIndexOnTheQueueToQueueAUserOnce(t *testing.T) {
 		e.Exec("main", index)
 		s := e.Service("", e.WithQueue)
 		for range 2 {
-			servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(user)), servicetest.DeletionDone)
+			servicetest.WantDeletion(e.T, e.Deletion(s, servicetest.Authorized(user)), servicetest.DeletionDone)
 			e.Want("main", fmt.Sprint(`SELECT count(*) FROM ghost_user_migrations WHERE user_id = `, user), "1")
 		}
 	}
 }
 
+// away renames a table, or "table.column", and back undoes that.
+func away(name string) (sql, back string) {
+	if table, column, is := strings.Cut(name, "."); is {
+		return fmt.Sprintf(`ALTER TABLE %s RENAME %s TO away`, table, column),
+			fmt.Sprintf(`ALTER TABLE %s RENAME away TO %s`, table, column)
+	}
+	return fmt.Sprintf(`ALTER TABLE %s RENAME TO %[1]s_away`, name),
+		fmt.Sprintf(`ALTER TABLE %s_away RENAME TO %[1]s`, name)
+}
+
 func TestDeleteUser_WorksWithWhatTablesThereAre(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct{ sql, queue, want string }{
-		"no column user_type in the queue":  {`ALTER TABLE ghost_user_migrations DROP COLUMN user_type`, "ghost_user_migrations", servicetest.DeletionDone},
-		"queue of the other name":           {`ALTER TABLE ghost_user_migrations RENAME TO users_ghost_user_migrations`, "users_ghost_user_migrations", servicetest.DeletionDone},
-		"no organization_users":             {`DROP TABLE organization_users`, "ghost_user_migrations", servicetest.DeletionDone},
-		"no project_authorizations":         {`DROP TABLE project_authorizations`, "ghost_user_migrations", servicetest.DeletionDone},
-		"no organizations of users":         {`ALTER TABLE users DROP COLUMN organization_id CASCADE`, "ghost_user_migrations", servicetest.DeletionDone},
-		"no members, namespaces, projects":  {`DROP TABLE members, namespaces, projects CASCADE`, "ghost_user_migrations", servicetest.DeletionDone},
-		"no settings":                       {`DROP TABLE application_settings`, "ghost_user_migrations", servicetest.DeletionDone},
-		"no queue":                          {`DROP TABLE ghost_user_migrations`, "", servicetest.DeletionFailed},
-		"no tokens":                         {`DROP TABLE personal_access_tokens`, "ghost_user_migrations", servicetest.DeletionFailed},
-		"few states":                        {servicetest.StateIsAnEnum("active", "blocked"), "ghost_user_migrations", servicetest.DeletionDone},
-		"both queues, the older one unused": {`CREATE TABLE users_ghost_user_migrations (user_id bigint)`, "ghost_user_migrations", servicetest.DeletionDone},
+	e := servicetest.NewTokens(servicetest.Parallel(t))
+	s := e.Service("", e.WithQueue)
+	for name, c := range map[string]struct{ away, sql, back, missing string }{
+		"no column user_type in the queue":  {away: "ghost_user_migrations.user_type"},
+		"no organization_users":             {away: "organization_users"},
+		"no project_authorizations":         {away: "project_authorizations"},
+		"no organizations of users":         {away: "users.organization_id"},
+		"no members, namespaces, projects":  {away: "members namespaces projects"},
+		"no settings":                       {away: "application_settings"},
+		"no queue":                          {away: "ghost_user_migrations", missing: "ghost_user_migrations"},
+		"no tokens":                         {away: "personal_access_tokens", missing: "personal_access_tokens"},
+		"both queues, the older one unused": {sql: `CREATE TABLE users_ghost_user_migrations (user_id bigint)`},
+		"few states": {
+			sql:  servicetest.StateIsAnEnum("active", "blocked"),
+			back: `ALTER TABLE users ALTER state TYPE text; DROP TYPE mood`,
+		},
+		"queue of the other name": {
+			sql:  `ALTER TABLE ghost_user_migrations RENAME TO users_ghost_user_migrations`,
+			back: `ALTER TABLE users_ghost_user_migrations RENAME TO ghost_user_migrations`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := servicetest.NewTokens(servicetest.Parallel(t))
+			e.InTurn(t)
 			e.Bots(7)
-			s := e.Service("", e.WithQueue)
+			for gone := range strings.FieldsSeq(c.away) {
+				sql, back := away(gone)
+				e.Exec("main", sql)
+				defer e.Exec("main", back)
+			}
 			e.Exec("main", c.sql)
-			servicetest.WantDeletion(t, e.Deletion(s, servicetest.InactiveBot()), c.want)
-			if c.want == servicetest.DeletionDone {
-				e.Want("main", `SELECT concat_ws(' ', state, (SELECT initiator_user_id FROM `+c.queue+` WHERE user_id = 7)) FROM users WHERE id = 7`, "blocked 101")
+			got := e.Deletion(s, servicetest.InactiveBot())
+			failure := e.Value("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`)
+			e.Exec("main", c.back)
+			if c.missing != "" {
+				servicetest.WantDeletion(t, got, servicetest.DeletionFailed)
+				e.Want("main", `SELECT state FROM users WHERE id = 7`, "active")
+				assert.That(t, strings.Contains(failure, c.missing), "%q does not name %s", failure, c.missing)
 				return
 			}
-			e.Want("main", `SELECT state FROM users WHERE id = 7`, "active")
-			missing, _, _ := strings.Cut(strings.TrimPrefix(c.sql, "DROP TABLE "), " ")
-			got := e.Value("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`)
-			assert.That(t, strings.Contains(got, missing), "%q does not name %s", got, missing)
+			servicetest.WantDeletion(t, got, servicetest.DeletionDone)
+			e.Want("main", `SELECT concat_ws(' ', state, (SELECT initiator_user_id FROM ghost_user_migrations WHERE user_id = 7)) FROM users WHERE id = 7`, "blocked 101")
 		})
 	}
 }
 
-func TestDeleteUser_StateThatCannotBeBlockedIsNamed(t *testing.T) {
-	t.Parallel()
+func stateThatCannotBeBlockedIsNamed(e *servicetest.Estate) {
+	s := e.Service("", e.WithQueue)
+	e.Bots(7)
 	for typeName, sql := range map[string]string{"integer": servicetest.StateIsANumber, "mood": servicetest.StateIsAnEnum("active", "banned")} {
-		e := servicetest.NewTokens(t)
-		e.Bots(7)
 		e.Exec("main", sql)
-		servicetest.WantDeletion(t, e.Deletion(e.Service("", e.WithQueue), servicetest.Authorized(7)), servicetest.DeletionFailed)
+		servicetest.WantDeletion(e.T, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionFailed)
 		e.Want("main", `SELECT errors[1] ->> 'error' FROM maintenance.river_job`,
 			"users.state of database main has the type "+typeName+", which has no 'blocked': make it a text, or an enum that has it")
+		e.Exec("main", `ALTER TABLE users ALTER state TYPE text USING 'active'; DELETE FROM maintenance.river_job`)
 	}
 }
 
@@ -102,17 +132,16 @@ func waitsForLock(e *servicetest.Estate) {
 	e.Eventually("main", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'caretaker' AND wait_event_type = 'Lock'`, "1")
 }
 
-func TestDeleteUser_TokenThatIsBeingMadeOrRenewedSavesItsBot(t *testing.T) {
-	t.Parallel()
+func tokenThatIsBeingMadeOrRenewedSavesItsBot(e *servicetest.Estate) {
+	s := e.Service("", e.WithQueue)
 	for name, sql := range map[string]string{
 		"made":    `INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at) VALUES (7, 't', 1, now(), now())`,
 		"renewed": `UPDATE personal_access_tokens SET expires_at = '2100-01-01' WHERE user_id = 7`,
 	} {
-		t.Run(name, func(t *testing.T) {
-			e := servicetest.NewTokens(servicetest.Parallel(t))
+		e.T.Run(name, func(t *testing.T) {
+			e.InTurn(t)
 			e.Bots(7)
 			e.Token(7, "false", "date '2001-01-01'", servicetest.LongAgo)
-			s := e.Service("", e.WithQueue)
 			e.Insert(servicetest.JobOf(servicetest.InactiveBot()))
 			commit := e.Other(sql)
 			worked := make(chan string)
@@ -133,8 +162,7 @@ func TestDeleteUser_TokenThatIsBeingMadeOrRenewedSavesItsBot(t *testing.T) {
 const remains = `SELECT concat_ws(' ', (SELECT string_agg(id::text, ',' ORDER BY id) FROM projects), (SELECT string_agg(id::text, ',' ORDER BY id) FROM issues),
 	(SELECT string_agg(project_id::text, ',' ORDER BY project_id) FROM project_repositories), (SELECT count(*) FROM notes))`
 
-func TestDeleteUser_PersonalProjectsGoFirst(t *testing.T) {
-	e := servicetest.NewTokens(servicetest.Parallel(t))
+func personalProjectsGoFirst(e *servicetest.Estate) {
 	e.User(7, 0, 1)
 	e.User(8, 0, 1)
 	e.Bots(9)
@@ -154,44 +182,42 @@ func TestDeleteUser_PersonalProjectsGoFirst(t *testing.T) {
 	e.Want("main", `SELECT args FROM maintenance.river_job WHERE args @> '{"user_id": 9}'`,
 		`{"reason": "Group was deleted", "user_id": 9, "deleted_by_id": 101, "skip_authorization": true}`)
 	for _, path := range []string{"@hashed/701", "@hashed/702"} {
-		assert.That(t, strings.Contains(log.String(), path), "%s is not logged as left outside: %s", path, log)
+		assert.That(e.T, strings.Contains(log.String(), path), "%s is not logged as left outside: %s", path, log)
 	}
 }
 
-func TestDeleteUser_NothingPersonalGoesIfItIsRefusedNorAProjectInAGroup(t *testing.T) {
-	e := servicetest.NewTokens(servicetest.Parallel(t))
+func nothingPersonalGoesIfItIsRefusedNorAProjectInAGroup(e *servicetest.Estate) {
 	e.User(7, 0, 1)
 	e.PersonalProjects(7, 701)
 	e.Group(50, 0)
 	e.Member(7, 50)
 	s := e.Service("", e.WithQueue)
-	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionRefused+"SOLE_OWNER_OF_GROUP")
+	servicetest.WantDeletion(e.T, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionRefused+"SOLE_OWNER_OF_GROUP")
 	e.Want("main", remains, "701 701 701 1")
 	wantUser(e, 7, "active 2 1")
 	e.Exec("main", `DELETE FROM members WHERE source_id = 50; UPDATE namespaces SET type = 'Group' WHERE id = 70`)
-	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionDone)
+	servicetest.WantDeletion(e.T, e.Deletion(s, servicetest.Authorized(7)), servicetest.DeletionDone)
 	e.Want("main", remains, "701 701 701 1")
 }
 
-func TestDeleteUser_AttemptWhoseTimeIsOverOrWhoseUserIsBusySnoozesAndTheNextGoesOn(t *testing.T) {
-	e := servicetest.NewTokens(servicetest.Parallel(t))
+func attemptWhoseTimeIsOverOrWhoseUserIsBusySnoozesAndTheNextGoesOn(e *servicetest.Estate) {
 	e.User(7, 0, 1)
 	e.PersonalProjects(7, 701)
 	s := e.Service("", e.WithQueue)
 	// Two attempts do not remove projects at once.
 	release := e.Other(`SELECT pg_advisory_xact_lock(-7)`)
 	r, err := e.AttemptOf(s, servicetest.Authorized(7), nil)
-	assert.That(t, err == nil && r.Snooze.Seconds() == 30 && r.Reason == "TARGET_BUSY", "%+v, %v, want a snooze of 30 s", r, err)
+	assert.That(e.T, err == nil && r.Snooze.Seconds() == 30 && r.Reason == "TARGET_BUSY", "%+v, %v, want a snooze of 30 s", r, err)
 	release()
 	e.Exec("main", `DELETE FROM maintenance.river_job`)
 	over := make(chan struct{})
 	close(over)
 	r, err = e.AttemptOf(s, servicetest.Authorized(7), over)
-	assert.That(t, err == nil && r.Snooze > 0 && r.Reason == "SHUTDOWN", "%+v, %v, want a snooze", r, err)
+	assert.That(e.T, err == nil && r.Snooze > 0 && r.Reason == "SHUTDOWN", "%+v, %v, want a snooze", r, err)
 	got := e.UserRows(7)
-	assert.That(t, strings.HasPrefix(got, "blocked ") && !strings.HasSuffix(got, ",0"), "%v", got)
+	assert.That(e.T, strings.HasPrefix(got, "blocked ") && !strings.HasSuffix(got, ",0"), "%v", got)
 	e.Exec("main", `UPDATE maintenance.river_job SET state = 'available'`)
-	servicetest.WantDeletion(t, e.DeletionAgain(s), servicetest.DeletionDone)
+	servicetest.WantDeletion(e.T, e.DeletionAgain(s), servicetest.DeletionDone)
 	e.Want("main", remains, "0")
 	wantUser(e, 7, "blocked 0 0 f,0")
 }
