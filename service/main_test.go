@@ -51,3 +51,20 @@ func background(do func() error) <-chan error {
 	go func() { done <- do() }()
 	return done
 }
+
+// inTurn runs tests on one main. Each has it as a migration has made it.
+func inTurn(t *testing.T, schema string, tests map[string]func(*servicetest.Estate)) {
+	t.Helper()
+	inTurnOn(t, servicetest.New(servicetest.Parallel(t), schema, "main"), tests)
+}
+
+// inTurnOn runs tests on one estate. Each has it as it is now.
+func inTurnOn(t *testing.T, e *servicetest.Estate, tests map[string]func(*servicetest.Estate)) {
+	t.Helper()
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			e.Restore(t)
+			test(e)
+		})
+	}
+}

@@ -26,6 +26,14 @@ func pausedBy(t *testing.T, s *service.Service, worker string) string {
 	return paused.Pause.Worker
 }
 
+func TestPause(t *testing.T) {
+	inTurn(t, servicetest.Small, map[string]func(*servicetest.Estate){
+		"PauseBySQL_WithoutAReasonStopsARunAtWork":          pauseBySQLWithoutAReasonStopsARunAtWork,
+		"PauseWorker_TheLastPauseCountsAndEndsByItself":     pauseWorkerTheLastPauseCountsAndEndsByItself,
+		"PauseWorker_NeedsAReasonAndATTLFromASecondToAYear": pauseWorkerNeedsAReasonAndATTLFromASecondToAYear,
+	})
+}
+
 func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), "main", "main")
 	s, replica := e.Service(servicetest.OneChild, e.WithQueue), e.Service(servicetest.OneChild, e.WithQueue, servicetest.Audited)
@@ -68,14 +76,16 @@ func TestPauseWorker_OfAllWorkersHoldsForEachOfThem(t *testing.T) {
 	assert.Equal(t, servicetest.Resume(t, s, run.AllWorkers).ConditionDetail, "there is no global pause", "a second end")
 }
 
-func TestPauseBySQL_WithoutAReasonStopsARunAtWork(t *testing.T) {
-	e, s, r, before := servicetest.NewHalfway(servicetest.Parallel(t))
+func pauseBySQLWithoutAReasonStopsARunAtWork(e *servicetest.Estate) {
+	t := e.T
+	s, r, before := e.Halfway()
 	e.Exec("main", `INSERT INTO maintenance.pauses (worker, reason, paused_by) VALUES ('*', '', 'me')`)
 	e.WantHalf(servicetest.Ended(t, s, r.ID), "PAUSED", before)
 }
 
-func TestPauseWorker_TheLastPauseCountsAndEndsByItself(t *testing.T) {
-	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 3)
+func pauseWorkerTheLastPauseCountsAndEndsByItself(e *servicetest.Estate) {
+	t := e.T
+	e.DeletedParents(3)
 	s := e.Service(servicetest.OneChild)
 	for _, c := range []struct {
 		worker, reason string
@@ -105,9 +115,9 @@ func TestPauseWorker_TheLastPauseCountsAndEndsByItself(t *testing.T) {
 	}
 }
 
-func TestPauseWorker_NeedsAReasonAndATTLFromASecondToAYear(t *testing.T) {
-	t.Parallel()
-	s := servicetest.New(t, servicetest.Small, "main").Service(servicetest.OneChild)
+func pauseWorkerNeedsAReasonAndATTLFromASecondToAYear(e *servicetest.Estate) {
+	t := e.T
+	s := e.Service(servicetest.OneChild)
 	for _, c := range []struct {
 		reason, field string
 		ttl           time.Duration
@@ -140,7 +150,7 @@ func TestPauseWorker_NeedsAReasonAndATTLFromASecondToAYear(t *testing.T) {
 }
 
 func TestCancelJob_NeverStartsOrStopsAfterItsStatementUntilItIsRetried(t *testing.T) {
-	g := family(servicetest.Parallel(t))
+	g := family(servicetest.New(servicetest.Parallel(t), "main", "main"))
 	g.Run("scheduled_jobs=1")
 	job := assert.Must(g.Service.CancelJob(t.Context(), 1, "not this one", "ann"))(t)
 	assert.Require(t, job.State == "cancelled" && job.Reason == "CANCELLED", "%+v", job)

@@ -16,6 +16,18 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
+func TestProtect_Attacks(t *testing.T) {
+	inTurn(t, "main", map[string]func(*servicetest.Estate){
+		"UserIsAttackedThroughEveryPath":                       userIsAttackedThroughEveryPath,
+		"UserWhoseDeletionHasBegunKeepsTheAccountFromItsEndOn": userWhoseDeletionHasBegunKeepsTheAccountFromItsEndOn,
+		"OfTheTwoThatRaceForAUserOneWins":                      ofTheTwoThatRaceForAUserOneWins,
+		"WaitsForADeletionThatIsJustBeginning":                 waitsForADeletionThatIsJustBeginning,
+		"GroupIsAttackedThroughEveryPath":                      groupIsAttackedThroughEveryPath,
+		"HoldsTheKeysOfProtectedRowsAndNoOthers":               holdsTheKeysOfProtectedRowsAndNoOthers,
+		"LooseForeignKeysHoldTheKeyOfAProtectedRow":            looseForeignKeysHoldTheKeyOfAProtectedRow,
+	})
+}
+
 // expire ends all protections as time does.
 func expire(e *servicetest.Estate) {
 	e.T.Helper()
@@ -23,12 +35,12 @@ func expire(e *servicetest.Estate) {
 }
 
 // attacked is bot 7 with a token that nobody uses.
-func attacked(t *testing.T) (*servicetest.Estate, *service.Service) {
-	t.Helper()
-	e := servicetest.NewTokens(t)
+func attacked(e *servicetest.Estate) *service.Service {
+	e.T.Helper()
+	e.Tokens()
 	e.Bots(7)
 	e.Token(7, "false", "{c_date} - 100", servicetest.LongAgo)
-	return e, e.Service("", e.WithQueue)
+	return e.Service("", e.WithQueue)
 }
 
 // attacks are ways to get rid of bot 7, who is protected at some moment of each.
@@ -85,8 +97,8 @@ func attacks(e *servicetest.Estate, s *service.Service) map[string]func() {
 	}
 }
 
-func TestProtect_UserIsAttackedThroughEveryPath(t *testing.T) {
-	e, s := attacked(servicetest.Parallel(t))
+func userIsAttackedThroughEveryPath(e *servicetest.Estate) {
+	t, s := e.T, attacked(e)
 	tables := []string{"users", "members", "personal_access_tokens", "ghost_user_migrations"}
 	before := e.State("main", tables...)
 	for name, attack := range attacks(e, s) {
@@ -117,8 +129,8 @@ const forgetAttack = `TRUNCATE maintenance.river_job RESTART IDENTITY;
 
 const begunRemovals = `SELECT (SELECT count(*) FROM maintenance.user_removals) + (SELECT count(*) FROM maintenance.group_removals)`
 
-func TestProtect_UserWhoseDeletionHasBegunKeepsTheAccountFromItsEndOn(t *testing.T) {
-	e, s := attacked(servicetest.Parallel(t))
+func userWhoseDeletionHasBegunKeepsTheAccountFromItsEndOn(e *servicetest.Estate) {
+	t, s := e.T, attacked(e)
 	e.PersonalProjects(7, 701)
 	over := make(chan struct{})
 	close(over)
@@ -151,8 +163,9 @@ func wantGhostKeeps(t *testing.T, s *service.Service) {
 }
 
 // Whoever is first, the other one knows: a user who is protected keeps the account, even if it has been blocked.
-func TestProtect_OfTheTwoThatRaceForAUserOneWins(t *testing.T) {
-	e := servicetest.NewTokens(servicetest.Parallel(t))
+func ofTheTwoThatRaceForAUserOneWins(e *servicetest.Estate) {
+	t := e.T
+	e.Tokens()
 	s := e.Service("", e.WithQueue)
 	for id := int64(7); id < 13; id++ {
 		e.Bots(int(id))
@@ -173,8 +186,8 @@ func TestProtect_OfTheTwoThatRaceForAUserOneWins(t *testing.T) {
 	}
 }
 
-func TestProtect_WaitsForADeletionThatIsJustBeginning(t *testing.T) {
-	e, s := attacked(servicetest.Parallel(t))
+func waitsForADeletionThatIsJustBeginning(e *servicetest.Estate) {
+	t, s := e.T, attacked(e)
 	e.PersonalProjects(7, 701)
 	e.Insert(repo.Job{Args: servicetest.Authorized(7)})
 	e.Gate("main", "users", "OLD.id = 7")
@@ -196,10 +209,10 @@ func TestProtect_WaitsForADeletionThatIsJustBeginning(t *testing.T) {
 	}
 }
 
-func TestProtect_GroupIsAttackedThroughEveryPath(t *testing.T) {
-	t.Parallel()
+func groupIsAttackedThroughEveryPath(e *servicetest.Estate) {
+	e.T.Helper()
 	const refused = "cancelled refused PROTECTED"
-	g := family(t)
+	t, g := e.T, family(e)
 	tables := []string{"namespaces", "projects", "members", "routes", "users"}
 	before := g.State("main", tables...)
 	for name, attack := range map[string]func(){
@@ -255,8 +268,8 @@ func protectedBefore(e *servicetest.Estate, kind string, id int64) {
 
 // Users 1 and 2 are of tenant 1, user 3 of tenant 2. Both tenants are deleted. User 2 is protected before the run, or in
 // the instant that decides: while a statement waits for the user's row. Then user 1, whose row is free, may be deleted.
-func TestProtect_LooseForeignKeysHoldTheKeyOfAProtectedRow(t *testing.T) {
-	e := servicetest.New(servicetest.Parallel(t), "main", "main")
+func looseForeignKeysHoldTheKeyOfAProtectedRow(e *servicetest.Estate) {
+	t := e.T
 	e.Exec("main", `CREATE TABLE tenants (id bigint PRIMARY KEY)`)
 	e.Exec("main", `ALTER TABLE users ADD COLUMN tenant_id bigint; CREATE INDEX ON users (tenant_id)`)
 	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
@@ -282,4 +295,23 @@ func TestProtect_LooseForeignKeysHoldTheKeyOfAProtectedRow(t *testing.T) {
 		e.Want("main", `SELECT string_agg(primary_key_value::text, ' ') FROM loose_foreign_keys_deleted_records
 			WHERE fully_qualified_table_name = 'public.tenants'`, "1")
 	}
+}
+
+func holdsTheKeysOfProtectedRowsAndNoOthers(e *servicetest.Estate) {
+	t := e.T
+	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
+	for id := range 40 {
+		e.User(id+1, 0, 1)
+	}
+	e.Exec("main", `CREATE SCHEMA app; CREATE TABLE app.branches (id bigint PRIMARY KEY, p_id bigint); CREATE INDEX ON app.branches (p_id);
+		INSERT INTO app.branches SELECT i, i FROM generate_series(1, 400) i;
+		ALTER TABLE users ADD COLUMN branch_id bigint REFERENCES app.branches ON DELETE CASCADE; UPDATE users SET branch_id = id * 10;
+		INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) SELECT 'user', id, 'r', 'ann' FROM users`)
+	e.Deleted("main", "parents", 1, 400)
+	s := e.Service("app.branches:\n  - {table: parents, column: p_id, on_delete: async_delete}\n")
+	for _, dry := range []bool{true, false} {
+		r := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: dry}))(t)
+		assert.That(t, r.Counts["processed_records"] == 360 && r.Counts["rescheduled_records"] == 40, "dry run %t: %v", dry, r.Counts)
+	}
+	e.Want("main", `SELECT count(*) FROM users`, "40")
 }

@@ -16,6 +16,8 @@ type keptPath struct {
 	name, sql string
 	// action of the loose foreign key from branches to parents.
 	action string
+	// alone is that it needs a database of its own.
+	alone bool
 }
 
 func keptPaths() []keptPath {
@@ -24,56 +26,60 @@ func keptPaths() []keptPath {
 	const moving = `ALTER TABLE branches DROP CONSTRAINT branches_pkey; ALTER TABLE branches RENAME TO branches_1; CREATE TABLE branches (LIKE branches_1) PARTITION BY LIST (p_id);
 		ALTER TABLE branches ATTACH PARTITION branches_1 DEFAULT; CREATE TABLE branches_0 PARTITION OF branches FOR VALUES IN (NULL); `
 	return []keptPath{
-		{"foreign key", branch + `ALTER TABLE users ADD FOREIGN KEY (branch_id) REFERENCES branches ON DELETE CASCADE`, "async_delete"},
+		{"foreign key", branch + `ALTER TABLE users ADD FOREIGN KEY (branch_id) REFERENCES branches ON DELETE CASCADE`, "async_delete", false},
 		{"foreign keys over two levels", branch + `CREATE TABLE teams (id bigint PRIMARY KEY, branch_id bigint REFERENCES branches ON DELETE CASCADE);
-			INSERT INTO teams SELECT id, id FROM branches; ALTER TABLE users ADD FOREIGN KEY (branch_id) REFERENCES teams ON DELETE CASCADE`, "async_delete"},
+			INSERT INTO teams SELECT id, id FROM branches; ALTER TABLE users ADD FOREIGN KEY (branch_id) REFERENCES teams ON DELETE CASCADE`, "async_delete", false},
 		{"foreign key to another column", branch + `ALTER TABLE branches ADD COLUMN code bigint UNIQUE; UPDATE branches SET code = id;
-			ALTER TABLE users ADD FOREIGN KEY (branch_id) REFERENCES branches (code) ON DELETE CASCADE`, "async_delete"},
+			ALTER TABLE users ADD FOREIGN KEY (branch_id) REFERENCES branches (code) ON DELETE CASCADE`, "async_delete", false},
 		{"foreign key of another user", branch + `ALTER TABLE users ADD FOREIGN KEY (branch_id) REFERENCES branches ON DELETE CASCADE;
 			ALTER TABLE users ADD COLUMN manager_id bigint REFERENCES users ON DELETE CASCADE;
-			UPDATE users SET manager_id = 1, branch_id = NULL WHERE id = 2; UPDATE users SET branch_id = 2 WHERE id = 1`, "async_delete"},
-		{"deferred foreign key", branch + `ALTER TABLE users ADD FOREIGN KEY (branch_id) REFERENCES branches ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED`, "async_delete"},
-		{"trigger for rows", gone + `CREATE TRIGGER gone AFTER DELETE ON branches FOR EACH ROW EXECUTE FUNCTION gone()`, "async_delete"},
+			UPDATE users SET manager_id = 1, branch_id = NULL WHERE id = 2; UPDATE users SET branch_id = 2 WHERE id = 1`, "async_delete", false},
+		{"deferred foreign key", branch + `ALTER TABLE users ADD FOREIGN KEY (branch_id) REFERENCES branches ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED`, "async_delete", false},
+		{"trigger for rows", gone + `CREATE TRIGGER gone AFTER DELETE ON branches FOR EACH ROW EXECUTE FUNCTION gone()`, "async_delete", false},
 		{"trigger on partitions that is disabled on their table alone", `ALTER TABLE branches RENAME TO branches_1; CREATE TABLE branches (LIKE branches_1) PARTITION BY RANGE (id);
 			ALTER TABLE branches ATTACH PARTITION branches_1 DEFAULT; ` +
-			gone + `CREATE TRIGGER gone AFTER DELETE ON branches FOR EACH ROW EXECUTE FUNCTION gone(); ALTER TABLE ONLY branches DISABLE TRIGGER gone`, "async_delete"},
-		{"deferred constraint trigger", gone + `CREATE CONSTRAINT TRIGGER gone AFTER DELETE ON branches DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION gone()`, "async_delete"},
-		{"trigger on an update", gone + `CREATE TRIGGER gone AFTER UPDATE ON branches FOR EACH ROW EXECUTE FUNCTION gone()`, "async_nullify"},
+			gone + `CREATE TRIGGER gone AFTER DELETE ON branches FOR EACH ROW EXECUTE FUNCTION gone(); ALTER TABLE ONLY branches DISABLE TRIGGER gone`, "async_delete", false},
+		{"deferred constraint trigger", gone + `CREATE CONSTRAINT TRIGGER gone AFTER DELETE ON branches DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION gone()`, "async_delete", false},
+		{"trigger on an update", gone + `CREATE TRIGGER gone AFTER UPDATE ON branches FOR EACH ROW EXECUTE FUNCTION gone()`, "async_nullify", false},
 		{"trigger after SET NULL", `CREATE TABLE teams (id bigint PRIMARY KEY, branch_id bigint REFERENCES branches ON DELETE SET NULL);
 			INSERT INTO teams SELECT id, id FROM branches; ` +
-			gone + `CREATE TRIGGER gone AFTER UPDATE ON teams FOR EACH ROW EXECUTE FUNCTION gone()`, "async_delete"},
+			gone + `CREATE TRIGGER gone AFTER UPDATE ON teams FOR EACH ROW EXECUTE FUNCTION gone()`, "async_delete", false},
 		{"inheritance", `CREATE TABLE branches_of_users () INHERITS (branches); ALTER TABLE branches_of_users ADD PRIMARY KEY (id);
 			INSERT INTO branches_of_users SELECT * FROM ONLY branches; DELETE FROM ONLY branches; ` + branch +
-			`ALTER TABLE users ADD FOREIGN KEY (branch_id) REFERENCES branches_of_users ON DELETE CASCADE`, "async_delete"},
-		{"trigger on the partition that a row leaves", moving + gone + `CREATE TRIGGER gone AFTER DELETE ON branches_1 FOR EACH ROW EXECUTE FUNCTION gone()`, "async_nullify"},
+			`ALTER TABLE users ADD FOREIGN KEY (branch_id) REFERENCES branches_of_users ON DELETE CASCADE`, "async_delete", false},
+		{"trigger on the partition that a row leaves", moving + gone + `CREATE TRIGGER gone AFTER DELETE ON branches_1 FOR EACH ROW EXECUTE FUNCTION gone()`, "async_nullify", false},
 		{"trigger on the partition that a row enters", moving + `CREATE FUNCTION gone() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM users WHERE id = NEW.id; RETURN NULL; END $$;
-			CREATE TRIGGER gone AFTER INSERT ON branches_0 FOR EACH ROW EXECUTE FUNCTION gone()`, "async_nullify"},
+			CREATE TRIGGER gone AFTER INSERT ON branches_0 FOR EACH ROW EXECUTE FUNCTION gone()`, "async_nullify", false},
 		{"trigger with a function that is called like one of ours", `CREATE FUNCTION insert_into_loose_foreign_keys_deleted_records_with_more() RETURNS trigger LANGUAGE plpgsql AS $$
 			BEGIN DELETE FROM users WHERE id = OLD.id; RETURN NULL; END $$;
-			CREATE TRIGGER gone AFTER DELETE ON branches FOR EACH ROW EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records_with_more()`, "async_delete"},
+			CREATE TRIGGER gone AFTER DELETE ON branches FOR EACH ROW EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records_with_more()`, "async_delete", false},
 		{"trigger with a function of ours that has another text", `CREATE OR REPLACE FUNCTION insert_into_loose_foreign_keys_deleted_records_with_id() RETURNS trigger LANGUAGE plpgsql AS $$
 			BEGIN DELETE FROM users WHERE id = OLD.id; RETURN NULL; END $$;
-			CREATE TRIGGER gone AFTER DELETE ON branches FOR EACH ROW EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records_with_id()`, "async_delete"},
+			CREATE TRIGGER gone AFTER DELETE ON branches FOR EACH ROW EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records_with_id()`, "async_delete", false},
 		{"trigger for replicas", gone + `CREATE TRIGGER gone AFTER DELETE ON branches FOR EACH ROW EXECUTE FUNCTION gone(); ALTER TABLE branches ENABLE REPLICA TRIGGER gone;
-			DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET session_replication_role = replica', current_database()); END $$`, "async_delete"},
+			DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET session_replication_role = replica', current_database()); END $$`, "async_delete", true},
 		{"rule of a table that PostgreSQL cascades to, like a trigger", `CREATE TABLE teams (id bigint PRIMARY KEY, branch_id bigint REFERENCES branches ON DELETE CASCADE);
-			INSERT INTO teams SELECT id, id FROM branches; CREATE RULE gone AS ON DELETE TO teams DO ALSO DELETE FROM users WHERE id = OLD.id`, "async_delete"},
+			INSERT INTO teams SELECT id, id FROM branches; CREATE RULE gone AS ON DELETE TO teams DO ALSO DELETE FROM users WHERE id = OLD.id`, "async_delete", false},
 		{"trigger on the queue", `CREATE FUNCTION gone() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM users WHERE id = OLD.primary_key_value; RETURN NULL; END $$;
-			CREATE TRIGGER gone AFTER DELETE ON loose_foreign_keys_deleted_records FOR EACH ROW EXECUTE FUNCTION gone()`, "async_delete"},
+			CREATE TRIGGER gone AFTER DELETE ON loose_foreign_keys_deleted_records FOR EACH ROW EXECUTE FUNCTION gone()`, "async_delete", false},
 		{"default of the id", `DELETE FROM users WHERE id <> 2; INSERT INTO branches VALUES (9, NULL);
-			ALTER TABLE users ALTER id SET DEFAULT 9, ADD FOREIGN KEY (id) REFERENCES branches ON DELETE SET DEFAULT`, "async_delete"},
+			ALTER TABLE users ALTER id SET DEFAULT 9, ADD FOREIGN KEY (id) REFERENCES branches ON DELETE SET DEFAULT`, "async_delete", true},
 		{"update of the id", `ALTER TABLE branches ADD code bigint UNIQUE; UPDATE branches SET code = id, p_id = CASE id WHEN 2 THEN 2 END;
-			ALTER TABLE users ADD FOREIGN KEY (id) REFERENCES branches (code) ON UPDATE CASCADE`, `update_column_to, target_column: code, target_value: "9"`},
+			ALTER TABLE users ADD FOREIGN KEY (id) REFERENCES branches (code) ON UPDATE CASCADE`, `update_column_to, target_column: code, target_value: "9"`, false},
 	}
 }
 
 func TestProtect_NoPathOfPostgreSQLLeadsToAProtectedUser(t *testing.T) {
-	t.Parallel()
+	shared := servicetest.New(servicetest.Parallel(t), "main", "main")
 	const pending = `SELECT coalesce(string_agg(primary_key_value::text, ' '), 'none') FROM loose_foreign_keys_deleted_records
 		WHERE fully_qualified_table_name = 'public.parents'`
 	for _, c := range keptPaths() {
 		t.Run(c.name, func(t *testing.T) {
-			e := servicetest.New(servicetest.Parallel(t), "main", "main")
+			e := shared
+			if c.alone {
+				e = servicetest.New(t, "main", "main")
+			}
+			e.Restore(t)
 			e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
 			for id := range 3 {
 				e.User(id+1, 0, 1)
@@ -104,25 +110,6 @@ func TestProtect_NoPathOfPostgreSQLLeadsToAProtectedUser(t *testing.T) {
 	}
 }
 
-func TestProtect_HoldsTheKeysOfProtectedRowsAndNoOthers(t *testing.T) {
-	e := servicetest.New(servicetest.Parallel(t), "main", "main")
-	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
-	for id := range 40 {
-		e.User(id+1, 0, 1)
-	}
-	e.Exec("main", `CREATE SCHEMA app; CREATE TABLE app.branches (id bigint PRIMARY KEY, p_id bigint); CREATE INDEX ON app.branches (p_id);
-		INSERT INTO app.branches SELECT i, i FROM generate_series(1, 400) i;
-		ALTER TABLE users ADD COLUMN branch_id bigint REFERENCES app.branches ON DELETE CASCADE; UPDATE users SET branch_id = id * 10;
-		INSERT INTO maintenance.protected_targets (kind, id, reason, protected_by) SELECT 'user', id, 'r', 'ann' FROM users`)
-	e.Deleted("main", "parents", 1, 400)
-	s := e.Service("app.branches:\n  - {table: parents, column: p_id, on_delete: async_delete}\n")
-	for _, dry := range []bool{true, false} {
-		r := assert.Must(s.RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys, Database: "main", DryRun: dry}))(t)
-		assert.That(t, r.Counts["processed_records"] == 360 && r.Counts["rescheduled_records"] == 40, "dry run %t: %v", dry, r.Counts)
-	}
-	e.Want("main", `SELECT count(*) FROM users`, "40")
-}
-
 // protectedPath leads from a user or group, whose deletion is asked for, to user 28, who is protected.
 type protectedPath struct{ name, sql, words string }
 
@@ -140,7 +127,7 @@ func (p protectedPath) wantKept(t *testing.T, s *service.Service, worker, kind s
 const through = ", and would be deleted through "
 
 func TestProtect_TheEndOfAUserDeletesNoProtectedOne(t *testing.T) {
-	t.Parallel()
+	e := servicetest.New(servicetest.Parallel(t), "all", "main")
 	for _, p := range []protectedPath{
 		{"another user", `ALTER TABLE users ADD COLUMN manager_id bigint REFERENCES users ON DELETE CASCADE; UPDATE users SET manager_id = 27 WHERE id = 28`, through + "users.manager_id"},
 		{"users over two levels", `ALTER TABLE users ADD COLUMN manager_id bigint REFERENCES users ON DELETE CASCADE; UPDATE users SET manager_id = 7 WHERE id = 28;
@@ -159,7 +146,8 @@ func TestProtect_TheEndOfAUserDeletesNoProtectedOne(t *testing.T) {
 			UPDATE users SET mig = (SELECT id FROM ghost_user_migrations WHERE user_id = 27) WHERE id = 28`, through + "users.mig"},
 	} {
 		t.Run(p.name, func(t *testing.T) {
-			g := servicetest.NewGhosts(servicetest.Parallel(t))
+			e.Restore(t)
+			g := e.Ghosts()
 			g.Doomed(27)
 			g.User(28, 0)
 			g.Exec("main", p.sql)
@@ -176,20 +164,8 @@ func TestProtect_TheEndOfAUserDeletesNoProtectedOne(t *testing.T) {
 	}
 }
 
-func TestProtect_ARowThatIsHandedOverKeepsNobody(t *testing.T) {
-	g := servicetest.NewGhosts(servicetest.Parallel(t))
-	g.Doomed(27)
-	g.User(28, 0)
-	g.Exec("main", `ALTER TABLE issues DROP CONSTRAINT issues_author_id_fkey, ADD FOREIGN KEY (author_id) REFERENCES users ON DELETE CASCADE; UPDATE issues SET author_id = 27;
-		ALTER TABLE users ADD COLUMN issue_id bigint REFERENCES issues ON DELETE CASCADE; UPDATE users SET issue_id = 1 WHERE id = 28`)
-	s := g.Service()
-	protect(t, s, "user", 28)
-	g.Run(s, "migrated_users=1 moved_rows=1 deleted_rows=4")
-	g.Want("main", `SELECT author_id FROM issues`, "5")
-}
-
 func TestProtect_TheRemovalOfAGroupDeletesNoProtectedUser(t *testing.T) {
-	t.Parallel()
+	e := servicetest.New(servicetest.Parallel(t), "main", "main")
 	const home, seat = `ALTER TABLE users ADD COLUMN home_id bigint REFERENCES namespaces ON DELETE CASCADE; UPDATE users SET home_id = `, `ALTER TABLE users ADD COLUMN seat_id bigint; UPDATE users SET seat_id = 1 WHERE id = 28; `
 	for _, p := range []protectedPath{
 		{"the group", home + `10 WHERE id = 28`, through + "users.home_id"},
@@ -214,7 +190,8 @@ func TestProtect_TheRemovalOfAGroupDeletesNoProtectedUser(t *testing.T) {
 			UPDATE users SET mark_id = 10 WHERE id = 28`, through + "users.mark_id"},
 	} {
 		t.Run(p.name, func(t *testing.T) {
-			g := family(servicetest.Parallel(t))
+			e.Restore(t)
+			g := family(e)
 			g.User(28)
 			g.Exec("main", p.sql)
 			protect(t, g.Service, "user", 28)
@@ -236,7 +213,7 @@ func TestProtect_TheRemovalOfAGroupDeletesNoProtectedUser(t *testing.T) {
 
 // A write to the queue of users, or to that of placeholder users, deletes what the database adds to it.
 func TestProtect_AWriteToAQueueDeletesNoProtectedUser(t *testing.T) {
-	t.Parallel()
+	e := servicetest.New(servicetest.Parallel(t), "all", "main")
 	const (
 		gone     = `CREATE FUNCTION gone() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM users WHERE id = 28; RETURN NULL; END $$; CREATE TRIGGER gone `
 		rows     = ` FOR EACH ROW EXECUTE FUNCTION gone(); `
@@ -258,7 +235,8 @@ func TestProtect_AWriteToAQueueDeletesNoProtectedUser(t *testing.T) {
 		{"a user who is deferred", refused("55P03") + gone + `AFTER UPDATE ON ghost_user_migrations` + rows, kept, "26 due"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			g := servicetest.NewGhosts(servicetest.Parallel(t))
+			e.Restore(t)
+			g := e.Ghosts()
 			g.Doomed(26, 27)
 			g.User(28, 0)
 			g.Exec("main", c.sql)
@@ -271,6 +249,7 @@ func TestProtect_AWriteToAQueueDeletesNoProtectedUser(t *testing.T) {
 			queue := "ghost_user_migrations"
 			if strings.Contains(c.sql, other) {
 				queue = other
+				defer e.Exec("main", `ALTER TABLE `+other+` RENAME TO ghost_user_migrations`)
 			}
 			g.Want("main", `SELECT string_agg(user_id || CASE WHEN consume_after > now() THEN ' later' ELSE ' due' END, '') FROM `+queue, c.row)
 			if c.reason == "" {
@@ -279,7 +258,8 @@ func TestProtect_AWriteToAQueueDeletesNoProtectedUser(t *testing.T) {
 		})
 	}
 	t.Run("a claim", func(t *testing.T) {
-		e := servicetest.NewPlaceholders(servicetest.Parallel(t))
+		e.Restore(t)
+		e.Placeholders()
 		e.User(28, 0, 1)
 		e.Detail(1, 0, `NULL`)
 		e.Exec("main", gone+`AFTER UPDATE ON import_placeholder_user_details`+rows)

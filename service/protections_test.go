@@ -31,11 +31,24 @@ func protecting(s *service.Service, kind string, id int64) <-chan error {
 	})
 }
 
+func TestProtect(t *testing.T) {
+	inTurn(t, "main", map[string]func(*servicetest.Estate){
+		"GroupIsHeldBeforeItsRemovalIsQueuedAndRefusedAfterwards": groupIsHeldBeforeItsRemovalIsQueuedAndRefusedAfterwards,
+		"WhatIsNotPartOfTheGroupKeepsItNot":                       whatIsNotPartOfTheGroupKeepsItNot,
+		"IsTooLateOnceARemovalHasBegun":                           isTooLateOnceARemovalHasBegun,
+		"WhatComesIntoAGroupThatGoesStays":                        whatComesIntoAGroupThatGoesStays,
+		"OfTheTwoThatRaceOneWinsAndTheOtherKnows":                 ofTheTwoThatRaceOneWinsAndTheOtherKnows,
+		"UserIsSkippedByTheWorkerAndRefusedByEveryJob":            userIsSkippedByTheWorkerAndRefusedByEveryJob,
+		"PlaceholdersAreDeferredAndSayByWhom":                     placeholdersAreDeferredAndSayByWhom,
+		"GroupsAreDeferredAndSayByWhom":                           groupsAreDeferredAndSayByWhom,
+	})
+}
+
 // family are group 10 with 11 below it and 12 below that, each with a project, owned and marked by U; user 2 is a bot in
 // 12, user 3 one in the project of 11.
-func family(t *testing.T) *servicetest.Groups {
-	t.Helper()
-	g := servicetest.NewGroups(t)
+func family(e *servicetest.Estate) *servicetest.Groups {
+	e.T.Helper()
+	g := e.Groups()
 	g.User(2, `user_type = 6`)
 	g.User(3, `user_type = 6`)
 	g.Owned(10, 15)
@@ -63,8 +76,8 @@ func spared() map[string]service.Protection {
 	}
 }
 
-func TestProtect_GroupIsHeldBeforeItsRemovalIsQueuedAndRefusedAfterwards(t *testing.T) {
-	g := family(servicetest.Parallel(t))
+func groupIsHeldBeforeItsRemovalIsQueuedAndRefusedAfterwards(e *servicetest.Estate) {
+	t, g := e.T, family(e)
 	before := g.State("main", servicetest.Written...)
 	held := 0
 	spare := func(do func()) {
@@ -92,8 +105,8 @@ func TestProtect_GroupIsHeldBeforeItsRemovalIsQueuedAndRefusedAfterwards(t *test
 	})
 }
 
-func TestProtect_WhatIsNotPartOfTheGroupKeepsItNot(t *testing.T) {
-	g := family(servicetest.Parallel(t))
+func whatIsNotPartOfTheGroupKeepsItNot(e *servicetest.Estate) {
+	t, g := e.T, family(e)
 	g.Owned(20, 15)
 	// Neither a group beside it, nor a human member, nor what has expired.
 	protect(t, g.Service, "group", 20)
@@ -105,8 +118,8 @@ func TestProtect_WhatIsNotPartOfTheGroupKeepsItNot(t *testing.T) {
 	g.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM namespaces WHERE type = 'Group'`, "20")
 }
 
-func TestProtect_IsTooLateOnceARemovalHasBegun(t *testing.T) {
-	g := family(servicetest.Parallel(t))
+func isTooLateOnceARemovalHasBegun(e *servicetest.Estate) {
+	t, g := e.T, family(e)
 	g.QueueJob(10, 1)
 	g.Gate("main", "project_repositories")
 	g.Shut("main", servicetest.App)
@@ -129,8 +142,8 @@ func TestProtect_IsTooLateOnceARemovalHasBegun(t *testing.T) {
 	g.Want("main", `SELECT string_agg(concat_ws(' ', id, state), ', ' ORDER BY id) FROM users WHERE id IN (2, 3)`, "2 active, 3 blocked")
 }
 
-func TestProtect_WhatComesIntoAGroupThatGoesStays(t *testing.T) {
-	g := family(servicetest.Parallel(t))
+func whatComesIntoAGroupThatGoesStays(e *servicetest.Estate) {
+	t, g := e.T, family(e)
 	g.Owned(20, 15)
 	g.Project(9, 20, "kept")
 	protect(t, g.Service, "group", 20)
@@ -152,8 +165,8 @@ func TestProtect_WhatComesIntoAGroupThatGoesStays(t *testing.T) {
 	g.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM namespaces WHERE type = 'Group'`, "20")
 }
 
-func TestProtect_OfTheTwoThatRaceOneWinsAndTheOtherKnows(t *testing.T) {
-	g := servicetest.NewGroups(servicetest.Parallel(t))
+func ofTheTwoThatRaceOneWinsAndTheOtherKnows(e *servicetest.Estate) {
+	t, g := e.T, e.Groups()
 	for _, group := range []int{10, 20, 30, 40} {
 		below := group + 1
 		g.Owned(group, 15)
@@ -179,8 +192,9 @@ func TestProtect_OfTheTwoThatRaceOneWinsAndTheOtherKnows(t *testing.T) {
 	}
 }
 
-func TestProtect_UserIsSkippedByTheWorkerAndRefusedByEveryJob(t *testing.T) {
-	e := servicetest.NewTokens(servicetest.Parallel(t))
+func userIsSkippedByTheWorkerAndRefusedByEveryJob(e *servicetest.Estate) {
+	t := e.T
+	e.Tokens()
 	e.Bots(1, 2, 3, 4)
 	e.Alive(3)
 	manages(e, 4)
@@ -217,33 +231,37 @@ func TestProtect_UserIsSkippedByTheWorkerAndRefusedByEveryJob(t *testing.T) {
 	servicetest.WantDeletion(t, e.Deletion(s, servicetest.Authorized(9)), servicetest.DeletionDone)
 }
 
-func TestProtect_HandOverStopsAfterItsStatement(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		hard   bool
-		issues int
-	}{"its only statement": {false, 1}, "moved": {false, 3000}, "deleted": {true, 3000}} {
-		t.Run(name, func(t *testing.T) {
-			g := servicetest.NewGhosts(servicetest.Parallel(t))
-			g.Doomed(27)
-			g.Exec("main", `UPDATE ghost_user_migrations SET hard_delete = $1`, c.hard)
-			g.Fill("main", "issues", "author_id, closed_by_id, namespace_id", "27, 27, 101", c.issues)
-			g.Gate("main", "issues")
-			g.Shut("main", servicetest.App)
-			s := g.Service()
-			run := g.Begin(s)
-			g.AtGate("main", servicetest.App)
-			protect(t, s, "user", 27)
-			g.Lift("main", servicetest.App)
-			servicetest.WantState(t, servicetest.Ended(t, s, run.ID), "succeeded")
-			g.WantLater(27, 30*time.Minute)
-			g.WantLog(1, `"msg":"user kept`, `"user_id":27`, `"reason":"PROTECTED"`)
-			// None if the statement at the gate ran into its time limit first.
-			g.Want("main", `SELECT count(*) < 2 FROM maintenance.receipts r JOIN maintenance.protected_targets p ON r.at > p.since`, "true")
-			if c.issues > 1 {
-				g.Want("main", `SELECT count(*) > 0 FROM issues WHERE author_id = 27 OR closed_by_id = 27`, "true")
-			}
-		})
+func TestProtect_Ghosts(t *testing.T) {
+	inTurn(t, "all", map[string]func(*servicetest.Estate){
+		"UserInTheQueueOfTheGhostMigrationIsPostponed": userInTheQueueOfTheGhostMigrationIsPostponed,
+		"ARowThatIsHandedOverKeepsNobody":              aRowThatIsHandedOverKeepsNobody,
+		"HandOverStopsAfterItsOnlyStatement":           func(e *servicetest.Estate) { handOverStops(e, false, 1) },
+		"HandOverStopsAfterItsStatement":               func(e *servicetest.Estate) { handOverStops(e, false, 3000) },
+		"DeletionStopsAfterItsStatement":               func(e *servicetest.Estate) { handOverStops(e, true, 3000) },
+	})
+}
+
+// handOverStops protects a user while issues are moved or deleted.
+func handOverStops(e *servicetest.Estate, hard bool, issues int) {
+	e.T.Helper()
+	t, g := e.T, e.Ghosts()
+	g.Doomed(27)
+	g.Exec("main", `UPDATE ghost_user_migrations SET hard_delete = $1`, hard)
+	g.Fill("main", "issues", "author_id, closed_by_id, namespace_id", "27, 27, 101", issues)
+	g.Gate("main", "issues")
+	g.Shut("main", servicetest.App)
+	s := g.Service()
+	run := g.Begin(s)
+	g.AtGate("main", servicetest.App)
+	protect(t, s, "user", 27)
+	g.Lift("main", servicetest.App)
+	servicetest.WantState(t, servicetest.Ended(t, s, run.ID), "succeeded")
+	g.WantLater(27, 30*time.Minute)
+	g.WantLog(1, `"msg":"user kept`, `"user_id":27`, `"reason":"PROTECTED"`)
+	// None if the statement at the gate ran into its time limit first.
+	g.Want("main", `SELECT count(*) < 2 FROM maintenance.receipts r JOIN maintenance.protected_targets p ON r.at > p.since`, "true")
+	if issues > 1 {
+		g.Want("main", `SELECT count(*) > 0 FROM issues WHERE author_id = 27 OR closed_by_id = 27`, "true")
 	}
 }
 
@@ -274,8 +292,9 @@ const throughManager = ", and would be deleted through users.manager_id"
 
 const byAnn = " is protected by ann: evidence"
 
-func TestProtect_PlaceholdersAreDeferredAndSayByWhom(t *testing.T) {
-	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
+func placeholdersAreDeferredAndSayByWhom(e *servicetest.Estate) {
+	t := e.T
+	e.Placeholders()
 	e.Detail(1, 0, `NULL`)
 	e.Detail(2, 0, `NULL`)
 	e.Detail(3, 3, `now() - interval '1 day'`)
@@ -295,8 +314,8 @@ func TestProtect_PlaceholdersAreDeferredAndSayByWhom(t *testing.T) {
 	e.Want("main", `SELECT string_agg(deletion_attempts::text, ' ' ORDER BY id) FROM import_placeholder_user_details`, "1 0 3 1 2 0")
 }
 
-func TestProtect_UserInTheQueueOfTheGhostMigrationIsPostponed(t *testing.T) {
-	g := servicetest.NewGhosts(servicetest.Parallel(t))
+func userInTheQueueOfTheGhostMigrationIsPostponed(e *servicetest.Estate) {
+	t, g := e.T, e.Ghosts()
 	g.Doomed(27, 28)
 	s := g.Service()
 	protect(t, s, "user", 27)
@@ -327,8 +346,8 @@ func TestProtect_UserInTheQueueOfTheGhostMigrationIsPostponed(t *testing.T) {
 	g.Want("main", `SELECT count(*) FROM users WHERE id = 30`, "1")
 }
 
-func TestProtect_GroupsAreDeferredAndSayByWhom(t *testing.T) {
-	g := family(servicetest.Parallel(t))
+func groupsAreDeferredAndSayByWhom(e *servicetest.Estate) {
+	t, g := e.T, family(e)
 	g.Owned(40, 15)
 	g.Owned(50, 3)
 	g.Exec("main", `INSERT INTO namespaces (id, type, owner_id, name, path, organization_id, created_at, updated_at)
@@ -351,4 +370,16 @@ func TestProtect_GroupsAreDeferredAndSayByWhom(t *testing.T) {
 	g.Exec("main", `INSERT INTO maintenance.group_removals (group_id) VALUES (40)`)
 	wantDeferred(t, g.Service, servicetest.AdjournedGroups, 0, "10 PROTECTED: group 12"+byAnn,
 		"40 CANCELLED: job 1 was cancelled by ann: stop; caretaker jobs retry 1 takes that back", "50 in its grace period")
+}
+
+func aRowThatIsHandedOverKeepsNobody(e *servicetest.Estate) {
+	t, g := e.T, e.Ghosts()
+	g.Doomed(27)
+	g.User(28, 0)
+	g.Exec("main", `ALTER TABLE issues DROP CONSTRAINT issues_author_id_fkey, ADD FOREIGN KEY (author_id) REFERENCES users ON DELETE CASCADE; UPDATE issues SET author_id = 27;
+		ALTER TABLE users ADD COLUMN issue_id bigint REFERENCES issues ON DELETE CASCADE; UPDATE users SET issue_id = 1 WHERE id = 28`)
+	s := g.Service()
+	protect(t, s, "user", 28)
+	g.Run(s, "migrated_users=1 moved_rows=1 deleted_rows=4")
+	g.Want("main", `SELECT author_id FROM issues`, "5")
 }

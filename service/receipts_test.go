@@ -14,20 +14,27 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
+func TestReceipts(t *testing.T) {
+	inTurn(t, "", map[string]func(*servicetest.Estate){
+		"VerifyReceipts_HeadsOfBeforeShowWhatWasCutOffOrWrittenAnew": verifyReceiptsHeadsOfBeforeShowWhatWasCutOffOrWrittenAnew,
+		"ArePrunedWithTheHistory":                                    receiptsArePrunedWithTheHistory,
+		"VerifyReceipts_ARestoredBackupIsSeenByTheHeadsOfAfterIt":    verifyReceiptsARestoredBackupIsSeenByTheHeadsOfAfterIt,
+	})
+}
+
 // receipted is an estate with so many receipts, each of one row of t.
-func receipted(t *testing.T, n int) *servicetest.Estate {
-	t.Helper()
-	e := servicetest.New(t, "", "main")
+func receipted(e *servicetest.Estate, n int) *servicetest.Estate {
+	e.T.Helper()
 	e.Exec("main", fmt.Sprintf(`CREATE TABLE t (id bigserial PRIMARY KEY, owner bigint); CREATE INDEX ON t (owner, id); INSERT INTO t (owner) SELECT 1 FROM generate_series(1, %d)`, n))
 	e.Open[0].KeepKeys = true
 	for range n {
-		assert.NoError(t, sweepRow(e.Open[0], "t", 1, aRun))
+		assert.NoError(e.T, sweepRow(e.Open[0], "t", 1, aRun))
 	}
 	return e
 }
 
 func TestVerifyReceipts_FindsEveryTampering(t *testing.T) {
-	e := receipted(servicetest.Parallel(t), 9)
+	e := receipted(servicetest.New(servicetest.Parallel(t), "", "main"), 9)
 	e.Exec("main", copyReceipts)
 	const insert = `INSERT INTO maintenance.receipts (sequence, at, run_id, worker, "table", action, rule, rows, lowest_key, highest_key, keys_digest, keys, requested_by, hash)
 		SELECT %s, at, run_id, worker, "table", action, rule, rows, lowest_key, highest_key, keys_digest, keys, requested_by, hash FROM maintenance.receipts WHERE sequence = 5`
@@ -84,8 +91,9 @@ func TestVerifyReceipts_FindsEveryTampering(t *testing.T) {
 	}
 }
 
-func TestVerifyReceipts_HeadsOfBeforeShowWhatWasCutOffOrWrittenAnew(t *testing.T) {
-	e := receipted(servicetest.Parallel(t), 5)
+func verifyReceiptsHeadsOfBeforeShowWhatWasCutOffOrWrittenAnew(e *servicetest.Estate) {
+	t := e.T
+	receipted(e, 5)
 	head := headOf(t, e.Open[0])
 	assert.Require(t, head.Sequence == 5 && len(head.Hash) == 64, "%v", head)
 	verify := func(want string, change func(*service.ReceiptHead)) {
@@ -123,8 +131,9 @@ func TestVerifyReceipts_HeadsOfBeforeShowWhatWasCutOffOrWrittenAnew(t *testing.T
 	verify("receipt 2, of a head that was given, has been pruned since", second)
 }
 
-func TestReceipts_ArePrunedWithTheHistory(t *testing.T) {
-	e := receipted(servicetest.Parallel(t), 4)
+func receiptsArePrunedWithTheHistory(e *servicetest.Estate) {
+	t := e.T
+	receipted(e, 4)
 	e.Exec("main", `UPDATE maintenance.receipts SET at = at - interval '2 days' WHERE sequence <= 2`)
 	s := e.Service(servicetest.OneChild, func(c *service.Config) { c.Receipts.Keep = 24 * time.Hour })
 	servicetest.RunBatch(t, s, "main")
@@ -176,8 +185,9 @@ const copyReceipts = `CREATE TABLE saved AS SELECT * FROM maintenance.receipts; 
 
 const restoreReceipts = `TRUNCATE maintenance.receipts, maintenance.receipt_head; INSERT INTO maintenance.receipts SELECT * FROM saved; INSERT INTO maintenance.receipt_head SELECT * FROM saved_head`
 
-func TestVerifyReceipts_ARestoredBackupIsSeenByTheHeadsOfAfterIt(t *testing.T) {
-	e := receipted(servicetest.Parallel(t), 5)
+func verifyReceiptsARestoredBackupIsSeenByTheHeadsOfAfterIt(e *servicetest.Estate) {
+	t := e.T
+	receipted(e, 5)
 	d := e.Open[0]
 	early := headOf(t, d)
 	e.Exec("main", copyReceipts)
@@ -197,7 +207,7 @@ func TestVerifyReceipts_ARestoredBackupIsSeenByTheHeadsOfAfterIt(t *testing.T) {
 }
 
 func TestVerifyReceipts_ChainsOfTwoDatabasesAreNotExchanged(t *testing.T) {
-	one, other := receipted(servicetest.Parallel(t), 4), receipted(t, 4)
+	one, other := receipted(servicetest.New(servicetest.Parallel(t), "", "main"), 4), receipted(servicetest.New(t, "", "main"), 4)
 	first, second := headOf(t, one.Open[0]), headOf(t, other.Open[0])
 	// The same work at another time: no receipt fits into the other chain.
 	move := func(from, to *servicetest.Estate, where string) {

@@ -19,6 +19,23 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
+func TestRunBatch(t *testing.T) {
+	inTurn(t, servicetest.Small, map[string]func(*servicetest.Estate){
+		"SameRequestIDAtOnceStartsOneRunAndNoneIfItIsRefused": runBatchSameRequestIDAtOnceStartsOneRunAndNoneIfItIsRefused,
+		"NothingIsDoneForARequestThatIsWrong":                 runBatchNothingIsDoneForARequestThatIsWrong,
+		"ARequestIDIsThatOfOneRun":                            runBatchARequestIDIsThatOfOneRun,
+		"ARunAtWorkOutlivesItsClientIsJoinedAndNamed":         runBatchARunAtWorkOutlivesItsClientIsJoinedAndNamed,
+	})
+}
+
+func TestStop(t *testing.T) {
+	inTurn(t, servicetest.Small, map[string]func(*servicetest.Estate){
+		"Shutdown_StopsRunsAfterTheStatementInFlight":   shutdownStopsRunsAfterTheStatementInFlight,
+		"Shutdown_TakesNoNewRunsAndLeavesFiresToOthers": shutdownTakesNoNewRunsAndLeavesFiresToOthers,
+		"PauseWorker_StopsTheRunOfWhateverReplica":      pauseWorkerStopsTheRunOfWhateverReplica,
+	})
+}
+
 // request asks for a run on main under a request id.
 func request(s *service.Service, id string, async bool) (run.Run, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), devdb.WaitTimeout)
@@ -26,8 +43,9 @@ func request(s *service.Service, id string, async bool) (run.Run, error) {
 	return s.RunBatch(ctx, run.Request{Worker: servicetest.LooseForeignKeys, Database: "main", RequestID: id, Async: async})
 }
 
-func TestRunBatch_SameRequestIDAtOnceStartsOneRunAndNoneIfItIsRefused(t *testing.T) {
-	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 30)
+func runBatchSameRequestIDAtOnceStartsOneRunAndNoneIfItIsRefused(e *servicetest.Estate) {
+	t := e.T
+	e.DeletedParents(30)
 	e.ForeignLease("main", servicetest.MainLease, "1 hour")
 	replicas := []*service.Service{e.Service(servicetest.OneChild), e.Service(servicetest.OneChild)}
 	atOnce := func(n int, then func(run.Run, error)) {
@@ -60,8 +78,8 @@ func TestRunBatch_SameRequestIDAtOnceStartsOneRunAndNoneIfItIsRefused(t *testing
 	e.Want("main", `SELECT epoch FROM maintenance.leases`, "1")
 }
 
-func TestRunBatch_NothingIsDoneForARequestThatIsWrong(t *testing.T) {
-	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
+func runBatchNothingIsDoneForARequestThatIsWrong(e *servicetest.Estate) {
+	t := e.T
 	s, unconfigured := e.Service(servicetest.OneChild), e.Service("")
 	_, err := unconfigured.RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys, RequestID: "once"})
 	missing, ok := errors.AsType[*run.NotConfiguredError](err)
@@ -85,8 +103,9 @@ func TestRunBatch_NothingIsDoneForARequestThatIsWrong(t *testing.T) {
 	assert.Must(request(s, strings.Repeat("ä", 128), false))(t)
 }
 
-func TestRunBatch_ARequestIDIsThatOfOneRun(t *testing.T) {
-	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 3)
+func runBatchARequestIDIsThatOfOneRun(e *servicetest.Estate) {
+	t := e.T
+	e.DeletedParents(3)
 	e.Add("ci", servicetest.Databases.Clone(t, servicetest.Migrated(servicetest.Small)))
 	s := e.Service(servicetest.OneChild)
 	first := assert.Must(request(s, "once", false))(t)
@@ -125,8 +144,9 @@ func TestRunBatch_ARequestIDIsThatOfOneRun(t *testing.T) {
 	}
 }
 
-func TestRunBatch_ARunAtWorkOutlivesItsClientIsJoinedAndNamed(t *testing.T) {
-	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 3)
+func runBatchARunAtWorkOutlivesItsClientIsJoinedAndNamed(e *servicetest.Estate) {
+	t := e.T
+	e.DeletedParents(3)
 	e.Gate("main", "c")
 	e.Shut("main", servicetest.App)
 	s := e.Service(servicetest.OneChild)
@@ -166,6 +186,7 @@ func TestRunBatch_ARunAtWorkOutlivesItsClientIsJoinedAndNamed(t *testing.T) {
 	servicetest.WantRun(t, r, repo.RunSucceeded, "processed_records=3 deleted_rows=9")
 }
 
+// A database is known by what it has told when it was opened: this one is the test's own.
 func TestRunBatch_SecondNameOfADatabaseIsNotWorked(t *testing.T) {
 	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 5)
 	e.Add("ci", e.URLs["main"])
@@ -190,8 +211,9 @@ func TestRunBatch_SecondNameOfADatabaseIsNotWorked(t *testing.T) {
 	servicetest.WantCondition(t, s, service.ConditionFailing, same)
 }
 
-func TestShutdown_StopsRunsAfterTheStatementInFlight(t *testing.T) {
-	e, s, r, before := servicetest.NewHalfway(servicetest.Parallel(t))
+func shutdownStopsRunsAfterTheStatementInFlight(e *servicetest.Estate) {
+	t := e.T
+	s, r, before := e.Halfway()
 	other := e.Service(servicetest.OneChild)
 	// It waits no longer than its context.
 	ctx, cancel := context.WithTimeoutCause(context.Background(), time.Millisecond, errors.New("enough")) //nolint:gocritic // elapses: the run stands at a gate
@@ -219,8 +241,9 @@ func TestShutdown_StopsRunsAfterTheStatementInFlight(t *testing.T) {
 	servicetest.WantRun(t, next, repo.RunSucceeded, "processed_records=6 deleted_rows=18")
 }
 
-func TestShutdown_TakesNoNewRunsAndLeavesFiresToOthers(t *testing.T) {
-	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 3)
+func shutdownTakesNoNewRunsAndLeavesFiresToOthers(e *servicetest.Estate) {
+	t := e.T
+	e.DeletedParents(3)
 	s, other := e.Service(servicetest.OneChild), e.Service(servicetest.OneChild)
 	first := assert.Must(request(s, "once", false))(t)
 	for range 2 { // the second time it is down already
@@ -236,8 +259,9 @@ func TestShutdown_TakesNoNewRunsAndLeavesFiresToOthers(t *testing.T) {
 	servicetest.WantState(t, fired(t, other, servicetest.LooseForeignKeys, fire), repo.RunSucceeded)
 }
 
-func TestPauseWorker_StopsTheRunOfWhateverReplica(t *testing.T) {
-	e, s, r, before := servicetest.NewHalfway(servicetest.Parallel(t))
+func pauseWorkerStopsTheRunOfWhateverReplica(e *servicetest.Estate) {
+	t := e.T
+	s, r, before := e.Halfway()
 	other := e.Service(servicetest.OneChild)
 	st := assert.Must(other.PauseWorker(context.Background(), servicetest.LooseForeignKeys, " migration of the disks ", "alice", 0))(t)
 	p := st.Paused
@@ -279,9 +303,11 @@ func (p panicking) Handle(_ context.Context, r slog.Record) error {
 }
 
 func TestRunBatch_PanicEndsTheRunNotTheServer(t *testing.T) {
+	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	for _, message := range []string{"no configured database has these child tables", "definition failed"} {
 		t.Run(message, func(t *testing.T) {
-			e := servicetest.NewDeletedParents(servicetest.Parallel(t), 3)
+			e.Restore(t)
+			e.DeletedParents(3)
 			e.Exec("main", `CREATE TABLE d (o_id text)`)
 			e.Deleted("main", "o", 1, 1)
 			panics := &atomic.Bool{}

@@ -304,9 +304,16 @@ func TestRunDue_KnowsNoDaylightSaving(t *testing.T) {
 	}
 }
 
-// TestRunDue_ManyReplicasRunAFireOnce lets replicas look at the same fires at once.
-func TestRunDue_ManyReplicasRunAFireOnce(t *testing.T) {
-	c := newClocked(servicetest.Parallel(t))
+func TestRunDue_Ledgers(t *testing.T) {
+	inTurnOn(t, newClocked(servicetest.Parallel(t)).Estate, map[string]func(*servicetest.Estate){
+		"RunDue_ManyReplicasRunAFireOnce":        runDueManyReplicasRunAFireOnce,
+		"RunDue_ALedgerGoesOnFromWhereverItEnds": runDueALedgerGoesOnFromWhereverItEnds,
+	})
+}
+
+// runDueManyReplicasRunAFireOnce lets replicas look at the same fires at once.
+func runDueManyReplicasRunAFireOnce(e *servicetest.Estate) {
+	t, c := e.T, clocked{e}
 	var replicas []*service.Service
 	for range 3 {
 		replicas = append(replicas, c.scheduled("* * * * *"))
@@ -350,9 +357,9 @@ func (c clocked) forget() {
 	c.at("11-20 12:00:30")
 }
 
-// TestRunDue_ALedgerGoesOnFromWhereverItEnds: no more fires are accounted for than are kept, which is two days of them at least.
-func TestRunDue_ALedgerGoesOnFromWhereverItEnds(t *testing.T) {
-	c := newClocked(servicetest.Parallel(t))
+// runDueALedgerGoesOnFromWhereverItEnds: no more fires are accounted for than are kept, which is two days of them at least.
+func runDueALedgerGoesOnFromWhereverItEnds(e *servicetest.Estate) {
+	t, c := e.T, clocked{e}
 	// A run that has ended prunes what is older than an hour while the test looks.
 	c.Exec("main", `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 		CREATE TRIGGER keep BEFORE DELETE ON maintenance.fires FOR EACH ROW EXECUTE FUNCTION keep()`)

@@ -129,13 +129,14 @@ func (c clocked) breakOnce(table, event string) {
 
 // TestRunDue_AFireWhoseRunCouldNotBeginIsRunByAnother: main goes away in the middle of the claim.
 func TestRunDue_AFireWhoseRunCouldNotBeginIsRunByAnother(t *testing.T) {
+	c := newClocked(servicetest.Parallel(t))
 	for name, at := range map[string]struct{ table, event string }{
 		"as its lease is taken":  {"maintenance.leases", "INSERT OR UPDATE"},
 		"as the fire is claimed": {"maintenance.fires", "INSERT"},
 		"as its run is recorded": {"maintenance.runs", "INSERT"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newClocked(servicetest.Parallel(t))
+			c.Restore(t)
 			one, other := c.scheduled("0 0 * * *, catch up"), c.scheduled("0 0 * * *, catch up")
 			c.breakOnce(at.table, at.event)
 			c.at("11-21 00:00:05")
@@ -152,9 +153,16 @@ func TestRunDue_AFireWhoseRunCouldNotBeginIsRunByAnother(t *testing.T) {
 	}
 }
 
-// TestRunDue_AClaimRecordsTheLeaseOfItsRun: whoever dies after it has left nothing that nobody closes.
-func TestRunDue_AClaimRecordsTheLeaseOfItsRun(t *testing.T) {
-	c := newClocked(servicetest.Parallel(t))
+func TestRunDue_Claims(t *testing.T) {
+	inTurnOn(t, newClocked(servicetest.Parallel(t)).Estate, map[string]func(*servicetest.Estate){
+		"RunDue_AClaimRecordsTheLeaseOfItsRun":          runDueAClaimRecordsTheLeaseOfItsRun,
+		"ResumeRuns_DoesNotRepeatARunThatMayHaveWorked": resumeRunsDoesNotRepeatARunThatMayHaveWorked,
+	})
+}
+
+// runDueAClaimRecordsTheLeaseOfItsRun: whoever dies after it has left nothing that nobody closes.
+func runDueAClaimRecordsTheLeaseOfItsRun(e *servicetest.Estate) {
+	c := clocked{e}
 	s := c.scheduled("* * * * *")
 	c.Exec("main", `CREATE TABLE seen AS SELECT 0::bigint AS epoch, '' AS outcome LIMIT 0;
 		CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -169,8 +177,8 @@ func TestRunDue_AClaimRecordsTheLeaseOfItsRun(t *testing.T) {
 	c.Want("main", `SELECT string_agg(epoch || ' ' || outcome, ', ') FROM public.seen`, "1 ran")
 }
 
-func TestResumeRuns_DoesNotRepeatARunThatMayHaveWorked(t *testing.T) {
-	c := newClocked(servicetest.Parallel(t))
+func resumeRunsDoesNotRepeatARunThatMayHaveWorked(e *servicetest.Estate) {
+	t, c := e.T, clocked{e}
 	c.scheduled("0 0 * * *, catch up")
 	living := c.scheduled("0 0 * * *, catch up")
 	c.at("11-21 00:00:05")

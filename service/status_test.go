@@ -17,8 +17,32 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-func TestStatus_IdleSaysWhenItGoesOnAndWhatTheLastRunWas(t *testing.T) {
-	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
+func TestStatus_OfTwoDatabases(t *testing.T) {
+	inTurnOn(t, servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci"), map[string]func(*servicetest.Estate){
+		"Status_FailingSinceTheFirstFailureUntilTheNextSuccessOnThatDatabase": statusFailingSinceTheFirstFailureUntilTheNextSuccessOnThatDatabase,
+		"Status_BacklogIsThatOfAllDatabasesAndFreshAfterARun":                 statusBacklogIsThatOfAllDatabasesAndFreshAfterARun,
+		"FeatureFlags_AreOffUntilSet":                                         featureFlagsAreOffUntilSet,
+		"Status_FailureIsThatOfTheNewestRunAlsoOfADeadProcess":                statusFailureIsThatOfTheNewestRunAlsoOfADeadProcess,
+	})
+}
+
+func TestStatus_OfAllWorkers(t *testing.T) {
+	inTurn(t, "main", map[string]func(*servicetest.Estate){
+		"Status_ATableThatSomebodyHasLocked": statusATableThatSomebodyHasLocked,
+		"Status_SaysWhichJobsOfAWorkerFail":  statusSaysWhichJobsOfAWorkerFail,
+	})
+}
+
+func TestStatus(t *testing.T) {
+	inTurn(t, servicetest.Small, map[string]func(*servicetest.Estate){
+		"IdleSaysWhenItGoesOnAndWhatTheLastRunWas":                       statusIdleSaysWhenItGoesOnAndWhatTheLastRunWas,
+		"TheFirstConditionThatHoldsIsSaid":                               statusTheFirstConditionThatHoldsIsSaid,
+		"OfADatabaseThatIsNotMigratedAndOfASchedulerThatCannotStartRuns": statusOfADatabaseThatIsNotMigratedAndOfASchedulerThatCannotStartRuns,
+	})
+}
+
+func statusIdleSaysWhenItGoesOnAndWhatTheLastRunWas(e *servicetest.Estate) {
+	t := e.T
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
 	servicetest.DryRun(t, s) // is not the last run
@@ -38,8 +62,9 @@ func TestStatus_IdleSaysWhenItGoesOnAndWhatTheLastRunWas(t *testing.T) {
 }
 
 // Every step adds what takes precedence over all that is there already.
-func TestStatus_TheFirstConditionThatHoldsIsSaid(t *testing.T) {
-	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 10)
+func statusTheFirstConditionThatHoldsIsSaid(e *servicetest.Estate) {
+	t := e.T
+	e.DeletedParents(10)
 	off := func(c *service.Config) { c.SchedulerOff = true }
 	s, unconfigured := e.Service(servicetest.OneChild, off, servicetest.Batches(2, 0)), e.Service("", off)
 	st := servicetest.WantCondition(t, s, service.ConditionSchedulerOff, "scheduler.enabled")
@@ -75,8 +100,8 @@ func TestStatus_TheFirstConditionThatHoldsIsSaid(t *testing.T) {
 		"%+v", st)
 }
 
-func TestStatus_FailingSinceTheFirstFailureUntilTheNextSuccessOnThatDatabase(t *testing.T) {
-	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
+func statusFailingSinceTheFirstFailureUntilTheNextSuccessOnThatDatabase(e *servicetest.Estate) {
+	t := e.T
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
@@ -106,8 +131,8 @@ func TestStatus_FailingSinceTheFirstFailureUntilTheNextSuccessOnThatDatabase(t *
 	servicetest.WantCondition(t, s, service.ConditionIdle)
 }
 
-func TestStatus_BacklogIsThatOfAllDatabasesAndFreshAfterARun(t *testing.T) {
-	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
+func statusBacklogIsThatOfAllDatabasesAndFreshAfterARun(e *servicetest.Estate) {
+	t := e.T
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
 	for _, database := range []string{"main", "ci"} {
@@ -156,8 +181,8 @@ func TestLeases_AreListedByNameForEveryDatabase(t *testing.T) {
 	isError(t, "status", err, run.ErrUnknownWorker)
 }
 
-func TestFeatureFlags_AreOffUntilSet(t *testing.T) {
-	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
+func featureFlagsAreOffUntilSet(e *servicetest.Estate) {
+	t := e.T
 	s := e.Service(servicetest.OneChild)
 	flags := func() string {
 		all := assert.Must(s.FeatureFlags(context.Background()))(t)
@@ -199,8 +224,8 @@ func wantFailing(t *testing.T, st service.WorkerStatus, class service.FailureCla
 	return f
 }
 
-func TestStatus_FailureIsThatOfTheNewestRunAlsoOfADeadProcess(t *testing.T) {
-	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
+func statusFailureIsThatOfTheNewestRunAlsoOfADeadProcess(e *servicetest.Estate) {
+	t := e.T
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
 	failed := func(reason, text string) {
@@ -247,9 +272,8 @@ func TestStatus_FailureIsThatOfTheNewestRunAlsoOfADeadProcess(t *testing.T) {
 	e.Want("main", `SELECT finished_at = heartbeat_at FROM maintenance.runs`, "true")
 }
 
-func TestStatus_OfADatabaseThatIsNotMigratedAndOfASchedulerThatCannotStartRuns(t *testing.T) {
-	t.Parallel()
-	e := servicetest.New(t, servicetest.Small, "main")
+func statusOfADatabaseThatIsNotMigratedAndOfASchedulerThatCannotStartRuns(e *servicetest.Estate) {
+	t := e.T
 	e.Exec("main", `CREATE TABLE c (p_id bigint)`)
 	s := e.Service(servicetest.OneChild)
 	off := e.Service(servicetest.OneChild, func(c *service.Config) { c.SchedulerOff = true })
@@ -273,8 +297,8 @@ func TestStatus_OfADatabaseThatIsNotMigratedAndOfASchedulerThatCannotStartRuns(t
 	servicetest.WantCondition(t, s, service.ConditionIdle)
 }
 
-func TestStatus_ATableThatSomebodyHasLocked(t *testing.T) {
-	e := servicetest.New(servicetest.Parallel(t), "main", "main")
+func statusATableThatSomebodyHasLocked(e *servicetest.Estate) {
+	t := e.T
 	s := e.Service("", e.WithQueue)
 	release := e.Hold(`LOCK TABLE import_placeholder_user_details`)
 	st := servicetest.StatusOf(t, s, servicetest.PlaceholderUsers)
@@ -309,8 +333,8 @@ func TestFault_DestroyGroup_ItsProgressCanBeSeenWhileItWorks(t *testing.T) {
 	g.Killed(p)
 }
 
-func TestStatus_SaysWhichJobsOfAWorkerFail(t *testing.T) {
-	e := servicetest.New(servicetest.Parallel(t), "main", "main")
+func statusSaysWhichJobsOfAWorkerFail(e *servicetest.Estate) {
+	t := e.T
 	s := e.Service("", e.WithQueue)
 	user := func(reason string) repo.Job { return repo.Job{Args: repo.DeleteUser{UserID: 1, Reason: reason}} }
 	e.Insert(append(servicetest.Placeholders(4), user(repo.TokenDeletionReason), user(repo.PlaceholderDeletionReason))...)

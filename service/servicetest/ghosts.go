@@ -35,7 +35,13 @@ SELECT setval('issues_id_seq', 10), setval('merge_requests_id_seq', 10), setval(
 // NewGhosts has all tables in main.
 func NewGhosts(t *testing.T) *Ghosts {
 	t.Helper()
-	g := &Ghosts{Estate: New(t, "all", "main"), Log: &Buffer{}}
+	return New(t, "all", "main").Ghosts()
+}
+
+// Ghosts makes them on an estate with all tables in main.
+func (e *Estate) Ghosts() *Ghosts {
+	e.T.Helper()
+	g := &Ghosts{Estate: e, Log: &Buffer{}}
 	g.Exec("main", ghostFixtureSQL)
 	return g
 }

@@ -20,7 +20,13 @@ type Groups struct {
 // NewGroups makes them, with a service that has a queue and logs into g.Log.
 func NewGroups(t *testing.T, change ...func(*service.Config)) *Groups {
 	t.Helper()
-	g := &Groups{Estate: New(t, "main", "main")}
+	return New(t, "main", "main").Groups(change...)
+}
+
+// Groups makes them on an estate.
+func (e *Estate) Groups(change ...func(*service.Config)) *Groups {
+	e.T.Helper()
+	g := &Groups{Estate: e}
 	g.begin = func() {
 		g.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
 		g.Exec("main", `INSERT INTO application_settings (id, deletion_adjourned_period) VALUES (1, 14)`)

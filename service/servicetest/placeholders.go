@@ -16,7 +16,12 @@ const PlaceholderFixture = `INSERT INTO organizations (id, path, created_at, upd
 // NewPlaceholders has organization 1 and a namespace 1 of an import.
 func NewPlaceholders(t *testing.T) *Estate {
 	t.Helper()
-	e := New(t, "main", "main")
+	return New(t, "main", "main").Placeholders()
+}
+
+// Placeholders makes them on an estate.
+func (e *Estate) Placeholders() *Estate {
+	e.T.Helper()
 	e.Exec("main", PlaceholderFixture)
 	return e
 }

@@ -18,7 +18,12 @@ const OneChild = "c:\n  - {table: p, column: p_id, on_delete: async_delete}\n"
 // NewOneChild is a main with an empty table c.
 func NewOneChild(t *testing.T) *Estate {
 	t.Helper()
-	e := New(t, Small, "main")
+	return New(t, Small, "main").OneChild()
+}
+
+// OneChild makes it on an estate.
+func (e *Estate) OneChild() *Estate {
+	e.T.Helper()
 	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
 	return e
 }
@@ -26,7 +31,13 @@ func NewOneChild(t *testing.T) *Estate {
 // NewDeletedParents is a main with the children of parents 1 to n, three each, which have been deleted.
 func NewDeletedParents(t *testing.T, n int) *Estate {
 	t.Helper()
-	e := NewOneChild(t)
+	return New(t, Small, "main").DeletedParents(n)
+}
+
+// DeletedParents makes them on an estate.
+func (e *Estate) DeletedParents(n int) *Estate {
+	e.T.Helper()
+	e.OneChild()
 	e.Exec("main", `INSERT INTO c (p_id) SELECT i % $1 + 1 FROM generate_series(1, 3 * $1) i`, n)
 	e.Deleted("main", "p", 1, n)
 	return e
@@ -137,14 +148,22 @@ func (e *Estate) Install(tables ...string) {
 // NewHalfway is a run that has removed the first 4 of 10 records and stands before the others.
 func NewHalfway(t *testing.T) (*Estate, *service.Service, run.Run, string) {
 	t.Helper()
-	e := NewDeletedParents(t, 10)
+	e := New(t, Small, "main")
+	s, r, before := e.Halfway()
+	return e, s, r, before
+}
+
+// Halfway makes it on an estate.
+func (e *Estate) Halfway() (*service.Service, run.Run, string) {
+	e.T.Helper()
+	e.DeletedParents(10)
 	e.Gate("main", "c", "OLD.p_id > 4")
 	e.Shut("main", App)
 	s := e.Service(OneChild, Batches(2, 0))
-	r := Begin(t, s, "main")
+	r := Begin(e.T, s, "main")
 	e.Eventually("main", `SELECT min(primary_key_value) FROM loose_foreign_keys_deleted_records`, "5")
 	e.AtGate("main", App)
-	return e, s, r, e.State("main", "c")
+	return s, r, e.State("main", "c")
 }
 
 // WantHalf fails the test unless the run was stopped for this reason and has left everything else as it was.

@@ -15,7 +15,12 @@ import (
 // NewTokens has the organizations 1 and 2, each with an admin bot, 101 and 102, and N = 42.
 func NewTokens(t *testing.T) *Estate {
 	t.Helper()
-	e := New(t, "main", "main")
+	return New(t, "main", "main").Tokens()
+}
+
+// Tokens makes them on an estate.
+func (e *Estate) Tokens() *Estate {
+	e.T.Helper()
 	e.begin = func() {
 		e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) SELECT i, 'o' || i, now(), now() FROM generate_series(1, 2) i`)
 		e.Exec("main", `INSERT INTO application_settings (id, resource_access_tokens_settings) VALUES (1, $1)`, TokenSettings("42"))
