@@ -55,16 +55,5 @@ func background(do func() error) <-chan error {
 // inTurn runs tests on one main. Each has it as a migration has made it.
 func inTurn(t *testing.T, schema string, tests map[string]func(*servicetest.Estate)) {
 	t.Helper()
-	inTurnOn(t, servicetest.New(servicetest.Parallel(t), schema, "main"), tests)
-}
-
-// inTurnOn runs tests on one estate. Each has it as it is now.
-func inTurnOn(t *testing.T, e *servicetest.Estate, tests map[string]func(*servicetest.Estate)) {
-	t.Helper()
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			e.Restore(t)
-			test(e)
-		})
-	}
+	servicetest.Cases(t, servicetest.New(servicetest.Parallel(t), schema, "main"), tests)
 }

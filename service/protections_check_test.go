@@ -79,7 +79,7 @@ func TestProtect_NoPathOfPostgreSQLLeadsToAProtectedUser(t *testing.T) {
 			if c.alone {
 				e = servicetest.New(t, "main", "main")
 			}
-			e.Restore(t)
+			e.InTurn(t)
 			e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
 			for id := range 3 {
 				e.User(id+1, 0, 1)
@@ -146,7 +146,7 @@ func TestProtect_TheEndOfAUserDeletesNoProtectedOne(t *testing.T) {
 			UPDATE users SET mig = (SELECT id FROM ghost_user_migrations WHERE user_id = 27) WHERE id = 28`, through + "users.mig"},
 	} {
 		t.Run(p.name, func(t *testing.T) {
-			e.Restore(t)
+			e.InTurn(t)
 			g := e.Ghosts()
 			g.Doomed(27)
 			g.User(28, 0)
@@ -190,7 +190,7 @@ func TestProtect_TheRemovalOfAGroupDeletesNoProtectedUser(t *testing.T) {
 			UPDATE users SET mark_id = 10 WHERE id = 28`, through + "users.mark_id"},
 	} {
 		t.Run(p.name, func(t *testing.T) {
-			e.Restore(t)
+			e.InTurn(t)
 			g := family(e)
 			g.User(28)
 			g.Exec("main", p.sql)
@@ -235,7 +235,7 @@ func TestProtect_AWriteToAQueueDeletesNoProtectedUser(t *testing.T) {
 		{"a user who is deferred", refused("55P03") + gone + `AFTER UPDATE ON ghost_user_migrations` + rows, kept, "26 due"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			e.Restore(t)
+			e.InTurn(t)
 			g := e.Ghosts()
 			g.Doomed(26, 27)
 			g.User(28, 0)
@@ -258,7 +258,7 @@ func TestProtect_AWriteToAQueueDeletesNoProtectedUser(t *testing.T) {
 		})
 	}
 	t.Run("a claim", func(t *testing.T) {
-		e.Restore(t)
+		e.InTurn(t)
 		e.Placeholders()
 		e.User(28, 0, 1)
 		e.Detail(1, 0, `NULL`)

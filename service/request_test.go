@@ -306,7 +306,7 @@ func TestRunBatch_PanicEndsTheRunNotTheServer(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	for _, message := range []string{"no configured database has these child tables", "definition failed"} {
 		t.Run(message, func(t *testing.T) {
-			e.Restore(t)
+			e.InTurn(t)
 			e.DeletedParents(3)
 			e.Exec("main", `CREATE TABLE d (o_id text)`)
 			e.Deleted("main", "o", 1, 1)

@@ -305,7 +305,7 @@ func TestRunDue_KnowsNoDaylightSaving(t *testing.T) {
 }
 
 func TestRunDue_Ledgers(t *testing.T) {
-	inTurnOn(t, newClocked(servicetest.Parallel(t)).Estate, map[string]func(*servicetest.Estate){
+	servicetest.Cases(t, newClocked(servicetest.Parallel(t)).Estate, map[string]func(*servicetest.Estate){
 		"RunDue_ManyReplicasRunAFireOnce":        runDueManyReplicasRunAFireOnce,
 		"RunDue_ALedgerGoesOnFromWhereverItEnds": runDueALedgerGoesOnFromWhereverItEnds,
 	})

@@ -136,7 +136,7 @@ func TestRunDue_AFireWhoseRunCouldNotBeginIsRunByAnother(t *testing.T) {
 		"as its run is recorded": {"maintenance.runs", "INSERT"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c.Restore(t)
+			c.InTurn(t)
 			one, other := c.scheduled("0 0 * * *, catch up"), c.scheduled("0 0 * * *, catch up")
 			c.breakOnce(at.table, at.event)
 			c.at("11-21 00:00:05")
@@ -154,7 +154,7 @@ func TestRunDue_AFireWhoseRunCouldNotBeginIsRunByAnother(t *testing.T) {
 }
 
 func TestRunDue_Claims(t *testing.T) {
-	inTurnOn(t, newClocked(servicetest.Parallel(t)).Estate, map[string]func(*servicetest.Estate){
+	servicetest.Cases(t, newClocked(servicetest.Parallel(t)).Estate, map[string]func(*servicetest.Estate){
 		"RunDue_AClaimRecordsTheLeaseOfItsRun":          runDueAClaimRecordsTheLeaseOfItsRun,
 		"ResumeRuns_DoesNotRepeatARunThatMayHaveWorked": resumeRunsDoesNotRepeatARunThatMayHaveWorked,
 	})

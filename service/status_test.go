@@ -18,7 +18,7 @@ import (
 )
 
 func TestStatus_OfTwoDatabases(t *testing.T) {
-	inTurnOn(t, servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci"), map[string]func(*servicetest.Estate){
+	servicetest.Cases(t, servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci"), map[string]func(*servicetest.Estate){
 		"Status_FailingSinceTheFirstFailureUntilTheNextSuccessOnThatDatabase": statusFailingSinceTheFirstFailureUntilTheNextSuccessOnThatDatabase,
 		"Status_BacklogIsThatOfAllDatabasesAndFreshAfterARun":                 statusBacklogIsThatOfAllDatabasesAndFreshAfterARun,
 		"FeatureFlags_AreOffUntilSet":                                         featureFlagsAreOffUntilSet,

@@ -16,7 +16,7 @@ import (
 )
 
 func TestGhostUserMigration_WorksOnThreeDatabases(t *testing.T) {
-	servicetest.NewThreeGhosts(servicetest.Parallel(t)).InTurn(map[string]func(*servicetest.Ghosts){
+	servicetest.Cases(t, servicetest.NewThreeGhosts(servicetest.Parallel(t)), map[string]func(*servicetest.Ghosts){
 		"what others commit before the user goes is moved too":                      whatOthersCommitBeforeTheUserGoesIsMovedToo,
 		"a user with nothing is looked at in few statements":                        aUserWithNothingIsLookedAtInFewStatements,
 		"fences every database while it runs":                                       fencesEveryDatabaseWhileItRuns,

@@ -17,7 +17,7 @@ const forbidSnippetsSQL = `CREATE FUNCTION forbid() RETURNS trigger LANGUAGE plp
 	CREATE TRIGGER forbid BEFORE DELETE ON snippets FOR EACH ROW EXECUTE FUNCTION forbid()`
 
 func TestGhostUserMigration_OneUserAndTheOthers(t *testing.T) {
-	servicetest.NewGhosts(servicetest.Parallel(t)).InTurn(map[string]func(*servicetest.Ghosts){
+	servicetest.Cases(t, servicetest.NewGhosts(servicetest.Parallel(t)), map[string]func(*servicetest.Ghosts){
 		"snippets go or stay by their project":                            snippetsGoOrStayByTheirProject,
 		"an error puts the user off and the next is worked":               anErrorPutsTheUserOffAndTheNextIsWorked,
 		"dry run names the users and what becomes of them":                dryRunNamesTheUsersAndWhatBecomesOfThem,
@@ -254,5 +254,5 @@ func TestGhostUserMigration_ADryRunCountsAUserWhoWouldFail(t *testing.T) {
 			}
 		}
 	}
-	servicetest.NewGhosts(servicetest.Parallel(t)).InTurn(cases)
+	servicetest.Cases(t, servicetest.NewGhosts(servicetest.Parallel(t)), cases)
 }

@@ -11,7 +11,7 @@ import (
 )
 
 func TestGhostUserMigration_WorksListedAndOtherTables(t *testing.T) {
-	servicetest.NewGhosts(servicetest.Parallel(t)).InTurn(map[string]func(*servicetest.Ghosts){
+	servicetest.Cases(t, servicetest.NewGhosts(servicetest.Parallel(t)), map[string]func(*servicetest.Ghosts){
 		"author and editor of an issue are the ghost and assignees go": authorAndEditorOfAnIssueAreTheGhostAndAssigneesGo,
 		"tables in no list go in bounded statements before the user":   tablesInNoListGoInBoundedStatementsBeforeTheUser,
 		"listed tables are worked in bounded statements":               listedTablesAreWorkedInBoundedStatements,
@@ -172,7 +172,7 @@ func TestGhostUserMigration_ADryRunCountsWhatARunDoesAndChangesNothing(t *testin
 	} {
 		cases[name] = c.check
 	}
-	servicetest.NewGhosts(servicetest.Parallel(t)).InTurn(cases)
+	servicetest.Cases(t, servicetest.NewGhosts(servicetest.Parallel(t)), cases)
 }
 
 func TestGhostUserMigration_ADryRunAndARunPassOverTablesAndColumnsThatAreNotThere(t *testing.T) {

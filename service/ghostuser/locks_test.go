@@ -13,7 +13,7 @@ import (
 )
 
 func TestGhostUserMigration_WhileOthersHoldLocks(t *testing.T) {
-	servicetest.NewGhosts(servicetest.Parallel(t)).InTurn(map[string]func(*servicetest.Ghosts){
+	servicetest.Cases(t, servicetest.NewGhosts(servicetest.Parallel(t)), map[string]func(*servicetest.Ghosts){
 		"a locked row holds up nothing else":                                      aLockedRowHoldsUpNothingElse,
 		"a locked row is looked at again after the others":                        aLockedRowIsLookedAtAgainAfterTheOthers,
 		"locked dependants keep their row and no other":                           lockedDependantsKeepTheirRowAndNoOther,
@@ -26,7 +26,7 @@ func TestGhostUserMigration_WhileOthersHoldLocks(t *testing.T) {
 }
 
 func TestGhostUserMigration_WhileOthersHoldATable(t *testing.T) {
-	servicetest.NewGhosts(servicetest.Parallel(t)).InTurn(map[string]func(*servicetest.Ghosts){
+	servicetest.Cases(t, servicetest.NewGhosts(servicetest.Parallel(t)), map[string]func(*servicetest.Ghosts){
 		"a lock on projects defers the user":      aLockedTableDefersTheUser("projects"),
 		"a lock on namespaces defers the user":    aLockedTableDefersTheUser("namespaces"),
 		"a lock on the schedules defers the user": aLockedTableDefersTheUser("group_deletion_schedules"),

@@ -23,7 +23,7 @@ func denied(g *servicetest.Ghosts, sql string) *service.Service {
 }
 
 func TestGhostUserMigration_WhatItLacks(t *testing.T) {
-	servicetest.NewGhosts(servicetest.Parallel(t)).InTurn(map[string]func(*servicetest.Ghosts){
+	servicetest.Cases(t, servicetest.NewGhosts(servicetest.Parallel(t)), map[string]func(*servicetest.Ghosts){
 		"an unlisted table without the privilege fails its user":   anUnlistedTableFailsItsUser(`REVOKE SELECT ON diaries FROM {role}`),
 		"an unlisted table with row-level security fails its user": anUnlistedTableFailsItsUser(`ALTER TABLE diaries ENABLE ROW LEVEL SECURITY`),
 		"row-level security of a listed table fails the run":       rowLevelSecurityOfAListedTableFailsTheRun,

@@ -15,7 +15,7 @@ import (
 )
 
 func TestGhostUserMigration_TimeAndLimits(t *testing.T) {
-	servicetest.NewGhosts(servicetest.Parallel(t)).InTurn(map[string]func(*servicetest.Ghosts){
+	servicetest.Cases(t, servicetest.NewGhosts(servicetest.Parallel(t)), map[string]func(*servicetest.Ghosts){
 		"a deadline that has passed touches no row":                        aDeadlineThatHasPassedTouchesNoRow,
 		"the deadline in the middle of a user defers it":                   theDeadlineInTheMiddleOfAUserDefersIt,
 		"the deadline is kept in the last steps too":                       theDeadlineIsKeptInTheLastStepsToo,

@@ -16,7 +16,7 @@ import (
 )
 
 func TestGhostUserMigration_ChoosesUsersAndGhosts(t *testing.T) {
-	servicetest.NewGhosts(servicetest.Parallel(t)).InTurn(map[string]func(*servicetest.Ghosts){
+	servicetest.Cases(t, servicetest.NewGhosts(servicetest.Parallel(t)), map[string]func(*servicetest.Ghosts){
 		"a ghost is created for each organization once":           aGhostIsCreatedForEachOrganizationOnce,
 		"works humans first then by time then by ID":              worksHumansFirstThenByTimeThenByID,
 		"rows of the future are not touched":                      rowsOfTheFutureAreNotTouched,
@@ -242,7 +242,7 @@ func TestGhostUserMigration_AGhostIsMadeWhateverIndexesAndNamesUsersHave(t *test
 			g.Want("main", `SELECT concat_ws(' ', coalesce(to_jsonb(u) -> 'username', 'null'), coalesce(to_jsonb(u) -> 'email', 'null')) FROM users u WHERE user_type = 5 AND organization_id = 2`, test.ghost)
 		}
 	}
-	servicetest.NewGhosts(servicetest.Parallel(t)).InTurn(cases)
+	servicetest.Cases(t, servicetest.NewGhosts(servicetest.Parallel(t)), cases)
 }
 
 func TestGhostUserMigration_RowsMoveToThePartitionOfTheGhost(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 
 func TestJobs(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), "", "main")
-	servicetest.InTurn(e, e, func() { e.Exec("main", `TRUNCATE maintenance.river_job RESTART IDENTITY`) }, map[string]func(*servicetest.Estate){
+	servicetest.Cases(t, e, map[string]func(*servicetest.Estate){
 		"are listed newest first by kind and state":                                        areListedNewestFirstByKindAndState,
 		"show what became of them and are counted by kind and arguments":                   showWhatBecameOfThemAndAreCountedByKindAndArguments,
 		"a retry lets it be worked now":                                                    letsItBeWorkedNow,

@@ -183,7 +183,7 @@ func TestAbsentChild_ThatADatabaseNoLongerHasHoldsTheRecords(t *testing.T) {
 			CREATE TRIGGER no BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON c FOR EACH STATEMENT EXECUTE FUNCTION gitlab_schema_prevent_write()`, kept: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTurn(t, e)
+			e.InTurn(t)
 			e.Exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1), (2)`)
 			e.Deleted("main", "p", 1, 1)
 			e.Exec("ci", `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c VALUES (1), (2)`)

@@ -79,7 +79,7 @@ func TestLooseForeignKeysCleanup_CleansTablesOfEveryShape(t *testing.T) {
 	for _, action := range []string{"async_delete", "async_nullify"} {
 		for _, limit := range []string{"", ", delete_limit: 3"} {
 			t.Run(action+limit, func(t *testing.T) {
-				inTurn(t, e)
+				e.InTurn(t)
 				definitions := ""
 				for name, create := range shapes {
 					e.Exec("main", regexp.MustCompile(`\bc\b|\bc_`).ReplaceAllStringFunc(create, func(c string) string { return name + c[1:] }))

@@ -128,11 +128,11 @@ func fillShards(e *servicetest.Estate, names ...string) {
 func TestShards(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, sharding(5)...)
 	t.Run("many databases are cleaned by one run", func(t *testing.T) {
-		inTurn(t, e)
+		e.InTurn(t)
 		manyShards(t, e)
 	})
 	t.Run("records of a database that is away stay, and the others are cleaned", func(t *testing.T) {
-		inTurn(t, e)
+		e.InTurn(t)
 		shardAway(t, e)
 	})
 }

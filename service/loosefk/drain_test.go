@@ -110,7 +110,7 @@ func TestLooseForeignKeysCleanup_DeletionsWithoutEndAreEndedByALimit(t *testing.
 	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
 	for _, limit := range []string{"max_deletes", "max_runtime"} {
 		t.Run(limit, func(t *testing.T) {
-			inTurn(t, e)
+			e.InTurn(t)
 			e.Exec("main", `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); CREATE FUNCTION once_more() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 				INSERT INTO c (p_id) SELECT p_id + 1 FROM old_table;
 				INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) SELECT 'public.p', p_id + 1 FROM old_table;
@@ -171,7 +171,7 @@ func TestLooseForeignKeysCleanup_LimitsHoldToTheRowWithBatchesSideBySide(t *test
 	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
 	for _, action := range []string{"async_delete", "async_nullify"} {
 		t.Run(action, func(t *testing.T) {
-			inTurn(t, e)
+			e.InTurn(t)
 			for database, table := range map[string]string{"main": "c", "ci": "d"} {
 				e.Exec(database, fmt.Sprintf(`CREATE TABLE %s (p_id bigint);
 					INSERT INTO %s SELECT i %% 300 FROM generate_series(1, 3000) i; CREATE INDEX ON %s (p_id)`, table, table, table))

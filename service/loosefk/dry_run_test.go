@@ -166,7 +166,7 @@ func TestDryRun_CountsEachRecordAsTheRunWould(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTurn(t, e)
+			e.InTurn(t)
 			deletedParents(e, 2)
 			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE d (id bigint PRIMARY KEY, p_id bigint); INSERT INTO d VALUES (1, 1), (2, 2), (3, 3);
 				INSERT INTO p VALUES (3)`)

@@ -320,7 +320,7 @@ func TestLooseForeignKeysCleanup_EveryFormOfTriggerSaysItsKey(t *testing.T) {
 	} {
 		e := estates[c.schema]
 		t.Run(c.form+" "+c.schema, func(t *testing.T) {
-			inTurn(t, e)
+			e.InTurn(t)
 			e.Exec("main", `DROP SCHEMA IF EXISTS sales CASCADE; `+c.parents+`; INSERT INTO `+c.table+` VALUES (7, 7);
 				CREATE TABLE c (p_id int, label text); INSERT INTO c VALUES (7, '7'); CREATE INDEX ON c (p_id)`)
 			track(e, c.table, c.key)

@@ -80,7 +80,7 @@ func TestLooseForeignKeysCleanup_NothingIsWrittenAfterTheLeaseIsLost(t *testing.
 			acquired_at = now(), expires_at = now() + interval '1 hour'; SELECT pg_sleep(0.4)`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			inTurn(t, e)
+			e.InTurn(t)
 			deletedParents(e, 40)
 			e.Exec("main", `DELETE FROM maintenance.leases; CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.1); RETURN NULL; END';
 				CREATE TRIGGER slow BEFORE DELETE ON c FOR EACH STATEMENT EXECUTE FUNCTION slow()`)

@@ -92,7 +92,7 @@ func TestLint_AFunctionThatWritesToNoQueueRecordsNothing(t *testing.T) {
 		{"schema renamed", `DO $$ BEGIN EXECUTE format('ALTER SCHEMA public RENAME TO %I', current_user); END $$`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			inTurn(t, e)
+			e.InTurn(t)
 			e.Exec("main", `CREATE TABLE plain (id int PRIMARY KEY); CREATE TABLE keyed (k uuid PRIMARY KEY); CREATE TABLE c (p int, k uuid);
 				CREATE INDEX ON c (p); CREATE INDEX ON c (k)`)
 			e.Install("plain", "keyed k")

@@ -146,7 +146,7 @@ func TestLooseForeignKeysCleanup_ChildrenOfLivingParentsStay(t *testing.T) {
 			e = estates[servicetest.IntegerKeys()]
 		}
 		t.Run(c.name, func(t *testing.T) {
-			inTurn(t, e)
+			e.InTurn(t)
 			e.Exec("main", "CREATE TABLE p (id "+c.key+" "+c.table+"; INSERT INTO p (id) SELECT generate_series(1, 10)")
 			children := map[string]string{"main": "c", "ci": "d"}
 			for database, child := range children {
@@ -203,7 +203,7 @@ func TestLooseForeignKeysCleanup_KeysAreLookedUpByTheColumnsThatWereRecorded(t *
 			DROP TABLE p; ALTER TABLE n RENAME TO p; COMMIT`, plain, "rescheduled_records=5", unsure},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			inTurn(t, e)
+			e.InTurn(t)
 			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY, number bigint NOT NULL UNIQUE); INSERT INTO p SELECT i, i + 10 FROM generate_series(1, 5) i;
 				CREATE TABLE c (p_id bigint, q_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c SELECT number, number FROM p`)
 			track(e, "p", "number")
@@ -284,7 +284,7 @@ func TestLooseForeignKeysCleanup_AReusedKeyIsHeldUntilTheOperatorDecides(t *test
 		}, "rescheduled_records=1", "2"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			inTurn(t, e)
+			e.InTurn(t)
 			reuseKey(e)
 			s := e.Service(servicetest.OneChild)
 			servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "processed_records=1 rescheduled_records=1 deleted_rows=1")
@@ -305,7 +305,7 @@ func TestLooseForeignKeysCleanup_AReusedKeyIsKeptInTheRun(t *testing.T) {
 	e.Install()
 	for child, lock := range map[string]string{"main": "c", "ci": "p"} {
 		t.Run("children in "+child, func(t *testing.T) {
-			inTurn(t, e)
+			e.InTurn(t)
 			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (5)`)
 			e.Exec(child, `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (5)`)
 			track(e, "p")
@@ -349,7 +349,7 @@ func TestLooseForeignKeysCleanup_MovedRowsAreClosedThoughNoChildAnswers(t *testi
 	e.Install()
 	for name, sql := range map[string]string{"silent": `ALTER SCHEMA public RENAME TO away`, "absent": `DROP TABLE c`} {
 		t.Run(name, func(t *testing.T) {
-			inTurn(t, e)
+			e.InTurn(t)
 			defer e.Exec("ci", `DO $$ BEGIN ALTER SCHEMA away RENAME TO public; EXCEPTION WHEN invalid_schema_name THEN END $$`)
 			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p SELECT generate_series(11, 22); CREATE TABLE q (id bigint PRIMARY KEY); INSERT INTO q VALUES (7)`)
 			e.Exec("ci", `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1)`)
@@ -386,7 +386,7 @@ func TestLooseForeignKeysCleanup_TheConfigurationDecidesOnReusedKeys(t *testing.
 		loosefk.ReuseKeep:  {"processed_records=1 obsolete_records=1 deleted_rows=1", "2"},
 	} {
 		t.Run(setting, func(t *testing.T) {
-			inTurn(t, e)
+			e.InTurn(t)
 			reuseKey(e)
 			s := e.Service(servicetest.OneChild, servicetest.With(func(w *loosefk.Config) { w.ReusedKeys = setting }))
 			servicetest.WantCounts(t, servicetest.DryRun(t, s), c.counts)

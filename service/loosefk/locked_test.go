@@ -280,7 +280,7 @@ func TestLooseForeignKeysCleanup_ALockedParentTablePostponesRecordsWhereverTheir
 	e.Install()
 	for child, place := range map[string]string{"main": "c on main", "ci": "public.p on main"} {
 		t.Run(place, func(t *testing.T) {
-			inTurn(t, e)
+			e.InTurn(t)
 			e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (5)`)
 			e.Exec(child, `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (5)`)
 			track(e, "p")
@@ -307,7 +307,7 @@ func TestLooseForeignKeysCleanup_AChildThatChangesMeanwhileIsForTheNextRun(t *te
 			CREATE TRIGGER keep BEFORE DELETE ON d FOR EACH ROW EXECUTE FUNCTION keep()`, "rescheduled_records=1 deleted_rows=1", "1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTurn(t, e)
+			e.InTurn(t)
 			e.Exec("main", `CREATE TABLE b (id bigint PRIMARY KEY, p_id bigint); CREATE INDEX ON b (p_id);
 				CREATE TABLE c (LIKE b) PARTITION BY RANGE (id); CREATE INDEX ON c (p_id);
 				CREATE TABLE c_1 PARTITION OF c FOR VALUES FROM (1) TO (2); CREATE TABLE c_2 PARTITION OF c DEFAULT;

@@ -59,32 +59,6 @@ const anyWaits = `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = curr
 // unhurried gives a run of many locks and failures time enough.
 func unhurried(c *service.Config) { service.Settings[loosefk.Config](c).MaxRuntime = devdb.WaitTimeout }
 
-// clearSQL drops what a case has made in the application's schema, and empties the queue.
-const clearSQL = `DISCARD TEMP; DROP SCHEMA IF EXISTS archive, z CASCADE; DROP SEQUENCE IF EXISTS tried;
-	TRUNCATE loose_foreign_keys_deleted_records, maintenance.record_failures, maintenance.dead_records,
-		maintenance.absent_children, maintenance.seen_children, maintenance.gone_children, maintenance.protected_targets;
-	DO $$ DECLARE made text; BEGIN
-		FOR made IN SELECT format('TABLE IF EXISTS %I', relname) FROM pg_class WHERE relkind IN ('r', 'p') AND NOT relispartition
-				AND relnamespace = 'public'::regnamespace AND relname NOT LIKE 'loose\_foreign\_keys\_%'
-			UNION ALL SELECT 'FUNCTION ' || p.oid::regprocedure FROM pg_proc p JOIN pg_language l ON l.oid = prolang
-			WHERE lanname = 'plpgsql' AND pronamespace = 'public'::regnamespace
-				AND proname !~ '^insert_into_loose_foreign_keys_deleted_records(_override_table)?$' LOOP
-			EXECUTE 'DROP ' || made || ' CASCADE';
-		END LOOP;
-	END $$`
-
-// inTurn hands the databases of a test to one of its subtests, with an empty queue and no tables, until the
-// subtest ends.
-func inTurn(t *testing.T, e *servicetest.Estate) {
-	t.Helper()
-	all, open := e.T, e.Open
-	e.T = t
-	t.Cleanup(func() { e.T, e.Open = all, open })
-	for database := range e.SQL {
-		e.Exec(database, clearSQL)
-	}
-}
-
 // deletedParents makes the children of parents 1 to n, three each, which have been deleted.
 func deletedParents(e *servicetest.Estate, n int) {
 	e.T.Helper()

@@ -138,9 +138,8 @@ func TestOrphanAudit_WhatItRecordsIsCleanedAndNothingElse(t *testing.T) {
 
 func TestOrphanAudit_OneChild(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main")
-	servicetest.InTurn(e, e, func() {
-		e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
-	}, map[string]func(*servicetest.Estate){
+	e.Exec("main", `CREATE TABLE c (id bigserial PRIMARY KEY, p_id bigint); CREATE INDEX ON c (p_id)`)
+	servicetest.Cases(t, e, map[string]func(*servicetest.Estate){
 		"waiting and dead records are no orphans":                     waitingAndDeadRecordsAreNoOrphans,
 		"is shown once it ran and looks at all though one fails":      isShownOnceItRanAndLooksAtAllThoughOneFails,
 		"walks over all pages":                                        walksOverAllPages,
@@ -156,7 +155,7 @@ func TestOrphanAudit_OneChild(t *testing.T) {
 
 func TestOrphanAudit_ThreeDatabases(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), "", "main", "ci", "sec")
-	servicetest.InTurn(e, e, func() {}, map[string]func(*servicetest.Estate){
+	servicetest.Cases(t, e, map[string]func(*servicetest.Estate){
 		"a parent that is not committed yet is not missing":                 aParentThatIsNotCommittedYetIsNotMissing,
 		"a parent of another home that is not committed yet is not missing": aParentOfAnotherHomeThatIsNotCommittedYetIsNotMissing,
 		"every home is asked again before a record is written":              everyHomeIsAskedAgainBeforeARecordIsWritten,

@@ -86,7 +86,7 @@ func TestPlaceholderUserCleanup_ClaimsWhatIsEligible(t *testing.T) {
 
 func TestPlaceholderUserCleanup_Runs(t *testing.T) {
 	e := servicetest.NewPlaceholders(servicetest.Parallel(t))
-	servicetest.InTurn(e, e, func() { e.Exec("main", servicetest.PlaceholderFixture) }, map[string]func(*servicetest.Estate){
+	servicetest.Cases(t, e, map[string]func(*servicetest.Estate){
 		"walks over all pages":                                                 walksOverAllPages,
 		"warns at the last attempt only":                                       warnsAtTheLastAttemptOnly,
 		"namespace must be gone and attempt and job exist both or neither":     namespaceMustBeGoneAndAttemptAndJobExistBothOrNeither,

@@ -31,8 +31,6 @@ type Estate struct {
 	SQL     map[string]*pgx.Conn
 	// routed reports whether SQL names the routed queue.
 	routed bool
-	// begin makes the rows that all tests of the estate begin with.
-	begin func()
 }
 
 // New makes the named databases (of main, ci, sec) with the reference schema's queue and triggers, and nothing

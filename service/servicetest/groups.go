@@ -27,12 +27,9 @@ func NewGroups(t *testing.T, change ...func(*service.Config)) *Groups {
 func (e *Estate) Groups(change ...func(*service.Config)) *Groups {
 	e.T.Helper()
 	g := &Groups{Estate: e}
-	g.begin = func() {
-		g.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
-		g.Exec("main", `INSERT INTO application_settings (id, deletion_adjourned_period) VALUES (1, 14)`)
-		g.User(1)
-	}
-	g.begin()
+	g.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now())`)
+	g.Exec("main", `INSERT INTO application_settings (id, deletion_adjourned_period) VALUES (1, 14)`)
+	g.User(1)
 	g.Serve(change...)
 	return g
 }

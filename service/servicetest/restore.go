@@ -2,16 +2,17 @@ package servicetest
 
 import (
 	"maps"
+	"slices"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
-// Restore hands the estate to a subtest until its end. Its databases are then as they were at the first call of
-// Restore: what was made or changed since is undone. What cannot be undone fails the test, and needs an estate of its own.
-func (e *Estate) Restore(t *testing.T) {
+// InTurn hands the estate to a subtest until its end. Its databases are then as they were at the first call of
+// InTurn: what was made or changed since is undone. What cannot be undone fails the test, and needs an estate of its own.
+func (e *Estate) InTurn(t *testing.T) {
 	t.Helper()
-	all, open, urls, conns := e.T, e.Open, maps.Clone(e.URLs), maps.Clone(e.SQL)
+	all, open, urls, conns := e.T, slices.Clone(e.Open), maps.Clone(e.URLs), maps.Clone(e.SQL)
 	e.T = t
 	t.Cleanup(func() { e.T, e.Open, e.URLs, e.SQL = all, open, urls, conns })
 	for database := range e.SQL {
@@ -27,14 +28,16 @@ func (e *Estate) Restore(t *testing.T) {
 // rememberSQL keeps definitions, rows and sequences in temporary tables of the estate's own connection.
 const rememberSQL = `
 CREATE TEMP VIEW spaces AS SELECT oid, nspname FROM pg_namespace WHERE nspname !~ '^pg_|^information_schema$';
+-- What extensions have made.
+CREATE TEMP VIEW extended AS SELECT objid FROM pg_depend WHERE deptype = 'e';
 CREATE TEMP VIEW things AS
 SELECT 1 AS level, CASE relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END AS kind, oid AS at, relname::text AS name, oid AS id,
-  concat_ws(' ', relnamespace, relispartition, relacl) AS look
-FROM pg_class WHERE relkind IN ('r', 'p', 'S', 'v') AND relnamespace IN (SELECT oid FROM spaces)
+  concat_ws(' ', relnamespace, relispartition) AS look
+FROM pg_class WHERE relkind IN ('r', 'p', 'S', 'v') AND relnamespace IN (SELECT oid FROM spaces) AND oid NOT IN (TABLE extended)
 UNION ALL SELECT 1, 'SCHEMA', oid, nspname, oid, '' FROM spaces
 UNION ALL SELECT 2, 'FUNCTION', pronamespace, proname || ' ' || proargtypes::text, oid, md5(prosrc)
-FROM pg_proc WHERE prokind = 'f' AND pronamespace IN (SELECT oid FROM spaces)
-UNION ALL SELECT 3, 'COLUMN', attrelid, attname, attrelid, concat_ws(' ', atttypid, atttypmod, attnotnull, md5(adbin::text))
+FROM pg_proc WHERE prokind = 'f' AND pronamespace IN (SELECT oid FROM spaces) AND oid NOT IN (TABLE extended)
+UNION ALL SELECT 3, 'COLUMN', attrelid, attname, attrelid, concat_ws(' ', atttypid, atttypmod, attnotnull, pg_get_expr(adbin, adrelid))
 FROM pg_attribute JOIN pg_class c ON c.oid = attrelid LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
 WHERE relkind IN ('r', 'p') AND NOT relispartition AND attnum > 0 AND NOT attisdropped AND relnamespace IN (SELECT oid FROM spaces)
 UNION ALL SELECT 4, 'CONSTRAINT', conrelid, conname, oid, ''
@@ -56,6 +59,11 @@ CREATE TEMP VIEW stamp AS SELECT concat_ws(' ', (SELECT concat(count(*), ' ', su
 CREATE TEMP TABLE remembered AS SELECT *, CASE kind
   WHEN 'FUNCTION' THEN pg_get_functiondef(id)
   WHEN 'CONSTRAINT' THEN format('ALTER TABLE %s ADD CONSTRAINT %I %s', at::regclass, name, pg_get_constraintdef(id))
+  WHEN 'COLUMN' THEN (
+    SELECT format('ALTER TABLE %1$s ALTER %2$I DROP DEFAULT, ALTER %2$I TYPE %3$s USING NULL, ALTER %2$I %4$s NOT NULL', at::regclass, name,
+      format_type(atttypid, atttypmod), CASE WHEN attnotnull THEN 'SET' ELSE 'DROP' END)
+      || coalesce(', ALTER ' || quote_ident(name) || ' SET DEFAULT ' || pg_get_expr(adbin, adrelid), '')
+    FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum WHERE attrelid = at AND attname = name)
   WHEN 'INDEX' THEN pg_get_indexdef(id) WHEN 'TRIGGER' THEN pg_get_triggerdef(id) WHEN 'RULE' THEN pg_get_ruledef(id) END AS made FROM things;
 CREATE TEMP TABLE counted AS SELECT seqrelid, seqstart, pg_sequence_last_value(seqrelid) AS last FROM pg_sequence;
 CREATE TEMP TABLE stamped (stamp text);
@@ -66,10 +74,14 @@ DO $$ DECLARE t oid; BEGIN
 END $$;
 INSERT INTO stamped TABLE stamp`
 
-// forgetRowsSQL empties the tables.
+// forgetRowsSQL empties the tables, and drops temporary ones.
 const forgetRowsSQL = `
 DO $$ DECLARE name regclass; BEGIN
   PERFORM set_config('session_replication_role', 'replica', true);
+  FOR name IN SELECT oid FROM pg_class WHERE relnamespace = pg_my_temp_schema() AND relkind = 'r'
+      AND relname !~ '^(remembered|counted|stamped|rows_\d+)$' LOOP
+    EXECUTE format('DROP TABLE %s', name);
+  END LOOP;
   FOR name IN SELECT oid FROM remembered JOIN pg_class ON oid = at WHERE kind = 'TABLE' AND relkind = 'r' AND pg_relation_size(oid) > 0 LOOP
     EXECUTE format('DELETE FROM %s', name);
   END LOOP;
@@ -86,7 +98,7 @@ BEGIN
   PERFORM set_config('client_min_messages', 'warning', true);
   FOR x IN SELECT t.*, k.kind IS NOT NULL AS known FROM things t LEFT JOIN remembered k USING (kind, at, name)
       WHERE k.kind IS NULL OR t.id <> k.id OR t.look <> k.look AND kind = 'TRIGGER' ORDER BY t.level LOOP
-    CONTINUE WHEN x.kind <> 'FUNCTION' AND NOT EXISTS (SELECT FROM pg_class WHERE oid = x.at) AND x.kind <> 'SCHEMA';
+    CONTINUE WHEN x.kind NOT IN ('FUNCTION', 'SCHEMA', 'SETTING') AND NOT EXISTS (SELECT FROM pg_class WHERE oid = x.at);
     CASE x.kind
       WHEN 'SCHEMA' THEN EXECUTE format('DROP SCHEMA IF EXISTS %I CASCADE', x.name);
       WHEN 'TABLE', 'SEQUENCE', 'VIEW' THEN EXECUTE format('DROP %s %s CASCADE', x.kind, x.id::regclass);
@@ -98,11 +110,12 @@ BEGIN
         EXECUTE format('DROP INDEX %s CASCADE', x.id::regclass);
       WHEN 'TRIGGER' THEN EXECUTE format('DROP TRIGGER IF EXISTS %I ON %s', x.name, x.at::regclass);
       WHEN 'RULE' THEN EXECUTE format('DROP RULE IF EXISTS %I ON %s', x.name, x.at::regclass);
+      WHEN 'SETTING' THEN EXECUTE format('ALTER DATABASE %I RESET ALL', current_database());
       ELSE
     END CASE;
   END LOOP;
   FOR x IN SELECT k.made FROM remembered k LEFT JOIN things t USING (kind, at, name)
-      WHERE k.made IS NOT NULL AND (t.kind IS NULL OR t.look <> k.look) ORDER BY k.level LOOP
+      WHERE k.made IS NOT NULL AND (t.kind IS NULL AND k.kind <> 'COLUMN' OR t.look <> k.look) ORDER BY k.level LOOP
     EXECUTE x.made;
   END LOOP;
   UPDATE remembered k SET id = t.id FROM things t WHERE (t.kind, t.at, t.name) = (k.kind, k.at, k.name) AND t.id <> k.id;

@@ -21,13 +21,10 @@ func NewTokens(t *testing.T) *Estate {
 // Tokens makes them on an estate.
 func (e *Estate) Tokens() *Estate {
 	e.T.Helper()
-	e.begin = func() {
-		e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) SELECT i, 'o' || i, now(), now() FROM generate_series(1, 2) i`)
-		e.Exec("main", `INSERT INTO application_settings (id, resource_access_tokens_settings) VALUES (1, $1)`, TokenSettings("42"))
-		e.User(101, 11, 1)
-		e.User(102, 11, 2)
-	}
-	e.begin()
+	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) SELECT i, 'o' || i, now(), now() FROM generate_series(1, 2) i`)
+	e.Exec("main", `INSERT INTO application_settings (id, resource_access_tokens_settings) VALUES (1, $1)`, TokenSettings("42"))
+	e.User(101, 11, 1)
+	e.User(102, 11, 2)
 	return e
 }
 
