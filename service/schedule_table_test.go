@@ -79,6 +79,8 @@ func (c clocked) scheduled(as string) *service.Service {
 				w.CatchUp = new(false)
 			case "off":
 				w.Enabled = new(false)
+			case "alone":
+				config.Use = service.UseLooseForeignKeys
 			case "keep 1h":
 				config.HistoryKeep = time.Hour
 			default:

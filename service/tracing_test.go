@@ -194,8 +194,8 @@ func TestRunBatch_ARunStartsInThreeRoundTrips(t *testing.T) {
 func TestRunDue_AFireStartsInThreeRoundTrips(t *testing.T) {
 	spans := servicetest.Tracing(t)
 	c := newClocked(t)
-	s := c.scheduled("* * * * *")
-	// Other workers are found to be used now, not then.
+	// Whether other workers are used is asked beside it.
+	s := c.scheduled("* * * * *, alone")
 	c.at("11-20 12:00:50")
 	c.due(s)
 	c.at("11-20 12:01:00")
