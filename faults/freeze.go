@@ -40,10 +40,14 @@ INSERT INTO faults.epochs (name, epoch, app) SELECT name, epoch, 'faults' FROM t
 const writesSQL = `
 SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1 AND backend_xid IS NOT NULL)`
 
-// rescueSQL takes a replica's running jobs away, as River does when an attempt is too old. Each rescue uses
-// up an attempt, and here there are more of them than otherwise in weeks, so max_attempts moves along.
-const rescueSQL = `
+// againSQL makes jobs due at once. max_attempts moves along: 25 attempts are meant to last for weeks, here
+// for minutes.
+const againSQL = `
 UPDATE maintenance.river_job j SET state = 'available', scheduled_at = now(), max_attempts = attempt + 25
+`
+
+// rescueSQL takes a replica's running jobs away, as River does when an attempt is too old.
+const rescueSQL = againSQL + `
 FROM faults.attempts a WHERE a.job_id = j.id AND a.app = $1 AND j.state = 'running'`
 
 // expired is a lease that its holder has lost.

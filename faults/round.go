@@ -180,7 +180,6 @@ func (r *round) repeat(ctx context.Context, every time.Duration, do func(context
 // passTime makes due at once what waits for another try: records, users in the ghost queue, jobs, also
 // those that a replica whose clock is ahead has put off until a time by that clock, and those whose
 // attempt began two minutes ago: a replica whose clock is behind would rescue them much later.
-// max_attempts moves along: 25 attempts are meant to last for weeks, here for minutes.
 func (r *round) passTime(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -195,10 +194,9 @@ func (r *round) passTime(ctx context.Context) error {
 		}
 		if name == "main" && err == nil {
 			_, err = c.Exec(ctx, `UPDATE ghost_user_migrations SET consume_after = now() WHERE consume_after > now()`)
-			_, more := c.Exec(ctx, `UPDATE maintenance.river_job SET state = 'available', scheduled_at = now(), max_attempts = attempt + 25
-				WHERE state IN ('retryable', 'scheduled') OR state = 'available' AND scheduled_at > now()
+			_, more := c.Exec(ctx, againSQL+`WHERE state IN ('retryable', 'scheduled') OR state = 'available' AND scheduled_at > now()
 				OR state = 'running' AND EXISTS (
-					SELECT FROM faults.attempts a WHERE a.job_id = river_job.id AND a.begun_at < now() - interval '2 min')`)
+					SELECT FROM faults.attempts a WHERE a.job_id = j.id AND a.begun_at < now() - interval '2 min')`)
 			err = errors.Join(err, more)
 		}
 		if err := errors.Join(err, c.Close(ctx)); err != nil {

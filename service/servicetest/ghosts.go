@@ -38,7 +38,7 @@ func NewGhosts(t *testing.T) *Ghosts {
 	return New(t, "all", "main").Ghosts()
 }
 
-// Ghosts makes them on an estate with all tables in main.
+// Ghosts makes them on an estate.
 func (e *Estate) Ghosts() *Ghosts {
 	e.T.Helper()
 	g := &Ghosts{Estate: e, Log: &Buffer{}}
@@ -49,12 +49,11 @@ func (e *Estate) Ghosts() *Ghosts {
 // NewThreeGhosts has the tables in main, ci and sec.
 func NewThreeGhosts(t *testing.T) *Ghosts {
 	t.Helper()
-	g := &Ghosts{Estate: New(t, "main", "main"), Log: &Buffer{}}
+	e := New(t, "main", "main")
 	for _, name := range []string{"ci", "sec"} {
-		g.Add(name, Databases.Clone(t, Migrated(name)))
+		e.Add(name, Databases.Clone(t, Migrated(name)))
 	}
-	g.Exec("main", ghostFixtureSQL)
-	return g
+	return e.Ghosts()
 }
 
 // Service logs JSON into g.log.

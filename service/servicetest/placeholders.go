@@ -9,10 +9,6 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// PlaceholderFixture makes what [NewPlaceholders] has.
-const PlaceholderFixture = `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now());
-	INSERT INTO namespaces (id, name, path, type, organization_id) VALUES (1, 'import', 'import', 'Group', 1)`
-
 // NewPlaceholders has organization 1 and a namespace 1 of an import.
 func NewPlaceholders(t *testing.T) *Estate {
 	t.Helper()
@@ -22,7 +18,8 @@ func NewPlaceholders(t *testing.T) *Estate {
 // Placeholders makes them on an estate.
 func (e *Estate) Placeholders() *Estate {
 	e.T.Helper()
-	e.Exec("main", PlaceholderFixture)
+	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'o', now(), now());
+		INSERT INTO namespaces (id, name, path, type, organization_id) VALUES (1, 'import', 'import', 'Group', 1)`)
 	return e
 }
 

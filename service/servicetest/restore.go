@@ -96,7 +96,7 @@ BEGIN
     RETURN;
   END IF;
   PERFORM set_config('client_min_messages', 'warning', true);
-  FOR x IN SELECT t.*, k.kind IS NOT NULL AS known FROM things t LEFT JOIN remembered k USING (kind, at, name)
+  FOR x IN SELECT t.* FROM things t LEFT JOIN remembered k USING (kind, at, name)
       WHERE k.kind IS NULL OR t.id <> k.id OR t.look <> k.look AND kind = 'TRIGGER' ORDER BY t.level LOOP
     CONTINUE WHEN x.kind NOT IN ('FUNCTION', 'SCHEMA', 'SETTING') AND NOT EXISTS (SELECT FROM pg_class WHERE oid = x.at);
     CASE x.kind
