@@ -63,13 +63,31 @@ func (s *shared) wantTakenOver(n *node) {
 			return false // more calls a second than the server takes
 		}
 		assert.Require(s.t, status.Code(err) == codes.Aborted, "%v\n%s", err, n.log)
-		if c := n.status(worker).GetCondition(); c != maintenancev1.Condition_CONDITION_RUNNING && c != maintenancev1.Condition_CONDITION_LEASE_HELD_ELSEWHERE &&
+		c := n.status(worker).GetCondition()
+		if s.value(`SELECT expires_at <= clock_timestamp() FROM maintenance.leases`) == "true" {
+			return false // the lease has expired since
+		}
+		if c != maintenancev1.Condition_CONDITION_RUNNING && c != maintenancev1.Condition_CONDITION_LEASE_HELD_ELSEWHERE &&
 			c != maintenancev1.Condition_CONDITION_FAILING {
 			s.t.Errorf("condition %s while another node holds the lease", c)
 		}
 		return false
 	})
-	s.want(`SELECT count(*) FROM c`, "0")
+	s.cleanAll(n)
+}
+
+// cleanAll runs loose_foreign_keys_cleanup on a node until no children are left: on a busy machine one run
+// may reach its time limit earlier.
+func (s *shared) cleanAll(n *node) {
+	s.t.Helper()
+	eventually(s.t, "all children are deleted", n.log, func() bool {
+		_, err := n.clean()
+		if status.Code(err) == codes.ResourceExhausted {
+			return false // more calls a second than the server takes
+		}
+		assert.Require(s.t, err == nil, "%v\n%s", err, n.log)
+		return s.value(`SELECT count(*) FROM c`) == "0"
+	})
 }
 
 // wantOnce fails the test unless every row has been changed once.
@@ -143,8 +161,7 @@ func TestFault_Replicas_CleanStopGivesBackLeaseAndJobsAtOnce(t *testing.T) {
 	if err := leaver.process.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, leaver.log)
 	}
-	run := assert.Must(all["two"].clean())(t)
-	assert.Equal(t, run.GetState(), maintenancev1.RunState_RUN_STATE_SUCCEEDED)
+	s.cleanAll(all["two"])
 	s.want(`SELECT count(*) FROM maintenance.river_job WHERE state = 'running' AND attempted_by[1] LIKE 'one%'`, "0")
 	s.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'completed'`, "60")
 	s.want(`SELECT max(attempt) FROM maintenance.river_job`, "1")
@@ -180,8 +197,7 @@ func TestFault_Replicas_WaitingJobsAndLeaseAreFreeAtOnceAfterACleanStop(t *testi
 		t.Errorf("%v\n%s", err, leaver.log)
 	}
 	ended := s.value(`SELECT clock_timestamp()`)
-	run := assert.Must(heir.clean())(t)
-	assert.Equal(t, run.GetState(), maintenancev1.RunState_RUN_STATE_SUCCEEDED)
+	s.cleanAll(heir)
 	s.until(`SELECT count(*) FROM maintenance.river_job WHERE state = 'completed'`, "4")
 	s.want(`SELECT bool_and(scheduled_at <= timestamptz '`+ended+`' AND attempt = 1) FROM maintenance.river_job`, "true")
 	s.want(`SELECT string_agg(DISTINCT app, ' ') FROM audit WHERE what = 'ghost_user_migrations'`, "two")
