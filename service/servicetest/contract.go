@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/caretaker-go/caretaker/devdb"
@@ -44,34 +45,69 @@ type Change struct {
 	Thing string
 }
 
-// Contract holds a worker to what all of them promise. Each part has databases of its own.
+// Contract holds a worker to what all of them promise. There are three estates, side by side: on each of them parts
+// take turns, which begin with the same databases.
 func Contract(t *testing.T, f Fixture) {
 	t.Helper()
 	if !slices.Contains(Workers(), f.Worker) {
 		t.Fatalf("%q is not on the list of workers, which has %q", f.Worker, Workers())
 	}
-	for name, part := range map[string]func(*contract){
-		"finds nothing where nothing is due":            (*contract).nothingDue,
-		"goes on where a limit has ended a run":         (*contract).limit,
-		"goes on where load has ended a run":            (*contract).load,
-		"runs once at a time":                           (*contract).twoAtOnce,
-		"goes on where a lost lease has ended a run":    (*contract).leaseLost,
-		"goes on where a killed process has left off":   (*contract).killed,
-		"stops after the statement in flight":           (*contract).stopped,
-		"writes and locks nothing in a dry run":         (*contract).dryRun,
-		"does what was planned, and nothing else":       (*contract).planned,
-		"leaves a receipt for what it changes":          (*contract).receipts,
-		"shows what is due":                             (*contract).backlog,
-		"has a page, and each of its settings a remark": (*contract).documented,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			part(&contract{Fixture: f, t: t})
+	var estates sync.WaitGroup
+	defer estates.Wait()
+	for _, parts := range contractParts() {
+		e := f.estate(t)
+		estates.Go(func() {
+			for _, p := range parts {
+				t.Run(p.name, func(t *testing.T) { p.test(&contract{Fixture: f, t: t, e: e}) })
+			}
 		})
 	}
 }
 
-// contract is one part of the suite at work.
+// part is a part of the suite.
+type part struct {
+	name string
+	test func(*contract)
+}
+
+// contractParts returns the parts of the suite by the databases they share. A part that makes triggers or kills
+// processes is the last one on its databases.
+func contractParts() [][]part {
+	return [][]part{
+		{
+			{"goes on where load has ended a run", (*contract).load},
+			{"runs once at a time", (*contract).twoAtOnce},
+			{"leaves a receipt for what it changes", (*contract).receipts},
+		},
+		{
+			{"goes on where a lost lease has ended a run", (*contract).leaseLost},
+			{"stops after the statement in flight", (*contract).stopped},
+			{"goes on where a killed process has left off", (*contract).killed},
+		},
+		{
+			{"finds nothing where nothing is due", (*contract).nothingDue},
+			{"goes on where a limit has ended a run", (*contract).limit},
+			{"does what was planned, and nothing else", (*contract).planned},
+			{"shows what is due", (*contract).backlog},
+			{"has a page, and each of its settings a remark", (*contract).documented},
+			{"writes and locks nothing in a dry run", (*contract).dryRun},
+		},
+	}
+}
+
+// estate returns a main with nothing due, which records what is done.
+func (f Fixture) estate(t *testing.T) *Estate {
+	t.Helper()
+	e := New(t, f.Schema, "main")
+	if f.Prepare != nil {
+		f.Prepare(e)
+	}
+	e.Exec("main", strings.NewReplacer("{thing}", f.Done.Thing, "{event}", f.Done.Event, "{table}", f.Done.Table).
+		Replace(contractSQL))
+	return e
+}
+
+// contract is one running part of the suite.
 type contract struct {
 	Fixture
 	t *testing.T
@@ -93,18 +129,14 @@ BEGIN
 END $$;
 CREATE TRIGGER contract AFTER {event} ON {table} FOR EACH ROW EXECUTE FUNCTION contract.note()`
 
-// begin makes a main with n things that are due.
+// begin lets the part have the databases, with n things that are due and nothing done.
 func (c *contract) begin(n int) {
 	c.t.Helper()
-	c.e, c.n = New(c.t, c.Schema, "main"), n
-	if c.Prepare != nil {
-		c.Prepare(c.e)
-	}
-	if n > 0 {
+	c.e.InTurn(c.t)
+	if c.n = n; n > 0 {
 		c.Due(c.e, n)
 	}
-	c.e.Exec("main", strings.NewReplacer("{thing}", c.Done.Thing, "{event}", c.Done.Event, "{table}", c.Done.Table).
-		Replace(contractSQL))
+	c.e.Exec("main", `TRUNCATE contract.done`)
 }
 
 // service works one thing at a time, with more settings and limits of the load.
