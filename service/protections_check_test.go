@@ -249,7 +249,6 @@ func TestProtect_AWriteToAQueueDeletesNoProtectedUser(t *testing.T) {
 			queue := "ghost_user_migrations"
 			if strings.Contains(c.sql, other) {
 				queue = other
-				defer e.Exec("main", `ALTER TABLE `+other+` RENAME TO ghost_user_migrations`)
 			}
 			g.Want("main", `SELECT string_agg(user_id || CASE WHEN consume_after > now() THEN ' later' ELSE ' due' END, '') FROM `+queue, c.row)
 			if c.reason == "" {

@@ -299,26 +299,23 @@ func worksWithoutStates(g *servicetest.Groups) {
 	g.Run("held_groups=1")
 	g.WantLog(1, "the schema has changed", "level=INFO")
 	g.Want("main", `SELECT path FROM namespaces WHERE id = 11`, "restored")
-	g.Exec("main", `ALTER TABLE namespaces RENAME away TO state`)
 }
 
 func isNotConfiguredWithoutItsTables(g *servicetest.Groups) {
-	for missing, schema := range map[string][2]string{
-		"group_group_links": {`ALTER TABLE group_group_links RENAME TO away`, `ALTER TABLE away RENAME TO group_group_links`},
-		"routes":            {`ALTER TABLE routes RENAME TO away`, `ALTER TABLE away RENAME TO routes`},
-		"users.state of database main has the type integer, which has no 'active'": {
-			servicetest.StateIsANumber, `ALTER TABLE users ALTER state TYPE text USING 'active'`,
-		},
-		"group_deletion_schedules": {
-			`ALTER TABLE group_deletion_schedules RENAME TO away; ALTER TABLE namespace_details RENAME deletion_scheduled_at TO away`,
-			`ALTER TABLE away RENAME TO group_deletion_schedules; ALTER TABLE namespace_details RENAME away TO deletion_scheduled_at`,
-		},
+	for missing, schema := range map[string]string{
+		"group_group_links": `ALTER TABLE group_group_links RENAME TO away`,
+		"routes":            `ALTER TABLE routes RENAME TO away`,
+		"users.state of database main has the type integer, which has no 'active'": servicetest.StateIsANumber,
+		"group_deletion_schedules": `ALTER TABLE group_deletion_schedules RENAME TO away;
+			ALTER TABLE namespace_details RENAME deletion_scheduled_at TO away`,
 	} {
-		g.Exec("main", schema[0])
-		_, err := g.Service.RunBatch(context.Background(), run.Request{Worker: servicetest.AdjournedGroups})
-		servicetest.WantError(g.T, err, missing)
-		servicetest.WantConditionOf(g.T, g.Service, servicetest.AdjournedGroups, service.ConditionNotConfigured, missing)
-		g.Exec("main", schema[1])
+		g.T.Run(missing, func(t *testing.T) {
+			g.InTurn(t)
+			g.Exec("main", schema)
+			_, err := g.Service.RunBatch(context.Background(), run.Request{Worker: servicetest.AdjournedGroups})
+			servicetest.WantError(t, err, missing)
+			servicetest.WantConditionOf(t, g.Service, servicetest.AdjournedGroups, service.ConditionNotConfigured, missing)
+		})
 	}
 }
 

@@ -161,7 +161,6 @@ func TestDeleteUser_WhoIsToGoDoesNotCountAsAnOwner(t *testing.T) {
 					t.Errorf("%s: job %q, want %q", c.name, got, want)
 				}
 			}
-			e.Exec("main", `ALTER TABLE users_ghost_user_migrations RENAME TO ghost_user_migrations`)
 		})
 	}
 }

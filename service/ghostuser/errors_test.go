@@ -204,40 +204,38 @@ func TestGhostUserMigration_GroupsThatLoseTheirScheduleAreNamedAndHeld(t *testin
 }
 
 func TestGhostUserMigration_ADryRunCountsAUserWhoWouldFail(t *testing.T) {
-	type failing struct{ says, sql, undo string }
+	type failing struct{ says, sql string }
 	cases := map[string]func(*servicetest.Ghosts){}
 	const noGhost = "no ghost user could be created: users."
-	const textAgain = `ALTER TABLE users ALTER state TYPE varchar USING 'active', ALTER state SET DEFAULT 'active'`
 	for name, users := range map[string][]failing{
 		"references": {
 			{"STILL_REFERENCED: namespaces.parent_id still refers to it", `INSERT INTO namespaces (id, name, path, type, organization_id, parent_id)
-				VALUES (1000, 'orphan', 'orphan', 'Project', 1, {user})`, ""},
+				VALUES (1000, 'orphan', 'orphan', 'Project', 1, {user})`},
 			{"badges.holder_id is NOT NULL: it cannot be cleared", `CREATE TABLE badges (id bigserial PRIMARY KEY,
-				holder_id bigint NOT NULL REFERENCES users ON DELETE SET NULL); INSERT INTO badges (holder_id) VALUES ({user})`, ""},
+				holder_id bigint NOT NULL REFERENCES users ON DELETE SET NULL); INSERT INTO badges (holder_id) VALUES ({user})`},
 			{"letters.email_id is NOT NULL: it cannot be cleared", `CREATE TABLE letters (id bigserial PRIMARY KEY,
 				email_id bigint NOT NULL REFERENCES emails ON DELETE SET NULL);
-				INSERT INTO emails (id, user_id, email) VALUES (1, {user}, 'x'); INSERT INTO letters (email_id) VALUES (1)`, ""},
+				INSERT INTO emails (id, user_id, email) VALUES (1, {user}, 'x'); INSERT INTO letters (email_id) VALUES (1)`},
 			// Another row of the same table, and a row that waits for what refers to it.
 			{"STILL_REFERENCED: links.before_id still refers to it", `CREATE TABLE links (id bigserial PRIMARY KEY,
 				user_id bigint REFERENCES users ON DELETE CASCADE, before_id bigint REFERENCES links);
-				INSERT INTO links (id, user_id, before_id) VALUES (1, {user}, NULL), (2, 7, 1)`, ""},
+				INSERT INTO links (id, user_id, before_id) VALUES (1, {user}, NULL), (2, 7, 1)`},
 			{"STILL_REFERENCED: heads.tail_id still refers to it", `CREATE TABLE heads (id bigserial PRIMARY KEY,
 				user_id bigint REFERENCES users ON DELETE CASCADE, tail_id bigint);
 				CREATE TABLE tails (id bigserial PRIMARY KEY, head_id bigint REFERENCES heads ON DELETE CASCADE);
 				ALTER TABLE heads ADD FOREIGN KEY (tail_id) REFERENCES tails; INSERT INTO heads (id, user_id) VALUES (1, {user});
-				INSERT INTO tails VALUES (1, 1); UPDATE heads SET tail_id = 1`, ""},
+				INSERT INTO tails VALUES (1, 1); UPDATE heads SET tail_id = 1`},
 		},
 		"no ghost, and a column that nobody knows": {{noGhost + "shoe_size is NOT NULL", `ALTER TABLE users
-			ADD shoe_size integer NOT NULL DEFAULT 42; ALTER TABLE users ALTER shoe_size DROP DEFAULT`, `ALTER TABLE users DROP shoe_size`}},
+			ADD shoe_size integer NOT NULL DEFAULT 42; ALTER TABLE users ALTER shoe_size DROP DEFAULT`}},
 		"no ghost, and the state is a number": {{noGhost + "state has the type integer, for which caretaker has no value", `ALTER TABLE users
-			ALTER state DROP DEFAULT, ALTER state TYPE integer USING 0`, textAgain}},
+			ALTER state DROP DEFAULT, ALTER state TYPE integer USING 0`}},
 		"no ghost, and the states do not include its own": {{noGhost + "state has the type sleep, for which caretaker has no value", `CREATE TYPE
-			sleep AS ENUM ('asleep', 'blocked'); ALTER TABLE users ALTER state DROP DEFAULT, ALTER state TYPE sleep USING 'blocked'`, textAgain}},
+			sleep AS ENUM ('asleep', 'blocked'); ALTER TABLE users ALTER state DROP DEFAULT, ALTER state TYPE sleep USING 'blocked'`}},
 	} {
 		cases[name] = func(g *servicetest.Ghosts) {
 			for i, c := range users {
 				g.Doomed(10 + i)
-				g.T.Cleanup(func() { g.Exec("main", c.undo) })
 				g.Exec("main", strings.ReplaceAll(c.sql, "{user}", fmt.Sprint(10+i)))
 			}
 			if len(users) == 1 {

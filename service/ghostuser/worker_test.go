@@ -229,14 +229,13 @@ func TestGhostUserMigration_TimesOfAGhostAreUTCWhateverTheTimeZone(t *testing.T)
 
 func TestGhostUserMigration_AGhostIsMadeWhateverIndexesAndNamesUsersHave(t *testing.T) {
 	cases := map[string]func(*servicetest.Ghosts){}
-	for name, test := range map[string]struct{ sql, ghost, undo string }{
-		"an address in capitals": {`CREATE UNIQUE INDEX ON users (lower(email)); UPDATE users SET email = 'GHOST1@noreply.invalid' WHERE id = 7`, `"ghost2" "ghost2@noreply.invalid"`, ""},
-		"no names":               {`ALTER TABLE users DROP username`, `null "ghost@noreply.invalid"`, `ALTER TABLE users ADD username varchar`},
-		"no addresses":           {`ALTER TABLE users DROP email`, `"ghost1" null`, `ALTER TABLE users ADD email varchar`},
+	for name, test := range map[string]struct{ sql, ghost string }{
+		"an address in capitals": {`CREATE UNIQUE INDEX ON users (lower(email)); UPDATE users SET email = 'GHOST1@noreply.invalid' WHERE id = 7`, `"ghost2" "ghost2@noreply.invalid"`},
+		"no names":               {`ALTER TABLE users DROP username`, `null "ghost@noreply.invalid"`},
+		"no addresses":           {`ALTER TABLE users DROP email`, `"ghost1" null`},
 	} {
 		cases[name] = func(g *servicetest.Ghosts) {
 			g.Doomed(10)
-			g.T.Cleanup(func() { g.Exec("main", test.undo) })
 			g.Exec("main", test.sql+`; UPDATE users SET organization_id = 2 WHERE id = 10`)
 			g.Run(g.Service(), "migrated_users=1 deleted_rows=4")
 			g.Want("main", `SELECT concat_ws(' ', coalesce(to_jsonb(u) -> 'username', 'null'), coalesce(to_jsonb(u) -> 'email', 'null')) FROM users u WHERE user_type = 5 AND organization_id = 2`, test.ghost)
