@@ -20,9 +20,9 @@ type app struct {
 	asJSON bool
 	// wide is set by --output wide: tables are whole, however narrow the terminal is.
 	wide bool
-	// brief times lose year and seconds, and the day if it is today.
-	brief  bool
-	client connection
+	// shortTime times lose year and seconds, and the day if it is today.
+	shortTime bool
+	client    connection
 	// began is set when a command begins: later errors are not about usage.
 	began bool
 	// asked is the request of a command that makes one call.
@@ -101,21 +101,21 @@ func (a *app) write(text string) error {
 	return err
 }
 
-// say writes a line for people to the standard output.
-func (a *app) say(format string, args ...any) {
+// println writes a line for people to the standard output.
+func (a *app) println(format string, args ...any) {
 	_, _ = io.WriteString(a.Out, message(format, args))
 }
 
 // sayPainted is say with a state in its colour.
 func (a *app) sayPainted(state, format string, args ...any) {
 	line := message(format, args)
-	_, _ = io.WriteString(a.Out, strings.Replace(line, state, a.paint(state), 1))
+	_, _ = io.WriteString(a.Out, strings.Replace(line, state, a.colorize(state), 1))
 }
 
 // text is say, and nothing with --output json.
 func (a *app) text(format string, args ...any) {
 	if !a.asJSON {
-		a.say(format, args...)
+		a.println(format, args...)
 	}
 }
 
@@ -128,7 +128,7 @@ func (a *app) note(format string, args ...any) {
 func (a *app) fields(pairs ...string) {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
-			a.say("  %-7s %s", pairs[i], a.localized(pairs[i+1]))
+			a.println("  %-7s %s", pairs[i], a.localized(pairs[i+1]))
 		}
 	}
 }

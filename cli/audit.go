@@ -27,8 +27,8 @@ func (a *app) audit() *cobra.Command {
 func (a *app) describeAudit(answer *pb.ListAuditResponse) error {
 	defer a.noteMore("older entries", answer)
 	columns := []column{
-		col("AT", moment), col("BY", cut), col("ROLE", minor), col("ACTION"), col("TARGET", cut),
-		col("OUTCOME", cut, shade), col("REASON", cut, spare),
+		col("AT", timestamp), col("BY", cut), col("ROLE", dropFirst), col("ACTION"), col("TARGET", cut),
+		col("OUTCOME", cut, colored), col("REASON", cut, dropSecond),
 	}
 	return printTable(a, columns, answer.GetEntries(), func(e *pb.AuditEntry) []any {
 		by := strings.TrimPrefix(e.GetBy()+" at "+e.GetAddress(), " at ")

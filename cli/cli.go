@@ -68,7 +68,7 @@ func Main(args []string) int {
 func Run(ctx context.Context, args []string, streams Streams) int {
 	a := &app{Streams: streams}
 	root := a.root()
-	a.suitUse(root)
+	a.adaptCommands(root)
 	root.SetArgs(args)
 	root.SetIn(streams.In)
 	root.SetOut(streams.Out)

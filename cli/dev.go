@@ -202,22 +202,22 @@ func (a *app) welcome(i *instance, p *playground) {
 	address := i.listening.api.Addr().String()
 	call := "  grpcurl -plaintext %s%s maintenance.v1.MaintenanceService/%s"
 	work := `"worker": "loose_foreign_keys_cleanup", "database": "main"`
-	a.say("caretaker %s is ready at %s; Ctrl-C stops it.", version(), address)
-	a.say("page      http://%s/", i.webAddress())
-	a.say("data      %s (remove the directory to start from scratch)", p.cluster.Dir())
-	a.say("variables %s (while this runs), for serve, lfk and psql: set -a; . %s; set +a",
+	a.println("caretaker %s is ready at %s; Ctrl-C stops it.", version(), address)
+	a.println("page      http://%s/", i.webAddress())
+	a.println("data      %s (remove the directory to start from scratch)", p.cluster.Dir())
+	a.println("variables %s (while this runs), for serve, lfk and psql: set -a; . %s; set +a",
 		p.environment, p.environment)
 	if metrics := i.metricsAddress(); metrics != "" {
-		a.say("metrics   http://%s/metrics", metrics)
+		a.println("metrics   http://%s/metrics", metrics)
 	}
-	a.say("\nSome of the demo data needs a decision by a person, so that the page shows how that " +
+	a.println("\nSome of the demo data needs a decision by a person, so that the page shows how that " +
 		"looks.")
-	a.say("README.md goes on from here: \"Five minutes\", then \"On your own databases\".")
-	a.say("\nTry, in another terminal:")
-	a.say(call, "", address, "GetStatus")
-	a.say(call, `-d '{`+work+`, "dry_run": true}' `, address, "RunBatch")
-	a.say(call, `-d '{`+work+`}' `, address, "RunBatch")
-	a.say(call, "", address, "ListRuns")
-	a.say("  %s status --address %s", os.Args[0], address)
-	a.say("  %s run loose_foreign_keys_cleanup --database main --address %s\n", os.Args[0], address)
+	a.println("README.md goes on from here: \"Five minutes\", then \"On your own databases\".")
+	a.println("\nTry, in another terminal:")
+	a.println(call, "", address, "GetStatus")
+	a.println(call, `-d '{`+work+`, "dry_run": true}' `, address, "RunBatch")
+	a.println(call, `-d '{`+work+`}' `, address, "RunBatch")
+	a.println(call, "", address, "ListRuns")
+	a.println("  %s status --address %s", os.Args[0], address)
+	a.println("  %s run loose_foreign_keys_cleanup --database main --address %s\n", os.Args[0], address)
 }

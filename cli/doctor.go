@@ -135,7 +135,7 @@ func (d *doctor) conclude(findings []finding) error {
 	}
 	err := d.report(nil, findings, func() {
 		d.print(findings)
-		d.say("%s, %s", run.Counted(errs, "error"), run.Counted(warnings, "warning"))
+		d.println("%s, %s", run.Counted(errs, "error"), run.Counted(warnings, "warning"))
 	})
 	if err == nil && errs > 0 {
 		return &exitError{code: exitFailed}

@@ -145,19 +145,19 @@ func (d *doctor) grants(ctx context.Context, role, only string) ([]databaseGrant
 // describeGrants prints scripts. Each is for a database of its own, perhaps on another server: of
 // several the heading says how to get one.
 func (d *doctor) describeGrants(scripts []databaseGrants, role string) {
-	d.say("-- The rights that caretaker needs with this configuration.\n" +
+	d.println("-- The rights that caretaker needs with this configuration.\n" +
 		"-- Run them as the owner of the tables, behind caretaker migrate; again after the\n" +
 		"-- application has got new tables: caretaker doctor says when that is.")
 	if len(scripts) > 1 {
-		d.say("-- DO NOT RUN ALL OF THIS ON ONE DATABASE: each part below is for its own.\n" +
+		d.println("-- DO NOT RUN ALL OF THIS ON ONE DATABASE: each part below is for its own.\n" +
 			"-- caretaker doctor --grants --database NAME prints one part alone.")
 	}
-	d.say("-- CREATE ROLE %s LOGIN PASSWORD '...';", role)
+	d.println("-- CREATE ROLE %s LOGIN PASSWORD '...';", role)
 	for _, s := range scripts {
-		d.say("\n-- To be run on the database %s (databases.%s.url), and on no other:",
+		d.println("\n-- To be run on the database %s (databases.%s.url), and on no other:",
 			s.Database, s.Database)
 		for _, grant := range s.Grants {
-			d.say("%s", grant)
+			d.println("%s", grant)
 		}
 	}
 }

@@ -160,20 +160,20 @@ func (s *setup) done() error {
 			"config": s.file, "definitions": s.Definitions, "use": s.Use, "next": next,
 		})
 	}
-	s.say("wrote %s (use: %s)", s.file, s.Use)
+	s.println("wrote %s (use: %s)", s.file, s.Use)
 	if s.passwords() != nil {
-		s.say("  others cannot read it: it has a password. %s may have the URL instead.",
+		s.println("  others cannot read it: it has a password. %s may have the URL instead.",
 			config.Variable("databases.main.url"))
 	}
 	if s.wroteRules {
-		s.say("wrote %s: add your definitions, the examples in it show how", s.Definitions)
+		s.println("wrote %s: add your definitions, the examples in it show how", s.Definitions)
 	} else {
-		s.say("kept %s", s.Definitions)
+		s.println("kept %s", s.Definitions)
 	}
 	s.describeCascades()
-	s.say("\nnext:")
+	s.println("\nnext:")
 	for _, command := range next {
-		s.say("  %s", command)
+		s.println("  %s", command)
 	}
 	return nil
 }
@@ -183,9 +183,9 @@ func (s *setup) describeCascades() {
 	if s.Use == service.UseGitLab || len(s.survey.Cascades) == 0 {
 		return
 	}
-	s.say("\nforeign keys with ON DELETE CASCADE and many children, which loose ones can replace:")
+	s.println("\nforeign keys with ON DELETE CASCADE and many children, which loose ones can replace:")
 	for _, c := range s.survey.Cascades {
-		s.say("  %s.%s -> %s, about %d rows: caretaker lfk adopt %[1]s.%[2]s --plan --config %[5]s",
+		s.println("  %s.%s -> %s, about %d rows: caretaker lfk adopt %[1]s.%[2]s --plan --config %[5]s",
 			c.Child, c.Column, c.Parent, c.Rows, s.file)
 	}
 }

@@ -48,8 +48,8 @@ func (a *app) jobs() *cobra.Command {
 func (a *app) describeJobs(answer *pb.ListJobsResponse) error {
 	defer a.noteMore("older jobs", answer)
 	columns := []column{
-		col("JOB"), col("KIND", cut), col("ARGUMENTS", cut), col("STATE", shade), col("ATTEMPT", minor),
-		col("DUE", moment, spare), col("RUN", minor), col("OUTCOME", cut),
+		col("JOB"), col("KIND", cut), col("ARGUMENTS", cut), col("STATE", colored), col("ATTEMPT", dropFirst),
+		col("DUE", timestamp, dropSecond), col("RUN", dropFirst), col("OUTCOME", cut),
 	}
 	return printTable(a, columns, answer.GetJobs(), func(j *pb.Job) []any {
 		return []any{
@@ -141,15 +141,15 @@ func (a *app) describeJob(job *pb.Job) error {
 		if o.GetAll() == 1 {
 			of = ""
 		}
-		a.say("left %s outside the database, %d%s pending: caretaker jobs outside %d",
+		a.println("left %s outside the database, %d%s pending: caretaker jobs outside %d",
 			run.Counted(o.GetAll(), "path"), o.GetPending(), of, job.GetId())
 	}
 	if c := job.GetCancellation(); c != nil {
-		a.say("cancelled by %s at %s: %s", c.GetBy(), a.moment(c.GetAt()), c.GetReason())
+		a.println("cancelled by %s at %s: %s", c.GetBy(), a.moment(c.GetAt()), c.GetReason())
 	}
 	for _, e := range job.GetErrors() {
 		begun := a.moment(e.GetAt())
-		a.prose("  ", fmt.Sprintf("attempt %d, begun %s: %s", e.GetAttempt(), begun, e.GetError()))
+		a.paragraph("  ", fmt.Sprintf("attempt %d, begun %s: %s", e.GetAttempt(), begun, e.GetError()))
 	}
 	return a.changedRows(job.GetTables())
 }
@@ -212,11 +212,11 @@ func endedBefore(job *pb.Job) bool {
 
 func (a *app) describeCancelled(job *pb.Job) error {
 	if job.GetJobState() == pb.JobState_JOB_STATE_RUNNING {
-		a.say("job %d %s is running: it stops after the statement in flight",
+		a.println("job %d %s is running: it stops after the statement in flight",
 			job.GetId(), job.GetKind())
 		return nil
 	}
-	a.say("job %d %s is %s", job.GetId(), job.GetKind(), jobState(job))
+	a.println("job %d %s is %s", job.GetId(), job.GetKind(), jobState(job))
 	return nil
 }
 
@@ -230,10 +230,10 @@ func (a *app) retryJob() *cobra.Command {
 		RunE: call(a, api.RetryJob, request, func(answer *pb.RetryJobResponse) error {
 			job := answer.GetJob()
 			if job.GetJobState() == pb.JobState_JOB_STATE_RUNNING {
-				a.say("job %d %s is running: nothing was changed", job.GetId(), job.GetKind())
+				a.println("job %d %s is running: nothing was changed", job.GetId(), job.GetKind())
 				return nil
 			}
-			a.say("job %d %s is %s, due %s; it will check everything again before it changes anything; "+
+			a.println("job %d %s is %s, due %s; it will check everything again before it changes anything; "+
 				"caretaker jobs show %d shows its outcome",
 				job.GetId(), job.GetKind(), jobState(job), a.moment(job.GetScheduledAt()), job.GetId())
 			return nil

@@ -126,13 +126,13 @@ func (l *lfk) lint() *cobra.Command {
 
 func (l *lfk) findings(result loosefk.Lint) {
 	for _, f := range result.Findings {
-		l.say("%-7s  %s  %s  %s: %s", f.Severity, f.Code, cmp.Or(f.Database, none), f.Object, f.Advice)
+		l.println("%-7s  %s  %s  %s: %s", f.Severity, f.Code, cmp.Or(f.Database, none), f.Object, f.Advice)
 	}
 	summary := run.Counted(result.Errors, "error") + ", " + run.Counted(result.Warnings, "warning")
 	if len(result.Unchecked) > 0 {
 		summary += "; not checked: " + strings.Join(result.Unchecked, ", ")
 	}
-	l.say("%s", summary)
+	l.println("%s", summary)
 }
 
 func (l *lfk) install() *cobra.Command {
@@ -146,7 +146,7 @@ func (l *lfk) install() *cobra.Command {
 			done, err := keys.Install(ctx)
 			return l.report(err, map[string]any{"databases": done}, func() {
 				for _, d := range done {
-					l.say("%s: %s", d.Database, d.Result)
+					l.println("%s: %s", d.Database, d.Result)
 				}
 			})
 		}),
@@ -169,13 +169,13 @@ func (l *lfk) track() *cobra.Command {
 			}
 			return l.report(nil, done, func() {
 				if len(done.Triggers)+len(done.Dropped) == 0 {
-					l.say("%s: %s: already tracked", done.Database, done.Table)
+					l.println("%s: %s: already tracked", done.Database, done.Table)
 				}
 				for _, t := range done.Dropped {
-					l.say("%s: dropped trigger %s", done.Database, t)
+					l.println("%s: dropped trigger %s", done.Database, t)
 				}
 				for _, t := range done.Triggers {
-					l.say("%s: trigger %s", done.Database, t)
+					l.println("%s: trigger %s", done.Database, t)
 				}
 			})
 		}),
@@ -199,7 +199,7 @@ func (l *lfk) untrack() *cobra.Command {
 			return l.report(err, map[string]any{"databases": done}, func() {
 				for _, d := range done {
 					for _, t := range d.Triggers {
-						l.say("%s: dropped trigger %s", d.Database, t)
+						l.println("%s: dropped trigger %s", d.Database, t)
 					}
 					for _, key := range d.Unfed {
 						l.note("warning: %s: %s gets no more records; pending records are cleaned if their key "+

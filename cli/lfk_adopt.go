@@ -61,7 +61,7 @@ func (l *lfk) adopt() *cobra.Command {
 func (l *lfk) adopted(ctx context.Context, a *loosefk.Adoption, f *adopting) error {
 	if a.Dropped() {
 		return l.report(nil, a, func() {
-			l.say("%s: %s: already loose", a.Database, a.Definition)
+			l.println("%s: %s: already loose", a.Database, a.Definition)
 		})
 	}
 	if f.plan {
@@ -91,7 +91,7 @@ func (l *lfk) adopted(ctx context.Context, a *loosefk.Adoption, f *adopting) err
 	// The operator has confirmed that the servers know the definition.
 	a.Steps[2].Done = true
 	l.doneSteps(a, 3)
-	return l.report(nil, a, func() { l.say("%s: %s: loose from now on", a.Database, a.Definition) })
+	return l.report(nil, a, func() { l.println("%s: %s: loose from now on", a.Database, a.Definition) })
 }
 
 // agree asks, where somebody is there to be asked; the error is otherwise refused.
@@ -118,15 +118,15 @@ func (l *lfk) doneSteps(a *loosefk.Adoption, numbers ...int) {
 
 // plannedSteps shows the steps of a plan.
 func (l *lfk) plannedSteps(a *loosefk.Adoption) {
-	l.say("%s: %s (%s)", a.Database, a.Definition, a.Constraint)
+	l.println("%s: %s (%s)", a.Database, a.Definition, a.Constraint)
 	for i, step := range a.Steps {
 		done := ""
 		if step.Done {
 			done = ": done already"
 		}
-		l.say("%d. %s%s", i+1, step.Text, done)
+		l.println("%d. %s%s", i+1, step.Text, done)
 		for _, sql := range step.SQL {
-			l.say("     %s", sql)
+			l.println("     %s", sql)
 		}
 	}
 	for _, warning := range a.Warnings {
@@ -179,7 +179,7 @@ func (l *lfk) reverted(ctx context.Context, a *loosefk.Adoption) error {
 		l.doneSteps(a, n+1)
 	}
 	return l.report(nil, a, func() {
-		l.say("%s: %s is a real foreign key", a.Database, a.Constraint)
+		l.println("%s: %s is a real foreign key", a.Database, a.Constraint)
 		if len(others) == 0 {
 			l.note("nothing else needs the records of %s: `caretaker lfk untrack %s` ends them; "+
 				"send SIGHUP to the servers, so that they forget the definition",

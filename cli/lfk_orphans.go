@@ -51,7 +51,7 @@ func (l *lfk) orphans() *cobra.Command {
 				search.Which = func(t *orphanaudit.Task) bool { return t.Key.Parent == parent && of(t) }
 			}
 			if fix {
-				search.Fix = &orphanaudit.Fixing{Main: keys.Databases[0], Holder: operator()}
+				search.Fix = &orphanaudit.Repair{Main: keys.Databases[0], Holder: operator()}
 				defer search.Fix.End(context.WithoutCancel(ctx))
 			}
 			found, err := search.Run(ctx)
@@ -121,7 +121,7 @@ func (l *lfk) orphanTable(found []orphanaudit.Found, some bool) error {
 		}
 	}
 	if !some {
-		l.say("no orphans")
+		l.println("no orphans")
 		return nil
 	}
 	columns := []column{

@@ -32,7 +32,7 @@ func (t listing[T]) show(l *lfk, records []T, err error) error {
 	case l.asJSON:
 		return l.report(err, map[string]any{t.key: records}, nil)
 	case len(records) == 0:
-		l.say("%s", t.empty)
+		l.println("%s", t.empty)
 		return nil
 	}
 	return errors.Join(err, printTable(l.app, t.columns, records, t.row))
@@ -76,8 +76,8 @@ func (l *lfk) deadRecords() listing[loosefk.DeadRecord] {
 		key: "dead_records", empty: "no dead records",
 		columns: []column{
 			col("DATABASE"), col("ID"), col("TABLE", cut), col("KEY"), col("DEFINITION", cut), col("SQLSTATE"),
-			col("FAILURES", spare), col("RECORDED", moment, spare), col("DEAD SINCE", moment, spare),
-			col("MESSAGE", cut, spare),
+			col("FAILURES", dropSecond), col("RECORDED", timestamp, dropSecond), col("DEAD SINCE", timestamp, dropSecond),
+			col("MESSAGE", cut, dropSecond),
 		},
 		row: func(r loosefk.DeadRecord) []any {
 			return []any{
@@ -93,7 +93,7 @@ func (l *lfk) failingRecords() listing[loosefk.FailingRecord] {
 		key: "failing_records", empty: "no failing records",
 		columns: []column{
 			col("DATABASE"), col("ID"), col("TABLE", cut), col("KEY"), col("DEFINITION", cut), col("CAUSE", cut),
-			col("FAILURES", spare), col("FAILED", moment, spare), col("NEXT TRY", moment, spare),
+			col("FAILURES", dropSecond), col("FAILED", timestamp, dropSecond), col("NEXT TRY", timestamp, dropSecond),
 		},
 		row: func(r loosefk.FailingRecord) []any {
 			next := any("now")
@@ -134,7 +134,7 @@ func (l *lfk) retry() *cobra.Command {
 		done, err := keys.Retry(ctx, only, table)
 		return l.report(err, map[string]any{"databases": done}, func() {
 			for _, d := range done {
-				l.say("%s: %d put back", d.Database, d.Records)
+				l.println("%s: %d put back", d.Database, d.Records)
 			}
 		})
 	})
@@ -181,9 +181,9 @@ func (l *lfk) reused() *cobra.Command {
 		return l.report(err, map[string]any{"databases": done}, func() {
 			for _, d := range done {
 				if clean {
-					l.say("%s: the next run cleans the children of %s", d.Database, run.Counted(d.Records, "record"))
+					l.println("%s: the next run cleans the children of %s", d.Database, run.Counted(d.Records, "record"))
 				} else {
-					l.say("%s: %s closed, the children stay", d.Database, run.Counted(d.Records, "record"))
+					l.println("%s: %s closed, the children stay", d.Database, run.Counted(d.Records, "record"))
 				}
 			}
 		})
@@ -195,7 +195,7 @@ func (l *lfk) reusedRecords() listing[loosefk.FailingRecord] {
 	return listing[loosefk.FailingRecord]{
 		key: "reused_records", empty: "no reused keys",
 		columns: []column{
-			col("DATABASE"), col("ID"), col("TABLE", cut), col("KEY"), col("LAST CHECK", moment, spare),
+			col("DATABASE"), col("ID"), col("TABLE", cut), col("KEY"), col("LAST CHECK", timestamp, dropSecond),
 		},
 		row: func(r loosefk.FailingRecord) []any {
 			return []any{r.Database, r.ID, r.Table, r.Key(), r.FailedAt}
@@ -263,10 +263,10 @@ func (l *lfk) acceptChildren(
 			if c.Databases != nil {
 				how += " on " + strings.Join(c.Databases, ", ")
 			}
-			l.say("%s: %s (%s)", how, c.Child, strings.Join(c.Definitions, ", "))
+			l.println("%s: %s (%s)", how, c.Child, strings.Join(c.Definitions, ", "))
 		}
 		if len(done) == 0 {
-			l.say("nothing new to accept")
+			l.println("nothing new to accept")
 			return
 		}
 		l.note("held records are removed when they are due again, within an hour, unless their parent " +
@@ -277,7 +277,7 @@ func (l *lfk) acceptChildren(
 func (l *lfk) absentChildren() listing[repo.AbsentChild] {
 	return listing[repo.AbsentChild]{
 		key: "absent_children", empty: "no child table is accepted as absent",
-		columns: []column{col("CHILD"), col("DATABASE"), col("ACCEPTED", moment), col("BY", cut)},
+		columns: []column{col("CHILD"), col("DATABASE"), col("ACCEPTED", timestamp), col("BY", cut)},
 		row: func(c repo.AbsentChild) []any {
 			return []any{c.Child, cmp.Or(c.Database, none), c.AcceptedAt, c.AcceptedBy}
 		},
@@ -290,7 +290,7 @@ func (l *lfk) revokeAbsent(ctx context.Context, keys loosefk.Admin, children []s
 	}
 	return l.report(nil, map[string]any{"revoked": children}, func() {
 		for _, c := range children {
-			l.say("no longer accepted as absent: %s", c)
+			l.println("no longer accepted as absent: %s", c)
 		}
 	})
 }

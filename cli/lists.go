@@ -42,8 +42,8 @@ func (a *app) leases() *cobra.Command {
 
 func (a *app) describeLeases(leases []*pb.Lease) error {
 	columns := []column{
-		col("LEASE"), col("STATE"), col("HOLDER", cut), col("EPOCH", spare), col("ACQUIRED", moment, spare),
-		col("RENEWED", moment, spare), col("EXPIRES", moment, spare),
+		col("LEASE"), col("STATE"), col("HOLDER", cut), col("EPOCH", dropSecond), col("ACQUIRED", timestamp, dropSecond),
+		col("RENEWED", timestamp, dropSecond), col("EXPIRES", timestamp, dropSecond),
 	}
 	return printTable(a, columns, leases, func(l *pb.Lease) []any {
 		state, holder, expires := "held", l.GetHolder(), l.GetExpiresAt()
@@ -74,8 +74,8 @@ func (a *app) runs() *cobra.Command {
 func (a *app) describeRuns(answer *pb.ListRunsResponse) error {
 	defer a.noteMore("older runs", answer)
 	columns := []column{
-		col("RUN"), col("WORKER", cut), col("TRIGGER", minor), col("STATE", shade), col("STARTED", moment, spare),
-		col("TOOK", minor), col("RESULT", cut),
+		col("RUN"), col("WORKER", cut), col("TRIGGER", dropFirst), col("STATE", colored), col("STARTED", timestamp, dropSecond),
+		col("TOOK", dropFirst), col("RESULT", cut),
 	}
 	return printTable(a, columns, answer.GetRuns(), func(r *pb.Run) []any {
 		trigger := word(r.GetTrigger(), "TRIGGER_")
@@ -128,8 +128,8 @@ func (a *app) fires() *cobra.Command {
 func (a *app) describeFires(answer *pb.ListFiresResponse) error {
 	defer a.noteMore("older fires", answer)
 	columns := []column{
-		col("FIRE", moment), col("WORKER", cut), col("OUTCOME", shade), col("LATE", spare), col("BY", cut, spare),
-		col("RUN"), col("REASON", cut, spare),
+		col("FIRE", timestamp), col("WORKER", cut), col("OUTCOME", colored), col("LATE", dropSecond), col("BY", cut, dropSecond),
+		col("RUN"), col("REASON", cut, dropSecond),
 	}
 	return printTable(a, columns, answer.GetFires(), func(f *pb.Fire) []any {
 		late := none

@@ -75,8 +75,8 @@ func listOutside(
 func (a *app) describeOutside(answer *pb.ListOutsideResponse) error {
 	defer a.noteMore("more paths", answer)
 	columns := []column{
-		col("ID"), col("KIND", spare), col("PATH"), col("LEFT BY", spare), col("AT", moment, spare),
-		col("DONE", moment), col("BY", spare),
+		col("ID"), col("KIND", dropSecond), col("PATH"), col("LEFT BY", dropSecond), col("AT", timestamp, dropSecond),
+		col("DONE", timestamp), col("BY", dropSecond),
 	}
 	return printTable(a, columns, answer.GetPaths(), func(p *pb.OutsidePath) []any {
 		by := "run " + p.GetRunId()
@@ -107,7 +107,7 @@ func (a *app) plainOutside(
 				leftOut = &exitError{code: exitFailed}
 				continue
 			}
-			a.say("%d\t%s", p.GetId(), p.GetPath())
+			a.println("%d\t%s", p.GetId(), p.GetPath())
 		}
 		if request.PageToken = answer.GetNextPageToken(); request.GetPageToken() == "" {
 			return leftOut
@@ -148,7 +148,7 @@ func (a *app) outsideDone() *cobra.Command {
 					if len(all.GetPaths()) == 1 {
 						verb = "is"
 					}
-					a.say("%s %s done", run.Counted(len(all.GetPaths()), "path"), verb)
+					a.println("%s %s done", run.Counted(len(all.GetPaths()), "path"), verb)
 					return nil
 				})
 			})

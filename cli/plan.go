@@ -34,7 +34,7 @@ func (a *app) describePlan(p *pb.Plan) error {
 	if !p.GetExact() {
 		exact = "at least: not all rows were counted"
 	}
-	a.say("%s %d %s", p.GetKind(), p.GetId(), p.GetName())
+	a.println("%s %d %s", p.GetKind(), p.GetId(), p.GetName())
 	refused, outside, estimate := "", "", ""
 	if r := p.GetRefused(); r != nil {
 		refused = strings.TrimSuffix(r.GetReason()+": "+asCommands(r.GetDetail()), ": ")

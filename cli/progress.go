@@ -59,7 +59,7 @@ const (
 func dueFor(ctx context.Context, client api, run *pb.Run) int64 {
 	ctx, cancel := context.WithTimeout(ctx, backlogTime)
 	defer cancel()
-	done, known := service.Done(run.GetWorker(), run.GetCounts())
+	done, known := service.Processed(run.GetWorker(), run.GetCounts())
 	if !known || run.GetDryRun() {
 		return 0
 	}
@@ -78,7 +78,7 @@ func dueFor(ctx context.Context, client api, run *pb.Run) int64 {
 // percentOf is how much of what was due is done, at most 99 while the run is at work; 0 if that is
 // not known.
 func percentOf(run *pb.Run, total int64) int64 {
-	done, known := service.Done(run.GetWorker(), run.GetCounts())
+	done, known := service.Processed(run.GetWorker(), run.GetCounts())
 	if !known || total <= 0 || done > total {
 		return 0
 	}
@@ -117,7 +117,7 @@ const steady = 3 * time.Second
 // leftOf is how long what is left takes at the speed so far, in words; "" if that cannot be said
 // yet.
 func leftOf(run *pb.Run, total int64, elapsed time.Duration) string {
-	done, _ := service.Done(run.GetWorker(), run.GetCounts())
+	done, _ := service.Processed(run.GetWorker(), run.GetCounts())
 	if elapsed < steady || done <= 0 {
 		return ""
 	}

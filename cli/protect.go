@@ -23,11 +23,11 @@ func (a *app) protect() *cobra.Command {
 				until = "until " + a.moment(p.GetUntil())
 			}
 			if keptAsItWas(request, p) {
-				a.say("%s %d is kept as it was, protected %s: longer already, by %s: %s; "+
+				a.println("%s %d is kept as it was, protected %s: longer already, by %s: %s; "+
 					"caretaker unprotect first", p.GetKind(), p.GetId(), until, p.GetBy(), p.GetReason())
 				return nil
 			}
-			a.say("%s %d is protected %s", p.GetKind(), p.GetId(), until)
+			a.println("%s %d is protected %s", p.GetKind(), p.GetId(), until)
 			return nil
 		}),
 	}
@@ -59,7 +59,7 @@ func (a *app) unprotect() *cobra.Command {
 		Args:  targetArguments(&request.Kind, &request.Id, repo.KindUser, repo.KindGroup),
 		RunE: call(a, api.UnprotectTarget, request, func(answer *pb.UnprotectTargetResponse) error {
 			p := answer.GetProtection()
-			a.say("%s %d is not protected any more: it may be deleted as any other",
+			a.println("%s %d is not protected any more: it may be deleted as any other",
 				p.GetKind(), p.GetId())
 			return nil
 		}),
@@ -83,7 +83,7 @@ func (a *app) protected() *cobra.Command {
 func (a *app) describeProtected(answer *pb.ListProtectedResponse) error {
 	defer a.noteMore("more", answer)
 	columns := []column{
-		col("KIND"), col("ID"), col("SINCE", moment, spare), col("UNTIL", moment), col("BY", cut),
+		col("KIND"), col("ID"), col("SINCE", timestamp, dropSecond), col("UNTIL", timestamp), col("BY", cut),
 		col("REASON", cut),
 	}
 	return printTable(a, columns, answer.GetProtections(), func(p *pb.Protection) []any {

@@ -68,8 +68,8 @@ func (a *app) describeReceipts(answer *pb.ListReceiptsResponse) error {
 	defer a.noteMore("older receipts", answer)
 	a.noteNone(answer)
 	columns := []column{
-		col("RECEIPT"), col("AT", moment), col("TABLE", cut), col("ACTION"), col("ROWS"), col("KEYS", minor),
-		col("RULE", cut, spare), col("BY", minor), col("ASKED BY", cut, spare),
+		col("RECEIPT"), col("AT", timestamp), col("TABLE", cut), col("ACTION"), col("ROWS"), col("KEYS", dropFirst),
+		col("RULE", cut, dropSecond), col("BY", dropFirst), col("ASKED BY", cut, dropSecond),
 	}
 	return printTable(a, columns, answer.GetReceipts(), func(r *pb.Receipt) []any {
 		keys := cmp.Or(r.GetLowestKey(), none)
@@ -159,7 +159,7 @@ func (a *app) receiptHeads() *cobra.Command {
 					if !h.Until.IsZero() {
 						until = " " + h.Until.Format(time.RFC3339)
 					}
-					a.say("%s %d %s%s", h.Database, h.Sequence, cmp.Or(h.Hash, none), until)
+					a.println("%s %d %s%s", h.Database, h.Sequence, cmp.Or(h.Hash, none), until)
 				}
 			})
 		},
@@ -213,13 +213,13 @@ func (a *app) verifyReceipts() *cobra.Command {
 func (a *app) describeChecks(checks []service.ReceiptCheck) {
 	for _, c := range checks {
 		for _, finding := range c.Findings {
-			a.say("%s: %s", c.Database, finding)
+			a.println("%s: %s", c.Database, finding)
 		}
 		if c.MoreFindings > 0 {
-			a.say("%s: and %d more", c.Database, c.MoreFindings)
+			a.println("%s: and %d more", c.Database, c.MoreFindings)
 		}
 		for _, text := range c.Unchecked {
-			a.say("%s: %s", c.Database, text)
+			a.println("%s: %s", c.Database, text)
 		}
 		result := "all as they were written"
 		if len(c.Findings) > 0 {
@@ -229,7 +229,7 @@ func (a *app) describeChecks(checks []service.ReceiptCheck) {
 		if c.Pruned > 0 {
 			pruned = fmt.Sprintf(", those up to %d have been pruned", c.Pruned)
 		}
-		a.say("%s: %s, the last is %d%s: %s",
+		a.println("%s: %s, the last is %d%s: %s",
 			c.Database, run.Counted(c.Receipts, "receipt"), c.Sequence, pruned, result)
 	}
 }

@@ -79,7 +79,7 @@ func (a *app) describeRun(run *pb.Run) error {
 		"digest", run.GetCandidatesDigest(),
 		"trace", run.GetTraceId())
 	if run.GetOverLimit() {
-		a.say("  a limit was reached: more is left to do")
+		a.println("  a limit was reached: more is left to do")
 	}
 	if err := a.describeCandidates(run); err != nil {
 		return err
@@ -92,7 +92,7 @@ func (a *app) describeCandidates(run *pb.Run) error {
 	if len(run.GetCandidates()) == 0 {
 		return nil
 	}
-	columns := []column{col("KIND"), col("ID"), col("NAME", cut), col("ACTION", shade), col("REASON", cut)}
+	columns := []column{col("KIND"), col("ID"), col("NAME", cut), col("ACTION", colored), col("REASON", cut)}
 	if run.GetDryRun() {
 		columns[3].name = "WOULD"
 	}
@@ -103,7 +103,7 @@ func (a *app) describeCandidates(run *pb.Run) error {
 		}
 	})
 	if more := run.GetMoreCandidates(); more > 0 {
-		a.say("and %d more", more)
+		a.println("and %d more", more)
 	}
 	return err
 }

@@ -223,10 +223,10 @@ func (a *app) cancel() *cobra.Command {
 		RunE: call(a, api.CancelRun, request, func(answer *pb.CancelRunResponse) error {
 			run := answer.GetRun()
 			if run.GetState() == pb.RunState_RUN_STATE_RUNNING {
-				a.say("run %s of %s has been asked to stop; caretaker watch %s follows it",
+				a.println("run %s of %s has been asked to stop; caretaker watch %s follows it",
 					run.GetId(), subject(run), run.GetId())
 			} else {
-				a.say("run %s of %s had ended before: %s", run.GetId(), subject(run), state(run))
+				a.println("run %s of %s had ended before: %s", run.GetId(), subject(run), state(run))
 			}
 			return nil
 		}),

@@ -270,7 +270,7 @@ func TestLog_IsInUTCAndInOneFormatWhereverTheHostIsAndWhoeverSpeaks(t *testing.T
 				_ = asked.Wait()
 				wantUTC(t, command, out.String())
 			}
-			eventually(t, "fires are missed", log, func() bool { return strings.Contains(log.String(), "fires missed") })
+			eventually(t, "fires are missed", log, func() bool { return strings.Contains(log.String(), "missed fires") })
 			signal(t, server, syscall.SIGTERM)
 			_ = server.Wait()
 			wantUTC(t, "the log", log.String())

@@ -63,9 +63,9 @@ func (a *app) resume() *cobra.Command {
 
 func (a *app) describeWorkers(workers ...*pb.WorkerStatus) error {
 	columns := []column{
-		col("WORKER"), col("CONDITION", cut, shade), col("NEXT RUN", moment, spare),
-		col("LAST RUN", moment, cut, shade), col("LAST SUCCESS", moment, minor), col("DUE"),
-		col("DEFERRED", minor), col("DEAD"),
+		col("WORKER"), col("CONDITION", cut, colored), col("NEXT RUN", timestamp, dropSecond),
+		col("LAST RUN", timestamp, cut, colored), col("LAST SUCCESS", timestamp, dropFirst), col("DUE"),
+		col("DEFERRED", dropFirst), col("DEAD"),
 	}
 	err := printTable(a, columns, workers, func(w *pb.WorkerStatus) []any {
 		last, success := a.lastRun(w), a.at(w.GetLastSuccessAt())
@@ -99,7 +99,7 @@ const fewDatabases = 3
 // describeDatabases writes a line for each database of a worker that was asked for, else one line on
 // all of them: which are in trouble, and how much is due where.
 func (a *app) describeDatabases(w *pb.WorkerStatus, each bool) error {
-	a.say("")
+	a.println("")
 	if each {
 		columns := []column{col("DATABASE"), col("DUE"), col("DEFERRED"), col("DEAD"), col("PROBLEM", cut)}
 		return printTable(a, columns, w.GetDatabases(), func(d *pb.DatabaseStatus) []any {
@@ -123,34 +123,34 @@ func (a *app) describeDatabases(w *pb.WorkerStatus, each bool) error {
 	if len(due) > 0 {
 		text += "; due: " + run.SomeNames(due)
 	}
-	a.prose("", text+"; each: caretaker status "+w.GetWorker())
+	a.paragraph("", text+"; each: caretaker status "+w.GetWorker())
 	return nil
 }
 
 // explainCondition writes why a worker's condition is what it is, and what to do about it.
 func (a *app) explainCondition(w *pb.WorkerStatus) {
 	if detail := asCommands(w.GetConditionDetail()); detail != "" {
-		a.say("")
-		a.prose("", w.GetWorker()+": "+a.localized(strings.TrimPrefix(detail, w.GetWorker()+" ")))
+		a.println("")
+		a.paragraph("", w.GetWorker()+": "+a.localized(strings.TrimPrefix(detail, w.GetWorker()+" ")))
 	}
 	if f := w.GetFailing(); f != nil {
 		class := strings.TrimPrefix(f.GetClass().String(), "FAILURE_CLASS_")
-		a.prose("  ", "class "+class+": "+a.remedy(w))
+		a.paragraph("  ", "class "+class+": "+a.remedy(w))
 	}
 	if dead := w.GetBacklog().GetDead(); dead > 0 && w.GetWorker() == loosefk.Name {
-		a.say("")
-		a.prose("", w.GetWorker()+": "+run.Counted(dead, "dead record")+": list them with caretaker lfk dead")
+		a.println("")
+		a.paragraph("", w.GetWorker()+": "+run.Counted(dead, "dead record")+": list them with caretaker lfk dead")
 	}
 	if pages := listPages(w); pages != "" {
-		a.say("")
-		a.prose("", w.GetWorker()+": see the status page (web_listen): "+pages)
+		a.println("")
+		a.paragraph("", w.GetWorker()+": see the status page (web_listen): "+pages)
 	}
 	if p := w.GetPaused(); p != nil && w.GetCondition() != pb.Condition_CONDITION_PAUSED {
 		end := "until it is resumed"
 		if p.GetUntil() != nil {
 			end = "until " + a.moment(p.GetUntil())
 		}
-		a.prose("", fmt.Sprintf("%s: paused by %s since %s, %s: %s",
+		a.paragraph("", fmt.Sprintf("%s: paused by %s since %s, %s: %s",
 			w.GetWorker(), p.GetBy(), a.moment(p.GetSince()), end, p.GetReason()))
 	}
 }

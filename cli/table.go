@@ -12,29 +12,29 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// trait is what a column is, besides text. Without one its cells are always whole, as those of IDs
+// columnOption is what a column is, besides text. Without one its cells are always whole, as those of IDs
 // and names that people copy.
-type trait int
+type columnOption int
 
 const (
 	// cut columns are cut where the terminal is too narrow.
-	cut trait = 1 << iota
-	// spare ones are left out there; minor ones before them.
-	spare
-	minor
-	// moment is a time: UTC by its heading, and brief where the terminal is too narrow.
-	moment
-	// shade is the state of something, in its colour.
-	shade
+	cut columnOption = 1 << iota
+	// dropSecond columns are left out there; dropFirst ones before them.
+	dropSecond
+	dropFirst
+	// timestamp is a time: UTC by its heading, and brief where the terminal is too narrow.
+	timestamp
+	// colored is the state of something, in its colour.
+	colored
 )
 
 // column of a table.
 type column struct {
 	name  string
-	trait trait
+	trait columnOption
 }
 
-func col(name string, traits ...trait) (c column) {
+func col(name string, traits ...columnOption) (c column) {
 	c.name = name
 	for _, t := range traits {
 		c.trait |= t
@@ -53,10 +53,10 @@ func printTable[T any](a *app, columns []column, items []T, row func(T) []any) e
 	rows, widths := layOut(a, columns, items, row)
 	width := a.width()
 	if width > 0 && total(widths) > width {
-		a.brief = true
+		a.shortTime = true
 		rows, widths = layOut(a, columns, items, row)
-		a.brief = false
-		isMoment := func(c column) bool { return c.trait&moment != 0 }
+		a.shortTime = false
+		isMoment := func(c column) bool { return c.trait&timestamp != 0 }
 		if !a.client.local && slices.ContainsFunc(columns, isMoment) {
 			a.note("times are UTC")
 		}
@@ -73,8 +73,8 @@ func printTable[T any](a *app, columns []column, items []T, row func(T) []any) e
 			}
 			text = shorten(text, widths[i])
 			pad := strings.Repeat(" ", widths[i]-length(text)+2)
-			if columns[i].trait&shade != 0 && n > 0 {
-				text = a.paint(text)
+			if columns[i].trait&colored != 0 && n > 0 {
+				text = a.colorize(text)
 			}
 			line.WriteString(text + pad)
 		}
@@ -91,7 +91,7 @@ func layOut[T any](
 ) (rows [][]string, widths []int) {
 	rows, widths = make([][]string, len(items)+1), make([]int, len(columns))
 	for _, c := range columns {
-		if c.trait&moment != 0 && !a.brief && !a.client.local {
+		if c.trait&timestamp != 0 && !a.shortTime && !a.client.local {
 			c.name += " (UTC)"
 		}
 		rows[0] = append(rows[0], c.name)
@@ -136,14 +136,14 @@ func fit(columns []column, widths []int, width int) (missing []string) {
 		if c.trait&cut != 0 {
 			least[i] = min(widths[i], leastWidth)
 		}
-		if c.trait&cut != 0 && c.trait&moment != 0 {
+		if c.trait&cut != 0 && c.trait&timestamp != 0 {
 			least[i] = min(widths[i], leastMoment)
 		}
 	}
-	for _, rank := range []trait{0, spare, minor} {
+	for _, rank := range []columnOption{0, dropSecond, dropFirst} {
 		for i, c := range columns {
 			switch {
-			case c.trait&(spare|minor) != rank:
+			case c.trait&(dropSecond|dropFirst) != rank:
 			case rank != 0 && 2+least[i] > room:
 				widths[i] = -2
 				missing = append(missing, c.name)
@@ -244,8 +244,8 @@ func printableJSON(document string) string {
 	return printableLines(strings.NewReplacer(pairs...).Replace(document))
 }
 
-// prose writes a text in lines that fit the terminal, all indented alike; elsewhere in one line.
-func (a *app) prose(indent, text string) { a.wrap(a.width(), indent, text) }
+// paragraph writes a text in lines that fit the terminal, all indented alike; elsewhere in one line.
+func (a *app) paragraph(indent, text string) { a.wrap(a.width(), indent, text) }
 
 // wrap writes a text behind a heading, which may be a state, in lines of a width; 0: in one.
 func (a *app) wrap(width int, heading, text string) {

@@ -42,8 +42,8 @@ var everyLine = map[string][]string{
 	"user refused":  {"worker", "run_id", "user_id", "reason", "error", "trace_id"},
 	"range done":    {"worker", "run_id", "cursor", "examined", "scheduled", "trace_id"},
 	"Maximum deletion attempts (15) reached. Making the final attempt to delete the placeholder user.": {"worker", "run_id", "placeholder_user_id", "trace_id"},
-	"Group held, somebody has to look at it":                                                           {"worker", "run_id", "group_id", "reason", "trace_id"},
-	"finished call":                                                                                    {"grpc.service", "grpc.method", "grpc.code", "trace_id"},
+	"group needs attention": {"worker", "run_id", "group_id", "reason", "trace_id"},
+	"finished call":         {"grpc.service", "grpc.method", "grpc.code", "trace_id"},
 }
 
 // countsSQL are the counts of the runs on record, by their ids.

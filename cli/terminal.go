@@ -35,19 +35,19 @@ func isTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// colourful reports whether the output may have colours.
-func (a *app) colourful() bool {
+// useColor reports whether the output may have colours.
+func (a *app) useColor() bool {
 	return isTerminal(a.Out) && a.Env.WantsColours()
 }
 
 const red, yellow, plain = "\x1b[31m", "\x1b[33m", "\x1b[0m"
 
-// paint colours a text that is, or begins with, the state of something for which somebody may have
+// colorize colours a text that is, or begins with, the state of something for which somebody may have
 // to do something.
-func (a *app) paint(text string) string {
+func (a *app) colorize(text string) string {
 	word, _, _ := strings.Cut(text, " ")
 	colour := map[string]string{"bad": red, "warn": yellow}[run.Tone(word)]
-	if colour == "" || !a.colourful() {
+	if colour == "" || !a.useColor() {
 		return text
 	}
 	return colour + text + plain
@@ -67,7 +67,7 @@ func (a *app) clock(t time.Time) string {
 	if t = t.UTC(); a.client.local {
 		t, now = t.Local(), now.Local() //nolint:gosmopolitan // --local asks for it
 	}
-	if a.brief {
+	if a.shortTime {
 		layout = "01-02 15:04"
 		if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
 			layout = "15:04"

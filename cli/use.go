@@ -28,8 +28,8 @@ func (a *app) gitlabCommands() []*cobra.Command {
 	return all
 }
 
-// suitUse adapts commands to the environment now, and their help to the file of --config, too.
-func (a *app) suitUse(root *cobra.Command) {
+// adaptCommands adapts commands to the environment now, and their help to the file of --config, too.
+func (a *app) adaptCommands(root *cobra.Command) {
 	if a.looseForeignKeysOnly() {
 		withoutGitLab(root)
 	}

@@ -59,7 +59,7 @@ func (a *app) version() *cobra.Command {
 				if b.Modified {
 					commit += " (modified)"
 				}
-				a.say("caretaker %s", b.Version)
+				a.println("caretaker %s", b.Version)
 				a.fields("commit", commit, "date", b.Date, "go", b.Go,
 					"schema", fmt.Sprintf("%d in every database, %d in main", b.Schema.Every, b.Schema.Main))
 			})

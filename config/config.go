@@ -207,8 +207,8 @@ func read(file string, environ []string, into ...any) (*Config, []mistake) {
 	return c, mistakes
 }
 
-// sparing is a struct some of whose keys may have no effect, by the values of others.
-type sparing interface {
+// unusedReporter is a struct some of whose keys may have no effect, by the values of others.
+type unusedReporter interface {
 	// Unused says why a key has none; "" if it has one.
 	Unused(key string) string
 }
@@ -216,7 +216,7 @@ type sparing interface {
 // unusedKeys are the mistakes of keys that are given and have no effect.
 func unusedKeys(used map[string]value, into []any) (mistakes []mistake) {
 	for _, s := range into {
-		owner, ok := s.(sparing)
+		owner, ok := s.(unusedReporter)
 		if !ok {
 			continue
 		}

@@ -50,9 +50,9 @@ type checker interface {
 	Check(key, text string) error
 }
 
-// sectioned is a struct with sections besides those of its fields: pointers to structs, by their
+// sections is a struct with sections besides those of its fields: pointers to structs, by their
 // keys.
-type sectioned interface {
+type sections interface {
 	Sections() iter.Seq2[string, any]
 }
 
@@ -107,7 +107,7 @@ func fieldsOf(prefix string, s reflect.Value, embedding reflect.StructTag) (keys
 			keys = append(keys, k)
 		}
 	}
-	if more, ok := reflect.TypeAssert[sectioned](s.Addr()); ok {
+	if more, ok := reflect.TypeAssert[sections](s.Addr()); ok {
 		for name, section := range more.Sections() {
 			keys = append(keys, keysOf(prefix+name+".", section)...)
 		}

@@ -82,8 +82,8 @@ func mutationsOfLeases() []mutation {
 func mutationsOfWork() []mutation {
 	return []mutation{
 		{"a protection is ignored", []change{{
-			"repo/protections.go", "const inForceSQL = `(p.until IS NULL OR p.until > clock_timestamp())`",
-			"const inForceSQL = `(p.until < clock_timestamp())`",
+			"repo/protections.go", "const activeSQL = `(p.until IS NULL OR p.until > clock_timestamp())`",
+			"const activeSQL = `(p.until < clock_timestamp())`",
 		}}},
 		{"a group goes before its time", []change{{
 			"repo/adjourned_group_deletion_begin.go", "	case !ripe:\n", "	case !ripe && !known:\n",

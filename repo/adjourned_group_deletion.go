@@ -163,10 +163,10 @@ func (d *Database) GroupStores(ctx context.Context) (s GroupStores, err error) {
 	for feature, columns := range optional {
 		*feature = p.has(columns...)
 	}
-	s.fillings, s.MissingOptional, s.Missing = p.fillings, p.missingOptional, p.lacks(ctx, essential...)
+	s.fillings, s.MissingOptional, s.Missing = p.fillings, p.missingOptional, p.missing(ctx, essential...)
 	if s.Missing == "" {
 		// Else nobody would be active, and groups be restored that are to go.
-		s.Missing, err = p.unfit(ctx, Reference{"users", "state"}, "active")
+		s.Missing, err = p.unsuitable(ctx, Reference{"users", "state"}, "active")
 	}
 	if s.Missing == "" && !s.legacy && !s.modern {
 		s.Missing = fmt.Sprintf("database %s has neither the table group_deletion_schedules nor the "+

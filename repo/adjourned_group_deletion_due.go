@@ -32,7 +32,7 @@ func (d *Database) GroupCandidates(
 ) ([]int64, error) {
 	args := a.args(after, candidatesPage)
 	q := newQuery("find groups that may be due", s.fill(groupCandidatesSQL), args...)
-	ids, _, err := candidateRows(ctx, d, l, q, pgx.RowTo[int64])
+	ids, _, err := replicaRows(ctx, d, l, q, pgx.RowTo[int64])
 	return ids, err
 }
 

@@ -48,7 +48,7 @@ func (g perhapsLost) needsConfirmation() bool { return g.Lost }
 func (d *Database) LostMarks(
 	ctx context.Context, s GroupStores, after int64, l Limits,
 ) (lost []int64, next int64, err error) {
-	groups, err := confirmedRows(ctx, d, l,
+	groups, err := confirmedReplicaRows(ctx, d, l,
 		newQuery("look for lost marks", s.fill(lostMarksSQL), after, groupPage),
 		pgx.RowToStructByPos[perhapsLost])
 	for _, g := range groups {
@@ -103,7 +103,7 @@ func (d *Database) OddSchedules(
 	ctx context.Context, s GroupStores, after int64, l Limits,
 ) (odd []OddSchedule, next int64, err error) {
 	q := newQuery("compare the stores of marks", s.fill(oddSchedulesSQL), after, groupPage)
-	rows, err := confirmedRows(ctx, d, l, q, func(row pgx.CollectableRow) (o OddSchedule, err error) {
+	rows, err := confirmedReplicaRows(ctx, d, l, q, func(row pgx.CollectableRow) (o OddSchedule, err error) {
 		err = row.Scan(&o.GroupID, &o.NoGroup, &o.LegacyDate, &o.LegacyUser,
 			&o.DetailsDate, &o.DetailsUser, &o.differs)
 		return o, err
@@ -155,7 +155,7 @@ func (d *Database) GroupBacklog(
 	}
 	groups, words := kept.listed(KindGroup)
 	count := newQuery("count marked groups", s.fill(groupBacklogSQL), a.args(backlogCap, groups, words)...)
-	_, err = d.candidateRow(ctx, l, count, &b.Pending, &b.Due, &b.Deferred, &b.Dead, &b.OldestAt,
+	_, err = d.replicaRow(ctx, l, count, &b.Pending, &b.Due, &b.Deferred, &b.Dead, &b.OldestAt,
 		&b.AtLeast, &b.ReadAt)
 	return b, err
 }

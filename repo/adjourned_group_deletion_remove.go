@@ -178,7 +178,7 @@ func (d *Database) RemoveMembers(
 		r.Bots = int64(n)
 		return err
 	})
-	return r, d.ruled(ctx, err, Table{Name: "members"}, KeptError{Rows: "members", Wanted: toDelete})
+	return r, d.explainKept(ctx, err, Table{Name: "members"}, KeptError{Rows: "members", Wanted: toDelete})
 }
 
 // ProjectToRemove is a project with its namespace, 0 if it has none. Routed: there are routes.

@@ -41,7 +41,7 @@ func TestPurge_RowsThatMoveToAPartitionAttachedMeanwhileAreFound(t *testing.T) {
 		"living parents": func(c *repo.Child, p repo.Purge) (int64, error) {
 			tables, err := c.Database.ParentTables(t.Context(), []string{"public.parted"}, repo.RecordedKeys{}, nil, p.Limits)
 			if err == nil {
-				err = c.Refer(repo.RecordedKey{}, tables["public.parted"])
+				err = c.MatchKey(repo.RecordedKey{}, tables["public.parted"])
 			}
 			if err != nil {
 				return 0, err

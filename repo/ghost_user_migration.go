@@ -106,7 +106,7 @@ func (d *Database) DueMigrations(
 	ctx context.Context, q GhostQueue, at time.Time, limit int, l Limits,
 ) ([]GhostMigration, error) {
 	read := newQuery("read the queue of users", q.fill(dueMigrationsSQL), at, limit)
-	due, _, err := candidateRows(ctx, d, l, read, pgx.RowToStructByPos[GhostMigration])
+	due, _, err := replicaRows(ctx, d, l, read, pgx.RowToStructByPos[GhostMigration])
 	return due, err
 }
 
@@ -130,7 +130,7 @@ type GhostTarget struct {
 const ghostTargetSQL = `
 SELECT true, u.id IS NOT NULL, coalesce(q.hard_delete, false), ` + migratableSQL + `,
   coalesce(u.user_type, 0), EXISTS (
-    SELECT FROM maintenance.protected_targets p WHERE ` + inForceSQL + `),
+    SELECT FROM maintenance.protected_targets p WHERE ` + activeSQL + `),
   coalesce(u.state::text = 'active', false), true, {organization},
   coalesce((SELECT g.id FROM users g WHERE g.user_type = 5 AND {same} ORDER BY g.id LIMIT 1), 0)
 FROM {ghosts} q LEFT JOIN users u ON u.id = q.user_id
@@ -192,7 +192,7 @@ func (d *Database) RemoveOrphan(
 	ctx context.Context, p Permit, q GhostQueue, m GhostMigration,
 ) error {
 	const operation = "remove an orphan of the queue"
-	sql := d.summary(fill(q.fill(removeOrphanSQL), "{noted}", notedSQL), "key", "true")
+	sql := d.summary(fill(q.fill(removeOrphanSQL), "{noted}", receiptSQL), "key", "true")
 	removed := receipt{q.table.Name, receiptDeleted, operation}
 	return d.change(ctx, p, newQuery(operation, sql, m.ID), removed)
 }
@@ -252,7 +252,7 @@ func (d *Database) GhostBacklog(
 	ctx context.Context, q GhostQueue, l Limits,
 ) (b Backlog, err error) {
 	count := newQuery("count the backlog", q.fill(ghostBacklogSQL), backlogCap+1)
-	_, err = d.candidateRow(ctx, l, count, &b.Pending, &b.Due, &b.Dead, &b.OldestAt, &b.ReadAt)
+	_, err = d.replicaRow(ctx, l, count, &b.Pending, &b.Due, &b.Dead, &b.OldestAt, &b.ReadAt)
 	return b.capped(), err
 }
 

@@ -112,7 +112,7 @@ func (d *Database) DeleteMigratedUser(
 	}
 	err = d.transaction(ctx, "delete from users", p, do)
 	// A statement that returns the keys is refused for a table with a rule.
-	err = d.ruled(ctx, err, Table{Name: "users"}, KeptError{Rows: "users", Wanted: toDelete})
+	err = d.explainKept(ctx, err, Table{Name: "users"}, KeptError{Rows: "users", Wanted: toDelete})
 	return referred, err
 }
 

@@ -204,7 +204,7 @@ func (d *Database) InactiveBots(
 		return newQuery("look for inactive bots", sql, rules.args(page.After, which)...)
 	}
 	whole := judge(botRangeSQL, page.Limit)
-	stale, err := d.candidateRow(ctx, l, whole, r.columns()...)
+	stale, err := d.replicaRow(ctx, l, whole, r.columns()...)
 	switch {
 	case err != nil || !stale:
 	case !r.More:

@@ -200,7 +200,7 @@ func (d *Database) TokenBacklog(
 		ReadAt    time.Time
 	}
 	q := newQuery("count the backlog", tokenBacklogSQL, backlogCap+1)
-	passes, _, err := candidateRows(ctx, d, l, q, pgx.RowToStructByPos[row])
+	passes, _, err := replicaRows(ctx, d, l, q, pgx.RowToStructByPos[row])
 	for _, p := range passes {
 		b = Backlog{Pending: p.Above, OldestAt: p.StartedAt, ReadAt: p.ReadAt}
 		continuesAt = p.GoesOn

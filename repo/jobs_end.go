@@ -37,7 +37,7 @@ func (d *Database) KeepJobEnds(ctx context.Context) (made bool, err error) {
 		return false, err
 	}
 	err = pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
-		return execAll(ctx, tx, statement{patientSQL, nil}, statement{keepJobEndsSQL, nil},
+		return execAll(ctx, tx, statement{noTimeoutSQL, nil}, statement{keepJobEndsSQL, nil},
 			statement{keepJobEndsTriggerSQL, nil})
 	})
 	return err == nil, d.wrap(ctx, "keep the ends of jobs", err)

@@ -22,7 +22,7 @@ func (d *Database) IndexJobs(ctx context.Context) (made bool, err error) {
 		return false, err
 	}
 	err = pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
-		return execAll(ctx, tx, statement{patientSQL, nil}, statement{indexJobsSQL, nil})
+		return execAll(ctx, tx, statement{noTimeoutSQL, nil}, statement{indexJobsSQL, nil})
 	})
 	return err == nil, d.wrap(ctx, "index the jobs", err)
 }

@@ -269,6 +269,6 @@ WHERE state = 'discarded' AND finalized_at IS NOT NULL AND kind = $1 AND args @>
 // that used up their attempts. They are kept for 30 days.
 func (d *Database) CountDiscardedJobs(ctx context.Context, kind, args string) (n int64, err error) {
 	q := newQuery("count discarded jobs", countDiscardedJobsSQL, kind, args)
-	_, err = d.candidateRow(ctx, Limits{Statement: statementTimeout}, q, &n)
+	_, err = d.replicaRow(ctx, Limits{Statement: statementTimeout}, q, &n)
 	return n, err
 }

@@ -84,8 +84,8 @@ func (d *Database) RefusedBy(
 	return slices.DeleteFunc(by, func(k KeepingTrigger) bool { return !k.rule() })
 }
 
-// ruled is the error of rows that a rule keeps, and otherwise err.
-func (d *Database) ruled(ctx context.Context, err error, t Table, kept KeptError) error {
+// explainKept is the error of rows that a rule keeps, and otherwise err.
+func (d *Database) explainKept(ctx context.Context, err error, t Table, kept KeptError) error {
 	if kept.By = d.RefusedBy(ctx, err, t, kept.Wanted == toDelete); len(kept.By) > 0 {
 		return &kept
 	}

@@ -356,7 +356,7 @@ func (c *Child) query(
 		"{parents}", "unnest(" + strings.Join(lists, ", ") + ") WITH ORDINALITY AS k (" +
 			strings.Join(names, ", ") + ", n)",
 		"{matched}", strings.Join(matches, " AND "), "{parent_values}", strings.Join(names, ", "),
-		"{change}", change, "{returned}", c.key, "{done}", done, "{noted}", notedSQL,
+		"{change}", change, "{returned}", c.key, "{done}", done, "{noted}", receiptSQL,
 	}, more...)
 	sql := c.Database.summary(fill(template, all...), c.key, "done")
 	return newQuery(operation+" "+c.Key.String(), sql, args...), nil

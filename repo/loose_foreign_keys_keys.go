@@ -135,10 +135,10 @@ func (k LooseForeignKey) Places(recorded []string) ([]int, error) {
 	return places, nil
 }
 
-// Refer lets the child find its rows by a recorded key. parent is the table that the key is of, if it
+// MatchKey lets the child find its rows by a recorded key. parent is the table that the key is of, if it
 // is in the child's database, else nil: purges check there that the key has no row. A key that the
 // child does not fit is a [*KeyMismatchError].
-func (c *Child) Refer(to RecordedKey, parent *ParentTable) (err error) {
+func (c *Child) MatchKey(to RecordedKey, parent *ParentTable) (err error) {
 	c.integers = !to.Values
 	if parent.Exists() && parent.columns() == len(c.Key.Columns) {
 		c.parent = parent
@@ -164,8 +164,8 @@ func (c *Child) Refer(to RecordedKey, parent *ParentTable) (err error) {
 	return nil
 }
 
-// Takes reports whether the child can look for a key: nil, or a [*KeyMismatchError].
-func (c *Child) Takes(key Key) error {
+// CheckKey reports whether the child can look for a key: nil, or a [*KeyMismatchError].
+func (c *Child) CheckKey(key Key) error {
 	switch {
 	case key.Columns() != len(c.Key.Columns):
 		return &KeyMismatchError{fmt.Sprintf("has %d columns, but a key of %d values was recorded",

@@ -389,6 +389,6 @@ func (d *Database) QueueBacklog(ctx context.Context, queue DeletedRecords, l Lim
 	}
 	q := newQuery("count the backlog",
 		fill(queueBacklogSQL, "{pending}", strings.Join(pending, "\n  UNION ALL")), backlogCap+1)
-	_, err := d.candidateRow(ctx, l, q, &b.Pending, &b.Due, &b.OldestAt, &b.Dead, &b.ReadAt)
+	_, err := d.replicaRow(ctx, l, q, &b.Pending, &b.Due, &b.OldestAt, &b.Dead, &b.ReadAt)
 	return b.capped(), err
 }

@@ -37,9 +37,9 @@ func (d *Database) Migrate(ctx context.Context) (applied []string, err error) {
 	return applied, err
 }
 
-// patientSQL: the lock is waited for and held as long as migrations take, whatever limits the role
+// noTimeoutSQL: the lock is waited for and held as long as migrations take, whatever limits the role
 // has.
-const patientSQL = `SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true),
+const noTimeoutSQL = `SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true),
   set_config('idle_in_transaction_session_timeout', '0', true)`
 
 const migrationLockSQL = `SELECT pg_advisory_xact_lock($1)`
@@ -54,7 +54,7 @@ func (d *Database) WhileMigrating(ctx context.Context, do func() error) error {
 	}
 	defer func() { _ = lock.Rollback(context.WithoutCancel(ctx)) }()
 	locking := statement{migrationLockSQL, []any{int64(migrationLock)}}
-	if err := execAll(ctx, lock, statement{patientSQL, nil}, locking); err != nil {
+	if err := execAll(ctx, lock, statement{noTimeoutSQL, nil}, locking); err != nil {
 		return d.wrap(ctx, "lock the migrations", err)
 	}
 	if _, err := d.pool.Exec(ctx, `CREATE SCHEMA IF NOT EXISTS maintenance`); err != nil {

@@ -57,7 +57,7 @@ func (c *Child) Referred(ctx context.Context, after Key, limit int, l Limits) ([
 		"{texts}", strings.Join(texts, ", "), "{present}", strings.Join(present, " AND "),
 		"{next_values}", strings.Join(next, ", "), "{named_columns}", strings.Join(named, ", "),
 		"{behind}", behind, "{equalities}", equalities), args...)
-	rows, _, err := candidateRows(ctx, c.Database, l, find, pgx.RowTo[[]string])
+	rows, _, err := replicaRows(ctx, c.Database, l, find, pgx.RowTo[[]string])
 	keys := make([]Key, len(rows))
 	for i, values := range rows {
 		keys[i] = KeyOf(values...)

@@ -42,7 +42,7 @@ func (d *Database) PlaceholderTables(ctx context.Context) (PlaceholderTables, er
 	if err != nil {
 		return PlaceholderTables{}, err
 	}
-	return PlaceholderTables{p.lacks(ctx, placeholderEssentials()...), p.missingOptional, p.fillings}, nil
+	return PlaceholderTables{p.missing(ctx, placeholderEssentials()...), p.missingOptional, p.fillings}, nil
 }
 
 // PlaceholderUses are what the cleanup and its jobs do with a database: main may have the tables of
@@ -326,7 +326,7 @@ func (d *Database) PlaceholderBacklog(
 ) (b Backlog, err error) {
 	q := newQuery("count the backlog", rules.Tables.fill(placeholderBacklogSQL),
 		rules.args(BeforePlaceholders, backlogCap+1)...)
-	_, err = d.candidateRow(ctx, l, q, &b.Pending, &b.Due, &b.OldestAt, &b.Dead, &b.ReadAt)
+	_, err = d.replicaRow(ctx, l, q, &b.Pending, &b.Due, &b.OldestAt, &b.Dead, &b.ReadAt)
 	return b.capped(), err
 }
 

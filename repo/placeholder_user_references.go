@@ -123,7 +123,7 @@ func (d *Database) placeholderCatalog(ctx context.Context, v *PlaceholderVerdict
 	}
 	main, err := d.presence(ctx, wanted)
 	if err == nil {
-		v.Missing = main.lacks(ctx, wanted[:2]...)
+		v.Missing = main.missing(ctx, wanted[:2]...)
 	}
 	return main.Catalog, err
 }

@@ -174,7 +174,7 @@ func (b *big) childStatements(key repo.LooseForeignKey) map[string]func(context.
 	assert.Require(b.t, err == nil && children[0] != nil, "%s: %v", key, err)
 	c := children[0]
 	if key.Table != "paired" { // its keys are no integers
-		if err := c.Refer(repo.RecordedKey{}, b.parent(context.Background())); err != nil {
+		if err := c.MatchKey(repo.RecordedKey{}, b.parent(context.Background())); err != nil {
 			b.t.Fatal(err)
 		}
 	}

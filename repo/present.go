@@ -99,8 +99,8 @@ func (p presence) has(columns ...Reference) bool {
 	return !slices.ContainsFunc(columns, func(c Reference) bool { return !p.Table(c.Table).Has(c.Column) })
 }
 
-// lacks says which of the essential columns is not here, "" if all are.
-func (p presence) lacks(ctx context.Context, essential ...Reference) string {
+// missing says which of the essential columns is not here, "" if all are.
+func (p presence) missing(ctx context.Context, essential ...Reference) string {
 	for _, c := range essential {
 		switch {
 		case p.Table(c.Table) == nil:
@@ -121,8 +121,8 @@ const holdsSQL = `(t.typcategory = 'S' OR EXISTS (
 
 const typeHoldsSQL = `SELECT ` + holdsSQL + ` FROM pg_type t WHERE t.oid = $1::text::regtype`
 
-// unfit says that an essential column cannot hold a value, "" if it can, or is not here.
-func (p presence) unfit(ctx context.Context, c Reference, value string) (string, error) {
+// unsuitable says that an essential column cannot hold a value, "" if it can, or is not here.
+func (p presence) unsuitable(ctx context.Context, c Reference, value string) (string, error) {
 	column, _ := p.Table(c.Table).Column(c.Column)
 	if slices.Contains([]string{"", "text", "character varying"}, column.Type) {
 		return "", nil

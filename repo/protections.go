@@ -38,8 +38,8 @@ func (p *Protection) String() string {
 	return fmt.Sprintf("%s is protected by %s: %s%s", p.target(), p.By, p.Reason, way)
 }
 
-// inForceSQL says that the protection p has not expired.
-const inForceSQL = `(p.until IS NULL OR p.until > clock_timestamp())`
+// activeSQL says that the protection p has not expired.
+const activeSQL = `(p.until IS NULL OR p.until > clock_timestamp())`
 
 const protectionColumns = `p.kind, p.id, p.reason, p.protected_by, p.since, p.until`
 
@@ -180,7 +180,7 @@ func refuseBegun(ctx context.Context, tx pgx.Tx, p Protection, share, begun stri
 
 const unprotectSQL = `
 DELETE FROM maintenance.protected_targets p
-WHERE p.kind = $1 AND p.id = $2 AND ` + inForceSQL + ` RETURNING ` + protectionColumns
+WHERE p.kind = $1 AND p.id = $2 AND ` + activeSQL + ` RETURNING ` + protectionColumns
 
 // Unprotect ends a protection and returns it. Without one in force the error is [ErrNotFound].
 func (d *Database) Unprotect(ctx context.Context, kind string, id int64) (Protection, error) {
@@ -196,7 +196,7 @@ func (d *Database) Unprotect(ctx context.Context, kind string, id int64) (Protec
 
 const protectionsSQL = `
 SELECT ` + protectionColumns + ` FROM maintenance.protected_targets p
-WHERE (p.kind, p.id) > ($1, $2::bigint) AND ($3 = '' OR p.kind = $3) AND ` + inForceSQL + `
+WHERE (p.kind, p.id) > ($1, $2::bigint) AND ($3 = '' OR p.kind = $3) AND ` + activeSQL + `
 ORDER BY p.kind, p.id LIMIT $4`
 
 // Protections reads the next limit protections in force behind one, of one kind or, with "", of all,
@@ -210,7 +210,7 @@ func (d *Database) Protections(
 
 const protectedTargetSQL = `
 SELECT ` + protectionColumns + ` FROM maintenance.protected_targets p
-WHERE p.kind = $1 AND p.id = $2::bigint AND ` + inForceSQL
+WHERE p.kind = $1 AND p.id = $2::bigint AND ` + activeSQL
 
 // Protecting is the protection that keeps a user or group from being deleted: its own, or that of a user
 // or group that would be deleted with it. Nil: nothing does. begun: the deletion has begun, and what has

@@ -25,16 +25,16 @@ type targets struct {
 }
 
 // missingTargetsSQL: the protection p is in force, and its user or group does not exist.
-const missingTargetsSQL = `CASE WHEN NOT ` + inForceSQL + ` THEN false
+const missingTargetsSQL = `CASE WHEN NOT ` + activeSQL + ` THEN false
   WHEN p.kind = 'user' THEN {users} ELSE {namespaces} END`
 
 // anyInForceSQL comes first, so that users and namespaces are not locked where nothing is protected: PL/pgSQL
 // plans what it executes, and no more.
-const anyInForceSQL = `EXISTS (SELECT FROM maintenance.protected_targets p WHERE ` + inForceSQL + `)`
+const anyActiveSQL = `EXISTS (SELECT FROM maintenance.protected_targets p WHERE ` + activeSQL + `)`
 
 const noteTargetsSQL = `DO $caretaker$
 BEGIN
-  IF ` + anyInForceSQL + ` THEN
+  IF ` + anyActiveSQL + ` THEN
     PERFORM set_config('caretaker.missing', (
       SELECT coalesce(string_agg(p.kind || ' ' || p.id, ','), '')
       FROM maintenance.protected_targets p WHERE {missing}), true);
@@ -48,7 +48,7 @@ DECLARE
   lost json;
 BEGIN
   ` + constraintsSQL + `;
-  IF ` + anyInForceSQL + ` THEN
+  IF ` + anyActiveSQL + ` THEN
     SELECT json_build_object('Kind', p.kind, 'ID', p.id, 'Reason', p.reason, 'By', p.protected_by) INTO lost
     FROM maintenance.protected_targets p
     WHERE {missing} AND p.kind || ' ' || p.id <> ALL (

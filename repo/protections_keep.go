@@ -58,7 +58,7 @@ func baseCascades() []JobCascade {
 
 const inForceTargetsSQL = `
 SELECT ` + protectionColumns + ` FROM maintenance.protected_targets p
-WHERE ` + inForceSQL + ` ORDER BY p.kind, p.id`
+WHERE ` + activeSQL + ` ORDER BY p.kind, p.id`
 
 // target is a user or group.
 type target struct {

@@ -75,8 +75,8 @@ const summarySQL = `(
   FROM (SELECT array_agg(key ORDER BY {order}) AS keys FROM changed WHERE {counted}) k
   WHERE k.keys IS NOT NULL)`
 
-// notedSQL hands the summary to the statement that writes the receipt, and is true.
-const notedSQL = `length(set_config('caretaker.receipt', coalesce(` + summarySQL + `::text, ''), true)) >= 0`
+// receiptSQL hands the summary to the statement that writes the receipt, and is true.
+const receiptSQL = `length(set_config('caretaker.receipt', coalesce(` + summarySQL + `::text, ''), true)) >= 0`
 
 // summary puts the key that changed returns, and a condition on its rows, into a statement that
 // has one of the two above.

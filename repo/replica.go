@@ -64,7 +64,7 @@ func (d *Database) UseReplica(ctx context.Context, url string, logger *slog.Logg
 // ReadCopy is the replica, if it may be read and has replayed what the database has written until
 // now, else the database itself. All reads of what it returns go there; it must not be closed.
 func (d *Database) ReadCopy(ctx context.Context) *Database {
-	if d.replica == nil || d.replica.avoided() != "" {
+	if d.replica == nil || d.replica.unavailable() != "" {
 		return d
 	}
 	now, err := d.logEnd(ctx)
@@ -145,8 +145,8 @@ func (d *Database) CheckReplica(ctx context.Context) error {
 	return err
 }
 
-// avoided says why the replica is to be left alone for now, "" if it may be asked.
-func (r *replica) avoided() string {
+// unavailable says why the replica is to be left alone for now, "" if it may be asked.
+func (r *replica) unavailable() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if time.Now().Before(r.avoidedUntil) {
@@ -172,8 +172,8 @@ func (r *replica) markUnhealthy(ctx context.Context, trouble string, err error) 
 	return trouble
 }
 
-// markBehind leaves the replica alone for a moment because it is behind, which is no news.
-func (r *replica) markBehind() string {
+// markLagging leaves the replica alone for a moment because it is behind, which is no news.
+func (r *replica) markLagging() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.avoidedUntil, r.why = time.Now().Add(behindTime), behind
@@ -190,10 +190,10 @@ func (r *replica) markHealthy(ctx context.Context) {
 	}
 }
 
-// ask runs one query on the replica, in one round trip with the question whether it may be read. It
+// query runs one query on the replica, in one round trip with the question whether it may be read. It
 // returns why the query's rows were not read, so that the primary has to be, or "". Whatever goes
 // wrong with a replica is no error.
-func (r *replica) ask(
+func (r *replica) query(
 	ctx context.Context, l Limits, q query, want position, read func(pgx.BatchResults) error,
 ) (why string) {
 	patience := l.Statement + time.Second
@@ -224,7 +224,7 @@ func (r *replica) ask(
 		return r.markUnhealthy(ctx, trouble, nil)
 	}
 	if !state.replayed {
-		return r.markBehind()
+		return r.markLagging()
 	}
 	r.markHealthy(ctx)
 	return ""

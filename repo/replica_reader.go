@@ -89,10 +89,10 @@ ON CONFLICT (name) DO UPDATE SET epoch = EXCLUDED.epoch, timeline = EXCLUDED.tim
   lsn = CASE WHEN $3::boolean OR p.epoch <> EXCLUDED.epoch - 1 OR p.timeline <> EXCLUDED.timeline THEN EXCLUDED.lsn ELSE p.lsn END
 WHERE p.epoch < EXCLUDED.epoch`
 
-// Remember keeps the run's last write for the next run. It is called once, when the run writes no
+// SavePosition keeps the run's last write for the next run. It is called once, when the run writes no
 // more and before its lease is given back; a run that dies before has not remembered, which the
 // next one sees.
-func (r *Reader) Remember(ctx context.Context) error {
+func (r *Reader) SavePosition(ctx context.Context) error {
 	if r == nil {
 		return nil
 	}
@@ -126,7 +126,7 @@ const (
 // unless something was written since the last.
 func (r *Reader) ready(ctx context.Context) (want position, why string) {
 	replica := r.database.replica
-	if why := replica.avoided(); why != "" {
+	if why := replica.unavailable(); why != "" {
 		return want, why
 	}
 	r.mu.Lock()
@@ -170,7 +170,7 @@ func (r *replica) catchUp(ctx context.Context, want position) string {
 			return ""
 		}
 		if time.Now().After(end) {
-			return r.markBehind()
+			return r.markLagging()
 		}
 		select {
 		case <-bounded.Done():
@@ -180,9 +180,9 @@ func (r *replica) catchUp(ctx context.Context, want position) string {
 	}
 }
 
-// candidate sends a query that only finds candidates or counts a backlog. stale says that a replica
+// replicaQuery sends a query that only finds candidates or counts a backlog. stale says that a replica
 // has answered: whatever is decided by it must be read again on the primary.
-func (d *Database) candidate(
+func (d *Database) replicaQuery(
 	ctx context.Context, l Limits, q query, read func(pgx.BatchResults) error,
 ) (stale bool, err error) {
 	if d.onReplica(ctx, l, q, read) {
@@ -202,7 +202,7 @@ func (d *Database) onReplica(
 	}
 	want, why := r.ready(ctx)
 	if why == "" {
-		why = d.replica.ask(ctx, l, q, want, read)
+		why = d.replica.query(ctx, l, q, want, read)
 	}
 	if why != "" {
 		r.note(fromPrimary, why)
@@ -212,30 +212,30 @@ func (d *Database) onReplica(
 	return true
 }
 
-// candidateRow is readRow for such a query, candidateRows readRows.
-func (d *Database) candidateRow(
+// replicaRow is readRow for such a query, replicaRows readRows.
+func (d *Database) replicaRow(
 	ctx context.Context, l Limits, q query, into ...any,
 ) (stale bool, err error) {
-	return d.candidate(ctx, l, q, func(results pgx.BatchResults) error {
+	return d.replicaQuery(ctx, l, q, func(results pgx.BatchResults) error {
 		return results.QueryRow().Scan(into...)
 	})
 }
 
-func candidateRows[T any](
+func replicaRows[T any](
 	ctx context.Context, d *Database, l Limits, q query, scan pgx.RowToFunc[T],
 ) (out []T, stale bool, err error) {
-	stale, err = d.candidate(ctx, l, q, collectInto(&out, scan))
+	stale, err = d.replicaQuery(ctx, l, q, collectInto(&out, scan))
 	return out, stale, err
 }
 
 // confirmable is a row of a replica that may have to be read again on the primary.
 type confirmable interface{ needsConfirmation() bool }
 
-// confirmedRows are candidateRows that are read again on the primary if one of them needs it.
-func confirmedRows[T confirmable](
+// confirmedReplicaRows are replicaRows that are read again on the primary if one of them needs it.
+func confirmedReplicaRows[T confirmable](
 	ctx context.Context, d *Database, l Limits, q query, scan pgx.RowToFunc[T],
 ) ([]T, error) {
-	rows, stale, err := candidateRows(ctx, d, l, q, scan)
+	rows, stale, err := replicaRows(ctx, d, l, q, scan)
 	if err == nil && stale && slices.ContainsFunc(rows, T.needsConfirmation) {
 		return readRows(ctx, d, l, q, scan)
 	}

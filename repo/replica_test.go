@@ -112,7 +112,7 @@ func (p *pair) write(r *repo.Reader) {
 func (p *pair) end(r *repo.Reader, lease repo.Lease, died bool) {
 	p.Helper()
 	if !died {
-		assert.NoError(p.T, r.Remember(p.Context()))
+		assert.NoError(p.T, r.SavePosition(p.Context()))
 	}
 	assert.NoError(p.T, p.ReleaseLease(p.Context(), lease.Fence))
 }
@@ -215,7 +215,7 @@ func TestReader_WithoutAReplicaReadsThePrimaryWithoutAQuestion(t *testing.T) {
 	assert.Must(b.CountDiscardedJobs(repo.ReadBy(t.Context(), r), "delete_user", "{}"))(t)
 	places, why := r.Source()
 	assert.That(t, r == nil && places == "" && why == "", "%v: %q, %q", r, places, why)
-	assert.NoError(t, r.Remember(t.Context()))
+	assert.NoError(t, r.SavePosition(t.Context()))
 	b.want(`SELECT count(*) FROM maintenance.replica_positions`, "0")
 }
 

@@ -11,7 +11,7 @@ var fragments = []string{
 	"attemptGuardSQL", "attemptLockSQL", "attemptSQL", "fenceSQL", "freeGuardSQL", "freeSQL", "heldSQL",
 	"leaseConflictSQL", "leaseIsFreeSQL", "leaseValuesSQL", "leafParentsSQL", "noGuardSQL",
 	// Protections.
-	"aboveSQL", "inForceSQL", "missingTargetSQL", "noTableSQL", "anyInForceSQL", "missingTargetsSQL", "cancelledUsersSQL", "userVetoesSQL",
+	"aboveSQL", "activeSQL", "missingTargetSQL", "noTableSQL", "anyActiveSQL", "missingTargetsSQL", "cancelledUsersSQL", "userVetoesSQL",
 	// Fires.
 	"noLedgerTimeSQL", "recordLeaseSQL",
 	// Loose foreign keys.
@@ -24,7 +24,7 @@ var fragments = []string{
 	// Users.
 	"botListSQL", "botRangeSQL", "foundPlaceholdersSQL", "goingSQL", "keepsBotSQL", "holdsSQL", "migratableSQL", "noSettingsSourceSQL", "ownedSQL", "settingsSourceSQL",
 	// Receipts, and what is left outside.
-	"noteOutsideSQL", "changedRowsSQL", "keyOfSQL", "notedSQL", "receiptFieldsSQL", "summarySQL",
+	"noteOutsideSQL", "changedRowsSQL", "keyOfSQL", "receiptSQL", "receiptFieldsSQL", "summarySQL",
 	// Sweeps.
 	"placesSQL", "sweepSQL", "directBoundSQL", "directFirstSQL", "directGuardSQL", "directRangeSQL", "directSQL", "takeSQL",
 }
@@ -70,7 +70,7 @@ var fillings = map[string]string{
 	"{users.touched}": ", updated_at = now() AT TIME ZONE 'UTC'", "{users.admin}": "admin",
 	"{import_placeholder_user_details.touched}": ", updated_at = $2", "{d.created_at}": "d.created_at",
 	// Receipts.
-	"{noted}": "notedSQL", "{summary}": "summarySQL", "{kept}": "k.keys::text", "{order}": "key", "{counted}": "true", "{fields}": "receiptFieldsSQL", "{next}": "9", "{returned}": "user_id", "{done}": "true",
+	"{noted}": "receiptSQL", "{summary}": "summarySQL", "{kept}": "k.keys::text", "{order}": "key", "{counted}": "true", "{fields}": "receiptFieldsSQL", "{next}": "9", "{returned}": "user_id", "{done}": "true",
 	// What protections keep.
 	"parentRowsSQL{id}": "t.id::text", "{cells}": "t.parent_id::text", "parentRowsSQL{names}": "v1", "parentRowsSQL{matches}": "t.id = k.v1", "parentRowsSQL{table}": "public.namespaces",
 	// Sweeps.

@@ -125,7 +125,7 @@ func (d *Database) write(ctx context.Context, p Permit, q query, into ...any) er
 	return protectedBy(err, q.table)
 }
 
-// change is write for what changes rows of the application: the statement notes them by notedSQL,
+// change is write for what changes rows of the application: the statement notes them by receiptSQL,
 // and the one behind it writes the receipt.
 func (d *Database) change(
 	ctx context.Context, p Permit, q query, r receipt, into ...any,

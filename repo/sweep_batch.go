@@ -86,13 +86,13 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 	}
 	sql := fill(sweepSQL, "{table}", r.from(), "{match}", match, "{filter}", filter,
 		"{behind}", behind, "{limit}", p.add(b.Rows), "{lock}", lock,
-		"{returned}", r.returned(), "{noted}", notedSQL,
+		"{returned}", r.returned(), "{noted}", receiptSQL,
 		"{outside}", outside, "{change}", change, "{done}", done, "{report}", report, "{reports}", reports)
 	sql = r.Database.summary(sql, r.returned(), "done")
 	err = r.Database.change(ctx, b.Permit, newQuery(operation, sql, p...), c.receipt(r),
 		&result.Picked, &result.Last, affected{&result.Changed}, &result.Reported)
 	kept := KeptError{Rows: r.String(), Wanted: c.wanted()}
-	return result, r.Database.ruled(ctx, err, r.Table, kept)
+	return result, r.Database.explainKept(ctx, err, r.Table, kept)
 }
 
 // behindSQL is a comparison of rows that begins with the matched column. So only the index on both
@@ -154,7 +154,7 @@ func (r Rows) sweepDirect(
 	}
 	update, _ := c.sql(r.from(), &change)
 	sql := fill(directSQL, "{change}", update, "{filter}", filter, "{which}", which,
-		"{returned}", r.returned(), "{noted}", notedSQL)
+		"{returned}", r.returned(), "{noted}", receiptSQL)
 	sql = r.Database.summary(sql, r.returned(), "true")
 	guard := b.fill(statement{fill(directGuardSQL, "{bound}", bound), probe})
 	q := query{statement: b.fill(statement{sql, change}), receipt: new(c.receipt(r).write(b.Source, nil))}

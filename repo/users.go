@@ -88,9 +88,9 @@ func (d *Database) UserFeatures(ctx context.Context) (f UserFeatures, err error)
 	for feature, columns := range optional {
 		*feature = p.has(columns...)
 	}
-	f.Missing, f.MissingTokens = p.lacks(ctx, users...), p.lacks(ctx, tokens...)
+	f.Missing, f.MissingTokens = p.missing(ctx, users...), p.missing(ctx, tokens...)
 	f.fillings, f.MissingOptional = p.fillings, p.missingOptional
-	unfit, err := p.unfit(ctx, Reference{"users", "state"}, "blocked")
+	unfit, err := p.unsuitable(ctx, Reference{"users", "state"}, "blocked")
 	if err != nil {
 		return f, err
 	}
@@ -118,7 +118,7 @@ func findQueue(ctx context.Context, p presence) (queue, columns, missing string)
 			here = append(here, c.Column)
 		}
 	}
-	if missing = p.lacks(ctx, all[0]); missing != "" {
+	if missing = p.missing(ctx, all[0]); missing != "" {
 		return "", "", missing
 	}
 	return queue, strings.Join(here, ", "), ""

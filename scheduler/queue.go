@@ -109,7 +109,7 @@ func NewQueue(main *repo.Database, c QueueConfig) (*Queue, error) {
 func (q *Queue) newClient(c *river.Config) (*river.Client[repo.Tx], error) {
 	c.Schema, c.FetchOnlyKnownKinds = schema, true
 	c.Logger = slog.New(sparse.New(q.config.Logger.Handler(), nil))
-	c.Hooks = []rivertype.Hook{&dueByDatabase{}}
+	c.Hooks = []rivertype.Hook{&databaseClock{}}
 	c.SoftStopTimeout = q.config.StopPatience
 	c.MaxAttempts, c.RetryPolicy = maxAttempts, retries{}
 	c.JobTimeout, c.RescueStuckJobsAfter = attemptTimeout, rescueAfter

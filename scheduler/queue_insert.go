@@ -152,13 +152,13 @@ func queueOf(kind string) string {
 	return river.QueueDefault
 }
 
-// dueByDatabase takes the times at which a job was created and is due from the database's clock,
+// databaseClock takes the times at which a job was created and is due from the database's clock,
 // unless it starts later. River uses the host's clock for a nil time, the database's for a zero
 // one.
-type dueByDatabase struct{ river.HookDefaults }
+type databaseClock struct{ river.HookDefaults }
 
 // InsertBegin implements River's hook before a job is inserted.
-func (*dueByDatabase) InsertBegin(_ context.Context, params *rivertype.JobInsertParams) error {
+func (*databaseClock) InsertBegin(_ context.Context, params *rivertype.JobInsertParams) error {
 	params.CreatedAt = &time.Time{}
 	if params.State == rivertype.JobStateAvailable {
 		params.ScheduledAt = &time.Time{}

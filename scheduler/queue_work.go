@@ -101,22 +101,22 @@ func (q *Queue) run(ctx context.Context, kinds []string) {
 		if listens && err == nil {
 			postponed = q.postponed
 		}
-		if !rest(ctx, cmp.Or(wait, next), postponed) {
+		if !sleep(ctx, cmp.Or(wait, next), postponed) {
 			return
 		}
 	}
 }
 
-// rest waits for so long, or until an attempt has postponed its job, which River stores in a moment.
+// sleep waits for so long, or until an attempt has postponed its job, which River stores in a moment.
 // It reports whether ctx still lasts.
-func rest(ctx context.Context, wait time.Duration, postponed <-chan struct{}) bool {
+func sleep(ctx context.Context, wait time.Duration, postponed <-chan struct{}) bool {
 	select {
 	case <-ctx.Done():
 		return false
 	case <-time.After(wait):
 		return true
 	case <-postponed:
-		return rest(ctx, min(wait, storeTime), nil)
+		return sleep(ctx, min(wait, storeTime), nil)
 	}
 }
 

@@ -118,7 +118,7 @@ func (s *Scheduler) tick() {
 // recover logs a panic, which ends one tick.
 func (s *Scheduler) recover() {
 	if p := recover(); p != nil {
-		s.logger.ErrorContext(s.running, "scheduler panicked", "error", run.Panicked(p))
+		s.logger.ErrorContext(s.running, "scheduler panicked", "error", run.NewPanicError(p))
 	}
 }
 

@@ -80,7 +80,7 @@ func (a *auditing) end(ctx context.Context, response any, failed error) {
 		err = a.config.Service.Main.CompleteAudit(ctx, a.AuditEntry)
 	}
 	if err != nil {
-		a.config.Logger.WarnContext(ctx, "audit entry not stored, it is here alone", "error", err.Error(),
+		a.config.Logger.WarnContext(ctx, "audit entry not stored", "error", err.Error(),
 			"by", a.By, "address", a.Address, "role", a.Role, "action", a.Action,
 			"target", a.Target, "reason", a.Reason, "outcome", a.Outcome)
 	}
@@ -94,7 +94,7 @@ func outcomeOf(ctx context.Context, err error) string {
 	if s, ok := status.FromError(err); ok {
 		return code.Code(s.Code()).String() //nolint:gosec // the same numbers
 	}
-	f := find(ctx, err)
+	f := errorInfo(ctx, err)
 	return code.Code(f.code).String() + " " + f.reason //nolint:gosec // the same numbers
 }
 

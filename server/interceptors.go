@@ -30,7 +30,7 @@ func (s *Server) unary() []grpc.UnaryServerInterceptor {
 	recovering := recovery.UnaryServerInterceptor(recovery.WithRecoveryHandler(recovered))
 	return []grpc.UnaryServerInterceptor{
 		selector.UnaryServerInterceptor(
-			logging.UnaryServerInterceptor(s.logger(), loggingOptions()...), notHealth()),
+			logging.UnaryServerInterceptor(s.logger(), loggingOptions()...), skipHealth()),
 		func(
 			ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
 		) (any, error) {
@@ -38,7 +38,7 @@ func (s *Server) unary() []grpc.UnaryServerInterceptor {
 			return response, answer(ctx, err)
 		},
 		recovering,
-		selector.UnaryServerInterceptor(s.guardUnary, notHealth()),
+		selector.UnaryServerInterceptor(s.guardUnary, skipHealth()),
 		recovering,
 	}
 }
@@ -58,7 +58,7 @@ func withSpans(ctx context.Context, method string) context.Context {
 func (s *Server) stream() []grpc.StreamServerInterceptor {
 	return []grpc.StreamServerInterceptor{
 		selector.StreamServerInterceptor(
-			logging.StreamServerInterceptor(s.logger(), loggingOptions()...), notHealth()),
+			logging.StreamServerInterceptor(s.logger(), loggingOptions()...), skipHealth()),
 		func(
 			server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler,
 		) error {
@@ -68,8 +68,8 @@ func (s *Server) stream() []grpc.StreamServerInterceptor {
 			return answer(ctx, handler(server, &limited{stream, ctx, s.limits.fits}))
 		},
 		recovery.StreamServerInterceptor(recovery.WithRecoveryHandler(recovered)),
-		selector.StreamServerInterceptor(s.guardStream, notHealth()),
-		selector.StreamServerInterceptor(make(slots, s.limits.streams).intercept, notHealth()),
+		selector.StreamServerInterceptor(s.guardStream, skipHealth()),
+		selector.StreamServerInterceptor(make(slots, s.limits.streams).intercept, skipHealth()),
 		selector.StreamServerInterceptor(make(slots, s.limits.streams).intercept, selector.MatchFunc(isHealth)),
 	}
 }
@@ -97,13 +97,13 @@ func isHealth(_ context.Context, call interceptors.CallMeta) bool {
 	return call.Service == healthv1.Health_ServiceDesc.ServiceName
 }
 
-func notHealth() selector.Matcher {
+func skipHealth() selector.Matcher {
 	return selector.MatchFunc(func(ctx context.Context, call interceptors.CallMeta) bool {
 		return !isHealth(ctx, call)
 	})
 }
 
-func recovered(panicked any) error { return run.Panicked(panicked) }
+func recovered(panicked any) error { return run.NewPanicError(panicked) }
 
 // logger writes the one line of a call. Handlers add fields with logging.AddFields.
 func (s *Server) logger() logging.Logger {

@@ -47,7 +47,7 @@ func clientError(ctx context.Context, err error) error {
 		// gRPC's own, such as a message that is too large.
 		return s.Err()
 	}
-	f := find(ctx, err)
+	f := errorInfo(ctx, err)
 	span := trace.SpanFromContext(ctx)
 	span.SetAttributes(attribute.String("maintenance.reason", f.reason))
 	serverErrors := []codes.Code{codes.Internal, codes.Unavailable, codes.DeadlineExceeded}
@@ -75,11 +75,11 @@ type detailed interface {
 	Details() (reason string, metadata map[string]string)
 }
 
-// find is the one table from errors to what clients get.
-func find(ctx context.Context, err error) failure {
+// errorInfo is the one table from errors to what clients get.
+func errorInfo(ctx context.Context, err error) failure {
 	e, ok := errors.AsType[detailed](err)
 	if !ok {
-		return findEnd(ctx, err)
+		return contextError(ctx, err)
 	}
 	f := failure{message: e.Error()}
 	f.reason, f.metadata = e.Details()
@@ -130,8 +130,8 @@ func codeOf(reason string) codes.Code {
 	return codes.FailedPrecondition
 }
 
-// findEnd is the part of the table about the end of the call or the server, and about databases.
-func findEnd(ctx context.Context, err error) failure {
+// contextError is the part of the table about the end of the call or the server, and about databases.
+func contextError(ctx context.Context, err error) failure {
 	switch {
 	case errors.Is(err, run.ErrStopping), errors.Is(context.Cause(ctx), run.ErrStopping):
 		return failure{

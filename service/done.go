@@ -1,9 +1,9 @@
 package service
 
-// Done is how many of the things that its worker's backlog has as due a run has dealt with, in
+// Processed is how many of the things that its worker's backlog has as due a run has dealt with, in
 // whatever way, by its counts; known is false for a worker whose counts do not say. Clients ask it,
 // too: it needs no service.
-func Done(worker string, counts map[string]int64) (n int64, known bool) {
+func Processed(worker string, counts map[string]int64) (n int64, known bool) {
 	for _, line := range new(Config).list() {
 		if line.name != worker {
 			continue

@@ -28,7 +28,7 @@ func (s *Service) RunScheduled(
 			return run.Run{}, false, err
 		}
 		l := ledgers[w.Name]
-		until := run.Later(l.AccountedUntil, fire)
+		until := run.Latest(l.AccountedUntil, fire)
 		record, err = s.RunBatch(ctx, run.Request{Worker: w.Name, Fire: &run.Fire{
 			Time:  fire,
 			Claim: &repo.LedgerStep{Ledger: l, Cron: w.Config.Schedule, Until: until},
@@ -43,7 +43,7 @@ func (s *Service) RunScheduled(
 }
 
 // PlanTurn takes the turn of a plan.
-func (s *Service) PlanTurn(ctx context.Context) (done func(), err error) { return s.planTurn(ctx) }
+func (s *Service) PlanTurn(ctx context.Context) (done func(), err error) { return s.acquirePlan(ctx) }
 
 // NewTurns is a Service that has only turns of plans.
 func NewTurns() *Service { return &Service{plans: make(chan struct{}, plansAtOnce)} }

@@ -21,7 +21,7 @@ func (s *Service) beginWorker(ctx context.Context, w *run.Worker) {
 		m.LeasesLost.Add(ctx, 0, at)
 		m.OverLimit.Add(ctx, 0, at)
 		m.EndedEarly.Add(ctx, 0, at)
-		m.AddRest(ctx, w.Name, d.Name, 0)
+		m.AddPause(ctx, w.Name, d.Name, 0)
 		for _, state := range []string{repo.RunSucceeded, repo.RunFailed, repo.RunCancelled, repo.RunSkipped} {
 			m.Runs.Add(ctx, 0, at, metric.WithAttributes(attribute.String("outcome", state)))
 		}

@@ -84,7 +84,7 @@ func (s *Service) observe() error {
 	known := &figures{}
 	s.gauges, err = s.Metrics.Meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
 		var wait sync.WaitGroup
-		places := make([][]place, len(s.Workers))
+		places := make([][]databaseStatus, len(s.Workers))
 		for i, w := range s.Workers {
 			wait.Go(func() { places[i] = s.readBacklogs(ctx, w) })
 		}

@@ -18,7 +18,7 @@ type gaugesAt struct {
 	metric.Observer
 }
 
-func (g gaugesAt) places(s *Service, all [][]place, f *figures) {
+func (g gaugesAt) places(s *Service, all [][]databaseStatus, f *figures) {
 	reachable := map[string]bool{}
 	for i, w := range s.Workers {
 		for j, p := range all[i] {
@@ -52,7 +52,7 @@ func (g gaugesAt) places(s *Service, all [][]place, f *figures) {
 	}
 }
 
-func (g gaugesAt) backlog(p place, partitioned bool, labels metric.MeasurementOption) {
+func (g gaugesAt) backlog(p databaseStatus, partitioned bool, labels metric.MeasurementOption) {
 	g.ObserveInt64(g.pending, p.Backlog.Pending, labels)
 	g.ObserveInt64(g.due, p.Backlog.Due, labels)
 	g.ObserveInt64(g.dead, p.Backlog.Dead, labels)
@@ -84,7 +84,7 @@ func (g gaugesAt) figures(s *Service, f *figures) {
 		if !r.LastSuccess.IsZero() {
 			g.ObserveFloat64(g.success, float64(r.LastSuccess.UnixMilli())/1000, labels)
 		}
-		if i := slices.IndexFunc(s.Workers, func(w *run.Worker) bool { return w.Name == r.Worker }); !s.Workers[i].Untimed && f.flags != nil {
+		if i := slices.IndexFunc(s.Workers, func(w *run.Worker) bool { return w.Name == r.Worker }); !s.Workers[i].NoTimeLimit && f.flags != nil {
 			limit, _ := s.Workers[i].MaxRuntime(database, f.flags)
 			g.ObserveFloat64(g.limit, limit.Seconds(), labels)
 		}

@@ -160,7 +160,7 @@ func TestCancelJob_NeverStartsOrStopsAfterItsStatementUntilItIsRetried(t *testin
 		"%+v", plan)
 	// Nor is it queued again behind the operator's back.
 	g.Run("held_groups=1")
-	g.WantLog(1, "Group held", "reason=CANCELLED", "job 1 was cancelled by ann: not this one")
+	g.WantLog(1, "group needs attention", "reason=CANCELLED", "job 1 was cancelled by ann: not this one")
 	servicetest.WantCandidates(t, g.DryRun("held_groups=1"), "group 10 g10 hold CANCELLED: "+words)
 	g.Want("main", `SELECT count(*) FROM maintenance.river_job`, "1")
 

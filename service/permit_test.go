@@ -75,7 +75,7 @@ func misuses(t *testing.T) works {
 			return err
 		},
 		"panicking": func(ctx context.Context, x *run.Execution) error {
-			err := run.Guarded(func() error { return panics(ctx, x) })
+			err := run.RecoverPanic(func() error { return panics(ctx, x) })
 			// A renewal, which takes a fence elsewhere as here, does not wait for the one that panicked.
 			permit, second := permitted(ctx, x)
 			if second != nil {

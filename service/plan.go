@@ -45,8 +45,8 @@ const (
 	planWait = 3 * time.Second
 )
 
-// planTurn waits until one more plan may be made, and returns what ends it.
-func (s *Service) planTurn(ctx context.Context) (done func(), err error) {
+// acquirePlan waits until one more plan may be made, and returns what ends it.
+func (s *Service) acquirePlan(ctx context.Context) (done func(), err error) {
 	wait, cancel := context.WithTimeout(ctx, planWait)
 	defer cancel()
 	select {
@@ -72,7 +72,7 @@ func (s *Service) PlanDeletion(ctx context.Context, kind string, id int64) (*run
 	if err != nil {
 		return nil, err
 	}
-	done, err := s.planTurn(ctx)
+	done, err := s.acquirePlan(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (s *Service) PlanDeletion(ctx context.Context, kind string, id int64) (*run
 	p, err := s.plan(ctx, begun, steps)
 	if err != nil && replicas && ctx.Err() == nil {
 		// A replica may cancel what it is asked, or lose its connection.
-		p, err = s.plan(ctx, begun.Again(primaries), steps)
+		p, err = s.plan(ctx, begun.Reset(primaries), steps)
 	}
 	if err == run.ErrUnknownTarget { //nolint:errorlint // as planners return it
 		err = unknownTarget(kind, id)
@@ -147,15 +147,15 @@ func (s *Service) planners(kind string, id int64) ([]run.Planner, error) {
 func (s *Service) plan(ctx context.Context, p *run.Plan, steps []run.Planner) (*run.Plan, error) {
 	x := s.Planning(ctx, p)
 	for _, step := range steps {
-		err := run.Guarded(func() error { return step(ctx, x, p) })
-		if err := p.Absorb(ctx, err); err != nil {
+		err := run.RecoverPanic(func() error { return step(ctx, x, p) })
+		if err := p.AddRefusal(ctx, err); err != nil {
 			return nil, err
 		}
 		if err != nil {
 			break
 		}
 	}
-	if err := p.Absorb(ctx, p.Check(ctx)); err != nil {
+	if err := p.AddRefusal(ctx, p.Check(ctx)); err != nil {
 		return nil, err
 	}
 	names, err := p.Main().Names(ctx, p.Kind, []int64{p.ID}, run.ReadLimits())

@@ -92,7 +92,7 @@ func groupIsHeldBeforeItsRemovalIsQueuedAndRefusedAfterwards(e *servicetest.Esta
 		held++
 		g.Run("held_groups=1")
 		g.WantJobs()
-		g.WantLog(held, "Group held", "group_id=10", "reason=PROTECTED", "is protected by ann: evidence")
+		g.WantLog(held, "group needs attention", "group_id=10", "reason=PROTECTED", "is protected by ann: evidence")
 		g.WantSame("main", before, servicetest.Written...)
 	})
 	g.Run("scheduled_jobs=1")

@@ -124,7 +124,7 @@ func New(c Config) (*Service, error) {
 	}
 	runner, err := run.New(run.Config{
 		Databases: c.Databases, Replica: c.Replica, HistoryKeep: c.HistoryKeep,
-		ReceiptsKeep: c.Receipts.Keep, Load: c.Load, Logger: c.Logger, LeftOut: c.leftOut(),
+		ReceiptsKeep: c.Receipts.Keep, Load: c.Load, Logger: c.Logger, LeftOut: c.unused(),
 	})
 	if err != nil {
 		return nil, err

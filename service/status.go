@@ -28,7 +28,7 @@ func (s *Service) Status(ctx context.Context, name string) ([]WorkerStatus, erro
 	out := make([]WorkerStatus, len(workers))
 	shared := sync.OnceValue(func() overview { return s.overview(ctx) })
 	var turns errgroup.Group
-	turns.SetLimit(statusTurns)
+	turns.SetLimit(maxParallel)
 	for i, w := range workers {
 		turns.Go(func() error {
 			out[i] = s.status(ctx, w, shared)
@@ -42,9 +42,9 @@ func (s *Service) Status(ctx context.Context, name string) ([]WorkerStatus, erro
 	}), nil
 }
 
-// statusTurns is how many workers are read side by side. A worker takes up to three connections of
+// maxParallel is how many workers are read side by side. A worker takes up to three connections of
 // main, which are there for work.
-const statusTurns = 3
+const maxParallel = 3
 
 // problem is a condition that a worker may be in. Its text is "" if the worker is not.
 type problem struct {
@@ -183,7 +183,7 @@ func (s *Service) throttled(
 	for _, d := range w.LeaseDatabases(s.Runner) {
 		e := s.Loads.Overloaded(ctx, d, repo.Table{})
 		if e == nil && early != "" {
-			e = s.Loads.Lasting(ctx, d, st.LastRun.Reason)
+			e = s.Loads.StillExceeded(ctx, d, st.LastRun.Reason)
 		}
 		if e != nil {
 			return e.String()

@@ -69,17 +69,17 @@ func (s *Service) failing(
 	if r.off == "" {
 		add(s.schedulerProblem(ctx, s.Heartbeat()))
 	}
-	away := slices.ContainsFunc(r.places, func(p place) bool { return p.err != nil })
+	away := slices.ContainsFunc(r.places, func(p databaseStatus) bool { return p.err != nil })
 	for _, record := range r.failures {
 		f := failedRun(record)
 		if f.Class == FailureUnreachable && !away && !repo.DiskFull(f.Message) &&
-			s.answerAgain(ctx, w, record) {
+			s.recovered(ctx, w, record) {
 			remarks = append(remarks, f.Message+"; the databases answer again")
 		} else {
 			add(f)
 		}
 	}
-	return found, firstTold(remarks, "runs that failed so")
+	return found, summarize(remarks, "runs that failed so")
 }
 
 func failingText(found []Failing) string {
@@ -90,7 +90,7 @@ func failingText(found []Failing) string {
 			texts[i] += fmt.Sprintf(" (since %s)", f.Since.UTC().Format(time.RFC3339))
 		}
 	}
-	return strings.Join(firstTold(texts, "problems"), "; ")
+	return strings.Join(summarize(texts, "problems"), "; ")
 }
 
 // failingOf puts an error of a status call into words: nothing for none.
@@ -164,10 +164,10 @@ func failedRun(record repo.Failure) Failing {
 	return f
 }
 
-// answerAgain reports whether all databases of a run that could not reach some can work again, and
+// recovered reports whether all databases of a run that could not reach some can work again, and
 // no other server holds its fence rows. Then the worker is healthy, even if its next run is far
 // off.
-func (s *Service) answerAgain(ctx context.Context, w *run.Worker, record repo.Failure) bool {
+func (s *Service) recovered(ctx context.Context, w *run.Worker, record repo.Failure) bool {
 	name, databases := w.Name, s.Databases
 	if record.Database != "" {
 		name += "/" + record.Database
@@ -219,7 +219,7 @@ func (d DatabaseStatus) rank() int {
 
 // databasesOf are the databases of a worker that has several, by rank, and within it in the order
 // of the rotation.
-func databasesOf(w *run.Worker, places []place, found []Failing) (all []DatabaseStatus) {
+func databasesOf(w *run.Worker, places []databaseStatus, found []Failing) (all []DatabaseStatus) {
 	if len(w.Databases) < 2 {
 		return nil
 	}
@@ -234,13 +234,13 @@ func databasesOf(w *run.Worker, places []place, found []Failing) (all []Database
 	return all
 }
 
-// maxTold is how many problems, and how many remarks of databases, a status has in words.
-const maxTold = 5
+// maxListed is how many problems, and how many remarks of databases, a status has in words.
+const maxListed = 5
 
-// firstTold are the first of some texts, and how many more there are.
-func firstTold(texts []string, what string) []string {
-	if more := len(texts) - maxTold; more > 0 {
-		return append(slices.Clone(texts[:maxTold]), fmt.Sprintf("%d more %s", more, what))
+// summarize are the first of some texts, and how many more there are.
+func summarize(texts []string, what string) []string {
+	if more := len(texts) - maxListed; more > 0 {
+		return append(slices.Clone(texts[:maxListed]), fmt.Sprintf("%d more %s", more, what))
 	}
 	return texts
 }

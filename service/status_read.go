@@ -33,7 +33,7 @@ func (s *Service) overview(ctx context.Context) (o overview) {
 
 // reading is what is read of a worker for its status alone.
 type reading struct {
-	places []place
+	places []databaseStatus
 	// failures are the newest runs on its databases, where those failed.
 	failures []repo.Failure
 	// missing is what the worker needs and does not have, "" if nothing.
@@ -88,7 +88,7 @@ func (s *Service) read(
 		}
 		r.errs = append(r.errs, p.err)
 	}
-	r.remarks = firstTold(r.remarks, "databases with remarks")
+	r.remarks = summarize(r.remarks, "databases with remarks")
 	if err != nil && st.LastRun == nil {
 		r.remarks = slices.Insert(r.remarks, 0,
 			"last run and last success are not known while main does not answer")
@@ -107,8 +107,8 @@ func (s *Service) off(w *run.Worker) string {
 	return ""
 }
 
-// place is what a worker's status has from one of its databases.
-type place struct {
+// databaseStatus is what a worker's status has from one of its databases.
+type databaseStatus struct {
 	run.KnownBacklog
 	leases []run.Lease
 	// err: the database does not answer now.
@@ -120,9 +120,9 @@ const leasesTimeout = 2 * time.Second
 
 // readBacklogs reads leases and backlogs of the worker's databases side by side: those that do not
 // answer must not delay the others.
-func (s *Service) readBacklogs(ctx context.Context, w *run.Worker) []place {
+func (s *Service) readBacklogs(ctx context.Context, w *run.Worker) []databaseStatus {
 	homes := w.LeaseDatabases(s.Runner)
-	places := make([]place, len(homes))
+	places := make([]databaseStatus, len(homes))
 	var wait sync.WaitGroup
 	for i, d := range homes {
 		wait.Go(func() {

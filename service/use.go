@@ -15,8 +15,8 @@ func (c *Config) LooseForeignKeysOnly() bool { return c.Use == UseLooseForeignKe
 // uses reports whether a worker of the list is used.
 func (c *Config) uses(w worker) bool { return w.looseForeignKeys || !c.LooseForeignKeysOnly() }
 
-// leftOut are the workers that are not used.
-func (c *Config) leftOut() (names []string) {
+// unused are the workers that are not used.
+func (c *Config) unused() (names []string) {
 	for _, w := range c.list() {
 		if !c.uses(w) {
 			names = append(names, w.name)
@@ -37,7 +37,7 @@ func (c *Config) Workers() (names []string) {
 
 // Unused says why a key that is given has no effect; "" if it has one. It is for package config.
 func (c *Config) Unused(key string) string {
-	for _, name := range c.leftOut() {
+	for _, name := range c.unused() {
 		if strings.HasPrefix(key, "workers."+name+".") {
 			return "there is no worker " + name + " with use: " + UseLooseForeignKeys +
 				": leave the key out, or set use: " + UseGitLab

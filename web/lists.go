@@ -68,13 +68,13 @@ func (l listing[T]) serve(p *pages, w http.ResponseWriter, r *http.Request) {
 	known := []string{of, "state", "before"}
 	for name := range query {
 		if !slices.Contains(known, name) && name != "refresh" {
-			p.sorry(w, r, http.StatusBadRequest, "The filters of this list are "+
+			p.renderError(w, r, http.StatusBadRequest, "The filters of this list are "+
 				strings.Join(known, ", ")+".")
 			return
 		}
 	}
 	if state := query.Get("state"); state != "" && !slices.Contains(l.states, state) {
-		p.sorry(w, r, http.StatusBadRequest, "state: is not one of "+strings.Join(l.states, ", ")+".")
+		p.renderError(w, r, http.StatusBadRequest, "state: is not one of "+strings.Join(l.states, ", ")+".")
 		return
 	}
 	body := &list[T]{OfName: l.of, Items: l.items(r.Context())}
@@ -117,7 +117,7 @@ func (p *pages) jobList(w http.ResponseWriter, r *http.Request) {
 	if before := query.Get("before"); before != "" {
 		var err error
 		if f.After, err = strconv.ParseInt(before, 10, 64); err != nil || f.After < 1 {
-			p.sorry(w, r, http.StatusBadRequest, "before is the number of a job.")
+			p.renderError(w, r, http.StatusBadRequest, "before is the number of a job.")
 			return
 		}
 	}
@@ -142,7 +142,7 @@ type waitingPage struct {
 func (p *pages) waiting(w http.ResponseWriter, r *http.Request) {
 	name, what := r.PathValue("name"), r.PathValue("what")
 	if what != "dead" && what != "deferred" {
-		p.sorry(w, r, http.StatusNotFound, "There is no such page.")
+		p.renderError(w, r, http.StatusNotFound, "There is no such page.")
 		return
 	}
 	body := &waitingPage{Worker: name, Dead: what == "dead"}

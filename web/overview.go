@@ -247,7 +247,7 @@ type runPage struct {
 
 // Percent is how much of what was due a run at work has done, 0 if that is not known.
 func (p *runPage) Percent() int64 {
-	done, known := service.Done(p.Run.Worker, p.Run.Counts)
+	done, known := service.Processed(p.Run.Worker, p.Run.Counts)
 	b := p.Status.Backlog
 	if !known || p.Run.State != running || p.Run.DryRun || p.Status.BacklogUnknown || b.AtLeast ||
 		b.Due == 0 || len(p.Status.Leases) > 1 {

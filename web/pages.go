@@ -96,7 +96,7 @@ func (p *pages) routes() http.Handler {
 	}
 	mux.HandleFunc("GET /static/{file}", p.asset)
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
-		p.sorry(w, r, http.StatusNotFound, "There is no such page.")
+		p.renderError(w, r, http.StatusNotFound, "There is no such page.")
 	})
 	return mux
 }
@@ -108,7 +108,7 @@ func (p *pages) hasJobs() bool { return !p.config.Service.LooseForeignKeysOnly }
 func (p *pages) asset(w http.ResponseWriter, r *http.Request) {
 	a, known := p.assets[r.URL.Path]
 	if !known {
-		p.sorry(w, r, http.StatusNotFound, "There is no such page.")
+		p.renderError(w, r, http.StatusNotFound, "There is no such page.")
 		return
 	}
 	w.Header().Set("Content-Type", a.kind)
@@ -171,14 +171,14 @@ func printable(r rune) rune {
 	return r
 }
 
-func (p *pages) sorry(w http.ResponseWriter, r *http.Request, code int, text string) {
+func (p *pages) renderError(w http.ResponseWriter, r *http.Request, code int, text string) {
 	p.write(w, r, code, "sorry", frame{Title: "caretaker", Body: text})
 }
 
 // fail writes why something cannot be shown.
 func (p *pages) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if !p.refused(w, r, err) {
-		p.sorry(w, r, http.StatusServiceUnavailable,
+		p.renderError(w, r, http.StatusServiceUnavailable,
 			"A database does not answer, or not in time: this cannot be read now.")
 	}
 }
@@ -191,17 +191,17 @@ func (p *pages) refused(w http.ResponseWriter, r *http.Request, err error) bool 
 	refused, isRefused := errors.AsType[*run.RefusedError](err)
 	switch {
 	case isInvalid:
-		p.sorry(w, r, http.StatusBadRequest, invalid.Field+": "+invalid.Description+".")
+		p.renderError(w, r, http.StatusBadRequest, invalid.Field+": "+invalid.Description+".")
 	case isMissing:
-		p.sorry(w, r, http.StatusConflict, missing.Error()+".")
+		p.renderError(w, r, http.StatusConflict, missing.Error()+".")
 	case errors.Is(err, run.ErrUnknownTarget):
-		p.sorry(w, r, http.StatusNotFound, "It may be gone already: "+err.Error()+".")
+		p.renderError(w, r, http.StatusNotFound, "It may be gone already: "+err.Error()+".")
 	case isRefused && refused.What != nil:
-		p.sorry(w, r, http.StatusNotFound,
+		p.renderError(w, r, http.StatusNotFound,
 			"Nothing here has this name or number. Old runs and jobs are deleted after a while.")
 	case isRefused:
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(refused.Retry.Seconds()))))
-		p.sorry(w, r, http.StatusTooManyRequests, refused.Text+".")
+		p.renderError(w, r, http.StatusTooManyRequests, refused.Text+".")
 	default:
 		return false
 	}

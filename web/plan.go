@@ -43,7 +43,7 @@ func (p *pages) plan(w http.ResponseWriter, r *http.Request) {
 	kind := r.PathValue("kind")
 	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
 	if err != nil {
-		p.sorry(w, r, http.StatusBadRequest, "The address of a plan is /plan/user/ID, /plan/group/ID "+
+		p.renderError(w, r, http.StatusBadRequest, "The address of a plan is /plan/user/ID, /plan/group/ID "+
 			"or /plan/placeholder/ID, with a number.")
 		return
 	}

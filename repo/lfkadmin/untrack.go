@@ -106,8 +106,8 @@ func leftRecords(
 	return left, err
 }
 
-// workOff is what to do about records that are left.
-func workOff(t relation) string {
+// drain is what to do about records that are left.
+func drain(t relation) string {
 	return fmt.Sprintf("let loose_foreign_keys_cleanup work them off first, dead ones after "+
 		"`caretaker lfk retry --table %s`", repo.Argument(t.String()))
 }
@@ -129,7 +129,7 @@ func (a Admin) keepMeaning(ctx context.Context, tx pgx.Tx, target relation, drop
 		return err
 	}
 	return a.refuse("records of %s are pending or dead, and without its trigger nobody knows the "+
-		"order of the values in their keys: %s", target, workOff(target))
+		"order of the values in their keys: %s", target, drain(target))
 }
 
 // checkLeft refuses to begin with a key while records are left from when the table was tracked before:
@@ -160,7 +160,7 @@ func (r tracking) checkLeft(
 		decide = "if the records hold ids, add --column id; otherwise "
 	}
 	return r.refuse("records of %s are pending or dead from when it was tracked before, perhaps by "+
-		"another key: %s%s", p.root, decide, workOff(p.root))
+		"another key: %s%s", p.root, decide, drain(p.root))
 }
 
 // dropUnused drops the functions of one table that only these triggers called.

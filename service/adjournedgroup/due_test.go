@@ -251,8 +251,8 @@ func holdsGroupsWhoseUserIsMissing(g *servicetest.Groups) {
 	for range 2 {
 		g.Run("held_groups=12")
 	}
-	g.WantLog(24, "Group held", "level=WARN", "outcome=held", "reason=DELETING_USER_MISSING")
-	g.WantLog(2, "Group held", "group_id=30", "user_id=<nil>")
+	g.WantLog(24, "group needs attention", "level=WARN", "outcome=held", "reason=DELETING_USER_MISSING")
+	g.WantLog(2, "group needs attention", "group_id=30", "user_id=<nil>")
 	g.WantJobs()
 	g.Want("main", `SELECT count(*) FROM namespace_details WHERE deletion_scheduled_at IS NOT NULL`, "12")
 	wantBacklog(g, "0 0 0 12 -")
@@ -265,7 +265,7 @@ func holdsWhatIsBeingDeletedByAUserWithoutRights(g *servicetest.Groups) {
 	assert.That(g.T, r.Reason == want, "reason %q, want %q", r.Reason, want)
 	servicetest.WantDetail(g.T, servicetest.StatusOf(g.T, g.Service, servicetest.AdjournedGroups), "of the last run, "+r.ID+": groups are held (DELETION_IN_PROGRESS: 1)")
 	g.WantMarked("10")
-	g.WantLog(1, "Group held", "group_id=10", "reason=DELETION_IN_PROGRESS")
+	g.WantLog(1, "group needs attention", "group_id=10", "reason=DELETION_IN_PROGRESS")
 	g.QueueJob(10, 1)
 	g.Attempt("cancelled refused DELETION_IN_PROGRESS")
 	g.WantMarked("10")

@@ -23,13 +23,13 @@ func (r *workerRun) act(ctx context.Context) error {
 	r.expect(covering)
 	for _, g := range covering {
 		if !r.skipped(g) {
-			queued, err := r.actOn(ctx, g)
+			queued, err := r.apply(ctx, g)
 			if err != nil {
 				return err
 			}
 			g.queued = queued
 		} else {
-			r.goesAlong(g)
+			r.coveredByParent(g)
 		}
 		if g.tried = true; !g.queued {
 			r.expect(covering)
@@ -41,19 +41,19 @@ func (r *workerRun) act(ctx context.Context) error {
 		case g.tried:
 			continue
 		case r.skipped(g):
-			r.goesAlong(g)
+			r.coveredByParent(g)
 			continue
 		}
-		if _, err := r.actOn(ctx, g); err != nil {
+		if _, err := r.apply(ctx, g); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// actOn gives a group its outcome. An error of the group's own is its outcome; one that is returned
+// apply gives a group its outcome. An error of the group's own is its outcome; one that is returned
 // ends the run.
-func (r *workerRun) actOn(ctx context.Context, g *group) (queued bool, err error) {
+func (r *workerRun) apply(ctx context.Context, g *group) (queued bool, err error) {
 	if over, err := r.over(); over || err != nil {
 		return false, err
 	}
@@ -79,7 +79,7 @@ func (r *workerRun) actOn(ctx context.Context, g *group) (queued bool, err error
 	}
 	r.x.Count(ctx, "failed_groups", 1)
 	r.candidate(g.ID, run.ActionPostpone, run.PublicText(err))
-	r.x.Log.ErrorContext(ctx, "group failed, the next run looks at it again",
+	r.x.Log.ErrorContext(ctx, "group failed, retrying next run",
 		r.about(g, failed, "error", err)...)
 	return false, nil
 }
@@ -89,9 +89,9 @@ func (r *workerRun) actOn(ctx context.Context, g *group) (queued bool, err error
 func (r *workerRun) expected(g *group) bool {
 	switch g.outcome {
 	case destruction:
-		return r.x.Expected(repo.KindGroup, g.ID, run.ActionQueue, run.ActionDelete)
+		return r.x.MayTouch(repo.KindGroup, g.ID, run.ActionQueue, run.ActionDelete)
 	case restored:
-		return r.x.Expected(repo.KindGroup, g.ID, run.ActionRestore)
+		return r.x.MayTouch(repo.KindGroup, g.ID, run.ActionRestore)
 	default:
 		return true
 	}
@@ -140,7 +140,7 @@ func (r *workerRun) queueRemoval(ctx context.Context, job repo.Job) (inserted bo
 }
 
 func (r *workerRun) restoreGroup(ctx context.Context, id int64) (done repo.Restoration, err error) {
-	permit, err := r.permit(ctx, run.UntimedRun)
+	permit, err := r.permit(ctx, run.DefaultRunTime)
 	if err != nil {
 		return done, err
 	}
@@ -203,11 +203,11 @@ func (r *workerRun) hold(ctx context.Context, g *group) {
 		reason.Detail, why = g.Veto.Detail, []any{"why", g.Veto.Detail}
 	}
 	r.candidate(g.ID, run.ActionHold, reason.String())
-	r.x.Log.WarnContext(ctx, "Group held, somebody has to look at it", r.about(g, held, why...)...)
+	r.x.Log.WarnContext(ctx, "group needs attention", r.about(g, held, why...)...)
 }
 
-// goesAlong notes a group that goes with one above it.
-func (r *workerRun) goesAlong(g *group) {
+// coveredByParent notes a group that goes with one above it.
+func (r *workerRun) coveredByParent(g *group) {
 	r.candidate(g.ID, run.ActionDelete, "with a group above it")
 }
 

@@ -69,12 +69,12 @@ func (k *worker) destroyGroup(ctx context.Context, j *job.Attempt) (job.Result, 
 }
 
 const (
-	// beginPatience is how long the first transaction may take, which may be a restore: less than
+	// beginTimeout is how long the first transaction may take, which may be a restore: less than
 	// an attempt.
-	beginPatience = 40 * time.Second
-	// failPatience is how long it may take to note a failure: with the rest of an attempt's end
+	beginTimeout = 40 * time.Second
+	// failTimeout is how long it may take to note a failure: with the rest of an attempt's end
 	// less than the time after which it is taken for dead.
-	failPatience = 5 * time.Second
+	failTimeout = 5 * time.Second
 )
 
 // groupRemoval is one attempt.
@@ -108,7 +108,7 @@ func (d *groupRemoval) attempt(ctx context.Context) (job.Result, error) {
 		// Nothing is due then, but what has begun goes on.
 		days = math.MaxInt32
 	}
-	begun, err := d.Main.BeginGroupRemoval(ctx, d.permit(beginPatience), d.stores,
+	begun, err := d.Main.BeginGroupRemoval(ctx, d.permit(beginTimeout), d.stores,
 		repo.Adjournment{At: now, Days: days}, d.args)
 	switch protected, ok := errors.AsType[*repo.ProtectedError](err); {
 	case ok:
@@ -294,10 +294,10 @@ func (d *groupRemoval) removeProjects(ctx context.Context, r *deletion.Remover, 
 // fail notes in the group why the attempt ended, also where that was for its time. If it cannot,
 // the job's error says so.
 func (d *groupRemoval) fail(ctx context.Context, why error) error {
-	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), failPatience)
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), failTimeout)
 	defer cancel()
 	for {
-		err := d.Main.FailGroupRemoval(clean, d.permit(failPatience), d.stores, d.args.GroupID,
+		err := d.Main.FailGroupRemoval(clean, d.permit(failTimeout), d.stores, d.args.GroupID,
 			run.PublicText(why))
 		switch {
 		case !errors.Is(err, repo.ErrBusy):
@@ -310,7 +310,7 @@ func (d *groupRemoval) fail(ctx context.Context, why error) error {
 		select {
 		case <-clean.Done():
 			return nil
-		case <-time.After(failPatience / 20):
+		case <-time.After(failTimeout / 20):
 		}
 	}
 }

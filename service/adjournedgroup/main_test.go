@@ -41,7 +41,7 @@ func TestAdjournedGroupDeletion_DemoHasSomethingToDoAndSomethingToLeaveAlone(t *
 	g.Run(want)
 	g.WantJobs("8:28@0", "26:31@80")
 	g.Want("main", `SELECT string_agg(path || state, ' ' ORDER BY id) FROM namespaces WHERE id IN (12, 14)`, "team-120 team-141")
-	g.WantLog(2, "Group held", "group_id=13")
+	g.WantLog(2, "group needs attention", "group_id=13")
 	g.WantLog(2, "Deletion schedule lost", "group_id=25")
 
 	groups := g.Value("main", `SELECT count(*) FROM namespaces WHERE type = 'Group'`)

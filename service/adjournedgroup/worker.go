@@ -50,7 +50,7 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 		Config:        config.WorkerConfig,
 		Missing:       k.missing,
 		Uses:          run.InMain(slices.Concat(repo.GroupUses(), deletion.RemovalUses())),
-		Untimed:       true,
+		NoTimeLimit:   true,
 		Candidates:    true,
 		Work:          k.work,
 		Backlog:       k.backlog,

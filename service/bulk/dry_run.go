@@ -23,7 +23,7 @@ type DryRun struct {
 
 // ForPlan is a [DryRun] that counts for a plan, in the database of a catalogue.
 func ForPlan(p *run.Plan, c *repo.Catalog) *DryRun {
-	gone, _ := p.Seen(c.Database)
+	gone, _ := p.Visited(c.Database)
 	return &DryRun{
 		Seen: gone, CheckStop: p.CheckStop, For: p, Catalog: c,
 		Count: func(_ context.Context, table string, change repo.Change, rows int64) {
@@ -37,7 +37,7 @@ func (r *DryRun) room(table repo.Table) int64 {
 	if r.For == nil {
 		return math.MaxInt64 - 1
 	}
-	return r.For.Room(r.Catalog.Database, table.Name)
+	return r.For.Remaining(r.Catalog.Database, table.Name)
 }
 
 // cut notes that rows of a table are not counted any more, nor what depends on them.

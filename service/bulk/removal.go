@@ -219,13 +219,13 @@ func (r *Removal) process(ctx context.Context, d dependant, rows repo.Rows) erro
 	case d.onDelete == nullified && d.required == "":
 		return r.Sweep(ctx, rows, d.nullify)
 	case d.onDelete == nullified:
-		return r.Forbid(ctx, rows, RequiredError(d.table.Name, d.required))
+		return r.FailIfAny(ctx, rows, RequiredError(d.table.Name, d.required))
 	}
-	return r.Forbid(ctx, rows, &StillReferencedError{d.table.Name, d.column, d.missing})
+	return r.FailIfAny(ctx, rows, &StillReferencedError{d.table.Name, d.column, d.missing})
 }
 
-// Forbid returns why if there are such rows.
-func (r *Removal) Forbid(ctx context.Context, rows repo.Rows, why error) error {
+// FailIfAny returns why if there are such rows.
+func (r *Removal) FailIfAny(ctx context.Context, rows repo.Rows, why error) error {
 	has, err := r.any(ctx, rows)
 	if err == nil && has {
 		return why

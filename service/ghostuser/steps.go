@@ -112,7 +112,7 @@ func (u *user) apply(ctx context.Context, s *step) error {
 		return removal.Remove(ctx, rows)
 	case forbid:
 	}
-	return removal.Forbid(ctx, rows,
+	return removal.FailIfAny(ctx, rows,
 		&bulk.StillReferencedError{Table: s.table, Column: s.column, Missing: s.missing})
 }
 

@@ -156,7 +156,7 @@ func (r *workerRun) migrateAll(ctx context.Context, due []repo.GhostMigration) e
 		if err := r.x.Stopped(); err != nil {
 			return err
 		}
-		if !r.x.Expected(repo.KindUser, m.UserID, run.ActionDelete) {
+		if !r.x.MayTouch(repo.KindUser, m.UserID, run.ActionDelete) {
 			continue
 		}
 		if err := r.migrate(ctx, m, i < len(due)-1); err != nil {

@@ -150,13 +150,13 @@ func (w *tokenWalk) save(
 
 // planned is a range with those inactive bots alone that the run may queue.
 func (w *tokenWalk) planned(r repo.BotRange) repo.BotRange {
-	if !w.x.HasExpected() {
+	if !w.x.HasAllowed() {
 		return r
 	}
 	kept := r
 	kept.Inactive, kept.Organizations = nil, nil
 	for i, bot := range r.Inactive {
-		if w.x.Expected(repo.KindUser, bot, run.ActionQueue) {
+		if w.x.MayTouch(repo.KindUser, bot, run.ActionQueue) {
 			kept.Inactive = append(kept.Inactive, bot)
 			kept.Organizations = append(kept.Organizations, r.Organizations[i])
 		}

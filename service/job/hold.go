@@ -41,7 +41,7 @@ func (p *Pool) holdReason(ctx context.Context, j *Attempt) *hold {
 }
 
 func (j *Attempt) loadHold(ctx context.Context, d *repo.Database, t repo.Table) *hold {
-	if e := j.loads.Overloaded(ctx, d, t); e != nil && e.Far() {
+	if e := j.loads.Overloaded(ctx, d, t); e != nil && e.Severe() {
 		return &hold{run.ReasonThrottled + ": " + e.String(), holdLoad}
 	}
 	return nil

@@ -228,7 +228,7 @@ func (p *Pool) attempt(ctx context.Context, j *Attempt) (result Result, err erro
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			result, err = Result{}, run.Panicked(p)
+			result, err = Result{}, run.NewPanicError(p)
 		}
 	}()
 	result, err = work(repo.WithWork(ctx, j.Kind), j)

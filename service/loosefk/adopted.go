@@ -20,8 +20,8 @@ func leftText(keys []string) string {
 		": add them to its file and send SIGHUP to it, or run caretaker lfk revert"
 }
 
-// reportLacking adds to the run's reason that records are left that are due.
-func (c *cleanup) reportLacking(lacking map[string]string, due []string) {
+// reportMissingDefinitions adds to the run's reason that records are left that are due.
+func (c *cleanup) reportMissingDefinitions(lacking map[string]string, due []string) {
 	var keys []string
 	for _, parent := range due {
 		if key := lacking[parent]; key != "" {
@@ -34,8 +34,8 @@ func (c *cleanup) reportLacking(lacking map[string]string, due []string) {
 	}
 }
 
-// lackingRemark names the adopted keys that keep due records of a database.
-func (k *looseForeignKeys) lackingRemark(
+// missingDefinitionsRemark names the adopted keys that keep due records of a database.
+func (k *looseForeignKeys) missingDefinitionsRemark(
 	ctx context.Context, d *repo.Database, schema string, due []string,
 ) []string {
 	adopted, _ := d.AdoptedKeys(ctx)
@@ -52,9 +52,9 @@ func (k *looseForeignKeys) lackingRemark(
 	return []string{"records on " + d.Name + " are left, " + leftText(keys)}
 }
 
-// lacking are the recorded names of parents with adopted keys that have no definition here, with
+// missingDefinitions are the recorded names of parents with adopted keys that have no definition here, with
 // these keys as the definitions would have them.
-func (c *cleanup) lacking(ctx context.Context) (map[string]string, error) {
+func (c *cleanup) missingDefinitions(ctx context.Context) (map[string]string, error) {
 	adopted, err := c.x.Database.AdoptedKeys(ctx)
 	lacking := map[string]string{}
 	for _, a := range adopted {

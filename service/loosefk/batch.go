@@ -89,8 +89,8 @@ func (b *batch) keysAt(at int) (keys []*openKey) {
 	return keys
 }
 
-// moveBehind moves keys behind the others.
-func (b *batch) moveBehind(these func(*openKey) bool) {
+// moveToEnd moves keys behind the others.
+func (b *batch) moveToEnd(these func(*openKey) bool) {
 	slices.SortStableFunc(b.keys, func(x, y *openKey) int {
 		switch {
 		case these(x) == these(y):

@@ -131,7 +131,7 @@ func (d *dryRun) count(
 	t := &taskRun{cleanup: d.cleanup, batch: b, task: task}
 	var open []*openKey
 	var fresh []repo.Key
-	for _, k := range d.failMisfits(ctx, task, keys) {
+	for _, k := range d.failMismatched(ctx, task, keys) {
 		if kept := d.kept.of(task, k.key); kept != nil {
 			t.hold([]*openKey{k}, kept)
 			continue

@@ -277,12 +277,12 @@ func (t *taskRun) awaitLocks(
 			return t.afterError(ctx, keys, r, err)
 		}
 		if s.mode == skipping && r.Changed > 0 {
-			if r.cutOff(asked) {
-				t.batch.moveBehind(r.served)
+			if r.capReached(asked) {
+				t.batch.moveToEnd(r.gotRows)
 				return nil, nil
 			}
 			// A key that had its full share is not locked but large: its turn comes in the next pass.
-			keys = slices.DeleteFunc(slices.Clone(keys), r.full)
+			keys = slices.DeleteFunc(slices.Clone(keys), r.gotShare)
 		}
 		if len(keys) == 0 || t.checkLimits() {
 			return nil, nil
@@ -293,7 +293,7 @@ func (t *taskRun) awaitLocks(
 		if err != nil {
 			return t.afterError(ctx, keys, r, err)
 		}
-		if keys = others; kept && r.cutOff(asked) {
+		if keys = others; kept && r.capReached(asked) {
 			return nil, nil
 		}
 	}

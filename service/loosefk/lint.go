@@ -276,7 +276,7 @@ func indexColumns(key repo.LooseForeignKey) string {
 func (l *lint) pending(d inspected) {
 	for _, name := range d.Pending {
 		switch children := l.acceptedOf(d, name); {
-		case l.served(d, name):
+		case l.hasDefinitions(d, name):
 		case len(children) > 0:
 			l.at(d.name, name).fail("pending_without_definition", "its records are pending for ever, "+
 				"because its child tables were accepted as absent: delete them from "+

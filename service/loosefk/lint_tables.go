@@ -83,9 +83,9 @@ func (d inspected) is(name, recorded string) bool {
 	return repo.RecordedName(name, d.Queue.Schema) == recorded
 }
 
-// served reports whether a parent, by its recorded name, has definitions: one all of whose children are
+// hasDefinitions reports whether a parent, by its recorded name, has definitions: one all of whose children are
 // accepted as absent counts as one without.
-func (l *lint) served(d inspected, recorded string) bool {
+func (l *lint) hasDefinitions(d inspected, recorded string) bool {
 	for i, key := range l.keys {
 		if d.is(key.Parent, recorded) && (l.found(i) || !l.accepted.everywhere(key.Table)) {
 			return true
@@ -293,7 +293,7 @@ func (l *lint) triggers(d inspected) {
 			shown, table.Schema = recorded, t.ParentSchema
 		}
 		argument := repo.Argument(table.Written())
-		if slices.Contains(seen, recorded) || l.served(d, recorded) {
+		if slices.Contains(seen, recorded) || l.hasDefinitions(d, recorded) {
 			continue
 		}
 		if named := t.Named(); named != "" && named != recorded {

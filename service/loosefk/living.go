@@ -49,7 +49,7 @@ func (c *cleanup) checkParents(ctx context.Context, b *batch) error {
 		return down && b.table.Takes(k.key) || slices.ContainsFunc(b.tasks, func(t *childTask) bool {
 			unchecked := late || early || t.database != c.x.Database.Name || !b.table.Takes(k.key) ||
 				c.x.DryRun && c.down(t) == nil
-			return unchecked && t.child != nil && t.child.Takes(k.key) == nil
+			return unchecked && t.child != nil && t.child.CheckKey(k.key) == nil
 		})
 	}
 	return c.settle(ctx, b, slices.DeleteFunc(slices.Clone(b.keys), func(k *openKey) bool {

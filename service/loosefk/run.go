@@ -54,7 +54,7 @@ func (k *looseForeignKeys) work(ctx context.Context, x *run.Execution) error {
 		traced, err := x.Database.HasRecordTraces(ctx)
 		c.traced = traced && err == nil
 	}
-	lacking, err := c.lacking(ctx)
+	lacking, err := c.missingDefinitions(ctx)
 	if err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func (k *looseForeignKeys) work(ctx context.Context, x *run.Execution) error {
 	if err != nil {
 		return err
 	}
-	c.reportLacking(lacking, repo.ParentNames(due))
+	c.reportMissingDefinitions(lacking, repo.ParentNames(due))
 	c.loader = newLoader(c, parents)
 	c.loader.begin(due)
 	defer c.reportHeld()
@@ -81,7 +81,7 @@ func (c *cleanup) run(ctx context.Context) error {
 	errs := make([]error, inFlight)
 	for i := range inFlight {
 		wait.Go(func() {
-			errs[i] = run.Guarded(func() error { return c.drain(ctx, i > 0) })
+			errs[i] = run.RecoverPanic(func() error { return c.drain(ctx, i > 0) })
 			if errs[i] != nil {
 				c.x.RequestStop(run.ErrOtherBatch)
 			}

@@ -36,7 +36,7 @@ func (k *looseForeignKeys) openQueue(ctx context.Context, x *run.Execution) (rep
 		return queue, err
 	}
 	if !queue.Remembered {
-		err := x.Permitted(ctx, x.Database, run.ReadLimits(), func(p repo.Permit) error {
+		err := x.WithPermit(ctx, x.Database, run.ReadLimits(), func(p repo.Permit) error {
 			return x.Database.RememberQueue(ctx, p, queue)
 		})
 		if err != nil {
@@ -98,7 +98,7 @@ func (k *looseForeignKeys) maintainPartitions(
 		},
 		func(p repo.Permit) error { return k.trackPartitions(ctx, x, p) },
 	} {
-		err := x.Permitted(ctx, x.Database, repo.PartitionLimits(), do)
+		err := x.WithPermit(ctx, x.Database, repo.PartitionLimits(), do)
 		if errors.Is(err, repo.ErrLeaseLost) || x.Stopped() != nil {
 			return changed, err
 		}
@@ -253,7 +253,7 @@ func (p *parentTasks) add(key repo.LooseForeignKey, i int, homes [][]*repo.Child
 		found = true
 		for _, table := range append(slices.Clone(child.Detaching), child) {
 			task := &childTask{key: key, child: table, database: child.Database.Name}
-			if !slices.ContainsFunc(p.tasks, task.repeats) {
+			if !slices.ContainsFunc(p.tasks, task.duplicates) {
 				p.tasks = append(p.tasks, task)
 			}
 		}
@@ -282,7 +282,7 @@ func (k *looseForeignKeys) refer(
 			if task.child.Database != x.Database {
 				beside = nil
 			}
-			if mismatch := task.child.Refer(key, beside); mismatch != nil {
+			if mismatch := task.child.MatchKey(key, beside); mismatch != nil {
 				task.down = mismatch
 			}
 		}
@@ -314,8 +314,8 @@ func (k *looseForeignKeys) parentTables(
 	return tables, keys, err
 }
 
-// repeats reports whether another task is the same, of tables that are named in two ways.
-func (t *childTask) repeats(other *childTask) bool {
+// duplicates reports whether another task is the same, of tables that are named in two ways.
+func (t *childTask) duplicates(other *childTask) bool {
 	if other.child == nil || other.child.Table() != t.child.Table() || other.database != t.database {
 		return false
 	}

@@ -33,7 +33,7 @@ func (c *cleanup) apply(ctx context.Context, b *batch, task *childTask, keys []*
 		c.failKeys(ctx, task, keys, err, false)
 		return nil
 	}
-	if keys = c.failMisfits(ctx, task, keys); len(keys) == 0 {
+	if keys = c.failMismatched(ctx, task, keys); len(keys) == 0 {
 		return nil
 	}
 	t := b.taskRuns[task]
@@ -44,11 +44,11 @@ func (c *cleanup) apply(ctx context.Context, b *batch, task *childTask, keys []*
 	return t.try(ctx, keys)
 }
 
-// failMisfits fails the keys that have another number of values than the definition has columns, and
+// failMismatched fails the keys that have another number of values than the definition has columns, and
 // returns the others.
-func (c *cleanup) failMisfits(ctx context.Context, task *childTask, keys []*openKey) []*openKey {
+func (c *cleanup) failMismatched(ctx context.Context, task *childTask, keys []*openKey) []*openKey {
 	return slices.DeleteFunc(slices.Clone(keys), func(k *openKey) bool {
-		err := task.child.Takes(k.key)
+		err := task.child.CheckKey(k.key)
 		if err != nil {
 			c.failKeys(ctx, task, []*openKey{k}, err, false)
 		}
@@ -104,7 +104,7 @@ func (t *taskRun) step(ctx context.Context, keys []*openKey) ([]group, error) {
 	case err == nil && m == everything && r.Found > r.cap:
 		t.share(keys)
 		return again(keys), nil
-	case err == nil && r.Found == r.Changed && r.cutOff(len(keys)):
+	case err == nil && r.Found == r.Changed && r.capReached(len(keys)):
 		return t.rotateKeys(ctx, keys, r)
 	case err == nil && r.Found == r.Changed:
 		t.advanceDone(keys, r)
@@ -168,14 +168,14 @@ type purged struct {
 	took time.Duration
 }
 
-// full reports whether a key got its share, and may have more rows.
-func (r purged) full(k *openKey) bool { return r.perKey > 0 && r.Shares[k.key] >= r.perKey }
+// gotShare reports whether a key got its share, and may have more rows.
+func (r purged) gotShare(k *openKey) bool { return r.perKey > 0 && r.Shares[k.key] >= r.perKey }
 
-// served reports whether a key got anything.
-func (r purged) served(k *openKey) bool { return r.Shares[k.key] > 0 }
+// gotRows reports whether a key got anything.
+func (r purged) gotRows(k *openKey) bool { return r.Shares[k.key] > 0 }
 
-// cutOff reports whether the cap was reached before all keys had got their share: the last ones got none.
-func (r purged) cutOff(keys int) bool {
+// capReached reports whether the cap was reached before all keys had got their share: the last ones got none.
+func (r purged) capReached(keys int) bool {
 	return r.perKey > 0 && r.Found >= r.cap && r.perKey*int64(keys) > r.cap
 }
 
@@ -338,7 +338,7 @@ func (t *taskRun) account(ctx context.Context, keys []*openKey, r purged) {
 // that it found. The others stay for the next pass.
 func (t *taskRun) advanceDone(keys []*openKey, r purged) {
 	for _, k := range keys {
-		if !r.full(k) {
+		if !r.gotShare(k) {
 			k.removed = r.removal && !k.keepsRecords()
 			k.advance()
 		}
@@ -348,7 +348,7 @@ func (t *taskRun) advanceDone(keys []*openKey, r purged) {
 // rotateKeys moves the keys on that have no more rows, and lets those that got none be the first
 // of the next pass.
 func (t *taskRun) rotateKeys(ctx context.Context, keys []*openKey, r purged) ([]group, error) {
-	t.batch.moveBehind(r.served)
+	t.batch.moveToEnd(r.gotRows)
 	_, err := t.advance(ctx, t.task, keys)
 	if err != nil && classOf(err) != repo.ClassLock {
 		return t.afterError(ctx, keys, r, err)

@@ -94,7 +94,7 @@ func (k *looseForeignKeys) backlog(
 	_ = d.ReadDefault(ctx, &queue)
 	parents, _ := d.DueParents(ctx, queue, run.ReadLimits())
 	due := repo.ParentNames(parents)
-	remarks = append(remarks, k.lackingRemark(ctx, d, queue.Schema, due)...)
+	remarks = append(remarks, k.missingDefinitionsRemark(ctx, d, queue.Schema, due)...)
 	if undefined := k.undefined(queue, due, accepted); len(undefined) > 0 {
 		remarks = append(remarks, fmt.Sprintf("records on %s of parents without definitions: %s",
 			d.Name, strings.Join(undefined, ", ")))

@@ -136,7 +136,7 @@ func (t *Task) findParents(ctx context.Context, databases []inspected) (fault st
 				"everywhere", t.Key.Parent, repo.ColumnList(seen.Key), d.database.Name,
 				repo.ColumnList(t.key)), nil
 		}
-		if fault := t.arrange(seen.Key); fault != "" {
+		if fault := t.mapColumns(seen.Key); fault != "" {
 			return fault, nil
 		}
 		if t.key = seen.Key; t.untracked == "" && !seen.Tracked() {
@@ -176,8 +176,8 @@ func needsValues(p lfkadmin.Parent) bool {
 	return p.Values || len(p.Columns) != 1 || p.Columns[0].Class != repo.ClassInteger
 }
 
-// arrange finds the place of each recorded column among the child's.
-func (t *Task) arrange(recorded []string) (fault string) {
+// mapColumns finds the place of each recorded column among the child's.
+func (t *Task) mapColumns(recorded []string) (fault string) {
 	places, err := t.Key.Places(recorded)
 	if err != nil {
 		return err.Error() + ": `caretaker lfk lint` says what to do"
@@ -223,8 +223,8 @@ var ErrBusy = errors.New("its parent has more than 10,000 waiting records: " +
 // limits bound the reads.
 func limits() repo.Limits { return repo.Limits{Statement: 10 * time.Second, Lock: time.Second} }
 
-// Look looks at the next keys of the child behind after, up to limit, and not beyond so many orphans.
-func (t *Task) Look(ctx context.Context, after repo.Key, limit, orphans int) (p Page, err error) {
+// Scan looks at the next keys of the child behind after, up to limit, and not beyond so many orphans.
+func (t *Task) Scan(ctx context.Context, after repo.Key, limit, orphans int) (p Page, err error) {
 	if p.Keys, err = t.child.Referred(ctx, after, limit, limits()); err != nil || len(p.Keys) == 0 {
 		return p, err
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// Fixing lets a caller that is no run write records, one at a time: it has the worker's lease.
-type Fixing struct {
+// Repair lets a caller that is no run write records, one at a time: it has the worker's lease.
+type Repair struct {
 	// Main has the lease. Holder names the caller in it.
 	Main   *repo.Database
 	Holder string
@@ -25,7 +25,7 @@ const leaseTime = time.Minute
 const cleanup = "loose_foreign_keys_cleanup"
 
 // held is the pause that keeps records from being written: what no run may do is not done by hand.
-func (f *Fixing) held(ctx context.Context) error {
+func (f *Repair) held(ctx context.Context) error {
 	pauses, err := f.Main.Pauses(ctx)
 	if err != nil {
 		return fmt.Errorf("%s: %w", run.PausesUnknown, err)
@@ -41,7 +41,7 @@ func (f *Fixing) held(ctx context.Context) error {
 
 // Permitted calls with a permit for a database. Where a run, or another command, has the lease the
 // error is a [*repo.LeaseHeldError], and a pause is a [*run.WorkerPausedError].
-func (f *Fixing) Permitted(
+func (f *Repair) Permitted(
 	ctx context.Context, d *repo.Database, do func(repo.Permit) error,
 ) error {
 	if err := f.held(ctx); err != nil {
@@ -56,7 +56,7 @@ func (f *Fixing) Permitted(
 }
 
 // hold takes the lease in a database, or renews it.
-func (f *Fixing) hold(ctx context.Context, d *repo.Database) (err error) {
+func (f *Repair) hold(ctx context.Context, d *repo.Database) (err error) {
 	if f.leases == nil {
 		f.leases = map[*repo.Database]repo.Lease{}
 	}
@@ -77,7 +77,7 @@ func (f *Fixing) hold(ctx context.Context, d *repo.Database) (err error) {
 }
 
 // End gives the lease back.
-func (f *Fixing) End(ctx context.Context) {
+func (f *Repair) End(ctx context.Context) {
 	for d, lease := range f.leases {
 		_ = d.ReleaseLease(ctx, lease.Fence) // It expires within a minute.
 	}

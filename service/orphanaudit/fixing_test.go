@@ -21,7 +21,7 @@ func byHand(e *servicetest.Estate, n int) *orphanaudit.Search {
 	e.Exec("main", `INSERT INTO c (p_id) SELECT generate_series(1, $1::int)`, n)
 	e.Install("p")
 	keys := e.Keys(servicetest.OneChild)
-	fix := &orphanaudit.Fixing{Main: keys.Databases[0], Holder: "somebody"}
+	fix := &orphanaudit.Repair{Main: keys.Databases[0], Holder: "somebody"}
 	return &orphanaudit.Search{
 		Audit: orphanaudit.Audit{Databases: keys.Databases, Keys: keys.Definitions.Keys}, Limit: 1_000_000, Fix: fix,
 	}
@@ -95,10 +95,10 @@ func everyHomeIsAskedAgainBeforeARecordIsWritten(e *servicetest.Estate) {
 	search := looking(e, servicetest.OneChild)
 	tasks, err := search.Tasks(e.T.Context())
 	assert.Require(e.T, err == nil && len(tasks) == 1, "%+v, %v", tasks, err)
-	page, err := tasks[0].Look(e.T.Context(), repo.Key{}, 10, 10)
+	page, err := tasks[0].Scan(e.T.Context(), repo.Key{}, 10, 10)
 	assert.Require(e.T, err == nil && len(page.Orphans) == 2, "%+v, %v", page, err)
 	e.Exec("sec", `INSERT INTO p VALUES (1)`)
-	fix := &orphanaudit.Fixing{Main: search.Databases[0], Holder: "somebody"}
+	fix := &orphanaudit.Repair{Main: search.Databases[0], Holder: "somebody"}
 	defer fix.End(context.WithoutCancel(e.T.Context()))
 	for late := true; late; {
 		_, late, err = tasks[0].Record(e.T.Context(), page, func(do func(repo.Permit) error) error {
@@ -160,7 +160,7 @@ func homesThatRecordInTwoFormsAreNotFixed(e *servicetest.Estate) {
 	e.Install()
 	homes(e, map[string]string{"main": "bigint", "sec": "text"})
 	search := looking(e, servicetest.OneChild)
-	search.Fix = &orphanaudit.Fixing{Main: search.Databases[0], Holder: "somebody"}
+	search.Fix = &orphanaudit.Repair{Main: search.Databases[0], Holder: "somebody"}
 	found := assert.Must(search.Run(e.T.Context()))(e.T)
 	assert.That(e.T, strings.Contains(found[0].Fault, "p records its keys in one form on main and in another one on sec"), "%+v", found)
 }

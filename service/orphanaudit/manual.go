@@ -19,7 +19,7 @@ type Search struct {
 	// Limit is how many orphaned keys are looked for in all.
 	Limit int
 	// Fix writes records; nil: orphans are only counted.
-	Fix *Fixing
+	Fix *Repair
 	// LeftOut are the selected definitions whose child Run does not find, with the reasons. Children that
 	// were accepted as absent are not among them.
 	LeftOut []string
@@ -140,7 +140,7 @@ func noTask(tasks []*Task, leftOut []string) error {
 func (s *Search) task(ctx context.Context, t *Task, f *Found, left *int) error {
 	var after repo.Key
 	for ctx.Err() == nil && *left > 0 {
-		page, err := t.Look(ctx, after, pageKeys, *left)
+		page, err := t.Scan(ctx, after, pageKeys, *left)
 		if err != nil {
 			return err
 		}

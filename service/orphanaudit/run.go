@@ -80,7 +80,7 @@ func (w *working) end(ctx context.Context) error {
 			strings.Join(w.late, ", ")
 		w.x.Limit(reason, reason)
 	case !w.x.DryRun:
-		err := w.x.Permitted(ctx, w.Main, limits(), func(p repo.Permit) error {
+		err := w.x.WithPermit(ctx, w.Main, limits(), func(p repo.Permit) error {
 			return w.Main.EndAudit(ctx, p)
 		})
 		if err != nil {
@@ -96,7 +96,7 @@ func (w *working) end(ctx context.Context) error {
 // save keeps a place for the next run, and counts what was found up to it.
 func (w *working) save(ctx context.Context, place *repo.AuditPlace) error {
 	if !w.x.DryRun {
-		err := w.x.Permitted(ctx, w.Main, limits(), func(p repo.Permit) error {
+		err := w.x.WithPermit(ctx, w.Main, limits(), func(p repo.Permit) error {
 			return w.Main.SaveAuditPlace(ctx, p, *place)
 		})
 		if err != nil {
@@ -180,7 +180,7 @@ func (w *working) batch(
 	if w.fixes() {
 		most = w.records
 	}
-	page, err := t.Look(ctx, repo.KeyOf(place.After...), w.config.BatchSize, most)
+	page, err := t.Scan(ctx, repo.KeyOf(place.After...), w.config.BatchSize, most)
 	if err != nil || len(page.Keys) == 0 {
 		return true, false, err
 	}
@@ -211,7 +211,7 @@ func (w *working) record(
 		return int64(len(page.Orphans)), false, nil
 	}
 	return t.Record(ctx, page, func(do func(repo.Permit) error) error {
-		return w.x.Permitted(ctx, t.Home(), limits(), do)
+		return w.x.WithPermit(ctx, t.Home(), limits(), do)
 	})
 }
 
@@ -235,7 +235,7 @@ func (f *found) add(p Page, queued int64) {
 // log says what a run has found of a definition, if it has found something.
 func (f *found) log(ctx context.Context, x *run.Execution, t *Task) {
 	if f.keys > 0 {
-		x.Log.WarnContext(ctx, "rows refer to parents that are gone", "definition", t.Key.String(),
+		x.Log.WarnContext(ctx, "orphaned rows found", "definition", t.Key.String(),
 			"child_database", t.Database(), "keys", f.keys, "rows", f.rows, "queued", f.queued)
 	}
 }

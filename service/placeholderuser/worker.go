@@ -52,17 +52,17 @@ func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	d.Databases = run.GitLabs(d.Databases)
 	attempts := &placeholderDeletion{databases: d.Databases, queue: d.Queue}
 	w := &run.Worker{
-		Name:       Name,
-		Config:     config.WorkerConfig,
-		Missing:    p.missing,
-		Untimed:    true,
-		Candidates: true,
-		Work:       p.work,
-		Backlog:    p.backlog,
-		JobReason:  repo.PlaceholderDeletionReason,
-		Actions:    map[string]string{"scheduled_jobs": "scheduled", "exhausted_users": "exhausted"},
-		Waiting:    p.waiting,
-		Uses:       repo.PlaceholderUses,
+		Name:        Name,
+		Config:      config.WorkerConfig,
+		Missing:     p.missing,
+		NoTimeLimit: true,
+		Candidates:  true,
+		Work:        p.work,
+		Backlog:     p.backlog,
+		JobReason:   repo.PlaceholderDeletionReason,
+		Actions:     map[string]string{"scheduled_jobs": "scheduled", "exhausted_users": "exhausted"},
+		Waiting:     p.waiting,
+		Uses:        repo.PlaceholderUses,
 	}
 	return w, []job.Kind{{
 		Name: repo.DeletePlaceholderUser{}.Kind(), Work: attempts.work, Plan: attempts.plan,
@@ -150,7 +150,7 @@ func (p *placeholderUserCleanup) claimAll(
 		next := make(chan repo.PlaceholderPosition, 1)
 		pages.Go(func() error {
 			defer close(next)
-			err := run.Guarded(func() error { return p.page(ctx, x, rules, at, next) })
+			err := run.RecoverPanic(func() error { return p.page(ctx, x, rules, at, next) })
 			if err != nil {
 				failed.Store(true)
 			}
@@ -199,7 +199,7 @@ func (p *placeholderUserCleanup) page(
 func (p *placeholderUserCleanup) next(
 	ctx context.Context, x *run.Execution, rules repo.PlaceholderRules, after int64,
 ) (repo.PlaceholderPage, error) {
-	if !x.HasExpected() {
+	if !x.HasAllowed() {
 		return p.main.PlaceholderPage(ctx, rules, after, p.config.BatchSize, claimLimits()), nil
 	}
 	for {
@@ -213,7 +213,7 @@ func (p *placeholderUserCleanup) next(
 		}
 		planned := []int64{}
 		for _, row := range rows {
-			if after = row.ID; x.Expected(repo.KindPlaceholder, row.User, run.ActionQueue) {
+			if after = row.ID; x.MayTouch(repo.KindPlaceholder, row.User, run.ActionQueue) {
 				planned = append(planned, row.ID)
 			}
 		}

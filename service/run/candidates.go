@@ -55,28 +55,28 @@ type target struct {
 	id   int64
 }
 
-// maxPassedLogged is how many of what a run passes over are logged.
-const maxPassedLogged = 100
+// maxSkippedLogged is how many of what a run passes over are logged.
+const maxSkippedLogged = 100
 
-// Expected reports whether the run may do one of these actions with a target. A run with an
+// MayTouch reports whether the run may do one of these actions with a target. A run with an
 // expected digest does what its candidates were planned for, and nothing with anything else, such
 // as what has become due since they were looked at. What was to be postponed it may do after all.
-func (x *Execution) Expected(kind string, id int64, actions ...string) bool {
-	if x.only == nil {
+func (x *Execution) MayTouch(kind string, id int64, actions ...string) bool {
+	if x.allowed == nil {
 		return true
 	}
-	was, known := x.only[target{kind, id}]
+	was, known := x.allowed[target{kind, id}]
 	if known && (was == ActionPostpone || slices.Contains(actions, was)) {
 		return true
 	}
-	if x.passed.Add(1) <= maxPassedLogged {
+	if x.skipped.Add(1) <= maxSkippedLogged {
 		x.Log.Info("passed over, not in the plan", "kind", kind, "id", id)
 	}
 	return false
 }
 
-// HasExpected reports whether the run may work on expected targets alone.
-func (x *Execution) HasExpected() bool { return x.only != nil }
+// HasAllowed reports whether the run may work on expected targets alone.
+func (x *Execution) HasAllowed() bool { return x.allowed != nil }
 
 // Candidate notes what a run would work on, in its order. Only dry runs note it.
 func (x *Execution) Candidate(c repo.Candidate) {
@@ -167,14 +167,14 @@ func (r *Runner) checkCandidates(ctx context.Context, x *Execution) error {
 		return nil
 	}
 	plan := r.dryRunWithin(x)
-	err := Guarded(func() error { return x.Worker.Work(ctx, plan) })
+	err := RecoverPanic(func() error { return x.Worker.Work(ctx, plan) })
 	if err != nil {
 		return err
 	}
 	var found Run
 	plan.keepCandidates(ctx, &found, true)
 	if found.CandidatesDigest == x.expected {
-		x.only = plan.found.actions
+		x.allowed = plan.found.actions
 		return nil
 	}
 	x.Report(func(run *Run) {

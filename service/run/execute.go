@@ -35,7 +35,7 @@ func (r *Runner) execute(ctx context.Context, x *Execution) {
 	err := r.checkCandidates(working, x)
 	if err == nil {
 		close(x.planned)
-		err = Guarded(func() error { return x.Worker.Work(working, x) })
+		err = RecoverPanic(func() error { return x.Worker.Work(working, x) })
 	}
 	stopBackground()
 	<-ended
@@ -51,7 +51,7 @@ func (r *Runner) execute(ctx context.Context, x *Execution) {
 	// 5. The leases are released, then the end is recorded and reported.
 	if x.leases != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), LeaseMargin)
-		if err := retryUnreachable(clean, func() error { return x.reader.Remember(clean) }); err != nil {
+		if err := retryUnreachable(clean, func() error { return x.reader.SavePosition(clean) }); err != nil {
 			x.Log.WarnContext(ctx, "replica position not stored, the next run waits for the replica", "error", err)
 		}
 		if err := x.leases.release(clean); err != nil {
@@ -68,11 +68,11 @@ func (r *Runner) execute(ctx context.Context, x *Execution) {
 	x.cancel(nil)
 }
 
-// Guarded calls do; a panic is an error: it ends the run, not the server.
-func Guarded(do func() error) (err error) {
+// RecoverPanic calls do; a panic is an error: it ends the run, not the server.
+func RecoverPanic(do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = Panicked(p)
+			err = NewPanicError(p)
 		}
 	}()
 	return do()
@@ -83,8 +83,8 @@ func (r *Runner) report(ctx context.Context, x *Execution, run Run, err error) {
 	x.recordEnd(ctx, x.Span, &run, err)
 	duration := x.ended.Sub(x.started)
 	attrs := lineOf(run, duration)
-	if _, rested := x.throttle.state(); rested > 0 {
-		attrs = append(attrs, "rested_seconds", rested.Seconds())
+	if _, paused := x.throttle.state(); paused > 0 {
+		attrs = append(attrs, "rested_seconds", paused.Seconds())
 	}
 	if from, _ := x.reader.Source(); from != "" {
 		attrs = append(attrs, "read_from", from)
@@ -140,8 +140,8 @@ type PanicError struct {
 // maxPanicStack is how deep the stack of a panic is kept.
 const maxPanicStack = 64
 
-// Panicked is the error of what recover has returned; the log of it has the stack. To be called by the deferred function.
-func Panicked(value any) error {
+// NewPanicError is the error of what recover has returned; the log of it has the stack. To be called by the deferred function.
+func NewPanicError(value any) error {
 	callers := make([]uintptr, maxPanicStack)
 	// Without this function and the runtime's own.
 	return &PanicError{value, callers[:runtime.Callers(2, callers)]}

@@ -43,10 +43,10 @@ type Execution struct {
 	begun, planned, Done chan struct{}
 	// expected is the digest that its candidates must have, "" for any.
 	expected string
-	// only is what it may work on, with which actions, once these have been found; nil: everything.
-	only map[target]string
-	// passed is how much it has passed over for that.
-	passed atomic.Int64
+	// allowed is what it may work on, with which actions, once these have been found; nil: everything.
+	allowed map[target]string
+	// skipped is how much it has passed over for that.
+	skipped atomic.Int64
 
 	mu  sync.Mutex
 	run Run

@@ -64,7 +64,7 @@ func (r *Runner) claim(
 // workFire is work for a run that is on record whatever becomes of it.
 func (r *Runner) workFire(ctx context.Context, x *Execution, began time.Time) {
 	why := r.retryWhileMainUnreachable(x, func() error {
-		return Guarded(func() error { return r.takeLease(ctx, x, began) })
+		return RecoverPanic(func() error { return r.takeLease(ctx, x, began) })
 	})
 	if why == nil {
 		r.addFire(ctx, x.Snapshot(), repo.FireRan)

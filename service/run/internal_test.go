@@ -27,11 +27,11 @@ func TestExpected_TheFirstHundredThatArePassedOverAreLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	x := &Execution{
-		Log:  slog.New(slog.NewTextHandler(&log, nil)),
-		only: map[target]string{{repo.KindUser, 7}: ActionDelete},
+		Log:     slog.New(slog.NewTextHandler(&log, nil)),
+		allowed: map[target]string{{repo.KindUser, 7}: ActionDelete},
 	}
 	for id := range int64(150) {
-		got := x.Expected(repo.KindUser, id, ActionDelete)
+		got := x.MayTouch(repo.KindUser, id, ActionDelete)
 		assert.That(t, got == (id == 7), "user %d: %t", id, got)
 	}
 	assert.Equal(t, strings.Count(log.String(), "passed over, not in the plan"), 100, "lines")
@@ -102,7 +102,7 @@ func TestPlan_ThatTakesTooLongHasCountedAtLeastWhatItHas(t *testing.T) {
 	p := &Plan{Exact: true, ends: time.Now().Add(-time.Second), tables: map[string]*PlannedTable{"issues": {Table: "issues", Deleted: 7}}}
 	err := p.CheckStop()
 	assert.Require(t, errors.Is(err, ErrPlanTime), "%v", err)
-	if err := p.Absorb(t.Context(), err); err != nil || p.Exact || !p.tables["issues"].AtLeast || p.tables["issues"].Deleted != 7 {
+	if err := p.AddRefusal(t.Context(), err); err != nil || p.Exact || !p.tables["issues"].AtLeast || p.tables["issues"].Deleted != 7 {
 		t.Errorf("%v, %+v", err, p)
 	}
 }
@@ -186,13 +186,13 @@ func TestRestOf_IsInProportionToTheWorkAndToTheExcess(t *testing.T) {
 		ratio  float64
 		want   time.Duration
 	}{
-		{0, 3, minRest},
-		{20 * time.Millisecond, 2, minRest},
+		{0, 3, minPause},
+		{20 * time.Millisecond, 2, minPause},
 		{250 * time.Millisecond, 1.2, 300 * time.Millisecond},
 		{250 * time.Millisecond, 3, 750 * time.Millisecond},
-		{time.Hour, 1.01, maxRest},
+		{time.Hour, 1.01, maxPause},
 	} {
-		if got := restOf(c.worked, c.ratio); got != c.want {
+		if got := pauseFor(c.worked, c.ratio); got != c.want {
 			t.Errorf("after %s at %v times the limit: %s, want %s", c.worked, c.ratio, got, c.want)
 		}
 	}
@@ -244,7 +244,7 @@ func TestThrottle_PartsOfARunThatRestSideBySideAreCountedOnce(t *testing.T) {
 		for i := range 2 {
 			wait.Go(func() {
 				time.Sleep(time.Duration(i) * time.Second) //nolint:forbidigo // in a synctest bubble
-				rested, ofRun, first := throttle.rest(t.Context(), e, 3*time.Second)
+				rested, ofRun, first := throttle.pause(t.Context(), e, 3*time.Second)
 				assert.That(t, rested == 3*time.Second, "rested for %s", rested)
 				mu.Lock()
 				defer mu.Unlock()
@@ -256,7 +256,7 @@ func TestThrottle_PartsOfARunThatRestSideBySideAreCountedOnce(t *testing.T) {
 		}
 		wait.Wait()
 		time.Sleep(time.Minute) //nolint:forbidigo // in a synctest bubble
-		_, last, _ := throttle.rest(t.Context(), e, time.Second)
+		_, last, _ := throttle.pause(t.Context(), e, time.Second)
 		if _, rested := throttle.state(); rested != 5*time.Second || counted+last != rested || firsts != 1 {
 			t.Errorf("the run has rested for %s, counted as %s, begun %d times; want 5s, once", rested, counted+last, firsts)
 		}

@@ -31,7 +31,7 @@ func (r *Runner) keepAlive(ctx context.Context, x *Execution) <-chan struct{} {
 	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContextFromContext(ctx))
 	var wait sync.WaitGroup
 	if x.leases != nil {
-		wait.Go(func() { x.leases.keep(ctx) })
+		wait.Go(func() { x.leases.renewLoop(ctx) })
 	}
 	wait.Go(func() { r.heartbeats(ctx, x) })
 	ended := make(chan struct{})
@@ -65,17 +65,17 @@ func (r *Runner) heartbeats(ctx context.Context, x *Execution) {
 		case changed:
 			x.Log.InfoContext(ctx, "progress is saved again")
 		}
-		rest(ctx, countsDelay, nil)
+		sleep(ctx, countsDelay, nil)
 		if err == nil {
-			rest(ctx, heartbeat-countsDelay, x.counted)
+			sleep(ctx, heartbeat-countsDelay, x.counted)
 		} else {
-			rest(ctx, max(wait, heartbeat)-countsDelay, nil)
+			sleep(ctx, max(wait, heartbeat)-countsDelay, nil)
 		}
 	}
 }
 
-// rest waits for so long, or until something wakes it.
-func rest(ctx context.Context, wait time.Duration, woken <-chan struct{}) {
+// sleep waits for so long, or until something wakes it.
+func sleep(ctx context.Context, wait time.Duration, woken <-chan struct{}) {
 	select {
 	case <-ctx.Done():
 	case <-woken:
@@ -151,7 +151,7 @@ func (r *Runner) reportEnd(ctx context.Context, x *Execution, e runEnd, recordEr
 	switch {
 	case recordErr == nil && e.closed:
 		r.settle(ctx, x, &e.run)
-		r.correct(ctx, x, e.run, e.err)
+		r.reportLateEnd(ctx, x, e.run, e.err)
 		return true
 	case recordErr == nil:
 		r.settle(ctx, x, &e.run)
@@ -284,9 +284,9 @@ func (r *Runner) recordAbandoned(ctx context.Context, run Run) {
 	}
 }
 
-// correct is what report is for a run that others have closed and reported meanwhile: its process had
+// reportLateEnd is what report is for a run that others have closed and reported meanwhile: its process had
 // only stood still, or could not reach main. Its record has the real end now, but is not counted again.
-func (*Runner) correct(ctx context.Context, x *Execution, run Run, err error) {
+func (*Runner) reportLateEnd(ctx context.Context, x *Execution, run Run, err error) {
 	Withhold(x.Span)
 	x.Span.End()
 	x.Log.WarnContext(ctx, "the run had been taken for dead, its record is corrected", x.endLine(run, err)...)

@@ -177,8 +177,8 @@ var (
 	errFenceExpired = fmt.Errorf("fence not renewed in time: %w", repo.ErrUnreachable)
 )
 
-// enter takes the fence row of a database before the first write there.
-func (l *leaseSet) enter(ctx context.Context, d *repo.Database) error {
+// ensureFence takes the fence row of a database before the first write there.
+func (l *leaseSet) ensureFence(ctx context.Context, d *repo.Database) error {
 	if _, ok := l.row(d); ok {
 		return nil
 	}
@@ -196,9 +196,9 @@ func (l *leaseSet) enter(ctx context.Context, d *repo.Database) error {
 	return err
 }
 
-// keep renews every third of the TTL until ctx ends; a renewal that does not get through is tried
+// renewLoop renews every third of the TTL until ctx ends; a renewal that does not get through is tried
 // again every second as long as the lease holds.
-func (l *leaseSet) keep(ctx context.Context) {
+func (l *leaseSet) renewLoop(ctx context.Context) {
 	wait := l.ttl / renewals
 	for {
 		select {

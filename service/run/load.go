@@ -90,9 +90,9 @@ func (l *Loads) Overloaded(ctx context.Context, d *repo.Database, table repo.Tab
 	return worst
 }
 
-// Lasting is the limit that has ended a run with this reason, if it is exceeded still; nil: it is
+// StillExceeded is the limit that has ended a run with this reason, if it is exceeded still; nil: it is
 // not.
-func (l *Loads) Lasting(ctx context.Context, d *repo.Database, reason string) *Excess {
+func (l *Loads) StillExceeded(ctx context.Context, d *repo.Database, reason string) *Excess {
 	ended := repo.ReadReason(reason)
 	worst, _ := l.worst(ctx, d, func(e *Excess) bool {
 		return ended.Code == ReasonThrottled && strings.HasPrefix(ended.Detail, e.measure+": ")
@@ -201,8 +201,8 @@ type Excess struct {
 	began time.Time
 }
 
-// Far reports whether the limit is exceeded so far that nothing is changed at all.
-func (e *Excess) Far() bool { return e.ratio >= 4 }
+// Severe reports whether the limit is exceeded so far that nothing is changed at all.
+func (e *Excess) Severe() bool { return e.ratio >= 4 }
 
 // String is for the reason of a run and the detail of a condition.
 func (e *Excess) String() string {

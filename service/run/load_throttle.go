@@ -9,16 +9,16 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 )
 
-// A run that writes checks the load before each statement. Over a limit it rests between them, the
+// A run that writes checks the load before each statement. Over a limit it pauses between them, the
 // longer the further over; while it is far over, it writes nothing. If that lasts it ends:
 // SUCCEEDED, over_limit, and the reason says which limit. A limit is counted from the start of the
 // run, so that each run has its chance.
 
 const (
-	// minRest and maxRest bound the rest before a statement.
-	minRest, maxRest = 100 * time.Millisecond, 2 * time.Second
-	// restStep is how long a run rests before it checks again.
-	restStep = 500 * time.Millisecond
+	// minPause and maxPause bound the pause before a statement.
+	minPause, maxPause = 100 * time.Millisecond, 2 * time.Second
+	// pauseStep is how long a run pauses before it checks again.
+	pauseStep = 500 * time.Millisecond
 )
 
 // throttle is how far the load slows a run down.
@@ -27,18 +27,18 @@ type throttle struct {
 	stopRequested <-chan struct{}
 
 	mu sync.Mutex
-	// rested is all the time in which the run, or a part of it, rests, up to the time until.
+	// paused is all the time in which the run, or a part of it, pauses, up to the time until.
 	// released is when a statement was last allowed.
-	rested          time.Duration
+	paused          time.Duration
 	until, released time.Time
-	// excess is why the run rests, or has rested before its last statement; nil: it does not.
+	// excess is why the run pauses, or has paused before its last statement; nil: it does not.
 	excess *Excess
 }
 
-// waitForLoad rests as the load of a database, and of the table that is to be changed, wants it.
+// waitForLoad pauses as the load of a database, and of the table that is to be changed, wants it.
 // Its error is why the run stops.
 func (x *Execution) waitForLoad(ctx context.Context, d *repo.Database, table repo.Table) error {
-	worked, rested := x.throttle.worked(), time.Duration(0)
+	worked, paused := x.throttle.worked(), time.Duration(0)
 	for {
 		if err := x.Stopped(); err != nil {
 			return err
@@ -51,28 +51,28 @@ func (x *Execution) waitForLoad(ctx context.Context, d *repo.Database, table rep
 		case e == nil:
 			x.throttle.release(nil)
 			return nil
-		case x.patienceOver(e):
+		case x.timedOut(e):
 			return x.stopThrottled(ctx, e)
 		}
-		rest := restStep
-		if !e.Far() {
-			rest = min(restOf(worked, e.ratio)-rested, restStep)
+		pause := pauseStep
+		if !e.Severe() {
+			pause = min(pauseFor(worked, e.ratio)-paused, pauseStep)
 		}
-		if !x.Worker.Untimed {
-			rest = min(rest, x.Left())
+		if !x.Worker.NoTimeLimit {
+			pause = min(pause, x.Left())
 		}
-		if rest <= 0 {
-			if e.Far() {
+		if pause <= 0 {
+			if e.Severe() {
 				// Its time is over, and this is no moment for a last statement.
 				return x.stopThrottled(ctx, e)
 			}
 			x.throttle.release(e)
 			return nil
 		}
-		rest, ofRun, first := x.throttle.rest(ctx, e, rest)
-		rested += rest
-		x.recordRest(ctx, e.String(), rest, first)
-		x.metrics.AddRest(ctx, x.Worker.Name, x.Database.Name, ofRun)
+		pause, ofRun, first := x.throttle.pause(ctx, e, pause)
+		paused += pause
+		x.recordPause(ctx, e.String(), pause, first)
+		x.metrics.AddPause(ctx, x.Worker.Name, x.Database.Name, ofRun)
 	}
 }
 
@@ -82,14 +82,14 @@ func (x *Execution) stopThrottled(ctx context.Context, e *Excess) error {
 	return x.Stopped()
 }
 
-// restOf is how long to rest after some work: that long times the ratio.
-func restOf(worked time.Duration, ratio float64) time.Duration {
-	return min(max(time.Duration(float64(worked)*ratio), minRest), maxRest)
+// pauseFor is how long to pause after some work: that long times the ratio.
+func pauseFor(worked time.Duration, ratio float64) time.Duration {
+	return min(max(time.Duration(float64(worked)*ratio), minPause), maxPause)
 }
 
-// patienceOver reports whether an excess lasts too long for this run.
-func (x *Execution) patienceOver(e *Excess) bool {
-	return time.Since(Later(e.began, x.started)) >= x.loads.config.Patience
+// timedOut reports whether an excess lasts too long for this run.
+func (x *Execution) timedOut(e *Excess) bool {
+	return time.Since(Latest(e.began, x.started)) >= x.loads.config.Patience
 }
 
 // worked is the time since a statement was last allowed.
@@ -109,15 +109,15 @@ func (t *throttle) release(e *Excess) {
 	t.released, t.excess = time.Now(), e
 }
 
-// rest rests until the time is over or the run is to stop, and returns for how long, and how much
-// that adds to the rest of the run, whose batches may rest side by side. first: it had not rested
+// pause pauses until the time is over or the run is to stop, and returns for how long, and how much
+// that adds to the pause of the run, whose batches may pause side by side. first: it had not paused
 // before.
-func (t *throttle) rest(ctx context.Context, e *Excess, wanted time.Duration) (rested, ofRun time.Duration, first bool) {
+func (t *throttle) pause(ctx context.Context, e *Excess, wanted time.Duration) (paused, ofRun time.Duration, first bool) {
 	began := time.Now()
 	t.mu.Lock()
-	t.excess, first = e, t.rested == 0
-	ofRun = max(0, began.Add(wanted).Sub(Later(began, t.until)))
-	t.rested, t.until = t.rested+ofRun, Later(began.Add(wanted), t.until)
+	t.excess, first = e, t.paused == 0
+	ofRun = max(0, began.Add(wanted).Sub(Latest(began, t.until)))
+	t.paused, t.until = t.paused+ofRun, Latest(began.Add(wanted), t.until)
 	t.mu.Unlock()
 	timer := time.NewTimer(wanted)
 	defer timer.Stop()
@@ -131,24 +131,24 @@ func (t *throttle) rest(ctx context.Context, e *Excess, wanted time.Duration) (r
 
 // words say what slows the run down now, "" if nothing does.
 func (t *throttle) words() string {
-	e, rested := t.state()
+	e, paused := t.state()
 	if e == nil {
 		return ""
 	}
-	return fmt.Sprintf("%s; it has rested for %s", e, rested.Round(time.Second))
+	return fmt.Sprintf("%s; it has rested for %s", e, paused.Round(time.Second))
 }
 
-// state is what slows the run down now, nil if nothing does, and for how long it has rested
+// state is what slows the run down now, nil if nothing does, and for how long it has paused
 // in all.
 func (t *throttle) state() (*Excess, time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.excess, t.rested
+	return t.excess, t.paused
 }
 
 // ResumesAfterLoad reports whether ResumeRuns continues what the load has ended.
 func (r *Runner) ResumesAfterLoad(w *Worker) bool {
-	return !w.Config.Disabled() && w.Databases == nil && !r.Loads.config.off() && time.Until(w.Next(time.Now())) >= soon
+	return !w.Config.Disabled() && w.Databases == nil && !r.Loads.config.off() && time.Until(w.Next(time.Now())) >= minResumeGap
 }
 
 // endedByLoad says that the load has ended the worker's last run and is over by now, and that the next
@@ -163,7 +163,7 @@ func (r *Runner) endedByLoad(ctx context.Context, w *Worker) (bool, error) {
 	}
 	reason := runs.Last.Reason
 	return repo.ReadReason(reason).Code == ReasonThrottled && r.Loads.Overloaded(ctx, r.Main, repo.Table{}) == nil &&
-		r.Loads.Lasting(ctx, r.Main, reason) == nil, nil
+		r.Loads.StillExceeded(ctx, r.Main, reason) == nil, nil
 }
 
 // Unfinished is the reason of a run that must not wait for the worker's schedule, "" if there is none
@@ -184,11 +184,11 @@ func (r *Runner) Unfinished(ctx context.Context, w *Worker) (reason string, err 
 	return reasonAfterLoad, nil
 }
 
-// soon is how near the next fire is when nothing needs to be resumed before it.
-const soon = 5 * time.Minute
+// minResumeGap is how near the next fire is when nothing needs to be resumed before it.
+const minResumeGap = 5 * time.Minute
 
-// Later is the later one of two times.
-func Later(a, b time.Time) time.Time {
+// Latest is the later one of two times.
+func Latest(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return b
 	}

@@ -26,7 +26,7 @@ type Metrics struct {
 	LeasesLost metric.Int64Counter
 	OverLimit  metric.Int64Counter
 	EndedEarly metric.Int64Counter
-	rested     metric.Float64Counter
+	paused     metric.Float64Counter
 	JobsHeld   metric.Int64Counter
 }
 
@@ -44,7 +44,7 @@ func newMetrics() (*Metrics, error) {
 	m.LeasesLost, errs[7] = m.Meter.Int64Counter("maintenance.leases.lost", metric.WithDescription("Runs that failed because their lease was lost."))
 	m.OverLimit, errs[8] = m.Meter.Int64Counter("maintenance.runs.over_limit", metric.WithDescription("Runs that a limit of time or rows stopped before they were done."))
 	m.EndedEarly, errs[9] = m.Meter.Int64Counter("maintenance.runs.ended_early", metric.WithDescription("Runs that ended early because of the load of a database or a full queue."))
-	m.rested, errs[10] = m.Meter.Float64Counter("maintenance.throttled", metric.WithUnit("s"), metric.WithDescription("Time that runs have waited because of the load of a database."))
+	m.paused, errs[10] = m.Meter.Float64Counter("maintenance.throttled", metric.WithUnit("s"), metric.WithDescription("Time that runs have waited because of the load of a database."))
 	m.JobsHeld, errs[11] = m.Meter.Int64Counter("maintenance.jobs.held", metric.WithDescription("How often a job was postponed because of a pause or the load of a database."))
 	return m, errors.Join(errs[:]...)
 }
@@ -90,9 +90,9 @@ func (m *Metrics) AddHold(ctx context.Context, kind, reason string) {
 	m.JobsHeld.Add(ctx, 1, metric.WithAttributes(attribute.String("kind", kind), attribute.String("reason", repo.ReadReason(reason).Code)))
 }
 
-// AddRest counts the time that a run on a database rested.
-func (m *Metrics) AddRest(ctx context.Context, worker, database string, rested time.Duration) {
-	m.rested.Add(ctx, rested.Seconds(), metric.WithAttributes(attribute.String("worker", worker), attribute.String("database", database)))
+// AddPause counts the time that a run on a database paused.
+func (m *Metrics) AddPause(ctx context.Context, worker, database string, paused time.Duration) {
+	m.paused.Add(ctx, paused.Seconds(), metric.WithAttributes(attribute.String("worker", worker), attribute.String("database", database)))
 }
 
 // AddFires counts fires by their outcome.

@@ -55,7 +55,7 @@ func (x *Execution) Permit(
 		return Permit{}, err
 	}
 	// A row in another database takes time, in which the lease is to be renewed.
-	if err := x.leases.enter(ctx, d); err != nil {
+	if err := x.leases.ensureFence(ctx, d); err != nil {
 		return Permit{}, err
 	}
 	if err := x.waitForRenewal(ctx); err != nil {
@@ -88,8 +88,8 @@ func (p Permit) End(err *error) {
 	o.reader.Wrote(o.database)
 }
 
-// Permitted does a step that writes, on no table in particular, with a permit.
-func (x *Execution) Permitted(
+// WithPermit does a step that writes, on no table in particular, with a permit.
+func (x *Execution) WithPermit(
 	ctx context.Context, d *repo.Database, l repo.Limits, do func(repo.Permit) error,
 ) (err error) {
 	permit, err := x.Permit(ctx, d, repo.Table{}, l)

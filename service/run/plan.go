@@ -88,8 +88,8 @@ func NewPlan(kind string, id int64, databases []*repo.Database) *Plan {
 	}
 }
 
-// Again is the same plan with nothing counted, of other databases. Its time is what is left.
-func (p *Plan) Again(databases []*repo.Database) *Plan {
+// Reset is the same plan with nothing counted, of other databases. Its time is what is left.
+func (p *Plan) Reset(databases []*repo.Database) *Plan {
 	again := NewPlan(p.Kind, p.ID, databases)
 	again.ends = p.ends
 	return again
@@ -143,8 +143,8 @@ func (p *Plan) Count(d *repo.Database, table string, c repo.Change, rows int64) 
 	}
 }
 
-// Room is how many rows of a table may still be counted.
-func (p *Plan) Room(d *repo.Database, table string) int64 {
+// Remaining is how many rows of a table may still be counted.
+func (p *Plan) Remaining(d *repo.Database, table string) int64 {
 	t := p.table(d, table)
 	return max(0, p.limit-t.Moved-t.Nullified-t.Deleted)
 }
@@ -152,8 +152,8 @@ func (p *Plan) Room(d *repo.Database, table string) int64 {
 // AtLeast says that not all rows of a table have been counted.
 func (p *Plan) AtLeast(d *repo.Database, table string) { p.table(d, table).AtLeast = true }
 
-// Seen are the rows of a database that would be gone, or have been counted as kept.
-func (p *Plan) Seen(d *repo.Database) (gone, kept map[repo.Place]struct{}) {
+// Visited are the rows of a database that would be gone, or have been counted as kept.
+func (p *Plan) Visited(d *repo.Database) (gone, kept map[repo.Place]struct{}) {
 	if p.seen[d] == nil {
 		p.seen[d], p.kept[d] = map[repo.Place]struct{}{}, map[repo.Place]struct{}{}
 	}
@@ -162,7 +162,7 @@ func (p *Plan) Seen(d *repo.Database) (gone, kept map[repo.Place]struct{}) {
 
 // Keep counts rows that forbid the deletion.
 func (p *Plan) Keep(d *repo.Database, table string, places []repo.Place) {
-	_, kept := p.Seen(d)
+	_, kept := p.Visited(d)
 	for _, place := range places {
 		if _, counted := kept[place]; !counted {
 			kept[place] = struct{}{}
@@ -201,9 +201,9 @@ func (p *Plan) Queue(kind string) {
 	}
 }
 
-// Absorb takes the error of a [Planner]: what would end the job or run ends the plan as a refusal. It
+// AddRefusal takes the error of a [Planner]: what would end the job or run ends the plan as a refusal. It
 // returns what is about more than the target.
-func (p *Plan) Absorb(ctx context.Context, err error) error {
+func (p *Plan) AddRefusal(ctx context.Context, err error) error {
 	var missing *NotConfiguredError
 	switch {
 	case err == nil:

@@ -101,8 +101,8 @@ func (r *Runner) Add(w *Worker) error {
 	if err := w.validate(); err != nil {
 		return err
 	}
-	if w.Untimed {
-		w.MaxRuntime = untimed
+	if w.NoTimeLimit {
+		w.MaxRuntime = noTimeLimit
 	}
 	r.warnOfShortRuns(w)
 	w.Missing = orNoSchema(w.Missing)

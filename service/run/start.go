@@ -235,7 +235,7 @@ func (r *Runner) refuse(x *Execution, why error) {
 
 // work takes the lease that the record has not taken, and lets the run work.
 func (r *Runner) work(ctx context.Context, x *Execution, began time.Time) {
-	err := Guarded(func() error { return r.takeLease(ctx, x, began) })
+	err := RecoverPanic(func() error { return r.takeLease(ctx, x, began) })
 	if err == nil {
 		r.execute(ctx, x)
 		return

@@ -97,8 +97,8 @@ func (x *Execution) recordEnd(ctx context.Context, span trace.Span, run *Run, er
 	}
 	span.SetAttributes(repo.SpansAttributes(ctx)...)
 	// Batches rest side by side.
-	if _, rested := x.throttle.state(); rested > 0 {
-		span.SetAttributes(attribute.Float64(restedKey, rested.Seconds()))
+	if _, paused := x.throttle.state(); paused > 0 {
+		span.SetAttributes(attribute.Float64(pausedKey, paused.Seconds()))
 	}
 	// Of a run that was told to stop the error says by whom, and has an operator's words: those are for the record.
 	if run.State == repo.RunFailed {
@@ -330,17 +330,17 @@ func recordRefusedLease(span trace.Span, err error) {
 	span.SetAttributes(attribute.Int64("maintenance.lease_epoch", held.Lease.Epoch))
 }
 
-// restedKey is the attribute for how long a run or batch has rested.
-const restedKey = "maintenance.rested_seconds"
+// pausedKey is the attribute for how long a run or batch has paused.
+const pausedKey = "maintenance.rested_seconds"
 
-// recordRest says on the spans of a batch and its run, once each, what they rest for, and keeps for how long.
-func (x *Execution) recordRest(ctx context.Context, load string, rested time.Duration, first bool) {
+// recordPause says on the spans of a batch and its run, once each, what they pause for, and keeps for how long.
+func (x *Execution) recordPause(ctx context.Context, load string, paused time.Duration, first bool) {
 	event := trace.WithAttributes(attribute.String("maintenance.load", load))
 	if first {
 		x.Span.AddEvent("throttled", event)
 	}
 	span := trace.SpanFromContext(ctx)
-	if repo.AddSeconds(ctx, restedKey, rested) && span.SpanContext().SpanID() != x.Span.SpanContext().SpanID() {
+	if repo.AddSeconds(ctx, pausedKey, paused) && span.SpanContext().SpanID() != x.Span.SpanContext().SpanID() {
 		span.AddEvent("throttled", event)
 	}
 }

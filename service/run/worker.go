@@ -76,10 +76,10 @@ type Worker struct {
 	// Uses are what its runs do with the application's tables of a database, for caretaker doctor; nil: nothing.
 	Uses func(database string) []repo.Use
 	// MaxRuntime is how long a run on a database may take, by the flags of this moment, and whether this is turbo mode.
-	// An untimed worker leaves it out.
+	// A worker without a time limit leaves it out.
 	MaxRuntime func(database string, flags map[string]bool) (limit time.Duration, turbo bool)
-	// Untimed workers have no limit of their own: their lease lasts [UntimedRun] and the margin, and is renewed.
-	Untimed bool
+	// NoTimeLimit workers have no limit of their own: their lease lasts [DefaultRunTime] and the margin, and is renewed.
+	NoTimeLimit bool
 	// Work does one run, or counts what it would do if x.DryRun. Its error ends the run as [conclude] says.
 	Work func(ctx context.Context, x *Execution) error
 	// Backlog counts what waits in a database, and may add a remark for condition_detail.
@@ -131,11 +131,11 @@ func ParseSchedule(expression string) (cron.Schedule, error) {
 	return schedule, nil
 }
 
-// UntimedRun is what the lease of a worker without a time limit is counted from, and the limit of its dry runs.
-const UntimedRun = 60 * time.Second
+// DefaultRunTime is what the lease of a worker without a time limit is counted from, and the limit of its dry runs.
+const DefaultRunTime = 60 * time.Second
 
-// untimed is MaxRuntime of untimed workers.
-func untimed(string, map[string]bool) (time.Duration, bool) { return UntimedRun, false }
+// noTimeLimit is MaxRuntime of workers without a time limit.
+func noTimeLimit(string, map[string]bool) (time.Duration, bool) { return DefaultRunTime, false }
 
 // LeaseMargin is how much longer a lease lasts than the longest run.
 const LeaseMargin = 10 * time.Second

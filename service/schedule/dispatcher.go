@@ -85,7 +85,7 @@ func (d *Dispatcher) check(ctx context.Context) (wait time.Duration, err error) 
 			return 0, err
 		}
 		t := &workerTick{Dispatcher: d, worker: w, schedule: schedule, now: now, ledger: ledgers[w.Name]}
-		if !t.uses(lasting) {
+		if !t.isUsed(lasting) {
 			continue
 		}
 		if err = t.process(lasting); errors.Is(err, run.ErrUnreachable) {
@@ -140,7 +140,7 @@ func (t *workerTick) process(ctx context.Context) error {
 		case !due.advances:
 			return t.start(ctx, due)
 		}
-		if advanced, err := t.miss(ctx, due); err != nil || !advanced {
+		if advanced, err := t.recordMissed(ctx, due); err != nil || !advanced {
 			return err
 		}
 	}
@@ -153,8 +153,8 @@ func (t *workerTick) step(until time.Time, reason string) *repo.LedgerStep {
 	}
 }
 
-// miss records missed fires, counts them, and logs what is worth a warning.
-func (t *workerTick) miss(ctx context.Context, due dueFires) (advanced bool, err error) {
+// recordMissed records missed fires, counts them, and logs what is worth a warning.
+func (t *workerTick) recordMissed(ctx context.Context, due dueFires) (advanced bool, err error) {
 	advanced, missed, err := t.runner.Main.MissFires(ctx, *t.step(due.until, ""), due.missed)
 	if err != nil || !advanced {
 		return false, err
@@ -165,7 +165,7 @@ func (t *workerTick) miss(ctx context.Context, due dueFires) (advanced bool, err
 			"accounted_until", t.ledger.AccountedUntil, "now", t.now)
 	}
 	if missed > 0 {
-		log.WarnContext(ctx, "fires missed: nobody ran them at their time",
+		log.WarnContext(ctx, "missed fires",
 			"fires", missed, "first", due.missed[0], "last", due.until)
 		t.runner.Metrics.AddFires(ctx, t.worker.Name, repo.FireMissed, missed)
 	}

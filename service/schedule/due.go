@@ -60,12 +60,12 @@ func (t *workerTick) begin() (from time.Time, advances bool) {
 	if t.ledger.Cron != t.worker.Config.Schedule {
 		// Nothing was expected by this schedule. Its last fire is not lost if replicas with both
 		// schedules are at work.
-		from, advances = run.Later(from, t.now.Add(-fireGrace)), true
+		from, advances = run.Latest(from, t.now.Add(-fireGrace)), true
 	}
 	oldest := t.now.Add(-max(t.runner.HistoryKeep, minAccounted))
 	if next := t.schedule.Next(oldest.UTC()); next.IsZero() || next.After(t.now) {
 		// The newest fire of a rare schedule is older, and may have to be caught up.
 		return from, advances
 	}
-	return run.Later(from, oldest), advances
+	return run.Latest(from, oldest), advances
 }

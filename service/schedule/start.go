@@ -17,7 +17,7 @@ func (t *workerTick) start(ctx context.Context, due dueFires) error {
 		until = due.fire
 	}
 	var first run.Run
-	err := run.Guarded(func() (err error) {
+	err := run.RecoverPanic(func() (err error) {
 		first, err = t.runner.RunBatch(ctx, run.Request{
 			Worker: t.worker.Name, Database: firstDue(ctx, t.worker), Async: true,
 			Fire: &run.Fire{Time: due.fire, Claim: t.step(until, due.reason)},
@@ -59,7 +59,7 @@ func firstDue(ctx context.Context, w *run.Worker) string {
 // finishRound starts the runs of the databases behind that of the fire's own run, one after the
 // other. An error ends the round: what is left is for the next fire.
 func (t *workerTick) finishRound(ctx context.Context, first run.Run) {
-	err := run.Guarded(func() error { return t.workRound(ctx, first) })
+	err := run.RecoverPanic(func() error { return t.workRound(ctx, first) })
 	if err != nil && !errors.Is(err, run.ErrStopping) {
 		t.runner.Logger.WarnContext(ctx, "remaining databases of this round are left to the next fire",
 			"worker", t.worker.Name, "error", err)

@@ -14,9 +14,9 @@ import (
 // looks.
 const useInterval = 15 * time.Second
 
-// uses reports whether this replica uses the worker. It asks the worker's database only where the
+// isUsed reports whether this replica uses the worker. It asks the worker's database only where the
 // answer matters.
-func (t *workerTick) uses(ctx context.Context) bool {
+func (t *workerTick) isUsed(ctx context.Context) bool {
 	if t.hasLedger() && !t.worker.Config.Disabled() && t.nextAction().nothing() &&
 		t.now.Sub(t.ledger.UsedAt) < useInterval {
 		return true
@@ -26,7 +26,7 @@ func (t *workerTick) uses(ctx context.Context) bool {
 		// A worker whose database does not answer is configured as it was before.
 		return t.hasLedger()
 	}
-	t.unused.changed(ctx, t.runner.Logger, t.worker.Name, why)
+	t.unused.logChange(ctx, t.runner.Logger, t.worker.Name, why)
 	return why == ""
 }
 
@@ -49,8 +49,8 @@ type unused struct {
 	why map[string]string
 }
 
-// changed logs when a worker is not used, and when it is used after that.
-func (u *unused) changed(ctx context.Context, log *slog.Logger, worker, why string) {
+// logChange logs when a worker is not used, and when it is used after that.
+func (u *unused) logChange(ctx context.Context, log *slog.Logger, worker, why string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	before := u.why[worker]

@@ -40,7 +40,7 @@ SELECT EXISTS (SELECT FROM guard) AND {noted}, (SELECT count(*) FROM changed)`
 func (d *Database) DeleteExpiredEvents(
 	ctx context.Context, p Permit, e ExpiredEvents,
 ) (deleted int64, err error) {
-	sql := d.summary(fill(deleteExpiredEventsSQL, "{noted}", notedSQL), "id", "true")
+	sql := d.summary(fill(deleteExpiredEventsSQL, "{noted}", receiptSQL), "id", "true")
 	q := newQuery("delete authentication events", sql, e.Before, e.Limit)
 	r := receipt{"authentication_events", receiptDeleted, "authentication_events.created_at"}
 	err = d.change(ctx, p, q, r, &deleted)

@@ -42,13 +42,13 @@ type cleanup struct {
 func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
 	c := &cleanup{d, config}
 	return &run.Worker{
-		Name:    Name,
-		Config:  config.WorkerConfig,
-		Missing: d.Main.AuthenticationEvents,
-		Untimed: true,
-		Work:    c.work,
-		Backlog: c.backlog,
-		Actions: map[string]string{"deleted_rows": "deleted"},
+		Name:        Name,
+		Config:      config.WorkerConfig,
+		Missing:     d.Main.AuthenticationEvents,
+		NoTimeLimit: true,
+		Work:        c.work,
+		Backlog:     c.backlog,
+		Actions:     map[string]string{"deleted_rows": "deleted"},
 	}, nil, nil
 }
 
