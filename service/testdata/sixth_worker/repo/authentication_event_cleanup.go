@@ -18,7 +18,7 @@ func (d *Database) AuthenticationEvents(ctx context.Context) (missing string, er
 	if err != nil {
 		return "", err
 	}
-	return p.lacks(ctx, essential...), nil
+	return p.missing(ctx, essential...), nil
 }
 
 // deleteExpiredEventsSQL looks at the $2 oldest events and deletes those from before $1. Ids grow with
