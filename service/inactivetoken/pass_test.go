@@ -24,8 +24,26 @@ func everyMinute(c *service.Config) {
 // newestRun is the newest run: trigger, state, reason and examined users.
 const newestRun = `SELECT concat_ws(' ', trigger, state, nullif(reason, ''), counts -> 'examined_users') FROM maintenance.runs ORDER BY id DESC LIMIT 1`
 
-func TestInactiveTokenDeletion_RunOverItsTimeQueuesItsContinuation(t *testing.T) {
-	e := newBots(servicetest.Parallel(t), 1, 2, 3)
+func TestInactiveTokenDeletion_Pass(t *testing.T) {
+	servicetest.Turns(t, servicetest.NewTokens(servicetest.Parallel(t)),
+		runOverItsTimeQueuesItsContinuation, noNeedlessContinuation,
+		withTimeEnoughGoesThroughInRangesOfAThousand, botsBelowTheCursorAreForTheNextPass,
+		backlogIsWhatTheUnfinishedPassHasLeft, aRunHeldToAPlanQueuesNobodyElse,
+		anUnfinishedPassQueuesWhatWasPlannedAlone, rangesWithoutInactiveBotsPassAFullQueue,
+	)
+}
+
+func TestInactiveTokenDeletion_Continuation(t *testing.T) {
+	servicetest.Turns(t, servicetest.NewTokens(servicetest.Parallel(t)),
+		continuationGoesOnUntilThePassIsFinished,
+		tickThatComesFirstGoesOnAndTheContinuationEndsQuietly, continuationWaitsForPauseLeaseAndSwitch,
+		runForAContinuationOpensNoPass, settingSwitchedOffEndsAContinuedPass, continuationWaitsForRoom,
+	)
+}
+
+func runOverItsTimeQueuesItsContinuation(e *servicetest.Estate) {
+	t := e.T
+	e.Bots(1, 2, 3)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	r := wantTokens(t, s, "examined_users=1 scheduled_jobs=1")
 	assert.That(t, r.OverLimit, "over_limit is not set")
@@ -46,8 +64,9 @@ func TestInactiveTokenDeletion_RunOverItsTimeQueuesItsContinuation(t *testing.T)
 	e.Want("main", continuations, "scheduled")
 }
 
-func TestInactiveTokenDeletion_NoNeedlessContinuation(t *testing.T) {
-	e := newBots(servicetest.Parallel(t), 1)
+func noNeedlessContinuation(e *servicetest.Estate) {
+	t := e.T
+	e.Bots(1)
 	// The higher ids are no bots.
 	e.User(2, 0, 1)
 	r := wantTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun), "examined_users=1 scheduled_jobs=1")
@@ -56,8 +75,8 @@ func TestInactiveTokenDeletion_NoNeedlessContinuation(t *testing.T) {
 	e.Want("main", passes, "1/1/1 finished")
 }
 
-func TestInactiveTokenDeletion_WithTimeEnoughGoesThroughInRangesOfAThousand(t *testing.T) {
-	e := servicetest.NewTokens(servicetest.Parallel(t))
+func withTimeEnoughGoesThroughInRangesOfAThousand(e *servicetest.Estate) {
+	t := e.T
 	e.Exec("main", `INSERT INTO users (id, username, email, projects_limit, user_type, organization_id) SELECT 3 * i, 'b' || i, 'b' || i, 0, 6, 1 FROM generate_series(1000, 3499) i`)
 	e.Exec("main", `INSERT INTO personal_access_tokens (user_id, name, organization_id, created_at, updated_at) SELECT 3 * i, 't', 1, now(), now() FROM generate_series(2600, 3499) i`)
 	log := &servicetest.Buffer{}
@@ -75,8 +94,9 @@ func TestInactiveTokenDeletion_WithTimeEnoughGoesThroughInRangesOfAThousand(t *t
 	assert.That(t, strings.Join(ranges, "|") == strings.Join(want, "|"), "ranges %q, want %q", ranges, want)
 }
 
-func TestInactiveTokenDeletion_ContinuationGoesOnUntilThePassIsFinished(t *testing.T) {
-	e := newBots(servicetest.Parallel(t), 1, 2, 3)
+func continuationGoesOnUntilThePassIsFinished(e *servicetest.Estate) {
+	t := e.T
+	e.Bots(1, 2, 3)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	servicetest.RunTokens(t, s)
 	for _, want := range []string{"completed scheduled", "completed completed"} {
@@ -91,8 +111,9 @@ func TestInactiveTokenDeletion_ContinuationGoesOnUntilThePassIsFinished(t *testi
 	e.Want("main", `SELECT string_agg(metadata ->> 'outcome', ' ') FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`, "succeeded succeeded")
 }
 
-func TestInactiveTokenDeletion_TickThatComesFirstGoesOnAndTheContinuationEndsQuietly(t *testing.T) {
-	e := newBots(servicetest.Parallel(t), 1, 2, 3)
+func tickThatComesFirstGoesOnAndTheContinuationEndsQuietly(e *servicetest.Estate) {
+	t := e.T
+	e.Bots(1, 2, 3)
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log), everyMinute)
@@ -112,8 +133,9 @@ func TestInactiveTokenDeletion_TickThatComesFirstGoesOnAndTheContinuationEndsQui
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "2")
 }
 
-func TestInactiveTokenDeletion_ContinuationWaitsForPauseLeaseAndSwitch(t *testing.T) {
-	e := newBots(servicetest.Parallel(t), 1, 2)
+func continuationWaitsForPauseLeaseAndSwitch(e *servicetest.Estate) {
+	t := e.T
+	e.Bots(1, 2)
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun, func(c *service.Config) {
 		c.Logger = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -140,8 +162,8 @@ func TestInactiveTokenDeletion_ContinuationWaitsForPauseLeaseAndSwitch(t *testin
 	e.Want("main", `SELECT count(*) FROM maintenance.runs`, "2")
 }
 
-func TestInactiveTokenDeletion_RunForAContinuationOpensNoPass(t *testing.T) {
-	e := newBots(servicetest.Parallel(t), 1)
+func runForAContinuationOpensNoPass(e *servicetest.Estate) {
+	e.Bots(1)
 	// The pass is finished after the job has looked, by a trigger at the run's lease.
 	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), current_date)`)
 	e.Exec("main", `CREATE FUNCTION finish() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE maintenance.token_passes SET finished_at = now(); RETURN NULL; END $$;
@@ -153,8 +175,9 @@ func TestInactiveTokenDeletion_RunForAContinuationOpensNoPass(t *testing.T) {
 	e.Want("main", servicetest.QueuedUsers, "")
 }
 
-func TestInactiveTokenDeletion_SettingSwitchedOffEndsAContinuedPass(t *testing.T) {
-	e := newBots(servicetest.Parallel(t), 1, 2)
+func settingSwitchedOffEndsAContinuedPass(e *servicetest.Estate) {
+	t := e.T
+	e.Bots(1, 2)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	servicetest.RunTokens(t, s)
 	e.Exec("main", `UPDATE application_settings SET resource_access_tokens_settings = $1`, servicetest.TokenSettings("null"))
@@ -164,8 +187,9 @@ func TestInactiveTokenDeletion_SettingSwitchedOffEndsAContinuedPass(t *testing.T
 	e.Want("main", continuations, "completed")
 }
 
-func TestInactiveTokenDeletion_BotsBelowTheCursorAreForTheNextPass(t *testing.T) {
-	e := newBots(servicetest.Parallel(t), 10, 20)
+func botsBelowTheCursorAreForTheNextPass(e *servicetest.Estate) {
+	t := e.T
+	e.Bots(10, 20)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	servicetest.RunTokens(t, s)
 	e.Bots(5)
@@ -176,8 +200,9 @@ func TestInactiveTokenDeletion_BotsBelowTheCursorAreForTheNextPass(t *testing.T)
 	e.Want("main", servicetest.QueuedUsers, "5 10")
 }
 
-func TestInactiveTokenDeletion_BacklogIsWhatTheUnfinishedPassHasLeft(t *testing.T) {
-	e := newBots(servicetest.Parallel(t), 1, 2, 3)
+func backlogIsWhatTheUnfinishedPassHasLeft(e *servicetest.Estate) {
+	t := e.T
+	e.Bots(1, 2, 3)
 	s := e.Service("", e.WithQueue, servicetest.OneBotARun)
 	backlog := func() service.Backlog {
 		st := assert.Must(s.Status(context.Background(), servicetest.InactiveTokens))(t)
@@ -202,8 +227,9 @@ func TestInactiveTokenDeletion_BacklogIsWhatTheUnfinishedPassHasLeft(t *testing.
 	assert.Equal(t, backlog(), (service.Backlog{Dead: 1}), "after")
 }
 
-func TestInactiveTokenDeletion_ARunHeldToAPlanQueuesNobodyElse(t *testing.T) {
-	e := newBots(servicetest.Parallel(t), 1, 2, 4)
+func aRunHeldToAPlanQueuesNobodyElse(e *servicetest.Estate) {
+	t := e.T
+	e.Bots(1, 2, 4)
 	e.Alive(4)
 	gateJobs(e, "1")
 	s := e.Service("", e.WithQueue, servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 1 }))
@@ -217,8 +243,9 @@ func TestInactiveTokenDeletion_ARunHeldToAPlanQueuesNobodyElse(t *testing.T) {
 	e.Want("main", servicetest.QueuedUsers, "1 2 4 9")
 }
 
-func TestInactiveTokenDeletion_AnUnfinishedPassQueuesWhatWasPlannedAlone(t *testing.T) {
-	e := newBots(servicetest.Parallel(t), 1, 2, 3)
+func anUnfinishedPassQueuesWhatWasPlannedAlone(e *servicetest.Estate) {
+	t := e.T
+	e.Bots(1, 2, 3)
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
 	s := e.Service("", e.WithQueue)
 	dry := dryTokens(t, s)
@@ -239,10 +266,11 @@ func queueOf(most, batch int) func(*service.Config) {
 const fullQueue = "QUEUE_FULL: 3 users wait for their deletion or more, workers.inactive_token_deletion.max_queued = 3"
 
 func TestInactiveTokenDeletion_SchedulesNoMoreThanTheQueueTakes(t *testing.T) {
-	t.Parallel()
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	for name, batch := range map[string]int{"range by range": 2, "at once": 100} {
 		t.Run(name, func(t *testing.T) {
-			e := newBots(servicetest.Parallel(t), 1, 2, 3, 4, 5, 6, 7)
+			e.InTurn(t)
+			e.Bots(1, 2, 3, 4, 5, 6, 7)
 			e.Alive(2)
 			s := e.Service("", e.WithQueue, queueOf(3, batch))
 			dry := dryTokens(t, s)
@@ -282,8 +310,9 @@ func TestInactiveTokenDeletion_SchedulesNoMoreThanTheQueueTakes(t *testing.T) {
 	}
 }
 
-func TestInactiveTokenDeletion_RangesWithoutInactiveBotsPassAFullQueue(t *testing.T) {
-	e := newBots(servicetest.Parallel(t), 1, 2, 3, 4)
+func rangesWithoutInactiveBotsPassAFullQueue(e *servicetest.Estate) {
+	t := e.T
+	e.Bots(1, 2, 3, 4)
 	for _, bot := range []int{1, 2, 3, 4} {
 		e.Alive(bot)
 	}
@@ -292,8 +321,9 @@ func TestInactiveTokenDeletion_RangesWithoutInactiveBotsPassAFullQueue(t *testin
 	e.Want("main", passes, "4/4/0 finished")
 }
 
-func TestInactiveTokenDeletion_ContinuationWaitsForRoom(t *testing.T) {
-	e := newBots(servicetest.Parallel(t), 1, 2, 3, 4, 5)
+func continuationWaitsForRoom(e *servicetest.Estate) {
+	t := e.T
+	e.Bots(1, 2, 3, 4, 5)
 	s := e.Service("", e.WithQueue, queueOf(3, 2))
 	servicetest.WantEarly(t, servicetest.RunTokens(t, s), fullQueue)
 	e.Work(s, "continue_inactive_token_deletion")

@@ -118,9 +118,25 @@ func TestInactiveTokenDeletion_QueuesBotsWhoseTokensAreAllDeadForLong(t *testing
 	}
 }
 
+func TestInactiveTokenDeletion_Bots(t *testing.T) {
+	servicetest.Turns(t, servicetest.NewTokens(servicetest.Parallel(t)),
+		neverTouchesOthersThanProjectBots, stateOfTheBotDoesNotMatter,
+		jobNamesTheAdminBotOfTheOrganization, walksOverAllPages, botInTheGhostQueueIsLeftOut,
+		runTwiceQueuesOnceAndBesideJobsOfAnotherReason, dryRunWalksFromTheBeginningBesideAPass,
+		dryRunCountsAsARunNow,
+	)
+}
+
+func TestInactiveTokenDeletion_Schema(t *testing.T) {
+	servicetest.Turns(t, servicetest.NewTokens(servicetest.Parallel(t)),
+		withoutOrganizationsAnyAdminBotWillDo, withoutAQueueIsNotConfigured,
+		continuationSaysWhatIsMissing, changesOfTheSchemaAreLoggedOnce,
+	)
+}
+
 // A walk ends behind the last bot, neither before nor never: with gaps between their ids, and others than bots among them.
-func TestInactiveTokenDeletion_WalksOverAllPages(t *testing.T) {
-	e := servicetest.NewTokens(servicetest.Parallel(t))
+func walksOverAllPages(e *servicetest.Estate) {
+	t := e.T
 	whole := servicetest.With(func(c *inactivetoken.Config) { c.BatchSize = 3 })
 	piecewise := servicetest.With(func(c *inactivetoken.Config) { c.BatchSize, c.MaxRuntime = 3, time.Millisecond })
 	for _, n := range servicetest.PageEdges(3) {
@@ -142,8 +158,8 @@ func TestInactiveTokenDeletion_WalksOverAllPages(t *testing.T) {
 	}
 }
 
-func TestInactiveTokenDeletion_NeverTouchesOthersThanProjectBots(t *testing.T) {
-	e := servicetest.NewTokens(servicetest.Parallel(t))
+func neverTouchesOthersThanProjectBots(e *servicetest.Estate) {
+	t := e.T
 	for i, userType := range []int{0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 13, 15, 16, 17} {
 		e.User(200+i, userType, 1)
 		e.User(300+i, userType, 1)
@@ -154,8 +170,9 @@ func TestInactiveTokenDeletion_NeverTouchesOthersThanProjectBots(t *testing.T) {
 	e.Want("main", passes, "0/0/0 finished")
 }
 
-func TestInactiveTokenDeletion_StateOfTheBotDoesNotMatter(t *testing.T) {
-	e := newBots(servicetest.Parallel(t), 1, 2, 3, 4)
+func stateOfTheBotDoesNotMatter(e *servicetest.Estate) {
+	t := e.T
+	e.Bots(1, 2, 3, 4)
 	e.Exec("main", `UPDATE users SET state = 'blocked' WHERE id = 1`)
 	e.Exec("main", `UPDATE users SET state = NULL WHERE id = 2`)
 	e.Token(3, "false", "{c_date} - 1", servicetest.LongAgo)
@@ -165,8 +182,8 @@ func TestInactiveTokenDeletion_StateOfTheBotDoesNotMatter(t *testing.T) {
 	e.Want("main", servicetest.QueuedUsers, "1 2 3")
 }
 
-func TestInactiveTokenDeletion_JobNamesTheAdminBotOfTheOrganization(t *testing.T) {
-	e := servicetest.NewTokens(servicetest.Parallel(t))
+func jobNamesTheAdminBotOfTheOrganization(e *servicetest.Estate) {
+	t := e.T
 	e.Exec("main", `INSERT INTO organizations (id, path, created_at, updated_at) VALUES (3, 'o3', now(), now())`)
 	e.User(99, 11, 2)
 	e.User(1, servicetest.ProjectBot, 1)
@@ -184,8 +201,8 @@ func TestInactiveTokenDeletion_JobNamesTheAdminBotOfTheOrganization(t *testing.T
 		"available 25 t t")
 }
 
-func TestInactiveTokenDeletion_WithoutOrganizationsAnyAdminBotWillDo(t *testing.T) {
-	e := servicetest.NewTokens(servicetest.Parallel(t))
+func withoutOrganizationsAnyAdminBotWillDo(e *servicetest.Estate) {
+	t := e.T
 	e.Exec("main", `ALTER TABLE users DROP COLUMN organization_id CASCADE`)
 	e.Exec("main", `INSERT INTO users (id, username, email, projects_limit, state, user_type) VALUES (1, 'u', 'u', 0, 'active', 6)`)
 	s := e.Service("", e.WithQueue)
@@ -197,8 +214,9 @@ func TestInactiveTokenDeletion_WithoutOrganizationsAnyAdminBotWillDo(t *testing.
 	e.Want("main", `SELECT args -> 'deleted_by_id' FROM maintenance.river_job`, "null")
 }
 
-func TestInactiveTokenDeletion_BotInTheGhostQueueIsLeftOut(t *testing.T) {
-	e := newBots(servicetest.Parallel(t), 1, 2)
+func botInTheGhostQueueIsLeftOut(e *servicetest.Estate) {
+	t := e.T
+	e.Bots(1, 2)
 	e.Exec("main", `INSERT INTO ghost_user_migrations (user_id, created_at, updated_at) VALUES (1, now(), now())`)
 	for _, queue := range []string{"ghost_user_migrations", "users_ghost_user_migrations"} {
 		e.Exec("main", `ALTER TABLE ghost_user_migrations RENAME TO x; ALTER TABLE x RENAME TO `+queue)
@@ -208,8 +226,9 @@ func TestInactiveTokenDeletion_BotInTheGhostQueueIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestInactiveTokenDeletion_RunTwiceQueuesOnceAndBesideJobsOfAnotherReason(t *testing.T) {
-	e := newBots(servicetest.Parallel(t), 1, 2)
+func runTwiceQueuesOnceAndBesideJobsOfAnotherReason(e *servicetest.Estate) {
+	t := e.T
+	e.Bots(1, 2)
 	e.Insert(repo.Job{Args: repo.DeleteUser{UserID: 1, SkipAuthorization: true, Reason: "Group was deleted"}})
 	s := e.Service("", e.WithQueue)
 	wantTokens(t, s, "examined_users=2 scheduled_jobs=2")
@@ -227,8 +246,9 @@ func dryTokens(t *testing.T, s *service.Service) run.Run {
 	return r
 }
 
-func TestInactiveTokenDeletion_DryRunWalksFromTheBeginningBesideAPass(t *testing.T) {
-	e := newBots(servicetest.Parallel(t), 1, 2, 3)
+func dryRunWalksFromTheBeginningBesideAPass(e *servicetest.Estate) {
+	t := e.T
+	e.Bots(1, 2, 3)
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.OneBotARun))
 	e.Exec("main", `DELETE FROM maintenance.river_job`)
 	// Somebody else's lease does not stop it.
@@ -242,8 +262,9 @@ func TestInactiveTokenDeletion_DryRunWalksFromTheBeginningBesideAPass(t *testing
 	e.Want("main", `SELECT count(*) FROM maintenance.river_job`, "0")
 }
 
-func TestInactiveTokenDeletion_DryRunCountsAsARunNow(t *testing.T) {
-	e := newBots(servicetest.Parallel(t), 1, 2, 3, 4, 5, 6, 7, 8)
+func dryRunCountsAsARunNow(e *servicetest.Estate) {
+	t := e.T
+	e.Bots(1, 2, 3, 4, 5, 6, 7, 8)
 	for _, bot := range []int{2, 5} {
 		e.Alive(bot)
 	}
@@ -259,19 +280,19 @@ func TestInactiveTokenDeletion_DryRunCountsAsARunNow(t *testing.T) {
 }
 
 func TestInactiveTokenDeletion_MissingTablesAreNamed(t *testing.T) {
-	t.Parallel()
+	e := servicetest.NewTokens(servicetest.Parallel(t))
 	for name, c := range map[string]struct{ sql, named string }{
-		"no tokens":                {`DROP TABLE personal_access_tokens`, "personal_access_tokens"},
+		"no tokens":                {`ALTER TABLE personal_access_tokens RENAME TO x`, "personal_access_tokens"},
 		"tokens without an expiry": {`ALTER TABLE personal_access_tokens DROP COLUMN expires_at`, "expires_at"},
-		"no users":                 {`DROP TABLE users CASCADE`, "users"},
-		"no queue of the ghosts":   {`DROP TABLE ghost_user_migrations`, "no table ghost_user_migrations"},
+		"no users":                 {`ALTER TABLE users RENAME TO x`, "users"},
+		"no queue of the ghosts":   {`ALTER TABLE ghost_user_migrations RENAME TO x`, "no table ghost_user_migrations"},
 		"queue without its users":  {`ALTER TABLE ghost_user_migrations DROP COLUMN user_id`, "no column user_id in its table ghost_user_migrations"},
 		"users without a state":    {`ALTER TABLE users DROP COLUMN state CASCADE`, "no column state in its table users"},
 		"a state that is a number": {servicetest.StateIsANumber, "users.state of database main has the type integer, which has no 'blocked'"},
 		"a state that has no such": {servicetest.StateIsAnEnum("active"), "users.state of database main has the type mood, which has no 'blocked'"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := servicetest.NewTokens(servicetest.Parallel(t))
+			e.InTurn(t)
 			e.Exec("main", c.sql)
 			s := e.Service("", e.WithQueue)
 			for _, dry := range []bool{false, true} {
@@ -284,20 +305,20 @@ func TestInactiveTokenDeletion_MissingTablesAreNamed(t *testing.T) {
 	}
 }
 
-func TestInactiveTokenDeletion_WithoutAQueueIsNotConfigured(t *testing.T) {
-	e := servicetest.NewTokens(servicetest.Parallel(t))
+func withoutAQueueIsNotConfigured(e *servicetest.Estate) {
+	t := e.T
 	_, err := e.Service("").RunBatch(context.Background(), run.Request{Worker: servicetest.InactiveTokens})
 	_, ok := errors.AsType[*run.NotConfiguredError](err)
 	assert.That(t, ok, "%v, want that it is not configured", err)
 }
 
 // What a continuation lacks is with the job, for clients.
-func TestInactiveTokenDeletion_ContinuationSaysWhatIsMissing(t *testing.T) {
-	e := servicetest.NewTokens(servicetest.Parallel(t))
+func continuationSaysWhatIsMissing(e *servicetest.Estate) {
+	t := e.T
 	s := e.Service("", e.WithQueue)
 	e.Exec("main", `INSERT INTO maintenance.token_passes (started_at, cut_off, today) VALUES (now(), now(), now())`)
 	pass := e.Value("main", `SELECT id FROM maintenance.token_passes`)
-	e.Exec("main", `DROP TABLE personal_access_tokens`)
+	e.Exec("main", `ALTER TABLE personal_access_tokens RENAME TO x`)
 	_, err := s.WorkJob(context.Background(), e.Running(repo.ContinueInactiveTokenDeletion{PassID: pass}))
 	if public := job.PublicError(err); public == nil || !strings.Contains(public.Error(), "personal_access_tokens") {
 		t.Errorf("%v for clients, of %v, want that personal_access_tokens is missing", public, err)
@@ -319,12 +340,13 @@ func TestInactiveTokenDeletion_RangeThatMeetsALockIsTriedAgain(t *testing.T) {
 	e.Want("main", servicetest.QueuedUsers, "1 2 3 4 5")
 }
 
-func TestInactiveTokenDeletion_ChangesOfTheSchemaAreLoggedOnce(t *testing.T) {
-	e := newBots(servicetest.Parallel(t), 1)
+func changesOfTheSchemaAreLoggedOnce(e *servicetest.Estate) {
+	t := e.T
+	e.Bots(1)
 	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, servicetest.LogTo(log))
 	servicetest.RunTokens(t, s)
-	e.Exec("main", `DROP TABLE organization_users`)
+	e.Exec("main", `ALTER TABLE organization_users RENAME TO x`)
 	servicetest.RunTokens(t, s)
 	servicetest.RunTokens(t, s)
 	e.Work(s, "delete_user")
