@@ -81,11 +81,12 @@ func (s *shared) wantTakenOver(n *node) {
 func (s *shared) cleanAll(n *node) {
 	s.t.Helper()
 	eventually(s.t, "all children are deleted", n.log, func() bool {
-		_, err := n.clean()
+		run, err := n.clean()
 		if status.Code(err) == codes.ResourceExhausted {
 			return false // more calls a second than the server takes
 		}
 		assert.Require(s.t, err == nil, "%v\n%s", err, n.log)
+		assert.Equal(s.t, run.GetState(), maintenancev1.RunState_RUN_STATE_SUCCEEDED, "state")
 		return s.value(`SELECT count(*) FROM c`) == "0"
 	})
 }

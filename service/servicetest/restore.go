@@ -9,7 +9,8 @@ import (
 )
 
 // InTurn hands the estate to a subtest until its end. Its databases are then as they were at the first call of
-// InTurn: what was made, changed or renamed since is undone. What cannot be undone fails the test, and needs an estate of its own.
+// InTurn: what was made, changed or renamed since is undone. What cannot be undone fails the test, and needs an estate
+// of its own.
 func (e *Estate) InTurn(t *testing.T) {
 	t.Helper()
 	all, open, urls, conns := e.T, slices.Clone(e.Open), maps.Clone(e.URLs), maps.Clone(e.SQL)
