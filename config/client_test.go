@@ -29,6 +29,7 @@ profiles:
 `
 
 func TestReadClient_TheEnvironmentWinsOverTheProfile(t *testing.T) {
+	t.Parallel()
 	environment := profiled(t, twoProfiles)
 	for profile, want := range map[string]config.Client{
 		"":    {Address: "127.0.0.1:1"},
@@ -52,6 +53,7 @@ func TestReadClient_TheEnvironmentWinsOverTheProfile(t *testing.T) {
 }
 
 func TestReadClient_MistakesAreNamed(t *testing.T) {
+	t.Parallel()
 	for content, want := range map[string]string{
 		"profiles: {a: {port: x}}":       "port",
 		"profiles:\n  a: {token_fil: x}": "client.yml: line 2: field token_fil not found",
@@ -75,6 +77,7 @@ func TestReadClient_MistakesAreNamed(t *testing.T) {
 }
 
 func TestProfilesFile_IsInTheDirectoryForConfigurations(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "darwin" {
 		t.Skip("there it is in ~/Library")
 	}

@@ -92,6 +92,7 @@ func fails(t *testing.T, err error, text string, about ...any) {
 }
 
 func TestLoad_EnvironmentAloneIsEnough(t *testing.T) {
+	t.Parallel()
 	got, err := loadWork("", []string{"PATH=/bin", mainURL})
 	want := both{&Config{ //nolint:gocritic // what it is without a configuration
 		Listen: "127.0.0.1:50051", MetricsListen: "127.0.0.1:9464", LogLevel: "info", SchedulerEnabled: true, JobsEnabled: true,
@@ -101,6 +102,7 @@ func TestLoad_EnvironmentAloneIsEnough(t *testing.T) {
 }
 
 func TestLoad_ReadsEveryKeyFromTheFile(t *testing.T) {
+	t.Parallel()
 	got, err := loadWork(write(t, `
 listen: 0.0.0.0:50051
 metrics_listen: ""
@@ -149,6 +151,7 @@ workers:
 }
 
 func TestDefaults_LeaveWhatIsSetAndWhatMayBeZero(t *testing.T) {
+	t.Parallel()
 	var got work
 	got.Sweep.BatchSize = 7
 	Defaults(&got)
@@ -164,6 +167,7 @@ func same(t *testing.T, got, want both, err error) {
 }
 
 func TestLoad_EnvironmentWinsOverTheFile(t *testing.T) {
+	t.Parallel()
 	got, err := loadWork(write(t, "metrics_listen: 127.0.0.1:1\nworkers: {sweep: {batch_size: 7}}"), []string{
 		mainURL, "CARETAKER_METRICS_LISTEN=", "CARETAKER_WORKERS_SWEEP_BATCH_SIZE=8",
 	})
@@ -172,6 +176,7 @@ func TestLoad_EnvironmentWinsOverTheFile(t *testing.T) {
 }
 
 func TestLoad_NamesEveryMistakeInTheFile(t *testing.T) {
+	t.Parallel()
 	for content, want := range map[string]string{
 		"workers:\n  sweep:\n    batchsize: 1":                  `c.yml:3: workers.sweep.batchsize: unknown key, did you mean workers.sweep.batch_size?`,
 		"worker:\n  x: 1":                                       `c.yml:1: worker: unknown key, did you mean workers?`,
@@ -237,6 +242,7 @@ func TestLoad_NamesEveryMistakeInTheFile(t *testing.T) {
 }
 
 func TestLoad_ReportsAllMistakesAtOnce(t *testing.T) {
+	t.Parallel()
 	_, err := loadWork(write(t, "a: 1\nb: 2\nlog: {level: loud}"), []string{"CARETAKER_SCHEDULER_ENABLED=maybe"})
 	assert.That(t, err != nil && strings.Count(err.Error(), "\n") == 4 &&
 		strings.Contains(err.Error(), "databases.main.url is required"), "got %v, want five lines", err)
@@ -253,6 +259,7 @@ func TestLoad_ReportsAllMistakesAtOnce(t *testing.T) {
 }
 
 func TestLoad_AcceptsListeningEverywhereWithProtectionAndVariablesOfOthers(t *testing.T) {
+	t.Parallel()
 	const everywhere, others = "CARETAKER_LISTEN=0.0.0.0:50051", "CARETAKER_SERVICE_HOST=10.0.0.1,CARETAKER_PORT=tcp://10.0.0.1:50051," +
 		"CARETAKER_SERVICE_PORT_GRPC=50051,CARETAKER_PORT_50051_TCP_ADDR=10.0.0.1,CARETAKER_DATABASES_SERVICE_HOST=10.0.0.2,CARETAKER_IMAGE=x," +
 		"CARETAKER=x," + AddressVariable + "=127.0.0.1:1"
@@ -267,6 +274,7 @@ func TestLoad_AcceptsListeningEverywhereWithProtectionAndVariablesOfOthers(t *te
 }
 
 func TestLoad_NamesVariablesThatLookLikeKeys(t *testing.T) {
+	t.Parallel()
 	for entry, want := range map[string]string{
 		"CARETAKER_LISTENN=x":             "CARETAKER_LISTENN: no such configuration key, did you mean CARETAKER_LISTEN?",
 		"CARETAKER_DATABASE_MAIN_URL=x":   "did you mean CARETAKER_DATABASES_MAIN_URL?",
@@ -283,6 +291,7 @@ func TestLoad_NamesVariablesThatLookLikeKeys(t *testing.T) {
 }
 
 func TestLoad_NeedsMain(t *testing.T) {
+	t.Parallel()
 	_, err := loadWork("", []string{"CARETAKER_DATABASES_CI_URL=x"})
 	fails(t, err, "CARETAKER_DATABASES_MAIN_URL")
 	_, err = loadWork("no-such-file.yml", []string{mainURL})
@@ -290,12 +299,14 @@ func TestLoad_NeedsMain(t *testing.T) {
 }
 
 func TestLoad_NeverRepeatsASecret(t *testing.T) {
+	t.Parallel()
 	_, err := loadWork(write(t, "auth: {token: 123456}\ndatabases: {main: {url: {secret: 1}}}"), []string{mainURL})
 	assert.That(t, err != nil && !strings.Contains(err.Error(), "123456") &&
 		!strings.Contains(err.Error(), "secret@"), "got %v", err)
 }
 
 func TestOpenTelemetry_NamesEndpointsThatNothingCanBeSentTo(t *testing.T) {
+	t.Parallel()
 	for environ, want := range map[string]string{
 		"OTEL_EXPORTER_OTLP_ENDPOINT=:::":                                                                             "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=nonsense":                                                                        "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
@@ -320,6 +331,7 @@ func TestOpenTelemetry_NamesEndpointsThatNothingCanBeSentTo(t *testing.T) {
 }
 
 func TestOpenTelemetry_ExportsOnlyWhatIsAskedFor(t *testing.T) {
+	t.Parallel()
 	for environ, want := range map[string]OpenTelemetry{
 		"":                                     {},
 		"OTEL_TRACES_EXPORTER=":                {},

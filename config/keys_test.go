@@ -10,6 +10,7 @@ import (
 )
 
 func TestLoad_SizesAreInBytesOrInPostgreSQLsUnits(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]int64{
 		"0": 0, "0MB": 0, "1000": 1000, "1000B": 1000, "8 kB": 8 << 10, "8KB": 8 << 10, "64MB": 64 << 20, "4gb": 4 << 30, "1TB": 1 << 40,
 	} {
@@ -19,6 +20,7 @@ func TestLoad_SizesAreInBytesOrInPostgreSQLsUnits(t *testing.T) {
 }
 
 func TestLoad_WhatCanBeSwitchedOffIsZero(t *testing.T) {
+	t.Parallel()
 	got, err := loadWork("", []string{
 		mainURL, "CARETAKER_LOAD_LAG=0", "CARETAKER_LOAD_RATE=0", "CARETAKER_WORKERS_SWEEP_MAX_QUEUED=0",
 	})
@@ -26,6 +28,7 @@ func TestLoad_WhatCanBeSwitchedOffIsZero(t *testing.T) {
 }
 
 func TestLoad_DatabasesMayBeCalledAnything(t *testing.T) {
+	t.Parallel()
 	file := write(t, `
 databases:
   zebra: {url: "postgres://zebra"}
@@ -50,6 +53,7 @@ databases:
 }
 
 func TestLoad_EnvironmentAloneNamesDatabases(t *testing.T) {
+	t.Parallel()
 	got, err := loadWork("", []string{
 		mainURL, "CARETAKER_DATABASES_SHOP_URL=postgres://shop",
 		"CARETAKER_DATABASES_SHOP_EU_URL=postgres://eu", "CARETAKER_DATABASES_CI_URL=postgres://ci",
@@ -62,6 +66,7 @@ func TestLoad_EnvironmentAloneNamesDatabases(t *testing.T) {
 }
 
 func TestLoad_ReplicaURLIsAlwaysThatOfTheNameBeforeIt(t *testing.T) {
+	t.Parallel()
 	file := write(t, "databases: {shop: {url: 'postgres://shop'}, shop_replica: {url: 'postgres://other'}}")
 	got, err := loadWork(file, []string{
 		mainURL, "CARETAKER_DATABASES_SHOP_REPLICA_URL=postgres://1",
@@ -80,6 +85,7 @@ func TestLoad_ReplicaURLIsAlwaysThatOfTheNameBeforeIt(t *testing.T) {
 }
 
 func TestMistyped_KnowsTheDatabasesOfTheEnvironmentAndNoValues(t *testing.T) {
+	t.Parallel()
 	for want, environment := range map[string]Environment{
 		"CARETAKER_DATABASES_SHOP_ULR": {"CARETAKER_DATABASES_SHOP_URL=x", "CARETAKER_DATABASES_SHOP_ULR=x"},
 		"CARETAKER_LISTENN":            {"CARETAKER_LISTENN=x", "CARETAKER_LISTEN=nonsense", AddressVariable + "=127.0.0.1:1"},
@@ -91,6 +97,7 @@ func TestMistyped_KnowsTheDatabasesOfTheEnvironmentAndNoValues(t *testing.T) {
 }
 
 func TestLoad_ReadsTheRolesOfCertificates(t *testing.T) {
+	t.Parallel()
 	want := map[string]string{"alice@example.com": "admin", "spiffe://x/y": "viewer"}
 	file := write(t, `
 tls: {cert_file: c, key_file: k, client_ca_file: ca}
@@ -114,6 +121,7 @@ auth:
 }
 
 func TestLoad_EmptyVariablesAreUnsetWhereEmptyIsNoValue(t *testing.T) {
+	t.Parallel()
 	want, err := loadWork(write(t, "log: {level: warn}\nmetrics_listen: \"\""), []string{mainURL})
 	if err != nil {
 		t.Fatal(err)

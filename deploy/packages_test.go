@@ -26,6 +26,7 @@ func load(t *testing.T, content string, environment ...string) (*config.Config, 
 }
 
 func TestInstalledConfiguration_IsEveryKeyAndValidWithAllOfThem(t *testing.T) {
+	t.Parallel()
 	content := read(t, installedConfiguration)
 	all := setting.ReplaceAllString(content, "$1$2")
 	c := assert.Must(load(t, all))(t)
@@ -38,6 +39,7 @@ func TestInstalledConfiguration_IsEveryKeyAndValidWithAllOfThem(t *testing.T) {
 }
 
 func TestInstalledConfiguration_SetsNothingByItself(t *testing.T) {
+	t.Parallel()
 	const url = "CARETAKER_DATABASES_MAIN_URL=postgres://caretaker@db.example/application"
 	c := assert.Must(load(t, read(t, installedConfiguration), url))(t)
 	plain, err := load(t, "", url)
@@ -47,6 +49,7 @@ func TestInstalledConfiguration_SetsNothingByItself(t *testing.T) {
 }
 
 func TestInstalledEnvironment_HasNamesThatTheServerKnows(t *testing.T) {
+	t.Parallel()
 	var environment []string
 	for line := range strings.Lines(read(t, "packages/caretaker.env")) {
 		name, value, is := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "#"), "=")
@@ -63,6 +66,7 @@ func TestInstalledEnvironment_HasNamesThatTheServerKnows(t *testing.T) {
 }
 
 func TestKubernetesConfiguration_IsValid(t *testing.T) {
+	t.Parallel()
 	var environment []string
 	for line := range strings.Lines(read(t, "kubernetes/caretaker.env")) {
 		environment = append(environment, strings.TrimSpace(line))

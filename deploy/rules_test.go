@@ -62,6 +62,7 @@ func paragraphs(t *testing.T) map[string]string {
 }
 
 func TestAlerts_HaveSeverityWordsAndAParagraphOfTheRunbook(t *testing.T) {
+	t.Parallel()
 	runbook := paragraphs(t)
 	for _, r := range rules(t) {
 		if r.Alert == "" {
@@ -122,6 +123,7 @@ func (rt ruleTest) expects(r rule) (something, nothing bool) {
 }
 
 func TestRules_HaveATestInWhichTheyFireAndOneInWhichTheyDoNot(t *testing.T) {
+	t.Parallel()
 	var tests []ruleTest
 	for _, file := range []string{"prometheus/alerts_test.yml", "prometheus/alerts_of_days_test.yml"} {
 		var content struct{ Tests []ruleTest }
@@ -144,6 +146,7 @@ func TestRules_HaveATestInWhichTheyFireAndOneInWhichTheyDoNot(t *testing.T) {
 }
 
 func TestDocuments_LeadToAnchorsThatAreThere(t *testing.T) {
+	t.Parallel()
 	runbook := read(t, "../docs/operations.md")
 	for _, m := range regexp.MustCompile(`\]\(#([a-z0-9-]+)\)`).FindAllStringSubmatch(runbook, -1) {
 		found := false
@@ -158,6 +161,7 @@ func TestDocuments_LeadToAnchorsThatAreThere(t *testing.T) {
 
 // Where loose foreign keys alone are used, no rule speaks of anything else; the others are those for all.
 func TestAlerts_ForLooseForeignKeysAloneAreThoseThatTheyCanHave(t *testing.T) {
+	t.Parallel()
 	var some struct{ Groups []struct{ Rules []rule } }
 	parse(t, "prometheus/alerts-loose-foreign-keys.yml", &some)
 	shown := map[string]rule{}
@@ -213,6 +217,7 @@ type dashboard struct {
 }
 
 func TestDashboard_SaysWhatEachPanelIsAndInWhatUnit(t *testing.T) {
+	t.Parallel()
 	var d dashboard
 	assert.NoError(t, json.Unmarshal([]byte(read(t, "grafana/caretaker.json")), &d))
 	var variables []string

@@ -32,6 +32,7 @@ func whereItArose() error {
 }
 
 func TestErrors_BearTheStackOfTheirOrigin(t *testing.T) {
+	t.Parallel()
 	err := errors.Join(errors.New("first"), fmt.Errorf("on the way: %w", whereItArose()))
 	got := line(t, func(ctx context.Context, logger *slog.Logger) { logger.ErrorContext(ctx, "a", "error", err) })
 	stack, _ := got["stack"].(string)
@@ -41,6 +42,7 @@ func TestErrors_BearTheStackOfTheirOrigin(t *testing.T) {
 }
 
 func TestErrors_WithoutAnOriginBearTheStackOfTheLine(t *testing.T) {
+	t.Parallel()
 	for _, log := range []func(ctx context.Context, logger *slog.Logger){
 		func(ctx context.Context, logger *slog.Logger) { logger.ErrorContext(ctx, "a", "error", "text") },
 		func(ctx context.Context, logger *slog.Logger) { logger.Log(ctx, slog.LevelError, "a") },
@@ -53,6 +55,7 @@ func TestErrors_WithoutAnOriginBearTheStackOfTheLine(t *testing.T) {
 }
 
 func TestStack_IsOfErrorsOnlyAndOnlyOnce(t *testing.T) {
+	t.Parallel()
 	if got := line(t, func(ctx context.Context, logger *slog.Logger) { logger.WarnContext(ctx, "a", "error", whereItArose()) }); got["stack"] != nil {
 		t.Errorf("a warning has %v", got["stack"])
 	}
@@ -62,6 +65,7 @@ func TestStack_IsOfErrorsOnlyAndOnlyOnce(t *testing.T) {
 }
 
 func TestNewLogger_WritesTextWhereItIsAskedFor(t *testing.T) {
+	t.Parallel()
 	null := assert.Must(os.OpenFile(os.DevNull, os.O_WRONLY, 0))(t)
 	defer func() { _ = null.Close() }()
 	for format, want := range map[string]string{"text": "level=INFO msg=a", "json": `"level":"INFO","msg":"a"`, "": `"level":"INFO","msg":"a"`} {
@@ -77,6 +81,7 @@ func TestNewLogger_WritesTextWhereItIsAskedFor(t *testing.T) {
 }
 
 func TestTimes_AreInUTCWhereverTheMachineIs(t *testing.T) {
+	t.Parallel()
 	at := time.Date(2026, 11, 21, 2, 0, 0, 0, time.FixedZone("here", -8*3600))
 	got := line(t, func(ctx context.Context, logger *slog.Logger) {
 		_ = logger.Handler().Handle(ctx, slog.NewRecord(at, slog.LevelInfo, "a", 0))
@@ -92,6 +97,7 @@ func lostIn(text *bytes.Buffer) *lost {
 }
 
 func TestLost_IsSaidOnceAMinute(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		text := &bytes.Buffer{}
 		l := lostIn(text)
@@ -106,6 +112,7 @@ func TestLost_IsSaidOnceAMinute(t *testing.T) {
 }
 
 func TestLost_NamesTheSignalAndEachHasItsOwnMinute(t *testing.T) {
+	t.Parallel()
 	text := &bytes.Buffer{}
 	l := lostIn(text)
 	for range 3 {

@@ -136,8 +136,7 @@ func TestStart_DisabledGivesNoTraces(t *testing.T) {
 // line logs one line and parses it.
 func line(t *testing.T, log func(ctx context.Context, logger *slog.Logger)) map[string]any {
 	t.Helper()
-	start(t, Config{})
-	ctx, span := otel.Tracer("test").Start(t.Context(), "span")
+	ctx, span := sdktrace.NewTracerProvider().Tracer("test").Start(t.Context(), "span")
 	defer span.End()
 	var out bytes.Buffer
 	log(ctx, NewLogger(&out, "info", ""))
@@ -154,6 +153,7 @@ func line(t *testing.T, log func(ctx context.Context, logger *slog.Logger)) map[
 }
 
 func TestNewLogger_AddsTheTraceOfTheContext(t *testing.T) {
+	t.Parallel()
 	got := line(t, func(ctx context.Context, logger *slog.Logger) {
 		logger.With("worker", "w").InfoContext(ctx, "run finished", "duration", 1500*time.Millisecond)
 	})
@@ -163,6 +163,7 @@ func TestNewLogger_AddsTheTraceOfTheContext(t *testing.T) {
 }
 
 func TestNewLogger_KeepsATraceThatIsThere(t *testing.T) {
+	t.Parallel()
 	for _, got := range []map[string]any{
 		line(t, func(ctx context.Context, logger *slog.Logger) { logger.InfoContext(ctx, "a", "trace_id", "mine") }),
 		line(t, func(ctx context.Context, logger *slog.Logger) { logger.With("trace_id", "mine").InfoContext(ctx, "a") }),
@@ -172,11 +173,13 @@ func TestNewLogger_KeepsATraceThatIsThere(t *testing.T) {
 }
 
 func TestNewLogger_HasLevels(t *testing.T) {
+	t.Parallel()
 	got := line(t, func(ctx context.Context, logger *slog.Logger) { logger.DebugContext(ctx, "a") })
 	assert.That(t, got == nil, "got %v", got)
 }
 
 func TestIdentity_TellsReplicasApart(t *testing.T) {
+	t.Parallel()
 	who := assert.Must(identity(t.Context(), Config{Version: "v1", Instance: "host/1/abc"}))(t)
 	for key, want := range map[attribute.Key]string{"service.name": "caretaker", "service.version": "v1", "service.instance.id": "host/1/abc"} {
 		if got, _ := who.Set().Value(key); got.AsString() != want {
@@ -206,6 +209,7 @@ func TestStart_TakesThePropagatorsThatAreAskedFor(t *testing.T) {
 }
 
 func TestHandler_AScraperThatHangsUpIsNoTrouble(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
 	log := errorLog{NewLogger(&out, "info", "")}
 	log.Println("error encoding and sending metric family:", &net.OpError{Op: "write", Err: syscall.EPIPE})
@@ -215,6 +219,7 @@ func TestHandler_AScraperThatHangsUpIsNoTrouble(t *testing.T) {
 }
 
 func TestFilter_LeavesOutWithheldSpansAndQuietRootsThatHaveNotFailed(t *testing.T) {
+	t.Parallel()
 	remote := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled, Remote: true})
 	for name, test := range map[string]struct {
 		span           string

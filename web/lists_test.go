@@ -83,6 +83,7 @@ func TestWaiting_SaysWhoWaitsAndWhyAndIsLinked(t *testing.T) {
 }
 
 func TestOutages_AreThoseOfSeveralWorkers(t *testing.T) {
+	t.Parallel()
 	down := &service.Failing{Class: service.FailureUnreachable, Database: "ci", Message: "database ci: unreachable"}
 	workers := []service.WorkerStatus{
 		{Worker: "a", Condition: service.ConditionFailing, Failing: down},
@@ -118,6 +119,7 @@ func samples(at time.Time, values map[time.Duration]int64, order ...time.Duratio
 }
 
 func TestCurve_EndsWithThePresentValueAndHasGaps(t *testing.T) {
+	t.Parallel()
 	at := time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)
 	kept := samples(at, map[time.Duration]int64{3 * time.Hour: 50, 3*time.Hour - 4*time.Minute: 100, 4 * time.Minute: 20},
 		3*time.Hour, 3*time.Hour-4*time.Minute, 4*time.Minute)
@@ -129,18 +131,21 @@ func TestCurve_EndsWithThePresentValueAndHasGaps(t *testing.T) {
 }
 
 func TestCurve_OfAYoungServerBeginsAnHourAgo(t *testing.T) {
+	t.Parallel()
 	at := time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)
 	c := newCurve(samples(at, map[time.Duration]int64{2 * time.Minute: 7}, 2*time.Minute), 7, at, overviewSpan)
 	assert.That(t, c.Span == time.Hour && c.Line == "M580.0 0.0L600.0 0.0", "got %+v", c)
 }
 
 func TestCurve_OfNothingIsNone(t *testing.T) {
+	t.Parallel()
 	at := time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)
 	c := newCurve(samples(at, nil, 7*time.Hour), 7, at, overviewSpan)
 	assert.That(t, c == nil, "got %+v", c)
 }
 
 func TestRun_SaysHowMuchOfWhatWasDueIsDone(t *testing.T) {
+	t.Parallel()
 	page := func(change func(*runPage)) int64 {
 		p := &runPage{
 			Run:    run.Run{Worker: "ghost_user_migration", State: running, Counts: map[string]int64{"migrated_users": 20, "failed_users": 5, "moved_rows": 9}},
@@ -171,6 +176,7 @@ func lease(i int, held bool) run.Lease {
 }
 
 func TestLeases_ThoseHeldAreAllShownAndOthersAsLongAsThereIsRoom(t *testing.T) {
+	t.Parallel()
 	var w service.WorkerStatus
 	for i := range 30 {
 		w.Leases = append(w.Leases, lease(i, i%15 == 0))
@@ -189,6 +195,7 @@ func TestLeases_ThoseHeldAreAllShownAndOthersAsLongAsThereIsRoom(t *testing.T) {
 }
 
 func TestDatabases_WhatIsNotShownIsSummedUp(t *testing.T) {
+	t.Parallel()
 	w := service.WorkerStatus{Worker: "w"}
 	for i := range 30 {
 		d := service.DatabaseStatus{Name: fmt.Sprint(i), KnownBacklog: run.KnownBacklog{Known: true}}

@@ -118,6 +118,7 @@ func TestPlan_IsOneClickFromWhateverIsToGo(t *testing.T) {
 }
 
 func TestPlannedBy_IsTheTargetOfAJobThatMayStillRun(t *testing.T) {
+	t.Parallel()
 	for want, j := range map[string]job.Job{
 		"/plan/user/7":        {Kind: repo.DeleteUser{}.Kind(), Args: []byte(`{"user_id": 7, "deleted_by_id": 8}`), State: "discarded"},
 		"/plan/group/8":       {Kind: repo.DestroyGroup{}.Kind(), Args: []byte(`{"group_id": 8, "user_id": 7}`)},

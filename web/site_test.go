@@ -123,6 +123,7 @@ func TestOverview_HasMissedFiresTheCurveAndALineForUnusedWorkers(t *testing.T) {
 }
 
 func TestManyBrowsers_CostOneReading(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := &recent{known: map[string]*reading{}}
 		var loads atomic.Int64
@@ -144,6 +145,7 @@ func TestManyBrowsers_CostOneReading(t *testing.T) {
 }
 
 func TestFailedReading_KeepsWhatWasKnown(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := &recent{known: map[string]*reading{}}
 		load := func(value int, err error) part[int] {
@@ -163,6 +165,7 @@ func TestFailedReading_KeepsWhatWasKnown(t *testing.T) {
 }
 
 func TestReadings_AreForgottenWhenThereAreTooMany(t *testing.T) {
+	t.Parallel()
 	r := &recent{known: map[string]*reading{}}
 	for i := range 10 * maxReadings {
 		read(t.Context(), r, fmt.Sprint(i), readEvery, func(context.Context) (int, error) { return i, nil })
