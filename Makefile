@@ -90,7 +90,7 @@ faults: ## ten minutes of faults of all kinds while replicas work: nothing lost,
 	@tools/require.sh postgres faketime
 	$(GO) run ./faults $(FAULTS_ARGS)
 
-fuzz: ## feed whatever comes to all that reads files, requests and expressions (FUZZ_TIME=10m, for each)
+fuzz: ## fuzz every parser of files, requests and expressions (FUZZ_TIME=10m, for each)
 	@tools/require.sh postgres
 	@for folder in $$(grep -rl '^func Fuzz' --include='*_test.go' . | xargs -n 1 dirname | sort -u); do \
 		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z]*\).*/\1/p' $$folder/*_test.go); do \
@@ -109,31 +109,31 @@ test-newest: ## run the tests of SQL, plans, workers and the pipeline on the new
 
 test-web: ## look at the status page with a headless Chromium
 	@tools/require.sh postgres chromium $(if $(RACE),compiler)
-	$(GO) test $(RACE) -tags chromium -run TestChromium $(TEST_ARGS) ./web
+	$(GO) test -timeout 60m $(RACE) -tags chromium -run TestChromium $(TEST_ARGS) ./web
 
 pictures: ## take the documentation's pictures of the status page again
 	@tools/require.sh postgres chromium
-	$(GO) test -tags chromium -run TestChromium_TakesThePictures ./web -args -pictures="$(CURDIR)/docs/images"
+	$(GO) test -timeout 60m -tags chromium -run TestChromium_TakesThePictures ./web -args -pictures="$(CURDIR)/docs/images"
 
 test-prometheus: ## test alerts and dashboard: a real Prometheus watches servers while each alert is caused
 	@tools/require.sh postgres prometheus $(if $(RACE),compiler)
-	$(GO) test $(RACE) -tags prometheus -run TestPrometheus $(TEST_ARGS) ./cli
+	$(GO) test -timeout 60m $(RACE) -tags prometheus -run TestPrometheus $(TEST_ARGS) ./cli
 
 test-clients: ## run the documentation's clients in Go, Python and Ruby against a server
 	@tools/require.sh postgres clients
-	$(GO) test -tags clients -run TestClients $(TEST_ARGS) ./docs
+	$(GO) test -timeout 60m -tags clients -run TestClients $(TEST_ARGS) ./docs
 
 test-jaeger: bin/jaeger ## run all workers against a real Jaeger and look at their traces
 	@tools/require.sh postgres $(if $(RACE),compiler)
-	$(GO) test $(RACE) -tags jaeger -run TestJaeger $(TEST_ARGS) ./cli
+	$(GO) test -timeout 60m $(RACE) -tags jaeger -run TestJaeger $(TEST_ARGS) ./cli
 
 test-packages: ## build a release twice, compare, and install, upgrade, remove its packages in a bare Debian (as root)
 	@tools/require.sh postgres packages
-	$(GO) test -timeout 30m -tags packages $(TEST_ARGS) ./deploy
+	$(GO) test -timeout 60m -tags packages $(TEST_ARGS) ./deploy
 
-test-deploy: ## read the manifests of Kubernetes, compose.yaml and the Dockerfile as those do who run them, and test the tools
-	cd tools/deploy && $(GO) test ./...
-	cd tools/dependencies && $(GO) test ./...
+test-deploy: ## check Kubernetes manifests, compose.yaml and the Dockerfile, and test the tools
+	cd tools/deploy && $(GO) test -timeout 60m ./...
+	cd tools/dependencies && $(GO) test -timeout 60m ./...
 
 jaeger: bin/jaeger ## start Jaeger with all in memory: OTLP at 4317 and 4318, query API at 16686 (ports: JAEGER_*_PORT)
 	bin/jaeger --config tools/jaeger/config.yaml
@@ -178,7 +178,7 @@ bench: ## run the benchmarks that compare caretaker with the plain ways (BENCH_A
 
 bench-once: ## run every benchmark once, as small as can be, to see that it still works
 	@tools/require.sh postgres
-	$(GO) test -run '^$$' -bench . -benchtime 1x $(PACKAGES)
+	$(GO) test -timeout 60m -run '^$$' -bench . -benchtime 1x $(PACKAGES)
 	$(GO) run ./bench -quick
 	$(GO) run ./bench -quick -scale
 	$(GO) run ./bench/soak -quick

@@ -25,10 +25,10 @@ else
 	files=$(git ls-files)
 fi
 
-# "make test" already ran the tests without a build tag, except the docs pages.
+# "make test" already ran the tests without a build tag, except those of docs and of service/neighbours.
 relevant=$(echo "$files" | while IFS= read -r file; do
 	case $file in
-	docs/*) ;;
+	docs/* | service/neighbours/*) ;;
 	*_test.go) grep -qs '^//go:build' "$file" || continue ;;
 	esac
 	echo "$file"
@@ -42,11 +42,11 @@ needs() {
 }
 
 needs test-newest '^(repo|service)/|^go\.mod$|^tools/postgres\.sh$'
-needs test-docs '^(cli|config|server|service)/|^README\.md$|^docs/(.*\.md|[a-z]*_test\.go)$'
+needs test-docs '^(cli|config|server|service)/|^devdb/[^/]*\.(go|sql)$|^README\.md$|^docs/(.*\.md|[a-z]*_test\.go)$'
 needs test-neighbours '^service/neighbours/'
 needs test-web '^web/'
-needs test-jaeger '^telemetry/|^tools/jaeger/|^cli/.*_test\.go$|^go\.mod$'
-needs test-prometheus '^telemetry/|^deploy/(prometheus|grafana)/|^cli/.*_test\.go$|^go\.mod$'
+needs test-jaeger '^telemetry/|^(service/run|repo)/tracing|^tools/jaeger/|^cli/.*_test\.go$|^go\.mod$'
+needs test-prometheus '^telemetry/|^service/(run/)?metrics|^deploy/(prometheus|grafana)/|^cli/.*_test\.go$|^go\.mod$'
 needs test-clients '^proto/|^docs/clients'
 needs test-packages '^deploy/packages|^tools/release'
 needs test-deploy '^deploy/(kubernetes|compose)/|^compose\.yaml$|^Dockerfile$|^tools/(deploy|dependencies)/'

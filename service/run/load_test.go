@@ -204,7 +204,7 @@ func standby(t *testing.T) *pgx.Conn {
 	return conn
 }
 
-// spared waits until it does not.
+// spared waits until no load limit is exceeded.
 func spared(t *testing.T, s *service.Service) {
 	t.Helper()
 	devdb.Eventually(t, "the load to be below its limits", func() bool { return servicetest.Status(t, s).Condition == service.ConditionIdle })

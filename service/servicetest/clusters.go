@@ -17,7 +17,7 @@ var replicated = devdb.Tests{Settings: map[string]string{"synchronous_commit": "
 // Loaded is a cluster whose load tests cause: it has standbys.
 var Loaded = devdb.Tests{Settings: map[string]string{
 	"synchronous_commit": "on", "deadlock_timeout": "10s",
-	// A standby that is being made must find what others switch away.
+	// Keeps WAL for a standby that is still starting.
 	"wal_keep_size": "1GB",
 }}
 

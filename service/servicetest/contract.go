@@ -45,8 +45,8 @@ type Change struct {
 	Thing string
 }
 
-// Contract holds a worker to what all of them promise. There are three estates, side by side: on each of them parts
-// take turns, which begin with the same databases.
+// Contract holds a worker to what all of them promise. It runs the suite on three estates in parallel. Each part
+// starts from the same rows.
 func Contract(t *testing.T, f Fixture) {
 	t.Helper()
 	if !slices.Contains(Workers(), f.Worker) {

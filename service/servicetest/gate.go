@@ -51,7 +51,8 @@ func (e *Estate) AtGate(database, app string) {
 		WHERE datname = current_database() AND application_name = '`+app+`' AND wait_event = 'PgSleep'`, "true")
 }
 
-// Held runs sql in a transaction. When so many sessions wait for locks, it runs then and commits.
+// Held runs sql in a transaction. Once waiting sessions wait for a lock, Held runs the statements in then
+// and commits.
 func (e *Estate) Held(sql string, waiting int, then ...string) {
 	e.T.Helper()
 	ctx, conn := context.Background(), e.Connect("main")
