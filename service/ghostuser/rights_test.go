@@ -45,7 +45,6 @@ func anUnlistedTableFailsItsUser(sql string) func(g *servicetest.Ghosts) {
 
 func rowLevelSecurityOfAListedTableFailsTheRun(g *servicetest.Ghosts) {
 	g.Doomed(10)
-	g.T.Cleanup(func() { g.Exec("main", `ALTER TABLE timelogs DISABLE ROW LEVEL SECURITY`) })
 	s := denied(g, `ALTER TABLE timelogs ENABLE ROW LEVEL SECURITY`)
 	for _, dry := range []bool{true, false} {
 		r := g.Runs(s, dry)

@@ -8,9 +8,8 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
-// InTurn hands the estate to a subtest until its end. Its databases are then as they were at the first call of
-// InTurn: what was made, changed or renamed since is undone. What cannot be undone fails the test, and needs an estate
-// of its own.
+// InTurn gives the estate to one subtest. The first call keeps rows and definitions; later calls restore them. It
+// tracks no grants, types, domains or texts of views: a test that changes those needs an estate of its own.
 func (e *Estate) InTurn(t *testing.T) {
 	t.Helper()
 	all, open, urls, conns := e.T, slices.Clone(e.Open), maps.Clone(e.URLs), maps.Clone(e.SQL)
@@ -31,9 +30,10 @@ const rememberSQL = `
 CREATE TEMP VIEW spaces AS SELECT oid, nspname FROM pg_namespace WHERE nspname !~ '^pg_|^information_schema$';
 -- What extensions have made.
 CREATE TEMP VIEW extended AS SELECT objid FROM pg_depend WHERE deptype = 'e';
--- Things have the ids of pg_depend, so that one is the same under another name.
+-- Objects are identified as in pg_depend, so a renamed object keeps its identity.
 CREATE TEMP VIEW things AS
-SELECT 1 AS level, 'pg_class'::regclass AS class, oid AS id, 0 AS sub, oid AS at, relname::text AS name, concat_ws(' ', relnamespace, relispartition) AS look
+SELECT 1 AS level, 'pg_class'::regclass AS class, oid AS id, 0 AS sub, oid AS at, relname::text AS name,
+  concat_ws(' ', relnamespace, relispartition, relrowsecurity) AS look
 FROM pg_class WHERE relkind IN ('r', 'p', 'S', 'v') AND relnamespace IN (SELECT oid FROM spaces) AND oid NOT IN (TABLE extended)
 UNION ALL SELECT 1, 'pg_namespace'::regclass, oid, 0, oid, nspname, '' FROM spaces
 UNION ALL SELECT 2, 'pg_proc'::regclass, oid, 0, pronamespace, proname, concat(proargtypes, ' ', md5(prosrc))
@@ -52,7 +52,7 @@ WHERE rulename <> '_RETURN' AND relnamespace IN (SELECT oid FROM spaces)
 UNION ALL SELECT 7, 'pg_database'::regclass, setdatabase, 0, setdatabase, 'setting', setconfig::text
 FROM pg_db_role_setting JOIN pg_database d ON d.oid = setdatabase AND datname = current_database();
 -- What changes with each change of a definition.
-CREATE TEMP VIEW stamp AS SELECT concat_ws(' ', (SELECT concat(count(*), ' ', sum(hashtext(relname::text))) FROM pg_class), (SELECT sum(hashtext(nspname::text)) FROM spaces),
+CREATE TEMP VIEW stamp AS SELECT concat_ws(' ', (SELECT concat(count(*), ' ', sum(hashtext(concat(relname, relrowsecurity)))) FROM pg_class), (SELECT sum(hashtext(nspname::text)) FROM spaces),
   (SELECT concat(count(*), ' ', max(xmin::text::bigint)) FROM pg_attribute), (SELECT concat(count(*), ' ', max(xmin::text::bigint)) FROM pg_attrdef),
   (SELECT concat(count(*), ' ', max(xmin::text::bigint)) FROM pg_proc), (SELECT concat(count(*), ' ', max(xmin::text::bigint)) FROM pg_constraint),
   (SELECT concat(count(*), ' ', max(xmin::text::bigint)) FROM pg_trigger), (SELECT concat(count(*), ' ', max(xmin::text::bigint)) FROM pg_rewrite),
@@ -65,7 +65,8 @@ CREATE TEMP TABLE remembered AS SELECT *, CASE (pg_identify_object(class, id, su
       at::regclass, name, format_type(atttypid, atttypmod), CASE WHEN attnotnull THEN 'SET' ELSE 'DROP' END)
       || coalesce(', ALTER ' || quote_ident(name) || ' SET DEFAULT ' || pg_get_expr(adbin, adrelid), '')
     FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum WHERE attrelid = id AND attnum = sub)
-  WHEN 'index' THEN pg_get_indexdef(id) WHEN 'trigger' THEN pg_get_triggerdef(id) WHEN 'rule' THEN pg_get_ruledef(id) END AS made FROM things;
+  WHEN 'index' THEN pg_get_indexdef(id) WHEN 'trigger' THEN pg_get_triggerdef(id) WHEN 'rule' THEN pg_get_ruledef(id)
+  WHEN 'table' THEN format('ALTER TABLE %s DISABLE ROW LEVEL SECURITY', at::regclass) END AS made FROM things;
 CREATE TEMP TABLE counted AS SELECT seqrelid, seqstart, pg_sequence_last_value(seqrelid) AS last FROM pg_sequence;
 CREATE TEMP TABLE stamped (stamp text);
 DO $$ DECLARE t oid; BEGIN
