@@ -44,7 +44,7 @@ func orphan(t *testing.T, c *Cluster) *exec.Cmd {
 	return cmd
 }
 
-func TestCluster_AnEphemeralOneTakesSettingsAndIsRemovedWhenItStops(t *testing.T) {
+func TestFault_Cluster_AnEphemeralOneTakesSettingsAndIsRemovedWhenItStops(t *testing.T) {
 	t.Parallel()
 	c := start(t, Config{Ephemeral: true, Dir: memoryDir(), Settings: map[string]string{"max_connections": "17", "application_name": "it's \"quoted\""}})
 	for name, want := range map[string]string{"max_connections": "17", "application_name": "it's \"quoted\"", "fsync": "off", "TimeZone": "UTC", "server_encoding": "UTF8", "listen_addresses": "127.0.0.1"} {
@@ -75,7 +75,7 @@ func leaveInterruptedCreation(t *testing.T, dir string) {
 }
 
 // Each part finds the folder with a stopped server, and leaves it so.
-func TestCluster_APersistentOne(t *testing.T) {
+func TestFault_Cluster_APersistentOne(t *testing.T) {
 	t.Parallel()
 	var said strings.Builder
 	dir := t.TempDir()
@@ -128,7 +128,7 @@ func TestCluster_APersistentOne(t *testing.T) {
 	})
 }
 
-func TestCluster_APersistentOneCopesWithWhatItFinds(t *testing.T) {
+func TestFault_Cluster_APersistentOneCopesWithWhatItFinds(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	c := start(t, Config{Dir: dir})
@@ -195,7 +195,7 @@ func TestCluster_StartEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestSweep_RemovesLeftoversAndStopsTheirServers(t *testing.T) {
+func TestFault_Sweep_RemovesLeftoversAndStopsTheirServers(t *testing.T) {
 	t.Parallel()
 	base := t.TempDir()
 	c := start(t, Config{Dir: filepath.Join(base, "caretaker-postgres-left")})

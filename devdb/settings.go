@@ -1,19 +1,29 @@
 package devdb
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"maps"
+	"os"
 	"strconv"
 )
+
+// planMode is the environment variable with plan_cache_mode of test clusters. Tests
+// run most statements a few times on a few rows: with force_generic_plan each is
+// planned once a connection, a tenth of the tests' processor time less.
+const planMode = "CARETAKER_TEST_PLANS"
 
 // testSettings returns the settings of test clusters. Autovacuum is off: it slows
 // tests down, and their databases live for seconds.
 func testSettings(own map[string]string) map[string]string {
-	all := map[string]string{"autovacuum": "off", "jit": "off", "max_connections": "600"}
+	all := map[string]string{
+		"autovacuum": "off", "jit": "off", "max_connections": "600",
+		"plan_cache_mode": cmp.Or(os.Getenv(planMode), "auto"),
+	}
 	maps.Copy(all, own)
 	return all
 }

@@ -54,7 +54,8 @@ UNION ALL
 LIMIT $6`
 
 // sameKeysSQL are the due records of some keys, among the oldest ones: tables have the records of one
-// deletion in the same order. A bound keeps the cost of a large backlog linear.
+// deletion in the same order. A bound keeps the cost of a large backlog linear. IS TRUE makes PostgreSQL
+// hash the keys: on a queue without statistics it would join by a nested loop.
 const sameKeysSQL = `
 SELECT r.partition, r.id::text, r.number, r.key_values, r.consume_after FROM (
   SELECT partition, id, {key_number} AS number, {key_values} AS key_values, consume_after, created_at FROM {queue}
@@ -62,7 +63,7 @@ SELECT r.partition, r.id::text, r.number, r.key_values, r.consume_after FROM (
   ORDER BY partition, fully_qualified_table_name, consume_after, id LIMIT $6
 ) r
 WHERE (r.consume_after <= $3 OR $4 AND r.consume_after = r.created_at)
-  AND EXISTS (SELECT FROM unnest($5::bigint[]) AS k (number) WHERE k.number = r.number)`
+  AND (r.number IN (SELECT unnest($5::bigint[]))) IS TRUE`
 
 // RecordPage says which records are wanted: up to Limit pending ones of Parent behind After that
 // were due when the queue was read, and if Since those, too, that were recorded since and never

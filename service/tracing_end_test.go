@@ -128,8 +128,11 @@ func TestTrace_ARunThatRestsWhileALockQueueLastsGoesOnAndTellsOfItsRests(t *test
 	dissolve()
 	r = servicetest.Ended(t, s, r.ID)
 	servicetest.WantRun(t, r, repo.RunSucceeded, "processed_records=40 deleted_rows=120")
-	finished := book.Lines("run finished")
-	assert.That(t, !r.OverLimit && r.Reason == "" && len(finished) == 1 && strings.Contains(finished[0], "rested_seconds="), "%+v, %v", r, finished)
+	assert.That(t, !r.OverLimit && r.Reason == "", "%+v", r)
+	devdb.Eventually(t, "one log line of the run's end with its pauses", func() bool {
+		finished := book.Lines("run finished")
+		return len(finished) == 1 && strings.Contains(finished[0], "rested_seconds=")
+	})
 	devdb.Eventually(t, "the span of the run", func() bool { return len(servicetest.Named(spans, "maintenance.run")) == 1 })
 	for _, name := range []string{"maintenance.run", "maintenance.batch"} {
 		assert.That(t, slices.ContainsFunc(servicetest.Named(spans, name), func(s sdktrace.ReadOnlySpan) bool {

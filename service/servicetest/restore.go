@@ -99,8 +99,9 @@ BEGIN
   END IF;
   PERFORM set_config('client_min_messages', 'warning', true);
   -- What is new, or a trigger of another state, is dropped; then what is there gets its name again.
+  CREATE TEMP TABLE present AS TABLE things;
   FOR x IN SELECT t.*, k.name AS was
-      FROM things t LEFT JOIN remembered k ON (k.class, k.id, k.sub) = (t.class, t.id, t.sub) AND (k.look = t.look OR t.level <> 6)
+      FROM present t LEFT JOIN remembered k ON (k.class, k.id, k.sub) = (t.class, t.id, t.sub) AND (k.look = t.look OR t.level <> 6)
       WHERE t.name IS DISTINCT FROM k.name ORDER BY k.name IS NOT NULL, t.level LOOP
     o := pg_identify_object(x.class, x.id, x.sub);
     CONTINUE WHEN o.identity IS NULL;
@@ -111,14 +112,19 @@ BEGIN
       WHEN x.was IS NULL THEN format('DROP %s %s CASCADE', o.type, o.identity)
       ELSE format('ALTER %s %s RENAME TO %I', o.type, o.identity, x.was) END;
   END LOOP;
-  FOR x IN SELECT k.made FROM remembered k LEFT JOIN things t USING (class, id, sub)
+  TRUNCATE present;
+  INSERT INTO present TABLE things;
+  FOR x IN SELECT k.made FROM remembered k LEFT JOIN present t USING (class, id, sub)
       WHERE k.made IS NOT NULL AND t.look IS DISTINCT FROM k.look ORDER BY k.level LOOP
     EXECUTE x.made;
   END LOOP;
-  UPDATE remembered k SET id = t.id, sub = t.sub FROM things t
+  TRUNCATE present;
+  INSERT INTO present TABLE things;
+  UPDATE remembered k SET id = t.id, sub = t.sub FROM present t
     WHERE (t.level, t.class, t.at, t.name, t.look) = (k.level, k.class, k.at, k.name, k.look) AND (t.id, t.sub) <> (k.id, k.sub);
   SELECT string_agg(concat_ws(' ', class, at::regclass, name, look), ', ') INTO other
-    FROM things t FULL JOIN remembered k USING (class, id, sub, at, name, look) WHERE t.level IS NULL OR k.level IS NULL;
+    FROM present t FULL JOIN remembered k USING (class, id, sub, at, name, look) WHERE t.level IS NULL OR k.level IS NULL;
+  DROP TABLE present;
   IF other <> '' THEN
     RAISE 'not undone: %', other;
   END IF;
