@@ -72,7 +72,7 @@ func TestAudit_HasWhatChangesSomethingAndWhoWasRefused(t *testing.T) {
 func TestAudit_ComesInPagesFromATimeOn(t *testing.T) {
 	f := start(t)
 	f.exec(`INSERT INTO maintenance.audit (at, by, address, role, action, target, reason, outcome)
-		SELECT '2026-11-01Z'::timestamptz + (i / 3) * interval '1 hour', 'a', '', 'admin', 'PauseWorker', i::text, '', 'OK' FROM generate_series(0, 11) i`)
+		SELECT '2026-11-01Z'::timestamptz + (i / 3) * interval '1 hour' + i * interval '1 ms', 'a', '', 'admin', 'PauseWorker', i::text, '', 'OK' FROM generate_series(0, 11) i`)
 	read := func(size int32, since *timestamppb.Timestamp) string {
 		request := &maintenancev1.ListAuditRequest{PageSize: size, Since: since}
 		return joined(entries(f, f.ListAudit, request, (*maintenancev1.ListAuditResponse).GetEntries),

@@ -81,8 +81,13 @@ func TestFault_Replica_StaleCandidatesDecideNothing(t *testing.T) {
 	m := servicetest.NewMirrored(servicetest.Parallel(t))
 	s := m.Service()
 	m.Candidates()
+	m.Detail(305, 0, "NULL")
+	m.Detail(306, 14, "NULL")
 	m.Replayed(servicetest.PlaceholderUsers, servicetest.AdjournedGroups, servicetest.GhostUsers)
 	m.Pause()
+	// Another worker has tried them: one now, the other for the last time.
+	m.Exec("main", `UPDATE import_placeholder_user_details SET last_deletion_attempt_at = now() WHERE id = 305`)
+	m.Exec("main", `UPDATE import_placeholder_user_details SET deletion_attempts = 15 WHERE id = 306`)
 	m.Exec("main", `UPDATE import_placeholder_user_details SET namespace_id = 401 WHERE id = 301`)
 	m.Detail(304, 0, "NULL")
 	m.Exec("main", `DELETE FROM group_deletion_schedules WHERE group_id = 401`)
@@ -101,7 +106,7 @@ func TestFault_Replica_StaleCandidatesDecideNothing(t *testing.T) {
 	m.Want("main", servicetest.JobsOfPlaceholders, "302 303 304")
 	m.Want("main", `SELECT string_agg(args ->> 'group_id', ' ') FROM maintenance.river_job WHERE kind = 'destroy_group'`, "403")
 	m.Want("main", `SELECT string_agg(id::text, ' ' ORDER BY id) FROM users WHERE id > 500 AND id < 600`, "501 502")
-	m.Want("main", `SELECT deletion_attempts FROM import_placeholder_user_details WHERE id = 301`, "0")
+	m.Want("main", `SELECT string_agg(deletion_attempts::text, ' ' ORDER BY id) FROM import_placeholder_user_details WHERE id IN (301, 305, 306)`, "0 0 15")
 }
 
 func TestFault_Replica_BacklogsAreReadThereAndItsLossInTheMiddleOfARunCostsNothing(t *testing.T) {

@@ -22,6 +22,7 @@ func TestGhostUserMigration_WhileOthersHoldLocks(t *testing.T) {
 		"a ghost that somebody else has made meanwhile is used":                   aGhostThatSomebodyElseHasMadeMeanwhileIsUsed,
 		"does not stand in the way of those who lock the user and then the queue": doesNotStandInTheWayOfThoseWhoLockTheUserAndThenTheQueue,
 		"a run held to a plan deletes nobody else":                                aRunHeldToAPlanDeletesNobodyElse,
+		"a namespace that comes before the last step goes with its user":          aNamespaceThatComesBeforeTheLastStepGoesWithItsUser,
 	})
 }
 
@@ -125,6 +126,16 @@ func doesNotStandInTheWayOfThoseWhoLockTheUserAndThenTheQueue(g *servicetest.Gho
 	g.Held(`SELECT FROM users WHERE id = 10 FOR UPDATE`, 1, `UPDATE ghost_user_migrations SET updated_at = now() WHERE user_id = 10`)
 	g.Run(g.Service(), "migrated_users=1 deleted_rows=4")
 	g.WantGone(10)
+}
+
+func aNamespaceThatComesBeforeTheLastStepGoesWithItsUser(g *servicetest.Ghosts) {
+	g.Doomed(10)
+	// No foreign key ties a namespace to its owner.
+	g.Held(`SELECT FROM users WHERE id = 10 FOR UPDATE`, 1,
+		`INSERT INTO namespaces (id, name, path, type, owner_id, organization_id, created_at, updated_at) VALUES (900, 'n', 'n', 'User', 10, 1, now(), now())`)
+	g.Run(g.Service(), "migrated_users=1 deleted_rows=6")
+	g.WantGone(10)
+	g.Want("main", `SELECT count(*) FROM namespaces WHERE owner_id = 10`, "0")
 }
 
 func aRunHeldToAPlanDeletesNobodyElse(g *servicetest.Ghosts) {

@@ -215,6 +215,21 @@ func TestExcess_LastsAsLongAsOneLookAfterTheOtherSeesIt(t *testing.T) {
 	}
 }
 
+func TestExcess_OfBeforeTheRunCountsFromItsStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := &Execution{started: time.Now(), loads: &Loads{config: LoadConfig{Patience: 20 * time.Second}}}
+		old, late := &Excess{began: time.Now().Add(-time.Hour)}, &Excess{began: time.Now().Add(10 * time.Second)}
+		for _, c := range []struct {
+			sleep    time.Duration
+			old, end bool
+		}{{0, false, false}, {19 * time.Second, false, false}, {time.Second, true, false}, {10 * time.Second, true, true}} {
+			time.Sleep(c.sleep)
+			assert.Equal(t, x.timedOut(old), c.old, "an excess that is older than the run, after "+time.Since(x.started).String())
+			assert.Equal(t, x.timedOut(late), c.end, "an excess of the run, after "+time.Since(x.started).String())
+		}
+	})
+}
+
 func TestExcess_IsNamedWithItsValueItsLimitAndItsKey(t *testing.T) {
 	c := LoadConfig{MaxReplicaLag: 30 * time.Second, MaxWALRate: 64 << 20, MaxLockWait: 5 * time.Second}
 	load := repo.Load{Replica: "r1", Lag: 72500 * time.Millisecond, WALRate: 100 << 20, Queues: []repo.LockQueue{
