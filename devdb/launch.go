@@ -20,7 +20,7 @@ import (
 )
 
 // startTimeout bounds the server's start, crash recovery included.
-const startTimeout = 60 * time.Second
+const startTimeout = WaitTimeout
 
 // adoptTimeout bounds the wait for an earlier server to come up or go down.
 const adoptTimeout = stopTimeout + 5*time.Second

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // prepareTimeout bounds the preparation of a template. Big ones take minutes on
@@ -320,7 +321,13 @@ func (c *Cluster) prepare(ctx context.Context, from Template) (name string, err 
 	if err := packCatalogue(ctx, c.URL(name+"_new")); err != nil {
 		return "", err
 	}
-	return name, c.exec(ctx, "ALTER DATABASE "+fresh+" ALLOW_CONNECTIONS false", "ALTER DATABASE "+fresh+" RENAME TO "+complete)
+	for end := time.Now().Add(WaitTimeout); ; {
+		err = c.exec(ctx, "ALTER DATABASE "+fresh+" ALLOW_CONNECTIONS false", "ALTER DATABASE "+fresh+" RENAME TO "+complete)
+		// object_in_use: the backend of a closed connection has not ended yet.
+		if known, ok := errors.AsType[*pgconn.PgError](err); !ok || known.Code != "55006" || pause(ctx, end) != nil {
+			return name, err
+		}
+	}
 }
 
 const catalogueSQL = `

@@ -33,7 +33,12 @@ const maxTemplates = 30
 // does not start, StartShared starts an ephemeral cluster. The log gets one line
 // for each step that takes time.
 func StartShared(ctx context.Context, log io.Writer) (*Cluster, error) {
-	c, err := startKept(ctx, log)
+	version := 0 // that of a PostgreSQL that is still to be downloaded
+	if found, err := find(ctx, os.Getenv("PATH"), places(), 0); err == nil {
+		version = found.version
+	}
+	dir := keptDir(strconv.Itoa(version))
+	c, err := startKept(ctx, dir, log)
 	if err == nil || ctx.Err() != nil || errors.Is(err, errNoPrograms) {
 		return c, err
 	}
@@ -41,7 +46,7 @@ func StartShared(ctx context.Context, log io.Writer) (*Cluster, error) {
 		_, _ = fmt.Fprintf(log, "The test cluster is in use by process %s: starting a temporary one\n", other.process)
 	} else {
 		_, _ = fmt.Fprintf(log, "The test cluster does not start (%v): starting a temporary one\n", err)
-		err = RemoveShared(ctx) // it may be damaged: it is written without fsync
+		err = removeKept(ctx, dir) // it may be damaged: it is written without fsync
 	}
 	if _, used := errors.AsType[*inUseError](err); err != nil && !used {
 		return nil, err
@@ -49,12 +54,8 @@ func StartShared(ctx context.Context, log io.Writer) (*Cluster, error) {
 	return startForTests(ctx, Config{Ephemeral: true, Dir: memoryDir(), Log: log})
 }
 
-func startKept(ctx context.Context, log io.Writer) (*Cluster, error) {
-	version := 0 // that of a PostgreSQL that is still to be downloaded
-	if found, err := find(ctx, os.Getenv("PATH"), places(), 0); err == nil {
-		version = found.version
-	}
-	c, err := startForTests(ctx, Config{Dir: keptDir(strconv.Itoa(version)), unsafe: true, Log: log})
+func startKept(ctx context.Context, dir string, log io.Writer) (*Cluster, error) {
+	c, err := startForTests(ctx, Config{Dir: dir, unsafe: true, Log: log})
 	if err != nil {
 		return nil, err
 	}
@@ -85,18 +86,23 @@ func RemoveShared(ctx context.Context) (err error) {
 		// The pattern is well-formed.
 		dirs, _ := filepath.Glob(filepath.Join(base, fmt.Sprintf("caretaker-tests-%d-*", os.Getuid())))
 		for _, dir := range dirs {
-			lock, lockErr := lockFile(filepath.Join(dir, "lock"))
-			if lockErr != nil {
-				err = errors.Join(err, lockErr)
-				continue
-			}
-			removeStale(ctx, folder{path: dir, lock: lock})
-			if !missing(dir) {
-				err = errors.Join(err, fmt.Errorf("%s cannot be removed: remove it by hand", dir))
-			}
+			err = errors.Join(err, removeKept(ctx, dir))
 		}
 	}
 	return err
+}
+
+// removeKept removes one kept cluster. It fails while a process uses the cluster.
+func removeKept(ctx context.Context, dir string) error {
+	lock, err := lockFile(filepath.Join(dir, "lock"))
+	if err != nil {
+		return err
+	}
+	removeStale(ctx, folder{path: dir, lock: lock})
+	if !missing(dir) {
+		return fmt.Errorf("%s cannot be removed: remove it by hand", dir)
+	}
+	return nil
 }
 
 const leftBehindSQL = `
