@@ -157,7 +157,7 @@ func TestRunbook_StatementsWork(t *testing.T) {
 
 // Every command is called as in its examples, with a file that does not exist, and one with a key that does not.
 func TestConfig_AWrongFileIsAnErrorOfEveryCommand(t *testing.T) {
-	sh, wrong := examples(t), saved(t, "wrong.yml", "listn: 127.0.0.1:50051")
+	sh, wrong := examples(t), saved(t, "wrong.yml", "listn: 127.0.0.1:0")
 	tried := 0
 	everyCommand(cli.Root(cli.Streams{}), func(c *cobra.Command) {
 		// init writes the file of --config.

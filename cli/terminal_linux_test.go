@@ -113,7 +113,7 @@ func wideTables() map[string]example {
 		}, []string{"12345678"}},
 		"audit": {func(a *app) error {
 			return a.describeAudit(&pb.ListAuditResponse{Entries: []*pb.AuditEntry{{
-				At: now, By: name, Address: "[2001:db8::1234:5678]:50051", Role: "operator", Action: "SetFeatureFlag", Target: longWorker, Outcome: "PERMISSION_DENIED", Reason: words,
+				At: now, By: name, Address: "[2001:db8::1234:5678]:51234", Role: "operator", Action: "SetFeatureFlag", Target: longWorker, Outcome: "PERMISSION_DENIED", Reason: words,
 			}}})
 		}, []string{"SetFeatureFlag"}},
 		"plan": {func(a *app) error {

@@ -94,7 +94,7 @@ func fails(t *testing.T, err error, text string, about ...any) {
 func TestLoad_EnvironmentAloneIsEnough(t *testing.T) {
 	t.Parallel()
 	got, err := loadWork("", []string{"PATH=/bin", mainURL})
-	want := both{&Config{ //nolint:gocritic // what it is without a configuration
+	want := both{&Config{
 		Listen: "127.0.0.1:50051", MetricsListen: "127.0.0.1:9464", LogLevel: "info", SchedulerEnabled: true, JobsEnabled: true,
 		Databases: []Database{{Name: "main", URL: "postgres://u:secret@db/main"}},
 	}, defaults()}

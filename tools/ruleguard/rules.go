@@ -10,6 +10,7 @@ import "github.com/quasilyte/go-ruleguard/dsl"
 func timeouts(m dsl.Matcher) {
 	const shortest = 240_000_000_000 // devdb.WaitTimeout, in nanoseconds
 	m.Import("context")
+	m.Import("net/http")
 	m.Import("time")
 	m.Match(
 		`context.WithTimeout($_, $d)`,
@@ -20,6 +21,8 @@ func timeouts(m dsl.Matcher) {
 		`$_.SetDeadline(time.Now().Add($d))`,
 		`$_.SetReadDeadline(time.Now().Add($d))`,
 		`context.WithDeadline($_, time.Now().Add($d))`,
+		`http.Client{$*_, Timeout: $d, $*_}`,
+		`$_.Timeout = $d`,
 	).
 		Where((m.File().Name.Matches(`_test\.go$`) || m.File().PkgPath.Matches(`/servicetest$`)) && m["d"].Const && m["d"].Value.Int() < shortest).
 		Report("a timeout below devdb.WaitTimeout fails on a busy machine: use devdb.WaitTimeout, or say why the time has to pass")
@@ -31,6 +34,7 @@ func elapsed(m dsl.Matcher) {
 	m.Match(
 		`assert.That($_, time.Since($_) < $_, $*_)`, `assert.That($_, time.Since($_) <= $_, $*_)`,
 		`time.Since($_) > $_`, `time.Since($_) >= $_`, `$_ < time.Since($_)`,
+		`$x.Sub($y) > $d`, `$x.Sub($y) < $d`,
 		`if $x := time.Since($_); $x > $_ { $*_ }`, `if $x := time.Since($_); $x >= $_ { $*_ }`,
 		`{ $*_; $x := time.Since($_); $*_; if $x > $_ { $*_ }; $*_ }`,
 		`{ $*_; $x := time.Since($_); $*_; if $x >= $_ { $*_ }; $*_ }`,
@@ -40,11 +44,16 @@ func elapsed(m dsl.Matcher) {
 		Report("an upper bound on elapsed time fails on a busy machine: check what was done instead")
 }
 
-// ports: a test listens on port 0, or on a port that it was given.
+// ports: a test listens on port 0, or on a port that it was given. The defaults are the subject of
+// config's tests and of messages that show an address.
 func ports(m dsl.Matcher) {
-	m.Import("net")
-	m.Match(`net.Listen($*_, $x)`, `$_($x)`, `$_{$*_, $_: $x, $*_}`).
-		Where((m.File().Name.Matches(`_test\.go$`) || m.File().PkgPath.Matches(`/servicetest$`)) &&
-			m["x"].Text.Matches(`^"(127\.0\.0\.1|localhost)?:(50051|9464|8080)"$`)).
+	m.Match(
+		// The pairs of a list, and its last.
+		`$x, $_`, `$_, $x`, `$_($*_, $x)`, `$_{$*_, $x}`,
+		`$_: $x`, `$x: $_`, `$_ = $x`, `$_ := $x`, `var $_ = $x`, `const $_ = $x`, `$x + $_`, `$_ + $x`,
+	).
+		Where(m["x"].Node.Is(`BasicLit`) && m["x"].Text.Matches("(^[\"`]|[[:alnum:]./=*\\]-]):(50051|9464|8080)([^0-9]|$)") &&
+			(m.File().Name.Matches(`_test\.go$`) || m.File().PkgPath.Matches(`/servicetest$`)) &&
+			!m.File().PkgPath.Matches(`/config(_test)?$`) && !m["x"].Text.Matches(`is not an address such as`)).
 		Report("a default port may be in use: listen on port 0")
 }
