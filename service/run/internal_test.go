@@ -223,7 +223,7 @@ func TestExcess_OfBeforeTheRunCountsFromItsStart(t *testing.T) {
 			sleep    time.Duration
 			old, end bool
 		}{{0, false, false}, {19 * time.Second, false, false}, {time.Second, true, false}, {10 * time.Second, true, true}} {
-			time.Sleep(c.sleep)
+			time.Sleep(c.sleep) //nolint:forbidigo // in a synctest bubble
 			assert.Equal(t, x.timedOut(old), c.old, "an excess that is older than the run, after "+time.Since(x.started).String())
 			assert.Equal(t, x.timedOut(late), c.end, "an excess of the run, after "+time.Since(x.started).String())
 		}
