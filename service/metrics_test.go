@@ -1,7 +1,6 @@
 package service_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -171,7 +170,7 @@ func TestMetrics_ShowBacklogsAndLeases(t *testing.T) {
 func TestLog_HasTheBeginningAndTheEndOfARun(t *testing.T) {
 	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 5)
 	e.Mine("c", "OLD.p_id = 2", "P0001")
-	var said bytes.Buffer
+	var said servicetest.Buffer
 	s := e.Service(servicetest.OneChild, func(c *service.Config) { c.Logger = slog.New(slog.NewJSONHandler(&said, nil)) })
 	r := servicetest.RunBatch(t, s, "main")
 	lines := map[string][]map[string]any{}

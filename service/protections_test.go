@@ -198,7 +198,7 @@ func userIsSkippedByTheWorkerAndRefusedByEveryJob(e *servicetest.Estate) {
 	e.Bots(1, 2, 3, 4)
 	e.Alive(3)
 	manages(e, 4)
-	log := &servicetest.LogBook{}
+	log := &servicetest.Buffer{}
 	s := e.Service("", e.WithQueue, log.KeepAll)
 	for _, id := range []int64{2, 3, 77} {
 		protect(t, s, "user", id)

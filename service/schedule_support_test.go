@@ -1,7 +1,6 @@
 package service_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -237,7 +236,7 @@ func TestRound_ARequestWorksTheDatabaseOfItsMinute(t *testing.T) {
 	for _, name := range []string{"main", "ci"} {
 		e.Deleted(name, "p", 1, 1)
 	}
-	var said bytes.Buffer
+	var said servicetest.Buffer
 	s := e.Service(servicetest.OneChild, rotateAll, func(c *service.Config) {
 		service.Settings[loosefk.Config](c).Schedule = "*/2 * * * *"
 		c.Logger = slog.New(slog.NewTextHandler(&said, nil))

@@ -116,7 +116,7 @@ func TestLooseForeignKeysCleanup_WithoutAQueueIsSkipped(t *testing.T) {
 func TestNew_WarnsOfRunsOfLessThanASecondAndOfDatabasesThatHaveNoTurn(t *testing.T) {
 	e := servicetest.New(servicetest.Parallel(t), servicetest.Small, "main", "ci")
 	made := func(change ...func(*service.Config)) (*service.Service, string) {
-		log := &servicetest.LogBook{}
+		log := &servicetest.Buffer{}
 		s := e.Service(servicetest.OneChild, append(change, log.KeepAll)...)
 		return s, strings.Join(log.Lines("level=WARN"), "\n")
 	}

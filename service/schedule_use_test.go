@@ -1,7 +1,6 @@
 package service_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -47,7 +46,7 @@ func TestUnused_AWorkerThatIsNotConfiguredHasNoFiresNoRunsAndNoSeries(t *testing
 	m := servicetest.NewMeter(t)
 	c := newClockedWith(t, "main")
 	c.hide()
-	var said bytes.Buffer
+	var said servicetest.Buffer
 	s := c.Service(servicetest.OneChild, func(config *service.Config) { config.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
 	c.watch(s, "11-20 12:00:30", "11-20 12:02:00", "11-20 12:06:10", "11-21 12:00:00")
 	c.wantGhostFires("")

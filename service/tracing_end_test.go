@@ -1,7 +1,6 @@
 package service_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -119,7 +118,7 @@ func TestTrace_WhatIsPutOffStoppedOrHeldIsNoFailure(t *testing.T) {
 func TestTrace_ARunThatRestsWhileALockQueueLastsGoesOnAndTellsOfItsRests(t *testing.T) {
 	spans := servicetest.Tracing(t)
 	e := servicetest.NewDeletedParents(t, 40)
-	book := &servicetest.LogBook{}
+	book := &servicetest.Buffer{}
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(run.LoadConfig{MaxLockWait: 300 * time.Millisecond, Patience: devdb.WaitTimeout}), book.KeepAll)
 	dissolve := e.LockQueue("c", "2 s")
 	r := servicetest.Begin(t, s, "main")
@@ -200,7 +199,7 @@ func TestTrace_ATickThatRunsNothingHasATraceOfItsOwnAndTheTypedReason(t *testing
 		return r
 	}
 	for name, why := range map[string]string{servicetest.LooseForeignKeys: servicetest.LooseForeignKeys + " is paused", run.AllWorkers: "all workers are paused"} {
-		log := &bytes.Buffer{}
+		log := &servicetest.Buffer{}
 		s := e.Service(servicetest.OneChild, servicetest.TracedLogTo(log))
 		servicetest.Pause(t, s, name)
 		log.Reset()
@@ -208,7 +207,7 @@ func TestTrace_ATickThatRunsNothingHasATraceOfItsOwnAndTheTypedReason(t *testing
 		assert.That(t, strings.HasPrefix(r.Reason, "WORKER_PAUSED: "), "reason %s", r.Reason)
 		wantNothingOf(t, spans, "an incident", "alice")
 		line := map[string]any{}
-		assert.NoError(t, json.Unmarshal(log.Bytes(), &line))
+		assert.NoError(t, json.Unmarshal([]byte(log.String()), &line))
 		for key, want := range map[string]any{"msg": "run skipped", "outcome": "skipped", "reason": "WORKER_PAUSED", "trigger": "schedule", "trace_id": r.TraceID, "why": nil} {
 			assert.Equal(t, line[key], want, key)
 		}
@@ -271,7 +270,7 @@ func TestTrace_ASettingThatIsInvalidOrOffIsNamedWithoutItsValue(t *testing.T) {
 	}
 	wantNothingOf(t, spans, "alice", "2047110815")
 	e.Exec("main", setTokens, servicetest.TokenSettings("null"))
-	log := &bytes.Buffer{}
+	log := &servicetest.Buffer{}
 	servicetest.RunTokens(t, e.Service("", e.WithQueue, servicetest.TracedLogTo(log)))
 	why := servicetest.Attribute(servicetest.Named(spans, "maintenance.run")[3], "maintenance.stopped_because")
 	assert.That(t, strings.HasPrefix(why, "skipped: SETTING_OFF: "+servicetest.TokenSettingKey), "stopped because %q", why)

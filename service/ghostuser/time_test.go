@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/ghostuser"
@@ -149,6 +150,7 @@ func cancelledWhileAUserMeetsAnErrorItLeavesTheQueueAlone(g *servicetest.Ghosts)
 	servicetest.WantRun(g.T, r, repo.RunCancelled, "")
 	g.Want("main", `SELECT string_agg(consume_after::text, ' ' ORDER BY id) FROM ghost_user_migrations`, before)
 	g.Want("main", `SELECT i.author_id || ' ' || m.author_id FROM issues i, merge_requests m`, "10 10")
+	devdb.Eventually(g.T, "the last line of the run", func() bool { return len(g.Log.Lines("run finished")) > 0 })
 	g.WantLog(0, `"level":"ERROR"`)
 }
 

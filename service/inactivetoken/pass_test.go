@@ -141,7 +141,7 @@ func continuationWaitsForPauseLeaseAndSwitch(e *servicetest.Estate) {
 		c.Logger = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
 	servicetest.RunTokens(t, s)
-	const waiting = `SELECT concat_ws(' ', state, attempt, metadata ->> 'snoozes', scheduled_at BETWEEN now() + interval '5 s' AND now() + interval '10 s')
+	const waiting = `SELECT concat_ws(' ', state, attempt, metadata ->> 'snoozes', scheduled_at BETWEEN attempted_at + interval '5 s' AND now() + interval '10 s')
 		FROM maintenance.river_job WHERE kind = 'continue_inactive_token_deletion'`
 	assert.Must(s.PauseWorker(context.Background(), servicetest.InactiveTokens, "test", "me", 0))(t)
 	e.Work(s, "continue_inactive_token_deletion")

@@ -1,7 +1,6 @@
 package job_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -199,7 +198,7 @@ func TestDeleteUser_TheLogOfAFailureHasNoWordsOfTriggers(t *testing.T) {
 	e.User(7, 0, 1)
 	e.Exec("main", `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'a secret of %', NEW.email; END $$;
 		CREATE TRIGGER refuse BEFORE UPDATE ON users FOR EACH ROW EXECUTE FUNCTION refuse()`)
-	log := &bytes.Buffer{}
+	log := &servicetest.Buffer{}
 	if _, err := e.AttemptOf(e.Service("", e.WithQueue, servicetest.TracedLogTo(log)), servicetest.Authorized(7), nil); err == nil {
 		t.Fatal("the trigger has refused nothing")
 	}

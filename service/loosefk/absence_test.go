@@ -44,12 +44,12 @@ func accept(e *servicetest.Estate, definitions string, children ...string) []loo
 	return accepted
 }
 
-const postponedBy = `SELECT round(extract(epoch FROM consume_after - now()) / 60) || ' min, attempts ' || cleanup_attempts
+const postponedBy = `SELECT ` + postponedMinutes + ` || ' min, attempts ' || cleanup_attempts
 	FROM loose_foreign_keys_deleted_records`
 
 func TestAbsentChild_HoldsTheRecordUntilItIsAccepted(t *testing.T) {
 	e := newAbsence(servicetest.Parallel(t))
-	var log servicetest.LogBook
+	var log servicetest.Buffer
 	s, main := e.Service(oneAbsent, log.Keep), e.State("main", "c")
 	dry := servicetest.DryRun(t, s)
 	e.WantSame("main", main, "c")
@@ -187,7 +187,7 @@ func TestAbsentChild_ThatADatabaseNoLongerHasHoldsTheRecords(t *testing.T) {
 			e.Exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c VALUES (1), (2)`)
 			e.Deleted("main", "p", 1, 1)
 			e.Exec("ci", `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c VALUES (1), (2)`)
-			var log servicetest.LogBook
+			var log servicetest.Buffer
 			s := e.Service(servicetest.OneChild, log.Keep)
 			wantRun(t, s, "processed_records=1 deleted_rows=2")
 			wantRun(t, e.Service("d: [{table: q, column: q_id, on_delete: async_nullify}]"), "") // with another file
@@ -244,7 +244,7 @@ func TestAbsentChild_ThatADatabaseNoLongerHasHoldsTheRecords(t *testing.T) {
 func TestAbsentChild_ThatIsAViewIsNamedAsOne(t *testing.T) {
 	e := newAbsence(servicetest.Parallel(t))
 	e.Exec("ci", `CREATE VIEW v AS SELECT 1 AS p_id`)
-	var log servicetest.LogBook
+	var log servicetest.Buffer
 	s := e.Service("c: [{table: p, column: p_id, on_delete: async_delete}]\nv: [{table: p, column: p_id, on_delete: async_delete}]", log.Keep)
 	const text = "held, v is a view on ci: name the table below it in the definition"
 	for _, r := range []run.Run{servicetest.DryRun(t, s), wantRun(t, s, "deleted_rows=1 rescheduled_records=1")} {
@@ -330,7 +330,7 @@ func TestStatus_NamesParentsWhoseDeletionsAreNotRecorded(t *testing.T) {
 	e.Exec("main", `CREATE TABLE p (id bigint PRIMARY KEY); CREATE TABLE q (id bigint PRIMARY KEY); CREATE TABLE r (id bigint PRIMARY KEY);
 		CREATE TABLE c (p_id bigint, q_id bigint); CREATE INDEX ON c (p_id); CREATE INDEX ON c (q_id)`)
 	e.Install("p", "q")
-	var log servicetest.LogBook
+	var log servicetest.Buffer
 	s := e.Service(definitions, log.Keep)
 	want := func(s *service.Service, untracked float64, remark string) {
 		t.Helper()

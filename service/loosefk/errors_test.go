@@ -1,7 +1,6 @@
 package loosefk_test
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -15,9 +14,14 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-// minutesLeft is how long the records are postponed, in whole minutes, in the order of their keys.
-const minutesLeft = `SELECT string_agg(primary_key_value || ':' || round(extract(epoch FROM consume_after - now()) / 60), ' ' ORDER BY primary_key_value)
-	FROM loose_foreign_keys_deleted_records`
+// postponedMinutes is for how many minutes the newest run has postponed a record.
+const postponedMinutes = `(SELECT min(minutes) FROM unnest('{1,2,4,8,16,32,60}'::integer[]) AS minutes,
+	(SELECT started_at, finished_at FROM maintenance.runs ORDER BY started_at DESC LIMIT 1) AS newest
+	WHERE consume_after - make_interval(mins => minutes) BETWEEN started_at AND finished_at)`
+
+// minutesLeft is for how many minutes each record is postponed, in the order of their keys.
+const minutesLeft = `SELECT string_agg(primary_key_value || ':' || ` + postponedMinutes + `, ' '
+	ORDER BY primary_key_value) FROM loose_foreign_keys_deleted_records`
 
 func makeDue(e *servicetest.Estate) {
 	e.T.Helper()
@@ -82,7 +86,7 @@ func TestLooseForeignKeysCleanup_SQLSTATEDecidesWhatBecomesOfTheRecords(t *testi
 	const setUp = `CREATE TABLE c_code (p_id bigint); INSERT INTO c_code SELECT i % 3 + 1 FROM generate_series(1, 9) i;
 		CREATE TABLE d_code (p_id bigint); INSERT INTO d_code VALUES (1), (2), (9); CREATE SEQUENCE tried_c_code;
 		CREATE TRIGGER mine BEFORE DELETE ON c_code FOR EACH ROW WHEN (OLD.p_id = 2) EXECUTE FUNCTION explode('CODE')`
-	const records = `SELECT string_agg(concat_ws(' ', primary_key_value || ':' || round(extract(epoch FROM consume_after - now()) / 60),
+	const records = `SELECT string_agg(concat_ws(' ', primary_key_value || ':' || ` + postponedMinutes + `,
 			failures || '/' || setbacks), ', ' ORDER BY primary_key_value)
 		FROM loose_foreign_keys_deleted_records q LEFT JOIN maintenance.record_failures x ON q.id = x.record_id AND q.partition = x.partition
 		WHERE cleanup_attempts = 0 AND fully_qualified_table_name = 'public.p_`
@@ -172,7 +176,7 @@ d:
 func TestLooseForeignKeysCleanup_AFailingDefinitionIsNotInTheLogOfEveryRun(t *testing.T) {
 	e := servicetest.NewDeletedParents(servicetest.Parallel(t), 50)
 	e.Mine("c", "OLD.p_id < 3", "P0001")
-	var said bytes.Buffer
+	var said servicetest.Buffer
 	s := e.Service(servicetest.OneChild, servicetest.Batches(5, 0), func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
 	want := func(when string, failed, again int) {
 		t.Helper()

@@ -356,7 +356,7 @@ func TestLooseForeignKeysCleanup_MovedRowsAreClosedThoughNoChildAnswers(t *testi
 			track(e, "q")
 			e.Exec("main", rewrittenRows+`; BEGIN; DELETE FROM q; INSERT INTO q VALUES (7); COMMIT`)
 			e.Exec("ci", sql)
-			var log servicetest.LogBook
+			var log servicetest.Buffer
 			s := e.Service(servicetest.OneChild+"  - {table: q, column: p_id, on_delete: async_delete}\n", log.Keep)
 			servicetest.WantCounts(t, servicetest.DryRun(t, s), "obsolete_records=13")
 			servicetest.WantCounts(t, servicetest.RunBatch(t, s, "main"), "obsolete_records=13")

@@ -1,7 +1,6 @@
 package loosefk_test
 
 import (
-	"bytes"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,12 +10,11 @@ import (
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
-// wantPostponed fails the test unless the records left are those of these keys, due in about a minute, otherwise as they were.
+// wantPostponed fails the test unless the records left are those of these keys, postponed by a minute, otherwise as they were.
 func wantPostponed(e *servicetest.Estate, keys string) {
 	e.T.Helper()
 	e.WantQueue("main", keys)
-	e.Want("main", `SELECT bool_and(consume_after BETWEEN now() + interval '40 seconds' AND now() + interval '60 seconds'
-		AND cleanup_attempts = 0 AND status = 1) FROM loose_foreign_keys_deleted_records`, "true")
+	e.Want("main", `SELECT bool_and(`+postponedMinutes+` = 1 AND cleanup_attempts = 0 AND status = 1) FROM loose_foreign_keys_deleted_records`, "true")
 	e.Want("main", `SELECT count(*) FROM maintenance.record_failures`, "0")
 }
 
@@ -142,7 +140,7 @@ func TestLooseForeignKeysCleanup_RowsThatChangeMeanwhileAreOfTheirNewParent(t *t
 }
 
 func TestLooseForeignKeysCleanup_ALockedTablePostponesTheRecordsAndIsSaidInTheLogAndTheTrace(t *testing.T) {
-	spans, log := servicetest.Tracing(t), &bytes.Buffer{}
+	spans, log := servicetest.Tracing(t), &servicetest.Buffer{}
 	e := servicetest.New(t, servicetest.Small, "main", "ci")
 	e.Exec("ci", `CREATE TABLE c (p_id bigint); CREATE INDEX ON c (p_id); INSERT INTO c SELECT generate_series(1, 4)`)
 	e.Exec("main", `CREATE TABLE d (p_id bigint); INSERT INTO d VALUES (1)`)

@@ -40,7 +40,7 @@ func TestLooseForeignKeysCleanup_AFileLikeGitLabsHoldsRecordsUntilMissingChildre
 	e.Exec("main", `INSERT INTO child_000 (column_0, column_1) VALUES (1, 9), (9, 1), (9, 9)`)
 	e.Exec("ci", `INSERT INTO child_001 (column_2) VALUES (1), (9)`)
 	e.Deleted("main", "projects", 1, 1)
-	var log servicetest.LogBook
+	var log servicetest.Buffer
 	s := e.Service(fileLikeGitLabs(), log.Keep)
 	r := wantRun(t, s, "rescheduled_records=1 deleted_rows=3")
 	assert.Contains(t, r.Reason, "1 record held, ", " child_002, child_003, child_004, child_005, child_006 and ", " more; ")

@@ -1,7 +1,6 @@
 package loosefk_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -134,7 +133,7 @@ func TestPartitions_MissingDefaultIsMended(t *testing.T) {
 	assert.Must(e.SQL["main"].Exec(t.Context(), `INSERT INTO p VALUES (1)`))(t)
 	_, err := e.SQL["main"].Exec(t.Context(), `DELETE FROM p`)
 	assert.Require(t, err != nil, "the deletion succeeds, though there is no partition for its record")
-	var said bytes.Buffer
+	var said servicetest.Buffer
 	s := e.Service(servicetest.OneChild, func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
 	servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), repo.RunSucceeded)
 	assert.That(t, strings.Contains(said.String(), "level=WARN") && strings.Contains(said.String(), "partition=5"), "log %q", said.String())
@@ -186,7 +185,7 @@ func TestPartitions_RollIsPutOffWhileADeletionIsOpen(t *testing.T) {
 			}
 		})
 	}
-	var said bytes.Buffer
+	var said servicetest.Buffer
 	s := e.Service(servicetest.OneChild, func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
 	r := servicetest.RunBatch(t, s, "main")
 	over.Store(true)

@@ -1,7 +1,6 @@
 package loosefk_test
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"strings"
@@ -210,7 +209,7 @@ func TestNewPartitions_AreTrackedByTheRunThatFindsThem(t *testing.T) {
 	e.Exec("main", `CREATE TABLE visits_2 PARTITION OF visits FOR VALUES IN (2, 3) PARTITION BY LIST (month);
 		CREATE TABLE "o'dd \x" PARTITION OF visits_2 FOR VALUES IN (2);
 		CREATE TABLE a_name_that_leaves_no_room_for_the_ending_of_the_trigger PARTITION OF visits FOR VALUES IN (4)`)
-	var said bytes.Buffer
+	var said servicetest.Buffer
 	s := e.Service(visitsChild, func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
 	if r, err := s.RunBatch(t.Context(), run.Request{Worker: servicetest.LooseForeignKeys, DryRun: true}); err != nil || r.State != repo.RunSucceeded {
 		t.Fatal(r.State, err)
@@ -265,7 +264,7 @@ func TestNewPartitions_ThatAreLockedDoNotHoldARunUp(t *testing.T) {
 		INSERT INTO visits VALUES (7, 1); INSERT INTO c (p_id) VALUES (7); DELETE FROM visits`)
 	other := e.Connect("main")
 	assert.Must(other.Exec(t.Context(), `BEGIN; LOCK TABLE visits_3 IN ROW EXCLUSIVE MODE`))(t)
-	var said bytes.Buffer
+	var said servicetest.Buffer
 	s := e.Service(visitsChild, func(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
 	wantRun(t, s, "processed_records=1 deleted_rows=1")
 	e.Want("main", tracked, bothVisits)

@@ -1,7 +1,6 @@
 package run_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,7 +30,7 @@ func deadRun(e *servicetest.Estate, id, worker, database, trace string) {
 func TestAbandonedRun_IsCountedLoggedAndTracedByWhoeverClosesIt(t *testing.T) {
 	m, spans := servicetest.NewMeter(t), servicetest.Tracing(t)
 	e := servicetest.New(t, servicetest.Small, "main")
-	log := &bytes.Buffer{}
+	log := &servicetest.Buffer{}
 	s := e.Service(servicetest.OneChild, servicetest.TracedLogTo(log))
 	other := e.Service(servicetest.OneChild)
 	const trace = "0af7651916cd43dd8448eb211c80319c"

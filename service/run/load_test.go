@@ -126,7 +126,7 @@ func TestFault_Load_WhatCannotBeSeenStopsNobody(t *testing.T) {
 	e := servicetest.NewLoaded(servicetest.Parallel(t), "main", 10)
 	e.Exec("main", `REVOKE EXECUTE ON FUNCTION pg_current_wal_flush_lsn() FROM PUBLIC`)
 	e.Open = []*repo.Database{e.As("limited")}
-	book := &servicetest.LogBook{}
+	book := &servicetest.Buffer{}
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(run.LoadConfig{MaxReplicaLag: 1, MaxWALRate: 1, MaxLockWait: 1}), book.Keep)
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 	e.Deleted("main", "p", 1, 10)
@@ -141,7 +141,7 @@ func TestFault_Load_RoleWithoutPrivilegesIsToldWhatItMisses(t *testing.T) {
 	standby(servicetest.Parallel(t))
 	e := servicetest.NewLoaded(t, "main", 10)
 	e.Open = []*repo.Database{e.As("limited")}
-	book := &servicetest.LogBook{}
+	book := &servicetest.Buffer{}
 	s := e.Service(servicetest.OneChild, servicetest.LoadLimits(run.LoadConfig{MaxReplicaLag: 1, MaxLockWait: 100 * time.Millisecond, Patience: short}), book.Keep)
 	wantEverything(t, servicetest.RunBatch(t, s, "main"))
 	said := book.Lines("grant pg_monitor to the role of caretaker")

@@ -147,13 +147,13 @@ func (g *Ghosts) WantGone(ids ...int) {
 	}
 }
 
-// WantLater fails the test unless the user is there and waits in the queue for so long, but for a few seconds that the
-// test took.
+// WantLater fails the test unless the user is there and a run has postponed it by so long.
 func (g *Ghosts) WantLater(id int, wait time.Duration) {
 	g.T.Helper()
 	g.Want("main", fmt.Sprintf(`SELECT count(*) FROM users WHERE id = %d`, id), "1")
-	g.Want("main", fmt.Sprintf(`SELECT consume_after - now() BETWEEN interval '%[2]d s' - interval '25 s' AND interval '%[2]d s' FROM ghost_user_migrations WHERE user_id = %[1]d`,
-		id, int(wait.Seconds())), "true")
+	g.Want("main", fmt.Sprintf(`SELECT EXISTS (SELECT FROM maintenance.runs
+		WHERE consume_after - interval '%d s' BETWEEN started_at AND coalesce(finished_at, clock_timestamp()))
+		FROM ghost_user_migrations WHERE user_id = %d`, int(wait.Seconds()), id), "true")
 }
 
 // WantLog fails the test unless there are so many log lines with all these words.

@@ -14,7 +14,7 @@ import (
 type Groups struct {
 	*Estate
 	Service *service.Service
-	Log     LogBook
+	Log     Buffer
 }
 
 // NewGroups makes them, with a service that has a queue and logs into g.Log.

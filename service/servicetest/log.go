@@ -1,7 +1,6 @@
 package servicetest
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"strings"
@@ -47,8 +46,8 @@ func (l *Buffer) Reset() {
 // tracedLog is a log of JSON lines with the trace ids of their contexts, as the server's has.
 type tracedLog struct{ slog.Handler }
 
-// TracedLogTo has a service log into a buffer. What reads it must not do so while anything logs.
-func TracedLogTo(to *bytes.Buffer) func(*service.Config) {
+// TracedLogTo lets a service log JSON with trace ids into a buffer.
+func TracedLogTo(to *Buffer) func(*service.Config) {
 	return func(c *service.Config) { c.Logger = slog.New(tracedLog{slog.NewJSONHandler(to, nil)}) }
 }
 
@@ -65,24 +64,9 @@ func (l tracedLog) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return tracedLog{l.Handler.WithAttrs(attrs)}
 }
 
-// LogBook keeps what a service logs.
-type LogBook struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// Write adds a line.
-func (l *LogBook) Write(line []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(line)
-}
-
-// Lines are the lines that contain a text.
-func (l *LogBook) Lines(containing string) (found []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for line := range strings.Lines(l.text.String()) {
+// Lines returns the lines that contain a text.
+func (l *Buffer) Lines(containing string) (found []string) {
+	for line := range strings.Lines(l.String()) {
 		if strings.Contains(line, containing) {
 			found = append(found, line)
 		}
@@ -90,17 +74,10 @@ func (l *LogBook) Lines(containing string) (found []string) {
 	return found
 }
 
-// Reset forgets what was logged so far.
-func (l *LogBook) Reset() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.text.Reset()
-}
-
-// Keep has a service log its warnings into the book.
-func (l *LogBook) Keep(c *service.Config) {
+// Keep makes a service log its warnings and errors as text into the buffer.
+func (l *Buffer) Keep(c *service.Config) {
 	c.Logger = slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
-// KeepAll is keep for lines of all levels.
-func (l *LogBook) KeepAll(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(l, nil)) }
+// KeepAll is [Buffer.Keep] for lines of all levels.
+func (l *Buffer) KeepAll(c *service.Config) { c.Logger = slog.New(slog.NewTextHandler(l, nil)) }

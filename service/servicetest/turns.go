@@ -1,8 +1,10 @@
 package servicetest
 
 import (
+	"maps"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -35,13 +37,13 @@ func Turns[F fixture](t *testing.T, f F, tests ...func(F)) {
 	}
 }
 
-// Cases runs tests one after the other on the same databases, as subtests.
+// Cases runs tests in the order of their names on the same databases, as subtests.
 func Cases[F fixture](t *testing.T, f F, tests map[string]func(F)) {
 	t.Helper()
-	for name, test := range tests {
+	for _, name := range slices.Sorted(maps.Keys(tests)) {
 		t.Run(name, func(t *testing.T) {
 			f.InTurn(t)
-			test(f)
+			tests[name](f)
 		})
 	}
 }
