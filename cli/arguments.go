@@ -53,9 +53,9 @@ func unknownCommand(parent *cobra.Command, name string) error {
 	return fmt.Errorf("unknown command %q", name)
 }
 
-// nothingEmpty refuses arguments and flags that are given but empty, most likely by a variable
+// rejectEmpty refuses arguments and flags that are given but empty, most likely by a variable
 // that is not set: they must not stand for all databases or workers.
-func nothingEmpty(command *cobra.Command, args []string) (err error) {
+func rejectEmpty(command *cobra.Command, args []string) (err error) {
 	for i, argument := range args {
 		if argument == "" {
 			return fmt.Errorf("argument %d must not be empty: %s", i+1, command.UseLine())
@@ -121,11 +121,11 @@ func nearFlag(command *cobra.Command, name string) string {
 	if name == "limit" && slices.Contains(names, "page-size") {
 		near = "page-size"
 	}
-	return meant(near, "--")
+	return didYouMean(near, "--")
 }
 
-// meant asks whether a name was meant, "" for none.
-func meant(near, prefix string) string {
+// didYouMean asks whether a name was meant, "" for none.
+func didYouMean(near, prefix string) string {
 	if near == "" {
 		return ""
 	}
@@ -139,7 +139,7 @@ func kindArgument(given string, kinds ...string) error {
 	}
 	last := len(kinds) - 1
 	return fmt.Errorf("%q: must be %s or %s%s", given, strings.Join(kinds[:last], ", "), kinds[last],
-		meant(config.Nearest(given, kinds), ""))
+		didYouMean(config.Nearest(given, kinds), ""))
 }
 
 // optionalWorker accepts a worker's name, which may have been given with a flag before.

@@ -44,7 +44,7 @@ func nothingDue(plan *pb.Run) bool {
 // extent says on how much a run would work, for the question before it.
 func extent(plan *pb.Run) string {
 	if n := int64(len(plan.GetCandidates())) + plan.GetMoreCandidates(); n > 0 {
-		return run.Counted(n, "candidate")
+		return run.Pluralize(n, "candidate")
 	}
 	rows, least := int64(0), ""
 	for _, d := range plan.GetDefinitions() {
@@ -54,9 +54,9 @@ func extent(plan *pb.Run) string {
 		}
 	}
 	if records := plan.GetCounts()["processed_records"]; rows == 0 && records > 0 {
-		return run.Counted(records, "record") + " without rows"
+		return run.Pluralize(records, "record") + " without rows"
 	}
-	return least + run.Counted(rows, "row")
+	return least + run.Pluralize(rows, "row")
 }
 
 // errDeclined ends a command whose question was not answered with yes.

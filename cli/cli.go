@@ -175,7 +175,7 @@ const (
 func (a *app) markBegin(command *cobra.Command) {
 	if do := command.RunE; do != nil {
 		command.RunE = func(c *cobra.Command, args []string) error {
-			if err := nothingEmpty(c, args); err != nil {
+			if err := rejectEmpty(c, args); err != nil {
 				return err
 			}
 			a.began = true

@@ -284,7 +284,7 @@ func nearName(info *errdetails.ErrorInfo, message string) string {
 	if field == "" || !listed {
 		return ""
 	}
-	return meant(config.Nearest(info.GetMetadata()[field], strings.Split(names, ", ")), "")
+	return didYouMean(config.Nearest(info.GetMetadata()[field], strings.Split(names, ", ")), "")
 }
 
 // explainTransport is explain for errors that the server has not written.

@@ -101,7 +101,7 @@ func (a *app) develop(ctx context.Context, dir, address string) (err error) {
 	trickling, stopTrickle := context.WithCancel(ctx)
 	i.closers = append(i.closers, stopTrickle)
 	i.work.Go(func() { devdb.Trickle(trickling, p.urls, trickleInterval, i.logger) })
-	a.welcome(i, p)
+	a.printSummary(i, p)
 	return i.run(ctx)
 }
 
@@ -197,8 +197,8 @@ func (p *playground) stop(ctx context.Context) error {
 	return nil
 }
 
-// welcome prints where everything is, and commands to start with.
-func (a *app) welcome(i *instance, p *playground) {
+// printSummary prints where everything is, and commands to start with.
+func (a *app) printSummary(i *instance, p *playground) {
 	address := i.listening.api.Addr().String()
 	call := "  grpcurl -plaintext %s%s maintenance.v1.MaintenanceService/%s"
 	work := `"worker": "loose_foreign_keys_cleanup", "database": "main"`

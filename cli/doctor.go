@@ -36,11 +36,11 @@ const (
 	statusError   = "error"
 )
 
-func wrong(problem, remedy string) finding {
+func failed(problem, remedy string) finding {
 	return finding{Status: statusError, Problem: problem, Remedy: remedy}
 }
 
-func doubtful(problem, remedy string) finding {
+func warning(problem, remedy string) finding {
 	return finding{Status: statusWarning, Problem: problem, Remedy: remedy}
 }
 
@@ -135,7 +135,7 @@ func (d *doctor) conclude(findings []finding) error {
 	}
 	err := d.report(nil, findings, func() {
 		d.print(findings)
-		d.println("%s, %s", run.Counted(errs, "error"), run.Counted(warnings, "warning"))
+		d.println("%s, %s", run.Pluralize(errs, "error"), run.Pluralize(warnings, "warning"))
 	})
 	if err == nil && errs > 0 {
 		return &exitError{code: exitFailed}
@@ -150,7 +150,7 @@ func (d *doctor) runChecks(ctx context.Context, database string, checks []check)
 		found, err := c.look(bounded)
 		cancel()
 		if err != nil {
-			found = append(found, wrong(oneLine(err.Error()), "mend that, then look again"))
+			found = append(found, failed(oneLine(err.Error()), "mend that, then look again"))
 		}
 		if len(found) == 0 {
 			found = []finding{{Status: statusOK}}
@@ -235,7 +235,7 @@ func (d *doctor) configuration(ctx context.Context) (found []finding, err error)
 	}
 	for line := range strings.Lines(errorText(err)) {
 		found = append(found,
-			wrong(strings.TrimSpace(line), "correct the configuration (docs/configuration.md)"))
+			failed(strings.TrimSpace(line), "correct the configuration (docs/configuration.md)"))
 	}
 	if d.config == nil {
 		return found, nil
@@ -246,7 +246,7 @@ func (d *doctor) configuration(ctx context.Context) (found []finding, err error)
 			err = database.UseReplica(ctx, one.ReplicaURL, slog.New(slog.DiscardHandler))
 		}
 		if err != nil {
-			found = append(found, wrong(err.Error(), "correct the URL (docs/databases.md)"))
+			found = append(found, failed(err.Error(), "correct the URL (docs/databases.md)"))
 		}
 		if database != nil {
 			database.LooseForeignKeysOnly = c.service.LooseForeignKeysOnly()
@@ -267,7 +267,7 @@ func errorText(err error) string {
 // build makes the service on the databases that answer. Nothing of it is started.
 func (d *doctor) build(databases []*repo.Database) (_ []finding, err error) {
 	if len(databases) == 0 || databases[0].Name != mainDatabase {
-		return []finding{wrong("what the workers need was not checked: main does not answer",
+		return []finding{failed("what the workers need was not checked: main does not answer",
 			"mend that, then look again")}, nil
 	}
 	logger := slog.New(slog.DiscardHandler)
@@ -330,10 +330,10 @@ const pageWidth = 80
 func unanswered(name string, err error) finding {
 	key := "databases." + name + ".url"
 	if same, ok := errors.AsType[*repo.SameDatabaseError](err); ok {
-		return wrong(same.Error(), "leave it out (docs/databases.md)")
+		return failed(same.Error(), "leave it out (docs/databases.md)")
 	}
 	if refused, ok := errors.AsType[*repo.Error](err); ok && refused.Refused() {
-		return wrong(connectionRefused(name, refused).Error(), "correct "+key)
+		return failed(connectionRefused(name, refused).Error(), "correct "+key)
 	}
-	return wrong(oneLine(err.Error()), "start the server, or correct host, port and network: "+key)
+	return failed(oneLine(err.Error()), "start the server, or correct host, port and network: "+key)
 }

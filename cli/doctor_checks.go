@@ -30,10 +30,10 @@ func (d *doctor) connection(ctx context.Context, database *repo.Database) ([]fin
 	url := "databases." + database.Name + ".url"
 	switch {
 	case facts.Standby:
-		return []finding{wrong("it is a standby: nothing can be written",
+		return []finding{failed("it is a standby: nothing can be written",
 			"let "+url+" lead to the primary, and replica_url to the standby")}, nil
 	case facts.ReadOnly:
-		return []finding{wrong("it is read-only", fmt.Sprintf("take default_transaction_read_only "+
+		return []finding{failed("it is read-only", fmt.Sprintf("take default_transaction_read_only "+
 			"from the server, the database or the role %s", facts.Role))}, nil
 	}
 	return nil, nil
@@ -48,9 +48,9 @@ func encryption(f repo.ServerFacts, key string) []finding {
 	switch {
 	case f.Local:
 	case !f.Encrypted:
-		return []finding{doubtful("the connection is not encrypted", "add sslmode=verify-full to "+key)}
+		return []finding{warning("the connection is not encrypted", "add sslmode=verify-full to "+key)}
 	case !f.Verified:
-		return []finding{doubtful("nobody checks the certificate of the server: any server that is in "+
+		return []finding{warning("nobody checks the certificate of the server: any server that is in "+
 			"between would be believed", "add sslmode=verify-full, and sslrootcert, to "+key)}
 	}
 	return nil
@@ -64,9 +64,9 @@ func (d *doctor) version(_ context.Context, database *repo.Database) ([]finding,
 	supported := fmt.Sprintf("caretaker is made for %d to %d", oldestServer, newestServer)
 	switch major := f.Number / 10000; {
 	case major < oldestServer:
-		return []finding{wrong("PostgreSQL "+f.Version+": "+supported, "upgrade the server")}, nil
+		return []finding{failed("PostgreSQL "+f.Version+": "+supported, "upgrade the server")}, nil
 	case major > newestServer:
-		return []finding{doubtful("PostgreSQL "+f.Version+": "+supported,
+		return []finding{warning("PostgreSQL "+f.Version+": "+supported,
 			"look for a newer caretaker, or try this one on a copy first")}, nil
 	}
 	return nil, nil
@@ -79,11 +79,11 @@ const maxSkew = 2 * time.Second
 func (d *doctor) clock(_ context.Context, database *repo.Database) (found []finding, _ error) {
 	f := d.facts[database]
 	if f.TimeZone != "UTC" {
-		found = append(found, wrong("the session's TimeZone is "+f.TimeZone+", though UTC was asked "+
+		found = append(found, failed("the session's TimeZone is "+f.TimeZone+", though UTC was asked "+
 			"for: dates would be wrong", "let the pooler pass on TimeZone (docs/databases.md)"))
 	}
 	if f.Ahead.Abs() > maxSkew+f.Within {
-		found = append(found, doubtful("its clock is "+apart(f.Ahead)+" that of this machine: times in "+
+		found = append(found, warning("its clock is "+apart(f.Ahead)+" that of this machine: times in "+
 			"logs and traces do not fit", "let NTP set both clocks"))
 	}
 	return found, nil
@@ -112,7 +112,7 @@ func (d *doctor) clocks(context.Context) (found []finding, _ error) {
 		f, known := d.facts[database]
 		by := f.Ahead - main.Ahead
 		if ok && known && by.Abs() > maxSkew+f.Within+main.Within {
-			one := doubtful("its clock is "+apart(by)+" that of main: what is postponed in one database "+
+			one := warning("its clock is "+apart(by)+" that of main: what is postponed in one database "+
 				"is due at another time in the other", "let NTP set the clocks of the servers")
 			one.Database = database.Name
 			found = append(found, one)
@@ -128,17 +128,17 @@ func (d *doctor) pooler(ctx context.Context, database *repo.Database) (found []f
 		return nil, err
 	}
 	if err != nil {
-		found = append(found, wrong("the connection goes through a pooler that may lose prepared "+
+		found = append(found, failed("the connection goes through a pooler that may lose prepared "+
 			"statements", err.Error()))
 	}
 	f := d.facts[database]
 	for _, name := range f.Harmful {
-		one := doubtful(name+" is under a second: small statements may be ended by it", "0")
+		one := warning(name+" is under a second: small statements may be ended by it", "0")
 		switch name {
 		case "array_nulls":
-			one = wrong("array_nulls is off: behind a pooler, jobs break", "on")
+			one = failed("array_nulls is off: behind a pooler, jobs break", "on")
 		case "bytea_output":
-			one = wrong("bytea_output is escape: behind a pooler, jobs break", "hex")
+			one = failed("bytea_output is escape: behind a pooler, jobs break", "hex")
 		}
 		one.Remedy = fmt.Sprintf("ALTER ROLE %s SET %s = %s, and leave it out of databases.%s.url",
 			f.Role, name, one.Remedy, database.Name)
@@ -151,8 +151,8 @@ const (
 	// lateReplica is from when on it is worth a word: until a replica has replayed what a run has
 	// written, that run reads the primary.
 	lateReplica = 30 * time.Second
-	// hastyReplica is how long a standby should at least let a query keep it from replaying.
-	hastyReplica = 5 * time.Second
+	// shortReplicaDelay is how long a standby should at least let a query keep it from replaying.
+	shortReplicaDelay = 5 * time.Second
 )
 
 func (d *doctor) replica(ctx context.Context, database *repo.Database) (found []finding, _ error) {
@@ -164,24 +164,24 @@ func (d *doctor) replica(ctx context.Context, database *repo.Database) (found []
 	case errors.Is(err, repo.ErrNoReplica):
 		return nil, nil
 	case pooled != nil && !refused:
-		return []finding{doubtful("the replica is behind a pooler that may lose prepared statements: "+
+		return []finding{warning("the replica is behind a pooler that may lose prepared statements: "+
 			"the primary is read", oneLine(pooled.Error()))}, nil
 	case err != nil:
-		return []finding{doubtful("the replica does not answer, the primary is read: "+
+		return []finding{warning("the replica does not answer, the primary is read: "+
 			oneLine(err.Error()), "correct "+key+", or leave it out")}, nil
 	}
 	found = encryption(f.ServerFacts, key)
 	if err := database.CheckReplica(ctx); err != nil {
-		return append(found, doubtful("the primary is read: "+oneLine(err.Error()),
+		return append(found, warning("the primary is read: "+oneLine(err.Error()),
 			"let "+key+" lead to a hot standby of this database's server")), nil
 	}
 	if f.Late > lateReplica {
-		found = append(found, doubtful("the replica is "+f.Late.Round(time.Second).String()+
+		found = append(found, warning("the replica is "+f.Late.Round(time.Second).String()+
 			" late, the primary is read most of the time",
 			"look at pg_stat_wal_receiver and the log there: what keeps it from replaying?"))
 	}
-	if f.Patience != nil && *f.Patience < hastyReplica {
-		found = append(found, doubtful(fmt.Sprintf("the replica cancels queries that are in the way of "+
+	if f.Patience != nil && *f.Patience < shortReplicaDelay {
+		found = append(found, warning(fmt.Sprintf("the replica cancels queries that are in the way of "+
 			"replay after %s: the primary is then read", f.Patience),
 			"hot_standby_feedback = on, or a longer max_standby_streaming_delay, there"))
 	}
@@ -191,7 +191,7 @@ func (d *doctor) replica(ctx context.Context, database *repo.Database) (found []
 func (d *doctor) schema(ctx context.Context, database *repo.Database) ([]finding, error) {
 	err := checkMigrated(ctx, database)
 	if errors.Is(err, repo.ErrNotMigrated) {
-		return []finding{wrong("the schema maintenance is missing or old: "+oneLine(err.Error()),
+		return []finding{failed("the schema maintenance is missing or old: "+oneLine(err.Error()),
 			"run caretaker migrate with this configuration, as a role that may create schemas")}, nil
 	}
 	if err != nil {
@@ -199,7 +199,7 @@ func (d *doctor) schema(ctx context.Context, database *repo.Database) ([]finding
 	}
 	newer, current, known, err := database.NewerSchema(ctx)
 	if newer {
-		return []finding{doubtful(fmt.Sprintf("the schema maintenance is at %d, this caretaker knows "+
+		return []finding{warning(fmt.Sprintf("the schema maintenance is at %d, this caretaker knows "+
 			"%d: a newer one has migrated it", current, known), "use the newer one")}, err
 	}
 	return nil, err
@@ -208,7 +208,7 @@ func (d *doctor) schema(ctx context.Context, database *repo.Database) ([]finding
 func (d *doctor) application(ctx context.Context, database *repo.Database) ([]finding, error) {
 	_, err := database.ApplicationSchema(ctx)
 	if none, ok := errors.AsType[*repo.NoSchemaError](err); ok {
-		return []finding{wrong("it has no application schema", none.Advice)}, nil
+		return []finding{failed("it has no application schema", none.Advice)}, nil
 	}
 	if err != nil || database.Name != mainDatabase || database.LooseForeignKeysOnly {
 		return nil, err
@@ -219,12 +219,12 @@ func (d *doctor) application(ctx context.Context, database *repo.Database) ([]fi
 	}
 	_, err = database.DeletedRecordsShape(ctx)
 	if moved, ok := errors.AsType[*repo.QueueMovedError](err); ok {
-		return []finding{wrong(moved.Changed(), moved.Advice())}, nil
+		return []finding{failed(moved.Changed(), moved.Advice())}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return []finding{doubtful("it has not the tables of GitLab, for which use: gitlab is",
+	return []finding{warning("it has not the tables of GitLab, for which use: gitlab is",
 		"set use: loose_foreign_keys")}, nil
 }
 
@@ -273,7 +273,7 @@ func (d *doctor) references(
 	users := needs.Catalog.Table("users").Table
 	for _, k := range bulk.Forbidding(needs.Catalog, users, d.listed()...) {
 		what := k.Child.Name + "." + k.ColumnNames()
-		found = append(found, doubtful(
+		found = append(found, warning(
 			fmt.Sprintf("users to whom %s refers are not deleted: no list names it, and the foreign key "+
 				"%s neither cascades nor sets NULL", what, k.Name),
 			"give it ON DELETE CASCADE or SET NULL, or empty the column before users go"))
@@ -325,12 +325,12 @@ func (d *doctor) expiry(c *x509.Certificate, what, renew string) []finding {
 	what += " (" + c.Subject.String() + ")"
 	switch now := time.Now(); {
 	case c.NotBefore.After(now):
-		return []finding{wrong(what+" is valid from "+d.zoned(c.NotBefore)+" only",
+		return []finding{failed(what+" is valid from "+d.zoned(c.NotBefore)+" only",
 			renew+", or set the clock")}
 	case c.NotAfter.Before(now):
-		return []finding{wrong(what+" has expired on "+d.zoned(c.NotAfter), renew)}
+		return []finding{failed(what+" has expired on "+d.zoned(c.NotAfter), renew)}
 	case c.NotAfter.Before(now.Add(certificateTime)):
-		return []finding{doubtful(what+" expires on "+d.zoned(c.NotAfter), renew)}
+		return []finding{warning(what+" expires on "+d.zoned(c.NotAfter), renew)}
 	}
 	return nil
 }
@@ -351,11 +351,11 @@ func (d *doctor) ports(ctx context.Context) (found []finding, _ error) {
 		case err == nil:
 			_ = listener.Close()
 		case errors.Is(err, syscall.EADDRINUSE):
-			found = append(found, doubtful(key+": "+address+" is in use, by a server with this "+
+			found = append(found, warning(key+": "+address+" is in use, by a server with this "+
 				"configuration or another process",
 				"if no such server runs, set "+config.Variable(key)+" to a free address"))
 		default:
-			found = append(found, wrong(strings.TrimSpace(err.Error()),
+			found = append(found, failed(strings.TrimSpace(err.Error()),
 				"correct "+key+" ("+config.Variable(key)+")"))
 		}
 	}

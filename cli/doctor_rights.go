@@ -30,11 +30,11 @@ func (d *doctor) rights(ctx context.Context, database *repo.Database) (found []f
 			who = ", which " + strings.Join(names, ", ") + " " + need
 		}
 		if l.Rights != "" {
-			found = append(found, wrong(fmt.Sprintf("the role %s lacks %s on %s%s",
+			found = append(found, failed(fmt.Sprintf("the role %s lacks %s on %s%s",
 				role, l.Rights, objectOf(l.Table), who), l.To(role)))
 		}
 		if l.Hiding {
-			found = append(found, wrong(fmt.Sprintf("row-level security may hide rows of %s from the "+
+			found = append(found, failed(fmt.Sprintf("row-level security may hide rows of %s from the "+
 				"role %s%s", objectOf(l.Table), role, who), "ALTER ROLE "+role+" BYPASSRLS"))
 		}
 	}
@@ -43,7 +43,7 @@ func (d *doctor) rights(ctx context.Context, database *repo.Database) (found []f
 	}
 	owner, err := database.RollsQueue(ctx)
 	if owner != "" {
-		found = append(found, wrong("the queue of deleted records belongs to "+owner+": its partitions "+
+		found = append(found, failed("the queue of deleted records belongs to "+owner+": its partitions "+
 			"cannot be rolled", fmt.Sprintf("GRANT %s TO %s", owner, role)))
 	}
 	return found, err
@@ -67,7 +67,7 @@ func (d *doctor) indexes(
 	}
 	missing, err := database.Unindexed(ctx, needs.LookUps)
 	for _, l := range missing {
-		found = append(found, doubtful(fmt.Sprintf("no index finds rows of %s by %s: statements of "+
+		found = append(found, warning(fmt.Sprintf("no index finds rows of %s by %s: statements of "+
 			"%s read the whole table", objectOf(l.Table), strings.Join(l.Columns, ", "),
 			strings.Join(needs.By[l.Table], ", ")),
 			"CREATE INDEX CONCURRENTLY ON "+l.Wanted))

@@ -30,7 +30,7 @@ func (a *app) jobs() *cobra.Command {
 			}
 			kind := request.GetKind()
 			if near := config.Nearest(kind, jobKinds()); near != kind && near != "" {
-				return fmt.Errorf("--kind: there is no %q%s", kind, meant(near, ""))
+				return fmt.Errorf("--kind: there is no %q%s", kind, didYouMean(near, ""))
 			}
 			return nil
 		},
@@ -142,7 +142,7 @@ func (a *app) describeJob(job *pb.Job) error {
 			of = ""
 		}
 		a.println("left %s outside the database, %d%s pending: caretaker jobs outside %d",
-			run.Counted(o.GetAll(), "path"), o.GetPending(), of, job.GetId())
+			run.Pluralize(o.GetAll(), "path"), o.GetPending(), of, job.GetId())
 	}
 	if c := job.GetCancellation(); c != nil {
 		a.println("cancelled by %s at %s: %s", c.GetBy(), a.moment(c.GetAt()), c.GetReason())

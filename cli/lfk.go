@@ -128,7 +128,7 @@ func (l *lfk) findings(result loosefk.Lint) {
 	for _, f := range result.Findings {
 		l.println("%-7s  %s  %s  %s: %s", f.Severity, f.Code, cmp.Or(f.Database, none), f.Object, f.Advice)
 	}
-	summary := run.Counted(result.Errors, "error") + ", " + run.Counted(result.Warnings, "warning")
+	summary := run.Pluralize(result.Errors, "error") + ", " + run.Pluralize(result.Warnings, "warning")
 	if len(result.Unchecked) > 0 {
 		summary += "; not checked: " + strings.Join(result.Unchecked, ", ")
 	}

@@ -181,9 +181,9 @@ func (l *lfk) reused() *cobra.Command {
 		return l.report(err, map[string]any{"databases": done}, func() {
 			for _, d := range done {
 				if clean {
-					l.println("%s: the next run cleans the children of %s", d.Database, run.Counted(d.Records, "record"))
+					l.println("%s: the next run cleans the children of %s", d.Database, run.Pluralize(d.Records, "record"))
 				} else {
-					l.println("%s: %s closed, the children stay", d.Database, run.Counted(d.Records, "record"))
+					l.println("%s: %s closed, the children stay", d.Database, run.Pluralize(d.Records, "record"))
 				}
 			}
 		})

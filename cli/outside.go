@@ -148,7 +148,7 @@ func (a *app) outsideDone() *cobra.Command {
 					if len(all.GetPaths()) == 1 {
 						verb = "is"
 					}
-					a.println("%s %s done", run.Counted(len(all.GetPaths()), "path"), verb)
+					a.println("%s %s done", run.Pluralize(len(all.GetPaths()), "path"), verb)
 					return nil
 				})
 			})

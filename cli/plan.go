@@ -40,7 +40,7 @@ func (a *app) describePlan(p *pb.Plan) error {
 		refused = strings.TrimSuffix(r.GetReason()+": "+asCommands(r.GetDetail()), ": ")
 	}
 	if n := p.GetOutside(); n > 0 {
-		outside = run.Counted(n, "path") + " outside the database"
+		outside = run.Pluralize(n, "path") + " outside the database"
 	}
 	if p.GetEstimate() != nil {
 		estimate = "about " + p.GetEstimate().AsDuration().Round(10_000_000).String()

@@ -230,7 +230,7 @@ func (a *app) describeChecks(checks []service.ReceiptCheck) {
 			pruned = fmt.Sprintf(", those up to %d have been pruned", c.Pruned)
 		}
 		a.println("%s: %s, the last is %d%s: %s",
-			c.Database, run.Counted(c.Receipts, "receipt"), c.Sequence, pruned, result)
+			c.Database, run.Pluralize(c.Receipts, "receipt"), c.Sequence, pruned, result)
 	}
 }
 

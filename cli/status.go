@@ -139,7 +139,7 @@ func (a *app) explainCondition(w *pb.WorkerStatus) {
 	}
 	if dead := w.GetBacklog().GetDead(); dead > 0 && w.GetWorker() == loosefk.Name {
 		a.println("")
-		a.paragraph("", w.GetWorker()+": "+run.Counted(dead, "dead record")+": list them with caretaker lfk dead")
+		a.paragraph("", w.GetWorker()+": "+run.Pluralize(dead, "dead record")+": list them with caretaker lfk dead")
 	}
 	if pages := listPages(w); pages != "" {
 		a.println("")

@@ -39,8 +39,8 @@ type Key struct {
 	Field reflect.StructField
 
 	kind kind
-	// off is set if zero is a value.
-	off   bool
+	// zero is set if zero is a value.
+	zero  bool
 	to    reflect.Value
 	check func(key, text string) error
 }
@@ -66,7 +66,7 @@ func Defaults(into ...any) { fill(Keys(into...)) }
 
 func fill(keys []Key) {
 	for _, k := range keys {
-		if k.Default != "" && !k.off && k.to.IsZero() {
+		if k.Default != "" && !k.zero && k.to.IsZero() {
 			_ = k.set(k.Default) // The tests check that defaults are valid.
 		}
 	}
@@ -99,8 +99,8 @@ func fieldsOf(prefix string, s reflect.Value, embedding reflect.StructTag) (keys
 		default:
 			k := Key{Path: prefix + name, Owner: s.Type(), Field: f, kind: kindOf(f), to: to}
 			k.Default = cmp.Or(embedding.Get(name), f.Tag.Get("default"))
-			_, k.off = f.Tag.Lookup("off")
-			k.off = k.off || to.Kind() == reflect.Bool
+			_, k.zero = f.Tag.Lookup("off")
+			k.zero = k.zero || to.Kind() == reflect.Bool
 			if c, ok := reflect.TypeAssert[checker](s.Addr()); ok {
 				k.check = c.Check
 			}
@@ -133,7 +133,7 @@ func kindOf(f reflect.StructField) kind {
 
 // set parses a value into the field.
 func (k Key) set(s string) error {
-	if k.kind == text && k.off && s == "" {
+	if k.kind == text && k.zero && s == "" {
 		k.to.SetZero()
 		return nil
 	}
@@ -225,8 +225,8 @@ func (k Key) number(s string) (int64, error) {
 	switch most, _ := k.kind.parse(bound); {
 	case n > most:
 		return 0, fmt.Errorf("%s is too %s: at most %s", s, high, bound)
-	case k.off && n == 0:
-	case k.off && n < 0 && k.kind != integer:
+	case k.zero && n == 0:
+	case k.zero && n < 0 && k.kind != integer:
 		return 0, fmt.Errorf("%s is negative: 0 is off", s)
 	case n < least:
 		return 0, fmt.Errorf("%s is too %s: %s", s, low, atLeast)

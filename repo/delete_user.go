@@ -346,14 +346,14 @@ func (u *deleting) leave(ctx context.Context) (err error) {
 	return err
 }
 
-// maxEmptyRounds statements in a row may find rows and delete none, because others delete them at
+// maxIdleRounds statements in a row may find rows and delete none, because others delete them at
 // the same time.
-const maxEmptyRounds = 3
+const maxIdleRounds = 3
 
 // deleteAll repeats a statement until it finds nothing. Rows that do not go are a [*KeptError].
 func (u *deleting) deleteAll(ctx context.Context, c rowChange) (deleted int64, err error) {
 	sql := u.tx.database.summary(fill(c.sql, "{summary}", summarySQL), c.key, "true")
-	for emptyRounds := 0; emptyRounds < maxEmptyRounds; {
+	for idleRounds := 0; idleRounds < maxIdleRounds; {
 		var picked, gone int64
 		var summary []*string
 		err := u.tx.QueryRow(ctx, sql, u.args.UserID, membershipBatch).Scan(&picked, &gone, &summary)
@@ -363,9 +363,9 @@ func (u *deleting) deleteAll(ctx context.Context, c rowChange) (deleted int64, e
 		case err != nil, picked == 0:
 			return deleted, about(c.table, err)
 		case gone == 0:
-			emptyRounds++
+			idleRounds++
 		default:
-			emptyRounds = 0
+			idleRounds = 0
 		}
 	}
 	return deleted, keptIn(ctx, u.tx, c.table, toDelete)

@@ -12,8 +12,8 @@ type Batch struct {
 	Permit
 	// Rows is how many it may change.
 	Rows int64
-	// Behind is where the one before ended; nil: from the start.
-	Behind *int64
+	// After is where the one before ended; nil: from the start.
+	After *int64
 	// Direct changes rows without picking them first. It is for a batch behind a full one.
 	Direct bool
 	// SkipLocked leaves out rows that others have locked, instead of waiting for them.
@@ -22,11 +22,11 @@ type Batch struct {
 
 // BatchResult is what a statement of a sweep did.
 type BatchResult struct {
-	// Picked is how many rows were found, at most as many as the batch allowed, Changed how many of
+	// Found is how many rows were found, at most as many as the batch allowed, Changed how many of
 	// them were changed. The others have moved on, or a trigger has restored what they had; a Direct
 	// batch does not notice the latter.
-	Picked, Changed int64
-	// Last is for the next batch's Behind. It is nil if nothing was picked, or the table has no
+	Found, Changed int64
+	// Last is for the next batch's After. It is nil if nothing was found, or the table has no
 	// index for that.
 	Last *int64
 	// Reported values of deleted rows.
@@ -75,8 +75,8 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 	}
 	if r.behind != "" {
 		behind = "t." + quote(r.behind)
-		if b.Behind != nil {
-			match += r.behindSQL(*b.Behind, &p)
+		if b.After != nil {
+			match += r.behindSQL(*b.After, &p)
 		}
 	}
 	if c.Report != "" {
@@ -90,7 +90,7 @@ func (r Rows) Sweep(ctx context.Context, c Change, b Batch) (result BatchResult,
 		"{outside}", outside, "{change}", change, "{done}", done, "{report}", report, "{reports}", reports)
 	sql = r.Database.summary(sql, r.returned(), "done")
 	err = r.Database.change(ctx, b.Permit, newQuery(operation, sql, p...), c.receipt(r),
-		&result.Picked, &result.Last, affected{&result.Changed}, &result.Reported)
+		&result.Found, &result.Last, affected{&result.Changed}, &result.Reported)
 	kept := KeptError{Rows: r.String(), Wanted: c.wanted()}
 	return result, r.Database.explainKept(ctx, err, r.Table, kept)
 }
@@ -145,7 +145,7 @@ func (r Rows) sweepDirect(
 	bound := "NULL::bigint"
 	var which string
 	match, filter := r.sql(&change)
-	ordered := r.behind != "" && b.Behind != nil
+	ordered := r.behind != "" && b.After != nil
 	if ordered {
 		bound = r.fillDirect(directBoundSQL, b, &probe)
 		which = r.fillDirect(fill(directRangeSQL, "{bound}", directBoundSQL), b, &change)
@@ -167,14 +167,14 @@ func (r Rows) sweepDirect(
 				return err
 			}
 			err := results.QueryRow().Scan(&noted, &result.Changed)
-			result.Picked = result.Changed
+			result.Found = result.Changed
 			return err
 		})
 	if err == nil && !held {
 		return result, b.refused(ctx, r.Database.pool)
 	}
 	if ordered && result.Last != nil {
-		result.Picked = b.Rows
+		result.Found = b.Rows
 	}
 	return result, err
 }
@@ -191,5 +191,5 @@ func (r Rows) fillDirect(sql string, b Batch, p *parameters) string {
 	return fill(sql, "{table}", r.from(), "{column}", quote(column.Name),
 		"{behind}", quote(r.behind), "{condition}", condition,
 		"{value}", column.value(r.Match[0].Values[0][0], p),
-		"{last}", p.add(*b.Behind), "{limit}", p.add(b.Rows)+"::bigint")
+		"{last}", p.add(*b.After), "{limit}", p.add(b.Rows)+"::bigint")
 }

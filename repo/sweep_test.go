@@ -48,10 +48,10 @@ func TestSweep_ChangesNoMoreRowsThanTheBatchAllowsAndGoesOnBehindThem(t *testing
 	ghost := int64(9)
 	r := b.rows("t", "owner", "1")
 	first := b.swept(r, repo.Change{Set: []string{"owner"}, Value: &ghost}, repo.Batch{Rows: 4})
-	assert.Require(t, first.Picked == 4 && first.Changed == 4 && first.Last != nil && *first.Last == 7, "%+v", first)
+	assert.Require(t, first.Found == 4 && first.Changed == 4 && first.Last != nil && *first.Last == 7, "%+v", first)
 	b.exec(`UPDATE t SET owner = 1 WHERE id = 1`)
-	second := b.swept(r, repo.Change{Set: []string{"owner"}}, repo.Batch{Rows: 100, Behind: first.Last})
-	assert.That(t, second.Picked == 6 && second.Changed == 6, "%+v", second)
+	second := b.swept(r, repo.Change{Set: []string{"owner"}}, repo.Batch{Rows: 100, After: first.Last})
+	assert.That(t, second.Found == 6 && second.Changed == 6, "%+v", second)
 	b.want(`SELECT string_agg(coalesce(owner, 0)::text, '' ORDER BY id) FROM t`, "12929292020202020202")
 }
 
@@ -64,10 +64,10 @@ func TestSweep_GoesOnDirectlyBehindAFullBatch(t *testing.T) {
 		r.Condition = "t.path <> 'p18'"
 		change := repo.Change{Set: []string{"owner"}, Value: &ghost}
 		first := b.swept(r, change, repo.Batch{Rows: 4})
-		second := b.swept(r, change, repo.Batch{Rows: 4, Behind: first.Last, Direct: true})
+		second := b.swept(r, change, repo.Batch{Rows: 4, After: first.Last, Direct: true})
 		b.exec(`UPDATE t SET owner = 1 WHERE id = 3`)
-		third := b.swept(r, change, repo.Batch{Rows: 4, Behind: second.Last, Direct: true})
-		assert.That(t, second.Picked == 4 && second.Changed == 4 && third.Picked == third.Changed &&
+		third := b.swept(r, change, repo.Batch{Rows: 4, After: second.Last, Direct: true})
+		assert.That(t, second.Found == 4 && second.Changed == 4 && third.Found == third.Changed &&
 			(second.Last == nil) == (index != "(owner, id)"), "%s: %+v, %+v", index, second, third)
 		want := "92929292929292929212"
 		if index == "(owner, id)" {
@@ -142,7 +142,7 @@ func TestSweep_ChangesNothingWithoutItsGuard(t *testing.T) {
 	} {
 		batch := repo.Batch{Permit: repo.Permit{Guard: guard, Limits: generous}, Rows: 100}
 		direct, behind := batch, batch
-		direct.Direct, behind.Direct, behind.Behind = true, true, new(int64)
+		direct.Direct, behind.Direct, behind.After = true, true, new(int64)
 		for _, batch := range []repo.Batch{batch, direct, behind} {
 			if _, err := r.Sweep(context.Background(), repo.Change{Delete: true}, batch); !errors.Is(err, want) {
 				t.Errorf("%+v: got %v, want %v", batch, err, want)
@@ -263,9 +263,9 @@ func sweptStatements(r repo.Rows, b repo.Batch) map[string]func(context.Context)
 	for name, c := range map[string]repo.Change{"delete": {Delete: true}, "move": {Set: []string{"owner"}, Value: &ghost}} {
 		calls[name] = sweep(c, func(*repo.Batch) {})
 		calls[name+" what is unlocked"] = sweep(c, func(b *repo.Batch) { b.SkipLocked = true })
-		calls[name+" on"] = sweep(c, func(b *repo.Batch) { b.Behind = &behind })
+		calls[name+" on"] = sweep(c, func(b *repo.Batch) { b.After = &behind })
 		calls[name+" directly"] = sweep(c, func(b *repo.Batch) { b.Direct = true })
-		calls[name+" directly on"] = sweep(c, func(b *repo.Batch) { b.Direct, b.Behind = true, &behind })
+		calls[name+" directly on"] = sweep(c, func(b *repo.Batch) { b.Direct, b.After = true, &behind })
 	}
 	return calls
 }

@@ -242,7 +242,7 @@ func (r *workerRun) heldByReason() (held []string) {
 func (r *workerRun) notDone(failed int64) string {
 	var words []string
 	if failed > 0 {
-		words = append(words, run.Counted(failed, "group")+" failed")
+		words = append(words, run.Pluralize(failed, "group")+" failed")
 	}
 	if held := r.heldByReason(); len(held) > 0 {
 		words = append(words, "groups are held ("+strings.Join(held, ", ")+")")

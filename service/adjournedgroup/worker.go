@@ -224,8 +224,8 @@ func removalProgress(
 	for _, r := range removals {
 		const progress = "removal of group %d, begun %s: %s, %s and %s are gone"
 		remarks = append(remarks, fmt.Sprintf(progress,
-			r.GroupID, r.BegunAt.UTC().Format(time.RFC3339), run.Counted(r.Rows, "row"),
-			run.Counted(r.Projects, "project"), run.Counted(r.Groups, "group")))
+			r.GroupID, r.BegunAt.UTC().Format(time.RFC3339), run.Pluralize(r.Rows, "row"),
+			run.Pluralize(r.Projects, "project"), run.Pluralize(r.Groups, "group")))
 	}
 	return remarks, err
 }

@@ -260,8 +260,8 @@ func (t takes) SizeKey() SizeKey {
 func (w *Sweeper) NextKeys(
 	ctx context.Context, rows repo.Rows, columns []repo.Column, c *Cursor,
 ) ([][]string, error) {
-	if w.Instead != nil {
-		return w.Instead.NextKeys(ctx, rows, columns, c)
+	if w.DryRun != nil {
+		return w.DryRun.NextKeys(ctx, rows, columns, c)
 	}
 	for {
 		if err := w.CheckStop(); err != nil {
@@ -313,15 +313,15 @@ func (w *Sweeper) take(
 }
 
 func (w *Sweeper) planned() *DryRun {
-	if w.Instead == nil {
+	if w.DryRun == nil {
 		return nil
 	}
-	return w.Instead.planned()
+	return w.DryRun.planned()
 }
 
 func (w *Sweeper) any(ctx context.Context, rows repo.Rows) (bool, error) {
-	if w.Instead != nil {
-		return w.Instead.any(ctx, rows)
+	if w.DryRun != nil {
+		return w.DryRun.any(ctx, rows)
 	}
 	if err := w.CheckStop(); err != nil {
 		return false, err

@@ -21,8 +21,8 @@ type Sweeper struct {
 	Count func(ctx context.Context, table string, c repo.Change, rows int64)
 	// Outside gets the paths, outside the database, of removed rows; nil: they are dropped.
 	Outside func(ctx context.Context, paths []string)
-	// Instead counts instead of changing; nil: changes are made.
-	Instead *DryRun
+	// DryRun counts instead of changing; nil: changes are made.
+	DryRun *DryRun
 }
 
 // lockedError means that rows are left because other transactions have locked them. Everything
@@ -46,8 +46,8 @@ func IsLocked(err error) bool {
 // Sweep changes all rows, first those that nobody else has locked. Rows that are still locked after
 // one wait are left, and [IsLocked] holds for the error.
 func (w *Sweeper) Sweep(ctx context.Context, rows repo.Rows, c repo.Change) error {
-	if w.Instead != nil {
-		return w.Instead.Sweep(ctx, rows, c)
+	if w.DryRun != nil {
+		return w.DryRun.Sweep(ctx, rows, c)
 	}
 	parts, err := w.parts(ctx, rows)
 	if err != nil {
@@ -97,17 +97,17 @@ type sweep struct {
 	rows   repo.Rows
 	change repo.Change
 	mode   sweepMode
-	// behind is where the statement before ended; nil: at the start.
-	behind *int64
+	// after is where the statement before ended; nil: at the start.
+	after *int64
 	// full: the statement before changed as many rows as it might.
 	full bool
-	// emptyRounds is how many statements in a row have found rows and changed none.
-	emptyRounds int
+	// idleRounds is how many statements in a row have found rows and changed none.
+	idleRounds int
 }
 
-// maxEmptyRounds is after how many such statements the rows count as kept: by triggers, or by
+// maxIdleRounds is after how many such statements the rows count as kept: by triggers, or by
 // transactions that change them back.
-const maxEmptyRounds = 3
+const maxIdleRounds = 3
 
 // SizeKey is what the sizes of its statements are learned by.
 func (s *sweep) SizeKey() SizeKey {
@@ -120,12 +120,12 @@ func (s *sweep) run(ctx context.Context) error {
 			return err
 		}
 		b := repo.Batch{
-			Rows: s.Sizes.Get(s), Behind: s.behind, SkipLocked: s.mode == skippingLocked,
-			Direct: s.full && s.mode == unlocked && s.emptyRounds == 0,
+			Rows: s.Sizes.Get(s), After: s.after, SkipLocked: s.mode == skippingLocked,
+			Direct: s.full && s.mode == unlocked && s.idleRounds == 0,
 		}
 		r, took, err := s.send(ctx, &b)
 		if err != nil {
-			if err = s.adapt(ctx, b, took, err); err != nil {
+			if err = s.onError(ctx, b, took, err); err != nil {
 				return err
 			}
 			continue
@@ -183,7 +183,7 @@ func (s *sweep) account(ctx context.Context, b repo.Batch, r repo.BatchResult, t
 	}
 	if s.mode != waitingLocked {
 		s.Sizes.Learn(s, Statement{
-			Took: took, Limit: b.Rows, Found: r.Picked, Capped: r.Picked >= b.Rows, Empty: s.empty(ctx),
+			Took: took, Limit: b.Rows, Found: r.Found, Capped: r.Found >= b.Rows, Empty: s.empty(ctx),
 		})
 	}
 }
@@ -195,29 +195,29 @@ func (s *sweep) account(ctx context.Context, b repo.Batch, r repo.BatchResult, t
 func (s *sweep) advance(
 	ctx context.Context, b repo.Batch, r repo.BatchResult,
 ) (done bool, err error) {
-	s.emptyRounds++
-	if r.Changed > 0 || r.Picked == 0 {
-		s.emptyRounds = 0
+	s.idleRounds++
+	if r.Changed > 0 || r.Found == 0 {
+		s.idleRounds = 0
 	}
-	if s.emptyRounds >= maxEmptyRounds {
+	if s.idleRounds >= maxIdleRounds {
 		return false, s.rows.Kept(ctx, s.change)
 	}
-	if s.full = r.Picked >= b.Rows; s.full {
-		s.behind = r.Last
+	if s.full = r.Found >= b.Rows; s.full {
+		s.after = r.Last
 		return false, nil
 	}
-	fromStart := s.behind == nil && !b.Direct
-	s.behind = nil
+	fromStart := s.after == nil && !b.Direct
+	s.after = nil
 	if s.mode == skippingLocked {
 		s.mode = waitingLocked
 		return false, nil
 	}
-	return fromStart && r.Picked == r.Changed, nil
+	return fromStart && r.Found == r.Changed, nil
 }
 
-// adapt makes the next statement smaller, or more patient. Errors that neither helps against are
+// onError makes the next statement smaller, or more patient. Errors that neither helps against are
 // returned.
-func (s *sweep) adapt(
+func (s *sweep) onError(
 	ctx context.Context, b repo.Batch, took time.Duration, err error,
 ) error {
 	switch class := ClassOf(err, took, b.Limits); {
@@ -225,7 +225,7 @@ func (s *sweep) adapt(
 		return &lockedError{s.rows.String()}
 	case class == repo.ClassLock:
 		if s.mode == skippingLocked {
-			s.behind = nil
+			s.after = nil
 		}
 		s.mode++
 		return nil

@@ -26,7 +26,7 @@ func PlanRemover(ctx context.Context, p *run.Plan) (*Remover, error) {
 	}
 	r := &Remover{main: p.Main(), Plan: p}
 	r.Sweeper = &bulk.Sweeper{
-		Catalog: catalog, CheckStop: p.CheckStop, Instead: bulk.ForPlan(p, catalog),
+		Catalog: catalog, CheckStop: p.CheckStop, DryRun: bulk.ForPlan(p, catalog),
 	}
 	return r, nil
 }

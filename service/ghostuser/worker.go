@@ -173,27 +173,27 @@ func (r *workerRun) reportEnd() {
 		why = append(why, r.stopped)
 	}
 	if r.deferred > 0 {
-		why = append(why, run.Counted(r.deferred, "user")+" deferred")
+		why = append(why, run.Pluralize(r.deferred, "user")+" deferred")
 	}
 	if r.protected > 0 {
 		theyAre := "they are"
 		if r.protected == 1 {
 			theyAre = "who is"
 		}
-		why = append(why, run.Counted(r.protected, "user")+" kept, "+theyAre+" protected")
+		why = append(why, run.Pluralize(r.protected, "user")+" kept, "+theyAre+" protected")
 	}
 	if r.keptRows > 0 {
-		why = append(why, run.Counted(r.keptRows, "queue row")+" kept, "+r.keptBy.Error())
+		why = append(why, run.Pluralize(r.keptRows, "queue row")+" kept, "+r.keptBy.Error())
 	}
 	if r.failed > 0 {
-		why = append(why, run.Counted(r.failed, "user")+" failed")
+		why = append(why, run.Pluralize(r.failed, "user")+" failed")
 	}
 	reason := strings.Join(why, "; ")
 	switch {
 	case r.stopped != "":
 		r.x.Limit(r.stopped, reason)
 	case r.deferred > 0:
-		r.x.Limit(run.AllSeen+", "+run.Counted(r.deferred, "user")+" deferred", reason)
+		r.x.Limit(run.AllSeen+", "+run.Pluralize(r.deferred, "user")+" deferred", reason)
 	default:
 		r.x.Report(func(record *run.Run) { record.Reason = reason })
 	}

@@ -137,7 +137,7 @@ func (e *entry) columns(key string, value *yaml.Node) (names []string) {
 func (e *entry) checkKey() {
 	if e.key.Key != nil && e.key.Columns != nil && len(e.key.Key) != len(e.key.Columns) {
 		e.problem("key", "has %s, column has %d: they refer one by one",
-			run.Counted(len(e.key.Key), "column"), len(e.key.Columns))
+			run.Pluralize(len(e.key.Key), "column"), len(e.key.Columns))
 	}
 }
 

@@ -218,9 +218,9 @@ func (o *outcome) lockedText() string {
 		return ""
 	}
 	if len(places) > maxPlaces {
-		named = append(named, "and "+run.Counted(len(places)-maxPlaces, "more table"))
+		named = append(named, "and "+run.Pluralize(len(places)-maxPlaces, "more table"))
 	}
-	return run.Counted(total, "record") + " postponed, others hold locks: " + strings.Join(named, ", ")
+	return run.Pluralize(total, "record") + " postponed, others hold locks: " + strings.Join(named, ", ")
 }
 
 // reportLocked says what a run has postponed for locks, in one line and, unless the run has another
@@ -242,7 +242,7 @@ func (c *cleanup) reportHeld() {
 		return
 	}
 	slices.Sort(c.outcome.heldBy)
-	text := run.Counted(c.outcome.held, "record") + " held, " + c.absentText(c.outcome.heldBy)
+	text := run.Pluralize(c.outcome.held, "record") + " held, " + c.absentText(c.outcome.heldBy)
 	c.x.Report(func(r *run.Run) { r.Reason = strings.TrimPrefix(r.Reason+"; "+text, "; ") })
 }
 

@@ -262,8 +262,8 @@ const (
 	reasonAfterLoad    = "after the load"
 )
 
-// Counted is a number with its noun, in the plural unless it is 1: 1 user, 2 users.
-func Counted[N ~int | ~int64](n N, noun string) string {
+// Pluralize is a number with its noun, in the plural unless it is 1: 1 user, 2 users.
+func Pluralize[N ~int | ~int64](n N, noun string) string {
 	if n != 1 {
 		noun += "s"
 	}

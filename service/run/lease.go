@@ -27,15 +27,15 @@ type leaseSet struct {
 
 	permits *semaphore.Weighted
 
-	// taking is held while a row is taken, so that batches side by side take one row once. It waits
+	// acquireMu is held while a row is taken, so that batches side by side take one row once. It waits
 	// for no statement.
-	taking sync.Mutex
+	acquireMu sync.Mutex
 
 	// rows guards what follows, and is never held while a database is asked.
 	rows sync.Mutex
 	held map[*repo.Database]heldLease
-	// taken are the names of all databases in which there has been one.
-	taken []string
+	// everHeld are the names of all databases in which there has been one.
+	everHeld []string
 }
 
 // allPermits is more than a run ever has out.
@@ -82,11 +82,11 @@ func (l *unreleased) has(d *repo.Database, f repo.Fence) bool {
 func (l *leaseSet) databases() []string {
 	l.rows.Lock()
 	defer l.rows.Unlock()
-	return slices.Sorted(slices.Values(l.taken))
+	return slices.Sorted(slices.Values(l.everHeld))
 }
 
-// row is what is held in a database; false: nothing is.
-func (l *leaseSet) row(d *repo.Database) (heldLease, bool) {
+// get is what is held in a database; false: nothing is.
+func (l *leaseSet) get(d *repo.Database) (heldLease, bool) {
 	l.rows.Lock()
 	defer l.rows.Unlock()
 	h, ok := l.held[d]
@@ -105,9 +105,9 @@ func (l *leaseSet) fenced() (databases []*repo.Database) {
 	return databases
 }
 
-// hold notes that the statement that recorded the run has taken the lease, which was asked for at
+// acquired notes that the statement that recorded the run has taken the lease, which was asked for at
 // this time.
-func (l *leaseSet) hold(d *repo.Database, epoch int64, asked time.Time) {
+func (l *leaseSet) acquired(d *repo.Database, epoch int64, asked time.Time) {
 	l.add(d, heldLease{repo.Fence{Name: l.name, Holder: l.holder, Epoch: epoch}, asked.Add(l.ttl)})
 }
 
@@ -115,21 +115,21 @@ func (l *leaseSet) add(d *repo.Database, h heldLease) {
 	l.rows.Lock()
 	defer l.rows.Unlock()
 	l.held[d] = h
-	l.taken = append(l.taken, d.Name)
+	l.everHeld = append(l.everHeld, d.Name)
 }
 
 // acquire takes the row in a database: the lease itself at home, a fence row elsewhere.
 func (l *leaseSet) acquire(ctx context.Context, d *repo.Database) (heldLease, error) {
-	l.taking.Lock()
-	defer l.taking.Unlock()
-	if h, ok := l.row(d); ok {
+	l.acquireMu.Lock()
+	defer l.acquireMu.Unlock()
+	if h, ok := l.get(d); ok {
 		return h, nil
 	}
 	ttl := l.ttl
 	if d != l.home {
 		// A fence must not outlast the lease, or whoever takes that over would find it held. The next
 		// renewal makes both last longer.
-		if ttl = l.left(l.home); ttl < time.Millisecond {
+		if ttl = l.usableFor(l.home); ttl < time.Millisecond {
 			return heldLease{}, repo.ErrLeaseLost
 		}
 	}
@@ -150,10 +150,10 @@ func (l *leaseSet) acquire(ctx context.Context, d *repo.Database) (heldLease, er
 	return h, nil
 }
 
-// left is for how long the row of a database may still be used: a second less than it is held.
+// usableFor is for how long the row of a database may still be used: a second less than it is held.
 // Negative: nothing is held there.
-func (l *leaseSet) left(d *repo.Database) time.Duration {
-	h, _ := l.row(d)
+func (l *leaseSet) usableFor(d *repo.Database) time.Duration {
+	h, _ := l.get(d)
 	return time.Until(h.until) - statementMargin
 }
 
@@ -179,10 +179,10 @@ var (
 
 // ensureFence takes the fence row of a database before the first write there.
 func (l *leaseSet) ensureFence(ctx context.Context, d *repo.Database) error {
-	if _, ok := l.row(d); ok {
+	if _, ok := l.get(d); ok {
 		return nil
 	}
-	if _, ok := l.row(l.home); !ok {
+	if _, ok := l.get(l.home); !ok {
 		return repo.ErrLeaseLost
 	}
 	_, err := l.acquire(ctx, d)
@@ -224,7 +224,7 @@ func (l *leaseSet) renewLoop(ctx context.Context) {
 // Every statement ends before the lease does. A permit that is still out then is one that the
 // worker has forgotten, and the run ends.
 func (l *leaseSet) renew(ctx context.Context) error {
-	home, _ := l.row(l.home)
+	home, _ := l.get(l.home)
 	waiting, cancel := context.WithDeadline(ctx, home.until.Add(-statementMargin/2))
 	defer cancel()
 	switch err := l.permits.Acquire(waiting, allPermits); {
@@ -250,7 +250,7 @@ func (l *leaseSet) renew(ctx context.Context) error {
 
 func (l *leaseSet) renewOne(ctx context.Context, d *repo.Database) error {
 	before := time.Now()
-	h, _ := l.row(d)
+	h, _ := l.get(d)
 	_, err := d.RenewLease(ctx, h.Fence, l.ttl)
 	if err == nil {
 		h.until = before.Add(l.ttl)
@@ -264,7 +264,7 @@ func (l *leaseSet) renewOne(ctx context.Context, d *repo.Database) error {
 // expired says that the lease has run out: a process that was stopped beyond it may have nothing
 // left to write, and so not hear of it otherwise.
 func (l *leaseSet) expired() bool {
-	h, ok := l.row(l.home)
+	h, ok := l.get(l.home)
 	return ok && time.Now().After(h.until)
 }
 
@@ -272,13 +272,13 @@ func (l *leaseSet) expired() bool {
 func (l *leaseSet) release(ctx context.Context) error {
 	// The fences first: whoever takes the lease next needs them.
 	left := l.fenced()
-	if _, ok := l.row(l.home); ok {
+	if _, ok := l.get(l.home); ok {
 		left = append(left, l.home)
 	}
 	err := retryUnreachable(ctx, func() error {
 		var errs []error
 		left = slices.DeleteFunc(left, func(d *repo.Database) bool {
-			h, _ := l.row(d)
+			h, _ := l.get(d)
 			err := d.ReleaseLease(ctx, h.Fence)
 			errs = append(errs, err)
 			return err == nil
@@ -286,7 +286,7 @@ func (l *leaseSet) release(ctx context.Context) error {
 		return errors.Join(errs...)
 	})
 	for _, d := range left {
-		h, _ := l.row(d)
+		h, _ := l.get(d)
 		l.unreleased.add(d, h.Fence)
 	}
 	l.rows.Lock()

@@ -123,8 +123,8 @@ func (x *Execution) waitForRenewal(ctx context.Context) error {
 
 // permit is one whose turn it is, its limits cut to what is left of the lease.
 func (l *leaseSet) permit(d *repo.Database, limits repo.Limits) (repo.Permit, error) {
-	fence, _ := l.row(d)
-	left, fenceLeft := l.left(l.home), l.left(d)
+	fence, _ := l.get(d)
+	left, fenceLeft := l.usableFor(l.home), l.usableFor(d)
 	switch {
 	case left < time.Millisecond:
 		return repo.Permit{}, repo.ErrLeaseLost

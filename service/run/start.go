@@ -317,7 +317,7 @@ func (r *Runner) insertRun(ctx context.Context, x *Execution) error {
 func (x *Execution) recorded(stored Run, before time.Time) {
 	x.Report(func(r *Run) { r.StartedAt = stored.StartedAt })
 	if stored.LeaseEpoch > 0 {
-		x.leases.hold(x.Database, stored.LeaseEpoch, before)
+		x.leases.acquired(x.Database, stored.LeaseEpoch, before)
 	}
 }
 
