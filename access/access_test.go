@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -23,10 +22,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 )
 
-func hashed(text string) string {
-	hash := sha256.Sum256([]byte(text))
-	return hex.EncodeToString(hash[:])
-}
+func hashed(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) }
 
 func write(t *testing.T, file, content string) {
 	t.Helper()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -44,10 +43,7 @@ func tokensOf(t *testing.T, more string) string {
 	return file
 }
 
-func hashed(token string) string {
-	hash := sha256.Sum256([]byte(token))
-	return hex.EncodeToString(hash[:])
-}
+func hashed(token string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(token))) }
 
 // withTokens has a server take the tokens of tokensOf.
 func withTokens(t *testing.T, more string) func(*Config) {
