@@ -38,8 +38,7 @@ func withLimits(change func(*limits)) func(*Config) {
 func listening(t *testing.T, config Config, change func(*limits)) (address string, stop func()) {
 	t.Helper()
 	withLimits(change)(&config)
-	server := assert.Must(New(config))(t)
-	listener := assert.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	server, listener := assert.Must(New(config))(t), assert.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	return listener.Addr().String(), func() {

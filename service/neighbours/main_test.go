@@ -80,8 +80,7 @@ func wantKeys(e *servicetest.Estate, keys string) {
 // wantRun runs the worker on main. The run must succeed with these counts.
 func wantRun(e *servicetest.Estate, counts string) {
 	e.T.Helper()
-	r := servicetest.RunBatch(e.T, e.Service(servicetest.OneChild), "main")
-	servicetest.WantRun(e.T, r, "succeeded", counts)
+	servicetest.WantRun(e.T, servicetest.RunBatch(e.T, e.Service(servicetest.OneChild), "main"), "succeeded", counts)
 }
 
 // wantEmptied runs the worker on main at once on all records that are left. No record may remain.
