@@ -11,7 +11,7 @@ export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
 # Else each program ends a second late under the race detector, and the tests start hundreds.
 export GORACE = atexit_sleep_ms=0
 # Go tests them in this order: the longest come first, so that no core is idle at the end.
-PACKAGES   = ./service ./service/loosefk ./cli ./service/adjournedgroup ./service/ghostuser ./server ./service/orphanaudit ./service/deletion ./...
+PACKAGES   = ./service ./service/loosefk ./cli ./service/gitlab/group ./service/gitlab/ghost ./server ./service/orphanaudit ./service/gitlab/deletion ./...
 TEST_ARGS  =
 # Name prefixes of fault tests and of page tests.
 FAULTS     = ^TestFault_

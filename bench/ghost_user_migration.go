@@ -9,7 +9,7 @@ import (
 
 // The people of (g): the user to be deleted, the ghost, and somebody whose rows lie between the user's.
 const (
-	ghost   = 1
+	ghostID = 1
 	leaving = 10
 	staying = 11
 )
@@ -35,7 +35,7 @@ func groundwork() []string {
 	return []string{
 		`INSERT INTO organizations (id, path, created_at, updated_at) VALUES (1, 'bench', now(), now())`,
 		fmt.Sprintf(`INSERT INTO users (id, email, username, projects_limit, user_type, state, organization_id)
-			SELECT i, i || '@example.com', 'user_' || i, 0, CASE i WHEN %d THEN 5 ELSE 0 END, 'active', 1 FROM generate_series(1, 20) i`, ghost),
+			SELECT i, i || '@example.com', 'user_' || i, 0, CASE i WHEN %d THEN 5 ELSE 0 END, 'active', 1 FROM generate_series(1, 20) i`, ghostID),
 		`INSERT INTO namespaces (id, name, path, type, organization_id, parent_id)
 			VALUES (1, 'group', 'group', 'Group', 1, NULL), (2, 'project', 'project', 'Project', 1, 1)`,
 		`INSERT INTO projects (id, name, path, namespace_id, project_namespace_id, organization_id) VALUES (1, 'project', 'project', 1, 2, 1)`,
@@ -57,7 +57,7 @@ func migrated(ctx context.Context, d *database) error {
 	for _, c := range contributions() {
 		var left, got, others int
 		sql := fmt.Sprintf(`SELECT count(*) FILTER (WHERE %[2]s = %[3]d), count(*) FILTER (WHERE %[2]s = %[4]d), count(*) FILTER (WHERE %[2]s = %[5]d) FROM %[1]s`,
-			c.table, c.column, leaving, ghost, staying)
+			c.table, c.column, leaving, ghostID, staying)
 		if err := d.conn.QueryRow(ctx, sql).Scan(&left, &got, &others); err != nil {
 			return err
 		}

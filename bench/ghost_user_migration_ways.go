@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/ghostuser"
+	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
 )
 
 // readyMigration has a server behind it that has run before, with nothing to do.
 func readyMigration(ctx context.Context, d *database) (work, error) {
 	var c service.Config
-	service.Settings[ghostuser.Config](&c).MaxRuntime = 10 * time.Minute
+	service.Settings[ghost.Config](&c).MaxRuntime = 10 * time.Minute
 	s, err := openService(ctx, d, c)
 	if err != nil {
 		return nil, err
@@ -29,7 +29,7 @@ func readyMigration(ctx context.Context, d *database) (work, error) {
 func readyUpdates(_ context.Context, d *database) (work, error) {
 	return func(ctx context.Context) error {
 		for _, c := range contributions() {
-			if err := d.exec(ctx, fmt.Sprintf(`UPDATE %s SET %s = %d WHERE %[2]s = %[4]d`, c.table, c.column, ghost, leaving)); err != nil {
+			if err := d.exec(ctx, fmt.Sprintf(`UPDATE %s SET %s = %d WHERE %[2]s = %[4]d`, c.table, c.column, ghostID, leaving)); err != nil {
 				return err
 			}
 		}
@@ -47,7 +47,7 @@ func readyFifties(ctx context.Context, d *database) (work, error) {
 	d.closers = append(d.closers, func() error { return far.conn.Close(context.WithoutCancel(ctx)) })
 	return func(ctx context.Context) error {
 		for _, c := range contributions() {
-			sql := fmt.Sprintf(`UPDATE %s SET %s = %d WHERE id IN (SELECT id FROM %[1]s WHERE %[2]s = %[4]d LIMIT 50)`, c.table, c.column, ghost, leaving)
+			sql := fmt.Sprintf(`UPDATE %s SET %s = %d WHERE id IN (SELECT id FROM %[1]s WHERE %[2]s = %[4]d LIMIT 50)`, c.table, c.column, ghostID, leaving)
 			for {
 				done, err := far.conn.Exec(ctx, sql)
 				if err != nil {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/inactivetoken"
+	"github.com/caretaker-go/caretaker/service/gitlab/token"
 )
 
 // botTables are bots with three tokens each: rotated twice, the newest lives, so nothing is to be queued. Tokens come as
@@ -65,7 +65,7 @@ func (l *lab) buildBots(ctx context.Context, n int) (*database, error) {
 
 func (l *lab) passes(ctx context.Context, d *database, r *report, n int) error {
 	var c service.Config
-	service.Settings[inactivetoken.Config](&c).MaxRuntime = 10 * time.Minute
+	service.Settings[token.Config](&c).MaxRuntime = 10 * time.Minute
 	s, err := openService(ctx, d, c)
 	if err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/ghostuser"
+	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
 )
 
 // rights finds those that our role lacks.
@@ -76,7 +76,7 @@ func (d *doctor) indexes(
 }
 
 // listed are the columns that refer to users and that the lists of ghost_user_migration name.
-func (d *doctor) listed() []string { return ghostuser.ListedColumns() }
+func (d *doctor) listed() []string { return ghost.ListedColumns() }
 
 // databaseGrants are the statements for one database.
 type databaseGrants struct {

@@ -10,10 +10,10 @@ import (
 	"github.com/spf13/cobra"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/adjournedgroup"
-	"github.com/caretaker-go/caretaker/service/ghostuser"
+	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
+	"github.com/caretaker-go/caretaker/service/gitlab/group"
+	"github.com/caretaker-go/caretaker/service/gitlab/placeholder"
 	"github.com/caretaker-go/caretaker/service/loosefk"
-	"github.com/caretaker-go/caretaker/service/placeholderuser"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -160,7 +160,7 @@ func (a *app) explainCondition(w *pb.WorkerStatus) {
 func listPages(w *pb.WorkerStatus) string {
 	var pages []string
 	switch w.GetWorker() {
-	case adjournedgroup.Name, ghostuser.Name, placeholderuser.Name:
+	case group.Name, ghost.Name, placeholder.Name:
 		if n := w.GetBacklog().GetDead(); n > 0 {
 			pages = append(pages, fmt.Sprintf("%d dead at /workers/%s/dead", n, w.GetWorker()))
 		}

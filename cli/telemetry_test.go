@@ -371,11 +371,12 @@ func TestLog_EveryMessageIsInTheDocuments(t *testing.T) {
 	}
 	folders := assert.Must(filepath.Glob("../*"))(t)
 	below := assert.Must(filepath.Glob("../service/*"))(t)
+	workers := assert.Must(filepath.Glob("../service/*/*"))(t)
 	// What is no constant of its package: one from another package, and one with a number in it.
 	messages := []string{
 		"Maximum deletion attempts (15) reached. Making the final attempt to delete the placeholder user.", "finished call",
 	}
-	for _, folder := range append(folders, below...) {
+	for _, folder := range slices.Concat(folders, below, workers) {
 		if folder != "../bench" {
 			messages = append(messages, loggedIn(t, folder)...)
 		}

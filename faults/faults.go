@@ -15,7 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/devdb/oracle"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/ghostuser"
+	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
 )
 
 // fault is something that happens to replicas, networks or servers. It returns when it is over.
@@ -167,7 +167,7 @@ func (r *round) freezeRenewal(ctx context.Context) error {
 		for _, replica := range r.replicas {
 			var migrates bool
 			err := conn.QueryRow(ctx, `SELECT (`+holdsSQL+` AND l.name = $2 AND l.acquired_at < clock_timestamp() - interval '0.3 s') > 0`,
-				replica.name, ghostuser.Name).Scan(&migrates)
+				replica.name, ghost.Name).Scan(&migrates)
 			if err != nil {
 				return err
 			}

@@ -89,11 +89,11 @@ func mutationsOfWork() []mutation {
 			"repo/adjourned_group_deletion_begin.go", "	case !ripe:\n", "	case !ripe && !known:\n",
 		}}},
 		{"contributions go with their author", []change{{
-			"service/ghostuser/lists.go", `{table: "merge_requests", columns: "author_id", normal: give, hard: remove},`,
+			"service/gitlab/ghost/lists.go", `{table: "merge_requests", columns: "author_id", normal: give, hard: remove},`,
 			`{table: "merge_requests", columns: "author_id", normal: remove, hard: remove},`,
 		}}},
 		{"a column is passed over", []change{{
-			"service/ghostuser/lists.go", `{table: "award_emoji", columns: "user_id", normal: give, hard: remove},`,
+			"service/gitlab/ghost/lists.go", `{table: "award_emoji", columns: "user_id", normal: give, hard: remove},`,
 			`{table: "award_emojis", columns: "user_id", normal: give, hard: remove},`,
 		}}},
 		{"a bot goes a day too early", []change{{
@@ -101,7 +101,7 @@ func mutationsOfWork() []mutation {
 			"CutOff: at.Add(-time.Duration(days-1) * 24 * time.Hour)",
 		}}},
 		{"a job is counted that was not queued", []change{{
-			"service/placeholderuser/worker.go", `x.Count(ctx, "scheduled_jobs", int64(claim.Scheduled))`,
+			"service/gitlab/placeholder/worker.go", `x.Count(ctx, "scheduled_jobs", int64(claim.Scheduled))`,
 			`x.Count(ctx, "scheduled_jobs", int64(claim.Scheduled)+1)`,
 		}}},
 		{"a placeholder's job is queued outside its transaction", []change{{

@@ -14,16 +14,16 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb/oracle"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/adjournedgroup"
-	"github.com/caretaker-go/caretaker/service/ghostuser"
-	"github.com/caretaker-go/caretaker/service/inactivetoken"
+	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
+	"github.com/caretaker-go/caretaker/service/gitlab/group"
+	"github.com/caretaker-go/caretaker/service/gitlab/placeholder"
+	"github.com/caretaker-go/caretaker/service/gitlab/token"
 	"github.com/caretaker-go/caretaker/service/loosefk"
-	"github.com/caretaker-go/caretaker/service/placeholderuser"
 )
 
 // workers are the five of the pipeline.
 func workers() []string {
-	return []string{loosefk.Name, inactivetoken.Name, ghostuser.Name, adjournedgroup.Name, placeholderuser.Name}
+	return []string{loosefk.Name, token.Name, ghost.Name, group.Name, placeholder.Name}
 }
 
 func upper(name string) string { return strings.ToUpper(name) }

@@ -17,7 +17,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/placeholderuser"
+	"github.com/caretaker-go/caretaker/service/gitlab/placeholder"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -36,7 +36,7 @@ func newReplica(e *servicetest.Estate, name, mainURL, definitions string, worker
 	q := assert.Must(scheduler.NewQueue(d, scheduler.QueueConfig{PollInterval: 20 * time.Millisecond}))(e.T)
 	s := e.Service(definitions, servicetest.Batches(20, 0), func(c *service.Config) {
 		c.Databases, c.Replica, c.Queue = []*repo.Database{d}, name, q
-		service.Settings[placeholderuser.Config](c).Interval = time.Millisecond
+		service.Settings[placeholder.Config](c).Interval = time.Millisecond
 	})
 	assert.NoError(e.T, q.Start(s))
 	ctx, cancel := context.WithCancel(context.Background())

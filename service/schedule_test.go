@@ -12,7 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/ghostuser"
+	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/schedule"
@@ -121,7 +121,7 @@ func TestNew_WarnsOfRunsOfLessThanASecondAndOfDatabasesThatHaveNoTurn(t *testing
 		return s, strings.Join(log.Lines("level=WARN"), "\n")
 	}
 	_, short := made(func(c *service.Config) {
-		service.Settings[ghostuser.Config](c).MaxRuntime = 999 * time.Millisecond
+		service.Settings[ghost.Config](c).MaxRuntime = 999 * time.Millisecond
 		service.Settings[loosefk.Config](c).MaxRuntime = time.Nanosecond
 	})
 	for _, worker := range []string{servicetest.GhostUsers, servicetest.LooseForeignKeys} {

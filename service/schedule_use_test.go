@@ -9,7 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/ghostuser"
+	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -84,7 +84,7 @@ func TestUnused_AWorkerThatIsNotEnabledAnywhereHasNoFires(t *testing.T) {
 func TestUnused_AWorkerThatIsConfiguredAgainHasMissedNothing(t *testing.T) {
 	m := servicetest.NewMeter(t)
 	c := newClockedWith(t, "main")
-	s := c.Service(servicetest.OneChild, servicetest.With(func(c *ghostuser.Config) { c.CatchUp = new(true) }))
+	s := c.Service(servicetest.OneChild, servicetest.With(func(c *ghost.Config) { c.CatchUp = new(true) }))
 	c.due(s)
 	c.at("11-20 12:07:10")
 	c.Exec("main", `INSERT INTO maintenance.leases (name, holder, epoch, acquired_at, renewed_at, expires_at)
@@ -101,7 +101,7 @@ func TestUnused_AWorkerThatIsConfiguredAgainHasMissedNothing(t *testing.T) {
 	c.watch(s, "11-21 12:00:30")
 	c.show()
 	c.Exec("main", `DELETE FROM maintenance.leases`)
-	again := c.Service(servicetest.OneChild, servicetest.With(func(c *ghostuser.Config) { c.CatchUp = new(true) }))
+	again := c.Service(servicetest.OneChild, servicetest.With(func(c *ghost.Config) { c.CatchUp = new(true) }))
 	c.due(again)
 	c.due(again)
 	c.wantGhostFires("missed missed skipped")

@@ -12,7 +12,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/bulk"
-	"github.com/caretaker-go/caretaker/service/ghostuser"
+	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/schedule"
@@ -120,7 +120,7 @@ func New(c Config) (*Service, error) {
 		}
 	}
 	if main := c.Databases[0]; main.JobCascades == nil {
-		main.JobCascades = slices.Concat(bulk.Cascades(), ghostuser.Cascades())
+		main.JobCascades = slices.Concat(bulk.Cascades(), ghost.Cascades())
 	}
 	runner, err := run.New(run.Config{
 		Databases: c.Databases, Replica: c.Replica, HistoryKeep: c.HistoryKeep,

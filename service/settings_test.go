@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -16,11 +15,11 @@ import (
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/adjournedgroup"
-	"github.com/caretaker-go/caretaker/service/ghostuser"
-	"github.com/caretaker-go/caretaker/service/inactivetoken"
+	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
+	"github.com/caretaker-go/caretaker/service/gitlab/group"
+	"github.com/caretaker-go/caretaker/service/gitlab/placeholder"
+	"github.com/caretaker-go/caretaker/service/gitlab/token"
 	"github.com/caretaker-go/caretaker/service/loosefk"
-	"github.com/caretaker-go/caretaker/service/placeholderuser"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -39,9 +38,9 @@ func configured(t *testing.T, content string) (c service.Config, err error) {
 func wantSettings(t *testing.T, c *service.Config, err error, want []any) {
 	t.Helper()
 	got := []any{
-		c.HistoryKeep, c.Load, *service.Settings[loosefk.Config](c), *service.Settings[inactivetoken.Config](c),
-		*service.Settings[ghostuser.Config](c), *service.Settings[adjournedgroup.Config](c),
-		*service.Settings[placeholderuser.Config](c),
+		c.HistoryKeep, c.Load, *service.Settings[loosefk.Config](c), *service.Settings[token.Config](c),
+		*service.Settings[ghost.Config](c), *service.Settings[group.Config](c),
+		*service.Settings[placeholder.Config](c),
 	}
 	assert.That(t, err == nil && reflect.DeepEqual(got, want), "got %+v, %v, want %+v", got, err, want)
 }
@@ -61,17 +60,17 @@ func TestSettings_Defaults(t *testing.T) {
 			WorkerConfig: common("* * * * *", false), Rotation: loosefk.RotationMinute, ReusedKeys: loosefk.ReuseHold, TrackPartitions: new(true), BatchSize: 500,
 			MaxDeletes: 100_000, MaxUpdates: 50_000, MaxRuntime: 30 * time.Second,
 		},
-		inactivetoken.Config{
+		token.Config{
 			WorkerConfig: common("0 0 * * *", true), BatchSize: 1000, MaxRuntime: 3 * time.Minute,
 			ContinueAfter: 2 * time.Minute, MaxQueued: 100_000,
 		},
-		ghostuser.Config{
+		ghost.Config{
 			WorkerConfig: common("*/2 * * * *", false), Limit: 1000, MaxRuntime: time.Minute,
 		},
-		adjournedgroup.Config{
+		group.Config{
 			WorkerConfig: common("0 2 * * *", true), BatchSize: 100, Interval: 20 * time.Second,
 		},
-		placeholderuser.Config{
+		placeholder.Config{
 			WorkerConfig: common("0 0 * * *", true), MaxAttempts: 15, RetryPeriod: 48 * time.Hour,
 			Interval: time.Second, BatchSize: 1000,
 		},
@@ -104,18 +103,18 @@ workers:
 			DefinitionsFile: "d.yml", Rotation: loosefk.RotationAll, ReusedKeys: loosefk.ReuseKeep, TrackPartitions: new(false), BatchSize: 1, MaxDeletes: 2, MaxUpdates: 3,
 			MaxRuntime: 90 * time.Second,
 		},
-		inactivetoken.Config{
+		token.Config{
 			WorkerConfig: common("0 1 * * *", true), BatchSize: 10, MaxRuntime: 11 * time.Second,
 			ContinueAfter: 12 * time.Second, MaxQueued: 16,
 		},
-		ghostuser.Config{
+		ghost.Config{
 			WorkerConfig: common("*/3 * * * *", false), Limit: 14, MaxRuntime: 15 * time.Second,
 		},
-		adjournedgroup.Config{
+		group.Config{
 			WorkerConfig: run.WorkerConfig{Schedule: "0 3 * * *", Enabled: new(false), CatchUp: new(false)},
 			BatchSize:    4, Interval: 5 * time.Second,
 		},
-		placeholderuser.Config{
+		placeholder.Config{
 			WorkerConfig: common("0 0 * * *", true), MaxAttempts: 6, RetryPeriod: 7 * time.Hour, Interval: 8 * time.Second, BatchSize: 9,
 		},
 	}
@@ -258,7 +257,7 @@ func TestUse_SettingsOfWorkersThatAreLeftOutAreMistakes(t *testing.T) {
 func TestWorkers_EachIsHeldToTheContract(t *testing.T) {
 	t.Parallel()
 	for key, settings := range new(service.Config).Sections() {
-		folder := path.Base(reflect.TypeOf(settings).Elem().PkgPath())
+		_, folder, _ := strings.Cut(reflect.TypeOf(settings).Elem().PkgPath(), "/service/")
 		files := assert.Must(filepath.Glob(filepath.Join(folder, "*_test.go")))(t)
 		held := false
 		for _, file := range files {
@@ -286,7 +285,7 @@ func TestContributing_ShowsTheSixthWorkerAsItIs(t *testing.T) {
 	text := assert.Must(os.ReadFile("../CONTRIBUTING.md"))(t)
 	script := assert.Must(os.ReadFile("../tools/sixth_worker.sh"))(t)
 	sources := string(script)
-	for _, pattern := range []string{"repo/*.go", "service/*/*.go"} {
+	for _, pattern := range []string{"repo/*.go", "service/gitlab/*/*.go"} {
 		files := assert.Must(filepath.Glob("testdata/sixth_worker/" + pattern))(t)
 		for _, file := range files {
 			source := assert.Must(os.ReadFile(file))(t)

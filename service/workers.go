@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/adjournedgroup"
-	"github.com/caretaker-go/caretaker/service/deletion"
-	"github.com/caretaker-go/caretaker/service/ghostuser"
-	"github.com/caretaker-go/caretaker/service/inactivetoken"
+	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
+	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
+	"github.com/caretaker-go/caretaker/service/gitlab/group"
+	"github.com/caretaker-go/caretaker/service/gitlab/placeholder"
+	"github.com/caretaker-go/caretaker/service/gitlab/token"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 	"github.com/caretaker-go/caretaker/service/orphanaudit"
-	"github.com/caretaker-go/caretaker/service/placeholderuser"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -24,10 +24,10 @@ func (c *Config) list() []worker {
 	if c.workers == nil {
 		c.workers = []worker{
 			line(loosefk.Name, loosefk.New).forLooseForeignKeys(),
-			line(ghostuser.Name, ghostuser.New),
-			line(adjournedgroup.Name, adjournedgroup.New),
-			line(placeholderuser.Name, placeholderuser.New),
-			line(inactivetoken.Name, inactivetoken.New),
+			line(ghost.Name, ghost.New),
+			line(group.Name, group.New),
+			line(placeholder.Name, placeholder.New),
+			line(token.Name, token.New),
 			line(orphanaudit.Name, orphanaudit.New).forLooseForeignKeys(),
 		}
 	}

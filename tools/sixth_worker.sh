@@ -18,9 +18,9 @@ cd "$copy"
 cp -R service/testdata/sixth_worker/. .
 awk '
 	/^import \(/ { print; inside = 1; next }
-	inside && /service\/deletion"/ { print "\t\"github.com/caretaker-go/caretaker/service/authenticationevent\"" }
+	inside && /service\/gitlab\/deletion"/ { print "\t\"github.com/caretaker-go/caretaker/service/gitlab/authenticationevent\"" }
 	{ print }
-	/line\(inactivetoken\.Name/ { print "\t\t\tline(authenticationevent.Name, authenticationevent.New)," }
+	/line\(token\.Name/ { print "\t\t\tline(authenticationevent.Name, authenticationevent.New)," }
 ' service/workers.go >service/workers.go.new
 mv service/workers.go.new service/workers.go
 go run ./tools/configdoc
@@ -28,7 +28,7 @@ go vet ./repo ./service/... ./cli
 if [ $# -gt 0 ]; then
 	tests "$@"
 else
-	tests ./service/authenticationevent
+	tests ./service/gitlab/authenticationevent
 	tests ./repo ./service -run 'TestSQL|TestWorkers|TestSettings'
 	# Of what shows or starts workers: status, lists, pages, ticks, help, log lines, metrics.
 	tests ./server ./web ./scheduler -skip TestFault_

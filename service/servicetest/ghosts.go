@@ -9,7 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/ghostuser"
+	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -190,5 +190,5 @@ func (g *Ghosts) SlowIssues(user, n int) {
 
 // Lasting makes runs as long as this.
 func Lasting(d time.Duration) func(*service.Config) {
-	return func(c *service.Config) { service.Settings[ghostuser.Config](c).MaxRuntime = d }
+	return func(c *service.Config) { service.Settings[ghost.Config](c).MaxRuntime = d }
 }

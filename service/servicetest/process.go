@@ -19,9 +19,9 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/inactivetoken"
+	"github.com/caretaker-go/caretaker/service/gitlab/placeholder"
+	"github.com/caretaker-go/caretaker/service/gitlab/token"
 	"github.com/caretaker-go/caretaker/service/loosefk"
-	"github.com/caretaker-go/caretaker/service/placeholderuser"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -64,8 +64,8 @@ func (o Order) run(ctx context.Context) (run.Run, error) {
 		config.Databases = append(config.Databases, d)
 	}
 	*service.Settings[loosefk.Config](&config) = loosefk.Config{BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
-	*service.Settings[placeholderuser.Config](&config) = placeholderuser.Config{BatchSize: o.BatchSize}
-	*service.Settings[inactivetoken.Config](&config) = inactivetoken.Config{BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
+	*service.Settings[placeholder.Config](&config) = placeholder.Config{BatchSize: o.BatchSize}
+	*service.Settings[token.Config](&config) = token.Config{BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
 	if o.Definitions != "" {
 		var err error
 		if service.Settings[loosefk.Config](&config).Definitions, err = loosefk.LoadDefinitions(o.Definitions); err != nil {

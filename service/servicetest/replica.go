@@ -16,8 +16,8 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/inactivetoken"
-	"github.com/caretaker-go/caretaker/service/placeholderuser"
+	"github.com/caretaker-go/caretaker/service/gitlab/placeholder"
+	"github.com/caretaker-go/caretaker/service/gitlab/token"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -119,8 +119,8 @@ func (m *Mirrored) Replay() {
 func (m *Mirrored) Service(change ...func(*service.Config)) *service.Service {
 	m.T.Helper()
 	return m.Estate.Service("", append([]func(*service.Config){m.WithQueue, LogTo(m.Log), func(c *service.Config) {
-		service.Settings[placeholderuser.Config](c).BatchSize = 1
-		service.Settings[inactivetoken.Config](c).BatchSize = 1
+		service.Settings[placeholder.Config](c).BatchSize = 1
+		service.Settings[token.Config](c).BatchSize = 1
 	}}, change...)...)
 }
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/inactivetoken"
+	"github.com/caretaker-go/caretaker/service/gitlab/token"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -47,7 +47,7 @@ func StateIsAnEnum(states ...string) string {
 
 // OneBotARun lets the first range, of one bot, take all of a run's time.
 func OneBotARun(c *service.Config) {
-	w := service.Settings[inactivetoken.Config](c)
+	w := service.Settings[token.Config](c)
 	w.BatchSize, w.MaxRuntime = 1, time.Millisecond
 }
 

@@ -1,0 +1,81 @@
+package ghost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// planUser adds what a run does with a user whom the job delete_user has queued: the same steps, as
+// a dry run.
+func (w *worker) planUser(ctx context.Context, x *run.Execution, p *run.Plan) error {
+	lists, err := newReferences(ctx, x.Log, p.Databases)
+	if missing, ok := errors.AsType[*run.FailedError](err); ok {
+		return &run.NotConfiguredError{Worker: Name, Missing: missing.Text}
+	}
+	if err != nil {
+		return err
+	}
+	target, err := p.Main().PlanGhostTarget(ctx, lists.queue, p.ID, run.ReadLimits())
+	if err != nil {
+		return err
+	}
+	u := &user{
+		workerRun: &workerRun{
+			worker: w, x: x, references: lists, plan: p, seen: map[*repo.Database]bulk.Seen{},
+		},
+		GhostMigration: repo.GhostMigration{UserID: p.ID}, GhostTarget: target, log: x.Log,
+		tables: map[string]map[string]int64{},
+	}
+	switch {
+	case !target.Exists:
+		return run.ErrUnknownTarget
+	case target.Ghost == p.ID:
+		// To whom would it all go?
+		p.Refuse(run.ReasonInternalUser, "the user is the ghost")
+		p.Exact = false
+		return nil
+	case !target.Migratable:
+		// What would go without that is counted all the same.
+		p.Refuse(run.ReasonInternalUser, fmt.Sprintf("users of type %d are not deleted", target.Type))
+	}
+	if target.Active {
+		p.Remark(activeAgain)
+	}
+	if target.Queued {
+		// The run does not wait for a job that would remove them.
+		has, err := u.hasPersonalProjects(ctx)
+		if err != nil {
+			return err
+		}
+		if has {
+			p.Refuse(run.ReasonPersonalProjects, personalProjects)
+		}
+	}
+	if target.Ghost == 0 {
+		if err := p.Main().CheckGhost(ctx, rowLimits()); err != nil {
+			return err
+		}
+	}
+	return u.handOver(ctx)
+}
+
+// planRow counts the user's row, and the marks of groups that a foreign key takes along.
+func (u *user) planRow(ctx context.Context) error {
+	u.plan.Count(u.x.Database, "users", repo.Change{Delete: true}, 1)
+	main := u.references.catalogs[0]
+	for _, key := range main.References(main.Table("users").Table) {
+		if key.Child.Name != "group_deletion_schedules" || key.OnDelete != repo.OnDeleteCascade {
+			continue
+		}
+		rows := main.Referring(key, "id", repo.IDs(u.UserID)...)
+		if err := u.removal(main).Sweep(ctx, rows, repo.Change{Delete: true}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

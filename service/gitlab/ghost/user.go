@@ -1,0 +1,378 @@
+package ghost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// Besides locks, these are the reasons for which a user is deferred.
+var (
+	errDeadline  = errors.New("the run's time is used up")
+	errSliceUsed = errors.New("the user's share of the time is used up")
+)
+
+// minSlice is what a user gets at least, however little of the run's time is left: else a run with
+// a long queue would defer all of its users.
+const minSlice = time.Second
+
+// user is the user that the run works on.
+type user struct {
+	*workerRun
+	repo.GhostMigration
+	repo.GhostTarget
+	log *slog.Logger
+	// until is when the user's share of the time ends; zero: with the run's time.
+	until time.Time
+	// tables counts the changed rows by table and action.
+	tables map[string]map[string]int64
+	// table and column are those of the step that is worked, "" outside of the steps.
+	table, column string
+	// queuedBy is the span (W3C) of the job that has queued the user, "" if that is not known.
+	queuedBy string
+}
+
+// migrate works a row of the queue, and records in the queue and in the counts what became of it.
+// An error ends the run.
+func (r *workerRun) migrate(ctx context.Context, m repo.GhostMigration, othersWait bool) error {
+	u := &user{
+		workerRun: r, GhostMigration: m, log: r.x.Log.With("user_id", m.UserID),
+		tables: map[string]map[string]int64{},
+	}
+	if othersWait {
+		u.until = time.Now().Add(max(r.x.Left()/2, minSlice))
+	}
+	return r.x.Batch(ctx, func(ctx context.Context) error {
+		u.linkJob(ctx)
+		return u.reschedule(ctx, u.work(ctx))
+	}, attribute.Int64("maintenance.user_id", m.UserID))
+}
+
+// work is the steps of the package comment.
+func (u *user) work(ctx context.Context) (err error) {
+	d := u.x.Database
+	u.GhostTarget, err = d.GhostTarget(ctx, u.references.queue, u.GhostMigration, run.ReadLimits())
+	switch {
+	case err != nil:
+		return err
+	case !u.Due:
+		return nil
+	case !u.Exists:
+		u.candidate(run.ActionDelete, run.ReasonTargetGone+": only the row of the queue is left")
+		return u.changeRow(ctx, d.RemoveOrphan)
+	case !u.Migratable:
+		text := fmt.Sprintf("users of type %d are not deleted", u.Type)
+		return &run.ReasonedError{Reason: run.ReasonInternalUser, Text: text}
+	case u.Ghost == u.UserID:
+		return &run.ReasonedError{Reason: run.ReasonInternalUser, Text: "the user is the ghost"}
+	}
+	if u.Protections {
+		p, err := d.Protecting(ctx, repo.KindUser, u.UserID, false, run.ReadLimits())
+		if err = refuseProtected(p, err); err != nil {
+			return err
+		}
+	}
+	if u.Ghost == 0 {
+		if err := u.createGhost(ctx); err != nil {
+			return err
+		}
+	}
+	if err := u.handOver(ctx); err != nil {
+		return err
+	}
+	u.migrated++
+	reason := ""
+	if u.Active {
+		reason = activeAgain
+	}
+	u.candidate(run.ActionDelete, reason)
+	u.x.Count(ctx, "migrated_users", 1)
+	u.recordDeletion(ctx)
+	u.x.LogDone(ctx, "user migrated", "user would be migrated",
+		"user_id", u.UserID, "tables", u.tables)
+	return nil
+}
+
+// activeAgain says of a user who is not blocked any more what becomes of that.
+const activeAgain = "the user is active again, and is deleted all the same: the row of the queue " +
+	"decides. Delete that row to keep the user"
+
+// candidate notes what a run would do with the user.
+func (u *user) candidate(action, reason string) {
+	u.x.Candidate(repo.Candidate{
+		Kind: repo.KindUser, ID: u.UserID, Action: action, Reason: reason,
+	})
+}
+
+// linkJob links the user's batch to the job that has queued the user, as long as that is
+// remembered.
+func (u *user) linkJob(ctx context.Context) {
+	if !u.x.Span.IsRecording() {
+		return
+	}
+	// A trace without the link is no reason to fail.
+	jobs, _ := u.x.Database.DeletionTraces(ctx, u.UserID, run.ReadLimits())
+	u.x.Link(ctx, "the job delete_user", jobs)
+	if len(jobs) > 0 {
+		u.queuedBy = jobs[0]
+	}
+}
+
+// recordDeletion makes a short span below the job that has queued the user. Without it nobody who
+// looks at that job's trace would find out that the user is gone.
+func (u *user) recordDeletion(ctx context.Context) {
+	job := run.SpanOf(ctx, u.queuedBy)
+	if !job.IsValid() || u.x.DryRun {
+		return
+	}
+	ctx = trace.ContextWithRemoteSpanContext(ctx, job)
+	_, span := u.x.Tracer.Start(ctx, "maintenance.deleted",
+		trace.WithLinks(trace.Link{SpanContext: u.x.Span.SpanContext()}),
+		trace.WithAttributes(
+			attribute.Int64("maintenance.user_id", u.UserID),
+			attribute.String("maintenance.worker", u.x.Worker.Name),
+			attribute.String("maintenance.run_id", u.x.Snapshot().ID)))
+	span.End()
+}
+
+// createGhost creates a ghost. A dry run only checks whether it could be done.
+func (u *user) createGhost(ctx context.Context) (err error) {
+	if err := u.checkStop(); err != nil {
+		return err
+	}
+	if u.x.DryRun {
+		return u.x.Database.CheckGhost(ctx, rowLimits())
+	}
+	permit, err := u.permit(ctx)
+	if err != nil {
+		return err
+	}
+	defer permit.End(&err)
+	u.Ghost, err = u.x.Database.CreateGhost(ctx, permit.Permit, u.references.queue, u.Organization)
+	if err == nil {
+		u.log.InfoContext(ctx, "ghost user created", "ghost_id", u.Ghost)
+	}
+	return err
+}
+
+// rowLimits bound the statements about a single row of the queue or of users.
+func rowLimits() repo.Limits {
+	return repo.Limits{Statement: 4 * time.Second, Lock: bulk.LongLockTime}
+}
+
+// permit is for statements about a single row of the queue or of users.
+func (u *user) permit(ctx context.Context) (run.Permit, error) {
+	return u.x.Permit(ctx, u.x.Database, repo.Table{Name: "users"}, rowLimits())
+}
+
+// queueChange is a method of [repo.Database] that changes a row of the queue.
+type queueChange func(context.Context, repo.Permit, repo.GhostQueue, repo.GhostMigration) error
+
+// changeRow changes the user's row of the queue; a dry run does not.
+func (u *user) changeRow(ctx context.Context, change queueChange) (err error) {
+	if u.x.DryRun {
+		return nil
+	}
+	permit, err := u.permit(ctx)
+	if err != nil {
+		return err
+	}
+	defer permit.End(&err)
+	return change(ctx, permit.Permit, u.references.queue, u.GhostMigration)
+}
+
+// checkStop is asked before every statement. Its error says why the work on the user must stop.
+func (u *user) checkStop() error {
+	if u.plan != nil {
+		return u.plan.CheckStop()
+	}
+	switch stopped := u.x.Stopped(); {
+	case stopped != nil:
+		return stopped
+	case u.x.Left() <= 0:
+		return errDeadline
+	case !u.until.IsZero() && !time.Now().Before(u.until):
+		return errSliceUsed
+	}
+	return nil
+}
+
+// isLocked reports whether another session held what a statement needed.
+func isLocked(err error) bool {
+	return bulk.IsLocked(err) || bulk.ClassOf(err, 0, repo.Limits{}) == repo.ClassLock
+}
+
+// reschedule defers or postpones the user after an error. An error that is not the user's own ends
+// the run, and is returned.
+func (u *user) reschedule(ctx context.Context, cause error) error {
+	if end := u.endsRun(ctx, cause); cause == nil || end != nil {
+		return end
+	}
+	change, counted := u.x.Database.FailMigration, "deferred_users"
+	kept, protected := errors.AsType[*repo.ProtectedError](cause)
+	timeUp := errors.Is(cause, errDeadline) || errors.Is(cause, errSliceUsed)
+	switch {
+	case protected && !u.Exists:
+		u.keepRow(kept)
+		u.log.WarnContext(ctx, "queue row kept, end the protection",
+			"reason", repo.ReasonProtected, "why", kept.String())
+	case protected:
+		u.candidate(run.ActionPostpone, kept.Error())
+		u.reportProtected(ctx, kept)
+	case timeUp || isLocked(cause):
+		change = u.x.Database.DeferMigration
+		u.reportDeferred(ctx, cause, timeUp)
+	default:
+		u.candidate(run.ActionPostpone, run.PublicText(cause))
+		counted = "failed_users"
+		u.reportFailed(ctx, cause)
+	}
+	err := u.changeRow(ctx, func(ctx context.Context, p repo.Permit, q repo.GhostQueue, m repo.GhostMigration) error {
+		return change(ctx, p, q, m, counted)
+	})
+	end := u.endsRun(ctx, err)
+	if end == nil {
+		u.x.Count(ctx, counted, 1)
+	}
+	if err != nil && end == nil {
+		// Somebody has locked the row, or a protected one would be deleted with its change: it stays due.
+		if kept, ok := errors.AsType[*repo.ProtectedError](err); ok && u.Exists {
+			u.keepRow(kept)
+		}
+		u.log.ErrorContext(ctx, "user not rescheduled", "error", err)
+	}
+	return end
+}
+
+// keepRow notes a row of the queue that stays, because a protected row would go with its removal or change.
+func (r *workerRun) keepRow(kept *repo.ProtectedError) {
+	r.keptRows++
+	r.keptBy = kept
+}
+
+// endsRun is the error with which the run ends after err, nil if err is about the user alone. While
+// the run is being stopped, no error is the user's.
+func (r *workerRun) endsRun(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil, errors.Is(err, repo.ErrLeaseLost), errors.Is(err, repo.ErrUnreachable):
+		return err
+	}
+	return r.x.Stopped()
+}
+
+// reportDeferred logs a user who is deferred. At the deadline the run takes no more
+// rows.
+func (u *user) reportDeferred(ctx context.Context, cause error, timeUp bool) {
+	if errors.Is(cause, errDeadline) {
+		u.stopped = "limit reached: max_runtime"
+	}
+	u.deferred++
+	public := cause.Error()
+	if !timeUp {
+		public = run.PublicText(cause)
+	}
+	u.candidate(run.ActionPostpone, public)
+	u.x.CandidatesPartial()
+	run.RecordOutcome(ctx, run.OutcomeDeferred, public)
+	u.x.LogDone(ctx, "user deferred", "user would be deferred",
+		"user_id", u.UserID, "why", cause.Error(), "tables", u.tables)
+}
+
+// Permit is a [run.Writer]'s, for the statements of the hand-over: once the user is protected none of
+// them changes anything, in any database.
+func (u *user) Permit(
+	ctx context.Context, d *repo.Database, t repo.Table, l repo.Limits,
+) (run.Permit, error) {
+	permit, err := u.x.Permit(ctx, d, t, l)
+	if err != nil {
+		return permit, err
+	}
+	p, err := u.x.Database.OwnProtection(ctx, repo.KindUser, u.UserID, run.ReadLimits())
+	if err = refuseProtected(p, err); err != nil {
+		permit.End(&err)
+	}
+	return permit, err
+}
+
+// refuseProtected is the error that keeps a user whom a protection keeps, nil if none does.
+func refuseProtected(p *repo.Protection, err error) error {
+	if err == nil && p != nil {
+		err = &repo.ProtectedError{Protection: *p}
+	}
+	return err
+}
+
+// reportProtected logs a user who is protected, whoever has put the row into the queue. It
+// is no failure: the row comes again in half an hour.
+func (u *user) reportProtected(ctx context.Context, kept *repo.ProtectedError) {
+	u.protected++
+	run.RecordOutcome(ctx, run.OutcomeDeferred, repo.ReasonProtected)
+	u.log.WarnContext(ctx, "user kept, take the row off the queue or end the protection",
+		"reason", repo.ReasonProtected, "why", kept.String(), "tables", u.tables)
+}
+
+// reportFailed logs a user who has failed; the error is logged nowhere else. A user of a
+// type that stays is a warning: no stack could explain it.
+func (u *user) reportFailed(ctx context.Context, cause error) {
+	u.failed++
+	run.RecordFailure(ctx, cause)
+	if referenced, ok := errors.AsType[*bulk.StillReferencedError](cause); ok {
+		u.table, u.column = referenced.Table, referenced.Column
+	}
+	if unreadable, ok := errors.AsType[*bulk.UnreadableError](cause); ok {
+		u.table, u.column = unreadable.Rows.Table.Name, unreadable.Column()
+	}
+	reason := run.ReasonOf(cause)
+	attrs := []any{"reason", reason, "error", cause}
+	if u.table != "" {
+		attrs = append(attrs, "table", u.table, "column", u.column)
+	}
+	if len(u.tables) > 0 {
+		attrs = append(attrs, "tables", u.tables)
+	}
+	if reason == run.ReasonInternalUser {
+		u.log.WarnContext(ctx, "user refused", attrs...)
+	} else {
+		u.log.ErrorContext(ctx, "user failed", attrs...)
+	}
+}
+
+// count adds rows that have been changed to the counts of the run and of the user.
+func (u *user) count(ctx context.Context, table string, c repo.Change, rows int64) {
+	action := c.Action()
+	key := map[string]string{
+		"move": "moved_rows", "nullify": "nullified_rows", "delete": "deleted_rows",
+	}[action]
+	u.x.Count(ctx, key, rows)
+	if c.Delete {
+		u.x.Changed(table, rows, 0)
+	} else {
+		u.x.Changed(table, 0, rows)
+	}
+	if u.tables[table] == nil {
+		u.tables[table] = map[string]int64{}
+	}
+	u.tables[table][action] += rows
+}
+
+// pathsALine is how many paths one log line has.
+const pathsALine = 100
+
+// logOutside names what the database knew the place of, and caretaker cannot remove.
+func (u *user) logOutside(ctx context.Context, paths []string) {
+	for some := range slices.Chunk(paths, pathsALine) {
+		u.log.InfoContext(ctx, "left outside the database", "left_outside", some)
+	}
+}

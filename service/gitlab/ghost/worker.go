@@ -1,0 +1,224 @@
+package ghost
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
+	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// Name is the worker's name everywhere: its key, lease, label and page.
+const Name = "ghost_user_migration"
+
+// Config configures the worker.
+type Config struct {
+	run.WorkerConfig `schedule:"*/2 * * * *"`
+	// Limit is how many rows of the queue a run takes.
+	Limit int `key:"limit" default:"1000" max:"100000"`
+	// MaxRuntime is how long a run may take; under a second the log warns at the start.
+	MaxRuntime time.Duration `key:"max_runtime" default:"60s" max:"24h"`
+}
+
+// DoneCounts are the counts of what was due that a run has dealt with.
+func (Config) DoneCounts() []string {
+	return []string{
+		"migrated_users", "deferred_users", "failed_users",
+	}
+}
+
+// worker is the worker; the package comment is its design.
+type worker struct {
+	config Config
+	run.Deps
+	// sizes of statements are learned by all runs of the process together.
+	sizes *bulk.StatementSizes
+}
+
+// New makes the worker, which has no jobs. It does not connect, and always succeeds.
+func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
+	d.Databases = run.GitLabs(d.Databases)
+	w := &worker{config, d, bulk.NewStatementSizes()}
+	return &run.Worker{
+		Name:    Name,
+		Config:  config.WorkerConfig,
+		Fences:  d.Databases[1:],
+		Missing: w.missing,
+		Uses:    uses,
+		MaxRuntime: func(string, map[string]bool) (time.Duration, bool) {
+			return config.MaxRuntime, false
+		},
+		Work:       w.work,
+		Candidates: true,
+		Plan:       w.planUser,
+		Backlog:    w.backlog,
+		Waiting:    w.waiting,
+		Actions: map[string]string{
+			"migrated_users": "migrated_users", "deferred_users": "deferred_users",
+			"failed_users": "failed_users", "moved_rows": "moved", "nullified_rows": "nullified",
+			"deleted_rows": "deleted",
+		},
+		FailureCounts: []string{"failed_users"},
+	}, nil, nil
+}
+
+func (w *worker) missing(ctx context.Context) (string, error) {
+	c, err := w.Main.Tables(ctx, repo.GhostTables())
+	if err != nil {
+		return "", err
+	}
+	_, missing := c.GhostQueue(ctx)
+	return missing, nil
+}
+
+func (w *worker) backlog(ctx context.Context, d *repo.Database) (repo.Backlog, string, error) {
+	c, err := d.Tables(ctx, repo.GhostTables())
+	if err != nil {
+		return repo.Backlog{}, "", err
+	}
+	queue, missing := c.GhostQueue(ctx)
+	if missing != "" {
+		return repo.Backlog{}, "", nil
+	}
+	backlog, err := d.GhostBacklog(ctx, queue, run.BacklogLimits())
+	return backlog, "", err
+}
+
+func (w *worker) waiting(
+	ctx context.Context, d *repo.Database, dead bool,
+) ([]repo.Waiting, error) {
+	c, err := d.Tables(ctx, repo.GhostTables())
+	if err != nil {
+		return nil, err
+	}
+	queue, missing := c.GhostQueue(ctx)
+	if missing != "" {
+		return nil, nil
+	}
+	return d.WaitingGhosts(ctx, queue, dead, run.BacklogLimits())
+}
+
+// workerRun is one run of the worker.
+type workerRun struct {
+	*worker
+	x          *run.Execution
+	references *references
+	// seen are the rows that a dry run has counted as deleted, by database.
+	seen map[*repo.Database]bulk.Seen
+	// plan is the plan that is counted for; nil: none.
+	plan *run.Plan
+
+	migrated, deferred, failed, protected int
+	// keptRows are rows of the queue that keptBy, the last of them, keeps as they are.
+	keptRows int
+	keptBy   *repo.ProtectedError
+	// stopped is the limit that ended the run before all rows were worked, "" if none did.
+	stopped string
+}
+
+func (w *worker) work(ctx context.Context, x *run.Execution) error {
+	lists, err := newReferences(ctx, x.Log, w.Databases)
+	if err != nil {
+		return err
+	}
+	// One more than is worked: it shows whether any are left.
+	due, err := x.Database.DueMigrations(
+		ctx, lists.queue, x.Now(), w.config.Limit+1, run.ReadLimits())
+	if err != nil {
+		return err
+	}
+	r := &workerRun{worker: w, x: x, references: lists, seen: map[*repo.Database]bulk.Seen{}}
+	err = r.migrateAll(ctx, due[:min(len(due), w.config.Limit)])
+	if err != nil && !run.EndsEarly(err) {
+		return err
+	}
+	if err == nil && len(due) > w.config.Limit && r.stopped == "" {
+		r.stopped = "limit reached: limit"
+	}
+	r.reportEnd()
+	if err == nil && !x.DryRun {
+		r.warn(ctx)
+	}
+	return err
+}
+
+// migrateAll works the rows in order until the time is up.
+func (r *workerRun) migrateAll(ctx context.Context, due []repo.GhostMigration) error {
+	for i, m := range due {
+		if r.x.Left() <= 0 {
+			r.stopped = "limit reached: max_runtime"
+			r.x.CandidatesPartial()
+			return nil
+		}
+		if err := r.x.Stopped(); err != nil {
+			return err
+		}
+		if !r.x.MayTouch(repo.KindUser, m.UserID, run.ActionDelete) {
+			continue
+		}
+		if err := r.migrate(ctx, m, i < len(due)-1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reportEnd puts into the run's record what was left, and why.
+func (r *workerRun) reportEnd() {
+	var why []string
+	if r.stopped != "" {
+		why = append(why, r.stopped)
+	}
+	if r.deferred > 0 {
+		why = append(why, run.Pluralize(r.deferred, "user")+" deferred")
+	}
+	if r.protected > 0 {
+		theyAre := "they are"
+		if r.protected == 1 {
+			theyAre = "who is"
+		}
+		why = append(why, run.Pluralize(r.protected, "user")+" kept, "+theyAre+" protected")
+	}
+	if r.keptRows > 0 {
+		why = append(why, run.Pluralize(r.keptRows, "queue row")+" kept, "+r.keptBy.Error())
+	}
+	if r.failed > 0 {
+		why = append(why, run.Pluralize(r.failed, "user")+" failed")
+	}
+	reason := strings.Join(why, "; ")
+	switch {
+	case r.stopped != "":
+		r.x.Limit(r.stopped, reason)
+	case r.deferred > 0:
+		r.x.Limit(run.AllSeen+", "+run.Pluralize(r.deferred, "user")+" deferred", reason)
+	default:
+		r.x.Report(func(record *run.Run) { record.Reason = reason })
+	}
+}
+
+// The thresholds of the warnings at the end of a run. The shipped alert rules have the same.
+const (
+	manyPending       = 1000
+	manyFailedPercent = 10
+)
+
+// warn logs what exceeds a threshold. The work is done by then: a backlog that cannot be read is no
+// failure of the run.
+func (r *workerRun) warn(ctx context.Context) {
+	all := r.migrated + r.deferred + r.protected + r.failed
+	if r.failed*100 > manyFailedPercent*all {
+		r.x.Log.WarnContext(ctx, "many users failed",
+			"failed_users", r.failed, "users", all, "threshold_percent", manyFailedPercent)
+	}
+	backlog, err := r.x.Database.GhostBacklog(ctx, r.references.queue, run.BacklogLimits())
+	switch {
+	case err != nil:
+		r.x.Log.WarnContext(ctx, "backlog not read", "error", err)
+	case backlog.Pending > manyPending:
+		r.x.Log.WarnContext(ctx, "many users pending",
+			"pending", backlog.Pending, "threshold", manyPending)
+	}
+}

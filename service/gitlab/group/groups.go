@@ -1,0 +1,263 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// act is step 5 of the package comment: first for the groups that others may go with, then with the
+// others in order of their ids. A dry run does the same, and takes it back group by group: only so
+// it knows what would fail.
+func (r *workerRun) act(ctx context.Context) error {
+	covering := r.covering()
+	r.expect(covering)
+	for _, g := range covering {
+		if !r.skipped(g) {
+			queued, err := r.apply(ctx, g)
+			if err != nil {
+				return err
+			}
+			g.queued = queued
+		} else {
+			r.coveredByParent(g)
+		}
+		if g.tried = true; !g.queued {
+			r.expect(covering)
+		}
+	}
+	for i := range r.groups {
+		g := &r.groups[i]
+		switch {
+		case g.tried:
+			continue
+		case r.skipped(g):
+			r.coveredByParent(g)
+			continue
+		}
+		if _, err := r.apply(ctx, g); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// apply gives a group its outcome. An error of the group's own is its outcome; one that is returned
+// ends the run.
+func (r *workerRun) apply(ctx context.Context, g *group) (queued bool, err error) {
+	if over, err := r.over(); over || err != nil {
+		return false, err
+	}
+	if !r.expected(g) {
+		return false, nil
+	}
+	err = r.x.Batch(ctx, func(ctx context.Context) (err error) {
+		switch g.outcome {
+		case destruction:
+			queued, err = r.destroy(ctx, g)
+		case restored:
+			err = r.restore(ctx, g)
+		default:
+			r.hold(ctx, g)
+		}
+		if err == nil {
+			run.RecordOutcome(ctx, string(g.outcome), g.reason)
+		}
+		return err
+	}, attribute.String("maintenance.phase", "act"), attribute.Int64("maintenance.group_id", g.ID))
+	if err == nil || endsRun(ctx, err) {
+		return queued, err
+	}
+	r.x.Count(ctx, "failed_groups", 1)
+	r.candidate(g.ID, run.ActionPostpone, run.PublicText(err))
+	r.x.Log.ErrorContext(ctx, "group failed, retrying next run",
+		r.about(g, failed, "error", err)...)
+	return false, nil
+}
+
+// expected reports whether a run with an expected digest may do with the group what it has decided.
+// One that was to go with a group above it may go alone; to hold one is always expected.
+func (r *workerRun) expected(g *group) bool {
+	switch g.outcome {
+	case destruction:
+		return r.x.MayTouch(repo.KindGroup, g.ID, run.ActionQueue, run.ActionDelete)
+	case restored:
+		return r.x.MayTouch(repo.KindGroup, g.ID, run.ActionRestore)
+	default:
+		return true
+	}
+}
+
+// over says that the run must stop here: with an error, or as a dry run whose time is over.
+func (r *workerRun) over() (bool, error) {
+	if err := r.x.Stopped(); err != nil {
+		return true, err
+	}
+	if r.x.DryRun && r.x.Left() <= 0 {
+		r.x.Limit(run.DryRunOver, run.DryRunOver)
+		return true, nil
+	}
+	return false, nil
+}
+
+// endsRun reports whether an error is about more than a single group.
+func endsRun(ctx context.Context, err error) bool {
+	_, stopped := errors.AsType[run.StopError](err)
+	return stopped || ctx.Err() != nil ||
+		errors.Is(err, repo.ErrLeaseLost) || errors.Is(err, repo.ErrUnreachable)
+}
+
+// queuePatience is how long the transaction that queues a group may take.
+const queuePatience = 5 * time.Second
+
+// permit lets a transaction of at most patience change a group. That of a dry run is rolled back.
+func (r *workerRun) permit(ctx context.Context, patience time.Duration) (run.Permit, error) {
+	limits := deletion.GroupLimits()
+	limits.Transaction = patience
+	if r.x.DryRun {
+		limits.Transaction = min(patience, r.x.Left()+time.Second)
+		return run.Permit{Permit: repo.Permit{Limits: limits, DryRun: true}}, nil
+	}
+	return r.x.Permit(ctx, r.x.Database, repo.Table{Name: "namespaces"}, limits)
+}
+
+func (r *workerRun) queueRemoval(ctx context.Context, job repo.Job) (inserted bool, err error) {
+	permit, err := r.permit(ctx, queuePatience)
+	if err != nil {
+		return false, err
+	}
+	defer permit.End(&err)
+	return r.x.Database.QueueGroupRemoval(ctx, permit.Permit, r.Queue, job)
+}
+
+func (r *workerRun) restoreGroup(ctx context.Context, id int64) (done repo.Restoration, err error) {
+	permit, err := r.permit(ctx, run.DefaultRunTime)
+	if err != nil {
+		return done, err
+	}
+	defer permit.End(&err)
+	return r.x.Database.RestoreGroup(ctx, permit.Permit, r.stores, r.due, id)
+}
+
+// destroy queues the group's removal. queued is true also if a job for it waits or runs already.
+func (r *workerRun) destroy(ctx context.Context, g *group) (queued bool, err error) {
+	job := r.x.Origin(ctx)
+	job.Args = repo.DestroyGroup{GroupID: g.ID, UserID: g.UserID}
+	job.ScheduledAt = r.due.At.Add(time.Duration(g.position) * r.config.Interval)
+	inserted, err := r.queueRemoval(ctx, job)
+	if err != nil {
+		return false, err
+	}
+	waits := run.JobWaits
+	if inserted {
+		r.x.Count(ctx, "scheduled_jobs", 1)
+		waits = ""
+	}
+	r.candidate(g.ID, run.ActionQueue, waits)
+	r.x.LogDone(ctx, "group goes", "group would go",
+		r.about(g, destruction, "new_job", inserted, "starts_at", job.ScheduledAt)...)
+	return true, nil
+}
+
+// restore restores the group, in one transaction. Meanwhile it may have lost its mark, or its
+// removal may have begun: the first is no outcome at all, the second holds it, as does a protected row
+// that a restore would delete.
+func (r *workerRun) restore(ctx context.Context, g *group) error {
+	done, err := r.restoreGroup(ctx, g.ID)
+	switch protected, ok := errors.AsType[*repo.ProtectedError](err); {
+	case ok:
+		g.outcome, g.reason = held, repo.ReasonProtected
+		g.Veto = &repo.Veto{Target: g.ID, Reason: repo.ReasonProtected, Detail: protected.String()}
+		r.hold(ctx, g)
+	case err != nil:
+		return err
+	case done.Held:
+		g.outcome, g.reason = held, run.ReasonDeletionInProgress
+		r.hold(ctx, g)
+	case done.Restored:
+		r.x.Count(ctx, "restored_groups", 1)
+		r.candidate(g.ID, run.ActionRestore, g.reason)
+		for _, t := range done.Tables {
+			r.x.Changed(t.Table, t.Deleted, t.Updated)
+		}
+		r.x.LogDone(ctx, "group restored", "group would be restored",
+			r.about(g, restored, "old_path", done.OldPath, "new_path", done.NewPath)...)
+	}
+	return nil
+}
+
+func (r *workerRun) hold(ctx context.Context, g *group) {
+	r.countHeld(ctx, g.reason)
+	reason := repo.Reason{Code: g.reason}
+	var why []any
+	if g.Veto != nil && g.Veto.Reason == g.reason {
+		reason.Detail, why = g.Veto.Detail, []any{"why", g.Veto.Detail}
+	}
+	r.candidate(g.ID, run.ActionHold, reason.String())
+	r.x.Log.WarnContext(ctx, "group needs attention", r.about(g, held, why...)...)
+}
+
+// coveredByParent notes a group that goes with one above it.
+func (r *workerRun) coveredByParent(g *group) {
+	r.candidate(g.ID, run.ActionDelete, "with a group above it")
+}
+
+// candidate notes what a run would do with a group.
+func (r *workerRun) candidate(id int64, action, reason string) {
+	r.x.Candidate(repo.Candidate{Kind: repo.KindGroup, ID: id, Action: action, Reason: reason})
+}
+
+// countHeld counts a group that is held, also by its reason.
+func (r *workerRun) countHeld(ctx context.Context, reason string) {
+	r.x.Count(ctx, "held_groups", 1)
+	r.held[reason]++
+}
+
+// reportHeld sets on the run's span how many groups are held for which reason. The spans of single
+// groups do not show it: of many groups the trace has only some.
+func (r *workerRun) reportHeld() {
+	if held := r.heldByReason(); len(held) > 0 {
+		r.x.Span.SetAttributes(attribute.StringSlice("maintenance.held", held))
+	}
+}
+
+func (r *workerRun) heldByReason() (held []string) {
+	for reason, n := range r.held {
+		held = append(held, fmt.Sprintf("%s: %d", reason, n))
+	}
+	slices.Sort(held)
+	return held
+}
+
+// notDone says for the run's reason how many groups failed or are held, "" if there are none.
+func (r *workerRun) notDone(failed int64) string {
+	var words []string
+	if failed > 0 {
+		words = append(words, run.Pluralize(failed, "group")+" failed")
+	}
+	if held := r.heldByReason(); len(held) > 0 {
+		words = append(words, "groups are held ("+strings.Join(held, ", ")+")")
+	}
+	if len(words) == 0 {
+		return ""
+	}
+	return strings.Join(words, ", ") + ", warnings in the log name them"
+}
+
+// about are the keys of the one log line of a group. Its id is there twice: as group_id, which is
+// the key in all logs, and as namespace_id, for whoever searches by the column.
+func (r *workerRun) about(g *group, outcome outcome, more ...any) []any {
+	return append([]any{
+		"namespace_id", g.ID, "group_id", g.ID, "user_id", userValue(g.UserID),
+		"outcome", string(outcome), "reason", g.reason,
+	}, more...)
+}

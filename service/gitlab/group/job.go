@@ -1,0 +1,324 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
+	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
+	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// destroyGroup is the job destroy_group: it removes a group with everything of it in main. That
+// cannot be undone.
+//
+// One attempt:
+//
+//  1. In one transaction the row of the group is locked, and everything is checked again: the group
+//     is there, it is due, its user is there and may remove it. If not, the job ends without a
+//     change, or the group is restored. Else it is recorded that the removal has begun. From then
+//     on the only check is whether the group is there: half of it may be gone.
+//  2. The groups of the tree are removed, the deepest first: the projects of each, its members,
+//     what refers to it, and last its row with marks, details and route. Bots among the members get
+//     a job delete_user in the transaction that deletes their membership.
+//  3. After 45 seconds the attempt snoozes, which uses no retry. What is gone is the progress.
+//
+// Each step is a transaction of its own. It holds the row of its attempt, so that an attempt that
+// was taken for dead writes nothing more. And it holds advisory locks on the group of the job and
+// on the group of the tree, so that two attempts, or the jobs of a group and of one below it, never
+// work on the same group at once.
+//
+// An error leaves what is not removed yet for the next attempt, with state deletion_scheduled and
+// the reason in deletion_error. After the last attempt the next run of the worker queues the job
+// again.
+func (k *worker) destroyGroup(ctx context.Context, j *job.Attempt) (job.Result, error) {
+	args, err := job.Decode[repo.DestroyGroup](j)
+	if err != nil {
+		return job.Result{}, err
+	}
+	stores, err := k.stores(ctx)
+	if err == nil && stores.Missing != "" {
+		err = &run.FailedError{Text: stores.Missing}
+	}
+	if err != nil {
+		return job.Result{}, err
+	}
+	d := &groupRemoval{worker: k, j: j, args: args, stores: stores}
+	result, err := d.attempt(ctx)
+	who := []any{"group_id", args.GroupID, "user_id", userValue(args.UserID)}
+	result.Attributes = append(who, result.Attributes...)
+	switch result, err = j.Postpone(result, err); {
+	case err == nil:
+		return result, nil
+	case errors.Is(err, repo.ErrJobCancelled):
+		// What is gone is gone; RetryJob goes on.
+		return result, err
+	case errors.Is(err, repo.ErrJobLost):
+		// Another attempt has the job now, and decides what becomes of the group.
+		return result, err
+	case errors.Is(ctx.Err(), context.Canceled):
+		// The process ends, which is no failure of the group.
+		return result, err
+	}
+	return result, errors.Join(err, d.fail(ctx, err))
+}
+
+const (
+	// beginTimeout is how long the first transaction may take, which may be a restore: less than
+	// an attempt.
+	beginTimeout = 40 * time.Second
+	// failTimeout is how long it may take to note a failure: with the rest of an attempt's end
+	// less than the time after which it is taken for dead.
+	failTimeout = 5 * time.Second
+)
+
+// groupRemoval is one attempt.
+type groupRemoval struct {
+	*worker
+	j      *job.Attempt
+	args   repo.DestroyGroup
+	stores repo.GroupStores
+}
+
+// guard is that of every transaction: no other attempt is at work on the group, and this one has
+// its job.
+func (d *groupRemoval) guard() repo.Guard { return d.j.Guard().WithLock(d.args.GroupID) }
+
+// permit is for a transaction of at most patience.
+func (d *groupRemoval) permit(patience time.Duration) repo.Permit {
+	p := repo.Permit{Guard: d.guard(), Limits: deletion.GroupLimits(), Source: d.j.Source()}
+	p.Transaction = patience
+	return p
+}
+
+func (d *groupRemoval) attempt(ctx context.Context) (job.Result, error) {
+	now, err := d.Main.Now(ctx)
+	if err != nil {
+		return job.Result{}, err
+	}
+	days, settingErr := d.period(ctx, d.stores)
+	if _, invalid := errors.AsType[*run.FailedError](settingErr); settingErr != nil && !invalid {
+		return job.Result{}, settingErr
+	} else if invalid {
+		// Nothing is due then, but what has begun goes on.
+		days = math.MaxInt32
+	}
+	begun, err := d.Main.BeginGroupRemoval(ctx, d.permit(beginTimeout), d.stores,
+		repo.Adjournment{At: now, Days: days}, d.args)
+	switch protected, ok := errors.AsType[*repo.ProtectedError](err); {
+	case ok:
+		// It would have been restored. Nothing has changed.
+		return job.Result{
+			Outcome: job.Refused, Reason: repo.ReasonProtected, Message: protected.String(),
+		}, nil
+	case err != nil:
+		return job.Result{}, err
+	case begun.Verdict == repo.GroupBegun:
+		return d.remove(ctx)
+	case begun.Verdict == repo.GroupNotDue && settingErr != nil:
+		return job.Result{}, settingErr
+	}
+	return d.refusal(begun), nil
+}
+
+// refusal is the end of a job that removes nothing.
+func (d *groupRemoval) refusal(b repo.GroupBeginning) job.Result {
+	switch b.Verdict {
+	case repo.GroupGone:
+		return job.Result{Outcome: job.Skipped, Reason: run.ReasonTargetGone, LogAtDebug: true}
+	case repo.GroupUserMissing:
+		return job.Result{Outcome: job.Refused, Reason: run.ReasonUserMissing}
+	case repo.GroupInProgress:
+		return job.Result{Outcome: job.Refused, Reason: run.ReasonDeletionInProgress}
+	case repo.GroupRestored:
+		return job.Result{
+			Outcome: job.Restored, Reason: run.ReasonRightsMissing,
+			Attributes: []any{"old_path", b.Restoration.OldPath, "new_path", b.Restoration.NewPath},
+		}
+	case repo.GroupProtected:
+		return job.Result{
+			Outcome: job.Refused, Reason: repo.ReasonProtected, Message: b.Protection.String(),
+		}
+	case repo.GroupNotDue, repo.GroupBegun:
+	}
+	return job.Result{Outcome: job.Skipped, Reason: run.ReasonNoLongerMarked}
+}
+
+// remove removes the tree, or as much of it as the attempt has time for.
+func (d *groupRemoval) remove(ctx context.Context) (job.Result, error) {
+	r, err := d.removal.NewRemover(ctx, d.j, d.args.UserID, d.args.GroupID)
+	if err != nil {
+		return job.Result{}, err
+	}
+	r.Removed.GroupID = d.args.GroupID
+	total, err := d.removeTree(ctx, r)
+	if err != nil {
+		soFar, saveErr := d.saveRemoved(ctx, r.Removed)
+		return job.Result{Attributes: removedAttributes(soFar)}, errors.Join(err, saveErr)
+	}
+	return job.Result{Outcome: job.Succeeded, Attributes: removedAttributes(total)}, nil
+}
+
+// removedAttributes are what all attempts have removed so far, none if that is not known.
+func removedAttributes(r repo.Removed) []any {
+	if r == (repo.Removed{}) {
+		return nil
+	}
+	return []any{"groups", r.Groups, "projects", r.Projects, "rows", r.Rows, "bots", r.Bots}
+}
+
+// saveRemoved keeps the counts of an attempt that ends before its group, and returns those of all.
+func (d *groupRemoval) saveRemoved(
+	ctx context.Context, removed repo.Removed,
+) (total repo.Removed, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), run.LeaseMargin)
+	defer cancel()
+	permit := repo.Permit{Guard: d.j.Guard(), Limits: deletion.GroupLimits()}
+	return d.Main.SaveRemoved(ctx, permit, removed)
+}
+
+// removeTree reads the tree again where something forbids to remove a group of it: somebody may
+// have put one below since.
+func (d *groupRemoval) removeTree(
+	ctx context.Context, r *deletion.Remover,
+) (total repo.Removed, err error) {
+	for seen := map[int64]bool{}; ; {
+		tree, treeErr := d.Main.GroupTree(ctx, d.args.GroupID, run.ReadLimits(), r.CheckStop)
+		if treeErr != nil {
+			return total, treeErr
+		}
+		// What was protected before this one began has kept it from beginning; it may have been moved, or
+		// protected since. A plan has said so, and counts what would go without it.
+		if r.Plan == nil {
+			kept, err := d.Main.Protecting(ctx, repo.KindGroup, d.args.GroupID, true, run.ReadLimits())
+			if err == nil && kept != nil {
+				err = &repo.ProtectedError{Protection: *kept}
+			}
+			if err != nil {
+				return total, err
+			}
+		}
+		before := len(seen)
+		for _, id := range tree {
+			seen[id] = true
+		}
+		if len(seen) == before {
+			return total, err
+		}
+		if total, err = d.removeGroups(ctx, r, tree); !bulk.IsStillReferenced(err) {
+			return total, err
+		}
+	}
+}
+
+func (d *groupRemoval) removeGroups(
+	ctx context.Context, r *deletion.Remover, tree []int64,
+) (total repo.Removed, err error) {
+	for _, id := range tree {
+		if total, err = d.removeGroup(ctx, r, id); err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+// removeGroup removes one group of the tree, which has no groups below it any more.
+func (d *groupRemoval) removeGroup(
+	ctx context.Context, r *deletion.Remover, id int64,
+) (total repo.Removed, err error) {
+	// The group may have a job of its own, from before its parent was due or marked.
+	if r.Plan == nil {
+		r.Guard = d.guard().WithPart(id)
+	}
+	if err := d.removeProjects(ctx, r, id); err != nil {
+		return total, err
+	}
+	for _, which := range []repo.Memberships{{SourceType: "Namespace", SourceID: id}, {SourceID: id}} {
+		if err := r.Members(ctx, which); err != nil {
+			return total, err
+		}
+	}
+	err = r.ClearRow(ctx, "namespaces", id, "members", "routes",
+		"group_deletion_schedules", "namespace_details", deletion.ImportDetails)
+	if err != nil {
+		return total, err
+	}
+	// Last, because it lets the placeholder users go: nothing of the group may need them any more.
+	if rows, ok := r.Catalog.Rows(deletion.ImportDetails, "namespace_id", repo.IDs(id)...); ok {
+		if err := r.Sweep(ctx, rows, repo.Change{Set: []string{"namespace_id"}}); err != nil {
+			return total, err
+		}
+	}
+	if err := r.CheckStop(); err != nil {
+		return total, err
+	}
+	if r.Plan != nil {
+		return total, planGroupRows(ctx, r, id)
+	}
+	removed := r.Removed
+	removed.Groups++
+	total, err = d.Main.RemoveGroup(ctx, r.By(deletion.RowLimits()), d.stores, id, removed)
+	switch {
+	case errors.Is(err, repo.ErrNamespaceBelow):
+		return total, &bulk.StillReferencedError{Table: "namespaces", Column: "parent_id"}
+	case err != nil:
+		return total, bulk.Deleted(r.Catalog, err)
+	}
+	r.Saved()
+	return total, nil
+}
+
+func (d *groupRemoval) removeProjects(ctx context.Context, r *deletion.Remover, group int64) error {
+	for after := int64(0); ; {
+		if err := r.CheckStop(); err != nil {
+			return err
+		}
+		projects, err := d.Main.GroupProjects(ctx, group, after, run.ReadLimits())
+		if err != nil || len(projects) == 0 {
+			return err
+		}
+		for _, id := range projects {
+			if err := r.RemoveProject(ctx, id); err != nil {
+				return fmt.Errorf("project %d: %w", id, err)
+			}
+			after = id
+		}
+	}
+}
+
+// fail notes in the group why the attempt ended, also where that was for its time. If it cannot,
+// the job's error says so.
+func (d *groupRemoval) fail(ctx context.Context, why error) error {
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), failTimeout)
+	defer cancel()
+	for {
+		err := d.Main.FailGroupRemoval(clean, d.permit(failTimeout), d.stores, d.args.GroupID,
+			run.PublicText(why))
+		switch {
+		case !errors.Is(err, repo.ErrBusy):
+			return err
+		case ctx.Err() == nil:
+			// Another attempt is at work: what this one met is none of its business.
+			return nil
+		}
+		// The statement that was cut off may not have ended yet.
+		select {
+		case <-clean.Done():
+			return nil
+		case <-time.After(failTimeout / 20):
+		}
+	}
+}
+
+// userValue is a user id as logs have it.
+func userValue(id *int64) any {
+	if id == nil {
+		return nil
+	}
+	return *id
+}

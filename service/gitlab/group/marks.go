@@ -1,0 +1,90 @@
+package group
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// Marks that are wrong themselves: lost, for no group, or different in the two stores.
+
+// holdLostMarks holds the groups that look marked but are in no store. A mark is lost, for example,
+// when the user who made it is deleted, and a foreign key takes the row of the schedule along.
+func (r *workerRun) holdLostMarks(ctx context.Context) error {
+	return r.pages(func(after int64) (int64, error) {
+		lost, next, err := r.x.Database.LostMarks(ctx, r.stores, after, run.ReadLimits())
+		for _, id := range lost {
+			if _, due := r.place[id]; due {
+				// It has had its outcome: it was restored, and its own name looks like a mark.
+				continue
+			}
+			if err := r.holdLost(ctx, id); err != nil {
+				return next, err
+			}
+		}
+		return next, err
+	})
+}
+
+// holdLost counts and logs one of them.
+func (r *workerRun) holdLost(ctx context.Context, id int64) error {
+	return r.x.Batch(ctx, func(ctx context.Context) error {
+		r.countHeld(ctx, run.ReasonScheduleLost)
+		r.candidate(id, run.ActionHold, run.ReasonScheduleLost)
+		r.x.Log.WarnContext(ctx, "Deletion schedule lost", "namespace_id", id, "group_id", id,
+			"outcome", string(held), "reason", run.ReasonScheduleLost)
+		run.RecordOutcome(ctx, string(held), run.ReasonScheduleLost)
+		return nil
+	}, attribute.String("maintenance.phase", "act"), attribute.Int64("maintenance.group_id", id))
+}
+
+// forgetGone deletes the records of removals whose group is gone: else the status would show them
+// as begun for ever.
+func (r *workerRun) forgetGone(ctx context.Context) (err error) {
+	if r.x.DryRun {
+		return nil
+	}
+	permit, err := r.x.Permit(ctx, r.x.Database, repo.Table{}, deletion.GroupLimits())
+	if err != nil {
+		return err
+	}
+	defer permit.End(&err)
+	return r.x.Database.ForgetGoneRemovals(ctx, permit.Permit)
+}
+
+// compareStores names the marks that the two stores disagree about, due or not, and those of
+// namespaces that are no groups.
+func (r *workerRun) compareStores(ctx context.Context) error {
+	return r.pages(func(after int64) (int64, error) {
+		odd, next, err := r.x.Database.OddSchedules(ctx, r.stores, after, run.ReadLimits())
+		for _, o := range odd {
+			if o.NoGroup {
+				r.x.Log.WarnContext(ctx, "Deletion schedule of a namespace that is no group, ignored",
+					"group_id", o.GroupID)
+				continue
+			}
+			r.x.Log.WarnContext(ctx, "Deletion stores disagree", "group_id", o.GroupID,
+				"schedule_date", o.LegacyDate, "schedule_user_id", o.LegacyUser,
+				"details_date", o.DetailsDate, "details_user_id", o.DetailsUser)
+		}
+		return next, err
+	})
+}
+
+// pages calls read with 0 and then with what it returned, until that is 0 or the run has to stop.
+func (r *workerRun) pages(read func(after int64) (next int64, err error)) error {
+	for after := int64(0); ; {
+		if over, err := r.over(); over || err != nil {
+			return err
+		}
+		next, err := read(after)
+		if err != nil || next == 0 {
+			return err
+		}
+		after = next
+	}
+}

@@ -1,0 +1,107 @@
+package group
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math"
+	"slices"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// planGroup adds what the job destroy_group does with a group: the decision of the worker, and the
+// removal of the tree, as a dry run.
+func (k *worker) planGroup(ctx context.Context, _ *run.Execution, p *run.Plan) error {
+	main := &worker{Deps: k.Deps, config: k.config, removal: k.removal}
+	main.Main = p.Main()
+	stores, err := p.Main().GroupStores(ctx)
+	if err != nil {
+		return err
+	}
+	if stores.Missing != "" {
+		return &run.NotConfiguredError{Worker: Name, Missing: stores.Missing}
+	}
+	is, err := p.Main().IsGroup(ctx, p.ID, run.ReadLimits())
+	switch {
+	case err != nil:
+		return err
+	case !is:
+		return run.ErrUnknownTarget
+	}
+	if err := main.judge(ctx, stores, p); err != nil {
+		return err
+	}
+	r, err := deletion.PlanRemover(ctx, p)
+	if err != nil {
+		return err
+	}
+	d := &groupRemoval{worker: main, args: repo.DestroyGroup{GroupID: p.ID}, stores: stores}
+	_, err = d.removeTree(ctx, r)
+	return err
+}
+
+// judge decides as the worker and the job do.
+func (k *worker) judge(ctx context.Context, stores repo.GroupStores, p *run.Plan) error {
+	if err := deletion.PlanProtection(ctx, p); err != nil {
+		return err
+	}
+	now, err := k.Main.Now(ctx)
+	if err != nil {
+		return err
+	}
+	days, err := k.period(ctx, stores)
+	if invalid, ok := errors.AsType[*run.FailedError](err); ok {
+		p.Refuse(cmp.Or(invalid.Reason, run.ReasonSettingInvalid), invalid.Text)
+		days, err = math.MaxInt32, nil
+	}
+	if err != nil {
+		return err
+	}
+	due, err := k.Main.DueGroups(ctx, stores, repo.Adjournment{At: now, Days: days},
+		[]int64{p.ID}, run.ReadLimits())
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(due, func(g repo.DueGroup) bool { return g.ID == p.ID }) {
+		lost, _, err := k.Main.LostMarks(ctx, stores, p.ID-1, run.ReadLimits())
+		if err != nil {
+			return err
+		}
+		if slices.Contains(lost, p.ID) {
+			p.Refuse(run.ReasonScheduleLost, lostMark+": mark it again in the application, or restore it there")
+		}
+		p.Refuse(run.ReasonNoLongerMarked, "it is not marked for deletion, or not due yet")
+		return nil
+	}
+	words := map[string]string{
+		run.ReasonUserMissing:        "the user who wanted it is gone: it is held until somebody decides",
+		run.ReasonDeletionInProgress: "the application is deleting it, for a user who may not",
+		run.ReasonRightsMissing:      "the user who wanted it may not remove it: it would be restored",
+	}
+	if outcome, reason := decideGroup(due[0]); outcome != destruction {
+		detail := words[reason]
+		if veto := due[0].Veto; veto != nil && veto.Reason == reason {
+			detail = veto.Detail
+		}
+		p.Refuse(reason, detail)
+	}
+	return nil
+}
+
+// planGroupRows counts what goes with a group's row.
+func planGroupRows(ctx context.Context, r *deletion.Remover, id int64) error {
+	for _, rows := range []struct{ table, column, more string }{
+		{"group_deletion_schedules", "group_id", ""},
+		{"namespace_details", "namespace_id", ""},
+		{"routes", "source_id", "t.source_type = 'Namespace'"},
+		{"namespaces", "id", "t.type = 'Group'"},
+	} {
+		if err := r.PlanRows(ctx, rows.table, rows.column, id, rows.more); err != nil {
+			return err
+		}
+	}
+	return nil
+}

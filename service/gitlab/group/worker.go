@@ -1,0 +1,255 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
+	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// Name is the worker's name everywhere: its key, lease, label and page.
+const Name = "adjourned_group_deletion"
+
+// Config configures the worker.
+type Config struct {
+	run.WorkerConfig `schedule:"0 2 * * *" catch_up:"true"`
+	// BatchSize is how many groups are decided about at a time.
+	BatchSize int `key:"batch_size" default:"100" max:"10000"`
+	// Interval is the time from one group that is due to the next: with 20s 4320 are begun a day at most.
+	Interval time.Duration `key:"interval" default:"20s" max:"24h"`
+}
+
+// DoneCounts are the counts of what was due that a run has dealt with.
+func (Config) DoneCounts() []string {
+	return []string{
+		"scheduled_jobs", "restored_groups", "held_groups", "failed_groups",
+	}
+}
+
+// worker is the worker; the package comment is its design.
+type worker struct {
+	run.Deps
+	config  Config
+	schema  run.SchemaLog
+	removal *deletion.Projects
+}
+
+// New makes the worker and its job destroy_group. It does not connect, and always succeeds.
+func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
+	k := &worker{Deps: d, config: config, removal: deletion.NewProjectRemovals(d)}
+	w := &run.Worker{
+		Name:          Name,
+		Config:        config.WorkerConfig,
+		Missing:       k.missing,
+		Uses:          run.InMain(slices.Concat(repo.GroupUses(), deletion.RemovalUses())),
+		NoTimeLimit:   true,
+		Candidates:    true,
+		Work:          k.work,
+		Backlog:       k.backlog,
+		Waiting:       k.waiting,
+		JobReason:     deletion.GroupDeletedReason,
+		FailureCounts: []string{"failed_groups", "held_groups"},
+		Actions: map[string]string{
+			"scheduled_jobs": "scheduled", "restored_groups": "restored", "held_groups": "held",
+			"failed_groups": "failed",
+		},
+	}
+	destroyGroup := job.Kind{
+		Name: repo.DestroyGroup{}.Kind(), Work: k.destroyGroup, Plan: k.planGroup,
+		Owner:  job.OwnedBy(w.Name),
+		Traced: []string{"groups", "projects", "rows", "bots"},
+	}
+	return w, []job.Kind{destroyGroup}, nil
+}
+
+func (k *worker) missing(ctx context.Context) (string, error) {
+	if k.Queue == nil {
+		return "the queue of jobs is not configured", nil
+	}
+	stores, err := k.stores(ctx)
+	return stores.Missing, err
+}
+
+// stores finds out which stores of marks main has, and logs what is missing whenever that changes.
+func (k *worker) stores(ctx context.Context) (repo.GroupStores, error) {
+	found, err := k.Main.GroupStores(ctx)
+	if err != nil {
+		return found, err
+	}
+	k.schema.Report(ctx, k.Logger, "groups", found.MissingOptional)
+	return found, nil
+}
+
+func (k *worker) work(ctx context.Context, x *run.Execution) error {
+	stores, err := k.stores(ctx)
+	if err != nil {
+		return err
+	}
+	days, err := k.period(ctx, stores)
+	if err != nil {
+		return err
+	}
+	r := &workerRun{
+		worker: k, x: x, stores: stores, due: repo.Adjournment{At: x.Now(), Days: days},
+		held: map[string]int{},
+	}
+	if err := r.decide(ctx); err != nil {
+		return err
+	}
+	defer r.reportHeld()
+	for _, step := range []func(context.Context) error{
+		r.compareStores, r.act, r.holdLostMarks, r.forgetGone,
+	} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	x.Report(func(record *run.Run) {
+		record.Reason = strings.Trim(record.Reason+"; "+r.notDone(record.Counts["failed_groups"]), "; ")
+	})
+	return nil
+}
+
+// period is the setting deletion_adjourned_period, in days. An invalid one is a [*run.FailedError].
+func (k *worker) period(ctx context.Context, stores repo.GroupStores) (int64, error) {
+	days, err := k.Main.AdjournedPeriod(ctx, stores)
+	const setting = "deletion_adjourned_period in application_settings is "
+	const advice = ": set it to a number of days, 0 or more"
+	invalid := &run.FailedError{Reason: run.ReasonSettingInvalid}
+	switch {
+	case err != nil:
+		return 0, err
+	case days == nil:
+		invalid.Text = setting + "NULL" + advice
+		return 0, invalid
+	case *days < 0:
+		invalid.Text = fmt.Sprint(setting, *days, advice)
+		invalid.Redacted = setting + "negative" + advice
+		return 0, invalid
+	}
+	return *days, nil
+}
+
+func backlogLimits() repo.Limits {
+	return repo.Limits{Statement: run.BacklogPatience, Lock: run.BacklogPatience}
+}
+
+// marks are the stores of marks, and what is due now.
+func (k *worker) marks(
+	ctx context.Context, d *repo.Database,
+) (stores repo.GroupStores, a repo.Adjournment, remarks []string, err error) {
+	if stores, err = k.stores(ctx); err != nil || stores.Missing != "" {
+		return stores, a, nil, err
+	}
+	if a.At, err = d.Now(ctx); err != nil {
+		return stores, a, nil, err
+	}
+	a.Days, err = k.period(ctx, stores)
+	if invalid, ok := errors.AsType[*run.FailedError](err); ok {
+		// Nothing is due then, but what is marked still counts.
+		a.Days, remarks, err = math.MaxInt32, []string{invalid.Text}, nil
+	}
+	return stores, a, remarks, err
+}
+
+func (k *worker) waiting(
+	ctx context.Context, d *repo.Database, dead bool,
+) ([]repo.Waiting, error) {
+	stores, adjournment, _, err := k.marks(ctx, d)
+	if err != nil || stores.Missing != "" {
+		return nil, err
+	}
+	list, err := d.WaitingGroups(ctx, stores, adjournment, dead, backlogLimits())
+	if err != nil || !dead {
+		return list, err
+	}
+	_, err = eachLostMark(ctx, d, stores, func(lost []int64) {
+		for _, id := range lost {
+			if len(list) < lostMarksShown {
+				list = append(list, repo.Waiting{
+					Kind: "group", ID: id, Reason: lostMark,
+				})
+			}
+		}
+	})
+	return list, err
+}
+
+func (k *worker) backlog(
+	ctx context.Context, d *repo.Database,
+) (b repo.Backlog, remark string, err error) {
+	stores, adjournment, remarks, err := k.marks(ctx, d)
+	if err != nil || stores.Missing != "" {
+		return b, "", err
+	}
+	limits := backlogLimits()
+	b, err = d.GroupBacklog(ctx, stores, adjournment, limits)
+	if err != nil {
+		return repo.Backlog{}, "", err
+	}
+	progress, err := removalProgress(ctx, d, limits)
+	if err != nil {
+		return repo.Backlog{}, "", err
+	}
+	remarks = append(remarks, progress...)
+	all, err := eachLostMark(ctx, d, stores, func(lost []int64) { b.Dead += int64(len(lost)) })
+	b.AtLeast = b.AtLeast || !all
+	if b.Dead > 0 {
+		remarks = append(remarks,
+			fmt.Sprintf("groups held until the operator decides: %d (caretaker run %s --dry-run lists them)", b.Dead, Name))
+	}
+	return b, strings.Join(remarks, "; "), err
+}
+
+// removalsShown is of how many removals the status shows the progress.
+const removalsShown = 4
+
+// removalProgress says how far the removals are that have begun.
+func removalProgress(
+	ctx context.Context, d *repo.Database, l repo.Limits,
+) (remarks []string, err error) {
+	removals, err := d.GroupRemovals(ctx, removalsShown+1, l)
+	if len(removals) > removalsShown {
+		removals = removals[:removalsShown]
+		remarks = []string{"more removals have begun"}
+	}
+	for _, r := range removals {
+		const progress = "removal of group %d, begun %s: %s, %s and %s are gone"
+		remarks = append(remarks, fmt.Sprintf(progress,
+			r.GroupID, r.BegunAt.UTC().Format(time.RFC3339), run.Pluralize(r.Rows, "row"),
+			run.Pluralize(r.Projects, "project"), run.Pluralize(r.Groups, "group")))
+	}
+	return remarks, err
+}
+
+// lostMark says what is wrong with a group whose mark is lost.
+const lostMark = "it looks marked for deletion, by its state or path, but no mark is stored"
+
+// lostMarksShown is how many lost marks are listed.
+const lostMarksShown = 100
+
+// eachLostMark passes on the groups whose marks are lost, page by page. To find them all groups must
+// be read: it stops after half of the time that a backlog may take; all is false then.
+func eachLostMark(
+	ctx context.Context, d *repo.Database, stores repo.GroupStores, found func(groups []int64),
+) (all bool, err error) {
+	began := time.Now()
+	for after := int64(0); ; {
+		lost, next, err := d.LostMarks(ctx, stores, after, backlogLimits())
+		found(lost)
+		if err != nil || next == 0 {
+			return true, err
+		}
+		if after = next; time.Since(began) > run.BacklogPatience/2 {
+			return false, nil
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package placeholder
+
+import (
+	"context"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// placeholderDeletion is the job delete_placeholder_user; see the package comment.
+type placeholderDeletion struct {
+	databases []*repo.Database
+	queue     repo.JobQueue
+}
+
+// placeholderLimits bound each statement of the job.
+func placeholderLimits() repo.Limits {
+	return repo.Limits{
+		Statement: 5 * time.Second, Lock: time.Second, Transaction: job.TransactionTime,
+	}
+}
+
+func (p *placeholderDeletion) work(ctx context.Context, j *job.Attempt) (job.Result, error) {
+	args, err := job.Decode[repo.DeletePlaceholderUser](j)
+	if err != nil {
+		return job.Result{}, err
+	}
+	permit := repo.Permit{Guard: j.Guard(), Limits: placeholderLimits()}
+	verdict, err := p.databases[0].DeletePlaceholder(ctx, permit, repo.PlaceholderAttempt{
+		JobID: j.ID, UserID: args.PlaceholderUserID, Others: p.databases[1:],
+		Queue: p.queue, Origin: j.Origin(ctx),
+	})
+	if err != nil {
+		return job.Result{}, err
+	}
+	result := job.Result{
+		Outcome: job.Succeeded, Attributes: []any{"placeholder_user_id", args.PlaceholderUserID},
+	}
+	switch {
+	case verdict.Missing != "":
+		return job.Result{}, &run.FailedError{Text: verdict.Missing}
+	case verdict.Gone:
+		result.Outcome, result.Reason, result.LogAtDebug = job.Skipped, run.ReasonTargetGone, true
+	case verdict.NotPlaceholder:
+		result.Outcome, result.Reason = job.Skipped, run.ReasonNotAPlaceholder
+	case verdict.Protection != nil:
+		result.Outcome, result.Reason = job.Refused, repo.ReasonProtected
+		result.Message = verdict.Protection.String()
+	case verdict.Reference != nil:
+		by := verdict.Reference
+		result.Outcome, result.Reason = job.Refused, run.ReasonStillReferenced
+		result.Message = by.Table + "." + by.Column + " refers to it"
+		result.Attributes = append(result.Attributes, "table", by.Table, "column", by.Column)
+		j.Log.WarnContext(ctx, "Placeholder user is still referenced in other tables",
+			result.Attributes...)
+	}
+	return result, nil
+}

@@ -1,0 +1,327 @@
+package placeholder
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
+	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// Name is the worker's name everywhere: its key, lease, label and page.
+const Name = "placeholder_user_cleanup"
+
+// Config configures the worker.
+type Config struct {
+	run.WorkerConfig `schedule:"0 0 * * *" catch_up:"true"`
+	// MaxAttempts is how often a deletion is attempted.
+	MaxAttempts int `key:"max_attempts" default:"15" max:"1000"`
+	// RetryPeriod is how long to wait after an attempt.
+	RetryPeriod time.Duration `key:"retry_period" default:"48h" max:"8760h"`
+	// Interval lies between the starts of two jobs of a run.
+	Interval time.Duration `key:"interval" default:"1s" max:"24h"`
+	// BatchSize is how many rows are claimed in one transaction.
+	BatchSize int `key:"batch_size" default:"1000" max:"10000"`
+}
+
+// DoneCounts are the counts of what was due that a run has dealt with.
+func (Config) DoneCounts() []string { return []string{"scheduled_jobs", "exhausted_users"} }
+
+// placeholderUserCleanup is the worker; the package comment is its design.
+type placeholderUserCleanup struct {
+	config Config
+	main   *repo.Database
+	queue  repo.JobQueue
+	logger *slog.Logger
+	schema run.SchemaLog
+}
+
+// New makes the worker, with the kinds of job that belong to it. It does not connect; an error
+// names the configuration key that is wrong.
+func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
+	p := &placeholderUserCleanup{config: config, main: d.Main, queue: d.Queue, logger: d.Logger}
+	d.Databases = run.GitLabs(d.Databases)
+	attempts := &placeholderDeletion{databases: d.Databases, queue: d.Queue}
+	w := &run.Worker{
+		Name:        Name,
+		Config:      config.WorkerConfig,
+		Missing:     p.missing,
+		NoTimeLimit: true,
+		Candidates:  true,
+		Work:        p.work,
+		Backlog:     p.backlog,
+		JobReason:   repo.PlaceholderDeletionReason,
+		Actions:     map[string]string{"scheduled_jobs": "scheduled", "exhausted_users": "exhausted"},
+		Waiting:     p.waiting,
+		Uses:        repo.PlaceholderUses,
+	}
+	return w, []job.Kind{{
+		Name: repo.DeletePlaceholderUser{}.Kind(), Work: attempts.work, Plan: attempts.plan,
+		Owner: job.OwnedBy(w.Name), Traced: []string{"table", "column"},
+	}}, nil
+}
+
+// claimLimits bound each statement of a claim.
+func claimLimits() repo.Limits { return repo.Limits{Statement: 2 * time.Second, Lock: time.Second} }
+
+// missing is what the worker needs and the database does not have, or the jobs that it causes need.
+func (p *placeholderUserCleanup) missing(ctx context.Context) (string, error) {
+	if p.queue == nil {
+		return "no queue for its jobs", nil
+	}
+	rules, err := p.rules(ctx, time.Time{})
+	if err != nil || rules.Tables.Missing != "" {
+		return rules.Tables.Missing, err
+	}
+	features, err := p.main.UserFeatures(ctx)
+	return features.Missing, err
+}
+
+// rules are those of a run that starts now, with the tables as they are.
+func (p *placeholderUserCleanup) rules(
+	ctx context.Context, now time.Time,
+) (repo.PlaceholderRules, error) {
+	tables, err := p.main.PlaceholderTables(ctx)
+	if err == nil {
+		p.schema.Report(ctx, p.logger, "placeholder users", tables.MissingOptional)
+	}
+	return repo.PlaceholderRules{
+		MaxAttempts: p.config.MaxAttempts, RetryPeriod: p.config.RetryPeriod, Now: now, Tables: tables,
+	}, err
+}
+
+func (p *placeholderUserCleanup) work(ctx context.Context, x *run.Execution) error {
+	rules, err := p.rules(ctx, x.Now())
+	if err == nil {
+		rules.Kept, err = p.main.Keeping(ctx, claimLimits())
+	}
+	if err != nil {
+		return err
+	}
+	if x.DryRun {
+		err = p.dryRun(ctx, x, rules)
+	} else {
+		err = p.claimAll(ctx, x, rules)
+	}
+	if err != nil {
+		return err
+	}
+	return p.reportVetoed(ctx, x, rules)
+}
+
+// reportVetoed logs whom the run has passed over.
+func (p *placeholderUserCleanup) reportVetoed(
+	ctx context.Context, x *run.Execution, rules repo.PlaceholderRules,
+) error {
+	vetoed, err := p.main.VetoedPlaceholders(ctx, rules)
+	for _, v := range vetoed {
+		x.Candidate(repo.Candidate{
+			Kind: repo.KindPlaceholder, ID: v.Target, Action: run.ActionHold, Reason: v.Reason + ": " + v.Detail,
+		})
+		x.Log.InfoContext(ctx, "user passed over",
+			"user_id", v.Target, "reason", v.Reason, "why", v.Detail)
+	}
+	return err
+}
+
+// inFlight is how many pages are worked side by side: one is claimed while another one's jobs are
+// inserted.
+const inFlight = 2
+
+// claimAll claims page after page. A page that fails ends the run with the one beside it, which is
+// not stopped.
+func (p *placeholderUserCleanup) claimAll(
+	ctx context.Context, x *run.Execution, rules repo.PlaceholderRules,
+) error {
+	var pages errgroup.Group
+	pages.SetLimit(inFlight)
+	var failed atomic.Bool
+	at, more := repo.PlaceholderPosition{After: repo.BeforePlaceholders}, true
+	for more && !failed.Load() {
+		next := make(chan repo.PlaceholderPosition, 1)
+		pages.Go(func() error {
+			defer close(next)
+			err := run.RecoverPanic(func() error { return p.page(ctx, x, rules, at, next) })
+			if err != nil {
+				failed.Store(true)
+			}
+			return err
+		})
+		at, more = <-next
+	}
+	return pages.Wait()
+}
+
+// page claims the page that begins there and queues its jobs. next is sent where the one behind it
+// begins.
+func (p *placeholderUserCleanup) page(
+	ctx context.Context, x *run.Execution, rules repo.PlaceholderRules,
+	at repo.PlaceholderPosition, next chan<- repo.PlaceholderPosition,
+) error {
+	var claim repo.PlaceholderClaim
+	err := x.Batch(ctx, func(ctx context.Context) (err error) {
+		page, err := p.next(ctx, x, rules, at.After)
+		if err != nil {
+			return err
+		}
+		claim, err = p.claim(ctx, x, page, repo.PlaceholderJobs{
+			Queue: p.queue, Origin: x.Origin(ctx), First: at.First, Interval: p.config.Interval, Next: next,
+		})
+		if err == nil {
+			x.Count(ctx, "scheduled_jobs", int64(claim.Scheduled))
+			x.Count(ctx, "exhausted_users", int64(len(claim.Exhausted)))
+			x.Changed(deletion.ImportDetails, 0, int64(claim.Claimed))
+		}
+		return err
+	}, behind(at.After)...)
+	if err != nil {
+		return err
+	}
+	for _, user := range claim.Exhausted {
+		//nolint:sloglint // docs/workers/placeholder_user_cleanup.md fixes the text
+		x.Log.WarnContext(ctx, fmt.Sprintf("Maximum deletion attempts (%d) reached. "+
+			"Making the final attempt to delete the placeholder user.", p.config.MaxAttempts),
+			"placeholder_user_id", user)
+	}
+	return nil
+}
+
+// next is the page behind an id. Of a run that is held to a plan it has planned rows alone.
+func (p *placeholderUserCleanup) next(
+	ctx context.Context, x *run.Execution, rules repo.PlaceholderRules, after int64,
+) (repo.PlaceholderPage, error) {
+	if !x.HasAllowed() {
+		return p.main.PlaceholderPage(ctx, rules, after, p.config.BatchSize, claimLimits()), nil
+	}
+	for {
+		rows, err := p.main.PreviewPlaceholders(
+			ctx, rules, after, p.config.BatchSize, run.ReadLimits())
+		if err == nil {
+			err = x.Stopped()
+		}
+		if err != nil {
+			return repo.PlaceholderPage{}, err
+		}
+		planned := []int64{}
+		for _, row := range rows {
+			if after = row.ID; x.MayTouch(repo.KindPlaceholder, row.User, run.ActionQueue) {
+				planned = append(planned, row.ID)
+			}
+		}
+		if len(planned) > 0 || len(rows) == 0 {
+			return repo.PlaceholdersWithIDs(rules, planned), nil
+		}
+	}
+}
+
+// claim claims a page with its jobs.
+func (p *placeholderUserCleanup) claim(
+	ctx context.Context, x *run.Execution, page repo.PlaceholderPage, jobs repo.PlaceholderJobs,
+) (claim repo.PlaceholderClaim, err error) {
+	permit, err := x.Permit(ctx, p.main, repo.Table{Name: deletion.ImportDetails}, claimLimits())
+	if err != nil {
+		return claim, err
+	}
+	defer permit.End(&err)
+	return p.main.ClaimPlaceholders(ctx, permit.Permit, page, jobs)
+}
+
+// behind says on a batch's span where it begins, if that is not at the first.
+func behind(last int64) []attribute.KeyValue {
+	if last == repo.BeforePlaceholders {
+		return nil
+	}
+	return []attribute.KeyValue{attribute.Int64("maintenance.after_id", last)}
+}
+
+// dryRun walks the same pages and counts what a run started now would do.
+func (p *placeholderUserCleanup) dryRun(
+	ctx context.Context, x *run.Execution, rules repo.PlaceholderRules,
+) error {
+	last, counted := repo.BeforePlaceholders, map[int64]bool{}
+	for x.Left() > 0 {
+		if err := x.Stopped(); err != nil {
+			return err
+		}
+		var page []repo.PlaceholderPreview
+		err := x.Batch(ctx, func(ctx context.Context) (err error) {
+			page, err = p.main.PreviewPlaceholders(
+				ctx, rules, last, p.config.BatchSize, run.ReadLimits())
+			x.Changed(deletion.ImportDetails, 0, int64(len(page)))
+			for _, row := range page {
+				p.preview(ctx, x, row, counted)
+			}
+			return err
+		}, behind(last)...)
+		if err != nil || len(page) == 0 {
+			return err
+		}
+		last = page[len(page)-1].ID
+	}
+	x.Limit(run.DryRunOver, run.DryRunOver)
+	return nil
+}
+
+// preview counts and notes what a run would do with a row. counted are the users with a job.
+func (p *placeholderUserCleanup) preview(
+	ctx context.Context, x *run.Execution, row repo.PlaceholderPreview, counted map[int64]bool,
+) {
+	var why []string
+	if row.Waiting || counted[row.User] {
+		why = append(why, run.JobWaits)
+	} else {
+		counted[row.User] = true
+		x.Count(ctx, "scheduled_jobs", 1)
+	}
+	if row.Exhausted {
+		why = append(why, "the last attempt")
+		x.Count(ctx, "exhausted_users", 1)
+	}
+	x.Candidate(repo.Candidate{
+		Kind: repo.KindPlaceholder, ID: row.User, Action: run.ActionQueue,
+		Reason: strings.Join(why, "; "),
+	})
+}
+
+func (p *placeholderUserCleanup) backlog(
+	ctx context.Context, d *repo.Database,
+) (repo.Backlog, string, error) {
+	rules, err := p.rulesNow(ctx, d)
+	if err != nil || rules.Tables.Missing != "" {
+		return repo.Backlog{}, "", err
+	}
+	b, err := d.PlaceholderBacklog(ctx, rules, run.BacklogLimits())
+	return b, "", err
+}
+
+func (p *placeholderUserCleanup) waiting(
+	ctx context.Context, d *repo.Database, dead bool,
+) ([]repo.Waiting, error) {
+	rules, err := p.rulesNow(ctx, d)
+	if err != nil || rules.Tables.Missing != "" {
+		return nil, err
+	}
+	return d.WaitingPlaceholders(ctx, rules, dead, run.BacklogLimits())
+}
+
+func (p *placeholderUserCleanup) rulesNow(
+	ctx context.Context, d *repo.Database,
+) (rules repo.PlaceholderRules, err error) {
+	now, err := d.Now(ctx)
+	if err == nil {
+		rules, err = p.rules(ctx, now)
+	}
+	if err == nil && rules.Tables.Missing == "" {
+		rules.Kept, err = d.Keeping(ctx, run.BacklogLimits())
+	}
+	return rules, err
+}

@@ -1,0 +1,115 @@
+package token
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// A pass schedules no more deletions than there is room for in front of the ghost migration.
+
+// roomAge is for how long a count of the waiting deletions is used. What the run itself schedules
+// meanwhile is subtracted.
+const roomAge = time.Second
+
+// room is how many deletions may still be scheduled, as counted at a time.
+type room struct {
+	left int
+	at   time.Time
+}
+
+// roomFor counts, if need be, for how many of so many deletions there is room now.
+func (w *tokenWalk) roomFor(ctx context.Context, wanted int) (int, error) {
+	if w.config.MaxQueued == 0 {
+		return math.MaxInt, nil
+	}
+	if w.room.left < wanted || time.Since(w.room.at) > roomAge {
+		waiting, err := w.waitingDeletions(ctx, w.features)
+		if err != nil {
+			return 0, err
+		}
+		if w.x.DryRun {
+			// It has queued none of those that it has scheduled.
+			waiting += w.scheduled
+		}
+		w.room = room{max(0, w.config.MaxQueued-waiting), time.Now()}
+	}
+	return w.room.left, nil
+}
+
+// waitingDeletions counts the users who wait for their deletion, up to max_queued of each kind.
+func (k *inactiveTokens) waitingDeletions(
+	ctx context.Context, features repo.UserFeatures,
+) (int, error) {
+	return k.Main.WaitingDeletions(ctx, features, k.config.MaxQueued, tokenLimits())
+}
+
+// next judges the next range, no larger than there is room for its deletions. full: there is room
+// for none.
+func (w *tokenWalk) next(ctx context.Context) (r repo.BotRange, full bool, err error) {
+	r, err = w.judge(ctx, w.limit)
+	if err != nil || len(r.Inactive) == 0 {
+		return r, false, err
+	}
+	left, err := w.roomFor(ctx, len(r.Inactive))
+	if err != nil || len(r.Inactive) <= left {
+		return r, false, err
+	}
+	if left == 0 {
+		return r, true, nil
+	}
+	// However many of them turn out to be inactive, there is room for so many bots.
+	r, err = w.judge(ctx, left)
+	return r, false, err
+}
+
+// judge finds the inactive ones among the next bots behind the cursor. Those whom a protection keeps are
+// not among them.
+func (w *tokenWalk) judge(ctx context.Context, limit int) (r repo.BotRange, err error) {
+	page := repo.BotPage{After: w.pass.Cursor, Limit: limit}
+	r, err = w.x.Database.InactiveBots(ctx, w.features, w.pass.TokenRules, page, tokenLimits())
+	all := r
+	r.Inactive, r.Organizations, w.protected = nil, nil, nil
+	for i, bot := range all.Inactive {
+		if p := w.kept.Of(repo.KindUser, bot); p != nil {
+			w.protected = append(w.protected, repo.Veto{Target: bot, Reason: repo.ReasonProtected, Detail: p.String()})
+			continue
+		}
+		r.Inactive, r.Organizations = append(r.Inactive, bot), append(r.Organizations, all.Organizations[i])
+	}
+	return r, err
+}
+
+// stop ends the run before the next range because the queue is full. The continuation resumes the
+// pass.
+func (w *tokenWalk) stop(ctx context.Context) error {
+	stay := repo.BotRange{Last: w.pass.Cursor, More: true}
+	if _, err := w.save(ctx, stay, true); err != nil {
+		return err
+	}
+	why := fmt.Sprintf("%s: %d users wait for their deletion or more, workers.%s.max_queued = %d",
+		run.ReasonQueueFull, w.config.MaxQueued, Name, w.config.MaxQueued)
+	w.x.Limit(why, why)
+	return nil
+}
+
+// roomShare is the part of max_queued that must be free before a full queue lets the pass continue:
+// else each deletion would start a run of its own.
+const roomShare = 10
+
+// full reports whether the continuation should wait for more room.
+func (k *inactiveTokens) full(ctx context.Context) (bool, error) {
+	if k.config.MaxQueued == 0 {
+		return false, nil
+	}
+	features, err := k.schema.Read(ctx)
+	if err != nil {
+		return false, err
+	}
+	waiting, err := k.waitingDeletions(ctx, features)
+	return waiting > k.config.MaxQueued-max(1, k.config.MaxQueued/roomShare), err
+}

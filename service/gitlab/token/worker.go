@@ -1,0 +1,173 @@
+package token
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/gitlab/deletion"
+	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// Name is the worker's name everywhere: its key, lease, label and page.
+const Name = "inactive_token_deletion"
+
+// Config configures the worker.
+type Config struct {
+	run.WorkerConfig `schedule:"0 0 * * *" catch_up:"true"`
+	// BatchSize is how many bots are judged at a time, in one transaction.
+	BatchSize int `key:"batch_size" default:"1000" max:"10000"`
+	// MaxRuntime is how long a run may take; its lease holds 10 s longer. Under a second the log
+	// warns at the start.
+	MaxRuntime time.Duration `key:"max_runtime" default:"180s" max:"24h"`
+	// ContinueAfter is how long after the end of a run that took longer the next one continues.
+	ContinueAfter time.Duration `key:"continue_after" default:"120s" max:"24h"`
+	// MaxQueued is how many users may wait for their deletion, whoever has queued them, before a
+	// run ends early with QUEUE_FULL.
+	MaxQueued int `key:"max_queued" default:"100000" max:"10000000" off:"0"`
+}
+
+// DoneCounts are the counts of what was due that a run has dealt with.
+func (Config) DoneCounts() []string { return []string{"examined_users"} }
+
+// inactiveTokens is the worker; the package comment is its design.
+type inactiveTokens struct {
+	run.Deps
+	config Config
+	schema *deletion.UserSchema
+	// worker is what New returned: the continuation starts its runs.
+	worker *run.Worker
+}
+
+// New makes the worker, with the kinds of job that belong to it. It does not connect; an error
+// names the configuration key that is wrong.
+func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
+	k := &inactiveTokens{Deps: d, config: config, schema: deletion.NewUserSchema(d)}
+	k.worker = &run.Worker{
+		Name:    Name,
+		Config:  config.WorkerConfig,
+		Missing: k.missing,
+		Uses:    run.InMain(repo.UserUses()), // its job judges tokens by the same rules
+		MaxRuntime: func(string, map[string]bool) (time.Duration, bool) {
+			return config.MaxRuntime, false
+		},
+		Work:       k.work,
+		Candidates: true,
+		Abandoned:  k.abandoned,
+		Backlog:    k.backlog,
+		JobReason:  repo.TokenDeletionReason,
+		Actions:    map[string]string{"examined_users": "examined", "scheduled_jobs": "scheduled"},
+	}
+	return k.worker, []job.Kind{{
+		Name: repo.ContinueInactiveTokenDeletion{}.Kind(), Work: k.continuePass,
+		Traced: []string{"continued_by"}, Worker: Name,
+	}}, nil
+}
+
+// missing is what it needs itself, or its jobs need.
+func (k *inactiveTokens) missing(ctx context.Context) (string, error) {
+	if k.Queue == nil {
+		return "no queue for its jobs", nil
+	}
+	features, err := k.schema.Read(ctx)
+	return cmp.Or(features.Missing, features.MissingTokens), err
+}
+
+func (k *inactiveTokens) work(ctx context.Context, x *run.Execution) error {
+	features, err := k.schema.Read(ctx)
+	if err != nil {
+		return err
+	}
+	if lacks := cmp.Or(features.Missing, features.MissingTokens); lacks != "" {
+		return &run.FailedError{Text: lacks}
+	}
+	setting, err := x.Database.TokenSetting(ctx, features)
+	switch {
+	case err != nil:
+		return err
+	case setting.Invalid != "":
+		return deletion.InvalidSetting(setting)
+	case setting.Off:
+		return k.switchedOff(ctx, x)
+	}
+	w := &tokenWalk{
+		inactiveTokens: k, x: x, features: features,
+		limit: k.config.BatchSize, admins: map[int64]*int64{},
+	}
+	if w.kept, err = x.Database.Keeping(ctx, tokenLimits()); err != nil {
+		return err
+	}
+	rules := repo.NewTokenRules(x.Now(), setting.Days)
+	if x.DryRun {
+		w.pass = repo.TokenPass{TokenRules: rules}
+		return w.run(ctx)
+	}
+	// A continuation opens no pass: another run may have finished this one just now.
+	resume := x.Snapshot().Reason == run.ReasonContinuation
+	if w.pass, err = open(ctx, x, rules, resume); err != nil {
+		return err
+	}
+	if w.pass.ID == "" {
+		return &run.SkippedError{Reason: run.ReasonTargetGone}
+	}
+	return w.run(ctx)
+}
+
+// open resumes the unfinished pass. Without one it opens another, unless the run may only resume.
+func open(
+	ctx context.Context, x *run.Execution, rules repo.TokenRules, resume bool,
+) (pass repo.TokenPass, err error) {
+	permit, err := x.Permit(ctx, x.Database, repo.Table{}, tokenLimits())
+	if err != nil {
+		return pass, err
+	}
+	defer permit.End(&err)
+	return x.Database.OpenTokenPass(ctx, permit.Permit, rules, resume)
+}
+
+// drop forgets the unfinished pass, and reports whether there was one.
+func drop(ctx context.Context, x *run.Execution) (dropped bool, err error) {
+	permit, err := x.Permit(ctx, x.Database, repo.Table{}, tokenLimits())
+	if err != nil {
+		return false, err
+	}
+	defer permit.End(&err)
+	return x.Database.DropTokenPass(ctx, permit.Permit)
+}
+
+// switchedOff ends a run because the setting is null, and drops the unfinished pass.
+func (k *inactiveTokens) switchedOff(ctx context.Context, x *run.Execution) error {
+	if !x.DryRun {
+		dropped, err := drop(ctx, x)
+		if err != nil {
+			return err
+		}
+		if dropped {
+			x.Log.InfoContext(ctx, "unfinished pass dropped, the setting is off")
+		}
+	}
+	return &run.SkippedError{Reason: run.ReasonSettingOff, Text: repo.TokenSettingOff}
+}
+
+func (k *inactiveTokens) backlog(
+	ctx context.Context, d *repo.Database,
+) (repo.Backlog, string, error) {
+	limits := repo.Limits{Statement: run.BacklogPatience, Lock: time.Second}
+	b, goesOn, err := d.TokenBacklog(ctx, limits)
+	if err != nil {
+		return repo.Backlog{}, "", err
+	}
+	remark := ""
+	switch {
+	case goesOn.After(b.ReadAt):
+		remark = "the unfinished pass goes on at " + goesOn.UTC().Format(time.RFC3339)
+	case !goesOn.IsZero():
+		remark = "the unfinished pass goes on as soon as a server works its job " +
+			repo.ContinueInactiveTokenDeletion{}.Kind()
+	}
+	ours := `{"reason": "` + repo.TokenDeletionReason + `"}`
+	b.Dead, err = d.CountDiscardedJobs(ctx, repo.DeleteUser{}.Kind(), ours)
+	return b, remark, err
+}
