@@ -14,20 +14,14 @@ import (
 
 // app is what commands share.
 type app struct {
-	Streams
+	*terminal
 	configFile string
-	// asJSON is set by --output json.
-	asJSON bool
-	// wide is set by --output wide: tables are whole, however narrow the terminal is.
-	wide bool
-	// shortTime times lose year and seconds, and the day if it is today.
-	shortTime bool
-	client    connection
+	client     connection
 	// began is set when a command begins: later errors are not about usage.
 	began bool
-	// asked is the request of a command that makes one call.
-	asked any
 }
+
+func newApp(streams Streams) *app { return &app{terminal: &terminal{std: streams}} }
 
 // settings are the whole configuration: of the process, and of the service with its workers.
 type settings struct {
@@ -39,7 +33,7 @@ type settings struct {
 func (a *app) settings() (*settings, error) {
 	s := &settings{}
 	var err error
-	s.Config, err = a.Env.Load(a.configFile, &s.service)
+	s.Config, err = a.std.Env.Load(a.configFile, &s.service)
 	return s, err
 }
 
@@ -47,7 +41,7 @@ func (a *app) settings() (*settings, error) {
 func (a *app) partialSettings() (*settings, error) {
 	s := &settings{}
 	var err error
-	s.Config, err = a.Env.LoadPartial(a.configFile, &s.service)
+	s.Config, err = a.std.Env.LoadPartial(a.configFile, &s.service)
 	return s, err
 }
 
@@ -76,7 +70,7 @@ func (s *settings) tls() server.Config {
 func usage(err error) error { return &exitError{exitUsage, err} }
 
 // json writes a value as one indented JSON document.
-func (a *app) json(v any) error {
+func (out *terminal) json(v any) error {
 	var text strings.Builder
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
@@ -84,51 +78,51 @@ func (a *app) json(v any) error {
 	if err := encoder.Encode(v); err != nil {
 		return err
 	}
-	return a.write(printableJSON(text.String()))
+	return out.write(printableJSON(text.String()))
 }
 
 // report prints what was done, with --output json as a document; err is what failed.
-func (a *app) report(err error, document any, text func()) error {
-	if a.asJSON {
-		return errors.Join(err, a.json(document))
+func (out *terminal) report(err error, document any, text func()) error {
+	if out.asJSON {
+		return errors.Join(err, out.json(document))
 	}
 	text()
 	return err
 }
 
-func (a *app) write(text string) error {
-	_, err := io.WriteString(a.Out, text)
+func (out *terminal) write(text string) error {
+	_, err := io.WriteString(out.std.Out, text)
 	return err
 }
 
 // println writes a line for people to the standard output.
-func (a *app) println(format string, args ...any) {
-	_, _ = io.WriteString(a.Out, message(format, args))
+func (out *terminal) println(format string, args ...any) {
+	_, _ = io.WriteString(out.std.Out, message(format, args))
 }
 
 // sayPainted is say with a state in its colour.
-func (a *app) sayPainted(state, format string, args ...any) {
+func (out *terminal) printColored(state, format string, args ...any) {
 	line := message(format, args)
-	_, _ = io.WriteString(a.Out, strings.Replace(line, state, a.colorize(state), 1))
+	_, _ = io.WriteString(out.std.Out, strings.Replace(line, state, out.colorize(state), 1))
 }
 
 // text is say, and nothing with --output json.
-func (a *app) text(format string, args ...any) {
-	if !a.asJSON {
-		a.println(format, args...)
+func (out *terminal) text(format string, args ...any) {
+	if !out.asJSON {
+		out.println(format, args...)
 	}
 }
 
 // note writes a line to the standard error.
-func (a *app) note(format string, args ...any) {
-	_, _ = io.WriteString(a.Err, message(format, args))
+func (out *terminal) note(format string, args ...any) {
+	_, _ = io.WriteString(out.std.Err, message(format, args))
 }
 
 // fields writes an indented line for each field of something that has a value.
-func (a *app) fields(pairs ...string) {
+func (out *terminal) fields(pairs ...string) {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
-			a.println("  %-7s %s", pairs[i], a.localized(pairs[i+1]))
+			out.println("  %-7s %s", pairs[i], out.localized(pairs[i+1]))
 		}
 	}
 }

@@ -227,8 +227,12 @@ func reasonFlag(command *cobra.Command, reason *string, help string) {
 // defaultPageSize is how many entries a list shows, maxPageSize how many the API returns at most.
 const defaultPageSize, maxPageSize = 20, 1000
 
-// pageFlags are the flags of a list that comes in pages.
-func pageFlags(command *cobra.Command, size *int32, token *string) {
+// moreKey is the annotation of a list with the name of its next page.
+const moreKey = "more"
+
+// pageFlags are the flags of a list that comes in pages; more is the name of the next one.
+func pageFlags(command *cobra.Command, more string, size *int32, token *string) {
+	command.Annotations = map[string]string{moreKey: more}
 	*size = defaultPageSize
 	command.Flags().Func("page-size", "`number` of entries: up to 1000 (default 20)",
 		func(text string) error {

@@ -11,26 +11,25 @@ import (
 )
 
 // audit lists who asked for what.
-func (a *app) audit() *cobra.Command {
+func auditCommand(a *app) *cobra.Command {
 	request := &pb.ListAuditRequest{}
 	command := &cobra.Command{
 		Use:   "audit",
 		Short: "List who changed or started what, or was refused, newest first",
 		Args:  between(0, 0),
-		RunE:  call(a, api.ListAudit, request, a.describeAudit),
+		RunE:  call(a, api.ListAudit, request, describeAudit),
 	}
 	sinceFlag(command, &request.Since)
-	pageFlags(command, &request.PageSize, &request.PageToken)
+	pageFlags(command, "older entries", &request.PageSize, &request.PageToken)
 	return command
 }
 
-func (a *app) describeAudit(answer *pb.ListAuditResponse) error {
-	defer a.noteMore("older entries", answer)
+func describeAudit(out *terminal, answer *pb.ListAuditResponse) error {
 	columns := []column{
 		col("AT", timestamp), col("BY", cut), col("ROLE", dropFirst), col("ACTION"), col("TARGET", cut),
 		col("OUTCOME", cut, colored), col("REASON", cut, dropSecond),
 	}
-	return printTable(a, columns, answer.GetEntries(), func(e *pb.AuditEntry) []any {
+	return printTable(out, columns, answer.GetEntries(), func(e *pb.AuditEntry) []any {
 		by := strings.TrimPrefix(e.GetBy()+" at "+e.GetAddress(), " at ")
 		return []any{
 			e.GetAt(), by, e.GetRole(), e.GetAction(), cmp.Or(e.GetTarget(), none), e.GetOutcome(),

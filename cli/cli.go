@@ -66,9 +66,9 @@ func Main(args []string) int {
 
 // Run runs the command that args name and returns its exit code.
 func Run(ctx context.Context, args []string, streams Streams) int {
-	a := &app{Streams: streams}
-	root := a.root()
-	a.adaptCommands(root)
+	a := newApp(streams)
+	root := rootCommand(a)
+	adaptCommands(a, root)
 	root.SetArgs(args)
 	root.SetIn(streams.In)
 	root.SetOut(streams.Out)
@@ -92,7 +92,7 @@ func Run(ctx context.Context, args []string, streams Streams) int {
 }
 
 // root has all commands.
-func (a *app) root() *cobra.Command {
+func rootCommand(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "caretaker",
 		Short: "Loose foreign keys for any PostgreSQL, and clean-up of users and groups for GitLab",
@@ -116,13 +116,13 @@ func (a *app) root() *cobra.Command {
 			"(default text)", a.setOutput)
 	root.AddGroup(&cobra.Group{ID: groupServe, Title: "Server:"},
 		&cobra.Group{ID: groupClient, Title: "Client:"})
-	root.AddCommand(a.init(), a.dev(), a.serve(), a.migrate(), a.doctor(), a.lfkCommand(), a.version())
-	root.AddCommand(a.receipts())
+	root.AddCommand(initCommand(a), devCommand(a), serveCommand(a), migrateCommand(a), doctorCommand(a), lfkCommand(a), versionCommand(a))
+	root.AddCommand(receiptsCommand(a))
 	clients := []*cobra.Command{
-		a.run(), a.status(), a.leases(), a.runs(), a.fires(), a.watch(), a.cancel(), a.pause(),
-		a.resume(), a.flags(), a.audit(),
+		runCommand(a), statusCommand(a), leasesCommand(a), runsCommand(a), firesCommand(a), watchCommand(a), cancelCommand(a), pauseCommand(a),
+		resumeCommand(a), flagsCommand(a), auditCommand(a),
 	}
-	for _, c := range append(clients, a.gitlabCommands()...) {
+	for _, c := range append(clients, gitlabCommands(a)...) {
 		c.GroupID = groupClient
 		a.clientFlags(c)
 		root.AddCommand(c)
@@ -131,7 +131,7 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(flagError)
 	addExamples(root)
 	a.markBegin(root)
-	a.completions(root)
+	addCompletions(a, root)
 	return root
 }
 

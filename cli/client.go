@@ -41,8 +41,6 @@ type connection struct {
 	tokenFile                 string
 	// profile is that of the file of profiles.
 	profile string
-	// local shows times in the zone of this machine.
-	local bool
 	// from is where the address is from.
 	from string
 }
@@ -63,8 +61,8 @@ func (a *app) clientFlags(command *cobra.Command) {
 }
 
 // localFlag is that of commands that print times.
-func (a *app) localFlag(flags *pflag.FlagSet) {
-	flags.BoolVar(&a.client.local, "local", false,
+func (out *terminal) localFlag(flags *pflag.FlagSet) {
+	flags.BoolVar(&out.local, "local", false,
 		"show times in the zone of this machine, not UTC; --output json stays UTC")
 }
 
@@ -77,20 +75,23 @@ const answerTime = 30 * time.Second
 // api is the client of the API. api.ListRuns, for example, is a method that call takes.
 type api = pb.MaintenanceServiceClient
 
-// call is the body of a command that makes one call and prints the answer: as JSON, or with text.
-// The command's arguments and flags have filled the request before.
+// call is the body of a command that makes one call and prints the answer: as JSON, or with
+// describe and the flags for the next page. The command's arguments and flags have filled the
+// request before.
 func call[Q any, R proto.Message](
 	a *app, method func(api, context.Context, Q, ...grpc.CallOption) (R, error), request Q,
-	text func(R) error,
+	describe func(*terminal, R) error,
 ) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, _ []string) error {
-		a.asked = request
 		return a.ask(c.Context(), func(ctx context.Context, client api) error {
 			answer, err := method(client, ctx, request)
 			if err != nil {
 				return err
 			}
-			return a.show(answer, func() error { return text(answer) })
+			return a.show(answer, func() error {
+				defer noteMore(a.terminal, c.Annotations[moreKey], request, answer)
+				return describe(a.terminal, answer)
+			})
 		})
 	}
 }
@@ -120,9 +121,12 @@ func (a *app) connect(ctx context.Context, do func(context.Context, api) error) 
 	if err := a.checkConfigFile(); err != nil {
 		return err
 	}
-	if err := a.client.complete(a.Env); err != nil {
+	known, err := a.std.Env.ReadClient(a.client.profile)
+	if err != nil {
 		return err
 	}
+	a.client.complete(known)
+	a.local = a.local || known.Local
 	transport, err := a.client.credentials()
 	if err != nil {
 		return err
@@ -130,7 +134,7 @@ func (a *app) connect(ctx context.Context, do func(context.Context, api) error) 
 	if err := a.client.checkAddress(); err != nil {
 		return err
 	}
-	for _, mistake := range a.Env.Mistyped(&service.Config{}) {
+	for _, mistake := range a.std.Env.Mistyped(&service.Config{}) {
 		a.note("caretaker: warning: %s", mistake)
 	}
 	conn, err := grpc.NewClient(a.client.address, grpc.WithTransportCredentials(transport))
@@ -151,7 +155,7 @@ func (a *app) connect(ctx context.Context, do func(context.Context, api) error) 
 		}
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
-	return a.explain(do(ctx, pb.NewMaintenanceServiceClient(conn)))
+	return a.client.explain(do(ctx, pb.NewMaintenanceServiceClient(conn)))
 }
 
 // checkConfigFile refuses a file that serve would refuse, though clients need nothing of it.
@@ -164,20 +168,15 @@ func (a *app) checkConfigFile() error {
 }
 
 // complete adds what no flag says: from the environment, then from the profile.
-func (c *connection) complete(env config.Environment) error {
-	known, err := env.ReadClient(c.profile)
-	if err != nil {
-		return err
-	}
+func (c *connection) complete(known config.Client) {
 	c.from = "--address"
 	if c.address == "" && known.Address != "" {
 		c.from = config.AddressVariable
 	}
 	c.address = cmp.Or(c.address, known.Address, defaultAddress)
-	c.tls, c.local = c.tls || known.TLS, c.local || known.Local
+	c.tls = c.tls || known.TLS
 	c.caFile, c.certFile = cmp.Or(c.caFile, known.CAFile), cmp.Or(c.certFile, known.CertFile)
 	c.keyFile, c.tokenFile = cmp.Or(c.keyFile, known.KeyFile), cmp.Or(c.tokenFile, known.TokenFile)
-	return nil
 }
 
 // token is that of the file, "" if none is named.
@@ -244,7 +243,7 @@ func (c *connection) credentials() (credentials.TransportCredentials, error) {
 
 // explain turns the status of a call into words and an exit code: by its reason if the server gave
 // one, else by its code.
-func (a *app) explain(err error) error {
+func (c *connection) explain(err error) error {
 	s, isStatus := status.FromError(err)
 	if err == nil || !isStatus {
 		return err
@@ -266,11 +265,11 @@ func (a *app) explain(err error) error {
 		"UNKNOWN_PROTECTION", "UNKNOWN_PATH", "UNKNOWN_FLAG", "UNKNOWN_TARGET":
 		return &exitError{exitUsage, errors.New(text)}
 	case "UNAUTHENTICATED":
-		if a.client.tokenFile == "" && a.client.certFile == "" {
+		if c.tokenFile == "" && c.certFile == "" {
 			text += ": give --token-file, or --tls-cert and --tls-key"
 		}
 	case "":
-		return a.explainTransport(s)
+		return c.explainTransport(s)
 	}
 	return errors.New(text)
 }
@@ -288,17 +287,17 @@ func nearName(info *errdetails.ErrorInfo, message string) string {
 }
 
 // explainTransport is explain for errors that the server has not written.
-func (a *app) explainTransport(s *status.Status) error {
+func (c *connection) explainTransport(s *status.Status) error {
 	if s.Code() == codes.Unavailable {
-		if text := a.client.missing(s.Message()); text != "" {
+		if text := c.missing(s.Message()); text != "" {
 			return fmt.Errorf("%s (%s)", text, s.Message())
 		}
 		return fmt.Errorf("no answer from %s: start a server with caretaker serve or caretaker dev, or "+
 			"give the address of a running one with --address or %s (%s)",
-			a.client.address, config.AddressVariable, s.Message())
+			c.address, config.AddressVariable, s.Message())
 	}
 	if s.Code() == codes.DeadlineExceeded {
-		return fmt.Errorf("no answer from %s in %s", a.client.address, answerTime)
+		return fmt.Errorf("no answer from %s in %s", c.address, answerTime)
 	}
 	return fmt.Errorf("%s: %s", s.Code(), s.Message())
 }
@@ -336,20 +335,20 @@ func (c *connection) missing(problem string) string {
 }
 
 // show prints an answer: as protobuf JSON, or with text.
-func (a *app) show(answer proto.Message, text func() error) error {
-	if !a.asJSON {
+func (out *terminal) show(answer proto.Message, text func() error) error {
+	if !out.asJSON {
 		return text()
 	}
-	return a.printJSON(answer, protojson.MarshalOptions{Multiline: true, Indent: "  "})
+	return out.printJSON(answer, protojson.MarshalOptions{Multiline: true, Indent: "  "})
 }
 
-func (a *app) printJSON(message proto.Message, options protojson.MarshalOptions) error {
+func (out *terminal) printJSON(message proto.Message, options protojson.MarshalOptions) error {
 	options.EmitDefaultValues = true
-	out, err := options.Marshal(message)
+	document, err := options.Marshal(message)
 	if err != nil {
 		return fmt.Errorf("write the answer as JSON: %w", err)
 	}
-	return a.write(printableJSON(string(out)) + "\n")
+	return out.write(printableJSON(string(document)) + "\n")
 }
 
 // asCommands replaces the API's methods in a message by commands: ResumeWorker by caretaker resume.

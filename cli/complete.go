@@ -22,13 +22,13 @@ import (
 const completionTime = time.Second
 
 // completions are added to a command and those below it.
-func (a *app) completions(command *cobra.Command) {
+func addCompletions(a *app, command *cobra.Command) {
 	if command.ValidArgsFunction == nil {
 		command.ValidArgsFunction = func(
 			c *cobra.Command, args []string, _ string,
 		) (words []string, _ cobra.ShellCompDirective) {
 			if takes := strings.Fields(command.Use)[1:]; len(args) < len(takes) {
-				words = a.words(c.Context(), strings.Trim(takes[len(args)], "[]."))
+				words = suggestions(c.Context(), a, strings.Trim(takes[len(args)], "[]."))
 			}
 			return words, cobra.ShellCompDirectiveNoFileComp
 		}
@@ -37,17 +37,17 @@ func (a *app) completions(command *cobra.Command) {
 		flags.VisitAll(func(f *pflag.Flag) {
 			// It fails for flags that have been said where they are made.
 			if takes, _ := pflag.UnquoteUsage(f); takes != "file" {
-				_ = command.RegisterFlagCompletionFunc(f.Name, a.completeFlag(f.Name))
+				_ = command.RegisterFlagCompletionFunc(f.Name, completeFlag(a, f.Name))
 			}
 		})
 	}
 	for _, child := range command.Commands() {
-		a.completions(child)
+		addCompletions(a, child)
 	}
 }
 
 // completeFlag offers what a flag takes.
-func (a *app) completeFlag(name string) cobra.CompletionFunc {
+func completeFlag(a *app, name string) cobra.CompletionFunc {
 	takes := map[string]string{
 		"worker": "WORKER", "database": "DATABASE", "kind": "KIND", "output": "text|json|wide",
 		"run": "RUN", "job": "JOB", "profile": "PROFILE",
@@ -56,12 +56,12 @@ func (a *app) completeFlag(name string) cobra.CompletionFunc {
 		if strings.HasSuffix(name, "-dir") {
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		}
-		return a.words(c.Context(), takes), cobra.ShellCompDirectiveNoFileComp
+		return suggestions(c.Context(), a, takes), cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
 // words are those that a usage line has for an argument, on|off, or what a name in it stands for.
-func (a *app) words(ctx context.Context, argument string) (words []string) {
+func suggestions(ctx context.Context, a *app, argument string) (words []string) {
 	for one := range strings.SplitSeq(argument, "|") {
 		switch one {
 		case "WORKER":
@@ -70,9 +70,9 @@ func (a *app) words(ctx context.Context, argument string) (words []string) {
 		case "KIND":
 			words = jobKinds()
 		case "PROFILE":
-			words = a.Env.ProfileNames()
+			words = a.std.Env.ProfileNames()
 		case "DATABASE":
-			if words = a.offered(ctx, one); len(words) == 0 {
+			if words = serverNames(ctx, a, one); len(words) == 0 {
 				words = config.GitLabDatabases()
 				// Mistakes in the configuration are not for this moment.
 				known, _ := a.partialSettings()
@@ -83,7 +83,7 @@ func (a *app) words(ctx context.Context, argument string) (words []string) {
 			slices.Sort(words)
 			words = slices.Compact(words)
 		case "RUN", "JOB", "NAME":
-			words = a.offered(ctx, one)
+			words = serverNames(ctx, a, one)
 		default:
 			if one != "" && one[0] >= 'a' {
 				words = append(words, one)
@@ -102,7 +102,7 @@ func jobKinds() []string {
 
 // offered asks the server for names, with a description behind a tab. If it does not answer in time
 // there are none.
-func (a *app) offered(ctx context.Context, what string) (words []string) {
+func serverNames(ctx context.Context, a *app, what string) (words []string) {
 	ctx, cancel := context.WithTimeout(ctx, completionTime)
 	defer cancel()
 	_ = a.connect(ctx, func(ctx context.Context, client api) error {

@@ -19,8 +19,8 @@ import (
 const candidatesShown = 10
 
 // asks reports whether a user can be asked: input and messages are a terminal.
-func (a *app) asks() bool {
-	for _, stream := range []any{a.In, a.Err} {
+func (out *terminal) interactive() bool {
+	for _, stream := range []any{out.std.In, out.std.Err} {
 		file, ok := stream.(*os.File)
 		if !ok || !term.IsTerminal(int(file.Fd())) {
 			return false
@@ -30,8 +30,8 @@ func (a *app) asks() bool {
 }
 
 // agrees reads the answer to a question: only y and yes agree.
-func (a *app) agrees() bool {
-	line, err := bufio.NewReader(a.In).ReadString('\n')
+func (out *terminal) agreed() bool {
+	line, err := bufio.NewReader(out.std.In).ReadString('\n')
 	answer := strings.ToLower(strings.TrimSpace(line))
 	return err == nil && (answer == "y" || answer == "yes")
 }
@@ -39,8 +39,8 @@ func (a *app) agrees() bool {
 // confirm makes a dry run, shows what the run would do, and asks. The run is then held to what was
 // shown, unless not all could be looked at, which the question says. It returns the dry run, and
 // whether there is something to do at all.
-func (a *app) confirm(
-	ctx context.Context, client api, request *pb.RunBatchRequest,
+func confirm(
+	ctx context.Context, a *app, client api, request *pb.RunBatchRequest,
 ) (plan *pb.Run, due bool, err error) {
 	dry := &pb.RunBatchRequest{
 		Worker: request.GetWorker(), Database: request.GetDatabase(), DryRun: true, Async: true,
@@ -50,11 +50,11 @@ func (a *app) confirm(
 	if err != nil {
 		return nil, false, err
 	}
-	plan, err = a.follow(ctx, client, answer.GetRun().GetId(), a.progress(ctx, client))
+	plan, err = follow(ctx, client, answer.GetRun().GetId(), progress(ctx, client, a.terminal))
 	if err != nil {
 		return nil, false, err
 	}
-	if err := a.summarize(plan); err != nil {
+	if err := summarize(a.terminal, plan); err != nil {
 		return nil, false, err
 	}
 	if err := outcome(plan); err != nil {
@@ -69,7 +69,7 @@ func (a *app) confirm(
 	}
 	a.note("run %s now, for good, on %s, at the server %s? [y/N] ",
 		request.GetWorker(), extent(plan), a.client.address)
-	if !a.agrees() {
+	if !a.agreed() {
 		return nil, false, errDeclined
 	}
 	request.ExpectedDigest = plan.GetCandidatesDigest()
@@ -79,16 +79,16 @@ func (a *app) confirm(
 }
 
 // summarize shows the first candidates of a dry run, on the standard error.
-func (a *app) summarize(plan *pb.Run) error {
-	shown := *a
-	shown.Out = a.Err
+func summarize(out *terminal, plan *pb.Run) error {
+	shown := *out
+	shown.std.Out = out.std.Err
 	some := &pb.Run{}
 	proto.Merge(some, plan)
 	if hidden := len(some.GetCandidates()) - candidatesShown; hidden > 0 {
 		some.Candidates = some.GetCandidates()[:candidatesShown]
 		some.MoreCandidates += int64(hidden)
 	}
-	if err := shown.describeRun(some); err != nil {
+	if err := describeRun(&shown, some); err != nil {
 		return fmt.Errorf("show what would be done: %w", err)
 	}
 	return nil

@@ -37,7 +37,7 @@ const (
 )
 
 // dev runs a server on a private PostgreSQL with demo data.
-func (a *app) dev() *cobra.Command {
+func devCommand(a *app) *cobra.Command {
 	var dir, listen string
 	command := &cobra.Command{
 		Use:     "dev",
@@ -47,7 +47,7 @@ func (a *app) dev() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, stop := untilSignal(c.Context())
 			defer stop()
-			return a.develop(ctx, dir, listen)
+			return develop(ctx, a, dir, listen)
 		},
 	}
 	command.Flags().StringVar(&dir, "data-dir", "",
@@ -58,7 +58,7 @@ func (a *app) dev() *cobra.Command {
 	return command
 }
 
-func (a *app) develop(ctx context.Context, dir, address string) (err error) {
+func develop(ctx context.Context, a *app, dir, address string) (err error) {
 	hangups, stopHangups := onHangup()
 	defer stopHangups()
 	c, err := a.partialSettings()
@@ -81,7 +81,7 @@ func (a *app) develop(ctx context.Context, dir, address string) (err error) {
 	}
 	defer taken.close()
 	p := &playground{urls: map[string]string{}}
-	if p.cluster, err = devdb.Start(ctx, devdb.Config{Dir: dir, Log: a.Err}); err != nil {
+	if p.cluster, err = devdb.Start(ctx, devdb.Config{Dir: dir, Log: a.std.Err}); err != nil {
 		return fmt.Errorf("start the database: %w", err)
 	}
 	defer func() { err = errors.Join(err, p.stop(context.WithoutCancel(ctx))) }()
@@ -89,7 +89,7 @@ func (a *app) develop(ctx context.Context, dir, address string) (err error) {
 		return err
 	}
 	p.configure(c)
-	i, err := a.newInstance(ctx, c, taken)
+	i, err := newInstance(ctx, a, c, taken)
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (a *app) develop(ctx context.Context, dir, address string) (err error) {
 	trickling, stopTrickle := context.WithCancel(ctx)
 	i.closers = append(i.closers, stopTrickle)
 	i.work.Go(func() { devdb.Trickle(trickling, p.urls, trickleInterval, i.logger) })
-	a.printSummary(i, p)
+	printSummary(a, i, p)
 	return i.run(ctx)
 }
 
@@ -198,7 +198,7 @@ func (p *playground) stop(ctx context.Context) error {
 }
 
 // printSummary prints where everything is, and commands to start with.
-func (a *app) printSummary(i *instance, p *playground) {
+func printSummary(a *app, i *instance, p *playground) {
 	address := i.listening.api.Addr().String()
 	call := "  grpcurl -plaintext %s%s maintenance.v1.MaintenanceService/%s"
 	work := `"worker": "loose_foreign_keys_cleanup", "database": "main"`

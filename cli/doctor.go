@@ -1,16 +1,17 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
@@ -18,14 +19,14 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// finding is what one check has found. Its fields are those of --output json.
+// finding is a result of a check. Its fields are those of --output json.
 type finding struct {
 	Name string `json:"name"`
-	// Database is the configured name, "" for what concerns none or all.
+	// Database is the configured name, "" for none or all.
 	Database string `json:"database"`
 	// Status is ok, warning or error.
 	Status string `json:"status"`
-	// Problem is what is wrong, Remedy what to do; both "" if nothing is.
+	// Problem and Remedy are "" if nothing is wrong.
 	Problem string `json:"problem"`
 	Remedy  string `json:"remedy"`
 }
@@ -36,37 +37,42 @@ const (
 	statusError   = "error"
 )
 
-func failed(problem, remedy string) finding {
-	return finding{Status: statusError, Problem: problem, Remedy: remedy}
+// findings collects what a check finds.
+type findings []finding
+
+func (f *findings) failed(problem, remedy string) {
+	*f = append(*f, finding{Status: statusError, Problem: problem, Remedy: remedy})
 }
 
-func warning(problem, remedy string) finding {
-	return finding{Status: statusWarning, Problem: problem, Remedy: remedy}
+func (f *findings) warning(problem, remedy string) {
+	*f = append(*f, finding{Status: statusWarning, Problem: problem, Remedy: remedy})
 }
 
-// checkTime bounds a check.
-const checkTime = 30 * time.Second
+// checkTimeout bounds a check.
+const checkTimeout = 30 * time.Second
 
-// check is one thing to look at. It changes nothing. An error is what kept it from looking.
+// check inspects one subject and changes nothing. Its error is why the subject was not inspected.
 type check struct {
 	name string
-	look func(ctx context.Context) ([]finding, error)
+	run  func(ctx context.Context, found *findings) error
 }
 
-// doctor checks what a server needs before there is one. It is no client: it connects to the
+// doctor checks the needs of a server before one runs. It is no client: it connects to the
 // databases.
 type doctor struct {
-	*app
+	*terminal
+	app    *app
 	config *settings
 	// databases are those whose URL can be read, in the order of the configuration.
 	databases []*repo.Database
-	// service knows what the workers need; nil: main does not answer, or the configuration is wrong.
+	// service knows the needs of the workers. It is nil if main does not answer, or if the
+	// configuration is wrong.
 	service *service.Service
 	// facts are those of the servers that answer.
 	facts map[*repo.Database]repo.ServerFacts
 }
 
-func (a *app) doctor() *cobra.Command {
+func doctorCommand(a *app) *cobra.Command {
 	var grants bool
 	var database string
 	role := "caretaker"
@@ -92,7 +98,7 @@ func (a *app) doctor() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, stop := untilSignal(c.Context())
 			defer stop()
-			d := &doctor{app: a, facts: map[*repo.Database]repo.ServerFacts{}}
+			d := &doctor{terminal: a.terminal, app: a, facts: map[*repo.Database]repo.ServerFacts{}}
 			defer d.close()
 			if grants {
 				return d.printGrants(ctx, role, database)
@@ -109,136 +115,127 @@ func (a *app) doctor() *cobra.Command {
 
 // examine runs all checks, whatever the others find.
 func (d *doctor) examine(ctx context.Context) error {
-	findings := d.runChecks(ctx, "", []check{{"configuration", d.configuration}})
+	all := runChecks(ctx, "", check{"configuration", d.configuration})
 	if d.config != nil {
-		findings = append(findings, d.examineDatabases(ctx)...)
-		findings = append(findings, d.runChecks(ctx, "", []check{
-			{"clocks", d.clocks},
-			{"definitions", d.definitions},
-			{"certificate", d.certificate},
-			{"ports", d.ports},
-		})...)
+		all = append(all, d.examineDatabases(ctx)...)
+		all = append(all, runChecks(ctx, "", check{"clocks", d.clocks},
+			check{"definitions", d.definitions}, check{"certificate", d.certificate},
+			check{"ports", d.ports})...)
 	}
-	return d.conclude(findings)
-}
-
-// conclude prints the findings.
-func (d *doctor) conclude(findings []finding) error {
-	errs, warnings := 0, 0
-	for _, f := range findings {
-		switch f.Status {
-		case statusError:
-			errs++
-		case statusWarning:
-			warnings++
-		}
+	number := map[string]int{}
+	for _, f := range all {
+		number[f.Status]++
 	}
-	err := d.report(nil, findings, func() {
-		d.print(findings)
-		d.println("%s, %s", run.Pluralize(errs, "error"), run.Pluralize(warnings, "warning"))
+	err := d.report(nil, all, func() {
+		d.print(all)
+		d.println("%s, %s", run.Pluralize(number[statusError], "error"),
+			run.Pluralize(number[statusWarning], "warning"))
 	})
-	if err == nil && errs > 0 {
+	if err == nil && number[statusError] > 0 {
 		return &exitError{code: exitFailed}
 	}
 	return err
 }
 
 // runChecks runs checks one after the other.
-func (d *doctor) runChecks(ctx context.Context, database string, checks []check) (all []finding) {
+func runChecks(ctx context.Context, database string, checks ...check) (all findings) {
 	for _, c := range checks {
-		bounded, cancel := context.WithTimeout(ctx, checkTime)
-		found, err := c.look(bounded)
+		bounded, cancel := context.WithTimeout(ctx, checkTimeout)
+		var found findings
+		err := c.run(bounded, &found)
 		cancel()
 		if err != nil {
-			found = append(found, failed(oneLine(err.Error()), "mend that, then look again"))
+			found.failed(oneLine(err.Error()), "mend that, then look again")
 		}
 		if len(found) == 0 {
-			found = []finding{{Status: statusOK}}
+			found = findings{{Status: statusOK}}
 		}
 		for _, f := range found {
-			f.Name = c.name
-			if f.Database == "" {
-				f.Database = database
-			}
+			f.Name, f.Database = c.name, cmp.Or(f.Database, database)
 			all = append(all, f)
 		}
 	}
 	return all
 }
 
-// examinedAtOnce is how many databases are examined side by side: who examines one asks all of them
-// where tables are, and servers have connections for more than this command.
+// examinedAtOnce is how many databases are examined side by side. Each examination asks all
+// databases for their tables, and servers have connections for more than this command.
 const examinedAtOnce = 3
 
-// examineDatabases looks whether they answer, in order, so that of two names for one database the
-// later is found out. What does not answer is not looked at any further.
-func (d *doctor) examineDatabases(ctx context.Context) (findings []finding) {
+// examineDatabases connects in order, so that of two names for one database the later is reported.
+// A database that does not answer is not examined any further.
+func (d *doctor) examineDatabases(ctx context.Context) (all findings) {
 	var answering []*repo.Database
 	for _, database := range d.databases {
-		found := d.runChecks(ctx, database.Name, []check{{
-			"connection",
-			func(ctx context.Context) ([]finding, error) { return d.connection(ctx, database) },
-		}})
-		findings = append(findings, found...)
+		found := runChecks(ctx, database.Name, d.on(database, "connection", d.connection))
+		all = append(all, found...)
 		if found[0].Status == statusOK {
 			answering = append(answering, database)
 		}
 	}
-	findings = append(findings, d.runChecks(ctx, "", []check{{
-		"workers", func(context.Context) ([]finding, error) { return d.build(answering) },
-	}})...)
-	all := make([][]finding, len(answering))
-	turns := make(chan struct{}, examinedAtOnce)
-	var work sync.WaitGroup
+	all = append(all, runChecks(ctx, "", check{
+		"workers", func(_ context.Context, found *findings) error { return d.build(answering, found) },
+	})...)
+	each := make([]findings, len(answering))
+	var work errgroup.Group
+	work.SetLimit(examinedAtOnce)
 	for i, database := range answering {
-		work.Go(func() {
-			turns <- struct{}{}
-			all[i] = d.examineDatabase(ctx, database)
-			<-turns
+		work.Go(func() error {
+			each[i] = d.examineDatabase(ctx, database)
+			return nil
 		})
 	}
-	work.Wait()
-	return append(findings, slices.Concat(all...)...)
+	_ = work.Wait()
+	return append(all, slices.Concat(each...)...)
 }
 
-func (d *doctor) examineDatabase(ctx context.Context, database *repo.Database) []finding {
-	on := func(
-		look func(context.Context, *repo.Database) ([]finding, error),
-	) func(context.Context) ([]finding, error) {
-		return func(ctx context.Context) ([]finding, error) { return look(ctx, database) }
+// on is a check of a database.
+func (d *doctor) on(
+	database *repo.Database, name string,
+	run func(context.Context, *repo.Database, *findings) error,
+) check {
+	return check{name, func(ctx context.Context, found *findings) error {
+		return run(ctx, database, found)
+	}}
+}
+
+func (d *doctor) examineDatabase(ctx context.Context, database *repo.Database) findings {
+	var checks []check
+	add := func(name string, run func(context.Context, *repo.Database, *findings) error) {
+		checks = append(checks, d.on(database, name, run))
 	}
-	checks := []check{
-		{"tls", on(d.tls)},
-		{"version", on(d.version)},
-		{"clock", on(d.clock)},
-		{"pooler", on(d.pooler)},
-		{"replica", on(d.replica)},
-		{"schema", on(d.schema)},
-		{"application", on(d.application)},
-		{"sequences", on(d.sequences)},
-	}
+	add("tls", d.tls)
+	add("version", d.version)
+	add("clock", d.clock)
+	add("pooler", d.pooler)
+	add("replica", d.replica)
+	add("schema", d.schema)
+	add("application", d.application)
+	add("sequences", d.sequences)
 	if d.service != nil {
-		checks = append(checks, check{"rights", on(d.rights)}, check{"indexes", on(d.indexes)})
+		add("rights", d.rights)
+		add("indexes", d.indexes)
 	}
 	if database.Name == mainDatabase && !database.LooseForeignKeysOnly {
-		checks = append(checks, check{"references", on(d.references)})
+		add("references", d.references)
 	}
-	return d.runChecks(ctx, database.Name, checks)
+	return runChecks(ctx, database.Name, checks...)
 }
 
-// configuration reads it, and opens what it names.
-func (d *doctor) configuration(ctx context.Context) (found []finding, err error) {
-	c, err := d.settings()
+// configuration reads the configuration, and opens its databases.
+func (d *doctor) configuration(ctx context.Context, found *findings) error {
+	c, err := d.app.settings()
 	if err == nil {
 		d.config = c
 		err = c.readFiles()
 	}
-	for line := range strings.Lines(errorText(err)) {
-		found = append(found,
-			failed(strings.TrimSpace(line), "correct the configuration (docs/configuration.md)"))
+	if err != nil {
+		for line := range strings.Lines(err.Error()) {
+			found.failed(strings.TrimSpace(line), "correct the configuration (docs/configuration.md)")
+		}
 	}
 	if d.config == nil {
-		return found, nil
+		return nil
 	}
 	for _, one := range c.Databases {
 		database, err := repo.Open(ctx, one.Name, one.URL)
@@ -246,7 +243,7 @@ func (d *doctor) configuration(ctx context.Context) (found []finding, err error)
 			err = database.UseReplica(ctx, one.ReplicaURL, slog.New(slog.DiscardHandler))
 		}
 		if err != nil {
-			found = append(found, failed(err.Error(), "correct the URL (docs/databases.md)"))
+			found.failed(err.Error(), "correct the URL (docs/databases.md)")
 		}
 		if database != nil {
 			database.LooseForeignKeysOnly = c.service.LooseForeignKeysOnly()
@@ -254,33 +251,27 @@ func (d *doctor) configuration(ctx context.Context) (found []finding, err error)
 		}
 	}
 	repo.MustDiffer(d.databases)
-	return found, nil
+	return nil
 }
 
-func errorText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
-}
-
-// build makes the service on the databases that answer. Nothing of it is started.
-func (d *doctor) build(databases []*repo.Database) (_ []finding, err error) {
+// build makes the service on the databases that answer, and starts nothing.
+func (d *doctor) build(databases []*repo.Database, found *findings) (err error) {
 	if len(databases) == 0 || databases[0].Name != mainDatabase {
-		return []finding{failed("what the workers need was not checked: main does not answer",
-			"mend that, then look again")}, nil
+		found.failed("what the workers need was not checked: main does not answer",
+			"mend that, then look again")
+		return nil
 	}
 	logger := slog.New(slog.DiscardHandler)
 	s := d.config.service
 	if !s.LooseForeignKeysOnly() {
 		queue := scheduler.QueueConfig{Logger: logger}
 		if s.Queue, err = scheduler.NewQueue(databases[0], queue); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	s.Databases, s.Logger = databases, logger
 	d.service, err = service.New(s)
-	return nil, err
+	return err
 }
 
 // mainDatabase is the name that every configuration has.
@@ -295,11 +286,12 @@ func (d *doctor) close() {
 	}
 }
 
-// print writes what is wrong, then in few lines what is not.
-func (d *doctor) print(findings []finding) {
+// print writes a paragraph for each problem, then a line for each database with the checks that
+// found none.
+func (d *doctor) print(all []finding) {
 	fine := map[string][]string{}
 	var databases []string
-	for _, f := range findings {
+	for _, f := range all {
 		if f.Status == statusOK {
 			if fine[f.Database] == nil {
 				databases = append(databases, f.Database)
@@ -326,14 +318,14 @@ func (d *doctor) print(findings []finding) {
 // pageWidth is how wide text for people is, in characters.
 const pageWidth = 80
 
-// unanswered is why a database does not answer, with the key that may be wrong.
-func unanswered(name string, err error) finding {
+// unanswered reports why a database does not answer, with the key that may be wrong.
+func (f *findings) unanswered(name string, err error) {
 	key := "databases." + name + ".url"
 	if same, ok := errors.AsType[*repo.SameDatabaseError](err); ok {
-		return failed(same.Error(), "leave it out (docs/databases.md)")
+		f.failed(same.Error(), "leave it out (docs/databases.md)")
+	} else if refused, ok := errors.AsType[*repo.Error](err); ok && refused.Refused() {
+		f.failed(connectionRefused(name, refused).Error(), "correct "+key)
+	} else {
+		f.failed(oneLine(err.Error()), "start the server, or correct host, port and network: "+key)
 	}
-	if refused, ok := errors.AsType[*repo.Error](err); ok && refused.Refused() {
-		return failed(connectionRefused(name, refused).Error(), "correct "+key)
-	}
-	return failed(oneLine(err.Error()), "start the server, or correct host, port and network: "+key)
 }

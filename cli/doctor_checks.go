@@ -17,76 +17,79 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/bulk"
+	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
 	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
-// connection finds out whether a database answers, by a name of its own, and can be written to.
-func (d *doctor) connection(ctx context.Context, database *repo.Database) ([]finding, error) {
+// connection checks that a database answers, that no other name leads to it, and that it accepts
+// writes.
+func (d *doctor) connection(ctx context.Context, database *repo.Database, found *findings) error {
 	facts, err := database.ServerFacts(ctx)
 	if err != nil {
-		return []finding{unanswered(database.Name, err)}, nil
+		found.unanswered(database.Name, err)
+		return nil
 	}
 	d.facts[database] = facts
 	url := "databases." + database.Name + ".url"
 	switch {
 	case facts.Standby:
-		return []finding{failed("it is a standby: nothing can be written",
-			"let "+url+" lead to the primary, and replica_url to the standby")}, nil
+		found.failed("it is a standby: nothing can be written",
+			"let "+url+" lead to the primary, and replica_url to the standby")
 	case facts.ReadOnly:
-		return []finding{failed("it is read-only", fmt.Sprintf("take default_transaction_read_only "+
-			"from the server, the database or the role %s", facts.Role))}, nil
-	}
-	return nil, nil
-}
-
-func (d *doctor) tls(_ context.Context, database *repo.Database) ([]finding, error) {
-	return encryption(d.facts[database], "databases."+database.Name+".url"), nil
-}
-
-// encryption is what there is to say of a connection; key has its URL.
-func encryption(f repo.ServerFacts, key string) []finding {
-	switch {
-	case f.Local:
-	case !f.Encrypted:
-		return []finding{warning("the connection is not encrypted", "add sslmode=verify-full to "+key)}
-	case !f.Verified:
-		return []finding{warning("nobody checks the certificate of the server: any server that is in "+
-			"between would be believed", "add sslmode=verify-full, and sslrootcert, to "+key)}
+		found.failed("it is read-only", fmt.Sprintf("take default_transaction_read_only "+
+			"from the server, the database or the role %s", facts.Role))
 	}
 	return nil
 }
 
-// The versions of PostgreSQL that caretaker is tried with.
-const oldestServer, newestServer = 14, 18
-
-func (d *doctor) version(_ context.Context, database *repo.Database) ([]finding, error) {
-	f := d.facts[database]
-	supported := fmt.Sprintf("caretaker is made for %d to %d", oldestServer, newestServer)
-	switch major := f.Number / 10000; {
-	case major < oldestServer:
-		return []finding{failed("PostgreSQL "+f.Version+": "+supported, "upgrade the server")}, nil
-	case major > newestServer:
-		return []finding{warning("PostgreSQL "+f.Version+": "+supported,
-			"look for a newer caretaker, or try this one on a copy first")}, nil
-	}
-	return nil, nil
+func (d *doctor) tls(_ context.Context, database *repo.Database, found *findings) error {
+	found.encryption(d.facts[database], "databases."+database.Name+".url")
+	return nil
 }
 
-// maxSkew is how far clocks may be apart before that is worth a word. What is due, and whether a
-// lease holds, is decided by a clock of one database alone.
+// encryption checks the TLS of a connection; key has its URL.
+func (f *findings) encryption(facts repo.ServerFacts, key string) {
+	switch {
+	case facts.Local:
+	case !facts.Encrypted:
+		f.warning("the connection is not encrypted", "add sslmode=verify-full to "+key)
+	case !facts.Verified:
+		f.warning("nobody checks the certificate of the server: any server that is in "+
+			"between would be believed", "add sslmode=verify-full, and sslrootcert, to "+key)
+	}
+}
+
+// The versions of PostgreSQL that caretaker is tested with.
+const oldestServer, newestServer = 14, 18
+
+func (d *doctor) version(_ context.Context, database *repo.Database, found *findings) error {
+	f := d.facts[database]
+	problem := fmt.Sprintf("PostgreSQL %s: caretaker is made for %d to %d",
+		f.Version, oldestServer, newestServer)
+	switch major := f.Number / 10000; {
+	case major < oldestServer:
+		found.failed(problem, "upgrade the server")
+	case major > newestServer:
+		found.warning(problem, "look for a newer caretaker, or try this one on a copy first")
+	}
+	return nil
+}
+
+// maxSkew is the difference between clocks from which on it is reported. Due times and leases
+// depend on the clock of one database alone.
 const maxSkew = 2 * time.Second
 
-func (d *doctor) clock(_ context.Context, database *repo.Database) (found []finding, _ error) {
+func (d *doctor) clock(_ context.Context, database *repo.Database, found *findings) error {
 	f := d.facts[database]
 	if f.TimeZone != "UTC" {
-		found = append(found, failed("the session's TimeZone is "+f.TimeZone+", though UTC was asked "+
-			"for: dates would be wrong", "let the pooler pass on TimeZone (docs/databases.md)"))
+		found.failed("the session's TimeZone is "+f.TimeZone+", though UTC was asked "+
+			"for: dates would be wrong", "let the pooler pass on TimeZone (docs/databases.md)")
 	}
 	if f.Ahead.Abs() > maxSkew+f.Within {
-		found = append(found, warning("its clock is "+apart(f.Ahead)+" that of this machine: times in "+
-			"logs and traces do not fit", "let NTP set both clocks"))
+		found.warning("its clock is "+apart(f.Ahead)+" that of this machine: times in "+
+			"logs and traces do not fit", "let NTP set both clocks")
 	}
-	return found, nil
+	return nil
 }
 
 // hasMain reports whether the URL of main can be read: then it is the first of the databases.
@@ -94,7 +97,7 @@ func (d *doctor) hasMain() bool {
 	return len(d.databases) > 0 && d.databases[0].Name == mainDatabase
 }
 
-// apart is how far a clock is from another one.
+// apart describes the difference between two clocks.
 func apart(by time.Duration) string {
 	if by < 0 {
 		return by.Abs().Round(100*time.Millisecond).String() + " behind"
@@ -102,210 +105,217 @@ func apart(by time.Duration) string {
 	return by.Round(100*time.Millisecond).String() + " ahead of"
 }
 
-// clocks compares the servers with that of main, where it answers.
-func (d *doctor) clocks(context.Context) (found []finding, _ error) {
+// clocks compares the clocks of the servers with that of main, where main answers.
+func (d *doctor) clocks(_ context.Context, found *findings) error {
 	if !d.hasMain() {
-		return nil, nil
+		return nil
 	}
 	main, ok := d.facts[d.databases[0]]
 	for _, database := range d.databases[1:] {
 		f, known := d.facts[database]
 		by := f.Ahead - main.Ahead
 		if ok && known && by.Abs() > maxSkew+f.Within+main.Within {
-			one := warning("its clock is "+apart(by)+" that of main: what is postponed in one database "+
-				"is due at another time in the other", "let NTP set the clocks of the servers")
-			one.Database = database.Name
-			found = append(found, one)
+			*found = append(*found, finding{
+				Status: statusWarning, Database: database.Name,
+				Problem: "its clock is " + apart(by) + " that of main: what is postponed in one database " +
+					"is due at another time in the other",
+				Remedy: "let NTP set the clocks of the servers",
+			})
 		}
 	}
-	return found, nil
+	return nil
 }
 
-// pooler looks at what may stand between us and the server, and at settings of the session.
-func (d *doctor) pooler(ctx context.Context, database *repo.Database) (found []finding, _ error) {
+// pooler checks for a pooler between caretaker and the server, and the settings of the session.
+func (d *doctor) pooler(ctx context.Context, database *repo.Database, found *findings) error {
 	err := database.CheckPooler(ctx)
 	if _, refused := errors.AsType[*repo.Error](err); refused {
-		return nil, err
+		return err
 	}
 	if err != nil {
-		found = append(found, failed("the connection goes through a pooler that may lose prepared "+
-			"statements", err.Error()))
+		found.failed("the connection goes through a pooler that may lose prepared statements", err.Error())
 	}
 	f := d.facts[database]
 	for _, name := range f.Harmful {
-		one := warning(name+" is under a second: small statements may be ended by it", "0")
+		report, problem, value := found.failed, "", "0"
 		switch name {
 		case "array_nulls":
-			one = failed("array_nulls is off: behind a pooler, jobs break", "on")
+			problem, value = "array_nulls is off: behind a pooler, jobs break", "on"
 		case "bytea_output":
-			one = failed("bytea_output is escape: behind a pooler, jobs break", "hex")
+			problem, value = "bytea_output is escape: behind a pooler, jobs break", "hex"
+		default:
+			report, problem = found.warning,
+				name+" is under a second: small statements may be ended by it"
 		}
-		one.Remedy = fmt.Sprintf("ALTER ROLE %s SET %s = %s, and leave it out of databases.%s.url",
-			f.Role, name, one.Remedy, database.Name)
-		found = append(found, one)
+		report(problem, fmt.Sprintf("ALTER ROLE %s SET %s = %s, and leave it out of databases.%s.url",
+			f.Role, name, value, database.Name))
 	}
-	return found, nil
+	return nil
 }
 
 const (
-	// lateReplica is from when on it is worth a word: until a replica has replayed what a run has
-	// written, that run reads the primary.
+	// lateReplica is the delay from which on it is reported: until a replica has replayed the
+	// writes of a run, that run reads the primary.
 	lateReplica = 30 * time.Second
-	// shortReplicaDelay is how long a standby should at least let a query keep it from replaying.
+	// shortReplicaDelay is the shortest time for which a standby should let a query delay replay.
 	shortReplicaDelay = 5 * time.Second
 )
 
-func (d *doctor) replica(ctx context.Context, database *repo.Database) (found []finding, _ error) {
+func (d *doctor) replica(ctx context.Context, database *repo.Database, found *findings) error {
 	key := "databases." + database.Name + ".replica_url"
 	pooled := database.CheckReplicaPooler(ctx)
 	_, refused := errors.AsType[*repo.Error](pooled)
 	f, err := database.ReplicaFacts(ctx)
 	switch {
 	case errors.Is(err, repo.ErrNoReplica):
-		return nil, nil
+		return nil
 	case pooled != nil && !refused:
-		return []finding{warning("the replica is behind a pooler that may lose prepared statements: "+
-			"the primary is read", oneLine(pooled.Error()))}, nil
+		found.warning("the replica is behind a pooler that may lose prepared statements: "+
+			"the primary is read", oneLine(pooled.Error()))
+		return nil
 	case err != nil:
-		return []finding{warning("the replica does not answer, the primary is read: "+
-			oneLine(err.Error()), "correct "+key+", or leave it out")}, nil
+		found.warning("the replica does not answer, the primary is read: "+
+			oneLine(err.Error()), "correct "+key+", or leave it out")
+		return nil
 	}
-	found = encryption(f.ServerFacts, key)
+	found.encryption(f.ServerFacts, key)
 	if err := database.CheckReplica(ctx); err != nil {
-		return append(found, warning("the primary is read: "+oneLine(err.Error()),
-			"let "+key+" lead to a hot standby of this database's server")), nil
+		found.warning("the primary is read: "+oneLine(err.Error()),
+			"let "+key+" lead to a hot standby of this database's server")
+		return nil
 	}
 	if f.Late > lateReplica {
-		found = append(found, warning("the replica is "+f.Late.Round(time.Second).String()+
+		found.warning("the replica is "+f.Late.Round(time.Second).String()+
 			" late, the primary is read most of the time",
-			"look at pg_stat_wal_receiver and the log there: what keeps it from replaying?"))
+			"look at pg_stat_wal_receiver and the log there: what keeps it from replaying?")
 	}
 	if f.Patience != nil && *f.Patience < shortReplicaDelay {
-		found = append(found, warning(fmt.Sprintf("the replica cancels queries that are in the way of "+
+		found.warning(fmt.Sprintf("the replica cancels queries that are in the way of "+
 			"replay after %s: the primary is then read", f.Patience),
-			"hot_standby_feedback = on, or a longer max_standby_streaming_delay, there"))
+			"hot_standby_feedback = on, or a longer max_standby_streaming_delay, there")
 	}
-	return found, nil
+	return nil
 }
 
-func (d *doctor) schema(ctx context.Context, database *repo.Database) ([]finding, error) {
+func (d *doctor) schema(ctx context.Context, database *repo.Database, found *findings) error {
 	err := checkMigrated(ctx, database)
 	if errors.Is(err, repo.ErrNotMigrated) {
-		return []finding{failed("the schema maintenance is missing or old: "+oneLine(err.Error()),
-			"run caretaker migrate with this configuration, as a role that may create schemas")}, nil
+		found.failed("the schema maintenance is missing or old: "+oneLine(err.Error()),
+			"run caretaker migrate with this configuration, as a role that may create schemas")
+		return nil
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	newer, current, known, err := database.NewerSchema(ctx)
 	if newer {
-		return []finding{warning(fmt.Sprintf("the schema maintenance is at %d, this caretaker knows "+
-			"%d: a newer one has migrated it", current, known), "use the newer one")}, err
+		found.warning(fmt.Sprintf("the schema maintenance is at %d, this caretaker knows "+
+			"%d: a newer one has migrated it", current, known), "use the newer one")
 	}
-	return nil, err
+	return err
 }
 
-func (d *doctor) application(ctx context.Context, database *repo.Database) ([]finding, error) {
+func (d *doctor) application(ctx context.Context, database *repo.Database, found *findings) error {
 	_, err := database.ApplicationSchema(ctx)
 	if none, ok := errors.AsType[*repo.NoSchemaError](err); ok {
-		return []finding{failed("it has no application schema", none.Advice)}, nil
+		found.failed("it has no application schema", none.Advice)
+		return nil
 	}
 	if err != nil || database.Name != mainDatabase || database.LooseForeignKeysOnly {
-		return nil, err
+		return err
 	}
 	is, err := database.LooksLikeGitLab(ctx)
 	if err != nil || is {
-		return nil, err
+		return err
 	}
 	_, err = database.DeletedRecordsShape(ctx)
 	if moved, ok := errors.AsType[*repo.QueueMovedError](err); ok {
-		return []finding{failed(moved.Changed(), moved.Advice())}, nil
+		found.failed(moved.Changed(), moved.Advice())
+		return nil
 	}
-	if err != nil {
-		return nil, err
+	if err == nil {
+		found.warning("it has not the tables of GitLab, for which use: gitlab is",
+			"set use: loose_foreign_keys")
 	}
-	return []finding{warning("it has not the tables of GitLab, for which use: gitlab is",
-		"set use: loose_foreign_keys")}, nil
+	return err
 }
 
-// sequences are those of the queue and of the schema maintenance, whether there are definitions or
-// not. Other checks report a missing schema.
-func (d *doctor) sequences(ctx context.Context, database *repo.Database) ([]finding, error) {
+// sequences checks those of the queue and of the schema maintenance, with or without definitions.
+// Other checks report a missing schema.
+func (d *doctor) sequences(ctx context.Context, database *repo.Database, found *findings) error {
 	result, err := loosefk.Admin{Databases: []*repo.Database{database}}.Sequences(ctx)
 	_, none := errors.AsType[*repo.NoSchemaError](err)
 	if none || errors.Is(err, repo.ErrNotMigrated) {
-		return nil, nil
+		return nil
 	}
-	return linted(result.Findings), err
+	found.lint(result.Findings)
+	return err
 }
 
-// linted are findings of caretaker lfk lint.
-func linted(findings []loosefk.Finding) (found []finding) {
-	for _, f := range findings {
-		found = append(found, finding{
-			Status: f.Severity, Database: f.Database, Problem: f.Code + ": " + f.Object, Remedy: f.Advice,
+// lint adds findings of caretaker lfk lint.
+func (f *findings) lint(all []loosefk.Finding) {
+	for _, l := range all {
+		*f = append(*f, finding{
+			Status: l.Severity, Database: l.Database, Problem: l.Code + ": " + l.Object, Remedy: l.Advice,
 		})
 	}
-	return found
 }
 
-// definitions are those of loose foreign keys, as caretaker lfk lint finds them.
-func (d *doctor) definitions(ctx context.Context) ([]finding, error) {
-	keys, err := (&lfk{app: d.app}).keys(service.Settings[loosefk.Config](&d.config.service))
+// definitions checks those of loose foreign keys, as caretaker lfk lint does.
+func (d *doctor) definitions(ctx context.Context, found *findings) error {
+	keys, err := lfkAdmin(service.Settings[loosefk.Config](&d.config.service), "")
 	if err != nil || keys.Definitions == nil || !d.hasMain() {
-		return nil, err
+		return err
 	}
 	keys.Databases = d.databases
 	result, err := keys.Lint(ctx)
-	return linted(slices.DeleteFunc(result.Findings, func(f loosefk.Finding) bool {
+	found.lint(slices.DeleteFunc(result.Findings, func(f loosefk.Finding) bool {
 		return f.Code == loosefk.CodeSequenceBehind
-	})), err
+	}))
+	return err
 }
 
-// references are foreign keys to users that no rule covers: rows that keep users from going.
-func (d *doctor) references(
-	ctx context.Context, database *repo.Database,
-) (found []finding, err error) {
+// references checks for foreign keys to users that no rule covers: their rows keep users from being
+// deleted.
+func (d *doctor) references(ctx context.Context, database *repo.Database, found *findings) error {
 	needs, err := database.Needs(ctx, map[string][]string{"users": {"id"}})
 	if err != nil || needs.Catalog.Table("users") == nil {
-		return nil, err
+		return err
 	}
 	users := needs.Catalog.Table("users").Table
-	for _, k := range bulk.Forbidding(needs.Catalog, users, d.listed()...) {
-		what := k.Child.Name + "." + k.ColumnNames()
-		found = append(found, warning(
-			fmt.Sprintf("users to whom %s refers are not deleted: no list names it, and the foreign key "+
-				"%s neither cascades nor sets NULL", what, k.Name),
-			"give it ON DELETE CASCADE or SET NULL, or empty the column before users go"))
+	for _, k := range bulk.Forbidding(needs.Catalog, users, ghost.ListedColumns()...) {
+		found.warning(fmt.Sprintf("users to whom %s.%s refers are not deleted: no list names it, and "+
+			"the foreign key %s neither cascades nor sets NULL", k.Child.Name, k.ColumnNames(), k.Name),
+			"give it ON DELETE CASCADE or SET NULL, or empty the column before users go")
 	}
-	return found, nil
+	return nil
 }
 
-// certificateTime is how long before its end a certificate should be replaced.
+// certificateTime is how long before its expiry a certificate should be replaced.
 const certificateTime = 14 * 24 * time.Hour
 
-// certificate looks at the server's certificate, and at the authorities of its clients. One of
-// several authorities may have expired: its clients are refused, those of the others are not.
-func (d *doctor) certificate(context.Context) (found []finding, _ error) {
+// certificate checks the server's certificate, and the authorities of its clients. One of several
+// authorities may have expired: only its clients are refused.
+func (d *doctor) certificate(_ context.Context, found *findings) error {
 	const renew = "replace the files that %s, and start the server again"
-	for i, c := range certificates(d.config.TLS.CertFile) {
-		if i == 0 { // those behind it are the authority's
-			found = d.expiry(c, "the server's certificate",
-				fmt.Sprintf(renew, "tls.cert_file and tls.key_file name"))
-		}
+	// Later certificates in the file are those of the authority.
+	if own := certificates(d.config.TLS.CertFile); len(own) > 0 {
+		d.expiry(found, own[0], "the server's certificate",
+			fmt.Sprintf(renew, "tls.cert_file and tls.key_file name"))
 	}
 	authorities := certificates(d.config.TLS.ClientCAFile)
 	for _, c := range authorities {
-		of := d.expiry(c, "an authority of clients", fmt.Sprintf(renew, "tls.client_ca_file names"))
+		var of findings
+		d.expiry(&of, c, "an authority of clients", fmt.Sprintf(renew, "tls.client_ca_file names"))
 		if len(authorities) > 1 && len(of) > 0 {
 			of[0].Status = statusWarning
 		}
-		found = append(found, of...)
+		*found = append(*found, of...)
 	}
-	return found, nil
+	return nil
 }
 
-// certificates are those of a PEM file. What cannot be read is for the configuration's check.
+// certificates returns those of a PEM file. The check of the configuration reports other files.
 func certificates(file string) (all []*x509.Certificate) {
 	content, err := os.ReadFile(file)
 	for err == nil {
@@ -320,23 +330,21 @@ func certificates(file string) (all []*x509.Certificate) {
 	return all
 }
 
-// expiry is what there is to say of a certificate's time.
-func (d *doctor) expiry(c *x509.Certificate, what, renew string) []finding {
+// expiry checks when a certificate is valid.
+func (d *doctor) expiry(found *findings, c *x509.Certificate, what, renew string) {
 	what += " (" + c.Subject.String() + ")"
 	switch now := time.Now(); {
 	case c.NotBefore.After(now):
-		return []finding{failed(what+" is valid from "+d.zoned(c.NotBefore)+" only",
-			renew+", or set the clock")}
+		found.failed(what+" is valid from "+d.zoned(c.NotBefore)+" only", renew+", or set the clock")
 	case c.NotAfter.Before(now):
-		return []finding{failed(what+" has expired on "+d.zoned(c.NotAfter), renew)}
+		found.failed(what+" has expired on "+d.zoned(c.NotAfter), renew)
 	case c.NotAfter.Before(now.Add(certificateTime)):
-		return []finding{warning(what+" expires on "+d.zoned(c.NotAfter), renew)}
+		found.warning(what+" expires on "+d.zoned(c.NotAfter), renew)
 	}
-	return nil
 }
 
 // ports opens and closes the listeners that a server would have.
-func (d *doctor) ports(ctx context.Context) (found []finding, _ error) {
+func (d *doctor) ports(ctx context.Context, found *findings) error {
 	for _, one := range [][2]string{
 		{"listen", d.config.Listen},
 		{"metrics_listen", d.config.MetricsListen},
@@ -351,13 +359,12 @@ func (d *doctor) ports(ctx context.Context) (found []finding, _ error) {
 		case err == nil:
 			_ = listener.Close()
 		case errors.Is(err, syscall.EADDRINUSE):
-			found = append(found, warning(key+": "+address+" is in use, by a server with this "+
+			found.warning(key+": "+address+" is in use, by a server with this "+
 				"configuration or another process",
-				"if no such server runs, set "+config.Variable(key)+" to a free address"))
+				"if no such server runs, set "+config.Variable(key)+" to a free address")
 		default:
-			found = append(found, failed(strings.TrimSpace(err.Error()),
-				"correct "+key+" ("+config.Variable(key)+")"))
+			found.failed(strings.TrimSpace(err.Error()), "correct "+key+" ("+config.Variable(key)+")")
 		}
 	}
-	return slices.Clip(found), nil
+	return nil
 }

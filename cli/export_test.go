@@ -6,7 +6,9 @@ import (
 
 // Encryption is what doctor says of the TLS of a connection: status, problem and remedy.
 func Encryption(f repo.ServerFacts, key string) (status, problem, remedy string) {
-	for _, found := range encryption(f, key) {
+	var all findings
+	all.encryption(f, key)
+	for _, found := range all {
 		return found.Status, found.Problem, found.Remedy
 	}
 	return statusOK, "", ""

@@ -20,7 +20,7 @@ import (
 
 // setup is what init writes down, by flags, answers and what the databases show.
 type setup struct {
-	*app
+	*terminal
 	// file is the configuration.
 	file string
 	// Use is gitlab or loose_foreign_keys, "" until it is known.
@@ -40,8 +40,8 @@ type setup struct {
 }
 
 // init writes a configuration.
-func (a *app) init() *cobra.Command {
-	s := &setup{app: a}
+func initCommand(a *app) *cobra.Command {
+	s := &setup{terminal: a.terminal}
 	var others []string
 	var yes bool
 	command := &cobra.Command{
@@ -56,8 +56,8 @@ func (a *app) init() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, stop := untilSignal(c.Context())
 			defer stop()
-			s.file, s.asking = cmp.Or(a.configFile, "caretaker.yml"), a.asks() && !yes
-			s.input = bufio.NewReader(a.In)
+			s.file, s.asking = cmp.Or(a.configFile, "caretaker.yml"), a.interactive() && !yes
+			s.input = bufio.NewReader(a.std.In)
 			if err := s.readOthers(others); err != nil {
 				return usage(err)
 			}
@@ -243,7 +243,7 @@ func (s *setup) ask(question, proposed string, to *string) error {
 	if proposed != "" {
 		question += " [" + proposed + "]"
 	}
-	_, _ = fmt.Fprintf(s.Err, "%s: ", question)
+	_, _ = fmt.Fprintf(s.std.Err, "%s: ", question)
 	line, err := s.input.ReadString('\n')
 	if err != nil {
 		return errDeclined

@@ -114,7 +114,7 @@ func (s *setup) writeFiles() error {
 	if err != nil {
 		return fmt.Errorf("write the configuration: %w", err)
 	}
-	if _, err := s.Env.Load(temporary.Name(), &service.Config{}); err != nil {
+	if _, err := s.std.Env.Load(temporary.Name(), &service.Config{}); err != nil {
 		readable := strings.ReplaceAll(err.Error(), temporary.Name(), filepath.Base(s.file))
 		return lines(append([]string{"nothing was written, as this would not be a configuration:"},
 			strings.Split(readable, "\n")...))

@@ -60,9 +60,9 @@ type instance struct {
 
 // newInstance opens everything and listens, unless it is given listeners, so that a wrong setting
 // shows at once; run serves. A database that cannot be reached is no error: it may come later.
-func (a *app) newInstance(ctx context.Context, c *settings, given *listeners) (*instance, error) {
+func newInstance(ctx context.Context, a *app, c *settings, given *listeners) (*instance, error) {
 	i := &instance{
-		logger:    telemetry.NewLogger(a.Err, c.LogLevel, c.LogFormat),
+		logger:    telemetry.NewLogger(a.std.Err, c.LogLevel, c.LogFormat),
 		listening: given, replica: run.ReplicaName(), failed: make(chan error, 3),
 	}
 	slog.SetDefault(i.logger) //nolint:forbidigo // for libraries that use the standard logger

@@ -18,7 +18,7 @@ import (
 )
 
 // jobs lists the newest deferred jobs, or a page of older ones.
-func (a *app) jobs() *cobra.Command {
+func jobsCommand(a *app) *cobra.Command {
 	request := &pb.ListJobsRequest{}
 	command := &cobra.Command{
 		Use:   "jobs",
@@ -34,24 +34,23 @@ func (a *app) jobs() *cobra.Command {
 			}
 			return nil
 		},
-		RunE: call(a, api.ListJobs, request, a.describeJobs),
+		RunE: call(a, api.ListJobs, request, describeJobs),
 	}
 	flags := command.Flags()
 	flags.StringVar(&request.Kind, "kind", "", "`kind` of job, such as delete_user; default all")
 	enumFlag(command, "state", "JOB_STATE_", &request.JobState)
 	timesFlags(command, &request.Since, &request.Until)
-	pageFlags(command, &request.PageSize, &request.PageToken)
-	command.AddCommand(a.showJob(), a.retryJob(), a.cancelJob(), a.outside())
+	pageFlags(command, "older jobs", &request.PageSize, &request.PageToken)
+	command.AddCommand(showJobCommand(a), retryJobCommand(a), cancelJobCommand(a), outsideCommand(a))
 	return command
 }
 
-func (a *app) describeJobs(answer *pb.ListJobsResponse) error {
-	defer a.noteMore("older jobs", answer)
+func describeJobs(out *terminal, answer *pb.ListJobsResponse) error {
 	columns := []column{
 		col("JOB"), col("KIND", cut), col("ARGUMENTS", cut), col("STATE", colored), col("ATTEMPT", dropFirst),
 		col("DUE", timestamp, dropSecond), col("RUN", dropFirst), col("OUTCOME", cut),
 	}
-	return printTable(a, columns, answer.GetJobs(), func(j *pb.Job) []any {
+	return printTable(out, columns, answer.GetJobs(), func(j *pb.Job) []any {
 		return []any{
 			j.GetId(), j.GetKind(), arguments(j), jobState(j),
 			fmt.Sprintf("%d/%d", j.GetAttempt(), j.GetMaxAttempts()), j.GetScheduledAt(),
@@ -111,28 +110,28 @@ func failure(job *pb.Job) string {
 }
 
 // showJob shows a job with its failed attempts.
-func (a *app) showJob() *cobra.Command {
+func showJobCommand(a *app) *cobra.Command {
 	request := &pb.GetJobRequest{}
 	return &cobra.Command{
 		Use:   "show JOB",
 		Short: "Show a job, its failed attempts and its outcome",
 		Args:  jobArgument(&request.Id),
-		RunE: call(a, api.GetJob, request, func(answer *pb.GetJobResponse) error {
-			return a.describeJob(answer.GetJob())
+		RunE: call(a, api.GetJob, request, func(out *terminal, answer *pb.GetJobResponse) error {
+			return describeJob(out, answer.GetJob())
 		}),
 	}
 }
 
-func (a *app) describeJob(job *pb.Job) error {
-	a.sayPainted(jobState(job), "job %d %s %s", job.GetId(), job.GetKind(), jobState(job))
-	a.fields(
+func describeJob(out *terminal, job *pb.Job) error {
+	out.printColored(jobState(job), "job %d %s %s", job.GetId(), job.GetKind(), jobState(job))
+	out.fields(
 		"for", arguments(job),
 		"outcome", lastOutcome(job),
 		"attempt", fmt.Sprintf("%d of %d", job.GetAttempt(), job.GetMaxAttempts()),
-		"queued", a.moment(job.GetCreatedAt()),
-		"due", a.moment(job.GetScheduledAt()),
-		"begun", a.moment(job.GetAttemptedAt()),
-		"ended", a.moment(job.GetFinalizedAt()),
+		"queued", out.moment(job.GetCreatedAt()),
+		"due", out.moment(job.GetScheduledAt()),
+		"begun", out.moment(job.GetAttemptedAt()),
+		"ended", out.moment(job.GetFinalizedAt()),
 		"worked", worked(job),
 		"run", cmp.Or(job.GetRunId(), none),
 		"trace", cmp.Or(job.GetTraceId(), none))
@@ -141,17 +140,17 @@ func (a *app) describeJob(job *pb.Job) error {
 		if o.GetAll() == 1 {
 			of = ""
 		}
-		a.println("left %s outside the database, %d%s pending: caretaker jobs outside %d",
+		out.println("left %s outside the database, %d%s pending: caretaker jobs outside %d",
 			run.Pluralize(o.GetAll(), "path"), o.GetPending(), of, job.GetId())
 	}
 	if c := job.GetCancellation(); c != nil {
-		a.println("cancelled by %s at %s: %s", c.GetBy(), a.moment(c.GetAt()), c.GetReason())
+		out.println("cancelled by %s at %s: %s", c.GetBy(), out.moment(c.GetAt()), c.GetReason())
 	}
 	for _, e := range job.GetErrors() {
-		begun := a.moment(e.GetAt())
-		a.paragraph("  ", fmt.Sprintf("attempt %d, begun %s: %s", e.GetAttempt(), begun, e.GetError()))
+		begun := out.moment(e.GetAt())
+		out.paragraph("  ", fmt.Sprintf("attempt %d, begun %s: %s", e.GetAttempt(), begun, e.GetError()))
 	}
-	return a.changedRows(job.GetTables())
+	return changedRows(out, job.GetTables())
 }
 
 // worked is how long its attempts took together.
@@ -163,24 +162,23 @@ func worked(job *pb.Job) string {
 }
 
 // changedRows prints what was changed, by table; nothing where that is nothing.
-func (a *app) changedRows(tables []*pb.TableCount) error {
+func changedRows(out *terminal, tables []*pb.TableCount) error {
 	if len(tables) == 0 {
 		return nil
 	}
 	columns := []column{col("TABLE", cut), col("DELETED"), col("UPDATED")}
-	return printTable(a, columns, tables, func(t *pb.TableCount) []any {
+	return printTable(out, columns, tables, func(t *pb.TableCount) []any {
 		return []any{t.GetTable(), t.GetDeleted(), t.GetUpdated()}
 	})
 }
 
 // cancelJob stops a job.
-func (a *app) cancelJob() *cobra.Command {
+func cancelJobCommand(a *app) *cobra.Command {
 	request := &pb.CancelJobRequest{}
 	command := &cobra.Command{
 		Use:   "cancel JOB --reason REASON",
 		Short: "Stop a job for good; caretaker jobs retry takes that back",
 		RunE: func(c *cobra.Command, _ []string) error {
-			a.asked = request
 			return a.ask(c.Context(), func(ctx context.Context, client api) error {
 				answer, err := client.CancelJob(ctx, request)
 				if err != nil {
@@ -188,7 +186,7 @@ func (a *app) cancelJob() *cobra.Command {
 				}
 				job := answer.GetJob()
 				if a.asJSON || !endedBefore(job) {
-					err = a.show(answer, func() error { return a.describeCancelled(job) })
+					err = a.show(answer, func() error { return describeCancelled(a.terminal, job) })
 				}
 				if err == nil && endedBefore(job) {
 					err = &exitError{exitFailed, fmt.Errorf("too late: job %d had ended before: %s",
@@ -210,32 +208,32 @@ func endedBefore(job *pb.Job) bool {
 	return job.GetFinalizedAt() != nil && !cancelled
 }
 
-func (a *app) describeCancelled(job *pb.Job) error {
+func describeCancelled(out *terminal, job *pb.Job) error {
 	if job.GetJobState() == pb.JobState_JOB_STATE_RUNNING {
-		a.println("job %d %s is running: it stops after the statement in flight",
+		out.println("job %d %s is running: it stops after the statement in flight",
 			job.GetId(), job.GetKind())
 		return nil
 	}
-	a.println("job %d %s is %s", job.GetId(), job.GetKind(), jobState(job))
+	out.println("job %d %s is %s", job.GetId(), job.GetKind(), jobState(job))
 	return nil
 }
 
 // retryJob makes a job run again.
-func (a *app) retryJob() *cobra.Command {
+func retryJobCommand(a *app) *cobra.Command {
 	request := &pb.RetryJobRequest{}
 	return &cobra.Command{
 		Use:   "retry JOB",
 		Short: "Run a job now, also one that has ended",
 		Args:  jobArgument(&request.Id),
-		RunE: call(a, api.RetryJob, request, func(answer *pb.RetryJobResponse) error {
+		RunE: call(a, api.RetryJob, request, func(out *terminal, answer *pb.RetryJobResponse) error {
 			job := answer.GetJob()
 			if job.GetJobState() == pb.JobState_JOB_STATE_RUNNING {
-				a.println("job %d %s is running: nothing was changed", job.GetId(), job.GetKind())
+				out.println("job %d %s is running: nothing was changed", job.GetId(), job.GetKind())
 				return nil
 			}
-			a.println("job %d %s is %s, due %s; it will check everything again before it changes anything; "+
+			out.println("job %d %s is %s, due %s; it will check everything again before it changes anything; "+
 				"caretaker jobs show %d shows its outcome",
-				job.GetId(), job.GetKind(), jobState(job), a.moment(job.GetScheduledAt()), job.GetId())
+				job.GetId(), job.GetKind(), jobState(job), out.moment(job.GetScheduledAt()), job.GetId())
 			return nil
 		}),
 	}

@@ -18,13 +18,14 @@ import (
 
 // lfk has the commands for loose foreign keys. They are no clients: they connect to the databases.
 type lfk struct {
-	*app
+	*terminal
+	app *app
 	// database is the one to work on; "" stands for all that are configured.
 	database string
 }
 
-func (a *app) lfkCommand() *cobra.Command {
-	l := &lfk{app: a}
+func lfkCommand(a *app) *cobra.Command {
+	l := &lfk{terminal: a.terminal, app: a}
 	command := &cobra.Command{
 		Use:     "lfk",
 		GroupID: groupServe,
@@ -55,8 +56,8 @@ func (l *lfk) withTables(do action) func(*cobra.Command, []string) error { retur
 
 func (l *lfk) body(needsDefinitions bool, do action) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, args []string) error {
-		err := l.withDatabases(c, func(ctx context.Context, s *settings, open []*repo.Database) error {
-			keys, err := l.keys(service.Settings[loosefk.Config](&s.service))
+		err := l.app.withDatabases(c, func(ctx context.Context, s *settings, open []*repo.Database) error {
+			keys, err := lfkAdmin(service.Settings[loosefk.Config](&s.service), l.database)
 			if _, wrong := errors.AsType[*loosefk.DefinitionsError](err); wrong && !needsDefinitions {
 				l.note("warning: the definitions cannot be read, and are not looked at: %v", err)
 				err = nil
@@ -89,9 +90,9 @@ func (l *lfk) withAll(do action) func(*cobra.Command, []string) error {
 	})
 }
 
-// keys are the worker's settings that matter here.
-func (l *lfk) keys(worker *loosefk.Config) (keys loosefk.Admin, err error) {
-	keys.Only = l.database
+// lfkAdmin has the settings of the worker that matter here.
+func lfkAdmin(worker *loosefk.Config, database string) (keys loosefk.Admin, err error) {
+	keys.Only = database
 	// With RotationAll every fire works all databases: no schedule can leave one out.
 	if *worker.Enabled && worker.Rotation != loosefk.RotationAll {
 		keys.Schedule = worker.Schedule

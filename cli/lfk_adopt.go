@@ -96,11 +96,11 @@ func (l *lfk) adopted(ctx context.Context, a *loosefk.Adoption, f *adopting) err
 
 // agree asks, where somebody is there to be asked; the error is otherwise refused.
 func (l *lfk) agree(refused, question string, args ...any) error {
-	if !l.asks() {
+	if !l.interactive() {
 		return errors.New(refused)
 	}
 	l.note(question, args...)
-	if !l.agrees() {
+	if !l.agreed() {
 		return errors.New("nothing was dropped")
 	}
 	return nil

@@ -127,7 +127,7 @@ func (l *lfk) orphanTable(found []orphanaudit.Found, some bool) error {
 	columns := []column{
 		col("DEFINITION", cut), col("DATABASE"), col("KEYS"), col("ROWS"), col("QUEUED"),
 	}
-	err := printTable(l.app, columns, found, func(f orphanaudit.Found) []any {
+	err := printTable(l.terminal, columns, found, func(f orphanaudit.Found) []any {
 		least := ""
 		if f.AtLeast {
 			least = "at least "

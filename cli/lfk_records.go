@@ -35,7 +35,7 @@ func (t listing[T]) show(l *lfk, records []T, err error) error {
 		l.println("%s", t.empty)
 		return nil
 	}
-	return errors.Join(err, printTable(l.app, t.columns, records, t.row))
+	return errors.Join(err, printTable(l.terminal, t.columns, records, t.row))
 }
 
 func (l *lfk) dead() *cobra.Command {

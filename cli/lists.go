@@ -14,7 +14,7 @@ import (
 )
 
 // leases lists all leases, page by page.
-func (a *app) leases() *cobra.Command {
+func leasesCommand(a *app) *cobra.Command {
 	request := &pb.ListLeasesRequest{}
 	command := &cobra.Command{
 		Use:   "leases [WORKER]",
@@ -30,7 +30,7 @@ func (a *app) leases() *cobra.Command {
 					all.Leases = append(all.Leases, answer.GetLeases()...)
 					request.PageToken = answer.GetNextPageToken()
 					if request.GetPageToken() == "" {
-						return a.show(all, func() error { return a.describeLeases(all.GetLeases()) })
+						return a.show(all, func() error { return describeLeases(a.terminal, all.GetLeases()) })
 					}
 				}
 			})
@@ -40,12 +40,12 @@ func (a *app) leases() *cobra.Command {
 	return command
 }
 
-func (a *app) describeLeases(leases []*pb.Lease) error {
+func describeLeases(out *terminal, leases []*pb.Lease) error {
 	columns := []column{
 		col("LEASE"), col("STATE"), col("HOLDER", cut), col("EPOCH", dropSecond), col("ACQUIRED", timestamp, dropSecond),
 		col("RENEWED", timestamp, dropSecond), col("EXPIRES", timestamp, dropSecond),
 	}
-	return printTable(a, columns, leases, func(l *pb.Lease) []any {
+	return printTable(out, columns, leases, func(l *pb.Lease) []any {
 		state, holder, expires := "held", l.GetHolder(), l.GetExpiresAt()
 		if l.GetExpired() {
 			state, holder, expires = "free", none, nil
@@ -57,49 +57,46 @@ func (a *app) describeLeases(leases []*pb.Lease) error {
 }
 
 // runs lists the newest runs, or a page of older ones.
-func (a *app) runs() *cobra.Command {
+func runsCommand(a *app) *cobra.Command {
 	request := &pb.ListRunsRequest{}
 	command := &cobra.Command{
 		Use:   "runs [WORKER]",
 		Short: "List runs, newest first",
-		RunE:  call(a, api.ListRuns, request, a.describeRuns),
+		RunE:  call(a, api.ListRuns, request, describeRuns),
 	}
 	workerFlag(command, &request.Worker)
 	enumFlag(command, "state", "RUN_STATE_", &request.State)
 	timesFlags(command, &request.Since, &request.Until)
-	pageFlags(command, &request.PageSize, &request.PageToken)
+	pageFlags(command, "older runs", &request.PageSize, &request.PageToken)
 	return command
 }
 
-func (a *app) describeRuns(answer *pb.ListRunsResponse) error {
-	defer a.noteMore("older runs", answer)
+func describeRuns(out *terminal, answer *pb.ListRunsResponse) error {
 	columns := []column{
 		col("RUN"), col("WORKER", cut), col("TRIGGER", dropFirst), col("STATE", colored), col("STARTED", timestamp, dropSecond),
 		col("TOOK", dropFirst), col("RESULT", cut),
 	}
-	return printTable(a, columns, answer.GetRuns(), func(r *pb.Run) []any {
+	return printTable(out, columns, answer.GetRuns(), func(r *pb.Run) []any {
 		trigger := word(r.GetTrigger(), "TRIGGER_")
 		return []any{r.GetId(), subject(r), trigger, state(r), r.GetStartedAt(), took(r), result(r)}
 	})
 }
 
-// noteMore says on the standard error how to get the next page, if there is one.
-func (a *app) noteMore(what string, answer interface{ GetNextPageToken() string }) {
-	if token := answer.GetNextPageToken(); token != "" {
-		a.note("%s: %s--page-token %s", what, a.times(), token)
+// noteMore writes the flags for the next page of a list to the standard error, if there is one.
+// --since and --until are the times of this request: 24h is another time for the next one.
+func noteMore(out *terminal, what string, request, answer any) {
+	page, ok := answer.(interface{ GetNextPageToken() string })
+	if !ok || page.GetNextPageToken() == "" {
+		return
 	}
-}
-
-// times are the flags for the times that were asked for. A page token is for a list of these times:
-// 24h is another time when the next page is asked for.
-func (a *app) times() (flags string) {
-	if r, ok := a.asked.(interface{ GetSince() *timestamppb.Timestamp }); ok && r.GetSince() != nil {
+	flags := ""
+	if r, ok := request.(interface{ GetSince() *timestamppb.Timestamp }); ok && r.GetSince() != nil {
 		flags += "--since " + r.GetSince().AsTime().Format(time.RFC3339Nano) + " "
 	}
-	if r, ok := a.asked.(interface{ GetUntil() *timestamppb.Timestamp }); ok && r.GetUntil() != nil {
+	if r, ok := request.(interface{ GetUntil() *timestamppb.Timestamp }); ok && r.GetUntil() != nil {
 		flags += "--until " + r.GetUntil().AsTime().Format(time.RFC3339Nano) + " "
 	}
-	return flags
+	out.note("%s: %s--page-token %s", what, flags, page.GetNextPageToken())
 }
 
 // result is what a run has done, and why it ended so, in one line.
@@ -112,26 +109,25 @@ func result(run *pb.Run) string {
 }
 
 // fires lists the newest fires of the schedules, or a page of older ones.
-func (a *app) fires() *cobra.Command {
+func firesCommand(a *app) *cobra.Command {
 	request := &pb.ListFiresRequest{}
 	command := &cobra.Command{
 		Use:   "fires [WORKER]",
 		Short: "List the fires of the schedules with their outcomes, newest first",
-		RunE:  call(a, api.ListFires, request, a.describeFires),
+		RunE:  call(a, api.ListFires, request, describeFires),
 	}
 	workerFlag(command, &request.Worker)
 	enumFlag(command, "outcome", "FIRE_OUTCOME_", &request.Outcome)
-	pageFlags(command, &request.PageSize, &request.PageToken)
+	pageFlags(command, "older fires", &request.PageSize, &request.PageToken)
 	return command
 }
 
-func (a *app) describeFires(answer *pb.ListFiresResponse) error {
-	defer a.noteMore("older fires", answer)
+func describeFires(out *terminal, answer *pb.ListFiresResponse) error {
 	columns := []column{
 		col("FIRE", timestamp), col("WORKER", cut), col("OUTCOME", colored), col("LATE", dropSecond), col("BY", cut, dropSecond),
 		col("RUN"), col("REASON", cut, dropSecond),
 	}
-	return printTable(a, columns, answer.GetFires(), func(f *pb.Fire) []any {
+	return printTable(out, columns, answer.GetFires(), func(f *pb.Fire) []any {
 		late := none
 		if f.GetLate() != nil {
 			late = f.GetLate().AsDuration().Round(time.Millisecond).String()

@@ -42,11 +42,11 @@ func due(n int64) *pb.WorkerStatus { return &pb.WorkerStatus{Backlog: &pb.Backlo
 
 func TestProgress_SaysPercentAndTimeLeftWhereTheBacklogIsKnown(t *testing.T) {
 	server, out := &answering{status: due(100)}, &strings.Builder{}
-	each := (&app{Streams: Streams{Err: out}}).progress(t.Context(), server)
+	each := progress(t.Context(), server, &terminal{std: Streams{Err: out}})
 	if err := each(&pb.RunEvent{Run: working(ghosts, nil), Sequence: 1}); err != nil || strings.Contains(out.String(), "%") {
 		t.Errorf("%v: %s", err, out)
 	}
-	each = (&app{Streams: Streams{Err: out}}).progress(t.Context(), server)
+	each = progress(t.Context(), server, &terminal{std: Streams{Err: out}})
 	for n := range int64(2) {
 		run := working(ghosts, map[string]int64{"migrated_users": 24 * n, "deferred_users": n, "moved_rows": 7})
 		assert.NoError(t, each(&pb.RunEvent{Run: run, Sequence: 2}))
@@ -139,8 +139,8 @@ func TestRun_InterruptCancelsARunThatStillLooksAtItsCandidates(t *testing.T) {
 		want []string
 	}{{false, []string{"mine"}}, {true, nil}} {
 		server := &looking{t: t, runs: runs}
-		a := &app{Streams: Streams{Out: io.Discard, Err: io.Discard}}
-		err := a.runAndWatch(t.Context(), server, &pb.RunBatchRequest{Worker: "w", Database: "main", DryRun: c.dry, RequestId: fmt.Sprint("request ", c.dry)})
+		a := newApp(Streams{Out: io.Discard, Err: io.Discard})
+		err := runAndWatch(t.Context(), a, server, &pb.RunBatchRequest{Worker: "w", Database: "main", DryRun: c.dry, RequestId: fmt.Sprint("request ", c.dry)})
 		if err == nil || !strings.Contains(err.Error(), "caretaker runs w shows") || !slices.Equal(server.cancelled, c.want) {
 			t.Errorf("dry run %t: cancelled %v, %v", c.dry, server.cancelled, err)
 		}
@@ -178,9 +178,9 @@ func TestRun_TheQuestionSaysWhenNotAllCouldBeLookedAt(t *testing.T) {
 	}{{"ghost_user_migration", "", true}, {"ghost_user_migration", "d", false}, {"loose_foreign_keys_cleanup", "", false}} {
 		server := &planning{run: &pb.Run{Candidates: []*pb.Candidate{{Kind: "user", Id: 1}}, Worker: c.worker, State: pb.RunState_RUN_STATE_SUCCEEDED, DryRun: true, CandidatesDigest: c.digest}}
 		var out strings.Builder
-		a := &app{Streams: Streams{In: strings.NewReader("yes\n"), Out: &out, Err: &out}}
+		a := newApp(Streams{In: strings.NewReader("yes\n"), Out: &out, Err: &out})
 		request := &pb.RunBatchRequest{Worker: c.worker}
-		if _, _, err := a.confirm(t.Context(), server, request); err != nil || request.GetExpectedDigest() != c.digest {
+		if _, _, err := confirm(t.Context(), a, server, request); err != nil || request.GetExpectedDigest() != c.digest {
 			t.Errorf("%+v: %v, %v", c, err, request)
 		}
 		assert.Equal(t, strings.Contains(out.String(), "the run may do more than is shown\nrun "+c.worker+" now"), c.says, c, out.String())
@@ -191,9 +191,9 @@ func TestShow_NamesHaveNothingThatATerminalObeys(t *testing.T) {
 	t.Parallel()
 	for _, asJSON := range []bool{false, true} {
 		var out strings.Builder
-		a := &app{Streams: Streams{Out: &out}, asJSON: asJSON}
+		a := &terminal{std: Streams{Out: &out}, asJSON: asJSON}
 		plan := &pb.Plan{Name: "a\x1b[7m\u202eb\u2066c\n", Tables: []*pb.PlannedTable{{Table: "t\u202e"}}, Jobs: []string{"j\u009b"}}
-		assert.NoError(t, a.show(&pb.PlanDeletionResponse{Plan: plan}, func() error { return a.describePlan(plan) }))
+		assert.NoError(t, a.show(&pb.PlanDeletionResponse{Plan: plan}, func() error { return describePlan(a, plan) }))
 		assert.Contains(t, out.String(), "a [7m b c ")
 		for _, bad := range []string{"\x1b", `\u001b`, "\u202e", "\u2066", `c\n`, "\u009b"} {
 			assert.Lacks(t, out.String(), bad)
@@ -220,15 +220,15 @@ func manyDatabases() *pb.WorkerStatus {
 func TestStatus_ManyDatabasesAreOneLineAndEachHasOneIfTheWorkerIsAskedFor(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
-	a := &app{Streams: Streams{Out: &out, Err: io.Discard}}
-	assert.NoError(t, a.describeWorkers(manyDatabases(), &pb.WorkerStatus{Worker: "other"}))
+	a := &terminal{std: Streams{Out: &out, Err: io.Discard}}
+	assert.NoError(t, describeWorkers(a, manyDatabases(), &pb.WorkerStatus{Worker: "other"}))
 	want := "loose_foreign_keys_cleanup has 30 databases; in trouble: shard_00; due: shard_01 100, shard_02 200, " +
 		"shard_03 300, shard_04 400, shard_05 500, shard_06 600, shard_07 700, shard_08 800, shard_09 900, shard_10 1000 and 2 more; " +
 		"each: caretaker status loose_foreign_keys_cleanup"
 	got := strings.Join(strings.Fields(out.String()), " ")
 	assert.That(t, strings.Contains(got, want) && !strings.Contains(got, "other has"), "got %s", got)
 	out.Reset()
-	assert.NoError(t, a.describeWorkers(manyDatabases()))
+	assert.NoError(t, describeWorkers(a, manyDatabases()))
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	_, table, _ := strings.Cut(out.String(), "\n\n")
 	if !strings.HasPrefix(table, "DATABASE") || len(lines) != 2+1+1+30 || !strings.Contains(table, "database shard_00: unreachable") {
@@ -237,7 +237,7 @@ func TestStatus_ManyDatabasesAreOneLineAndEachHasOneIfTheWorkerIsAskedFor(t *tes
 	out.Reset()
 	few := manyDatabases()
 	few.Databases = few.GetDatabases()[:3]
-	if err := a.describeWorkers(few); err != nil || strings.Contains(out.String(), "shard_") {
+	if err := describeWorkers(a, few); err != nil || strings.Contains(out.String(), "shard_") {
 		t.Errorf("%v: %s", err, out.String())
 	}
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // outside lists what deleted rows have left outside the database: pending paths, or all.
-func (a *app) outside() *cobra.Command {
+func outsideCommand(a *app) *cobra.Command {
 	request := &pb.ListOutsideRequest{}
 	var all, pending, plain bool
 	command := &cobra.Command{
@@ -26,10 +26,10 @@ func (a *app) outside() *cobra.Command {
 			request.PendingOnly = pending && !all
 			if plain {
 				return a.ask(c.Context(), func(ctx context.Context, client api) error {
-					return a.plainOutside(ctx, client, request)
+					return plainOutside(ctx, a, client, request)
 				})
 			}
-			return call(a, listOutside, request, a.describeOutside)(c, nil)
+			return call(a, listOutside, request, describeOutside)(c, nil)
 		},
 	}
 	flags := command.Flags()
@@ -38,7 +38,7 @@ func (a *app) outside() *cobra.Command {
 	flags.BoolVar(&pending, "pending", true, "only those that are not marked as done")
 	flags.BoolVar(&plain, "plain", false, "every path in a line of its own, behind its id and a tab, for scripts")
 	command.MarkFlagsMutuallyExclusive("all", "pending")
-	pageFlags(command, &request.PageSize, &request.PageToken)
+	pageFlags(command, "more paths", &request.PageSize, &request.PageToken)
 	command.Args = func(c *cobra.Command, args []string) error {
 		switch {
 		case plain && a.asJSON:
@@ -50,7 +50,7 @@ func (a *app) outside() *cobra.Command {
 		}
 		return jobArgument(&request.JobId)(c, args)
 	}
-	command.AddCommand(a.outsideDone())
+	command.AddCommand(outsideDoneCommand(a))
 	return command
 }
 
@@ -72,13 +72,12 @@ func listOutside(
 	return answer, err
 }
 
-func (a *app) describeOutside(answer *pb.ListOutsideResponse) error {
-	defer a.noteMore("more paths", answer)
+func describeOutside(out *terminal, answer *pb.ListOutsideResponse) error {
 	columns := []column{
 		col("ID"), col("KIND", dropSecond), col("PATH"), col("LEFT BY", dropSecond), col("AT", timestamp, dropSecond),
 		col("DONE", timestamp), col("BY", dropSecond),
 	}
-	return printTable(a, columns, answer.GetPaths(), func(p *pb.OutsidePath) []any {
+	return printTable(out, columns, answer.GetPaths(), func(p *pb.OutsidePath) []any {
 		by := "run " + p.GetRunId()
 		if p.GetJobId() != 0 {
 			by = "job " + number(p.GetJobId())
@@ -91,8 +90,8 @@ func (a *app) describeOutside(answer *pb.ListOutsideResponse) error {
 }
 
 // plainOutside prints all pages, without paths that would be more than a line.
-func (a *app) plainOutside(
-	ctx context.Context, client api, request *pb.ListOutsideRequest,
+func plainOutside(
+	ctx context.Context, a *app, client api, request *pb.ListOutsideRequest,
 ) (leftOut error) {
 	request.PageSize = maxPageSize
 	for {
@@ -116,7 +115,7 @@ func (a *app) plainOutside(
 }
 
 // outsideDone marks paths as done.
-func (a *app) outsideDone() *cobra.Command {
+func outsideDoneCommand(a *app) *cobra.Command {
 	var ids []int64
 	return &cobra.Command{
 		Use:   "done ID...",

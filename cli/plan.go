@@ -11,7 +11,7 @@ import (
 )
 
 // plan shows what a deletion would do.
-func (a *app) plan() *cobra.Command {
+func planCommand(a *app) *cobra.Command {
 	request := &pb.PlanDeletionRequest{}
 	return &cobra.Command{
 		Use:   "plan user|group|placeholder ID",
@@ -22,19 +22,19 @@ func (a *app) plan() *cobra.Command {
 			"3 not configured.",
 		Args: targetArguments(&request.Kind, &request.Id,
 			repo.KindUser, repo.KindGroup, repo.KindPlaceholder),
-		RunE: call(a, api.PlanDeletion, request, func(answer *pb.PlanDeletionResponse) error {
-			return a.describePlan(answer.GetPlan())
+		RunE: call(a, api.PlanDeletion, request, func(out *terminal, answer *pb.PlanDeletionResponse) error {
+			return describePlan(out, answer.GetPlan())
 		}),
 	}
 }
 
 // describePlan prints a plan.
-func (a *app) describePlan(p *pb.Plan) error {
+func describePlan(out *terminal, p *pb.Plan) error {
 	exact := "exact"
 	if !p.GetExact() {
 		exact = "at least: not all rows were counted"
 	}
-	a.println("%s %d %s", p.GetKind(), p.GetId(), p.GetName())
+	out.println("%s %d %s", p.GetKind(), p.GetId(), p.GetName())
 	refused, outside, estimate := "", "", ""
 	if r := p.GetRefused(); r != nil {
 		refused = strings.TrimSuffix(r.GetReason()+": "+asCommands(r.GetDetail()), ": ")
@@ -45,20 +45,20 @@ func (a *app) describePlan(p *pb.Plan) error {
 	if p.GetEstimate() != nil {
 		estimate = "about " + p.GetEstimate().AsDuration().Round(10_000_000).String()
 	}
-	a.fields("refused", refused, "remarks", strings.Join(p.GetRemarks(), "; "), "jobs", strings.Join(p.GetJobs(), ", "), "leaves", outside,
+	out.fields("refused", refused, "remarks", strings.Join(p.GetRemarks(), "; "), "jobs", strings.Join(p.GetJobs(), ", "), "leaves", outside,
 		"takes", estimate, "counts", exact, "digest", p.GetDigest())
-	return a.plannedTables(p.GetTables())
+	return plannedTables(out, p.GetTables())
 }
 
 // plannedTables prints what would be done to the rows of tables; nothing where that is nothing.
-func (a *app) plannedTables(tables []*pb.PlannedTable) error {
+func plannedTables(out *terminal, tables []*pb.PlannedTable) error {
 	if len(tables) == 0 {
 		return nil
 	}
 	columns := []column{
 		col("TABLE", cut), col("MOVED"), col("NULLIFIED"), col("DELETED"), col("KEPT"), col(""),
 	}
-	return printTable(a, columns, tables, func(t *pb.PlannedTable) []any {
+	return printTable(out, columns, tables, func(t *pb.PlannedTable) []any {
 		more := ""
 		if t.GetAtLeast() {
 			more = "at least"

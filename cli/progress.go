@@ -16,8 +16,8 @@ const progressEvery = 5 * time.Second
 
 // progress shows a run at work on the standard error: on a terminal as one line that changes, else
 // as a line when it starts, every five seconds, and when its reason changes.
-func (a *app) progress(ctx context.Context, client api) func(*pb.RunEvent) error {
-	terminal, reason, written := isTerminal(a.Err), "", time.Time{}
+func progress(ctx context.Context, client api, out *terminal) func(*pb.RunEvent) error {
+	terminal, reason, written := isTerminal(out.std.Err), "", time.Time{}
 	var total *int64
 	return func(event *pb.RunEvent) error {
 		run := event.GetRun()
@@ -28,20 +28,20 @@ func (a *app) progress(ctx context.Context, client api) func(*pb.RunEvent) error
 		}
 		switch {
 		case terminal && working:
-			_, _ = fmt.Fprintf(a.Err, "\r\033[K%s %s",
+			_, _ = fmt.Fprintf(out.std.Err, "\r\033[K%s %s",
 				bar(event.GetSequence(), percentOf(run, *total)), progressText(run, *total))
 		case terminal:
-			_, _ = fmt.Fprint(a.Err, "\r\033[K")
+			_, _ = fmt.Fprint(out.std.Err, "\r\033[K")
 		case working && event.GetSequence() == 1:
-			a.note("run %s of %s started at %s", run.GetId(), subject(run), a.moment(run.GetStartedAt()))
+			out.note("run %s of %s started at %s", run.GetId(), subject(run), out.moment(run.GetStartedAt()))
 			written = time.Now()
 		case working && time.Since(written) > progressEvery:
-			a.note("%s", progressText(run, *total))
+			out.note("%s", progressText(run, *total))
 			written = time.Now()
 		}
 		if !terminal && working && run.GetReason() != reason {
 			reason = run.GetReason()
-			a.note("%s", cmp.Or(reason, "the run goes on"))
+			out.note("%s", cmp.Or(reason, "the run goes on"))
 		}
 		return nil
 	}

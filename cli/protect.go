@@ -11,23 +11,23 @@ import (
 )
 
 // protect protects a user or group.
-func (a *app) protect() *cobra.Command {
+func protectCommand(a *app) *cobra.Command {
 	request := &pb.ProtectTargetRequest{}
 	command := &cobra.Command{
 		Use:   "protect user|group ID --reason REASON [--for DURATION]",
 		Short: "Keep a user or group, and the groups above it, from being deleted by caretaker",
-		RunE: call(a, api.ProtectTarget, request, func(answer *pb.ProtectTargetResponse) error {
+		RunE: call(a, api.ProtectTarget, request, func(out *terminal, answer *pb.ProtectTargetResponse) error {
 			p := answer.GetProtection()
 			until := "until caretaker unprotect"
 			if p.GetUntil() != nil {
-				until = "until " + a.moment(p.GetUntil())
+				until = "until " + out.moment(p.GetUntil())
 			}
 			if keptAsItWas(request, p) {
-				a.println("%s %d is kept as it was, protected %s: longer already, by %s: %s; "+
+				out.println("%s %d is kept as it was, protected %s: longer already, by %s: %s; "+
 					"caretaker unprotect first", p.GetKind(), p.GetId(), until, p.GetBy(), p.GetReason())
 				return nil
 			}
-			a.println("%s %d is protected %s", p.GetKind(), p.GetId(), until)
+			out.println("%s %d is protected %s", p.GetKind(), p.GetId(), until)
 			return nil
 		}),
 	}
@@ -51,15 +51,15 @@ func keptAsItWas(asked *pb.ProtectTargetRequest, p *pb.Protection) bool {
 }
 
 // unprotect ends a protection.
-func (a *app) unprotect() *cobra.Command {
+func unprotectCommand(a *app) *cobra.Command {
 	request := &pb.UnprotectTargetRequest{}
 	return &cobra.Command{
 		Use:   "unprotect user|group ID",
 		Short: "End the protection of a user or group",
 		Args:  targetArguments(&request.Kind, &request.Id, repo.KindUser, repo.KindGroup),
-		RunE: call(a, api.UnprotectTarget, request, func(answer *pb.UnprotectTargetResponse) error {
+		RunE: call(a, api.UnprotectTarget, request, func(out *terminal, answer *pb.UnprotectTargetResponse) error {
 			p := answer.GetProtection()
-			a.println("%s %d is not protected any more: it may be deleted as any other",
+			out.println("%s %d is not protected any more: it may be deleted as any other",
 				p.GetKind(), p.GetId())
 			return nil
 		}),
@@ -67,26 +67,25 @@ func (a *app) unprotect() *cobra.Command {
 }
 
 // protected lists the protections.
-func (a *app) protected() *cobra.Command {
+func protectedCommand(a *app) *cobra.Command {
 	request := &pb.ListProtectedRequest{}
 	command := &cobra.Command{
 		Use:   "protected",
 		Short: "List the users and groups that are protected",
 		Args:  commandOnly,
-		RunE:  call(a, api.ListProtected, request, a.describeProtected),
+		RunE:  call(a, api.ListProtected, request, describeProtected),
 	}
 	command.Flags().StringVar(&request.Kind, "kind", "", "`kind`: user or group; default both")
-	pageFlags(command, &request.PageSize, &request.PageToken)
+	pageFlags(command, "more", &request.PageSize, &request.PageToken)
 	return command
 }
 
-func (a *app) describeProtected(answer *pb.ListProtectedResponse) error {
-	defer a.noteMore("more", answer)
+func describeProtected(out *terminal, answer *pb.ListProtectedResponse) error {
 	columns := []column{
 		col("KIND"), col("ID"), col("SINCE", timestamp, dropSecond), col("UNTIL", timestamp), col("BY", cut),
 		col("REASON", cut),
 	}
-	return printTable(a, columns, answer.GetProtections(), func(p *pb.Protection) []any {
+	return printTable(out, columns, answer.GetProtections(), func(p *pb.Protection) []any {
 		return []any{p.GetKind(), p.GetId(), p.GetSince(), p.GetUntil(), p.GetBy(), p.GetReason()}
 	})
 }

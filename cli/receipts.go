@@ -23,7 +23,7 @@ import (
 
 // receipts lists and checks the records of what was changed. list asks the server; verify and head
 // connect to the databases.
-func (a *app) receipts() *cobra.Command {
+func receiptsCommand(a *app) *cobra.Command {
 	command := &cobra.Command{
 		Use:     "receipts",
 		GroupID: groupClient,
@@ -34,18 +34,22 @@ func (a *app) receipts() *cobra.Command {
 			return usage(errors.New("missing command: list, verify or head; see caretaker receipts --help"))
 		},
 	}
-	list := a.listReceipts()
+	list := listReceiptsCommand(a)
 	a.clientFlags(list)
-	command.AddCommand(list, a.verifyReceipts(), a.receiptHeads())
+	command.AddCommand(list, verifyReceiptsCommand(a), receiptHeadsCommand(a))
 	return command
 }
 
-func (a *app) listReceipts() *cobra.Command {
+func listReceiptsCommand(a *app) *cobra.Command {
 	request := &pb.ListReceiptsRequest{}
 	command := &cobra.Command{
 		Use:   "list",
 		Short: "List receipts, newest first: when rows went, by which rule, and who asked",
-		RunE:  call(a, api.ListReceipts, request, a.describeReceipts),
+		RunE: call(a, api.ListReceipts, request,
+			func(out *terminal, answer *pb.ListReceiptsResponse) error {
+				noteNone(out, request, answer)
+				return describeReceipts(out, answer)
+			}),
 	}
 	command.Args = cobra.MatchAll(between(0, 0), func(*cobra.Command, []string) error {
 		if request.GetKey() != "" && request.GetTable() == "" {
@@ -60,18 +64,16 @@ func (a *app) listReceipts() *cobra.Command {
 		"between whose lowest and highest key it lies where keys are not kept")
 	flags.StringVar(&request.RunId, "run", "", "only of the run with this `id`")
 	flags.Int64Var(&request.JobId, "job", 0, "only of the job with this `id`")
-	pageFlags(command, &request.PageSize, &request.PageToken)
+	pageFlags(command, "older receipts", &request.PageSize, &request.PageToken)
 	return command
 }
 
-func (a *app) describeReceipts(answer *pb.ListReceiptsResponse) error {
-	defer a.noteMore("older receipts", answer)
-	a.noteNone(answer)
+func describeReceipts(out *terminal, answer *pb.ListReceiptsResponse) error {
 	columns := []column{
 		col("RECEIPT"), col("AT", timestamp), col("TABLE", cut), col("ACTION"), col("ROWS"), col("KEYS", dropFirst),
 		col("RULE", cut, dropSecond), col("BY", dropFirst), col("ASKED BY", cut, dropSecond),
 	}
-	return printTable(a, columns, answer.GetReceipts(), func(r *pb.Receipt) []any {
+	return printTable(out, columns, answer.GetReceipts(), func(r *pb.Receipt) []any {
 		keys := cmp.Or(r.GetLowestKey(), none)
 		if r.GetHighestKey() != r.GetLowestKey() {
 			keys += " to " + r.GetHighestKey()
@@ -89,9 +91,10 @@ func (a *app) describeReceipts(answer *pb.ListReceiptsResponse) error {
 
 // noteNone says on the standard error that a table that was asked for has no receipts: its name may
 // be mistyped.
-func (a *app) noteNone(answer *pb.ListReceiptsResponse) {
-	request, ok := a.asked.(*pb.ListReceiptsRequest)
-	if !ok || request.GetTable() == "" || request.GetPageToken() != "" ||
+func noteNone(
+	out *terminal, request *pb.ListReceiptsRequest, answer *pb.ListReceiptsResponse,
+) {
+	if request.GetTable() == "" || request.GetPageToken() != "" ||
 		len(answer.GetReceipts()) > 0 || answer.GetNextPageToken() != "" {
 		return
 	}
@@ -99,7 +102,7 @@ func (a *app) noteNone(answer *pb.ListReceiptsResponse) {
 	if _, name, has := strings.Cut(request.GetTable(), "."); has {
 		hint = "try it without the schema, --table " + name
 	}
-	a.note("no such receipts of a table called %s in the database %s: %s",
+	out.note("no such receipts of a table called %s in the database %s: %s",
 		request.GetTable(), cmp.Or(request.GetDatabase(), mainDatabase), hint)
 }
 
@@ -130,7 +133,7 @@ func (a *app) eachDatabase(
 	})
 }
 
-func (a *app) receiptHeads() *cobra.Command {
+func receiptHeadsCommand(a *app) *cobra.Command {
 	var database string
 	command := &cobra.Command{
 		Use:   "head",
@@ -169,14 +172,14 @@ func (a *app) receiptHeads() *cobra.Command {
 	return command
 }
 
-func (a *app) verifyReceipts() *cobra.Command {
+func verifyReceiptsCommand(a *app) *cobra.Command {
 	var database, file string
 	command := &cobra.Command{
 		Use:   "verify",
 		Short: "Recompute the chain of receipts: exit 1 if one is missing, altered or inserted",
 		Args:  between(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
-			known, err := a.readHeads(file)
+			known, err := readHeads(a, file)
 			if err != nil {
 				return err
 			}
@@ -195,7 +198,7 @@ func (a *app) verifyReceipts() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			err = a.report(nil, map[string]any{"databases": checks}, func() { a.describeChecks(checks) })
+			err = a.report(nil, map[string]any{"databases": checks}, func() { describeChecks(a.terminal, checks) })
 			if err == nil && wrong {
 				return &exitError{code: exitFailed}
 			}
@@ -210,16 +213,16 @@ func (a *app) verifyReceipts() *cobra.Command {
 	return command
 }
 
-func (a *app) describeChecks(checks []service.ReceiptCheck) {
+func describeChecks(out *terminal, checks []service.ReceiptCheck) {
 	for _, c := range checks {
 		for _, finding := range c.Findings {
-			a.println("%s: %s", c.Database, finding)
+			out.println("%s: %s", c.Database, finding)
 		}
 		if c.MoreFindings > 0 {
-			a.println("%s: and %d more", c.Database, c.MoreFindings)
+			out.println("%s: and %d more", c.Database, c.MoreFindings)
 		}
 		for _, text := range c.Unchecked {
-			a.println("%s: %s", c.Database, text)
+			out.println("%s: %s", c.Database, text)
 		}
 		result := "all as they were written"
 		if len(c.Findings) > 0 {
@@ -229,14 +232,14 @@ func (a *app) describeChecks(checks []service.ReceiptCheck) {
 		if c.Pruned > 0 {
 			pruned = fmt.Sprintf(", those up to %d have been pruned", c.Pruned)
 		}
-		a.println("%s: %s, the last is %d%s: %s",
+		out.println("%s: %s, the last is %d%s: %s",
 			c.Database, run.Pluralize(c.Receipts, "receipt"), c.Sequence, pruned, result)
 	}
 }
 
 // readHeads reads what receipts head has printed, as text or JSON. Several may stand in one file, all
 // of databases that are configured.
-func (a *app) readHeads(file string) (heads []service.ReceiptHead, err error) {
+func readHeads(a *app, file string) (heads []service.ReceiptHead, err error) {
 	if file == "" {
 		return nil, nil
 	}

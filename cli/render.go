@@ -61,8 +61,8 @@ func took(run *pb.Run) string {
 }
 
 // describeRun prints a run that has ended.
-func (a *app) describeRun(run *pb.Run) error {
-	a.sayPainted(state(run), "%s %s in %s", subject(run), state(run), took(run))
+func describeRun(out *terminal, run *pb.Run) error {
+	out.printColored(state(run), "%s %s in %s", subject(run), state(run), took(run))
 	done := counts(run)
 	if done == "" && run.GetState() == pb.RunState_RUN_STATE_SUCCEEDED {
 		done = "nothing to do"
@@ -71,7 +71,7 @@ func (a *app) describeRun(run *pb.Run) error {
 	if run.GetDryRun() && counts(run) != "" {
 		heading = "would be"
 	}
-	a.fields(
+	out.fields(
 		"run", run.GetId(),
 		heading, done,
 		"reason", run.GetReason(),
@@ -79,16 +79,16 @@ func (a *app) describeRun(run *pb.Run) error {
 		"digest", run.GetCandidatesDigest(),
 		"trace", run.GetTraceId())
 	if run.GetOverLimit() {
-		a.println("  a limit was reached: more is left to do")
+		out.println("  a limit was reached: more is left to do")
 	}
-	if err := a.describeCandidates(run); err != nil {
+	if err := describeCandidates(out, run); err != nil {
 		return err
 	}
-	return a.describeRows(run)
+	return describeRows(out, run)
 }
 
 // describeCandidates prints what a dry run would work on.
-func (a *app) describeCandidates(run *pb.Run) error {
+func describeCandidates(out *terminal, run *pb.Run) error {
 	if len(run.GetCandidates()) == 0 {
 		return nil
 	}
@@ -96,23 +96,23 @@ func (a *app) describeCandidates(run *pb.Run) error {
 	if run.GetDryRun() {
 		columns[3].name = "WOULD"
 	}
-	err := printTable(a, columns, run.GetCandidates(), func(c *pb.Candidate) []any {
+	err := printTable(out, columns, run.GetCandidates(), func(c *pb.Candidate) []any {
 		return []any{
 			c.GetKind(), c.GetId(), cmp.Or(c.GetName(), none),
 			strings.ReplaceAll(c.GetAction(), "_", " "), c.GetReason(),
 		}
 	})
 	if more := run.GetMoreCandidates(); more > 0 {
-		a.println("and %d more", more)
+		out.println("and %d more", more)
 	}
 	return err
 }
 
 // describeRows prints the rows changed by table, or for dry runs the rows found by definition.
-func (a *app) describeRows(run *pb.Run) error {
+func describeRows(out *terminal, run *pb.Run) error {
 	if len(run.GetDefinitions()) > 0 {
 		columns := []column{col("COLUMN", cut), col("PARENT", cut), col("ACTION"), col("ROWS")}
-		return printTable(a, columns, run.GetDefinitions(), func(d *pb.DefinitionCount) []any {
+		return printTable(out, columns, run.GetDefinitions(), func(d *pb.DefinitionCount) []any {
 			rows := number(d.GetRows())
 			if d.GetAtLeast() {
 				rows = "at least " + rows
@@ -120,5 +120,5 @@ func (a *app) describeRows(run *pb.Run) error {
 			return []any{d.GetTable() + "." + d.GetColumn(), d.GetParent(), d.GetAction(), rows}
 		})
 	}
-	return a.changedRows(run.GetTables())
+	return changedRows(out, run.GetTables())
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // run starts a run and waits for its end.
-func (a *app) run() *cobra.Command {
+func runCommand(a *app) *cobra.Command {
 	request := &pb.RunBatchRequest{Async: true, RequestId: uuid.NewString()}
 	yes := false
 	command := &cobra.Command{
@@ -31,17 +31,17 @@ func (a *app) run() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.connect(c.Context(), func(ctx context.Context, client api) error {
 				var plan *pb.Run
-				if !yes && !request.GetDryRun() && request.GetExpectedDigest() == "" && a.asks() {
+				if !yes && !request.GetDryRun() && request.GetExpectedDigest() == "" && a.interactive() {
 					var due bool
 					var err error
-					if plan, due, err = a.confirm(ctx, client, request); err != nil {
+					if plan, due, err = confirm(ctx, a, client, request); err != nil {
 						return err
 					}
 					if !due {
 						return a.show(&pb.RunBatchResponse{Run: plan}, func() error { return nil })
 					}
 				}
-				err := a.runAndWatch(ctx, client, request)
+				err := runAndWatch(ctx, a, client, request)
 				return explainChange(err, plan != nil)
 			})
 		},
@@ -56,13 +56,13 @@ func (a *app) run() *cobra.Command {
 	return command
 }
 
-func (a *app) runAndWatch(
-	ctx context.Context, client api, request *pb.RunBatchRequest,
+func runAndWatch(
+	ctx context.Context, a *app, client api, request *pb.RunBatchRequest,
 ) error {
 	interrupts := make(chan os.Signal, 1)
 	signal.Notify(interrupts, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(interrupts)
-	answer, err := a.start(ctx, client, request, interrupts)
+	answer, err := startRun(ctx, a, client, request, interrupts)
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (a *app) runAndWatch(
 		}
 		a.note("\ncancelling run %s; press Ctrl-C again to let it go on", id)
 		if _, err := client.CancelRun(ctx, &pb.CancelRunRequest{Id: id}); err != nil {
-			a.note("the run could not be cancelled: %s", a.explain(err))
+			a.note("the run could not be cancelled: %s", a.client.explain(err))
 		}
 		select {
 		case <-ctx.Done():
@@ -85,22 +85,22 @@ func (a *app) runAndWatch(
 			leave(fmt.Errorf("no longer waiting for run %s: caretaker watch %s follows it", id, id))
 		}
 	}()
-	last, err := a.follow(ctx, client, id, a.progress(ctx, client))
+	last, err := follow(ctx, client, id, progress(ctx, client, a.terminal))
 	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}
 	if err != nil {
 		return fmt.Errorf("run %s was not followed to its end, caretaker watch %s shows it: %w",
-			id, id, a.explain(err))
+			id, id, a.client.explain(err))
 	}
-	err = a.show(&pb.RunBatchResponse{Run: last}, func() error { return a.describeRun(last) })
+	err = a.show(&pb.RunBatchResponse{Run: last}, func() error { return describeRun(a.terminal, last) })
 	return errors.Join(err, outcome(last))
 }
 
 // start starts the run. A server that is to look at the candidates first answers when it has: Ctrl-C
 // until then cancels the run.
-func (a *app) start(
-	ctx context.Context, client api, request *pb.RunBatchRequest, interrupts chan os.Signal,
+func startRun(
+	ctx context.Context, a *app, client api, request *pb.RunBatchRequest, interrupts chan os.Signal,
 ) (*pb.RunBatchResponse, error) {
 	calling, hangUp := context.WithCancel(ctx)
 	interrupted := make(chan os.Signal, 1)
@@ -118,7 +118,7 @@ func (a *app) start(
 	by, is := <-interrupted
 	switch {
 	case is && err != nil:
-		return nil, a.cancelStarted(ctx, client, request)
+		return nil, cancelStarted(ctx, a, client, request)
 	case is:
 		// Just too late: what waits for the run takes it.
 		interrupts <- by
@@ -128,7 +128,7 @@ func (a *app) start(
 
 // cancelStarted cancels the run that a request has started without an answer, and no other: it has
 // the id of the request.
-func (a *app) cancelStarted(ctx context.Context, client api, request *pb.RunBatchRequest) error {
+func cancelStarted(ctx context.Context, a *app, client api, request *pb.RunBatchRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	answer, err := client.ListRuns(ctx, &pb.ListRunsRequest{
@@ -144,7 +144,7 @@ func (a *app) cancelStarted(ctx context.Context, client api, request *pb.RunBatc
 	}
 	if err != nil {
 		return fmt.Errorf("interrupted, and the run could not be cancelled; caretaker cancel RUN "+
-			"does it: %w", a.explain(err))
+			"does it: %w", a.client.explain(err))
 	}
 	return fmt.Errorf("interrupted before the run began its work: caretaker runs %s shows what "+
 		"became of it", request.GetWorker())
@@ -163,7 +163,7 @@ func outcome(run *pb.Run) error {
 }
 
 // follow calls each for every change of a run, and returns its last state.
-func (a *app) follow(
+func follow(
 	ctx context.Context, client api, id string, each func(*pb.RunEvent) error,
 ) (last *pb.Run, err error) {
 	stream, err := client.WatchRun(ctx, &pb.WatchRunRequest{Id: id})
@@ -186,7 +186,7 @@ func (a *app) follow(
 }
 
 // watch follows a run that exists.
-func (a *app) watch() *cobra.Command {
+func watchCommand(a *app) *cobra.Command {
 	id := ""
 	return &cobra.Command{
 		Use:   "watch RUN",
@@ -196,37 +196,37 @@ func (a *app) watch() *cobra.Command {
 		Args: runArgument(&id),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.connect(c.Context(), func(ctx context.Context, client api) error {
-				each, describe := a.progress(ctx, client), a.describeRun
+				each, describe := progress(ctx, client, a.terminal), describeRun
 				if a.asJSON {
 					each = func(event *pb.RunEvent) error {
 						return a.printJSON(event, protojson.MarshalOptions{})
 					}
-					describe = func(*pb.Run) error { return nil }
+					describe = func(*terminal, *pb.Run) error { return nil }
 				}
-				last, err := a.follow(ctx, client, id, each)
+				last, err := follow(ctx, client, id, each)
 				if err != nil {
 					return err
 				}
-				return errors.Join(describe(last), outcome(last))
+				return errors.Join(describe(a.terminal, last), outcome(last))
 			})
 		},
 	}
 }
 
 // cancel asks a run to stop.
-func (a *app) cancel() *cobra.Command {
+func cancelCommand(a *app) *cobra.Command {
 	request := &pb.CancelRunRequest{}
 	return &cobra.Command{
 		Use:   "cancel RUN",
 		Short: "Ask a run to stop after the statement in flight",
 		Args:  runArgument(&request.Id),
-		RunE: call(a, api.CancelRun, request, func(answer *pb.CancelRunResponse) error {
+		RunE: call(a, api.CancelRun, request, func(out *terminal, answer *pb.CancelRunResponse) error {
 			run := answer.GetRun()
 			if run.GetState() == pb.RunState_RUN_STATE_RUNNING {
-				a.println("run %s of %s has been asked to stop; caretaker watch %s follows it",
+				out.println("run %s of %s has been asked to stop; caretaker watch %s follows it",
 					run.GetId(), subject(run), run.GetId())
 			} else {
-				a.println("run %s of %s had ended before: %s", run.GetId(), subject(run), state(run))
+				out.println("run %s of %s had ended before: %s", run.GetId(), subject(run), state(run))
 			}
 			return nil
 		}),

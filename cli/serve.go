@@ -13,7 +13,7 @@ import (
 )
 
 // serve runs the server on the configured databases.
-func (a *app) serve() *cobra.Command {
+func serveCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "serve",
 		Short:   "Serve the API and run the workers on their schedules",
@@ -28,7 +28,7 @@ func (a *app) serve() *cobra.Command {
 			if err := errors.Join(err, c.readFiles()); err != nil {
 				return err
 			}
-			i, err := a.newInstance(ctx, c, nil)
+			i, err := newInstance(ctx, a, c, nil)
 			if err != nil {
 				return err
 			}
@@ -39,14 +39,18 @@ func (a *app) serve() *cobra.Command {
 }
 
 // migrate creates or updates the schema maintenance.
-func (a *app) migrate() *cobra.Command {
+func migrateCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "migrate",
 		Short:   "Create or update the schema maintenance in every configured database",
 		GroupID: groupServe,
 		Args:    between(0, 0),
 		RunE: func(command *cobra.Command, _ []string) error {
-			return a.withDatabases(command, a.migrateAll)
+			return a.withDatabases(command, func(
+				ctx context.Context, _ *settings, databases []*repo.Database,
+			) error {
+				return migrateAll(ctx, a.terminal, databases)
+			})
 		},
 	}
 }
@@ -57,13 +61,13 @@ type migrated struct {
 	Applied  []string `json:"applied"`
 }
 
-func (a *app) migrateAll(ctx context.Context, _ *settings, databases []*repo.Database) error {
+func migrateAll(ctx context.Context, out *terminal, databases []*repo.Database) error {
 	report := []migrated{}
 	for _, d := range databases {
 		applied, err := scheduler.Migrate(ctx, d)
 		report = append(report, migrated{d.Name, append([]string{}, applied...)})
 		for _, name := range applied {
-			a.text("%s: applied %s", d.Name, name)
+			out.text("%s: applied %s", d.Name, name)
 		}
 		failed, ok := errors.AsType[*repo.Error](err)
 		switch {
@@ -81,11 +85,11 @@ func (a *app) migrateAll(ctx context.Context, _ *settings, databases []*repo.Dat
 			return fmt.Errorf("migrate %s: %w", d.Name, err)
 		}
 		if len(applied) == 0 {
-			a.text("%s: up to date", d.Name)
+			out.text("%s: up to date", d.Name)
 		}
 	}
-	if a.asJSON {
-		return a.json(map[string]any{"databases": report})
+	if out.asJSON {
+		return out.json(map[string]any{"databases": report})
 	}
 	return nil
 }

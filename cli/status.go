@@ -18,26 +18,26 @@ import (
 )
 
 // status shows the state of the workers.
-func (a *app) status() *cobra.Command {
+func statusCommand(a *app) *cobra.Command {
 	request := &pb.GetStatusRequest{}
 	return &cobra.Command{
 		Use:   "status [WORKER]",
 		Short: "Show what the workers are doing, or why they are not running",
 		Args:  optionalWorker(&request.Worker),
-		RunE: call(a, api.GetStatus, request, func(answer *pb.GetStatusResponse) error {
-			return a.describeWorkers(answer.GetWorkers()...)
+		RunE: call(a, api.GetStatus, request, func(out *terminal, answer *pb.GetStatusResponse) error {
+			return describeWorkers(out, answer.GetWorkers()...)
 		}),
 	}
 }
 
 // pause pauses a worker, or all.
-func (a *app) pause() *cobra.Command {
+func pauseCommand(a *app) *cobra.Command {
 	request := &pb.PauseWorkerRequest{}
 	command := &cobra.Command{
 		Use:   "pause WORKER|--all --reason REASON [--for DURATION]",
 		Short: "Keep a worker, or all workers and deferred jobs, from running on any server",
-		RunE: call(a, api.PauseWorker, request, func(answer *pb.PauseWorkerResponse) error {
-			return a.describeWorkers(answer.GetWorker())
+		RunE: call(a, api.PauseWorker, request, func(out *terminal, answer *pb.PauseWorkerResponse) error {
+			return describeWorkers(out, answer.GetWorker())
 		}),
 	}
 	workerOrAll(command, &request.Worker)
@@ -48,27 +48,27 @@ func (a *app) pause() *cobra.Command {
 }
 
 // resume ends a pause.
-func (a *app) resume() *cobra.Command {
+func resumeCommand(a *app) *cobra.Command {
 	request := &pb.ResumeWorkerRequest{}
 	command := &cobra.Command{
 		Use:   "resume WORKER|--all",
 		Short: "End the pause of a worker, or the global pause; --all ends no worker's own pause",
-		RunE: call(a, api.ResumeWorker, request, func(answer *pb.ResumeWorkerResponse) error {
-			return a.describeWorkers(answer.GetWorker())
+		RunE: call(a, api.ResumeWorker, request, func(out *terminal, answer *pb.ResumeWorkerResponse) error {
+			return describeWorkers(out, answer.GetWorker())
 		}),
 	}
 	workerOrAll(command, &request.Worker)
 	return command
 }
 
-func (a *app) describeWorkers(workers ...*pb.WorkerStatus) error {
+func describeWorkers(out *terminal, workers ...*pb.WorkerStatus) error {
 	columns := []column{
 		col("WORKER"), col("CONDITION", cut, colored), col("NEXT RUN", timestamp, dropSecond),
 		col("LAST RUN", timestamp, cut, colored), col("LAST SUCCESS", timestamp, dropFirst), col("DUE"),
 		col("DEFERRED", dropFirst), col("DEAD"),
 	}
-	err := printTable(a, columns, workers, func(w *pb.WorkerStatus) []any {
-		last, success := a.lastRun(w), a.at(w.GetLastSuccessAt())
+	err := printTable(out, columns, workers, func(w *pb.WorkerStatus) []any {
+		last, success := lastRun(out, w), out.at(w.GetLastSuccessAt())
 		if last == none && success == none && mainIsDown(w) {
 			last, success = "not known", "not known"
 		}
@@ -77,9 +77,9 @@ func (a *app) describeWorkers(workers ...*pb.WorkerStatus) error {
 			figures(w.GetBacklog()))
 	})
 	for _, w := range workers {
-		a.explainCondition(w)
+		explainCondition(out, w)
 		if err == nil && len(w.GetDatabases()) > fewDatabases {
-			err = a.describeDatabases(w, len(workers) == 1)
+			err = describeDatabases(out, w, len(workers) == 1)
 		}
 	}
 	return err
@@ -98,11 +98,11 @@ const fewDatabases = 3
 
 // describeDatabases writes a line for each database of a worker that was asked for, else one line on
 // all of them: which are in trouble, and how much is due where.
-func (a *app) describeDatabases(w *pb.WorkerStatus, each bool) error {
-	a.println("")
+func describeDatabases(out *terminal, w *pb.WorkerStatus, each bool) error {
+	out.println("")
 	if each {
 		columns := []column{col("DATABASE"), col("DUE"), col("DEFERRED"), col("DEAD"), col("PROBLEM", cut)}
-		return printTable(a, columns, w.GetDatabases(), func(d *pb.DatabaseStatus) []any {
+		return printTable(out, columns, w.GetDatabases(), func(d *pb.DatabaseStatus) []any {
 			return slices.Concat([]any{d.GetDatabase()}, figures(d.GetBacklog()),
 				[]any{cmp.Or(d.GetProblem(), none)})
 		})
@@ -123,35 +123,35 @@ func (a *app) describeDatabases(w *pb.WorkerStatus, each bool) error {
 	if len(due) > 0 {
 		text += "; due: " + run.SomeNames(due)
 	}
-	a.paragraph("", text+"; each: caretaker status "+w.GetWorker())
+	out.paragraph("", text+"; each: caretaker status "+w.GetWorker())
 	return nil
 }
 
 // explainCondition writes why a worker's condition is what it is, and what to do about it.
-func (a *app) explainCondition(w *pb.WorkerStatus) {
+func explainCondition(out *terminal, w *pb.WorkerStatus) {
 	if detail := asCommands(w.GetConditionDetail()); detail != "" {
-		a.println("")
-		a.paragraph("", w.GetWorker()+": "+a.localized(strings.TrimPrefix(detail, w.GetWorker()+" ")))
+		out.println("")
+		out.paragraph("", w.GetWorker()+": "+out.localized(strings.TrimPrefix(detail, w.GetWorker()+" ")))
 	}
 	if f := w.GetFailing(); f != nil {
 		class := strings.TrimPrefix(f.GetClass().String(), "FAILURE_CLASS_")
-		a.paragraph("  ", "class "+class+": "+a.remedy(w))
+		out.paragraph("  ", "class "+class+": "+remedy(out, w))
 	}
 	if dead := w.GetBacklog().GetDead(); dead > 0 && w.GetWorker() == loosefk.Name {
-		a.println("")
-		a.paragraph("", w.GetWorker()+": "+run.Pluralize(dead, "dead record")+": list them with caretaker lfk dead")
+		out.println("")
+		out.paragraph("", w.GetWorker()+": "+run.Pluralize(dead, "dead record")+": list them with caretaker lfk dead")
 	}
 	if pages := listPages(w); pages != "" {
-		a.println("")
-		a.paragraph("", w.GetWorker()+": see the status page (web_listen): "+pages)
+		out.println("")
+		out.paragraph("", w.GetWorker()+": see the status page (web_listen): "+pages)
 	}
 	if p := w.GetPaused(); p != nil && w.GetCondition() != pb.Condition_CONDITION_PAUSED {
 		end := "until it is resumed"
 		if p.GetUntil() != nil {
-			end = "until " + a.moment(p.GetUntil())
+			end = "until " + out.moment(p.GetUntil())
 		}
-		a.paragraph("", fmt.Sprintf("%s: paused by %s since %s, %s: %s",
-			w.GetWorker(), p.GetBy(), a.moment(p.GetSince()), end, p.GetReason()))
+		out.paragraph("", fmt.Sprintf("%s: paused by %s since %s, %s: %s",
+			w.GetWorker(), p.GetBy(), out.moment(p.GetSince()), end, p.GetReason()))
 	}
 }
 
@@ -178,7 +178,7 @@ func mainIsDown(w *pb.WorkerStatus) bool {
 }
 
 // remedy is what to do about a failing worker, as in the table of classes in docs/operations.md.
-func (a *app) remedy(w *pb.WorkerStatus) string {
+func remedy(out *terminal, w *pb.WorkerStatus) string {
 	switch w.GetFailing().GetClass() {
 	case pb.FailureClass_FAILURE_CLASS_UNREACHABLE:
 		return "check the database; caretaker reconnects by itself"
@@ -189,14 +189,14 @@ func (a *app) remedy(w *pb.WorkerStatus) string {
 		}
 		return advice
 	case pb.FailureClass_FAILURE_CLASS_LOCK, pb.FailureClass_FAILURE_CLASS_TIMEOUT:
-		return "usually passes by itself, " + a.again(w) +
+		return "usually passes by itself, " + nextAttempt(out, w) +
 			"; else look for long transactions in pg_stat_activity"
 	case pb.FailureClass_FAILURE_CLASS_DATA:
 		return "correct the rows that the named constraint or condition is about"
 	case pb.FailureClass_FAILURE_CLASS_LEASE_LOST:
-		return "nothing is lost, " + a.again(w)
+		return "nothing is lost, " + nextAttempt(out, w)
 	case pb.FailureClass_FAILURE_CLASS_SETTING:
-		return "correct the setting of the application, then " + a.again(w)
+		return "correct the setting of the application, then " + nextAttempt(out, w)
 	case pb.FailureClass_FAILURE_CLASS_SCHEDULER:
 		return "restart this server, and report a bug"
 	case pb.FailureClass_FAILURE_CLASS_INTERNAL, pb.FailureClass_FAILURE_CLASS_UNSPECIFIED:
@@ -205,19 +205,19 @@ func (a *app) remedy(w *pb.WorkerStatus) string {
 }
 
 // again is when the worker runs next, and how to run it now.
-func (a *app) again(w *pb.WorkerStatus) string {
+func nextAttempt(out *terminal, w *pb.WorkerStatus) string {
 	now := "caretaker run " + w.GetWorker() + " runs it now"
 	if w.GetNextRunAt() == nil {
 		return now
 	}
-	return "the next run is at " + a.moment(w.GetNextRunAt()) + ", " + now
+	return "the next run is at " + out.moment(w.GetNextRunAt()) + ", " + now
 }
 
-func (a *app) lastRun(w *pb.WorkerStatus) string {
+func lastRun(out *terminal, w *pb.WorkerStatus) string {
 	if w.GetLastRun() == nil {
 		return none
 	}
-	text := state(w.GetLastRun()) + " " + a.at(w.GetLastRun().GetFinishedAt())
+	text := state(w.GetLastRun()) + " " + out.at(w.GetLastRun().GetFinishedAt())
 	if w.GetLastRun().GetDryRun() {
 		text += " (dry run)"
 	}
@@ -225,7 +225,7 @@ func (a *app) lastRun(w *pb.WorkerStatus) string {
 }
 
 // flags lists and sets feature flags.
-func (a *app) flags() *cobra.Command {
+func flagsCommand(a *app) *cobra.Command {
 	list := &cobra.Command{
 		Use:   "flags",
 		Short: "List feature flags, or set one: flags set NAME on|off",
@@ -238,7 +238,7 @@ func (a *app) flags() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.show(all, func() error { return a.describeFlags(all.GetFlags()...) })
+				return a.show(all, func() error { return describeFlags(a.terminal, all.GetFlags()...) })
 			})
 		},
 	}
@@ -247,8 +247,8 @@ func (a *app) flags() *cobra.Command {
 		Use:   "set NAME on|off",
 		Short: "Switch a feature flag; runs read it when they start",
 		Args:  cobra.MatchAll(between(2, 2), flagValue(request)),
-		RunE: call(a, api.SetFeatureFlag, request, func(answer *pb.SetFeatureFlagResponse) error {
-			return a.describeFlags(answer.GetFlag())
+		RunE: call(a, api.SetFeatureFlag, request, func(out *terminal, answer *pb.SetFeatureFlagResponse) error {
+			return describeFlags(out, answer.GetFlag())
 		}),
 	})
 	return list
@@ -281,8 +281,8 @@ func flagValue(request *pb.SetFeatureFlagRequest) cobra.PositionalArgs {
 	}
 }
 
-func (a *app) describeFlags(flags ...*pb.FeatureFlag) error {
-	return printTable(a, []column{col("FLAG"), col("VALUE")}, flags, func(f *pb.FeatureFlag) []any {
+func describeFlags(out *terminal, flags ...*pb.FeatureFlag) error {
+	return printTable(out, []column{col("FLAG"), col("VALUE")}, flags, func(f *pb.FeatureFlag) []any {
 		if f.GetEnabled() {
 			return []any{f.GetName(), "on"}
 		}

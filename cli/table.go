@@ -49,19 +49,19 @@ const leastWidth, leastMoment = 8, len("succeeded 11-22 18:30")
 // printTable writes a row for each item, in aligned columns under a heading. On a terminal rows fit
 // its width: times are brief, and columns are cut or left out, which a line on the standard error
 // says. Elsewhere, and with --output wide, everything is whole.
-func printTable[T any](a *app, columns []column, items []T, row func(T) []any) error {
-	rows, widths := layOut(a, columns, items, row)
-	width := a.width()
+func printTable[T any](out *terminal, columns []column, items []T, row func(T) []any) error {
+	rows, widths := layOut(out, columns, items, row)
+	width := out.width()
 	if width > 0 && total(widths) > width {
-		a.shortTime = true
-		rows, widths = layOut(a, columns, items, row)
-		a.shortTime = false
+		out.shortTime = true
+		rows, widths = layOut(out, columns, items, row)
+		out.shortTime = false
 		isMoment := func(c column) bool { return c.trait&timestamp != 0 }
-		if !a.client.local && slices.ContainsFunc(columns, isMoment) {
-			a.note("times are UTC")
+		if !out.local && slices.ContainsFunc(columns, isMoment) {
+			out.note("times are UTC")
 		}
 		if missing := fit(columns, widths, width); len(missing) > 0 {
-			defer a.note("left out to fit the terminal: %s; --output wide shows all",
+			defer out.note("left out to fit the terminal: %s; --output wide shows all",
 				strings.Join(missing, ", "))
 		}
 	}
@@ -74,11 +74,11 @@ func printTable[T any](a *app, columns []column, items []T, row func(T) []any) e
 			text = shorten(text, widths[i])
 			pad := strings.Repeat(" ", widths[i]-length(text)+2)
 			if columns[i].trait&colored != 0 && n > 0 {
-				text = a.colorize(text)
+				text = out.colorize(text)
 			}
 			line.WriteString(text + pad)
 		}
-		if err := a.write(strings.TrimRight(line.String(), " ") + "\n"); err != nil {
+		if err := out.write(strings.TrimRight(line.String(), " ") + "\n"); err != nil {
 			return err
 		}
 	}
@@ -87,18 +87,18 @@ func printTable[T any](a *app, columns []column, items []T, row func(T) []any) e
 
 // layOut is the text of all cells, the heading first, with the widths of the columns.
 func layOut[T any](
-	a *app, columns []column, items []T, row func(T) []any,
+	out *terminal, columns []column, items []T, row func(T) []any,
 ) (rows [][]string, widths []int) {
 	rows, widths = make([][]string, len(items)+1), make([]int, len(columns))
 	for _, c := range columns {
-		if c.trait&timestamp != 0 && !a.shortTime && !a.client.local {
+		if c.trait&timestamp != 0 && !out.shortTime && !out.local {
 			c.name += " (UTC)"
 		}
 		rows[0] = append(rows[0], c.name)
 	}
 	for n, item := range items {
 		for _, v := range row(item) {
-			rows[n+1] = append(rows[n+1], printable(a.localized(a.cell(v))))
+			rows[n+1] = append(rows[n+1], printable(out.localized(out.cell(v))))
 		}
 	}
 	for _, cells := range rows {
@@ -110,12 +110,12 @@ func layOut[T any](
 }
 
 // cell is a value as text.
-func (a *app) cell(v any) string {
+func (out *terminal) cell(v any) string {
 	switch v := v.(type) {
 	case *timestamppb.Timestamp:
-		return a.at(v)
+		return out.at(v)
 	case time.Time:
-		return a.clock(v)
+		return out.clock(v)
 	}
 	return fmt.Sprint(v)
 }
@@ -245,16 +245,16 @@ func printableJSON(document string) string {
 }
 
 // paragraph writes a text in lines that fit the terminal, all indented alike; elsewhere in one line.
-func (a *app) paragraph(indent, text string) { a.wrap(a.width(), indent, text) }
+func (out *terminal) paragraph(indent, text string) { out.wrap(out.width(), indent, text) }
 
 // wrap writes a text behind a heading, which may be a state, in lines of a width; 0: in one.
-func (a *app) wrap(width int, heading, text string) {
+func (out *terminal) wrap(width int, heading, text string) {
 	for status := strings.TrimSpace(heading); ; status = "" {
 		line := text
 		if text = ""; width > 0 {
 			line, text = split(line, max(width-length(heading), leastWidth))
 		}
-		a.sayPainted(status, "%s%s", heading, line)
+		out.printColored(status, "%s%s", heading, line)
 		if text == "" {
 			return
 		}

@@ -13,13 +13,25 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// What depends on where the output goes, and on who reads it: width, colours, the zone of times.
+// terminal prints what a command has to show: as text in the width, the colours and the time zone
+// of its reader, or as JSON.
+type terminal struct {
+	std Streams
+	// asJSON is set by --output json.
+	asJSON bool
+	// wide is set by --output wide: tables are whole, however narrow the terminal is.
+	wide bool
+	// local shows times in the zone of this machine.
+	local bool
+	// shortTime times lose year and seconds, and the day if it is today.
+	shortTime bool
+}
 
 // width is that of the terminal which the output goes to, in characters; 0: there is none, or
 // everything is to be shown.
-func (a *app) width() int {
-	file, ok := a.Out.(*os.File)
-	if !ok || a.wide {
+func (out *terminal) width() int {
+	file, ok := out.std.Out.(*os.File)
+	if !ok || out.wide {
 		return 0
 	}
 	width, _, err := term.GetSize(int(file.Fd()))
@@ -36,68 +48,68 @@ func isTerminal(w io.Writer) bool {
 }
 
 // useColor reports whether the output may have colours.
-func (a *app) useColor() bool {
-	return isTerminal(a.Out) && a.Env.WantsColours()
+func (out *terminal) useColor() bool {
+	return isTerminal(out.std.Out) && out.std.Env.WantsColours()
 }
 
 const red, yellow, plain = "\x1b[31m", "\x1b[33m", "\x1b[0m"
 
 // colorize colours a text that is, or begins with, the state of something for which somebody may have
 // to do something.
-func (a *app) colorize(text string) string {
+func (out *terminal) colorize(text string) string {
 	word, _, _ := strings.Cut(text, " ")
 	colour := map[string]string{"bad": red, "warn": yellow}[run.Tone(word)]
-	if colour == "" || !a.useColor() {
+	if colour == "" || !out.useColor() {
 		return text
 	}
 	return colour + text + plain
 }
 
 // at is a time in a table, whose heading says that it is UTC; with --local it says its zone itself.
-func (a *app) at(t *timestamppb.Timestamp) string {
+func (out *terminal) at(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return none
 	}
-	return a.clock(t.AsTime())
+	return out.clock(t.AsTime())
 }
 
 // clock is at of a time of Go.
-func (a *app) clock(t time.Time) string {
+func (out *terminal) clock(t time.Time) string {
 	layout, now := time.DateTime, time.Now().UTC()
-	if t = t.UTC(); a.client.local {
+	if t = t.UTC(); out.local {
 		t, now = t.Local(), now.Local() //nolint:gosmopolitan // --local asks for it
 	}
-	if a.shortTime {
+	if out.shortTime {
 		layout = "01-02 15:04"
 		if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
 			layout = "15:04"
 		}
 	}
-	if a.client.local {
+	if out.local {
 		layout += " MST"
 	}
 	return t.Format(layout)
 }
 
 // moment is a time outside of tables, with its zone.
-func (a *app) moment(t *timestamppb.Timestamp) string {
+func (out *terminal) moment(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return none
 	}
-	return a.zoned(t.AsTime())
+	return out.zoned(t.AsTime())
 }
 
 // zoned is moment of a time of Go.
-func (a *app) zoned(t time.Time) string {
-	if a.client.local {
-		return a.clock(t)
+func (out *terminal) zoned(t time.Time) string {
+	if out.local {
+		return out.clock(t)
 	}
-	return a.clock(t) + " UTC"
+	return out.clock(t) + " UTC"
 }
 
 // localized has the times in a text of the server as --local wants them.
-func (a *app) localized(text string) string {
-	if !a.client.local {
+func (out *terminal) localized(text string) string {
+	if !out.local {
 		return text
 	}
 	times := regexp.MustCompile(`\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
@@ -106,6 +118,6 @@ func (a *app) localized(text string) string {
 		if err != nil {
 			return found
 		}
-		return a.clock(t)
+		return out.clock(t)
 	})
 }

@@ -35,7 +35,7 @@ func Terminal(t *testing.T) (keys, screen *os.File) {
 }
 
 // shown returns what a terminal of that width shows.
-func shown(t *testing.T, width uint16, do func(*app) error, environment ...string) string {
+func shown(t *testing.T, width uint16, do func(*terminal) error, environment ...string) string {
 	t.Helper()
 	keys, screen := Terminal(t)
 	assert.NoError(t, unix.IoctlSetWinsize(int(screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: width}))
@@ -47,22 +47,22 @@ func shown(t *testing.T, width uint16, do func(*app) error, environment ...strin
 		}
 		text <- strings.ReplaceAll(string(content), "\r\n", "\n")
 	}()
-	assert.NoError(t, do(&app{Streams: Streams{Out: screen, Err: io.Discard, Env: environment}}))
+	assert.NoError(t, do(&terminal{std: Streams{Out: screen, Err: io.Discard, Env: environment}}))
 	assert.NoError(t, screen.Close())
 	return <-text
 }
 
 // inPipe is the same where nobody looks.
-func inPipe(t *testing.T, do func(*app) error) string {
+func inPipe(t *testing.T, do func(*terminal) error) string {
 	t.Helper()
 	var out strings.Builder
-	assert.NoError(t, do(&app{Streams: Streams{Out: &out, Err: io.Discard}}))
+	assert.NoError(t, do(&terminal{std: Streams{Out: &out, Err: io.Discard}}))
 	return out.String()
 }
 
 // example is a table with long values; ids are those that must never be cut.
 type example struct {
-	show func(*app) error
+	show func(*terminal) error
 	ids  []string
 }
 
@@ -79,67 +79,67 @@ func wideTables() map[string]example {
 		StartedAt: now, FinishedAt: now, Reason: words, Counts: map[string]int64{"processed_records": id, "rescheduled_records": id}, Error: words,
 	}
 	return map[string]example{
-		"status": {func(a *app) error {
-			return a.describeWorkers(&pb.WorkerStatus{
+		"status": {func(a *terminal) error {
+			return describeWorkers(a, &pb.WorkerStatus{
 				Worker: longWorker, Condition: pb.Condition_CONDITION_LEASE_HELD_ELSEWHERE, NextRunAt: now, LastSuccessAt: now, LastRun: ended,
 				Backlog: &pb.Backlog{Due: 1_234_567, Deferred: 1_234_567, Dead: 123_456},
 			})
 		}, []string{longWorker}},
-		"leases": {func(a *app) error {
-			return a.describeLeases([]*pb.Lease{{Name: longWorker + "/a_database_with_a_long_name_31", Holder: name, Epoch: 123_456, AcquiredAt: now, RenewedAt: now, ExpiresAt: now}})
+		"leases": {func(a *terminal) error {
+			return describeLeases(a, []*pb.Lease{{Name: longWorker + "/a_database_with_a_long_name_31", Holder: name, Epoch: 123_456, AcquiredAt: now, RenewedAt: now, ExpiresAt: now}})
 		}, []string{longWorker + "/a_database_with_a_long_name_31"}},
-		"runs": {func(a *app) error { return a.describeRuns(&pb.ListRunsResponse{Runs: []*pb.Run{ended}}) }, []string{run}},
-		"fires": {func(a *app) error {
-			return a.describeFires(&pb.ListFiresResponse{Fires: []*pb.Fire{{FireTime: now, Worker: longWorker, Outcome: pb.FireOutcome_FIRE_OUTCOME_SKIPPED, ClaimedBy: name, RunId: run, Reason: words}}})
+		"runs": {func(a *terminal) error { return describeRuns(a, &pb.ListRunsResponse{Runs: []*pb.Run{ended}}) }, []string{run}},
+		"fires": {func(a *terminal) error {
+			return describeFires(a, &pb.ListFiresResponse{Fires: []*pb.Fire{{FireTime: now, Worker: longWorker, Outcome: pb.FireOutcome_FIRE_OUTCOME_SKIPPED, ClaimedBy: name, RunId: run, Reason: words}}})
 		}, []string{run, "11-22 18:30"}},
-		"jobs": {func(a *app) error {
-			return a.describeJobs(&pb.ListJobsResponse{Jobs: []*pb.Job{{
+		"jobs": {func(a *terminal) error {
+			return describeJobs(a, &pb.ListJobsResponse{Jobs: []*pb.Job{{
 				Id: id, Kind: "continue_inactive_token_deletion", JobState: pb.JobState_JOB_STATE_RETRYABLE, Attempt: 25, MaxAttempts: 25,
 				ScheduledAt: now, RunId: run, Outcome: "refused", Reason: "STILL_REFERENCED", Errors: []*pb.JobError{{Error: words}},
 			}}})
 		}, []string{number(id)}},
-		"jobs show": {func(a *app) error { return a.changedRows(tables) }, []string{number(id)}},
-		"flags": {func(a *app) error {
-			return a.describeFlags(&pb.FeatureFlag{Name: "loose_foreign_keys_turbo_mode_a_database_with_a_long_name_31", Enabled: true})
+		"jobs show": {func(a *terminal) error { return changedRows(a, tables) }, []string{number(id)}},
+		"flags": {func(a *terminal) error {
+			return describeFlags(a, &pb.FeatureFlag{Name: "loose_foreign_keys_turbo_mode_a_database_with_a_long_name_31", Enabled: true})
 		}, []string{"loose_foreign_keys_turbo_mode_a_database_with_a_long_name_31"}},
-		"protected": {func(a *app) error {
-			return a.describeProtected(&pb.ListProtectedResponse{Protections: []*pb.Protection{{Kind: "group", Id: id, Since: now, Until: now, By: name, Reason: words}}})
+		"protected": {func(a *terminal) error {
+			return describeProtected(a, &pb.ListProtectedResponse{Protections: []*pb.Protection{{Kind: "group", Id: id, Since: now, Until: now, By: name, Reason: words}}})
 		}, []string{number(id)}},
-		"receipts list": {func(a *app) error {
-			return a.describeReceipts(&pb.ListReceiptsResponse{Receipts: []*pb.Receipt{{
+		"receipts list": {func(a *terminal) error {
+			return describeReceipts(a, &pb.ListReceiptsResponse{Receipts: []*pb.Receipt{{
 				Sequence: 12_345_678, At: now, Table: name, Action: "nullified", Rows: 12_345, LowestKey: number(id), HighestKey: number(id + 9999),
 				Rule: words, Worker: longWorker, RunId: run, RequestedBy: name,
 			}}})
 		}, []string{"12345678"}},
-		"audit": {func(a *app) error {
-			return a.describeAudit(&pb.ListAuditResponse{Entries: []*pb.AuditEntry{{
+		"audit": {func(a *terminal) error {
+			return describeAudit(a, &pb.ListAuditResponse{Entries: []*pb.AuditEntry{{
 				At: now, By: name, Address: "[2001:db8::1234:5678]:51234", Role: "operator", Action: "SetFeatureFlag", Target: longWorker, Outcome: "PERMISSION_DENIED", Reason: words,
 			}}})
 		}, []string{"SetFeatureFlag"}},
-		"plan": {func(a *app) error {
-			return a.plannedTables([]*pb.PlannedTable{{Table: tables[0].GetTable(), Moved: 123_456, Nullified: 123_456, Deleted: 1_234_567, Kept: 12_345, AtLeast: true}})
+		"plan": {func(a *terminal) error {
+			return plannedTables(a, []*pb.PlannedTable{{Table: tables[0].GetTable(), Moved: 123_456, Nullified: 123_456, Deleted: 1_234_567, Kept: 12_345, AtLeast: true}})
 		}, nil},
-		"candidates": {func(a *app) error {
-			return a.describeCandidates(&pb.Run{Candidates: []*pb.Candidate{{Kind: "placeholder", Id: id, Name: name, Action: "postpone", Reason: words}}})
+		"candidates": {func(a *terminal) error {
+			return describeCandidates(a, &pb.Run{Candidates: []*pb.Candidate{{Kind: "placeholder", Id: id, Name: name, Action: "postpone", Reason: words}}})
 		}, []string{number(id)}},
-		"definitions": {func(a *app) error {
-			return a.describeRows(&pb.Run{Definitions: []*pb.DefinitionCount{{Table: tables[0].GetTable(), Column: "merge_request_id", Parent: name, Action: "update_column_to", Rows: id, AtLeast: true}}})
+		"definitions": {func(a *terminal) error {
+			return describeRows(a, &pb.Run{Definitions: []*pb.DefinitionCount{{Table: tables[0].GetTable(), Column: "merge_request_id", Parent: name, Action: "update_column_to", Rows: id, AtLeast: true}}})
 		}, nil},
 		"lfk dead":    {longDead, []string{"123456789", "a_database_with"}},
 		"lfk failing": {longFailing, []string{"123456789"}},
 	}
 }
 
-func longDead(a *app) error {
-	l := &lfk{app: a}
+func longDead(a *terminal) error {
+	l := &lfk{terminal: a}
 	r := loosefk.DeadRecord{Database: "a_database_with"}
 	r.ID, r.Table, r.Number, r.Definition = 123_456_789, "public.merge_request_diffs_of_long_ago", new(int64(1_234_567_890)), "a_table_with_a_name.merge_request_id"
 	r.SQLState, r.Failures, r.Message = "23503", 10, strings.Repeat("violates a constraint ", 9)
 	return l.deadRecords().show(l, []loosefk.DeadRecord{r}, nil)
 }
 
-func longFailing(a *app) error {
-	l := &lfk{app: a}
+func longFailing(a *terminal) error {
+	l := &lfk{terminal: a}
 	r := loosefk.FailingRecord{Database: "a_database_with"}
 	r.ID, r.Table, r.Number, r.Definition = "123456789", "public.merge_request_diffs_of_long_ago", new(int64(1_234_567_890)), "a_table_with_a_name.merge_request_id"
 	r.SQLState, r.Failures = "KEPT_BY_TRIGGER", 9
@@ -160,35 +160,35 @@ func TestTables_FitATerminalOf80ColumnsAndKeepIDsWhole(t *testing.T) {
 		if strings.Contains(whole, "…") || length(strings.SplitN(whole, "\n", 2)[0]) < length(strings.SplitN(narrow, "\n", 2)[0]) {
 			t.Errorf("%s: in a pipe it is not whole:\n%s", name, whole)
 		}
-		assert.Equal(t, shown(t, 80, func(a *app) error { a.wide = true; return table.show(a) }, plain), whole, "--output wide is not whole", name)
+		assert.Equal(t, shown(t, 80, func(a *terminal) error { a.wide = true; return table.show(a) }, plain), whole, "--output wide is not whole", name)
 		assert.Equal(t, shown(t, 1000, table.show, plain), whole, "a terminal that is wide enough does not have all", name)
 	}
 }
 
 func TestTables_WrapWhatIsToBeReadAsAWhole(t *testing.T) {
 	words := strings.TrimSpace(strings.Repeat("55P03 lock_not_available on main ", 9))
-	got := shown(t, 80, func(a *app) error {
-		return a.describeJob(&pb.Job{Errors: []*pb.JobError{{Attempt: 3, Error: words}, {Attempt: 4, Error: "short"}}})
+	got := shown(t, 80, func(a *terminal) error {
+		return describeJob(a, &pb.Job{Errors: []*pb.JobError{{Attempt: 3, Error: words}, {Attempt: 4, Error: "short"}}})
 	})
 	assert.Contains(t, strings.Join(strings.Fields(got), " "), "attempt 3, begun -: "+words+" attempt 4, begun -: short")
 }
 
 func TestTables_ObeyNothingOfADatabase(t *testing.T) {
-	got := inPipe(t, func(a *app) error {
-		return a.describeCandidates(&pb.Run{Candidates: []*pb.Candidate{{Kind: "group", Id: 7, Name: "a\x1b[2Jb\r\nc\td", Action: "queue"}}})
+	got := inPipe(t, func(a *terminal) error {
+		return describeCandidates(a, &pb.Run{Candidates: []*pb.Candidate{{Kind: "group", Id: 7, Name: "a\x1b[2Jb\r\nc\td", Action: "queue"}}})
 	})
 	want := "KIND   ID  NAME         ACTION  REASON\ngroup  7   a [2Jb  c d  queue\n"
 	assert.That(t, got == want, "got %q, want %q", got, want)
 }
 
 func TestColours_AreForTerminalsThatWantThem(t *testing.T) {
-	table := func(a *app) error {
+	table := func(a *terminal) error {
 		for _, state := range []pb.RunState{pb.RunState_RUN_STATE_FAILED, pb.RunState_RUN_STATE_SUCCEEDED, pb.RunState_RUN_STATE_CANCELLED} {
-			if err := a.describeRun(&pb.Run{State: state}); err != nil {
+			if err := describeRun(a, &pb.Run{State: state}); err != nil {
 				return err
 			}
 		}
-		return a.describeRuns(&pb.ListRunsResponse{Runs: []*pb.Run{{Id: "1", State: pb.RunState_RUN_STATE_FAILED}}})
+		return describeRuns(a, &pb.ListRunsResponse{Runs: []*pb.Run{{Id: "1", State: pb.RunState_RUN_STATE_FAILED}}})
 	}
 	got := shown(t, 200, table, "NO_COLOR=", "TERM=xterm")
 	assert.Contains(t, got, " \x1b[31mfailed\x1b[0m in", " succeeded in", " \x1b[33mcancelled\x1b[0m in", "\x1b[31mfailed\x1b[0m  -")
@@ -208,12 +208,12 @@ func TestTimes_AreUTCUnlessTheyAreLocal(t *testing.T) {
 		false: {"ACQUIRED (UTC)", "2026-11-22 18:30:00", "the next run is at 2026-11-22 18:30:00 UTC", "paused since 2026-11-22T18:30:00Z"},
 		true:  {"ACQUIRED   ", "2026-11-23 00:00:00 XST", "the next run is at 2026-11-23 00:00:00 XST,", "paused since 2026-11-23 00:00:00 XST"},
 	} {
-		got := inPipe(t, func(a *app) error {
-			a.client.local = local
-			a.explainCondition(&pb.WorkerStatus{
+		got := inPipe(t, func(a *terminal) error {
+			a.local = local
+			explainCondition(a, &pb.WorkerStatus{
 				Worker: "w", ConditionDetail: "w paused since 2026-11-22T18:30:00Z", NextRunAt: at, Failing: &pb.Failing{Class: pb.FailureClass_FAILURE_CLASS_LOCK},
 			})
-			return a.describeLeases([]*pb.Lease{{Name: "l", AcquiredAt: at}})
+			return describeLeases(a, []*pb.Lease{{Name: "l", AcquiredAt: at}})
 		})
 		assert.Contains(t, got, want...)
 	}
@@ -228,33 +228,33 @@ func TestTables_KeepWhatMattersAt80Columns(t *testing.T) {
 		StartedAt: past, FinishedAt: past, Counts: map[string]int64{"moved_rows": 12345},
 	}
 	for name, c := range map[string]struct {
-		show func(*app) error
+		show func(*terminal) error
 		want []string
 	}{
-		"status": {func(a *app) error {
-			return a.describeWorkers(&pb.WorkerStatus{
+		"status": {func(a *terminal) error {
+			return describeWorkers(a, &pb.WorkerStatus{
 				Worker: "loose_foreign_keys_cleanup", Condition: pb.Condition_CONDITION_IDLE, NextRunAt: timestamppb.Now(), LastRun: ended,
 				LastSuccessAt: past, Backlog: &pb.Backlog{Due: 7, Dead: 3}, ConditionDetail: strings.TrimSpace(strings.Repeat("waiting for something ", 9)),
 			})
 		}, []string{"CONDIT", "idle", "NEXT RUN  LAST RUN", "succeeded 10-09 07:08  7", "DEAD"}},
 		"runs": {
-			func(a *app) error { return a.describeRuns(&pb.ListRunsResponse{Runs: []*pb.Run{ended}}) },
+			func(a *terminal) error { return describeRuns(a, &pb.ListRunsResponse{Runs: []*pb.Run{ended}}) },
 			[]string{"STARTED", "succeeded  10-09 07:08  moved r…"},
 		},
-		"jobs": {func(a *app) error {
+		"jobs": {func(a *terminal) error {
 			args, err := structpb.NewStruct(map[string]any{"deleted_by_id": 4, "reason": "r", "user_id": 7, "skip_authorization": true})
 			if err != nil {
 				return err
 			}
-			return a.describeJobs(&pb.ListJobsResponse{Jobs: []*pb.Job{{Id: 12, Kind: "delete_user", Args: args, Outcome: "succeeded", RunId: ended.GetId(), ScheduledAt: past}}})
+			return describeJobs(a, &pb.ListJobsResponse{Jobs: []*pb.Job{{Id: 12, Kind: "delete_user", Args: args, Outcome: "succeeded", RunId: ended.GetId(), ScheduledAt: past}}})
 		}, []string{"user_id=7", "10-09 07:08"}},
-		"audit": {func(a *app) error {
-			return a.describeAudit(&pb.ListAuditResponse{Entries: []*pb.AuditEntry{{
+		"audit": {func(a *terminal) error {
+			return describeAudit(a, &pb.ListAuditResponse{Entries: []*pb.AuditEntry{{
 				At: past, By: "alice", Address: "10.1.2.3:50123", Role: "operator", Action: "PauseWorker", Target: "ghost_user_migration", Outcome: "OK", Reason: `dry_run=false async=true run=7`,
 			}}})
 		}, []string{"REASON", "10-09 07:08", "alice", "OK       async=true"}},
-		"receipts": {func(a *app) error {
-			return a.describeReceipts(&pb.ListReceiptsResponse{Receipts: []*pb.Receipt{{
+		"receipts": {func(a *terminal) error {
+			return describeReceipts(a, &pb.ListReceiptsResponse{Receipts: []*pb.Receipt{{
 				Sequence: 17, At: past, Table: "issues", Action: "deleted", Rows: 100, LowestKey: "1234567", HighestKey: "1239999",
 				Rule: "destroy group", Worker: "destroy_group", RunId: ended.GetId(), RequestedBy: "alice",
 			}}})
@@ -326,7 +326,7 @@ func TestRun_TheQuestionSaysOnHowMuch(t *testing.T) {
 func TestRun_ADryRunSpeaksOfWhatWouldBe(t *testing.T) {
 	plan := planOf(7)
 	plan.Counts = map[string]int64{"scheduled_jobs": 1}
-	got := inPipe(t, func(a *app) error { return a.describeRun(plan) })
+	got := inPipe(t, func(a *terminal) error { return describeRun(a, plan) })
 	if !strings.Contains(got, "  would be scheduled jobs 1\n") || !strings.Contains(got, "KIND   ID  NAME  WOULD  REASON\n") {
 		t.Error(got)
 	}
@@ -338,8 +338,8 @@ func TestStatus_WhatIsDeadOrDeferredNamesWhereItIsListed(t *testing.T) {
 		"ghost_user_migration": ": see the status page (web_listen): 2 dead at /workers/ghost_user_migration/dead, " +
 			"3 deferred at /workers/ghost_user_migration/deferred\n",
 	} {
-		got := inPipe(t, func(a *app) error {
-			return a.describeWorkers(&pb.WorkerStatus{Worker: worker, Backlog: &pb.Backlog{Dead: 2, Deferred: 3}})
+		got := inPipe(t, func(a *terminal) error {
+			return describeWorkers(a, &pb.WorkerStatus{Worker: worker, Backlog: &pb.Backlog{Dead: 2, Deferred: 3}})
 		})
 		assert.Contains(t, got, worker+want)
 	}

@@ -20,16 +20,19 @@ func (a *app) looseForeignKeysOnly() bool {
 }
 
 // gitlabCommands are the clients for what is done with GitLab's users and groups.
-func (a *app) gitlabCommands() []*cobra.Command {
-	all := []*cobra.Command{a.jobs(), a.plan(), a.protect(), a.unprotect(), a.protected()}
+func gitlabCommands(a *app) []*cobra.Command {
+	all := []*cobra.Command{jobsCommand(a), planCommand(a), protectCommand(a), unprotectCommand(a), protectedCommand(a)}
 	for _, c := range all {
-		c.Annotations = map[string]string{groupGitLab: ""}
+		if c.Annotations == nil {
+			c.Annotations = map[string]string{}
+		}
+		c.Annotations[groupGitLab] = ""
 	}
 	return all
 }
 
 // adaptCommands adapts commands to the environment now, and their help to the file of --config, too.
-func (a *app) adaptCommands(root *cobra.Command) {
+func adaptCommands(a *app, root *cobra.Command) {
 	if a.looseForeignKeysOnly() {
 		withoutGitLab(root)
 	}

@@ -28,7 +28,7 @@ type schemaVersion struct {
 	Main  int64 `json:"main"`
 }
 
-func (a *app) version() *cobra.Command {
+func versionCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Show the version, its commit and date, Go, and the schema that migrate brings",
