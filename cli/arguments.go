@@ -20,10 +20,10 @@ import (
 	"github.com/caretaker-go/caretaker/config"
 )
 
-// The functions of this file check arguments and flags before a command begins, and put them
-// where its request has them: what they refuse is an error of usage.
+// The functions of this file check arguments and flags before a command begins, and store them in
+// its request. Their errors are usage errors.
 
-// between accepts least to most arguments. Its error names the one that is missing or too many.
+// between accepts least to most arguments. Its error names the missing or unexpected argument.
 func between(least, most int) cobra.PositionalArgs {
 	return func(command *cobra.Command, args []string) error {
 		switch {
@@ -53,8 +53,8 @@ func unknownCommand(parent *cobra.Command, name string) error {
 	return fmt.Errorf("unknown command %q", name)
 }
 
-// rejectEmpty refuses arguments and flags that are given but empty, most likely by a variable
-// that is not set: they must not stand for all databases or workers.
+// rejectEmpty refuses arguments and flags that are given but empty, most likely by an unset
+// variable: an empty name must not select all databases or workers.
 func rejectEmpty(command *cobra.Command, args []string) (err error) {
 	for i, argument := range args {
 		if argument == "" {
@@ -69,7 +69,7 @@ func rejectEmpty(command *cobra.Command, args []string) (err error) {
 	return err
 }
 
-// howMany of the flags are given.
+// howMany counts the flags that are given.
 func howMany(flags ...bool) (given int) {
 	for _, is := range flags {
 		if is {
@@ -79,10 +79,11 @@ func howMany(flags ...bool) (given int) {
 	return given
 }
 
-// flagError says what a flag takes, instead of which function could not parse its value.
+// flagError names the values of a flag, instead of the function that could not parse one.
 func flagError(command *cobra.Command, err error) error {
-	if id := regexp.MustCompile(`^unknown shorthand flag: .* in (-\d+)$`).FindStringSubmatch(err.Error()); id != nil &&
-		strings.Contains(command.Use, "ID") {
+	shorthand := regexp.MustCompile(`^unknown shorthand flag: .* in (-\d+)$`)
+	id := shorthand.FindStringSubmatch(err.Error())
+	if id != nil && strings.Contains(command.Use, "ID") {
 		return fmt.Errorf("%q is not an ID: a number above 0", id[1])
 	}
 	if strings.HasPrefix(err.Error(), "unknown shorthand flag") {
@@ -132,7 +133,7 @@ func didYouMean(near, prefix string) string {
 	return ", did you mean " + prefix + near + "?"
 }
 
-// kindArgument refuses a kind that is none of some.
+// kindArgument refuses a kind that is not one of kinds.
 func kindArgument(given string, kinds ...string) error {
 	if slices.Contains(kinds, given) {
 		return nil
@@ -162,7 +163,7 @@ func workerFlag(command *cobra.Command, worker *string) {
 	command.Flags().StringVar(worker, "worker", "", "`name` of a worker, same as WORKER; default all")
 }
 
-// everyWorker is the name that stands for all workers.
+// everyWorker is the name for all workers.
 const everyWorker = "*"
 
 // workerOrAll makes a command take one worker's name, or the flag --all.
@@ -205,7 +206,7 @@ func targetArguments(kind *string, id *int64, kinds ...string) cobra.PositionalA
 	})
 }
 
-// parseID reads the ID of something.
+// parseID reads a positive ID.
 func parseID(text, of string, to *int64) (err error) {
 	if *to, err = strconv.ParseInt(text, 10, 64); err != nil || *to < 1 {
 		return fmt.Errorf("%q is not the ID of a %s", text, of)
@@ -247,32 +248,31 @@ func pageFlags(command *cobra.Command, more string, size *int32, token *string) 
 }
 
 // enumFlag is a flag whose values are those of an enum of the API, without the prefix and in any
-// case; without it the enum stays UNSPECIFIED, which stands for all.
+// case. Without the flag the enum stays UNSPECIFIED, which means all.
 func enumFlag[E interface {
 	~int32
 	protoreflect.Enum
 }](command *cobra.Command, name, prefix string, to *E,
 ) {
 	values := (*to).Descriptor().Values()
-	var words []string
+	var names []string
 	for i := 1; i < values.Len(); i++ {
-		words = append(words, strings.ToLower(strings.TrimPrefix(string(values.Get(i).Name()), prefix)))
+		names = append(names, strings.ToLower(strings.TrimPrefix(string(values.Get(i).Name()), prefix)))
 	}
-	last := len(words) - 1
-	allowed := strings.Join(words[:last], ", ") + " or " + words[last]
+	last := len(names) - 1
+	allowed := strings.Join(names[:last], ", ") + " or " + names[last]
 	help := "only this `" + name + "`: " + allowed + "; default all"
 	command.Flags().Func(name, help, func(text string) error {
-		for i, word := range words {
-			if strings.EqualFold(word, text) {
+		for i, value := range names {
+			if strings.EqualFold(value, text) {
 				*to = E(values.Get(i + 1).Number())
 				return nil
 			}
 		}
 		return errors.New(allowed)
 	})
-	// The flag is there.
 	_ = command.RegisterFlagCompletionFunc(name,
-		cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // durationFlag is a flag for a duration of more than 0.

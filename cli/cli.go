@@ -15,12 +15,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/server"
 )
 
@@ -91,19 +93,11 @@ func Run(ctx context.Context, args []string, streams Streams) int {
 	return exitFailed
 }
 
-// root has all commands.
 func rootCommand(a *app) *cobra.Command {
 	root := &cobra.Command{
-		Use:   "caretaker",
-		Short: "Loose foreign keys for any PostgreSQL, and clean-up of users and groups for GitLab",
-		Long: "Loose foreign keys for any PostgreSQL, and clean-up of users and groups for GitLab\n\n" +
-			"Exit codes:\n" +
-			"  0  done\n" +
-			"  1  failed, including a wrong configuration or a lost connection\n" +
-			"  2  usage: bad arguments, unknown names or IDs\n" +
-			"  3  skipped: lease held, paused, switched off by a setting, not configured",
-		Example: "  caretaker dev\n  caretaker doctor --config caretaker.yml\n  caretaker status\n" +
-			"  caretaker run ghost_user_migration --dry-run",
+		Use: "caretaker",
+		Short: "Loose foreign keys for any PostgreSQL, " +
+			"and clean-up of users and groups for GitLab",
 		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -116,20 +110,21 @@ func rootCommand(a *app) *cobra.Command {
 			"(default text)", a.setOutput)
 	root.AddGroup(&cobra.Group{ID: groupServe, Title: "Server:"},
 		&cobra.Group{ID: groupClient, Title: "Client:"})
-	root.AddCommand(initCommand(a), devCommand(a), serveCommand(a), migrateCommand(a), doctorCommand(a), lfkCommand(a), versionCommand(a))
-	root.AddCommand(receiptsCommand(a))
+	root.AddCommand(initCommand(a), devCommand(a), serveCommand(a), migrateCommand(a),
+		doctorCommand(a), lfkCommand(a), versionCommand(a), receiptsCommand(a))
 	clients := []*cobra.Command{
-		runCommand(a), statusCommand(a), leasesCommand(a), runsCommand(a), firesCommand(a), watchCommand(a), cancelCommand(a), pauseCommand(a),
-		resumeCommand(a), flagsCommand(a), auditCommand(a),
+		runCommand(a), statusCommand(a), leasesCommand(a), runsCommand(a), firesCommand(a),
+		watchCommand(a), cancelCommand(a), pauseCommand(a), resumeCommand(a), flagsCommand(a),
+		auditCommand(a),
 	}
 	for _, c := range append(clients, gitlabCommands(a)...) {
 		c.GroupID = groupClient
 		a.clientFlags(c)
 		root.AddCommand(c)
 	}
-	root.SetHelpCommand(help(root))
+	root.SetHelpCommand(helpCommand(root))
 	root.SetFlagErrorFunc(flagError)
-	addExamples(root)
+	addHelp(root)
 	a.markBegin(root)
 	addCompletions(a, root)
 	return root
@@ -144,8 +139,8 @@ func (a *app) setOutput(format string) error {
 	return nil
 }
 
-// help shows the help of a command. Unlike cobra's own, it fails if there is no such command.
-func help(root *cobra.Command) *cobra.Command {
+// helpCommand shows the help of a command. Unlike cobra's own, it fails for an unknown command.
+func helpCommand(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
 		Short: "Show what a command does",
@@ -170,8 +165,8 @@ const (
 	groupGitLab = "gitlab"
 )
 
-// markBegin makes all commands refuse empty arguments and flags, and then set began: errors before
-// that are about usage, later ones are failures.
+// markBegin makes all commands refuse empty arguments and flags, and then set began. Errors before
+// that are usage errors, later ones are failures.
 func (a *app) markBegin(command *cobra.Command) {
 	if do := command.RunE; do != nil {
 		command.RunE = func(c *cobra.Command, args []string) error {
@@ -203,3 +198,77 @@ func version() string {
 	}
 	return "development"
 }
+
+// Root returns all commands, for the generator of the man pages.
+func Root(streams Streams) *cobra.Command { return rootCommand(newApp(streams)) }
+
+// build is what --output json has of this program.
+type build struct {
+	Version string `json:"version"`
+	// Commit is that of the source, "" if that is not known; Modified: it was changed since.
+	Commit   string `json:"commit"`
+	Modified bool   `json:"modified"`
+	// Date is when the commit was made, RFC 3339 in UTC; "" if that is not known.
+	Date string `json:"date"`
+	Go   string `json:"go"`
+	// Schema is what caretaker migrate brings: the newest migration of every database, and of main.
+	Schema schemaVersion `json:"schema"`
+}
+
+type schemaVersion struct {
+	Every int64 `json:"every"`
+	Main  int64 `json:"main"`
+}
+
+func versionCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Show the version, its commit and date, Go, and the schema that migrate brings",
+		Args:  between(0, 0),
+		RunE: func(*cobra.Command, []string) error {
+			if err := a.checkConfigFile(); err != nil {
+				return err
+			}
+			b := build{Version: version(), Go: runtime.Version()}
+			if info, ok := debug.ReadBuildInfo(); ok {
+				for _, s := range info.Settings {
+					switch s.Key {
+					case "vcs.revision":
+						b.Commit = s.Value
+					case "vcs.modified":
+						b.Modified = s.Value == "true"
+					case "vcs.time":
+						b.Date = s.Value
+					}
+				}
+			}
+			var err error
+			if b.Schema.Every, b.Schema.Main, err = repo.NewestMigrations(); err != nil {
+				return err
+			}
+			return a.report(nil, b, func() {
+				commit := b.Commit
+				if b.Modified {
+					commit += " (modified)"
+				}
+				a.println("caretaker %s", b.Version)
+				a.fields("commit", commit, "date", b.Date, "go", b.Go,
+					"schema", fmt.Sprintf("%d in every database, %d in main", b.Schema.Every, b.Schema.Main))
+			})
+		},
+	}
+}
+
+// app is what commands share.
+type app struct {
+	*terminal
+	configFile string
+	client     connection
+	// began is set when a command begins: later errors are not about usage.
+	began bool
+}
+
+func newApp(streams Streams) *app { return &app{terminal: &terminal{std: streams}} }
+
+// usage makes an error one of usage: exit code 2.
+func usage(err error) error { return &exitError{exitUsage, err} }

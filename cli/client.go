@@ -24,7 +24,6 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/caretaker-go/caretaker/config"
@@ -32,6 +31,11 @@ import (
 	"github.com/caretaker-go/caretaker/server"
 	"github.com/caretaker-go/caretaker/service"
 )
+
+// nearby reports whether the address is of this machine.
+func (c *connection) nearby() bool {
+	return strings.HasPrefix(c.address, "unix") || config.Loopback(c.address)
+}
 
 // connection is how a client command reaches the server.
 type connection struct {
@@ -66,7 +70,7 @@ func (out *terminal) localFlag(flags *pflag.FlagSet) {
 		"show times in the zone of this machine, not UTC; --output json stays UTC")
 }
 
-// defaultAddress is where a client looks for a server by default.
+// defaultAddress is the address of the server by default.
 const defaultAddress = "127.0.0.1:50051"
 
 // answerTime bounds a call that does not wait for a run.
@@ -105,8 +109,8 @@ func (a *app) ask(ctx context.Context, do func(context.Context, api) error) erro
 	})
 }
 
-// userName is the user whom the server records as having started a run or paused a worker, "" if
-// the name cannot be sent in a header.
+// userName is the user that the server records for runs and pauses, "" if the name cannot be sent
+// in a header.
 func userName() string {
 	u, err := user.Current()
 	unprintable := func(r rune) bool { return r < ' ' || r > '~' }
@@ -116,7 +120,7 @@ func userName() string {
 	return u.Username
 }
 
-// connect calls do with a client, and returns its error in words, with the exit code it stands for.
+// connect calls do with a client, and returns its error with a message and an exit code.
 func (a *app) connect(ctx context.Context, do func(context.Context, api) error) error {
 	if err := a.checkConfigFile(); err != nil {
 		return err
@@ -158,7 +162,7 @@ func (a *app) connect(ctx context.Context, do func(context.Context, api) error) 
 	return a.client.explain(do(ctx, pb.NewMaintenanceServiceClient(conn)))
 }
 
-// checkConfigFile refuses a file that serve would refuse, though clients need nothing of it.
+// checkConfigFile refuses a file that serve would refuse. Clients read nothing else from it.
 func (a *app) checkConfigFile() error {
 	if a.configFile == "" {
 		return nil
@@ -167,7 +171,7 @@ func (a *app) checkConfigFile() error {
 	return err
 }
 
-// complete adds what no flag says: from the environment, then from the profile.
+// complete adds the settings of the environment and of the profile that no flag sets.
 func (c *connection) complete(known config.Client) {
 	c.from = "--address"
 	if c.address == "" && known.Address != "" {
@@ -200,7 +204,7 @@ func (c *connection) secure() bool {
 	return c.tls || c.caFile != "" || c.certFile != "" || c.keyFile != ""
 }
 
-// checkAddress checks it: HOST:PORT, or what gRPC takes besides, such as unix:/run/caretaker.sock.
+// checkAddress accepts HOST:PORT, and other targets of gRPC, such as unix:/run/caretaker.sock.
 func (c *connection) checkAddress() error {
 	if scheme, _, _ := strings.Cut(c.address, ":"); resolver.Get(scheme) != nil {
 		return nil
@@ -241,8 +245,8 @@ func (c *connection) credentials() (credentials.TransportCredentials, error) {
 	return credentials.NewTLS(secure), nil
 }
 
-// explain turns the status of a call into words and an exit code: by its reason if the server gave
-// one, else by its code.
+// explain turns the status of a call into a message and an exit code: by the reason if the server
+// gave one, else by the code.
 func (c *connection) explain(err error) error {
 	s, isStatus := status.FromError(err)
 	if err == nil || !isStatus {
@@ -274,7 +278,7 @@ func (c *connection) explain(err error) error {
 	return errors.New(text)
 }
 
-// nearName asks whether one of the workers or databases that a message lists was meant.
+// nearName suggests one of the workers or databases that a message lists.
 func nearName(info *errdetails.ErrorInfo, message string) string {
 	field := map[string]string{
 		"UNKNOWN_WORKER": "worker", "UNKNOWN_DATABASE": "database",
@@ -289,7 +293,7 @@ func nearName(info *errdetails.ErrorInfo, message string) string {
 // explainTransport is explain for errors that the server has not written.
 func (c *connection) explainTransport(s *status.Status) error {
 	if s.Code() == codes.Unavailable {
-		if text := c.missing(s.Message()); text != "" {
+		if text := c.wrongFlag(s.Message()); text != "" {
 			return fmt.Errorf("%s (%s)", text, s.Message())
 		}
 		return fmt.Errorf("no answer from %s: start a server with caretaker serve or caretaker dev, or "+
@@ -302,10 +306,10 @@ func (c *connection) explainTransport(s *status.Status) error {
 	return fmt.Errorf("%s: %s", s.Code(), s.Message())
 }
 
-// missing says which flag a connection lacks, or has too many, by what went wrong; "" if that is
-// something else. A server that refuses a certificate may do so after the client thinks that it is
-// connected: then the client sees no more than the end of the connection.
-func (c *connection) missing(problem string) string {
+// wrongFlag names the flag that caused a problem of the connection, "" for other problems. A server
+// may refuse a certificate after the client has connected: then the client only sees the end of the
+// connection.
+func (c *connection) wrongFlag(problem string) string {
 	has := func(texts ...string) bool {
 		return slices.ContainsFunc(texts, func(t string) bool { return strings.Contains(problem, t) })
 	}
@@ -313,8 +317,8 @@ func (c *connection) missing(problem string) string {
 	switch {
 	case has("error reading from server"):
 		// What is read before is the server preface: the connection had been established.
-		return "the connection to " + c.address + " was lost during the call: caretaker runs shows the runs " +
-			"once a server answers"
+		return "the connection to " + c.address + " was lost during the call: caretaker runs " +
+			"shows the runs once a server answers"
 	case has("not look like a TLS handshake"):
 		return "the server at " + c.address + " does not use TLS: leave --tls and --tls-* out"
 	case ended && !c.secure():
@@ -332,23 +336,6 @@ func (c *connection) missing(problem string) string {
 			"one with --tls-cert and --tls-key"
 	}
 	return ""
-}
-
-// show prints an answer: as protobuf JSON, or with text.
-func (out *terminal) show(answer proto.Message, text func() error) error {
-	if !out.asJSON {
-		return text()
-	}
-	return out.printJSON(answer, protojson.MarshalOptions{Multiline: true, Indent: "  "})
-}
-
-func (out *terminal) printJSON(message proto.Message, options protojson.MarshalOptions) error {
-	options.EmitDefaultValues = true
-	document, err := options.Marshal(message)
-	if err != nil {
-		return fmt.Errorf("write the answer as JSON: %w", err)
-	}
-	return out.write(printableJSON(string(document)) + "\n")
 }
 
 // asCommands replaces the API's methods in a message by commands: ResumeWorker by caretaker resume.

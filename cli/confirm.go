@@ -1,44 +1,26 @@
 package cli
 
 import (
-	"bufio"
 	"context"
+	"errors"
 	"fmt"
-	"os"
-	"strings"
 
 	"github.com/google/uuid"
-	"golang.org/x/term"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // candidatesShown is how many candidates the question before a run names.
 const candidatesShown = 10
 
-// asks reports whether a user can be asked: input and messages are a terminal.
-func (out *terminal) interactive() bool {
-	for _, stream := range []any{out.std.In, out.std.Err} {
-		file, ok := stream.(*os.File)
-		if !ok || !term.IsTerminal(int(file.Fd())) {
-			return false
-		}
-	}
-	return true
-}
-
-// agrees reads the answer to a question: only y and yes agree.
-func (out *terminal) agreed() bool {
-	line, err := bufio.NewReader(out.std.In).ReadString('\n')
-	answer := strings.ToLower(strings.TrimSpace(line))
-	return err == nil && (answer == "y" || answer == "yes")
-}
-
-// confirm makes a dry run, shows what the run would do, and asks. The run is then held to what was
-// shown, unless not all could be looked at, which the question says. It returns the dry run, and
-// whether there is something to do at all.
+// confirm makes a dry run, shows its candidates, and asks. The run is then limited to them, unless
+// the dry run could not check all, which the question mentions. It returns the dry run, and whether
+// it has found work.
 func confirm(
 	ctx context.Context, a *app, client api, request *pb.RunBatchRequest,
 ) (plan *pb.Run, due bool, err error) {
@@ -73,7 +55,7 @@ func confirm(
 		return nil, false, errDeclined
 	}
 	request.ExpectedDigest = plan.GetCandidatesDigest()
-	// Of several databases the one that was looked at.
+	// With several databases, the database of the dry run.
 	request.Database = plan.GetDatabase()
 	return plan, true, nil
 }
@@ -93,3 +75,56 @@ func summarize(out *terminal, plan *pb.Run) error {
 	}
 	return nil
 }
+
+// explainChange adds what to do if a run was refused because its candidates differ from those of
+// the dry run. It returns other errors unchanged. confirmed: this command made the dry run.
+func explainChange(err error, confirmed bool) error {
+	s, _ := status.FromError(err)
+	for _, detail := range s.Details() {
+		info, ok := detail.(*errdetails.ErrorInfo)
+		if !ok || info.GetReason() != "PLAN_CHANGED" {
+			continue
+		}
+		what := "the candidates are not those of the dry run any more"
+		if info.GetMetadata()["candidates_digest"] == "" {
+			what = "the candidates could not all be looked at in the time of a run"
+		}
+		again := "look at a new dry run, and give --expected-digest what it prints as digest"
+		if confirmed {
+			again = "caretaker run shows what it would do now, and asks again"
+		}
+		return fmt.Errorf("nothing was done: %s; %s (PLAN_CHANGED, run %s)",
+			what, again, info.GetMetadata()["run_id"])
+	}
+	return err
+}
+
+// nothingDue reports whether a plan has neither candidates nor counts. The plans of loose foreign
+// keys only have counts, and those that reached a limit are incomplete.
+func nothingDue(plan *pb.Run) bool {
+	complete := plan.GetCandidatesDigest() != "" ||
+		plan.GetWorker() == loosefk.Name && !plan.GetOverLimit()
+	return complete && len(plan.GetCandidates()) == 0 && plan.GetMoreCandidates() == 0 &&
+		counts(plan) == ""
+}
+
+// extent is how much a run would change, for the question before it.
+func extent(plan *pb.Run) string {
+	if n := int64(len(plan.GetCandidates())) + plan.GetMoreCandidates(); n > 0 {
+		return run.Pluralize(n, "candidate")
+	}
+	rows, least := int64(0), ""
+	for _, d := range plan.GetDefinitions() {
+		rows += d.GetRows()
+		if d.GetAtLeast() {
+			least = "at least "
+		}
+	}
+	if records := plan.GetCounts()["processed_records"]; rows == 0 && records > 0 {
+		return run.Pluralize(records, "record") + " without rows"
+	}
+	return least + run.Pluralize(rows, "row")
+}
+
+// errDeclined ends a command whose question was not answered with yes.
+var errDeclined = errors.New("nothing was done; --yes runs without the question")

@@ -16,7 +16,7 @@ import (
 )
 
 // databases opens the configured databases in the order of the rotation. Two names for the same
-// database are an error; one that does not answer is compared once it does. closeAll closes them.
+// database are an error. A database that does not answer is compared once it does.
 func databases(
 	ctx context.Context, c *settings,
 ) (open []*repo.Database, closeAll func(), err error) {
@@ -65,6 +65,21 @@ func (a *app) withDatabases(
 	return do(ctx, configuration, open)
 }
 
+// checkMigrated checks the schema maintenance, in main with the tables of the job queue.
+func checkMigrated(ctx context.Context, d *repo.Database) error {
+	if err := d.CheckMigrated(ctx); err != nil || d.Name != "main" || d.LooseForeignKeysOnly {
+		return err
+	}
+	return scheduler.CheckQueueMigrated(ctx, d)
+}
+
+// connectionRefused names the key whose URL is wrong, or whose user has no permission.
+func connectionRefused(name string, refused *repo.Error) error {
+	key := "databases." + name + ".url"
+	return fmt.Errorf("%s (%s): %s: %w",
+		key, config.Variable(key), refused.Why(), refused.Cause())
+}
+
 // useReplicas gives the databases their read replicas. A wrong URL of a replica is a warning.
 func (i *instance) useReplicas(ctx context.Context, c *config.Config) {
 	for n, d := range i.databases { // in the order of the configuration
@@ -76,8 +91,8 @@ func (i *instance) useReplicas(ctx context.Context, c *config.Config) {
 }
 
 // checkDatabases refuses databases that are not migrated or that refuse the connection. It warns
-// of those that do not answer, of replicas that cannot be read, and of poolers for which the URL
-// lacks a parameter.
+// of databases that do not answer, of replicas that cannot be read, and of poolers for which the
+// URL needs a parameter.
 func (i *instance) checkDatabases(ctx context.Context) error {
 	var missing []string
 	for _, d := range i.databases {
@@ -106,27 +121,12 @@ func (i *instance) checkDatabases(ctx context.Context) error {
 	return nil
 }
 
-// checkMigrated checks the schema maintenance, in main with the tables of the job queue.
-func checkMigrated(ctx context.Context, d *repo.Database) error {
-	if err := d.CheckMigrated(ctx); err != nil || d.Name != "main" || d.LooseForeignKeysOnly {
-		return err
-	}
-	return scheduler.CheckQueueMigrated(ctx, d)
-}
-
-// connectionRefused names the key whose URL is wrong, or whose user lacks a privilege.
-func connectionRefused(name string, refused *repo.Error) error {
-	key := "databases." + name + ".url"
-	return fmt.Errorf("%s (%s): %s: %w",
-		key, config.Variable(key), refused.Why(), refused.Cause())
-}
-
-// watchInterval is how often a database is checked; one that does not answer is checked more often
-// at first.
+// watchInterval is how often a database is checked. A database that does not answer is checked more
+// often at first.
 const watchInterval = 5 * time.Second
 
-// watchDatabase logs when a database becomes unusable, and when it is usable again or has to be
-// migrated. Nothing depends on it: whatever needs the database tries for itself.
+// watchDatabase logs when a database becomes unusable, usable again, or not migrated. Nothing
+// depends on it: each user of the database retries on its own.
 func (i *instance) watchDatabase(ctx context.Context, d *repo.Database) {
 	pace := run.Backoff{First: time.Second, Most: watchInterval}
 	logged, migrated := usable, false
@@ -184,4 +184,31 @@ func (i *instance) logDatabase(ctx context.Context, d *repo.Database, err error)
 	default:
 		logger.WarnContext(ctx, "database not usable, retrying", "error", err.Error())
 	}
+}
+
+// eachDatabase opens the configured databases, or the one of that name, for do; keep is how long
+// receipts are kept.
+func (a *app) eachDatabase(
+	c *cobra.Command, name string,
+	do func(ctx context.Context, d *repo.Database, keep time.Duration) error,
+) error {
+	return a.withDatabases(c, func(ctx context.Context, s *settings, open []*repo.Database) error {
+		found := false
+		for _, d := range open {
+			if name != "" && name != "all" && name != d.Name {
+				continue
+			}
+			found = true
+			if err := d.CheckMigrated(ctx); err != nil {
+				return fmt.Errorf("%w: run `caretaker migrate` first", err)
+			}
+			if err := do(ctx, d, s.service.Receipts.Keep); err != nil {
+				return err
+			}
+		}
+		if !found {
+			return usage(fmt.Errorf("there is no database %q in the configuration", name))
+		}
+		return nil
+	})
 }

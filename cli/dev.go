@@ -36,7 +36,6 @@ const (
 	trickleInterval = 10 * time.Second
 )
 
-// dev runs a server on a private PostgreSQL with demo data.
 func devCommand(a *app) *cobra.Command {
 	var dir, listen string
 	command := &cobra.Command{
@@ -210,8 +209,8 @@ func printSummary(a *app, i *instance, p *playground) {
 	if metrics := i.metricsAddress(); metrics != "" {
 		a.println("metrics   http://%s/metrics", metrics)
 	}
-	a.println("\nSome of the demo data needs a decision by a person, so that the page shows how that " +
-		"looks.")
+	a.println("\nSome of the demo data needs a decision by a person, " +
+		"so that the page shows how that looks.")
 	a.println("README.md goes on from here: \"Five minutes\", then \"On your own databases\".")
 	a.println("\nTry, in another terminal:")
 	a.println(call, "", address, "GetStatus")
@@ -219,5 +218,6 @@ func printSummary(a *app, i *instance, p *playground) {
 	a.println(call, `-d '{`+work+`}' `, address, "RunBatch")
 	a.println(call, "", address, "ListRuns")
 	a.println("  %s status --address %s", os.Args[0], address)
-	a.println("  %s run loose_foreign_keys_cleanup --database main --address %s\n", os.Args[0], address)
+	a.println("  %s run loose_foreign_keys_cleanup --database main --address %s\n",
+		os.Args[0], address)
 }

@@ -80,13 +80,6 @@ func doctorCommand(a *app) *cobra.Command {
 		Use:     "doctor",
 		GroupID: groupServe,
 		Short:   "Check the configuration, the databases and what caretaker needs of them",
-		Long: "Check the configuration, the databases and what caretaker needs of them, without\n" +
-			"changing anything: connections, versions, clocks, schema, rights, definitions,\n" +
-			"triggers, indexes, replicas, poolers, ports. What is wrong comes with a remedy.\n" +
-			"Exits with 1 if there are errors, with 0 if there are only warnings.\n\n" +
-			"With --grants it prints the statements that give a role the rights that the\n" +
-			"configured workers and their jobs need, and no others. Each database has a part of\n" +
-			"its own: with --database it prints that part alone, to be run there.",
 		Args: func(c *cobra.Command, args []string) error {
 			for _, name := range []string{"role", "database"} {
 				if c.Flags().Changed(name) && !grants {

@@ -133,7 +133,8 @@ func (d *doctor) pooler(ctx context.Context, database *repo.Database, found *fin
 		return err
 	}
 	if err != nil {
-		found.failed("the connection goes through a pooler that may lose prepared statements", err.Error())
+		found.failed("the connection goes through a pooler that may lose prepared statements",
+			err.Error())
 	}
 	f := d.facts[database]
 	for _, name := range f.Harmful {

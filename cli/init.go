@@ -18,7 +18,7 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// setup is what init writes down, by flags, answers and what the databases show.
+// setup is what init writes, from flags, answers and the databases.
 type setup struct {
 	*terminal
 	// file is the configuration.
@@ -28,18 +28,17 @@ type setup struct {
 	// URL and Replica are main's, Others the databases besides.
 	URL, Replica string
 	Others       []config.Database
-	// Definitions is the file of the definitions; wroteRules says that there was none.
+	// Definitions is the file of the definitions; wroteRules reports that it is new.
 	Definitions string
 	wroteRules  bool
 	// Listen and Web are addresses, TLSCert and TLSKey files.
 	Listen, Web, TLSCert, TLSKey string
-	// force overwrites. asking: somebody is there to answer, through input.
+	// force overwrites. asking: a person answers questions through input.
 	force, asking bool
 	input         *bufio.Reader
 	survey        repo.Survey
 }
 
-// init writes a configuration.
 func initCommand(a *app) *cobra.Command {
 	s := &setup{terminal: a.terminal}
 	var others []string
@@ -48,11 +47,7 @@ func initCommand(a *app) *cobra.Command {
 		Use:     "init",
 		GroupID: groupServe,
 		Short:   "Write a configuration, and a file for definitions of loose foreign keys",
-		Long: "Write a configuration, and a file for definitions of loose foreign keys.\n\n" +
-			"On a terminal it asks for what no flag says. It connects to the databases and looks at\n" +
-			"their tables, and changes nothing there. The configuration is the file of --config,\n" +
-			"caretaker.yml unless that is given. A file that is there stays, unless --force is given.",
-		Args: between(0, 0),
+		Args:    between(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, stop := untilSignal(c.Context())
 			defer stop()
@@ -118,7 +113,7 @@ func (s *setup) write(ctx context.Context) error {
 	return s.done()
 }
 
-// databases connects to all of them. On a terminal it asks for main's until one answers.
+// databases connects to all databases. On a terminal it asks for the URL of main until one answers.
 func (s *setup) databases(ctx context.Context) error {
 	for {
 		if s.URL == "" {
@@ -130,7 +125,7 @@ func (s *setup) databases(ctx context.Context) error {
 		if s.URL == "" {
 			return usage(errors.New("--url is required: where the database is, postgres://…"))
 		}
-		err := s.look(ctx)
+		err := s.surveyMain(ctx)
 		if err == nil {
 			break
 		}
@@ -153,9 +148,9 @@ func (s *setup) databases(ctx context.Context) error {
 	return s.differ(ctx)
 }
 
-// differ refuses two names for one database, as all that reads the configuration would.
+// differ refuses two names for one database, as all commands would.
 func (s *setup) differ(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, connectTime)
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	all := &settings{Config: &config.Config{
 		Databases: append([]config.Database{{Name: mainDatabase, URL: s.URL}}, s.Others...),
@@ -167,21 +162,21 @@ func (s *setup) differ(ctx context.Context) error {
 	return err
 }
 
-// look connects to main and looks at its tables.
-func (s *setup) look(ctx context.Context) error {
+// surveyMain connects to main and inspects its tables.
+func (s *setup) surveyMain(ctx context.Context) error {
 	return s.connect(ctx, mainDatabase, "--url", s.URL, func(d *repo.Database) (err error) {
 		s.survey, err = d.Survey(ctx)
 		return err
 	})
 }
 
-// connectTime bounds each connection that is tried.
-const connectTime = 10 * time.Second
+// connectTimeout bounds each connection.
+const connectTimeout = 10 * time.Second
 
 func (s *setup) connect(
-	ctx context.Context, name, flag, url string, look func(*repo.Database) error,
+	ctx context.Context, name, flag, url string, inspect func(*repo.Database) error,
 ) error {
-	ctx, cancel := context.WithTimeout(ctx, connectTime)
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	d, err := repo.Open(ctx, name, url)
 	if err != nil {
@@ -189,8 +184,8 @@ func (s *setup) connect(
 	}
 	defer d.Close()
 	err = d.Ping(ctx)
-	if err == nil && look != nil {
-		err = look(d)
+	if err == nil && inspect != nil {
+		err = inspect(d)
 	}
 	if refused, ok := errors.AsType[*repo.Error](err); ok && refused.Refused() {
 		return fmt.Errorf("%s: %s: %w", flag, refused.Why(), refused.Cause())
@@ -201,7 +196,7 @@ func (s *setup) connect(
 	return nil
 }
 
-// questions settles what is not known yet.
+// questions asks for the settings that are not known yet.
 func (s *setup) questions() error {
 	proposed := service.UseLooseForeignKeys
 	if s.survey.GitLab {
@@ -234,7 +229,7 @@ func (s *setup) questions() error {
 		s.ask("File of its key (PEM)", "", &s.TLSKey))
 }
 
-// ask asks on a terminal; else, and for an empty answer, it takes what is proposed.
+// ask asks on a terminal. Without one, and for an empty answer, it takes the proposed value.
 func (s *setup) ask(question, proposed string, to *string) error {
 	*to = proposed
 	if !s.asking {

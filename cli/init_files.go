@@ -1,6 +1,7 @@
 package cli
 
 import (
+	_ "embed"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,19 +15,10 @@ import (
 	"github.com/caretaker-go/caretaker/service/loosefk"
 )
 
-// emptyDefinitions is what a file of definitions begins with.
-const emptyDefinitions = `# Loose foreign keys: what happens to children once their parent is deleted.
-# Each entry is a child table, with one or several of its columns that refer to parents.
-#
-# order_items:
-#   - table: orders              # the parent, known by its key id
-#     column: order_id           # the child's column; it needs an index
-#     on_delete: async_delete    # the child is deleted
-# invoices:
-#   - table: orders
-#     column: order_id
-#     on_delete: async_nullify   # the child stays, its column becomes NULL
-`
+// emptyDefinitions is the content of a new file of definitions.
+//
+//go:embed definitions.yml
+var emptyDefinitions string
 
 // text is the configuration.
 func (s *setup) text() (string, error) {
@@ -85,8 +77,8 @@ func (s *setup) passwords() (names []string) {
 	return names
 }
 
-// writeFiles writes the configuration, once it has been found to load, and the definitions if there
-// are none.
+// writeFiles writes the configuration after loading it on trial, and the definitions if there are
+// none.
 func (s *setup) writeFiles() error {
 	text, err := s.text()
 	if err != nil {
@@ -116,8 +108,11 @@ func (s *setup) writeFiles() error {
 	}
 	if _, err := s.std.Env.Load(temporary.Name(), &service.Config{}); err != nil {
 		readable := strings.ReplaceAll(err.Error(), temporary.Name(), filepath.Base(s.file))
-		return lines(append([]string{"nothing was written, as this would not be a configuration:"},
-			strings.Split(readable, "\n")...))
+		err = errors.New("nothing was written, as this would not be a configuration:")
+		for line := range strings.SplitSeq(readable, "\n") {
+			err = errors.Join(err, errors.New(line))
+		}
+		return err
 	}
 	if err := s.writeDefinitions(); err != nil {
 		return err
@@ -133,7 +128,7 @@ func (s *setup) writeFiles() error {
 	return nil
 }
 
-// writeDefinitions leaves a file alone that is there.
+// writeDefinitions keeps a file that exists.
 func (s *setup) writeDefinitions() error {
 	const create = os.O_CREATE | os.O_EXCL | os.O_WRONLY
 	file, err := os.OpenFile(s.Definitions, create, 0o644) //nolint:gosec // no secret
@@ -152,7 +147,7 @@ func (s *setup) writeDefinitions() error {
 	return nil
 }
 
-// done says what was written, and what to do next.
+// done prints what was written, and the next commands.
 func (s *setup) done() error {
 	next := s.next()
 	if s.asJSON {

@@ -9,10 +9,8 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/caretaker-go/caretaker/access"
@@ -25,6 +23,12 @@ import (
 	"github.com/caretaker-go/caretaker/telemetry"
 	"github.com/caretaker-go/caretaker/web"
 )
+
+// onlyHere reports whether only this host can reach an address.
+func onlyHere(a net.Addr) bool {
+	tcp, ok := a.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
+}
 
 // instance is a running server with everything that belongs to it. serve and dev have one each.
 type instance struct {
@@ -169,13 +173,13 @@ const (
 	metricsIdleTimeout = 5 * time.Minute
 )
 
-// guardMetrics shows the metrics on loopback to everybody, and beyond it as the status page is
-// shown: with TLS and to viewers, if there are such.
+// guardMetrics shows the metrics on loopback to all clients, and beyond it as the status page is
+// shown: with TLS and to viewers, if any are configured.
 func (i *instance) guardMetrics(at net.Addr, all http.Handler) (http.Handler, *tls.Config) {
 	if onlyHere(at) {
 		return all, nil
 	}
-	// A server of HTTP changes its configuration of TLS: each needs its own.
+	// An HTTP server changes its TLS configuration: each needs its own.
 	return i.access.Guard(all), i.secure.Clone()
 }
 
@@ -221,22 +225,6 @@ const (
 	callsTimeout = 5 * time.Second
 	flushTimeout = 5 * time.Second
 )
-
-// untilSignal returns a context that ends with the first SIGINT or SIGTERM. A second one kills the
-// process.
-func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
-	return ctx, stop
-}
-
-// onHangup returns a channel that receives SIGHUP, which from now on does not end the process, until
-// stop is called.
-func onHangup() (hangups chan os.Signal, stop func()) {
-	hangups = make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	return hangups, func() { signal.Stop(hangups) }
-}
 
 // run serves until ctx ends or a listener breaks, and then shuts down.
 func (i *instance) run(ctx context.Context) error {
@@ -292,8 +280,8 @@ func (i *instance) reloadOnHangup(ctx context.Context) {
 	}
 }
 
-// shutdown ends everything in an order in which nothing is lost: no new work is taken, runs and
-// jobs end, calls get their answers, and then the rest is closed.
+// shutdown loses nothing: it takes no new work, ends runs and jobs, answers the calls, and then
+// closes everything else.
 func (i *instance) shutdown(ctx context.Context) {
 	i.server.Drain()
 	i.stopScheduler()

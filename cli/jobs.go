@@ -3,12 +3,15 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/caretaker-go/caretaker/config"
@@ -17,7 +20,6 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// jobs lists the newest deferred jobs, or a page of older ones.
 func jobsCommand(a *app) *cobra.Command {
 	request := &pb.ListJobsRequest{}
 	command := &cobra.Command{
@@ -47,8 +49,8 @@ func jobsCommand(a *app) *cobra.Command {
 
 func describeJobs(out *terminal, answer *pb.ListJobsResponse) error {
 	columns := []column{
-		col("JOB"), col("KIND", cut), col("ARGUMENTS", cut), col("STATE", colored), col("ATTEMPT", dropFirst),
-		col("DUE", timestamp, dropSecond), col("RUN", dropFirst), col("OUTCOME", cut),
+		{"JOB", 0}, {"KIND", cut}, {"ARGUMENTS", cut}, {"STATE", colored}, {"ATTEMPT", dropFirst},
+		{"DUE", timestamp | dropSecond}, {"RUN", dropFirst}, {"OUTCOME", cut},
 	}
 	return printTable(out, columns, answer.GetJobs(), func(j *pb.Job) []any {
 		return []any{
@@ -61,7 +63,7 @@ func describeJobs(out *terminal, answer *pb.ListJobsResponse) error {
 
 func jobState(job *pb.Job) string { return word(job.GetJobState(), "JOB_STATE_") }
 
-// arguments are those of a job that are not null, in one line: first the ID of what it is about.
+// arguments are those of a job that are not null, in one line: first the ID of its target.
 func arguments(job *pb.Job) string {
 	var parts []string
 	names := slices.Sorted(maps.Keys(job.GetArgs().GetFields()))
@@ -81,17 +83,16 @@ func arguments(job *pb.Job) string {
 	return strings.Join(parts, " ")
 }
 
-// lastOutcome is the outcome of a job's last attempt with its reason and, unless the attempt did
-// what it was for, the text of its error.
+// lastOutcome is the outcome of a job's last attempt with its reason and, if it failed, its error.
 func lastOutcome(job *pb.Job) string {
 	text := strings.TrimSpace(job.GetOutcome() + " " + job.GetReason())
 	if text != "" && job.GetFinalizedAt() == nil {
 		text = "last: " + text
 	}
-	if words := failure(job); words != "" && job.GetReason() != "" {
-		text += ": " + words
+	if failed := failure(job); failed != "" && job.GetReason() != "" {
+		text += ": " + failed
 	} else {
-		text = strings.TrimSpace(text + " " + words)
+		text = strings.TrimSpace(text + " " + failed)
 	}
 	return text
 }
@@ -102,14 +103,13 @@ func failure(job *pb.Job) string {
 	if len(failures) == 0 || slices.Contains(harmless, job.GetOutcome()) {
 		return ""
 	}
-	words := strings.TrimPrefix(failures[len(failures)-1].GetError(), "refused: ")
+	text := strings.TrimPrefix(failures[len(failures)-1].GetError(), "refused: ")
 	if job.GetReason() == "" {
-		return words
+		return text
 	}
-	return strings.TrimPrefix(strings.TrimPrefix(words, job.GetReason()), ": ")
+	return strings.TrimPrefix(strings.TrimPrefix(text, job.GetReason()), ": ")
 }
 
-// showJob shows a job with its failed attempts.
 func showJobCommand(a *app) *cobra.Command {
 	request := &pb.GetJobRequest{}
 	return &cobra.Command{
@@ -153,7 +153,7 @@ func describeJob(out *terminal, job *pb.Job) error {
 	return changedRows(out, job.GetTables())
 }
 
-// worked is how long its attempts took together.
+// worked is the duration of all attempts.
 func worked(job *pb.Job) string {
 	if job.GetDuration() == nil {
 		return none
@@ -161,18 +161,17 @@ func worked(job *pb.Job) string {
 	return job.GetDuration().AsDuration().String()
 }
 
-// changedRows prints what was changed, by table; nothing where that is nothing.
+// changedRows prints the changed rows by table, and nothing without any.
 func changedRows(out *terminal, tables []*pb.TableCount) error {
 	if len(tables) == 0 {
 		return nil
 	}
-	columns := []column{col("TABLE", cut), col("DELETED"), col("UPDATED")}
+	columns := []column{{"TABLE", cut}, {"DELETED", 0}, {"UPDATED", 0}}
 	return printTable(out, columns, tables, func(t *pb.TableCount) []any {
 		return []any{t.GetTable(), t.GetDeleted(), t.GetUpdated()}
 	})
 }
 
-// cancelJob stops a job.
 func cancelJobCommand(a *app) *cobra.Command {
 	request := &pb.CancelJobRequest{}
 	command := &cobra.Command{
@@ -201,8 +200,8 @@ func cancelJobCommand(a *app) *cobra.Command {
 	return command
 }
 
-// endedBefore says that a job that was to be cancelled had ended, and not because somebody had
-// cancelled it.
+// endedBefore reports whether a job had ended before it could be cancelled. A job that was already
+// cancelled counts as cancelled.
 func endedBefore(job *pb.Job) bool {
 	cancelled := job.GetJobState() == pb.JobState_JOB_STATE_CANCELLED && job.GetCancellation() != nil
 	return job.GetFinalizedAt() != nil && !cancelled
@@ -218,7 +217,6 @@ func describeCancelled(out *terminal, job *pb.Job) error {
 	return nil
 }
 
-// retryJob makes a job run again.
 func retryJobCommand(a *app) *cobra.Command {
 	request := &pb.RetryJobRequest{}
 	return &cobra.Command{
@@ -231,10 +229,145 @@ func retryJobCommand(a *app) *cobra.Command {
 				out.println("job %d %s is running: nothing was changed", job.GetId(), job.GetKind())
 				return nil
 			}
-			out.println("job %d %s is %s, due %s; it will check everything again before it changes anything; "+
-				"caretaker jobs show %d shows its outcome",
+			out.println("job %d %s is %s, due %s; it will check everything again before it changes "+
+				"anything; caretaker jobs show %d shows its outcome",
 				job.GetId(), job.GetKind(), jobState(job), out.moment(job.GetScheduledAt()), job.GetId())
 			return nil
 		}),
+	}
+}
+
+func outsideCommand(a *app) *cobra.Command {
+	request := &pb.ListOutsideRequest{}
+	var all, pending, plain bool
+	command := &cobra.Command{
+		Use:   "outside [JOB]",
+		Short: "List paths of repositories that deleted rows have left, oldest first",
+		RunE: func(c *cobra.Command, _ []string) error {
+			request.PendingOnly = pending && !all
+			if plain {
+				return a.ask(c.Context(), func(ctx context.Context, client api) error {
+					return plainOutside(ctx, a, client, request)
+				})
+			}
+			return call(a, listOutside, request, describeOutside)(c, nil)
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&request.RunId, "run", "", "only of the run with this `id`")
+	flags.BoolVar(&all, "all", false, "also those that are marked as done")
+	flags.BoolVar(&pending, "pending", true, "only those that are not marked as done")
+	flags.BoolVar(&plain, "plain", false,
+		"every path in a line of its own, behind its id and a tab, for scripts")
+	command.MarkFlagsMutuallyExclusive("all", "pending")
+	pageFlags(command, "more paths", &request.PageSize, &request.PageToken)
+	command.Args = func(c *cobra.Command, args []string) error {
+		switch {
+		case plain && a.asJSON:
+			return errors.New("give --plain or --output json")
+		case len(args) == 0:
+			return nil
+		case request.GetRunId() != "":
+			return errors.New("give JOB or --run, not both: a path is of one of them")
+		}
+		return jobArgument(&request.JobId)(c, args)
+	}
+	command.AddCommand(outsideDoneCommand(a))
+	return command
+}
+
+// listOutside is ListOutside with an error for an unknown job without paths. Paths stay when their
+// job is pruned.
+//
+//nolint:revive // The order of the parameters is that of a method of the API, as call takes it.
+func listOutside(
+	client api, ctx context.Context, request *pb.ListOutsideRequest, options ...grpc.CallOption,
+) (*pb.ListOutsideResponse, error) {
+	answer, err := client.ListOutside(ctx, request, options...)
+	if err != nil || len(answer.GetPaths()) > 0 || request.GetJobId() == 0 {
+		return answer, err
+	}
+	all, err := client.ListOutside(ctx, &pb.ListOutsideRequest{JobId: request.GetJobId(), PageSize: 1})
+	if err == nil && len(all.GetPaths()) == 0 {
+		_, err = client.GetJob(ctx, &pb.GetJobRequest{Id: request.GetJobId()})
+	}
+	return answer, err
+}
+
+func describeOutside(out *terminal, answer *pb.ListOutsideResponse) error {
+	columns := []column{
+		{"ID", 0}, {"KIND", dropSecond}, {"PATH", 0}, {"LEFT BY", dropSecond},
+		{"AT", timestamp | dropSecond}, {"DONE", timestamp}, {"BY", dropSecond},
+	}
+	return printTable(out, columns, answer.GetPaths(), func(p *pb.OutsidePath) []any {
+		by := "run " + p.GetRunId()
+		if p.GetJobId() != 0 {
+			by = "job " + number(p.GetJobId())
+		}
+		return []any{
+			p.GetId(), p.GetKind(), p.GetPath(), by, p.GetCreatedAt(), p.GetDoneAt(),
+			cmp.Or(p.GetDoneBy(), none),
+		}
+	})
+}
+
+// plainOutside prints all pages, without paths that would be more than a line.
+func plainOutside(
+	ctx context.Context, a *app, client api, request *pb.ListOutsideRequest,
+) (leftOut error) {
+	request.PageSize = maxPageSize
+	err := everyPage(&request.PageToken, func() (page, error) {
+		answer, err := listOutside(client, ctx, request)
+		for _, p := range answer.GetPaths() {
+			if strings.ContainsFunc(p.GetPath(), unicode.IsControl) {
+				// A script would read several lines, and remove paths that were not listed.
+				a.note("path %d is left out, it has control characters: %q", p.GetId(), p.GetPath())
+				leftOut = &exitError{code: exitFailed}
+				continue
+			}
+			a.println("%d\t%s", p.GetId(), p.GetPath())
+		}
+		return answer, err
+	})
+	return cmp.Or(err, leftOut)
+}
+
+func outsideDoneCommand(a *app) *cobra.Command {
+	var ids []int64
+	return &cobra.Command{
+		Use:   "done ID...",
+		Short: "Say that nothing is left at these paths, once what was there is removed",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("missing argument ID: caretaker jobs outside lists them")
+			}
+			var err error
+			for _, arg := range args {
+				var id int64
+				err = cmp.Or(err, parseID(arg, "path: caretaker jobs outside lists them", &id))
+				ids = append(ids, id)
+			}
+			return err
+		},
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.ask(c.Context(), func(ctx context.Context, client api) error {
+				all := &pb.AckOutsideResponse{}
+				for some := range slices.Chunk(ids, maxPageSize) {
+					answer, err := client.AckOutside(ctx, &pb.AckOutsideRequest{Ids: some})
+					if err != nil {
+						return err
+					}
+					all.Paths = append(all.Paths, answer.GetPaths()...)
+				}
+				return a.show(all, func() error {
+					verb := "are"
+					if len(all.GetPaths()) == 1 {
+						verb = "is"
+					}
+					a.println("%s %s done", run.Pluralize(len(all.GetPaths()), "path"), verb)
+					return nil
+				})
+			})
+		},
 	}
 }

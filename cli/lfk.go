@@ -20,7 +20,7 @@ import (
 type lfk struct {
 	*terminal
 	app *app
-	// database is the one to work on; "" stands for all that are configured.
+	// database is the name of the selected database, "" for all.
 	database string
 }
 
@@ -30,7 +30,6 @@ func lfkCommand(a *app) *cobra.Command {
 		Use:     "lfk",
 		GroupID: groupServe,
 		Short:   "Set up and check loose foreign keys: queue, triggers, definitions, records, orphans",
-		Example: "  caretaker lfk lint --config caretaker.yml",
 		Args:    commandOnly,
 		RunE: func(*cobra.Command, []string) error {
 			return usage(errors.New("missing command: lint, install, track, untrack, dead, retry, " +
@@ -51,12 +50,16 @@ type action func(ctx context.Context, keys loosefk.Admin, args []string) error
 // tables, records and children are errors of usage.
 func (l *lfk) with(do action) func(*cobra.Command, []string) error { return l.body(true, do) }
 
-// withTables is with for a command that does without the definitions where they cannot be read.
-func (l *lfk) withTables(do action) func(*cobra.Command, []string) error { return l.body(false, do) }
+// withTables is with for a command that runs without the definitions if they cannot be read.
+func (l *lfk) withTables(do action) func(*cobra.Command, []string) error {
+	return l.body(false, do)
+}
 
 func (l *lfk) body(needsDefinitions bool, do action) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, args []string) error {
-		err := l.app.withDatabases(c, func(ctx context.Context, s *settings, open []*repo.Database) error {
+		err := l.app.withDatabases(c, func(
+			ctx context.Context, s *settings, open []*repo.Database,
+		) error {
 			keys, err := lfkAdmin(service.Settings[loosefk.Config](&s.service), l.database)
 			if _, wrong := errors.AsType[*loosefk.DefinitionsError](err); wrong && !needsDefinitions {
 				l.note("warning: the definitions cannot be read, and are not looked at: %v", err)
@@ -75,8 +78,8 @@ func (l *lfk) body(needsDefinitions bool, do action) func(*cobra.Command, []stri
 	}
 }
 
-// withAll is with for a command that needs all databases, and whose --database selects something
-// else: its name only has to be one of them.
+// withAll is with for a command that needs all databases: its --database selects a child table, and
+// only has to be a configured name.
 func (l *lfk) withAll(do action) func(*cobra.Command, []string) error {
 	return l.with(func(ctx context.Context, keys loosefk.Admin, args []string) error {
 		known := slices.ContainsFunc(keys.Databases, func(d *repo.Database) bool {
@@ -103,13 +106,20 @@ func lfkAdmin(worker *loosefk.Config, database string) (keys loosefk.Admin, err 
 	return keys, err
 }
 
+// reportDatabases is report for what was done in each database.
+func reportDatabases[T any](l *lfk, err error, done []T, text func(T)) error {
+	return l.report(err, map[string]any{"databases": done}, func() {
+		for _, d := range done {
+			text(d)
+		}
+	})
+}
+
 func (l *lfk) lint() *cobra.Command {
 	return &cobra.Command{
 		Use:   "lint",
 		Short: "Check the definitions against the databases, without changing anything",
-		Long: "Check the definitions file, tables, columns, indexes, triggers, the queue and its\n" +
-			"pending records. Exits with 1 if there are errors, with 0 if there are only warnings.",
-		Args: between(0, 0),
+		Args:  between(0, 0),
 		RunE: l.with(func(ctx context.Context, keys loosefk.Admin, _ []string) error {
 			result, err := keys.Lint(ctx)
 			if result.Findings != nil {
@@ -127,7 +137,8 @@ func (l *lfk) lint() *cobra.Command {
 
 func (l *lfk) findings(result loosefk.Lint) {
 	for _, f := range result.Findings {
-		l.println("%-7s  %s  %s  %s: %s", f.Severity, f.Code, cmp.Or(f.Database, none), f.Object, f.Advice)
+		l.println("%-7s  %s  %s  %s: %s",
+			f.Severity, f.Code, cmp.Or(f.Database, none), f.Object, f.Advice)
 	}
 	summary := run.Pluralize(result.Errors, "error") + ", " + run.Pluralize(result.Warnings, "warning")
 	if len(result.Unchecked) > 0 {
@@ -145,10 +156,8 @@ func (l *lfk) install() *cobra.Command {
 		RunE: l.withTables(func(ctx context.Context, keys loosefk.Admin, _ []string) error {
 			keys.Schema = schema
 			done, err := keys.Install(ctx)
-			return l.report(err, map[string]any{"databases": done}, func() {
-				for _, d := range done {
-					l.println("%s: %s", d.Database, d.Result)
-				}
+			return reportDatabases(l, err, done, func(d loosefk.Installed) {
+				l.println("%s: %s", d.Database, d.Result)
 			})
 		}),
 	}
@@ -197,32 +206,35 @@ func (l *lfk) untrack() *cobra.Command {
 				return err
 			}
 			done, err := keys.Untrack(ctx, args[0])
-			return l.report(err, map[string]any{"databases": done}, func() {
-				for _, d := range done {
-					for _, t := range d.Triggers {
-						l.println("%s: dropped trigger %s", d.Database, t)
-					}
-					for _, key := range d.Unfed {
-						l.note("warning: %s: %s gets no more records; pending records are cleaned if their key "+
-							"is known", d.Database, key)
-					}
+			return reportDatabases(l, err, done, func(d loosefk.Untracked) {
+				for _, t := range d.Triggers {
+					l.println("%s: dropped trigger %s", d.Database, t)
+				}
+				for _, key := range d.Unfed {
+					l.note("warning: %s: %s gets no more records; pending records are cleaned if their key "+
+						"is known", d.Database, key)
 				}
 			})
 		}),
 	}
-	command.Flags().BoolVar(&yes, "yes", false, "untrack the parent of an adopted foreign key without asking")
+	command.Flags().BoolVar(&yes, "yes", false,
+		"untrack the parent of an adopted foreign key without asking")
 	return command
 }
 
-// agreeToOrphans asks before the parent of an adopted foreign key is untracked: no constraint keeps its
-// children from becoming orphans any more. Untracking reports a database that does not answer.
-func (l *lfk) agreeToOrphans(ctx context.Context, keys loosefk.Admin, table string, yes bool) error {
+// agreeToOrphans asks before the parent of an adopted foreign key is untracked: no constraint keeps
+// its children from becoming orphans. Untracking reports a database that does not answer.
+func (l *lfk) agreeToOrphans(
+	ctx context.Context, keys loosefk.Admin, table string, yes bool,
+) error {
 	adopted, _ := keys.AdoptedBelow(ctx, table)
 	if len(adopted) == 0 || yes {
 		return nil
 	}
 	names := run.SomeNames(adopted)
-	return l.agree(fmt.Sprintf("nothing was dropped: without its triggers the rows of the adopted foreign keys %s "+
-		"stay when rows of %s are deleted: run `caretaker lfk revert`, or this command again with --yes", names, table),
-		"untrack %s? The rows of the adopted foreign keys %s then stay when rows of it are deleted [y/N] ", table, names)
+	return l.agree(fmt.Sprintf("nothing was dropped: without its triggers the rows of the adopted "+
+		"foreign keys %s stay when rows of %s are deleted: run `caretaker lfk revert`, or this command "+
+		"again with --yes", names, table),
+		"untrack %s? The rows of the adopted foreign keys %s then stay when rows of it are deleted [y/N] ",
+		table, names)
 }

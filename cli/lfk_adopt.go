@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -30,12 +32,7 @@ func (l *lfk) adopt() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "adopt TABLE.COLUMN",
 		Short: "Turn a real foreign key into a loose one, in two steps",
-		Long: "Turn a real foreign key into a loose one. The first time the command checks what it\n" +
-			"needs, writes the definition into the configured file and tracks the parent. Then send\n" +
-			"SIGHUP to all servers, so that they read it, and run this again: it drops the constraint.\n" +
-			"Between the two nothing changes for the application. Interrupted, it goes on where it was.\n" +
-			"A key of several columns is TABLE.COLUMN,COLUMN.",
-		Args: between(1, 1),
+		Args:  between(1, 1),
 		RunE: l.with(func(ctx context.Context, keys loosefk.Admin, args []string) error {
 			request, err := f.request(args[0])
 			if err != nil {
@@ -53,11 +50,12 @@ func (l *lfk) adopt() *cobra.Command {
 	flags.StringVar(&f.onDelete, "on-delete", "", "`action` of the definition: async_delete or "+
 		"async_nullify; default what the constraint does")
 	flags.BoolVar(&f.plan, "plan", false, "show each step, with its SQL, and change nothing")
-	flags.BoolVar(&f.yes, "yes", false, "drop the constraint without asking: all servers know the definition")
+	flags.BoolVar(&f.yes, "yes", false,
+		"drop the constraint without asking: all servers know the definition")
 	return command
 }
 
-// adopted carries an adoption out, as far as it can go now.
+// adopted continues an adoption as far as possible.
 func (l *lfk) adopted(ctx context.Context, a *loosefk.Adoption, f *adopting) error {
 	if a.Dropped() {
 		return l.report(nil, a, func() {
@@ -74,14 +72,15 @@ func (l *lfk) adopted(ctx context.Context, a *loosefk.Adoption, f *adopting) err
 	l.doneSteps(a, 0, 1)
 	if !ready {
 		return l.report(nil, a, func() {
-			l.note("send SIGHUP to every server, so that it knows the definition, then run this command again: "+
-				"it drops %s", a.Constraint)
+			l.note("send SIGHUP to every server, so that it knows the definition, then run this command "+
+				"again: it drops %s", a.Constraint)
 		})
 	}
 	if !f.yes {
 		if err := l.agree("nothing was dropped: send SIGHUP to every server, so that it knows the "+
-			"definition, then run this command again with --yes", "drop %s on %s? Every server must have read the definition "+
-			"(SIGHUP) [y/N] ", a.Constraint, a.Database); err != nil {
+			"definition, then run this command again with --yes",
+			"drop %s on %s? Every server must have read the definition (SIGHUP) [y/N] ",
+			a.Constraint, a.Database); err != nil {
 			return err
 		}
 	}
@@ -91,10 +90,12 @@ func (l *lfk) adopted(ctx context.Context, a *loosefk.Adoption, f *adopting) err
 	// The operator has confirmed that the servers know the definition.
 	a.Steps[2].Done = true
 	l.doneSteps(a, 3)
-	return l.report(nil, a, func() { l.println("%s: %s: loose from now on", a.Database, a.Definition) })
+	return l.report(nil, a, func() {
+		l.println("%s: %s: loose from now on", a.Database, a.Definition)
+	})
 }
 
-// agree asks, where somebody is there to be asked; the error is otherwise refused.
+// agree asks on a terminal; elsewhere its error is refused.
 func (l *lfk) agree(refused, question string, args ...any) error {
 	if !l.interactive() {
 		return errors.New(refused)
@@ -106,7 +107,7 @@ func (l *lfk) agree(refused, question string, args ...any) error {
 	return nil
 }
 
-// doneSteps marks steps as done, and says those that had not been.
+// doneSteps marks steps as done, and prints those that are new.
 func (l *lfk) doneSteps(a *loosefk.Adoption, numbers ...int) {
 	for _, n := range numbers {
 		if !a.Steps[n].Done {
@@ -139,11 +140,7 @@ func (l *lfk) revert() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "revert TABLE.COLUMN",
 		Short: "Make an adopted foreign key a real one again",
-		Long: "Make a foreign key that lfk adopt has dropped again. The constraint is added first, so\n" +
-			"that no new row without a parent comes in; the rows that are there are checked when no\n" +
-			"record of the parent is pending any more; the definition goes last. While records are\n" +
-			"pending the command ends with 1, and goes on when it is run again.",
-		Args: between(1, 1),
+		Args:  between(1, 1),
 		RunE: l.with(func(ctx context.Context, keys loosefk.Admin, args []string) error {
 			request, err := f.request(args[0])
 			if err != nil {
@@ -165,7 +162,7 @@ func (l *lfk) revert() *cobra.Command {
 	return command
 }
 
-// reverted carries a reversion out, as far as it can go now.
+// reverted continues a reversion as far as possible.
 func (l *lfk) reverted(ctx context.Context, a *loosefk.Adoption) error {
 	if err := a.Restore(ctx); err != nil {
 		return err
@@ -189,4 +186,53 @@ func (l *lfk) reverted(ctx context.Context, a *loosefk.Adoption) error {
 		l.note("%s stays tracked for %s; send SIGHUP to the servers, so that they forget the definition",
 			a.Parent(), strings.Join(others, ", "))
 	})
+}
+
+// reference is the argument TABLE.COLUMN, or TABLE.COLUMN,COLUMN. Each name may be quoted as
+// PostgreSQL quotes: "Price.List"."Customer.Id".
+type reference struct {
+	table   string
+	columns []string
+}
+
+func parseReference(argument string) (reference, error) {
+	parts := outsideQuotes(argument, '.')
+	last := len(parts) - 1
+	r := reference{table: strings.Join(parts[:last], ".")}
+	for _, name := range outsideQuotes(parts[last], ',') {
+		name = strings.TrimSpace(name)
+		if n := len(name); n > 1 && name[0] == '"' && name[n-1] == '"' {
+			name = strings.ReplaceAll(name[1:n-1], `""`, `"`)
+		}
+		r.columns = append(r.columns, name)
+	}
+	if r.table == "" || slices.Contains(r.columns, "") {
+		return r, usage(fmt.Errorf("%s: write TABLE.COLUMN, or TABLE.COLUMN,COLUMN for a key "+
+			"of several columns", argument))
+	}
+	// As definitions have it: "orders" is orders.
+	if table, err := repo.ParseTable(r.table); err == nil {
+		r.table = table.Written()
+	}
+	return r, nil
+}
+
+// outsideQuotes splits a text at a separator outside of double quotes.
+func outsideQuotes(text string, separator rune) []string {
+	quoted, from := false, 0
+	var parts []string
+	for i, c := range text {
+		if c == '"' {
+			quoted = !quoted
+		}
+		if c == separator && !quoted {
+			parts, from = append(parts, text[from:i]), i+1
+		}
+	}
+	return append(parts, text[from:])
+}
+
+// matches reports whether a definition is of these columns.
+func (r reference) matches(key repo.LooseForeignKey) bool {
+	return key.Table == r.table && slices.Equal(key.Columns, r.columns)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// operator is who runs the command, as records name them.
+// operator names the user of the command for records.
 func operator() string {
 	host, _ := os.Hostname()
 	return cmp.Or(userName(), "unknown") + "@" + cmp.Or(host, "unknown")
@@ -27,12 +27,7 @@ func (l *lfk) orphans() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "orphans [TABLE.COLUMN]",
 		Short: "Find children whose parent is gone although no record says so",
-		Long: "Find rows of child tables whose parent is gone: of all definitions, or of one. Nothing is\n" +
-			"deleted. With --fix a record of each missing parent is put into the queue, and the worker\n" +
-			"loose_foreign_keys_cleanup then does what the definition says. All configured databases\n" +
-			"must answer. --database selects that of the child table. When it is interrupted, or ends at\n" +
-			"--limit, it says of which definitions more may be left.",
-		Args: between(0, 1),
+		Args:  between(0, 1),
 		RunE: l.withAll(func(ctx context.Context, keys loosefk.Admin, args []string) error {
 			if keys.Definitions == nil {
 				return errors.New("there are no definitions: set " +
@@ -70,13 +65,13 @@ func (l *lfk) orphans() *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.BoolVar(&fix, "fix", false, "put records of the missing parents into the queue")
-	flags.StringVar(&parent, "parent", "", "`table` that the definition refers to, where a column has "+
-		"several")
+	flags.StringVar(&parent, "parent", "",
+		"`table` that the definition refers to, where a column has several")
 	flags.IntVar(&limit, "limit", 100_000, "`number` of missing parents after which to end")
 	return command
 }
 
-// search is what the arguments select.
+// search is the search that the arguments select.
 func (l *lfk) search(keys loosefk.Admin, args []string) (*orphanaudit.Search, error) {
 	var only *reference
 	if len(args) > 0 {
@@ -89,12 +84,12 @@ func (l *lfk) search(keys loosefk.Admin, args []string) (*orphanaudit.Search, er
 	return &orphanaudit.Search{
 		Audit: orphanaudit.Audit{Databases: keys.Databases, Keys: keys.Definitions.Keys},
 		Which: func(t *orphanaudit.Task) bool {
-			return (only == nil || only.of(t.Key)) && (l.database == "" || l.database == t.Database())
+			return (only == nil || only.matches(t.Key)) && (l.database == "" || l.database == t.Database())
 		},
 	}, nil
 }
 
-// showOrphans prints what was found, and where to go on.
+// showOrphans prints the orphans, and where more may remain.
 func (l *lfk) showOrphans(found []orphanaudit.Found) error {
 	some, failed, more := false, false, false
 	for _, f := range found {
@@ -125,7 +120,7 @@ func (l *lfk) orphanTable(found []orphanaudit.Found, some bool) error {
 		return nil
 	}
 	columns := []column{
-		col("DEFINITION", cut), col("DATABASE"), col("KEYS"), col("ROWS"), col("QUEUED"),
+		{"DEFINITION", cut}, {"DATABASE", 0}, {"KEYS", 0}, {"ROWS", 0}, {"QUEUED", 0},
 	}
 	err := printTable(l.terminal, columns, found, func(f orphanaudit.Found) []any {
 		least := ""
@@ -139,8 +134,8 @@ func (l *lfk) orphanTable(found []orphanaudit.Found, some bool) error {
 			l.note("error: %s on %s: %s", f.Definition, f.Database, f.Fault)
 		}
 		if f.More {
-			l.note("more may be left of %s on %s: raise --limit, or fix these first and run the command again",
-				f.Definition, f.Database)
+			l.note("more may be left of %s on %s: raise --limit, or fix these first and run the command "+
+				"again", f.Definition, f.Database)
 		}
 	}
 	return err

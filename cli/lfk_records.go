@@ -18,13 +18,13 @@ import (
 type listing[T any] struct {
 	// key of the list in a JSON document.
 	key string
-	// empty is what an empty list says.
+	// empty is the text for an empty list.
 	empty   string
 	columns []column
 	row     func(T) []any
 }
 
-// show prints the records that could be read; err is what could not.
+// show prints the records; err reports those that could not be read.
 func (t listing[T]) show(l *lfk, records []T, err error) error {
 	switch {
 	case err != nil && len(records) == 0:
@@ -44,14 +44,7 @@ func (l *lfk) dead() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "dead",
 		Short: "List the records that could not be cleaned up",
-		Long: "List the records that are dead, after ten failures, with the last error message of the\n" +
-			"child's database, which may quote rows.\n\n" +
-			"With --failing, list the records that will be retried: those that have failed, or are\n" +
-			"held for a missing child table. CAUSE is a SQLSTATE; \"absent\" for a missing child table;\n" +
-			"KEPT_BY_TRIGGER for rows that a trigger or rule keeps;\n" +
-			"KEY_MISMATCH if the definition has another key; KEY_REUSED if another row has the key\n" +
-			"now; - if a database did not answer.",
-		Args: between(0, 0),
+		Args:  between(0, 0),
 		RunE: l.withTables(func(ctx context.Context, keys loosefk.Admin, _ []string) error {
 			if failing {
 				records, err := keys.Failing(ctx, table)
@@ -75,9 +68,9 @@ func (l *lfk) deadRecords() listing[loosefk.DeadRecord] {
 	return listing[loosefk.DeadRecord]{
 		key: "dead_records", empty: "no dead records",
 		columns: []column{
-			col("DATABASE"), col("ID"), col("TABLE", cut), col("KEY"), col("DEFINITION", cut), col("SQLSTATE"),
-			col("FAILURES", dropSecond), col("RECORDED", timestamp, dropSecond), col("DEAD SINCE", timestamp, dropSecond),
-			col("MESSAGE", cut, dropSecond),
+			{"DATABASE", 0}, {"ID", 0}, {"TABLE", cut}, {"KEY", 0}, {"DEFINITION", cut}, {"SQLSTATE", 0},
+			{"FAILURES", dropSecond}, {"RECORDED", timestamp | dropSecond},
+			{"DEAD SINCE", timestamp | dropSecond}, {"MESSAGE", cut | dropSecond},
 		},
 		row: func(r loosefk.DeadRecord) []any {
 			return []any{
@@ -92,8 +85,9 @@ func (l *lfk) failingRecords() listing[loosefk.FailingRecord] {
 	return listing[loosefk.FailingRecord]{
 		key: "failing_records", empty: "no failing records",
 		columns: []column{
-			col("DATABASE"), col("ID"), col("TABLE", cut), col("KEY"), col("DEFINITION", cut), col("CAUSE", cut),
-			col("FAILURES", dropSecond), col("FAILED", timestamp, dropSecond), col("NEXT TRY", timestamp, dropSecond),
+			{"DATABASE", 0}, {"ID", 0}, {"TABLE", cut}, {"KEY", 0}, {"DEFINITION", cut}, {"CAUSE", cut},
+			{"FAILURES", dropSecond}, {"FAILED", timestamp | dropSecond},
+			{"NEXT TRY", timestamp | dropSecond},
 		},
 		row: func(r loosefk.FailingRecord) []any {
 			next := any("now")
@@ -132,10 +126,8 @@ func (l *lfk) retry() *cobra.Command {
 			only = &id
 		}
 		done, err := keys.Retry(ctx, only, table)
-		return l.report(err, map[string]any{"databases": done}, func() {
-			for _, d := range done {
-				l.println("%s: %d put back", d.Database, d.Records)
-			}
+		return reportDatabases(l, err, done, func(d loosefk.Retried) {
+			l.println("%s: %d put back", d.Database, d.Records)
 		})
 	})
 	return command
@@ -146,14 +138,6 @@ func (l *lfk) reused() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "reused [TABLE [--clean | --keep]]",
 		Short: "List deleted keys that another row uses now, and decide on them",
-		Long: "List the records that are held because a row of the parent table has their key\n" +
-			"again. The children of that key may belong to the deleted row, to the new row, or to\n" +
-			"both, so no run changes them. A run deletes or updates them once the new row is\n" +
-			"deleted too.\n\n" +
-			"With --clean, the next run deletes or updates all children of the keys, although the\n" +
-			"rows exist: also those of a row that was moved and updated, or moved in a\n" +
-			"subtransaction, and never deleted. With --keep, the records are closed and the\n" +
-			"children stay.",
 	}
 	flags := command.Flags()
 	flags.BoolVar(&clean, "clean", false, "clean the children of the keys in the next run")
@@ -169,22 +153,18 @@ func (l *lfk) reused() *cobra.Command {
 		return nil
 	})
 	command.RunE = l.withTables(func(ctx context.Context, keys loosefk.Admin, tables []string) error {
-		table := ""
-		if len(tables) == 1 {
-			table = tables[0]
-		}
+		table := strings.Join(tables, "")
 		if !clean && !keep {
 			records, err := keys.Reused(ctx, table)
 			return l.reusedRecords().show(l, records, err)
 		}
 		done, err := keys.DecideReused(ctx, table, clean)
-		return l.report(err, map[string]any{"databases": done}, func() {
-			for _, d := range done {
-				if clean {
-					l.println("%s: the next run cleans the children of %s", d.Database, run.Pluralize(d.Records, "record"))
-				} else {
-					l.println("%s: %s closed, the children stay", d.Database, run.Pluralize(d.Records, "record"))
-				}
+		return reportDatabases(l, err, done, func(d loosefk.Retried) {
+			records := run.Pluralize(d.Records, "record")
+			if clean {
+				l.println("%s: the next run cleans the children of %s", d.Database, records)
+			} else {
+				l.println("%s: %s closed, the children stay", d.Database, records)
 			}
 		})
 	})
@@ -195,7 +175,7 @@ func (l *lfk) reusedRecords() listing[loosefk.FailingRecord] {
 	return listing[loosefk.FailingRecord]{
 		key: "reused_records", empty: "no reused keys",
 		columns: []column{
-			col("DATABASE"), col("ID"), col("TABLE", cut), col("KEY"), col("LAST CHECK", timestamp, dropSecond),
+			{"DATABASE", 0}, {"ID", 0}, {"TABLE", cut}, {"KEY", 0}, {"LAST CHECK", timestamp | dropSecond},
 		},
 		row: func(r loosefk.FailingRecord) []any {
 			return []any{r.Database, r.ID, r.Table, r.Key(), r.FailedAt}
@@ -211,19 +191,20 @@ func (l *lfk) acceptAbsent() *cobra.Command {
 			records, err := keys.AbsentChildren(ctx)
 			return l.absentChildren().show(l, records, err)
 		case revoke:
-			return l.revokeAbsent(ctx, keys, children)
+			if err := keys.RevokeAbsent(ctx, children); err != nil {
+				return err
+			}
+			return l.report(nil, map[string]any{"revoked": children}, func() {
+				for _, c := range children {
+					l.println("no longer accepted as absent: %s", c)
+				}
+			})
 		}
 		return l.acceptChildren(ctx, keys, children)
 	})
 	command := &cobra.Command{
 		Use:   "accept-absent (CHILD… | --all | --list | --revoke CHILD…)",
 		Short: "Accept that child tables are in no database, so that their definitions are skipped",
-		Long: "While a child table of the definitions is in no configured database, the records of\n" +
-			"its parents are held: were the table in a database that is not configured, its rows\n" +
-			"would be orphaned for good. Configure that database or, if the table does not exist,\n" +
-			"accept that here. The same holds for a table that a run has found in a database, and\n" +
-			"that is missing there now. Every configured database must answer. The acceptance ends\n" +
-			"when a run finds the table.",
 		RunE: func(c *cobra.Command, children []string) error {
 			if l.database != "" {
 				return usage(errors.New("--database is not allowed: a child table is absent only if no " +
@@ -277,20 +258,9 @@ func (l *lfk) acceptChildren(
 func (l *lfk) absentChildren() listing[repo.AbsentChild] {
 	return listing[repo.AbsentChild]{
 		key: "absent_children", empty: "no child table is accepted as absent",
-		columns: []column{col("CHILD"), col("DATABASE"), col("ACCEPTED", timestamp), col("BY", cut)},
+		columns: []column{{"CHILD", 0}, {"DATABASE", 0}, {"ACCEPTED", timestamp}, {"BY", cut}},
 		row: func(c repo.AbsentChild) []any {
 			return []any{c.Child, cmp.Or(c.Database, none), c.AcceptedAt, c.AcceptedBy}
 		},
 	}
-}
-
-func (l *lfk) revokeAbsent(ctx context.Context, keys loosefk.Admin, children []string) error {
-	if err := keys.RevokeAbsent(ctx, children); err != nil {
-		return err
-	}
-	return l.report(nil, map[string]any{"revoked": children}, func() {
-		for _, c := range children {
-			l.println("no longer accepted as absent: %s", c)
-		}
-	})
 }

@@ -3,49 +3,50 @@ package cli
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 )
 
-// leases lists all leases, page by page.
 func leasesCommand(a *app) *cobra.Command {
 	request := &pb.ListLeasesRequest{}
 	command := &cobra.Command{
 		Use:   "leases [WORKER]",
 		Short: "List the leases, held and free",
-		RunE: func(c *cobra.Command, _ []string) error {
-			return a.ask(c.Context(), func(ctx context.Context, client api) error {
-				all := &pb.ListLeasesResponse{}
-				for {
-					answer, err := client.ListLeases(ctx, request)
-					if err != nil {
-						return err
-					}
-					all.Leases = append(all.Leases, answer.GetLeases()...)
-					request.PageToken = answer.GetNextPageToken()
-					if request.GetPageToken() == "" {
-						return a.show(all, func() error { return describeLeases(a.terminal, all.GetLeases()) })
-					}
-				}
-			})
-		},
+		RunE:  call(a, everyLease, request, describeLeases),
 	}
 	workerFlag(command, &request.Worker)
 	return command
 }
 
-func describeLeases(out *terminal, leases []*pb.Lease) error {
+// everyLease lists all leases, page by page.
+//
+//nolint:revive // The order of the parameters is that of a method of the API, as call takes it.
+func everyLease(
+	client api, ctx context.Context, request *pb.ListLeasesRequest, _ ...grpc.CallOption,
+) (*pb.ListLeasesResponse, error) {
+	all := &pb.ListLeasesResponse{}
+	return all, everyPage(&request.PageToken, func() (page, error) {
+		answer, err := client.ListLeases(ctx, request)
+		all.Leases = append(all.Leases, answer.GetLeases()...)
+		return answer, err
+	})
+}
+
+func describeLeases(out *terminal, answer *pb.ListLeasesResponse) error {
 	columns := []column{
-		col("LEASE"), col("STATE"), col("HOLDER", cut), col("EPOCH", dropSecond), col("ACQUIRED", timestamp, dropSecond),
-		col("RENEWED", timestamp, dropSecond), col("EXPIRES", timestamp, dropSecond),
+		{"LEASE", 0}, {"STATE", 0}, {"HOLDER", cut}, {"EPOCH", dropSecond},
+		{"ACQUIRED", timestamp | dropSecond}, {"RENEWED", timestamp | dropSecond},
+		{"EXPIRES", timestamp | dropSecond},
 	}
-	return printTable(out, columns, leases, func(l *pb.Lease) []any {
+	return printTable(out, columns, answer.GetLeases(), func(l *pb.Lease) []any {
 		state, holder, expires := "held", l.GetHolder(), l.GetExpiresAt()
 		if l.GetExpired() {
 			state, holder, expires = "free", none, nil
@@ -56,7 +57,6 @@ func describeLeases(out *terminal, leases []*pb.Lease) error {
 	})
 }
 
-// runs lists the newest runs, or a page of older ones.
 func runsCommand(a *app) *cobra.Command {
 	request := &pb.ListRunsRequest{}
 	command := &cobra.Command{
@@ -73,8 +73,8 @@ func runsCommand(a *app) *cobra.Command {
 
 func describeRuns(out *terminal, answer *pb.ListRunsResponse) error {
 	columns := []column{
-		col("RUN"), col("WORKER", cut), col("TRIGGER", dropFirst), col("STATE", colored), col("STARTED", timestamp, dropSecond),
-		col("TOOK", dropFirst), col("RESULT", cut),
+		{"RUN", 0}, {"WORKER", cut}, {"TRIGGER", dropFirst}, {"STATE", colored},
+		{"STARTED", timestamp | dropSecond}, {"TOOK", dropFirst}, {"RESULT", cut},
 	}
 	return printTable(out, columns, answer.GetRuns(), func(r *pb.Run) []any {
 		trigger := word(r.GetTrigger(), "TRIGGER_")
@@ -85,8 +85,8 @@ func describeRuns(out *terminal, answer *pb.ListRunsResponse) error {
 // noteMore writes the flags for the next page of a list to the standard error, if there is one.
 // --since and --until are the times of this request: 24h is another time for the next one.
 func noteMore(out *terminal, what string, request, answer any) {
-	page, ok := answer.(interface{ GetNextPageToken() string })
-	if !ok || page.GetNextPageToken() == "" {
+	next, ok := answer.(page)
+	if !ok || next.GetNextPageToken() == "" {
 		return
 	}
 	flags := ""
@@ -96,10 +96,26 @@ func noteMore(out *terminal, what string, request, answer any) {
 	if r, ok := request.(interface{ GetUntil() *timestamppb.Timestamp }); ok && r.GetUntil() != nil {
 		flags += "--until " + r.GetUntil().AsTime().Format(time.RFC3339Nano) + " "
 	}
-	out.note("%s: %s--page-token %s", what, flags, page.GetNextPageToken())
+	out.note("%s: %s--page-token %s", what, flags, next.GetNextPageToken())
 }
 
-// result is what a run has done, and why it ended so, in one line.
+// page is an answer with a part of a list.
+type page interface{ GetNextPageToken() string }
+
+// everyPage calls list for each page of a list; token is that of the request.
+func everyPage(token *string, list func() (page, error)) error {
+	for {
+		answer, err := list()
+		if err != nil {
+			return err
+		}
+		if *token = answer.GetNextPageToken(); *token == "" {
+			return nil
+		}
+	}
+}
+
+// result has the counts of a run and why it ended, in one line.
 func result(run *pb.Run) string {
 	parts := []string{counts(run), run.GetReason(), asCommands(run.GetError())}
 	if run.GetOverLimit() && !strings.Contains(run.GetReason(), "limit") {
@@ -108,7 +124,6 @@ func result(run *pb.Run) string {
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "; ")
 }
 
-// fires lists the newest fires of the schedules, or a page of older ones.
 func firesCommand(a *app) *cobra.Command {
 	request := &pb.ListFiresRequest{}
 	command := &cobra.Command{
@@ -124,8 +139,8 @@ func firesCommand(a *app) *cobra.Command {
 
 func describeFires(out *terminal, answer *pb.ListFiresResponse) error {
 	columns := []column{
-		col("FIRE", timestamp), col("WORKER", cut), col("OUTCOME", colored), col("LATE", dropSecond), col("BY", cut, dropSecond),
-		col("RUN"), col("REASON", cut, dropSecond),
+		{"FIRE", timestamp}, {"WORKER", cut}, {"OUTCOME", colored}, {"LATE", dropSecond},
+		{"BY", cut | dropSecond}, {"RUN", 0}, {"REASON", cut | dropSecond},
 	}
 	return printTable(out, columns, answer.GetFires(), func(f *pb.Fire) []any {
 		late := none
@@ -136,5 +151,90 @@ func describeFires(out *terminal, answer *pb.ListFiresResponse) error {
 			f.GetFireTime(), f.GetWorker(), word(f.GetOutcome(), "FIRE_OUTCOME_"), late,
 			cmp.Or(f.GetClaimedBy(), none), cmp.Or(f.GetRunId(), none), f.GetReason(),
 		}
+	})
+}
+
+func auditCommand(a *app) *cobra.Command {
+	request := &pb.ListAuditRequest{}
+	command := &cobra.Command{
+		Use:   "audit",
+		Short: "List who changed or started what, or was refused, newest first",
+		Args:  between(0, 0),
+		RunE:  call(a, api.ListAudit, request, describeAudit),
+	}
+	sinceFlag(command, &request.Since)
+	pageFlags(command, "older entries", &request.PageSize, &request.PageToken)
+	return command
+}
+
+func describeAudit(out *terminal, answer *pb.ListAuditResponse) error {
+	columns := []column{
+		{"AT", timestamp}, {"BY", cut}, {"ROLE", dropFirst}, {"ACTION", 0}, {"TARGET", cut},
+		{"OUTCOME", cut | colored}, {"REASON", cut | dropSecond},
+	}
+	return printTable(out, columns, answer.GetEntries(), func(e *pb.AuditEntry) []any {
+		by := strings.TrimPrefix(e.GetBy()+" at "+e.GetAddress(), " at ")
+		return []any{
+			e.GetAt(), by, e.GetRole(), e.GetAction(), cmp.Or(e.GetTarget(), none), e.GetOutcome(),
+			withoutDefaults(e.GetReason()),
+		}
+	})
+}
+
+// withoutDefaults removes arguments of a run that have their default. JSON has them.
+func withoutDefaults(reason string) string {
+	return strings.Join(slices.DeleteFunc(strings.Split(reason, " "), func(argument string) bool {
+		return argument == "dry_run=false" || argument == "async=false"
+	}), " ")
+}
+
+func flagsCommand(a *app) *cobra.Command {
+	list := &cobra.Command{
+		Use:   "flags",
+		Short: "List feature flags, or set one: flags set NAME on|off",
+		Args:  commandOnly,
+		RunE: call(a, everyFlag, &pb.ListFeatureFlagsRequest{PageSize: maxPageSize},
+			func(out *terminal, all *pb.ListFeatureFlagsResponse) error {
+				return describeFlags(out, all.GetFlags()...)
+			}),
+	}
+	request := &pb.SetFeatureFlagRequest{}
+	list.AddCommand(&cobra.Command{
+		Use:   "set NAME on|off",
+		Short: "Switch a feature flag; runs read it when they start",
+		Args: cobra.MatchAll(between(2, 2), func(_ *cobra.Command, args []string) error {
+			if args[1] != "on" && args[1] != "off" {
+				return fmt.Errorf("%q: must be on or off", args[1])
+			}
+			request.Name, request.Enabled = args[0], args[1] == "on"
+			return nil
+		}),
+		RunE: call(a, api.SetFeatureFlag, request, func(out *terminal, r *pb.SetFeatureFlagResponse) error {
+			return describeFlags(out, r.GetFlag())
+		}),
+	})
+	return list
+}
+
+// everyFlag lists all flags, page by page.
+//
+//nolint:revive // The order of the parameters is that of a method of the API, as call takes it.
+func everyFlag(
+	client api, ctx context.Context, request *pb.ListFeatureFlagsRequest, _ ...grpc.CallOption,
+) (*pb.ListFeatureFlagsResponse, error) {
+	all := &pb.ListFeatureFlagsResponse{}
+	return all, everyPage(&request.PageToken, func() (page, error) {
+		answer, err := client.ListFeatureFlags(ctx, request)
+		all.Flags = append(all.Flags, answer.GetFlags()...)
+		return answer, err
+	})
+}
+
+func describeFlags(out *terminal, flags ...*pb.FeatureFlag) error {
+	return printTable(out, []column{{"FLAG", 0}, {"VALUE", 0}}, flags, func(f *pb.FeatureFlag) []any {
+		if f.GetEnabled() {
+			return []any{f.GetName(), "on"}
+		}
+		return []any{f.GetName(), "off"}
 	})
 }

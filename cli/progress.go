@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,7 +17,7 @@ import (
 // progressEvery is how often a run's progress is written where the output is no terminal.
 const progressEvery = 5 * time.Second
 
-// progress shows a run at work on the standard error: on a terminal as one line that changes, else
+// progress shows a running run on the standard error: on a terminal as one line that changes, else
 // as a line when it starts, every five seconds, and when its reason changes.
 func progress(ctx context.Context, client api, out *terminal) func(*pb.RunEvent) error {
 	terminal, reason, written := isTerminal(out.std.Err), "", time.Time{}
@@ -48,16 +51,16 @@ func progress(ctx context.Context, client api, out *terminal) func(*pb.RunEvent)
 }
 
 const (
-	// backlogTime bounds the question how much is due: progress can be shown without an answer.
-	backlogTime = 3 * time.Second
-	// countedDue is up to how much of a backlog is counted: more is not known.
+	// backlogTimeout bounds the query of the backlog: progress can be shown without it.
+	backlogTimeout = 3 * time.Second
+	// countedDue is the largest backlog that is counted.
 	countedDue = 1_000_000
 )
 
-// dueFor is how much a run has to do, with what it has done; 0 if that is not known: the backlog is
-// that of several databases, or too long to be counted, or the run is dry.
+// dueFor is how much a run had to do at its start. It is 0 if that is unknown: the backlog is that
+// of several databases, or too long to be counted, or the run is dry.
 func dueFor(ctx context.Context, client api, run *pb.Run) int64 {
-	ctx, cancel := context.WithTimeout(ctx, backlogTime)
+	ctx, cancel := context.WithTimeout(ctx, backlogTimeout)
 	defer cancel()
 	done, known := service.Processed(run.GetWorker(), run.GetCounts())
 	if !known || run.GetDryRun() {
@@ -75,8 +78,7 @@ func dueFor(ctx context.Context, client api, run *pb.Run) int64 {
 	return due + done
 }
 
-// percentOf is how much of what was due is done, at most 99 while the run is at work; 0 if that is
-// not known.
+// percentOf is the processed part of total, at most 99 while the run is running, 0 if unknown.
 func percentOf(run *pb.Run, total int64) int64 {
 	done, known := service.Processed(run.GetWorker(), run.GetCounts())
 	if !known || total <= 0 || done > total {
@@ -88,7 +90,7 @@ func percentOf(run *pb.Run, total int64) int64 {
 // barWidth is in characters.
 const barWidth = 20
 
-// bar fills up, or moves with every event where nobody knows how much is left to do.
+// bar fills up, or moves with every event if the total is unknown.
 func bar(sequence, percent int64) string {
 	if percent > 0 {
 		full := int(percent * barWidth / 100)
@@ -98,25 +100,24 @@ func bar(sequence, percent int64) string {
 	return "[" + strings.Repeat(" ", at) + "=" + strings.Repeat(" ", barWidth-1-at) + "]"
 }
 
-// progressText is a run at work in one line.
+// progressText describes a running run in one line.
 func progressText(run *pb.Run, total int64) string {
 	elapsed := max(time.Since(run.GetStartedAt().AsTime()), 0).Round(time.Second)
 	text := subject(run) + " " + elapsed.String()
 	if percent := percentOf(run, total); percent > 0 {
 		text += fmt.Sprintf("  %d %% of what was due", percent)
-		if left := leftOf(run, total, elapsed); left != "" {
+		if left := remaining(run, total, elapsed); left != "" {
 			text += ", " + left
 		}
 	}
 	return printable(strings.TrimSpace(fmt.Sprintf("%s  %s  %s", text, counts(run), run.GetReason())))
 }
 
-// steady is how long a run is at work before its speed says something.
+// steady is how long a run must be running before its speed is meaningful.
 const steady = 3 * time.Second
 
-// leftOf is how long what is left takes at the speed so far, in words; "" if that cannot be said
-// yet.
-func leftOf(run *pb.Run, total int64, elapsed time.Duration) string {
+// remaining estimates the remaining time at the speed so far, "" if that is not possible yet.
+func remaining(run *pb.Run, total int64, elapsed time.Duration) string {
 	done, _ := service.Processed(run.GetWorker(), run.GetCounts())
 	if elapsed < steady || done <= 0 {
 		return ""
@@ -131,4 +132,117 @@ func leftOf(run *pb.Run, total int64, elapsed time.Duration) string {
 		return fmt.Sprintf("about %d min left", left.Round(time.Minute)/time.Minute)
 	}
 	return fmt.Sprintf("about %d h left", left.Round(time.Hour)/time.Hour)
+}
+
+// none is a missing value in a table.
+const none = "-"
+
+// subject is a run's worker, with the database that it works on.
+func subject(run *pb.Run) string {
+	text := run.GetWorker()
+	if run.GetDatabase() != "" {
+		text += " on " + run.GetDatabase()
+	}
+	if run.GetDryRun() {
+		text += " (dry run)"
+	}
+	return text
+}
+
+// counts are a run's counts that are not zero.
+func counts(run *pb.Run) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(run.GetCounts())) {
+		if n := run.GetCounts()[name]; n != 0 {
+			parts = append(parts, fmt.Sprintf("%s %d", strings.ReplaceAll(name, "_", " "), n))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// word is the plain text of an enum's value: RUN_STATE_FAILED is failed.
+func word(value fmt.Stringer, prefix string) string {
+	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(value.String(), prefix), "_", " "))
+}
+
+func state(run *pb.Run) string { return word(run.GetState(), "RUN_STATE_") }
+
+// number is a count in a table.
+func number(n int64) string { return strconv.FormatInt(n, 10) }
+
+// oneLine joins the lines of a text, for tables.
+func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
+
+// took is the duration of a run that has ended.
+func took(run *pb.Run) string {
+	if run.GetFinishedAt() == nil {
+		return none
+	}
+	d := run.GetFinishedAt().AsTime().Sub(run.GetStartedAt().AsTime())
+	return d.Round(time.Millisecond).String()
+}
+
+// describeRun prints a run that has ended.
+func describeRun(out *terminal, run *pb.Run) error {
+	out.printColored(state(run), "%s %s in %s", subject(run), state(run), took(run))
+	done := counts(run)
+	if done == "" && run.GetState() == pb.RunState_RUN_STATE_SUCCEEDED {
+		done = "nothing to do"
+	}
+	heading := "counts"
+	if run.GetDryRun() && counts(run) != "" {
+		heading = "would be"
+	}
+	out.fields(
+		"run", run.GetId(),
+		heading, done,
+		"reason", run.GetReason(),
+		"error", asCommands(run.GetError()),
+		"digest", run.GetCandidatesDigest(),
+		"trace", run.GetTraceId())
+	if run.GetOverLimit() {
+		out.println("  a limit was reached: more is left to do")
+	}
+	if err := describeCandidates(out, run); err != nil {
+		return err
+	}
+	return describeRows(out, run)
+}
+
+// describeCandidates prints the candidates of a dry run.
+func describeCandidates(out *terminal, run *pb.Run) error {
+	if len(run.GetCandidates()) == 0 {
+		return nil
+	}
+	columns := []column{
+		{"KIND", 0}, {"ID", 0}, {"NAME", cut}, {"ACTION", colored}, {"REASON", cut},
+	}
+	if run.GetDryRun() {
+		columns[3].name = "WOULD"
+	}
+	err := printTable(out, columns, run.GetCandidates(), func(c *pb.Candidate) []any {
+		return []any{
+			c.GetKind(), c.GetId(), cmp.Or(c.GetName(), none),
+			strings.ReplaceAll(c.GetAction(), "_", " "), c.GetReason(),
+		}
+	})
+	if more := run.GetMoreCandidates(); more > 0 {
+		out.println("and %d more", more)
+	}
+	return err
+}
+
+// describeRows prints the rows changed by table, or for dry runs the rows found by definition.
+func describeRows(out *terminal, run *pb.Run) error {
+	if len(run.GetDefinitions()) > 0 {
+		columns := []column{{"COLUMN", cut}, {"PARENT", cut}, {"ACTION", 0}, {"ROWS", 0}}
+		return printTable(out, columns, run.GetDefinitions(), func(d *pb.DefinitionCount) []any {
+			rows := number(d.GetRows())
+			if d.GetAtLeast() {
+				rows = "at least " + rows
+			}
+			return []any{d.GetTable() + "." + d.GetColumn(), d.GetParent(), d.GetAction(), rows}
+		})
+	}
+	return changedRows(out, run.GetTables())
 }

@@ -28,7 +28,6 @@ func receiptsCommand(a *app) *cobra.Command {
 		Use:     "receipts",
 		GroupID: groupClient,
 		Short:   "List the receipts of what was deleted or changed, and verify them",
-		Example: "  caretaker receipts list --table issues",
 		Args:    commandOnly,
 		RunE: func(*cobra.Command, []string) error {
 			return usage(errors.New("missing command: list, verify or head; see caretaker receipts --help"))
@@ -70,8 +69,9 @@ func listReceiptsCommand(a *app) *cobra.Command {
 
 func describeReceipts(out *terminal, answer *pb.ListReceiptsResponse) error {
 	columns := []column{
-		col("RECEIPT"), col("AT", timestamp), col("TABLE", cut), col("ACTION"), col("ROWS"), col("KEYS", dropFirst),
-		col("RULE", cut, dropSecond), col("BY", dropFirst), col("ASKED BY", cut, dropSecond),
+		{"RECEIPT", 0}, {"AT", timestamp}, {"TABLE", cut}, {"ACTION", 0}, {"ROWS", 0},
+		{"KEYS", dropFirst}, {"RULE", cut | dropSecond}, {"BY", dropFirst},
+		{"ASKED BY", cut | dropSecond},
 	}
 	return printTable(out, columns, answer.GetReceipts(), func(r *pb.Receipt) []any {
 		keys := cmp.Or(r.GetLowestKey(), none)
@@ -89,8 +89,7 @@ func describeReceipts(out *terminal, answer *pb.ListReceiptsResponse) error {
 	})
 }
 
-// noteNone says on the standard error that a table that was asked for has no receipts: its name may
-// be mistyped.
+// noteNone warns on the standard error about a --table without receipts: the name may be mistyped.
 func noteNone(
 	out *terminal, request *pb.ListReceiptsRequest, answer *pb.ListReceiptsResponse,
 ) {
@@ -106,44 +105,12 @@ func noteNone(
 		request.GetTable(), cmp.Or(request.GetDatabase(), mainDatabase), hint)
 }
 
-// eachDatabase opens the configured databases, or the one of that name, for do, which gets for how
-// long receipts are kept.
-func (a *app) eachDatabase(
-	c *cobra.Command, name string,
-	do func(ctx context.Context, d *repo.Database, keep time.Duration) error,
-) error {
-	return a.withDatabases(c, func(ctx context.Context, s *settings, open []*repo.Database) error {
-		found := false
-		for _, d := range open {
-			if name != "" && name != "all" && name != d.Name {
-				continue
-			}
-			found = true
-			if err := d.CheckMigrated(ctx); err != nil {
-				return fmt.Errorf("%w: run `caretaker migrate` first", err)
-			}
-			if err := do(ctx, d, s.service.Receipts.Keep); err != nil {
-				return err
-			}
-		}
-		if !found {
-			return usage(fmt.Errorf("there is no database %q in the configuration", name))
-		}
-		return nil
-	})
-}
-
 func receiptHeadsCommand(a *app) *cobra.Command {
 	var database string
 	command := &cobra.Command{
 		Use:   "head",
 		Short: "Print the newest receipt of each database, to be kept elsewhere for verify --head",
-		Long: "Print the number and the hash of the newest receipt of each database, and until when it\n" +
-			"is kept. Add the lines every day to a file that no writer of the databases can change.\n" +
-			"receipts verify --head then finds receipts that were cut off at the end, or all written\n" +
-			"again. A head shows that its receipt and later ones were removed before their time, but\n" +
-			"not earlier ones: to find a beginning that was cut off, keep the old heads too.",
-		Args: between(0, 0),
+		Args:  between(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			heads := []service.ReceiptHead{}
 			err := a.eachDatabase(c, database, func(
@@ -198,7 +165,8 @@ func verifyReceiptsCommand(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			err = a.report(nil, map[string]any{"databases": checks}, func() { describeChecks(a.terminal, checks) })
+			err = a.report(nil, map[string]any{"databases": checks},
+				func() { describeChecks(a.terminal, checks) })
 			if err == nil && wrong {
 				return &exitError{code: exitFailed}
 			}
@@ -208,8 +176,8 @@ func verifyReceiptsCommand(a *app) *cobra.Command {
 	flags := command.Flags()
 	flags.StringVar(&database, "database", "",
 		"`name` of the database, or all; default all that are configured")
-	flags.StringVar(&file, "head", "", "`file` of what receipts head has printed, the lines of many days: "+
-		"those receipts must still be there")
+	flags.StringVar(&file, "head", "", "`file` of what receipts head has printed, the lines of many "+
+		"days: those receipts must still be there")
 	return command
 }
 
@@ -237,8 +205,8 @@ func describeChecks(out *terminal, checks []service.ReceiptCheck) {
 	}
 }
 
-// readHeads reads what receipts head has printed, as text or JSON. Several may stand in one file, all
-// of databases that are configured.
+// readHeads reads a file with the output of receipts head, as text or JSON. All heads must be of
+// configured databases.
 func readHeads(a *app, file string) (heads []service.ReceiptHead, err error) {
 	if file == "" {
 		return nil, nil
@@ -260,7 +228,8 @@ func readHeads(a *app, file string) (heads []service.ReceiptHead, err error) {
 		err = errors.New("there is no head in it")
 	}
 	if err != nil {
-		return nil, usage(fmt.Errorf("%s: %w: give a file that caretaker receipts head has printed", file, err))
+		return nil, usage(fmt.Errorf("%s: %w: give a file that caretaker receipts head has printed",
+			file, err))
 	}
 	configuration, err := a.settings()
 	for _, h := range heads {
@@ -275,21 +244,21 @@ func readHeads(a *app, file string) (heads []service.ReceiptHead, err error) {
 
 func parseHeads(content string) (heads []service.ReceiptHead, err error) {
 	for line := range strings.Lines(content) {
-		words := strings.Fields(line)
-		if len(words) == 0 {
+		fields := strings.Fields(line)
+		if len(fields) == 0 {
 			continue
 		}
-		if len(words) != 3 && len(words) != 4 {
+		if len(fields) != 3 && len(fields) != 4 {
 			return nil, fmt.Errorf("%q is not a database, a number and a hash", strings.TrimSpace(line))
 		}
-		sequence, err := strconv.ParseInt(words[1], 10, 64)
+		sequence, err := strconv.ParseInt(fields[1], 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("%q is no number", words[1])
+			return nil, fmt.Errorf("%q is no number", fields[1])
 		}
-		head := service.ReceiptHead{Database: words[0], Sequence: sequence, Hash: words[2]}
-		if len(words) == 4 {
-			if head.Until, err = time.Parse(time.RFC3339, words[3]); err != nil {
-				return nil, fmt.Errorf("%q is no time", words[3])
+		head := service.ReceiptHead{Database: fields[0], Sequence: sequence, Hash: fields[2]}
+		if len(fields) == 4 {
+			if head.Until, err = time.Parse(time.RFC3339, fields[3]); err != nil {
+				return nil, fmt.Errorf("%q is no time", fields[3])
 			}
 		}
 		if head.Hash == none {

@@ -16,18 +16,13 @@ import (
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 )
 
-// run starts a run and waits for its end.
 func runCommand(a *app) *cobra.Command {
 	request := &pb.RunBatchRequest{Async: true, RequestId: uuid.NewString()}
 	yes := false
 	command := &cobra.Command{
 		Use:   "run WORKER",
 		Short: "Run a worker once and wait for the end",
-		Long: "Run a worker once and wait for the end. Ctrl-C cancels the run after the statement in\n" +
-			"flight; a second Ctrl-C stops waiting and lets the run go on.\n\n" +
-			"On a terminal it first shows what the run would do, and asks; --yes does not.\n\n" +
-			"Exit codes: 0 succeeded; 1 failed, cancelled or connection lost; 2 usage; 3 skipped.",
-		Args: cobra.MatchAll(between(1, 1), optionalWorker(&request.Worker)),
+		Args:  cobra.MatchAll(between(1, 1), optionalWorker(&request.Worker)),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.connect(c.Context(), func(ctx context.Context, client api) error {
 				var plan *pb.Run
@@ -93,12 +88,13 @@ func runAndWatch(
 		return fmt.Errorf("run %s was not followed to its end, caretaker watch %s shows it: %w",
 			id, id, a.client.explain(err))
 	}
-	err = a.show(&pb.RunBatchResponse{Run: last}, func() error { return describeRun(a.terminal, last) })
+	err = a.show(&pb.RunBatchResponse{Run: last},
+		func() error { return describeRun(a.terminal, last) })
 	return errors.Join(err, outcome(last))
 }
 
-// start starts the run. A server that is to look at the candidates first answers when it has: Ctrl-C
-// until then cancels the run.
+// startRun starts the run. A server that has to check the candidates first answers after that.
+// Ctrl-C before the answer cancels the run.
 func startRun(
 	ctx context.Context, a *app, client api, request *pb.RunBatchRequest, interrupts chan os.Signal,
 ) (*pb.RunBatchResponse, error) {
@@ -120,14 +116,14 @@ func startRun(
 	case is && err != nil:
 		return nil, cancelStarted(ctx, a, client, request)
 	case is:
-		// Just too late: what waits for the run takes it.
+		// The run has started: the caller handles the signal.
 		interrupts <- by
 	}
 	return answer, err
 }
 
-// cancelStarted cancels the run that a request has started without an answer, and no other: it has
-// the id of the request.
+// cancelStarted cancels the run that a request has started without an answer. It finds the run by
+// the ID of the request.
 func cancelStarted(ctx context.Context, a *app, client api, request *pb.RunBatchRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -185,15 +181,12 @@ func follow(
 	}
 }
 
-// watch follows a run that exists.
 func watchCommand(a *app) *cobra.Command {
 	id := ""
 	return &cobra.Command{
 		Use:   "watch RUN",
 		Short: "Follow a run until it ends",
-		Long: "Follow a run until it ends; with --output json one event a line.\n\n" +
-			"Exit codes: 0 succeeded; 1 failed, cancelled or connection lost; 2 usage; 3 skipped.",
-		Args: runArgument(&id),
+		Args:  runArgument(&id),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.connect(c.Context(), func(ctx context.Context, client api) error {
 				each, describe := progress(ctx, client, a.terminal), describeRun
@@ -213,15 +206,14 @@ func watchCommand(a *app) *cobra.Command {
 	}
 }
 
-// cancel asks a run to stop.
 func cancelCommand(a *app) *cobra.Command {
 	request := &pb.CancelRunRequest{}
 	return &cobra.Command{
 		Use:   "cancel RUN",
 		Short: "Ask a run to stop after the statement in flight",
 		Args:  runArgument(&request.Id),
-		RunE: call(a, api.CancelRun, request, func(out *terminal, answer *pb.CancelRunResponse) error {
-			run := answer.GetRun()
+		RunE: call(a, api.CancelRun, request, func(out *terminal, r *pb.CancelRunResponse) error {
+			run := r.GetRun()
 			if run.GetState() == pb.RunState_RUN_STATE_RUNNING {
 				out.println("run %s of %s has been asked to stop; caretaker watch %s follows it",
 					run.GetId(), subject(run), run.GetId())

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,27 +16,25 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// status shows the state of the workers.
 func statusCommand(a *app) *cobra.Command {
 	request := &pb.GetStatusRequest{}
 	return &cobra.Command{
 		Use:   "status [WORKER]",
 		Short: "Show what the workers are doing, or why they are not running",
 		Args:  optionalWorker(&request.Worker),
-		RunE: call(a, api.GetStatus, request, func(out *terminal, answer *pb.GetStatusResponse) error {
-			return describeWorkers(out, answer.GetWorkers()...)
+		RunE: call(a, api.GetStatus, request, func(out *terminal, r *pb.GetStatusResponse) error {
+			return describeWorkers(out, r.GetWorkers()...)
 		}),
 	}
 }
 
-// pause pauses a worker, or all.
 func pauseCommand(a *app) *cobra.Command {
 	request := &pb.PauseWorkerRequest{}
 	command := &cobra.Command{
 		Use:   "pause WORKER|--all --reason REASON [--for DURATION]",
 		Short: "Keep a worker, or all workers and deferred jobs, from running on any server",
-		RunE: call(a, api.PauseWorker, request, func(out *terminal, answer *pb.PauseWorkerResponse) error {
-			return describeWorkers(out, answer.GetWorker())
+		RunE: call(a, api.PauseWorker, request, func(out *terminal, r *pb.PauseWorkerResponse) error {
+			return describeWorkers(out, r.GetWorker())
 		}),
 	}
 	workerOrAll(command, &request.Worker)
@@ -47,14 +44,13 @@ func pauseCommand(a *app) *cobra.Command {
 	return command
 }
 
-// resume ends a pause.
 func resumeCommand(a *app) *cobra.Command {
 	request := &pb.ResumeWorkerRequest{}
 	command := &cobra.Command{
 		Use:   "resume WORKER|--all",
 		Short: "End the pause of a worker, or the global pause; --all ends no worker's own pause",
-		RunE: call(a, api.ResumeWorker, request, func(out *terminal, answer *pb.ResumeWorkerResponse) error {
-			return describeWorkers(out, answer.GetWorker())
+		RunE: call(a, api.ResumeWorker, request, func(out *terminal, r *pb.ResumeWorkerResponse) error {
+			return describeWorkers(out, r.GetWorker())
 		}),
 	}
 	workerOrAll(command, &request.Worker)
@@ -63,9 +59,9 @@ func resumeCommand(a *app) *cobra.Command {
 
 func describeWorkers(out *terminal, workers ...*pb.WorkerStatus) error {
 	columns := []column{
-		col("WORKER"), col("CONDITION", cut, colored), col("NEXT RUN", timestamp, dropSecond),
-		col("LAST RUN", timestamp, cut, colored), col("LAST SUCCESS", timestamp, dropFirst), col("DUE"),
-		col("DEFERRED", dropFirst), col("DEAD"),
+		{"WORKER", 0}, {"CONDITION", cut | colored}, {"NEXT RUN", timestamp | dropSecond},
+		{"LAST RUN", timestamp | cut | colored}, {"LAST SUCCESS", timestamp | dropFirst}, {"DUE", 0},
+		{"DEFERRED", dropFirst}, {"DEAD", 0},
 	}
 	err := printTable(out, columns, workers, func(w *pb.WorkerStatus) []any {
 		last, success := lastRun(out, w), out.at(w.GetLastSuccessAt())
@@ -85,7 +81,7 @@ func describeWorkers(out *terminal, workers ...*pb.WorkerStatus) error {
 	return err
 }
 
-// figures are what is due, deferred and dead.
+// figures are the numbers of due, deferred and dead items.
 func figures(b *pb.Backlog) []any {
 	if b == nil {
 		return []any{none, none, none}
@@ -93,15 +89,17 @@ func figures(b *pb.Backlog) []any {
 	return []any{b.GetDue(), b.GetDeferred(), b.GetDead()}
 }
 
-// fewDatabases are so many that a worker's own line says enough of them.
+// fewDatabases is the most databases for which the line of the worker is enough.
 const fewDatabases = 3
 
-// describeDatabases writes a line for each database of a worker that was asked for, else one line on
-// all of them: which are in trouble, and how much is due where.
+// describeDatabases writes a line for each database of a worker, or without each one line for all:
+// the databases with problems, and how much is due in which.
 func describeDatabases(out *terminal, w *pb.WorkerStatus, each bool) error {
 	out.println("")
 	if each {
-		columns := []column{col("DATABASE"), col("DUE"), col("DEFERRED"), col("DEAD"), col("PROBLEM", cut)}
+		columns := []column{
+			{"DATABASE", 0}, {"DUE", 0}, {"DEFERRED", 0}, {"DEAD", 0}, {"PROBLEM", cut},
+		}
 		return printTable(out, columns, w.GetDatabases(), func(d *pb.DatabaseStatus) []any {
 			return slices.Concat([]any{d.GetDatabase()}, figures(d.GetBacklog()),
 				[]any{cmp.Or(d.GetProblem(), none)})
@@ -139,7 +137,8 @@ func explainCondition(out *terminal, w *pb.WorkerStatus) {
 	}
 	if dead := w.GetBacklog().GetDead(); dead > 0 && w.GetWorker() == loosefk.Name {
 		out.println("")
-		out.paragraph("", w.GetWorker()+": "+run.Pluralize(dead, "dead record")+": list them with caretaker lfk dead")
+		out.paragraph("", w.GetWorker()+": "+run.Pluralize(dead, "dead record")+
+			": list them with caretaker lfk dead")
 	}
 	if pages := listPages(w); pages != "" {
 		out.println("")
@@ -155,8 +154,8 @@ func explainCondition(out *terminal, w *pb.WorkerStatus) {
 	}
 }
 
-// listPages names the pages with the dead and deferred items of a worker that no command lists; "" if
-// there are none.
+// listPages names the pages with the dead and deferred items of a worker that no command lists, ""
+// without such items.
 func listPages(w *pb.WorkerStatus) string {
 	var pages []string
 	switch w.GetWorker() {
@@ -222,70 +221,4 @@ func lastRun(out *terminal, w *pb.WorkerStatus) string {
 		text += " (dry run)"
 	}
 	return text
-}
-
-// flags lists and sets feature flags.
-func flagsCommand(a *app) *cobra.Command {
-	list := &cobra.Command{
-		Use:   "flags",
-		Short: "List feature flags, or set one: flags set NAME on|off",
-		Args:  commandOnly,
-		Example: "  caretaker flags\n" +
-			"  caretaker flags set loose_foreign_keys_turbo_mode_ci on",
-		RunE: func(c *cobra.Command, _ []string) error {
-			return a.ask(c.Context(), func(ctx context.Context, client api) error {
-				all, err := everyFlag(ctx, client)
-				if err != nil {
-					return err
-				}
-				return a.show(all, func() error { return describeFlags(a.terminal, all.GetFlags()...) })
-			})
-		},
-	}
-	request := &pb.SetFeatureFlagRequest{}
-	list.AddCommand(&cobra.Command{
-		Use:   "set NAME on|off",
-		Short: "Switch a feature flag; runs read it when they start",
-		Args:  cobra.MatchAll(between(2, 2), flagValue(request)),
-		RunE: call(a, api.SetFeatureFlag, request, func(out *terminal, answer *pb.SetFeatureFlagResponse) error {
-			return describeFlags(out, answer.GetFlag())
-		}),
-	})
-	return list
-}
-
-// everyFlag lists all flags, page by page.
-func everyFlag(ctx context.Context, client api) (*pb.ListFeatureFlagsResponse, error) {
-	all, request := &pb.ListFeatureFlagsResponse{}, &pb.ListFeatureFlagsRequest{PageSize: maxPageSize}
-	for {
-		answer, err := client.ListFeatureFlags(ctx, request)
-		if err != nil {
-			return nil, err
-		}
-		all.Flags = append(all.Flags, answer.GetFlags()...)
-		request.PageToken = answer.GetNextPageToken()
-		if request.GetPageToken() == "" {
-			return all, nil
-		}
-	}
-}
-
-// flagValue puts the arguments NAME and on|off into the request.
-func flagValue(request *pb.SetFeatureFlagRequest) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		if args[1] != "on" && args[1] != "off" {
-			return fmt.Errorf("%q: must be on or off", args[1])
-		}
-		request.Name, request.Enabled = args[0], args[1] == "on"
-		return nil
-	}
-}
-
-func describeFlags(out *terminal, flags ...*pb.FeatureFlag) error {
-	return printTable(out, []column{col("FLAG"), col("VALUE")}, flags, func(f *pb.FeatureFlag) []any {
-		if f.GetEnabled() {
-			return []any{f.GetName(), "on"}
-		}
-		return []any{f.GetName(), "off"}
-	})
 }

@@ -1,6 +1,10 @@
 package cli
 
 import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"regexp"
@@ -8,13 +12,73 @@ import (
 	"time"
 
 	"golang.org/x/term"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// terminal prints what a command has to show: as text in the width, the colours and the time zone
-// of its reader, or as JSON.
+// json writes a value as one indented JSON document.
+func (out *terminal) json(v any) error {
+	var text strings.Builder
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(v); err != nil {
+		return err
+	}
+	return out.write(printableJSON(text.String()))
+}
+
+// report prints what was done, with --output json as a document; err is what failed.
+func (out *terminal) report(err error, document any, text func()) error {
+	if out.asJSON {
+		return errors.Join(err, out.json(document))
+	}
+	text()
+	return err
+}
+
+func (out *terminal) write(text string) error {
+	_, err := io.WriteString(out.std.Out, text)
+	return err
+}
+
+// println writes a line for people to the standard output.
+func (out *terminal) println(format string, args ...any) {
+	_, _ = io.WriteString(out.std.Out, message(format, args))
+}
+
+// printColored is println with a state in its colour.
+func (out *terminal) printColored(state, format string, args ...any) {
+	line := message(format, args)
+	_, _ = io.WriteString(out.std.Out, strings.Replace(line, state, out.colorize(state), 1))
+}
+
+// text is println, and nothing with --output json.
+func (out *terminal) text(format string, args ...any) {
+	if !out.asJSON {
+		out.println(format, args...)
+	}
+}
+
+// note writes a line to the standard error.
+func (out *terminal) note(format string, args ...any) {
+	_, _ = io.WriteString(out.std.Err, message(format, args))
+}
+
+// fields writes an indented line for each field of something that has a value.
+func (out *terminal) fields(pairs ...string) {
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			out.println("  %-7s %s", pairs[i], out.localized(pairs[i+1]))
+		}
+	}
+}
+
+// terminal prints the results of commands: as text in the width, the colours and the time zone of
+// its reader, or as JSON.
 type terminal struct {
 	std Streams
 	// asJSON is set by --output json.
@@ -27,8 +91,7 @@ type terminal struct {
 	shortTime bool
 }
 
-// width is that of the terminal which the output goes to, in characters; 0: there is none, or
-// everything is to be shown.
+// width is the width of the terminal in characters, 0 without one and with --output wide.
 func (out *terminal) width() int {
 	file, ok := out.std.Out.(*os.File)
 	if !ok || out.wide {
@@ -54,8 +117,7 @@ func (out *terminal) useColor() bool {
 
 const red, yellow, plain = "\x1b[31m", "\x1b[33m", "\x1b[0m"
 
-// colorize colours a text that is, or begins with, the state of something for which somebody may have
-// to do something.
+// colorize colours a text that begins with a state that may need attention.
 func (out *terminal) colorize(text string) string {
 	word, _, _ := strings.Cut(text, " ")
 	colour := map[string]string{"bad": red, "warn": yellow}[run.Tone(word)]
@@ -65,7 +127,7 @@ func (out *terminal) colorize(text string) string {
 	return colour + text + plain
 }
 
-// at is a time in a table, whose heading says that it is UTC; with --local it says its zone itself.
+// at is a time in a table. The heading names UTC; with --local the time names its zone.
 func (out *terminal) at(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return none
@@ -120,4 +182,134 @@ func (out *terminal) localized(text string) string {
 		}
 		return out.clock(t)
 	})
+}
+
+// printable returns a text in one line, without control characters of a terminal.
+func printable(text string) string {
+	return strings.NewReplacer("\n", " ", "\t", " ").Replace(printableLines(text))
+}
+
+// message formats a line for people. A name with line breaks cannot forge other lines.
+func message(format string, args []any) string {
+	plain := make([]any, len(args))
+	for i, arg := range args {
+		switch v := arg.(type) {
+		case string:
+			plain[i] = printable(v)
+		case error:
+			plain[i] = errorLines(v)
+		case fmt.Stringer:
+			plain[i] = printable(v.String())
+		default:
+			plain[i] = arg
+		}
+	}
+	return printableLines(fmt.Sprintf(format+"\n", plain...))
+}
+
+// errorLines is printable for an error: joined errors have a line each.
+func errorLines(err error) string {
+	var parts []error
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		parts = joined.Unwrap()
+	} else if inner := errors.Unwrap(err); inner != nil {
+		parts = []error{inner}
+	}
+	texts, lines := make([]string, len(parts)), make([]string, len(parts))
+	for i, part := range parts {
+		texts[i], lines[i] = part.Error(), errorLines(part)
+	}
+	if strings.Join(texts, "\n") == err.Error() {
+		return strings.Join(lines, "\n")
+	}
+	return printable(err.Error())
+}
+
+// printableLines is printable for a text of several lines.
+func printableLines(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' || !run.Misleading(r) {
+			return r
+		}
+		return ' '
+	}, text)
+}
+
+// printableJSON is printable for a JSON document, in which these characters may be escaped.
+func printableJSON(document string) string {
+	pairs := []string{`\\`, `\\`, `\u2028`, " ", `\u2029`, " "}
+	for _, escaped := range "ntbfr" {
+		pairs = append(pairs, `\`+string(escaped), " ")
+	}
+	for control := range ' ' {
+		pairs = append(pairs, fmt.Sprintf(`\u%04x`, control), " ")
+	}
+	return printableLines(strings.NewReplacer(pairs...).Replace(document))
+}
+
+// paragraph writes a text in lines that fit the terminal, with an indent; elsewhere in one line.
+func (out *terminal) paragraph(indent, text string) { out.wrap(out.width(), indent, text) }
+
+// wrap writes a text after a heading, which may be a state, in lines of a width; 0: in one line.
+func (out *terminal) wrap(width int, heading, text string) {
+	for status := strings.TrimSpace(heading); ; status = "" {
+		line := text
+		if text = ""; width > 0 {
+			line, text = split(line, max(width-length(heading), leastWidth))
+		}
+		out.printColored(status, "%s%s", heading, line)
+		if text == "" {
+			return
+		}
+		heading = strings.Repeat(" ", length(heading))
+	}
+}
+
+// split cuts a text in two at the last blank before a width, else at the first.
+func split(text string, width int) (first, rest string) {
+	runes := []rune(text)
+	if len(runes) <= width {
+		return text, ""
+	}
+	at := strings.LastIndex(string(runes[:width+1]), " ")
+	if at <= 0 {
+		first, rest, _ = strings.Cut(text, " ")
+		return first, rest
+	}
+	return text[:at], strings.TrimLeft(text[at:], " ")
+}
+
+// show prints an answer: as protobuf JSON, or with text.
+func (out *terminal) show(answer proto.Message, text func() error) error {
+	if !out.asJSON {
+		return text()
+	}
+	return out.printJSON(answer, protojson.MarshalOptions{Multiline: true, Indent: "  "})
+}
+
+func (out *terminal) printJSON(message proto.Message, options protojson.MarshalOptions) error {
+	options.EmitDefaultValues = true
+	document, err := options.Marshal(message)
+	if err != nil {
+		return fmt.Errorf("write the answer as JSON: %w", err)
+	}
+	return out.write(printableJSON(string(document)) + "\n")
+}
+
+// interactive reports whether a person can answer: input and messages are a terminal.
+func (out *terminal) interactive() bool {
+	for _, stream := range []any{out.std.In, out.std.Err} {
+		file, ok := stream.(*os.File)
+		if !ok || !term.IsTerminal(int(file.Fd())) {
+			return false
+		}
+	}
+	return true
+}
+
+// agreed reads the answer to a question: only y and yes agree.
+func (out *terminal) agreed() bool {
+	line, err := bufio.NewReader(out.std.In).ReadString('\n')
+	answer := strings.ToLower(strings.TrimSpace(line))
+	return err == nil && (answer == "y" || answer == "yes")
 }

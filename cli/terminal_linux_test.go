@@ -86,7 +86,7 @@ func wideTables() map[string]example {
 			})
 		}, []string{longWorker}},
 		"leases": {func(a *terminal) error {
-			return describeLeases(a, []*pb.Lease{{Name: longWorker + "/a_database_with_a_long_name_31", Holder: name, Epoch: 123_456, AcquiredAt: now, RenewedAt: now, ExpiresAt: now}})
+			return describeLeases(a, &pb.ListLeasesResponse{Leases: []*pb.Lease{{Name: longWorker + "/a_database_with_a_long_name_31", Holder: name, Epoch: 123_456, AcquiredAt: now, RenewedAt: now, ExpiresAt: now}}})
 		}, []string{longWorker + "/a_database_with_a_long_name_31"}},
 		"runs": {func(a *terminal) error { return describeRuns(a, &pb.ListRunsResponse{Runs: []*pb.Run{ended}}) }, []string{run}},
 		"fires": {func(a *terminal) error {
@@ -213,7 +213,7 @@ func TestTimes_AreUTCUnlessTheyAreLocal(t *testing.T) {
 			explainCondition(a, &pb.WorkerStatus{
 				Worker: "w", ConditionDetail: "w paused since 2026-11-22T18:30:00Z", NextRunAt: at, Failing: &pb.Failing{Class: pb.FailureClass_FAILURE_CLASS_LOCK},
 			})
-			return describeLeases(a, []*pb.Lease{{Name: "l", AcquiredAt: at}})
+			return describeLeases(a, &pb.ListLeasesResponse{Leases: []*pb.Lease{{Name: "l", AcquiredAt: at}}})
 		})
 		assert.Contains(t, got, want...)
 	}

@@ -8,21 +8,75 @@ import (
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// protect protects a user or group.
+func planCommand(a *app) *cobra.Command {
+	request := &pb.PlanDeletionRequest{}
+	return &cobra.Command{
+		Use:   "plan user|group|placeholder ID",
+		Short: "Show what deleting a user or group would do",
+		Args: targetArguments(&request.Kind, &request.Id,
+			repo.KindUser, repo.KindGroup, repo.KindPlaceholder),
+		RunE: call(a, api.PlanDeletion, request, func(out *terminal, r *pb.PlanDeletionResponse) error {
+			return describePlan(out, r.GetPlan())
+		}),
+	}
+}
+
+func describePlan(out *terminal, p *pb.Plan) error {
+	exact := "exact"
+	if !p.GetExact() {
+		exact = "at least: not all rows were counted"
+	}
+	out.println("%s %d %s", p.GetKind(), p.GetId(), p.GetName())
+	refused, outside, estimate := "", "", ""
+	if r := p.GetRefused(); r != nil {
+		refused = strings.TrimSuffix(r.GetReason()+": "+asCommands(r.GetDetail()), ": ")
+	}
+	if n := p.GetOutside(); n > 0 {
+		outside = run.Pluralize(n, "path") + " outside the database"
+	}
+	if p.GetEstimate() != nil {
+		estimate = "about " + p.GetEstimate().AsDuration().Round(10_000_000).String()
+	}
+	out.fields("refused", refused, "remarks", strings.Join(p.GetRemarks(), "; "),
+		"jobs", strings.Join(p.GetJobs(), ", "), "leaves", outside, "takes", estimate,
+		"counts", exact, "digest", p.GetDigest())
+	return plannedTables(out, p.GetTables())
+}
+
+// plannedTables prints the planned changes by table, and nothing without any.
+func plannedTables(out *terminal, tables []*pb.PlannedTable) error {
+	if len(tables) == 0 {
+		return nil
+	}
+	columns := []column{
+		{"TABLE", cut}, {"MOVED", 0}, {"NULLIFIED", 0}, {"DELETED", 0}, {"KEPT", 0}, {"", 0},
+	}
+	return printTable(out, columns, tables, func(t *pb.PlannedTable) []any {
+		more := ""
+		if t.GetAtLeast() {
+			more = "at least"
+		}
+		return []any{
+			t.GetTable(), t.GetMoved(), t.GetNullified(), t.GetDeleted(), t.GetKept(), more,
+		}
+	})
+}
+
 func protectCommand(a *app) *cobra.Command {
 	request := &pb.ProtectTargetRequest{}
 	command := &cobra.Command{
 		Use:   "protect user|group ID --reason REASON [--for DURATION]",
 		Short: "Keep a user or group, and the groups above it, from being deleted by caretaker",
-		RunE: call(a, api.ProtectTarget, request, func(out *terminal, answer *pb.ProtectTargetResponse) error {
-			p := answer.GetProtection()
+		RunE: call(a, api.ProtectTarget, request, func(out *terminal, r *pb.ProtectTargetResponse) error {
+			p := r.GetProtection()
 			until := "until caretaker unprotect"
 			if p.GetUntil() != nil {
 				until = "until " + out.moment(p.GetUntil())
 			}
-			if keptAsItWas(request, p) {
+			if keptLonger(request, p) {
 				out.println("%s %d is kept as it was, protected %s: longer already, by %s: %s; "+
 					"caretaker unprotect first", p.GetKind(), p.GetId(), until, p.GetBy(), p.GetReason())
 				return nil
@@ -37,28 +91,27 @@ func protectCommand(a *app) *cobra.Command {
 	return command
 }
 
-// keptAsItWas says that a protection is not the one that was asked for: a longer one keeps its place.
-func keptAsItWas(asked *pb.ProtectTargetRequest, p *pb.Protection) bool {
+// keptLonger reports whether p is not the requested protection, but a longer one that existed.
+func keptLonger(asked *pb.ProtectTargetRequest, p *pb.Protection) bool {
 	if p.GetReason() != strings.TrimSpace(asked.GetReason()) {
 		return true
 	}
 	if asked.GetTtl() == nil || p.GetUntil() == nil {
 		return (asked.GetTtl() == nil) != (p.GetUntil() == nil)
 	}
-	// It may have waited a while for a lock.
+	// The request may have waited for a lock.
 	lasts := p.GetUntil().AsTime().Sub(p.GetSince().AsTime())
 	return (lasts - asked.GetTtl().AsDuration()).Abs() > 20*time.Second
 }
 
-// unprotect ends a protection.
 func unprotectCommand(a *app) *cobra.Command {
 	request := &pb.UnprotectTargetRequest{}
 	return &cobra.Command{
 		Use:   "unprotect user|group ID",
 		Short: "End the protection of a user or group",
 		Args:  targetArguments(&request.Kind, &request.Id, repo.KindUser, repo.KindGroup),
-		RunE: call(a, api.UnprotectTarget, request, func(out *terminal, answer *pb.UnprotectTargetResponse) error {
-			p := answer.GetProtection()
+		RunE: call(a, api.UnprotectTarget, request, func(out *terminal, r *pb.UnprotectTargetResponse) error {
+			p := r.GetProtection()
 			out.println("%s %d is not protected any more: it may be deleted as any other",
 				p.GetKind(), p.GetId())
 			return nil
@@ -66,7 +119,6 @@ func unprotectCommand(a *app) *cobra.Command {
 	}
 }
 
-// protected lists the protections.
 func protectedCommand(a *app) *cobra.Command {
 	request := &pb.ListProtectedRequest{}
 	command := &cobra.Command{
@@ -82,8 +134,8 @@ func protectedCommand(a *app) *cobra.Command {
 
 func describeProtected(out *terminal, answer *pb.ListProtectedResponse) error {
 	columns := []column{
-		col("KIND"), col("ID"), col("SINCE", timestamp, dropSecond), col("UNTIL", timestamp), col("BY", cut),
-		col("REASON", cut),
+		{"KIND", 0}, {"ID", 0}, {"SINCE", timestamp | dropSecond}, {"UNTIL", timestamp}, {"BY", cut},
+		{"REASON", cut},
 	}
 	return printTable(out, columns, answer.GetProtections(), func(p *pb.Protection) []any {
 		return []any{p.GetKind(), p.GetId(), p.GetSince(), p.GetUntil(), p.GetBy(), p.GetReason()}

@@ -1,0 +1,239 @@
+package cli
+
+import (
+	"context"
+	_ "embed"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/caretaker-go/caretaker/config"
+	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/loosefk"
+)
+
+// help has the long texts of the commands, and their examples, which a test runs.
+//
+//go:embed help.txt
+var help string
+
+// addHelp gives each command its section of help.txt.
+func addHelp(root *cobra.Command) {
+	for section := range strings.SplitSeq(help, "\n== ") {
+		name, text, _ := strings.Cut(section, "\n")
+		c, _, err := root.Find(strings.Fields(name)[1:])
+		if err != nil {
+			continue
+		}
+		var long, examples []string
+		for line := range strings.SplitSeq(text, "\n") {
+			if strings.HasPrefix(line, "  caretaker") {
+				examples = append(examples, line)
+			} else {
+				long = append(long, line)
+			}
+		}
+		c.Long = strings.TrimSpace(strings.Join(long, "\n"))
+		c.Example = strings.Join(examples, "\n")
+	}
+}
+
+// looseForeignKeysOnly reports whether the configuration, as far as it can be read, has use:
+// loose_foreign_keys. Help and completions then omit GitLab. Hidden commands still run: the server
+// refuses them with a reason.
+func (a *app) looseForeignKeysOnly() bool {
+	s, _ := a.partialSettings()
+	return s.service.LooseForeignKeysOnly()
+}
+
+// gitlabCommands are the clients for what is done with GitLab's users and groups.
+func gitlabCommands(a *app) []*cobra.Command {
+	all := []*cobra.Command{
+		jobsCommand(a), planCommand(a), protectCommand(a), unprotectCommand(a), protectedCommand(a),
+	}
+	for _, c := range all {
+		if c.Annotations == nil {
+			c.Annotations = map[string]string{}
+		}
+		c.Annotations[groupGitLab] = ""
+	}
+	return all
+}
+
+// adaptCommands adapts commands to the environment now, and their help to the file of --config.
+func adaptCommands(a *app, root *cobra.Command) {
+	if a.looseForeignKeysOnly() {
+		withoutGitLab(root)
+	}
+	usual := root.HelpFunc()
+	root.SetHelpFunc(func(c *cobra.Command, args []string) {
+		if a.looseForeignKeysOnly() {
+			withoutGitLab(root)
+		} else {
+			groupForGitLab(root)
+		}
+		usual(c, args)
+	})
+}
+
+// groupForGitLab shows the commands for GitLab apart from the others.
+func groupForGitLab(root *cobra.Command) {
+	root.AddGroup(&cobra.Group{ID: groupGitLab, Title: "Client, for GitLab's users and groups:"})
+	for _, c := range root.Commands() {
+		if _, is := c.Annotations[groupGitLab]; is {
+			c.GroupID = groupGitLab
+		}
+	}
+}
+
+// withoutGitLab hides those commands, and rewords the others.
+func withoutGitLab(root *cobra.Command) {
+	const short = "Loose foreign keys for PostgreSQL: children of deleted rows are cleaned up later"
+	root.Long = strings.Replace(root.Long, root.Short, short, 1)
+	root.Short = short
+	for _, c := range root.Commands() {
+		_, is := c.Annotations[groupGitLab]
+		c.Hidden = c.Hidden || is
+	}
+	reword(root, strings.NewReplacer(
+		"ghost_user_migration", loosefk.Name, " and all deferred jobs", "", " and deferred jobs", "",
+		" and their jobs need", " need", "projects", "orders", "epics", "invoices",
+	))
+}
+
+// reword replaces terms in the help of a command and its subcommands.
+func reword(c *cobra.Command, terms *strings.Replacer) {
+	c.Short, c.Long = terms.Replace(c.Short), terms.Replace(c.Long)
+	lines := strings.Split(terms.Replace(c.Example), "\n")
+	c.Example = strings.Join(slices.Compact(lines), "\n")
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		f.Usage = terms.Replace(f.Usage)
+		f.Hidden = f.Hidden || f.Name == "job"
+	})
+	for _, child := range c.Commands() {
+		reword(child, terms)
+	}
+}
+
+// Shell completion: what a command takes is read from its usage line, "show JOB", and from the
+// names of its flags. Files are offered for flags that take one, and nowhere else. The shell leaves
+// out what does not begin with what has been typed.
+
+// completionTimeoutout is how long the shell may wait for names from the server.
+const completionTimeout = time.Second
+
+// completions are added to a command and those below it.
+func addCompletions(a *app, command *cobra.Command) {
+	if command.ValidArgsFunction == nil {
+		command.ValidArgsFunction = func(
+			c *cobra.Command, args []string, _ string,
+		) (words []string, _ cobra.ShellCompDirective) {
+			if takes := strings.Fields(command.Use)[1:]; len(args) < len(takes) {
+				words = suggestions(c.Context(), a, strings.Trim(takes[len(args)], "[]."))
+			}
+			return words, cobra.ShellCompDirectiveNoFileComp
+		}
+	}
+	for _, flags := range []*pflag.FlagSet{command.Flags(), command.PersistentFlags()} {
+		flags.VisitAll(func(f *pflag.Flag) {
+			// It fails for flags that have a completion of their own.
+			if takes, _ := pflag.UnquoteUsage(f); takes != "file" {
+				_ = command.RegisterFlagCompletionFunc(f.Name, completeFlag(a, f.Name))
+			}
+		})
+	}
+	for _, child := range command.Commands() {
+		addCompletions(a, child)
+	}
+}
+
+// completeFlag offers what a flag takes.
+func completeFlag(a *app, name string) cobra.CompletionFunc {
+	takes := map[string]string{
+		"worker": "WORKER", "database": "DATABASE", "kind": "KIND", "output": "text|json|wide",
+		"run": "RUN", "job": "JOB", "profile": "PROFILE",
+	}[name]
+	return func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if strings.HasSuffix(name, "-dir") {
+			return nil, cobra.ShellCompDirectiveFilterDirs
+		}
+		return suggestions(c.Context(), a, takes), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// suggestions are the values in a usage line for an argument, on|off, or those of a name in it.
+func suggestions(ctx context.Context, a *app, argument string) (words []string) {
+	for one := range strings.SplitSeq(argument, "|") {
+		switch one {
+		case "WORKER":
+			s, _ := a.partialSettings()
+			words = append(words, s.service.Workers()...)
+		case "KIND":
+			words = jobKinds()
+		case "PROFILE":
+			words = a.std.Env.ProfileNames()
+		case "DATABASE":
+			if words = serverNames(ctx, a, one); len(words) == 0 {
+				words = config.GitLabDatabases()
+				// Mistakes in the configuration are not for this moment.
+				known, _ := a.partialSettings()
+				for _, d := range known.Databases {
+					words = append(words, d.Name)
+				}
+			}
+			slices.Sort(words)
+			words = slices.Compact(words)
+		case "RUN", "JOB", "NAME":
+			words = serverNames(ctx, a, one)
+		default:
+			if one != "" && one[0] >= 'a' {
+				words = append(words, one)
+			}
+		}
+	}
+	return words
+}
+
+func jobKinds() []string {
+	return []string{
+		repo.DeletePlaceholderUser{}.Kind(), repo.DeleteUser{}.Kind(), repo.DestroyGroup{}.Kind(),
+		repo.ContinueInactiveTokenDeletion{}.Kind(),
+	}
+}
+
+// serverNames asks the server for names, with a description after a tab. It returns none if the
+// server does not answer in time.
+func serverNames(ctx context.Context, a *app, what string) (words []string) {
+	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
+	defer cancel()
+	_ = a.connect(ctx, func(ctx context.Context, client api) error {
+		switch what {
+		case "DATABASE":
+			answer, _ := client.ListLeases(ctx, &pb.ListLeasesRequest{})
+			for _, l := range answer.GetLeases() {
+				words = append(words, l.GetDatabase())
+			}
+		case "RUN":
+			answer, _ := client.ListRuns(ctx, &pb.ListRunsRequest{})
+			for _, r := range answer.GetRuns() {
+				words = append(words, r.GetId()+"\t"+subject(r)+" "+state(r)+" "+a.moment(r.GetStartedAt()))
+			}
+		case "JOB":
+			answer, _ := client.ListJobs(ctx, &pb.ListJobsRequest{})
+			for _, j := range answer.GetJobs() {
+				words = append(words, number(j.GetId())+"\t"+j.GetKind()+" "+arguments(j)+" "+j.GetState())
+			}
+		case "NAME":
+			answer, _ := everyFlag(client, ctx, &pb.ListFeatureFlagsRequest{PageSize: maxPageSize})
+			for _, f := range answer.GetFlags() {
+				words = append(words, f.GetName())
+			}
+		}
+		return nil
+	})
+	return words
+}
