@@ -129,7 +129,7 @@ const watchInterval = 5 * time.Second
 // depends on it: each user of the database retries on its own.
 func (i *instance) watchDatabase(ctx context.Context, d *repo.Database) {
 	pace := run.Backoff{First: time.Second, Most: watchInterval}
-	logged, migrated := usable, false
+	logged, migrated := "usable", false
 	for {
 		err := d.StillWritable(ctx)
 		if err == nil && !migrated {
@@ -139,10 +139,7 @@ func (i *instance) watchDatabase(ctx context.Context, d *repo.Database) {
 		if ctx.Err() != nil {
 			return
 		}
-		if now := stateOf(err); now != logged {
-			i.logDatabase(ctx, d, err)
-			logged = now
-		}
+		logged = i.logDatabase(ctx, d, err, logged)
 		wait, _ := pace.After(err)
 		select {
 		case <-ctx.Done():
@@ -152,38 +149,31 @@ func (i *instance) watchDatabase(ctx context.Context, d *repo.Database) {
 	}
 }
 
-// databaseState is what watchDatabase logs the changes of.
-type databaseState int
-
-const (
-	usable databaseState = iota
-	unreachable
-	notMigrated
-	failing
-)
-
-func stateOf(err error) databaseState {
+// logDatabase returns the state of a database, and logs it if it is not the logged one.
+func (i *instance) logDatabase(
+	ctx context.Context, d *repo.Database, err error, logged string,
+) (state string) {
+	logger := i.logger.With("database", d.Name)
 	switch {
 	case err == nil:
-		return usable
-	case errors.Is(err, repo.ErrUnreachable):
-		return unreachable
+		if state = "usable"; state != logged {
+			logger.InfoContext(ctx, "database usable")
+		}
 	case errors.Is(err, repo.ErrNotMigrated):
-		return notMigrated
-	}
-	return failing
-}
-
-func (i *instance) logDatabase(ctx context.Context, d *repo.Database, err error) {
-	logger := i.logger.With("database", d.Name)
-	switch stateOf(err) {
-	case usable:
-		logger.InfoContext(ctx, "database usable")
-	case notMigrated:
-		logger.ErrorContext(ctx, "database is not migrated: run caretaker migrate", "error", err.Error())
+		if state = "not migrated"; state != logged {
+			logger.ErrorContext(ctx, "database is not migrated: run caretaker migrate",
+				"error", err.Error())
+		}
 	default:
-		logger.WarnContext(ctx, "database not usable, retrying", "error", err.Error())
+		state = "failing"
+		if errors.Is(err, repo.ErrUnreachable) {
+			state = "unreachable"
+		}
+		if state != logged {
+			logger.WarnContext(ctx, "database not usable, retrying", "error", err.Error())
+		}
 	}
+	return state
 }
 
 // eachDatabase opens the configured databases, or the one of that name, for do; keep is how long

@@ -138,15 +138,15 @@ func (d *doctor) pooler(ctx context.Context, database *repo.Database, found *fin
 	}
 	f := d.facts[database]
 	for _, name := range f.Harmful {
-		report, problem, value := found.failed, "", "0"
+		report, value := found.failed, "on"
+		problem := "array_nulls is off: behind a pooler, jobs break"
 		switch name {
 		case "array_nulls":
-			problem, value = "array_nulls is off: behind a pooler, jobs break", "on"
 		case "bytea_output":
 			problem, value = "bytea_output is escape: behind a pooler, jobs break", "hex"
 		default:
-			report, problem = found.warning,
-				name+" is under a second: small statements may be ended by it"
+			report, value = found.warning, "0"
+			problem = name + " is under a second: small statements may be ended by it"
 		}
 		report(problem, fmt.Sprintf("ALTER ROLE %s SET %s = %s, and leave it out of databases.%s.url",
 			f.Role, name, value, database.Name))

@@ -107,12 +107,13 @@ func (s *setup) writeFiles() error {
 		return fmt.Errorf("write the configuration: %w", err)
 	}
 	if _, err := s.std.Env.Load(temporary.Name(), &service.Config{}); err != nil {
+		var mistakes []error
 		readable := strings.ReplaceAll(err.Error(), temporary.Name(), filepath.Base(s.file))
-		err = errors.New("nothing was written, as this would not be a configuration:")
+		readable = "nothing was written, as this would not be a configuration:\n" + readable
 		for line := range strings.SplitSeq(readable, "\n") {
-			err = errors.Join(err, errors.New(line))
+			mistakes = append(mistakes, errors.New(line))
 		}
-		return err
+		return errors.Join(mistakes...)
 	}
 	if err := s.writeDefinitions(); err != nil {
 		return err

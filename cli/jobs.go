@@ -49,8 +49,9 @@ func jobsCommand(a *app) *cobra.Command {
 
 func describeJobs(out *terminal, answer *pb.ListJobsResponse) error {
 	columns := []column{
-		{"JOB", 0}, {"KIND", cut}, {"ARGUMENTS", cut}, {"STATE", colored}, {"ATTEMPT", dropFirst},
-		{"DUE", timestamp | dropSecond}, {"RUN", dropFirst}, {"OUTCOME", cut},
+		col("JOB"), col("KIND", cut), col("ARGUMENTS", cut), col("STATE", colored),
+		col("ATTEMPT", dropFirst), col("DUE", timestamp, dropSecond), col("RUN", dropFirst),
+		col("OUTCOME", cut),
 	}
 	return printTable(out, columns, answer.GetJobs(), func(j *pb.Job) []any {
 		return []any{
@@ -166,7 +167,7 @@ func changedRows(out *terminal, tables []*pb.TableCount) error {
 	if len(tables) == 0 {
 		return nil
 	}
-	columns := []column{{"TABLE", cut}, {"DELETED", 0}, {"UPDATED", 0}}
+	columns := []column{col("TABLE", cut), col("DELETED"), col("UPDATED")}
 	return printTable(out, columns, tables, func(t *pb.TableCount) []any {
 		return []any{t.GetTable(), t.GetDeleted(), t.GetUpdated()}
 	})
@@ -296,8 +297,8 @@ func listOutside(
 
 func describeOutside(out *terminal, answer *pb.ListOutsideResponse) error {
 	columns := []column{
-		{"ID", 0}, {"KIND", dropSecond}, {"PATH", 0}, {"LEFT BY", dropSecond},
-		{"AT", timestamp | dropSecond}, {"DONE", timestamp}, {"BY", dropSecond},
+		col("ID"), col("KIND", dropSecond), col("PATH"), col("LEFT BY", dropSecond),
+		col("AT", timestamp, dropSecond), col("DONE", timestamp), col("BY", dropSecond),
 	}
 	return printTable(out, columns, answer.GetPaths(), func(p *pb.OutsidePath) []any {
 		by := "run " + p.GetRunId()

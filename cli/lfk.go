@@ -235,6 +235,6 @@ func (l *lfk) agreeToOrphans(
 	return l.agree(fmt.Sprintf("nothing was dropped: without its triggers the rows of the adopted "+
 		"foreign keys %s stay when rows of %s are deleted: run `caretaker lfk revert`, or this command "+
 		"again with --yes", names, table),
-		"untrack %s? The rows of the adopted foreign keys %s then stay when rows of it are deleted [y/N] ",
-		table, names)
+		"untrack %s? The rows of the adopted foreign keys %s then stay when rows of it are deleted "+
+			"[y/N] ", table, names)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/loosefk"
@@ -17,6 +18,14 @@ import (
 type adopting struct {
 	constraint, onDelete string
 	plan, yes            bool
+}
+
+// addTo adds the flags that adopt and revert share.
+func (f *adopting) addTo(command *cobra.Command) *pflag.FlagSet {
+	flags := command.Flags()
+	flags.StringVar(&f.constraint, "constraint", "", "`name` of the foreign key, if there are several")
+	flags.BoolVar(&f.plan, "plan", false, "show each step, with its SQL, and change nothing")
+	return flags
 }
 
 func (f *adopting) request(argument string) (loosefk.AdoptRequest, error) {
@@ -45,11 +54,9 @@ func (l *lfk) adopt() *cobra.Command {
 			return l.adopted(ctx, a, f)
 		}),
 	}
-	flags := command.Flags()
-	flags.StringVar(&f.constraint, "constraint", "", "`name` of the foreign key, if there are several")
+	flags := f.addTo(command)
 	flags.StringVar(&f.onDelete, "on-delete", "", "`action` of the definition: async_delete or "+
 		"async_nullify; default what the constraint does")
-	flags.BoolVar(&f.plan, "plan", false, "show each step, with its SQL, and change nothing")
 	flags.BoolVar(&f.yes, "yes", false,
 		"drop the constraint without asking: all servers know the definition")
 	return command
@@ -156,9 +163,7 @@ func (l *lfk) revert() *cobra.Command {
 			return l.reverted(ctx, a)
 		}),
 	}
-	flags := command.Flags()
-	flags.StringVar(&f.constraint, "constraint", "", "`name` of the foreign key, if there are several")
-	flags.BoolVar(&f.plan, "plan", false, "show each step, with its SQL, and change nothing")
+	f.addTo(command)
 	return command
 }
 

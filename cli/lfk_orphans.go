@@ -120,7 +120,7 @@ func (l *lfk) orphanTable(found []orphanaudit.Found, some bool) error {
 		return nil
 	}
 	columns := []column{
-		{"DEFINITION", cut}, {"DATABASE", 0}, {"KEYS", 0}, {"ROWS", 0}, {"QUEUED", 0},
+		col("DEFINITION", cut), col("DATABASE"), col("KEYS"), col("ROWS"), col("QUEUED"),
 	}
 	err := printTable(l.terminal, columns, found, func(f orphanaudit.Found) []any {
 		least := ""

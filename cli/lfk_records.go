@@ -68,9 +68,9 @@ func (l *lfk) deadRecords() listing[loosefk.DeadRecord] {
 	return listing[loosefk.DeadRecord]{
 		key: "dead_records", empty: "no dead records",
 		columns: []column{
-			{"DATABASE", 0}, {"ID", 0}, {"TABLE", cut}, {"KEY", 0}, {"DEFINITION", cut}, {"SQLSTATE", 0},
-			{"FAILURES", dropSecond}, {"RECORDED", timestamp | dropSecond},
-			{"DEAD SINCE", timestamp | dropSecond}, {"MESSAGE", cut | dropSecond},
+			col("DATABASE"), col("ID"), col("TABLE", cut), col("KEY"), col("DEFINITION", cut),
+			col("SQLSTATE"), col("FAILURES", dropSecond), col("RECORDED", timestamp, dropSecond),
+			col("DEAD SINCE", timestamp, dropSecond), col("MESSAGE", cut, dropSecond),
 		},
 		row: func(r loosefk.DeadRecord) []any {
 			return []any{
@@ -85,9 +85,9 @@ func (l *lfk) failingRecords() listing[loosefk.FailingRecord] {
 	return listing[loosefk.FailingRecord]{
 		key: "failing_records", empty: "no failing records",
 		columns: []column{
-			{"DATABASE", 0}, {"ID", 0}, {"TABLE", cut}, {"KEY", 0}, {"DEFINITION", cut}, {"CAUSE", cut},
-			{"FAILURES", dropSecond}, {"FAILED", timestamp | dropSecond},
-			{"NEXT TRY", timestamp | dropSecond},
+			col("DATABASE"), col("ID"), col("TABLE", cut), col("KEY"), col("DEFINITION", cut),
+			col("CAUSE", cut), col("FAILURES", dropSecond), col("FAILED", timestamp, dropSecond),
+			col("NEXT TRY", timestamp, dropSecond),
 		},
 		row: func(r loosefk.FailingRecord) []any {
 			next := any("now")
@@ -175,7 +175,8 @@ func (l *lfk) reusedRecords() listing[loosefk.FailingRecord] {
 	return listing[loosefk.FailingRecord]{
 		key: "reused_records", empty: "no reused keys",
 		columns: []column{
-			{"DATABASE", 0}, {"ID", 0}, {"TABLE", cut}, {"KEY", 0}, {"LAST CHECK", timestamp | dropSecond},
+			col("DATABASE"), col("ID"), col("TABLE", cut), col("KEY"),
+			col("LAST CHECK", timestamp, dropSecond),
 		},
 		row: func(r loosefk.FailingRecord) []any {
 			return []any{r.Database, r.ID, r.Table, r.Key(), r.FailedAt}
@@ -258,7 +259,9 @@ func (l *lfk) acceptChildren(
 func (l *lfk) absentChildren() listing[repo.AbsentChild] {
 	return listing[repo.AbsentChild]{
 		key: "absent_children", empty: "no child table is accepted as absent",
-		columns: []column{{"CHILD", 0}, {"DATABASE", 0}, {"ACCEPTED", timestamp}, {"BY", cut}},
+		columns: []column{
+			col("CHILD"), col("DATABASE"), col("ACCEPTED", timestamp), col("BY", cut),
+		},
 		row: func(c repo.AbsentChild) []any {
 			return []any{c.Child, cmp.Or(c.Database, none), c.AcceptedAt, c.AcceptedBy}
 		},

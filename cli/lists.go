@@ -42,9 +42,9 @@ func everyLease(
 
 func describeLeases(out *terminal, answer *pb.ListLeasesResponse) error {
 	columns := []column{
-		{"LEASE", 0}, {"STATE", 0}, {"HOLDER", cut}, {"EPOCH", dropSecond},
-		{"ACQUIRED", timestamp | dropSecond}, {"RENEWED", timestamp | dropSecond},
-		{"EXPIRES", timestamp | dropSecond},
+		col("LEASE"), col("STATE"), col("HOLDER", cut), col("EPOCH", dropSecond),
+		col("ACQUIRED", timestamp, dropSecond), col("RENEWED", timestamp, dropSecond),
+		col("EXPIRES", timestamp, dropSecond),
 	}
 	return printTable(out, columns, answer.GetLeases(), func(l *pb.Lease) []any {
 		state, holder, expires := "held", l.GetHolder(), l.GetExpiresAt()
@@ -73,8 +73,8 @@ func runsCommand(a *app) *cobra.Command {
 
 func describeRuns(out *terminal, answer *pb.ListRunsResponse) error {
 	columns := []column{
-		{"RUN", 0}, {"WORKER", cut}, {"TRIGGER", dropFirst}, {"STATE", colored},
-		{"STARTED", timestamp | dropSecond}, {"TOOK", dropFirst}, {"RESULT", cut},
+		col("RUN"), col("WORKER", cut), col("TRIGGER", dropFirst), col("STATE", colored),
+		col("STARTED", timestamp, dropSecond), col("TOOK", dropFirst), col("RESULT", cut),
 	}
 	return printTable(out, columns, answer.GetRuns(), func(r *pb.Run) []any {
 		trigger := word(r.GetTrigger(), "TRIGGER_")
@@ -139,8 +139,8 @@ func firesCommand(a *app) *cobra.Command {
 
 func describeFires(out *terminal, answer *pb.ListFiresResponse) error {
 	columns := []column{
-		{"FIRE", timestamp}, {"WORKER", cut}, {"OUTCOME", colored}, {"LATE", dropSecond},
-		{"BY", cut | dropSecond}, {"RUN", 0}, {"REASON", cut | dropSecond},
+		col("FIRE", timestamp), col("WORKER", cut), col("OUTCOME", colored), col("LATE", dropSecond),
+		col("BY", cut, dropSecond), col("RUN"), col("REASON", cut, dropSecond),
 	}
 	return printTable(out, columns, answer.GetFires(), func(f *pb.Fire) []any {
 		late := none
@@ -169,8 +169,8 @@ func auditCommand(a *app) *cobra.Command {
 
 func describeAudit(out *terminal, answer *pb.ListAuditResponse) error {
 	columns := []column{
-		{"AT", timestamp}, {"BY", cut}, {"ROLE", dropFirst}, {"ACTION", 0}, {"TARGET", cut},
-		{"OUTCOME", cut | colored}, {"REASON", cut | dropSecond},
+		col("AT", timestamp), col("BY", cut), col("ROLE", dropFirst), col("ACTION"), col("TARGET", cut),
+		col("OUTCOME", cut, colored), col("REASON", cut, dropSecond),
 	}
 	return printTable(out, columns, answer.GetEntries(), func(e *pb.AuditEntry) []any {
 		by := strings.TrimPrefix(e.GetBy()+" at "+e.GetAddress(), " at ")
@@ -209,7 +209,9 @@ func flagsCommand(a *app) *cobra.Command {
 			request.Name, request.Enabled = args[0], args[1] == "on"
 			return nil
 		}),
-		RunE: call(a, api.SetFeatureFlag, request, func(out *terminal, r *pb.SetFeatureFlagResponse) error {
+		RunE: call(a, api.SetFeatureFlag, request, func(
+			out *terminal, r *pb.SetFeatureFlagResponse,
+		) error {
 			return describeFlags(out, r.GetFlag())
 		}),
 	})
@@ -231,7 +233,7 @@ func everyFlag(
 }
 
 func describeFlags(out *terminal, flags ...*pb.FeatureFlag) error {
-	return printTable(out, []column{{"FLAG", 0}, {"VALUE", 0}}, flags, func(f *pb.FeatureFlag) []any {
+	return printTable(out, []column{col("FLAG"), col("VALUE")}, flags, func(f *pb.FeatureFlag) []any {
 		if f.GetEnabled() {
 			return []any{f.GetName(), "on"}
 		}

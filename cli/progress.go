@@ -215,7 +215,7 @@ func describeCandidates(out *terminal, run *pb.Run) error {
 		return nil
 	}
 	columns := []column{
-		{"KIND", 0}, {"ID", 0}, {"NAME", cut}, {"ACTION", colored}, {"REASON", cut},
+		col("KIND"), col("ID"), col("NAME", cut), col("ACTION", colored), col("REASON", cut),
 	}
 	if run.GetDryRun() {
 		columns[3].name = "WOULD"
@@ -235,7 +235,7 @@ func describeCandidates(out *terminal, run *pb.Run) error {
 // describeRows prints the rows changed by table, or for dry runs the rows found by definition.
 func describeRows(out *terminal, run *pb.Run) error {
 	if len(run.GetDefinitions()) > 0 {
-		columns := []column{{"COLUMN", cut}, {"PARENT", cut}, {"ACTION", 0}, {"ROWS", 0}}
+		columns := []column{col("COLUMN", cut), col("PARENT", cut), col("ACTION"), col("ROWS")}
 		return printTable(out, columns, run.GetDefinitions(), func(d *pb.DefinitionCount) []any {
 			rows := number(d.GetRows())
 			if d.GetAtLeast() {

@@ -69,9 +69,9 @@ func listReceiptsCommand(a *app) *cobra.Command {
 
 func describeReceipts(out *terminal, answer *pb.ListReceiptsResponse) error {
 	columns := []column{
-		{"RECEIPT", 0}, {"AT", timestamp}, {"TABLE", cut}, {"ACTION", 0}, {"ROWS", 0},
-		{"KEYS", dropFirst}, {"RULE", cut | dropSecond}, {"BY", dropFirst},
-		{"ASKED BY", cut | dropSecond},
+		col("RECEIPT"), col("AT", timestamp), col("TABLE", cut), col("ACTION"), col("ROWS"),
+		col("KEYS", dropFirst), col("RULE", cut, dropSecond), col("BY", dropFirst),
+		col("ASKED BY", cut, dropSecond),
 	}
 	return printTable(out, columns, answer.GetReceipts(), func(r *pb.Receipt) []any {
 		keys := cmp.Or(r.GetLowestKey(), none)

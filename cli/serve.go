@@ -187,7 +187,7 @@ func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 	return ctx, stop
 }
 
-// onHangup returns a channel that receives SIGHUP. Until stop is called, the signal does not end the
+// onHangup returns a channel that receives SIGHUP. Until stop is called, SIGHUP does not end the
 // process.
 func onHangup() (hangups chan os.Signal, stop func()) {
 	hangups = make(chan os.Signal, 1)

@@ -19,17 +19,15 @@ type settings struct {
 }
 
 // settings reads the file named by --config, and the environment.
-func (a *app) settings() (*settings, error) {
-	s := &settings{}
-	var err error
+func (a *app) settings() (s *settings, err error) {
+	s = &settings{}
 	s.Config, err = a.std.Env.Load(a.configFile, &s.service)
 	return s, err
 }
 
 // partialSettings is settings for commands that bring their own databases, or need none.
-func (a *app) partialSettings() (*settings, error) {
-	s := &settings{}
-	var err error
+func (a *app) partialSettings() (s *settings, err error) {
+	s = &settings{}
 	s.Config, err = a.std.Env.LoadPartial(a.configFile, &s.service)
 	return s, err
 }

@@ -59,9 +59,9 @@ func resumeCommand(a *app) *cobra.Command {
 
 func describeWorkers(out *terminal, workers ...*pb.WorkerStatus) error {
 	columns := []column{
-		{"WORKER", 0}, {"CONDITION", cut | colored}, {"NEXT RUN", timestamp | dropSecond},
-		{"LAST RUN", timestamp | cut | colored}, {"LAST SUCCESS", timestamp | dropFirst}, {"DUE", 0},
-		{"DEFERRED", dropFirst}, {"DEAD", 0},
+		col("WORKER"), col("CONDITION", cut, colored), col("NEXT RUN", timestamp, dropSecond),
+		col("LAST RUN", timestamp, cut, colored), col("LAST SUCCESS", timestamp, dropFirst), col("DUE"),
+		col("DEFERRED", dropFirst), col("DEAD"),
 	}
 	err := printTable(out, columns, workers, func(w *pb.WorkerStatus) []any {
 		last, success := lastRun(out, w), out.at(w.GetLastSuccessAt())
@@ -98,7 +98,7 @@ func describeDatabases(out *terminal, w *pb.WorkerStatus, each bool) error {
 	out.println("")
 	if each {
 		columns := []column{
-			{"DATABASE", 0}, {"DUE", 0}, {"DEFERRED", 0}, {"DEAD", 0}, {"PROBLEM", cut},
+			col("DATABASE"), col("DUE"), col("DEFERRED"), col("DEAD"), col("PROBLEM", cut),
 		}
 		return printTable(out, columns, w.GetDatabases(), func(d *pb.DatabaseStatus) []any {
 			return slices.Concat([]any{d.GetDatabase()}, figures(d.GetBacklog()),

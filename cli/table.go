@@ -31,6 +31,14 @@ type column struct {
 	trait columnOption
 }
 
+func col(name string, traits ...columnOption) (c column) {
+	c.name = name
+	for _, t := range traits {
+		c.trait |= t
+	}
+	return c
+}
+
 // leastWidth is the smallest width to which a column is cut, leastMoment that of a column with a
 // state and a time.
 const leastWidth, leastMoment = 8, len("succeeded 11-22 18:30")

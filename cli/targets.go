@@ -52,7 +52,7 @@ func plannedTables(out *terminal, tables []*pb.PlannedTable) error {
 		return nil
 	}
 	columns := []column{
-		{"TABLE", cut}, {"MOVED", 0}, {"NULLIFIED", 0}, {"DELETED", 0}, {"KEPT", 0}, {"", 0},
+		col("TABLE", cut), col("MOVED"), col("NULLIFIED"), col("DELETED"), col("KEPT"), col(""),
 	}
 	return printTable(out, columns, tables, func(t *pb.PlannedTable) []any {
 		more := ""
@@ -110,7 +110,9 @@ func unprotectCommand(a *app) *cobra.Command {
 		Use:   "unprotect user|group ID",
 		Short: "End the protection of a user or group",
 		Args:  targetArguments(&request.Kind, &request.Id, repo.KindUser, repo.KindGroup),
-		RunE: call(a, api.UnprotectTarget, request, func(out *terminal, r *pb.UnprotectTargetResponse) error {
+		RunE: call(a, api.UnprotectTarget, request, func(
+			out *terminal, r *pb.UnprotectTargetResponse,
+		) error {
 			p := r.GetProtection()
 			out.println("%s %d is not protected any more: it may be deleted as any other",
 				p.GetKind(), p.GetId())
@@ -134,8 +136,8 @@ func protectedCommand(a *app) *cobra.Command {
 
 func describeProtected(out *terminal, answer *pb.ListProtectedResponse) error {
 	columns := []column{
-		{"KIND", 0}, {"ID", 0}, {"SINCE", timestamp | dropSecond}, {"UNTIL", timestamp}, {"BY", cut},
-		{"REASON", cut},
+		col("KIND"), col("ID"), col("SINCE", timestamp, dropSecond), col("UNTIL", timestamp),
+		col("BY", cut), col("REASON", cut),
 	}
 	return printTable(out, columns, answer.GetProtections(), func(p *pb.Protection) []any {
 		return []any{p.GetKind(), p.GetId(), p.GetSince(), p.GetUntil(), p.GetBy(), p.GetReason()}
