@@ -11,7 +11,7 @@ export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
 # Else each program ends a second late under the race detector, and the tests start hundreds.
 export GORACE = atexit_sleep_ms=0
 # Go tests them in this order: the longest come first, so that no core is idle at the end.
-PACKAGES   = ./service ./service/loosefk ./cli ./service/gitlab/group ./service/gitlab/ghost ./server ./service/orphanaudit ./service/gitlab/deletion ./...
+PACKAGES   = ./service ./service/lfk ./cli ./service/gitlab/group ./service/gitlab/ghost ./server ./service/lfk/orphans ./service/gitlab/deletion ./...
 TEST_ARGS  =
 # Name prefixes of fault tests and of page tests.
 FAULTS     = ^TestFault_
@@ -78,7 +78,7 @@ test-faults: ## run the tests of outages, crashes, replicas, poolers and load
 
 test-routed: ## run the tests of loose foreign keys with records in a routed queue of GitLab
 	@tools/require.sh postgres pgbouncer $(if $(RACE),compiler)
-	@CARETAKER_TEST_ROUTED=1 tools/gotest.sh -timeout 60m $(RACE) $(TEST_ARGS) ./service/loosefk
+	@CARETAKER_TEST_ROUTED=1 tools/gotest.sh -timeout 60m $(RACE) $(TEST_ARGS) ./service/lfk ./service/lfk/admin
 
 test-neighbours: ## run the tests beside pg_partman, pg_repack, pglogical, pg_cron and a promoted standby
 	@tools/require.sh postgres neighbours $(if $(RACE),compiler)

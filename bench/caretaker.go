@@ -11,7 +11,7 @@ import (
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -33,8 +33,8 @@ func newCaretaker(ctx context.Context, d *database, keys []repo.LooseForeignKey,
 		c.databases = append(c.databases, opened)
 	}
 	all := service.Config{Databases: c.databases, Logger: slog.New(slog.DiscardHandler)}
-	*service.Settings[loosefk.Config](&all) = loosefk.Config{
-		Definitions: &loosefk.Definitions{File: "bench", Keys: keys},
+	*service.Settings[lfk.Config](&all) = lfk.Config{
+		Definitions: &lfk.Definitions{File: "bench", Keys: keys},
 		MaxDeletes:  cmp.Or(maxDeletes, 1<<40), MaxUpdates: 1 << 40, MaxRuntime: 10 * time.Minute,
 	}
 	config.Defaults(&all)
@@ -65,7 +65,7 @@ func (c *caretaker) close() error {
 func (c *caretaker) clean(ctx context.Context) (run.Run, error) { return c.cleanIn(ctx, "main") }
 
 func (c *caretaker) cleanIn(ctx context.Context, database string) (run.Run, error) {
-	run, err := c.service.RunBatch(ctx, run.Request{Worker: loosefk.Name, Database: database})
+	run, err := c.service.RunBatch(ctx, run.Request{Worker: lfk.Name, Database: database})
 	if err == nil && run.State != repo.RunSucceeded {
 		err = errors.New(run.Error)
 		if run.Error == "" {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/schedule"
 	"github.com/caretaker-go/caretaker/telemetry"
@@ -105,7 +105,7 @@ func (d *database) measureCalls(ctx context.Context, r *report) (err error) {
 func openHistory(ctx context.Context, d *database) (*service.Service, error) {
 	// All of the history is kept: what is pruned costs each run some milliseconds, until it is gone.
 	c := service.Config{HistoryKeep: 10 * 365 * 24 * time.Hour}
-	service.Settings[loosefk.Config](&c).Definitions = &loosefk.Definitions{File: "bench", Keys: definition()}
+	service.Settings[lfk.Config](&c).Definitions = &lfk.Definitions{File: "bench", Keys: definition()}
 	return openService(ctx, d, c)
 }
 
@@ -125,7 +125,7 @@ func (l *lab) poll(
 		every int
 	}{
 		{request{"GetStatus", statusTime, status("")}, 2},
-		{request{"GetStatus of " + loosefk.Name, statusTime, status(loosefk.Name)}, 2},
+		{request{"GetStatus of " + lfk.Name, statusTime, status(lfk.Name)}, 2},
 		{request{"/metrics", scrapeTime, read}, 10},
 		{request{"a sample of the backlogs", 0, s.SampleBacklogs}, 120},
 	}
@@ -234,7 +234,7 @@ func runLists(s *service.Service, middle time.Time) (all []request) {
 		" of a worker, failed: one, long ago":    {Worker: few, State: "failed"},
 		" of a worker, cancelled: none":          {Worker: none, State: "cancelled"},
 		", half-way back":                        {After: deep},
-		" of a worker, succeeded, half-way back": {Worker: loosefk.Name, State: "succeeded", After: deep},
+		" of a worker, succeeded, half-way back": {Worker: lfk.Name, State: "succeeded", After: deep},
 	} {
 		f.Limit = listPage
 		do := func(ctx context.Context) error { return second(s.Runs(ctx, f)) }
@@ -250,7 +250,7 @@ func fireLists(s *service.Service, middle time.Time) (all []request) {
 		" of a worker":               {Worker: none},
 		", missed: old ones alone":   {Outcome: "missed"},
 		" of a worker, missed: none": {Worker: none, Outcome: "missed"},
-		", half-way back":            {After: middle, AfterWorker: loosefk.Name},
+		", half-way back":            {After: middle, AfterWorker: lfk.Name},
 	} {
 		f.Limit = listPage
 		do := func(ctx context.Context) error { return second(s.Fires(ctx, f)) }

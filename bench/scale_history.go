@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -127,7 +127,7 @@ func (d *database) runOfOne(ctx context.Context, s *service.Service) (took []tim
 		}
 		var r run.Run
 		each, err := elapsed(func() (err error) {
-			r, err = s.RunBatch(ctx, run.Request{Worker: loosefk.Name, Database: "main"})
+			r, err = s.RunBatch(ctx, run.Request{Worker: lfk.Name, Database: "main"})
 			return err
 		})
 		if err == nil && r.Counts["processed_records"] == 0 {

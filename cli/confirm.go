@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -46,7 +46,7 @@ func confirm(
 		a.note("nothing is due: no run was started")
 		return plan, false, nil
 	}
-	if plan.GetCandidatesDigest() == "" && request.GetWorker() != loosefk.Name {
+	if plan.GetCandidatesDigest() == "" && request.GetWorker() != lfk.Name {
 		a.note("not all could be looked at: the run may do more than is shown")
 	}
 	a.note("run %s now, for good, on %s, at the server %s? [y/N] ",
@@ -103,7 +103,7 @@ func explainChange(err error, confirmed bool) error {
 // keys only have counts, and those that reached a limit are incomplete.
 func nothingDue(plan *pb.Run) bool {
 	complete := plan.GetCandidatesDigest() != "" ||
-		plan.GetWorker() == loosefk.Name && !plan.GetOverLimit()
+		plan.GetWorker() == lfk.Name && !plan.GetOverLimit()
 	return complete && len(plan.GetCandidates()) == 0 && plan.GetMoreCandidates() == 0 &&
 		counts(plan) == ""
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 )
 
 // playground is what dev has besides the server: a PostgreSQL with demo data.
@@ -149,7 +149,7 @@ func (p *playground) configure(c *settings) {
 	for _, name := range config.GitLabDatabases() {
 		c.Databases = append(c.Databases, config.Database{Name: name, URL: p.urls[name]})
 	}
-	keys := service.Settings[loosefk.Config](&c.service)
+	keys := service.Settings[lfk.Config](&c.service)
 	keys.DefinitionsFile = cmp.Or(keys.DefinitionsFile, p.definitions)
 }
 
@@ -160,8 +160,8 @@ func (p *playground) writeEnvironment(c *settings) error {
 	for _, d := range c.Databases {
 		fmt.Fprintf(&lines, "CARETAKER_DATABASES_%s_URL=%s\n", strings.ToUpper(d.Name), quoted(d.URL))
 	}
-	fmt.Fprintf(&lines, "%s=%s\n", config.Variable("workers."+loosefk.Name+".definitions"),
-		quoted(service.Settings[loosefk.Config](&c.service).DefinitionsFile))
+	fmt.Fprintf(&lines, "%s=%s\n", config.Variable("workers."+lfk.Name+".definitions"),
+		quoted(service.Settings[lfk.Config](&c.service).DefinitionsFile))
 	p.environment = filepath.Join(p.cluster.Dir(), "env")
 	temporary := p.environment + ".new"
 	err := os.WriteFile(temporary, []byte(lines.String()), 0o600)

@@ -18,7 +18,8 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
+	"github.com/caretaker-go/caretaker/service/lfk/admin"
 )
 
 // connection checks that a database answers, that no other name leads to it, and that it accepts
@@ -244,7 +245,7 @@ func (d *doctor) application(ctx context.Context, database *repo.Database, found
 // sequences checks those of the queue and of the schema maintenance, with or without definitions.
 // Other checks report a missing schema.
 func (d *doctor) sequences(ctx context.Context, database *repo.Database, found *findings) error {
-	result, err := loosefk.Admin{Databases: []*repo.Database{database}}.Sequences(ctx)
+	result, err := admin.Admin{Databases: []*repo.Database{database}}.Sequences(ctx)
 	_, none := errors.AsType[*repo.NoSchemaError](err)
 	if none || errors.Is(err, repo.ErrNotMigrated) {
 		return nil
@@ -254,7 +255,7 @@ func (d *doctor) sequences(ctx context.Context, database *repo.Database, found *
 }
 
 // lint adds findings of caretaker lfk lint.
-func (f *findings) lint(all []loosefk.Finding) {
+func (f *findings) lint(all []lfk.Finding) {
 	for _, l := range all {
 		*f = append(*f, finding{
 			Status: l.Severity, Database: l.Database, Problem: l.Code + ": " + l.Object, Remedy: l.Advice,
@@ -264,14 +265,14 @@ func (f *findings) lint(all []loosefk.Finding) {
 
 // definitions checks those of loose foreign keys, as caretaker lfk lint does.
 func (d *doctor) definitions(ctx context.Context, found *findings) error {
-	keys, err := lfkAdmin(service.Settings[loosefk.Config](&d.config.service), "")
+	keys, err := lfkAdmin(service.Settings[lfk.Config](&d.config.service), "")
 	if err != nil || keys.Definitions == nil || !d.hasMain() {
 		return err
 	}
 	keys.Databases = d.databases
 	result, err := keys.Lint(ctx)
-	found.lint(slices.DeleteFunc(result.Findings, func(f loosefk.Finding) bool {
-		return f.Code == loosefk.CodeSequenceBehind
+	found.lint(slices.DeleteFunc(result.Findings, func(f lfk.Finding) bool {
+		return f.Code == admin.CodeSequenceBehind
 	}))
 	return err
 }

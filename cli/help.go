@@ -13,7 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/config"
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 )
 
 // help has the long texts of the commands, and their examples, which a test runs.
@@ -100,7 +100,7 @@ func withoutGitLab(root *cobra.Command) {
 		c.Hidden = c.Hidden || is
 	}
 	reword(root, strings.NewReplacer(
-		"ghost_user_migration", loosefk.Name, " and all deferred jobs", "", " and deferred jobs", "",
+		"ghost_user_migration", lfk.Name, " and all deferred jobs", "", " and deferred jobs", "",
 		" and their jobs need", " need", "projects", "orders", "epics", "invoices",
 	))
 }

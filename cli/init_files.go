@@ -12,7 +12,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 )
 
 // emptyDefinitions is the content of a new file of definitions.
@@ -56,7 +56,7 @@ func (s *setup) text() (string, error) {
 		fmt.Fprintf(&b, "  %s:\n", d.Name)
 		line(2, "url", d.URL)
 	}
-	fmt.Fprintf(&b, "workers:\n  %s:\n", loosefk.Name)
+	fmt.Fprintf(&b, "workers:\n  %s:\n", lfk.Name)
 	line(2, "definitions", definitions)
 	return b.String(), nil
 }
@@ -100,7 +100,7 @@ func (s *setup) writeFiles() error {
 	defer func() { _ = os.Remove(temporary.Name()) }()
 	_, err = temporary.WriteString(text)
 	if replaces {
-		err = errors.Join(err, loosefk.KeepOwner(temporary, old))
+		err = errors.Join(err, lfk.KeepOwner(temporary, old))
 	}
 	err = errors.Join(err, temporary.Chmod(mode), temporary.Close())
 	if err != nil {
@@ -134,7 +134,7 @@ func (s *setup) writeDefinitions() error {
 	const create = os.O_CREATE | os.O_EXCL | os.O_WRONLY
 	file, err := os.OpenFile(s.Definitions, create, 0o644) //nolint:gosec // no secret
 	if errors.Is(err, fs.ErrExist) {
-		_, err = loosefk.LoadDefinitions(s.Definitions)
+		_, err = lfk.LoadDefinitions(s.Definitions)
 		return err
 	}
 	if err != nil {
@@ -194,7 +194,7 @@ func (s *setup) next() []string {
 		"caretaker lfk track TABLE --config " + s.file,
 		"caretaker lfk lint --config " + s.file,
 		"caretaker serve --config " + s.file,
-		"caretaker run " + loosefk.Name + " --dry-run --address " + s.Listen,
+		"caretaker run " + lfk.Name + " --dry-run --address " + s.Listen,
 	}
 	if s.Use == service.UseGitLab {
 		// GitLab has the queue and its triggers.

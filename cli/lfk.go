@@ -12,12 +12,13 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
+	"github.com/caretaker-go/caretaker/service/lfk/admin"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// lfk has the commands for loose foreign keys. They are no clients: they connect to the databases.
-type lfk struct {
+// lfkCommands are the commands for loose foreign keys. They are no clients: they connect to the databases.
+type lfkCommands struct {
 	*terminal
 	app *app
 	// database is the name of the selected database, "" for all.
@@ -25,7 +26,7 @@ type lfk struct {
 }
 
 func lfkCommand(a *app) *cobra.Command {
-	l := &lfk{terminal: a.terminal, app: a}
+	l := &lfkCommands{terminal: a.terminal, app: a}
 	command := &cobra.Command{
 		Use:     "lfk",
 		GroupID: groupServe,
@@ -44,24 +45,24 @@ func lfkCommand(a *app) *cobra.Command {
 }
 
 // action is what a command does with the configured databases.
-type action func(ctx context.Context, keys loosefk.Admin, args []string) error
+type action func(ctx context.Context, keys admin.Admin, args []string) error
 
 // with is the body of a command: it opens the configured databases for do. Unknown databases,
 // tables, records and children are errors of usage.
-func (l *lfk) with(do action) func(*cobra.Command, []string) error { return l.body(true, do) }
+func (l *lfkCommands) with(do action) func(*cobra.Command, []string) error { return l.body(true, do) }
 
 // withTables is with for a command that runs without the definitions if they cannot be read.
-func (l *lfk) withTables(do action) func(*cobra.Command, []string) error {
+func (l *lfkCommands) withTables(do action) func(*cobra.Command, []string) error {
 	return l.body(false, do)
 }
 
-func (l *lfk) body(needsDefinitions bool, do action) func(*cobra.Command, []string) error {
+func (l *lfkCommands) body(needsDefinitions bool, do action) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, args []string) error {
 		err := l.app.withDatabases(c, func(
 			ctx context.Context, s *settings, open []*repo.Database,
 		) error {
-			keys, err := lfkAdmin(service.Settings[loosefk.Config](&s.service), l.database)
-			if _, wrong := errors.AsType[*loosefk.DefinitionsError](err); wrong && !needsDefinitions {
+			keys, err := lfkAdmin(service.Settings[lfk.Config](&s.service), l.database)
+			if _, wrong := errors.AsType[*lfk.DefinitionsError](err); wrong && !needsDefinitions {
 				l.note("warning: the definitions cannot be read, and are not looked at: %v", err)
 				err = nil
 			}
@@ -71,7 +72,7 @@ func (l *lfk) body(needsDefinitions bool, do action) func(*cobra.Command, []stri
 			keys.Databases = open
 			return do(ctx, keys, args)
 		})
-		if loosefk.Misused(err) {
+		if admin.Misused(err) {
 			return usage(err)
 		}
 		return err
@@ -80,8 +81,8 @@ func (l *lfk) body(needsDefinitions bool, do action) func(*cobra.Command, []stri
 
 // withAll is with for a command that needs all databases: its --database selects a child table, and
 // only has to be a configured name.
-func (l *lfk) withAll(do action) func(*cobra.Command, []string) error {
-	return l.with(func(ctx context.Context, keys loosefk.Admin, args []string) error {
+func (l *lfkCommands) withAll(do action) func(*cobra.Command, []string) error {
+	return l.with(func(ctx context.Context, keys admin.Admin, args []string) error {
 		known := slices.ContainsFunc(keys.Databases, func(d *repo.Database) bool {
 			return keys.Only == "" || d.Name == keys.Only
 		})
@@ -94,20 +95,20 @@ func (l *lfk) withAll(do action) func(*cobra.Command, []string) error {
 }
 
 // lfkAdmin has the settings of the worker that matter here.
-func lfkAdmin(worker *loosefk.Config, database string) (keys loosefk.Admin, err error) {
+func lfkAdmin(worker *lfk.Config, database string) (keys admin.Admin, err error) {
 	keys.Only = database
 	// With RotationAll every fire works all databases: no schedule can leave one out.
-	if *worker.Enabled && worker.Rotation != loosefk.RotationAll {
+	if *worker.Enabled && worker.Rotation != lfk.RotationAll {
 		keys.Schedule = worker.Schedule
 	}
 	if worker.DefinitionsFile != "" {
-		keys.Definitions, err = loosefk.LoadDefinitions(worker.DefinitionsFile)
+		keys.Definitions, err = lfk.LoadDefinitions(worker.DefinitionsFile)
 	}
 	return keys, err
 }
 
 // reportDatabases is report for what was done in each database.
-func reportDatabases[T any](l *lfk, err error, done []T, text func(T)) error {
+func reportDatabases[T any](l *lfkCommands, err error, done []T, text func(T)) error {
 	return l.report(err, map[string]any{"databases": done}, func() {
 		for _, d := range done {
 			text(d)
@@ -115,12 +116,12 @@ func reportDatabases[T any](l *lfk, err error, done []T, text func(T)) error {
 	})
 }
 
-func (l *lfk) lint() *cobra.Command {
+func (l *lfkCommands) lint() *cobra.Command {
 	return &cobra.Command{
 		Use:   "lint",
 		Short: "Check the definitions against the databases, without changing anything",
 		Args:  between(0, 0),
-		RunE: l.with(func(ctx context.Context, keys loosefk.Admin, _ []string) error {
+		RunE: l.with(func(ctx context.Context, keys admin.Admin, _ []string) error {
 			result, err := keys.Lint(ctx)
 			if result.Findings != nil {
 				if printErr := l.report(nil, result, func() { l.findings(result) }); printErr != nil {
@@ -135,7 +136,7 @@ func (l *lfk) lint() *cobra.Command {
 	}
 }
 
-func (l *lfk) findings(result loosefk.Lint) {
+func (l *lfkCommands) findings(result admin.Lint) {
 	for _, f := range result.Findings {
 		l.println("%-7s  %s  %s  %s: %s",
 			f.Severity, f.Code, cmp.Or(f.Database, none), f.Object, f.Advice)
@@ -147,16 +148,16 @@ func (l *lfk) findings(result loosefk.Lint) {
 	l.println("%s", summary)
 }
 
-func (l *lfk) install() *cobra.Command {
+func (l *lfkCommands) install() *cobra.Command {
 	var schema string
 	command := &cobra.Command{
 		Use:   "install",
 		Short: "Create the queue of deleted records and its trigger functions, where there is none",
 		Args:  between(0, 0),
-		RunE: l.withTables(func(ctx context.Context, keys loosefk.Admin, _ []string) error {
+		RunE: l.withTables(func(ctx context.Context, keys admin.Admin, _ []string) error {
 			keys.Schema = schema
 			done, err := keys.Install(ctx)
-			return reportDatabases(l, err, done, func(d loosefk.Installed) {
+			return reportDatabases(l, err, done, func(d admin.Installed) {
 				l.println("%s: %s", d.Database, d.Result)
 			})
 		}),
@@ -166,13 +167,13 @@ func (l *lfk) install() *cobra.Command {
 	return command
 }
 
-func (l *lfk) track() *cobra.Command {
+func (l *lfkCommands) track() *cobra.Command {
 	var columns []string
 	command := &cobra.Command{
 		Use:   "track TABLE",
 		Short: "Create the triggers that queue a table's deleted rows, in all its partitions",
 		Args:  between(1, 1),
-		RunE: l.withTables(func(ctx context.Context, keys loosefk.Admin, args []string) error {
+		RunE: l.withTables(func(ctx context.Context, keys admin.Admin, args []string) error {
 			done, err := keys.Track(ctx, args[0], columns...)
 			if err != nil {
 				return err
@@ -195,18 +196,18 @@ func (l *lfk) track() *cobra.Command {
 	return command
 }
 
-func (l *lfk) untrack() *cobra.Command {
+func (l *lfkCommands) untrack() *cobra.Command {
 	yes := false
 	command := &cobra.Command{
 		Use:   "untrack TABLE",
 		Short: "Drop the triggers that queue the deleted rows of a table, or of one partition",
 		Args:  between(1, 1),
-		RunE: l.withTables(func(ctx context.Context, keys loosefk.Admin, args []string) error {
+		RunE: l.withTables(func(ctx context.Context, keys admin.Admin, args []string) error {
 			if err := l.agreeToOrphans(ctx, keys, args[0], yes); err != nil {
 				return err
 			}
 			done, err := keys.Untrack(ctx, args[0])
-			return reportDatabases(l, err, done, func(d loosefk.Untracked) {
+			return reportDatabases(l, err, done, func(d admin.Untracked) {
 				for _, t := range d.Triggers {
 					l.println("%s: dropped trigger %s", d.Database, t)
 				}
@@ -224,8 +225,8 @@ func (l *lfk) untrack() *cobra.Command {
 
 // agreeToOrphans asks before the parent of an adopted foreign key is untracked: no constraint keeps
 // its children from becoming orphans. Untracking reports a database that does not answer.
-func (l *lfk) agreeToOrphans(
-	ctx context.Context, keys loosefk.Admin, table string, yes bool,
+func (l *lfkCommands) agreeToOrphans(
+	ctx context.Context, keys admin.Admin, table string, yes bool,
 ) error {
 	adopted, _ := keys.AdoptedBelow(ctx, table)
 	if len(adopted) == 0 || yes {

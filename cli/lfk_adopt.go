@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk/admin"
 )
 
 // adopting are the flags of adopt and revert.
@@ -28,21 +28,21 @@ func (f *adopting) addTo(command *cobra.Command) *pflag.FlagSet {
 	return flags
 }
 
-func (f *adopting) request(argument string) (loosefk.AdoptRequest, error) {
+func (f *adopting) request(argument string) (admin.AdoptRequest, error) {
 	r, err := parseReference(argument)
-	return loosefk.AdoptRequest{
+	return admin.AdoptRequest{
 		Table: r.table, Columns: r.columns, Constraint: f.constraint, OnDelete: f.onDelete,
 		Holder: operator(),
 	}, err
 }
 
-func (l *lfk) adopt() *cobra.Command {
+func (l *lfkCommands) adopt() *cobra.Command {
 	f := &adopting{}
 	command := &cobra.Command{
 		Use:   "adopt TABLE.COLUMN",
 		Short: "Turn a real foreign key into a loose one, in two steps",
 		Args:  between(1, 1),
-		RunE: l.with(func(ctx context.Context, keys loosefk.Admin, args []string) error {
+		RunE: l.with(func(ctx context.Context, keys admin.Admin, args []string) error {
 			request, err := f.request(args[0])
 			if err != nil {
 				return err
@@ -63,7 +63,7 @@ func (l *lfk) adopt() *cobra.Command {
 }
 
 // adopted continues an adoption as far as possible.
-func (l *lfk) adopted(ctx context.Context, a *loosefk.Adoption, f *adopting) error {
+func (l *lfkCommands) adopted(ctx context.Context, a *admin.Adoption, f *adopting) error {
 	if a.Dropped() {
 		return l.report(nil, a, func() {
 			l.println("%s: %s: already loose", a.Database, a.Definition)
@@ -103,7 +103,7 @@ func (l *lfk) adopted(ctx context.Context, a *loosefk.Adoption, f *adopting) err
 }
 
 // agree asks on a terminal; elsewhere its error is refused.
-func (l *lfk) agree(refused, question string, args ...any) error {
+func (l *lfkCommands) agree(refused, question string, args ...any) error {
 	if !l.interactive() {
 		return errors.New(refused)
 	}
@@ -115,7 +115,7 @@ func (l *lfk) agree(refused, question string, args ...any) error {
 }
 
 // doneSteps marks steps as done, and prints those that are new.
-func (l *lfk) doneSteps(a *loosefk.Adoption, numbers ...int) {
+func (l *lfkCommands) doneSteps(a *admin.Adoption, numbers ...int) {
 	for _, n := range numbers {
 		if !a.Steps[n].Done {
 			a.Steps[n].Done = true
@@ -125,7 +125,7 @@ func (l *lfk) doneSteps(a *loosefk.Adoption, numbers ...int) {
 }
 
 // plannedSteps shows the steps of a plan.
-func (l *lfk) plannedSteps(a *loosefk.Adoption) {
+func (l *lfkCommands) plannedSteps(a *admin.Adoption) {
 	l.println("%s: %s (%s)", a.Database, a.Definition, a.Constraint)
 	for i, step := range a.Steps {
 		done := ""
@@ -142,13 +142,13 @@ func (l *lfk) plannedSteps(a *loosefk.Adoption) {
 	}
 }
 
-func (l *lfk) revert() *cobra.Command {
+func (l *lfkCommands) revert() *cobra.Command {
 	f := &adopting{}
 	command := &cobra.Command{
 		Use:   "revert TABLE.COLUMN",
 		Short: "Make an adopted foreign key a real one again",
 		Args:  between(1, 1),
-		RunE: l.with(func(ctx context.Context, keys loosefk.Admin, args []string) error {
+		RunE: l.with(func(ctx context.Context, keys admin.Admin, args []string) error {
 			request, err := f.request(args[0])
 			if err != nil {
 				return err
@@ -168,7 +168,7 @@ func (l *lfk) revert() *cobra.Command {
 }
 
 // reverted continues a reversion as far as possible.
-func (l *lfk) reverted(ctx context.Context, a *loosefk.Adoption) error {
+func (l *lfkCommands) reverted(ctx context.Context, a *admin.Adoption) error {
 	if err := a.Restore(ctx); err != nil {
 		return err
 	}

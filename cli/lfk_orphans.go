@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/caretaker-go/caretaker/service/loosefk"
-	"github.com/caretaker-go/caretaker/service/orphanaudit"
+	"github.com/caretaker-go/caretaker/service/lfk/admin"
+	"github.com/caretaker-go/caretaker/service/lfk/orphans"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -20,7 +20,7 @@ func operator() string {
 	return cmp.Or(userName(), "unknown") + "@" + cmp.Or(host, "unknown")
 }
 
-func (l *lfk) orphans() *cobra.Command {
+func (l *lfkCommands) orphans() *cobra.Command {
 	var fix bool
 	var limit int
 	var parent string
@@ -28,7 +28,7 @@ func (l *lfk) orphans() *cobra.Command {
 		Use:   "orphans [TABLE.COLUMN]",
 		Short: "Find children whose parent is gone although no record says so",
 		Args:  between(0, 1),
-		RunE: l.withAll(func(ctx context.Context, keys loosefk.Admin, args []string) error {
+		RunE: l.withAll(func(ctx context.Context, keys admin.Admin, args []string) error {
 			if keys.Definitions == nil {
 				return errors.New("there are no definitions: set " +
 					"workers.loose_foreign_keys_cleanup.definitions to their file")
@@ -43,14 +43,14 @@ func (l *lfk) orphans() *cobra.Command {
 				return usage(errors.New("--limit is at least 1"))
 			case parent != "":
 				of := search.Which
-				search.Which = func(t *orphanaudit.Task) bool { return t.Key.Parent == parent && of(t) }
+				search.Which = func(t *orphans.Task) bool { return t.Key.Parent == parent && of(t) }
 			}
 			if fix {
-				search.Fix = &orphanaudit.Repair{Main: keys.Databases[0], Holder: operator()}
+				search.Fix = &orphans.Repair{Main: keys.Databases[0], Holder: operator()}
 				defer search.Fix.End(context.WithoutCancel(ctx))
 			}
 			found, err := search.Run(ctx)
-			if errors.Is(err, orphanaudit.ErrNoTask) {
+			if errors.Is(err, orphans.ErrNoTask) {
 				return usage(fmt.Errorf("%w; `caretaker lfk lint` checks them", err))
 			}
 			if err != nil {
@@ -72,7 +72,7 @@ func (l *lfk) orphans() *cobra.Command {
 }
 
 // search is the search that the arguments select.
-func (l *lfk) search(keys loosefk.Admin, args []string) (*orphanaudit.Search, error) {
+func (l *lfkCommands) search(keys admin.Admin, args []string) (*orphans.Search, error) {
 	var only *reference
 	if len(args) > 0 {
 		r, err := parseReference(args[0])
@@ -81,16 +81,16 @@ func (l *lfk) search(keys loosefk.Admin, args []string) (*orphanaudit.Search, er
 		}
 		only = &r
 	}
-	return &orphanaudit.Search{
-		Audit: orphanaudit.Audit{Databases: keys.Databases, Keys: keys.Definitions.Keys},
-		Which: func(t *orphanaudit.Task) bool {
+	return &orphans.Search{
+		Audit: orphans.Audit{Databases: keys.Databases, Keys: keys.Definitions.Keys},
+		Which: func(t *orphans.Task) bool {
 			return (only == nil || only.matches(t.Key)) && (l.database == "" || l.database == t.Database())
 		},
 	}, nil
 }
 
 // showOrphans prints the orphans, and where more may remain.
-func (l *lfk) showOrphans(found []orphanaudit.Found) error {
+func (l *lfkCommands) showOrphans(found []orphans.Found) error {
 	some, failed, more := false, false, false
 	for _, f := range found {
 		some, failed = some || f.Keys > 0 || f.Fault != "", failed || f.Fault != ""
@@ -109,7 +109,7 @@ func (l *lfk) showOrphans(found []orphanaudit.Found) error {
 	return nil
 }
 
-func (l *lfk) orphanTable(found []orphanaudit.Found, some bool) error {
+func (l *lfkCommands) orphanTable(found []orphans.Found, some bool) error {
 	for _, f := range found {
 		if f.Guess != "" {
 			l.note("warning: %s on %s: %s", f.Definition, f.Database, f.Guess)
@@ -122,7 +122,7 @@ func (l *lfk) orphanTable(found []orphanaudit.Found, some bool) error {
 	columns := []column{
 		col("DEFINITION", cut), col("DATABASE"), col("KEYS"), col("ROWS"), col("QUEUED"),
 	}
-	err := printTable(l.terminal, columns, found, func(f orphanaudit.Found) []any {
+	err := printTable(l.terminal, columns, found, func(f orphans.Found) []any {
 		least := ""
 		if f.AtLeast {
 			least = "at least "

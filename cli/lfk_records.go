@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk/admin"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -25,7 +25,7 @@ type listing[T any] struct {
 }
 
 // show prints the records; err reports those that could not be read.
-func (t listing[T]) show(l *lfk, records []T, err error) error {
+func (t listing[T]) show(l *lfkCommands, records []T, err error) error {
 	switch {
 	case err != nil && len(records) == 0:
 		return err
@@ -38,20 +38,20 @@ func (t listing[T]) show(l *lfk, records []T, err error) error {
 	return errors.Join(err, printTable(l.terminal, t.columns, records, t.row))
 }
 
-func (l *lfk) dead() *cobra.Command {
+func (l *lfkCommands) dead() *cobra.Command {
 	var table string
 	var failing bool
 	command := &cobra.Command{
 		Use:   "dead",
 		Short: "List the records that could not be cleaned up",
 		Args:  between(0, 0),
-		RunE: l.withTables(func(ctx context.Context, keys loosefk.Admin, _ []string) error {
+		RunE: l.withTables(func(ctx context.Context, keys admin.Admin, _ []string) error {
 			if failing {
 				records, err := keys.Failing(ctx, table)
 				return l.failingRecords().show(l, records, err)
 			}
-			records := []loosefk.DeadRecord{}
-			err := keys.Dead(ctx, table, func(r loosefk.DeadRecord) error {
+			records := []admin.DeadRecord{}
+			err := keys.Dead(ctx, table, func(r admin.DeadRecord) error {
 				records = append(records, r)
 				return nil
 			})
@@ -64,15 +64,15 @@ func (l *lfk) dead() *cobra.Command {
 	return command
 }
 
-func (l *lfk) deadRecords() listing[loosefk.DeadRecord] {
-	return listing[loosefk.DeadRecord]{
+func (l *lfkCommands) deadRecords() listing[admin.DeadRecord] {
+	return listing[admin.DeadRecord]{
 		key: "dead_records", empty: "no dead records",
 		columns: []column{
 			col("DATABASE"), col("ID"), col("TABLE", cut), col("KEY"), col("DEFINITION", cut),
 			col("SQLSTATE"), col("FAILURES", dropSecond), col("RECORDED", timestamp, dropSecond),
 			col("DEAD SINCE", timestamp, dropSecond), col("MESSAGE", cut, dropSecond),
 		},
-		row: func(r loosefk.DeadRecord) []any {
+		row: func(r admin.DeadRecord) []any {
 			return []any{
 				r.Database, r.ID, r.Table, r.Key(), r.Definition, r.SQLState, r.Failures, r.RecordedAt,
 				r.DeadAt, strings.Join(strings.Fields(r.Message), " "),
@@ -81,15 +81,15 @@ func (l *lfk) deadRecords() listing[loosefk.DeadRecord] {
 	}
 }
 
-func (l *lfk) failingRecords() listing[loosefk.FailingRecord] {
-	return listing[loosefk.FailingRecord]{
+func (l *lfkCommands) failingRecords() listing[admin.FailingRecord] {
+	return listing[admin.FailingRecord]{
 		key: "failing_records", empty: "no failing records",
 		columns: []column{
 			col("DATABASE"), col("ID"), col("TABLE", cut), col("KEY"), col("DEFINITION", cut),
 			col("CAUSE", cut), col("FAILURES", dropSecond), col("FAILED", timestamp, dropSecond),
 			col("NEXT TRY", timestamp, dropSecond),
 		},
-		row: func(r loosefk.FailingRecord) []any {
+		row: func(r admin.FailingRecord) []any {
 			next := any("now")
 			if r.NextTry != nil && r.NextTry.After(time.Now()) {
 				next = *r.NextTry
@@ -102,7 +102,7 @@ func (l *lfk) failingRecords() listing[loosefk.FailingRecord] {
 	}
 }
 
-func (l *lfk) retry() *cobra.Command {
+func (l *lfkCommands) retry() *cobra.Command {
 	var id int64
 	var table string
 	var all bool
@@ -120,20 +120,20 @@ func (l *lfk) retry() *cobra.Command {
 	flags.Int64Var(&id, "id", 0, "`number` of the record")
 	flags.StringVar(&table, "table", "", "`name` of the parent table of the records")
 	flags.BoolVar(&all, "all", false, "all dead records")
-	command.RunE = l.withTables(func(ctx context.Context, keys loosefk.Admin, _ []string) error {
+	command.RunE = l.withTables(func(ctx context.Context, keys admin.Admin, _ []string) error {
 		var only *int64
 		if flags.Changed("id") {
 			only = &id
 		}
 		done, err := keys.Retry(ctx, only, table)
-		return reportDatabases(l, err, done, func(d loosefk.Retried) {
+		return reportDatabases(l, err, done, func(d admin.Retried) {
 			l.println("%s: %d put back", d.Database, d.Records)
 		})
 	})
 	return command
 }
 
-func (l *lfk) reused() *cobra.Command {
+func (l *lfkCommands) reused() *cobra.Command {
 	var clean, keep bool
 	command := &cobra.Command{
 		Use:   "reused [TABLE [--clean | --keep]]",
@@ -152,14 +152,14 @@ func (l *lfk) reused() *cobra.Command {
 		}
 		return nil
 	})
-	command.RunE = l.withTables(func(ctx context.Context, keys loosefk.Admin, tables []string) error {
+	command.RunE = l.withTables(func(ctx context.Context, keys admin.Admin, tables []string) error {
 		table := strings.Join(tables, "")
 		if !clean && !keep {
 			records, err := keys.Reused(ctx, table)
 			return l.reusedRecords().show(l, records, err)
 		}
 		done, err := keys.DecideReused(ctx, table, clean)
-		return reportDatabases(l, err, done, func(d loosefk.Retried) {
+		return reportDatabases(l, err, done, func(d admin.Retried) {
 			records := run.Pluralize(d.Records, "record")
 			if clean {
 				l.println("%s: the next run cleans the children of %s", d.Database, records)
@@ -171,22 +171,22 @@ func (l *lfk) reused() *cobra.Command {
 	return command
 }
 
-func (l *lfk) reusedRecords() listing[loosefk.FailingRecord] {
-	return listing[loosefk.FailingRecord]{
+func (l *lfkCommands) reusedRecords() listing[admin.FailingRecord] {
+	return listing[admin.FailingRecord]{
 		key: "reused_records", empty: "no reused keys",
 		columns: []column{
 			col("DATABASE"), col("ID"), col("TABLE", cut), col("KEY"),
 			col("LAST CHECK", timestamp, dropSecond),
 		},
-		row: func(r loosefk.FailingRecord) []any {
+		row: func(r admin.FailingRecord) []any {
 			return []any{r.Database, r.ID, r.Table, r.Key(), r.FailedAt}
 		},
 	}
 }
 
-func (l *lfk) acceptAbsent() *cobra.Command {
+func (l *lfkCommands) acceptAbsent() *cobra.Command {
 	var all, list, revoke bool
-	accept := l.with(func(ctx context.Context, keys loosefk.Admin, children []string) error {
+	accept := l.with(func(ctx context.Context, keys admin.Admin, children []string) error {
 		switch {
 		case list:
 			records, err := keys.AbsentChildren(ctx)
@@ -229,8 +229,8 @@ func (l *lfk) acceptAbsent() *cobra.Command {
 	return command
 }
 
-func (l *lfk) acceptChildren(
-	ctx context.Context, keys loosefk.Admin, children []string,
+func (l *lfkCommands) acceptChildren(
+	ctx context.Context, keys admin.Admin, children []string,
 ) error {
 	done, err := keys.AcceptAbsent(ctx, children, operator())
 	if err != nil {
@@ -256,7 +256,7 @@ func (l *lfk) acceptChildren(
 	})
 }
 
-func (l *lfk) absentChildren() listing[repo.AbsentChild] {
+func (l *lfkCommands) absentChildren() listing[repo.AbsentChild] {
 	return listing[repo.AbsentChild]{
 		key: "absent_children", empty: "no child table is accepted as absent",
 		columns: []column{

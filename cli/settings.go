@@ -9,7 +9,7 @@ import (
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/server"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 )
 
 // settings are the whole configuration: of the process, and of the service with its workers.
@@ -40,8 +40,8 @@ func (s *settings) readFiles() error {
 	if s.TLS.CertFile != "" && s.TLS.KeyFile != "" {
 		_, tlsErr = s.tls().TLS()
 	}
-	if keys := service.Settings[loosefk.Config](&s.service); keys.DefinitionsFile != "" {
-		keys.Definitions, definitionsErr = loosefk.LoadDefinitions(keys.DefinitionsFile)
+	if keys := service.Settings[lfk.Config](&s.service); keys.DefinitionsFile != "" {
+		keys.Definitions, definitionsErr = lfk.LoadDefinitions(keys.DefinitionsFile)
 	}
 	return errors.Join(tokenErr, tlsErr, definitionsErr)
 }

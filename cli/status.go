@@ -12,7 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
 	"github.com/caretaker-go/caretaker/service/gitlab/group"
 	"github.com/caretaker-go/caretaker/service/gitlab/placeholder"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -135,7 +135,7 @@ func explainCondition(out *terminal, w *pb.WorkerStatus) {
 		class := strings.TrimPrefix(f.GetClass().String(), "FAILURE_CLASS_")
 		out.paragraph("  ", "class "+class+": "+remedy(out, w))
 	}
-	if dead := w.GetBacklog().GetDead(); dead > 0 && w.GetWorker() == loosefk.Name {
+	if dead := w.GetBacklog().GetDead(); dead > 0 && w.GetWorker() == lfk.Name {
 		out.println("")
 		out.paragraph("", w.GetWorker()+": "+run.Pluralize(dead, "dead record")+
 			": list them with caretaker lfk dead")
@@ -183,7 +183,7 @@ func remedy(out *terminal, w *pb.WorkerStatus) string {
 		return "check the database; caretaker reconnects by itself"
 	case pb.FailureClass_FAILURE_CLASS_SCHEMA:
 		advice := "run caretaker migrate; else correct the named table, column or privilege"
-		if w.GetWorker() == loosefk.Name {
+		if w.GetWorker() == lfk.Name {
 			advice += "; caretaker lfk lint checks the definitions"
 		}
 		return advice

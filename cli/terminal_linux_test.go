@@ -19,7 +19,7 @@ import (
 
 	pb "github.com/caretaker-go/caretaker/gen/maintenance/v1"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk/admin"
 )
 
 // Terminal is a pseudo-terminal: what a person types goes into keys.
@@ -131,19 +131,19 @@ func wideTables() map[string]example {
 }
 
 func longDead(a *terminal) error {
-	l := &lfk{terminal: a}
-	r := loosefk.DeadRecord{Database: "a_database_with"}
+	l := &lfkCommands{terminal: a}
+	r := admin.DeadRecord{Database: "a_database_with"}
 	r.ID, r.Table, r.Number, r.Definition = 123_456_789, "public.merge_request_diffs_of_long_ago", new(int64(1_234_567_890)), "a_table_with_a_name.merge_request_id"
 	r.SQLState, r.Failures, r.Message = "23503", 10, strings.Repeat("violates a constraint ", 9)
-	return l.deadRecords().show(l, []loosefk.DeadRecord{r}, nil)
+	return l.deadRecords().show(l, []admin.DeadRecord{r}, nil)
 }
 
 func longFailing(a *terminal) error {
-	l := &lfk{terminal: a}
-	r := loosefk.FailingRecord{Database: "a_database_with"}
+	l := &lfkCommands{terminal: a}
+	r := admin.FailingRecord{Database: "a_database_with"}
 	r.ID, r.Table, r.Number, r.Definition = "123456789", "public.merge_request_diffs_of_long_ago", new(int64(1_234_567_890)), "a_table_with_a_name.merge_request_id"
 	r.SQLState, r.Failures = "KEPT_BY_TRIGGER", 9
-	return l.failingRecords().show(l, []loosefk.FailingRecord{r}, nil)
+	return l.failingRecords().show(l, []admin.FailingRecord{r}, nil)
 }
 
 func TestTables_FitATerminalOf80ColumnsAndKeepIDsWhole(t *testing.T) {

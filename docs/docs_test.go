@@ -26,7 +26,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -203,7 +203,7 @@ func parse(file string, content []byte) error {
 		folder := filepath.Dir(filepath.Dir(file))
 		_, err = config.Environment{"XDG_CONFIG_HOME=" + folder}.ReadClient("")
 	case strings.HasSuffix(base, "loose_foreign_keys.yml"):
-		_, err = loosefk.LoadDefinitions(file)
+		_, err = lfk.LoadDefinitions(file)
 	}
 	return err
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb/oracle"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 )
 
 var (
@@ -204,7 +204,7 @@ func (l *lab) queueJobs(ctx context.Context, main *pgx.Conn, jobs []repo.Job) er
 
 // addChildren tells the notes which children must be gone before a record is done.
 func addChildren(ctx context.Context, conn *pgx.Conn, file string) error {
-	definitions, err := loosefk.LoadDefinitions(file)
+	definitions, err := lfk.LoadDefinitions(file)
 	if err != nil {
 		return err
 	}

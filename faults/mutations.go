@@ -125,13 +125,13 @@ func mutationsOfWork() []mutation {
 				"	err = d.transaction(ctx, operation, p, func(ctx context.Context, tx *changing) (err error) {\n",
 		}}},
 		{"a record is removed before its last child", []change{{
-			"service/loosefk/statement.go", "	if !last || t.task.child.Database", "	_ = last\n	if t.task.child.Database",
+			"service/lfk/statement.go", "	if !last || t.task.child.Database", "	_ = last\n	if t.task.child.Database",
 		}}},
 		{"a record is removed although children are locked", []change{{
-			"service/loosefk/statement.go", "		return t.awaitLocks(ctx, keys, r, err)\n", "		t.advanceDone(keys, r)\n		return nil, nil\n",
+			"service/lfk/statement.go", "		return t.awaitLocks(ctx, keys, r, err)\n", "		t.advanceDone(keys, r)\n		return nil, nil\n",
 		}}},
 		{"a database that does not answer counts as childless", []change{{
-			"service/loosefk/start.go", "		p.tasks = append(p.tasks, homes.unknown(key, i)...)\n", "		_ = homes.unknown\n",
+			"service/lfk/start.go", "		p.tasks = append(p.tasks, homes.unknown(key, i)...)\n", "		_ = homes.unknown\n",
 		}}},
 		{"a record counts as a deletion", []change{{
 			"repo/loose_foreign_keys_living.go", "return p != nil && (p.Unknown || len(p.tables) > 0)", "return p != nil && p.Unknown",

@@ -19,7 +19,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	maintenancev1 "github.com/caretaker-go/caretaker/gen/maintenance/v1"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 )
 
 // replica is a server in a process of its own, behind a network that can break.
@@ -217,7 +217,7 @@ func (r *replica) request(ctx context.Context, random *rand.Rand) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	q := &maintenancev1.RunBatchRequest{Worker: workers()[random.IntN(len(workers()))]}
-	if q.GetWorker() == loosefk.Name && random.IntN(2) == 0 {
+	if q.GetWorker() == lfk.Name && random.IntN(2) == 0 {
 		q.Database = databases()[random.IntN(3)]
 	}
 	// Four of these make up to 40 requests a second; a server refuses more than 20, after the first 200.

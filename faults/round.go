@@ -18,12 +18,12 @@ import (
 	"github.com/caretaker-go/caretaker/service/gitlab/group"
 	"github.com/caretaker-go/caretaker/service/gitlab/placeholder"
 	"github.com/caretaker-go/caretaker/service/gitlab/token"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 )
 
 // workers are the five of the pipeline.
 func workers() []string {
-	return []string{loosefk.Name, token.Name, ghost.Name, group.Name, placeholder.Name}
+	return []string{lfk.Name, token.Name, ghost.Name, group.Name, placeholder.Name}
 }
 
 func upper(name string) string { return strings.ToUpper(name) }

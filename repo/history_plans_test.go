@@ -26,7 +26,7 @@ import (
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/schedule"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -85,14 +85,14 @@ func newAged(t *testing.T) *aged {
 	path := filepath.Join(t.TempDir(), "definitions.yml")
 	err = os.WriteFile(path, []byte("c:\n  - {table: p, column: p_id, on_delete: async_delete}\n"), 0o600)
 	assert.NoError(t, err)
-	definitions, err := loosefk.LoadDefinitions(path)
+	definitions, err := lfk.LoadDefinitions(path)
 	assert.NoError(t, err)
 	c := service.Config{
 		Databases: []*repo.Database{a.main}, Queue: queue, Logger: slog.New(slog.DiscardHandler),
 		HistoryKeep: 365 * 24 * time.Hour,
 		Load:        run.LoadConfig{MaxLockWait: time.Hour},
 	}
-	service.Settings[loosefk.Config](&c).Definitions = definitions
+	service.Settings[lfk.Config](&c).Definitions = definitions
 	config.Defaults(&c)
 	a.Service, err = service.New(c)
 	assert.NoError(t, err)

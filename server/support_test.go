@@ -23,7 +23,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -70,7 +70,7 @@ func (f *fixture) newService(definitions string) {
 	config := service.Config{Databases: []*repo.Database{f.main}, Logger: slog.New(slog.DiscardHandler)}
 	servicetest.Audited(&config)
 	if definitions != "" {
-		service.Settings[loosefk.Config](&config).Definitions = servicetest.Definitions(f.t, definitions)
+		service.Settings[lfk.Config](&config).Definitions = servicetest.Definitions(f.t, definitions)
 	}
 	settings.Defaults(&config)
 	made := assert.Must(service.New(config))(f.t)

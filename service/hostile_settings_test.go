@@ -17,7 +17,8 @@ import (
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/job"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
+	"github.com/caretaker-go/caretaker/service/lfk/admin"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/schedule"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -29,7 +30,7 @@ func everyWork(m *servicetest.Mirrored) *service.Service {
 	m.T.Helper()
 	m.Candidates()
 	s := m.Service(servicetest.OneBotARun, func(c *service.Config) {
-		service.Settings[loosefk.Config](c).Definitions = servicetest.Definitions(m.T, devdb.Definitions())
+		service.Settings[lfk.Config](c).Definitions = servicetest.Definitions(m.T, devdb.Definitions())
 	})
 	for worker, counts := range map[string]string{
 		servicetest.InactiveTokens: "examined_users=1 scheduled_jobs=1", servicetest.PlaceholderUsers: "scheduled_jobs=3",
@@ -81,7 +82,7 @@ func installAndClean(e *servicetest.Estate) {
 	definitions := "d: [{table: p, column: p_id, on_delete: async_delete}]\n"
 	r := servicetest.RunBatch(e.T, e.Service(definitions), "main")
 	servicetest.WantRun(e.T, r, repo.RunSucceeded, "processed_records=3 deleted_rows=3")
-	lint := assert.Must(loosefk.Admin{Databases: e.Open, Definitions: servicetest.Definitions(e.T, definitions)}.Lint(ctx))(e.T)
+	lint := assert.Must(admin.Admin{Databases: e.Open, Definitions: servicetest.Definitions(e.T, definitions)}.Lint(ctx))(e.T)
 	assert.That(e.T, len(lint.Findings) == 0, "%v", lint)
 	_, err := lfkadmin.New(d).Untrack(ctx, "p")
 	assert.That(e.T, err == nil, "%v", err)
@@ -245,7 +246,7 @@ func wantStatus(g *servicetest.Groups) {
 func wantLists(g *servicetest.Groups) {
 	g.T.Helper()
 	ctx, keys, dead := context.Background(), g.Keys(devdb.Definitions()), 0
-	assert.NoError(g.T, keys.Dead(ctx, "", func(r loosefk.DeadRecord) error {
+	assert.NoError(g.T, keys.Dead(ctx, "", func(r admin.DeadRecord) error {
 		dead++
 		_, err := json.Marshal(r)
 		return err

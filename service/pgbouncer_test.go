@@ -16,7 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -104,7 +104,7 @@ func TestFault_PgBouncer_RunsArePausedAndCancelledThroughIt(t *testing.T) {
 	e.Exec("main", `CREATE TABLE c (p_id bigint); INSERT INTO c SELECT generate_series(1, 20)`)
 	e.Deleted("main", "p", 1, 20)
 	e.Gate("main", "c")
-	s := e.Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.BatchSize = 1 }))
+	s := e.Service(servicetest.OneChild, servicetest.With(func(c *lfk.Config) { c.BatchSize = 1 }))
 	for reason, stop := range map[string]func(id string) error{
 		"CANCELLED": func(id string) error { _, err := s.CancelRun(t.Context(), id, ""); return err },
 		"PAUSED": func(string) error {

@@ -12,7 +12,8 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
+	"github.com/caretaker-go/caretaker/service/lfk/admin"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -150,7 +151,7 @@ func TestApplicationSchema_WithoutOneEverythingSaysWhatToDo(t *testing.T) {
 			}
 			r := fired(t, s, servicetest.LooseForeignKeys, time.Now().Truncate(time.Minute))
 			assert.That(t, r.State == repo.RunSkipped && strings.HasPrefix(r.Reason, name), "by its schedule: %s %q", r.State, r.Reason)
-			lfk := loosefk.Admin{Databases: e.Open, Definitions: servicetest.Definitions(t, servicetest.OneChild)}
+			lfk := admin.Admin{Databases: e.Open, Definitions: servicetest.Definitions(t, servicetest.OneChild)}
 			_, lint := lfk.Lint(t.Context())
 			_, install := lfk.Install(t.Context())
 			_, track := lfk.Track(t.Context(), "users", "")
@@ -175,7 +176,7 @@ func needing(t *testing.T) (*servicetest.Estate, *service.Service) {
 func fullService(e *servicetest.Estate) *service.Service {
 	e.T.Helper()
 	return e.Service("", e.WithQueue, func(c *service.Config) {
-		service.Settings[loosefk.Config](c).Definitions = servicetest.Definitions(e.T, devdb.Definitions())
+		service.Settings[lfk.Config](c).Definitions = servicetest.Definitions(e.T, devdb.Definitions())
 	})
 }
 

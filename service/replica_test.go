@@ -12,7 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -116,7 +116,7 @@ func TestFault_Replica_BacklogsAreReadThereAndItsLossInTheMiddleOfARunCostsNothi
 	s := m.Service()
 	m.CaughtUp()
 	devdb.Eventually(t, "all backlogs to be read from the replica", func() bool {
-		fresh := m.Service(servicetest.With(func(c *loosefk.Config) { c.Definitions = servicetest.Definitions(t, devdb.Definitions()) }))
+		fresh := m.Service(servicetest.With(func(c *lfk.Config) { c.Definitions = servicetest.Definitions(t, devdb.Definitions()) }))
 		all := assert.Must(fresh.Status(t.Context(), ""))(t)
 		return !slices.ContainsFunc(all, func(st service.WorkerStatus) bool {
 			if st.Worker == servicetest.PlaceholderUsers {

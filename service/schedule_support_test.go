@@ -16,7 +16,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -115,7 +115,7 @@ func (c clocked) wantRuns(n int) {
 		WHERE f.outcome = 'ran' AND r.state = 'succeeded' AND f.started_at = r.started_at AND f.worker = '`+servicetest.LooseForeignKeys+`'`, fmt.Sprint(n))
 }
 
-func rotateAll(c *service.Config) { service.Settings[loosefk.Config](c).Rotation = loosefk.RotationAll }
+func rotateAll(c *service.Config) { service.Settings[lfk.Config](c).Rotation = lfk.RotationAll }
 
 // newRounds is a server whose fires work all databases. Its first look is behind it. The clock goes on from where it is set.
 func newRounds(t *testing.T, others ...string) (clocked, *service.Service) {
@@ -238,7 +238,7 @@ func TestRound_ARequestWorksTheDatabaseOfItsMinute(t *testing.T) {
 	}
 	var said servicetest.Buffer
 	s := e.Service(servicetest.OneChild, rotateAll, func(c *service.Config) {
-		service.Settings[loosefk.Config](c).Schedule = "*/2 * * * *"
+		service.Settings[lfk.Config](c).Schedule = "*/2 * * * *"
 		c.Logger = slog.New(slog.NewTextHandler(&said, nil))
 	})
 	assert.That(t, !strings.Contains(said.String(), "turn"), "log %q, but no database is without a turn", said.String())

@@ -10,7 +10,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
 
@@ -69,7 +69,7 @@ func (c clocked) scheduled(as string) *service.Service {
 	c.T.Helper()
 	words := strings.Split(as, ", ")
 	s := c.Service(servicetest.OneChild, func(config *service.Config) {
-		w := service.Settings[loosefk.Config](config)
+		w := service.Settings[lfk.Config](config)
 		w.Schedule = words[0]
 		for _, word := range words[1:] {
 			switch word {

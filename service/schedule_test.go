@@ -13,7 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/schedule"
 	"github.com/caretaker-go/caretaker/service/servicetest"
@@ -122,13 +122,13 @@ func TestNew_WarnsOfRunsOfLessThanASecondAndOfDatabasesThatHaveNoTurn(t *testing
 	}
 	_, short := made(func(c *service.Config) {
 		service.Settings[ghost.Config](c).MaxRuntime = 999 * time.Millisecond
-		service.Settings[loosefk.Config](c).MaxRuntime = time.Nanosecond
+		service.Settings[lfk.Config](c).MaxRuntime = time.Nanosecond
 	})
 	for _, worker := range []string{servicetest.GhostUsers, servicetest.LooseForeignKeys} {
 		assert.That(t, strings.Contains(short, "worker="+worker+" max_runtime="), "no warning of %s: %s", worker, short)
 	}
 	assert.Equal(t, strings.Count(short, "level=WARN"), 2, "warnings in "+short)
-	odd := servicetest.With(func(c *loosefk.Config) { c.Schedule = "*/2 * * * *" })
+	odd := servicetest.With(func(c *lfk.Config) { c.Schedule = "*/2 * * * *" })
 	s, said := made(odd)
 	servicetest.WantCondition(t, s, service.ConditionIdle,
 		"the schedule */2 * * * * never fires in a minute in which it is the turn of ci, so only requests start runs there: choose ")

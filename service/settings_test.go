@@ -19,7 +19,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/gitlab/group"
 	"github.com/caretaker-go/caretaker/service/gitlab/placeholder"
 	"github.com/caretaker-go/caretaker/service/gitlab/token"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -38,7 +38,7 @@ func configured(t *testing.T, content string) (c service.Config, err error) {
 func wantSettings(t *testing.T, c *service.Config, err error, want []any) {
 	t.Helper()
 	got := []any{
-		c.HistoryKeep, c.Load, *service.Settings[loosefk.Config](c), *service.Settings[token.Config](c),
+		c.HistoryKeep, c.Load, *service.Settings[lfk.Config](c), *service.Settings[token.Config](c),
 		*service.Settings[ghost.Config](c), *service.Settings[group.Config](c),
 		*service.Settings[placeholder.Config](c),
 	}
@@ -56,8 +56,8 @@ func TestSettings_Defaults(t *testing.T) {
 		run.LoadConfig{
 			MaxReplicaLag: 30 * time.Second, MaxLockWait: 5 * time.Second, Patience: 20 * time.Second,
 		},
-		loosefk.Config{
-			WorkerConfig: common("* * * * *", false), Rotation: loosefk.RotationMinute, ReusedKeys: loosefk.ReuseHold, TrackPartitions: new(true), BatchSize: 500,
+		lfk.Config{
+			WorkerConfig: common("* * * * *", false), Rotation: lfk.RotationMinute, ReusedKeys: lfk.ReuseHold, TrackPartitions: new(true), BatchSize: 500,
 			MaxDeletes: 100_000, MaxUpdates: 50_000, MaxRuntime: 30 * time.Second,
 		},
 		token.Config{
@@ -98,9 +98,9 @@ workers:
 			MaxReplicaLag: time.Minute, IgnoredReplicas: []string{"delayed", "far away"}, MaxWALRate: 64 << 20,
 			Patience: 17 * time.Second,
 		},
-		loosefk.Config{
+		lfk.Config{
 			WorkerConfig:    run.WorkerConfig{Schedule: "*/5 * * * *", Enabled: new(false), CatchUp: new(true)},
-			DefinitionsFile: "d.yml", Rotation: loosefk.RotationAll, ReusedKeys: loosefk.ReuseKeep, TrackPartitions: new(false), BatchSize: 1, MaxDeletes: 2, MaxUpdates: 3,
+			DefinitionsFile: "d.yml", Rotation: lfk.RotationAll, ReusedKeys: lfk.ReuseKeep, TrackPartitions: new(false), BatchSize: 1, MaxDeletes: 2, MaxUpdates: 3,
 			MaxRuntime: 90 * time.Second,
 		},
 		token.Config{

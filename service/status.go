@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/schedule"
 )
@@ -159,7 +159,7 @@ func idle(st WorkerStatus) string {
 
 // refused is why the file of loose foreign keys was not reloaded, for their worker.
 func (s *Service) refused(w *run.Worker) string {
-	if why := s.definitionsRefused.Load(); why != nil && w.Name == loosefk.Name {
+	if why := s.definitionsRefused.Load(); why != nil && w.Name == lfk.Name {
 		return *why
 	}
 	return ""

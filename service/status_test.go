@@ -12,7 +12,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -55,7 +55,7 @@ func statusIdleSaysWhenItGoesOnAndWhatTheLastRunWas(e *servicetest.Estate) {
 	st = servicetest.WantCondition(t, s, service.ConditionIdle)
 	assert.That(t, st.LastRun != nil && st.LastRun.ID == r.ID &&
 		st.LastSuccessAt.Equal(r.FinishedAt) && len(st.Leases) == 1 && st.Leases[0].Expired, "%+v", st)
-	off := e.Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.Enabled = new(false) }))
+	off := e.Service(servicetest.OneChild, servicetest.With(func(c *lfk.Config) { c.Enabled = new(false) }))
 	st = servicetest.WantCondition(t, off, service.ConditionSchedulerOff,
 		"disabled in the configuration of this server: workers.loose_foreign_keys_cleanup.enabled is false; here only requests start runs")
 	assert.That(t, st.NextRunAt.IsZero(), "next run at %s", st.NextRunAt)

@@ -17,7 +17,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -43,7 +43,7 @@ func noFailures() map[string]noFailure {
 			e.Exec("main", `CREATE TABLE d (p_id bigint); CREATE INDEX ON d (p_id)`)
 			e.Gate("main", "c")
 			e.Shut("main", servicetest.App)
-			s := e.Service(servicetest.OneChild+"d: [{table: p, column: p_id, on_delete: async_delete}]\n", servicetest.With(func(c *loosefk.Config) { c.BatchSize = 10 }))
+			s := e.Service(servicetest.OneChild+"d: [{table: p, column: p_id, on_delete: async_delete}]\n", servicetest.With(func(c *lfk.Config) { c.BatchSize = 10 }))
 			r := servicetest.Begin(t, s, "main")
 			e.AtGate("main", servicetest.App)
 			assert.Must(s.CancelRun(context.Background(), r.ID, ""))(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -37,7 +37,7 @@ func wantNothingOf(t *testing.T, spans *tracetest.SpanRecorder, words ...string)
 func TestTrace_TellsWhatARunDidAndWhyItStopped(t *testing.T) {
 	spans := servicetest.Tracing(t)
 	e := servicetest.NewDeletedParents(t, 8)
-	s := e.Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.MaxDeletes = 7 }))
+	s := e.Service(servicetest.OneChild, servicetest.With(func(c *lfk.Config) { c.MaxDeletes = 7 }))
 	ctx, client := otel.Tracer("test").Start(t.Context(), "client")
 	r := assert.Must(s.RunBatch(ctx, run.Request{Worker: servicetest.LooseForeignKeys, Database: "main"}))(t)
 	client.End()
@@ -97,7 +97,7 @@ func TestTrace_BatchesAreLinkedToTheDeletionsThatCausedThem(t *testing.T) {
 		e.Exec("main", `SELECT set_config('caretaker.traceparent', $1, false)`, fmt.Sprintf("00-%032x-%016x-01", 1+i/2, 1+i/2))
 		e.Exec("main", `DELETE FROM p WHERE id = $1`, i+1)
 	}
-	servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.With(func(c *loosefk.Config) { c.BatchSize = 5 })), "main")
+	servicetest.RunBatch(t, e.Service(servicetest.OneChild, servicetest.With(func(c *lfk.Config) { c.BatchSize = 5 })), "main")
 	root := servicetest.Named(spans, "maintenance.run")[0]
 	assert.Equal(t, len(root.Links()), 20, "links of the run, one for each of 20 spans")
 	linked := slices.DeleteFunc(servicetest.Named(spans, "maintenance.batch"), func(s sdktrace.ReadOnlySpan) bool {

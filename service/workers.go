@@ -13,8 +13,8 @@ import (
 	"github.com/caretaker-go/caretaker/service/gitlab/placeholder"
 	"github.com/caretaker-go/caretaker/service/gitlab/token"
 	"github.com/caretaker-go/caretaker/service/job"
-	"github.com/caretaker-go/caretaker/service/loosefk"
-	"github.com/caretaker-go/caretaker/service/orphanaudit"
+	"github.com/caretaker-go/caretaker/service/lfk"
+	"github.com/caretaker-go/caretaker/service/lfk/orphans"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -23,12 +23,12 @@ import (
 func (c *Config) list() []worker {
 	if c.workers == nil {
 		c.workers = []worker{
-			line(loosefk.Name, loosefk.New).forLooseForeignKeys(),
+			line(lfk.Name, lfk.New).forLooseForeignKeys(),
 			line(ghost.Name, ghost.New),
 			line(group.Name, group.New),
 			line(placeholder.Name, placeholder.New),
 			line(token.Name, token.New),
-			line(orphanaudit.Name, orphanaudit.New).forLooseForeignKeys(),
+			line(orphans.Name, orphans.New).forLooseForeignKeys(),
 		}
 	}
 	return c.workers
@@ -85,12 +85,12 @@ func (c *Config) Sections() iter.Seq2[string, any] {
 
 // addWorkers makes the workers of the list and their kinds of job.
 func (s *Service) addWorkers(c Config) error {
-	keys, err := Settings[loosefk.Config](&c).Keys()
+	keys, err := Settings[lfk.Config](&c).Keys()
 	if err != nil {
 		return err
 	}
 	s.definitions.Store(&keys)
-	s.definitionsFile = Settings[loosefk.Config](&c).DefinitionsFile
+	s.definitionsFile = Settings[lfk.Config](&c).DefinitionsFile
 	d := run.Deps{
 		Main: s.Main, Databases: s.Databases, Queue: s.queue, Logger: s.Logger,
 		RunBatch: s.RunBatch, LooseForeignKeys: s.looseForeignKeys,
@@ -123,7 +123,7 @@ func (s *Service) ReloadDefinitions() (n int, err error) {
 	if s.definitionsFile == "" {
 		return 0, nil
 	}
-	keys, err := loosefk.Config{DefinitionsFile: s.definitionsFile}.Keys()
+	keys, err := lfk.Config{DefinitionsFile: s.definitionsFile}.Keys()
 	if err != nil {
 		refused := fmt.Sprintf("the definitions file was refused at the reload of %s, the previous definitions "+
 			"stay in use: %s", time.Now().UTC().Format(time.RFC3339), strings.ReplaceAll(err.Error(), "\n", "; "))

@@ -23,7 +23,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -69,7 +69,7 @@ func start(t *testing.T, change ...func(*Config)) *fixture {
 	c := service.Config{
 		Databases: []*repo.Database{f.main}, Queue: queue, Logger: slog.New(slog.DiscardHandler), Replica: "here",
 	}
-	service.Settings[loosefk.Config](&c).Definitions = servicetest.Definitions(t, devdb.Definitions())
+	service.Settings[lfk.Config](&c).Definitions = servicetest.Definitions(t, devdb.Definitions())
 	config.Defaults(&c)
 	f.service = assert.Must(service.New(c))(t)
 	t.Cleanup(func() { _ = f.service.Shutdown(ctx) })

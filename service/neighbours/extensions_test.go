@@ -8,8 +8,8 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/internal/assert"
-	"github.com/caretaker-go/caretaker/service/loosefk"
-	"github.com/caretaker-go/caretaker/service/orphanaudit"
+	"github.com/caretaker-go/caretaker/service/lfk"
+	"github.com/caretaker-go/caretaker/service/lfk/orphans"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -45,9 +45,9 @@ func TestNeighbour_ParentsInPartitionsThatPartmanMakesOrDrops(t *testing.T) {
 	wantRun(e, "processed_records=1 deleted_rows=1")
 	// A dropped partition records nothing: its children are orphans, which the audit finds.
 	e.Want("main", `SELECT count(*) || ' ' || (SELECT count(*) FROM c WHERE p_id < 10) FROM loose_foreign_keys_deleted_records`, "0 18")
-	s := e.Service(servicetest.OneChild, servicetest.Audited, servicetest.With(func(c *orphanaudit.Config) { c.Fix = new(true) }))
+	s := e.Service(servicetest.OneChild, servicetest.Audited, servicetest.With(func(c *orphans.Config) { c.Fix = new(true) }))
 	devdb.Eventually(t, "the audit to queue all orphans", func() bool {
-		assert.Must(s.RunBatch(t.Context(), run.Request{Worker: orphanaudit.Name}))(t)
+		assert.Must(s.RunBatch(t.Context(), run.Request{Worker: orphans.Name}))(t)
 		return e.Value("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records`) == "9"
 	})
 	wantRun(e, "processed_records=9 deleted_rows=18")
@@ -81,7 +81,7 @@ func TestNeighbour_ChildrenThatMoveUnderAStatementAreDeleted(t *testing.T) {
 						PERFORM dblink_exec('`+e.URLs["main"]+`', '`+c.move+`');
 					END IF; RETURN NULL; END $$;
 				CREATE TRIGGER move BEFORE DELETE ON c FOR EACH STATEMENT EXECUTE FUNCTION move(); DELETE FROM p`)
-			s := e.Service(servicetest.OneChild, servicetest.Batches(20, 0), servicetest.With(func(c *loosefk.Config) { c.MaxRuntime = devdb.WaitTimeout }))
+			s := e.Service(servicetest.OneChild, servicetest.Batches(20, 0), servicetest.With(func(c *lfk.Config) { c.MaxRuntime = devdb.WaitTimeout }))
 			servicetest.WantState(t, servicetest.RunBatch(t, s, "main"), "succeeded")
 			wantEmptied(e)
 			wantKeys(e, "")
@@ -122,7 +122,7 @@ func runAtGate(e *servicetest.Estate) (ended func()) {
 	e.T.Helper()
 	e.Gate("main", "c", "OLD.p_id = 5")
 	e.Shut("main", servicetest.App)
-	s := e.Service(servicetest.OneChild, servicetest.Batches(4, 0), servicetest.With(func(c *loosefk.Config) { c.MaxRuntime = devdb.WaitTimeout }))
+	s := e.Service(servicetest.OneChild, servicetest.Batches(4, 0), servicetest.With(func(c *lfk.Config) { c.MaxRuntime = devdb.WaitTimeout }))
 	begun := servicetest.Begin(e.T, s, "main")
 	e.AtGate("main", servicetest.App)
 	return func() { servicetest.Ended(e.T, s, begun.ID) }

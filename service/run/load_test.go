@@ -13,7 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/servicetest"
 )
@@ -54,7 +54,7 @@ func TestFault_Load_LockQueueThatLastsEndsTheRunWithoutAStepInFrontOfIt(t *testi
 	e.Want("main", `SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE consume_after <= now() AND cleanup_attempts = 0`, "10")
 	// A rest far over a limit ends with the run's time, however long the patience.
 	servicetest.WantEarly(t, servicetest.RunBatch(t, e.Service(servicetest.OneChild,
-		servicetest.With(func(c *loosefk.Config) { c.MaxRuntime = 3 * time.Second }),
+		servicetest.With(func(c *lfk.Config) { c.MaxRuntime = 3 * time.Second }),
 		servicetest.LoadLimits(run.LoadConfig{MaxLockWait: 10 * time.Millisecond, Patience: time.Hour})), "main"), onC)
 	dissolve()
 	e.Want("main", `SELECT count(*) FROM c`, "30")

@@ -18,7 +18,7 @@ import (
 	"github.com/caretaker-go/caretaker/internal/assert"
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 )
 
 // Estate is a set of databases of a test, with a plain connection to each beside the service's own.
@@ -157,7 +157,7 @@ func (e *Estate) Service(definitions string, change ...func(*service.Config)) *s
 		config.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
 	if definitions != "" {
-		service.Settings[loosefk.Config](&config).Definitions = Definitions(e.T, definitions)
+		service.Settings[lfk.Config](&config).Definitions = Definitions(e.T, definitions)
 	}
 	for _, c := range change {
 		c(&config)
@@ -190,9 +190,9 @@ func (e *Estate) As(role string) *repo.Database {
 }
 
 // Definitions are those of a YAML text.
-func Definitions(t *testing.T, definitions string) *loosefk.Definitions {
+func Definitions(t *testing.T, definitions string) *lfk.Definitions {
 	t.Helper()
-	d, err := loosefk.LoadDefinitions(Save(t, definitions))
+	d, err := lfk.LoadDefinitions(Save(t, definitions))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -61,10 +61,10 @@ func (e *Estate) LockQueue(table, waited string) (dissolve func()) {
 func LoadLimits(l run.LoadConfig) func(*service.Config) {
 	return func(c *service.Config) {
 		c.Load = l
-		service.Settings[loosefk.Config](c).BatchSize = 2
+		service.Settings[lfk.Config](c).BatchSize = 2
 		// What a test waits for besides the load must not end its run.
-		if service.Settings[loosefk.Config](c).MaxRuntime == 0 {
-			service.Settings[loosefk.Config](c).MaxRuntime = 2 * devdb.WaitTimeout
+		if service.Settings[lfk.Config](c).MaxRuntime == 0 {
+			service.Settings[lfk.Config](c).MaxRuntime = 2 * devdb.WaitTimeout
 		}
 	}
 }

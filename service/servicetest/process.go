@@ -21,7 +21,7 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/gitlab/placeholder"
 	"github.com/caretaker-go/caretaker/service/gitlab/token"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -63,12 +63,12 @@ func (o Order) run(ctx context.Context) (run.Run, error) {
 		}
 		config.Databases = append(config.Databases, d)
 	}
-	*service.Settings[loosefk.Config](&config) = loosefk.Config{BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
+	*service.Settings[lfk.Config](&config) = lfk.Config{BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
 	*service.Settings[placeholder.Config](&config) = placeholder.Config{BatchSize: o.BatchSize}
 	*service.Settings[token.Config](&config) = token.Config{BatchSize: o.BatchSize, MaxRuntime: o.MaxRuntime}
 	if o.Definitions != "" {
 		var err error
-		if service.Settings[loosefk.Config](&config).Definitions, err = loosefk.LoadDefinitions(o.Definitions); err != nil {
+		if service.Settings[lfk.Config](&config).Definitions, err = lfk.LoadDefinitions(o.Definitions); err != nil {
 			return run.Run{}, err
 		}
 	}

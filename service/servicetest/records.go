@@ -8,7 +8,8 @@ import (
 
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/loosefk"
+	"github.com/caretaker-go/caretaker/service/lfk"
+	"github.com/caretaker-go/caretaker/service/lfk/admin"
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
@@ -53,7 +54,7 @@ func (e *Estate) Deleted(database, parent string, first, last int) {
 // Batches limits a run: records of a batch, rows deleted.
 func Batches(size int, maxDeletes int64) func(*service.Config) {
 	return func(c *service.Config) {
-		w := service.Settings[loosefk.Config](c)
+		w := service.Settings[lfk.Config](c)
 		w.BatchSize, w.MaxDeletes = size, maxDeletes
 	}
 }
@@ -120,9 +121,9 @@ func (e *Estate) Mine(table, condition, sqlstate string) {
 }
 
 // Keys are the loose foreign keys of an estate.
-func (e *Estate) Keys(definitions string) loosefk.Admin {
+func (e *Estate) Keys(definitions string) admin.Admin {
 	e.T.Helper()
-	keys := loosefk.Admin{Databases: e.Open}
+	keys := admin.Admin{Databases: e.Open}
 	if definitions != "" {
 		keys.Definitions = Definitions(e.T, definitions)
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/service"
-	"github.com/caretaker-go/caretaker/service/orphanaudit"
+	"github.com/caretaker-go/caretaker/service/lfk/orphans"
 )
 
 // Workers are the names of all workers, in the order of the list.
@@ -22,7 +22,7 @@ func Workers() (names []string) {
 }
 
 // Audited enables orphan_audit, which is not shown among all workers before.
-func Audited(c *service.Config) { service.Settings[orphanaudit.Config](c).Enabled = new(true) }
+func Audited(c *service.Config) { service.Settings[orphans.Config](c).Enabled = new(true) }
 
 // Configured are the names of the workers that have all they need on a service's databases.
 func Configured(t *testing.T, s *service.Service) (names []string) {

@@ -1,0 +1,145 @@
+package lfk
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// A child table that is in no configured database is absent. Perhaps it was never there; perhaps a
+// database is missing from the configuration, and then its rows would be orphaned for good if the
+// records of their parents went. So absent children hold the records of their parents until the
+// table is found, or the operator accepts that there is none (`caretaker lfk accept-absent`). Of an
+// accepted one the definitions are skipped, until a run finds the table.
+
+// Absences are where children are accepted as absent.
+type Absences map[repo.AbsentPlace]bool
+
+// AbsencesOf are the places of accepted children.
+func AbsencesOf(children []repo.AbsentChild) Absences {
+	all := make(Absences, len(children))
+	for _, c := range children {
+		all[c.AbsentPlace] = true
+	}
+	return all
+}
+
+// Everywhere reports whether a child was accepted as one that no configured database has.
+func (a Absences) Everywhere(child string) bool { return a[repo.AbsentPlace{Child: child}] }
+
+// on reports whether a child was accepted as gone from all of some databases.
+func (a Absences) on(child string, databases []string) bool {
+	return !slices.ContainsFunc(databases, func(d string) bool { return !a[repo.AbsentPlace{Child: child, Database: d}] })
+}
+
+// acceptedAbsent are the children that were accepted as absent.
+func (k *looseForeignKeys) acceptedAbsent(ctx context.Context) (Absences, error) {
+	children, err := k.Main.AbsentChildren(ctx)
+	return AbsencesOf(children), err
+}
+
+// endAbsence ends the acceptance of children that a run has found.
+func (k *looseForeignKeys) endAbsence(
+	ctx context.Context, x *run.Execution, found map[repo.AbsentPlace]bool,
+) error {
+	if len(found) == 0 || x.DryRun {
+		return nil
+	}
+	var places []repo.AbsentPlace
+	var names []string
+	for place := range found {
+		places, names = append(places, place), append(names, place.String())
+	}
+	if err := k.Main.EndAbsence(ctx, places); err != nil {
+		return err
+	}
+	slices.Sort(names)
+	x.Log.InfoContext(ctx, "child tables found that were accepted as absent, they are cleaned again",
+		"children", strings.Join(names, ", "))
+	return nil
+}
+
+// hasLooked reports whether a run of this process has looked for the children. Where nothing is due,
+// only the first run does.
+func (k *looseForeignKeys) hasLooked() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.absent != nil
+}
+
+// recordAbsent keeps the children that hold records, for the worker's status, with what is said of
+// those that are views or foreign tables, and warns of each child once.
+func (k *looseForeignKeys) recordAbsent(
+	ctx context.Context, x *run.Execution, absent []string, others map[string]string,
+) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	fresh := slices.DeleteFunc(without(absent, k.absent), func(child string) bool { return k.gone[child] != nil })
+	k.absent, k.others = append([]string{}, absent...), others
+	if len(fresh) > 0 {
+		x.Log.WarnContext(ctx, "no configured database has these child tables, records of their "+
+			"parents are held: "+
+			"configure the database that has them, or accept that there is none with caretaker lfk "+
+			"accept-absent; name the table below a view in the definition",
+			"children", strings.Join(fresh, ", "))
+	}
+}
+
+// without are the names that are not among some others.
+func without(names, others []string) []string {
+	return slices.DeleteFunc(slices.Clone(names),
+		func(n string) bool { return slices.Contains(others, n) })
+}
+
+// maxAbsentNamed is how many absent children a message names.
+const maxAbsentNamed = 5
+
+// absentText names absent children and says what to do about them.
+func (k *looseForeignKeys) absentText(children []string) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var texts, none []string
+	for _, child := range children {
+		if text := k.others[child]; text != "" {
+			texts = append(texts, text)
+		} else if gone := k.gone[child]; gone != nil {
+			texts = append(texts, GoneText(child, gone))
+		} else {
+			none = append(none, child)
+		}
+	}
+	if len(none) == 0 {
+		return strings.Join(texts, "; ")
+	}
+	named, more, which := none, "", strings.Join(none, " ")
+	if len(none) > maxAbsentNamed {
+		named, more = none[:maxAbsentNamed], fmt.Sprintf(" and %d more", len(none)-maxAbsentNamed)
+		which = "--all"
+	}
+	return strings.Join(append(texts, "no configured database has their child tables "+
+		strings.Join(named, ", ")+more+"; configure the database that has them, or, if there is none, "+
+		"run caretaker lfk accept-absent "+which), "; ")
+}
+
+// stateAbsent stands for the SQLSTATE of the failure of records that are held for an absent child.
+const stateAbsent = "absent"
+
+// holding is why the records of a parent are postponed that has absent children. It is no failure,
+// and counts towards none.
+func (p *parentTasks) holding() *failure {
+	return &failure{definition: p.absent[0].String(), sqlstate: stateAbsent}
+}
+
+// absentChildren are the tables that hold the records of a parent.
+func (p *parentTasks) absentChildren() (children []string) {
+	for _, key := range p.absent {
+		if !slices.Contains(children, key.Table) {
+			children = append(children, key.Table)
+		}
+	}
+	return children
+}

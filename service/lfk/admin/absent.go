@@ -1,0 +1,185 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/lfk"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// ErrUnknownChild is a name that is none of those to choose from.
+var ErrUnknownChild = errors.New("unknown child table")
+
+// unknownChildError says which name that is, and where those to choose from are listed.
+type unknownChildError string
+
+// Error is the text.
+func (e unknownChildError) Error() string { return string(e) }
+
+// Is [ErrUnknownChild].
+func (e unknownChildError) Is(target error) bool { return target == ErrUnknownChild }
+
+// AcceptedChild is a child table that AcceptAbsent has accepted as absent.
+type AcceptedChild struct {
+	Child string `json:"child"`
+	// Definitions that are skipped from now on.
+	Definitions []string `json:"definitions"`
+	// Before: it was accepted already.
+	Before bool `json:"accepted_before"`
+	// Databases that no longer have the table, if others have it: there its definitions hold no more records.
+	Databases []string `json:"databases,omitempty"`
+}
+
+// AcceptAbsent accepts child tables as absent, or as gone from databases, or without names all that are and are
+// not accepted yet. It needs an answer from every configured database, and accepts all of the tables or none.
+func (l Admin) AcceptAbsent(
+	ctx context.Context, children []string, by string,
+) ([]AcceptedChild, error) {
+	if l.Definitions == nil {
+		return nil, errors.New("there are no definitions: set " +
+			"workers.loose_foreign_keys_cleanup.definitions to their file")
+	}
+	homes, gone, err := l.childHomes(ctx)
+	var others map[string]string
+	if err == nil {
+		others, err = repo.NotTables(ctx, l.Databases, l.childTables())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("what is absent is known only if every configured database answers: %w",
+			err)
+	}
+	known, err := l.AbsentChildren(ctx)
+	if err != nil {
+		return nil, err
+	}
+	accepted := lfk.AbsencesOf(known)
+	definitions := map[string][]string{}
+	for _, key := range l.Definitions.Keys {
+		definitions[key.Table] = append(definitions[key.Table], key.String())
+	}
+	all := len(children) == 0
+	if all {
+		for child := range definitions {
+			children = append(children, child)
+		}
+	}
+	children = slices.Compact(slices.Sorted(slices.Values(children)))
+	done, refused := []AcceptedChild{}, []error{}
+	for _, child := range children {
+		before := accepted.Everywhere(child)
+		switch in := homes[child]; {
+		case len(in) > 0 && len(gone[child]) > 0:
+			done = append(done, AcceptedChild{child, definitions[child], false, gone[child]})
+		case all && (len(in) > 0 || before || others[child] != ""):
+		case definitions[child] == nil:
+			refused = append(refused, unknownChildError(
+				"no definition has a child table "+child+": `caretaker lfk lint` lists those that are "+
+					"child_missing"))
+		case len(in) > 0:
+			refused = append(refused, fmt.Errorf("%s is in %s, where its rows are cleaned: only a table "+
+				"that is in no configured database can be accepted as absent",
+				child, run.DatabaseNames(in)))
+		case others[child] != "":
+			refused = append(refused, errors.New(others[child]))
+		default:
+			done = append(done, AcceptedChild{child, definitions[child], before, nil})
+		}
+	}
+	if err := errors.Join(refused...); err != nil {
+		return nil, err
+	}
+	return done, l.main().AcceptAbsent(ctx, placesOf(done), by)
+}
+
+// main has what all databases share.
+func (l Admin) main() *repo.Database { return l.Databases[0] }
+
+// childTables are the child tables of the definitions, with repetitions.
+func (l Admin) childTables() (names []string) {
+	for _, k := range l.Definitions.Keys {
+		names = append(names, k.Table)
+	}
+	return names
+}
+
+// placesOf are where children are absent: on databases that no longer have them, or everywhere.
+func placesOf(children []AcceptedChild) (places []repo.AbsentPlace) {
+	for _, c := range children {
+		for _, database := range c.Databases {
+			places = append(places, repo.AbsentPlace{Child: c.Child, Database: database})
+		}
+		if c.Databases == nil {
+			places = append(places, repo.AbsentPlace{Child: c.Child})
+		}
+	}
+	return places
+}
+
+// childHomes are the databases that each child table is in, by its name, and those that it is gone from. All
+// of them have to answer, and to show their application schema: to a role that may not use it everything in
+// it seems absent.
+func (l Admin) childHomes(
+	ctx context.Context,
+) (homes map[string][]*repo.Database, gone lfk.GoneChildren, err error) {
+	homes, gone = map[string][]*repo.Database{}, lfk.GoneChildren{}
+	var seen map[string]*repo.SeenChildren
+	err = l.each(ctx, func(d *repo.Database) error {
+		children, err := d.Children(ctx, l.Definitions.Keys)
+		if err == nil && seen == nil {
+			seen, err = l.main().SeenChildren(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		for _, c := range children {
+			if c != nil && !slices.Contains(homes[c.Key.Table], d) {
+				homes[c.Key.Table] = append(homes[c.Key.Table], d)
+			}
+		}
+		now := lfk.SeenIn(d.Name, l.Definitions.Keys, func(i int) bool { return children[i] != nil })
+		return gone.Add(ctx, d, seen[d.Name], now)
+	})
+	return homes, gone, err
+}
+
+// AbsentChildren are the child tables that were accepted as absent, by name.
+func (l Admin) AbsentChildren(ctx context.Context) ([]repo.AbsentChild, error) {
+	children := []repo.AbsentChild{}
+	err := Admin{Databases: l.Databases[:1]}.each(ctx, func(main *repo.Database) error {
+		accepted, err := main.AbsentChildren(ctx)
+		children = append(children, accepted...)
+		return err
+	})
+	return children, err
+}
+
+// RevokeAbsent ends the acceptance of child tables, all of them or none: until they are found or
+// accepted again, they hold the records of their parents.
+func (l Admin) RevokeAbsent(ctx context.Context, children []string) error {
+	accepted, err := l.AbsentChildren(ctx)
+	if err != nil {
+		return err
+	}
+	var places []repo.AbsentPlace
+	var refused []error
+	for _, child := range children {
+		known := len(places)
+		for _, c := range accepted {
+			if c.Child == child {
+				places = append(places, c.AbsentPlace)
+			}
+		}
+		if len(places) == known {
+			refused = append(refused, unknownChildError(
+				child+" is not accepted as absent: `caretaker lfk accept-absent --list` lists those that are"))
+		}
+	}
+	if len(refused) > 0 {
+		return errors.Join(refused...)
+	}
+	return l.main().EndAbsence(ctx, places)
+}

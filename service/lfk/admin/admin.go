@@ -1,0 +1,253 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/service/lfk"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// ErrUnknownTable, ErrUnknownRecord and ErrUnknownKey: nothing of that name or id is there to work on.
+var (
+	ErrUnknownTable  = errors.New("there is no table")
+	ErrUnknownRecord = errors.New("there is no dead record")
+	ErrUnknownKey    = errors.New("there is no foreign key")
+	// ErrUnknownAction: no definition can have that on_delete.
+	ErrUnknownAction = errors.New("--on-delete")
+)
+
+// Misused reports whether an error is about a name or value that the operator gave: it is malformed, or unknown.
+func Misused(err error) bool {
+	refused, ok := errors.AsType[*lfkadmin.RefusedError](err)
+	return ok && refused.Misnamed || slices.ContainsFunc([]error{
+		run.ErrUnknownDatabase, ErrUnknownTable, ErrUnknownRecord, ErrUnknownChild, ErrUnknownKey, ErrUnknownAction,
+	}, func(unknown error) bool { return errors.Is(err, unknown) })
+}
+
+// Admin is what `caretaker lfk` does on the configured databases. All changes in one database are
+// one transaction; a database that cannot be worked on is in the error, and the others are done.
+type Admin struct {
+	// Databases that are configured, in the order of the rotation.
+	Databases []*repo.Database
+	// Only names the one to work on; "": all.
+	Only string
+	// Schema is where Install makes the queue although there is one in another schema; "" refuses that.
+	Schema string
+	// Definitions; nil: none are configured.
+	Definitions *lfk.Definitions
+	// Schedule of the worker, of five fields, UTC; "": it does not run by itself.
+	Schedule string
+}
+
+// Installed is what Install found or did in one database.
+type Installed struct {
+	Database string `json:"database"`
+	// Result is one of the constants of lfkadmin that begin with Queue.
+	Result string `json:"result"`
+}
+
+// Install makes the queue of deleted records and its trigger functions, or renews those of an older
+// version.
+func (l Admin) Install(ctx context.Context) ([]Installed, error) {
+	done := []Installed{}
+	err := l.each(ctx, func(d *repo.Database) error {
+		result, err := lfkadmin.New(d).In(l.Schema).InstallQueue(ctx)
+		if err == nil {
+			done = append(done, Installed{d.Name, result})
+		}
+		return err
+	})
+	return done, err
+}
+
+// Tracked is what Track did.
+type Tracked struct {
+	Database string `json:"database"`
+	lfkadmin.Tracked
+}
+
+// Track makes the triggers that note deletions from a table, in the one database in which it is.
+// columns are its key; none is id.
+func (l Admin) Track(ctx context.Context, table string, columns ...string) (Tracked, error) {
+	homes, err := l.homesOf(ctx, table)
+	switch {
+	case err != nil:
+		return Tracked{}, err
+	case len(homes) > 1:
+		return Tracked{}, fmt.Errorf("%s is in %s: say with --database in which to track it", table,
+			run.DatabaseNames(homes))
+	case len(homes) == 0:
+		return Tracked{}, fmt.Errorf("%w%s", l.unknownTable(table), l.meant(ctx, table))
+	}
+	tracked, err := lfkadmin.New(homes[0]).Track(ctx, table, columns...)
+	return Tracked{homes[0].Name, tracked}, err
+}
+
+// homesOf are the selected databases that have a table.
+func (l Admin) homesOf(ctx context.Context, table string) (homes []*repo.Database, err error) {
+	err = l.each(ctx, func(d *repo.Database) error {
+		has, err := lfkadmin.New(d).HasTable(ctx, table)
+		if has {
+			homes = append(homes, d)
+		}
+		return err
+	})
+	return homes, err
+}
+
+// unknownTable is the error for a table that no selected database has.
+func (l Admin) unknownTable(table string) error {
+	selected, _ := l.selected()
+	return fmt.Errorf("%w %s in %s", ErrUnknownTable, table, run.DatabaseNames(selected))
+}
+
+// knownTable returns [ErrUnknownTable] if no selected database has a table.
+func (l Admin) knownTable(ctx context.Context, table string) error {
+	homes, err := l.homesOf(ctx, table)
+	if err == nil && len(homes) == 0 {
+		err = l.unknownTable(table)
+	}
+	return err
+}
+
+// meant says which tables of another case or schema an unknown name may mean, and which tables do
+// not count; "" if there is none.
+func (l Admin) meant(ctx context.Context, table string) (hint string) {
+	var names []string
+	protected := ""
+	_ = l.each(ctx, func(d *repo.Database) error { // of a hint no error matters
+		similar, err := lfkadmin.New(d).SimilarTables(ctx, table)
+		for _, s := range similar {
+			if name := s.Written(); s.Protected {
+				protected = "; write-protected leftovers do not count"
+			} else if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+		return err
+	})
+	if len(names) > 0 {
+		hint = ": there is " + strings.Join(names, ", ") + "; case and schema count"
+	}
+	return hint + protected
+}
+
+// Untracked is what Untrack did in one database.
+type Untracked struct {
+	Database string `json:"database"`
+	lfkadmin.Untracked
+	// Unfed are the definitions that get no more records.
+	Unfed []string `json:"unfed"`
+}
+
+// Untrack drops the triggers that note deletions from a table, or from one partition, wherever it
+// is tracked.
+func (l Admin) Untrack(ctx context.Context, table string) ([]Untracked, error) {
+	done := []Untracked{}
+	var refused []error
+	known := false
+	err := l.each(ctx, func(d *repo.Database) error {
+		untracked, err := lfkadmin.New(d).Untrack(ctx, table)
+		no, ok := errors.AsType[*lfkadmin.RefusedError](err)
+		known = known || !ok || !no.NoTable
+		if ok {
+			refused = append(refused, err)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		schema, err := d.ApplicationSchema(ctx)
+		unfed := []string{}
+		if untracked.Parent != "" {
+			unfed = l.fedBy(untracked.Table, schema)
+		}
+		done = append(done, Untracked{d.Name, untracked, unfed})
+		return err
+	})
+	switch {
+	case err != nil || len(done) > 0:
+	case !known:
+		err = l.unknownTable(table)
+	default:
+		err = errors.Join(refused...)
+	}
+	return done, err
+}
+
+// AdoptedBelow are the adopted foreign keys, as commands name them, that need a table to be tracked, or
+// the table that it is a partition of. A database that does not have the table counts as one without.
+func (l Admin) AdoptedBelow(ctx context.Context, table string) (names []string, err error) {
+	err = l.each(ctx, func(d *repo.Database) error {
+		recorded, err := lfkadmin.New(d).Recorded(ctx, table)
+		if _, refused := errors.AsType[*lfkadmin.RefusedError](err); refused {
+			return nil
+		}
+		var keys []repo.AdoptedKey
+		if err == nil {
+			keys, err = d.AdoptedKeys(ctx)
+		}
+		for _, k := range keys {
+			if k.RecordedParent() == recorded {
+				names = append(names, k.Named())
+			}
+		}
+		return err
+	})
+	return names, err
+}
+
+// fedBy are the definitions of a parent by its recorded name, where schema is the application's.
+func (l Admin) fedBy(recorded, schema string) []string {
+	names := []string{}
+	if l.Definitions == nil {
+		return names
+	}
+	for _, k := range l.Definitions.Keys {
+		if repo.RecordedName(k.Parent, schema) == recorded {
+			names = append(names, k.String())
+		}
+	}
+	return names
+}
+
+// selected are the databases to work on.
+func (l Admin) selected() ([]*repo.Database, error) {
+	if l.Only == "" {
+		return l.Databases, nil
+	}
+	for _, d := range l.Databases {
+		if d.Name == l.Only {
+			return []*repo.Database{d}, nil
+		}
+	}
+	return nil, fmt.Errorf("%w %q: configured are %s", run.ErrUnknownDatabase, l.Only,
+		run.DatabaseNames(l.Databases))
+}
+
+// each does something in every selected database that is migrated and has an application schema,
+// and joins the errors.
+func (l Admin) each(ctx context.Context, do func(*repo.Database) error) error {
+	selected, err := l.selected()
+	for _, d := range selected {
+		ready := d.CheckMigrated(ctx)
+		if ready == nil {
+			_, ready = d.ApplicationSchema(ctx)
+		}
+		switch {
+		case errors.Is(ready, repo.ErrNotMigrated):
+			err = errors.Join(err, fmt.Errorf("%w: run `caretaker migrate` first", ready))
+		case ready != nil:
+			err = errors.Join(err, ready)
+		default:
+			err = errors.Join(err, do(d))
+		}
+	}
+	return err
+}

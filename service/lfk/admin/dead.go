@@ -1,0 +1,148 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// DeadRecord is a deleted parent whose children could not be cleaned.
+type DeadRecord struct {
+	Database string `json:"database"`
+	lfkadmin.DeadRecord
+}
+
+// recordPage bounds the records of one query.
+const recordPage = 1000
+
+// Dead sends the dead records of all selected databases, or those of one table, by database and id.
+// A table that neither exists nor has such records is [ErrUnknownTable].
+func (l Admin) Dead(ctx context.Context, table string, send func(DeadRecord) error) error {
+	found := false
+	err := l.each(ctx, func(d *repo.Database) error {
+		after := int64(0)
+		for {
+			page, err := lfkadmin.New(d).DeadRecords(ctx, lfkadmin.DeadRecordFilter{Table: table}, after,
+				recordPage)
+			if err != nil {
+				return err
+			}
+			for _, r := range page {
+				after, found = r.ID, true
+				if err := send(DeadRecord{d.Name, r}); err != nil {
+					return err
+				}
+			}
+			if len(page) < recordPage {
+				return nil
+			}
+		}
+	})
+	if err == nil && !found && table != "" {
+		err = l.knownTable(ctx, table)
+	}
+	return err
+}
+
+// FailingRecord is a deleted parent whose children could not be cleaned, also because a child is
+// absent, and which is tried again.
+type FailingRecord struct {
+	Database string `json:"database"`
+	repo.FailingRecord
+}
+
+// Failing are the records of all selected databases, or those of one table, that have failed or are
+// held and are not dead, by database, partition and id. A table that neither exists nor has such records is
+// [ErrUnknownTable].
+func (l Admin) Failing(ctx context.Context, table string) ([]FailingRecord, error) {
+	records := []FailingRecord{}
+	err := l.each(ctx, func(d *repo.Database) error {
+		var last repo.FailingRecord
+		queue, err := d.DeletedRecordsShape(ctx)
+		for more := true; more && err == nil; {
+			var page []repo.FailingRecord
+			page, err = d.FailingRecords(ctx, queue, table, last, recordPage)
+			for _, r := range page {
+				last = r
+				records = append(records, FailingRecord{d.Name, r})
+			}
+			more = len(page) == recordPage
+		}
+		return err
+	})
+	if err == nil && len(records) == 0 && table != "" {
+		err = l.knownTable(ctx, table)
+	}
+	return records, err
+}
+
+// Retried is how many records Retry put back in one database.
+type Retried struct {
+	Database string `json:"database"`
+	Records  int64  `json:"records"`
+}
+
+// Retry puts dead records back into the queue: the one with an id, those of a table, or all (nil
+// and ""). It is an error if there are none, or if the id is one in several databases. What was put
+// back before an error is in the result.
+func (l Admin) Retry(ctx context.Context, id *int64, table string) ([]Retried, error) {
+	filter := lfkadmin.DeadRecordFilter{ID: id, Table: table}
+	var holders []*repo.Database
+	err := l.each(ctx, func(d *repo.Database) error {
+		some, err := lfkadmin.New(d).DeadRecords(ctx, filter, 0, 1)
+		if len(some) > 0 {
+			holders = append(holders, d)
+		}
+		return err
+	})
+	done := []Retried{}
+	switch {
+	case err != nil:
+		return done, err
+	case len(holders) == 0:
+		return done, l.noDeadRecord(ctx, id, table)
+	case id != nil && len(holders) > 1:
+		return done, fmt.Errorf("there is a dead record %d in %s: say with --database which to retry",
+			*id, run.DatabaseNames(holders))
+	}
+	for _, d := range holders {
+		n, retryErr := lfkadmin.New(d).RetryDeadRecords(ctx, filter)
+		if n > 0 {
+			done = append(done, Retried{d.Name, n})
+		}
+		err = errors.Join(err, retryErr)
+	}
+	return done, err
+}
+
+// noDeadRecord says why there is none to put back: the id or the table may not exist, or the records
+// are not dead but failing.
+func (l Admin) noDeadRecord(ctx context.Context, id *int64, table string) error {
+	const advice = "`caretaker lfk dead` lists them"
+	if id != nil {
+		return fmt.Errorf("%w %d: %s", ErrUnknownRecord, *id, advice)
+	}
+	if table != "" {
+		if err := l.knownTable(ctx, table); err != nil {
+			return err
+		}
+	}
+	failing := false
+	_ = l.each(ctx, func(d *repo.Database) error { // of a hint no error matters
+		queue, err := d.DeletedRecordsShape(ctx)
+		if err == nil {
+			some, _ := d.FailingRecords(ctx, queue, table, repo.FailingRecord{}, 1)
+			failing = failing || len(some) > 0
+		}
+		return err
+	})
+	if failing {
+		return errors.New("no dead record matches: failing records are retried without a command, at " +
+			"the NEXT TRY that `caretaker lfk dead --failing` shows")
+	}
+	return errors.New("no dead record matches: " + advice)
+}

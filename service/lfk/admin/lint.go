@@ -1,0 +1,262 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/service/lfk"
+)
+
+// CodeSequenceBehind is the code of findings about sequences.
+const CodeSequenceBehind = "sequence_behind"
+
+// Lint is what Lint found.
+type Lint struct {
+	// Findings of the file and the schedule, then of the databases one by one, then of all databases
+	// together.
+	Findings []lfk.Finding `json:"findings"`
+	// Errors and Warnings count them.
+	Errors   int `json:"errors"`
+	Warnings int `json:"warnings"`
+	// Unchecked are the databases that could not be inspected.
+	Unchecked []string `json:"unchecked,omitempty"`
+}
+
+// Lint checks the definitions against every selected database, without changing anything. A
+// database that cannot be inspected is in the error; what is missing everywhere is then not known,
+// and not reported. If none could be, there are no findings at all.
+func (l Admin) Lint(ctx context.Context) (Lint, error) {
+	if l.Definitions == nil {
+		return Lint{}, errors.New("there are no definitions to check: set " +
+			"workers.loose_foreign_keys_cleanup.definitions to their file")
+	}
+	check := &lint{Admin: l, Check: lfk.Check{Keys: l.Definitions.Keys}, gone: lfk.GoneChildren{}}
+	check.result.Findings = append([]lfk.Finding{}, l.Definitions.Warnings...)
+	check.result.Warnings = len(l.Definitions.Warnings)
+	if l.Schedule != "" {
+		for _, i := range lfk.StarvedDatabases(l.Schedule, len(l.Databases)) {
+			check.at(l.Databases[i].Name, l.Schedule).warn("schedule_starves_database",
+				"never fires in a minute in which it is this database's turn: choose one that fires every "+
+					"minute, or set rotation to all")
+		}
+	}
+	var seen map[string]*repo.SeenChildren
+	err := l.each(ctx, func(d *repo.Database) error {
+		inspection, err := lfkadmin.New(d).Inspect(ctx, check.Keys)
+		if err != nil {
+			return err
+		}
+		check.Seen = append(check.Seen, lfk.Inspected{Name: d.Name, Inspection: inspection})
+		if seen == nil {
+			seen, err = l.main().SeenChildren(ctx)
+		}
+		if err == nil {
+			now := lfk.SeenIn(d.Name, check.Keys, func(i int) bool { return inspection.Children[i] != nil })
+			err = check.gone.Add(ctx, d, seen[d.Name], now)
+		}
+		return err
+	})
+	if err != nil && len(check.Seen) == 0 {
+		return Lint{}, err
+	}
+	check.Complete = len(check.Seen) == len(l.Databases)
+	check.result.Unchecked = check.unchecked()
+	if check.Complete {
+		names := slices.AppendSeq(l.childTables(), maps.Keys(l.Definitions.ByParent()))
+		others, othersErr := repo.NotTables(ctx, l.Databases, names)
+		check.others, err = others, errors.Join(err, othersErr)
+	}
+	// What keeps main from being inspected has been said.
+	if !slices.Contains(check.result.Unchecked, l.main().Name) {
+		accepted, mainErr := l.AbsentChildren(ctx)
+		check.Accepted, err = lfk.AbsencesOf(accepted), errors.Join(err, mainErr)
+	}
+	for _, d := range check.Seen {
+		check.queue(d)
+		check.children(d)
+		check.foreignKeys(d)
+		check.parents(d)
+		check.keyFaults(d)
+		check.triggers(d)
+		check.pending(d)
+	}
+	check.missing()
+	check.shared()
+	return check.result, err
+}
+
+// lint is a check at work.
+type lint struct {
+	Admin
+	lfk.Check
+	// others is what to say of children that are no tables.
+	others map[string]string
+	gone   lfk.GoneChildren
+	result Lint
+}
+
+// unchecked are the selected databases that could not be inspected.
+func (l *lint) unchecked() (names []string) {
+	selected, _ := l.selected()
+	for _, d := range selected {
+		if !slices.ContainsFunc(l.Seen, func(i lfk.Inspected) bool { return i.Name == d.Name }) {
+			names = append(names, d.Name)
+		}
+	}
+	return names
+}
+
+// spot is what findings are about: an object in a database.
+type spot struct {
+	*lint
+	database, object string
+}
+
+func (l *lint) at(database, object string) spot { return spot{l, database, object} }
+
+func (s spot) fail(code, advice string, args ...any) {
+	s.result.Errors++
+	s.add(lfk.Finding{Severity: lfk.SeverityError, Code: code, Advice: fmt.Sprintf(advice, args...)})
+}
+
+func (s spot) warn(code, advice string, args ...any) {
+	s.result.Warnings++
+	s.add(lfk.Finding{Severity: lfk.SeverityWarning, Code: code, Advice: fmt.Sprintf(advice, args...)})
+}
+
+func (s spot) add(f lfk.Finding) {
+	f.Database, f.Object = s.database, s.object
+	s.result.Findings = append(s.result.Findings, f)
+}
+
+func (l *lint) queue(d lfk.Inspected) {
+	queue := d.Queue.Schema + ".loose_foreign_keys_deleted_records"
+	switch {
+	case !d.Queue.Exists:
+		l.at(d.Name, queue).fail("queue_missing", "run `caretaker lfk install --database %s`", d.Name)
+	case d.Queue.Managed && !d.Queue.Wide && l.needsValues(d):
+		l.at(d.Name, queue).fail("queue_old", "has no column key_values, which keys other than one "+
+			"integer need: run `caretaker lfk install --database %s`, which adds it", d.Name)
+	case len(d.QueueFaults) > 0:
+		l.at(d.Name, queue).fail("queue_shape", "bring it into GitLab's form: %s",
+			strings.Join(d.QueueFaults, ", "))
+	}
+	for _, table := range slices.Sorted(maps.Keys(d.Routed)) {
+		l.at(d.Name, d.Queue.Schema+"."+table).fail("queue_shape", "bring it into GitLab's form: %s",
+			strings.Join(d.Routed[table], ", "))
+	}
+	for _, function := range d.OldFunctions {
+		l.at(d.Name, function).warn("function_old",
+			"is from an older version, missing, or inserts into no queue: run "+
+				"`caretaker lfk install --database %s`, which renews it", d.Name)
+	}
+	l.sequences(d)
+	if !d.ActiveMissing {
+		return
+	}
+	advice := "create the partition, or set the column's default to one that exists"
+	if d.Queue.Managed {
+		advice = fmt.Sprintf("run `caretaker lfk install --database %s`, or the worker, which create it", d.Name)
+	}
+	l.at(d.Name, queue).fail("default_partition_missing", "every deletion from a tracked table "+
+		"fails, because the default of the column partition names none of its partitions: %s", advice)
+}
+
+// Sequences reports what Lint does of sequences. It needs no definitions.
+func (l Admin) Sequences(ctx context.Context) (Lint, error) {
+	check := &lint{Admin: l}
+	err := l.each(ctx, func(d *repo.Database) error {
+		inspection, err := lfkadmin.New(d).InspectSequences(ctx)
+		check.sequences(lfk.Inspected{Name: d.Name, Inspection: inspection})
+		return err
+	})
+	return check.result, err
+}
+
+func (l *lint) sequences(d lfk.Inspected) {
+	for _, s := range d.Behind {
+		at, fails := l.at(d.Name, s.Table), "what caretaker records there fails"
+		if s.OfQueue {
+			fails = "every deletion from a tracked table fails"
+		}
+		repair := fmt.Sprintf("`caretaker lfk install --database %s`, which moves it on", d.Name)
+		if !d.Queue.Exists || s.OfQueue && !d.Queue.Managed {
+			repair = s.Repair()
+		}
+		at.fail(CodeSequenceBehind, "%s (23505), because the next number of the sequence %s is not above %d, "+
+			"the highest that is taken: run %s", fails, s.Sequence, s.Highest, repair)
+	}
+}
+
+// children reports what keeps definitions from being carried out, or makes them slow.
+func (l *lint) children(d lfk.Inspected) {
+	for i, child := range d.Children {
+		if child == nil {
+			continue
+		}
+		key := l.Keys[i]
+		at := l.at(d.Name, key.String())
+		for _, column := range child.MissingColumns {
+			at.fail("column_missing",
+				"%s has no column %s: correct the definition or the table", key.Table, column)
+		}
+		mismatches := append(l.mismatches(key, child), child.Mismatches...)
+		for _, mismatch := range mismatches {
+			at.fail("type_mismatch", "%s: correct the definition or the table", mismatch)
+		}
+		if !child.Indexed && len(mismatches) == 0 {
+			at.fail("fk_not_indexed", "create an index on %s (%s): without it "+
+				"every statement reads the whole table", key.Table, indexColumns(key))
+		}
+		for _, k := range child.Keepers {
+			at.warn("row_trigger", "the %s may keep rows from being deleted or "+
+				"changed, and their records are then postponed: make sure that it does not", k)
+		}
+		for _, column := range child.Generated {
+			at.fail("column_generated", "%s is a generated column, which no statement can set (428C9): "+
+				"choose another on_delete", column)
+		}
+		if child.Unidentified != "" {
+			at.fail("replica_identity_missing", "%s is in a publication and has no replica identity, so "+
+				"rows of it cannot be deleted or updated (55000): give it a primary key, or run ALTER TABLE %[1]s "+
+				"REPLICA IDENTITY FULL, or DEFAULT if it has a primary key", child.Unidentified)
+		}
+		for _, column := range child.NeverNull {
+			at.fail("nullify_not_null", "%s cannot become NULL: allow it, or "+
+				"choose another on_delete", column)
+		}
+	}
+}
+
+// indexColumns are those of an index that would do.
+func indexColumns(key repo.LooseForeignKey) string {
+	var columns []string
+	for _, c := range key.Conditions {
+		columns = append(columns, c.Column)
+	}
+	return strings.Join(append(columns, key.Columns...), ", ")
+}
+
+// pending reports records that no run will ever remove.
+func (l *lint) pending(d lfk.Inspected) {
+	for _, name := range d.Pending {
+		switch children := l.acceptedOf(d, name); {
+		case l.hasDefinitions(d, name):
+		case len(children) > 0:
+			l.at(d.Name, name).fail("pending_without_definition", "its records are pending for ever, "+
+				"because its child tables were accepted as absent: delete them from "+
+				"%s.loose_foreign_keys_deleted_records, or %s",
+				d.Queue.Schema, revokeCommand(children))
+		default:
+			l.at(d.Name, name).fail("pending_without_definition", "its records are pending for ever: add "+
+				"a definition for it, or, if it was renamed or is a partition, run `caretaker lfk orphans --fix`, "+
+				"and delete them from %s.loose_foreign_keys_deleted_records", d.Queue.Schema)
+		}
+	}
+}

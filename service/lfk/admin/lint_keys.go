@@ -1,0 +1,143 @@
+package admin
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/service/lfk"
+)
+
+// Kinds of columns, as messages have them.
+const (
+	integerKinds = "smallint, integer and bigint"
+	allKinds     = "smallint, integer, bigint, uuid, text, varchar and char"
+)
+
+// keyType reports a key that its trigger cannot record, or that no trigger could.
+func (l *lint) keyType(d lfk.Inspected, at spot, parent lfkadmin.Parent) {
+	tracked := slices.ContainsFunc(parent.Relations,
+		func(r lfkadmin.Relation) bool { return r.Trigger != nil && !r.Trigger.Idle })
+	if len(parent.Columns) < len(parent.Key) {
+		if tracked {
+			at.fail("key_type", "has no column %s, which its trigger records: deletions from it fail: "+
+				"if it was renamed, run `caretaker lfk track %s --column` with the new names in this order: %s; "+
+				"else `caretaker lfk untrack %[2]s`", missingColumn(parent), repo.Argument(at.object),
+				strings.Join(parent.Key, ","))
+		}
+		return
+	}
+	for _, c := range parent.Columns {
+		switch asInteger := tracked && !parent.Values; {
+		case c.Class == "":
+			at.fail("key_type", "its key %s is of type %s: only %s can be recorded, "+
+				"so it cannot have definitions", c.Name, c.Exact, recordable(d))
+		case c.Class == repo.ClassInteger:
+		case !d.Queue.Managed:
+			at.fail("key_type", "its key %s is of type %s: only %s can be recorded in GitLab's queue, "+
+				"so it cannot have definitions", c.Name, c.Exact, integerKinds)
+		case asInteger:
+			at.fail("key_type", "its key %s is of type %s, which its trigger does not record: deletions "+
+				"from it fail: run `caretaker lfk untrack %s`, and track it again", c.Name, c.Exact,
+				repo.Argument(at.object))
+		}
+	}
+}
+
+// recordable are the types that a queue takes.
+func recordable(d lfk.Inspected) string {
+	if d.Queue.Managed {
+		return allKinds
+	}
+	return integerKinds
+}
+
+// missingColumn is the first column of the key that the table does not have.
+func missingColumn(parent lfkadmin.Parent) string {
+	for i, name := range parent.Key {
+		if i >= len(parent.Columns) || parent.Columns[i].Name != name {
+			return name
+		}
+	}
+	return ""
+}
+
+// needsValues reports whether a definition's parent in a database has a key that is not one integer.
+func (l *lint) needsValues(d lfk.Inspected) bool {
+	return slices.ContainsFunc(l.Keys, func(key repo.LooseForeignKey) bool {
+		parent, here := d.Parents[key.Parent]
+		return here && (len(parent.Key) > 1 ||
+			slices.ContainsFunc(parent.Columns, func(c lfkadmin.KeyColumn) bool {
+				return c.Class != repo.ClassInteger
+			}))
+	})
+}
+
+// recordedKey is the key of a definition's parent: the columns that the definition's refer to, one
+// by one. Nil: no database has the parent, or its key is another one than the definition's.
+func (l *lint) recordedKey(key repo.LooseForeignKey) (columns []lfkadmin.KeyColumn) {
+	for _, d := range l.Seen {
+		parent, here := d.Parents[key.Parent]
+		places, err := key.Places(parent.Key)
+		if !here || err != nil || len(parent.Columns) != len(key.Columns) ||
+			parent.Tracked() && !parent.Values && parent.Columns[0].Class != repo.ClassInteger {
+			continue
+		}
+		for _, place := range places {
+			columns = append(columns, parent.Columns[place])
+		}
+		return columns
+	}
+	return nil
+}
+
+// keyFaults reports definitions whose key is not the one that is recorded of their parent.
+func (l *lint) keyFaults(d lfk.Inspected) {
+	for _, key := range l.Keys {
+		parent, here := d.Parents[key.Parent]
+		if !here || !parent.Tracked() || parent.PartitionOf != "" {
+			continue
+		}
+		if _, err := key.Places(parent.Key); err != nil {
+			l.at(d.Name, key.String()).fail("key_mismatch", "%s: correct the definition, or track %s "+
+				"by the other key", err, key.Parent)
+			continue
+		}
+		for i, column := range key.Columns {
+			if at := slices.Index(parent.Key, column); key.Key == nil && at >= 0 && at != i {
+				l.at(d.Name, key.String()).warn("key_order", "%s refers to %s of %s, which also has a column %[1]s: "+
+					"write the columns in the order of the key %s, or say with key what each refers to",
+					column, parent.Key[i], key.Parent, repo.ColumnList(parent.Key))
+				break
+			}
+		}
+	}
+}
+
+// mismatches are columns of the child that cannot be compared with those of the recorded key. If
+// that is not known, those that can be compared with none.
+func (l *lint) mismatches(key repo.LooseForeignKey, child *lfkadmin.Child) (mismatches []string) {
+	recorded := l.recordedKey(key)
+	for i, column := range child.Columns {
+		kinds, of := allKinds, "a deleted row"
+		switch {
+		case recorded == nil && column.Class != "",
+			recorded != nil && column.Class != "" && recorded[i].Class == column.Class:
+			continue
+		case i < len(recorded) && recorded[i].Class == repo.ClassInteger:
+			kinds = integerKinds
+		case i < len(recorded):
+			kinds, of = recorded[i].Exact, recorded[i].Name+" of "+key.Parent
+		}
+		kind := "is of type " + column.Exact
+		text := column.Exact == "text" || strings.HasPrefix(column.Exact, "character")
+		if text && column.Class == "" && kinds != integerKinds {
+			kind = "has a collation in which different texts are equal"
+			kinds += " with a deterministic collation"
+		}
+		mismatches = append(mismatches, fmt.Sprintf("%s %s: only %s can refer to %s", column.Name, kind, kinds, of))
+	}
+	return mismatches
+}

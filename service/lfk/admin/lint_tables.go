@@ -1,0 +1,263 @@
+package admin
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/service/lfk"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// missing reports tables that are in no configured database.
+func (l *lint) missing() {
+	if !l.Complete {
+		return
+	}
+	parents := map[string]bool{}
+	for i, key := range l.Keys {
+		parent := slices.ContainsFunc(l.Seen, func(d lfk.Inspected) bool {
+			_, ok := d.Parents[key.Parent]
+			return ok
+		})
+		if !parent && !parents[key.Parent] {
+			parents[key.Parent] = true
+			if at := l.at("", key.Parent); l.others[key.Parent] != "" {
+				at.fail("parent_missing", "%s, and track that: deletions are not recorded", l.others[key.Parent])
+			} else {
+				at.warn("parent_missing", "is in no configured database: its definitions get no records")
+			}
+		}
+		switch {
+		case l.gone[key.Table] != nil && (l.Found(i) || l.others[key.Table] == ""):
+			l.at("", key.String()).fail("child_missing", "%s. Records of %s are held",
+				lfk.GoneText(key.Table, l.gone[key.Table]), key.Parent)
+		case l.Found(i):
+		case l.others[key.Table] != "":
+			l.at("", key.String()).fail("child_no_table", "%s. Records of %s are held", l.others[key.Table], key.Parent)
+		case l.Accepted.Everywhere(key.Table):
+			l.at("", key.String()).warn("child_absent", "%s is in no configured database, which was "+
+				"accepted: the definition is skipped until a run finds the table", key.Table)
+		default:
+			l.at("", key.String()).fail("child_missing", "%s is in no configured database, so records of "+
+				"%s are held: configure the database that has it, or, if there is none, "+
+				"run `caretaker lfk accept-absent %s`", key.Table, key.Parent, repo.Argument(key.Table))
+		}
+	}
+}
+
+// shared reports definitions whose parent is in several databases: a record of one is applied in all that
+// have the child. With GitLab's queue that is as it should be: its databases have copies of tables.
+func (l *lint) shared() {
+	for i, key := range l.Keys {
+		var homes, tracked, children []string
+		for _, d := range l.Seen {
+			parent, here := d.Parents[key.Parent]
+			if here && parent.PartitionOf == "" && (d.Queue.Managed || !d.Queue.Exists) {
+				homes = append(homes, d.Name)
+			}
+			if d.Queue.Managed && parent.Tracked() {
+				tracked = append(tracked, d.Name)
+			}
+			if d.Children[i] != nil {
+				children = append(children, d.Name)
+			}
+		}
+		if len(homes) > 1 && len(tracked) > 0 && len(children) > 0 {
+			l.at("", key.String()).warn("key_in_several_databases", "%s is in %s, and a deletion in one of them "+
+				"is carried out in all that have %s: %s. Make sure that no key of %[1]s is used in two "+
+				"databases, and untrack %[1]s where it is a copy", key.Parent, run.SomeNames(homes), key.Table,
+				run.SomeNames(children))
+		}
+	}
+}
+
+// hasDefinitions reports whether a parent, by its recorded name, has definitions: one all of whose children are
+// accepted as absent counts as one without.
+func (l *lint) hasDefinitions(d lfk.Inspected, recorded string) bool {
+	for i, key := range l.Keys {
+		if d.Is(key.Parent, recorded) && (l.Found(i) || !l.Accepted.Everywhere(key.Table)) {
+			return true
+		}
+	}
+	return false
+}
+
+// acceptedOf are the children of a parent, by its recorded name, that were accepted as absent.
+func (l *lint) acceptedOf(d lfk.Inspected, recorded string) (children []string) {
+	for _, key := range l.Keys {
+		if d.Is(key.Parent, recorded) && l.Accepted.Everywhere(key.Table) && !slices.Contains(children,
+			key.Table) {
+			children = append(children, key.Table)
+		}
+	}
+	return children
+}
+
+func revokeCommand(children []string) string {
+	arguments := make([]string, len(children))
+	for i, child := range children {
+		arguments[i] = repo.Argument(child)
+	}
+	return "`caretaker lfk accept-absent --revoke " + strings.Join(arguments, " ") + "`"
+}
+
+// foreignKeys reports real foreign keys that keep definitions from deleting rows, or that leave
+// them nothing to do.
+func (l *lint) foreignKeys(d lfk.Inspected) {
+	for _, f := range d.ForeignKeys {
+		if key := l.definition(d, func(k repo.LooseForeignKey) bool {
+			return f.Blocks && d.Is(k.Table, f.Parent) && k.OnDelete == repo.AsyncDelete
+		}); key != nil {
+			l.at(d.Name, f.String()).fail("fk_blocks_deletion", "rows of %s that it refers to cannot be "+
+				"deleted by %s (23503): give it ON DELETE CASCADE or SET NULL, or replace it by a "+
+				"definition", key.Table, key)
+		}
+		if key := l.definition(d, func(k repo.LooseForeignKey) bool {
+			return d.Is(k.Table, f.Child) && d.Is(k.Parent, f.Parent) &&
+				slices.Contains(f.Columns, k.Columns[0])
+		}); key != nil {
+			l.at(d.Name, f.String()).warn("fk_beside_definition", "is a real foreign key beside %s, "+
+				"which finds nothing to do as long as it is there: %s", key, finish(d, f, *key))
+		}
+	}
+}
+
+// finish is what to do about a real foreign key beside a definition: if an adoption can be what has left
+// both, that has to be finished, or taken back.
+func finish(d lfk.Inspected, f lfkadmin.ForeignKey, key repo.LooseForeignKey) string {
+	same := slices.Equal(slices.Sorted(slices.Values(f.Columns)), slices.Sorted(slices.Values(key.Columns)))
+	if !same || len(key.Conditions) > 0 || !d.Is(key.Table, f.Table.Recorded("")) {
+		return "drop one of the two"
+	}
+	reference := repo.ReferenceArgument(key.Table, key.Columns)
+	return fmt.Sprintf("run `caretaker lfk adopt %s`, which drops it once every server knows the "+
+		"definition, or `caretaker lfk revert %s`, which keeps it and removes the definition", reference, reference)
+}
+
+// definition is the first of its kind whose child is in a database; nil: none.
+func (l *lint) definition(d lfk.Inspected, is func(repo.LooseForeignKey) bool) *repo.LooseForeignKey {
+	for i, key := range l.Keys {
+		if d.Children[i] != nil && is(key) {
+			return &key
+		}
+	}
+	return nil
+}
+
+// parents reports how the deletions from parents are not recorded, table by table and partition by
+// partition.
+func (l *lint) parents(d lfk.Inspected) {
+	for _, name := range l.CleanedParents(d) {
+		parent, at := d.Parents[name], l.at(d.Name, name)
+		if parent.PartitionOf != "" {
+			at.warn("parent_missing", "is a partition of %s, for which its "+
+				"deletions are recorded: name that in the definitions", parent.PartitionOf)
+			continue
+		}
+		track := "`caretaker lfk track " + repo.Argument(name) + " --database " + d.Name
+		if !slices.Equal(parent.Key, []string{"id"}) {
+			track += " --column " + repo.Argument(strings.Join(parent.Key, ","))
+		}
+		track += "`"
+		if !parent.Tracked() && d.Queue.Managed && slices.Equal(parent.Key, []string{"id"}) {
+			track += " (with --column, if its children refer to another column than id)"
+		}
+		for _, relation := range parent.Relations {
+			on := l.at(d.Name, relation.Name)
+			if code, fault := lfk.Unrecorded(parent, relation), routeFault(d, relation); code == "" && fault != "" {
+				on.fail("trigger_form", "deletions from it fail, because of its trigger %s: %s: create the queue, or "+
+					"correct the trigger as GitLab's migrations do", relation.Trigger.Name, fault)
+			} else {
+				on.trigger(name, code, relation.Trigger, track)
+			}
+			on.others(name, relation)
+		}
+		if len(parent.Heirs) > 0 {
+			at.warn("parent_inherited", "%s inherit from it: deletions that name one of them, and not %s, "+
+				"are not recorded", run.SomeNames(parent.Heirs), name)
+		}
+		l.keyType(d, at, parent)
+	}
+}
+
+// routeFault is why deletions from a table or partition fail by the routes of its trigger; "": they do not.
+func routeFault(d lfk.Inspected, r lfkadmin.Relation) string {
+	if r.Trigger == nil {
+		return ""
+	}
+	return r.Trigger.RouteFault(d.Queue)
+}
+
+// trigger reports what is wrong with the trigger of one table or partition.
+func (at spot) trigger(parent, code string, t *lfkadmin.Trigger, track string) {
+	switch {
+	case code == "trigger_missing" && t == nil:
+		at.fail(code, "deletions from it are not noted: run %s", track)
+	case (code == "trigger_missing" || code == "trigger_form") && t.Idle:
+		at.fail(code, "its trigger %s calls %s, which inserts nothing, or into a queue that does not exist: "+
+			"run `caretaker lfk install`, or, where the queue is GitLab's, restore the function as GitLab's migrations make it", t.Name, t.Function)
+	case code == "trigger_missing":
+		at.fail(code, "its trigger %s calls %s, which notes no "+
+			"deletions: drop or rename it and run %s", t.Name, t.Function, track)
+	case code == "trigger_form":
+		at.fail(code, "its trigger %s calls %s(%s), which is not "+
+			"the function for %s: run `caretaker lfk untrack %s` and %s",
+			t.Name, t.Function, strings.Join(t.Arguments, ", "), parent, repo.Argument(parent), track)
+	case code == "trigger_disabled":
+		at.fail(code, "its trigger %s is disabled, or fires on "+
+			"replicas only: run %s", t.Name, track)
+	case code == "trigger_replication":
+		at.fail(code, "a subscription fills %s, and its trigger %s does not fire for rows that logical "+
+			"replication deletes: run %s, which replaces it by one for each row", parent, t.Name, track)
+	case t.Fires == "O":
+		at.warn("trigger_not_always", "its trigger %s does not fire while "+
+			"session_replication_role is replica: if rows are deleted so, ALTER TABLE %s ENABLE ALWAYS "+
+			"TRIGGER %s", t.Name, t.Relation(), t.Name)
+	}
+}
+
+// others reports triggers that record the deletions from a table or partition besides its own.
+func (at spot) others(parent string, r lfkadmin.Relation) {
+	for _, t := range r.Others {
+		at.warn("trigger_twice", "its trigger %s records deletions besides %s, which records them for %s: "+
+			"run DROP TRIGGER %s", t.Name, r.Trigger.Name, parent, t.Droppable)
+	}
+}
+
+// triggers reports tables whose deletions are recorded without need.
+func (l *lint) triggers(d lfk.Inspected) {
+	var seen []string
+	for _, t := range d.Triggers {
+		if form, _ := t.Form(); form == lfkadmin.FormForeign {
+			continue
+		}
+		recorded, shown := t.Recorded(), t.Parent
+		table := repo.Table{Name: t.Parent}
+		if !t.ParentHere {
+			shown, table.Schema = recorded, t.ParentSchema
+		}
+		argument := repo.Argument(table.Written())
+		if slices.Contains(seen, recorded) || l.hasDefinitions(d, recorded) {
+			continue
+		}
+		if named := t.Named(); named != "" && named != recorded {
+			l.at(d.Name, t.Relation()).fail("trigger_form", "its trigger %s is for %s, which this table is "+
+				"not, nor a partition of it: run `caretaker lfk untrack %s`", t.Name, named, argument)
+			continue
+		}
+		seen = append(seen, recorded)
+		if children := l.acceptedOf(d, recorded); len(children) > 0 {
+			l.at(d.Name, shown).warn("trigger_without_definition",
+				"its deletions are noted by %s, but its child tables were accepted as absent: run "+
+					"`caretaker lfk untrack %s`, or %s",
+				t.Name, argument, revokeCommand(children))
+			continue
+		}
+		l.at(d.Name, shown).warn("trigger_without_definition",
+			"its deletions are noted by %s, but no definition needs them: add one, "+
+				"or run `caretaker lfk untrack %s`", t.Name, argument)
+	}
+}

@@ -1,0 +1,66 @@
+package admin
+
+import (
+	"context"
+	"errors"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+)
+
+// Reused returns the records of a table that are held because another row has their key now, or those
+// of all tables (""), by database, partition and id.
+func (l Admin) Reused(ctx context.Context, table string) ([]FailingRecord, error) {
+	if err := l.checkTable(ctx, table); err != nil {
+		return nil, err
+	}
+	all, err := l.Failing(ctx, table)
+	held := []FailingRecord{}
+	for _, r := range all {
+		if r.SQLState == repo.ReasonKeyReused {
+			held = append(held, r)
+		}
+	}
+	return held, err
+}
+
+// DecideReused lets the next run clean the children of the reused keys of a table, or closes their
+// records, and returns how many records there were in each database that had some. It is an error if
+// there were none.
+func (l Admin) DecideReused(ctx context.Context, table string, clean bool) ([]Retried, error) {
+	done := []Retried{}
+	if err := l.checkTable(ctx, table); err != nil {
+		return done, err
+	}
+	err := l.each(ctx, func(d *repo.Database) error {
+		decide := lfkadmin.New(d).KeepReused
+		if clean {
+			decide = lfkadmin.New(d).CleanReused
+		}
+		n, err := decide(ctx, table)
+		if n > 0 {
+			done = append(done, Retried{d.Name, n})
+		}
+		return err
+	})
+	if err == nil && len(done) == 0 {
+		err = errors.New("no reused key of " + table + " is held: `caretaker lfk reused` lists them")
+	}
+	return done, err
+}
+
+// checkTable returns [ErrUnknownTable] if no selected database has a table, nor records of it.
+func (l Admin) checkTable(ctx context.Context, table string) error {
+	if table == "" {
+		return nil
+	}
+	unknown := l.knownTable(ctx, table)
+	if !errors.Is(unknown, ErrUnknownTable) {
+		return unknown
+	}
+	records, err := l.Failing(ctx, table)
+	if err == nil && len(records) == 0 {
+		err = unknown
+	}
+	return err
+}

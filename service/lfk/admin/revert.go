@@ -1,0 +1,117 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/service/lfk"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// ErrPending means that records of the parent wait, so rows may refer to parents that are gone.
+var ErrPending = errors.New("records of the parent are pending")
+
+// PlanReversion finds out what has to be done to make an adopted foreign key a real one again. It
+// changes nothing.
+func (l Admin) PlanReversion(ctx context.Context, r AdoptRequest) (*Adoption, error) {
+	a, err := l.find(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	checked := !a.Dropped() && (a.real.Valid || !a.real.Adopted || !a.real.WasValid())
+	a.Steps = []Step{
+		{Text: "add the foreign key " + a.real.Name, SQL: []string{a.real.AddSQL()}, Done: !a.Dropped()},
+		{Text: "wait until no record of " + a.key.Parent + " is pending", Done: checked && !a.real.Adopted},
+	}
+	if a.real.WasValid() && !a.real.Partitioned {
+		a.Steps = append(a.Steps, Step{
+			Text: "check the rows that are there", SQL: []string{a.real.ValidateSQL()}, Done: checked,
+		})
+	}
+	remove := Step{Text: "remove the definition from " + l.Definitions.File, Done: !a.defined}
+	if a.defined {
+		remove.SQL = trimmed(lfk.Entry(a.key))
+	}
+	a.Steps = append(a.Steps, remove)
+	return a, nil
+}
+
+// Restore makes the constraint again. The rows of a partitioned table are checked with that, so
+// nothing may be pending then.
+func (a *Adoption) Restore(ctx context.Context) error {
+	if !a.Dropped() {
+		return nil
+	}
+	if a.real.Partitioned {
+		if err := a.pending(ctx); err != nil {
+			return err
+		}
+	}
+	return a.explain(retried(ctx, func() error { return a.at.Restore(ctx, a.real) }))
+}
+
+// pending is [ErrPending] while records of the parent wait.
+func (a *Adoption) pending(ctx context.Context) error {
+	queue, err := a.home.DeletedRecords(ctx)
+	if err != nil || !queue.Exists {
+		return err
+	}
+	waiting, err := a.home.PendingParents(ctx, queue, run.ReadLimits())
+	if err == nil && slices.Contains(repo.ParentNames(waiting), repo.RecordedName(a.key.Parent, queue.Schema)) {
+		err = fmt.Errorf("%w: %s on %s: let the worker clean them (`caretaker run %s --database %s`), "+
+			"then run this command again", ErrPending, a.key.Parent, a.Database, lfk.Name, a.Database)
+	}
+	return err
+}
+
+// explain says what to do about rows without a parent.
+func (a *Adoption) explain(err error) error {
+	if !lfkadmin.Violated(err) {
+		return err
+	}
+	return fmt.Errorf("rows of %s refer to rows of %s that are gone, so %s cannot be checked: put records "+
+		"of them into the queue with `caretaker lfk orphans %s --fix`, let the worker clean "+
+		"them, then run this command again", a.key.Table, a.key.Parent, a.real.Name,
+		repo.ReferenceArgument(a.key.Table, a.key.Columns))
+}
+
+// Finish checks the rows, forgets the adoption, and takes the definition out of the file, in this
+// order. It returns the names of the definitions that the parent still has.
+func (a *Adoption) Finish(ctx context.Context) (others []string, err error) {
+	schema, err := a.home.ApplicationSchema(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if a.real.Adopted {
+		if err := a.pending(ctx); err != nil {
+			return nil, err
+		}
+		if a.real.WasValid() && !a.real.Partitioned {
+			validate := func() error { return a.at.Validate(ctx, a.real) }
+			if err := a.explain(retried(ctx, validate)); err != nil {
+				return nil, err
+			}
+		}
+		if err := a.at.Forget(ctx, a.real); err != nil {
+			return nil, err
+		}
+	}
+	if a.defined {
+		if err := a.admin.Definitions.Remove(a.key); err != nil {
+			return nil, withEntry(fmt.Errorf("%w: remove it yourself", err), a.key)
+		}
+	}
+	for _, k := range a.admin.Definitions.Keys {
+		if repo.RecordedName(k.Parent, schema) == repo.RecordedName(a.key.Parent, schema) {
+			others = append(others, k.String())
+		}
+	}
+	return others, nil
+}
+
+// Parent is the parent's name, as commands have it.
+func (a *Adoption) Parent() string { return a.key.Parent }

@@ -1,0 +1,109 @@
+package lfk
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// A server that read its file before a definition was written does not know it. If the foreign key that
+// it stands for has been dropped since, such a server would remove records and leave the children.
+// So a run leaves the records of a parent alone while the definitions lack one of its adopted keys.
+
+// leftText reports that a server lacks adopted keys, and what to do about it.
+func leftText(keys []string) string {
+	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
+	return "the definitions of this server lack the adopted foreign keys " + run.SomeNames(keys) +
+		": add them to its file and send SIGHUP to it, or run caretaker lfk revert"
+}
+
+// reportMissingDefinitions adds to the run's reason that records are left that are due.
+func (c *cleanup) reportMissingDefinitions(lacking map[string]string, due []string) {
+	var keys []string
+	for _, parent := range due {
+		if key := lacking[parent]; key != "" {
+			keys = append(keys, key)
+		}
+	}
+	if len(keys) > 0 {
+		text := "records are left, " + leftText(keys)
+		c.x.Report(func(r *run.Run) { r.Reason = strings.TrimPrefix(r.Reason+"; "+text, "; ") })
+	}
+}
+
+// missingDefinitionsRemark names the adopted keys that keep due records of a database.
+func (k *looseForeignKeys) missingDefinitionsRemark(
+	ctx context.Context, d *repo.Database, schema string, due []string,
+) []string {
+	adopted, _ := d.AdoptedKeys(ctx)
+	defined := k.LooseForeignKeys()
+	var keys []string
+	for _, a := range adopted {
+		if slices.Contains(due, a.RecordedParent()) && StandsFor(defined, schema, a) == nil {
+			keys = append(keys, a.Named())
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	return []string{"records on " + d.Name + " are left, " + leftText(keys)}
+}
+
+// missingDefinitions are the recorded names of parents with adopted keys that have no definition here, with
+// these keys as the definitions would have them.
+func (c *cleanup) missingDefinitions(ctx context.Context) (map[string]string, error) {
+	adopted, err := c.x.Database.AdoptedKeys(ctx)
+	lacking := map[string]string{}
+	for _, a := range adopted {
+		if parent := a.RecordedParent(); StandsFor(c.keys, c.queue.Schema, a) == nil {
+			lacking[parent] = a.Named()
+			c.x.Log.WarnContext(ctx, "the definitions of this server lack an adopted foreign key, records "+
+				"of its parent are left: add it to the file and send SIGHUP to the server, "+
+				"or run caretaker lfk revert", "foreign_key", lacking[parent], "parent", parent)
+		}
+	}
+	return lacking, err
+}
+
+// StandsFor is the definition that stands for a foreign key: without conditions, and with the same
+// pairs of columns. Nil: there is none. schema is the application's.
+func StandsFor(
+	keys []repo.LooseForeignKey, schema string, key repo.AdoptedKey,
+) *repo.LooseForeignKey {
+	child := repo.Table{Schema: key.Schema, Name: key.Table}.Recorded(schema)
+	parent := repo.Table{Schema: key.ParentSchema, Name: key.Parent}.Recorded(schema)
+	at := slices.IndexFunc(keys, func(k repo.LooseForeignKey) bool {
+		return repo.RecordedName(k.Table, schema) == child &&
+			repo.RecordedName(k.Parent, schema) == parent && len(k.Conditions) == 0 && samePairs(k, key)
+	})
+	if at < 0 {
+		return nil
+	}
+	found := keys[at]
+	return &found
+}
+
+// samePairs reports whether each column of a definition refers to what it refers to in a foreign key. A
+// definition without key refers to the columns that are recorded: an adoption has seen to it that
+// these are the foreign key's, in their order.
+func samePairs(k repo.LooseForeignKey, key repo.AdoptedKey) bool {
+	parents := key.ParentColumns()
+	to := k.Key
+	if to == nil {
+		to = parents
+	}
+	if len(k.Columns) != len(key.Columns) || len(to) != len(key.Columns) ||
+		len(parents) != len(key.Columns) {
+		return false
+	}
+	for i, column := range key.Columns {
+		at := slices.Index(k.Columns, column)
+		if at < 0 || to[at] != parents[i] {
+			return false
+		}
+	}
+	return true
+}

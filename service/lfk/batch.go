@@ -1,0 +1,381 @@
+package lfk
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// batch is the records in hand, by key.
+type batch struct {
+	*parentTasks
+	size int
+	// table is the parent's, also if it has come since the run began.
+	table *repo.ParentTable
+	// keys in the order in which they get their share of a statement.
+	keys     []*openKey
+	taskRuns map[*childTask]*taskRun
+}
+
+// openKey is one deleted parent row on its way through the definitions.
+type openKey struct {
+	key     repo.Key
+	records []repo.Record
+	// at is the index of the key's next task: len(tasks) when it is complete.
+	at int
+	// locked, the task whose rows another transaction has locked, and failure keep the key's records; the
+	// other tasks continue.
+	locked  *childTask
+	failure *failure
+	removed bool
+	// settled: the key's parent is alive. Its records were closed, or they are held by failure.
+	settled bool
+	// approved: its children are cleaned although its parent is alive.
+	approved bool
+	// large: the rows of its batch did not fit under a statement's cap, so it gets shares.
+	large bool
+}
+
+func newBatch(p *parentTasks, records []repo.Record) *batch {
+	b := &batch{parentTasks: p, size: len(records), table: p.table, taskRuns: map[*childTask]*taskRun{}}
+	byKey := map[repo.Key]*openKey{}
+	for _, r := range records {
+		k := byKey[r.Key]
+		if k == nil {
+			k = &openKey{key: r.Key}
+			byKey[r.Key] = k
+			b.keys = append(b.keys, k)
+		}
+		k.records = append(k.records, r)
+	}
+	return b
+}
+
+// ids are those of its records.
+func (b *batch) ids() (ids []repo.RecordID) {
+	for _, k := range b.keys {
+		for _, r := range k.records {
+			ids = append(ids, r.RecordID)
+		}
+	}
+	return ids
+}
+
+// advance moves the key on to its next task.
+func (k *openKey) advance() { k.at, k.large = k.at+1, false }
+
+// keepsRecords reports whether the key's records stay for now.
+func (k *openKey) keepsRecords() bool { return k.locked != nil || k.failure != nil }
+
+// complete reports whether the key has nothing left to do in any task.
+func (b *batch) complete(k *openKey) bool { return k.settled || k.at == len(b.tasks) }
+
+// keysAt returns the keys whose next task is tasks[at].
+func (b *batch) keysAt(at int) (keys []*openKey) {
+	for _, k := range b.keys {
+		if k.at == at && !k.removed && !k.settled {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// moveToEnd moves keys behind the others.
+func (b *batch) moveToEnd(these func(*openKey) bool) {
+	slices.SortStableFunc(b.keys, func(x, y *openKey) int {
+		switch {
+		case these(x) == these(y):
+			return 0
+		case these(x):
+			return 1
+		}
+		return -1
+	})
+}
+
+// workBatch takes a batch through steps 2 to 5. Its error ends the run.
+func (c *cleanup) workBatch(ctx context.Context, b *batch) error {
+	defer func() {
+		c.checkLimits()
+		c.loader.release(b)
+	}()
+	return c.x.Batch(ctx, func(ctx context.Context) error {
+		c.linkDeletions(ctx, b)
+		if err := c.checkParents(ctx, b); err != nil {
+			return err
+		}
+		if err := c.clean(ctx, b); err != nil {
+			return err
+		}
+		return c.postpone(ctx, b)
+	}, attribute.String("maintenance.database", c.x.Database.Name),
+		attribute.String("maintenance.parent", b.recorded), attribute.Int("maintenance.records", b.size))
+}
+
+// linkDeletions links a batch to the spans in which the application has deleted its parents, where
+// it has set them (caretaker.traceparent). They are an extra: what cannot be read is left out.
+func (c *cleanup) linkDeletions(ctx context.Context, b *batch) {
+	if !c.traced {
+		return
+	}
+	var records []repo.Record
+	for _, k := range b.keys {
+		records = append(records, k.records...)
+	}
+	parents, err := c.x.Database.RecordTraces(ctx, records, run.MaxBatchLinks, run.ReadLimits())
+	if err == nil {
+		c.x.Link(ctx, "deletion of the parent", parents)
+	}
+}
+
+// clean makes passes over the tasks until all keys are complete or a limit is reached (steps 2 to
+// 4). A key with more rows than its share stays behind at its task while the others go on, and
+// takes part in the next pass.
+func (c *cleanup) clean(ctx context.Context, b *batch) error {
+	for {
+		for at, task := range b.tasks {
+			keys := b.keysAt(at)
+			if len(keys) == 0 {
+				continue
+			}
+			if c.limited() {
+				if err := c.finishByProbes(ctx, b); err != nil {
+					return err
+				}
+				return c.removeComplete(ctx, b)
+			}
+			if err := c.apply(ctx, b, task, keys); err != nil {
+				return err
+			}
+		}
+		if err := c.removeComplete(ctx, b); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(b.keys, func(k *openKey) bool { return !b.complete(k) }) {
+			for task, t := range b.taskRuns {
+				task.learn(t.changed, len(b.keys))
+			}
+			return nil
+		}
+	}
+}
+
+// finishByProbes finds out whether a row limit was reached by the very last row: keys without rows
+// in any task that is left are complete. When the time is up nothing more is asked.
+func (c *cleanup) finishByProbes(ctx context.Context, b *batch) error {
+	for at, task := range b.tasks {
+		keys := b.keysAt(at)
+		if len(keys) == 0 || c.down(task) != nil {
+			continue
+		}
+		if err := c.x.Stopped(); err != nil {
+			return err
+		}
+		if c.x.Left() <= 0 {
+			return nil
+		}
+		// Without an answer the keys stay incomplete, which is what the limit makes of them anyway.
+		if _, err := c.advance(ctx, task, keys); err != nil {
+			return nil //nolint:nilerr // see above
+		}
+	}
+	return nil
+}
+
+// advance asks which keys still have rows for a task, moves the others on and returns those.
+func (c *cleanup) advance(
+	ctx context.Context, task *childTask, keys []*openKey,
+) (left []*openKey, err error) {
+	limits := repo.Limits{Statement: c.sizes.Time(task), Lock: bulk.LockTime}
+	remaining, err := task.child.Remaining(ctx, recordedKeys(keys), limits)
+	if err != nil {
+		return nil, err
+	}
+	rows := map[repo.Key]bool{}
+	for _, key := range remaining {
+		rows[key] = true
+	}
+	for _, k := range keys {
+		if rows[k.key] {
+			left = append(left, k)
+		} else {
+			k.advance()
+		}
+	}
+	return left, nil
+}
+
+func recordedKeys(keys []*openKey) []repo.Key {
+	out := make([]repo.Key, len(keys))
+	for i, k := range keys {
+		out[i] = k.key
+	}
+	return out
+}
+
+// removeComplete removes the records of the keys that are complete for every definition, unless an
+// absent child holds them (step 3).
+func (c *cleanup) removeComplete(ctx context.Context, b *batch) error {
+	if len(b.absent) > 0 {
+		return nil
+	}
+	var records []repo.Record
+	for _, k := range b.keys {
+		if b.complete(k) && !k.keepsRecords() && !k.removed && !k.settled {
+			records = append(records, k.records...)
+			k.removed = true
+		}
+	}
+	return c.change(ctx, records, "processed_records", c.x.Database.RemoveRecords)
+}
+
+// postpone says of every record that is left why it stays: failed, locked, held or cut off by a
+// limit (step 5).
+func (c *cleanup) postpone(ctx context.Context, b *batch) error {
+	var failed []repo.RecordFailure
+	var locked, overrun []repo.Record
+	places := map[string]int{}
+	held := 0
+	for _, k := range b.keys {
+		switch {
+		case k.removed, k.settled && !k.keepsRecords():
+		case k.failure != nil:
+			failed = append(failed, k.failure.of(k.records)...)
+		case k.locked != nil:
+			locked = append(locked, k.records...)
+			places[k.locked.place()] += len(k.records)
+		case len(b.absent) > 0:
+			failed = append(failed, b.holding().of(k.records)...)
+			held += len(k.records)
+			if !b.complete(k) {
+				c.outcome.leaveIncomplete()
+			}
+		default:
+			overrun = append(overrun, k.records...)
+		}
+	}
+	if err := c.fail(ctx, failed); err != nil {
+		return err
+	}
+	if err := c.change(ctx, locked, "rescheduled_records", c.x.Database.PostponeRecords); err != nil {
+		return err
+	}
+	c.outcome.addPostponed(places, b.parentTasks, held)
+	c.report(ctx, b, places)
+	return c.charge(ctx, overrun)
+}
+
+// maxFailedKeys is how many keys of records that failed the span of a batch names.
+const maxFailedKeys = 10
+
+// report says on the span of a batch that some of its records failed, or else that some were
+// postponed.
+func (c *cleanup) report(ctx context.Context, b *batch, locked map[string]int) {
+	var failures tally
+	var keys []repo.Key
+	for _, k := range b.keys {
+		if k.failure != nil && !k.failure.held {
+			failures.add(k.failure, len(k.records))
+			keys = append(keys, k.key)
+		}
+	}
+	if err := failures.err(); err != nil {
+		run.RecordFailure(ctx, err)
+		trace.SpanFromContext(ctx).SetAttributes(keysAttribute(keys[:min(len(keys), maxFailedKeys)]))
+	} else if len(locked) > 0 {
+		places := strings.Join(slices.Sorted(maps.Keys(locked)), ", ")
+		run.RecordOutcome(ctx, run.OutcomeDeferred, "locked: "+places)
+	} else if len(b.absent) > 0 {
+		run.RecordOutcome(ctx, run.OutcomeDeferred, "held, "+c.absentText(b.absentChildren()))
+	}
+}
+
+// keysAttribute names keys on a span: as numbers, if they are.
+func keysAttribute(keys []repo.Key) attribute.KeyValue {
+	const name = "maintenance.failed_keys"
+	var numbers []int64
+	var texts []string
+	for _, k := range keys {
+		if n, ok := k.Int(); ok {
+			numbers = append(numbers, n)
+		}
+		texts = append(texts, k.String())
+	}
+	if len(numbers) == len(keys) {
+		return attribute.Int64Slice(name, numbers)
+	}
+	return attribute.StringSlice(name, texts)
+}
+
+// permit is for one statement on the queue, which waits for a lock.
+func (c *cleanup) permit(ctx context.Context) (run.Permit, error) {
+	limits := repo.Limits{Statement: 2 * time.Second, Lock: bulk.LongLockTime}
+	return c.x.Permit(ctx, c.x.Database, c.queue.Table(), limits)
+}
+
+// recordChange is a method of the database that changes records and says how many.
+type recordChange func(
+	context.Context, repo.Permit, repo.DeletedRecords, []repo.Record,
+) (int64, error)
+
+func (c *cleanup) change(
+	ctx context.Context, records []repo.Record, count string, do recordChange,
+) (err error) {
+	if c.x.DryRun {
+		c.x.Count(ctx, count, int64(len(records)))
+	}
+	if c.x.DryRun || len(records) == 0 {
+		return nil
+	}
+	permit, err := c.permit(ctx)
+	if err != nil {
+		return err
+	}
+	defer permit.End(&err)
+	n, err := do(ctx, permit.Permit, c.queue, records)
+	c.x.Count(ctx, count, n)
+	return err
+}
+
+func (c *cleanup) fail(ctx context.Context, failed []repo.RecordFailure) (err error) {
+	if c.x.DryRun {
+		c.x.Count(ctx, "rescheduled_records", int64(len(failed)))
+	}
+	if c.x.DryRun || len(failed) == 0 {
+		return nil
+	}
+	permit, err := c.permit(ctx)
+	if err != nil {
+		return err
+	}
+	defer permit.End(&err)
+	rescheduled, dead, err := c.x.Database.FailRecords(ctx, permit.Permit, c.queue, failed)
+	c.x.Count(ctx, "rescheduled_records", rescheduled)
+	c.x.Count(ctx, "dead_records", dead)
+	return err
+}
+
+func (c *cleanup) charge(ctx context.Context, records []repo.Record) (err error) {
+	if len(records) == 0 {
+		return nil
+	}
+	c.outcome.leaveIncomplete()
+	permit, err := c.permit(ctx)
+	if err != nil {
+		return err
+	}
+	defer permit.End(&err)
+	incremented, rescheduled, err := c.x.Database.ChargeRecords(ctx, permit.Permit, c.queue, records)
+	c.x.Count(ctx, "incremented_records", incremented)
+	c.x.Count(ctx, "rescheduled_records", rescheduled)
+	return err
+}

@@ -1,0 +1,113 @@
+package lfk
+
+import (
+	"slices"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+)
+
+// Severities of a finding.
+const (
+	SeverityError   = "error"
+	SeverityWarning = "warning"
+)
+
+// Finding is something about loose foreign keys that the operator should check.
+type Finding struct {
+	Severity string `json:"severity"`
+	// Code is one of the fixed names of the kinds of findings.
+	Code string `json:"code"`
+	// Database is empty for a finding about the definitions file or the configuration.
+	Database string `json:"database"`
+	// Object is the definition, table, leaf, trigger or file concerned.
+	Object string `json:"object"`
+	// Advice says what to do.
+	Advice string `json:"advice"`
+}
+
+// Inspected is a database with what was seen there.
+type Inspected struct {
+	Name string
+	lfkadmin.Inspection
+}
+
+// Check compares definitions with the databases.
+type Check struct {
+	Keys []repo.LooseForeignKey
+	// Seen are the databases that were inspected.
+	Seen []Inspected
+	// Complete: every configured database was inspected, so that what was not seen is nowhere.
+	Complete bool
+	// Accepted are the children that were accepted as absent.
+	Accepted Absences
+}
+
+// Found reports whether the child of a definition, the i-th, is in a database that was inspected.
+func (c *Check) Found(i int) bool {
+	return slices.ContainsFunc(c.Seen, func(d Inspected) bool { return d.Children[i] != nil })
+}
+
+// Is reports whether a definition's name of a table is that of a recorded one.
+func (d Inspected) Is(name, recorded string) bool {
+	return repo.RecordedName(name, d.Queue.Schema) == recorded
+}
+
+// cleaned reports whether a parent, by its recorded name, has a definition with a child to be cleaned, or one that may be in
+// a database that was not inspected. Before it is known that there is one, nothing has to feed the
+// queue.
+func (c *Check) cleaned(d Inspected, recorded string) bool {
+	for i, key := range c.Keys {
+		if d.Is(key.Parent, recorded) && (c.Found(i) || !c.Complete && !c.Accepted.Everywhere(key.Table)) {
+			return true
+		}
+	}
+	return false
+}
+
+// CleanedParents are the parents whose deletions have to be recorded in a database, by the names that
+// the definitions have for them.
+func (c *Check) CleanedParents(d Inspected) (names []string) {
+	var seen []string
+	for _, key := range c.Keys {
+		recorded := repo.RecordedName(key.Parent, d.Queue.Schema)
+		if _, here := d.Parents[key.Parent]; here && !slices.Contains(seen, recorded) && c.cleaned(d, recorded) {
+			seen, names = append(seen, recorded), append(names, key.Parent)
+		}
+	}
+	return names
+}
+
+// untracked returns the parents whose deletions, or those of a partition, are not recorded.
+func (c *Check) untracked(d Inspected) (names []string) {
+	for _, name := range c.CleanedParents(d) {
+		parent := d.Parents[name]
+		for _, relation := range parent.Relations {
+			fails := relation.Trigger != nil && len(parent.Columns) < len(parent.Key)
+			if parent.PartitionOf == "" && (fails || Unrecorded(parent, relation) != "") {
+				names = append(names, name)
+				break
+			}
+		}
+	}
+	return names
+}
+
+// Unrecorded is the code of why deletions from a table or partition are not recorded under the name of
+// its parent, or not all; "": they are.
+func Unrecorded(parent lfkadmin.Parent, r lfkadmin.Relation) (code string) {
+	if r.Trigger == nil {
+		return "trigger_missing"
+	}
+	switch form, _ := r.Trigger.Form(); {
+	case form == lfkadmin.FormForeign:
+		return "trigger_missing"
+	case form == lfkadmin.FormWrong:
+		return "trigger_form"
+	case r.Trigger.Off():
+		return "trigger_disabled"
+	case parent.Replicated && !(r.Trigger.Row && r.Trigger.Fires == "A"):
+		return "trigger_replication"
+	}
+	return ""
+}

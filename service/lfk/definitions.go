@@ -1,0 +1,288 @@
+package lfk
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// Definitions are the loose foreign keys of a definitions file.
+type Definitions struct {
+	// File is the path they were read from.
+	File string
+	// Keys in file order, without identical repetitions.
+	Keys []repo.LooseForeignKey
+	// Warnings are faults of the file that do no harm.
+	Warnings []Finding
+}
+
+// ByParent groups the definitions by parent table, each group in file order.
+func (d *Definitions) ByParent() map[string][]repo.LooseForeignKey {
+	parents := map[string][]repo.LooseForeignKey{}
+	for _, k := range d.Keys {
+		parents[k.Parent] = append(parents[k.Parent], k)
+	}
+	return parents
+}
+
+// DefinitionsError lists everything that is wrong with a definitions file.
+type DefinitionsError struct {
+	// Problems are of the form "FILE: child[index].key: reason", index from 0, in file order.
+	Problems []string
+}
+
+// Error has one problem a line.
+func (e *DefinitionsError) Error() string { return strings.Join(e.Problems, "\n") }
+
+// Unwrap has an error for each problem.
+func (e *DefinitionsError) Unwrap() []error {
+	problems := make([]error, len(e.Problems))
+	for i, p := range e.Problems {
+		problems[i] = errors.New(p)
+	}
+	return problems
+}
+
+// LoadDefinitions reads a YAML file of the form of GitLab's config/gitlab_loose_foreign_keys.yml: a
+// mapping of child tables to lists of entries. A file that is malformed anywhere is a
+// [*DefinitionsError]: a key read wrongly might delete the wrong rows.
+func LoadDefinitions(path string) (*Definitions, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, &DefinitionsError{Problems: []string{fmt.Sprintf("%s: cannot be read: %s: correct "+
+			"workers.%s.definitions", path, reason(err), Name)}}
+	}
+	file := definitionsFile{Definitions: Definitions{File: path}}
+	file.read(content)
+	if len(file.problems) > 0 {
+		return nil, &DefinitionsError{Problems: file.problems}
+	}
+	return &file.Definitions, nil
+}
+
+// reason is an error without the path, which the message has already.
+func reason(err error) error {
+	if pathError, ok := errors.AsType[*os.PathError](err); ok {
+		return pathError.Err
+	}
+	return err
+}
+
+// definitionsFile is a file while it is read.
+type definitionsFile struct {
+	Definitions
+	problems []string
+}
+
+// problem notes what is wrong at a place: "child[0].column", or "" for the file as a whole.
+func (f *definitionsFile) problem(place, format string, args ...any) {
+	prefix := f.File + ": "
+	if place != "" {
+		prefix += place + ": "
+	}
+	f.problems = append(f.problems, prefix+fmt.Sprintf(format, args...))
+}
+
+func (f *definitionsFile) read(content []byte) {
+	decoder := yaml.NewDecoder(bytes.NewReader(content))
+	var document, more yaml.Node
+	err := decoder.Decode(&document)
+	if errors.Is(err, io.EOF) {
+		return
+	}
+	if err == nil {
+		if err = decoder.Decode(&more); err == nil {
+			f.problem("", "line %d begins a second document: write all definitions into one", more.Line)
+			return
+		}
+	}
+	if !errors.Is(err, io.EOF) {
+		f.problem("", "is not YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
+		return
+	}
+	root := followed(document.Content[0])
+	switch {
+	case isNull(root):
+	case root.Kind != yaml.MappingNode:
+		f.problem("", "line %d is %s: write a mapping of child tables to lists of entries", root.Line,
+			kind(root))
+	default:
+		f.children(root)
+	}
+}
+
+// children reads the mapping of child tables. It warns once if they are not in byte order.
+func (f *definitionsFile) children(root *yaml.Node) {
+	seen := map[string]bool{}
+	last, unsorted := "", ""
+	for name, value := range pairs(root) {
+		child, ok := f.childName(name)
+		if !ok {
+			continue
+		}
+		if seen[child] {
+			f.problem(child, "is there twice (line %d): write all its entries into one list", name.Line)
+			continue
+		}
+		seen[child] = true
+		if child < last && unsorted == "" {
+			unsorted = child
+		}
+		last = child
+		f.entries(child, followed(value))
+	}
+	if unsorted != "" {
+		f.warn("not_sorted", unsorted, "sort the child tables of "+f.File+" by name, from here on")
+	}
+}
+
+func (f *definitionsFile) childName(node *yaml.Node) (string, bool) {
+	node = followed(node)
+	place := node.Value
+	if node.Kind != yaml.ScalarNode {
+		place = fmt.Sprintf("line %d", node.Line)
+	}
+	if node.Tag == "!!merge" {
+		f.problem(place, "merge keys are not supported: write the entries out")
+		return "", false
+	}
+	if node.Kind != yaml.ScalarNode || node.ShortTag() != "!!str" {
+		f.problem(place, "is %s: a table's name must be a string, put it in quotes", kind(node))
+		return "", false
+	}
+	if wrong := wrongTable(node.Value); wrong != "" {
+		f.problem(cmp.Or(place, fmt.Sprintf("line %d", node.Line)), "a table's name %s", wrong)
+		return "", false
+	}
+	return node.Value, true
+}
+
+func (f *definitionsFile) entries(child string, list *yaml.Node) {
+	if list.Kind != yaml.SequenceNode {
+		f.problem(child, "is %s: write a list of entries", kind(list))
+		return
+	}
+	var known []repo.LooseForeignKey
+	for i, item := range list.Content {
+		place := fmt.Sprintf("%s[%d]", child, i)
+		e := entry{file: f, place: place, key: repo.LooseForeignKey{Table: child}}
+		if !e.read(followed(item)) {
+			continue
+		}
+		if slices.ContainsFunc(known, func(k repo.LooseForeignKey) bool {
+			return reflect.DeepEqual(k,
+				e.key)
+		}) {
+			f.warn("duplicate_definition", e.key.String(), "remove "+place+" from "+f.File+": it repeats "+
+				"an entry above and is ignored")
+			continue
+		}
+		known = append(known, e.key)
+		f.Keys = append(f.Keys, e.key)
+	}
+}
+
+func (f *definitionsFile) warn(code, object, advice string) {
+	f.Warnings = append(f.Warnings, Finding{
+		Severity: SeverityWarning, Code: code, Object: object,
+		Advice: advice,
+	})
+}
+
+// maxNameBytes is how long a name in PostgreSQL can be. A longer one would be cut off, and mean
+// another table.
+const maxNameBytes = 63
+
+// wrongTable says what keeps a name from being that of a table; "" when nothing does.
+func wrongTable(name string) string {
+	if wrong := wrongName(name); wrong != "" && !strings.ContainsAny(name, `."`) {
+		return wrong
+	}
+	t, err := repo.ParseTable(name)
+	if err != nil {
+		return err.Error()
+	}
+	if t.Schema != "" || strings.HasPrefix(name, ".") {
+		if wrong := wrongName(t.Schema); wrong != "" {
+			return "has a schema whose name " + wrong
+		}
+	}
+	return wrongName(t.Name)
+}
+
+// wrongName says what keeps a name from being one of PostgreSQL's; "" when nothing does.
+func wrongName(name string) string {
+	switch {
+	case name == "":
+		return "must not be empty"
+	case len(name) > maxNameBytes:
+		return fmt.Sprintf("has %d bytes: PostgreSQL has no names of more than %d", len(name),
+			maxNameBytes)
+	case strings.ContainsRune(name, 0) || !utf8.ValidString(name):
+		return "has characters that no name in PostgreSQL can have"
+	}
+	return ""
+}
+
+// pairs are the keys and values of a mapping.
+func pairs(mapping *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
+	return func(yield func(key, value *yaml.Node) bool) {
+		for i := 0; i+1 < len(mapping.Content); i += 2 {
+			if !yield(mapping.Content[i], mapping.Content[i+1]) {
+				return
+			}
+		}
+	}
+}
+
+// followed is the node itself, or the one that an alias stands for.
+func followed(node *yaml.Node) *yaml.Node {
+	if node.Kind == yaml.AliasNode {
+		return node.Alias
+	}
+	return node
+}
+
+func isNull(node *yaml.Node) bool {
+	return node.Kind == yaml.ScalarNode &&
+		node.ShortTag() == "!!null"
+}
+
+// kind describes what a node is, for messages.
+func kind(node *yaml.Node) string {
+	switch {
+	case node.Kind == yaml.MappingNode:
+		return "a mapping"
+	case node.Kind == yaml.SequenceNode && len(node.Content) == 0:
+		return "an empty list"
+	case node.Kind == yaml.SequenceNode:
+		return "a list"
+	case isNull(node):
+		return "null"
+	}
+	article := map[string]string{
+		"!!str": "the string ", "!!int": "the integer ",
+		"!!bool": "the boolean ", "!!float": "the number ",
+	}
+	return fmt.Sprintf("%s%q", article[node.ShortTag()], shortened(node.Value))
+}
+
+func shortened(text string) string {
+	const most = 80
+	if utf8.RuneCountInString(text) <= most {
+		return text
+	}
+	return string([]rune(text)[:most]) + "…"
+}

@@ -1,0 +1,220 @@
+package lfk
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"syscall"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// The definitions file is edited as a document of YAML, so comments, order and form of the entries stay;
+// blank lines do not. What comes out is read again: it must say what it said before, and the one entry
+// more or less. Else the file stays as it is, and the operator has to edit it.
+
+// Entry is a definition as lines of the file, below its child table.
+func Entry(key repo.LooseForeignKey) string {
+	text, err := marshal(mapping(key.Table, sequence(entryNode(key))))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// entryNode is a definition as an item of its child's list.
+func entryNode(key repo.LooseForeignKey) *yaml.Node {
+	item := mapping("table", text(key.Parent))
+	item.Content = append(item.Content, text("column"), columnsOf(key.Columns))
+	if key.Key != nil {
+		item.Content = append(item.Content, text("key"), columnsOf(key.Key))
+	}
+	item.Content = append(item.Content, text("on_delete"), text(key.OnDelete))
+	return item
+}
+
+func columnsOf(names []string) *yaml.Node {
+	if len(names) == 1 {
+		return text(names[0])
+	}
+	list := sequence()
+	list.Style = yaml.FlowStyle
+	for _, name := range names {
+		list.Content = append(list.Content, text(name))
+	}
+	return list
+}
+
+func text(value string) *yaml.Node {
+	node := &yaml.Node{}
+	node.SetString(value)
+	return node
+}
+
+func mapping(name string, value *yaml.Node) *yaml.Node {
+	return &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{text(name), value}}
+}
+
+func sequence(items ...*yaml.Node) *yaml.Node {
+	return &yaml.Node{Kind: yaml.SequenceNode, Content: items}
+}
+
+// marshal writes a document in the form of GitLab's file.
+func marshal(document *yaml.Node) ([]byte, error) {
+	var out bytes.Buffer
+	encoder := yaml.NewEncoder(&out)
+	encoder.SetIndent(2)
+	err := errors.Join(encoder.Encode(document), encoder.Close())
+	return out.Bytes(), err
+}
+
+// errNotEditable: the file's form is one that is not edited here.
+var errNotEditable = errors.New("its form is one that this command does not edit")
+
+// Add puts a definition into the file: behind the others of its child, or where its child belongs by
+// name.
+func (d *Definitions) Add(key repo.LooseForeignKey) error {
+	return d.edit(append(slices.Clone(d.Keys), key), func(root *yaml.Node) { add(root, key) })
+}
+
+// Remove takes a definition out of the file, and its child with the last of its entries.
+func (d *Definitions) Remove(key repo.LooseForeignKey) error {
+	left := slices.DeleteFunc(slices.Clone(d.Keys), func(k repo.LooseForeignKey) bool {
+		return reflect.DeepEqual(k, key)
+	})
+	return d.edit(left, func(root *yaml.Node) { remove(root, key) })
+}
+
+// edit changes the document of the file, and d with it. The definitions must then be want, in whatever
+// order.
+func (d *Definitions) edit(want []repo.LooseForeignKey, change func(root *yaml.Node)) error {
+	// Of a link the file behind it is replaced.
+	path, err := filepath.EvalSymlinks(d.File)
+	if err != nil {
+		return err
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var document yaml.Node
+	if err := yaml.Unmarshal(content, &document); err != nil {
+		return err
+	}
+	if len(document.Content) == 0 {
+		document = yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{{Kind: yaml.MappingNode}}}
+	}
+	root := followed(document.Content[0])
+	if isNull(root) {
+		*root = yaml.Node{Kind: yaml.MappingNode, HeadComment: root.HeadComment}
+	}
+	change(root)
+	edited, err := marshal(&document)
+	if err != nil {
+		return err
+	}
+	file := definitionsFile{Definitions: Definitions{File: d.File}}
+	file.read(edited)
+	if len(file.problems) > 0 || !sameKeys(file.Keys, want) {
+		return fmt.Errorf("%s: %w", d.File, errNotEditable)
+	}
+	if err := replaceFile(path, edited); err != nil {
+		return err
+	}
+	*d = file.Definitions
+	return nil
+}
+
+// add adds an entry behind the others of its child, or its child before the next one by name.
+func add(root *yaml.Node, key repo.LooseForeignKey) {
+	at := len(root.Content)
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		switch name, list := root.Content[i], followed(root.Content[i+1]); {
+		case name.Value == key.Table:
+			list.Content = append(list.Content, entryNode(key))
+			return
+		case name.Value > key.Table && at == len(root.Content):
+			at = i
+		}
+	}
+	child := mapping(key.Table, sequence(entryNode(key)))
+	root.Content = slices.Insert(root.Content, at, child.Content...)
+}
+
+// remove removes an entry.
+func remove(root *yaml.Node, key repo.LooseForeignKey) {
+	is := func(item *yaml.Node) bool {
+		e := entry{file: &definitionsFile{}, key: repo.LooseForeignKey{Table: key.Table}}
+		return e.read(followed(item)) && reflect.DeepEqual(e.key, key)
+	}
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		if list := followed(root.Content[i+1]); root.Content[i].Value == key.Table {
+			if list.Content = slices.DeleteFunc(list.Content, is); len(list.Content) == 0 {
+				root.Content = slices.Delete(root.Content, i, i+2)
+			}
+			return
+		}
+	}
+}
+
+// sameKeys compares definitions in whatever order.
+func sameKeys(one, other []repo.LooseForeignKey) bool {
+	text := func(keys []repo.LooseForeignKey) []string {
+		all := make([]string, len(keys))
+		for i, k := range keys {
+			all[i] = fmt.Sprintf("%+v", k)
+		}
+		slices.Sort(all)
+		return all
+	}
+	return slices.Equal(text(one), text(other))
+}
+
+// replaceFile writes beside the file and renames, so that no server reads half of it.
+func replaceFile(path string, content []byte) (err error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	temporary, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(temporary.Name())
+		}
+	}()
+	_, err = temporary.Write(content)
+	err = errors.Join(err, KeepOwner(temporary, info), temporary.Chmod(info.Mode().Perm()),
+		temporary.Sync(), temporary.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(temporary.Name(), path)
+}
+
+// KeepOwner gives a file that is to replace another one the owner and group of that: else who
+// could read the old one might not read the new one.
+func KeepOwner(file *os.File, old os.FileInfo) error {
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	is, known := info.Sys().(*syscall.Stat_t)
+	was, alsoKnown := old.Sys().(*syscall.Stat_t)
+	if !known || !alsoKnown || is.Uid == was.Uid && is.Gid == was.Gid {
+		return nil
+	}
+	if err := file.Chown(int(was.Uid), int(was.Gid)); err != nil {
+		return fmt.Errorf("%s stays as it was, for a new one could not get its owner %d and group %d "+
+			"(%w): run the command as that user, or as root", old.Name(), was.Uid, was.Gid, reason(err))
+	}
+	return nil
+}

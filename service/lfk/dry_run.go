@@ -1,0 +1,220 @@
+package lfk
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// dryRunRows is up to where a dry run counts the rows of a definition exactly.
+const dryRunRows = 100_000
+
+// dryRun walks the whole due backlog, read-only, and counts per definition what a run without
+// limits would change.
+type dryRun struct {
+	*cleanup
+	// counts has an entry a definition that was asked; a child in several homes is one.
+	counts []*repo.DefinitionCount
+	byKey  map[string]*repo.DefinitionCount
+	// capped and unfinished name the definitions whose count is a lower bound: for the rows, for the
+	// time.
+	capped, unfinished []string
+	// kept are the keys whose rows cannot be deleted without a protected user or group.
+	kept keptKeys
+}
+
+func (c *cleanup) dryRun(ctx context.Context) error {
+	d := &dryRun{cleanup: c, byKey: map[string]*repo.DefinitionCount{}}
+	var tasks []*childTask
+	for _, p := range c.loader.parents {
+		tasks = append(tasks, p.tasks...)
+	}
+	var err error
+	if d.kept, err = readKept(ctx, tasks); err != nil {
+		return err
+	}
+	for _, p := range c.loader.parents {
+		finished, err := d.walk(ctx, p)
+		if err != nil {
+			return err
+		}
+		if !finished {
+			d.interrupt(p)
+		}
+	}
+	d.report(ctx)
+	c.reportLocked(ctx)
+	return c.outcome.err()
+}
+
+// walk counts for all due records of a parent; false: the time was up first.
+func (d *dryRun) walk(ctx context.Context, p *parentTasks) (finished bool, err error) {
+	seen := map[repo.Key]struct{}{}
+	for {
+		if err := d.x.Stopped(); err != nil {
+			return false, err
+		}
+		if d.x.Left() <= 0 {
+			return false, nil
+		}
+		left := true
+		err := d.x.Batch(ctx, func(ctx context.Context) (err error) {
+			left, finished, err = d.page(ctx, p, seen)
+			return err
+		}, attribute.String("maintenance.database", d.x.Database.Name),
+			attribute.String("maintenance.parent", p.recorded))
+		if err != nil || !left {
+			return finished, err
+		}
+	}
+}
+
+// page counts for the next records of a parent. left: there are more; finished: there are none,
+// false if the time was up.
+func (d *dryRun) page(
+	ctx context.Context, p *parentTasks, seen map[repo.Key]struct{},
+) (left, finished bool, err error) {
+	limits := run.ReadLimits()
+	limits.ReadOnly = true
+	loaded, err := d.x.Database.LoadRecords(ctx, d.queue, repo.RecordPage{
+		Parent: p.recorded, After: p.position, Limit: d.config.BatchSize, Queues: p.queues,
+	}, limits)
+	if err != nil || len(loaded.Records) == 0 {
+		return false, true, err
+	}
+	p.position = loaded.After
+	b := newBatch(p, loaded.Records)
+	if err := d.checkParents(ctx, b); err != nil {
+		return false, false, err
+	}
+	for at, task := range p.tasks {
+		if d.x.Left() <= 0 || !d.count(ctx, b, task, b.keysAt(at), seen) {
+			return false, false, nil
+		}
+	}
+	for _, k := range b.keys {
+		seen[k.key] = struct{}{}
+	}
+	if err := d.removeComplete(ctx, b); err != nil {
+		return false, false, err
+	}
+	return true, false, d.postpone(ctx, b)
+}
+
+// interrupt marks the definitions of a parent whose records have not all been seen.
+func (d *dryRun) interrupt(p *parentTasks) {
+	for _, task := range p.tasks {
+		if e := d.entry(task); !e.AtLeast {
+			e.AtLeast = true
+			d.unfinished = append(d.unfinished, task.key.String())
+		}
+	}
+}
+
+// count counts the rows of a task for keys that no page had before, and brings all keys past the task
+// as a run would, as far as that can be known without writing. Rows that others have locked are not.
+// It returns false if the time was up.
+func (d *dryRun) count(
+	ctx context.Context, b *batch, task *childTask, keys []*openKey, seen map[repo.Key]struct{},
+) bool {
+	entry := d.entry(task)
+	if err := d.down(task); err != nil {
+		d.failKeys(ctx, task, keys, err, false)
+		return true
+	}
+	t := &taskRun{cleanup: d.cleanup, batch: b, task: task}
+	var open []*openKey
+	var fresh []repo.Key
+	for _, k := range d.failMismatched(ctx, task, keys) {
+		if kept := d.kept.of(task, k.key); kept != nil {
+			t.hold([]*openKey{k}, kept)
+			continue
+		}
+		open = append(open, k)
+		if _, before := seen[k.key]; !before {
+			fresh = append(fresh, k.key)
+		}
+	}
+	if len(open) == 0 {
+		return true
+	}
+	n, err := int64(0), error(nil)
+	if !entry.AtLeast {
+		n, err = task.child.Count(ctx, fresh, dryRunRows-entry.Rows+1, repo.Limits{
+			Statement: max(bulk.StatementTime, min(bulk.SingleRowTime, d.x.Left())),
+			Lock:      bulk.LongLockTime,
+			ReadOnly:  true,
+		})
+	}
+	switch class := classOf(err); {
+	case err != nil && class == repo.ClassTimeout && d.x.Left() <= 0:
+		return false
+	case err != nil && class == repo.ClassLock:
+		lockKeys(task, open)
+		return true
+	case err != nil:
+		d.markDown(task, err)
+		d.failKeys(ctx, task, open, err, false)
+		return true
+	}
+	for _, k := range open {
+		k.advance()
+	}
+	entry.Rows += n
+	if entry.Rows > dryRunRows {
+		entry.Rows, entry.AtLeast = dryRunRows, true
+		d.capped = append(d.capped, task.key.String())
+	}
+	return true
+}
+
+func (d *dryRun) entry(task *childTask) *repo.DefinitionCount {
+	id := fmt.Sprintf("%+v", task.key)
+	e := d.byKey[id]
+	if e == nil {
+		e = &repo.DefinitionCount{
+			Table:  task.key.Table,
+			Column: repo.ColumnList(task.key.Columns),
+			Parent: task.key.Parent,
+			Action: task.key.OnDelete,
+		}
+		d.byKey[id] = e
+		d.counts = append(d.counts, e)
+	}
+	return e
+}
+
+func (d *dryRun) report(ctx context.Context) {
+	for _, e := range d.counts {
+		if e.Action == repo.AsyncDelete {
+			d.x.Count(ctx, "deleted_rows", e.Rows)
+			d.x.Changed(e.Table, e.Rows, 0)
+		} else {
+			d.x.Count(ctx, "updated_rows", e.Rows)
+			d.x.Changed(e.Table, 0, e.Rows)
+		}
+	}
+	d.x.Report(func(r *run.Run) {
+		for _, e := range d.counts {
+			r.Definitions = append(r.Definitions, *e)
+		}
+	})
+	var why []string
+	if len(d.capped) > 0 {
+		why = append(why,
+			fmt.Sprintf("counted up to %d rows: %s", dryRunRows, strings.Join(d.capped, ", ")))
+	}
+	if len(d.unfinished) > 0 {
+		why = append(why,
+			"max_runtime reached before all records were seen: "+strings.Join(d.unfinished, ", "))
+	}
+	if reason := strings.Join(why, "; "); reason != "" {
+		d.x.Limit(reason, reason)
+	}
+}

@@ -1,0 +1,241 @@
+package lfk
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// entry is one definition of a definitions file while it is read.
+type entry struct {
+	file  *definitionsFile
+	place string
+	key   repo.LooseForeignKey
+	// given are the keys that the entry has, right or wrong.
+	given []string
+}
+
+// entryKeys are the keys an entry may have, in the order of the documentation.
+func entryKeys() []string {
+	return []string{
+		"table", "column", "key", "on_delete", "target_column", "target_value", "conditions",
+		"delete_limit", "worker_class",
+	}
+}
+
+// read reports whether the entry is right; if not, it has noted why.
+func (e *entry) read(node *yaml.Node) bool {
+	before := len(e.file.problems)
+	if node.Kind != yaml.MappingNode {
+		e.file.problem(e.place, "is %s: write a mapping with the keys table, column and on_delete",
+			kind(node))
+		return false
+	}
+	for name, value := range e.fields(e.place, node, entryKeys()) {
+		e.given = append(e.given, name)
+		e.field(name, value)
+	}
+	for _, name := range []string{"table", "column", "on_delete"} {
+		if !slices.Contains(e.given, name) {
+			e.problem(name, "is required")
+		}
+	}
+	e.checkTarget()
+	e.checkKey()
+	return len(e.file.problems) == before
+}
+
+func (e *entry) problem(key, format string, args ...any) {
+	e.file.problem(e.place+"."+key, format, args...)
+}
+
+// fields yields the keys of a mapping that are allowed there, each once, and notes the others.
+func (e *entry) fields(
+	place string, node *yaml.Node, allowed []string,
+) iter.Seq2[string, *yaml.Node] {
+	return func(yield func(string, *yaml.Node) bool) {
+		var seen []string
+		for name, value := range pairs(node) {
+			name = followed(name)
+			where := place + "." + name.Value
+			switch {
+			case name.Tag == "!!merge":
+				e.file.problem(where, "merge keys are not supported: write the keys out")
+			case name.Kind != yaml.ScalarNode || name.ShortTag() != "!!str" || !slices.Contains(allowed,
+				name.Value):
+				e.file.problem(where, "is not a key of this mapping: allowed are %s",
+					strings.Join(allowed, ", "))
+			case slices.Contains(seen, name.Value):
+				e.file.problem(where, "is there twice")
+			default:
+				seen = append(seen, name.Value)
+				if !yield(name.Value, followed(value)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (e *entry) field(name string, value *yaml.Node) {
+	switch name {
+	case "table":
+		e.key.Parent = e.table(name, value)
+	case "column":
+		e.key.Columns = e.columns(name, value)
+	case "key":
+		e.key.Key = e.columns(name, value)
+	case "on_delete":
+		e.key.OnDelete = e.action(value)
+	case "target_column":
+		e.key.TargetColumn = e.name(name, value)
+	case "target_value":
+		e.key.TargetValue = e.value(name, value)
+	case "conditions":
+		e.key.Conditions = e.conditions(value)
+	case "delete_limit":
+		e.key.DeleteLimit = e.limit(value)
+	case "worker_class":
+		// Whatever it is called, one worker runs everything.
+		if value.Kind != yaml.ScalarNode || value.ShortTag() != "!!str" {
+			e.problem(name, "is %s: write a string", kind(value))
+		}
+	}
+}
+
+// table reads the name of a table.
+func (e *entry) table(key string, value *yaml.Node) string {
+	return e.text(key, value, wrongTable)
+}
+
+// columns reads one column, or a list of them.
+func (e *entry) columns(key string, value *yaml.Node) (names []string) {
+	if value.Kind != yaml.SequenceNode {
+		return []string{e.name(key, value)}
+	}
+	if n := len(value.Content); n < 2 || n > repo.MaxKeyColumns {
+		e.problem(key, "is a list of %d: write two to %d columns, or the name of one", n,
+			repo.MaxKeyColumns)
+	}
+	for i, item := range value.Content {
+		name := e.name(fmt.Sprintf("%s[%d]", key, i), followed(item))
+		if slices.Contains(names, name) {
+			e.problem(key, "has the column %s twice", name)
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+// checkKey: the columns of a list refer one by one to those of the key.
+func (e *entry) checkKey() {
+	if e.key.Key != nil && e.key.Columns != nil && len(e.key.Key) != len(e.key.Columns) {
+		e.problem("key", "has %s, column has %d: they refer one by one",
+			run.Pluralize(len(e.key.Key), "column"), len(e.key.Columns))
+	}
+}
+
+// name reads the name of a column.
+func (e *entry) name(key string, value *yaml.Node) string {
+	return e.text(key, value, wrongName)
+}
+
+// text reads a name; wrong says what is wrong with it, "" if nothing is.
+func (e *entry) text(key string, value *yaml.Node, wrong func(string) string) string {
+	if value.Kind != yaml.ScalarNode || value.ShortTag() != "!!str" {
+		e.problem(key, "is %s: a name must be a string, put it in quotes", kind(value))
+		return ""
+	}
+	if fault := wrong(value.Value); fault != "" {
+		e.problem(key, "%s", fault)
+	}
+	return value.Value
+}
+
+func (e *entry) action(value *yaml.Node) string {
+	allowed := []string{repo.AsyncDelete, repo.AsyncNullify, repo.UpdateColumnTo}
+	if value.Kind != yaml.ScalarNode || value.ShortTag() != "!!str" || !slices.Contains(allowed,
+		value.Value) {
+		e.problem("on_delete", "is %s: allowed are %s", kind(value), strings.Join(allowed, ", "))
+		return ""
+	}
+	return value.Value
+}
+
+func (e *entry) limit(value *yaml.Node) (limit int) {
+	if value.Kind != yaml.ScalarNode || value.ShortTag() != "!!int" || value.Decode(&limit) != nil ||
+		limit < 1 {
+		e.problem("delete_limit", "is %s: write an integer of at least 1", kind(value))
+	}
+	return limit
+}
+
+// value reads a string, integer or boolean into the text that PostgreSQL converts to the column's
+// type.
+func (e *entry) value(key string, value *yaml.Node) string {
+	if value.Kind == yaml.ScalarNode {
+		switch tag := value.ShortTag(); tag {
+		case "!!str":
+			if !strings.ContainsRune(value.Value, 0) {
+				return value.Value
+			}
+		case "!!int", "!!bool":
+			var v any
+			if err := value.Decode(&v); err == nil {
+				return fmt.Sprint(v)
+			}
+		}
+	}
+	e.problem(key, "is %s: write a string, an integer or a boolean; anything else in quotes",
+		kind(value))
+	return ""
+}
+
+func (e *entry) conditions(list *yaml.Node) (conditions []repo.ColumnValue) {
+	if list.Kind != yaml.SequenceNode || len(list.Content) == 0 {
+		e.problem("conditions", "is %s: write a list of at least one mapping with the keys column and "+
+			"value", kind(list))
+		return nil
+	}
+	for i, item := range list.Content {
+		item, key := followed(item), fmt.Sprintf("conditions[%d]", i)
+		if item.Kind != yaml.MappingNode {
+			e.problem(key, "is %s: write a mapping with the keys column and value", kind(item))
+			continue
+		}
+		var c repo.ColumnValue
+		missing := []string{"column", "value"}
+		for name, value := range e.fields(e.place+"."+key, item, []string{"column", "value"}) {
+			missing = slices.DeleteFunc(missing, func(m string) bool { return m == name })
+			if name == "column" {
+				c.Column = e.name(key+".column", value)
+			} else {
+				c.Value = e.value(key+".value", value)
+			}
+		}
+		for _, m := range missing {
+			e.problem(key+"."+m, "is required")
+		}
+		conditions = append(conditions, c)
+	}
+	return conditions
+}
+
+// checkTarget: the target keys belong to one action, and both to that.
+func (e *entry) checkTarget() {
+	for _, name := range []string{"target_column", "target_value"} {
+		given := slices.Contains(e.given, name)
+		switch {
+		case given && e.key.OnDelete != repo.UpdateColumnTo && e.key.OnDelete != "":
+			e.problem(name, "belongs to on_delete: %s only", repo.UpdateColumnTo)
+		case !given && e.key.OnDelete == repo.UpdateColumnTo:
+			e.problem(name, "is required for on_delete: %s", repo.UpdateColumnTo)
+		}
+	}
+}

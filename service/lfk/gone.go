@@ -1,0 +1,80 @@
+package lfk
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// A child table that a database had, and has no longer, may have been renamed, moved to another schema or
+// dropped. Only the last needs no cleaning. So it holds the records of its parents, as an absent child does,
+// also where another database has a table of the name: until a run finds it there again, the operator accepts
+// that it is gone, or GitLab has write-protected it because its rows are elsewhere.
+
+// GoneChildren are the databases that no longer have a child, by its name.
+type GoneChildren map[string][]string
+
+// Add adds the children that a database no longer has.
+func (g GoneChildren) Add(
+	ctx context.Context, d *repo.Database, before *repo.SeenChildren, now repo.SeenChildren,
+) error {
+	gone, err := goneFrom(ctx, d, before, now)
+	for _, child := range gone {
+		g[child] = append(g[child], d.Name)
+	}
+	return err
+}
+
+// goneFrom returns the children that a database had before and has no longer.
+func goneFrom(
+	ctx context.Context, d *repo.Database, before *repo.SeenChildren, now repo.SeenChildren,
+) ([]string, error) {
+	if before == nil {
+		return nil, nil
+	}
+	gone := slices.DeleteFunc(slices.Clone(now.Asked), func(child string) bool {
+		return slices.Contains(now.Children, child) || !slices.Contains(before.Children, child)
+	})
+	if len(gone) == 0 {
+		return nil, nil
+	}
+	leftovers, err := d.Leftovers(ctx, gone)
+	return without(gone, leftovers), err
+}
+
+// GoneText says which databases no longer have a child, and what to do.
+func GoneText(child string, databases []string) string {
+	return fmt.Sprintf("%s no longer has the child table %s: if it was renamed or moved to another schema, undo "+
+		"that or change the definition; if it was dropped, run caretaker lfk accept-absent %s",
+		strings.Join(databases, ", "), child, repo.Argument(child))
+}
+
+// recordGone warns of children that are gone from databases, of each once until a run finds the table there
+// again. What a silent database no longer had stays known.
+func (k *looseForeignKeys) recordGone(ctx context.Context, x *run.Execution, h homes) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	gone := maps.Clone(h.gone)
+	for child, databases := range k.gone {
+		for _, s := range h.silent {
+			if slices.Contains(databases, s.name) {
+				gone[child] = append(slices.Clone(gone[child]), s.name)
+			}
+		}
+	}
+	var fresh []string
+	for child, databases := range gone {
+		if more := without(databases, k.gone[child]); len(more) > 0 {
+			fresh = append(fresh, GoneText(child, more))
+		}
+	}
+	k.gone = gone
+	if slices.Sort(fresh); len(fresh) > 0 {
+		x.Log.WarnContext(ctx, "child tables gone, records of parents held", "children", strings.Join(fresh, "; "))
+	}
+}

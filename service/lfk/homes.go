@@ -1,0 +1,184 @@
+package lfk
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// homes is where the children are, as far as is known at the start of a run.
+type homes struct {
+	// found are the children by database, the queue's own last, and by number of the definition.
+	found [][]*repo.Child
+	// silent are the databases that do not answer.
+	silent []silentDatabase
+	gone   GoneChildren
+}
+
+// silentDatabase is one that does not say which tables it has.
+type silentDatabase struct {
+	name string
+	// why it does not.
+	why error
+	// had are the children that it had when it last answered a run; nil: it never has.
+	had *repo.SeenChildren
+}
+
+// unknown are the tasks of a definition, the i-th, that nothing can be done for in this run: one for
+// each silent database that may have the child; for a child that no other has, at least one.
+func (h homes) unknown(key repo.LooseForeignKey, i int) (tasks []*childTask) {
+	others := 0
+	for _, children := range h.found {
+		if children[i] != nil {
+			others++
+		}
+	}
+	for _, s := range h.silent {
+		if s.had.MayHave(key.Table) {
+			tasks = append(tasks, &childTask{key: key, database: s.name, down: s.why})
+		}
+	}
+	if len(tasks)+others == 0 && len(h.silent) > 0 {
+		tasks = append(tasks, &childTask{key: key, database: h.silent[0].name, down: h.silent[0].why})
+	}
+	return tasks
+}
+
+// looksAtOnce is how many databases are asked side by side for the children that they have.
+const looksAtOnce = 8
+
+// homes looks for the children in every configured database. Absence is a fact only if all of them
+// answer.
+func (k *looseForeignKeys) homes(
+	ctx context.Context, x *run.Execution, keys []repo.LooseForeignKey,
+) (h homes, _ error) {
+	h.gone = GoneChildren{}
+	found, errs := make([][]*repo.Child, len(k.Databases)), make([]error, len(k.Databases))
+	turns := make(chan struct{}, looksAtOnce)
+	var wait sync.WaitGroup
+	for i, d := range k.Databases {
+		wait.Go(func() {
+			turns <- struct{}{}
+			found[i], errs[i] = d.Children(ctx, keys)
+			if errs[i] == nil && d != x.Database {
+				// Its search_path leads to other tables where it leads to another queue.
+				_, errs[i] = d.DeletedRecordsShape(ctx)
+			}
+			<-turns
+		})
+	}
+	wait.Wait()
+	seen, err := k.Main.SeenChildren(ctx)
+	if err != nil {
+		return h, err
+	}
+	var own []*repo.Child
+	for i, d := range k.Databases {
+		switch err := errs[i]; {
+		case err == nil && d == x.Database:
+			own = found[i]
+		case err == nil:
+			h.found = append(h.found, found[i])
+		case d != x.Database && isSecondName(err):
+			// Its tables are those of the database with the other name.
+			continue
+		case d != x.Database && hidden(err):
+			x.Log.WarnContext(ctx, "database unreachable, its child tables are not checked",
+				"child_database", d.Name, "error", err)
+			h.silent = append(h.silent, silentDatabase{d.Name, err, seen[d.Name]})
+			continue
+		default:
+			return h, err
+		}
+		now := SeenIn(d.Name, keys, func(n int) bool { return found[i][n] != nil })
+		gone, err := goneFrom(ctx, d, seen[d.Name], now)
+		if d != x.Database && hidden(err) {
+			h.silent = append(h.silent, silentDatabase{d.Name, err, seen[d.Name]})
+			h.found = h.found[:len(h.found)-1]
+			continue
+		}
+		if err != nil {
+			return h, err
+		}
+		for _, child := range gone {
+			h.gone[child] = append(h.gone[child], d.Name)
+		}
+		now.Children = append(now.Children, gone...)
+		slices.Sort(now.Children)
+		if err := k.remember(ctx, x, seen[d.Name], now); err != nil {
+			return h, err
+		}
+	}
+	h.found = append(h.found, own)
+	return h, nil
+}
+
+// remember saves the children that a database has, for runs in which it does not answer: if they have
+// changed, or once an hour. The state is shared by all servers, and a server that has just started
+// knows it. A dry run saves nothing.
+func (k *looseForeignKeys) remember(
+	ctx context.Context, x *run.Execution, before *repo.SeenChildren, now repo.SeenChildren,
+) error {
+	known := before != nil && before.Fresh && slices.Equal(before.Asked, now.Asked)
+	if known {
+		others := without(before.Children, now.Asked)
+		known = slices.Equal(slices.Sorted(slices.Values(without(before.Children, others))), now.Children)
+	}
+	if known || x.DryRun {
+		return nil
+	}
+	return k.Main.SaveSeenChildren(ctx, now)
+}
+
+// SeenIn returns the children that a database has, in order. has reports it of a definition's, the i-th.
+func SeenIn(
+	database string, keys []repo.LooseForeignKey, has func(i int) bool,
+) repo.SeenChildren {
+	children, asked := []string{}, []string{}
+	for n, key := range keys {
+		asked = append(asked, key.Table)
+		if has(n) {
+			children = append(children, key.Table)
+		}
+	}
+	slices.Sort(children)
+	slices.Sort(asked)
+	return repo.SeenChildren{
+		Database: database, Children: slices.Compact(children), Asked: slices.Compact(asked),
+	}
+}
+
+// ended are the acceptances of a definition, the i-th, whose child was found.
+func (h homes) ended(
+	key repo.LooseForeignKey, i int, accepted Absences,
+) (places []repo.AbsentPlace) {
+	for _, children := range h.found {
+		if children[i] == nil {
+			continue
+		}
+		for _, database := range []string{"", children[i].Database.Name} {
+			if place := (repo.AbsentPlace{Child: key.Table, Database: database}); accepted[place] {
+				places = append(places, place)
+			}
+		}
+	}
+	return places
+}
+
+// isSecondName reports whether a configured name is that of a database with another name.
+func isSecondName(err error) bool {
+	_, same := errors.AsType[*repo.SameDatabaseError](err)
+	return same
+}
+
+// hidden reports whether a database does not show which tables it has: it does not answer, our role may
+// not see its application schema, or the search_path leads to another one.
+func hidden(err error) bool {
+	_, noSchema := errors.AsType[*repo.NoSchemaError](err)
+	_, moved := errors.AsType[*repo.QueueMovedError](err)
+	return noSchema || moved || errors.Is(err, repo.ErrUnreachable)
+}

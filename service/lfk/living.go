@@ -1,0 +1,251 @@
+package lfk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// Keys whose parent is alive. Their children stay: the records are closed if they stand for no
+// deletion, and held if the key was used again, until the operator decides.
+
+// What a run does with the records of reused keys.
+const (
+	// ReuseHold holds them until the operator decides with caretaker lfk reused.
+	ReuseHold = "hold"
+	// ReuseClean cleans the children, as if the parent were gone.
+	ReuseClean = "clean"
+	// ReuseKeep closes the records, so that the children stay.
+	ReuseKeep = "keep"
+)
+
+// checkedAtOnce is how many keys one statement checks.
+const checkedAtOnce = 500
+
+// checkParents settles the keys of a batch whose parents are alive, where the statements on the
+// children do not check it: the child is in another database, the parent cannot have the key, none of
+// the children can be reached, or in a dry run; if the parent's table has come since the run began, or if
+// another of its keys was found alive in it.
+func (c *cleanup) checkParents(ctx context.Context, b *batch) error {
+	late, early := !b.table.Exists(), b.living.Load()
+	if late {
+		tables, _, err := c.parentTables(ctx, c.x, c.queue, map[string]*parentTasks{b.recorded: b.parentTasks})
+		if err != nil {
+			return err
+		}
+		b.table = tables[b.recorded]
+	}
+	if !b.table.Exists() {
+		return nil
+	}
+	down := !slices.ContainsFunc(b.tasks, func(t *childTask) bool { return c.down(t) == nil })
+	unchecked := func(k *openKey) bool {
+		return down && b.table.Takes(k.key) || slices.ContainsFunc(b.tasks, func(t *childTask) bool {
+			unchecked := late || early || t.database != c.x.Database.Name || !b.table.Takes(k.key) ||
+				c.x.DryRun && c.down(t) == nil
+			return unchecked && t.child != nil && t.child.CheckKey(k.key) == nil
+		})
+	}
+	return c.settle(ctx, b, slices.DeleteFunc(slices.Clone(b.keys), func(k *openKey) bool {
+		return !unchecked(k)
+	}))
+}
+
+// queueError is an error that ends the run: it is not that of a statement on a child.
+type queueError struct{ error }
+
+func (e *queueError) Unwrap() error { return e.error }
+
+func isQueueError(err error) bool {
+	_, ok := errors.AsType[*queueError](err)
+	return ok
+}
+
+// settle checks keys against their parent's table. Those of living parents are settled, unless their
+// children may be cleaned all the same.
+func (c *cleanup) settle(ctx context.Context, b *batch, keys []*openKey) error {
+	for some := range slices.Chunk(keys, checkedAtOnce) {
+		if err := c.settleSome(ctx, b, some); err != nil {
+			return &queueError{err}
+		}
+	}
+	return nil
+}
+
+// holdReused postpones the records of a key like failed ones, but it is no failure of theirs.
+func (c *cleanup) holdReused(b *batch, k *openKey, claim repo.Claim) {
+	k.settled, k.failure = true, &failure{held: true, sqlstate: repo.ReasonKeyReused}
+	c.outcome.addReused(b.recorded, claim, len(k.records))
+}
+
+func (c *cleanup) settleSome(ctx context.Context, b *batch, keys []*openKey) error {
+	claims, err := c.claims(ctx, b, keys)
+	if refused, ok := errors.AsType[*repo.Error](err); ok && refused.SQLState != "" {
+		c.failCheck(ctx, b, keys, refused)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var obsolete []repo.Record
+	for i, k := range keys {
+		switch claims[i] {
+		case repo.ClaimTrue:
+		case repo.ClaimApproved:
+			k.approved = true
+		case repo.ClaimObsolete:
+			k.settled = true
+			obsolete = append(obsolete, k.records...)
+			c.outcome.addObsolete(b.recorded, k.key)
+		case repo.ClaimReused, repo.ClaimUnknown:
+			c.holdReused(b, k, claims[i])
+		}
+	}
+	return c.change(ctx, obsolete, "obsolete_records", c.x.Database.CloseRecords)
+}
+
+// claims returns how the run handles each key. All records of a key are treated alike: if one of them
+// must be held, all are held, also those that the operator has released.
+func (c *cleanup) claims(ctx context.Context, b *batch, keys []*openKey) ([]repo.Claim, error) {
+	var records []repo.Record
+	for _, k := range keys {
+		records = append(records, k.records...)
+	}
+	limits := run.ReadLimits()
+	limits.ReadOnly = c.x.DryRun
+	found, err := c.x.Database.Claims(ctx, c.queue, b.table, records, limits)
+	if err != nil {
+		return nil, err
+	}
+	claims := make([]repo.Claim, len(keys))
+	for i, k := range keys {
+		claims[i] = slices.Max(found[:len(k.records)])
+		found = found[len(k.records):]
+		if claims[i] == repo.ClaimReused {
+			claims[i] = c.reusedClaim()
+		}
+	}
+	return claims, nil
+}
+
+// reusedClaim is what the configuration makes of a reused key.
+func (c *cleanup) reusedClaim() repo.Claim {
+	switch c.config.ReusedKeys {
+	case ReuseClean:
+		return repo.ClaimApproved
+	case ReuseKeep:
+		return repo.ClaimObsolete
+	}
+	return repo.ClaimReused
+}
+
+// failCheck fails keys whose parent cannot be looked up, or postpones them if others hold its lock.
+func (c *cleanup) failCheck(ctx context.Context, b *batch, keys []*openKey, err *repo.Error) {
+	if err.Class() == repo.ClassLock {
+		parent := &childTask{key: repo.LooseForeignKey{Table: b.recorded}, database: c.x.Database.Name}
+		for _, k := range keys {
+			k.settled, k.locked = true, parent
+		}
+		return
+	}
+	f := &failure{
+		definition: b.recorded, database: c.x.Database.Name, condition: err.Condition(),
+		sqlstate: err.SQLState, message: err.Error(),
+	}
+	records := 0
+	for _, k := range keys {
+		k.settled, k.failure = true, f
+		records += len(k.records)
+	}
+	c.addFailure(ctx, f, records, err)
+}
+
+// unsettled returns the keys that are not settled.
+func unsettled(keys []*openKey) []*openKey {
+	return slices.DeleteFunc(slices.Clone(keys), func(k *openKey) bool { return k.settled })
+}
+
+// approvedKeys returns those whose children are cleaned although their parent is alive.
+func approvedKeys(keys []*openKey) (approved []repo.Key) {
+	for _, k := range keys {
+		if k.approved {
+			approved = append(approved, k.key)
+		}
+	}
+	return approved
+}
+
+// living counts the keys and records of living parents, by the recorded name of their table.
+type living struct {
+	obsolete map[string][]repo.Key
+	reused   map[string]int
+	// unknown counts those whose key's columns are unknown.
+	unknown map[string]int
+	// protected counts the records that are held for protected rows, by the reason.
+	protected map[string]int
+}
+
+func (o *outcome) addObsolete(recorded string, key repo.Key) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.living.obsolete[recorded] = append(o.living.obsolete[recorded], key)
+}
+
+func (o *outcome) addReused(recorded string, claim repo.Claim, records int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if claim == repo.ClaimUnknown {
+		o.living.unknown[recorded] += records
+	} else {
+		o.living.reused[recorded] += records
+	}
+}
+
+func (o *outcome) addProtected(reason string, records int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.living.protected[reason] += records
+}
+
+// maxKeysNamed is how many keys of living parents a log line names.
+const maxKeysNamed = 10
+
+// reportLiving logs, for each parent, how many records were closed, and adds those that are held to
+// the run's reason.
+func (c *cleanup) reportLiving(ctx context.Context) {
+	for _, recorded := range slices.Sorted(maps.Keys(c.outcome.living.obsolete)) {
+		keys := c.outcome.living.obsolete[recorded]
+		var named []string
+		for _, key := range keys[:min(len(keys), maxKeysNamed)] {
+			named = append(named, key.String())
+		}
+		if !c.x.DryRun {
+			c.x.Log.WarnContext(ctx, "records of existing rows closed", "table", recorded,
+				"keys", len(keys), "first_keys", strings.Join(named, ", "))
+		}
+	}
+	var held []string
+	table := func(recorded string) string { return strings.TrimPrefix(recorded, c.queue.Schema+".") }
+	for _, recorded := range slices.Sorted(maps.Keys(c.outcome.living.reused)) {
+		held = append(held, fmt.Sprintf("%s held for reused keys: check them with caretaker lfk reused %s",
+			run.Pluralize(c.outcome.living.reused[recorded], "record"), repo.Argument(table(recorded))))
+	}
+	for _, recorded := range slices.Sorted(maps.Keys(c.outcome.living.unknown)) {
+		held = append(held, fmt.Sprintf("%s held, because %s has no trigger that says by which columns they "+
+			"were recorded: name them as key in the definitions, or decide with caretaker lfk reused %s",
+			run.Pluralize(c.outcome.living.unknown[recorded], "record"), table(recorded), repo.Argument(table(recorded))))
+	}
+	for _, reason := range slices.Sorted(maps.Keys(c.outcome.living.protected)) {
+		held = append(held, run.Pluralize(c.outcome.living.protected[reason], "record")+" held, "+reason)
+	}
+	if len(held) > 0 {
+		text := strings.Join(held, "; ")
+		c.x.Report(func(r *run.Run) { r.Reason = strings.TrimPrefix(r.Reason+"; "+text, "; ") })
+	}
+}

@@ -1,0 +1,173 @@
+package lfk
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// loader hands out the batches of a run: parents take turns, a batch each.
+//
+// It walks the records of each parent by key, from the oldest on. A walk misses what is committed
+// behind it: records with an earlier time or a lower id, and those of parents that had none when it
+// began. Batches in hand may record more, too. So once every parent has come to its end, and no
+// batch is in hand, the next walk begins. One that finds nothing is the last.
+type loader struct {
+	database *repo.Database
+	// queue as it was when the walk began, but for its At: that is the start of the run.
+	queue     repo.DeletedRecords
+	batchSize int
+	// byName are the tasks of all parents with definitions, by their names in the records.
+	byName map[string]*parentTasks
+	// free reports whether more than half of the run's limits is free.
+	free func() bool
+
+	mu       sync.Mutex
+	released *sync.Cond
+	// inHand are the batches that have been handed out and not released. Of a parent with several queues
+	// it has their records: those of the same keys are loaded together, ahead of their turn.
+	inHand map[*batch][]repo.RecordID
+	// parents are those of the walk that have not come to their end, turn the one that is next.
+	// found: the walk has found records.
+	parents []*parentTasks
+	turn    int
+	found   bool
+}
+
+func newLoader(c *cleanup, parents []*parentTasks) *loader {
+	l := &loader{
+		database: c.x.Database, queue: c.queue, batchSize: c.config.BatchSize,
+		byName: map[string]*parentTasks{}, inHand: map[*batch][]repo.RecordID{},
+		free: c.budget.free,
+	}
+	l.released = sync.NewCond(&l.mu)
+	for _, p := range parents {
+		l.byName[p.recorded] = p
+	}
+	return l
+}
+
+// begin begins a walk with the parents that have due records, in an order drawn at random.
+func (l *loader) begin(due []repo.QueuedParent) {
+	l.parents, l.turn, l.found = nil, 0, false
+	for _, parent := range due {
+		if p := l.byName[parent.Name]; p != nil {
+			p.position, p.queues = repo.Position{}, parent.Queues
+			l.parents = append(l.parents, p)
+		}
+	}
+	rand.Shuffle(len(l.parents), func(i, j int) {
+		l.parents[i], l.parents[j] = l.parents[j], l.parents[i]
+	})
+}
+
+// next hands out a batch, which must be released: nil when nothing is left, or no more is wanted.
+// While batches are in hand that may record more it waits for them.
+func (l *loader) next(ctx context.Context, stop func() bool) (*batch, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		b, err := l.load(ctx)
+		switch {
+		case b != nil:
+			l.inHand[b] = nil
+			if len(b.queues) > 1 {
+				l.inHand[b] = b.ids()
+			}
+			l.found = true
+			return b, nil
+		case err != nil:
+			return nil, err
+		case len(l.inHand) > 0:
+			l.released.Wait()
+			if stop() {
+				return nil, nil
+			}
+		case !l.found:
+			return nil, nil
+		default:
+			if err := l.restart(ctx); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// release gives back a batch that has been worked.
+func (l *loader) release(b *batch) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b.fits = maxRecords
+	for _, t := range b.taskRuns {
+		if t.changed > 0 {
+			b.fits = min(b.fits, int(t.rows()*3/4*int64(len(b.keys))/t.changed))
+		}
+	}
+	delete(l.inHand, b)
+	l.released.Broadcast()
+}
+
+// load takes a batch of the parent whose turn it is; nil: all have come to their end.
+func (l *loader) load(ctx context.Context) (*batch, error) {
+	for len(l.parents) > 0 {
+		l.turn %= len(l.parents)
+		p := l.parents[l.turn]
+		page, err := l.database.LoadRecords(ctx, l.queue, repo.RecordPage{
+			Parent: p.recorded, After: p.position, Limit: l.size(p), Since: true,
+			Queues: p.queues, Together: true, InHand: l.idsInHand(p),
+		}, run.ReadLimits())
+		if err != nil {
+			return nil, err
+		}
+		if p.position = page.After; len(page.Records) > 0 {
+			l.turn++
+			return newBatch(p, page.Records), nil
+		}
+		l.parents = append(l.parents[:l.turn:l.turn], l.parents[l.turn+1:]...)
+	}
+	return nil, nil
+}
+
+// maxRecords is how many records a batch has at most of a parent with few children: it costs a
+// statement for each definition, however few rows that finds. Whoever has set a batch_size under
+// minRecords wants small statements, and gets them.
+const maxRecords, minRecords = 2000, 500
+
+// size is how many records the next batch of a parent may have.
+func (l *loader) size(p *parentTasks) int {
+	if l.batchSize < minRecords || !l.free() {
+		return l.batchSize
+	}
+	return max(l.batchSize, p.fits)
+}
+
+// idsInHand are the records of a parent with several queues that are handed out and not released.
+func (l *loader) idsInHand(p *parentTasks) (ids []repo.RecordID) {
+	if len(p.queues) < 2 {
+		return nil
+	}
+	for b, taken := range l.inHand {
+		if b.parentTasks == p {
+			ids = append(ids, taken...)
+		}
+	}
+	return ids
+}
+
+// restart begins the next walk, over the partitions that the queue has by now.
+func (l *loader) restart(ctx context.Context) error {
+	queue, err := l.database.DeletedRecords(ctx)
+	if err != nil {
+		return err
+	}
+	queue.At = l.queue.At
+	l.queue = queue
+	due, err := l.database.DueParents(ctx, queue, run.ReadLimits())
+	if err == nil {
+		l.begin(due)
+	}
+	return err
+}

@@ -1,0 +1,351 @@
+package orphans
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+)
+
+// Audit looks for orphans.
+type Audit struct {
+	// Databases that are configured, main first.
+	Databases []*repo.Database
+	// Keys are the definitions.
+	Keys []repo.LooseForeignKey
+}
+
+// Task is one definition in one database that has its child.
+type Task struct {
+	Key repo.LooseForeignKey
+	// Fault says why it cannot be audited, and what to do; "": it can.
+	Fault string
+
+	child *repo.Child
+	// parents are the parent's homes. Records are written in the first.
+	parents []*repo.Parent
+	// key are the columns by which the homes know the parent, untracked the first home where that is a
+	// guess, because nothing records its deletions.
+	key       []string
+	untracked string
+	// values: the first home records texts. mixed is a home that does otherwise.
+	values bool
+	mixed  string
+	// order has, for each recorded column of the parent, the place of the child's column.
+	order []int
+}
+
+// Name is the definition with its conditions, which may be what tells it from another one.
+func (t *Task) Name() string {
+	parts := []string{t.Key.String()}
+	for _, c := range t.Key.Conditions {
+		parts = append(parts, fmt.Sprintf("if %s = %s", c.Column, c.Value))
+	}
+	return strings.Join(parts, " ")
+}
+
+// Database is the name of the child's, "" where there is none.
+func (t *Task) Database() string {
+	if t.child == nil {
+		return ""
+	}
+	return t.child.Database.Name
+}
+
+// Home is the database of the parent in whose queue records are written; only without a Fault.
+func (t *Task) Home() *repo.Database { return t.parents[0].Database() }
+
+// inspected is a database with what was seen there.
+type inspected struct {
+	database *repo.Database
+	lfkadmin.Inspection
+	children []*repo.Child
+}
+
+// Tasks are what there is to be looked at, in the order of the definitions. Definitions whose child
+// is in no configured database are left out. An error means that a database does not answer.
+func (a Audit) Tasks(ctx context.Context) (tasks []*Task, err error) {
+	databases := make([]inspected, len(a.Databases))
+	for i, d := range a.Databases {
+		seen := inspected{database: d}
+		if seen.Inspection, err = lfkadmin.New(d).Inspect(ctx, a.Keys); err != nil {
+			return nil, err
+		}
+		if seen.children, err = d.Children(ctx, a.Keys); err != nil {
+			return nil, err
+		}
+		databases[i] = seen
+	}
+	for i, key := range a.Keys {
+		for _, d := range databases {
+			if d.children[i] == nil || d.Children[i] == nil {
+				continue
+			}
+			task := &Task{Key: key, child: d.children[i]}
+			if task.Fault = childFault(key, d.Children[i]); task.Fault == "" {
+				task.Fault, err = task.findParents(ctx, databases)
+			}
+			if err != nil {
+				return nil, err
+			}
+			tasks = append(tasks, task)
+		}
+	}
+	return tasks, nil
+}
+
+// childFault is why the keys of a child cannot be read from an index; "": they can.
+func childFault(key repo.LooseForeignKey, child *lfkadmin.Child) string {
+	switch {
+	case len(child.MissingColumns) > 0:
+		return fmt.Sprintf("%s has no column %s: caretaker lfk lint says what to do", key.Table,
+			strings.Join(child.MissingColumns, ", "))
+	case len(child.Mismatches) > 0:
+		return child.Mismatches[0] + ": caretaker lfk lint says what to do"
+	case !child.Indexed:
+		return "no index finds its keys: caretaker lfk lint says which it needs"
+	case !child.Ordered:
+		return fmt.Sprintf("orphans of %s need an index on (%s), in this order: make one, or write the "+
+			"definition's columns and its key in the order of an index that there is", key.Table,
+			strings.Join(key.Columns, ", "))
+	}
+	return ""
+}
+
+// findParents finds the parent's homes.
+func (t *Task) findParents(ctx context.Context, databases []inspected) (fault string, err error) {
+	partition := ""
+	for _, d := range databases {
+		seen, here := d.Parents[t.Key.Parent]
+		if !here {
+			continue
+		}
+		if seen.PartitionOf != "" {
+			partition = fmt.Sprintf("%s is a partition of %s: name that in the definitions", t.Key.Parent,
+				seen.PartitionOf)
+			continue
+		}
+		if t.key != nil && !slices.Equal(t.key, seen.Key) {
+			return fmt.Sprintf("%s is known by %s on %s and by %s elsewhere: track it by the same key "+
+				"everywhere", t.Key.Parent, repo.ColumnList(seen.Key), d.database.Name,
+				repo.ColumnList(t.key)), nil
+		}
+		if fault := t.mapColumns(seen.Key); fault != "" {
+			return fault, nil
+		}
+		if t.key = seen.Key; t.untracked == "" && !seen.Tracked() {
+			t.untracked = d.database.Name
+		}
+		values := needsValues(seen)
+		if len(t.parents) == 0 {
+			t.values = values
+		} else if values != t.values {
+			t.mixed = d.database.Name
+		}
+		parent, err := d.database.Parent(ctx, t.Key.Parent, seen.Key, values)
+		if err != nil {
+			return "", err
+		}
+		if parent != nil {
+			t.parents = append(t.parents, parent)
+		}
+	}
+	if len(t.parents) > 0 {
+		return "", nil
+	}
+	if partition != "" {
+		return partition, nil
+	}
+	var all []*repo.Database
+	for _, d := range databases {
+		all = append(all, d.database)
+	}
+	others, err := repo.NotTables(ctx, all, []string{t.Key.Parent})
+	return cmp.Or(others[t.Key.Parent], t.Key.Parent+
+		" is in no configured database, so nobody knows which parents are gone"), err
+}
+
+// needsValues: a key is recorded as one integer, or else as texts.
+func needsValues(p lfkadmin.Parent) bool {
+	return p.Values || len(p.Columns) != 1 || p.Columns[0].Class != repo.ClassInteger
+}
+
+// mapColumns finds the place of each recorded column among the child's.
+func (t *Task) mapColumns(recorded []string) (fault string) {
+	places, err := t.Key.Places(recorded)
+	if err != nil {
+		return err.Error() + ": `caretaker lfk lint` says what to do"
+	}
+	t.order = make([]int, len(places))
+	for i, place := range places {
+		t.order[place] = i
+	}
+	return ""
+}
+
+// recorded is a key of the child as records have it.
+func (t *Task) recorded(key repo.Key) repo.Key {
+	values := key.Values()
+	ordered := make([]string, len(t.order))
+	for i, place := range t.order {
+		ordered[i] = values[place]
+	}
+	return repo.KeyOf(ordered...)
+}
+
+// Page is what was found among some keys of a child.
+type Page struct {
+	// Keys that were looked at, in order, and whether there are more behind them.
+	Keys []repo.Key
+	More bool
+	// Orphans are those of them whose parent is gone while rows refer to it. Rows counts these, up to
+	// 100,000, which is then what they are at least.
+	Orphans []repo.Key
+	Rows    int64
+	AtLeast bool
+	// horizons are those of the parent's homes, from before the parents were looked for.
+	horizons []string
+}
+
+// maxRows is up to where the rows of a page's orphans are counted.
+const maxRows = 100_000
+
+// ErrBusy means that the parent of a definition has too many waiting records to compare with.
+var ErrBusy = errors.New("its parent has more than 10,000 waiting records: " +
+	"go on when loose_foreign_keys_cleanup has worked them off")
+
+// limits bound the reads.
+func limits() repo.Limits { return repo.Limits{Statement: 10 * time.Second, Lock: time.Second} }
+
+// Scan looks at the next keys of the child behind after, up to limit, and not beyond so many orphans.
+func (t *Task) Scan(ctx context.Context, after repo.Key, limit, orphans int) (p Page, err error) {
+	if p.Keys, err = t.child.Referred(ctx, after, limit, limits()); err != nil || len(p.Keys) == 0 {
+		return p, err
+	}
+	p.More = len(p.Keys) == limit
+	for _, parent := range t.parents {
+		horizon, err := parent.Horizon(ctx)
+		if err != nil {
+			return p, err
+		}
+		p.horizons = append(p.horizons, horizon)
+	}
+	child := make(map[repo.Key]repo.Key, len(p.Keys))
+	missing := make([]repo.Key, len(p.Keys))
+	for i, key := range p.Keys {
+		missing[i] = t.recorded(key)
+		child[missing[i]] = key
+	}
+	for _, parent := range t.parents {
+		if missing, err = parent.Missing(ctx, missing, limits()); err != nil || len(missing) == 0 {
+			return p, err
+		}
+	}
+	for _, parent := range t.parents {
+		waiting, busy, err := parent.Waiting(ctx, limits())
+		if err != nil {
+			return p, err
+		}
+		if busy {
+			return p, ErrBusy
+		}
+		missing = slices.DeleteFunc(missing, func(k repo.Key) bool { return waiting[k] })
+	}
+	for i, key := range missing {
+		missing[i] = child[key]
+	}
+	if p.Orphans, err = t.child.Remaining(ctx, missing, limits()); err != nil || len(p.Orphans) == 0 {
+		return p, err
+	}
+	if len(p.Orphans) > orphans {
+		p.cut(orphans)
+	}
+	p.Rows, err = t.child.Count(ctx, p.Orphans, maxRows+1, limits())
+	p.Rows, p.AtLeast = min(p.Rows, maxRows), p.Rows > maxRows
+	return p, err
+}
+
+// cut leaves only the first n of the orphans, and of the keys those up to the last of them.
+func (p *Page) cut(n int) {
+	last := slices.Index(p.Keys, p.Orphans[n-1])
+	p.Orphans, p.Keys, p.More = p.Orphans[:n], p.Keys[:last+1], true
+}
+
+// guess returns why the key of the parent is not known for sure; "": it is, or there is a fault.
+func (t *Task) guess() string {
+	if t.untracked == "" || t.Fault != "" {
+		return ""
+	}
+	return fmt.Sprintf("%s is not tracked on %s: its rows were looked for by %s, which is a guess",
+		t.Key.Parent, t.untracked, repo.ColumnList(t.key))
+}
+
+// Refuses says why no records can be written for the task's orphans; "": they can.
+func (t *Task) Refuses() string {
+	if t.untracked != "" {
+		return fmt.Sprintf("%s is not tracked on %s, so nobody knows by which key: run `caretaker lfk "+
+			"track %[1]s --database %[2]s` first", t.Key.Parent, t.untracked)
+	}
+	if t.mixed != "" {
+		return fmt.Sprintf("%s records its keys in one form on %s and in another one on %s: give its key "+
+			"columns the same type everywhere, and track it again", t.Key.Parent, t.Home().Name, t.mixed)
+	}
+	return t.parents[0].Refuses()
+}
+
+// confirm returns the keys that the parent's homes but the first still miss, once the transactions
+// have ended that were open there when the keys were found. late: they have not.
+func (t *Task) confirm(ctx context.Context, p Page, keys []repo.Key) (_ []repo.Key, late bool, err error) {
+	for i, parent := range t.parents[1:] {
+		ended, err := parent.Ended(ctx, p.horizons[i+1])
+		if err != nil || !ended {
+			return nil, err == nil, err
+		}
+		if keys, err = parent.Missing(ctx, keys, limits()); err != nil {
+			return nil, false, err
+		}
+	}
+	return keys, false, nil
+}
+
+// patience is how long older transactions are waited for, and how often they are looked at.
+const (
+	patience = 2 * time.Second
+	pause    = 50 * time.Millisecond
+)
+
+// Record puts the records of a page's orphans into the queue of the parent's database, and says how
+// many. late: older transactions have not ended within two seconds, nothing was written. permitted
+// calls with a permit for that database.
+func (t *Task) Record(
+	ctx context.Context, p Page, permitted func(func(repo.Permit) error) error,
+) (n int64, late bool, err error) {
+	keys := make([]repo.Key, len(p.Orphans))
+	for i, key := range p.Orphans {
+		keys[i] = t.recorded(key)
+	}
+	for end := time.Now().Add(patience); ; {
+		var missing []repo.Key
+		missing, late, err = t.confirm(ctx, p, keys)
+		if err == nil && !late && len(missing) > 0 {
+			err = permitted(func(permit repo.Permit) (err error) {
+				n, late, err = t.parents[0].Record(ctx, permit, missing, p.horizons[0])
+				return err
+			})
+		}
+		if err != nil || !late || time.Now().After(end) {
+			return n, late, err
+		}
+		select {
+		case <-ctx.Done():
+			return 0, true, context.Cause(ctx)
+		case <-time.After(pause):
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package orphans
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// Repair lets a caller that is no run write records, one at a time: it has the worker's lease.
+type Repair struct {
+	// Main has the lease. Holder names the caller in it.
+	Main   *repo.Database
+	Holder string
+	leases map[*repo.Database]repo.Lease
+}
+
+// leaseTime is how long the lease lasts without a renewal.
+const leaseTime = time.Minute
+
+// cleanup is the worker that deletes what the records are of: who pauses it wants no more of them.
+const cleanup = "loose_foreign_keys_cleanup"
+
+// held is the pause that keeps records from being written: what no run may do is not done by hand.
+func (f *Repair) held(ctx context.Context) error {
+	pauses, err := f.Main.Pauses(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", run.PausesUnknown, err)
+	}
+	for _, worker := range []string{Name, cleanup} {
+		if pause := run.PauseFor(worker, pauses); pause != nil {
+			return fmt.Errorf("no records are written: %w",
+				&run.WorkerPausedError{Worker: worker, Pause: *pause})
+		}
+	}
+	return nil
+}
+
+// Permitted calls with a permit for a database. Where a run, or another command, has the lease the
+// error is a [*repo.LeaseHeldError], and a pause is a [*run.WorkerPausedError].
+func (f *Repair) Permitted(
+	ctx context.Context, d *repo.Database, do func(repo.Permit) error,
+) error {
+	if err := f.held(ctx); err != nil {
+		return err
+	}
+	for _, at := range []*repo.Database{f.Main, d} {
+		if err := f.hold(ctx, at); err != nil {
+			return err
+		}
+	}
+	return do(repo.Permit{Guard: f.leases[d].Guard(), Limits: limits()})
+}
+
+// hold takes the lease in a database, or renews it.
+func (f *Repair) hold(ctx context.Context, d *repo.Database) (err error) {
+	if f.leases == nil {
+		f.leases = map[*repo.Database]repo.Lease{}
+	}
+	lease, has := f.leases[d]
+	if has {
+		lease, err = d.RenewLease(ctx, lease.Fence, leaseTime)
+		// It has run out while there was nothing to write.
+		has = !errors.Is(err, repo.ErrLeaseLost)
+	}
+	if !has {
+		delete(f.leases, d)
+		lease, err = d.AcquireLease(ctx, Name, f.Holder, leaseTime)
+	}
+	if err == nil {
+		f.leases[d] = lease
+	}
+	return err
+}
+
+// End gives the lease back.
+func (f *Repair) End(ctx context.Context) {
+	for d, lease := range f.leases {
+		_ = d.ReleaseLease(ctx, lease.Fence) // It expires within a minute.
+	}
+}

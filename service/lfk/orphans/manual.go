@@ -1,0 +1,166 @@
+package orphans
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/caretaker-go/caretaker/repo"
+)
+
+// Search is a look for orphans by hand.
+type Search struct {
+	Audit
+	// Which selects tasks; nil: all.
+	Which func(*Task) bool
+	// Limit is how many orphaned keys are looked for in all.
+	Limit int
+	// Fix writes records; nil: orphans are only counted.
+	Fix *Repair
+	// LeftOut are the selected definitions whose child Run does not find, with the reasons. Children that
+	// were accepted as absent are not among them.
+	LeftOut []string
+}
+
+// Found is what was found of one definition in one database.
+type Found struct {
+	Definition string `json:"definition"`
+	Database   string `json:"database"`
+	// Examined are the keys looked at, Keys those without a parent, Rows the rows that refer to these.
+	Examined int64 `json:"examined"`
+	Keys     int64 `json:"keys"`
+	Rows     int64 `json:"rows"`
+	// AtLeast: there may be more of them.
+	AtLeast bool `json:"at_least"`
+	// Queued are the records that were written.
+	Queued int64 `json:"queued"`
+	// More: it was not looked at to its end.
+	More bool `json:"more"`
+	// Fault says why it could not be looked at, or not to its end.
+	Fault string `json:"fault,omitempty"`
+	// Guess says why the keys may be other ones than those that were recorded; "": they are not.
+	Guess string `json:"guess,omitempty"`
+	// Key is the definition.
+	Key repo.LooseForeignKey `json:"-"`
+}
+
+// ErrNoTask means that no definition is selected, or none has its child in a configured database.
+var ErrNoTask = errors.New("no such definition with a child in a configured database")
+
+// errLate: the records of a page could not be written.
+var errLate = errors.New("older transactions are open: try again when they have ended")
+
+// pageKeys is how many keys one statement of a search looks at.
+const pageKeys = 1000
+
+// Run looks at the selected tasks, one after the other. What has been found until ctx ends is in the
+// result; an error means that nothing could be looked at.
+func (s *Search) Run(ctx context.Context) (found []Found, err error) {
+	if s.Fix != nil {
+		if err := s.Fix.held(ctx); err != nil {
+			return nil, err
+		}
+	}
+	tasks, err := s.Tasks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := slices.Clone(tasks)
+	tasks = slices.DeleteFunc(tasks, func(t *Task) bool { return s.Which != nil && !s.Which(t) })
+	if err := s.leaveOut(ctx, all); err != nil {
+		return nil, err
+	}
+	if len(tasks) == 0 {
+		return nil, noTask(all, s.LeftOut)
+	}
+	left := s.Limit
+	for _, t := range tasks {
+		f := Found{
+			Definition: t.Name(), Database: t.Database(), Fault: t.faultOf(s.Fix != nil), Key: t.Key,
+			Guess: t.guess(),
+		}
+		if f.Fault == "" {
+			if err := s.task(ctx, t, &f, &left); err != nil {
+				f.Fault, f.AtLeast, f.More = err.Error(), true, true
+			}
+		}
+		found = append(found, f)
+	}
+	return found, nil
+}
+
+// leaveOut sets LeftOut.
+func (s *Search) leaveOut(ctx context.Context, tasks []*Task) error {
+	accepted, err := s.Databases[0].AbsentChildren(ctx)
+	if err != nil {
+		return err
+	}
+	var keys []repo.LooseForeignKey
+	var children []string
+	for _, key := range s.Keys {
+		if !slices.ContainsFunc(tasks, func(t *Task) bool { return t.Key.Table == key.Table }) &&
+			!slices.ContainsFunc(accepted, func(c repo.AbsentChild) bool { return c.Child == key.Table }) &&
+			(s.Which == nil || s.Which(&Task{Key: key})) {
+			keys, children = append(keys, key), append(children, key.Table)
+		}
+	}
+	others, err := repo.NotTables(ctx, s.Databases, children)
+	for _, key := range keys {
+		s.LeftOut = append(s.LeftOut, fmt.Sprintf("%s (%s)", key,
+			cmp.Or(others[key.Table], key.Table+" is in no configured database")))
+	}
+	return err
+}
+
+// maxNamed is how many definitions an error names.
+const maxNamed = 10
+
+// noTask says why what was selected is left out, or else what can be selected.
+func noTask(tasks []*Task, leftOut []string) error {
+	switch {
+	case len(leftOut) > 0:
+		return fmt.Errorf("%w: %s", ErrNoTask, strings.Join(leftOut[:min(len(leftOut), maxNamed)], ", "))
+	case len(tasks) == 0:
+		return ErrNoTask
+	}
+	var names []string
+	for _, t := range tasks[:min(len(tasks), maxNamed)] {
+		names = append(names, t.Name()+" on "+t.Database())
+	}
+	if more := len(tasks) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return fmt.Errorf("%w: there are %s", ErrNoTask, strings.Join(names, ", "))
+}
+
+// task looks at one task until its end, or until nothing is left of the limit.
+func (s *Search) task(ctx context.Context, t *Task, f *Found, left *int) error {
+	var after repo.Key
+	for ctx.Err() == nil && *left > 0 {
+		page, err := t.Scan(ctx, after, pageKeys, *left)
+		if err != nil {
+			return err
+		}
+		if s.Fix != nil && len(page.Orphans) > 0 {
+			n, late, err := t.Record(ctx, page, func(do func(repo.Permit) error) error {
+				return s.Fix.Permitted(ctx, t.Home(), do)
+			})
+			if f.Queued += n; err != nil || late {
+				return cmp.Or(err, errLate)
+			}
+		}
+		f.Examined += int64(len(page.Keys))
+		f.Keys += int64(len(page.Orphans))
+		f.Rows += page.Rows
+		f.AtLeast = f.AtLeast || page.AtLeast
+		if *left -= len(page.Orphans); !page.More {
+			return nil
+		}
+		after = page.Keys[len(page.Keys)-1]
+	}
+	f.AtLeast, f.More = true, true
+	return nil
+}

@@ -1,0 +1,89 @@
+package orphans
+
+import (
+	"context"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// Name is the worker's name everywhere: its key, lease, label and page.
+const Name = "orphan_audit"
+
+// Config configures the worker.
+type Config struct {
+	run.WorkerConfig `schedule:"30 3 * * 0" enabled:"false"`
+	// Fix puts records of the missing parents into their queue, so that loose_foreign_keys_cleanup
+	// cleans what refers to them. Otherwise orphans are only counted.
+	Fix *bool `key:"fix" default:"false"`
+	// BatchSize is how many keys one statement looks at.
+	BatchSize int `key:"batch_size" default:"1000" max:"10000"`
+	// MaxRecords is how many records a run puts into queues.
+	MaxRecords int `key:"max_records" default:"100000" max:"100000000"`
+	// MaxRuntime is how long a run may take; the next one goes on.
+	MaxRuntime time.Duration `key:"max_runtime" default:"10m" max:"24h"`
+}
+
+// audit is the worker; the package comment is its design.
+type audit struct {
+	run.Deps
+	config Config
+}
+
+// New makes the worker. It has no jobs.
+func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
+	a := &audit{d, config}
+	return &run.Worker{
+		Name:       Name,
+		Config:     config.WorkerConfig,
+		Missing:    a.missing,
+		Uses:       a.uses,
+		MaxRuntime: func(string, map[string]bool) (time.Duration, bool) { return config.MaxRuntime, false },
+		Work:       a.work,
+		Backlog:    a.backlog,
+		Optional:   true,
+		Actions:    map[string]string{"orphaned_rows": "orphaned", "queued_records": "queued"},
+	}, nil, nil
+}
+
+// uses are the reads of children and parents, and the records. Where the worker is not enabled there
+// are none.
+func (a *audit) uses(string) (all []repo.Use) {
+	if a.config.Disabled() {
+		return nil
+	}
+	for _, key := range a.LooseForeignKeys() {
+		all = append(all, repo.Use{Table: key.Table, Rights: repo.ToRead},
+			repo.Use{Table: key.Parent, Rights: repo.ToRead})
+	}
+	for i, queue := range repo.QueueTables() {
+		switch {
+		case a.fixes() && i == 0:
+			all = append(all, repo.Use{Table: queue, Rights: repo.MaySelect | repo.MayInsert})
+		case a.fixes():
+			all = append(all, repo.Use{Table: queue, Rights: repo.MaySelect})
+		}
+	}
+	return all
+}
+
+func (a *audit) missing(context.Context) (string, error) {
+	if a.LooseForeignKeys() == nil {
+		return "no definitions: set workers.loose_foreign_keys_cleanup.definitions to a file of loose " +
+			"foreign keys", nil
+	}
+	return "", nil
+}
+
+// backlog counts what the audit under way has yet to look at.
+func (a *audit) backlog(
+	ctx context.Context, d *repo.Database,
+) (b repo.Backlog, remark string, err error) {
+	b, err = d.AuditBacklog(ctx)
+	return b, "", err
+}
+
+// fixes reports whether records are written.
+func (a *audit) fixes() bool { return a.config.Fix != nil && *a.config.Fix }

@@ -1,0 +1,323 @@
+package lfk
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// failure is why a definition could not be done for a key.
+type failure struct {
+	definition, database, condition, sqlstate, message string
+	// isolated: known to be this key's own.
+	isolated bool
+	// held: it is no failure, and the records wait for the operator.
+	held bool
+}
+
+func newFailure(task *childTask, err error, isolated bool) *failure {
+	f := &failure{
+		definition: task.key.String(), database: task.database, condition: "unreachable",
+		message: err.Error(), isolated: isolated,
+	}
+	if errors.Is(err, repo.ErrChildChanged) {
+		f.condition = err.Error()
+	}
+	if refused, ok := errors.AsType[*repo.Error](err); ok {
+		f.condition, f.sqlstate = refused.Condition(), refused.SQLState
+	}
+	if kept, ok := errors.AsType[*repo.KeptError](err); ok {
+		f.condition, f.sqlstate = kept.Error(), repo.ReasonKeptByTrigger
+	}
+	if mismatch, ok := errors.AsType[*repo.KeyMismatchError](err); ok {
+		f.condition, f.sqlstate = mismatch.Error(), repo.ReasonKeyMismatch
+	}
+	return f
+}
+
+// of is the failure as that of some records.
+func (f *failure) of(records []repo.Record) []repo.RecordFailure {
+	out := make([]repo.RecordFailure, len(records))
+	for i, r := range records {
+		out[i] = repo.RecordFailure{
+			Record: r, Isolated: f.isolated,
+			Definition: f.definition, SQLState: f.sqlstate, Message: f.message,
+		}
+	}
+	return out
+}
+
+// tally counts the records of failures.
+type tally struct {
+	// records by the text of their failure.
+	records map[string]int
+	// class is the SQLSTATE of all, or what else they have in common; reason the typed reason, "" if
+	// there is none.
+	class, reason string
+}
+
+func (t *tally) add(f *failure, records int) {
+	if t.records == nil {
+		t.records = map[string]int{}
+	}
+	t.records[fmt.Sprintf("%s on %s: %s", f.definition, f.database, f.condition)] += records
+	switch f.sqlstate {
+	case repo.ReasonKeptByTrigger:
+		t.reason = cmp.Or(t.reason, f.condition)
+	case repo.ReasonKeyMismatch:
+		t.reason = cmp.Or(t.reason, f.sqlstate)
+	}
+	switch class := cmp.Or(f.sqlstate, "unreachable"); t.class {
+	case "", class:
+		t.class = class
+	default:
+		t.class = "_OTHER"
+	}
+}
+
+// err joins the failures: nil if there was none.
+func (t *tally) err() error {
+	var texts []string
+	for text, n := range t.records {
+		texts = append(texts, fmt.Sprintf("%s, %d records", text, n))
+	}
+	if len(texts) == 0 {
+		return nil
+	}
+	slices.Sort(texts)
+	return &run.ItemsFailedError{Text: strings.Join(texts, "; "), Class: t.class, Reason: t.reason}
+}
+
+// outcome is what a run has to report at its end besides its counts. Its batches add to it.
+type outcome struct {
+	mu       sync.Mutex
+	failures tally
+	// worked are the definitions of which a statement has succeeded, failed those of which one has
+	// not.
+	worked, failed map[failingKey]bool
+	// locked counts the records postponed because others hold rows or tables, by place.
+	locked map[string]int
+	// held counts the records that absent children hold, heldBy has those.
+	held   int
+	heldBy []string
+	living living
+	// limit is why the run takes no more work, "" as long as it does; incomplete: it left records.
+	limit      string
+	incomplete bool
+}
+
+func newOutcome() *outcome {
+	return &outcome{
+		worked: map[failingKey]bool{}, failed: map[failingKey]bool{},
+		locked: map[string]int{},
+		living: living{
+			obsolete: map[string][]repo.Key{}, reused: map[string]int{},
+			unknown: map[string]int{}, protected: map[string]int{},
+		},
+	}
+}
+
+// addFailure counts the records of a failure, and logs it with the driver's text unless that was
+// said recently.
+func (c *cleanup) addFailure(ctx context.Context, f *failure, records int, err error) {
+	key := failingKey{c.x.Database.Name, f.definition, f.database}
+	c.outcome.mu.Lock()
+	c.outcome.failed[key] = true
+	c.outcome.failures.add(f, records)
+	c.outcome.mu.Unlock()
+	if c.failing.begins(key, f.condition) {
+		c.x.Log.ErrorContext(ctx, "definition failed", "definition", f.definition,
+			"child_database", f.database, "condition", f.condition, "error", err)
+	}
+}
+
+// addWorked records that a statement of a task has succeeded.
+func (c *cleanup) addWorked(task *childTask) {
+	c.outcome.mu.Lock()
+	defer c.outcome.mu.Unlock()
+	c.outcome.worked[failingKey{c.x.Database.Name, task.key.String(), task.database}] = true
+}
+
+func (o *outcome) addPostponed(locked map[string]int, p *parentTasks, held int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for place, n := range locked {
+		o.locked[place] += n
+	}
+	if held > 0 {
+		o.held += held
+		o.heldBy = append(o.heldBy, without(p.absentChildren(), o.heldBy)...)
+	}
+}
+
+// reach ends the run at a limit; the first one counts.
+func (o *outcome) reach(limit string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.limit = cmp.Or(o.limit, "limit reached: "+limit)
+}
+
+func (o *outcome) leaveIncomplete() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.incomplete = true
+}
+
+// reached is the limit that has ended the run, "" as long as none has.
+func (o *outcome) reached() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.limit
+}
+
+// err is the run's error: nil if nothing failed.
+func (o *outcome) err() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.failures.err()
+}
+
+// with adds the failures so far to an error that ended the run. A run that was cancelled or lost
+// its lease stays so.
+func (o *outcome) with(err error) error {
+	_, stopped := errors.AsType[run.StopError](err)
+	failed := o.err()
+	if failed == nil || stopped && !run.EndsEarly(err) || errors.Is(err, repo.ErrLeaseLost) {
+		return err
+	}
+	text := failed.Error() + "; " + run.PublicText(err)
+	return fmt.Errorf("%w: %w", &run.FailedError{Text: text}, err)
+}
+
+// maxPlaces is how many places a run's reason and log name, those with most records.
+const maxPlaces = 5
+
+// lockedText is for people: "4 records postponed, others hold locks: ci_builds on ci (4)"; "" if none
+// was.
+func (o *outcome) lockedText() string {
+	total, named := 0, []string{}
+	places := slices.SortedFunc(maps.Keys(o.locked), func(a, b string) int {
+		return cmp.Or(cmp.Compare(o.locked[b], o.locked[a]), cmp.Compare(a, b))
+	})
+	for i, place := range places {
+		total += o.locked[place]
+		if i < maxPlaces {
+			named = append(named, fmt.Sprintf("%s (%d)", place, o.locked[place]))
+		}
+	}
+	if total == 0 {
+		return ""
+	}
+	if len(places) > maxPlaces {
+		named = append(named, "and "+run.Pluralize(len(places)-maxPlaces, "more table"))
+	}
+	return run.Pluralize(total, "record") + " postponed, others hold locks: " + strings.Join(named, ", ")
+}
+
+// reportLocked says what a run has postponed for locks, in one line and, unless the run has another
+// one, as its reason.
+func (c *cleanup) reportLocked(ctx context.Context) {
+	text := c.outcome.lockedText()
+	if text == "" {
+		return
+	}
+	if !c.x.DryRun {
+		c.x.Log.WarnContext(ctx, "records postponed, others hold locks", "locked", text)
+	}
+	c.x.Report(func(r *run.Run) { r.Reason = cmp.Or(r.Reason, text) })
+}
+
+// reportHeld adds to the run's reason how many records are held, and why.
+func (c *cleanup) reportHeld() {
+	if c.outcome.held == 0 {
+		return
+	}
+	slices.Sort(c.outcome.heldBy)
+	text := run.Pluralize(c.outcome.held, "record") + " held, " + c.absentText(c.outcome.heldBy)
+	c.x.Report(func(r *run.Run) { r.Reason = strings.TrimPrefix(r.Reason+"; "+text, "; ") })
+}
+
+// failingKey is a definition in a database of its child, for the records of a queue.
+type failingKey struct{ queue, definition, database string }
+
+// failing are the definitions that fail, for the life of the process, so that the log says so when
+// it begins, when the condition is another one, every hour and when it is over, and not in every
+// run.
+type failing struct {
+	mu sync.Mutex
+	// logged is when the log has said so last, by condition.
+	logged map[failingKey]map[string]time.Time
+}
+
+func newFailing() *failing { return &failing{logged: map[failingKey]map[string]time.Time{}} }
+
+// logEvery is how often the log says that a definition still fails.
+const logEvery = time.Hour
+
+// begins reports whether a failure is to be logged, and assumes that the caller logs it.
+func (f *failing) begins(key failingKey, condition string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if at, ok := f.logged[key][condition]; ok && time.Since(at) < logEvery {
+		return false
+	}
+	if f.logged[key] == nil {
+		f.logged[key] = map[string]time.Time{}
+	}
+	f.logged[key][condition] = time.Now()
+	return true
+}
+
+// among are the keys that fail.
+func (f *failing) among(keys map[failingKey]bool) (failing []failingKey) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for key := range keys {
+		if f.logged[key] != nil {
+			failing = append(failing, key)
+		}
+	}
+	return failing
+}
+
+func (f *failing) over(key failingKey) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.logged, key)
+}
+
+// reportRecovered logs which definitions work again: those of which a statement has succeeded in
+// this run and none has failed, and that no record is waiting for that has failed by itself.
+func (c *cleanup) reportRecovered(ctx context.Context) {
+	worked := maps.Clone(c.outcome.worked)
+	maps.DeleteFunc(worked, func(key failingKey, _ bool) bool { return c.outcome.failed[key] })
+	recovered := c.failing.among(worked)
+	if len(recovered) == 0 {
+		return
+	}
+	var definitions []string
+	for _, key := range recovered {
+		definitions = append(definitions, key.definition)
+	}
+	// If that cannot be read, the next run says so.
+	left, err := c.x.Database.FailingDefinitions(ctx, c.queue, definitions, run.ReadLimits())
+	if err != nil {
+		return
+	}
+	for _, key := range recovered {
+		if !slices.Contains(left, key.definition) {
+			c.failing.over(key)
+			c.x.Log.InfoContext(ctx, "definition works again",
+				"definition", key.definition, "child_database", key.database)
+		}
+	}
+}

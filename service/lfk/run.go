@@ -1,0 +1,247 @@
+package lfk
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// cleanup is one run of the worker.
+type cleanup struct {
+	*looseForeignKeys
+	x *run.Execution
+	// keys are the definitions with which the run started.
+	keys    []repo.LooseForeignKey
+	queue   repo.DeletedRecords
+	budget  *budget
+	loader  *loader
+	outcome *outcome
+	// traced: the run is traced, and so are deletions of parents that it may meet.
+	traced bool
+
+	downMu sync.Mutex
+	// downs are the databases that have stopped answering, or whose fence is held, and why.
+	downs map[string]error
+}
+
+// work is one run, or a dry run.
+func (k *looseForeignKeys) work(ctx context.Context, x *run.Execution) error {
+	if x.Snapshot().Trigger == repo.TriggerRequest {
+		k.looks.forget(x.Database)
+	}
+	queue, err := k.openQueue(ctx, x)
+	if err != nil {
+		return err
+	}
+	c := &cleanup{
+		looseForeignKeys: k, x: x, keys: k.LooseForeignKeys(), queue: queue, outcome: newOutcome(),
+		downs: map[string]error{},
+	}
+	_, turbo := k.maxRuntime(x.Database.Name, x.Flags)
+	c.budget = newBudget(k.maxRows(turbo))
+	limits := run.ReadLimits()
+	limits.ReadOnly = x.DryRun
+	due, err := x.Database.DueParents(ctx, queue, limits)
+	if err != nil || len(due) == 0 && k.hasLooked() {
+		return err
+	}
+	if x.Span.IsRecording() && !x.DryRun {
+		traced, err := x.Database.HasRecordTraces(ctx)
+		c.traced = traced && err == nil
+	}
+	lacking, err := c.missingDefinitions(ctx)
+	if err != nil {
+		return err
+	}
+	parents, err := c.tasks(ctx, lacking)
+	if err != nil {
+		return err
+	}
+	c.reportMissingDefinitions(lacking, repo.ParentNames(due))
+	c.loader = newLoader(c, parents)
+	c.loader.begin(due)
+	defer c.reportHeld()
+	defer c.reportLiving(ctx)
+	if x.DryRun {
+		return c.dryRun(ctx)
+	}
+	return c.run(ctx)
+}
+
+// inFlight is how many batches are worked side by side.
+const inFlight = 2
+
+func (c *cleanup) run(ctx context.Context) error {
+	var wait sync.WaitGroup
+	errs := make([]error, inFlight)
+	for i := range inFlight {
+		wait.Go(func() {
+			errs[i] = run.RecoverPanic(func() error { return c.drain(ctx, i > 0) })
+			if errs[i] != nil {
+				c.x.RequestStop(run.ErrOtherBatch)
+			}
+		})
+	}
+	wait.Wait()
+	c.reportLocked(ctx)
+	c.reportRecovered(ctx)
+	if i := slices.IndexFunc(errs, func(err error) bool {
+		return err != nil && !errors.Is(err, run.ErrOtherBatch)
+	}); i >= 0 {
+		return c.outcome.with(errs[i])
+	}
+	if limit := c.outcome.reached(); limit != "" {
+		left, err := c.leftOver(ctx)
+		if err != nil {
+			return c.outcome.with(err)
+		}
+		if left {
+			c.x.Limit(limit, limit)
+		}
+	}
+	return c.outcome.err()
+}
+
+// drain works batch after batch until nothing is left or a limit is reached. A second loop joins in
+// only while more than half of the limits is free.
+func (c *cleanup) drain(ctx context.Context, joining bool) error {
+	stop := func() bool {
+		return c.limited() || c.x.Stopped() != nil || joining && !c.budget.free()
+	}
+	for !stop() {
+		b, err := c.loader.next(ctx, stop)
+		if err != nil || b == nil {
+			return err
+		}
+		if err := c.workBatch(ctx, b); err != nil {
+			return err
+		}
+	}
+	if c.limited() {
+		return nil
+	}
+	return c.x.Stopped()
+}
+
+// limited reports whether a limit has ended the run.
+func (c *cleanup) limited() bool { return c.outcome.reached() != "" }
+
+// checkLimits is asked after every statement.
+func (c *cleanup) checkLimits() bool {
+	if limit := c.budget.exhausted(); limit != "" {
+		c.outcome.reach(limit)
+	}
+	if c.x.Left() <= 0 {
+		c.outcome.reach("max_runtime")
+	}
+	return c.limited()
+}
+
+// leftOver reports whether a limit left records incomplete, or some that were never tried.
+func (c *cleanup) leftOver(ctx context.Context) (bool, error) {
+	if c.outcome.incomplete {
+		return true, nil
+	}
+	b, err := c.loader.next(ctx, c.limited)
+	return b != nil, err
+}
+
+// down says why nothing can be done for a task in this run, nil if it can.
+func (c *cleanup) down(task *childTask) error {
+	c.downMu.Lock()
+	defer c.downMu.Unlock()
+	if task.down != nil {
+		return task.down
+	}
+	return c.downs[task.database]
+}
+
+// markDown saves the run from waiting again for a database that does not answer, not even with an
+// SQLSTATE.
+func (c *cleanup) markDown(task *childTask, err error) {
+	refused, ok := errors.AsType[*repo.Error](err)
+	if !errors.Is(err, repo.ErrUnreachable) || ok && refused.SQLState != "" {
+		return
+	}
+	c.downMu.Lock()
+	defer c.downMu.Unlock()
+	c.downs[task.database] = err
+}
+
+// budget is what is left of the run's row limits.
+type budget struct {
+	// turn is held by a statement. While two full statements fit they hold it together, then one holds
+	// it alone: so the limits hold over all batches in flight.
+	turn             sync.RWMutex
+	mu               sync.Mutex
+	deletes, updates rowLimit
+}
+
+// rowLimit is what is left of max_deletes or of max_updates.
+type rowLimit struct{ limit, left int64 }
+
+// sharedRows is how many rows must be left for statements to run side by side.
+const sharedRows = inFlight * bulk.MaxStatementRows
+
+func newBudget(maxDeletes, maxUpdates int64) *budget {
+	return &budget{deletes: rowLimit{maxDeletes, maxDeletes}, updates: rowLimit{maxUpdates, maxUpdates}}
+}
+
+// of is the limit on the rows that a task changes.
+func (b *budget) of(task *childTask) *rowLimit {
+	if task.deletes() {
+		return &b.deletes
+	}
+	return &b.updates
+}
+
+// begin waits for the turn of a task's statement.
+func (b *budget) begin(task *childTask) (end func()) {
+	b.turn.RLock()
+	if b.left(task) >= sharedRows {
+		return b.turn.RUnlock
+	}
+	b.turn.RUnlock()
+	b.turn.Lock()
+	return b.turn.Unlock
+}
+
+// left is how many rows a task may still change.
+func (b *budget) left(task *childTask) int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.of(task).left
+}
+
+// spend takes the rows that a statement has changed.
+func (b *budget) spend(task *childTask, changed int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.of(task).left -= changed
+}
+
+// exhausted names the limit that is reached, "" for none.
+func (b *budget) exhausted() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.deletes.left <= 0:
+		return "max_deletes"
+	case b.updates.left <= 0:
+		return "max_updates"
+	}
+	return ""
+}
+
+// free reports whether a second batch cannot take rows that the one in hand needs.
+func (b *budget) free() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	free := func(a rowLimit) bool { return a.left >= max(a.limit/2, sharedRows) }
+	return free(b.deletes) && free(b.updates)
+}

@@ -1,0 +1,325 @@
+package lfk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+	"sync/atomic"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// What a run finds out and puts in order before its first batch: the queue and its partitions, the
+// homes of the children, and what follows for each parent.
+
+// openQueue reads the queue, and maintains the partitions of one that caretaker has made.
+func (k *looseForeignKeys) openQueue(ctx context.Context, x *run.Execution) (repo.DeletedRecords, error) {
+	queue, err := x.Database.DeletedRecords(ctx)
+	if none, ok := errors.AsType[*repo.NoSchemaError](err); ok {
+		return queue, &run.SkippedError{Reason: none.Error()}
+	}
+	name := x.Database.Name
+	switch {
+	case err != nil:
+		return queue, err
+	case !queue.Exists:
+		return queue, &run.SkippedError{Reason: fmt.Sprintf("database %s has no table "+
+			"loose_foreign_keys_deleted_records: caretaker lfk install --database %s makes it", name, name)}
+	}
+	if err := checkPartitioned(queue, name); err != nil || x.DryRun {
+		return queue, err
+	}
+	if !queue.Remembered {
+		err := x.WithPermit(ctx, x.Database, run.ReadLimits(), func(p repo.Permit) error {
+			return x.Database.RememberQueue(ctx, p, queue)
+		})
+		if err != nil {
+			return queue, err
+		}
+	}
+	if !queue.Managed {
+		return queue, nil
+	}
+	changed, err := k.maintainPartitions(ctx, x, queue)
+	if err != nil || !changed {
+		return queue, err
+	}
+	return x.Database.DeletedRecords(ctx)
+}
+
+// checkPartitioned fails a run where a table of the queue has another shape: the run would not see
+// its records.
+func checkPartitioned(queue repo.DeletedRecords, database string) error {
+	for _, t := range queue.Existing() {
+		if !t.Partitioned {
+			return &run.FailedError{Text: fmt.Sprintf("%s on %s is not partitioned: caretaker lfk lint "+
+				"says what it should look like", t.Name, database)}
+		}
+	}
+	return nil
+}
+
+// maintainPartitions repairs, rolls and drops partitions. What does not work out is left for the
+// next run; only a lost lease ends this one.
+func (k *looseForeignKeys) maintainPartitions(
+	ctx context.Context, x *run.Execution, queue repo.DeletedRecords,
+) (changed bool, _ error) {
+	for _, do := range []func(repo.Permit) error{
+		func(p repo.Permit) error {
+			repaired, err := x.Database.RepairPartition(ctx, p, queue)
+			if repaired {
+				changed = true
+				x.Log.WarnContext(ctx, "the queue's active partition was missing and has been created",
+					"partition", queue.Active)
+			}
+			return err
+		},
+		func(p repo.Permit) error {
+			next, err := x.Database.RollPartition(ctx, p, queue)
+			if next != 0 {
+				changed = true
+				x.Log.InfoContext(ctx, "queue rolled to a new partition", "partition", next)
+			}
+			return err
+		},
+		func(p repo.Permit) error {
+			dropped, err := x.Database.DropPartitions(ctx, p, queue)
+			if len(dropped) > 0 {
+				changed = true
+				x.Log.InfoContext(ctx, "empty partitions of the queue dropped", "partitions", dropped)
+			}
+			return err
+		},
+		func(p repo.Permit) error { return k.trackPartitions(ctx, x, p) },
+	} {
+		err := x.WithPermit(ctx, x.Database, repo.PartitionLimits(), do)
+		if errors.Is(err, repo.ErrLeaseLost) || x.Stopped() != nil {
+			return changed, err
+		}
+		if err != nil {
+			x.Log.WarnContext(ctx, "the queue's partitions are left for the next run", "error", err)
+		}
+	}
+	return changed, nil
+}
+
+// trackPartitions tracks the new partitions of tracked tables, unless that is switched off.
+func (k *looseForeignKeys) trackPartitions(
+	ctx context.Context, x *run.Execution, p repo.Permit,
+) error {
+	if k.config.TrackPartitions != nil && !*k.config.TrackPartitions {
+		return nil
+	}
+	tracked, err := x.Database.TrackPartitions(ctx, p)
+	if len(tracked) > 0 {
+		x.Log.InfoContext(ctx, "new partitions of tracked tables are tracked", "partitions", tracked)
+	}
+	if err == nil || errors.Is(err, repo.ErrLeaseLost) {
+		return err
+	}
+	x.Log.WarnContext(ctx, "new partitions of tracked tables are left for the next run: if that "+
+		"lasts, run caretaker lfk track on their table as the role that owns it, or set "+
+		"track_partitions to false", "error", err)
+	return nil
+}
+
+// parentTasks is what has to be done for the records of one parent, and how far loading them has
+// got.
+type parentTasks struct {
+	// recorded is the parent's name in the records.
+	recorded string
+	tasks    []*childTask
+	// absent are the definitions whose child is in no configured database, and not accepted: they
+	// hold the records.
+	absent []repo.LooseForeignKey
+	// living: a parent was found alive in this run, so it is asked before anything is changed.
+	living atomic.Bool
+	// table is the one that the records named when the run began; nil: there was none.
+	table    *repo.ParentTable
+	position repo.Position
+	// queues are the tables of the queue that had due records of it when the walk began. Records that come
+	// into another one are for the next walk: that cleans what is left of a key, mostly nothing.
+	queues []int
+	// fits is how many records fit under the caps of the statements, as the last batch showed.
+	fits int
+}
+
+// childTask is one definition on one home of its child, in the order in which they are done.
+type childTask struct {
+	key repo.LooseForeignKey
+	// child is nil where it is unknown whether the child is in database, because it does not answer.
+	child    *repo.Child
+	database string
+	// down says why nothing can be done here in this run.
+	down error
+	// rowsPerKey is how many rows a key of the last complete batch had, as math.Float64bits.
+	rowsPerKey atomic.Uint64
+	// counts: a guess was wrong, so statements count their rows first.
+	counts atomic.Bool
+}
+
+// expected is how many rows so many keys are likely to have; 0: nothing is known, or they have none.
+func (t *childTask) expected(keys int) float64 {
+	return math.Float64frombits(t.rowsPerKey.Load()) * float64(keys)
+}
+
+// learn learns from a batch that is complete. In one that is not, keys have rows that are not known.
+func (t *childTask) learn(rows int64, keys int) {
+	t.rowsPerKey.Store(math.Float64bits(float64(rows) / float64(keys)))
+}
+
+// SizeKey is what the sizes of its statements are remembered by.
+func (t *childTask) SizeKey() bulk.SizeKey {
+	return bulk.SizeKey{What: t.key.String(), Action: t.key.OnDelete, Database: t.database}
+}
+
+// place is the table of the task, with its database.
+func (t *childTask) place() string { return t.key.Table + " on " + t.database }
+
+// deletes reports whether the task deletes rows; otherwise it updates them.
+func (t *childTask) deletes() bool { return t.key.OnDelete == repo.AsyncDelete }
+
+// tasks makes the tasks of the parents that have definitions: one all of whose children are accepted
+// as absent counts as one without, and is left alone. So are those that definitions are lacking of.
+func (c *cleanup) tasks(
+	ctx context.Context, lacking map[string]string,
+) ([]*parentTasks, error) {
+	accepted, err := c.acceptedAbsent(ctx)
+	if err != nil {
+		return nil, err
+	}
+	homes, err := c.homes(ctx, c.x, c.keys)
+	if err != nil {
+		return nil, err
+	}
+	byParent := map[string]*parentTasks{}
+	ended := map[repo.AbsentPlace]bool{}
+	var absent []string
+	for i, key := range c.keys {
+		recorded := repo.RecordedName(key.Parent, c.queue.Schema)
+		p := byParent[recorded]
+		if p == nil {
+			p = &parentTasks{recorded: recorded}
+			byParent[recorded] = p
+		}
+		p.tasks = append(p.tasks, homes.unknown(key, i)...)
+		for _, place := range homes.ended(key, i, accepted) {
+			ended[place] = true
+		}
+		switch found := p.add(key, i, homes.found); {
+		case found && homes.gone[key.Table] != nil:
+			p.absent = append(p.absent, key)
+		case found, len(homes.silent) > 0:
+		case !accepted.Everywhere(key.Table):
+			p.absent = append(p.absent, key)
+			absent = append(absent, key.Table)
+		}
+	}
+	c.recordGone(ctx, c.x, homes)
+	if len(homes.silent) == 0 {
+		others, err := repo.NotTables(ctx, c.Databases, absent)
+		if err != nil {
+			return nil, err
+		}
+		c.recordAbsent(ctx, c.x, slices.Compact(absent), others)
+	}
+	if err := c.refer(ctx, c.x, c.queue, byParent); err != nil {
+		return nil, err
+	}
+	var parents []*parentTasks
+	for _, p := range byParent {
+		if len(p.tasks)+len(p.absent) > 0 && lacking[p.recorded] == "" {
+			parents = append(parents, p)
+		}
+	}
+	return parents, c.endAbsence(ctx, c.x, ended)
+}
+
+// add adds the tasks of a definition, the i-th: one for each database that has the child table, and one
+// for each partition of it whose detachment is pending. It
+// reports whether there are any.
+func (p *parentTasks) add(key repo.LooseForeignKey, i int, homes [][]*repo.Child) (found bool) {
+	for _, children := range homes {
+		child := children[i]
+		if child == nil {
+			continue
+		}
+		found = true
+		for _, table := range append(slices.Clone(child.Detaching), child) {
+			task := &childTask{key: key, child: table, database: child.Database.Name}
+			if !slices.ContainsFunc(p.tasks, task.duplicates) {
+				p.tasks = append(p.tasks, task)
+			}
+		}
+	}
+	return found
+}
+
+// refer lets the tasks find their rows by the keys that are recorded, and the parents theirs. What
+// does not fit fails, and its records stay.
+func (k *looseForeignKeys) refer(
+	ctx context.Context, x *run.Execution, queue repo.DeletedRecords, parents map[string]*parentTasks,
+) error {
+	tables, keys, err := k.parentTables(ctx, x, queue, parents)
+	if err != nil {
+		return err
+	}
+	for recorded, p := range parents {
+		key, known := keys.Of[recorded]
+		key.Values = key.Values || !known && queue.Wide
+		p.table = tables[recorded]
+		for _, task := range p.tasks {
+			if task.child == nil {
+				continue
+			}
+			beside := p.table
+			if task.child.Database != x.Database {
+				beside = nil
+			}
+			if mismatch := task.child.MatchKey(key, beside); mismatch != nil {
+				task.down = mismatch
+			}
+		}
+	}
+	return nil
+}
+
+// parentTables finds the tables of parents, and how keys are recorded.
+func (k *looseForeignKeys) parentTables(
+	ctx context.Context, x *run.Execution, queue repo.DeletedRecords, parents map[string]*parentTasks,
+) (map[string]*repo.ParentTable, repo.RecordedKeys, error) {
+	limits := run.ReadLimits()
+	limits.ReadOnly = x.DryRun
+	keys, err := x.Database.RecordedKeys(ctx, queue, limits)
+	if err != nil {
+		return nil, keys, err
+	}
+	wanted := map[string][]string{}
+	for recorded, p := range parents {
+		for _, task := range p.tasks {
+			if before := wanted[recorded]; before == nil || slices.Equal(before, task.key.Key) {
+				wanted[recorded] = task.key.Key
+			} else if task.key.Key != nil {
+				wanted[recorded] = []string{}
+			}
+		}
+	}
+	tables, err := x.Database.ParentTables(ctx, slices.Collect(maps.Keys(parents)), keys, wanted, limits)
+	return tables, keys, err
+}
+
+// duplicates reports whether another task is the same, of tables that are named in two ways.
+func (t *childTask) duplicates(other *childTask) bool {
+	if other.child == nil || other.child.Table() != t.child.Table() || other.database != t.database {
+		return false
+	}
+	one, two := t.key, other.key
+	one.Table, one.Parent, two.Table, two.Parent = "", "", "", ""
+	return reflect.DeepEqual(one, two)
+}

@@ -1,0 +1,357 @@
+package lfk
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
+)
+
+// One task for some keys of a batch (step 2): a statement, and what to do when it does not complete
+// them all.
+
+// taskRun is one task on the keys of one batch, over all passes.
+type taskRun struct {
+	*cleanup
+	batch *batch
+	task  *childTask
+	// changed counts the rows that the statements have changed.
+	changed int64
+	// kept are the keys to hold, from the first statement on that would have deleted a protected row.
+	kept keptKeys
+	// failing and timeouts count the statements spent on isolating a fault.
+	failing, timeouts int
+}
+
+// apply brings every key past the task, or leaves it there because it has more rows than its share
+// or a limit is reached. Its error ends the run.
+func (c *cleanup) apply(ctx context.Context, b *batch, task *childTask, keys []*openKey) error {
+	if err := c.down(task); err != nil {
+		c.failKeys(ctx, task, keys, err, false)
+		return nil
+	}
+	if keys = c.failMismatched(ctx, task, keys); len(keys) == 0 {
+		return nil
+	}
+	t := b.taskRuns[task]
+	if t == nil {
+		t = &taskRun{cleanup: c, batch: b, task: task}
+		b.taskRuns[task] = t
+	}
+	return t.try(ctx, keys)
+}
+
+// failMismatched fails the keys that have another number of values than the definition has columns, and
+// returns the others.
+func (c *cleanup) failMismatched(ctx context.Context, task *childTask, keys []*openKey) []*openKey {
+	return slices.DeleteFunc(slices.Clone(keys), func(k *openKey) bool {
+		err := task.child.CheckKey(k.key)
+		if err != nil {
+			c.failKeys(ctx, task, []*openKey{k}, err, false)
+		}
+		return err != nil
+	})
+}
+
+// group is keys that get a statement of their own. cause is the fault for which they were parted
+// from others, nil if they were not.
+type group struct {
+	keys  []*openKey
+	cause error
+}
+
+// again lets keys be tried once more.
+func again(keys []*openKey) []group { return []group{{keys: keys}} }
+
+// halves parts keys because of a fault; the first half comes first.
+func halves(keys []*openKey, cause error) []group {
+	middle := len(keys) / 2
+	return []group{{keys[middle:], cause}, {keys[:middle], cause}}
+}
+
+// try sends the statement for the keys, and for fewer of them where it cannot do all at once.
+func (t *taskRun) try(ctx context.Context, keys []*openKey) error {
+	for groups := again(keys); len(groups) > 0 && !t.checkLimits(); {
+		g := groups[len(groups)-1]
+		groups = groups[:len(groups)-1]
+		if t.spent() && g.cause != nil {
+			t.failKeys(ctx, t.task, g.keys, g.cause, false)
+			continue
+		}
+		more, err := t.step(ctx, g.keys)
+		if err != nil {
+			return err
+		}
+		groups = append(groups, more...)
+	}
+	return nil
+}
+
+// step sends one statement for the keys, and returns which to try again.
+func (t *taskRun) step(ctx context.Context, keys []*openKey) ([]group, error) {
+	m, guess := t.mode(keys)
+	r, err := t.purge(ctx, keys, purged{mode: m, uncounted: guess, lock: bulk.LockTime})
+	if keys = unsettled(keys); len(keys) == 0 || isQueueError(err) {
+		return nil, err
+	}
+	switch class := classOf(err); {
+	case guess && err != nil && class != repo.ClassLock && !errors.Is(err, errNoBudget):
+		t.task.counts.Store(true)
+		return again(keys), nil
+	case err == nil && m == everything && r.Found > r.cap:
+		t.share(keys)
+		return again(keys), nil
+	case err == nil && r.Found == r.Changed && r.capReached(len(keys)):
+		return t.rotateKeys(ctx, keys, r)
+	case err == nil && r.Found == r.Changed:
+		t.advanceDone(keys, r)
+		return nil, nil
+	case err == nil || class == repo.ClassLock:
+		return t.awaitLocks(ctx, keys, r, err)
+	case class == repo.ClassTimeout && r.cap == 1 && len(keys) == 1:
+		t.failKeys(ctx, t.task, keys, err, true)
+		return nil, nil
+	case class == repo.ClassTimeout:
+		return t.shrink(ctx, keys, r, err), nil
+	}
+	return t.isolate(ctx, keys, err)
+}
+
+// mode is that of the next statement for the keys, by the rows that they are likely to have. guess:
+// they are likely to fit, so they need not be counted first.
+func (t *taskRun) mode(keys []*openKey) (m mode, guess bool) {
+	expected := t.task.expected(len(keys))
+	if expected > float64(t.rows()) {
+		t.share(keys)
+	}
+	if slices.ContainsFunc(keys, func(k *openKey) bool { return k.large }) {
+		return shares, false
+	}
+	return everything, expected > 0 && !t.task.counts.Load() && !t.task.child.MayKeep()
+}
+
+// share lets each of the keys have a share of the statements, since their rows do not fit into one.
+func (t *taskRun) share(keys []*openKey) {
+	for _, k := range keys {
+		k.large = true
+	}
+}
+
+// mode is which rows a statement takes.
+type mode int
+
+const (
+	// everything: all rows of all keys, if they fit under the cap.
+	everything mode = iota
+	// shares: as many rows of each key as the cap divided by the keys.
+	shares
+	// skipping: shares of the rows that no other transaction has locked.
+	skipping
+)
+
+// purged is a statement and its result.
+type purged struct {
+	repo.PurgeResult
+	mode mode
+	// uncounted: the rows are not counted before. If they do not fit under the cap nothing is changed.
+	uncounted bool
+	// lock is how long it waits for locks.
+	lock time.Duration
+	// cap of the statement's rows, perKey that of a key's (0: none).
+	cap, perKey int64
+	// removal: the records of the keys went with the statement if it was complete.
+	removal bool
+	// took is how long the statement lasted.
+	took time.Duration
+}
+
+// gotShare reports whether a key got its share, and may have more rows.
+func (r purged) gotShare(k *openKey) bool { return r.perKey > 0 && r.Shares[k.key] >= r.perKey }
+
+// gotRows reports whether a key got anything.
+func (r purged) gotRows(k *openKey) bool { return r.Shares[k.key] > 0 }
+
+// capReached reports whether the cap was reached before all keys had got their share: the last ones got none.
+func (r purged) capReached(keys int) bool {
+	return r.perKey > 0 && r.Found >= r.cap && r.perKey*int64(keys) > r.cap
+}
+
+// errNoBudget means that a row limit is reached; checkLimits has seen it, or will.
+var errNoBudget = errors.New("row limit reached")
+
+// rows is how many rows a statement may change, unless less is left of the limits.
+func (t *taskRun) rows() int64 {
+	if limit := int64(t.task.key.DeleteLimit); limit > 0 {
+		return min(t.sizes.Get(t.task), limit)
+	}
+	return t.sizes.Get(t.task)
+}
+
+// livingAttempts is how often a statement is sent at most that finds a parent alive. A trigger of the child
+// may insert the parent again each time: then the key is isolated and held.
+const livingAttempts = 3
+
+// purge sends one statement within what is left of the limits and accounts for it.
+func (t *taskRun) purge(ctx context.Context, keys []*openKey, r purged) (_ purged, err error) {
+	defer t.budget.begin(t.task)()
+	r.cap = min(t.rows(), t.budget.left(t.task))
+	if r.cap <= 0 {
+		return r, errNoBudget
+	}
+	for attempt := 1; ; attempt++ {
+		if r.mode != everything {
+			r.perKey = max(1, r.cap/int64(len(keys)))
+		}
+		switch err = t.send(ctx, keys, &r); {
+		case errors.Is(err, repo.ErrLivingParent) && attempt < livingAttempts:
+			// Nothing was changed. The statement is sent again without the keys of living parents. Other
+			// batches are checked before they change anything.
+			t.batch.living.Store(true)
+			err = t.settle(ctx, t.batch, keys)
+		case err == nil:
+			t.budget.spend(t.task, r.Changed)
+			t.account(ctx, keys, r)
+			return r, nil
+		}
+		r.PurgeResult = repo.PurgeResult{}
+		if keys = unsettled(keys); err != nil || len(keys) == 0 {
+			return r, err
+		}
+		if t.checkLimits() {
+			return r, errNoBudget
+		}
+	}
+}
+
+// send sends a statement of so many rows.
+func (t *taskRun) send(ctx context.Context, keys []*openKey, r *purged) (err error) {
+	child := t.task.child
+	permit, err := t.x.Permit(ctx, child.Database, child.Table(), t.limits(*r, len(keys)))
+	if err != nil {
+		return err
+	}
+	defer permit.End(&err)
+	p := repo.Purge{
+		Permit: permit.Permit, Keys: recordedKeys(keys), Cap: r.cap, Uncounted: r.uncounted,
+		Approved: approvedKeys(keys),
+	}
+	began := time.Now()
+	if r.mode == everything {
+		var records []repo.Record
+		if r.cap > 0 {
+			records = t.removable(keys)
+		}
+		r.removal = len(records) > 0
+		r.PurgeResult, err = child.PurgeAll(ctx, p, t.queue, records)
+	} else {
+		r.PurgeResult, err = child.PurgeShares(ctx, p, r.perKey, r.mode == skipping)
+	}
+	r.took = time.Since(began)
+	return err
+}
+
+// empty sends the statement that had a result for no row, and returns how long that took. Such a statement
+// ends with the first row. So where the keys have few rows, which are searched for in many partitions, the
+// time of the search is added: a statement that counts the rows before it changes them searches twice.
+func (t *taskRun) empty(
+	ctx context.Context, keys []*openKey, r purged,
+) func() (time.Duration, error) {
+	return func() (time.Duration, error) {
+		none := purged{mode: r.mode, lock: r.lock, perKey: r.perKey}
+		err := t.send(ctx, keys, &none)
+		if err != nil || r.Found > int64(len(keys)) {
+			return none.took, err
+		}
+		began := time.Now()
+		_, err = t.task.child.Count(ctx, recordedKeys(keys), int64(len(keys))+1, bulk.ProbeLimits())
+		search := time.Since(began)
+		if r.mode == everything && !r.uncounted {
+			search *= 2
+		}
+		return none.took + search, err
+	}
+}
+
+// limits are those of a statement for so many keys.
+func (t *taskRun) limits(r purged, keys int) repo.Limits {
+	l := repo.Limits{Statement: t.sizes.Time(t.task), Lock: r.lock}
+	if r.cap == 0 || r.cap == 1 && keys == 1 {
+		l.Statement = bulk.SingleRowTime
+	}
+	if r.waits() {
+		l.Statement += l.Lock
+	}
+	return l
+}
+
+// waits reports whether it waits for rows that others have locked.
+func (r purged) waits() bool { return r.lock > bulk.LockTime }
+
+// removable are the records that go with this statement if it completes their keys: it is their
+// last, it runs in the queue's own database, all are of one table, and no absent child holds them.
+func (t *taskRun) removable(keys []*openKey) (records []repo.Record) {
+	last := t.task == t.batch.tasks[len(t.batch.tasks)-1]
+	if !last || t.task.child.Database != t.x.Database || len(t.batch.absent) > 0 {
+		return nil
+	}
+	for _, k := range keys {
+		if !k.keepsRecords() {
+			records = append(records, k.records...)
+		}
+	}
+	if slices.ContainsFunc(records, func(r repo.Record) bool { return r.Queue != records[0].Queue }) {
+		return nil // those of several queues end together, in a statement of their own
+	}
+	return records
+}
+
+// account counts what a statement has done, and learns from the time it took.
+func (t *taskRun) account(ctx context.Context, keys []*openKey, r purged) {
+	t.addWorked(t.task)
+	capped := false
+	for _, n := range r.Shares {
+		capped = capped || n >= r.perKey
+	}
+	if r.mode == everything {
+		capped = r.Found <= r.cap && 2*r.Found > r.cap
+	}
+	t.changed += r.Changed
+	t.x.Count(ctx, "processed_records", r.Removed)
+	if t.task.deletes() {
+		t.x.Count(ctx, "deleted_rows", r.Changed)
+		t.x.Changed(t.task.key.Table, r.Changed, 0)
+	} else {
+		t.x.Count(ctx, "updated_rows", r.Changed)
+		t.x.Changed(t.task.key.Table, 0, r.Changed)
+	}
+	if !r.waits() {
+		t.sizes.Learn(t.task, bulk.Statement{
+			Took: r.took, Limit: r.cap, Found: r.Found, Capped: capped, Empty: t.empty(ctx, keys, r),
+		})
+	}
+}
+
+// advanceDone moves the keys on that have no more rows, after a statement that changed all rows
+// that it found. The others stay for the next pass.
+func (t *taskRun) advanceDone(keys []*openKey, r purged) {
+	for _, k := range keys {
+		if !r.gotShare(k) {
+			k.removed = r.removal && !k.keepsRecords()
+			k.advance()
+		}
+	}
+}
+
+// rotateKeys moves the keys on that have no more rows, and lets those that got none be the first
+// of the next pass.
+func (t *taskRun) rotateKeys(ctx context.Context, keys []*openKey, r purged) ([]group, error) {
+	t.batch.moveToEnd(r.gotRows)
+	_, err := t.advance(ctx, t.task, keys)
+	if err != nil && classOf(err) != repo.ClassLock {
+		return t.afterError(ctx, keys, r, err)
+	}
+	return nil, nil
+}

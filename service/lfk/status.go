@@ -1,0 +1,205 @@
+package lfk
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// What the status of the worker says between runs: whether records are due, how many wait, and what
+// keeps some of them.
+
+// due reports whether records of parents with definitions are due in a database. One that cannot be
+// asked, or whose queue is in disorder, counts as one that has some: its run repairs it, or says
+// what is wrong.
+func (k *looseForeignKeys) due(ctx context.Context, d *repo.Database) bool {
+	if k.LooseForeignKeys() == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, run.DuePatience, repo.ErrUnreachable)
+	defer cancel()
+	queue, err := d.DeletedRecords(ctx)
+	switch {
+	case err != nil:
+		return true
+	case !queue.Exists:
+		return false
+	case !queue.Partitioned, queue.Managed && queue.ActiveMissing():
+		return true
+	}
+	due, err := d.DueParents(ctx, queue, run.ReadLimits())
+	if err != nil {
+		return true
+	}
+	recorded := repo.ParentNames(due)
+	accepted, err := k.acceptedAbsent(ctx)
+	return err != nil || len(k.undefined(queue, recorded, accepted)) < len(recorded)
+}
+
+// undefined are the recorded names of parents without definitions. One all of whose children are
+// accepted as absent counts as one without.
+func (k *looseForeignKeys) undefined(
+	q repo.DeletedRecords, recorded []string, accepted Absences,
+) []string {
+	defined := map[string]bool{}
+	for _, key := range k.LooseForeignKeys() {
+		if !accepted.Everywhere(key.Table) {
+			defined[repo.RecordedName(key.Parent, q.Schema)] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(recorded), func(name string) bool { return defined[name] })
+}
+
+// backlog counts the records, and remarks on those that stay.
+func (k *looseForeignKeys) backlog(
+	ctx context.Context, d *repo.Database,
+) (repo.Backlog, string, error) {
+	queue, err := d.DeletedRecordsShape(ctx)
+	if err != nil {
+		return repo.Backlog{}, "", err
+	}
+	var backlog repo.Backlog
+	if queue.Exists {
+		backlog, err = d.QueueBacklog(ctx, queue, run.BacklogLimits())
+		for _, t := range queue.Existing() {
+			backlog.Partitions = max(backlog.Partitions, t.Leaves)
+		}
+	}
+	if err != nil || k.LooseForeignKeys() == nil {
+		return backlog, "", err
+	}
+	// The counts have been read, the remarks are an extra: what cannot be read for them is left out.
+	accepted, acceptedErr := k.acceptedAbsent(ctx)
+	var remarks []string
+	if acceptedErr == nil {
+		untracked, err := k.untracked(ctx, d, accepted)
+		backlog.Untracked, backlog.TrackingKnown = len(untracked), err == nil
+		remarks = untrackedRemark(d, untracked)
+	}
+	if !queue.Exists {
+		return backlog, strings.Join(remarks, "; "), nil
+	}
+	failing, _ := d.FailingRecords(ctx, queue, "", repo.FailingRecord{}, failingPage)
+	remarks = append(remarks, failingRemark(d, failing)...)
+	remarks = append(remarks, k.absentRemark(d, accepted, failing)...)
+	_ = d.ReadDefault(ctx, &queue)
+	parents, _ := d.DueParents(ctx, queue, run.ReadLimits())
+	due := repo.ParentNames(parents)
+	remarks = append(remarks, k.missingDefinitionsRemark(ctx, d, queue.Schema, due)...)
+	if undefined := k.undefined(queue, due, accepted); len(undefined) > 0 {
+		remarks = append(remarks, fmt.Sprintf("records on %s of parents without definitions: %s",
+			d.Name, strings.Join(undefined, ", ")))
+	}
+	return backlog, strings.Join(remarks, "; "), nil
+}
+
+// waitingShown is how many records one database lists.
+const waitingShown = 100
+
+// waiting lists the dead records, or those that have failed and are tried again. The server's
+// messages may quote rows, and are left to `caretaker lfk dead`.
+func (k *looseForeignKeys) waiting(
+	ctx context.Context, d *repo.Database, dead bool,
+) (list []repo.Waiting, err error) {
+	queue, err := d.DeletedRecordsShape(ctx)
+	if err != nil || !queue.Exists {
+		return nil, err
+	}
+	if dead {
+		records, err := lfkadmin.New(d).DeadRecords(ctx, lfkadmin.DeadRecordFilter{}, 0, waitingShown)
+		for _, r := range records {
+			list = append(list, repo.Waiting{
+				Kind: "record", ID: r.ID, Name: recordName(r.Table, r.Key()), Since: r.DeadAt,
+				Reason: fmt.Sprintf("%s failed %d times, last with %s", r.Definition, r.Failures, r.SQLState),
+			})
+		}
+		return list, err
+	}
+	records, err := d.FailingRecords(ctx, queue, "", repo.FailingRecord{}, waitingShown)
+	for _, r := range records {
+		// The id of a routed record is no number, and is left out.
+		id, _ := strconv.ParseInt(string(r.ID), 10, 64)
+		w := repo.Waiting{
+			Kind: "record", ID: id, Name: recordName(r.Table, r.Key()), Since: r.FailedAt,
+			Reason: r.Definition + ": " + cmp.Or(r.SQLState, "its database did not answer"),
+		}
+		if r.NextTry != nil {
+			w.Until = *r.NextTry
+		}
+		list = append(list, w)
+	}
+	return list, err
+}
+
+func recordName(table string, key repo.Key) string { return table + " " + key.String() }
+
+// failingPage bounds the failing records of one query.
+const failingPage = 1000
+
+// failingRemark reports that records have failed or are held, which are postponed while runs succeed.
+func failingRemark(d *repo.Database, failing []repo.FailingRecord) []string {
+	number := strconv.Itoa(len(failing))
+	switch len(failing) {
+	case 0:
+		return nil
+	case failingPage:
+		number += " or more"
+	}
+	return []string{fmt.Sprintf("records on %s that could not be cleaned and will be retried: "+
+		"%s (caretaker lfk dead --failing)", d.Name, number)}
+}
+
+// absentRemark names the children that hold records and have not been accepted. The last run of
+// this process knows them, for all databases; before its first they are those that the records of
+// this database are held for.
+func (k *looseForeignKeys) absentRemark(
+	d *repo.Database, accepted Absences, failing []repo.FailingRecord,
+) []string {
+	k.mu.Lock()
+	gone := k.gone
+	absent := slices.AppendSeq(slices.Clone(k.absent), maps.Keys(gone))
+	k.mu.Unlock()
+	slices.Sort(absent)
+	absent = slices.Compact(absent)
+	if absent != nil && d != k.Main {
+		return nil
+	}
+	if absent == nil {
+		absent = k.holders(failing)
+	}
+	absent = slices.DeleteFunc(absent, func(child string) bool {
+		return accepted.Everywhere(child) || gone[child] != nil && accepted.on(child, gone[child])
+	})
+	if len(absent) == 0 {
+		return nil
+	}
+	return []string{"records are held, " + k.absentText(absent)}
+}
+
+// holders are the child tables that records are held for, by name.
+func (k *looseForeignKeys) holders(failing []repo.FailingRecord) (children []string) {
+	for _, key := range k.LooseForeignKeys() {
+		if slices.ContainsFunc(failing, func(r repo.FailingRecord) bool {
+			return r.SQLState == stateAbsent && r.Definition == key.String()
+		}) {
+			children = append(children, key.Table)
+		}
+	}
+	slices.Sort(children)
+	return slices.Compact(children)
+}
+
+// withoutHeld is the reason of a run without the part on records that are held or left: a status has
+// its own remarks about them, which know what was done since.
+func withoutHeld(reason string) string {
+	return regexp.MustCompile(`(^|; )(\d+ records? held|records are left), .*$`).ReplaceAllString(reason, "")
+}

@@ -1,0 +1,110 @@
+package lfk
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/repo/lfkadmin"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// Deletions from a parent whose triggers are lost are not recorded, and its children stay: nothing is
+// due, and every run succeeds. So each server inspects the triggers of each database now and then, when
+// it reads the backlog, and judges them as lint does.
+
+// lookAge is how old an inspection may be. A run that a client has requested ends its database's.
+const lookAge = 10 * time.Minute
+
+// looks are the inspections of this process.
+type looks struct {
+	// since is when the process began.
+	since time.Time
+
+	mu sync.Mutex
+	// of are the newest, by the names of the databases.
+	of map[string]look
+}
+
+// look is what a database had when it was inspected.
+type look struct {
+	at   time.Time
+	keys []repo.LooseForeignKey
+	seen lfkadmin.Inspection
+	// warned is what was logged of it.
+	warned string
+}
+
+// isAbout reports whether the inspection was of these definitions: a reload replaces all of them.
+func (l look) isAbout(keys []repo.LooseForeignKey) bool {
+	return len(l.keys) == len(keys) && (len(keys) == 0 || &l.keys[0] == &keys[0])
+}
+
+// forget makes the next reading of the backlog inspect a database again.
+func (l *looks) forget(d *repo.Database) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	old := l.of[d.Name]
+	old.at = time.Time{}
+	l.of[d.Name] = old
+}
+
+// renew inspects a database, unless that was done lately.
+func (l *looks) renew(ctx context.Context, d *repo.Database, keys []repo.LooseForeignKey) error {
+	l.mu.Lock()
+	old := l.of[d.Name]
+	l.mu.Unlock()
+	if old.isAbout(keys) && time.Since(old.at) < lookAge {
+		return nil
+	}
+	seen, err := lfkadmin.New(d).InspectParents(ctx, keys)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.of[d.Name] = look{time.Now(), keys, seen, old.warned}
+	return nil
+}
+
+// untracked returns the parents whose deletions a database does not record.
+func (k *looseForeignKeys) untracked(
+	ctx context.Context, d *repo.Database, accepted Absences,
+) (parents []string, err error) {
+	keys := k.LooseForeignKeys()
+	if err := k.looks.renew(ctx, d, keys); err != nil {
+		return nil, err
+	}
+	k.looks.mu.Lock()
+	defer k.looks.mu.Unlock()
+	check := &Check{Keys: keys, Accepted: accepted}
+	for _, other := range k.Databases {
+		if l := k.looks.of[other.Name]; l.isAbout(keys) {
+			check.Seen = append(check.Seen, Inspected{other.Name, l.seen})
+		}
+	}
+	// At first it is only a question of time until a database was inspected that may have a child.
+	check.Complete = len(check.Seen) == len(k.Databases) || time.Since(k.looks.since) < lookAge
+	newest := k.looks.of[d.Name]
+	parents = check.untracked(Inspected{d.Name, newest.seen})
+	if names := strings.Join(parents, ", "); names != newest.warned {
+		if newest.warned = names; names != "" {
+			k.Logger.WarnContext(ctx, "parents not tracked", "worker", Name, "database", d.Name,
+				"parents", run.SomeNames(parents))
+		}
+		k.looks.of[d.Name] = newest
+	}
+	return parents, nil
+}
+
+// untrackedRemark names the parents whose deletions a database does not record.
+func untrackedRemark(d *repo.Database, parents []string) []string {
+	if len(parents) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("deletions on %s are not recorded for the parents %s "+
+		"(caretaker lfk lint)", d.Name, run.SomeNames(parents))}
+}

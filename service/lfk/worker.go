@@ -1,0 +1,214 @@
+package lfk
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/service/bulk"
+	"github.com/caretaker-go/caretaker/service/job"
+	"github.com/caretaker-go/caretaker/service/run"
+)
+
+// Name is the worker's name everywhere: its key, lease, label and page.
+const Name = "loose_foreign_keys_cleanup"
+
+// Rotations: which databases a fire works.
+const (
+	// RotationMinute is one database a fire, that of its minute.
+	RotationMinute = "minute"
+	// RotationAll is every database that has records due, one after the other.
+	RotationAll = "all"
+)
+
+// Config configures the worker.
+type Config struct {
+	run.WorkerConfig `schedule:"* * * * *"`
+	// DefinitionsFile is the path of the definitions file; without one the worker is not configured.
+	DefinitionsFile string `key:"definitions" example:"/etc/caretaker/loose_foreign_keys.yml"`
+	// Definitions say what becomes of the children of deleted parents; nil: what the file says.
+	Definitions *Definitions
+	// Rotation is minute, a fire works the database whose turn it is, or all, it works each that has
+	// records due.
+	Rotation string `key:"rotation" default:"minute" of:"minute all"`
+	// ReusedKeys says what happens to the record of a deleted row whose key another row has now: it is
+	// held for caretaker lfk reused, its children are cleaned, or they are kept and the record goes. Warning: clean
+	// also deletes the children of a living row that was moved and updated, or moved in a subtransaction.
+	ReusedKeys string `key:"reused_keys" default:"hold" of:"hold clean keep"`
+	// TrackPartitions lets runs track the new partitions of tracked tables, where caretaker lfk install
+	// has made the queue: they create triggers on these. With GitLab's queue it has no effect.
+	TrackPartitions *bool `key:"track_partitions" default:"true"`
+	// BatchSize is how many records are loaded at a time. From 500 on, loads of together 2,000 records
+	// are cleaned at once where that is quick.
+	BatchSize int `key:"batch_size" default:"500" max:"10000"`
+	// MaxDeletes is how many rows a run may delete. Turbo mode: 200000, or this if it is higher.
+	MaxDeletes int64 `key:"max_deletes" default:"100000" max:"100000000"`
+	// MaxUpdates is how many rows a run may nullify or mark. Turbo mode: 150000, or this if it is
+	// higher.
+	MaxUpdates int64 `key:"max_updates" default:"50000" max:"100000000"`
+	// MaxRuntime is how long a run may take; under a second the log warns at the start. Turbo mode:
+	// 45s, or this if it is longer.
+	MaxRuntime time.Duration `key:"max_runtime" default:"30s" max:"24h"`
+}
+
+// Keys are the definitions; nil: none are configured. The error is that of [LoadDefinitions].
+func (c Config) Keys() ([]repo.LooseForeignKey, error) {
+	definitions, err := c.Definitions, error(nil)
+	if definitions == nil && c.DefinitionsFile != "" {
+		definitions, err = LoadDefinitions(c.DefinitionsFile)
+	}
+	if err != nil || definitions == nil {
+		return nil, err
+	}
+	return append([]repo.LooseForeignKey{}, definitions.Keys...), nil
+}
+
+// DoneCounts are the counts of what was due that a run has dealt with.
+func (Config) DoneCounts() []string {
+	return []string{
+		"processed_records", "obsolete_records", "incremented_records", "rescheduled_records",
+		"dead_records",
+	}
+}
+
+// looseForeignKeys is the worker; the package comment is its design.
+type looseForeignKeys struct {
+	run.Deps
+	config  Config
+	sizes   *bulk.StatementSizes
+	failing *failing
+	looks   looks
+
+	mu sync.Mutex
+	// absent are the child tables that hold records, as the last run of this process has found;
+	// nil: there was none.
+	absent []string
+	// others says of absent children that something else bears their name, and what to do about it.
+	others map[string]string
+	// gone is what the last run has found.
+	gone GoneChildren
+}
+
+// New makes the worker, with the kinds of job that belong to it. It does not connect; an error
+// names the configuration key that is wrong.
+func New(d run.Deps, config Config) (*run.Worker, []job.Kind, error) {
+	k := &looseForeignKeys{
+		config: config, Deps: d, sizes: bulk.NewStatementSizes(),
+		failing: newFailing(), looks: looks{since: time.Now(), of: map[string]look{}},
+	}
+	w := &run.Worker{
+		Name:          Name,
+		Config:        config.WorkerConfig,
+		Databases:     d.Databases,
+		Missing:       k.missing,
+		Uses:          k.uses,
+		MaxRuntime:    k.maxRuntime,
+		Work:          k.work,
+		Backlog:       k.backlog,
+		Waiting:       k.waiting,
+		FailureCounts: []string{"rescheduled_records"},
+		StatusReason:  withoutHeld,
+		Sli:           true,
+		Actions: map[string]string{
+			"deleted_rows": "deleted", "updated_rows": "updated",
+			"processed_records": "processed", "obsolete_records": "obsolete", "dead_records": "dead",
+			"incremented_records": "incremented", "rescheduled_records": "rescheduled",
+		},
+	}
+	for _, database := range d.Databases {
+		w.Flags = append(w.Flags, turboFlag(database.Name))
+	}
+	if config.Rotation == RotationAll {
+		w.Due = k.due
+	} else {
+		w.UnscheduledRemark = k.warnOfStarvation()
+	}
+	return w, nil, nil
+}
+
+// turboFlag is the feature flag of a database's turbo mode.
+func turboFlag(database string) string { return "loose_foreign_keys_turbo_mode_" + database }
+
+// uses are what the definitions do to their children, and runs to the queues. Runs look parents up.
+func (k *looseForeignKeys) uses(string) (all []repo.Use) {
+	for _, queue := range repo.QueueTables() {
+		all = append(all, repo.Use{Table: queue, Rights: repo.ToRemove})
+	}
+	for _, key := range k.LooseForeignKeys() {
+		rights := repo.ToChange
+		if key.OnDelete == repo.AsyncDelete {
+			rights = repo.ToRemove
+		}
+		all = append(all, repo.Use{Table: key.Table, Rights: rights},
+			repo.Use{Table: key.Parent, Rights: repo.ToRead})
+	}
+	return all
+}
+
+func (k *looseForeignKeys) maxRuntime(
+	database string, flags map[string]bool,
+) (time.Duration, bool) {
+	if flags[turboFlag(database)] {
+		return max(k.config.MaxRuntime, 45*time.Second), true
+	}
+	return k.config.MaxRuntime, false
+}
+
+func (k *looseForeignKeys) maxRows(turbo bool) (deletes, updates int64) {
+	if turbo {
+		return max(k.config.MaxDeletes, 200_000), max(k.config.MaxUpdates, 150_000)
+	}
+	return k.config.MaxDeletes, k.config.MaxUpdates
+}
+
+func (k *looseForeignKeys) missing(context.Context) (string, error) {
+	if k.LooseForeignKeys() == nil {
+		return "no definitions: set workers.loose_foreign_keys_cleanup.definitions to a file in the " +
+			"format of GitLab's config/gitlab_loose_foreign_keys.yml", nil
+	}
+	return "", nil
+}
+
+// warnOfStarvation names the databases that no fire works, in the log and for the worker's status.
+func (k *looseForeignKeys) warnOfStarvation() (remark string) {
+	var names []string
+	for _, i := range StarvedDatabases(k.config.Schedule, len(k.Databases)) {
+		names = append(names, k.Databases[i].Name)
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	k.Logger.Warn("the schedule never fires in a minute in which it is this database's turn: "+
+		"choose one that fires every minute, or set rotation to all",
+		"worker", Name, "database", run.SomeNames(names), "schedule", k.config.Schedule)
+	return fmt.Sprintf("the schedule %s never fires in a minute in which it is the turn of %s, so "+
+		"only requests start runs there: "+
+		"choose a schedule that fires every minute, or set "+
+		"workers.loose_foreign_keys_cleanup.rotation to all",
+		k.config.Schedule, run.SomeNames(names))
+}
+
+// StarvedDatabases are those of n databases that have no turn within 24 hours from a fire of a
+// schedule: of five fields, UTC. The day from the first fire shows every minute of the day in which
+// it fires. Where a day is no multiple of n minutes, others may be left out on other days. An
+// invalid schedule starves none here: [New] refuses it.
+func StarvedDatabases(expression string, n int) []int {
+	schedule, err := run.ParseSchedule(expression)
+	if err != nil {
+		return nil
+	}
+	turns := make([]bool, n)
+	first := schedule.Next(time.Unix(0, 0).UTC())
+	for at := first; !at.IsZero() && at.Before(first.Add(24*time.Hour)); at = schedule.Next(at) {
+		turns[run.Rotation(at, n)] = true
+	}
+	var starved []int
+	for i, had := range turns {
+		if !had {
+			starved = append(starved, i)
+		}
+	}
+	return starved
+}
