@@ -42,11 +42,5 @@ func (s *Service) RunScheduled(
 	}
 }
 
-// PlanTurn takes the turn of a plan.
-func (s *Service) PlanTurn(ctx context.Context) (done func(), err error) { return s.acquirePlan(ctx) }
-
-// NewTurns is a Service that has only turns of plans.
-func NewTurns() *Service { return &Service{plans: make(chan struct{}, plansAtOnce)} }
-
 // AddWorker adds a worker of the test's making to the list.
 func (s *Service) AddWorker(w *run.Worker) error { return s.Runner.Add(w) }

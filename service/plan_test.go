@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/caretaker-go/caretaker/devdb"
 	"github.com/caretaker-go/caretaker/devdb/oracle"
@@ -291,18 +289,6 @@ func (p planned) wrong() {
 	assert.That(t, plan.Refused != nil && plan.Refused.Reason == "PROTECTED" && strings.Contains(plan.Refused.Detail, "audit"),
 		"got %+v", plan.Refused)
 	assert.Must(p.service.Unprotect(ctx, "user", 20, "me"))(t)
-	// Two plans are made at once, and no third one.
-	var turns []func()
-	for range 2 {
-		turns = append(turns, assert.Must(p.service.PlanTurn(ctx))(t))
-	}
-	brief, cancel := context.WithTimeout(ctx, 50*time.Millisecond) //nolint:gocritic // elapses: both turns are taken
-	defer cancel()
-	_, err := p.service.PlanDeletion(brief, "user", 20)
-	isError(t, "a third plan", err, context.DeadlineExceeded)
-	for _, done := range turns {
-		done()
-	}
 }
 
 func (p planned) refused() {
@@ -342,23 +328,6 @@ func (p planned) counted() {
 		assert.That(t, i >= 0 && !plan.Exact && plan.Tables[i].AtLeast && plan.Tables[i].Moved+plan.Tables[i].Deleted == 10_000,
 			"planned were %+v", plan.Tables)
 	}
-}
-
-func TestPlanDeletion_WaitsAFewSecondsForItsTurn(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := service.NewTurns()
-		first, _ := s.PlanTurn(t.Context())
-		_, _ = s.PlanTurn(t.Context())
-		began := time.Now()
-		_, err := s.PlanTurn(t.Context())
-		if busy, ok := errors.AsType[*run.RefusedError](err); !ok || time.Since(began) != busy.RetryAfter() ||
-			busy.Error() != "2 plans are being made, as many as may be at once: try again in 3s" {
-			t.Errorf("after %s: %v", time.Since(began), err)
-		}
-		time.AfterFunc(time.Second, first) //nolint:gocritic // elapses: by the clock of the bubble
-		assert.Must(s.PlanTurn(t.Context()))(t)
-	})
 }
 
 // A user in the queue, a user whose children are users, and a group that looks marked.

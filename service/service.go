@@ -13,6 +13,7 @@ import (
 	"github.com/caretaker-go/caretaker/repo"
 	"github.com/caretaker-go/caretaker/service/bulk"
 	"github.com/caretaker-go/caretaker/service/gitlab/ghost"
+	"github.com/caretaker-go/caretaker/service/gitlab/plan"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 	"github.com/caretaker-go/caretaker/service/schedule"
@@ -92,13 +93,12 @@ type Service struct {
 	*run.Runner
 	*job.Pool
 	*schedule.Dispatcher
+	*plan.Planner
 	schedulerOff bool
 	// LooseForeignKeysOnly: see [Config.LooseForeignKeysOnly].
 	LooseForeignKeysOnly bool
 	queue                repo.JobQueue
 	gauges               metric.Registration
-	// plans has an element for each plan that is being made.
-	plans chan struct{}
 	// definitions are the loose foreign keys in use, read from definitionsFile.
 	definitions atomic.Pointer[[]repo.LooseForeignKey]
 	// definitionsRefused is why the last reload of definitionsFile failed, nil if it did not.
@@ -130,7 +130,7 @@ func New(c Config) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{Runner: runner, Pool: job.New(runner), Dispatcher: schedule.New(runner), schedulerOff: c.SchedulerOff}
-	s.plans = make(chan struct{}, plansAtOnce)
+	s.Planner = plan.New(s.Runner, s.Pool)
 	s.LooseForeignKeysOnly = c.LooseForeignKeysOnly()
 	if c.Queue != nil && !s.LooseForeignKeysOnly {
 		s.queue = c.Queue

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/caretaker-go/caretaker/service"
+	"github.com/caretaker-go/caretaker/service/gitlab/plan"
 	"github.com/caretaker-go/caretaker/service/job"
 	"github.com/caretaker-go/caretaker/service/run"
 )
@@ -63,7 +63,7 @@ func (p *pages) plan(w http.ResponseWriter, r *http.Request) {
 
 // planned is the address of the plan of something, "" if there is none for its kind.
 func planned(kind string, id int64) string {
-	if !service.IsTarget(kind) {
+	if !plan.IsTarget(kind) {
 		return ""
 	}
 	return fmt.Sprintf("/plan/%s/%d", kind, id)
@@ -71,7 +71,7 @@ func planned(kind string, id int64) string {
 
 // plannedBy is the address of the plan of what a job is to delete, "" once it has ended well.
 func plannedBy(j job.Job) string {
-	kind, id, ok := service.TargetOf(j)
+	kind, id, ok := plan.TargetOf(j)
 	if !ok || j.State == "completed" {
 		return ""
 	}

@@ -1,4 +1,7 @@
-package service
+// Package plan says what deleting a user, group or placeholder user of a GitLab database would do: it asks
+// the jobs and workers that would carry it out, in their order. A plan writes nothing. At most two plans are
+// made at a time, and another waits three seconds for its turn.
+package plan
 
 import (
 	"context"
@@ -12,7 +15,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// IsTarget reports whether this is a kind of what jobs delete and [Service.PlanDeletion] plans.
+// IsTarget reports whether this is a kind of what jobs delete and [Planner.PlanDeletion] plans.
 func IsTarget(kind string) bool {
 	return kind == repo.KindUser || kind == repo.KindGroup || kind == repo.KindPlaceholder
 }
@@ -45,13 +48,26 @@ const (
 	planWait = 3 * time.Second
 )
 
-// acquirePlan waits until one more plan may be made, and returns what ends it.
-func (s *Service) acquirePlan(ctx context.Context) (done func(), err error) {
+// Planner makes plans. It may be called from any goroutine.
+type Planner struct {
+	runner *run.Runner
+	jobs   *job.Pool
+	// turns has an element for each plan that is being made.
+	turns chan struct{}
+}
+
+// New makes a Planner of the workers of an engine and the jobs of a pool.
+func New(runner *run.Runner, jobs *job.Pool) *Planner {
+	return &Planner{runner: runner, jobs: jobs, turns: make(chan struct{}, plansAtOnce)}
+}
+
+// acquire waits until one more plan may be made, and returns what ends it.
+func (p *Planner) acquire(ctx context.Context) (done func(), err error) {
 	wait, cancel := context.WithTimeout(ctx, planWait)
 	defer cancel()
 	select {
-	case s.plans <- struct{}{}:
-		return func() { <-s.plans }, nil
+	case p.turns <- struct{}{}:
+		return func() { <-p.turns }, nil
 	case <-wait.Done():
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -67,27 +83,27 @@ func (s *Service) acquirePlan(ctx context.Context) (done func(), err error) {
 // reads the replicas where there are some, once they have what was written until now.
 //
 // Errors: [*run.InvalidArgumentError], [*run.RefusedError], [*run.NotConfiguredError], [run.ErrUnreachable].
-func (s *Service) PlanDeletion(ctx context.Context, kind string, id int64) (*run.Plan, error) {
-	steps, err := s.planners(kind, id)
+func (p *Planner) PlanDeletion(ctx context.Context, kind string, id int64) (*run.Plan, error) {
+	steps, err := p.planners(kind, id)
 	if err != nil {
 		return nil, err
 	}
-	done, err := s.acquirePlan(ctx)
+	done, err := p.acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	primaries := run.GitLabs(s.Databases)
+	primaries := run.GitLabs(p.runner.Databases)
 	copies, replicas := make([]*repo.Database, len(primaries)), false
 	for i, d := range primaries {
 		copies[i] = d.ReadCopy(ctx)
 		replicas = replicas || copies[i] != d
 	}
 	begun := run.NewPlan(kind, id, copies)
-	p, err := s.plan(ctx, begun, steps)
+	made, err := p.plan(ctx, begun, steps)
 	if err != nil && replicas && ctx.Err() == nil {
 		// A replica may cancel what it is asked, or lose its connection.
-		p, err = s.plan(ctx, begun.Reset(primaries), steps)
+		made, err = p.plan(ctx, begun.Reset(primaries), steps)
 	}
 	if err == run.ErrUnknownTarget { //nolint:errorlint // as planners return it
 		err = unknownTarget(kind, id)
@@ -95,7 +111,7 @@ func (s *Service) PlanDeletion(ctx context.Context, kind string, id int64) (*run
 	if err != nil {
 		return nil, err
 	}
-	return p, nil
+	return made, nil
 }
 
 func unknownTarget(kind string, id int64) error {
@@ -111,7 +127,7 @@ func unknownTarget(kind string, id int64) error {
 }
 
 // planners are what would be done, in order.
-func (s *Service) planners(kind string, id int64) ([]run.Planner, error) {
+func (p *Planner) planners(kind string, id int64) ([]run.Planner, error) {
 	var names []string
 	switch kind {
 	case repo.KindGroup:
@@ -130,11 +146,11 @@ func (s *Service) planners(kind string, id int64) ([]run.Planner, error) {
 	}
 	var steps []run.Planner
 	for _, name := range names {
-		steps = append(steps, s.Kinds[name].Plan)
+		steps = append(steps, p.jobs.Kinds[name].Plan)
 	}
 	if kind != repo.KindGroup {
 		// After the jobs the rest is the worker's.
-		for _, w := range s.Workers {
+		for _, w := range p.runner.Workers {
 			if w.Plan != nil {
 				steps = append(steps, w.Plan)
 			}
@@ -144,40 +160,42 @@ func (s *Service) planners(kind string, id int64) ([]run.Planner, error) {
 }
 
 // plan goes through the steps. What would end a job ends the plan, too.
-func (s *Service) plan(ctx context.Context, p *run.Plan, steps []run.Planner) (*run.Plan, error) {
-	x := s.Planning(ctx, p)
+func (p *Planner) plan(
+	ctx context.Context, made *run.Plan, steps []run.Planner,
+) (*run.Plan, error) {
+	x := p.runner.Planning(ctx, made)
 	for _, step := range steps {
-		err := run.RecoverPanic(func() error { return step(ctx, x, p) })
-		if err := p.AddRefusal(ctx, err); err != nil {
+		err := run.RecoverPanic(func() error { return step(ctx, x, made) })
+		if err := made.AddRefusal(ctx, err); err != nil {
 			return nil, err
 		}
 		if err != nil {
 			break
 		}
 	}
-	if err := p.AddRefusal(ctx, p.Check(ctx)); err != nil {
+	if err := made.AddRefusal(ctx, made.Check(ctx)); err != nil {
 		return nil, err
 	}
-	names, err := p.Main().Names(ctx, p.Kind, []int64{p.ID}, run.ReadLimits())
+	names, err := made.Main().Names(ctx, made.Kind, []int64{made.ID}, run.ReadLimits())
 	if err != nil {
 		return nil, err
 	}
-	p.Name = names[p.ID]
-	if err := p.Finish(); err != nil {
+	made.Name = names[made.ID]
+	if err := made.Finish(); err != nil {
 		return nil, err
 	}
-	s.estimate(ctx, p)
-	return p, nil
+	p.estimate(ctx, made)
+	return made, nil
 }
 
 // estimate is by the speed last measured with about as many rows; without one there is none, nor where
 // not all rows were counted.
-func (s *Service) estimate(ctx context.Context, p *run.Plan) {
-	if !p.Exact {
+func (p *Planner) estimate(ctx context.Context, made *run.Plan) {
+	if !made.Exact {
 		return
 	}
-	rows, took, err := s.Main.Speed(ctx, p.Kind, p.Rows(), run.ReadLimits())
+	rows, took, err := p.runner.Main.Speed(ctx, made.Kind, made.Rows(), run.ReadLimits())
 	if err == nil && rows > 0 {
-		p.Estimate = time.Duration(float64(p.Rows()) / float64(rows) * float64(took))
+		made.Estimate = time.Duration(float64(made.Rows()) / float64(rows) * float64(took))
 	}
 }
