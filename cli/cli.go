@@ -202,16 +202,16 @@ func version() string {
 // Root returns all commands, for the generator of the man pages.
 func Root(streams Streams) *cobra.Command { return rootCommand(newApp(streams)) }
 
-// build is what --output json has of this program.
+// build describes this program, with --output json.
 type build struct {
 	Version string `json:"version"`
-	// Commit is that of the source, "" if that is not known; Modified: it was changed since.
+	// Commit is that of the source, "" if unknown; Modified: the source was changed since.
 	Commit   string `json:"commit"`
 	Modified bool   `json:"modified"`
-	// Date is when the commit was made, RFC 3339 in UTC; "" if that is not known.
+	// Date is that of the commit, RFC 3339 in UTC; "" if unknown.
 	Date string `json:"date"`
 	Go   string `json:"go"`
-	// Schema is what caretaker migrate brings: the newest migration of every database, and of main.
+	// Schema is the newest migration of every database, and of main.
 	Schema schemaVersion `json:"schema"`
 }
 

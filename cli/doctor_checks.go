@@ -6,7 +6,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"slices"
 	"strings"
@@ -356,10 +355,8 @@ func (d *doctor) ports(ctx context.Context, found *findings) error {
 		if address == "" {
 			continue
 		}
-		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
-		switch {
+		switch err := probe(ctx, address); {
 		case err == nil:
-			_ = listener.Close()
 		case errors.Is(err, syscall.EADDRINUSE):
 			found.warning(key+": "+address+" is in use, by a server with this "+
 				"configuration or another process",

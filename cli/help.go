@@ -123,19 +123,19 @@ func reword(c *cobra.Command, terms *strings.Replacer) {
 // names of its flags. Files are offered for flags that take one, and nowhere else. The shell leaves
 // out what does not begin with what has been typed.
 
-// completionTimeoutout is how long the shell may wait for names from the server.
+// completionTimeout is how long the shell may wait for names from the server.
 const completionTimeout = time.Second
 
-// completions are added to a command and those below it.
+// addCompletions adds completions to a command and its subcommands.
 func addCompletions(a *app, command *cobra.Command) {
 	if command.ValidArgsFunction == nil {
 		command.ValidArgsFunction = func(
 			c *cobra.Command, args []string, _ string,
-		) (words []string, _ cobra.ShellCompDirective) {
+		) (names []string, _ cobra.ShellCompDirective) {
 			if takes := strings.Fields(command.Use)[1:]; len(args) < len(takes) {
-				words = suggestions(c.Context(), a, strings.Trim(takes[len(args)], "[]."))
+				names = suggestions(c.Context(), a, strings.Trim(takes[len(args)], "[]."))
 			}
-			return words, cobra.ShellCompDirectiveNoFileComp
+			return names, cobra.ShellCompDirectiveNoFileComp
 		}
 	}
 	for _, flags := range []*pflag.FlagSet{command.Flags(), command.PersistentFlags()} {
@@ -166,36 +166,36 @@ func completeFlag(a *app, name string) cobra.CompletionFunc {
 }
 
 // suggestions are the values in a usage line for an argument, on|off, or those of a name in it.
-func suggestions(ctx context.Context, a *app, argument string) (words []string) {
+func suggestions(ctx context.Context, a *app, argument string) (names []string) {
 	for one := range strings.SplitSeq(argument, "|") {
 		switch one {
 		case "WORKER":
 			s, _ := a.partialSettings()
-			words = append(words, s.service.Workers()...)
+			names = append(names, s.service.Workers()...)
 		case "KIND":
-			words = jobKinds()
+			names = jobKinds()
 		case "PROFILE":
-			words = a.std.Env.ProfileNames()
+			names = a.std.Env.ProfileNames()
 		case "DATABASE":
-			if words = serverNames(ctx, a, one); len(words) == 0 {
-				words = config.GitLabDatabases()
+			if names = serverNames(ctx, a, one); len(names) == 0 {
+				names = config.GitLabDatabases()
 				// Mistakes in the configuration are not for this moment.
 				known, _ := a.partialSettings()
 				for _, d := range known.Databases {
-					words = append(words, d.Name)
+					names = append(names, d.Name)
 				}
 			}
-			slices.Sort(words)
-			words = slices.Compact(words)
+			slices.Sort(names)
+			names = slices.Compact(names)
 		case "RUN", "JOB", "NAME":
-			words = serverNames(ctx, a, one)
+			names = serverNames(ctx, a, one)
 		default:
 			if one != "" && one[0] >= 'a' {
-				words = append(words, one)
+				names = append(names, one)
 			}
 		}
 	}
-	return words
+	return names
 }
 
 func jobKinds() []string {
@@ -207,7 +207,7 @@ func jobKinds() []string {
 
 // serverNames asks the server for names, with a description after a tab. It returns none if the
 // server does not answer in time.
-func serverNames(ctx context.Context, a *app, what string) (words []string) {
+func serverNames(ctx context.Context, a *app, what string) (names []string) {
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
 	_ = a.connect(ctx, func(ctx context.Context, client api) error {
@@ -215,25 +215,25 @@ func serverNames(ctx context.Context, a *app, what string) (words []string) {
 		case "DATABASE":
 			answer, _ := client.ListLeases(ctx, &pb.ListLeasesRequest{})
 			for _, l := range answer.GetLeases() {
-				words = append(words, l.GetDatabase())
+				names = append(names, l.GetDatabase())
 			}
 		case "RUN":
 			answer, _ := client.ListRuns(ctx, &pb.ListRunsRequest{})
 			for _, r := range answer.GetRuns() {
-				words = append(words, r.GetId()+"\t"+subject(r)+" "+state(r)+" "+a.moment(r.GetStartedAt()))
+				names = append(names, r.GetId()+"\t"+subject(r)+" "+state(r)+" "+a.moment(r.GetStartedAt()))
 			}
 		case "JOB":
 			answer, _ := client.ListJobs(ctx, &pb.ListJobsRequest{})
 			for _, j := range answer.GetJobs() {
-				words = append(words, number(j.GetId())+"\t"+j.GetKind()+" "+arguments(j)+" "+j.GetState())
+				names = append(names, number(j.GetId())+"\t"+j.GetKind()+" "+arguments(j)+" "+j.GetState())
 			}
 		case "NAME":
 			answer, _ := everyFlag(client, ctx, &pb.ListFeatureFlagsRequest{PageSize: maxPageSize})
 			for _, f := range answer.GetFlags() {
-				words = append(words, f.GetName())
+				names = append(names, f.GetName())
 			}
 		}
 		return nil
 	})
-	return words
+	return names
 }

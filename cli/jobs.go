@@ -62,7 +62,7 @@ func describeJobs(out *terminal, answer *pb.ListJobsResponse) error {
 	})
 }
 
-func jobState(job *pb.Job) string { return word(job.GetJobState(), "JOB_STATE_") }
+func jobState(job *pb.Job) string { return enumText(job.GetJobState(), "JOB_STATE_") }
 
 // arguments are those of a job that are not null, in one line: first the ID of its target.
 func arguments(job *pb.Job) string {

@@ -77,7 +77,7 @@ func describeRuns(out *terminal, answer *pb.ListRunsResponse) error {
 		col("STARTED", timestamp, dropSecond), col("TOOK", dropFirst), col("RESULT", cut),
 	}
 	return printTable(out, columns, answer.GetRuns(), func(r *pb.Run) []any {
-		trigger := word(r.GetTrigger(), "TRIGGER_")
+		trigger := enumText(r.GetTrigger(), "TRIGGER_")
 		return []any{r.GetId(), subject(r), trigger, state(r), r.GetStartedAt(), took(r), result(r)}
 	})
 }
@@ -148,7 +148,7 @@ func describeFires(out *terminal, answer *pb.ListFiresResponse) error {
 			late = f.GetLate().AsDuration().Round(time.Millisecond).String()
 		}
 		return []any{
-			f.GetFireTime(), f.GetWorker(), word(f.GetOutcome(), "FIRE_OUTCOME_"), late,
+			f.GetFireTime(), f.GetWorker(), enumText(f.GetOutcome(), "FIRE_OUTCOME_"), late,
 			cmp.Or(f.GetClaimedBy(), none), cmp.Or(f.GetRunId(), none), f.GetReason(),
 		}
 	})

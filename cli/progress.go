@@ -160,12 +160,12 @@ func counts(run *pb.Run) string {
 	return strings.Join(parts, ", ")
 }
 
-// word is the plain text of an enum's value: RUN_STATE_FAILED is failed.
-func word(value fmt.Stringer, prefix string) string {
+// enumText is the plain text of an enum's value: RUN_STATE_FAILED is failed.
+func enumText(value fmt.Stringer, prefix string) string {
 	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(value.String(), prefix), "_", " "))
 }
 
-func state(run *pb.Run) string { return word(run.GetState(), "RUN_STATE_") }
+func state(run *pb.Run) string { return enumText(run.GetState(), "RUN_STATE_") }
 
 // number is a count in a table.
 func number(n int64) string { return strconv.FormatInt(n, 10) }

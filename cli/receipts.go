@@ -21,7 +21,7 @@ import (
 	"github.com/caretaker-go/caretaker/service/run"
 )
 
-// receipts lists and checks the records of what was changed. list asks the server; verify and head
+// receiptsCommand has commands for the records of changes. list asks the server; verify and head
 // connect to the databases.
 func receiptsCommand(a *app) *cobra.Command {
 	command := &cobra.Command{

@@ -157,26 +157,27 @@ const firstWeb, lastWeb = 8080, 8099
 // avoidPortsInUse moves the metrics and the status page of dev to free ports, so that it starts
 // beside another dev or a server. dev always has a status page.
 func avoidPortsInUse(ctx context.Context, c *config.Config) {
-	if c.MetricsListen != "" && !free(ctx, c.MetricsListen) {
+	if c.MetricsListen != "" && probe(ctx, c.MetricsListen) != nil {
 		c.MetricsListen = "127.0.0.1:0"
 	}
 	if c.WebListen != "" {
 		return
 	}
 	for port := firstWeb; port <= lastWeb; port++ {
-		if c.WebListen = fmt.Sprintf("127.0.0.1:%d", port); free(ctx, c.WebListen) {
+		if c.WebListen = fmt.Sprintf("127.0.0.1:%d", port); probe(ctx, c.WebListen) == nil {
 			return
 		}
 	}
 	c.WebListen = "127.0.0.1:0"
 }
 
-func free(ctx context.Context, address string) bool {
-	probe, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+// probe reports why an address cannot be listened on, nil if it is free.
+func probe(ctx context.Context, address string) error {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err == nil {
-		_ = probe.Close()
+		_ = listener.Close()
 	}
-	return err == nil
+	return err
 }
 
 // untilSignal returns a context that ends with the first SIGINT or SIGTERM. A second one kills the

@@ -1,15 +1,24 @@
 package cli
 
 import (
+	"cmp"
+	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/caretaker-go/caretaker/access"
 	"github.com/caretaker-go/caretaker/config"
+	"github.com/caretaker-go/caretaker/repo"
+	"github.com/caretaker-go/caretaker/scheduler"
 	"github.com/caretaker-go/caretaker/server"
 	"github.com/caretaker-go/caretaker/service"
 	"github.com/caretaker-go/caretaker/service/lfk"
+	"github.com/caretaker-go/caretaker/service/run"
 )
 
 // settings are the whole configuration: of the process, and of the service with its workers.
@@ -67,4 +76,192 @@ func workerNames() (names []string) {
 		names = append(names, strings.TrimPrefix(section, "workers."))
 	}
 	return names
+}
+
+// databases opens the configured databases in the order of the rotation. Two names for the same
+// database are an error. A database that does not answer is compared once it does.
+func databases(
+	ctx context.Context, c *settings,
+) (open []*repo.Database, closeAll func(), err error) {
+	closeAll = func() {
+		for _, d := range open {
+			d.Close()
+		}
+	}
+	for _, d := range c.Databases {
+		database, openErr := repo.Open(ctx, d.Name, d.URL)
+		if openErr == nil {
+			database.LooseForeignKeysOnly = c.service.LooseForeignKeysOnly()
+			open = append(open, database)
+		}
+		err = errors.Join(err, openErr)
+	}
+	if err != nil {
+		closeAll()
+		return nil, nil, err
+	}
+	repo.MustDiffer(open)
+	for _, d := range open {
+		if same, ok := errors.AsType[*repo.SameDatabaseError](d.Ping(ctx)); ok {
+			closeAll()
+			return nil, nil, same
+		}
+	}
+	return open, closeAll, nil
+}
+
+// withDatabases opens the configured databases for do, which a signal ends.
+func (a *app) withDatabases(
+	c *cobra.Command, do func(context.Context, *settings, []*repo.Database) error,
+) error {
+	ctx, stop := untilSignal(c.Context())
+	defer stop()
+	configuration, err := a.settings()
+	if err != nil {
+		return err
+	}
+	open, closeAll, err := databases(ctx, configuration)
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+	return do(ctx, configuration, open)
+}
+
+// checkMigrated checks the schema maintenance, in main with the tables of the job queue.
+func checkMigrated(ctx context.Context, d *repo.Database) error {
+	if err := d.CheckMigrated(ctx); err != nil || d.Name != "main" || d.LooseForeignKeysOnly {
+		return err
+	}
+	return scheduler.CheckQueueMigrated(ctx, d)
+}
+
+// connectionRefused names the key whose URL is wrong, or whose user has no permission.
+func connectionRefused(name string, refused *repo.Error) error {
+	key := "databases." + name + ".url"
+	return fmt.Errorf("%s (%s): %s: %w",
+		key, config.Variable(key), refused.Why(), refused.Cause())
+}
+
+// useReplicas gives the databases their read replicas. A wrong URL of a replica is a warning.
+func (i *instance) useReplicas(ctx context.Context, c *config.Config) {
+	for n, d := range i.databases { // in the order of the configuration
+		if url := c.Databases[n].ReplicaURL; url != "" {
+			err := d.UseReplica(ctx, url, i.logger)
+			i.logWarning("replica not used, reading from the primary", err, "database", d.Name)
+		}
+	}
+}
+
+// checkDatabases refuses databases that are not migrated or that refuse the connection. It warns
+// of databases that do not answer, of replicas that cannot be read, and of poolers for which the
+// URL needs a parameter.
+func (i *instance) checkDatabases(ctx context.Context) error {
+	var missing []string
+	for _, d := range i.databases {
+		err := checkMigrated(ctx, d)
+		refused, ok := errors.AsType[*repo.Error](err)
+		switch {
+		case err == nil:
+			i.logWarning("the connection seems to go through a pooler", d.CheckPooler(ctx),
+				"database", d.Name)
+			i.logWarning("replica not readable, reading from the primary until it is", d.CheckReplica(ctx),
+				"database", d.Name)
+		case ok && refused.Refused():
+			return connectionRefused(d.Name, refused)
+		case errors.Is(err, repo.ErrUnreachable):
+			i.logWarning("database unreachable, the server starts and keeps trying", err, "database", d.Name)
+		case errors.Is(err, repo.ErrNotMigrated):
+			missing = append(missing, d.Name)
+		default:
+			return fmt.Errorf("check database %s: %w", d.Name, err)
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("the schema maintenance is missing or old in %s: run caretaker migrate with "+
+			"the same configuration, then start again", run.SomeNames(missing))
+	}
+	return nil
+}
+
+// watchInterval is how often a database is checked. A database that does not answer is checked more
+// often at first.
+const watchInterval = 5 * time.Second
+
+// watchDatabase logs when a database becomes unusable, usable again, or not migrated. Nothing
+// depends on it: each user of the database retries on its own.
+func (i *instance) watchDatabase(ctx context.Context, d *repo.Database) {
+	pace := run.Backoff{First: time.Second, Most: watchInterval}
+	logged, migrated := "usable", false
+	for {
+		err := d.StillWritable(ctx)
+		if err == nil && !migrated {
+			err = checkMigrated(ctx, d)
+			migrated = err == nil
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		logged = i.logDatabase(ctx, d, err, logged)
+		wait, _ := pace.After(err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(cmp.Or(wait, watchInterval)):
+		}
+	}
+}
+
+// logDatabase returns the state of a database, and logs it if it is not the logged one.
+func (i *instance) logDatabase(
+	ctx context.Context, d *repo.Database, err error, logged string,
+) (state string) {
+	logger := i.logger.With("database", d.Name)
+	switch {
+	case err == nil:
+		if state = "usable"; state != logged {
+			logger.InfoContext(ctx, "database usable")
+		}
+	case errors.Is(err, repo.ErrNotMigrated):
+		if state = "not migrated"; state != logged {
+			logger.ErrorContext(ctx, "database is not migrated: run caretaker migrate",
+				"error", err.Error())
+		}
+	default:
+		state = "failing"
+		if errors.Is(err, repo.ErrUnreachable) {
+			state = "unreachable"
+		}
+		if state != logged {
+			logger.WarnContext(ctx, "database not usable, retrying", "error", err.Error())
+		}
+	}
+	return state
+}
+
+// eachDatabase opens the configured databases, or the one of that name, for do; keep is how long
+// receipts are kept.
+func (a *app) eachDatabase(
+	c *cobra.Command, name string,
+	do func(ctx context.Context, d *repo.Database, keep time.Duration) error,
+) error {
+	return a.withDatabases(c, func(ctx context.Context, s *settings, open []*repo.Database) error {
+		found := false
+		for _, d := range open {
+			if name != "" && name != "all" && name != d.Name {
+				continue
+			}
+			found = true
+			if err := d.CheckMigrated(ctx); err != nil {
+				return fmt.Errorf("%w: run `caretaker migrate` first", err)
+			}
+			if err := do(ctx, d, s.service.Receipts.Keep); err != nil {
+				return err
+			}
+		}
+		if !found {
+			return usage(fmt.Errorf("there is no database %q in the configuration", name))
+		}
+		return nil
+	})
 }

@@ -68,7 +68,7 @@ func describeWorkers(out *terminal, workers ...*pb.WorkerStatus) error {
 		if last == none && success == none && mainIsDown(w) {
 			last, success = "not known", "not known"
 		}
-		condition := word(w.GetCondition(), "CONDITION_")
+		condition := enumText(w.GetCondition(), "CONDITION_")
 		return slices.Concat([]any{w.GetWorker(), condition, w.GetNextRunAt(), last, success},
 			figures(w.GetBacklog()))
 	})
@@ -203,7 +203,7 @@ func remedy(out *terminal, w *pb.WorkerStatus) string {
 	return "see the log of the run; caretaker runs " + w.GetWorker() + " shows its ID"
 }
 
-// again is when the worker runs next, and how to run it now.
+// nextAttempt is when the worker runs next, and how to run it now.
 func nextAttempt(out *terminal, w *pb.WorkerStatus) string {
 	now := "caretaker run " + w.GetWorker() + " runs it now"
 	if w.GetNextRunAt() == nil {
