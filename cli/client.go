@@ -32,11 +32,6 @@ import (
 	"github.com/caretaker-go/caretaker/service"
 )
 
-// nearby reports whether the address is of this machine.
-func (c *connection) nearby() bool {
-	return strings.HasPrefix(c.address, "unix") || config.Loopback(c.address)
-}
-
 // connection is how a client command reaches the server.
 type connection struct {
 	address                   string
@@ -47,6 +42,11 @@ type connection struct {
 	profile string
 	// from is where the address is from.
 	from string
+}
+
+// nearby reports whether the address is of this machine.
+func (c *connection) nearby() bool {
+	return strings.HasPrefix(c.address, "unix") || config.Loopback(c.address)
 }
 
 func (a *app) clientFlags(command *cobra.Command) {
@@ -73,8 +73,8 @@ func (out *terminal) localFlag(flags *pflag.FlagSet) {
 // defaultAddress is the address of the server by default.
 const defaultAddress = "127.0.0.1:50051"
 
-// answerTime bounds a call that does not wait for a run.
-const answerTime = 30 * time.Second
+// answerTimeout bounds a call that does not wait for a run.
+const answerTimeout = 30 * time.Second
 
 // api is the client of the API. api.ListRuns, for example, is a method that call takes.
 type api = pb.MaintenanceServiceClient
@@ -100,10 +100,10 @@ func call[Q any, R proto.Message](
 	}
 }
 
-// ask is connect with a context that ends after answerTime.
+// ask is connect with a context that ends after answerTimeout.
 func (a *app) ask(ctx context.Context, do func(context.Context, api) error) error {
 	return a.connect(ctx, func(ctx context.Context, client api) error {
-		ctx, cancel := context.WithTimeout(ctx, answerTime)
+		ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 		defer cancel()
 		return do(ctx, client)
 	})
@@ -301,7 +301,7 @@ func (c *connection) explainTransport(s *status.Status) error {
 			c.address, config.AddressVariable, s.Message())
 	}
 	if s.Code() == codes.DeadlineExceeded {
-		return fmt.Errorf("no answer from %s in %s", c.address, answerTime)
+		return fmt.Errorf("no answer from %s in %s", c.address, answerTimeout)
 	}
 	return fmt.Errorf("%s: %s", s.Code(), s.Message())
 }

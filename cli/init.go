@@ -95,7 +95,7 @@ func (s *setup) readOthers(pairs []string) error {
 	return nil
 }
 
-// write asks, looks and writes.
+// write asks for the settings, connects to the databases and writes the files.
 func (s *setup) write(ctx context.Context) error {
 	if _, err := os.Stat(s.file); err == nil && !s.force {
 		return fmt.Errorf("%s is there already: give --force to overwrite it, or another --config",

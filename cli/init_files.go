@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"text/template"
 
 	"github.com/caretaker-go/caretaker/config"
 	"github.com/caretaker-go/caretaker/service"
@@ -20,45 +21,28 @@ import (
 //go:embed definitions.yml
 var emptyDefinitions string
 
+// configTemplate is the configuration.
+//
+//go:embed caretaker.yml.tmpl
+var configTemplate string
+
 // text is the configuration.
 func (s *setup) text() (string, error) {
 	definitions, err := filepath.Abs(s.Definitions)
 	if err != nil {
 		return "", fmt.Errorf("--definitions: %w", err)
 	}
-	var b strings.Builder
-	line := func(indent int, key, value string) {
-		fmt.Fprintf(&b, "%s%s: '%s'\n", strings.Repeat("  ", indent), key,
-			strings.ReplaceAll(value, "'", "''"))
+	quote := func(value string) string { return "'" + strings.ReplaceAll(value, "'", "''") + "'" }
+	parsed, err := template.New("").Funcs(template.FuncMap{"quote": quote}).Parse(configTemplate)
+	if err != nil {
+		return "", err
 	}
-	b.WriteString("# The configuration of caretaker: docs/configuration.md has all keys.\n" +
-		"# Each key has an environment variable, which wins: " +
-		config.Variable("databases.main.url") + ".\n\n")
-	fmt.Fprintf(&b, "use: %s\n", s.Use)
-	line(0, "listen", s.Listen)
-	line(0, "web_listen", s.Web)
-	line(0, "metrics_listen", "127.0.0.1:9464")
-	if s.TLSCert != "" {
-		b.WriteString("tls:\n")
-		line(1, "cert_file", s.TLSCert)
-		line(1, "key_file", s.TLSKey)
-	}
-	b.WriteString("databases:\n  main:\n")
-	if s.passwords() != nil {
-		b.WriteString("    # It has a password. To keep that elsewhere, set " +
-			config.Variable("databases.main.url") + " and delete this line.\n")
-	}
-	line(2, "url", s.URL)
-	if s.Replica != "" {
-		line(2, "replica_url", s.Replica)
-	}
-	for _, d := range s.Others {
-		fmt.Fprintf(&b, "  %s:\n", d.Name)
-		line(2, "url", d.URL)
-	}
-	fmt.Fprintf(&b, "workers:\n  %s:\n", lfk.Name)
-	line(2, "definitions", definitions)
-	return b.String(), nil
+	var text strings.Builder
+	err = parsed.Execute(&text, map[string]any{
+		"Setup": s, "Password": s.passwords() != nil, "Definitions": definitions,
+		"Worker": lfk.Name, "Variable": config.Variable("databases.main.url"),
+	})
+	return text.String(), err
 }
 
 // passwords are the databases whose URL has one.

@@ -130,7 +130,7 @@ func startRun(
 // cancelStarted cancels the run that a request has started without an answer. It finds the run by
 // the ID of the request.
 func cancelStarted(ctx context.Context, a *app, client api, request *pb.RunBatchRequest) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	answer, err := client.ListRuns(ctx, &pb.ListRunsRequest{
 		Worker: request.GetWorker(), State: pb.RunState_RUN_STATE_RUNNING, PageSize: maxPageSize,
